@@ -1,0 +1,5 @@
+//go:build openblas
+
+package pin
+
+import _ "gonum.org/v1/netlib/blas/netlib"

@@ -1,0 +1,32 @@
+// Package pin is scaffolding: it keeps go.sum complete until every import is real.
+package pin
+
+import (
+	_ "github.com/cenkalti/backoff/v5"
+	_ "github.com/cockroachdb/datadriven"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/shirou/gopsutil/v4/cpu"
+	_ "github.com/shirou/gopsutil/v4/mem"
+	_ "github.com/shirou/gopsutil/v4/net"
+	_ "github.com/shirou/gopsutil/v4/process"
+	_ "github.com/spf13/cobra"
+	_ "github.com/spf13/pflag"
+	_ "github.com/vmihailenco/msgpack/v5"
+	_ "go.uber.org/goleak"
+	_ "go.yaml.in/yaml/v3"
+	_ "go4.org/unsafe/assume-no-moving-gc"
+	_ "golang.org/x/image/font/gofont/gobold"
+	_ "golang.org/x/image/font/opentype"
+	_ "golang.org/x/image/font/sfnt"
+	_ "golang.org/x/image/vector"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/sys/cpu"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/term"
+	_ "gonum.org/v1/gonum/blas/gonum"
+	_ "gorgonia.org/gorgonia"
+	_ "gorgonia.org/tensor"
+	_ "pgregory.net/rapid"
+)

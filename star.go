@@ -1,0 +1,47 @@
+package star
+
+import "time"
+
+// Worker is a worker's rank: dense, 0..N-1, stable for the life of a job.
+type Worker int
+
+// Record is what one worker measured during one iteration. It rides to the
+// coordinator in the worker's next arrival and becomes one line of the run log.
+type Record struct {
+	Worker Worker
+
+	// Step counts the worker's own iterations from 0.
+	Step int64
+
+	// Basis is the version of the parameters the gradient was computed on.
+	Basis int64
+
+	// At is the end of the iteration's computation, since the run began.
+	At time.Duration
+
+	// Compute is forward and backward; Load is the wait for input data; Push is
+	// the time to hand the gradient to every shard's connection; Wait is from
+	// there to the release; Pull is from the release to the last byte of the
+	// parameters. Wait and Pull belong to the iteration before, because they
+	// are not over yet when the record is sent.
+	Compute, Load, Push, Wait, Pull time.Duration
+
+	// Injected is the part of Compute that a straggler injection added.
+	Injected time.Duration
+
+	// Samples is the size of the mini-batch.
+	Samples int
+
+	// Loss is the mean loss of the mini-batch; Norm2 the squared Euclidean norm
+	// of its mean gradient.
+	Loss, Norm2 float64
+
+	// CPU is the processor time of the process over the iteration, as a share
+	// of one processor. NetIn and NetOut are bytes of gradient and parameters.
+	CPU, NetIn, NetOut float64
+}
+
+// Iteration is the time of the whole iteration.
+func (r Record) Iteration() time.Duration {
+	return r.Load + r.Compute + r.Push + r.Wait + r.Pull
+}

@@ -1,0 +1,96 @@
+// Package train is what is trained: a Model over one flat vector of parameters,
+// and the Batch it learns from. Data sets are in train/data, optimisers in
+// train/optim, the models themselves (on gorgonia) in train/net.
+//
+// A Model knows nothing of workers, shards or modes. The runtime sees two
+// vectors: parameters, which it overwrites between steps, and a gradient, which
+// it sends away.
+package train
+
+import "context"
+
+// TensorSpec names one tensor inside a flat vector.
+type TensorSpec struct {
+	Name   string `json:"name"`
+	Shape  []int  `json:"shape"`
+	Offset int    `json:"offset"` // elements from the start of the vector
+}
+
+// Len is the number of elements of the tensor.
+func (t TensorSpec) Len() int {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Batch is one mini-batch. Exactly one of X and Tokens is set.
+type Batch struct {
+	// X holds Samples rows of features, row-major: for images channel, height,
+	// width; scaled as the data set says.
+	X []float32
+
+	// Tokens holds Samples rows of token ids (language models).
+	Tokens []int32
+
+	// Y holds the class of each sample, or, for language models, the next token
+	// of each position: Samples rows like Tokens.
+	Y []int32
+
+	Samples int
+}
+
+// Result is what a forward pass over a batch found. For language models every
+// position counts as one prediction.
+type Result struct {
+	LossSum float64 // sum over predictions of the cross-entropy, in nats
+	Correct int     // predictions whose largest score is the truth
+	Count   int     // predictions
+}
+
+// Model is a differentiable function of one flat parameter vector. A Model is
+// used by one goroutine at a time.
+type Model interface {
+	// Params is the flat parameter vector. The slice is shared and stays valid
+	// for the life of the model; the owner may overwrite its elements between
+	// calls of Grad and Eval.
+	Params() []float32
+
+	// Layout says which tensor lies where in Params, in order, without gaps.
+	Layout() []TensorSpec
+
+	// Buffers is state that is not optimised: the running statistics of batch
+	// normalisation. Shared like Params; empty for most models. Training
+	// changes it locally; it is averaged over workers at checkpoints and
+	// evaluations. BufferLayout is its Layout.
+	Buffers() []float32
+	BufferLayout() []TensorSpec
+
+	// Grad runs forward and backward over b in training mode and writes the
+	// gradient of the batch's mean loss into dst, of the length of Params. It
+	// overwrites dst, it does not add. The loss is the mean over predictions.
+	// A NaN or Inf on the way is returned in loss or dst or as an error, never a
+	// panic. b is borrowed for the call.
+	Grad(ctx context.Context, dst []float32, b Batch) (loss float64, err error)
+
+	// Eval runs forward over b in evaluation mode. It changes neither Params
+	// nor Buffers.
+	Eval(ctx context.Context, b Batch) (Result, error)
+
+	Close() error
+}
+
+// Input says what a model is fed, so that models and data sets can be matched
+// before anything runs.
+type Input struct {
+	// Shape of one sample: (channels, height, width) or (features) for X,
+	// (positions) for Tokens.
+	Shape []int
+
+	// Classes is the number of classes, or the size of the vocabulary.
+	Classes int
+
+	// Tokens says that samples are token ids.
+	Tokens bool
+}
