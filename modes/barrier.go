@@ -1,0 +1,356 @@
+package modes
+
+import (
+	"fmt"
+	"slices"
+
+	"star"
+)
+
+// Firing says what becomes of gradients now.
+type Firing struct {
+	// Version of the parameters that the workers are released with: one more
+	// than before if Workers is not empty, unchanged if it is.
+	Version int64
+
+	// Workers whose gradients make this version, in order of arrival.
+	Workers []star.Worker
+
+	// Dropped workers go on with Version too, but their gradients are discarded.
+	Dropped []star.Worker
+}
+
+// Barrier turns arrivals into firings, by the [Plan] installed. It is a machine
+// without I/O, goroutines or a clock: whoever calls it does what it returns. It
+// is used by one goroutine at a time.
+//
+// The life of a worker:
+//
+//	             Arrive                     (its group fires)
+//	computing ───────────► waiting ──────────────────────────────► computing
+//	    │                     │         or is late: dropped            ▲
+//	    └────────► gone ◄─────┘ Leave                                  │
+//	                 └─────────────────── Join ────────────────────────┘
+//
+// Between two calls no group has enough arrivals to fire: whoever waits, waits
+// for a living worker that is computing. The firings that a call returns, and
+// the slices in them, are valid until the next call of Arrive, Leave or Install.
+type Barrier struct {
+	plan    Plan
+	version int64
+
+	groups []group
+	home   []int32   // by worker: the group it is a member of, or nowhere
+	rides  [][]int32 // by worker: the groups it rides in
+
+	gone    []bool  // by worker
+	basis   []int64 // by worker: version of the last release
+	arrival []int64 // by worker: number of the arrival it waits with, or 0
+	count   int64   // arrivals so far
+
+	firings  []Firing      // what the current call returns
+	released []star.Worker // backs Workers and Dropped of firings
+}
+
+const nowhere = -1
+
+type group struct {
+	quorum  int
+	live    int           // living members
+	arrived int           // members in queue
+	queue   []star.Worker // waiting members and riders, in order of arrival
+	last    int64         // version of the last firing under this plan, or -1
+
+	dropLate bool
+}
+
+// NewBarrier starts with the workers 0..n-1 computing on the given version of
+// the parameters (0 in a new job). It keeps a copy of p. It panics if p is not
+// valid for n workers: check what comes from outside with [Plan.Validate].
+func NewBarrier(p Plan, n int, version int64) *Barrier {
+	b := &Barrier{
+		version:  version,
+		gone:     make([]bool, n),
+		basis:    make([]int64, n),
+		arrival:  make([]int64, n),
+		firings:  make([]Firing, 0, n), // each has at least one worker
+		released: make([]star.Worker, 0, n),
+	}
+	for w := range b.basis {
+		b.basis[w] = version
+	}
+	b.load(p)
+	return b
+}
+
+// Plan is the one installed. Its slices belong to the Barrier.
+func (b *Barrier) Plan() Plan { return b.plan }
+
+// Version of the parameters: the number of updates so far, counted from the
+// version that the Barrier began with.
+func (b *Barrier) Version() int64 { return b.version }
+
+// Basis is the version with which w was released last, which is the version it
+// computes its gradient on.
+func (b *Barrier) Basis(w star.Worker) int64 { return b.basis[w] }
+
+// Live says whether w is computing or waiting.
+func (b *Barrier) Live(w star.Worker) bool { return !b.gone[w] }
+
+// Waiting lists who has arrived and is not released, in order of arrival.
+func (b *Barrier) Waiting() []star.Worker {
+	var ws []star.Worker
+	for w, a := range b.arrival {
+		if a > 0 {
+			ws = append(ws, star.Worker(w))
+		}
+	}
+	slices.SortFunc(ws, func(v, w star.Worker) int { return int(b.arrival[v] - b.arrival[w]) })
+	return ws
+}
+
+// Missing lists, by rank, whom the waiting workers wait for: the living members
+// that have not arrived, of each group in which somebody waits. With a quorum
+// below the number of members not all of them are needed.
+func (b *Barrier) Missing() []star.Worker {
+	var ws []star.Worker
+	for w, i := range b.home {
+		if i != nowhere && len(b.groups[i].queue) > 0 && !b.gone[w] && b.arrival[w] == 0 {
+			ws = append(ws, star.Worker(w))
+		}
+	}
+	return ws
+}
+
+// Arrive says that the gradient of w is there. The second arrival of a worker
+// that waits, or of one that has left, is a mistake of the caller and panics.
+func (b *Barrier) Arrive(w star.Worker) []Firing {
+	if b.gone[w] {
+		panic(fmt.Sprintf("modes: arrival of worker %d, which has left", w))
+	}
+	if b.arrival[w] > 0 {
+		panic(fmt.Sprintf("modes: second arrival of waiting worker %d", w))
+	}
+	b.begin()
+	i := b.home[w]
+	if i != nowhere && b.groups[i].dropLate && b.basis[w] < b.groups[i].last {
+		b.drop(w)
+		return b.firings
+	}
+	b.count++
+	b.enqueue(w, b.count)
+	switch {
+	case i == nowhere:
+		if b.stranded(w) {
+			b.fireAlone(w)
+		}
+	case b.ready(i):
+		b.fire(i)
+	}
+	return b.firings
+}
+
+// Leave says that w is gone. If it waits, its gradient is not used. Its group
+// fires if w was all that it lacked. Leaving twice is the same as once.
+func (b *Barrier) Leave(w star.Worker) []Firing {
+	b.begin()
+	if b.gone[w] {
+		return nil
+	}
+	b.gone[w] = true
+	b.dequeue(w, nowhere)
+	i := b.home[w]
+	if i == nowhere {
+		return nil
+	}
+	g := &b.groups[i]
+	g.live--
+	switch {
+	case b.ready(i):
+		b.fire(i)
+	case g.live == 0:
+		for _, r := range slices.Clone(g.queue) {
+			if b.stranded(r) {
+				b.fireAlone(r)
+			}
+		}
+	}
+	return b.firings
+}
+
+// Join says that w, which had left, is back and computes on the current
+// version. It fires nothing: one more to wait for never makes a group ready.
+// The join of a worker that has not left is a mistake of the caller and panics.
+func (b *Barrier) Join(w star.Worker) {
+	if !b.gone[w] {
+		panic(fmt.Sprintf("modes: join of worker %d, which has not left", w))
+	}
+	b.gone[w] = false
+	b.basis[w] = b.version
+	if i := b.home[w]; i != nowhere {
+		b.groups[i].live++
+	}
+}
+
+// Install changes the plan at once. Workers that wait are counted anew: groups
+// of the new plan that have enough of them fire, in the order of the plan, and
+// the others go on waiting. Nobody is stranded and no gradient is lost. The
+// groups start without history: no gradient that is on its way is late. A plan
+// with the same groups as the present one changes nothing but the shares. It
+// keeps a copy of p, and panics if p is not valid for the workers of the job.
+func (b *Barrier) Install(p Plan) []Firing {
+	b.begin()
+	if p.sameGroups(b.plan) {
+		b.check(p)
+		b.plan = p.Clone()
+		return nil
+	}
+	waiting := b.Waiting()
+	b.load(p)
+	for _, w := range waiting {
+		b.enqueue(w, b.arrival[w])
+	}
+	for i := range b.groups {
+		if b.ready(int32(i)) {
+			b.fire(int32(i))
+		}
+	}
+	for _, w := range waiting {
+		if b.arrival[w] > 0 && b.home[w] == nowhere && b.stranded(w) {
+			b.fireAlone(w)
+		}
+	}
+	return b.firings
+}
+
+func (b *Barrier) check(p Plan) {
+	if err := p.Validate(len(b.gone)); err != nil {
+		panic("modes: invalid plan: " + err.Error())
+	}
+}
+
+// load replaces the groups by those of p, with empty queues.
+func (b *Barrier) load(p Plan) {
+	b.check(p)
+	n := len(b.gone)
+	b.plan = p.Clone()
+	b.groups = make([]group, len(p.Groups))
+	b.home = make([]int32, n)
+	b.rides = make([][]int32, n)
+	for w := range b.home {
+		b.home[w] = nowhere
+	}
+	for i, g := range p.Groups {
+		s := group{
+			quorum:   g.Quorum,
+			queue:    make([]star.Worker, 0, len(g.Members)+len(g.Riders)),
+			last:     -1,
+			dropLate: g.DropLate,
+		}
+		for _, w := range g.Members {
+			b.home[w] = int32(i)
+			if !b.gone[w] {
+				s.live++
+			}
+		}
+		for _, w := range g.Riders {
+			b.rides[w] = append(b.rides[w], int32(i))
+		}
+		b.groups[i] = s
+	}
+}
+
+func (b *Barrier) begin() {
+	b.firings = b.firings[:0]
+	b.released = b.released[:0]
+}
+
+// ready says whether group i has enough members there. A group without living
+// members is never ready: its riders have nobody to go along with.
+func (b *Barrier) ready(i int32) bool {
+	g := &b.groups[i]
+	return g.arrived > 0 && g.arrived >= min(g.quorum, g.live)
+}
+
+// stranded says whether w, a member nowhere, rides only in groups that nobody
+// is left to fire.
+func (b *Barrier) stranded(w star.Worker) bool {
+	for _, i := range b.rides[w] {
+		if b.groups[i].live > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (b *Barrier) enqueue(w star.Worker, arrival int64) {
+	b.arrival[w] = arrival
+	if i := b.home[w]; i != nowhere {
+		g := &b.groups[i]
+		g.arrived++
+		g.queue = append(g.queue, w)
+	}
+	for _, i := range b.rides[w] {
+		g := &b.groups[i]
+		g.queue = append(g.queue, w)
+	}
+}
+
+// dequeue takes w, if it waits, out of every queue but that of group except.
+func (b *Barrier) dequeue(w star.Worker, except int32) {
+	if b.arrival[w] == 0 {
+		return
+	}
+	b.arrival[w] = 0
+	if i := b.home[w]; i != nowhere && i != except {
+		b.groups[i].arrived--
+		b.groups[i].remove(w)
+	}
+	for _, i := range b.rides[w] {
+		if i != except {
+			b.groups[i].remove(w)
+		}
+	}
+}
+
+func (g *group) remove(w star.Worker) {
+	at := slices.Index(g.queue, w)
+	g.queue = slices.Delete(g.queue, at, at+1)
+}
+
+// fire makes an update of all that wait in group i.
+func (b *Barrier) fire(i int32) {
+	g := &b.groups[i]
+	b.version++
+	g.last = b.version
+	from := len(b.released)
+	b.released = append(b.released, g.queue...)
+	ws := b.released[from:len(b.released):len(b.released)]
+	for _, w := range ws {
+		b.dequeue(w, i)
+		b.basis[w] = b.version
+	}
+	g.queue = g.queue[:0]
+	g.arrived = 0
+	b.firings = append(b.firings, Firing{Version: b.version, Workers: ws})
+}
+
+// fireAlone makes an update of the gradient of w.
+func (b *Barrier) fireAlone(w star.Worker) {
+	b.dequeue(w, nowhere)
+	b.version++
+	b.basis[w] = b.version
+	b.firings = append(b.firings, Firing{Version: b.version, Workers: b.one(w)})
+}
+
+// drop sends w on with the current version, without its gradient.
+func (b *Barrier) drop(w star.Worker) {
+	b.basis[w] = b.version
+	b.firings = append(b.firings, Firing{Version: b.version, Dropped: b.one(w)})
+}
+
+func (b *Barrier) one(w star.Worker) []star.Worker {
+	from := len(b.released)
+	b.released = append(b.released, w)
+	return b.released[from : from+1 : from+1]
+}

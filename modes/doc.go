@@ -1,0 +1,29 @@
+// Package modes decides when gradients become an update.
+//
+// A synchronisation mode is data, a [Plan]: a partition of the workers into
+// groups, each with the number of arrivals that makes it fire, and riders that
+// are never waited for but taken along. SSGD, ASGD, static and dynamic x-order,
+// backup workers and a ring without its stragglers are values of that one type,
+// so one machine, the [Barrier], runs them all and can go from one to another
+// while workers wait:
+//
+//	arrival of a gradient ─► Barrier ─► Firing: these gradients make version v+1
+//
+// There is one Barrier per job, not one per shard. Shards that chose for
+// themselves could choose differently, and then everybody would wait for
+// somebody.
+//
+// The package does no I/O, starts no goroutine, reads no clock and holds no
+// lock. Time enters as data, so the same code runs under the coordinator and
+// under a simulator. Types are used by one goroutine at a time.
+//
+// What will bite: the slices in a [Firing] are reused by the next call on the
+// Barrier. And x-order waits: a worker that has arrived computes nothing until
+// it is released, so an update takes x different workers and the rate of updates
+// is not x-th order statistic arithmetic. [Plan.Pace] simulates it.
+//
+// References:
+//   - S. Dutta et al.: Slow and Stale Gradients Can Win the Race. AISTATS 2018 (K-async SGD is x-order).
+//   - J. Chen et al.: Revisiting Distributed Synchronous SGD. arXiv 1604.00981, 2016 (backup workers).
+//   - Z. Zhang, H. Shen: Straggler Tolerant and Resilient DL Training on Homogeneous GPUs. arXiv 2512.09685, 2025.
+package modes

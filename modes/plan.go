@@ -1,0 +1,412 @@
+package modes
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"star"
+)
+
+// Group is a set of workers whose gradients make an update together.
+type Group struct {
+	// Members are waited for. A worker is a member of at most one group.
+	Members []star.Worker
+
+	// Quorum is how many members must have arrived before the group fires,
+	// 1..len(Members). When fewer members than that are alive, all of the living
+	// are enough.
+	Quorum int
+
+	// Riders are never waited for. One that waits when the group fires goes
+	// along. A worker may ride in several groups, and ride in one and be a
+	// member of another; whichever fires first takes it. A worker that is a
+	// member nowhere, and whose groups have no living member left, goes alone
+	// as soon as it arrives.
+	Riders []star.Worker
+
+	// DropLate discards the gradient of a member that was released before the
+	// group's last firing under this plan: it worked on parameters that the
+	// group has already left behind (backup workers). Riders are not dropped.
+	DropLate bool
+}
+
+// Plan is a synchronisation mode: every worker of the job is in some group.
+type Plan struct {
+	Groups []Group
+
+	// Shares is the size of each worker's mini-batch in samples, by rank; nil
+	// means that all are equal, at the size that the job's settings say.
+	Shares []int
+}
+
+// SSGD waits for all n workers: one group of everybody.
+func SSGD(n int) Plan { return XOrder(n, n) }
+
+// ASGD waits for nobody: n groups of one.
+func ASGD(n int) Plan {
+	p := Plan{Groups: make([]Group, n)}
+	for w := range n {
+		p.Groups[w] = Group{Members: []star.Worker{star.Worker(w)}, Quorum: 1}
+	}
+	return p
+}
+
+// XOrder fires with the first x of n workers that have arrived since the last
+// update (static x-order, K-async SGD). The workers of an update wait for its
+// x-th; the others go on computing on the parameters they have.
+func XOrder(n, x int) Plan {
+	return Plan{Groups: []Group{{Members: ranks(n), Quorum: x}}}
+}
+
+// Backup waits for n-b of n workers and drops the gradients of the b that come
+// too late (Chen et al. 2016). XOrder(n, n-b) is the same without the dropping.
+func Backup(n, b int) Plan {
+	return Plan{Groups: []Group{{Members: ranks(n), Quorum: n - b, DropLate: true}}}
+}
+
+// Grouped makes each set a group that waits for all its members and for nobody
+// else (dynamic x-order). It keeps the slices.
+func Grouped(sets ...[]star.Worker) Plan {
+	p := Plan{Groups: make([]Group, len(sets))}
+	for i, s := range sets {
+		p.Groups[i] = Group{Members: s, Quorum: len(s)}
+	}
+	return p
+}
+
+func ranks(n int) []star.Worker {
+	ws := make([]star.Worker, n)
+	for i := range ws {
+		ws[i] = star.Worker(i)
+	}
+	return ws
+}
+
+// Validate says whether p is a plan for the workers 0..n-1.
+func (p Plan) Validate(n int) error {
+	if n < 1 {
+		return fmt.Errorf("modes: a plan for %d workers: at least one is needed", n)
+	}
+	if len(p.Groups) == 0 {
+		return errors.New("modes: the plan has no groups: put every worker into one")
+	}
+	const none = -1
+	home := make([]int, n)
+	placed := make([]bool, n)
+	for w := range home {
+		home[w] = none
+	}
+	for i, g := range p.Groups {
+		if len(g.Members) == 0 {
+			return fmt.Errorf("modes: group %d has no members: give it at least one worker to wait for", i)
+		}
+		if g.Quorum < 1 || g.Quorum > len(g.Members) {
+			return fmt.Errorf("modes: group %d: quorum %d is not in 1..%d, the number of its members", i, g.Quorum, len(g.Members))
+		}
+		for _, w := range g.Members {
+			if w < 0 || int(w) >= n {
+				return fmt.Errorf("modes: group %d: worker %d is not in 0..%d", i, w, n-1)
+			}
+			if home[w] == i {
+				return fmt.Errorf("modes: group %d names worker %d twice", i, w)
+			}
+			if home[w] != none {
+				return fmt.Errorf("modes: worker %d is a member of group %d and of group %d: keep it in one", w, home[w], i)
+			}
+			home[w], placed[w] = i, true
+		}
+		riders := make(map[star.Worker]bool, len(g.Riders))
+		for _, w := range g.Riders {
+			if w < 0 || int(w) >= n {
+				return fmt.Errorf("modes: group %d: rider %d is not in 0..%d", i, w, n-1)
+			}
+			if home[w] == i {
+				return fmt.Errorf("modes: group %d: worker %d is member and rider: make it one of the two", i, w)
+			}
+			if riders[w] {
+				return fmt.Errorf("modes: group %d names rider %d twice", i, w)
+			}
+			riders[w], placed[w] = true, true
+		}
+	}
+	for w, ok := range placed {
+		if !ok {
+			return fmt.Errorf("modes: worker %d is in no group: nobody would ever use its gradients", w)
+		}
+	}
+	if p.Shares != nil && len(p.Shares) != n {
+		return fmt.Errorf("modes: %d shares for %d workers: give one to each", len(p.Shares), n)
+	}
+	for w, s := range p.Shares {
+		if s < 1 {
+			return fmt.Errorf("modes: worker %d has a share of %d samples: give it at least 1", w, s)
+		}
+	}
+	return nil
+}
+
+// Share is the size of w's mini-batch in samples; def where p says nothing.
+func (p Plan) Share(w star.Worker, def int) int {
+	if p.Shares == nil {
+		return def
+	}
+	return p.Shares[w]
+}
+
+// Equal says whether p and q behave alike: the same groups in the same order,
+// whatever the order of workers within them, and the same shares.
+func (p Plan) Equal(q Plan) bool {
+	return p.sameGroups(q) && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
+}
+
+func (p Plan) sameGroups(q Plan) bool {
+	return slices.EqualFunc(p.Groups, q.Groups, func(a, b Group) bool {
+		return a.Quorum == b.Quorum && a.DropLate == b.DropLate &&
+			sameSet(a.Members, b.Members) && sameSet(a.Riders, b.Riders)
+	})
+}
+
+func sameSet(a, b []star.Worker) bool {
+	return slices.Equal(a, b) || slices.Equal(sorted(a), sorted(b))
+}
+
+func sorted(ws []star.Worker) []star.Worker {
+	s := slices.Clone(ws)
+	slices.Sort(s)
+	return s
+}
+
+// Clone shares no memory with p.
+func (p Plan) Clone() Plan {
+	q := Plan{Groups: slices.Clone(p.Groups), Shares: slices.Clone(p.Shares)}
+	for i := range q.Groups {
+		q.Groups[i].Members = slices.Clone(q.Groups[i].Members)
+		q.Groups[i].Riders = slices.Clone(q.Groups[i].Riders)
+	}
+	return q
+}
+
+// Workers is the number of workers that p speaks of: the highest rank and one.
+func (p Plan) Workers() int {
+	n := 0
+	for _, g := range p.Groups {
+		for _, w := range g.Members {
+			n = max(n, int(w)+1)
+		}
+		for _, w := range g.Riders {
+			n = max(n, int(w)+1)
+		}
+	}
+	return n
+}
+
+// String is p in the grammar of [Parse]: for a valid plan of n workers,
+// Parse(p.String(), n) equals p.
+func (p Plan) String() string {
+	s := p.mode()
+	if p.Shares == nil {
+		return s
+	}
+	b := []byte(s + " shares=")
+	for i, k := range p.Shares {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(k), 10)
+	}
+	return string(b)
+}
+
+func (p Plan) mode() string {
+	n := p.Workers()
+	if p.sameGroups(ASGD(n)) && n > 1 {
+		return "asgd"
+	}
+	if len(p.Groups) == 1 {
+		switch q := p.Groups[0].Quorum; {
+		case p.sameGroups(SSGD(n)):
+			return "ssgd"
+		case p.sameGroups(XOrder(n, q)):
+			return "x=" + strconv.Itoa(q)
+		case p.sameGroups(Backup(n, n-q)):
+			return "backup=" + strconv.Itoa(n-q)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("groups=")
+	for i, g := range p.Groups {
+		if i > 0 {
+			b.WriteByte('/')
+		}
+		writeSet(&b, g.Members)
+		if g.Quorum != len(g.Members) {
+			fmt.Fprintf(&b, ":%d", g.Quorum)
+		}
+		if g.DropLate {
+			b.WriteByte('!')
+		}
+		if len(g.Riders) > 0 {
+			b.WriteByte('+')
+			writeSet(&b, g.Riders)
+		}
+	}
+	return b.String()
+}
+
+// writeSet writes ws in ascending order, runs of three and more as first-last.
+func writeSet(b *strings.Builder, ws []star.Worker) {
+	ws = sorted(ws)
+	for i := 0; i < len(ws); {
+		j := i
+		for j+1 < len(ws) && ws[j+1] == ws[j]+1 {
+			j++
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if j-i >= 2 {
+			fmt.Fprintf(b, "%d-%d", ws[i], ws[j])
+			i = j + 1
+			continue
+		}
+		fmt.Fprintf(b, "%d", ws[i])
+		i++
+	}
+}
+
+// Grammar is what [Parse] reads, for help texts and errors.
+const Grammar = "ssgd | asgd | x=K | backup=B | groups=SET/SET/… with SET = workers[:quorum][!][+riders] such as 0,1/2-5:3+6; then optionally shares=S0,S1,…"
+
+// Parse reads a mode for the workers 0..n-1:
+//
+//	ssgd              wait for all
+//	asgd              wait for nobody
+//	x=K               wait for any K
+//	backup=B          wait for any n-B and drop the others' late gradients
+//	groups=0,1/2,3    wait within each set
+//
+// A set is a list of workers and ranges of workers (2-5); after it may follow a
+// quorum (:3), an exclamation mark that drops late gradients, and riders (+6,7).
+// After the mode, separated by a space, shares=32,32,64 sets each worker's
+// mini-batch in samples. The plan that Parse returns is valid for n workers.
+func Parse(s string, n int) (Plan, error) {
+	fail := func(format string, args ...any) (Plan, error) {
+		return Plan{}, fmt.Errorf("modes: mode %q: %s; want %s", clip(s), fmt.Sprintf(format, args...), Grammar)
+	}
+	if n < 1 {
+		return fail("there are %d workers", n)
+	}
+	fields := strings.Fields(s)
+	if len(fields) == 0 {
+		return fail("nothing is there")
+	}
+	var p Plan
+	key, value, has := strings.Cut(fields[0], "=")
+	switch key {
+	case "ssgd", "asgd":
+		if has {
+			return fail("%s takes no value", key)
+		}
+		p = SSGD(n)
+		if key == "asgd" {
+			p = ASGD(n)
+		}
+	case "x":
+		x, err := strconv.Atoi(value)
+		if err != nil || x < 1 || x > n {
+			return fail("x is %q, not a number in 1..%d, the number of workers", clip(value), n)
+		}
+		p = XOrder(n, x)
+	case "backup":
+		b, err := strconv.Atoi(value)
+		if err != nil || b < 0 || b >= n {
+			return fail("backup is %q, not a number in 0..%d, fewer than the workers", clip(value), n-1)
+		}
+		p = Backup(n, b)
+	case "groups":
+		for part := range strings.SplitSeq(value, "/") {
+			g, err := parseGroup(part, n)
+			if err != nil {
+				return fail("group %q: %v", clip(part), err)
+			}
+			p.Groups = append(p.Groups, g)
+		}
+	default:
+		return fail("%q is no mode", clip(key))
+	}
+	for _, f := range fields[1:] {
+		list, ok := strings.CutPrefix(f, "shares=")
+		if !ok || p.Shares != nil {
+			return fail("%q is not understood", clip(f))
+		}
+		for part := range strings.SplitSeq(list, ",") {
+			k, err := strconv.Atoi(part)
+			if err != nil {
+				return fail("share %q is not a number of samples", clip(part))
+			}
+			p.Shares = append(p.Shares, k)
+		}
+	}
+	if err := p.Validate(n); err != nil {
+		return fail("%s", strings.TrimPrefix(err.Error(), "modes: "))
+	}
+	return p, nil
+}
+
+func parseGroup(s string, n int) (Group, error) {
+	var g Group
+	var err error
+	s, riders, rides := strings.Cut(s, "+")
+	s, g.DropLate = strings.CutSuffix(s, "!")
+	s, quorum, has := strings.Cut(s, ":")
+	if g.Members, err = parseSet(s, n); err != nil {
+		return g, err
+	}
+	g.Quorum = len(g.Members)
+	if has {
+		if g.Quorum, err = strconv.Atoi(quorum); err != nil {
+			return g, fmt.Errorf("quorum %q is not a number", clip(quorum))
+		}
+	}
+	if rides {
+		g.Riders, err = parseSet(riders, n)
+	}
+	return g, err
+}
+
+// parseSet reads "0,2,4-7". A range is checked against n before it is expanded.
+func parseSet(s string, n int) ([]star.Worker, error) {
+	var ws []star.Worker
+	for part := range strings.SplitSeq(s, ",") {
+		lo, hi, isRange := strings.Cut(part, "-")
+		if !isRange {
+			hi = lo
+		}
+		first, err := strconv.Atoi(lo)
+		last, err2 := strconv.Atoi(hi)
+		if err != nil || err2 != nil {
+			return nil, fmt.Errorf("%q is no worker and no range of workers", clip(part))
+		}
+		if first < 0 || last >= n || first > last {
+			return nil, fmt.Errorf("worker %s is not in 0..%d", clip(part), n-1)
+		}
+		if len(ws)+last-first+1 > n {
+			return nil, fmt.Errorf("%q names a worker twice", clip(s))
+		}
+		for w := first; w <= last; w++ {
+			ws = append(ws, star.Worker(w))
+		}
+	}
+	return ws, nil
+}
+
+// clip keeps a hostile setting from filling the screen.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
