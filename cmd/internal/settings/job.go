@@ -1,0 +1,406 @@
+package settings
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Role is which program a Job is for. Names and meanings are the same for all;
+// some defaults differ, and only daemons listen to launchers.
+type Role int
+
+const (
+	ForRun    Role = iota // star run: the whole job on one machine
+	ForServer             // star-ps
+	ForWorker             // star-worker
+)
+
+// Off is the value of HTTP that means no HTTP server.
+const Off = "off"
+
+// Job is everything that can be chosen about a training job. Use Bind, Load and
+// Validate, in this order. After Bind a copy of a Job is only good for reading its
+// fields: the flags belong to the original.
+//
+// Some texts are only checked by the packages that understand them (Model,
+// Dataset, Mode, Schedule, Slow); [Job.Invalid] turns their errors into errors that name
+// the flag.
+type Job struct {
+	Config Set // the settings, with origins
+
+	// Who and where.
+
+	Name        string // of the job; members with another name are refused
+	Listen      string // host:port of this process
+	Advertise   string // host:port under which others reach it; empty: made from Listen
+	Coordinator string // host:port of the first server
+	Rank        int    // of this process among its kind; -1: the coordinator chooses
+	Workers     int
+	Servers     int // star-ps processes
+	Shards      int // shards of one star-ps process; 0: coordinator only
+	Token       Secret
+	Insecure    bool // listen beyond loopback without TLS or token
+	TLSCert     string
+	TLSKey      string
+	TLSCA       string
+	HTTP        string // host:port of /healthz, /readyz, /metrics, or Off
+
+	// What is trained.
+
+	Model   string
+	Dataset string // FORMAT:PATH, or the name of a generator
+	Batch   int    // samples of one worker's mini-batch, with equal shares
+	Epochs  float64
+	Samples int64 // end after so many; 0: no such end
+	Steps   int64 // end after so many iterations of every worker; 0: no such end
+	Seed    uint64
+
+	// How.
+
+	Optimizer   string
+	LR          float64
+	Momentum    float64
+	WeightDecay float64
+	Clip        float64 // bound of the gradient's global norm; 0: none
+	Schedule    string
+	Mode        string
+	Shares      []int  // samples of each worker's mini-batch; nil: Batch for each
+	UpdateScale string // n, firing or damped: the c of the update rule
+	OnNaN       string // stop or skip
+	Threads     int    // of the arithmetic in one worker; 0: chosen by the program
+	Congestion  string // TCP congestion control; empty: the host's
+
+	// Files.
+
+	Out             string        // folder of run.jsonl and checkpoints
+	CheckpointEvery time.Duration // 0: only at the end
+	Resume          string        // checkpoint to start from; empty: none
+	EvalEvery       float64       // epochs between evaluations; 0: only at the end
+
+	// Waiting.
+
+	JoinTimeout time.Duration
+	DeadAfter   time.Duration // without a heartbeat
+
+	// Stragglers on purpose.
+
+	Slow           []string
+	StragglerTrace string
+	StragglerBy    string // sleep, quota or tc
+
+	// Output.
+
+	LogLevel  string
+	LogFormat string // text, json, or auto: text on a terminal
+	JSON      bool
+	Progress  string // auto, plain or off
+
+	role Role
+}
+
+// declare lists the settings. This is the only place that knows their names.
+func (j *Job) declare(role Role) {
+	s := &j.Config
+	byRole := func(run, server, worker string) string {
+		return [...]string{run, server, worker}[role]
+	}
+
+	Var(s, &j.Name, "job", "star", "name of the job; members of other jobs are refused")
+	Var(s, &j.Listen, "listen", byRole("127.0.0.1:7070", ":7070", "127.0.0.1:0"), "address to listen on, host:port")
+	Var(s, &j.Advertise, "advertise", "", "address under which others reach this process (made from --listen)")
+	Var(s, &j.Coordinator, "coordinator", "127.0.0.1:7070", "address of the first star-ps, host:port")
+	Var(s, &j.Rank, "rank", map[Role]int{ForRun: -1, ForServer: 0, ForWorker: -1}[role],
+		"rank of this process among its kind; -1: the coordinator chooses")
+	Var(s, &j.Workers, "workers", 4, "number of workers")
+	Var(s, &j.Servers, "servers", 1, "number of star-ps processes")
+	Var(s, &j.Shards, "shards", map[Role]int{ForRun: 2, ForServer: 1, ForWorker: 1}[role],
+		"shards of the parameters in each star-ps; 0: coordinator only")
+	Var(s, &j.Token, "token", "", "shared secret of the job (rather as STAR_TOKEN: arguments are visible to other users)")
+	Var(s, &j.Insecure, "insecure", false, "allow listening beyond loopback without TLS or token")
+	Var(s, &j.TLSCert, "tls-cert", "", "certificate of this process, PEM")
+	Var(s, &j.TLSKey, "tls-key", "", "key of the certificate, PEM")
+	Var(s, &j.TLSCA, "tls-ca", "", "certificates that sign the members' certificates, PEM")
+	Var(s, &j.HTTP, "http", byRole(Off, ":7071", Off), "address of /healthz, /readyz and /metrics, or off")
+
+	Var(s, &j.Model, "model", "lenet", "model, with its settings")
+	Var(s, &j.Dataset, "dataset", "digits", "data set: digits, or FORMAT:PATH")
+	Var(s, &j.Batch, "batch", 32, "samples in one worker's mini-batch")
+	Var(s, &j.Epochs, "epochs", 3, "end after so many epochs; 0: no such end")
+	Var(s, &j.Samples, "samples", 0, "end after so many samples; 0: no such end")
+	Var(s, &j.Steps, "steps", 0, "end after so many iterations of all workers; 0: no such end")
+	Var(s, &j.Seed, "seed", 1, "seed of parameters, data order and noise")
+
+	Var(s, &j.Optimizer, "optimizer", "momentum", "update rule", "sgd", "momentum", "nesterov", "adam", "adamw")
+	Var(s, &j.LR, "lr", 0.05, "learning rate")
+	Var(s, &j.Momentum, "momentum", 0.9, "momentum; for adam and adamw the decay of the first moment")
+	Var(s, &j.WeightDecay, "weight-decay", 0, "weight decay")
+	Var(s, &j.Clip, "clip", 0, "bound of the gradient's global norm; 0: none")
+	Var(s, &j.Schedule, "schedule", "constant", "learning rate over samples seen")
+	Var(s, &j.Mode, "mode", "ssgd", "which gradients make an update: ssgd, asgd, x=K, groups=0,1/2,3, backup=B")
+	Var(s, &j.Shares, "shares", nil, "samples in each worker's mini-batch, such as 32,32,16,16 (--batch for each)")
+	Var(s, &j.UpdateScale, "update-scale", "n", "weight of a gradient in an update", "n", "firing", "damped")
+	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
+	Var(s, &j.Threads, "threads", 0, "threads of a worker's arithmetic; 0: chosen by the program")
+	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
+
+	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
+	Var(s, &j.CheckpointEvery, "checkpoint-every", 0, "time between checkpoints; 0: only at the end")
+	Var(s, &j.Resume, "resume", "", "checkpoint to start from")
+	Var(s, &j.EvalEvery, "eval-every", 1, "epochs between evaluations; 0: only at the end")
+
+	Var(s, &j.JoinTimeout, "join-timeout", time.Minute, "how long to wait for members that are missing at the start")
+	Var(s, &j.DeadAfter, "dead-after", 15*time.Second, "how long a member may be silent; slow members are not silent")
+
+	Var(s, &j.Slow, "slow", nil, "slow a worker down on purpose: 2:3x, 2:+50ms, 1:burst=40ms/1s; may be repeated")
+	Var(s, &j.StragglerTrace, "straggler-trace", "", "CSV file of slowdowns (step,worker,duration,slowdown,rel; may be .gz)")
+	Var(s, &j.StragglerBy, "straggler-by", "sleep", "how to slow down; quota and tc need root", "sleep", "quota", "tc")
+
+	Var(s, &j.LogLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
+	Var(s, &j.LogFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
+	Var(s, &j.JSON, "json", false, "results as JSON on standard output")
+	Var(s, &j.Progress, "progress", "auto", "auto: live on a terminal, lines otherwise", "auto", "plain", "off")
+}
+
+// Bind declares the flags on a command. Call it once, on a zero Job.
+func (j *Job) Bind(cmd *cobra.Command, role Role) {
+	j.role = role
+	j.declare(role)
+	j.Config.Bind(cmd)
+}
+
+// Load gives every setting its value, from the flags that were parsed, the
+// environment, the file and the launcher. The warnings are to be logged.
+func (j *Job) Load(environment []string) (warnings []string, err error) {
+	src := Sources{Environ: environment}
+	if j.role != ForRun { // star run starts its processes itself
+		size := "workers"
+		if j.role == ForServer {
+			size = "servers"
+		}
+		launch := Detect(environment)
+		src.Detected = launch.Settings(size)
+		warnings = launch.Notes
+		if launch.Name != "" && launch.Coordinator.Origin == "" && j.role == ForWorker {
+			defer func() {
+				if err == nil && !j.Config.IsSet("coordinator") {
+					warnings = append(warnings, fmt.Sprintf("%s does not say where the coordinator is: assuming %s; --coordinator says otherwise",
+						launch.Name, j.Coordinator))
+				}
+			}()
+		}
+	}
+	more, err := j.Config.Resolve(src)
+	warnings = append(warnings, more...)
+	if err != nil {
+		return warnings, err
+	}
+
+	// Another end that somebody chose replaces the default number of epochs.
+	if !j.Config.IsSet("epochs") && (j.Samples > 0 || j.Steps > 0) {
+		j.Epochs = 0
+	}
+	return warnings, nil
+}
+
+// Print is --print-config: a table, or JSON with --json.
+func (j *Job) Print(w io.Writer) error {
+	if !j.JSON {
+		return j.Config.Print(w)
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(&j.Config)
+}
+
+// Origin returns where the value of a setting came from.
+func (j *Job) Origin(name string) Origin { return j.Config.Origin(name) }
+
+// Invalid makes a UsageError that names the setting, its value and its origin.
+func (j *Job) Invalid(name string, err error) error { return j.Config.Invalid(name, err) }
+
+// TLS reports whether certificates are given.
+func (j *Job) TLS() bool { return j.TLSCert != "" }
+
+// Validate checks the values against each other and against their ranges. Every
+// error is a UsageError.
+func (j *Job) Validate() error {
+	bad := func(name, format string, a ...any) error { return j.Invalid(name, fmt.Errorf(format, a...)) }
+	atLeast := func(name string, value, least float64) error {
+		if value < least {
+			return bad(name, "must be at least %v", least)
+		}
+		return nil
+	}
+
+	if j.Name == "" || len(j.Name) > 128 || strings.ContainsFunc(j.Name, func(r rune) bool { return r < ' ' }) {
+		return bad("job", "must be a name of 1 to 128 characters")
+	}
+	if err := errors.Join(
+		atLeast("rank", float64(j.Rank), -1),
+		atLeast("workers", float64(j.Workers), 1),
+		atLeast("servers", float64(j.Servers), 1),
+		atLeast("shards", float64(j.Shards), 0),
+		atLeast("batch", float64(j.Batch), 1),
+		atLeast("epochs", j.Epochs, 0),
+		atLeast("samples", float64(j.Samples), 0),
+		atLeast("steps", float64(j.Steps), 0),
+		atLeast("lr", j.LR, 0),
+		atLeast("momentum", j.Momentum, 0),
+		atLeast("weight-decay", j.WeightDecay, 0),
+		atLeast("clip", j.Clip, 0),
+		atLeast("threads", float64(j.Threads), 0),
+		atLeast("eval-every", j.EvalEvery, 0),
+	); err != nil {
+		return firstOf(err)
+	}
+	const maxMembers = 1 << 16 // ranks travel in small integers, and nobody has more
+	if j.Workers > maxMembers {
+		return bad("workers", "must be at most %d", maxMembers)
+	}
+	if j.Servers > maxMembers {
+		return bad("servers", "must be at most %d", maxMembers)
+	}
+	if j.Shards > 1024 {
+		return bad("shards", "must be at most 1024")
+	}
+	if j.Momentum >= 1 {
+		return bad("momentum", "must be less than 1, or the updates never fade")
+	}
+
+	switch count, what := j.members(); {
+	case j.Rank >= count:
+		return bad("rank", "out of range: %s %d (from %s), so ranks are 0 to %d", "--"+what, count, j.Origin(what), count-1)
+	case j.role == ForServer && j.Rank < 0:
+		return bad("rank", "a star-ps needs its rank; 0 hosts the coordinator")
+	case j.role == ForServer && j.Servers == 1 && j.Shards == 0:
+		return bad("shards", "nobody would hold the parameters: --servers is 1; use at least 1 shard or more servers")
+	case j.role == ForRun && j.Shards == 0:
+		return bad("shards", "nobody would hold the parameters; use at least 1")
+	}
+
+	if len(j.Shares) > 0 {
+		if len(j.Shares) != j.Workers {
+			return bad("shares", "%d shares for --workers %d (from %s); give one for each", len(j.Shares), j.Workers, j.Origin("workers"))
+		}
+		for w, n := range j.Shares {
+			if n < 1 {
+				return bad("shares", "worker %d would get %d samples; give at least 1", w, n)
+			}
+		}
+	}
+	if j.Epochs == 0 && j.Samples == 0 && j.Steps == 0 {
+		return bad("epochs", "the job would never end: give --epochs, --samples or --steps")
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"join-timeout", j.JoinTimeout, time.Second},
+		{"dead-after", j.DeadAfter, time.Second},
+		{"checkpoint-every", j.CheckpointEvery, 0},
+	} {
+		if d.value < d.least {
+			return bad(d.name, "must be at least %v", d.least)
+		}
+	}
+	if j.Out == "" {
+		return bad("out", "must name a folder")
+	}
+
+	if err := j.validateAddresses(bad); err != nil {
+		return err
+	}
+	if j.StragglerBy != "sleep" && j.StragglerTrace != "" {
+		return bad("straggler-by", "a trace changes at every step, which only sleeping can follow; use --straggler-by sleep")
+	}
+	return nil
+}
+
+func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) error {
+	for _, a := range []struct {
+		name, value string
+		empty, host bool // may be empty; must have a host
+	}{
+		{"listen", j.Listen, false, false},
+		{"advertise", j.Advertise, true, true},
+		{"coordinator", j.Coordinator, false, true},
+		{"http", j.HTTP, false, false},
+	} {
+		if a.value == "" && a.empty || a.name == "http" && a.value == Off {
+			continue
+		}
+		host, port, err := net.SplitHostPort(a.value)
+		if err != nil {
+			return bad(a.name, "is not an address; write host:port, such as 10.0.0.1:%s", DefaultPort)
+		}
+		n, err := strconv.Atoi(port)
+		if err != nil || n < 0 || n > 65535 {
+			return bad(a.name, "%q is not a port; use 1 to 65535", port)
+		}
+		if n == 0 && a.host {
+			return bad(a.name, "others cannot reach port 0; use 1 to 65535")
+		}
+		ip := net.ParseIP(host)
+		if a.host && (host == "" || ip != nil && ip.IsUnspecified()) {
+			return bad(a.name, "needs a host that others can reach")
+		}
+	}
+
+	cert := []struct{ name, value string }{{"tls-cert", j.TLSCert}, {"tls-key", j.TLSKey}, {"tls-ca", j.TLSCA}}
+	for _, c := range cert {
+		for _, other := range cert {
+			if c.value != "" && other.value == "" {
+				return bad(c.name, "TLS needs --tls-cert, --tls-key and --tls-ca; --%s is missing", other.name)
+			}
+		}
+	}
+	if j.role != ForWorker && !Loopback(j.Listen) && !j.TLS() && j.Token == "" && !j.Insecure {
+		return bad("listen", "anybody who reaches this address could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), listen on 127.0.0.1, or allow it with --insecure")
+	}
+	return nil
+}
+
+// members is how many processes of this kind there are, and what counts them.
+func (j *Job) members() (count int, setting string) {
+	if j.role == ForServer {
+		return j.Servers, "servers"
+	}
+	return j.Workers, "workers"
+}
+
+// firstOf takes the first of joined errors: one thing at a time.
+func firstOf(err error) error {
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		return list.Unwrap()[0]
+	}
+	return err
+}
+
+// Loopback reports whether an address to listen on is reachable from this host
+// only. A host that is a name, other than localhost, is not.
+func Loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// MarshalJSON gives {"name": value, …}, flat, in order of declaration: the
+// effective configuration as the run log keeps it. Durations are in seconds;
+// secrets are redacted. Config has the origins too.
+func (j Job) MarshalJSON() ([]byte, error) {
+	j.Config = Set{} // j is a copy: declare it anew, so that what is read is the copy
+	j.declare(j.role)
+	return j.Config.marshal(func(it *item) any { return it.value() })
+}

@@ -1,0 +1,357 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// Flags that every bound command has besides its settings.
+const (
+	configFlag = "config"
+	printFlag  = "print-config"
+)
+
+// maxFile is more than any file of settings needs.
+const maxFile = 1 << 20 // bytes
+
+// UsageError is a mistake of the person or program that started us: a bad flag,
+// variable, key or value. Its exit code is 2.
+type UsageError struct{ Msg string }
+
+func (e *UsageError) Error() string { return e.Msg }
+
+// ExitCode is 2.
+func (e *UsageError) ExitCode() int { return 2 }
+
+// Found is a value that a launcher left behind, see [Detect]. A non-nil Err says
+// why it could not be made out; that matters only if nobody else sets it.
+type Found struct {
+	Value  string
+	Origin Origin
+	Err    error
+}
+
+// Sources is where Resolve looks, besides the flags.
+type Sources struct {
+	// Environ is NAME=value, as of os.Environ.
+	Environ []string
+
+	// Detected holds values by name of setting.
+	Detected map[string]Found
+
+	// Foreign are variables that begin with STAR_ but are not settings of this
+	// command and deserve no warning.
+	Foreign []string
+}
+
+// flagState is what Bind declared on the command.
+type flagState struct {
+	set    *pflag.FlagSet
+	config string
+	print  bool
+	given  map[string][]string // flags in the order they were given
+}
+
+// Bind declares a flag for every setting on the command, and --config and
+// --print-config. From then on a bad flag of the command is a UsageError with
+// the flag that was probably meant. Call it once, after the last Var.
+func (s *Set) Bind(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	s.flags.given = make(map[string][]string)
+	for _, it := range s.items {
+		help := it.help
+		if len(it.choices) > 0 {
+			help += ": " + strings.Join(it.choices, ", ")
+		}
+		f := fs.VarPF(&recorder{s: s, it: it}, it.name, "", help)
+		if it.kind == "bool" {
+			f.NoOptDefVal = "true"
+		}
+	}
+	fs.StringVar(&s.flags.config, configFlag, "", "file of settings, YAML (also STAR_CONFIG)")
+	fs.BoolVar(&s.flags.print, printFlag, false, "print every setting with its origin, and exit")
+	s.flags.set = fs
+	cmd.SetFlagErrorFunc(FlagError)
+}
+
+// recorder notes what was typed for a flag. It is parsed in Resolve, with
+// everything else.
+type recorder struct {
+	s  *Set
+	it *item
+}
+
+func (r *recorder) String() string {
+	if r.it == nil { // pflag looks at a zero value
+		return ""
+	}
+	if r.it.secret {
+		return ""
+	}
+	return r.it.def()
+}
+
+func (r *recorder) Type() string { return r.it.kind }
+
+func (r *recorder) Set(text string) error {
+	r.s.flags.given[r.it.name] = append(r.s.flags.given[r.it.name], text)
+	return nil
+}
+
+// FlagError turns pflag's error into a UsageError, with the flag that was
+// probably meant. Bind installs it; commands without settings can use it with
+// SetFlagErrorFunc.
+func FlagError(cmd *cobra.Command, err error) error {
+	if err == nil || errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return &UsageError{fmt.Sprintf("%s: %v", cmd.CommandPath(), err)}
+	}
+	name := unknown.GetSpecifiedName()
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if short := unknown.GetSpecifiedShortnames(); short != "" {
+		// -workers instead of --workers is the usual slip.
+		for _, n := range names {
+			if word, _, _ := strings.Cut(short, "="); word == n {
+				return &UsageError{fmt.Sprintf("%s: unknown flag -%s; did you mean --%s?", cmd.CommandPath(), n, short)}
+			}
+		}
+		return &UsageError{fmt.Sprintf("%s: unknown flag -%s%s; --help lists them", cmd.CommandPath(), short,
+			suggest(short, names, "--"))}
+	}
+	return &UsageError{fmt.Sprintf("%s: unknown flag --%s%s; --help lists them", cmd.CommandPath(), name,
+		suggest(name, names, "--"))}
+}
+
+// NoArgs is for cobra.Command.Args: a stray word is a UsageError.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return &UsageError{fmt.Sprintf("%s: unexpected argument %s; settings are flags, --help lists them",
+		cmd.CommandPath(), quote(args[0]))}
+}
+
+// Resolve gives every setting its value. The warnings name variables that look
+// like settings and are none. After an error the values are not to be used.
+func (s *Set) Resolve(src Sources) (warnings []string, err error) {
+	for _, it := range s.items {
+		it.reset()
+		it.origin = Default
+	}
+	env := environ(src.Environ)
+
+	file, fileFrom := s.flags.config, "--"+configFlag
+	if file == "" {
+		file, fileFrom = env[Variable(configFlag)], Variable(configFlag)
+	}
+	var keys map[string]entry
+	if file != "" {
+		b, err := readLimited(file)
+		if err != nil {
+			return nil, &UsageError{fmt.Sprintf("%s: %v", fileFrom, err)}
+		}
+		if keys, err = s.parseFile(file, b); err != nil {
+			return nil, err
+		}
+	}
+
+	for _, it := range s.items {
+		// A value that is overridden is not even parsed: a file that many hosts share
+		// may hold what only some of them can use.
+		if texts, ok := s.flags.given[it.name]; ok {
+			err = s.apply(it, texts, Origin("--"+it.name))
+		} else if text := env[Variable(it.name)]; text != "" {
+			err = s.apply(it, []string{text}, Origin(Variable(it.name)))
+		} else if e, ok := keys[it.name]; ok {
+			err = s.apply(it, e.texts, Origin(fmt.Sprintf("%s:%d", file, e.line)))
+		} else if f, ok := src.Detected[it.name]; ok {
+			if f.Err != nil {
+				return nil, &UsageError{fmt.Sprintf("%s: %v; give --%s", f.Origin, f.Err, it.name)}
+			}
+			err = s.apply(it, []string{f.Value}, f.Origin)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s.strange(src.Environ, src.Foreign), nil
+}
+
+// Config is the file that --config named, or empty.
+func (s *Set) Config() string { return s.flags.config }
+
+// PrintWanted reports whether --print-config was given.
+func (s *Set) PrintWanted() bool { return s.flags.print }
+
+// entry is one key of the file.
+type entry struct {
+	texts []string
+	line  int
+}
+
+// parseFile reads a YAML mapping of settings. Errors begin with file:line.
+func (s *Set) parseFile(file string, b []byte) (map[string]entry, error) {
+	fail := func(line int, format string, a ...any) error {
+		return &UsageError{fmt.Sprintf("%s:%d: %s", file, line, fmt.Sprintf(format, a...))}
+	}
+	dec := yaml.NewDecoder(strings.NewReader(string(b)))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, nil // empty, or only comments
+	} else if err != nil {
+		return nil, &UsageError{fmt.Sprintf("%s: %v", file, err)} // the text has the line
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, &UsageError{fmt.Sprintf("%s: more than one YAML document; keep one", file)}
+	}
+	if len(doc.Content) == 0 {
+		return nil, nil
+	}
+	root := doc.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+		return nil, nil
+	}
+	if root.Kind != yaml.MappingNode {
+		return nil, fail(root.Line, "want lines of the form `setting: value`")
+	}
+	keys := make(map[string]entry)
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		k, v := root.Content[i], root.Content[i+1]
+		if s.byName[k.Value] == nil || k.Kind != yaml.ScalarNode {
+			return nil, fail(k.Line, "unknown key %s%s", quote(k.Value), suggest(k.Value, s.Names(), ""))
+		}
+		if old, ok := keys[k.Value]; ok {
+			return nil, fail(k.Line, "%s is already set in line %d", k.Value, old.line)
+		}
+		texts, err := s.byName[k.Value].texts(v)
+		if err != nil {
+			return nil, fail(v.Line, "%s: %v", k.Value, err)
+		}
+		keys[k.Value] = entry{texts, k.Line}
+	}
+	return keys, nil
+}
+
+// texts takes the value of a key apart. It follows no alias that leads to
+// anything but a scalar, so a small file stays small.
+func (it *item) texts(v *yaml.Node) ([]string, error) {
+	scalar := func(n *yaml.Node) (string, error) {
+		if n.Kind == yaml.AliasNode {
+			n = n.Alias
+		}
+		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+			return "", fmt.Errorf("want a %s", it.kind)
+		}
+		return n.Value, nil
+	}
+	if v.Kind != yaml.SequenceNode {
+		text, err := scalar(v)
+		return []string{text}, err
+	}
+	if !it.list {
+		return nil, fmt.Errorf("want one %s, found a list", it.kind)
+	}
+	texts := make([]string, 0, len(v.Content))
+	for _, n := range v.Content {
+		text, err := scalar(n)
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, text)
+	}
+	return texts, nil
+}
+
+// Variable is the name of a setting in the environment: STAR_JOIN_TIMEOUT.
+func Variable(name string) string {
+	return "STAR_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// environ is a lookup by name. As in a shell, the last of two equal names counts.
+func environ(list []string) map[string]string {
+	env := make(map[string]string, len(list))
+	for _, kv := range list {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// strange names the variables that begin with STAR_ and mean nothing.
+func (s *Set) strange(list, foreign []string) (warnings []string) {
+	known := map[string]bool{
+		Variable(configFlag): true,
+		"STAR_DATA":          true, // where the tests look for data sets
+	}
+	variables := make([]string, 0, len(s.items))
+	for _, it := range s.items {
+		known[Variable(it.name)] = true
+		variables = append(variables, Variable(it.name))
+	}
+	for _, name := range foreign {
+		known[name] = true
+	}
+	for _, kv := range list {
+		name, _, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, "STAR_") || known[name] || kubernetesService(name) {
+			continue
+		}
+		known[name] = true // once
+		warnings = append(warnings, fmt.Sprintf("variable %s is not a setting and is ignored%s", name,
+			suggest(name, variables, "")))
+	}
+	return warnings
+}
+
+// kubernetesService recognises the variables that Kubernetes adds for every
+// service of the namespace (Kubernetes documentation, "Service", section
+// "Environment variables"): X_SERVICE_HOST, X_SERVICE_PORT, X_SERVICE_PORT_name,
+// X_PORT and X_PORT_7070_TCP with _PROTO, _PORT or _ADDR.
+func kubernetesService(name string) bool {
+	if strings.HasSuffix(name, "_SERVICE_HOST") || strings.Contains(name, "_SERVICE_PORT") {
+		return true
+	}
+	i := strings.LastIndex(name, "_PORT")
+	for i > 0 {
+		rest := name[i+len("_PORT"):]
+		if rest == "" {
+			return true
+		}
+		parts := strings.Split(rest, "_") // "", "7070", "TCP", perhaps "ADDR"
+		if len(parts) >= 3 && parts[1] != "" && strings.Trim(parts[1], "0123456789") == "" &&
+			(parts[2] == "TCP" || parts[2] == "UDP" || parts[2] == "SCTP") {
+			return true
+		}
+		i = strings.LastIndex(name[:i], "_PORT")
+	}
+	return false
+}
+
+func readLimited(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d bytes: not a file of settings", file, maxFile)
+	}
+	return b, nil
+}
