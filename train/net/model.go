@@ -1,0 +1,349 @@
+package net
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"star/train"
+)
+
+// keep is how many training graphs of different batch sizes a model holds. A
+// worker's batch share moves by small steps and then rests; each graph costs its
+// activations.
+const keep = 3
+
+// evalBatch is how many samples an evaluation graph takes at a time.
+const evalBatch = 64
+
+// network is a train.Model on gorgonia.
+type network struct {
+	spec Spec
+	def  *definition
+	set  settings
+
+	params, grad, buffers []float32
+	layout, bufferLayout  []train.TensorSpec
+	named                 map[string]*Param
+	namedBuffer           map[string][]float32
+
+	declared *declaration // while the layout is being learned
+
+	graphs []*graph // training, the last used first
+	eval   *graph
+	steps  uint64
+	closed bool
+}
+
+// A declaration gathers tensors before the flat vectors exist.
+type declaration struct {
+	fill         bool
+	seed         uint64
+	params, bufs []float32
+}
+
+// Build makes a model with its initial parameters. The result also has
+// the method
+//
+//	Gradient() []float32
+//
+// which gives the model's own gradient vector: Grad into it copies nothing.
+func Build(spec Spec) (train.Model, error) {
+	m, err := declare(spec, true)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Batch < 0 {
+		return nil, fmt.Errorf("net: model %s: batch %d; must not be negative", spec.Name, spec.Batch)
+	}
+	if spec.Batch > 0 {
+		if _, err := m.graph(spec.Batch); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// declare learns the layout by building the model for one sample. With fill it
+// also makes the parameters.
+func declare(spec Spec, fill bool) (*network, error) {
+	d, err := find(spec.Name)
+	if err != nil {
+		return nil, err
+	}
+	set, err := d.read(spec.Settings)
+	if err != nil {
+		return nil, err
+	}
+	in := spec.Input
+	if len(in.Shape) == 0 || slices.Min(in.Shape) < 1 || in.Classes < 1 {
+		return nil, fmt.Errorf("net: model %s: input of shape %v with %d classes; both must be positive", d.name, in.Shape, in.Classes)
+	}
+	if err := d.fits(in); err != nil {
+		return nil, fmt.Errorf("net: model %s does not fit its input: %w", d.name, err)
+	}
+	m := &network{
+		spec: spec, def: d, set: set,
+		named: map[string]*Param{}, namedBuffer: map[string][]float32{},
+		declared: &declaration{fill: fill, seed: spec.Seed},
+	}
+	m.spec.Settings = maps.Clone(spec.Settings)
+	m.spec.Input.Shape = slices.Clone(in.Shape)
+	if _, err := d.build(m.builder(1, true), set); err != nil {
+		return nil, err
+	}
+	m.params, m.buffers = m.declared.params, m.declared.bufs
+	m.declared = nil
+	if fill {
+		m.grad = make([]float32, len(m.params))
+		for _, t := range m.layout {
+			p, end := m.named[t.Name], t.Offset+t.Len()
+			p.W, p.G = m.params[t.Offset:end:end], m.grad[t.Offset:end:end]
+		}
+		for _, t := range m.bufferLayout {
+			end := t.Offset + t.Len()
+			m.namedBuffer[t.Name] = m.buffers[t.Offset:end:end]
+		}
+	}
+	return m, nil
+}
+
+func (m *network) builder(batch int, train bool) *Builder {
+	b := &Builder{
+		Batch: batch, Train: train, Input: m.spec.Input.Shape, Vocab: m.spec.Input.Classes,
+		Seed: m.spec.Seed, owner: m, scratch: &scratch{},
+	}
+	if m.spec.Input.Tokens {
+		b.Tokens = make([]int32, batch*product(m.spec.Input.Shape))
+	}
+	return b
+}
+
+// param finds or declares a parameter tensor.
+func (m *network) param(name string, init Init, shape []int) *Param {
+	if p, ok := m.named[name]; ok {
+		if !slices.Equal(p.Shape, shape) {
+			panic(fmt.Sprintf("net: parameter %s is %v and %v", name, p.Shape, shape))
+		}
+		return p
+	}
+	d := m.declared
+	if d == nil {
+		panic("net: parameter " + name + " is not in the layout")
+	}
+	t := train.TensorSpec{Name: name, Shape: slices.Clone(shape)}
+	if n := len(m.layout); n > 0 {
+		t.Offset = m.layout[n-1].Offset + m.layout[n-1].Len()
+	}
+	p := &Param{Name: name, Shape: t.Shape}
+	if d.fill {
+		p.W = make([]float32, t.Len())
+		init(p.W, generator(d.seed, name))
+		d.params = append(d.params, p.W...)
+	}
+	m.layout = append(m.layout, t)
+	m.named[name] = p
+	return p
+}
+
+// buffer finds or declares a buffer.
+func (m *network) buffer(name string, v float32, shape []int) []float32 {
+	if f, ok := m.namedBuffer[name]; ok {
+		return f
+	}
+	d := m.declared
+	if d == nil {
+		panic("net: buffer " + name + " is not in the layout")
+	}
+	t := train.TensorSpec{Name: name, Shape: slices.Clone(shape)}
+	if n := len(m.bufferLayout); n > 0 {
+		t.Offset = m.bufferLayout[n-1].Offset + m.bufferLayout[n-1].Len()
+	}
+	f := make([]float32, t.Len())
+	for i := range f {
+		f[i] = v
+	}
+	d.bufs = append(d.bufs, f...)
+	m.bufferLayout = append(m.bufferLayout, t)
+	m.namedBuffer[name] = f
+	return f
+}
+
+// generator is the random source of one tensor: a permuted congruential generator
+// (M. O'Neill, 2014) seeded by the model's seed and the tensor's name, so that
+// a tensor's values depend on nothing else.
+func generator(seed uint64, name string) *rand.Rand {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}
+
+func (m *network) Params() []float32                { return m.params }
+func (m *network) Layout() []train.TensorSpec       { return m.layout }
+func (m *network) Buffers() []float32               { return m.buffers }
+func (m *network) BufferLayout() []train.TensorSpec { return m.bufferLayout }
+
+// Gradient is the model's own gradient vector. It is overwritten by Grad.
+func (m *network) Gradient() []float32 { return m.grad }
+
+func (m *network) describe() string {
+	var b strings.Builder
+	b.WriteString(m.def.name)
+	sep := ":"
+	for _, k := range slices.Sorted(maps.Keys(m.set)) {
+		b.WriteString(sep + k + "=" + format(m.set[k]))
+		sep = ","
+	}
+	n := 0
+	for _, t := range m.layout {
+		n += t.Len()
+	}
+	kind := "features"
+	if m.spec.Input.Tokens {
+		kind = "tokens"
+	}
+	fmt.Fprintf(&b, ", %d parameters in %d tensors, %s %v, %d classes", n, len(m.layout), kind, m.spec.Input.Shape, m.spec.Input.Classes)
+	return b.String()
+}
+
+func (m *network) String() string { return m.describe() }
+
+var errClosed = errors.New("net: model is closed")
+
+// Close frees the graphs. It may be called twice.
+func (m *network) Close() error {
+	m.closed = true
+	m.graphs, m.eval = nil, nil
+	return nil
+}
+
+// graph finds or makes the training graph of a batch size.
+func (m *network) graph(batch int) (*graph, error) {
+	for i, g := range m.graphs {
+		if g.batch == batch {
+			copy(m.graphs[1:i+1], m.graphs[:i])
+			m.graphs[0] = g
+			return g, nil
+		}
+	}
+	if len(m.graphs) == keep { // before the new one is made, to bound the memory
+		m.graphs[keep-1] = nil
+		m.graphs = m.graphs[:keep-1]
+	}
+	g, err := newGraph(m, batch, true)
+	if err != nil {
+		return nil, err
+	}
+	m.graphs = slices.Insert(m.graphs, 0, g)
+	return g, nil
+}
+
+// check says what is wrong with a batch.
+func (m *network) check(b train.Batch) error {
+	in := m.spec.Input
+	row := product(in.Shape)
+	if b.Samples < 1 {
+		return fmt.Errorf("net: %s: batch of %d samples", m.spec.Name, b.Samples)
+	}
+	labels := b.Samples
+	if in.Tokens {
+		labels = b.Samples * row
+		if b.X != nil || len(b.Tokens) != b.Samples*row {
+			return fmt.Errorf("net: %s: batch of %d samples has %d tokens and %d features; wants %d tokens", m.spec.Name, b.Samples, len(b.Tokens), len(b.X), b.Samples*row)
+		}
+		for i, t := range b.Tokens {
+			if t < 0 || int(t) >= in.Classes {
+				return fmt.Errorf("net: %s: token %d of the batch is %d; must be below the vocabulary %d", m.spec.Name, i, t, in.Classes)
+			}
+		}
+	} else if b.Tokens != nil || len(b.X) != b.Samples*row {
+		return fmt.Errorf("net: %s: batch of %d samples has %d features and %d tokens; wants %d features", m.spec.Name, b.Samples, len(b.X), len(b.Tokens), b.Samples*row)
+	}
+	if len(b.Y) != labels {
+		return fmt.Errorf("net: %s: batch of %d samples has %d labels; wants %d", m.spec.Name, b.Samples, len(b.Y), labels)
+	}
+	for i, y := range b.Y {
+		if y < -1 || int(y) >= in.Classes {
+			return fmt.Errorf("net: %s: label %d of the batch is %d; must be below %d, or -1 for none", m.spec.Name, i, y, in.Classes)
+		}
+	}
+	return nil
+}
+
+// Grad implements train.Model. Predictions with label -1 do not count; a batch
+// without any other has loss and gradient zero.
+func (m *network) Grad(ctx context.Context, dst []float32, b train.Batch) (float64, error) {
+	if m.closed {
+		return 0, errClosed
+	}
+	if len(dst) != len(m.params) {
+		return 0, fmt.Errorf("net: %s: gradient goes to %d elements; the model has %d parameters", m.spec.Name, len(dst), len(m.params))
+	}
+	if err := m.check(b); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	g, err := m.graph(b.Samples)
+	if err != nil {
+		return 0, err
+	}
+	copy(g.x, b.X)
+	copy(g.tok, b.Tokens)
+	copy(g.y, b.Y)
+	clear(m.grad)
+	m.steps++
+	if err := g.run(ctx); err != nil {
+		return 0, fmt.Errorf("net: %s: gradient of a batch of %d: %w", m.spec.Name, b.Samples, err)
+	}
+	if unsafe.SliceData(dst) != unsafe.SliceData(m.grad) {
+		copy(dst, m.grad)
+	}
+	return g.loss.found.Mean(), nil
+}
+
+// Eval implements train.Model. It takes the batch in pieces of evalBatch; batch
+// normalisation uses the running statistics.
+func (m *network) Eval(ctx context.Context, b train.Batch) (train.Result, error) {
+	var sum train.Result
+	if m.closed {
+		return sum, errClosed
+	}
+	if err := m.check(b); err != nil {
+		return sum, err
+	}
+	if m.eval == nil {
+		g, err := newGraph(m, evalBatch, false)
+		if err != nil {
+			return sum, err
+		}
+		m.eval = g
+	}
+	g := m.eval
+	row, rows := product(m.spec.Input.Shape), len(g.y)/evalBatch
+	for from := 0; from < b.Samples; from += evalBatch {
+		n := min(evalBatch, b.Samples-from)
+		if b.X != nil {
+			clear(g.x[copy(g.x, b.X[from*row:(from+n)*row]):])
+		} else {
+			clear(g.tok[copy(g.tok, b.Tokens[from*row:(from+n)*row]):])
+		}
+		for i := copy(g.y, b.Y[from*rows:(from+n)*rows]); i < len(g.y); i++ {
+			g.y[i] = -1 // padding does not count
+		}
+		if err := g.run(ctx); err != nil {
+			return train.Result{}, fmt.Errorf("net: %s: evaluation of a batch of %d: %w", m.spec.Name, b.Samples, err)
+		}
+		sum.LossSum += g.loss.found.Sum
+		sum.Correct += g.loss.found.Correct
+		sum.Count += g.loss.found.Count
+	}
+	return sum, nil
+}
