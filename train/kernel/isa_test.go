@@ -1,0 +1,8 @@
+package kernel
+
+import "testing"
+
+func eachISA(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	t.Run("go", f)
+}
