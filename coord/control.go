@@ -1,0 +1,141 @@
+package coord
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"star/modes"
+	"star/transport"
+)
+
+// maxProbe is the largest payload of a Ping or Pong.
+const maxProbe = 64 << 20 // bytes
+
+// serveTool answers star ctl and star doctor on a connection of their own. It runs on
+// the connection's goroutine; only commands reach Run.
+func (c *Coordinator) serveTool(conn transport.Conn) {
+	if err := transport.Send(conn, transport.Welcome{Rank: -1, Workers: c.cfg.Workers}, nil); err != nil {
+		return
+	}
+	for {
+		conn.SetReadDeadline(time.Now().Add(5 * time.Minute))
+		f, err := conn.Recv()
+		if err != nil {
+			return
+		}
+		conn.SetWriteDeadline(time.Now().Add(30 * time.Second))
+		switch f.Kind {
+		case transport.KindPing:
+			err = answerPing(conn, f)
+		case transport.KindControl:
+			err = c.answerControl(conn, f)
+		default:
+			err = fmt.Errorf("unexpected frame %v from a tool", f.Kind)
+		}
+		if err != nil {
+			c.log.Warn("closing the connection of a tool", "peer", conn.Peer(), "reason", err)
+			return
+		}
+	}
+}
+
+func answerPing(conn transport.Conn, f transport.Frame) error {
+	m, err := transport.ParsePing(f.Header)
+	if err != nil {
+		return err
+	}
+	if err := conn.Discard(); err != nil {
+		return err
+	}
+	if m.Want < 0 || m.Want > maxProbe {
+		return fmt.Errorf("a ping wants %d bytes, at most %d", m.Want, maxProbe)
+	}
+	return transport.Send(conn, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, make([]byte, m.Want))
+}
+
+func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) error {
+	m, err := transport.ParseControl(f.Header)
+	if err != nil {
+		return err
+	}
+	if err := conn.Discard(); err != nil {
+		return err
+	}
+	answer := make(chan reply, 1)
+	if !c.post(event{kind: transport.KindControl, control: m.Args, reply: answer}) {
+		return transport.Send(conn, transport.Reply{Err: "the job is over"}, nil)
+	}
+	select {
+	case r := <-answer:
+		return transport.Send(conn, transport.Reply{Err: r.err}, r.json)
+	case <-c.done:
+		return transport.Send(conn, transport.Reply{Err: "the job is over"}, nil)
+	}
+}
+
+// control carries out one command of star ctl.
+func (c *Coordinator) control(e event) {
+	v, err := c.command(e.control)
+	var r reply
+	if err != nil {
+		r.err = err.Error()
+	} else {
+		r.json, _ = json.Marshal(v)
+	}
+	e.reply <- r
+}
+
+func (c *Coordinator) command(args []string) (any, error) {
+	if len(args) == 0 {
+		return nil, fmt.Errorf("no command; one of: status, mode PLAN, checkpoint, stop")
+	}
+	verb, rest := args[0], args[1:]
+	if verb != "status" && c.ledger == nil {
+		return nil, fmt.Errorf("%s: the training has not begun: waiting for %s", verb, c.missing())
+	}
+	switch {
+	case verb == "status" && len(rest) == 0:
+		return c.status(), nil
+	case verb == "mode" && len(rest) == 1:
+		return c.changeMode(rest[0], "star ctl")
+	case verb == "checkpoint" && len(rest) == 0:
+		if c.cfg.Save == nil {
+			return nil, fmt.Errorf("checkpoint: the job has no folder to write to (--out)")
+		}
+		c.nextSave = c.ledger.used
+		c.milestones()
+		return map[string]any{"version": c.ledger.barrier.Version()}, nil
+	case verb == "stop" && len(rest) == 0:
+		c.ledger.limit = c.ledger.cursor
+		return map[string]any{"samples": c.ledger.limit}, nil
+	}
+	return nil, fmt.Errorf("unknown command %q; one of: status, mode PLAN, checkpoint, stop", strings.Join(args, " "))
+}
+
+// modeChange answers star ctl mode.
+type modeChange struct {
+	From    string `json:"from"`
+	To      string `json:"to"`
+	Version int64  `json:"version"`
+}
+
+func (c *Coordinator) changeMode(spec, why string) (any, error) {
+	p, err := modes.Parse(spec, c.cfg.Workers)
+	if err != nil {
+		return nil, err
+	}
+	from := c.ledger.plan
+	if p.Shares == nil {
+		p.Shares = from.Shares
+	}
+	answer := modeChange{From: from.String(), To: p.String(), Version: c.ledger.barrier.Version()}
+	if p.Equal(from) {
+		return answer, nil
+	}
+	c.stats.switches++
+	c.cfg.RunLog.write(logPlan{Type: "plan", T: c.elapsed().Seconds(), Plan: p.String(), From: from.String(), Why: why})
+	c.log.Info("mode", "from", from.String(), "to", p.String(), "why", why)
+	return answer, c.carry(c.ledger.install(p))
+}

@@ -1,0 +1,763 @@
+// Package coord is the control plane of a job: it owns the one Barrier, hands out
+// the sample stream, turns arrivals into Fires for the shards and Releases for the
+// workers, and writes the run log.
+//
+// There is one Coordinator for a job. Its decisions are made by the ledger, which is
+// pure; everything that touches sockets and clocks is in this file and its
+// neighbours. One goroutine (Run) owns all of it; a reader goroutine for each
+// connection turns frames into events.
+//
+// What will bite: a gradient has arrived only when every shard holds it
+// (docs/decisions/0002-arrived-means-stored.md). A shard that is gone therefore ends
+// the job; a worker that is gone does not.
+package coord
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"star"
+	"star/exact"
+	"star/modes"
+	"star/transport"
+)
+
+// Config is what a job is. The zero value of a field means what its comment says.
+type Config struct {
+	Job     string
+	Workers int // members that must join before the job starts
+	Servers int // star-ps processes; zero means 1
+
+	Plan  modes.Plan // zero means SSGD
+	Batch int        // samples of one worker in one iteration
+	Scale Scale      // zero means ScaleRound
+	Norm  bool       // shards need the global norm before an update (clipping)
+
+	// Limit ends the run after so many samples of the stream; where it is zero,
+	// after Epochs epochs.
+	Limit  int64
+	Epochs float64
+
+	EvalEvery int64 // samples between evaluations; zero: only at the end
+	SaveEvery int64 // samples between checkpoints; zero: only at the end
+
+	// Resume is where a checkpoint left off.
+	Resume Progress
+
+	JoinTimeout time.Duration // zero means 2 min
+	SendTimeout time.Duration // zero means 10 s: how long a small message may take to leave
+	DeadAfter   time.Duration // zero means 60 s: a worker that said nothing for so long is gone
+	StallAfter  time.Duration // zero means 15 s: when to say whom everybody waits for
+
+	// Save writes the manifest of a checkpoint whose parts are on disk, and
+	// returns its path. Nil: no checkpoints.
+	Save func(Checkpoint) (path string, err error)
+
+	Settings json.RawMessage // the effective configuration: line 1 of the run log
+	Notes    []string        // injections and the like, for the run log
+	Program  string          // name and version
+	Result   Result          // fields that only the caller knows are copied into the result
+	RunLog   *RunLog
+	Log      *slog.Logger
+}
+
+// Progress is a place in a run.
+type Progress struct {
+	Version int64 // of the parameters
+	Samples int64 // applied
+	Cursor  int64 // next position of the sample stream
+
+	// Redo lists what lies behind the cursor and is not applied.
+	Redo []Span `json:",omitempty"`
+}
+
+// Span is a piece of the sample stream.
+type Span struct {
+	Start int64
+	Count int
+}
+
+// Checkpoint is what the coordinator knows of a checkpoint whose parts are saved.
+type Checkpoint struct {
+	ID string
+	Progress
+	Enrolment Enrolment
+	ModelHash string
+	Params    int64
+	Buffers   []float32         // averaged over workers
+	Parts     []json.RawMessage // one for each shard, in order: what its Saved said
+}
+
+// Tensor names one tensor inside a flat vector.
+type Tensor struct {
+	Name   string `json:"name"`
+	Shape  []int  `json:"shape"`
+	Offset int    `json:"offset"`
+}
+
+// Enrolment is the payload of a worker's Hello: what it is going to train.
+type Enrolment struct {
+	Layout  []Tensor `json:"layout"`
+	Buffers []Tensor `json:"buffers,omitempty"`
+	Data    string   `json:"data"`
+	Samples int64    `json:"samples"` // of one epoch
+	Tests   int64    `json:"tests"`
+}
+
+// Error is a failure of the whole job with the exit code that fits.
+type Error struct {
+	Exit int
+	Msg  string
+}
+
+func (e *Error) Error() string { return e.Msg }
+
+// ExitCode is the exit code that fits.
+func (e *Error) ExitCode() int { return e.Exit }
+
+// Exit codes of the coordinator (docs/operations.md).
+const (
+	exitUsage    = 2
+	exitLost     = 69
+	exitDiverged = 70
+	exitRestart  = 75
+	exitDisagree = 78
+)
+
+// Coordinator runs one job. Make it with New, give it connections with Accept, and
+// call Run once.
+type Coordinator struct {
+	cfg    Config
+	log    *slog.Logger
+	events chan event
+	done   chan struct{}
+
+	// Owned by Run from here on.
+	begun    time.Time
+	servers  []*peer // by rank
+	workers  []*peer // by rank; nil: not there
+	enrolled *Enrolment
+	hello    transport.Hello // the first worker's
+	shards   []transport.ShardInfo
+	assigned bool
+	ready    []bool
+	joined   []bool
+	seeder   *peer
+	ledger   *ledger
+	norms    map[int64]*normSum
+	round    *round
+	rounds   int64
+	nextEval int64
+	nextSave int64
+	save     *saving
+	buffers  []float32 // last average
+	final    bool      // the final evaluation has begun
+	ended    bool
+	progress time.Time
+	warned   time.Time
+	stats    statistics
+	result   Result
+}
+
+// peer is one member's connection.
+type peer struct {
+	conn     transport.Conn
+	role     string
+	rank     int
+	hello    transport.Hello
+	heard    time.Time
+	sentTo   time.Time
+	last     star.Record
+	welcomed bool
+	gone     bool
+	evals    bool // is to evaluate at its next release
+	recent   window
+}
+
+// event is one thing that a connection said. kind 0: it ended.
+type event struct {
+	peer    *peer
+	kind    transport.Kind
+	err     error
+	payload []byte
+	hello   transport.Hello
+	arrive  transport.Arrive
+	stored  transport.Stored
+	ready   transport.Ready
+	norm    transport.Norm
+	saved   transport.Saved
+	buffers transport.Buffers
+	eval    transport.EvalResult
+	leave   transport.Leave
+	control []string
+	reply   chan<- reply
+}
+
+type reply struct {
+	json []byte
+	err  string
+}
+
+type normSum struct {
+	left int
+	sum  exact.Squares
+}
+
+// New makes the coordinator of one job.
+func New(cfg Config) (*Coordinator, error) {
+	if cfg.Workers < 1 {
+		return nil, &Error{exitUsage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.Workers)}
+	}
+	if cfg.Servers == 0 {
+		cfg.Servers = 1
+	}
+	if cfg.Batch < 1 {
+		return nil, &Error{exitUsage, fmt.Sprintf("coord: a batch needs at least 1 sample, not %d", cfg.Batch)}
+	}
+	if !cfg.Scale.Valid() {
+		return nil, &Error{exitUsage, fmt.Sprintf("coord: unknown update scale %q (n, firing, damped)", cfg.Scale)}
+	}
+	if cfg.Plan.Groups == nil {
+		cfg.Plan = modes.SSGD(cfg.Workers)
+	}
+	if err := cfg.Plan.Validate(cfg.Workers); err != nil {
+		return nil, &Error{exitUsage, err.Error()}
+	}
+	setDefault(&cfg.JoinTimeout, 2*time.Minute)
+	setDefault(&cfg.SendTimeout, 10*time.Second)
+	setDefault(&cfg.DeadAfter, time.Minute)
+	setDefault(&cfg.StallAfter, 15*time.Second)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.RunLog == nil {
+		cfg.RunLog = NewRunLog(nil)
+	}
+	return &Coordinator{
+		cfg:     cfg,
+		log:     cfg.Log,
+		events:  make(chan event, 4*(cfg.Workers+cfg.Servers)),
+		done:    make(chan struct{}),
+		servers: make([]*peer, cfg.Servers),
+		workers: make([]*peer, cfg.Workers),
+		joined:  make([]bool, cfg.Workers),
+		norms:   map[int64]*normSum{},
+		stats:   statistics{losses: window{}},
+	}, nil
+}
+
+func setDefault(d *time.Duration, v time.Duration) {
+	if *d == 0 {
+		*d = v
+	}
+}
+
+// Accept serves one connection whose Hello asked for the coordinator, until it ends.
+// payload is the Hello's. It may be called from any goroutine.
+func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []byte) {
+	defer conn.Close()
+	p := &peer{conn: conn, role: h.Role, rank: h.Rank, hello: h}
+	if h.Role == transport.RoleTool {
+		c.serveTool(conn)
+		return
+	}
+	if !c.post(event{peer: p, kind: transport.KindHello, hello: h, payload: payload}) {
+		transport.Send(conn, transport.Reject{Exit: exitLost, Reason: "the job is over"}, nil)
+		return
+	}
+	for {
+		e, err := c.read(conn)
+		e.peer = p
+		if err != nil {
+			e.kind, e.err = 0, err
+		}
+		if !c.post(e) || err != nil {
+			return
+		}
+	}
+}
+
+// post hands an event to Run. It reports false when the job is over.
+func (c *Coordinator) post(e event) bool {
+	select {
+	case c.events <- e:
+		return true
+	case <-c.done:
+		return false
+	}
+}
+
+// maxReport is the largest payload that a member may send to the coordinator.
+const maxReport = 64 << 20 // bytes: Model.Buffers of the largest model, norm bins, part descriptions
+
+func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
+	f, err := conn.Recv()
+	if err != nil {
+		return e, err
+	}
+	e.kind = f.Kind
+	switch f.Kind {
+	case transport.KindArrive:
+		e.arrive, err = transport.ParseArrive(f.Header)
+	case transport.KindStored:
+		e.stored, err = transport.ParseStored(f.Header)
+	case transport.KindReady:
+		e.ready, err = transport.ParseReady(f.Header)
+	case transport.KindJoined:
+		_, err = transport.ParseJoined(f.Header)
+	case transport.KindNorm:
+		e.norm, err = transport.ParseNorm(f.Header)
+	case transport.KindSaved:
+		e.saved, err = transport.ParseSaved(f.Header)
+	case transport.KindBuffers:
+		e.buffers, err = transport.ParseBuffers(f.Header)
+	case transport.KindEvalResult:
+		e.eval, err = transport.ParseEvalResult(f.Header)
+	case transport.KindLeave:
+		e.leave, err = transport.ParseLeave(f.Header)
+	case transport.KindPing:
+		_, err = transport.ParsePing(f.Header)
+	default:
+		err = fmt.Errorf("unexpected frame %v", f.Kind)
+	}
+	if err != nil || f.Size == 0 {
+		return e, err
+	}
+	switch f.Kind {
+	case transport.KindNorm, transport.KindSaved, transport.KindBuffers:
+	default:
+		return e, fmt.Errorf("frame %v has a payload of %d bytes, expected none", f.Kind, f.Size)
+	}
+	if f.Size > maxReport {
+		return e, fmt.Errorf("frame %v has a payload of %d bytes, at most %d", f.Kind, f.Size, maxReport)
+	}
+	e.payload = make([]byte, f.Size)
+	return e, conn.ReadPayload(e.payload)
+}
+
+// Run drives the job to its end. It returns the result, also of a job that failed.
+func (c *Coordinator) Run(ctx context.Context) (Result, error) {
+	c.begun = time.Now()
+	c.progress = c.begun
+	c.result = c.cfg.Result
+	err := c.loop(ctx)
+	c.finish(err)
+	close(c.done)
+	if e := c.cfg.RunLog.close(); e != nil && err == nil {
+		err = fmt.Errorf("coord: write the run log: %w", e)
+	}
+	return c.result, err
+}
+
+func (c *Coordinator) loop(ctx context.Context) error {
+	join := time.NewTimer(c.cfg.JoinTimeout)
+	defer join.Stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for !c.ended {
+		select {
+		case e := <-c.events:
+			if err := c.handle(e); err != nil {
+				return err
+			}
+		case now := <-tick.C:
+			if err := c.tick(now); err != nil {
+				return err
+			}
+		case <-join.C:
+			if c.ledger == nil {
+				return &Error{exitLost, fmt.Sprintf("join timeout: after %v still waiting for %s", c.cfg.JoinTimeout, c.missing())}
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }
+
+func (c *Coordinator) handle(e event) error {
+	p := e.peer
+	if e.kind == transport.KindControl {
+		c.control(e)
+		return nil
+	}
+	if p.gone {
+		return nil
+	}
+	p.heard = time.Now()
+	switch e.kind {
+	case 0:
+		return c.lost(p, e.err)
+	case transport.KindHello:
+		return c.enrol(p, e.payload)
+	case transport.KindPing:
+		c.send(p, func() error { return transport.Send(p.conn, transport.Pong{Now: time.Now().UnixNano()}, nil) })
+		return nil
+	case transport.KindLeave:
+		return c.left(p, e.leave)
+	}
+	if p.role == transport.RoleServer {
+		return c.fromServer(p, e)
+	}
+	return c.fromWorker(p, e)
+}
+
+func (c *Coordinator) fromServer(p *peer, e event) error {
+	switch e.kind {
+	case transport.KindReady:
+		if e.ready.Shard < 0 || e.ready.Shard >= len(c.ready) {
+			return c.drop(p, fmt.Errorf("ready shard %d, of %d", e.ready.Shard, len(c.ready)))
+		}
+		c.ready[e.ready.Shard] = true
+		if e.ready.Version != c.cfg.Resume.Version {
+			return &Error{exitDisagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d", e.ready.Shard, e.ready.Version, c.cfg.Resume.Version)}
+		}
+		c.tryStart()
+	case transport.KindStored:
+		if c.ledger == nil {
+			return nil
+		}
+		orders, err := c.ledger.store(e.stored.Shard, e.stored.Worker, e.stored.Step)
+		if err != nil {
+			return c.drop(p, err)
+		}
+		return c.carry(orders)
+	case transport.KindNorm:
+		return c.norm(p, e)
+	case transport.KindSaved:
+		c.saved(e)
+	default:
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.kind))
+	}
+	return nil
+}
+
+func (c *Coordinator) fromWorker(p *peer, e event) error {
+	switch e.kind {
+	case transport.KindJoined:
+		if !p.welcomed {
+			return c.drop(p, errors.New("joined before it was welcomed"))
+		}
+		c.joined[p.rank] = true
+		c.tryStart()
+	case transport.KindArrive:
+		return c.arrived(p, e.arrive.Record)
+	case transport.KindBuffers:
+		c.gather(p, e)
+	case transport.KindEvalResult:
+		c.evaluated(p, e.eval)
+	default:
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
+	}
+	return nil
+}
+
+func (c *Coordinator) arrived(p *peer, r star.Record) error {
+	if c.ledger == nil {
+		return c.drop(p, errors.New("a gradient before the start"))
+	}
+	if int(r.Worker) != p.rank {
+		return c.drop(p, fmt.Errorf("a record of worker %d", r.Worker))
+	}
+	c.cfg.RunLog.record(c.elapsed(), r)
+	c.stats.observe(r)
+	p.last = r
+	p.recent.add(r.Iteration().Seconds())
+	orders, err := c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
+	if err != nil {
+		return c.drop(p, err)
+	}
+	return c.carry(orders)
+}
+
+// carry does what the ledger ordered.
+func (c *Coordinator) carry(orders []order) error {
+	for i := range orders {
+		o := &orders[i]
+		if o.fire.Seq > 0 {
+			c.fire(&o.fire)
+		}
+		for _, r := range o.releases {
+			c.release(r)
+		}
+	}
+	if len(orders) > 0 {
+		c.progress = time.Now()
+		c.milestones()
+	}
+	return c.tryFinish()
+}
+
+func (c *Coordinator) fire(f *transport.Fire) {
+	for _, s := range c.servers {
+		if s.hello.Shards > 0 {
+			c.send(s, func() error { return transport.Send(s.conn, *f, nil) })
+		}
+	}
+	if f.NormFirst {
+		c.norms[f.Seq] = &normSum{left: len(c.shards)}
+	}
+	line := logFire{Type: "fire", T: c.elapsed().Seconds(), Seq: f.Seq, Version: f.Version, Samples: c.ledger.used}
+	for _, g := range f.Gradients {
+		line.Workers = append(line.Workers, int(g.Worker))
+		line.Stale = append(line.Stale, f.Version-1-c.workerBasis(g.Worker))
+	}
+	for _, g := range f.Dropped {
+		line.Dropped = append(line.Dropped, int(g.Worker))
+	}
+	if len(f.Gradients) > 0 {
+		c.stats.updates++
+	}
+	c.cfg.RunLog.write(line)
+}
+
+// workerBasis is the version that the gradient just fired was computed on. The
+// ledger has moved on; the record has not.
+func (c *Coordinator) workerBasis(w star.Worker) int64 {
+	if p := c.workers[w]; p != nil {
+		return p.last.Basis
+	}
+	return 0
+}
+
+func (c *Coordinator) release(r transport.Release) {
+	p := c.workers[r.Worker]
+	if p == nil || p.gone {
+		return
+	}
+	c.mark(p, &r)
+	p.sentTo = time.Now()
+	c.send(p, func() error { return transport.Send(p.conn, r, nil) })
+}
+
+// norm adds a shard's part of a norm; the last one lets the update happen.
+func (c *Coordinator) norm(p *peer, e event) error {
+	n := c.norms[e.norm.Seq]
+	if n == nil {
+		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", e.norm.Seq))
+	}
+	part, err := exact.ParseSquares(e.payload)
+	if err != nil {
+		return c.drop(p, fmt.Errorf("norm of shard %d: %w", e.norm.Shard, err))
+	}
+	n.sum.Merge(&part)
+	if n.left--; n.left > 0 {
+		return nil
+	}
+	delete(c.norms, e.norm.Seq)
+	apply := transport.Apply{Seq: e.norm.Seq, Norm: math.Sqrt(n.sum.Float64())}
+	for _, s := range c.servers {
+		if s.hello.Shards > 0 {
+			c.send(s, func() error { return transport.Send(s.conn, apply, nil) })
+		}
+	}
+	return nil
+}
+
+// send writes one small message. A peer that cannot take it is closed; its reader
+// will say so.
+func (c *Coordinator) send(p *peer, write func() error) {
+	if p == nil || p.gone {
+		return
+	}
+	p.conn.SetWriteDeadline(time.Now().Add(c.cfg.SendTimeout))
+	if err := write(); err != nil {
+		c.log.Warn("send failed, closing the connection", "peer", p.conn.Peer(), "err", err)
+		p.conn.Close()
+	}
+}
+
+// drop ends the connection of a member that broke the protocol. The job goes on.
+func (c *Coordinator) drop(p *peer, why error) error {
+	c.log.Warn("closing a connection that broke the protocol", "peer", p.conn.Peer(), "reason", why)
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Reject{Exit: exitDisagree, Reason: why.Error()}, nil)
+	})
+	return c.lost(p, why)
+}
+
+// left is a member that said good-bye.
+func (c *Coordinator) left(p *peer, m transport.Leave) error {
+	if m.Exit == exitDiverged {
+		c.removeWorker(p, m.Reason)
+		return &Error{exitDiverged, fmt.Sprintf("worker %d: %s", p.rank, m.Reason)}
+	}
+	c.log.Info("left", "peer", p.conn.Peer(), "reason", m.Reason)
+	return c.lost(p, fmt.Errorf("left: %s", m.Reason))
+}
+
+// lost is a member whose connection ended.
+func (c *Coordinator) lost(p *peer, why error) error {
+	if p.gone {
+		return nil
+	}
+	if p.role == transport.RoleServer {
+		p.gone = true
+		p.conn.Close()
+		if p.rank >= 0 && p.rank < len(c.servers) && c.servers[p.rank] == p {
+			if c.ledger == nil && !c.assigned {
+				c.servers[p.rank] = nil // it may come back
+				return nil
+			}
+			return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
+		}
+		return nil
+	}
+	c.removeWorker(p, why.Error())
+	if c.ledger == nil {
+		return nil
+	}
+	if c.ledger.live() == 0 {
+		return &Error{exitLost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
+	}
+	return c.tryFinish()
+}
+
+func (c *Coordinator) removeWorker(p *peer, why string) {
+	p.gone = true
+	p.conn.Close()
+	if p.rank < 0 || p.rank >= len(c.workers) || c.workers[p.rank] != p {
+		return
+	}
+	c.joined[p.rank] = false
+	if c.seeder == p {
+		c.seeder = nil
+	}
+	if c.ledger == nil {
+		c.workers[p.rank] = nil // its rank is free again
+		c.log.Warn("a worker is gone before the start", "rank", p.rank, "reason", why)
+		return
+	}
+	a := c.ledger.accounts[p.rank]
+	line := logMember{Type: "leave", T: c.elapsed().Seconds(), Worker: p.rank, Peer: p.conn.Peer(), Why: why}
+	if !a.parked {
+		line.Start, line.Count = a.start, a.count
+	}
+	c.cfg.RunLog.write(line)
+	c.log.Warn("a worker is gone", "rank", p.rank, "step", a.step, "reason", why)
+	orders := c.ledger.leave(star.Worker(p.rank))
+	c.forgetInRound(p)
+	c.workers[p.rank] = nil
+	for i := range orders {
+		if orders[i].fire.Seq > 0 {
+			c.fire(&orders[i].fire)
+		}
+		for _, r := range orders[i].releases {
+			c.release(r)
+		}
+	}
+}
+
+// tick looks for members that say nothing.
+func (c *Coordinator) tick(now time.Time) error {
+	if err := c.cfg.RunLog.flush(); err != nil {
+		return fmt.Errorf("coord: write the run log: %w", err)
+	}
+	for _, p := range c.workers {
+		if p != nil && !p.gone && p.welcomed && now.Sub(p.heard) > c.cfg.DeadAfter {
+			if err := c.lost(p, fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)); err != nil {
+				return err
+			}
+		}
+	}
+	if idle := now.Sub(c.progress); idle > c.cfg.StallAfter && now.Sub(c.warned) > c.cfg.StallAfter {
+		c.warned = now
+		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
+	}
+	return nil
+}
+
+// missing names whom everybody waits for.
+func (c *Coordinator) missing() string {
+	var parts []string
+	list := func(what string, ids []int) {
+		if len(ids) > 0 {
+			parts = append(parts, fmt.Sprintf("%s %v", what, ids))
+		}
+	}
+	if c.ledger == nil {
+		var servers, workers, shards, linking []int
+		for i, s := range c.servers {
+			if s == nil {
+				servers = append(servers, i)
+			}
+		}
+		for i, w := range c.workers {
+			switch {
+			case w == nil:
+				workers = append(workers, i)
+			case w.welcomed && !c.joined[i]:
+				linking = append(linking, i)
+			}
+		}
+		for i, ok := range c.ready {
+			if !ok {
+				shards = append(shards, i)
+			}
+		}
+		list("servers", servers)
+		list("workers", workers)
+		list("the connection to every shard of workers", linking)
+		list("the parameters of shards", shards)
+	} else if c.round != nil && c.final {
+		list("the evaluation of workers", c.round.missing())
+	} else if c.save != nil && c.final {
+		parts = append(parts, fmt.Sprintf("%d shards to save", c.save.left))
+	} else {
+		for _, w := range c.ledger.computing() {
+			a := &c.ledger.accounts[w]
+			if !a.arrived {
+				parts = append(parts, fmt.Sprintf("worker %d step %d", w, a.step))
+				continue
+			}
+			var at []int
+			for s, ok := range a.stored {
+				if !ok {
+					at = append(at, s)
+				}
+			}
+			parts = append(parts, fmt.Sprintf("the gradient of worker %d step %d at shards %v", w, a.step, at))
+		}
+	}
+	if len(parts) == 0 {
+		return "nobody"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// finish says good-bye to everybody.
+func (c *Coordinator) finish(err error) {
+	c.summarise(err)
+	exit, reason := 0, "finished"
+	if err != nil {
+		exit, reason = 1, err.Error()
+		var e *Error
+		if errors.As(err, &e) {
+			exit = e.Exit
+		}
+	}
+	for _, p := range slices.Concat(c.workers, c.servers) {
+		if p == nil || p.gone {
+			continue
+		}
+		c.send(p, func() error {
+			switch {
+			case err != nil:
+				return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil)
+			case p.role == transport.RoleWorker:
+				return transport.Send(p.conn, transport.Release{Worker: star.Worker(p.rank), Action: transport.Stop}, nil)
+			default:
+				return transport.Send(p.conn, transport.Leave{Worker: -1, Reason: reason}, nil)
+			}
+		})
+	}
+}

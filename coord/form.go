@@ -1,0 +1,257 @@
+package coord
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// enrol takes a member in, or refuses it with a reason.
+//
+//	Hello ──► checked ──► (servers complete, ranges cut) ──► Welcome ──► Joined / Ready ──► start
+func (c *Coordinator) enrol(p *peer, payload []byte) error {
+	h := p.hello
+	if h.Job != c.cfg.Job {
+		c.refuse(p, exitDisagree, fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
+		return nil
+	}
+	switch h.Role {
+	case transport.RoleServer:
+		c.enrolServer(p)
+	case transport.RoleWorker:
+		c.enrolWorker(p, payload)
+	default:
+		c.refuse(p, exitUsage, fmt.Sprintf("unknown role %q", h.Role))
+	}
+	return nil
+}
+
+func (c *Coordinator) refuse(p *peer, exit int, reason string) {
+	c.log.Warn("refused", "role", p.role, "rank", p.rank, "peer", p.conn.Peer(), "reason", reason)
+	c.send(p, func() error { return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil) })
+	p.gone = true
+	p.conn.Close()
+}
+
+func (c *Coordinator) enrolServer(p *peer) {
+	h := p.hello
+	rank, err := freeRank(p.rank, c.servers, "server")
+	switch {
+	case err != nil:
+		c.refuse(p, exitUsage, err.Error())
+		return
+	case c.assigned:
+		c.refuse(p, exitRestart, "the job has begun; a server cannot be replaced in it")
+		return
+	case h.Shards < 0 || h.Shards > 1024:
+		c.refuse(p, exitUsage, fmt.Sprintf("server %d hosts %d shards, expected 0 to 1024", rank, h.Shards))
+		return
+	}
+	p.rank = rank
+	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", rank, p.conn.RemoteAddr()))
+	c.servers[rank] = p
+	p.welcomed = true
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed()}, nil)
+	})
+	c.tryAssign()
+}
+
+// freeRank is the rank of a new member: the one it asks for, or the lowest free one.
+func freeRank(want int, members []*peer, what string) (int, error) {
+	if want < -1 || want >= len(members) {
+		return 0, fmt.Errorf("%s rank %d is out of range: the job has %d %ss, ranks 0 to %d", what, want, len(members), what, len(members)-1)
+	}
+	if want >= 0 {
+		if other := members[want]; other != nil {
+			return 0, fmt.Errorf("%s rank %d is taken by %s: give every %s a rank of its own (--rank)", what, want, other.conn.RemoteAddr(), what)
+		}
+		return want, nil
+	}
+	for i, m := range members {
+		if m == nil {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("all %d %ss of the job are there already", len(members), what)
+}
+
+func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
+	var e Enrolment
+	if err := json.Unmarshal(payload, &e); err != nil {
+		c.refuse(p, exitDisagree, fmt.Sprintf("the enrolment of the worker is not the JSON it should be: %v", err))
+		return
+	}
+	h := p.hello
+	if first := c.enrolled; first != nil {
+		switch {
+		case h.ModelHash != c.hello.ModelHash:
+			c.refuse(p, exitDisagree, fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s",
+				h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash))
+			return
+		case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers:
+			c.refuse(p, exitDisagree, fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d buffers, the job has %d and %d",
+				h.Params, h.Buffers, c.hello.Params, c.hello.Buffers))
+			return
+		case e.Samples != first.Samples || e.Data != first.Data:
+			c.refuse(p, exitDisagree, fmt.Sprintf("workers disagree on the data: %s with %d samples, the job has %s with %d",
+				e.Data, e.Samples, first.Data, first.Samples))
+			return
+		}
+	}
+	if h.Params < 1 || e.Samples < 1 {
+		c.refuse(p, exitUsage, fmt.Sprintf("a worker with %d parameters and %d samples cannot train", h.Params, e.Samples))
+		return
+	}
+	rank, err := freeRank(p.rank, c.workers, "worker")
+	if err != nil {
+		c.refuse(p, exitUsage, err.Error())
+		return
+	}
+	if c.ledger != nil {
+		c.refuse(p, exitRestart, "the job has begun without this worker")
+		return
+	}
+	p.rank = rank
+	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
+	c.workers[rank] = p
+	if c.enrolled == nil {
+		c.enrolled, c.hello = &e, h
+	}
+	c.cfg.RunLog.write(logMember{Type: "join", T: c.elapsed().Seconds(), Worker: rank, Peer: p.conn.RemoteAddr()})
+	c.tryAssign()
+	if c.assigned {
+		c.welcome(p)
+	}
+}
+
+// tryAssign cuts the parameter vector once all servers and a worker are there.
+func (c *Coordinator) tryAssign() {
+	if c.assigned || c.enrolled == nil {
+		return
+	}
+	k := 0
+	for _, s := range c.servers {
+		if s == nil {
+			return
+		}
+		k += s.hello.Shards
+	}
+	n := c.hello.Params
+	if int64(k) > n {
+		k = int(n) // more shards than parameters: the last ones hold nothing
+	}
+	c.assigned = true
+	layout, _ := json.Marshal(c.enrolled)
+	next := 0
+	for _, s := range c.servers {
+		first := len(c.shards)
+		for range s.hello.Shards {
+			if next < k {
+				c.shards = append(c.shards, transport.ShardInfo{
+					Shard: next, Addr: s.hello.Addr,
+					From: n * int64(next) / int64(k), To: n * int64(next+1) / int64(k),
+				})
+				next++
+			}
+		}
+		s.hello.Shards = len(c.shards) - first
+		own := c.shards[first:]
+		c.send(s, func() error {
+			return transport.Send(s.conn, transport.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: 1}, layout)
+		})
+	}
+	c.ready = make([]bool, k)
+	for _, w := range c.workers {
+		if w != nil {
+			c.welcome(w)
+		}
+	}
+	c.tryStart()
+}
+
+func (c *Coordinator) welcome(p *peer) {
+	if p.welcomed || p.gone {
+		return
+	}
+	p.welcomed = true
+	seed := false
+	if c.seeder == nil && c.cfg.Resume.Version == 0 && len(c.shards) > 0 {
+		all := true
+		for _, ok := range c.ready {
+			all = all && ok
+		}
+		if !all {
+			c.seeder, seed = p, true
+		}
+	}
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Welcome{
+			Rank: p.rank, Workers: c.cfg.Workers, Generation: 1, Version: c.cfg.Resume.Version,
+			Seed: seed, Shards: c.shards, Elapsed: c.elapsed(),
+		}, nil)
+	})
+}
+
+// tryStart begins the training once everybody is there.
+func (c *Coordinator) tryStart() {
+	if !c.assigned || c.ledger != nil {
+		return
+	}
+	for _, ok := range c.ready {
+		if !ok {
+			return
+		}
+	}
+	for _, ok := range c.joined {
+		if !ok {
+			return
+		}
+	}
+	limit := c.cfg.Limit
+	if limit == 0 {
+		limit = int64(c.cfg.Epochs * float64(c.enrolled.Samples))
+	}
+	l := newLedger(c.cfg.Plan, c.cfg.Workers, len(c.shards), c.cfg.Batch, limit)
+	l.scale, l.norm = c.cfg.Scale, c.cfg.Norm
+	l.resume(c.cfg.Resume)
+	c.ledger = l
+	c.nextEval = nextMultiple(l.used, c.cfg.EvalEvery)
+	c.nextSave = nextMultiple(l.used, c.cfg.SaveEvery)
+	c.stats.begin(time.Now(), l.used)
+	c.progress = time.Now()
+	c.cfg.RunLog.write(logStart{
+		Type: "start", Format: 1, Program: c.cfg.Program, Time: time.Now().UTC(), Job: c.cfg.Job,
+		Workers: c.cfg.Workers, Shards: len(c.shards), Params: c.hello.Params, Samples: c.enrolled.Samples,
+		Plan: c.cfg.Plan.String(), Notes: c.cfg.Notes, Config: c.cfg.Settings,
+	})
+	c.log.Info("training", "workers", c.cfg.Workers, "shards", len(c.shards), "parameters", c.hello.Params,
+		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.cfg.Plan.String())
+	for _, o := range l.begin() {
+		for _, r := range o.releases {
+			c.release(r)
+		}
+	}
+}
+
+// nextMultiple is the first multiple of step above n; 0 where step is 0.
+func nextMultiple(n, step int64) int64 {
+	if step <= 0 {
+		return 0
+	}
+	return (n/step + 1) * step
+}
+
+// live lists the workers that are there.
+func (c *Coordinator) live() []star.Worker {
+	var ws []star.Worker
+	for i, p := range c.workers {
+		if p != nil && !p.gone {
+			ws = append(ws, star.Worker(i))
+		}
+	}
+	return ws
+}

@@ -1,0 +1,259 @@
+package coord
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"star"
+	"star/modes"
+	"star/transport"
+)
+
+// rig plays workers and shards against a ledger.
+type rig struct {
+	t      failer
+	l      *ledger
+	out    map[star.Worker]transport.Release // batches that workers compute
+	used   map[int64]int                     // how often each position was applied
+	lost   map[int64]int                     // … was dropped by the plan
+	given  map[star.Worker]Span              // of gradients that are complete or on the way
+	steps  map[star.Worker]int64
+	shards int
+}
+
+// failer is *testing.T or *rapid.T.
+type failer interface {
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
+func newRig(t failer, plan modes.Plan, n, shards, batch int, limit int64) *rig {
+	r := &rig{t: t, l: newLedger(plan, n, shards, batch, limit), shards: shards,
+		out: map[star.Worker]transport.Release{}, used: map[int64]int{}, lost: map[int64]int{},
+		given: map[star.Worker]Span{}, steps: map[star.Worker]int64{}}
+	r.carry(r.l.begin())
+	return r
+}
+
+func (r *rig) carry(os []order) {
+	for _, o := range os {
+		for _, g := range o.fire.Gradients {
+			r.count(r.used, g)
+		}
+		for _, g := range o.fire.Dropped {
+			if r.l.accounts[g.Worker].live {
+				r.count(r.lost, g)
+			}
+		}
+		for _, rel := range o.releases {
+			if _, busy := r.out[rel.Worker]; busy {
+				r.t.Fatalf("worker %d released twice", rel.Worker)
+			}
+			r.out[rel.Worker] = rel
+		}
+	}
+}
+
+func (r *rig) count(m map[int64]int, g transport.Gradient) {
+	s, ok := r.given[g.Worker]
+	if !ok || g.Step != r.steps[g.Worker]-1 {
+		r.t.Fatalf("fire names step %d of worker %d, which is not there", g.Step, g.Worker)
+	}
+	delete(r.given, g.Worker)
+	for i := range s.Count {
+		m[s.Start+int64(i)]++
+	}
+}
+
+// push completes the gradient of w, with its messages in the given order of
+// shards; the worker's own arrival comes after the k-th of them.
+func (r *rig) push(w star.Worker, order []int, k int) {
+	rel := r.out[w]
+	delete(r.out, w)
+	r.given[w] = Span{rel.Start, rel.Count}
+	step := r.steps[w]
+	r.steps[w]++
+	for i := range len(order) + 1 {
+		if i == k {
+			os, err := r.l.arrive(w, step, rel.Count)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			r.carry(os)
+		}
+		if i < len(order) {
+			os, err := r.l.store(order[i], w, step)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			r.carry(os)
+		}
+	}
+}
+
+// However a job lives, every position of the stream is applied exactly once,
+// unless the plan drops it, and the job drains.
+func TestEverySampleOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 6).Draw(t, "workers")
+		shards := rapid.IntRange(0, 3).Draw(t, "shards")
+		batch := rapid.IntRange(1, 5).Draw(t, "batch")
+		limit := rapid.Int64Range(1, 120).Draw(t, "limit")
+		plan := func(label string) modes.Plan {
+			switch rapid.IntRange(0, 4).Draw(t, label) {
+			case 0:
+				return modes.SSGD(n)
+			case 1:
+				return modes.ASGD(n)
+			case 2:
+				return modes.Backup(n, rapid.IntRange(0, n-1).Draw(t, "b"))
+			case 3:
+				var a, b []star.Worker
+				for w := range n {
+					if w%2 == 0 {
+						a = append(a, star.Worker(w))
+					} else {
+						b = append(b, star.Worker(w))
+					}
+				}
+				if len(b) == 0 {
+					return modes.Grouped(a)
+				}
+				return modes.Grouped(a, b)
+			}
+			return modes.XOrder(n, rapid.IntRange(1, n).Draw(t, "x"))
+		}
+		r := newRig(t, plan("plan"), n, shards, batch, limit)
+		alive := n
+		for len(r.out) > 0 {
+			var ws []star.Worker
+			for w := range r.out {
+				ws = append(ws, w)
+			}
+			slices.Sort(ws)
+			w := rapid.SampledFrom(ws).Draw(t, "worker")
+			switch act := rapid.IntRange(0, 12).Draw(t, "act"); {
+			case act == 0:
+				r.carry(r.l.install(plan("to")))
+			case act == 1 && alive > 1:
+				// Any live worker may die, whatever it is doing.
+				v := star.Worker(rapid.IntRange(0, n-1).Draw(t, "dies"))
+				if !r.l.accounts[v].live {
+					continue
+				}
+				alive--
+				delete(r.out, v)
+				os := r.l.leave(v)
+				delete(r.given, v)
+				r.carry(os)
+			default:
+				order := rapid.Permutation(ranks(shards)).Draw(t, "order")
+				r.push(w, order, rapid.IntRange(0, shards).Draw(t, "k"))
+			}
+		}
+		if !r.l.drained() {
+			t.Fatal("nobody computes, but the ledger is not drained")
+		}
+		for q := range limit {
+			if got := r.used[q] + r.lost[q]; got != 1 {
+				t.Fatalf("position %d was used %d times and dropped %d times", q, r.used[q], r.lost[q])
+			}
+		}
+		if int64(len(r.used)) != r.l.used || int64(len(r.lost)) != r.l.waste {
+			t.Fatalf("the ledger counts %d used and %d dropped, there were %d and %d", r.l.used, r.l.waste, len(r.used), len(r.lost))
+		}
+	})
+}
+
+func ranks(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// A firing waits for the last shard, not for the worker's word.
+func TestArrivedMeansStored(t *testing.T) {
+	l := newLedger(modes.ASGD(2), 2, 2, 4, 100)
+	l.begin()
+	for _, step := range []struct {
+		do   func() ([]order, error)
+		want int
+	}{
+		{func() ([]order, error) { return l.arrive(0, 0, 4) }, 0},
+		{func() ([]order, error) { return l.store(1, 0, 0) }, 0},
+		{func() ([]order, error) { return l.store(1, 0, 0) }, 0}, // said twice counts once
+		{func() ([]order, error) { return l.store(0, 0, 0) }, 1},
+	} {
+		os, err := step.do()
+		if err != nil || len(os) != step.want {
+			t.Fatalf("got %d orders and %v, want %d", len(os), err, step.want)
+		}
+	}
+}
+
+func TestRefusedArrivals(t *testing.T) {
+	for name, do := range map[string]func(*ledger) error{
+		"wrong step":    func(l *ledger) error { _, err := l.arrive(0, 7, 4); return err },
+		"wrong samples": func(l *ledger) error { _, err := l.arrive(0, 0, 5); return err },
+		"twice": func(l *ledger) error {
+			l.arrive(0, 0, 4)
+			_, err := l.arrive(0, 0, 4)
+			return err
+		},
+		"gone":    func(l *ledger) error { l.leave(0); _, err := l.arrive(0, 0, 4); return err },
+		"shard":   func(l *ledger) error { _, err := l.store(9, 0, 0); return err },
+		"of whom": func(l *ledger) error { _, err := l.store(0, 9, 0); return err },
+	} {
+		l := newLedger(modes.SSGD(2), 2, 1, 4, 100)
+		l.begin()
+		if do(l) == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestWeights(t *testing.T) {
+	plan := modes.ASGD(4)
+	plan.Shares = []int{1, 2, 3, 2}
+	for _, c := range []struct {
+		scale Scale
+		want  float32
+	}{{ScaleRound, 3. / 8}, {ScaleFiring, 1}, {ScaleDamped, 3. / 8 / 2}} {
+		l := newLedger(plan, 4, 0, 9, 100)
+		l.scale = c.scale
+		l.begin()
+		l.arrive(0, 0, 1) // version 1
+		os, err := l.arrive(2, 0, 3)
+		if err != nil || len(os) != 1 {
+			t.Fatal(err, os)
+		}
+		if got := os[0].fire.Gradients[0].Weight; got != c.want {
+			t.Errorf("%s: weight %v, want %v", c.scale, got, c.want)
+		}
+	}
+}
+
+// A checkpoint remembers the batches that are out.
+func TestProgressRemembersWhatIsOut(t *testing.T) {
+	l := newLedger(modes.ASGD(2), 2, 0, 4, 100)
+	l.begin()
+	l.arrive(1, 0, 4)
+	p := l.progress()
+	want := []Span{{0, 4}, {8, 4}}
+	if p.Version != 1 || p.Samples != 4 || p.Cursor != 12 || !slices.Equal(p.Redo, want) {
+		t.Errorf("progress %+v, want version 1, 4 samples, cursor 12, redo %v", p, want)
+	}
+	m := newLedger(modes.ASGD(2), 2, 0, 4, 100)
+	m.resume(p)
+	var got []int64
+	for _, r := range m.begin()[0].releases {
+		got = append(got, r.Start)
+	}
+	if !slices.Equal(got, []int64{0, 8}) || m.barrier.Version() != 1 {
+		t.Errorf("resumed at %v, version %d", got, m.barrier.Version())
+	}
+}

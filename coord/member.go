@@ -1,0 +1,220 @@
+package coord
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// MemberConfig is how a worker or a server reaches the coordinator.
+type MemberConfig struct {
+	Network transport.Network
+	Addr    string // of the coordinator
+	Hello   transport.Hello
+	Enrol   *Enrolment // workers
+
+	JoinTimeout time.Duration // zero means 2 min: names that do not resolve and refused connections are retried so long
+	SendTimeout time.Duration // zero means 10 s
+	DeadAfter   time.Duration // zero means 60 s: a coordinator that said nothing for so long is gone
+	Log         *slog.Logger
+}
+
+// Member is one process's connection to the coordinator. Next may run beside the
+// other methods; those are safe from several goroutines.
+type Member struct {
+	Welcome transport.Welcome
+	Conn    transport.Conn
+	cfg     MemberConfig
+	joined  time.Time
+
+	mu sync.Mutex // writes to Conn
+
+	stop     chan struct{}
+	stopOnce sync.Once
+	beating  sync.WaitGroup
+}
+
+// LostError says that the coordinator is gone.
+type LostError struct {
+	Addr string
+	Err  error
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("the coordinator at %s is lost: %v", e.Addr, e.Err)
+}
+func (e *LostError) Unwrap() error { return e.Err }
+func (e *LostError) ExitCode() int { return exitLost }
+
+// JoinError says that a member could not join in time.
+type JoinError struct {
+	Addr    string
+	Timeout time.Duration
+	Err     error // of the last attempt
+}
+
+func (e *JoinError) Error() string {
+	return fmt.Sprintf("could not join the job at %s within %v (--join-timeout): %v", e.Addr, e.Timeout, e.Err)
+}
+func (e *JoinError) Unwrap() error { return e.Err }
+func (e *JoinError) ExitCode() int { return exitLost }
+
+// Join connects to the coordinator and waits for its Welcome. Until the join
+// time-out it retries, with jittered exponential back-off, whatever may mend
+// itself: names that do not resolve yet, refused and broken connections. A refusal
+// by the coordinator (transport.RejectError) is final.
+func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
+	setDefault(&cfg.JoinTimeout, 2*time.Minute)
+	setDefault(&cfg.SendTimeout, 10*time.Second)
+	setDefault(&cfg.DeadAfter, time.Minute)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	var payload []byte
+	if cfg.Enrol != nil {
+		payload, _ = json.Marshal(cfg.Enrol)
+	}
+	limited, cancel := context.WithTimeout(ctx, cfg.JoinTimeout)
+	defer cancel()
+	begun := time.Now()
+	wait := 50 * time.Millisecond
+	for try := 1; ; try++ {
+		conn, welcome, _, err := transport.Open(limited, cfg.Network, cfg.Addr, cfg.Hello, payload)
+		if err == nil {
+			m := &Member{Welcome: welcome, Conn: conn, cfg: cfg, joined: time.Now(), stop: make(chan struct{})}
+			conn.SetPeer("coordinator " + cfg.Addr)
+			return m, nil
+		}
+		var final interface{ ExitCode() int }
+		if errors.As(err, &final) { // refused: no second try will change that
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if limited.Err() != nil {
+			return nil, &JoinError{cfg.Addr, cfg.JoinTimeout, err}
+		}
+		if try == 1 || try%10 == 0 {
+			cfg.Log.Info("waiting for the coordinator", "addr", cfg.Addr, "for", time.Since(begun).Round(time.Second), "err", err)
+		}
+		select {
+		case <-time.After(wait/2 + rand.N(wait)): // jitter: workers start together
+		case <-limited.Done():
+		}
+		wait = min(2*wait, 2*time.Second)
+	}
+}
+
+// Beat starts the heartbeat: a Ping now and then, answered by a Pong, so that
+// each side notices when the other has become unreachable. Workers call it.
+func (m *Member) Beat() {
+	m.beating.Go(func() {
+		t := time.NewTicker(m.cfg.DeadAfter / 6)
+		defer t.Stop()
+		for {
+			select {
+			case <-m.stop:
+				return
+			case <-t.C:
+				if Say(m, transport.Ping{Sent: time.Now().UnixNano()}, nil) != nil {
+					return
+				}
+			}
+		}
+	})
+}
+
+// Elapsed is the time since the run began, by the coordinator's clock at the
+// Welcome and ours since then.
+func (m *Member) Elapsed() time.Duration { return m.Welcome.Elapsed + time.Since(m.joined) }
+
+// Say sends one message to the coordinator.
+func Say[M transport.Message](m *Member, msg M, payload []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.Conn.SetWriteDeadline(time.Now().Add(m.cfg.SendTimeout))
+	if err := transport.Send(m.Conn, msg, payload); err != nil {
+		return &LostError{m.cfg.Addr, err}
+	}
+	return nil
+}
+
+// Next waits for the coordinator's next Release. A Reject ends the membership:
+// it is returned as *transport.RejectError.
+func (m *Member) Next() (transport.Release, error) {
+	for {
+		f, err := m.recv()
+		if err != nil {
+			return transport.Release{}, err
+		}
+		if f.Kind != transport.KindRelease {
+			return transport.Release{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for a release", f.Kind)
+		}
+		return transport.ParseRelease(f.Header)
+	}
+}
+
+// Average sends the model's buffers of an evaluation and replaces them by the
+// average over all workers.
+func (m *Member) Average(eval int64, buffers []float32) error {
+	w := star.Worker(m.Welcome.Rank)
+	if err := Say(m, transport.Buffers{Worker: w, Eval: eval}, transport.Floats(buffers)); err != nil {
+		return err
+	}
+	f, err := m.recv()
+	if err != nil {
+		return err
+	}
+	if f.Kind != transport.KindBuffers || f.Size != int64(4*len(buffers)) {
+		return fmt.Errorf("unexpected frame %v of %d bytes from the coordinator, waiting for %d bytes of averaged buffers", f.Kind, f.Size, 4*len(buffers))
+	}
+	return m.Conn.ReadPayload(transport.Floats(buffers))
+}
+
+// recv reads the next frame that is not part of the heartbeat. A Reject becomes
+// an error.
+func (m *Member) recv() (transport.Frame, error) {
+	for {
+		m.Conn.SetReadDeadline(time.Now().Add(m.cfg.DeadAfter))
+		f, err := m.Conn.Recv()
+		if err != nil {
+			return f, &LostError{m.cfg.Addr, err}
+		}
+		switch f.Kind {
+		case transport.KindPong:
+			if err := m.Conn.Discard(); err != nil {
+				return f, &LostError{m.cfg.Addr, err}
+			}
+		case transport.KindReject:
+			r, err := transport.ParseReject(f.Header)
+			if err != nil {
+				return f, err
+			}
+			return f, &transport.RejectError{Exit: r.Exit, Reason: r.Reason}
+		default:
+			return f, nil
+		}
+	}
+}
+
+// Leave says good-bye, with the exit code that the process is going to have.
+func (m *Member) Leave(exit int, reason string) error {
+	return Say(m, transport.Leave{Worker: star.Worker(m.Welcome.Rank), Exit: exit, Reason: reason}, nil)
+}
+
+// Close ends the connection. It may be called twice.
+func (m *Member) Close() error {
+	m.stopOnce.Do(func() { close(m.stop) })
+	err := m.Conn.Close()
+	m.beating.Wait()
+	return err
+}

@@ -1,0 +1,322 @@
+package coord
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"star"
+	"star/transport"
+)
+
+// round is one evaluation, spread over the workers: each takes a part of the test
+// set. Models with buffers (batch normalisation) first send theirs and get the
+// average back. A round without test only collects buffers, for a checkpoint.
+//
+// In an asynchronous mode workers evaluate different versions; the log line says
+// from which to which.
+type round struct {
+	id       int64
+	test     bool
+	final    bool
+	expect   map[star.Worker]bool // still to send their result
+	buffered map[star.Worker]bool // have sent their buffers and wait for the average
+	unsent   int                  // members that have not sent buffers yet
+	sum      []float64
+	n        int
+	parts    map[star.Worker][2]int64
+	from, to int64 // versions
+	loss     float64
+	correct  int64
+	count    int64
+}
+
+// tenThousand is the whole test set in Release.From and To.
+const tenThousand = 10_000
+
+func (r *round) missing() []int {
+	var out []int
+	for w := range 4096 {
+		if r.expect[star.Worker(w)] {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// milestones starts what is due after so many samples.
+func (c *Coordinator) milestones() {
+	if c.round != nil || c.final || c.save != nil {
+		return
+	}
+	used := c.ledger.used
+	eval := c.nextEval > 0 && used >= c.nextEval
+	save := c.nextSave > 0 && used >= c.nextSave && c.cfg.Save != nil
+	if eval {
+		c.nextEval = nextMultiple(used, c.cfg.EvalEvery)
+	}
+	if save {
+		c.nextSave = nextMultiple(used, c.cfg.SaveEvery)
+		c.startSave()
+	}
+	if eval || (save && c.hello.Buffers > 0) {
+		c.startRound(eval, false)
+	}
+}
+
+func (c *Coordinator) startRound(test, final bool) {
+	c.rounds++
+	r := &round{id: c.rounds, test: test, final: final, from: -1, to: -1,
+		expect: map[star.Worker]bool{}, buffered: map[star.Worker]bool{}, parts: map[star.Worker][2]int64{}}
+	var ws []star.Worker
+	for _, w := range c.live() {
+		if final || !c.ledger.accounts[w].parked {
+			ws = append(ws, w)
+		}
+	}
+	for i, w := range ws {
+		r.expect[w] = true
+		if test {
+			r.parts[w] = [2]int64{int64(i) * tenThousand / int64(len(ws)), int64(i+1) * tenThousand / int64(len(ws))}
+		}
+		c.workers[w].evals = true
+	}
+	r.unsent = len(ws)
+	if c.hello.Buffers > 0 {
+		r.sum = make([]float64, c.hello.Buffers)
+	}
+	c.round = r
+}
+
+// mark tells a released worker to evaluate, if it is to.
+func (c *Coordinator) mark(p *peer, r *transport.Release) {
+	if !p.evals || c.round == nil {
+		return
+	}
+	p.evals = false
+	if r.Action == transport.Continue {
+		r.Action = transport.Evaluate
+	}
+	part := c.round.parts[r.Worker]
+	r.Eval, r.From, r.To = c.round.id, part[0], part[1]
+}
+
+// gather adds a worker's buffers; the last one sends the average to everybody.
+func (c *Coordinator) gather(p *peer, e event) {
+	r := c.round
+	w := star.Worker(p.rank)
+	if r == nil || e.buffers.Eval != r.id || !r.expect[w] || r.buffered[w] {
+		return
+	}
+	if int64(len(e.payload)) != c.hello.Buffers*4 {
+		c.drop(p, fmt.Errorf("buffers of %d bytes, expected %d", len(e.payload), c.hello.Buffers*4))
+		return
+	}
+	for i, v := range unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(e.payload))), c.hello.Buffers) {
+		r.sum[i] += float64(v)
+	}
+	r.n++
+	r.unsent--
+	r.buffered[w] = true
+	c.average()
+}
+
+func (c *Coordinator) average() {
+	r := c.round
+	if r.unsent > 0 || r.n == 0 {
+		return
+	}
+	c.buffers = make([]float32, len(r.sum))
+	for i, s := range r.sum {
+		c.buffers[i] = float32(s / float64(r.n))
+	}
+	r.n = 0
+	payload := transport.Floats(c.buffers)
+	for w := range c.workers {
+		if p := c.workers[w]; p != nil && r.buffered[star.Worker(w)] {
+			c.send(p, func() error {
+				return transport.Send(p.conn, transport.Buffers{Worker: star.Worker(w), Eval: r.id}, payload)
+			})
+		}
+	}
+	c.trySaved()
+}
+
+func (c *Coordinator) evaluated(p *peer, e transport.EvalResult) {
+	r := c.round
+	w := star.Worker(p.rank)
+	if r == nil || e.Eval != r.id || !r.expect[w] {
+		return
+	}
+	delete(r.expect, w)
+	if r.from < 0 || e.Version < r.from {
+		r.from = e.Version
+	}
+	r.to = max(r.to, e.Version)
+	r.loss += e.LossSum
+	r.correct += e.Correct
+	r.count += e.Count
+	c.progress = time.Now()
+	c.tryRound()
+}
+
+// forgetInRound lets a round end without a worker that is gone.
+func (c *Coordinator) forgetInRound(p *peer) {
+	r, w := c.round, star.Worker(p.rank)
+	if r == nil || !r.expect[w] {
+		return
+	}
+	delete(r.expect, w)
+	if !r.buffered[w] {
+		r.unsent--
+		if len(r.sum) > 0 {
+			c.average()
+		}
+	}
+	c.tryRound()
+}
+
+// parkedInRound lets a round end without workers that have no batch any more:
+// the final evaluation will ask them.
+func (c *Coordinator) parkedInRound() {
+	if c.round == nil || c.round.final {
+		return
+	}
+	for w, p := range c.workers {
+		if p != nil && p.evals && c.ledger.accounts[w].parked {
+			p.evals = false
+			c.forgetInRound(p)
+		}
+	}
+}
+
+// tryRound ends a round when all results are in.
+func (c *Coordinator) tryRound() {
+	r := c.round
+	if r == nil || len(r.expect) > 0 {
+		return
+	}
+	c.round = nil
+	if r.test && r.count > 0 {
+		loss, acc := r.loss/float64(r.count), float64(r.correct)/float64(r.count)
+		c.result.TestLoss, c.result.TestAccuracy = finite(loss), acc
+		c.cfg.RunLog.write(logEval{Type: "eval", T: c.elapsed().Seconds(), Eval: r.id, From: r.from, To: r.to,
+			Samples: c.ledger.used, Loss: finite(loss), Accuracy: acc, Count: r.count, Final: r.final})
+		c.log.Info("evaluated", "version", r.to, "loss", round4(loss), "accuracy", round4(acc), "predictions", r.count)
+	}
+	if !r.final {
+		c.milestones()
+		return
+	}
+	if c.cfg.Save == nil {
+		c.ended = true
+		return
+	}
+	c.startSave()
+}
+
+// tryFinish begins the final evaluation when no gradient is on the way any more.
+func (c *Coordinator) tryFinish() error {
+	if c.ledger == nil || c.final {
+		return nil
+	}
+	c.parkedInRound() // may end the round
+	if !c.ledger.drained() || c.round != nil || c.save != nil {
+		return nil
+	}
+	c.final = true
+	c.stats.stop(time.Now(), c.ledger.used)
+	c.startRound(true, true)
+	for _, w := range c.live() {
+		c.release(transport.Release{Worker: w, Version: c.ledger.barrier.Version(), Action: transport.Finish, Pull: len(c.shards) > 0})
+	}
+	return nil
+}
+
+// saving is a checkpoint on its way to the disks.
+type saving struct {
+	at    Progress
+	id    string
+	left  int
+	parts []json.RawMessage
+	begun time.Time
+	err   error
+	final bool
+}
+
+// startSave has every shard write its part, after the last Fire.
+func (c *Coordinator) startSave() {
+	at := c.ledger.progress()
+	v := at.Version
+	s := &saving{
+		at:    at,
+		id:    fmt.Sprintf("v%010d", v),
+		left:  len(c.shards),
+		parts: make([]json.RawMessage, len(c.shards)),
+		begun: time.Now(),
+		final: c.final,
+	}
+	c.save = s
+	for _, p := range c.servers {
+		if p.hello.Shards > 0 {
+			c.send(p, func() error {
+				return transport.Send(p.conn, transport.Save{Seq: c.ledger.seq, Version: v, ID: s.id}, nil)
+			})
+		}
+	}
+	c.trySaved()
+}
+
+func (c *Coordinator) saved(e event) {
+	s := c.save
+	if s == nil || e.saved.ID != s.id || e.saved.Shard < 0 || e.saved.Shard >= len(s.parts) || s.parts[e.saved.Shard] != nil {
+		return
+	}
+	s.parts[e.saved.Shard] = json.RawMessage("null")
+	if e.saved.Err != "" {
+		s.err = fmt.Errorf("shard %d: %s", e.saved.Shard, e.saved.Err)
+	} else if json.Valid(e.payload) {
+		s.parts[e.saved.Shard] = e.payload
+	}
+	s.left--
+	c.progress = time.Now()
+	c.trySaved()
+}
+
+// trySaved completes a checkpoint when all parts, and the buffers, are there.
+func (c *Coordinator) trySaved() {
+	s := c.save
+	if s == nil || s.left > 0 || (c.hello.Buffers > 0 && c.round != nil && c.round.n > 0) ||
+		(c.hello.Buffers > 0 && c.buffers == nil) {
+		return
+	}
+	c.save = nil
+	path := ""
+	if s.err == nil {
+		path, s.err = c.cfg.Save(Checkpoint{
+			ID: s.id, Progress: s.at, Enrolment: *c.enrolled, ModelHash: c.hello.ModelHash,
+			Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts,
+		})
+	}
+	line := logSave{Type: "checkpoint", T: c.elapsed().Seconds(), ID: s.id, Version: s.at.Version, Took: time.Since(s.begun).Seconds()}
+	if s.err != nil {
+		line.Err = s.err.Error()
+		c.log.Error("checkpoint failed", "id", s.id, "err", s.err)
+		c.result.CheckpointError = s.err.Error()
+	} else {
+		c.result.Checkpoint = path
+		c.log.Info("checkpoint", "path", path, "version", s.at.Version)
+	}
+	c.cfg.RunLog.write(line)
+	if s.final {
+		c.ended = true
+		return
+	}
+	c.milestones()
+	c.tryFinish()
+}
+
+func round4(x float64) float64 {
+	return float64(int64(x*1e4+0.5)) / 1e4
+}

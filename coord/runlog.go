@@ -1,0 +1,175 @@
+package coord
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"time"
+
+	"star"
+)
+
+// RunLog writes a run as JSON lines: first the start with the complete
+// configuration, then everything that happened, in the order in which the
+// coordinator saw it, last the summary. Times are seconds since the run began.
+// docs/operations.md lists the lines. A RunLog is used by one goroutine.
+type RunLog struct {
+	w   *bufio.Writer
+	c   io.Closer
+	err error
+}
+
+// NewRunLog writes to w; a nil w makes a log that forgets.
+func NewRunLog(w io.WriteCloser) *RunLog {
+	if w == nil {
+		return &RunLog{}
+	}
+	return &RunLog{w: bufio.NewWriterSize(w, 64<<10), c: w}
+}
+
+// Line types of the run log.
+type (
+	logStart struct {
+		Type    string          `json:"type"` // "start"
+		Format  int             `json:"format"`
+		Program string          `json:"program"`
+		Time    time.Time       `json:"time"`
+		Job     string          `json:"job"`
+		Workers int             `json:"workers"`
+		Shards  int             `json:"shards"`
+		Params  int64           `json:"params"`
+		Samples int64           `json:"samples"` // of one epoch
+		Plan    string          `json:"plan"`
+		Notes   []string        `json:"notes,omitempty"` // injections and the like
+		Config  json.RawMessage `json:"config"`
+	}
+	logRecord struct {
+		Type     string  `json:"type"` // "record"
+		T        float64 `json:"t"`    // when the coordinator saw it
+		Worker   int     `json:"worker"`
+		Step     int64   `json:"step"`
+		Basis    int64   `json:"basis"`
+		At       float64 `json:"at"`
+		Load     float64 `json:"load"`
+		Compute  float64 `json:"compute"`
+		Injected float64 `json:"injected,omitempty"`
+		Push     float64 `json:"push"`
+		Wait     float64 `json:"wait"`
+		Pull     float64 `json:"pull"`
+		Samples  int     `json:"samples"`
+		Loss     float64 `json:"loss"`
+		Norm2    float64 `json:"norm2"`
+		CPU      float64 `json:"cpu"`
+		NetIn    float64 `json:"net_in"`
+		NetOut   float64 `json:"net_out"`
+	}
+	logFire struct {
+		Type    string  `json:"type"` // "fire"
+		T       float64 `json:"t"`
+		Seq     int64   `json:"seq"`
+		Version int64   `json:"version"`
+		Workers []int   `json:"workers"`
+		Stale   []int64 `json:"staleness"`
+		Dropped []int   `json:"dropped,omitempty"`
+		Samples int64   `json:"samples"` // applied, after this update
+	}
+	logPlan struct {
+		Type string  `json:"type"` // "plan"
+		T    float64 `json:"t"`
+		Plan string  `json:"plan"`
+		From string  `json:"from"`
+		Why  string  `json:"why"`
+	}
+	logMember struct {
+		Type   string  `json:"type"` // "join" or "leave"
+		T      float64 `json:"t"`
+		Worker int     `json:"worker"`
+		Peer   string  `json:"peer"`
+		Why    string  `json:"why,omitempty"`
+		Start  int64   `json:"start,omitempty"` // samples of the stream that went with it
+		Count  int     `json:"count,omitempty"`
+	}
+	logEval struct {
+		Type     string  `json:"type"` // "eval"
+		T        float64 `json:"t"`
+		Eval     int64   `json:"eval"`
+		From     int64   `json:"from_version"`
+		To       int64   `json:"to_version"`
+		Samples  int64   `json:"samples"`
+		Loss     float64 `json:"loss"`
+		Accuracy float64 `json:"accuracy"`
+		Count    int64   `json:"count"`
+		Final    bool    `json:"final,omitempty"`
+	}
+	logSave struct {
+		Type    string  `json:"type"` // "checkpoint"
+		T       float64 `json:"t"`
+		ID      string  `json:"id"`
+		Version int64   `json:"version"`
+		Took    float64 `json:"took"`
+		Err     string  `json:"error,omitempty"`
+	}
+	logEnd struct {
+		Type string `json:"type"` // "summary"
+		Result
+	}
+)
+
+func (l *RunLog) write(v any) {
+	if l.w == nil || l.err != nil {
+		return
+	}
+	b, err := json.Marshal(v)
+	if err == nil {
+		b = append(b, '\n')
+		_, err = l.w.Write(b)
+	}
+	l.err = err
+}
+
+// flush hands what is buffered to the file.
+func (l *RunLog) flush() error {
+	if l.w != nil && l.err == nil {
+		l.err = l.w.Flush()
+	}
+	return l.err
+}
+
+func (l *RunLog) close() error {
+	err := l.flush()
+	if l.c != nil {
+		if e := l.c.Close(); err == nil {
+			err = e
+		}
+		l.c = nil
+	}
+	return err
+}
+
+func (l *RunLog) record(t time.Duration, r star.Record) {
+	if l.w == nil {
+		return
+	}
+	l.write(logRecord{
+		Type: "record", T: t.Seconds(), Worker: int(r.Worker), Step: r.Step, Basis: r.Basis, At: r.At.Seconds(),
+		Load: r.Load.Seconds(), Compute: r.Compute.Seconds(), Injected: r.Injected.Seconds(), Push: r.Push.Seconds(),
+		Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Samples: r.Samples,
+		Loss: finite(r.Loss), Norm2: finite(r.Norm2), CPU: finite(r.CPU), NetIn: finite(r.NetIn), NetOut: finite(r.NetOut),
+	})
+}
+
+// finite replaces what JSON cannot say.
+func finite(x float64) float64 {
+	if x-x != 0 {
+		return -1
+	}
+	return x
+}
+
+func ints(ws []star.Worker) []int {
+	out := make([]int, len(ws))
+	for i, w := range ws {
+		out[i] = int(w)
+	}
+	return out
+}

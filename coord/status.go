@@ -1,0 +1,206 @@
+package coord
+
+import (
+	"math"
+	"time"
+
+	"star"
+)
+
+// Result is what a run came to: the JSON of `star run --json` and the last line of
+// the run log. Seconds, bytes and samples.
+type Result struct {
+	Arch            string    `json:"arch"`
+	Mode            string    `json:"mode"`
+	Workers         int       `json:"workers"`
+	Shards          int       `json:"shards"`
+	Model           string    `json:"model"`
+	Dataset         string    `json:"dataset"`
+	Seed            uint64    `json:"seed"`
+	Steps           int64     `json:"steps"`   // gradients that were used
+	Updates         int64     `json:"updates"` // versions made
+	Samples         int64     `json:"samples"` // of the gradients that were used
+	Wasted          int64     `json:"wasted_samples"`
+	TrainLoss       float64   `json:"train_loss"`
+	TestLoss        float64   `json:"test_loss"`
+	TestAccuracy    float64   `json:"test_accuracy"`
+	Wall            float64   `json:"wall_s"` // of the training, without joining and final evaluation
+	SamplesPerS     float64   `json:"samples_per_s"`
+	Staleness       Staleness `json:"staleness"`
+	Switches        int       `json:"switches"`
+	BytesSent       int64     `json:"bytes_sent"` // gradients and parameters, both directions
+	RunLog          string    `json:"run_log"`
+	Checkpoint      string    `json:"checkpoint"`
+	CheckpointError string    `json:"checkpoint_error,omitempty"`
+	Error           string    `json:"error,omitempty"`
+}
+
+// Staleness is the distribution of updates between reading parameters and the
+// update that used the gradient. Histogram[s] counts gradients of staleness s.
+type Staleness struct {
+	Mean      float64         `json:"mean"`
+	Max       int64           `json:"max"`
+	Histogram map[int64]int64 `json:"histogram"`
+}
+
+// Status is the job now: the answer to `star ctl status`.
+type Status struct {
+	Job       string         `json:"job"`
+	Phase     string         `json:"phase"` // joining, training, evaluating, saving, over
+	Waiting   string         `json:"waiting_for"`
+	Mode      string         `json:"mode"`
+	Version   int64          `json:"version"`
+	Samples   int64          `json:"samples"`
+	Limit     int64          `json:"limit"`
+	EpochSize int64          `json:"epoch_size"`
+	Elapsed   float64        `json:"elapsed_s"`
+	Loss      float64        `json:"train_loss"`
+	TestLoss  float64        `json:"test_loss"`
+	TestAcc   float64        `json:"test_accuracy"`
+	Rate      float64        `json:"samples_per_s"`
+	Switches  int            `json:"switches"`
+	Workers   []WorkerStatus `json:"workers"`
+}
+
+// WorkerStatus is one line of the live table. Times are means over the last
+// iterations, in seconds.
+type WorkerStatus struct {
+	Worker    int     `json:"worker"`
+	Peer      string  `json:"peer"`
+	State     string  `json:"state"` // absent, joining, computing, waiting, parked, gone
+	Step      int64   `json:"step"`
+	Iteration float64 `json:"iteration_s"`
+	Compute   float64 `json:"compute_s"`
+	Wait      float64 `json:"wait_s"`
+	Rate      float64 `json:"samples_per_s"`
+	Stale     int64   `json:"staleness"`
+}
+
+// window is a mean over the last few values.
+type window struct {
+	vals [16]float64
+	n    int
+}
+
+func (w *window) add(v float64) {
+	w.vals[w.n%len(w.vals)] = v
+	w.n++
+}
+
+func (w *window) mean() float64 {
+	k := min(w.n, len(w.vals))
+	if k == 0 {
+		return 0
+	}
+	var s float64
+	for _, v := range w.vals[:k] {
+		s += v
+	}
+	return s / float64(k)
+}
+
+// statistics are sums over the run.
+type statistics struct {
+	updates  int64
+	switches int
+	bytes    float64
+	losses   window
+	start    time.Time
+	end      time.Time
+	from, to int64 // samples
+}
+
+func (s *statistics) begin(now time.Time, samples int64) { s.start, s.from = now, samples }
+func (s *statistics) stop(now time.Time, samples int64)  { s.end, s.to = now, samples }
+
+func (s *statistics) observe(r star.Record) {
+	if !math.IsNaN(r.Loss) {
+		s.losses.add(r.Loss)
+	}
+	s.bytes += r.NetIn + r.NetOut
+}
+
+// summarise completes the result and writes the last line of the run log.
+func (c *Coordinator) summarise(err error) {
+	r := &c.result
+	r.Workers, r.Shards, r.Switches = c.cfg.Workers, len(c.shards), c.stats.switches
+	r.Mode = c.cfg.Plan.String()
+	if err != nil {
+		r.Error = err.Error()
+	}
+	if l := c.ledger; l != nil {
+		if c.stats.end.IsZero() {
+			c.stats.stop(time.Now(), l.used)
+		}
+		r.Mode = l.plan.String()
+		r.Updates, r.Samples, r.Wasted = c.stats.updates, l.used-c.stats.from, l.waste
+		r.Wall = c.stats.end.Sub(c.stats.start).Seconds()
+		r.SamplesPerS = float64(c.stats.to-c.stats.from) / r.Wall
+		r.TrainLoss = finite(c.stats.losses.mean())
+		r.BytesSent = int64(c.stats.bytes)
+		r.Staleness.Histogram = l.staleness
+		var sum int64
+		for s, n := range l.staleness {
+			r.Steps += n
+			sum += s * n
+			r.Staleness.Max = max(r.Staleness.Max, s)
+		}
+		if r.Steps > 0 {
+			r.Staleness.Mean = float64(sum) / float64(r.Steps)
+		}
+	}
+	c.cfg.RunLog.write(logEnd{Type: "summary", Result: *r})
+}
+
+func (c *Coordinator) status() Status {
+	s := Status{
+		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.cfg.Plan.String(), Elapsed: c.elapsed().Seconds(),
+		Loss: finite(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
+	}
+	l := c.ledger
+	if l != nil {
+		s.Phase, s.Mode, s.Version = "training", l.plan.String(), l.barrier.Version()
+		s.Samples, s.Limit, s.EpochSize = l.used, l.limit, c.enrolled.Samples
+		end := c.stats.end
+		if end.IsZero() {
+			end = time.Now()
+		}
+		s.Rate = float64(l.used-c.stats.from) / end.Sub(c.stats.start).Seconds()
+		switch {
+		case c.ended:
+			s.Phase = "over"
+		case c.final && c.save != nil:
+			s.Phase = "saving"
+		case c.final:
+			s.Phase = "evaluating"
+		}
+	}
+	for i, p := range c.workers {
+		w := WorkerStatus{Worker: i, State: "absent"}
+		switch {
+		case p == nil && l != nil:
+			w.State = "gone"
+		case p != nil:
+			w.Peer, w.State = p.conn.RemoteAddr(), "joining"
+		}
+		if p != nil && l != nil {
+			a := &l.accounts[i]
+			w.Step = a.step
+			w.State = "computing"
+			switch {
+			case a.parked:
+				w.State = "parked"
+			case a.waiting:
+				w.State = "waiting"
+			}
+			w.Iteration = p.recent.mean()
+			w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
+			w.Stale = l.barrier.Version() - a.basis
+			if w.Iteration > 0 {
+				w.Rate = float64(p.last.Samples) / w.Iteration
+			}
+		}
+		s.Workers = append(s.Workers, w)
+	}
+	return s
+}
