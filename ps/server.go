@@ -1,0 +1,799 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// ServerConfig says how a Server does what an Assign tells it.
+type ServerConfig struct {
+	// Job is the name of the job. A worker that names another one is refused.
+	Job string
+
+	// NewRule makes the rule of one shard. Required.
+	NewRule func(transport.ShardInfo) (Rule, error)
+
+	// Load returns the parameters of a shard that resumes, and their version.
+	// It is called after NewRule. A nil function or a nil vector: the shard
+	// waits for a worker's Init.
+	Load func(transport.ShardInfo) (params []float32, version int64, err error)
+
+	// Save writes a shard's part of a checkpoint and describes it for the
+	// manifest. It is called in a goroutine of its own. Nil: a Save is answered
+	// with an error.
+	Save func(SaveRequest) (desc []byte, err error)
+
+	// CheckFinite has every gradient searched for NaN and Inf when it arrives. A
+	// worker that sends one is cut off. Workers search their own gradients; this
+	// is for those that are not trusted to.
+	CheckFinite bool
+
+	// Stall is how long a peer may take for a message, plus a second for each
+	// MiB of it. Zero means 30 s. There is no limit on the time between messages: slow
+	// is not dead.
+	Stall time.Duration
+
+	// Log gets one line for every connection that ends badly. Nil: slog.Default().
+	Log *slog.Logger
+}
+
+// SaveRequest asks for one shard's part of a checkpoint.
+type SaveRequest struct {
+	ID      string
+	Shard   transport.ShardInfo
+	Version int64
+
+	// Params may be read until Save returns.
+	Params []float32
+
+	// Rule is the shard's rule; its state may be read until RuleDone is called
+	// or Save returns. Until then the shard makes no updates, so whoever copies the
+	// state or has written it calls RuleDone as soon as that is done.
+	Rule     Rule
+	RuleDone func()
+}
+
+// Server hosts the shards that a coordinator assigns to one process. Make one
+// with NewServer, hand it connections with Accept, and Run it.
+type Server struct {
+	cfg   ServerConfig
+	log   *slog.Logger
+	stall time.Duration
+
+	ctx  context.Context // of Run; ends with the reason
+	stop context.CancelCauseFunc
+	wg   sync.WaitGroup // everything that Run waits for
+
+	mu       sync.Mutex
+	running  bool
+	over     bool
+	assigned chan struct{} // closed when the two below are set
+	assign   transport.Assign
+	hosts    []*host
+}
+
+// NewServer makes a Server.
+func NewServer(cfg ServerConfig) *Server {
+	s := &Server{cfg: cfg, log: cfg.Log, stall: cfg.Stall, assigned: make(chan struct{})}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	if s.stall == 0 {
+		s.stall = 30 * time.Second
+	}
+	return s
+}
+
+// host is one shard in a server. The goroutine of own owns shard and conns.
+type host struct {
+	s     *Server
+	info  transport.ShardInfo
+	n     int
+	rule  Rule
+	shard *Shard
+	mem   *memory
+	coord *coordinator
+
+	inbox   chan input
+	fires   chan *transport.Fire // free ones
+	version atomic.Int64         // -1: not ready
+
+	conns  []*conn // by worker
+	stored []*conn // who sent the gradient that is stored, by worker
+	pulls  []*conn // to be answered when there are parameters
+	norm   []byte
+}
+
+// input is what reaches a shard's owner. One channel carries all of it, so that
+// what one peer sent first is done first.
+type input struct {
+	kind inputKind
+	conn *conn
+	grad Gradient
+	fire *transport.Fire
+	seq  int64
+	norm float64
+	save transport.Save
+}
+
+type inputKind uint8
+
+const (
+	inJoin inputKind = iota + 1
+	inGone
+	inInit
+	inPush
+	inPull
+	inFire
+	inApply
+	inSave
+	inResume
+)
+
+// coordinator is the connection to the coordinator, written to by all shards of
+// the process. The lock is a channel, because tests with fake time need to see
+// who waits.
+type coordinator struct {
+	lock  chan struct{}
+	conn  transport.Conn
+	stall time.Duration
+}
+
+func tell[M transport.Message](c *coordinator, m M, payload []byte) error {
+	c.lock <- struct{}{}
+	defer func() { <-c.lock }()
+	if err := c.conn.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
+		return err
+	}
+	return transport.Send(c.conn, m, payload)
+}
+
+// Run hosts the shards of a until the coordinator says Leave (nil), the
+// connection to it is lost, it contradicts itself, or ctx ends. It owns the
+// connection meanwhile and closes it. Run may be called once.
+func (s *Server) Run(ctx context.Context, coord transport.Conn, a transport.Assign) (err error) {
+	defer coord.Close()
+	if err := s.start(ctx, coord, a); err != nil {
+		return err
+	}
+	defer s.wg.Wait()
+	defer func() {
+		s.mu.Lock()
+		s.over = true
+		s.mu.Unlock()
+		s.stop(err)
+		coord.Close()
+	}()
+	for _, h := range s.hosts {
+		s.wg.Go(func() {
+			if err := h.own(); err != nil {
+				s.stop(err)
+			}
+		})
+	}
+	unwatch := context.AfterFunc(s.ctx, func() { coord.Close() })
+	defer unwatch()
+	err = s.listen(coord)
+	if s.ctx.Err() != nil { // the cause is what closed the connection
+		return context.Cause(s.ctx)
+	}
+	return err
+}
+
+func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.Assign) error {
+	c := &coordinator{lock: make(chan struct{}, 1), conn: coord, stall: s.stall}
+	var hosts []*host
+	for _, info := range a.Shards {
+		if info.From < 0 || info.To <= info.From || info.To > a.Params || int64(int(info.To)) != info.To {
+			return fmt.Errorf("ps: assigned shard %d: elements [%d,%d) of %d", info.Shard, info.From, info.To, a.Params)
+		}
+		rule, err := s.cfg.NewRule(info)
+		if err != nil {
+			return fmt.Errorf("ps: shard %d: %w", info.Shard, err)
+		}
+		n := int(info.To - info.From)
+		h := &host{
+			s: s, info: info, n: n, rule: rule, coord: c,
+			mem:    newMemory(n, a.Workers),
+			inbox:  make(chan input, 64),
+			fires:  make(chan *transport.Fire, 16),
+			conns:  make([]*conn, a.Workers),
+			stored: make([]*conn, a.Workers),
+		}
+		h.version.Store(-1)
+		h.shard = NewShard(n, rule, h.mem)
+		for range cap(h.fires) {
+			h.fires <- new(transport.Fire)
+		}
+		if s.cfg.Load != nil {
+			v, version, err := s.cfg.Load(info)
+			if err != nil {
+				return fmt.Errorf("ps: shard %d: %w", info.Shard, err)
+			}
+			if v != nil {
+				if len(v) != n {
+					return fmt.Errorf("ps: shard %d: resumed with %d parameters, expected %d", info.Shard, len(v), n)
+				}
+				params := h.mem.gradient(nil)
+				copy(params, v)
+				h.mem.load(params)
+				h.shard.Load(params, version)
+				h.version.Store(version)
+			}
+		}
+		hosts = append(hosts, h)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running {
+		return errors.New("ps: a second Run of one Server")
+	}
+	s.running = true
+	s.ctx, s.stop = context.WithCancelCause(ctx)
+	s.assign, s.hosts = a, hosts
+	close(s.assigned)
+	return nil
+}
+
+// listen does what the coordinator says.
+func (s *Server) listen(coord transport.Conn) error {
+	for {
+		f, err := coord.Recv()
+		if err != nil {
+			return fmt.Errorf("ps: lost the coordinator: %w", err)
+		}
+		if f.Size > 0 {
+			if err := coord.Discard(); err != nil {
+				return fmt.Errorf("ps: lost the coordinator: %w", err)
+			}
+		}
+		switch f.Kind {
+		case transport.KindFire:
+			for _, h := range s.hosts {
+				var fire *transport.Fire
+				select {
+				case fire = <-h.fires:
+				case <-s.ctx.Done():
+					return context.Cause(s.ctx)
+				}
+				if err := fire.Parse(f.Header); err != nil {
+					return fmt.Errorf("ps: coordinator: %w", err)
+				}
+				h.put(input{kind: inFire, fire: fire})
+			}
+		case transport.KindApply:
+			m, err := transport.ParseApply(f.Header)
+			if err != nil {
+				return fmt.Errorf("ps: coordinator: %w", err)
+			}
+			for _, h := range s.hosts {
+				h.put(input{kind: inApply, seq: m.Seq, norm: m.Norm})
+			}
+		case transport.KindSave:
+			m, err := transport.ParseSave(f.Header)
+			if err != nil {
+				return fmt.Errorf("ps: coordinator: %w", err)
+			}
+			for _, h := range s.hosts {
+				h.put(input{kind: inSave, save: m})
+			}
+		case transport.KindPing:
+			m, err := transport.ParsePing(f.Header)
+			if err != nil {
+				return fmt.Errorf("ps: coordinator: %w", err)
+			}
+			if err := tell(s.hosts[0].coord, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, nil); err != nil {
+				return fmt.Errorf("ps: lost the coordinator: %w", err)
+			}
+		case transport.KindPong:
+		case transport.KindLeave:
+			return nil
+		case transport.KindReject:
+			m, err := transport.ParseReject(f.Header)
+			if err != nil {
+				return fmt.Errorf("ps: coordinator: %w", err)
+			}
+			return &transport.RejectError{Exit: m.Exit, Reason: m.Reason}
+		default:
+			return fmt.Errorf("ps: coordinator: unexpected %v", f.Kind)
+		}
+	}
+}
+
+// put hands m to the owner; false: the server is stopping.
+func (h *host) put(m input) bool {
+	select {
+	case h.inbox <- m:
+		return true
+	case <-h.s.ctx.Done():
+		return false
+	}
+}
+
+// own is the life of the goroutine that owns the shard.
+func (h *host) own() error {
+	if h.shard.Ready() {
+		if err := h.ready(); err != nil {
+			return err
+		}
+	}
+	for {
+		select {
+		case m := <-h.inbox:
+			if err := h.handle(m); err != nil {
+				return fmt.Errorf("shard %d: %w", h.info.Shard, err)
+			}
+		case <-h.s.ctx.Done():
+			return nil
+		}
+		for {
+			ev, ok := h.shard.Next()
+			if !ok {
+				break
+			}
+			if err := h.announce(ev); err != nil {
+				return fmt.Errorf("shard %d: %w", h.info.Shard, err)
+			}
+		}
+	}
+}
+
+// ready says that the shard has its parameters and answers those who asked.
+func (h *host) ready() error {
+	h.version.Store(h.shard.Version())
+	if err := tell(h.coord, transport.Ready{Shard: h.info.Shard, Version: h.shard.Version()}, nil); err != nil {
+		return fmt.Errorf("lost the coordinator: %w", err)
+	}
+	for _, c := range h.pulls {
+		h.send(c)
+	}
+	h.pulls = nil
+	return nil
+}
+
+// handle does one input. Errors are those between shard and coordinator; a
+// worker's mistake ends its connection.
+func (h *host) handle(m input) error {
+	switch m.kind {
+	case inJoin:
+		if old := h.conns[m.conn.worker]; old != nil {
+			old.end(errors.New("the worker has connected again"))
+		}
+		h.conns[m.conn.worker] = m.conn
+	case inGone:
+		// What it has stored stays: a firing that names it may be on the way.
+		if h.conns[m.conn.worker] == m.conn {
+			h.conns[m.conn.worker] = nil
+		}
+		for {
+			select {
+			case p := <-m.conn.out:
+				h.mem.release(p.snap)
+				continue
+			default:
+			}
+			break
+		}
+	case inInit:
+		if h.shard.Ready() {
+			h.mem.Free(m.grad.Vec)
+			return nil
+		}
+		h.mem.load(m.grad.Vec)
+		h.shard.Load(m.grad.Vec, 0)
+		return h.ready()
+	case inPush:
+		return h.push(m)
+	case inPull:
+		if !h.shard.Ready() {
+			if len(h.pulls) < len(h.conns) {
+				h.pulls = append(h.pulls, m.conn)
+				return nil
+			}
+			m.conn.end(errors.New("too many pulls"))
+			return nil
+		}
+		h.send(m.conn)
+	case inFire:
+		err := h.shard.Fire(m.fire)
+		h.fires <- m.fire
+		return err
+	case inApply:
+		return h.shard.Apply(m.seq, m.norm)
+	case inSave:
+		if err := h.shard.Save(m.save); err != nil {
+			return tell(h.coord, transport.Saved{Shard: h.info.Shard, ID: m.save.ID, Err: err.Error()}, nil)
+		}
+	case inResume:
+		h.shard.Resume()
+	}
+	return nil
+}
+
+func (h *host) push(m input) error {
+	w := m.grad.Worker
+	if h.conns[w] != m.conn { // replaced by a newer connection meanwhile
+		h.mem.Free(m.grad.Vec)
+		return nil
+	}
+	if _, ok := h.shard.Pending(w); ok && h.stored[w] != m.conn {
+		// Left by an earlier life of this worker, and by now the coordinator has
+		// either fired it or never will.
+		h.shard.Forget(w)
+	}
+	if err := h.shard.Push(m.grad); err != nil {
+		h.mem.Free(m.grad.Vec)
+		m.conn.end(err)
+		return nil
+	}
+	h.stored[w] = m.conn
+	if err := tell(h.coord, transport.Stored{Shard: h.info.Shard, Worker: w, Step: m.grad.Step}, nil); err != nil {
+		return fmt.Errorf("lost the coordinator: %w", err)
+	}
+	return nil
+}
+
+// announce tells others what the shard did.
+func (h *host) announce(ev Event) error {
+	switch ev.Kind {
+	case Updated:
+		h.version.Store(ev.Version)
+		for _, w := range ev.Workers {
+			if int(w) < len(h.conns) && h.conns[w] != nil {
+				h.send(h.conns[w])
+			}
+		}
+	case Summed:
+		h.norm = ev.Squares.AppendTo(h.norm[:0])
+		if err := tell(h.coord, transport.Norm{Shard: h.info.Shard, Seq: ev.Seq}, h.norm); err != nil {
+			return fmt.Errorf("lost the coordinator: %w", err)
+		}
+	case SaveDue:
+		h.save(ev)
+	}
+	return nil
+}
+
+// send has the current parameters sent to c.
+func (h *host) send(c *conn) {
+	p := parcel{snap: h.mem.retain(), version: h.shard.Version()}
+	select {
+	case c.out <- p:
+	default:
+		h.mem.release(p.snap)
+		c.end(errors.New("asks for parameters faster than it reads them"))
+	}
+}
+
+// save runs the Save of the configuration beside the shard.
+func (h *host) save(ev Event) {
+	answer := func(desc []byte, err error) {
+		m := transport.Saved{Shard: h.info.Shard, ID: ev.Save.ID}
+		if err != nil {
+			m.Err = err.Error()
+		}
+		if err := tell(h.coord, m, desc); err != nil {
+			h.s.stop(fmt.Errorf("ps: lost the coordinator: %w", err))
+		}
+	}
+	if h.s.cfg.Save == nil {
+		answer(nil, errors.New("this server saves no checkpoints"))
+		return
+	}
+	h.shard.Hold()
+	h.mem.widen()
+	snap := h.mem.retain()
+	h.s.wg.Go(func() {
+		resume := sync.OnceFunc(func() { h.put(input{kind: inResume}) })
+		desc, err := h.s.cfg.Save(SaveRequest{
+			ID: ev.Save.ID, Shard: h.info, Version: ev.Version,
+			Params: snap.vec, Rule: h.rule, RuleDone: resume,
+		})
+		resume()
+		h.mem.release(snap)
+		h.mem.narrow()
+		answer(desc, err)
+	})
+}
+
+// conn is a worker's connection to one shard.
+type conn struct {
+	transport.Conn
+	h      *host
+	worker star.Worker
+	out    chan parcel
+	done   chan struct{} // closed by end
+
+	once   sync.Once
+	reason error // why it ended; read it after done
+}
+
+// parcel is parameters to be sent.
+type parcel struct {
+	snap    *snapshot
+	version int64
+}
+
+// end closes the connection, once, for a reason.
+func (c *conn) end(reason error) {
+	c.once.Do(func() {
+		c.reason = reason
+		close(c.done)
+		c.Conn.Close()
+	})
+}
+
+// Accept serves a worker's connection to a shard until it ends. hello is what the
+// worker said; Accept answers it with Welcome or Reject. A connection that comes before
+// the Assign waits for it. What the worker does wrong ends this connection
+// only; the reason is logged and returned.
+func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.Hello) error {
+	defer tc.Close()
+	c, err := s.admit(ctx, tc, hello)
+	if err != nil {
+		s.log.Warn("refused a worker", "peer", tc.Peer(), "rank", hello.Rank, "shard", hello.Shard, "reason", err)
+		return err
+	}
+	defer s.wg.Done()
+	unwatch := context.AfterFunc(c.h.s.ctx, func() { c.end(errStopped) })
+	defer unwatch()
+	if !c.h.put(input{kind: inJoin, conn: c}) {
+		return errStopped
+	}
+	var sender sync.WaitGroup
+	sender.Go(c.send)
+	c.end(c.receive())
+	sender.Wait()
+	c.h.put(input{kind: inGone, conn: c})
+	switch {
+	case errors.Is(c.reason, errStopped):
+		return nil
+	case errors.Is(c.reason, io.EOF):
+		s.log.Debug("worker left", "worker", int(c.worker), "shard", c.h.info.Shard)
+		return nil
+	}
+	s.log.Warn("closed a worker's connection", "worker", int(c.worker), "shard", c.h.info.Shard,
+		"peer", c.Peer(), "reason", c.reason)
+	return c.reason
+}
+
+var errStopped = errors.New("the server stops")
+
+// admit checks the Hello, answers it, and counts the connection.
+func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.Hello) (*conn, error) {
+	timeout := time.NewTimer(s.stall)
+	defer timeout.Stop()
+	select {
+	case <-s.assigned:
+	case <-timeout.C:
+		return nil, s.refuse(tc, 69, fmt.Errorf("the coordinator assigned no shards within %v", s.stall))
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	h, err := s.check(hello)
+	if err != nil {
+		return nil, s.refuse(tc, 78, err)
+	}
+	tc.SetPeer(fmt.Sprintf("worker %d (%s)", hello.Rank, tc.RemoteAddr()))
+	w := transport.Welcome{
+		Rank: hello.Rank, Workers: s.assign.Workers, Generation: s.assign.Generation,
+		Version: max(h.version.Load(), 0),
+	}
+	if err := tc.SetWriteDeadline(time.Now().Add(s.stall)); err != nil {
+		return nil, err
+	}
+	if err := transport.Send(tc, w, nil); err != nil {
+		return nil, err
+	}
+	if err := tc.SetReadDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return nil, errStopped
+	}
+	s.wg.Add(1)
+	return &conn{
+		Conn: tc, h: h, worker: star.Worker(hello.Rank),
+		out:  make(chan parcel, 4),
+		done: make(chan struct{}),
+	}, nil
+}
+
+func (s *Server) check(hello transport.Hello) (*host, error) {
+	switch {
+	case hello.Service != transport.ServiceShard || hello.Role != transport.RoleWorker:
+		return nil, fmt.Errorf("a %s asked for service %q, and workers find shards here", hello.Role, hello.Service)
+	case hello.Job != s.cfg.Job:
+		return nil, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job)
+	case hello.Rank < 0 || hello.Rank >= s.assign.Workers:
+		return nil, fmt.Errorf("rank %d is not one of the %d workers", hello.Rank, s.assign.Workers)
+	case hello.Params != s.assign.Params:
+		return nil, fmt.Errorf("worker %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params)
+	}
+	for _, h := range s.hosts {
+		if h.info.Shard == hello.Shard {
+			return h, nil
+		}
+	}
+	return nil, fmt.Errorf("shard %d is not here", hello.Shard)
+}
+
+// refuse answers a Hello with the reason and returns it.
+func (s *Server) refuse(tc transport.Conn, exit int, reason error) error {
+	err := tc.SetWriteDeadline(time.Now().Add(s.stall))
+	if err == nil {
+		err = transport.Send(tc, transport.Reject{Exit: exit, Reason: reason.Error()}, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("%w (and could not say so: %v)", reason, err)
+	}
+	return reason
+}
+
+// send is the life of the goroutine that writes to the worker.
+func (c *conn) send() {
+	for {
+		select {
+		case p := <-c.out:
+			err := c.SetWriteDeadline(time.Now().Add(c.h.s.patience(int64(4 * c.h.n))))
+			if err == nil {
+				m := transport.Params{Shard: c.h.info.Shard, Version: p.version}
+				err = transport.SendSummed(c.Conn, m, transport.Floats(p.snap.vec), p.snap.checksum())
+			}
+			c.h.mem.release(p.snap)
+			if err != nil {
+				c.end(fmt.Errorf("sending parameters: %w", err))
+				return
+			}
+		case <-c.done:
+			return
+		}
+	}
+}
+
+// patience is how long a message with that many bytes of payload may take.
+func (s *Server) patience(size int64) time.Duration {
+	return s.stall + time.Duration(size>>20)*time.Second
+}
+
+// receive is the life of the goroutine that reads from the worker. It returns
+// why it ended.
+func (c *conn) receive() error {
+	for {
+		f, err := c.Recv()
+		if err != nil {
+			return err
+		}
+		switch f.Kind {
+		case transport.KindPush:
+			m, err := transport.ParsePush(f.Header)
+			if err != nil {
+				return err
+			}
+			if err := c.mine("gradient", m.Worker, m.Shard); err != nil {
+				return err
+			}
+			vec, err := c.vector(f)
+			if err != nil {
+				return fmt.Errorf("gradient of step %d: %w", m.Step, err)
+			}
+			if c.h.s.cfg.CheckFinite {
+				if i := notFinite(vec); i >= 0 {
+					c.h.mem.Free(vec)
+					return fmt.Errorf("gradient of step %d: element %d of the whole vector is %v",
+						m.Step, c.h.info.From+int64(i), vec[i])
+				}
+			}
+			c.h.put(input{kind: inPush, conn: c, grad: Gradient{
+				Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Vec: vec,
+			}})
+		case transport.KindInit:
+			m, err := transport.ParseInit(f.Header)
+			if err != nil {
+				return err
+			}
+			if err := c.mine("initial parameters", m.Worker, m.Shard); err != nil {
+				return err
+			}
+			vec, err := c.vector(f)
+			if err != nil {
+				return fmt.Errorf("initial parameters: %w", err)
+			}
+			c.h.put(input{kind: inInit, conn: c, grad: Gradient{Vec: vec}})
+		case transport.KindPull:
+			m, err := transport.ParsePull(f.Header)
+			if err != nil {
+				return err
+			}
+			if err := c.mine("pull", m.Worker, m.Shard); err != nil {
+				return err
+			}
+			if f.Size != 0 {
+				return fmt.Errorf("a pull with a payload of %d bytes", f.Size)
+			}
+			c.h.put(input{kind: inPull, conn: c})
+		case transport.KindLeave:
+			return io.EOF
+		default:
+			return fmt.Errorf("unexpected %v", f.Kind)
+		}
+	}
+}
+
+// mine checks that a message belongs on this connection.
+func (c *conn) mine(what string, w star.Worker, shard int) error {
+	if w != c.worker || shard != c.h.info.Shard {
+		return fmt.Errorf("%s of worker %d for shard %d on the connection of worker %d to shard %d",
+			what, w, shard, c.worker, c.h.info.Shard)
+	}
+	return nil
+}
+
+// vector reads the payload of f, which must be as long as the shard, into a
+// vector from memory. Nothing is allocated because a frame claims a size.
+func (c *conn) vector(f transport.Frame) ([]float32, error) {
+	if want := 4 * int64(c.h.n); f.Size != want {
+		return nil, fmt.Errorf("%d bytes, but the shard's %d elements are %d", f.Size, c.h.n, want)
+	}
+	vec := c.h.mem.gradient(c.done)
+	if vec == nil {
+		return nil, net.ErrClosed
+	}
+	err := c.SetReadDeadline(time.Now().Add(c.h.s.patience(f.Size)))
+	if err == nil {
+		err = c.ReadPayload(transport.Floats(vec))
+	}
+	if err == nil {
+		err = c.SetReadDeadline(time.Time{})
+	}
+	if err != nil {
+		c.h.mem.Free(vec)
+		return nil, err
+	}
+	return vec, nil
+}
+
+// notFinite is the index of the first NaN or Inf in x, or -1.
+func notFinite(x []float32) int {
+	for i, v := range x {
+		if v-v != 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// Stats is the state of one shard, for metrics.
+type Stats struct {
+	Shard   int
+	Version int64 // -1: no parameters yet
+	Vectors int   // of the shard's length that exist, without the rule's state
+}
+
+// Stats returns the state of every shard of this server, nil before the Assign.
+func (s *Server) Stats() []Stats {
+	select {
+	case <-s.assigned:
+	default:
+		return nil
+	}
+	st := make([]Stats, len(s.hosts))
+	for i, h := range s.hosts {
+		h.mem.mu.Lock()
+		st[i] = Stats{Shard: h.info.Shard, Version: h.version.Load(), Vectors: h.mem.made}
+		h.mem.mu.Unlock()
+	}
+	return st
+}

@@ -1,0 +1,338 @@
+package ps
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"star"
+	"star/exact"
+	"star/transport"
+)
+
+// Memory is where a Shard's vectors come from and go to. All have the length of
+// the shard.
+type Memory interface {
+	// Writable returns a vector that the next version of the parameters may be
+	// written to: params itself if nobody is reading it, else a spare one with
+	// any contents.
+	Writable(params []float32) []float32
+
+	// Free takes back the vector of a gradient that is used up or dropped.
+	Free(vec []float32)
+}
+
+// EventKind says what happened in a Shard.
+type EventKind uint8
+
+const (
+	// Updated: Params of Version are to be sent to Workers. It also follows a
+	// firing that only drops gradients or only releases workers.
+	Updated EventKind = iota + 1
+
+	// Summed: the coordinator wants Squares of the firing Seq, and the shard
+	// waits for the norm of the whole.
+	Summed
+
+	// SaveDue: Params of Version are to be saved as Save asks. Whoever
+	// saves something that updates change (the optimiser's state) holds the
+	// shard meanwhile.
+	SaveDue
+)
+
+// Event is something a Shard did that others must learn of.
+type Event struct {
+	Kind    EventKind
+	Seq     int64 // the firing
+	Version int64
+	Params  []float32      // the shard's own: not to be written to
+	Workers []star.Worker  // valid until the next call of Next
+	Squares *exact.Squares // valid until the next call of Next
+	Save    transport.Save
+}
+
+// Shard is the state machine of one range of the parameters.
+//
+//	Push, Fire, Apply, Save ──► queue ──► Next: Updated | Summed | SaveDue
+//
+// Firings happen in order of their numbers, one for each call of Next, and
+// nothing happens outside of Next. So between two events the caller has time to
+// note that somebody reads Params. It does no I/O and knows no clock; it is used by one goroutine.
+//
+// Errors are mistakes of the sender. After an error of Push the gradient is the
+// caller's and the shard is as before. An error of Fire or Apply means that
+// this shard and the coordinator disagree about the past: the shard is of no
+// further use.
+type Shard struct {
+	n       int
+	rule    Rule
+	mem     Memory
+	params  []float32 // nil: not ready
+	version int64
+
+	pending []pending // by worker
+
+	queue  []firing // queue[head:] is to be done
+	head   int
+	last   int64 // Seq of the last firing accepted
+	done   int64 // Seq of the last firing completed
+	target int64 // version after all accepted firings
+
+	saves []transport.Save
+	held  bool
+
+	gradients []Gradient // of the firing in hand
+	workers   []star.Worker
+	squares   exact.Squares
+}
+
+type pending struct {
+	Gradient
+	held  bool
+	named bool // a queued firing uses or drops it
+}
+
+// firing is an accepted Fire with what has become of it.
+type firing struct {
+	transport.Fire
+	dir    []float32 // the combined direction, with NormFirst
+	normed bool
+	norm   float64
+}
+
+// NewShard makes a shard of n elements, at least one. It is not ready until Load.
+func NewShard(n int, rule Rule, mem Memory) *Shard {
+	if n < 1 {
+		panic("ps: a shard of no elements")
+	}
+	return &Shard{n: n, rule: rule, mem: mem}
+}
+
+// Load gives the shard its parameters. It keeps params.
+func (s *Shard) Load(params []float32, version int64) {
+	if s.params != nil {
+		panic("ps: shard loaded twice")
+	}
+	if len(params) != s.n {
+		panic("ps: shard loaded with a vector of another length")
+	}
+	s.params, s.version, s.target = params, version, version
+}
+
+// Ready says whether the shard has its parameters.
+func (s *Shard) Ready() bool { return s.params != nil }
+
+// Version is the version of Params: how many updates made it.
+func (s *Shard) Version() int64 { return s.version }
+
+// Params is the vector as it is now, nil before Load. It is borrowed: the next
+// update writes to it unless Memory says otherwise.
+func (s *Shard) Params() []float32 { return s.params }
+
+// Push stores a whole slice. It keeps g.Vec until the firing that names it. A
+// worker can have one gradient stored: it waits for parameters before it
+// computes the next one.
+func (s *Shard) Push(g Gradient) error {
+	if s.params == nil {
+		return fmt.Errorf("ps: worker %d pushed a gradient before there were parameters", g.Worker)
+	}
+	if len(g.Vec) != s.n {
+		return fmt.Errorf("ps: worker %d pushed %d elements to a shard of %d", g.Worker, len(g.Vec), s.n)
+	}
+	if g.Worker < 0 {
+		return fmt.Errorf("ps: a gradient of worker %d", g.Worker)
+	}
+	for int(g.Worker) >= len(s.pending) {
+		s.pending = append(s.pending, pending{})
+	}
+	p := &s.pending[g.Worker]
+	if p.held {
+		return fmt.Errorf("ps: worker %d pushed step %d while its step %d is still waiting for a firing",
+			g.Worker, g.Step, p.Step)
+	}
+	*p = pending{Gradient: g, held: true}
+	return nil
+}
+
+// Pending says whether a gradient of w is stored, and of which step.
+func (s *Shard) Pending(w star.Worker) (step int64, ok bool) {
+	if w < 0 || int(w) >= len(s.pending) || !s.pending[w].held {
+		return 0, false
+	}
+	return s.pending[w].Step, true
+}
+
+// Forget drops the stored gradient of w, unless a queued firing names it.
+//
+// The end of a worker's connection is no reason to call it: the coordinator may
+// have fired that gradient before it knew, and the other shards will apply it.
+func (s *Shard) Forget(w star.Worker) {
+	if _, ok := s.Pending(w); ok && !s.pending[w].named {
+		s.drop(w)
+	}
+}
+
+func (s *Shard) drop(w star.Worker) {
+	s.mem.Free(s.pending[w].Vec)
+	s.pending[w] = pending{}
+}
+
+// Fire accepts a firing. It copies f. Every gradient that f uses must be stored
+// here; one that it drops need not be (its worker may have died in the middle
+// of pushing it).
+func (s *Shard) Fire(f *transport.Fire) error {
+	if s.params == nil {
+		return fmt.Errorf("ps: firing %d came before the parameters", f.Seq)
+	}
+	if f.Seq != s.last+1 {
+		return fmt.Errorf("ps: firing %d came after firing %d", f.Seq, s.last)
+	}
+	want := s.target
+	if len(f.Gradients) > 0 {
+		want++
+	}
+	if f.Version != want {
+		return fmt.Errorf("ps: firing %d of %d gradients makes version %d, but %d is due",
+			f.Seq, len(f.Gradients), f.Version, want)
+	}
+	for _, g := range f.Gradients {
+		step, ok := s.Pending(g.Worker)
+		switch {
+		case !ok:
+			return fmt.Errorf("ps: firing %d names step %d of worker %d, which is not stored here", f.Seq, g.Step, g.Worker)
+		case step != g.Step:
+			return fmt.Errorf("ps: firing %d names step %d of worker %d, but step %d is stored here", f.Seq, g.Step, g.Worker, step)
+		case s.pending[g.Worker].named:
+			return fmt.Errorf("ps: firing %d names step %d of worker %d a second time", f.Seq, g.Step, g.Worker)
+		}
+		s.pending[g.Worker].named = true
+	}
+	for _, g := range f.Dropped {
+		if step, ok := s.Pending(g.Worker); ok && step == g.Step && !s.pending[g.Worker].named {
+			s.pending[g.Worker].named = true
+		}
+	}
+	q := s.enqueue()
+	q.Seq, q.Version, q.Samples, q.NormFirst = f.Seq, f.Version, f.Samples, f.NormFirst
+	q.Gradients = append(q.Gradients[:0], f.Gradients...)
+	q.Dropped = append(q.Dropped[:0], f.Dropped...)
+	q.Quiet = append(q.Quiet[:0], f.Quiet...)
+	q.dir, q.normed, q.norm = nil, false, -1
+	slices.SortFunc(q.Gradients, func(a, b transport.Gradient) int { return cmp.Compare(a.Worker, b.Worker) })
+	s.last, s.target = f.Seq, f.Version
+	return nil
+}
+
+// enqueue returns a place at the end of the queue. Its slices are reused.
+func (s *Shard) enqueue() *firing {
+	if s.head == len(s.queue) {
+		s.head, s.queue = 0, s.queue[:0]
+	}
+	if len(s.queue) < cap(s.queue) {
+		s.queue = s.queue[:len(s.queue)+1]
+	} else {
+		s.queue = append(s.queue, firing{})
+	}
+	return &s.queue[len(s.queue)-1]
+}
+
+// Apply gives the norm of the whole direction to the firing that waits for it.
+func (s *Shard) Apply(seq int64, norm float64) error {
+	if s.head == len(s.queue) || s.queue[s.head].Seq != seq || s.queue[s.head].dir == nil || s.queue[s.head].normed {
+		return fmt.Errorf("ps: a norm for firing %d, which is not waiting for one (completed: %d)", seq, s.done)
+	}
+	f := &s.queue[s.head]
+	f.normed, f.norm = true, norm
+	return nil
+}
+
+// Save asks for a SaveDue after the firing sv.Seq.
+func (s *Shard) Save(sv transport.Save) error {
+	if sv.Seq < s.done || s.params == nil {
+		return fmt.Errorf("ps: checkpoint %s is of firing %d, but %d firings are done", sv.ID, sv.Seq, s.done)
+	}
+	s.saves = append(s.saves, sv)
+	return nil
+}
+
+// Hold stops Next until Resume: somebody reads what updates would change.
+func (s *Shard) Hold() { s.held = true }
+
+// Resume ends a Hold.
+func (s *Shard) Resume() { s.held = false }
+
+// Next does the next thing that is due and says what others must learn of it;
+// false: nothing is due.
+func (s *Shard) Next() (Event, bool) {
+	if s.held || s.params == nil {
+		return Event{}, false
+	}
+	for i, sv := range s.saves {
+		if sv.Seq <= s.done {
+			s.saves = append(s.saves[:i], s.saves[i+1:]...)
+			return Event{Kind: SaveDue, Seq: s.done, Version: s.version, Params: s.params, Save: sv}, true
+		}
+	}
+	if s.head == len(s.queue) {
+		return Event{}, false
+	}
+	f := &s.queue[s.head]
+	switch {
+	case len(f.Gradients) == 0:
+	case !f.NormFirst:
+		f.dir = s.combine(f)
+	case f.dir == nil:
+		f.dir = s.combine(f)
+		s.squares = exact.Squares{}
+		s.squares.Add(f.dir)
+		return Event{Kind: Summed, Seq: f.Seq, Squares: &s.squares}, true
+	case !f.normed:
+		return Event{}, false
+	}
+	if f.dir != nil {
+		next := s.mem.Writable(s.params)
+		if &next[0] != &s.params[0] {
+			copy(next, s.params)
+		}
+		s.params = next
+		s.rule.Step(s.params, f.dir, f.Samples, f.norm)
+		s.mem.Free(f.dir)
+		f.dir = nil
+	}
+	for _, g := range f.Dropped {
+		if step, ok := s.Pending(g.Worker); ok && step == g.Step && s.pending[g.Worker].named {
+			s.drop(g.Worker)
+		}
+	}
+	s.version, s.done = f.Version, f.Seq
+	s.head++
+	s.workers = s.workers[:0]
+	for _, gs := range [2][]transport.Gradient{f.Gradients, f.Dropped} {
+		for _, g := range gs {
+			if !slices.Contains(f.Quiet, g.Worker) {
+				s.workers = append(s.workers, g.Worker)
+			}
+		}
+	}
+	return Event{Kind: Updated, Seq: f.Seq, Version: s.version, Params: s.params, Workers: s.workers}, true
+}
+
+// combine takes the firing's gradients out of store and frees all vectors but
+// the one that holds the result.
+func (s *Shard) combine(f *firing) []float32 {
+	s.gradients = s.gradients[:0]
+	for _, g := range f.Gradients {
+		p := s.pending[g.Worker].Gradient
+		p.Weight = g.Weight
+		s.gradients = append(s.gradients, p)
+		s.pending[g.Worker] = pending{}
+	}
+	dir := s.rule.Combine(s.params, s.version, s.gradients)
+	for i, g := range s.gradients {
+		if &g.Vec[0] != &dir[0] {
+			s.mem.Free(g.Vec)
+		}
+		s.gradients[i].Vec = nil
+	}
+	return dir
+}
