@@ -1,0 +1,208 @@
+package transport
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"unsafe"
+)
+
+// Protocol is the version of the wire. Both ends must speak the same one.
+const Protocol = 1
+
+// MaxHeader is the longest header, in bytes.
+const MaxHeader = 64 << 10
+
+// A frame, little-endian:
+//
+//	 0  magic "STAR"
+//	 4  version   u8
+//	 5  kind      u8
+//	 6  flags     u16
+//	 8  header    u32  bytes of the header
+//	12  payload   u64  bytes of the payload
+//	20  sum       u32  CRC-32C of the payload
+//	24  check     u32  CRC-32C of bytes 0 to 24 and of the header
+//	28  header, then payload
+const prefixSize = 28
+
+const magic = "STAR"
+
+// flagIEEE: both sums are CRC-32 (IEEE 802.3, as in zlib) instead of CRC-32C.
+// We read it and never send it. It is for peers whose language has only that
+// one in its library.
+const flagIEEE = 1
+
+// What can be wrong with a frame.
+var (
+	ErrNotSTAR  = errors.New("this is not a STAR peer: the frame does not begin with \"STAR\"")
+	ErrChecksum = errors.New("checksum mismatch")
+	ErrTooLarge = errors.New("too large")
+	ErrBadKind  = errors.New("unknown kind of frame")
+	ErrBadFlags = errors.New("unknown flags")
+	ErrSize     = errors.New("the payload has another size")
+	ErrUnread   = errors.New("the payload of the last frame was neither read nor discarded")
+)
+
+// VersionError: the peer speaks another version of the protocol.
+type VersionError struct {
+	Ours, Theirs int
+	Reason       string // what the peer said about it, if it did
+}
+
+func (e *VersionError) Error() string {
+	s := fmt.Sprintf("protocol version %d here, %d there: install the same release of STAR on both", e.Ours, e.Theirs)
+	if e.Reason != "" {
+		s += " (the peer says: " + e.Reason + ")"
+	}
+	return s
+}
+
+// ExitCode is the exit code for members that disagree.
+func (e *VersionError) ExitCode() int { return exitDisagree }
+
+// Limits bound the payload of a frame by its kind, in bytes. A frame that claims
+// more is refused before anything is read or allocated for it.
+type Limits struct {
+	// Data bounds gradients, parameters and buffers. Zero means 4 GiB.
+	Data int64
+	// Text bounds settings, layouts, descriptions and answers. Zero means 16 MiB.
+	Text int64
+	// Probe bounds what a Ping or a Pong carries. Zero means 64 MiB.
+	Probe int64
+}
+
+const normLimit = 64 << 10 // bytes of the bins of an exact sum
+
+// Payload is the limit of kind k.
+func (l Limits) Payload(k Kind) int64 {
+	switch k {
+	case KindPush, KindParams, KindInit, KindBuffers:
+		return orElse(l.Data, 4<<30)
+	case KindHello, KindWelcome, KindAssign, KindSaved, KindReply:
+		return orElse(l.Text, 16<<20)
+	case KindPing, KindPong:
+		return orElse(l.Probe, 64<<20)
+	case KindNorm:
+		return normLimit
+	}
+	return 0
+}
+
+func orElse[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Sum is the checksum of a payload: CRC-32C. The empty payload's is 0.
+func Sum(b []byte) uint32 { return crc32.Update(0, castagnoli, b) }
+
+// appendFrame appends the prefix and the header of a frame.
+func appendFrame(dst []byte, k Kind, header []byte, size int64, sum uint32) []byte {
+	start := len(dst)
+	dst = append(dst, magic...)
+	dst = append(dst, Protocol, byte(k), 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(header)))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(size))
+	dst = binary.LittleEndian.AppendUint32(dst, sum)
+	check := crc32.Update(0, castagnoli, dst[start:])
+	check = crc32.Update(check, castagnoli, header)
+	dst = binary.LittleEndian.AppendUint32(dst, check)
+	return append(dst, header...)
+}
+
+// prefix is a parsed prefix.
+type prefix struct {
+	version    int
+	kind       Kind
+	header     int
+	size       int64
+	sum, check uint32
+	table      *crc32.Table
+}
+
+// parsePrefix checks what can be checked without the header. A Reject may be of
+// any version: its frame is the same in all of them, so that an old peer can
+// still be told why it is refused.
+func parsePrefix(b *[prefixSize]byte, l Limits) (prefix, error) {
+	p := prefix{
+		version: int(b[4]),
+		kind:    Kind(b[5]),
+		sum:     binary.LittleEndian.Uint32(b[20:]),
+		check:   binary.LittleEndian.Uint32(b[24:]),
+		table:   castagnoli,
+	}
+	if string(b[:4]) != magic {
+		return p, fmt.Errorf("%w but with %q", ErrNotSTAR, b[:4])
+	}
+	if p.version != Protocol && p.kind != KindReject {
+		return p, &VersionError{Ours: Protocol, Theirs: p.version}
+	}
+	if !p.kind.Valid() {
+		return p, fmt.Errorf("%w: %d", ErrBadKind, b[5])
+	}
+	flags := binary.LittleEndian.Uint16(b[6:])
+	if flags&^flagIEEE != 0 {
+		return p, fmt.Errorf("%w: %#x in a frame of kind %v", ErrBadFlags, flags, p.kind)
+	}
+	if flags&flagIEEE != 0 {
+		p.table = crc32.IEEETable
+	}
+	if n := binary.LittleEndian.Uint32(b[8:]); n > MaxHeader {
+		return p, fmt.Errorf("%w: the header of %v claims %d bytes, at most %d", ErrTooLarge, p.kind, n, MaxHeader)
+	} else {
+		p.header = int(n)
+	}
+	n, max := binary.LittleEndian.Uint64(b[12:]), l.Payload(p.kind)
+	if n > math.MaxInt64 || int64(n) > max {
+		return p, fmt.Errorf("%w: the payload of %v claims %d bytes, at most %d", ErrTooLarge, p.kind, n, max)
+	}
+	p.size = int64(n)
+	if n == 0 && p.sum != 0 {
+		return p, fmt.Errorf("%w: empty payload of %v with sum %08x, want 00000000", ErrChecksum, p.kind, p.sum)
+	}
+	return p, nil
+}
+
+// verify checks the sum over prefix and header.
+func (p prefix) verify(b *[prefixSize]byte, header []byte) error {
+	got := crc32.Update(0, p.table, b[:24])
+	got = crc32.Update(got, p.table, header)
+	if got != p.check {
+		return fmt.Errorf("%w: header of %v: computed %08x, the frame says %08x", ErrChecksum, p.kind, got, p.check)
+	}
+	return nil
+}
+
+// The wire is little-endian, and so is every machine that STAR is built for.
+// Where it is not, this constant does not compile.
+const _ = uint(littleEndian) - 1
+
+// Floats is the wire form of v: a view of its memory, not a copy.
+func Floats(v []float32) []byte {
+	if len(v) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
+}
+
+// Float32s is the float32 view of a payload, the inverse of Floats. It fails
+// where b is not whole float32s or not aligned to them; memory from make is,
+// from 4 bytes up.
+func Float32s(b []byte) ([]float32, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	if len(b)%4 != 0 || uintptr(p)%4 != 0 {
+		return nil, fmt.Errorf("transport: %d bytes at an address that is %d modulo 4 are not float32s", len(b), uintptr(p)%4)
+	}
+	return unsafe.Slice((*float32)(p), len(b)/4), nil
+}

@@ -1,0 +1,296 @@
+package transport
+
+import (
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The exit codes that the handshake itself can cause; docs/operations.md has
+// them all.
+const (
+	exitRefused  = 77 // TLS or token refused
+	exitDisagree = 78 // members disagree
+)
+
+// RejectError: the peer has refused us, and says why.
+type RejectError struct {
+	Peer   string
+	Exit   int // the exit code that fits
+	Reason string
+}
+
+func (e *RejectError) Error() string {
+	return fmt.Sprintf("transport: %s refuses: %s", e.Peer, e.Reason)
+}
+
+// ExitCode is the exit code that fits.
+func (e *RejectError) ExitCode() int { return e.Exit }
+
+// tlsError: certificates do not fit.
+type tlsError struct{ err error }
+
+func (e *tlsError) Error() string {
+	return "TLS: " + e.err.Error() + ": check --tls-cert, --tls-key and --tls-ca on both sides"
+}
+func (e *tlsError) Unwrap() error { return e.err }
+func (e *tlsError) ExitCode() int { return exitRefused }
+
+// tlsReason says of an error that it is one of certificates, if it is.
+func tlsReason(err error) error {
+	var alert tls.AlertError
+	var verify *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	var host x509.HostnameError
+	if errors.As(err, &alert) || errors.As(err, &verify) || errors.As(err, &record) || errors.As(err, &host) ||
+		strings.Contains(err.Error(), "remote error: tls:") {
+		return &tlsError{err}
+	}
+	return err
+}
+
+// Open dials addr, says Hello with its payload, and waits for the Welcome and
+// its payload. A refusal is a *RejectError, another protocol a *VersionError;
+// both have an ExitCode.
+//
+// The coordinator sends its Welcome only when the job is complete enough, so
+// ctx bounds the wait. If ctx has no deadline, one minute does.
+func Open(ctx context.Context, n Network, addr string, h Hello, payload []byte) (Conn, Welcome, []byte, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+	}
+	if _, err := ParseHello(h.AppendTo(nil)); err != nil {
+		return nil, Welcome{}, nil, &Error{"hello to", addr, err}
+	}
+	c, err := n.Dial(ctx, addr)
+	if err != nil {
+		return nil, Welcome{}, nil, err
+	}
+	past := time.Unix(1, 0)
+	stop := context.AfterFunc(ctx, func() {
+		c.SetReadDeadline(past)
+		c.SetWriteDeadline(past)
+	})
+	w, text, err := welcome(c, h, payload)
+	if !stop() && err == nil {
+		err = &Error{"open", addr, ctx.Err()}
+	}
+	if err != nil {
+		c.Close()
+		if cause := context.Cause(ctx); cause != nil && !isRefusal(err) {
+			err = &Error{"open", addr, fmt.Errorf("no Welcome: %w", cause)}
+		}
+		return nil, Welcome{}, nil, err
+	}
+	return c, w, text, nil
+}
+
+// isRefusal: the peer has answered, and the answer is no.
+func isRefusal(err error) bool {
+	var e interface{ ExitCode() int }
+	return errors.As(err, &e)
+}
+
+// welcome is the dialler's half of the handshake.
+func welcome(c Conn, h Hello, payload []byte) (Welcome, []byte, error) {
+	// A peer that refuses may stop reading before it has all of a long payload.
+	// Its reason is worth more than our broken pipe.
+	werr := Send(c, h, payload)
+	f, err := c.Recv()
+	if err != nil {
+		if werr != nil {
+			err = werr
+		}
+		return Welcome{}, nil, tlsReason(err)
+	}
+	switch f.Kind {
+	case KindWelcome:
+		if werr != nil {
+			return Welcome{}, nil, werr
+		}
+		w, err := ParseWelcome(f.Header)
+		if err != nil {
+			return Welcome{}, nil, &Error{"recv", c.Peer(), err}
+		}
+		text, err := ReadAll(c, f)
+		return w, text, err
+	case KindReject:
+		r, err := ParseReject(f.Header)
+		if err != nil {
+			return Welcome{}, nil, &Error{"recv", c.Peer(), err}
+		}
+		return Welcome{}, nil, &RejectError{Peer: c.Peer(), Exit: r.Exit, Reason: r.Reason}
+	}
+	return Welcome{}, nil, &Error{"recv", c.Peer(), fmt.Errorf("%v where welcome or reject must come", f.Kind)}
+}
+
+// ReadHello reads the Hello that opens a connection, and its payload.
+func ReadHello(c Conn, timeout time.Duration) (Hello, []byte, error) {
+	return readHello(c, timeout, func(Hello) error { return nil })
+}
+
+// readHello gives admit a look at the Hello before memory is spent on its
+// payload.
+func readHello(c Conn, timeout time.Duration, admit func(Hello) error) (Hello, []byte, error) {
+	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+		return Hello{}, nil, &Error{"recv", c.Peer(), err}
+	}
+	f, err := c.Recv()
+	if err != nil {
+		return Hello{}, nil, err
+	}
+	if f.Kind != KindHello {
+		return Hello{}, nil, &Error{"recv", c.Peer(), fmt.Errorf("%v where hello must come first", f.Kind)}
+	}
+	h, err := ParseHello(f.Header)
+	if err != nil {
+		return Hello{}, nil, &Error{"recv", c.Peer(), err}
+	}
+	if err := admit(h); err != nil {
+		return h, nil, err
+	}
+	text, err := ReadAll(c, f)
+	if err != nil {
+		return h, nil, err
+	}
+	return h, text, c.SetReadDeadline(time.Time{})
+}
+
+// Refuse sends r and closes c so that the peer can read it: a socket that is
+// closed with bytes unread takes back what was sent last. It takes a second at
+// most.
+func Refuse(c Conn, r Reject) {
+	defer c.Close()
+	deadline := time.Now().Add(time.Second)
+	c.SetWriteDeadline(deadline)
+	c.SetReadDeadline(deadline)
+	if Send(c, r, nil) != nil {
+		return
+	}
+	if w, ok := c.(*wire); ok {
+		w.drain()
+	}
+}
+
+// drain ends the sending side and drops what the peer still sends.
+func (c *wire) drain() {
+	h, ok := c.nc.(interface{ CloseWrite() error })
+	if !ok || h.CloseWrite() != nil {
+		return
+	}
+	for dropped := 0; dropped < 64<<20; {
+		n, err := c.read(c.buf)
+		if err != nil {
+			return
+		}
+		dropped += n
+	}
+}
+
+// Serve accepts connections from l until ctx ends or l is closed, and calls
+// handle for each one that has said a proper Hello, with the Hello's payload.
+// Every handshake and every handle has its own goroutine; handle owns its
+// connection. Serve closes l and the connections that have not said Hello, and
+// returns when the last handle has returned: nil after ctx's end, else why l
+// failed.
+//
+// A connection that says something else, or nothing in time, or the wrong
+// token, or speaks another protocol, is closed with a logged reason.
+func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello, []byte)) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	pending := make(chan struct{}, orElse(cfg.MaxPending, 256))
+	pause := time.Duration(0)
+	for {
+		select {
+		case pending <- struct{}{}:
+		case <-ctx.Done():
+			l.Close()
+			return nil
+		}
+		c, err := l.Accept()
+		if err != nil {
+			<-pending
+			if ctx.Err() != nil {
+				return nil
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			// Out of file descriptors, most often: others must leave first.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			cfg.log().Warn("cannot accept a connection", "err", err, "retry_in", pause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		pause = 0
+		wg.Go(func() {
+			h, text, err := admit(ctx, c, &cfg)
+			<-pending
+			if err != nil {
+				cfg.log().Warn("refused a connection", "peer", c.RemoteAddr(), "err", err)
+				return
+			}
+			handle(c, h, text)
+		})
+	}
+}
+
+var errToken = errors.New("the token is wrong or missing: start this process with the job's --token")
+
+// admit is the listener's half of the handshake. It closes the connections that
+// it does not admit.
+func admit(ctx context.Context, c Conn, cfg *Config) (Hello, []byte, error) {
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	h, text, err := readHello(c, cfg.handshakeTimeout(), func(h Hello) error {
+		if subtle.ConstantTimeCompare([]byte(h.Token), []byte(cfg.Token)) != 1 && cfg.Token != "" {
+			return errToken
+		}
+		return nil
+	})
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		c.SetPeer(nameOf(h, c.RemoteAddr()))
+		return h, text, nil
+	}
+	var version *VersionError
+	var parse *ParseError
+	switch {
+	case errors.Is(err, errToken):
+		Refuse(c, Reject{Exit: exitRefused, Reason: errToken.Error()})
+	case errors.As(err, &version):
+		Refuse(c, Reject{Exit: exitDisagree, Reason: fmt.Sprintf("you speak version %d of the protocol and I speak %d: install the same release of STAR on both hosts", version.Theirs, version.Ours)})
+	case errors.As(err, &parse):
+		Refuse(c, Reject{Exit: exitDisagree, Reason: parse.Error()})
+	case errors.Is(err, io.EOF):
+		c.Close()
+		err = errors.New("it was closed before it said hello")
+	default:
+		c.Close()
+	}
+	return h, nil, err
+}
+
+// nameOf is how logs call the sender of h until somebody knows better.
+func nameOf(h Hello, addr string) string {
+	if h.Rank < 0 {
+		return h.Role + " at " + addr
+	}
+	return fmt.Sprintf("%s %d at %s", h.Role, h.Rank, addr)
+}

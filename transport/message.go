@@ -1,0 +1,258 @@
+package transport
+
+import (
+	"time"
+
+	"star"
+)
+
+// Kind is the type of a frame. The values are the protocol; they never change.
+type Kind uint8
+
+const (
+	KindHello Kind = iota + 1
+	KindWelcome
+	KindReject
+	KindAssign
+	KindReady
+	KindJoined
+	KindArrive
+	KindStored
+	KindFire
+	KindNorm
+	KindApply
+	KindRelease
+	KindPush
+	KindParams
+	KindPull
+	KindInit
+	KindBuffers
+	KindEvalResult
+	KindSave
+	KindSaved
+	KindLeave
+	KindControl
+	KindReply
+	KindPing
+	KindPong
+)
+
+// Roles and services of a Hello.
+const (
+	RoleServer = "ps"     // a star-ps process
+	RoleWorker = "worker" // a star-worker process
+	RoleTool   = "tool"   // star ctl, star doctor
+
+	ServiceCoord = "coord"
+	ServiceShard = "shard"
+)
+
+// Hello opens every connection, from the side that dialled.
+// Payload, for a worker at the coordinator: the model's layout as JSON.
+type Hello struct {
+	Service   string
+	Role      string
+	Job       string // name of the job; both ends must agree
+	Token     string // shared secret, or empty
+	Version   string // of the program, for messages
+	Host      string
+	Rank      int    // -1: the coordinator chooses
+	Shard     int    // ServiceShard: which shard is meant
+	Addr      string // servers: where others reach this process
+	Shards    int    // servers: how many shards it hosts
+	Model     string // workers: what is trained and its settings, readable
+	ModelHash string // workers: hash over model, settings, layout, seed
+	Params    int64  // workers: elements of the parameter vector
+	Buffers   int64  // workers: elements of Model.Buffers
+}
+
+// ShardInfo says who holds which range of the flat vector.
+type ShardInfo struct {
+	Shard    int
+	Addr     string
+	From, To int64 // elements
+}
+
+// Welcome accepts a Hello. Payload, for workers: the job's settings as JSON.
+type Welcome struct {
+	Rank       int
+	Workers    int
+	Generation int64 // counts the coordinator's lives of this job
+	Version    int64 // version of the parameters now
+	Seed       bool  // this worker must send Init to the shards
+	Shards     []ShardInfo
+	Elapsed    time.Duration // since the run began
+}
+
+// Reject refuses a Hello or ends a membership. Exit is the exit code that fits.
+type Reject struct {
+	Exit   int
+	Reason string
+}
+
+// Assign tells a server which ranges its shards hold. Payload: layout as JSON.
+type Assign struct {
+	Shards     []ShardInfo // of this server only
+	Of         int         // number of shards of the job
+	Params     int64
+	Workers    int
+	Generation int64
+}
+
+// Ready: a shard has its parameters, at Version (0, or that of a checkpoint).
+type Ready struct {
+	Shard   int
+	Version int64
+}
+
+// Joined: a worker has reached every shard and, if told to, sent Init.
+type Joined struct{ Worker star.Worker }
+
+// Arrive: a worker has pushed the gradient of its step to every shard.
+type Arrive struct{ Record star.Record }
+
+// Stored: a shard holds the whole slice of a worker's gradient of a step.
+type Stored struct {
+	Shard  int
+	Worker star.Worker
+	Step   int64
+}
+
+// Gradient names a gradient that the shards hold, and its weight in an update.
+type Gradient struct {
+	Worker star.Worker
+	Step   int64
+	Weight float32 // c of the update rule
+}
+
+// Fire tells a shard to make an update. Seq counts Fires from 1 without gaps;
+// Version is the version after the update. With no Gradients it makes none.
+type Fire struct {
+	Seq, Version int64
+	Samples      int64 // applied before this update, over all workers: the clock of schedules
+	Gradients    []Gradient
+	Dropped      []Gradient    // to be thrown away; their workers get the parameters as they are
+	Quiet        []star.Worker // of both lists: workers that are gone; nothing is sent to them
+	NormFirst    bool          // answer with Norm and wait for Apply (clipping by global norm)
+}
+
+// Norm: the exact sum of squares of a shard's slice of the weighted sum.
+// Payload: the accumulator's bins.
+type Norm struct {
+	Shard int
+	Seq   int64
+}
+
+// Apply completes a Fire with NormFirst: the norm of the whole weighted sum.
+type Apply struct {
+	Seq  int64
+	Norm float64
+}
+
+// Action is what a worker does when it is released.
+type Action uint8
+
+const (
+	Continue Action = iota // compute the batch
+	Evaluate               // evaluate first, then compute the batch
+	Finish                 // evaluate, report, wait for the next Release
+	Stop                   // leave: the job is over
+)
+
+// Release lets a worker go on with the parameters of Version.
+type Release struct {
+	Worker   star.Worker
+	Version  int64
+	Action   Action
+	Start    int64 // first position of the sample stream
+	Count    int   // samples
+	Pull     bool  // ask the shards for the parameters: no shard will send them by itself
+	Eval     int64 // number of the evaluation, with Evaluate and Finish
+	From, To int64 // of ten thousandths of the test set: this worker's part of it
+}
+
+// Push carries one shard's slice of a gradient. Payload: float32.
+type Push struct {
+	Shard   int
+	Worker  star.Worker
+	Step    int64
+	Basis   int64
+	Samples int
+}
+
+// Params carries one shard's slice of the parameters. Payload: float32.
+type Params struct {
+	Shard   int
+	Version int64
+}
+
+// Pull asks a shard for the parameters as they are.
+type Pull struct {
+	Shard  int
+	Worker star.Worker
+}
+
+// Init carries the initial parameters of one shard. Payload: float32.
+type Init struct {
+	Shard  int
+	Worker star.Worker
+}
+
+// Buffers carries Model.Buffers: a worker's to the coordinator, and the average
+// back. Payload: float32.
+type Buffers struct {
+	Worker star.Worker
+	Eval   int64
+}
+
+// EvalResult is a worker's part of an evaluation.
+type EvalResult struct {
+	Worker  star.Worker
+	Eval    int64
+	Version int64
+	LossSum float64
+	Correct int64
+	Count   int64
+	Took    time.Duration
+}
+
+// Save tells a shard to write its part of a checkpoint after the Fire with
+// number Seq. ID names the checkpoint.
+type Save struct {
+	Seq, Version int64
+	ID           string
+}
+
+// Saved: the shard's file is on its disk. Payload: a description as JSON, for the manifest.
+type Saved struct {
+	Shard int
+	ID    string
+	Err   string // empty: done
+}
+
+// Leave ends a membership cleanly.
+type Leave struct {
+	Worker star.Worker
+	Exit   int
+	Reason string
+}
+
+// Control is a command of star ctl. Args are words; the answer is a Reply.
+type Control struct{ Args []string }
+
+// Reply answers a Control. Payload: JSON.
+type Reply struct{ Err string }
+
+// Ping asks for a Pong. Payload: bytes to be carried (the bandwidth probe).
+type Ping struct {
+	Seq  int64
+	Sent int64 // Unix nanoseconds of the sender
+	Want int64 // bytes of payload wanted in the Pong
+}
+
+// Pong answers a Ping.
+type Pong struct {
+	Seq  int64
+	Sent int64 // copied from the Ping
+	Now  int64 // Unix nanoseconds of the answerer
+}

@@ -1,0 +1,181 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"syscall"
+	"time"
+)
+
+// Config is how a process speaks to others. The zero value works, on loopback.
+type Config struct {
+	// CongestionControl names the algorithm of TCP sockets (Linux only). Empty
+	// means: the kernel's own, unless that is BBR, whose pacing costs 20 to 40 %
+	// on loopback and inside a rack; then cubic or else reno. "kernel" means the
+	// kernel's own in any case.
+	CongestionControl string
+
+	// SendBuffer and ReceiveBuffer set the sockets' buffers, in bytes (Linux only). Zero
+	// leaves them to the kernel, which lets them grow as the path demands.
+	SendBuffer, ReceiveBuffer int
+
+	// KeepAlive is the interval of TCP's probes of an idle connection. Zero
+	// means 15 s; negative: no probes.
+	KeepAlive time.Duration
+
+	// HandshakeTimeout bounds the time from a connection's acceptance to its
+	// complete Hello, and that of dialling. Zero means 5 s.
+	HandshakeTimeout time.Duration
+
+	// MaxPending bounds the connections that have not said Hello yet. More wait
+	// in the kernel's queue. Zero means 256.
+	MaxPending int
+
+	// TLS, if not nil, is used on both sides. See TLSConfig.
+	TLS *tls.Config
+
+	// Token, if not empty, must be in every Hello.
+	Token string
+
+	// Insecure allows to listen beyond loopback with neither TLS nor a Token.
+	Insecure bool
+
+	Limits Limits
+
+	// Log receives refused connections. Nil means slog.Default().
+	Log *slog.Logger
+}
+
+func (c *Config) handshakeTimeout() time.Duration {
+	return orElse(c.HandshakeTimeout, 5*time.Second)
+}
+
+func (c *Config) log() *slog.Logger {
+	if c.Log != nil {
+		return c.Log
+	}
+	return slog.Default()
+}
+
+// TCP is the network. Its connections are safe against a peer that lies, and
+// with TLS against one that listens.
+type TCP struct{ Config }
+
+// NewTCP makes a Network of TCP connections.
+func NewTCP(c Config) *TCP { return &TCP{c} }
+
+func (t *TCP) keepAlive() net.KeepAliveConfig {
+	d := orElse(t.KeepAlive, 15*time.Second)
+	return net.KeepAliveConfig{Enable: d > 0, Idle: d, Interval: d, Count: 4}
+}
+
+// control sets the options that a socket must have before it connects or
+// listens. Accepted sockets inherit them.
+func (t *TCP) control(_, _ string, rc syscall.RawConn) error {
+	var err error
+	if e := rc.Control(func(fd uintptr) { err = t.options(fd) }); e != nil {
+		return e
+	}
+	return err
+}
+
+// Dial connects to addr, host:port, within the handshake timeout.
+func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.handshakeTimeout())
+	defer cancel()
+	d := net.Dialer{KeepAliveConfig: t.keepAlive(), Control: t.control}
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, &Error{"dial", addr, err}
+	}
+	if t.TLS != nil {
+		cfg := t.TLS.Clone()
+		if cfg.ServerName == "" {
+			cfg.ServerName, _, _ = net.SplitHostPort(addr)
+		}
+		tc := tls.Client(nc, cfg)
+		if err := tc.HandshakeContext(ctx); err != nil {
+			nc.Close()
+			return nil, &Error{"dial", addr, tlsReason(err)}
+		}
+		nc = tc
+	}
+	c := NewConn(nc, t.Limits)
+	c.SetPeer(addr)
+	return c, nil
+}
+
+// Listen listens at addr, host:port. An empty host means every address of this
+// machine; port 0 means any free one.
+func (t *TCP) Listen(addr string) (Listener, error) {
+	if err := t.mayListen(addr); err != nil {
+		return nil, &Error{"listen", addr, err}
+	}
+	lc := net.ListenConfig{KeepAliveConfig: t.keepAlive(), Control: t.control}
+	l, err := lc.Listen(context.Background(), "tcp", addr)
+	if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = fmt.Errorf("%w: another process has this port: end it, or choose another one (port 0: any free one)", err)
+		}
+		return nil, &Error{"listen", addr, err}
+	}
+	return &tcpListener{l, t}, nil
+}
+
+// mayListen refuses to open a port to other hosts by accident.
+func (t *TCP) mayListen(addr string) error {
+	if t.TLS != nil || t.Token != "" || t.Insecure {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	ips := []net.IP{net.ParseIP(host)}
+	if host == "" {
+		ips = []net.IP{net.IPv4zero}
+	} else if ips[0] == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), t.handshakeTimeout())
+		defer cancel()
+		if ips, err = net.DefaultResolver.LookupIP(ctx, "ip", host); err != nil {
+			return err
+		}
+	}
+	for _, ip := range ips {
+		if !ip.IsLoopback() {
+			return fmt.Errorf("%v can be reached from other hosts, and anybody there could join the job: "+
+				"give --tls-cert, --tls-key and --tls-ca, or --token, or accept it with --insecure", ip)
+		}
+	}
+	return nil
+}
+
+type tcpListener struct {
+	net.Listener
+	t *TCP
+}
+
+func (l *tcpListener) Addr() string { return l.Listener.Addr().String() }
+
+func (l *tcpListener) Accept() (Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, &Error{"accept", l.Addr(), err}
+	}
+	if l.t.TLS != nil {
+		// The handshake happens in the first Recv, off the accept loop.
+		nc = tls.Server(nc, l.t.TLS)
+	}
+	return NewConn(nc, l.t.Limits), nil
+}
+
+func (l *tcpListener) Close() error {
+	if err := l.Listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}

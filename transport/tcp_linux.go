@@ -1,0 +1,45 @@
+package transport
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+func (t *TCP) options(fd uintptr) error {
+	s := int(fd)
+	if t.SendBuffer > 0 {
+		if err := unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_SNDBUF, t.SendBuffer); err != nil {
+			return fmt.Errorf("send buffer of %d bytes: %w", t.SendBuffer, err)
+		}
+	}
+	if t.ReceiveBuffer > 0 {
+		if err := unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUF, t.ReceiveBuffer); err != nil {
+			return fmt.Errorf("receive buffer of %d bytes: %w", t.ReceiveBuffer, err)
+		}
+	}
+	switch name := t.CongestionControl; name {
+	case "kernel":
+	case "":
+		now, err := congestion(s)
+		if err != nil || !strings.HasPrefix(now, "bbr") {
+			return nil
+		}
+		// Either may be missing from the kernel; BBR works too, only slower.
+		if unix.SetsockoptString(s, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic") != nil {
+			_ = unix.SetsockoptString(s, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
+		}
+	default:
+		if err := unix.SetsockoptString(s, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
+			return fmt.Errorf("congestion control %q: %w: /proc/sys/net/ipv4/tcp_allowed_congestion_control lists what may be chosen", name, err)
+		}
+	}
+	return nil
+}
+
+// congestion is the algorithm of a socket.
+func congestion(fd int) (string, error) {
+	s, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	return strings.TrimRight(s, "\x00"), err
+}

@@ -1,0 +1,338 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// readAhead is the size of a connection's buffer. Small messages come out of
+	// it; of a payload only what lies behind its header passes through it.
+	readAhead = 16 << 10
+
+	// chunk is how much of a payload is read before its sum is taken, so that
+	// the sum finds the bytes still in the cache.
+	chunk = 256 << 10
+
+	// small payloads are copied behind their header: one write instead of a
+	// vector of two.
+	small = 8 << 10
+)
+
+// Error is what a Conn returns: what it was doing, with whom, and what went
+// wrong.
+type Error struct {
+	Op   string // dial, recv, read, write, …
+	Peer string
+	Err  error
+}
+
+func (e *Error) Error() string {
+	if e.Peer == "" {
+		return "transport: " + e.Op + ": " + e.Err.Error()
+	}
+	return "transport: " + e.Op + " " + e.Peer + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+var headers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
+
+// Send sends m with its payload.
+func Send[M Message](c Conn, m M, payload []byte) error {
+	return SendSummed(c, m, payload, Sum(payload))
+}
+
+// SendSummed sends m with a payload whose Sum is known: one that goes to many
+// is summed once.
+func SendSummed[M Message](c Conn, m M, payload []byte, sum uint32) error {
+	h := headers.Get().(*[]byte)
+	*h = m.AppendTo((*h)[:0])
+	err := c.WriteFrame(m.Kind(), *h, payload, sum)
+	headers.Put(h)
+	return err
+}
+
+// ReadAll reads the payload of f into fresh memory. It is for texts: memory
+// grows with the bytes that come, not with what the frame claims.
+func ReadAll(c Conn, f Frame) ([]byte, error) {
+	if w, ok := c.(*wire); ok {
+		return w.readAll()
+	}
+	b := make([]byte, f.Size)
+	return b, c.ReadPayload(b)
+}
+
+// NewConn makes a Conn of a stream. The zero Limits will do.
+func NewConn(nc net.Conn, l Limits) Conn {
+	c := &wire{nc: nc, limits: l, buf: make([]byte, readAhead), out: make([]byte, 0, 512)}
+	c.remote = nc.RemoteAddr().String()
+	c.SetPeer(c.remote)
+	return c
+}
+
+// wire is a Conn over a stream.
+type wire struct {
+	nc     net.Conn
+	limits Limits
+	remote string
+	peer   atomic.Pointer[string]
+
+	sent, received atomic.Int64
+
+	// The reader's.
+	buf    []byte
+	r, w   int // buf[r:w] has been read from nc and not yet been used
+	prefix [prefixSize]byte
+	header []byte
+	kind   Kind
+	size   int64 // of the last frame's payload
+	left   int64 // of it, not yet read
+	sum    uint32
+	table  *crc32.Table
+	rerr   error // sticks
+
+	// The writer's.
+	out  []byte
+	vec  net.Buffers
+	vecs [2][]byte
+	werr error // sticks
+}
+
+func (c *wire) Peer() string       { return *c.peer.Load() }
+func (c *wire) SetPeer(s string)   { c.peer.Store(&s) }
+func (c *wire) RemoteAddr() string { return c.remote }
+
+func (c *wire) Traffic() (sent, received int64) { return c.sent.Load(), c.received.Load() }
+
+func (c *wire) SetReadDeadline(t time.Time) error  { return c.nc.SetReadDeadline(t) }
+func (c *wire) SetWriteDeadline(t time.Time) error { return c.nc.SetWriteDeadline(t) }
+
+func (c *wire) Close() error {
+	err := c.nc.Close()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (c *wire) WriteFrame(k Kind, header, payload []byte, sum uint32) error {
+	if c.werr != nil {
+		return c.werr
+	}
+	size := int64(len(payload))
+	if len(header) > MaxHeader || size > c.limits.Payload(k) {
+		return &Error{"write", c.Peer(), fmt.Errorf("%w: %v with %d bytes of header (at most %d) and %d of payload (at most %d)",
+			ErrTooLarge, k, len(header), MaxHeader, size, c.limits.Payload(k))}
+	}
+	c.out = appendFrame(c.out[:0], k, header, size, sum)
+	var n int64
+	var err error
+	if len(payload) <= small {
+		c.out = append(c.out, payload...)
+		var m int
+		m, err = c.nc.Write(c.out)
+		n = int64(m)
+	} else {
+		c.vecs = [2][]byte{c.out, payload}
+		c.vec = c.vecs[:]
+		n, err = c.vec.WriteTo(c.nc)
+		c.vecs, c.vec = [2][]byte{}, nil // payload was borrowed
+	}
+	c.sent.Add(n)
+	if err != nil {
+		c.werr = &Error{"write", c.Peer(), fmt.Errorf("%v: %w", k, err)}
+	}
+	return c.werr
+}
+
+// read is one read from the stream.
+func (c *wire) read(b []byte) (int, error) {
+	for range 100 {
+		n, err := c.nc.Read(b)
+		c.received.Add(int64(n))
+		if n > 0 {
+			return n, nil // the error, if any, comes again
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return 0, io.ErrNoProgress
+}
+
+// need waits until n bytes lie in the buffer.
+func (c *wire) need(n int) error {
+	if c.w-c.r >= n {
+		return nil
+	}
+	if c.r > 0 && len(c.buf)-c.r < n || c.r == c.w {
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
+	}
+	for c.w-c.r < n {
+		m, err := c.read(c.buf[c.w:])
+		if err != nil {
+			return err
+		}
+		c.w += m
+	}
+	return nil
+}
+
+// full fills b, first from the buffer, then from the stream in chunks, and
+// returns the running sum.
+func (c *wire) full(b []byte, sum uint32, table *crc32.Table) (uint32, error) {
+	n := copy(b, c.buf[c.r:c.w])
+	c.r += n
+	sum = crc32.Update(sum, table, b[:n])
+	for b = b[n:]; len(b) > 0; b = b[n:] {
+		var err error
+		if n, err = c.read(b[:min(len(b), chunk)]); err != nil {
+			return sum, midway(err)
+		}
+		sum = crc32.Update(sum, table, b[:n])
+	}
+	return sum, nil
+}
+
+// midway is the error of a stream that ended inside a frame.
+func midway(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// fail makes an error of the reader stick.
+func (c *wire) fail(op string, err error) error {
+	c.rerr = &Error{op, c.Peer(), err}
+	return c.rerr
+}
+
+// Recv returns an error that is io.EOF where the peer has closed the connection
+// between two frames, and io.ErrUnexpectedEOF where it was inside one.
+func (c *wire) Recv() (Frame, error) {
+	if c.rerr != nil {
+		return Frame{}, c.rerr
+	}
+	if c.left > 0 {
+		return Frame{}, &Error{"recv", c.Peer(), fmt.Errorf("%w: %d bytes of %v", ErrUnread, c.left, c.kind)}
+	}
+	if err := c.need(prefixSize); err != nil {
+		if c.r < c.w {
+			err = midway(err)
+		}
+		return Frame{}, c.fail("recv", err)
+	}
+	copy(c.prefix[:], c.buf[c.r:])
+	p, err := parsePrefix(&c.prefix, c.limits)
+	if err != nil {
+		return Frame{}, c.fail("recv", err)
+	}
+	c.r += prefixSize
+	for c.header = c.header[:0]; len(c.header) < p.header; {
+		// A long header grows with the bytes that come.
+		n := min(p.header-len(c.header), readAhead)
+		c.header = slices.Grow(c.header, n)
+		at := len(c.header)
+		c.header = c.header[:at+n]
+		if err := c.short(c.header[at:]); err != nil {
+			return Frame{}, c.fail("recv", midway(err))
+		}
+	}
+	if err := p.verify(&c.prefix, c.header); err != nil {
+		return Frame{}, c.fail("recv", err)
+	}
+	if p.version != Protocol {
+		e := &VersionError{Ours: Protocol, Theirs: p.version}
+		if m, err := ParseReject(c.header); err == nil {
+			e.Reason = m.Reason
+		}
+		return Frame{}, c.fail("recv", e)
+	}
+	c.kind, c.size, c.left, c.sum, c.table = p.kind, p.size, p.size, p.sum, p.table
+	return Frame{Kind: p.kind, Header: c.header, Size: p.size}, nil
+}
+
+// short fills b, which is no longer than the buffer, and reads ahead.
+func (c *wire) short(b []byte) error {
+	if err := c.need(len(b)); err != nil {
+		return err
+	}
+	c.r += copy(b, c.buf[c.r:c.w])
+	return nil
+}
+
+func (c *wire) ReadPayload(dst []byte) error {
+	if c.rerr != nil {
+		return c.rerr
+	}
+	if c.left != c.size || int64(len(dst)) != c.size {
+		return &Error{"read", c.Peer(), fmt.Errorf("%w: %v has %d bytes, %d of them unread, and there is room for %d",
+			ErrSize, c.kind, c.size, c.left, len(dst))}
+	}
+	sum, err := c.full(dst, 0, c.table)
+	if err != nil {
+		return c.fail("read", fmt.Errorf("payload of %v: %w", c.kind, err))
+	}
+	c.left = 0
+	return c.checkSum(sum)
+}
+
+func (c *wire) checkSum(sum uint32) error {
+	if sum != c.sum {
+		return c.fail("read", fmt.Errorf("%w: payload of %v, %d bytes: computed %08x, the frame says %08x",
+			ErrChecksum, c.kind, c.size, sum, c.sum))
+	}
+	return nil
+}
+
+// readAll is ReadPayload into memory that grows.
+func (c *wire) readAll() ([]byte, error) {
+	if c.rerr != nil {
+		return nil, c.rerr
+	}
+	var b []byte
+	var sum uint32
+	for c.left > 0 {
+		n := int(min(c.left, int64(max(readAhead, len(b)))))
+		b = slices.Grow(b, n)
+		at := len(b)
+		b = b[:at+n]
+		var err error
+		if sum, err = c.full(b[at:], sum, c.table); err != nil {
+			return nil, c.fail("read", fmt.Errorf("payload of %v: %w", c.kind, err))
+		}
+		c.left -= int64(n)
+	}
+	return b, c.checkSum(sum)
+}
+
+// Discard drops the payload unread and unchecked.
+func (c *wire) Discard() error {
+	if c.rerr != nil {
+		return c.rerr
+	}
+	for c.left > 0 {
+		if c.r == c.w {
+			c.r, c.w = 0, 0
+			n, err := c.read(c.buf)
+			if err != nil {
+				return c.fail("discard", fmt.Errorf("payload of %v: %w", c.kind, midway(err)))
+			}
+			c.w = n
+		}
+		n := min(int64(c.w-c.r), c.left)
+		c.r += int(n)
+		c.left -= n
+	}
+	return nil
+}
