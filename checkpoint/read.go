@@ -1,0 +1,433 @@
+package checkpoint
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxManifest bounds the manifest: a million tensors fit.
+const maxManifest = 256 << 20
+
+// Checkpoint is a complete checkpoint whose every byte was verified when it was
+// opened. It holds no files open and may be used by several goroutines.
+type Checkpoint struct {
+	dir     string
+	m       Manifest
+	headers []*Header // of the shards
+	buffers *Header   // or nil
+}
+
+// Open verifies the checkpoint in the folder dir: the manifest's checksum, that
+// every file is there, its size, SHA-256 and header. The error is an *[Error].
+func Open(dir string) (*Checkpoint, error) {
+	m, err := readManifest(dir)
+	if err != nil {
+		return nil, err
+	}
+	c := &Checkpoint{dir: dir, m: *m}
+	for _, s := range m.Shards {
+		h, err := verify(dir, s.File)
+		if err != nil {
+			return nil, err
+		}
+		path := filepath.Join(dir, s.Name)
+		if t, ok := h.Find(paramsName); !ok || t.DType != "F32" || t.End-t.Begin != 4*(s.To-s.From) {
+			return nil, corrupt(path, 8, fmt.Sprintf("a tensor %q of %d F32", paramsName, s.To-s.From), "%s", describe(h))
+		}
+		for _, t := range h.Tensors {
+			if t.DType != "F32" || t.End-t.Begin != 4*(s.To-s.From) {
+				return nil, corrupt(path, 8, fmt.Sprintf("tensors of %d F32", s.To-s.From), "%s", describe(h))
+			}
+		}
+		if len(c.headers) > 0 && !slices.Equal(slotNames(h), slotNames(c.headers[0])) {
+			return nil, corrupt(path, 8, fmt.Sprintf("the slots %q as in %s", slotNames(c.headers[0]), m.Shards[0].Name), "%q", slotNames(h))
+		}
+		c.headers = append(c.headers, h)
+	}
+	if m.Buffers != nil {
+		h, err := verify(dir, *m.Buffers)
+		if err != nil {
+			return nil, err
+		}
+		path := filepath.Join(dir, m.Buffers.Name)
+		t, ok := h.Find(buffersTensor)
+		if !ok || t.DType != "F32" {
+			return nil, corrupt(path, 8, fmt.Sprintf("a tensor %q of F32", buffersTensor), "%s", describe(h))
+		}
+		if problem := checkLayout("buffer_layout", m.BufferLayout, (t.End-t.Begin)/4); problem != "" {
+			return nil, corrupt(filepath.Join(dir, manifestName), -1, "a buffer_layout that fits "+path, "%s", problem)
+		}
+		c.buffers = h
+	}
+	return c, nil
+}
+
+func describe(h *Header) string {
+	var b strings.Builder
+	for i, t := range h.Tensors {
+		if i == 4 {
+			fmt.Fprintf(&b, " and %d more", len(h.Tensors)-i)
+			break
+		}
+		fmt.Fprintf(&b, "%s %s%v ", clip(t.Name), t.DType, t.Shape)
+	}
+	if b.Len() == 0 {
+		return "no tensor"
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func slotNames(h *Header) []string {
+	var names []string
+	for _, t := range h.Tensors {
+		if t.Name != paramsName {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+func readManifest(dir string) (*Manifest, error) {
+	path := filepath.Join(dir, manifestName)
+	text, err := readAll(path, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	var outer struct {
+		SHA256   string          `json:"sha256"`
+		Manifest json.RawMessage `json:"manifest"`
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&outer); err != nil {
+		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: d.InputOffset(), Err: err}
+	}
+	if rest := bytes.TrimSpace(text[d.InputOffset():]); len(rest) > 0 {
+		return nil, corrupt(path, d.InputOffset(), "the end of the file", "%q", rest[:min(len(rest), 20)])
+	}
+	if sum := sha256.Sum256(outer.Manifest); hex.EncodeToString(sum[:]) != outer.SHA256 {
+		return nil, corrupt(path, -1, "SHA-256 "+clip(outer.SHA256), "%x", sum)
+	}
+	var m Manifest
+	if err := json.Unmarshal(outer.Manifest, &m); err != nil {
+		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: -1, Err: err}
+	}
+	if problem := m.check(); problem != "" {
+		return nil, corrupt(path, -1, "a manifest of a whole checkpoint", "%s", problem)
+	}
+	return &m, nil
+}
+
+// open opens a plain file and tells its size.
+func open(path string) (*os.File, int64, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, 0, &Error{Kind: ErrMissing, Path: path, Offset: -1}
+	}
+	if err != nil {
+		return nil, 0, &Error{Kind: ErrMissing, Path: path, Offset: -1, Err: err}
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a plain file")
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, &Error{Kind: ErrCorrupt, Path: path, Offset: -1, Err: err}
+	}
+	return f, info.Size(), nil
+}
+
+func readAll(path string, limit int64) ([]byte, error) {
+	f, size, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if size > limit {
+		return nil, corrupt(path, -1, fmt.Sprintf("at most %d bytes", limit), "%d", size)
+	}
+	text := make([]byte, size)
+	if n, err := io.ReadFull(f, text); err != nil {
+		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: int64(n), Err: err}
+	}
+	return text, nil
+}
+
+// verify checks size, checksum and header of a file.
+func verify(dir string, want File) (*Header, error) {
+	path := filepath.Join(dir, want.Name)
+	f, size, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if size != want.Size {
+		return nil, corrupt(path, min(size, want.Size), fmt.Sprintf("%d bytes in all", want.Size), "%d", size)
+	}
+	sum := sha256.New()
+	if n, err := io.CopyBuffer(sum, f, make([]byte, 1<<20)); err != nil {
+		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: n, Err: err}
+	}
+	if found := hex.EncodeToString(sum.Sum(nil)); found != want.SHA256 {
+		return nil, corrupt(path, -1, "SHA-256 "+want.SHA256, "%s", found)
+	}
+	return ReadHeader(f, size, path)
+}
+
+// Dir is the folder.
+func (c *Checkpoint) Dir() string { return c.dir }
+
+// Manifest is what the checkpoint says of itself.
+func (c *Checkpoint) Manifest() Manifest { return c.m }
+
+// Slots lists the vectors of optimiser state.
+func (c *Checkpoint) Slots() []string { return slotNames(c.headers[0]) }
+
+// Params fills dst, which has Manifest.Params elements, with the parameters.
+func (c *Checkpoint) Params(dst []float32) error { return c.Range(0, c.m.Params, dst) }
+
+// Range fills dst with the parameters from..to-1, from whatever shards hold
+// them: the shards of the job that resumes need not be those of the one that saved.
+func (c *Checkpoint) Range(from, to int64, dst []float32) error {
+	return c.gather(paramsName, from, to, dst)
+}
+
+// SlotRange fills dst with the elements from..to-1 of a vector of optimiser state.
+func (c *Checkpoint) SlotRange(name string, from, to int64, dst []float32) error {
+	if name == paramsName || !slices.Contains(c.Slots(), name) {
+		return fmt.Errorf("checkpoint: %s has no slot %q, it has %q", c.dir, name, c.Slots())
+	}
+	return c.gather(name, from, to, dst)
+}
+
+// Shard is the state of the range from..to-1, as one shard of a job that
+// resumes takes it up.
+func (c *Checkpoint) Shard(from, to int64) (Shard, error) {
+	if from < 0 || to < from || to > c.m.Params {
+		return Shard{}, fmt.Errorf("checkpoint: range %d..%d of %d parameters", from, to, c.m.Params)
+	}
+	s := Shard{
+		From: from, To: to, Version: c.m.Version, ModelHash: c.m.ModelHash,
+		Optimizer: c.m.Optimizer, Steps: c.m.Steps, Params: make([]float32, to-from),
+	}
+	if err := c.Range(from, to, s.Params); err != nil {
+		return Shard{}, err
+	}
+	for _, name := range c.Slots() {
+		slot := Slot{Name: name, Data: make([]float32, to-from)}
+		if err := c.SlotRange(name, from, to, slot.Data); err != nil {
+			return Shard{}, err
+		}
+		s.Slots = append(s.Slots, slot)
+	}
+	return s, nil
+}
+
+func (c *Checkpoint) gather(tensor string, from, to int64, dst []float32) error {
+	if from < 0 || to < from || to > c.m.Params || int64(len(dst)) != to-from {
+		return fmt.Errorf("checkpoint: range %d..%d of %d parameters into %d elements", from, to, c.m.Params, len(dst))
+	}
+	buf := make([]byte, 4*chunk)
+	for i, s := range c.m.Shards {
+		lo, hi := max(from, s.From), min(to, s.To)
+		if lo >= hi {
+			continue
+		}
+		t, _ := c.headers[i].Find(tensor) // Open has seen that it is there
+		offset := c.headers[i].Data + t.Begin + 4*(lo-s.From)
+		if err := readPart(filepath.Join(c.dir, s.Name), offset, dst[lo-from:hi-from], buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readPart(path string, offset int64, dst []float32, buf []byte) error {
+	f, _, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := readFloats(f, offset, dst, buf); err != nil {
+		return &Error{Kind: ErrCorrupt, Path: path, Offset: offset, Err: err}
+	}
+	return nil
+}
+
+// BufferLen is the number of elements of the model's buffers.
+func (c *Checkpoint) BufferLen() int64 {
+	if c.buffers == nil {
+		return 0
+	}
+	t, _ := c.buffers.Find(buffersTensor)
+	return (t.End - t.Begin) / 4
+}
+
+// Buffers fills dst, of BufferLen elements, with the model's buffers.
+func (c *Checkpoint) Buffers(dst []float32) error {
+	if int64(len(dst)) != c.BufferLen() {
+		return fmt.Errorf("checkpoint: %d elements of buffers into %d", c.BufferLen(), len(dst))
+	}
+	if c.buffers == nil {
+		return nil
+	}
+	t, _ := c.buffers.Find(buffersTensor)
+	return readPart(filepath.Join(c.dir, c.m.Buffers.Name), c.buffers.Data+t.Begin, dst, make([]byte, 4*chunk))
+}
+
+// Export writes parameters and buffers into one safetensors file at path, under
+// the names of the layout, atomically. Tensors that the layout does not name
+// cannot be written; an empty layout is an error.
+func (c *Checkpoint) Export(path string) error {
+	if len(c.m.Layout) == 0 {
+		return fmt.Errorf("checkpoint: %s has no layout: there are no names to export under", c.dir)
+	}
+	var tensors []Tensor
+	for _, t := range slices.Concat(c.m.Layout, c.m.BufferLayout) {
+		shape := make([]int64, len(t.Shape))
+		for i, k := range t.Shape {
+			shape[i] = int64(k)
+		}
+		tensors = append(tensors, Tensor{Name: t.Name, DType: "F32", Shape: shape})
+	}
+	head, err := appendHeader(nil, tensors, map[string]string{
+		"format":     "pt",
+		"job":        c.m.Job,
+		"model":      c.m.Model,
+		"model_hash": c.m.ModelHash,
+		"version":    strconv.FormatInt(c.m.Version, 10),
+		"samples":    strconv.FormatInt(c.m.Samples, 10),
+	})
+	if err != nil {
+		return err
+	}
+	// Tensors of a layout follow each other without gaps, so the data is the
+	// flat vector itself.
+	_, err = writeFile(osDisk{}, filepath.Dir(path), filepath.Base(path), func(w io.Writer) error {
+		if _, err := w.Write(head); err != nil {
+			return err
+		}
+		part, buf := make([]float32, 1<<20), make([]byte, 4*chunk)
+		for at := int64(0); at < c.m.Params; {
+			n := min(int64(len(part)), c.m.Params-at)
+			if err := c.Range(at, at+n, part[:n]); err != nil {
+				return err
+			}
+			if err := writeFloats(w, part[:n], buf); err != nil {
+				return err
+			}
+			at += n
+		}
+		buffers := make([]float32, c.BufferLen())
+		if err := c.Buffers(buffers); err != nil {
+			return err
+		}
+		if len(c.m.BufferLayout) == 0 {
+			return nil
+		}
+		return writeFloats(w, buffers, buf)
+	})
+	return err
+}
+
+// Latest opens the newest checkpoint among the folders in dir that verifies.
+// The errors of newer ones that do not are in skipped. If there is none, the
+// error is ErrMissing where no folder has a manifest, else that of the newest.
+func Latest(dir string) (c *Checkpoint, skipped []error, err error) {
+	found, err := list(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range found {
+		if !e.complete {
+			continue
+		}
+		c, err := Open(filepath.Join(dir, e.name))
+		if err == nil {
+			return c, skipped, nil
+		}
+		skipped = append(skipped, err)
+	}
+	if len(skipped) > 0 {
+		return nil, skipped, skipped[0]
+	}
+	return nil, nil, &Error{Kind: ErrMissing, Path: dir, Offset: -1, Expected: "a checkpoint", Found: "none"}
+}
+
+// Keep removes all but the newest k complete checkpoints in dir, and the
+// incomplete ones older than the newest complete one: those are left from crashes.
+// It touches nothing but folders that have a [Name]. k is at least 1.
+func Keep(dir string, k int) error {
+	if k < 1 {
+		return fmt.Errorf("checkpoint: keep %d: at least one must stay", k)
+	}
+	found, err := list(dir)
+	if err != nil {
+		return err
+	}
+	complete := 0
+	for _, e := range found {
+		if e.complete {
+			complete++
+			if complete <= k {
+				continue
+			}
+		} else if complete == 0 {
+			continue // it may be being written now
+		}
+		folder := filepath.Join(dir, e.name)
+		// Without its manifest a folder is not a checkpoint: nobody opens one
+		// that is half removed.
+		if err := os.Remove(filepath.Join(folder, manifestName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("checkpoint: remove: %w", err)
+		}
+		if err := os.RemoveAll(folder); err != nil {
+			return fmt.Errorf("checkpoint: remove: %w", err)
+		}
+	}
+	return nil
+}
+
+type entry struct {
+	name                string
+	version, generation int64
+	complete            bool
+}
+
+// list is what dir holds, newest first.
+func list(dir string) ([]entry, error) {
+	names, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, &Error{Kind: ErrMissing, Path: dir, Offset: -1}
+	}
+	if err != nil {
+		return nil, &Error{Kind: ErrMissing, Path: dir, Offset: -1, Err: err}
+	}
+	var found []entry
+	for _, n := range names {
+		e := entry{name: n.Name()}
+		if _, err := fmt.Sscanf(e.name, "ckpt-%d-g%d", &e.version, &e.generation); err != nil || !n.IsDir() || e.name != Name(e.version, e.generation) {
+			continue
+		}
+		_, err := os.Lstat(filepath.Join(dir, e.name, manifestName))
+		e.complete = err == nil
+		found = append(found, e)
+	}
+	slices.SortFunc(found, func(a, b entry) int {
+		// The later life of a job is newer, even if it resumed from far back.
+		return cmp.Or(cmp.Compare(b.generation, a.generation), cmp.Compare(b.version, a.version))
+	})
+	return found, nil
+}

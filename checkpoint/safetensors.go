@@ -1,0 +1,281 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// maxHeader bounds the JSON header of a safetensors file, as the format does.
+const maxHeader = 100 << 20
+
+// maxDims is more than any tensor has.
+const maxDims = 64
+
+// Tensor is one entry of the header of a safetensors file.
+type Tensor struct {
+	Name  string
+	DType string // F32, I64, …
+	Shape []int64
+	// Begin and End are the bytes that it takes, from the start of the data.
+	Begin, End int64
+}
+
+// Header is what a safetensors file says of itself.
+type Header struct {
+	Tensors  []Tensor // in order of Begin
+	Metadata map[string]string
+	Data     int64 // offset of the data in the file
+}
+
+var dtypeSize = map[string]int64{
+	"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1,
+	"U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+	"U32": 4, "I32": 4, "F32": 4,
+	"U64": 8, "I64": 8, "F64": 8,
+}
+
+// ReadHeader reads the header of a safetensors file of the given size and checks
+// it: every tensor has the size that its type and shape say, and the tensors
+// cover the data without overlap or gap. The path is for messages only. Nothing
+// is allocated on the word of the file that its size does not bear out.
+func ReadHeader(r io.ReaderAt, size int64, path string) (*Header, error) {
+	if size < 8 {
+		return nil, corrupt(path, -1, "at least the 8 bytes of the header's length", "%d bytes", size)
+	}
+	var length [8]byte
+	if _, err := r.ReadAt(length[:], 0); err != nil {
+		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: 0, Err: err}
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	if n > maxHeader || int64(n) > size-8 {
+		return nil, corrupt(path, 0, fmt.Sprintf("a header of at most %d bytes", min(maxHeader, size-8)), "one of %d", n)
+	}
+	text := make([]byte, n)
+	if _, err := r.ReadAt(text, 8); err != nil {
+		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: 8, Err: err}
+	}
+	h, err := parseHeader(text, size-8-int64(n), path)
+	if err != nil {
+		return nil, err
+	}
+	h.Data = 8 + int64(n)
+	return h, nil
+}
+
+// parseHeader reads the JSON by token, so that a name that is there twice, which
+// the format forbids, is seen.
+func parseHeader(text []byte, data int64, path string) (*Header, error) {
+	h := &Header{}
+	d := json.NewDecoder(bytes.NewReader(text))
+	bad := func(expected, format string, args ...any) error {
+		return corrupt(path, 8+d.InputOffset(), expected, format, args...)
+	}
+	if len(text) == 0 || text[0] != '{' {
+		return nil, bad("a header that begins with {", "%q", text[:min(len(text), 1)])
+	}
+	wrong := func(err error) error {
+		return &Error{Kind: ErrCorrupt, Path: path, Offset: 8 + d.InputOffset(), Err: fmt.Errorf("header: %w", err)}
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, wrong(err)
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, wrong(err)
+		}
+		name := t.(string) // a key of an object is a string, or Token fails
+		if seen[name] {
+			return nil, bad("every name once", "%q twice", clip(name))
+		}
+		seen[name] = true
+		if name == "__metadata__" {
+			if err := d.Decode(&h.Metadata); err != nil {
+				return nil, wrong(err)
+			}
+			continue
+		}
+		var e struct {
+			DType   string   `json:"dtype"`
+			Shape   *[]int64 `json:"shape"`
+			Offsets *[]int64 `json:"data_offsets"`
+		}
+		if err := d.Decode(&e); err != nil {
+			return nil, wrong(err)
+		}
+		size, ok := dtypeSize[e.DType]
+		if !ok {
+			return nil, bad("a known dtype for "+strconv.Quote(clip(name)), "%q", clip(e.DType))
+		}
+		if e.Shape == nil || e.Offsets == nil || len(*e.Offsets) != 2 || len(*e.Shape) > maxDims {
+			return nil, bad("a shape and two data_offsets for "+strconv.Quote(clip(name)), "other things")
+		}
+		n := Tensor{Name: name, DType: e.DType, Shape: *e.Shape, Begin: (*e.Offsets)[0], End: (*e.Offsets)[1]}
+		if n.Begin < 0 || n.End < n.Begin || n.End > data {
+			return nil, bad(fmt.Sprintf("%q within the %d bytes of data", clip(name), data), "bytes %d to %d", n.Begin, n.End)
+		}
+		want := size
+		for _, k := range n.Shape {
+			if k < 0 || (k > 0 && want > math.MaxInt64/k) {
+				return nil, bad("a possible shape for "+strconv.Quote(clip(name)), "%v", n.Shape)
+			}
+			want *= k
+		}
+		if n.End-n.Begin != want {
+			return nil, bad(fmt.Sprintf("%d bytes for %q of type %s and shape %v", want, clip(name), n.DType, n.Shape), "%d", n.End-n.Begin)
+		}
+		h.Tensors = append(h.Tensors, n)
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, wrong(err)
+	}
+	if rest := bytes.TrimRight(text[d.InputOffset():], " "); len(rest) > 0 {
+		return nil, bad("only spaces after the header", "%q", rest[:min(len(rest), 20)])
+	}
+	slices.SortStableFunc(h.Tensors, func(a, b Tensor) int {
+		if a.Begin != b.Begin {
+			return compare(a.Begin, b.Begin)
+		}
+		return compare(a.End, b.End)
+	})
+	at := int64(0)
+	for _, t := range h.Tensors {
+		if t.Begin != at {
+			return nil, corrupt(path, -1, fmt.Sprintf("tensor %q at byte %d of the data", clip(t.Name), at), "it at %d: a gap or an overlap", t.Begin)
+		}
+		at = t.End
+	}
+	if at != data {
+		return nil, corrupt(path, -1, fmt.Sprintf("%d bytes of data, the sum of the tensors", at), "%d", data)
+	}
+	return h, nil
+}
+
+func compare(a, b int64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// Find is the tensor of the given name.
+func (h *Header) Find(name string) (Tensor, bool) {
+	i := slices.IndexFunc(h.Tensors, func(t Tensor) bool { return t.Name == name })
+	if i < 0 {
+		return Tensor{}, false
+	}
+	return h.Tensors[i], true
+}
+
+// appendHeader appends length and header of a file in which the tensors, whose
+// sizes are right, follow each other in the order given. It sets their Begin and
+// End. Spaces after the JSON bring the data to a multiple of 8 bytes.
+func appendHeader(dst []byte, tensors []Tensor, meta map[string]string) ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	if len(meta) > 0 {
+		m, err := json.Marshal(meta) // keys in order: the same input makes the same bytes
+		if err != nil {
+			return nil, err
+		}
+		b.WriteString(`"__metadata__":`)
+		b.Write(m)
+	}
+	seen := map[string]bool{"__metadata__": true}
+	at := int64(0)
+	for i := range tensors {
+		t := &tensors[i]
+		if seen[t.Name] {
+			return nil, fmt.Errorf("checkpoint: two tensors are called %q", t.Name)
+		}
+		seen[t.Name] = true
+		size := dtypeSize[t.DType]
+		for _, k := range t.Shape {
+			size *= k
+		}
+		t.Begin, t.End = at, at+size
+		at = t.End
+		shape := t.Shape
+		if shape == nil {
+			shape = []int64{} // a scalar; null is no shape
+		}
+		e, err := json.Marshal(struct {
+			DType   string   `json:"dtype"`
+			Shape   []int64  `json:"shape"`
+			Offsets [2]int64 `json:"data_offsets"`
+		}{t.DType, shape, [2]int64{t.Begin, t.End}})
+		if err != nil {
+			return nil, err
+		}
+		name, err := json.Marshal(t.Name)
+		if err != nil {
+			return nil, err
+		}
+		if b.Len() > 1 {
+			b.WriteByte(',')
+		}
+		b.Write(name)
+		b.WriteByte(':')
+		b.Write(e)
+	}
+	b.WriteByte('}')
+	for b.Len()%8 != 0 {
+		b.WriteByte(' ')
+	}
+	if b.Len() > maxHeader {
+		return nil, fmt.Errorf("checkpoint: a header of %d bytes for %d tensors: at most %d are allowed", b.Len(), len(tensors), maxHeader)
+	}
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(b.Len()))
+	return append(dst, b.Bytes()...), nil
+}
+
+// chunk is how many elements are converted at a time.
+const chunk = 16 << 10
+
+// writeFloats writes x as little-endian float32. buf has room for chunk elements.
+func writeFloats(w io.Writer, x []float32, buf []byte) error {
+	for len(x) > 0 {
+		n := min(len(x), chunk)
+		for i, v := range x[:n] {
+			binary.LittleEndian.PutUint32(buf[4*i:], math.Float32bits(v))
+		}
+		if _, err := w.Write(buf[:4*n]); err != nil {
+			return err
+		}
+		x = x[n:]
+	}
+	return nil
+}
+
+// readFloats fills dst from little-endian float32 at byte offset of r.
+func readFloats(r io.ReaderAt, offset int64, dst []float32, buf []byte) error {
+	for len(dst) > 0 {
+		n := min(len(dst), chunk)
+		if _, err := r.ReadAt(buf[:4*n], offset); err != nil {
+			return err
+		}
+		for i := range dst[:n] {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(buf[4*i:]))
+		}
+		dst = dst[n:]
+		offset += int64(4 * n)
+	}
+	return nil
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
