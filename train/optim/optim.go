@@ -1,0 +1,234 @@
+// Package optim turns gradients into changes of parameters: SGD, momentum,
+// Nesterov's momentum, Adam and AdamW by PyTorch's formulas, and schedules of
+// the learning rate.
+//
+// Optimisers run on the parameter servers, each on its own range of the flat
+// vector. All of them work element by element, so cutting the vector over more
+// or fewer shards changes no bit of the result.
+//
+// Schedules are indexed by samples, not by updates: a change of mode changes how
+// many samples an update is made of, and must not change the learning rate.
+//
+// References:
+//   - I. Sutskever et al.: On the importance of initialization and momentum in deep learning. ICML 2013.
+//   - D. Kingma, J. Ba: Adam: A Method for Stochastic Optimization. ICLR 2015.
+//   - I. Loshchilov, F. Hutter: Decoupled Weight Decay Regularization. ICLR 2019 (AdamW).
+//   - I. Loshchilov, F. Hutter: SGDR. ICLR 2017 (the cosine, without restarts).
+//
+// What will bite: with many small updates (x-order with a small x) Adam and
+// momentum see other moments than with few large ones, because their decay is
+// counted in updates. Only plain SGD is indifferent to how gradients are grouped.
+package optim
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"star/train/kernel"
+)
+
+// Names of the optimisers.
+const (
+	SGD      = "sgd"
+	Momentum = "momentum"
+	Nesterov = "nesterov"
+	Adam     = "adam"
+	AdamW    = "adamw"
+)
+
+// Config chooses an optimiser. The zero value is SGD at a learning rate of 0.01.
+type Config struct {
+	// Name is sgd, momentum, nesterov, adam or adamw. Empty means sgd.
+	Name string `json:"name"`
+
+	// LR is the learning rate before the schedule. Zero means 0.01 for the SGD
+	// family and 0.001 for the Adam family (PyTorch's for Adam).
+	LR float64 `json:"lr"`
+
+	// Momentum of momentum and nesterov. Zero means 0.9.
+	Momentum float64 `json:"momentum,omitempty"`
+
+	// Beta1, Beta2, Epsilon of the Adam family. Zero means 0.9, 0.999, 1e-8.
+	Beta1   float64 `json:"beta1,omitempty"`
+	Beta2   float64 `json:"beta2,omitempty"`
+	Epsilon float64 `json:"epsilon,omitempty"`
+
+	// WeightDecay is added to the gradient as WeightDecay·w; for adamw it
+	// shrinks the parameters by LR·WeightDecay instead.
+	WeightDecay float64 `json:"weight_decay,omitempty"`
+
+	// Schedule of the learning rate, see [ParseSchedule]. Empty: constant.
+	Schedule string `json:"schedule,omitempty"`
+}
+
+// WithDefaults fills in what is zero.
+func (c Config) WithDefaults() Config {
+	def := func(v *float64, d float64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	if c.Name == "" {
+		c.Name = SGD
+	}
+	switch c.Name {
+	case Momentum, Nesterov:
+		def(&c.LR, 0.01)
+		def(&c.Momentum, 0.9)
+	case Adam, AdamW:
+		def(&c.LR, 0.001)
+		def(&c.Beta1, 0.9)
+		def(&c.Beta2, 0.999)
+		def(&c.Epsilon, 1e-8)
+	default:
+		def(&c.LR, 0.01)
+	}
+	return c
+}
+
+// Validate names the first setting that cannot be used.
+func (c Config) Validate() error {
+	c = c.WithDefaults()
+	switch c.Name {
+	case SGD, Momentum, Nesterov, Adam, AdamW:
+	default:
+		return fmt.Errorf("optim: unknown optimiser %q: want %s", c.Name,
+			strings.Join([]string{SGD, Momentum, Nesterov, Adam, AdamW}, ", "))
+	}
+	if (c.Name == SGD || c.Name == Adam || c.Name == AdamW) && c.Momentum != 0 {
+		return fmt.Errorf("optim: %s takes no momentum (%g is set): use %s or %s", c.Name, c.Momentum, Momentum, Nesterov)
+	}
+	for _, s := range []struct {
+		name     string
+		value    float64
+		from, to float64 // from ≤ value < to
+	}{
+		{"learning rate", c.LR, math.SmallestNonzeroFloat64, math.Inf(1)},
+		{"momentum", c.Momentum, 0, 1},
+		{"beta1", c.Beta1, 0, 1},
+		{"beta2", c.Beta2, 0, 1},
+		{"epsilon", c.Epsilon, 0, math.Inf(1)},
+		{"weight decay", c.WeightDecay, 0, math.Inf(1)},
+	} {
+		if !(s.value >= s.from && s.value < s.to) { // also false for NaN
+			return fmt.Errorf("optim: %s is %g: want a value in [%.3g, %g)", s.name, s.value, s.from, s.to)
+		}
+	}
+	_, err := ParseSchedule(c.Schedule, c.LR)
+	return err
+}
+
+// Rate is the learning rate of c as a function of samples.
+func (c Config) Rate() (Schedule, error) {
+	return ParseSchedule(c.Schedule, c.WithDefaults().LR)
+}
+
+// Slot is a vector of state beside the parameters, one element for each. The
+// names are PyTorch's: momentum_buffer; exp_avg and exp_avg_sq.
+type Slot struct {
+	Name string
+	Data []float32
+}
+
+// Optimizer holds the state for one range of the parameters. It is used by one
+// goroutine at a time.
+type Optimizer struct {
+	c     Config
+	n     int
+	steps int64
+	slots []Slot
+}
+
+// New makes an optimiser for n parameters.
+func New(c Config, n int) (*Optimizer, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if n < 0 {
+		return nil, fmt.Errorf("optim: %d parameters", n)
+	}
+	o := &Optimizer{c: c.WithDefaults(), n: n}
+	for _, name := range c.SlotNames() {
+		o.slots = append(o.slots, Slot{Name: name, Data: make([]float32, n)})
+	}
+	return o, nil
+}
+
+// SlotNames lists the vectors of state that the optimiser keeps. Its length is
+// the memory it needs, in units of the parameters.
+func (c Config) SlotNames() []string {
+	switch c.Name {
+	case Momentum, Nesterov:
+		return []string{"momentum_buffer"}
+	case Adam, AdamW:
+		return []string{"exp_avg", "exp_avg_sq"}
+	}
+	return nil
+}
+
+// Config is what the optimiser was made from, with the defaults filled in.
+func (o *Optimizer) Config() Config { return o.c }
+
+// Step changes params by one update with the gradient grad at the learning rate
+// lr. Both must have the length that the optimiser was made for; grad is not
+// changed. Step allocates nothing.
+func (o *Optimizer) Step(params, grad []float32, lr float64) {
+	if len(params) != o.n || len(grad) != o.n {
+		panic(fmt.Sprintf("optim: step on %d parameters and %d gradients with an optimiser for %d", len(params), len(grad), o.n))
+	}
+	o.steps++
+	c := &o.c
+	switch c.Name {
+	case SGD:
+		kernel.SGD(params, grad, float32(lr), float32(c.WeightDecay))
+	case Momentum, Nesterov:
+		kernel.Momentum(params, grad, o.slots[0].Data, float32(lr), float32(c.Momentum), 0, float32(c.WeightDecay), c.Name == Nesterov)
+	case Adam, AdamW:
+		kernel.Adam(params, grad, o.slots[0].Data, o.slots[1].Data, kernel.AdamStep{
+			LR: float32(lr), Beta1: float32(c.Beta1), Beta2: float32(c.Beta2), Eps: float32(c.Epsilon),
+			Decay: float32(c.WeightDecay), Decoupled: c.Name == AdamW, Step: o.steps,
+		})
+	}
+}
+
+// State is what a checkpoint keeps of an optimiser beside the parameters.
+type State struct {
+	Name  string // of the optimiser
+	Steps int64  // updates so far: Adam's bias correction counts them
+	Slots []Slot
+}
+
+// State shows the state. The vectors are the optimiser's own: the next Step
+// changes them.
+func (o *Optimizer) State() State {
+	return State{Name: o.c.Name, Steps: o.steps, Slots: o.slots}
+}
+
+// SetState copies s into the optimiser, as after the step in which s was taken.
+// s must come from an optimiser of the same name and number of parameters; if it
+// does not, the optimiser stays as it was.
+func (o *Optimizer) SetState(s State) error {
+	if s.Name != o.c.Name {
+		return fmt.Errorf("optim: the state is that of %q, this optimiser is %q: resume with the same one, or start without the state", s.Name, o.c.Name)
+	}
+	if s.Steps < 0 {
+		return fmt.Errorf("optim: the state counts %d steps", s.Steps)
+	}
+	if len(s.Slots) != len(o.slots) {
+		return fmt.Errorf("optim: the state of %s has %d slots, expected %d", s.Name, len(s.Slots), len(o.slots))
+	}
+	for i, slot := range s.Slots {
+		if slot.Name != o.slots[i].Name {
+			return fmt.Errorf("optim: slot %d of %s is %q, expected %q", i, s.Name, slot.Name, o.slots[i].Name)
+		}
+		if len(slot.Data) != o.n {
+			return fmt.Errorf("optim: slot %s has %d elements, expected %d", slot.Name, len(slot.Data), o.n)
+		}
+	}
+	o.steps = s.Steps
+	for i, slot := range s.Slots {
+		copy(o.slots[i].Data, slot.Data)
+	}
+	return nil
+}
