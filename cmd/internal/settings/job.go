@@ -276,7 +276,8 @@ func (j *Job) Validate() error {
 	}
 
 	switch count, what := j.members(); {
-	case j.Rank >= count:
+	// A worker need not know how many there are; the coordinator does.
+	case j.Rank >= count && (j.role != ForWorker || j.Config.IsSet(what)):
 		return bad("rank", "out of range: %s %d (from %s), so ranks are 0 to %d", "--"+what, count, j.Origin(what), count-1)
 	case j.role == ForServer && j.Rank < 0:
 		return bad("rank", "a star-ps needs its rank; 0 hosts the coordinator")
