@@ -96,6 +96,7 @@ type Builder struct {
 
 	owner   *network
 	scratch *scratch
+	owned   map[string]bool
 }
 
 // A scratch is memory that all layers of one graph share: its content lasts for
@@ -118,6 +119,19 @@ func (b *Builder) Scratch(n int) func() []float32 {
 // tensor, so weights can be shared; their gradients add up. init is used when the
 // model is made, with a generator of its own for each tensor.
 func (b *Builder) Param(name string, init Init, shape ...int) *Param {
+	if b.owned[name] {
+		panic("net: parameter " + name + " belongs to another layer alone")
+	}
+	return b.owner.param(name, init, shape)
+}
+
+// Own is Param for a layer that overwrites Param.G instead of adding to it. Asking
+// for the same name again is a defect of the model.
+func (b *Builder) Own(name string, init Init, shape ...int) *Param {
+	if b.owned[name] {
+		panic("net: parameter " + name + " belongs to two layers")
+	}
+	b.owned[name] = true
 	return b.owner.param(name, init, shape)
 }
 

@@ -2,32 +2,29 @@ package net
 
 import "star/train/kernel"
 
-// An Activation is applied to a layer's result in the same pass.
-type Activation int
-
-const (
-	Identity Activation = iota
-	ReLU                // max(x, 0); NaN stays NaN
-)
-
 // linear is y = act(x·Wᵀ + b), W of shape (out, in) as in PyTorch.
 type linear struct {
 	batch, in, out int
 	w, b           *Param
 	act            Activation
-	x, y, dz, dx   []float32
+	x, y, dx       []float32
+	dz             func() []float32
 	skip           bool
 }
 
 // Linear is a fully connected layer on everything that a sample holds.
 func Linear(b *Builder, name string, in []int, out int, act Activation) Layer {
 	n := product(in)
-	return &linear{
+	l := &linear{
 		batch: b.Batch, in: n, out: out, act: act,
 		w: b.Param(name+".weight", FanIn(n), out, n),
 		b: b.Param(name+".bias", FanIn(n), out),
 		y: make([]float32, b.Batch*out),
 	}
+	if act != Identity {
+		l.dz = b.Scratch(len(l.y))
+	}
+	return l
 }
 
 func (l *linear) Out() []int       { return []int{l.out} }
@@ -40,19 +37,15 @@ func (l *linear) Forward(x []float32) []float32 {
 		copy(l.y[r*l.out:(r+1)*l.out], l.b.W)
 	}
 	kernel.Gemm(false, true, l.batch, l.out, l.in, 1, x, l.in, l.w.W, l.in, 1, l.y, l.out)
-	if l.act == ReLU {
-		kernel.ReLU(l.y, l.y)
-	}
+	l.act.forward(l.y)
 	return l.y
 }
 
 func (l *linear) Backward(dy []float32) []float32 {
-	if l.act == ReLU {
-		if l.dz == nil {
-			l.dz = make([]float32, len(l.y))
-		}
-		kernel.ReLUGrad(l.dz, dy, l.y)
-		dy = l.dz
+	if l.act != Identity {
+		dz := l.dz()
+		l.act.backward(dz, dy, l.y)
+		dy = dz
 	}
 	kernel.Gemm(true, false, l.out, l.in, l.batch, 1, dy, l.out, l.x, l.in, 1, l.w.G, l.in)
 	for r := 0; r < l.batch; r++ {

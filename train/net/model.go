@@ -117,7 +117,7 @@ func declare(spec Spec, fill bool) (*network, error) {
 func (m *network) builder(batch int, train bool) *Builder {
 	b := &Builder{
 		Batch: batch, Train: train, Input: m.spec.Input.Shape, Vocab: m.spec.Input.Classes,
-		Seed: m.spec.Seed, owner: m, scratch: &scratch{},
+		Seed: m.spec.Seed, owner: m, scratch: &scratch{}, owned: map[string]bool{},
 	}
 	if m.spec.Input.Tokens {
 		b.Tokens = make([]int32, batch*product(m.spec.Input.Shape))
