@@ -567,6 +567,12 @@ func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.
 	return c.reason
 }
 
+// Exit codes of a Reject; docs/operations.md.
+const (
+	exitAbsent   = 69 // a part of the job is not there (yet)
+	exitDisagree = 78
+)
+
 var errStopped = errors.New("the server stops")
 
 // admit checks the Hello, answers it, and counts the connection.
@@ -576,13 +582,13 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.H
 	select {
 	case <-s.assigned:
 	case <-timeout.C:
-		return nil, s.refuse(tc, 69, fmt.Errorf("the coordinator assigned no shards within %v", s.stall))
+		return nil, s.refuse(tc, exitAbsent, fmt.Errorf("the coordinator assigned no shards within %v", s.stall))
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	h, err := s.check(hello)
 	if err != nil {
-		return nil, s.refuse(tc, 78, err)
+		return nil, s.refuse(tc, exitDisagree, err)
 	}
 	tc.SetPeer(fmt.Sprintf("worker %d (%s)", hello.Rank, tc.RemoteAddr()))
 	w := transport.Welcome{

@@ -1,0 +1,473 @@
+package ps
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"star"
+	"star/transport"
+)
+
+// LinkConfig says how a worker reaches its shards.
+type LinkConfig struct {
+	Network transport.Network
+
+	// Shards are those of the Welcome: together they hold Params without gaps.
+	Shards []transport.ShardInfo
+
+	// Hello is what the worker says to each shard. Job, Token, Version, Host,
+	// Rank and Model are used; the rest Dial fills in.
+	Hello transport.Hello
+
+	// Params is the worker's parameter vector. Between a Push or Pull and the
+	// end of the Wait after it, the link writes to it; at other times it only
+	// reads it, in Init.
+	Params []float32
+
+	// JoinTimeout bounds Dial: unresolved names, refused connections and shards
+	// without an assignment are tried again until then. Zero means 60 s.
+	JoinTimeout time.Duration
+
+	// Stall is how long a shard may take for one message, or to answer, plus a
+	// second for each MiB. Zero means 30 s.
+	Stall time.Duration
+}
+
+// Link is a worker's connections to all shards. Its methods, except Traffic and Close,
+// are for one goroutine. After an error of any but Dial the link is useless and
+// should be closed.
+type Link struct {
+	worker star.Worker
+	params []float32
+	peers  []*peer
+	stall  time.Duration
+
+	news  chan struct{} // a token when a reader has something new
+	sent  chan error    // one result for each job of a writer
+	timer *time.Timer
+	wg    sync.WaitGroup
+
+	once   sync.Once
+	dead   chan struct{} // closed when the link is useless
+	reason error         // why; read it after dead
+}
+
+// peer is the link to one shard. A reader and a writer goroutine serve it.
+type peer struct {
+	l      *Link
+	conn   transport.Conn
+	info   transport.ShardInfo
+	params []float32 // view
+	jobs   chan job
+
+	// due is how many Params the shard owes us, version that of the last whole
+	// one (-1: none yet).
+	due, version atomic.Int64
+}
+
+type job struct {
+	kind transport.Kind
+	push transport.Push
+	vec  []float32
+}
+
+// Dial connects to every shard.
+func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
+	infos := slices.Clone(cfg.Shards)
+	slices.SortFunc(infos, func(a, b transport.ShardInfo) int { return int(min(max(a.From-b.From, -1), 1)) })
+	at := int64(0)
+	for _, s := range infos {
+		if s.From != at || s.To <= s.From {
+			return nil, fmt.Errorf("ps: shard %d holds elements [%d,%d), expected them to begin at %d", s.Shard, s.From, s.To, at)
+		}
+		at = s.To
+	}
+	if at != int64(len(cfg.Params)) {
+		return nil, fmt.Errorf("ps: the shards hold %d elements, the model has %d", at, len(cfg.Params))
+	}
+	l := &Link{
+		worker: star.Worker(cfg.Hello.Rank), params: cfg.Params, stall: cfg.Stall,
+		news: make(chan struct{}, 1), sent: make(chan error, len(infos)), dead: make(chan struct{}),
+		timer: time.NewTimer(time.Hour),
+	}
+	if l.stall == 0 {
+		l.stall = 30 * time.Second
+	}
+	timeout := cfg.JoinTimeout
+	if timeout == 0 {
+		timeout = time.Minute
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not reached within %v", timeout))
+	defer cancel()
+
+	conns := make([]transport.Conn, len(infos))
+	errs := make([]error, len(infos))
+	var wg sync.WaitGroup
+	for i, s := range infos {
+		wg.Go(func() {
+			conns[i], errs[i] = open(ctx, cfg, s)
+			if errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	if err := first(errs); err != nil {
+		for _, c := range conns {
+			if c != nil {
+				c.Close()
+			}
+		}
+		return nil, err
+	}
+	for i, s := range infos {
+		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job)}
+		p.version.Store(-1)
+		l.peers = append(l.peers, p)
+	}
+	for _, p := range l.peers {
+		l.wg.Go(p.read)
+		l.wg.Go(p.write)
+	}
+	return l, nil
+}
+
+// first is the first error that is not the echo of another one.
+func first(errs []error) (err error) {
+	for _, e := range errs {
+		if e != nil && !errors.Is(e, context.Canceled) {
+			return e
+		}
+		err = cmp.Or(err, e)
+	}
+	return err
+}
+
+// open connects to one shard, again and again while that may help.
+func open(ctx context.Context, cfg LinkConfig, s transport.ShardInfo) (transport.Conn, error) {
+	hello := transport.Hello{
+		Service: transport.ServiceShard, Role: transport.RoleWorker,
+		Job: cfg.Hello.Job, Token: cfg.Hello.Token, Version: cfg.Hello.Version, Host: cfg.Hello.Host,
+		Rank: cfg.Hello.Rank, Model: cfg.Hello.Model, ModelHash: cfg.Hello.ModelHash,
+		Shard: s.Shard, Params: int64(len(cfg.Params)),
+	}
+	pause := backoff.NewExponentialBackOff() // jittered: not all workers at once
+	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, 3*time.Second
+	var last error
+	c, err := backoff.Retry(ctx, func() (transport.Conn, error) {
+		c, _, _, err := transport.Open(ctx, cfg.Network, s.Addr, hello, nil)
+		if err == nil {
+			return c, nil
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		var refusal interface{ ExitCode() int }
+		if errors.As(err, &refusal) && refusal.ExitCode() != exitAbsent {
+			return nil, backoff.Permanent(err)
+		}
+		return nil, err
+	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(0))
+	if err == nil {
+		c.SetPeer(fmt.Sprintf("shard %d (%s)", s.Shard, s.Addr))
+		return c, nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+		if last != nil && !errors.Is(cause, context.Canceled) {
+			err = fmt.Errorf("%w: %w", cause, last)
+		}
+	}
+	return nil, fmt.Errorf("ps: shard %d at %s: %w", s.Shard, s.Addr, err)
+}
+
+// abort makes the link useless for a reason.
+func (l *Link) abort(reason error) {
+	l.once.Do(func() {
+		l.reason = reason
+		close(l.dead)
+		for _, p := range l.peers {
+			p.conn.Close()
+		}
+	})
+}
+
+// Close ends the connections and waits for the link's goroutines.
+func (l *Link) Close() error {
+	l.abort(errors.New("ps: the link is closed"))
+	l.wg.Wait()
+	return nil
+}
+
+// Traffic is the bytes sent to and received from all shards so far.
+func (l *Link) Traffic() (sent, received int64) {
+	for _, p := range l.peers {
+		s, r := p.conn.Traffic()
+		sent, received = sent+s, received+r
+	}
+	return sent, received
+}
+
+func (l *Link) patience(elements int) time.Duration {
+	return l.stall + time.Duration(elements>>18)*time.Second
+}
+
+// Init sends Params to the shards as the initial parameters.
+func (l *Link) Init(ctx context.Context) error {
+	return l.send(ctx, job{kind: transport.KindInit}, l.params)
+}
+
+// Push sends every shard its slice of grad, which is borrowed until Push
+// returns and has the length of Params. The parameters that follow are written
+// to Params as they come; Wait says when they are complete.
+//
+// Push returns when the last byte has been handed to the network, not when it
+// has arrived.
+func (l *Link) Push(ctx context.Context, step, basis int64, samples int, grad []float32) error {
+	if len(grad) != len(l.params) {
+		panic("ps: a gradient of another length than the parameters")
+	}
+	return l.send(ctx, job{kind: transport.KindPush, push: transport.Push{Step: step, Basis: basis, Samples: samples}}, grad)
+}
+
+// send gives j to every writer, with its slice of vec, and waits for all.
+func (l *Link) send(ctx context.Context, j job, vec []float32) error {
+	n := 0
+	for _, p := range l.peers {
+		j.vec = vec[p.info.From:p.info.To]
+		if j.kind == transport.KindPush {
+			p.due.Add(1)
+		}
+		n += p.give(j)
+	}
+	return l.collect(ctx, n)
+}
+
+// give hands j to the writer and returns how many results will follow: one, or
+// none if the link is dead. Nothing lies between the two, so a job that was
+// handed over is done.
+func (p *peer) give(j job) int {
+	select {
+	case p.jobs <- j:
+		return 1
+	case <-p.l.dead:
+		return 0
+	}
+}
+
+// collect waits for n results of writers. The vectors they write are borrowed,
+// so it does not return before the last one.
+func (l *Link) collect(ctx context.Context, n int) error {
+	done := ctx.Done()
+	for n > 0 {
+		select {
+		case err := <-l.sent:
+			if err != nil {
+				l.abort(err)
+			}
+			n--
+		case <-done:
+			l.abort(context.Cause(ctx))
+			done = nil
+		}
+	}
+	select {
+	case <-l.dead:
+		return l.reason
+	default:
+		return nil
+	}
+}
+
+// Pull asks every shard for the parameters and waits until they have come and
+// are of that version or a later one. It returns the version they are of.
+//
+// While updates go on the shards may answer with different versions. Then Pull
+// asks those that are behind a few times more, and if they do not meet,
+// returns the lowest.
+func (l *Link) Pull(ctx context.Context, version int64) (int64, error) {
+	n := 0
+	for _, p := range l.peers {
+		p.due.Store(1) // a shard that owed us something will not send it any more
+		n += p.give(job{kind: transport.KindPull})
+	}
+	if err := l.collect(ctx, n); err != nil {
+		return 0, err
+	}
+	lo, hi, err := l.wait(ctx, version)
+	for range 3 {
+		if err != nil || lo == hi {
+			break
+		}
+		lo, hi, err = l.wait(ctx, hi)
+	}
+	return lo, err
+}
+
+// Wait waits until the parameters that a Push or Pull is owed have come, from
+// every shard, and are of that version or a later one. It returns the version
+// they are of.
+func (l *Link) Wait(ctx context.Context, version int64) (int64, error) {
+	lo, _, err := l.wait(ctx, version)
+	return lo, err
+}
+
+// wait returns the lowest and the highest version of the shards' slices.
+func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error) {
+	since := time.Now()
+	limit := l.patience(len(l.params))
+	l.timer.Reset(limit)
+	defer l.timer.Stop()
+	pause := time.Millisecond
+	for {
+		var missing, behind *peer
+		lo, hi = 1<<62, -1
+		for _, p := range l.peers {
+			if p.due.Load() > 0 {
+				missing = p
+				continue
+			}
+			v := p.version.Load()
+			if v < version {
+				behind = p
+			}
+			lo, hi = min(lo, v), max(hi, v)
+		}
+		if missing == nil && behind == nil {
+			return lo, hi, nil
+		}
+		if missing == nil {
+			// It answered before it had made the update. Ask again, not at once.
+			if err := l.again(ctx, behind, pause, since.Add(limit)); err != nil {
+				return 0, 0, l.late(behind, version, since, err)
+			}
+			pause = min(2*pause, 100*time.Millisecond)
+			continue
+		}
+		select {
+		case <-l.news:
+		case <-l.dead:
+			return 0, 0, l.reason
+		case <-ctx.Done():
+			return 0, 0, l.late(missing, version, since, context.Cause(ctx))
+		case <-l.timer.C:
+			return 0, 0, l.late(missing, version, since, context.DeadlineExceeded)
+		}
+	}
+}
+
+func (l *Link) again(ctx context.Context, p *peer, pause time.Duration, end time.Time) error {
+	if !time.Now().Add(pause).Before(end) {
+		return context.DeadlineExceeded
+	}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.dead:
+		return l.reason
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	p.due.Store(1)
+	return l.collect(ctx, p.give(job{kind: transport.KindPull}))
+}
+
+// late says for whom we waited, for what, and how long.
+func (l *Link) late(p *peer, version int64, since time.Time, err error) error {
+	return fmt.Errorf("ps: waited %v for version %d from shard %d (%s), which last sent version %d: %w",
+		time.Since(since).Round(time.Millisecond), version, p.info.Shard, p.info.Addr, p.version.Load(), err)
+}
+
+// write is the life of the goroutine that writes to a shard.
+func (p *peer) write() {
+	for {
+		select {
+		case j := <-p.jobs:
+			p.l.sent <- p.do(j)
+		case <-p.l.dead:
+			return
+		}
+	}
+}
+
+func (p *peer) do(j job) error {
+	if err := p.conn.SetWriteDeadline(time.Now().Add(p.l.patience(len(j.vec)))); err != nil {
+		return err
+	}
+	w := p.l.worker
+	switch j.kind {
+	case transport.KindPush:
+		j.push.Shard, j.push.Worker = p.info.Shard, w
+		return transport.Send(p.conn, j.push, transport.Floats(j.vec))
+	case transport.KindInit:
+		return transport.Send(p.conn, transport.Init{Shard: p.info.Shard, Worker: w}, transport.Floats(j.vec))
+	default:
+		return transport.Send(p.conn, transport.Pull{Shard: p.info.Shard, Worker: w}, nil)
+	}
+}
+
+// read is the life of the goroutine that reads from a shard.
+func (p *peer) read() {
+	for {
+		if err := p.receive(); err != nil {
+			p.l.abort(fmt.Errorf("ps: shard %d (%s): %w", p.info.Shard, p.info.Addr, err))
+			return
+		}
+		select {
+		case p.l.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// receive reads one message straight into its place.
+func (p *peer) receive() error {
+	f, err := p.conn.Recv()
+	if err != nil {
+		return err
+	}
+	switch f.Kind {
+	case transport.KindParams:
+	case transport.KindReject:
+		m, err := transport.ParseReject(f.Header)
+		if err != nil {
+			return err
+		}
+		return &transport.RejectError{Peer: p.conn.Peer(), Exit: m.Exit, Reason: m.Reason}
+	default:
+		return fmt.Errorf("unexpected %v", f.Kind)
+	}
+	m, err := transport.ParseParams(f.Header)
+	switch {
+	case err != nil:
+		return err
+	case m.Shard != p.info.Shard:
+		return fmt.Errorf("it sent parameters of shard %d", m.Shard)
+	case f.Size != 4*int64(len(p.params)):
+		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, 4*len(p.params))
+	case p.due.Load() <= 0:
+		// The model may be computing with them.
+		return fmt.Errorf("it sent version %d of the parameters without being asked", m.Version)
+	}
+	if err := p.conn.SetReadDeadline(time.Now().Add(p.l.patience(len(p.params)))); err != nil {
+		return err
+	}
+	if err := p.conn.ReadPayload(transport.Floats(p.params)); err != nil {
+		return err
+	}
+	if err := p.conn.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	p.version.Store(m.Version)
+	p.due.Add(-1)
+	return nil
+}
