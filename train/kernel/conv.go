@@ -182,7 +182,7 @@ func Im2col(col, x []float32, channels int, s Conv) {
 					dst := col[i : i+ow]
 					i += ow
 					h := o*s.Stride + kh*s.Dilation - s.Pad
-					if h < 0 || h >= s.H {
+					if h < 0 || h >= s.H || j0 == j1 {
 						clear(dst)
 						continue
 					}

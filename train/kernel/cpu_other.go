@@ -1,11 +1,13 @@
+//go:build !amd64 || noasm
+
 package kernel
 
-// Name is the implementation in use: "avx512", "avx2", "go" or "openblas".
-func Name() string { return "go" }
+func isaName() string { return "go" }
 
-func gemm(transA, transB bool, m, n, k int, alpha float32, a []float32, lda int, b []float32, ldb int, beta float32, c []float32, ldc int) {
+func gemmNative(transA, transB bool, m, n, k int, alpha float32, a []float32, lda int, b []float32, ldb int, beta float32, c []float32, ldc int) {
 	gemmGo(transA, transB, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
 }
+
 func (s Conv) forward(y, x, w, bias []float32) { s.colForward(y, x, w, bias) }
 func (s Conv) gradInput(dx, dy, w []float32)   { s.colGradInput(dx, dy, w) }
 func (s Conv) gradWeight(dw, dy, x []float32)  { s.colGradWeight(dw, dy, x) }

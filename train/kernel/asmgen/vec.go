@@ -1,0 +1,7 @@
+package main
+
+func vectors() []byte {
+	g := new(gen)
+	g.head()
+	return g.Bytes()
+}

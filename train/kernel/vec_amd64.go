@@ -1,0 +1,37 @@
+//go:build amd64 && !noasm
+
+package kernel
+
+func vAdd(dst, x []float32)                     { addGo(dst, x) }
+func vMul(dst, x, y []float32)                  { mulGo(dst, x, y) }
+func vMulAdd(dst, x, y []float32)               { mulAddGo(dst, x, y) }
+func vAxpy(alpha float32, x, dst []float32)     { axpyGo(alpha, x, dst) }
+func vScale(alpha float32, x []float32)         { scaleGo(alpha, x) }
+func vAddScalar(dst, x []float32, s float32)    { addScalarGo(dst, x, s) }
+func vSubMul(dst, x, y []float32, s float32)    { subMulGo(dst, x, y, s) }
+func vDot(x, y []float32) float64               { return dotGo(x, y) }
+func vSum(x []float32) float64                  { return sumGo(x) }
+func vMoments(x []float32) (sum, sq float64)    { return momentsGo(x) }
+func vSumDot(x, y []float32) (sum, dot float64) { return sumDotGo(x, y) }
+func vFinite(x []float32) bool                  { return finiteGo(x) }
+func vReLU(dst, x []float32)                    { reluGo(dst, x) }
+func vReLUGrad(dx, dy, y []float32)             { reluGradGo(dx, dy, y) }
+func vExp(dst, x []float32)                     { expGo(dst, x) }
+func vTanh(dst, x []float32)                    { tanhGo(dst, x) }
+func vTanhGrad(dx, dy, y []float32)             { tanhGradGo(dx, dy, y) }
+func vSigmoid(dst, x []float32)                 { sigmoidGo(dst, x) }
+func vSigmoidGrad(dx, dy, y []float32)          { sigmoidGradGo(dx, dy, y) }
+func vGELU(dst, x []float32)                    { geluGo(dst, x) }
+func vGELUGrad(dx, dy, x []float32)             { geluGradGo(dx, dy, x) }
+func vNormalise(dst, x []float32, mean, scale, shift float32) {
+	normaliseGo(dst, x, mean, scale, shift)
+}
+func vNormGrad(dx, dy, x []float32, a, mean, b, c float32) { normGradGo(dx, dy, x, a, mean, b, c) }
+func vSGD(w, g []float32, lr, decay float32)               { sgdGo(w, g, lr, decay) }
+func vMomentum(w, g, v []float32, lr, mu, rest, decay float32) {
+	momentumGo(w, g, v, lr, mu, rest, decay)
+}
+func vNesterov(w, g, v []float32, lr, mu, rest, decay float32) {
+	nesterovGo(w, g, v, lr, mu, rest, decay)
+}
+func vAdam(w, g, m, v []float32, c *adamConsts) { adamGo(w, g, m, v, c) }
