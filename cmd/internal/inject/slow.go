@@ -112,7 +112,7 @@ func factor(text string) (float64, error) {
 
 func pause(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
-	if err != nil {
+	if err != nil || strings.HasPrefix(text, "+") {
 		return 0, fmt.Errorf("%q is not a duration", text)
 	}
 	if d <= 0 || d > maxPause {
