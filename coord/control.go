@@ -104,7 +104,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 		if c.cfg.Save == nil {
 			return nil, fmt.Errorf("checkpoint: the job has no folder to write to (--out)")
 		}
-		c.nextSave = c.ledger.used
+		c.saveNow = true
 		c.milestones()
 		return map[string]any{"version": c.ledger.barrier.Version()}, nil
 	case verb == "stop" && len(rest) == 0:

@@ -21,6 +21,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"star"
@@ -40,16 +41,17 @@ type Config struct {
 	Scale Scale      // zero means ScaleRound
 	Norm  bool       // shards need the global norm before an update (clipping)
 
-	// Limit ends the run after so many samples of the stream; where it is zero,
-	// after Epochs epochs.
-	Limit  int64
-	Epochs float64
+	// The run ends at the first of these; zero: not there.
+	Samples int64   // of the stream
+	Epochs  float64 // passes over the data
+	Steps   int64   // iterations of all workers
 
-	EvalEvery int64 // samples between evaluations; zero: only at the end
-	SaveEvery int64 // samples between checkpoints; zero: only at the end
+	EvalEvery float64       // epochs between evaluations; zero: only at the end
+	SaveEvery time.Duration // between checkpoints; zero: only at the end
 
-	// Resume is where a checkpoint left off.
-	Resume Progress
+	// Resume is where a checkpoint left off, ResumeHash its model.
+	Resume     Progress
+	ResumeHash string
 
 	JoinTimeout time.Duration // zero means 2 min
 	SendTimeout time.Duration // zero means 10 s: how long a small message may take to leave
@@ -57,8 +59,11 @@ type Config struct {
 	StallAfter  time.Duration // zero means 15 s: when to say whom everybody waits for
 
 	// Save writes the manifest of a checkpoint whose parts are on disk, and
-	// returns its path. Nil: no checkpoints.
+	// returns its path. Nil: no checkpoints. Name makes the ID of a checkpoint.
 	Save func(Checkpoint) (path string, err error)
+	Name func(version, generation int64) string
+
+	Generation int64 // lives of this job: one more than that of the checkpoint it resumes from
 
 	Settings json.RawMessage // the effective configuration: line 1 of the run log
 	Notes    []string        // injections and the like, for the run log
@@ -89,6 +94,7 @@ type Checkpoint struct {
 	ID string
 	Progress
 	Enrolment Enrolment
+	Model     string
 	ModelHash string
 	Params    int64
 	Buffers   []float32         // averaged over workers
@@ -138,6 +144,7 @@ type Coordinator struct {
 	log    *slog.Logger
 	events chan event
 	done   chan struct{}
+	conns  atomic.Int64
 
 	// Owned by Run from here on.
 	begun    time.Time
@@ -154,8 +161,10 @@ type Coordinator struct {
 	norms    map[int64]*normSum
 	round    *round
 	rounds   int64
+	evalStep int64 // samples between evaluations
 	nextEval int64
-	nextSave int64
+	nextSave time.Time
+	saveNow  bool // star ctl checkpoint
 	save     *saving
 	buffers  []float32 // last average
 	final    bool      // the final evaluation has begun
@@ -224,6 +233,9 @@ func New(cfg Config) (*Coordinator, error) {
 	if !cfg.Scale.Valid() {
 		return nil, &Error{exitUsage, fmt.Sprintf("coord: unknown update scale %q (n, firing, damped)", cfg.Scale)}
 	}
+	if cfg.Samples <= 0 && cfg.Epochs <= 0 && cfg.Steps <= 0 {
+		return nil, &Error{exitUsage, "coord: the job has no end: give samples, epochs or steps"}
+	}
 	if cfg.Plan.Groups == nil {
 		cfg.Plan = modes.SSGD(cfg.Workers)
 	}
@@ -263,6 +275,10 @@ func setDefault(d *time.Duration, v time.Duration) {
 // payload is the Hello's. It may be called from any goroutine.
 func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []byte) {
 	defer conn.Close()
+	if h.Role != transport.RoleTool {
+		c.conns.Add(1)
+		defer c.conns.Add(-1)
+	}
 	p := &peer{conn: conn, role: h.Role, rank: h.Rank, hello: h}
 	if h.Role == transport.RoleTool {
 		c.serveTool(conn)
@@ -278,11 +294,16 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 		if err != nil {
 			e.kind, e.err = 0, err
 		}
-		if !c.post(e) || err != nil {
+		if err != nil {
+			c.post(e)
 			return
 		}
+		c.post(e) // after the end too: the other side hangs up, not we
 	}
 }
+
+// Connected counts the members whose connections are still open.
+func (c *Coordinator) Connected() int { return int(c.conns.Load()) }
 
 // post hands an event to Run. It reports false when the job is over.
 func (c *Coordinator) post(e event) bool {

@@ -3,6 +3,7 @@ package coord
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"star"
@@ -102,6 +103,11 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 			return
 		}
 	}
+	if c.cfg.ResumeHash != "" && h.ModelHash != c.cfg.ResumeHash {
+		c.refuse(p, exitDisagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
+			c.cfg.ResumeHash, h.Model, h.ModelHash))
+		return
+	}
 	if h.Params < 1 || e.Samples < 1 {
 		c.refuse(p, exitUsage, fmt.Sprintf("a worker with %d parameters and %d samples cannot train", h.Params, e.Samples))
 		return
@@ -161,7 +167,7 @@ func (c *Coordinator) tryAssign() {
 		s.hello.Shards = len(c.shards) - first
 		own := c.shards[first:]
 		c.send(s, func() error {
-			return transport.Send(s.conn, transport.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: 1}, layout)
+			return transport.Send(s.conn, transport.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation}, layout)
 		})
 	}
 	c.ready = make([]bool, k)
@@ -190,7 +196,7 @@ func (c *Coordinator) welcome(p *peer) {
 	}
 	c.send(p, func() error {
 		return transport.Send(p.conn, transport.Welcome{
-			Rank: p.rank, Workers: c.cfg.Workers, Generation: 1, Version: c.cfg.Resume.Version,
+			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 			Seed: seed, Shards: c.shards, Elapsed: c.elapsed(),
 		}, nil)
 	})
@@ -211,18 +217,16 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
-	limit := c.cfg.Limit
-	if limit == 0 {
-		limit = int64(c.cfg.Epochs * float64(c.enrolled.Samples))
-	}
-	l := newLedger(c.cfg.Plan, c.cfg.Workers, len(c.shards), c.cfg.Batch, limit)
+	l := newLedger(c.cfg.Plan, c.cfg.Workers, len(c.shards), c.cfg.Batch, 0)
+	l.limit = c.end(l.round())
 	l.scale, l.norm = c.cfg.Scale, c.cfg.Norm
 	l.resume(c.cfg.Resume)
 	c.ledger = l
-	c.nextEval = nextMultiple(l.used, c.cfg.EvalEvery)
-	c.nextSave = nextMultiple(l.used, c.cfg.SaveEvery)
-	c.stats.begin(time.Now(), l.used)
+	c.evalStep = int64(math.Ceil(c.cfg.EvalEvery * float64(c.enrolled.Samples)))
+	c.nextEval = nextMultiple(l.used, c.evalStep)
 	c.progress = time.Now()
+	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
+	c.stats.begin(c.progress, l.used)
 	c.cfg.RunLog.write(logStart{
 		Type: "start", Format: 1, Program: c.cfg.Program, Time: time.Now().UTC(), Job: c.cfg.Job,
 		Workers: c.cfg.Workers, Shards: len(c.shards), Params: c.hello.Params, Samples: c.enrolled.Samples,
@@ -235,6 +239,17 @@ func (c *Coordinator) tryStart() {
 			c.release(r)
 		}
 	}
+}
+
+// end is the first of the ends that the configuration names, in samples.
+func (c *Coordinator) end(round int64) int64 {
+	end := int64(math.MaxInt64)
+	for _, e := range []float64{float64(c.cfg.Samples), c.cfg.Epochs * float64(c.enrolled.Samples), float64(c.cfg.Steps * round)} {
+		if e > 0 {
+			end = min(end, int64(math.Ceil(e)))
+		}
+	}
+	return end
 }
 
 // nextMultiple is the first multiple of step above n; 0 where step is 0.

@@ -163,6 +163,33 @@ func (m *Member) Next() (transport.Release, error) {
 	}
 }
 
+// Assignment waits for the Assign of a server.
+func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transport.Assign, error) {
+	defer context.AfterFunc(ctx, func() { m.Conn.Close() })()
+	m.Conn.SetReadDeadline(time.Now().Add(timeout))
+	defer m.Conn.SetReadDeadline(time.Time{})
+	f, err := m.Conn.Recv()
+	switch {
+	case ctx.Err() != nil:
+		return transport.Assign{}, context.Cause(ctx)
+	case err != nil:
+		return transport.Assign{}, &LostError{m.cfg.Addr, fmt.Errorf("waiting for the assignment of shards: %w", err)}
+	case f.Kind == transport.KindReject:
+		r, err := transport.ParseReject(f.Header)
+		if err != nil {
+			return transport.Assign{}, err
+		}
+		return transport.Assign{}, &transport.RejectError{Exit: r.Exit, Reason: r.Reason}
+	case f.Kind != transport.KindAssign:
+		return transport.Assign{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for the assignment of shards", f.Kind)
+	}
+	a, err := transport.ParseAssign(f.Header)
+	if err != nil {
+		return a, err
+	}
+	return a, m.Conn.Discard()
+}
+
 // Average sends the model's buffers of an evaluation and replaces them by the
 // average over all workers.
 func (m *Member) Average(eval int64, buffers []float32) error {

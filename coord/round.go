@@ -52,12 +52,16 @@ func (c *Coordinator) milestones() {
 	}
 	used := c.ledger.used
 	eval := c.nextEval > 0 && used >= c.nextEval
-	save := c.nextSave > 0 && used >= c.nextSave && c.cfg.Save != nil
+	save := c.cfg.Save != nil && (c.saveNow || c.cfg.SaveEvery > 0 && time.Now().After(c.nextSave))
+	if used >= c.ledger.limit {
+		return // the end evaluates and saves anyway
+	}
 	if eval {
-		c.nextEval = nextMultiple(used, c.cfg.EvalEvery)
+		c.nextEval = nextMultiple(used, c.evalStep)
 	}
 	if save {
-		c.nextSave = nextMultiple(used, c.cfg.SaveEvery)
+		c.saveNow = false
+		c.nextSave = time.Now().Add(c.cfg.SaveEvery)
 		c.startSave()
 	}
 	if eval || (save && c.hello.Buffers > 0) {
@@ -251,7 +255,7 @@ func (c *Coordinator) startSave() {
 	v := at.Version
 	s := &saving{
 		at:    at,
-		id:    fmt.Sprintf("v%010d", v),
+		id:    c.cfg.Name(v, c.cfg.Generation),
 		left:  len(c.shards),
 		parts: make([]json.RawMessage, len(c.shards)),
 		begun: time.Now(),
@@ -295,7 +299,7 @@ func (c *Coordinator) trySaved() {
 	path := ""
 	if s.err == nil {
 		path, s.err = c.cfg.Save(Checkpoint{
-			ID: s.id, Progress: s.at, Enrolment: *c.enrolled, ModelHash: c.hello.ModelHash,
+			ID: s.id, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
 			Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts,
 		})
 	}

@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"star/cmd/internal/settings"
+)
+
+// serveHTTP answers /healthz, /readyz and /metrics, and pprof to callers on this
+// machine, until stop.
+func serveHTTP(job *settings.Job, log *slog.Logger) (stop func(), err error) {
+	if job.HTTP == settings.Off {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", job.HTTP)
+	if err != nil {
+		return nil, job.Invalid("http", fmt.Errorf("%w; --http=off switches it off", err))
+	}
+	mux := http.NewServeMux()
+	ok := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
+	mux.HandleFunc("GET /healthz", ok)
+	mux.HandleFunc("GET /readyz", ok)
+	mux.Handle("GET /metrics", promhttp.Handler())
+	mux.HandleFunc("/debug/pprof/", local(pprof.Index))
+	mux.HandleFunc("/debug/pprof/profile", local(pprof.Profile))
+	mux.HandleFunc("/debug/pprof/symbol", local(pprof.Symbol))
+	mux.HandleFunc("/debug/pprof/trace", local(pprof.Trace))
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	go func() {
+		if err := srv.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			log.Error("the HTTP server ended", "err", err)
+		}
+	}()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		srv.Shutdown(ctx)
+	}, nil
+}
+
+// local refuses callers from other machines.
+func local(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+			http.Error(w, "only from this machine", http.StatusForbidden)
+			return
+		}
+		h(w, r)
+	}
+}

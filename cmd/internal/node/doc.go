@@ -1,0 +1,138 @@
+// Package node is one process of a job: it takes the settings and wires the rooms
+// together that make a server (star-ps) or a worker (star-worker). It is the only
+// place where the drivers, the models and the data meet.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/term"
+
+	"star/cmd/internal/settings"
+	"star/train/data"
+	"star/transport"
+)
+
+// Program is the name and version that members tell each other and the run log.
+const Program = "star 0.1.0"
+
+// Exit codes (docs/operations.md).
+const (
+	ExitOK       = 0
+	ExitFailure  = 1
+	ExitUsage    = 2
+	ExitCorrupt  = 65
+	ExitMissing  = 66
+	ExitLost     = 69
+	ExitDiverged = 70
+	ExitInt      = 130
+	ExitTerm     = 143
+)
+
+// SignalError says that a signal ended the process.
+type SignalError struct{ Signal os.Signal }
+
+func (e *SignalError) Error() string { return fmt.Sprintf("ended by %v", e.Signal) }
+
+// ExitCode is 128 plus the number of the signal.
+func (e *SignalError) ExitCode() int {
+	if s, ok := e.Signal.(syscall.Signal); ok {
+		return 128 + int(s)
+	}
+	return ExitFailure
+}
+
+// ExitCode is the exit code that fits err.
+func ExitCode(err error) int {
+	var coded interface{ ExitCode() int }
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &coded):
+		return coded.ExitCode()
+	case errors.Is(err, data.ErrMissing):
+		return ExitMissing
+	case errors.Is(err, data.ErrCorrupt):
+		return ExitCorrupt
+	}
+	return ExitFailure
+}
+
+// Signals is a context that SIGINT and SIGTERM end, with a *SignalError as its
+// cause. A second signal ends the process at once.
+func Signals(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	c := make(chan os.Signal, 2)
+	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case s := <-c:
+			cancel(&SignalError{s})
+		case <-ctx.Done():
+			return
+		}
+		if s, ok := (<-c).(syscall.Signal); ok {
+			os.Exit(128 + int(s))
+		}
+	}()
+	return ctx, func() { signal.Stop(c); cancel(nil) }
+}
+
+// Logger writes to w as the settings say: text on a terminal, JSON otherwise.
+func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
+	var level slog.Level
+	level.UnmarshalText([]byte(job.LogLevel)) // Validate has checked it
+	opts := &slog.HandlerOptions{Level: level}
+	text := job.LogFormat == "text" || job.LogFormat == "auto" && term.IsTerminal(int(w.Fd()))
+	return slog.New(handler(w, text, opts)).With(attrs...)
+}
+
+func handler(w io.Writer, text bool, opts *slog.HandlerOptions) slog.Handler {
+	if text {
+		return slog.NewTextHandler(w, opts)
+	}
+	return slog.NewJSONHandler(w, opts)
+}
+
+// network is how this process speaks, by the settings.
+func network(job *settings.Job, log *slog.Logger) (*transport.TCP, error) {
+	cfg := transport.Config{
+		CongestionControl: job.Congestion,
+		Token:             string(job.Token),
+		Insecure:          job.Insecure,
+		Log:               log,
+	}
+	if job.TLS() {
+		t, err := transport.TLSConfig(job.TLSCert, job.TLSKey, job.TLSCA)
+		if err != nil {
+			return nil, job.Invalid("tls-cert", err)
+		}
+		cfg.TLS = t
+	}
+	return transport.NewTCP(cfg), nil
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}
+
+// threads bounds the processors that this process uses. The arithmetic of one
+// worker runs on one thread; a second one carries the network and the collector.
+func threads(n int) {
+	if n == 0 {
+		n = min(2, runtime.NumCPU())
+	}
+	runtime.GOMAXPROCS(n)
+}

@@ -1,0 +1,400 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	gonet "net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"star/checkpoint"
+	"star/cmd/internal/settings"
+	"star/coord"
+	"star/modes"
+	"star/ps"
+	"star/train/optim"
+	"star/transport"
+)
+
+// Names of what a job writes into its folder (--out).
+const (
+	RunLogName     = "run.jsonl"
+	CheckpointsDir = "checkpoints"
+)
+
+// server is one star-ps process.
+type server struct {
+	job    *settings.Job
+	log    *slog.Logger
+	opt    optim.Config
+	rate   optim.Schedule
+	resume *checkpoint.Checkpoint // nil: from the beginning
+	plan   modes.Plan
+}
+
+// Serve hosts shards, and on rank 0 the coordinator, until the job is over. On
+// other ranks the Result is empty. ready, if not nil, is told the address that it
+// listens on.
+func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, ready func(addr string)) (coord.Result, error) {
+	s := &server{job: job, log: log.With("rank", job.Rank)}
+	if err := s.prepare(); err != nil {
+		return coord.Result{}, err
+	}
+	tcp, err := network(job, s.log)
+	if err != nil {
+		return coord.Result{}, err
+	}
+	listener, err := tcp.Listen(job.Listen)
+	if err != nil {
+		return coord.Result{}, fmt.Errorf("listen on %s: %w (another job on this machine? --listen chooses another port)", job.Listen, err)
+	}
+	addr := listener.Addr()
+	s.log.Info("listening", "addr", addr)
+	if ready != nil {
+		ready(addr)
+	}
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var coordinator *coord.Coordinator
+	if job.Rank == 0 {
+		if coordinator, err = s.coordinator(); err != nil {
+			listener.Close()
+			return coord.Result{}, err
+		}
+	}
+	shards := ps.NewServer(s.shards())
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	accept, stopAccepting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAccepting()
+	wg.Go(func() {
+		err := transport.Serve(accept, listener, tcp.Config, func(c transport.Conn, h transport.Hello, payload []byte) {
+			switch {
+			case h.Service == transport.ServiceCoord && coordinator != nil:
+				coordinator.Accept(c, h, payload)
+			case h.Service == transport.ServiceShard:
+				if err := shards.Accept(accept, c, h); err != nil && accept.Err() == nil && ctx.Err() == nil {
+					s.log.Warn("a connection to a shard ended", "peer", c.Peer(), "reason", err)
+				}
+			default:
+				transport.Send(c, transport.Reject{Exit: ExitUsage,
+					Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator is star-ps 0 (--coordinator)", addr, job.Rank, h.Service)}, nil)
+				c.Close()
+			}
+		})
+		if err != nil {
+			cancel(err)
+		}
+	})
+
+	// The shards of this process join the coordinator like everybody else's, on
+	// rank 0 over loopback.
+	hosted := make(chan error, 1)
+	if job.Shards == 0 && job.Rank == 0 {
+		close(hosted)
+	}
+	join := func() {
+		err := s.host(ctx, tcp, shards, addr)
+		if err != nil {
+			cancel(err)
+		}
+		hosted <- err
+	}
+	if job.Rank != 0 {
+		join()
+		return coord.Result{}, <-hosted
+	}
+	joined := make(chan struct{})
+	go func() { defer close(joined); join() }()
+	result, err := coordinator.Run(ctx)
+	// Give the members a moment to hang up first: a connection that is closed with
+	// bytes unread loses the bytes that are on the way to the other side.
+	settle := time.NewTimer(2 * time.Second)
+	defer settle.Stop()
+	select {
+	case <-joined:
+	case <-settle.C:
+	}
+	for coordinator.Connected() > 0 {
+		select {
+		case <-settle.C:
+			return result, err
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return result, err
+}
+
+// prepare checks what can be checked before anything listens.
+func (s *server) prepare() (err error) {
+	job := s.job
+	if s.plan, err = modes.Parse(job.Mode, job.Workers); err != nil {
+		return job.Invalid("mode", err)
+	}
+	s.plan.Shares = job.Shares
+	if err := s.plan.Validate(job.Workers); err != nil {
+		return job.Invalid("shares", err)
+	}
+	s.opt = optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule}
+	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
+		s.opt.Momentum = job.Momentum
+	}
+	if err := s.opt.Validate(); err != nil {
+		return job.Invalid("optimizer", err)
+	}
+	if s.rate, err = s.opt.Rate(); err != nil {
+		return job.Invalid("schedule", err)
+	}
+	if job.Resume == "" {
+		return nil
+	}
+	s.resume, err = openCheckpoint(job.Resume)
+	return err
+}
+
+// openCheckpoint opens dir, which is a checkpoint or a folder of them.
+func openCheckpoint(dir string) (*checkpoint.Checkpoint, error) {
+	if _, err := os.Stat(filepath.Join(dir, "manifest.json")); err == nil {
+		return checkpoint.Open(dir)
+	}
+	for _, d := range []string{dir, filepath.Join(dir, CheckpointsDir)} {
+		if c, _, err := checkpoint.Latest(d); err == nil {
+			return c, nil
+		}
+	}
+	return checkpoint.Open(dir) // for its error
+}
+
+// shards configures the hosting of shards.
+func (s *server) shards() ps.ServerConfig {
+	opts := map[int]*optim.Optimizer{} // by shard; NewRule and Load run one after the other
+	cfg := ps.ServerConfig{
+		Job: s.job.Name,
+		Log: s.log,
+		NewRule: func(i transport.ShardInfo) (ps.Rule, error) {
+			o, err := optim.New(s.opt, int(i.To-i.From))
+			if err != nil {
+				return nil, err
+			}
+			opts[i.Shard] = o
+			return &ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, nil
+		},
+		Save: s.saveShard,
+	}
+	if s.resume != nil {
+		cfg.Load = func(i transport.ShardInfo) ([]float32, int64, error) {
+			sh, err := s.resume.Shard(i.From, i.To)
+			if err != nil {
+				return nil, 0, err
+			}
+			st := optim.State{Name: sh.Optimizer, Steps: sh.Steps}
+			for _, slot := range sh.Slots {
+				st.Slots = append(st.Slots, optim.Slot(slot))
+			}
+			if err := opts[i.Shard].SetState(st); err != nil {
+				return nil, 0, err
+			}
+			return sh.Params, s.resume.Manifest().Version, nil
+		}
+	}
+	return cfg
+}
+
+// saveShard writes one shard's part of a checkpoint.
+func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
+	o := r.Rule.(*ps.Descent).Optimizer.(*optim.Optimizer)
+	st := o.State()
+	sh := checkpoint.Shard{
+		From: r.Shard.From, To: r.Shard.To, Version: r.Version,
+		Optimizer: st.Name, Steps: st.Steps, Params: r.Params,
+	}
+	for _, slot := range st.Slots {
+		sh.Slots = append(sh.Slots, checkpoint.Slot(slot))
+	}
+	file, err := checkpoint.WriteShard(s.checkpointDir(r.ID), r.Shard.Shard, sh)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(file)
+}
+
+func (s *server) checkpointDir(id string) string {
+	return filepath.Join(s.job.Out, CheckpointsDir, id)
+}
+
+// extra is what a manifest remembers beside its own fields.
+type extra struct {
+	Redo []coord.Span `json:"redo,omitempty"` // pieces of the sample stream behind the cursor that are to be done again
+}
+
+// saveManifest completes a checkpoint.
+func (s *server) saveManifest(c coord.Checkpoint) (string, error) {
+	dir := s.checkpointDir(c.ID)
+	more, err := json.Marshal(extra{c.Redo})
+	if err != nil {
+		return "", err
+	}
+	config, err := json.Marshal(s.job)
+	if err != nil {
+		return "", err
+	}
+	m := checkpoint.Manifest{
+		Job: s.job.Name, Model: c.Model, ModelHash: c.ModelHash, Created: time.Now().UTC().Format(time.RFC3339),
+		Params: c.Params, Layout: specs(c.Enrolment.Layout), BufferLayout: specs(c.Enrolment.Buffers),
+		Version: c.Version, Samples: c.Samples, Cursor: c.Cursor, Generation: s.generation(),
+		Config: config, Extra: more,
+	}
+	for i, part := range c.Parts {
+		var f checkpoint.ShardFile
+		if err := json.Unmarshal(part, &f); err != nil {
+			return "", fmt.Errorf("shard %d describes its file as %q: %w", i, part, err)
+		}
+		m.Shards = append(m.Shards, f)
+		m.Optimizer, m.Steps = f.Optimizer, f.Steps
+	}
+	if len(c.Buffers) > 0 {
+		f, err := checkpoint.WriteBuffers(dir, c.Buffers)
+		if err != nil {
+			return "", err
+		}
+		m.Buffers = &f
+	}
+	return dir, checkpoint.WriteManifest(dir, m)
+}
+
+func specs(ts []coord.Tensor) []checkpoint.TensorSpec {
+	out := make([]checkpoint.TensorSpec, len(ts))
+	for i, t := range ts {
+		out[i] = checkpoint.TensorSpec(t)
+	}
+	return out
+}
+
+// generation counts the lives of the job.
+func (s *server) generation() int64 {
+	if s.resume != nil {
+		return s.resume.Manifest().Generation + 1
+	}
+	return 1
+}
+
+// coordinator makes the coordinator of rank 0, with its run log.
+func (s *server) coordinator() (*coord.Coordinator, error) {
+	job := s.job
+	config, err := json.Marshal(job)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(job.Out, 0o777); err != nil {
+		return nil, job.Invalid("out", err)
+	}
+	path := filepath.Join(job.Out, RunLogName)
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, job.Invalid("out", err)
+	}
+	var notes []string
+	for _, spec := range job.Slow {
+		notes = append(notes, "straggler injection: --slow "+spec+" by "+job.StragglerBy)
+	}
+	if job.StragglerTrace != "" {
+		notes = append(notes, "straggler injection: --straggler-trace "+job.StragglerTrace+" by "+job.StragglerBy)
+	}
+	cfg := coord.Config{
+		Job: job.Name, Workers: job.Workers, Servers: job.Servers,
+		Plan: s.plan, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0,
+		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
+		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
+		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter,
+		Save: s.saveManifest, Name: checkpoint.Name, Generation: s.generation(),
+		Settings: config, Notes: notes, Program: Program,
+		Result: coord.Result{Arch: "ps", Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
+		RunLog: coord.NewRunLog(file), Log: s.log,
+	}
+	if s.resume != nil {
+		m := s.resume.Manifest()
+		var more extra
+		if len(m.Extra) > 0 {
+			if err := json.Unmarshal(m.Extra, &more); err != nil {
+				return nil, job.Invalid("resume", fmt.Errorf("extra of the manifest: %w", err))
+			}
+		}
+		cfg.Resume = coord.Progress{Version: m.Version, Samples: m.Samples, Cursor: m.Cursor, Redo: more.Redo}
+		cfg.ResumeHash = m.ModelHash
+	}
+	return coord.New(cfg)
+}
+
+// host joins the coordinator and hosts what it assigns.
+func (s *server) host(ctx context.Context, tcp *transport.TCP, shards *ps.Server, addr string) error {
+	job := s.job
+	to := job.Coordinator
+	if job.Rank == 0 {
+		to = reachable(addr)
+	}
+	member, err := coord.Join(ctx, coord.MemberConfig{
+		Network: tcp, Addr: to, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: s.log,
+		Hello: transport.Hello{
+			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: job.Name, Token: string(job.Token),
+			Version: Program, Host: hostname(), Rank: job.Rank, Shards: job.Shards, Addr: s.advertise(addr, to),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer member.Close()
+	assign, err := member.Assignment(ctx, job.JoinTimeout)
+	if err != nil {
+		return err
+	}
+	if len(assign.Shards) > 0 {
+		s.log.Info("hosting", "shards", len(assign.Shards), "of", assign.Of, "parameters", assign.Params)
+	}
+	return shards.Run(ctx, member.Conn, assign)
+}
+
+// advertise is the address under which workers reach this process. Without
+// --advertise it is that of the interface that leads to the coordinator.
+func (s *server) advertise(addr, coordinator string) string {
+	if s.job.Advertise != "" {
+		return s.job.Advertise
+	}
+	host, port, err := gonet.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := gonet.ParseIP(host); ip != nil && !ip.IsUnspecified() {
+		return addr
+	}
+	if s.job.Rank == 0 {
+		return ":" + port // workers put the coordinator's host before it
+	}
+	if c, err := gonet.Dial("udp", coordinator); err == nil { // sends nothing: asks the routing table
+		defer c.Close()
+		if local, _, err := gonet.SplitHostPort(c.LocalAddr().String()); err == nil {
+			return gonet.JoinHostPort(local, port)
+		}
+	}
+	return gonet.JoinHostPort(hostname(), port)
+}
+
+// reachable is a listening address as this machine itself reaches it.
+func reachable(addr string) string {
+	host, port, err := gonet.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := gonet.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return gonet.JoinHostPort("127.0.0.1", port)
+	}
+	return addr
+}

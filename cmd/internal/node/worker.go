@@ -1,0 +1,405 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	gonet "net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"star"
+	"star/cmd/internal/inject"
+	"star/cmd/internal/settings"
+	"star/coord"
+	"star/ps"
+	"star/train"
+	"star/train/data"
+	"star/train/kernel"
+	"star/train/net"
+	"star/transport"
+)
+
+// NaNError says that a gradient was not finite.
+type NaNError struct {
+	Worker int
+	Step   int64
+	Loss   float64
+	Tensor string // where the first such element lies; empty: only the loss
+	Index  int
+	Value  float32
+}
+
+func (e *NaNError) Error() string {
+	if e.Tensor == "" {
+		return fmt.Sprintf("the loss of worker %d is %v at step %d: lower --lr, or --on-nan=skip", e.Worker, e.Loss, e.Step)
+	}
+	return fmt.Sprintf("the gradient of worker %d is %v at step %d, in element %d of %s: lower --lr, give --clip, or --on-nan=skip",
+		e.Worker, e.Value, e.Step, e.Index, e.Tensor)
+}
+
+// ExitCode is that of a job that diverged.
+func (e *NaNError) ExitCode() int { return ExitDiverged }
+
+// worker is one star-worker process.
+type worker struct {
+	job    *settings.Job
+	log    *slog.Logger
+	model  train.Model
+	grad   []float32
+	test   data.Dataset
+	loader *data.Loader
+	member *coord.Member
+	link   *ps.Link
+	inject *inject.Injector
+	rank   int
+	step   int64
+	cpu    time.Duration
+	sent   int64 // bytes of the link so far
+	got    int64
+
+	batch   train.Batch // of the evaluation
+	indices []int
+}
+
+// Work joins the job and trains until it is over. A nil error means that the
+// coordinator said so.
+func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
+	threads(job.Threads)
+	trainSet, testSet, err := data.Open(job.Dataset, data.Options{})
+	if err != nil {
+		if errors.Is(err, data.ErrSpec) {
+			return job.Invalid("dataset", err)
+		}
+		return err
+	}
+	spec, err := net.Parse(job.Model)
+	if err != nil {
+		return job.Invalid("model", err)
+	}
+	spec.Input, spec.Batch, spec.Seed = trainSet.Input(), job.Batch, job.Seed
+	hash, err := net.Hash(spec)
+	if err != nil {
+		return job.Invalid("model", err)
+	}
+	describe, err := net.Describe(spec)
+	if err != nil {
+		return job.Invalid("model", err)
+	}
+	slows, trace, err := handicaps(job)
+	if err != nil {
+		return err
+	}
+	model, err := net.Build(spec)
+	if err != nil {
+		return job.Invalid("model", err)
+	}
+	defer model.Close()
+
+	tcp, err := network(job, log)
+	if err != nil {
+		return err
+	}
+	hello := transport.Hello{
+		Service: transport.ServiceCoord, Role: transport.RoleWorker,
+		Job: job.Name, Token: string(job.Token), Version: Program, Host: hostname(), Rank: job.Rank,
+		Model: describe, ModelHash: hash,
+		Params: int64(len(model.Params())), Buffers: int64(len(model.Buffers())),
+	}
+	member, err := coord.Join(ctx, coord.MemberConfig{
+		Network: tcp, Addr: job.Coordinator, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: log,
+		Enrol: &coord.Enrolment{
+			Layout: tensors(model.Layout()), Buffers: tensors(model.BufferLayout()),
+			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Tests: int64(testSet.Len()),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer member.Close()
+	member.Beat()
+	rank := member.Welcome.Rank
+	log = log.With("rank", rank)
+
+	in, err := inject.New(inject.Config{
+		Worker: star.Worker(rank), Workers: member.Welcome.Workers, Slows: slows, Trace: trace, By: inject.By(job.StragglerBy),
+	})
+	if err != nil {
+		return job.Invalid("slow", err)
+	}
+	if in.Active() {
+		log.Warn("straggler injection", "what", in.String(), "by", job.StragglerBy)
+	}
+	undo, err := in.Start(os.Getpid(), 1, job.Coordinator)
+	if err != nil {
+		return job.Invalid("straggler-by", err)
+	}
+	defer func() {
+		if err := undo(); err != nil {
+			log.Error("a limit of the straggler injection is still there", "err", err)
+		}
+	}()
+
+	// A signal, or the end of the caller, says good-bye and ends every wait.
+	stop := context.AfterFunc(ctx, func() {
+		member.Leave(ExitCode(context.Cause(ctx)), context.Cause(ctx).Error())
+		member.Close()
+	})
+	defer stop()
+
+	w := &worker{
+		job: job, log: log, model: model, test: testSet, member: member, inject: in, rank: rank,
+		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}),
+		grad:   gradient(model),
+	}
+	defer w.loader.Close()
+	if len(member.Welcome.Shards) > 0 {
+		hello.Service, hello.Rank = transport.ServiceShard, rank
+		w.link, err = ps.Dial(ctx, ps.LinkConfig{
+			Network: tcp, Shards: shardAddrs(member.Welcome.Shards, job.Coordinator), Hello: hello, Params: model.Params(), JoinTimeout: job.JoinTimeout,
+		})
+		if err != nil {
+			return err
+		}
+		defer w.link.Close()
+		if member.Welcome.Seed {
+			if err := w.link.Init(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if err := coord.Say(member, transport.Joined{Worker: star.Worker(rank)}, nil); err != nil {
+		return err
+	}
+	log.Info("joined", "model", describe, "data", trainSet.Name(), "gemm", kernel.Name())
+	err = w.train(ctx)
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if err != nil {
+		var nan *NaNError
+		if errors.As(err, &nan) {
+			member.Leave(ExitDiverged, err.Error())
+		}
+		return err
+	}
+	log.Info("finished", "steps", w.step)
+	return nil
+}
+
+// handicaps reads what --slow and --straggler-trace say. Every worker reads all
+// of it, so that a slip is found before the job begins.
+func handicaps(job *settings.Job) ([]inject.Slow, *inject.Trace, error) {
+	var slows []inject.Slow
+	for _, text := range job.Slow {
+		s, err := inject.Parse(text)
+		if err != nil {
+			return nil, nil, job.Invalid("slow", err)
+		}
+		slows = append(slows, s)
+	}
+	if job.StragglerTrace == "" {
+		return slows, nil, nil
+	}
+	trace, err := inject.OpenTrace(job.StragglerTrace)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--straggler-trace: %w", err)
+	}
+	return slows, trace, nil
+}
+
+// shardAddrs puts the coordinator's host before addresses that have none: those of
+// shards in the coordinator's own process, when it listens on every interface.
+func shardAddrs(shards []transport.ShardInfo, coordinator string) []transport.ShardInfo {
+	host, _, err := gonet.SplitHostPort(coordinator)
+	if err != nil {
+		return shards
+	}
+	out := slices.Clone(shards)
+	for i := range out {
+		if port, ok := strings.CutPrefix(out[i].Addr, ":"); ok {
+			out[i].Addr = gonet.JoinHostPort(host, port)
+		}
+	}
+	return out
+}
+
+// gradient is the model's own gradient vector, if it has one that it fills
+// without a copy.
+func gradient(m train.Model) []float32 {
+	if g, ok := m.(interface{ Gradient() []float32 }); ok {
+		return g.Gradient()
+	}
+	return make([]float32, len(m.Params()))
+}
+
+func tensors(specs []train.TensorSpec) []coord.Tensor {
+	out := make([]coord.Tensor, len(specs))
+	for i, s := range specs {
+		out[i] = coord.Tensor(s)
+	}
+	return out
+}
+
+// train is the life of a worker: wait for a release, take the parameters, compute,
+// push, arrive.
+func (w *worker) train(ctx context.Context) error {
+	w.cpu = processTime()
+	pushed := time.Now()
+	for {
+		rel, err := w.member.Next()
+		if err != nil {
+			return err
+		}
+		released := time.Now()
+		if rel.Action == transport.Stop {
+			return nil
+		}
+		if w.link != nil {
+			if rel.Pull {
+				_, err = w.link.Pull(ctx, rel.Version)
+			} else {
+				_, err = w.link.Wait(ctx, rel.Version)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		rec := star.Record{
+			Worker: star.Worker(w.rank), Step: w.step, Basis: rel.Version,
+			Wait: released.Sub(pushed), Pull: time.Since(released),
+		}
+		if rel.Action != transport.Continue {
+			if err := w.evaluate(ctx, rel); err != nil {
+				return err
+			}
+		}
+		if rel.Action == transport.Finish {
+			continue
+		}
+		if err := w.iterate(ctx, rel, &rec); err != nil {
+			return err
+		}
+		pushed = time.Now()
+	}
+}
+
+// iterate computes one gradient and hands it over.
+func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.Record) error {
+	start := time.Now()
+	batch, err := w.loader.Next(rel.Start, rel.Count)
+	if err != nil {
+		return err
+	}
+	loaded, at := time.Now(), w.member.Elapsed()
+	rec.Load, rec.Samples = loaded.Sub(start), rel.Count
+	loss, err := w.model.Grad(ctx, w.grad, batch)
+	if err != nil {
+		return fmt.Errorf("step %d: %w", w.step, err)
+	}
+	rec.Loss = loss
+	if err := w.check(rec); err != nil {
+		return err
+	}
+	if rec.Injected = w.inject.Delay(w.step, at, time.Since(loaded)); rec.Injected > 0 {
+		if !sleep(ctx, rec.Injected) {
+			return context.Cause(ctx)
+		}
+	}
+	computed := time.Now()
+	rec.Compute = computed.Sub(loaded)
+	rec.At = w.member.Elapsed()
+	if w.link != nil {
+		if err := w.link.Push(ctx, w.step, rec.Basis, rec.Samples, w.grad); err != nil {
+			return err
+		}
+		sent, got := w.link.Traffic()
+		rec.NetOut, rec.NetIn = float64(sent-w.sent), float64(got-w.got)
+		w.sent, w.got = sent, got
+	}
+	rec.Push = time.Since(computed)
+	cpu := processTime()
+	if it := rec.Iteration(); it > 0 {
+		rec.CPU = (cpu - w.cpu).Seconds() / it.Seconds()
+	}
+	w.cpu = cpu
+	w.step++
+	return coord.Say(w.member, transport.Arrive{Record: *rec}, nil)
+}
+
+// check looks for what is not finite, and takes the norm on the way.
+func (w *worker) check(rec *star.Record) error {
+	var bad int
+	rec.Norm2, bad = kernel.FiniteSumSq(w.grad)
+	if bad < 0 && !math.IsNaN(rec.Loss) && !math.IsInf(rec.Loss, 0) {
+		return nil
+	}
+	e := &NaNError{Worker: w.rank, Step: w.step, Loss: rec.Loss}
+	if bad >= 0 {
+		e.Value = w.grad[bad]
+		for _, t := range w.model.Layout() {
+			if bad >= t.Offset && bad < t.Offset+t.Len() {
+				e.Tensor, e.Index = t.Name, bad-t.Offset
+			}
+		}
+	}
+	if w.job.OnNaN != "skip" {
+		return e
+	}
+	w.log.Warn("skipped a gradient", "reason", e)
+	clear(w.grad) // it arrives, and changes nothing
+	rec.Loss, rec.Norm2 = math.NaN(), math.NaN()
+	return nil
+}
+
+// evaluate runs this worker's part of the test set with the parameters it has and
+// the average of everybody's buffers.
+func (w *worker) evaluate(ctx context.Context, rel transport.Release) error {
+	begun := time.Now()
+	own := w.model.Buffers()
+	if len(own) > 0 {
+		kept := append([]float32(nil), own...)
+		if err := w.member.Average(rel.Eval, own); err != nil {
+			return err
+		}
+		defer copy(own, kept)
+	}
+	n := int64(w.test.Len())
+	from, to := int(rel.From*n/10_000), int(rel.To*n/10_000)
+	out := transport.EvalResult{Worker: star.Worker(w.rank), Eval: rel.Eval, Version: rel.Version}
+	for from < to {
+		k := min(to-from, max(w.job.Batch, 64))
+		w.indices = w.indices[:0]
+		for i := range k {
+			w.indices = append(w.indices, from+i)
+		}
+		if err := w.test.Fill(&w.batch, w.indices); err != nil {
+			return err
+		}
+		r, err := w.model.Eval(ctx, w.batch)
+		if err != nil {
+			return err
+		}
+		out.LossSum += r.LossSum
+		out.Correct += int64(r.Correct)
+		out.Count += int64(r.Count)
+		from += k
+	}
+	out.Took = time.Since(begun)
+	return coord.Say(w.member, out, nil)
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

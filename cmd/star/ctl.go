@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/coord"
+	"star/transport"
+)
+
+// control is a connection of a tool to a coordinator.
+type control struct {
+	conn transport.Conn
+	addr string
+}
+
+// reach says Hello to the coordinator as a tool.
+func reach(ctx context.Context, network transport.Network, job, addr, token string, timeout time.Duration) (*control, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, _, _, err := transport.Open(ctx, network, addr, transport.Hello{
+		Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Token: token, Version: node.Program, Rank: -1,
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &control{conn, addr}, nil
+}
+
+// ask sends one command and decodes the answer into v.
+func (c *control) ask(timeout time.Duration, v any, args ...string) error {
+	deadline := time.Now().Add(timeout)
+	c.conn.SetWriteDeadline(deadline)
+	c.conn.SetReadDeadline(deadline)
+	if err := transport.Send(c.conn, transport.Control{Args: args}, nil); err != nil {
+		return err
+	}
+	f, err := c.conn.Recv()
+	if err != nil {
+		return err
+	}
+	if f.Kind != transport.KindReply {
+		return fmt.Errorf("the coordinator at %s answered with %v instead of a reply", c.addr, f.Kind)
+	}
+	m, err := transport.ParseReply(f.Header)
+	if err != nil {
+		return err
+	}
+	body, err := transport.ReadAll(c.conn, f)
+	if err != nil {
+		return err
+	}
+	if m.Err != "" {
+		return errors.New(m.Err)
+	}
+	return json.Unmarshal(body, v)
+}
+
+func ctlCommand() *cobra.Command {
+	var addr, token, job string
+	var asJSON bool
+	var timeout time.Duration
+	set := new(settings.Set)
+	settings.Var(set, &addr, "coordinator", "127.0.0.1:7070", "address of the job's coordinator, host:port")
+	var secret settings.Secret
+	settings.Var(set, &secret, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
+	settings.Var(set, &job, "job", "star", "name of the job")
+	settings.Var(set, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
+	settings.Var(set, &asJSON, "json", false, "the answer as JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "ctl {status | mode PLAN | checkpoint | stop}",
+		Short: "Ask or change a running job",
+		Long: `Talks to the coordinator of a running job.
+
+  star ctl status            who does what
+  star ctl mode x=3          change the mode: ssgd, asgd, x=K, groups=0,1/2,3, backup=B
+  star ctl checkpoint        save now
+  star ctl stop              finish the batches that are out, evaluate, save, end`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := set.Resolve(settings.Sources{Environ: environ()}); err != nil {
+				return err
+			}
+			if set.PrintWanted() {
+				return set.Print(cmd.OutOrStdout())
+			}
+			if len(args) == 0 {
+				return &settings.UsageError{Msg: "star ctl: no command; one of: status, mode PLAN, checkpoint, stop"}
+			}
+			token = string(secret)
+			c, err := reach(cmd.Context(), transport.NewTCP(transport.Config{Token: token}), job, addr, token, timeout)
+			if err != nil {
+				return err
+			}
+			defer c.conn.Close()
+			var answer json.RawMessage
+			if err := c.ask(timeout, &answer, args...); err != nil {
+				return err
+			}
+			return printAnswer(cmd.OutOrStdout(), args, answer, asJSON)
+		},
+	}
+	set.Bind(cmd)
+	return cmd
+}
+
+func printAnswer(w io.Writer, args []string, answer json.RawMessage, asJSON bool) error {
+	if asJSON {
+		_, err := fmt.Fprintf(w, "%s\n", answer)
+		return err
+	}
+	switch args[0] {
+	case "status":
+		var s coord.Status
+		if err := json.Unmarshal(answer, &s); err != nil {
+			return err
+		}
+		_, err := io.WriteString(w, strings.Join(table(s, 100), "\n")+"\n")
+		return err
+	case "mode":
+		var m struct {
+			From, To string
+			Version  int64
+		}
+		if err := json.Unmarshal(answer, &m); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(w, "%s → %s at version %d\n", m.From, m.To, m.Version)
+		return err
+	}
+	_, err := fmt.Fprintf(w, "ok %s\n", answer)
+	return err
+}

@@ -1,0 +1,35 @@
+// Star launches jobs on one machine, talks to running ones, and carries the tools:
+// star run, star ctl, star doctor, star bench. star ps and star worker are the
+// daemons star-ps and star-worker.
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/daemon"
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+)
+
+func main() { daemon.Main(root()) }
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "star",
+		Short:   "Train on machines that are not perfectly even",
+		Version: node.Program[len("star "):],
+		Long: `star trains one model with many workers, some of which are slower than others.
+
+  star run                       a whole job on this machine: 2 parameter servers, 4 workers, one of them slow
+  star run --slow 2:3x --mode asgd
+  star ctl mode x=3              change the mode of a running job
+  star doctor                    what would go wrong here, and what to do about it
+  star bench ps                  how fast gradients and parameters travel`,
+		Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.SetFlagErrorFunc(settings.FlagError)
+	cmd.AddCommand(runCommand(), ctlCommand(), daemon.Server("ps"), daemon.Worker("worker"))
+	cmd.CompletionOptions.HiddenDefaultCmd = true
+	return cmd
+}

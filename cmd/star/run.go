@@ -1,0 +1,408 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/daemon"
+	"star/cmd/internal/inject"
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/coord"
+	"star/transport"
+)
+
+// environ is the environment of this process; tests replace it.
+var environ = os.Environ
+
+func runCommand() *cobra.Command {
+	job := new(settings.Job)
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run a whole job on this machine",
+		Long: `Starts parameter servers and workers as processes of this machine, shows what they do, and ends when the
+job is over. Without flags: LeNet on generated digits, 2 shards, 4 workers, the last one slowed 3x.
+
+The processes talk TCP over loopback, as they would between hosts. --slow none runs without a straggler.`,
+		Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			warnings, err := job.Load(environ())
+			if err != nil {
+				return err
+			}
+			demo := !job.Config.IsSet("slow") && !job.Config.IsSet("straggler-trace") && job.Workers > 1
+			if demo {
+				job.Slow = []string{fmt.Sprintf("%d:3x", job.Workers-1)}
+			}
+			if slices.Equal(job.Slow, []string{"none"}) {
+				job.Slow = nil
+			}
+			if job.Config.PrintWanted() {
+				return job.Print(cmd.OutOrStdout())
+			}
+			if err := job.Validate(); err != nil {
+				return err
+			}
+			if err := node.Check(job); err != nil {
+				return err
+			}
+			r := &launch{job: job, out: cmd.OutOrStdout(), screen: newScreen(job)}
+			for _, w := range warnings {
+				r.screen.say("run", w)
+			}
+			if demo {
+				r.screen.say("run", fmt.Sprintf("worker %d is slowed 3x, so that there is a straggler; --slow none leaves it alone", job.Workers-1))
+			}
+			ctx, cancel := node.Signals(context.Background())
+			defer cancel()
+			return r.run(ctx)
+		},
+	}
+	job.Bind(cmd, settings.ForRun)
+	return cmd
+}
+
+// launch is one star run: its children and what is shown of them.
+type launch struct {
+	job    *settings.Job
+	out    io.Writer
+	screen *screen
+	addr   string // of the coordinator
+
+	result bytes.Buffer // standard output of the first server
+	pipes  sync.WaitGroup
+}
+
+// child is one process of the job.
+type child struct {
+	name string
+	role string
+	rank int
+	cmd  *exec.Cmd
+}
+
+// exit is the end of a child.
+type exit struct {
+	*child
+	err error
+}
+
+// code is the exit code of a child that has ended; a signal counts as in a shell.
+func (e exit) code() int {
+	var x *exec.ExitError
+	switch {
+	case e.err == nil:
+		return 0
+	case !errors.As(e.err, &x):
+		return node.ExitFailure
+	}
+	if s, ok := x.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return x.ExitCode()
+}
+
+// childError is the failure of a child that ends the job.
+type childError struct {
+	name string
+	code int
+}
+
+func (e *childError) Error() string {
+	return fmt.Sprintf("%s ended with exit code %d; its last lines are above", e.name, e.code)
+}
+func (e *childError) ExitCode() int { return e.code }
+
+// grace is how long children may take to leave before they are killed.
+const grace = 8 * time.Second
+
+func (r *launch) run(ctx context.Context) (err error) {
+	if err := r.address(); err != nil {
+		return err
+	}
+	servers := max(r.job.Shards, 1)
+	children := make([]*child, 0, servers+r.job.Workers)
+	for i := range servers {
+		children = append(children, r.child("ps", i, servers))
+	}
+	for i := range r.job.Workers {
+		children = append(children, r.child("worker", i, servers))
+	}
+
+	ended := make(chan exit, len(children))
+	over := make(chan struct{})
+	defer close(over)
+	started := make(chan error, 1)
+	go func() {
+		// Children are told when the thread that started them dies: it must live.
+		runtime.LockOSThread()
+		for _, c := range children {
+			if err := r.start(c, ended); err != nil {
+				started <- fmt.Errorf("start %s: %w", c.name, err)
+				return
+			}
+		}
+		started <- nil
+		<-over
+	}()
+	err = <-started
+	defer r.screen.close()
+	watch, unwatch := context.WithCancel(ctx)
+	defer unwatch()
+	if err == nil {
+		go r.watch(watch)
+		err = r.wait(ctx, children, ended)
+	} else {
+		r.end(children, ended, syscall.SIGTERM)
+	}
+	unwatch()
+	r.pipes.Wait()
+	r.screen.close()
+	return r.report(err)
+}
+
+// address finds the port of the coordinator.
+func (r *launch) address() error {
+	l, err := net.Listen("tcp", r.job.Listen)
+	if err != nil {
+		return r.job.Invalid("listen", fmt.Errorf("%w; --listen 127.0.0.1:0 takes a free port", err))
+	}
+	r.addr = l.Addr().String()
+	return l.Close()
+}
+
+// child makes the command of one process. Its settings travel in the environment.
+func (r *launch) child(role string, rank, servers int) *child {
+	c := &child{name: fmt.Sprintf("%s %d", role, rank), role: role, rank: rank}
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	c.cmd = exec.Command(self, role)
+	var env []string
+	for _, e := range environ() {
+		if !strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, "STAR_DATA=") {
+			env = append(env, e)
+		}
+	}
+	env = append(env, r.job.Config.Environ("listen", "advertise", "coordinator", "rank", "servers", "shards", "http", "json",
+		"log-format", "progress", "slow")...)
+	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
+	host, _, _ := net.SplitHostPort(r.addr)
+	set("coordinator", r.addr)
+	set("rank", fmt.Sprint(rank))
+	set("servers", fmt.Sprint(servers))
+	set("http", settings.Off)
+	set("log-format", r.screen.format())
+	if len(r.job.Slow) > 0 {
+		set("slow", strings.Join(r.job.Slow, ","))
+	}
+	if role == "ps" {
+		set("shards", "1")
+		if rank == 0 {
+			set("listen", r.addr)
+			set("json", "true")
+			if r.job.HTTP != settings.Off {
+				set("http", r.job.HTTP)
+			}
+		} else {
+			set("listen", net.JoinHostPort(host, "0"))
+		}
+	}
+	c.cmd.Env = env
+	c.cmd.SysProcAttr = processAttributes()
+	return c
+}
+
+func (r *launch) start(c *child, ended chan<- exit) error {
+	stderr, err := c.cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if c.role == "ps" && c.rank == 0 {
+		c.cmd.Stdout = &r.result
+	}
+	if err := c.cmd.Start(); err != nil {
+		return err
+	}
+	read := make(chan struct{})
+	r.pipes.Go(func() {
+		defer close(read)
+		lines := bufio.NewReader(stderr)
+		for {
+			line, err := lines.ReadString('\n')
+			if line = strings.TrimRight(line, "\n"); line != "" {
+				r.screen.say(c.name, line)
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	r.stops(c)
+	go func() {
+		<-read // Wait closes the pipe
+		ended <- exit{c, c.cmd.Wait()}
+	}()
+	return nil
+}
+
+// stops stops and continues a child, where --slow R:stop=… says so: a process
+// cannot wake itself.
+func (r *launch) stops(c *child) {
+	for _, text := range r.job.Slow {
+		s, err := inject.Parse(text)
+		if err == nil && s.Kind == inject.Stop && c.role == "worker" && int(s.Worker) == c.rank {
+			go func() {
+				if err := inject.Stopper(context.Background(), c.cmd.Process, s); err != nil {
+					r.screen.say("run", err.Error())
+				}
+			}()
+		}
+	}
+}
+
+// wait returns when every child has ended.
+func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) error {
+	left := len(children)
+	done := ctx.Done()
+	var kill <-chan time.Time
+	var failed error
+	stop := func(sig syscall.Signal) {
+		if kill == nil {
+			signal(children, sig)
+			kill = time.After(grace)
+		}
+	}
+	for left > 0 {
+		select {
+		case e := <-ended:
+			left--
+			switch {
+			case e.role == "ps" && e.code() != 0:
+				if failed == nil || e.rank == 0 {
+					failed = &childError{e.name, e.code()}
+				}
+				stop(syscall.SIGTERM)
+			case e.role == "ps" && e.rank == 0:
+				if kill == nil { // over; nobody else needs long
+					kill = time.After(grace)
+				}
+			case e.code() != 0 && kill == nil && !r.screen.training():
+				failed = &childError{e.name, e.code()} // it will never join
+				stop(syscall.SIGTERM)
+			case e.code() != 0 && kill == nil:
+				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
+			}
+		case <-done:
+			done = nil
+			var s *node.SignalError
+			sig := syscall.SIGTERM
+			if errors.As(context.Cause(ctx), &s) {
+				sig, _ = s.Signal.(syscall.Signal)
+			}
+			r.screen.say("run", fmt.Sprintf("%v: telling %d processes", sig, left))
+			failed = context.Cause(ctx)
+			stop(sig)
+		case <-kill:
+			signal(children, syscall.SIGKILL)
+			kill = time.After(time.Hour) // nothing survives SIGKILL
+		}
+	}
+	return failed
+}
+
+// end ends children that were started although others could not be.
+func (r *launch) end(children []*child, ended chan exit, sig syscall.Signal) {
+	signal(children, sig)
+	kill := time.After(grace)
+	for _, c := range children {
+		if c.cmd.Process == nil {
+			continue
+		}
+		select {
+		case <-ended:
+		case <-kill:
+			signal(children, syscall.SIGKILL)
+			<-ended
+		}
+	}
+}
+
+func signal(children []*child, sig syscall.Signal) {
+	for _, c := range children {
+		if c.cmd.Process != nil {
+			c.cmd.Process.Signal(sig) // an error means that it has ended
+		}
+	}
+}
+
+// watch asks the coordinator how things are, and shows it.
+func (r *launch) watch(ctx context.Context) {
+	tcp := transport.NewTCP(transport.Config{Token: string(r.job.Token)})
+	if r.job.TLS() {
+		t, err := transport.TLSConfig(r.job.TLSCert, r.job.TLSKey, r.job.TLSCA)
+		if err != nil {
+			return // the children say it
+		}
+		tcp.TLS = t
+	}
+	var c *control
+	for {
+		var err error
+		if c, err = reach(ctx, tcp, r.job.Name, r.addr, string(r.job.Token), 5*time.Second); err == nil {
+			break
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
+	defer c.conn.Close()
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var s coord.Status
+		if err := c.ask(5*time.Second, &s, "status"); err != nil {
+			return // the job is over, or the coordinator gone: its end says more
+		}
+		r.screen.show(s)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// report prints the result that the first server left.
+func (r *launch) report(failed error) error {
+	var result coord.Result
+	if err := json.Unmarshal(r.result.Bytes(), &result); err != nil {
+		if failed == nil {
+			failed = errors.New("the coordinator ended without a result")
+		}
+		return failed
+	}
+	if err := daemon.Report(r.out, result, r.job.JSON); failed == nil {
+		failed = err
+	}
+	return failed
+}

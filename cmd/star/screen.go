@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"star/cmd/internal/settings"
+	"star/coord"
+)
+
+// screen is what star run shows on standard error: on a terminal a live table under
+// the children's lines, elsewhere a plain line now and then.
+type screen struct {
+	w     io.Writer
+	fd    int
+	live  bool
+	plain bool
+	json  bool
+	every time.Duration // between plain lines
+
+	mu     sync.Mutex
+	drawn  []string
+	phase  string
+	last   time.Time
+	closed bool
+}
+
+func newScreen(job *settings.Job) *screen {
+	fd := int(os.Stderr.Fd())
+	tty := term.IsTerminal(fd) && os.Getenv("TERM") != "dumb"
+	return &screen{
+		w: os.Stderr, fd: fd, every: 5 * time.Second,
+		live:  job.Progress == "auto" && tty,
+		plain: job.Progress == "plain" || job.Progress == "auto" && !tty,
+		json:  job.LogFormat == "json",
+	}
+}
+
+// format is the log format of the children.
+func (s *screen) format() string {
+	if s.json {
+		return "json"
+	}
+	return "text"
+}
+
+// say prints a line of a child, or of star run itself. JSON lines stay as they are.
+func (s *screen) say(who, line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	if s.json && strings.HasPrefix(line, "{") {
+		fmt.Fprintln(s.w, line)
+	} else {
+		fmt.Fprintf(s.w, "%-8s | %s\n", who, line)
+	}
+	s.draw()
+}
+
+// show takes in the state of the job.
+func (s *screen) show(st coord.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phase = st.Phase
+	if s.closed {
+		return
+	}
+	if s.live {
+		width := 100
+		if w, _, err := term.GetSize(s.fd); err == nil && w > 20 {
+			width = w
+		}
+		s.erase()
+		s.drawn = table(st, width)
+		s.draw()
+		return
+	}
+	if !s.plain || time.Since(s.last) < s.every {
+		return
+	}
+	s.last = time.Now()
+	if st.Phase == "joining" {
+		fmt.Fprintf(s.w, "%-8s | waiting for %s\n", "run", st.Waiting)
+		return
+	}
+	var slowest, fastest coord.WorkerStatus
+	for i, w := range st.Workers {
+		if i == 0 || w.Compute > slowest.Compute {
+			slowest = w
+		}
+		if i == 0 || w.Compute < fastest.Compute {
+			fastest = w
+		}
+	}
+	fmt.Fprintf(s.w, "%-8s | %s  mode %s  v%d  %s  compute %s (worker %d) to %s (worker %d)\n", "run", st.Phase, st.Mode, st.Version,
+		progress(st), seconds(fastest.Compute), fastest.Worker, seconds(slowest.Compute), slowest.Worker)
+}
+
+// training reports whether the job has begun.
+func (s *screen) training() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.phase != "" && s.phase != "joining"
+}
+
+// close removes the table: the summary follows.
+func (s *screen) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	s.drawn, s.closed = nil, true
+}
+
+// erase goes up over what was drawn and clears it.
+func (s *screen) erase() {
+	if n := len(s.drawn); n > 0 && s.live {
+		fmt.Fprintf(s.w, "\x1b[%dA\x1b[J", n)
+	}
+}
+
+func (s *screen) draw() {
+	if !s.live || len(s.drawn) == 0 {
+		return
+	}
+	io.WriteString(s.w, strings.Join(s.drawn, "\n")+"\n")
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"star/coord"
+)
+
+// table draws the state of a job in lines of at most width columns.
+func table(s coord.Status, width int) []string {
+	var out []string
+	line := func(format string, a ...any) { out = append(out, cut(fmt.Sprintf(format, a...), width)) }
+	if s.Phase == "joining" {
+		line("%s  waiting for %s", s.Phase, s.Waiting)
+		return out
+	}
+	head := fmt.Sprintf("%s  mode %s  v%d  %s", s.Phase, s.Mode, s.Version, progress(s))
+	if s.TestAcc > 0 {
+		head += fmt.Sprintf("  test %.2f %%", 100*s.TestAcc)
+	}
+	line("%s", head)
+	line("  worker  state       step  iteration    compute       wait  samples/s  behind")
+	for _, w := range s.Workers {
+		line("  %6d  %-9s %6d  %9s  %9s  %9s  %9.0f  %6d", w.Worker, w.State, w.Step,
+			seconds(w.Iteration), seconds(w.Compute), seconds(w.Wait), w.Rate, w.Stale)
+	}
+	return out
+}
+
+// progress is how far the job is, on one line.
+func progress(s coord.Status) string {
+	done := 100 * float64(s.Samples) / float64(max(s.Limit, 1))
+	text := fmt.Sprintf("epoch %.2f  %3.0f %%  %.0f samples/s  loss %.4f",
+		float64(s.Samples)/float64(max(s.EpochSize, 1)), done, s.Rate, s.Loss)
+	if s.Rate > 0 && s.Phase == "training" {
+		left := time.Duration(float64(s.Limit-s.Samples) / s.Rate * float64(time.Second))
+		text += "  " + left.Round(time.Second).String() + " left"
+	}
+	return text
+}
+
+func seconds(s float64) string {
+	switch d := time.Duration(s * float64(time.Second)); {
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= time.Millisecond:
+		return fmt.Sprintf("%.1fms", s*1e3)
+	case d > 0:
+		return fmt.Sprintf("%.0fµs", s*1e6)
+	}
+	return "-"
+}
+
+// cut shortens s to width columns. All that we print is one column wide.
+func cut(s string, width int) string {
+	r := []rune(s)
+	if width < 1 || len(r) <= width {
+		return s
+	}
+	return strings.TrimRight(string(r[:width-1]), " ") + "…"
+}
