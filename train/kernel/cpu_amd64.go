@@ -36,7 +36,3 @@ func gemmNative(transA, transB bool, m, n, k int, alpha float32, a []float32, ld
 	}
 	gemmTiled(transA, transB, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
 }
-
-func (s Conv) forward(y, x, w, bias []float32) { s.colForward(y, x, w, bias) }
-func (s Conv) gradInput(dx, dy, w []float32)   { s.colGradInput(dx, dy, w) }
-func (s Conv) gradWeight(dw, dy, x []float32)  { s.colGradWeight(dw, dy, x) }
