@@ -29,7 +29,7 @@ type RejectError struct {
 }
 
 func (e *RejectError) Error() string {
-	return fmt.Sprintf("transport: %s refuses: %s", e.Peer, e.Reason)
+	return fmt.Sprintf("transport: %s refuses: %s", orElse(e.Peer, "the peer"), e.Reason)
 }
 
 // ExitCode is the exit code that fits.
