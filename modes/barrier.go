@@ -140,12 +140,10 @@ func (b *Barrier) Arrive(w star.Worker) []Firing {
 	b.count++
 	b.enqueue(w, b.count)
 	switch {
-	case i == nowhere:
-		if b.stranded(w) {
-			b.fireAlone(w)
-		}
-	case b.ready(i):
+	case i != nowhere && b.ready(i):
 		b.fire(i)
+	case b.stranded(w):
+		b.fireAlone(w)
 	}
 	return b.firings
 }
@@ -216,7 +214,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 		}
 	}
 	for _, w := range waiting {
-		if b.arrival[w] > 0 && b.home[w] == nowhere && b.stranded(w) {
+		if b.arrival[w] > 0 && b.stranded(w) {
 			b.fireAlone(w)
 		}
 	}
@@ -275,6 +273,9 @@ func (b *Barrier) ready(i int32) bool {
 // stranded says whether w, a member nowhere, rides only in groups that nobody
 // is left to fire.
 func (b *Barrier) stranded(w star.Worker) bool {
+	if b.home[w] != nowhere {
+		return false
+	}
 	for _, i := range b.rides[w] {
 		if b.groups[i].live > 0 {
 			return false

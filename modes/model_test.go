@@ -1,0 +1,328 @@
+package modes
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"star"
+)
+
+// naive is the Barrier without counters and queues: after every event it works
+// out from who waits and who is gone what has to happen.
+type naive struct {
+	plan    Plan
+	version int64
+	waiting []star.Worker // in order of arrival
+	gone    map[star.Worker]bool
+	basis   map[star.Worker]int64
+	last    []int64 // by group
+}
+
+func newNaive(p Plan) *naive {
+	m := &naive{gone: map[star.Worker]bool{}, basis: map[star.Worker]int64{}}
+	m.set(p)
+	return m
+}
+
+func (m *naive) set(p Plan) {
+	m.plan = p
+	m.last = make([]int64, len(p.Groups))
+	for i := range m.last {
+		m.last[i] = -1
+	}
+}
+
+func (m *naive) arrive(w star.Worker) []Firing {
+	for i, g := range m.plan.Groups {
+		if g.DropLate && slices.Contains(g.Members, w) && m.basis[w] < m.last[i] {
+			m.basis[w] = m.version
+			return []Firing{{Version: m.version, Dropped: []star.Worker{w}}}
+		}
+	}
+	m.waiting = append(m.waiting, w)
+	return m.settle()
+}
+
+func (m *naive) leave(w star.Worker) []Firing {
+	m.gone[w] = true
+	m.waiting = slices.DeleteFunc(m.waiting, func(v star.Worker) bool { return v == w })
+	return m.settle()
+}
+
+func (m *naive) join(w star.Worker) []Firing {
+	delete(m.gone, w)
+	m.basis[w] = m.version
+	return m.settle()
+}
+
+func (m *naive) install(p Plan) []Firing {
+	if p.sameGroups(m.plan) {
+		return nil
+	}
+	m.set(p)
+	return m.settle()
+}
+
+func (m *naive) settle() (fs []Firing) {
+	fire := func(pick func(w star.Worker) bool) {
+		var f Firing
+		m.version++
+		f.Version = m.version
+		var rest []star.Worker
+		for _, w := range m.waiting {
+			if pick(w) {
+				f.Workers = append(f.Workers, w)
+				m.basis[w] = m.version
+			} else {
+				rest = append(rest, w)
+			}
+		}
+		m.waiting = rest
+		fs = append(fs, f)
+	}
+	for i, g := range m.plan.Groups {
+		living, there := 0, 0
+		for _, w := range g.Members {
+			if !m.gone[w] {
+				living++
+			}
+			if slices.Contains(m.waiting, w) {
+				there++
+			}
+		}
+		if there > 0 && there >= min(living, g.Quorum) {
+			fire(func(w star.Worker) bool { return slices.Contains(g.Members, w) || slices.Contains(g.Riders, w) })
+			m.last[i] = m.version
+		}
+	}
+	for _, w := range slices.Clone(m.waiting) {
+		hope := false
+		for _, g := range m.plan.Groups {
+			for _, v := range g.Members {
+				hope = hope || v == w || !m.gone[v] && slices.Contains(g.Riders, w)
+			}
+		}
+		if !hope {
+			fire(func(v star.Worker) bool { return v == w })
+		}
+	}
+	return fs
+}
+
+// drawPlan draws any valid plan for n workers.
+func drawPlan(t *rapid.T, n int) Plan {
+	order := rapid.Permutation(ranks(n)).Draw(t, "order")
+	k := rapid.IntRange(1, n).Draw(t, "groups")
+	p := Plan{Groups: make([]Group, k)}
+	for i, w := range order {
+		g := &p.Groups[i%k]
+		// Each group needs a member; whoever comes later may be only a rider.
+		if i < k || rapid.IntRange(0, 3).Draw(t, "member") > 0 {
+			g.Members = append(g.Members, w)
+		} else {
+			g.Riders = append(g.Riders, w)
+		}
+	}
+	for i := range p.Groups {
+		g := &p.Groups[i]
+		g.Quorum = len(g.Members)
+		if rapid.Bool().Draw(t, "partial") {
+			g.Quorum = rapid.IntRange(1, len(g.Members)).Draw(t, "quorum")
+		}
+		g.DropLate = rapid.IntRange(0, 2).Draw(t, "drop") == 0
+		for range rapid.IntRange(0, 2).Draw(t, "guests") {
+			w := star.Worker(rapid.IntRange(0, n-1).Draw(t, "guest"))
+			if !slices.Contains(g.Members, w) && !slices.Contains(g.Riders, w) {
+				g.Riders = append(g.Riders, w)
+			}
+		}
+	}
+	if rapid.IntRange(0, 4).Draw(t, "shares") == 0 {
+		p.Shares = rapid.SliceOfN(rapid.IntRange(1, 99), n, n).Draw(t, "samples")
+	}
+	if err := p.Validate(n); err != nil {
+		t.Fatalf("drew an invalid plan: %v", err)
+	}
+	return p
+}
+
+// The Barrier fires what the naive machine fires, when it does, and never before.
+func TestBarrierAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 7).Draw(t, "n")
+		p := drawPlan(t, n)
+		b, m := NewBarrier(p, n, 0), newNaive(p)
+		pick := func(what string, ok func(w star.Worker) bool) star.Worker {
+			ws := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return !ok(w) })
+			if len(ws) == 0 {
+				t.Skip("nobody to", what)
+			}
+			return rapid.SampledFrom(ws).Draw(t, what)
+		}
+		arrive := func(t *rapid.T) {
+			w := pick("arrive", func(w star.Worker) bool { return !m.gone[w] && !slices.Contains(m.waiting, w) })
+			check(t, "arrive", b.Arrive(w), m.arrive(w))
+		}
+		install := func(t *rapid.T) {
+			p := drawPlan(t, n)
+			got := b.Install(p)
+			check(t, "install "+p.String(), got, m.install(p))
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			// Most of what happens is arrivals.
+			"arrive0": arrive, "arrive1": arrive, "arrive2": arrive, "arrive3": arrive,
+			"install": install,
+			"leave": func(t *rapid.T) {
+				w := pick("leave", func(w star.Worker) bool { return !m.gone[w] })
+				check(t, "leave", b.Leave(w), m.leave(w))
+			},
+			"join": func(t *rapid.T) {
+				w := pick("join", func(w star.Worker) bool { return m.gone[w] })
+				b.Join(w)
+				check(t, "join", nil, m.join(w))
+			},
+			"": func(t *rapid.T) {
+				if b.Version() != m.version || !slices.Equal(b.Waiting(), m.waiting) {
+					t.Fatalf("v%d, %v wait; the model is at v%d, %v wait", b.Version(), b.Waiting(), m.version, m.waiting)
+				}
+				for _, w := range ranks(n) {
+					if b.Live(w) == m.gone[w] || b.Live(w) && b.Basis(w) != m.basis[w] {
+						t.Fatalf("worker %d: live %v on v%d; the model: %v, v%d", w, b.Live(w), b.Basis(w), !m.gone[w], m.basis[w])
+					}
+				}
+			},
+		})
+	})
+}
+
+func check(t *rapid.T, what string, got, want []Firing) {
+	t.Helper()
+	same := slices.EqualFunc(got, want, func(a, b Firing) bool {
+		return a.Version == b.Version && slices.Equal(a.Workers, b.Workers) && slices.Equal(a.Dropped, b.Dropped)
+	})
+	if !same {
+		t.Fatalf("%s: %v, the model says %v", what, got, want)
+	}
+}
+
+// Whoever waits waits for somebody who lives and computes: when everybody has
+// arrived, nobody waits.
+func TestNobodyIsStranded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 9).Draw(t, "n")
+		b := NewBarrier(drawPlan(t, n), n, 0)
+		for _, w := range ranks(n) {
+			if rapid.IntRange(0, 3).Draw(t, "dead") == 0 {
+				b.Leave(w)
+			}
+		}
+		for range 3 {
+			for _, w := range rapid.Permutation(ranks(n)).Draw(t, "order") {
+				if b.Live(w) && !slices.Contains(b.Waiting(), w) {
+					b.Arrive(w)
+				}
+			}
+			if rapid.Bool().Draw(t, "change") {
+				b.Install(drawPlan(t, n))
+			}
+			for len(b.Waiting()) > 0 {
+				// Those that computed on arrive too, until all that live wait at once.
+				missing := b.Missing()
+				if len(missing) == 0 {
+					t.Fatalf("%v: %v wait for nobody", b.Plan(), b.Waiting())
+				}
+				for _, w := range missing {
+					if len(b.Waiting()) > 0 && !slices.Contains(b.Waiting(), w) {
+						b.Arrive(w)
+					}
+				}
+				if rapid.Bool().Draw(t, "enough") {
+					break
+				}
+			}
+		}
+	})
+}
+
+// sameLives feeds the same arrivals and deaths of n workers to two barriers and
+// wants the same firings.
+func sameLives(t *rapid.T, n int, a, b *Barrier) {
+	for range 60 {
+		free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) || !a.Live(w) })
+		if len(free) == 0 {
+			return // all have left
+		}
+		w := rapid.SampledFrom(free).Draw(t, "w")
+		if rapid.IntRange(0, 19).Draw(t, "leave") == 0 {
+			check(t, "leave", a.Leave(w), b.Leave(w))
+			continue
+		}
+		check(t, "arrive", a.Arrive(w), b.Arrive(w))
+	}
+}
+
+// x = n is SSGD; x = 1, groups of one and quorum one are all ASGD; backup 0 is SSGD.
+func TestPlansThatAreTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 6).Draw(t, "n")
+		singles := make([][]star.Worker, n)
+		for i := range singles {
+			singles[i] = []star.Worker{star.Worker(i)}
+		}
+		pair := rapid.SampledFrom([][2]Plan{
+			{XOrder(n, n), SSGD(n)},
+			{Grouped(ranks(n)), SSGD(n)},
+			{Backup(n, 0), SSGD(n)},
+			{Grouped(singles...), ASGD(n)},
+			{XOrder(n, 1), ASGD(n)},
+		}).Draw(t, "pair")
+		sameLives(t, n, NewBarrier(pair[0], n, 0), NewBarrier(pair[1], n, 0))
+	})
+}
+
+// Renaming the workers renames what happens.
+func TestPermutation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 6).Draw(t, "n")
+		p := drawPlan(t, n)
+		names := rapid.Permutation(ranks(n)).Draw(t, "names")
+		rename := func(ws []star.Worker) []star.Worker {
+			var r []star.Worker
+			for _, w := range ws {
+				r = append(r, names[w])
+			}
+			return r
+		}
+		q := p.Clone()
+		for i := range q.Groups {
+			q.Groups[i].Members = rename(q.Groups[i].Members)
+			q.Groups[i].Riders = rename(q.Groups[i].Riders)
+		}
+		a, b := NewBarrier(p, n, 0), NewBarrier(q, n, 0)
+		for range 60 {
+			free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) })
+			w := rapid.SampledFrom(free).Draw(t, "w")
+			want := a.Arrive(w)
+			for i := range want {
+				want[i].Workers = rename(want[i].Workers)
+				want[i].Dropped = rename(want[i].Dropped)
+			}
+			check(t, "arrive", b.Arrive(names[w]), want)
+		}
+	})
+}
+
+// A rider that never comes changes nothing for the others.
+func TestIdleRider(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 6).Draw(t, "n")
+		p := drawPlan(t, n)
+		q := p.Clone()
+		g := &q.Groups[rapid.IntRange(0, len(q.Groups)-1).Draw(t, "group")]
+		g.Riders = append(g.Riders, star.Worker(n))
+		q.Shares = nil
+		sameLives(t, n, NewBarrier(p, n, 0), NewBarrier(q, n+1, 0))
+	})
+}

@@ -1,0 +1,205 @@
+package modes
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"star"
+)
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		n    int
+		want Plan
+		out  string // as String writes it; empty: like in
+	}{
+		{in: "ssgd", n: 4, want: SSGD(4)},
+		{in: "asgd", n: 4, want: ASGD(4)},
+		{in: "asgd", n: 1, want: SSGD(1), out: "ssgd"},
+		{in: "x=3", n: 4, want: XOrder(4, 3)},
+		{in: "x=1", n: 4, want: XOrder(4, 1)},
+		{in: "x=4", n: 4, want: SSGD(4), out: "ssgd"},
+		{in: "backup=1", n: 4, want: Backup(4, 1)},
+		{in: "backup=0", n: 4, want: Backup(4, 0)},
+		{in: "groups=0,1/2,3", n: 4, want: Grouped([]star.Worker{0, 1}, []star.Worker{2, 3})},
+		{in: "groups=3,2/1,0", n: 4, want: Grouped([]star.Worker{2, 3}, []star.Worker{0, 1}), out: "groups=2,3/0,1"},
+		{in: "groups=0-3", n: 4, want: SSGD(4), out: "ssgd"},
+		{in: "groups=0-2+3", n: 4, want: Plan{Groups: []Group{{Members: ranks(3), Quorum: 3, Riders: []star.Worker{3}}}}},
+		{in: "groups=0-2:2!+3,4/5", n: 6, want: Plan{Groups: []Group{
+			{Members: ranks(3), Quorum: 2, Riders: []star.Worker{3, 4}, DropLate: true},
+			{Members: []star.Worker{5}, Quorum: 1},
+		}}},
+		{in: " x=2  shares=1,2,3 ", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Shares: []int{1, 2, 3}}, out: "x=2 shares=1,2,3"},
+	} {
+		p, err := Parse(c.in, c.n)
+		if err != nil {
+			t.Errorf("Parse(%q, %d): %v", c.in, c.n, err)
+			continue
+		}
+		if !p.Equal(c.want) {
+			t.Errorf("Parse(%q, %d) = %v, want %v", c.in, c.n, p, c.want)
+		}
+		out := c.out
+		if out == "" {
+			out = c.in
+		}
+		if p.String() != out {
+			t.Errorf("Parse(%q, %d).String() = %q, want %q", c.in, c.n, p.String(), out)
+		}
+	}
+}
+
+// Every error names what is wrong and shows what is wanted.
+func TestParseRefuses(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		n    int
+		says string
+	}{
+		{"", 4, "nothing is there"},
+		{"sgd", 4, `"sgd" is no mode`},
+		{"ssgd", 0, "0 workers"},
+		{"ssgd=3", 4, "takes no value"},
+		{"x", 4, "x is \"\""},
+		{"x=0", 4, "1..4"},
+		{"x=5", 4, "1..4"},
+		{"x=two", 4, `"two"`},
+		{"x=99999999999999999999", 4, "1..4"},
+		{"backup=4", 4, "0..3"},
+		{"backup=-1", 4, "0..3"},
+		{"groups=", 4, `"" is no worker`},
+		{"groups=0,1", 4, "worker 2 is in no group"},
+		{"groups=0,1/1,2,3", 4, "worker 1 is a member of group 0 and of group 1"},
+		{"groups=0,0,1,2,3", 4, "twice"},
+		{"groups=0,1,1/2", 4, "twice"},
+		{"groups=0,1/2,4", 4, "worker 4 is not in 0..3"},
+		{"groups=0-9999999999", 4, "not in 0..3"},
+		{"groups=3-0", 4, "not in 0..3"},
+		{"groups=0-3:5", 4, "quorum 5"},
+		{"groups=0-3:0", 4, "quorum 0"},
+		{"groups=0-3:", 4, `quorum ""`},
+		{"groups=0-3+3", 4, "member and rider"},
+		{"groups=0-2+3,3", 4, "rider 3 twice"},
+		{"groups=0-2+", 3, `"" is no worker`},
+		{"groups=0-2/", 3, `"" is no worker`},
+		{"ssgd shares=1,2", 4, "2 shares for 4 workers"},
+		{"ssgd shares=1,2,0,3", 4, "worker 2 has a share of 0"},
+		{"ssgd shares=1,2,x,3", 4, `share "x"`},
+		{"ssgd fast", 4, `"fast"`},
+		{strings.Repeat("y", 1<<16), 4, "…"},
+	} {
+		_, err := Parse(c.in, c.n)
+		if err == nil {
+			t.Errorf("Parse(%q, %d): no error", c.in, c.n)
+			continue
+		}
+		if !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), Grammar) || len(err.Error()) > 1000 {
+			t.Errorf("Parse(%.99q, %d): %v\n\twant %q and the grammar", c.in, c.n, err, c.says)
+		}
+	}
+}
+
+func TestValidateRefuses(t *testing.T) {
+	for _, c := range []struct {
+		plan Plan
+		n    int
+		says string
+	}{
+		{Plan{}, 2, "no groups"},
+		{SSGD(2), 0, "0 workers"},
+		{SSGD(2), 3, "worker 2 is in no group"},
+		{SSGD(3), 2, "worker 2 is not in 0..1"},
+		{Plan{Groups: []Group{{Riders: ranks(2), Quorum: 1}}}, 2, "no members"},
+		{Plan{Groups: []Group{{Members: []star.Worker{-1}, Quorum: 1}}}, 1, "worker -1"},
+		{Plan{Groups: []Group{{Members: ranks(1), Riders: []star.Worker{-1}, Quorum: 1}}}, 1, "rider -1"},
+		{Plan{Groups: []Group{{Members: ranks(1), Riders: []star.Worker{1}, Quorum: 1}}}, 1, "rider 1"},
+		{Backup(3, 3), 3, "quorum 0"},
+		{XOrder(3, 4), 3, "quorum 4"},
+		{Plan{Groups: SSGD(2).Groups, Shares: []int{}}, 2, "0 shares for 2"},
+	} {
+		err := c.plan.Validate(c.n)
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v for %d workers: %v, want %q", c.plan, c.n, err, c.says)
+		}
+	}
+}
+
+func TestEqual(t *testing.T) {
+	a := Plan{Groups: []Group{{Members: []star.Worker{0, 1}, Quorum: 2, Riders: []star.Worker{2, 3}}}}
+	b := Plan{Groups: []Group{{Members: []star.Worker{1, 0}, Quorum: 2, Riders: []star.Worker{3, 2}}}}
+	if !a.Equal(b) {
+		t.Error("the order of workers within a group is no difference")
+	}
+	for name, change := range map[string]func(p *Plan){
+		"member": func(p *Plan) { p.Groups[0].Members = p.Groups[0].Members[:1]; p.Groups[0].Quorum = 1 },
+		"quorum": func(p *Plan) { p.Groups[0].Quorum = 1 },
+		"rider":  func(p *Plan) { p.Groups[0].Riders = p.Groups[0].Riders[:1] },
+		"late":   func(p *Plan) { p.Groups[0].DropLate = true },
+		"group":  func(p *Plan) { p.Groups = append(p.Groups, Group{Members: []star.Worker{4}, Quorum: 1}) },
+		"shares": func(p *Plan) { p.Shares = []int{1, 1, 1, 1} },
+		"order": func(p *Plan) {
+			p.Groups[0].Members, p.Groups[0].Riders = p.Groups[0].Riders, p.Groups[0].Members
+		},
+	} {
+		c := a.Clone()
+		change(&c)
+		if a.Equal(c) || c.Equal(a) {
+			t.Errorf("%s: %v equals %v", name, a, c)
+		}
+	}
+}
+
+func TestCloneSharesNothing(t *testing.T) {
+	a := Plan{Groups: []Group{{Members: ranks(2), Quorum: 2, Riders: []star.Worker{2}}}, Shares: []int{1, 2, 3}}
+	b := a.Clone()
+	a.Groups[0].Members[0], a.Groups[0].Riders[0], a.Groups[0].Quorum, a.Shares[0] = 7, 7, 7, 7
+	if b.Groups[0].Members[0] != 0 || b.Groups[0].Riders[0] != 2 || b.Groups[0].Quorum != 2 || b.Shares[0] != 1 {
+		t.Errorf("the clone changed with the plan: %v", b)
+	}
+}
+
+func TestShare(t *testing.T) {
+	if got := SSGD(3).Share(1, 64); got != 64 {
+		t.Errorf("without shares: %d, want 64", got)
+	}
+	p := Plan{Groups: SSGD(3).Groups, Shares: []int{10, 20, 30}}
+	if got := p.Share(1, 64); got != 20 {
+		t.Errorf("with shares: %d, want 20", got)
+	}
+}
+
+func TestStringRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 9).Draw(t, "n")
+		p := drawPlan(t, n)
+		q, err := Parse(p.String(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !p.Equal(q) || q.String() != p.String() || p.Workers() != n {
+			t.Fatalf("%v came back as %v, for %d workers", p, q, p.Workers())
+		}
+	})
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"ssgd", "asgd", "x=2", "backup=1", "groups=0,1/2,3", "groups=0-2:2!+3 shares=1,2,3,4", "groups=0--1", "x=-1", "groups=0+0"} {
+		f.Add(s, 4)
+	}
+	f.Fuzz(func(t *testing.T, s string, n int) {
+		n %= 100
+		p, err := Parse(s, n)
+		if err != nil {
+			return
+		}
+		if err := p.Validate(n); err != nil {
+			t.Fatalf("Parse(%q, %d) made an invalid plan: %v", s, n, err)
+		}
+		if q, err := Parse(p.String(), n); err != nil || !p.Equal(q) {
+			t.Fatalf("%q, %d workers: %v came back as %v, %v", s, n, p, q, err)
+		}
+	})
+}

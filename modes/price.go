@@ -1,0 +1,250 @@
+package modes
+
+import (
+	"fmt"
+	"time"
+
+	"star"
+)
+
+// Pace is how a plan runs when every worker always takes the same time.
+type Pace struct {
+	// Interval is the mean time from one update to the next.
+	Interval time.Duration
+
+	// Gradients is the mean number of gradients in an update.
+	Gradients float64
+
+	// Shares is each worker's part of the gradients that were applied, by rank.
+	// They add up to 1.
+	Shares []float64
+
+	// Staleness is the mean, over the gradients applied, of the updates between
+	// reading the parameters and applying the gradient.
+	Staleness float64
+
+	// Dropped is the part of all gradients computed that were thrown away.
+	Dropped float64
+}
+
+// maxTime of one iteration: sums of them must fit into a Duration.
+const maxTime = 100 * 24 * time.Hour
+
+// Pace is the pace of p in the long run, when an iteration of worker w, from
+// its release to its arrival, takes times[w].
+//
+// A group that waits for all its members, and whose members wait for nobody
+// else, fires every max τ. A group of quorum 1 fires with every arrival. Groups
+// run side by side, so their rates f_g add up:
+//
+//	I = 1 / Σ f_g,    f_g = 1/max τ   or   f_g = Σ 1/τ
+//
+// Where groups are of these two kinds that is exact. For all others the
+// [Barrier] itself is run in virtual time (see [Plan.Simulate]) until the slowest
+// worker has come 50 times, or 2¹⁸ gradients have. Against the published means
+// that is within 1 %. Gradients that arrive at the same instant are taken by rank;
+// where times are equal that choice can move the interval by a few percent.
+//
+// Since a worker always computes or waits, the versions that pass during all
+// iterations of N workers are N per update, whatever the plan; with G gradients
+// in an update and none dropped, the mean staleness is N/G − 1.
+func (p Plan) Pace(times []time.Duration) (Pace, error) {
+	if err := p.checkTimes(times); err != nil {
+		return Pace{}, err
+	}
+	if pc, ok := p.closedForm(times); ok {
+		return pc, nil
+	}
+	slowest := time.Duration(0)
+	for _, t := range times {
+		slowest = max(slowest, t)
+	}
+	const warmUp, least, most = 100, 400, 1 << 18
+	return p.simulate(times, warmUp, func(updates, arrivals int, elapsed time.Duration) bool {
+		return updates >= least && elapsed >= 50*slowest || arrivals >= most
+	}), nil
+}
+
+// Simulate runs the Barrier in virtual time, from all workers starting at once,
+// and returns the means over the given number of updates after the first skip.
+func (p Plan) Simulate(times []time.Duration, skip, updates int) (Pace, error) {
+	if err := p.checkTimes(times); err != nil {
+		return Pace{}, err
+	}
+	if skip < 0 || updates < 1 {
+		return Pace{}, fmt.Errorf("modes: simulate %d updates after %d: at least one after at least none", updates, skip)
+	}
+	return p.simulate(times, skip, func(done, _ int, _ time.Duration) bool { return done == updates }), nil
+}
+
+func (p Plan) checkTimes(times []time.Duration) error {
+	if err := p.Validate(len(times)); err != nil {
+		return err
+	}
+	for w, t := range times {
+		if t <= 0 || t > maxTime {
+			return fmt.Errorf("modes: worker %d takes %v for an iteration: want more than 0 and at most %v", w, t, maxTime)
+		}
+	}
+	return nil
+}
+
+func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
+	n := len(times)
+	rate := make([]float64, n) // gradients of each worker per second
+	updates := 0.0             // per second
+	for _, g := range p.Groups {
+		all := g.Quorum == len(g.Members)
+		if len(g.Riders) > 0 || !all && (g.Quorum > 1 || g.DropLate) {
+			return Pace{}, false
+		}
+		if !all { // quorum 1
+			for _, w := range g.Members {
+				rate[w] = 1 / times[w].Seconds()
+				updates += rate[w]
+			}
+			continue
+		}
+		slowest := time.Duration(0)
+		for _, w := range g.Members {
+			slowest = max(slowest, times[w])
+		}
+		for _, w := range g.Members {
+			rate[w] = 1 / slowest.Seconds()
+		}
+		updates += 1 / slowest.Seconds()
+	}
+	gradients := 0.0
+	for _, r := range rate {
+		gradients += r
+	}
+	for w := range rate {
+		rate[w] /= gradients
+	}
+	return Pace{
+		Interval:  time.Duration(float64(time.Second)/updates + 0.5),
+		Gradients: gradients / updates,
+		Shares:    rate,
+		Staleness: float64(n)*updates/gradients - 1,
+	}, true
+}
+
+// simulate measures from the update number skip (0: the start) to the first
+// update at which done is true of the updates, arrivals and time since then.
+func (p Plan) simulate(times []time.Duration, skip int, done func(updates, arrivals int, elapsed time.Duration) bool) Pace {
+	n := len(times)
+	b := NewBarrier(p, n, 0)
+	q := make(agenda, 0, n)
+	for w, t := range times {
+		q.add(event{t, star.Worker(w)})
+	}
+	basis := make([]int64, n)  // version of each worker's last release
+	counts := make([]int64, n) // gradients applied, since start
+	var start time.Duration
+	var applied, dropped, stale int64
+	updates, arrivals, skipped := 0, 0, 0
+	for {
+		e := q.next()
+		measuring := skipped == skip
+		if measuring {
+			arrivals++
+		}
+		fired := false
+		for _, f := range b.Arrive(e.worker) {
+			for _, w := range f.Workers {
+				if measuring {
+					counts[w]++
+					applied++
+					stale += f.Version - 1 - basis[w]
+				}
+				basis[w] = f.Version
+				q.add(event{e.at + times[w], w})
+			}
+			for _, w := range f.Dropped {
+				if measuring {
+					dropped++
+				}
+				basis[w] = f.Version
+				q.add(event{e.at + times[w], w})
+			}
+			fired = fired || len(f.Workers) > 0 // at most one update for an arrival
+		}
+		switch {
+		case !fired:
+		case !measuring:
+			skipped++
+			start = e.at
+		default:
+			updates++
+			if !done(updates, arrivals, e.at-start) {
+				continue
+			}
+			pc := Pace{
+				Interval:  (e.at - start) / time.Duration(updates),
+				Gradients: float64(applied) / float64(updates),
+				Shares:    make([]float64, n),
+				Staleness: float64(stale) / float64(applied),
+				Dropped:   float64(dropped) / float64(applied+dropped),
+			}
+			for w, k := range counts {
+				pc.Shares[w] = float64(k) / float64(applied)
+			}
+			return pc
+		}
+	}
+}
+
+// event is the arrival of a worker's gradient.
+type event struct {
+	at     time.Duration
+	worker star.Worker
+}
+
+func (e event) before(f event) bool {
+	return e.at < f.at || e.at == f.at && e.worker < f.worker
+}
+
+// agenda is a binary heap of events, the next one first. container/heap would
+// allocate for every one of them.
+type agenda []event
+
+func (q *agenda) add(e event) {
+	h := append(*q, e)
+	i := len(h) - 1
+	for i > 0 {
+		up := (i - 1) / 2
+		if !e.before(h[up]) {
+			break
+		}
+		h[i] = h[up]
+		i = up
+	}
+	h[i] = e
+	*q = h
+}
+
+func (q *agenda) next() event {
+	h := *q
+	first, e := h[0], h[len(h)-1]
+	h = h[:len(h)-1]
+	i := 0
+	for {
+		down := 2*i + 1
+		if down >= len(h) {
+			break
+		}
+		if down+1 < len(h) && h[down+1].before(h[down]) {
+			down++
+		}
+		if !h[down].before(e) {
+			break
+		}
+		h[i] = h[down]
+		i = down
+	}
+	if len(h) > 0 {
+		h[i] = e
+	}
+	*q = h
+	return first
+}

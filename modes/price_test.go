@@ -1,0 +1,260 @@
+package modes
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"star"
+)
+
+func ms(vs ...int) []time.Duration {
+	ts := make([]time.Duration, len(vs))
+	for i, v := range vs {
+		ts[i] = time.Duration(v) * time.Millisecond
+	}
+	return ts
+}
+
+func near(a, b, rel float64) bool { return math.Abs(a-b) <= rel*math.Abs(b) }
+
+func pace(t interface {
+	Helper()
+	Fatal(...any)
+}, p Plan, times []time.Duration) Pace {
+	t.Helper()
+	pc, err := p.Pace(times)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pc
+}
+
+// STAR artefact, static_x_mode.py, as run: the mean of the first 1000 updates from
+// a standing start, in milliseconds, for x = 1..N. Its x = 1 and x = N are closed
+// forms. The first row's limits are whole numbers.
+var published = []struct {
+	times    []time.Duration
+	interval []float64
+}{
+	{ms(100, 200, 300, 400), []float64{48, 100.1, 200.1, 400}},
+	{ms(600, 600, 600, 600, 600, 600, 600, 1200), []float64{80, 171.6, 300, 400.2, 600, 600, 600, 1200}},
+	{ms(100, 110, 120, 130, 140, 150, 160, 400), []float64{17.338212, 37.34, 59.78, 89.32, 115.03, 133.35, 153.34, 400}},
+}
+
+func TestPublishedIntervals(t *testing.T) {
+	for _, r := range published {
+		n := len(r.times)
+		for x := 1; x <= n; x++ {
+			want := r.interval[x-1]
+			pc := pace(t, XOrder(n, x), r.times)
+			if got := pc.Interval.Seconds() * 1000; !near(got, want, 0.01) {
+				t.Errorf("%v, x=%d: interval %.3f ms in the long run, published %.3f", r.times, x, got, want)
+			}
+			if s := float64(n)/float64(x) - 1; !near(pc.Staleness, s, 0.01) && math.Abs(pc.Staleness-s) > 1e-9 {
+				t.Errorf("%v, x=%d: staleness %.4f, want N/x-1 = %.4f", r.times, x, pc.Staleness, s)
+			}
+			if x == 1 || x == n {
+				continue
+			}
+			pc, err := XOrder(n, x).Simulate(r.times, 0, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := pc.Interval.Seconds() * 1000; !near(got, want, 0.005) {
+				t.Errorf("%v, x=%d: the first 1000 updates take %.3f ms each, published %.3f", r.times, x, got, want)
+			}
+		}
+	}
+}
+
+// The transient of (100, 200, 300, 400): the first update of x = 2 takes 200 ms and
+// all others 100 ms, so that 1000 take 100.1 ms each, exactly.
+func TestTransientIsExact(t *testing.T) {
+	pc, err := XOrder(4, 2).Simulate(ms(100, 200, 300, 400), 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 100100 * time.Microsecond; pc.Interval != want {
+		t.Errorf("got %v, want %v", pc.Interval, want)
+	}
+	pc, err = XOrder(4, 2).Simulate(ms(100, 200, 300, 400), 1, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 100 * time.Millisecond; pc.Interval != want {
+		t.Errorf("after the first: got %v, want %v", pc.Interval, want)
+	}
+}
+
+func TestContributionShares(t *testing.T) {
+	times := ms(100, 200, 300, 400)
+	for _, c := range []struct {
+		plan Plan
+		want []float64
+		tol  float64
+	}{
+		{XOrder(4, 1), []float64{.48, .24, .16, .12}, 1e-9},
+		{ASGD(4), []float64{.48, .24, .16, .12}, 1e-9},
+		{XOrder(4, 3), []float64{1. / 3, 1. / 3, 1. / 6, 1. / 6}, .01},
+		{SSGD(4), []float64{.25, .25, .25, .25}, 1e-9},
+	} {
+		got := pace(t, c.plan, times).Shares
+		for w := range got {
+			if !near(got[w], c.want[w], c.tol) {
+				t.Errorf("%v: shares %.4f, want %.4f", c.plan, got, c.want)
+				break
+			}
+		}
+	}
+}
+
+// Each group runs at the pace of its slowest; riders come along for nothing; the
+// backup worker's gradients are thrown away.
+func TestPaceOfGroups(t *testing.T) {
+	times := ms(100, 200, 300, 590)
+	pc := pace(t, Grouped([]star.Worker{0, 1}, []star.Worker{2, 3}), times)
+	// 1/200 and 1/590 updates a millisecond.
+	if !near(pc.Interval.Seconds(), 1/(1/.2+1/.59), 1e-6) || !near(pc.Gradients, 2, 1e-9) {
+		t.Errorf("two groups: %+v", pc)
+	}
+	if want := 4./2 - 1; !near(pc.Staleness, want, 1e-9) {
+		t.Errorf("two groups: staleness %v, want %v", pc.Staleness, want)
+	}
+
+	ride, err := Parse("groups=0-2+3", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc = pace(t, ride, times)
+	// The rider takes two rounds of 300 ms, so it is in every second update.
+	if !near(pc.Interval.Seconds(), 0.3, 1e-6) || !near(pc.Gradients, 3.5, .01) || !near(pc.Shares[3], .5/3.5, .01) {
+		t.Errorf("rider: %+v", pc)
+	}
+	if want := 4/3.5 - 1; !near(pc.Staleness, want, .02) {
+		t.Errorf("rider: staleness %v, want %v", pc.Staleness, want)
+	}
+
+	pc = pace(t, Backup(4, 1), times)
+	// Worker 3 comes after 590 ms, when the others are at their second update: its
+	// gradient is one update late. Released then, it is late again, for ever.
+	if !near(pc.Interval.Seconds(), 0.3, 1e-6) || pc.Gradients != 3 || pc.Staleness != 0 || pc.Shares[3] != 0 || !near(pc.Dropped, 1/.59/(10+1/.59), .01) {
+		t.Errorf("backup: %+v", pc)
+	}
+}
+
+// An update takes x gradients, and worker w makes at most one every τ_w, so
+// I ≥ x / Σ 1/τ: x-order never beats ASGD at gradients per second.
+func TestWorkBound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		times := drawTimes(t)
+		x := rapid.IntRange(1, len(times)).Draw(t, "x")
+		work := 0.0
+		for _, τ := range times {
+			work += 1 / τ.Seconds()
+		}
+		if got, least := pace(t, XOrder(len(times), x), times).Interval.Seconds(), float64(x)/work; got < least*0.99 {
+			t.Fatalf("%v x=%d: interval %v below the bound %v", times, x, got, least)
+		}
+	})
+}
+
+func drawTimes(t *rapid.T) []time.Duration {
+	n := rapid.IntRange(1, 9).Draw(t, "n")
+	times := make([]time.Duration, n)
+	for i := range times {
+		times[i] = time.Duration(rapid.Int64Range(1000, 20000).Draw(t, "τ")) * time.Microsecond
+	}
+	return times
+}
+
+// Where there is a closed form the simulation agrees with it.
+func TestClosedFormAgreesWithSimulation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		times := drawTimes(t)
+		n := len(times)
+		p := drawPlan(t, n)
+		want, ok := p.closedForm(times)
+		if !ok {
+			t.Skip("no closed form")
+		}
+		got, err := p.Simulate(times, 50*n, 2000*n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !near(got.Interval.Seconds(), want.Interval.Seconds(), .01) || !near(got.Gradients, want.Gradients, .01) ||
+			math.Abs(got.Staleness-want.Staleness) > .01+.01*want.Staleness {
+			t.Fatalf("%v on %v: closed form %+v, simulation %+v", p, times, want, got)
+		}
+		for w := range times {
+			if math.Abs(got.Shares[w]-want.Shares[w]) > .01 {
+				t.Fatalf("%v on %v: shares %v, simulation %v", p, times, want.Shares, got.Shares)
+			}
+		}
+	})
+}
+
+// Scaling all times scales the interval and nothing else; renaming workers
+// renames the shares.
+func TestPaceScalesAndPermutes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		times := drawTimes(t)
+		n := len(times)
+		x := rapid.IntRange(1, n).Draw(t, "x")
+		a := pace(t, XOrder(n, x), times)
+		k := time.Duration(rapid.IntRange(2, 50).Draw(t, "k"))
+		scaled := slices.Clone(times)
+		for i := range scaled {
+			scaled[i] *= k
+		}
+		b := pace(t, XOrder(n, x), scaled)
+		if !near(b.Interval.Seconds(), float64(k)*a.Interval.Seconds(), 1e-4) || math.Abs(b.Staleness-a.Staleness) > 1e-9 || !near(b.Shares[0], a.Shares[0], 1e-9) {
+			t.Fatalf("times %v and %d times them: %+v, %+v", times, k, a, b)
+		}
+		// Gradients that arrive at the same instant are taken by rank, and which
+		// of two equal workers goes first can lead into another rhythm.
+		slices.Reverse(scaled)
+		c := pace(t, XOrder(n, x), scaled)
+		if !near(c.Interval.Seconds(), b.Interval.Seconds(), .05) {
+			t.Fatalf("times %v and reversed: %+v, %+v", scaled, b, c)
+		}
+	})
+}
+
+func TestPaceRefuses(t *testing.T) {
+	for _, c := range []struct {
+		plan  Plan
+		times []time.Duration
+	}{
+		{SSGD(2), ms(100)},
+		{SSGD(2), ms(100, 0)},
+		{SSGD(2), ms(100, -5)},
+		{SSGD(2), []time.Duration{1, math.MaxInt64}},
+		{Plan{}, nil},
+	} {
+		if _, err := c.plan.Pace(c.times); err == nil {
+			t.Errorf("%v with %v: no error", c.plan, c.times)
+		}
+	}
+	if _, err := SSGD(1).Simulate(ms(1), -1, 5); err == nil {
+		t.Error("skip -1: no error")
+	}
+	if _, err := SSGD(1).Simulate(ms(1), 0, 0); err == nil {
+		t.Error("no updates: no error")
+	}
+}
+
+func BenchmarkPace(b *testing.B) {
+	times := make([]time.Duration, 64)
+	for i := range times {
+		times[i] = time.Duration(100+3*i) * time.Millisecond
+	}
+	for b.Loop() {
+		if _, err := XOrder(64, 48).Pace(times); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
