@@ -368,6 +368,10 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	c.begun = time.Now()
 	c.progress = c.begun
 	c.result = c.cfg.Result
+	c.cfg.RunLog.write(logStart{
+		Type: "start", Format: 1, Program: c.cfg.Program, Time: c.begun.UTC(), Job: c.cfg.Job,
+		Notes: c.cfg.Notes, Config: c.cfg.Settings,
+	})
 	err := c.loop(ctx)
 	c.finish(err)
 	close(c.done)

@@ -227,10 +227,10 @@ func (c *Coordinator) tryStart() {
 	c.progress = time.Now()
 	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
 	c.stats.begin(c.progress, l.used)
-	c.cfg.RunLog.write(logStart{
-		Type: "start", Format: 1, Program: c.cfg.Program, Time: time.Now().UTC(), Job: c.cfg.Job,
-		Workers: c.cfg.Workers, Shards: len(c.shards), Params: c.hello.Params, Samples: c.enrolled.Samples,
-		Plan: c.cfg.Plan.String(), Notes: c.cfg.Notes, Config: c.cfg.Settings,
+	c.cfg.RunLog.write(logTrain{
+		Type: "train", T: c.elapsed().Seconds(), Workers: c.cfg.Workers, Shards: len(c.shards),
+		Model: c.hello.Model, Hash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
+		Samples: c.enrolled.Samples, Limit: l.limit, Version: l.barrier.Version(), Plan: c.cfg.Plan.String(),
 	})
 	c.log.Info("training", "workers", c.cfg.Workers, "shards", len(c.shards), "parameters", c.hello.Params,
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.cfg.Plan.String())

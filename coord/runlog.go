@@ -30,18 +30,27 @@ func NewRunLog(w io.WriteCloser) *RunLog {
 // Line types of the run log.
 type (
 	logStart struct {
-		Type    string          `json:"type"` // "start"
+		Type    string          `json:"type"` // "start": the first line
 		Format  int             `json:"format"`
 		Program string          `json:"program"`
 		Time    time.Time       `json:"time"`
 		Job     string          `json:"job"`
-		Workers int             `json:"workers"`
-		Shards  int             `json:"shards"`
-		Params  int64           `json:"params"`
-		Samples int64           `json:"samples"` // of one epoch
-		Plan    string          `json:"plan"`
 		Notes   []string        `json:"notes,omitempty"` // injections and the like
 		Config  json.RawMessage `json:"config"`
+	}
+	logTrain struct {
+		Type    string  `json:"type"` // "train": everybody is there
+		T       float64 `json:"t"`
+		Workers int     `json:"workers"`
+		Shards  int     `json:"shards"`
+		Model   string  `json:"model"`
+		Hash    string  `json:"model_hash"`
+		Params  int64   `json:"params"`
+		Data    string  `json:"data"`
+		Samples int64   `json:"samples"` // of one epoch
+		Limit   int64   `json:"limit"`   // the end, in samples
+		Version int64   `json:"version"`
+		Plan    string  `json:"plan"`
 	}
 	logRecord struct {
 		Type     string  `json:"type"` // "record"

@@ -1,0 +1,89 @@
+package star_test
+
+import (
+	"encoding/json"
+	"io"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rooms says which rooms of this module a room may import, and which packages it
+// must not import at all. A room that is not listed is a mistake: give it a line,
+// and docs/architecture.md a row.
+var rooms = []struct {
+	room  string
+	needs string // rooms, space-separated; * stands for all
+	not   string // other packages
+	why   string
+}{
+	{"star", "", "*", "the nouns import nothing but time"},
+	{"star/modes", "star", "net os sync context math/rand math/rand/v2", "pure: the simulator drives the same barrier"},
+	{"star/exact", "", "net os sync context", "pure arithmetic"},
+	{"star/train", "", "net os sync", "what is trained knows nothing of how"},
+	{"star/train/kernel", "", "net os context", "arithmetic"},
+	{"star/train/data", "star/train", "net", "data sets are read from files"},
+	{"star/train/net", "star/train star/train/kernel", "net", "models know nothing of workers"},
+	{"star/train/optim", "star/train/kernel", "net os sync context", "pure arithmetic"},
+	{"star/train/traintest", "star/train", "net os", "the conformance kit of Model"},
+	{"star/transport", "star", "", "bytes, not rules"},
+	{"star/transport/transporttest", "star star/transport", "", "the conformance kit of Network"},
+	{"star/ps", "star star/transport star/exact star/train/kernel", "os", "shards know neither models nor the coordinator"},
+	{"star/coord", "star star/modes star/transport star/exact", "", "the control plane knows neither models nor shards"},
+	{"star/checkpoint", "", "net sync", "files"},
+	{"star/bench", "*", "", "wiring"},
+	{"star/cmd/internal/settings", "", "", "settings know no room"},
+	{"star/cmd/internal/inject", "star", "", "stragglers on purpose"},
+	{"star/cmd/internal/doctor", "star star/transport star/cmd/internal/settings", "", "looks at hosts"},
+	{"star/cmd/internal/node", "*", "", "wiring"},
+	{"star/cmd/internal/daemon", "*", "", "wiring"},
+	{"star/cmd/star", "*", "", "wiring"},
+	{"star/cmd/star-ps", "*", "", "wiring"},
+	{"star/cmd/star-worker", "*", "", "wiring"},
+}
+
+// TestLayering checks the arrows of docs/architecture.md.
+func TestLayering(t *testing.T) {
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	dec := json.NewDecoder(strings.NewReader(string(out)))
+	seen := 0
+	for {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := dec.Decode(&p); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(rooms, func(r struct{ room, needs, not, why string }) bool { return r.room == p.ImportPath })
+		if i < 0 {
+			t.Errorf("%s is no room of the plan: give it a line here and a row in docs/architecture.md", p.ImportPath)
+			continue
+		}
+		seen++
+		r := rooms[i]
+		needs, not := strings.Fields(r.needs), strings.Fields(r.not)
+		for _, imp := range p.Imports {
+			switch {
+			case imp == "star" || strings.HasPrefix(imp, "star/"):
+				if r.needs != "*" && !slices.Contains(needs, imp) {
+					t.Errorf("%s must not import %s: %s", r.room, imp, r.why)
+				}
+			case r.not == "*" && imp != "time":
+				t.Errorf("%s must not import %s: %s", r.room, imp, r.why)
+			case slices.ContainsFunc(not, func(n string) bool { return imp == n || path.Dir(imp) == n && n != "math" }):
+				t.Errorf("%s must not import %s: %s", r.room, imp, r.why)
+			}
+		}
+	}
+	if seen < len(rooms)/2 {
+		t.Fatalf("go list shows %d rooms of %d", seen, len(rooms))
+	}
+}
