@@ -2,6 +2,7 @@ package net
 
 import (
 	"fmt"
+	"math"
 
 	"star/train/kernel"
 )
@@ -38,26 +39,40 @@ type conv struct {
 
 // Conv is a convolution with bias.
 func Conv(b *Builder, name string, in []int, out int, w Window, act Activation) (Layer, error) {
-	l, err := newConv(b, name, in, out, 1, w, act)
+	init := FanIn(in[0] * w.Size * w.Size)
+	l, err := newConv(b, name, in, out, 1, w, act, init)
 	if err != nil {
 		return nil, err
 	}
-	n := in[0] * w.Size * w.Size
-	l.b = b.Own(name+".bias", FanIn(n), out)
+	l.b = b.Own(name+".bias", init, out)
+	return l, nil
+}
+
+// HeConv is Conv with weights from N(0, 2/(out·size²)) and a bias of zero, as in
+// torchvision's VGG: without batch normalisation a deep stack does not begin to
+// learn from smaller weights.
+//
+// K. He et al.: Delving Deep into Rectifiers. ICCV 2015.
+func HeConv(b *Builder, name string, in []int, out int, w Window, act Activation) (Layer, error) {
+	l, err := newConv(b, name, in, out, 1, w, act, Normal(math.Sqrt(2/float64(out*w.Size*w.Size))))
+	if err != nil {
+		return nil, err
+	}
+	l.b = b.Own(name+".bias", Constant(0), out)
 	return l, nil
 }
 
 // PlainConv is a convolution without bias: the batch normalisation after it has one.
 func PlainConv(b *Builder, name string, in []int, out int, w Window) (Layer, error) {
-	return newConv(b, name, in, out, 1, w, Identity)
+	return newConv(b, name, in, out, 1, w, Identity, FanIn(in[0]*w.Size*w.Size))
 }
 
 // DepthwiseConv is a convolution of each channel for itself, without bias.
 func DepthwiseConv(b *Builder, name string, in []int, w Window) (Layer, error) {
-	return newConv(b, name, in, in[0], in[0], w, Identity)
+	return newConv(b, name, in, in[0], in[0], w, Identity, FanIn(w.Size*w.Size))
 }
 
-func newConv(b *Builder, name string, in []int, out, groups int, w Window, act Activation) (*conv, error) {
+func newConv(b *Builder, name string, in []int, out, groups int, w Window, act Activation, init Init) (*conv, error) {
 	if w.Stride == 0 {
 		w.Stride = 1
 	}
@@ -72,7 +87,7 @@ func newConv(b *Builder, name string, in []int, out, groups int, w Window, act A
 		},
 		out: []int{out, w.over(in[1]), w.over(in[2])},
 		act: act,
-		w:   b.Own(name+".weight", FanIn(each*w.Size*w.Size), out, each, w.Size, w.Size),
+		w:   b.Own(name+".weight", init, out, each, w.Size, w.Size),
 	}
 	l.y = make([]float32, b.Batch*product(l.out))
 	if act != Identity {

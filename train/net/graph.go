@@ -29,6 +29,7 @@ type graph struct {
 	tok   []int32
 	y     []int32 // labels, one for each prediction
 	loss  *softmaxLoss
+	expr  *G.ExprGraph
 	vm    G.VM
 	ctx   context.Context // of the run
 }
@@ -117,7 +118,7 @@ func newGraph(m *network, batch int, train bool) (gr *graph, err error) {
 			return nil, fmt.Errorf("net: derivative of %s: %w", m.spec.Name, err)
 		}
 	}
-	gr.vm = G.NewTapeMachine(g)
+	gr.expr, gr.vm = g, G.NewTapeMachine(g)
 	return gr, nil
 }
 

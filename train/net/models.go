@@ -58,6 +58,12 @@ func (s *stack) conv(name string, out int, w Window, act Activation) {
 	}
 }
 
+func (s *stack) heConv(name string, out int, w Window, act Activation) {
+	if s.err == nil {
+		s.push(HeConv(s.b, name, s.shape, out, w, act))
+	}
+}
+
 // convNorm is a convolution without bias, batch normalisation and activation, as one node.
 func (s *stack) convNorm(conv, norm string, out int, w Window, act Activation) {
 	if s.err != nil {
@@ -243,7 +249,7 @@ func vgg(b *Builder, s settings, depth int) ([]Layer, error) {
 			if s.bool("bn") {
 				t.convNorm(name, fmt.Sprintf("bn%d_%d", i+1, j+1), out, w, ReLU)
 			} else {
-				t.conv(name, out, w, ReLU)
+				t.heConv(name, out, w, ReLU)
 			}
 		}
 		t.pool(fmt.Sprintf("pool%d", i+1), Window{Size: 2})

@@ -359,8 +359,12 @@ func notFinite(t *testing.T, k Kit) {
 	_, want := grad(t, m, b)
 	ctx := context.Background()
 	good := slices.Clone(m.Params())
+	every := (len(m.Layout()) + 11) / 12 // a dozen tensors, the last among them
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
-		for _, spec := range m.Layout() {
+		for n, spec := range m.Layout() {
+			if (len(m.Layout())-1-n)%every != 0 {
+				continue
+			}
 			copy(m.Params(), good)
 			for i := range spec.Len() {
 				m.Params()[spec.Offset+i] = bad
