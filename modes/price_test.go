@@ -215,10 +215,10 @@ func TestPaceScalesAndPermutes(t *testing.T) {
 			t.Fatalf("times %v and %d times them: %+v, %+v", times, k, a, b)
 		}
 		// Gradients that arrive at the same instant are taken by rank, and which
-		// of two equal workers goes first can lead into another rhythm: here all
-		// are unequal.
+		// of two goes first can lead into another rhythm: odd nanoseconds keep
+		// the multiples of these times apart.
 		for i := range scaled {
-			scaled[i] += time.Duration(7919 * i)
+			scaled[i] += []time.Duration{100913, 25013, 47947, 73277, 11311, 88493, 60923, 36571, 99719}[i]
 		}
 		b = pace(t, XOrder(n, x), scaled)
 		slices.Reverse(scaled)
