@@ -1,0 +1,309 @@
+package ps
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+
+	"star"
+	"star/exact"
+	"star/transport"
+)
+
+// fakeJob is a server with its shards, and a coordinator that fires whenever quorum
+// gradients are stored on every shard.
+type fakeJob struct {
+	t       testing.TB
+	net     transport.Network
+	server  *Server
+	shards  []transport.ShardInfo
+	workers int
+	quorum  int
+	norm    bool
+
+	cancel   context.CancelFunc
+	over     chan struct{} // closed when the server has ended, with err
+	err      error
+	wg       sync.WaitGroup
+	coord    transport.Conn // the coordinator's end
+	lock     chan struct{}  // for writing to it
+	ready    chan struct{}  // closed when all shards are
+	saved    chan transport.Saved
+	released []chan int64 // by worker: the version it is released with
+
+	seq, version int64 // of the coordinator's goroutine
+}
+
+type jobConfig struct {
+	net      transport.Network
+	addr     string
+	params   int
+	shards   int
+	workers  int
+	quorum   int
+	norm     bool
+	server   ServerConfig
+	noReader bool // the test plays the coordinator itself
+}
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+func plain(lr, clip float64) func(transport.ShardInfo) (Rule, error) {
+	return func(transport.ShardInfo) (Rule, error) {
+		return &Descent{Optimizer: sgd{}, Schedule: Constant(lr), Clip: clip}, nil
+	}
+}
+
+// start starts a job. stop must be called.
+func start(t testing.TB, cfg jobConfig) *fakeJob {
+	t.Helper()
+	j := &fakeJob{
+		t: t, net: cfg.net, workers: cfg.workers, quorum: cfg.quorum, norm: cfg.norm,
+		over: make(chan struct{}), lock: make(chan struct{}, 1), ready: make(chan struct{}),
+		saved: make(chan transport.Saved, 16),
+	}
+	for range cfg.workers {
+		j.released = append(j.released, make(chan int64, 1))
+	}
+	if cfg.server.NewRule == nil {
+		cfg.server.NewRule = plain(0.1, 0)
+	}
+	if cfg.server.Log == nil {
+		cfg.server.Log = quiet
+	}
+	cfg.server.Job = "test"
+	l, err := cfg.net.Listen(cfg.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranges, err := Split(int64(cfg.params), cfg.shards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range ranges {
+		j.shards = append(j.shards, transport.ShardInfo{Shard: i, Addr: l.Addr(), From: r.From, To: r.To})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	j.cancel = cancel
+	j.server = NewServer(cfg.server)
+	accepted := make(chan transport.Conn, 1)
+	j.wg.Go(func() {
+		transport.Serve(ctx, l, transport.Config{Log: quiet}, func(c transport.Conn, h transport.Hello, _ []byte) {
+			if h.Service == transport.ServiceCoord {
+				accepted <- c
+				return
+			}
+			j.server.Accept(ctx, c, h)
+		})
+	})
+	// The server's connection to the coordinator goes over the same network; here
+	// the coordinator is who dials.
+	c, err := cfg.net.Dial(ctx, l.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := transport.Send(c, transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "test"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	j.coord = c
+	theirs := <-accepted
+	assign := transport.Assign{Shards: j.shards, Of: cfg.shards, Params: int64(cfg.params), Workers: cfg.workers, Generation: 1}
+	j.wg.Go(func() {
+		j.err = j.server.Run(ctx, theirs, assign)
+		close(j.over)
+	})
+	if !cfg.noReader {
+		j.wg.Go(j.coordinate)
+	}
+	return j
+}
+
+// stop ends the job and returns what Run returned.
+func (j *fakeJob) stop() error {
+	j.tell(transport.Leave{})
+	<-j.over
+	j.cancel()
+	j.coord.Close()
+	j.wg.Wait()
+	return j.err
+}
+
+func (j *fakeJob) tell(m transport.Message) {
+	j.lock <- struct{}{}
+	defer func() { <-j.lock }()
+	transport.Send(j.coord, m, nil) // an error shows as a job that stands still, or in Run's
+}
+
+func (j *fakeJob) coordinate() {
+	type key struct {
+		w    star.Worker
+		step int64
+	}
+	stored := map[key]int{}
+	var waiting []transport.Gradient
+	var sum exact.Squares
+	ready, norms := 0, 0
+	buf := make([]byte, exact.SquaresLen)
+	for {
+		f, err := j.coord.Recv()
+		if err != nil {
+			return
+		}
+		payload := buf[:min(int(f.Size), len(buf))]
+		if f.Kind == transport.KindSaved {
+			if j.coord.Discard() != nil {
+				return
+			}
+		} else if err := j.coord.ReadPayload(payload); err != nil {
+			return
+		}
+		switch f.Kind {
+		case transport.KindReady:
+			if ready++; ready == len(j.shards) {
+				close(j.ready)
+			}
+		case transport.KindSaved:
+			m, _ := transport.ParseSaved(f.Header)
+			j.saved <- m
+		case transport.KindNorm:
+			m, _ := transport.ParseNorm(f.Header)
+			part, err := exact.ParseSquares(payload)
+			if err != nil {
+				j.t.Error(err)
+			}
+			sum.Merge(&part)
+			if norms++; norms == len(j.shards) {
+				j.tell(transport.Apply{Seq: m.Seq, Norm: math.Sqrt(sum.Float64())})
+				norms, sum = 0, exact.Squares{}
+			}
+		case transport.KindStored:
+			m, _ := transport.ParseStored(f.Header)
+			k := key{m.Worker, m.Step}
+			if stored[k]++; stored[k] < len(j.shards) {
+				continue
+			}
+			delete(stored, k)
+			waiting = append(waiting, transport.Gradient{Worker: m.Worker, Step: m.Step, Weight: 1 / float32(j.workers)})
+			if len(waiting) < j.quorum {
+				continue
+			}
+			j.seq++
+			j.version++
+			j.tell(transport.Fire{Seq: j.seq, Version: j.version, Gradients: waiting, NormFirst: j.norm})
+			for _, g := range waiting {
+				j.released[g.Worker] <- j.version
+			}
+			waiting = waiting[:0]
+		}
+	}
+}
+
+// hello is worker w's.
+func (j *fakeJob) hello(w int) transport.Hello { return transport.Hello{Job: "test", Rank: w} }
+
+// dial connects worker w over net.
+func (j *fakeJob) dial(net transport.Network, w int, params []float32) (*Link, error) {
+	return Dial(context.Background(), LinkConfig{Network: net, Shards: j.shards, Hello: j.hello(w), Params: params})
+}
+
+// work runs worker w for some steps: gradient computes into grad on params, of
+// the version basis; seen, if not nil, is called with every version received.
+func (j *fakeJob) work(net transport.Network, w, n, steps int, gradient func(step int, params, grad []float32), seen func(version int64, params []float32)) error {
+	ctx := context.Background()
+	params, grad := make([]float32, n), make([]float32, n)
+	l, err := j.dial(net, w, params)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if w == 0 {
+		if err := l.Init(ctx); err != nil {
+			return err
+		}
+	}
+	<-j.ready
+	version, err := l.Pull(ctx, 0)
+	if err != nil {
+		return err
+	}
+	for step := range steps {
+		gradient(step, params, grad)
+		if err := l.Push(ctx, int64(step), version, 1, grad); err != nil {
+			return err
+		}
+		var want int64
+		select {
+		case want = <-j.released[w]:
+		case <-j.over:
+			return fmt.Errorf("the server is gone: %v", j.err)
+		}
+		if version, err = l.Wait(ctx, want); err != nil {
+			return err
+		}
+		if version != want {
+			return fmt.Errorf("released with version %d, received %d", want, version)
+		}
+		if seen != nil {
+			seen(version, params)
+		}
+	}
+	return nil
+}
+
+// all runs every worker and reports their errors.
+func (j *fakeJob) all(n, steps int, via func(w int) transport.Network, gradient func(w, step int, params, grad []float32), seen func(w int, version int64, params []float32)) {
+	j.t.Helper()
+	var wg sync.WaitGroup
+	for w := range j.workers {
+		wg.Go(func() {
+			err := j.work(via(w), w, n, steps,
+				func(step int, params, grad []float32) { gradient(w, step, params, grad) },
+				func(version int64, params []float32) {
+					if seen != nil {
+						seen(w, version, params)
+					}
+				})
+			if err != nil {
+				j.t.Errorf("worker %d: %v", w, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func same(n transport.Network) func(int) transport.Network {
+	return func(int) transport.Network { return n }
+}
+
+// one is what a single shard makes of the same gradients in the same order.
+func one(t testing.TB, n, workers, steps int, lr, clip float64, gradient func(w, step int, params, grad []float32)) []float32 {
+	s := NewShard(n, &Descent{Optimizer: sgd{}, Schedule: Constant(lr), Clip: clip}, &heap{})
+	s.Load(make([]float32, n), 0)
+	for step := range int64(steps) {
+		f := transport.Fire{Seq: step + 1, Version: step + 1, NormFirst: clip > 0}
+		for w := range workers {
+			g := make([]float32, n)
+			gradient(w, int(step), slices.Clone(s.Params()), g)
+			if err := s.Push(Gradient{Worker: star.Worker(w), Step: step, Vec: g}); err != nil {
+				t.Fatal(err)
+			}
+			f.Gradients = append(f.Gradients, transport.Gradient{Worker: star.Worker(w), Step: step, Weight: 1 / float32(workers)})
+		}
+		if err := s.Fire(&f); err != nil {
+			t.Fatal(err)
+		}
+		ev, _ := s.Next()
+		if ev.Kind == Summed {
+			if err := s.Apply(step+1, math.Sqrt(ev.Squares.Float64())); err != nil {
+				t.Fatal(err)
+			}
+			s.Next()
+		}
+	}
+	return s.Params()
+}

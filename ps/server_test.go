@@ -1,0 +1,566 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/transport"
+)
+
+// wave is a gradient that depends on everything.
+func wave(w, step int, params, grad []float32) {
+	for i := range grad {
+		grad[i] = float32(math.Sin(float64(i+7*w+13*step))) + params[i]/2
+	}
+}
+
+// Workers over links of different speed, shards, coordinator: SSGD gives the
+// bits of one shard in one goroutine, with and without clipping.
+func TestSSGD(t *testing.T) {
+	for _, c := range []struct {
+		shards, workers int
+		clip            float64
+	}{{1, 1, 0}, {1, 3, 0}, {3, 4, 0}, {2, 3, 0.7}, {5, 2, 0.01}} {
+		t.Run(fmt.Sprintf("shards=%d,workers=%d,clip=%v", c.shards, c.workers, c.clip), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const n, steps = 5003, 12
+				pipe := &transport.Pipe{}
+				j := start(t, jobConfig{
+					net: pipe, addr: "ps", params: n, shards: c.shards, workers: c.workers, quorum: c.workers,
+					norm: c.clip > 0, server: ServerConfig{NewRule: plain(0.1, c.clip)},
+				})
+				var mu sync.Mutex
+				last := map[int][]float32{}
+				j.all(n, steps, func(w int) transport.Network {
+					link := transport.Link{Delay: time.Duration(w+1) * time.Millisecond, Bandwidth: 10e6 / int64(w+1)}
+					return pipe.Via(link, link)
+				}, wave, func(w int, version int64, params []float32) {
+					mu.Lock()
+					last[w] = slices.Clone(params)
+					mu.Unlock()
+				})
+				if err := j.stop(); err != nil {
+					t.Error(err)
+				}
+				want := one(t, n, c.workers, steps, 0.1, c.clip, wave)
+				for w, got := range last {
+					if !slices.Equal(got, want) {
+						t.Errorf("worker %d has other parameters than one shard makes", w)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A slow reader receives one version while others update: no vector may be a
+// mixture. Every update adds exactly one to every parameter.
+func TestNoTornReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, workers = 40_000, 4
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{
+			net: pipe, addr: "ps", params: n, shards: 2, workers: workers, quorum: 1,
+			server: ServerConfig{NewRule: plain(-workers, 0)}, // weight 1/workers
+		})
+		torn := func(w int, version int64, params []float32) {
+			for i, v := range params {
+				if v != float32(version) {
+					t.Fatalf("worker %d: element %d of version %d is %v", w, i, version, v)
+				}
+			}
+		}
+		var wg sync.WaitGroup
+		for w := range workers {
+			steps := 60
+			link := transport.Link{Delay: time.Duration(w+1) * 100 * time.Microsecond}
+			if w == workers-1 {
+				steps, link.Bandwidth = 5, 200_000 // 0.8 s for one vector
+			}
+			wg.Go(func() {
+				err := j.work(pipe.Via(transport.Link{}, link), w, n, steps, func(step int, params, grad []float32) {
+					time.Sleep(time.Duration(w*7+step%5+1) * 10 * time.Millisecond)
+					for i := range grad {
+						grad[i] = 1
+					}
+				}, func(version int64, params []float32) { torn(w, version, params) })
+				if err != nil {
+					t.Errorf("worker %d: %v", w, err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, st := range j.server.Stats() {
+			if st.Vectors > workers+2 {
+				t.Errorf("shard %d made %d vectors, at most %d are allowed", st.Shard, st.Vectors, workers+2)
+			}
+		}
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// rogue is a worker's connection to shard 0 without a Link around it.
+func (j *fakeJob) rogue(t *testing.T, w int) transport.Conn {
+	t.Helper()
+	h := j.hello(w)
+	h.Service, h.Role = transport.ServiceShard, transport.RoleWorker
+	h.Params = j.shards[len(j.shards)-1].To
+	c, _, _, err := transport.Open(context.Background(), j.net, j.shards[0].Addr, h, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What one worker does wrong ends its connection and nothing else.
+func TestRogueWorker(t *testing.T) {
+	const n = 100
+	vec := func(n int) []byte { return transport.Floats(make([]float32, n)) }
+	push := transport.Push{Worker: 1, Step: 0}
+	for _, c := range []struct {
+		name string
+		do   func(c transport.Conn) error
+	}{
+		{"too short", func(c transport.Conn) error { return transport.Send(c, push, vec(n-1)) }},
+		{"too long", func(c transport.Conn) error { return transport.Send(c, push, vec(n+1)) }},
+		{"empty", func(c transport.Conn) error { return transport.Send(c, push, nil) }},
+		{"wrong checksum", func(c transport.Conn) error { return transport.SendSummed(c, push, vec(n), 12345) }},
+		{"another's rank", func(c transport.Conn) error { return transport.Send(c, transport.Push{Worker: 0}, vec(n)) }},
+		{"another shard", func(c transport.Conn) error { return transport.Send(c, transport.Push{Worker: 1, Shard: 1}, vec(n)) }},
+		{"a message that is not for shards", func(c transport.Conn) error { return transport.Send(c, transport.Joined{Worker: 1}, nil) }},
+		{"a header of garbage", func(c transport.Conn) error {
+			return c.WriteFrame(transport.KindPush, []byte{0xdd, 0xff, 0xff, 0xff, 0xff}, nil, 0)
+		}},
+		{"twice", func(c transport.Conn) error {
+			if err := transport.Send(c, push, vec(n)); err != nil {
+				return err
+			}
+			return transport.Send(c, transport.Push{Worker: 1, Step: 1}, vec(n))
+		}},
+		{"NaN", func(c transport.Conn) error {
+			v := make([]float32, n)
+			v[17] = float32(math.NaN())
+			return transport.Send(c, push, transport.Floats(v))
+		}},
+		{"hangs up", func(c transport.Conn) error { return c.Close() }},
+		{"pulls without end", func(c transport.Conn) error {
+			// It reads nothing; the pipe holds 4 MiB.
+			for range 12000 {
+				if err := transport.Send(c, transport.Pull{Worker: 1}, nil); err != nil {
+					return nil
+				}
+			}
+			return nil
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pipe := &transport.Pipe{}
+				j := start(t, jobConfig{
+					net: pipe, addr: "ps", params: n, shards: 1, workers: 2, quorum: 1,
+					server: ServerConfig{CheckFinite: true},
+				})
+				bad := func() {
+					conn := j.rogue(t, 1)
+					defer conn.Close()
+					if err := c.do(conn); err != nil {
+						t.Errorf("could not even misbehave: %v", err)
+					}
+					if c.name == "hangs up" {
+						return
+					}
+					conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
+					for {
+						f, err := conn.Recv()
+						if errors.Is(err, context.DeadlineExceeded) {
+							t.Error("the server did not close the connection")
+						}
+						if err != nil {
+							return
+						}
+						if f.Kind == transport.KindParams {
+							conn.Discard()
+						}
+					}
+				}
+				// The good worker works on, before, during and after.
+				if err := j.work(pipe, 0, n, 10, func(step int, params, grad []float32) {
+					if step == 3 {
+						bad()
+						// Its gradient, if a whole one came, has been fired: quorum is 1.
+						select {
+						case <-j.released[1]:
+						default:
+						}
+					}
+					wave(0, step, params, grad)
+				}, nil); err != nil {
+					t.Error(err)
+				}
+				if err := j.stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{net: pipe, addr: "ps", params: 10, shards: 1, workers: 2, quorum: 2})
+		good := j.hello(0)
+		good.Service, good.Role, good.Params = transport.ServiceShard, transport.RoleWorker, 10
+		for _, c := range []struct {
+			name, want string
+			change     func(*transport.Hello)
+		}{
+			{"job", `job "test"`, func(h *transport.Hello) { h.Job = "other" }},
+			{"rank", "rank 2", func(h *transport.Hello) { h.Rank = 2 }},
+			{"no rank", "rank -1", func(h *transport.Hello) { h.Rank = -1 }},
+			{"params", "11 parameters", func(h *transport.Hello) { h.Params = 11 }},
+			{"shard", "shard 1 is not here", func(h *transport.Hello) { h.Shard = 1 }},
+			{"service", "service", func(h *transport.Hello) { h.Service = transport.ServiceCoord + "x" }},
+			{"role", "a ps asked", func(h *transport.Hello) { h.Role = transport.RoleServer }},
+		} {
+			h := good
+			c.change(&h)
+			_, _, _, err := transport.Open(t.Context(), pipe, "ps", h, nil)
+			var refusal *transport.RejectError
+			if !errors.As(err, &refusal) || refusal.Exit != 78 || !strings.Contains(refusal.Reason, c.want) {
+				t.Errorf("%s: %v, want a refusal with %q", c.name, err, c.want)
+			}
+		}
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A worker that dies with a gradient stored comes back and works on; the firing
+// that was on its way when it died is made.
+func TestWorkerDiesAndReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 50
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{net: pipe, addr: "ps", params: n, shards: 2, workers: 2, quorum: 2, noReader: true})
+		ctx := context.Background()
+		params := make([]float32, n)
+		l, err := j.dial(pipe, 0, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Init(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Pull(ctx, 0); err != nil {
+			t.Fatal(err)
+		}
+		grad := make([]float32, n)
+		for i := range grad {
+			grad[i] = 1
+		}
+		if err := l.Push(ctx, 0, 0, 1, grad); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		l.Close() // dead, with its gradient stored everywhere
+		synctest.Wait()
+		j.tell(transport.Fire{Seq: 1, Version: 1, Gradients: []transport.Gradient{{Worker: 0, Step: 0, Weight: 1}}})
+		synctest.Wait()
+
+		if l, err = j.dial(pipe, 0, params); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := l.Pull(ctx, 1); err != nil || v != 1 || params[0] != -0.1 {
+			t.Errorf("after its return: version %d, parameter %v, error %v; want version 1, -0.1", v, params[0], err)
+		}
+		// It dies again with a gradient that nobody fires, and pushes another one in
+		// its third life.
+		if err := l.Push(ctx, 1, 1, 1, grad); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		l.Close()
+		if l, err = j.dial(pipe, 0, params); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Pull(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Push(ctx, 0, 1, 1, grad); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		j.tell(transport.Fire{Seq: 2, Version: 2, Gradients: []transport.Gradient{{Worker: 0, Step: 0, Weight: 1}}})
+		if v, err := l.Wait(ctx, 2); err != nil || v != 2 {
+			t.Errorf("third life: version %d, %v", v, err)
+		}
+		l.Close()
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A firing of a gradient that is not there cannot be made right by waiting.
+func TestCoordinatorContradictsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := start(t, jobConfig{
+			net: &transport.Pipe{}, addr: "ps", params: 4, shards: 1, workers: 1, quorum: 1, noReader: true,
+			server: ServerConfig{Load: func(s transport.ShardInfo) ([]float32, int64, error) { return make([]float32, 4), 9, nil }},
+		})
+		j.tell(transport.Fire{Seq: 1, Version: 10, Gradients: []transport.Gradient{{Worker: 0, Step: 5, Weight: 1}}})
+		<-j.over
+		if err := j.stop(); err == nil || !strings.Contains(err.Error(), "step 5 of worker 0") {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+// A shard that resumed has its version and ignores Init.
+func TestResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 7
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{
+			net: pipe, addr: "ps", params: n, shards: 2, workers: 1, quorum: 1,
+			server: ServerConfig{Load: func(s transport.ShardInfo) ([]float32, int64, error) {
+				v := make([]float32, s.To-s.From)
+				for i := range v {
+					v[i] = float32(s.From) + float32(i)
+				}
+				return v, 42, nil
+			}},
+		})
+		<-j.ready
+		params := make([]float32, n)
+		l, err := j.dial(pipe, 0, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Init(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := l.Pull(t.Context(), 42); err != nil || v != 42 || !slices.Equal(params, []float32{0, 1, 2, 3, 4, 5, 6}) {
+			t.Errorf("version %d, %v, %v", v, params, err)
+		}
+		l.Close()
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A checkpoint is of one version although updates go on while it is written, and
+// the rule's state stands still until RuleDone.
+func TestSave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 64
+		pipe := &transport.Pipe{}
+		var mu sync.Mutex
+		got := map[int]float32{}
+		j := start(t, jobConfig{
+			net: pipe, addr: "ps", params: n, shards: 2, workers: 1, quorum: 1000, noReader: true,
+			server: ServerConfig{NewRule: plain(-1, 0), Save: func(r SaveRequest) ([]byte, error) {
+				before := slices.Clone(r.Params)
+				time.Sleep(time.Second)
+				r.RuleDone()
+				time.Sleep(time.Second)
+				if !slices.Equal(before, r.Params) {
+					t.Error("the snapshot changed while it was saved")
+				}
+				mu.Lock()
+				got[r.Shard.Shard] = r.Params[0]
+				mu.Unlock()
+				if r.Shard.Shard == 1 {
+					return nil, errors.New("disk full")
+				}
+				return []byte("{}"), nil
+			}},
+		})
+		ctx := context.Background()
+		params, grad := make([]float32, n), make([]float32, n)
+		for i := range grad {
+			grad[i] = 1
+		}
+		l, err := j.dial(pipe, 0, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Init(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Pull(ctx, 0); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		for step := range int64(6) {
+			if err := l.Push(ctx, step, step, 1, grad); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			j.tell(transport.Fire{Seq: step + 1, Version: step + 1, Gradients: []transport.Gradient{{Worker: 0, Step: step, Weight: 1}}})
+			if step == 2 {
+				j.tell(transport.Save{Seq: 3, Version: 3, ID: "a"})
+			}
+			if v, err := l.Wait(ctx, step+1); err != nil || v != step+1 || params[n-1] != float32(step+1) {
+				t.Fatalf("step %d: version %d, parameter %v, %v", step, v, params[n-1], err)
+			}
+			if waited := time.Since(begin); step == 3 && waited != time.Second {
+				t.Errorf("the update after the checkpoint came after %v; it should wait for RuleDone and no longer", waited)
+			}
+		}
+		time.Sleep(3 * time.Second)
+		mu.Lock()
+		if got[0] != 3 || got[1] != 3 {
+			t.Errorf("saved %v, want version 3 of both shards", got)
+		}
+		mu.Unlock()
+		go j.coordinate()
+		for range 2 {
+			m := <-j.saved
+			if want := map[int]string{0: "", 1: "disk full"}[m.Shard]; m.Err != want || m.ID != "a" {
+				t.Errorf("%+v, want error %q", m, want)
+			}
+		}
+		l.Close()
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A wait that ends says for whom it waited.
+func TestWaitNamesTheShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{net: pipe, addr: "ps", params: 10, shards: 2, workers: 2, quorum: 2})
+		params := make([]float32, 10)
+		l, err := j.dial(pipe, 0, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Init(t.Context())
+		<-j.ready
+		if _, err := l.Pull(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Push(t.Context(), 0, 0, 1, params); err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.Wait(t.Context(), 1) // the other worker never comes
+		if err == nil || !strings.Contains(err.Error(), "version 1 from shard 1 (ps)") || !strings.Contains(err.Error(), "30s") ||
+			!errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		l.Close()
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Parameters nobody asked for must not be written over a model that computes.
+func TestUnaskedParams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := &transport.Pipe{}
+		lis, err := pipe.Listen("ps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			transport.Serve(ctx, lis, transport.Config{}, func(c transport.Conn, h transport.Hello, _ []byte) {
+				defer c.Close()
+				transport.Send(c, transport.Welcome{}, nil)
+				transport.Send(c, transport.Params{Version: 3}, transport.Floats([]float32{1, 2}))
+				<-ctx.Done()
+			})
+		})
+		params := make([]float32, 2)
+		l, err := Dial(ctx, LinkConfig{Network: pipe, Shards: []transport.ShardInfo{{Addr: "ps", To: 2}}, Params: params})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := l.Push(ctx, 0, 0, 1, params); err == nil || !strings.Contains(err.Error(), "without being asked") {
+			t.Errorf("Push after unasked parameters: %v", err)
+		}
+		if params[0] != 0 {
+			t.Error("they were written")
+		}
+		l.Close()
+		cancel()
+		wg.Wait()
+	})
+}
+
+func TestDialChecksRanges(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		shards []transport.ShardInfo
+	}{
+		{"gap", []transport.ShardInfo{{Shard: 0, From: 0, To: 4}, {Shard: 1, From: 5, To: 10}}},
+		{"overlap", []transport.ShardInfo{{Shard: 0, From: 0, To: 6}, {Shard: 1, From: 5, To: 10}}},
+		{"short", []transport.ShardInfo{{Shard: 0, From: 0, To: 9}}},
+		{"long", []transport.ShardInfo{{Shard: 0, From: 0, To: 11}}},
+		{"empty", []transport.ShardInfo{{Shard: 0, From: 0, To: 0}, {Shard: 1, From: 0, To: 10}}},
+		{"none", nil},
+	} {
+		if _, err := Dial(t.Context(), LinkConfig{Network: &transport.Pipe{}, Shards: c.shards, Params: make([]float32, 10)}); err == nil {
+			t.Errorf("%s: accepted", c.name)
+		}
+	}
+}
+
+// Dial tries again until the shard is there, and not for ever.
+func TestDialRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := &transport.Pipe{}
+		shards := []transport.ShardInfo{{Addr: "late", To: 2}, {Shard: 1, Addr: "late", From: 2, To: 4}}
+		cfg := LinkConfig{Network: pipe, Shards: shards, Params: make([]float32, 4), JoinTimeout: 20 * time.Second}
+		begin := time.Now()
+		_, err := Dial(t.Context(), cfg)
+		if err == nil || !strings.Contains(err.Error(), "not reached within 20s") || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("nobody listens: %v", err)
+		}
+		if d := time.Since(begin); d < 20*time.Second || d > 25*time.Second {
+			t.Errorf("gave up after %v", d)
+		}
+		go func() {
+			time.Sleep(5 * time.Second)
+			lis, err := pipe.Listen("late")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for range shards {
+				c, err := lis.Accept()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				transport.ReadHello(c, time.Second)
+				transport.Send(c, transport.Welcome{}, nil)
+			}
+			lis.Close()
+		}()
+		l, err := Dial(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+	})
+}
