@@ -52,7 +52,7 @@ func SigmoidGrad(dx, dy, y []float32) {
 
 // GELU writes x·Φ(x) into dst, Φ being the normal distribution function (the exact
 // form, PyTorch's default, not the tanh approximation). The error is at most
-// 4e-7·max(1, |x|). NaN stays NaN; +Inf stays, −Inf becomes 0.
+// 4e-7·max(1, |x|). NaN stays NaN; +Inf stays, −Inf becomes −0.
 //
 // D. Hendrycks, K. Gimpel: Gaussian Error Linear Units. arXiv 1606.08415, 2016.
 func GELU(dst, x []float32) {
@@ -102,6 +102,9 @@ const (
 	phi0  = 0.39894228040143268 // 1/√(2π)
 	oneF  = 1
 	halfF = 0.5
+
+	geluMin = -1e4 // far beyond where Φ is 0 or 1; keeps Inf·0 out
+	geluMax = 1e4
 )
 
 func exp32(x float32) float32 {
@@ -169,18 +172,18 @@ func gauss(x float32) (cdf, pdf float32) {
 
 func gelu32(x float32) float32 {
 	cdf, _ := gauss(x)
-	if x < -1e4 { // −Inf·0
-		return 0
+	if x < geluMin { // −Inf·0
+		x = geluMin
 	}
 	return x * cdf
 }
 
 func geluGrad32(x float32) float32 {
-	if x > 1e4 || x < -1e4 { // ±Inf·0: the slope is 1 or 0
-		if x > 0 {
-			return 1
-		}
-		return 0
+	if x < geluMin {
+		x = geluMin
+	}
+	if x > geluMax {
+		x = geluMax
 	}
 	cdf, pdf := gauss(x)
 	return cdf + float32(x*pdf)
@@ -188,7 +191,7 @@ func geluGrad32(x float32) float32 {
 
 func reluGo(dst, x []float32) {
 	for i, v := range x {
-		if v <= 0 { // NaN falls through
+		if v < 0 { // NaN falls through
 			v = 0
 		}
 		dst[i] = v

@@ -250,6 +250,87 @@ func dots256x3x3(d *dots)
 //go:noescape
 func transpose8(dst *float32, dstRow uintptr, src *float32, srcRow uintptr, n int)
 
+//go:noescape
+func add256(dst, x *float32, n int)
+
+//go:noescape
+func mul256(dst, x, y *float32, n int)
+
+//go:noescape
+func mulAdd256(dst, x, y *float32, n int)
+
+//go:noescape
+func axpy256(x, dst *float32, n int, alpha float32)
+
+//go:noescape
+func scale256(x *float32, n int, alpha float32)
+
+//go:noescape
+func addScalar256(dst, x *float32, n int, s float32)
+
+//go:noescape
+func subMul256(dst, x, y *float32, n int, s float32)
+
+//go:noescape
+func dot256(x, y *float32, n int) (a float64)
+
+//go:noescape
+func sum256(x *float32, n int) (a float64)
+
+//go:noescape
+func moments256(x *float32, n int) (a, b float64)
+
+//go:noescape
+func sumDot256(x, y *float32, n int) (a, b float64)
+
+//go:noescape
+func finite256(x *float32, n int) (ok bool)
+
+//go:noescape
+func relu256(dst, x *float32, n int)
+
+//go:noescape
+func reluGrad256(dx, dy, y *float32, n int)
+
+//go:noescape
+func exp256(dst, x *float32, n int)
+
+//go:noescape
+func tanh256(dst, x *float32, n int)
+
+//go:noescape
+func tanhGrad256(dx, dy, y *float32, n int)
+
+//go:noescape
+func sigmoid256(dst, x *float32, n int)
+
+//go:noescape
+func sigmoidGrad256(dx, dy, y *float32, n int)
+
+//go:noescape
+func gelu256(dst, x *float32, n int)
+
+//go:noescape
+func geluGrad256(dx, dy, x *float32, n int)
+
+//go:noescape
+func normalise256(dst, x *float32, n int, mean, scale, shift float32)
+
+//go:noescape
+func normGrad256(dx, dy, x *float32, n int, a, mean, b, c float32)
+
+//go:noescape
+func sgd256(w, grad *float32, n int, lr, decay float32)
+
+//go:noescape
+func momentum256(w, grad, v *float32, n int, lr, mu, rest, decay float32)
+
+//go:noescape
+func nesterov256(w, grad, v *float32, n int, lr, mu, rest, decay float32)
+
+//go:noescape
+func adam256(w, grad, m, v *float32, n int, beta1, rest1, beta2, rest2, rate, root, eps, keep, decay float32)
+
 // tile512 runs the one for r rows and v vectors.
 func tile512(t *tile, r, v int) {
 	switch 4*r + v {

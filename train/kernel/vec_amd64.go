@@ -2,36 +2,219 @@
 
 package kernel
 
-func vAdd(dst, x []float32)                     { addGo(dst, x) }
-func vMul(dst, x, y []float32)                  { mulGo(dst, x, y) }
-func vMulAdd(dst, x, y []float32)               { mulAddGo(dst, x, y) }
-func vAxpy(alpha float32, x, dst []float32)     { axpyGo(alpha, x, dst) }
-func vScale(alpha float32, x []float32)         { scaleGo(alpha, x) }
-func vAddScalar(dst, x []float32, s float32)    { addScalarGo(dst, x, s) }
-func vSubMul(dst, x, y []float32, s float32)    { subMulGo(dst, x, y, s) }
-func vDot(x, y []float32) float64               { return dotGo(x, y) }
-func vSum(x []float32) float64                  { return sumGo(x) }
-func vMoments(x []float32) (sum, sq float64)    { return momentsGo(x) }
-func vSumDot(x, y []float32) (sum, dot float64) { return sumDotGo(x, y) }
-func vFinite(x []float32) bool                  { return finiteGo(x) }
-func vReLU(dst, x []float32)                    { reluGo(dst, x) }
-func vReLUGrad(dx, dy, y []float32)             { reluGradGo(dx, dy, y) }
-func vExp(dst, x []float32)                     { expGo(dst, x) }
-func vTanh(dst, x []float32)                    { tanhGo(dst, x) }
-func vTanhGrad(dx, dy, y []float32)             { tanhGradGo(dx, dy, y) }
-func vSigmoid(dst, x []float32)                 { sigmoidGo(dst, x) }
-func vSigmoidGrad(dx, dy, y []float32)          { sigmoidGradGo(dx, dy, y) }
-func vGELU(dst, x []float32)                    { geluGo(dst, x) }
-func vGELUGrad(dx, dy, x []float32)             { geluGradGo(dx, dy, x) }
+import "unsafe"
+
+// The callers have checked that the lengths agree.
+
+func ptr(x []float32) *float32 { return unsafe.SliceData(x) }
+
+func vAdd(dst, x []float32) {
+	if isa >= avx2 {
+		add256(ptr(dst), ptr(x), len(dst))
+		return
+	}
+	addGo(dst, x)
+}
+
+func vMul(dst, x, y []float32) {
+	if isa >= avx2 {
+		mul256(ptr(dst), ptr(x), ptr(y), len(dst))
+		return
+	}
+	mulGo(dst, x, y)
+}
+
+func vMulAdd(dst, x, y []float32) {
+	if isa >= avx2 {
+		mulAdd256(ptr(dst), ptr(x), ptr(y), len(dst))
+		return
+	}
+	mulAddGo(dst, x, y)
+}
+
+func vAxpy(alpha float32, x, dst []float32) {
+	if isa >= avx2 {
+		axpy256(ptr(x), ptr(dst), len(x), alpha)
+		return
+	}
+	axpyGo(alpha, x, dst)
+}
+
+func vScale(alpha float32, x []float32) {
+	if isa >= avx2 {
+		scale256(ptr(x), len(x), alpha)
+		return
+	}
+	scaleGo(alpha, x)
+}
+
+func vAddScalar(dst, x []float32, s float32) {
+	if isa >= avx2 {
+		addScalar256(ptr(dst), ptr(x), len(dst), s)
+		return
+	}
+	addScalarGo(dst, x, s)
+}
+
+func vSubMul(dst, x, y []float32, s float32) {
+	if isa >= avx2 {
+		subMul256(ptr(dst), ptr(x), ptr(y), len(dst), s)
+		return
+	}
+	subMulGo(dst, x, y, s)
+}
+
+func vDot(x, y []float32) float64 {
+	if isa >= avx2 {
+		return dot256(ptr(x), ptr(y), len(x))
+	}
+	return dotGo(x, y)
+}
+
+func vSum(x []float32) float64 {
+	if isa >= avx2 {
+		return sum256(ptr(x), len(x))
+	}
+	return sumGo(x)
+}
+
+func vMoments(x []float32) (sum, sq float64) {
+	if isa >= avx2 {
+		return moments256(ptr(x), len(x))
+	}
+	return momentsGo(x)
+}
+
+func vSumDot(x, y []float32) (sum, dot float64) {
+	if isa >= avx2 {
+		return sumDot256(ptr(x), ptr(y), len(x))
+	}
+	return sumDotGo(x, y)
+}
+
+func vFinite(x []float32) bool {
+	if isa >= avx2 {
+		return finite256(ptr(x), len(x))
+	}
+	return finiteGo(x)
+}
+
+func vReLU(dst, x []float32) {
+	if isa >= avx2 {
+		relu256(ptr(dst), ptr(x), len(dst))
+		return
+	}
+	reluGo(dst, x)
+}
+
+func vReLUGrad(dx, dy, y []float32) {
+	if isa >= avx2 {
+		reluGrad256(ptr(dx), ptr(dy), ptr(y), len(dx))
+		return
+	}
+	reluGradGo(dx, dy, y)
+}
+
+func vExp(dst, x []float32) {
+	if isa >= avx2 {
+		exp256(ptr(dst), ptr(x), len(dst))
+		return
+	}
+	expGo(dst, x)
+}
+
+func vTanh(dst, x []float32) {
+	if isa >= avx2 {
+		tanh256(ptr(dst), ptr(x), len(dst))
+		return
+	}
+	tanhGo(dst, x)
+}
+
+func vTanhGrad(dx, dy, y []float32) {
+	if isa >= avx2 {
+		tanhGrad256(ptr(dx), ptr(dy), ptr(y), len(dx))
+		return
+	}
+	tanhGradGo(dx, dy, y)
+}
+
+func vSigmoid(dst, x []float32) {
+	if isa >= avx2 {
+		sigmoid256(ptr(dst), ptr(x), len(dst))
+		return
+	}
+	sigmoidGo(dst, x)
+}
+
+func vSigmoidGrad(dx, dy, y []float32) {
+	if isa >= avx2 {
+		sigmoidGrad256(ptr(dx), ptr(dy), ptr(y), len(dx))
+		return
+	}
+	sigmoidGradGo(dx, dy, y)
+}
+
+func vGELU(dst, x []float32) {
+	if isa >= avx2 {
+		gelu256(ptr(dst), ptr(x), len(dst))
+		return
+	}
+	geluGo(dst, x)
+}
+
+func vGELUGrad(dx, dy, x []float32) {
+	if isa >= avx2 {
+		geluGrad256(ptr(dx), ptr(dy), ptr(x), len(dx))
+		return
+	}
+	geluGradGo(dx, dy, x)
+}
+
 func vNormalise(dst, x []float32, mean, scale, shift float32) {
+	if isa >= avx2 {
+		normalise256(ptr(dst), ptr(x), len(dst), mean, scale, shift)
+		return
+	}
 	normaliseGo(dst, x, mean, scale, shift)
 }
-func vNormGrad(dx, dy, x []float32, a, mean, b, c float32) { normGradGo(dx, dy, x, a, mean, b, c) }
-func vSGD(w, g []float32, lr, decay float32)               { sgdGo(w, g, lr, decay) }
+
+func vNormGrad(dx, dy, x []float32, a, mean, b, c float32) {
+	if isa >= avx2 {
+		normGrad256(ptr(dx), ptr(dy), ptr(x), len(dx), a, mean, b, c)
+		return
+	}
+	normGradGo(dx, dy, x, a, mean, b, c)
+}
+
+func vSGD(w, g []float32, lr, decay float32) {
+	if isa >= avx2 {
+		sgd256(ptr(w), ptr(g), len(w), lr, decay)
+		return
+	}
+	sgdGo(w, g, lr, decay)
+}
+
 func vMomentum(w, g, v []float32, lr, mu, rest, decay float32) {
+	if isa >= avx2 {
+		momentum256(ptr(w), ptr(g), ptr(v), len(w), lr, mu, rest, decay)
+		return
+	}
 	momentumGo(w, g, v, lr, mu, rest, decay)
 }
+
 func vNesterov(w, g, v []float32, lr, mu, rest, decay float32) {
+	if isa >= avx2 {
+		nesterov256(ptr(w), ptr(g), ptr(v), len(w), lr, mu, rest, decay)
+		return
+	}
 	nesterovGo(w, g, v, lr, mu, rest, decay)
 }
-func vAdam(w, g, m, v []float32, c *adamConsts) { adamGo(w, g, m, v, c) }
+
+func vAdam(w, g, m, v []float32, c *adamConsts) {
+	if isa >= avx2 {
+		adam256(ptr(w), ptr(g), ptr(m), ptr(v), len(w), c.beta1, c.rest1, c.beta2, c.rest2, c.rate, c.root, c.eps, c.keep, c.decay)
+		return
+	}
+	adamGo(w, g, m, v, c)
+}

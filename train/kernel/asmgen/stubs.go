@@ -52,6 +52,11 @@ func stubs() []byte {
 		}
 	}
 	declare("transpose8", "dst *float32, dstRow uintptr, src *float32, srcRow uintptr, n int")
+	for _, f := range functions {
+		g.p("")
+		g.p("//go:noescape")
+		g.p("func %s", f.signature())
+	}
 	choose("tile512", "t *tile", "tile512x%dx%d(t)", 8, 3)
 	choose("tile256", "t *tile", "tile256x%dx%d(t)", 6, 2)
 	choose("tile256m", "t *tile", "tile256x%dx%dm(t)", 6, 2)
