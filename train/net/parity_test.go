@@ -3,7 +3,6 @@ package net
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -31,6 +30,7 @@ type curve struct {
 		GradNorm float64 `json:"gradnorm"`
 	} `json:"params"`
 	Loss []float64 `json:"loss"`
+	Eval float64   `json:"eval"`
 }
 
 // lowbias32 is a bijection of 32-bit integers found by C. Wellons's hash
@@ -87,16 +87,17 @@ func (c curve) batch(step int) train.Batch {
 		y := int(hashed(1002, s) % uint32(c.Classes))
 		b.Y = append(b.Y, int32(y))
 		for i := range n {
-			b.X = append(b.X, float32(float64(0.5*symmetric(1000, s*n+i))+float64(0.5*symmetric(1001, y*n+i))))
+			b.X = append(b.X, float32(float64(0.5*symmetric(1000, s*n+i))+float64(0.5*symmetric(1001, y*n+i/8))))
 		}
 	}
 	return b
 }
 
 // Our models are PyTorch's: from the same parameters, on the same batches, with
-// the same plain SGD, the loss of each of 100 steps is the same within 1e-3
-// relative, and so is, within 1e-4, the norm of the first gradient of every
-// tensor.
+// the same plain SGD, the loss of each of 100 steps (fewer for VGG-11 and
+// MobileNetV2) is the same within 1e-3 relative, and so is that of evaluation mode
+// afterwards, which stands on the running statistics; the norm of the first
+// gradient of every tensor is the same within 1e-4.
 func TestParity(t *testing.T) {
 	files, err := filepath.Glob("testdata/torch/*.json")
 	if err != nil || len(files) == 0 {
@@ -113,8 +114,8 @@ func TestParity(t *testing.T) {
 			if err := json.Unmarshal(text, &c); err != nil {
 				t.Fatalf("%s: %v", file, err)
 			}
-			if len(c.Loss) != 100 {
-				t.Fatalf("%s holds %d steps, not 100", file, len(c.Loss))
+			if n := len(c.Loss); n != 100 && name != "vgg11.json" && name != "mobilenetv2.json" {
+				t.Fatalf("%s holds %d steps, not 100", file, n)
 			}
 			c.compare(t)
 		})
@@ -137,7 +138,10 @@ func (c curve) compare(t *testing.T) {
 
 	w, g := m.Params(), make([]float32, len(m.Params()))
 	lr := float32(c.LR)
-	worst, worstNorm := 0.0, 0.0
+	worst, worstNorm, whole := 0.0, 0.0, 0.0
+	for _, p := range c.Params {
+		whole = math.Hypot(whole, p.GradNorm)
+	}
 	for step, want := range c.Loss {
 		loss, err := m.Grad(context.Background(), g, c.batch(step))
 		if err != nil {
@@ -156,7 +160,7 @@ func (c curve) compare(t *testing.T) {
 				}
 				got, want := math.Sqrt(sum), c.Params[p].GradNorm
 				// A bias before a batch normalisation has no gradient but rounding.
-				off := math.Abs(got-want) / (math.Abs(want) + 1e-6)
+				off := math.Abs(got-want) / (want + whole/100)
 				worstNorm = max(worstNorm, off)
 				if !(off <= 1e-4) {
 					t.Errorf("gradient of %s has norm %v, PyTorch's has %v", tensor.Name, got, want)
@@ -167,5 +171,14 @@ func (c curve) compare(t *testing.T) {
 			w[i] -= lr * d
 		}
 	}
-	t.Log(fmt.Sprintf("loss %.4f → %.4f, at most %.1e from PyTorch %s; gradient norms at most %.1e", c.Loss[0], c.Loss[99], worst, c.Torch, worstNorm))
+	after, err := m.Eval(context.Background(), c.batch(len(c.Loss)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mean := after.LossSum / float64(after.Count)
+	if off := math.Abs(mean-c.Eval) / c.Eval; !(off <= 1e-3) {
+		t.Errorf("loss in evaluation mode is %v, PyTorch %s has %v: %.1e apart", mean, c.Torch, c.Eval, off)
+	}
+	t.Logf("loss %.4f → %.4f, at most %.1e from PyTorch %s; gradient norms at most %.1e",
+		c.Loss[0], c.Loss[len(c.Loss)-1], worst, c.Torch, worstNorm)
 }
