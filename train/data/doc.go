@@ -12,11 +12,11 @@
 //	idx:DIR | idx:IMAGES,LABELS[,TESTIMAGES,TESTLABELS][,test=0.1,seed=1]
 //	cifar10:DIR                            binary version
 //	cifar100:DIR[,labels=fine|coarse]      binary version
-//	chars:FILE[,window=64,stride=64,vocab=1024,test=0.1]
-//	words:FILE[,window=32,stride=32,vocab=10000,test=0.1]
-//	npy:X.npy,Y.npy[,TESTX.npy,TESTY.npy][,test=0.1,seed=1]
-//	npz:FILE[,x=KEY,y=KEY][,test=0.1,seed=1]
-//	csv:FILE[,TESTFILE][,label=COLUMN,header=auto|yes|no,sep=comma|semicolon|tab|space,norm=standard|none,test=0.1,seed=1]
+//	chars:FILE[,window=64,stride=WINDOW,vocab=1024,test=0.1]
+//	words:FILE[,window=32,stride=WINDOW,vocab=10000,test=0.1]
+//	npy:X.npy,Y.npy[,TESTX.npy,TESTY.npy][,layout=nchw|nhwc,test=0.1,seed=1]
+//	npz:FILE[,x=KEY,y=KEY[,xtest=KEY,ytest=KEY]][,layout=nchw|nhwc,test=0.1,seed=1]
+//	csv:FILE[,TESTFILE][,label=COLUMN,header=auto|yes|no,sep=comma|semicolon|tab,norm=standard|none,test=0.1,seed=1]
 //
 // Every format but CIFAR and npz may be compressed by gzip, which is recognised
 // by its first bytes. docs/data.md describes the formats for users.

@@ -40,6 +40,11 @@ func Formats() []Format {
 		{"idx", "idx:DIR or idx:IMAGES,LABELS[,TESTIMAGES,TESTLABELS][,test=0.1,seed=1]", []string{"test", "seed"}, "IDX files of bytes, plain or .gz", openIDX},
 		{"cifar10", "cifar10:DIR", nil, "CIFAR-10, binary version", openCIFAR10},
 		{"cifar100", "cifar100:DIR[,labels=fine|coarse]", []string{"labels"}, "CIFAR-100, binary version", openCIFAR100},
+		{"chars", "chars:FILE[,window=64,stride=WINDOW,vocab=1024,test=0.1]", []string{"window", "stride", "vocab", "test"}, "a text in UTF-8 as characters", openChars},
+		{"words", "words:FILE[,window=32,stride=WINDOW,vocab=10000,test=0.1]", []string{"window", "stride", "vocab", "test"}, "a text in UTF-8 as words", openWords},
+		{"npy", "npy:X.npy,Y.npy[,TESTX.npy,TESTY.npy][,layout=nchw|nhwc,test=0.1,seed=1]", []string{"layout", "test", "seed"}, "NumPy arrays of samples and of labels", openNPY},
+		{"npz", "npz:FILE[,x=KEY,y=KEY[,xtest=KEY,ytest=KEY]][,layout=nchw|nhwc,test=0.1,seed=1]", []string{"x", "y", "xtest", "ytest", "layout", "test", "seed"}, "an archive of NumPy arrays", openNPZ},
+		{"csv", "csv:FILE[,TESTFILE][,label=COLUMN,header=auto|yes|no,sep=comma|semicolon|tab,norm=standard|none,test=0.1,seed=1]", []string{"label", "header", "sep", "norm", "test", "seed"}, "rows of numbers with a label", openCSV},
 	}
 }
 

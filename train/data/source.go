@@ -19,12 +19,17 @@ type source struct {
 	offset int64 // of the next byte, after decompression
 	limit  int64 // no byte at or after this offset can or may come
 	why    string
+	packed bool // compressed by gzip
 	closer io.Closer
 }
 
 // expansion is the most that deflate can unpack from one byte: 258 bytes from
 // two bits (RFC 1951, section 3.2.5).
 const expansion = 1032
+
+// maxUnpacked limits what is unpacked from a compressed file that does not say
+// beforehand how long it is: text, CSV, CIFAR.
+const maxUnpacked = 1 << 30
 
 // openSource opens a file; expected says what for, should it be missing.
 func openSource(path, expected string, maxBytes int64) (*source, error) {
@@ -59,6 +64,7 @@ func newSource(path string, r io.Reader, size, maxBytes int64) (*source, error) 
 			return nil, corrupt(path, 0, "a gzip header", "%v", err)
 		}
 		s.r = bufio.NewReaderSize(z, 1<<16)
+		s.packed = true
 		s.limit = size * expansion
 		s.why = fmt.Sprintf("%d bytes of gzip hold at most %d", size, s.limit)
 	}
@@ -129,13 +135,17 @@ func (s *source) end() error {
 
 // rest reads everything up to the end.
 func (s *source) rest(what string) ([]byte, error) {
+	if s.packed && s.limit > maxUnpacked {
+		s.limit = maxUnpacked
+		s.why = fmt.Sprintf("the limit for compressed %s is %d; unpack the file first", what, s.limit)
+	}
 	// One byte more than the limit, to tell a file at the limit from one beyond.
 	b, err := io.ReadAll(io.LimitReader(s, s.limit-s.offset+1))
 	if err != nil {
 		return nil, s.failed(err, what)
 	}
 	if s.offset > s.limit {
-		return nil, corrupt(s.path, s.limit, "at most as many bytes of "+what, "more: %s", s.why)
+		return nil, corrupt(s.path, s.limit, fmt.Sprintf("at most %d bytes of %s", s.limit, what), "more: %s", s.why)
 	}
 	return b, nil
 }
