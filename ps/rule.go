@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"star"
+	"star/train/kernel"
 )
 
 // Gradient is one shard's slice of a worker's gradient.
@@ -71,14 +72,9 @@ func (d *Descent) Combine(_ []float32, _ int64, gs []Gradient) []float32 {
 	const stretch = 4096
 	for at := 0; at < len(dst); at += stretch {
 		to := min(at+stretch, len(dst))
-		part := dst[at:to]
-		if len(gs) == 1 {
-			scale(gs[0].Weight, part)
-			continue
-		}
-		addScaled(part, gs[0].Weight, gs[1].Weight, gs[1].Vec[at:to])
-		for _, g := range gs[2:] {
-			addScaled(part, 1, g.Weight, g.Vec[at:to])
+		scale(gs[0].Weight, dst[at:to])
+		for _, g := range gs[1:] {
+			kernel.Axpy(g.Weight, g.Vec[at:to], dst[at:to])
 		}
 	}
 	return dst
@@ -95,43 +91,10 @@ func (d *Descent) Step(params, dir []float32, samples int64, norm float64) {
 	d.Optimizer.Step(params, dir, d.Schedule.At(samples))
 }
 
-// scale multiplies x by c.
+// scale multiplies x by c; multiplying by one changes no bit.
 func scale(c float32, x []float32) {
 	if c == 1 {
 		return
 	}
-	for i := range x {
-		x[i] *= c
-	}
-}
-
-// addScaled is dst = a·dst + b·x. The conversions forbid a fused multiply-add,
-// which would round differently on some processors.
-func addScaled(dst []float32, a, b float32, x []float32) {
-	x = x[:len(dst)]
-	if a == 1 {
-		for len(dst) >= 4 {
-			d, y := dst[:4:4], x[:4:4]
-			d[0] += float32(b * y[0])
-			d[1] += float32(b * y[1])
-			d[2] += float32(b * y[2])
-			d[3] += float32(b * y[3])
-			dst, x = dst[4:], x[4:]
-		}
-		for i := range dst {
-			dst[i] += float32(b * x[i])
-		}
-		return
-	}
-	for len(dst) >= 4 {
-		d, y := dst[:4:4], x[:4:4]
-		d[0] = float32(a*d[0]) + float32(b*y[0])
-		d[1] = float32(a*d[1]) + float32(b*y[1])
-		d[2] = float32(a*d[2]) + float32(b*y[2])
-		d[3] = float32(a*d[3]) + float32(b*y[3])
-		dst, x = dst[4:], x[4:]
-	}
-	for i := range dst {
-		dst[i] = float32(a*dst[i]) + float32(b*x[i])
-	}
+	kernel.Scale(c, x)
 }

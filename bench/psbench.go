@@ -1,0 +1,433 @@
+// Package bench measures the program's hot paths against bare ones in the same
+// run, because machines differ and ratios travel better than seconds.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"star"
+	"star/ps"
+	"star/train/optim"
+	"star/transport"
+)
+
+// PSConfig says what PS measures. The zero value measures what the project
+// promises: 1, 16 and 100 MB by 1, 2 and 4 workers.
+type PSConfig struct {
+	Sizes   []int64 // bytes of the parameters. Empty means 1, 16 and 100 MB
+	Workers []int   // empty means 1, 2, 4
+	Shards  int     // zero means 1
+	Runs    int     // blocks of operations of each side, taken in turns. Zero means 7
+
+	// Congestion lists the settings of transport.Config to measure under: ""
+	// (ours) or "kernel". Empty means both. Both sides always have the same.
+	Congestion []string
+}
+
+// PSResult is one row. An operation is: every worker pushes a gradient of Bytes,
+// the server makes one update of all of them (star-ps) or none (bare-tcp), and
+// every worker receives Bytes of parameters.
+type PSResult struct {
+	Ranks     int     `json:"ranks"` // workers
+	Bytes     int64   `json:"bytes"`
+	Transport string  `json:"transport"` // tcp: our congestion control; tcp-kernel: the kernel's
+	Algorithm string  `json:"algorithm"` // star-ps or bare-tcp
+	Runs      int     `json:"runs"`      // operations measured
+	Median    float64 `json:"median_s"`
+	P10       float64 `json:"p10_s"`
+	P90       float64 `json:"p90_s"`
+	AlgBW     float64 `json:"algbw_Bps"` // Bytes over the median
+	BusBW     float64 `json:"busbw_Bps"` // bytes through the server's sockets, 2·Ranks·Bytes, over the median
+
+	// CPU is processor time of both ends for each 1e9 bytes through the server's
+	// sockets, Allocs is heap allocations of both ends for each operation.
+	CPU    float64 `json:"cpu_s_per_GB"`
+	Allocs float64 `json:"allocs_per_op"`
+
+	// Ratio is the median of bare-tcp over this one: 1 is as fast as bare.
+	Ratio float64 `json:"ratio_to_bare"`
+}
+
+// PS measures push and pull through a real ps.Server over loopback TCP, and
+// beside it the same bytes over bare net.Conns with preallocated buffers. Server
+// and workers are goroutines of this process, so they share its processors, on
+// both sides alike.
+//
+// The star-ps side includes what the bare one lacks: headers, CRC-32C over every
+// byte at both ends, the coordinator's messages (over TCP, too), the weighted
+// sum of the gradients and an SGD update, and the barrier of SSGD, behind which
+// no worker pushes while another one pulls.
+func PS(ctx context.Context, cfg PSConfig) ([]PSResult, error) {
+	if len(cfg.Sizes) == 0 {
+		cfg.Sizes = []int64{1e6, 16e6, 100e6}
+	}
+	if len(cfg.Workers) == 0 {
+		cfg.Workers = []int{1, 2, 4}
+	}
+	if len(cfg.Congestion) == 0 {
+		cfg.Congestion = []string{"", "kernel"}
+	}
+	if cfg.Shards == 0 {
+		cfg.Shards = 1
+	}
+	if cfg.Runs == 0 {
+		cfg.Runs = 7
+	}
+	var out []PSResult
+	for _, size := range cfg.Sizes {
+		if size < 4*int64(cfg.Shards) || size%4 != 0 || size > 4<<30 {
+			return out, fmt.Errorf("bench: size of %d bytes: want a multiple of 4 (float32), at least 4 for each of %d shards, at most 4 GiB", size, cfg.Shards)
+		}
+		for _, workers := range cfg.Workers {
+			if workers < 1 || workers > transport.MaxWorkers {
+				return out, fmt.Errorf("bench: %d workers: want 1 to %d", workers, transport.MaxWorkers)
+			}
+			for _, congestion := range cfg.Congestion {
+				rows, err := psPair(ctx, size, workers, congestion, cfg)
+				if err != nil {
+					return out, fmt.Errorf("bench: %d bytes, %d workers: %w", size, workers, err)
+				}
+				out = append(out, rows...)
+			}
+		}
+	}
+	return out, nil
+}
+
+// side is one of the two that are compared.
+type side struct {
+	name    string
+	op      func() error // one operation of all workers
+	times   []float64    // seconds
+	cpu     float64      // seconds
+	mallocs uint64
+}
+
+func psPair(ctx context.Context, size int64, workers int, congestion string, cfg PSConfig) ([]PSResult, error) {
+	tcp := transport.NewTCP(transport.Config{CongestionControl: congestion, Log: slog.New(slog.DiscardHandler)})
+	bare, closeBare, err := newBare(ctx, tcp, size, workers)
+	if err != nil {
+		return nil, err
+	}
+	defer closeBare()
+	starPS, closeStar, err := newStarPS(ctx, tcp, size, workers, cfg.Shards)
+	if err != nil {
+		return nil, err
+	}
+	defer closeStar()
+
+	// About 64 MB through the server for each block, so that small operations
+	// are not all clock.
+	ops := int(max(1, 64e6/(2*size*int64(workers))))
+	sides := []*side{{name: "star-ps", op: starPS}, {name: "bare-tcp", op: bare}}
+	for run := range cfg.Runs + 1 {
+		for _, s := range sides {
+			if err := s.block(ctx, ops, run > 0); err != nil { // the first one warms up
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
+	name := "tcp"
+	if congestion != "" {
+		name = "tcp-" + congestion
+	}
+	var rows []PSResult
+	for _, s := range sides {
+		slices.Sort(s.times)
+		n := len(s.times)
+		moved := 2 * float64(size) * float64(workers)
+		r := PSResult{
+			Ranks: workers, Bytes: size, Transport: name, Algorithm: s.name, Runs: n,
+			Median: s.times[n/2], P10: s.times[n/10], P90: s.times[n*9/10],
+			CPU:    s.cpu / (moved * float64(n)) * 1e9,
+			Allocs: float64(s.mallocs) / float64(n),
+		}
+		r.AlgBW, r.BusBW = float64(size)/r.Median, moved/r.Median
+		rows = append(rows, r)
+	}
+	for i := range rows {
+		rows[i].Ratio = rows[1].Median / rows[i].Median
+	}
+	return rows, nil
+}
+
+func (s *side) block(ctx context.Context, ops int, count bool) error {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	cpu := cpuTime()
+	times := make([]float64, 0, ops)
+	for range ops {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := s.op(); err != nil {
+			return err
+		}
+		times = append(times, time.Since(begin).Seconds())
+	}
+	cpu = cpuTime() - cpu
+	runtime.ReadMemStats(&after)
+	if count {
+		s.times = append(s.times, times...)
+		s.cpu += cpu
+		s.mallocs += after.Mallocs - before.Mallocs - 1 // times
+	}
+	return nil
+}
+
+// cpuTime is the processor time of this process, zero where the
+// system does not say.
+func cpuTime() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// team runs one function in a goroutine of each worker, again and again.
+type team struct {
+	begin []chan struct{}
+	end   chan error
+	wg    sync.WaitGroup
+}
+
+func newTeam(n int, do func(w int) error) *team {
+	t := &team{end: make(chan error, n)}
+	for w := range n {
+		begin := make(chan struct{}, 1)
+		t.begin = append(t.begin, begin)
+		t.wg.Go(func() {
+			for range begin {
+				t.end <- do(w)
+			}
+		})
+	}
+	return t
+}
+
+func (t *team) all() error {
+	for _, c := range t.begin {
+		c <- struct{}{}
+	}
+	var first error
+	for range t.begin {
+		if err := <-t.end; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (t *team) close() {
+	for _, c := range t.begin {
+		close(c)
+	}
+	t.wg.Wait()
+}
+
+// newBare connects workers to a server that answers Bytes with Bytes. The
+// sockets have the options of tcp's.
+func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (op func() error, stop func(), err error) {
+	lc := net.ListenConfig{Control: tcp.Control}
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	var conns []net.Conn
+	var serving sync.WaitGroup
+	unwatch := context.AfterFunc(ctx, func() { l.Close() })
+	closeAll := func() {
+		unwatch()
+		l.Close()
+		for _, c := range conns {
+			c.Close()
+		}
+		serving.Wait()
+	}
+	bufs := make([][]byte, workers)
+	for w := range workers {
+		d := net.Dialer{Control: tcp.Control}
+		c, err := d.DialContext(ctx, "tcp", l.Addr().String())
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		far, err := l.Accept()
+		if err != nil {
+			c.Close()
+			closeAll()
+			return nil, nil, err
+		}
+		conns = append(conns, c, far)
+		bufs[w] = make([]byte, size)
+		buf := make([]byte, size)
+		serving.Go(func() {
+			for {
+				if _, err := io.ReadFull(far, buf); err != nil {
+					return
+				}
+				if _, err := far.Write(buf); err != nil {
+					return
+				}
+			}
+		})
+	}
+	t := newTeam(workers, func(w int) error {
+		c := conns[2*w]
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			return err
+		}
+		if _, err := c.Write(bufs[w]); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(c, bufs[w])
+		return err
+	})
+	return t.all, func() { closeAll(); t.close() }, nil
+}
+
+// newStarPS starts a server with its coordinator and connects workers to it.
+func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, shards int) (op func() error, stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	var links []*ps.Link
+	var coord transport.Conn
+	closeAll := func() {
+		for _, l := range links {
+			l.Close()
+		}
+		if coord != nil {
+			coord.Close()
+		}
+		cancel()
+		running.Wait()
+	}
+	defer func() {
+		if err != nil {
+			closeAll()
+		}
+	}()
+
+	server := ps.NewServer(ps.ServerConfig{
+		Job: "bench", Log: tcp.Log,
+		NewRule: func(s transport.ShardInfo) (ps.Rule, error) {
+			o, err := optim.New(optim.Config{Name: optim.SGD, LR: 0.01}, int(s.To-s.From))
+			return &ps.Descent{Optimizer: o, Schedule: ps.Constant(0.01)}, err
+		},
+	})
+	l, err := tcp.Listen("127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	ranges, err := ps.Split(size/4, shards)
+	if err != nil {
+		return nil, nil, err
+	}
+	assign := transport.Assign{Of: shards, Params: size / 4, Workers: workers, Generation: 1}
+	for i, r := range ranges {
+		assign.Shards = append(assign.Shards, transport.ShardInfo{Shard: i, Addr: l.Addr(), From: r.From, To: r.To})
+	}
+	ended := make(chan error, 1)
+	running.Go(func() {
+		transport.Serve(ctx, l, tcp.Config, func(c transport.Conn, h transport.Hello, _ []byte) {
+			if h.Service == transport.ServiceCoord { // here the coordinator is who dials
+				ended <- server.Run(ctx, c, assign)
+				return
+			}
+			server.Accept(ctx, c, h)
+		})
+	})
+	if coord, err = tcp.Dial(ctx, l.Addr()); err != nil {
+		return nil, nil, err
+	}
+	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "bench"}
+	if err := transport.Send(coord, hello, nil); err != nil {
+		return nil, nil, err
+	}
+	ready := make(chan struct{})
+	running.Go(func() { ssgd(coord, shards, workers, ready) })
+
+	params, grads := make([][]float32, workers), make([][]float32, workers)
+	for w := range workers {
+		params[w], grads[w] = make([]float32, size/4), make([]float32, size/4)
+		for i := range grads[w] {
+			grads[w][i] = float32(i%7) * 1e-6
+		}
+		link, err := ps.Dial(ctx, ps.LinkConfig{
+			Network: tcp, Shards: assign.Shards, Params: params[w], Hello: transport.Hello{Job: "bench", Rank: w},
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		links = append(links, link)
+	}
+	if err := links[0].Init(ctx); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case <-ready:
+	case err := <-ended:
+		return nil, nil, fmt.Errorf("the server ended: %w", err)
+	case <-time.After(time.Minute):
+		return nil, nil, errors.New("the server was not ready after a minute")
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	steps := make([]int64, workers)
+	t := newTeam(workers, func(w int) error {
+		step := steps[w]
+		steps[w]++
+		if err := links[w].Push(ctx, step, step, 1, grads[w]); err != nil {
+			return err
+		}
+		_, err := links[w].Wait(ctx, step+1)
+		return err
+	})
+	return t.all, func() { t.close(); closeAll() }, nil
+}
+
+// ssgd is a coordinator that fires when every worker's gradient is stored on
+// every shard. It ends with its connection.
+func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
+	fire := transport.Fire{Gradients: make([]transport.Gradient, workers)}
+	nready, nstored := 0, 0
+	for {
+		f, err := c.Recv()
+		if err != nil {
+			return
+		}
+		switch f.Kind {
+		case transport.KindReady:
+			if nready++; nready == shards {
+				close(ready)
+			}
+		case transport.KindStored:
+			m, err := transport.ParseStored(f.Header)
+			if err != nil {
+				return
+			}
+			fire.Gradients[m.Worker] = transport.Gradient{Worker: star.Worker(m.Worker), Step: m.Step, Weight: 1 / float32(workers)}
+			if nstored++; nstored < shards*workers {
+				continue
+			}
+			nstored = 0
+			fire.Seq++
+			fire.Version++
+			if transport.Send(c, fire, nil) != nil {
+				return
+			}
+		}
+	}
+}
