@@ -1,0 +1,78 @@
+package doctor
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"star/transport"
+)
+
+// Config says what to examine. The zero value examines this host and the default
+// ports.
+type Config struct {
+	// Listen are the addresses that must be free, host:port. Nil means :7070
+	// and :7071.
+	Listen []string
+
+	// Advertise is the address under which others will look for this host,
+	// host:port. Empty: the host name's.
+	Advertise string
+
+	// Peers are addresses of star-ps, or of Serve, on other hosts, host:port.
+	Peers []string
+
+	// Network reaches the peers. Nil means TCP without TLS. Its token, if the
+	// job has one, must be in Token.
+	Network transport.Network
+	Job     string
+	Token   string
+
+	// Version is that of the program.
+	Version string
+
+	// Members is how many connections the busiest process will have. Zero means
+	// 64.
+	Members int
+
+	// Congestion is the TCP congestion control that the job asks for, or empty.
+	Congestion string
+
+	// Timeout bounds the examination of one peer. Zero means 20 s.
+	Timeout time.Duration
+}
+
+// Run makes all checks. It does not fail: what could not be examined is a
+// Result that says so.
+func Run(ctx context.Context, c Config) *Report {
+	if c.Listen == nil {
+		c.Listen = []string{":7070", ":7071"}
+	}
+	if c.Network == nil {
+		c.Network = transport.NewTCP(transport.Config{CongestionControl: c.Congestion})
+	}
+	if c.Members == 0 {
+		c.Members = 64
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 20 * time.Second
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "this host"
+	}
+	r := &Report{Host: host, Version: c.Version, Protocol: transport.Protocol, Status: OK}
+
+	for _, addr := range c.Listen {
+		r.add(port(ctx, addr))
+	}
+	r.add(hostName(ctx, host, c.Advertise, len(c.Peers) > 0))
+	if c.Advertise != "" {
+		r.add(advertise(ctx, c.Advertise))
+	}
+	r.add(openFiles(c.Members), cores(), memory(ctx), congestion(c.Congestion))
+	for _, addr := range c.Peers {
+		r.add(peer(ctx, &c, addr)...)
+	}
+	return r
+}
