@@ -151,16 +151,14 @@ func Say[M transport.Message](m *Member, msg M, payload []byte) error {
 // Next waits for the coordinator's next Release. A Reject ends the membership:
 // it is returned as *transport.RejectError.
 func (m *Member) Next() (transport.Release, error) {
-	for {
-		f, err := m.recv()
-		if err != nil {
-			return transport.Release{}, err
-		}
-		if f.Kind != transport.KindRelease {
-			return transport.Release{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for a release", f.Kind)
-		}
-		return transport.ParseRelease(f.Header)
+	f, err := m.recv()
+	if err != nil {
+		return transport.Release{}, err
 	}
+	if f.Kind != transport.KindRelease {
+		return transport.Release{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for a release", f.Kind)
+	}
+	return transport.ParseRelease(f.Header)
 }
 
 // Assignment waits for the Assign of a server.

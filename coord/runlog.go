@@ -174,11 +174,3 @@ func finite(x float64) float64 {
 	}
 	return x
 }
-
-func ints(ws []star.Worker) []int {
-	out := make([]int, len(ws))
-	for i, w := range ws {
-		out[i] = int(w)
-	}
-	return out
-}

@@ -279,9 +279,9 @@ func judgeBandwidth(addr string, up, down float64) Result {
 	return r
 }
 
-// round keeps three digits or so.
+// round keeps three digits.
 func round(d time.Duration) time.Duration {
-	for unit := time.Hour; unit > time.Nanosecond; unit /= 10 {
+	for unit := 100 * time.Second; unit > time.Nanosecond; unit /= 10 {
 		if d >= 100*unit {
 			return d.Round(unit)
 		}
