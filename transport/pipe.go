@@ -230,10 +230,12 @@ func (e *pipeEnd) opError(op string, err error) error {
 func (e *pipeEnd) Write(b []byte) (int, error) {
 	n := 0
 	for len(b) > 0 {
-		// Of several ready cases select takes any; an end goes first.
-		select {
-		case <-e.closed:
+		// Of several ready cases select takes any. Ends go first, ours before
+		// the peer's.
+		if isClosed(e.closed) {
 			return n, e.opError("write", net.ErrClosed)
+		}
+		select {
 		case <-e.out.gone:
 			return n, e.opError("write", syscall.EPIPE)
 		case <-e.wd.wait():
@@ -266,12 +268,11 @@ func (e *pipeEnd) Write(b []byte) (int, error) {
 }
 
 func (e *pipeEnd) Read(b []byte) (int, error) {
-	select {
-	case <-e.closed:
+	if isClosed(e.closed) {
 		return 0, e.opError("read", net.ErrClosed)
-	case <-e.rd.wait():
+	}
+	if isClosed(e.rd.wait()) {
 		return 0, e.opError("read", os.ErrDeadlineExceeded)
-	default:
 	}
 	if len(b) == 0 {
 		return 0, nil
@@ -372,10 +373,8 @@ func (e *pipeEnd) SetReadDeadline(t time.Time) error  { return e.setDeadline(&e.
 func (e *pipeEnd) SetWriteDeadline(t time.Time) error { return e.setDeadline(&e.wd, t) }
 
 func (e *pipeEnd) setDeadline(d *deadline, t time.Time) error {
-	select {
-	case <-e.closed:
+	if isClosed(e.closed) {
 		return e.opError("set", net.ErrClosed)
-	default:
 	}
 	d.set(t)
 	return nil
@@ -423,7 +422,7 @@ func (d *deadline) set(t time.Time) {
 	}
 }
 
-func isClosed(c chan struct{}) bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -1,0 +1,146 @@
+package transport_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"star/transport"
+)
+
+// authority is a directory with ca.pem, and NAME.pem with NAME.key for each
+// certificate it has signed.
+type authority struct {
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func certify(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{dir: t.TempDir()}
+	a.cert, a.key = a.sign(t, "ca", nil, nil)
+	a.sign(t, "one", a.cert, a.key)
+	return a
+}
+
+// sign writes a certificate for loopback: an authority's if parent is nil.
+func (a *authority) sign(t *testing.T, name string, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	if parent == nil {
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
+		parent, by = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{
+		name + ".pem": {Type: "CERTIFICATE", Bytes: der},
+		name + ".key": {Type: "PRIVATE KEY", Bytes: pkcs},
+	} {
+		if err := os.WriteFile(filepath.Join(a.dir, file), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	return c, key
+}
+
+func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
+
+func (a *authority) config(t *testing.T, name string) *tls.Config {
+	t.Helper()
+	c, err := transport.TLSConfig(a.file(name+".pem"), a.file(name+".key"), a.file("ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestTLSRefusesStrangers(t *testing.T) {
+	ours, theirs := certify(t), certify(t)
+	l, err := transport.NewTCP(transport.Config{TLS: ours.config(t, "one")}).Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		served <- transport.Serve(ctx, l, transport.Config{Log: slog.New(slog.DiscardHandler)}, func(c transport.Conn, _ transport.Hello, _ []byte) {
+			t.Error("a stranger was let in")
+			c.Close()
+		})
+	}()
+	halves := theirs.config(t, "one")
+	halves.RootCAs = ours.config(t, "one").RootCAs // trusts us, but is not trusted
+	for name, config := range map[string]*tls.Config{"another authority": theirs.config(t, "one"), "only the client's": halves} {
+		_, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{TLS: config}), l.Addr(), transport.Hello{}, nil)
+		var e interface{ ExitCode() int }
+		if !errors.As(err, &e) || e.ExitCode() != 77 || !strings.Contains(err.Error(), "--tls-ca") {
+			t.Errorf("%s: %v, want exit code 77 and the flags to check", name, err)
+		}
+	}
+	// No TLS at all, towards a listener that demands it.
+	if _, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{}), l.Addr(), transport.Hello{}, nil); err == nil {
+		t.Error("a peer without TLS was welcomed")
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTLSConfigNamesTheFile(t *testing.T) {
+	a := certify(t)
+	empty := a.file("empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ cert, key, ca, want string }{
+		{"", a.file("one.key"), a.file("ca.pem"), "--tls-cert"},
+		{a.file("one.pem"), "", a.file("ca.pem"), "--tls-key"},
+		{a.file("one.pem"), a.file("one.key"), "", "--tls-ca"},
+		{a.file("none.pem"), a.file("one.key"), a.file("ca.pem"), "none.pem"},
+		{a.file("one.pem"), a.file("ca.key"), a.file("ca.pem"), "ca.key"},
+		{a.file("one.pem"), a.file("one.key"), empty, "empty.pem: no PEM certificate"},
+	} {
+		if _, err := transport.TLSConfig(c.cert, c.key, c.ca); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("TLSConfig(%q, %q, %q): %v, want %q in it", c.cert, c.key, c.ca, err, c.want)
+		}
+	}
+}
