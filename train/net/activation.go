@@ -66,13 +66,13 @@ type batchNorm struct {
 	mean, invStd    []float32
 	act             Activation
 	x, y, dx        []float32
-	dz              func() []float32
+	inPlace         bool // the result replaces the input
 }
 
 // BatchNorm normalises (C, H, W) or (C). Its running statistics are Buffers.
 func BatchNorm(b *Builder, name string, in []int, act Activation) Layer {
 	c := in[0]
-	l := &batchNorm{
+	return &batchNorm{
 		shape:   kernel.Norm{N: b.Batch, C: c, Size: product(in[1:]), Eps: 1e-5, Momentum: 0.1},
 		train:   b.Train,
 		out:     in,
@@ -85,16 +85,15 @@ func BatchNorm(b *Builder, name string, in []int, act Activation) Layer {
 		invStd:  make([]float32, c),
 		y:       make([]float32, b.Batch*product(in)),
 	}
-	if act != Identity {
-		l.dz = b.Scratch(len(l.y))
-	}
-	return l
 }
 
 func (l *batchNorm) Out() []int       { return l.out }
 func (l *batchNorm) Params() []*Param { return []*Param{l.gamma, l.beta} }
 
 func (l *batchNorm) Forward(x []float32) []float32 {
+	if l.inPlace {
+		l.y = x
+	}
 	l.x = x
 	if l.train {
 		l.shape.Train(l.y, x, l.gamma.W, l.beta.W, l.mean, l.invStd, l.runMean, l.runVar)
@@ -106,16 +105,53 @@ func (l *batchNorm) Forward(x []float32) []float32 {
 }
 
 func (l *batchNorm) Backward(dy []float32) []float32 {
-	if l.act != Identity {
-		dz := l.dz()
-		l.act.backward(dz, dy, l.y)
-		dy = dz
-	}
 	if l.dx == nil {
 		l.dx = make([]float32, len(l.y))
 	}
-	l.shape.Grad(l.dx, l.gamma.G, l.beta.G, dy, l.x, l.gamma.W, l.mean, l.invStd)
+	l.backward(l.dx, dy)
 	return l.dx
+}
+
+// backward is Backward with the result in dx.
+func (l *batchNorm) backward(dx, dy []float32) {
+	if l.act != Identity {
+		l.act.backward(dx, dy, l.y)
+		dy = dx
+	}
+	l.shape.Grad(dx, l.gamma.G, l.beta.G, dy, l.x, l.gamma.W, l.mean, l.invStd)
+}
+
+// convNorm is a convolution without bias, batch normalisation and an activation. As
+// one layer they need one gradient buffer less, and in evaluation one result.
+type convNorm struct {
+	*conv
+	norm *batchNorm
+	d    func() []float32
+}
+
+// ConvNorm joins a convolution without bias or activation with the batch
+// normalisation after it.
+func ConvNorm(b *Builder, c Layer, norm string, act Activation) Layer {
+	l := &convNorm{conv: c.(*conv), norm: BatchNorm(b, norm, c.Out(), act).(*batchNorm)}
+	if l.conv.b != nil || l.conv.act != Identity {
+		panic("net: the convolution before " + norm + " has a bias or an activation")
+	}
+	if b.Train {
+		l.d = b.Scratch(len(l.norm.y))
+	} else {
+		l.norm.inPlace, l.norm.y = true, nil
+	}
+	return l
+}
+
+func (l *convNorm) Params() []*Param { return append(l.conv.Params(), l.norm.Params()...) }
+
+func (l *convNorm) Forward(x []float32) []float32 { return l.norm.Forward(l.conv.Forward(x)) }
+
+func (l *convNorm) Backward(dy []float32) []float32 {
+	d := l.d()
+	l.norm.backward(d, dy)
+	return l.conv.Backward(d) // which takes no scratch memory itself
 }
 
 // residual is y = act(body(x) + shortcut(x)).
@@ -124,7 +160,7 @@ func (l *batchNorm) Backward(dy []float32) []float32 {
 type residual struct {
 	body, shortcut Layer // shortcut is nil for x itself
 	act            Activation
-	y, dsum, dx    []float32
+	y, dsum        []float32
 	skip           bool
 }
 
@@ -134,7 +170,7 @@ func Residual(b *Builder, in []int, body, shortcut Layer, act Activation) Layer 
 		panic("net: the branches of a residual differ in shape")
 	}
 	l := &residual{body: body, shortcut: shortcut, act: act, y: make([]float32, b.Batch*product(body.Out()))}
-	if act != Identity {
+	if act != Identity && b.Train {
 		l.dsum = make([]float32, len(l.y))
 	}
 	return l
@@ -181,12 +217,8 @@ func (l *residual) Backward(dy []float32) []float32 {
 	if l.skip {
 		return nil
 	}
-	if l.dx == nil {
-		l.dx = make([]float32, len(dx))
-	}
-	copy(l.dx, dx)
-	kernel.Add(l.dx, s)
-	return l.dx
+	kernel.Add(dx, s)
+	return dx
 }
 
 // subsample is the parameter-free shortcut between stages of a residual network:
@@ -240,7 +272,8 @@ func (l *subsample) Backward(dy []float32) []float32 {
 	if l.dx == nil {
 		l.dx = make([]float32, l.batch*product(l.in))
 	}
-	l.each(func(out, in int) { l.dx[in] = dy[out] }) // the other pixels stay zero
+	clear(l.dx)
+	l.each(func(out, in int) { l.dx[in] = dy[out] })
 	return l.dx
 }
 

@@ -2,10 +2,12 @@ package net
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"unsafe"
@@ -194,8 +196,34 @@ func TestPanicInLayerIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.loss.cols = 1 << 40 // the loss will slice beyond its scores
-	if _, err := m.Grad(context.Background(), m.Gradient(), traintest.Batch(flat, 4, 1)); err == nil {
-		t.Error("no error")
+	b := traintest.Batch(flat, 4, 1)
+	_, err = m.Grad(context.Background(), m.Gradient(), b)
+	if err == nil || !strings.Contains(err.Error(), "softmax cross-entropy") || strings.Contains(err.Error(), "PC") {
+		t.Errorf("%v; want an error that names the layer and not gorgonia's instruction", err)
+	}
+	g.loss.cols = 5
+	if _, err := m.Grad(context.Background(), m.Gradient(), b); err != nil {
+		t.Errorf("the run after a panic: %v", err)
+	}
+}
+
+// A context that ends in the middle of a run stops it, and errors.Is knows why.
+func TestRunStopsWithItsContext(t *testing.T) {
+	m, err := declare(Spec{Name: "mlp", Input: flat}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := m.graph(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := g.run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want context.Canceled", err)
+	}
+	if err := g.run(context.Background()); err != nil {
+		t.Errorf("the run after it: %v", err)
 	}
 }
 
@@ -303,6 +331,8 @@ func TestInitialParameters(t *testing.T) {
 // After the first step our layers allocate nothing; what is left is gorgonia's
 // machine, which depends on the number of nodes and not on the batch.
 func TestStepAllocatesLittle(t *testing.T) {
+	// One processor, so that the pools of package kernel stay where they are.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, name := range []string{"mlp", "lenet", "resnet20:width=0.25"} {
 		spec, err := Parse(name)
 		if err != nil {

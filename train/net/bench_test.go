@@ -2,7 +2,9 @@ package net
 
 import (
 	"context"
+	"syscall"
 	"testing"
+	"time"
 
 	"star/train"
 	"star/train/traintest"
@@ -36,12 +38,24 @@ func BenchmarkStep(b *testing.B) {
 			g := m.(interface{ Gradient() []float32 }).Gradient()
 			batch := traintest.Batch(c.in, c.batch, 1)
 			b.ReportAllocs()
+			before := cpu()
 			for b.Loop() {
 				if _, err := m.Grad(context.Background(), g, batch); err != nil {
 					b.Fatal(err)
 				}
 			}
+			b.ReportMetric((cpu() - before).Seconds()*1e3/float64(b.N), "cpu-ms/op")
 			b.ReportMetric(float64(c.batch)*float64(b.N)/b.Elapsed().Seconds(), "samples/s")
 		})
 	}
+}
+
+// cpu is the processor time of this process, which a busy machine does not change
+// as much as wall time.
+func cpu() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -32,6 +32,7 @@ type graph struct {
 	expr  *G.ExprGraph
 	vm    G.VM
 	ctx   context.Context // of the run
+	err   error           // what stopped the run, as the layer said it
 }
 
 // newGraph makes the graph of a model.
@@ -84,6 +85,7 @@ func newGraph(m *network, batch int, train bool) (gr *graph, err error) {
 			in: node.Shape().Clone(), inType: node.Type(), inGrad: needGrad,
 			out: append(tensor.Shape{batch}, l.Out()...),
 		}
+		op.y.shape = op.out
 		children := []*G.Node{node}
 		for _, p := range params {
 			// A node for each use of a tensor, all on the same memory: so
@@ -124,18 +126,32 @@ func newGraph(m *network, batch int, train bool) (gr *graph, err error) {
 
 // run runs the graph on what is in x, tok and y.
 func (gr *graph) run(ctx context.Context) error {
-	gr.ctx = ctx
+	gr.ctx, gr.err = ctx, nil
 	defer func() { gr.ctx = context.Background() }()
 	defer gr.vm.Reset()
-	return gr.vm.RunAll()
+	err := gr.vm.RunAll()
+	if err != nil && gr.err != nil {
+		return gr.err // gorgonia's error hides it from errors.Is
+	}
+	return err
 }
 
-// guard turns a panic inside a layer into an error. The machine runs the graph
-// on a goroutine of its own, where nobody else could recover.
-func guard(err *error, what fmt.Stringer) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("net: %v: %v", what, r)
+// step is one operation of a run: it stops when the context is done, and turns a
+// panic inside a layer into an error. The machine runs the graph on a goroutine
+// of its own, where nobody else could recover.
+func (gr *graph) step(what fmt.Stringer, f func() G.Value) (v G.Value, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v: %v", what, r)
+		}
+		if err != nil {
+			gr.err = err
+		}
+	}()
+	if err := gr.ctx.Err(); err != nil {
+		return nil, err
 	}
+	return f(), nil
 }
 
 // floats is the memory of a value that this package made.
@@ -197,7 +213,13 @@ type layerOp struct {
 	y      view
 }
 
-func (op *layerOp) String() string        { return fmt.Sprintf("layer %d %T", op.id, op.layer) }
+func (op *layerOp) String() string {
+	name := "no parameters"
+	if len(op.params) > 0 {
+		name = op.params[0].Name
+	}
+	return fmt.Sprintf("layer %d (%T, %s)", op.id, op.layer, name)
+}
 func (op *layerOp) Arity() int            { return 1 + len(op.params) }
 func (op *layerOp) WriteHash(h hash.Hash) { fmt.Fprint(h, op) }
 func (op *layerOp) Hashcode() uint32      { return hashOf(op) }
@@ -220,13 +242,8 @@ func (op *layerOp) Type() hm.Type {
 
 func (op *layerOp) InferShape(...G.DimSizer) (tensor.Shape, error) { return op.out.Clone(), nil }
 
-func (op *layerOp) Do(in ...G.Value) (v G.Value, err error) {
-	defer guard(&err, op)
-	if err := op.gr.ctx.Err(); err != nil {
-		return nil, err
-	}
-	op.y.shape = op.out
-	return op.y.of(op.layer.Forward(floats(in[0]))), nil
+func (op *layerOp) Do(in ...G.Value) (G.Value, error) {
+	return op.gr.step(op, func() G.Value { return op.y.of(op.layer.Forward(floats(in[0]))) })
 }
 
 // SymDiff makes one node that computes all of the layer's gradients, and one for
@@ -281,16 +298,14 @@ func (op *gradOp) SymDiff(G.Nodes, *G.Node, *G.Node) (G.Nodes, error) {
 	return nil, fmt.Errorf("net: %v has no second derivative", op)
 }
 
-func (op *gradOp) Do(in ...G.Value) (v G.Value, err error) {
-	defer guard(&err, op)
-	if err := op.gr.ctx.Err(); err != nil {
-		return nil, err
-	}
-	dx := op.layer.Backward(floats(in[0]))
-	if !op.inGrad {
-		return op.done, nil
-	}
-	return op.dx.of(dx), nil
+func (op *gradOp) Do(in ...G.Value) (G.Value, error) {
+	return op.gr.step(op, func() G.Value {
+		dx := op.layer.Backward(floats(in[0]))
+		if !op.inGrad {
+			return op.done
+		}
+		return op.dx.of(dx)
+	})
 }
 
 // pickOp shows a parameter's gradient, which gradOp has written into the flat
@@ -339,10 +354,11 @@ func (op *lossOp) Type() hm.Type {
 
 func (op *lossOp) InferShape(...G.DimSizer) (tensor.Shape, error) { return tensor.Shape{}, nil }
 
-func (op *lossOp) Do(in ...G.Value) (v G.Value, err error) {
-	defer guard(&err, op)
-	op.mean = G.F32(op.loss.forward(floats(in[0]), op.labels))
-	return &op.mean, nil
+func (op *lossOp) Do(in ...G.Value) (G.Value, error) {
+	return op.gr.step(op, func() G.Value {
+		op.mean = G.F32(op.loss.forward(floats(in[0]), op.labels))
+		return &op.mean
+	})
 }
 
 func (op *lossOp) SymDiff(inputs G.Nodes, output, grad *G.Node) (G.Nodes, error) {
@@ -373,7 +389,6 @@ func (op *lossGradOp) SymDiff(G.Nodes, *G.Node, *G.Node) (G.Nodes, error) {
 	return nil, fmt.Errorf("net: %v has no second derivative", op)
 }
 
-func (op *lossGradOp) Do(in ...G.Value) (v G.Value, err error) {
-	defer guard(&err, op)
-	return op.d.of(op.loss.gradient()), nil
+func (op *lossGradOp) Do(in ...G.Value) (G.Value, error) {
+	return op.gr.step(op, func() G.Value { return op.d.of(op.loss.gradient()) })
 }

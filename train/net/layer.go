@@ -28,8 +28,9 @@ type Layer interface {
 
 	// Backward takes the gradient of the loss with respect to the result of the
 	// last Forward. It adds the gradients of the parameters to Param.G and
-	// returns the gradient with respect to x, which is valid until the next
-	// Backward; nil when SkipInputGrad was called. It does not change dy.
+	// returns the gradient with respect to x, which the caller may change and
+	// which is valid until the next Backward; nil when SkipInputGrad was called.
+	// It does not change dy, and the result is not dy.
 	Backward(dy []float32) []float32
 }
 

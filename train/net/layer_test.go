@@ -155,6 +155,14 @@ func TestLayerGradients(t *testing.T) {
 		// Curvature: ε² times the third derivative, which is of the order of γ/σ³.
 		{"batch norm", img, 1e-2, 2e-3, normal, func(b *Builder) (Layer, error) { return BatchNorm(b, "n", img, Identity), nil }},
 		{"batch norm relu", img, 1e-3, 3e-3, normal, func(b *Builder) (Layer, error) { return BatchNorm(b, "n", img, ReLU), nil }},
+		{"conv and norm relu", img, 1e-3, 3e-3, normal, func(b *Builder) (Layer, error) {
+			c, err := PlainConv(b, "c", img, 5, Window{Size: 3, Stride: 2, Pad: 1})
+			return ConvNorm(b, c, "n", ReLU), err
+		}},
+		{"conv and norm", img, 1e-2, 3e-3, normal, func(b *Builder) (Layer, error) {
+			c, err := DepthwiseConv(b, "c", img, Window{Size: 3, Pad: 1})
+			return ConvNorm(b, c, "n", Identity), err
+		}},
 		{"batch norm of features", []int{5}, 1e-2, 5e-3, normal, func(b *Builder) (Layer, error) { return BatchNorm(b, "n", []int{5}, Identity), nil }},
 		{"residual", img, 1e-2, 1e-3, normal, func(b *Builder) (Layer, error) {
 			c, err := Conv(b, "c", img, 3, Window{Size: 3, Pad: 1}, Identity)

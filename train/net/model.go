@@ -14,10 +14,10 @@ import (
 	"star/train"
 )
 
-// keep is how many training graphs of different batch sizes a model holds. A
-// worker's batch share moves by small steps and then rests; each graph costs its
-// activations.
-const keep = 3
+// keep is how many training graphs of different batch sizes a model holds: each
+// costs its activations. Two serve a worker whose share of the batch rests while
+// the end of an epoch has another size.
+const keep = 2
 
 // evalBatch is how many samples an evaluation graph takes at a time.
 const evalBatch = 64
@@ -37,7 +37,6 @@ type network struct {
 
 	graphs []*graph // training, the last used first
 	eval   *graph
-	steps  uint64
 	closed bool
 }
 
@@ -299,7 +298,6 @@ func (m *network) Grad(ctx context.Context, dst []float32, b train.Batch) (float
 	copy(g.tok, b.Tokens)
 	copy(g.y, b.Y)
 	clear(m.grad)
-	m.steps++
 	if err := g.run(ctx); err != nil {
 		return 0, fmt.Errorf("net: %s: gradient of a batch of %d: %w", m.spec.Name, b.Samples, err)
 	}

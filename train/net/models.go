@@ -74,7 +74,7 @@ func (s *stack) convNorm(conv, norm string, out int, w Window, act Activation) {
 		s.err = err
 		return
 	}
-	s.push(Chain(c, BatchNorm(s.b, norm, c.Out(), act)), nil)
+	s.push(ConvNorm(s.b, c, norm, act), nil)
 }
 
 // depthwiseNorm is convNorm for each channel alone.
@@ -87,7 +87,7 @@ func (s *stack) depthwiseNorm(conv, norm string, w Window, act Activation) {
 		s.err = err
 		return
 	}
-	s.push(Chain(c, BatchNorm(s.b, norm, c.Out(), act)), nil)
+	s.push(ConvNorm(s.b, c, norm, act), nil)
 }
 
 func (s *stack) pool(name string, w Window) {
