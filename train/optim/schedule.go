@@ -154,8 +154,9 @@ func clip(s string) string {
 // At is the learning rate of an update before which the job has used the given
 // number of samples, over all workers.
 func (s Schedule) At(samples int64) float64 {
+	samples = max(samples, 0)
 	if samples < s.warmup {
-		return s.lr * (s.start + (1-s.start)*float64(max(samples, 0))/float64(s.warmup))
+		return s.lr * (s.start + (1-s.start)*float64(samples)/float64(s.warmup))
 	}
 	f := 1.0
 	switch s.shape {
