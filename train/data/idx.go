@@ -14,6 +14,10 @@ import (
 // MNIST database of handwritten digits, "the IDX file format").
 var idxTypes = map[byte]string{8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}
 
+// maxElements keeps the product of dimensions from overflowing; whether the
+// file holds so many is another question.
+const maxElements = 1 << 48
+
 // parseIDX reads an IDX file of bytes: two zero bytes, the element type, the
 // number of dimensions, each dimension as a big-endian uint32, the elements.
 func parseIDX(s *source, dims ...int) (shape []int, elements []byte, err error) {
@@ -45,8 +49,8 @@ func parseIDX(s *source, dims ...int) (shape []int, elements []byte, err error) 
 	total := int64(1)
 	for i := range int(head[3]) {
 		d := int64(binary.BigEndian.Uint32(sizes[4*i:]))
-		if d == 0 || d > s.limit/total {
-			return nil, nil, corrupt(s.path, int64(4+4*i), "a dimension of at least 1 that the file can hold", "%d: %s bytes", d, s.why)
+		if d == 0 || d > maxElements/total {
+			return nil, nil, corrupt(s.path, int64(4+4*i), fmt.Sprintf("a dimension from 1 to %d", maxElements/total), "%d", d)
 		}
 		total *= d
 		shape = append(shape, int(d))

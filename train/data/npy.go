@@ -72,8 +72,8 @@ func parseNPY(s *source) (*array, error) {
 	}
 	total := int64(a.width)
 	for _, d := range a.shape {
-		if d < 1 || int64(d) > s.limit/total {
-			return nil, corrupt(s.path, begin, "a shape of dimensions of at least 1 that the file can hold", "%v of %d bytes each: %s", a.shape, a.width, s.why)
+		if d < 1 || int64(d) > maxElements/total {
+			return nil, corrupt(s.path, begin, fmt.Sprintf("a shape of dimensions of at least 1 and of at most %d bytes", int64(maxElements)), "%v of %d bytes each", a.shape, a.width)
 		}
 		total *= int64(d)
 	}
