@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"star/train"
+	"star/train/kernel"
 )
 
 // A curve is a file of testdata/torch: what testdata/torch_parity.py recorded.
@@ -138,11 +139,15 @@ func (c curve) compare(t *testing.T) {
 
 	w, g := m.Params(), make([]float32, len(m.Params()))
 	lr := float32(c.LR)
+	steps := len(c.Loss)
+	if kernel.Name() == "go" && spec.Name == "resnet20" {
+		steps = 20 // without assembly all of it takes half a minute
+	}
 	worst, worstNorm, whole := 0.0, 0.0, 0.0
 	for _, p := range c.Params {
 		whole = math.Hypot(whole, p.GradNorm)
 	}
-	for step, want := range c.Loss {
+	for step, want := range c.Loss[:steps] {
 		loss, err := m.Grad(context.Background(), g, c.batch(step))
 		if err != nil {
 			t.Fatal(err)
@@ -170,6 +175,9 @@ func (c curve) compare(t *testing.T) {
 		for i, d := range g {
 			w[i] -= lr * d
 		}
+	}
+	if steps < len(c.Loss) {
+		return
 	}
 	after, err := m.Eval(context.Background(), c.batch(len(c.Loss)))
 	if err != nil {

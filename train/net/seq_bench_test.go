@@ -35,10 +35,11 @@ func benchmarkStep(b *testing.B, model string, in train.Input, samples int) {
 	}
 }
 
+// The models and settings of bench/torch_step.py, to be run beside it: -cpu 1.
 func BenchmarkLSTM(b *testing.B) {
-	benchmarkStep(b, "lstm:layers=1,hidden=128,embed=64", train.Input{Shape: []int{50}, Classes: 65, Tokens: true}, 32)
+	benchmarkStep(b, "lstm:layers=1,hidden=128,embed=128", train.Input{Shape: []int{50}, Classes: 64, Tokens: true}, 32)
 }
 
 func BenchmarkTransformer(b *testing.B) {
-	benchmarkStep(b, "transformer:layers=1,width=64,heads=4", train.Input{Shape: []int{32}, Classes: 65, Tokens: true}, 8)
+	benchmarkStep(b, "transformer:layers=1,width=64,heads=4,ff=256", train.Input{Shape: []int{32}, Classes: 64, Tokens: true}, 8)
 }

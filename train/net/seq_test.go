@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"star/train"
+	"star/train/traintest"
 )
 
 // The references here are the formulas once more, in float64, position by
@@ -560,5 +561,27 @@ func TestDropout(t *testing.T) {
 	b.Train = false
 	if e := newDropout(b, 0.25, n, 1); e.p != 0 {
 		t.Error("dropout in evaluation mode")
+	}
+}
+
+func TestSequenceConformance(t *testing.T) {
+	text := train.Input{Shape: []int{5}, Classes: 7, Tokens: true}
+	for model, k := range map[string]traintest.Kit{
+		"lstm:layers=1,hidden=16,embed=8":                                  {Input: text, Steps: 300, Rate: 1},
+		"lstm:layers=2,hidden=16,embed=8,dropout=0.2":                      {Input: text, Steps: 300, Rate: 1, Random: true},
+		"transformer:layers=1,heads=2,width=16":                            {Input: text, Steps: 300, Rate: 0.1},
+		"transformer:layers=2,heads=1,width=16,ff=8,dropout=0.1,tied=true": {Input: text, Steps: 300, Rate: 0.1, Random: true},
+		"transformer:layers=1,heads=4,width=8,ff=12,dropout=0,tied=true":   {Input: text, Steps: 300, Rate: 0.1},
+		"lstm:layers=3,hidden=9,embed=13,dropout=0":                        {Input: train.Input{Shape: []int{2}, Classes: 3, Tokens: true}, Steps: 300, Rate: 2},
+	} {
+		t.Run(model, func(t *testing.T) {
+			spec, err := Parse(model)
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec.Input, spec.Seed = k.Input, 7
+			k.New = func() (train.Model, error) { return Build(spec) }
+			traintest.Run(t, k)
+		})
 	}
 }
