@@ -104,6 +104,10 @@ func readManifest(dir string) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseManifest(text, path)
+}
+
+func parseManifest(text []byte, path string) (*Manifest, error) {
 	var outer struct {
 		SHA256   string          `json:"sha256"`
 		Manifest json.RawMessage `json:"manifest"`

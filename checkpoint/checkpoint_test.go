@@ -1,0 +1,579 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// quick is the disk without waiting for it: most tests are not about power cuts.
+type quick struct{ osDisk }
+
+type quickFile struct{ file }
+
+func (quick) SyncDir(string) error { return nil }
+
+func (quick) Create(path string) (file, error) {
+	f, err := osDisk{}.Create(path)
+	return quickFile{f}, err
+}
+
+func (quickFile) Sync() error { return nil }
+
+// job is a toy of a training job: a flat vector, two slots and buffers, all
+// different at every version.
+type job struct {
+	n       int
+	version int64
+}
+
+func (j job) vector(kind int64) []float32 {
+	v := make([]float32, j.n)
+	for i := range v {
+		v[i] = float32(math.Sin(float64(j.version*1000+kind*100) + float64(i)))
+	}
+	return v
+}
+
+func (j job) buffers() []float32 { return []float32{float32(j.version), 2, 3} }
+
+func (j job) layout() []TensorSpec {
+	a := j.n / 3
+	return []TensorSpec{
+		{Name: "fc.weight", Shape: []int{a, 1}, Offset: 0},
+		{Name: "fc.bias", Shape: []int{j.n - a}, Offset: a},
+	}
+}
+
+func (j job) shard(from, to int) Shard {
+	return Shard{
+		From: int64(from), To: int64(to), Version: j.version, ModelHash: "abc", Optimizer: "adam", Steps: j.version + 5,
+		Params: j.vector(0)[from:to],
+		Slots:  []Slot{{"exp_avg", j.vector(1)[from:to]}, {"exp_avg_sq", j.vector(2)[from:to]}},
+	}
+}
+
+// save writes a checkpoint cut at the given places, shards out of order.
+func (j job) save(d disk, dir string, cuts ...int) error {
+	cuts = append(append([]int{0}, cuts...), j.n)
+	files := make([]ShardFile, len(cuts)-1)
+	for i := len(files) - 1; i >= 0; i-- {
+		f, err := writeShard(d, dir, i, j.shard(cuts[i], cuts[i+1]))
+		if err != nil {
+			return err
+		}
+		files[i] = f
+	}
+	b, err := writeBuffers(d, dir, j.buffers())
+	if err != nil {
+		return err
+	}
+	return writeManifest(d, dir, Manifest{
+		Job: "job", Model: "fc", ModelHash: "abc", Created: "2026-01-02T03:04:05Z",
+		Params: int64(j.n), Layout: j.layout(), BufferLayout: []TensorSpec{{Name: "bn.mean", Shape: []int{3}}},
+		Version: j.version, Samples: 10 * j.version, Cursor: 11 * j.version, Generation: 1,
+		Optimizer: "adam", Steps: j.version + 5, Config: json.RawMessage(`{"lr": 0.1}`),
+		Shards: files, Buffers: &b,
+	})
+}
+
+// same says whether c holds what j saved.
+func (j job) same(c *Checkpoint) error {
+	m := c.Manifest()
+	if m.Version != j.version || m.Samples != 10*j.version || m.Cursor != 11*j.version || m.Steps != j.version+5 || m.Optimizer != "adam" {
+		return fmt.Errorf("manifest %+v", m)
+	}
+	got := make([]float32, j.n)
+	if err := c.Params(got); err != nil {
+		return err
+	}
+	if !slices.Equal(got, j.vector(0)) {
+		return fmt.Errorf("parameters of version %d differ", j.version)
+	}
+	for i, name := range []string{"exp_avg", "exp_avg_sq"} {
+		if err := c.SlotRange(name, 0, int64(j.n), got); err != nil {
+			return err
+		}
+		if !slices.Equal(got, j.vector(int64(i)+1)) {
+			return fmt.Errorf("slot %s of version %d differs", name, j.version)
+		}
+	}
+	b := make([]float32, c.BufferLen())
+	if err := c.Buffers(b); err != nil || !slices.Equal(b, j.buffers()) {
+		return fmt.Errorf("buffers %v, %v", b, err)
+	}
+	return nil
+}
+
+func TestSaveAndOpen(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", Name(7, 1))
+	j := job{n: 100000, version: 7} // several chunks
+	if err := j.save(osDisk{}, dir, 30000, 30001, 90000); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.same(c); err != nil {
+		t.Error(err)
+	}
+	m := c.Manifest()
+	if m.Job != "job" || m.Model != "fc" || len(m.Shards) != 4 || m.Created == "" || c.Dir() != dir {
+		t.Errorf("manifest %+v", m)
+	}
+	var config struct{ LR float64 }
+	if err := json.Unmarshal(m.Config, &config); err != nil || config.LR != 0.1 {
+		t.Errorf("config %s: %v", m.Config, err)
+	}
+	if !slices.Equal(c.Slots(), []string{"exp_avg", "exp_avg_sq"}) {
+		t.Errorf("slots %q", c.Slots())
+	}
+	// Nothing is left over.
+	names, err := os.ReadDir(dir)
+	if err != nil || len(names) != 6 {
+		t.Errorf("%d files, want 4 shards, buffers and manifest: %v", len(names), err)
+	}
+}
+
+// A job resumes on any number of shards: every range comes back whole.
+func TestRangesAcrossShards(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		if err != nil {
+			r.Fatal(err)
+		}
+		j := job{n: rapid.IntRange(1, 60).Draw(r, "n"), version: 3}
+		cuts := rapid.SliceOfN(rapid.IntRange(0, j.n), 0, 6).Draw(r, "cuts")
+		slices.Sort(cuts)
+		if err := j.save(quick{}, dir, cuts...); err != nil {
+			r.Fatal(err)
+		}
+		c, err := Open(dir)
+		if err != nil {
+			r.Fatal(err)
+		}
+		from := rapid.IntRange(0, j.n).Draw(r, "from")
+		to := rapid.IntRange(from, j.n).Draw(r, "to")
+		got, err := c.Shard(int64(from), int64(to))
+		if err != nil {
+			r.Fatal(err)
+		}
+		want := j.shard(from, to)
+		if !slices.Equal(got.Params, want.Params) || len(got.Slots) != 2 || got.Version != want.Version ||
+			got.Optimizer != want.Optimizer || got.Steps != want.Steps || got.ModelHash != want.ModelHash {
+			r.Fatalf("cut at %v, range %d..%d: %+v, want %+v", cuts, from, to, got, want)
+		}
+		for i := range want.Slots {
+			if got.Slots[i].Name != want.Slots[i].Name || !slices.Equal(got.Slots[i].Data, want.Slots[i].Data) {
+				r.Fatalf("cut at %v, range %d..%d: slot %+v, want %+v", cuts, from, to, got.Slots[i], want.Slots[i])
+			}
+		}
+	})
+}
+
+func TestRangeRefuses(t *testing.T) {
+	dir := t.TempDir()
+	j := job{n: 10, version: 1}
+	if err := j.save(quick{}, dir, 5); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []struct{ from, to, n int }{{-1, 5, 6}, {0, 11, 11}, {5, 4, 0}, {0, 5, 4}, {0, 5, 6}} {
+		if err := c.Range(int64(r.from), int64(r.to), make([]float32, r.n)); err == nil {
+			t.Errorf("range %d..%d into %d: no error", r.from, r.to, r.n)
+		}
+	}
+	if err := c.SlotRange("params", 0, 10, make([]float32, 10)); err == nil {
+		t.Error("params as a slot: no error")
+	}
+	if err := c.SlotRange("velocity", 0, 10, make([]float32, 10)); err == nil || !strings.Contains(err.Error(), "exp_avg") {
+		t.Errorf("unknown slot: %v, want the names of those there are", err)
+	}
+	if _, err := c.Shard(3, 1<<62); err == nil {
+		t.Error("a huge shard: no error")
+	}
+	if err := c.Buffers(nil); err == nil {
+		t.Error("buffers into nothing: no error")
+	}
+}
+
+// A complete checkpoint is not written over.
+func TestCompleteIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	j := job{n: 10, version: 1}
+	if err := j.save(quick{}, dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := (job{n: 10, version: 2}).save(quick{}, dir); !errors.Is(err, os.ErrExist) {
+		t.Errorf("second save: %v, want ErrExist", err)
+	}
+	if _, err := WriteBuffers(dir, nil); !errors.Is(err, os.ErrExist) {
+		t.Errorf("buffers: %v", err)
+	}
+	if err := WriteManifest(dir, Manifest{Shards: []ShardFile{{}}}); err == nil {
+		t.Error("manifest: no error")
+	}
+	c, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.same(c); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWriteRefuses(t *testing.T) {
+	dir := t.TempDir()
+	good := job{n: 4, version: 1}.shard(0, 4)
+	for name, change := range map[string]func(s *Shard){
+		"range":     func(s *Shard) { s.To = 5 },
+		"negative":  func(s *Shard) { s.From, s.To = -4, 0 },
+		"slot":      func(s *Shard) { s.Slots[0].Data = s.Slots[0].Data[:3] },
+		"two slots": func(s *Shard) { s.Slots[1].Name = "exp_avg" },
+		"name":      func(s *Shard) { s.Slots[1].Name = "params" },
+		"metadata":  func(s *Shard) { s.Slots[1].Name = "__metadata__" },
+	} {
+		s := good
+		s.Slots = slices.Clone(good.Slots)
+		change(&s)
+		if _, err := WriteShard(dir, 0, s); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	f := File{Name: "a", Size: 100, SHA256: strings.Repeat("0", 64)}
+	shard := func(from, to, version int64, f File) ShardFile {
+		return ShardFile{File: f, From: from, To: to, Version: version, Optimizer: "sgd"}
+	}
+	g := f
+	g.Name = "b"
+	for name, m := range map[string]Manifest{
+		"no shards": {Params: 4},
+		"gap":       {Params: 4, Shards: []ShardFile{shard(0, 1, 0, f), shard(2, 4, 0, g)}},
+		"overlap":   {Params: 4, Shards: []ShardFile{shard(0, 3, 0, f), shard(2, 4, 0, g)}},
+		"short":     {Params: 4, Shards: []ShardFile{shard(0, 3, 0, f)}},
+		"late":      {Params: 4, Shards: []ShardFile{shard(1, 4, 0, f)}},
+		"version":   {Params: 4, Shards: []ShardFile{shard(0, 2, 0, f), shard(2, 4, 1, g)}},
+		"twice":     {Params: 4, Shards: []ShardFile{shard(0, 2, 0, f), shard(2, 4, 0, f)}},
+		"outside":   {Params: 4, Shards: []ShardFile{shard(0, 4, 0, File{Name: "../a", Size: 100, SHA256: f.SHA256})}},
+		"absolute":  {Params: 4, Shards: []ShardFile{shard(0, 4, 0, File{Name: "/a", Size: 100, SHA256: f.SHA256})}},
+		"itself":    {Params: 4, Shards: []ShardFile{shard(0, 4, 0, File{Name: manifestName, Size: 100, SHA256: f.SHA256})}},
+		"no sum":    {Params: 4, Shards: []ShardFile{shard(0, 4, 0, File{Name: "a", Size: 100})}},
+		"negative":  {Params: 4, Samples: -1, Shards: []ShardFile{shard(0, 4, 0, f)}},
+		"layout":    {Params: 4, Layout: []TensorSpec{{Name: "w", Shape: []int{3}}}, Shards: []ShardFile{shard(0, 4, 0, f)}},
+		"layout gap": {Params: 4, Layout: []TensorSpec{{Name: "w", Shape: []int{3}, Offset: 1}},
+			Shards: []ShardFile{shard(0, 4, 0, f)}},
+		"huge":       {Params: 4, Layout: []TensorSpec{{Name: "w", Shape: []int{1 << 40, 1 << 40}}}, Shards: []ShardFile{shard(0, 4, 0, f)}},
+		"no buffers": {Params: 4, BufferLayout: []TensorSpec{{Name: "w", Shape: []int{1}}}, Shards: []ShardFile{shard(0, 4, 0, f)}},
+	} {
+		m.Optimizer = "sgd"
+		if err := WriteManifest(dir, m); err == nil {
+			t.Errorf("manifest %s: no error", name)
+		}
+	}
+	if names, _ := os.ReadDir(dir); len(names) != 0 {
+		t.Errorf("refused writes left %v", names)
+	}
+}
+
+// Every kind of byte of every file, changed, cut off, added or missing, is seen,
+// and the error says which file.
+func TestCorruption(t *testing.T) {
+	src := t.TempDir()
+	j := job{n: 50, version: 1}
+	if err := j.save(quick{}, src, 20); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(src)
+	if err != nil || len(files) != 4 {
+		t.Fatal(files, err)
+	}
+	try := func(victim, what string, kind error, change func(path string, text []byte) error) {
+		t.Helper()
+		dir := t.TempDir()
+		for _, f := range files {
+			text, err := os.ReadFile(filepath.Join(src, f.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, f.Name())
+			if err := os.WriteFile(path, text, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			if f.Name() == victim {
+				if err := change(path, text); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		_, err := Open(dir)
+		var e *Error
+		if !errors.As(err, &e) || !errors.Is(err, kind) || e.Path != filepath.Join(dir, victim) {
+			t.Errorf("%s, %s: %v, want it %v", victim, what, err, kind)
+		}
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(src, f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		try(f.Name(), "removed", ErrMissing, func(path string, _ []byte) error { return os.Remove(path) })
+		try(f.Name(), "a folder", ErrCorrupt, func(path string, _ []byte) error {
+			return errors.Join(os.Remove(path), os.Mkdir(path, 0o777))
+		})
+		try(f.Name(), "emptied", ErrCorrupt, func(path string, _ []byte) error { return os.Truncate(path, 0) })
+		try(f.Name(), "half", ErrCorrupt, func(path string, b []byte) error { return os.Truncate(path, int64(len(b)/2)) })
+		try(f.Name(), "one byte less", ErrCorrupt, func(path string, b []byte) error { return os.Truncate(path, int64(len(b)-3)) })
+		try(f.Name(), "longer", ErrCorrupt, func(path string, b []byte) error { return os.WriteFile(path, append(b, 'x'), 0o666) })
+		for at := 0; at < len(text); at += 1 + len(text)/61 {
+			if f.Name() == manifestName && (text[at] == ' ' || text[at] == '\n') {
+				continue // space around the manifest is no part of it; within, see below
+			}
+			try(f.Name(), fmt.Sprintf("byte %d changed", at), ErrCorrupt, func(path string, b []byte) error {
+				b[at] ^= 1
+				return os.WriteFile(path, b, 0o666)
+			})
+		}
+	}
+	try(manifestName, "a space within", ErrCorrupt, func(path string, b []byte) error {
+		return os.WriteFile(path, bytes.Replace(b, []byte(`"samples": `), []byte(`"samples":  `), 1), 0o666)
+	})
+}
+
+// A manifest with a right checksum and wrong contents is refused too: the
+// checksum is no signature.
+func TestForgedManifest(t *testing.T) {
+	src := t.TempDir()
+	if err := (job{n: 50, version: 1}).save(quick{}, src, 20); err != nil {
+		t.Fatal(err)
+	}
+	m, err := readManifest(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(m *Manifest){
+		"format":        func(m *Manifest) { m.Format = 2 },
+		"path":          func(m *Manifest) { m.Shards[0].Name = "../shard-00000.safetensors" },
+		"swapped files": func(m *Manifest) { m.Shards[0].File, m.Shards[1].File = m.Shards[1].File, m.Shards[0].File },
+		"buffers":       func(m *Manifest) { *m.Buffers = m.Shards[0].File },
+		"shard":         func(m *Manifest) { m.Shards[0].File = *m.Buffers },
+		"params":        func(m *Manifest) { m.Params = 1 << 50 },
+		"buffer layout": func(m *Manifest) { m.BufferLayout[0].Shape = []int{2} },
+	} {
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS(src)); err != nil {
+			t.Fatal(err)
+		}
+		c := *m
+		c.Shards, c.BufferLayout = slices.Clone(m.Shards), slices.Clone(m.BufferLayout)
+		b := *m.Buffers
+		c.Buffers = &b
+		change(&c)
+		body, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf(`{"sha256":%q,"manifest":%s}`, sumOf(body), body)
+		if err := os.WriteFile(filepath.Join(dir, manifestName), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v, want ErrCorrupt", name, err)
+		}
+	}
+}
+
+func TestLatestAndKeep(t *testing.T) {
+	root := t.TempDir()
+	if _, _, err := Latest(filepath.Join(root, "nowhere")); !errors.Is(err, ErrMissing) {
+		t.Errorf("no folder: %v", err)
+	}
+	if _, _, err := Latest(root); !errors.Is(err, ErrMissing) {
+		t.Errorf("empty folder: %v", err)
+	}
+	save := func(version, generation int64) string {
+		dir := filepath.Join(root, Name(version, generation))
+		if err := (job{n: 9, version: version}).save(quick{}, dir, 4); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	latest := func() (int64, int) {
+		c, skipped, err := Latest(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Manifest().Version, len(skipped)
+	}
+	save(2, 1)
+	save(10, 1)
+	nine := save(9, 1)
+	if v, _ := latest(); v != 10 {
+		t.Errorf("latest is %d, want 10: names are numbers", v)
+	}
+	// Resumed from 9 and saved at 9 again, in a later life.
+	again := save(9, 2)
+	if c, _, err := Latest(root); err != nil || c.Dir() != again {
+		t.Errorf("latest after a second life: %v, %v", c, err)
+	}
+	if err := os.Truncate(filepath.Join(again, ShardName(0)), 10); err != nil {
+		t.Fatal(err)
+	}
+	if v, skipped := latest(); v != 10 || skipped != 1 {
+		t.Errorf("latest is %d with %d skipped, want 10 with 1", v, skipped)
+	}
+	// Incomplete ones: one left from a crash, one being written now; and things
+	// that are none of our business.
+	for _, name := range []string{Name(5, 1), Name(11, 2), "ckpt-7-g1", "ckpt-000000000001-g1.bak", "notes"} {
+		if err := os.Mkdir(filepath.Join(root, name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, Name(1, 1)), nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := Keep(root, 0); err == nil {
+		t.Error("keep 0: no error")
+	}
+	if err := Keep(root, 3); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	want := []string{Name(1, 1), "ckpt-000000000001-g1.bak", filepath.Base(nine), Name(9, 2), Name(10, 1), Name(11, 2), "ckpt-7-g1", "notes"}
+	slices.Sort(want)
+	if !slices.Equal(names, want) {
+		t.Errorf("kept %q, want %q", names, want)
+	}
+	// When all are corrupt, the newest one's error says why.
+	for _, name := range []string{Name(9, 1), Name(10, 1)} {
+		if err := os.Remove(filepath.Join(root, name, ShardName(1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, skipped, err := Latest(root); !errors.Is(err, ErrCorrupt) || len(skipped) != 3 {
+		t.Errorf("all corrupt: %v, %d skipped", err, len(skipped))
+	}
+}
+
+// Export is read by an independent program: numpy, with the format's definition.
+func TestExport(t *testing.T) {
+	dir := t.TempDir()
+	j := job{n: 100, version: 4}
+	if err := j.save(quick{}, dir, 20, 70); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	if err := c.Export(path); err != nil {
+		t.Fatal(err)
+	}
+	f, size, err := open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	h, err := ReadHeader(f, size, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Data%8 != 0 || h.Metadata["model_hash"] != "abc" || h.Metadata["version"] != "4" || len(h.Tensors) != 3 {
+		t.Errorf("header %+v", h)
+	}
+	want := map[string][]float32{"fc.weight": j.vector(0)[:33], "fc.bias": j.vector(0)[33:], "bn.mean": j.buffers()}
+	for name, v := range want {
+		tensor, ok := h.Find(name)
+		got := make([]float32, len(v))
+		if !ok || tensor.End-tensor.Begin != int64(4*len(v)) {
+			t.Fatalf("%s: %+v", name, tensor)
+		}
+		if err := readFloats(f, h.Data+tensor.Begin, got, make([]byte, 4*chunk)); err != nil || !slices.Equal(got, v) {
+			t.Errorf("%s: %v, want %v (%v)", name, got, v, err)
+		}
+	}
+
+	python := ""
+	for _, name := range []string{"python3", "/usr/bin/python3"} {
+		if exec.Command(name, "-c", "import numpy").Run() == nil {
+			python = name
+		}
+	}
+	if python == "" {
+		t.Skip("there is no python3 with numpy to read the file too")
+	}
+	out, err := exec.Command(python, "-c", `
+import json, sys, numpy
+b = open(sys.argv[1], "rb").read()
+n = int.from_bytes(b[:8], "little")
+h = json.loads(b[8:8+n])
+h.pop("__metadata__")
+for name in sorted(h):
+    t = h[name]
+    i, j = t["data_offsets"]
+    a = numpy.frombuffer(b[8+n+i:8+n+j], "<f4").reshape(t["shape"])
+    print(name, t["dtype"], a.shape, "%.6f" % a.astype("f8").sum())
+`, path).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	sum := func(v []float32) (s float64) {
+		for _, x := range v {
+			s += float64(x)
+		}
+		return s
+	}
+	text := fmt.Sprintf("bn.mean F32 (3,) %.6f\nfc.bias F32 (67,) %.6f\nfc.weight F32 (33, 1) %.6f\n",
+		sum(want["bn.mean"]), sum(want["fc.bias"]), sum(want["fc.weight"]))
+	if string(out) != text {
+		t.Errorf("numpy reads\n%swant\n%s", out, text)
+	}
+}
+
+func TestExportWithoutNames(t *testing.T) {
+	dir := t.TempDir()
+	f, err := WriteShard(dir, 0, Shard{To: 2, Params: []float32{1, 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteManifest(dir, Manifest{Params: 2, Shards: []ShardFile{f}}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.BufferLen() != 0 || c.Buffers(nil) != nil || len(c.Slots()) != 0 {
+		t.Errorf("%d buffers, slots %q", c.BufferLen(), c.Slots())
+	}
+	if err := c.Export(filepath.Join(dir, "x")); err == nil {
+		t.Error("export without names: no error")
+	}
+}
+
+func sumOf(b []byte) string {
+	s := sha(b)
+	return hex.EncodeToString(s[:])
+}
