@@ -121,10 +121,14 @@ func (s *Set) Invalid(name string, err error) error {
 	if it.secret {
 		value = redacted
 	}
-	if it.origin == Default {
-		return &UsageError{fmt.Sprintf("--%s %s (the default): %v", name, quote(value), err)}
+	from := " (from " + string(it.origin) + ")"
+	switch it.origin {
+	case Default:
+		from = " (the default)"
+	case Origin("--" + name):
+		from = ""
 	}
-	return &UsageError{fmt.Sprintf("--%s %s (from %s): %v", name, quote(value), it.origin, err)}
+	return &UsageError{fmt.Sprintf("--%s %s%s: %v", name, quote(value), from, err)}
 }
 
 func (s *Set) item(name string) *item {
@@ -146,18 +150,19 @@ func (s *Set) Names() []string {
 
 // apply stores texts from one origin, or says what is wrong with them.
 func (s *Set) apply(it *item, texts []string, from Origin) error {
+	where := string(from)
+	if where != "--"+it.name && where != Variable(it.name) {
+		where += ": " + it.name
+	}
 	if len(it.choices) > 0 {
 		for _, t := range texts {
 			if err := it.oneOf(t); err != nil {
-				return &UsageError{fmt.Sprintf("%s: --%s: %v", from, it.name, err)}
+				return &UsageError{fmt.Sprintf("%s: %v", where, err)}
 			}
 		}
 	}
 	if err := it.parse(texts); err != nil {
-		if it.secret {
-			err = errors.New("not usable") // the text must not be shown
-		}
-		return &UsageError{fmt.Sprintf("%s: --%s: %v", from, it.name, err)}
+		return &UsageError{fmt.Sprintf("%s: %v", where, err)}
 	}
 	it.origin = from
 	return nil
