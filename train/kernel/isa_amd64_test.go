@@ -15,3 +15,12 @@ func eachISA(t *testing.T, f func(t *testing.T)) {
 	}
 	isa = best
 }
+
+func benchISA(b *testing.B, f func(b *testing.B)) {
+	best := detect()
+	defer func() { isa = best }()
+	for isa = goOnly; isa <= best; isa++ {
+		b.Run(isaName(), f)
+	}
+	isa = best
+}

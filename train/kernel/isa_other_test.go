@@ -8,3 +8,5 @@ func eachISA(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	t.Run("go", f)
 }
+
+func benchISA(b *testing.B, f func(b *testing.B)) { b.Run("go", f) }

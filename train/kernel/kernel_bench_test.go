@@ -85,3 +85,56 @@ func BenchmarkConv(b *testing.B) {
 		run("weight", func() { s.GradWeight(dw, bias, y, x) })
 	}
 }
+
+// The same product on each implementation.
+func BenchmarkGemmISA(b *testing.B) {
+	const n = 512
+	x, y, z := random(n*n, 1), random(n*n, 2), make([]float32, n*n)
+	benchISA(b, func(b *testing.B) {
+		for b.Loop() {
+			Gemm(false, false, n, n, n, 1, x, n, y, n, 0, z, n)
+		}
+		b.ReportMetric(2*n*n*n*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+	})
+}
+
+// What lies between the convolutions of LeNet and ResNet-20: time per step.
+func BenchmarkLayers(b *testing.B) {
+	const n = 64 * 6 * 28 * 28
+	x, y, z := random(n, 1), random(n, 2), make([]float32, n)
+	arg := make([]int32, n/4)
+	pool := Pool{Planes: 64 * 6, H: 28, W: 28, K: 2}
+	bn := Norm{N: 32, C: 16, Size: 576, Eps: 1e-5, Momentum: 0.1}
+	c := make([]float32, 6*64)
+	labels := make([]int32, 64*32)
+	for _, f := range []struct {
+		name string
+		run  func()
+	}{
+		{"max", func() { pool.Max(z, arg, x) }},
+		{"maxgrad", func() { pool.MaxGrad(z, y, arg) }},
+		{"norm", func() { bn.Train(z, x, c, c, c[16:], c[32:], c, c) }},
+		{"normgrad", func() { bn.Grad(z, c, c[16:], y, x, c[32:], c[48:], c[64:]) }},
+		{"relu", func() { ReLU(z, x) }},
+		{"relugrad", func() { ReLUGrad(z, y, x) }},
+		{"add", func() { Add(z, x) }},
+		{"tanh", func() { Tanh(z, x) }},
+		{"sigmoid", func() { Sigmoid(z, x) }},
+		{"gelu", func() { GELU(z, x) }},
+		{"dot", func() { Dot(x, y) }},
+		{"finitesumsq", func() { FiniteSumSq(x) }},
+		{"finite", func() { Finite(x) }},
+		{"adam", func() { Adam(x, y, z, z, AdamStep{Step: 1, LR: 1e-9, Beta1: 0.9, Beta2: 0.9, Eps: 1}) }},
+		{"momentum", func() { Momentum(x, y, z, 1e-9, 0.9, 0, 0, false) }},
+		{"layernorm", func() { LayerNorm(z, x, y[:64], y[64:128], z[n-4704:], z[n-2*4704:], 4000, 1e-5) }},
+		{"xent", func() { SoftmaxXent(z[:2048*64], x[:2048*64], labels, 64) }},
+	} {
+		b.Run(f.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				f.run()
+			}
+			b.ReportMetric(b.Elapsed().Seconds()/float64(b.N)/n*1e9, "ns/element")
+		})
+	}
+}
