@@ -4,25 +4,31 @@
     bench/torch_step.py MODEL BATCH STEPS
 
 MODEL is mlp, lenet, resnet20, lstm or transformer, with the architecture that
-`net.Build` gives the same name with its default settings:
+`net.Build` makes of
 
-    mlp          784-256-128-10, ReLU
-    lenet        1x28x28: conv 6@5x5 pad 2, pool, conv 16@5x5, pool, 120, 84, 10
-    resnet20     3x32x32, He et al., option A shortcuts, batch normalisation
-    lstm         LSTM_SETTINGS below
-    transformer  TRANSFORMER_SETTINGS below
+    mlp                                  on 784 features, 10 classes
+    lenet                                on 1x28x28, 10 classes
+    resnet20                             on 3x32x32, 10 classes
+    lstm:layers=1,embed=128,hidden=128   on 50 tokens of a vocabulary of 64
+    transformer:layers=1,width=64        on 32 tokens of a vocabulary of 64
 
 A step is zero_grad, forward, cross-entropy, backward; no optimiser, as in
 train.Model.Grad. One thread. Prints one line of JSON:
 
-    {"model", "batch", "steps", "cpu_s_per_step", "min_s", "parameters", "torch"}
+    {"model", "spec", "batch", "steps", "cpu_s_per_step", "min_s", "parameters", "torch"}
+
+spec is the model as net.Parse reads it.
 
 cpu_s_per_step is processor time of the process over all steps; min_s the wall time
 of the fastest step. Needs PyTorch (Debian: python3-torch).
 """
 import json
+import os
 import sys
 import time
+
+for library in ("OMP", "MKL", "OPENBLAS", "BLIS"):  # set_num_threads does not reach all of them
+    os.environ[library + "_NUM_THREADS"] = "1"
 
 try:
     import torch
@@ -67,6 +73,7 @@ def images(shape):
     return data
 
 
+SPECS = {"lstm": "lstm:layers=1,embed=128,hidden=128", "transformer": "transformer:layers=1,width=64"}
 LSTM_SETTINGS = dict(vocabulary=64, steps=50, embed=128, hidden=128, layers=1)
 TRANSFORMER_SETTINGS = dict(vocabulary=64, steps=32, width=64, heads=4, layers=1, ff=256)
 
@@ -167,7 +174,7 @@ def main():
         fastest = min(fastest, time.perf_counter() - t)
     cpu = time.process_time() - cpu
     print(json.dumps({
-        "model": name, "batch": batch, "steps": steps, "cpu_s_per_step": cpu / steps, "min_s": fastest,
+        "model": name, "spec": SPECS.get(name, name), "batch": batch, "steps": steps, "cpu_s_per_step": cpu / steps, "min_s": fastest,
         "parameters": sum(p.numel() for p in model.parameters()), "torch": torch.__version__,
     }))
 

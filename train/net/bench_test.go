@@ -44,7 +44,7 @@ func BenchmarkStep(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric((cpu() - before).Seconds()*1e3/float64(b.N), "cpu-ms/op")
+			b.ReportMetric((cpu()-before).Seconds()*1e3/float64(b.N), "cpu-ms/op")
 			b.ReportMetric(float64(c.batch)*float64(b.N)/b.Elapsed().Seconds(), "samples/s")
 		})
 	}
