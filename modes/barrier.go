@@ -59,7 +59,7 @@ type group struct {
 	live    int           // living members
 	arrived int           // members in queue
 	queue   []star.Worker // waiting members and riders, in order of arrival
-	last    int64         // version of the last firing under this plan, or -1
+	last    int64         // version of the last firing under this plan; 0: none yet
 
 	dropLate bool
 }
@@ -242,7 +242,6 @@ func (b *Barrier) load(p Plan) {
 		s := group{
 			quorum:   g.Quorum,
 			queue:    make([]star.Worker, 0, len(g.Members)+len(g.Riders)),
-			last:     -1,
 			dropLate: g.DropLate,
 		}
 		for _, w := range g.Members {

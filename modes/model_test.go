@@ -29,9 +29,6 @@ func newNaive(p Plan) *naive {
 func (m *naive) set(p Plan) {
 	m.plan = p
 	m.last = make([]int64, len(p.Groups))
-	for i := range m.last {
-		m.last[i] = -1
-	}
 }
 
 func (m *naive) arrive(w star.Worker) []Firing {
