@@ -188,6 +188,8 @@ func stepPair(ctx context.Context, m stepModel, cfg StepConfig, script string) (
 // torch runs the same steps in PyTorch.
 func torch(ctx context.Context, python, script string, m stepModel, steps int) (cpu, least float64, err error) {
 	cmd := exec.CommandContext(ctx, python, script, m.name, strconv.Itoa(m.batch), strconv.Itoa(steps))
+	// One thread also for the libraries below PyTorch, whose idle threads would spin.
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
 	b, err := cmd.Output()
 	if err != nil {
 		var x *exec.ExitError
