@@ -121,6 +121,17 @@ func TestDigitsDiffer(t *testing.T) {
 	}
 }
 
+// An image is drawn once.
+func TestDigitsAreKept(t *testing.T) {
+	d := newDigits("digits/train", 10, 1)
+	var own [digitBytes]byte
+	for range 2 {
+		if image := d.image(3, &own); &image[0] != &d.cache[3*digitBytes] {
+			t.Error("the image is not the one in the cache")
+		}
+	}
+}
+
 // Goroutines that ask for the same images at the same time all get them whole.
 func TestDigitsConcurrently(t *testing.T) {
 	trainPart, _ := open(t, "digits:n=64")

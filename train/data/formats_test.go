@@ -126,9 +126,9 @@ func TestOpen(t *testing.T) {
 		"d/t10k-labels-idx1-ubyte":     idx([]byte{1}, 1),
 	}
 	cifarFiles := map[string][]byte{
-		"c/cifar-10-batches-bin/test_batch.bin": cifarRecord(1, 9),
+		"c/cifar-10-batches-bin/test_batch.bin": cifarRecord(1, 8),
 		"c/cifar-100-binary/train.bin":          append(cifarRecord(0, 3, 77), cifarRecord(2, 19, 5)...),
-		"c/cifar-100-binary/test.bin":           cifarRecord(1, 4, 99),
+		"c/cifar-100-binary/test.bin":           cifarRecord(1, 4, 98),
 	}
 	for i := range 5 {
 		cifarFiles[fmt.Sprintf("c/cifar-10-batches-bin/data_batch_%d.bin", i+1)] = cifarRecord(byte(2*i), byte(i))
@@ -163,10 +163,10 @@ func TestOpen(t *testing.T) {
 			input: train.Input{Shape: []int{3, 32, 32}, Classes: 10},
 			// Red is 0 2 4 6 8 over the five images: mean 4, deviation √8.
 			y: []int32{0, 1, 2, 3, 4}, x: map[int]float32{0: -4 / float32(math.Sqrt(8)), 2 * cifarImage: 0, 2*cifarImage + 3071: 0},
-			testY: []int32{9}, testX: map[int]float32{1024: -3 / float32(math.Sqrt(8))},
+			testY: []int32{8}, testX: map[int]float32{1024: -3 / float32(math.Sqrt(8))},
 		}, {
 			name: "cifar100 fine", files: cifarFiles, spec: "cifar100:c/cifar-100-binary",
-			input: train.Input{Shape: []int{3, 32, 32}, Classes: 100}, y: []int32{77, 5}, testY: []int32{99},
+			input: train.Input{Shape: []int{3, 32, 32}, Classes: 100}, y: []int32{77, 5}, testY: []int32{98},
 			x: map[int]float32{0: -1, 3071: -1, 3072: 1}, testX: map[int]float32{0: 0},
 		}, {
 			name: "cifar100 coarse", files: cifarFiles, spec: "cifar100:c,labels=coarse",
@@ -210,12 +210,16 @@ func TestOpen(t *testing.T) {
 			files: map[string][]byte{"f.npz": npz("x_train.npy", x3, "y_train.npy", y3, "x_test.npy", x3, "y_test.npy", y3, "x.npy", y3)}, spec: "npz:f.npz",
 			input: train.Input{Shape: []int{2}, Classes: 3}, y: []int32{0, 1, 2}, testY: []int32{0, 1, 2},
 		}, {
+			name:  "npz of Keras' names without a test part",
+			files: map[string][]byte{"f.npz": npz("x_train.npy", x3, "y_train.npy", y3, "x_test.npy", x3)}, spec: "npz:f.npz",
+			input: train.Input{Shape: []int{2}, Classes: 3}, y: []int32{1, 2}, testY: []int32{0},
+		}, {
 			name:  "npz by key, split",
 			files: map[string][]byte{"f.npz": npz("a.npy", x3, "b.npy", y3)}, spec: "npz:f.npz,x=a,y=b,test=0.34",
 			input: train.Input{Shape: []int{2}, Classes: 3}, y: []int32{1, 2}, testY: []int32{0}, x: map[int]float32{0: 3, 3: 6}, testX: map[int]float32{0: 1},
 		}, {
 			name:  "csv with header, names as labels",
-			files: map[string][]byte{"a.csv": []byte("\ufeffkind,width,\"height\"\nrose,1,10\r\noak, 3,10\n"), "b.csv": []byte("kind,width,height\nelm,5,11\n")}, spec: "csv:a.csv,b.csv,label=kind",
+			files: map[string][]byte{"a.csv": []byte("\ufeffkind,width,\"height\"\nrose,1,10\r\noak, 3, \"10\"\n"), "b.csv": []byte("kind,width,height\nelm,5,11\n")}, spec: "csv:a.csv,b.csv,label=kind",
 			input: train.Input{Shape: []int{2}, Classes: 3}, y: []int32{2, 1}, testY: []int32{0},
 			x: map[int]float32{0: -1, 1: 0, 2: 1, 3: 0}, testX: map[int]float32{0: 3, 1: 1},
 		}, {
@@ -465,7 +469,7 @@ func TestSplit(t *testing.T) {
 		n        int
 		fraction float64
 		test     int
-	}{{2, 0.1, 1}, {10, 0.1, 1}, {10, 0.25, 3}, {1000, 0.1, 100}, {3, 0.99, 2}} {
+	}{{2, 0.1, 1}, {10, 0.1, 1}, {10, 0.25, 3}, {50, 0.1, 5}, {3, 0.99, 2}} {
 		a, b := split(c.n, c.fraction, 5)
 		again, _ := split(c.n, c.fraction, 5)
 		if b.len() != c.test {
@@ -477,6 +481,9 @@ func TestSplit(t *testing.T) {
 			if len(both) != c.n || int(row) != i {
 				t.Fatalf("%v of %d: parts %v and %v", c.fraction, c.n, a.list, b.list)
 			}
+		}
+		if !slices.IsSorted(a.list) || !slices.IsSorted(b.list) {
+			t.Errorf("%v of %d: parts %v and %v are not in the order of the file", c.fraction, c.n, a.list, b.list)
 		}
 		if !slices.Equal(a.list, again.list) {
 			t.Errorf("%v of %d: another choice the second time", c.fraction, c.n)

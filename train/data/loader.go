@@ -69,12 +69,12 @@ func (l *Loader) Next(start int64, count int) (train.Batch, error) {
 	}
 	began := time.Now()
 	l.settle()
-	if l.next.start != start || l.next.count != count || l.next.err != nil {
+	if l.next.start != start || l.next.count != count {
 		l.next.start, l.next.count = start, count
 		l.fill(l.next)
 	}
 	l.now, l.next = l.next, l.now
-	l.next.count = 0 // holds a batch that was handed out: never a hit
+	l.next.count = 0 // its batch was handed out, and may have been changed: never a hit
 	l.waited = time.Since(began)
 	return l.now.batch, l.now.err
 }

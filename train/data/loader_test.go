@@ -102,6 +102,20 @@ func TestLoaderPrefetches(t *testing.T) {
 	})
 }
 
+// A batch belongs to the caller, who may change it, and is made anew when its
+// range is asked for again.
+func TestLoaderForgetsWhatItHandedOut(t *testing.T) {
+	l := NewLoader(&counting{n: 10, bad: -1}, Stream{Ordered: true})
+	defer l.Close()
+	for range 4 {
+		b := next(t, l, 0, 2)
+		if !slices.Equal(b, []float32{0, 1}) {
+			t.Fatalf("batch %v, want [0 1]", b)
+		}
+		clear(b)
+	}
+}
+
 func TestLoaderErrors(t *testing.T) {
 	ds := &counting{n: 10, bad: 3}
 	l := NewLoader(ds, Stream{Ordered: true})
