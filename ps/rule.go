@@ -2,6 +2,8 @@ package ps
 
 import (
 	"math"
+	"runtime"
+	"sync"
 
 	"star"
 	"star/train/kernel"
@@ -35,10 +37,30 @@ type Rule interface {
 	Step(params, dir []float32, samples int64, norm float64)
 }
 
+// Fused is a Rule that can do both in one pass, when nobody asks for the norm in
+// between.
+type Fused interface {
+	Rule
+
+	// Update writes to next what Combine and Step with a negative norm would
+	// make of params. next is params, or a vector with any contents. The
+	// vectors of gs may be overwritten.
+	Update(next, params []float32, version int64, gs []Gradient, samples int64)
+}
+
 // Optimizer moves params along grad at learning rate lr. Both have the length
 // that it was made for.
 type Optimizer interface {
 	Step(params, grad []float32, lr float64)
+}
+
+// RangeOptimizer is an Optimizer whose step can be made in parts, by several
+// goroutines at once: Begin, then StepRange for every range once. grad and params
+// begin at element from.
+type RangeOptimizer interface {
+	Optimizer
+	Begin()
+	StepRange(params, grad []float32, from int, lr float64)
 }
 
 // Schedule is the learning rate after that many samples. Its clock is samples,
@@ -54,7 +76,8 @@ type Constant float64
 func (c Constant) At(int64) float64 { return float64(c) }
 
 // Descent is the usual Rule: the weighted sum of the gradients, clipped by its
-// global norm, goes to an optimiser.
+// global norm, goes to an optimiser. Long vectors are cut over goroutines, and
+// a RangeOptimizer works on a stretch of the sum while it is in the cache.
 type Descent struct {
 	Optimizer Optimizer
 	Schedule  Schedule
@@ -62,22 +85,101 @@ type Descent struct {
 	// Clip is the largest norm of the weighted sum. A longer one is scaled down
 	// to it. Zero: no clipping. It takes effect in firings with NormFirst.
 	Clip float64
+
+	// Threads is how many goroutines a long vector is cut over. Zero means 4, or
+	// as many as there are processors if those are fewer.
+	Threads int
+
+	// The pass in hand, and the goroutines of one; here so that a pass allocates
+	// nothing.
+	pass  pass
+	one   [1]Gradient
+	part  int      // elements of a goroutine
+	parts []func() // of all goroutines but the caller's
+	wg    sync.WaitGroup
+}
+
+const (
+	// stretch is how many elements are summed and stepped at a time: 16 KiB,
+	// which stay in the first-level cache.
+	stretch = 4096
+
+	// enough elements for a goroutine of their own: about 20 µs of work.
+	enough = 128 << 10
+)
+
+// pass is one pass over the vectors of a firing.
+type pass struct {
+	gs           []Gradient
+	next, params []float32      // nil: only sum
+	optimizer    RangeOptimizer // with next
+	lr           float64
+}
+
+// over runs p over elements [from, to).
+func (p *pass) over(from, to int) {
+	for at := from; at < to; at += stretch {
+		end := min(at+stretch, to)
+		sum := p.gs[0].Vec[at:end]
+		scale(p.gs[0].Weight, sum)
+		for _, g := range p.gs[1:] {
+			kernel.Axpy(g.Weight, g.Vec[at:end], sum)
+		}
+		if p.next == nil {
+			continue
+		}
+		if &p.next[0] != &p.params[0] {
+			copy(p.next[at:end], p.params[at:end])
+		}
+		p.optimizer.StepRange(p.next[at:end], sum, at, p.lr)
+	}
+}
+
+// run runs d.pass over all elements, in as many goroutines as that is worth.
+func (d *Descent) run() {
+	n := len(d.pass.gs[0].Vec)
+	threads := d.Threads
+	if threads == 0 {
+		threads = min(4, runtime.GOMAXPROCS(0))
+	}
+	threads = max(1, min(threads, n/enough))
+	for i := len(d.parts); i < threads-1; i++ {
+		d.parts = append(d.parts, func() {
+			defer d.wg.Done()
+			n := len(d.pass.gs[0].Vec)
+			d.pass.over(min((i+1)*d.part, n), min((i+2)*d.part, n))
+		})
+	}
+	d.part = (n/threads + stretch) / stretch * stretch // whole stretches, a little more than a share
+	d.wg.Add(threads - 1)
+	for _, f := range d.parts[:threads-1] {
+		go f()
+	}
+	d.pass.over(0, min(d.part, n))
+	d.wg.Wait()
+	d.pass = pass{}
 }
 
 // Combine sums cᵢ·gᵢ in order of gs into the first vector.
 func (d *Descent) Combine(_ []float32, _ int64, gs []Gradient) []float32 {
-	dst := gs[0].Vec
-	// One stretch of dst stays in the first-level cache while all gradients are
-	// added to it.
-	const stretch = 4096
-	for at := 0; at < len(dst); at += stretch {
-		to := min(at+stretch, len(dst))
-		scale(gs[0].Weight, dst[at:to])
-		for _, g := range gs[1:] {
-			kernel.Axpy(g.Weight, g.Vec[at:to], dst[at:to])
-		}
+	d.pass = pass{gs: gs}
+	d.run()
+	return gs[0].Vec
+}
+
+// Update implements [Fused].
+func (d *Descent) Update(next, params []float32, version int64, gs []Gradient, samples int64) {
+	if o, ok := d.Optimizer.(RangeOptimizer); ok {
+		o.Begin()
+		d.pass = pass{gs: gs, next: next, params: params, optimizer: o, lr: d.Schedule.At(samples)}
+		d.run()
+		return
 	}
-	return dst
+	dir := d.Combine(params, version, gs)
+	if &next[0] != &params[0] {
+		copy(next, params)
+	}
+	d.Step(next, dir, samples, -1)
 }
 
 // Step clips and hands over to the optimiser.
@@ -85,10 +187,22 @@ func (d *Descent) Step(params, dir []float32, samples int64, norm float64) {
 	// Pascanu, Mikolov, Bengio: On the difficulty of training recurrent neural
 	// networks. ICML 2013, algorithm 1. A norm that is not finite is left alone:
 	// it would turn the whole direction into NaN and hide which element was bad.
+	weight := float32(1)
 	if d.Clip > 0 && norm > d.Clip && !math.IsInf(norm, 1) {
-		scale(float32(d.Clip/norm), dir)
+		weight = float32(d.Clip / norm)
 	}
-	d.Optimizer.Step(params, dir, d.Schedule.At(samples))
+	lr := d.Schedule.At(samples)
+	o, ok := d.Optimizer.(RangeOptimizer)
+	if !ok {
+		scale(weight, dir)
+		d.Optimizer.Step(params, dir, lr)
+		return
+	}
+	o.Begin()
+	d.one[0] = Gradient{Weight: weight, Vec: dir} // a sum of one
+	d.pass = pass{gs: d.one[:], next: params, params: params, optimizer: o, lr: lr}
+	d.run()
+	d.one[0] = Gradient{}
 }
 
 // scale multiplies x by c; multiplying by one changes no bit.

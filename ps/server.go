@@ -355,7 +355,7 @@ func (h *host) ready() error {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
 	for _, c := range h.pulls {
-		h.send(c)
+		h.send(c, len(h.pulls) == 1)
 	}
 	h.pulls = nil
 	return nil
@@ -403,7 +403,7 @@ func (h *host) handle(m input) error {
 			m.conn.end(errors.New("too many pulls"))
 			return nil
 		}
-		h.send(m.conn)
+		h.send(m.conn, true)
 	case inFire:
 		err := h.shard.Fire(m.fire)
 		h.fires <- m.fire
@@ -450,7 +450,7 @@ func (h *host) announce(ev Event) error {
 		h.version.Store(ev.Version)
 		for _, w := range ev.Workers {
 			if int(w) < len(h.conns) && h.conns[w] != nil {
-				h.send(h.conns[w])
+				h.send(h.conns[w], len(ev.Workers) == 1)
 			}
 		}
 	case Summed:
@@ -464,9 +464,9 @@ func (h *host) announce(ev Event) error {
 	return nil
 }
 
-// send has the current parameters sent to c.
-func (h *host) send(c *conn) {
-	p := parcel{snap: h.mem.retain(), version: h.shard.Version()}
+// send has the current parameters sent to c; alone: to nobody else now.
+func (h *host) send(c *conn, alone bool) {
+	p := parcel{snap: h.mem.retain(), version: h.shard.Version(), alone: alone}
 	select {
 	case c.out <- p:
 	default:
@@ -522,6 +522,7 @@ type conn struct {
 type parcel struct {
 	snap    *snapshot
 	version int64
+	alone   bool // nobody else is sent this version by the same firing
 }
 
 // end closes the connection, once, for a reason.
@@ -656,7 +657,12 @@ func (c *conn) send() {
 			err := c.SetWriteDeadline(time.Now().Add(c.h.s.patience(int64(4 * c.h.n))))
 			if err == nil {
 				m := transport.Params{Shard: c.h.info.Shard, Version: p.version}
-				err = transport.SendSummed(c.Conn, m, transport.Floats(p.snap.vec), p.snap.checksum())
+				b := transport.Floats(p.snap.vec)
+				if p.alone { // summed on the way, while the bytes are in the cache
+					err = transport.Send(c.Conn, m, b)
+				} else {
+					err = transport.SendSummed(c.Conn, m, b, p.snap.checksum())
+				}
 			}
 			c.h.mem.release(p.snap)
 			if err != nil {

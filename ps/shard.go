@@ -66,6 +66,7 @@ type Event struct {
 type Shard struct {
 	n       int
 	rule    Rule
+	fused   Fused // rule, if it is one
 	mem     Memory
 	params  []float32 // nil: not ready
 	version int64
@@ -105,7 +106,8 @@ func NewShard(n int, rule Rule, mem Memory) *Shard {
 	if n < 1 {
 		panic("ps: a shard of no elements")
 	}
-	return &Shard{n: n, rule: rule, mem: mem}
+	fused, _ := rule.(Fused)
+	return &Shard{n: n, rule: rule, fused: fused, mem: mem}
 }
 
 // Load gives the shard its parameters. It keeps params.
@@ -279,6 +281,12 @@ func (s *Shard) Next() (Event, bool) {
 	f := &s.queue[s.head]
 	switch {
 	case len(f.Gradients) == 0:
+	case !f.NormFirst && s.fused != nil:
+		s.take(f)
+		next := s.mem.Writable(s.params)
+		s.fused.Update(next, s.params, s.version, s.gradients, f.Samples)
+		s.params = next
+		s.free(nil)
 	case !f.NormFirst:
 		f.dir = s.combine(f)
 	case f.dir == nil:
@@ -320,6 +328,14 @@ func (s *Shard) Next() (Event, bool) {
 // combine takes the firing's gradients out of store and frees all vectors but
 // the one that holds the result.
 func (s *Shard) combine(f *firing) []float32 {
+	s.take(f)
+	dir := s.rule.Combine(s.params, s.version, s.gradients)
+	s.free(dir)
+	return dir
+}
+
+// take takes the firing's gradients out of store.
+func (s *Shard) take(f *firing) {
 	s.gradients = s.gradients[:0]
 	for _, g := range f.Gradients {
 		p := s.pending[g.Worker].Gradient
@@ -327,12 +343,14 @@ func (s *Shard) combine(f *firing) []float32 {
 		s.gradients = append(s.gradients, p)
 		s.pending[g.Worker] = pending{}
 	}
-	dir := s.rule.Combine(s.params, s.version, s.gradients)
+}
+
+// free frees the vectors of what was taken, but not keep.
+func (s *Shard) free(keep []float32) {
 	for i, g := range s.gradients {
-		if &g.Vec[0] != &dir[0] {
+		if keep == nil || &g.Vec[0] != &keep[0] {
 			s.mem.Free(g.Vec)
 		}
 		s.gradients[i].Vec = nil
 	}
-	return dir
 }

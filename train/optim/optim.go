@@ -177,15 +177,30 @@ func (o *Optimizer) Step(params, grad []float32, lr float64) {
 	if len(params) != o.n || len(grad) != o.n {
 		panic(fmt.Sprintf("optim: step on %d parameters and %d gradients with an optimiser for %d", len(params), len(grad), o.n))
 	}
-	o.steps++
+	o.Begin()
+	o.StepRange(params, grad, 0, lr)
+}
+
+// Begin counts a new update, which StepRange then makes in parts. Ranges that do
+// not overlap may be stepped by several goroutines at once; together they must
+// cover everything once before the next Begin.
+func (o *Optimizer) Begin() { o.steps++ }
+
+// StepRange is the part of an update that changes elements [from, from +
+// len(params)): params and grad begin there. The bits are those of Step.
+func (o *Optimizer) StepRange(params, grad []float32, from int, lr float64) {
+	to := from + len(params)
+	if len(grad) != len(params) || from < 0 || to > o.n {
+		panic(fmt.Sprintf("optim: step on elements [%d,%d) and %d gradients with an optimiser for %d", from, to, len(grad), o.n))
+	}
 	c := &o.c
 	switch c.Name {
 	case SGD:
 		kernel.SGD(params, grad, float32(lr), float32(c.WeightDecay))
 	case Momentum, Nesterov:
-		kernel.Momentum(params, grad, o.slots[0].Data, float32(lr), float32(c.Momentum), 0, float32(c.WeightDecay), c.Name == Nesterov)
+		kernel.Momentum(params, grad, o.slots[0].Data[from:to], float32(lr), float32(c.Momentum), 0, float32(c.WeightDecay), c.Name == Nesterov)
 	case Adam, AdamW:
-		kernel.Adam(params, grad, o.slots[0].Data, o.slots[1].Data, kernel.AdamStep{
+		kernel.Adam(params, grad, o.slots[0].Data[from:to], o.slots[1].Data[from:to], kernel.AdamStep{
 			LR: float32(lr), Beta1: float32(c.Beta1), Beta2: float32(c.Beta2), Eps: float32(c.Epsilon),
 			Decay: float32(c.WeightDecay), Decoupled: c.Name == AdamW, Step: o.steps,
 		})

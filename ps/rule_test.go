@@ -1,0 +1,149 @@
+package ps
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"star/train/optim"
+)
+
+// wholeOnly hides that an optimiser can step in ranges.
+type wholeOnly struct{ Optimizer }
+
+// One pass or two, one goroutine or several, in place or into a spare vector:
+// the bits are the same.
+func TestDescentPaths(t *testing.T) {
+	const n = 4*enough + 17
+	vec := func(seed float64) []float32 {
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = float32(math.Sin(seed + float64(i)))
+		}
+		return v
+	}
+	make := func(threads int) *Descent {
+		o, err := optim.New(optim.Config{Name: optim.Adam, LR: 0.01}, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &Descent{Optimizer: o, Schedule: Constant(0.01), Threads: threads}
+	}
+	gradients := func(step int) (gs []Gradient) {
+		for w := range 3 {
+			gs = append(gs, Gradient{Weight: 1 / float32(w+2), Vec: vec(float64(10*step + w))})
+		}
+		return gs
+	}
+	const steps = 3
+	want := vec(0)
+	ref := make(1)
+	for step := range steps {
+		ref.Step(want, ref.Combine(want, 0, gradients(step)), 0, -1)
+	}
+	for _, c := range []struct {
+		name string
+		do   func() []float32
+	}{
+		{"two passes, 4 goroutines", func() []float32 {
+			d, w := make(4), vec(0)
+			for step := range steps {
+				d.Step(w, d.Combine(w, 0, gradients(step)), 0, -1)
+			}
+			return w
+		}},
+		{"one pass, 1 goroutine, in place", func() []float32 {
+			d, w := make(1), vec(0)
+			for step := range steps {
+				d.Update(w, w, 0, gradients(step), 0)
+			}
+			return w
+		}},
+		{"one pass, 3 goroutines, in place", func() []float32 {
+			d, w := make(3), vec(0)
+			for step := range steps {
+				d.Update(w, w, 0, gradients(step), 0)
+			}
+			return w
+		}},
+		{"one pass, 4 goroutines, into a spare vector", func() []float32 {
+			d, w, spare := make(4), vec(0), vec(99)
+			for step := range steps {
+				before := slices.Clone(w)
+				d.Update(spare, w, 0, gradients(step), 0)
+				if !slices.Equal(before, w) {
+					t.Error("the old version was written to")
+				}
+				w, spare = spare, w
+			}
+			return w
+		}},
+		{"an optimiser of whole vectors, into a spare vector", func() []float32 {
+			d, w, spare := make(4), vec(0), vec(99)
+			d.Optimizer = wholeOnly{d.Optimizer}
+			for step := range steps {
+				d.Update(spare, w, 0, gradients(step), 0)
+				w, spare = spare, w
+			}
+			return w
+		}},
+	} {
+		got := c.do()
+		for i := range got {
+			if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+				t.Errorf("%s: element %d is %v, want %v", c.name, i, got[i], want[i])
+				break
+			}
+		}
+	}
+}
+
+// Clipping leaves short directions and infinite norms alone, and scales long
+// ones to the limit.
+func TestClip(t *testing.T) {
+	for _, c := range []struct {
+		clip, norm float64
+		want       float32
+	}{{0, 100, 8}, {5, -1, 8}, {5, 4, 8}, {5, 5, 8}, {5, 10, 4}, {5, math.Inf(1), 8}, {5, math.NaN(), 8}} {
+		w := []float32{0}
+		d := &Descent{Optimizer: sgd{}, Schedule: Constant(-1), Clip: c.clip}
+		d.Step(w, []float32{8}, 0, c.norm)
+		if w[0] != c.want {
+			t.Errorf("clip %v, norm %v: a direction of 8 became %v, want %v", c.clip, c.norm, w[0], c.want)
+		}
+	}
+}
+
+// The schedule's clock is samples.
+func TestScheduleBySamples(t *testing.T) {
+	w := []float32{0}
+	d := &Descent{Optimizer: sgd{}, Schedule: samplesAsRate{}}
+	d.Step(w, []float32{-1}, 640, -1)
+	d.Update(w, w, 0, []Gradient{{Weight: 1, Vec: []float32{-1}}}, 60)
+	if w[0] != 700 {
+		t.Errorf("moved by %v, want 640 + 60", w[0])
+	}
+}
+
+type samplesAsRate struct{}
+
+func (samplesAsRate) At(samples int64) float64 { return float64(samples) }
+
+func BenchmarkUpdate(b *testing.B) {
+	const n = 1 << 20
+	o, err := optim.New(optim.Config{Name: optim.SGD}, n)
+	if err != nil {
+		b.Fatal(err)
+	}
+	d := &Descent{Optimizer: o, Schedule: Constant(1e-3)}
+	var gs []Gradient
+	for range 4 {
+		gs = append(gs, Gradient{Weight: 0.25, Vec: make([]float32, n)})
+	}
+	w := make([]float32, n)
+	b.SetBytes(5 * 4 * n)
+	b.ReportAllocs()
+	for b.Loop() {
+		d.Update(w, w, 0, gs, 0)
+	}
+}
