@@ -18,7 +18,7 @@
 //	npz:FILE[,x=KEY,y=KEY[,xtest=KEY,ytest=KEY]][,layout=nchw|nhwc,test=0.1,seed=1]
 //	csv:FILE[,TESTFILE][,label=COLUMN,header=auto|yes|no,sep=comma|semicolon|tab,norm=standard|none,test=0.1,seed=1]
 //
-// Every format but CIFAR and npz may be compressed by gzip, which is recognised
+// Every format but npz may be compressed by gzip, which is recognised
 // by its first bytes. docs/data.md describes the formats for users.
 //
 // Scaling. Bytes become (v/255 − mean)/std, with mean and standard deviation of
