@@ -41,10 +41,7 @@ func newDirect(in, h, w, kh, kw, stride, dil, padH, padW, oh, ow int) (d direct,
 	}
 	d.ph = (d.oh-1)*stride + (kh-1)*dil + 1
 	d.pw = ((d.ow-1)*stride+(kw-1)*dil)/stride + 1
-	d.width = ymm
-	if isa == avx512 && d.ow > 8 {
-		d.width = zmm
-	}
+	d.width = widthFor(d.ow)
 	lanes := d.width.tile().lanes
 	d.vecs = (d.ow + lanes - 1) / lanes
 	d.lastLane = d.ow - (d.vecs-1)*lanes
@@ -117,7 +114,7 @@ func (d *direct) image(y []float32, weights []float32, bias []float32, out int, 
 	row := d.rowPitch() * d.stride // between the views of two rows of the output
 	// Short rows: each vector of the tile is a row of its own. AVX2 can mask but
 	// one vector of a tile, so there the rows must fill theirs.
-	if d.vecs == 1 && (d.width == zmm || d.lastLane == ts.lanes) {
+	if d.vecs == 1 && (d.width != ymm || d.lastLane == ts.lanes) {
 		t.bvs, t.cvs = uintptr(4*row), uintptr(4*d.ow)
 		t.mask = 1<<d.lastLane - 1
 		rows := parts(d.oh, ts.vecs)

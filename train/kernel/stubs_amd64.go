@@ -5,148 +5,292 @@
 package kernel
 
 //go:noescape
-func tile512x1x1(t *tile)
+func tile512zx1x1(t *tile)
 
 //go:noescape
-func dots512x1x1(d *dots)
+func dots512zx1x1(d *dots)
 
 //go:noescape
-func tile512x1x2(t *tile)
+func tile512yx1x1(t *tile)
 
 //go:noescape
-func dots512x1x2(d *dots)
+func dots512yx1x1(d *dots)
 
 //go:noescape
-func tile512x1x3(t *tile)
+func tile512zx1x2(t *tile)
 
 //go:noescape
-func dots512x1x3(d *dots)
+func dots512zx1x2(d *dots)
 
 //go:noescape
-func tile512x2x1(t *tile)
+func tile512yx1x2(t *tile)
 
 //go:noescape
-func dots512x2x1(d *dots)
+func dots512yx1x2(d *dots)
 
 //go:noescape
-func tile512x2x2(t *tile)
+func tile512zx1x3(t *tile)
 
 //go:noescape
-func dots512x2x2(d *dots)
+func dots512zx1x3(d *dots)
 
 //go:noescape
-func tile512x2x3(t *tile)
+func tile512yx1x3(t *tile)
 
 //go:noescape
-func dots512x2x3(d *dots)
+func dots512yx1x3(d *dots)
 
 //go:noescape
-func tile512x3x1(t *tile)
+func tile512zx2x1(t *tile)
 
 //go:noescape
-func dots512x3x1(d *dots)
+func dots512zx2x1(d *dots)
 
 //go:noescape
-func tile512x3x2(t *tile)
+func tile512yx2x1(t *tile)
 
 //go:noescape
-func dots512x3x2(d *dots)
+func dots512yx2x1(d *dots)
 
 //go:noescape
-func tile512x3x3(t *tile)
+func tile512zx2x2(t *tile)
 
 //go:noescape
-func dots512x3x3(d *dots)
+func dots512zx2x2(d *dots)
 
 //go:noescape
-func tile512x4x1(t *tile)
+func tile512yx2x2(t *tile)
 
 //go:noescape
-func dots512x4x1(d *dots)
+func dots512yx2x2(d *dots)
 
 //go:noescape
-func tile512x4x2(t *tile)
+func tile512zx2x3(t *tile)
 
 //go:noescape
-func dots512x4x2(d *dots)
+func dots512zx2x3(d *dots)
 
 //go:noescape
-func tile512x4x3(t *tile)
+func tile512yx2x3(t *tile)
 
 //go:noescape
-func dots512x4x3(d *dots)
+func dots512yx2x3(d *dots)
 
 //go:noescape
-func tile512x5x1(t *tile)
+func tile512zx3x1(t *tile)
 
 //go:noescape
-func dots512x5x1(d *dots)
+func dots512zx3x1(d *dots)
 
 //go:noescape
-func tile512x5x2(t *tile)
+func tile512yx3x1(t *tile)
 
 //go:noescape
-func dots512x5x2(d *dots)
+func dots512yx3x1(d *dots)
 
 //go:noescape
-func tile512x5x3(t *tile)
+func tile512zx3x2(t *tile)
 
 //go:noescape
-func dots512x5x3(d *dots)
+func dots512zx3x2(d *dots)
 
 //go:noescape
-func tile512x6x1(t *tile)
+func tile512yx3x2(t *tile)
 
 //go:noescape
-func dots512x6x1(d *dots)
+func dots512yx3x2(d *dots)
 
 //go:noescape
-func tile512x6x2(t *tile)
+func tile512zx3x3(t *tile)
 
 //go:noescape
-func dots512x6x2(d *dots)
+func dots512zx3x3(d *dots)
 
 //go:noescape
-func tile512x6x3(t *tile)
+func tile512yx3x3(t *tile)
 
 //go:noescape
-func dots512x6x3(d *dots)
+func dots512yx3x3(d *dots)
 
 //go:noescape
-func tile512x7x1(t *tile)
+func tile512zx4x1(t *tile)
 
 //go:noescape
-func dots512x7x1(d *dots)
+func dots512zx4x1(d *dots)
 
 //go:noescape
-func tile512x7x2(t *tile)
+func tile512yx4x1(t *tile)
 
 //go:noescape
-func dots512x7x2(d *dots)
+func dots512yx4x1(d *dots)
 
 //go:noescape
-func tile512x7x3(t *tile)
+func tile512zx4x2(t *tile)
 
 //go:noescape
-func dots512x7x3(d *dots)
+func dots512zx4x2(d *dots)
 
 //go:noescape
-func tile512x8x1(t *tile)
+func tile512yx4x2(t *tile)
 
 //go:noescape
-func dots512x8x1(d *dots)
+func dots512yx4x2(d *dots)
 
 //go:noescape
-func tile512x8x2(t *tile)
+func tile512zx4x3(t *tile)
 
 //go:noescape
-func dots512x8x2(d *dots)
+func dots512zx4x3(d *dots)
 
 //go:noescape
-func tile512x8x3(t *tile)
+func tile512yx4x3(t *tile)
 
 //go:noescape
-func dots512x8x3(d *dots)
+func dots512yx4x3(d *dots)
+
+//go:noescape
+func tile512zx5x1(t *tile)
+
+//go:noescape
+func dots512zx5x1(d *dots)
+
+//go:noescape
+func tile512yx5x1(t *tile)
+
+//go:noescape
+func dots512yx5x1(d *dots)
+
+//go:noescape
+func tile512zx5x2(t *tile)
+
+//go:noescape
+func dots512zx5x2(d *dots)
+
+//go:noescape
+func tile512yx5x2(t *tile)
+
+//go:noescape
+func dots512yx5x2(d *dots)
+
+//go:noescape
+func tile512zx5x3(t *tile)
+
+//go:noescape
+func dots512zx5x3(d *dots)
+
+//go:noescape
+func tile512yx5x3(t *tile)
+
+//go:noescape
+func dots512yx5x3(d *dots)
+
+//go:noescape
+func tile512zx6x1(t *tile)
+
+//go:noescape
+func dots512zx6x1(d *dots)
+
+//go:noescape
+func tile512yx6x1(t *tile)
+
+//go:noescape
+func dots512yx6x1(d *dots)
+
+//go:noescape
+func tile512zx6x2(t *tile)
+
+//go:noescape
+func dots512zx6x2(d *dots)
+
+//go:noescape
+func tile512yx6x2(t *tile)
+
+//go:noescape
+func dots512yx6x2(d *dots)
+
+//go:noescape
+func tile512zx6x3(t *tile)
+
+//go:noescape
+func dots512zx6x3(d *dots)
+
+//go:noescape
+func tile512yx6x3(t *tile)
+
+//go:noescape
+func dots512yx6x3(d *dots)
+
+//go:noescape
+func tile512zx7x1(t *tile)
+
+//go:noescape
+func dots512zx7x1(d *dots)
+
+//go:noescape
+func tile512yx7x1(t *tile)
+
+//go:noescape
+func dots512yx7x1(d *dots)
+
+//go:noescape
+func tile512zx7x2(t *tile)
+
+//go:noescape
+func dots512zx7x2(d *dots)
+
+//go:noescape
+func tile512yx7x2(t *tile)
+
+//go:noescape
+func dots512yx7x2(d *dots)
+
+//go:noescape
+func tile512zx7x3(t *tile)
+
+//go:noescape
+func dots512zx7x3(d *dots)
+
+//go:noescape
+func tile512yx7x3(t *tile)
+
+//go:noescape
+func dots512yx7x3(d *dots)
+
+//go:noescape
+func tile512zx8x1(t *tile)
+
+//go:noescape
+func dots512zx8x1(d *dots)
+
+//go:noescape
+func tile512yx8x1(t *tile)
+
+//go:noescape
+func dots512yx8x1(d *dots)
+
+//go:noescape
+func tile512zx8x2(t *tile)
+
+//go:noescape
+func dots512zx8x2(d *dots)
+
+//go:noescape
+func tile512yx8x2(t *tile)
+
+//go:noescape
+func dots512yx8x2(d *dots)
+
+//go:noescape
+func tile512zx8x3(t *tile)
+
+//go:noescape
+func dots512zx8x3(d *dots)
+
+//go:noescape
+func tile512yx8x3(t *tile)
+
+//go:noescape
+func dots512yx8x3(d *dots)
 
 //go:noescape
 func tile256x1x1(t *tile)
@@ -331,59 +475,115 @@ func nesterov256(w, grad, v *float32, n int, lr, mu, rest, decay float32)
 //go:noescape
 func adam256(w, grad, m, v *float32, n int, beta1, rest1, beta2, rest2, rate, root, eps, keep, decay float32)
 
-// tile512 runs the one for r rows and v vectors.
-func tile512(t *tile, r, v int) {
+// tile512z runs the one for r rows and v vectors.
+func tile512z(t *tile, r, v int) {
 	switch 4*r + v {
 	case 5:
-		tile512x1x1(t)
+		tile512zx1x1(t)
 	case 6:
-		tile512x1x2(t)
+		tile512zx1x2(t)
 	case 7:
-		tile512x1x3(t)
+		tile512zx1x3(t)
 	case 9:
-		tile512x2x1(t)
+		tile512zx2x1(t)
 	case 10:
-		tile512x2x2(t)
+		tile512zx2x2(t)
 	case 11:
-		tile512x2x3(t)
+		tile512zx2x3(t)
 	case 13:
-		tile512x3x1(t)
+		tile512zx3x1(t)
 	case 14:
-		tile512x3x2(t)
+		tile512zx3x2(t)
 	case 15:
-		tile512x3x3(t)
+		tile512zx3x3(t)
 	case 17:
-		tile512x4x1(t)
+		tile512zx4x1(t)
 	case 18:
-		tile512x4x2(t)
+		tile512zx4x2(t)
 	case 19:
-		tile512x4x3(t)
+		tile512zx4x3(t)
 	case 21:
-		tile512x5x1(t)
+		tile512zx5x1(t)
 	case 22:
-		tile512x5x2(t)
+		tile512zx5x2(t)
 	case 23:
-		tile512x5x3(t)
+		tile512zx5x3(t)
 	case 25:
-		tile512x6x1(t)
+		tile512zx6x1(t)
 	case 26:
-		tile512x6x2(t)
+		tile512zx6x2(t)
 	case 27:
-		tile512x6x3(t)
+		tile512zx6x3(t)
 	case 29:
-		tile512x7x1(t)
+		tile512zx7x1(t)
 	case 30:
-		tile512x7x2(t)
+		tile512zx7x2(t)
 	case 31:
-		tile512x7x3(t)
+		tile512zx7x3(t)
 	case 33:
-		tile512x8x1(t)
+		tile512zx8x1(t)
 	case 34:
-		tile512x8x2(t)
+		tile512zx8x2(t)
 	case 35:
-		tile512x8x3(t)
+		tile512zx8x3(t)
 	default:
-		panic("kernel: tile512: no such size")
+		panic("kernel: tile512z: no such size")
+	}
+}
+
+// tile512y runs the one for r rows and v vectors.
+func tile512y(t *tile, r, v int) {
+	switch 4*r + v {
+	case 5:
+		tile512yx1x1(t)
+	case 6:
+		tile512yx1x2(t)
+	case 7:
+		tile512yx1x3(t)
+	case 9:
+		tile512yx2x1(t)
+	case 10:
+		tile512yx2x2(t)
+	case 11:
+		tile512yx2x3(t)
+	case 13:
+		tile512yx3x1(t)
+	case 14:
+		tile512yx3x2(t)
+	case 15:
+		tile512yx3x3(t)
+	case 17:
+		tile512yx4x1(t)
+	case 18:
+		tile512yx4x2(t)
+	case 19:
+		tile512yx4x3(t)
+	case 21:
+		tile512yx5x1(t)
+	case 22:
+		tile512yx5x2(t)
+	case 23:
+		tile512yx5x3(t)
+	case 25:
+		tile512yx6x1(t)
+	case 26:
+		tile512yx6x2(t)
+	case 27:
+		tile512yx6x3(t)
+	case 29:
+		tile512yx7x1(t)
+	case 30:
+		tile512yx7x2(t)
+	case 31:
+		tile512yx7x3(t)
+	case 33:
+		tile512yx8x1(t)
+	case 34:
+		tile512yx8x2(t)
+	case 35:
+		tile512yx8x3(t)
+	default:
+		panic("kernel: tile512y: no such size")
 	}
 }
 
@@ -451,59 +651,115 @@ func tile256m(t *tile, r, v int) {
 	}
 }
 
-// dots512 runs the one for r rows and v vectors.
-func dots512(d *dots, r, v int) {
+// dots512z runs the one for r rows and v vectors.
+func dots512z(d *dots, r, v int) {
 	switch 4*r + v {
 	case 5:
-		dots512x1x1(d)
+		dots512zx1x1(d)
 	case 6:
-		dots512x1x2(d)
+		dots512zx1x2(d)
 	case 7:
-		dots512x1x3(d)
+		dots512zx1x3(d)
 	case 9:
-		dots512x2x1(d)
+		dots512zx2x1(d)
 	case 10:
-		dots512x2x2(d)
+		dots512zx2x2(d)
 	case 11:
-		dots512x2x3(d)
+		dots512zx2x3(d)
 	case 13:
-		dots512x3x1(d)
+		dots512zx3x1(d)
 	case 14:
-		dots512x3x2(d)
+		dots512zx3x2(d)
 	case 15:
-		dots512x3x3(d)
+		dots512zx3x3(d)
 	case 17:
-		dots512x4x1(d)
+		dots512zx4x1(d)
 	case 18:
-		dots512x4x2(d)
+		dots512zx4x2(d)
 	case 19:
-		dots512x4x3(d)
+		dots512zx4x3(d)
 	case 21:
-		dots512x5x1(d)
+		dots512zx5x1(d)
 	case 22:
-		dots512x5x2(d)
+		dots512zx5x2(d)
 	case 23:
-		dots512x5x3(d)
+		dots512zx5x3(d)
 	case 25:
-		dots512x6x1(d)
+		dots512zx6x1(d)
 	case 26:
-		dots512x6x2(d)
+		dots512zx6x2(d)
 	case 27:
-		dots512x6x3(d)
+		dots512zx6x3(d)
 	case 29:
-		dots512x7x1(d)
+		dots512zx7x1(d)
 	case 30:
-		dots512x7x2(d)
+		dots512zx7x2(d)
 	case 31:
-		dots512x7x3(d)
+		dots512zx7x3(d)
 	case 33:
-		dots512x8x1(d)
+		dots512zx8x1(d)
 	case 34:
-		dots512x8x2(d)
+		dots512zx8x2(d)
 	case 35:
-		dots512x8x3(d)
+		dots512zx8x3(d)
 	default:
-		panic("kernel: dots512: no such size")
+		panic("kernel: dots512z: no such size")
+	}
+}
+
+// dots512y runs the one for r rows and v vectors.
+func dots512y(d *dots, r, v int) {
+	switch 4*r + v {
+	case 5:
+		dots512yx1x1(d)
+	case 6:
+		dots512yx1x2(d)
+	case 7:
+		dots512yx1x3(d)
+	case 9:
+		dots512yx2x1(d)
+	case 10:
+		dots512yx2x2(d)
+	case 11:
+		dots512yx2x3(d)
+	case 13:
+		dots512yx3x1(d)
+	case 14:
+		dots512yx3x2(d)
+	case 15:
+		dots512yx3x3(d)
+	case 17:
+		dots512yx4x1(d)
+	case 18:
+		dots512yx4x2(d)
+	case 19:
+		dots512yx4x3(d)
+	case 21:
+		dots512yx5x1(d)
+	case 22:
+		dots512yx5x2(d)
+	case 23:
+		dots512yx5x3(d)
+	case 25:
+		dots512yx6x1(d)
+	case 26:
+		dots512yx6x2(d)
+	case 27:
+		dots512yx6x3(d)
+	case 29:
+		dots512yx7x1(d)
+	case 30:
+		dots512yx7x2(d)
+	case 31:
+		dots512yx7x3(d)
+	case 33:
+		dots512yx8x1(d)
+	case 34:
+		dots512yx8x2(d)
+	case 35:
+		dots512yx8x3(d)
+	default:
+		panic("kernel: dots512y: no such size")
 	}
 }
 

@@ -58,34 +58,43 @@ func lanes256(n int) unsafe.Pointer { return unsafe.Pointer(&laneTable[8-n]) }
 type tileSize struct{ rows, vecs, lanes int }
 
 func (w width) tile() tileSize {
-	if w == zmm {
-		return tileSize{8, 3, 16}
-	}
-	return tileSize{6, 2, 8}
+	return [...]tileSize{ymm: {6, 2, 8}, ymm32: {8, 3, 8}, zmm: {8, 3, 16}}[w]
 }
 
 // width is the kind of vector a tile is made of.
 type width int
 
 const (
-	ymm width = iota
-	zmm
+	ymm   width = iota // AVX2: 8 lanes, 16 registers, only the last vector may be partial
+	ymm32              // AVX-512: 8 lanes, 32 registers, all masked
+	zmm                // AVX-512: 16 lanes, 32 registers, all masked
 )
 
+// widthFor is the best for rows of n elements.
+func widthFor(n int) width {
+	switch {
+	case isa < avx512:
+		return ymm
+	case n <= 8:
+		return ymm32
+	}
+	return zmm
+}
+
 // run computes t for r rows and v vectors, the last of which has n lanes in use.
-// On ymm only the last may be partial.
 func (t *tile) run(w width, r, v, n int) {
-	if w == zmm {
-		t.tail = 1<<n - 1
-		tile512(t, r, v)
-		return
-	}
-	if n == 8 {
+	t.tail = 1<<n - 1
+	switch {
+	case w == zmm:
+		tile512z(t, r, v)
+	case w == ymm32:
+		tile512y(t, r, v)
+	case n == 8:
 		tile256(t, r, v)
-		return
+	default:
+		t.lanes = lanes256(n)
+		tile256m(t, r, v)
 	}
-	t.lanes = lanes256(n)
-	tile256m(t, r, v)
 }
 
 func at(x []float32, i int) unsafe.Pointer {
@@ -109,13 +118,10 @@ const (
 )
 
 func gemmTiled(transA, transB bool, m, n, k int, alpha float32, a []float32, lda int, b []float32, ldb int, beta float32, c []float32, ldc int) {
-	w := ymm
-	if isa == avx512 {
-		w = zmm
-	}
+	w := widthFor(n)
 	if transB && !transA && m <= 8 && alpha == 1 && k >= 32 {
 		scaleRows(m, n, beta, c, ldc)
-		gemmDots(w, m, n, k, a, lda, b, ldb, c, ldc)
+		gemmDots(m, n, k, a, lda, b, ldb, c, ldc)
 		return
 	}
 	ts := w.tile()
@@ -223,7 +229,8 @@ func packPanels(dst, b []float32, ldb int, trans bool, p0, k, j0, n, width int) 
 
 // gemmDots adds A·Bᵀ to C by inner products: both are read along their rows and
 // nothing is packed, which pays when A has few rows.
-func gemmDots(w width, m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
+func gemmDots(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
+	w := widthFor(k)
 	d := dots{ars: uintptr(4 * lda), rows: 1, images: 1, crs: uintptr(4 * ldc)}
 	d.taps(uintptr(4*ldb), uintptr(8*ldb))
 	d.cut(w, k)
@@ -237,27 +244,27 @@ func gemmDots(w width, m, n, k int, a []float32, lda int, b []float32, ldb int, 
 }
 
 func (w width) dotRows() int {
-	if w == zmm {
-		return 8
+	if w == ymm {
+		return 3
 	}
-	return 3
+	return 8
 }
 
 func (d *dots) taps(one, two uintptr) { d.tap1, d.tap2 = one, two }
 
 // cut sets the vectors of a row of n elements.
 func (d *dots) cut(w width, n int) {
-	if w == zmm {
-		d.vectors, d.tail = n/16, 1<<(n%16)-1
-		return
-	}
-	d.vectors, d.tail, d.lanes = n/8, uint32(n%8), lanes256(n%8)
+	lanes := w.tile().lanes
+	d.vectors, d.tail, d.lanes = n/lanes, 1<<(n%lanes)-1, lanes256(n%lanes%8)
 }
 
 func (d *dots) run(w width, r, v int) {
-	if w == zmm {
-		dots512(d, r, v)
-		return
+	switch w {
+	case zmm:
+		dots512z(d, r, v)
+	case ymm32:
+		dots512y(d, r, v)
+	default:
+		dots256(d, r, v)
 	}
-	dots256(d, r, v)
 }

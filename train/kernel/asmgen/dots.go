@@ -9,24 +9,30 @@ func dots() []byte {
 	g.head()
 	for r := 1; r <= 8; r++ {
 		for v := 1; v <= 3; v++ {
-			g.dots(r, v, true)
+			g.dots(r, v, "Z", true)
+			g.dots(r, v, "Y", true)
 		}
 	}
 	for r := 1; r <= 3; r++ {
 		for v := 1; v <= 3; v++ {
-			g.dots(r, v, false)
+			g.dots(r, v, "Y", false)
 		}
 	}
 	return g.Bytes()
 }
 
-func (g *gen) dots(r, v int, wide bool) {
-	name, reg, size := fmt.Sprintf("dots256x%dx%d", r, v), "Y", 32
-	if wide {
-		name, reg, size = fmt.Sprintf("dots512x%dx%d", r, v), "Z", 64
+// dots takes the 32 masked registers of AVX-512 (evex; vectors of 16 or, for
+// short rows, of 8) or the 16 of AVX2.
+func (g *gen) dots(r, v int, reg string, evex bool) {
+	name, size := fmt.Sprintf("dots256x%dx%d", r, v), 32
+	if evex {
+		name = fmt.Sprintf("dots512%sx%dx%d", lower[reg], r, v)
+	}
+	if reg == "Z" {
+		size = 64
 	}
 	b0, a0 := 9, 12 // registers of B and A
-	if wide {
+	if evex {
 		b0, a0 = 24, 27
 	}
 	acc := func(i, j int) string { return fmt.Sprintf("%s%d", reg, i*v+j) }
@@ -36,14 +42,14 @@ func (g *gen) dots(r, v int, wide bool) {
 	g.o("MOVQ d+0(FP), DI")
 	for i := range r {
 		for j := range v {
-			if wide {
+			if evex {
 				g.o("VPXORD %[1]s, %[1]s, %[1]s", acc(i, j))
 			} else {
 				g.o("VXORPS %[1]s, %[1]s, %[1]s", acc(i, j))
 			}
 		}
 	}
-	if wide {
+	if evex {
 		g.o("MOVL dots_tail(DI), R12")
 		g.o("KMOVW R12, K2")
 	} else {
@@ -61,8 +67,8 @@ func (g *gen) dots(r, v int, wide bool) {
 			switch {
 			case !masked:
 				g.o("VMOVUPS %s, %s%d", at, reg, n)
-			case wide:
-				g.o("VMOVUPS.Z %s, K2, Z%d", at, n)
+			case evex:
+				g.o("VMOVUPS.Z %s, K2, %s%d", at, reg, n)
 			default:
 				g.o("VMASKMOVPS %s, Y15, Y%d", at, n)
 			}
@@ -122,11 +128,15 @@ func (g *gen) dots(r, v int, wide bool) {
 	for i := range r {
 		for j := range v {
 			n := i*v + j
-			if wide {
+			switch {
+			case reg == "Z":
 				g.o("VEXTRACTF64X4 $1, Z%d, Y%d", n, b0)
 				g.o("VADDPS Y%d, Y%d, Y%d", b0, n, b0)
 				g.o("VEXTRACTF32X4 $1, Y%d, X%d", b0, a0)
-			} else {
+			case evex:
+				g.o("VMOVAPS Y%d, Y%d", n, b0)
+				g.o("VEXTRACTF32X4 $1, Y%d, X%d", b0, a0)
+			default:
 				g.o("VMOVAPS Y%d, Y%d", n, b0)
 				g.o("VEXTRACTF128 $1, Y%d, X%d", b0, a0)
 			}

@@ -36,8 +36,10 @@ func stubs() []byte {
 	}
 	for r := 1; r <= 8; r++ {
 		for v := 1; v <= 3; v++ {
-			declare(fmt.Sprintf("tile512x%dx%d", r, v), "t *tile")
-			declare(fmt.Sprintf("dots512x%dx%d", r, v), "d *dots")
+			for _, l := range []string{"z", "y"} {
+				declare(fmt.Sprintf("tile512%sx%dx%d", l, r, v), "t *tile")
+				declare(fmt.Sprintf("dots512%sx%dx%d", l, r, v), "d *dots")
+			}
 		}
 	}
 	for r := 1; r <= 6; r++ {
@@ -57,10 +59,12 @@ func stubs() []byte {
 		g.p("//go:noescape")
 		g.p("func %s", f.signature())
 	}
-	choose("tile512", "t *tile", "tile512x%dx%d(t)", 8, 3)
+	choose("tile512z", "t *tile", "tile512zx%dx%d(t)", 8, 3)
+	choose("tile512y", "t *tile", "tile512yx%dx%d(t)", 8, 3)
 	choose("tile256", "t *tile", "tile256x%dx%d(t)", 6, 2)
 	choose("tile256m", "t *tile", "tile256x%dx%dm(t)", 6, 2)
-	choose("dots512", "d *dots", "dots512x%dx%d(d)", 8, 3)
+	choose("dots512z", "d *dots", "dots512zx%dx%d(d)", 8, 3)
+	choose("dots512y", "d *dots", "dots512yx%dx%d(d)", 8, 3)
 	choose("dots256", "d *dots", "dots256x%dx%d(d)", 3, 3)
 	out, err := format.Source(g.Bytes())
 	if err != nil {

@@ -9,7 +9,8 @@ func tiles() []byte {
 	g.head()
 	for r := 1; r <= 8; r++ {
 		for v := 1; v <= 3; v++ {
-			g.tile512(r, v)
+			g.tile512(r, v, "Z")
+			g.tile512(r, v, "Y")
 		}
 	}
 	for r := 1; r <= 6; r++ {
@@ -67,9 +68,13 @@ func (g *gen) tileStep(r int) {
 	g.o("JNZ loop")
 }
 
-func (g *gen) tile512(r, v int) {
-	g.tileHead(fmt.Sprintf("tile512x%dx%d", r, v), r)
-	acc := func(i, j int) string { return fmt.Sprintf("Z%d", i*v+j) }
+var lower = map[string]string{"Z": "z", "Y": "y"}
+
+// tile512 takes vectors of 16 (reg Z) or of 8 (reg Y, for short rows: still 32
+// registers, and every vector masked).
+func (g *gen) tile512(r, v int, reg string) {
+	g.tileHead(fmt.Sprintf("tile512%sx%dx%d", lower[reg], r, v), r)
+	acc := func(i, j int) string { return fmt.Sprintf("%s%d", reg, i*v+j) }
 	mask := func(j int) string {
 		if j == v-1 {
 			return "K2"
@@ -98,34 +103,34 @@ func (g *gen) tile512(r, v int) {
 	g.o("MOVQ (DX), R12")
 	g.o("ADDQ SI, R12")
 	for j := range v {
-		g.o("VMOVUPS.Z %s, %s, Z%d", vecAt("R12", j), mask(j), 24+j)
+		g.o("VMOVUPS.Z %s, %s, %s%d", vecAt("R12", j), mask(j), reg, 24+j)
 	}
 	for i := range r {
 		if v == 1 {
-			g.o("VFMADD231PS.BCST %s, Z24, %s", aRow(i), acc(i, 0))
+			g.o("VFMADD231PS.BCST %s, %s24, %s", aRow(i), reg, acc(i, 0))
 			continue
 		}
-		t := fmt.Sprintf("Z%d", 27+i%2)
+		t := fmt.Sprintf("%s%d", reg, 27+i%2)
 		g.o("VBROADCASTSS %s, %s", aRow(i), t)
 		for j := range v {
-			g.o("VFMADD231PS Z%d, %s, %s", 24+j, t, acc(i, j))
+			g.o("VFMADD231PS %s%d, %s, %s", reg, 24+j, t, acc(i, j))
 		}
 	}
 	g.tileStep(r)
 	g.o("MOVQ tile_c(DI), R12")
 	g.o("MOVQ tile_crs(DI), R8")
 	g.o("MOVQ tile_cvs(DI), R11")
-	g.o("VBROADCASTSS tile_alpha(DI), Z28")
-	g.o("VBROADCASTSS tile_beta(DI), Z29")
+	g.o("VBROADCASTSS tile_alpha(DI), %s28", reg)
+	g.o("VBROADCASTSS tile_beta(DI), %s29", reg)
 	g.o("MOVL tile_beta(DI), CX")
 	g.o("SHLL $1, CX")
 	g.o("JZ store")
 	for i := range r {
 		for j := range v {
-			t := fmt.Sprintf("Z%d", 24+j)
+			t := fmt.Sprintf("%s%d", reg, 24+j)
 			g.o("VMOVUPS.Z %s, %s, %s", vecAt("R12", j), mask(j), t)
-			g.o("VMULPS Z29, %[1]s, %[1]s", t)
-			g.o("VFMADD231PS Z28, %s, %s", acc(i, j), t)
+			g.o("VMULPS %[2]s29, %[1]s, %[1]s", t, reg)
+			g.o("VFMADD231PS %s28, %s, %s", reg, acc(i, j), t)
 			g.o("VMOVUPS %s, %s, %s", t, mask(j), vecAt("R12", j))
 		}
 		if i < r-1 {
@@ -137,7 +142,7 @@ func (g *gen) tile512(r, v int) {
 	g.p("store:")
 	for i := range r {
 		for j := range v {
-			g.o("VMULPS Z28, %[1]s, %[1]s", acc(i, j))
+			g.o("VMULPS %[2]s28, %[1]s, %[1]s", acc(i, j), reg)
 			g.o("VMOVUPS %s, %s, %s", acc(i, j), mask(j), vecAt("R12", j))
 		}
 		if i < r-1 {
