@@ -101,57 +101,95 @@ func (s Conv) GradWeight(dw, dbias, dy, x []float32) {
 
 // The road through im2col: any shape, on any implementation of Gemm.
 
+// columns is how many images share one matrix of columns: enough that a product
+// has some hundred columns, as small images alone have not, and the matrix stays
+// within the cache.
+func (s Conv) columns(k, size int) int {
+	const enough, cache = 256, 1 << 18 // columns, elements
+	return max(1, min(s.N, (enough+size-1)/size, cache/(k*size)))
+}
+
 func (s Conv) colForward(y, x, w, bias []float32) {
-	oh, ow := s.OutH(), s.OutW()
-	size, in, out := oh*ow, s.In/s.Groups, s.Out/s.Groups
+	size, in, out := s.OutH()*s.OutW(), s.In/s.Groups, s.Out/s.Groups
 	k := in * s.KH * s.KW
+	batch := s.columns(k, size)
 	ws := getWork()
 	defer putWork(ws)
-	col := grow(&ws.pad, k*size)
-	for n := range s.N {
+	col := grow(&ws.pad, k*size*batch)
+	sum := grow(&ws.c, out*size*batch)
+	for n0 := 0; n0 < s.N; n0 += batch {
+		images := min(batch, s.N-n0)
+		ld := images * size
 		for g := range s.Groups {
-			Im2col(col, x[(n*s.In+g*in)*s.H*s.W:], in, s)
-			yg := y[(n*s.Out+g*out)*size : (n*s.Out+(g+1)*out)*size]
-			beta := float32(0)
-			if bias != nil {
-				beta = 1
+			for i := range images {
+				im2col(col[i*size:], ld, x[((n0+i)*s.In+g*in)*s.H*s.W:], in, s)
+			}
+			Gemm(false, false, out, ld, k, 1, w[g*out*k:], k, col, ld, 0, sum, ld)
+			for i := range images {
 				for o := range out {
-					fill(yg[o*size:(o+1)*size], bias[g*out+o])
+					dst := y[((n0+i)*s.Out+g*out+o)*size:][:size]
+					src := sum[o*ld+i*size:][:size]
+					if bias == nil {
+						copy(dst, src)
+						continue
+					}
+					vAddScalar(dst, src, bias[g*out+o])
 				}
 			}
-			Gemm(false, false, out, size, k, 1, w[g*out*k:], k, col, size, beta, yg, size)
+		}
+	}
+}
+
+// gather puts the channels of a group of dy side by side: out × images·size.
+func (s Conv) gather(dst, dy []float32, n0, images, g, size int) {
+	out := s.Out / s.Groups
+	for o := range out {
+		for i := range images {
+			copy(dst[(o*images+i)*size:][:size], dy[((n0+i)*s.Out+g*out+o)*size:])
 		}
 	}
 }
 
 func (s Conv) colGradInput(dx, dy, w []float32) {
-	oh, ow := s.OutH(), s.OutW()
-	size, in, out := oh*ow, s.In/s.Groups, s.Out/s.Groups
+	size, in, out := s.OutH()*s.OutW(), s.In/s.Groups, s.Out/s.Groups
 	k := in * s.KH * s.KW
+	batch := s.columns(k, size)
 	ws := getWork()
 	defer putWork(ws)
-	col := grow(&ws.pad, k*size)
+	col := grow(&ws.pad, k*size*batch)
+	side := grow(&ws.c, out*size*batch)
 	clear(dx[:s.N*s.In*s.H*s.W])
-	for n := range s.N {
+	for n0 := 0; n0 < s.N; n0 += batch {
+		images := min(batch, s.N-n0)
+		ld := images * size
 		for g := range s.Groups {
-			Gemm(true, false, k, size, out, 1, w[g*out*k:], k, dy[(n*s.Out+g*out)*size:], size, 0, col, size)
-			Col2im(dx[(n*s.In+g*in)*s.H*s.W:], col, in, s)
+			s.gather(side, dy, n0, images, g, size)
+			Gemm(true, false, k, ld, out, 1, w[g*out*k:], k, side, ld, 0, col, ld)
+			for i := range images {
+				col2im(dx[((n0+i)*s.In+g*in)*s.H*s.W:], col[i*size:], ld, in, s)
+			}
 		}
 	}
 }
 
 func (s Conv) colGradWeight(dw, dy, x []float32) {
-	oh, ow := s.OutH(), s.OutW()
-	size, in, out := oh*ow, s.In/s.Groups, s.Out/s.Groups
+	size, in, out := s.OutH()*s.OutW(), s.In/s.Groups, s.Out/s.Groups
 	k := in * s.KH * s.KW
+	batch := s.columns(k, size)
 	ws := getWork()
 	defer putWork(ws)
-	col := grow(&ws.pad, k*size)
+	col := grow(&ws.pad, k*size*batch)
+	side := grow(&ws.c, out*size*batch)
 	clear(dw[:s.Weights()])
-	for n := range s.N {
+	for n0 := 0; n0 < s.N; n0 += batch {
+		images := min(batch, s.N-n0)
+		ld := images * size
 		for g := range s.Groups {
-			Im2col(col, x[(n*s.In+g*in)*s.H*s.W:], in, s)
-			Gemm(false, true, out, k, size, 1, dy[(n*s.Out+g*out)*size:], size, col, size, 1, dw[g*out*k:], k)
+			s.gather(side, dy, n0, images, g, size)
+			for i := range images {
+				im2col(col[i*size:], ld, x[((n0+i)*s.In+g*in)*s.H*s.W:], in, s)
+			}
+			Gemm(false, true, out, k, ld, 1, side, ld, col, ld, 1, dw[g*out*k:], k)
 		}
 	}
 }
@@ -172,15 +210,21 @@ func Im2col(col, x []float32, channels int, s Conv) {
 	ow := outSize(s.W, s.KW, s.Stride, s.Pad, s.Dilation)
 	atLeast("Im2col", "col", len(col), channels*s.KH*s.KW*oh*ow)
 	atLeast("Im2col", "x", len(x), channels*s.H*s.W)
-	i := 0
+	im2col(col, oh*ow, x, channels, s)
+}
+
+// im2col writes rows ld elements apart, for a shape without zeros in it.
+func im2col(col []float32, ld int, x []float32, channels int, s Conv) {
+	oh := outSize(s.H, s.KH, s.Stride, s.Pad, s.Dilation)
+	ow := outSize(s.W, s.KW, s.Stride, s.Pad, s.Dilation)
 	for c := range channels {
 		plane := x[c*s.H*s.W : (c+1)*s.H*s.W]
 		for kh := range s.KH {
 			for kw := range s.KW {
+				row := (c*s.KH+kh)*s.KW + kw
 				j0, j1 := inside(ow, s.W, kw*s.Dilation-s.Pad, s.Stride)
 				for o := range oh {
-					dst := col[i : i+ow]
-					i += ow
+					dst := col[row*ld+o*ow:][:ow]
 					h := o*s.Stride + kh*s.Dilation - s.Pad
 					if h < 0 || h >= s.H || j0 == j1 {
 						clear(dst)
@@ -211,15 +255,20 @@ func Col2im(x, col []float32, channels int, s Conv) {
 	ow := outSize(s.W, s.KW, s.Stride, s.Pad, s.Dilation)
 	atLeast("Col2im", "col", len(col), channels*s.KH*s.KW*oh*ow)
 	atLeast("Col2im", "x", len(x), channels*s.H*s.W)
-	i := 0
+	col2im(x, col, oh*ow, channels, s)
+}
+
+func col2im(x, col []float32, ld, channels int, s Conv) {
+	oh := outSize(s.H, s.KH, s.Stride, s.Pad, s.Dilation)
+	ow := outSize(s.W, s.KW, s.Stride, s.Pad, s.Dilation)
 	for c := range channels {
 		plane := x[c*s.H*s.W : (c+1)*s.H*s.W]
 		for kh := range s.KH {
 			for kw := range s.KW {
+				row := (c*s.KH+kh)*s.KW + kw
 				j0, j1 := inside(ow, s.W, kw*s.Dilation-s.Pad, s.Stride)
 				for o := range oh {
-					src := col[i : i+ow]
-					i += ow
+					src := col[row*ld+o*ow:][:ow]
 					h := o*s.Stride + kh*s.Dilation - s.Pad
 					if h < 0 || h >= s.H || j0 == j1 {
 						continue

@@ -44,4 +44,5 @@ func vMomentum(w, g, v []float32, lr, mu, rest, decay float32) {
 func vNesterov(w, g, v []float32, lr, mu, rest, decay float32) {
 	nesterovGo(w, g, v, lr, mu, rest, decay)
 }
-func vAdam(w, g, m, v []float32, c *adamConsts) { adamGo(w, g, m, v, c) }
+func vAdam(w, g, m, v []float32, c *adamConsts)                    { adamGo(w, g, m, v, c) }
+func vMax2x2(y []float32, arg []int32, r0, r1 []float32, base int) { max2x2Go(y, arg, r0, r1, base) }

@@ -46,7 +46,7 @@ func (p Pool) Max(y []float32, arg []int32, x []float32) {
 		y, arg := y[n*oh*ow:(n+1)*oh*ow], arg[n*oh*ow:(n+1)*oh*ow]
 		if p.K == 2 && p.stride() == 2 && p.Pad == 0 {
 			for i := range oh {
-				max2x2(y[i*ow:(i+1)*ow], arg[i*ow:(i+1)*ow], x[2*i*p.W:(2*i+1)*p.W], x[(2*i+1)*p.W:(2*i+2)*p.W], 2*i*p.W)
+				vMax2x2(y[i*ow:(i+1)*ow], arg[i*ow:(i+1)*ow], x[2*i*p.W:(2*i+1)*p.W], x[(2*i+1)*p.W:(2*i+2)*p.W], 2*i*p.W)
 			}
 			continue
 		}
@@ -73,9 +73,9 @@ func (p Pool) Max(y []float32, arg []int32, x []float32) {
 	}
 }
 
-// max2x2 pools two rows in windows of two by two; base is the index of r0 in its
+// max2x2Go pools two rows in windows of two by two; base is the index of r0 in its
 // plane.
-func max2x2(y []float32, arg []int32, r0, r1 []float32, base int) {
+func max2x2Go(y []float32, arg []int32, r0, r1 []float32, base int) {
 	arg = arg[:len(y)]
 	width := len(r0)
 	for j := range y {

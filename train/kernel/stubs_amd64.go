@@ -392,6 +392,9 @@ func dots256x3x2(d *dots)
 func dots256x3x3(d *dots)
 
 //go:noescape
+func max2x2x256(y *float32, arg *int32, r0, r1 *float32, n int, base, width int32)
+
+//go:noescape
 func transpose8(dst *float32, dstRow uintptr, src *float32, srcRow uintptr, n int)
 
 //go:noescape

@@ -218,3 +218,11 @@ func vAdam(w, g, m, v []float32, c *adamConsts) {
 	}
 	adamGo(w, g, m, v, c)
 }
+
+func vMax2x2(y []float32, arg []int32, r0, r1 []float32, base int) {
+	if isa >= avx2 {
+		max2x2x256(ptr(y), unsafe.SliceData(arg), ptr(r0), ptr(r1), len(y), int32(base), int32(len(r0)))
+		return
+	}
+	max2x2Go(y, arg, r0, r1, base)
+}

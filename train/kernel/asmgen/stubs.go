@@ -53,6 +53,7 @@ func stubs() []byte {
 			declare(fmt.Sprintf("dots256x%dx%d", r, v), "d *dots")
 		}
 	}
+	declare("max2x2x256", "y *float32, arg *int32, r0, r1 *float32, n int, base, width int32")
 	declare("transpose8", "dst *float32, dstRow uintptr, src *float32, srcRow uintptr, n int")
 	for _, f := range functions {
 		g.p("")

@@ -17,6 +17,7 @@ func vectors() []byte {
 	for _, f := range functions {
 		g.vec(f)
 	}
+	g.maxPool()
 	g.constants()
 	return g.Bytes()
 }
@@ -504,6 +505,7 @@ var constValues = map[string]uint32{
 	"erf2": f32(1.421413741 / 2), "erf3": f32(-0.284496736 / 2), "erf4": f32(0.254829592 / 2),
 	"phi0": f32(0.39894228040143268), "one": f32(1), "two": f32(2), "minusHalf": f32(-0.5),
 	"geluMin": f32(-1e4), "geluMax": f32(1e4),
+	"ints1": 1, "ints16": 16, "evens": 0,
 	"magnitude": 0x7fffffff, "sign": 0x80000000, "exponent": 0x7f800000,
 }
 
@@ -528,8 +530,12 @@ func (g *gen) constants() {
 	for _, n := range constOrder {
 		v := uint64(constValues[n])
 		g.p("")
-		for i := range 4 {
-			g.p("DATA %s<>+%d(SB)/8, $%#x", n, 8*i, v<<32|v)
+		for i := range uint64(4) {
+			w := v<<32 | v
+			if n == "evens" { // 0, 2, 4, …
+				w = (4*i+2)<<32 | 4*i
+			}
+			g.p("DATA %s<>+%d(SB)/8, $%#x", n, 8*i, w)
 		}
 		g.p("GLOBL %s<>(SB), RODATA|NOPTR, $32", n)
 	}
