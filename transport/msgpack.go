@@ -290,16 +290,18 @@ func (p *parser) natural(field string) int64 {
 // write 0 where they mean 0.0.
 func (p *parser) real(field string) float64 {
 	if p.err == nil && len(p.rest) > 0 {
-		switch p.rest[0] {
+		switch t := p.rest[0]; t {
 		case 0xcb:
 			p.rest = p.rest[1:]
 			return math.Float64frombits(p.bigEndian(field, 8))
 		case 0xca:
 			p.rest = p.rest[1:]
 			return float64(math.Float32frombits(uint32(p.bigEndian(field, 4))))
-		case 0xc0, 0xc2, 0xc3:
-			p.wrong(field, "a number", p.rest[0])
-			return 0
+		default:
+			if tagName(t) != "an integer" {
+				p.wrong(field, "a number", t)
+				return 0
+			}
 		}
 	}
 	return float64(p.raw(field))

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -126,6 +127,10 @@ func (c *wire) SetReadDeadline(t time.Time) error  { return c.nc.SetReadDeadline
 func (c *wire) SetWriteDeadline(t time.Time) error { return c.nc.SetWriteDeadline(t) }
 
 func (c *wire) Close() error {
+	if tc, ok := c.nc.(*tls.Conn); ok {
+		// TLS says goodbye, for which it gives a peer that does not read 5 s.
+		defer time.AfterFunc(time.Second/2, func() { tc.NetConn().Close() }).Stop()
+	}
 	err := c.nc.Close()
 	if errors.Is(err, net.ErrClosed) {
 		return nil

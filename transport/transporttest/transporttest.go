@@ -258,13 +258,13 @@ func closeEndsWrite(t *testing.T, n transport.Network, addr string) {
 
 func truncated(t *testing.T, n transport.Network, addr string) {
 	near, far := pair(t, n, addr)
-	near.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 	done := make(chan error, 1)
 	go func() { done <- flood(near) }()
 	f, err := far.Recv()
 	if err != nil {
 		t.Fatal(err)
 	}
+	near.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)) // while it writes
 	if err := <-done; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("write: %v, want %v", err, os.ErrDeadlineExceeded)
 	}

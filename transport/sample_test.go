@@ -1,0 +1,120 @@
+package transport
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"star"
+)
+
+// sample is one frame of the test vectors.
+type sample struct {
+	m       Message
+	payload []byte
+}
+
+// samples has every kind, some with their edges.
+var samples = []sample{
+	{Hello{
+		Service: ServiceCoord, Role: RoleWorker, Job: "lenet", Token: "s3cret", Version: "0.1.0", Host: "node7",
+		Rank: -1, Model: "lenet width=1", ModelHash: "5eed", Params: 61706, Buffers: 0,
+	}, []byte(`[{"name":"conv1.w","shape":[6,1,5,5]}]`)},
+	{Hello{Service: ServiceShard, Role: RoleWorker, Job: "lenet", Rank: 4095, Shard: 1023}, nil},
+	{Hello{Service: ServiceCoord, Role: RoleServer, Job: "lenet", Addr: "10.0.0.2:7070", Shards: 2}, nil},
+	{Welcome{
+		Rank: 3, Workers: 4, Generation: 1, Version: 0, Seed: true, Elapsed: 1500 * time.Millisecond,
+		Shards: []ShardInfo{{0, "10.0.0.2:7070", 0, 30853}, {1, "10.0.0.2:7070", 30853, 61706}},
+	}, []byte(`{"mode":"ssgd"}`)},
+	{Reject{Exit: 78, Reason: "model 5eed here, d00f there"}, nil},
+	{Assign{Shards: []ShardInfo{{1, "", 30853, 61706}}, Of: 2, Params: 61706, Workers: 4, Generation: 1}, []byte("[]")},
+	{Ready{Shard: 1, Version: 300}, nil},
+	{Joined{Worker: 3}, nil},
+	{Arrive{star.Record{
+		Worker: 3, Step: 41, Basis: 40, At: 90 * time.Second, Compute: 180 * time.Millisecond, Load: 2 * time.Millisecond,
+		Push: 900 * time.Microsecond, Wait: 20 * time.Millisecond, Pull: time.Millisecond, Injected: 120 * time.Millisecond,
+		Samples: 64, Loss: 0.25, Norm2: 1.5, CPU: 0.875, NetIn: 246824, NetOut: 246824,
+	}}, nil},
+	{Stored{Shard: 1, Worker: 3, Step: 41}, nil},
+	{Fire{
+		Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{0, 41, 0.25}, {3, 41, 0.25}},
+		Dropped: []Gradient{{1, 40, 0}}, Quiet: []star.Worker{1}, NormFirst: true,
+	}, nil},
+	{Fire{Seq: 1, Version: 1}, nil},
+	{Norm{Shard: 1, Seq: 42}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+	{Apply{Seq: 42, Norm: 0.5}, nil},
+	{Release{Worker: 3, Version: 41, Action: Evaluate, Start: 10496, Count: 64, Pull: true, Eval: 2, From: 7500, To: 10000}, nil},
+	{Push{Shard: 1, Worker: 3, Step: 41, Basis: 40, Samples: 64}, Floats([]float32{1, -2, 0.5})},
+	{Params{Shard: 1, Version: 41}, Floats([]float32{0.125, 3})},
+	{Pull{Shard: 1, Worker: 3}, nil},
+	{Init{Shard: 1, Worker: 0}, Floats([]float32{1})},
+	{Buffers{Worker: 3, Eval: 2}, Floats([]float32{0, 1})},
+	{EvalResult{Worker: 3, Eval: 2, Version: 41, LossSum: 12.5, Correct: 2431, Count: 2500, Took: 300 * time.Millisecond}, nil},
+	{Save{Seq: 42, Version: 41, ID: "step-41"}, nil},
+	{Saved{Shard: 1, ID: "step-41", Err: "disk full"}, []byte("{}")},
+	{Leave{Worker: -1, Exit: 143, Reason: "SIGTERM"}, nil},
+	{Control{Args: []string{"mode", "x=3"}}, nil},
+	{Reply{Err: "unknown mode \"y=3\""}, []byte("{}")},
+	{Ping{Seq: 1, Sent: 1795219200000000000, Want: 1 << 20}, []byte{0xff}},
+	{Pong{Seq: 1, Sent: 1795219200000000000, Now: math.MaxInt64}, nil},
+	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
+}
+
+// parseAny parses a header of kind k.
+func parseAny(k Kind, b []byte) (Message, error) {
+	switch k {
+	case KindHello:
+		return as(ParseHello(b))
+	case KindWelcome:
+		return as(ParseWelcome(b))
+	case KindReject:
+		return as(ParseReject(b))
+	case KindAssign:
+		return as(ParseAssign(b))
+	case KindReady:
+		return as(ParseReady(b))
+	case KindJoined:
+		return as(ParseJoined(b))
+	case KindArrive:
+		return as(ParseArrive(b))
+	case KindStored:
+		return as(ParseStored(b))
+	case KindFire:
+		return as(ParseFire(b))
+	case KindNorm:
+		return as(ParseNorm(b))
+	case KindApply:
+		return as(ParseApply(b))
+	case KindRelease:
+		return as(ParseRelease(b))
+	case KindPush:
+		return as(ParsePush(b))
+	case KindParams:
+		return as(ParseParams(b))
+	case KindPull:
+		return as(ParsePull(b))
+	case KindInit:
+		return as(ParseInit(b))
+	case KindBuffers:
+		return as(ParseBuffers(b))
+	case KindEvalResult:
+		return as(ParseEvalResult(b))
+	case KindSave:
+		return as(ParseSave(b))
+	case KindSaved:
+		return as(ParseSaved(b))
+	case KindLeave:
+		return as(ParseLeave(b))
+	case KindControl:
+		return as(ParseControl(b))
+	case KindReply:
+		return as(ParseReply(b))
+	case KindPing:
+		return as(ParsePing(b))
+	case KindPong:
+		return as(ParsePong(b))
+	}
+	return nil, fmt.Errorf("no such kind: %v", k)
+}
+
+func as[M Message](m M, err error) (Message, error) { return m, err }
