@@ -133,7 +133,7 @@ func referenceLSTM(x, wih, whh, bih, bhh []float64, T, B, I, H int) []float64 {
 }
 
 func TestLSTMLayerAgainstReference(t *testing.T) {
-	for _, s := range []struct{ T, B, I, H int }{{1, 1, 1, 1}, {1, 3, 2, 4}, {4, 2, 3, 5}, {5, 3, 7, 4}} {
+	for _, s := range []struct{ T, B, I, H int }{{1, 1, 1, 1}, {1, 3, 2, 4}, {2, 2, 3, 2}, {4, 2, 3, 5}, {5, 3, 7, 4}} {
 		t.Run(fmt.Sprintf("steps=%d,batch=%d,in=%d,hidden=%d", s.T, s.B, s.I, s.H), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(1, 2))
 			T, B, I, H := s.T, s.B, s.I, s.H
@@ -312,10 +312,17 @@ func checkLayer(t *testing.T, l Layer, x []float32, n int, f func(in [][]float64
 	var y, dx []float32
 	for range 2 {
 		for _, p := range l.Params() {
-			clear(p.G)
+			for i := range p.G {
+				p.G[i] = 1 // a layer adds to what is there
+			}
 		}
 		y = l.Forward(x)
 		dx = l.Backward(dy)
+	}
+	for _, p := range l.Params() {
+		for i := range p.G {
+			p.G[i]--
+		}
 	}
 	for i := range dy {
 		if dy[i] != keep[i] {
@@ -351,10 +358,12 @@ func referenceLayerNorm(x, gamma, beta []float64) []float64 {
 }
 
 func TestLayerNormAgainstReference(t *testing.T) {
-	b := layerBuilder(2, 3, 5)
-	l := newLayerNormLayer(b, "norm", 3, 4)
-	x := draw(rand.New(rand.NewPCG(12, 13)), 2*3*4, 2)
-	checkLayer(t, l, x, len(x), func(in [][]float64) []float64 { return referenceLayerNorm(in[0], in[1], in[2]) })
+	for _, scale := range []float64{2, 3e-3} { // the second one's variance is about ε
+		b := layerBuilder(2, 3, 5)
+		l := newLayerNormLayer(b, "norm", 3, 4)
+		x := draw(rand.New(rand.NewPCG(12, 13)), 2*3*4, scale)
+		checkLayer(t, l, x, len(x), func(in [][]float64) []float64 { return referenceLayerNorm(in[0], in[1], in[2]) })
+	}
 }
 
 func TestRowsLinearAgainstReference(t *testing.T) {
@@ -558,6 +567,11 @@ func TestDropout(t *testing.T) {
 	if zeros < 2300 || zeros > 2700 { // 2500 ± 4.6 σ, and the seed is fixed
 		t.Errorf("%d of %d dropped, want about 2500", zeros, n)
 	}
+	other := newDropout(b, 0.25, n, 2)
+	other.forward(make([]float32, n))
+	if slices.Equal(d.mask, other.mask) {
+		t.Error("two layers of a model drop the same elements")
+	}
 	b.Train = false
 	if e := newDropout(b, 0.25, n, 1); e.p != 0 {
 		t.Error("dropout in evaluation mode")
@@ -583,5 +597,128 @@ func TestSequenceConformance(t *testing.T) {
 			k.New = func() (train.Model, error) { return Build(spec) }
 			traintest.Run(t, k)
 		})
+	}
+}
+
+// Scores far beyond the range of the exponential give the same weights as near
+// zero, and the future gets none.
+func TestSoftmaxPrefix(t *testing.T) {
+	for _, shift := range []float32{0, 200, -200} {
+		row := []float32{shift, shift + 1, 7}
+		softmaxPrefix(row, 2)
+		p := 1 / (1 + math.E)
+		if near := math.Abs(float64(row[0])-p) < 1e-6 && math.Abs(float64(row[1])-(1-p)) < 1e-6; !near || row[2] != 0 {
+			t.Errorf("weights of scores shifted by %v are %v, want %.4f, %.4f, 0", shift, row, p, 1-p)
+		}
+	}
+}
+
+// The initial distributions are PyTorch's defaults, as the comments of the
+// layers say. A uniform distribution is told by its bound and its variance, a
+// third of the bound's square.
+func TestSequenceInitialDistributions(t *testing.T) {
+	text := train.Input{Shape: []int{40}, Classes: 50, Tokens: true}
+	const (
+		normal  = "normal"
+		uniform = "uniform"
+		value   = "value"
+	)
+	type law struct {
+		kind string
+		size float64 // σ, bound or value
+	}
+	root := math.Sqrt
+	for model, want := range map[string]map[string]law{
+		"lstm:layers=2,embed=30,hidden=25": {
+			"embed.weight":      {normal, 1},
+			"lstm.weight_ih_l0": {uniform, 1 / root(25)}, "lstm.weight_hh_l0": {uniform, 1 / root(25)},
+			"lstm.bias_ih_l0": {uniform, 1 / root(25)}, "lstm.bias_hh_l0": {uniform, 1 / root(25)},
+			"lstm.weight_ih_l1": {uniform, 1 / root(25)}, "lstm.weight_hh_l1": {uniform, 1 / root(25)},
+			"lstm.bias_ih_l1": {uniform, 1 / root(25)}, "lstm.bias_hh_l1": {uniform, 1 / root(25)},
+			"head.weight": {uniform, 1 / root(25)}, "head.bias": {uniform, 1 / root(25)},
+		},
+		"transformer:layers=1,width=36,heads=4": {
+			"embed.weight": {normal, 1}, "position.weight": {normal, 1},
+			"layers.0.self_attn.in_proj_weight":  {uniform, root(6. / (4 * 36))},
+			"layers.0.self_attn.in_proj_bias":    {value, 0},
+			"layers.0.self_attn.out_proj.weight": {uniform, 1 / root(36)},
+			"layers.0.self_attn.out_proj.bias":   {value, 0},
+			"layers.0.linear1.weight":            {uniform, 1 / root(36)}, "layers.0.linear1.bias": {uniform, 1 / root(36)},
+			"layers.0.linear2.weight": {uniform, 1 / root(144)}, "layers.0.linear2.bias": {uniform, 1 / root(144)},
+			"layers.0.norm1.weight": {value, 1}, "layers.0.norm1.bias": {value, 0},
+			"layers.0.norm2.weight": {value, 1}, "layers.0.norm2.bias": {value, 0},
+			"norm.weight": {value, 1}, "norm.bias": {value, 0},
+			"head.weight": {uniform, 1 / root(36)}, "head.bias": {uniform, 1 / root(36)},
+		},
+		"transformer:layers=1,width=36,heads=1,tied=true": {
+			"embed.weight": {normal, 1. / 6}, "position.weight": {normal, 1. / 6},
+		},
+	} {
+		spec, err := Parse(model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec.Input, spec.Seed = text, 3
+		m, err := Build(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if tied := spec.Settings["tied"] == "true"; !tied && len(m.Layout()) != len(want) {
+			t.Errorf("%s has %d tensors, want %d", model, len(m.Layout()), len(want))
+		}
+		for _, s := range m.Layout() {
+			law, ok := want[s.Name]
+			if !ok {
+				continue
+			}
+			w := m.Params()[s.Offset : s.Offset+s.Len()]
+			square, top, off := 0.0, 0.0, 0.0
+			for _, v := range w {
+				square += float64(v) * float64(v) / float64(len(w))
+				top = max(top, math.Abs(float64(v)))
+				off = max(off, math.Abs(float64(v)-law.size))
+			}
+			noise := 5 / math.Sqrt(float64(len(w))) // five standard errors, or more, of either variance
+			switch law.kind {
+			case value:
+				if off != 0 {
+					t.Errorf("%s: %s is off %v by %v", model, s.Name, law.size, off)
+				}
+			case uniform:
+				if want := law.size * law.size / 3; top > law.size || math.Abs(square-want) > noise*want {
+					t.Errorf("%s: %s has largest %v and mean square %v, want at most %v and about %v", model, s.Name, top, square, law.size, want)
+				}
+			case normal:
+				if want := law.size * law.size; top < 2*law.size || math.Abs(square-want) > math.Sqrt2*noise*want {
+					t.Errorf("%s: %s has largest %v and mean square %v, want about %v", model, s.Name, top, square, want)
+				}
+			}
+			delete(want, s.Name)
+		}
+		for name := range want {
+			t.Errorf("%s has no tensor %s", model, name)
+		}
+	}
+}
+
+// Zero for ff stands for four times the width.
+func TestTransformerInnerWidth(t *testing.T) {
+	for model, want := range map[string]int{"transformer:width=12,heads=2": 48, "transformer:width=12,heads=2,ff=7": 7} {
+		spec, err := Parse(model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec.Input = train.Input{Shape: []int{3}, Classes: 5, Tokens: true}
+		m, err := Build(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		for _, s := range m.Layout() {
+			if strings.HasSuffix(s.Name, "linear1.bias") && s.Len() != want {
+				t.Errorf("%s: %s has %d elements, want %d", model, s.Name, s.Len(), want)
+			}
+		}
 	}
 }
