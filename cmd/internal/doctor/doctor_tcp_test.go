@@ -158,6 +158,66 @@ func TestServeRefuses(t *testing.T) {
 	}
 }
 
+func TestServeTakesFewGuests(t *testing.T) {
+	addr := serve(t, transport.Config{}, "star 1")
+	n := transport.NewTCP(transport.Config{})
+	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}
+	for range maxGuests {
+		c, _, _, err := transport.Open(t.Context(), n, addr, hello, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if c, _, _, err := transport.Open(t.Context(), n, addr, hello, nil); err == nil {
+		c.Close()
+		t.Error("one guest too many was welcome")
+	} else if !strings.Contains(err.Error(), "too many doctors") {
+		t.Error(err)
+	}
+}
+
+// A pong that answers another ping, or with another payload, measures nothing.
+func TestPingChecksThePong(t *testing.T) {
+	for name, pong := range map[string]transport.Pong{"right": {Seq: 5}, "other seq": {Seq: 4}, "no payload": {Seq: 5}} {
+		p := new(transport.Pipe)
+		l, err := p.Listen("there")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				done <- err
+				return
+			}
+			defer c.Close()
+			if _, err = c.Recv(); err == nil {
+				n := 3
+				if name == "no payload" {
+					n = 0
+				}
+				err = transport.Send(c, pong, make([]byte, n))
+				c.Recv() // until the other end closes
+			}
+			done <- err
+		}()
+		c, err := p.Dial(t.Context(), "there")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ping(c, 5, nil, 3, make([]byte, 3)); (err == nil) != (name == "right") {
+			t.Errorf("%s: %v", name, err)
+		}
+		c.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		l.Close()
+	}
+}
+
 func TestPorts(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

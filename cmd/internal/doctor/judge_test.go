@@ -102,6 +102,8 @@ func TestQuota(t *testing.T) {
 		{"v2, none", map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, math.Inf(1)},
 		{"v2, group above", map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
 			"sys/fs/cgroup/a/cpu.max": "50000 100000"}, 0.5},
+		{"v2, wider group above", map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "50000 100000\n",
+			"sys/fs/cgroup/a/cpu.max": "200000 100000"}, 0.5},
 		{"v1", map[string]string{"proc/self/cgroup": "3:cpuset:/x\n1:cpu,cpuacct:/j\n", "sys/fs/cgroup/cpu/j/cpu.cfs_quota_us": "20000",
 			"sys/fs/cgroup/cpu/j/cpu.cfs_period_us": "10000"}, 2},
 		{"v1, none", map[string]string{"proc/self/cgroup": "1:cpu:/\n", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",

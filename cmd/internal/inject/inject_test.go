@@ -125,6 +125,7 @@ func TestDelay(t *testing.T) {
 		{"trace", "", trace, Sleeping, 0, 0, 100 * ms, 100 * ms},
 		{"trace and factor", "1:2x", trace, Sleeping, 0, 0, 100 * ms, 300 * ms},
 		{"trace, faster than the median", "", trace, Sleeping, 1, 0, 100 * ms, 0},
+		{"trace, faster than the median, and later", "1:+50ms", trace, Sleeping, 1, 0, 100 * ms, 50 * ms},
 		{"trace, again from the start", "", trace, Sleeping, 2, 0, 100 * ms, 100 * ms},
 
 		{"negative times", "1:3x", nil, Sleeping, -1, -ms, -ms, 0},
@@ -173,11 +174,20 @@ func TestNewRejects(t *testing.T) {
 		{Config{Worker: 4, Workers: 4}, "worker 4 of 4"},
 		{Config{Worker: 0, Workers: 4, Slows: slow(4, Factor)}, "ranks are 0 to 3"},
 		{Config{Worker: 0, Workers: 4, Slows: slow(1, Rate)}, "--straggler-by tc"},
-		{Config{Worker: 0, Workers: 4, Trace: small}, "small.csv: has 2 workers"},
+		{Config{Worker: 0, Workers: 3, Trace: small}, "small.csv: has 2 workers"},
 		{Config{Worker: 0, Workers: 2, Trace: small, By: ByQuota}, "--straggler-by sleep"},
 	} {
 		if _, err := New(c.c); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.c, err, c.want)
+		}
+	}
+}
+
+// The narrowest of several rates counts.
+func TestRates(t *testing.T) {
+	for _, slows := range [][]string{{"1:1mbit", "1:2mbit"}, {"1:2mbit", "1:1mbit"}} {
+		if in := injector(t, ByTC, nil, slows...); in.bits != 1e6 {
+			t.Errorf("%v: %d bit/s", slows, in.bits)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,9 @@ func TestRoles(t *testing.T) {
 	server, _, err := load(t, ForServer, "JOB_COMPLETION_INDEX=1", "--servers=2", "--insecure")
 	if err != nil || server.Rank != 1 || server.Workers != 4 || server.Listen != ":7070" {
 		t.Errorf("rank %d, workers %d, listen %s, %v", server.Rank, server.Workers, server.Listen, err)
+	}
+	if server, _, err := load(t, ForServer, "RANK=1 WORLD_SIZE=3", "--insecure"); err != nil || server.Servers != 3 || server.Workers != 4 {
+		t.Errorf("servers %d, workers %d, %v", server.Servers, server.Workers, err)
 	}
 	if o := server.Origin("rank"); o != "Kubernetes (JOB_COMPLETION_INDEX)" {
 		t.Errorf("origin %q", o)
@@ -142,6 +146,17 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// Loading again forgets what was loaded before.
+func TestLoadTwice(t *testing.T) {
+	j, _, err := load(t, ForRun, "STAR_WORKERS=7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Load(nil); err != nil || j.Workers != 4 || j.Origin("workers") != Default {
+		t.Errorf("workers %d from %s, %v", j.Workers, j.Origin("workers"), err)
+	}
+}
+
 // The run log's first line must be readable by programs and keep the secret.
 func TestJobJSON(t *testing.T) {
 	j, _, err := load(t, ForRun, "STAR_TOKEN=hunter2", "--slow=2:3x", "--join-timeout=30s")
@@ -197,5 +212,38 @@ func TestLoopback(t *testing.T) {
 		if got := Loopback(addr); got != want {
 			t.Errorf("Loopback(%q) = %v", addr, got)
 		}
+	}
+}
+
+// docs/operations.md is the reference: every setting is there, and no other.
+func TestEverySettingIsDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(b), "\n### Who and where\n")
+	text, _, _ = strings.Cut(text, "\n## Launchers\n")
+	documented := make(map[string]bool)
+	for line := range strings.Lines(text) {
+		if cells := strings.Split(line, "|"); len(cells) > 3 { // the first column names settings
+			for i, word := range strings.Split(cells[1], "`") {
+				if i%2 == 1 {
+					documented[word] = true
+				}
+			}
+		}
+	}
+	j, _, err := load(t, ForRun, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range j.Config.Names() {
+		if !documented[name] {
+			t.Errorf("docs/operations.md has no row for %s", name)
+		}
+		delete(documented, name)
+	}
+	for name := range documented {
+		t.Errorf("docs/operations.md has a row for %s, which is no setting", name)
 	}
 }

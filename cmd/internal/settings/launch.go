@@ -350,7 +350,7 @@ func expandRanges(text string, limit int) ([]string, error) {
 		if high < low {
 			return nil, fmt.Errorf("range %s runs backwards", quote(part))
 		}
-		if high-low >= uint64(limit) || len(out)+int(high-low)+1 > limit {
+		if uint64(len(out))+high-low+1 > uint64(limit) {
 			return nil, errManyHosts
 		}
 		for n := low; n <= high; n++ {

@@ -241,7 +241,7 @@ func TestStrangeVariables(t *testing.T) {
 	warnings, err := s.resolve(t, "", []string{
 		"STAR_JION_TIMEOUT=3s", "STAR_DATA=/d", "STARTED=1", "PATH=/bin",
 		"STAR_PS_SERVICE_HOST=10.0.0.1", "STAR_PS_SERVICE_PORT_DATA=7070", "STAR_PORT=tcp://10.0.0.1:7070",
-		"STAR_PS_PORT_7070_TCP_ADDR=10.0.0.1", "STAR_PS_PORT_7070_TCP=x", "STAR_PORTAL=1",
+		"STAR_PS_PORT_7070_TCP_ADDR=10.0.0.1", "STAR_PS_PORT_7070_TCP=x", "STAR_PORTAL=1", "STAR_PORTAL=2",
 	}, "--big=1")
 	if err != nil {
 		t.Fatal(err)
