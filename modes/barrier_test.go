@@ -84,6 +84,10 @@ func TestArriveAllocatesNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(1000, next); n != 0 {
 			t.Errorf("%v: %v allocations per arrival", c, n)
 		}
+		// Growth that doubles is less than one allocation per arrival too.
+		if cap(b.released) > 32 || cap(b.firings) > 32 {
+			t.Errorf("%v: after 1000 arrivals there is room for %d workers in %d firings", c, cap(b.released), cap(b.firings))
+		}
 	}
 }
 
