@@ -19,9 +19,7 @@ func init() {
 		fits: tokenRows,
 		layers: func(b *Builder, s settings) ([]Layer, error) {
 			stack := newLSTMStack(b, s.int("embed"), s.int("hidden"), s.int("layers"), s.float("dropout"))
-			w := b.Param("head.weight", FanIn(stack.hidden), b.Vocab, stack.hidden)
-			bias := b.Param("head.bias", FanIn(stack.hidden), b.Vocab)
-			return []Layer{stack, newRowsLinear(b, stack.steps, stack.hidden, b.Vocab, w, bias)}, nil
+			return []Layer{stack, newHead(b, stack.steps, stack.hidden)}, nil
 		},
 	})
 }

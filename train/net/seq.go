@@ -69,6 +69,18 @@ type rowsLinear struct {
 	x, y, dx, sum        []float32
 }
 
+// newHead scores every token of the vocabulary; parameters and their initial
+// distribution are those of torch.nn.Linear.
+func newHead(b *Builder, steps, width int) *rowsLinear {
+	return newTiedHead(b, steps, width, b.Param("head.weight", FanIn(width), b.Vocab, width))
+}
+
+// newTiedHead is newHead with weights that somebody else has too: the embedding's.
+// O. Press, L. Wolf: Using the Output Embedding to Improve Language Models. EACL 2017.
+func newTiedHead(b *Builder, steps, width int, w *Param) *rowsLinear {
+	return newRowsLinear(b, steps, width, b.Vocab, w, b.Param("head.bias", FanIn(width), b.Vocab))
+}
+
 func newRowsLinear(b *Builder, steps, in, out int, w, bias *Param) *rowsLinear {
 	l := &rowsLinear{steps: steps, rows: b.Batch * steps, in: in, out: out, w: w, b: bias}
 	l.y = make([]float32, l.rows*out)

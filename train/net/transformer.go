@@ -40,12 +40,10 @@ func init() {
 				layers = append(layers, newBlock(b, i, width, heads, ff, s.float("dropout")))
 			}
 			layers = append(layers, newLayerNormLayer(b, "norm", steps, width))
-			w := first.table
-			if !s.bool("tied") {
-				w = b.Param("head.weight", FanIn(width), b.Vocab, width)
+			if s.bool("tied") {
+				return append(layers, newTiedHead(b, steps, width, first.table)), nil
 			}
-			bias := b.Param("head.bias", FanIn(width), b.Vocab)
-			return append(layers, newRowsLinear(b, steps, width, b.Vocab, w, bias)), nil
+			return append(layers, newHead(b, steps, width)), nil
 		},
 	})
 }
