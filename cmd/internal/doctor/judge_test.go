@@ -216,7 +216,7 @@ fail  b       broken
               → replace it
 warn  c       d
               → e
-1 ok, 2 warnings, 1 failures on box (star 1, protocol 1)
+1 ok, 2 warnings, 1 failure on box (star 1, protocol 1)
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &b, want)

@@ -70,10 +70,17 @@ func (r *Report) Print(w io.Writer) error {
 			fmt.Fprintf(&b, "      %-*s  → %s\n", width, "", x.Fix)
 		}
 	}
-	fmt.Fprintf(&b, "%d ok, %d warnings, %d failures on %s (%s, protocol %d)\n",
-		count[OK], count[Warn], count[Fail], r.Host, r.Version, r.Protocol)
+	fmt.Fprintf(&b, "%d ok, %s, %s on %s (%s, protocol %d)\n",
+		count[OK], plural(count[Warn], "warning"), plural(count[Fail], "failure"), r.Host, r.Version, r.Protocol)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // WriteJSON writes the report as one JSON value.
