@@ -226,6 +226,20 @@ func im2col(col []float32, ld int, x []float32, channels int, s Conv) {
 				for o := range oh {
 					dst := col[row*ld+o*ow:][:ow]
 					h := o*s.Stride + kh*s.Dilation - s.Pad
+					if s.Stride == 1 && ow <= 8 && h >= 0 && h < s.H {
+						// Calls of copy and clear would cost more than they do.
+						for j := range dst {
+							dst[j] = 0
+						}
+						if j0 < j1 {
+							from := h*s.W + kw*s.Dilation - s.Pad + j0
+							part := dst[j0:j1]
+							for j, v := range plane[from : from+len(part)] {
+								part[j] = v
+							}
+						}
+						continue
+					}
 					if h < 0 || h >= s.H || j0 == j1 {
 						clear(dst)
 						continue
@@ -276,7 +290,14 @@ func col2im(x, col []float32, ld, channels int, s Conv) {
 					dst := plane[h*s.W : (h+1)*s.W]
 					at := kw*s.Dilation - s.Pad
 					if s.Stride == 1 {
-						vAdd(dst[at+j0:at+j1], src[j0:j1])
+						to, from := dst[at+j0:at+j1], src[j0:j1]
+						if len(from) > 8 {
+							vAdd(to, from)
+							continue
+						}
+						for j, v := range from { // a call would cost more
+							to[j] += v
+						}
 						continue
 					}
 					for j := j0; j < j1; j++ {
