@@ -132,7 +132,7 @@ type Slot struct {
 }
 
 // Optimizer holds the state for one range of the parameters. It is used by one
-// goroutine at a time.
+// goroutine at a time, but for StepRange.
 type Optimizer struct {
 	c     Config
 	n     int
@@ -174,24 +174,24 @@ func (o *Optimizer) Config() Config { return o.c }
 // lr. Both must have the length that the optimiser was made for; grad is not
 // changed. Step allocates nothing.
 func (o *Optimizer) Step(params, grad []float32, lr float64) {
-	if len(params) != o.n || len(grad) != o.n {
-		panic(fmt.Sprintf("optim: step on %d parameters and %d gradients with an optimiser for %d", len(params), len(grad), o.n))
+	if len(params) != o.n {
+		panic(fmt.Sprintf("optim: step on %d parameters with an optimiser for %d", len(params), o.n))
 	}
 	o.Begin()
 	o.StepRange(params, grad, 0, lr)
 }
 
-// Begin counts a new update, which StepRange then makes in parts. Ranges that do
-// not overlap may be stepped by several goroutines at once; together they must
-// cover everything once before the next Begin.
+// Begin opens a step that is made in parts, by [Optimizer.StepRange].
 func (o *Optimizer) Begin() { o.steps++ }
 
-// StepRange is the part of an update that changes elements [from, from +
-// len(params)): params and grad begin there. The bits are those of Step.
+// StepRange is the part of a step, after Begin, for the elements of params and
+// grad, of which the first is number from of the whole. Every element must be in
+// one part; parts that do not overlap may be stepped by several goroutines at
+// once. However a step is cut, it gives the same bits.
 func (o *Optimizer) StepRange(params, grad []float32, from int, lr float64) {
 	to := from + len(params)
 	if len(grad) != len(params) || from < 0 || to > o.n {
-		panic(fmt.Sprintf("optim: step on elements [%d,%d) and %d gradients with an optimiser for %d", from, to, len(grad), o.n))
+		panic(fmt.Sprintf("optim: step on elements %d..%d with %d of the gradient and an optimiser for %d", from, to, len(grad), o.n))
 	}
 	c := &o.c
 	switch c.Name {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -88,7 +89,7 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// Any cut of the vector over shards gives the same bits, optimiser state included.
+// Any cut of the vector, over shards or over goroutines, gives the same bits.
 func TestShardsChangeNoBit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := rapid.SampledFrom(all).Draw(t, "config")
@@ -99,6 +100,11 @@ func TestShardsChangeNoBit(t *testing.T) {
 		whole := rapid.SliceOfN(rnd, n, n).Draw(t, "params")
 		parts := slices.Clone(whole)
 		one, err := New(c, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inPieces := slices.Clone(whole)
+		pieces, err := New(c, n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,10 +125,20 @@ func TestShardsChangeNoBit(t *testing.T) {
 			for i, o := range shards {
 				o.Step(parts[cuts[i]:cuts[i+1]], g[cuts[i]:cuts[i+1]], 0.1)
 			}
+			pieces.Begin()
+			var wg sync.WaitGroup
+			for i := range shards {
+				from, to := cuts[i], cuts[i+1]
+				wg.Go(func() { pieces.StepRange(inPieces[from:to], g[from:to], from, 0.1) })
+			}
+			wg.Wait()
 		}
 		for i := range whole {
 			if math.Float32bits(whole[i]) != math.Float32bits(parts[i]) {
 				t.Fatalf("%+v cut at %v: element %d is %v, of the whole %v", c, cuts, i, parts[i], whole[i])
+			}
+			if math.Float32bits(whole[i]) != math.Float32bits(inPieces[i]) {
+				t.Fatalf("%+v in pieces cut at %v: element %d is %v, of the whole %v", c, cuts, i, inPieces[i], whole[i])
 			}
 		}
 	})
@@ -220,6 +236,31 @@ func TestConfigRefuses(t *testing.T) {
 	}
 	if _, err := New(Config{}, -1); err == nil {
 		t.Error("-1 parameters: no error")
+	}
+}
+
+// A step on the wrong vector is a mistake of the caller, not of a peer.
+func TestMistakesPanic(t *testing.T) {
+	o, err := New(Config{Name: Adam}, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := make([]float32, 9)
+	for name, f := range map[string]func(){
+		"short":           func() { o.Step(v[:3], v[:3], 1) },
+		"gradient":        func() { o.Step(v[:4], v[:3], 1) },
+		"range beyond":    func() { o.StepRange(v[:3], v[:3], 2, 1) },
+		"range before":    func() { o.StepRange(v[:2], v[:2], -1, 1) },
+		"range, gradient": func() { o.StepRange(v[:2], v[:1], 0, 1) },
+	} {
+		func() {
+			defer func() {
+				if r := recover(); r == nil || !strings.HasPrefix(fmt.Sprint(r), "optim: ") {
+					t.Errorf("%s: panic %v, want one of this package", name, r)
+				}
+			}()
+			f()
+		}()
 	}
 }
 
