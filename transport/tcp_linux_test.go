@@ -1,0 +1,62 @@
+package transport
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// algorithm is the congestion control of a connection's socket.
+func algorithm(t *testing.T, nc net.Conn) string {
+	t.Helper()
+	rc, err := nc.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	if e := rc.Control(func(fd uintptr) { name, err = congestion(int(fd)) }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	return name
+}
+
+// BBR is left for another algorithm, on both ends, where there is one.
+func TestCongestionControl(t *testing.T) {
+	near, far := tcpPair(t, Config{CongestionControl: "kernel"})
+	kernel := algorithm(t, near)
+	near, far = tcpPair(t, Config{})
+	for _, nc := range []net.Conn{near, far} {
+		got := algorithm(t, nc)
+		if !strings.HasPrefix(kernel, "bbr") {
+			if got != kernel {
+				t.Errorf("%s, want the kernel's %s", got, kernel)
+			}
+		} else if strings.HasPrefix(got, "bbr") {
+			t.Errorf("%s in spite of the configuration", got)
+		}
+	}
+	near, far = tcpPair(t, Config{CongestionControl: "reno"}) // every Linux has it
+	if a, b := algorithm(t, near), algorithm(t, far); a != "reno" || b != "reno" {
+		t.Errorf("%s and %s, want reno", a, b)
+	}
+}
+
+func TestBufferSizes(t *testing.T) {
+	const size = 100_000
+	near, _ := tcpPair(t, Config{SendBuffer: size, ReceiveBuffer: size})
+	rc, err := near.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, option := range map[string]int{"send": unix.SO_SNDBUF, "receive": unix.SO_RCVBUF} {
+		var got int
+		if e := rc.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, option) }); e != nil || err != nil {
+			t.Fatal(e, err)
+		}
+		if got != 2*size { // Linux doubles it for its own bookkeeping: socket(7)
+			t.Errorf("%s buffer: %d, want %d", name, got, 2*size)
+		}
+	}
+}
