@@ -207,6 +207,64 @@ func TestPanicInLayerIsAnError(t *testing.T) {
 	}
 }
 
+// Layers before the first parameters take no part in the derivative.
+func TestModelThatBeginsWithoutParameters(t *testing.T) {
+	in := train.Input{Shape: []int{1, 4, 4}, Classes: 3}
+	d := definition{
+		name: "pool first",
+		fits: features,
+		layers: func(b *Builder, s settings) ([]Layer, error) {
+			t := newStack(b, b.Input)
+			t.pool("pool", Window{Size: 2})
+			t.linear("fc", b.Vocab, Identity)
+			return t.layers, t.err
+		},
+	}
+	traintest.Run(t, traintest.Kit{Input: in, New: func() (train.Model, error) { return d.declare(Spec{Input: in}, true) }})
+	m, err := d.declare(Spec{Input: in}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := m.graph(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range g.expr.AllNodes() {
+		if op, ok := n.Op().(*gradOp); ok && op.id == 0 {
+			t.Error("the graph holds the derivative of the pooling")
+		}
+	}
+}
+
+// A model keeps the graphs of the batch sizes it used last, and no more.
+func TestGraphsAreKept(t *testing.T) {
+	m, err := declare(Spec{Name: "softmax", Input: flat}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	use := func(n int) *graph {
+		g, err := m.graph(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	four, five := use(4), use(5)
+	if use(4) != four {
+		t.Error("the graph of 4 was made again")
+	}
+	use(6) // drops 5, which was used before 4
+	if use(4) != four {
+		t.Error("the graph of 4 was dropped")
+	}
+	if use(5) == five {
+		t.Error("the graph of 5 was kept")
+	}
+	if len(m.graphs) != keep {
+		t.Errorf("%d graphs are kept, want %d", len(m.graphs), keep)
+	}
+}
+
 // A context that ends in the middle of a run stops it, and errors.Is knows why.
 func TestRunStopsWithItsContext(t *testing.T) {
 	m, err := declare(Spec{Name: "mlp", Input: flat}, true)

@@ -39,7 +39,8 @@ type Layer interface {
 type inputGradSkipper interface{ SkipInputGrad() }
 
 // A Param is one tensor of parameters inside the flat vectors. W and G are views;
-// both have the product of Shape as their length.
+// both have the product of Shape as their length. While the layout is being
+// learned they are nil: a constructor must not look into them.
 type Param struct {
 	Name  string
 	Shape []int
@@ -137,7 +138,7 @@ func (b *Builder) Own(name string, init Init, shape ...int) *Param {
 }
 
 // Buffer returns state that training changes and that is not optimised, filled
-// with v when the model is made.
+// with v when the model is made; nil while the layout is being learned.
 func (b *Builder) Buffer(name string, v float32, shape ...int) []float32 {
 	return b.owner.buffer(name, v, shape)
 }

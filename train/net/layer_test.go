@@ -4,14 +4,36 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
+
+	"star/train"
 )
 
-// bench is a Builder for one layer alone.
-func bench(batch int, in []int) *Builder {
-	m := &network{named: map[string]*Param{}, namedBuffer: map[string][]float32{}, declared: &declaration{fill: true, seed: 3}}
-	m.spec.Input.Shape, m.spec.Input.Classes = in, 4
-	return m.builder(batch, true)
+// bench makes one layer alone, for training, with initial parameters.
+func bench(t *testing.T, batch int, in []int, make1 func(b *Builder) (Layer, error)) (Layer, *Builder) {
+	t.Helper()
+	d := definition{
+		name: "bench",
+		fits: features,
+		layers: func(b *Builder, _ settings) ([]Layer, error) {
+			l, err := make1(b)
+			if err != nil {
+				return nil, err
+			}
+			return []Layer{l, Linear(b, "bench", l.Out(), b.Vocab, Identity)}, nil
+		},
+	}
+	m, err := d.declare(Spec{Input: train.Input{Shape: in, Classes: 4}, Seed: 3}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := m.builder(batch, true)
+	l, err := make1(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, b
 }
 
 // checkGradients compares a layer's gradients with central differences of
@@ -25,14 +47,7 @@ func bench(batch int, in []int) *Builder {
 // fifth may be.
 func checkGradients(t *testing.T, batch int, in []int, eps, tol float64, input func(*rand.Rand) float64, make1 func(b *Builder) (Layer, error)) {
 	t.Helper()
-	b := bench(batch, in)
-	l, err := make1(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range l.Params() {
-		p.G = make([]float32, len(p.W))
-	}
+	l, _ := bench(t, batch, in, make1)
 	rng := rand.New(rand.NewPCG(1, 2))
 	x := make([]float32, batch*product(in))
 	for i := range x {
@@ -76,6 +91,16 @@ func checkGradients(t *testing.T, batch int, in []int, eps, tol float64, input f
 			name string
 			w, g []float32
 		}{p.Name, p.W, append([]float32(nil), p.G...)})
+		clear(p.G)
+	}
+	again := l.Backward(r)
+	for i := range again {
+		again[i] = float32(math.NaN()) // the caller may change it
+	}
+	for i, v := range l.Backward(r) {
+		if v != dx[i] {
+			t.Fatalf("dx[%d] is %v the first time and %v later", i, dx[i], v)
+		}
 	}
 	for _, v := range tensors {
 		var scale float64
@@ -203,42 +228,94 @@ func TestLayerGradients(t *testing.T) {
 	}
 }
 
-// Backward adds nothing twice: it leaves the same gradient of the input when the
-// gradient of the parameters is not asked for again, and SkipInputGrad leaves the
-// parameters' gradients as they were.
+// SkipInputGrad takes away the gradient of the input and changes nothing else.
 func TestSkipInputGrad(t *testing.T) {
 	img := []int{3, 6, 6}
-	make1 := func() Layer {
-		l, err := Conv(bench(2, img), "c", img, 4, Window{Size: 3, Pad: 1}, ReLU)
-		if err != nil {
-			t.Fatal(err)
+	conv := func(b *Builder) (Layer, error) { return Conv(b, "c", img, 4, Window{Size: 3, Pad: 1}, ReLU) }
+	for name, make1 := range map[string]func(b *Builder) (Layer, error){
+		"conv":   conv,
+		"linear": func(b *Builder) (Layer, error) { return Linear(b, "l", img, 5, ReLU), nil },
+		"pool":   func(b *Builder) (Layer, error) { return MaxPool(b, "p", img, Window{Size: 2}) },
+		"chain": func(b *Builder) (Layer, error) {
+			l, err := conv(b)
+			return Chain(l, Linear(b, "l", l.Out(), 5, Identity)), err
+		},
+		"residual": func(b *Builder) (Layer, error) {
+			l, err := conv(b)
+			if err != nil {
+				return nil, err
+			}
+			s, err := Subsample(b, "s", img, 4, 1)
+			return Residual(b, img, l, s, ReLU), err
+		},
+	} {
+		var layers [2]Layer
+		for i := range layers {
+			layers[i], _ = bench(t, 2, img, make1)
 		}
-		for _, p := range l.Params() {
-			p.G = make([]float32, len(p.W))
+		skipInputGrad(layers[1])
+		x, dy := make([]float32, 2*product(img)), make([]float32, 2*product(layers[0].Out()))
+		for i := range x {
+			x[i] = float32(i%13) - 6
 		}
-		return l
-	}
-	a, b := make1(), make1()
-	skipInputGrad(Chain(b))
-	x := make([]float32, 2*3*36)
-	for i := range x {
-		x[i] = float32(i%13) - 6
-	}
-	dy := make([]float32, 2*4*36)
-	for i := range dy {
-		dy[i] = float32(i%7) - 3
-	}
-	a.Forward(x)
-	b.Forward(x)
-	if a.Backward(dy) == nil || b.Backward(dy) != nil {
-		t.Error("dx is there when it should not be, or the other way round")
-	}
-	for i, p := range a.Params() {
-		for j := range p.G {
-			if p.G[j] != b.Params()[i].G[j] {
-				t.Fatalf("%s[%d]: %v with dx, %v without", p.Name, j, p.G[j], b.Params()[i].G[j])
+		for i := range dy {
+			dy[i] = float32(i%7) - 3
+		}
+		for i, l := range layers {
+			l.Forward(x)
+			if dx := l.Backward(dy); (dx == nil) != (i == 1) {
+				t.Errorf("%s: dx has %d elements, skipped: %t", name, len(dx), i == 1)
 			}
 		}
+		for i, p := range layers[0].Params() {
+			for j := range p.G {
+				if p.G[j] != layers[1].Params()[i].G[j] {
+					t.Fatalf("%s: %s[%d]: %v with dx, %v without", name, p.Name, j, p.G[j], layers[1].Params()[i].G[j])
+				}
+			}
+		}
+	}
+}
+
+// Linear adds to the gradient, so its tensors may be used twice; those of a
+// convolution may not, and asking for them twice panics.
+func TestSharedParameters(t *testing.T) {
+	l, b := bench(t, 1, []int{2}, func(b *Builder) (Layer, error) {
+		b.Own("o", Constant(0), 1)
+		return Linear(b, "l", []int{2}, 1, Identity), nil
+	})
+	l.Forward([]float32{3, 5})
+	l.Backward([]float32{1})
+	l.Backward([]float32{1})
+	if w, bias := l.Params()[0].G, l.Params()[1].G; w[0] != 6 || w[1] != 10 || bias[0] != 2 {
+		t.Errorf("gradients %v, %v after two backward passes, want [6 10] and [2]", w, bias)
+	}
+	if Linear(b, "l", []int{2}, 1, Identity).Params()[0] != l.Params()[0] {
+		t.Error("the same name gives another tensor")
+	}
+	panics := func(what string, f func()) {
+		defer func() {
+			if recover() == nil {
+				t.Errorf("%s: no panic", what)
+			}
+		}()
+		f()
+	}
+	panics("Own twice", func() { b.Own("o", Constant(0), 1) })
+	panics("Param of an owned tensor", func() { b.Param("o", Constant(0), 1) })
+	panics("another shape", func() { b.Param("l.weight", Constant(0), 7) })
+}
+
+// Two channels of 3x3 become four of 2x2, the new ones zero on both sides.
+func TestSubsample(t *testing.T) {
+	l, _ := bench(t, 1, []int{2, 3, 3}, func(b *Builder) (Layer, error) { return Subsample(b, "s", []int{2, 3, 3}, 4, 2) })
+	x := make([]float32, 18)
+	for i := range x {
+		x[i] = float32(i + 1)
+	}
+	want := []float32{0, 0, 0, 0, 1, 3, 7, 9, 10, 12, 16, 18, 0, 0, 0, 0}
+	if got := l.Forward(x); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
@@ -246,8 +323,8 @@ func TestSkipInputGrad(t *testing.T) {
 // value, unbiased variance. By hand: the values 1, 2, 3, 6 have mean 3 and
 // unbiased variance 14/3.
 func TestBatchNormRunningStatistics(t *testing.T) {
-	b := bench(4, []int{1})
-	l := BatchNorm(b, "n", []int{1}, Identity).(*batchNorm)
+	made, _ := bench(t, 4, []int{1}, func(b *Builder) (Layer, error) { return BatchNorm(b, "n", []int{1}, Identity), nil })
+	l := made.(*batchNorm)
 	y := l.Forward([]float32{1, 2, 3, 6})
 	if got := l.runMean[0]; math.Abs(float64(got)-0.3) > 1e-6 {
 		t.Errorf("running mean %v, want 0.3", got)
@@ -262,11 +339,10 @@ func TestBatchNormRunningStatistics(t *testing.T) {
 }
 
 func TestDropoutLayer(t *testing.T) {
-	b := bench(1, []int{10000})
+	l, b := bench(t, 1, []int{10000}, func(b *Builder) (Layer, error) { return Dropout(b, "d", []int{10000}, 0.3), nil })
 	if Dropout(b, "d", []int{10000}, 0) != nil {
 		t.Error("p = 0 makes a layer")
 	}
-	l := Dropout(b, "d", []int{10000}, 0.3)
 	x := make([]float32, 10000)
 	for i := range x {
 		x[i] = 1

@@ -42,10 +42,13 @@ type network struct {
 
 // A declaration gathers tensors before the flat vectors exist.
 type declaration struct {
-	fill         bool
-	seed         uint64
-	params, bufs []float32
+	inits  []Init    // of each tensor of the layout
+	values []float32 // of each tensor of the buffer layout
+	size   int       // parameters so far
 }
+
+// most is the largest number of parameters of a model: 8 GiB of float32.
+const most = 1 << 31
 
 // Build makes a model with its initial parameters. The result also has
 // the method
@@ -76,6 +79,10 @@ func declare(spec Spec, fill bool) (*network, error) {
 	if err != nil {
 		return nil, err
 	}
+	return d.declare(spec, fill)
+}
+
+func (d *definition) declare(spec Spec, fill bool) (*network, error) {
 	set, err := d.read(spec.Settings)
 	if err != nil {
 		return nil, err
@@ -90,25 +97,35 @@ func declare(spec Spec, fill bool) (*network, error) {
 	m := &network{
 		spec: spec, def: d, set: set,
 		named: map[string]*Param{}, namedBuffer: map[string][]float32{},
-		declared: &declaration{fill: fill, seed: spec.Seed},
+		declared: &declaration{},
 	}
 	m.spec.Settings = maps.Clone(spec.Settings)
 	m.spec.Input.Shape = slices.Clone(in.Shape)
 	if _, err := d.build(m.builder(1, true), set); err != nil {
 		return nil, err
 	}
-	m.params, m.buffers = m.declared.params, m.declared.bufs
+	made := m.declared
 	m.declared = nil
-	if fill {
-		m.grad = make([]float32, len(m.params))
-		for _, t := range m.layout {
-			p, end := m.named[t.Name], t.Offset+t.Len()
-			p.W, p.G = m.params[t.Offset:end:end], m.grad[t.Offset:end:end]
-		}
-		for _, t := range m.bufferLayout {
-			end := t.Offset + t.Len()
-			m.namedBuffer[t.Name] = m.buffers[t.Offset:end:end]
-		}
+	if made.size > most {
+		return nil, fmt.Errorf("net: model %s has more than %d parameters; make it narrower or its input smaller", d.name, most)
+	}
+	if !fill {
+		return m, nil
+	}
+	m.params, m.grad = make([]float32, made.size), make([]float32, made.size)
+	for i, t := range m.layout {
+		p, end := m.named[t.Name], t.Offset+t.Len()
+		p.W, p.G = m.params[t.Offset:end:end], m.grad[t.Offset:end:end]
+		made.inits[i](p.W, generator(spec.Seed, t.Name))
+	}
+	if n := len(m.bufferLayout); n > 0 {
+		last := m.bufferLayout[n-1]
+		m.buffers = make([]float32, last.Offset+last.Len())
+	}
+	for i, t := range m.bufferLayout {
+		end := t.Offset + t.Len()
+		m.namedBuffer[t.Name] = m.buffers[t.Offset:end:end]
+		Constant(made.values[i])(m.namedBuffer[t.Name], nil)
 	}
 	return m, nil
 }
@@ -136,18 +153,14 @@ func (m *network) param(name string, init Init, shape []int) *Param {
 	if d == nil {
 		panic("net: parameter " + name + " is not in the layout")
 	}
-	t := train.TensorSpec{Name: name, Shape: slices.Clone(shape)}
-	if n := len(m.layout); n > 0 {
-		t.Offset = m.layout[n-1].Offset + m.layout[n-1].Len()
-	}
+	t := train.TensorSpec{Name: name, Shape: slices.Clone(shape), Offset: d.size}
 	p := &Param{Name: name, Shape: t.Shape}
-	if d.fill {
-		p.W = make([]float32, t.Len())
-		init(p.W, generator(d.seed, name))
-		d.params = append(d.params, p.W...)
-	}
 	m.layout = append(m.layout, t)
 	m.named[name] = p
+	d.inits = append(d.inits, init)
+	if d.size <= most { // beyond it the offsets do not matter, and must not overflow
+		d.size += t.Len()
+	}
 	return p
 }
 
@@ -164,14 +177,10 @@ func (m *network) buffer(name string, v float32, shape []int) []float32 {
 	if n := len(m.bufferLayout); n > 0 {
 		t.Offset = m.bufferLayout[n-1].Offset + m.bufferLayout[n-1].Len()
 	}
-	f := make([]float32, t.Len())
-	for i := range f {
-		f[i] = v
-	}
-	d.bufs = append(d.bufs, f...)
 	m.bufferLayout = append(m.bufferLayout, t)
-	m.namedBuffer[name] = f
-	return f
+	m.namedBuffer[name] = nil
+	d.values = append(d.values, v)
+	return nil
 }
 
 // generator is the random source of one tensor: a permuted congruential generator

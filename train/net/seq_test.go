@@ -286,7 +286,7 @@ func layerBuilder(batch, steps, vocabulary int) *Builder {
 	m := &network{
 		spec:  Spec{Name: "test"},
 		named: map[string]*Param{}, namedBuffer: map[string][]float32{},
-		declared: &declaration{fill: true, seed: 7},
+		declared: &declaration{},
 	}
 	b := m.builder(batch, true)
 	b.Input, b.Vocab = []int{steps}, vocabulary
@@ -305,7 +305,7 @@ func checkLayer(t *testing.T, l Layer, x []float32, n int, f func(in [][]float64
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(10, 11))
 	for _, p := range l.Params() {
-		p.W, p.G = draw(rnd, len(p.W), 0.6), make([]float32, len(p.W))
+		p.W, p.G = draw(rnd, product(p.Shape), 0.6), make([]float32, product(p.Shape))
 	}
 	dy := draw(rnd, n, 1)
 	keep := append([]float32(nil), dy...)
@@ -472,6 +472,9 @@ func TestTransformerIsCausal(t *testing.T) {
 	const steps, at = 6, 3
 	b := layerBuilder(1, steps, 7)
 	first, second := newPositions(b, 8, 1, 0), newBlock(b, 0, 8, 2, 16, 0)
+	for _, p := range append(first.Params(), second.Params()...) {
+		p.W = draw(rand.New(rand.NewPCG(1, 4)), product(p.Shape), 0.6)
+	}
 	before := append([]float32(nil), second.Forward(first.Forward(nil))...)
 	b.Tokens[at] = (b.Tokens[at] + 1) % 7
 	after := second.Forward(first.Forward(nil))
@@ -735,6 +738,7 @@ func TestSequenceLayersAllocateNothing(t *testing.T) {
 	} {
 		l := make(layerBuilder(batch, steps, vocabulary))
 		for _, p := range l.Params() {
+			p.W = draw(rand.New(rand.NewPCG(1, 3)), product(p.Shape), 1)
 			p.G = append([]float32(nil), p.W...)
 		}
 		x := draw(rand.New(rand.NewPCG(1, 1)), batch*steps*8, 1)

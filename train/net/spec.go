@@ -121,9 +121,6 @@ func Hash(spec Spec) (string, error) {
 	for _, t := range m.layout {
 		fmt.Fprintf(h, "%s %v %d\n", t.Name, t.Shape, t.Offset)
 	}
-	for _, t := range m.bufferLayout {
-		fmt.Fprintf(h, "buffer %s %v %d\n", t.Name, t.Shape, t.Offset)
-	}
 	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 

@@ -61,6 +61,7 @@ func TestBuildRefusesWhatDoesNotFit(t *testing.T) {
 		{Spec{Name: "mlp", Input: train.Input{Shape: []int{3}}}, "0 classes"},
 		{Spec{Name: "mlp", Input: train.Input{Classes: 3}}, "shape []"},
 		{Spec{Name: "mlp", Input: train.Input{Shape: []int{3, 0}, Classes: 3}}, "positive"},
+		{Spec{Name: "mlp", Input: flat, Settings: map[string]string{"hidden": "65536-65536-65536"}}, "more than 2147483648 parameters"},
 		{Spec{Name: "mlp", Input: flat, Batch: -1}, "batch -1"},
 		{Spec{Name: "nothing", Input: flat}, "unknown model"},
 		{Spec{Name: "mlp", Input: flat, Settings: map[string]string{"depth": "3"}}, "it has hidden"},

@@ -442,6 +442,13 @@ func badBatch(t *testing.T, k Kit) {
 		"the other kind": with(func(b *train.Batch) {
 			b.X, b.Tokens = make([]float32, len(b.Tokens)), make([]int32, len(b.X))
 		}),
+		"token negative": with(func(b *train.Batch) {
+			if k.Input.Tokens {
+				b.Tokens[0] = -1
+			} else {
+				b.Y[0] = math.MinInt32
+			}
+		}),
 		"token outside": with(func(b *train.Batch) {
 			if k.Input.Tokens {
 				b.Tokens[0] = int32(k.Input.Classes)
