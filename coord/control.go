@@ -3,6 +3,8 @@ package coord
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -10,13 +12,18 @@ import (
 	"star/transport"
 )
 
-// maxProbe is the largest payload of a Ping or Pong.
-const maxProbe = 64 << 20 // bytes
+// probe is what every Pong takes its bytes from; its length is the most that a Ping
+// may want. It is never written to.
+var probe [8 << 20]byte
 
 // serveTool answers star ctl and star doctor on a connection of their own. It runs on
 // the connection's goroutine; only commands reach Run.
 func (c *Coordinator) serveTool(conn transport.Conn) {
-	if err := transport.Send(conn, transport.Welcome{Rank: -1, Workers: c.cfg.Workers}, nil); err != nil {
+	host, _ := os.Hostname()
+	self, _ := json.Marshal(map[string]any{
+		"version": c.cfg.Program, "protocol": transport.Protocol, "host": host, "system": runtime.GOOS + "/" + runtime.GOARCH,
+	})
+	if err := transport.Send(conn, transport.Welcome{Rank: -1, Workers: c.cfg.Workers}, self); err != nil {
 		return
 	}
 	for {
@@ -49,10 +56,10 @@ func answerPing(conn transport.Conn, f transport.Frame) error {
 	if err := conn.Discard(); err != nil {
 		return err
 	}
-	if m.Want < 0 || m.Want > maxProbe {
-		return fmt.Errorf("a ping wants %d bytes, at most %d", m.Want, maxProbe)
+	if m.Want < 0 || m.Want > int64(len(probe)) {
+		return fmt.Errorf("a ping wants %d bytes, at most %d", m.Want, len(probe))
 	}
-	return transport.Send(conn, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, make([]byte, m.Want))
+	return transport.Send(conn, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, probe[:m.Want])
 }
 
 func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) error {

@@ -765,9 +765,9 @@ func (c *Coordinator) finish(err error) {
 	exit, reason := 0, "finished"
 	if err != nil {
 		exit, reason = 1, err.Error()
-		var e *Error
+		var e interface{ ExitCode() int }
 		if errors.As(err, &e) {
-			exit = e.Exit
+			exit = e.ExitCode()
 		}
 	}
 	for _, p := range slices.Concat(c.workers, c.servers) {

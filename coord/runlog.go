@@ -105,7 +105,7 @@ type (
 		From     int64   `json:"from_version"`
 		To       int64   `json:"to_version"`
 		Samples  int64   `json:"samples"`
-		Loss     float64 `json:"loss"`
+		Loss     Number  `json:"loss"`
 		Accuracy float64 `json:"accuracy"`
 		Count    int64   `json:"count"`
 		Final    bool    `json:"final,omitempty"`
@@ -163,14 +163,6 @@ func (l *RunLog) record(t time.Duration, r star.Record) {
 		Type: "record", T: t.Seconds(), Worker: int(r.Worker), Step: r.Step, Basis: r.Basis, At: r.At.Seconds(),
 		Load: r.Load.Seconds(), Compute: r.Compute.Seconds(), Injected: r.Injected.Seconds(), Push: r.Push.Seconds(),
 		Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Samples: r.Samples,
-		Loss: finite(r.Loss), Norm2: finite(r.Norm2), CPU: finite(r.CPU), NetIn: finite(r.NetIn), NetOut: finite(r.NetOut),
+		Loss: Number(r.Loss), Norm2: Number(r.Norm2), CPU: Number(r.CPU), NetIn: Number(r.NetIn), NetOut: Number(r.NetOut),
 	})
-}
-
-// finite replaces what JSON cannot say.
-func finite(x float64) float64 {
-	if x-x != 0 {
-		return -1
-	}
-	return x
 }

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"encoding/json"
 	"math"
 	"time"
 
@@ -21,10 +22,11 @@ type Result struct {
 	Updates         int64     `json:"updates"` // versions made
 	Samples         int64     `json:"samples"` // of the gradients that were used
 	Wasted          int64     `json:"wasted_samples"`
-	TrainLoss       float64   `json:"train_loss"`
-	TestLoss        float64   `json:"test_loss"`
+	TrainLoss       Number    `json:"train_loss"`
+	TestLoss        Number    `json:"test_loss"`
 	TestAccuracy    float64   `json:"test_accuracy"`
-	Wall            float64   `json:"wall_s"` // of the training, without joining and final evaluation
+	Evaluated       bool      `json:"evaluated"` // the parameters at the end were; else the test fields are of an earlier evaluation, or zero
+	Wall            float64   `json:"wall_s"`    // of the training, without joining and final evaluation
 	SamplesPerS     float64   `json:"samples_per_s"`
 	Staleness       Staleness `json:"staleness"`
 	Switches        int       `json:"switches"`
@@ -33,6 +35,27 @@ type Result struct {
 	Checkpoint      string    `json:"checkpoint"`
 	CheckpointError string    `json:"checkpoint_error,omitempty"`
 	Error           string    `json:"error,omitempty"`
+}
+
+// Number is a float64 that may be NaN or infinite, which JSON cannot say: then it is
+// null.
+type Number float64
+
+// MarshalJSON writes null for what is not finite.
+func (n Number) MarshalJSON() ([]byte, error) {
+	if f := float64(n); math.IsNaN(f) || math.IsInf(f, 0) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(n))
+}
+
+// UnmarshalJSON reads null as NaN.
+func (n *Number) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		*n = Number(math.NaN())
+		return nil
+	}
+	return json.Unmarshal(b, (*float64)(n))
 }
 
 // Staleness is the distribution of updates between reading parameters and the
@@ -54,8 +77,8 @@ type Status struct {
 	Limit     int64          `json:"limit"`
 	EpochSize int64          `json:"epoch_size"`
 	Elapsed   float64        `json:"elapsed_s"`
-	Loss      float64        `json:"train_loss"`
-	TestLoss  float64        `json:"test_loss"`
+	Loss      Number         `json:"train_loss"`
+	TestLoss  Number         `json:"test_loss"`
 	TestAcc   float64        `json:"test_accuracy"`
 	Rate      float64        `json:"samples_per_s"`
 	Switches  int            `json:"switches"`
@@ -136,7 +159,7 @@ func (c *Coordinator) summarise(err error) {
 		r.Updates, r.Samples, r.Wasted = c.stats.updates, l.used-c.stats.from, l.waste
 		r.Wall = c.stats.end.Sub(c.stats.start).Seconds()
 		r.SamplesPerS = float64(c.stats.to-c.stats.from) / r.Wall
-		r.TrainLoss = finite(c.stats.losses.mean())
+		r.TrainLoss = Number(c.stats.losses.mean())
 		r.BytesSent = int64(c.stats.bytes)
 		r.Staleness.Histogram = l.staleness
 		var sum int64
@@ -155,7 +178,7 @@ func (c *Coordinator) summarise(err error) {
 func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.cfg.Plan.String(), Elapsed: c.elapsed().Seconds(),
-		Loss: finite(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
+		Loss: Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
 	}
 	l := c.ledger
 	if l != nil {

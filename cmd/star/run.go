@@ -203,6 +203,7 @@ func (r *launch) child(role string, rank, servers int) *child {
 	}
 	env = append(env, r.job.Config.Environ("listen", "advertise", "coordinator", "rank", "servers", "shards", "http", "json",
 		"log-format", "progress", "slow")...)
+	env = append(env, node.LaunchedVariable+"=1")
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
 	host, _, _ := net.SplitHostPort(r.addr)
 	set("coordinator", r.addr)
@@ -282,7 +283,7 @@ func (r *launch) stops(c *child) {
 func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) error {
 	left := len(children)
 	done := ctx.Done()
-	var kill <-chan time.Time
+	var direct, kill <-chan time.Time
 	var failed error
 	stop := func(sig syscall.Signal) {
 		if kill == nil {
@@ -296,7 +297,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			left--
 			switch {
 			case e.role == "ps" && e.code() != 0:
-				if failed == nil || e.rank == 0 {
+				if kill == nil || failed == nil { // it is the cause, or all that we know
 					failed = &childError{e.name, e.code()}
 				}
 				stop(syscall.SIGTERM)
@@ -317,9 +318,15 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			if errors.As(context.Cause(ctx), &s) {
 				sig, _ = s.Signal.(syscall.Signal)
 			}
-			r.screen.say("run", fmt.Sprintf("%v: telling %d processes", sig, left))
+			// The coordinator ends the job for everybody, so that all leave for the
+			// same reason. Whoever is left a moment later is told directly.
+			r.screen.say("run", fmt.Sprintf("%v: ending the job", sig))
 			failed = context.Cause(ctx)
-			stop(sig)
+			signal(children[:1], sig)
+			direct = time.After(2 * time.Second)
+			kill = time.After(grace)
+		case <-direct:
+			signal(children, syscall.SIGTERM)
 		case <-kill:
 			signal(children, syscall.SIGKILL)
 			kill = time.After(time.Hour) // nothing survives SIGKILL

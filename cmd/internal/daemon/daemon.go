@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -113,15 +114,28 @@ func Report(w io.Writer, r coord.Result, asJSON bool) error {
 		return json.NewEncoder(w).Encode(r)
 	}
 	wall := time.Duration(r.Wall * float64(time.Second)).Round(10 * time.Millisecond)
-	_, err := fmt.Fprintf(w, `trained   %s on %s: %d samples in %d updates, %v (%.0f samples/s)
-mode      %s, staleness %.2f mean, %d max, %d switches
-loss      %.4f in training, %.4f on the test set
-accuracy  %.2f %%
-files     %s
-          %s
-`,
-		r.Model, r.Dataset, r.Samples, r.Updates, wall, r.SamplesPerS,
-		r.Mode, r.Staleness.Mean, r.Staleness.Max, r.Switches,
-		r.TrainLoss, r.TestLoss, 100*r.TestAccuracy, r.RunLog, r.Checkpoint)
+	verb := "trained"
+	if r.Error != "" {
+		verb = "ended"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-9s %s on %s: %d samples in %d updates, %v (%.0f samples/s)\n", verb, r.Model, r.Dataset, r.Samples, r.Updates, wall, r.SamplesPerS)
+	fmt.Fprintf(&b, "mode      %s, staleness %.2f mean, %d max, %d switches\n", r.Mode, r.Staleness.Mean, r.Staleness.Max, r.Switches)
+	fmt.Fprintf(&b, "loss      %s in training", loss(r.TrainLoss))
+	if r.Evaluated {
+		fmt.Fprintf(&b, ", %s on the test set\naccuracy  %.2f %%", loss(r.TestLoss), 100*r.TestAccuracy)
+	}
+	fmt.Fprintf(&b, "\nfiles     %s\n", r.RunLog)
+	if r.Checkpoint != "" {
+		fmt.Fprintf(&b, "          %s\n", r.Checkpoint)
+	}
+	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func loss(n coord.Number) string {
+	if f := float64(n); f-f != 0 {
+		return "not finite"
+	}
+	return fmt.Sprintf("%.4f", float64(n))
 }

@@ -22,6 +22,10 @@ func serveHTTP(job *settings.Job, log *slog.Logger) (stop func(), err error) {
 		return func() {}, nil
 	}
 	l, err := net.Listen("tcp", job.HTTP)
+	if err != nil && !job.Config.IsSet("http") { // a second star-ps on this host
+		log.Warn("no /metrics: the default address is taken; --http chooses another one", "err", err)
+		return func() {}, nil
+	}
 	if err != nil {
 		return nil, job.Invalid("http", fmt.Errorf("%w; --http=off switches it off", err))
 	}

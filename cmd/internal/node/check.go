@@ -6,15 +6,24 @@ import (
 	"star/train/net"
 )
 
-// Check finds what is wrong with the texts among the settings that can be known
-// without reading data: for star run, which would otherwise learn it from its
-// children.
+// Check finds what is wrong with the settings before any process starts: for star
+// run, which would otherwise learn it from each of its children. It opens the data
+// set and matches the model with it.
 func Check(job *settings.Job) error {
 	s := &server{job: job}
 	if err := s.prepare(); err != nil {
 		return err
 	}
-	if _, err := net.Parse(job.Model); err != nil {
+	spec, err := net.Parse(job.Model)
+	if err != nil {
+		return job.Invalid("model", err)
+	}
+	set, _, err := openData(job)
+	if err != nil {
+		return err
+	}
+	spec.Input = set.Input()
+	if _, err := net.Describe(spec); err != nil {
 		return job.Invalid("model", err)
 	}
 	slows, trace, err := handicaps(job)

@@ -24,6 +24,9 @@ import (
 // Program is the name and version that members tell each other and the run log.
 const Program = "star 0.1.0"
 
+// LaunchedVariable is set in the processes that star run starts.
+const LaunchedVariable = "INSIDE_STAR_RUN"
+
 // Exit codes (docs/operations.md).
 const (
 	ExitOK       = 0

@@ -71,11 +71,8 @@ type worker struct {
 // coordinator said so.
 func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	threads(job.Threads)
-	trainSet, testSet, err := data.Open(job.Dataset, data.Options{})
+	trainSet, testSet, err := openData(job)
 	if err != nil {
-		if errors.Is(err, data.ErrSpec) {
-			return job.Invalid("dataset", err)
-		}
 		return err
 	}
 	spec, err := net.Parse(job.Model)
@@ -135,7 +132,10 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	if in.Active() {
 		log.Warn("straggler injection", "what", in.String(), "by", job.StragglerBy)
 	}
-	undo, err := in.Start(os.Getpid(), 1, job.Coordinator)
+	if len(in.Stops()) > 0 && os.Getenv(LaunchedVariable) == "" {
+		log.Warn("a process cannot wake itself: --slow R:stop=… works under star run only, nothing stops this worker")
+	}
+	undo, err := in.Start(os.Getpid(), float64(max(job.Threads, 1)), job.Coordinator)
 	if err != nil {
 		return job.Invalid("straggler-by", err)
 	}
@@ -181,15 +181,32 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	if err != nil {
-		var nan *NaNError
-		if errors.As(err, &nan) {
-			member.Leave(ExitDiverged, err.Error())
-		}
+	var nan *NaNError
+	var coded interface{ ExitCode() int }
+	switch {
+	case err == nil:
+	case errors.As(err, &nan):
+		member.Leave(ExitDiverged, err.Error())
 		return err
+	case errors.As(err, &coded):
+		return err
+	default:
+		return w.why(err)
 	}
 	log.Info("finished", "steps", w.step)
 	return nil
+}
+
+// openData opens the data set of the job.
+func openData(job *settings.Job) (trainSet, testSet data.Dataset, err error) {
+	trainSet, testSet, err = data.Open(job.Dataset, data.Options{})
+	switch {
+	case errors.Is(err, data.ErrSpec):
+		return nil, nil, job.Invalid("dataset", err)
+	case err != nil:
+		return nil, nil, fmt.Errorf("--dataset: %w", err)
+	}
+	return trainSet, testSet, nil
 }
 
 // handicaps reads what --slow and --straggler-trace say. Every worker reads all
@@ -228,6 +245,39 @@ func shardAddrs(shards []transport.ShardInfo, coordinator string) []transport.Sh
 	}
 	return out
 }
+
+// why asks the coordinator what happened to the job when a shard is lost. It knows
+// better than we do whether the job goes on.
+func (w *worker) why(err error) error {
+	said := make(chan error, 1)
+	go func() {
+		for {
+			if _, e := w.member.Next(); e != nil {
+				said <- e
+				return
+			}
+		}
+	}()
+	select {
+	case e := <-said:
+		var rejected *transport.RejectError
+		if errors.As(e, &rejected) {
+			return fmt.Errorf("%w (%w)", e, err)
+		}
+	case <-time.After(2 * time.Second):
+		w.member.Leave(ExitLost, err.Error())
+	}
+	return &LostError{err}
+}
+
+// LostError says that a shard is gone.
+type LostError struct{ Err error }
+
+func (e *LostError) Error() string { return "lost: " + e.Err.Error() }
+func (e *LostError) Unwrap() error { return e.Err }
+
+// ExitCode is that of a member whose shard is gone for good.
+func (e *LostError) ExitCode() int { return ExitLost }
 
 // gradient is the model's own gradient vector, if it has one that it fills
 // without a copy.
