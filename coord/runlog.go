@@ -66,11 +66,11 @@ type (
 		Wait     float64 `json:"wait"`
 		Pull     float64 `json:"pull"`
 		Samples  int     `json:"samples"`
-		Loss     float64 `json:"loss"`
-		Norm2    float64 `json:"norm2"`
-		CPU      float64 `json:"cpu"`
-		NetIn    float64 `json:"net_in"`
-		NetOut   float64 `json:"net_out"`
+		Loss     Number  `json:"loss"`
+		Norm2    Number  `json:"norm2"`
+		CPU      Number  `json:"cpu"`
+		NetIn    Number  `json:"net_in"`
+		NetOut   Number  `json:"net_out"`
 	}
 	logFire struct {
 		Type    string  `json:"type"` // "fire"
