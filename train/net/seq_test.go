@@ -725,3 +725,28 @@ func TestTransformerInnerWidth(t *testing.T) {
 		}
 	}
 }
+
+// The word model of the paper is ours with default settings: PyTorch's
+// word_language_model on WikiText-2 (28782 words, 2 layers of 200, embedding
+// 200) has 12,184,782 parameters, and its Transformer (8 heads, 200 inside)
+// 12,025,582 without the learned positions and the last norm that ours has.
+func TestSequenceParameterCounts(t *testing.T) {
+	const window = 35
+	for model, want := range map[string]int{
+		"lstm": 12184782,
+		"transformer:layers=2,heads=8,width=200,ff=200": 12025582 + window*200 + 2*200,
+	} {
+		spec, err := Parse(model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec.Input = train.Input{Shape: []int{window}, Classes: 28782, Tokens: true}
+		text, err := Describe(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text, fmt.Sprintf(" %d parameters", want)) {
+			t.Errorf("%s, want %d parameters", text, want)
+		}
+	}
+}
