@@ -91,7 +91,8 @@ type Span struct {
 
 // Checkpoint is what the coordinator knows of a checkpoint whose parts are saved.
 type Checkpoint struct {
-	ID string
+	ID         string
+	Generation int64
 	Progress
 	Enrolment Enrolment
 	Model     string

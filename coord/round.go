@@ -300,7 +300,7 @@ func (c *Coordinator) trySaved() {
 	path := ""
 	if s.err == nil {
 		path, s.err = c.cfg.Save(Checkpoint{
-			ID: s.id, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
+			ID: s.id, Generation: c.cfg.Generation, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
 			Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts,
 		})
 	}

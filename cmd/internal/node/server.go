@@ -8,6 +8,8 @@ import (
 	gonet "net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -250,7 +252,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (string, error) {
 	m := checkpoint.Manifest{
 		Job: s.job.Name, Model: c.Model, ModelHash: c.ModelHash, Created: time.Now().UTC().Format(time.RFC3339),
 		Params: c.Params, Layout: specs(c.Enrolment.Layout), BufferLayout: specs(c.Enrolment.Buffers),
-		Version: c.Version, Samples: c.Samples, Cursor: c.Cursor, Generation: s.generation(),
+		Version: c.Version, Samples: c.Samples, Cursor: c.Cursor, Generation: c.Generation,
 		Config: config, Extra: more,
 	}
 	for i, part := range c.Parts {
@@ -279,12 +281,35 @@ func specs(ts []coord.Tensor) []checkpoint.TensorSpec {
 	return out
 }
 
-// generation counts the lives of the job.
-func (s *server) generation() int64 {
+// lives counts the lives of the job: one more than that of any checkpoint in the
+// folder, and than that of the one it resumes from.
+func (s *server) lives() int64 {
+	var n int64
 	if s.resume != nil {
-		return s.resume.Manifest().Generation + 1
+		n = s.resume.Manifest().Generation
 	}
-	return 1
+	old, _ := filepath.Glob(filepath.Join(s.job.Out, CheckpointsDir, "ckpt-*-g*")) // the pattern is good
+	for _, dir := range old {
+		_, g, _ := strings.Cut(filepath.Base(dir), "-g")
+		if k, err := strconv.ParseInt(g, 10, 64); err == nil {
+			n = max(n, k)
+		}
+	}
+	return n + 1
+}
+
+// createLog makes the run log. One that is there already is kept under another name.
+func (s *server) createLog(path string) (*os.File, error) {
+	for i := 1; ; i++ {
+		old := strings.TrimSuffix(path, ".jsonl") + fmt.Sprintf(".%d.jsonl", i)
+		if _, err := os.Lstat(old); err == nil {
+			continue
+		}
+		if err := os.Rename(path, old); err == nil {
+			s.log.Info("kept the run log that was there", "as", old)
+		}
+		return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	}
 }
 
 // coordinator makes the coordinator of rank 0, with its run log.
@@ -298,7 +323,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		return nil, job.Invalid("out", err)
 	}
 	path := filepath.Join(job.Out, RunLogName)
-	file, err := os.Create(path)
+	file, err := s.createLog(path)
 	if err != nil {
 		return nil, job.Invalid("out", err)
 	}
@@ -315,7 +340,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter,
-		Save: s.saveManifest, Name: checkpoint.Name, Generation: s.generation(),
+		Save: s.saveManifest, Name: checkpoint.Name, Generation: s.lives(),
 		Settings: config, Notes: notes, Program: Program,
 		Result: coord.Result{Arch: "ps", Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
 		RunLog: coord.NewRunLog(file), Log: s.log,
