@@ -125,7 +125,7 @@ func TestActivationGradients(t *testing.T) {
 			t.Helper()
 			for i := range x {
 				want := float64(dy[i]) * slope(float64(x[i]))
-				if math.Abs(float64(dx[i])-want) > 1e-6*(1+math.Abs(want)) {
+				if !(math.Abs(float64(dx[i])-want) <= 1e-6*(1+math.Abs(want))) {
 					t.Fatalf("%s at %v: %v, want %v", name, x[i], dx[i], want)
 				}
 			}

@@ -88,7 +88,7 @@ func checkConv(s Conv, seed uint64) error {
 		return err
 	}
 	for o, v := range db64 {
-		if math.Abs(float64(dbias[o])-v) > 1e-5*math.Abs(v)+1e-5 {
+		if !(math.Abs(float64(dbias[o])-v) <= 1e-5*math.Abs(v)+1e-5) {
 			return fmt.Errorf("%+v: dbias[%d] = %v, want %v", s, o, dbias[o], v)
 		}
 	}

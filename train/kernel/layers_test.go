@@ -135,13 +135,35 @@ func TestNormOfFarMean(t *testing.T) {
 		y, mean, invStd := make([]float32, 800), make([]float32, 2), make([]float32, 2)
 		s.Train(y, x, []float32{1, 1}, []float32{0, 0}, mean, invStd, nil, nil)
 		_, _, wv := normNaive(s, widen(x), []float64{1, 1}, []float64{0, 0})
-		if got, want := float64(invStd[0]), 1/math.Sqrt(wv[0]+1e-5); math.Abs(got/want-1) > 1e-5 {
+		if got, want := float64(invStd[0]), 1/math.Sqrt(wv[0]+1e-5); !(math.Abs(got/want-1) <= 1e-5) {
 			t.Errorf("invStd = %v, want %v", got, want)
 		}
 		for i, v := range y {
 			if i/100%2 == 1 && v != 0 || v != v {
 				t.Fatalf("y[%d] = %v of a constant channel", i, v)
 			}
+		}
+	})
+}
+
+// In a large constant channel the one-pass variance comes out as rounding of
+// either sign.
+func TestNormOfLargeConstants(t *testing.T) {
+	eachISA(t, func(t *testing.T) {
+		s := Norm{N: 1, C: 50, Size: 1001, Eps: 1e-5}
+		x, one, zero := random(50*1001, 1), make([]float32, 1001), make([]float32, 1001)
+		fill(one, 1)
+		for c := range s.C {
+			fill(x[c*1001:(c+1)*1001], 1e7+x[c*1001]*1e6)
+		}
+		y, mean, invStd := make([]float32, len(x)), make([]float32, 50), make([]float32, 50)
+		s.Train(y, x, one, zero, mean, invStd, nil, nil)
+		if i := FirstNonFinite(invStd); i >= 0 {
+			t.Errorf("invStd of a channel of %v is %v", x[i*1001], invStd[i])
+		}
+		LayerNorm(y, x, one, zero, mean, invStd, 50, 1e-5)
+		if i := FirstNonFinite(invStd); i >= 0 {
+			t.Errorf("invStd of a row of %v is %v", x[i*1001], invStd[i])
 		}
 	})
 }
@@ -249,7 +271,7 @@ func TestMeanPlanes(t *testing.T) {
 			for _, v := range x[i*49 : (i+1)*49] {
 				s += float64(v) / 49
 			}
-			if math.Abs(float64(y[i])-s) > 1e-6 {
+			if !(math.Abs(float64(y[i])-s) <= 1e-6) {
 				t.Errorf("plane %d: %v, want %v", i, y[i], s)
 			}
 		}
@@ -280,7 +302,7 @@ func TestIm2colTransposes(t *testing.T) {
 			Im2col(col, x, channels, s)
 			back := make([]float32, len(x))
 			Col2im(back, c, channels, s)
-			if a, b := Dot(col, c), Dot(x, back); math.Abs(a-b) > 1e-4*(1+math.Abs(a)) {
+			if a, b := Dot(col, c), Dot(x, back); !(math.Abs(a-b) <= 1e-4*(1+math.Abs(a))) {
 				t.Fatalf("%+v: <col, c> = %v, <x, back> = %v", s, a, b)
 			}
 			// And Im2col itself: one element by its definition.

@@ -105,15 +105,13 @@ func SoftmaxGrad(dx, dy, y []float32, rows, cols int) {
 	}
 }
 
-// argMax is the index and value of the largest element of x, which is NaN if
-// any is.
+// argMax is the index and value of the largest number in x; -1 and −Inf if there
+// is none above −Inf. NaN is not a number.
 func argMax(x []float32) (int, float32) {
-	best, top := 0, float32(math.Inf(-1))
+	best, top := -1, float32(math.Inf(-1))
 	for i, v := range x {
 		if v > top {
 			best, top = i, v
-		} else if v != v {
-			return i, v
 		}
 	}
 	return best, top

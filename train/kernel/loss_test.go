@@ -100,7 +100,7 @@ func TestSoftmax(t *testing.T) {
 		x[cols] = float32(math.Inf(-1)) // masked
 		Softmax(y, x, rows, cols)
 		for r := range rows {
-			if s := Sum(y[r*cols : (r+1)*cols]); math.Abs(s-1) > 1e-6 {
+			if s := Sum(y[r*cols : (r+1)*cols]); !(math.Abs(s-1) <= 1e-6) {
 				t.Errorf("row %d sums to %v", r, s)
 			}
 		}
@@ -115,7 +115,7 @@ func TestSoftmax(t *testing.T) {
 			}
 			for c := range cols {
 				i := r*cols + c
-				if want := float64(y[i]) * (float64(dy[i]) - s); math.Abs(float64(dx[i])-want) > 1e-6 {
+				if want := float64(y[i]) * (float64(dy[i]) - s); !(math.Abs(float64(dx[i])-want) <= 1e-6) {
 					t.Fatalf("dx[%d] = %v, want %v", i, dx[i], want)
 				}
 			}

@@ -113,7 +113,7 @@ func parts(n, size int) int {
 
 const (
 	blockK = 320 // rows of B in a panel: 320×48×4 = 60 KiB, streamed from L2
-	blockN = 768 // columns of packed B: 320×768×4 = 960 KiB at most
+	blockN = 768 // columns of packed B: 960 KiB at most; a multiple of every panel's width
 	blockM = 512 // rows of packed A
 )
 
@@ -144,7 +144,7 @@ func gemmTiled(transA, transB bool, m, n, k int, alpha float32, a []float32, lda
 	t := tile{off: unsafe.Pointer(&off[0]), bvs: uintptr(4 * ts.lanes), crs: uintptr(4 * ldc), cvs: uintptr(4 * ts.lanes), alpha: alpha, mask: 1<<ts.lanes - 1}
 	nb, mb := n, m
 	if packB {
-		nb = min(n, blockN/nr*nr)
+		nb = min(n, blockN)
 	}
 	if packA {
 		mb = min(m, blockM)

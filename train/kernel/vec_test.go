@@ -197,7 +197,7 @@ func TestSumSqDoesNotOverflow(t *testing.T) {
 	eachISA(t, func(t *testing.T) {
 		x := make([]float32, 100)
 		fill(x, math.MaxFloat32)
-		if got, want := SumSq(x), 100*float64(math.MaxFloat32)*math.MaxFloat32; math.Abs(got/want-1) > 1e-12 {
+		if got, want := SumSq(x), 100*float64(math.MaxFloat32)*math.MaxFloat32; !(math.Abs(got/want-1) <= 1e-12) {
 			t.Errorf("SumSq = %v, want %v", got, want)
 		}
 		if s, bad := FiniteSumSq(x); bad != -1 || math.IsInf(s, 0) {
@@ -258,7 +258,7 @@ func TestBiasAndColumnSums(t *testing.T) {
 			for r := range rows {
 				s += float64(x[r*cols+c])
 			}
-			if math.Abs(float64(sum[c])-s) > 1e-5 {
+			if !(math.Abs(float64(sum[c])-s) <= 1e-5) {
 				t.Errorf("ColSum: column %d is %v, want %v", c, sum[c], s)
 			}
 		}
