@@ -372,6 +372,7 @@ func TestForgedManifest(t *testing.T) {
 		"buffers":       func(m *Manifest) { *m.Buffers = m.Shards[0].File },
 		"shard":         func(m *Manifest) { m.Shards[0].File = *m.Buffers },
 		"params":        func(m *Manifest) { m.Params = 1 << 50 },
+		"ranges":        func(m *Manifest) { m.Shards[0].To, m.Shards[1].From = 25, 25 },
 		"buffer layout": func(m *Manifest) { m.BufferLayout[0].Shape = []int{2} },
 	} {
 		dir := t.TempDir()
@@ -394,6 +395,70 @@ func TestForgedManifest(t *testing.T) {
 		if _, err := Open(dir); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v, want ErrCorrupt", name, err)
 		}
+	}
+}
+
+// Shards that keep different state are no checkpoint, whatever the manifest says.
+func TestSlotsDiffer(t *testing.T) {
+	dir := t.TempDir()
+	j := job{n: 8, version: 1}
+	a, b := j.shard(0, 4), j.shard(4, 8)
+	b.Slots = b.Slots[:1]
+	m := Manifest{Params: 8, Version: 1, Optimizer: "adam", Steps: 6}
+	for i, s := range []Shard{a, b} {
+		f, err := WriteShard(dir, i, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Shards = append(m.Shards, f)
+	}
+	if err := WriteManifest(dir, m); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "exp_avg_sq") {
+		t.Errorf("got %v, want ErrCorrupt with the names of the slots", err)
+	}
+}
+
+// A safetensors file of another kind is not a shard, with the right checksum too.
+func TestForeignShard(t *testing.T) {
+	for _, tensor := range []Tensor{
+		{Name: "weights", DType: "F32", Shape: []int64{3}},
+		{Name: "params", DType: "I32", Shape: []int64{3}},
+		{Name: "params", DType: "F32", Shape: []int64{4}},
+	} {
+		dir := t.TempDir()
+		text, err := appendHeader(nil, []Tensor{tensor}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, make([]byte, 4*tensor.Shape[0])...)
+		f := File{Name: "shard", Size: int64(len(text)), SHA256: sumOf(text)}
+		if err := os.WriteFile(filepath.Join(dir, f.Name), text, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if err := WriteManifest(dir, Manifest{Params: 3, Shards: []ShardFile{{File: f, To: 3}}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), tensor.Name+" "+tensor.DType) {
+			t.Errorf("a file with %+v: %v, want ErrCorrupt and what is in it", tensor, err)
+		}
+	}
+}
+
+// A file of the wrong size is reported by its size, before it is read.
+func TestWrongSize(t *testing.T) {
+	dir := t.TempDir()
+	if err := (job{n: 50, version: 1}).save(quick{}, dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(dir, ShardName(0)), 100); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(dir)
+	var e *Error
+	if !errors.As(err, &e) || e.Offset != 100 || e.Found != "100" || !strings.HasSuffix(e.Expected, " bytes in all") {
+		t.Errorf("got %v, want an error at byte 100 with both sizes", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -12,8 +13,8 @@ var errCrash = errors.New("the power is gone")
 
 // crashing is a disk on which the power goes at the step-th call. What was not
 // flushed by then may be there or not: with lose set, files that were not synced
-// have lost their second half, and renames in folders that were not synced are
-// undone. What those calls had before, an operating system may keep as well.
+// have lost their second half, and renames and new folders in folders that were
+// not synced are undone. What those calls had before, an operating system may keep as well.
 type crashing struct {
 	quick
 	left int // calls until the crash
@@ -21,6 +22,7 @@ type crashing struct {
 
 	unsynced map[string]bool // files written since their last Sync, by present path
 	renames  []rename        // since the last SyncDir of their folder
+	made     []string        // folders, since the last SyncDir of their parent
 	calls    []string
 }
 
@@ -40,6 +42,9 @@ func (d *crashing) step(what, path string) error {
 				os.Truncate(path, info.Size()/2)
 			}
 		}
+		for _, dir := range d.made {
+			os.RemoveAll(dir)
+		}
 	}
 	if d.left <= 0 {
 		return errCrash
@@ -50,6 +55,9 @@ func (d *crashing) step(what, path string) error {
 func (d *crashing) MkdirAll(dir string) error {
 	if err := d.step("mkdir", dir); err != nil {
 		return err
+	}
+	if _, err := os.Stat(dir); err != nil {
+		d.made = append(d.made, dir)
 	}
 	return d.quick.MkdirAll(dir)
 }
@@ -93,6 +101,7 @@ func (d *crashing) SyncDir(dir string) error {
 		}
 	}
 	d.renames = rest
+	d.made = slices.DeleteFunc(d.made, func(made string) bool { return filepath.Dir(made) == dir })
 	return d.quick.SyncDir(dir)
 }
 
