@@ -7,14 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"runtime"
 	"syscall"
-
-	"golang.org/x/term"
 
 	"star/cmd/internal/settings"
 	"star/train/data"
@@ -87,22 +84,6 @@ func Signals(parent context.Context) (context.Context, context.CancelFunc) {
 		}
 	}()
 	return ctx, func() { signal.Stop(c); cancel(nil) }
-}
-
-// Logger writes to w as the settings say: text on a terminal, JSON otherwise.
-func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
-	var level slog.Level
-	level.UnmarshalText([]byte(job.LogLevel)) // Validate has checked it
-	opts := &slog.HandlerOptions{Level: level}
-	text := job.LogFormat == "text" || job.LogFormat == "auto" && term.IsTerminal(int(w.Fd()))
-	return slog.New(handler(w, text, opts)).With(attrs...)
-}
-
-func handler(w io.Writer, text bool, opts *slog.HandlerOptions) slog.Handler {
-	if text {
-		return slog.NewTextHandler(w, opts)
-	}
-	return slog.NewJSONHandler(w, opts)
 }
 
 // network is how this process speaks, by the settings.

@@ -176,7 +176,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	if err := coord.Say(member, transport.Joined{Worker: star.Worker(rank)}, nil); err != nil {
 		return err
 	}
-	log.Info("joined", "model", describe, "data", trainSet.Name(), "gemm", kernel.Name())
+	log.Info("joined", "data", trainSet.Name(), "gemm", kernel.Name())
 	err = w.train(ctx)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause

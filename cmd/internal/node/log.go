@@ -1,0 +1,98 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/term"
+
+	"star/cmd/internal/settings"
+)
+
+// Logger writes to w as the settings say: text on a terminal, JSON otherwise. In
+// text, lines of star run's children leave out what star run puts before them.
+func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
+	var level slog.Level
+	level.UnmarshalText([]byte(job.LogLevel)) // Validate has checked it
+	if job.LogFormat == "text" || job.LogFormat == "auto" && term.IsTerminal(int(w.Fd())) {
+		child := os.Getenv(LaunchedVariable) != ""
+		h := &lines{w: w, mu: new(sync.Mutex), level: level, clock: !child}
+		if child {
+			return slog.New(h)
+		}
+		return slog.New(h).With(attrs...)
+	}
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})).With(attrs...)
+}
+
+// lines is a slog.Handler for people: the time of day, the level if it is not
+// INFO, the message, then key=value.
+type lines struct {
+	w     io.Writer
+	mu    *sync.Mutex
+	level slog.Level
+	clock bool
+	attrs string
+}
+
+func (h *lines) Enabled(_ context.Context, l slog.Level) bool { return l >= h.level }
+
+func (h *lines) Handle(_ context.Context, r slog.Record) error {
+	var b strings.Builder
+	if h.clock {
+		b.WriteString(r.Time.Format("15:04:05 "))
+	}
+	if r.Level != slog.LevelInfo {
+		b.WriteString(r.Level.String() + " ")
+	}
+	b.WriteString(r.Message)
+	b.WriteString(h.attrs)
+	r.Attrs(func(a slog.Attr) bool {
+		appendAttr(&b, "", a)
+		return true
+	})
+	b.WriteByte('\n')
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, err := io.WriteString(h.w, b.String())
+	return err
+}
+
+func (h *lines) WithAttrs(attrs []slog.Attr) slog.Handler {
+	c := *h
+	var b strings.Builder
+	for _, a := range attrs {
+		if h.clock || a.Key != "rank" { // star run says it
+			appendAttr(&b, "", a)
+		}
+	}
+	c.attrs += b.String()
+	return &c
+}
+
+// WithGroup is not used in this program; the names stay as they are.
+func (h *lines) WithGroup(string) slog.Handler { return h }
+
+func appendAttr(b *strings.Builder, prefix string, a slog.Attr) {
+	v := a.Value.Resolve()
+	if v.Kind() == slog.KindGroup {
+		for _, x := range v.Group() {
+			appendAttr(b, prefix+a.Key+".", x)
+		}
+		return
+	}
+	text := v.String()
+	if v.Kind() == slog.KindFloat64 {
+		text = strconv.FormatFloat(v.Float64(), 'g', 5, 64)
+	}
+	if text == "" || strings.ContainsAny(text, " \"=\n") {
+		text = strconv.Quote(text)
+	}
+	fmt.Fprintf(b, " %s%s=%s", prefix, a.Key, text)
+}
