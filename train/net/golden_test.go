@@ -2,6 +2,7 @@ package net
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"testing"
 
@@ -11,6 +12,37 @@ import (
 
 // initialBits are printed by TestInitialParameters when they differ.
 const initialBits = "3df7a85f 3e318904 be6ac51b 3cf46912"
+
+// Normal initial values: moments of many, the logarithm against package math, and the
+// bits of a few, printed on linux/amd64.
+func TestGauss(t *testing.T) {
+	rng := generator(1, "gauss")
+	var m [5]float64
+	const n = 200000
+	for range n {
+		v := gauss(rng)
+		for k := range m {
+			m[k] += math.Pow(v, float64(k)) / n
+		}
+	}
+	// Standard errors: 1/√n, √(2/n), √(15/n), √(96/n); five of each.
+	for k, c := range []struct{ want, tol float64 }{{1, 1e-9}, {0, 0.012}, {1, 0.016}, {0, 0.044}, {3, 0.11}} {
+		if math.Abs(m[k]-c.want) > c.tol {
+			t.Errorf("moment %d is %v, want %v", k, m[k], c.want)
+		}
+	}
+	for x := 1e-300; x < 1; x *= 1.37 {
+		if got, want := logarithm(x), math.Log(x); math.Abs(got-want) > 2e-15*math.Abs(want)+1e-16 {
+			t.Errorf("ln %v = %v, want %v", x, got, want)
+		}
+	}
+	rng = generator(1, "gauss")
+	if got, want := fmt.Sprintf("%016x %016x", math.Float64bits(gauss(rng)), math.Float64bits(gauss(rng))), gaussBits; got != want {
+		t.Errorf("bits %s, want %s", got, want)
+	}
+}
+
+const gaussBits = "bffe7f5002f48543 3fe5e9845aa049a2"
 
 // reference is the perceptron 12-6-4-5 written out in float64, with no code in common
 // with the package: the loss of a batch and its gradient.

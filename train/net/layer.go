@@ -1,10 +1,6 @@
 package net
 
-import (
-	"fmt"
-	"math"
-	"math/rand/v2"
-)
+import "fmt"
 
 // A Layer is one node of a model's graph: a function of one activation and of the
 // parameters it took from the Builder, with its derivative.
@@ -45,41 +41,6 @@ type Param struct {
 	Name  string
 	Shape []int
 	W, G  []float32
-}
-
-// An Init fills a parameter tensor with its initial values.
-type Init func(w []float32, rng *rand.Rand)
-
-// Uniform draws from [−bound, bound).
-func Uniform(bound float64) Init {
-	return func(w []float32, rng *rand.Rand) {
-		for i := range w {
-			w[i] = float32(bound * (2*rng.Float64() - 1))
-		}
-	}
-}
-
-// FanIn draws from U(−1/√fan, 1/√fan): what PyTorch does by default for weights
-// (Kaiming uniform with a = √5: bound = √(6/((1+5)·fan))) and biases of linear
-// and convolutional layers.
-func FanIn(fan int) Init { return Uniform(1 / math.Sqrt(float64(fan))) }
-
-// Normal draws from N(0, σ²).
-func Normal(sigma float64) Init {
-	return func(w []float32, rng *rand.Rand) {
-		for i := range w {
-			w[i] = float32(sigma * rng.NormFloat64())
-		}
-	}
-}
-
-// Constant fills with v.
-func Constant(v float32) Init {
-	return func(w []float32, rng *rand.Rand) {
-		for i := range w {
-			w[i] = v
-		}
-	}
 }
 
 // A Builder is what a model is built with: it hands out parameters, buffers and

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"unsafe"
@@ -181,15 +179,6 @@ func (m *network) buffer(name string, v float32, shape []int) []float32 {
 	m.namedBuffer[name] = nil
 	d.values = append(d.values, v)
 	return nil
-}
-
-// generator is the random source of one tensor: a permuted congruential generator
-// (M. O'Neill, 2014) seeded by the model's seed and the tensor's name, so that
-// a tensor's values depend on nothing else.
-func generator(seed uint64, name string) *rand.Rand {
-	h := fnv.New64a()
-	h.Write([]byte(name))
-	return rand.New(rand.NewPCG(seed, h.Sum64()))
 }
 
 func (m *network) Params() []float32                { return m.params }

@@ -72,10 +72,16 @@ func TestBuildRefusesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
+const mlpHash = "43bf051e75de5278dd10c31787b89a0e"
+
 // The hash is the same for the same model and differs with everything that
 // changes the initial parameters, but not with the batch size.
 func TestHash(t *testing.T) {
 	base := Spec{Name: "mlp", Input: flat, Seed: 1}
+	// Two builds of the program must agree about it.
+	if got, err := Hash(base); got != mlpHash || err != nil {
+		t.Errorf("hash %s, %v; want %s", got, err, mlpHash)
+	}
 	hash := func(s Spec) string {
 		h, err := Hash(s)
 		if err != nil {
