@@ -146,6 +146,14 @@ func TestPaceOfGroups(t *testing.T) {
 	}
 }
 
+// The interval is rounded to nanoseconds, not cut.
+func TestIntervalIsRounded(t *testing.T) {
+	times := ms(100, 100, 100, 100, 100, 100)
+	if got := pace(t, ASGD(6), times).Interval; got != 16666667 {
+		t.Errorf("a sixth of 100 ms is %d ns, want 16666667", got)
+	}
+}
+
 // An update takes x gradients, and worker w makes at most one every τ_w, so
 // I ≥ x / Σ 1/τ: x-order never beats ASGD at gradients per second.
 func TestWorkBound(t *testing.T) {

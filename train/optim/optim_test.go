@@ -239,6 +239,33 @@ func TestConfigRefuses(t *testing.T) {
 	}
 }
 
+func TestDefaults(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		lr     float64
+		slots  int
+	}{
+		{Config{}, 0.01, 0},
+		{Config{Name: Momentum}, 0.01, 1},
+		{Config{Name: Nesterov}, 0.01, 1},
+		{Config{Name: Adam}, 0.001, 2},
+		{Config{Name: AdamW}, 0.001, 2},
+		{Config{Name: AdamW, LR: 0.5}, 0.5, 2},
+	} {
+		rate, err := c.config.Rate()
+		if err != nil || rate.At(0) != c.lr {
+			t.Errorf("%+v: learning rate %v (%v), want %v", c.config, rate.At(0), err, c.lr)
+		}
+		o, err := New(c.config, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := o.State(); len(s.Slots) != c.slots || o.Config() != c.config.WithDefaults() || o.Config().LR != c.lr {
+			t.Errorf("%+v: %d slots, %+v", c.config, len(s.Slots), o.Config())
+		}
+	}
+}
+
 // A step on the wrong vector is a mistake of the caller, not of a peer.
 func TestMistakesPanic(t *testing.T) {
 	o, err := New(Config{Name: Adam}, 4)

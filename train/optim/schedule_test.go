@@ -21,6 +21,7 @@ func TestSchedule(t *testing.T) {
 		// cos 60° = 1/2: three quarters of the way up.
 		{"cosine=90", []int64{30}, []float64{0.75}},
 		{"warmup=10:0.2,step=20:0.1", []int64{0, 5, 10, 19, 20}, []float64{0.2, 0.6, 1, 1, 0.1}},
+		{"warmup=10:0,step=10:0.1", []int64{5, 10}, []float64{0.5, 0.1}},
 		{"warmup=10", []int64{0, 10, 99}, []float64{0.01, 1, 1}},
 		// The line begins at the end of the warm-up.
 		{"linear=110,warmup=10:0,min=0.2", []int64{0, 5, 10, 60, 110}, []float64{0, 0.5, 1, 0.6, 0.2}},
