@@ -116,6 +116,43 @@ func plain(v any) any {
 	return plainValue(reflect.ValueOf(v))
 }
 
+// Integers at the edges of their forms are written as the library writes them,
+// and read in every form that holds them.
+func TestIntegers(t *testing.T) {
+	for _, v := range []int64{0, 1, 1<<7 - 1, 1 << 7, 1<<8 - 1, 1 << 8, 1<<15 - 1, 1 << 15, 1<<16 - 1, 1 << 16, 1<<31 - 1, 1 << 31,
+		1<<32 - 1, 1 << 32, 1<<63 - 1, -1, -32, -33, -1 << 7, -1<<7 - 1, -1 << 15, -1<<15 - 1, -1 << 31, -1<<31 - 1, -1 << 63} {
+		want, err := msgpack.Marshal(&v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var compact bytes.Buffer
+		e := msgpack.NewEncoder(&compact)
+		e.UseCompactInts(true)
+		if err := e.EncodeInt(v); err != nil {
+			t.Fatal(err)
+		}
+		if got := appendInt(nil, v); !bytes.Equal(got, compact.Bytes()) {
+			t.Errorf("%d is written as %x, want %x", v, got, compact.Bytes())
+		}
+		for _, b := range [][]byte{want, compact.Bytes()} {
+			p := parser{rest: b}
+			if got := p.raw(""); got != v || p.err != nil || len(p.rest) != 0 {
+				t.Errorf("%x is read as %d, want %d (%v)", b, got, v, p.err)
+			}
+		}
+		for _, form := range []any{int8(v), int16(v), int32(v), v} {
+			b, err := msgpack.Marshal(form)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := parser{rest: b}
+			if got, want := p.raw(""), reflect.ValueOf(form).Int(); got != want {
+				t.Errorf("%x is read as %d, want %d", b, got, want)
+			}
+		}
+	}
+}
+
 // What a dynamic language writes is read too: wide integers, float64 for a
 // weight, an integer for a float.
 func TestLooseNumbers(t *testing.T) {

@@ -123,6 +123,19 @@ func TestLimitsOfConfig(t *testing.T) {
 	}
 }
 
+func TestLongestHeader(t *testing.T) {
+	var out recorder
+	c := NewConn(&out, Limits{})
+	want := bytes.Repeat([]byte{7}, MaxHeader)
+	if err := c.WriteFrame(KindFire, want, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.Recv()
+	if err != nil || !bytes.Equal(f.Header, want) {
+		t.Errorf("%d bytes of header, %v", len(f.Header), err)
+	}
+}
+
 // A frame that claims gigabytes and does not deliver them costs nothing but
 // what it delivers.
 func TestClaimsAllocateNothing(t *testing.T) {

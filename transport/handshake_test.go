@@ -310,11 +310,80 @@ func TestHandshakeTimeout(t *testing.T) {
 		if f, err := late.Recv(); err != nil || f.Kind != transport.KindWelcome {
 			t.Errorf("just in time: %v, %v", f.Kind, err)
 		}
+		time.Sleep(time.Hour) // the timeout was for the hello only
+		if err := transport.Send(late, transport.Pull{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := late.Recv(); err != nil || f.Kind != transport.KindPull {
+			t.Errorf("an hour later: %v, %v", f.Kind, err)
+		}
 		if _, err := silent.Recv(); err == nil {
 			t.Error("a silent connection is answered")
 		}
 		late.Close()
 		silent.Close()
+	})
+}
+
+// No more than MaxPending connections are heard at once: the second one waits
+// until the silent first one is closed.
+func TestMaxPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(transport.Pipe)
+		s := serve(t, n, "coord", transport.Config{HandshakeTimeout: 3 * time.Second, MaxPending: 1})
+		began := time.Now()
+		silent, err := n.Dial(t.Context(), s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer silent.Close()
+		c, _, _, err := transport.Open(t.Context(), n, s.addr, worker(0), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if got := time.Since(began); got != 3*time.Second {
+			t.Errorf("welcome after %v, want the silent connection's %v", got, 3*time.Second)
+		}
+	})
+}
+
+// The end of its context ends Serve also while somebody has not said hello.
+func TestServeEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(transport.Pipe)
+		l, err := n.Listen("coord")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		silent, err := n.Dial(ctx, "coord")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer silent.Close()
+		began := time.Now()
+		cfg := transport.Config{HandshakeTimeout: time.Hour, Log: slog.New(slog.DiscardHandler)}
+		if err := transport.Serve(ctx, l, cfg, nil); err != nil || time.Since(began) != time.Second {
+			t.Errorf("%v after %v, want nil after %v", err, time.Since(began), time.Second)
+		}
+	})
+}
+
+// Refuse reads on while the peer still sends, so that its reason arrives.
+func TestRefuseReadsOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(transport.Pipe)
+		near, far := dial(t, n, n)
+		defer near.Close()
+		go transport.Refuse(far, transport.Reject{Exit: 78, Reason: "no"})
+		if err := transport.Send(near, worker(0), make([]byte, 16<<20)); err != nil {
+			t.Errorf("a long hello is cut off: %v", err)
+		}
+		if f, err := near.Recv(); err != nil || f.Kind != transport.KindReject {
+			t.Errorf("%v, %v", f.Kind, err)
+		}
 	})
 }
 

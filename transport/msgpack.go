@@ -359,8 +359,8 @@ func (p *parser) string(field string, max int) string {
 }
 
 // skip passes n values of any type, however deeply nested, without recursion.
-// Every value takes a byte at least, so a claim of more values than there are
-// bytes ends the walk at once.
+// Every value takes a byte at least, so the walk ends with the header, whatever
+// the values claim.
 func (p *parser) skip(n int) {
 	for todo := uint64(n); todo > 0; todo-- {
 		t, ok := p.tag("")
@@ -403,7 +403,7 @@ func (p *parser) skip(n int) {
 			return
 		}
 		todo += values
-		if bytes > uint64(len(p.rest)) || todo-1 > uint64(len(p.rest)) {
+		if bytes > uint64(len(p.rest)) {
 			p.fail("", errShort)
 			return
 		}
