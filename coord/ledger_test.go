@@ -257,3 +257,20 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 		t.Errorf("resumed at %v, version %d", got, m.barrier.Version())
 	}
 }
+
+// Batches go by rank, whoever came first.
+func TestBatchesByRank(t *testing.T) {
+	l := newLedger(modes.SSGD(3), 3, 0, 4, 100)
+	l.begin()
+	l.arrive(2, 0, 4)
+	l.arrive(0, 0, 4)
+	os, err := l.arrive(1, 0, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range os[0].releases {
+		if int(r.Worker) != i || r.Start != int64(12+4*i) {
+			t.Errorf("release %d is worker %d at %d", i, r.Worker, r.Start)
+		}
+	}
+}
