@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"unsafe"
+	"weak"
 
 	"star/train"
 	"star/train/traintest"
@@ -263,6 +264,31 @@ func TestGraphsAreKept(t *testing.T) {
 	if len(m.graphs) != keep {
 		t.Errorf("%d graphs are kept, want %d", len(m.graphs), keep)
 	}
+}
+
+// A graph that is dropped must go, with all its activations: gorgonia puts a finalizer
+// on its machine, and what is in a cycle with one is never freed.
+func TestDroppedGraphsAreFreed(t *testing.T) {
+	m, err := declare(Spec{Name: "mlp", Input: flat}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first weak.Pointer[graph]
+	for n := 1; n <= keep+1; n++ {
+		if _, err := m.Grad(context.Background(), m.Gradient(), traintest.Batch(flat, n, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if n == 1 {
+			first = weak.Make(m.graphs[0])
+		}
+	}
+	for range 3 {
+		runtime.GC()
+	}
+	if first.Value() != nil {
+		t.Error("the graph of the first batch size is still in memory")
+	}
+	runtime.KeepAlive(m)
 }
 
 // A context that ends in the middle of a run stops it, and errors.Is knows why.

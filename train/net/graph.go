@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash"
 	"hash/fnv"
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -14,6 +15,8 @@ import (
 	_ "go4.org/unsafe/assume-no-moving-gc"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
+
+	"star/train"
 )
 
 // building guards every construction of a gorgonia graph: it numbers node groups
@@ -36,7 +39,7 @@ type graph struct {
 }
 
 // newGraph makes the graph of a model.
-func newGraph(m *network, batch int, train bool) (gr *graph, err error) {
+func newGraph(m *network, batch int, training bool) (gr *graph, err error) {
 	building.Lock()
 	defer building.Unlock()
 	defer func() {
@@ -47,50 +50,69 @@ func newGraph(m *network, batch int, train bool) (gr *graph, err error) {
 		}
 	}()
 
-	gr = &graph{batch: batch, train: train, ctx: context.Background()}
-	b := m.builder(batch, train)
-	g := G.NewGraph()
-
-	n := batch * product(m.spec.Input.Shape)
-	shape := append([]int{batch}, m.spec.Input.Shape...)
-	var in *G.Node
-	if m.spec.Input.Tokens {
-		gr.tok = make([]int32, n)
-		b.Tokens = gr.tok
-		in = G.NewTensor(g, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName("tokens"),
-			G.WithValue(tensor.New(tensor.WithShape(shape...), tensor.WithBacking(gr.tok))))
-	} else {
-		gr.x = make([]float32, n)
-		in = G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName("x"),
-			G.WithValue(tensor.New(tensor.WithShape(shape...), tensor.WithBacking(gr.x))))
-	}
-
+	gr = &graph{batch: batch, train: training, expr: G.NewGraph(), ctx: context.Background()}
+	b := m.builder(batch, training)
+	in := gr.feed(m.spec.Input, b)
 	layers, err := m.def.build(b, m.set)
 	if err != nil {
 		return nil, err
 	}
+	scores, weights, err := gr.chain(in, layers)
+	if err != nil {
+		return nil, fmt.Errorf("net: %s: %w", m.spec.Name, err)
+	}
+	loss, err := gr.score(scores, m.spec.Input.Classes)
+	if err != nil {
+		return nil, fmt.Errorf("net: loss of %s: %w", m.spec.Name, err)
+	}
+	if training {
+		if _, err := G.Grad(loss, weights...); err != nil {
+			return nil, fmt.Errorf("net: derivative of %s: %w", m.spec.Name, err)
+		}
+	}
+	gr.vm = G.NewTapeMachine(gr.expr)
+	// Gorgonia's finalizer does nothing without CUDA, but the machine and our
+	// operations point at each other, and a cycle with a finalizer is never freed.
+	runtime.SetFinalizer(gr.vm, nil)
+	return gr, nil
+}
+
+// feed makes the input node, on memory that the model writes before each run.
+func (gr *graph) feed(in train.Input, b *Builder) *G.Node {
+	shape := append([]int{gr.batch}, in.Shape...)
+	if in.Tokens {
+		gr.tok = b.Tokens
+		return G.NewTensor(gr.expr, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName("tokens"),
+			G.WithValue(tensor.New(tensor.WithShape(shape...), tensor.WithBacking(gr.tok))))
+	}
+	gr.x = make([]float32, product(shape))
+	return G.NewTensor(gr.expr, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName("x"),
+		G.WithValue(tensor.New(tensor.WithShape(shape...), tensor.WithBacking(gr.x))))
+}
+
+// chain makes the nodes of the layers and of the parameters, and returns the last
+// layer's and the parameters'.
+func (gr *graph) chain(node *G.Node, layers []Layer) (scores *G.Node, weights G.Nodes, err error) {
 	for _, l := range layers { // up to the first one with parameters, nobody needs dx
 		skipInputGrad(l)
 		if len(l.Params()) > 0 {
 			break
 		}
 	}
-
-	var weights G.Nodes
-	node, needGrad := in, false
+	needGrad := false
 	for i, l := range layers {
 		params := l.Params()
 		op := &layerOp{
 			gr: gr, layer: l, id: i, params: params,
 			in: node.Shape().Clone(), inType: node.Type(), inGrad: needGrad,
-			out: append(tensor.Shape{batch}, l.Out()...),
+			out: append(tensor.Shape{gr.batch}, l.Out()...),
 		}
 		op.y.shape = op.out
 		children := []*G.Node{node}
 		for _, p := range params {
 			// A node for each use of a tensor, all on the same memory: so
 			// gorgonia sees no sharing and adds nothing up itself.
-			w := G.NewTensor(g, tensor.Float32, len(p.Shape), G.WithShape(p.Shape...), G.WithName(fmt.Sprintf("%d/%s", i, p.Name)),
+			w := G.NewTensor(gr.expr, tensor.Float32, len(p.Shape), G.WithShape(p.Shape...), G.WithName(fmt.Sprintf("%d/%s", i, p.Name)),
 				G.WithValue(tensor.New(tensor.WithShape(p.Shape...), tensor.WithBacking(p.W))))
 			if unsafe.SliceData(w.Value().(*tensor.Dense).Float32s()) != unsafe.SliceData(p.W) {
 				panic("net: gorgonia copied parameter " + p.Name)
@@ -99,29 +121,21 @@ func newGraph(m *network, batch int, train bool) (gr *graph, err error) {
 			weights = append(weights, w)
 		}
 		if node, err = G.ApplyOp(op, children...); err != nil {
-			return nil, fmt.Errorf("net: layer %d of %s: %w", i, m.spec.Name, err)
+			return nil, nil, fmt.Errorf("%v: %w", op, err)
 		}
 		needGrad = needGrad || len(params) > 0
 	}
+	return node, weights, nil
+}
 
-	classes := m.spec.Input.Classes
-	rows := batch * product(node.Shape()[1:]) / classes
+// score makes the nodes of the labels and of the loss.
+func (gr *graph) score(scores *G.Node, classes int) (*G.Node, error) {
+	rows := product(scores.Shape()) / classes
 	gr.y = make([]int32, rows)
-	labels := G.NewTensor(g, tensor.Int32, 1, G.WithShape(rows), G.WithName("y"),
+	labels := G.NewTensor(gr.expr, tensor.Int32, 1, G.WithShape(rows), G.WithName("y"),
 		G.WithValue(tensor.New(tensor.WithShape(rows), tensor.WithBacking(gr.y))))
-	gr.loss = newSoftmaxLoss(rows, classes, train)
-	op := &lossOp{gr: gr, loss: gr.loss, in: node.Shape().Clone(), inType: node.Type(), labels: gr.y}
-	loss, err := G.ApplyOp(op, node, labels)
-	if err != nil {
-		return nil, fmt.Errorf("net: loss of %s: %w", m.spec.Name, err)
-	}
-	if train {
-		if _, err := G.Grad(loss, weights...); err != nil {
-			return nil, fmt.Errorf("net: derivative of %s: %w", m.spec.Name, err)
-		}
-	}
-	gr.expr, gr.vm = g, G.NewTapeMachine(g)
-	return gr, nil
+	gr.loss = newSoftmaxLoss(rows, classes, gr.train)
+	return G.ApplyOp(&lossOp{gr: gr, loss: gr.loss, in: scores.Shape().Clone(), inType: scores.Type(), labels: gr.y}, scores, labels)
 }
 
 // run runs the graph on what is in x, tok and y.
