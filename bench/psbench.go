@@ -34,14 +34,20 @@ type PSConfig struct {
 	Congestion []string
 }
 
-// PSResult is one row. An operation is: every worker pushes a gradient of Bytes,
-// the server makes one update of all of them (star-ps) or none (bare-tcp), and
-// every worker receives Bytes of parameters.
+// Algorithms of PSResult.
+const (
+	StarPS     = "star-ps"      // the server with an update: the weighted sum of all gradients and SGD
+	StarPSData = "star-ps-data" // the server's data path alone: the firing drops the gradients
+	BareTCP    = "bare-tcp"     // net.Conn, io.ReadFull and Write
+)
+
+// PSResult is one row. An operation is: every worker pushes Bytes, all at the
+// same time, and every worker receives Bytes.
 type PSResult struct {
 	Ranks     int     `json:"ranks"` // workers
 	Bytes     int64   `json:"bytes"`
 	Transport string  `json:"transport"` // tcp: our congestion control; tcp-kernel: the kernel's
-	Algorithm string  `json:"algorithm"` // star-ps or bare-tcp
+	Algorithm string  `json:"algorithm"` // StarPS, StarPSData or BareTCP
 	Runs      int     `json:"runs"`      // operations measured
 	Median    float64 `json:"median_s"`
 	P10       float64 `json:"p10_s"`
@@ -63,10 +69,11 @@ type PSResult struct {
 // and workers are goroutines of this process, so they share its processors, on
 // both sides alike.
 //
-// The star-ps side includes what the bare one lacks: headers, CRC-32C over every
-// byte at both ends, the coordinator's messages (over TCP, too), the weighted
-// sum of the gradients and an SGD update, and the barrier of SSGD, behind which
-// no worker pushes while another one pulls.
+// The star-ps rows include what the bare one lacks: headers, a checksum of every
+// byte at both ends, the coordinator's messages (over TCP, too), and the barrier
+// of SSGD, behind which no worker pushes while another one pulls. Rows of one
+// size, number of workers and transport are measured in turns, in three places
+// of memory: star-ps, star-ps-data, bare-tcp.
 func PS(ctx context.Context, cfg PSConfig) ([]PSResult, error) {
 	if len(cfg.Sizes) == 0 {
 		cfg.Sizes = []int64{1e6, 16e6, 100e6}
@@ -120,16 +127,21 @@ func psPair(ctx context.Context, size int64, workers int, congestion string, cfg
 		return nil, err
 	}
 	defer closeBare()
-	starPS, closeStar, err := newStarPS(ctx, tcp, size, workers, cfg.Shards)
+	full, closeFull, err := newStarPS(ctx, tcp, size, workers, cfg.Shards, true)
 	if err != nil {
 		return nil, err
 	}
-	defer closeStar()
+	defer closeFull()
+	data, closeData, err := newStarPS(ctx, tcp, size, workers, cfg.Shards, false)
+	if err != nil {
+		return nil, err
+	}
+	defer closeData()
 
 	// About 64 MB through the server for each block, so that small operations
 	// are not all clock.
 	ops := int(max(1, 64e6/(2*size*int64(workers))))
-	sides := []*side{{name: "star-ps", op: starPS}, {name: "bare-tcp", op: bare}}
+	sides := []*side{{name: StarPS, op: full}, {name: StarPSData, op: data}, {name: BareTCP, op: bare}}
 	for run := range cfg.Runs + 1 {
 		for _, s := range sides {
 			if err := s.block(ctx, ops, run > 0); err != nil { // the first one warms up
@@ -156,16 +168,16 @@ func psPair(ctx context.Context, size int64, workers int, congestion string, cfg
 		rows = append(rows, r)
 	}
 	for i := range rows {
-		rows[i].Ratio = rows[1].Median / rows[i].Median
+		rows[i].Ratio = rows[len(rows)-1].Median / rows[i].Median
 	}
 	return rows, nil
 }
 
 func (s *side) block(ctx context.Context, ops int, count bool) error {
+	times := make([]float64, 0, ops)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	cpu := cpuTime()
-	times := make([]float64, 0, ops)
 	for range ops {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -181,7 +193,7 @@ func (s *side) block(ctx context.Context, ops int, count bool) error {
 	if count {
 		s.times = append(s.times, times...)
 		s.cpu += cpu
-		s.mallocs += after.Mallocs - before.Mallocs - 1 // times
+		s.mallocs += after.Mallocs - before.Mallocs
 	}
 	return nil
 }
@@ -299,7 +311,7 @@ func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (
 }
 
 // newStarPS starts a server with its coordinator and connects workers to it.
-func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, shards int) (op func() error, stop func(), err error) {
+func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, shards int, update bool) (op func() error, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	var links []*ps.Link
@@ -357,7 +369,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 		return nil, nil, err
 	}
 	ready := make(chan struct{})
-	running.Go(func() { ssgd(coord, shards, workers, ready) })
+	running.Go(func() { ssgd(coord, shards, workers, update, ready) })
 
 	params, grads := make([][]float32, workers), make([][]float32, workers)
 	for w := range workers {
@@ -392,16 +404,24 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 		if err := links[w].Push(ctx, step, step, 1, grads[w]); err != nil {
 			return err
 		}
-		_, err := links[w].Wait(ctx, step+1)
+		want := step + 1
+		if !update {
+			want = 0
+		}
+		_, err := links[w].Wait(ctx, want)
 		return err
 	})
 	return t.all, func() { t.close(); closeAll() }, nil
 }
 
 // ssgd is a coordinator that fires when every worker's gradient is stored on
-// every shard. It ends with its connection.
-func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
-	fire := transport.Fire{Gradients: make([]transport.Gradient, workers)}
+// every shard: an update, or none. It ends with its connection.
+func ssgd(c transport.Conn, shards, workers int, update bool, ready chan<- struct{}) {
+	gradients := make([]transport.Gradient, workers)
+	fire := transport.Fire{Dropped: gradients}
+	if update {
+		fire = transport.Fire{Gradients: gradients}
+	}
 	nready, nstored := 0, 0
 	for {
 		f, err := c.Recv()
@@ -418,13 +438,15 @@ func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
 			if err != nil {
 				return
 			}
-			fire.Gradients[m.Worker] = transport.Gradient{Worker: star.Worker(m.Worker), Step: m.Step, Weight: 1 / float32(workers)}
+			gradients[m.Worker] = transport.Gradient{Worker: star.Worker(m.Worker), Step: m.Step, Weight: 1 / float32(workers)}
 			if nstored++; nstored < shards*workers {
 				continue
 			}
 			nstored = 0
 			fire.Seq++
-			fire.Version++
+			if update {
+				fire.Version++
+			}
 			if transport.Send(c, fire, nil) != nil {
 				return
 			}

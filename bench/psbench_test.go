@@ -17,20 +17,20 @@ func TestPS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rows) != 2*2*2 {
-		t.Fatalf("%d rows, want 8", len(rows))
+	if len(rows) != 2*2*3 {
+		t.Fatalf("%d rows, want 12", len(rows))
 	}
 	for i, r := range rows {
-		if want := []string{"star-ps", "bare-tcp"}[i%2]; r.Algorithm != want {
+		if want := []string{StarPS, StarPSData, BareTCP}[i%3]; r.Algorithm != want {
 			t.Errorf("row %d is %s, want %s", i, r.Algorithm, want)
 		}
-		if want := []int{1, 1, 3, 3}[i%4]; r.Ranks != want {
+		if want := []int{1, 1, 1, 3, 3, 3}[i%6]; r.Ranks != want {
 			t.Errorf("row %d has %d workers, want %d", i, r.Ranks, want)
 		}
 		if !(r.P10 <= r.Median && r.Median <= r.P90 && r.P10 > 0) || r.Runs < 2 || math.Abs(r.BusBW/(2*float64(r.Ranks)*r.AlgBW)-1) > 1e-9 {
 			t.Errorf("row %d: %+v", i, r)
 		}
-		if i%2 == 1 && r.Ratio != 1 {
+		if i%3 == 2 && r.Ratio != 1 {
 			t.Errorf("row %d: bare is %v of itself", i, r.Ratio)
 		}
 	}
@@ -68,11 +68,9 @@ func BenchmarkPS(b *testing.B) {
 					}
 				}
 				for _, r := range rows {
-					if r.Algorithm == "star-ps" {
-						b.ReportMetric(r.Ratio, r.Transport+"-ratio")
-						b.ReportMetric(r.Allocs, r.Transport+"-allocs")
-						b.ReportMetric(r.Median*1e3, r.Transport+"-ms")
-						b.ReportMetric(r.BusBW/1e9, r.Transport+"-GB/s")
+					if r.Algorithm != BareTCP {
+						b.ReportMetric(r.Ratio, r.Transport+"/"+r.Algorithm+"-ratio")
+						b.ReportMetric(r.Allocs, r.Transport+"/"+r.Algorithm+"-allocs")
 					}
 				}
 			})

@@ -194,7 +194,9 @@ func (j *fakeJob) coordinate() {
 			}
 			j.seq++
 			j.version++
-			j.tell(transport.Fire{Seq: j.seq, Version: j.version, Gradients: waiting, NormFirst: j.norm})
+			j.lock <- struct{}{} // not tell, which would put the Fire on the heap
+			transport.Send(j.coord, transport.Fire{Seq: j.seq, Version: j.version, Gradients: waiting, NormFirst: j.norm}, nil)
+			<-j.lock
 			for _, g := range waiting {
 				j.released[g.Worker] <- j.version
 			}
