@@ -1,6 +1,8 @@
 package node
 
 import (
+	"log/slog"
+
 	"star/cmd/internal/inject"
 	"star/cmd/internal/settings"
 	"star/train/net"
@@ -10,7 +12,7 @@ import (
 // run, which would otherwise learn it from each of its children. It opens the data
 // set and matches the model with it.
 func Check(job *settings.Job) error {
-	s := &server{job: job}
+	s := &server{job: job, log: slog.New(slog.DiscardHandler)}
 	if err := s.prepare(); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"syscall"
 
+	"star/checkpoint"
 	"star/cmd/internal/settings"
 	"star/train/data"
 	"star/transport"
@@ -58,9 +59,9 @@ func ExitCode(err error) int {
 		return ExitOK
 	case errors.As(err, &coded):
 		return coded.ExitCode()
-	case errors.Is(err, data.ErrMissing):
+	case errors.Is(err, data.ErrMissing), errors.Is(err, checkpoint.ErrMissing):
 		return ExitMissing
-	case errors.Is(err, data.ErrCorrupt):
+	case errors.Is(err, data.ErrCorrupt), errors.Is(err, checkpoint.ErrCorrupt):
 		return ExitCorrupt
 	}
 	return ExitFailure

@@ -159,21 +159,29 @@ func (s *server) prepare() (err error) {
 	if job.Resume == "" {
 		return nil
 	}
-	s.resume, err = openCheckpoint(job.Resume)
+	s.resume, err = s.openCheckpoint(job.Resume)
 	return err
 }
 
-// openCheckpoint opens dir, which is a checkpoint or a folder of them.
-func openCheckpoint(dir string) (*checkpoint.Checkpoint, error) {
+// openCheckpoint opens dir, which is a checkpoint, a folder of them, or a job's
+// folder: then the newest one that is whole.
+func (s *server) openCheckpoint(dir string) (*checkpoint.Checkpoint, error) {
 	if _, err := os.Stat(filepath.Join(dir, "manifest.json")); err == nil {
 		return checkpoint.Open(dir)
 	}
-	for _, d := range []string{dir, filepath.Join(dir, CheckpointsDir)} {
-		if c, _, err := checkpoint.Latest(d); err == nil {
-			return c, nil
-		}
+	if sub := filepath.Join(dir, CheckpointsDir); isDir(sub) {
+		dir = sub
 	}
-	return checkpoint.Open(dir) // for its error
+	c, skipped, err := checkpoint.Latest(dir)
+	for _, e := range skipped {
+		s.log.Warn("passed over a checkpoint", "reason", e)
+	}
+	return c, err
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // shards configures the hosting of shards.
