@@ -24,6 +24,7 @@ var rooms = []struct {
 	{"star/exact", "", "net os sync context", "pure arithmetic"},
 	{"star/train", "", "net os sync", "what is trained knows nothing of how"},
 	{"star/train/kernel", "", "net os context", "arithmetic"},
+	{"star/train/kernel/asmgen", "", "net", "writes the assembly of the kernels; nothing imports it"},
 	{"star/train/data", "star/train", "net", "data sets are read from files"},
 	{"star/train/net", "star/train star/train/kernel", "net", "models know nothing of workers"},
 	{"star/train/optim", "star/train/kernel", "net os sync context", "pure arithmetic"},
