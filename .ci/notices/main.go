@@ -1,0 +1,324 @@
+// Notices writes NOTICE and docs/third-party-licences.txt: which modules are linked
+// into the three programs, who holds the copyright, and the text of each licence.
+// Most of these licences ask that the text goes along with the program.
+//
+//	go run ./.ci/notices           write both files
+//	go run ./.ci/notices --check   fail if they are not what it would write
+//
+// Linked is what go list says for the platforms that we promise, without cgo. The
+// texts are those in the module cache and, for Go's own library, in GOROOT.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const (
+	noticeFile  = "NOTICE"
+	licenceFile = "docs/third-party-licences.txt"
+)
+
+// elsewhere are licences that do not lie beside or above what they are for: the
+// Go fonts are linked as Go code, their terms lie beside the font files.
+var elsewhere = map[string]string{"golang.org/x/image": "font/gofont/ttfs/README"}
+
+// platforms are those of .ci/run.
+var platforms = []string{"linux/amd64", "linux/arm64", "darwin/arm64"}
+
+func main() {
+	check := flag.Bool("check", false, "write nothing; fail if a file is not up to date")
+	flag.Parse()
+	if err := run(*check); err != nil {
+		fmt.Fprintln(os.Stderr, "notices:", err)
+		os.Exit(1)
+	}
+}
+
+func run(check bool) error {
+	root, err := output(nil, "go", "list", "-m", "-f", "{{.Dir}}")
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir(strings.TrimSpace(string(root))); err != nil {
+		return err
+	}
+	parts, err := linked()
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name string
+		text []byte
+	}{{noticeFile, notice(parts)}, {licenceFile, licences(parts)}} {
+		if !check {
+			if err := os.WriteFile(f.name, f.text, 0o666); err != nil {
+				return err
+			}
+			continue
+		}
+		have, err := os.ReadFile(f.name)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(have, f.text) {
+			return fmt.Errorf("%s is not up to date: the linked modules or their licences have changed; run: go run ./.ci/notices", f.name)
+		}
+	}
+	return nil
+}
+
+// part is one module, or Go itself.
+type part struct {
+	name, version string
+	licences      []text // at least one
+	notices       []text
+}
+
+// text is a file of a module.
+type text struct {
+	place string // from the module's root, with slashes
+	body  string
+}
+
+// linked lists what is linked into the programs, by name.
+func linked() ([]part, error) {
+	dirs := map[string]map[string]bool{} // module -> folders of linked packages
+	versions := map[string][2]string{}   // module -> version, folder
+	for _, p := range platforms {
+		goos, goarch, _ := strings.Cut(p, "/")
+		out, err := output([]string{"CGO_ENABLED=0", "GOOS=" + goos, "GOARCH=" + goarch, "GOFLAGS=-mod=readonly"},
+			"go", "list", "-deps", "-json=Dir,Module", "./cmd/star", "./cmd/star-ps", "./cmd/star-worker")
+		if err != nil {
+			return nil, err
+		}
+		dec := json.NewDecoder(bytes.NewReader(out))
+		for {
+			var pkg struct {
+				Dir    string
+				Module *struct {
+					Path, Version, Dir string
+					Main               bool
+				}
+			}
+			if err := dec.Decode(&pkg); err == io.EOF {
+				break
+			} else if err != nil {
+				return nil, err
+			}
+			m := pkg.Module
+			if m == nil || m.Main {
+				continue
+			}
+			if dirs[m.Path] == nil {
+				dirs[m.Path] = map[string]bool{}
+			}
+			versions[m.Path] = [2]string{m.Version, m.Dir}
+			for d := pkg.Dir; strings.HasPrefix(d, m.Dir); d = filepath.Dir(d) {
+				dirs[m.Path][d] = true
+			}
+		}
+	}
+	goroot, err := output(nil, "go", "env", "GOROOT")
+	if err != nil {
+		return nil, err
+	}
+	dir := strings.TrimSpace(string(goroot))
+	dirs["Go"], versions["Go"] = map[string]bool{dir: true}, [2]string{"", dir}
+
+	var parts []part
+	for name, v := range versions {
+		p := part{name: name, version: v[0]}
+		for d := range dirs[name] {
+			entries, err := os.ReadDir(d)
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range entries {
+				upper := strings.ToUpper(e.Name())
+				licence := strings.HasPrefix(upper, "LICEN") || strings.HasPrefix(upper, "COPYING")
+				note := strings.HasPrefix(upper, "NOTICE")
+				if e.IsDir() || !licence && !note || strings.HasSuffix(upper, ".GO") {
+					continue
+				}
+				body, err := os.ReadFile(filepath.Join(d, e.Name()))
+				if err != nil {
+					return nil, err
+				}
+				rel, err := filepath.Rel(v[1], filepath.Join(d, e.Name()))
+				if err != nil {
+					return nil, err
+				}
+				t := text{filepath.ToSlash(rel), tidy(string(body))}
+				if licence {
+					p.licences = append(p.licences, t)
+				} else {
+					p.notices = append(p.notices, t)
+				}
+			}
+		}
+		if place := elsewhere[name]; place != "" {
+			body, err := os.ReadFile(filepath.Join(v[1], filepath.FromSlash(place)))
+			if err != nil {
+				return nil, err
+			}
+			p.licences = append(p.licences, text{place, tidy(string(body))})
+		}
+		if len(p.licences) == 0 {
+			return nil, fmt.Errorf("module %s has no licence in %s: do not link it", name, v[1])
+		}
+		byPlace := func(a, b text) int { return strings.Compare(a.place, b.place) }
+		slices.SortFunc(p.licences, byPlace)
+		slices.SortFunc(p.notices, byPlace)
+		for _, l := range p.licences {
+			if len(kinds(l.body)) == 0 {
+				return nil, fmt.Errorf("module %s: %s is no licence that this program knows: read it, and teach kinds", name, l.place)
+			}
+		}
+		parts = append(parts, p)
+	}
+	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.name, b.name) })
+	return parts, nil
+}
+
+// tidy makes texts comparable: no carriage returns, no space at line ends or at
+// the end.
+func tidy(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(strings.ReplaceAll(s, "\r\n", "\n")) {
+		b.WriteString(strings.TrimRight(line, " \t\n") + "\n")
+	}
+	return strings.Trim(b.String(), "\n") + "\n"
+}
+
+// kinds are the SPDX names of the licences that a text contains.
+func kinds(body string) []string {
+	words := strings.Join(strings.Fields(body), " ")
+	var out []string
+	if strings.Contains(words, "Apache License") && strings.Contains(words, "Version 2.0") {
+		out = append(out, "Apache-2.0")
+	}
+	if strings.Contains(words, "Redistribution and use in source and binary forms") {
+		if strings.Contains(words, "Neither the name") || strings.Contains(words, "The names of its contributors may not") {
+			out = append(out, "BSD-3-Clause")
+		} else {
+			out = append(out, "BSD-2-Clause")
+		}
+	}
+	if strings.Contains(words, "Permission is hereby granted, free of charge") {
+		out = append(out, "MIT")
+	}
+	return out
+}
+
+var copyright = regexp.MustCompile(`(?i)^[\s/#*"-]*(Copyright\s+(\(c\)\s*|©\s*)?(\d{4}|by\s|the\s).*)$`)
+
+// holders are the copyright lines of a part.
+func holders(p part) []string {
+	var out []string
+	for _, t := range slices.Concat(p.licences, p.notices) {
+		for line := range strings.Lines(t.body) {
+			m := copyright.FindStringSubmatch(strings.TrimRight(line, "\n"))
+			if m == nil || strings.Contains(line, "[yyyy]") || strings.Contains(line, "{yyyy}") {
+				continue
+			}
+			if c := strings.TrimSpace(m[1]); !slices.Contains(out, c) {
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}
+
+func notice(parts []part) []byte {
+	var b bytes.Buffer
+	b.WriteString(`STAR
+Copyright 2026 The STAR authors
+
+Licensed under the Apache License, Version 2.0 (see LICENSE).
+
+The programs star, star-ps and star-worker contain the software below, by others and under licences of its
+own. The texts of these licences are in docs/third-party-licences.txt. Whoever passes the programs on has
+to pass on this file and that one. Both are written by: go run ./.ci/notices
+
+`)
+	for _, p := range parts {
+		var ks []string
+		for _, l := range p.licences {
+			for _, k := range kinds(l.body) {
+				if !slices.Contains(ks, k) {
+					ks = append(ks, k)
+				}
+			}
+		}
+		if p.version == "" {
+			fmt.Fprintf(&b, "%s (its standard library and runtime)\n", p.name)
+		} else {
+			fmt.Fprintf(&b, "%s %s\n", p.name, p.version)
+		}
+		fmt.Fprintf(&b, "    %s\n", strings.Join(ks, ", "))
+		hs := holders(p)
+		const many = 6
+		for i, h := range hs {
+			if i == many {
+				fmt.Fprintf(&b, "    and others, named in the text of its licence\n")
+				break
+			}
+			fmt.Fprintf(&b, "    %s\n", h)
+		}
+		if len(hs) == 0 {
+			b.WriteString("    Copyright: its authors; its licence names none\n")
+		}
+	}
+	for _, p := range parts {
+		for _, n := range p.notices {
+			fmt.Fprintf(&b, "\n%s\nThe file %s of %s says:\n\n%s", strings.Repeat("-", 80), n.place, p.name, n.body)
+		}
+	}
+	return b.Bytes()
+}
+
+func licences(parts []part) []byte {
+	var b bytes.Buffer
+	b.WriteString("The licences of what is linked into star, star-ps and star-worker besides STAR itself (NOTICE lists it).\n" +
+		"Equal texts are given once. Written by: go run ./.ci/notices\n")
+	users := map[string][]string{}
+	var order []string
+	for _, p := range parts {
+		for _, l := range p.licences {
+			if users[l.body] == nil {
+				order = append(order, l.body)
+			}
+			who := strings.TrimSpace(p.name + " " + p.version)
+			if strings.Contains(l.place, "/") {
+				who += ", in " + l.place[:strings.LastIndex(l.place, "/")]
+			}
+			users[l.body] = append(users[l.body], who)
+		}
+	}
+	for _, body := range order {
+		fmt.Fprintf(&b, "\n%[1]s\n%[2]s\n%[1]s\n\n%[3]s", strings.Repeat("=", 80), strings.Join(users[body], "\n"), body)
+	}
+	return b.Bytes()
+}
+
+// output runs a command and returns what it prints.
+func output(env []string, name string, args ...string) ([]byte, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.Output()
+	if x, ok := errors.AsType[*exec.ExitError](err); ok {
+		return nil, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, x.Stderr)
+	}
+	return out, err
+}
