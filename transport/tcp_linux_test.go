@@ -24,9 +24,9 @@ func algorithm(t *testing.T, nc net.Conn) string {
 
 // BBR is left for another algorithm, on both ends, where there is one.
 func TestCongestionControl(t *testing.T) {
-	near, far := tcpPair(t, Config{CongestionControl: "kernel"})
+	near, _ := tcpPair(t, Config{CongestionControl: "kernel"})
 	kernel := algorithm(t, near)
-	near, far = tcpPair(t, Config{})
+	near, far := tcpPair(t, Config{})
 	for _, nc := range []net.Conn{near, far} {
 		got := algorithm(t, nc)
 		if !strings.HasPrefix(kernel, "bbr") {
