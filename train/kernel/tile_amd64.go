@@ -43,10 +43,12 @@ type dots struct {
 	arow, brow     uintptr // between rows
 	images         int
 	aimage, bimage uintptr // between images
-	i              int     // scratch, like acur and bcur: they run past the end and must not be pointers
-	acur, bcur     uintptr
-	c              unsafe.Pointer
-	crs            uintptr // between the rows of C; its columns are neighbours
+	//lint:ignore U1000 scratch of the assembly
+	i int
+	//lint:ignore U1000 scratch of the assembly; they run past the end and must not be pointers
+	acur, bcur uintptr
+	c          unsafe.Pointer
+	crs        uintptr // between the rows of C; its columns are neighbours
 }
 
 // laneTable holds, from element 8−n on, a mask of n lanes for AVX2.
