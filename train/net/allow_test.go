@@ -251,8 +251,8 @@ func TestGraphsAreKept(t *testing.T) {
 		return g
 	}
 	four, five := use(4), use(5)
-	if use(4) != four {
-		t.Error("the graph of 4 was made again")
+	if use(4) != four || use(5) != five || use(4) != four {
+		t.Error("a graph that is kept was made again")
 	}
 	use(6) // drops 5, which was used before 4
 	if use(4) != four {
