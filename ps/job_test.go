@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"star"
 	"star/exact"
@@ -233,16 +234,21 @@ func (j *fakeJob) work(net transport.Network, w, n, steps int, gradient func(ste
 	if err != nil {
 		return err
 	}
+	patience := time.NewTimer(0)
+	defer patience.Stop()
 	for step := range steps {
 		gradient(step, params, grad)
 		if err := l.Push(ctx, int64(step), version, 1, grad); err != nil {
 			return err
 		}
 		var want int64
+		patience.Reset(30 * time.Second)
 		select {
 		case want = <-j.released[w]:
 		case <-j.over:
 			return fmt.Errorf("the server is gone: %v", j.err)
+		case <-patience.C:
+			return fmt.Errorf("step %d: not released for 30 s", step)
 		}
 		if version, err = l.Wait(ctx, want); err != nil {
 			return err

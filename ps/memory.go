@@ -23,6 +23,7 @@ type memory struct {
 	free [][]float32
 	snap map[*float32]*snapshot // of every vector made, by its first element
 	cur  *snapshot              // the parameters, once there are any
+	old  *snapshot              // those before cur, while cur is made of them
 
 	// room has a token when a reader that found nothing may look again.
 	room chan struct{}
@@ -111,10 +112,22 @@ func (m *memory) Writable(params []float32) []float32 {
 		if v == nil {
 			panic("ps: no vector for an update: the readers took the spare one")
 		}
+		// Its senders may be done before the update has read it all: then it must
+		// not become somebody's gradient.
+		m.old = m.cur
+		m.old.refs++
 		m.cur = m.snap[&v[0]]
 	}
 	m.cur.has = false
 	return m.cur.vec
+}
+
+// Written implements [Memory].
+func (m *memory) Written() {
+	if m.old != nil {
+		m.release(m.old)
+		m.old = nil
+	}
 }
 
 // load makes params, which came from gradient, the current parameters.

@@ -35,6 +35,8 @@ func (h *heap) Writable(params []float32) []float32 {
 	return params
 }
 
+func (h *heap) Written() {}
+
 func (h *heap) Free(v []float32) {
 	h.freed++
 	for i := range v {

@@ -15,8 +15,12 @@ import (
 type Memory interface {
 	// Writable returns a vector that the next version of the parameters may be
 	// written to: params itself if nobody is reading it, else a spare one with
-	// any contents.
+	// any contents. Then params, which the next version is made of, stays as it
+	// is until Written.
 	Writable(params []float32) []float32
+
+	// Written says that the next version is complete.
+	Written()
 
 	// Free takes back the vector of a gradient that is used up or dropped.
 	Free(vec []float32)
@@ -286,6 +290,7 @@ func (s *Shard) Next() (Event, bool) {
 		next := s.mem.Writable(s.params)
 		s.fused.Update(next, s.params, s.version, s.gradients, f.Samples)
 		s.params = next
+		s.mem.Written()
 		s.free(nil)
 	case !f.NormFirst:
 		f.dir = s.combine(f)
@@ -303,6 +308,7 @@ func (s *Shard) Next() (Event, bool) {
 			copy(next, s.params)
 		}
 		s.params = next
+		s.mem.Written()
 		s.rule.Step(s.params, f.dir, f.Samples, f.norm)
 		s.mem.Free(f.dir)
 		f.dir = nil
