@@ -256,7 +256,7 @@ func (m *network) check(b train.Batch) error {
 		}
 		for i, t := range b.Tokens {
 			if t < 0 || int(t) >= in.Classes {
-				return fmt.Errorf("net: %s: token %d of the batch is %d; must be below the vocabulary %d", m.spec.Name, i, t, in.Classes)
+				return fmt.Errorf("net: %s: token %d of the batch is %d; must be from 0 to %d, the vocabulary has %d", m.spec.Name, i, t, in.Classes-1, in.Classes)
 			}
 		}
 	} else if b.Tokens != nil || len(b.X) != b.Samples*row {
@@ -267,7 +267,7 @@ func (m *network) check(b train.Batch) error {
 	}
 	for i, y := range b.Y {
 		if y < -1 || int(y) >= in.Classes {
-			return fmt.Errorf("net: %s: label %d of the batch is %d; must be below %d, or -1 for none", m.spec.Name, i, y, in.Classes)
+			return fmt.Errorf("net: %s: label %d of the batch is %d; must be from 0 to %d, or -1 for none", m.spec.Name, i, y, in.Classes-1)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package net
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -155,5 +156,36 @@ func TestAbout(t *testing.T) {
 	d, err := Describe(Spec{Name: "lenet", Input: mnist})
 	if want := "lenet:width=1, 61706 parameters in 10 tensors, features [1 28 28], 10 classes"; d != want || err != nil {
 		t.Errorf("Describe: %q, %v; want %q", d, err, want)
+	}
+}
+
+// What is wrong with a batch is said before any layer sees it.
+func TestBatchErrors(t *testing.T) {
+	tokens := train.Input{Shape: []int{2}, Classes: 5, Tokens: true}
+	for _, c := range []struct {
+		model string
+		in    train.Input
+		b     train.Batch
+		says  string
+	}{
+		{"mlp", flat, train.Batch{X: make([]float32, 12), Y: []int32{5}, Samples: 1}, "label 0 of the batch is 5; must be from 0 to 4"},
+		{"mlp", flat, train.Batch{X: make([]float32, 11), Y: []int32{0}, Samples: 1}, "has 11 features and 0 tokens; wants 12 features"},
+		{"mlp", flat, train.Batch{X: make([]float32, 12), Samples: 1}, "has 0 labels; wants 1"},
+		{"mlp", flat, train.Batch{}, "batch of 0 samples"},
+		{"lstm:hidden=3,embed=3", tokens, train.Batch{Tokens: []int32{0, -1}, Y: []int32{0, 0}, Samples: 1}, "token 1 of the batch is -1; must be from 0 to 4"},
+		{"lstm:hidden=3,embed=3", tokens, train.Batch{Tokens: []int32{5, 1}, Y: []int32{0, 0}, Samples: 1}, "token 0 of the batch is 5"},
+	} {
+		spec, err := Parse(c.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec.Input = c.in
+		m, err := Build(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Grad(context.Background(), make([]float32, len(m.Params())), c.b); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v; want an error with %q", c.model, err, c.says)
+		}
 	}
 }
