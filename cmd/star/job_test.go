@@ -119,9 +119,9 @@ func TestModes(t *testing.T) {
 		maxStale bool // staleness is possible
 	}{{"ssgd", false}, {"asgd", true}, {"x=2", true}, {"groups=0,1/2", true}, {"backup=1", false}} {
 		t.Run(c.mode, func(t *testing.T) {
-			r, _ := job(t, "--model", "mlp", "--workers", "3", "--batch", "8", "--epochs", "3", "--mode", c.mode, "--slow", "2:2x")
-			if r.Samples+r.Wasted != 1200 {
-				t.Errorf("%d samples used and %d dropped, want 1200 in all", r.Samples, r.Wasted)
+			r, _ := job(t, "--model", "mlp", "--workers", "3", "--batch", "8", "--epochs", "9", "--lr", "0.05", "--mode", c.mode, "--slow", "2:2x")
+			if r.Samples+r.Wasted != 3600 {
+				t.Errorf("%d samples used and %d dropped, want 3600 in all", r.Samples, r.Wasted)
 			}
 			if !c.maxStale && r.Staleness.Max > 0 {
 				t.Errorf("staleness %d in %s", r.Staleness.Max, c.mode)
