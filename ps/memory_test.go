@@ -123,3 +123,21 @@ func TestMemoryModel(t *testing.T) {
 		}
 	})
 }
+
+// A worker that pushes without end waits before it takes the vector that an
+// update needs.
+func TestReadersLeaveOneForTheOwner(t *testing.T) {
+	m := newMemory(4, 1)
+	params := m.gradient(nil)
+	m.load(params)
+	m.retain()
+	m.gradient(nil)
+	done := make(chan struct{})
+	close(done)
+	if m.gradient(done) != nil {
+		t.Error("a reader got the last vector")
+	}
+	if v := m.Writable(params); &v[0] == &params[0] {
+		t.Error("a vector that is being sent may be written to")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star"
 	"star/transport"
 )
 
@@ -562,5 +563,39 @@ func TestDialRetries(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Close()
+	})
+}
+
+// A worker whose firing sent it nothing (it was told to wait) asks for the
+// parameters when it goes on.
+func TestPullAfterQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{net: pipe, addr: "ps", params: 4, shards: 2, workers: 1, quorum: 1, noReader: true})
+		params := make([]float32, 4)
+		l, err := j.dial(pipe, 0, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Init(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Pull(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Push(t.Context(), 0, 0, 1, []float32{1, 1, 1, 1}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		j.tell(transport.Fire{
+			Seq: 1, Version: 1, Gradients: []transport.Gradient{{Worker: 0, Step: 0, Weight: 1}}, Quiet: []star.Worker{0},
+		})
+		if v, err := l.Pull(t.Context(), 1); err != nil || v != 1 || params[3] != -0.1 {
+			t.Errorf("version %d, parameter %v, %v; want version 1, -0.1", v, params[3], err)
+		}
+		l.Close()
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
 	})
 }
