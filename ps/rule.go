@@ -97,6 +97,8 @@ type Descent struct {
 	part  int      // elements of a goroutine
 	parts []func() // of all goroutines but the caller's
 	wg    sync.WaitGroup
+
+	scratch [][]float32 // a stretch for each goroutine
 }
 
 const (
@@ -116,11 +118,15 @@ type pass struct {
 	lr           float64
 }
 
-// over runs p over elements [from, to).
-func (p *pass) over(from, to int) {
+// over runs p over elements [from, to). A sum that nobody wants to keep is made
+// in scratch, so that it is never written to memory.
+func (p *pass) over(from, to int, scratch []float32) {
 	for at := from; at < to; at += stretch {
 		end := min(at+stretch, to)
 		sum := p.gs[0].Vec[at:end]
+		if p.next != nil && (len(p.gs) > 1 || p.gs[0].Weight != 1) {
+			sum = scratch[:copy(scratch, sum)]
+		}
 		scale(p.gs[0].Weight, sum)
 		for _, g := range p.gs[1:] {
 			kernel.Axpy(g.Weight, g.Vec[at:end], sum)
@@ -147,15 +153,18 @@ func (d *Descent) run() {
 		d.parts = append(d.parts, func() {
 			defer d.wg.Done()
 			n := len(d.pass.gs[0].Vec)
-			d.pass.over(min((i+1)*d.part, n), min((i+2)*d.part, n))
+			d.pass.over(min((i+1)*d.part, n), min((i+2)*d.part, n), d.scratch[i+1])
 		})
+	}
+	for len(d.scratch) < threads {
+		d.scratch = append(d.scratch, make([]float32, stretch))
 	}
 	d.part = (n/threads + stretch) / stretch * stretch // whole stretches, a little more than a share
 	d.wg.Add(threads - 1)
 	for _, f := range d.parts[:threads-1] {
 		go f()
 	}
-	d.pass.over(0, min(d.part, n))
+	d.pass.over(0, min(d.part, n), d.scratch[0])
 	d.wg.Wait()
 	d.pass = pass{}
 }
