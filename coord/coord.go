@@ -55,8 +55,17 @@ type Config struct {
 
 	JoinTimeout time.Duration // zero means 2 min
 	SendTimeout time.Duration // zero means 10 s: how long a small message may take to leave
-	DeadAfter   time.Duration // zero means 60 s: a worker that said nothing for so long is gone
+	DeadAfter   time.Duration // zero means 60 s: a member that said nothing for so long is gone
 	StallAfter  time.Duration // zero means 15 s: when to say whom everybody waits for
+
+	// StoreTimeout is how long the shards may take to hold a gradient after its
+	// worker said that it had pushed it. Then the worker is gone. Zero means 60 s and a
+	// second for each MiB of the parameters: twice what a worker itself waits.
+	StoreTimeout time.Duration
+
+	// MaxParams bounds the model of the first worker, whose word the size of every
+	// shard follows. Zero means what the protocol allows.
+	MaxParams int64
 
 	// Save writes the manifest of a checkpoint whose parts are on disk, and
 	// returns its path. Nil: no checkpoints. Name makes the ID of a checkpoint.
@@ -131,6 +140,7 @@ func (e *Error) ExitCode() int { return e.Exit }
 
 // Exit codes of the coordinator (docs/operations.md).
 const (
+	exitFailure  = 1
 	exitUsage    = 2
 	exitLost     = 69
 	exitDiverged = 70
@@ -170,8 +180,11 @@ type Coordinator struct {
 	buffers  []float32 // last average
 	final    bool      // the final evaluation has begun
 	ended    bool
+	lastSave error // of the checkpoint at the end
 	progress time.Time
 	warned   time.Time
+	ticked   time.Time
+	pinged   time.Time // the servers were, last
 	stats    statistics
 	result   Result
 }
@@ -183,10 +196,11 @@ type peer struct {
 	rank     int
 	hello    transport.Hello
 	heard    time.Time
-	sentTo   time.Time
+	pushed   time.Time // it said so of its last gradient
 	last     star.Record
 	welcomed bool
 	gone     bool
+	parted   bool // was told why: its reader will close the connection
 	evals    bool // is to evaluate at its next release
 	recent   window
 }
@@ -346,6 +360,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.leave, err = transport.ParseLeave(f.Header)
 	case transport.KindPing:
 		_, err = transport.ParsePing(f.Header)
+	case transport.KindPong:
+		_, err = transport.ParsePong(f.Header)
 	default:
 		err = fmt.Errorf("unexpected frame %v", f.Kind)
 	}
@@ -360,8 +376,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	if f.Size > maxReport {
 		return e, fmt.Errorf("frame %v has a payload of %d bytes, at most %d", f.Kind, f.Size, maxReport)
 	}
-	e.payload = make([]byte, f.Size)
-	return e, conn.ReadPayload(e.payload)
+	e.payload, err = transport.ReadAll(conn, f)
+	return e, err
 }
 
 // Run drives the job to its end. It returns the result, also of a job that failed.
@@ -379,13 +395,16 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	if e := c.cfg.RunLog.close(); e != nil && err == nil {
 		err = fmt.Errorf("coord: write the run log: %w", e)
 	}
+	if err == nil && c.lastSave != nil {
+		err = &Error{exitFailure, fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", c.lastSave)}
+	}
 	return c.result, err
 }
 
 func (c *Coordinator) loop(ctx context.Context) error {
 	join := time.NewTimer(c.cfg.JoinTimeout)
 	defer join.Stop()
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(min(time.Second, c.cfg.DeadAfter/beats))
 	defer tick.Stop()
 	for !c.ended {
 		select {
@@ -428,6 +447,8 @@ func (c *Coordinator) handle(e event) error {
 	case transport.KindPing:
 		c.send(p, func() error { return transport.Send(p.conn, transport.Pong{Now: time.Now().UnixNano()}, nil) })
 		return nil
+	case transport.KindPong:
+		return nil // it was heard
 	case transport.KindLeave:
 		return c.left(p, e.leave)
 	}
@@ -478,9 +499,9 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	case transport.KindArrive:
 		return c.arrived(p, e.arrive.Record)
 	case transport.KindBuffers:
-		c.gather(p, e)
+		return c.gather(p, e)
 	case transport.KindEvalResult:
-		c.evaluated(p, e.eval)
+		return c.evaluated(p, e.eval)
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
 	}
@@ -494,14 +515,14 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if int(r.Worker) != p.rank {
 		return c.drop(p, fmt.Errorf("a record of worker %d", r.Worker))
 	}
-	c.cfg.RunLog.record(c.elapsed(), r)
-	c.stats.observe(r)
-	p.last = r
-	p.recent.add(r.Iteration().Seconds())
 	orders, err := c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
 	if err != nil {
 		return c.drop(p, err)
 	}
+	c.cfg.RunLog.record(c.elapsed(), r)
+	c.stats.observe(r)
+	p.last, p.pushed = r, time.Now()
+	p.recent.add(r.Iteration().Seconds())
 	return c.carry(orders)
 }
 
@@ -510,7 +531,7 @@ func (c *Coordinator) carry(orders []order) error {
 	for i := range orders {
 		o := &orders[i]
 		if o.fire.Seq > 0 {
-			c.fire(&o.fire)
+			c.fire(o)
 		}
 		for _, r := range o.releases {
 			c.release(r)
@@ -523,7 +544,8 @@ func (c *Coordinator) carry(orders []order) error {
 	return c.tryFinish()
 }
 
-func (c *Coordinator) fire(f *transport.Fire) {
+func (c *Coordinator) fire(o *order) {
+	f := &o.fire
 	for _, s := range c.servers {
 		if s.hello.Shards > 0 {
 			c.send(s, func() error { return transport.Send(s.conn, *f, nil) })
@@ -532,10 +554,10 @@ func (c *Coordinator) fire(f *transport.Fire) {
 	if f.NormFirst {
 		c.norms[f.Seq] = &normSum{left: len(c.shards)}
 	}
-	line := logFire{Type: "fire", T: c.elapsed().Seconds(), Seq: f.Seq, Version: f.Version, Samples: c.ledger.used}
+	line := logFire{Type: "fire", T: c.elapsed().Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
+		Workers: make([]int, 0, len(f.Gradients)), Stale: append([]int64{}, o.stale...)}
 	for _, g := range f.Gradients {
 		line.Workers = append(line.Workers, int(g.Worker))
-		line.Stale = append(line.Stale, f.Version-1-c.workerBasis(g.Worker))
 	}
 	for _, g := range f.Dropped {
 		line.Dropped = append(line.Dropped, int(g.Worker))
@@ -546,22 +568,12 @@ func (c *Coordinator) fire(f *transport.Fire) {
 	c.cfg.RunLog.write(line)
 }
 
-// workerBasis is the version that the gradient just fired was computed on. The
-// ledger has moved on; the record has not.
-func (c *Coordinator) workerBasis(w star.Worker) int64 {
-	if p := c.workers[w]; p != nil {
-		return p.last.Basis
-	}
-	return 0
-}
-
 func (c *Coordinator) release(r transport.Release) {
 	p := c.workers[r.Worker]
 	if p == nil || p.gone {
 		return
 	}
 	c.mark(p, &r)
-	p.sentTo = time.Now()
 	c.send(p, func() error { return transport.Send(p.conn, r, nil) })
 }
 
@@ -605,10 +617,25 @@ func (c *Coordinator) send(p *peer, write func() error) {
 // drop ends the connection of a member that broke the protocol. The job goes on.
 func (c *Coordinator) drop(p *peer, why error) error {
 	c.log.Warn("closing a connection that broke the protocol", "peer", p.conn.Peer(), "reason", why)
-	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Reject{Exit: exitDisagree, Reason: why.Error()}, nil)
-	})
+	c.part(p, exitDisagree, why.Error())
 	return c.lost(p, why)
+}
+
+// part tells a peer why it must go. Its reader goes on for a moment, because a
+// socket that is closed with bytes unread takes back what was sent last; the
+// peer's own close, or the deadline, ends it.
+func (c *Coordinator) part(p *peer, exit int, reason string) {
+	c.send(p, func() error { return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil) })
+	p.parted = true
+	p.conn.SetReadDeadline(time.Now().Add(time.Second))
+}
+
+// hangUp closes the connection of a peer that nobody has taken leave of.
+func (p *peer) hangUp() {
+	p.gone = true
+	if !p.parted {
+		p.conn.Close()
+	}
 }
 
 // left is a member that said good-bye.
@@ -627,8 +654,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		return nil
 	}
 	if p.role == transport.RoleServer {
-		p.gone = true
-		p.conn.Close()
+		p.hangUp()
 		if p.rank >= 0 && p.rank < len(c.servers) && c.servers[p.rank] == p {
 			if c.ledger == nil && !c.assigned {
 				c.servers[p.rank] = nil // it may come back
@@ -642,15 +668,14 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if c.ledger == nil {
 		return nil
 	}
-	if c.ledger.live() == 0 {
+	if c.ledger.live() == 0 && !c.final {
 		return &Error{exitLost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 	}
 	return c.tryFinish()
 }
 
 func (c *Coordinator) removeWorker(p *peer, why string) {
-	p.gone = true
-	p.conn.Close()
+	p.hangUp()
 	if p.rank < 0 || p.rank >= len(c.workers) || c.workers[p.rank] != p {
 		return
 	}
@@ -675,7 +700,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	c.workers[p.rank] = nil
 	for i := range orders {
 		if orders[i].fire.Seq > 0 {
-			c.fire(&orders[i].fire)
+			c.fire(&orders[i])
 		}
 		for _, r := range orders[i].releases {
 			c.release(r)
@@ -688,11 +713,21 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.cfg.RunLog.flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
 	}
-	for _, p := range c.workers {
-		if p != nil && !p.gone && p.welcomed && now.Sub(p.heard) > c.cfg.DeadAfter {
-			if err := c.lost(p, fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)); err != nil {
-				return err
+	members := slices.Concat(c.workers, c.servers)
+	if late := now.Sub(c.ticked); !c.ticked.IsZero() && late > c.cfg.DeadAfter/2+time.Second {
+		// It is we who stood still. What the others said meanwhile is still to be read.
+		c.log.Warn("this process stood still", "for", late.Round(time.Millisecond))
+		for _, p := range members {
+			if p != nil {
+				p.heard, p.pushed = p.heard.Add(late), p.pushed.Add(late)
 			}
+		}
+	}
+	c.ticked = now
+	c.pingServers(now)
+	for _, p := range members {
+		if err := c.judge(p, now); err != nil {
+			return err
 		}
 	}
 	if idle := now.Sub(c.progress); idle > c.cfg.StallAfter && now.Sub(c.warned) > c.cfg.StallAfter {
@@ -700,6 +735,61 @@ func (c *Coordinator) tick(now time.Time) error {
 		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
 	}
 	return nil
+}
+
+// pingServers has servers say that they are there, and tells them that we are: there
+// is nothing else to say while nobody pushes.
+func (c *Coordinator) pingServers(now time.Time) {
+	if !c.assigned || now.Sub(c.pinged) < c.cfg.DeadAfter/beats {
+		return
+	}
+	c.pinged = now
+	for _, p := range c.servers {
+		if p.hello.Shards > 0 {
+			c.send(p, func() error { return transport.Send(p.conn, transport.Ping{Sent: now.UnixNano()}, nil) })
+		}
+	}
+}
+
+// judge takes leave of a member that has been silent for too long, or whose
+// gradient does not come although it says that it was pushed.
+func (c *Coordinator) judge(p *peer, now time.Time) error {
+	if p == nil || p.gone || !p.welcomed {
+		return nil
+	}
+	if p.role == transport.RoleServer && (c.ledger == nil || p.hello.Shards == 0) {
+		return nil // reads its checkpoint, or has no part in the job
+	}
+	var why error
+	if now.Sub(p.heard) > c.cfg.DeadAfter {
+		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
+	} else if p.role == transport.RoleWorker && c.ledger != nil {
+		a := &c.ledger.accounts[p.rank]
+		if a.arrived && !a.waiting && now.Sub(p.pushed) > c.storeTimeout() {
+			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
+				now.Sub(p.pushed).Round(time.Second), a.step, a.lacking())
+		}
+	}
+	if why == nil {
+		return nil
+	}
+	c.part(p, exitRestart, fmt.Sprintf("the job goes on without this %s: %v", p.what(), why))
+	return c.lost(p, why)
+}
+
+func (c *Coordinator) storeTimeout() time.Duration {
+	if c.cfg.StoreTimeout > 0 {
+		return c.cfg.StoreTimeout
+	}
+	return time.Minute + time.Duration(c.hello.Params>>18)*time.Second
+}
+
+// what is the peer's role in words.
+func (p *peer) what() string {
+	if p.role == transport.RoleServer {
+		return "server"
+	}
+	return p.role
 }
 
 // missing names whom everybody waits for.
@@ -745,13 +835,7 @@ func (c *Coordinator) missing() string {
 				parts = append(parts, fmt.Sprintf("worker %d step %d", w, a.step))
 				continue
 			}
-			var at []int
-			for s, ok := range a.stored {
-				if !ok {
-					at = append(at, s)
-				}
-			}
-			parts = append(parts, fmt.Sprintf("the gradient of worker %d step %d at shards %v", w, a.step, at))
+			parts = append(parts, fmt.Sprintf("the gradient of worker %d step %d at shards %v", w, a.step, a.lacking()))
 		}
 	}
 	if len(parts) == 0 {

@@ -32,9 +32,8 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 
 func (c *Coordinator) refuse(p *peer, exit int, reason string) {
 	c.log.Warn("refused", "role", p.role, "rank", p.rank, "peer", p.conn.Peer(), "reason", reason)
-	c.send(p, func() error { return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil) })
+	c.part(p, exit, reason)
 	p.gone = true
-	p.conn.Close()
 }
 
 func (c *Coordinator) enrolServer(p *peer) {
@@ -47,8 +46,15 @@ func (c *Coordinator) enrolServer(p *peer) {
 	case c.assigned:
 		c.refuse(p, exitRestart, "the job has begun; a server cannot be replaced in it")
 		return
-	case h.Shards < 0 || h.Shards > 1024:
-		c.refuse(p, exitUsage, fmt.Sprintf("server %d hosts %d shards, expected 0 to 1024", rank, h.Shards))
+	}
+	total := h.Shards
+	for _, s := range c.servers {
+		if s != nil {
+			total += s.hello.Shards
+		}
+	}
+	if h.Shards < 0 || total > maxShards {
+		c.refuse(p, exitUsage, fmt.Sprintf("server %d hosts %d shards, which makes %d in the job, at most %d (--shards)", rank, h.Shards, total, maxShards))
 		return
 	}
 	p.rank = rank
@@ -60,6 +66,9 @@ func (c *Coordinator) enrolServer(p *peer) {
 	})
 	c.tryAssign()
 }
+
+// maxShards of a job: so many fit into a Welcome (docs/protocol.md).
+const maxShards = 1024
 
 // freeRank is the rank of a new member: the one it asks for, or the lowest free one.
 func freeRank(want int, members []*peer, what string) (int, error) {
@@ -108,8 +117,16 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 			c.cfg.ResumeHash, h.Model, h.ModelHash))
 		return
 	}
-	if h.Params < 1 || e.Samples < 1 {
+	switch {
+	case h.Params < 1 || e.Samples < 1:
 		c.refuse(p, exitUsage, fmt.Sprintf("a worker with %d parameters and %d samples cannot train", h.Params, e.Samples))
+		return
+	case c.cfg.MaxParams > 0 && h.Params > c.cfg.MaxParams:
+		c.refuse(p, exitUsage, fmt.Sprintf("a model of %d parameters is too large for the servers of this job, which have memory for %d: more star-ps (--servers), or a smaller model",
+			h.Params, c.cfg.MaxParams))
+		return
+	case h.Buffers < 0 || h.Buffers > maxReport/4:
+		c.refuse(p, exitUsage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, maxReport/4))
 		return
 	}
 	rank, err := freeRank(p.rank, c.workers, "worker")
@@ -244,8 +261,8 @@ func (c *Coordinator) tryStart() {
 // end is the first of the ends that the configuration names, in samples.
 func (c *Coordinator) end(round int64) int64 {
 	end := int64(math.MaxInt64)
-	for _, e := range []float64{float64(c.cfg.Samples), c.cfg.Epochs * float64(c.enrolled.Samples), float64(c.cfg.Steps * round)} {
-		if e > 0 {
+	for _, e := range []float64{float64(c.cfg.Samples), c.cfg.Epochs * float64(c.enrolled.Samples), float64(c.cfg.Steps) * float64(round)} {
+		if e > 0 && e < math.MaxInt64 {
 			end = min(end, int64(math.Ceil(e)))
 		}
 	}

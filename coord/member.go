@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"star"
@@ -36,6 +38,12 @@ type Member struct {
 	joined  time.Time
 
 	mu sync.Mutex // writes to Conn
+
+	// silence counts the beats since the coordinator was last heard of. It counts
+	// beats and not seconds, because a process that was stopped has not listened.
+	silence   atomic.Int32
+	listening atomic.Bool
+	deaf      atomic.Bool // the heartbeat gave the coordinator up
 
 	stop     chan struct{}
 	stopOnce sync.Once
@@ -114,18 +122,29 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	}
 }
 
+// beats is how many heartbeats there are in DeadAfter.
+const beats = 6
+
 // Beat starts the heartbeat: a Ping now and then, answered by a Pong, so that
-// each side notices when the other has become unreachable. Workers call it.
+// each side notices when the other has become unreachable. Whoever calls Next or Average
+// calls it before.
 func (m *Member) Beat() {
 	m.beating.Go(func() {
-		t := time.NewTicker(m.cfg.DeadAfter / 6)
+		t := time.NewTicker(m.cfg.DeadAfter / beats)
 		defer t.Stop()
 		for {
 			select {
 			case <-m.stop:
 				return
 			case <-t.C:
+				if m.listening.Load() && m.silence.Add(1) > beats {
+					m.deaf.Store(true)
+					m.Conn.SetReadDeadline(time.Unix(1, 0))
+					return
+				}
 				if Say(m, transport.Ping{Sent: time.Now().UnixNano()}, nil) != nil {
+					// Next may still find out why.
+					m.Conn.SetReadDeadline(time.Now().Add(m.cfg.DeadAfter))
 					return
 				}
 			}
@@ -188,6 +207,35 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 	return a, m.Conn.Discard()
 }
 
+// Hosted is the connection for whoever hosts the shards of the Assignment: its errors
+// are *LostError, and a coordinator that says nothing for DeadAfter, not even a Ping, is
+// lost.
+func (m *Member) Hosted() transport.Conn { return hosted{m.Conn, m} }
+
+type hosted struct {
+	transport.Conn
+	m *Member
+}
+
+func (h hosted) Recv() (transport.Frame, error) {
+	h.Conn.SetReadDeadline(time.Now().Add(h.m.cfg.DeadAfter))
+	f, err := h.Conn.Recv()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("not heard of for %v (--dead-after)", h.m.cfg.DeadAfter)
+	}
+	if err != nil {
+		return f, &LostError{h.m.cfg.Addr, err}
+	}
+	return f, nil
+}
+
+func (h hosted) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
+	if err := h.Conn.WriteFrame(k, header, payload, sum); err != nil {
+		return &LostError{h.m.cfg.Addr, err}
+	}
+	return nil
+}
+
 // Average sends the model's buffers of an evaluation and replaces them by the
 // average over all workers.
 func (m *Member) Average(eval int64, buffers []float32) error {
@@ -208,12 +256,18 @@ func (m *Member) Average(eval int64, buffers []float32) error {
 // recv reads the next frame that is not part of the heartbeat. A Reject becomes
 // an error.
 func (m *Member) recv() (transport.Frame, error) {
+	m.silence.Store(0)
+	m.listening.Store(true)
+	defer m.listening.Store(false)
 	for {
-		m.Conn.SetReadDeadline(time.Now().Add(m.cfg.DeadAfter))
 		f, err := m.Conn.Recv()
 		if err != nil {
+			if m.deaf.Load() {
+				err = fmt.Errorf("not heard of for %v (--dead-after)", m.cfg.DeadAfter)
+			}
 			return f, &LostError{m.cfg.Addr, err}
 		}
+		m.silence.Store(0)
 		switch f.Kind {
 		case transport.KindPong:
 			if err := m.Conn.Discard(); err != nil {

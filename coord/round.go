@@ -2,6 +2,7 @@ package coord
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 	"unsafe"
@@ -23,6 +24,7 @@ type round struct {
 	expect   map[star.Worker]bool // still to send their result
 	buffered map[star.Worker]bool // have sent their buffers and wait for the average
 	unsent   int                  // members that have not sent buffers yet
+	averaged bool                 // the average was sent
 	sum      []float64
 	n        int
 	parts    map[star.Worker][2]int64
@@ -59,13 +61,13 @@ func (c *Coordinator) milestones() {
 	if eval {
 		c.nextEval = nextMultiple(used, c.evalStep)
 	}
+	if eval || (save && c.hello.Buffers > 0) {
+		c.startRound(eval, false)
+	}
 	if save {
 		c.saveNow = false
 		c.nextSave = time.Now().Add(c.cfg.SaveEvery)
 		c.startSave()
-	}
-	if eval || (save && c.hello.Buffers > 0) {
-		c.startRound(eval, false)
 	}
 }
 
@@ -107,15 +109,14 @@ func (c *Coordinator) mark(p *peer, r *transport.Release) {
 }
 
 // gather adds a worker's buffers; the last one sends the average to everybody.
-func (c *Coordinator) gather(p *peer, e event) {
+func (c *Coordinator) gather(p *peer, e event) error {
 	r := c.round
 	w := star.Worker(p.rank)
 	if r == nil || e.buffers.Eval != r.id || !r.expect[w] || r.buffered[w] {
-		return
+		return nil
 	}
-	if int64(len(e.payload)) != c.hello.Buffers*4 {
-		c.drop(p, fmt.Errorf("buffers of %d bytes, expected %d", len(e.payload), c.hello.Buffers*4))
-		return
+	if len(e.payload) == 0 || int64(len(e.payload)) != c.hello.Buffers*4 {
+		return c.drop(p, fmt.Errorf("buffers of %d bytes, expected %d", len(e.payload), c.hello.Buffers*4))
 	}
 	for i, v := range unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(e.payload))), c.hello.Buffers) {
 		r.sum[i] += float64(v)
@@ -124,6 +125,7 @@ func (c *Coordinator) gather(p *peer, e event) {
 	r.unsent--
 	r.buffered[w] = true
 	c.average()
+	return nil
 }
 
 func (c *Coordinator) average() {
@@ -135,7 +137,7 @@ func (c *Coordinator) average() {
 	for i, s := range r.sum {
 		c.buffers[i] = float32(s / float64(r.n))
 	}
-	r.n = 0
+	r.n, r.averaged = 0, true
 	payload := transport.Floats(c.buffers)
 	for w := range c.workers {
 		if p := c.workers[w]; p != nil && r.buffered[star.Worker(w)] {
@@ -147,11 +149,17 @@ func (c *Coordinator) average() {
 	c.trySaved()
 }
 
-func (c *Coordinator) evaluated(p *peer, e transport.EvalResult) {
+func (c *Coordinator) evaluated(p *peer, e transport.EvalResult) error {
 	r := c.round
 	w := star.Worker(p.rank)
 	if r == nil || e.Eval != r.id || !r.expect[w] {
-		return
+		return nil
+	}
+	switch {
+	case e.Correct < 0 || e.Correct > e.Count:
+		return c.drop(p, fmt.Errorf("%d predictions of %d are right", e.Correct, e.Count))
+	case c.hello.Buffers > 0 && !r.buffered[w]:
+		return c.drop(p, fmt.Errorf("the result of evaluation %d before the buffers, for which others wait", r.id))
 	}
 	delete(r.expect, w)
 	if r.from < 0 || e.Version < r.from {
@@ -163,6 +171,7 @@ func (c *Coordinator) evaluated(p *peer, e transport.EvalResult) {
 	r.count += e.Count
 	c.progress = time.Now()
 	c.tryRound()
+	return c.tryFinish()
 }
 
 // forgetInRound lets a round end without a worker that is gone.
@@ -210,7 +219,11 @@ func (c *Coordinator) tryRound() {
 			Samples: c.ledger.used, Loss: Number(loss), Accuracy: acc, Count: r.count, Final: r.final})
 		c.log.Info("evaluated", "version", r.to, "loss", round4(loss), "accuracy", round4(acc), "predictions", r.count)
 	}
+	if r.final && r.count == 0 {
+		c.log.Warn("nobody was left to evaluate the result")
+	}
 	if !r.final {
+		c.trySaved() // there will be no buffers but those that it has
 		c.milestones()
 		return
 	}
@@ -292,11 +305,16 @@ func (c *Coordinator) saved(e event) {
 // trySaved completes a checkpoint when all parts, and the buffers, are there.
 func (c *Coordinator) trySaved() {
 	s := c.save
-	if s == nil || s.left > 0 || (c.hello.Buffers > 0 && c.round != nil && c.round.n > 0) ||
-		(c.hello.Buffers > 0 && c.buffers == nil) {
+	if s == nil || s.left > 0 {
 		return
 	}
+	if c.hello.Buffers > 0 && c.round != nil && !c.round.averaged {
+		return // they are on their way
+	}
 	c.save = nil
+	if c.hello.Buffers > 0 && c.buffers == nil && s.err == nil {
+		s.err = errors.New("no worker was left to send its buffers")
+	}
 	path := ""
 	if s.err == nil {
 		path, s.err = c.cfg.Save(Checkpoint{
@@ -315,7 +333,7 @@ func (c *Coordinator) trySaved() {
 	}
 	c.cfg.RunLog.write(line)
 	if s.final {
-		c.ended = true
+		c.ended, c.lastSave = true, s.err
 		return
 	}
 	c.milestones()

@@ -91,8 +91,10 @@ func appendAttr(b *strings.Builder, prefix string, a slog.Attr) {
 	if v.Kind() == slog.KindFloat64 {
 		text = strconv.FormatFloat(v.Float64(), 'g', 5, 64)
 	}
-	if text == "" || strings.ContainsAny(text, " \"=\n") {
-		text = strconv.Quote(text)
+	if text == "" || strings.ContainsFunc(text, func(r rune) bool {
+		return r == ' ' || r == '"' || r == '=' || !strconv.IsPrint(r)
+	}) {
+		text = strconv.Quote(text) // also what would move the cursor: peers choose some of these words
 	}
 	fmt.Fprintf(b, " %s%s=%s", prefix, a.Key, text)
 }

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shirou/gopsutil/v4/mem"
+
 	"star/checkpoint"
 	"star/cmd/internal/settings"
 	"star/coord"
@@ -81,9 +83,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, ready func(
 			case h.Service == transport.ServiceCoord && coordinator != nil:
 				coordinator.Accept(c, h, payload)
 			case h.Service == transport.ServiceShard:
-				if err := shards.Accept(accept, c, h); err != nil && accept.Err() == nil && ctx.Err() == nil {
-					s.log.Warn("a connection to a shard ended", "peer", c.Peer(), "reason", err)
-				}
+				shards.Accept(accept, c, h) // logs why it ended
 			default:
 				transport.Send(c, transport.Reject{Exit: ExitUsage,
 					Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator is star-ps 0 (--coordinator)", addr, job.Rank, h.Service)}, nil)
@@ -347,7 +347,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		Plan: s.plan, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0,
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
-		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter,
+		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
 		Save: s.saveManifest, Name: checkpoint.Name, Generation: s.lives(),
 		Settings: config, Notes: notes, Program: Program,
 		Result: coord.Result{Arch: "ps", Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
@@ -365,6 +365,17 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		cfg.ResumeHash = m.ModelHash
 	}
 	return coord.New(cfg)
+}
+
+// room is how many parameters the servers have memory for, if they are like this
+// one: a shard needs four times its slice at least, for the parameters, the next ones, a
+// gradient and the optimiser. 0: not known.
+func room(servers int) int64 {
+	v, err := mem.VirtualMemory()
+	if err != nil {
+		return 0
+	}
+	return int64(v.Total/(4*4)) * int64(servers)
 }
 
 // host joins the coordinator and hosts what it assigns.
@@ -385,14 +396,15 @@ func (s *server) host(ctx context.Context, tcp *transport.TCP, shards *ps.Server
 		return err
 	}
 	defer member.Close()
-	assign, err := member.Assignment(ctx, job.JoinTimeout)
+	// The coordinator's own time-out comes first: it knows who is missing.
+	assign, err := member.Assignment(ctx, job.JoinTimeout+5*time.Second)
 	if err != nil {
 		return err
 	}
 	if len(assign.Shards) > 0 {
 		s.log.Info("hosting", "shards", len(assign.Shards), "of", assign.Of, "parameters", assign.Params)
 	}
-	return shards.Run(ctx, member.Conn, assign)
+	return shards.Run(ctx, member.Hosted(), assign)
 }
 
 // advertise is the address under which workers reach this process. Without

@@ -182,12 +182,15 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 		return cause
 	}
 	var nan *NaNError
+	var lost *coord.LostError
 	var coded interface{ ExitCode() int }
 	switch {
 	case err == nil:
 	case errors.As(err, &nan):
 		member.Leave(ExitDiverged, err.Error())
 		return err
+	case errors.As(err, &lost): // it may have said why it hung up
+		return w.why(err)
 	case errors.As(err, &coded):
 		return err
 	default:
@@ -246,8 +249,8 @@ func shardAddrs(shards []transport.ShardInfo, coordinator string) []transport.Sh
 	return out
 }
 
-// why asks the coordinator what happened to the job when a shard is lost. It knows
-// better than we do whether the job goes on.
+// why asks the coordinator what happened when a shard, or the way to the coordinator, is
+// lost. It knows better than we do whether the job goes on, and with whom.
 func (w *worker) why(err error) error {
 	said := make(chan error, 1)
 	go func() {
@@ -263,6 +266,10 @@ func (w *worker) why(err error) error {
 		var rejected *transport.RejectError
 		if errors.As(e, &rejected) {
 			return fmt.Errorf("%w (%w)", e, err)
+		}
+		var lost *coord.LostError
+		if errors.As(err, &lost) {
+			return err
 		}
 	case <-time.After(2 * time.Second):
 		w.member.Leave(ExitLost, err.Error())
