@@ -1,0 +1,312 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/daemon"
+	"star/modes"
+	"star/train/net"
+)
+
+// fenced returns the lines of the fenced blocks of a page. A page without any is a
+// mistake of the test.
+func fenced(t *testing.T, page string) (lines []string) {
+	t.Helper()
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := false
+	for line := range strings.Lines(string(b)) {
+		switch line = strings.TrimRight(line, "\n"); {
+		case strings.HasPrefix(line, "```"):
+			inside = !inside
+		case inside:
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 {
+		t.Fatalf("%s has no fenced blocks", page)
+	}
+	return lines
+}
+
+// command finds a command of ours in a line of a shell: star, star-ps,
+// star-worker, or go run ./cmd/star. Comments and what follows & or | go.
+func command(line string) (program string, args []string) {
+	line = strings.TrimPrefix(line, "$ ")
+	line, _, _ = strings.Cut(line, "  #")
+	words := strings.Fields(line)
+	for i, w := range words {
+		if w == "&" || w == "|" || w == ">" {
+			words = words[:i]
+			break
+		}
+	}
+	for len(words) > 0 && strings.HasPrefix(words[0], "STAR_") && strings.Contains(words[0], "=") {
+		words = words[1:]
+	}
+	if len(words) >= 3 && strings.Join(words[:3], " ") == "go run ./cmd/star" {
+		return "star", words[3:]
+	}
+	if len(words) > 0 && (words[0] == "star" || words[0] == "star-ps" || words[0] == "star-worker") {
+		return words[0], words[1:]
+	}
+	return "", nil
+}
+
+// Every command that a page prints is understood by the program: its flags exist
+// and their values can be read.
+func TestDocumentedCommandsParse(t *testing.T) {
+	saved := environ
+	environ = func() []string { return nil }
+	defer func() { environ = saved }()
+	for _, page := range []string{"../../README.md", "../../CONTRIBUTING.md", "../../docs/operations.md"} {
+		found := 0
+		for _, line := range fenced(t, page) {
+			program, args := command(line)
+			if program == "" {
+				continue
+			}
+			found++
+			if err := try(program, args); err != nil {
+				t.Errorf("%s: %q: %v", page, line, err)
+			}
+		}
+		if found == 0 && !strings.HasSuffix(page, "CONTRIBUTING.md") {
+			t.Errorf("%s: no command of ours in any fenced block", page)
+		}
+	}
+}
+
+func try(program string, args []string) error {
+	var cmd *cobra.Command
+	switch program {
+	case "star":
+		cmd = root()
+	case "star-ps":
+		cmd = daemon.Server(program)
+	case "star-worker":
+		cmd = daemon.Worker(program)
+	}
+	found, rest, err := cmd.Find(args)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetArgs(append(args, "--print-config")) // reads every value, and starts nothing
+	if err := cmd.Execute(); err != nil {
+		return err
+	}
+	mode, workers := "", 4
+	for line := range strings.Lines(out.String()) {
+		switch words := strings.Fields(line); {
+		case len(words) > 1 && words[0] == "mode":
+			mode = words[1]
+		case len(words) > 1 && words[0] == "workers":
+			if workers, err = strconv.Atoi(words[1]); err != nil {
+				return err
+			}
+		}
+	}
+	if found.Name() == "ctl" {
+		switch words := found.Flags().Args(); {
+		case len(words) == 2 && words[0] == "mode":
+			mode = words[1]
+		case len(words) != 1 || !slices.Contains([]string{"status", "checkpoint", "stop"}, words[0]):
+			return fmt.Errorf("no such command of star ctl: %q", rest)
+		}
+	}
+	if mode == "" {
+		return nil
+	}
+	_, err = modes.Parse(mode, workers)
+	return err
+}
+
+// The test would be worth nothing if it let mistakes pass.
+func TestUndocumentedCommandsDoNotParse(t *testing.T) {
+	for _, line := range []string{"star run --epoch 3", "star rnu", "star run --workers many", "star ctl mode y=3", "star ctl halt", "star-ps --lr x",
+		"go run ./cmd/star bench disk", "$ STAR_LR=0.1 star run --mode x=9"} {
+		program, args := command(line)
+		if program == "" || try(program, args) == nil {
+			t.Errorf("%q passes", line)
+		}
+	}
+}
+
+var (
+	duration = regexp.MustCompile(`\b([0-9]+m)?[0-9]+(\.[0-9]+)?(ms|µs|s)\b`)
+	number   = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
+	gemm     = regexp.MustCompile(`gemm=\w+`)
+)
+
+// shape is a line with its numbers and what depends on the machine taken out.
+func shape(line string) string {
+	line = gemm.ReplaceAllString(line, "gemm=G")
+	line = duration.ReplaceAllString(line, "D")
+	return strings.TrimRight(number.ReplaceAllString(line, "N"), " ")
+}
+
+// What README shows of the main job is what the program prints: the summary line
+// by line, and each of the log lines that it picks.
+func TestReadmeShowsWhatIsPrinted(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, star(t), "run", "--listen", "127.0.0.1:0", "--steps", "3")
+	cmd.Dir = t.TempDir()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("star run: %v\n%s", err, errs.Bytes())
+	}
+	printed := map[string]bool{}
+	for line := range strings.Lines(errs.String()) {
+		printed[shape(strings.TrimRight(line, "\n"))] = true
+	}
+	var summary, want []string
+	logs := 0
+	for _, line := range fenced(t, "../../README.md") {
+		switch {
+		case strings.HasPrefix(line, "run      | training"): // every 5 s: not in a short run
+		case len(line) > 10 && line[9:11] == "| ":
+			logs++
+			if !printed[shape(line)] {
+				t.Errorf("star run prints no line like %q", line)
+			}
+		case strings.HasPrefix(line, "trained") || len(summary) > 0 && line != "":
+			summary = append(summary, shape(line))
+		case line == "" && len(summary) > 0:
+			t.Fatal("an empty line in the summary, or another block behind it that begins with one")
+		}
+		if strings.Contains(line, "/checkpoints/") && len(summary) > 0 {
+			break
+		}
+	}
+	for line := range strings.Lines(out.String()) {
+		want = append(want, shape(strings.TrimRight(line, "\n")))
+	}
+	if !reflect.DeepEqual(summary, want) {
+		t.Errorf("README's summary has the shape\n%s\nthe program's\n%s", strings.Join(summary, "\n"), strings.Join(want, "\n"))
+	}
+	if logs < 5 {
+		t.Errorf("README shows %d log lines of a job", logs)
+	}
+}
+
+// The defaults in docs/operations.md are those of star run, and every model has
+// a row there.
+func TestDocumentedDefaults(t *testing.T) {
+	b, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(b), "\n### Who and where\n")
+	table, rest, _ := strings.Cut(table, "\n## Launchers\n")
+	var args []string
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		names, values := quoted(cells[1]), quoted(cells[2])
+		if len(names) != len(values) || strings.Trim(words.ReplaceAllString(cells[2], ""), ", ") != "" {
+			continue // a default in words, or one for each program
+		}
+		for i, name := range names {
+			args = append(args, "--"+name+"="+values[i])
+		}
+	}
+	if len(args) < 30 {
+		t.Fatalf("found only %d defaults: %v", len(args), args)
+	}
+	want, got := config(t), config(t, args...)
+	for name := range want {
+		if !reflect.DeepEqual(want[name].Value, got[name].Value) {
+			t.Errorf("docs/operations.md says that --%s is %v without being set; it is %v", name, got[name].Value, want[name].Value)
+		}
+	}
+	for _, name := range net.Names() {
+		if !strings.Contains(rest, "`"+name+"`") {
+			t.Errorf("docs/operations.md has no model %s", name)
+		}
+	}
+}
+
+var words = regexp.MustCompile("`([^`]*)`")
+
+// quoted are the words in backquotes.
+func quoted(cell string) (ws []string) {
+	for _, m := range words.FindAllStringSubmatch(cell, -1) {
+		ws = append(ws, m[1])
+	}
+	return ws
+}
+
+type setting struct{ Value any }
+
+// config is what star run --print-config says.
+func config(t *testing.T, args ...string) map[string]setting {
+	t.Helper()
+	saved := environ
+	environ = func() []string { return nil }
+	defer func() { environ = saved }()
+	cmd := root()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetArgs(append([]string{"run", "--slow", "none"}, append(args, "--print-config", "--json")...))
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	if err := cmd.Execute(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	var c map[string]setting
+	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// NOTICE names every module that is linked, in its version: run
+// go run ./.ci/notices after a change of go.mod.
+func TestNoticeNamesWhatIsLinked(t *testing.T) {
+	notice, err := os.ReadFile("../../NOTICE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", ".", "../star-ps", "../star-worker")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v %s", err, stderrOf(err))
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		if line = strings.TrimSpace(line); line == "" || seen[line] {
+			continue
+		}
+		seen[line] = true
+		if !bytes.Contains(notice, []byte("\n"+line+"\n")) {
+			t.Errorf("NOTICE does not name %s; run: go run ./.ci/notices", line)
+		}
+	}
+	if len(seen) < 10 {
+		t.Errorf("only %d modules are linked?", len(seen))
+	}
+}
