@@ -1,0 +1,96 @@
+package compress
+
+import (
+	"fmt"
+	"math"
+
+	"star/train/kernel"
+)
+
+// Feedback encodes with a memory of what the codec left out. For the t-th
+// gradient g of a slice it sends C(g + e) and keeps
+//
+//	e ← g + e − C(g + e)
+//
+// so that the sum of all that was sent and the residual e is the sum of all
+// gradients, up to rounding (Seide et al. 2014; Karimireddy et al. 2019,
+// algorithm 2, with the learning rate left to the receiver). A sender has one
+// Feedback for each slice that it sends. One goroutine at a time uses it.
+type Feedback struct {
+	codec    Codec
+	residual []float32
+	chunk    int // values that are added, encoded and subtracted while they are in the cache; 0: all
+}
+
+// NewFeedback gives a Feedback for slices of n values, with a residual of zero.
+func NewFeedback(c Codec, n int) *Feedback {
+	f := &Feedback{codec: c, residual: make([]float32, n)}
+	if u, ok := c.(concatenates); ok {
+		f.chunk = 4096 / u.unit() * u.unit()
+	}
+	return f
+}
+
+// Codec is what decodes the messages.
+func (f *Feedback) Codec() Codec { return f.codec }
+
+// Encode appends grad and the residual to dst, encoded, and keeps the rest. grad
+// is not changed. Where the sum is NaN or Inf, or was encoded as such, that is
+// sent, and the residual becomes zero: one bad gradient does not spoil the
+// later ones.
+func (f *Feedback) Encode(dst []byte, grad []float32) []byte {
+	if len(grad) != len(f.residual) {
+		panic(fmt.Sprintf("compress: Feedback: %d values given, made for %d", len(grad), len(f.residual)))
+	}
+	chunk := f.chunk
+	if chunk == 0 {
+		chunk = max(len(grad), 1)
+	}
+	for lo := 0; lo < len(grad) || lo == 0; lo += chunk {
+		hi := min(lo+chunk, len(grad))
+		e := f.residual[lo:hi]
+		kernel.Add(e, grad[lo:hi])
+		at := len(dst)
+		dst = f.codec.Encode(dst, e)
+		if err := f.codec.DecodeAdd(e, -1, dst[at:]); err != nil {
+			panic("compress: Feedback: own encoding: " + err.Error())
+		}
+		if !kernel.Finite(e) {
+			zeroNonFinite(e)
+		}
+	}
+	return dst
+}
+
+func zeroNonFinite(x []float32) {
+	for i, v := range x {
+		if math.Float32bits(v)&infBits == infBits {
+			x[i] = 0
+		}
+	}
+}
+
+// Return takes back a message of Encode that was not used: its content is added
+// to the residual and goes out with the next one.
+func (f *Feedback) Return(msg []byte) error {
+	if err := f.codec.DecodeAdd(f.residual, 1, msg); err != nil {
+		return err
+	}
+	if !kernel.Finite(f.residual) {
+		zeroNonFinite(f.residual)
+	}
+	return nil
+}
+
+// Scale multiplies the residual by a. When the learning rate goes from η to η',
+// Scale(η/η') keeps the weight of what was left out (S. Zheng, Z. Huang, J. Kwok:
+// Communication-Efficient Distributed Blockwise Momentum SGD with
+// Error-Feedback. NeurIPS 2019).
+func (f *Feedback) Scale(a float32) { kernel.Scale(a, f.residual) }
+
+// Reset forgets what was left out.
+func (f *Feedback) Reset() { clear(f.residual) }
+
+// Residual is what was left out so far. The slice is shared: it is valid until
+// the next call.
+func (f *Feedback) Residual() []float32 { return f.residual }
