@@ -310,3 +310,56 @@ func TestNoticeNamesWhatIsLinked(t *testing.T) {
 		t.Errorf("only %d modules are linked?", len(seen))
 	}
 }
+
+// The table of rooms in docs/architecture.md says what layering_test.go checks.
+func TestRoomsAreDocumented(t *testing.T) {
+	code, err := os.ReadFile("../../layering_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n## Rooms\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	documented := map[string]string{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 5 {
+			continue
+		}
+		needs := strings.Join(quoted(cells[3]), " ")
+		if strings.TrimSpace(cells[3]) == "everything" {
+			needs = "*"
+		}
+		for _, room := range quoted(cells[1]) {
+			documented[room] = needs
+		}
+	}
+	rooms := regexp.MustCompile(`(?m)^\t\{"(star[^"]*)", "([^"]*)"`).FindAllStringSubmatch(string(code), -1)
+	if len(rooms) < 20 {
+		t.Fatalf("found %d rooms in layering_test.go", len(rooms))
+	}
+	short := func(room string) string { return strings.TrimPrefix(room, "star/") }
+	for _, m := range rooms {
+		room, needs := short(m[1]), strings.Fields(m[2])
+		for i, n := range needs {
+			needs[i] = short(n)
+		}
+		have, ok := documented[room]
+		if room == "star" {
+			have = "" // its row says that it may import time
+		}
+		switch want := strings.Join(needs, " "); {
+		case !ok:
+			t.Errorf("docs/architecture.md has no row for %s", room)
+		case have != want:
+			t.Errorf("docs/architecture.md says that %s may import %q; layering_test.go says %q", room, have, want)
+		}
+		delete(documented, room)
+	}
+	for room := range documented {
+		t.Errorf("docs/architecture.md has a row for %s, which layering_test.go does not have", room)
+	}
+}
