@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"star"
 	"star/ps"
 	"star/train/optim"
 	"star/transport"
@@ -414,15 +413,18 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 	return t.all, func() { t.close(); closeAll() }, nil
 }
 
-// ssgd is a coordinator that fires when every worker's gradient is stored on
-// every shard: an update, or none. It ends with its connection.
+// ssgd is a coordinator that fires an update when every worker's gradient is stored
+// on every shard. Without update it fires none, for each worker by itself as soon as
+// its gradient is stored: like the bare exchange, in which nobody waits for others.
+// It ends with its connection.
 func ssgd(c transport.Conn, shards, workers int, update bool, ready chan<- struct{}) {
 	gradients := make([]transport.Gradient, workers)
-	fire := transport.Fire{Dropped: gradients}
+	fire := transport.Fire{}
 	if update {
 		fire = transport.Fire{Gradients: gradients}
 	}
 	nready, nstored := 0, 0
+	held := make([]int, workers) // shards that hold the worker's gradient
 	for {
 		f, err := c.Recv()
 		if err != nil {
@@ -438,15 +440,26 @@ func ssgd(c transport.Conn, shards, workers int, update bool, ready chan<- struc
 			if err != nil {
 				return
 			}
-			gradients[m.Worker] = transport.Gradient{Worker: star.Worker(m.Worker), Step: m.Step, Weight: 1 / float32(workers)}
+			g := transport.Gradient{Worker: m.Worker, Step: m.Step, Weight: 1 / float32(workers)}
+			if !update {
+				if held[m.Worker]++; held[m.Worker] < shards {
+					continue
+				}
+				held[m.Worker] = 0
+				fire.Seq++
+				fire.Dropped = append(fire.Dropped[:0], g)
+				if transport.Send(c, fire, nil) != nil {
+					return
+				}
+				continue
+			}
+			gradients[m.Worker] = g
 			if nstored++; nstored < shards*workers {
 				continue
 			}
 			nstored = 0
 			fire.Seq++
-			if update {
-				fire.Version++
-			}
+			fire.Version++
 			if transport.Send(c, fire, nil) != nil {
 				return
 			}
