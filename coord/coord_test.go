@@ -1,0 +1,1115 @@
+package coord
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star"
+	"star/exact"
+	"star/modes"
+	"star/transport"
+)
+
+// world is a coordinator on fake time, with servers and workers that are played by
+// the test: they speak the protocol through a Pipe and compute nothing.
+type world struct {
+	t    *testing.T
+	net  *transport.Pipe
+	c    *Coordinator
+	logs *syncBuffer // what the coordinator logs
+	run  *syncBuffer // the run log
+
+	result Result
+	err    error
+	over   chan struct{}
+	stop   context.CancelFunc
+	end    context.CancelCauseFunc // of Run
+
+	servers []*fakeServer
+	wg      sync.WaitGroup
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+func (s *syncBuffer) Close() error { return nil }
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// play runs a test in a bubble. What f does not end, the end of play ends; what is
+// still blocked then fails the test.
+func play(t *testing.T, cfg Config, f func(*world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, net: new(transport.Pipe), logs: new(syncBuffer), run: new(syncBuffer), over: make(chan struct{})}
+		cfg.Job, cfg.Batch = "job", 4
+		if cfg.Steps == 0 {
+			cfg.Steps = 3
+		}
+		cfg.Log = slog.New(slog.NewTextHandler(w.logs, nil))
+		cfg.RunLog = NewRunLog(w.run)
+		if cfg.Name == nil {
+			cfg.Name = func(version, life int64) string { return fmt.Sprintf("c%d-%d", version, life) }
+		}
+		c, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.c = c
+		l, err := w.net.Listen("coord")
+		if err != nil {
+			t.Fatal(err)
+		}
+		serve, stop := context.WithCancel(t.Context())
+		run, end := context.WithCancelCause(t.Context())
+		w.stop, w.end = stop, end
+		w.wg.Go(func() { transport.Serve(serve, l, transport.Config{}, c.Accept) })
+		w.wg.Go(func() {
+			defer close(w.over)
+			w.result, w.err = c.Run(run)
+		})
+		defer func() { // also after Fatal
+			end(errors.New("the test is over"))
+			<-w.over
+			stop()
+			w.wg.Wait()
+		}()
+		f(w)
+	})
+}
+
+// finished waits for the end of the job.
+func (w *world) finished(within time.Duration) {
+	w.t.Helper()
+	select {
+	case <-w.over:
+	case <-time.After(within):
+		w.t.Fatalf("the job is not over after %v; it waits for %q\n%s", within, w.waiting(), w.logs)
+	}
+}
+
+// failed checks how the job ended.
+func (w *world) failed(exit int, words ...string) {
+	w.t.Helper()
+	var e interface{ ExitCode() int }
+	if !errors.As(w.err, &e) || e.ExitCode() != exit {
+		w.t.Fatalf("the job ended with %v, want exit code %d", w.err, exit)
+	}
+	for _, word := range words {
+		if !strings.Contains(w.err.Error(), word) {
+			w.t.Errorf("the job ended with %q, want it to name %q", w.err, word)
+		}
+	}
+}
+
+// ask is star ctl.
+func (w *world) ask(args ...string) (json.RawMessage, string) {
+	w.t.Helper()
+	conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord",
+		transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := transport.Send(conn, transport.Control{Args: args}, nil); err != nil {
+		w.t.Fatal(err)
+	}
+	f, err := conn.Recv()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	m, err := transport.ParseReply(f.Header)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	body, err := transport.ReadAll(conn, f)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return body, m.Err
+}
+
+func (w *world) status() (s Status) {
+	w.t.Helper()
+	body, _ := w.ask("status")
+	if err := json.Unmarshal(body, &s); err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+func (w *world) waiting() string {
+	select {
+	case <-w.over:
+		return "nothing: it is over"
+	default:
+		return w.status().Waiting
+	}
+}
+
+// lines of the run log of one type.
+func (w *world) lines(kind string) (out []map[string]any) {
+	for line := range strings.Lines(w.run.String()) {
+		var m map[string]any
+		if json.Unmarshal([]byte(line), &m) == nil && m["type"] == kind {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// fakeServer hosts shards that hold nothing.
+type fakeServer struct {
+	m     *Member
+	own   []int // shards
+	mu    sync.Mutex
+	fires []transport.Fire
+	saves []transport.Save
+	mute  bool // answers nothing any more
+	last  error
+	gone  chan struct{}
+}
+
+func (s *fakeServer) seen() []transport.Fire {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]transport.Fire(nil), s.fires...)
+}
+
+// server joins with k shards and plays a server; quiet: its shards do not say that
+// they are ready.
+func (w *world) server(rank, k int, quiet bool) *fakeServer {
+	s := &fakeServer{gone: make(chan struct{})}
+	w.servers = append(w.servers, s)
+	m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+		Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: k, Addr: fmt.Sprintf("s%d", rank)}})
+	if err != nil {
+		w.t.Fatalf("server %d: %v", rank, err)
+	}
+	s.m = m
+	w.wg.Go(func() {
+		defer close(s.gone)
+		defer m.Close()
+		a, err := m.Assignment(w.t.Context(), time.Hour)
+		if err != nil {
+			s.last = err
+			return
+		}
+		s.mu.Lock()
+		for _, i := range a.Shards {
+			s.own = append(s.own, i.Shard)
+		}
+		s.mu.Unlock()
+		if !quiet {
+			s.ready(0)
+		}
+		s.last = s.serve()
+	})
+	return s
+}
+
+func (s *fakeServer) ready(version int64) {
+	for _, i := range s.own {
+		Say(s.m, transport.Ready{Shard: i, Version: version}, nil)
+	}
+}
+
+func (s *fakeServer) serve() error {
+	conn := s.m.Hosted()
+	for {
+		f, err := conn.Recv()
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		mute := s.mute
+		s.mu.Unlock()
+		if mute {
+			continue
+		}
+		switch f.Kind {
+		case transport.KindFire:
+			var m transport.Fire
+			if err := m.Parse(f.Header); err != nil {
+				return err
+			}
+			s.mu.Lock()
+			s.fires = append(s.fires, m)
+			s.mu.Unlock()
+			if m.NormFirst {
+				for _, i := range s.own {
+					var sq exact.Squares
+					sq.Add([]float32{3, 4}[i%2 : i%2+1])
+					Say(s.m, transport.Norm{Shard: i, Seq: m.Seq}, sq.AppendTo(nil))
+				}
+			}
+		case transport.KindApply:
+			m, err := transport.ParseApply(f.Header)
+			if err != nil || m.Norm != 5 {
+				return fmt.Errorf("the norm is %v, want 5 (%v)", m.Norm, err)
+			}
+		case transport.KindSave:
+			m, err := transport.ParseSave(f.Header)
+			if err != nil {
+				return err
+			}
+			s.mu.Lock()
+			s.saves = append(s.saves, m)
+			s.mu.Unlock()
+			for _, i := range s.own {
+				Say(s.m, transport.Saved{Shard: i, ID: m.ID}, fmt.Appendf(nil, "%d", i))
+			}
+		case transport.KindPing:
+			Say(s.m, transport.Pong{}, nil)
+		case transport.KindLeave:
+			return nil
+		case transport.KindReject:
+			m, _ := transport.ParseReject(f.Header)
+			return &transport.RejectError{Exit: m.Exit, Reason: m.Reason}
+		default:
+			return fmt.Errorf("unexpected %v", f.Kind)
+		}
+	}
+}
+
+// stored says that every shard holds a gradient.
+func (w *world) stored(worker star.Worker, step int64) {
+	for _, s := range w.servers {
+		s.mu.Lock()
+		mute := s.mute
+		s.mu.Unlock()
+		for _, i := range s.own {
+			if !mute {
+				Say(s.m, transport.Stored{Shard: i, Worker: worker, Step: step}, nil)
+			}
+		}
+	}
+}
+
+// fakeWorker trains nothing.
+type fakeWorker struct {
+	w    *world
+	m    *Member
+	rank star.Worker
+	step int64
+	used []Span // batches
+	pace time.Duration
+
+	buffers []float32
+	err     error
+	gone    chan struct{}
+
+	// dies, if not nil, is asked at each phase: released, evaluating, averaged, pushed,
+	// arrived. A worker that dies closes its connection.
+	dies func(phase string, r transport.Release) bool
+}
+
+func hello(rank int) transport.Hello {
+	return transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "job", Rank: rank,
+		Model: "m", ModelHash: "cafe", Params: 100}
+}
+
+func (w *world) join(h transport.Hello, e Enrolment) (*Member, error) {
+	return Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: h, Enrol: &e, DeadAfter: time.Minute})
+}
+
+var enrolment = Enrolment{Data: "none", Samples: 40, Tests: 10}
+
+// worker joins and plays a worker until the job is over.
+func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
+	f := &fakeWorker{w: w, rank: star.Worker(rank), gone: make(chan struct{}), pace: time.Second + time.Duration(rank)*time.Microsecond}
+	for _, c := range change {
+		c(f)
+	}
+	w.wg.Go(func() {
+		defer close(f.gone)
+		h := hello(rank)
+		h.Buffers = int64(len(f.buffers))
+		m, err := w.join(h, enrolment)
+		if err != nil {
+			f.err = err
+			return
+		}
+		f.m = m
+		defer m.Close()
+		m.Beat()
+		if f.ask("welcomed", transport.Release{}) {
+			return
+		}
+		Say(m, transport.Joined{Worker: f.rank}, nil)
+		f.err = f.train()
+	})
+	return f
+}
+
+func (f *fakeWorker) ask(phase string, r transport.Release) bool {
+	return f.dies != nil && f.dies(phase, r)
+}
+
+func (f *fakeWorker) train() error {
+	for {
+		r, err := f.m.Next()
+		if err != nil || r.Action == transport.Stop {
+			return err
+		}
+		if f.ask("released", r) {
+			return nil
+		}
+		if r.Action != transport.Continue {
+			if f.ask("evaluating", r) {
+				return nil
+			}
+			if len(f.buffers) > 0 {
+				b := append([]float32(nil), f.buffers...)
+				if err := f.m.Average(r.Eval, b); err != nil {
+					return err
+				}
+				copy(f.buffers, b)
+				if f.ask("averaged", r) {
+					return nil
+				}
+			}
+			n := (r.To - r.From) / 1000
+			Say(f.m, transport.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
+		}
+		if r.Action == transport.Finish {
+			continue
+		}
+		time.Sleep(f.pace)
+		if f.ask("computed", r) {
+			return nil
+		}
+		f.w.stored(f.rank, f.step)
+		if f.ask("pushed", r) {
+			return nil
+		}
+		if err := Say(f.m, transport.Arrive{Record: star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: r.Count, Loss: 1}}, nil); err != nil {
+			return err
+		}
+		f.step++
+		f.used = append(f.used, Span{r.Start, r.Count})
+		if f.ask("arrived", r) {
+			return nil
+		}
+	}
+}
+
+// accounted checks that every sample of the stream was applied once or dropped by the
+// plan, and that the run log tells the same.
+func (w *world) accounted(limit int64) {
+	w.t.Helper()
+	if w.result.Samples+w.result.Wasted != limit {
+		w.t.Errorf("%d samples used and %d dropped, want %d in all", w.result.Samples, w.result.Wasted, limit)
+	}
+	fires := w.lines("fire")
+	if len(fires) == 0 {
+		w.t.Fatal("no update in the run log")
+	}
+	if got := fires[len(fires)-1]["samples"].(float64); int64(got) != w.result.Samples {
+		w.t.Errorf("the last update of the run log has %v samples, the summary %d", got, w.result.Samples)
+	}
+}
+
+func TestRoundsOfEveryMode(t *testing.T) {
+	for _, mode := range []string{"ssgd", "asgd", "x=2", "groups=0,1/2", "backup=1"} {
+		t.Run(mode, func(t *testing.T) {
+			plan, err := modes.Parse(mode, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			play(t, Config{Workers: 3, Servers: 2, Plan: plan, Steps: 5}, func(w *world) {
+				w.server(1, 1, false)
+				w.server(0, 2, false)
+				for i := range 3 {
+					w.worker(i, func(f *fakeWorker) { f.pace *= time.Duration(1 + i) })
+				}
+				w.finished(time.Hour)
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				w.accounted(60)
+				r := w.result
+				if !r.Evaluated || math.Abs(r.TestAccuracy-1./3) > 1e-9 || r.TestLoss != 1 {
+					t.Errorf("evaluated %v: loss %v, accuracy %v", r.Evaluated, r.TestLoss, r.TestAccuracy)
+				}
+				if mode == "ssgd" && (r.Updates != 5 || r.Staleness.Max != 0 || r.Steps != 15) {
+					t.Errorf("ssgd: %d updates of %d gradients, staleness up to %d", r.Updates, r.Steps, r.Staleness.Max)
+				}
+				if mode == "asgd" && (r.Updates != 15 || r.Staleness.Max == 0) {
+					t.Errorf("asgd: %d updates, staleness up to %d", r.Updates, r.Staleness.Max)
+				}
+				// Both servers saw the same history, without gaps.
+				a, b := w.servers[0].seen(), w.servers[1].seen()
+				if len(a) == 0 || fmt.Sprint(a) != fmt.Sprint(b) {
+					t.Errorf("the servers were told different things:\n%v\n%v", a, b)
+				}
+				for i, f := range a {
+					if f.Seq != int64(i+1) {
+						t.Errorf("fire %d has number %d", i, f.Seq)
+					}
+				}
+				for _, s := range w.servers {
+					<-s.gone
+					if s.last != nil {
+						t.Errorf("a server ended with %v", s.last)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Whatever a worker is doing when it dies, the others end the job, and no sample is
+// lost.
+func TestDeathAtEachPhase(t *testing.T) {
+	for _, mode := range []string{"ssgd", "asgd"} {
+		for _, phase := range []string{"released", "computed", "pushed", "arrived", "evaluating", "averaged"} {
+			t.Run(mode+"/"+phase, func(t *testing.T) {
+				plan, _ := modes.Parse(mode, 3)
+				play(t, Config{Workers: 3, Plan: plan, Steps: 10, EvalEvery: 1}, func(w *world) {
+					w.server(0, 2, false)
+					var ws []*fakeWorker
+					for i := range 3 {
+						ws = append(ws, w.worker(i, func(f *fakeWorker) {
+							f.buffers = []float32{float32(i), 1}
+							if i == 1 {
+								f.dies = func(p string, r transport.Release) bool { return p == phase && f.step >= 3 }
+							}
+						}))
+					}
+					w.finished(time.Hour)
+					if w.err != nil {
+						t.Fatalf("%v\n%s", w.err, w.logs)
+					}
+					<-ws[1].gone
+					if ws[1].step > 8 {
+						t.Fatalf("worker 1 has not died in the middle: step %d", ws[1].step)
+					}
+					w.accounted(120)
+					leaves := w.lines("leave")
+					if len(leaves) != 1 || leaves[0]["worker"] != 1. || leaves[0]["count"] != 4. {
+						t.Errorf("the run log says of those who left: %v", leaves)
+					}
+					for _, i := range []int{0, 2} {
+						if <-ws[i].gone; ws[i].err != nil {
+							t.Errorf("worker %d: %v", i, ws[i].err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestNobodyIsLeft(t *testing.T) {
+	play(t, Config{Workers: 1, Steps: 9}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0, func(f *fakeWorker) {
+			f.dies = func(p string, _ transport.Release) bool { return p == "pushed" && f.step == 4 }
+		})
+		w.finished(time.Hour)
+		w.failed(exitLost, "no worker is left", "worker 0")
+	})
+}
+
+// The training is done when only the evaluation is missing: the result is saved.
+func TestLastWorkerDiesInTheLastEvaluation(t *testing.T) {
+	saved := 0
+	cfg := Config{Workers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { saved++; return "here", nil }}
+	play(t, cfg, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0, func(f *fakeWorker) {
+			f.dies = func(p string, r transport.Release) bool { return p == "evaluating" && r.Action == transport.Finish }
+		})
+		w.finished(time.Hour)
+		if w.err != nil || saved != 1 || w.result.Evaluated || w.result.Checkpoint != "here" {
+			t.Errorf("ended with %v, %d checkpoints, evaluated %v", w.err, saved, w.result.Evaluated)
+		}
+		w.accounted(12)
+	})
+}
+
+func TestJoinTimeoutNamesWhoIsMissing(t *testing.T) {
+	for name, c := range map[string]struct {
+		start func(*world)
+		words []string
+	}{
+		"worker": {func(w *world) { w.server(0, 1, false); w.server(1, 1, false); w.worker(0); w.worker(2) }, []string{"workers [1]"}},
+		"server": {func(w *world) { w.server(1, 1, false); w.worker(0); w.worker(1); w.worker(2) }, []string{"servers [0]"}},
+		"shards": {func(w *world) {
+			w.server(0, 1, true)
+			w.server(1, 1, false)
+			for i := range 3 {
+				w.worker(i)
+			}
+		}, []string{"the parameters of shards [0]"}},
+		"link": {func(w *world) {
+			w.server(0, 1, false)
+			w.server(1, 1, false)
+			w.worker(0)
+			w.worker(1)
+			w.worker(2, func(f *fakeWorker) {
+				f.dies = func(p string, _ transport.Release) bool {
+					time.Sleep(50 * time.Second)
+					return true
+				}
+			})
+		}, []string{"the connection to every shard of workers [2]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, Config{Workers: 3, Servers: 2, JoinTimeout: 30 * time.Second}, func(w *world) {
+				begun := time.Now()
+				c.start(w)
+				w.finished(time.Minute)
+				if took := time.Since(begun); took != 30*time.Second {
+					t.Errorf("after %v, want 30 s", took)
+				}
+				w.failed(exitLost, append(c.words, "join timeout")...)
+				for _, s := range w.servers {
+					var r *transport.RejectError
+					if <-s.gone; !errors.As(s.last, &r) || r.Exit != exitLost || !strings.Contains(r.Reason, c.words[0]) {
+						t.Errorf("a server was told %v", s.last)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestSilentMembers(t *testing.T) {
+	t.Run("worker", func(t *testing.T) {
+		play(t, Config{Workers: 2, Steps: 5, DeadAfter: 20 * time.Second}, func(w *world) {
+			w.server(0, 1, false)
+			w.worker(0)
+			silent, err := w.join(hello(1), enrolment)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer silent.Close()
+			Say(silent, transport.Joined{Worker: 1}, nil)
+			w.finished(time.Minute)
+			if w.err != nil {
+				t.Fatal(w.err)
+			}
+			w.accounted(40)
+			// It hears why when it wakes up.
+			for err == nil {
+				_, err = silent.Next()
+			}
+			var r *transport.RejectError
+			if !errors.As(err, &r) || r.Exit != exitRestart || !strings.Contains(r.Reason, "not heard of for 20s") {
+				t.Errorf("it was told %v", err)
+			}
+		})
+	})
+	t.Run("slow worker is not dead", func(t *testing.T) {
+		play(t, Config{Workers: 2, Steps: 2, DeadAfter: 20 * time.Second}, func(w *world) {
+			w.server(0, 1, false)
+			w.worker(0)
+			w.worker(1, func(f *fakeWorker) { f.pace = 10 * time.Minute })
+			w.finished(time.Hour)
+			if w.err != nil || w.result.Steps != 4 {
+				t.Errorf("%d gradients, %v", w.result.Steps, w.err)
+			}
+			if !strings.Contains(w.logs.String(), "worker 1 step 0") {
+				t.Errorf("nothing names worker 1, for whom everybody waited:\n%s", w.logs)
+			}
+		})
+	})
+	t.Run("server", func(t *testing.T) {
+		play(t, Config{Workers: 1, Servers: 2, Steps: 1000, DeadAfter: 20 * time.Second}, func(w *world) {
+			w.server(0, 1, false)
+			s := w.server(1, 1, false)
+			w.worker(0)
+			time.Sleep(5 * time.Second)
+			s.mu.Lock()
+			s.mute = true
+			s.mu.Unlock()
+			w.finished(time.Minute)
+			w.failed(exitLost, "server 1", "not heard of for 20s")
+		})
+	})
+	t.Run("server of an idle job", func(t *testing.T) {
+		play(t, Config{Workers: 1, Steps: 1, DeadAfter: 20 * time.Second}, func(w *world) {
+			w.server(0, 1, false)
+			w.worker(0, func(f *fakeWorker) { f.pace = 20 * time.Minute })
+			w.finished(time.Hour)
+			if w.err != nil {
+				t.Error(w.err)
+			}
+		})
+	})
+	t.Run("coordinator", func(t *testing.T) {
+		play(t, Config{Workers: 2}, func(w *world) {
+			s := w.server(0, 1, true)
+			m, err := w.join(hello(0), enrolment)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Beat()
+			w.stop() // nobody reads what members say any more, and nobody is answered
+			w.end(errors.New("gone"))
+			if _, err := m.Next(); err == nil {
+				t.Error("the worker does not notice")
+			}
+			m.Close()
+			<-s.gone
+			if s.last == nil {
+				t.Error("the server does not notice")
+			}
+		})
+	})
+}
+
+// A gradient that no shard has seen does not hold up the job for ever.
+func TestArriveWithoutPush(t *testing.T) {
+	play(t, Config{Workers: 2, Steps: 4}, func(w *world) {
+		w.server(0, 2, false)
+		w.worker(0)
+		liar, err := w.join(hello(1), enrolment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer liar.Close()
+		liar.Beat()
+		Say(liar, transport.Joined{Worker: 1}, nil)
+		if _, err := liar.Next(); err != nil {
+			t.Fatal(err)
+		}
+		Say(liar, transport.Arrive{Record: star.Record{Worker: 1, Samples: 4}}, nil)
+		Say(w.servers[0].m, transport.Stored{Shard: 1, Worker: 1}, nil)
+		_, err = liar.Next()
+		var r *transport.RejectError
+		if !errors.As(err, &r) || !strings.Contains(r.Reason, "step 0, but shards [0] do not hold it") {
+			t.Errorf("it was told %v", err)
+		}
+		w.finished(5 * time.Minute)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		w.accounted(32)
+	})
+}
+
+// What a worker must not send costs it its membership, and nothing else.
+func TestBrokenRules(t *testing.T) {
+	nan := func(m transport.EvalResult) transport.EvalResult { m.Eval = 1; return m }
+	for name, c := range map[string]struct {
+		say    func(*Member) error
+		reason string
+	}{
+		"arrive of another": {func(m *Member) error {
+			return Say(m, transport.Arrive{Record: star.Record{Worker: 0, Samples: 4}}, nil)
+		}, "a record of worker 0"},
+		"wrong step": {func(m *Member) error {
+			return Say(m, transport.Arrive{Record: star.Record{Worker: 1, Step: 3, Samples: 4}}, nil)
+		}, "step 3, expected step 0"},
+		"wrong samples": {func(m *Member) error {
+			return Say(m, transport.Arrive{Record: star.Record{Worker: 1, Samples: 1 << 30}}, nil)
+		}, "samples, expected 4"},
+		"stored":             {func(m *Member) error { return Say(m, transport.Stored{Worker: 1}, nil) }, "unexpected frame stored"},
+		"ready":              {func(m *Member) error { return Say(m, transport.Ready{Version: 9}, nil) }, "unexpected frame ready"},
+		"norm":               {func(m *Member) error { return Say(m, transport.Norm{Seq: 1}, make([]byte, 64)) }, "unexpected frame norm"},
+		"wrong buffers":      {func(m *Member) error { return Say(m, transport.Buffers{Worker: 1, Eval: 1}, make([]byte, 12)) }, "buffers of 12 bytes, expected 8"},
+		"result, no buffers": {func(m *Member) error { return Say(m, nan(transport.EvalResult{Worker: 1}), nil) }, "before the buffers"},
+		"more than all":      {func(m *Member) error { return Say(m, nan(transport.EvalResult{Worker: 1, Correct: 3, Count: 2}), nil) }, "3 predictions of 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, Config{Workers: 2, Steps: 20, EvalEvery: 0.2}, func(w *world) {
+				w.server(0, 1, false)
+				w.worker(0, func(f *fakeWorker) { f.buffers = []float32{1, 2} })
+				h := hello(1)
+				h.Buffers = 2
+				bad, err := w.join(h, enrolment)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer bad.Close()
+				bad.Beat()
+				Say(bad, transport.Joined{Worker: 1}, nil)
+				if _, err := bad.Next(); err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(name, "buffers") || name == "more than all" { // at an evaluation
+					for step := int64(0); ; step++ {
+						w.stored(1, step)
+						Say(bad, transport.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: 4}}, nil)
+						r, err := bad.Next()
+						if err != nil || step > 5 {
+							t.Fatalf("no evaluation: %v, %v", r, err)
+						}
+						if r.Action == transport.Evaluate {
+							break
+						}
+					}
+				}
+				c.say(bad)
+				_, err = bad.Next()
+				var r *transport.RejectError
+				if !errors.As(err, &r) || r.Exit != exitDisagree || !strings.Contains(r.Reason, c.reason) {
+					t.Errorf("it was told %v, want %q", err, c.reason)
+				}
+				w.finished(time.Hour)
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				w.accounted(160)
+			})
+		})
+	}
+}
+
+// The only worker of a job breaks a rule during an evaluation: the job ends.
+func TestBrokenRuleOfTheLastWorker(t *testing.T) {
+	play(t, Config{Workers: 1, Steps: 50, EvalEvery: 0.1}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0, func(f *fakeWorker) {
+			f.buffers = []float32{1, 2}
+			f.dies = func(p string, r transport.Release) bool {
+				if p == "evaluating" {
+					f.buffers = f.buffers[:1]
+				}
+				return false
+			}
+		})
+		w.finished(time.Hour)
+		w.failed(exitLost, "buffers of 4 bytes, expected 8")
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	play(t, Config{Workers: 2, Servers: 2, MaxParams: 1000, JoinTimeout: time.Hour}, func(w *world) {
+		w.server(0, 1000, true)
+		refused := func(name string, exit int, word string, h transport.Hello, e Enrolment) {
+			t.Helper()
+			m, err := w.join(h, e)
+			if err == nil {
+				m.Close()
+			}
+			var r *transport.RejectError
+			if !errors.As(err, &r) || r.Exit != exit || !strings.Contains(r.Reason, word) {
+				t.Errorf("%s: %v, want exit %d and %q", name, err, exit, word)
+			}
+		}
+		change := func(f func(*transport.Hello)) transport.Hello { h := hello(-1); f(&h); return h }
+		refused("job", exitDisagree, `this is job "job", not "zebra"`, change(func(h *transport.Hello) { h.Job = "zebra" }), enrolment)
+		refused("too large", exitUsage, "have memory", change(func(h *transport.Hello) { h.Params = 1 << 40 }), enrolment)
+		refused("buffers", exitUsage, "buffers", change(func(h *transport.Hello) { h.Buffers = 1 << 40 }), enrolment)
+		refused("no parameters", exitUsage, "cannot train", change(func(h *transport.Hello) { h.Params = 0 }), enrolment)
+		refused("no data", exitUsage, "cannot train", hello(-1), Enrolment{Data: "none"})
+		refused("range", exitUsage, "out of range", hello(2), enrolment)
+		refused("server twice", exitUsage, "server rank 0 is taken", change(func(h *transport.Hello) { h.Role, h.Rank = transport.RoleServer, 0 }), enrolment)
+		refused("shards", exitUsage, "1025 in the job", change(func(h *transport.Hello) { h.Role, h.Shards = transport.RoleServer, 25 }), enrolment)
+		refused("role", exitUsage, "unknown role", change(func(h *transport.Hello) { h.Role = "king" }), enrolment)
+
+		first := w.worker(-1) // the coordinator chooses
+		synctest.Wait()
+		refused("hash", exitDisagree, "beef", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
+		refused("hash", exitDisagree, "cafe", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
+		refused("size", exitDisagree, "99 parameters", change(func(h *transport.Hello) { h.Params = 99 }), enrolment)
+		refused("data", exitDisagree, "41 samples", hello(-1), Enrolment{Data: "none", Samples: 41})
+		refused("other data", exitDisagree, "some", hello(-1), Enrolment{Data: "some", Samples: 40})
+		refused("rank twice", exitUsage, "worker rank 0 is taken", hello(0), enrolment)
+		w.end(errors.New("enough"))
+		<-first.gone
+	})
+}
+
+// A worker that dies before the start leaves its rank and its duties to the next.
+func TestAnotherSeeder(t *testing.T) {
+	play(t, Config{Workers: 2, Steps: 2}, func(w *world) {
+		s := w.server(0, 1, true)
+		first, err := w.join(hello(1), enrolment)
+		if err != nil || !first.Welcome.Seed || first.Welcome.Rank != 1 {
+			t.Fatalf("the first worker was welcomed with %+v, %v", first, err)
+		}
+		if len(first.Welcome.Shards) != 1 || first.Welcome.Shards[0].To != 100 {
+			t.Errorf("shards %v", first.Welcome.Shards)
+		}
+		first.Close()
+		synctest.Wait()
+		w.worker(0)
+		synctest.Wait()
+		second, err := w.join(hello(1), enrolment)
+		if err != nil || second.Welcome.Seed {
+			t.Fatalf("a second seeder beside the first: %+v, %v", second, err)
+		}
+		second.Close()
+		synctest.Wait()
+		w.worker(1)
+		s.ready(0)
+		w.finished(time.Minute)
+		if w.err != nil {
+			t.Error(w.err)
+		}
+	})
+}
+
+func TestServerIsLost(t *testing.T) {
+	play(t, Config{Workers: 1, Servers: 2, Steps: 1000}, func(w *world) {
+		w.server(0, 1, false)
+		s := w.server(1, 1, false)
+		w.worker(0)
+		time.Sleep(5 * time.Second)
+		s.m.Close()
+		w.finished(time.Minute)
+		w.failed(exitLost, "server 1 (s1) is lost")
+	})
+}
+
+// A server that is gone before it had an assignment may come back.
+func TestServerComesBack(t *testing.T) {
+	play(t, Config{Workers: 1, Servers: 2, Steps: 2}, func(w *world) {
+		s := w.server(0, 1, false)
+		synctest.Wait()
+		s.m.Close()
+		synctest.Wait()
+		w.servers = nil
+		w.server(0, 1, false)
+		w.server(1, 1, false)
+		w.worker(0)
+		w.finished(time.Minute)
+		if w.err != nil {
+			t.Error(w.err)
+		}
+	})
+}
+
+func TestCommands(t *testing.T) {
+	plan := modes.SSGD(2)
+	cfg := Config{Workers: 2, Plan: plan, Steps: 1000, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	play(t, cfg, func(w *world) {
+		if _, no := w.ask("mode", "asgd"); !strings.Contains(no, "has not begun") || !strings.Contains(no, "servers [0]") {
+			t.Errorf("mode before the start: %q", no)
+		}
+		if s := w.status(); s.Phase != "joining" || s.Workers[1].State != "absent" {
+			t.Errorf("status before the start: %+v", s)
+		}
+		w.server(0, 1, false)
+		w.worker(0)
+		w.worker(1, func(f *fakeWorker) { f.pace *= 5 })
+		time.Sleep(12500 * time.Millisecond)
+		if s := w.status(); s.Phase != "training" || s.Version != 2 || s.Samples != 16 || s.Workers[0].State != "waiting" || s.Workers[1].State != "computing" {
+			t.Errorf("status: %+v", s)
+		}
+		for _, args := range [][]string{{"mode", "x=9"}, {"mode"}, {"dance"}, {}, {"mode", "asgd", "now"}} {
+			if _, no := w.ask(args...); no == "" {
+				t.Errorf("%q was accepted", args)
+			}
+		}
+		// Worker 0 waits; in ASGD it has no reason to.
+		if body, no := w.ask("mode", "asgd"); no != "" || !bytes.Contains(body, []byte(`"from":"ssgd"`)) {
+			t.Errorf("mode asgd: %s %s", body, no)
+		}
+		time.Sleep(time.Millisecond)
+		if s := w.status(); s.Version != 3 || s.Mode != "asgd" || s.Switches != 1 {
+			t.Errorf("after the change: %+v", s)
+		}
+		w.ask("mode", "asgd") // no change
+		if _, no := w.ask("checkpoint"); no != "" {
+			t.Error(no)
+		}
+		time.Sleep(10 * time.Second)
+		if got := w.lines("checkpoint"); len(got) != 1 || got[0]["id"] != "c3-0" {
+			t.Errorf("checkpoints %v", got)
+		}
+		if _, no := w.ask("stop"); no != "" {
+			t.Error(no)
+		}
+		w.finished(time.Minute)
+		if w.err != nil || w.result.Switches != 1 || w.result.Samples >= 8000 {
+			t.Errorf("%v: %d switches, %d samples", w.err, w.result.Switches, w.result.Samples)
+		}
+		if got := w.lines("checkpoint"); len(got) != 2 {
+			t.Errorf("checkpoints %v", got)
+		}
+		if got := w.lines("plan"); len(got) != 1 {
+			t.Errorf("changes of plan %v", got)
+		}
+	})
+}
+
+func TestCheckpointWithBuffers(t *testing.T) {
+	var all []Checkpoint
+	cfg := Config{Workers: 2, Steps: 10, EvalEvery: 1, SaveEvery: 3 * time.Second, Generation: 7,
+		Save: func(c Checkpoint) (string, error) { all = append(all, c); return c.ID, nil }}
+	play(t, cfg, func(w *world) {
+		w.server(0, 2, false)
+		for i := range 2 {
+			w.worker(i, func(f *fakeWorker) { f.buffers = []float32{float32(2 * i), 7} })
+		}
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		if len(all) < 3 {
+			t.Fatalf("%d checkpoints", len(all))
+		}
+		for _, c := range all {
+			if fmt.Sprint(c.Buffers) != "[1 7]" || len(c.Parts) != 2 || string(c.Parts[1]) != "1" || c.Generation != 7 || c.ModelHash != "cafe" {
+				t.Errorf("checkpoint %+v", c)
+			}
+			redo := 0
+			for _, s := range c.Redo {
+				redo += s.Count
+			}
+			if c.Samples+int64(redo) != c.Cursor {
+				t.Errorf("checkpoint %s: %d samples and %d to be done again do not make %d", c.ID, c.Samples, redo, c.Cursor)
+			}
+		}
+		if last := all[len(all)-1]; last.Version != 10 || last.Samples != 80 || len(last.Redo) != 0 {
+			t.Errorf("the last checkpoint: %+v", last)
+		}
+		if n := len(w.lines("eval")); n != 2 { // after 40 samples, and at the end
+			t.Errorf("%d evaluations in the run log, want 2", n)
+		}
+	})
+}
+
+// A checkpoint that was asked for when the batches ran out gets no buffers any more; the
+// job ends all the same.
+func TestCheckpointAtTheEnd(t *testing.T) {
+	for after := range 12 {
+		cfg := Config{Workers: 2, Plan: modes.ASGD(2), Steps: 3, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+		play(t, cfg, func(w *world) {
+			w.server(0, 1, false)
+			for i := range 2 {
+				w.worker(i, func(f *fakeWorker) { f.buffers = []float32{1}; f.pace *= time.Duration(i + 1) })
+			}
+			time.Sleep(time.Duration(after) * 500 * time.Millisecond)
+			select {
+			case <-w.over:
+			default:
+				w.ask("checkpoint")
+			}
+			w.finished(time.Hour)
+			if w.err != nil || w.result.Checkpoint == "" {
+				t.Errorf("asked after %d half seconds: %v, checkpoint %q", after, w.err, w.result.Checkpoint)
+			}
+			w.accounted(24)
+		})
+	}
+}
+
+func TestFailedCheckpoint(t *testing.T) {
+	full := errors.New("no space left on device")
+	play(t, Config{Workers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { return "", full }}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0)
+		w.finished(time.Hour)
+		w.failed(exitFailure, "checkpoint", full.Error())
+		if w.result.CheckpointError == "" || w.result.Samples != 12 || w.result.Error != "" {
+			t.Errorf("%+v", w.result)
+		}
+	})
+}
+
+func TestNormBeforeUpdate(t *testing.T) {
+	play(t, Config{Workers: 2, Steps: 4, Norm: true}, func(w *world) {
+		s := w.server(0, 2, false) // checks the norm: 5, of slices [3] and [4]
+		w.worker(0)
+		w.worker(1)
+		w.finished(time.Hour)
+		if <-s.gone; s.last != nil || w.err != nil {
+			t.Errorf("%v, %v", s.last, w.err)
+		}
+	})
+}
+
+func TestDivergence(t *testing.T) {
+	play(t, Config{Workers: 2, Steps: 40}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0)
+		w.worker(1, func(f *fakeWorker) {
+			f.dies = func(p string, _ transport.Release) bool {
+				if f.step < 3 || p != "computed" {
+					return false
+				}
+				f.m.Leave(exitDiverged, "the gradient of worker 1 is NaN at step 3")
+				return true
+			}
+		})
+		w.finished(time.Minute)
+		w.failed(exitDiverged, "worker 1", "NaN at step 3")
+	})
+}
+
+// Weights count live workers; those who are gone no longer.
+func TestWeightsAfterADeath(t *testing.T) {
+	play(t, Config{Workers: 4, Steps: 10}, func(w *world) {
+		s := w.server(0, 1, false)
+		for i := range 4 {
+			w.worker(i, func(f *fakeWorker) {
+				f.dies = func(p string, _ transport.Release) bool { return i == 3 && f.step == 2 && p == "computed" }
+			})
+		}
+		w.finished(time.Hour)
+		weights := map[float32]bool{}
+		for _, f := range s.seen() {
+			for _, g := range f.Gradients {
+				weights[g.Weight] = true
+				if g.Worker == 3 && g.Weight != 0.25 {
+					t.Errorf("worker 3 had weight %v", g.Weight)
+				}
+			}
+		}
+		if !weights[0.25] || !weights[float32(1./3)] {
+			t.Errorf("weights %v, want 1/4 and, after the death, 1/3", weights)
+		}
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, c := range map[string]Config{
+		"workers": {Batch: 1, Steps: 1},
+		"batch":   {Workers: 1, Steps: 1},
+		"end":     {Workers: 1, Batch: 1},
+		"scale":   {Workers: 1, Batch: 1, Steps: 1, Scale: "big"},
+		"plan":    {Workers: 1, Batch: 1, Steps: 1, Plan: modes.SSGD(3)},
+	} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	_, err := New(Config{Workers: 1, Batch: 1, Steps: 1 << 62})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEndOfHugeNumbers(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		want int64
+	}{
+		{Config{Steps: 1 << 62}, 1<<63 - 1},
+		{Config{Steps: 1 << 62, Epochs: 2}, 80},
+		{Config{Steps: 3, Epochs: 1e300}, 24},
+		{Config{Samples: 7, Steps: 3}, 7},
+		{Config{Epochs: 0.51}, 21},
+	} {
+		k := &Coordinator{cfg: c.cfg, enrolled: &enrolment}
+		if got := k.end(8); got != c.want {
+			t.Errorf("%+v ends at %d, want %d", c.cfg, got, c.want)
+		}
+	}
+}
