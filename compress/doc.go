@@ -18,8 +18,8 @@
 //
 // Everything is pure: no clock, no I/O, no goroutine; random numbers come from a
 // seed that the caller gives. Encoding the same vectors in the same order gives
-// the same bytes, and decoding the same bytes gives the same bits, on every
-// processor: the assembly for amd64 and the plain Go loops agree bit for bit, so
+// the same bytes, and decoding the same bytes gives the same bits (a NaN is a
+// NaN), on every processor: the assembly for amd64 and the plain Go loops agree bit for bit, so
 // replicas on different machines stay equal. Only the first step of PowerSGD
 // (matrix products of the sender) depends on the processor, and what depends on
 // it is sent.
