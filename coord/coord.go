@@ -49,9 +49,11 @@ type Config struct {
 	EvalEvery float64       // epochs between evaluations; zero: only at the end
 	SaveEvery time.Duration // between checkpoints; zero: only at the end
 
-	// Resume is where a checkpoint left off, ResumeHash its model.
+	// Resume is where a checkpoint left off, ResumeHash its model, Buffers the
+	// averaged Model.Buffers in it, for workers to begin with.
 	Resume     Progress
 	ResumeHash string
+	Buffers    []float32
 
 	JoinTimeout time.Duration // zero means 2 min
 	SendTimeout time.Duration // zero means 10 s: how long a small message may take to leave

@@ -31,7 +31,7 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 }
 
 func (c *Coordinator) refuse(p *peer, exit int, reason string) {
-	c.log.Warn("refused", "role", p.role, "rank", p.rank, "peer", p.conn.Peer(), "reason", reason)
+	c.log.Warn("refused", "as", p.role, "wanted", p.rank, "peer", p.conn.Peer(), "reason", reason)
 	c.part(p, exit, reason)
 	p.gone = true
 }
@@ -215,7 +215,7 @@ func (c *Coordinator) welcome(p *peer) {
 		return transport.Send(p.conn, transport.Welcome{
 			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 			Seed: seed, Shards: c.shards, Elapsed: c.elapsed(),
-		}, nil)
+		}, transport.Floats(c.cfg.Buffers))
 	})
 }
 

@@ -33,6 +33,7 @@ type MemberConfig struct {
 // other methods; those are safe from several goroutines.
 type Member struct {
 	Welcome transport.Welcome
+	Buffers []byte // workers of a job that resumes: Model.Buffers to begin with, float32; else empty
 	Conn    transport.Conn
 	cfg     MemberConfig
 	joined  time.Time
@@ -95,9 +96,9 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	begun := time.Now()
 	wait := 50 * time.Millisecond
 	for try := 1; ; try++ {
-		conn, welcome, _, err := transport.Open(limited, cfg.Network, cfg.Addr, cfg.Hello, payload)
+		conn, welcome, extra, err := transport.Open(limited, cfg.Network, cfg.Addr, cfg.Hello, payload)
 		if err == nil {
-			m := &Member{Welcome: welcome, Conn: conn, cfg: cfg, joined: time.Now(), stop: make(chan struct{})}
+			m := &Member{Welcome: welcome, Buffers: extra, Conn: conn, cfg: cfg, joined: time.Now(), stop: make(chan struct{})}
 			conn.SetPeer("coordinator " + cfg.Addr)
 			return m, nil
 		}

@@ -143,17 +143,7 @@ func TestBuffersAreAveraged(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, _ := job(t, "--dataset", "cifar10:"+dir, "--model", "resnet20:width=0.25", "--workers", "2", "--batch", "8", "--steps", "3")
-	c, err := checkpoint.Open(r.Checkpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := make([]float32, c.BufferLen())
-	if len(v) == 0 {
-		t.Fatal("the checkpoint has no buffers")
-	}
-	if err := c.Buffers(v); err != nil {
-		t.Fatal(err)
-	}
+	v := buffers(t, r)
 	moved := 0
 	for _, x := range v {
 		if x != 0 && x != 1 {
@@ -163,6 +153,37 @@ func TestBuffersAreAveraged(t *testing.T) {
 	if moved < len(v)/2 {
 		t.Errorf("%d of %d running statistics have moved", moved, len(v))
 	}
+}
+
+// … and a job that resumes begins with them.
+func TestBuffersAreResumed(t *testing.T) {
+	data := t.TempDir()
+	if err := writeCIFAR(data, 60); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--dataset", "cifar10:" + data, "--model", "resnet20:width=0.25", "--workers", "1", "--batch", "8"}
+	whole, _ := job(t, append(args, "--steps", "4")...)
+	_, dir := job(t, append(args, "--steps", "2")...)
+	rest, _ := job(t, append(args, "--steps", "4", "--resume", dir)...)
+	a, b := buffers(t, whole), buffers(t, rest)
+	for i := range a {
+		if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
+			t.Fatalf("running statistic %d is %v after resuming, %v without a stop", i, b[i], a[i])
+		}
+	}
+}
+
+func buffers(t *testing.T, r coord.Result) []float32 {
+	t.Helper()
+	c, err := checkpoint.Open(r.Checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := make([]float32, c.BufferLen())
+	if err := c.Buffers(v); err != nil || len(v) == 0 {
+		t.Fatalf("%d buffers: %v", len(v), err)
+	}
+	return v
 }
 
 // writeCIFAR makes the six files of CIFAR-10's binary version, with n images each.

@@ -65,12 +65,13 @@ func Server(use string) *cobra.Command {
 			log := node.Logger(job, os.Stderr, "role", "ps")
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
-			stop, err := serveHTTP(job, log)
+			b := new(board)
+			stop, err := serveHTTP(job, b, log)
 			if err != nil {
 				return err
 			}
 			defer stop()
-			result, err := node.Serve(ctx, job, log, nil)
+			result, err := node.Serve(ctx, job, log, b.coordinator.Store)
 			if job.Rank == 0 && result.Steps > 0 {
 				if e := Report(cmd.OutOrStdout(), result, job.JSON); err == nil {
 					err = e

@@ -10,6 +10,8 @@ import (
 	"net/http/pprof"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"star/cmd/internal/settings"
@@ -17,7 +19,7 @@ import (
 
 // serveHTTP answers /healthz, /readyz and /metrics, and pprof to callers on this
 // machine, until stop.
-func serveHTTP(job *settings.Job, log *slog.Logger) (stop func(), err error) {
+func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err error) {
 	if job.HTTP == settings.Off {
 		return func() {}, nil
 	}
@@ -30,10 +32,11 @@ func serveHTTP(job *settings.Job, log *slog.Logger) (stop func(), err error) {
 		return nil, job.Invalid("http", fmt.Errorf("%w; --http=off switches it off", err))
 	}
 	mux := http.NewServeMux()
-	ok := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
-	mux.HandleFunc("GET /healthz", ok)
-	mux.HandleFunc("GET /readyz", ok)
-	mux.Handle("GET /metrics", promhttp.Handler())
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", b.ready)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), b)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/debug/pprof/", local(pprof.Index))
 	mux.HandleFunc("/debug/pprof/profile", local(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", local(pprof.Symbol))

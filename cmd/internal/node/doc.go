@@ -34,6 +34,7 @@ const (
 	ExitMissing  = 66
 	ExitLost     = 69
 	ExitDiverged = 70
+	ExitDisagree = 78
 	ExitInt      = 130
 	ExitTerm     = 143
 )

@@ -41,9 +41,8 @@ type server struct {
 }
 
 // Serve hosts shards, and on rank 0 the coordinator, until the job is over. On
-// other ranks the Result is empty. ready, if not nil, is told the address that it
-// listens on.
-func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, ready func(addr string)) (coord.Result, error) {
+// other ranks the Result is empty. begun, if not nil, is told the coordinator.
+func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(*coord.Coordinator)) (coord.Result, error) {
 	s := &server{job: job, log: log.With("rank", job.Rank)}
 	if err := s.prepare(); err != nil {
 		return coord.Result{}, err
@@ -58,9 +57,6 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, ready func(
 	}
 	addr := listener.Addr()
 	s.log.Info("listening", "addr", addr)
-	if ready != nil {
-		ready(addr)
-	}
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -69,6 +65,9 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, ready func(
 		if coordinator, err = s.coordinator(); err != nil {
 			listener.Close()
 			return coord.Result{}, err
+		}
+		if begun != nil {
+			begun(coordinator)
 		}
 	}
 	shards := ps.NewServer(s.shards())
@@ -211,13 +210,22 @@ func (s *server) shards() ps.ServerConfig {
 				st.Slots = append(st.Slots, optim.Slot(slot))
 			}
 			if err := opts[i.Shard].SetState(st); err != nil {
-				return nil, 0, err
+				return nil, 0, &DisagreeError{err}
 			}
 			return sh.Params, s.resume.Manifest().Version, nil
 		}
 	}
 	return cfg
 }
+
+// DisagreeError says that settings do not fit what is there already.
+type DisagreeError struct{ Err error }
+
+func (e *DisagreeError) Error() string { return e.Err.Error() }
+func (e *DisagreeError) Unwrap() error { return e.Err }
+
+// ExitCode is that of members that disagree.
+func (e *DisagreeError) ExitCode() int { return ExitDisagree }
 
 // saveShard writes one shard's part of a checkpoint.
 func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
@@ -363,6 +371,12 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		}
 		cfg.Resume = coord.Progress{Version: m.Version, Samples: m.Samples, Cursor: m.Cursor, Redo: more.Redo}
 		cfg.ResumeHash = m.ModelHash
+		if n := s.resume.BufferLen(); n > 0 {
+			cfg.Buffers = make([]float32, n)
+			if err := s.resume.Buffers(cfg.Buffers); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return coord.New(cfg)
 }

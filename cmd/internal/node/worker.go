@@ -119,6 +119,9 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 		return err
 	}
 	defer member.Close()
+	if own := transport.Floats(model.Buffers()); len(member.Buffers) > 0 && copy(own, member.Buffers) != len(member.Buffers) {
+		return &DisagreeError{fmt.Errorf("the checkpoint has %d bytes of buffers, the model %d", len(member.Buffers), len(own))}
+	}
 	member.Beat()
 	rank := member.Welcome.Rank
 	log = log.With("rank", rank)

@@ -140,7 +140,7 @@ func (j *Job) declare(role Role) {
 
 	Var(s, &j.Optimizer, "optimizer", "momentum", "update rule", "sgd", "momentum", "nesterov", "adam", "adamw")
 	Var(s, &j.LR, "lr", 0.02, "learning rate")
-	Var(s, &j.Momentum, "momentum", 0.9, "momentum; for adam and adamw the decay of the first moment")
+	Var(s, &j.Momentum, "momentum", 0.9, "momentum, of momentum and nesterov")
 	Var(s, &j.WeightDecay, "weight-decay", 0, "weight decay")
 	Var(s, &j.Clip, "clip", 0, "bound of the gradient's global norm; 0: none")
 	Var(s, &j.Schedule, "schedule", "constant", "learning rate over samples seen")
