@@ -505,6 +505,9 @@ func TestDeathAtEachPhase(t *testing.T) {
 						t.Fatalf("worker 1 has not died in the middle: step %d", ws[1].step)
 					}
 					w.accounted(120)
+					if strings.Contains(w.logs.String(), "msg=waiting") {
+						t.Errorf("a job that goes on was taken for one that stands still:\n%s", w.logs)
+					}
 					leaves := w.lines("leave")
 					if len(leaves) != 1 || leaves[0]["worker"] != 1. || leaves[0]["count"] != 4. {
 						t.Errorf("the run log says of those who left: %v", leaves)
@@ -624,11 +627,11 @@ func TestSilentMembers(t *testing.T) {
 	t.Run("slow worker is not dead", func(t *testing.T) {
 		play(t, Config{Workers: 2, Steps: 2, DeadAfter: 20 * time.Second}, func(w *world) {
 			w.server(0, 1, false)
-			w.worker(0)
+			waits := w.worker(0)
 			w.worker(1, func(f *fakeWorker) { f.pace = 10 * time.Minute })
 			w.finished(time.Hour)
-			if w.err != nil || w.result.Steps != 4 {
-				t.Errorf("%d gradients, %v", w.result.Steps, w.err)
+			if <-waits.gone; w.err != nil || waits.err != nil || w.result.Steps != 4 || w.result.Updates != 2 {
+				t.Errorf("%d gradients in %d updates, %v, %v", w.result.Steps, w.result.Updates, w.err, waits.err)
 			}
 			if !strings.Contains(w.logs.String(), "worker 1 step 0") {
 				t.Errorf("nothing names worker 1, for whom everybody waited:\n%s", w.logs)
@@ -676,6 +679,43 @@ func TestSilentMembers(t *testing.T) {
 			if s.last == nil {
 				t.Error("the server does not notice")
 			}
+		})
+	})
+	t.Run("coordinator that says nothing", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			net := new(transport.Pipe)
+			l, err := net.Listen("coord")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			for name, wait := range map[string]func(*Member) error{
+				"worker": func(m *Member) error { m.Beat(); _, err := m.Next(); return err },
+				"server": func(m *Member) error { _, err := m.Hosted().Recv(); return err },
+			} {
+				go func() {
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					transport.ReadHello(conn, time.Second)
+					transport.Send(conn, transport.Welcome{}, nil)
+					time.Sleep(time.Hour)
+					conn.Close()
+				}()
+				m, err := Join(t.Context(), MemberConfig{Network: net, Addr: "coord", Hello: hello(0), DeadAfter: 30 * time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				begun := time.Now()
+				err = wait(m)
+				var lost *LostError
+				if took := time.Since(begun); !errors.As(err, &lost) || !strings.Contains(err.Error(), "not heard of for 30s") || took < 30*time.Second || took > 40*time.Second {
+					t.Errorf("%s: %v after %v", name, err, took)
+				}
+				m.Close()
+			}
+			time.Sleep(2 * time.Hour)
 		})
 	})
 }
@@ -773,6 +813,11 @@ func TestBrokenRules(t *testing.T) {
 					t.Fatal(w.err)
 				}
 				w.accounted(160)
+				for _, l := range w.lines("record") {
+					if l["worker"] == 1. && l["samples"] != 4. || l["worker"] == 1. && l["step"].(float64) > 2 {
+						t.Errorf("the run log has what was refused: %v", l)
+					}
+				}
 			})
 		})
 	}
@@ -834,7 +879,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// A worker that dies before the start leaves its rank and its duties to the next.
+// A worker that dies before the start leaves its rank and its duties to the next, and
+// the job does not start without it.
 func TestAnotherSeeder(t *testing.T) {
 	play(t, Config{Workers: 2, Steps: 2}, func(w *world) {
 		s := w.server(0, 1, true)
@@ -842,24 +888,202 @@ func TestAnotherSeeder(t *testing.T) {
 		if err != nil || !first.Welcome.Seed || first.Welcome.Rank != 1 {
 			t.Fatalf("the first worker was welcomed with %+v, %v", first, err)
 		}
-		if len(first.Welcome.Shards) != 1 || first.Welcome.Shards[0].To != 100 {
-			t.Errorf("shards %v", first.Welcome.Shards)
-		}
+		Say(first, transport.Joined{Worker: 1}, nil)
+		synctest.Wait()
 		first.Close()
 		synctest.Wait()
-		w.worker(0)
+		other := w.worker(0)
 		synctest.Wait()
+		if !other.m.Welcome.Seed {
+			t.Error("the first worker is gone, and nobody else was told to send the parameters")
+		}
 		second, err := w.join(hello(1), enrolment)
 		if err != nil || second.Welcome.Seed {
 			t.Fatalf("a second seeder beside the first: %+v, %v", second, err)
 		}
 		second.Close()
-		synctest.Wait()
-		w.worker(1)
 		s.ready(0)
+		synctest.Wait()
+		if got := w.status(); got.Phase != "joining" || got.Waiting != "workers [1]" {
+			t.Errorf("without worker 1 the job is %s and waits for %s", got.Phase, got.Waiting)
+		}
+		third := w.worker(1)
 		w.finished(time.Minute)
+		if w.err != nil || third.m.Welcome.Seed {
+			t.Errorf("%v, seed %v", w.err, third.m.Welcome.Seed)
+		}
+	})
+}
+
+func TestJoinedBeforeWelcome(t *testing.T) {
+	play(t, Config{Workers: 1}, func(w *world) {
+		conn, err := w.net.Dial(w.t.Context(), "coord")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		e, _ := json.Marshal(enrolment)
+		transport.Send(conn, hello(0), e)
+		transport.Send(conn, transport.Joined{}, nil)
+		f, err := conn.Recv()
+		if err != nil || f.Kind != transport.KindReject {
+			t.Fatalf("answered with %v, %v", f.Kind, err)
+		}
+		if m, _ := transport.ParseReject(f.Header); !strings.Contains(m.Reason, "before it was welcomed") {
+			t.Error(m.Reason)
+		}
+	})
+}
+
+// The vector is cut without gaps, and a shard has at most one element more than another.
+func TestRanges(t *testing.T) {
+	for _, c := range []struct{ params, shards, want int64 }{{100, 3, 3}, {100, 1, 1}, {2, 5, 2}, {1023, 512, 512}} {
+		play(t, Config{Workers: 1, Servers: 2}, func(w *world) {
+			w.server(0, 1, true)
+			if c.shards > 1 {
+				w.server(1, int(c.shards-1), true)
+			} else {
+				w.server(1, 0, true)
+			}
+			h := hello(0)
+			h.Params = c.params
+			m, err := w.join(h, enrolment)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			at := int64(0)
+			for i, s := range m.Welcome.Shards {
+				n := s.To - s.From
+				if s.Shard != i || s.From != at || n < c.params/c.want || n > c.params/c.want+1 {
+					t.Errorf("%d parameters over %d: shard %d is %+v", c.params, c.shards, i, s)
+				}
+				at = s.To
+			}
+			if at != c.params || int64(len(m.Welcome.Shards)) != c.want {
+				t.Errorf("%d parameters over %d: %d shards end at %d", c.params, c.shards, len(m.Welcome.Shards), at)
+			}
+		})
+	}
+}
+
+func TestResumedJob(t *testing.T) {
+	cfg := Config{Workers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{16, 8}}}}
+	play(t, cfg, func(w *world) {
+		s := w.server(0, 1, true)
+		refused := hello(0)
+		refused.ModelHash = "beef"
+		if _, err := w.join(refused, enrolment); err == nil || !strings.Contains(err.Error(), "cafe") || !strings.Contains(err.Error(), "beef") {
+			t.Errorf("another model than the checkpoint's: %v", err)
+		}
+		a, b := w.worker(0), w.worker(1)
+		synctest.Wait()
+		s.ready(5)
+		w.finished(time.Hour)
+		if w.err != nil || a.m.Welcome.Seed || b.m.Welcome.Seed || a.m.Welcome.Version != 5 {
+			t.Errorf("%v, welcomed with %+v", w.err, a.m.Welcome)
+		}
+		if fmt.Sprint(a.used, b.used) != "[{16 4} {32 4} {40 4} {48 4} {56 4}] [{20 4} {36 4} {44 4} {52 4} {60 4}]" {
+			t.Errorf("batches %v and %v", a.used, b.used)
+		}
+		if f := s.seen(); f[0].Version != 6 || f[0].Samples != 24 {
+			t.Errorf("first update: %+v", f[0])
+		}
+		if e := w.lines("eval"); len(e) != 2 || e[0]["from_version"] != 8. { // after 40 samples, and at the end
+			t.Errorf("evaluations %v", e)
+		}
+	})
+	play(t, cfg, func(w *world) {
+		w.server(0, 1, false) // at version 0
+		w.worker(0)
+		w.finished(time.Minute)
+		w.failed(exitDisagree, "shard 0 is at version 0", "resumes at 5")
+	})
+}
+
+// A worker that dies between its buffers and the average does not count twice.
+func TestDeathBeforeTheAverage(t *testing.T) {
+	play(t, Config{Workers: 3, Plan: modes.ASGD(3), Steps: 20, EvalEvery: 0.1}, func(w *world) {
+		w.server(0, 1, false)
+		late := w.worker(2, func(f *fakeWorker) { f.buffers, f.pace = []float32{30}, 10*time.Second })
+		w.worker(0, func(f *fakeWorker) {
+			f.buffers = []float32{10}
+			f.dies = func(p string, r transport.Release) bool {
+				if p == "averaged" && r.Eval == 1 {
+					// 20 of the one who died, 30 of the one who came last.
+					if f.buffers[0] != 20 {
+						t.Errorf("the average is %v, want that of 10, 20 and 30", f.buffers[0])
+					}
+					f.buffers[0] = 10
+				}
+				return false
+			}
+		})
+		h := hello(1)
+		h.Buffers = 1
+		m, err := w.join(h, enrolment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Beat()
+		Say(m, transport.Joined{Worker: 1}, nil)
+		for step := int64(0); ; step++ {
+			r, err := m.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Action == transport.Evaluate {
+				Say(m, transport.Buffers{Worker: 1, Eval: r.Eval}, transport.Floats([]float32{20}))
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+			w.stored(1, step)
+			Say(m, transport.Arrive{Record: star.Record{Worker: 1, Step: step, Samples: r.Count}}, nil)
+		}
+		time.Sleep(time.Second)
+		m.Close()
+		time.Sleep(time.Second)
+		if late.step != 0 {
+			t.Error("worker 2 has already been released: this tests nothing")
+		}
+		w.finished(time.Hour)
 		if w.err != nil {
 			t.Error(w.err)
+		}
+		w.accounted(240)
+	})
+}
+
+// A coordinator that was stopped itself does not take the others for dead.
+func TestStoodStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Config{Workers: 1, Batch: 1, Steps: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := transport.Pipe{}, time.Now()
+		l, _ := a.Listen("x")
+		go a.Dial(t.Context(), "x")
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		p := &peer{conn: conn, role: transport.RoleWorker, welcomed: true, heard: b}
+		c.workers[0] = p
+		for _, at := range []struct {
+			sec  int
+			gone bool
+		}{{0, false}, {1, false}, {601, false}, {602, false}, {640, false}, {665, true}} {
+			if at.sec > 602 { // the seconds between
+				c.ticked = b.Add(time.Duration(at.sec-1) * time.Second)
+			}
+			if err := c.tick(b.Add(time.Duration(at.sec) * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if p.gone != at.gone {
+				t.Fatalf("after %d s, of which it stood still from 1 to 601: gone %v", at.sec, p.gone)
+			}
 		}
 	})
 }
@@ -896,6 +1120,7 @@ func TestServerComesBack(t *testing.T) {
 
 func TestCommands(t *testing.T) {
 	plan := modes.SSGD(2)
+	plan.Shares = []int{4, 3}
 	cfg := Config{Workers: 2, Plan: plan, Steps: 1000, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
 	play(t, cfg, func(w *world) {
 		if _, no := w.ask("mode", "asgd"); !strings.Contains(no, "has not begun") || !strings.Contains(no, "servers [0]") {
@@ -905,10 +1130,9 @@ func TestCommands(t *testing.T) {
 			t.Errorf("status before the start: %+v", s)
 		}
 		w.server(0, 1, false)
-		w.worker(0)
-		w.worker(1, func(f *fakeWorker) { f.pace *= 5 })
+		ws := []*fakeWorker{w.worker(0), w.worker(1, func(f *fakeWorker) { f.pace *= 5 })}
 		time.Sleep(12500 * time.Millisecond)
-		if s := w.status(); s.Phase != "training" || s.Version != 2 || s.Samples != 16 || s.Workers[0].State != "waiting" || s.Workers[1].State != "computing" {
+		if s := w.status(); s.Phase != "training" || s.Version != 2 || s.Samples != 14 || s.Workers[0].State != "waiting" || s.Workers[1].State != "computing" {
 			t.Errorf("status: %+v", s)
 		}
 		for _, args := range [][]string{{"mode", "x=9"}, {"mode"}, {"dance"}, {}, {"mode", "asgd", "now"}} {
@@ -917,11 +1141,11 @@ func TestCommands(t *testing.T) {
 			}
 		}
 		// Worker 0 waits; in ASGD it has no reason to.
-		if body, no := w.ask("mode", "asgd"); no != "" || !bytes.Contains(body, []byte(`"from":"ssgd"`)) {
+		if body, no := w.ask("mode", "asgd"); no != "" || !bytes.Contains(body, []byte(`"from":"ssgd shares=4,3"`)) {
 			t.Errorf("mode asgd: %s %s", body, no)
 		}
 		time.Sleep(time.Millisecond)
-		if s := w.status(); s.Version != 3 || s.Mode != "asgd" || s.Switches != 1 {
+		if s := w.status(); s.Version != 3 || s.Mode != "asgd shares=4,3" || s.Switches != 1 {
 			t.Errorf("after the change: %+v", s)
 		}
 		w.ask("mode", "asgd") // no change
@@ -932,10 +1156,20 @@ func TestCommands(t *testing.T) {
 		if got := w.lines("checkpoint"); len(got) != 1 || got[0]["id"] != "c3-0" {
 			t.Errorf("checkpoints %v", got)
 		}
+		done := ws[0].step
 		if _, no := w.ask("stop"); no != "" {
 			t.Error(no)
 		}
 		w.finished(time.Minute)
+		for i, f := range ws {
+			<-f.gone
+			if i == 0 && f.step > done+1 {
+				t.Errorf("worker 0 made %d steps after the stop", f.step-done)
+			}
+			if last := f.used[len(f.used)-1]; last.Count != plan.Shares[i] {
+				t.Errorf("worker %d has a share of %d samples after the change of mode, want %d", i, last.Count, plan.Shares[i])
+			}
+		}
 		if w.err != nil || w.result.Switches != 1 || w.result.Samples >= 8000 {
 			t.Errorf("%v: %d switches, %d samples", w.err, w.result.Switches, w.result.Samples)
 		}
@@ -1008,6 +1242,21 @@ func TestCheckpointAtTheEnd(t *testing.T) {
 			w.accounted(24)
 		})
 	}
+}
+
+func TestEvaluationsInTime(t *testing.T) {
+	play(t, Config{Workers: 1, Steps: 20, EvalEvery: 0.3}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0)
+		w.finished(time.Hour)
+		var at []float64
+		for _, l := range w.lines("eval") {
+			at = append(at, l["to_version"].(float64)*4)
+		}
+		if fmt.Sprint(at) != "[16 28 40 52 64 76 80]" { // a release after 12, 24, 36, …
+			t.Errorf("evaluated the parameters after %v samples", at)
+		}
+	})
 }
 
 func TestFailedCheckpoint(t *testing.T) {

@@ -99,8 +99,12 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	if first := c.enrolled; first != nil {
 		switch {
 		case h.ModelHash != c.hello.ModelHash:
-			c.refuse(p, exitDisagree, fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s",
-				h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash))
+			why := ""
+			if h.Model == c.hello.Model {
+				why = "; they look alike, so it is the seed or a setting (--seed, --model)"
+			}
+			c.refuse(p, exitDisagree, fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s%s",
+				h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash, why))
 			return
 		case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers:
 			c.refuse(p, exitDisagree, fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d buffers, the job has %d and %d",

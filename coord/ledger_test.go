@@ -21,6 +21,7 @@ type rig struct {
 	given  map[star.Worker]Span              // of gradients that are complete or on the way
 	steps  map[star.Worker]int64
 	shards int
+	seq    int64
 }
 
 // failer is *testing.T or *rapid.T.
@@ -39,6 +40,7 @@ func newRig(t failer, plan modes.Plan, n, shards, batch int, limit int64) *rig {
 
 func (r *rig) carry(os []order) {
 	for _, o := range os {
+		r.check(&o)
 		for _, g := range o.fire.Gradients {
 			r.count(r.used, g)
 		}
@@ -53,6 +55,48 @@ func (r *rig) carry(os []order) {
 			}
 			r.out[rel.Worker] = rel
 		}
+	}
+}
+
+// check compares an order with what a shard and a worker make of it: after the
+// update a shard sends parameters to everybody whom the Fire names and who is not Quiet,
+// and whom nobody sends parameters must ask for them.
+func (r *rig) check(o *order) {
+	sent := map[star.Worker]bool{}
+	last := star.Worker(-1)
+	for _, g := range o.fire.Gradients {
+		sent[g.Worker] = true
+		if g.Worker <= last {
+			r.t.Fatalf("fire %d adds the gradient of worker %d after that of worker %d", o.fire.Seq, g.Worker, last)
+		}
+		last = g.Worker
+	}
+	for _, g := range o.fire.Dropped {
+		sent[g.Worker] = true
+	}
+	for _, w := range o.fire.Quiet {
+		if !sent[w] {
+			r.t.Fatalf("fire %d is quiet about worker %d, which it does not name", o.fire.Seq, w)
+		}
+		delete(sent, w)
+	}
+	for _, rel := range o.releases {
+		if rel.Pull == (sent[rel.Worker] || r.shards == 0) {
+			r.t.Fatalf("worker %d is released with pull %v, and fire %d sends it parameters: %v", rel.Worker, rel.Pull, o.fire.Seq, sent[rel.Worker])
+		}
+		if o.fire.Seq > 0 && rel.Version != o.fire.Version {
+			r.t.Fatalf("fire %d makes version %d and releases with version %d", o.fire.Seq, o.fire.Version, rel.Version)
+		}
+		delete(sent, rel.Worker)
+	}
+	if len(sent) > 0 {
+		r.t.Fatalf("fire %d sends parameters to %v, who are not released", o.fire.Seq, sent)
+	}
+	if o.fire.Seq > 0 {
+		if o.fire.Seq != r.seq+1 || o.fire.Samples != int64(len(r.used)) {
+			r.t.Fatalf("fire %d of %d samples came after fire %d and %d samples", o.fire.Seq, o.fire.Samples, r.seq, len(r.used))
+		}
+		r.seq++
 	}
 }
 
@@ -101,7 +145,11 @@ func TestEverySampleOnce(t *testing.T) {
 		shards := rapid.IntRange(0, 3).Draw(t, "shards")
 		batch := rapid.IntRange(1, 5).Draw(t, "batch")
 		limit := rapid.Int64Range(1, 120).Draw(t, "limit")
-		plan := func(label string) modes.Plan {
+		var shares []int
+		if rapid.Bool().Draw(t, "uneven") {
+			shares = rapid.SliceOfN(rapid.IntRange(1, 5), n, n).Draw(t, "shares")
+		}
+		grouping := func(label string) modes.Plan {
 			switch rapid.IntRange(0, 4).Draw(t, label) {
 			case 0:
 				return modes.SSGD(n)
@@ -124,6 +172,11 @@ func TestEverySampleOnce(t *testing.T) {
 				return modes.Grouped(a, b)
 			}
 			return modes.XOrder(n, rapid.IntRange(1, n).Draw(t, "x"))
+		}
+		plan := func(label string) modes.Plan {
+			p := grouping(label)
+			p.Shares = shares
+			return p
 		}
 		r := newRig(t, plan("plan"), n, shards, batch, limit)
 		alive := n
@@ -186,6 +239,7 @@ func TestArrivedMeansStored(t *testing.T) {
 		{func() ([]order, error) { return l.arrive(0, 0, 4) }, 0},
 		{func() ([]order, error) { return l.store(1, 0, 0) }, 0},
 		{func() ([]order, error) { return l.store(1, 0, 0) }, 0}, // said twice counts once
+		{func() ([]order, error) { return l.store(0, 0, 7) }, 0}, // of another step
 		{func() ([]order, error) { return l.store(0, 0, 0) }, 1},
 	} {
 		os, err := step.do()
@@ -199,6 +253,7 @@ func TestRefusedArrivals(t *testing.T) {
 	for name, do := range map[string]func(*ledger) error{
 		"wrong step":    func(l *ledger) error { _, err := l.arrive(0, 7, 4); return err },
 		"wrong samples": func(l *ledger) error { _, err := l.arrive(0, 0, 5); return err },
+		"fewer samples": func(l *ledger) error { _, err := l.arrive(0, 0, 3); return err },
 		"twice": func(l *ledger) error {
 			l.arrive(0, 0, 4)
 			_, err := l.arrive(0, 0, 4)
@@ -246,6 +301,13 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 	want := []Span{{0, 4}, {8, 4}}
 	if p.Version != 1 || p.Samples != 4 || p.Cursor != 12 || !slices.Equal(p.Redo, want) {
 		t.Errorf("progress %+v, want version 1, 4 samples, cursor 12, redo %v", p, want)
+	}
+	waits := newLedger(modes.SSGD(3), 3, 0, 4, 100)
+	waits.begin()
+	waits.arrive(0, 0, 4) // waits for the others
+	waits.leave(2)
+	if p, want := waits.progress(), []Span{{0, 4}, {4, 4}, {8, 4}}; !slices.Equal(p.Redo, want) {
+		t.Errorf("redo %v, want %v: of one that waits, one that computes and one that left", p.Redo, want)
 	}
 	m := newLedger(modes.ASGD(2), 2, 0, 4, 100)
 	m.resume(p)

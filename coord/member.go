@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,6 +72,11 @@ type JoinError struct {
 }
 
 func (e *JoinError) Error() string {
+	var open *transport.Error
+	if errors.As(e.Err, &open) && open.Op == "open" {
+		return fmt.Sprintf("could not join the job within %v (--join-timeout): %s can be reached, but does not welcome us: a star-ps of the job is missing, or this is not one (--coordinator)",
+			e.Timeout, e.Addr)
+	}
 	return fmt.Sprintf("could not join the job at %s within %v (--join-timeout): %v", e.Addr, e.Timeout, e.Err)
 }
 func (e *JoinError) Unwrap() error { return e.Err }
@@ -95,6 +101,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	defer cancel()
 	begun := time.Now()
 	wait := 50 * time.Millisecond
+	var last error // not the one that the time-out itself caused, if there is another
 	for try := 1; ; try++ {
 		conn, welcome, extra, err := transport.Open(limited, cfg.Network, cfg.Addr, cfg.Hello, payload)
 		if err == nil {
@@ -109,8 +116,10 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if limited.Err() != nil {
-			return nil, &JoinError{cfg.Addr, cfg.JoinTimeout, err}
+		if limited.Err() == nil {
+			last = err
+		} else {
+			return nil, &JoinError{cfg.Addr, cfg.JoinTimeout, cmp.Or(last, err)}
 		}
 		if try == 1 || try%10 == 0 {
 			cfg.Log.Info("waiting for the coordinator", "addr", cfg.Addr, "for", time.Since(begun).Round(time.Second), "err", err)
@@ -118,6 +127,9 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 		select {
 		case <-time.After(wait/2 + rand.N(wait)): // jitter: workers start together
 		case <-limited.Done():
+			if ctx.Err() == nil {
+				return nil, &JoinError{cfg.Addr, cfg.JoinTimeout, err}
+			}
 		}
 		wait = min(2*wait, 2*time.Second)
 	}
@@ -197,7 +209,7 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 		if err != nil {
 			return transport.Assign{}, err
 		}
-		return transport.Assign{}, &transport.RejectError{Exit: r.Exit, Reason: r.Reason}
+		return transport.Assign{}, &transport.RejectError{Peer: m.Conn.Peer(), Exit: r.Exit, Reason: r.Reason}
 	case f.Kind != transport.KindAssign:
 		return transport.Assign{}, fmt.Errorf("unexpected frame %v from the coordinator, waiting for the assignment of shards", f.Kind)
 	}
@@ -279,7 +291,7 @@ func (m *Member) recv() (transport.Frame, error) {
 			if err != nil {
 				return f, err
 			}
-			return f, &transport.RejectError{Exit: r.Exit, Reason: r.Reason}
+			return f, &transport.RejectError{Peer: m.Conn.Peer(), Exit: r.Exit, Reason: r.Reason}
 		default:
 			return f, nil
 		}

@@ -53,7 +53,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	}
 	listener, err := tcp.Listen(job.Listen)
 	if err != nil {
-		return coord.Result{}, fmt.Errorf("listen on %s: %w (another job on this machine? --listen chooses another port)", job.Listen, err)
+		return coord.Result{}, job.Invalid("listen", err)
 	}
 	addr := listener.Addr()
 	s.log.Info("listening", "addr", addr)

@@ -122,6 +122,11 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	if own := transport.Floats(model.Buffers()); len(member.Buffers) > 0 && copy(own, member.Buffers) != len(member.Buffers) {
 		return &DisagreeError{fmt.Errorf("the checkpoint has %d bytes of buffers, the model %d", len(member.Buffers), len(own))}
 	}
+	if n := member.Welcome.Workers; n != job.Workers && job.Config.IsSet("workers") {
+		err := &DisagreeError{fmt.Errorf("the job has %d workers, this process was told of %d (%s): give every member the same --workers", n, job.Workers, job.Config.Origin("workers"))}
+		member.Leave(err.ExitCode(), err.Error())
+		return err
+	}
 	member.Beat()
 	rank := member.Welcome.Rank
 	log = log.With("rank", rank)
