@@ -1156,7 +1156,7 @@ func TestCommands(t *testing.T) {
 		if got := w.lines("checkpoint"); len(got) != 1 || got[0]["id"] != "c3-0" {
 			t.Errorf("checkpoints %v", got)
 		}
-		done := ws[0].step
+		done := w.status().Workers[0].Step
 		if _, no := w.ask("stop"); no != "" {
 			t.Error(no)
 		}
