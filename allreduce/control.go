@@ -1,0 +1,304 @@
+package allreduce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Beside the links for vectors, every rank has one to rank 0 for trouble. In a
+// ring, a rank that hangs makes every rank wait for its neighbour; only together
+// can they say who it is. So who runs out of patience says so, rank 0 asks
+// everybody, and who does not answer is at fault. Rank 0's verdict goes to all.
+
+// notice is a message about trouble.
+type notice struct {
+	kind  noticeKind
+	fault Error
+}
+
+type noticeKind uint8
+
+const (
+	noticeComplaint noticeKind = 1 + iota // to rank 0: something is broken
+	noticeWaiting                         // to rank 0: nothing moves; also the answer to noticeQuery
+	noticeQuery                           // from rank 0: what are you waiting for?
+	noticeVerdict                         // from rank 0: this is why we fail
+	noticeBye                             // the sender closes in good order
+)
+
+// A notice has a fixed size: kind and length of texts, rank, step, steps, done,
+// total, then the two texts.
+const (
+	noticeSize   = 768
+	noticeFields = 4 + 4 + 4 + 4 + 8 + 8
+	noticeTexts  = noticeSize - noticeFields
+)
+
+const noticeMagic = 0xA1
+
+func (m notice) bytes() []byte {
+	b := make([]byte, noticeFields, noticeSize)
+	op, why := m.fault.Operation, ""
+	if m.fault.Err != nil {
+		why = m.fault.Err.Error()
+	}
+	op = op[:min(len(op), 200)]
+	why = why[:min(len(why), noticeTexts-len(op))]
+	b[0], b[1] = noticeMagic, byte(m.kind)
+	b[2] = byte(len(op))
+	binary.LittleEndian.PutUint32(b[4:], uint32(m.fault.Rank))
+	binary.LittleEndian.PutUint32(b[8:], uint32(m.fault.Step))
+	binary.LittleEndian.PutUint32(b[12:], uint32(m.fault.Steps))
+	binary.LittleEndian.PutUint64(b[16:], uint64(m.fault.Done))
+	binary.LittleEndian.PutUint64(b[24:], uint64(m.fault.Total))
+	b = append(append(b, op...), why...)
+	return append(b, make([]byte, noticeSize-len(b))...)
+}
+
+func parseNotice(b []byte) (notice, error) {
+	if b[0] != noticeMagic || b[1] < byte(noticeComplaint) || b[1] > byte(noticeBye) || int(b[2]) > noticeTexts {
+		return notice{}, fmt.Errorf("bad notice % x", b[:4])
+	}
+	op, why := b[noticeFields:][:b[2]], b[noticeFields+int(b[2]):]
+	return notice{noticeKind(b[1]), Error{
+		Rank:      int(int32(binary.LittleEndian.Uint32(b[4:]))),
+		Operation: string(op),
+		Step:      int(binary.LittleEndian.Uint32(b[8:])),
+		Steps:     int(binary.LittleEndian.Uint32(b[12:])),
+		Done:      int64(binary.LittleEndian.Uint64(b[16:])),
+		Total:     int64(binary.LittleEndian.Uint64(b[24:])),
+		Err:       errors.New(strings.TrimRight(string(why), "\x00")),
+	}}, nil
+}
+
+// wire is a control link and what has come of its next notice.
+type wire struct {
+	link link
+	buf  [noticeSize]byte
+	n    int
+	bye  bool
+}
+
+func (w *wire) send(m notice) {
+	b := m.bytes()
+	// A notice is small and rare: a link that has no room for it has been broken
+	// for long.
+	for try := 0; len(b) > 0 && try < 100; try++ {
+		n, err := w.link.send(b)
+		if err != nil {
+			return
+		}
+		if b = b[n:]; n == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// next is the next notice; ok is false when there is none yet.
+func (w *wire) next() (m notice, ok bool, err error) {
+	for w.n < noticeSize {
+		n, err := w.link.read(w.buf[w.n:])
+		if n == 0 {
+			return notice{}, false, err
+		}
+		w.n += n
+	}
+	w.n = 0
+	m, err = parseNotice(w.buf[:])
+	return m, err == nil, err
+}
+
+// drop forgets a control link.
+func (g *Group) drop(i int) {
+	g.control[i].link.close()
+	g.control[i] = nil
+}
+
+// at0 is the rank at the other end of control link i.
+func (g *Group) at0(i int) int {
+	if g.rank == 0 {
+		return i
+	}
+	return 0
+}
+
+func (g *Group) tell(m notice) {
+	for _, c := range g.control {
+		if c != nil {
+			c.send(m)
+		}
+	}
+}
+
+// here is err at no place of the operation.
+func (g *Group) here(rank int, err error) *Error {
+	return &Error{Rank: rank, Operation: g.now.operation.String(), Err: err}
+}
+
+// listen reads notices. It returns the reason to fail, if there is one.
+func (g *Group) listen() error {
+	for i, c := range g.control {
+		if c == nil {
+			continue
+		}
+		m, ok, err := c.next()
+		switch {
+		case err != nil && c.bye:
+			g.drop(i)
+		case err != nil:
+			g.drop(i)
+			return g.report(g.here(g.at0(i), errGone))
+		case !ok:
+		case m.kind == noticeBye:
+			c.bye = true
+		case m.kind == noticeVerdict:
+			return g.told(m.fault, None)
+		case m.kind == noticeComplaint:
+			return g.report(&m.fault)
+		case m.kind == noticeWaiting:
+			return g.judge(g.waitingFor(timedOut(g.timeout)), i, &m.fault)
+		case m.kind == noticeQuery:
+			e := g.waitingFor(timedOut(time.Since(g.moved).Round(time.Millisecond)))
+			g.tell(notice{noticeWaiting, *e})
+			return g.verdict(e)
+		}
+	}
+	return nil
+}
+
+// told is a verdict, in our own words where we know better.
+func (g *Group) told(e Error, mine int) *Error {
+	for i := range g.now.prog.lanes {
+		if l := &g.now.prog.lanes[i]; l.peer == e.Rank && l.peer != mine {
+			return g.at(l, e.Err)
+		}
+	}
+	return &e
+}
+
+// report fails with e, and lets the others know.
+func (g *Group) report(e *Error) error {
+	if g.rank == 0 {
+		g.tell(notice{noticeVerdict, *e})
+		return e
+	}
+	g.tell(notice{noticeComplaint, *e})
+	return g.verdict(e)
+}
+
+// abandon fails because this rank does not want to go on.
+func (g *Group) abandon(err error) error {
+	kind := noticeComplaint
+	if g.rank == 0 {
+		kind = noticeVerdict
+	}
+	g.tell(notice{kind, *g.here(g.rank, fmt.Errorf("it gave up: %w", err))})
+	return g.waitingFor(err)
+}
+
+// expired fails because nothing has moved for too long.
+func (g *Group) expired() error {
+	e := g.waitingFor(timedOut(g.timeout))
+	if g.rank == 0 {
+		return g.judge(e, 0, nil)
+	}
+	g.tell(notice{noticeWaiting, *e})
+	return g.verdict(e)
+}
+
+// Times to settle who is at fault. A rank that is alive and in the operation answers
+// within napTime.
+const (
+	answerTime  = 500 * time.Millisecond
+	verdictTime = 2 * answerTime
+)
+
+// verdict waits for rank 0's word about e, and returns e where there is none.
+func (g *Group) verdict(e *Error) error {
+	end := time.Now().Add(verdictTime)
+	for c := g.control[0]; c != nil; {
+		m, ok, err := c.next()
+		switch {
+		case err != nil:
+			g.drop(0)
+			if errors.Is(e.Err, errTimeout) || e.Rank == None {
+				return g.here(0, errGone)
+			}
+			return e
+		case ok && m.kind == noticeVerdict:
+			if m.fault.Rank == e.Rank && !errors.Is(e.Err, errTimeout) {
+				return e
+			}
+			return g.told(m.fault, g.rank)
+		case ok:
+			continue
+		}
+		left := time.Until(end)
+		if left <= 0 {
+			if errors.Is(e.Err, errTimeout) {
+				return g.here(0, fmt.Errorf("it does not answer, and %w", e))
+			}
+			return e
+		}
+		g.waiter.wait(append(g.asks[:0], ask{c.link, true, false}), min(left, napTime))
+	}
+	return e
+}
+
+// judge is rank 0's way to find who holds everybody up. mine is what rank 0 waits
+// for; the rank of control link from has told what it waits for.
+func (g *Group) judge(mine *Error, from int, told *Error) error {
+	waits := make([]*Error, len(g.peers))
+	waits[0] = mine
+	if told != nil {
+		waits[from] = told
+	}
+	g.tell(notice{kind: noticeQuery, fault: *mine})
+	fail := func(e *Error) error {
+		g.tell(notice{noticeVerdict, *e})
+		return g.told(*e, g.rank)
+	}
+	for end := time.Now().Add(answerTime); ; {
+		silent := None
+		for i, c := range g.control {
+			if i == 0 || waits[i] != nil {
+				continue
+			}
+			if c == nil || c.bye {
+				return fail(g.here(i, errGone))
+			}
+			m, ok, err := c.next()
+			switch {
+			case err != nil:
+				g.drop(i)
+				return fail(g.here(i, errGone))
+			case ok && m.kind == noticeBye:
+				c.bye = true
+			case ok && m.kind == noticeComplaint:
+				return fail(&m.fault)
+			case ok && m.kind == noticeWaiting:
+				waits[i] = &m.fault
+				continue
+			}
+			if silent == None {
+				silent = i
+			}
+		}
+		left := time.Until(end)
+		switch {
+		case silent == None:
+			var all []string
+			for r, e := range waits {
+				all = append(all, fmt.Sprintf("rank %d in %s for rank %d", r, e.Operation, e.Rank))
+			}
+			return fail(&Error{Rank: mine.Rank, Operation: mine.Operation, Step: mine.Step, Steps: mine.Steps, Done: mine.Done, Total: mine.Total,
+				Err: fmt.Errorf("%w, and every rank waits: %s", mine.Err, strings.Join(all, ", "))})
+		case left <= 0:
+			return fail(g.here(silent, fmt.Errorf("%w, and it does not answer: it hangs, or has not begun", timedOut(g.timeout))))
+		}
+		g.waiter.wait(nil, min(left, time.Millisecond))
+	}
+}

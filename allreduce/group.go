@@ -1,0 +1,331 @@
+package allreduce
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config says who this rank is and how it reaches the others. Rank, Size and
+// Rendezvous (or Listener) must be set; zero works for the rest. Fields marked
+// (all) must be the same on all ranks.
+type Config struct {
+	Rank int
+	Size int // number of ranks (all)
+
+	// Rendezvous is host:port of rank 0, which listens there until all ranks have
+	// come. The others try until the context of Dial ends.
+	Rendezvous string
+
+	// Listener, on rank 0, is used in place of listening at Rendezvous. Dial closes it.
+	Listener net.Listener
+
+	// Host is the address at which the others reach this rank. Empty means the one
+	// from which it reaches rank 0.
+	Host string
+
+	Job        string // name; ranks of other jobs are refused (all)
+	Token      string // shared secret; it travels in the clear unless TLS is on (all)
+	Generation uint32 // of the group: ranks of another one are refused (all)
+
+	// TLS, if not nil, protects everything (all). It goes without raw sockets and
+	// shared memory, so it is slower.
+	TLS *tls.Config
+
+	// Insecure allows to listen beyond loopback with neither TLS nor a Token.
+	Insecure bool
+
+	// Transport is tcp, unix (ranks on one host) or shm (the same, through shared
+	// memory). Empty means for each pair the fastest that works. (all)
+	Transport string
+
+	// Congestion is TCP's congestion control, see transport.Config. SendBuffer and
+	// ReceiveBuffer are bytes of sockets' buffers; zero means 1 MiB, negative the
+	// kernel's own choice.
+	Congestion                string
+	SendBuffer, ReceiveBuffer int
+
+	// Algorithm of AllReduce. Zero means by Model. (all)
+	Algorithm Algorithm
+
+	// Segment is the bytes after which a rank passes on what it has received
+	// of a block. Zero means 256 KiB.
+	Segment int
+
+	// Model says which algorithm is the fastest. Nil means rank 0's, which is
+	// DefaultModel if it has none.
+	Model *Model
+
+	// Poll waits by asking again and again instead of sleeping: it saves
+	// the time of waking up and costs a whole processor. Dial refuses it where
+	// a host has more ranks than processors.
+	Poll bool
+
+	// Timeout is how long no byte may move in an operation. Zero means 30 s.
+	Timeout time.Duration
+
+	// DialTimeout bounds Dial if its context has no end. Zero means 1 minute.
+	DialTimeout time.Duration
+
+	// Log receives what has been chosen. Nil means slog.Default().
+	Log *slog.Logger
+}
+
+func (c *Config) log() *slog.Logger {
+	if c.Log != nil {
+		return c.Log
+	}
+	return slog.Default()
+}
+
+// Group is this rank's end of the connections between all ranks. It is for one
+// goroutine at a time, but for Close.
+type Group struct {
+	cfg     Config
+	rank    int
+	peers   []peer  // by rank; no link to ourselves
+	control []*wire // rank 0: by rank; others: the one to rank 0
+	waiter  waiter
+	model   *Model
+	timeout time.Duration
+	segment int
+	spins   int
+
+	closing atomic.Bool
+	mu      sync.Mutex // held by the operation that is running
+	err     error      // why the group is useless
+	closed  bool
+
+	number   uint64 // of the last operation
+	now      run
+	moved    time.Time // when bytes moved last, or a little before
+	done     []bool    // by lane
+	asks     []ask     // by lane
+	programs map[programKey]programSteps
+	chosen   sizedAlgorithm // for the size of the last AllReduce
+	token    [align]byte    // what barriers send
+}
+
+// programKey is what a program depends on.
+type programKey struct {
+	call      call
+	algorithm Algorithm
+	root      int
+	count     int
+	size      int
+}
+
+type programSteps struct {
+	*program
+	steps int
+}
+
+// maxPrograms bounds the programs that are kept: a training job has a few sizes.
+const maxPrograms = 256
+
+// newGroup makes a group of connected links.
+func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
+	g := &Group{
+		cfg: cfg, rank: cfg.Rank, peers: peers, control: control, waiter: w,
+		model: cfg.Model, timeout: cfg.Timeout, segment: cfg.Segment,
+		done: make([]bool, len(peers)), asks: make([]ask, len(peers), 2*len(peers)+1),
+		programs: map[programKey]programSteps{},
+	}
+	if g.timeout == 0 {
+		g.timeout = 30 * time.Second
+	}
+	if g.segment == 0 {
+		g.segment = defaultSegment
+	}
+	if g.model == nil {
+		g.model = DefaultModel()
+	}
+	for i := range g.peers {
+		g.peers[i].stage = make([]byte, 0, align+headerSize+stageSize)
+	}
+	return g
+}
+
+const defaultSegment = 256 << 10
+
+// Rank is this rank.
+func (g *Group) Rank() int { return g.rank }
+
+// Size is the number of ranks.
+func (g *Group) Size() int { return len(g.peers) }
+
+// Transports counts the links by kind: tcp, unix, shm, stream.
+func (g *Group) Transports() map[string]int {
+	m := map[string]int{}
+	for _, p := range g.peers {
+		if p.link != nil {
+			m[p.link.kind()]++
+		}
+	}
+	return m
+}
+
+// Close ends the connections. It may be called twice and from any goroutine; an
+// operation that is running fails.
+func (g *Group) Close() error {
+	g.closing.Store(true)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil
+	}
+	g.closed = true
+	g.tell(notice{kind: noticeBye, fault: Error{Rank: g.rank}})
+	for _, p := range g.peers {
+		if p.link != nil {
+			p.link.close()
+		}
+	}
+	for _, c := range g.control {
+		if c != nil {
+			c.link.close()
+		}
+	}
+	g.waiter.close()
+	return nil
+}
+
+// AllReduce combines the vectors v of all ranks and leaves the result in all of
+// them, the same bits everywhere. Mean divides the sum by the number of ranks. All
+// vectors must have the same length.
+func (g *Group) AllReduce(ctx context.Context, op Op, v []float32) error {
+	return AllReduce(ctx, g, op, v)
+}
+
+// AllReduce is the method of the same name for all types.
+func AllReduce[T Element](ctx context.Context, g *Group, op Op, v []T) error {
+	return collective(ctx, g, callAllReduce, op, 0, v)
+}
+
+// ReduceScatter combines the vectors v of all ranks and leaves block r of
+// the result on rank r. The other blocks are spoilt. Block says where blocks are.
+func ReduceScatter[T Element](ctx context.Context, g *Group, op Op, v []T) error {
+	return collective(ctx, g, callReduceScatter, op, 0, v)
+}
+
+// AllGather brings block r of rank r's vector to all ranks.
+func AllGather[T Element](ctx context.Context, g *Group, v []T) error {
+	return collective(ctx, g, callAllGather, Sum, 0, v)
+}
+
+// Broadcast brings root's vector to all ranks.
+func Broadcast[T Element](ctx context.Context, g *Group, root int, v []T) error {
+	return collective(ctx, g, callBroadcast, Sum, root, v)
+}
+
+// Reduce combines the vectors of all ranks and leaves the result on root. The
+// other vectors are spoilt.
+func Reduce[T Element](ctx context.Context, g *Group, op Op, root int, v []T) error {
+	return collective(ctx, g, callReduce, op, root, v)
+}
+
+// Barrier returns when all ranks have called it.
+func (g *Group) Barrier(ctx context.Context) error {
+	return g.run(ctx, operation{call: callBarrier, typ: Int64Type, count: 1}, g.token[:])
+}
+
+func collective[T Element](ctx context.Context, g *Group, c call, op Op, root int, v []T) error {
+	return g.run(ctx, operation{call: c, op: op, typ: typeOf[T](), root: root, count: len(v)}, bytesOf(v))
+}
+
+// run runs one operation on the memory of a vector.
+func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
+	if !g.mu.TryLock() {
+		return fmt.Errorf("allreduce: %v: %w", o.call, errBusy)
+	}
+	defer g.mu.Unlock()
+	if o.op >= numOps {
+		return fmt.Errorf("allreduce: %v: there is no %v", o.call, o.op)
+	}
+	if o.root < 0 || o.root >= len(g.peers) {
+		return fmt.Errorf("allreduce: %v: no rank %d to be the root: there are %d", o.call, o.root, len(g.peers))
+	}
+	if g.closed {
+		return fmt.Errorf("allreduce: %v: %w", o.call, net.ErrClosed)
+	}
+	if g.err != nil {
+		return fmt.Errorf("allreduce: %v: %w: %w", o.call, errSpoilt, g.err)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("allreduce: %v: %w", o.call, err)
+	}
+	g.number++
+	o.number, o.generation = g.number, g.cfg.Generation
+	o.algorithm = g.choose(o.call, len(buf))
+	p := g.program(o)
+	g.now = run{operation: o, prog: p.program, steps: p.steps, buf: buf, size: o.typ.Size(), fold: combines[o.typ][o.op]}
+	if err := g.execute(ctx); err != nil {
+		g.err = err
+		return err
+	}
+	g.now.buf = nil
+	return nil
+}
+
+func (g *Group) program(o operation) programSteps {
+	key := programKey{o.call, o.algorithm, o.root, o.count, o.typ.Size()}
+	if p, ok := g.programs[key]; ok {
+		return p
+	}
+	if len(g.programs) == maxPrograms {
+		clear(g.programs)
+	}
+	s := schedule(o.call, o.algorithm, len(g.peers), g.rank, o.root)
+	p := programSteps{compile(s, len(g.peers), o.count, key.size), s.Steps}
+	g.programs[key] = p
+	return p
+}
+
+// schedule is rank's part of an operation.
+func schedule(c call, a Algorithm, n, rank, root int) Schedule {
+	switch c {
+	case callReduceScatter:
+		return RingReduceScatter(n, rank)
+	case callAllGather:
+		return RingAllGather(n, rank)
+	case callBroadcast:
+		if a == AlgorithmLine {
+			return LineBroadcast(n, rank, root)
+		}
+		return TreeBroadcast(n, rank, root)
+	case callReduce:
+		if a == AlgorithmLine {
+			return LineReduce(n, rank, root)
+		}
+		return TreeReduce(n, rank, root)
+	case callBarrier:
+		return Dissemination(n, rank)
+	}
+	switch a {
+	case AlgorithmDoubling:
+		return RecursiveDoubling(n, rank)
+	case AlgorithmHalving:
+		return HalvingDoubling(n, rank)
+	case AlgorithmTree:
+		return BinomialTree(n, rank)
+	case AlgorithmDoubleTree:
+		return DoubleTree(n, rank)
+	}
+	return Ring(n, rank)
+}
+
+// spinsFor is how often an idle rank looks again before it sleeps: some tens of
+// microseconds where each rank of the host has a processor to itself, else not
+// at all.
+func spinsFor(ranksHere int) int {
+	if ranksHere <= runtime.NumCPU() && ranksHere <= runtime.GOMAXPROCS(0) {
+		return 64
+	}
+	return 0
+}

@@ -1,0 +1,84 @@
+package allreduce
+
+import (
+	"time"
+)
+
+// link carries bytes both ways between two ranks, and never waits. It is for one
+// goroutine. An error is for good; io.EOF: the other end is gone.
+type link interface {
+	// send takes as many bytes of b as it can at once, maybe none.
+	send(b []byte) (int, error)
+
+	// view shows received bytes that are still unread, in one piece: some of them, at
+	// least an element of size bytes if there is one. They are borrowed until the next
+	// call.
+	view(size int) ([]byte, error)
+
+	// skip drops n bytes that view has shown.
+	skip(n int)
+
+	// read moves received bytes to dst, as many as there are.
+	read(dst []byte) (int, error)
+
+	// kind is how logs call it: tcp, unix, shm.
+	kind() string
+
+	close()
+}
+
+// ask is a link that is waited for, and what for.
+type ask struct {
+	link    link
+	in, out bool
+}
+
+// waiter waits until one of the links asked for can go on, or for d. It may
+// return early for no reason.
+type waiter interface {
+	wait(asks []ask, d time.Duration)
+	close()
+}
+
+// peer is a link and where we are in its two streams.
+type peer struct {
+	link           link
+	sent, received int64
+
+	// head is what has come of the next header, and the padding before it.
+	head  [align - 1 + headerSize]byte
+	nhead int
+
+	// staged are bytes, in stage, that must leave before all others.
+	staged []byte
+	stage  []byte
+}
+
+// stageSize is the most that is copied together with a header, to leave in one
+// packet.
+const stageSize = 16 << 10
+
+// align is the alignment of headers and vectors in a stream. With it, an element
+// never lies across the end of a ring buffer.
+const align = 8
+
+func padding(position int64) int { return int(-position & (align - 1)) }
+
+// ring is a buffer whose size is a power of two, filled and emptied at positions
+// that only grow.
+type ring struct {
+	buf  []byte
+	r, w uint64
+}
+
+// unread is the first piece of what is in the ring.
+func (q *ring) unread() []byte {
+	i, n := q.r&uint64(len(q.buf)-1), q.w-q.r
+	return q.buf[i:min(i+n, uint64(len(q.buf)))]
+}
+
+// room is the first piece of what is free.
+func (q *ring) room() []byte {
+	i, n := q.w&uint64(len(q.buf)-1), uint64(len(q.buf))-(q.w-q.r)
+	return q.buf[i:min(i+n, uint64(len(q.buf)))]
+}

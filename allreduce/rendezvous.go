@@ -1,0 +1,752 @@
+package allreduce
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"star/transport"
+)
+
+// Protocol is the version of the handshake and of what follows it. All ranks must
+// speak the same one.
+const Protocol = 1
+
+// MaxRanks bounds Config.Size.
+const MaxRanks = 1024
+
+const (
+	handshakeTime = 5 * time.Second
+	maxGreeting   = 1 << 20 // bytes of a message of the handshake
+)
+
+// greeting opens every connection: to rank 0 of the group, and between two ranks.
+type greeting struct {
+	Protocol   int
+	Job        string
+	Token      string
+	Generation uint32
+	Rank, Size int
+	For        string // group, or the kind of a link: tcp, unix, shm, stream
+
+	// Of a greeting for the group:
+	Place place
+	Kind  string // Config.Transport
+}
+
+// place is where a rank is to be found.
+type place struct {
+	Addr  string // host:port
+	Local string // name of a Unix socket, where there is one
+	Host  string // the same on ranks that share a machine and its network, or empty
+	Cores int
+}
+
+// answer closes a handshake. A refusal says why.
+type answer struct {
+	Refused string
+	Places  []place `json:",omitempty"`
+	Model   *Model  `json:",omitempty"`
+}
+
+// refusal is a refusal by a peer: trying again is of no use.
+type refusal struct{ reason string }
+
+func (e *refusal) Error() string { return "refused: " + e.reason }
+
+// Dial forms the group: it returns when all ranks have come and all connections
+// stand, or when ctx ends. Rank 0 waits for the others at Rendezvous; they try to reach
+// it until then.
+func Dial(ctx context.Context, cfg Config) (*Group, error) {
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("allreduce: rank %d of %d: %w", cfg.Rank, cfg.Size, err)
+	}
+	d := cmp.Or(cfg.DialTimeout, time.Minute)
+	if _, ok := ctx.Deadline(); !ok || cfg.DialTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("not all ranks came within %v", d))
+		defer cancel()
+	}
+	f := &forming{cfg: cfg, links: make([]link, cfg.Size), control: make([]net.Conn, cfg.Size)}
+	f.tcp = transport.NewTCP(transport.Config{CongestionControl: cfg.Congestion, SendBuffer: buffer(cfg.SendBuffer), ReceiveBuffer: buffer(cfg.ReceiveBuffer)})
+	f.plain = cfg.TLS != nil || !rawSockets
+	stop := context.AfterFunc(ctx, f.abort)
+	g, err := f.form(ctx)
+	stop()
+	f.shut()
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.As(err, new(*refusal)) {
+			err = fmt.Errorf("%w (%w)", cause, err)
+		}
+		f.abort()
+		return nil, fmt.Errorf("allreduce: rank %d of %d: %w", cfg.Rank, cfg.Size, err)
+	}
+	cfg.log().Info("all-reduce group", "rank", cfg.Rank, "ranks", cfg.Size, "generation", cfg.Generation, "links", g.Transports(), "poll", cfg.Poll)
+	return g, nil
+}
+
+// socketBuffer is the default of both socket buffers, in bytes: see docs/allreduce.md.
+const socketBuffer = 1 << 20
+
+func buffer(n int) int {
+	if n == 0 {
+		return socketBuffer
+	}
+	return max(n, 0)
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Size < 1 || c.Size > MaxRanks:
+		return fmt.Errorf("Size is %d: a group has 1 to %d ranks", c.Size, MaxRanks)
+	case c.Rank < 0 || c.Rank >= c.Size:
+		return fmt.Errorf("Rank is %d: it must be 0 to %d", c.Rank, c.Size-1)
+	case c.Rendezvous == "" && c.Size > 1 && !(c.Rank == 0 && c.Listener != nil):
+		return errors.New("Rendezvous is empty: set it to host:port of rank 0")
+	case !slices.Contains([]string{"", "tcp", "unix", "shm"}, c.Transport):
+		return fmt.Errorf("Transport is %q: it must be empty, tcp, unix or shm", c.Transport)
+	case c.TLS != nil && c.Transport != "" && c.Transport != "tcp":
+		return fmt.Errorf("Transport is %q, but TLS goes over tcp only", c.Transport)
+	case c.Algorithm > AlgorithmDoubleTree:
+		return fmt.Errorf("Algorithm is %v: it must be one of AllReduce", c.Algorithm)
+	case c.Segment < 0 || c.Segment%align != 0:
+		return fmt.Errorf("Segment is %d: it must be a positive multiple of %d bytes", c.Segment, align)
+	case c.Timeout < 0:
+		return fmt.Errorf("Timeout is %v: it must be positive", c.Timeout)
+	}
+	return nil
+}
+
+// forming is a group in the making.
+type forming struct {
+	cfg   Config
+	tcp   *transport.TCP
+	plain bool // links are streams
+	ranks []place
+
+	mu      sync.Mutex
+	over    bool
+	closers []io.Closer // listeners, and connections that are still shaking hands
+	links   []link      // by rank, when ready
+	control []net.Conn  // by rank
+}
+
+// keep closes c when the forming ends or is aborted.
+func (f *forming) keep(c io.Closer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over {
+		c.Close()
+	}
+	f.closers = append(f.closers, c)
+}
+
+// shut closes listeners and unfinished connections.
+func (f *forming) shut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.over = true
+	for _, c := range f.closers {
+		c.Close()
+	}
+	f.closers = nil
+}
+
+// abort closes everything.
+func (f *forming) abort() {
+	f.shut()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, l := range f.links {
+		if l != nil {
+			l.close()
+			f.links[i] = nil
+		}
+	}
+	for _, c := range f.control {
+		if c != nil {
+			c.Close()
+		}
+	}
+}
+
+func (f *forming) form(ctx context.Context) (*Group, error) {
+	c := &f.cfg
+	if c.Size == 1 {
+		return newGroup(*c, make([]peer, 1), make([]*wire, 1), newChannelWaiter()), nil
+	}
+	here := place{Host: hostID(), Cores: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
+	var listeners []net.Listener
+	var rendezvous net.Listener
+	if c.Rank == 0 {
+		var err error
+		if rendezvous = c.Listener; rendezvous == nil {
+			if rendezvous, err = f.listen(ctx, c.Rendezvous); err != nil {
+				return nil, fmt.Errorf("Rendezvous: %w", err)
+			}
+		}
+		f.keep(rendezvous)
+	}
+
+	// Rank 0's own address is that of the rendezvous, as far as it has one.
+	var control net.Conn
+	host := c.Host
+	if c.Rank == 0 {
+		if host == "" {
+			host, _, _ = net.SplitHostPort(rendezvous.Addr().String())
+		}
+	} else {
+		var err error
+		if control, err = f.reach(ctx); err != nil {
+			return nil, err
+		}
+		f.keep(control)
+		if host == "" {
+			host, _, _ = net.SplitHostPort(control.LocalAddr().String())
+		}
+	}
+	data, err := f.listen(ctx, net.JoinHostPort(host, "0"))
+	if err != nil {
+		return nil, fmt.Errorf("Host: %w", err)
+	}
+	f.keep(data)
+	listeners = append(listeners, data)
+	_, port, _ := net.SplitHostPort(data.Addr().String())
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "" // the others know by which address they have reached us
+	}
+	here.Addr = net.JoinHostPort(host, port)
+	if here.Host != "" && c.TLS == nil && c.Transport != "tcp" {
+		var name [12]byte
+		rand.Read(name[:])
+		here.Local = fmt.Sprintf("@star-%x", name)
+		local, err := net.Listen("unix", here.Local)
+		if err != nil {
+			here.Local = ""
+		} else {
+			f.keep(local)
+			listeners = append(listeners, local)
+		}
+	}
+
+	model := c.Model
+	if c.Rank == 0 {
+		model = cmp.Or(model, DefaultModel())
+		f.ranks, err = f.gather(ctx, rendezvous, here, model)
+	} else {
+		var a answer
+		if a, err = f.join(control, here); err == nil {
+			f.ranks, model = a.Places, cmp.Or(model, a.Model)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := f.mayPoll(); err != nil {
+		return nil, err
+	}
+	if err := f.mesh(ctx, listeners); err != nil {
+		return nil, err
+	}
+	return f.group(ctx, model)
+}
+
+// listen listens for other ranks, on loopback or with protection.
+func (f *forming) listen(ctx context.Context, addr string) (net.Listener, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not host:port: %w", addr, err)
+	}
+	if f.cfg.TLS == nil && f.cfg.Token == "" && !f.cfg.Insecure {
+		ips, err := net.DefaultResolver.LookupIPAddr(ctx, cmp.Or(host, "0.0.0.0"))
+		if err != nil {
+			return nil, err
+		}
+		for _, ip := range ips {
+			if !ip.IP.IsLoopback() {
+				return nil, fmt.Errorf("%v can be reached from other hosts, and anybody there could join: set TLS or Token, or accept it with Insecure", ip.IP)
+			}
+		}
+	}
+	lc := net.ListenConfig{Control: f.tcp.Control}
+	return lc.Listen(ctx, "tcp", addr)
+}
+
+func (f *forming) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: handshakeTime}
+	if network == "tcp" {
+		d.Control = f.tcp.Control
+	}
+	nc, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if f.cfg.TLS != nil {
+		t := f.cfg.TLS.Clone()
+		if t.ServerName == "" {
+			t.ServerName, _, _ = net.SplitHostPort(addr)
+		}
+		nc = tls.Client(nc, t)
+	}
+	return nc, nil
+}
+
+// accept calls handle for each connection that l accepts, until l is closed.
+func (f *forming) accept(l net.Listener, handle func(net.Conn)) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			return
+		}
+		if f.cfg.TLS != nil {
+			nc = tls.Server(nc, f.cfg.TLS)
+		}
+		f.keep(nc)
+		wg.Go(func() { handle(nc) })
+	}
+}
+
+// reach connects to rank 0, which may not be there yet.
+func (f *forming) reach(ctx context.Context) (net.Conn, error) {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = 5*time.Millisecond, 500*time.Millisecond
+	nc, err := backoff.Retry(ctx, func() (net.Conn, error) { return f.dial(ctx, "tcp", f.cfg.Rendezvous) },
+		backoff.WithBackOff(b), backoff.WithMaxElapsedTime(0))
+	if err != nil {
+		return nil, fmt.Errorf("rank 0 at %s: %w", f.cfg.Rendezvous, err)
+	}
+	return nc, nil
+}
+
+func (f *forming) greet(what string) greeting {
+	c := &f.cfg
+	return greeting{Protocol: Protocol, Job: c.Job, Token: c.Token, Generation: c.Generation, Rank: c.Rank, Size: c.Size, For: what, Kind: c.Transport}
+}
+
+// objection is why a greeting is refused, or empty.
+func (f *forming) objection(g *greeting) string {
+	c := &f.cfg
+	differ := func(what string, mine, theirs any) string {
+		return fmt.Sprintf("rank %d has %v %s, rank %d has %v", c.Rank, mine, what, g.Rank, theirs)
+	}
+	switch {
+	case g.Protocol != Protocol:
+		return differ("as protocol", Protocol, g.Protocol)
+	case subtle.ConstantTimeCompare([]byte(g.Token), []byte(c.Token)) != 1:
+		return "the token is wrong"
+	case g.Job != c.Job:
+		return differ("as job", fmt.Sprintf("%q", c.Job), fmt.Sprintf("%q", g.Job))
+	case g.Generation != c.Generation:
+		return differ("as generation", c.Generation, g.Generation)
+	case g.Size != c.Size:
+		return differ("as number of ranks", c.Size, g.Size)
+	case g.Kind != c.Transport:
+		return differ("as transport", fmt.Sprintf("%q", c.Transport), fmt.Sprintf("%q", g.Kind))
+	case g.Rank < 0 || g.Rank >= c.Size:
+		return fmt.Sprintf("there is no rank %d of %d", g.Rank, c.Size)
+	case g.Rank == c.Rank:
+		return fmt.Sprintf("there is a rank %d already", g.Rank)
+	}
+	return ""
+}
+
+// gather waits for all ranks at the rendezvous and tells each where the others are.
+func (f *forming) gather(ctx context.Context, l net.Listener, here place, model *Model) ([]place, error) {
+	places := make([]place, f.cfg.Size)
+	places[0] = here
+	var mu sync.Mutex
+	missing, refused := f.cfg.Size-1, ""
+	all := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		f.accept(l, func(nc net.Conn) {
+			var g greeting
+			nc.SetDeadline(time.Now().Add(handshakeTime))
+			if err := receive(nc, &g); err != nil {
+				f.cfg.log().Warn("all-reduce: no rank of ours", "from", nc.RemoteAddr(), "err", err)
+				nc.Close()
+				return
+			}
+			mu.Lock()
+			why := f.objection(&g)
+			if why == "" && g.For != "group" {
+				why = "this is the rendezvous, which has no links"
+			}
+			if why == "" && f.control[g.Rank] != nil {
+				why = fmt.Sprintf("there is a rank %d already", g.Rank)
+			}
+			if why != "" {
+				refused = why
+				mu.Unlock()
+				f.cfg.log().Warn("all-reduce: rank refused", "from", nc.RemoteAddr(), "rank", g.Rank, "why", why)
+				_ = transmit(nc, answer{Refused: why})
+				nc.Close()
+				return
+			}
+			f.mu.Lock()
+			f.control[g.Rank] = nc
+			f.mu.Unlock()
+			f.release(nc)
+			places[g.Rank] = g.Place
+			if missing--; missing == 0 {
+				close(all)
+			}
+			mu.Unlock()
+		})
+	})
+	defer wg.Wait()
+	defer l.Close()
+	select {
+	case <-all:
+	case <-ctx.Done():
+		mu.Lock()
+		defer mu.Unlock()
+		var who []string
+		for r := 1; r < f.cfg.Size; r++ {
+			if f.control[r] == nil {
+				who = append(who, fmt.Sprint(r))
+			}
+		}
+		err := fmt.Errorf("waited for rank %s", strings.Join(who, ", "))
+		if refused != "" {
+			err = fmt.Errorf("%w; last refused: %s", err, refused)
+		}
+		return nil, err
+	}
+	for r, nc := range f.control {
+		if r == 0 {
+			continue
+		}
+		nc.SetDeadline(time.Now().Add(handshakeTime))
+		if err := transmit(nc, answer{Places: places, Model: model}); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", r, err)
+		}
+	}
+	return places, nil
+}
+
+// release takes c off the list of what shut closes.
+func (f *forming) release(c io.Closer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closers = slices.DeleteFunc(f.closers, func(k io.Closer) bool { return k == c })
+}
+
+// join makes us known to rank 0, and waits for the others.
+func (f *forming) join(nc net.Conn, here place) (answer, error) {
+	g := f.greet("group")
+	g.Place = here
+	a, err := exchange(nc, g)
+	if err == nil && len(a.Places) != f.cfg.Size {
+		err = fmt.Errorf("%d places for %d ranks", len(a.Places), f.cfg.Size)
+	}
+	if err != nil {
+		return a, fmt.Errorf("rank 0 at %s: %w", f.cfg.Rendezvous, err)
+	}
+	f.control[0] = nc
+	f.release(nc)
+	if h, port, err := net.SplitHostPort(a.Places[0].Addr); err == nil && h == "" {
+		h, _, _ = net.SplitHostPort(f.cfg.Rendezvous)
+		a.Places[0].Addr = net.JoinHostPort(h, port)
+	}
+	return a, nil
+}
+
+// exchange sends a greeting and reads the answer.
+func exchange(nc net.Conn, g greeting) (answer, error) {
+	var a answer
+	if err := transmit(nc, g); err != nil {
+		return a, err
+	}
+	if err := receive(nc, &a); err != nil {
+		return a, err
+	}
+	if a.Refused != "" {
+		return a, &refusal{a.Refused}
+	}
+	return a, nil
+}
+
+// mayPoll refuses to poll where ranks would take processors from each other.
+func (f *forming) mayPoll() error {
+	if n, cores := f.ranksHere(), f.ranks[f.cfg.Rank].Cores; f.cfg.Poll && n > cores {
+		return fmt.Errorf("Poll with %d ranks on %d processors: ranks that wait would take the processors from those that work; switch Poll off", n, cores)
+	}
+	return nil
+}
+
+// ranksHere is the number of ranks on this host.
+func (f *forming) ranksHere() int {
+	n := 0
+	for r, p := range f.ranks {
+		if r == f.cfg.Rank || p.Host != "" && p.Host == f.ranks[f.cfg.Rank].Host {
+			n++
+		}
+	}
+	return n
+}
+
+// mesh connects us with all other ranks: we dial those below us.
+func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
+	type result struct {
+		rank int
+		err  error
+	}
+	results := make(chan result, f.cfg.Size)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, l := range listeners {
+		wg.Go(func() {
+			f.accept(l, func(nc net.Conn) {
+				nc.SetDeadline(time.Now().Add(handshakeTime))
+				var g greeting
+				if err := receive(nc, &g); err != nil {
+					nc.Close()
+					return
+				}
+				mu.Lock()
+				why := f.objection(&g)
+				if why == "" && (g.Rank < f.cfg.Rank || f.links[g.Rank] != nil) {
+					why = fmt.Sprintf("rank %d has a link to rank %d already", f.cfg.Rank, g.Rank)
+				}
+				mu.Unlock()
+				if err := transmit(nc, answer{Refused: why}); err != nil || why != "" {
+					nc.Close()
+					return
+				}
+				k, err := f.link(nc, g.For, false)
+				if err != nil {
+					nc.Close()
+					return // the other side tries in another way, or says what is wrong
+				}
+				f.mu.Lock()
+				f.links[g.Rank] = k
+				f.mu.Unlock()
+				results <- result{g.Rank, nil}
+			})
+		})
+	}
+	// At most this many at once: the listeners' queues are finite.
+	slots := make(chan struct{}, 16)
+	for r := range f.cfg.Rank {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			k, err := f.linkTo(ctx, r)
+			f.mu.Lock()
+			f.links[r] = k
+			f.mu.Unlock()
+			results <- result{r, err}
+		})
+	}
+	waiting := map[int]bool{}
+	for r := range f.cfg.Size {
+		waiting[r] = r != f.cfg.Rank
+	}
+	var err error
+	for n := f.cfg.Size - 1; n > 0 && err == nil; n-- {
+		select {
+		case r := <-results:
+			waiting[r.rank] = false
+			err = r.err
+		case <-ctx.Done():
+			var who []string
+			for r := range f.cfg.Size {
+				if waiting[r] {
+					who = append(who, fmt.Sprint(r))
+				}
+			}
+			err = fmt.Errorf("no link to rank %s", strings.Join(who, ", "))
+		}
+	}
+	if err != nil {
+		f.shut() // ends dials that hang
+	}
+	for _, l := range listeners {
+		l.Close()
+	}
+	wg.Wait()
+	return err
+}
+
+// kinds is the ways to try to reach rank r, best first.
+func (f *forming) kinds(r int) ([]string, error) {
+	p, here := f.ranks[r], f.ranks[f.cfg.Rank]
+	local := p.Host != "" && p.Host == here.Host && p.Local != "" && here.Local != ""
+	switch k := f.cfg.Transport; {
+	case f.plain:
+		return []string{"stream"}, nil
+	case k == "tcp" || k == "" && !local:
+		return []string{"tcp"}, nil
+	case !local:
+		return nil, fmt.Errorf("Transport is %q, but rank %d is not on this host (or has no Unix sockets)", k, r)
+	case k == "":
+		return []string{"unix", "tcp"}, nil
+	default:
+		return []string{k}, nil
+	}
+}
+
+// linkTo dials rank r.
+func (f *forming) linkTo(ctx context.Context, r int) (link, error) {
+	kinds, err := f.kinds(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range kinds {
+		network, addr := "tcp", f.ranks[r].Addr
+		if kind == "unix" || kind == "shm" {
+			network, addr = "unix", f.ranks[r].Local
+		}
+		var nc net.Conn
+		if nc, err = f.dial(ctx, network, addr); err == nil {
+			f.keep(nc)
+			nc.SetDeadline(time.Now().Add(handshakeTime))
+			if _, err = exchange(nc, f.greet(kind)); err == nil {
+				var k link
+				if k, err = f.link(nc, kind, true); err == nil {
+					return k, nil
+				}
+			}
+			nc.Close()
+		}
+		err = fmt.Errorf("rank %d at %s: %w", r, addr, err)
+		f.cfg.log().Debug("all-reduce: no link", "to", r, "kind", kind, "err", err)
+	}
+	return nil, err
+}
+
+// link makes a link of a connection that has shaken hands.
+func (f *forming) link(nc net.Conn, kind string, dialled bool) (link, error) {
+	if kind == "stream" {
+		// It becomes a link when the waiter is there.
+		f.release(nc)
+		nc.SetDeadline(time.Time{})
+		return pending{nc}, nil
+	}
+	return rawLink(nc, kind, dialled, cmp.Or(f.cfg.Segment, defaultSegment))
+}
+
+// pending is a connection that waits to become a stream.
+type pending struct{ nc net.Conn }
+
+func (p pending) send([]byte) (int, error) { return 0, io.ErrClosedPipe }
+func (p pending) view(int) ([]byte, error) { return nil, io.ErrClosedPipe }
+func (p pending) skip(int)                 {}
+func (p pending) read([]byte) (int, error) { return 0, io.ErrClosedPipe }
+func (p pending) kind() string             { return "stream" }
+func (p pending) close()                   { p.nc.Close() }
+
+// group makes the group of what has been formed, and waits until all ranks have.
+func (f *forming) group(ctx context.Context, model *Model) (*Group, error) {
+	f.mu.Lock()
+	if f.over {
+		f.mu.Unlock()
+		return nil, net.ErrClosed
+	}
+	f.cfg.Model = model
+	peers, control := make([]peer, f.cfg.Size), make([]*wire, f.cfg.Size)
+	var w waiter
+	var err error
+	if f.plain {
+		cw := newChannelWaiter()
+		w = cw
+		for r, k := range f.links {
+			if k != nil {
+				peers[r].link = newStream(k.(pending).nc, cw.wake)
+			}
+		}
+		for r, nc := range f.control {
+			if nc != nil {
+				nc.SetDeadline(time.Time{})
+				control[r] = &wire{link: newStream(nc, cw.wake)}
+			}
+		}
+	} else {
+		w = newRawWaiter()
+		for r, k := range f.links {
+			peers[r].link = k
+		}
+		for r, nc := range f.control {
+			if nc == nil {
+				continue
+			}
+			var k link
+			if k, err = rawLink(nc, "control", false, 4096); err != nil {
+				break
+			}
+			control[r] = &wire{link: k}
+		}
+	}
+	clear(f.links)
+	clear(f.control)
+	f.mu.Unlock()
+	g := newGroup(f.cfg, peers, control, w)
+	g.spins = spinsFor(f.ranksHere())
+	if err == nil {
+		err = g.Barrier(ctx)
+	}
+	if err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// transmit writes v as JSON behind its length.
+func transmit(w io.Writer, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(binary.LittleEndian.AppendUint32([]byte("STAR"), uint32(len(text))), text...))
+	return err
+}
+
+// receive reads what transmit wrote, and not a byte more.
+func receive(r io.Reader, v any) error {
+	var prefix [8]byte
+	if _, err := io.ReadFull(r, prefix[:]); err != nil {
+		return err
+	}
+	n := binary.LittleEndian.Uint32(prefix[4:])
+	if string(prefix[:4]) != "STAR" || n > maxGreeting {
+		return fmt.Errorf("no greeting of a STAR all-reduce, but % x", prefix)
+	}
+	// Memory grows with the bytes that come, not with what the prefix claims.
+	text, err := io.ReadAll(io.LimitReader(r, int64(n)))
+	if err == nil && len(text) < int(n) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, v)
+}
+
+// namespaceID tells network namespaces of a machine apart.
+func namespaceID() string {
+	s, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return ""
+	}
+	return s
+}

@@ -1,0 +1,403 @@
+package allreduce
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"time"
+)
+
+// operation is what the ranks must agree on before bytes mean anything.
+type operation struct {
+	call       call
+	algorithm  Algorithm
+	op         Op
+	typ        Type
+	root       int
+	generation uint32
+	number     uint64 // of the group's operations, from 1
+	count      int    // elements
+}
+
+func (o operation) String() string {
+	s := fmt.Sprintf("%v %d", o.call, o.number)
+	if o.call == callBarrier {
+		return s
+	}
+	what := fmt.Sprintf("%d %v", o.count, o.typ)
+	if o.call == callAllReduce || o.call == callReduce || o.call == callReduceScatter {
+		what = fmt.Sprintf("%v of %s", o.op, what)
+	}
+	if o.call == callReduce || o.call == callBroadcast {
+		what += fmt.Sprintf(", root %d", o.root)
+	}
+	return fmt.Sprintf("%s (%s, %v)", s, what, o.algorithm)
+}
+
+// call is which collective operation.
+type call uint8
+
+const (
+	callAllReduce call = iota
+	callReduceScatter
+	callAllGather
+	callBroadcast
+	callReduce
+	callBarrier
+)
+
+func (c call) String() string {
+	names := [...]string{"all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "barrier"}
+	if int(c) < len(names) {
+		return names[c]
+	}
+	return fmt.Sprintf("call %d", uint8(c))
+}
+
+// headerSize is the bytes that precede the first transfer to a peer in each
+// operation.
+const headerSize = 32
+
+const headerMagic = 0x52415453 // "STAR", little-endian
+
+func (o operation) appendTo(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, headerMagic)
+	b = append(b, byte(o.call), byte(o.algorithm), byte(o.op), byte(o.typ))
+	b = binary.LittleEndian.AppendUint32(b, uint32(o.root))
+	b = binary.LittleEndian.AppendUint32(b, o.generation)
+	b = binary.LittleEndian.AppendUint64(b, o.number)
+	return binary.LittleEndian.AppendUint64(b, uint64(o.count))
+}
+
+// parseOperation reads what appendTo wrote. Any 32 bytes that begin with the magic
+// parse: what they mean is compared, not used.
+func parseOperation(b []byte) (operation, error) {
+	if m := binary.LittleEndian.Uint32(b); m != headerMagic {
+		return operation{}, fmt.Errorf("no header but %#08x where an operation must begin", m)
+	}
+	return operation{
+		call: call(b[4]), algorithm: Algorithm(b[5]), op: Op(b[6]), typ: Type(b[7]),
+		root:       int(binary.LittleEndian.Uint32(b[8:])),
+		generation: binary.LittleEndian.Uint32(b[12:]),
+		number:     binary.LittleEndian.Uint64(b[16:]),
+		count:      int(binary.LittleEndian.Uint64(b[24:])),
+	}, nil
+}
+
+// run is one operation in progress.
+type run struct {
+	operation
+	prog  *program
+	steps int
+	buf   []byte
+	size  int // of an element
+	fold  combine
+}
+
+// errMismatch: the ranks are not in the same operation.
+var errMismatch = errors.New("the ranks disagree")
+
+func (g *Group) mismatch(theirs operation) error {
+	return fmt.Errorf("%w: this rank is in %v of generation %d, the other one in %v of generation %d",
+		errMismatch, g.now.operation, g.now.generation, theirs, theirs.generation)
+}
+
+// execute runs the program until this rank has sent and received all of it. What
+// it has sent may still be under way.
+func (g *Group) execute(ctx context.Context) error {
+	r := &g.now
+	r.prog.reset()
+	left := len(r.prog.lanes)
+	g.moved = time.Now()
+	idle := 0
+	for i := range g.done {
+		g.done[i] = false
+	}
+	for left > 0 {
+		progress := false
+		for i := range r.prog.lanes {
+			l := &r.prog.lanes[i]
+			if g.done[i] {
+				continue
+			}
+			n, wantIn, err := g.pull(l)
+			if err != nil {
+				return g.fault(l, err)
+			}
+			m, wantOut, err := g.push(l)
+			if err != nil {
+				return g.fault(l, err)
+			}
+			g.asks[i] = ask{g.peers[l.peer].link, wantIn, wantOut}
+			progress = progress || n || m
+			if l.headIn && l.headOut && l.received == len(l.recvs) && l.sent == len(l.sends) && len(g.peers[l.peer].staged) == 0 {
+				g.done[i] = true
+				g.asks[i] = ask{}
+				left--
+			}
+		}
+		if progress {
+			idle = 0
+			continue
+		}
+		if left == 0 {
+			break
+		}
+		// Nothing can be done at once. Wait a moment in vain before going to sleep:
+		// waking up costs more.
+		if idle == 0 {
+			g.moved = time.Now()
+		}
+		idle++
+		awake := g.cfg.Poll || idle < g.spins
+		if awake && idle&0x3ff != 0 {
+			continue
+		}
+		if err := g.pause(ctx, r, awake); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pause sleeps until something can be done, and looks for reasons to give up.
+func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
+	if err := g.listen(); err != nil {
+		return err
+	}
+	waited := time.Since(g.moved)
+	if waited >= g.timeout {
+		return g.expired()
+	}
+	if err := context.Cause(ctx); err != nil {
+		return g.abandon(err)
+	}
+	if g.closing.Load() {
+		return g.abandon(errClosed)
+	}
+	if waited > strayAfter {
+		if err := g.strays(); err != nil {
+			return err
+		}
+	}
+	if awake {
+		runtime.Gosched()
+		return nil
+	}
+	asks := g.asks[:len(r.prog.lanes)]
+	for _, c := range g.control {
+		if c != nil {
+			asks = append(asks, ask{c.link, true, false})
+		}
+	}
+	g.waiter.wait(asks, min(g.timeout-waited, napTime))
+	return nil
+}
+
+const (
+	// napTime is the longest sleep: how late the end of a context is noticed.
+	napTime = 20 * time.Millisecond
+
+	// strayAfter is when a waiting rank looks whether ranks that it expects nothing
+	// from are in another operation.
+	strayAfter = 10 * time.Millisecond
+)
+
+// push sends what it can to l's peer: at most a segment. progress: something has
+// left. want: the link has no room for what could leave.
+func (g *Group) push(l *lane) (progress, want bool, err error) {
+	r, p := &g.now, &g.peers[l.peer]
+	for {
+		if len(p.staged) > 0 {
+			n, err := p.link.send(p.staged)
+			p.staged = p.staged[n:]
+			p.sent += int64(n)
+			if err != nil || len(p.staged) > 0 {
+				return progress || n > 0, true, err
+			}
+			progress = true
+		}
+		t := r.prog.sending(l)
+		var limit int
+		if t != nil {
+			limit = r.prog.limit(t)
+			if limit < t.hi { // a whole segment, or wait for more
+				limit = max(t.pos, t.lo+(limit-t.lo)/g.segment*g.segment)
+			}
+			if limit <= t.pos {
+				return progress, false, nil
+			}
+		}
+		if !l.headOut {
+			b := p.stage[:padding(p.sent)]
+			clear(b)
+			b = r.operation.appendTo(b)
+			if t != nil {
+				n := min(limit-t.pos, stageSize)
+				b = append(b, r.buf[t.pos:t.pos+n]...)
+				l.advance(t, n)
+			}
+			p.staged = b
+			l.headOut = true
+			continue
+		}
+		if t == nil {
+			return progress, false, nil
+		}
+		n, err := p.link.send(r.buf[t.pos:min(limit, t.pos+g.segment)])
+		p.sent += int64(n)
+		l.advance(t, n)
+		return progress || n > 0, n == 0 || t.pos < limit || l.sent < len(l.sends), err
+	}
+}
+
+// advance notes that n more bytes of t have been copied out of the vector.
+func (l *lane) advance(t *transfer, n int) {
+	if t.pos += n; t.pos == t.hi {
+		l.sent++
+	}
+}
+
+// pull receives what there is from l's peer: at most a segment. want: more can
+// be received when it comes.
+func (g *Group) pull(l *lane) (progress, want bool, err error) {
+	r, p := &g.now, &g.peers[l.peer]
+	if !l.headIn {
+		theirs, ok, err := p.header()
+		if !ok {
+			return false, true, err
+		}
+		if theirs != r.operation {
+			return false, false, g.mismatch(theirs)
+		}
+		l.headIn, p.nhead, progress = true, 0, true
+	}
+	t := r.prog.receiving(l)
+	if t == nil {
+		return progress, false, nil
+	}
+	limit := r.prog.limit(t)
+	if limit <= t.pos {
+		return progress, false, nil
+	}
+	var n int
+	if t.add {
+		limit = t.pos + (limit-t.pos)/r.size*r.size
+		if limit == t.pos {
+			return progress, false, nil
+		}
+		var b []byte
+		b, err = p.link.view(r.size)
+		n = min(len(b)/r.size*r.size, limit-t.pos, g.segment)
+		if n > 0 {
+			dst := r.buf[t.pos : t.pos+n]
+			r.fold(dst, b[:n])
+			if t.last && r.op == Mean {
+				divide(r.typ, dst, len(g.peers))
+			}
+			p.link.skip(n)
+			err = nil // it comes again when what was received before is used up
+		}
+	} else {
+		n, err = p.link.read(r.buf[t.pos:min(limit, t.pos+g.segment)])
+	}
+	p.received += int64(n)
+	if t.pos += n; t.pos == t.hi {
+		l.received++
+	}
+	return progress || n > 0, true, err
+}
+
+// header reads the header of the peer's next operation. It stays until nhead is
+// set to zero.
+func (p *peer) header() (o operation, ok bool, err error) {
+	pad := padding(p.received - int64(p.nhead))
+	want := pad + headerSize
+	for p.nhead < want {
+		n, err := p.link.read(p.head[p.nhead:want])
+		p.nhead += n
+		p.received += int64(n)
+		if n == 0 {
+			return operation{}, false, err
+		}
+	}
+	o, err = parseOperation(p.head[pad:want])
+	return o, err == nil, err
+}
+
+// strays looks at the ranks from which nothing is expected: one that has begun
+// another operation under this one's number will never send what others wait for.
+func (g *Group) strays() error {
+	for rank := range g.peers {
+		p := &g.peers[rank]
+		if p.link == nil {
+			continue
+		}
+		if l := g.now.prog.laneOf(rank); l != nil && l.recvsFrom {
+			continue
+		}
+		// Errors are for the operation that needs the link.
+		if theirs, ok, _ := p.header(); ok && theirs.number <= g.now.number && theirs != g.now.operation {
+			return g.report(&Error{Rank: rank, Operation: g.now.operation.String(), Err: g.mismatch(theirs)})
+		}
+	}
+	return nil
+}
+
+func (p *program) laneOf(peer int) *lane {
+	for i := range p.lanes {
+		if p.lanes[i].peer == peer {
+			return &p.lanes[i]
+		}
+	}
+	return nil
+}
+
+// fault is what happens when the link of l fails.
+func (g *Group) fault(l *lane, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
+		err = errGone
+	}
+	return g.report(g.at(l, err))
+}
+
+// at is an error at the place where l is.
+func (g *Group) at(l *lane, err error) *Error {
+	e := &Error{Rank: l.peer, Operation: g.now.operation.String(), Steps: g.now.steps, Err: err}
+	for _, ids := range [][]int32{l.recvs, l.sends} {
+		for _, id := range ids {
+			t := &g.now.prog.transfers[id]
+			e.Done, e.Total = e.Done+int64(t.pos-t.lo), e.Total+int64(t.hi-t.lo)
+		}
+	}
+	if t := g.now.prog.receiving(l); t != nil {
+		e.Step = t.step
+	} else if t := g.now.prog.sending(l); t != nil {
+		e.Step = t.step
+	} else {
+		e.Step = g.now.steps
+	}
+	return e
+}
+
+// waitingFor is err at the peer that holds us up.
+func (g *Group) waitingFor(err error) *Error {
+	// The first transfer in order of the schedule that could go on.
+	var first *Error
+	for i := range g.now.prog.lanes {
+		l := &g.now.prog.lanes[i]
+		if g.done[i] || !g.asks[i].in && !g.asks[i].out {
+			continue
+		}
+		if e := g.at(l, err); first == nil || e.Step < first.Step {
+			first = e
+		}
+	}
+	if first == nil {
+		first = &Error{Rank: None, Operation: g.now.operation.String(), Err: err}
+	}
+	return first
+}

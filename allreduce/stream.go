@@ -1,0 +1,174 @@
+package allreduce
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// stream is a link over any net.Conn: TLS, net.Pipe, or where raw sockets are
+// not to be had. Two goroutines move bytes between the connection and two
+// buffers, at the price of one more copy and of wake-ups.
+type stream struct {
+	conn net.Conn
+	wake chan<- struct{}
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	changed sync.Cond // for the two goroutines
+	in, out ring
+	inErr   error
+	outErr  error
+	closed  bool
+}
+
+// streamBuffer is the bytes of each buffer.
+const streamBuffer = 1 << 20
+
+func newStream(c net.Conn, wake chan<- struct{}) *stream {
+	s := &stream{conn: c, wake: wake}
+	s.changed.L = &s.mu
+	s.in.buf, s.out.buf = make([]byte, streamBuffer), make([]byte, streamBuffer)
+	s.wg.Go(s.reader)
+	s.wg.Go(s.writer)
+	return s
+}
+
+// signal wakes the waiter.
+func (s *stream) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Each side of a ring works outside the lock on the piece that the other side
+// leaves alone, and takes the lock to move its own end.
+
+func (s *stream) reader() {
+	for {
+		s.mu.Lock()
+		for len(s.in.room()) == 0 && !s.closed {
+			s.changed.Wait()
+		}
+		room, closed := s.in.room(), s.closed
+		s.mu.Unlock()
+		if closed {
+			return
+		}
+		n, err := s.conn.Read(room)
+		s.mu.Lock()
+		s.in.w += uint64(n)
+		s.inErr = err
+		s.mu.Unlock()
+		s.signal()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *stream) writer() {
+	for {
+		s.mu.Lock()
+		for s.out.r == s.out.w && !s.closed {
+			s.changed.Wait()
+		}
+		b := s.out.unread()
+		s.mu.Unlock()
+		if len(b) == 0 { // closed, and all is sent
+			return
+		}
+		n, err := s.conn.Write(b)
+		s.mu.Lock()
+		s.out.r += uint64(n)
+		s.outErr = err
+		s.mu.Unlock()
+		s.signal()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *stream) send(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.outErr != nil {
+		return 0, s.outErr
+	}
+	n := copy(s.out.room(), b)
+	s.out.w += uint64(n)
+	if n > 0 {
+		s.changed.Broadcast()
+	}
+	return n, nil
+}
+
+func (s *stream) view(size int) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.in.unread()
+	if len(b) < size && s.inErr != nil {
+		return b, s.inErr
+	}
+	return b, nil
+}
+
+func (s *stream) skip(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.in.r += uint64(n)
+	s.changed.Broadcast()
+}
+
+func (s *stream) read(dst []byte) (int, error) {
+	b, err := s.view(1)
+	n := copy(dst, b)
+	if n > 0 {
+		s.skip(n)
+		return n, nil
+	}
+	return 0, err
+}
+
+func (s *stream) kind() string { return "stream" }
+
+// close lets what was sent leave, for a second at most.
+func (s *stream) close() {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	_ = s.conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+	s.wg.Wait()
+	_ = s.conn.Close()
+}
+
+// channelWaiter waits for streams.
+type channelWaiter struct {
+	wake  chan struct{}
+	timer *time.Timer
+}
+
+func newChannelWaiter() *channelWaiter {
+	w := &channelWaiter{wake: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	w.timer.Stop()
+	return w
+}
+
+func (w *channelWaiter) wait(_ []ask, d time.Duration) {
+	w.timer.Reset(d)
+	select {
+	case <-w.wake:
+		w.timer.Stop()
+	case <-w.timer.C:
+	}
+}
+
+func (w *channelWaiter) close() { w.timer.Stop() }
