@@ -37,7 +37,8 @@ type PSConfig struct {
 const (
 	StarPS     = "star-ps"      // the server with an update: the weighted sum of all gradients and SGD
 	StarPSData = "star-ps-data" // the server's data path alone: the firing drops the gradients
-	BareTCP    = "bare-tcp"     // net.Conn, io.ReadFull and Write
+	BareTCP    = "bare-tcp"     // net.Conn, io.ReadFull and Write, with the same socket options
+	PlainTCP   = "plain-tcp"    // the same with the options that a net.Conn has by itself
 )
 
 // PSResult is one row. An operation is: every worker pushes Bytes, all at the
@@ -59,8 +60,10 @@ type PSResult struct {
 	CPU    float64 `json:"cpu_s_per_GB"`
 	Allocs float64 `json:"allocs_per_op"`
 
-	// Ratio is the median of bare-tcp over this one: 1 is as fast as bare.
+	// Ratio is the median of bare-tcp over this one: 1 is as fast as bare. Plain
+	// is the same for plain-tcp; zero where the row's options are the kernel's.
 	Ratio float64 `json:"ratio_to_bare"`
+	Plain float64 `json:"ratio_to_plain,omitempty"`
 }
 
 // PS measures push and pull through a real ps.Server over loopback TCP, and
@@ -72,7 +75,8 @@ type PSResult struct {
 // byte at both ends, the coordinator's messages (over TCP, too), and the barrier
 // of SSGD, behind which no worker pushes while another one pulls. Rows of one
 // size, number of workers and transport are measured in turns, in three places
-// of memory: star-ps, star-ps-data, bare-tcp.
+// of memory: star-ps, star-ps-data, bare-tcp, and plain-tcp where the options of the
+// others are not the kernel's.
 func PS(ctx context.Context, cfg PSConfig) ([]PSResult, error) {
 	if len(cfg.Sizes) == 0 {
 		cfg.Sizes = []int64{1e6, 16e6, 100e6}
@@ -141,6 +145,15 @@ func psPair(ctx context.Context, size int64, workers int, congestion string, cfg
 	// are not all clock.
 	ops := int(max(1, 64e6/(2*size*int64(workers))))
 	sides := []*side{{name: StarPS, op: full}, {name: StarPSData, op: data}, {name: BareTCP, op: bare}}
+	if congestion == "" {
+		kernel := transport.NewTCP(transport.Config{CongestionControl: "kernel"})
+		plain, closePlain, err := newBare(ctx, kernel, size, workers)
+		if err != nil {
+			return nil, err
+		}
+		defer closePlain()
+		sides = append(sides, &side{name: PlainTCP, op: plain})
+	}
 	for run := range cfg.Runs + 1 {
 		for _, s := range sides {
 			if err := s.block(ctx, ops, run > 0); err != nil { // the first one warms up
@@ -167,7 +180,10 @@ func psPair(ctx context.Context, size int64, workers int, congestion string, cfg
 		rows = append(rows, r)
 	}
 	for i := range rows {
-		rows[i].Ratio = rows[len(rows)-1].Median / rows[i].Median
+		rows[i].Ratio = rows[2].Median / rows[i].Median
+		if len(rows) > 3 {
+			rows[i].Plain = rows[3].Median / rows[i].Median
+		}
 	}
 	return rows, nil
 }

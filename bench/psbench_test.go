@@ -17,21 +17,21 @@ func TestPS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rows) != 2*2*3 {
-		t.Fatalf("%d rows, want 12", len(rows))
+	if len(rows) != 2*2*4 {
+		t.Fatalf("%d rows, want 16", len(rows))
 	}
 	for i, r := range rows {
-		if want := []string{StarPS, StarPSData, BareTCP}[i%3]; r.Algorithm != want {
+		if want := []string{StarPS, StarPSData, BareTCP, PlainTCP}[i%4]; r.Algorithm != want {
 			t.Errorf("row %d is %s, want %s", i, r.Algorithm, want)
 		}
-		if want := []int{1, 1, 1, 3, 3, 3}[i%6]; r.Ranks != want {
+		if want := []int{1, 1, 1, 1, 3, 3, 3, 3}[i%8]; r.Ranks != want {
 			t.Errorf("row %d has %d workers, want %d", i, r.Ranks, want)
 		}
 		if !(r.P10 <= r.Median && r.Median <= r.P90 && r.P10 > 0) || r.Runs < 2 || math.Abs(r.BusBW/(2*float64(r.Ranks)*r.AlgBW)-1) > 1e-9 {
 			t.Errorf("row %d: %+v", i, r)
 		}
-		if i%3 == 2 && r.Ratio != 1 {
-			t.Errorf("row %d: bare is %v of itself", i, r.Ratio)
+		if i%4 == 2 && r.Ratio != 1 || i%4 == 3 && r.Plain != 1 {
+			t.Errorf("row %d: %s is %v of bare and %v of plain", i, r.Algorithm, r.Ratio, r.Plain)
 		}
 	}
 }

@@ -106,10 +106,14 @@ receives the parameters. Beside it the same bytes over bare connections with the
 			return bench.PS(ctx, cfg)
 		},
 		func(w *tabwriter.Writer, result any) {
-			fmt.Fprint(w, "workers\tbytes\ttransport\talgorithm\tmedian\tp10\tp90\tGB/s\tcpu s/GB\tallocs/op\tof bare\t\n")
+			fmt.Fprint(w, "workers\tbytes\ttransport\talgorithm\tmedian\tp10\tp90\tGB/s\tcpu s/GB\tallocs/op\tof bare\tof plain\t\n")
 			for _, r := range result.([]bench.PSResult) {
-				fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.1f\t%.2f\t\n", r.Ranks, r.Bytes, r.Transport, r.Algorithm,
-					seconds(r.Median), seconds(r.P10), seconds(r.P90), r.BusBW/1e9, r.CPU, r.Allocs, r.Ratio)
+				plain := "-"
+				if r.Plain > 0 {
+					plain = fmt.Sprintf("%.2f", r.Plain)
+				}
+				fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.1f\t%.2f\t%s\t\n", r.Ranks, r.Bytes, r.Transport, r.Algorithm,
+					seconds(r.Median), seconds(r.P10), seconds(r.P90), r.BusBW/1e9, r.CPU, r.Allocs, r.Ratio, plain)
 			}
 		})
 }
