@@ -54,7 +54,7 @@ const MaxLen = math.MaxInt32
 
 // Names lists the codecs that Parse knows, with an example of each parameter, in
 // order of what they leave out.
-var Names = []string{"none", "bf16", "fp16", "int8", "int8-stochastic", "topk=0.01"}
+var Names = []string{"none", "fp16", "bf16", "int8", "int8-stochastic", "topk=0.01"}
 
 // Parse makes a codec from its name:
 //
