@@ -159,6 +159,9 @@ type Coordinator struct {
 	done   chan struct{}
 	conns  atomic.Int64
 
+	life   context.Context // of the connections: it ends a moment after Run
+	hangUp context.CancelFunc
+
 	// Owned by Run from here on.
 	begun    time.Time
 	servers  []*peer // by rank
@@ -269,11 +272,14 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.RunLog == nil {
 		cfg.RunLog = NewRunLog(nil)
 	}
+	life, hangUp := context.WithCancel(context.Background())
 	return &Coordinator{
 		cfg:     cfg,
 		log:     cfg.Log,
 		events:  make(chan event, 4*(cfg.Workers+cfg.Servers)),
 		done:    make(chan struct{}),
+		life:    life,
+		hangUp:  hangUp,
 		servers: make([]*peer, cfg.Servers),
 		workers: make([]*peer, cfg.Workers),
 		joined:  make([]bool, cfg.Workers),
@@ -292,6 +298,7 @@ func setDefault(d *time.Duration, v time.Duration) {
 // payload is the Hello's. It may be called from any goroutine.
 func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []byte) {
 	defer conn.Close()
+	defer context.AfterFunc(c.life, func() { conn.Close() })()
 	if h.Role != transport.RoleTool {
 		c.conns.Add(1)
 		defer c.conns.Add(-1)
@@ -382,6 +389,9 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	return e, err
 }
 
+// settle is how long members have to read why the job is over, and to hang up.
+const settle = 2 * time.Second
+
 // Run drives the job to its end. It returns the result, also of a job that failed.
 func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	c.begun = time.Now()
@@ -394,6 +404,7 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	err := c.loop(ctx)
 	c.finish(err)
 	close(c.done)
+	time.AfterFunc(settle, c.hangUp)
 	if e := c.cfg.RunLog.close(); e != nil && err == nil {
 		err = fmt.Errorf("coord: write the run log: %w", e)
 	}

@@ -1005,7 +1005,7 @@ func TestResumedJob(t *testing.T) {
 func TestDeathBeforeTheAverage(t *testing.T) {
 	play(t, Config{Workers: 3, Plan: modes.ASGD(3), Steps: 20, EvalEvery: 0.1}, func(w *world) {
 		w.server(0, 1, false)
-		late := w.worker(2, func(f *fakeWorker) { f.buffers, f.pace = []float32{30}, 10*time.Second })
+		w.worker(2, func(f *fakeWorker) { f.buffers, f.pace = []float32{30}, 10*time.Second })
 		w.worker(0, func(f *fakeWorker) {
 			f.buffers = []float32{10}
 			f.dies = func(p string, r transport.Release) bool {
@@ -1043,7 +1043,7 @@ func TestDeathBeforeTheAverage(t *testing.T) {
 		time.Sleep(time.Second)
 		m.Close()
 		time.Sleep(time.Second)
-		if late.step != 0 {
+		if w.status().Workers[2].Step != 0 {
 			t.Error("worker 2 has already been released: this tests nothing")
 		}
 		w.finished(time.Hour)
@@ -1084,6 +1084,33 @@ func TestStoodStill(t *testing.T) {
 			if p.gone != at.gone {
 				t.Fatalf("after %d s, of which it stood still from 1 to 601: gone %v", at.sec, p.gone)
 			}
+		}
+	})
+}
+
+// Whoever does not hang up is hung up on: the process of the coordinator ends.
+func TestNobodyHoldsUpTheEnd(t *testing.T) {
+	play(t, Config{Workers: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
+		deaf, err := w.net.Dial(w.t.Context(), "coord")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer deaf.Close()
+		e, _ := json.Marshal(enrolment)
+		transport.Send(deaf, hello(0), e)
+		tool, _, _, err := transport.Open(w.t.Context(), w.net, "coord", transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tool.Close()
+		w.finished(time.Minute)
+		w.stop()
+		all := make(chan struct{})
+		go func() { w.wg.Wait(); close(all) }()
+		select {
+		case <-all:
+		case <-time.After(10 * time.Second):
+			t.Error("connections are still served 10 s after the end of the job")
 		}
 	})
 }
@@ -1252,6 +1279,9 @@ func TestEvaluationsInTime(t *testing.T) {
 		var at []float64
 		for _, l := range w.lines("eval") {
 			at = append(at, l["to_version"].(float64)*4)
+		}
+		if strings.Contains(w.logs.String(), "msg=waiting") {
+			t.Errorf("a job that goes on was taken for one that stands still:\n%s", w.logs)
 		}
 		if fmt.Sprint(at) != "[16 28 40 52 64 76 80]" { // a release after 12, 24, 36, …
 			t.Errorf("evaluated the parameters after %v samples", at)
