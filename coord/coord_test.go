@@ -1001,6 +1001,23 @@ func TestResumedJob(t *testing.T) {
 	})
 }
 
+// A job that resumes where it had ended evaluates, and ends again.
+func TestResumedAtTheEnd(t *testing.T) {
+	saved := 0
+	cfg := Config{Workers: 2, Steps: 4, Resume: Progress{Version: 4, Samples: 32, Cursor: 32}, Save: func(Checkpoint) (string, error) { saved++; return "", nil }}
+	play(t, cfg, func(w *world) {
+		s := w.server(0, 1, true)
+		w.worker(0)
+		w.worker(1)
+		synctest.Wait()
+		s.ready(4)
+		w.finished(time.Minute)
+		if w.err != nil || !w.result.Evaluated || saved != 1 || w.result.Updates != 0 {
+			t.Errorf("%v, evaluated %v, %d checkpoints, %d updates", w.err, w.result.Evaluated, saved, w.result.Updates)
+		}
+	})
+}
+
 // A worker that dies between its buffers and the average does not count twice.
 func TestDeathBeforeTheAverage(t *testing.T) {
 	play(t, Config{Workers: 3, Plan: modes.ASGD(3), Steps: 20, EvalEvery: 0.1}, func(w *world) {

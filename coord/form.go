@@ -260,6 +260,7 @@ func (c *Coordinator) tryStart() {
 			c.release(r)
 		}
 	}
+	c.tryFinish() // a job that resumes may have nothing left to do
 }
 
 // end is the first of the ends that the configuration names, in samples.
