@@ -65,3 +65,32 @@ func TestChooseMargin(t *testing.T) {
 		}
 	}
 }
+
+// TestTypical: the usual links, as docs/compression.md has them.
+func TestTypical(t *testing.T) {
+	eachISA(t, func(t *testing.T) {
+		for _, c := range []struct {
+			bps                float64
+			withAssembly, inGo string
+		}{
+			{12.5e6, "int8", "int8"},  // 100 Mbit/s
+			{125e6, "int8", "int8"},   // 1 Gbit/s
+			{1.25e9, "int8", "none"},  // 10 Gbit/s
+			{3.125e9, "none", "none"}, // 25 Gbit/s
+			{12.5e9, "none", "none"},
+		} {
+			want := c.inGo
+			if assembly() {
+				want = c.withAssembly
+			}
+			got := "none"
+			ch := Choose(Link{Bps: c.bps}, 4<<20, Typical())
+			if ch.Codec != nil {
+				got = ch.Codec.Name()
+			}
+			if got != want {
+				t.Errorf("%v B/s: %s, want %s (%s)", c.bps, got, want, ch.Why)
+			}
+		}
+	})
+}

@@ -106,11 +106,14 @@ func TestFeedbackOutlivesNaN(t *testing.T) {
 			if bad != math.MaxFloat32 && kernel.Finite(dst[8000:8001]) {
 				t.Errorf("%s: %v arrived as %v", c.Name(), bad, dst[8000])
 			}
+			if !kernel.Finite(f.Residual()) {
+				t.Errorf("%s: %v is in the residual", c.Name(), bad)
+			}
 			if err := f.Return(msg); err != nil {
 				t.Fatal(err)
 			}
 			if !kernel.Finite(f.Residual()) {
-				t.Errorf("%s: %v is in the residual", c.Name(), bad)
+				t.Errorf("%s: %v is in the residual when the message comes back", c.Name(), bad)
 			}
 			f.Reset()
 		}

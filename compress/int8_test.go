@@ -39,9 +39,15 @@ func TestInt8ErrorBound(t *testing.T) {
 				codec  Codec
 				factor float64 // of a step
 			}{{&Int8{}, 0.5}, {NewStochasticInt8(1), 1}} {
-				got := decoded(t, c.codec, src)
+				got, msg := decoded(t, c.codec, src), c.codec.Encode(nil, src)
 				for lo := 0; lo < len(src); lo += Block {
 					hi := min(lo+Block, len(src))
+					// A scale that is too small cuts the largest values off; there
+					// is no larger one than 127·s = MaxFloat32.
+					s := float64(math.Float32frombits(binary.LittleEndian.Uint32(msg[lo/Block*(Block+4):])))
+					if s > step(src[lo:hi]) || s*(1+0x1p-23) < step(src[lo:hi])/(1+0x1p-15) {
+						t.Fatalf("%s: 2^%d: scale %v of a block whose largest is %v", c.codec.Name(), scale, s, 127*step(src[lo:hi]))
+					}
 					bound := step(src[lo:hi]) * (c.factor + 1e-4)
 					for i := lo; i < hi; i++ {
 						if e := math.Abs(float64(got[i]) - float64(src[i])); e > bound {
@@ -99,6 +105,26 @@ func TestStochasticRoundingIsUnbiased(t *testing.T) {
 		}
 		if math.Abs(total/float64(len(src))) > 6*0.5/math.Sqrt(trials*float64(len(src))) {
 			t.Errorf("all together: off by %v steps", total/float64(len(src)))
+		}
+	})
+}
+
+// TestStochasticStaysInside: y + u may round up to 128, and the reciprocal of the
+// scale may make −127 a little less: once in 100000 values or so. Both would come
+// back as something larger than was sent, or with the other sign.
+func TestStochasticStaysInside(t *testing.T) {
+	eachISA(t, func(t *testing.T) {
+		c := NewStochasticInt8(1)
+		for _, s := range []float32{1, 3, 5, 7, 11, 13, 21, 0.3125} {
+			src := make([]float32, 1<<18)
+			for i := range src {
+				src[i] = 127 * s * float32(1-i%2*2)
+			}
+			for i, v := range decoded(t, c, src) {
+				if d := v / src[i]; !(d > 0.99 && d <= 1) {
+					t.Fatalf("%v became %v", src[i], v)
+				}
+			}
 		}
 	})
 }

@@ -84,7 +84,7 @@ func TestLowRankRefuses(t *testing.T) {
 }
 
 // TestLowRankIsExact: a matrix of rank at most r arrives whole, and what is not a
-// matrix arrives to the bit.
+// matrix arrives to the bit. The tolerance is for sums of 2000 float32 products.
 func TestLowRankIsExact(t *testing.T) {
 	for _, rank := range []int{1, 2, 4} {
 		for _, of := range []int{0, 1, 2, 4} {
@@ -100,7 +100,7 @@ func TestLowRankIsExact(t *testing.T) {
 			got := decoded(t, c, v)
 			for _, m := range ms {
 				want := v[m.Offset:][:m.Rows*m.Cols]
-				if d := difference(got[m.Offset:][:m.Rows*m.Cols], want); d > 1e-5*norm(want) {
+				if d := difference(got[m.Offset:][:m.Rows*m.Cols], want); d > 1e-4*norm(want) {
 					t.Errorf("rank %d of a matrix of rank %d: off by %v of %v", rank, of, d, norm(want))
 				}
 			}

@@ -66,16 +66,23 @@ func TestTopKIsTheLargest(t *testing.T) {
 		}
 		return x
 	}
+	least := func(n int) []float32 { // half zeros, half what is next to them
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = math.Float32frombits(uint32(i % 2))
+		}
+		return x
+	}
 	equal := func(n int) []float32 { return slices.Repeat([]float32{-2}, n) }
 	zeros := func(n int) []float32 { return make([]float32, n) }
 	eachISA(t, func(t *testing.T) {
 		for _, n := range []int{1, 2, 10, 100, 1000, fewest - 1, fewest, 140001} {
 			for name, make := range map[string]func(n int) []float32{
 				"normal": func(n int) []float32 { return randoms(n, 2) }, "patterns": func(n int) []float32 { return patterns(n, 2) },
-				"few": few, "sparse": sparse, "misleading": misleading, "equal": equal, "zeros": zeros} {
+				"few": few, "sparse": sparse, "misleading": misleading, "equal": equal, "least": least, "zeros": zeros} {
 				src := make(n)
 				order := byMagnitude(src)
-				for _, c := range []*TopK{NewTopCount(1), NewTopShare(0.001), NewTopShare(0.01), NewTopShare(0.05), NewTopShare(0.5), NewTopCount(n)} {
+				for _, c := range []*TopK{NewTopCount(1), NewTopShare(0.001), NewTopShare(0.01), NewTopShare(0.05), NewTopShare(0.5), NewTopShare(0.7), NewTopCount(n)} {
 					k := c.K(n)
 					if k < 1 || k > n {
 						t.Fatalf("%s: K(%d) = %d", c.Name(), n, k)
