@@ -143,6 +143,14 @@ func (s *statistics) observe(r star.Record) {
 	s.bytes += r.NetIn + r.NetOut
 }
 
+// rate is samples per second; 0 where no time has passed, because JSON has no NaN.
+func rate(samples int64, d time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return float64(samples) / d.Seconds()
+}
+
 // summarise completes the result and writes the last line of the run log.
 func (c *Coordinator) summarise(err error) {
 	r := &c.result
@@ -158,7 +166,7 @@ func (c *Coordinator) summarise(err error) {
 		r.Mode = l.plan.String()
 		r.Updates, r.Samples, r.Wasted = c.stats.updates, l.used-c.stats.from, l.waste
 		r.Wall = c.stats.end.Sub(c.stats.start).Seconds()
-		r.SamplesPerS = float64(c.stats.to-c.stats.from) / r.Wall
+		r.SamplesPerS = rate(c.stats.to-c.stats.from, c.stats.end.Sub(c.stats.start))
 		r.TrainLoss = Number(c.stats.losses.mean())
 		r.BytesSent = int64(c.stats.bytes)
 		r.Staleness.Histogram = l.staleness
@@ -188,7 +196,7 @@ func (c *Coordinator) status() Status {
 		if end.IsZero() {
 			end = time.Now()
 		}
-		s.Rate = float64(l.used-c.stats.from) / end.Sub(c.stats.start).Seconds()
+		s.Rate = rate(l.used-c.stats.from, end.Sub(c.stats.start))
 		switch {
 		case c.ended:
 			s.Phase = "over"
