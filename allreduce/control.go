@@ -97,18 +97,30 @@ func (w *wire) send(m notice) {
 	}
 }
 
-// next is the next notice; ok is false when there is none yet.
-func (w *wire) next() (m notice, ok bool, err error) {
+// poll says whether a whole notice has come.
+func (w *wire) poll() (bool, error) {
 	for w.n < noticeSize {
 		n, err := w.link.read(w.buf[w.n:])
 		if n == 0 {
-			return notice{}, false, err
+			return false, err
 		}
 		w.n += n
 	}
+	return true, nil
+}
+
+// take is the notice that has come.
+func (w *wire) take() (notice, error) {
 	w.n = 0
-	m, err = parseNotice(w.buf[:])
-	return m, err == nil, err
+	return parseNotice(w.buf[:])
+}
+
+// next is the next notice; ok is false when there is none yet.
+func (w *wire) next() (m notice, ok bool, err error) {
+	if ok, err = w.poll(); ok {
+		m, err = w.take()
+	}
+	return m, ok && err == nil, err
 }
 
 // drop forgets a control link.
@@ -144,14 +156,21 @@ func (g *Group) listen() error {
 		if c == nil {
 			continue
 		}
-		m, ok, err := c.next()
-		switch {
-		case err != nil && c.bye:
+		ok, err := c.poll()
+		if err != nil {
 			g.drop(i)
-		case err != nil:
-			g.drop(i)
+			if c.bye {
+				continue
+			}
 			return g.report(g.here(g.at0(i), errGone))
-		case !ok:
+		}
+		if !ok {
+			continue
+		}
+		m, err := c.take()
+		switch {
+		case err != nil:
+			return g.report(g.here(g.at0(i), err))
 		case m.kind == noticeBye:
 			c.bye = true
 		case m.kind == noticeVerdict:

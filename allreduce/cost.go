@@ -183,3 +183,6 @@ type sizedAlgorithm struct {
 	algorithm Algorithm
 	ok        bool
 }
+
+// Algorithm is what AllReduce uses for a vector of that many bytes.
+func (g *Group) Algorithm(size int64) Algorithm { return g.choose(callAllReduce, int(size)) }

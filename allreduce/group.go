@@ -95,7 +95,7 @@ type Group struct {
 	model   *Model
 	timeout time.Duration
 	segment int
-	spins   int
+	spin    time.Duration
 
 	closing atomic.Bool
 	mu      sync.Mutex // held by the operation that is running
@@ -320,12 +320,13 @@ func schedule(c call, a Algorithm, n, rank, root int) Schedule {
 	return Ring(n, rank)
 }
 
-// spinsFor is how often an idle rank looks again before it sleeps: some tens of
-// microseconds where each rank of the host has a processor to itself, else not
-// at all.
-func spinsFor(ranksHere int) int {
+// spinFor is how long an idle rank looks again and again before it sleeps. It must
+// be longer than waking up takes, which is 10 to 50 µs: otherwise one rank that
+// has slept makes its peer go to sleep, and so on for ever. Where ranks must share
+// processors, who waits sleeps at once.
+func spinFor(ranksHere int) time.Duration {
 	if ranksHere <= runtime.NumCPU() && ranksHere <= runtime.GOMAXPROCS(0) {
-		return 64
+		return 100 * time.Microsecond
 	}
 	return 0
 }

@@ -71,7 +71,7 @@ func firstOf(errs []error) error {
 	return errs[i]
 }
 
-var transports = []string{"tcp", "unix"}
+var transports = []string{"tcp", "unix", "shm"}
 
 func TestAllReduce(t *testing.T) {
 	for _, kind := range transports {

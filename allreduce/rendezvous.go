@@ -599,7 +599,7 @@ func (f *forming) kinds(r int) ([]string, error) {
 	case !local:
 		return nil, fmt.Errorf("Transport is %q, but rank %d is not on this host (or has no Unix sockets)", k, r)
 	case k == "":
-		return []string{"unix", "tcp"}, nil
+		return []string{"shm", "unix", "tcp"}, nil
 	default:
 		return []string{k}, nil
 	}
@@ -700,7 +700,7 @@ func (f *forming) group(ctx context.Context, model *Model) (*Group, error) {
 	clear(f.control)
 	f.mu.Unlock()
 	g := newGroup(f.cfg, peers, control, w)
-	g.spins = spinsFor(f.ranksHere())
+	g.spin = spinFor(f.ranksHere())
 	if err == nil {
 		err = g.Barrier(ctx)
 	}

@@ -152,8 +152,11 @@ func (g *Group) execute(ctx context.Context) error {
 			g.moved = time.Now()
 		}
 		idle++
-		awake := g.cfg.Poll || idle < g.spins
-		if awake && idle&0x3ff != 0 {
+		if idle&0xf != 0 && (g.cfg.Poll || g.spin > 0) {
+			continue
+		}
+		awake := g.cfg.Poll || g.spin > 0 && time.Since(g.moved) < g.spin
+		if awake && idle&0x1ff != 0 {
 			continue
 		}
 		if err := g.pause(ctx, r, awake); err != nil {

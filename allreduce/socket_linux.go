@@ -34,6 +34,18 @@ func rawLink(nc net.Conn, kind string, dialled bool, segment int) (link, error) 
 	if !ok {
 		return nil, fmt.Errorf("%T is no socket", nc)
 	}
+	var memory *shared
+	if kind == "shm" {
+		uc, ok := nc.(*net.UnixConn)
+		if !ok {
+			return nil, fmt.Errorf("shared memory is handed over through a Unix socket, not %T", nc)
+		}
+		var err error
+		if memory, err = newShared(uc, dialled); err != nil {
+			return nil, err
+		}
+		segment = 0
+	}
 	rc, err := sc.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -47,6 +59,10 @@ func rawLink(nc net.Conn, kind string, dialled bool, segment int) (link, error) 
 	}
 	nc.Close()
 	s := &socket{fd: fd, name: kind, in: make([]byte, segment+2*align)}
+	if memory != nil {
+		memory.bell = s
+		return memory, nil
+	}
 	return s, nil
 }
 
@@ -169,21 +185,36 @@ func newRawWaiter() waiter { return new(rawWaiter) }
 
 func (w *rawWaiter) wait(asks []ask, d time.Duration) {
 	w.fds = w.fds[:0]
+	ready := false
 	for _, a := range asks {
 		if !a.in && !a.out {
 			continue
 		}
-		var events int16
-		if a.in {
-			events |= unix.POLLIN
+		switch k := a.link.(type) {
+		case *socket:
+			var events int16
+			if a.in {
+				events |= unix.POLLIN
+			}
+			if a.out {
+				events |= unix.POLLOUT
+			}
+			w.fds = append(w.fds, unix.PollFd{Fd: int32(k.fd), Events: events})
+		case *shared:
+			ready = k.arm(a) || ready
+			w.fds = append(w.fds, unix.PollFd{Fd: int32(k.bell.fd), Events: unix.POLLIN})
 		}
-		if a.out {
-			events |= unix.POLLOUT
-		}
-		w.fds = append(w.fds, unix.PollFd{Fd: int32(a.link.(*socket).fd), Events: events})
 	}
-	// An error other than a signal's cannot happen, and would show in the links.
-	_, _ = unix.Poll(w.fds, int(max(1, d.Milliseconds())))
+	if !ready {
+		// An error other than a signal's cannot happen, and would show in the links.
+		_, _ = unix.Poll(w.fds, int(max(1, d.Milliseconds())))
+	}
+	for _, a := range asks {
+		if k, ok := a.link.(*shared); ok && (a.in || a.out) {
+			k.disarm()
+			k.listen()
+		}
+	}
 }
 
 func (w *rawWaiter) close() {}

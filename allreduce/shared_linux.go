@@ -1,0 +1,286 @@
+package allreduce
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// shared is a link through memory that two processes map: one ring for each direction.
+// A vector is copied once, into the ring, and added up from there. Who finds
+// nothing to do says so in the memory before going to sleep, and is woken by a byte
+// through the Unix socket, whose end also tells that the peer is gone.
+type shared struct {
+	bell    *socket
+	mem     []byte
+	in, out oneWay
+	misses  uint
+	dead    error
+}
+
+// oneWay is one direction. All but buf is in shared memory, so the peer may have put
+// anything there.
+type oneWay struct {
+	*oneWayState
+	buf []byte
+}
+
+// oneWayState has a cache line for what each side writes.
+type oneWayState struct {
+	written     atomic.Uint64 // bytes, since the beginning
+	_           [56]byte
+	read        atomic.Uint64
+	_           [56]byte
+	readerWaits atomic.Uint32
+	_           [60]byte
+	writerWaits atomic.Uint32
+	_           [60]byte
+}
+
+const (
+	// ringSize is the bytes of one direction: both together fit into a second-level cache.
+	ringSize = 256 << 10
+
+	// pieceSize is the most that is copied before the peer is told.
+	pieceSize = 32 << 10
+
+	// enoughRoom is what a writer that sleeps waits for.
+	enoughRoom = ringSize / 4
+
+	sharedSize = 4096 + 2*ringSize
+)
+
+// newShared makes the memory and hands it to the peer, or takes it from there.
+func newShared(nc *net.UnixConn, dialled bool) (*shared, error) {
+	var fd int
+	var err error
+	if dialled {
+		fd, err = offerMemory(nc)
+	} else {
+		fd, err = takeMemory(nc)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	mem, err := unix.Mmap(fd, 0, sharedSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	ack := []byte{1}
+	if err != nil {
+		ack[0] = 0
+	}
+	if _, werr := nc.Write(ack); err == nil {
+		err = werr
+	}
+	if _, rerr := io.ReadFull(nc, ack); err == nil {
+		err = rerr
+	}
+	if err == nil && ack[0] != 1 {
+		err = errors.New("the peer cannot map the memory")
+	}
+	if err != nil {
+		if mem != nil {
+			_ = unix.Munmap(mem)
+		}
+		return nil, fmt.Errorf("shared memory: %w", err)
+	}
+	k := &shared{mem: mem}
+	for i, h := range []*oneWay{&k.in, &k.out} {
+		if dialled {
+			i = 1 - i
+		}
+		h.oneWayState = (*oneWayState)(unsafe.Pointer(&mem[i*2048]))
+		h.buf = mem[4096+i*ringSize:][:ringSize]
+	}
+	return k, nil
+}
+
+const sharedSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+func offerMemory(nc *net.UnixConn) (int, error) {
+	fd, err := unix.MemfdCreate("star-allreduce", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, fmt.Errorf("memfd_create: %w", err)
+	}
+	if err = unix.Ftruncate(fd, sharedSize); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sharedSeals)
+	}
+	if err == nil {
+		_, _, err = nc.WriteMsgUnix([]byte{0}, unix.UnixRights(fd), nil)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("shared memory: %w", err)
+	}
+	return fd, nil
+}
+
+// takeMemory receives the memory. Sealed, it cannot shrink under our hands, which
+// would kill us with SIGBUS.
+func takeMemory(nc *net.UnixConn) (int, error) {
+	var b [1]byte
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := nc.ReadMsgUnix(b[:], oob)
+	if err != nil {
+		return -1, fmt.Errorf("shared memory: %w", err)
+	}
+	var fds []int
+	if msgs, err := unix.ParseSocketControlMessage(oob[:n]); err == nil && len(msgs) == 1 {
+		fds, _ = unix.ParseUnixRights(&msgs[0])
+	}
+	if len(fds) != 1 {
+		return -1, errors.New("shared memory: the peer sent none")
+	}
+	var st unix.Stat_t
+	seals, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GET_SEALS, 0)
+	if err == nil {
+		err = unix.Fstat(fds[0], &st)
+	}
+	if err == nil && (seals&sharedSeals != sharedSeals || st.Size != sharedSize) {
+		err = fmt.Errorf("%d bytes with seals %#x, want %d with %#x", st.Size, seals, sharedSize, sharedSeals)
+	}
+	if err != nil {
+		unix.Close(fds[0])
+		return -1, fmt.Errorf("shared memory: %w", err)
+	}
+	return fds[0], nil
+}
+
+var errCorrupt = errors.New("the shared memory is corrupt")
+
+// fill is the bytes in the ring.
+func (h *oneWay) fill() (uint64, error) {
+	n := h.written.Load() - h.read.Load()
+	if n > ringSize {
+		return 0, errCorrupt
+	}
+	return n, nil
+}
+
+func (k *shared) send(b []byte) (int, error) {
+	if k.dead != nil {
+		return 0, k.dead
+	}
+	sent := 0
+	for sent < len(b) {
+		n, err := k.out.fill()
+		if err != nil {
+			return sent, err
+		}
+		at := k.out.written.Load() % ringSize
+		room := min(ringSize-n, ringSize-at, pieceSize, uint64(len(b)-sent))
+		if room == 0 {
+			return sent, k.miss()
+		}
+		copy(k.out.buf[at:at+room], b[sent:])
+		k.out.written.Add(room)
+		sent += int(room)
+		if k.out.readerWaits.Load() != 0 && k.out.readerWaits.Swap(0) != 0 {
+			k.ring()
+		}
+	}
+	return sent, nil
+}
+
+// ring wakes the peer. If the bell has no room, it has rung often enough.
+func (k *shared) ring() { _, _ = k.bell.send([]byte{0}) }
+
+// miss looks now and then whether the peer is still there. Its death is for those
+// who wait in vain: what it sent before is still good.
+func (k *shared) miss() error {
+	if k.misses++; k.misses%1024 == 0 {
+		k.listen()
+	}
+	return k.dead
+}
+
+// listen takes what the bell has rung.
+func (k *shared) listen() {
+	var b [64]byte
+	for {
+		n, err := k.bell.receive(b[:])
+		if err != nil {
+			k.dead = err
+		}
+		if n < len(b) {
+			return
+		}
+	}
+}
+
+func (k *shared) view(int) ([]byte, error) {
+	n, err := k.in.fill()
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		if k.dead != nil {
+			return nil, k.dead
+		}
+		return nil, k.miss()
+	}
+	at := k.in.read.Load() % ringSize
+	return k.in.buf[at:min(at+n, at+pieceSize, ringSize)], nil
+}
+
+func (k *shared) skip(n int) {
+	k.in.read.Add(uint64(n))
+	if k.in.writerWaits.Load() != 0 {
+		if fill, err := k.in.fill(); (err != nil || ringSize-fill >= enoughRoom) && k.in.writerWaits.Swap(0) != 0 {
+			k.ring()
+		}
+	}
+}
+
+func (k *shared) read(dst []byte) (int, error) {
+	got := 0
+	for got < len(dst) {
+		b, err := k.view(1)
+		n := copy(dst[got:], b)
+		if n == 0 {
+			if got > 0 {
+				return got, nil
+			}
+			return 0, err
+		}
+		k.skip(n)
+		got += n
+	}
+	return got, nil
+}
+
+// arm says what we wait for, and whether it is there already.
+func (k *shared) arm(a ask) (ready bool) {
+	if a.in {
+		k.in.readerWaits.Store(1)
+		n, err := k.in.fill()
+		ready = n > 0 || err != nil
+	}
+	if a.out {
+		k.out.writerWaits.Store(1)
+		n, err := k.out.fill()
+		ready = ready || ringSize-n >= enoughRoom || err != nil
+	}
+	return ready || k.dead != nil
+}
+
+func (k *shared) disarm() {
+	k.in.readerWaits.Store(0)
+	k.out.writerWaits.Store(0)
+}
+
+func (k *shared) kind() string { return "shm" }
+
+func (k *shared) close() {
+	k.bell.close()
+	if k.mem != nil {
+		k.dead = net.ErrClosed
+		k.in.oneWayState, k.out.oneWayState = new(oneWayState), new(oneWayState)
+		_ = unix.Munmap(k.mem)
+		k.mem = nil
+	}
+}

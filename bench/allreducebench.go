@@ -1,0 +1,479 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"star/allreduce"
+)
+
+//go:embed peers/mpi_allreduce.c
+var mpiAllReduce []byte
+
+//go:embed peers/congestion.c
+var peerCongestion []byte
+
+//go:embed peers/gloo_allreduce.py
+var glooAllReduce []byte
+
+// AllReduceConfig says what AllReduce measures.
+type AllReduceConfig struct {
+	// Command starts one rank: a program that calls RankMain with what it finds in the
+	// variable RankVariable. Its standard output is ours.
+	Command []string
+
+	Ranks      []int    // empty means 2 and 4
+	Sizes      []int64  // bytes of the vector; empty means 4 B to 100 MB
+	Transports []string // of allreduce.Config; empty means tcp and shm
+	Rounds     int      // turns of each side. Zero means 5
+
+	// Peers to measure in turns: openmpi-tcp, openmpi-shm, gloo. They need
+	// mpicc and mpirun, or Python with PyTorch.
+	Peers  []string
+	Python string // empty means /usr/bin/python3
+
+	// Congestion is the congestion control of all sides, or "kernel" for what
+	// the machine gives. Empty means cubic.
+	Congestion string
+
+	// Rank holds settings of our side: Algorithm, Segment, buffers, Poll.
+	Rank RankConfig
+}
+
+// AllReduceResult is one row: an operation is an all-reduce of Bytes.
+type AllReduceResult struct {
+	Ranks     int     `json:"ranks"`
+	Bytes     int64   `json:"bytes"`
+	Transport string  `json:"transport"`
+	Algorithm string  `json:"algorithm"` // ours, or the peer's name
+	Runs      int     `json:"runs"`      // turns
+	Median    float64 `json:"median_s"`  // of the turns' medians
+	P10       float64 `json:"p10_s"`
+	P90       float64 `json:"p90_s"`
+	AlgBW     float64 `json:"algbw_Bps"` // Bytes over the median
+	BusBW     float64 `json:"busbw_Bps"` // times 2(n-1)/n: what each rank must send at least
+
+	// CPU is processor time of all ranks for each 1e9 bytes of the vector. Allocs is
+	// heap allocations of the rank that has most, for each operation; -1: not known.
+	CPU    float64 `json:"cpu_s_per_GB"`
+	Allocs float64 `json:"allocs_per_op"`
+}
+
+// RankVariable holds the RankConfig of a rank's process, as JSON.
+const RankVariable = "STAR_BENCH_ALLREDUCE_RANK"
+
+// RankConfig is one rank of the benchmark.
+type RankConfig struct {
+	Rank, Size int
+	Rendezvous string
+	Inherited  bool // rank 0: the listener is file descriptor 3
+	Work       []Work
+
+	Transport                 string
+	Algorithm                 allreduce.Algorithm
+	Congestion                string
+	Segment                   int
+	SendBuffer, ReceiveBuffer int
+	Poll                      bool
+	Model                     *allreduce.Model
+}
+
+// Work is Samples measurements of Inner operations in a row.
+type Work struct {
+	Bytes          int64
+	Inner, Samples int
+}
+
+// measured is what one turn of one side says about one size.
+type measured struct {
+	Bytes     int64     `json:"bytes"`
+	Times     []float64 `json:"times"`
+	Ops       int       `json:"ops"`
+	CPU       float64   `json:"cpu"`
+	Allocs    float64   `json:"allocs"`
+	Algorithm string    `json:"algorithm"`
+	Transport string    `json:"transport"`
+}
+
+// workFor is how often an operation of that size is measured in one turn.
+func workFor(size int64) Work {
+	switch {
+	case size >= 32<<20:
+		return Work{size, 1, 4}
+	case size >= 4<<20:
+		return Work{size, 1, 12}
+	case size >= 512<<10:
+		return Work{size, 4, 15}
+	case size >= 16<<10:
+		return Work{size, 20, 15}
+	}
+	return Work{size, 100, 15}
+}
+
+// RankMain runs one rank, whose RankConfig is text. Rank 0 writes its results to
+// out.
+func RankMain(ctx context.Context, text string, out io.Writer) error {
+	var c RankConfig
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return fmt.Errorf("%s: %w", RankVariable, err)
+	}
+	cfg := allreduce.Config{
+		Rank: c.Rank, Size: c.Size, Rendezvous: c.Rendezvous, Transport: c.Transport, Algorithm: c.Algorithm, Congestion: c.Congestion,
+		Segment: c.Segment, SendBuffer: c.SendBuffer, ReceiveBuffer: c.ReceiveBuffer, Poll: c.Poll, Model: c.Model,
+		Log: slog.New(slog.DiscardHandler),
+	}
+	if c.Inherited {
+		f := os.NewFile(3, "rendezvous")
+		l, err := net.FileListener(f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("file descriptor 3: %w", err)
+		}
+		cfg.Listener = l
+	}
+	g, err := allreduce.Dial(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	enc := json.NewEncoder(out)
+	for _, w := range c.Work {
+		m, err := measureRank(ctx, g, w)
+		if err != nil {
+			return err
+		}
+		for kind := range g.Transports() {
+			m.Transport = kind
+		}
+		m.Algorithm = g.Algorithm(w.Bytes).String()
+		if c.Rank == 0 {
+			if err := enc.Encode(m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func measureRank(ctx context.Context, g *allreduce.Group, w Work) (measured, error) {
+	m := measured{Bytes: w.Bytes, Ops: w.Inner * w.Samples}
+	v := make([]float32, w.Bytes/4)
+	clear(v)
+	slowest, total := make([]float64, 1), make([]float64, 1)
+	var before, after runtime.MemStats
+	var mallocs uint64
+	for s := -1; s < w.Samples; s++ { // one to warm up
+		runtime.ReadMemStats(&before)
+		if err := g.Barrier(ctx); err != nil {
+			return m, err
+		}
+		cpu, t := processorTime(), time.Now()
+		for range w.Inner {
+			if err := g.AllReduce(ctx, allreduce.Sum, v); err != nil {
+				return m, err
+			}
+		}
+		slowest[0] = time.Since(t).Seconds() / float64(w.Inner)
+		used := processorTime() - cpu
+		runtime.ReadMemStats(&after)
+		if err := allreduce.AllReduce(ctx, g, allreduce.Max, slowest); err != nil {
+			return m, err
+		}
+		if s >= 0 {
+			m.Times = append(m.Times, slowest[0])
+			total[0] += used
+			mallocs += after.Mallocs - before.Mallocs
+		}
+	}
+	most := []float64{float64(mallocs) / float64(m.Ops)}
+	if err := allreduce.AllReduce(ctx, g, allreduce.Max, most); err != nil {
+		return m, err
+	}
+	if err := allreduce.AllReduce(ctx, g, allreduce.Sum, total); err != nil {
+		return m, err
+	}
+	m.Allocs, m.CPU = most[0], total[0]
+	return m, nil
+}
+
+// processorTime is that of this process, in seconds.
+func processorTime() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// AllReduce measures all-reduces of separate processes, and those of peers in turns.
+func AllReduce(ctx context.Context, cfg AllReduceConfig) ([]AllReduceResult, error) {
+	if len(cfg.Command) == 0 {
+		return nil, errors.New("bench: all-reduce: no command to start a rank")
+	}
+	if len(cfg.Ranks) == 0 {
+		cfg.Ranks = []int{2, 4}
+	}
+	if len(cfg.Sizes) == 0 {
+		cfg.Sizes = []int64{4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 100e6}
+	}
+	if len(cfg.Transports) == 0 {
+		cfg.Transports = []string{"tcp", "shm"}
+	}
+	dir, err := os.MkdirTemp("", "star-bench")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	p, err := preparePeers(ctx, cfg, dir)
+	if err != nil {
+		return nil, err
+	}
+	var rows []AllReduceResult
+	for _, n := range cfg.Ranks {
+		var work []Work
+		for _, size := range cfg.Sizes {
+			work = append(work, workFor(size))
+		}
+		type side struct {
+			name, transport string
+			run             func() ([]measured, error)
+		}
+		var sides []side
+		for _, k := range cfg.Transports {
+			sides = append(sides, side{"", k, func() ([]measured, error) { return ourTurn(ctx, cfg, n, k, work) }})
+		}
+		for _, name := range cfg.Peers {
+			transport := "tcp"
+			if name == "openmpi-shm" {
+				transport = "shm"
+			}
+			sides = append(sides, side{name, transport, func() ([]measured, error) { return p.turn(ctx, name, n, work) }})
+		}
+		turns := make([][][]measured, len(sides)) // by side and size
+		for i := range turns {
+			turns[i] = make([][]measured, len(work))
+		}
+		for range cmp.Or(cfg.Rounds, 5) {
+			for i, s := range sides {
+				ms, err := s.run()
+				if err == nil && len(ms) != len(work) {
+					err = fmt.Errorf("%d results for %d sizes", len(ms), len(work))
+				}
+				if err != nil {
+					return nil, fmt.Errorf("bench: all-reduce of %d ranks: %s: %w", n, cmp.Or(s.name, s.transport), err)
+				}
+				for j, m := range ms {
+					turns[i][j] = append(turns[i][j], m)
+				}
+			}
+		}
+		for j := range work {
+			for i, s := range sides {
+				rows = append(rows, allReduceRow(n, s.name, s.transport, turns[i][j]))
+			}
+		}
+	}
+	return rows, nil
+}
+
+func allReduceRow(n int, name, transport string, turns []measured) AllReduceResult {
+	var medians, times []float64
+	r := AllReduceResult{Ranks: n, Bytes: turns[0].Bytes, Transport: cmp.Or(turns[0].Transport, transport), Algorithm: cmp.Or(name, turns[0].Algorithm), Runs: len(turns), Allocs: -1}
+	ops, cpu := 0, 0.0
+	for _, m := range turns {
+		slices.Sort(m.Times)
+		medians = append(medians, m.Times[len(m.Times)/2])
+		times = append(times, m.Times...)
+		ops, cpu = ops+m.Ops, cpu+m.CPU
+		if name == "" {
+			r.Allocs = max(r.Allocs, m.Allocs)
+		}
+	}
+	slices.Sort(medians)
+	slices.Sort(times)
+	r.Median, r.P10, r.P90 = medians[len(medians)/2], times[len(times)/10], times[len(times)*9/10]
+	r.AlgBW = float64(r.Bytes) / r.Median
+	r.BusBW = r.AlgBW * 2 * float64(n-1) / float64(n)
+	r.CPU = cpu / (float64(r.Bytes) * float64(ops)) * 1e9
+	return r
+}
+
+// ourTurn starts n ranks and reads what rank 0 has measured.
+func ourTurn(ctx context.Context, cfg AllReduceConfig, n int, transport string, work []Work) ([]measured, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return together(ctx, n, func(ctx context.Context, rank int) *exec.Cmd {
+		c := cfg.Rank
+		c.Rank, c.Size, c.Rendezvous, c.Transport, c.Work = rank, n, l.Addr().String(), transport, work
+		c.Congestion = cfg.Congestion
+		c.Inherited = rank == 0
+		text, err := json.Marshal(c)
+		if err != nil {
+			panic("bench: " + err.Error())
+		}
+		cmd := exec.CommandContext(ctx, cfg.Command[0], cfg.Command[1:]...)
+		cmd.Env = append(os.Environ(), RankVariable+"="+string(text))
+		if rank == 0 {
+			cmd.ExtraFiles = []*os.File{f}
+		}
+		return cmd
+	})
+}
+
+// together starts n processes, and parses what the first one writes.
+func together(ctx context.Context, n int, command func(ctx context.Context, rank int) *exec.Cmd) ([]measured, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	cmds, stderr := make([]*exec.Cmd, n), make([]bytes.Buffer, n)
+	var failed error
+	for r := range n {
+		cmds[r] = command(ctx, r)
+		cmds[r].Stderr = &stderr[r]
+		if r == 0 {
+			cmds[r].Stdout = &out
+		}
+		if failed = cmds[r].Start(); failed != nil {
+			cancel()
+			cmds = cmds[:r]
+			break
+		}
+	}
+	for r, c := range cmds {
+		if err := c.Wait(); err != nil {
+			cancel() // the others would wait for it
+			if failed == nil {
+				failed = fmt.Errorf("rank %d: %w: %s", r, err, bytes.TrimSpace(stderr[r].Bytes()))
+			}
+		}
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return parseMeasured(&out)
+}
+
+func parseMeasured(r io.Reader) ([]measured, error) {
+	var ms []measured
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		if !bytes.HasPrefix(lines.Bytes(), []byte("{")) {
+			continue
+		}
+		var m measured
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+			return nil, err
+		}
+		if len(m.Times) == 0 {
+			return nil, fmt.Errorf("no times in %s", lines.Bytes())
+		}
+		ms = append(ms, m)
+	}
+	return ms, nil
+}
+
+// peers is what the peers need.
+type peers struct {
+	mpi, gloo, python string
+	env               []string
+}
+
+func preparePeers(ctx context.Context, cfg AllReduceConfig, dir string) (*peers, error) {
+	p := &peers{python: cmp.Or(cfg.Python, "/usr/bin/python3"), env: os.Environ()}
+	if len(cfg.Peers) == 0 {
+		return p, nil
+	}
+	build := func(name string, source []byte, compiler string, args ...string) (string, error) {
+		src, dst := filepath.Join(dir, name+".c"), filepath.Join(dir, name)
+		if err := os.WriteFile(src, source, 0o600); err != nil {
+			return "", err
+		}
+		out, err := exec.CommandContext(ctx, compiler, append([]string{"-O2", "-o", dst, src}, args...)...).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("bench: %s: %w: %s", compiler, err, out)
+		}
+		return dst, nil
+	}
+	if congestion := cmp.Or(cfg.Congestion, "cubic"); congestion != "kernel" {
+		shim, err := build("congestion.so", peerCongestion, "cc", "-shared", "-fPIC", "-ldl")
+		if err != nil {
+			return nil, err
+		}
+		p.env = append(p.env, "LD_PRELOAD="+shim, "PEER_CONGESTION="+congestion)
+	}
+	for _, name := range cfg.Peers {
+		switch name {
+		case "openmpi-tcp", "openmpi-shm":
+			if p.mpi != "" {
+				continue
+			}
+			var err error
+			if p.mpi, err = build("mpi_allreduce", mpiAllReduce, "mpicc"); err != nil {
+				return nil, err
+			}
+		case "gloo":
+			p.gloo = filepath.Join(dir, "gloo_allreduce.py")
+			if err := os.WriteFile(p.gloo, glooAllReduce, 0o600); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, fmt.Errorf("bench: no peer %q: there are openmpi-tcp, openmpi-shm and gloo", name)
+		}
+	}
+	return p, nil
+}
+
+// turn runs a peer once.
+func (p *peers) turn(ctx context.Context, name string, n int, work []Work) ([]measured, error) {
+	var words []string
+	for _, w := range work {
+		words = append(words, fmt.Sprintf("%d:%d:%d", w.Bytes, w.Inner, w.Samples))
+	}
+	if name == "gloo" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		l.Close()
+		return together(ctx, n, func(ctx context.Context, rank int) *exec.Cmd {
+			cmd := exec.CommandContext(ctx, p.python, append([]string{p.gloo, strconv.Itoa(rank), strconv.Itoa(n), strconv.Itoa(port)}, words...)...)
+			cmd.Env = append(slices.Clone(p.env), "GLOO_SOCKET_IFNAME=lo")
+			return cmd
+		})
+	}
+	args := []string{"--allow-run-as-root", "--oversubscribe", "-np", strconv.Itoa(n)}
+	if name == "openmpi-tcp" {
+		args = append(args, "--mca", "pml", "ob1", "--mca", "btl", "tcp,self")
+	}
+	args = append(append(args, p.mpi), words...)
+	return together(ctx, 1, func(ctx context.Context, _ int) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, "mpirun", args...)
+		cmd.Env = p.env
+		return cmd
+	})
+}
