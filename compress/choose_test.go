@@ -42,7 +42,7 @@ func TestChoose(t *testing.T) {
 		if name != c.want {
 			t.Errorf("%s: %q, want %q (%s)", c.name, name, c.want, got.Why)
 		}
-		if math.Abs(got.Seconds-c.seconds) > 1e-9+1e-6*c.seconds {
+		if !(math.Abs(got.Seconds-c.seconds) <= 1e-9+1e-6*c.seconds) {
 			t.Errorf("%s: %v s, want %v", c.name, got.Seconds, c.seconds)
 		}
 		if !strings.Contains(got.Why, c.why) {

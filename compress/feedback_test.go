@@ -35,7 +35,7 @@ func TestNothingIsLost(t *testing.T) {
 				worst = max(worst, math.Abs(sent[i]+float64(e)-all[i]))
 			}
 			// Each step rounds sums of magnitude below 1 twice.
-			if worst > 2*steps*0x1p-24 {
+			if !(worst <= 2*steps*0x1p-24) {
 				t.Errorf("%s: sent + residual is off by %v", c.Name(), worst)
 			}
 		}
@@ -161,10 +161,10 @@ func TestSGDNeedsFeedback(t *testing.T) {
 		return math.Sqrt(d / kernel.SumSq(target))
 	}
 	with, without := distance(true), distance(false)
-	if with > 0.15 {
+	if !(with <= 0.15) {
 		t.Errorf("with feedback the distance is still %.3f of what it was", with)
 	}
-	if without < 0.9 {
+	if !(without >= 0.9) {
 		t.Errorf("without feedback the distance fell to %.3f: this test shows nothing", without)
 	}
 	t.Logf("distance to the solution: %.4f with feedback, %.4f without", with, without)

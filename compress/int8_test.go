@@ -45,12 +45,12 @@ func TestInt8ErrorBound(t *testing.T) {
 					// A scale that is too small cuts the largest values off; there
 					// is no larger one than 127·s = MaxFloat32.
 					s := float64(math.Float32frombits(binary.LittleEndian.Uint32(msg[lo/Block*(Block+4):])))
-					if s > step(src[lo:hi]) || s*(1+0x1p-23) < step(src[lo:hi])/(1+0x1p-15) {
+					if !(s <= step(src[lo:hi]) && s*(1+0x1p-23) >= step(src[lo:hi])/(1+0x1p-15)) {
 						t.Fatalf("%s: 2^%d: scale %v of a block whose largest is %v", c.codec.Name(), scale, s, 127*step(src[lo:hi]))
 					}
 					bound := step(src[lo:hi]) * (c.factor + 1e-4)
 					for i := lo; i < hi; i++ {
-						if e := math.Abs(float64(got[i]) - float64(src[i])); e > bound {
+						if e := math.Abs(float64(got[i]) - float64(src[i])); !(e <= bound) {
 							t.Fatalf("%s: 2^%d: %v became %v: off by %v, bound %v", c.codec.Name(), scale, src[i], got[i], e, bound)
 						}
 					}
@@ -99,24 +99,25 @@ func TestStochasticRoundingIsUnbiased(t *testing.T) {
 			s := step(src[i/Block*Block : min((i/Block+1)*Block, len(src))])
 			off := (sum[i]/trials - float64(src[i])) / s
 			total += off
-			if math.Abs(off) > 6*0.5/math.Sqrt(trials) {
+			if !(math.Abs(off) <= 6*0.5/math.Sqrt(trials)) {
 				t.Errorf("value %d: mean is off by %v steps", i, off)
 			}
 		}
-		if math.Abs(total/float64(len(src))) > 6*0.5/math.Sqrt(trials*float64(len(src))) {
+		if !(math.Abs(total/float64(len(src))) <= 6*0.5/math.Sqrt(trials*float64(len(src)))) {
 			t.Errorf("all together: off by %v steps", total/float64(len(src)))
 		}
 	})
 }
 
 // TestStochasticStaysInside: y + u may round up to 128, and the reciprocal of the
-// scale may make −127 a little less: once in 100000 values or so. Both would come
-// back as something larger than was sent, or with the other sign.
+// scale may make −127 a little less: once in 2^18 values or so. Both would come
+// back as something larger than was sent, or with the other sign. The reciprocal of
+// 1 is exact, that of 7 is rounded up.
 func TestStochasticStaysInside(t *testing.T) {
 	eachISA(t, func(t *testing.T) {
 		c := NewStochasticInt8(1)
-		for _, s := range []float32{1, 3, 5, 7, 11, 13, 21, 0.3125} {
-			src := make([]float32, 1<<18)
+		for _, s := range []float32{1, 7} {
+			src := make([]float32, 1<<22)
 			for i := range src {
 				src[i] = 127 * s * float32(1-i%2*2)
 			}

@@ -100,7 +100,7 @@ func TestLowRankIsExact(t *testing.T) {
 			got := decoded(t, c, v)
 			for _, m := range ms {
 				want := v[m.Offset:][:m.Rows*m.Cols]
-				if d := difference(got[m.Offset:][:m.Rows*m.Cols], want); d > 1e-4*norm(want) {
+				if d := difference(got[m.Offset:][:m.Rows*m.Cols], want); !(d <= 1e-4*norm(want)) {
 					t.Errorf("rank %d of a matrix of rank %d: off by %v of %v", rank, of, d, norm(want))
 				}
 			}
@@ -143,7 +143,7 @@ func TestPowerIterationFindsTheBest(t *testing.T) {
 		c.Encode(nil, v)
 	}
 	last := difference(decoded(t, c, v), v)
-	if last > 1.0001*best || last < 0.9999*best {
+	if !(last <= 1.0001*best && last >= 0.9999*best) {
 		t.Errorf("after 200 iterations the error is %v, the best is %v", last, best)
 	}
 	if first < 1.001*best {
@@ -265,8 +265,16 @@ func TestAveragerIsThePaper(t *testing.T) {
 				d := float64(x) - want.At(i/cols, i%cols)
 				off, size = off+d*d, size+want.At(i/cols, i%cols)*want.At(i/cols, i%cols)
 			}
-			if math.Sqrt(off) > 1e-4*math.Sqrt(size) {
+			if !(math.Sqrt(off) <= 1e-4*math.Sqrt(size)) {
 				t.Errorf("step %d: worker %d is off by %v of %v", s, w, math.Sqrt(off), math.Sqrt(size))
+			}
+			off, size = 0, 0
+			for i, x := range as[w].Residual() {
+				e := ref.e[w].At(i/cols, i%cols)
+				off, size = off+(float64(x)-e)*(float64(x)-e), size+e*e
+			}
+			if !(math.Sqrt(off) <= 1e-4*math.Sqrt(size)) {
+				t.Errorf("step %d: the residual of worker %d is off by %v of %v", s, w, math.Sqrt(off), math.Sqrt(size))
 			}
 		}
 	}
@@ -309,10 +317,10 @@ func TestAveragerLosesNothing(t *testing.T) {
 		}
 		worst = max(worst, math.Abs(out[i]+left-given[i]))
 	}
-	if worst > 1e-5 {
+	if !(worst <= 1e-5) {
 		t.Errorf("sent + left is off by %v", worst)
 	}
-	if last := norm(as[0].Residual()); last > 3*residual {
+	if last := norm(as[0].Residual()); !(last <= 3*residual) {
 		t.Errorf("the residual grew from %v to %v in %d steps", residual, last, steps/2)
 	}
 	if !slices.Equal(as[0].Residual()[:5], make([]float32, 5)) {
@@ -357,7 +365,7 @@ func TestAveragerAbort(t *testing.T) {
 		}
 		as[0].Abort()
 		out := exchange(as, [][]float32{nil})[0]
-		if d := difference(out, g); d > 1e-5*norm(g) {
+		if d := difference(out, g); !(d <= 1e-5*norm(g)) {
 			t.Errorf("aborted after step %d: the next round gives something else, off by %v of %v", phase+1, d, norm(g))
 		}
 	}
@@ -399,7 +407,7 @@ func TestOrthogonalColumns(t *testing.T) {
 			if a == b {
 				want = 1
 			}
-			if d := kernel.Dot(m.p[a*rows:][:rows], m.p[b*rows:][:rows]); math.Abs(d-want) > 1e-6 {
+			if d := kernel.Dot(m.p[a*rows:][:rows], m.p[b*rows:][:rows]); !(math.Abs(d-want) <= 1e-6) {
 				t.Errorf("columns %d and %d: inner product %v, want %v", a, b, d, want)
 			}
 		}
@@ -429,7 +437,7 @@ func TestLowRankTrains(t *testing.T) {
 		}
 		kernel.Axpy(-rate/8, exchange(as, gs)[0], w)
 	}
-	if left := difference(w, target) / norm(target); left > 0.1 {
+	if left := difference(w, target) / norm(target); !(left <= 0.1) {
 		t.Errorf("after %d steps %.3f of the distance is left", steps, left)
 	}
 }
