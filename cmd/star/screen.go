@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -55,12 +57,21 @@ func (s *screen) say(who, line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.erase()
-	if s.json && strings.HasPrefix(line, "{") {
-		fmt.Fprintln(s.w, line)
-	} else {
-		fmt.Fprintf(s.w, "%-8s | %s\n", who, line)
-	}
+	s.line(who, line)
 	s.draw()
+}
+
+// line writes one line of somebody: with --log-format json as JSON, which children's lines
+// are already, but for their last words.
+func (s *screen) line(who, text string) {
+	switch {
+	case !s.json:
+		fmt.Fprintf(s.w, "%-8s | %s\n", who, text)
+	case strings.HasPrefix(text, "{") && json.Valid([]byte(text)):
+		fmt.Fprintln(s.w, text)
+	default:
+		slog.New(slog.NewJSONHandler(s.w, nil)).Info(text, "from", who)
+	}
 }
 
 // show takes in the state of the job.
@@ -86,7 +97,7 @@ func (s *screen) show(st coord.Status) {
 	}
 	s.last = time.Now()
 	if st.Phase == "joining" {
-		fmt.Fprintf(s.w, "%-8s | waiting for %s\n", "run", st.Waiting)
+		s.line("run", "waiting for "+st.Waiting)
 		return
 	}
 	var slowest, fastest coord.WorkerStatus
@@ -98,8 +109,8 @@ func (s *screen) show(st coord.Status) {
 			fastest = w
 		}
 	}
-	fmt.Fprintf(s.w, "%-8s | %s  mode %s  v%d  %s  compute %s (worker %d) to %s (worker %d)\n", "run", st.Phase, st.Mode, st.Version,
-		progress(st), seconds(fastest.Compute), fastest.Worker, seconds(slowest.Compute), slowest.Worker)
+	s.line("run", fmt.Sprintf("%s  mode %s  v%d  %s  compute %s (worker %d) to %s (worker %d)", st.Phase, st.Mode, st.Version,
+		progress(st), seconds(fastest.Compute), fastest.Worker, seconds(slowest.Compute), slowest.Worker))
 }
 
 // training reports whether the job has begun.

@@ -276,8 +276,11 @@ func (w *worker) why(err error) error {
 			return fmt.Errorf("%w (%w)", e, err)
 		}
 		var lost *coord.LostError
-		if errors.As(err, &lost) {
+		switch {
+		case errors.As(err, &lost):
 			return err
+		case errors.As(e, &lost):
+			return fmt.Errorf("%w (%w)", e, err)
 		}
 	case <-time.After(2 * time.Second):
 		w.member.Leave(ExitLost, err.Error())
