@@ -106,7 +106,7 @@ func Choose(link Link, n int, candidates []Candidate) Choice {
 // knows that they cost none adds a Candidate.
 func Typical() []Candidate {
 	if !assembly() {
-		return []Candidate{{FP16{}, 0.7e9, 1.1e9}, {&Int8{}, 1.2e9, 2.9e9}}
+		return []Candidate{{FP16{}, 0.75e9, 1.8e9}, {&Int8{}, 1.5e9, 5.5e9}}
 	}
-	return []Candidate{{FP16{}, 5e9, 12e9}, {&Int8{}, 5e9, 12e9}}
+	return []Candidate{{FP16{}, 6e9, 20e9}, {&Int8{}, 6e9, 20e9}}
 }

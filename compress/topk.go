@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -26,7 +27,8 @@ type TopK struct {
 	share float64 // of the values; 0: count
 	count int
 
-	found   []uint32 // positions that may be among the k largest
+	found   []uint32  // positions that may be among the k largest
+	values  []float32 // what is there, close together
 	sampled [maxSample]float32
 }
 
@@ -94,20 +96,23 @@ func (c *TopK) Encode(dst []byte, src []float32) []byte {
 		return dst[:at+4]
 	}
 
-	found := c.candidates(src, k)
-	limit, ties := kth(found, src, k)
+	limit, ties := uint32(0), 0
+	few := c.candidates(src, k)
+	if few {
+		limit, ties = kth(c.values, k)
+	} else {
+		limit, ties = kth(src, k)
+	}
 	if limit == 0 { // fewer than k are not zero
 		limit, ties = 1, n
 	}
-	if found == nil {
-		c.found = collect(c.found[:0], src, limit)
-		found = c.found
+	if !few {
+		c.collect(src, limit)
 	}
 
-	// Values from the front, distances from where the last value will end.
 	sent := 0
-	for _, i := range found {
-		a := math.Float32bits(src[i]) & absMask
+	for j, v := range c.values {
+		a := math.Float32bits(v) & absMask
 		if a < limit {
 			continue
 		}
@@ -117,13 +122,13 @@ func (c *TopK) Encode(dst []byte, src []float32) []byte {
 			}
 			ties--
 		}
-		found[sent] = i
-		binary.LittleEndian.PutUint32(b[4+4*sent:], math.Float32bits(src[i]))
+		c.found[sent] = c.found[j]
+		binary.LittleEndian.PutUint32(b[4+4*sent:], math.Float32bits(v))
 		sent++
 	}
 	binary.LittleEndian.PutUint32(b, uint32(sent))
 	end, next := 4+4*sent, uint32(0)
-	for _, i := range found[:sent] {
+	for _, i := range c.found[:sent] {
 		d := i + 1 - next
 		next = i + 1
 		for ; d >= 0x80; d >>= 7 {
@@ -136,15 +141,15 @@ func (c *TopK) Encode(dst []byte, src []float32) []byte {
 	return dst[:at+end]
 }
 
-// candidates lists, in order, positions of src among which the k largest are, or
-// is nil if all of them are.
-func (c *TopK) candidates(src []float32, k int) []uint32 {
+// candidates collects values of src among which the k largest are, or says that
+// all of them may be.
+func (c *TopK) candidates(src []float32, k int) bool {
 	n := len(src)
 	if n < fewest || k > n/8 {
-		return nil
+		return false
 	}
-	// One position in each of maxSample stretches, so that the sample is spread
-	// evenly, at a random place in it, so that no period of the vector meets it.
+	// One position in each of m stretches, so that the sample is spread evenly, at
+	// a random place in it, so that no period of the vector meets it.
 	m := min(maxSample, n/64)
 	for j := range m {
 		lo, hi := n/m*j, n/m*(j+1)
@@ -154,74 +159,51 @@ func (c *TopK) candidates(src []float32, k int) []uint32 {
 	// deviations more than that, and some for small numbers, are nearly sure to
 	// reach below the k-th.
 	r := float64(k) / float64(n) * float64(m)
-	limit, _ := kth(nil, c.sampled[:m], min(m, int(r+4*math.Sqrt(r)+8)))
+	limit, _ := kth(c.sampled[:m], min(m, int(r+4*math.Sqrt(r)+8)))
 	if limit == 0 {
-		return nil
+		return false
 	}
-	c.found = collect(c.found[:0], src, limit)
-	if len(c.found) < k {
-		return nil
-	}
-	return c.found
+	c.collect(src, limit)
+	return len(c.found) >= k
 }
 
-// collect appends the positions of the values whose magnitude has bits of at
-// least limit > 0.
-func collect(found []uint32, src []float32, limit uint32) []uint32 {
+// collect finds the values whose magnitude has bits of at least limit > 0.
+func (c *TopK) collect(src []float32, limit uint32) {
 	const stretch = 4096
+	c.found, c.values = c.found[:0], c.values[:0]
 	for lo := 0; lo < len(src); lo += stretch {
 		x := src[lo:min(lo+stretch, len(src))]
-		at := len(found)
-		if cap(found)-at < stretch {
-			found = append(make([]uint32, 0, 2*cap(found)+stretch), found...)
+		at := len(c.found)
+		c.found = slices.Grow(c.found, stretch)
+		m := above(c.found[at:at+stretch], x, limit, uint32(lo))
+		c.found = c.found[:at+m]
+		for _, i := range c.found[at:] {
+			c.values = append(c.values, src[i])
 		}
-		m := above(found[at:at+stretch], x, limit, uint32(lo))
-		found = found[:at+m]
 	}
-	return found
 }
 
-// kth is the bits of the k-th largest magnitude of the values at found (nil: of
-// all), 1 ≤ k ≤ their number, and how many of those that equal it are among
-// the k. Radix selection: 11, 10 and 10 bits.
-func kth(found []uint32, src []float32, k int) (limit uint32, ties int) {
+// kth is the bits of the k-th largest magnitude of x, 1 ≤ k ≤ len(x), and how
+// many of those that equal it are among the k. Radix selection: 11, 10 and 10
+// bits.
+func kth(x []float32, k int) (limit uint32, ties int) {
 	var count [1 << 11]uint32
-	if found == nil {
-		for _, v := range src {
-			count[math.Float32bits(v)&absMask>>20]++
-		}
-	} else {
-		for _, i := range found {
-			count[math.Float32bits(src[i])&absMask>>20]++
-		}
+	for _, v := range x {
+		count[math.Float32bits(v)&absMask>>20]++
 	}
 	prefix, k := pick(count[:], k)
 	for _, shift := range [2]uint32{10, 0} {
 		clear(count[:1<<10])
-		tally(&count, found, src, prefix, shift)
+		for _, v := range x {
+			if a := math.Float32bits(v) & absMask; a>>(shift+10) == prefix {
+				count[a>>shift&1023]++
+			}
+		}
 		var digit uint32
 		digit, k = pick(count[:1<<10], k)
 		prefix = prefix<<10 | digit
 	}
 	return prefix, k
-}
-
-// tally counts the 10 bits from shift on of the values whose bits above are
-// prefix.
-func tally(count *[1 << 11]uint32, found []uint32, src []float32, prefix, shift uint32) {
-	if found == nil {
-		for _, v := range src {
-			if a := math.Float32bits(v) & absMask; a>>(shift+10) == prefix {
-				count[a>>shift&1023]++
-			}
-		}
-		return
-	}
-	for _, i := range found {
-		if a := math.Float32bits(src[i]) & absMask; a>>(shift+10) == prefix {
-			count[a>>shift&1023]++
-		}
-	}
 }
 
 // pick is the digit in which the k-th from above is, and its place within.
