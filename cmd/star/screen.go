@@ -83,12 +83,12 @@ func (s *screen) show(st coord.Status) {
 		return
 	}
 	if s.live {
-		width := 100
-		if w, _, err := term.GetSize(s.fd); err == nil && w > 20 {
-			width = w
+		width, height := 100, 0
+		if w, h, err := term.GetSize(s.fd); err == nil && w > 20 {
+			width, height = w, h
 		}
 		s.erase()
-		s.drawn = table(st, width)
+		s.drawn = fit(table(st, width), height)
 		s.draw()
 		return
 	}
@@ -111,6 +111,17 @@ func (s *screen) show(st coord.Status) {
 	}
 	s.line("run", fmt.Sprintf("%s  mode %s  v%d  %s  compute %s (worker %d) to %s (worker %d)", st.Phase, st.Mode, st.Version,
 		progress(st), seconds(fastest.Compute), fastest.Worker, seconds(slowest.Compute), slowest.Worker))
+}
+
+// fit shortens a table to what a terminal of that height shows with the cursor below it
+// and a line above: what has scrolled away could not be erased, and some terminals keep
+// what is erased from the first line on. A height of 0 is not known.
+func fit(lines []string, height int) []string {
+	room := max(height-2, 2)
+	if height <= 0 || len(lines) <= room {
+		return lines
+	}
+	return append(lines[:room-1:room-1], fmt.Sprintf("  … %d more", len(lines)-room+1))
 }
 
 // training reports whether the job has begun.
