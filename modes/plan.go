@@ -67,6 +67,20 @@ func Backup(n, b int) Plan {
 	return Plan{Groups: []Group{{Members: ranks(n), Quorum: n - b, DropLate: true}}}
 }
 
+// Ring waits for everybody but the riders, who go along when they are there: the
+// ring of an all-reduce without its stragglers. It keeps riders, which must leave
+// somebody in the ring.
+func Ring(n int, riders ...star.Worker) Plan {
+	g := Group{Riders: riders}
+	for w := range star.Worker(n) {
+		if !slices.Contains(riders, w) {
+			g.Members = append(g.Members, w)
+		}
+	}
+	g.Quorum = len(g.Members)
+	return Plan{Groups: []Group{g}}
+}
+
 // Grouped makes each set a group that waits for all its members and for nobody
 // else (dynamic x-order). It keeps the slices.
 func Grouped(sets ...[]star.Worker) Plan {
@@ -278,7 +292,7 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 }
 
 // Grammar is what [Parse] reads, for help texts and errors.
-const Grammar = "ssgd | asgd | x=K | backup=B | groups=SET/SET/… with SET = workers[:quorum][!][+riders] such as 0,1/2-5:3+6; then optionally shares=S0,S1,…"
+const Grammar = "ssgd | asgd | x=K | backup=B | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][!][+riders] such as 0,1/2-5:3+6; then optionally shares=S0,S1,…"
 
 // Parse reads a mode for the workers 0..n-1:
 //
@@ -286,6 +300,7 @@ const Grammar = "ssgd | asgd | x=K | backup=B | groups=SET/SET/… with SET = wo
 //	asgd              wait for nobody
 //	x=K               wait for any K
 //	backup=B          wait for any n-B and drop the others' late gradients
+//	ring-minus=2,3    wait for all but these, which are riders
 //	groups=0,1/2,3    wait within each set
 //
 // A set is a list of workers and ranges of workers (2-5); after it may follow a
@@ -326,6 +341,16 @@ func Parse(s string, n int) (Plan, error) {
 			return fail("backup is %q, not a number in 0..%d, fewer than the workers", clip(value), n-1)
 		}
 		p = Backup(n, b)
+	case "ring-minus":
+		riders, err := parseSet(value, n)
+		if err != nil {
+			return fail("%v", err)
+		}
+		slices.Sort(riders)
+		if len(slices.Compact(slices.Clone(riders))) == n {
+			return fail("nobody is left in the ring: leave one of the %d workers out of the list", n)
+		}
+		p = Ring(n, riders...)
 	case "groups":
 		for part := range strings.SplitSeq(value, "/") {
 			g, err := parseGroup(part, n)

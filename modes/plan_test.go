@@ -32,6 +32,8 @@ func TestParse(t *testing.T) {
 			{Members: ranks(3), Quorum: 2, Riders: []star.Worker{3, 4}, DropLate: true},
 			{Members: []star.Worker{5}, Quorum: 1},
 		}}},
+		{in: "ring-minus=3,2", n: 4, want: Ring(4, 2, 3), out: "groups=0,1+2,3"},
+		{in: "ring-minus=0-2", n: 5, want: Ring(5, 0, 1, 2), out: "groups=3,4+0-2"},
 		{in: " x=2  shares=1,2,3 ", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Shares: []int{1, 2, 3}}, out: "x=2 shares=1,2,3"},
 	} {
 		p, err := Parse(c.in, c.n)
@@ -85,6 +87,10 @@ func TestParseRefuses(t *testing.T) {
 		{"groups=0-2+3,3", 4, "rider 3 twice"},
 		{"groups=0-2+", 3, `"" is no worker`},
 		{"groups=0-2/", 3, `"" is no worker`},
+		{"ring-minus", 4, `"" is no worker`},
+		{"ring-minus=4", 4, "not in 0..3"},
+		{"ring-minus=0-3", 4, "nobody is left in the ring"},
+		{"ring-minus=1,1", 4, "rider 1 twice"},
 		{"ssgd shares=1,2", 4, "2 shares for 4 workers"},
 		{"ssgd shares=1,2,0,3", 4, "worker 2 has a share of 0"},
 		{"ssgd shares=1,2,x,3", 4, `share "x"`},

@@ -35,10 +35,11 @@ var kindNames = [...]string{
 	KindPush: "push", KindParams: "params", KindPull: "pull", KindInit: "init",
 	KindBuffers: "buffers", KindEvalResult: "eval-result", KindSave: "save", KindSaved: "saved",
 	KindLeave: "leave", KindControl: "control", KindReply: "reply", KindPing: "ping", KindPong: "pong",
+	KindRing: "ring", KindFormed: "formed", KindTally: "tally", KindFault: "fault",
 }
 
 // Valid says whether k is a kind of this version of the protocol.
-func (k Kind) Valid() bool { return k >= KindHello && k <= KindPong }
+func (k Kind) Valid() bool { return k >= KindHello && k <= lastKind }
 
 // String is the kind's name in logs and in docs/protocol.md.
 func (k Kind) String() string {
@@ -136,6 +137,51 @@ func (p *parser) gradients(field string, gs []Gradient) []Gradient {
 		gs = append(gs, g)
 	}
 	return gs
+}
+
+func appendWorkers(dst []byte, ws []star.Worker) []byte {
+	dst = appendArray(dst, len(ws))
+	for _, w := range ws {
+		dst = appendInt(dst, int64(w))
+	}
+	return dst
+}
+
+func (p *parser) workers(field string) []star.Worker {
+	p.left--
+	var ws []star.Worker
+	for range p.arrayLen(field, MaxWorkers) {
+		ws = append(ws, star.Worker(p.between(field, 0, MaxWorkers-1)))
+	}
+	return ws
+}
+
+func appendRiders(dst []byte, rs []Rider) []byte {
+	dst = appendArray(dst, len(rs))
+	for _, r := range rs {
+		dst = appendArray(dst, 2)
+		dst = appendInt(dst, int64(r.Worker))
+		dst = appendInt(dst, int64(r.Parent))
+	}
+	return dst
+}
+
+func (p *parser) riders(field string) []Rider {
+	p.left--
+	var rs []Rider
+	for range p.arrayLen(field, MaxWorkers) {
+		extra := p.row(field, 2)
+		r := Rider{
+			Worker: star.Worker(p.between(field, 0, MaxWorkers-1)),
+			Parent: star.Worker(p.between(field, 0, MaxWorkers-1)),
+		}
+		p.skip(extra)
+		if p.err != nil {
+			return nil
+		}
+		rs = append(rs, r)
+	}
+	return rs
 }
 
 func (Hello) Kind() Kind { return KindHello }
@@ -413,7 +459,7 @@ func ParseApply(b []byte) (Apply, error) {
 func (Release) Kind() Kind { return KindRelease }
 
 func (m Release) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 9)
+	dst = appendArray(dst, 10)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, int64(m.Action))
@@ -422,12 +468,13 @@ func (m Release) AppendTo(dst []byte) []byte {
 	dst = appendBool(dst, m.Pull)
 	dst = appendInt(dst, m.Eval)
 	dst = appendInt(dst, m.From)
-	return appendInt(dst, m.To)
+	dst = appendInt(dst, m.To)
+	return appendInt(dst, m.Total)
 }
 
 // ParseRelease parses the header of a Release. It does not allocate.
 func ParseRelease(b []byte) (Release, error) {
-	p := parse(KindRelease, b, 9)
+	p := parse(KindRelease, b, 10)
 	m := Release{
 		Worker:  p.worker("worker"),
 		Version: p.natural("version"),
@@ -438,6 +485,7 @@ func ParseRelease(b []byte) (Release, error) {
 		Eval:    p.natural("eval"),
 		From:    p.within("from", 0, 10_000),
 		To:      p.within("to", 0, 10_000),
+		Total:   p.natural("total"),
 	}
 	return m, p.end()
 }
@@ -671,5 +719,96 @@ func (m Pong) AppendTo(dst []byte) []byte {
 func ParsePong(b []byte) (Pong, error) {
 	p := parse(KindPong, b, 3)
 	m := Pong{Seq: p.integer("seq"), Sent: p.integer("sent"), Now: p.integer("now")}
+	return m, p.end()
+}
+
+func (Ring) Kind() Kind { return KindRing }
+
+func (m Ring) AppendTo(dst []byte) []byte {
+	dst = appendArray(dst, 10)
+	dst = appendInt(dst, m.Generation)
+	dst = appendInt(dst, m.From)
+	dst = appendWorkers(dst, m.Members)
+	dst = appendString(dst, m.Addr)
+	dst = appendRiders(dst, m.Riders)
+	dst = appendString(dst, m.Door)
+	dst = appendInt(dst, m.Of)
+	dst = appendInt(dst, int64(m.Wait))
+	dst = appendInt(dst, m.MaxStale)
+	return appendBool(dst, m.Now)
+}
+
+// ParseRing parses the header of a Ring.
+func ParseRing(b []byte) (Ring, error) {
+	p := parse(KindRing, b, 10)
+	m := Ring{
+		Generation: p.natural("generation"),
+		From:       p.within("from", -1, 1<<63-1),
+		Members:    p.workers("members"),
+		Addr:       p.string("addr", maxName),
+		Riders:     p.riders("riders"),
+		Door:       p.string("door", maxName),
+		Of:         p.natural("of"),
+		Wait:       p.duration("wait"),
+		MaxStale:   p.natural("max_stale"),
+		Now:        p.bool("now"),
+	}
+	return m, p.end()
+}
+
+func (Formed) Kind() Kind { return KindFormed }
+
+func (m Formed) AppendTo(dst []byte) []byte {
+	dst = appendArray(dst, 3)
+	dst = appendInt(dst, int64(m.Worker))
+	dst = appendInt(dst, m.Generation)
+	return appendInt(dst, m.Version)
+}
+
+// ParseFormed parses the header of a Formed.
+func ParseFormed(b []byte) (Formed, error) {
+	p := parse(KindFormed, b, 3)
+	m := Formed{Worker: p.worker("worker"), Generation: p.natural("generation"), Version: p.natural("version")}
+	return m, p.end()
+}
+
+func (Tally) Kind() Kind { return KindTally }
+
+func (m Tally) AppendTo(dst []byte) []byte {
+	dst = appendArray(dst, 5)
+	dst = appendInt(dst, int64(m.Worker))
+	dst = appendInt(dst, m.Version)
+	dst = appendInt(dst, m.Hash)
+	dst = appendGradients(dst, m.Carried)
+	return appendGradients(dst, m.Dropped)
+}
+
+// ParseTally parses the header of a Tally.
+func ParseTally(b []byte) (Tally, error) {
+	p := parse(KindTally, b, 5)
+	m := Tally{
+		Worker: p.worker("worker"), Version: p.natural("version"), Hash: p.within("hash", 0, 1<<32-1),
+		Carried: p.gradients("carried", nil), Dropped: p.gradients("dropped", nil),
+	}
+	return m, p.end()
+}
+
+func (Fault) Kind() Kind { return KindFault }
+
+func (m Fault) AppendTo(dst []byte) []byte {
+	dst = appendArray(dst, 4)
+	dst = appendInt(dst, int64(m.Worker))
+	dst = appendInt(dst, m.Generation)
+	dst = appendInt(dst, int64(m.Suspect))
+	return appendText(dst, m.Reason, maxText)
+}
+
+// ParseFault parses the header of a Fault.
+func ParseFault(b []byte) (Fault, error) {
+	p := parse(KindFault, b, 4)
+	m := Fault{
+		Worker: p.worker("worker"), Generation: p.natural("generation"), Suspect: p.member("suspect"),
+		Reason: p.string("reason", maxText),
+	}
 	return m, p.end()
 }

@@ -28,7 +28,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", s.m.Kind(), d)
 		}
 	}
-	for k := KindHello; k <= KindPong; k++ {
+	for k := KindHello; k <= lastKind; k++ {
 		if !seen[k] {
 			t.Errorf("no sample of %v", k)
 		}
@@ -244,6 +244,17 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Fire{Quiet: []star.Worker{-1}}, "field quiet: -1"},
 		{Release{Action: Stop + 1}, "field action: 4, want 0 to 3"},
 		{Release{To: 10_001}, "field to: 10001"},
+		{Release{Total: -1}, "field total: -1"},
+		{Ring{From: -2}, "field from: -2"},
+		{Ring{Members: []star.Worker{4096}}, "field members: 4096, want 0 to 4095"},
+		{Ring{Members: make([]star.Worker, MaxWorkers+1)}, "field members: 4097 elements, at most 4096"},
+		{Ring{Riders: []Rider{{Worker: 1, Parent: -1}}}, "field riders: -1"},
+		{Ring{Door: long}, "field door: 5000 bytes, at most 255"},
+		{Ring{MaxStale: -1}, "field max_stale: -1"},
+		{Formed{Generation: -1}, "field generation: -1"},
+		{Tally{Hash: 1 << 32}, "field hash: 4294967296"},
+		{Tally{Carried: []Gradient{{Worker: 4096}}}, "field carried: 4096"},
+		{Fault{Suspect: -2}, "field suspect: -2, want -1 to 4095"},
 		{Reject{Exit: 256}, "field exit: 256"},
 		{Control{Args: many}, "field args: 65 elements, at most 64"},
 		{Control{Args: []string{long}}, "field args: 5000 bytes"},
@@ -306,7 +317,15 @@ func TestLargestHeadersFit(t *testing.T) {
 	for i := range MaxWorkers {
 		f.Gradients = append(f.Gradients, Gradient{star.Worker(i), 1 << 31, 1})
 	}
-	for _, m := range []Message{w, f} {
+	ring := Ring{Generation: 1 << 31, From: 1 << 31, Addr: w.Shards[0].Addr, Door: w.Shards[0].Addr}
+	for i := range star.Worker(MaxWorkers) {
+		if i < MaxWorkers/2 {
+			ring.Members = append(ring.Members, i)
+		} else {
+			ring.Riders = append(ring.Riders, Rider{i, i - MaxWorkers/2})
+		}
+	}
+	for _, m := range []Message{w, f, ring} {
 		if n := len(m.AppendTo(nil)); n > MaxHeader {
 			t.Errorf("%v of the largest job: %d bytes, at most %d", m.Kind(), n, MaxHeader)
 		}
@@ -351,16 +370,16 @@ func TestHotMessagesDoNotAllocate(t *testing.T) {
 
 func TestKindNames(t *testing.T) {
 	names := map[string]Kind{}
-	for k := KindHello; k <= KindPong; k++ {
+	for k := KindHello; k <= lastKind; k++ {
 		if other, ok := names[k.String()]; ok || k.String() == "" {
 			t.Errorf("%d and %d are both called %q", k, other, k)
 		}
 		names[k.String()] = k
 	}
-	if KindHello != 1 || KindPong != 25 {
-		t.Errorf("the kinds have moved: hello %d, pong %d", KindHello, KindPong)
+	if KindHello != 1 || KindPong != 25 || lastKind != 29 {
+		t.Errorf("the kinds have moved: hello %d, pong %d, last %d", KindHello, KindPong, lastKind)
 	}
-	if got := Kind(200).String(); got != "kind 200" || Kind(0).Valid() || Kind(26).Valid() {
+	if got := Kind(200).String(); got != "kind 200" || Kind(0).Valid() || (lastKind + 1).Valid() {
 		t.Errorf("unknown kinds: %q", got)
 	}
 }

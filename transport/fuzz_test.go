@@ -50,7 +50,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(uint8(s.m.Kind())-1, s.m.AppendTo(nil))
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
-		k := Kind(kind%uint8(KindPong)) + 1
+		k := Kind(kind%uint8(lastKind)) + 1
 		m, err := parseAny(k, b)
 		if err != nil {
 			return

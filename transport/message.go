@@ -35,6 +35,12 @@ const (
 	KindReply
 	KindPing
 	KindPong
+	KindRing
+	KindFormed
+	KindTally
+	KindFault
+
+	lastKind = KindFault
 )
 
 // Roles and services of a Hello.
@@ -45,6 +51,7 @@ const (
 
 	ServiceCoord = "coord"
 	ServiceShard = "shard"
+	ServiceRing  = "ring" // a ring member that carries a rider's gradients
 )
 
 // Hello opens every connection, from the side that dialled.
@@ -169,6 +176,7 @@ type Release struct {
 	Pull     bool  // ask the shards for the parameters: no shard will send them by itself
 	Eval     int64 // number of the evaluation, with Evaluate and Finish
 	From, To int64 // of ten thousandths of the test set: this worker's part of it
+	Total    int64 // all-reduce: samples of the round over all members of the ring
 }
 
 // Push carries one shard's slice of a gradient. Payload: float32.
@@ -255,4 +263,47 @@ type Pong struct {
 	Seq  int64
 	Sent int64 // copied from the Ping
 	Now  int64 // Unix nanoseconds of the answerer
+}
+
+// Rider says who adds the gradients of a worker that is taken out of the ring.
+type Rider struct{ Worker, Parent star.Worker }
+
+// Ring says who is in the ring, from a version of the parameters on.
+type Ring struct {
+	Generation int64 // of rings of this job's life, from 1
+	From       int64 // the first round that it makes; -1: whichever the members agree on
+	Members    []star.Worker
+	Addr       string // of the first member, where the others meet it
+	Riders     []Rider
+	Door       string        // riders: where their parent is to be reached
+	Of         int64         // samples of a full round of all live workers: B of the update rule
+	Wait       time.Duration // how long a round waits for riders
+	MaxStale   int64         // drop older gradients of riders, in updates; 0: no bound
+	Now        bool          // give up the round in hand: somebody is gone
+}
+
+// Formed: a member stands in the ring of Generation and has the parameters of
+// Version.
+type Formed struct {
+	Worker              star.Worker
+	Generation, Version int64
+}
+
+// Tally is what a ring member knows of a version that it has just made. Hash is the
+// CRC-32 of its parameters, or 0: not taken. Carried and Dropped are riders' gradients
+// that were added to the round or thrown away in it, the same on all members.
+type Tally struct {
+	Worker           star.Worker
+	Version          int64
+	Hash             int64
+	Carried, Dropped []Gradient
+}
+
+// Fault: a member's ring has failed. Suspect is the worker whose fault it seems to
+// be, or -1.
+type Fault struct {
+	Worker     star.Worker
+	Generation int64
+	Suspect    int
+	Reason     string
 }

@@ -43,7 +43,7 @@ var samples = []sample{
 	{Fire{Seq: 1, Version: 1}, nil},
 	{Norm{Shard: 1, Seq: 42}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
 	{Apply{Seq: 42, Norm: 0.5}, nil},
-	{Release{Worker: 3, Version: 41, Action: Evaluate, Start: 10496, Count: 64, Pull: true, Eval: 2, From: 7500, To: 10000}, nil},
+	{Release{Worker: 3, Version: 41, Action: Evaluate, Start: 10496, Count: 64, Pull: true, Eval: 2, From: 7500, To: 10000, Total: 192}, nil},
 	{Push{Shard: 1, Worker: 3, Step: 41, Basis: 40, Samples: 64}, Floats([]float32{1, -2, 0.5})},
 	{Params{Shard: 1, Version: 41}, Floats([]float32{0.125, 3})},
 	{Pull{Shard: 1, Worker: 3}, nil},
@@ -57,6 +57,14 @@ var samples = []sample{
 	{Reply{Err: "unknown mode \"y=3\""}, []byte("{}")},
 	{Ping{Seq: 1, Sent: 1795219200000000000, Want: 1 << 20}, []byte{0xff}},
 	{Pong{Seq: 1, Sent: 1795219200000000000, Now: math.MaxInt64}, nil},
+	{Ring{
+		Generation: 2, From: 41, Members: []star.Worker{0, 1, 3}, Addr: "10.0.0.2:40123", Riders: []Rider{{2, 0}}, Door: "10.0.0.2:40124",
+		Of: 256, Wait: 50 * time.Millisecond, MaxStale: 8, Now: true,
+	}, nil},
+	{Ring{Generation: 1, From: -1}, nil},
+	{Formed{Worker: 3, Generation: 2, Version: 41}, nil},
+	{Tally{Worker: 3, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}}, nil},
+	{Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
 	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
 }
 
@@ -113,6 +121,14 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParsePing(b))
 	case KindPong:
 		return as(ParsePong(b))
+	case KindRing:
+		return as(ParseRing(b))
+	case KindFormed:
+		return as(ParseFormed(b))
+	case KindTally:
+		return as(ParseTally(b))
+	case KindFault:
+		return as(ParseFault(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }

@@ -109,7 +109,7 @@ func TestProtocolIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	doc := string(b)
-	for k := KindHello; k <= KindPong; k++ {
+	for k := KindHello; k <= lastKind; k++ {
 		title := fmt.Sprintf("### %d %v\n", k, k)
 		_, section, ok := strings.Cut(doc, title)
 		if !ok {
