@@ -24,8 +24,8 @@ type Matrix struct{ Offset, Rows, Cols int }
 
 // Matrices gives the matrices in elements [from, to) of a vector, with offsets
 // from from. A tensor of two or more dimensions is a matrix with the rows of its
-// first dimension, as in Vogels et al. 2019, section 4.2. Of a tensor that the
-// cut divides, the rows that are whole are one.
+// first dimension, as in Vogels et al. 2019. Of a tensor that the cut divides,
+// the rows that are whole are one.
 func Matrices(tensors []Tensor, from, to int) []Matrix {
 	var ms []Matrix
 	for _, t := range tensors {
