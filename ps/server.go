@@ -80,6 +80,7 @@ type Server struct {
 	assigned chan struct{} // closed when the two below are set
 	assign   transport.Assign
 	hosts    []*host
+	coord    *coordinator
 }
 
 // NewServer makes a Server.
@@ -240,7 +241,7 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 	}
 	s.running = true
 	s.ctx, s.stop = context.WithCancelCause(ctx)
-	s.assign, s.hosts = a, hosts
+	s.assign, s.hosts, s.coord = a, hosts, c
 	close(s.assigned)
 	return nil
 }
@@ -292,7 +293,7 @@ func (s *Server) listen(coord transport.Conn) error {
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
-			if err := tell(s.hosts[0].coord, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, nil); err != nil {
+			if err := tell(s.coord, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, nil); err != nil {
 				return fmt.Errorf("ps: lost the coordinator: %w", err)
 			}
 		case transport.KindPong:

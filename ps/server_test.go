@@ -599,3 +599,40 @@ func TestPullAfterQuiet(t *testing.T) {
 		}
 	})
 }
+
+// A server whose shards got nothing, because the model has fewer parameters than the
+// job has shards, is a member like any other.
+func TestServerWithoutShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := new(transport.Pipe)
+		l, err := net.Listen("coord")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		over := make(chan error, 1)
+		go func() {
+			c, err := net.Dial(t.Context(), "coord")
+			if err != nil {
+				over <- err
+				return
+			}
+			over <- NewServer(ServerConfig{Job: "job"}).Run(t.Context(), c, transport.Assign{Of: 1, Params: 1, Workers: 1})
+		}()
+		coord, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer coord.Close()
+		transport.Send(coord, transport.Ping{Seq: 7}, nil)
+		f, err := coord.Recv()
+		if err != nil || f.Kind != transport.KindPong {
+			t.Fatalf("answered with %v, %v", f.Kind, err)
+		}
+		transport.Send(coord, transport.Fire{Seq: 1, Version: 1}, nil)
+		transport.Send(coord, transport.Leave{Worker: -1}, nil)
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+}
