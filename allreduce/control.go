@@ -243,10 +243,13 @@ func (g *Group) verdict(e *Error) error {
 		switch {
 		case err != nil:
 			g.drop(0)
-			if errors.Is(e.Err, errTimeout) || e.Rank == None {
-				return g.here(0, errGone)
+			if c.bye {
+				return e
 			}
-			return e
+			// It would have said why, had it left alive: the others left because of it.
+			return g.told(*g.here(0, errGone), None)
+		case ok && m.kind == noticeBye:
+			c.bye = true
 		case ok && m.kind == noticeVerdict:
 			if m.fault.Rank == e.Rank && !errors.Is(e.Err, errTimeout) {
 				return e

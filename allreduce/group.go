@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -98,8 +97,8 @@ type Group struct {
 	spin    time.Duration
 
 	closing atomic.Bool
-	mu      sync.Mutex // held by the operation that is running
-	err     error      // why the group is useless
+	busy    chan struct{} // full while an operation is running
+	err     error         // why the group is useless
 	closed  bool
 
 	number   uint64 // of the last operation
@@ -135,7 +134,7 @@ func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
 		cfg: cfg, rank: cfg.Rank, peers: peers, control: control, waiter: w,
 		model: cfg.Model, timeout: cfg.Timeout, segment: cfg.Segment,
 		done: make([]bool, len(peers)), asks: make([]ask, len(peers), 2*len(peers)+1),
-		programs: map[programKey]programSteps{},
+		busy: make(chan struct{}, 1), programs: map[programKey]programSteps{},
 	}
 	if g.timeout == 0 {
 		g.timeout = 30 * time.Second
@@ -175,8 +174,8 @@ func (g *Group) Transports() map[string]int {
 // operation that is running fails.
 func (g *Group) Close() error {
 	g.closing.Store(true)
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.busy <- struct{}{}
+	defer func() { <-g.busy }()
 	if g.closed {
 		return nil
 	}
@@ -241,10 +240,12 @@ func collective[T Element](ctx context.Context, g *Group, c call, op Op, root in
 
 // run runs one operation on the memory of a vector.
 func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
-	if !g.mu.TryLock() {
+	select {
+	case g.busy <- struct{}{}:
+	default:
 		return fmt.Errorf("allreduce: %v: %w", o.call, errBusy)
 	}
-	defer g.mu.Unlock()
+	defer func() { <-g.busy }()
 	if o.op >= numOps {
 		return fmt.Errorf("allreduce: %v: there is no %v", o.call, o.op)
 	}

@@ -1,12 +1,27 @@
 package allreduce_test
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"net"
+	"os"
+	"os/exec"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,7 +30,16 @@ import (
 	"star/allreduce"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// childVariable makes the test binary one rank of a group: see child.
+const childVariable = "ALLREDUCE_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childVariable); text != "" {
+		child(text)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // form makes a group of n ranks in this process; set changes a rank's settings.
 func form(t testing.TB, n int, set func(*allreduce.Config)) []*allreduce.Group {
@@ -103,5 +127,350 @@ func TestAllReduce(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// Mixed sizes, types and operations one after the other: positions in the streams
+// must stay right whatever came before.
+func TestManyOperationsInARow(t *testing.T) {
+	for _, kind := range transports {
+		groups := form(t, 3, func(c *allreduce.Config) { c.Transport, c.Segment = kind, 4096 })
+		err := firstOf(all(groups, func(g *allreduce.Group) error {
+			ctx := t.Context()
+			for i := range 60 {
+				halves := make([]allreduce.Float16, 1+i*37%5001)
+				for j := range halves {
+					halves[j] = allreduce.ToFloat16(float32(g.Rank() + j%4))
+				}
+				if err := allreduce.AllReduce(ctx, g, allreduce.Max, halves); err != nil {
+					return err
+				}
+				longs := make([]int64, i*53%70_001)
+				for j := range longs {
+					longs[j] = int64(j) << 40 * int64(g.Rank())
+				}
+				if err := allreduce.AllReduce(ctx, g, allreduce.Sum, longs); err != nil {
+					return err
+				}
+				for j, h := range halves {
+					if h.Float32() != float32(2+j%4) {
+						return fmt.Errorf("%s: rank %d, round %d: half %d is %v", kind, g.Rank(), i, j, h.Float32())
+					}
+				}
+				for j, x := range longs {
+					if x != int64(j)<<40*3 {
+						return fmt.Errorf("%s: rank %d, round %d: long %d is %v", kind, g.Rank(), i, j, x)
+					}
+				}
+				if err := allreduce.Broadcast(ctx, g, i%3, longs); err != nil {
+					return err
+				}
+			}
+			return g.Barrier(ctx)
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestNoAllocationsInSteadyState(t *testing.T) {
+	if race {
+		t.Skip("the race detector allocates")
+	}
+	for _, kind := range transports {
+		groups := form(t, 4, func(c *allreduce.Config) { c.Transport = kind })
+		const ops = 200
+		var before, after runtime.MemStats
+		err := firstOf(all(groups, func(g *allreduce.Group) error {
+			v := make([]float32, 50_000)
+			for i := range 20 + ops {
+				if g.Rank() == 0 && i == 20 {
+					runtime.ReadMemStats(&before)
+				}
+				if err := g.AllReduce(context.Background(), allreduce.Mean, v); err != nil {
+					return err
+				}
+			}
+			return g.Barrier(context.Background())
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		// The runtime itself allocates now and then.
+		if n := after.Mallocs - before.Mallocs; n > ops/4 {
+			t.Errorf("%s: %d allocations in %d operations of 4 ranks", kind, n, ops)
+		}
+	}
+}
+
+func TestDialRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		odd  func(*allreduce.Config) // of rank 1
+		text string
+	}{
+		"size":       {func(c *allreduce.Config) { c.Size = 3 }, "rank 0 has 2 as number of ranks, rank 1 has 3"},
+		"generation": {func(c *allreduce.Config) { c.Generation = 4 }, "rank 0 has 0 as generation, rank 1 has 4"},
+		"job":        {func(c *allreduce.Config) { c.Job = "other" }, `rank 0 has "" as job, rank 1 has "other"`},
+		"token":      {func(c *allreduce.Config) { c.Token = "guess" }, "the token is wrong"},
+		"rank":       {func(c *allreduce.Config) { c.Size, c.Rank = 3, 2 }, "rank 0 has 2 as number of ranks"},
+		"transport":  {func(c *allreduce.Config) { c.Transport = "tcp" }, `rank 0 has "" as transport, rank 1 has "tcp"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			quiet := slog.New(slog.DiscardHandler)
+			zero := allreduce.Config{Rank: 0, Size: 2, Listener: l, Log: quiet}
+			one := allreduce.Config{Rank: 1, Size: 2, Rendezvous: l.Addr().String(), Log: quiet}
+			c.odd(&one)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			var wg sync.WaitGroup
+			var err0 error
+			wg.Go(func() { _, err0 = allreduce.Dial(ctx, zero) })
+			if _, err := allreduce.Dial(t.Context(), one); err == nil || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("rank 1: %v, want %q", err, c.text)
+			}
+			cancel(errors.New("enough"))
+			wg.Wait()
+			// Rank 0 goes on waiting for the right one, and knows whom it has refused.
+			for _, text := range []string{"waited for rank 1", "last refused: " + c.text} {
+				if err0 == nil || !strings.Contains(err0.Error(), text) {
+					t.Errorf("rank 0: %v, want %q", err0, text)
+				}
+			}
+		})
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	for _, c := range []struct {
+		cfg  allreduce.Config
+		text string
+	}{
+		{allreduce.Config{}, "Size is 0"},
+		{allreduce.Config{Size: 2, Rank: 2}, "Rank is 2"},
+		{allreduce.Config{Size: 2, Rank: 1}, "Rendezvous is empty"},
+		{allreduce.Config{Size: 2, Rendezvous: "nowhere"}, `"nowhere" is not host:port`},
+		{allreduce.Config{Size: 2, Rendezvous: "0.0.0.0:0"}, "can be reached from other hosts"},
+		{allreduce.Config{Size: 2, Rendezvous: "127.0.0.1:0", Transport: "pigeon"}, `Transport is "pigeon"`},
+		{allreduce.Config{Size: 2, Rendezvous: "127.0.0.1:0", Segment: 5}, "Segment is 5"},
+		{allreduce.Config{Size: 2, Rendezvous: "127.0.0.1:0", Congestion: "pigeon"}, "pigeon"},
+	} {
+		c.cfg.Log = slog.New(slog.DiscardHandler)
+		if _, err := allreduce.Dial(t.Context(), c.cfg); err == nil || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%+v: %v, want %q", c.cfg, err, c.text)
+		}
+	}
+}
+
+func TestPollIsRefusedWithoutProcessors(t *testing.T) {
+	n := runtime.GOMAXPROCS(0) + 1
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for r := range n {
+		cfg := allreduce.Config{Rank: r, Size: n, Rendezvous: l.Addr().String(), Poll: true, Log: slog.New(slog.DiscardHandler)}
+		if r == 0 {
+			cfg.Listener = l
+		}
+		wg.Go(func() { _, errs[r] = allreduce.Dial(t.Context(), cfg) })
+	}
+	wg.Wait()
+	for r, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "Poll with") {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// Garbage at the rendezvous and strangers do not disturb a group that is forming.
+func TestGarbageAtTheRendezvous(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "GET / HTTP/1.1\r\n\r\n", "STAR\xff\xff\xff\xff", "STAR\x02\x00\x00\x00{}", "STAR\x01\x00\x00\x00{"} {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Write([]byte(text))
+		c.Close()
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	var wg sync.WaitGroup
+	for r := range 2 {
+		cfg := allreduce.Config{Rank: r, Size: 2, Rendezvous: l.Addr().String(), Log: quiet}
+		if r == 0 {
+			cfg.Listener = l
+		}
+		wg.Go(func() {
+			g, err := allreduce.Dial(t.Context(), cfg)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			g.Close()
+		})
+	}
+	wg.Wait()
+}
+
+func TestTLS(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	cfg := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13}
+	groups := form(t, 3, func(c *allreduce.Config) { c.TLS = cfg })
+	if got := groups[0].Transports(); got["stream"] != 2 {
+		t.Errorf("links %v, want streams", got)
+	}
+	err = firstOf(all(groups, func(g *allreduce.Group) error {
+		v := make([]float32, 700_000)
+		for i := range v {
+			v[i] = float32(g.Rank())
+		}
+		if err := g.AllReduce(t.Context(), allreduce.Sum, v); err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(v, func(x float32) bool { return x != 3 }); i >= 0 {
+			return fmt.Errorf("element %d is %v", i, v[i])
+		}
+		return nil
+	}))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// child is one rank of TestDeath: it sums until something goes wrong, and says what.
+func child(text string) {
+	var cfg allreduce.Config
+	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if cfg.Rank == 0 {
+		f := os.NewFile(3, "rendezvous")
+		l, err := net.FileListener(f)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		f.Close()
+		cfg.Listener = l
+	}
+	cfg.Log = slog.New(slog.DiscardHandler)
+	g, err := allreduce.Dial(context.Background(), cfg)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer g.Close()
+	fmt.Println("ready")
+	for err == nil {
+		err = g.AllReduce(context.Background(), allreduce.Sum, make([]float32, 1<<20))
+	}
+	fmt.Println(err)
+}
+
+// TestDeath kills or stops one of four processes in the middle of its work: the
+// others say which one it was.
+func TestDeath(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		transport string
+		guilty    int
+		signal    syscall.Signal
+		text      string
+	}{
+		{"killed", "tcp", 2, syscall.SIGKILL, "has ended"},
+		{"killed, shared memory", "shm", 2, syscall.SIGKILL, "has ended"},
+		{"rank 0 killed", "", 0, syscall.SIGKILL, "has ended"},
+		{"stopped", "tcp", 3, syscall.SIGSTOP, "no byte has moved"},
+		{"stopped, shared memory", "shm", 1, syscall.SIGSTOP, "no byte has moved"},
+		{"rank 0 stopped", "", 0, syscall.SIGSTOP, "does not answer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			const n = 4
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			f, err := l.(*net.TCPListener).File()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			cmds, outs, errs := make([]*exec.Cmd, n), make([]*bufio.Reader, n), make([]bytes.Buffer, n)
+			for r := range n {
+				text, err := json.Marshal(map[string]any{"Rank": r, "Size": n, "Rendezvous": l.Addr().String(), "Transport": c.transport, "Timeout": time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				cmds[r] = exec.Command(os.Args[0])
+				cmds[r].Env = append(os.Environ(), childVariable+"="+string(text))
+				cmds[r].Stderr = &errs[r]
+				if r == 0 {
+					cmds[r].ExtraFiles = []*os.File{f}
+				}
+				out, err := cmds[r].StdoutPipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				outs[r] = bufio.NewReader(out)
+				if err := cmds[r].Start(); err != nil {
+					t.Fatal(err)
+				}
+				defer cmds[r].Wait()
+				defer cmds[r].Process.Kill()
+				watchdog := time.AfterFunc(30*time.Second, func() { cmds[r].Process.Kill() })
+				defer watchdog.Stop()
+			}
+			for r, out := range outs {
+				if line, err := out.ReadString('\n'); line != "ready\n" {
+					t.Fatalf("rank %d: %q, %v %s", r, line, err, errs[r].Bytes())
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+			if err := cmds[c.guilty].Process.Signal(c.signal); err != nil {
+				t.Fatal(err)
+			}
+			for r, out := range outs {
+				if r == c.guilty {
+					continue
+				}
+				line, err := out.ReadString('\n')
+				if err != nil {
+					t.Fatalf("rank %d: %v %s", r, err, errs[r].Bytes())
+				}
+				for _, text := range []string{fmt.Sprintf("rank %d: all-reduce ", c.guilty), c.text} {
+					if !strings.Contains(line, text) {
+						t.Errorf("rank %d says %q, and nothing of %q", r, strings.TrimSpace(line), text)
+					}
+				}
+			}
+		})
 	}
 }

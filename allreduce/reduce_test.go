@@ -1,0 +1,124 @@
+package allreduce
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// nearest is the value of a table of finite numbers next to x; of two, the even
+// one. Infinity begins half a step beyond the last one.
+func nearest16(t *testing.T, x float64) Float16 {
+	t.Helper()
+	if math.IsNaN(x) {
+		return 0x7e00
+	}
+	var sign Float16
+	if math.Signbit(x) {
+		sign, x = 0x8000, -x
+	}
+	if x >= 65520 {
+		return sign | 0x7c00
+	}
+	// Finite numbers are in order of their bits.
+	lo, hi := 0, 0x7bff
+	for lo < hi {
+		mid := (lo + hi + 1) / 2
+		if exact16(Float16(mid)) <= x {
+			lo = mid
+		} else {
+			hi = mid - 1
+		}
+	}
+	if lo == 0x7bff {
+		return sign | 0x7bff
+	}
+	below, above := x-exact16(Float16(lo)), exact16(Float16(lo+1))-x
+	if above < below || above == below && lo%2 == 1 {
+		lo++
+	}
+	return sign | Float16(lo)
+}
+
+// exact16 is the value of a finite, positive number, by its definition.
+func exact16(h Float16) float64 {
+	exp, frac := int(h>>10&31), float64(h&0x3ff)
+	if exp == 0 {
+		return math.Ldexp(frac, -24)
+	}
+	return math.Ldexp(1024+frac, exp-25)
+}
+
+func TestFloat16(t *testing.T) {
+	for i := range 1 << 16 {
+		h := Float16(i)
+		x := h.Float32()
+		if x != x {
+			if i&0x7fff <= 0x7c00 || ToFloat16(x)&0x7fff <= 0x7c00 {
+				t.Errorf("%#04x is NaN and back %#04x", i, ToFloat16(x))
+			}
+			continue
+		}
+		if back := ToFloat16(x); back != h {
+			t.Errorf("%#04x is %v and back %#04x", i, x, back)
+		}
+		if i < 0x7c00 && float64(x) != exact16(h) {
+			t.Errorf("%#04x is %v, want %v", i, x, exact16(h))
+		}
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 200_000 {
+		// Exponents around those of the type, and bits that make ties likely.
+		x := math.Float32frombits(rnd.Uint32()&0x80ffffff | (0x32+rnd.Uint32N(0x18))<<24)
+		if rnd.IntN(2) == 0 {
+			x = math.Float32frombits(math.Float32bits(x) &^ 0xfff)
+		}
+		if got, want := ToFloat16(x), nearest16(t, float64(x)); got != want {
+			t.Fatalf("%v (%#08x) is %#04x, want %#04x", x, math.Float32bits(x), got, want)
+		}
+	}
+}
+
+func TestBFloat16(t *testing.T) {
+	for _, c := range []struct {
+		x    uint32
+		want BFloat16
+	}{
+		{0x3f800000, 0x3f80},
+		{0x3f808000, 0x3f80}, // tie to even
+		{0x3f818000, 0x3f82},
+		{0x3f808001, 0x3f81},
+		{0x7f7fffff, 0x7f80}, // rounds to infinity
+		{0xff800000, 0xff80},
+		{0x7f800001, 0x7fc0}, // a NaN stays one
+		{0x80000000, 0x8000},
+	} {
+		if got := ToBFloat16(math.Float32frombits(c.x)); got != c.want {
+			t.Errorf("%#08x is %#04x, want %#04x", c.x, got, c.want)
+		}
+	}
+	for i := range 1 << 16 {
+		if x := BFloat16(i).Float32(); x == x && ToBFloat16(x) != BFloat16(i) {
+			t.Errorf("%#04x is %v and back %#04x", i, x, ToBFloat16(x))
+		}
+	}
+}
+
+// A NaN is never lost.
+func TestNaNStays(t *testing.T) {
+	nan := float32(math.NaN())
+	for op := range numOps {
+		for _, v := range [][2]float32{{nan, 1}, {1, nan}} {
+			a, b := []float32{v[0]}, []float32{v[1]}
+			combines[Float32Type][op](bytesOf(a), bytesOf(b))
+			if a[0] == a[0] {
+				t.Errorf("%v of %v is %v", op, v, a[0])
+			}
+			h, k := []Float16{ToFloat16(v[0])}, []Float16{ToFloat16(v[1])}
+			combines[Float16Type][op](bytesOf(h), bytesOf(k))
+			if x := h[0].Float32(); x == x {
+				t.Errorf("float16: %v of %v is %v", op, v, x)
+			}
+		}
+	}
+}

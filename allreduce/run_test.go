@@ -1,0 +1,492 @@
+package allreduce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// piped makes a group of n ranks over net.Pipe, for bubbles of fake time.
+func piped(n int, cfg Config) []*Group {
+	ws := make([]*channelWaiter, n)
+	peers, control := make([][]peer, n), make([][]*wire, n)
+	for r := range n {
+		ws[r] = newChannelWaiter()
+		peers[r], control[r] = make([]peer, n), make([]*wire, n)
+	}
+	connect := func(a, b int) (*stream, *stream) {
+		x, y := net.Pipe()
+		return newStream(x, ws[a].wake), newStream(y, ws[b].wake)
+	}
+	groups := make([]*Group, n)
+	for b := range n {
+		for a := range b {
+			peers[a][b].link, peers[b][a].link = connect(a, b)
+		}
+		if b > 0 {
+			x, y := connect(0, b)
+			control[0][b], control[b][0] = &wire{link: x}, &wire{link: y}
+		}
+	}
+	for r := range n {
+		c := cfg
+		c.Rank, c.Size = r, n
+		groups[r] = newGroup(c, peers[r], control[r], ws[r])
+	}
+	return groups
+}
+
+func closeAll(groups []*Group) {
+	var wg sync.WaitGroup
+	for _, g := range groups {
+		wg.Go(func() { g.Close() })
+	}
+	wg.Wait()
+}
+
+// together runs f on all ranks at once and returns their errors.
+func together(groups []*Group, f func(g *Group) error) []error {
+	errs := make([]error, len(groups))
+	var wg sync.WaitGroup
+	for r, g := range groups {
+		wg.Go(func() { errs[r] = f(g) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// reference combines vectors in float64, which is exact for what the tests draw.
+func reference(op Op, vs [][]float64) []float64 {
+	out := append([]float64(nil), vs[0]...)
+	for _, v := range vs[1:] {
+		for i, x := range v {
+			switch op {
+			case Max:
+				out[i] = max(out[i], x)
+			case Min:
+				out[i] = min(out[i], x)
+			default:
+				out[i] += x
+			}
+		}
+	}
+	if op == Mean {
+		for i := range out {
+			out[i] /= float64(len(vs))
+		}
+	}
+	return out
+}
+
+func convert[T Element](v []float64) []T {
+	out := make([]T, len(v))
+	for i, x := range v {
+		switch p := any(&out[i]).(type) {
+		case *float32:
+			*p = float32(x)
+		case *float64:
+			*p = x
+		case *Float16:
+			*p = ToFloat16(float32(x))
+		case *BFloat16:
+			*p = ToBFloat16(float32(x))
+		case *int32:
+			*p = int32(x)
+		case *int64:
+			*p = int64(x)
+		}
+	}
+	return out
+}
+
+// check runs one operation of every kind on elements of type T and compares with
+// the reference. n is a power of two where op is Mean, so that results are exact.
+func check[T Element](t *rapid.T, groups []*Group, op Op, vs [][]float64) {
+	n, want := len(groups), convert[T](reference(op, vs))
+	root := rapid.IntRange(0, n-1).Draw(t, "root")
+	errs := together(groups, func(g *Group) error {
+		mine := func() []T { return convert[T](vs[g.Rank()]) }
+		same := func(what string, got, want []T) error {
+			if !reflect.DeepEqual(got, want) {
+				return fmt.Errorf("rank %d: %s %v of %v: got %v, want %v", g.Rank(), what, op, vs, got, want)
+			}
+			return nil
+		}
+		ctx := context.Background()
+		v := mine()
+		if err := errors.Join(AllReduce(ctx, g, op, v), same("all-reduce", v, want)); err != nil {
+			return err
+		}
+		v = mine()
+		lo, hi := Block(len(v), n, g.Rank())
+		if err := errors.Join(ReduceScatter(ctx, g, op, v), same("reduce-scatter", v[lo:hi], want[lo:hi])); err != nil {
+			return err
+		}
+		if err := errors.Join(AllGather(ctx, g, v), same("all-gather", v, want)); err != nil {
+			return err
+		}
+		v = mine()
+		if err := Reduce(ctx, g, op, root, v); err != nil {
+			return err
+		}
+		if g.Rank() == root {
+			if err := same("reduce", v, want); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(Broadcast(ctx, g, root, v), same("broadcast", v, want)); err != nil {
+			return err
+		}
+		return g.Barrier(ctx)
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// All operations, types and algorithms, on any number of ranks and elements, give
+// what plain loops give.
+func TestOperationsMatchReference(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rapid.SyncTest(t, func(t *rapid.T) {
+			n := rapid.IntRange(1, 9).Draw(t, "ranks")
+			op := Op(rapid.IntRange(0, int(numOps)-1).Draw(t, "op"))
+			if op == Mean {
+				n = 1 << (n % 4)
+			}
+			cfg := Config{
+				Algorithm: Algorithm(rapid.IntRange(0, int(AlgorithmDoubleTree)).Draw(t, "algorithm")),
+				Segment:   align * rapid.IntRange(1, 20).Draw(t, "segment"),
+			}
+			count := rapid.IntRange(0, 300).Draw(t, "count")
+			rnd := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+			vs := make([][]float64, n)
+			for r := range vs {
+				vs[r] = make([]float64, count)
+				for i := range vs[r] {
+					vs[r][i] = float64(8 * (rnd.IntN(7) - 3)) // sums are small whole numbers, means too
+				}
+			}
+			groups := piped(n, cfg)
+			defer closeAll(groups)
+			switch Type(rapid.IntRange(0, int(numTypes)-1).Draw(t, "type")) {
+			case Float32Type:
+				check[float32](t, groups, op, vs)
+			case Float64Type:
+				check[float64](t, groups, op, vs)
+			case Float16Type:
+				check[Float16](t, groups, op, vs)
+			case BFloat16Type:
+				check[BFloat16](t, groups, op, vs)
+			case Int32Type:
+				check[int32](t, groups, op, vs)
+			case Int64Type:
+				check[int64](t, groups, op, vs)
+			}
+		})
+	})
+}
+
+// Sums of floats that do not add exactly are still the same bits on all ranks, and
+// in each run.
+func TestSameBitsEverywhere(t *testing.T) {
+	for n := 2; n <= 7; n++ {
+		for _, a := range allReduceAlgorithms {
+			synctest.Test(t, func(t *testing.T) {
+				groups := piped(n, Config{Algorithm: a, Segment: 64})
+				defer closeAll(groups)
+				var runs [2][][]float32
+				for i := range runs {
+					runs[i] = make([][]float32, n)
+					errs := together(groups, func(g *Group) error {
+						rnd := rand.New(rand.NewPCG(uint64(g.Rank()), 1))
+						v := make([]float32, 1001)
+						for j := range v {
+							v[j] = rnd.Float32() * float32(math.Exp2(float64(rnd.IntN(40))))
+						}
+						v[0] = float32(math.Copysign(0, float64(g.Rank()%2)-0.5))
+						runs[i][g.Rank()] = v
+						return g.AllReduce(t.Context(), Mean, v)
+					})
+					if err := errors.Join(errs...); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for i, run := range runs {
+					for r, v := range run {
+						for j := range v {
+							if got, want := math.Float32bits(v[j]), math.Float32bits(runs[0][0][j]); got != want {
+								t.Fatalf("%v of %d: run %d, rank %d, element %d: %x, want %x", a, n, i, r, j, got, want)
+							}
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// No rank leaves a barrier before the last one has come.
+func TestBarrierWaits(t *testing.T) {
+	for n := 2; n <= 9; n++ {
+		synctest.Test(t, func(t *testing.T) {
+			groups := piped(n, Config{})
+			defer closeAll(groups)
+			start := time.Now()
+			errs := together(groups, func(g *Group) error {
+				time.Sleep(time.Duration(g.Rank()) * time.Second)
+				err := g.Barrier(t.Context())
+				if late := time.Since(start); late < time.Duration(n-1)*time.Second {
+					return fmt.Errorf("rank %d of %d left after %v", g.Rank(), n, late)
+				}
+				return err
+			})
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// wantFault: all ranks but one have failed, and say that it was that one.
+func wantFault(t *testing.T, errs []error, guilty int, texts ...string) {
+	t.Helper()
+	for r, err := range errs {
+		if r == guilty {
+			continue
+		}
+		e, ok := errors.AsType[*Error](err)
+		if !ok {
+			t.Errorf("rank %d: %v, want an *Error", r, err)
+			continue
+		}
+		if e.Rank != guilty {
+			t.Errorf("rank %d blames rank %d, want %d: %v", r, e.Rank, guilty, err)
+		}
+		for _, text := range texts {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("rank %d: %q says nothing of %q", r, err, text)
+			}
+		}
+	}
+}
+
+// A rank that does not come makes all others wait for their neighbours; together
+// they find it, whoever it is.
+func TestHangingRankIsNamed(t *testing.T) {
+	for n := 2; n <= 6; n++ {
+		for guilty := range n {
+			for _, a := range []Algorithm{AlgorithmRing, AlgorithmHalving, AlgorithmTree} {
+				synctest.Test(t, func(t *testing.T) {
+					groups := piped(n, Config{Algorithm: a})
+					defer closeAll(groups)
+					start := time.Now()
+					errs := together(groups, func(g *Group) error {
+						v := make([]float32, 100000)
+						err := g.AllReduce(t.Context(), Sum, v)
+						if err == nil && g.Rank() != guilty {
+							err = g.AllReduce(t.Context(), Sum, v)
+						}
+						return err
+					})
+					// Ranks that need nothing of the guilty one may not notice.
+					if a == AlgorithmTree && guilty == n-1 {
+						return
+					}
+					wantFault(t, errs, guilty, "all-reduce 2 (sum of 100000 float32, "+a.String()+")")
+					if d := time.Since(start); d > 32*time.Second {
+						t.Errorf("took %v", d)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A rank whose connections end in the middle of an operation is named by all.
+func TestDeadRankIsNamed(t *testing.T) {
+	for _, guilty := range []int{0, 2, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			groups := piped(4, Config{Algorithm: AlgorithmRing})
+			defer closeAll(groups)
+			errs := together(groups, func(g *Group) error {
+				if g.Rank() == guilty {
+					time.Sleep(time.Second)
+					for _, p := range g.peers {
+						if p.link != nil {
+							p.link.(*stream).conn.Close()
+						}
+					}
+					for _, c := range g.control {
+						if c != nil {
+							c.link.(*stream).conn.Close()
+						}
+					}
+					return nil
+				}
+				return g.AllReduce(t.Context(), Sum, make([]float32, 1000))
+			})
+			wantFault(t, errs, guilty, "has ended")
+		})
+	}
+}
+
+func TestMismatchIsRefusedWithBothValues(t *testing.T) {
+	for name, c := range map[string]struct {
+		odd   func(g *Group) error // what rank 1 does
+		texts []string
+	}{
+		"count":     {func(g *Group) error { return g.AllReduce(context.Background(), Sum, make([]float32, 11)) }, []string{"10 float32", "11 float32"}},
+		"type":      {func(g *Group) error { return AllReduce(context.Background(), g, Sum, make([]int32, 10)) }, []string{"10 float32", "10 int32"}},
+		"op":        {func(g *Group) error { return g.AllReduce(context.Background(), Max, make([]float32, 10)) }, []string{"sum of", "max of"}},
+		"operation": {func(g *Group) error { return g.Barrier(context.Background()) }, []string{"all-reduce 1", "barrier 1"}},
+		"empty":     {func(g *Group) error { return g.AllReduce(context.Background(), Sum, nil) }, []string{"10 float32", "0 float32"}},
+		"algorithm": {func(g *Group) error {
+			g.cfg.Algorithm = AlgorithmDoubling
+			return g.AllReduce(context.Background(), Sum, make([]float32, 10))
+		}, []string{"ring", "doubling"}},
+		"generation": {func(g *Group) error {
+			g.cfg.Generation = 7
+			return g.AllReduce(context.Background(), Sum, make([]float32, 10))
+		}, []string{"generation 0", "generation 7"}},
+	} {
+		for _, n := range []int{2, 3, 5} {
+			synctest.Test(t, func(t *testing.T) {
+				groups := piped(n, Config{Algorithm: AlgorithmRing})
+				defer closeAll(groups)
+				errs := together(groups, func(g *Group) error {
+					if g.Rank() == 1 {
+						return c.odd(g)
+					}
+					return g.AllReduce(context.Background(), Sum, make([]float32, 10))
+				})
+				for r, err := range errs {
+					if err == nil || !strings.Contains(err.Error(), "disagree") {
+						t.Errorf("%s, rank %d of %d: %v", name, r, n, err)
+						continue
+					}
+					for _, text := range c.texts {
+						if !strings.Contains(err.Error(), text) {
+							t.Errorf("%s, rank %d of %d: %q says nothing of %q", name, r, n, err, text)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestContextEndsTheOperationForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := piped(3, Config{Algorithm: AlgorithmRing})
+		defer closeAll(groups)
+		reason := errors.New("enough")
+		errs := together(groups, func(g *Group) error {
+			ctx, cancel := context.WithCancelCause(context.Background())
+			defer cancel(nil)
+			if g.Rank() == 1 {
+				time.AfterFunc(time.Second, func() { cancel(reason) })
+			}
+			if g.Rank() == 2 {
+				time.Sleep(5 * time.Second)
+			}
+			return g.AllReduce(ctx, Sum, make([]float32, 10))
+		})
+		if !errors.Is(errs[1], reason) {
+			t.Errorf("rank 1: %v, want %v", errs[1], reason)
+		}
+		for _, r := range []int{0, 2} {
+			if errs[r] == nil || !strings.Contains(errs[r].Error(), "rank 1") {
+				t.Errorf("rank %d: %v, want an error about rank 1", r, errs[r])
+			}
+		}
+	})
+}
+
+func TestGroupAfterAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := piped(2, Config{Timeout: time.Second})
+		defer closeAll(groups)
+		v := make([]float32, 4)
+		first := groups[0].AllReduce(t.Context(), Sum, v)
+		if e, ok := errors.AsType[*Error](first); !ok || !e.Timeout() {
+			t.Fatalf("got %v, want a timeout", first)
+		}
+		if err := groups[0].Barrier(t.Context()); !errors.Is(err, errSpoilt) || !errors.Is(err, first) {
+			t.Errorf("got %v, want that the group has failed, and why", err)
+		}
+		groups[0].Close()
+		if err := groups[0].Barrier(t.Context()); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("got %v, want %v", err, net.ErrClosed)
+		}
+	})
+}
+
+func TestCloseEndsARunningOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := piped(2, Config{})
+		defer closeAll(groups)
+		done := make(chan error)
+		go func() { done <- groups[0].Barrier(t.Context()) }()
+		time.Sleep(time.Second)
+		if err := groups[0].Barrier(t.Context()); !errors.Is(err, errBusy) {
+			t.Errorf("second operation: %v, want %v", err, errBusy)
+		}
+		groups[0].Close()
+		if err := <-done; !errors.Is(err, errClosed) {
+			t.Errorf("got %v, want %v", err, errClosed)
+		}
+	})
+}
+
+func TestBadArguments(t *testing.T) {
+	g := piped(1, Config{})[0]
+	defer g.Close()
+	ctx := t.Context()
+	for _, c := range []struct {
+		err  error
+		text string
+	}{
+		{g.AllReduce(ctx, numOps, nil), "no op"},
+		{Broadcast(ctx, g, 1, []int32{1}), "no rank 1"},
+		{Reduce(ctx, g, Sum, -1, []int32{1}), "no rank -1"},
+	} {
+		if c.err == nil || !strings.Contains(c.err.Error(), c.text) {
+			t.Errorf("got %v, want something about %q", c.err, c.text)
+		}
+	}
+	if err := g.AllReduce(ctx, Mean, []float32{3}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A deadline is for silence, not for the operation: a slow one may take longer.
+func TestSlowIsNotHanging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := piped(2, Config{Timeout: 2 * time.Second, Algorithm: AlgorithmRing})
+		defer closeAll(groups)
+		errs := together(groups, func(g *Group) error {
+			for range 5 {
+				time.Sleep(time.Duration(g.Rank()) * time.Second)
+				if err := g.AllReduce(t.Context(), Sum, make([]float32, 1000)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
