@@ -15,6 +15,7 @@ const (
 	MaxParams  = 1 << 40 // elements
 
 	maxName  = 255     // bytes of a name, a host or an address
+	maxCodec = 32      // bytes of a codec's name
 	maxToken = 1 << 10 // bytes
 	maxModel = 16 << 10
 	maxText  = 4 << 10 // bytes of a reason or an error
@@ -459,7 +460,7 @@ func ParseApply(b []byte) (Apply, error) {
 func (Release) Kind() Kind { return KindRelease }
 
 func (m Release) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 10)
+	dst = appendArray(dst, 11)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, int64(m.Action))
@@ -469,12 +470,13 @@ func (m Release) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, m.Eval)
 	dst = appendInt(dst, m.From)
 	dst = appendInt(dst, m.To)
-	return appendInt(dst, m.Total)
+	dst = appendInt(dst, m.Total)
+	return appendBool(dst, m.Dropped)
 }
 
 // ParseRelease parses the header of a Release. It does not allocate.
 func ParseRelease(b []byte) (Release, error) {
-	p := parse(KindRelease, b, 10)
+	p := parse(KindRelease, b, 11)
 	m := Release{
 		Worker:  p.worker("worker"),
 		Version: p.natural("version"),
@@ -486,6 +488,7 @@ func ParseRelease(b []byte) (Release, error) {
 		From:    p.within("from", 0, 10_000),
 		To:      p.within("to", 0, 10_000),
 		Total:   p.natural("total"),
+		Dropped: p.bool("dropped"),
 	}
 	return m, p.end()
 }
@@ -493,25 +496,36 @@ func ParseRelease(b []byte) (Release, error) {
 func (Push) Kind() Kind { return KindPush }
 
 func (m Push) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 5)
+	dst = appendArray(dst, 6)
 	dst = appendInt(dst, int64(m.Shard))
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Step)
 	dst = appendInt(dst, m.Basis)
-	return appendInt(dst, int64(m.Samples))
+	dst = appendInt(dst, int64(m.Samples))
+	return appendString(dst, m.Codec)
 }
 
-// ParsePush parses the header of a Push. It does not allocate.
-func ParsePush(b []byte) (Push, error) {
-	p := parse(KindPush, b, 5)
-	m := Push{
-		Shard:   p.shard("shard"),
-		Worker:  p.worker("worker"),
-		Step:    p.natural("step"),
-		Basis:   p.natural("basis"),
-		Samples: p.count("samples"),
+// Parse parses the header of a Push into m. It allocates only when the codec is
+// another one than m had. After an error m's fields mean nothing.
+func (m *Push) Parse(b []byte) error {
+	p := parse(KindPush, b, 6)
+	m.Shard = p.shard("shard")
+	m.Worker = p.worker("worker")
+	m.Step = p.natural("step")
+	m.Basis = p.natural("basis")
+	m.Samples = p.count("samples")
+	p.left--
+	if name := p.text("codec", maxCodec); m.Codec != string(name) {
+		m.Codec = string(name)
 	}
-	return m, p.end()
+	return p.end()
+}
+
+// ParsePush parses the header of a Push. It does not allocate if there is no codec.
+func ParsePush(b []byte) (Push, error) {
+	var m Push
+	err := m.Parse(b)
+	return m, err
 }
 
 func (Params) Kind() Kind { return KindParams }

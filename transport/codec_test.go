@@ -232,6 +232,8 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Ready{Shard: MaxShards}, "field shard: 1024, want 0 to 1023"},
 		{Stored{Step: -1}, "field step"},
 		{Push{Samples: 1 << 40}, "field samples"},
+		{Push{Codec: long}, "field codec: 5000 bytes, at most 32"},
+		{Push{Codec: "\xff"}, "field codec: not UTF-8"},
 		{Hello{Rank: -2}, "field rank: -2, want -1 to 4095"},
 		{Hello{Job: long}, "field job: 5000 bytes, at most 255"},
 		{Hello{Token: long}, "field token: 5000 bytes, at most 1024"},
@@ -336,13 +338,13 @@ func TestHotMessagesDoNotAllocate(t *testing.T) {
 	if race {
 		t.Skip("the race detector allocates")
 	}
-	fire := Fire{}
+	fire, push := Fire{}, Push{}
 	buf := make([]byte, 0, 4096)
 	for _, s := range samples {
 		var run func()
 		switch h := s.m.AppendTo(nil); m := s.m.(type) {
 		case Push:
-			run = func() { ParsePush(h); buf = m.AppendTo(buf[:0]) }
+			run = func() { push.Parse(h); buf = m.AppendTo(buf[:0]) }
 		case Params:
 			run = func() { ParseParams(h); buf = m.AppendTo(buf[:0]) }
 		case Stored:

@@ -177,15 +177,18 @@ type Release struct {
 	Eval     int64 // number of the evaluation, with Evaluate and Finish
 	From, To int64 // of ten thousandths of the test set: this worker's part of it
 	Total    int64 // all-reduce: samples of the round over all members of the ring
+	Dropped  bool  // the worker's last gradient was thrown away
 }
 
-// Push carries one shard's slice of a gradient. Payload: float32.
+// Push carries one shard's slice of a gradient. Payload: float32, or what Codec
+// makes of it.
 type Push struct {
 	Shard   int
 	Worker  star.Worker
 	Step    int64
 	Basis   int64
 	Samples int
+	Codec   string // a name of star/compress; empty: none
 }
 
 // Params carries one shard's slice of the parameters. Payload: float32.

@@ -322,10 +322,13 @@ func (p *parser) bool(field string) bool {
 }
 
 // words reads a string of at most max bytes outside the count of fields.
-func (p *parser) words(field string, max int) string {
+func (p *parser) words(field string, max int) string { return string(p.text(field, max)) }
+
+// text is words where they lie.
+func (p *parser) text(field string, max int) []byte {
 	t, ok := p.tag(field)
 	if !ok {
-		return ""
+		return nil
 	}
 	var n uint64
 	switch {
@@ -339,18 +342,18 @@ func (p *parser) words(field string, max int) string {
 		n = p.bigEndian(field, 4)
 	default:
 		p.wrong(field, "a string", t)
-		return ""
+		return nil
 	}
 	if p.err == nil && n > uint64(max) {
 		p.fail(field, fmt.Errorf("%d bytes, at most %d", n, max))
-		return ""
+		return nil
 	}
 	b := p.take(field, int(n))
 	if !utf8.Valid(b) {
 		p.fail(field, errors.New("not UTF-8"))
-		return ""
+		return nil
 	}
-	return string(b)
+	return b
 }
 
 func (p *parser) string(field string, max int) string {

@@ -87,7 +87,7 @@ def main():
     coordinator.send(JOINED, [rank])
 
     for step in range(steps + 1):
-        _, (_, version, action, start, count, pull, _, _, _), _ = coordinator.recv(RELEASE)
+        _, (_, version, action, start, count, pull, *_), _ = coordinator.recv(RELEASE)
         vector = []
         for link, shard, n in links:
             if pull:
@@ -99,7 +99,7 @@ def main():
         if step == steps or action != 0:
             break
         for link, shard, n in links:
-            link.send(PUSH, [shard, rank, step, version, count], struct.pack(f"<{n}f", *([1.0] * n)))
+            link.send(PUSH, [shard, rank, step, version, count, ""], struct.pack(f"<{n}f", *([1.0] * n)))
         coordinator.send(ARRIVE, [rank, step, version, 0, 1000, 0, 0, 0, 0, 0, count, 0.5, float(params), 0.0, 0.0, 0.0])
     coordinator.send(LEAVE, [rank, 0, "done"])
 
