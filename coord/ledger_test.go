@@ -18,6 +18,7 @@ type rig struct {
 	out    map[star.Worker]transport.Release // batches that workers compute
 	used   map[int64]int                     // how often each position was applied
 	lost   map[int64]int                     // … was dropped by the plan
+	threw  map[star.Worker]bool              // its last gradient was dropped, and it does not know
 	given  map[star.Worker]Span              // of gradients that are complete or on the way
 	steps  map[star.Worker]int64
 	shards int
@@ -32,7 +33,7 @@ type failer interface {
 
 func newRig(t failer, plan modes.Plan, n, shards, batch int, limit int64) *rig {
 	r := &rig{t: t, l: newLedger(plan, n, shards, batch, limit), shards: shards,
-		out: map[star.Worker]transport.Release{}, used: map[int64]int{}, lost: map[int64]int{},
+		out: map[star.Worker]transport.Release{}, used: map[int64]int{}, lost: map[int64]int{}, threw: map[star.Worker]bool{},
 		given: map[star.Worker]Span{}, steps: map[star.Worker]int64{}}
 	r.carry(r.l.begin())
 	return r
@@ -47,12 +48,17 @@ func (r *rig) carry(os []order) {
 		for _, g := range o.fire.Dropped {
 			if r.l.accounts[g.Worker].live {
 				r.count(r.lost, g)
+				r.threw[g.Worker] = true
 			}
 		}
 		for _, rel := range o.releases {
 			if _, busy := r.out[rel.Worker]; busy {
 				r.t.Fatalf("worker %d released twice", rel.Worker)
 			}
+			if rel.Dropped != r.threw[rel.Worker] {
+				r.t.Fatalf("worker %d is told that its last gradient was dropped: %v", rel.Worker, rel.Dropped)
+			}
+			r.threw[rel.Worker] = false
 			r.out[rel.Worker] = rel
 		}
 	}
