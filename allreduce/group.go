@@ -57,8 +57,8 @@ type Config struct {
 	// of a block. Zero means 256 KiB.
 	Segment int
 
-	// Model says which algorithm is the fastest. Nil means rank 0's, which is
-	// DefaultModel if it has none.
+	// Model says which algorithm is the fastest. Rank 0's counts, the others get
+	// it from there. Nil means DefaultModel. Tune measures one.
 	Model *Model
 
 	// Poll waits by asking again and again instead of sleeping: it saves
@@ -86,15 +86,15 @@ func (c *Config) log() *slog.Logger {
 // Group is this rank's end of the connections between all ranks. It is for one
 // goroutine at a time, but for Close.
 type Group struct {
-	cfg     Config
-	rank    int
-	peers   []peer  // by rank; no link to ourselves
-	control []*wire // rank 0: by rank; others: the one to rank 0
-	waiter  waiter
-	model   *Model
-	timeout time.Duration
-	segment int
-	spin    time.Duration
+	cfg      Config
+	rank     int
+	peers    []peer  // by rank; no link to ourselves
+	control  []*wire // rank 0: by rank; others: the one to rank 0
+	waiter   waiter
+	model    *Model
+	timeout  time.Duration
+	segment  int
+	patience patience
 
 	closing atomic.Bool
 	busy    chan struct{} // full while an operation is running
@@ -321,11 +321,11 @@ func schedule(c call, a Algorithm, n, rank, root int) Schedule {
 	return Ring(n, rank)
 }
 
-// spinFor is how long an idle rank looks again and again before it sleeps. It must
+// mostPatience is the longest time that an idle rank looks again before it sleeps. It must
 // be longer than waking up takes, which is 10 to 50 µs: otherwise one rank that
 // has slept makes its peer go to sleep, and so on for ever. Where ranks must share
 // processors, who waits sleeps at once.
-func spinFor(ranksHere int) time.Duration {
+func mostPatience(ranksHere int) time.Duration {
 	if ranksHere <= runtime.NumCPU() && ranksHere <= runtime.GOMAXPROCS(0) {
 		return 100 * time.Microsecond
 	}

@@ -127,6 +127,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("Algorithm is %v: it must be one of AllReduce", c.Algorithm)
 	case c.Segment < 0 || c.Segment%align != 0:
 		return fmt.Errorf("Segment is %d: it must be a positive multiple of %d bytes", c.Segment, align)
+	case c.Model != nil && c.Model.check() != nil:
+		return fmt.Errorf("Model: %w", c.Model.check())
 	case c.Timeout < 0:
 		return fmt.Errorf("Timeout is %v: it must be positive", c.Timeout)
 	}
@@ -245,14 +247,14 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 		}
 	}
 
-	model := c.Model
+	var model *Model
 	if c.Rank == 0 {
-		model = cmp.Or(model, DefaultModel())
+		model = cmp.Or(c.Model, DefaultModel())
 		f.ranks, err = f.gather(ctx, rendezvous, here, model)
 	} else {
 		var a answer
 		if a, err = f.join(control, here); err == nil {
-			f.ranks, model = a.Places, cmp.Or(model, a.Model)
+			f.ranks, model = a.Places, cmp.Or(a.Model, DefaultModel())
 		}
 	}
 	if err != nil {
@@ -700,7 +702,8 @@ func (f *forming) group(ctx context.Context, model *Model) (*Group, error) {
 	clear(f.control)
 	f.mu.Unlock()
 	g := newGroup(f.cfg, peers, control, w)
-	g.spin = spinFor(f.ranksHere())
+	g.patience.most = mostPatience(f.ranksHere())
+	g.patience.now = g.patience.most
 	if err == nil {
 		err = g.Barrier(ctx)
 	}

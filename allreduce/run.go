@@ -112,7 +112,8 @@ func (g *Group) execute(ctx context.Context) error {
 	r.prog.reset()
 	left := len(r.prog.lanes)
 	g.moved = time.Now()
-	idle := 0
+	idle, slept := 0, false
+	var patience time.Duration
 	for i := range g.done {
 		g.done[i] = false
 	}
@@ -140,7 +141,10 @@ func (g *Group) execute(ctx context.Context) error {
 			}
 		}
 		if progress {
-			idle = 0
+			if idle >= spinCheck && !slept {
+				g.patience.paid()
+			}
+			idle, slept = 0, false
 			continue
 		}
 		if left == 0 {
@@ -150,15 +154,22 @@ func (g *Group) execute(ctx context.Context) error {
 		// waking up costs more.
 		if idle == 0 {
 			g.moved = time.Now()
+			patience = g.patience.next()
 		}
 		idle++
-		if idle&0xf != 0 && (g.cfg.Poll || g.spin > 0) {
+		if idle%spinCheck != 0 && (g.cfg.Poll || patience > 0) {
 			continue
 		}
-		awake := g.cfg.Poll || g.spin > 0 && time.Since(g.moved) < g.spin
-		if awake && idle&0x1ff != 0 {
+		awake := g.cfg.Poll
+		if !awake && !slept {
+			if awake = time.Since(g.moved) < patience; !awake {
+				g.patience.failed()
+			}
+		}
+		if awake && idle%(32*spinCheck) != 0 {
 			continue
 		}
+		slept = slept || !awake
 		if err := g.pause(ctx, r, awake); err != nil {
 			return err
 		}
@@ -199,6 +210,27 @@ func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
 	g.waiter.wait(asks, min(g.timeout-waited, napTime))
 	return nil
 }
+
+// patience is how long an idle rank looks again and again before it sleeps. It
+// adapts: where looking does not pay, because ranks must share processors with
+// others, it shrinks; every now and then it is tried in full.
+type patience struct {
+	most, now time.Duration
+	waits     uint
+}
+
+func (p *patience) next() time.Duration {
+	if p.waits++; p.waits%8 == 0 {
+		return p.most
+	}
+	return p.now
+}
+
+func (p *patience) paid()   { p.now = min(p.most, 2*p.now+8*time.Microsecond) }
+func (p *patience) failed() { p.now /= 2 }
+
+// spinCheck is how many looks there are to one at the clock.
+const spinCheck = 16
 
 const (
 	// napTime is the longest sleep: how late the end of a context is noticed.
