@@ -31,7 +31,7 @@ differ, and the same machine differs from minute to minute.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchPS(), benchCoord(), benchStep())
+	cmd.AddCommand(benchPS(), benchCoord(), benchStep(), benchAllReduce())
 	return cmd
 }
 
@@ -114,6 +114,61 @@ receives the parameters. Beside it the same bytes over bare connections with the
 				}
 				fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.1f\t%.2f\t%s\t\n", r.Ranks, r.Bytes, r.Transport, r.Algorithm,
 					seconds(r.Median), seconds(r.P10), seconds(r.P90), r.BusBW/1e9, r.CPU, r.Allocs, r.Ratio, plain)
+			}
+		})
+}
+
+// rankCommand is one rank of star bench allreduce, which starts it.
+func rankCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "bench-rank", Hidden: true, Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := node.Signals(context.Background())
+			defer cancel()
+			return bench.RankMain(ctx, os.Getenv(bench.RankVariable), cmd.OutOrStdout())
+		},
+	}
+}
+
+func benchAllReduce() *cobra.Command {
+	s := new(suite)
+	var sizes []string
+	var cfg bench.AllReduceConfig
+	settings.Var(&s.set, &cfg.Ranks, "ranks", []int{2, 4}, "numbers of processes")
+	settings.Var(&s.set, &sizes, "sizes", []string{"4B", "4KiB", "64KiB", "1MiB", "16MiB", "100MB"}, "bytes of the vector")
+	settings.Var(&s.set, &cfg.Transports, "transports", []string{"tcp", "shm"}, "tcp, unix or shm")
+	settings.Var(&s.set, &cfg.Peers, "peers", nil, "to measure in turns: openmpi-tcp, openmpi-shm, gloo")
+	settings.Var(&s.set, &cfg.Rounds, "rounds", 5, "turns of each side")
+	settings.Var(&s.set, &cfg.Python, "python", "/usr/bin/python3", "interpreter that has PyTorch, for gloo")
+	settings.Var(&s.set, &cfg.Congestion, "congestion", "", "congestion control of all sides; kernel: the machine's (cubic)")
+	settings.Var(&s.set, &cfg.Rank.Poll, "poll", false, "wait by asking again and again: a whole processor for each rank")
+	return s.command("allreduce", "All-reduce between processes of this machine, against other libraries",
+		`Float32 sums between separate processes, from 4 bytes to 100 MB. With --peers the same in turns with Open MPI and
+PyTorch's Gloo, if they are installed (Debian: libopenmpi-dev, openmpi-bin, python3-torch).`,
+		func(ctx context.Context) (any, error) {
+			for _, text := range sizes {
+				n, err := parseBytes(text)
+				if err != nil {
+					return nil, s.set.Invalid("sizes", err)
+				}
+				cfg.Sizes = append(cfg.Sizes, n)
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return nil, err
+			}
+			cfg.Command = []string{self, "bench-rank"}
+			return bench.AllReduce(ctx, cfg)
+		},
+		func(w *tabwriter.Writer, result any) {
+			fmt.Fprint(w, "ranks\tbytes\ttransport\talgorithm\tmedian\tp10\tp90\tbus GB/s\tcpu s/GB\tallocs/op\t\n")
+			for _, r := range result.([]bench.AllReduceResult) {
+				allocs := "-"
+				if r.Allocs >= 0 {
+					allocs = fmt.Sprintf("%.1f", r.Allocs)
+				}
+				fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%s\t\n", r.Ranks, r.Bytes, r.Transport, r.Algorithm,
+					seconds(r.Median), seconds(r.P10), seconds(r.P90), r.BusBW/1e9, r.CPU, allocs)
 			}
 		})
 }

@@ -47,8 +47,10 @@ func seconds(s float64) string {
 		return d.Round(10 * time.Millisecond).String()
 	case d >= time.Millisecond:
 		return fmt.Sprintf("%.1fms", s*1e3)
-	case d > 0:
+	case s >= 10e-6:
 		return fmt.Sprintf("%.0fµs", s*1e6)
+	case s > 0:
+		return fmt.Sprintf("%.1fµs", s*1e6)
 	}
 	return "-"
 }
