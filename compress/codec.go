@@ -94,6 +94,24 @@ func Parse(name string, seed uint64) (Codec, error) {
 	return nil, fmt.Errorf("compress: unknown codec %q; use one of %s or powersgd=4", name, strings.Join(Names, ", "))
 }
 
+// Auto is the name of no codec: in a setting it leaves the choice to [Choose].
+const Auto = "auto"
+
+// Check says what is wrong with a setting: a name that [Parse] knows, powersgd=R
+// or [Auto].
+func Check(name string) error {
+	if name == Auto {
+		return nil
+	}
+	if _, ok, err := ParseRank(name); ok {
+		return err
+	}
+	if _, err := Parse(name, 0); err != nil {
+		return fmt.Errorf("%w, or %s", err, Auto)
+	}
+	return nil
+}
+
 // ParseRank is the rank R of the name powersgd=R. ok says whether name is of
 // that form at all.
 func ParseRank(name string) (rank int, ok bool, err error) {

@@ -203,4 +203,14 @@ func TestParse(t *testing.T) {
 			t.Errorf("ParseRank(%q) = %d, %v, %v", c.name, rank, ok, err)
 		}
 	}
+	for _, name := range append(slices.Clone(Names), "powersgd=4", "auto") {
+		if err := Check(name); err != nil {
+			t.Errorf("Check(%q): %v", name, err)
+		}
+	}
+	for name, say := range map[string]string{"": "or auto", "zip": "int8-stochastic, topk=0.01 or powersgd=4, or auto", "powersgd=0": "from 1 to", "topk": "topk=0.01"} {
+		if err := Check(name); err == nil || !strings.Contains(err.Error(), say) {
+			t.Errorf("Check(%q): %v, want %q", name, err, say)
+		}
+	}
 }

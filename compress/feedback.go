@@ -24,11 +24,19 @@ type Feedback struct {
 
 // NewFeedback gives a Feedback for slices of n values, with a residual of zero.
 func NewFeedback(c Codec, n int) *Feedback {
-	f := &Feedback{codec: c, residual: make([]float32, n)}
+	f := &Feedback{residual: make([]float32, n)}
+	f.Use(c)
+	return f
+}
+
+// Use changes the codec. What was left out so far stays, and goes out with the
+// next message; with [Float32], all of it. Messages of the codec before cannot be
+// returned any more.
+func (f *Feedback) Use(c Codec) {
+	f.codec, f.chunk = c, 0
 	if u, ok := c.(concatenates); ok {
 		f.chunk = 4096 / u.unit() * u.unit()
 	}
-	return f
 }
 
 // Codec is what decodes the messages.

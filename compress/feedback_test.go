@@ -90,6 +90,35 @@ func TestFeedbackReturnScaleReset(t *testing.T) {
 	}
 }
 
+// TestFeedbackChangesCodec: what one codec left out the next one sends, and
+// Float32 leaves out nothing.
+func TestFeedbackChangesCodec(t *testing.T) {
+	const n = 5000
+	f := NewFeedback(NewTopCount(1), n)
+	g, want, got := randoms(n, 1), make([]float32, n), make([]float32, n)
+	f.Encode(nil, g)
+	f.Use(&Int8{})
+	copy(want, f.Residual())
+	kernel.Add(want, g)
+	if err := f.Codec().Decode(got, f.Encode(nil, g)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range want {
+		if d := want[i] - got[i]; math.Abs(float64(d)) > 2.0/127 || f.Residual()[i] != d {
+			t.Fatalf("element %d: sent %v and kept %v of %v", i, got[i], f.Residual()[i], want[i])
+		}
+	}
+	f.Use(Float32{})
+	copy(want, f.Residual())
+	kernel.Add(want, g)
+	if err := f.Codec().Decode(got, f.Encode(nil, g)); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, want) || !slices.Equal(f.Residual(), make([]float32, n)) {
+		t.Error("Float32 does not send all that was left out")
+	}
+}
+
 // TestFeedbackOutlivesNaN: a bad gradient is sent as it is and then forgotten.
 func TestFeedbackOutlivesNaN(t *testing.T) {
 	const n = 9000
