@@ -32,7 +32,7 @@ var rooms = []struct {
 	{"star/train/traintest", "star/train", "net os", "the conformance kit of Model"},
 	{"star/transport", "star", "", "bytes, not rules"},
 	{"star/transport/transporttest", "star star/transport", "", "the conformance kit of Network"},
-	{"star/ps", "star star/transport star/exact star/train/kernel", "os", "shards know neither models nor the coordinator"},
+	{"star/ps", "star star/transport star/exact star/compress star/train/kernel", "os", "shards know neither models nor the coordinator"},
 	{"star/coord", "star star/modes star/transport star/exact", "", "the control plane knows neither models nor shards"},
 	{"star/allreduce", "star star/transport star/train/kernel", "", "a library of its own: knows neither models nor the coordinator"},
 	{"star/checkpoint", "", "net sync", "files"},

@@ -32,4 +32,6 @@
 // Memory of a shard is (optimiser state + 2 + one per worker) times its range.
 // The two are the parameters and a spare vector; a worker's buffer holds its
 // gradient, or an older snapshot that is still being sent to it, but never both.
+// A connection over which gradients come compressed has room for one message
+// besides, and the worker keeps what its codec left out.
 package ps

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"star"
+	"star/compress"
 	"star/transport"
 )
 
@@ -39,16 +41,35 @@ type LinkConfig struct {
 	// Stall is how long a shard may take for one message, or to answer, plus a
 	// second for each MiB. Zero means 30 s.
 	Stall time.Duration
+
+	// Compress is the codec of the gradients: a name of compress.Parse, powersgd=R,
+	// or auto, which measures the link and chooses none, fp16 or int8. What a
+	// codec leaves out is kept here and added to the next gradient: a vector of the
+	// length of Params. Empty means none.
+	Compress string
+
+	// Tensors lie in Params; powersgd needs them.
+	Tensors []compress.Tensor
+
+	// Workers is how many gradients a shard decodes in a round, which auto counts.
+	// Zero means 1.
+	Workers int
+
+	// Log gets a line when auto has chosen. Nil: slog.Default().
+	Log *slog.Logger
 }
 
 // Link is a worker's connections to all shards. Its methods, except Traffic and Close,
 // are for one goroutine. After an error of any but Dial the link is useless and
 // should be closed.
 type Link struct {
-	worker star.Worker
-	params []float32
-	peers  []*peer
-	stall  time.Duration
+	worker  star.Worker
+	params  []float32
+	tensors []compress.Tensor
+	peers   []*peer
+	stall   time.Duration
+	log     *slog.Logger
+	tuner   *tuner // nil: the codec stays
 
 	news  chan struct{} // a token when a reader has something new
 	sent  chan error    // one result for each job of a writer
@@ -67,6 +88,13 @@ type peer struct {
 	info   transport.ShardInfo
 	params []float32 // view
 	jobs   chan job
+	pack   packer // the writer's during a Push, else the Link's
+
+	// Of a push that is measured: when the shard had read the Ping before it, and
+	// how much later the one behind it, in ns (-1: not measured).
+	before time.Time // the reader's
+	passed atomic.Int64
+	size   int64 // of its payload; the writer's during a Push
 
 	// due is how many Params the shard owes us, version that of the last whole
 	// one (-1: none yet).
@@ -77,6 +105,7 @@ type job struct {
 	kind transport.Kind
 	push transport.Push
 	vec  []float32
+	time bool // measure
 }
 
 // Dial connects to every shard.
@@ -94,12 +123,15 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		return nil, fmt.Errorf("ps: the shards hold %d elements, the model has %d", at, len(cfg.Params))
 	}
 	l := &Link{
-		worker: star.Worker(cfg.Hello.Rank), params: cfg.Params, stall: cfg.Stall,
+		worker: star.Worker(cfg.Hello.Rank), params: cfg.Params, tensors: cfg.Tensors, stall: cfg.Stall, log: cfg.Log,
 		news: make(chan struct{}, 1), sent: make(chan error, len(infos)), dead: make(chan struct{}),
 		timer: time.NewTimer(time.Hour),
 	}
 	if l.stall == 0 {
 		l.stall = 30 * time.Second
+	}
+	if l.log == nil {
+		l.log = slog.Default()
 	}
 	timeout := cfg.JoinTimeout
 	if timeout == 0 {
@@ -131,7 +163,12 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 	for i, s := range infos {
 		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job)}
 		p.version.Store(-1)
+		p.passed.Store(-1)
 		l.peers = append(l.peers, p)
+	}
+	if err := l.compress(cfg); err != nil {
+		l.abort(err)
+		return nil, err
 	}
 	for _, p := range l.peers {
 		l.wg.Go(p.read)
@@ -235,7 +272,82 @@ func (l *Link) Push(ctx context.Context, step, basis int64, samples int, grad []
 	if len(grad) != len(l.params) {
 		panic("ps: a gradient of another length than the parameters")
 	}
-	return l.send(ctx, job{kind: transport.KindPush, push: transport.Push{Step: step, Basis: basis, Samples: samples}}, grad)
+	j := job{kind: transport.KindPush, push: transport.Push{Step: step, Basis: basis, Samples: samples}}
+	if l.tuner != nil {
+		l.measured()
+		if j.time = l.tuner.measure(); !j.time {
+			if err := l.tune(); err != nil {
+				return err
+			}
+		}
+	}
+	return l.send(ctx, j, grad)
+}
+
+// Dropped says that the gradient of the last Push was thrown away: what was sent
+// of it goes out with the next one. Without compression nothing is kept, and a
+// dropped gradient is lost.
+func (l *Link) Dropped() {
+	for _, p := range l.peers {
+		p.pack.giveBack()
+	}
+}
+
+// compress does what the configuration says about codecs.
+func (l *Link) compress(cfg LinkConfig) error {
+	switch cfg.Compress {
+	case "", none.Name():
+		return nil
+	case compress.Auto:
+		if !slices.ContainsFunc(l.peers, func(p *peer) bool { return !here(p.conn.RemoteAddr()) }) {
+			l.log.Info("compression", "codec", none.Name(), "why", "every shard is on this host, where bytes cost no more than the work of a codec")
+			return nil
+		}
+		l.tuner = newTuner(len(l.params), cfg.Workers, gauge(len(l.params), compress.Typical()))
+		return nil
+	}
+	return l.use(cfg.Compress)
+}
+
+// use has every shard's slice sent with the codec of that name from now on.
+func (l *Link) use(name string) error {
+	for _, p := range l.peers {
+		seed := uint64(l.worker)<<32 | uint64(p.info.Shard)
+		c, err := newCodec(name, l.tensors, p.info, seed)
+		if err != nil {
+			return err
+		}
+		p.pack.use(c, len(p.params))
+	}
+	return nil
+}
+
+// measured takes the measurement of the last push, if there was one and every
+// answer is here.
+func (l *Link) measured() {
+	var bytes, passed int64
+	n, all := 0, true
+	for _, p := range l.peers {
+		took := p.passed.Swap(-1)
+		bytes, passed, n, all = bytes+p.size, max(passed, took), max(n, len(p.params)), all && took >= 0
+	}
+	if all {
+		l.tuner.sample(bytes, time.Duration(passed), l.tuner.decoding(n))
+	}
+}
+
+// tune chooses, at the end of a round of measurements.
+func (l *Link) tune() error {
+	choice, ok := l.tuner.choose()
+	if !ok {
+		return nil
+	}
+	name := none.Name()
+	if choice.Codec != nil {
+		name = choice.Codec.Name()
+	}
+	l.log.Info("compression", "codec", name, "why", choice.Why)
+	return l.use(name)
 }
 
 // send gives j to every writer, with its slice of vec, and waits for all.
@@ -400,6 +512,10 @@ func (p *peer) write() {
 }
 
 func (p *peer) do(j job) error {
+	var payload []byte
+	if j.kind == transport.KindPush {
+		j.push.Codec, payload = p.pack.pack(j.vec)
+	}
 	if err := p.conn.SetWriteDeadline(time.Now().Add(p.l.patience(len(j.vec)))); err != nil {
 		return err
 	}
@@ -407,7 +523,19 @@ func (p *peer) do(j job) error {
 	switch j.kind {
 	case transport.KindPush:
 		j.push.Shard, j.push.Worker = p.info.Shard, w
-		return transport.Send(p.conn, j.push, transport.Floats(j.vec))
+		if !j.time {
+			return transport.Send(p.conn, j.push, payload)
+		}
+		// Between the answers to a Ping before and one behind it lies the time that
+		// its bytes took to pass, and not the time there and back.
+		p.size = int64(len(payload))
+		if err := transport.Send(p.conn, transport.Ping{Seq: pingBefore}, nil); err != nil {
+			return err
+		}
+		if err := transport.Send(p.conn, j.push, payload); err != nil {
+			return err
+		}
+		return transport.Send(p.conn, transport.Ping{Seq: pingBehind}, nil)
 	case transport.KindInit:
 		return transport.Send(p.conn, transport.Init{Shard: p.info.Shard, Worker: w}, transport.Floats(j.vec))
 	default:
@@ -429,6 +557,29 @@ func (p *peer) read() {
 	}
 }
 
+// Numbers of the Pings around a push that is measured.
+const (
+	pingBefore = iota + 1
+	pingBehind
+)
+
+// answered takes the answer to a Ping.
+func (p *peer) answered(f transport.Frame) error {
+	m, err := transport.ParsePong(f.Header)
+	switch {
+	case err != nil:
+		return err
+	case f.Size != 0:
+		return fmt.Errorf("it answered a ping with %d bytes that nobody wanted", f.Size)
+	case m.Seq == pingBefore:
+		p.before = time.Now()
+	case m.Seq == pingBehind && !p.before.IsZero():
+		p.passed.Store(int64(time.Since(p.before)))
+		p.before = time.Time{}
+	}
+	return nil
+}
+
 // receive reads one message straight into its place.
 func (p *peer) receive() error {
 	f, err := p.conn.Recv()
@@ -437,6 +588,8 @@ func (p *peer) receive() error {
 	}
 	switch f.Kind {
 	case transport.KindParams:
+	case transport.KindPong:
+		return p.answered(f)
 	case transport.KindReject:
 		m, err := transport.ParseReject(f.Header)
 		if err != nil {

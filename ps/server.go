@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"star"
+	"star/compress"
 	"star/transport"
 )
 
@@ -74,6 +75,8 @@ type Server struct {
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup // everything that Run waits for
 
+	tensors []compress.Tensor
+
 	mu       sync.Mutex
 	running  bool
 	over     bool
@@ -94,6 +97,10 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	return s
 }
+
+// Describe says what tensors the parameters are made of, without which gradients
+// cannot come compressed by powersgd. Before Run.
+func (s *Server) Describe(tensors []compress.Tensor) { s.tensors = tensors }
 
 // host is one shard in a server. The goroutine of own owns shard and conns.
 type host struct {
@@ -379,7 +386,9 @@ func (h *host) handle(m input) error {
 		for {
 			select {
 			case p := <-m.conn.out:
-				h.mem.release(p.snap)
+				if p.snap != nil {
+					h.mem.release(p.snap)
+				}
 				continue
 			default:
 			}
@@ -515,12 +524,16 @@ type conn struct {
 	out    chan parcel
 	done   chan struct{} // closed by end
 
+	push transport.Push // the reader's, for the codec's name
+	pack unpacker       // the reader's
+
 	once   sync.Once
 	reason error // why it ended; read it after done
 }
 
-// parcel is parameters to be sent.
+// parcel is parameters to be sent, or, with no snap, the answer to a Ping.
 type parcel struct {
+	pong    transport.Pong
 	snap    *snapshot
 	version int64
 	alone   bool // nobody else is sent this version by the same firing
@@ -656,6 +669,16 @@ func (c *conn) send() {
 		select {
 		case p := <-c.out:
 			err := c.SetWriteDeadline(time.Now().Add(c.h.s.patience(int64(4 * c.h.n))))
+			if p.snap == nil {
+				if err == nil {
+					err = transport.Send(c.Conn, p.pong, nil)
+				}
+				if err != nil {
+					c.end(fmt.Errorf("answering a ping: %w", err))
+					return
+				}
+				continue
+			}
 			if err == nil {
 				m := transport.Params{Shard: c.h.info.Shard, Version: p.version}
 				b := transport.Floats(p.snap.vec)
@@ -691,14 +714,14 @@ func (c *conn) receive() error {
 		}
 		switch f.Kind {
 		case transport.KindPush:
-			m, err := transport.ParsePush(f.Header)
-			if err != nil {
+			if err := c.push.Parse(f.Header); err != nil {
 				return err
 			}
+			m := c.push
 			if err := c.mine("gradient", m.Worker, m.Shard); err != nil {
 				return err
 			}
-			vec, err := c.vector(f)
+			vec, err := c.gradient(f, m.Codec)
 			if err != nil {
 				return fmt.Errorf("gradient of step %d: %w", m.Step, err)
 			}
@@ -737,6 +760,19 @@ func (c *conn) receive() error {
 				return fmt.Errorf("a pull with a payload of %d bytes", f.Size)
 			}
 			c.h.put(input{kind: inPull, conn: c})
+		case transport.KindPing:
+			m, err := transport.ParsePing(f.Header)
+			if err != nil {
+				return err
+			}
+			if f.Size != 0 {
+				return fmt.Errorf("a ping with a payload of %d bytes; the coordinator answers those", f.Size)
+			}
+			select {
+			case c.out <- parcel{pong: transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}}:
+			default:
+				return errors.New("pings faster than it reads the answers")
+			}
 		case transport.KindLeave:
 			return io.EOF
 		default:
@@ -764,14 +800,45 @@ func (c *conn) vector(f transport.Frame) ([]float32, error) {
 	if vec == nil {
 		return nil, net.ErrClosed
 	}
+	if err := c.payload(f, transport.Floats(vec)); err != nil {
+		c.h.mem.Free(vec)
+		return nil, err
+	}
+	return vec, nil
+}
+
+// payload reads the payload of f into dst.
+func (c *conn) payload(f transport.Frame, dst []byte) error {
 	err := c.SetReadDeadline(time.Now().Add(c.h.s.patience(f.Size)))
 	if err == nil {
-		err = c.ReadPayload(transport.Floats(vec))
+		err = c.ReadPayload(dst)
 	}
 	if err == nil {
 		err = c.SetReadDeadline(time.Time{})
 	}
+	return err
+}
+
+// gradient reads the payload of f and decodes it. Until it is complete it takes no
+// vector from memory.
+func (c *conn) gradient(f transport.Frame, codec string) ([]float32, error) {
+	if codec == "" || codec == none.Name() {
+		return c.vector(f)
+	}
+	msg, err := c.pack.room(codec, f.Size, c.h.n, func(name string) (compress.Codec, error) {
+		return newCodec(name, c.h.s.tensors, c.h.info, 0)
+	})
 	if err != nil {
+		return nil, err
+	}
+	if err := c.payload(f, msg); err != nil {
+		return nil, err
+	}
+	vec := c.h.mem.gradient(c.done)
+	if vec == nil {
+		return nil, net.ErrClosed
+	}
+	if err := c.pack.codec.Decode(vec, msg); err != nil {
 		c.h.mem.Free(vec)
 		return nil, err
 	}

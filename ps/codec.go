@@ -1,0 +1,117 @@
+package ps
+
+import (
+	"fmt"
+
+	"star/compress"
+	"star/transport"
+)
+
+// Gradients that are compressed on the way from the worker to the shard. A Push
+// names its codec. A shard decodes when the payload is complete, so that what a
+// [Shard] is given is float32 in any case; it has no opinion about codecs, and
+// each worker may use another one. Parameters come back as float32: what a worker
+// computes on is what the shard has.
+
+// none is the codec that a Push need not name.
+var none = compress.Float32{}
+
+// newCodec makes the codec of a shard's slice from its name.
+func newCodec(name string, tensors []compress.Tensor, shard transport.ShardInfo, seed uint64) (compress.Codec, error) {
+	rank, ok, err := compress.ParseRank(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return compress.Parse(name, seed)
+	case len(tensors) == 0:
+		return nil, fmt.Errorf("ps: codec %s needs the shapes of the tensors, which are not known here", name)
+	}
+	from, to := int(shard.From), int(shard.To)
+	c, err := compress.NewPowerSGD(to-from, compress.Matrices(tensors, from, to), rank, seed)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// packer makes the messages of one worker for one shard, and remembers what they
+// left out. The zero packer sends gradients as they are.
+type packer struct {
+	feedback *compress.Feedback
+	msg      []byte // the last message; empty: there is none that could come back
+	last     bool   // msg holds all that was left out
+}
+
+// use changes the codec for slices of n values. What the one before left out
+// goes out with the next message.
+func (k *packer) use(c compress.Codec, n int) {
+	k.last = false
+	switch {
+	case k.feedback != nil:
+		k.feedback.Use(c)
+	case c == compress.Codec(none):
+		return
+	default:
+		k.feedback = compress.NewFeedback(c, n)
+	}
+	if most := c.MaxBytes(n); cap(k.msg) < most {
+		k.msg = make([]byte, 0, most)
+	}
+	k.msg = k.msg[:0]
+}
+
+// pack encodes grad and says with what: the name is empty, and the payload grad
+// itself, without a codec. The payload is valid until the next call.
+func (k *packer) pack(grad []float32) (codec string, payload []byte) {
+	if k.last && len(k.msg) > 0 { // and it did not come back
+		*k = packer{}
+	}
+	if k.feedback == nil {
+		return "", transport.Floats(grad)
+	}
+	k.msg = k.feedback.Encode(k.msg[:0], grad)
+	if k.feedback.Codec() == compress.Codec(none) {
+		k.last = true
+		return "", k.msg
+	}
+	return k.feedback.Codec().Name(), k.msg
+}
+
+// giveBack takes back the last message, whose gradient was dropped.
+func (k *packer) giveBack() {
+	if len(k.msg) == 0 {
+		return
+	}
+	if err := k.feedback.Return(k.msg); err != nil {
+		panic("ps: " + err.Error()) // our own message
+	}
+	k.msg = k.msg[:0]
+}
+
+// unpacker decodes the gradients that come over one connection.
+type unpacker struct {
+	name  string
+	codec compress.Codec
+	msg   []byte
+}
+
+// room is where a payload of that size for n values goes. Nothing is allocated
+// beyond what the codec of that name can make of n values.
+func (u *unpacker) room(name string, size int64, n int, fresh func(name string) (compress.Codec, error)) ([]byte, error) {
+	if u.codec == nil || u.name != name {
+		c, err := fresh(name)
+		if err != nil {
+			return nil, err
+		}
+		*u = unpacker{name: name, codec: c}
+	}
+	most := u.codec.MaxBytes(n)
+	if size < 1 || size > int64(most) {
+		return nil, fmt.Errorf("%d bytes, but codec %s makes 1 to %d of the shard's %d elements", size, name, most, n)
+	}
+	if len(u.msg) < most {
+		u.msg = make([]byte, most)
+	}
+	return u.msg[:size], nil
+}
