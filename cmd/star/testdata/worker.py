@@ -74,10 +74,10 @@ def main():
     coordinator = Conn(addr)
     enrolment = {"layout": [{"name": "w", "shape": [params], "offset": 0}], "data": data, "samples": samples, "tests": 0}
     coordinator.send(HELLO, hello("coord", 0), json.dumps(enrolment).encode())
-    _, (rank, workers, generation, version, seed, shards, elapsed), _ = coordinator.recv(WELCOME)
+    _, (rank, workers, generation, version, seed, shards, *_), _ = coordinator.recv(WELCOME)
 
     links = []
-    for shard, shard_addr, start, end in shards:
+    for shard, shard_addr, start, end, *_ in shards:
         link = Conn(shard_addr)
         link.send(HELLO, hello("shard", shard))
         link.recv(WELCOME)
@@ -92,7 +92,7 @@ def main():
         for link, shard, n in links:
             if pull:
                 link.send(PULL, [shard, rank])
-            _, (_, got), payload = link.recv(PARAMS)
+            _, (_, got, *_), payload = link.recv(PARAMS)
             assert got >= version, (got, version)
             vector += struct.unpack(f"<{n}f", payload)
         print(json.dumps({"version": version, "start": start, "count": count, "head": vector[:3], "sum": sum(vector)}), flush=True)
