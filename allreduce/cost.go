@@ -103,7 +103,7 @@ func (m *Model) Seconds(a Algorithm, n int, size int64) float64 {
 		return ceil * (2*message + s*m.Gamma)
 	case AlgorithmDoubleTree:
 		// Pipelined in segments, of which 2·ceil steps are on the way at once.
-		seg := min(s, defaultSegment)
+		seg := min(s, socketSegment)
 		return 4*ceil*m.Alpha + (s+2*ceil*seg)*(2*m.Beta+m.Gamma)
 	}
 	return math.Inf(1)
@@ -160,7 +160,7 @@ func (g *Group) choose(c call, size int) Algorithm {
 		// A line sends a vector once and has n-1 steps, each of a segment.
 		n, s := float64(len(g.peers)), float64(size)
 		tree := float64(bits.Len(uint(len(g.peers)-1))) * (g.model.Alpha + s*g.model.Beta)
-		line := (n-1)*(g.model.Alpha+min(s, float64(g.segment))*g.model.Beta) + s*g.model.Beta
+		line := (n-1)*(g.model.Alpha+min(s, socketSegment)*g.model.Beta) + s*g.model.Beta
 		if line < tree {
 			return AlgorithmLine
 		}

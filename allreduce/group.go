@@ -45,7 +45,7 @@ type Config struct {
 	Transport string
 
 	// Congestion is TCP's congestion control, see transport.Config. SendBuffer and
-	// ReceiveBuffer are bytes of sockets' buffers; zero means 1 MiB, negative the
+	// ReceiveBuffer are bytes of sockets' buffers; zero means 2 MiB, negative the
 	// kernel's own choice.
 	Congestion                string
 	SendBuffer, ReceiveBuffer int
@@ -54,7 +54,7 @@ type Config struct {
 	Algorithm Algorithm
 
 	// Segment is the bytes after which a rank passes on what it has received
-	// of a block. Zero means 256 KiB.
+	// of a block. Zero means 1 MiB for sockets and 256 KiB for shared memory.
 	Segment int
 
 	// Model says which algorithm is the fastest. Rank 0's counts, the others get
@@ -132,26 +132,44 @@ const maxPrograms = 256
 func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
 	g := &Group{
 		cfg: cfg, rank: cfg.Rank, peers: peers, control: control, waiter: w,
-		model: cfg.Model, timeout: cfg.Timeout, segment: cfg.Segment,
+		model: cfg.Model, timeout: cfg.Timeout,
 		done: make([]bool, len(peers)), asks: make([]ask, len(peers), 2*len(peers)+1),
 		busy: make(chan struct{}, 1), programs: map[programKey]programSteps{},
 	}
 	if g.timeout == 0 {
 		g.timeout = 30 * time.Second
 	}
-	if g.segment == 0 {
-		g.segment = defaultSegment
-	}
 	if g.model == nil {
 		g.model = DefaultModel()
 	}
 	for i := range g.peers {
-		g.peers[i].stage = make([]byte, 0, align+headerSize+stageSize)
+		p := &g.peers[i]
+		p.stage = make([]byte, 0, align+headerSize+stageSize)
+		p.segment = segmentFor(&cfg, "")
+		if p.link != nil {
+			p.segment = segmentFor(&cfg, p.link.kind())
+		}
 	}
 	return g
 }
 
-const defaultSegment = 256 << 10
+// Measured on four cores of an AMD EPYC: a socket costs less for each byte the more is
+// moved at once, until the second-level cache is full. Memory has no such price, and
+// what has just been received is passed on while it is warm.
+const (
+	socketSegment = 1 << 20
+	sharedSegment = 256 << 10
+)
+
+func segmentFor(c *Config, kind string) int {
+	switch {
+	case c.Segment > 0:
+		return c.Segment
+	case kind == "shm":
+		return sharedSegment
+	}
+	return socketSegment
+}
 
 // Rank is this rank.
 func (g *Group) Rank() int { return g.rank }

@@ -44,6 +44,7 @@ type waiter interface {
 type peer struct {
 	link           link
 	sent, received int64
+	segment        int // bytes
 
 	// head is what has come of the next header, and the padding before it.
 	head  [align - 1 + headerSize]byte

@@ -102,7 +102,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 }
 
 // socketBuffer is the default of both socket buffers, in bytes: see docs/allreduce.md.
-const socketBuffer = 1 << 20
+const socketBuffer = 2 << 20
 
 func buffer(n int) int {
 	if n == 0 {
@@ -644,7 +644,7 @@ func (f *forming) link(nc net.Conn, kind string, dialled bool) (link, error) {
 		nc.SetDeadline(time.Time{})
 		return pending{nc}, nil
 	}
-	return rawLink(nc, kind, dialled, cmp.Or(f.cfg.Segment, defaultSegment))
+	return rawLink(nc, kind, dialled, segmentFor(&f.cfg, kind))
 }
 
 // pending is a connection that waits to become a stream.

@@ -260,7 +260,7 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 		if t != nil {
 			limit = r.prog.limit(t)
 			if limit < t.hi { // a whole segment, or wait for more
-				limit = max(t.pos, t.lo+(limit-t.lo)/g.segment*g.segment)
+				limit = max(t.pos, t.lo+(limit-t.lo)/p.segment*p.segment)
 			}
 			if limit <= t.pos {
 				return progress, false, nil
@@ -282,7 +282,7 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 		if t == nil {
 			return progress, false, nil
 		}
-		n, err := p.link.send(r.buf[t.pos:min(limit, t.pos+g.segment)])
+		n, err := p.link.send(r.buf[t.pos:min(limit, t.pos+p.segment)])
 		p.sent += int64(n)
 		l.advance(t, n)
 		return progress || n > 0, n == 0 || t.pos < limit || l.sent < len(l.sends), err
@@ -326,7 +326,7 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 		}
 		var b []byte
 		b, err = p.link.view(r.size)
-		n = min(len(b)/r.size*r.size, limit-t.pos, g.segment)
+		n = min(len(b)/r.size*r.size, limit-t.pos, p.segment)
 		if n > 0 {
 			dst := r.buf[t.pos : t.pos+n]
 			r.fold(dst, b[:n])
@@ -337,7 +337,7 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 			err = nil // it comes again when what was received before is used up
 		}
 	} else {
-		n, err = p.link.read(r.buf[t.pos:min(limit, t.pos+g.segment)])
+		n, err = p.link.read(r.buf[t.pos:min(limit, t.pos+p.segment)])
 	}
 	p.received += int64(n)
 	if t.pos += n; t.pos == t.hi {

@@ -58,7 +58,7 @@ func rawLink(nc net.Conn, kind string, dialled bool, segment int) (link, error) 
 		return nil, fmt.Errorf("dup of a socket: %w", err)
 	}
 	nc.Close()
-	s := &socket{fd: fd, name: kind, in: make([]byte, segment+2*align)}
+	s := &socket{fd: fd, name: kind, size: segment + 2*align}
 	if memory != nil {
 		memory.bell = s
 		return memory, nil
@@ -76,6 +76,7 @@ type socket struct {
 	// the same modulo align.
 	in   []byte
 	r, w int
+	size int // of in, which is made when it is needed: many links are never used
 }
 
 func (s *socket) send(b []byte) (int, error) {
@@ -128,6 +129,9 @@ func linkError(what string, err error) error {
 
 // fill receives as much as there is room for.
 func (s *socket) fill() error {
+	if s.in == nil {
+		s.in = make([]byte, s.size)
+	}
 	if to := s.r % align; s.r > to {
 		copy(s.in[to:], s.in[s.r:s.w])
 		s.w -= s.r - to
