@@ -34,7 +34,8 @@ type MemberConfig struct {
 // other methods; those are safe from several goroutines.
 type Member struct {
 	Welcome transport.Welcome
-	Buffers []byte // workers of a job that resumes: Model.Buffers to begin with, float32; else empty
+	Buffers []byte   // workers of a job that resumes: Model.Buffers to begin with, float32; else empty
+	Layout  []Tensor // servers, after Assignment: what the parameters are made of
 	Conn    transport.Conn
 	cfg     MemberConfig
 	joined  time.Time
@@ -217,7 +218,18 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 	if err != nil {
 		return a, err
 	}
-	return a, m.Conn.Discard()
+	payload, err := transport.ReadAll(m.Conn, f)
+	if err != nil {
+		return a, err
+	}
+	var e Enrolment
+	if len(payload) > 0 {
+		if err := json.Unmarshal(payload, &e); err != nil {
+			return a, fmt.Errorf("layout of the model from the coordinator: %w", err)
+		}
+	}
+	m.Layout = e.Layout
+	return a, nil
 }
 
 // Hosted is the connection for whoever hosts the shards of the Assignment: its errors

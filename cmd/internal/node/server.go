@@ -17,6 +17,7 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/settings"
+	"star/compress"
 	"star/coord"
 	"star/modes"
 	"star/ps"
@@ -144,6 +145,9 @@ func (s *server) prepare() (err error) {
 	s.plan.Shares = job.Shares
 	if err := s.plan.Validate(job.Workers); err != nil {
 		return job.Invalid("shares", err)
+	}
+	if err := compress.Check(job.Compress); err != nil {
+		return job.Invalid("compress", err)
 	}
 	s.opt = optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule}
 	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
@@ -418,6 +422,11 @@ func (s *server) host(ctx context.Context, tcp *transport.TCP, shards *ps.Server
 	if len(assign.Shards) > 0 {
 		s.log.Info("hosting", "shards", len(assign.Shards), "of", assign.Of, "parameters", assign.Params)
 	}
+	layout := make([]compress.Tensor, len(member.Layout))
+	for i, t := range member.Layout {
+		layout[i] = compress.Tensor{Offset: t.Offset, Shape: t.Shape}
+	}
+	shards.Describe(layout)
 	return shards.Run(ctx, member.Hosted(), assign)
 }
 

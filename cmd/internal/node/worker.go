@@ -15,6 +15,7 @@ import (
 	"star"
 	"star/cmd/internal/inject"
 	"star/cmd/internal/settings"
+	"star/compress"
 	"star/coord"
 	"star/ps"
 	"star/train"
@@ -70,6 +71,9 @@ type worker struct {
 // Work joins the job and trains until it is over. A nil error means that the
 // coordinator said so.
 func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
+	if err := compress.Check(job.Compress); err != nil {
+		return job.Invalid("compress", err)
+	}
 	threads(job.Threads)
 	trainSet, testSet, err := openData(job)
 	if err != nil {
@@ -170,6 +174,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 		hello.Service, hello.Rank = transport.ServiceShard, rank
 		w.link, err = ps.Dial(ctx, ps.LinkConfig{
 			Network: tcp, Shards: shardAddrs(member.Welcome.Shards, job.Coordinator), Hello: hello, Params: model.Params(), JoinTimeout: job.JoinTimeout,
+			Compress: job.Compress, Tensors: matrices(model.Layout()), Workers: member.Welcome.Workers, Log: log,
 		})
 		if err != nil {
 			return err
@@ -314,6 +319,15 @@ func tensors(specs []train.TensorSpec) []coord.Tensor {
 	return out
 }
 
+// matrices are the tensors as a codec sees them.
+func matrices(specs []train.TensorSpec) []compress.Tensor {
+	out := make([]compress.Tensor, len(specs))
+	for i, s := range specs {
+		out[i] = compress.Tensor{Offset: s.Offset, Shape: s.Shape}
+	}
+	return out
+}
+
 // train is the life of a worker: wait for a release, take the parameters, compute,
 // push, arrive.
 func (w *worker) train(ctx context.Context) error {
@@ -329,6 +343,9 @@ func (w *worker) train(ctx context.Context) error {
 			return nil
 		}
 		if w.link != nil {
+			if rel.Dropped {
+				w.link.Dropped()
+			}
 			if rel.Pull {
 				_, err = w.link.Pull(ctx, rel.Version)
 			} else {

@@ -77,6 +77,7 @@ type Job struct {
 	OnNaN       string // stop or skip
 	Threads     int    // of the arithmetic in one worker; 0: chosen by the program
 	Congestion  string // TCP congestion control; empty: the host's
+	Compress    string // codec of gradients: none, auto or a name of star/compress
 
 	// Files.
 
@@ -150,6 +151,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
 	Var(s, &j.Threads, "threads", 0, "threads of a worker's arithmetic; 0: chosen by the program")
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
+	Var(s, &j.Compress, "compress", "none", "gradients in fewer bytes: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
 
 	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
 	Var(s, &j.CheckpointEvery, "checkpoint-every", 0, "time between checkpoints; 0: only at the end")
