@@ -113,7 +113,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 		}
 		c.saveNow = true
 		c.milestones()
-		return map[string]any{"version": c.ledger.barrier.Version()}, nil
+		return map[string]any{"version": c.ledger.version()}, nil
 	case verb == "stop" && len(rest) == 0:
 		c.ledger.limit = c.ledger.cursor
 		return map[string]any{"samples": c.ledger.limit}, nil
@@ -133,11 +133,16 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.cfg.Ring != nil {
+		if err := RingPlan(p); err != nil {
+			return nil, err
+		}
+	}
 	from := c.ledger.plan
 	if p.Shares == nil {
 		p.Shares = from.Shares
 	}
-	answer := modeChange{From: from.String(), To: p.String(), Version: c.ledger.barrier.Version()}
+	answer := modeChange{From: from.String(), To: p.String(), Version: c.ledger.version()}
 	if p.Equal(from) {
 		return answer, nil
 	}

@@ -36,10 +36,14 @@ type Config struct {
 	Workers int // members that must join before the job starts
 	Servers int // star-ps processes; zero means 1
 
-	Plan  modes.Plan // zero means SSGD
-	Batch int        // samples of one worker in one iteration
-	Scale Scale      // zero means ScaleRound
-	Norm  bool       // shards need the global norm before an update (clipping)
+	Plan  modes.Plan  // zero means SSGD
+	Ring  *RingConfig // all-reduce; nil: parameter servers
+	Batch int         // samples of one worker in one iteration
+	Scale Scale       // zero means ScaleRound
+	Norm  bool        // shards need the global norm before an update (clipping)
+
+	// StopOnLoss ends the job when a worker is gone after the start.
+	StopOnLoss bool
 
 	// The run ends at the first of these; zero: not there.
 	Samples int64   // of the stream
@@ -127,6 +131,7 @@ type Enrolment struct {
 	Data    string   `json:"data"`
 	Samples int64    `json:"samples"` // of one epoch
 	Tests   int64    `json:"tests"`
+	Rule    string   `json:"rule,omitempty"` // all-reduce: RingConfig.Rule
 }
 
 // Error is a failure of the whole job with the exit code that fits.
@@ -182,8 +187,9 @@ type Coordinator struct {
 	nextSave time.Time
 	saveNow  bool // star ctl checkpoint
 	save     *saving
-	buffers  []float32 // last average
-	final    bool      // the final evaluation has begun
+	buffers  []float32       // last average
+	hash     transport.Tally // all-reduce: the last one with a Hash
+	final    bool            // the final evaluation has begun
 	ended    bool
 	lastSave error // of the checkpoint at the end
 	progress time.Time
@@ -225,6 +231,9 @@ type event struct {
 	buffers transport.Buffers
 	eval    transport.EvalResult
 	leave   transport.Leave
+	formed  transport.Formed
+	tally   transport.Tally
+	fault   transport.Fault
 	control []string
 	reply   chan<- reply
 }
@@ -261,6 +270,11 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	if err := cfg.Plan.Validate(cfg.Workers); err != nil {
 		return nil, &Error{exitUsage, err.Error()}
+	}
+	if cfg.Ring != nil {
+		if err := RingPlan(cfg.Plan); err != nil {
+			return nil, &Error{exitUsage, "coord: " + err.Error()}
+		}
 	}
 	setDefault(&cfg.JoinTimeout, 2*time.Minute)
 	setDefault(&cfg.SendTimeout, 10*time.Second)
@@ -367,6 +381,12 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.eval, err = transport.ParseEvalResult(f.Header)
 	case transport.KindLeave:
 		e.leave, err = transport.ParseLeave(f.Header)
+	case transport.KindFormed:
+		e.formed, err = transport.ParseFormed(f.Header)
+	case transport.KindTally:
+		e.tally, err = transport.ParseTally(f.Header)
+	case transport.KindFault:
+		e.fault, err = transport.ParseFault(f.Header)
 	case transport.KindPing:
 		_, err = transport.ParsePing(f.Header)
 	case transport.KindPong:
@@ -515,6 +535,8 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		return c.gather(p, e)
 	case transport.KindEvalResult:
 		return c.evaluated(p, e.eval)
+	case transport.KindFormed, transport.KindTally, transport.KindFault, transport.KindSaved:
+		return c.fromRing(p, e)
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
 	}
@@ -528,12 +550,20 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if int(r.Worker) != p.rank {
 		return c.drop(p, fmt.Errorf("a record of worker %d", r.Worker))
 	}
-	orders, err := c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
+	var orders []order
+	var err error
+	if c.ledger.ring != nil {
+		orders, err = c.ledger.ring.arrive(r)
+	} else {
+		orders, err = c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
+	}
 	if err != nil {
 		return c.drop(p, err)
 	}
-	c.cfg.RunLog.record(c.elapsed(), r)
-	c.stats.observe(r)
+	if r.Samples > 0 { // a ring member without samples computes nothing
+		c.cfg.RunLog.record(c.elapsed(), r)
+		c.stats.observe(r)
+	}
 	p.last, p.pushed = r, time.Now()
 	p.recent.add(r.Iteration().Seconds())
 	return c.carry(orders)
@@ -541,20 +571,31 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 
 // carry does what the ledger ordered.
 func (c *Coordinator) carry(orders []order) error {
+	c.issue(orders)
+	if len(orders) > 0 {
+		c.progress = time.Now()
+		if c.save != nil && c.ledger.ring != nil {
+			c.trySaved() // it may have waited for this version
+		}
+		c.milestones()
+	}
+	return c.tryFinish()
+}
+
+// issue sends what the ledger ordered.
+func (c *Coordinator) issue(orders []order) {
 	for i := range orders {
 		o := &orders[i]
 		if o.fire.Seq > 0 {
 			c.fire(o)
 		}
+		for _, r := range o.rings {
+			c.announce(r)
+		}
 		for _, r := range o.releases {
 			c.release(r)
 		}
 	}
-	if len(orders) > 0 {
-		c.progress = time.Now()
-		c.milestones()
-	}
-	return c.tryFinish()
 }
 
 func (c *Coordinator) fire(o *order) {
@@ -681,7 +722,10 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if c.ledger == nil {
 		return nil
 	}
-	if c.ledger.live() == 0 && !c.final {
+	if c.cfg.StopOnLoss && !c.final {
+		return &Error{exitLost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
+	}
+	if c.ledger.live() == 0 && (!c.final || c.ledger.ring != nil) {
 		return &Error{exitLost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 	}
 	return c.tryFinish()
@@ -711,13 +755,9 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	orders := c.ledger.leave(star.Worker(p.rank))
 	c.forgetInRound(p)
 	c.workers[p.rank] = nil
-	for i := range orders {
-		if orders[i].fire.Seq > 0 {
-			c.fire(&orders[i])
-		}
-		for _, r := range orders[i].releases {
-			c.release(r)
-		}
+	c.issue(orders)
+	if c.save != nil && c.save.final && c.ledger.ring != nil && c.save.saver == star.Worker(p.rank) && c.ledger.live() > 0 {
+		c.startSave()
 	}
 }
 
@@ -743,6 +783,9 @@ func (c *Coordinator) tick(now time.Time) error {
 			return err
 		}
 	}
+	if err := c.mendRing(); err != nil {
+		return err
+	}
 	if idle := now.Sub(c.progress); idle > c.cfg.StallAfter && now.Sub(c.warned) > c.cfg.StallAfter {
 		c.warned = now
 		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
@@ -757,8 +800,8 @@ func (c *Coordinator) pingServers(now time.Time) {
 		return
 	}
 	c.pinged = now
-	for _, p := range c.servers {
-		if p.hello.Shards > 0 {
+	for _, p := range c.servers { // those without shards too: they wait for our word
+		if !p.gone {
 			c.send(p, func() error { return transport.Send(p.conn, transport.Ping{Sent: now.UnixNano()}, nil) })
 		}
 	}
@@ -840,7 +883,7 @@ func (c *Coordinator) missing() string {
 	} else if c.round != nil && c.final {
 		list("the evaluation of workers", c.round.missing())
 	} else if c.save != nil && c.final {
-		parts = append(parts, fmt.Sprintf("%d shards to save", c.save.left))
+		parts = append(parts, fmt.Sprintf("%d parts of a checkpoint", c.save.left))
 	} else {
 		for _, w := range c.ledger.computing() {
 			a := &c.ledger.accounts[w]

@@ -133,6 +133,10 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitUsage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, maxReport/4))
 		return
 	}
+	if err := c.joinsRing(h, e); err != nil {
+		c.refuse(p, exitDisagree, err.Error())
+		return
+	}
 	rank, err := freeRank(p.rank, c.workers, "worker")
 	if err != nil {
 		c.refuse(p, exitUsage, err.Error())
@@ -242,6 +246,9 @@ func (c *Coordinator) tryStart() {
 	l.limit = c.end(l.round())
 	l.scale, l.norm = c.cfg.Scale, c.cfg.Norm
 	l.resume(c.cfg.Resume)
+	if r := c.cfg.Ring; r != nil {
+		newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale}).version = c.cfg.Resume.Version
+	}
 	c.ledger = l
 	c.evalStep = int64(math.Ceil(c.cfg.EvalEvery * float64(c.enrolled.Samples)))
 	c.nextEval = nextMultiple(l.used, c.evalStep)
@@ -251,15 +258,11 @@ func (c *Coordinator) tryStart() {
 	c.cfg.RunLog.write(logTrain{
 		Type: "train", T: c.elapsed().Seconds(), Workers: c.cfg.Workers, Shards: len(c.shards),
 		Model: c.hello.Model, Hash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
-		Samples: c.enrolled.Samples, Limit: l.limit, Version: l.barrier.Version(), Plan: c.cfg.Plan.String(),
+		Samples: c.enrolled.Samples, Limit: l.limit, Version: l.version(), Plan: c.cfg.Plan.String(),
 	})
 	c.log.Info("training", "workers", c.cfg.Workers, "shards", len(c.shards), "parameters", c.hello.Params,
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.cfg.Plan.String())
-	for _, o := range l.begin() {
-		for _, r := range o.releases {
-			c.release(r)
-		}
-	}
+	c.issue(l.begin())
 	c.tryFinish() // a job that resumes may have nothing left to do
 }
 

@@ -77,7 +77,7 @@ func (c *Coordinator) startRound(test, final bool) {
 		expect: map[star.Worker]bool{}, buffered: map[star.Worker]bool{}, parts: map[star.Worker][2]int64{}}
 	var ws []star.Worker
 	for _, w := range c.live() {
-		if final || !c.ledger.accounts[w].parked {
+		if c.evaluates(w, final) {
 			ws = append(ws, w)
 		}
 	}
@@ -246,8 +246,14 @@ func (c *Coordinator) tryFinish() error {
 	c.final = true
 	c.stats.stop(time.Now(), c.ledger.used)
 	c.startRound(true, true)
+	if r := c.ledger.ring; r != nil {
+		r.over = true
+	}
 	for _, w := range c.live() {
-		c.release(transport.Release{Worker: w, Version: c.ledger.barrier.Version(), Action: transport.Finish, Pull: len(c.shards) > 0})
+		if !c.evaluates(w, true) {
+			continue
+		}
+		c.release(transport.Release{Worker: w, Version: c.ledger.version(), Action: transport.Finish, Pull: len(c.shards) > 0})
 	}
 	return nil
 }
@@ -261,10 +267,15 @@ type saving struct {
 	begun time.Time
 	err   error
 	final bool
+	saver star.Worker // all-reduce: who writes it
 }
 
 // startSave has every shard write its part, after the last Fire.
 func (c *Coordinator) startSave() {
+	if c.ledger.ring != nil {
+		c.startRingSave()
+		return
+	}
 	at := c.ledger.progress()
 	v := at.Version
 	s := &saving{
@@ -310,6 +321,12 @@ func (c *Coordinator) trySaved() {
 	}
 	if c.hello.Buffers > 0 && c.round != nil && !c.round.averaged {
 		return // they are on their way
+	}
+	if r := c.ledger.ring; r != nil {
+		if r.kept == nil {
+			return // others are still making this version
+		}
+		s.at = *r.kept
 	}
 	c.save = nil
 	if c.hello.Buffers > 0 && c.buffers == nil && s.err == nil {

@@ -190,7 +190,7 @@ func (c *Coordinator) status() Status {
 	}
 	l := c.ledger
 	if l != nil {
-		s.Phase, s.Mode, s.Version = "training", l.plan.String(), l.barrier.Version()
+		s.Phase, s.Mode, s.Version = "training", l.plan.String(), l.version()
 		s.Samples, s.Limit, s.EpochSize = l.used, l.limit, c.enrolled.Samples
 		end := c.stats.end
 		if end.IsZero() {
@@ -226,7 +226,7 @@ func (c *Coordinator) status() Status {
 			}
 			w.Iteration = p.recent.mean()
 			w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
-			w.Stale = l.barrier.Version() - a.basis
+			w.Stale = max(l.version()-a.basis, 0) // a ring is released one round ahead
 			if w.Iteration > 0 {
 				w.Rate = float64(p.last.Samples) / w.Iteration
 			}

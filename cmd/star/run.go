@@ -136,7 +136,7 @@ func (r *launch) run(ctx context.Context) (err error) {
 	if err := r.address(); err != nil {
 		return err
 	}
-	servers := max(r.job.Shards, 1)
+	servers := max(r.job.Shards, 1) // with all-reduce the coordinator only
 	children := make([]*child, 0, servers+r.job.Workers)
 	for i := range servers {
 		children = append(children, r.child("ps", i, servers))
@@ -215,7 +215,11 @@ func (r *launch) child(role string, rank, servers int) *child {
 		set("slow", strings.Join(r.job.Slow, ","))
 	}
 	if role == "ps" {
-		set("shards", "1")
+		if r.job.Arch == settings.AllReduce {
+			set("shards", "0")
+		} else {
+			set("shards", "1")
+		}
 		if rank == 0 {
 			set("listen", r.addr)
 			set("json", "true")

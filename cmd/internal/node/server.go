@@ -98,9 +98,6 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	// The shards of this process join the coordinator like everybody else's, on
 	// rank 0 over loopback.
 	hosted := make(chan error, 1)
-	if job.Shards == 0 && job.Rank == 0 {
-		close(hosted)
-	}
 	join := func() {
 		err := s.host(ctx, tcp, shards, addr)
 		if err != nil {
@@ -149,26 +146,40 @@ func (s *server) prepare() (err error) {
 	if err := compress.Check(job.Compress); err != nil {
 		return job.Invalid("compress", err)
 	}
-	s.opt = optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule}
-	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
-		s.opt.Momentum = job.Momentum
+	if job.Arch == settings.AllReduce {
+		if err := coord.RingPlan(s.plan); err != nil {
+			return job.Invalid("mode", err)
+		}
 	}
-	if err := s.opt.Validate(); err != nil {
-		return job.Invalid("optimizer", err)
-	}
-	if s.rate, err = s.opt.Rate(); err != nil {
-		return job.Invalid("schedule", err)
+	if s.opt, s.rate, err = updateRule(job); err != nil {
+		return err
 	}
 	if job.Resume == "" {
 		return nil
 	}
-	s.resume, err = s.openCheckpoint(job.Resume)
+	s.resume, err = openCheckpoint(job.Resume, s.log)
 	return err
+}
+
+// updateRule is the optimiser of the job.
+func updateRule(job *settings.Job) (optim.Config, optim.Schedule, error) {
+	opt := optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule}
+	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
+		opt.Momentum = job.Momentum
+	}
+	if err := opt.Validate(); err != nil {
+		return opt, optim.Schedule{}, job.Invalid("optimizer", err)
+	}
+	rate, err := opt.Rate()
+	if err != nil {
+		return opt, rate, job.Invalid("schedule", err)
+	}
+	return opt, rate, nil
 }
 
 // openCheckpoint opens dir, which is a checkpoint, a folder of them, or a job's
 // folder: then the newest one that is whole.
-func (s *server) openCheckpoint(dir string) (*checkpoint.Checkpoint, error) {
+func openCheckpoint(dir string, log *slog.Logger) (*checkpoint.Checkpoint, error) {
 	if _, err := os.Stat(filepath.Join(dir, "manifest.json")); err == nil {
 		return checkpoint.Open(dir)
 	}
@@ -177,7 +188,7 @@ func (s *server) openCheckpoint(dir string) (*checkpoint.Checkpoint, error) {
 	}
 	c, skipped, err := checkpoint.Latest(dir)
 	for _, e := range skipped {
-		s.log.Warn("passed over a checkpoint", "reason", e)
+		log.Warn("passed over a checkpoint", "reason", e)
 	}
 	return c, err
 }
@@ -205,18 +216,8 @@ func (s *server) shards() ps.ServerConfig {
 	}
 	if s.resume != nil {
 		cfg.Load = func(i transport.ShardInfo) ([]float32, int64, error) {
-			sh, err := s.resume.Shard(i.From, i.To)
-			if err != nil {
-				return nil, 0, err
-			}
-			st := optim.State{Name: sh.Optimizer, Steps: sh.Steps}
-			for _, slot := range sh.Slots {
-				st.Slots = append(st.Slots, optim.Slot(slot))
-			}
-			if err := opts[i.Shard].SetState(st); err != nil {
-				return nil, 0, &DisagreeError{err}
-			}
-			return sh.Params, s.resume.Manifest().Version, nil
+			params, err := restore(s.resume, i, opts[i.Shard])
+			return params, s.resume.Manifest().Version, err
 		}
 	}
 	return cfg
@@ -234,23 +235,42 @@ func (e *DisagreeError) ExitCode() int { return ExitDisagree }
 // saveShard writes one shard's part of a checkpoint.
 func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
 	o := r.Rule.(*ps.Descent).Optimizer.(*optim.Optimizer)
-	st := o.State()
-	sh := checkpoint.Shard{
-		From: r.Shard.From, To: r.Shard.To, Version: r.Version,
-		Optimizer: st.Name, Steps: st.Steps, Params: r.Params,
-	}
+	return writeShard(checkpointDir(s.job, r.ID), r.Shard, r.Version, r.Params, o.State())
+}
+
+// writeShard writes a range of the parameters, with the optimiser's state, and
+// describes the file for the manifest.
+func writeShard(dir string, i transport.ShardInfo, version int64, params []float32, st optim.State) ([]byte, error) {
+	sh := checkpoint.Shard{From: i.From, To: i.To, Version: version, Optimizer: st.Name, Steps: st.Steps, Params: params}
 	for _, slot := range st.Slots {
 		sh.Slots = append(sh.Slots, checkpoint.Slot(slot))
 	}
-	file, err := checkpoint.WriteShard(s.checkpointDir(r.ID), r.Shard.Shard, sh)
+	file, err := checkpoint.WriteShard(dir, i.Shard, sh)
 	if err != nil {
 		return nil, err
 	}
 	return json.Marshal(file)
 }
 
-func (s *server) checkpointDir(id string) string {
-	return filepath.Join(s.job.Out, CheckpointsDir, id)
+// restore reads a range of a checkpoint: the state into o, the parameters into the
+// vector that it returns.
+func restore(c *checkpoint.Checkpoint, i transport.ShardInfo, o *optim.Optimizer) ([]float32, error) {
+	sh, err := c.Shard(i.From, i.To)
+	if err != nil {
+		return nil, err
+	}
+	st := optim.State{Name: sh.Optimizer, Steps: sh.Steps}
+	for _, slot := range sh.Slots {
+		st.Slots = append(st.Slots, optim.Slot(slot))
+	}
+	if err := o.SetState(st); err != nil {
+		return nil, &DisagreeError{err}
+	}
+	return sh.Params, nil
+}
+
+func checkpointDir(job *settings.Job, id string) string {
+	return filepath.Join(job.Out, CheckpointsDir, id)
 }
 
 // extra is what a manifest remembers beside its own fields.
@@ -260,7 +280,7 @@ type extra struct {
 
 // saveManifest completes a checkpoint.
 func (s *server) saveManifest(c coord.Checkpoint) (string, error) {
-	dir := s.checkpointDir(c.ID)
+	dir := checkpointDir(s.job, c.ID)
 	more, err := json.Marshal(extra{c.Redo})
 	if err != nil {
 		return "", err
@@ -362,8 +382,13 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
 		Save: s.saveManifest, Name: checkpoint.Name, Generation: s.lives(),
 		Settings: config, Notes: notes, Program: Program,
-		Result: coord.Result{Arch: "ps", Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
-		RunLog: coord.NewRunLog(file), Log: s.log,
+		StopOnLoss: job.OnFailure == "stop",
+		Result:     coord.Result{Arch: job.Arch, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
+		RunLog:     coord.NewRunLog(file), Log: s.log,
+	}
+	if job.Arch == settings.AllReduce {
+		cfg.Ring = &coord.RingConfig{Rule: ruleText(job), Wait: job.RiderWait, MaxStale: job.MaxStaleness}
+		cfg.MaxParams = 0 // every worker has its own
 	}
 	if s.resume != nil {
 		m := s.resume.Manifest()

@@ -64,6 +64,9 @@ type worker struct {
 	got    int64
 	start  int64 // of the batch before
 
+	average func(eval int64, buffers []float32) error // over all workers
+	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
+
 	batch   train.Batch // of the evaluation
 	indices []int
 }
@@ -112,11 +115,20 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 		Model: describe, ModelHash: hash,
 		Params: int64(len(model.Params())), Buffers: int64(len(model.Buffers())),
 	}
+	var ring *ringWorker
+	var rule string
+	if job.Arch == settings.AllReduce {
+		if ring, err = newRingWorker(job, tcp, log); err != nil {
+			return err
+		}
+		defer ring.close()
+		hello.Addr, rule = ring.addresses(), ruleText(job)
+	}
 	member, err := coord.Join(ctx, coord.MemberConfig{
 		Network: tcp, Addr: job.Coordinator, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(model.Layout()), Buffers: tensors(model.BufferLayout()),
-			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Tests: int64(testSet.Len()),
+			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Tests: int64(testSet.Len()), Rule: rule,
 		},
 	})
 	if err != nil {
@@ -167,7 +179,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	w := &worker{
 		job: job, log: log, model: model, test: testSet, member: member, inject: in, rank: rank,
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}),
-		grad:   gradient(model),
+		grad:   gradient(model), average: member.Average, grads: model.Grad,
 	}
 	defer w.loader.Close()
 	if len(member.Welcome.Shards) > 0 {
@@ -190,7 +202,11 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 		return err
 	}
 	log.Info("joined", "data", trainSet.Name(), "gemm", kernel.Name())
-	err = w.train(ctx)
+	if ring != nil {
+		err = ring.train(ctx, w, hello)
+	} else {
+		err = w.train(ctx)
+	}
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -201,6 +217,11 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	case err == nil:
 	case errors.As(err, &nan):
 		member.Leave(ExitDiverged, err.Error())
+		return err
+	case ring != nil && !errors.As(err, &coded):
+		member.Leave(ExitCode(err), err.Error())
+		return err
+	case ring != nil:
 		return err
 	case errors.As(err, &lost): // it may have said why it hung up
 		return w.why(err)
@@ -376,35 +397,10 @@ func (w *worker) train(ctx context.Context) error {
 
 // iterate computes one gradient and hands it over.
 func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.Record) error {
-	start := time.Now()
-	batch, err := w.loader.Next(rel.Start, rel.Count)
+	computed, err := w.compute(ctx, rel, rec)
 	if err != nil {
 		return err
 	}
-	// Where batches follow each other at an even distance, as they do whenever
-	// everybody is in step, the next one is known before it is handed out.
-	if next := 2*rel.Start - w.start; next > rel.Start {
-		w.loader.Hint(next, rel.Count)
-	}
-	w.start = rel.Start
-	loaded, at := time.Now(), w.member.Elapsed()
-	rec.Load, rec.Samples = loaded.Sub(start), rel.Count
-	loss, err := w.model.Grad(ctx, w.grad, batch)
-	if err != nil {
-		return fmt.Errorf("step %d: %w", w.step, err)
-	}
-	rec.Loss = loss
-	if err := w.check(rec); err != nil {
-		return err
-	}
-	if rec.Injected = w.inject.Delay(w.step, at, time.Since(loaded)); rec.Injected > 0 {
-		if !sleep(ctx, rec.Injected) {
-			return context.Cause(ctx)
-		}
-	}
-	computed := time.Now()
-	rec.Compute = computed.Sub(loaded)
-	rec.At = w.member.Elapsed()
 	if w.link != nil {
 		if err := w.link.Push(ctx, w.step, rec.Basis, rec.Samples, w.grad); err != nil {
 			return err
@@ -414,6 +410,46 @@ func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.R
 		w.sent, w.got = sent, got
 	}
 	rec.Push = time.Since(computed)
+	return w.arrive(rec)
+}
+
+// compute fills the gradient of a release's batch, and what it has measured of that.
+// It returns when it was done.
+func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
+	start := time.Now()
+	batch, err := w.loader.Next(rel.Start, rel.Count)
+	if err != nil {
+		return computed, err
+	}
+	// Where batches follow each other at an even distance, as they do whenever
+	// everybody is in step, the next one is known before it is handed out.
+	if next := 2*rel.Start - w.start; next > rel.Start {
+		w.loader.Hint(next, rel.Count)
+	}
+	w.start = rel.Start
+	loaded, at := time.Now(), w.member.Elapsed()
+	rec.Load, rec.Samples = loaded.Sub(start), rel.Count
+	loss, err := w.grads(ctx, w.grad, batch)
+	if err != nil {
+		return computed, fmt.Errorf("step %d: %w", w.step, err)
+	}
+	rec.Loss = loss
+	if err := w.check(rec); err != nil {
+		return computed, err
+	}
+	if rec.Injected = w.inject.Delay(w.step, at, time.Since(loaded)); rec.Injected > 0 {
+		if !sleep(ctx, rec.Injected) {
+			return computed, context.Cause(ctx)
+		}
+	}
+	computed = time.Now()
+	rec.Compute = computed.Sub(loaded)
+	rec.At = w.member.Elapsed()
+	return computed, nil
+}
+
+// arrive tells the coordinator of a gradient.
+func (w *worker) arrive(rec *star.Record) error {
 	cpu := processTime()
 	if it := rec.Iteration(); it > 0 {
 		rec.CPU = (cpu - w.cpu).Seconds() / it.Seconds()
@@ -455,7 +491,7 @@ func (w *worker) evaluate(ctx context.Context, rel transport.Release) error {
 	own := w.model.Buffers()
 	if len(own) > 0 {
 		kept := append([]float32(nil), own...)
-		if err := w.member.Average(rel.Eval, own); err != nil {
+		if err := w.average(rel.Eval, own); err != nil {
 			return err
 		}
 		defer copy(own, kept)

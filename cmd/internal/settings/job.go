@@ -23,6 +23,9 @@ const (
 	ForWorker             // star-worker
 )
 
+// AllReduce is the value of Arch for jobs without parameter servers.
+const AllReduce = "allreduce"
+
 // Off is the value of HTTP that means no HTTP server.
 const Off = "off"
 
@@ -78,6 +81,14 @@ type Job struct {
 	Threads     int    // of the arithmetic in one worker; 0: chosen by the program
 	Congestion  string // TCP congestion control; empty: the host's
 	Compress    string // codec of gradients: none, auto or a name of star/compress
+
+	// All-reduce.
+
+	Arch         string        // ps or allreduce
+	RiderWait    time.Duration // how long a round waits for riders
+	MaxStaleness int64         // drop riders' gradients that are older, in updates; 0: none
+	Bucket       float64       // MB of a gradient that are exchanged at once
+	OnFailure    string        // shrink or stop, when a worker is gone
 
 	// Files.
 
@@ -153,6 +164,12 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
 	Var(s, &j.Compress, "compress", "none", "gradients in fewer bytes: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
 
+	Var(s, &j.Arch, "arch", "ps", "who adds up gradients: parameter servers, or the workers among themselves", "ps", "allreduce")
+	Var(s, &j.RiderWait, "rider-wait", 0, "allreduce: how long a round waits for riders, workers taken out of the ring (--mode ring-minus=2,3)")
+	Var(s, &j.MaxStaleness, "max-staleness", 0, "allreduce: drop gradients of riders that are older, in updates; 0: none")
+	Var(s, &j.Bucket, "bucket", 25, "allreduce: MB of the gradient that are exchanged at once, while the rest is computed")
+	Var(s, &j.OnFailure, "on-failure", "shrink", "when a worker is gone: go on without it, or stop", "shrink", "stop")
+
 	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
 	Var(s, &j.CheckpointEvery, "checkpoint-every", 0, "time between checkpoints; 0: only at the end")
 	Var(s, &j.Resume, "resume", "", "checkpoint to start from")
@@ -203,6 +220,15 @@ func (j *Job) Load(environment []string) (warnings []string, err error) {
 	warnings = append(warnings, more...)
 	if err != nil {
 		return warnings, err
+	}
+
+	// One star-ps without shards can only coordinate an all-reduce, and an all-reduce
+	// has no shards.
+	if j.role == ForServer && !j.Config.IsSet("arch") && j.Config.IsSet("shards") && j.Shards == 0 && j.Servers == 1 {
+		j.Arch = AllReduce
+	}
+	if j.Arch == AllReduce && !j.Config.IsSet("shards") {
+		j.Shards = 0
 	}
 
 	// Another end that somebody chose replaces the default number of epochs.
@@ -260,6 +286,7 @@ func (j *Job) Validate() error {
 		atLeast("clip", j.Clip, 0),
 		atLeast("threads", float64(j.Threads), 0),
 		atLeast("eval-every", j.EvalEvery, 0),
+		atLeast("max-staleness", float64(j.MaxStaleness), 0),
 	); err != nil {
 		return firstOf(err)
 	}
@@ -283,6 +310,11 @@ func (j *Job) Validate() error {
 		return bad("rank", "out of range: %s %d (from %s), so ranks are 0 to %d", "--"+what, count, j.Origin(what), count-1)
 	case j.role == ForServer && j.Rank < 0:
 		return bad("rank", "a star-ps needs its rank; 0 hosts the coordinator")
+	case j.Arch == AllReduce && j.role != ForWorker && j.Shards > 0:
+		return bad("shards", "an all-reduce has no shards: leave --shards away, or choose --arch ps")
+	case j.Arch == AllReduce && j.role != ForWorker && j.Servers > 1:
+		return bad("servers", "an all-reduce has one star-ps, which coordinates: leave --servers away, or choose --arch ps")
+	case j.Arch == AllReduce:
 	case j.role == ForServer && j.Servers == 1 && j.Shards == 0:
 		return bad("shards", "nobody would hold the parameters: --servers is 1; use at least 1 shard or more servers")
 	case j.role == ForRun && j.Shards == 0:
@@ -310,6 +342,7 @@ func (j *Job) Validate() error {
 		{"join-timeout", j.JoinTimeout, time.Second},
 		{"dead-after", j.DeadAfter, time.Second},
 		{"checkpoint-every", j.CheckpointEvery, 0},
+		{"rider-wait", j.RiderWait, 0},
 	} {
 		if d.value < d.least {
 			return bad(d.name, "must be at least %v", d.least)
@@ -317,6 +350,17 @@ func (j *Job) Validate() error {
 	}
 	if j.Out == "" {
 		return bad("out", "must name a folder")
+	}
+	if j.Bucket < 0.001 || j.Bucket > 1e6 {
+		return bad("bucket", "must be 0.001 to 1000000 MB")
+	}
+	if j.Arch == AllReduce {
+		if j.Workers > MaxRing {
+			return bad("workers", "a ring has at most %d members", MaxRing)
+		}
+		if j.UpdateScale != "n" {
+			return bad("update-scale", "all-reduce knows only n")
+		}
 	}
 
 	if err := j.validateAddresses(bad); err != nil {
@@ -371,6 +415,9 @@ func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) e
 	}
 	return nil
 }
+
+// MaxRing is how many workers an all-reduce has at most.
+const MaxRing = 1024
 
 // members is how many processes of this kind there are, and what counts them.
 func (j *Job) members() (count int, setting string) {

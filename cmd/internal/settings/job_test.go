@@ -66,6 +66,27 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// A star-ps without shards coordinates an all-reduce.
+func TestArch(t *testing.T) {
+	for _, c := range []struct {
+		role   Role
+		args   []string
+		arch   string
+		shards int
+	}{
+		{ForServer, []string{"--shards=0", "--insecure"}, AllReduce, 0},
+		{ForServer, []string{"--shards=0", "--servers=2", "--insecure"}, "ps", 0},
+		{ForServer, []string{"--arch=allreduce", "--insecure"}, AllReduce, 0},
+		{ForRun, []string{"--arch=allreduce"}, AllReduce, 0},
+		{ForRun, nil, "ps", 2},
+	} {
+		j, _, err := load(t, c.role, "", c.args...)
+		if err != nil || j.Arch != c.arch || j.Shards != c.shards {
+			t.Errorf("%v: arch %s with %d shards, %v; want %s with %d", c.args, j.Arch, j.Shards, err, c.arch, c.shards)
+		}
+	}
+}
+
 // An indexed job of Kubernetes knows its rank and not how many there are.
 func TestRankWithoutSize(t *testing.T) {
 	j, _, err := load(t, ForWorker, "JOB_COMPLETION_INDEX=7 KUBERNETES_SERVICE_HOST=10.0.0.1")
@@ -105,7 +126,16 @@ func TestValidate(t *testing.T) {
 		{ForWorker, "--rank=-2", "at least -1"},
 		{ForServer, "--rank=1 --insecure", "--servers 1"},
 		{ForServer, "--rank=-1 --insecure", "coordinator"},
-		{ForServer, "--shards=0 --insecure", "nobody would hold"},
+		{ForServer, "--shards=0 --arch=ps --insecure", "nobody would hold"},
+		{ForRun, "--shards=2 --arch=allreduce", "has no shards"},
+		{ForServer, "--servers=2 --arch=allreduce --insecure", "one star-ps"},
+		{ForRun, "--workers=1025 --arch=allreduce", "at most 1024"},
+		{ForRun, "--update-scale=firing --arch=allreduce", "only n"},
+		{ForRun, "--arch=tree", "allreduce"},
+		{ForRun, "--rider-wait=-1s", "at least 0s"},
+		{ForRun, "--max-staleness=-1", "at least 0"},
+		{ForRun, "--bucket=0", "0.001"},
+		{ForRun, "--on-failure=retry", "shrink"},
 		{ForServer, "--listen=:7070", "--insecure"},
 		{ForServer, "--listen=10.0.0.1:7070", "--insecure"},
 		{ForRun, "--listen=0.0.0.0:7070", "--insecure"},

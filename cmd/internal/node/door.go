@@ -1,0 +1,292 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// door is where riders come: it takes their gradients and sends them parameters, beside
+// the work of the ring member that carries them.
+type door struct {
+	addr   string
+	log    *slog.Logger
+	stop   context.CancelFunc
+	served sync.WaitGroup
+
+	state   sync.RWMutex // of params and version: changed by the member, read by senders
+	params  []float32
+	version int64 // -1: the parameters are not whole
+
+	mu    sync.Mutex
+	seats map[star.Worker]*seat
+	spare [][]float32
+	news  chan struct{} // a token when a gradient has come
+}
+
+// seat is one rider's.
+type seat struct {
+	conn transport.Conn // nil: not here
+	want chan struct{}  // a token: send parameters
+	grad *riderGrad     // to be carried
+	seen int64          // the last one that was taken in; -1: none
+}
+
+// riderGrad is a rider's gradient.
+type riderGrad struct {
+	transport.Push // Step is the first position of its batch
+	vec            []float32
+}
+
+// newDoor serves l. It is of use after begin.
+func newDoor(l transport.Listener, cfg transport.Config, job string, log *slog.Logger) *door {
+	ctx, stop := context.WithCancel(context.Background())
+	d := &door{addr: l.Addr(), log: log, stop: stop, version: -1, seats: map[star.Worker]*seat{}, news: make(chan struct{}, 1)}
+	cfg.Log = log
+	d.served.Go(func() {
+		transport.Serve(ctx, l, cfg, func(c transport.Conn, h transport.Hello, _ []byte) {
+			defer context.AfterFunc(ctx, func() { c.Close() })()
+			if h.Service != transport.ServiceRing || h.Job != job || h.Rank < 0 {
+				transport.Refuse(c, transport.Reject{Exit: ExitDisagree, Reason: fmt.Sprintf("this is a worker of the ring of job %q, for riders only", job)})
+				return
+			}
+			if err := d.serve(c, star.Worker(h.Rank)); err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) {
+				log.Warn("closed the connection of a rider", "worker", h.Rank, "reason", err)
+			}
+		})
+	})
+	return d
+}
+
+// begin says which vector riders get.
+func (d *door) begin(params []float32) {
+	d.state.Lock()
+	defer d.state.Unlock()
+	d.params = params
+}
+
+func (d *door) close() {
+	d.stop()
+	d.served.Wait()
+}
+
+// change changes the parameters while nobody reads them.
+func (d *door) change(version int64, f func()) {
+	d.state.Lock()
+	f()
+	first := d.version < 0
+	d.version = version
+	d.state.Unlock()
+	if first { // somebody may have asked before there was anything to send
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, s := range d.seats {
+			s.poke()
+		}
+	}
+}
+
+func (s *seat) poke() {
+	select {
+	case s.want <- struct{}{}:
+	default:
+	}
+}
+
+// admit lets in the riders that a ring gives to worker me, and nobody else.
+func (d *door) admit(ring transport.Ring, me star.Worker) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for w, s := range d.seats {
+		if !slices.Contains(ring.Riders, transport.Rider{Worker: w, Parent: me}) {
+			d.drop(s)
+			if s.conn != nil {
+				s.conn.Close()
+			}
+			delete(d.seats, w)
+		} else if ring.Now { // what was added to a round that was given up comes again
+			d.drop(s)
+		}
+	}
+}
+
+func (d *door) drop(s *seat) {
+	if s.grad != nil {
+		d.spare = append(d.spare, s.grad.vec)
+	}
+	s.grad, s.seen = nil, -1
+}
+
+// serve is the life of a rider's connection.
+func (d *door) serve(c transport.Conn, w star.Worker) error {
+	defer c.Close()
+	if err := transport.Send(c, transport.Welcome{Rank: int(w)}, nil); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	s := d.seats[w]
+	if s == nil {
+		s = &seat{want: make(chan struct{}, 1), seen: -1}
+		d.seats[w] = s
+	} else if s.conn != nil {
+		s.conn.Close()
+	}
+	s.conn = c
+	d.mu.Unlock()
+	done := make(chan struct{})
+	var sender sync.WaitGroup
+	sender.Go(func() { d.send(c, s, done) })
+	defer sender.Wait()
+	defer close(done)
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if s.conn == c {
+			s.conn = nil
+		}
+	}()
+	for {
+		f, err := c.Recv()
+		if err != nil {
+			return err
+		}
+		switch f.Kind {
+		case transport.KindPull:
+			if _, err := transport.ParsePull(f.Header); err != nil {
+				return err
+			}
+			s.poke()
+		case transport.KindPush:
+			m, err := transport.ParsePush(f.Header)
+			switch {
+			case err != nil:
+				return err
+			case m.Worker != w || f.Size != int64(4*len(d.params)) || f.Size == 0:
+				return fmt.Errorf("a gradient of worker %d, %d bytes; expected worker %d, %d bytes", m.Worker, f.Size, w, 4*len(d.params))
+			}
+			g := &riderGrad{Push: m, vec: d.vector()}
+			c.SetReadDeadline(time.Now().Add(riderStall(len(d.params))))
+			if err := c.ReadPayload(transport.Floats(g.vec)); err != nil {
+				return err
+			}
+			c.SetReadDeadline(time.Time{})
+			d.put(s, g)
+		default:
+			return fmt.Errorf("unexpected %v", f.Kind)
+		}
+	}
+}
+
+// riderStall is how long one message between rider and parent may take.
+func riderStall(elements int) time.Duration {
+	return 30*time.Second + time.Duration(elements>>18)*time.Second
+}
+
+// send sends a rider the parameters as they are, when somebody wants that.
+func (d *door) send(c transport.Conn, s *seat, done <-chan struct{}) {
+	var buf []float32
+	for {
+		select {
+		case <-s.want:
+		case <-done:
+			return
+		}
+		d.state.RLock()
+		version := d.version
+		if version >= 0 {
+			buf = append(buf[:0], d.params...)
+		}
+		d.state.RUnlock()
+		if version < 0 {
+			continue // change pokes again
+		}
+		c.SetWriteDeadline(time.Now().Add(riderStall(len(buf))))
+		if err := transport.Send(c, transport.Params{Version: version}, transport.Floats(buf)); err != nil {
+			c.Close() // its reader says why
+			return
+		}
+	}
+}
+
+func (d *door) vector() []float32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.spare); n > 0 {
+		v := d.spare[n-1]
+		d.spare = d.spare[:n-1]
+		return v
+	}
+	return make([]float32, len(d.params))
+}
+
+// free takes back the memory of a gradient.
+func (d *door) free(g *riderGrad) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.spare = append(d.spare, g.vec)
+}
+
+func (d *door) put(s *seat, g *riderGrad) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.seen == g.Step { // sent again, because the rider could not know that it had come
+		d.spare = append(d.spare, g.vec)
+		return
+	}
+	if s.grad != nil {
+		d.spare = append(d.spare, s.grad.vec)
+	}
+	s.grad, s.seen = g, g.Step
+	select {
+	case d.news <- struct{}{}:
+	default:
+	}
+}
+
+// take takes a rider's gradient, waiting for it until the deadline, and only while it
+// still rides. The caller frees it.
+func (d *door) take(ctx context.Context, w star.Worker, deadline time.Time, rides func() bool) (g *riderGrad, ok bool, err error) {
+	for {
+		d.mu.Lock()
+		if s := d.seats[w]; s != nil && s.grad != nil {
+			g, s.grad = s.grad, nil
+			d.mu.Unlock()
+			return g, true, nil
+		}
+		d.mu.Unlock()
+		left := time.Until(deadline)
+		if left <= 0 || !rides() {
+			return nil, false, nil
+		}
+		nap := time.NewTimer(min(left, 50*time.Millisecond)) // to look whether it still rides
+		select {
+		case <-d.news:
+		case <-nap.C:
+		case <-ctx.Done():
+			nap.Stop()
+			return nil, false, context.Cause(ctx)
+		}
+		nap.Stop()
+	}
+}
+
+// answer has the parameters sent to the riders of a round, whose own member we are.
+func (d *door) answer(t transport.Tally) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, gs := range [2][]transport.Gradient{t.Carried, t.Dropped} {
+		for _, g := range gs {
+			if s := d.seats[g.Worker]; s != nil {
+				s.poke()
+			}
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	gonet "net"
+	"slices"
+	"sync"
+
+	"star/coord"
+	"star/transport"
+)
+
+// inbox is what the coordinator has said to a worker of a ring, in order. It is
+// read beside the work, because a ring that has lost a member must be given up at once.
+type inbox struct {
+	mu      sync.Mutex
+	queue   []coord.Order
+	err     error
+	news    chan struct{} // a token when there is something new
+	newest  transport.Ring
+	giveUp  int64 // generations below this one
+	cancel  context.CancelCauseFunc
+	op      context.Context
+	working int64            // generation of the order in hand
+	buffers chan coord.Order // the last average
+}
+
+// errSuperseded: another ring takes the place of the one at work.
+var errSuperseded = errors.New("another ring takes its place")
+
+func newInbox(m *coord.Member) *inbox {
+	b := &inbox{news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1)}
+	go func() {
+		for {
+			o, err := m.Order()
+			if !b.put(o, err) {
+				return
+			}
+		}
+	}()
+	return b
+}
+
+// put takes in an order. It reports false when there will be no more.
+func (b *inbox) put(o coord.Order, err error) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case err != nil:
+		b.err = err
+	case o.Kind == transport.KindBuffers:
+		select {
+		case <-b.buffers: // of an evaluation that was given up
+		default:
+		}
+		b.buffers <- o
+		return true
+	case o.Kind == transport.KindRing:
+		b.newest = o.Ring
+		if o.Ring.Now { // nothing before it will happen
+			b.queue = b.queue[:0]
+			b.giveUp = o.Ring.Generation
+		}
+		b.queue = append(b.queue, o)
+	default:
+		b.queue = append(b.queue, o)
+	}
+	if b.cancel != nil && (err != nil || b.giveUp > b.working) {
+		cause := err
+		if cause == nil {
+			cause = errSuperseded
+		}
+		b.cancel(cause)
+	}
+	select {
+	case b.news <- struct{}{}:
+	default:
+	}
+	return err == nil
+}
+
+// next waits for an order. The end of the connection is an order too, the last one.
+func (b *inbox) next(ctx context.Context) (coord.Order, error) {
+	for {
+		b.mu.Lock()
+		if len(b.queue) > 0 {
+			o := b.queue[0]
+			b.queue = slices.Delete(b.queue, 0, 1)
+			b.mu.Unlock()
+			return o, nil
+		}
+		err := b.err
+		b.mu.Unlock()
+		if err != nil {
+			return coord.Order{}, err
+		}
+		select {
+		case <-b.news:
+		case <-ctx.Done():
+			return coord.Order{}, context.Cause(ctx)
+		}
+	}
+}
+
+// begin is the context of one order for the ring of a generation. It ends with
+// errSuperseded when a later ring says that this one must be given up.
+func (b *inbox) begin(ctx context.Context, generation int64) context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.op, b.cancel = context.WithCancelCause(ctx)
+	b.working = generation
+	if b.giveUp > generation {
+		b.cancel(errSuperseded)
+	}
+	return b.op
+}
+
+func (b *inbox) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cancel(nil)
+	b.cancel = nil
+}
+
+// rides says whether a rider has its parent still, by the newest that is known.
+func (b *inbox) rides(r transport.Rider) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Contains(b.newest.Riders, r)
+}
+
+// average waits for the average of everybody's buffers.
+func (b *inbox) average(eval int64, dst []byte) error {
+	for {
+		select {
+		case o := <-b.buffers:
+			if o.Buffers.Eval != eval {
+				continue
+			}
+			if len(o.Payload) != len(dst) {
+				return fmt.Errorf("%d bytes of averaged buffers from the coordinator, expected %d", len(o.Payload), len(dst))
+			}
+			copy(dst, o.Payload)
+			return nil
+		case <-b.op.Done():
+			return context.Cause(b.op)
+		}
+	}
+}
+
+// meeting is a listener that is opened again and again, for one ring after the other:
+// the others know its address from the beginning.
+type meeting struct {
+	gonet.Listener
+	conns chan gonet.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newMeeting(l gonet.Listener) *meeting {
+	m := &meeting{Listener: l, conns: make(chan gonet.Conn, 1024), done: make(chan struct{})}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				m.close()
+				return
+			}
+			select {
+			case m.conns <- c:
+			default: // nobody comes to fetch them
+				c.Close()
+			}
+		}
+	}()
+	return m
+}
+
+func (m *meeting) close() {
+	m.once.Do(func() {
+		close(m.done)
+		m.Listener.Close()
+	})
+}
+
+// open is the listener of one ring.
+func (m *meeting) open() gonet.Listener { return &sitting{meeting: m, over: make(chan struct{})} }
+
+// sitting is a meeting until it is closed.
+type sitting struct {
+	*meeting
+	over chan struct{}
+	once sync.Once
+}
+
+func (s *sitting) Accept() (gonet.Conn, error) {
+	select {
+	case c := <-s.conns:
+		return c, nil
+	case <-s.over:
+	case <-s.done:
+	}
+	return nil, gonet.ErrClosed
+}
+
+func (s *sitting) Close() error {
+	s.once.Do(func() { close(s.over) })
+	return nil
+}

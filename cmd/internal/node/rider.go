@@ -1,0 +1,155 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// parent is a rider's connection to the ring member that carries its gradients.
+type parent struct {
+	addr string
+	conn transport.Conn // nil: not connected
+}
+
+func (p *parent) close() {
+	if p.conn != nil {
+		p.conn.Close()
+		p.conn = nil
+	}
+}
+
+// parentError says that the parent cannot be reached. Most often it is gone, and the
+// coordinator will name another one.
+type parentError struct {
+	addr string
+	err  error
+}
+
+func (e *parentError) Error() string { return fmt.Sprintf("parent at %s: %v", e.addr, e.err) }
+func (e *parentError) Unwrap() error { return e.err }
+
+// errand is a rider's batch whose gradient is computed.
+type errand struct {
+	push transport.Push
+	done bool
+}
+
+// ride computes a gradient and sends it to the parent.
+func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
+	if w.errand.done && w.errand.push.Step == rel.Start {
+		return w.pushUp(ctx) // to another parent: nobody has used it yet
+	}
+	released := time.Now()
+	rec := star.Record{Worker: star.Worker(w.rank), Step: w.step, Wait: released.Sub(w.ended)}
+	w.errand, w.version = errand{}, -1
+	version, err := w.fetch(ctx, rel)
+	if err != nil {
+		return err
+	}
+	rec.Basis, rec.Pull = version, time.Since(released)
+	if rel.Action != transport.Continue {
+		rel.Version = version
+		if err := w.evaluate(ctx, rel); err != nil {
+			return err
+		}
+	}
+	if rel.Action == transport.Finish {
+		return nil
+	}
+	computed, err := w.compute(ctx, rel, &rec)
+	if err != nil {
+		return err
+	}
+	w.errand = errand{transport.Push{Worker: star.Worker(w.rank), Step: rel.Start, Basis: version, Samples: rel.Count}, true}
+	up := w.pushUp(ctx)
+	w.ended = time.Now()
+	rec.Push = w.ended.Sub(computed)
+	rec.NetOut, rec.NetIn = float64(4*len(w.grad)), float64(4*len(w.grad))
+	if err := w.arrive(&rec); err != nil {
+		return err
+	}
+	return up
+}
+
+// withParent does something over the connection to the parent, twice if the
+// connection has broken in between.
+func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, again bool) error) error {
+	var last error
+	for try := range 2 {
+		if context.Cause(ctx) != nil {
+			return context.Cause(ctx)
+		}
+		if w.parent.conn == nil {
+			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+			c, _, _, err := transport.Open(limited, w.tcp, w.parent.addr, w.hello, nil)
+			cancel()
+			if err != nil {
+				last = err
+				continue
+			}
+			c.SetPeer("parent " + w.parent.addr)
+			w.parent.conn = c
+		}
+		c := w.parent.conn
+		stop := context.AfterFunc(ctx, func() { c.Close() })
+		last = do(c, try > 0)
+		if !stop() {
+			w.parent.conn = nil
+			return context.Cause(ctx)
+		}
+		if last == nil {
+			return nil
+		}
+		w.parent.close()
+	}
+	return &parentError{w.parent.addr, last}
+}
+
+// fetch receives parameters of the release's version or a later one.
+func (w *ringWorker) fetch(ctx context.Context, rel transport.Release) (version int64, err error) {
+	fresh := w.parent.conn == nil
+	err = w.withParent(ctx, func(c transport.Conn, again bool) error {
+		if rel.Pull || again || fresh { // else the parent sends them, because it has carried us
+			c.SetWriteDeadline(time.Now().Add(riderStall(0)))
+			if err := transport.Send(c, transport.Pull{Worker: star.Worker(w.rank)}, nil); err != nil {
+				return err
+			}
+		}
+		for {
+			c.SetReadDeadline(time.Now().Add(ringPatience))
+			f, err := c.Recv()
+			if err != nil {
+				return err
+			}
+			if f.Kind != transport.KindParams {
+				return fmt.Errorf("unexpected %v, waiting for parameters", f.Kind)
+			}
+			m, err := transport.ParseParams(f.Header)
+			if err != nil {
+				return err
+			}
+			if f.Size != int64(4*len(w.params)) {
+				return fmt.Errorf("%d bytes of parameters, expected %d", f.Size, 4*len(w.params))
+			}
+			if err := c.ReadPayload(transport.Floats(w.params)); err != nil {
+				return err
+			}
+			if version = m.Version; version >= rel.Version {
+				return nil
+			}
+		}
+	})
+	return version, err
+}
+
+// pushUp sends the gradient of the errand to the parent.
+func (w *ringWorker) pushUp(ctx context.Context) error {
+	return w.withParent(ctx, func(c transport.Conn, _ bool) error {
+		c.SetWriteDeadline(time.Now().Add(riderStall(len(w.grad))))
+		return transport.Send(c, w.errand.push, transport.Floats(w.grad))
+	})
+}

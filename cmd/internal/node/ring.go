@@ -1,0 +1,536 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	gonet "net"
+	"slices"
+	"time"
+
+	"star"
+	"star/allreduce"
+	"star/cmd/internal/settings"
+	"star/coord"
+	"star/exact"
+	"star/ps"
+	"star/train/kernel"
+	"star/train/optim"
+	"star/transport"
+)
+
+// ringWorker is a worker of an all-reduce: it has the parameters and the optimiser
+// itself, and makes the same updates as every other member of the ring. As a rider it
+// has the parameters from its parent.
+type ringWorker struct {
+	*worker
+	tcp   *transport.TCP
+	tls   *tls.Config
+	hello transport.Hello // for parents
+
+	meet  *meeting // where a ring is formed, if we are its first member
+	door  *door    // where riders come
+	inbox *inbox
+
+	params []float32
+	opt    *optim.Optimizer
+	rule   *ps.Descent
+
+	version int64 // of parameters and optimiser; -1: they are not whole
+	samples int64 // applied until version: the clock of schedules
+
+	ring   transport.Ring
+	group  *allreduce.Group // nil: not a member
+	broken bool             // our ring has failed: only another one helps
+	marks  []int64          // what became of riders, for all members
+	parent parent           // as a rider
+	errand errand
+	orphan error     // why the parent is lost
+	ended  time.Time // of the last round
+}
+
+// ringPatience is how long no byte may move in a collective operation before the ring
+// counts as broken. Members that compute are waited for in it, so it must be longer than
+// any iteration; who is gone is found by the coordinator, and much earlier.
+const ringPatience = 10 * time.Minute
+
+// ruleText is the update rule in words: what all members of a ring must agree on.
+func ruleText(job *settings.Job) string {
+	momentum := ""
+	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
+		momentum = fmt.Sprintf(" momentum=%v", job.Momentum)
+	}
+	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v",
+		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket)
+}
+
+// newRingWorker opens the places where others come, before the coordinator is told of them.
+func newRingWorker(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*ringWorker, error) {
+	host, _, err := gonet.SplitHostPort(job.Listen)
+	if err != nil {
+		return nil, job.Invalid("listen", err)
+	}
+	if !job.Config.IsSet("listen") { // the interface that leads to the coordinator
+		if c, err := gonet.Dial("udp", job.Coordinator); err == nil { // sends nothing
+			host, _, _ = gonet.SplitHostPort(c.LocalAddr().String())
+			c.Close()
+		}
+	}
+	addr := gonet.JoinHostPort(host, "0")
+	if !settings.Loopback(addr) && !job.TLS() && job.Token == "" && !job.Insecure {
+		return nil, job.Invalid("listen", fmt.Errorf("the other workers come to %s, and anybody who reaches it could join: give STAR_TOKEN or certificates, or allow it with --insecure", host))
+	}
+	w := &ringWorker{tcp: tcp, tls: tcp.TLS, version: -1}
+	l, err := gonet.Listen("tcp", addr)
+	if err != nil {
+		return nil, job.Invalid("listen", err)
+	}
+	w.meet = newMeeting(l)
+	riders, err := tcp.Listen(addr)
+	if err != nil {
+		w.meet.close()
+		return nil, job.Invalid("listen", err)
+	}
+	w.door = newDoor(riders, tcp.Config, job.Name, log)
+	return w, nil
+}
+
+// addresses are what the Hello says of meet and door.
+func (w *ringWorker) addresses() string {
+	return w.meet.Addr().String() + "," + w.door.addr
+}
+
+func (w *ringWorker) close() {
+	w.meet.close()
+	w.door.close()
+	w.parent.close()
+	if w.group != nil {
+		w.group.Close()
+	}
+}
+
+// train is the life of a worker of a ring.
+func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.Hello) error {
+	w.worker, w.hello = base, hello
+	w.hello.Service, w.hello.Rank, w.hello.Addr = transport.ServiceRing, w.rank, ""
+	w.average = w.averageBuffers
+	w.params = w.model.Params()
+	w.door.begin(w.params)
+	if err := w.load(); err != nil {
+		return err
+	}
+	if w.version >= 0 {
+		w.door.change(w.version, func() {})
+	}
+	w.inbox = newInbox(w.member)
+	w.cpu = processTime()
+	w.ended = time.Now()
+	for {
+		o, err := w.order(ctx)
+		if err != nil {
+			return err
+		}
+		if o.Kind == transport.KindRelease && o.Release.Action == transport.Stop {
+			return nil
+		}
+		if w.broken && (o.Kind != transport.KindRing || !o.Ring.Now) {
+			continue // of the ring that has failed
+		}
+		op := w.inbox.begin(ctx, max(w.ring.Generation, o.Ring.Generation))
+		switch o.Kind {
+		case transport.KindRing:
+			err = w.join(op, o.Ring)
+		case transport.KindSave:
+			err = w.save(o.Save)
+		case transport.KindRelease:
+			if w.group != nil {
+				err = w.round(op, o.Release)
+			} else {
+				err = w.ride(op, o.Release)
+			}
+		}
+		cause := context.Cause(op)
+		w.inbox.end()
+		if err = w.mend(ctx, cause, err); err != nil {
+			return err
+		}
+	}
+}
+
+// order waits for the next order; a rider without parent does not wait without end.
+func (w *ringWorker) order(ctx context.Context) (coord.Order, error) {
+	if w.orphan != nil {
+		limited, cancel := context.WithTimeoutCause(ctx, w.job.DeadAfter+10*time.Second, &LostError{w.orphan})
+		defer cancel()
+		ctx, w.orphan = limited, nil
+	}
+	return w.inbox.next(ctx)
+}
+
+// load makes the optimiser, and takes both from the checkpoint of a job that resumes,
+// if this worker has it.
+func (w *ringWorker) load() error {
+	cfg, rate, err := updateRule(w.job)
+	if err != nil {
+		return err
+	}
+	if w.opt, err = optim.New(cfg, len(w.params)); err != nil {
+		return err
+	}
+	w.rule = &ps.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip}
+	at := w.member.Welcome.Version
+	switch {
+	case at == 0:
+		w.version = 0 // everybody makes the same ones from the seed
+		return nil
+	case w.job.Resume == "":
+		w.log.Info("no --resume: receives the parameters from another worker")
+		return nil
+	}
+	c, err := openCheckpoint(w.job.Resume, w.log)
+	if err != nil {
+		return err
+	}
+	m := c.Manifest()
+	if m.Version != at || m.Params != int64(len(w.params)) {
+		return &DisagreeError{fmt.Errorf("--resume %s: the checkpoint has version %d of %d parameters, the job resumes at version %d of %d: give every worker the same checkpoint",
+			w.job.Resume, m.Version, m.Params, at, len(w.params))}
+	}
+	params, err := restore(c, transport.ShardInfo{To: m.Params}, w.opt)
+	if err != nil {
+		return err
+	}
+	copy(w.params, params)
+	w.version, w.samples = m.Version, m.Samples
+	return nil
+}
+
+// mend decides what an error of an order means. cause is why the order was to be given
+// up, if it was.
+func (w *ringWorker) mend(ctx context.Context, cause, err error) error {
+	var peer *allreduce.Error
+	var link *parentError
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(cause, errSuperseded):
+		w.log.Debug("gave up", "generation", w.ring.Generation, "err", err)
+		w.broken = w.group != nil || w.broken
+		return nil
+	case errors.As(err, &link):
+		w.log.Warn("lost the parent; waiting for another one", "err", err)
+		w.parent.close()
+		w.orphan = err
+		return nil
+	case errors.As(err, &peer) || errors.Is(err, errRing):
+		w.broken = true
+		suspect := -1
+		if peer != nil && peer.Rank >= 0 && peer.Rank < len(w.ring.Members) && int(w.ring.Members[peer.Rank]) != w.rank {
+			suspect = int(w.ring.Members[peer.Rank])
+		}
+		w.log.Warn("the ring has failed", "generation", w.ring.Generation, "err", err)
+		return coord.Say(w.member, transport.Fault{
+			Worker: star.Worker(w.rank), Generation: w.ring.Generation, Suspect: suspect, Reason: err.Error(),
+		}, nil)
+	}
+	return err
+}
+
+// errRing: the ring is of no use, through nobody's fault that we know of.
+var errRing = errors.New("ring")
+
+// leaveGroup closes the group. What was sent in its last operation may still be on
+// its way, unless the ring has failed.
+func (w *ringWorker) leaveGroup(ctx context.Context) {
+	if w.group == nil {
+		return
+	}
+	if !w.broken {
+		w.group.Barrier(ctx) // others may be gone already, which is all right now
+	}
+	w.group.Close()
+	w.group = nil
+}
+
+// join takes up another ring.
+func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
+	if ring.Generation <= w.ring.Generation {
+		return nil
+	}
+	old := w.ring
+	w.ring = ring
+	me := star.Worker(w.rank)
+	w.door.admit(ring, me)
+	place := slices.Index(ring.Members, me)
+	if place < 0 {
+		w.leaveGroup(ctx)
+		w.broken = false
+		if ring.Door != w.parent.addr {
+			w.parent.close()
+			w.parent.addr = ring.Door
+		}
+		return nil
+	}
+	w.parent.close()
+	w.parent.addr, w.errand = "", errand{}
+	if w.group != nil && !ring.Now && !w.broken && slices.Equal(old.Members, ring.Members) {
+		return nil // only riders have changed
+	}
+	w.broken = w.broken || ring.Now
+	w.leaveGroup(ctx)
+	w.broken = false
+	if err := w.dial(ctx, place); err != nil {
+		return err
+	}
+	if err := w.agree(ctx, place); err != nil {
+		return err
+	}
+	w.ended = time.Now()
+	return coord.Say(w.member, transport.Formed{Worker: me, Generation: ring.Generation, Version: w.version}, nil)
+}
+
+// dial forms the group. Members hear of a ring at different moments, and may still be
+// computing for the one before, so it tries until they are all there.
+func (w *ringWorker) dial(ctx context.Context, place int) error {
+	cfg := allreduce.Config{
+		Rank: place, Size: len(w.ring.Members), Rendezvous: w.ring.Addr,
+		Job: w.job.Name, Token: string(w.job.Token), Generation: uint32(w.ring.Generation),
+		TLS: w.tls, Insecure: w.job.Insecure, Congestion: w.job.Congestion,
+		Timeout: ringPatience, DialTimeout: ringPatience, Log: w.log,
+	}
+	for end := time.Now().Add(ringPatience); ; {
+		if place == 0 {
+			cfg.Listener = w.meet.open()
+		}
+		g, err := allreduce.Dial(ctx, cfg)
+		switch {
+		case err == nil:
+			w.group = g
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case time.Now().After(end):
+			return fmt.Errorf("%w %d of workers %v cannot be formed: %w", errRing, w.ring.Generation, w.ring.Members, err)
+		}
+		w.log.Debug("forming the ring again", "err", err)
+		if !sleep(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// agree gives all members the highest version that one of them has.
+func (w *ringWorker) agree(ctx context.Context, place int) error {
+	v := []int64{w.version, -w.version}
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Max, v); err != nil {
+		return err
+	}
+	highest, same := v[0], v[0] == -v[1]
+	switch {
+	case highest < 0:
+		return fmt.Errorf("%w: nobody among workers %v has the parameters", errRing, w.ring.Members)
+	case w.ring.From >= 0 && highest != w.ring.From:
+		return fmt.Errorf("%w %d was to begin at version %d, its members have %d", errRing, w.ring.Generation, w.ring.From, highest)
+	case same:
+		return nil
+	}
+	who := []int64{int64(len(w.ring.Members))}
+	if w.version == highest {
+		who[0] = int64(place)
+	}
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Min, who); err != nil {
+		return err
+	}
+	root := int(who[0])
+	// What is received goes to fresh memory first: whoever has a whole version must not
+	// lose it when the root is lost in the middle.
+	state := w.opt.State()
+	counts := []int64{state.Steps, w.samples}
+	if err := allreduce.Broadcast(ctx, w.group, root, counts); err != nil {
+		return err
+	}
+	receive := func(own []float32) ([]float32, error) {
+		v := own
+		if place != root {
+			v = make([]float32, len(own))
+		}
+		return v, allreduce.Broadcast(ctx, w.group, root, v)
+	}
+	params, err := receive(w.params)
+	if err != nil {
+		return err
+	}
+	got := optim.State{Name: state.Name, Steps: counts[0]}
+	for _, slot := range state.Slots {
+		v, err := receive(slot.Data)
+		if err != nil {
+			return err
+		}
+		got.Slots = append(got.Slots, optim.Slot{Name: slot.Name, Data: v})
+	}
+	if w.version == highest {
+		return nil
+	}
+	if err := w.opt.SetState(got); err != nil {
+		return err
+	}
+	w.door.change(highest, func() { copy(w.params, params) })
+	w.version, w.samples = highest, counts[1]
+	w.log.Info("received the parameters", "version", highest, "from", w.ring.Members[root])
+	return nil
+}
+
+// round makes one version.
+func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
+	if rel.Version != w.version {
+		return fmt.Errorf("%w: released with version %d, has %d", errRing, rel.Version, w.version)
+	}
+	me := star.Worker(w.rank)
+	begun := time.Now()
+	rec := star.Record{Worker: me, Step: w.step, Basis: rel.Version, Wait: begun.Sub(w.ended)}
+	if rel.Action != transport.Continue {
+		hash := transport.Tally{Worker: me, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
+		if err := coord.Say(w.member, hash, nil); err != nil {
+			return err
+		}
+		if err := w.evaluate(ctx, rel); err != nil {
+			return err
+		}
+	}
+	if rel.Action == transport.Finish {
+		return nil
+	}
+	computed := time.Now()
+	if rel.Count > 0 {
+		var err error
+		if computed, err = w.compute(ctx, rel, &rec); err != nil {
+			return err
+		}
+		kernel.Scale(w.weight(rel.Count), w.grad)
+	} else {
+		clear(w.grad)
+		rec.Loss = math.NaN()
+	}
+	tally, carried, err := w.carry(ctx)
+	if err != nil {
+		return err
+	}
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Sum, w.grad); err != nil {
+		return err
+	}
+	w.update()
+	w.samples += rel.Total + carried
+	w.door.answer(tally)
+	n := float64(len(w.ring.Members))
+	rec.NetOut = 2 * (n - 1) / n * 4 * float64(len(w.grad)) // of a ring
+	rec.NetIn = rec.NetOut
+	w.ended = time.Now()
+	rec.Push = w.ended.Sub(computed)
+	if len(tally.Carried) > 0 || len(tally.Dropped) > 0 {
+		if err := coord.Say(w.member, tally, nil); err != nil {
+			return err
+		}
+	}
+	return w.arrive(&rec)
+}
+
+// weight is c of the update rule, for a gradient over so many samples.
+func (w *ringWorker) weight(samples int) float32 {
+	return float32(float64(samples) / float64(max(w.ring.Of, 1)))
+}
+
+// update makes the next version of the weighted sum in grad.
+func (w *ringWorker) update() {
+	norm := -1.0
+	if w.job.Clip > 0 {
+		var s exact.Squares // the same bits on processors that add in another order
+		s.Add(w.grad)
+		norm = math.Sqrt(s.Float64())
+	}
+	w.door.change(w.version+1, func() { w.rule.Step(w.params, w.grad, w.samples, norm) })
+	w.version++
+}
+
+// carry adds the gradients of riders that are there, and learns from the other members
+// which ones they have added: whoever is left must know it.
+func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int64, err error) {
+	riders := w.ring.Riders
+	t = transport.Tally{Worker: star.Worker(w.rank), Version: w.version + 1}
+	if len(riders) == 0 {
+		return t, 0, nil
+	}
+	// Of rider i: 2i: 1 + the first position of its batch, negative when that was
+	// dropped; 2i+1: its samples.
+	w.marks = append(w.marks[:0], make([]int64, 2*len(riders))...)
+	deadline := time.Now().Add(w.ring.Wait)
+	for i, r := range riders {
+		if r.Parent != star.Worker(w.rank) {
+			continue
+		}
+		g, ok, err := w.door.take(ctx, r.Worker, deadline, func() bool { return w.inbox.rides(r) })
+		if err != nil {
+			return t, 0, err
+		}
+		if !ok {
+			continue
+		}
+		w.marks[2*i], w.marks[2*i+1] = 1+g.Step, int64(g.Samples)
+		if w.ring.MaxStale > 0 && w.version-g.Basis > w.ring.MaxStale {
+			w.marks[2*i] = -w.marks[2*i]
+		} else {
+			kernel.Axpy(w.weight(g.Samples), g.vec, w.grad)
+		}
+		w.door.free(g)
+	}
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Sum, w.marks); err != nil {
+		return t, 0, err
+	}
+	for i, r := range riders {
+		switch mark := w.marks[2*i]; {
+		case mark > 0:
+			samples += w.marks[2*i+1]
+			t.Carried = append(t.Carried, transport.Gradient{Worker: r.Worker, Step: mark - 1, Weight: w.weight(int(w.marks[2*i+1]))})
+		case mark < 0:
+			t.Dropped = append(t.Dropped, transport.Gradient{Worker: r.Worker, Step: -mark - 1})
+		}
+	}
+	return t, samples, nil
+}
+
+// averageBuffers is Member.Average for a worker whose orders come through the inbox.
+func (w *ringWorker) averageBuffers(eval int64, buffers []float32) error {
+	if err := coord.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
+		return err
+	}
+	return w.inbox.average(eval, transport.Floats(buffers))
+}
+
+// save writes a checkpoint of the whole parameters. The files are written beside the
+// training, from a copy.
+func (w *ringWorker) save(m transport.Save) error {
+	if m.Version != w.version {
+		return fmt.Errorf("%w: told to save version %d, has %d", errRing, m.Version, w.version)
+	}
+	params := slices.Clone(w.params)
+	st := w.opt.State()
+	st.Slots = slices.Clone(st.Slots)
+	for i := range st.Slots {
+		st.Slots[i].Data = slices.Clone(st.Slots[i].Data)
+	}
+	go func() {
+		text, err := writeShard(checkpointDir(w.job, m.ID), transport.ShardInfo{To: int64(len(params))}, m.Version, params, st)
+		said := transport.Saved{ID: m.ID}
+		if err != nil {
+			said.Err = err.Error()
+		}
+		if err := coord.Say(w.member, said, text); err != nil {
+			w.log.Debug("a checkpoint is written, but nobody knows", "err", err)
+		}
+	}()
+	return nil
+}

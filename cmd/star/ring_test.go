@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"star/coord"
+)
+
+// distance is the relative Euclidean distance of two vectors.
+func distance(a, b []float32) float64 {
+	var diff, norm float64
+	for i := range a {
+		d := float64(a[i]) - float64(b[i])
+		diff += d * d
+		norm += float64(a[i]) * float64(a[i])
+	}
+	return math.Sqrt(diff / norm)
+}
+
+func near(t *testing.T, what string, a, b []float32) {
+	t.Helper()
+	if d := distance(a, b); !(d <= 1e-5) {
+		t.Errorf("%s: the parameters differ by %.2g relative, want at most 1e-5", what, d)
+	}
+}
+
+func sameBits(t *testing.T, what string, a, b []float32) {
+	t.Helper()
+	for i := range a {
+		if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
+			t.Fatalf("%s: parameter %d is %v and %v", what, i, a[i], b[i])
+		}
+	}
+}
+
+// All-reduce, parameter servers and one process on the whole batch train alike.
+// That the members have the same bits the coordinator checks itself, at every evaluation.
+func TestAllReduceIsSSGD(t *testing.T) {
+	args := []string{"--model", "lenet", "--steps", "50", "--lr", "0.01", "--clip", "1", "--schedule", "warmup=500", "--weight-decay", "1e-4"}
+	one, _ := job(t, append(args, "--workers", "1", "--shards", "1", "--batch", "64")...)
+	ps, _ := job(t, append(args, "--workers", "4", "--shards", "2", "--batch", "16")...)
+	ring, _ := job(t, append(args, "--workers", "4", "--arch", "allreduce", "--batch", "16")...)
+	if ring.Arch != "allreduce" || ring.Shards != 0 || ring.Updates != 50 || ring.Steps != 200 || ring.Samples != 3200 || !ring.Evaluated {
+		t.Errorf("result %+v", ring)
+	}
+	near(t, "all-reduce and one process", parameters(t, one), parameters(t, ring))
+	near(t, "all-reduce and parameter servers", parameters(t, ps), parameters(t, ring))
+	if ps.TestAccuracy != ring.TestAccuracy {
+		t.Errorf("test accuracy %v with servers, %v with all-reduce", ps.TestAccuracy, ring.TestAccuracy)
+	}
+	alone, _ := job(t, append(args, "--workers", "1", "--arch", "allreduce", "--batch", "64")...)
+	near(t, "a ring of one and one process", parameters(t, one), parameters(t, alone))
+}
+
+// Checkpoints of both architectures are the same, and either goes on with the other's.
+func TestAllReduceResumes(t *testing.T) {
+	args := []string{"--model", "mlp", "--workers", "3", "--batch", "8", "--optimizer", "adam", "--lr", "0.001"}
+	ring := append(args, "--arch", "allreduce")
+	whole, _ := job(t, append(ring, "--steps", "20")...)
+	_, half := job(t, append(ring, "--steps", "10")...)
+	rest, _ := job(t, append(ring, "--steps", "20", "--resume", half)...)
+	if rest.Updates != 10 {
+		t.Errorf("%d updates after resuming, want 10", rest.Updates)
+	}
+	sameBits(t, "with and without a stop", parameters(t, whole), parameters(t, rest))
+	ps, _ := job(t, append(args, "--shards", "2", "--steps", "20", "--resume", half)...)
+	near(t, "resumed by parameter servers", parameters(t, whole), parameters(t, ps))
+	_, half = job(t, append(args, "--shards", "2", "--steps", "10")...)
+	back, _ := job(t, append(ring, "--steps", "20", "--resume", half)...)
+	near(t, "resumed from parameter servers", parameters(t, whole), parameters(t, back))
+}
+
+// Models with buffers evaluate and save their average.
+func TestAllReduceAveragesBuffers(t *testing.T) {
+	dir := t.TempDir()
+	if err := writeCIFAR(dir, 60); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--dataset", "cifar10:" + dir, "--model", "resnet20:width=0.25", "--workers", "2", "--batch", "8", "--steps", "3"}
+	ps, _ := job(t, args...)
+	ring, _ := job(t, append(args, "--arch", "allreduce")...)
+	near(t, "running statistics", buffers(t, ps), buffers(t, ring))
+}
+
+// A ring that waits for its riders is a tree, and trains as SSGD does.
+func TestRidersThatAreWaitedFor(t *testing.T) {
+	args := []string{"--model", "lenet", "--workers", "4", "--steps", "30", "--batch", "8", "--lr", "0.01", "--arch", "allreduce"}
+	full, _ := job(t, args...)
+	tree, dir := job(t, append(args, "--mode", "ring-minus=1,3", "--rider-wait", "10s", "--slow", "3:2x")...)
+	if tree.Updates != 30 || tree.Samples != full.Samples || tree.Staleness.Max != 0 {
+		t.Errorf("%d updates of %d samples, staleness up to %d; want 30 of %d without", tree.Updates, tree.Samples, tree.Staleness.Max, full.Samples)
+	}
+	near(t, "riders that are waited for and a full ring", parameters(t, full), parameters(t, tree))
+	everySampleOnce(t, dir, full.Samples)
+}
+
+// Riders that are not waited for are carried when they are there, and every sample is
+// used once.
+func TestRiders(t *testing.T) {
+	r, dir := job(t, "--model", "mlp", "--workers", "4", "--epochs", "9", "--batch", "8", "--arch", "allreduce",
+		"--mode", "ring-minus=2,3", "--slow", "3:20x")
+	if r.Samples != 3600 {
+		t.Errorf("%d samples were used, want 3600", r.Samples)
+	}
+	if r.Staleness.Max == 0 {
+		t.Error("nobody was carried later than in its own round")
+	}
+	everySampleOnce(t, dir, 3600)
+	if r, _ := job(t, "--model", "mlp", "--workers", "3", "--epochs", "9", "--batch", "8", "--arch", "allreduce",
+		"--mode", "ring-minus=2", "--slow", "2:20x", "--max-staleness", "1"); r.Staleness.Max > 1 || r.Wasted == 0 || r.Samples+r.Wasted != 3600 {
+		t.Errorf("staleness up to %d, %d samples used and %d dropped; want 1 at most, and 3600 in all", r.Staleness.Max, r.Samples, r.Wasted)
+	}
+}
+
+// runLog reads the lines of a type.
+func runLog[T any](t *testing.T, dir, kind string) []T {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []T
+	for line := range bytes.Lines(b) {
+		if bytes.Contains(line, []byte(`"type":"`+kind+`"`)) {
+			var v T
+			if err := json.Unmarshal(line, &v); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// everySampleOnce: the updates follow each other without a gap, and their samples are
+// all that there were. That no piece of the stream is in two of them, the coordinator's own
+// tests show.
+func everySampleOnce(t *testing.T, dir string, want int64) {
+	t.Helper()
+	type fire struct{ Seq, Version, Samples int64 }
+	var version, samples int64
+	for _, f := range runLog[fire](t, dir, "fire") {
+		if f.Version != version+1 || f.Samples < samples {
+			t.Fatalf("version %d of %d samples follows version %d of %d", f.Version, f.Samples, version, samples)
+		}
+		version, samples = f.Version, f.Samples
+	}
+	if samples != want {
+		t.Errorf("the updates are of %d samples, want %d", samples, want)
+	}
+}
+
+// ringJob starts a job of all-reduce that can be talked to.
+func ringJob(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) {
+	t.Helper()
+	addr, dir = freeAddr(t), t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	cmd = exec.CommandContext(ctx, star(t), append([]string{"run", "--listen", addr, "--out", dir, "--json", "--progress", "off",
+		"--dataset", "digits:n=400,test=100", "--arch", "allreduce", "--log-format", "text"}, args...)...)
+	out, errs = new(bytes.Buffer), new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd, addr, dir, out, errs
+}
+
+// atVersion waits until a job has made so many versions.
+func atVersion(t *testing.T, addr string, version int64, errs *bytes.Buffer) coord.Status {
+	t.Helper()
+	var s coord.Status
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		b, err := exec.Command(star(t), "ctl", "status", "--coordinator", addr, "--json").Output()
+		if err == nil && json.Unmarshal(b, &s) == nil && s.Version >= version {
+			return s
+		}
+	}
+	t.Fatalf("version %d was not reached within a minute; %+v\n%s", version, s, errs)
+	return s
+}
+
+func ctl(t *testing.T, addr string, args ...string) {
+	t.Helper()
+	args = append([]string{"ctl"}, args...)
+	if b, err := exec.Command(star(t), append(args, "--coordinator", addr)...).CombinedOutput(); err != nil {
+		t.Fatalf("star %v: %v\n%s", args, err, b)
+	}
+}
+
+// A straggler is taken out of the ring while the job runs, and comes back.
+func TestRingChangesWhileRunning(t *testing.T) {
+	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "4", "--steps", "600", "--batch", "8", "--slow", "0:3x")
+	atVersion(t, addr, 20, errs)
+	ctl(t, addr, "mode", "ring-minus=0")
+	v := atVersion(t, addr, 40, errs).Version
+	ctl(t, addr, "mode", "ring-minus=0,2")
+	atVersion(t, addr, v+40, errs)
+	ctl(t, addr, "checkpoint")
+	ctl(t, addr, "mode", "ssgd")
+	v = atVersion(t, addr, v+60, errs).Version
+	ctl(t, addr, "mode", "ring-minus=3")
+	atVersion(t, addr, v+20, errs)
+	if b, err := exec.Command(star(t), "ctl", "mode", "asgd", "--coordinator", addr).CombinedOutput(); err == nil || !strings.Contains(string(b), "--arch ps") {
+		t.Errorf("star ctl mode asgd: %v, %s; want a refusal that names --arch ps", err, b)
+	}
+	ctl(t, addr, "mode", "ssgd")
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, errs)
+	}
+	var r coord.Result
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Samples != 600*32 || r.Switches != 5 || r.Staleness.Max == 0 {
+		t.Errorf("%d samples, %d switches, staleness up to %d; want %d, 5, more than 0", r.Samples, r.Switches, r.Staleness.Max, 600*32)
+	}
+	everySampleOnce(t, dir, 600*32)
+}
+
+// killed finds the process of a worker and kills it.
+func killWorker(t *testing.T, parent *exec.Cmd, rank int, sig syscall.Signal) {
+	t.Helper()
+	procs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, p := range procs {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+		stat, err := os.ReadFile(filepath.Join(filepath.Dir(p), "stat"))
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		if f := strings.Fields(rest); len(f) < 2 || f[1] != strconv.Itoa(parent.Process.Pid) {
+			continue
+		}
+		args, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
+		env, _ := os.ReadFile(p)
+		if bytes.Contains(args, []byte("\x00worker\x00")) && bytes.Contains(env, []byte("STAR_RANK="+strconv.Itoa(rank)+"\x00")) {
+			if err := syscall.Kill(pid, sig); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no process of worker %d below %d", rank, parent.Process.Pid)
+}
+
+// Members and riders are killed; the others go on, and every sample is used once.
+func TestRingLosesMembers(t *testing.T) {
+	if _, err := os.Stat("/proc/self/environ"); err != nil {
+		t.Skip("needs /proc")
+	}
+	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "6", "--steps", "400", "--batch", "8",
+		"--mode", "ring-minus=4,5", "--slow", "5:2x", "--checkpoint-every", "200ms")
+	atVersion(t, addr, 20, errs)
+	killWorker(t, cmd, 2, syscall.SIGKILL) // a member
+	v := atVersion(t, addr, 60, errs).Version
+	killWorker(t, cmd, 0, syscall.SIGKILL) // the first, parent of a rider
+	v = atVersion(t, addr, v+30, errs).Version
+	killWorker(t, cmd, 4, syscall.SIGKILL) // a rider
+	atVersion(t, addr, v+30, errs)
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, errs)
+	}
+	var r coord.Result
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Samples != 400*48 || !r.Evaluated || r.CheckpointError != "" {
+		t.Errorf("%d samples, want %d; evaluated: %v; %s\n%s", r.Samples, 400*48, r.Evaluated, r.CheckpointError, errs)
+	}
+	everySampleOnce(t, dir, 400*48)
+	parameters(t, r) // whole
+}
+
+// A member that stands still is given up after --dead-after, and one that continues later
+// does not disturb.
+func TestRingLosesASilentMember(t *testing.T) {
+	if _, err := os.Stat("/proc/self/environ"); err != nil {
+		t.Skip("needs /proc")
+	}
+	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "3", "--steps", "300", "--batch", "8", "--slow", "none", "--dead-after", "1s")
+	atVersion(t, addr, 20, errs)
+	killWorker(t, cmd, 1, syscall.SIGSTOP)
+	v := atVersion(t, addr, 20, errs).Version
+	atVersion(t, addr, v+20, errs)
+	killWorker(t, cmd, 1, syscall.SIGCONT)
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, errs)
+	}
+	var r coord.Result
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Samples != 300*24 {
+		t.Errorf("%v; %d samples, want %d", err, r.Samples, 300*24)
+	}
+	everySampleOnce(t, dir, 300*24)
+}
+
+// With --on-failure stop the job ends when a worker is gone.
+func TestRingStops(t *testing.T) {
+	if _, err := os.Stat("/proc/self/environ"); err != nil {
+		t.Skip("needs /proc")
+	}
+	cmd, addr, _, _, errs := ringJob(t, "--model", "mlp", "--workers", "3", "--epochs", "1000", "--slow", "none", "--on-failure", "stop")
+	atVersion(t, addr, 10, errs)
+	killWorker(t, cmd, 1, syscall.SIGKILL)
+	cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != 69 || !strings.Contains(errs.String(), "worker 1 is gone (--on-failure stop)") {
+		t.Errorf("exit code %d, want 69 with the reason\n%s", got, errs)
+	}
+}

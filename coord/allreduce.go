@@ -1,0 +1,207 @@
+package coord
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// RingConfig makes a job one of all-reduce: no shards, and workers that update
+// parameters of their own, all in the same way.
+type RingConfig struct {
+	// Rule is the update rule in words. Workers with another one are refused,
+	// because their parameters would drift from the others'.
+	Rule string
+
+	// Wait is how long a round waits for riders.
+	Wait time.Duration
+
+	// MaxStale drops gradients of riders that are older than so many updates. Zero: none.
+	MaxStale int64
+}
+
+// joinsRing says what is wrong with a worker that wants to be in a ring, or not to be
+// in one.
+func (c *Coordinator) joinsRing(h transport.Hello, e Enrolment) error {
+	rule := ""
+	if c.cfg.Ring != nil {
+		rule = c.cfg.Ring.Rule
+	}
+	switch {
+	case (e.Rule == "") != (rule == ""):
+		arch := map[bool]string{true: "ps", false: "allreduce"}
+		return fmt.Errorf("the job's architecture is %s, the worker's %s (--arch)", arch[rule == ""], arch[e.Rule == ""])
+	case e.Rule != rule:
+		return fmt.Errorf("with all-reduce every member updates parameters by itself, so all must do it alike: the job says %q, the worker %q", rule, e.Rule)
+	case rule == "":
+		return nil
+	}
+	if meet, door, ok := strings.Cut(h.Addr, ","); !ok || meet == "" || door == "" {
+		return fmt.Errorf("a worker of a ring needs two addresses where others reach it, but says %q", h.Addr)
+	}
+	return nil
+}
+
+// announce tells a worker of a ring, with the addresses that concern it.
+func (c *Coordinator) announce(r ringFor) {
+	p := c.workers[r.to]
+	if p == nil || p.gone {
+		return
+	}
+	addr := func(w star.Worker) (meet, door string) {
+		if o := c.workers[w]; o != nil {
+			meet, door, _ = strings.Cut(o.hello.Addr, ",")
+		}
+		return meet, door
+	}
+	m := r.msg
+	if len(m.Members) > 0 {
+		m.Addr, _ = addr(m.Members[0])
+	}
+	for _, rider := range m.Riders {
+		if rider.Worker == r.to {
+			_, m.Door = addr(rider.Parent)
+		}
+	}
+	if m.Now {
+		c.reformed()
+	}
+	c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+}
+
+// reformed forgets what the ring that was given up would have done.
+func (c *Coordinator) reformed() {
+	c.hash = transport.Tally{}
+	if r := c.round; r != nil && !r.final { // its members have given it up as well
+		c.round = nil
+		for _, p := range c.workers {
+			if p != nil {
+				p.evals = false
+			}
+		}
+		if r.test {
+			c.nextEval = max(c.ledger.used, 1)
+		}
+	}
+	if c.save != nil && !c.save.final {
+		c.save, c.saveNow = nil, true
+	}
+}
+
+// fromRing handles what only members of rings say.
+func (c *Coordinator) fromRing(p *peer, e event) error {
+	if c.ledger == nil || c.ledger.ring == nil {
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
+	}
+	r := c.ledger.ring
+	switch e.kind {
+	case transport.KindFormed:
+		orders, err := r.formed(star.Worker(p.rank), e.formed.Generation, e.formed.Version)
+		if err != nil {
+			return c.drop(p, err)
+		}
+		return c.carry(orders)
+	case transport.KindTally:
+		t := e.tally
+		if int(t.Worker) != p.rank {
+			return c.drop(p, fmt.Errorf("a tally of worker %d", t.Worker))
+		}
+		if t.Hash != 0 {
+			if t.Version == c.hash.Version && t.Hash != c.hash.Hash && c.hash.Hash != 0 {
+				return &Error{exitFailure, fmt.Sprintf("members of the ring have different parameters of version %d: worker %d has hash %08x, worker %d %08x; processors that compute differently cannot train together with all-reduce",
+					t.Version, c.hash.Worker, c.hash.Hash, t.Worker, t.Hash)}
+			}
+			c.hash = t
+		}
+		if len(t.Carried) > 0 || len(t.Dropped) > 0 {
+			r.tally(t)
+		}
+	case transport.KindFault:
+		c.log.Warn("a ring has failed", "at", p.conn.Peer(), "generation", e.fault.Generation, "suspect", e.fault.Suspect, "reason", e.fault.Reason)
+		r.failed(e.fault.Generation, e.fault.Suspect, e.fault.Reason)
+	case transport.KindSaved:
+		if c.save != nil && c.save.saver == star.Worker(p.rank) {
+			c.saved(e)
+		}
+	}
+	return nil
+}
+
+// mendRing has a failed ring formed again.
+func (c *Coordinator) mendRing() error {
+	if c.ledger == nil || c.ledger.ring == nil {
+		return nil
+	}
+	orders, evict, err := c.ledger.ring.mend()
+	if err != nil {
+		return &Error{exitLost, err.Error()}
+	}
+	if evict >= 0 {
+		p := c.workers[evict]
+		why := errors.New("the others cannot exchange gradients with it")
+		c.part(p, exitRestart, fmt.Sprintf("the job goes on without this worker: %v", why))
+		return c.lost(p, why)
+	}
+	return c.carry(orders)
+}
+
+// evaluates says whether a worker takes part in an evaluation. Riders do not: others
+// would wait for stragglers.
+func (c *Coordinator) evaluates(w star.Worker, final bool) bool {
+	if r := c.ledger.ring; r != nil && !slices.Contains(r.now.members, w) {
+		return false
+	}
+	return final || !c.ledger.accounts[w].parked
+}
+
+// startRingSave has the first member of the ring write a checkpoint.
+func (c *Coordinator) startRingSave() {
+	w, v := c.ledger.ring.save()
+	c.save = &saving{
+		id: c.cfg.Name(v, c.cfg.Generation), left: 1, parts: make([]json.RawMessage, 1), begun: time.Now(),
+		final: c.final, saver: w,
+	}
+	p := c.workers[w]
+	c.send(p, func() error { return transport.Send(p.conn, transport.Save{Version: v, ID: c.save.id}, nil) })
+}
+
+// Order is something that the coordinator tells a worker of a ring.
+type Order struct {
+	Kind    transport.Kind // release, ring, save or buffers
+	Release transport.Release
+	Ring    transport.Ring
+	Save    transport.Save
+	Buffers transport.Buffers
+	Payload []byte // of buffers: float32
+}
+
+// Order waits for the coordinator's next order. A Reject ends the membership: it is
+// returned as *transport.RejectError.
+func (m *Member) Order() (Order, error) {
+	f, err := m.recv()
+	if err != nil {
+		return Order{}, err
+	}
+	o := Order{Kind: f.Kind}
+	switch f.Kind {
+	case transport.KindRelease:
+		o.Release, err = transport.ParseRelease(f.Header)
+	case transport.KindRing:
+		o.Ring, err = transport.ParseRing(f.Header)
+	case transport.KindSave:
+		o.Save, err = transport.ParseSave(f.Header)
+	case transport.KindBuffers:
+		if o.Buffers, err = transport.ParseBuffers(f.Header); err == nil {
+			o.Payload, err = transport.ReadAll(m.Conn, f)
+		}
+	default:
+		err = fmt.Errorf("unexpected frame %v from the coordinator", f.Kind)
+	}
+	return o, err
+}

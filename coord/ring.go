@@ -1,0 +1,560 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"star"
+	"star/modes"
+	"star/transport"
+)
+
+// ring is the ledger's part for all-reduce: it says who is in the ring, hands out
+// rounds, and counts what came of them. Like the ledger it is pure.
+//
+// Round r makes version r+1 of version r, out of a batch of every member and of
+// riders' gradients that were there in time. Rounds are granted one ahead, so that no
+// member waits for the coordinator:
+//
+//	version       next                  (granted: version … next-1)
+//	   │ r in hand │ r+1 │
+//	   ▼           ▼     ▼
+//	   all members arrived ──► version+1; a release of round next to every member
+//
+// A change of plan takes effect at round next, under a new generation, whose members
+// are told of it before any of their releases. When a member is gone, the ring of the
+// others is formed at once: they agree on the highest version that one of them has,
+// and say so (Formed). A round below it is complete, whatever had been heard of
+// it; the batches of the others are handed out again. So nothing is lost and nothing
+// is applied twice.
+//
+// A rider has one batch at a time and keeps it across changes of the ring, until its
+// gradient was carried, or dropped as too old, or until it is no rider any more: then
+// the batch is handed out again. When the stream is used up, riders' batches that
+// were not carried go to the members.
+type ring struct {
+	l       *ledger
+	of      transport.Ring // Wait and MaxStale of all rings
+	version int64          // complete
+	next    int64          // the first round that is not granted
+	rounds  []ringRound    // version … next-1
+
+	generation int64 // of the newest formation
+	now        formation
+	staged     *formation // takes over at its from
+	changed    bool       // plan or membership have changed since the newest formation
+	forming    []star.Worker
+	agreed     int64 // version, by those who have formed
+
+	errands map[star.Worker]errand // batches of riders
+	closed  bool                   // the stream is used up: no riders any more
+	over    bool                   // the job is: nobody forms a ring any more
+
+	faults   int    // rings that failed since the last complete round
+	fault    string // why the present one failed; empty: it did not
+	suspects map[star.Worker]int
+
+	saveAt int64     // take kept at this version; -1: none
+	kept   *Progress // what a checkpoint of version saveAt must remember
+}
+
+// formation is a ring and its riders.
+type formation struct {
+	generation int64
+	from       int64 // first round
+	members    []star.Worker
+	riders     []transport.Rider
+}
+
+func (f *formation) rides(w star.Worker) bool {
+	return slices.ContainsFunc(f.riders, func(r transport.Rider) bool { return r.Worker == w })
+}
+
+// ringRound is a round that was granted and is not complete.
+type ringRound struct {
+	members []star.Worker
+	spans   []Span // of each; Count 0: has no samples, and takes part
+	arrived []bool
+	left    int // members that have not arrived
+	total   int64
+	tally   transport.Tally // Carried and Dropped
+}
+
+// errand is a rider's batch.
+type errand struct {
+	Span
+	basis int64
+}
+
+// ringFor is a Ring and whom to tell. The addresses are for the shell to add.
+type ringFor struct {
+	to  star.Worker
+	msg transport.Ring
+}
+
+// ringAhead is how many rounds are granted and not complete, at most.
+const ringAhead = 2
+
+// maxFaults is how often in a row a ring may fail without a round between.
+const maxFaults = 4
+
+// errRing says what a plan for all-reduce must be.
+var errRing = errors.New("all-reduce has one ring, whose members all wait for each other: ssgd, ring-minus=RIDERS, or groups=MEMBERS+RIDERS with one group; other modes need parameter servers (--arch ps)")
+
+// RingPlan says whether p can be done by all-reduce.
+func RingPlan(p modes.Plan) error {
+	if len(p.Groups) != 1 || p.Groups[0].Quorum != len(p.Groups[0].Members) || p.Groups[0].DropLate {
+		return fmt.Errorf("mode %v: %w", p, errRing)
+	}
+	return nil
+}
+
+// newRing makes the ledger one of all-reduce. Before resume.
+func newRing(l *ledger, of transport.Ring) *ring {
+	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, suspects: map[star.Worker]int{}, saveAt: -1}
+	l.ring = r
+	return r
+}
+
+// begin forms the first ring and grants its rounds.
+func (r *ring) begin() []order {
+	r.l.out = r.l.out[:0]
+	r.next = r.version
+	r.now = r.formation(r.next)
+	o := r.order()
+	for _, w := range r.now.members {
+		o.rings = append(o.rings, r.tell(w, &r.now, false))
+	}
+	r.grant(1) // the riders' batches lie behind the members' of the same round
+	r.transfer(r.version > 0)
+	r.proceed()
+	return r.l.out
+}
+
+// order appends an empty order to what the present call returns.
+func (r *ring) order() *order {
+	r.l.out = append(r.l.out, order{})
+	return &r.l.out[len(r.l.out)-1]
+}
+
+// formation is the ring of the present plan and members, from a round on.
+func (r *ring) formation(from int64) formation {
+	r.generation++
+	f := formation{generation: r.generation, from: from}
+	g := r.l.plan.Groups[0]
+	var riders []star.Worker
+	for w := range r.l.accounts {
+		switch w := star.Worker(w); {
+		case !r.l.accounts[w].live:
+		case slices.Contains(g.Members, w):
+			f.members = append(f.members, w)
+		default:
+			riders = append(riders, w)
+		}
+	}
+	if len(f.members) == 0 { // those who were waited for are gone
+		f.members, riders = riders, nil
+	}
+	if !r.closed {
+		for i, w := range riders {
+			f.riders = append(f.riders, transport.Rider{Worker: w, Parent: f.members[i%len(f.members)]})
+		}
+	}
+	r.changed = false
+	return f
+}
+
+// tell is what w must know of f.
+func (r *ring) tell(w star.Worker, f *formation, now bool) ringFor {
+	m := r.of
+	m.Generation, m.From, m.Members, m.Riders, m.Of, m.Now = f.generation, f.from, f.members, f.riders, r.l.round(), now
+	return ringFor{w, m}
+}
+
+// install takes up a change of plan or of members, as soon as that can be.
+func (r *ring) install() []order {
+	r.l.out = r.l.out[:0]
+	r.changed = true
+	r.proceed()
+	return r.l.out
+}
+
+// leave forgets a worker.
+func (r *ring) leave(w star.Worker) []order {
+	r.l.out = r.l.out[:0]
+	if !r.l.accounts[w].live {
+		return nil
+	}
+	r.l.accounts[w].live, r.l.accounts[w].parked = false, true
+	member := slices.Contains(r.now.members, w) || r.staged != nil && slices.Contains(r.staged.members, w)
+	switch {
+	case r.over:
+		r.now.members = slices.DeleteFunc(slices.Clone(r.now.members), func(m star.Worker) bool { return m == w })
+	case member && r.l.live() > 0:
+		r.reform()
+	default:
+		r.changed = true
+		r.proceed()
+	}
+	return r.l.out
+}
+
+// reform gives up the present ring and has the living form another one.
+func (r *ring) reform() {
+	r.staged, r.fault = nil, ""
+	r.now = r.formation(-1)
+	r.forming = slices.Clone(r.now.members)
+	r.agreed = -1
+	o := r.order()
+	for _, w := range r.now.members {
+		o.rings = append(o.rings, r.tell(w, &r.now, true))
+	}
+}
+
+// formed notes that a member stands in the new ring, with the version that its members
+// have agreed on.
+func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error) {
+	r.l.out = r.l.out[:0]
+	i := slices.Index(r.forming, w)
+	if i < 0 || generation != r.now.generation {
+		return nil, nil // of a ring that was replaced meanwhile, or that nobody waits for
+	}
+	if r.agreed < 0 {
+		r.agreed = version
+	}
+	if version != r.agreed || version < r.version || version > r.next {
+		return nil, fmt.Errorf("formed ring %d at version %d; others at %d, and rounds %d to %d are under way",
+			generation, version, r.agreed, r.version, r.next-1)
+	}
+	if r.forming = slices.Delete(r.forming, i, i+1); len(r.forming) > 0 {
+		return nil, nil
+	}
+	for r.version < version {
+		r.complete()
+	}
+	for i := range r.rounds {
+		for _, s := range r.rounds[i].spans {
+			r.redo(s)
+		}
+	}
+	r.rounds, r.next, r.now.from = nil, r.version, r.version
+	r.transfer(true)
+	r.proceed()
+	return r.l.out, nil
+}
+
+// failed notes that a member's ring has failed.
+func (r *ring) failed(generation int64, suspect int, reason string) {
+	newest := r.now.generation
+	if r.staged != nil && generation == r.staged.generation {
+		newest = generation
+	}
+	if generation != newest || r.over {
+		return
+	}
+	r.fault = reason
+	if suspect >= 0 && suspect < len(r.l.accounts) && r.l.accounts[suspect].live {
+		r.suspects[star.Worker(suspect)]++
+	}
+}
+
+// mend answers faults, when the connections of those who are gone have had a moment to
+// end. A worker that two rings in a row have suspected is to be taken leave of. An
+// error: the ring cannot be mended.
+func (r *ring) mend() (orders []order, evict star.Worker, err error) {
+	r.l.out = r.l.out[:0]
+	if r.fault == "" || r.over {
+		return nil, -1, nil
+	}
+	if r.faults++; r.faults > maxFaults {
+		return nil, -1, fmt.Errorf("the ring has failed %d times without a round between, last: %s", r.faults, r.fault)
+	}
+	if r.faults > 1 {
+		for w := range r.l.accounts {
+			if w := star.Worker(w); r.l.accounts[w].live && r.suspects[w] > 1 && r.l.live() > 1 {
+				delete(r.suspects, w)
+				return nil, w, nil
+			}
+		}
+	}
+	r.reform()
+	return r.l.out, -1, nil
+}
+
+// tally notes what a member knows of a round.
+func (r *ring) tally(t transport.Tally) {
+	if i := t.Version - 1 - r.version; i >= 0 && i < int64(len(r.rounds)) && slices.Contains(r.rounds[i].members, t.Worker) {
+		r.rounds[i].tally.Carried, r.rounds[i].tally.Dropped = t.Carried, t.Dropped
+	}
+}
+
+// arrive notes a record: a member's says that it has made a version, a rider's that
+// its gradient is on its way to its parent.
+func (r *ring) arrive(rec star.Record) ([]order, error) {
+	r.l.out = r.l.out[:0]
+	a := &r.l.accounts[rec.Worker]
+	if !a.live {
+		return nil, nil
+	}
+	a.step = rec.Step + 1
+	i := rec.Basis - r.version
+	if i < 0 || i >= int64(len(r.rounds)) || !slices.Contains(r.rounds[i].members, rec.Worker) {
+		if e, ok := r.errands[rec.Worker]; ok {
+			a.waiting = rec.Basis == e.basis
+		}
+		return nil, nil
+	}
+	rd := &r.rounds[i]
+	k := slices.Index(rd.members, rec.Worker)
+	switch {
+	case rd.arrived[k]:
+		return nil, fmt.Errorf("worker %d made version %d twice", rec.Worker, rec.Basis+1)
+	case rd.spans[k].Count != rec.Samples:
+		return nil, fmt.Errorf("worker %d made version %d of %d samples, expected %d", rec.Worker, rec.Basis+1, rec.Samples, rd.spans[k].Count)
+	}
+	rd.arrived[k] = true
+	rd.left--
+	if rd.left > 0 || i > 0 || len(r.forming) > 0 {
+		return nil, nil
+	}
+	for len(r.rounds) > 0 && r.rounds[0].left == 0 {
+		r.complete()
+	}
+	r.proceed()
+	return r.l.out, nil
+}
+
+// complete accounts for the first of the rounds.
+func (r *ring) complete() {
+	l, rd := r.l, r.rounds[0]
+	r.rounds = r.rounds[1:]
+	at := r.version
+	r.version++
+	r.faults, r.fault = 0, ""
+	clear(r.suspects)
+	l.seq++
+	l.used += rd.total
+	f := transport.Fire{Seq: l.seq, Version: r.version, Samples: l.used - rd.total}
+	var stale []int64
+	for i, w := range rd.members {
+		if rd.spans[i].Count > 0 {
+			f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: rd.spans[i].Start})
+			stale = append(stale, 0)
+			l.staleness[0]++
+		}
+	}
+	for _, g := range rd.tally.Carried {
+		e, ok := r.errands[g.Worker]
+		if !ok || e.Start != g.Step {
+			continue
+		}
+		delete(r.errands, g.Worker)
+		l.used += int64(e.Count)
+		f.Gradients = append(f.Gradients, g)
+		stale = append(stale, at-e.basis)
+		l.staleness[at-e.basis]++
+		l.accounts[g.Worker].parked = true
+	}
+	for _, g := range rd.tally.Dropped {
+		if e, ok := r.errands[g.Worker]; ok && e.Start == g.Step {
+			delete(r.errands, g.Worker)
+			l.waste += int64(e.Count)
+			f.Dropped = append(f.Dropped, g)
+			l.accounts[g.Worker].parked = true
+		}
+	}
+	o := r.order()
+	o.fire, o.stale, o.used = f, stale, l.used
+	if r.version == r.saveAt {
+		p := r.progress()
+		r.kept = &p
+	}
+}
+
+// progress is what a checkpoint of the present version must remember.
+func (r *ring) progress() Progress {
+	l := r.l
+	p := Progress{Version: r.version, Samples: l.used, Cursor: l.cursor, Redo: slices.Clone(l.redo)}
+	for i := range r.rounds {
+		for _, s := range r.rounds[i].spans {
+			if s.Count > 0 {
+				p.Redo = append(p.Redo, s)
+			}
+		}
+	}
+	for _, e := range r.errands {
+		p.Redo = append(p.Redo, e.Span)
+	}
+	slices.SortFunc(p.Redo, func(a, b Span) int { return int(a.Start - b.Start) })
+	return p
+}
+
+// proceed does what has become possible: changes of the ring, batches for riders, rounds.
+func (r *ring) proceed() {
+	if len(r.forming) > 0 || r.over {
+		return
+	}
+	for {
+		if r.staged != nil && r.version == r.staged.from {
+			r.now, r.staged = *r.staged, nil
+			r.transfer(true)
+		}
+		if r.changed && r.staged == nil {
+			r.stage()
+			continue
+		}
+		if r.staged == nil {
+			r.hire(false)
+		}
+		r.grant(ringAhead)
+		if len(r.rounds) > 0 || len(r.errands) == 0 || r.closed {
+			break
+		}
+		// No samples are left but those that riders have. Their gradients may
+		// never come; members are quicker.
+		r.closed, r.changed = true, true
+	}
+	if len(r.rounds) == 0 {
+		for w := range r.l.accounts {
+			r.l.accounts[w].parked = true
+		}
+	}
+}
+
+// stage announces the ring of the present plan and members, to those who are in
+// the old one and in the new one.
+func (r *ring) stage() {
+	f := r.formation(r.next)
+	r.staged = &f
+	o := r.order()
+	for _, w := range r.now.members {
+		if !slices.Contains(f.members, w) && r.l.accounts[w].live {
+			o.rings = append(o.rings, r.tell(w, &f, false))
+		}
+	}
+	for _, w := range f.members {
+		o.rings = append(o.rings, r.tell(w, &f, false))
+	}
+}
+
+// transfer is the moment when a ring takes over: all rounds of those before it are
+// complete or given up. Only now is it known which riders were carried. pull: see hire.
+func (r *ring) transfer(pull bool) {
+	o := r.order()
+	var back []Span
+	for w := range r.l.accounts {
+		w := star.Worker(w)
+		e, busy := r.errands[w]
+		rides := r.now.rides(w)
+		if busy && !rides {
+			delete(r.errands, w)
+			back = append(back, e.Span)
+			r.l.accounts[w].parked = true
+		}
+		if rides || busy && r.l.accounts[w].live && !slices.Contains(r.now.members, w) {
+			o.rings = append(o.rings, r.tell(w, &r.now, false))
+		}
+		if busy && rides { // its gradient may be with a parent that is none any more
+			o.releases = append(o.releases, transport.Release{Worker: w, Version: e.basis, Start: e.Start, Count: e.Count, Pull: true})
+		}
+	}
+	for _, s := range back {
+		r.redo(s)
+	}
+	r.hire(pull)
+}
+
+// redo has a piece handed out again.
+func (r *ring) redo(s Span) {
+	if s.Count > 0 {
+		r.l.redo = append(r.l.redo, s)
+	}
+}
+
+// hire gives riders a batch that have none. pull: they ask their parent for the
+// parameters, because nobody sends them by itself.
+func (r *ring) hire(pull bool) {
+	for _, rider := range r.now.riders {
+		w := rider.Worker
+		if _, busy := r.errands[w]; busy || !r.l.accounts[w].live {
+			continue
+		}
+		s, ok := r.l.take(r.l.plan.Share(w, r.l.batch))
+		if !ok {
+			return
+		}
+		r.errands[w] = errand{s, r.version}
+		r.account(w, s, r.version)
+		o := r.order()
+		o.releases = append(o.releases, transport.Release{Worker: w, Version: r.version, Start: s.Start, Count: s.Count, Pull: pull})
+	}
+}
+
+func (r *ring) account(w star.Worker, s Span, basis int64) {
+	a := &r.l.accounts[w]
+	a.parked, a.waiting, a.start, a.count, a.basis = false, false, s.Start, s.Count, basis
+}
+
+// grant releases rounds up to so many ahead of the version, as long as there are samples.
+func (r *ring) grant(ahead int64) {
+	for r.next < r.version+ahead {
+		f := &r.now
+		if r.staged != nil && r.next >= r.staged.from {
+			f = r.staged
+		}
+		rd := ringRound{members: f.members, arrived: make([]bool, len(f.members)), left: len(f.members)}
+		for _, w := range f.members {
+			s, _ := r.l.take(r.l.plan.Share(w, r.l.batch))
+			rd.spans = append(rd.spans, s)
+			rd.total += int64(s.Count)
+		}
+		if rd.total == 0 {
+			return
+		}
+		o := r.order()
+		for i, w := range f.members {
+			s := rd.spans[i]
+			r.account(w, s, r.next)
+			o.releases = append(o.releases, transport.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total})
+		}
+		r.rounds = append(r.rounds, rd)
+		r.next++
+	}
+}
+
+// drained reports whether nothing is under way, and nothing is left.
+func (r *ring) drained() bool {
+	return len(r.rounds) == 0 && len(r.errands) == 0 && len(r.forming) == 0
+}
+
+// lacking lists whom the round in hand, or the ring that forms, waits for.
+func (r *ring) lacking() []star.Worker {
+	if len(r.forming) > 0 {
+		return r.forming
+	}
+	var ws []star.Worker
+	if len(r.rounds) > 0 {
+		for i, w := range r.rounds[0].members {
+			if !r.rounds[0].arrived[i] {
+				ws = append(ws, w)
+			}
+		}
+	}
+	return ws
+}
+
+// save chooses who writes a checkpoint and of which version: the first that nobody has
+// been released with. What it must remember is in kept when that version is made.
+func (r *ring) save() (w star.Worker, version int64) {
+	f := &r.now
+	if r.staged != nil && r.next >= r.staged.from {
+		f = r.staged
+	}
+	r.saveAt, r.kept = r.next, nil
+	if r.version == r.next {
+		p := r.progress()
+		r.kept = &p
+	}
+	return f.members[0], r.next
+}
