@@ -112,7 +112,7 @@ func (g *Group) execute(ctx context.Context) error {
 	r.prog.reset()
 	left := len(r.prog.lanes)
 	g.moved = time.Now()
-	idle, slept := 0, false
+	idle, passes, slept := 0, 0, false
 	var patience time.Duration
 	for i := range g.done {
 		g.done[i] = false
@@ -145,6 +145,13 @@ func (g *Group) execute(ctx context.Context) error {
 				g.patience.paid()
 			}
 			idle, slept = 0, false
+			// Bad news must not wait until a long vector is through.
+			if passes++; passes%256 == 0 {
+				g.moved = time.Now()
+				if err := g.pause(ctx, r, true); err != nil {
+					return err
+				}
+			}
 			continue
 		}
 		if left == 0 {

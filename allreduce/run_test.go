@@ -414,6 +414,31 @@ func TestContextEndsTheOperationForAll(t *testing.T) {
 	})
 }
 
+// Cancelling works also while bytes are moving all the time.
+func TestContextEndsABusyOperation(t *testing.T) {
+	groups := piped(2, Config{Segment: align})
+	defer closeAll(groups)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	errs := together(groups, func(g *Group) error {
+		c, v := t.Context(), make([]float32, 64<<20)
+		if err := g.Barrier(c); err != nil {
+			return err
+		}
+		if g.Rank() == 1 {
+			c = ctx
+			time.AfterFunc(10*time.Millisecond, cancel)
+		}
+		return g.AllReduce(c, Sum, v)
+	})
+	if !errors.Is(errs[1], context.Canceled) {
+		t.Errorf("rank 1: %v, want %v", errs[1], context.Canceled)
+	}
+	if e, ok := errors.AsType[*Error](errs[0]); !ok || e.Rank != 1 {
+		t.Errorf("rank 0: %v, want an error about rank 1", errs[0])
+	}
+}
+
 func TestGroupAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := piped(2, Config{Timeout: time.Second})
@@ -469,6 +494,64 @@ func TestBadArguments(t *testing.T) {
 	if err := g.AllReduce(ctx, Mean, []float32{3}); err != nil {
 		t.Error(err)
 	}
+}
+
+// slowConn brings few bytes at a time.
+type slowConn struct{ net.Conn }
+
+func (c slowConn) Read(b []byte) (int, error) {
+	time.Sleep(time.Second)
+	return c.Conn.Read(b[:min(len(b), 1000)])
+}
+
+// An operation may take longer than Timeout, as long as bytes move.
+func TestSlowLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := net.Pipe()
+		a, b := net.Pipe()
+		var groups []*Group
+		for r, c := range [][2]net.Conn{{slowConn{x}, a}, {slowConn{y}, b}} {
+			w := newChannelWaiter()
+			peers := make([]peer, 2)
+			peers[1-r].link = newStream(c[0], w.wake)
+			control := make([]*wire, 2)
+			control[1-r] = &wire{link: newStream(c[1], w.wake)}
+			groups = append(groups, newGroup(Config{Rank: r, Size: 2, Timeout: 3 * time.Second}, peers, control, w))
+		}
+		defer closeAll(groups)
+		start := time.Now()
+		errs := together(groups, func(g *Group) error { return g.AllReduce(t.Context(), Sum, make([]float32, 5000)) })
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(start); d < 10*time.Second {
+			t.Errorf("the link was not slow: %v", d)
+		}
+	})
+}
+
+// A rank that is in another operation, in which it sends to a rank that expects
+// nothing from it, is found at once and not when patience ends.
+func TestStrayIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := piped(4, Config{Algorithm: AlgorithmRing})
+		defer closeAll(groups)
+		start := time.Now()
+		errs := together(groups, func(g *Group) error {
+			if g.Rank() == 3 {
+				return Reduce(t.Context(), g, Sum, 0, make([]float32, 10)) // sends to rank 2; the ring goes from 3 to 0
+			}
+			return g.AllReduce(t.Context(), Sum, make([]float32, 10))
+		})
+		for r, err := range errs[:3] {
+			if err == nil || !strings.Contains(err.Error(), "reduce 1 (sum of 10 float32, root 0, tree)") {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		}
+		if d := time.Since(start); d > 5*time.Second {
+			t.Errorf("found after %v", d)
+		}
+	})
 }
 
 // A deadline is for silence, not for the operation: a slow one may take longer.

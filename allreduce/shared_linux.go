@@ -133,6 +133,9 @@ func takeMemory(nc *net.UnixConn) (int, error) {
 		fds, _ = unix.ParseUnixRights(&msgs[0])
 	}
 	if len(fds) != 1 {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
 		return -1, errors.New("shared memory: the peer sent none")
 	}
 	var st unix.Stat_t

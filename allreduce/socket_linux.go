@@ -44,7 +44,6 @@ func rawLink(nc net.Conn, kind string, dialled bool, segment int) (link, error) 
 		if memory, err = newShared(uc, dialled); err != nil {
 			return nil, err
 		}
-		segment = 0
 	}
 	rc, err := sc.SyscallConn()
 	if err != nil {
@@ -58,7 +57,7 @@ func rawLink(nc net.Conn, kind string, dialled bool, segment int) (link, error) 
 		return nil, fmt.Errorf("dup of a socket: %w", err)
 	}
 	nc.Close()
-	s := &socket{fd: fd, name: kind, size: segment + 2*align}
+	s := &socket{fd: fd, name: kind, size: segment}
 	if memory != nil {
 		memory.bell = s
 		return memory, nil
@@ -72,8 +71,7 @@ type socket struct {
 	name string
 	err  error // why it is dead
 
-	// in[r:w] is received and unread. Positions in the stream and in the buffer are
-	// the same modulo align.
+	// in[r:w] is received and unread.
 	in   []byte
 	r, w int
 	size int // of in, which is made when it is needed: many links are never used
@@ -132,11 +130,8 @@ func (s *socket) fill() error {
 	if s.in == nil {
 		s.in = make([]byte, s.size)
 	}
-	if to := s.r % align; s.r > to {
-		copy(s.in[to:], s.in[s.r:s.w])
-		s.w -= s.r - to
-		s.r = to
-	}
+	s.w = copy(s.in, s.in[s.r:s.w])
+	s.r = 0
 	n, err := s.receive(s.in[s.w:])
 	s.w += n
 	return err
@@ -159,10 +154,7 @@ const direct = 32 << 10
 func (s *socket) read(dst []byte) (int, error) {
 	if s.r == s.w {
 		if len(dst) >= direct {
-			n, err := s.receive(dst)
-			s.r = (s.r + n) % align
-			s.w = s.r
-			return n, err
+			return s.receive(dst)
 		}
 		if err := s.fill(); err != nil {
 			return 0, err
