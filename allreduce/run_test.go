@@ -414,29 +414,93 @@ func TestContextEndsTheOperationForAll(t *testing.T) {
 	})
 }
 
+// echo is a link that never makes anybody wait: it gives back what was sent, which
+// with two ranks in a ring is what the other one would send.
+type echo struct {
+	buf   []byte
+	sends int
+	after func(sends int)
+}
+
+func (e *echo) send(b []byte) (int, error) {
+	e.buf = append(e.buf, b...)
+	e.sends++
+	e.after(e.sends)
+	return len(b), nil
+}
+func (e *echo) view(int) ([]byte, error) { return e.buf, nil }
+func (e *echo) skip(n int)               { e.buf = e.buf[n:] }
+func (e *echo) read(dst []byte) (int, error) {
+	n := copy(dst, e.buf)
+	e.skip(n)
+	return n, nil
+}
+func (e *echo) kind() string { return "echo" }
+func (e *echo) close()       {}
+
 // Cancelling works also while bytes are moving all the time.
 func TestContextEndsABusyOperation(t *testing.T) {
-	groups := piped(2, Config{Segment: align})
-	defer closeAll(groups)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	errs := together(groups, func(g *Group) error {
-		c, v := t.Context(), make([]float32, 64<<20)
-		if err := g.Barrier(c); err != nil {
-			return err
+	link := &echo{after: func(sends int) {
+		if sends == 1000 {
+			cancel()
 		}
-		if g.Rank() == 1 {
-			c = ctx
-			time.AfterFunc(10*time.Millisecond, cancel)
-		}
-		return g.AllReduce(c, Sum, v)
+	}}
+	g := newGroup(Config{Rank: 0, Size: 2, Segment: align}, []peer{{}, {link: link}}, make([]*wire, 2), newChannelWaiter())
+	defer g.Close()
+	if err := g.AllReduce(ctx, Sum, make([]float32, 100_000)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	if link.sends > 2000 {
+		t.Errorf("%d more segments were sent", link.sends-1000)
+	}
+}
+
+// Ranks whose patience is not at its end yet are alive: they answer rank 0.
+func TestLateRanksAreNotBlamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := piped(3, Config{Algorithm: AlgorithmRing})
+		defer closeAll(groups)
+		errs := together(groups, func(g *Group) error {
+			if g.Rank() == 2 {
+				return nil
+			}
+			time.Sleep(time.Duration(g.Rank()) * 20 * time.Second)
+			return g.AllReduce(t.Context(), Sum, make([]float32, 10))
+		})
+		wantFault(t, errs, 2)
 	})
-	if !errors.Is(errs[1], context.Canceled) {
-		t.Errorf("rank 1: %v, want %v", errs[1], context.Canceled)
-	}
-	if e, ok := errors.AsType[*Error](errs[0]); !ok || e.Rank != 1 {
-		t.Errorf("rank 0: %v, want an error about rank 1", errs[0])
-	}
+}
+
+// Rank 0 may finish and leave in good order; if another one dies then, it is not
+// rank 0's fault.
+func TestRankZeroLeavesInGoodOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := piped(4, Config{})
+		defer closeAll(groups)
+		errs := together(groups, func(g *Group) error {
+			switch g.Rank() {
+			case 2: // passes on to rank 3 what it has from rank 0
+				time.Sleep(time.Second)
+				for _, p := range g.peers {
+					if p.link != nil {
+						p.link.(*stream).conn.Close()
+					}
+				}
+				return nil
+			case 0:
+				defer g.Close()
+			}
+			return Broadcast(t.Context(), g, 0, make([]float32, 10))
+		})
+		if errs[0] != nil || errs[1] != nil {
+			t.Errorf("ranks 0 and 1: %v", errs[:2])
+		}
+		if e, ok := errors.AsType[*Error](errs[3]); !ok || e.Rank != 2 {
+			t.Errorf("rank 3: %v, want an error about rank 2", errs[3])
+		}
+	})
 }
 
 func TestGroupAfterAnError(t *testing.T) {

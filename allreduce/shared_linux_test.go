@@ -1,0 +1,182 @@
+package allreduce
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// sharedPair is both ends of a link through shared memory.
+func sharedPair(t *testing.T) (a, b *shared) {
+	t.Helper()
+	l, err := net.Listen("unix", "@star-test-"+t.Name())
+	if err != nil {
+		t.Skip("no Unix sockets: ", err)
+	}
+	defer l.Close()
+	dialled := make(chan error)
+	go func() {
+		c, err := net.Dial("unix", l.Addr().String())
+		if err == nil {
+			var k link
+			if k, err = rawLink(c, "shm", true, 0); err == nil {
+				a = k.(*shared)
+			}
+		}
+		dialled <- err
+	}()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := rawLink(c, "shm", false, 0)
+	if err := errors.Join(err, <-dialled); err != nil {
+		t.Fatal(err)
+	}
+	b = k.(*shared)
+	t.Cleanup(func() { a.close(); b.close() })
+	return a, b
+}
+
+// within fails if f does not return in time: a bell that does not ring leaves it asleep.
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { f(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s: nobody woke the waiter", what)
+	}
+}
+
+func TestSharedMemoryWakes(t *testing.T) {
+	a, b := sharedPair(t)
+	w := newRawWaiter()
+	sleep := func(a ask) { w.wait([]ask{a}, time.Minute) }
+
+	// What is there already is not waited for.
+	if n, err := a.send([]byte("early")); n != 5 || err != nil {
+		t.Fatal(n, err)
+	}
+	within(t, "data that is there", func() { sleep(ask{b, true, false}) })
+	buf := make([]byte, 2*ringSize)
+	if n, err := b.read(buf); n != 5 || err != nil || string(buf[:5]) != "early" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+
+	// A sleeping reader is woken by data. It may wake for no reason too.
+	got := make(chan int)
+	go func() {
+		n := 0
+		for n == 0 {
+			sleep(ask{b, true, false})
+			n, _ = b.read(buf)
+		}
+		got <- n
+	}()
+	for b.in.readerWaits.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	a.send([]byte("late"))
+	within(t, "a reader", func() { <-got })
+
+	// A sleeping writer is woken by room.
+	if n, _ := a.send(buf); n != ringSize {
+		t.Fatalf("%d bytes went into a ring of %d", n, ringSize)
+	}
+	go func() {
+		n := 0
+		for n == 0 {
+			sleep(ask{a, false, true})
+			n, _ = a.send(buf[:8])
+		}
+		got <- n
+	}()
+	for a.out.writerWaits.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	b.read(buf[:ringSize])
+	within(t, "a writer", func() { <-got })
+}
+
+func TestSharedMemoryKeepsOrder(t *testing.T) {
+	a, b := sharedPair(t)
+	var sent, received []byte
+	for i := 0; len(received) < 5*ringSize; i++ {
+		piece := bytes.Repeat([]byte{byte(i)}, 1+i*7919%(ringSize/3))
+		n, err := a.send(piece)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent = append(sent, piece[:n]...)
+		if i%3 != 0 {
+			v, err := b.view(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			received = append(received, v...)
+			b.skip(len(v))
+		}
+	}
+	if !bytes.Equal(received, sent[:len(received)]) {
+		t.Error("the bytes came in another order")
+	}
+}
+
+// A peer that is gone is seen when all that it has sent is read.
+func TestSharedMemoryEnds(t *testing.T) {
+	a, b := sharedPair(t)
+	a.send([]byte("last words"))
+	a.close()
+	newRawWaiter().wait([]ask{{b, false, true}}, time.Second)
+	buf := make([]byte, 100)
+	if n, err := b.read(buf); string(buf[:n]) != "last words" || err != nil {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+	if n, err := b.read(buf); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("%d bytes, %v, want the end", n, err)
+	}
+	if _, err := b.send(buf); err == nil {
+		t.Error("sending to a closed peer works")
+	}
+}
+
+// The peer may write anything into the shared memory: an error, no panic.
+func TestSharedMemoryIsNotTrusted(t *testing.T) {
+	a, b := sharedPair(t)
+	a.out.written.Store(ringSize + 1)
+	if v, err := b.view(1); !errors.Is(err, errCorrupt) {
+		t.Errorf("%d bytes, %v, want %v", len(v), err, errCorrupt)
+	}
+	b.out.read.Store(1)
+	if n, err := b.send([]byte{1}); !errors.Is(err, errCorrupt) {
+		t.Errorf("%d bytes, %v, want %v", n, err, errCorrupt)
+	}
+}
+
+// What is handed over must be memory that cannot shrink.
+func TestSharedMemoryMustBeSealed(t *testing.T) {
+	l, err := net.Listen("unix", "@star-test-"+t.Name())
+	if err != nil {
+		t.Skip("no Unix sockets: ", err)
+	}
+	defer l.Close()
+	c, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.Write([]byte{0}) // no memory at all
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := newShared(s.(*net.UnixConn), false); err == nil {
+		t.Error("a byte without memory was taken for memory")
+	}
+}
