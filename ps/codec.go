@@ -39,6 +39,7 @@ func newCodec(name string, tensors []compress.Tensor, shard transport.ShardInfo,
 // left out. The zero packer sends gradients as they are.
 type packer struct {
 	feedback *compress.Feedback
+	name     string // of its codec, for the Push
 	msg      []byte // the last message; empty: there is none that could come back
 	last     bool   // msg holds all that was left out
 }
@@ -46,11 +47,12 @@ type packer struct {
 // use changes the codec for slices of n values. What the one before left out
 // goes out with the next message.
 func (k *packer) use(c compress.Codec, n int) {
-	k.last = false
+	k.last, k.name = false, c.Name()
 	switch {
 	case k.feedback != nil:
 		k.feedback.Use(c)
 	case c == compress.Codec(none):
+		*k = packer{}
 		return
 	default:
 		k.feedback = compress.NewFeedback(c, n)
@@ -75,7 +77,7 @@ func (k *packer) pack(grad []float32) (codec string, payload []byte) {
 		k.last = true
 		return "", k.msg
 	}
-	return k.feedback.Codec().Name(), k.msg
+	return k.name, k.msg
 }
 
 // giveBack takes back the last message, whose gradient was dropped.

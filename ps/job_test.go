@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"star"
+	"star/compress"
 	"star/exact"
 	"star/transport"
 )
@@ -26,6 +27,9 @@ type fakeJob struct {
 	workers int
 	quorum  int
 	norm    bool
+	codec   func(w int) string
+	tensors []compress.Tensor
+	linkLog *slog.Logger
 
 	cancel   context.CancelFunc
 	over     chan struct{} // closed when the server has ended, with err
@@ -49,7 +53,10 @@ type jobConfig struct {
 	quorum   int
 	norm     bool
 	server   ServerConfig
-	noReader bool // the test plays the coordinator itself
+	noReader bool               // the test plays the coordinator itself
+	codec    func(w int) string // nil: none
+	tensors  []compress.Tensor
+	linkLog  *slog.Logger
 }
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -65,6 +72,7 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 	t.Helper()
 	j := &fakeJob{
 		t: t, net: cfg.net, workers: cfg.workers, quorum: cfg.quorum, norm: cfg.norm,
+		codec: cfg.codec, tensors: cfg.tensors, linkLog: cfg.linkLog,
 		over: make(chan struct{}), lock: make(chan struct{}, 1), ready: make(chan struct{}),
 		saved: make(chan transport.Saved, 16),
 	}
@@ -92,6 +100,7 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 	ctx, cancel := context.WithCancel(context.Background())
 	j.cancel = cancel
 	j.server = NewServer(cfg.server)
+	j.server.Describe(cfg.tensors)
 	accepted := make(chan transport.Conn, 1)
 	j.wg.Go(func() {
 		transport.Serve(ctx, l, transport.Config{Log: quiet}, func(c transport.Conn, h transport.Hello, _ []byte) {
@@ -211,7 +220,11 @@ func (j *fakeJob) hello(w int) transport.Hello { return transport.Hello{Job: "te
 
 // dial connects worker w over net.
 func (j *fakeJob) dial(net transport.Network, w int, params []float32) (*Link, error) {
-	return Dial(context.Background(), LinkConfig{Network: net, Shards: j.shards, Hello: j.hello(w), Params: params})
+	cfg := LinkConfig{Network: net, Shards: j.shards, Hello: j.hello(w), Params: params, Tensors: j.tensors, Workers: j.workers, Log: j.linkLog}
+	if j.codec != nil {
+		cfg.Compress = j.codec(w)
+	}
+	return Dial(context.Background(), cfg)
 }
 
 // work runs worker w for some steps: gradient computes into grad on params, of

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"star/compress"
 	"star/transport"
 )
 
@@ -196,14 +197,26 @@ func TestCancel(t *testing.T) {
 // A step of a worker, with all that it causes in the server, allocates nothing
 // in steady state.
 func TestNoAllocations(t *testing.T) {
+	for _, codec := range []string{"none", "fp16", "int8", "topk=0.01", "powersgd=2"} {
+		t.Run(codec, func(t *testing.T) { noAllocations(t, codec) })
+	}
+}
+
+func noAllocations(t *testing.T, codec string) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	defer goleak.VerifyNone(t)
 	const n, steps = 20_000, 400
-	j := start(t, jobConfig{net: tcp(), addr: "127.0.0.1:0", params: n, shards: 2, workers: 1, quorum: 1})
+	j := start(t, jobConfig{
+		net: tcp(), addr: "127.0.0.1:0", params: n, shards: 2, workers: 1, quorum: 1,
+		codec: func(int) string { return codec }, tensors: []compress.Tensor{{Shape: []int{100, 200}}},
+	})
 	var before, after runtime.MemStats
 	err := j.work(tcp(), 0, n, steps, func(step int, params, grad []float32) {
+		for i := range grad {
+			grad[i] = float32(i%101+step) - 50
+		}
 		if step == steps/2 {
 			runtime.ReadMemStats(&before)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"star"
+	"star/compress"
 	"star/transport"
 )
 
@@ -128,6 +130,7 @@ func TestRogueWorker(t *testing.T) {
 	const n = 100
 	vec := func(n int) []byte { return transport.Floats(make([]float32, n)) }
 	push := transport.Push{Worker: 1, Step: 0}
+	with := func(codec string) transport.Push { return transport.Push{Worker: 1, Codec: codec} }
 	for _, c := range []struct {
 		name string
 		do   func(c transport.Conn) error
@@ -153,6 +156,45 @@ func TestRogueWorker(t *testing.T) {
 			v[17] = float32(math.NaN())
 			return transport.Send(c, push, transport.Floats(v))
 		}},
+		{"an unknown codec", func(c transport.Conn) error { return transport.Send(c, with("zip"), vec(n)) }},
+		{"the codec auto", func(c transport.Conn) error { return transport.Send(c, with("auto"), vec(n)) }},
+		{"the codec none, too long", func(c transport.Conn) error { return transport.Send(c, with("none"), vec(n+1)) }},
+		{"fp16 too long", func(c transport.Conn) error { return transport.Send(c, with("fp16"), make([]byte, 2*n+2)) }},
+		{"fp16 too short", func(c transport.Conn) error { return transport.Send(c, with("fp16"), make([]byte, 2*n-1)) }},
+		{"fp16 of nothing", func(c transport.Conn) error { return transport.Send(c, with("fp16"), nil) }},
+		{"fp16 with a NaN", func(c transport.Conn) error {
+			b := make([]byte, 2*n)
+			b[2*17], b[2*17+1] = 0x01, 0x7e
+			return transport.Send(c, with("fp16"), b)
+		}},
+		{"int8 with a scale that no encoder writes", func(c transport.Conn) error {
+			b := make([]byte, n+4)
+			b[3] = 0xbf // negative
+			return transport.Send(c, with("int8"), b)
+		}},
+		{"topk with a position behind the end", func(c transport.Conn) error {
+			return transport.Send(c, with("topk=2"), []byte{1, 0, 0, 0, 0, 0, 0x80, 0x3f, n + 1})
+		}},
+		{"topk with one position twice", func(c transport.Conn) error {
+			return transport.Send(c, with("topk=2"), []byte{2, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0x80, 0x3f, 5, 0})
+		}},
+		{"topk with more values than it may have", func(c transport.Conn) error {
+			return transport.Send(c, with("topk=1"), []byte{2, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0x80, 0x3f, 5, 1})
+		}},
+		{"powersgd of a rank that is none", func(c transport.Conn) error { return transport.Send(c, with("powersgd=0"), vec(n)) }},
+		{"powersgd too short", func(c transport.Conn) error { return transport.Send(c, with("powersgd=1"), vec(2)) }},
+		{"more than a codec can make", func(c transport.Conn) error {
+			return transport.Send(c, with("topk=0.99"), vec(2*n))
+		}},
+		{"a ping with a payload", func(c transport.Conn) error { return transport.Send(c, transport.Ping{}, vec(1)) }},
+		{"pings without end", func(c transport.Conn) error {
+			for range 40_000 {
+				if err := transport.Send(c, transport.Ping{}, nil); err != nil {
+					return nil
+				}
+			}
+			return nil
+		}},
 		{"hangs up", func(c transport.Conn) error { return c.Close() }},
 		{"pulls without end", func(c transport.Conn) error {
 			// It reads nothing; the pipe holds 4 MiB.
@@ -169,7 +211,7 @@ func TestRogueWorker(t *testing.T) {
 				pipe := &transport.Pipe{}
 				j := start(t, jobConfig{
 					net: pipe, addr: "ps", params: n, shards: 1, workers: 2, quorum: 1,
-					server: ServerConfig{CheckFinite: true},
+					server: ServerConfig{CheckFinite: true}, tensors: []compress.Tensor{{Shape: []int{10, 10}}},
 				})
 				bad := func() {
 					conn := j.rogue(t, 1)
@@ -183,7 +225,7 @@ func TestRogueWorker(t *testing.T) {
 					conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
 					for {
 						f, err := conn.Recv()
-						if errors.Is(err, context.DeadlineExceeded) {
+						if errors.Is(err, os.ErrDeadlineExceeded) {
 							t.Error("the server did not close the connection")
 						}
 						if err != nil {
