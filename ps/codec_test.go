@@ -294,6 +294,14 @@ func TestPackerChangesCodec(t *testing.T) {
 	if k.feedback != nil || k.msg != nil {
 		t.Error("a packer that owes nothing keeps its memory")
 	}
+	k.use(compress.NewTopCount(1), 4)
+	take("topk=1", 8, 0, 0, 0)
+	k.use(none, 4)
+	take("", 8, 8, 4, 2)
+	k.use(compress.NewTopCount(1), 4) // before it has forgotten
+	take("topk=1", 8, 0, 0, 0)
+	take("topk=1", 8, 0, 0, 0)
+	take("topk=1", 0, 12, 0, 0)
 }
 
 // A connection's memory follows the codec, not what a frame claims.
@@ -339,8 +347,9 @@ func TestAutoFollowsTheLink(t *testing.T) {
 		name      string
 		bandwidth int64
 		want      string
+		why       string
 		bytes     float64 // of the last push, as a share of the vector's
-	}{{"no limit", 0, "codec=none", 1}, {"1 MB/s", 1e6, "codec=int8", 0.254}} {
+	}{{"no limit", 0, "codec=none", "+Inf MB/s", 1}, {"1 MB/s for each shard", 1e6, "codec=int8", "at 1.99", 0.254}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const n, steps = 20_000, 12
@@ -373,8 +382,8 @@ func TestAutoFollowsTheLink(t *testing.T) {
 					after, _ := l.Traffic()
 					last = after - before
 				}
-				if got := lines.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, c.want) {
-					t.Errorf("log:\n%swant one line with %s", got, c.want)
+				if got := lines.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, c.want) || !strings.Contains(got, c.why) {
+					t.Errorf("log:\n%swant one line with %s and %s", got, c.want, c.why)
 				}
 				if share := float64(last) / (4 * n); math.Abs(share-c.bytes) > 0.01 {
 					t.Errorf("the last push took %.4f of the vector's bytes, want %v", share, c.bytes)

@@ -90,9 +90,9 @@ type peer struct {
 	jobs   chan job
 	pack   packer // the writer's during a Push, else the Link's
 
-	// Of a push that is measured: when the shard had read the Ping before it, and
-	// how much later the one behind it, in ns (-1: not measured).
-	before time.Time // the reader's
+	// Of a push that is measured: when the shard had read the Ping before it, in ns
+	// of its clock, and how much later the one behind it (-1: not measured).
+	before int64 // the reader's
 	passed atomic.Int64
 	size   int64 // of its payload; the writer's during a Push
 
@@ -526,8 +526,8 @@ func (p *peer) do(j job) error {
 		if !j.time {
 			return transport.Send(p.conn, j.push, payload)
 		}
-		// Between the answers to a Ping before and one behind it lies the time that
-		// its bytes took to pass, and not the time there and back.
+		// The shard says when it read a Ping before and one behind it. Between them lies
+		// the time that the bytes took to pass, and nothing of the ways there and back.
 		p.size = int64(len(payload))
 		if err := transport.Send(p.conn, transport.Ping{Seq: pingBefore}, nil); err != nil {
 			return err
@@ -572,10 +572,9 @@ func (p *peer) answered(f transport.Frame) error {
 	case f.Size != 0:
 		return fmt.Errorf("it answered a ping with %d bytes that nobody wanted", f.Size)
 	case m.Seq == pingBefore:
-		p.before = time.Now()
-	case m.Seq == pingBehind && !p.before.IsZero():
-		p.passed.Store(int64(time.Since(p.before)))
-		p.before = time.Time{}
+		p.before = m.Now
+	case m.Seq == pingBehind:
+		p.passed.Store(max(m.Now-p.before, 0))
 	}
 	return nil
 }

@@ -258,6 +258,35 @@ func TestRogueWorker(t *testing.T) {
 	}
 }
 
+// What cannot be decoded gives its memory back: it may come more often than there
+// are vectors.
+func TestBadPayloadsLeaveRoom(t *testing.T) {
+	for codec, payload := range map[string][]byte{"int8": {3: 0xbf, 103: 0}, "topk=1": {1, 0, 0, 0, 0, 0, 0x80, 0x3f, 101}} {
+		synctest.Test(t, func(t *testing.T) {
+			const n = 100
+			pipe := &transport.Pipe{}
+			j := start(t, jobConfig{net: pipe, addr: "ps", params: n, shards: 1, workers: 2, quorum: 1})
+			for range 10 {
+				c := j.rogue(t, 1)
+				if err := transport.Send(c, transport.Push{Worker: 1, Codec: codec}, payload); err != nil {
+					t.Fatal(err)
+				}
+				c.SetReadDeadline(time.Now().Add(time.Minute))
+				if _, err := c.Recv(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatalf("%s: the server did not close the connection: %v", codec, err)
+				}
+				c.Close()
+			}
+			if err := j.work(pipe, 0, n, 5, func(step int, params, grad []float32) { wave(0, step, params, grad) }, nil); err != nil {
+				t.Error(err)
+			}
+			if err := j.stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipe := &transport.Pipe{}

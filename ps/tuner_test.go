@@ -75,6 +75,17 @@ func TestTunerHysteresis(t *testing.T) {
 	}
 }
 
+// A shard decodes the gradients of all workers.
+func TestTunerCountsWorkers(t *testing.T) {
+	for workers, want := range map[int]bool{0: true, 1: true, 4: false} {
+		tn := newTuner(1e6, workers, []compress.Candidate{{Codec: compress.FP16{}, Decode: 1e9}})
+		tn.sample(4e6, 20*time.Millisecond, 0) // 10 ms saved, 4 ms for each decoding
+		if choice, _ := tn.choose(); (choice.Codec != nil) != want {
+			t.Errorf("%d workers: %s", workers, choice.Why)
+		}
+	}
+}
+
 // What shards spend on decoding is not the link's, up to half of the time.
 func TestTunerTakesDecodingOff(t *testing.T) {
 	tn := newTuner(1000, 1, free())
