@@ -45,7 +45,7 @@ type Config struct {
 	Transport string
 
 	// Congestion is TCP's congestion control, see transport.Config. SendBuffer and
-	// ReceiveBuffer are bytes of sockets' buffers; zero means 2 MiB, negative the
+	// ReceiveBuffer are bytes of sockets' buffers; zero means 1 MiB, negative the
 	// kernel's own choice.
 	Congestion                string
 	SendBuffer, ReceiveBuffer int
@@ -54,7 +54,7 @@ type Config struct {
 	Algorithm Algorithm
 
 	// Segment is the bytes after which a rank passes on what it has received
-	// of a block. Zero means 1 MiB for sockets and 256 KiB for shared memory.
+	// of a block. Zero means 512 KiB for sockets and 256 KiB for shared memory.
 	Segment int
 
 	// Model says which algorithm is the fastest. Rank 0's counts, the others get
@@ -157,7 +157,7 @@ func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
 // moved at once, until the second-level cache is full. Memory has no such price, and
 // what has just been received is passed on while it is warm.
 const (
-	socketSegment = 1 << 20
+	socketSegment = 512 << 10
 	sharedSegment = 256 << 10
 )
 

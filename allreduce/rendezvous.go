@@ -102,7 +102,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 }
 
 // socketBuffer is the default of both socket buffers, in bytes: see docs/allreduce.md.
-const socketBuffer = 2 << 20
+const socketBuffer = 1 << 20
 
 func buffer(n int) int {
 	if n == 0 {
