@@ -103,6 +103,9 @@ func (c *Coordinator) fromRing(p *peer, e event) error {
 	switch e.kind {
 	case transport.KindFormed:
 		orders, err := r.formed(star.Worker(p.rank), e.formed.Generation, e.formed.Version)
+		if e, ok := errors.AsType[*Error](err); ok {
+			return e
+		}
 		if err != nil {
 			return c.drop(p, err)
 		}
@@ -118,10 +121,13 @@ func (c *Coordinator) fromRing(p *peer, e event) error {
 					t.Version, c.hash.Worker, c.hash.Hash, t.Worker, t.Hash)}
 			}
 			c.hash = t
+			return nil
 		}
-		if len(t.Carried) > 0 || len(t.Dropped) > 0 {
-			r.tally(t)
+		orders, err := r.tally(t)
+		if err != nil {
+			return c.drop(p, err)
 		}
+		return c.carry(orders)
 	case transport.KindFault:
 		c.log.Warn("a ring has failed", "at", p.conn.Peer(), "generation", e.fault.Generation, "suspect", e.fault.Suspect, "reason", e.fault.Reason)
 		r.failed(e.fault.Generation, e.fault.Suspect, e.fault.Reason)

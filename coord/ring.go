@@ -20,7 +20,7 @@ import (
 //	version       next                  (granted: version … next-1)
 //	   │ r in hand │ r+1 │
 //	   ▼           ▼     ▼
-//	   all members arrived ──► version+1; a release of round next to every member
+//	   all members have made it (Tally) ──► version+1; a release of round next to every member
 //
 // A change of plan takes effect at round next, under a new generation, whose members
 // are told of it before any of their releases. When a member is gone, the ring of the
@@ -42,10 +42,16 @@ type ring struct {
 
 	generation int64 // of the newest formation
 	now        formation
-	staged     *formation // takes over at its from
-	changed    bool       // plan or membership have changed since the newest formation
-	forming    []star.Worker
-	agreed     int64 // version, by those who have formed
+	staged     *formation    // takes over at its from
+	changed    bool          // plan or membership have changed since the newest formation
+	forming    []star.Worker // rounds wait for these to form the ring
+	agreed     int64         // version, by those who have formed
+	since      int64         // generation of the last ring that was formed at once: all before it are void
+
+	// unformed is who of a planned ring has not said Formed, by generation. A ring may
+	// be replaced before it has made a round, and still its members form it, so that
+	// they get the parameters; who is gone makes them wait in vain.
+	unformed map[int64][]star.Worker
 
 	errands map[star.Worker]errand // batches of riders
 	closed  bool                   // the stream is used up: no riders any more
@@ -73,12 +79,13 @@ func (f *formation) rides(w star.Worker) bool {
 
 // ringRound is a round that was granted and is not complete.
 type ringRound struct {
-	members []star.Worker
-	spans   []Span // of each; Count 0: has no samples, and takes part
-	arrived []bool
-	left    int // members that have not arrived
-	total   int64
-	tally   transport.Tally // Carried and Dropped
+	generation int64 // of its ring
+	members    []star.Worker
+	spans      []Span // of each; Count 0: has no samples, and takes part
+	arrived    []bool
+	left       int // members that have not arrived
+	total      int64
+	tally      transport.Tally // Carried and Dropped
 }
 
 // errand is a rider's batch.
@@ -112,7 +119,7 @@ func RingPlan(p modes.Plan) error {
 
 // newRing makes the ledger one of all-reduce. Before resume.
 func newRing(l *ledger, of transport.Ring) *ring {
-	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, suspects: map[star.Worker]int{}, saveAt: -1}
+	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, suspects: map[star.Worker]int{}, unformed: map[int64][]star.Worker{}, saveAt: -1}
 	l.ring = r
 	return r
 }
@@ -122,6 +129,7 @@ func (r *ring) begin() []order {
 	r.l.out = r.l.out[:0]
 	r.next = r.version
 	r.now = r.formation(r.next)
+	r.unformed[r.now.generation] = slices.Clone(r.now.members)
 	o := r.order()
 	for _, w := range r.now.members {
 		o.rings = append(o.rings, r.tell(w, &r.now, false))
@@ -157,12 +165,27 @@ func (r *ring) formation(from int64) formation {
 		f.members, riders = riders, nil
 	}
 	if !r.closed {
-		for i, w := range riders {
-			f.riders = append(f.riders, transport.Rider{Worker: w, Parent: f.members[i%len(f.members)]})
-		}
+		f.riders = attach(f.members, riders)
 	}
 	r.changed = false
 	return f
+}
+
+// attach gives the j-th rider to the j-th member, and begins again behind the last one.
+func attach(members, riders []star.Worker) []transport.Rider {
+	var rs []transport.Rider
+	for j, w := range riders {
+		rs = append(rs, transport.Rider{Worker: w, Parent: members[j%len(members)]})
+	}
+	return rs
+}
+
+func riders(rs []transport.Rider) []star.Worker {
+	var ws []star.Worker
+	for _, r := range rs {
+		ws = append(ws, r.Worker)
+	}
+	return ws
 }
 
 // tell is what w must know of f.
@@ -187,7 +210,7 @@ func (r *ring) leave(w star.Worker) []order {
 		return nil
 	}
 	r.l.accounts[w].live, r.l.accounts[w].parked = false, true
-	member := slices.Contains(r.now.members, w) || r.staged != nil && slices.Contains(r.staged.members, w)
+	member := slices.Contains(r.involved(), w)
 	switch {
 	case r.over:
 		r.now.members = slices.DeleteFunc(slices.Clone(r.now.members), func(m star.Worker) bool { return m == w })
@@ -202,8 +225,12 @@ func (r *ring) leave(w star.Worker) []order {
 
 // reform gives up the present ring and has the living form another one.
 func (r *ring) reform() {
+	with := r.involved()
 	r.staged, r.fault = nil, ""
 	r.now = r.formation(-1)
+	r.widen(&r.now, with)
+	r.since = r.now.generation
+	clear(r.unformed)
 	r.forming = slices.Clone(r.now.members)
 	r.agreed = -1
 	o := r.order()
@@ -212,10 +239,47 @@ func (r *ring) reform() {
 	}
 }
 
+// involved lists, with repetitions, who has the parameters, or waits for others to
+// have them.
+func (r *ring) involved() []star.Worker {
+	ws := slices.Clone(r.now.members)
+	if r.staged != nil {
+		ws = append(ws, r.staged.members...)
+	}
+	for g := r.since; g <= r.generation; g++ {
+		if len(r.unformed[g]) > 0 {
+			ws = append(ws, r.unformed[g]...)
+		}
+	}
+	return ws
+}
+
+// widen takes the living of ws into a ring, for the time being: they may be the only
+// ones that have the parameters, or wait for somebody who is gone. The ring that the plan
+// wants comes after it.
+func (r *ring) widen(f *formation, ws []star.Worker) {
+	for _, w := range ws {
+		if r.l.accounts[w].live && !slices.Contains(f.members, w) {
+			f.members = append(f.members, w)
+			r.changed = true
+		}
+	}
+	if r.changed {
+		slices.Sort(f.members)
+		f.riders = attach(f.members, slices.DeleteFunc(riders(f.riders), func(w star.Worker) bool { return slices.Contains(f.members, w) }))
+	}
+}
+
 // formed notes that a member stands in the new ring, with the version that its members
 // have agreed on.
 func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error) {
 	r.l.out = r.l.out[:0]
+	if k := slices.Index(r.unformed[generation], w); k >= 0 {
+		if r.unformed[generation] = slices.Delete(r.unformed[generation], k, k+1); len(r.unformed[generation]) == 0 {
+			delete(r.unformed, generation)
+		}
+		return nil, nil
+	}
 	i := slices.Index(r.forming, w)
 	if i < 0 || generation != r.now.generation {
 		return nil, nil // of a ring that was replaced meanwhile, or that nobody waits for
@@ -223,7 +287,10 @@ func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error)
 	if r.agreed < 0 {
 		r.agreed = version
 	}
-	if version != r.agreed || version < r.version || version > r.next {
+	if version < r.version {
+		return nil, &Error{exitLost, fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
+	}
+	if version != r.agreed || version > r.next {
 		return nil, fmt.Errorf("formed ring %d at version %d; others at %d, and rounds %d to %d are under way",
 			generation, version, r.agreed, r.version, r.next-1)
 	}
@@ -246,11 +313,7 @@ func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error)
 
 // failed notes that a member's ring has failed.
 func (r *ring) failed(generation int64, suspect int, reason string) {
-	newest := r.now.generation
-	if r.staged != nil && generation == r.staged.generation {
-		newest = generation
-	}
-	if generation != newest || r.over {
+	if generation < r.since || r.over {
 		return
 	}
 	r.fault = reason
@@ -282,47 +345,39 @@ func (r *ring) mend() (orders []order, evict star.Worker, err error) {
 	return r.l.out, -1, nil
 }
 
-// tally notes what a member knows of a round.
-func (r *ring) tally(t transport.Tally) {
-	if i := t.Version - 1 - r.version; i >= 0 && i < int64(len(r.rounds)) && slices.Contains(r.rounds[i].members, t.Worker) {
-		r.rounds[i].tally.Carried, r.rounds[i].tally.Dropped = t.Carried, t.Dropped
-	}
-}
-
-// arrive notes a record: a member's says that it has made a version, a rider's that
-// its gradient is on its way to its parent.
-func (r *ring) arrive(rec star.Record) ([]order, error) {
+// tally notes that a member has made a version, and what it knows of it.
+func (r *ring) tally(t transport.Tally) ([]order, error) {
 	r.l.out = r.l.out[:0]
-	a := &r.l.accounts[rec.Worker]
-	if !a.live {
-		return nil, nil
-	}
-	a.step = rec.Step + 1
-	i := rec.Basis - r.version
-	if i < 0 || i >= int64(len(r.rounds)) || !slices.Contains(r.rounds[i].members, rec.Worker) {
-		if e, ok := r.errands[rec.Worker]; ok {
-			a.waiting = rec.Basis == e.basis
-		}
-		return nil, nil
+	i := t.Version - 1 - r.version
+	if i < 0 || i >= int64(len(r.rounds)) || r.rounds[i].generation != t.Generation {
+		return nil, nil // of a round that was given up
 	}
 	rd := &r.rounds[i]
-	k := slices.Index(rd.members, rec.Worker)
-	switch {
-	case rd.arrived[k]:
-		return nil, fmt.Errorf("worker %d made version %d twice", rec.Worker, rec.Basis+1)
-	case rd.spans[k].Count != rec.Samples:
-		return nil, fmt.Errorf("worker %d made version %d of %d samples, expected %d", rec.Worker, rec.Basis+1, rec.Samples, rd.spans[k].Count)
+	rd.tally = t
+	k := slices.Index(rd.members, t.Worker)
+	if k < 0 || rd.arrived[k] { // it has received this version, and knows what is in it
+		return nil, nil
 	}
 	rd.arrived[k] = true
 	rd.left--
 	if rd.left > 0 || i > 0 || len(r.forming) > 0 {
 		return nil, nil
 	}
-	for len(r.rounds) > 0 && r.rounds[0].left == 0 {
+	for len(r.rounds) > 0 && r.rounds[0].left == 0 { // the next one may be of another ring, and have been quicker
 		r.complete()
+		r.proceed()
 	}
-	r.proceed()
 	return r.l.out, nil
+}
+
+// arrive notes a record: a member's of the round that it has made, a rider's of the
+// gradient that is on its way to its parent.
+func (r *ring) arrive(rec star.Record) {
+	a := &r.l.accounts[rec.Worker]
+	a.step = rec.Step + 1
+	if _, ok := r.errands[rec.Worker]; ok {
+		a.waiting = true
+	}
 }
 
 // complete accounts for the first of the rounds.
@@ -331,7 +386,7 @@ func (r *ring) complete() {
 	r.rounds = r.rounds[1:]
 	at := r.version
 	r.version++
-	r.faults, r.fault = 0, ""
+	r.faults = 0
 	clear(r.suspects)
 	l.seq++
 	l.used += rd.total
@@ -426,7 +481,11 @@ func (r *ring) proceed() {
 // the old one and in the new one.
 func (r *ring) stage() {
 	f := r.formation(r.next)
+	if !slices.ContainsFunc(f.members, func(w star.Worker) bool { return slices.Contains(r.now.members, w) }) {
+		r.widen(&f, r.now.members) // nobody in it would have the parameters
+	}
 	r.staged = &f
+	r.unformed[f.generation] = slices.Clone(f.members)
 	o := r.order()
 	for _, w := range r.now.members {
 		if !slices.Contains(f.members, w) && r.l.accounts[w].live {
@@ -503,7 +562,7 @@ func (r *ring) grant(ahead int64) {
 		if r.staged != nil && r.next >= r.staged.from {
 			f = r.staged
 		}
-		rd := ringRound{members: f.members, arrived: make([]bool, len(f.members)), left: len(f.members)}
+		rd := ringRound{generation: f.generation, members: f.members, arrived: make([]bool, len(f.members)), left: len(f.members)}
 		for _, w := range f.members {
 			s, _ := r.l.take(r.l.plan.Share(w, r.l.batch))
 			rd.spans = append(rd.spans, s)

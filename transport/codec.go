@@ -789,8 +789,9 @@ func ParseFormed(b []byte) (Formed, error) {
 func (Tally) Kind() Kind { return KindTally }
 
 func (m Tally) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 5)
+	dst = appendArray(dst, 6)
 	dst = appendInt(dst, int64(m.Worker))
+	dst = appendInt(dst, m.Generation)
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, m.Hash)
 	dst = appendGradients(dst, m.Carried)
@@ -799,9 +800,9 @@ func (m Tally) AppendTo(dst []byte) []byte {
 
 // ParseTally parses the header of a Tally.
 func ParseTally(b []byte) (Tally, error) {
-	p := parse(KindTally, b, 5)
+	p := parse(KindTally, b, 6)
 	m := Tally{
-		Worker: p.worker("worker"), Version: p.natural("version"), Hash: p.within("hash", 0, 1<<32-1),
+		Worker: p.worker("worker"), Generation: p.natural("generation"), Version: p.natural("version"), Hash: p.within("hash", 0, 1<<32-1),
 		Carried: p.gradients("carried", nil), Dropped: p.gradients("dropped", nil),
 	}
 	return m, p.end()

@@ -292,11 +292,12 @@ type Formed struct {
 	Generation, Version int64
 }
 
-// Tally is what a ring member knows of a version that it has just made. Hash is the
-// CRC-32 of its parameters, or 0: not taken. Carried and Dropped are riders' gradients
-// that were added to the round or thrown away in it, the same on all members.
+// Tally: a ring member has made Version. Carried and Dropped are riders' gradients that
+// were added to its round or thrown away in it, the same on all members. With a Hash it
+// only tells the CRC-32 of its parameters of Version.
 type Tally struct {
 	Worker           star.Worker
+	Generation       int64 // of the ring that made it
 	Version          int64
 	Hash             int64
 	Carried, Dropped []Gradient

@@ -64,7 +64,7 @@ var samples = []sample{
 	}, nil},
 	{Ring{Generation: 1, From: -1}, nil},
 	{Formed{Worker: 3, Generation: 2, Version: 41}, nil},
-	{Tally{Worker: 3, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}}, nil},
+	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}}, nil},
 	{Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
 	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
 }

@@ -30,6 +30,10 @@ type door struct {
 	seats map[star.Worker]*seat
 	spare [][]float32
 	news  chan struct{} // a token when a gradient has come
+
+	// generation of our ring. A gradient of an earlier one may have been carried in it
+	// already. A rider may also be ahead of us.
+	generation int64
 }
 
 // seat is one rider's.
@@ -37,12 +41,14 @@ type seat struct {
 	conn transport.Conn // nil: not here
 	want chan struct{}  // a token: send parameters
 	grad *riderGrad     // to be carried
-	seen int64          // the last one that was taken in; -1: none
+
+	generation, seen int64 // of the last one that was taken in: its ring, and its Step
 }
 
 // riderGrad is a rider's gradient.
 type riderGrad struct {
-	transport.Push // Step is the first position of its batch
+	transport.Push       // Step is the first position of its batch
+	generation     int64 // of the ring that the rider was in when it sent it
 	vec            []float32
 }
 
@@ -101,28 +107,24 @@ func (s *seat) poke() {
 	}
 }
 
-// admit lets in the riders that a ring gives to worker me, and nobody else.
+// admit takes up another ring: what riders sent for earlier ones is void. They send it
+// again, if it was not carried.
 func (d *door) admit(ring transport.Ring, me star.Worker) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.generation = ring.Generation
 	for w, s := range d.seats {
-		if !slices.Contains(ring.Riders, transport.Rider{Worker: w, Parent: me}) {
-			d.drop(s)
+		if s.grad != nil && s.grad.generation < ring.Generation {
+			d.spare = append(d.spare, s.grad.vec)
+			s.grad = nil
+		}
+		if s.grad == nil && !slices.Contains(ring.Riders, transport.Rider{Worker: w, Parent: me}) {
 			if s.conn != nil {
-				s.conn.Close()
+				s.conn.Close() // it connects again if it is a rider of a ring that we do not know yet
 			}
 			delete(d.seats, w)
-		} else if ring.Now { // what was added to a round that was given up comes again
-			d.drop(s)
 		}
 	}
-}
-
-func (d *door) drop(s *seat) {
-	if s.grad != nil {
-		d.spare = append(d.spare, s.grad.vec)
-	}
-	s.grad, s.seen = nil, -1
 }
 
 // serve is the life of a rider's connection.
@@ -134,7 +136,7 @@ func (d *door) serve(c transport.Conn, w star.Worker) error {
 	d.mu.Lock()
 	s := d.seats[w]
 	if s == nil {
-		s = &seat{want: make(chan struct{}, 1), seen: -1}
+		s = &seat{want: make(chan struct{}, 1)}
 		d.seats[w] = s
 	} else if s.conn != nil {
 		s.conn.Close()
@@ -153,12 +155,19 @@ func (d *door) serve(c transport.Conn, w star.Worker) error {
 			s.conn = nil
 		}
 	}()
+	generation := int64(0)
 	for {
 		f, err := c.Recv()
 		if err != nil {
 			return err
 		}
 		switch f.Kind {
+		case transport.KindFormed:
+			m, err := transport.ParseFormed(f.Header)
+			if err != nil {
+				return err
+			}
+			generation = m.Generation
 		case transport.KindPull:
 			if _, err := transport.ParsePull(f.Header); err != nil {
 				return err
@@ -172,7 +181,7 @@ func (d *door) serve(c transport.Conn, w star.Worker) error {
 			case m.Worker != w || f.Size != int64(4*len(d.params)) || f.Size == 0:
 				return fmt.Errorf("a gradient of worker %d, %d bytes; expected worker %d, %d bytes", m.Worker, f.Size, w, 4*len(d.params))
 			}
-			g := &riderGrad{Push: m, vec: d.vector()}
+			g := &riderGrad{Push: m, generation: generation, vec: d.vector()}
 			c.SetReadDeadline(time.Now().Add(riderStall(len(d.params))))
 			if err := c.ReadPayload(transport.Floats(g.vec)); err != nil {
 				return err
@@ -237,14 +246,14 @@ func (d *door) free(g *riderGrad) {
 func (d *door) put(s *seat, g *riderGrad) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s.seen == g.Step { // sent again, because the rider could not know that it had come
-		d.spare = append(d.spare, g.vec)
+	if g.generation < d.generation || g.generation == s.generation && g.Step == s.seen {
+		d.spare = append(d.spare, g.vec) // void, or sent again because the rider could not know that it had come
 		return
 	}
 	if s.grad != nil {
 		d.spare = append(d.spare, s.grad.vec)
 	}
-	s.grad, s.seen = g, g.Step
+	s.grad, s.generation, s.seen = g, g.generation, g.Step
 	select {
 	case d.news <- struct{}{}:
 	default:
@@ -256,7 +265,7 @@ func (d *door) put(s *seat, g *riderGrad) {
 func (d *door) take(ctx context.Context, w star.Worker, deadline time.Time, rides func() bool) (g *riderGrad, ok bool, err error) {
 	for {
 		d.mu.Lock()
-		if s := d.seats[w]; s != nil && s.grad != nil {
+		if s := d.seats[w]; s != nil && s.grad != nil && s.grad.generation == d.generation {
 			g, s.grad = s.grad, nil
 			d.mu.Unlock()
 			return g, true, nil

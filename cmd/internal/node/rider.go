@@ -13,6 +13,7 @@ import (
 type parent struct {
 	addr string
 	conn transport.Conn // nil: not connected
+	told int64          // the generation that it knows us to be in
 }
 
 func (p *parent) close() {
@@ -92,11 +93,18 @@ func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, a
 				continue
 			}
 			c.SetPeer("parent " + w.parent.addr)
-			w.parent.conn = c
+			w.parent.conn, w.parent.told = c, 0
 		}
 		c := w.parent.conn
 		stop := context.AfterFunc(ctx, func() { c.Close() })
-		last = do(c, try > 0)
+		if last = nil; w.parent.told != w.ring.Generation {
+			w.parent.told = w.ring.Generation
+			c.SetWriteDeadline(time.Now().Add(riderStall(0)))
+			last = transport.Send(c, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation}, nil)
+		}
+		if last == nil {
+			last = do(c, try > 0)
+		}
 		if !stop() {
 			w.parent.conn = nil
 			return context.Cause(ctx)

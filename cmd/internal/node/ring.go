@@ -43,10 +43,11 @@ type ringWorker struct {
 	samples int64 // applied until version: the clock of schedules
 
 	ring   transport.Ring
-	group  *allreduce.Group // nil: not a member
-	broken bool             // our ring has failed: only another one helps
-	marks  []int64          // what became of riders, for all members
-	parent parent           // as a rider
+	group  *allreduce.Group  // nil: not a member
+	broken bool              // our ring has failed: only another one helps
+	marks  []int64           // what became of riders, for all members
+	last   []transport.Tally // of the last versions: the coordinator may not have heard of them
+	parent parent            // as a rider
 	errand errand
 	orphan error     // why the parent is lost
 	ended  time.Time // of the last round
@@ -266,10 +267,11 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	w.ring = ring
 	me := star.Worker(w.rank)
 	w.door.admit(ring, me)
+	w.broken = w.broken || ring.Now
 	place := slices.Index(ring.Members, me)
 	if place < 0 {
 		w.leaveGroup(ctx)
-		w.broken = false
+		w.broken, w.version = false, -1 // the ring will go on without us
 		if ring.Door != w.parent.addr {
 			w.parent.close()
 			w.parent.addr = ring.Door
@@ -279,9 +281,8 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	w.parent.close()
 	w.parent.addr, w.errand = "", errand{}
 	if w.group != nil && !ring.Now && !w.broken && slices.Equal(old.Members, ring.Members) {
-		return nil // only riders have changed
+		return w.sayFormed() // only riders have changed
 	}
-	w.broken = w.broken || ring.Now
 	w.leaveGroup(ctx)
 	w.broken = false
 	if err := w.dial(ctx, place); err != nil {
@@ -291,7 +292,11 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 		return err
 	}
 	w.ended = time.Now()
-	return coord.Say(w.member, transport.Formed{Worker: me, Generation: ring.Generation, Version: w.version}, nil)
+	return w.sayFormed()
+}
+
+func (w *ringWorker) sayFormed() error {
+	return coord.Say(w.member, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version}, nil)
 }
 
 // dial forms the group. Members hear of a ring at different moments, and may still be
@@ -350,8 +355,18 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 	// What is received goes to fresh memory first: whoever has a whole version must not
 	// lose it when the root is lost in the middle.
 	state := w.opt.State()
-	counts := []int64{state.Steps, w.samples}
+	told := packTallies(w.last)
+	counts := []int64{state.Steps, w.samples, int64(len(told))}
 	if err := allreduce.Broadcast(ctx, w.group, root, counts); err != nil {
+		return err
+	}
+	if place != root {
+		if counts[2] < 0 || counts[2] > maxTold {
+			return fmt.Errorf("%w: worker %d tells %d numbers of its last versions", errRing, w.ring.Members[root], counts[2])
+		}
+		told = make([]int64, counts[2])
+	}
+	if err := allreduce.Broadcast(ctx, w.group, root, told); err != nil {
 		return err
 	}
 	receive := func(own []float32) ([]float32, error) {
@@ -380,9 +395,54 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 		return err
 	}
 	w.door.change(highest, func() { copy(w.params, params) })
-	w.version, w.samples = highest, counts[1]
+	w.version, w.samples, w.last = highest, counts[1], unpackTallies(told, star.Worker(w.rank))
+	for _, t := range w.last { // who made these versions may have had no time to say so
+		if err := coord.Say(w.member, t, nil); err != nil {
+			return err
+		}
+	}
 	w.log.Info("received the parameters", "version", highest, "from", w.ring.Members[root])
 	return nil
+}
+
+// maxTold bounds what a member tells of its last versions: two of all riders there can be.
+const maxTold = 2 * (4 + 2*2*transport.MaxWorkers)
+
+// packTallies puts tallies into numbers: of each generation, version, the numbers
+// of riders carried and dropped, and of each of these worker and step.
+func packTallies(ts []transport.Tally) []int64 {
+	v := []int64{int64(len(ts))} // never empty
+	for _, t := range ts {
+		v = append(v, t.Generation, t.Version, int64(len(t.Carried)), int64(len(t.Dropped)))
+		for _, g := range slices.Concat(t.Carried, t.Dropped) {
+			v = append(v, int64(g.Worker), g.Step)
+		}
+	}
+	return v
+}
+
+// unpackTallies is the reverse. What does not make sense it leaves out.
+func unpackTallies(v []int64, me star.Worker) []transport.Tally {
+	var ts []transport.Tally
+	for v = v[min(1, len(v)):]; len(v) >= 4; {
+		t := transport.Tally{Worker: me, Generation: v[0], Version: v[1]}
+		carried, dropped := v[2], v[3]
+		v = v[4:]
+		if carried < 0 || dropped < 0 || carried > transport.MaxWorkers || dropped > transport.MaxWorkers || 2*(carried+dropped) > int64(len(v)) {
+			break
+		}
+		for i := range carried + dropped {
+			g := transport.Gradient{Worker: star.Worker(v[2*i]), Step: v[2*i+1]}
+			if i < carried {
+				t.Carried = append(t.Carried, g)
+			} else {
+				t.Dropped = append(t.Dropped, g)
+			}
+		}
+		v = v[2*(carried+dropped):]
+		ts = append(ts, t)
+	}
+	return ts
 }
 
 // round makes one version.
@@ -394,7 +454,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	begun := time.Now()
 	rec := star.Record{Worker: me, Step: w.step, Basis: rel.Version, Wait: begun.Sub(w.ended)}
 	if rel.Action != transport.Continue {
-		hash := transport.Tally{Worker: me, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
+		hash := transport.Tally{Worker: me, Generation: w.ring.Generation, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
 		if err := coord.Say(w.member, hash, nil); err != nil {
 			return err
 		}
@@ -425,18 +485,17 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	}
 	w.update()
 	w.samples += rel.Total + carried
+	w.last = append(w.last[max(0, len(w.last)-1):], tally)
 	w.door.answer(tally)
 	n := float64(len(w.ring.Members))
 	rec.NetOut = 2 * (n - 1) / n * 4 * float64(len(w.grad)) // of a ring
 	rec.NetIn = rec.NetOut
 	w.ended = time.Now()
 	rec.Push = w.ended.Sub(computed)
-	if len(tally.Carried) > 0 || len(tally.Dropped) > 0 {
-		if err := coord.Say(w.member, tally, nil); err != nil {
-			return err
-		}
+	if err := w.arrive(&rec); err != nil {
+		return err
 	}
-	return w.arrive(&rec)
+	return coord.Say(w.member, tally, nil)
 }
 
 // weight is c of the update rule, for a gradient over so many samples.
@@ -460,7 +519,7 @@ func (w *ringWorker) update() {
 // which ones they have added: whoever is left must know it.
 func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int64, err error) {
 	riders := w.ring.Riders
-	t = transport.Tally{Worker: star.Worker(w.rank), Version: w.version + 1}
+	t = transport.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version + 1}
 	if len(riders) == 0 {
 		return t, 0, nil
 	}

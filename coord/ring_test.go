@@ -1,0 +1,487 @@
+package coord
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"star"
+	"star/modes"
+	"star/transport"
+)
+
+// sea is a job of all-reduce whose workers are models of themselves: their
+// parameters are the list of what was applied to them. Everything that can happen
+// happens in any order: messages are delivered, rounds end on one worker and not yet on
+// another, workers die.
+type sea struct {
+	t  *rapid.T
+	l  *ledger
+	r  *ring
+	ws []*swimmer
+
+	rounds map[[2]int64]map[star.Worker][]Span // by generation and round: what each member put in
+	formed map[int64]*swimmer                  // by generation: whose parameters its members have taken
+	lists  map[int64]string                    // by generation: its members, as the first one was told
+}
+
+type swimmer struct {
+	id      star.Worker
+	alive   bool
+	in      []any // orders of the coordinator, in order
+	out     []any // what the coordinator will hear
+	ring    transport.Ring
+	member  bool
+	forming bool // has joined the ring of its generation, which is not formed for it
+	broken  bool
+	version int64 // -1: has no state
+	history []Span
+	release *transport.Release // of the round it is in
+	errand  *transport.Release // whose gradient is computed
+	step    int64
+	seats   map[star.Worker]*berth
+	tallies []transport.Tally // of the last versions it has
+}
+
+// berth is what a parent has of a rider.
+type berth struct {
+	span       *Span
+	generation int64 // of span and seen
+	seen       int64
+}
+
+type gone struct{}
+
+func (s *sea) issue(orders []order) {
+	for _, o := range orders {
+		for _, r := range o.rings {
+			if list := fmt.Sprint(r.msg.Members, r.msg.Riders); s.lists[r.msg.Generation] == "" {
+				s.lists[r.msg.Generation] = list
+			} else if s.lists[r.msg.Generation] != list {
+				s.t.Fatalf("generation %d is %s for one and %s for another", r.msg.Generation, s.lists[r.msg.Generation], list)
+			}
+			s.ws[r.to].in = append(s.ws[r.to].in, r.msg)
+		}
+		for _, r := range o.releases {
+			s.ws[r.Worker].in = append(s.ws[r.Worker].in, r)
+		}
+	}
+}
+
+// interrupted drops what a ring that must be formed at once makes void.
+func (w *swimmer) interrupted() {
+	for i := len(w.in) - 1; i >= 0; i-- {
+		if m, ok := w.in[i].(transport.Ring); ok && m.Now && m.Generation > w.ring.Generation {
+			w.in = w.in[i:]
+			if w.release != nil || w.forming {
+				w.release, w.forming, w.broken = nil, false, true
+			}
+			return
+		}
+	}
+}
+
+// read has a worker take up its next order.
+func (s *sea) read(w *swimmer) {
+	m := w.in[0]
+	w.in = w.in[1:]
+	if ring, ok := m.(transport.Ring); ok {
+		if w.broken && !ring.Now || ring.Generation <= w.ring.Generation {
+			return
+		}
+		old := w.ring
+		w.ring, w.broken = ring, false
+		for id, b := range w.seats {
+			if b.generation < ring.Generation {
+				delete(w.seats, id)
+			}
+		}
+		was := w.member
+		w.member = slices.Contains(ring.Members, w.id)
+		if w.member {
+			w.errand = nil
+			if w.forming = !was || ring.Now || !slices.Equal(old.Members, ring.Members); !w.forming {
+				w.out = append(w.out, transport.Formed{Worker: w.id, Generation: ring.Generation, Version: w.version})
+			}
+		} else {
+			w.version = -1
+		}
+		return
+	}
+	rel := m.(transport.Release)
+	switch {
+	case w.broken:
+	case w.member:
+		if rel.Version != w.version {
+			s.t.Fatalf("worker %d is released with version %d and has %d", w.id, rel.Version, w.version)
+		}
+		key := [2]int64{w.ring.Generation, rel.Version}
+		if s.rounds[key] == nil {
+			s.rounds[key] = map[star.Worker][]Span{}
+		}
+		var spans []Span
+		if rel.Count > 0 {
+			spans = append(spans, Span{rel.Start, rel.Count})
+		}
+		for id, b := range w.seats {
+			if b.span != nil && b.generation == w.ring.Generation && rapid.Bool().Draw(s.t, "carries") {
+				spans = append(spans, Span{b.span.Start, -int(id) - 1}, *b.span) // who, then what
+				b.span = nil
+			}
+		}
+		s.rounds[key][w.id] = spans
+		w.release = &rel
+	default:
+		w.ride(s, rel)
+	}
+}
+
+// ride computes a rider's gradient, if its parent is there, and sends it.
+func (w *swimmer) ride(s *sea, rel transport.Release) {
+	var parent *swimmer
+	for _, r := range w.ring.Riders {
+		if r.Worker == w.id {
+			parent = s.ws[r.Parent]
+		}
+	}
+	if parent == nil || !parent.alive {
+		return // another ring will come
+	}
+	if w.errand == nil || w.errand.Start != rel.Start {
+		w.errand = &rel
+		w.out = append(w.out, star.Record{Worker: w.id, Step: w.step, Basis: rel.Version, Samples: rel.Count})
+		w.step++
+	}
+	if b := parent.seats[w.id]; w.ring.Generation >= parent.ring.Generation &&
+		(b == nil || b.seen != rel.Start || b.generation != w.ring.Generation) {
+		parent.seats[w.id] = &berth{&Span{rel.Start, rel.Count}, w.ring.Generation, rel.Start}
+	}
+}
+
+// ready says whether a worker's collective operation can end for it.
+func (s *sea) ready(w *swimmer) bool {
+	if w.release != nil {
+		return len(s.rounds[[2]int64{w.ring.Generation, w.release.Version}]) == len(w.ring.Members)
+	}
+	if !w.forming {
+		return false
+	}
+	if s.formed[w.ring.Generation] != nil {
+		return true
+	}
+	for _, m := range w.ring.Members {
+		if o := s.ws[m]; !o.alive || !o.forming || o.ring.Generation != w.ring.Generation {
+			return false
+		}
+	}
+	return true
+}
+
+// end ends it.
+func (s *sea) end(w *swimmer) {
+	if w.forming {
+		root := s.formed[w.ring.Generation]
+		if root == nil {
+			best := slices.MaxFunc(w.ring.Members, func(a, b star.Worker) int { return int(s.ws[a].version - s.ws[b].version) })
+			c := *s.ws[best]
+			c.history, c.tallies = slices.Clone(c.history), slices.Clone(c.tallies)
+			root = &c
+			s.formed[w.ring.Generation] = root
+		}
+		if root.version < 0 {
+			s.t.Skip("nobody is left who has the parameters")
+		}
+		if w.ring.From >= 0 && root.version != w.ring.From {
+			s.t.Fatalf("ring %d was to begin at version %d; its members have %d", w.ring.Generation, w.ring.From, root.version)
+		}
+		if w.version < root.version {
+			for _, t := range root.tallies {
+				t.Worker = w.id
+				w.out = append(w.out, t)
+			}
+			w.version, w.history, w.tallies = root.version, slices.Clone(root.history), slices.Clone(root.tallies)
+		}
+		w.forming = false
+		w.out = append(w.out, transport.Formed{Worker: w.id, Generation: w.ring.Generation, Version: w.version})
+		return
+	}
+	in := s.rounds[[2]int64{w.ring.Generation, w.release.Version}]
+	t := transport.Tally{Worker: w.id, Generation: w.ring.Generation, Version: w.version + 1}
+	for _, m := range w.ring.Members {
+		var rider star.Worker = -1
+		for _, span := range in[m] {
+			if span.Count < 0 {
+				rider = star.Worker(-span.Count - 1)
+				continue
+			}
+			if rider >= 0 {
+				t.Carried = append(t.Carried, transport.Gradient{Worker: rider, Step: span.Start})
+				rider = -1
+			}
+			w.history = append(w.history, span)
+		}
+	}
+	w.out = append(w.out, star.Record{Worker: w.id, Step: w.step, Basis: w.version, Samples: w.release.Count}, t)
+	w.tallies = append(w.tallies[max(0, len(w.tallies)+1-ringAhead):], t)
+	w.step++
+	w.version++
+	w.release = nil
+}
+
+// hear has the coordinator take up what a worker said.
+func (s *sea) hear(w *swimmer) {
+	m := w.out[0]
+	w.out = w.out[1:]
+	var orders []order
+	var err error
+	switch m := m.(type) {
+	case gone:
+		orders = s.l.leave(w.id)
+	case transport.Formed:
+		orders, err = s.r.formed(w.id, m.Generation, m.Version)
+	case transport.Tally:
+		orders, err = s.r.tally(m)
+	case transport.Fault:
+		s.r.failed(m.Generation, m.Suspect, m.Reason)
+	case star.Record:
+		s.r.arrive(m)
+	}
+	if _, ok := err.(*Error); ok {
+		for _, o := range s.ws {
+			if o.alive && !o.forming && o.version >= s.r.version {
+				s.t.Fatalf("worker %d has version %d: %v", o.id, o.version, err)
+			}
+		}
+		s.t.Skip("nobody is left who has the parameters")
+	}
+	if err != nil {
+		s.t.Fatalf("worker %d says %+v: %v", w.id, m, err)
+	}
+	s.issue(orders)
+}
+
+func (s *sea) change() {
+	n := len(s.ws)
+	var riders []star.Worker
+	for w := range star.Worker(n) {
+		if rapid.Bool().Draw(s.t, "rides") && len(riders) < n-1 {
+			riders = append(riders, w)
+		}
+	}
+	s.issue(s.l.install(modes.Ring(n, riders...)))
+}
+
+// step does one thing out of all that can be done; false: there is nothing.
+func (s *sea) step() bool {
+	var can []func()
+	for _, w := range s.ws {
+		if len(w.out) > 0 {
+			can = append(can, func() { s.hear(w) })
+		}
+		if !w.alive {
+			continue
+		}
+		w.interrupted()
+		if s.ready(w) {
+			can = append(can, func() { s.end(w) })
+		}
+		if w.release == nil && !w.forming && len(w.in) > 0 {
+			can = append(can, func() { s.read(w) })
+		}
+	}
+	if s.r.fault != "" {
+		can = append(can, func() {
+			orders, evict, err := s.r.mend()
+			if err != nil || evict >= 0 {
+				s.t.Fatalf("mend: %v, worker %d", err, evict)
+			}
+			s.issue(orders)
+		})
+	}
+	if len(can) == 0 {
+		return false
+	}
+	rapid.SampledFrom(can).Draw(s.t, "what")()
+	return true
+}
+
+// Whatever happens in whatever order: no sample is lost or applied twice, all
+// members have applied the same, and the coordinator knows it.
+func TestRingModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 5).Draw(t, "workers")
+		limit := int64(rapid.IntRange(0, 150).Draw(t, "limit"))
+		plan := modes.SSGD(n)
+		s := &sea{t: t, rounds: map[[2]int64]map[star.Worker][]Span{}, formed: map[int64]*swimmer{}, lists: map[int64]string{}}
+		if k := rapid.IntRange(0, n-1).Draw(t, "riders"); k > 0 {
+			var riders []star.Worker
+			for w := range k {
+				riders = append(riders, star.Worker(n-1-w))
+			}
+			plan = modes.Ring(n, riders...)
+		}
+		s.l = newLedger(plan, n, 0, 3, limit)
+		s.r = newRing(s.l, transport.Ring{})
+		for w := range n {
+			s.ws = append(s.ws, &swimmer{id: star.Worker(w), alive: true, seats: map[star.Worker]*berth{}})
+		}
+		s.issue(s.l.begin())
+		kills, changes, faults := rapid.IntRange(0, n-1).Draw(t, "kills"), rapid.IntRange(0, 4).Draw(t, "changes"), rapid.IntRange(0, 2).Draw(t, "faults")
+		for steps := 0; ; steps++ {
+			if steps > 20_000 {
+				t.Fatal("the job never ends")
+			}
+			switch x := rapid.IntRange(0, 30).Draw(t, "event"); {
+			case x == 0 && kills > 0:
+				if w := s.ws[rapid.IntRange(0, n-1).Draw(t, "victim")]; w.alive {
+					kills--
+					w.alive = false
+					w.out = append(w.out[:rapid.IntRange(0, len(w.out)).Draw(t, "heard")], gone{})
+				}
+			case x == 1 && changes > 0:
+				changes--
+				s.change()
+			case x == 2 && faults > 0:
+				if w := s.ws[rapid.IntRange(0, n-1).Draw(t, "faulty")]; w.alive && w.release != nil {
+					faults--
+					w.release, w.broken = nil, true
+					w.out = append(w.out, transport.Fault{Worker: w.id, Generation: w.ring.Generation, Suspect: -1, Reason: "some reason"})
+				}
+			default:
+				if !s.step() {
+					s.check(limit)
+					return
+				}
+			}
+		}
+	})
+}
+
+// check looks at a job in which nothing can happen any more.
+func (s *sea) check(limit int64) {
+	if !s.l.drained() {
+		s.t.Fatalf("the job hangs: rounds %+v, errands %v, forming %v, waiting for %v", s.r.rounds, s.r.errands, s.r.forming, s.r.lacking())
+	}
+	if s.l.used != limit || s.l.waste != 0 {
+		s.t.Fatalf("the coordinator counts %d samples, and %d dropped; want %d", s.l.used, s.l.waste, limit)
+	}
+	for _, m := range s.r.now.members {
+		w := s.ws[m]
+		if w.version != s.r.version {
+			s.t.Fatalf("worker %d has version %d, the coordinator counts %d; ring %+v, forming %v, broken %v, next orders %v; the coordinator: %+v",
+				m, w.version, s.r.version, w.ring, w.forming, w.broken, w.in, s.r.now)
+		}
+		if !slices.Equal(w.history, s.ws[s.r.now.members[0]].history) {
+			s.t.Fatalf("worker %d has applied %v, worker %d %v", m, w.history, s.r.now.members[0], s.ws[s.r.now.members[0]].history)
+		}
+		count := make([]int, limit)
+		for _, span := range w.history {
+			for i := range span.Count {
+				count[span.Start+int64(i)]++
+			}
+		}
+		for i, k := range count {
+			if k != 1 {
+				s.t.Fatalf("worker %d has applied sample %d %d times: %v", m, i, k, w.history)
+			}
+		}
+	}
+}
+
+// With one round ahead nobody waits: members are released for round r+1 before round r
+// is complete, in order of rank, with the samples of a full ring's rounds.
+func TestRingGrants(t *testing.T) {
+	l := newLedger(modes.Ring(4, 3), 4, 0, 10, 100)
+	r := newRing(l, transport.Ring{Wait: 5, MaxStale: 7})
+	var got []string
+	show := func(orders []order) string {
+		got = got[:0]
+		for _, o := range orders {
+			if o.fire.Seq > 0 {
+				got = append(got, fmt.Sprintf("v%d:%d", o.fire.Version, o.used))
+			}
+			for _, m := range o.rings {
+				got = append(got, fmt.Sprintf("ring%d→%d", m.msg.Generation, m.to))
+			}
+			for _, m := range o.releases {
+				got = append(got, fmt.Sprintf("%d@%d:%d+%d/%d", m.Worker, m.Version, m.Start, m.Count, m.Total))
+			}
+		}
+		return strings.Join(got, " ")
+	}
+	made := func(w star.Worker, version int64, carried ...transport.Gradient) string {
+		orders, err := r.tally(transport.Tally{Worker: w, Generation: 1, Version: version, Carried: carried})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return show(orders)
+	}
+	for _, c := range []struct{ got, want string }{
+		{show(l.begin()), "ring1→0 ring1→1 ring1→2 0@0:0+10/30 1@0:10+10/30 2@0:20+10/30 ring1→3 3@0:30+10/0 0@1:40+10/30 1@1:50+10/30 2@1:60+10/30"},
+		{made(0, 1), ""},
+		{made(2, 1), ""},
+		{made(0, 2), ""},
+		{made(1, 1), "v1:30 0@2:70+10/30 1@2:80+10/30 2@2:90+10/30"},
+		{show(l.install(modes.SSGD(4))), "ring2→0 ring2→1 ring2→2 ring2→3"},
+		{made(1, 2), ""},
+		{made(2, 2, transport.Gradient{Worker: 3, Step: 30}), "v2:70"}, // the rider's too; nothing is left to hand out
+		{made(0, 3), ""},
+		{made(1, 3), ""},
+		{made(2, 3), "v3:100"},
+	} {
+		if c.got != c.want {
+			t.Errorf("got  %s\nwant %s", c.got, c.want)
+		}
+	}
+	if !l.drained() || l.staleness[1] != 1 || l.staleness[0] != 9 {
+		t.Errorf("drained: %v, staleness %v", l.drained(), l.staleness)
+	}
+}
+
+// A plan that a ring cannot do is refused with what it can do.
+func TestRingPlan(t *testing.T) {
+	for text, ok := range map[string]bool{"ssgd": true, "ring-minus=1,2": true, "groups=0-2+3": true,
+		"asgd": false, "x=2": false, "backup=1": false, "groups=0,1/2,3": false, "groups=0-2:2+3": false} {
+		p, err := modes.Parse(text, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := RingPlan(p); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "ring-minus") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// Rings that fail without a round between end the job; a worker that two of them in a
+// row have suspected is taken leave of.
+func TestRingFaults(t *testing.T) {
+	l := newLedger(modes.SSGD(3), 3, 0, 10, 1000)
+	r := newRing(l, transport.Ring{})
+	l.begin()
+	for try := 1; ; try++ {
+		r.failed(r.now.generation-1, 2, "of a ring before this one") // the first time there is none
+		r.failed(r.now.generation, -1, "nobody knows why")
+		orders, evict, err := r.mend()
+		if try > maxFaults {
+			if err == nil || !strings.Contains(err.Error(), "nobody knows why") {
+				t.Errorf("fault %d: %v, want an error with the reason", try, err)
+			}
+			break
+		}
+		if err != nil || evict >= 0 || len(orders) != 1 || len(orders[0].rings) != 3 || !orders[0].rings[0].msg.Now {
+			t.Fatalf("fault %d: %+v, worker %d, %v; want a ring of 3 at once", try, orders, evict, err)
+		}
+	}
+	l = newLedger(modes.SSGD(3), 3, 0, 10, 1000)
+	r = newRing(l, transport.Ring{})
+	l.begin()
+	r.failed(1, 2, "no link to 2")
+	r.mend()
+	r.failed(r.now.generation, 2, "no link to 2")
+	if _, evict, err := r.mend(); evict != 2 || err != nil {
+		t.Errorf("worker %d, %v; want worker 2 to go", evict, err)
+	}
+}
