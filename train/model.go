@@ -81,6 +81,18 @@ type Model interface {
 	Close() error
 }
 
+// Streamer is a Model that says which part of the gradient is complete while it still
+// computes the rest, so that sending can begin.
+type Streamer interface {
+	Model
+
+	// GradStream is Grad. Meanwhile it calls ready for one range of dst after the other,
+	// [from, to) in elements, from the end to the beginning, without gaps; it does not touch
+	// a range again that was ready. ready may be called on another goroutine, but not
+	// after GradStream has returned, and should not wait.
+	GradStream(ctx context.Context, dst []float32, b Batch, ready func(from, to int)) (loss float64, err error)
+}
+
 // Input says what a model is fed, so that models and data sets can be matched
 // before anything runs.
 type Input struct {

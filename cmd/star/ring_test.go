@@ -63,6 +63,23 @@ func TestAllReduceIsSSGD(t *testing.T) {
 	near(t, "a ring of one and one process", parameters(t, one), parameters(t, alone))
 }
 
+// Buckets that are exchanged while the rest is computed make the same sum, with and
+// without the overlap.
+func TestBuckets(t *testing.T) {
+	args := []string{"--model", "mlp", "--workers", "3", "--steps", "30", "--batch", "8", "--lr", "0.05", "--arch", "allreduce", "--clip", "1"}
+	whole, _ := job(t, args...)
+	overlap, dir := job(t, append(args, "--bucket", "0.1")...)
+	after, _ := job(t, append(args, "--bucket", "0.1", "--slow", "1:+1ms")...)
+	near(t, "in one piece and in buckets", parameters(t, whole), parameters(t, overlap))
+	sameBits(t, "buckets with and without overlap", parameters(t, overlap), parameters(t, after))
+	type record struct{ Norm2, Loss float64 }
+	for _, r := range runLog[record](t, dir, "record") {
+		if !(r.Norm2 > 0) {
+			t.Fatalf("record %+v: no norm", r)
+		}
+	}
+}
+
 // Checkpoints of both architectures are the same, and either goes on with the other's.
 func TestAllReduceResumes(t *testing.T) {
 	args := []string{"--model", "mlp", "--workers", "3", "--batch", "8", "--optimizer", "adam", "--lr", "0.001"}
@@ -202,7 +219,7 @@ func ctl(t *testing.T, addr string, args ...string) {
 
 // A straggler is taken out of the ring while the job runs, and comes back.
 func TestRingChangesWhileRunning(t *testing.T) {
-	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "4", "--steps", "600", "--batch", "8", "--slow", "0:3x")
+	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "4", "--epochs", "1e6", "--eval-every", "2", "--batch", "8", "--slow", "0:3x")
 	atVersion(t, addr, 20, errs)
 	ctl(t, addr, "mode", "ring-minus=0")
 	v := atVersion(t, addr, 40, errs).Version
@@ -217,6 +234,16 @@ func TestRingChangesWhileRunning(t *testing.T) {
 		t.Errorf("star ctl mode asgd: %v, %s; want a refusal that names --arch ps", err, b)
 	}
 	ctl(t, addr, "mode", "ssgd")
+	atVersion(t, addr, v+60, errs)
+	if r := stopped(t, cmd, addr, dir, out, errs); r.Switches != 5 || r.Staleness.Max == 0 {
+		t.Errorf("%d switches, staleness up to %d; want 5, more than 0", r.Switches, r.Staleness.Max)
+	}
+}
+
+// stopped ends a job by star ctl stop and returns its result, which must be whole.
+func stopped(t *testing.T, cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) coord.Result {
+	t.Helper()
+	ctl(t, addr, "stop")
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, errs)
 	}
@@ -224,15 +251,20 @@ func TestRingChangesWhileRunning(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Samples != 600*32 || r.Switches != 5 || r.Staleness.Max == 0 {
-		t.Errorf("%d samples, %d switches, staleness up to %d; want %d, 5, more than 0", r.Samples, r.Switches, r.Staleness.Max, 600*32)
+	if !r.Evaluated || r.CheckpointError != "" {
+		t.Errorf("evaluated: %v; checkpoint error: %s\n%s", r.Evaluated, r.CheckpointError, errs)
 	}
-	everySampleOnce(t, dir, 600*32)
+	everySampleOnce(t, dir, r.Samples)
+	parameters(t, r) // whole
+	return r
 }
 
-// killed finds the process of a worker and kills it.
+// killWorker sends a signal to a worker of a job, once star run has seen that the
+// training has begun: it asks four times a second, and before that it takes the end of a worker
+// for one that will never join.
 func killWorker(t *testing.T, parent *exec.Cmd, rank int, sig syscall.Signal) {
 	t.Helper()
+	time.Sleep(time.Second)
 	procs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, p := range procs {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))
@@ -261,7 +293,7 @@ func TestRingLosesMembers(t *testing.T) {
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")
 	}
-	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "6", "--steps", "400", "--batch", "8",
+	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "6", "--epochs", "1e6", "--eval-every", "2", "--batch", "8",
 		"--mode", "ring-minus=4,5", "--slow", "5:2x", "--checkpoint-every", "200ms")
 	atVersion(t, addr, 20, errs)
 	killWorker(t, cmd, 2, syscall.SIGKILL) // a member
@@ -270,18 +302,7 @@ func TestRingLosesMembers(t *testing.T) {
 	v = atVersion(t, addr, v+30, errs).Version
 	killWorker(t, cmd, 4, syscall.SIGKILL) // a rider
 	atVersion(t, addr, v+30, errs)
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, errs)
-	}
-	var r coord.Result
-	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		t.Fatal(err)
-	}
-	if r.Samples != 400*48 || !r.Evaluated || r.CheckpointError != "" {
-		t.Errorf("%d samples, want %d; evaluated: %v; %s\n%s", r.Samples, 400*48, r.Evaluated, r.CheckpointError, errs)
-	}
-	everySampleOnce(t, dir, 400*48)
-	parameters(t, r) // whole
+	stopped(t, cmd, addr, dir, out, errs)
 }
 
 // A member that stands still is given up after --dead-after, and one that continues later
@@ -290,20 +311,14 @@ func TestRingLosesASilentMember(t *testing.T) {
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")
 	}
-	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "3", "--steps", "300", "--batch", "8", "--slow", "none", "--dead-after", "1s")
+	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "3", "--epochs", "1e6", "--eval-every", "2", "--batch", "8", "--slow", "none", "--dead-after", "1s")
 	atVersion(t, addr, 20, errs)
 	killWorker(t, cmd, 1, syscall.SIGSTOP)
 	v := atVersion(t, addr, 20, errs).Version
-	atVersion(t, addr, v+20, errs)
+	v = atVersion(t, addr, v+20, errs).Version
 	killWorker(t, cmd, 1, syscall.SIGCONT)
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, errs)
-	}
-	var r coord.Result
-	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Samples != 300*24 {
-		t.Errorf("%v; %d samples, want %d", err, r.Samples, 300*24)
-	}
-	everySampleOnce(t, dir, 300*24)
+	atVersion(t, addr, v+20, errs)
+	stopped(t, cmd, addr, dir, out, errs)
 }
 
 // With --on-failure stop the job ends when a worker is gone.

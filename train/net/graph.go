@@ -35,7 +35,17 @@ type graph struct {
 	expr  *G.ExprGraph
 	vm    G.VM
 	ctx   context.Context // of the run
-	err   error           // what stopped the run, as the layer said it
+
+	// ready is called for parts of the gradient that are complete, from the end to
+	// the beginning; nil: nobody wants to know. uses counts, for each tensor of the layout,
+	// the layers that add to its gradient, left those that have not yet, in this run;
+	// low is where the part begins that was ready.
+	ready      func(from, to int)
+	layout     []train.TensorSpec
+	at         map[string]int // by name, in layout
+	uses, left []int
+	low        int   // tensors
+	err        error // what stopped the run, as the layer said it
 }
 
 // newGraph makes the graph of a model.
@@ -51,6 +61,11 @@ func newGraph(m *network, batch int, training bool) (gr *graph, err error) {
 	}()
 
 	gr = &graph{batch: batch, train: training, expr: G.NewGraph(), ctx: context.Background()}
+	gr.layout, gr.at = m.layout, make(map[string]int, len(m.layout))
+	for i, t := range m.layout {
+		gr.at[t.Name] = i
+	}
+	gr.uses, gr.left = make([]int, len(m.layout)), make([]int, len(m.layout))
 	b := m.builder(batch, training)
 	in := gr.feed(m.spec.Input, b)
 	layers, err := m.def.build(b, m.set)
@@ -110,6 +125,7 @@ func (gr *graph) chain(node *G.Node, layers []Layer) (scores *G.Node, weights G.
 		op.y.shape = op.out
 		children := []*G.Node{node}
 		for _, p := range params {
+			gr.uses[gr.at[p.Name]]++
 			// A node for each use of a tensor, all on the same memory: so
 			// gorgonia sees no sharing and adds nothing up itself.
 			w := G.NewTensor(gr.expr, tensor.Float32, len(p.Shape), G.WithShape(p.Shape...), G.WithName(fmt.Sprintf("%d/%s", i, p.Name)),
@@ -141,6 +157,8 @@ func (gr *graph) score(scores *G.Node, classes int) (*G.Node, error) {
 // run runs the graph on what is in x, tok and y.
 func (gr *graph) run(ctx context.Context) error {
 	gr.ctx, gr.err = ctx, nil
+	copy(gr.left, gr.uses)
+	gr.low = len(gr.layout)
 	defer func() { gr.ctx = context.Background() }()
 	defer gr.vm.Reset()
 	err := gr.vm.RunAll()
@@ -148,6 +166,24 @@ func (gr *graph) run(ctx context.Context) error {
 		return gr.err // gorgonia's error hides it from errors.Is
 	}
 	return err
+}
+
+// finished notes that a layer has written its gradients.
+func (gr *graph) finished(params []*Param) {
+	if gr.ready == nil {
+		return
+	}
+	for _, p := range params {
+		gr.left[gr.at[p.Name]]--
+	}
+	was := gr.low
+	for gr.low > 0 && gr.left[gr.low-1] == 0 {
+		gr.low--
+	}
+	if gr.low < was {
+		last := gr.layout[was-1]
+		gr.ready(gr.layout[gr.low].Offset, last.Offset+last.Len())
+	}
 }
 
 // step is one operation of a run: it stops when the context is done, and turns a
@@ -315,6 +351,7 @@ func (op *gradOp) SymDiff(G.Nodes, *G.Node, *G.Node) (G.Nodes, error) {
 func (op *gradOp) Do(in ...G.Value) (G.Value, error) {
 	return op.gr.step(op, func() G.Value {
 		dx := op.layer.Backward(floats(in[0]))
+		op.gr.finished(op.params)
 		if !op.inGrad {
 			return op.done
 		}

@@ -276,6 +276,22 @@ func (m *network) check(b train.Batch) error {
 // Grad implements train.Model. Predictions with label -1 do not count; a batch
 // without any other has loss and gradient zero.
 func (m *network) Grad(ctx context.Context, dst []float32, b train.Batch) (float64, error) {
+	return m.gradient(ctx, dst, b, nil)
+}
+
+// GradStream implements train.Streamer: the gradients of layers are complete in reverse
+// order, those of a tensor that several layers share with the first of them.
+func (m *network) GradStream(ctx context.Context, dst []float32, b train.Batch, ready func(from, to int)) (float64, error) {
+	return m.gradient(ctx, dst, b, func(from, to int) {
+		if unsafe.SliceData(dst) != unsafe.SliceData(m.grad) {
+			copy(dst[from:to], m.grad[from:to])
+		}
+		ready(from, to)
+	})
+}
+
+// gradient is Grad, and GradStream where ready is not nil.
+func (m *network) gradient(ctx context.Context, dst []float32, b train.Batch, ready func(from, to int)) (float64, error) {
 	if m.closed {
 		return 0, errClosed
 	}
@@ -296,10 +312,12 @@ func (m *network) Grad(ctx context.Context, dst []float32, b train.Batch) (float
 	copy(g.tok, b.Tokens)
 	copy(g.y, b.Y)
 	clear(m.grad)
+	g.ready = ready
+	defer func() { g.ready = nil }()
 	if err := g.run(ctx); err != nil {
 		return 0, fmt.Errorf("net: %s: gradient of a batch of %d: %w", m.spec.Name, b.Samples, err)
 	}
-	if unsafe.SliceData(dst) != unsafe.SliceData(m.grad) {
+	if ready == nil && unsafe.SliceData(dst) != unsafe.SliceData(m.grad) {
 		copy(dst, m.grad)
 	}
 	return g.loss.found.Mean(), nil

@@ -17,6 +17,7 @@ import (
 	"star/coord"
 	"star/exact"
 	"star/ps"
+	"star/train"
 	"star/train/kernel"
 	"star/train/optim"
 	"star/transport"
@@ -465,22 +466,8 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	if rel.Action == transport.Finish {
 		return nil
 	}
-	computed := time.Now()
-	if rel.Count > 0 {
-		var err error
-		if computed, err = w.compute(ctx, rel, &rec); err != nil {
-			return err
-		}
-		kernel.Scale(w.weight(rel.Count), w.grad)
-	} else {
-		clear(w.grad)
-		rec.Loss = math.NaN()
-	}
-	tally, carried, err := w.carry(ctx)
+	tally, carried, computed, err := w.sum(ctx, rel, &rec)
 	if err != nil {
-		return err
-	}
-	if err := allreduce.AllReduce(ctx, w.group, allreduce.Sum, w.grad); err != nil {
 		return err
 	}
 	w.update()
@@ -496,6 +483,58 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 		return err
 	}
 	return coord.Say(w.member, tally, nil)
+}
+
+// sum makes grad the weighted sum of everybody's gradients.
+func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.Record) (tally transport.Tally, carried int64, computed time.Time, err error) {
+	tally = transport.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
+	weight := w.weight(rel.Count)
+	if m, ok := w.overlaps(); ok && w.bucketed() && rel.Count > 0 {
+		op, cancel := context.WithCancel(ctx)
+		defer cancel()
+		b := w.exchange(op, weight, len(w.grad))
+		var end time.Time // of the computation: what follows is the exchange
+		w.grads = func(ctx context.Context, dst []float32, batch train.Batch) (float64, error) {
+			defer func() { end = time.Now() }()
+			return m.GradStream(ctx, dst, batch, b.ready)
+		}
+		var sent error
+		exchanged := false
+		w.finite = func([]float32) (float64, int) { // once all of it is computed
+			sent, exchanged = <-b.done, true
+			return b.norm2, b.bad
+		}
+		computed, err = w.compute(ctx, rel, rec)
+		w.grads, w.finite = w.model.Grad, kernel.FiniteSumSq
+		if !exchanged {
+			cancel()
+			<-b.done
+		}
+		if err == nil {
+			err = sent
+			rec.Compute -= computed.Sub(end)
+			rec.At -= computed.Sub(end)
+		}
+		return tally, 0, end, err
+	}
+	computed = time.Now()
+	if rel.Count > 0 {
+		if computed, err = w.compute(ctx, rel, rec); err != nil {
+			return tally, 0, computed, err
+		}
+	} else {
+		clear(w.grad)
+		rec.Loss = math.NaN()
+	}
+	if w.bucketed() {
+		b := w.exchange(ctx, weight, 0)
+		return tally, 0, computed, <-b.done
+	}
+	kernel.Scale(weight, w.grad)
+	if tally, carried, err = w.carry(ctx); err != nil {
+		return tally, 0, computed, err
+	}
+	return tally, carried, computed, allreduce.AllReduce(ctx, w.group, allreduce.Sum, w.grad)
 }
 
 // weight is c of the update rule, for a gradient over so many samples.

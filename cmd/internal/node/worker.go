@@ -66,6 +66,7 @@ type worker struct {
 
 	average func(eval int64, buffers []float32) error // over all workers
 	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
+	finite  func(v []float32) (norm2 float64, bad int) // of the gradient; bad is the first element that is not finite, or -1
 
 	batch   train.Batch // of the evaluation
 	indices []int
@@ -179,7 +180,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	w := &worker{
 		job: job, log: log, model: model, test: testSet, member: member, inject: in, rank: rank,
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}),
-		grad:   gradient(model), average: member.Average, grads: model.Grad,
+		grad:   gradient(model), average: member.Average, grads: model.Grad, finite: kernel.FiniteSumSq,
 	}
 	defer w.loader.Close()
 	if len(member.Welcome.Shards) > 0 {
@@ -462,7 +463,7 @@ func (w *worker) arrive(rec *star.Record) error {
 // check looks for what is not finite, and takes the norm on the way.
 func (w *worker) check(rec *star.Record) error {
 	var bad int
-	rec.Norm2, bad = kernel.FiniteSumSq(w.grad)
+	rec.Norm2, bad = w.finite(w.grad)
 	if bad < 0 && !math.IsNaN(rec.Loss) && !math.IsInf(rec.Loss, 0) {
 		return nil
 	}

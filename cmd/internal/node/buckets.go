@@ -1,0 +1,98 @@
+package node
+
+import (
+	"context"
+	"sync"
+
+	"star/allreduce"
+	"star/train"
+	"star/train/kernel"
+)
+
+// buckets exchange a gradient in parts, from its end to its beginning, each as soon as it
+// is computed. All members cut it alike and so make the same operations, whether or not
+// they compute meanwhile.
+type buckets struct {
+	w      *ringWorker
+	weight float32
+	size   int // elements
+
+	mu    sync.Mutex
+	low   int // elements from here on are computed
+	news  chan struct{}
+	done  chan error
+	norm2 float64 // of what was sent, before weighting
+	bad   int     // an element that is not finite; -1: none
+}
+
+// bucketed says whether the ring exchanges gradients in buckets: all members find the
+// same. With riders it does not, because a gradient is whole before theirs are added.
+func (w *ringWorker) bucketed() bool {
+	return float64(4*len(w.grad)) > w.job.Bucket*1e6 && len(w.ring.Riders) == 0
+}
+
+// overlaps says whether this worker computes while it sends. Not where a gradient may
+// be taken back (skipped), or is to be late on purpose.
+func (w *ringWorker) overlaps() (train.Streamer, bool) {
+	m, ok := w.model.(train.Streamer)
+	return m, ok && w.job.OnNaN != "skip" && !w.inject.Active()
+}
+
+// exchange begins to exchange the gradient; low is where the computed part begins.
+func (w *ringWorker) exchange(ctx context.Context, weight float32, low int) *buckets {
+	b := &buckets{
+		w: w, weight: weight, size: max(1, int(w.job.Bucket*1e6/4)),
+		low: low, news: make(chan struct{}, 1), done: make(chan error, 1), bad: -1,
+	}
+	go func() { b.done <- b.run(ctx) }()
+	return b
+}
+
+// ready notes that elements from here on are computed.
+func (b *buckets) ready(from, _ int) {
+	b.mu.Lock()
+	b.low = from
+	b.mu.Unlock()
+	select {
+	case b.news <- struct{}{}:
+	default:
+	}
+}
+
+func (b *buckets) run(ctx context.Context) error {
+	for to := len(b.w.grad); to > 0; {
+		from := max(0, to-b.size)
+		if err := b.wait(ctx, from); err != nil {
+			return err
+		}
+		part := b.w.grad[from:to]
+		sum, bad := kernel.FiniteSumSq(part)
+		if bad >= 0 {
+			b.bad = from + bad
+			return nil // the worker ends, and nobody gets this
+		}
+		b.norm2 += sum
+		kernel.Scale(b.weight, part)
+		if err := allreduce.AllReduce(ctx, b.w.group, allreduce.Sum, part); err != nil {
+			return err
+		}
+		to = from
+	}
+	return nil
+}
+
+func (b *buckets) wait(ctx context.Context, from int) error {
+	for {
+		b.mu.Lock()
+		low := b.low
+		b.mu.Unlock()
+		if low <= from {
+			return nil
+		}
+		select {
+		case <-b.news:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
