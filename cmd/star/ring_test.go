@@ -3,8 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
 	"math"
+	"math/big"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -332,5 +340,84 @@ func TestRingStops(t *testing.T) {
 	cmd.Wait()
 	if got := cmd.ProcessState.ExitCode(); got != 69 || !strings.Contains(errs.String(), "worker 1 is gone (--on-failure stop)") {
 		t.Errorf("exit code %d, want 69 with the reason\n%s", got, errs)
+	}
+}
+
+// certificates makes one that signs itself and is good for everybody at 127.0.0.1, and
+// returns the settings that name it.
+func certificates(t *testing.T) []string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "star"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(name, kind string, b []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cert := write("cert.pem", "CERTIFICATE", der)
+	return []string{"--tls-cert", cert, "--tls-key", write("key.pem", "EC PRIVATE KEY", secret), "--tls-ca", cert}
+}
+
+// Processes of their own, as on several hosts: star ps without shards coordinates, a
+// worker with another update rule is refused, one without --arch too, and TLS protects the
+// ring and its riders.
+func TestRingOfSeparateProcesses(t *testing.T) {
+	dir := t.TempDir()
+	common := append([]string{"--batch", "8", "--model", "mlp", "--dataset", "digits:n=400,test=100", "--out", dir, "--log-format", "text"}, certificates(t)...)
+	ps, addr, errs := startServer(t, append(common, "--shards", "0", "--workers", "3", "--steps", "40", "--mode", "ring-minus=2")...)
+	waitFor(t, addr)
+	worker := func(args ...string) (*exec.Cmd, *bytes.Buffer) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		t.Cleanup(cancel)
+		cmd := exec.CommandContext(ctx, star(t), append(append([]string{"worker", "--coordinator", addr}, common...), args...)...)
+		said := new(bytes.Buffer)
+		cmd.Stderr = said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd, said
+	}
+	for _, c := range []struct{ args, says string }{
+		{"--arch allreduce --lr 0.5", "lr=0.5"},
+		{"--arch ps", "the job's architecture is allreduce, the worker's ps"},
+	} {
+		cmd, said := worker(strings.Fields(c.args)...)
+		cmd.Wait()
+		if got := cmd.ProcessState.ExitCode(); got != 78 || !strings.Contains(said.String(), c.says) {
+			t.Errorf("star worker %s: exit code %d, want 78 and %q\n%s", c.args, got, c.says, said)
+		}
+	}
+	for rank := range 3 {
+		cmd, said := worker("--arch", "allreduce", "--rank", strconv.Itoa(rank))
+		defer func() {
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("worker %d: %v\n%s", rank, err, said)
+			}
+			if rank < 2 && !strings.Contains(said.String(), "stream:1") {
+				t.Errorf("worker %d does not say that its link is a stream:\n%s", rank, said)
+			}
+		}()
+	}
+	if err := ps.Wait(); err != nil {
+		t.Fatalf("star ps: %v\n%s", err, errs)
 	}
 }
