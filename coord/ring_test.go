@@ -26,6 +26,7 @@ type sea struct {
 	rounds map[[2]int64]map[star.Worker][]Span // by generation and round: what each member put in
 	formed map[int64]*swimmer                  // by generation: whose parameters its members have taken
 	lists  map[int64]string                    // by generation: its members, as the first one was told
+	deaths bool
 }
 
 type swimmer struct {
@@ -191,6 +192,9 @@ func (s *sea) end(w *swimmer) {
 			root = &c
 			s.formed[w.ring.Generation] = root
 		}
+		if root.version < 0 && !s.deaths {
+			s.t.Fatalf("ring %d has nobody with the parameters, and nobody has died: %+v", w.ring.Generation, w.ring)
+		}
 		if root.version < 0 {
 			s.t.Skip("nobody is left who has the parameters")
 		}
@@ -338,7 +342,7 @@ func TestRingModel(t *testing.T) {
 			case x == 0 && kills > 0:
 				if w := s.ws[rapid.IntRange(0, n-1).Draw(t, "victim")]; w.alive {
 					kills--
-					w.alive = false
+					w.alive, s.deaths = false, true
 					w.out = append(w.out[:rapid.IntRange(0, len(w.out)).Draw(t, "heard")], gone{})
 				}
 			case x == 1 && changes > 0:
@@ -441,6 +445,44 @@ func TestRingGrants(t *testing.T) {
 	}
 }
 
+// A rider whose parent changes is told to send its gradient again, unless it was carried; one
+// that becomes a member, and one that is gone, have their batches handed out again.
+func TestRidersKeepTheirBatches(t *testing.T) {
+	l := newLedger(modes.Ring(5, 2, 3, 4), 5, 0, 10, 1000)
+	r := newRing(l, transport.Ring{})
+	l.begin()
+	batch := func(w star.Worker) int64 { return r.errands[w].Start }
+	two, three, four := batch(2), batch(3), batch(4)
+	l.install(modes.Ring(5, 0, 2, 3)) // 4 joins the ring, 0 leaves it
+	var orders []order
+	for v := int64(1); v <= 2; v++ {
+		for w := range star.Worker(2) {
+			m := transport.Tally{Worker: w, Generation: 1, Version: v}
+			if v == 2 {
+				m.Carried = []transport.Gradient{{Worker: 2, Step: two}, {Worker: 3, Step: two}} // 3 has no such batch
+			}
+			var err error
+			if orders, err = r.tally(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got := map[star.Worker]transport.Release{}
+	for _, o := range orders {
+		for _, rel := range o.releases {
+			if r.now.rides(rel.Worker) {
+				got[rel.Worker] = rel
+			}
+		}
+	}
+	if got[3].Start != three || !got[3].Pull || got[2].Start == two || got[2].Count != 10 || got[0].Count != 10 {
+		t.Errorf("riders are released with %+v; want 3 at %d again, and new batches for 0 and 2", got, three)
+	}
+	if got[2].Start != four && got[0].Start != four {
+		t.Errorf("the batch of 4, at %d, was not handed out again: %+v", four, got)
+	}
+}
+
 // A plan that a ring cannot do is refused with what it can do.
 func TestRingPlan(t *testing.T) {
 	for text, ok := range map[string]bool{"ssgd": true, "ring-minus=1,2": true, "groups=0-2+3": true,
@@ -473,6 +515,16 @@ func TestRingFaults(t *testing.T) {
 		}
 		if err != nil || evict >= 0 || len(orders) != 1 || len(orders[0].rings) != 3 || !orders[0].rings[0].msg.Now {
 			t.Fatalf("fault %d: %+v, worker %d, %v; want a ring of 3 at once", try, orders, evict, err)
+		}
+	}
+	for w := range star.Worker(3) {
+		if _, err := r.formed(w, r.now.generation, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for w := range star.Worker(3) { // of a round that was given up
+		if orders, err := r.tally(transport.Tally{Worker: w, Generation: 1, Version: 1}); len(orders) > 0 || err != nil || r.version != 0 {
+			t.Errorf("a tally of ring 1 makes version %d in ring %d, %v", r.version, r.now.generation, err)
 		}
 	}
 	l = newLedger(modes.SSGD(3), 3, 0, 10, 1000)
