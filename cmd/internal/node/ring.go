@@ -9,6 +9,7 @@ import (
 	"math"
 	gonet "net"
 	"slices"
+	"sync"
 	"time"
 
 	"star"
@@ -52,6 +53,7 @@ type ringWorker struct {
 	errand errand
 	orphan error     // why the parent is lost
 	ended  time.Time // of the last round
+	saves  sync.WaitGroup
 }
 
 // ringPatience is how long no byte may move in a collective operation before the ring
@@ -112,6 +114,7 @@ func (w *ringWorker) close() {
 	if w.group != nil {
 		w.group.Close()
 	}
+	w.saves.Wait()
 }
 
 // train is the life of a worker of a ring.
@@ -620,7 +623,7 @@ func (w *ringWorker) save(m transport.Save) error {
 	for i := range st.Slots {
 		st.Slots[i].Data = slices.Clone(st.Slots[i].Data)
 	}
-	go func() {
+	w.saves.Go(func() {
 		text, err := writeShard(checkpointDir(w.job, m.ID), transport.ShardInfo{To: int64(len(params))}, m.Version, params, st)
 		said := transport.Saved{ID: m.ID}
 		if err != nil {
@@ -629,6 +632,6 @@ func (w *ringWorker) save(m transport.Save) error {
 		if err := coord.Say(w.member, said, text); err != nil {
 			w.log.Debug("a checkpoint is written, but nobody knows", "err", err)
 		}
-	}()
+	})
 	return nil
 }
