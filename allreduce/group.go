@@ -93,7 +93,6 @@ type Group struct {
 	waiter   waiter
 	model    *Model
 	timeout  time.Duration
-	segment  int
 	patience patience
 
 	closing atomic.Bool

@@ -145,12 +145,3 @@ func (p *program) receiving(l *lane) *transfer {
 	}
 	return &p.transfers[l.recvs[l.received]]
 }
-
-// left is the bytes that l has still to receive.
-func (p *program) left(l *lane) int {
-	n := 0
-	for _, id := range l.recvs[l.received:] {
-		n += p.transfers[id].hi - p.transfers[id].pos
-	}
-	return n
-}

@@ -114,21 +114,21 @@ func buffer(n int) int {
 func (c *Config) check() error {
 	switch {
 	case c.Size < 1 || c.Size > MaxRanks:
-		return fmt.Errorf("Size is %d: a group has 1 to %d ranks", c.Size, MaxRanks)
+		return fmt.Errorf("Config.Size is %d: a group has 1 to %d ranks", c.Size, MaxRanks)
 	case c.Rank < 0 || c.Rank >= c.Size:
-		return fmt.Errorf("Rank is %d: it must be 0 to %d", c.Rank, c.Size-1)
+		return fmt.Errorf("Config.Rank is %d: it must be 0 to %d", c.Rank, c.Size-1)
 	case c.Rendezvous == "" && c.Size > 1 && !(c.Rank == 0 && c.Listener != nil):
-		return errors.New("Rendezvous is empty: set it to host:port of rank 0")
+		return errors.New("Config.Rendezvous is empty: set it to host:port of rank 0")
 	case !slices.Contains([]string{"", "tcp", "unix", "shm"}, c.Transport):
-		return fmt.Errorf("Transport is %q: it must be empty, tcp, unix or shm", c.Transport)
+		return fmt.Errorf("Config.Transport is %q: it must be empty, tcp, unix or shm", c.Transport)
 	case c.TLS != nil && c.Transport != "" && c.Transport != "tcp":
-		return fmt.Errorf("Transport is %q, but TLS goes over tcp only", c.Transport)
+		return fmt.Errorf("Config.Transport is %q, but TLS goes over tcp only", c.Transport)
 	case c.Algorithm > AlgorithmDoubleTree:
-		return fmt.Errorf("Algorithm is %v: it must be one of AllReduce", c.Algorithm)
+		return fmt.Errorf("Config.Algorithm is %v: it must be one of AllReduce", c.Algorithm)
 	case c.Segment < 0 || c.Segment%align != 0:
-		return fmt.Errorf("Segment is %d: it must be a positive multiple of %d bytes", c.Segment, align)
+		return fmt.Errorf("Config.Segment is %d: it must be a positive multiple of %d bytes", c.Segment, align)
 	case c.Model != nil && c.Model.check() != nil:
-		return fmt.Errorf("Model: %w", c.Model.check())
+		return fmt.Errorf("Config.Model: %w", c.Model.check())
 	case c.Timeout < 0:
 		return fmt.Errorf("Timeout is %v: it must be positive", c.Timeout)
 	}
@@ -200,7 +200,7 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 		var err error
 		if rendezvous = c.Listener; rendezvous == nil {
 			if rendezvous, err = f.listen(ctx, c.Rendezvous); err != nil {
-				return nil, fmt.Errorf("Rendezvous: %w", err)
+				return nil, fmt.Errorf("Config.Rendezvous: %w", err)
 			}
 		}
 		f.keep(rendezvous)
@@ -225,7 +225,7 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	}
 	data, err := f.listen(ctx, net.JoinHostPort(host, "0"))
 	if err != nil {
-		return nil, fmt.Errorf("Host: %w", err)
+		return nil, fmt.Errorf("Config.Host: %w", err)
 	}
 	f.keep(data)
 	listeners = append(listeners, data)
@@ -490,7 +490,7 @@ func exchange(nc net.Conn, g greeting) (answer, error) {
 // mayPoll refuses to poll where ranks would take processors from each other.
 func (f *forming) mayPoll() error {
 	if n, cores := f.ranksHere(), f.ranks[f.cfg.Rank].Cores; f.cfg.Poll && n > cores {
-		return fmt.Errorf("Poll with %d ranks on %d processors: ranks that wait would take the processors from those that work; switch Poll off", n, cores)
+		return fmt.Errorf("Config.Poll with %d ranks on %d processors: ranks that wait would take the processors from those that work; switch Poll off", n, cores)
 	}
 	return nil
 }
@@ -599,7 +599,7 @@ func (f *forming) kinds(r int) ([]string, error) {
 	case k == "tcp" || k == "" && !local:
 		return []string{"tcp"}, nil
 	case !local:
-		return nil, fmt.Errorf("Transport is %q, but rank %d is not on this host (or has no Unix sockets)", k, r)
+		return nil, fmt.Errorf("Config.Transport is %q, but rank %d is not on this host (or has no Unix sockets)", k, r)
 	case k == "":
 		return []string{"shm", "unix", "tcp"}, nil
 	default:
