@@ -102,6 +102,7 @@ func (w *world) finished(within time.Duration) {
 	w.t.Helper()
 	select {
 	case <-w.over:
+		synctest.Wait() // let everybody read what was sent last
 	case <-time.After(within):
 		w.t.Fatalf("the job is not over after %v; it waits for %q\n%s", within, w.waiting(), w.logs)
 	}

@@ -288,9 +288,14 @@ func TestPythonWorkerBesideOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ours.Process.Kill()
+	// Ours must be the first: the job's model is that of the first worker. It says
+	// "joined" when it has been welcomed.
+	said := bufio.NewScanner(stderr)
+	for said.Scan() && !strings.Contains(said.Text(), "joined") {
+	}
 	// The hash of the model is in the refusal of one with another.
 	refused, err := exec.Command(py, "testdata/worker.py", addr, "1", "7850", "wrong", "1", "digits/train", "400").Output()
-	for code(err) == 1 || len(refused) == 0 { // ours may not be the first yet
+	if code(err) == 1 || len(refused) == 0 {
 		t.Fatalf("worker.py with another model: %v %s", err, refused)
 	}
 	var no struct {
@@ -310,8 +315,8 @@ func TestPythonWorkerBesideOurs(t *testing.T) {
 		t.Errorf("worker.py saw %v", got)
 	}
 	var log []string
-	for s := bufio.NewScanner(stderr); s.Scan(); {
-		log = append(log, s.Text())
+	for said.Scan() {
+		log = append(log, said.Text())
 	}
 	if err := ours.Wait(); err != nil {
 		t.Errorf("our worker: %v\n%s", err, strings.Join(log, "\n"))
