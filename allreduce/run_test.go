@@ -503,6 +503,19 @@ func TestRankZeroLeavesInGoodOrder(t *testing.T) {
 	})
 }
 
+// The same, where rank 0's good-bye comes while this rank asks for a verdict.
+func TestGoodByeIsNoVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := piped(3, Config{})
+		defer closeAll(groups)
+		groups[0].Close()
+		mine := groups[1].here(2, errGone)
+		if got := groups[1].verdict(mine); got != mine {
+			t.Errorf("got %v, want %v", got, mine)
+		}
+	})
+}
+
 func TestGroupAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := piped(2, Config{Timeout: time.Second})
