@@ -1307,6 +1307,28 @@ func TestEvaluationsInTime(t *testing.T) {
 	})
 }
 
+// The last gradient may be dropped while an evaluation waits for its worker, with
+// another one due: then nobody would be left to make that, and the end comes instead.
+func TestEvaluationDueAtTheEnd(t *testing.T) {
+	for slow := time.Duration(1); slow <= 12; slow++ {
+		play(t, Config{Workers: 3, Plan: modes.Backup(3, 1), Steps: 8, EvalEvery: 0.4}, func(w *world) {
+			w.server(0, 1, false)
+			for i := range 3 {
+				w.worker(i, func(f *fakeWorker) {
+					if i == 2 {
+						f.pace *= slow
+					}
+				})
+			}
+			w.finished(time.Hour)
+			if w.err != nil || !w.result.Evaluated {
+				t.Errorf("a worker %d times slower: evaluated %v, %v", slow, w.result.Evaluated, w.err)
+			}
+			w.accounted(96)
+		})
+	}
+}
+
 func TestFailedCheckpoint(t *testing.T) {
 	full := errors.New("no space left on device")
 	play(t, Config{Workers: 1, Steps: 3, Save: func(Checkpoint) (string, error) { return "", full }}, func(w *world) {

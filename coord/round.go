@@ -55,7 +55,7 @@ func (c *Coordinator) milestones() {
 	used := c.ledger.used
 	eval := c.nextEval > 0 && used >= c.nextEval
 	save := c.cfg.Save != nil && (c.saveNow || c.cfg.SaveEvery > 0 && time.Now().After(c.nextSave))
-	if used >= c.ledger.limit {
+	if used >= c.ledger.limit || c.ledger.drained() { // drained sooner where gradients were dropped
 		return // the end evaluates and saves anyway
 	}
 	if eval {
