@@ -116,6 +116,8 @@ func (c *Coordinator) command(args []string) (any, error) {
 		return map[string]any{"version": c.ledger.version()}, nil
 	case verb == "stop" && len(rest) == 0:
 		c.ledger.limit = c.ledger.cursor
+		c.cfg.RunLog.write(logStop{Type: "stop", T: c.elapsed().Seconds(), Limit: c.ledger.limit, Why: "star ctl"})
+		c.log.Info("stopping", "at_samples", c.ledger.limit, "why", "star ctl")
 		return map[string]any{"samples": c.ledger.limit}, nil
 	}
 	return nil, fmt.Errorf("unknown command %q; one of: status, mode PLAN, checkpoint, stop", strings.Join(args, " "))

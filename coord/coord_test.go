@@ -1221,6 +1221,9 @@ func TestCommands(t *testing.T) {
 		if got := w.lines("checkpoint"); len(got) != 2 {
 			t.Errorf("checkpoints %v", got)
 		}
+		if got := w.lines("stop"); len(got) != 1 || got[0]["limit"] != float64(w.result.Samples) {
+			t.Errorf("stops %v, want one at the %d samples of the result", got, w.result.Samples)
+		}
 		if got := w.lines("plan"); len(got) != 1 {
 			t.Errorf("changes of plan %v", got)
 		}

@@ -118,6 +118,12 @@ type (
 		Took    float64 `json:"took"`
 		Err     string  `json:"error,omitempty"`
 	}
+	logStop struct {
+		Type  string  `json:"type"` // "stop": nothing more is handed out
+		T     float64 `json:"t"`
+		Limit int64   `json:"limit"` // where the stream ends now, in samples
+		Why   string  `json:"why"`
+	}
 	logEnd struct {
 		Type string `json:"type"` // "summary"
 		Result
