@@ -49,6 +49,17 @@ type concatenates interface {
 	unit() int
 }
 
+// Unit says whether a vector's message can be cut: where ok, the messages of the
+// vector's parts, one after the other, are the message of the vector, if all
+// parts but the last have a multiple of unit values.
+func Unit(c Codec) (unit int, ok bool) {
+	u, ok := c.(concatenates)
+	if !ok {
+		return 0, false
+	}
+	return u.unit(), true
+}
+
 // MaxLen is the greatest length of a vector: indices are sent as uint32.
 const MaxLen = math.MaxInt32
 

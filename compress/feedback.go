@@ -23,8 +23,12 @@ type Feedback struct {
 }
 
 // NewFeedback gives a Feedback for slices of n values, with a residual of zero.
-func NewFeedback(c Codec, n int) *Feedback {
-	f := &Feedback{residual: make([]float32, n)}
+func NewFeedback(c Codec, n int) *Feedback { return FeedbackOver(c, make([]float32, n)) }
+
+// FeedbackOver gives a Feedback that keeps what is left out in residual, and
+// begins with what is there: a part of a longer vector, for example.
+func FeedbackOver(c Codec, residual []float32) *Feedback {
+	f := &Feedback{residual: residual}
 	f.Use(c)
 	return f
 }
@@ -43,21 +47,25 @@ func (f *Feedback) Use(c Codec) {
 func (f *Feedback) Codec() Codec { return f.codec }
 
 // Encode appends grad and the residual to dst, encoded, and keeps the rest. grad
-// is not changed. Where the sum is NaN or Inf, or was encoded as such, that is
-// sent, and the residual becomes zero: one bad gradient does not spoil the
-// later ones.
+// is not changed; nil stands for zeros: what was left out goes on its way
+// without a new gradient. Where the sum is NaN or Inf, or was encoded as such,
+// that is sent, and the residual becomes zero: one bad gradient does not spoil
+// the later ones.
 func (f *Feedback) Encode(dst []byte, grad []float32) []byte {
-	if len(grad) != len(f.residual) {
-		panic(fmt.Sprintf("compress: Feedback: %d values given, made for %d", len(grad), len(f.residual)))
+	n := len(f.residual)
+	if grad != nil && len(grad) != n {
+		panic(fmt.Sprintf("compress: Feedback: %d values given, made for %d", len(grad), n))
 	}
 	chunk := f.chunk
 	if chunk == 0 {
-		chunk = max(len(grad), 1)
+		chunk = max(n, 1)
 	}
-	for lo := 0; lo < len(grad) || lo == 0; lo += chunk {
-		hi := min(lo+chunk, len(grad))
+	for lo := 0; lo < n || lo == 0; lo += chunk {
+		hi := min(lo+chunk, n)
 		e := f.residual[lo:hi]
-		kernel.Add(e, grad[lo:hi])
+		if grad != nil {
+			kernel.Add(e, grad[lo:hi])
+		}
 		at := len(dst)
 		dst = f.codec.Encode(dst, e)
 		if err := f.codec.DecodeAdd(e, -1, dst[at:]); err != nil {

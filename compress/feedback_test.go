@@ -198,3 +198,44 @@ func TestSGDNeedsFeedback(t *testing.T) {
 	}
 	t.Logf("distance to the solution: %.4f with feedback, %.4f without", with, without)
 }
+
+// TestFeedbackOfParts: feedbacks over the parts of one residual make the pieces of
+// the whole vector's message, where [Unit] says that it can be cut.
+func TestFeedbackOfParts(t *testing.T) {
+	const n = 5*Block + 17
+	for _, c := range codecs(t, n) {
+		unit, ok := Unit(c)
+		if want := !slices.Contains([]string{"topk", "powe"}, c.Name()[:4]); ok != want {
+			t.Errorf("%s: can be cut: %v, want %v", c.Name(), ok, want)
+		}
+		if !ok || c.Name() == "int8-stochastic" { // whose random numbers go on from part to part
+			continue
+		}
+		whole, e := NewFeedback(c, n), make([]float32, n)
+		cut := 3 * unit
+		parts := []*Feedback{FeedbackOver(c, e[:cut]), FeedbackOver(c, e[cut:])}
+		for s := range uint64(3) {
+			g := randoms(n, s)
+			if s == 2 {
+				g = nil // zeros
+			}
+			want := whole.Encode(nil, g)
+			var got []byte
+			if g == nil {
+				got = parts[1].Encode(parts[0].Encode(nil, nil), nil)
+			} else {
+				got = parts[1].Encode(parts[0].Encode(nil, g[:cut]), g[cut:])
+			}
+			if !slices.Equal(got, want) || !slices.Equal(e, whole.Residual()) {
+				t.Errorf("%s, message %d: the parts differ from the whole", c.Name(), s)
+			}
+		}
+		zeros, f := make([]float32, n), NewFeedback(c, n)
+		f.Encode(nil, randoms(n, 9))
+		g := NewFeedback(c, n)
+		copy(g.Residual(), f.Residual())
+		if !slices.Equal(f.Encode(nil, nil), g.Encode(nil, zeros)) {
+			t.Errorf("%s: no gradient is not a gradient of zeros", c.Name())
+		}
+	}
+}

@@ -353,9 +353,9 @@ func (m *factored) addRow(v []float32, row, lo, rank int, p, q []byte) {
 //	mean q over the workers, in place
 //	a.Reconstruct(dst)     // dst = P·Qᵀ;  e = Δ − P·Qᵀ with the worker's own Q
 //
-// The mean may be weighted, with weights that sum to 1 and are the same for p and
-// q. Everything is linear in Δ but the orthogonalisation, which all do alike on
-// the same bits: so dst is the projection of the mean of all Δ, equal on all
+// The mean may be weighted, with weights that are the same for p and q, and may
+// be a sum: then dst approximates the sum. Everything is linear in Δ but the
+// orthogonalisation, which all do alike on the same bits: so dst is the projection of the mean of all Δ, equal on all
 // workers to the bit if the means are, and the mean of all e is the mean of all
 // Δ minus dst. (The authors' program keeps Δ − P·Q̄ᵀ with the mean Q̄; the
 // sum over the workers is the same, but each e then also holds how the worker
@@ -373,11 +373,17 @@ type Averager struct {
 // NewAverager is for vectors of n values that contain the given matrices, in
 // order ([Matrices]). All workers need the same arguments, the seed included.
 func NewAverager(n int, matrices []Matrix, rank int, seed uint64) (*Averager, error) {
-	l, err := newLowRank(n, matrices, rank, seed)
+	return AveragerOver(make([]float32, n), matrices, rank, seed)
+}
+
+// AveragerOver gives an Averager for vectors of the residual's length, which keeps
+// there what is left out, and begins with what is there.
+func AveragerOver(residual []float32, matrices []Matrix, rank int, seed uint64) (*Averager, error) {
+	l, err := newLowRank(len(residual), matrices, rank, seed)
 	if err != nil {
 		return nil, err
 	}
-	return &Averager{l: l, residual: make([]float32, n), own: make([]float32, len(l.second))}, nil
+	return &Averager{l: l, residual: residual, own: make([]float32, len(l.second))}, nil
 }
 
 // Lens is how many values Project and Refine give out to be averaged.
