@@ -35,6 +35,7 @@ var rooms = []struct {
 	{"star/ps", "star star/transport star/exact star/compress star/train/kernel", "os", "shards know neither models nor the coordinator"},
 	{"star/coord", "star star/modes star/transport star/exact", "", "the control plane knows neither models nor shards"},
 	{"star/allreduce", "star star/transport star/train/kernel", "", "a library of its own: knows neither models nor the coordinator"},
+	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},
 	{"star/checkpoint", "", "net sync", "files"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/cmd/internal/settings", "", "", "settings know no room"},

@@ -282,7 +282,7 @@ func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
 	o.number, o.generation = g.number, g.cfg.Generation
 	o.algorithm = g.choose(o.call, len(buf))
 	p := g.program(o)
-	g.now = run{operation: o, prog: p.program, steps: p.steps, buf: buf, size: o.typ.Size(), fold: combines[o.typ][o.op]}
+	g.now = run{operation: o, prog: p.program, steps: p.steps, buf: buf, size: o.typ.Size()}
 	if err := g.execute(ctx); err != nil {
 		g.err = err
 		return err

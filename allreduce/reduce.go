@@ -119,12 +119,22 @@ func elements[T Element](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), len(b)/int(unsafe.Sizeof(zero)))
 }
 
+// combineInto folds the elements of src with those of dst, which is as long, into dst:
+// in assembly as far as that goes, see asmgen, and the rest in Go. Which part does an
+// element makes no difference to its bits.
+func combineInto(t Type, op Op, dst, src []byte) {
+	n := foldFast(t, op, dst, src[:len(dst)])
+	if n < len(dst) {
+		combines[t][op](dst[n:], src[n:len(dst)])
+	}
+}
+
 // combine folds the elements of src into dst, which is as long.
 type combine func(dst, src []byte)
 
 // combines has Sum, Max and Min for each type; Mean adds like Sum.
 var combines = [numTypes][numOps]combine{
-	Float32Type:  {Sum: addFloat32, Mean: addFloat32, Max: maxOf[float32], Min: minOf[float32]},
+	Float32Type:  {Sum: addOf[float32], Mean: addOf[float32], Max: maxOf[float32], Min: minOf[float32]},
 	Float64Type:  {Sum: addOf[float64], Mean: addOf[float64], Max: maxOf[float64], Min: minOf[float64]},
 	Float16Type:  {Sum: addHalf[Float16], Mean: addHalf[Float16], Max: maxHalf[Float16], Min: minHalf[Float16]},
 	BFloat16Type: {Sum: addHalf[BFloat16], Mean: addHalf[BFloat16], Max: maxHalf[BFloat16], Min: minHalf[BFloat16]},
@@ -134,6 +144,7 @@ var combines = [numTypes][numOps]combine{
 
 // divide divides the elements of b by n.
 func divide(t Type, b []byte, n int) {
+	b = b[divideFast(t, b, n):]
 	switch t {
 	case Float32Type:
 		kernel.Scale(1/float32(n), elements[float32](b))
@@ -160,8 +171,6 @@ func divide(t Type, b []byte, n int) {
 		}
 	}
 }
-
-func addFloat32(dst, src []byte) { kernel.Add(elements[float32](dst), elements[float32](src)) }
 
 type plain interface {
 	float32 | float64 | int32 | int64

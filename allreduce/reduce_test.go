@@ -1,9 +1,11 @@
 package allreduce
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"testing"
+	"unsafe"
 )
 
 // nearest is the value of a table of finite numbers next to x; of two, the even
@@ -110,14 +112,159 @@ func TestNaNStays(t *testing.T) {
 	for op := range numOps {
 		for _, v := range [][2]float32{{nan, 1}, {1, nan}} {
 			a, b := []float32{v[0]}, []float32{v[1]}
-			combines[Float32Type][op](bytesOf(a), bytesOf(b))
+			combineInto(Float32Type, op, bytesOf(a), bytesOf(b))
 			if a[0] == a[0] {
 				t.Errorf("%v of %v is %v", op, v, a[0])
 			}
 			h, k := []Float16{ToFloat16(v[0])}, []Float16{ToFloat16(v[1])}
-			combines[Float16Type][op](bytesOf(h), bytesOf(k))
+			combineInto(Float16Type, op, bytesOf(h), bytesOf(k))
 			if x := h[0].Float32(); x == x {
 				t.Errorf("float16: %v of %v is %v", op, v, x)
+			}
+		}
+	}
+}
+
+// Assembly and Go agree on every element, wherever it lies. NaNs may differ in their
+// payload, so they are compared as NaNs.
+func TestAssemblyIsTheGoLoops(t *testing.T) {
+	if !fast {
+		t.Skip("this processor runs the Go loops")
+	}
+	defer func() { fast = true }()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for typ := range numTypes {
+		for _, n := range []int{0, 1, 7, 8, 15, 31, 32, 33, 100, 1027, 1 << 15} {
+			for range 4 {
+				a, b := drawn(rnd, typ, n), drawn(rnd, typ, n)
+				for op := range numOps {
+					plain := append([]byte(nil), a...)
+					fast = false
+					combineInto(typ, op, plain, b)
+					// At an odd address, between guards.
+					room := make([]byte, len(a)+2*99)
+					for i := range room {
+						room[i] = 0xa5
+					}
+					got := room[99 : 99+len(a)]
+					copy(got, a)
+					fast = true
+					combineInto(typ, op, got, b)
+					compareElements(t, typ, op.String(), got, plain)
+					fast = false
+					divide(typ, plain, 7)
+					fast = true
+					divide(typ, got, 7)
+					compareElements(t, typ, op.String()+" over 7", got, plain)
+					for i, c := range room {
+						if c != 0xa5 && (i < 99 || i >= 99+len(a)) {
+							t.Fatalf("%v of %d %v wrote at byte %d", op, n, typ, i-99)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// drawn is n elements: random bits, so that all exponents, NaNs and infinities come, and among
+// them zeros of both signs, equal and extreme values.
+func drawn(rnd *rand.Rand, typ Type, n int) []byte {
+	size := typ.Size()
+	b := make([]byte, n*size)
+	for i := range b {
+		b[i] = byte(rnd.Uint32())
+	}
+	for i := 0; i < n; i++ {
+		e := b[i*size : (i+1)*size]
+		switch rnd.IntN(8) {
+		case 0:
+			clear(e)
+		case 1: // minus zero, or the least integer
+			clear(e)
+			e[size-1] = 0x80
+		case 2: // a small number
+			clear(e)
+			e[0] = 1
+		case 3: // all ones: a NaN, or -1
+			for k := range e {
+				e[k] = 0xff
+			}
+		}
+	}
+	return b
+}
+
+func compareElements(t *testing.T, typ Type, what string, got, want []byte) {
+	t.Helper()
+	nan := func(e []byte) bool {
+		switch typ {
+		case Float32Type:
+			x := elements[float32](e)[0]
+			return x != x
+		case Float64Type:
+			x := elements[float64](e)[0]
+			return x != x
+		case Float16Type:
+			return elements[Float16](e)[0]&0x7fff > 0x7c00
+		case BFloat16Type:
+			return elements[BFloat16](e)[0]&0x7fff > 0x7f80
+		}
+		return false
+	}
+	size := typ.Size()
+	for i := 0; i < len(want); i += size {
+		g, w := got[i:i+size], want[i:i+size]
+		if !bytes.Equal(g, w) && !(nan(g) && nan(w)) {
+			t.Fatalf("%s of %v: element %d of %d is % x, want % x", what, typ, i/size, len(want)/size, g, w)
+		}
+	}
+}
+
+// All pairs of 16-bit floats that can go wrong: each number with ones of every exponent.
+func TestHalvesOfEveryExponent(t *testing.T) {
+	if !fast {
+		t.Skip("this processor runs the Go loops")
+	}
+	defer func() { fast = true }()
+	for _, typ := range []Type{Float16Type, BFloat16Type} {
+		all := make([]uint16, 1<<16)
+		for i := range all {
+			all[i] = uint16(i)
+		}
+		a := unsafe.Slice((*byte)(unsafe.Pointer(&all[0])), 2<<16)
+		for other := uint32(0x35); other < 1<<16; other += 0x3c1 {
+			b := make([]uint16, 1<<16)
+			for i := range b {
+				b[i] = uint16(other)
+			}
+			src := unsafe.Slice((*byte)(unsafe.Pointer(&b[0])), 2<<16)
+			for _, op := range []Op{Sum, Max, Min} {
+				plain, got := bytes.Clone(a), bytes.Clone(a)
+				fast = false
+				combineInto(typ, op, plain, src)
+				fast = true
+				combineInto(typ, op, got, src)
+				compareElements(t, typ, op.String(), got, plain)
+			}
+		}
+	}
+}
+
+func BenchmarkFold(b *testing.B) {
+	best := fast
+	defer func() { fast = best }()
+	for _, how := range []string{"go", "asm"} {
+		for typ := range numTypes {
+			for _, op := range []Op{Sum, Max} {
+				x, y := make([]byte, 256<<10), make([]byte, 256<<10)
+				b.Run(how+"/"+typ.String()+"/"+op.String(), func(b *testing.B) {
+					fast = best && how == "asm"
+					b.SetBytes(int64(len(x)))
+					for b.Loop() {
+						combineInto(typ, op, x, y)
+					}
+				})
 			}
 		}
 	}

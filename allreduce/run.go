@@ -94,7 +94,6 @@ type run struct {
 	steps int
 	buf   []byte
 	size  int // of an element
-	fold  combine
 }
 
 // errMismatch: the ranks are not in the same operation.
@@ -336,7 +335,7 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 		n = min(len(b)/r.size*r.size, limit-t.pos, p.segment)
 		if n > 0 {
 			dst := r.buf[t.pos : t.pos+n]
-			r.fold(dst, b[:n])
+			combineInto(r.typ, r.op, dst, b[:n])
 			if t.last && r.op == Mean {
 				divide(r.typ, dst, len(g.peers))
 			}

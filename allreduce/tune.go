@@ -105,7 +105,7 @@ func (m *Model) fit(ctx context.Context, g *Group) error {
 	a, b := make([]float32, 1<<18), make([]float32, 1<<18)
 	t := time.Now()
 	for range 16 {
-		addFloat32(bytesOf(a), bytesOf(b))
+		combineInto(Float32Type, Sum, bytesOf(a), bytesOf(b))
 	}
 	gamma := []float64{time.Since(t).Seconds() / (16 * 4 * float64(len(a)))}
 	if err := AllReduce(ctx, g, Max, gamma); err != nil {
