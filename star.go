@@ -39,9 +39,22 @@ type Record struct {
 	// CPU is the processor time of the process over the iteration, as a share
 	// of one processor. NetIn and NetOut are bytes of gradient and parameters.
 	CPU, NetIn, NetOut float64
+
+	// Telemetry is what else is known of the worker's process, host and GPU. What
+	// is a rate or a share is of the last sampling period before At, which may be
+	// longer or shorter than the iteration.
+	Telemetry Telemetry
 }
 
 // Iteration is the time of the whole iteration.
 func (r Record) Iteration() time.Duration {
 	return r.Load + r.Compute + r.Push + r.Wait + r.Pull
 }
+
+// Busy is the time that the worker itself took for the iteration: all of it but the
+// wait for others. In an all-reduce, where nobody can exchange alone, Push is a wait
+// for others too; ask Own there.
+func (r Record) Busy() time.Duration { return r.Load + r.Compute + r.Push + r.Pull }
+
+// Own is the time before the exchange: Load and Compute.
+func (r Record) Own() time.Duration { return r.Load + r.Compute }

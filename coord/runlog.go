@@ -71,6 +71,8 @@ type (
 		CPU      Number  `json:"cpu"`
 		NetIn    Number  `json:"net_in"`
 		NetOut   Number  `json:"net_out"`
+
+		Telemetry telemetry `json:"telemetry,omitzero"`
 	}
 	logFire struct {
 		Type    string  `json:"type"` // "fire"
@@ -170,5 +172,6 @@ func (l *RunLog) record(t time.Duration, r star.Record) {
 		Load: r.Load.Seconds(), Compute: r.Compute.Seconds(), Injected: r.Injected.Seconds(), Push: r.Push.Seconds(),
 		Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Samples: r.Samples,
 		Loss: Number(r.Loss), Norm2: Number(r.Norm2), CPU: Number(r.CPU), NetIn: Number(r.NetIn), NetOut: Number(r.NetOut),
+		Telemetry: telemetry(r.Telemetry),
 	})
 }

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"fmt"
+	"math/bits"
 	"strconv"
 	"time"
 
@@ -326,7 +328,7 @@ func (Arrive) Kind() Kind { return KindArrive }
 
 func (m Arrive) AppendTo(dst []byte) []byte {
 	r := &m.Record
-	dst = appendArray(dst, 16)
+	dst = appendArray(dst, 18)
 	dst = appendInt(dst, int64(r.Worker))
 	dst = appendInt(dst, r.Step)
 	dst = appendInt(dst, r.Basis)
@@ -342,7 +344,45 @@ func (m Arrive) AppendTo(dst []byte) []byte {
 	dst = appendFloat64(dst, r.Norm2)
 	dst = appendFloat64(dst, r.CPU)
 	dst = appendFloat64(dst, r.NetIn)
-	return appendFloat64(dst, r.NetOut)
+	dst = appendFloat64(dst, r.NetOut)
+	return appendTelemetry(dst, &r.Telemetry)
+}
+
+// appendTelemetry appends which metrics there are, and their values.
+func appendTelemetry(dst []byte, t *star.Telemetry) []byte {
+	const known = 1<<star.NumMetrics - 1
+	dst = appendInt(dst, int64(t.Seen&known))
+	dst = appendArray(dst, bits.OnesCount64(t.Seen&known))
+	for m := range star.NumMetrics {
+		if t.Seen>>m&1 != 0 {
+			dst = appendFloat32(dst, t.Values[m])
+		}
+	}
+	return dst
+}
+
+// telemetry reads what appendTelemetry wrote, or what a peer wrote that knows more
+// metrics, or one that knows of none. What is not finite counts as not measured.
+func (p *parser) telemetry() (t star.Telemetry) {
+	if p.err != nil || p.left == 0 {
+		return t
+	}
+	seen := uint64(p.natural("seen"))
+	if p.err == nil && p.left == 0 {
+		p.fail("telemetry", errShort)
+	}
+	p.left--
+	n, want := p.arrayLen("telemetry", 63), bits.OnesCount64(seen)
+	if p.err == nil && n != want {
+		p.fail("telemetry", fmt.Errorf("%d values for %d bits of seen", n, want))
+	}
+	for ; seen != 0 && p.err == nil; seen &= seen - 1 {
+		v := p.real("telemetry")
+		if m := star.Metric(bits.TrailingZeros64(seen)); m < star.NumMetrics && p.err == nil {
+			t.Set(m, v)
+		}
+	}
+	return t
 }
 
 // ParseArrive parses the header of an Arrive. It does not allocate.
@@ -365,6 +405,8 @@ func ParseArrive(b []byte) (Arrive, error) {
 		CPU:      p.float("cpu"),
 		NetIn:    p.float("net_in"),
 		NetOut:   p.float("net_out"),
+
+		Telemetry: p.telemetry(),
 	}}
 	return m, p.end()
 }

@@ -75,14 +75,26 @@ func flat(v reflect.Value) []any {
 		v = reflect.ValueOf(struct {
 			Worker, Step, Basis, At, Compute, Load, Push, Wait, Pull, Injected, Samples int64
 			Loss, Norm2, CPU, NetIn, NetOut                                             float64
+			Seen                                                                        int64
+			Telemetry                                                                   []float32
 		}{int64(r.Worker), r.Step, r.Basis, int64(r.At), int64(r.Compute), int64(r.Load), int64(r.Push), int64(r.Wait),
-			int64(r.Pull), int64(r.Injected), int64(r.Samples), r.Loss, r.Norm2, r.CPU, r.NetIn, r.NetOut})
+			int64(r.Pull), int64(r.Injected), int64(r.Samples), r.Loss, r.Norm2, r.CPU, r.NetIn, r.NetOut, int64(r.Telemetry.Seen), measured(r.Telemetry)})
 	}
 	var out []any
 	for i := range v.NumField() {
 		out = append(out, plainValue(v.Field(i)))
 	}
 	return out
+}
+
+// measured are the values that are there.
+func measured(t star.Telemetry) (vs []float32) {
+	for m := range star.NumMetrics {
+		if v, ok := t.Get(m); ok {
+			vs = append(vs, float32(v))
+		}
+	}
+	return vs
 }
 
 func plainValue(v reflect.Value) any {

@@ -34,7 +34,9 @@ var samples = []sample{
 		Worker: 3, Step: 41, Basis: 40, At: 90 * time.Second, Compute: 180 * time.Millisecond, Load: 2 * time.Millisecond,
 		Push: 900 * time.Microsecond, Wait: 20 * time.Millisecond, Pull: time.Millisecond, Injected: 120 * time.Millisecond,
 		Samples: 64, Loss: 0.25, Norm2: 1.5, CPU: 0.875, NetIn: 246824, NetOut: 246824,
+		Telemetry: telemetry(map[star.Metric]float64{star.ComputeCPU: 0.5, star.Steal: 0.25, star.GPULinkShare: 1}),
 	}}, nil},
+	{Arrive{star.Record{Worker: 4095, Step: math.MaxInt64, Samples: 1}}, nil},
 	{Stored{Shard: 1, Worker: 3, Step: 41}, nil},
 	{Fire{
 		Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{0, 41, 0.25}, {3, 41, 0.25}},
@@ -67,6 +69,13 @@ var samples = []sample{
 	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}}, nil},
 	{Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
 	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
+}
+
+func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
+	for m, v := range vs {
+		t.Set(m, v)
+	}
+	return t
 }
 
 // parseAny parses a header of kind k.

@@ -1,0 +1,142 @@
+package coord
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// telemetry is a star.Telemetry as an object of what was measured.
+type telemetry star.Telemetry
+
+// MarshalJSON writes the metrics in the order of their numbers.
+func (t telemetry) MarshalJSON() ([]byte, error) {
+	b := []byte{'{'}
+	for m := range star.NumMetrics {
+		if v, ok := (*star.Telemetry)(&t).Get(m); ok {
+			if len(b) > 1 {
+				b = append(b, ',')
+			}
+			b = strconv.AppendQuote(b, m.String())
+			b = append(b, ':')
+			b = strconv.AppendFloat(b, v, 'g', 6, 32)
+		}
+	}
+	return append(b, '}'), nil
+}
+
+// UnmarshalJSON passes over metrics that it does not know.
+func (t *telemetry) UnmarshalJSON(b []byte) error {
+	var m map[string]Number
+	if err := json.Unmarshal(b, &m); err != nil {
+		return err
+	}
+	*t = telemetry{}
+	for name, v := range m {
+		if k, ok := star.MetricByName(name); ok {
+			(*star.Telemetry)(t).Set(k, float64(v))
+		}
+	}
+	return nil
+}
+
+// RunError says where a run log is not one.
+type RunError struct {
+	Name string
+	Line int
+	Err  error
+}
+
+func (e *RunError) Error() string { return fmt.Sprintf("%s:%d: %v", e.Name, e.Line, e.Err) }
+func (e *RunError) Unwrap() error { return e.Err }
+
+// ExitCode is that of damaged data.
+func (e *RunError) ExitCode() int { return 65 }
+
+const maxRunLine = 16 << 20 // bytes; the first line has the whole configuration
+
+// ReadRecords reads a run log and passes each record on, in the log's order, until
+// one of them is answered with an error. Lines of other types are passed over; a
+// last line that was cut, as in a run that still goes on, is too. Errors of the
+// log are of type *RunError; name is the file's.
+func ReadRecords(r io.Reader, name string, each func(star.Record) error) error {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(make([]byte, 0, 64<<10), maxRunLine)
+	line, started := 0, false
+	var cut error
+	for sc.Scan() {
+		if cut != nil {
+			return cut
+		}
+		line++
+		b := bytes.TrimSpace(sc.Bytes())
+		if len(b) == 0 {
+			continue
+		}
+		var head struct {
+			Type string `json:"type"`
+		}
+		if err := json.Unmarshal(b, &head); err != nil {
+			cut = &RunError{name, line, fmt.Errorf("not a line of a run log: %w", err)}
+			continue
+		}
+		if !started && head.Type != "start" {
+			return &RunError{name, line, fmt.Errorf("begins with a line of type %q, a run log begins with start", head.Type)}
+		}
+		started = true
+		if head.Type != "record" {
+			continue
+		}
+		rec, err := parseRecord(b)
+		if err != nil {
+			return &RunError{name, line, err}
+		}
+		if err := each(rec); err != nil {
+			return err
+		}
+	}
+	if err := sc.Err(); err != nil {
+		return &RunError{name, line + 1, err}
+	}
+	if !started {
+		if cut != nil {
+			return cut
+		}
+		return &RunError{name, 1, errors.New("empty: a run log begins with a line of type start")}
+	}
+	return nil
+}
+
+func parseRecord(b []byte) (star.Record, error) {
+	var l logRecord
+	if err := json.Unmarshal(b, &l); err != nil {
+		return star.Record{}, fmt.Errorf("record: %w", err)
+	}
+	if l.Worker < 0 || l.Worker >= transport.MaxWorkers || l.Step < 0 || l.Samples < 0 {
+		return star.Record{}, fmt.Errorf("record: worker %d, step %d, %d samples", l.Worker, l.Step, l.Samples)
+	}
+	r := star.Record{
+		Worker: star.Worker(l.Worker), Step: l.Step, Basis: l.Basis, Samples: l.Samples,
+		Loss: float64(l.Loss), Norm2: float64(l.Norm2), CPU: float64(l.CPU), NetIn: float64(l.NetIn), NetOut: float64(l.NetOut),
+		Telemetry: star.Telemetry(l.Telemetry),
+	}
+	for _, d := range []struct {
+		to   *time.Duration
+		from float64
+	}{{&r.At, l.At}, {&r.Load, l.Load}, {&r.Compute, l.Compute}, {&r.Injected, l.Injected}, {&r.Push, l.Push}, {&r.Wait, l.Wait}, {&r.Pull, l.Pull}} {
+		if math.Abs(d.from) > 1e9 {
+			return r, fmt.Errorf("record: a time of %g s", d.from)
+		}
+		*d.to = time.Duration(math.Round(d.from * 1e9))
+	}
+	return r, nil
+}
