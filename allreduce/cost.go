@@ -1,6 +1,7 @@
 package allreduce
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -50,11 +51,14 @@ func (a *Algorithm) UnmarshalText(b []byte) error {
 // Model prices algorithms. The time of a message of S bytes is Alpha + S·Beta, and
 // adding it up S·Gamma (the α-β-γ model of R. Hockney, Parallel Computing 20(3),
 // 1994, and R. Thakur et al. 2005). Where Samples has measurements for the number
-// of ranks, they count instead.
+// of ranks and their links, they count instead.
 type Model struct {
 	Alpha float64 `json:"alpha_s"`
 	Beta  float64 `json:"beta_s_per_B"`
 	Gamma float64 `json:"gamma_s_per_B"`
+
+	// TCP is what TCP sockets get where Config leaves it open. Nil: nothing measured.
+	TCP *TCPOptions `json:"tcp,omitempty"`
 
 	// Samples are measured times of AllReduce.
 	Samples []Sample `json:"samples,omitempty"`
@@ -63,9 +67,45 @@ type Model struct {
 // Sample is how long an AllReduce took.
 type Sample struct {
 	Ranks     int       `json:"ranks"`
+	Transport string    `json:"transport,omitempty"` // tcp, unix, shm; empty: any
 	Bytes     int64     `json:"bytes"`
 	Algorithm Algorithm `json:"algorithm"`
+	Segment   int       `json:"segment_B,omitempty"` // 0: the link's own
 	Seconds   float64   `json:"median_s"`
+}
+
+// TCPOptions are of Config, by the same names.
+type TCPOptions struct {
+	Congestion    string `json:"congestion,omitempty"`
+	SendBuffer    int    `json:"send_buffer_B,omitempty"`
+	ReceiveBuffer int    `json:"receive_buffer_B,omitempty"`
+}
+
+// over is the part of m for ranks that are linked by kind.
+func (m *Model) over(kind string) *Model {
+	part := *m
+	part.Samples = nil
+	for _, s := range m.Samples {
+		if s.Transport == "" || kind == "" || s.Transport == kind {
+			part.Samples = append(part.Samples, s)
+		}
+	}
+	return &part
+}
+
+// segment is that of the sample whose size is nearest, by ratio; 0: none was measured.
+func (m *Model) segment(a Algorithm, n int, size int64) int {
+	best, segment := math.Inf(1), 0
+	for i := range m.Samples {
+		s := &m.Samples[i]
+		if s.Ranks != n || s.Algorithm != a {
+			continue
+		}
+		if d := math.Abs(math.Log(float64(size) / float64(s.Bytes))); d < best {
+			best, segment = d, s.Segment
+		}
+	}
+	return segment
 }
 
 // DefaultModel is for processes on one host, measured on four cores of an AMD EPYC
@@ -166,14 +206,14 @@ func (g *Group) choose(c call, size int) Algorithm {
 		}
 		return AlgorithmTree
 	}
-	if g.cfg.Algorithm != AlgorithmAuto {
-		return g.cfg.Algorithm
-	}
 	if g.chosen.ok && g.chosen.size == size {
 		return g.chosen.algorithm
 	}
-	a := g.model.Choose(len(g.peers), int64(size))
-	g.chosen = sizedAlgorithm{size, a, true}
+	a, n := g.cfg.Algorithm, len(g.peers)
+	if a == AlgorithmAuto {
+		a = g.prices.Choose(n, int64(size))
+	}
+	g.chosen = sizedAlgorithm{size, a, g.prices.segment(a, n, int64(size)), true}
 	return a
 }
 
@@ -181,7 +221,34 @@ func (g *Group) choose(c call, size int) Algorithm {
 type sizedAlgorithm struct {
 	size      int
 	algorithm Algorithm
+	segment   int // 0: not measured
 	ok        bool
+}
+
+// over notes by what the ranks are linked, on which prices depend.
+func (g *Group) over(kind string) {
+	g.kind, g.prices, g.chosen = kind, g.model.over(kind), sizedAlgorithm{}
+}
+
+// cut makes the segments of links those that were measured for the AllReduce that was
+// chosen last, where Config leaves them open. They need not be the same on all ranks.
+func (g *Group) cut() {
+	segment := 0
+	if g.cfg.Segment == 0 {
+		segment = g.chosen.segment
+	}
+	if segment == g.segment {
+		return
+	}
+	g.segment = segment
+	for i := range g.peers {
+		if p := &g.peers[i]; p.link != nil {
+			p.segment = cmp.Or(segment, segmentFor(&g.cfg, p.link.kind()))
+			if s, ok := p.link.(interface{ resize(segment int) }); ok {
+				s.resize(p.segment)
+			}
+		}
+	}
 }
 
 // Algorithm is what AllReduce uses for a vector of that many bytes.

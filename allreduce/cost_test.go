@@ -3,6 +3,7 @@ package allreduce
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -52,7 +53,8 @@ func TestPricesCountMessages(t *testing.T) {
 
 func TestSamplesBeatTheory(t *testing.T) {
 	m := &Model{Alpha: 1, Beta: 1, Samples: []Sample{
-		{4, 1000, AlgorithmTree, 1e-3}, {4, 100_000, AlgorithmTree, 1e-1}, {4, 1000, AlgorithmRing, 2e-3}, {4, 100_000, AlgorithmRing, 2e-2},
+		{Ranks: 4, Bytes: 1000, Algorithm: AlgorithmTree, Seconds: 1e-3}, {Ranks: 4, Bytes: 100_000, Algorithm: AlgorithmTree, Seconds: 1e-1},
+		{Ranks: 4, Bytes: 1000, Algorithm: AlgorithmRing, Seconds: 2e-3}, {Ranks: 4, Bytes: 100_000, Algorithm: AlgorithmRing, Seconds: 2e-2},
 	}}
 	for _, c := range []struct {
 		size int64
@@ -75,7 +77,7 @@ func TestSamplesBeatTheory(t *testing.T) {
 
 func TestTune(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		other := Sample{9, 4, AlgorithmRing, 1}
+		other := Sample{Ranks: 9, Bytes: 4, Algorithm: AlgorithmRing, Seconds: 1}
 		groups := piped(3, Config{Model: &Model{Samples: []Sample{other}}})
 		defer closeAll(groups)
 		models := make([]*Model, 3)
@@ -98,9 +100,87 @@ func TestTune(t *testing.T) {
 	})
 }
 
+// A group that has been tuned over one kind of links asks only what was measured there, and
+// cuts vectors as was best.
+func TestTunedGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sample := func(kind string, size int64, a Algorithm, segment int, s float64) Sample {
+			return Sample{Ranks: 2, Transport: kind, Bytes: size, Algorithm: a, Segment: segment, Seconds: s}
+		}
+		m := &Model{Alpha: 1e-6, Samples: []Sample{
+			sample("tcp", 1000, AlgorithmTree, 0, 1), sample("tcp", 1000, AlgorithmRing, 0, 2), sample("tcp", 1<<20, AlgorithmTree, 64<<10, 2), sample("tcp", 1<<20, AlgorithmRing, 128<<10, 1),
+			sample("shm", 1000, AlgorithmTree, 0, 2), sample("shm", 1000, AlgorithmRing, 0, 1),
+		}}
+		for _, a := range []Algorithm{AlgorithmDoubling, AlgorithmHalving, AlgorithmDoubleTree} {
+			for _, kind := range []string{"tcp", "shm"} {
+				m.Samples = append(m.Samples, sample(kind, 1000, a, 0, 100))
+			}
+		}
+		for _, c := range []struct {
+			cfg     Config
+			bytes   int
+			want    Algorithm
+			segment int
+		}{
+			{Config{Transport: "tcp"}, 1000, AlgorithmTree, socketSegment},
+			{Config{Transport: "shm"}, 1000, AlgorithmRing, socketSegment}, // pipes are no shared memory
+			{Config{Transport: "tcp"}, 4 << 20, AlgorithmRing, 128 << 10},
+			{Config{Transport: "tcp", Algorithm: AlgorithmTree}, 1 << 20, AlgorithmTree, 64 << 10},
+			{Config{Transport: "tcp", Segment: 4096}, 1 << 20, AlgorithmRing, 4096},
+		} {
+			c.cfg.Model = m
+			groups := piped(2, c.cfg)
+			errs := together(groups, func(g *Group) error { return g.AllReduce(t.Context(), Sum, make([]float32, c.bytes/4)) })
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			if got := groups[0].Algorithm(int64(c.bytes)); got != c.want || groups[0].peers[1].segment != c.segment {
+				t.Errorf("%+v, %d bytes: %v in segments of %d, want %v, %d", c.cfg.Transport, c.bytes, got, groups[0].peers[1].segment, c.want, c.segment)
+			}
+			closeAll(groups)
+		}
+	})
+}
+
+// Tune keeps the best segment, restores what was forced, and refuses what makes no sense.
+func TestTuneSegments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := piped(2, Config{Algorithm: AlgorithmTree})
+		defer closeAll(groups)
+		errs := together(groups, func(g *Group) error {
+			m, err := Tune(t.Context(), g, TuneConfig{Sizes: []int64{64, 4096}, Segments: []int{128, 1024}, Algorithms: []Algorithm{AlgorithmRing, AlgorithmHalving}, Runs: 1})
+			if err != nil {
+				return err
+			}
+			for _, s := range m.Samples {
+				if s.Bytes == 64 && s.Segment != 0 || s.Bytes == 4096 && s.Segment != 128 && s.Segment != 1024 {
+					t.Errorf("%+v", s)
+				}
+			}
+			if len(m.Samples) != 4 {
+				t.Errorf("%d samples", len(m.Samples))
+			}
+			if a := g.Algorithm(4096); a != AlgorithmTree {
+				t.Errorf("after Tune: %v", a)
+			}
+			return nil
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []TuneConfig{{Segments: []int{12}}, {Sizes: []int64{6}}} {
+			if _, err := Tune(t.Context(), groups[0], c); err == nil {
+				t.Errorf("%+v: accepted", c)
+			}
+		}
+	})
+}
+
 func TestModelFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "model.json")
-	m := &Model{Alpha: 1e-6, Beta: 2e-9, Samples: []Sample{{2, 4, AlgorithmDoubleTree, 3e-6}}}
+	m := &Model{Alpha: 1e-6, Beta: 2e-9, TCP: &TCPOptions{Congestion: "reno", SendBuffer: 1 << 20}, Samples: []Sample{
+		{Ranks: 2, Bytes: 4, Algorithm: AlgorithmDoubleTree, Seconds: 3e-6}, {Ranks: 2, Transport: "tcp", Bytes: 8, Algorithm: AlgorithmRing, Segment: 4096, Seconds: 1},
+	}}
 	if err := m.Save(path); err != nil {
 		t.Fatal(err)
 	}
@@ -108,14 +188,21 @@ func TestModelFile(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, m) {
 		t.Errorf("%+v, %v, want %+v", got, err, m)
 	}
+	if _, err := LoadModel(path + "x"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	good := `{"format":"` + modelFormat + `",`
 	for text, want := range map[string]string{
-		"{": "unexpected end", `{"alpha_s":-1}`: "alpha -1", `{"samples":[{"ranks":2,"bytes":4,"algorithm":"magic","median_s":1}]}`: `"magic"`,
-		`{"samples":[{"ranks":2,"bytes":4,"algorithm":"ring"}]}`: "sample 0",
+		"": "ends too early", "{": "ends too early", "[]": "cannot unmarshal", "{}": `format is ""`, `{"format":"x 2"}`: `format is "x 2"`,
+		good + `"alpha_s":-1}`: "alpha -1", good + `"samples":[{"ranks":2,"bytes":4,"algorithm":"magic","median_s":1}]}`: `"magic"`,
+		good + `"samples":[{"ranks":2,"bytes":4,"algorithm":"ring"}]}`: "sample 0", good + `"colour":1}`: "colour", good + `"alpha_s":1} 2`: "follows",
+		good + `"samples":[{"ranks":2,"bytes":4,"algorithm":"ring","median_s":1,"segment_B":12}]}`: "segments of 12",
+		good + `"tcp":{"send_buffer_B":1000000000000}}`:                                            "buffers of 1000000000000", good + `"tcp":{"congestion":"longer than any name"}}`: "15 characters",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := LoadModel(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "model.json") {
+		if _, err := LoadModel(path); !errors.Is(err, ErrModel) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "model.json") {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}

@@ -46,7 +46,7 @@ type Config struct {
 
 	// Congestion is TCP's congestion control, see transport.Config. SendBuffer and
 	// ReceiveBuffer are bytes of sockets' buffers; zero means 1 MiB, negative the
-	// kernel's own choice.
+	// kernel's own choice. What is left open is as Model.TCP says, if it does.
 	Congestion                string
 	SendBuffer, ReceiveBuffer int
 
@@ -54,7 +54,8 @@ type Config struct {
 	Algorithm Algorithm
 
 	// Segment is the bytes after which a rank passes on what it has received
-	// of a block. Zero means 512 KiB for sockets and 256 KiB for shared memory.
+	// of a block. Zero means by Model, and what that has not measured 512 KiB for
+	// sockets and 256 KiB for shared memory.
 	Segment int
 
 	// Model says which algorithm is the fastest. Rank 0's counts, the others get
@@ -92,6 +93,9 @@ type Group struct {
 	control  []*wire // rank 0: by rank; others: the one to rank 0
 	waiter   waiter
 	model    *Model
+	prices   *Model // the part of model that is for this group
+	kind     string // of all links, as all ranks know it; tcp where they differ
+	segment  int    // of the operation; 0: each link's own
 	timeout  time.Duration
 	patience patience
 
@@ -141,6 +145,7 @@ func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
 	if g.model == nil {
 		g.model = DefaultModel()
 	}
+	g.over(cfg.Transport)
 	for i := range g.peers {
 		p := &g.peers[i]
 		p.stage = make([]byte, 0, align+headerSize+stageSize)
@@ -281,6 +286,9 @@ func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
 	g.number++
 	o.number, o.generation = g.number, g.cfg.Generation
 	o.algorithm = g.choose(o.call, len(buf))
+	if o.call == callAllReduce {
+		g.cut()
+	}
 	p := g.program(o)
 	g.now = run{operation: o, prog: p.program, steps: p.steps, buf: buf, size: o.typ.Size()}
 	if err := g.execute(ctx); err != nil {

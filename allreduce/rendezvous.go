@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -86,6 +87,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 	f := &forming{cfg: cfg, links: make([]link, cfg.Size), control: make([]net.Conn, cfg.Size)}
 	f.tcp = transport.NewTCP(transport.Config{CongestionControl: cfg.Congestion, SendBuffer: buffer(cfg.SendBuffer), ReceiveBuffer: buffer(cfg.ReceiveBuffer)})
 	f.plain = cfg.TLS != nil || !rawSockets
+	f.measured(cfg.Model)
 	stop := context.AfterFunc(ctx, f.abort)
 	g, err := f.form(ctx)
 	stop()
@@ -103,6 +105,54 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 
 // socketBuffer is the default of both socket buffers, in bytes: see docs/allreduce.md.
 const socketBuffer = 1 << 20
+
+// measured takes what the model says of TCP where Config leaves it open. A name that this
+// machine does not know is passed over: the model may have been made on another one.
+func (f *forming) measured(m *Model) {
+	if m == nil || m.TCP == nil || f.cfg.TLS != nil {
+		return
+	}
+	f.tcp.CongestionControl = cmp.Or(f.cfg.Congestion, m.TCP.Congestion)
+	f.tcp.SendBuffer = buffer(cmp.Or(f.cfg.SendBuffer, m.TCP.SendBuffer))
+	f.tcp.ReceiveBuffer = buffer(cmp.Or(f.cfg.ReceiveBuffer, m.TCP.ReceiveBuffer))
+	if f.cfg.Congestion == "" {
+		lc := net.ListenConfig{Control: f.tcp.Control}
+		l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			f.cfg.log().Warn("all-reduce: passed over what the cost model says", "err", err)
+			f.tcp.CongestionControl = ""
+			return
+		}
+		l.Close()
+	}
+}
+
+// apply gives an accepted socket the options that the model of rank 0 says, which was not
+// known when its listener was made.
+func (f *forming) apply(nc net.Conn) {
+	if sc, ok := nc.(syscall.Conn); ok && f.cfg.Model != nil && f.cfg.Model.TCP != nil {
+		if rc, err := sc.SyscallConn(); err == nil {
+			_ = f.tcp.Control("", "", rc) // it works as it is
+		}
+	}
+}
+
+// common is by what the ranks are linked, as all of them can tell alike: the kind of
+// all links, or that of the slowest.
+func (f *forming) common() string {
+	switch {
+	case f.plain:
+		return "stream"
+	case f.cfg.Transport != "":
+		return f.cfg.Transport
+	}
+	for _, p := range f.ranks {
+		if p.Host == "" || p.Local == "" || p.Host != f.ranks[0].Host {
+			return "tcp"
+		}
+	}
+	return "shm"
+}
 
 func buffer(n int) int {
 	if n == 0 {
@@ -260,13 +310,15 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.cfg.Model = model
+	f.measured(model)
 	if err := f.mayPoll(); err != nil {
 		return nil, err
 	}
 	if err := f.mesh(ctx, listeners); err != nil {
 		return nil, err
 	}
-	return f.group(ctx, model)
+	return f.group(ctx)
 }
 
 // listen listens for other ranks, on loopback or with protection.
@@ -644,6 +696,9 @@ func (f *forming) link(nc net.Conn, kind string, dialled bool) (link, error) {
 		nc.SetDeadline(time.Time{})
 		return pending{nc}, nil
 	}
+	if kind == "tcp" {
+		f.apply(nc)
+	}
 	return rawLink(nc, kind, dialled, segmentFor(&f.cfg, kind))
 }
 
@@ -658,13 +713,12 @@ func (p pending) kind() string             { return "stream" }
 func (p pending) close()                   { p.nc.Close() }
 
 // group makes the group of what has been formed, and waits until all ranks have.
-func (f *forming) group(ctx context.Context, model *Model) (*Group, error) {
+func (f *forming) group(ctx context.Context) (*Group, error) {
 	f.mu.Lock()
 	if f.over {
 		f.mu.Unlock()
 		return nil, net.ErrClosed
 	}
-	f.cfg.Model = model
 	peers, control := make([]peer, f.cfg.Size), make([]*wire, f.cfg.Size)
 	var w waiter
 	var err error
@@ -702,6 +756,7 @@ func (f *forming) group(ctx context.Context, model *Model) (*Group, error) {
 	clear(f.control)
 	f.mu.Unlock()
 	g := newGroup(f.cfg, peers, control, w)
+	g.over(f.common())
 	g.patience.most = mostPatience(f.ranksHere())
 	g.patience.now = g.patience.most
 	if err == nil {

@@ -137,6 +137,19 @@ func (s *socket) fill() error {
 	return err
 }
 
+// resize changes how much is received at once, where nothing is unread.
+func (s *socket) resize(segment int) {
+	if s.r != s.w {
+		return
+	}
+	s.r, s.w, s.size = 0, 0, segment
+	if s.in != nil && cap(s.in) >= segment {
+		s.in = s.in[:segment]
+	} else {
+		s.in = nil
+	}
+}
+
 func (s *socket) view(size int) ([]byte, error) {
 	if s.w-s.r < size {
 		if err := s.fill(); err != nil {

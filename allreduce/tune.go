@@ -1,10 +1,13 @@
 package allreduce
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -20,6 +23,10 @@ type TuneConfig struct {
 	// Algorithms of AllReduce. Empty means all.
 	Algorithms []Algorithm
 
+	// Segments, in bytes, to try with vectors that are longer. Empty means that of
+	// Config or, if that is zero, 128 Ki, 256 Ki, 512 Ki, 1 Mi.
+	Segments []int
+
 	// Runs is how often a long vector is summed; short ones are more often. Zero
 	// means 5.
 	Runs int
@@ -28,7 +35,8 @@ type TuneConfig struct {
 // Tune measures the algorithms of AllReduce between the ranks of g, all of which
 // must call it with the same cfg, and returns a Model with the results, the same
 // on all ranks, which g uses from now on. Measurements for other numbers of
-// ranks are kept.
+// ranks and other links are kept. Of the segments only the best one of each size and
+// algorithm is; what is far behind at its first run has no more of them.
 func Tune(ctx context.Context, g *Group, cfg TuneConfig) (*Model, error) {
 	if len(cfg.Sizes) == 0 {
 		cfg.Sizes = []int64{4}
@@ -39,37 +47,89 @@ func Tune(ctx context.Context, g *Group, cfg TuneConfig) (*Model, error) {
 	if len(cfg.Algorithms) == 0 {
 		cfg.Algorithms = allReduceAlgorithms
 	}
+	if len(cfg.Segments) == 0 {
+		if cfg.Segments = []int{128 << 10, 256 << 10, 512 << 10, 1 << 20}; g.cfg.Segment > 0 {
+			cfg.Segments = []int{g.cfg.Segment}
+		}
+	}
+	for _, s := range cfg.Segments {
+		if s < align || s%align != 0 {
+			return nil, fmt.Errorf("allreduce: tune: a segment of %d bytes: it must be a positive multiple of %d", s, align)
+		}
+	}
 	for _, s := range cfg.Sizes {
 		if s < 4 || s%4 != 0 || s > 1<<40 {
 			return nil, fmt.Errorf("allreduce: tune: %d bytes: a size must be a positive multiple of 4", s)
 		}
 	}
 	n := g.Size()
-	m := &Model{Alpha: g.model.Alpha, Beta: g.model.Beta, Gamma: g.model.Gamma}
+	m := &Model{Alpha: g.model.Alpha, Beta: g.model.Beta, Gamma: g.model.Gamma, TCP: g.model.TCP}
 	for _, s := range g.model.Samples {
-		if s.Ranks != n {
+		if s.Ranks != n || s.Transport != "" && s.Transport != g.kind {
 			m.Samples = append(m.Samples, s)
 		}
 	}
-	configured := g.cfg.Algorithm
-	defer func() { g.cfg.Algorithm = configured }()
+	algorithm, segment := g.cfg.Algorithm, g.cfg.Segment
+	defer func() {
+		g.cfg.Algorithm, g.cfg.Segment = algorithm, segment
+		g.resegment()
+	}()
 	if n > 1 {
 		for _, size := range cfg.Sizes {
+			best := math.Inf(1)
 			for _, a := range cfg.Algorithms {
-				g.cfg.Algorithm = a
-				t, err := g.measure(ctx, size, cmp.Or(cfg.Runs, 5))
-				if err != nil {
-					return nil, err
+				s := Sample{Ranks: n, Transport: g.kind, Bytes: size, Algorithm: a, Seconds: math.Inf(1)}
+				for _, seg := range usefulSegments(cfg.Segments, size) {
+					g.cfg.Algorithm, g.cfg.Segment = a, seg
+					g.resegment()
+					// All ranks have the same times, so they make the same choices.
+					t, err := g.measure(ctx, size, 1)
+					if err == nil && t < hopeless*best {
+						t, err = g.measure(ctx, size, cmp.Or(cfg.Runs, 5))
+					}
+					if err != nil {
+						return nil, err
+					}
+					if t < s.Seconds {
+						s.Seconds, s.Segment = t, seg
+					}
 				}
-				m.Samples = append(m.Samples, Sample{n, size, a, t})
+				best = min(best, s.Seconds)
+				m.Samples = append(m.Samples, s)
 			}
 		}
 		if err := m.fit(ctx, g); err != nil {
 			return nil, err
 		}
 	}
-	g.model, g.chosen = m, sizedAlgorithm{}
+	g.model = m
+	g.over(g.kind)
 	return m, nil
+}
+
+// hopeless is how many times slower than the best one an algorithm is that is not
+// measured again.
+const hopeless = 2
+
+// usefulSegments are those that cut a vector of size bytes in more than one piece; 0, the
+// link's own, where none does.
+func usefulSegments(segments []int, size int64) []int {
+	var useful []int
+	for _, s := range segments {
+		if int64(s) < size {
+			useful = append(useful, s)
+		}
+	}
+	if useful == nil {
+		return []int{0}
+	}
+	return useful
+}
+
+// resegment makes segments and algorithm what Config says now.
+func (g *Group) resegment() {
+	g.chosen, g.segment = sizedAlgorithm{}, -1
+	g.cut()
 }
 
 // measure is the median time of an all-reduce of size bytes: of each run, that of
@@ -134,12 +194,27 @@ func (m *Model) fit(ctx context.Context, g *Group) error {
 	return nil
 }
 
+// Bounds of a model, which travels in greetings and makes buffers.
+const (
+	maxSamples = 4096
+	maxSegment = 64 << 20
+)
+
 func (m *Model) check() error {
 	good := func(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
+	if len(m.Samples) > maxSamples {
+		return fmt.Errorf("%d samples: there may be %d", len(m.Samples), maxSamples)
+	}
+	if o := m.TCP; o != nil && (len(o.Congestion) > 15 || o.SendBuffer > maxSegment || o.ReceiveBuffer > maxSegment) {
+		return fmt.Errorf("tcp: congestion %q, buffers of %d and %d bytes: a name has up to 15 characters, a buffer up to %d bytes", o.Congestion, o.SendBuffer, o.ReceiveBuffer, maxSegment)
+	}
 	if !good(m.Alpha) || !good(m.Beta) || !good(m.Gamma) {
 		return fmt.Errorf("alpha %v, beta %v, gamma %v: they must be positive numbers of seconds", m.Alpha, m.Beta, m.Gamma)
 	}
 	for i, s := range m.Samples {
+		if s.Segment < 0 || s.Segment%align != 0 || s.Segment > maxSegment {
+			return fmt.Errorf("sample %d: segments of %d bytes: they must be multiples of %d up to %d", i, s.Segment, align, maxSegment)
+		}
 		if s.Ranks < 1 || s.Bytes < 1 || !(s.Seconds > 0) || !good(s.Seconds) || s.Algorithm == AlgorithmAuto {
 			return fmt.Errorf("sample %d: %d ranks, %d bytes, %v, %v s: all must be positive", i, s.Ranks, s.Bytes, s.Algorithm, s.Seconds)
 		}
@@ -147,25 +222,53 @@ func (m *Model) check() error {
 	return nil
 }
 
-// LoadModel reads a model that Save has written.
+// ErrModel is in the errors about a file that holds no cost model.
+var ErrModel = errors.New("no cost model")
+
+// modelFormat is the first field of a file. Another number is for other fields.
+const modelFormat = "star all-reduce model 1"
+
+type modelFile struct {
+	Format string `json:"format"`
+	*Model
+}
+
+// LoadModel reads a model that Save has written. The error is of os.ReadFile, or has
+// ErrModel in it.
 func LoadModel(path string) (*Model, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("allreduce: cost model: %w", err)
 	}
-	m := new(Model)
-	if err = json.Unmarshal(text, m); err == nil {
-		err = m.check()
+	f := modelFile{Model: new(Model)}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err = dec.Decode(&f); err == nil {
+		_, err = dec.Token()
+		switch {
+		case err == nil:
+			err = errors.New("something follows its end")
+		case err == io.EOF:
+			err = nil
+		}
+	}
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		err = errors.New("it ends too early")
+	case err == nil && f.Format != modelFormat:
+		err = fmt.Errorf("format is %q, not %q", f.Format, modelFormat)
+	case err == nil:
+		err = f.check()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("allreduce: cost model %s: %w; make a new one with Tune", path, err)
+		return nil, fmt.Errorf("allreduce: %s is %w: %w; write a new one with star bench allreduce --tune or Tune", path, ErrModel, err)
 	}
-	return m, nil
+	return f.Model, nil
 }
 
 // Save writes m as JSON. The file is complete or the old one.
 func (m *Model) Save(path string) error {
-	text, err := json.MarshalIndent(m, "", "  ")
+	text, err := json.MarshalIndent(modelFile{modelFormat, m}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("allreduce: cost model: %w", err)
 	}
