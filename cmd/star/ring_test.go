@@ -267,12 +267,10 @@ func stopped(t *testing.T, cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buf
 	return r
 }
 
-// killWorker sends a signal to a worker of a job, once star run has seen that the
-// training has begun: it asks four times a second, and before that it takes the end of a worker
-// for one that will never join.
+// killWorker sends a signal to a worker of a job. star run itself may not have heard yet that the
+// training has begun; the end of the worker must not seem to it that of one that never joined.
 func killWorker(t *testing.T, parent *exec.Cmd, rank int, sig syscall.Signal) {
 	t.Helper()
-	time.Sleep(time.Second)
 	procs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, p := range procs {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))

@@ -287,8 +287,9 @@ func (r *launch) stops(c *child) {
 func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) error {
 	left := len(children)
 	done := ctx.Done()
-	var direct, kill <-chan time.Time
+	var direct, kill, verdict <-chan time.Time
 	var failed error
+	var early []exit // workers that failed when no training had been seen
 	stop := func(sig syscall.Signal) {
 		if kill == nil {
 			signal(children, sig)
@@ -310,10 +311,25 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 					kill = time.After(grace)
 				}
 			case e.code() != 0 && kill == nil && !r.screen.training():
-				failed = &childError{e.name, e.code()} // it will never join
-				stop(syscall.SIGTERM)
+				if early = append(early, e); verdict == nil {
+					verdict = time.After(2 * askEvery)
+				}
 			case e.code() != 0 && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
+			}
+		case <-verdict:
+			// The screen has had time to hear of a training that began just before.
+			verdict = nil
+			switch {
+			case kill != nil:
+			case !r.screen.training():
+				failed = &childError{early[0].name, early[0].code()} // it will never join
+				stop(syscall.SIGTERM)
+			default:
+				for _, e := range early {
+					r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
+				}
+				early = nil
 			}
 		case <-done:
 			done = nil
@@ -364,6 +380,9 @@ func signal(children []*child, sig syscall.Signal) {
 	}
 }
 
+// askEvery is how often the coordinator is asked.
+const askEvery = 250 * time.Millisecond
+
 // watch asks the coordinator how things are, and shows it.
 func (r *launch) watch(ctx context.Context) {
 	tcp := transport.NewTCP(transport.Config{Token: string(r.job.Token)})
@@ -387,7 +406,7 @@ func (r *launch) watch(ctx context.Context) {
 		}
 	}
 	defer c.conn.Close()
-	tick := time.NewTicker(250 * time.Millisecond)
+	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
 	for {
 		var s coord.Status
