@@ -112,6 +112,8 @@ type Group struct {
 	programs map[programKey]programSteps
 	chosen   sizedAlgorithm // for the size of the last AllReduce
 	token    [align]byte    // what barriers send
+
+	sent, received atomic.Int64 // see Traffic
 }
 
 // programKey is what a program depends on.
@@ -191,6 +193,13 @@ func (g *Group) Transports() map[string]int {
 	}
 	return m
 }
+
+// Traffic is bytes of vectors that this rank has sent and received since Dial, over links
+// of all kinds. Headers are not counted, and neither is what is outside operations.
+type Traffic struct{ Sent, Received int64 }
+
+// Traffic may be called from any goroutine, also during an operation.
+func (g *Group) Traffic() Traffic { return Traffic{g.sent.Load(), g.received.Load()} }
 
 // Close ends the connections. It may be called twice and from any goroutine; an
 // operation that is running fails.

@@ -279,7 +279,7 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 			if t != nil {
 				n := min(limit-t.pos, stageSize)
 				b = append(b, r.buf[t.pos:t.pos+n]...)
-				l.advance(t, n)
+				g.advance(l, t, n)
 			}
 			p.staged = b
 			l.headOut = true
@@ -290,13 +290,14 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 		}
 		n, err := p.link.send(r.buf[t.pos:min(limit, t.pos+p.segment)])
 		p.sent += int64(n)
-		l.advance(t, n)
+		g.advance(l, t, n)
 		return progress || n > 0, n == 0 || t.pos < limit || l.sent < len(l.sends), err
 	}
 }
 
 // advance notes that n more bytes of t have been copied out of the vector.
-func (l *lane) advance(t *transfer, n int) {
+func (g *Group) advance(l *lane, t *transfer, n int) {
+	g.sent.Add(int64(n))
 	if t.pos += n; t.pos == t.hi {
 		l.sent++
 	}
@@ -346,6 +347,7 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 		n, err = p.link.read(r.buf[t.pos:min(limit, t.pos+p.segment)])
 	}
 	p.received += int64(n)
+	g.received.Add(int64(n))
 	if t.pos += n; t.pos == t.hi {
 		l.received++
 	}

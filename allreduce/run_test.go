@@ -650,3 +650,26 @@ func TestSlowIsNotHanging(t *testing.T) {
 		}
 	})
 }
+
+// What is counted is what schedules promise: 2(n-1)/n of the vector each way in a ring, and
+// nothing for headers.
+func TestTraffic(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 5} {
+		groups := piped(n, Config{Algorithm: AlgorithmRing})
+		defer closeAll(groups)
+		const count = 2 * 3 * 5 * 7
+		for round := int64(1); round <= 3; round++ {
+			if err := errors.Join(together(groups, func(g *Group) error {
+				return g.AllReduce(t.Context(), Sum, make([]float32, count))
+			})...); err != nil {
+				t.Fatal(err)
+			}
+			want := round * 2 * int64(n-1) * 4 * count / int64(n)
+			for r, g := range groups {
+				if got := g.Traffic(); got != (Traffic{want, want}) {
+					t.Errorf("rank %d of %d after %d rounds: %+v, want %d both ways", r, n, round, got, want)
+				}
+			}
+		}
+	}
+}

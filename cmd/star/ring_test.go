@@ -80,10 +80,22 @@ func TestBuckets(t *testing.T) {
 	after, _ := job(t, append(args, "--bucket", "0.1", "--slow", "1:+1ms")...)
 	near(t, "in one piece and in buckets", parameters(t, whole), parameters(t, overlap))
 	sameBits(t, "buckets with and without overlap", parameters(t, overlap), parameters(t, after))
-	type record struct{ Norm2, Loss float64 }
+	type record struct {
+		Norm2, Loss float64
+		NetIn       float64 `json:"net_in"`
+		NetOut      float64 `json:"net_out"`
+	}
+	// What members move is counted at their links: a gradient to three of them, depending on
+	// the algorithm, and little beside it.
+	gradient := 4 * float64(len(parameters(t, whole)))
 	for _, r := range runLog[record](t, dir, "record") {
 		if !(r.Norm2 > 0) {
 			t.Fatalf("record %+v: no norm", r)
+		}
+		for _, n := range []float64{r.NetIn, r.NetOut} {
+			if n < gradient || n > 3*gradient+1e4 {
+				t.Fatalf("record %+v: %v bytes moved, want about %v", r, n, gradient)
+			}
 		}
 	}
 }

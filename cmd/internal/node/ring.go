@@ -44,16 +44,17 @@ type ringWorker struct {
 	version int64 // of parameters and optimiser; -1: they are not whole
 	samples int64 // applied until version: the clock of schedules
 
-	ring   transport.Ring
-	group  *allreduce.Group  // nil: not a member
-	broken bool              // our ring has failed: only another one helps
-	marks  []int64           // what became of riders, for all members
-	last   []transport.Tally // of the last versions: the coordinator may not have heard of them
-	parent parent            // as a rider
-	errand errand
-	orphan error     // why the parent is lost
-	ended  time.Time // of the last round
-	saves  sync.WaitGroup
+	ring    transport.Ring
+	group   *allreduce.Group  // nil: not a member
+	counted allreduce.Traffic // of group, in records
+	broken  bool              // our ring has failed: only another one helps
+	marks   []int64           // what became of riders, for all members
+	last    []transport.Tally // of the last versions: the coordinator may not have heard of them
+	parent  parent            // as a rider
+	errand  errand
+	orphan  error     // why the parent is lost
+	ended   time.Time // of the last round
+	saves   sync.WaitGroup
 }
 
 // ringPatience is how long no byte may move in a collective operation before the ring
@@ -319,7 +320,7 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		g, err := allreduce.Dial(ctx, cfg)
 		switch {
 		case err == nil:
-			w.group = g
+			w.group, w.counted = g, allreduce.Traffic{}
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -477,9 +478,9 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	w.samples += rel.Total + carried
 	w.last = append(w.last[max(0, len(w.last)-1):], tally)
 	w.door.answer(tally)
-	n := float64(len(w.ring.Members))
-	rec.NetOut = 2 * (n - 1) / n * 4 * float64(len(w.grad)) // of a ring
-	rec.NetIn = rec.NetOut
+	now := w.group.Traffic()
+	rec.NetOut, rec.NetIn = float64(now.Sent-w.counted.Sent), float64(now.Received-w.counted.Received)
+	w.counted = now
 	w.ended = time.Now()
 	rec.Push = w.ended.Sub(computed)
 	if err := w.arrive(&rec); err != nil {
