@@ -21,6 +21,7 @@ var rooms = []struct {
 }{
 	{"star", "", "*", "the nouns import nothing but time"},
 	{"star/modes", "star", "net os sync context math/rand math/rand/v2", "pure: the simulator drives the same barrier"},
+	{"star/pgns", "", "net os sync context time math/rand math/rand/v2", "pure arithmetic"},
 	{"star/exact", "", "net os sync context", "pure arithmetic"},
 	{"star/compress", "star/train/kernel", "net os sync time context math/rand math/rand/v2", "pure: bytes and vectors"},
 	{"star/train", "", "net os sync", "what is trained knows nothing of how"},
@@ -33,7 +34,7 @@ var rooms = []struct {
 	{"star/transport", "star", "", "bytes, not rules"},
 	{"star/transport/transporttest", "star star/transport", "", "the conformance kit of Network"},
 	{"star/ps", "star star/transport star/exact star/compress star/train/kernel", "os", "shards know neither models nor the coordinator"},
-	{"star/coord", "star star/modes star/transport star/exact", "", "the control plane knows neither models nor shards"},
+	{"star/coord", "star star/modes star/transport star/exact star/pgns", "", "the control plane knows neither models nor shards"},
 	{"star/allreduce", "star star/transport star/train/kernel", "", "a library of its own: knows neither models nor the coordinator"},
 	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},
 	{"star/checkpoint", "", "net sync", "files"},

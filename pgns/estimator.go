@@ -1,0 +1,168 @@
+package pgns
+
+import (
+	"fmt"
+	"math"
+)
+
+// Config of an Estimator. Its zero value works.
+type Config struct {
+	// Smoothing is how much of an average is kept from one observation to the
+	// next: 0 ≤ θ < 1. Zero means 0.99, a memory of about 100 updates.
+	Smoothing float64
+}
+
+// Estimator averages moments over updates. Averages are weighted sums divided by
+// the sum of their weights, which is the bias correction of Adam (Kingma, Ba
+// 2015): the first value counts in full. An update of n gradients has n−1
+// degrees of freedom and counts as much.
+//
+// Updates whose gradients are of one version and of different versions are
+// averaged apart. The first kind is used while there is any of it within memory.
+type Estimator struct {
+	theta float64
+
+	clean, mixed average
+	excess       ratio // of mixed updates: what their scatter is too much, and what a drift of 1 would add
+	seen         int64
+	refused      int64
+}
+
+// New makes an estimator.
+func New(c Config) (*Estimator, error) {
+	if c.Smoothing == 0 {
+		c.Smoothing = 0.99
+	}
+	if !(c.Smoothing > 0 && c.Smoothing < 1) {
+		return nil, fmt.Errorf("pgns: smoothing %v: want between 0 and 1", c.Smoothing)
+	}
+	return &Estimator{theta: c.Smoothing}, nil
+}
+
+// average is of both moments.
+type average struct {
+	grad2, variance ratio
+	count           int64
+}
+
+// ratio is a weighted mean that forgets.
+type ratio struct{ num, den float64 }
+
+func (r *ratio) fade(theta float64) { r.num, r.den = r.num*theta, r.den*theta }
+
+func (r *ratio) mean() float64 {
+	if r.den == 0 {
+		return 0
+	}
+	return r.num / r.den
+}
+
+func (a *average) add(m Moments, weight float64) {
+	a.grad2.num += weight * m.Grad2
+	a.grad2.den += weight
+	a.variance.num += weight * m.Var
+	a.variance.den += weight
+	a.count++
+}
+
+func (a *average) fade(theta float64) {
+	a.grad2.fade(theta)
+	a.variance.fade(theta)
+}
+
+// Observe takes in one update and returns its own moments. An update that says
+// nothing (one gradient, a norm that is not finite) is an error and changes no
+// average.
+func (e *Estimator) Observe(u Update) (Moments, error) {
+	m, err := u.Moments()
+	if err != nil {
+		e.refused++
+		return m, err
+	}
+	e.seen++
+	e.clean.fade(e.theta)
+	e.mixed.fade(e.theta)
+	e.excess.fade(e.theta)
+	n := float64(len(u.Gradients))
+	if !u.Mixed() {
+		e.clean.add(m, n-1)
+		return m, nil
+	}
+	e.mixed.add(m, n-1)
+	if e.reliable() && u.bySamples() {
+		v, g2 := e.clean.variance.mean(), e.clean.grad2.mean()
+		s, straight, random := u.scatter()
+		if g2 > 0 {
+			round := float64(u.Round)
+			if u.Round <= 0 {
+				for _, g := range u.Gradients {
+					round += float64(g.Samples)
+				}
+			}
+			e.excess.num += s - (n-1)*v
+			e.excess.den += g2*straight + v/round*random
+		}
+	}
+	return m, nil
+}
+
+// reliable says whether there are clean observations within memory.
+func (e *Estimator) reliable() bool {
+	return e.clean.count > 0 && e.clean.variance.den > 0.05
+}
+
+// Noise is the state of an Estimator.
+type Noise struct {
+	// Scale is φ in samples, between 1e-6·Var and MaxScale. Zero: nothing is
+	// known yet.
+	Scale float64
+
+	Grad2 float64 // |G|², average; at least 0
+	Var   float64 // tr Σ, average; at least 1e-6
+
+	// Mixed says that these are of gradients of different versions, because none
+	// of equal versions were seen lately. Then Var is too much, by what the
+	// exact gradient changes from version to version.
+	Mixed bool
+
+	Observations int64 // updates averaged
+	Refused      int64 // updates that said nothing
+}
+
+// MaxScale is the largest noise scale that is told: the average of |G|² is then
+// zero or negative, which means only that noise hides the gradient.
+const MaxScale = 1e7
+
+// Noise is what is known now.
+func (e *Estimator) Noise() Noise {
+	n := Noise{Observations: e.seen, Refused: e.refused}
+	a := &e.clean
+	if !e.reliable() {
+		if e.mixed.count == 0 {
+			if e.clean.count == 0 {
+				return n
+			}
+		} else {
+			a, n.Mixed = &e.mixed, true
+		}
+	}
+	n.Grad2 = max(a.grad2.mean(), 0)
+	n.Var = max(a.variance.mean(), 1e-6)
+	n.Scale = MaxScale
+	if n.Grad2 > 0 {
+		n.Scale = min(n.Var/n.Grad2, MaxScale)
+	}
+	return n
+}
+
+// Drift is e, by how much of itself the exact gradient changes while one round of
+// samples is applied, |G(w) − G(w′)| ≈ e·|G|·d for parameters d rounds apart. It is
+// measured where updates mix versions: their gradients scatter by more than noise.
+// strength says how much there is to go by, in units of the sum of what a drift of
+// 1 would add, relative to noise: below 1 noise hides it.
+func (e *Estimator) Drift() (drift, strength float64) {
+	if e.excess.den <= 0 {
+		return 0, 0
+	}
+	return math.Sqrt(max(e.excess.num/e.excess.den, 0)), e.excess.den / max(e.clean.variance.mean(), 1e-300)
+}
