@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star"
+	"star/trace"
 )
 
 // By is how a factor is brought about, or a rate.
@@ -22,9 +23,9 @@ const (
 // Config says what to inject into one worker.
 type Config struct {
 	Worker  star.Worker
-	Workers int    // of the job
-	Slows   []Slow // of the whole job
-	Trace   *Trace // nil: none
+	Workers int          // of the job
+	Slows   []Slow       // of the whole job
+	Trace   *trace.Trace // nil: none
 	By      By
 }
 
@@ -34,7 +35,7 @@ type Injector struct {
 	worker star.Worker
 	slows  []Slow // of this worker
 	by     By
-	trace  *Trace
+	trace  *trace.Trace
 
 	factor float64 // by sleeping
 	share  float64 // by quota: the factor again

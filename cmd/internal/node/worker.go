@@ -18,6 +18,7 @@ import (
 	"star/compress"
 	"star/coord"
 	"star/ps"
+	"star/trace"
 	"star/train"
 	"star/train/data"
 	"star/train/kernel"
@@ -96,7 +97,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	if err != nil {
 		return job.Invalid("model", err)
 	}
-	slows, trace, err := handicaps(job)
+	slows, recorded, err := handicaps(job)
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	log = log.With("rank", rank)
 
 	in, err := inject.New(inject.Config{
-		Worker: star.Worker(rank), Workers: member.Welcome.Workers, Slows: slows, Trace: trace, By: inject.By(job.StragglerBy),
+		Worker: star.Worker(rank), Workers: member.Welcome.Workers, Slows: slows, Trace: recorded, By: inject.By(job.StragglerBy),
 	})
 	if err != nil {
 		return job.Invalid("slow", err)
@@ -249,7 +250,7 @@ func openData(job *settings.Job) (trainSet, testSet data.Dataset, err error) {
 
 // handicaps reads what --slow and --straggler-trace say. Every worker reads all
 // of it, so that a slip is found before the job begins.
-func handicaps(job *settings.Job) ([]inject.Slow, *inject.Trace, error) {
+func handicaps(job *settings.Job) ([]inject.Slow, *trace.Trace, error) {
 	var slows []inject.Slow
 	for _, text := range job.Slow {
 		s, err := inject.Parse(text)
@@ -261,11 +262,11 @@ func handicaps(job *settings.Job) ([]inject.Slow, *inject.Trace, error) {
 	if job.StragglerTrace == "" {
 		return slows, nil, nil
 	}
-	trace, err := inject.OpenTrace(job.StragglerTrace)
+	recorded, err := trace.Open(job.StragglerTrace)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--straggler-trace: %w", err)
 	}
-	return slows, trace, nil
+	return slows, recorded, nil
 }
 
 // shardAddrs puts the coordinator's host before addresses that have none: those of

@@ -1,4 +1,6 @@
-package inject
+// Package trace reads recorded jobs: how long every worker took in every step. They drive
+// stragglers on purpose (--straggler-trace) and the simulator.
+package trace
 
 import (
 	"bufio"
@@ -15,14 +17,13 @@ import (
 	"star"
 )
 
-// Trace is a recorded job: how much slower each worker was than the median
-// worker, in each step.
+// Trace is a recorded job: the time of every worker in every step.
 type Trace struct {
 	Name    string // of the file, without its folder
 	Workers int
 	Steps   int
 
-	slowdown []float32 // [step*Workers + worker]
+	slowdown, rel []float32 // [step*Workers + worker]
 }
 
 // header is the first line of a trace that is not a comment.
@@ -30,7 +31,11 @@ const header = "step,worker,duration,slowdown,rel"
 
 const (
 	maxLine    = 4096     // bytes
-	maxEntries = 16 << 20 // of a trace: 64 MiB; a gzip bomb ends here
+	maxEntries = 16 << 20 // of a trace: 128 MiB; a gzip bomb ends here
+	maxWorkers = 1 << 16
+
+	// MaxSlowdown bounds what a trace may say of one iteration.
+	MaxSlowdown = 1000
 )
 
 // Slowdown is how much longer a worker computed in a step than the step's median
@@ -39,22 +44,29 @@ func (t *Trace) Slowdown(w star.Worker, step int64) float64 {
 	return float64(t.slowdown[int(step%int64(t.Steps))*t.Workers+int(w)])
 }
 
-// OpenTrace reads a trace from a file, plain or gzip.
-func OpenTrace(path string) (*Trace, error) {
+// Relative is the time of a worker in a step as a multiple of the job's median time. After the
+// last step the trace begins again.
+func (t *Trace) Relative(w star.Worker, step int64) float64 {
+	return float64(t.rel[int(step%int64(t.Steps))*t.Workers+int(w)])
+}
+
+// Open reads a trace from a file, plain or gzip.
+func Open(path string) (*Trace, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("straggler trace: %w", err)
 	}
 	defer f.Close()
-	return ReadTrace(f, path)
+	return Read(f, path)
 }
 
-// ReadTrace reads a trace, plain or gzip. It is CSV with the columns step,
+// Read reads a trace, plain or gzip. It is CSV with the columns step,
 // worker, duration, slowdown, rel. Lines that begin with # are comments. Steps
 // count from 0, and each has every worker once, in any order; steps come one
-// after the other. Only slowdown, a number above 0, is used; the other numbers
-// are checked. Errors begin with name:line.
-func ReadTrace(r io.Reader, name string) (*Trace, error) {
+// after the other. slowdown is the duration divided by the median over the workers of the step, rel by
+// the median of the job; both are above 0. The duration itself has no unit that is
+// known here; it is checked and not kept. Errors begin with name:line.
+func Read(r io.Reader, name string) (*Trace, error) {
 	br := bufio.NewReader(r)
 	if magic, _ := br.Peek(2); string(magic) == "\x1f\x8b" {
 		z, err := gzip.NewReader(br)
@@ -62,12 +74,12 @@ func ReadTrace(r io.Reader, name string) (*Trace, error) {
 			return nil, fmt.Errorf("%s: gzip: %w", name, err)
 		}
 		defer z.Close()
-		return readTrace(z, name)
+		return read(z, name)
 	}
-	return readTrace(br, name)
+	return read(br, name)
 }
 
-func readTrace(r io.Reader, name string) (*Trace, error) {
+func read(r io.Reader, name string) (*Trace, error) {
 	t := &Trace{Name: filepath.Base(name)}
 	line := 0
 	fail := func(format string, a ...any) (*Trace, error) {
@@ -122,14 +134,16 @@ func readTrace(r io.Reader, name string) (*Trace, error) {
 		}
 		for e.worker >= len(seen) { // step 0 only
 			seen = append(seen, false)
-			t.slowdown = append(t.slowdown, 0)
+			t.slowdown, t.rel = append(t.slowdown, 0), append(t.rel, 0)
 		}
 		if step > 0 && count == 0 {
 			t.slowdown = append(t.slowdown, make([]float32, t.Workers)...)
+			t.rel = append(t.rel, make([]float32, t.Workers)...)
 		}
 		seen[e.worker] = true
 		count++
 		t.slowdown[step*t.Workers+e.worker] = float32(e.slowdown)
+		t.rel[step*t.Workers+e.worker] = float32(e.rel)
 	}
 	if err := sc.Err(); err != nil {
 		line++
@@ -150,19 +164,20 @@ func readTrace(r io.Reader, name string) (*Trace, error) {
 	return t, nil
 }
 
-type traceEntry struct {
+type row struct {
 	step, worker int
 	slowdown     float64
+	rel          float64
 }
 
-func entry(text string) (traceEntry, error) {
-	var e traceEntry
+func entry(text string) (row, error) {
+	var e row
 	columns := strings.Split(text, ",")
 	names := strings.Split(header, ",")
 	if len(columns) != len(names) {
 		return e, fmt.Errorf("%d columns, want %d: %s", len(columns), len(names), header)
 	}
-	for i, max := range []int{maxEntries, maxWorker} {
+	for i, max := range []int{maxEntries, maxWorkers} {
 		n, err := strconv.ParseUint(columns[i], 10, 31)
 		if err != nil || int(n) >= max {
 			return e, fmt.Errorf("%s %q is not a number from 0 to %d", names[i], columns[i], max-1)
@@ -178,12 +193,17 @@ func entry(text string) (traceEntry, error) {
 		if err != nil || math.IsNaN(f) || math.IsInf(f, 0) || f < 0 {
 			return e, fmt.Errorf("%s %q is not a finite number of at least 0", names[i], columns[i])
 		}
+		if i == 2 {
+			continue
+		}
+		if f <= 0 || f > MaxSlowdown {
+			return e, fmt.Errorf("%s %v is not above 0 and at most %d", names[i], f, MaxSlowdown)
+		}
 		if i == 3 {
 			e.slowdown = f
+		} else {
+			e.rel = f
 		}
-	}
-	if e.slowdown <= 0 || e.slowdown > maxTimes {
-		return e, fmt.Errorf("slowdown %v is not above 0 and at most %d", e.slowdown, maxTimes)
 	}
 	return e, nil
 }
