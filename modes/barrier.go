@@ -32,6 +32,11 @@ type Firing struct {
 //	    └────────► gone ◄─────┘ Leave                                  │
 //	                 └─────────────────── Join ────────────────────────┘
 //
+// Gradients that arrive in one report ([Barrier.Report]) are one sum: they wait,
+// fire and are dropped together. When one of their workers leaves while they wait, its
+// gradient stays, because the sum cannot be taken apart; it is applied with the others
+// and counts for nobody. When all have left, it goes with them.
+//
 // Between two calls no group has enough arrivals to fire: whoever waits, waits
 // for a living worker that is computing. The firings that a call returns, and
 // the slices in them, are valid until the next call of Arrive, Leave or Install.
@@ -48,8 +53,13 @@ type Barrier struct {
 	arrival []int64 // by worker: number of the arrival it waits with, or 0
 	count   int64   // arrivals so far
 
+	// report is, by waiting worker, the first of those whose gradients arrived in
+	// one report with its own: itself, if it came alone. They are never split.
+	report []star.Worker
+
 	firings  []Firing      // what the current call returns
 	released []star.Worker // backs Workers and Dropped of firings
+	alone    [1]star.Worker
 }
 
 const nowhere = -1
@@ -73,6 +83,7 @@ func NewBarrier(p Plan, n int, version int64) *Barrier {
 		gone:     make([]bool, n),
 		basis:    make([]int64, n),
 		arrival:  make([]int64, n),
+		report:   make([]star.Worker, n),
 		firings:  make([]Firing, 0, n), // each has at least one worker
 		released: make([]star.Worker, 0, n),
 	}
@@ -97,7 +108,8 @@ func (b *Barrier) Basis(w star.Worker) int64 { return b.basis[w] }
 // Live says whether w is computing or waiting.
 func (b *Barrier) Live(w star.Worker) bool { return !b.gone[w] }
 
-// Waiting lists who has arrived and is not released, in order of arrival.
+// Waiting lists who has arrived and is not released, in order of arrival. Workers
+// that have left, but whose gradient is in a report with others, are among them.
 func (b *Barrier) Waiting() []star.Worker {
 	var ws []star.Worker
 	for w, a := range b.arrival {
@@ -131,33 +143,82 @@ func (b *Barrier) Arrive(w star.Worker) []Firing {
 	if b.arrival[w] > 0 {
 		panic(fmt.Sprintf("modes: second arrival of waiting worker %d", w))
 	}
+	b.alone[0] = w
+	return b.Report(b.alone[:])
+}
+
+// Report says that the gradients of all ws are there, as one sum of which no part
+// can be used without the others. They count as so many arrivals. Workers among ws may
+// have left, but not the first. A second arrival of one that waits is a mistake of
+// the caller and panics.
+//
+// Under a plan that has not all ws as members of one group, and nowhere as riders,
+// they make an update of their own.
+func (b *Barrier) Report(ws []star.Worker) []Firing {
+	for i, w := range ws {
+		if b.gone[w] && i == 0 {
+			panic(fmt.Sprintf("modes: report of worker %d, which has left", w))
+		}
+		if b.arrival[w] > 0 || slices.Contains(ws[:i], w) {
+			panic(fmt.Sprintf("modes: second arrival of waiting worker %d", w))
+		}
+	}
 	b.begin()
-	i := b.home[w]
-	if i != nowhere && b.groups[i].dropLate && b.basis[w] < b.groups[i].last {
-		b.drop(w)
+	for _, w := range ws {
+		if i := b.home[w]; i != nowhere && b.groups[i].dropLate && b.basis[w] < b.groups[i].last {
+			b.drop(ws)
+			return b.firings
+		}
+	}
+	for _, w := range ws {
+		b.count++
+		b.arrival[w], b.report[w] = b.count, ws[0]
+	}
+	if !b.whole(ws) {
+		b.fireSum(ws)
 		return b.firings
 	}
-	b.count++
-	b.enqueue(w, b.count)
+	for _, w := range ws {
+		b.enqueue(w)
+	}
+	i := b.home[ws[0]]
 	switch {
 	case i != nowhere && b.ready(i):
 		b.fire(i)
-	case b.stranded(w):
-		b.fireAlone(w)
+	case b.stranded(ws[0]):
+		b.fireAlone(ws[0])
 	}
 	return b.firings
 }
 
-// Leave says that w is gone. If it waits, its gradient is not used. Its group
-// fires if w was all that it lacked. Leaving twice is the same as once.
+// whole says whether a report of ws can wait in one queue.
+func (b *Barrier) whole(ws []star.Worker) bool {
+	if len(ws) == 1 {
+		return true
+	}
+	for _, w := range ws {
+		if b.home[w] == nowhere || b.home[w] != b.home[ws[0]] || len(b.rides[w]) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Leave says that w is gone. If it waits, its gradient is not used, unless it is in a
+// report with those of others who live. Its group fires if w was all that it lacked.
+// Leaving twice is the same as once.
 func (b *Barrier) Leave(w star.Worker) []Firing {
 	b.begin()
 	if b.gone[w] {
 		return nil
 	}
 	b.gone[w] = true
-	b.dequeue(w, nowhere)
 	i := b.home[w]
+	if b.shared(w) {
+		b.groups[i].arrived-- // its gradient stays in the queue, for nobody
+	} else {
+		b.withdraw(w)
+	}
 	if i == nowhere {
 		return nil
 	}
@@ -176,11 +237,42 @@ func (b *Barrier) Leave(w star.Worker) []Firing {
 	return b.firings
 }
 
+// shared says whether the gradient of w waits in a report with that of somebody who
+// lives.
+func (b *Barrier) shared(w star.Worker) bool {
+	if b.arrival[w] == 0 {
+		return false
+	}
+	for v := range b.report {
+		if b.arrival[v] > 0 && b.report[v] == b.report[w] && !b.gone[v] {
+			return true
+		}
+	}
+	return false
+}
+
+// withdraw takes the report in which w waits, if it does, out of every queue.
+func (b *Barrier) withdraw(w star.Worker) {
+	if b.arrival[w] == 0 {
+		return
+	}
+	lead := b.report[w]
+	for v := range b.report {
+		if b.arrival[v] > 0 && b.report[v] == lead {
+			if i := b.home[v]; i != nowhere && star.Worker(v) != w {
+				b.groups[i].arrived++ // it had left before, and dequeue counts it off
+			}
+			b.dequeue(star.Worker(v), nowhere)
+		}
+	}
+}
+
 // Join says that w, which had left, is back and computes on the current
 // version. It fires nothing: one more to wait for never makes a group ready.
-// The join of a worker that has not left is a mistake of the caller and panics.
+// The join of a worker that has not left, or whose last gradient still waits in a
+// report, is a mistake of the caller and panics.
 func (b *Barrier) Join(w star.Worker) {
-	if !b.gone[w] {
+	if !b.gone[w] || b.arrival[w] > 0 {
 		panic(fmt.Sprintf("modes: join of worker %d, which has not left", w))
 	}
 	b.gone[w] = false
@@ -205,13 +297,28 @@ func (b *Barrier) Install(p Plan) []Firing {
 	}
 	waiting := b.Waiting()
 	b.load(p)
+	var split [][]star.Worker // reports that the new groups would take apart
 	for _, w := range waiting {
-		b.enqueue(w, b.arrival[w])
+		if b.report[w] != w {
+			continue
+		}
+		ws := slices.DeleteFunc(slices.Clone(waiting), func(v star.Worker) bool { return b.report[v] != w })
+		if !b.whole(ws) {
+			split = append(split, ws)
+			continue
+		}
+		for _, w := range ws {
+			b.enqueue(w)
+		}
 	}
 	for i := range b.groups {
+		b.groups[i].sort(b.arrival)
 		if b.ready(int32(i)) {
 			b.fire(int32(i))
 		}
+	}
+	for _, ws := range split {
+		b.fireSum(ws)
 	}
 	for _, w := range waiting {
 		if b.arrival[w] > 0 && b.stranded(w) {
@@ -283,11 +390,14 @@ func (b *Barrier) stranded(w star.Worker) bool {
 	return true
 }
 
-func (b *Barrier) enqueue(w star.Worker, arrival int64) {
-	b.arrival[w] = arrival
+// enqueue puts w, which has arrived, into the queues of its groups. Workers that have
+// left do not count there.
+func (b *Barrier) enqueue(w star.Worker) {
 	if i := b.home[w]; i != nowhere {
 		g := &b.groups[i]
-		g.arrived++
+		if !b.gone[w] {
+			g.arrived++
+		}
 		g.queue = append(g.queue, w)
 	}
 	for _, i := range b.rides[w] {
@@ -318,6 +428,10 @@ func (g *group) remove(w star.Worker) {
 	g.queue = slices.Delete(g.queue, at, at+1)
 }
 
+func (g *group) sort(arrival []int64) {
+	slices.SortFunc(g.queue, func(v, w star.Worker) int { return int(arrival[v] - arrival[w]) })
+}
+
 // fire makes an update of all that wait in group i.
 func (b *Barrier) fire(i int32) {
 	g := &b.groups[i]
@@ -338,19 +452,29 @@ func (b *Barrier) fire(i int32) {
 // fireAlone makes an update of the gradient of w.
 func (b *Barrier) fireAlone(w star.Worker) {
 	b.dequeue(w, nowhere)
+	b.alone[0] = w
+	b.fireSum(b.alone[:])
+}
+
+// fireSum makes an update of a report that is in no queue.
+func (b *Barrier) fireSum(ws []star.Worker) {
 	b.version++
-	b.basis[w] = b.version
-	b.firings = append(b.firings, Firing{Version: b.version, Workers: b.one(w)})
+	for _, w := range ws {
+		b.arrival[w], b.basis[w] = 0, b.version
+	}
+	b.firings = append(b.firings, Firing{Version: b.version, Workers: b.keep(ws)})
 }
 
-// drop sends w on with the current version, without its gradient.
-func (b *Barrier) drop(w star.Worker) {
-	b.basis[w] = b.version
-	b.firings = append(b.firings, Firing{Version: b.version, Dropped: b.one(w)})
+// drop sends ws on with the current version, without their gradients.
+func (b *Barrier) drop(ws []star.Worker) {
+	for _, w := range ws {
+		b.basis[w] = b.version
+	}
+	b.firings = append(b.firings, Firing{Version: b.version, Dropped: b.keep(ws)})
 }
 
-func (b *Barrier) one(w star.Worker) []star.Worker {
+func (b *Barrier) keep(ws []star.Worker) []star.Worker {
 	from := len(b.released)
-	b.released = append(b.released, w)
-	return b.released[from : from+1 : from+1]
+	b.released = append(b.released, ws...)
+	return b.released[from:len(b.released):len(b.released)]
 }

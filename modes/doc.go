@@ -9,6 +9,10 @@
 //
 //	arrival of a gradient ─► Barrier ─► Firing: these gradients make version v+1
 //
+// A plan may have a tree, by which workers add up their gradients on the way to the
+// servers; a report counts as all the gradients in it. [TreeRule] builds one of measured
+// load.
+//
 // There is one Barrier per job, not one per shard. Shards that chose for
 // themselves could choose differently, and then everybody would wait for
 // somebody.

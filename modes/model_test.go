@@ -17,11 +17,12 @@ type naive struct {
 	waiting []star.Worker // in order of arrival
 	gone    map[star.Worker]bool
 	basis   map[star.Worker]int64
-	last    []int64 // by group
+	report  map[star.Worker]star.Worker // of who waits: the first of its report
+	last    []int64                     // by group
 }
 
 func newNaive(p Plan) *naive {
-	m := &naive{gone: map[star.Worker]bool{}, basis: map[star.Worker]int64{}}
+	m := &naive{gone: map[star.Worker]bool{}, basis: map[star.Worker]int64{}, report: map[star.Worker]star.Worker{}}
 	m.set(p)
 	return m
 }
@@ -31,20 +32,71 @@ func (m *naive) set(p Plan) {
 	m.last = make([]int64, len(p.Groups))
 }
 
-func (m *naive) arrive(w star.Worker) []Firing {
+func (m *naive) arrive(ws ...star.Worker) []Firing {
 	for i, g := range m.plan.Groups {
-		if g.DropLate && slices.Contains(g.Members, w) && m.basis[w] < m.last[i] {
-			m.basis[w] = m.version
-			return []Firing{{Version: m.version, Dropped: []star.Worker{w}}}
+		for _, w := range ws {
+			if g.DropLate && slices.Contains(g.Members, w) && m.basis[w] < m.last[i] {
+				for _, w := range ws {
+					m.basis[w] = m.version
+				}
+				return []Firing{{Version: m.version, Dropped: ws}}
+			}
 		}
 	}
-	m.waiting = append(m.waiting, w)
+	for _, w := range ws {
+		m.report[w] = ws[0]
+	}
+	m.waiting = append(m.waiting, ws...)
 	return m.settle()
+}
+
+// together lists who waits in the report of w.
+func (m *naive) together(w star.Worker) (ws []star.Worker) {
+	for _, v := range m.waiting {
+		if m.report[v] == m.report[w] {
+			ws = append(ws, v)
+		}
+	}
+	return ws
+}
+
+// whole says whether the report in which w waits is all of members of one group, who
+// ride nowhere.
+func (m *naive) whole(w star.Worker) bool {
+	ws := m.together(w)
+	for _, g := range m.plan.Groups {
+		in := 0
+		for _, v := range ws {
+			if slices.Contains(g.Members, v) {
+				in++
+			}
+			if len(ws) > 1 && slices.Contains(g.Riders, v) {
+				return false
+			}
+		}
+		if in == len(ws) {
+			in = 0
+		}
+		if in > 0 {
+			return false
+		}
+	}
+	for _, v := range ws {
+		home := slices.ContainsFunc(m.plan.Groups, func(g Group) bool { return slices.Contains(g.Members, v) })
+		if !home && len(ws) > 1 {
+			return false
+		}
+	}
+	return true
 }
 
 func (m *naive) leave(w star.Worker) []Firing {
 	m.gone[w] = true
-	m.waiting = slices.DeleteFunc(m.waiting, func(v star.Worker) bool { return v == w })
+	lives := func(v star.Worker) bool { return !m.gone[v] }
+	if slices.Contains(m.waiting, w) && !slices.ContainsFunc(m.together(w), lives) {
+		with := m.together(w)
+		m.waiting = slices.DeleteFunc(m.waiting, func(v star.Worker) bool { return slices.Contains(with, v) })
+	}
 	return m.settle()
 }
 
@@ -85,13 +137,21 @@ func (m *naive) settle() (fs []Firing) {
 			if !m.gone[w] {
 				living++
 			}
-			if slices.Contains(m.waiting, w) {
+			if slices.Contains(m.waiting, w) && !m.gone[w] && m.whole(w) {
 				there++
 			}
 		}
 		if there > 0 && there >= min(living, g.Quorum) {
-			fire(func(w star.Worker) bool { return slices.Contains(g.Members, w) || slices.Contains(g.Riders, w) })
+			fire(func(w star.Worker) bool {
+				return m.whole(w) && (slices.Contains(g.Members, w) || slices.Contains(g.Riders, w))
+			})
 			m.last[i] = m.version
+		}
+	}
+	for _, w := range slices.Clone(m.waiting) {
+		if slices.Contains(m.waiting, w) && !m.whole(w) {
+			with := m.together(w)
+			fire(func(v star.Worker) bool { return slices.Contains(with, v) })
 		}
 	}
 	for _, w := range slices.Clone(m.waiting) {
@@ -162,6 +222,17 @@ func TestBarrierAgainstModel(t *testing.T) {
 			w := pick("arrive", func(w star.Worker) bool { return !m.gone[w] && !slices.Contains(m.waiting, w) })
 			check(t, "arrive", b.Arrive(w), m.arrive(w))
 		}
+		report := func(t *rapid.T) {
+			first := pick("first", func(w star.Worker) bool { return !m.gone[w] && !slices.Contains(m.waiting, w) })
+			ws := []star.Worker{first}
+			for _, w := range ranks(n) {
+				// Who has left may be in it too: its gradient was added before.
+				if w != first && !slices.Contains(m.waiting, w) && rapid.IntRange(0, 2).Draw(t, "with") == 0 {
+					ws = append(ws, w)
+				}
+			}
+			check(t, "report", b.Report(ws), m.arrive(ws...))
+		}
 		install := func(t *rapid.T) {
 			p := drawPlan(t, n)
 			got := b.Install(p)
@@ -170,13 +241,14 @@ func TestBarrierAgainstModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			// Most of what happens is arrivals.
 			"arrive0": arrive, "arrive1": arrive, "arrive2": arrive, "arrive3": arrive,
+			"report0": report, "report1": report,
 			"install": install,
 			"leave": func(t *rapid.T) {
 				w := pick("leave", func(w star.Worker) bool { return !m.gone[w] })
 				check(t, "leave", b.Leave(w), m.leave(w))
 			},
 			"join": func(t *rapid.T) {
-				w := pick("join", func(w star.Worker) bool { return m.gone[w] })
+				w := pick("join", func(w star.Worker) bool { return m.gone[w] && !slices.Contains(m.waiting, w) })
 				b.Join(w)
 				check(t, "join", nil, m.join(w))
 			},

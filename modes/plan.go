@@ -40,6 +40,15 @@ type Plan struct {
 	// Shares is the size of each worker's mini-batch in samples, by rank; nil
 	// means that all are equal, at the size that the job's settings say.
 	Shares []int
+
+	// Parents is the tree: the parent of each worker, by rank, or [Direct]. A parent
+	// adds the gradients of its children to its own and hands on one report, which
+	// arrives, and is applied, as all the gradients in it. Nil: everybody is direct.
+	Parents []star.Worker
+
+	// AutoTree asks whoever runs the plan for a tree by a [TreeRule], of what it
+	// measures. It stands in for Parents.
+	AutoTree bool
 }
 
 // SSGD waits for all n workers: one group of everybody.
@@ -159,7 +168,7 @@ func (p Plan) Validate(n int) error {
 			return fmt.Errorf("modes: worker %d has a share of %d samples: give it at least 1", w, s)
 		}
 	}
-	return nil
+	return p.validateTree(n)
 }
 
 // Share is the size of w's mini-batch in samples; def where p says nothing.
@@ -171,9 +180,9 @@ func (p Plan) Share(w star.Worker, def int) int {
 }
 
 // Equal says whether p and q behave alike: the same groups in the same order,
-// whatever the order of workers within them, and the same shares.
+// whatever the order of workers within them, the same shares, and the same tree.
 func (p Plan) Equal(q Plan) bool {
-	return p.sameGroups(q) && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
+	return p.sameGroups(q) && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
 }
 
 func (p Plan) sameGroups(q Plan) bool {
@@ -195,7 +204,7 @@ func sorted(ws []star.Worker) []star.Worker {
 
 // Clone shares no memory with p.
 func (p Plan) Clone() Plan {
-	q := Plan{Groups: slices.Clone(p.Groups), Shares: slices.Clone(p.Shares)}
+	q := Plan{Groups: slices.Clone(p.Groups), Shares: slices.Clone(p.Shares), Parents: slices.Clone(p.Parents), AutoTree: p.AutoTree}
 	for i := range q.Groups {
 		q.Groups[i].Members = slices.Clone(q.Groups[i].Members)
 		q.Groups[i].Riders = slices.Clone(q.Groups[i].Riders)
@@ -221,6 +230,15 @@ func (p Plan) Workers() int {
 // Parse(p.String(), n) equals p.
 func (p Plan) String() string {
 	s := p.mode()
+	switch {
+	case p.AutoTree:
+		s += " tree=auto"
+	case p.hasTree():
+		var b strings.Builder
+		b.WriteString(s + " tree=")
+		writeTree(&b, p.Parents)
+		s = b.String()
+	}
 	if p.Shares == nil {
 		return s
 	}
@@ -292,7 +310,7 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 }
 
 // Grammar is what [Parse] reads, for help texts and errors.
-const Grammar = "ssgd | asgd | x=K | backup=B | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][!][+riders] such as 0,1/2-5:3+6; then optionally shares=S0,S1,…"
+const Grammar = "ssgd | asgd | x=K | backup=B | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), and shares=S0,S1,…"
 
 // Parse reads a mode for the workers 0..n-1:
 //
@@ -305,8 +323,14 @@ const Grammar = "ssgd | asgd | x=K | backup=B | ring-minus=RIDERS | groups=SET/S
 //
 // A set is a list of workers and ranges of workers (2-5); after it may follow a
 // quorum (:3), an exclamation mark that drops late gradients, and riders (+6,7).
-// After the mode, separated by a space, shares=32,32,64 sets each worker's
-// mini-batch in samples. The plan that Parse returns is valid for n workers.
+// After the mode, separated by spaces, may follow
+//
+//	tree=0(1,2(3)),4(5)    workers in brackets report to the one before them
+//	tree=auto              a tree is built of what is measured, if one is needed
+//	shares=32,32,64        each worker's mini-batch in samples
+//
+// A tree without a mode before it is that of ssgd. The plan that Parse returns is
+// valid for n workers.
 func Parse(s string, n int) (Plan, error) {
 	fail := func(format string, args ...any) (Plan, error) {
 		return Plan{}, fmt.Errorf("modes: mode %q: %s; want %s", clip(s), fmt.Sprintf(format, args...), Grammar)
@@ -317,6 +341,9 @@ func Parse(s string, n int) (Plan, error) {
 	fields := strings.Fields(s)
 	if len(fields) == 0 {
 		return fail("nothing is there")
+	}
+	if strings.HasPrefix(fields[0], "tree=") {
+		fields = append([]string{"ssgd"}, fields...)
 	}
 	var p Plan
 	key, value, has := strings.Cut(fields[0], "=")
@@ -363,6 +390,16 @@ func Parse(s string, n int) (Plan, error) {
 		return fail("%q is no mode", clip(key))
 	}
 	for _, f := range fields[1:] {
+		if tree, ok := strings.CutPrefix(f, "tree="); ok && p.Parents == nil && !p.AutoTree {
+			if p.AutoTree = tree == "auto"; p.AutoTree {
+				continue
+			}
+			var err error
+			if p.Parents, err = parseTree(tree, n); err != nil {
+				return fail("tree %q: %v", clip(tree), err)
+			}
+			continue
+		}
 		list, ok := strings.CutPrefix(f, "shares=")
 		if !ok || p.Shares != nil {
 			return fail("%q is not understood", clip(f))

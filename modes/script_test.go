@@ -16,6 +16,7 @@ import (
 //	new n=4            a barrier for workers 0..n-1, with the plan below
 //	install            the plan below; "shares" are part of it
 //	arrive w=2         also w=(0,1,2): one after the other
+//	report w=(0,1,2)   one report of several
 //	leave w=2
 //	join w=2
 //	who                who waits, in order of arrival, and whom for
@@ -56,6 +57,14 @@ func TestScripts(t *testing.T) {
 					tell(&out, b.Install(plan()))
 				case "arrive":
 					each(b.Arrive)
+				case "report":
+					ws := make([]star.Worker, len(d.CmdArgs[0].Vals))
+					for i := range ws {
+						var w int
+						d.CmdArgs[0].Scan(t, i, &w)
+						ws[i] = star.Worker(w)
+					}
+					tell(&out, b.Report(ws))
 				case "leave":
 					each(b.Leave)
 				case "join":

@@ -1,0 +1,439 @@
+package modes
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"star"
+)
+
+// Direct is the parent of a worker that reports to the parameter servers itself.
+const Direct star.Worker = -1
+
+// Parent is the worker that adds w's gradient to its own and hands both on, or
+// [Direct].
+func (p Plan) Parent(w star.Worker) star.Worker {
+	if p.Parents == nil {
+		return Direct
+	}
+	return p.Parents[w]
+}
+
+// Reports is how many gradients the parameter servers receive for one of every
+// worker 0..n-1: those that have no parent.
+func (p Plan) Reports(n int) int {
+	if p.Parents == nil {
+		return n
+	}
+	k := 0
+	for _, up := range p.Parents {
+		if up == Direct {
+			k++
+		}
+	}
+	return k
+}
+
+// roots are the ends of every worker's way up; nil where nobody has a parent. The
+// tree must have no cycle.
+func (p Plan) roots() []star.Worker {
+	if !p.hasTree() {
+		return nil
+	}
+	top := ranks(len(p.Parents))
+	for w := range top {
+		for p.Parents[top[w]] != Direct {
+			top[w] = p.Parents[top[w]]
+		}
+	}
+	return top
+}
+
+func (p Plan) hasTree() bool {
+	return slices.ContainsFunc(p.Parents, func(w star.Worker) bool { return w != Direct })
+}
+
+// sameTree says whether every worker has the same parent in p and q.
+func (p Plan) sameTree(q Plan) bool {
+	if !p.hasTree() || !q.hasTree() {
+		return p.hasTree() == q.hasTree()
+	}
+	return slices.Equal(p.Parents, q.Parents)
+}
+
+// validateTree says what is wrong with the tree of p, whose groups are valid for n
+// workers.
+func (p Plan) validateTree(n int) error {
+	switch {
+	case p.Parents == nil:
+		return nil
+	case p.AutoTree:
+		return errors.New("modes: a tree that is both given and automatic: choose one")
+	case len(p.Parents) != n:
+		return fmt.Errorf("modes: parents of %d workers for %d workers: give one to each, or Direct", len(p.Parents), n)
+	}
+	for w, up := range p.Parents {
+		switch {
+		case up != Direct && (up < 0 || int(up) >= n):
+			return fmt.Errorf("modes: the parent of worker %d is worker %d, which is not in 0..%d", w, up, n-1)
+		case int(up) == w:
+			return fmt.Errorf("modes: worker %d is its own parent", w)
+		}
+	}
+	for w := range p.Parents {
+		steps := 0
+		for v := star.Worker(w); p.Parents[v] != Direct; v = p.Parents[v] {
+			if steps++; steps > n {
+				return fmt.Errorf("modes: worker %d is below itself in the tree: somebody on its way up must have no parent", w)
+			}
+		}
+	}
+	home := make(map[star.Worker]int, n)
+	rides := make(map[star.Worker]int)
+	for i, g := range p.Groups {
+		for _, w := range g.Members {
+			home[w] = i
+		}
+		for _, w := range g.Riders {
+			rides[w] = i
+		}
+	}
+	for w, up := range p.Parents {
+		if up == Direct {
+			continue
+		}
+		for _, v := range [2]star.Worker{star.Worker(w), up} {
+			if i, ok := rides[v]; ok {
+				return fmt.Errorf("modes: worker %d rides in group %d and is in the tree too: a rider reports for itself", v, i)
+			}
+		}
+		if home[star.Worker(w)] != home[up] {
+			return fmt.Errorf("modes: worker %d and its parent %d are in different groups: one report cannot go to two updates", w, up)
+		}
+	}
+	return nil
+}
+
+// writeTree writes the trees of two workers and more: 0(1,2(3)),4(5).
+func writeTree(b *strings.Builder, parents []star.Worker) {
+	below := make([][]star.Worker, len(parents))
+	var tops []star.Worker
+	for w, up := range parents {
+		if up != Direct {
+			below[up] = append(below[up], star.Worker(w))
+		}
+	}
+	for w, up := range parents {
+		if up == Direct && below[w] != nil {
+			tops = append(tops, star.Worker(w))
+		}
+	}
+	var write func(ws []star.Worker)
+	write = func(ws []star.Worker) {
+		for i := 0; i < len(ws); {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			if below[ws[i]] != nil {
+				fmt.Fprintf(b, "%d(", ws[i])
+				write(below[ws[i]])
+				b.WriteByte(')')
+				i++
+				continue
+			}
+			j := i + 1
+			for j < len(ws) && below[ws[j]] == nil {
+				j++
+			}
+			writeSet(b, ws[i:j])
+			i = j
+		}
+	}
+	write(tops)
+}
+
+// parseTree reads what writeTree writes, for the workers 0..n-1. Workers that it does
+// not name are direct. No worker is named twice, so the depth is bounded by n.
+func parseTree(s string, n int) ([]star.Worker, error) {
+	parents := make([]star.Worker, n)
+	named := make([]bool, n)
+	for w := range parents {
+		parents[w] = Direct
+	}
+	place := func(first, last int, up star.Worker) error {
+		for w := first; w <= last; w++ {
+			if named[w] {
+				return fmt.Errorf("worker %d is there twice: it has one place in the tree", w)
+			}
+			named[w], parents[w] = true, up
+		}
+		return nil
+	}
+	rest := s
+	var list func(up star.Worker) error
+	list = func(up star.Worker) error {
+		for {
+			end := strings.IndexAny(rest, ",()")
+			if end < 0 {
+				end = len(rest)
+			}
+			text := rest[:end]
+			ws, err := parseSet(text, n)
+			if err != nil {
+				return err
+			}
+			if err := place(int(ws[0]), int(ws[len(ws)-1]), up); err != nil {
+				return err
+			}
+			rest = rest[end:]
+			if strings.HasPrefix(rest, "(") {
+				if len(ws) > 1 {
+					return fmt.Errorf("children of %q: they need one parent", clip(text))
+				}
+				rest = rest[1:]
+				if err := list(ws[0]); err != nil {
+					return err
+				}
+				if !strings.HasPrefix(rest, ")") {
+					return fmt.Errorf("the bracket behind worker %d is not closed", ws[0])
+				}
+				rest = rest[1:]
+			}
+			if !strings.HasPrefix(rest, ",") {
+				return nil
+			}
+			rest = rest[1:]
+		}
+	}
+	if err := list(Direct); err != nil {
+		return nil, err
+	}
+	if rest != "" {
+		return nil, fmt.Errorf("%q is left over at the end", clip(rest))
+	}
+	return parents, nil
+}
+
+// TreeRule says when gradients should go up a tree, and up which. It is our own: the
+// public artefact of STAR is given its tree and builds none.
+//
+// Reporting for itself, a worker loads the servers' links with 2·|w| bytes in an
+// iteration, the gradient and the parameters. For N workers and an iteration time t
+// the demand is
+//
+//	D = N·2·|w|/t                                                        (11)
+//
+// bytes per second. Where D is more than the capacity C, the tree has
+//
+//	k = ⌈D/C⌉, but at most ⌊C·t/(2·|w|)⌋                                  (12)
+//
+// workers that report to the servers: a parent with N/k − 1 children carries D/k itself,
+// which is at most C, and the bound is what the servers carry. (The numbers are those of
+// docs/modes.md.)
+type TreeRule struct {
+	// Capacity is C, what the servers' links may carry for this job, in and out
+	// together, in bytes per second. A parent's own link is taken to carry as much.
+	Capacity float64
+
+	// FanIn is the most children of one worker. Zero means 8. What the capacity
+	// leaves room for can be less.
+	FanIn int
+
+	// Band is how far the demand may move, as a part of it, before a tree is built
+	// again or given up. Zero means 0.25.
+	Band float64
+}
+
+// TreeLoad is what a [TreeRule] decides by.
+type TreeLoad struct {
+	Bytes int64         // |w|: of one gradient
+	Cycle time.Duration // t, the mean time of an iteration
+	Spare []float64     // by worker: bandwidth that it has left, in bytes per second
+	Hosts []string      // by worker; empty: not known, shared with nobody
+
+	// Able workers can be in a tree. The others of the job, Others of them, report
+	// for themselves.
+	Able   []bool
+	Others int
+}
+
+func (r TreeRule) fanIn() int {
+	if r.FanIn == 0 {
+		return 8
+	}
+	return r.FanIn
+}
+
+func (r TreeRule) band() float64 {
+	if r.Band == 0 {
+		return 0.25
+	}
+	return r.Band
+}
+
+// able counts the workers that can be in a tree.
+func (l TreeLoad) able() int {
+	n := 0
+	for _, ok := range l.Able {
+		if ok {
+			n++
+		}
+	}
+	return n
+}
+
+// unit is the demand of one worker: 2·|w|/t.
+func (l TreeLoad) unit() float64 { return 2 * float64(l.Bytes) / l.Cycle.Seconds() }
+
+// Demand is D, in bytes per second, if every worker reports for itself.
+func (l TreeLoad) Demand() float64 { return float64(l.able()+l.Others) * l.unit() }
+
+// Build is the tree for that load: the parent of each worker, or nil where the servers
+// can do without one.
+//
+// The k parents at the top are the workers with the greatest spare bandwidth; among
+// equals, of different hosts. Below each level come as many workers as it has room for,
+// again those with the most to spare: first those whose host has a parent with room, then
+// the others, each to the parent with the fewest children. So a tree gets deeper only
+// where the fan-in does not suffice.
+func (r TreeRule) Build(l TreeLoad) []star.Worker {
+	n, unit := l.able(), l.unit()
+	if r.Capacity <= 0 || n < 2 || l.Demand() <= r.Capacity {
+		return nil
+	}
+	k := int(math.Ceil(min(l.Demand()/r.Capacity, float64(n))))
+	fits := int(min(r.Capacity/unit, float64(n+l.Others))) // reports that the servers carry
+	k = min(max(k, 1), max(fits-l.Others, 1), n)
+	if k == n {
+		return nil
+	}
+	fan := max(min(r.fanIn(), fits-1), 1)
+
+	parents := make([]star.Worker, len(l.Able))
+	var left []star.Worker
+	for w := range parents {
+		parents[w] = Direct
+		if l.Able[w] {
+			left = append(left, star.Worker(w))
+		}
+	}
+	slices.SortStableFunc(left, func(a, b star.Worker) int { return cmp.Compare(l.Spare[b], l.Spare[a]) })
+	level := l.top(left, k)
+	left = slices.DeleteFunc(left, func(w star.Worker) bool { return slices.Contains(level, w) })
+	children := make([]int, len(l.Able))
+	for len(left) > 0 {
+		room := len(level) * fan
+		next := make([]star.Worker, 0, min(room, len(left)))
+		// The parent with the fewest children, in order of spare bandwidth.
+		best := func(ok func(up star.Worker) bool) star.Worker {
+			up := Direct
+			for _, v := range level {
+				if children[v] < fan && ok(v) && (up == Direct || children[v] < children[up]) {
+					up = v
+				}
+			}
+			return up
+		}
+		place := func(ok func(w, up star.Worker) bool) {
+			left = slices.DeleteFunc(left, func(w star.Worker) bool {
+				up := best(func(v star.Worker) bool { return ok(w, v) })
+				if up == Direct {
+					return false
+				}
+				parents[w] = up
+				children[up]++
+				next = append(next, w)
+				return true
+			})
+		}
+		place(func(w, up star.Worker) bool { return l.Hosts[w] != "" && l.Hosts[w] == l.Hosts[up] })
+		place(func(star.Worker, star.Worker) bool { return true })
+		slices.SortStableFunc(next, func(a, b star.Worker) int { return cmp.Compare(l.Spare[b], l.Spare[a]) })
+		level = next
+	}
+	return parents
+}
+
+// top chooses k of ws, which are in order of spare bandwidth.
+func (l TreeLoad) top(ws []star.Worker, k int) []star.Worker {
+	var chosen []star.Worker
+	used := map[string]bool{}
+	ws = slices.Clone(ws)
+	for len(chosen) < k {
+		at := 0
+		for i, w := range ws {
+			if l.Spare[w] < l.Spare[ws[0]] {
+				break
+			}
+			if l.Hosts[w] == "" || !used[l.Hosts[w]] {
+				at = i
+				break
+			}
+		}
+		w := ws[at]
+		used[l.Hosts[w]] = true
+		chosen = append(chosen, w)
+		ws = slices.Delete(ws, at, at+1)
+	}
+	return chosen
+}
+
+// TreeKeeper follows the load with a tree, and holds on to one until the load has really
+// changed: every new tree moves connections. It is not safe for concurrent use.
+type TreeKeeper struct {
+	Rule TreeRule
+
+	parents []star.Worker // nil: none
+	able    []bool        // when it was built
+	demand  float64       // when it was built
+}
+
+// Update takes a load and returns the parents of each worker, nil for no tree, and, when
+// they are others than before, why.
+//
+// Without a tree, one is built when the demand exceeds the capacity. With one, it is given
+// up when the demand is below the capacity by more than the band; it is built again when
+// the demand has moved by more than the band since it was built and another number of
+// reports is due, or when other workers can be in it.
+func (k *TreeKeeper) Update(l TreeLoad) (parents []star.Worker, why string) {
+	d, c := l.Demand(), k.Rule.Capacity
+	var next []star.Worker
+	switch band := k.Rule.band(); {
+	case k.parents == nil:
+		next = k.Rule.Build(l)
+	case d < c*(1-band):
+	case !slices.Equal(k.able, l.Able):
+		if next = k.Rule.Build(l); next == nil && d >= c*(1-band) && d <= c {
+			// Still in the band: the same demand must not come and go with a worker.
+			next = k.Rule.Build(TreeLoad{Bytes: l.Bytes, Cycle: time.Duration(float64(l.Cycle) * d / c * (1 - 1e-6)),
+				Spare: l.Spare, Hosts: l.Hosts, Able: l.Able, Others: l.Others})
+		}
+	case math.Abs(d-k.demand) > band*k.demand:
+		if next = k.Rule.Build(l); next == nil || (Plan{Parents: next}).Reports(len(next)) == (Plan{Parents: k.parents}).Reports(len(next)) {
+			return k.parents, ""
+		}
+	default:
+		return k.parents, ""
+	}
+	if (Plan{Parents: next}).sameTree(Plan{Parents: k.parents}) {
+		k.able = slices.Clone(l.Able)
+		return k.parents, ""
+	}
+	k.parents, k.able, k.demand = next, slices.Clone(l.Able), d
+	if next == nil {
+		return nil, fmt.Sprintf("every worker reporting for itself needs %s of %s", rate(d), rate(c))
+	}
+	return next, fmt.Sprintf("every worker reporting for itself needs %s of %s; with the tree %d of %d do",
+		rate(d), rate(c), (Plan{Parents: next}).Reports(len(next)), len(next))
+}
+
+// rate writes bytes per second.
+func rate(v float64) string {
+	return strconv.FormatFloat(v/1e6, 'g', 4, 64) + " MB/s"
+}
