@@ -1,0 +1,48 @@
+// Package straggler says who is slow, since when and why, and who will be.
+//
+// [Detector] judges every record that a worker sends. In the definition of the STAR
+// artefact worker i of a job with times τ is a straggler when
+//
+//	(τ_i − min τ)/min τ > 0.20
+//
+// In real jobs that holds in almost every iteration of almost every job, because
+// single times are noisy. So the detector compares levels (medians of the last few
+// iterations) with the fastest quarter of the workers, asks besides that the
+// distance be more than k median absolute deviations of that quarter, and has
+// states with hysteresis. Pauses that hit a few iterations only, which medians do
+// not see, are found by counting: a worker that has significantly more long
+// iterations than the others stands still now and then.
+//
+// A worker's own time is what counts ([star.Record.Busy], or Own where the exchange
+// is collective): in a synchronous job everybody's iteration lasts as long as the
+// slowest worker's, and waiting for others is no slowness.
+//
+// The cause follows from which part of the own time has grown against the
+// reference, and from the telemetry of process, host and GPU; it comes with the
+// numbers that speak for it ([Verdict]).
+//
+// [Last], [EWMA] and [LSTM] predict every worker's next times, [Contest] chooses among them
+// by how well they did lately. The LSTM is that of the artefact (two layers, a head that
+// predicts the resources, and a perceptron that predicts the time from these), with
+// its inputs standardised and as rates. Its arithmetic is our own, for float32 and
+// float64, forwards and backwards: it is checked against PyTorch's numbers, against gorgonia
+// and by finite differences.
+//
+// All of this is pure: no I/O, no goroutine, no clock, no lock; time is
+// what the records say, and noise comes from a source that the caller gives. A
+// value of these types is used by one goroutine.
+//
+// What bites:
+//   - With collective exchange (all-reduce) a slow network of one worker makes
+//     everybody's exchange slow. Nobody's records say whose it is.
+//   - A worker that sleeps and one that waits for a device look alike: both are off
+//     the processor while they compute.
+//   - Telemetry covers a sampling period, not the iteration. Verdicts rest on means
+//     over several records for that reason, too.
+//
+// References:
+//   - Z. Zhang, H. Shen: Straggler Tolerant and Resilient DL Training on Homogeneous GPUs. arXiv 2512.09685, and its artefact.
+//   - F. Hampel: The Influence Curve and its Role in Robust Estimation. JASA 69, 1974 (median absolute deviation).
+//   - S. Hochreiter, J. Schmidhuber: Long Short-Term Memory. Neural Computation 9(8), 1997.
+//   - D. Kingma, J. Ba: Adam: A Method for Stochastic Optimization. ICLR 2015.
+package straggler
