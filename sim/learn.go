@@ -1,0 +1,122 @@
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"star"
+)
+
+// Tally is the cheapest Learner, for thousands of workers: an update of S samples and mean staleness s brings
+//
+//	(1 + φ/B) / (1 + φ/S) / (1 + κ·s)
+//
+// with B the samples of a full round, so that one update of SSGD is the unit. 1 + φ/S is the number of updates for a
+// fixed amount of progress (McCandlish et al. 2018, equation 2.11; φ in samples), 1 + κ·s what staleness costs (docs/modes.md).
+type Tally struct {
+	Noise float64 // φ, samples
+	Kappa float64 // κ, per update of staleness
+
+	round, progress float64
+}
+
+func (t *Tally) Begin(_, round int)  { t.round, t.progress = float64(round), 0 }
+func (t *Tally) Release(star.Worker) {}
+
+func (t *Tally) Update(version int64, gs []Gradient) Outcome {
+	samples, stale := 0.0, 0.0
+	for _, g := range gs {
+		samples += float64(g.Samples)
+		stale += float64(version-1-g.Basis) / float64(len(gs))
+	}
+	t.progress += (1 + t.Noise/t.round) / (1 + t.Noise/samples) / (1 + t.Kappa*stale)
+	return Outcome{Progress: t.progress}
+}
+
+// Quadratic learns for real: stochastic gradient descent on L(w) = ½·Σ hᵢ·wᵢ², where a gradient over b samples is
+// hᵢ·wᵢ + σ/√b·N(0,1) at the parameters that its worker read. Nothing is assumed of what staleness or noise cost: they cost what they
+// cost. The update is the one of the shards, w ← w − η·Σ (bₖ/B)·gₖ.
+//
+// Progress is log10(L(start)/L), L smoothed over ten rounds of samples, since a single noisy step is not an arrival.
+type Quadratic struct {
+	Curvature []float64 // h, positive
+	Start     []float64 // w of version 0
+	Sigma     float64   // standard deviation of each coordinate of one sample's gradient
+	Rate      float64   // η
+	Seed      uint64
+
+	round  float64
+	w      []float64
+	read   [][]float64 // by worker
+	mean   []float64
+	smooth float64
+	first  float64
+}
+
+// NewQuadratic makes one of dim coordinates whose curvatures lie between 1/condition and 1, evenly in their logarithms, and
+// which starts with all coordinates 1.
+func NewQuadratic(dim int, condition, sigma, rate float64, seed uint64) *Quadratic {
+	q := &Quadratic{Curvature: make([]float64, dim), Start: make([]float64, dim), Sigma: sigma, Rate: rate, Seed: seed}
+	for i := range dim {
+		q.Start[i] = 1
+		q.Curvature[i] = math.Pow(condition, -float64(i)/float64(max(1, dim-1)))
+	}
+	return q
+}
+
+func (q *Quadratic) Begin(workers, round int) {
+	q.round = float64(round)
+	q.w = append(q.w[:0], q.Start...)
+	q.read = make([][]float64, workers)
+	for i := range q.read {
+		q.read[i] = make([]float64, len(q.w))
+	}
+	q.mean = make([]float64, len(q.w))
+	q.first = q.loss()
+	q.smooth = q.first
+}
+
+func (q *Quadratic) Release(w star.Worker) { copy(q.read[w], q.w) }
+
+func (q *Quadratic) loss() float64 {
+	l := 0.0
+	for i, w := range q.w {
+		l += q.Curvature[i] * w * w / 2
+	}
+	return l
+}
+
+func (q *Quadratic) Update(_ int64, gs []Gradient) Outcome {
+	clear(q.mean)
+	samples := 0.0
+	for k := range gs {
+		g := &gs[k]
+		b := float64(g.Samples)
+		r := rand.New(rand.NewPCG(q.Seed^uint64(g.Worker)<<32, uint64(g.Step)))
+		noise := q.Sigma / math.Sqrt(b)
+		g.Norm2 = 0
+		for i, w := range q.read[g.Worker] {
+			d := q.Curvature[i]*w + noise*r.NormFloat64()
+			g.Norm2 += d * d
+			q.mean[i] += b * d
+		}
+		samples += b
+	}
+	norm2 := 0.0
+	for i, d := range q.mean {
+		q.w[i] -= q.Rate * d / q.round
+		norm2 += d * d / samples / samples
+	}
+	keep := math.Exp(-samples / q.round / 10)
+	q.smooth = keep*q.smooth + (1-keep)*q.loss()
+	return Outcome{Progress: math.Log10(q.first / q.smooth), Norm2: norm2}
+}
+
+// Noise is the noise scale tr(Σ)/|G|² at the present parameters, in samples.
+func (q *Quadratic) Noise() float64 {
+	g := 0.0
+	for i, w := range q.w {
+		g += q.Curvature[i] * q.Curvature[i] * w * w
+	}
+	return q.Sigma * q.Sigma * float64(len(q.w)) / g
+}

@@ -1,0 +1,133 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"star"
+	"star/trace"
+)
+
+// Spent is the time of one iteration, from the release to the arrival.
+type Spent struct {
+	Load, Compute, Push time.Duration
+}
+
+// Total is all of it.
+func (s Spent) Total() time.Duration { return s.Load + s.Compute + s.Push }
+
+// Times says how long iterations take.
+type Times interface {
+	// Workers is how many workers there are times for.
+	Workers() int
+
+	// Spend is the time of a worker's iteration number step, from 0, that begins at the given time and
+	// has load times as many samples as an equal share. It must be positive and depend on nothing but its arguments.
+	Spend(w star.Worker, step int64, at time.Duration, load float64) Spent
+}
+
+// Steady workers always take the same time. Fixed is the part of an iteration, from 0 to 1, that does not
+// depend on the number of samples: communication and overhead.
+type Steady struct {
+	Iteration []time.Duration
+	Fixed     float64
+}
+
+func (s Steady) Workers() int { return len(s.Iteration) }
+
+func (s Steady) Spend(w star.Worker, _ int64, _ time.Duration, load float64) Spent {
+	return split(s.Iteration[w], s.Fixed, load)
+}
+
+// split makes an iteration of an equal share one of load shares.
+func split(t time.Duration, fixed, load float64) Spent {
+	push := time.Duration(fixed * float64(t))
+	return Spent{Push: push, Compute: max(1, time.Duration(load*float64(t-push)))}
+}
+
+// Recorded workers take the times of a trace, in its own steps: a worker's k-th iteration takes what it took in
+// step k of the recorded job, whatever the mode. (The other reading, by the time of day, needs to know when the
+// recorded steps began; the traces do not say.) Median is the time that stands for the trace's median.
+type Recorded struct {
+	Trace  *trace.Trace
+	Median time.Duration
+	Fixed  float64
+}
+
+func (r Recorded) Workers() int { return r.Trace.Workers }
+
+func (r Recorded) Spend(w star.Worker, step int64, _ time.Duration, load float64) Spent {
+	t := time.Duration(r.Trace.Relative(w, step) * float64(r.Median))
+	return split(max(t, 1), r.Fixed, load)
+}
+
+// Varied multiplies the compute time of another Times by a log-normal factor of mean 1: what remains of the differences between
+// equal iterations on equal machines. Sigma is the standard deviation of its logarithm.
+type Varied struct {
+	Times
+	Sigma float64
+	Seed  uint64
+}
+
+func (v Varied) Spend(w star.Worker, step int64, at time.Duration, load float64) Spent {
+	s := v.Times.Spend(w, step, at, load)
+	r := rand.New(rand.NewPCG(v.Seed^uint64(w)<<32, uint64(step)))
+	s.Compute = max(1, time.Duration(float64(s.Compute)*math.Exp(v.Sigma*r.NormFloat64()-v.Sigma*v.Sigma/2)))
+	return s
+}
+
+// Episode is a time during which a worker is slower.
+type Episode struct {
+	Worker   star.Worker
+	From, To time.Duration // [From, To)
+	Factor   float64       // of the compute time, at least 1
+	Network  bool          // of the time of the push instead
+}
+
+// Troubled adds episodes to another Times. An iteration has the factor of the time at which it begins.
+type Troubled struct {
+	Times
+	Episodes []Episode
+}
+
+func (d Troubled) Spend(w star.Worker, step int64, at time.Duration, load float64) Spent {
+	s := d.Times.Spend(w, step, at, load)
+	for _, e := range d.Episodes {
+		switch {
+		case e.Worker != w || at < e.From || at >= e.To:
+		case e.Network:
+			s.Push = time.Duration(float64(s.Push) * e.Factor)
+		default:
+			s.Compute = time.Duration(float64(s.Compute) * e.Factor)
+		}
+	}
+	return s
+}
+
+// Bound is the most of the time of SSGD that any mode can save, to first order, over the given number of steps: with τ̄ the mean
+// time of each of N workers and τmax the slowest of each step, 1 − (N/Σ1/τ̄)/mean(τmax). It rests on each gradient being worth
+// the same in every mode, so that what counts is gradients per second.
+func Bound(t Times, steps int64) (float64, error) {
+	n := t.Workers()
+	if n < 1 || steps < 1 {
+		return 0, fmt.Errorf("sim: the bound of %d workers over %d steps: at least one of each is needed", n, steps)
+	}
+	mean := make([]float64, n)
+	slowest := 0.0
+	for k := range steps {
+		worst := 0.0
+		for w := range n {
+			s := t.Spend(star.Worker(w), k, 0, 1).Total().Seconds()
+			mean[w] += s / float64(steps)
+			worst = max(worst, s)
+		}
+		slowest += worst / float64(steps)
+	}
+	rate := 0.0
+	for _, m := range mean {
+		rate += 1 / m
+	}
+	return 1 - float64(n)/rate/slowest, nil
+}
