@@ -94,3 +94,23 @@ func TestTypical(t *testing.T) {
 		}
 	})
 }
+
+// TestGauge: the clock moves by a second each time it is looked at, so every step
+// seems to take one; where it stands still, steps seem to be free.
+func TestGauge(t *testing.T) {
+	in := Typical()
+	for _, tick := range []float64{1, 0} {
+		clock := 0.0
+		for i, c := range Gauge(100_000, in, func() float64 { clock += tick; return clock }) {
+			if c.Codec != in[i].Codec {
+				t.Errorf("candidate %d is another codec", i)
+			}
+			if want := 400_000 * tick; c.Encode != want || c.Decode != want {
+				t.Errorf("%s: %v and %v bytes/s, want %v", c.Codec.Name(), c.Encode, c.Decode, want)
+			}
+		}
+	}
+	if in[0].Encode == 0 {
+		t.Error("Gauge changed what it was given")
+	}
+}

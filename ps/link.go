@@ -303,7 +303,7 @@ func (l *Link) compress(cfg LinkConfig) error {
 			l.log.Info("compression", "codec", none.Name(), "why", "every shard is on this host, where bytes cost no more than the work of a codec")
 			return nil
 		}
-		l.tuner = newTuner(len(l.params), cfg.Workers, gauge(len(l.params), compress.Typical()))
+		l.tuner = newTuner(len(l.params), cfg.Workers, compress.Gauge(len(l.params), compress.Typical(), since(time.Now())))
 		return nil
 	}
 	return l.use(cfg.Compress)

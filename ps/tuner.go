@@ -1,8 +1,6 @@
 package ps
 
 import (
-	"math"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -88,42 +86,9 @@ func (t *tuner) decoding(n int) time.Duration {
 	return 0
 }
 
-// gauge measures how fast the candidates are in this process, on vectors of n
-// values or 4 MB: encoding with feedback, and decoding, each the
-// best of three. A few milliseconds in all.
-func gauge(n int, candidates []compress.Candidate) []compress.Candidate {
-	n = min(max(n, 1<<10), 1<<20)
-	grad, back := make([]float32, n), make([]float32, n)
-	rnd := rand.New(rand.NewPCG(1, 2))
-	for i := range grad {
-		grad[i] = float32(rnd.NormFloat64())
-	}
-	gauged := slices.Clone(candidates)
-	for i, c := range gauged {
-		f := compress.NewFeedback(c.Codec, n)
-		msg := f.Encode(nil, grad)
-		encode, decode := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
-		for range 3 {
-			begun := time.Now()
-			msg = f.Encode(msg[:0], grad)
-			encoded := time.Now()
-			if err := c.Codec.Decode(back, msg); err != nil {
-				panic("ps: " + err.Error()) // our own message
-			}
-			encode, decode = min(encode, encoded.Sub(begun)), min(decode, time.Since(encoded))
-		}
-		gauged[i].Encode, gauged[i].Decode = rate(n, encode), rate(n, decode)
-	}
-	return gauged
-}
-
-// rate is bytes of float32 per second; 0, which a Candidate takes for free, where
-// the clock did not move.
-func rate(n int, d time.Duration) float64 {
-	if d <= 0 {
-		return 0
-	}
-	return 4 * float64(n) / d.Seconds()
+// since is a clock for [compress.Gauge].
+func since(begun time.Time) func() float64 {
+	return func() float64 { return time.Since(begun).Seconds() }
 }
 
 // here says whether an address is one of this host.

@@ -109,21 +109,6 @@ func TestTunerTakesDecodingOff(t *testing.T) {
 	}
 }
 
-func TestGauge(t *testing.T) {
-	in := compress.Typical()
-	for i, c := range gauge(100_000, in) {
-		if c.Codec != in[i].Codec {
-			t.Errorf("candidate %d is another codec", i)
-		}
-		// Between 1 MB/s and 10 TB/s: something was measured.
-		for _, r := range []float64{c.Encode, c.Decode} {
-			if r != 0 && (r < 1e6 || r > 1e13) {
-				t.Errorf("%s: %v bytes/s", c.Codec.Name(), r)
-			}
-		}
-	}
-}
-
 func TestHere(t *testing.T) {
 	for addr, want := range map[string]bool{
 		"127.0.0.1:7070": true, "[::1]:7070": true, "[::ffff:127.0.0.1]:1": true, "192.0.2.7:7070": false, "ps": false, "": false, "host:7070": false,
