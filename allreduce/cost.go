@@ -192,7 +192,7 @@ func (m *Model) Choose(n int, size int64) Algorithm {
 // choose is the algorithm of an operation on size bytes.
 func (g *Group) choose(c call, size int) Algorithm {
 	switch c {
-	case callReduceScatter, callAllGather:
+	case callReduceScatter, callAllGather, callDeliver, callCollect:
 		return AlgorithmRing
 	case callBarrier:
 		return AlgorithmDissemination

@@ -110,6 +110,7 @@ type Group struct {
 	done     []bool    // by lane
 	asks     []ask     // by lane
 	programs map[programKey]programSteps
+	arranged programSteps   // of the delivery or collection that begins
 	chosen   sizedAlgorithm // for the size of the last AllReduce
 	token    [align]byte    // what barriers send
 
@@ -309,6 +310,9 @@ func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
 }
 
 func (g *Group) program(o operation) programSteps {
+	if o.call == callDeliver || o.call == callCollect {
+		return g.arranged
+	}
 	key := programKey{o.call, o.algorithm, o.root, o.count, o.typ.Size()}
 	if p, ok := g.programs[key]; ok {
 		return p

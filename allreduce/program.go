@@ -37,6 +37,16 @@ type lane struct {
 
 // compile cuts s for a vector of count elements of size bytes.
 func compile(s Schedule, ranks, count, size int) *program {
+	cuts := make([]int, s.Blocks+1)
+	for b := range s.Blocks {
+		_, hi := Block(count, s.Blocks, b)
+		cuts[b+1] = hi * size
+	}
+	return arrange(s, ranks, cuts)
+}
+
+// arrange cuts s for blocks of any size: block b is the bytes cuts[b] to cuts[b+1].
+func arrange(s Schedule, ranks int, cuts []int) *program {
 	p := new(program)
 	index := make([]int, ranks) // of the lane to a peer, plus one
 	laneTo := func(peer int) *lane {
@@ -56,11 +66,6 @@ func compile(s Schedule, ranks, count, size int) *program {
 	for i := range blocks {
 		blocks[i].write = None
 	}
-	bytes := func(sp Span) (int, int) {
-		lo, _ := Block(count, s.Blocks, sp.Lo)
-		_, hi := Block(count, s.Blocks, sp.Hi-1)
-		return lo * size, hi * size
-	}
 	depend := func(t *transfer, on int32) {
 		if on == None {
 			return
@@ -76,7 +81,7 @@ func compile(s Schedule, ranks, count, size int) *program {
 		if m.To != None {
 			l := laneTo(m.To)
 			l.sendsTo = true
-			if lo, hi := bytes(m.Send); lo < hi {
+			if lo, hi := cuts[m.Send.Lo], cuts[m.Send.Hi]; lo < hi {
 				id := int32(len(p.transfers))
 				t := transfer{lo: lo, hi: hi, pos: lo, step: m.Step}
 				for b := m.Send.Lo; b < m.Send.Hi; b++ {
@@ -90,7 +95,7 @@ func compile(s Schedule, ranks, count, size int) *program {
 		if m.From != None {
 			l := laneTo(m.From)
 			l.recvsFrom = true
-			if lo, hi := bytes(m.Recv); lo < hi {
+			if lo, hi := cuts[m.Recv.Lo], cuts[m.Recv.Hi]; lo < hi {
 				id := int32(len(p.transfers))
 				t := transfer{lo: lo, hi: hi, pos: lo, step: m.Step, add: m.Add, last: m.Last}
 				for b := m.Recv.Lo; b < m.Recv.Hi; b++ {
@@ -106,6 +111,24 @@ func compile(s Schedule, ranks, count, size int) *program {
 		}
 	}
 	return p
+}
+
+// resize changes the sizes of the blocks of s, none of which is empty or was when p was
+// arranged.
+func (p *program) resize(s Schedule, cuts []int) {
+	i := 0
+	set := func(sp Span) {
+		p.transfers[i].lo, p.transfers[i].hi = cuts[sp.Lo], cuts[sp.Hi]
+		i++
+	}
+	for _, m := range s.Moves { // in the order in which arrange has made them
+		if m.To != None {
+			set(m.Send)
+		}
+		if m.From != None {
+			set(m.Recv)
+		}
+	}
 }
 
 // reset begins another run.

@@ -27,6 +27,9 @@ func (o operation) String() string {
 	if o.call == callBarrier {
 		return s
 	}
+	if o.call == callDeliver || o.call == callCollect {
+		return fmt.Sprintf("%s (%d bytes)", s, o.count)
+	}
 	what := fmt.Sprintf("%d %v", o.count, o.typ)
 	if o.call == callAllReduce || o.call == callReduce || o.call == callReduceScatter {
 		what = fmt.Sprintf("%v of %s", o.op, what)
@@ -47,10 +50,12 @@ const (
 	callBroadcast
 	callReduce
 	callBarrier
+	callDeliver // of bytes: Compressor
+	callCollect
 )
 
 func (c call) String() string {
-	names := [...]string{"all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "barrier"}
+	names := [...]string{"all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "barrier", "deliver", "collect"}
 	if int(c) < len(names) {
 		return names[c]
 	}
