@@ -26,6 +26,11 @@ type Record struct {
 	// are not over yet when the record is sent.
 	Compute, Load, Push, Wait, Pull time.Duration
 
+	// Transit is from the end of Push until every shard held the gradient, also of
+	// the iteration before. The coordinator measures it, not the worker; it is zero
+	// where there are no shards, and where the worker evaluated in between.
+	Transit time.Duration
+
 	// Injected is the part of Compute that a straggler injection added.
 	Injected time.Duration
 
@@ -54,7 +59,7 @@ func (r Record) Iteration() time.Duration {
 // Busy is the time that the worker itself took for the iteration: all of it but the
 // wait for others. In an all-reduce, where nobody can exchange alone, Push is a wait
 // for others too; ask Own there.
-func (r Record) Busy() time.Duration { return r.Load + r.Compute + r.Push + r.Pull }
+func (r Record) Busy() time.Duration { return r.Load + r.Compute + r.Push + r.Transit + r.Pull }
 
 // Own is the time before the exchange: Load and Compute.
 func (r Record) Own() time.Duration { return r.Load + r.Compute }

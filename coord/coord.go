@@ -214,6 +214,7 @@ type peer struct {
 	parted   bool // was told why: its reader will close the connection
 	evals    bool // is to evaluate at its next release
 	recent   window
+	flight   flight
 }
 
 // event is one thing that a connection said. kind 0: it ended.
@@ -510,6 +511,9 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if err != nil {
 			return c.drop(p, err)
 		}
+		if w := c.workers[e.stored.Worker]; w != nil {
+			w.flight.stored(time.Now())
+		}
 		return c.carry(orders)
 	case transport.KindNorm:
 		return c.norm(p, e)
@@ -559,6 +563,9 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	}
 	if err != nil {
 		return c.drop(p, err)
+	}
+	if c.ledger.ring == nil {
+		r.Transit = p.flight.arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
 		c.cfg.RunLog.record(c.elapsed(), r)
@@ -628,6 +635,7 @@ func (c *Coordinator) release(r transport.Release) {
 		return
 	}
 	c.mark(p, &r)
+	p.flight.release(time.Now(), r.Action == transport.Continue)
 	c.send(p, func() error { return transport.Send(p.conn, r, nil) })
 }
 

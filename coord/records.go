@@ -132,7 +132,7 @@ func parseRecord(b []byte) (star.Record, error) {
 	for _, d := range []struct {
 		to   *time.Duration
 		from float64
-	}{{&r.At, l.At}, {&r.Load, l.Load}, {&r.Compute, l.Compute}, {&r.Injected, l.Injected}, {&r.Push, l.Push}, {&r.Wait, l.Wait}, {&r.Pull, l.Pull}} {
+	}{{&r.At, l.At}, {&r.Load, l.Load}, {&r.Compute, l.Compute}, {&r.Injected, l.Injected}, {&r.Push, l.Push}, {&r.Wait, l.Wait}, {&r.Pull, l.Pull}, {&r.Transit, l.Transit}} {
 		if math.Abs(d.from) > 1e9 {
 			return r, fmt.Errorf("record: a time of %g s", d.from)
 		}

@@ -25,7 +25,7 @@ func TestRecordsReadBack(t *testing.T) {
 	for i := range 3 {
 		r := star.Record{
 			Worker: star.Worker(i), Step: 7, Basis: 6, At: 90 * time.Second, Compute: 180 * time.Millisecond, Load: 2, Push: 900 * time.Microsecond,
-			Wait: time.Hour, Pull: time.Nanosecond, Injected: time.Duration(i), Samples: 64, Loss: 0.25, Norm2: math.NaN(), CPU: 0.875, NetIn: 1, NetOut: 2,
+			Wait: time.Hour, Pull: time.Nanosecond, Transit: 5, Injected: time.Duration(i), Samples: 64, Loss: 0.25, Norm2: math.NaN(), CPU: 0.875, NetIn: 1, NetOut: 2,
 		}
 		if i > 0 {
 			r.Telemetry.Set(star.ComputeCPU, 0.5)

@@ -65,6 +65,7 @@ type (
 		Push     float64 `json:"push"`
 		Wait     float64 `json:"wait"`
 		Pull     float64 `json:"pull"`
+		Transit  float64 `json:"transit"`
 		Samples  int     `json:"samples"`
 		Loss     Number  `json:"loss"`
 		Norm2    Number  `json:"norm2"`
@@ -170,7 +171,7 @@ func (l *RunLog) record(t time.Duration, r star.Record) {
 	l.write(logRecord{
 		Type: "record", T: t.Seconds(), Worker: int(r.Worker), Step: r.Step, Basis: r.Basis, At: r.At.Seconds(),
 		Load: r.Load.Seconds(), Compute: r.Compute.Seconds(), Injected: r.Injected.Seconds(), Push: r.Push.Seconds(),
-		Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Samples: r.Samples,
+		Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Transit: r.Transit.Seconds(), Samples: r.Samples,
 		Loss: Number(r.Loss), Norm2: Number(r.Norm2), CPU: Number(r.CPU), NetIn: Number(r.NetIn), NetOut: Number(r.NetOut),
 		Telemetry: telemetry(r.Telemetry),
 	})
