@@ -408,6 +408,7 @@ func TestRingOfSeparateProcesses(t *testing.T) {
 	}
 	for _, c := range []struct{ args, says string }{
 		{"--arch allreduce --lr 0.5", "lr=0.5"},
+		{"--arch allreduce --compress int8", "compress=int8"},
 		{"--arch ps", "the job's architecture is allreduce, the worker's ps"},
 	} {
 		cmd, said := worker(strings.Fields(c.args)...)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"star/allreduce"
 	"star/train"
 	"star/train/kernel"
 )
@@ -73,7 +72,7 @@ func (b *buckets) run(ctx context.Context) error {
 		}
 		b.norm2 += sum
 		kernel.Scale(b.weight, part)
-		if err := allreduce.AllReduce(ctx, b.w.group, allreduce.Sum, part); err != nil {
+		if err := b.w.reduce(ctx, part, from); err != nil {
 			return err
 		}
 		to = from

@@ -55,6 +55,9 @@ type ringWorker struct {
 	orphan  error     // why the parent is lost
 	ended   time.Time // of the last round
 	saves   sync.WaitGroup
+
+	codec *allreduce.Compressor // nil: gradients go as they are
+	tuned int64                 // version at which it was chosen
 }
 
 // ringPatience is how long no byte may move in a collective operation before the ring
@@ -68,8 +71,8 @@ func ruleText(job *settings.Job) string {
 	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
 		momentum = fmt.Sprintf(" momentum=%v", job.Momentum)
 	}
-	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v",
-		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket)
+	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v compress=%s",
+		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket, job.Compress)
 }
 
 // newRingWorker opens the places where others come, before the coordinator is told of them.
@@ -296,6 +299,9 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	if err := w.agree(ctx, place); err != nil {
 		return err
 	}
+	if err := w.compress(ctx); err != nil {
+		return err
+	}
 	w.ended = time.Now()
 	return w.sayFormed()
 }
@@ -341,6 +347,7 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 		return err
 	}
 	highest, same := v[0], v[0] == -v[1]
+	w.settle(highest)
 	switch {
 	case highest < 0:
 		return fmt.Errorf("%w: nobody among workers %v has the parameters", errRing, w.ring.Members)
@@ -470,9 +477,15 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	if rel.Action == transport.Finish {
 		return nil
 	}
+	if err := w.tune(ctx); err != nil {
+		return err
+	}
 	tally, carried, computed, err := w.sum(ctx, rel, &rec)
 	if err != nil {
 		return err
+	}
+	if w.codec != nil {
+		w.codec.Keep()
 	}
 	w.update()
 	w.samples += rel.Total + carried
@@ -538,7 +551,7 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 	if tally, carried, err = w.carry(ctx); err != nil {
 		return tally, 0, computed, err
 	}
-	return tally, carried, computed, allreduce.AllReduce(ctx, w.group, allreduce.Sum, w.grad)
+	return tally, carried, computed, w.reduce(ctx, w.grad, 0)
 }
 
 // weight is c of the update rule, for a gradient over so many samples.

@@ -124,6 +124,9 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 			return err
 		}
 		defer ring.close()
+		if ring.codec, err = newCompressor(job, model); err != nil {
+			return err
+		}
 		hello.Addr, rule = ring.addresses(), ruleText(job)
 	}
 	member, err := coord.Join(ctx, coord.MemberConfig{

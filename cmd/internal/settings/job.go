@@ -361,9 +361,6 @@ func (j *Job) Validate() error {
 		if j.UpdateScale != "n" {
 			return bad("update-scale", "all-reduce knows only n")
 		}
-		if j.Compress != "none" {
-			return bad("compress", "all-reduce sends gradients as they are: leave --compress away, or choose --arch ps")
-		}
 	}
 
 	if err := j.validateAddresses(bad); err != nil {

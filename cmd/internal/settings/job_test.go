@@ -131,7 +131,6 @@ func TestValidate(t *testing.T) {
 		{ForServer, "--servers=2 --arch=allreduce --insecure", "one star-ps"},
 		{ForRun, "--workers=1025 --arch=allreduce", "at most 1024"},
 		{ForRun, "--update-scale=firing --arch=allreduce", "only n"},
-		{ForRun, "--compress=fp16 --arch=allreduce", "--arch ps"},
 		{ForRun, "--arch=tree", "allreduce"},
 		{ForRun, "--rider-wait=-1s", "at least 0s"},
 		{ForRun, "--max-staleness=-1", "at least 0"},

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"os"
+	"syscall"
+	"testing"
+)
+
+// A ring learns the digits with every codec, and sends no more than the codec says. That all
+// members have the same bits the coordinator checks itself.
+func TestCompressedRingsLearn(t *testing.T) {
+	const params = 61706
+	for _, c := range []struct {
+		codec       string
+		least, most float64 // bytes of a round, as a share of a ring's of float32
+	}{
+		{"fp16", 0.5, 0.501},
+		{"int8", 0.253, 0.257},
+		{"topk=0.01", 0.018, 0.021}, // of three members: two messages, in place of 4/3 of a gradient
+		{"powersgd=4", 0.05, 0.15},
+	} {
+		r, dir := job(t, "--arch", "allreduce", "--compress", c.codec, "--dataset", "digits", "--model", "lenet", "--workers", "3",
+			"--steps", "300", "--eval-every", "1")
+		if r.TestAccuracy < 0.9 {
+			t.Errorf("%s: accuracy %v after %d updates, want at least 0.9", c.codec, r.TestAccuracy, r.Updates)
+		}
+		if share := pushed(t, dir) / (4 * params * 4 / 3); share < c.least || share > c.most {
+			t.Errorf("%s: a round takes %.4f of float32's bytes, want %v to %v", c.codec, share, c.least, c.most)
+		}
+	}
+}
+
+// Buckets that are exchanged while the rest is computed make the same as those that are
+// exchanged after it; a job repeats; on one host auto changes no bit.
+func TestCompressedRingRepeats(t *testing.T) {
+	args := []string{"--model", "mlp", "--workers", "3", "--steps", "20", "--batch", "8", "--lr", "0.05", "--arch", "allreduce", "--bucket", "0.1"}
+	for _, codec := range []string{"int8", "topk=0.05", "powersgd=2"} {
+		overlap, _ := job(t, append(args, "--compress", codec)...)
+		after, _ := job(t, append(args, "--compress", codec, "--slow", "1:+1ms")...)
+		sameBits(t, codec+", with and without overlap", parameters(t, overlap), parameters(t, after))
+	}
+	plain, _ := job(t, args...)
+	auto, _ := job(t, append(args, "--compress", "auto")...)
+	sameBits(t, "auto and none", parameters(t, plain), parameters(t, auto))
+}
+
+// Members are killed, become riders and return while gradients are compressed.
+func TestCompressedRingChanges(t *testing.T) {
+	if _, err := os.Stat("/proc/self/environ"); err != nil {
+		t.Skip("needs /proc")
+	}
+	for _, codec := range []string{"int8", "topk=0.05", "powersgd=2"} {
+		t.Run(codec, func(t *testing.T) {
+			cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "5", "--epochs", "1e6", "--eval-every", "2", "--batch", "8",
+				"--mode", "ring-minus=4", "--slow", "4:2x", "--compress", codec)
+			atVersion(t, addr, 20, errs)
+			killWorker(t, cmd, 2, syscall.SIGKILL)
+			v := atVersion(t, addr, 60, errs).Version
+			ctl(t, addr, "mode", "ring-minus=1,4")
+			v = atVersion(t, addr, v+30, errs).Version
+			ctl(t, addr, "mode", "ssgd")
+			v = atVersion(t, addr, v+30, errs).Version
+			killWorker(t, cmd, 0, syscall.SIGKILL)
+			atVersion(t, addr, v+40, errs)
+			if r := stopped(t, cmd, addr, dir, out, errs); r.TestAccuracy < 0.5 {
+				t.Errorf("accuracy %v after %d updates, want at least 0.5", r.TestAccuracy, r.Updates)
+			}
+		})
+	}
+}
