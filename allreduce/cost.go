@@ -178,9 +178,19 @@ func (m *Model) measured(a Algorithm, n int, size int64) (float64, bool) {
 	return lo.Seconds * math.Pow(hi.Seconds/lo.Seconds, x), true
 }
 
-// Choose is the cheapest algorithm of AllReduce for size bytes and n ranks.
+// Choose is the cheapest algorithm of AllReduce for size bytes and n ranks: of those that were
+// measured with so many ranks, if any, because a formula's price and a measured one do not compare.
 func (m *Model) Choose(n int, size int64) Algorithm {
-	best, price := AlgorithmRing, math.Inf(1)
+	best, price := AlgorithmAuto, math.Inf(1)
+	for _, a := range allReduceAlgorithms {
+		if p, ok := m.measured(a, n, size); ok && p < price {
+			best, price = a, p
+		}
+	}
+	if best != AlgorithmAuto {
+		return best
+	}
+	best = AlgorithmRing
 	for _, a := range allReduceAlgorithms {
 		if p := m.Seconds(a, n, size); p < price {
 			best, price = a, p

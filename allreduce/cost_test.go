@@ -70,6 +70,9 @@ func TestSamplesBeatTheory(t *testing.T) {
 	if a := m.Choose(4, 100_000); a != AlgorithmRing {
 		t.Errorf("100 kB: %v", a)
 	}
+	if a := (&Model{Samples: m.Samples[:2]}).Choose(4, 1000); a != AlgorithmTree { // the others would be free of charge
+		t.Errorf("with one algorithm measured: %v", a)
+	}
 	if got := m.Seconds(AlgorithmTree, 5, 4); got < 1 {
 		t.Errorf("5 ranks were not measured, but cost %v", got)
 	}

@@ -39,10 +39,11 @@ type AllReduceConfig struct {
 	// variable RankVariable. Its standard output is ours.
 	Command []string
 
-	Ranks      []int    // empty means 2 and 4
-	Sizes      []int64  // bytes of the vector; empty means 4 B to 100 MB
-	Transports []string // of allreduce.Config; empty means tcp and shm
-	Rounds     int      // turns of each side. Zero means 5
+	Ranks      []int                 // empty means 2 and 4
+	Sizes      []int64               // bytes of the vector; empty means 4 B to 100 MB
+	Transports []string              // of allreduce.Config; empty means tcp and shm
+	Algorithms []allreduce.Algorithm // each is a side of its own; empty means what Rank says
+	Rounds     int                   // turns of each side. Zero means 5
 
 	// Peers to measure in turns: openmpi-tcp, openmpi-shm, gloo. They need
 	// mpicc and mpirun, or Python with PyTorch.
@@ -57,24 +58,10 @@ type AllReduceConfig struct {
 	Rank RankConfig
 }
 
-// AllReduceResult is one row: an operation is an all-reduce of Bytes.
-type AllReduceResult struct {
-	Ranks     int     `json:"ranks"`
-	Bytes     int64   `json:"bytes"`
-	Transport string  `json:"transport"`
-	Algorithm string  `json:"algorithm"` // ours, or the peer's name
-	Runs      int     `json:"runs"`      // turns
-	Median    float64 `json:"median_s"`  // of the turns' medians
-	P10       float64 `json:"p10_s"`
-	P90       float64 `json:"p90_s"`
-	AlgBW     float64 `json:"algbw_Bps"` // Bytes over the median
-	BusBW     float64 `json:"busbw_Bps"` // times 2(n-1)/n: what each rank must send at least
-
-	// CPU is processor time of all ranks for each 1e9 bytes of the vector. Allocs is
-	// heap allocations of the rank that has most, for each operation; -1: not known.
-	CPU    float64 `json:"cpu_s_per_GB"`
-	Allocs float64 `json:"allocs_per_op"`
-}
+// AllReduceResult is one row: an operation is an all-reduce of Bytes. Runs are turns, Median is
+// that of their medians, and BusBW counts the 2(n-1)/n·Bytes that each rank must send at least.
+// CPU is for each 1e9 bytes of the vector; Allocs are those of the rank that has most.
+type AllReduceResult = Row
 
 // RankVariable holds the RankConfig of a rank's process, as JSON.
 const RankVariable = "STAR_BENCH_ALLREDUCE_RANK"
@@ -93,6 +80,9 @@ type RankConfig struct {
 	SendBuffer, ReceiveBuffer int
 	Poll                      bool
 	Model                     *allreduce.Model
+
+	// Tune, if not nil, is measured in place of Work.
+	Tune *allreduce.TuneConfig
 }
 
 // Work is Samples measurements of Inner operations in a row.
@@ -154,6 +144,13 @@ func RankMain(ctx context.Context, text string, out io.Writer) error {
 	}
 	defer g.Close()
 	enc := json.NewEncoder(out)
+	if c.Tune != nil {
+		m, err := allreduce.Tune(ctx, g, *c.Tune)
+		if err != nil || c.Rank != 0 {
+			return err
+		}
+		return enc.Encode(m)
+	}
 	for _, w := range c.Work {
 		m, err := measureRank(ctx, g, w)
 		if err != nil {
@@ -256,8 +253,18 @@ func AllReduce(ctx context.Context, cfg AllReduceConfig) ([]AllReduceResult, err
 			run             func() ([]measured, error)
 		}
 		var sides []side
+		algorithms := cfg.Algorithms
+		if len(algorithms) == 0 {
+			algorithms = []allreduce.Algorithm{cfg.Rank.Algorithm}
+		}
 		for _, k := range cfg.Transports {
-			sides = append(sides, side{"", k, func() ([]measured, error) { return ourTurn(ctx, cfg, n, k, work) }})
+			for _, a := range algorithms {
+				sides = append(sides, side{"", k, func() ([]measured, error) {
+					c := cfg
+					c.Rank.Algorithm = a
+					return ourTurn(ctx, c, n, k, work)
+				}})
+			}
 		}
 		for _, name := range cfg.Peers {
 			transport := "tcp"
@@ -317,6 +324,17 @@ func allReduceRow(n int, name, transport string, turns []measured) AllReduceResu
 
 // ourTurn starts n ranks and reads what rank 0 has measured.
 func ourTurn(ctx context.Context, cfg AllReduceConfig, n int, transport string, work []Work) ([]measured, error) {
+	c := cfg.Rank
+	c.Transport, c.Work, c.Congestion = transport, work, cfg.Congestion
+	out, err := ourRanks(ctx, cfg.Command, n, c)
+	if err != nil {
+		return nil, err
+	}
+	return parseMeasured(bytes.NewReader(out))
+}
+
+// ourRanks starts n ranks, and returns what rank 0 has written.
+func ourRanks(ctx context.Context, command []string, n int, c RankConfig) ([]byte, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -328,15 +346,13 @@ func ourTurn(ctx context.Context, cfg AllReduceConfig, n int, transport string, 
 	}
 	defer f.Close()
 	return together(ctx, n, func(ctx context.Context, rank int) *exec.Cmd {
-		c := cfg.Rank
-		c.Rank, c.Size, c.Rendezvous, c.Transport, c.Work = rank, n, l.Addr().String(), transport, work
-		c.Congestion = cfg.Congestion
-		c.Inherited = rank == 0
+		c := c
+		c.Rank, c.Size, c.Rendezvous, c.Inherited = rank, n, l.Addr().String(), rank == 0
 		text, err := json.Marshal(c)
 		if err != nil {
 			panic("bench: " + err.Error())
 		}
-		cmd := exec.CommandContext(ctx, cfg.Command[0], cfg.Command[1:]...)
+		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 		cmd.Env = append(os.Environ(), RankVariable+"="+string(text))
 		if rank == 0 {
 			cmd.ExtraFiles = []*os.File{f}
@@ -345,9 +361,12 @@ func ourTurn(ctx context.Context, cfg AllReduceConfig, n int, transport string, 
 	})
 }
 
-// together starts n processes, and parses what the first one writes.
-func together(ctx context.Context, n int, command func(ctx context.Context, rank int) *exec.Cmd) ([]measured, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+// turnTime bounds one turn.
+const turnTime = 5 * time.Minute
+
+// together starts n processes, and returns what the first one writes.
+func together(ctx context.Context, n int, command func(ctx context.Context, rank int) *exec.Cmd) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, turnTime, fmt.Errorf("not done after %v", turnTime))
 	defer cancel()
 	var out bytes.Buffer
 	cmds, stderr := make([]*exec.Cmd, n), make([]bytes.Buffer, n)
@@ -372,10 +391,17 @@ func together(ctx context.Context, n int, command func(ctx context.Context, rank
 			}
 		}
 	}
-	if failed != nil {
-		return nil, failed
+	if failed != nil && ctx.Err() != nil && context.Cause(ctx) != context.Canceled {
+		failed = fmt.Errorf("%w: %w", context.Cause(ctx), failed)
 	}
-	return parseMeasured(&out)
+	return out.Bytes(), failed
+}
+
+func measuredBy(out []byte, err error) ([]measured, error) {
+	if err != nil {
+		return nil, err
+	}
+	return parseMeasured(bytes.NewReader(out))
 }
 
 func parseMeasured(r io.Reader) ([]measured, error) {
@@ -460,20 +486,20 @@ func (p *peers) turn(ctx context.Context, name string, n int, work []Work) ([]me
 		}
 		port := l.Addr().(*net.TCPAddr).Port
 		l.Close()
-		return together(ctx, n, func(ctx context.Context, rank int) *exec.Cmd {
+		return measuredBy(together(ctx, n, func(ctx context.Context, rank int) *exec.Cmd {
 			cmd := exec.CommandContext(ctx, p.python, append([]string{p.gloo, strconv.Itoa(rank), strconv.Itoa(n), strconv.Itoa(port)}, words...)...)
 			cmd.Env = append(slices.Clone(p.env), "GLOO_SOCKET_IFNAME=lo")
 			return cmd
-		})
+		}))
 	}
 	args := []string{"--allow-run-as-root", "--oversubscribe", "-np", strconv.Itoa(n)}
 	if name == "openmpi-tcp" {
 		args = append(args, "--mca", "pml", "ob1", "--mca", "btl", "tcp,self")
 	}
 	args = append(append(args, p.mpi), words...)
-	return together(ctx, 1, func(ctx context.Context, _ int) *exec.Cmd {
+	return measuredBy(together(ctx, 1, func(ctx context.Context, _ int) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, "mpirun", args...)
 		cmd.Env = p.env
 		return cmd
-	})
+	}))
 }

@@ -43,27 +43,17 @@ const (
 
 // PSResult is one row. An operation is: every worker pushes Bytes, all at the
 // same time, and every worker receives Bytes.
+//
+// Ranks are workers. Transport is tcp with our congestion control, tcp-kernel with the
+// kernel's. Runs are operations. BusBW counts the bytes through the server's sockets,
+// 2·Ranks·Bytes; CPU is that of both ends for each 1e9 of them, and Allocs are of both ends.
 type PSResult struct {
-	Ranks     int     `json:"ranks"` // workers
-	Bytes     int64   `json:"bytes"`
-	Transport string  `json:"transport"` // tcp: our congestion control; tcp-kernel: the kernel's
-	Algorithm string  `json:"algorithm"` // StarPS, StarPSData or BareTCP
-	Runs      int     `json:"runs"`      // operations measured
-	Median    float64 `json:"median_s"`
-	P10       float64 `json:"p10_s"`
-	P90       float64 `json:"p90_s"`
-	AlgBW     float64 `json:"algbw_Bps"` // Bytes over the median
-	BusBW     float64 `json:"busbw_Bps"` // bytes through the server's sockets, 2·Ranks·Bytes, over the median
-
-	// CPU is processor time of both ends for each 1e9 bytes through the server's
-	// sockets, Allocs is heap allocations of both ends for each operation.
-	CPU    float64 `json:"cpu_s_per_GB"`
-	Allocs float64 `json:"allocs_per_op"`
+	Row
 
 	// Ratio is the median of bare-tcp over this one: 1 is as fast as bare. Plain
 	// is the same for plain-tcp; zero where the row's options are the kernel's.
-	Ratio float64 `json:"ratio_to_bare"`
-	Plain float64 `json:"ratio_to_plain,omitempty"`
+	Ratio float64 `json:"-"`
+	Plain float64 `json:"-"`
 }
 
 // PS measures push and pull through a real ps.Server over loopback TCP, and
@@ -170,12 +160,12 @@ func psPair(ctx context.Context, size int64, workers int, congestion string, cfg
 		slices.Sort(s.times)
 		n := len(s.times)
 		moved := 2 * float64(size) * float64(workers)
-		r := PSResult{
+		r := PSResult{Row: Row{
 			Ranks: workers, Bytes: size, Transport: name, Algorithm: s.name, Runs: n,
 			Median: s.times[n/2], P10: s.times[n/10], P90: s.times[n*9/10],
 			CPU:    s.cpu / (moved * float64(n)) * 1e9,
 			Allocs: float64(s.mallocs) / float64(n),
-		}
+		}}
 		r.AlgBW, r.BusBW = float64(size)/r.Median, moved/r.Median
 		rows = append(rows, r)
 	}

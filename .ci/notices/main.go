@@ -30,8 +30,9 @@ const (
 )
 
 // elsewhere are licences that do not lie beside or above what they are for: the
-// Go fonts are linked as Go code, their terms lie beside the font files.
-var elsewhere = map[string]string{"golang.org/x/image": "font/gofont/ttfs/README"}
+// Go fonts are linked as Go code, their terms lie beside the font files. Of FreeType's two
+// licences this is the one that we choose.
+var elsewhere = map[string]string{"golang.org/x/image": "font/gofont/ttfs/README", "github.com/golang/freetype": "licenses/ftl.txt"}
 
 // platforms are those of .ci/run.
 var platforms = []string{"linux/amd64", "linux/arm64", "darwin/arm64"}
@@ -215,9 +216,21 @@ func kinds(body string) []string {
 			out = append(out, "BSD-2-Clause")
 		}
 	}
-	if strings.Contains(words, "Permission is hereby granted, free of charge") {
+	if strings.Contains(words, "Permission is hereby granted, free of charge") && !strings.Contains(words, "SIL Open Font License") {
 		out = append(out, "MIT")
 	}
+	for text, name := range map[string]string{
+		"Creative Commons Attribution 4.0 International Public License": "CC-BY-4.0",
+		"creativecommons.org/licenses/by/4.0":                           "CC-BY-4.0",
+		"SIL OPEN FONT LICENSE Version 1.1":                             "OFL-1.1",
+		"The FreeType License":                                          "FTL",
+		"The FreeType Project LICENSE":                                  "FTL",
+	} {
+		if strings.Contains(words, text) && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
 	return out
 }
 

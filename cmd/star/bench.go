@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/allreduce"
 	"star/bench"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
@@ -39,6 +43,10 @@ differ, and the same machine differs from minute to minute.`,
 type suite struct {
 	set    settings.Set
 	asJSON bool
+
+	// finish, if not nil, does what is left when the result is printed. What it writes is not
+	// the result: where that is JSON, it goes to standard error.
+	finish func(w io.Writer, result any) error
 }
 
 // command makes the command of a benchmark. print writes the table of a result.
@@ -62,14 +70,20 @@ func (s *suite) command(use, short, long string, measure func(ctx context.Contex
 			if err != nil {
 				return err
 			}
+			rest := cmd.OutOrStdout()
 			if s.asJSON {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
-				return enc.Encode(result)
+				err, rest = enc.Encode(result), cmd.ErrOrStderr()
+			} else {
+				tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', tabwriter.AlignRight)
+				print(tw, result)
+				err = tw.Flush()
 			}
-			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', tabwriter.AlignRight)
-			print(tw, result)
-			return tw.Flush()
+			if err != nil || s.finish == nil {
+				return err
+			}
+			return s.finish(rest, result)
 		},
 	}
 	s.set.Bind(cmd)
@@ -81,21 +95,30 @@ func benchPS() *cobra.Command {
 	var sizes []string
 	var workers []int
 	var cfg bench.PSConfig
+	var options rowOptions
 	settings.Var(&s.set, &sizes, "sizes", []string{"1MB", "16MB", "100MB"}, "bytes of the parameters, such as 64KiB,1MB")
 	settings.Var(&s.set, &workers, "ranks", []int{1, 2, 4}, "numbers of workers")
 	settings.Var(&s.set, &cfg.Shards, "shards", 1, "shards that share the parameters")
 	settings.Var(&s.set, &cfg.Runs, "runs", 7, "turns of each side")
 	settings.Var(&s.set, &cfg.Congestion, "congestion", []string{"star"}, "congestion control of both sides: star (ours), kernel")
+	options.declare(&s.set)
+	s.finish = func(w io.Writer, result any) error {
+		var rows []bench.Row
+		for _, r := range result.([]bench.PSResult) {
+			rows = append(rows, r.Row)
+		}
+		return options.finish(w, "push and pull by workers", rows)
+	}
 	return s.command("ps", "Push and pull through a shard, against a bare connection",
 		`Every worker pushes a gradient to a real shard over loopback TCP, the shard makes an update, every worker
 receives the parameters. Beside it the same bytes over bare connections with the same socket options.`,
 		func(ctx context.Context) (any, error) {
-			for _, text := range sizes {
-				n, err := parseBytes(text)
-				if err != nil {
-					return nil, s.set.Invalid("sizes", err)
-				}
-				cfg.Sizes = append(cfg.Sizes, n)
+			var err error
+			if cfg.Sizes, err = sizesOf(sizes); err != nil {
+				return nil, s.set.Invalid("sizes", err)
+			}
+			if err := options.check(&s.set); err != nil {
+				return nil, err
 			}
 			for i, c := range cfg.Congestion {
 				if c == "star" {
@@ -130,47 +153,196 @@ func rankCommand() *cobra.Command {
 	}
 }
 
+// allReduceSuite is star bench allreduce.
+type allReduceSuite struct {
+	suite
+	rows rowOptions
+
+	cfg                                            bench.AllReduceConfig
+	sizes, algorithms, segments, buffers, controls []string
+	tune, model                                    string
+}
+
 func benchAllReduce() *cobra.Command {
-	s := new(suite)
-	var sizes []string
-	var cfg bench.AllReduceConfig
+	s := new(allReduceSuite)
+	cfg := &s.cfg
 	settings.Var(&s.set, &cfg.Ranks, "ranks", []int{2, 4}, "numbers of processes")
-	settings.Var(&s.set, &sizes, "sizes", []string{"4B", "4KiB", "64KiB", "1MiB", "16MiB", "100MB"}, "bytes of the vector")
+	settings.Var(&s.set, &s.sizes, "sizes", []string{"4B", "4KiB", "64KiB", "1MiB", "16MiB", "100MB"}, "bytes of the vector")
 	settings.Var(&s.set, &cfg.Transports, "transports", []string{"tcp", "shm"}, "tcp, unix or shm")
 	settings.Var(&s.set, &cfg.Peers, "peers", nil, "to measure in turns: openmpi-tcp, openmpi-shm, gloo")
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 5, "turns of each side")
 	settings.Var(&s.set, &cfg.Python, "python", "/usr/bin/python3", "interpreter that has PyTorch, for gloo")
-	settings.Var(&s.set, &cfg.Congestion, "congestion", "", "congestion control of all sides; kernel: the machine's (cubic)")
+	settings.Var(&s.set, &s.algorithms, "algorithm", nil, "auto, ring, doubling, halving, tree, double-tree; several are measured in turns")
+	settings.Var(&s.set, &s.segments, "segment", nil, "bytes after which a part is passed on (by the cost model)")
+	settings.Var(&s.set, &s.buffers, "sndbuf", nil, "bytes of the sockets' buffers, both ways; kernel: its own choice (1MiB)")
+	settings.Var(&s.set, &s.controls, "congestion", nil, "congestion control of all sides; kernel: the machine's (cubic)")
 	settings.Var(&s.set, &cfg.Rank.Poll, "poll", false, "wait by asking again and again: a whole processor for each rank")
+	settings.Var(&s.set, &s.model, "allreduce-model", "", "cost model that --tune has written")
+	settings.Var(&s.set, &s.tune, "tune", "", "measure what is the fastest, and write the cost model to this file")
+	s.rows.declare(&s.set)
+	s.finish = func(w io.Writer, result any) error {
+		if rows, ok := result.([]bench.AllReduceResult); ok {
+			return s.rows.finish(w, "all-reduce by ranks", rows)
+		}
+		return nil
+	}
 	return s.command("allreduce", "All-reduce between processes of this machine, against other libraries",
 		`Float32 sums between separate processes, from 4 bytes to 100 MB. With --peers the same in turns with Open MPI and
-PyTorch's Gloo, if they are installed (Debian: libopenmpi-dev, openmpi-bin, python3-torch).`,
-		func(ctx context.Context) (any, error) {
-			for _, text := range sizes {
-				n, err := parseBytes(text)
-				if err != nil {
-					return nil, s.set.Invalid("sizes", err)
-				}
-				cfg.Sizes = append(cfg.Sizes, n)
+PyTorch's Gloo, if they are installed (Debian: libopenmpi-dev, openmpi-bin, python3-torch).
+
+With --tune FILE it compares congestion controls and buffers of TCP sockets, then algorithms and segments for each
+size, number of ranks and link, and writes the cost model that star run, star-worker and this command take with
+--allreduce-model. --sizes, --algorithm, --segment, --sndbuf and --congestion narrow what is tried. What the file
+says of other numbers of ranks and links it keeps. Takes a few minutes.`,
+		s.measure, s.print)
+}
+
+// parse turns texts into what they mean.
+func (s *allReduceSuite) parse() (sizes []int64, segments, buffers []int, err error) {
+	if sizes, err = sizesOf(s.sizes); err != nil {
+		return nil, nil, nil, s.set.Invalid("sizes", err)
+	}
+	for _, n := range sizes {
+		if n%4 != 0 {
+			return nil, nil, nil, s.set.Invalid("sizes", fmt.Errorf("%d bytes are no whole number of float32: give a multiple of 4", n))
+		}
+	}
+	if segments, err = intsOf(s.segments); err != nil {
+		return nil, nil, nil, s.set.Invalid("segment", err)
+	}
+	for _, n := range segments {
+		if n < 8 || n%8 != 0 {
+			return nil, nil, nil, s.set.Invalid("segment", errors.New("must be a multiple of 8 bytes"))
+		}
+	}
+	if buffers, err = intsOf(s.buffers); err != nil {
+		return nil, nil, nil, s.set.Invalid("sndbuf", err)
+	}
+	s.cfg.Algorithms = nil
+	for _, text := range s.algorithms {
+		var a allreduce.Algorithm
+		if err := a.UnmarshalText([]byte(text)); err != nil {
+			return nil, nil, nil, s.set.Invalid("algorithm", err)
+		}
+		s.cfg.Algorithms = append(s.cfg.Algorithms, a)
+	}
+	return sizes, segments, buffers, s.rows.check(&s.set)
+}
+
+func (s *allReduceSuite) measure(ctx context.Context) (any, error) {
+	sizes, segments, buffers, err := s.parse()
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	command := []string{self, "bench-rank"}
+	if s.tune != "" {
+		return s.measureModel(ctx, command, sizes, segments, buffers)
+	}
+	s.cfg.Sizes, s.cfg.Command = sizes, command
+	one := func(name string, n int) error {
+		if n > 1 {
+			return s.set.Invalid(name, errors.New("one value, unless --tune compares them"))
+		}
+		return nil
+	}
+	if err := cmp.Or(one("segment", len(segments)), one("sndbuf", len(buffers)), one("congestion", len(s.controls))); err != nil {
+		return nil, err
+	}
+	if len(segments) == 1 {
+		s.cfg.Rank.Segment = segments[0]
+	}
+	if len(buffers) == 1 {
+		s.cfg.Rank.SendBuffer, s.cfg.Rank.ReceiveBuffer = buffers[0], buffers[0]
+	}
+	if len(s.controls) == 1 {
+		s.cfg.Congestion = s.controls[0]
+	}
+	if s.model != "" {
+		if s.cfg.Rank.Model, err = allreduce.LoadModel(s.model); err != nil {
+			return nil, node.FileError(fmt.Errorf("--allreduce-model %s: %w", s.model, err), allreduce.ErrModel)
+		}
+	}
+	rows, err := bench.AllReduce(ctx, s.cfg)
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// measureModel is --tune.
+func (s *allReduceSuite) measureModel(ctx context.Context, command []string, sizes []int64, segments, buffers []int) (any, error) {
+	for name, given := range map[string]bool{"peers": len(s.cfg.Peers) > 0, "compare": s.rows.compare != "", "plot": s.rows.plot != "", "allreduce-model": s.model != ""} {
+		if given {
+			return nil, s.set.Invalid(name, errors.New("--tune measures a cost model, not rows"))
+		}
+	}
+	cfg := bench.TuneConfig{
+		Command: command, Ranks: s.cfg.Ranks, Transports: s.cfg.Transports, Algorithms: s.cfg.Algorithms,
+		Segments: segments, Congestion: s.controls, Buffers: buffers, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if s.set.IsSet("sizes") {
+		cfg.Sizes = sizes
+	}
+	if s.set.IsSet("rounds") {
+		cfg.Rounds = s.cfg.Rounds
+	}
+	base, err := allreduce.LoadModel(s.tune)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, node.FileError(fmt.Errorf("--tune %s: %w", s.tune, err), allreduce.ErrModel)
+	}
+	cfg.Base = base
+	t, err := bench.Tune(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.Model.Save(s.tune)
+}
+
+// print writes the table of a result.
+func (s *allReduceSuite) print(w *tabwriter.Writer, result any) {
+	if t, ok := result.(*bench.Tuned); ok {
+		if len(t.Sockets) > 1 {
+			fmt.Fprint(w, "congestion\tbuffers\tslower\t\n")
+			for _, k := range t.Sockets {
+				fmt.Fprintf(w, "%s\t%s\t%.2f\t\n", cmp.Or(k.Congestion, "cubic"), bytesText(int64(k.SendBuffer)), k.Slower)
 			}
-			self, err := os.Executable()
-			if err != nil {
-				return nil, err
-			}
-			cfg.Command = []string{self, "bench-rank"}
-			return bench.AllReduce(ctx, cfg)
-		},
-		func(w *tabwriter.Writer, result any) {
-			fmt.Fprint(w, "ranks\tbytes\ttransport\talgorithm\tmedian\tp10\tp90\tbus GB/s\tcpu s/GB\tallocs/op\t\n")
-			for _, r := range result.([]bench.AllReduceResult) {
-				allocs := "-"
-				if r.Allocs >= 0 {
-					allocs = fmt.Sprintf("%.1f", r.Allocs)
-				}
-				fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%s\t\n", r.Ranks, r.Bytes, r.Transport, r.Algorithm,
-					seconds(r.Median), seconds(r.P10), seconds(r.P90), r.BusBW/1e9, r.CPU, allocs)
-			}
-		})
+			fmt.Fprintln(w)
+			w.Flush()
+		}
+		fmt.Fprint(w, "ranks\tbytes\ttransport\talgorithm\tsegment\tmedian\t\n")
+		for _, c := range t.Choices {
+			fmt.Fprintf(w, "%d\t%d\t%s\t%v\t%s\t%s\t\n", c.Ranks, c.Bytes, c.Transport, c.Algorithm, bytesText(int64(c.Segment)), seconds(c.Seconds))
+		}
+		return
+	}
+	fmt.Fprint(w, "ranks\tbytes\ttransport\talgorithm\tmedian\tp10\tp90\tbus GB/s\tcpu s/GB\tallocs/op\t\n")
+	for _, r := range result.([]bench.AllReduceResult) {
+		allocs := "-"
+		if r.Allocs >= 0 {
+			allocs = fmt.Sprintf("%.1f", r.Allocs)
+		}
+		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%s\t\n", r.Ranks, r.Bytes, r.Transport, r.Algorithm,
+			seconds(r.Median), seconds(r.P10), seconds(r.P90), r.BusBW/1e9, r.CPU, allocs)
+	}
+}
+
+// bytesText is a power of two for people.
+func bytesText(n int64) string {
+	switch {
+	case n < 0:
+		return "kernel"
+	case n == 0:
+		return "-"
+	case n >= 1<<20 && n%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n >= 1<<10 && n%(1<<10) == 0:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d B", n)
 }
 
 func benchCoord() *cobra.Command {

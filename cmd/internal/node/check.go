@@ -28,6 +28,9 @@ func Check(job *settings.Job) error {
 	if _, err := net.Describe(spec); err != nil {
 		return job.Invalid("model", err)
 	}
+	if _, err := costModel(job); err != nil {
+		return err
+	}
 	slows, trace, err := handicaps(job)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -67,6 +68,28 @@ func ExitCode(err error) int {
 	}
 	return ExitFailure
 }
+
+// FileError gives err the exit code of a file that is missing or, where corrupt is in it,
+// not what it should be.
+func FileError(err, corrupt error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &fileError{err, ExitMissing}
+	case errors.Is(err, corrupt):
+		return &fileError{err, ExitCorrupt}
+	}
+	return err
+}
+
+type fileError struct {
+	error
+	code int
+}
+
+func (e *fileError) Unwrap() error { return e.error }
+
+// ExitCode is that of a file that is missing or corrupt.
+func (e *fileError) ExitCode() int { return e.code }
 
 // Signals is a context that SIGINT and SIGTERM end, with a *SignalError as its
 // cause. A second signal ends the process at once.

@@ -31,7 +31,8 @@ type ringWorker struct {
 	*worker
 	tcp   *transport.TCP
 	tls   *tls.Config
-	hello transport.Hello // for parents
+	hello transport.Hello  // for parents
+	costs *allreduce.Model // nil: not measured
 
 	meet  *meeting // where a ring is formed, if we are its first member
 	door  *door    // where riders come
@@ -71,8 +72,12 @@ func ruleText(job *settings.Job) string {
 	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
 		momentum = fmt.Sprintf(" momentum=%v", job.Momentum)
 	}
-	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v compress=%s",
-		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket, job.Compress)
+	algorithm := ""
+	if job.Algorithm != "auto" {
+		algorithm = " allreduce-algorithm=" + job.Algorithm
+	}
+	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v compress=%s%s",
+		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket, job.Compress, algorithm)
 }
 
 // newRingWorker opens the places where others come, before the coordinator is told of them.
@@ -87,11 +92,18 @@ func newRingWorker(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*ri
 			c.Close()
 		}
 	}
+	model, err := costModel(job)
+	if err != nil {
+		return nil, err
+	}
+	if model != nil {
+		log.Info("cost model", "file", job.RingModel, "ranks", measuredRanks(model), "samples", len(model.Samples), "tcp", model.TCP)
+	}
 	addr := gonet.JoinHostPort(host, "0")
 	if !settings.Loopback(addr) && !job.TLS() && job.Token == "" && !job.Insecure {
 		return nil, job.Invalid("listen", fmt.Errorf("the other workers come to %s, and anybody who reaches it could join: give STAR_TOKEN or certificates, or allow it with --insecure", host))
 	}
-	w := &ringWorker{tcp: tcp, tls: tcp.TLS, version: -1}
+	w := &ringWorker{tcp: tcp, tls: tcp.TLS, version: -1, costs: model}
 	l, err := gonet.Listen("tcp", addr)
 	if err != nil {
 		return nil, job.Invalid("listen", err)
@@ -104,6 +116,30 @@ func newRingWorker(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*ri
 	}
 	w.door = newDoor(riders, tcp.Config, job.Name, log)
 	return w, nil
+}
+
+// costModel reads the file of --allreduce-model. Nil: there is none.
+func costModel(job *settings.Job) (*allreduce.Model, error) {
+	if job.RingModel == "" || job.Arch != settings.AllReduce {
+		return nil, nil
+	}
+	m, err := allreduce.LoadModel(job.RingModel)
+	if err != nil {
+		return nil, FileError(fmt.Errorf("--allreduce-model %s: %w", job.RingModel, err), allreduce.ErrModel)
+	}
+	return m, nil
+}
+
+// measuredRanks are the numbers of ranks that a model has samples of.
+func measuredRanks(m *allreduce.Model) []int {
+	var ns []int
+	for _, s := range m.Samples {
+		if !slices.Contains(ns, s.Ranks) {
+			ns = append(ns, s.Ranks)
+		}
+	}
+	slices.Sort(ns)
+	return ns
 }
 
 // addresses are what the Hello says of meet and door.
@@ -318,6 +354,10 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		Job: w.job.Name, Token: string(w.job.Token), Generation: uint32(w.ring.Generation),
 		TLS: w.tls, Insecure: w.job.Insecure, Congestion: w.job.Congestion,
 		Timeout: ringPatience, DialTimeout: ringPatience, Log: w.log,
+		Model: w.costs, Segment: w.job.Segment << 10, SendBuffer: w.job.Buffer << 10, ReceiveBuffer: w.job.Buffer << 10,
+	}
+	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {
+		return w.job.Invalid("allreduce-algorithm", err)
 	}
 	for end := time.Now().Add(ringPatience); ; {
 		if place == 0 {
@@ -327,6 +367,8 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		switch {
 		case err == nil:
 			w.group, w.counted = g, allreduce.Traffic{}
+			size := min(4*int64(len(w.params)), int64(w.job.Bucket*1e6))
+			w.log.Info("ring", "generation", w.ring.Generation, "members", len(w.ring.Members), "algorithm", g.Algorithm(size), "bytes", size)
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

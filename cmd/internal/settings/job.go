@@ -88,6 +88,10 @@ type Job struct {
 	RiderWait    time.Duration // how long a round waits for riders
 	MaxStaleness int64         // drop riders' gradients that are older, in updates; 0: none
 	Bucket       float64       // MB of a gradient that are exchanged at once
+	RingModel    string        // file of a cost model; empty: none
+	Algorithm    string        // of the exchange; auto: by the model
+	Segment      int           // KiB after which a part is passed on; 0: by the model
+	Buffer       int           // KiB of each socket's buffers; 0: by the model; -1: the kernel's choice
 	OnFailure    string        // shrink or stop, when a worker is gone
 
 	// Files.
@@ -168,6 +172,10 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.RiderWait, "rider-wait", 0, "allreduce: how long a round waits for riders, workers taken out of the ring (--mode ring-minus=2,3)")
 	Var(s, &j.MaxStaleness, "max-staleness", 0, "allreduce: drop gradients of riders that are older, in updates; 0: none")
 	Var(s, &j.Bucket, "bucket", 25, "allreduce: MB of the gradient that are exchanged at once, while the rest is computed")
+	Var(s, &j.RingModel, "allreduce-model", "", "allreduce: cost model that star bench allreduce --tune has written")
+	Var(s, &j.Algorithm, "allreduce-algorithm", "auto", "allreduce: how vectors are summed; auto: the cheapest by the cost model", "auto", "ring", "doubling", "halving", "tree", "double-tree")
+	Var(s, &j.Segment, "allreduce-segment", 0, "allreduce: KiB after which a part of a vector is passed on; 0: by the cost model")
+	Var(s, &j.Buffer, "allreduce-buffer", 0, "allreduce: KiB of each socket's buffers; 0: by the cost model; -1: the kernel's choice")
 	Var(s, &j.OnFailure, "on-failure", "shrink", "when a worker is gone: go on without it, or stop", "shrink", "stop")
 
 	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
@@ -287,6 +295,8 @@ func (j *Job) Validate() error {
 		atLeast("threads", float64(j.Threads), 0),
 		atLeast("eval-every", j.EvalEvery, 0),
 		atLeast("max-staleness", float64(j.MaxStaleness), 0),
+		atLeast("allreduce-segment", float64(j.Segment), 0),
+		atLeast("allreduce-buffer", float64(j.Buffer), -1),
 	); err != nil {
 		return firstOf(err)
 	}
@@ -354,6 +364,12 @@ func (j *Job) Validate() error {
 	if j.Bucket < 0.001 || j.Bucket > 1e6 {
 		return bad("bucket", "must be 0.001 to 1000000 MB")
 	}
+	if j.Segment > maxKiB {
+		return bad("allreduce-segment", "must be at most %d KiB", maxKiB)
+	}
+	if j.Buffer > maxKiB {
+		return bad("allreduce-buffer", "must be at most %d KiB", maxKiB)
+	}
 	if j.Arch == AllReduce {
 		if j.Workers > MaxRing {
 			return bad("workers", "a ring has at most %d members", MaxRing)
@@ -415,6 +431,9 @@ func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) e
 	}
 	return nil
 }
+
+// maxKiB bounds segments and buffers.
+const maxKiB = 64 << 10
 
 // MaxRing is how many workers an all-reduce has at most.
 const MaxRing = 1024

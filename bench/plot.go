@@ -1,0 +1,197 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// PlotFormat is svg or png, by the name of the file.
+func PlotFormat(path string) (string, error) {
+	switch f := strings.TrimPrefix(strings.ToLower(filepath.Ext(path)), "."); f {
+	case "svg", "png":
+		return f, nil
+	}
+	return "", fmt.Errorf("%q: the name of a plot must end in .svg or .png", path)
+}
+
+// Colours of lines, apart also for the colour-blind (M. Okabe, K. Ito: Color Universal Design,
+// 2008), and thick lines for what is ours.
+var lineColours = []color.Color{
+	color.RGBA{0, 114, 178, 255}, color.RGBA{213, 94, 0, 255}, color.RGBA{0, 158, 115, 255}, color.RGBA{204, 121, 167, 255},
+	color.RGBA{230, 159, 0, 255}, color.RGBA{86, 180, 233, 255}, color.RGBA{0, 0, 0, 255}, color.RGBA{120, 120, 120, 255},
+}
+
+// Plot draws time over bytes, both logarithmic, one picture for each number of ranks, and writes
+// them to path, whose end says in which format. Rows of ours over one transport are one line,
+// whatever algorithms were chosen, unless there are several for a size.
+func Plot(path, title string, rows []Row) error {
+	format, err := PlotFormat(path)
+	if err != nil {
+		return fmt.Errorf("bench: plot: %w", err)
+	}
+	var ranks []int
+	for _, r := range rows {
+		if !slices.Contains(ranks, r.Ranks) {
+			ranks = append(ranks, r.Ranks)
+		}
+	}
+	if len(ranks) == 0 {
+		return fmt.Errorf("bench: plot %s: there are no rows", path)
+	}
+	slices.Sort(ranks)
+	var plots []*plot.Plot
+	for _, n := range ranks {
+		p, err := plotRanks(title, n, rows)
+		if err != nil {
+			return fmt.Errorf("bench: plot %s: %w", path, err)
+		}
+		plots = append(plots, p)
+	}
+	const width, height = 6.4 * vg.Inch, 4.8 * vg.Inch
+	var canvas vg.CanvasWriterTo
+	if format == "svg" {
+		canvas = vgsvg.New(width*vg.Length(len(plots)), height)
+	} else {
+		canvas = vgimg.PngCanvas{Canvas: vgimg.New(width*vg.Length(len(plots)), height)}
+	}
+	tiles := draw.Tiles{Rows: 1, Cols: len(plots), PadX: vg.Millimeter * 4, PadTop: vg.Millimeter * 2, PadBottom: vg.Millimeter * 2, PadLeft: vg.Millimeter * 2, PadRight: vg.Millimeter * 4}
+	for i, c := range plot.Align([][]*plot.Plot{plots}, tiles, draw.New(canvas))[0] {
+		plots[i].Draw(c)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("bench: plot: %w", err)
+	}
+	defer os.Remove(f.Name()) // in vain, once it has its name
+	_, err = canvas.WriteTo(f)
+	if e := f.Chmod(0o644); err == nil {
+		err = e
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("bench: plot %s: %w", path, err)
+	}
+	return nil
+}
+
+func plotRanks(title string, n int, rows []Row) (*plot.Plot, error) {
+	p := plot.New()
+	p.Title.Text = fmt.Sprintf("%s, %d ranks", title, n)
+	p.X.Label.Text, p.Y.Label.Text = "vector", "median time"
+	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.ConstantTicks(byteTicks()), plot.ConstantTicks(timeTicks())
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Add(plotter.NewGrid())
+
+	// Several of ours for one size and transport are lines of their own.
+	several := map[string]bool{}
+	seen := map[string]string{}
+	for _, r := range rows {
+		key := fmt.Sprint(r.Ranks, r.Bytes, r.Transport)
+		if r.Ours() && seen[key] != "" && seen[key] != r.Algorithm {
+			several[r.Transport] = true
+		}
+		if r.Ours() {
+			seen[key] = r.Algorithm
+		}
+	}
+	lines := map[string]plotter.XYs{}
+	ours := map[string]bool{}
+	var names []string
+	for _, r := range rows {
+		if r.Ranks != n {
+			continue
+		}
+		name := r.Algorithm
+		if r.Ours() {
+			name = "STAR " + r.Transport
+			if several[r.Transport] {
+				name += " " + r.Algorithm
+			}
+		}
+		if lines[name] == nil {
+			names = append(names, name)
+		}
+		lines[name] = append(lines[name], plotter.XY{X: float64(r.Bytes), Y: r.Median})
+		ours[name] = r.Ours()
+	}
+	for i, name := range names {
+		xys := lines[name]
+		slices.SortFunc(xys, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
+		line, points, err := plotter.NewLinePoints(xys)
+		if err != nil {
+			return nil, err
+		}
+		line.Color = lineColours[i%len(lineColours)]
+		line.Width = vg.Points(1)
+		if ours[name] {
+			line.Width = vg.Points(2)
+		} else {
+			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
+		}
+		points.Color, points.Shape, points.Radius = line.Color, draw.CircleGlyph{}, vg.Points(2)
+		p.Add(line, points)
+		p.Legend.Add(name, line, points)
+	}
+	// Whole decades, so that there is a named tick at either end.
+	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min)))
+	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
+	return p, nil
+}
+
+// timeTicks are the powers of ten, named, and 2 to 9 times them.
+func timeTicks() []plot.Tick {
+	units := []string{"ns", "µs", "ms", "s"}
+	var ticks []plot.Tick
+	for e := -9; e <= 2; e++ {
+		for k := 1; k <= 9; k++ {
+			t := plot.Tick{Value: float64(k) * math.Pow10(e)}
+			if k == 1 {
+				t.Label = fmt.Sprintf("%.0f %s", math.Pow10((e+9)%3), units[(e+9)/3])
+			}
+			ticks = append(ticks, t)
+		}
+	}
+	return ticks
+}
+
+// byteTicks are the powers of 16, named.
+func byteTicks() []plot.Tick {
+	var ticks []plot.Tick
+	for e := 0; e <= 40; e += 2 {
+		t := plot.Tick{Value: math.Exp2(float64(e))}
+		if e%4 == 2 {
+			n := int64(1) << e
+			switch {
+			case n >= 1<<30:
+				t.Label = fmt.Sprintf("%d GiB", n>>30)
+			case n >= 1<<20:
+				t.Label = fmt.Sprintf("%d MiB", n>>20)
+			case n >= 1<<10:
+				t.Label = fmt.Sprintf("%d KiB", n>>10)
+			default:
+				t.Label = fmt.Sprintf("%d B", n)
+			}
+		}
+		ticks = append(ticks, t)
+	}
+	return ticks
+}

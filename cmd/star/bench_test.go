@@ -1,0 +1,34 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"star/cmd/internal/node"
+)
+
+// A file that is missing or of another shape has its own exit code, whoever reads it.
+func TestFilesOfBenchmarks(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "other.json"), []byte(`{"alpha_s":1}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"run", "--arch", "allreduce", "--listen", "127.0.0.1:0", "--allreduce-model"},
+		{"worker", "--arch", "allreduce", "--join-timeout", "1s", "--allreduce-model"},
+		{"bench", "allreduce", "--allreduce-model"},
+		{"bench", "allreduce", "--compare"},
+		{"bench", "ps", "--compare"},
+	} {
+		for file, want := range map[string]int{"other.json": node.ExitCorrupt, "nowhere.json": node.ExitMissing} {
+			cmd := exec.Command(star(t), append(args, file)...)
+			cmd.Dir = dir
+			out, _ := cmd.CombinedOutput()
+			if got := cmd.ProcessState.ExitCode(); got != want {
+				t.Errorf("star %v %s: exit code %d, want %d\n%s", args, file, got, want, out)
+			}
+		}
+	}
+}
