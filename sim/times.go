@@ -80,7 +80,6 @@ func (v Varied) Spend(w star.Worker, step int64, at time.Duration, load float64)
 
 // Episode is a time during which a worker is slower.
 type Episode struct {
-	Worker   star.Worker
 	From, To time.Duration // [From, To)
 	Factor   float64       // of the compute time, at least 1
 	Network  bool          // of the time of the push instead
@@ -89,14 +88,14 @@ type Episode struct {
 // Troubled adds episodes to another Times. An iteration has the factor of the time at which it begins.
 type Troubled struct {
 	Times
-	Episodes []Episode
+	Episodes [][]Episode // by worker
 }
 
 func (d Troubled) Spend(w star.Worker, step int64, at time.Duration, load float64) Spent {
 	s := d.Times.Spend(w, step, at, load)
-	for _, e := range d.Episodes {
+	for _, e := range d.Episodes[w] {
 		switch {
-		case e.Worker != w || at < e.From || at >= e.To:
+		case at < e.From || at >= e.To:
 		case e.Network:
 			s.Push = time.Duration(float64(s.Push) * e.Factor)
 		default:

@@ -29,6 +29,15 @@ type Trace struct {
 // header is the first line of a trace that is not a comment.
 const header = "step,worker,duration,slowdown,rel"
 
+// ErrCorrupt is in the error of a file that is no trace.
+var ErrCorrupt = errors.New("not a straggler trace")
+
+// corrupt marks an error with ErrCorrupt and says no more than it does.
+type corrupt struct{ msg string }
+
+func (c corrupt) Error() string        { return c.msg }
+func (c corrupt) Is(target error) bool { return target == ErrCorrupt }
+
 const (
 	maxLine    = 4096     // bytes
 	maxEntries = 16 << 20 // of a trace: 128 MiB; a gzip bomb ends here
@@ -71,7 +80,7 @@ func Read(r io.Reader, name string) (*Trace, error) {
 	if magic, _ := br.Peek(2); string(magic) == "\x1f\x8b" {
 		z, err := gzip.NewReader(br)
 		if err != nil {
-			return nil, fmt.Errorf("%s: gzip: %w", name, err)
+			return nil, corrupt{fmt.Sprintf("%s: gzip: %v", name, err)}
 		}
 		defer z.Close()
 		return read(z, name)
@@ -83,7 +92,7 @@ func read(r io.Reader, name string) (*Trace, error) {
 	t := &Trace{Name: filepath.Base(name)}
 	line := 0
 	fail := func(format string, a ...any) (*Trace, error) {
-		return nil, fmt.Errorf("%s:%d: %s", name, line, fmt.Sprintf(format, a...))
+		return nil, corrupt{fmt.Sprintf("%s:%d: %s", name, line, fmt.Sprintf(format, a...))}
 	}
 
 	var seen []bool // of the present step

@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,7 +57,7 @@ func TestRead(t *testing.T) {
 		{"cut gzip", zipped.String()[:zipped.Len()-12], "unexpected EOF"},
 		{"bad gzip", "\x1f\x8bxxxxxxxxxxxxxxx", "t.csv: gzip"},
 	} {
-		if tr, err := Read(strings.NewReader(c.text), "t.csv"); err == nil || !strings.Contains(err.Error(), c.want) {
+		if tr, err := Read(strings.NewReader(c.text), "t.csv"); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, %v, want %q", c.name, tr, err, c.want)
 		}
 	}
