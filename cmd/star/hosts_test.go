@@ -18,7 +18,7 @@ import (
 
 // hosts makes two hosts of network namespaces with a cable between them, and
 // returns what runs a command on each.
-func hosts(t *testing.T) (a, b []string) {
+func hosts(t testing.TB) (a, b []string) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("two hosts: not in a short run")

@@ -219,7 +219,7 @@ func startServer(t *testing.T, args ...string) (cmd *exec.Cmd, addr string, errs
 	return cmd, addr, errs
 }
 
-func freeAddr(t *testing.T) string {
+func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -27,7 +27,7 @@ func TestScripts(t *testing.T) {
 }
 
 // star is the path of a program that behaves as star.
-func star(t *testing.T) string {
+func star(t testing.TB) string {
 	t.Helper()
 	path, err := lookStar()
 	if err != nil {

@@ -161,7 +161,7 @@ func TestRiders(t *testing.T) {
 }
 
 // runLog reads the lines of a type.
-func runLog[T any](t *testing.T, dir, kind string) []T {
+func runLog[T any](t testing.TB, dir, kind string) []T {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
 	if err != nil {
