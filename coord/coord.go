@@ -27,6 +27,7 @@ import (
 	"star"
 	"star/exact"
 	"star/modes"
+	"star/pgns"
 	"star/transport"
 )
 
@@ -41,6 +42,10 @@ type Config struct {
 	Batch int         // samples of one worker in one iteration
 	Scale Scale       // zero means ScaleRound
 	Norm  bool        // shards need the global norm before an update (clipping)
+
+	// Lossy says that what reaches the shards is not what workers take the norm of,
+	// because compression has changed it. Then the noise scale is not measured.
+	Lossy bool
 
 	// StopOnLoss ends the job when a worker is gone after the start.
 	StopOnLoss bool
@@ -180,6 +185,7 @@ type Coordinator struct {
 	seeder   *peer
 	ledger   *ledger
 	norms    map[int64]*normSum
+	noise    *pgns.Estimator
 	round    *round
 	rounds   int64
 	evalStep int64 // samples between evaluations
@@ -244,9 +250,14 @@ type reply struct {
 	err  string
 }
 
+// normSum is what shards say of the weighted sum of a firing.
 type normSum struct {
-	left int
-	sum  exact.Squares
+	left    int
+	report  bool          // after the update, in sum2
+	sum     exact.Squares // before it
+	sum2    float64
+	version int64
+	noise   pgns.Update
 }
 
 // New makes the coordinator of one job.
@@ -287,6 +298,10 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.RunLog == nil {
 		cfg.RunLog = NewRunLog(nil)
 	}
+	noise, err := pgns.New(pgns.Config{})
+	if err != nil {
+		return nil, err
+	}
 	life, hangUp := context.WithCancel(context.Background())
 	return &Coordinator{
 		cfg:     cfg,
@@ -299,6 +314,7 @@ func New(cfg Config) (*Coordinator, error) {
 		workers: make([]*peer, cfg.Workers),
 		joined:  make([]bool, cfg.Workers),
 		norms:   map[int64]*normSum{},
+		noise:   noise,
 		stats:   statistics{losses: window{}},
 	}, nil
 }
@@ -559,6 +575,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if c.ledger.ring != nil {
 		c.ledger.ring.arrive(r)
 	} else {
+		c.ledger.accounts[p.rank].norm2 = r.Norm2
 		orders, err = c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
 	}
 	if err != nil {
@@ -612,8 +629,11 @@ func (c *Coordinator) fire(o *order) {
 			c.send(s, func() error { return transport.Send(s.conn, *f, nil) })
 		}
 	}
-	if f.NormFirst {
-		c.norms[f.Seq] = &normSum{left: len(c.shards)}
+	if f.NormFirst || f.Report {
+		c.norms[f.Seq] = &normSum{left: len(c.shards), report: f.Report, version: f.Version, noise: o.noise}
+	}
+	if o.noise.Sum2 > 0 { // all-reduce: its members have said it
+		defer c.observe(f.Version, o.noise) // after the line of the update
 	}
 	line := logFire{Type: "fire", T: c.elapsed().Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
 		Workers: make([]int, 0, len(f.Gradients)), Stale: append([]int64{}, o.stale...)}
@@ -645,6 +665,15 @@ func (c *Coordinator) norm(p *peer, e event) error {
 	if n == nil {
 		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", e.norm.Seq))
 	}
+	if n.report {
+		n.sum2 += e.norm.Sum2
+		if n.left--; n.left == 0 {
+			delete(c.norms, e.norm.Seq)
+			n.noise.Sum2 = n.sum2
+			c.observe(n.version, n.noise)
+		}
+		return nil
+	}
 	part, err := exact.ParseSquares(e.payload)
 	if err != nil {
 		return c.drop(p, fmt.Errorf("norm of shard %d: %w", e.norm.Shard, err))
@@ -654,13 +683,29 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		return nil
 	}
 	delete(c.norms, e.norm.Seq)
-	apply := transport.Apply{Seq: e.norm.Seq, Norm: math.Sqrt(n.sum.Float64())}
+	n.noise.Sum2 = n.sum.Float64()
+	c.observe(n.version, n.noise)
+	apply := transport.Apply{Seq: e.norm.Seq, Norm: math.Sqrt(n.noise.Sum2)}
 	for _, s := range c.servers {
 		if s.hello.Shards > 0 {
 			c.send(s, func() error { return transport.Send(s.conn, apply, nil) })
 		}
 	}
 	return nil
+}
+
+// observe takes in what an update says of the noise of gradients.
+func (c *Coordinator) observe(version int64, u pgns.Update) {
+	if c.cfg.Lossy {
+		return
+	}
+	m, err := c.noise.Observe(u)
+	if err != nil {
+		return // too few gradients, or one that is not finite
+	}
+	n := c.noise.Noise()
+	c.cfg.RunLog.write(logNoise{Type: "noise", T: c.elapsed().Seconds(), Version: version, Grad2: Number(m.Grad2), Var: Number(m.Var),
+		Mixed: u.Mixed(), Scale: Number(n.Scale)})
 }
 
 // send writes one small message. A peer that cannot take it is closed; its reader

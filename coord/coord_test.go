@@ -35,6 +35,7 @@ type world struct {
 	stop   context.CancelFunc
 	end    context.CancelCauseFunc // of Run
 
+	sum2    float64 // that shards report
 	servers []*fakeServer
 	wg      sync.WaitGroup
 }
@@ -188,6 +189,7 @@ type fakeServer struct {
 	mute  bool // answers nothing any more
 	last  error
 	gone  chan struct{}
+	sum2  float64 // of each shard's part of a sum
 }
 
 func (s *fakeServer) seen() []transport.Fire {
@@ -206,7 +208,7 @@ func (w *world) server(rank, k int, quiet bool) *fakeServer {
 	if err != nil {
 		w.t.Fatalf("server %d: %v", rank, err)
 	}
-	s.m = m
+	s.m, s.sum2 = m, w.sum2
 	w.wg.Go(func() {
 		defer close(s.gone)
 		defer m.Close()
@@ -256,6 +258,11 @@ func (s *fakeServer) serve() error {
 			s.mu.Lock()
 			s.fires = append(s.fires, m)
 			s.mu.Unlock()
+			if m.Report {
+				for _, i := range s.own {
+					Say(s.m, transport.Norm{Shard: i, Seq: m.Seq, Sum2: s.sum2}, nil)
+				}
+			}
 			if m.NormFirst {
 				for _, i := range s.own {
 					var sq exact.Squares
@@ -315,6 +322,7 @@ type fakeWorker struct {
 	used []Span // batches
 	pace time.Duration
 
+	norm2   float64 // of its gradients
 	buffers []float32
 	err     error
 	gone    chan struct{}
@@ -403,7 +411,7 @@ func (f *fakeWorker) train() error {
 		if f.ask("pushed", r) {
 			return nil
 		}
-		if err := Say(f.m, transport.Arrive{Record: star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: r.Count, Loss: 1}}, nil); err != nil {
+		if err := Say(f.m, transport.Arrive{Record: star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: r.Count, Loss: 1, Norm2: f.norm2}}, nil); err != nil {
 			return err
 		}
 		f.step++

@@ -244,7 +244,7 @@ func (c *Coordinator) tryStart() {
 	}
 	l := newLedger(c.cfg.Plan, c.cfg.Workers, len(c.shards), c.cfg.Batch, 0)
 	l.limit = c.end(l.round())
-	l.scale, l.norm = c.cfg.Scale, c.cfg.Norm
+	l.scale, l.norm, l.report = c.cfg.Scale, c.cfg.Norm, !c.cfg.Lossy
 	l.resume(c.cfg.Resume)
 	if r := c.cfg.Ring; r != nil {
 		newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale}).version = c.cfg.Resume.Version

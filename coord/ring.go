@@ -3,10 +3,12 @@ package coord
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"star"
 	"star/modes"
+	"star/pgns"
 	"star/transport"
 )
 
@@ -71,6 +73,7 @@ type formation struct {
 	from       int64 // first round
 	members    []star.Worker
 	riders     []transport.Rider
+	of         int64 // samples of one round of all live workers: B of the update rule
 }
 
 func (f *formation) rides(w star.Worker) bool {
@@ -80,10 +83,12 @@ func (f *formation) rides(w star.Worker) bool {
 // ringRound is a round that was granted and is not complete.
 type ringRound struct {
 	generation int64 // of its ring
+	of         int64 // of its ring
 	members    []star.Worker
 	spans      []Span // of each; Count 0: has no samples, and takes part
 	arrived    []bool
-	left       int // members that have not arrived
+	norm2      []float64 // of each member's gradient
+	left       int       // members that have not arrived
 	total      int64
 	tally      transport.Tally // Carried and Dropped
 }
@@ -92,6 +97,8 @@ type ringRound struct {
 type errand struct {
 	Span
 	basis int64
+	norm2 float64 // of its gradient, once it is on its way
+	read  int64   // samples applied when it was handed out
 }
 
 // ringFor is a Ring and whom to tell. The addresses are for the shell to add.
@@ -149,7 +156,7 @@ func (r *ring) order() *order {
 // formation is the ring of the present plan and members, from a round on.
 func (r *ring) formation(from int64) formation {
 	r.generation++
-	f := formation{generation: r.generation, from: from}
+	f := formation{generation: r.generation, from: from, of: r.l.round()}
 	g := r.l.plan.Groups[0]
 	var riders []star.Worker
 	for w := range r.l.accounts {
@@ -191,7 +198,7 @@ func riders(rs []transport.Rider) []star.Worker {
 // tell is what w must know of f.
 func (r *ring) tell(w star.Worker, f *formation, now bool) ringFor {
 	m := r.of
-	m.Generation, m.From, m.Members, m.Riders, m.Of, m.Now = f.generation, f.from, f.members, f.riders, r.l.round(), now
+	m.Generation, m.From, m.Members, m.Riders, m.Of, m.Now = f.generation, f.from, f.members, f.riders, f.of, now
 	return ringFor{w, m}
 }
 
@@ -353,6 +360,9 @@ func (r *ring) tally(t transport.Tally) ([]order, error) {
 		return nil, nil // of a round that was given up
 	}
 	rd := &r.rounds[i]
+	if t.Sum2 == 0 { // this one has made the version of another's sum
+		t.Sum2 = rd.tally.Sum2
+	}
 	rd.tally = t
 	k := slices.Index(rd.members, t.Worker)
 	if k < 0 || rd.arrived[k] { // it has received this version, and knows what is in it
@@ -375,8 +385,16 @@ func (r *ring) tally(t transport.Tally) ([]order, error) {
 func (r *ring) arrive(rec star.Record) {
 	a := &r.l.accounts[rec.Worker]
 	a.step = rec.Step + 1
-	if _, ok := r.errands[rec.Worker]; ok {
+	if e, ok := r.errands[rec.Worker]; ok {
 		a.waiting = true
+		e.norm2 = rec.Norm2
+		r.errands[rec.Worker] = e
+		return
+	}
+	if i := rec.Basis - r.version; i >= 0 && i < int64(len(r.rounds)) {
+		if k := slices.Index(r.rounds[i].members, rec.Worker); k >= 0 {
+			r.rounds[i].norm2[k] = rec.Norm2
+		}
 	}
 }
 
@@ -392,10 +410,17 @@ func (r *ring) complete() {
 	l.used += rd.total
 	f := transport.Fire{Seq: l.seq, Version: r.version, Samples: l.used - rd.total}
 	var stale []int64
+	noise := pgns.Update{Sum2: rd.tally.Sum2, Round: int(max(rd.of, 1))}
+	see := func(norm2 float64, samples int, basis, behind int64) {
+		noise.Gradients = append(noise.Gradients, pgns.Gradient{
+			Norm2: norm2, Samples: samples, Weight: float64(samples) / float64(noise.Round), Basis: basis, Behind: float64(behind) / float64(noise.Round),
+		})
+	}
 	for i, w := range rd.members {
 		if rd.spans[i].Count > 0 {
 			f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: rd.spans[i].Start})
 			stale = append(stale, 0)
+			see(rd.norm2[i], rd.spans[i].Count, at, 0)
 			l.staleness[0]++
 		}
 	}
@@ -408,6 +433,7 @@ func (r *ring) complete() {
 		l.used += int64(e.Count)
 		f.Gradients = append(f.Gradients, g)
 		stale = append(stale, at-e.basis)
+		see(e.norm2, e.Count, e.basis, l.used-int64(e.Count)-rd.total-e.read)
 		l.staleness[at-e.basis]++
 		l.accounts[g.Worker].parked = true
 	}
@@ -420,7 +446,7 @@ func (r *ring) complete() {
 		}
 	}
 	o := r.order()
-	o.fire, o.stale, o.used = f, stale, l.used
+	o.fire, o.stale, o.used, o.noise = f, stale, l.used, noise
 	if r.version == r.saveAt {
 		p := r.progress()
 		r.kept = &p
@@ -543,7 +569,7 @@ func (r *ring) hire(pull bool) {
 		if !ok {
 			return
 		}
-		r.errands[w] = errand{s, r.version}
+		r.errands[w] = errand{Span: s, basis: r.version, norm2: math.NaN(), read: r.l.used}
 		r.account(w, s, r.version)
 		o := r.order()
 		o.releases = append(o.releases, transport.Release{Worker: w, Version: r.version, Start: s.Start, Count: s.Count, Pull: pull})
@@ -562,7 +588,7 @@ func (r *ring) grant(ahead int64) {
 		if r.staged != nil && r.next >= r.staged.from {
 			f = r.staged
 		}
-		rd := ringRound{generation: f.generation, members: f.members, arrived: make([]bool, len(f.members)), left: len(f.members)}
+		rd := ringRound{generation: f.generation, of: f.of, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
 		for _, w := range f.members {
 			s, _ := r.l.take(r.l.plan.Share(w, r.l.batch))
 			rd.spans = append(rd.spans, s)
@@ -574,6 +600,7 @@ func (r *ring) grant(ahead int64) {
 		o := r.order()
 		for i, w := range f.members {
 			s := rd.spans[i]
+			rd.norm2[i] = math.NaN() // until its record is there
 			r.account(w, s, r.next)
 			o.releases = append(o.releases, transport.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total})
 		}

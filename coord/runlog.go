@@ -85,6 +85,15 @@ type (
 		Dropped []int   `json:"dropped,omitempty"`
 		Samples int64   `json:"samples"` // applied, after this update
 	}
+	logNoise struct {
+		Type    string  `json:"type"` // "noise"
+		T       float64 `json:"t"`
+		Version int64   `json:"version"` // that the update made
+		Grad2   Number  `json:"grad2"`   // by this update alone
+		Var     Number  `json:"var"`
+		Mixed   bool    `json:"mixed,omitempty"`
+		Scale   Number  `json:"scale"` // average, in samples
+	}
 	logPlan struct {
 		Type string  `json:"type"` // "plan"
 		T    float64 `json:"t"`

@@ -82,7 +82,17 @@ type Status struct {
 	TestAcc   float64        `json:"test_accuracy"`
 	Rate      float64        `json:"samples_per_s"`
 	Switches  int            `json:"switches"`
+	Noise     NoiseStatus    `json:"noise"`
 	Workers   []WorkerStatus `json:"workers"`
+}
+
+// NoiseStatus is how noisy gradients are: see package pgns.
+type NoiseStatus struct {
+	Scale        float64 `json:"scale"` // φ in samples; 0: not known
+	Grad2        float64 `json:"grad2"`
+	Var          float64 `json:"var"`
+	Mixed        bool    `json:"mixed"` // of gradients of different versions: too much
+	Observations int64   `json:"observations"`
 }
 
 // WorkerStatus is one line of the live table. Times are means over the last
@@ -188,6 +198,8 @@ func (c *Coordinator) status() Status {
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.cfg.Plan.String(), Elapsed: c.elapsed().Seconds(),
 		Loss: Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
 	}
+	n := c.noise.Noise()
+	s.Noise = NoiseStatus{Scale: n.Scale, Grad2: n.Grad2, Var: n.Var, Mixed: n.Mixed, Observations: n.Observations}
 	l := c.ledger
 	if l != nil {
 		s.Phase, s.Mode, s.Version = "training", l.plan.String(), l.version()

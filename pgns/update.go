@@ -15,7 +15,7 @@ type Gradient struct {
 	Norm2   float64
 	Samples int
 
-	// Weight is c in the sum Σ c·g; only the ratios of weights matter.
+	// Weight is c in the sum Σ c·g.
 	Weight float64
 
 	// Basis is the version of the parameters it was computed on.

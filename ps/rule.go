@@ -48,6 +48,18 @@ type Fused interface {
 	Update(next, params []float32, version int64, gs []Gradient, samples int64)
 }
 
+// Measurer is a Rule that can say how long a direction is while it makes it.
+type Measurer interface {
+	Rule
+
+	// Measure turns measuring on or off, for every Combine and Update from now on.
+	Measure(on bool)
+
+	// Sum2 is the sum of squares of the last direction, before clipping. Its last
+	// bits depend on Threads.
+	Sum2() float64
+}
+
 // Optimizer moves params along grad at learning rate lr. Both have the length
 // that it was made for.
 type Optimizer interface {
@@ -99,6 +111,26 @@ type Descent struct {
 	wg    sync.WaitGroup
 
 	scratch [][]float32 // a stretch for each goroutine
+	sums    []squareSum // of each goroutine
+	measure bool
+}
+
+// squareSum is a sum of squares, alone in its cache line.
+type squareSum struct {
+	of float64
+	_  [7]float64
+}
+
+// Measure implements [Measurer].
+func (d *Descent) Measure(on bool) { d.measure = on }
+
+// Sum2 implements [Measurer].
+func (d *Descent) Sum2() float64 {
+	total := 0.0
+	for i := range d.sums {
+		total += d.sums[i].of
+	}
+	return total
 }
 
 const (
@@ -116,11 +148,13 @@ type pass struct {
 	next, params []float32      // nil: only sum
 	optimizer    RangeOptimizer // with next
 	lr           float64
+	made         bool // gs is a direction that a pass before this one has made
 }
 
 // over runs p over elements [from, to). A sum that nobody wants to keep is made
-// in scratch, so that it is never written to memory.
-func (p *pass) over(from, to int, scratch []float32) {
+// in scratch, so that it is never written to memory. sum2, if there is one, grows by the
+// squares of the sum.
+func (p *pass) over(from, to int, scratch []float32, sum2 *squareSum) {
 	for at := from; at < to; at += stretch {
 		end := min(at+stretch, to)
 		sum := p.gs[0].Vec[at:end]
@@ -130,6 +164,9 @@ func (p *pass) over(from, to int, scratch []float32) {
 		scale(p.gs[0].Weight, sum)
 		for _, g := range p.gs[1:] {
 			kernel.Axpy(g.Weight, g.Vec[at:end], sum)
+		}
+		if sum2 != nil {
+			sum2.of += kernel.SumSq(sum)
 		}
 		if p.next == nil {
 			continue
@@ -153,20 +190,36 @@ func (d *Descent) run() {
 		d.parts = append(d.parts, func() {
 			defer d.wg.Done()
 			n := len(d.pass.gs[0].Vec)
-			d.pass.over(min((i+1)*d.part, n), min((i+2)*d.part, n), d.scratch[i+1])
+			d.pass.over(min((i+1)*d.part, n), min((i+2)*d.part, n), d.scratch[i+1], d.sum(i+1))
 		})
 	}
 	for len(d.scratch) < threads {
 		d.scratch = append(d.scratch, make([]float32, stretch))
+		d.sums = append(d.sums, squareSum{})
+	}
+	if d.measuring() {
+		clear(d.sums)
 	}
 	d.part = (n/threads + stretch) / stretch * stretch // whole stretches, a little more than a share
 	d.wg.Add(threads - 1)
 	for _, f := range d.parts[:threads-1] {
 		go f()
 	}
-	d.pass.over(0, min(d.part, n), d.scratch[0])
+	d.pass.over(0, min(d.part, n), d.scratch[0], d.sum(0))
 	d.wg.Wait()
 	d.pass = pass{}
+}
+
+// measuring says whether the pass in hand makes a direction that is to be measured: the
+// Step of one that was made before does not.
+func (d *Descent) measuring() bool { return d.measure && !d.pass.made }
+
+// sum is where goroutine i adds up what it measures; nil: nowhere.
+func (d *Descent) sum(i int) *squareSum {
+	if !d.measuring() {
+		return nil
+	}
+	return &d.sums[i]
 }
 
 // Combine sums cᵢ·gᵢ in order of gs into the first vector.
@@ -209,7 +262,7 @@ func (d *Descent) Step(params, dir []float32, samples int64, norm float64) {
 	}
 	o.Begin()
 	d.one[0] = Gradient{Weight: weight, Vec: dir} // a sum of one
-	d.pass = pass{gs: d.one[:], next: params, params: params, optimizer: o, lr: lr}
+	d.pass = pass{gs: d.one[:], next: params, params: params, optimizer: o, lr: lr, made: true}
 	d.run()
 	d.one[0] = Gradient{}
 }

@@ -147,3 +147,50 @@ func BenchmarkUpdate(b *testing.B) {
 		d.Update(w, w, 0, gs, 0)
 	}
 }
+
+// The sum of squares of the direction, in one pass or two, whatever the number of
+// goroutines, and only of what Combine or Update make.
+func TestDescentMeasures(t *testing.T) {
+	const n = 3*enough + 5
+	o, err := optim.New(optim.Config{Name: optim.SGD, LR: 0.1}, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, threads := range []int{1, 4} {
+		for name, opt := range map[string]Optimizer{"ranges": o, "whole": wholeOnly{o}} {
+			d := &Descent{Optimizer: opt, Schedule: Constant(0.1), Threads: threads, Clip: 1}
+			gs := func() (gs []Gradient) {
+				for w := range 3 {
+					v := make([]float32, n)
+					for i := range v {
+						v[i] = float32(math.Sin(float64(w*n + i)))
+					}
+					gs = append(gs, Gradient{Weight: 0.25 * float32(w+1), Vec: v})
+				}
+				return gs
+			}
+			want := 0.0
+			g := gs()
+			for i := range n {
+				x := float64(0.25*g[0].Vec[i] + 0.5*g[1].Vec[i] + 0.75*g[2].Vec[i])
+				want += x * x
+			}
+			check := func(how string) {
+				if got := d.Sum2(); math.Abs(got-want) > 1e-4*want {
+					t.Errorf("%s, %d goroutines, %s: %v, want %v", name, threads, how, got, want)
+				}
+			}
+			d.Measure(true)
+			params := make([]float32, n)
+			d.Update(params, params, 0, gs(), 0)
+			check("one pass")
+			dir := d.Combine(params, 0, gs())
+			check("sum")
+			d.Step(params, dir, 0, math.Sqrt(want))
+			check("after the step")
+			d.Measure(false)
+			d.Update(params, params, 0, gs()[:1], 0)
+			check("not measured")
+		}
+	}
+}

@@ -48,7 +48,7 @@ func (h *heap) Free(v []float32) {
 //
 //	new params=(…) [lr=…] [clip=…] [version=…]
 //	push w=… step=… g=(…)
-//	fire seq=… v=… [samples=…] [norm] [g=(worker:step*weight,…)] [drop=(worker:step,…)] [quiet=(…)]
+//	fire seq=… v=… [samples=…] [norm] [report] [g=(worker:step*weight,…)] [drop=(worker:step,…)] [quiet=(…)]
 //	apply seq=… norm=…
 //	save seq=… id=…
 //	forget w=…, hold, resume, reading, done-reading, state
@@ -97,7 +97,7 @@ func TestScripts(t *testing.T) {
 			case "fire":
 				f := transport.Fire{
 					Seq: integer(t, d, "seq"), Version: integer(t, d, "v"), Samples: integer(t, d, "samples"),
-					NormFirst: d.HasArg("norm"), Gradients: named(t, d, "g"), Dropped: named(t, d, "drop"),
+					NormFirst: d.HasArg("norm"), Report: d.HasArg("report"), Gradients: named(t, d, "g"), Dropped: named(t, d, "drop"),
 				}
 				for _, x := range words(d, "quiet") {
 					f.Quiet = append(f.Quiet, star.Worker(atoi(t, d, x)))
@@ -144,6 +144,9 @@ func describe(ev Event) string {
 		to := "nobody"
 		if len(ev.Workers) > 0 {
 			to = strings.Trim(fmt.Sprint(ev.Workers), "[]")
+		}
+		if ev.Report {
+			to += fmt.Sprintf("; squares %.4f", ev.Sum2)
 		}
 		return fmt.Sprintf("v%d %v to %s\n", ev.Version, ev.Params, to)
 	case Summed:

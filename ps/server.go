@@ -463,6 +463,11 @@ func (h *host) announce(ev Event) error {
 				h.send(h.conns[w], len(ev.Workers) == 1)
 			}
 		}
+		if ev.Report {
+			if err := tell(h.coord, transport.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Sum2}, nil); err != nil {
+				return fmt.Errorf("lost the coordinator: %w", err)
+			}
+		}
 	case Summed:
 		h.norm = ev.Squares.AppendTo(h.norm[:0])
 		if err := tell(h.coord, transport.Norm{Shard: h.info.Shard, Seq: ev.Seq}, h.norm); err != nil {

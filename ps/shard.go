@@ -53,6 +53,11 @@ type Event struct {
 	Workers []star.Worker  // valid until the next call of Next
 	Squares *exact.Squares // valid until the next call of Next
 	Save    transport.Save
+
+	// Report says that the firing asked for the sum of squares of the direction, which
+	// is Sum2.
+	Report bool
+	Sum2   float64
 }
 
 // Shard is the state machine of one range of the parameters.
@@ -70,7 +75,8 @@ type Event struct {
 type Shard struct {
 	n       int
 	rule    Rule
-	fused   Fused // rule, if it is one
+	fused   Fused    // rule, if it is one
+	meter   Measurer // rule, if it is one
 	mem     Memory
 	params  []float32 // nil: not ready
 	version int64
@@ -111,7 +117,8 @@ func NewShard(n int, rule Rule, mem Memory) *Shard {
 		panic("ps: a shard of no elements")
 	}
 	fused, _ := rule.(Fused)
-	return &Shard{n: n, rule: rule, fused: fused, mem: mem}
+	meter, _ := rule.(Measurer)
+	return &Shard{n: n, rule: rule, fused: fused, meter: meter, mem: mem}
 }
 
 // Load gives the shard its parameters. It keeps params.
@@ -219,7 +226,7 @@ func (s *Shard) Fire(f *transport.Fire) error {
 		}
 	}
 	q := s.enqueue()
-	q.Seq, q.Version, q.Samples, q.NormFirst = f.Seq, f.Version, f.Samples, f.NormFirst
+	q.Seq, q.Version, q.Samples, q.NormFirst, q.Report = f.Seq, f.Version, f.Samples, f.NormFirst, f.Report
 	q.Gradients = append(q.Gradients[:0], f.Gradients...)
 	q.Dropped = append(q.Dropped[:0], f.Dropped...)
 	q.Quiet = append(q.Quiet[:0], f.Quiet...)
@@ -283,6 +290,9 @@ func (s *Shard) Next() (Event, bool) {
 		return Event{}, false
 	}
 	f := &s.queue[s.head]
+	if s.meter != nil {
+		s.meter.Measure(f.Report)
+	}
 	switch {
 	case len(f.Gradients) == 0:
 	case !f.NormFirst && s.fused != nil:
@@ -328,7 +338,11 @@ func (s *Shard) Next() (Event, bool) {
 			}
 		}
 	}
-	return Event{Kind: Updated, Seq: f.Seq, Version: s.version, Params: s.params, Workers: s.workers}, true
+	ev := Event{Kind: Updated, Seq: f.Seq, Version: s.version, Params: s.params, Workers: s.workers}
+	if f.Report && s.meter != nil && len(f.Gradients) > 0 {
+		ev.Report, ev.Sum2 = true, s.meter.Sum2()
+	}
+	return ev, true
 }
 
 // combine takes the firing's gradients out of store and frees all vectors but

@@ -430,7 +430,7 @@ func ParseStored(b []byte) (Stored, error) {
 func (Fire) Kind() Kind { return KindFire }
 
 func (m Fire) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 7)
+	dst = appendArray(dst, 8)
 	dst = appendInt(dst, m.Seq)
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, m.Samples)
@@ -440,14 +440,15 @@ func (m Fire) AppendTo(dst []byte) []byte {
 	for _, w := range m.Quiet {
 		dst = appendInt(dst, int64(w))
 	}
-	return appendBool(dst, m.NormFirst)
+	dst = appendBool(dst, m.NormFirst)
+	return appendBool(dst, m.Report)
 }
 
 // Parse parses the header of a Fire into m and reuses the memory of m's lists,
 // so that it allocates only when a list outgrows all before it. After an error
 // m's fields mean nothing.
 func (m *Fire) Parse(b []byte) error {
-	p := parse(KindFire, b, 7)
+	p := parse(KindFire, b, 8)
 	m.Seq = p.natural("seq")
 	m.Version = p.natural("version")
 	m.Samples = p.natural("samples")
@@ -459,6 +460,7 @@ func (m *Fire) Parse(b []byte) error {
 		m.Quiet = append(m.Quiet, star.Worker(p.between("quiet", 0, MaxWorkers-1)))
 	}
 	m.NormFirst = p.bool("norm_first")
+	m.Report = p.bool("report")
 	return p.end()
 }
 
@@ -472,15 +474,16 @@ func ParseFire(b []byte) (Fire, error) {
 func (Norm) Kind() Kind { return KindNorm }
 
 func (m Norm) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 2)
+	dst = appendArray(dst, 3)
 	dst = appendInt(dst, int64(m.Shard))
-	return appendInt(dst, m.Seq)
+	dst = appendInt(dst, m.Seq)
+	return appendFloat64(dst, m.Sum2)
 }
 
 // ParseNorm parses the header of a Norm.
 func ParseNorm(b []byte) (Norm, error) {
-	p := parse(KindNorm, b, 2)
-	m := Norm{Shard: p.shard("shard"), Seq: p.natural("seq")}
+	p := parse(KindNorm, b, 3)
+	m := Norm{Shard: p.shard("shard"), Seq: p.natural("seq"), Sum2: p.float("sum2")}
 	return m, p.end()
 }
 
@@ -831,21 +834,22 @@ func ParseFormed(b []byte) (Formed, error) {
 func (Tally) Kind() Kind { return KindTally }
 
 func (m Tally) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 6)
+	dst = appendArray(dst, 7)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Generation)
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, m.Hash)
 	dst = appendGradients(dst, m.Carried)
-	return appendGradients(dst, m.Dropped)
+	dst = appendGradients(dst, m.Dropped)
+	return appendFloat64(dst, m.Sum2)
 }
 
 // ParseTally parses the header of a Tally.
 func ParseTally(b []byte) (Tally, error) {
-	p := parse(KindTally, b, 6)
+	p := parse(KindTally, b, 7)
 	m := Tally{
 		Worker: p.worker("worker"), Generation: p.natural("generation"), Version: p.natural("version"), Hash: p.within("hash", 0, 1<<32-1),
-		Carried: p.gradients("carried", nil), Dropped: p.gradients("dropped", nil),
+		Carried: p.gradients("carried", nil), Dropped: p.gradients("dropped", nil), Sum2: p.float("sum2"),
 	}
 	return m, p.end()
 }

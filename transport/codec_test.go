@@ -168,7 +168,7 @@ func TestIntegers(t *testing.T) {
 // What a dynamic language writes is read too: wide integers, float64 for a
 // weight, an integer for a float.
 func TestLooseNumbers(t *testing.T) {
-	b, err := msgpack.Marshal([]any{int64(7), uint64(8), int16(9), []any{[]any{uint32(1), 2, 0.25}, []any{3, 4, 1}}, []any{}, []any{}, false})
+	b, err := msgpack.Marshal([]any{int64(7), uint64(8), int16(9), []any{[]any{uint32(1), 2, 0.25}, []any{3, 4, 1}}, []any{}, []any{}, false, false})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{KindApply, "\x92\x01\xa0", "field norm: want a number, found a string"},
 		{KindReject, "\x92\x01\xdb\xff\xff\xff\xff", "field reason: 4294967295 bytes, at most 4096"},
 		{KindReject, "\x92\x01\xc4\x01x", "field reason: want a string, found bytes"},
-		{KindFire, "\x97\x01\x01\x01\x91\x92\x01\x01\x90\x90\xc2", "field gradients: 2 fields, want 3"},
+		{KindFire, "\x98\x01\x01\x01\x91\x92\x01\x01\x90\x90\xc2\xc2", "field gradients: 2 fields, want 3"},
 	} {
 		_, err := parseAny(c.k, []byte(c.b))
 		if err == nil || !strings.Contains(err.Error(), c.want) {

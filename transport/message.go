@@ -141,13 +141,16 @@ type Fire struct {
 	Dropped      []Gradient    // to be thrown away; their workers get the parameters as they are
 	Quiet        []star.Worker // of both lists: workers that are gone; nothing is sent to them
 	NormFirst    bool          // answer with Norm and wait for Apply (clipping by global norm)
+	Report       bool          // answer with Norm when the update is made
 }
 
-// Norm: the exact sum of squares of a shard's slice of the weighted sum.
-// Payload: the accumulator's bins.
+// Norm: the sum of squares of a shard's slice of the weighted sum. After a Fire with
+// NormFirst it is exact and in the payload: the accumulator's bins. After one with
+// Report it is Sum2, without payload.
 type Norm struct {
 	Shard int
 	Seq   int64
+	Sum2  float64
 }
 
 // Apply completes a Fire with NormFirst: the norm of the whole weighted sum.
@@ -301,6 +304,7 @@ type Tally struct {
 	Version          int64
 	Hash             int64
 	Carried, Dropped []Gradient
+	Sum2             float64 // squared norm of the round's weighted sum; 0: not told
 }
 
 // Fault: a member's ring has failed. Suspect is the worker whose fault it seems to

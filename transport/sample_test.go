@@ -40,10 +40,11 @@ var samples = []sample{
 	{Stored{Shard: 1, Worker: 3, Step: 41}, nil},
 	{Fire{
 		Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{0, 41, 0.25}, {3, 41, 0.25}},
-		Dropped: []Gradient{{1, 40, 0}}, Quiet: []star.Worker{1}, NormFirst: true,
+		Dropped: []Gradient{{1, 40, 0}}, Quiet: []star.Worker{1}, NormFirst: true, Report: true,
 	}, nil},
 	{Fire{Seq: 1, Version: 1}, nil},
 	{Norm{Shard: 1, Seq: 42}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+	{Norm{Shard: 1, Seq: 43, Sum2: 0.75}, nil},
 	{Apply{Seq: 42, Norm: 0.5}, nil},
 	{Release{Worker: 3, Version: 41, Action: Evaluate, Start: 10496, Count: 64, Pull: true, Eval: 2, From: 7500, To: 10000, Total: 192, Dropped: true}, nil},
 	{Push{Shard: 1, Worker: 3, Step: 41, Basis: 40, Samples: 64}, Floats([]float32{1, -2, 0.5})},
@@ -66,7 +67,7 @@ var samples = []sample{
 	}, nil},
 	{Ring{Generation: 1, From: -1}, nil},
 	{Formed{Worker: 3, Generation: 2, Version: 41}, nil},
-	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}}, nil},
+	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}, Sum2: 0.75}, nil},
 	{Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
 	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
 }

@@ -20,6 +20,9 @@ func table(s coord.Status, width int) []string {
 	if s.TestAcc > 0 {
 		head += fmt.Sprintf("  test %.2f %%", 100*s.TestAcc)
 	}
+	if s.Noise.Scale > 0 {
+		head += fmt.Sprintf("  noise scale %.0f", s.Noise.Scale)
+	}
 	line("%s", head)
 	line("  worker  state       step  iteration    compute       wait  samples/s  behind")
 	for _, w := range s.Workers {

@@ -24,6 +24,7 @@ var (
 	workerLabel = []string{"worker"}
 	descs       = struct {
 		training, version, samples, limit, loss, testLoss, testAcc, rate, switches *prometheus.Desc
+		noise, noiseGrad, noiseVar                                                 *prometheus.Desc
 		step, iteration, compute, wait, workerRate, staleness, up                  *prometheus.Desc
 	}{
 		training:   prometheus.NewDesc("star_training", "1 while the job trains, 0 before and after.", nil, nil),
@@ -35,6 +36,9 @@ var (
 		testAcc:    prometheus.NewDesc("star_test_accuracy", "Accuracy of the last evaluation, 0 to 1.", nil, nil),
 		rate:       prometheus.NewDesc("star_samples_per_second", "Samples used per second, since the start.", nil, nil),
 		switches:   prometheus.NewDesc("star_mode_switches_total", "Changes of mode.", nil, nil),
+		noise:      prometheus.NewDesc("star_noise_scale_samples", "Gradient noise scale; 0 while it is not known.", nil, nil),
+		noiseGrad:  prometheus.NewDesc("star_gradient_norm_squared", "Squared norm of the exact gradient, estimated.", nil, nil),
+		noiseVar:   prometheus.NewDesc("star_gradient_variance", "Trace of the covariance of one sample's gradient, estimated.", nil, nil),
 		step:       prometheus.NewDesc("star_worker_steps_total", "Iterations of the worker.", workerLabel, nil),
 		iteration:  prometheus.NewDesc("star_worker_iteration_seconds", "Mean time of the last iterations.", workerLabel, nil),
 		compute:    prometheus.NewDesc("star_worker_compute_seconds", "Computation of the last iteration.", workerLabel, nil),
@@ -84,6 +88,9 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 	gauge(descs.testAcc, s.TestAcc)
 	gauge(descs.rate, s.Rate)
 	count(descs.switches, float64(s.Switches))
+	gauge(descs.noise, s.Noise.Scale)
+	gauge(descs.noiseGrad, s.Noise.Grad2)
+	gauge(descs.noiseVar, s.Noise.Var)
 	for _, w := range s.Workers {
 		id := strconv.Itoa(w.Worker)
 		up := 1.0

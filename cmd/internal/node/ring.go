@@ -529,7 +529,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	if w.codec != nil {
 		w.codec.Keep()
 	}
-	w.update()
+	tally.Sum2 = w.update()
 	w.samples += rel.Total + carried
 	w.last = append(w.last[max(0, len(w.last)-1):], tally)
 	w.door.answer(tally)
@@ -601,16 +601,20 @@ func (w *ringWorker) weight(samples int) float32 {
 	return float32(float64(samples) / float64(max(w.ring.Of, 1)))
 }
 
-// update makes the next version of the weighted sum in grad.
-func (w *ringWorker) update() {
+// update makes the next version of the weighted sum in grad, and returns the sum's squared norm.
+func (w *ringWorker) update() (sum2 float64) {
 	norm := -1.0
 	if w.job.Clip > 0 {
 		var s exact.Squares // the same bits on processors that add in another order
 		s.Add(w.grad)
-		norm = math.Sqrt(s.Float64())
+		sum2 = s.Float64()
+		norm = math.Sqrt(sum2)
+	} else {
+		sum2 = kernel.SumSq(w.grad)
 	}
 	w.door.change(w.version+1, func() { w.rule.Step(w.params, w.grad, w.samples, norm) })
 	w.version++
+	return sum2
 }
 
 // carry adds the gradients of riders that are there, and learns from the other members

@@ -376,7 +376,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	cfg := coord.Config{
 		Job: job.Name, Workers: job.Workers, Servers: job.Servers,
-		Plan: s.plan, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0,
+		Plan: s.plan, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress),
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
@@ -409,6 +409,10 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	return coord.New(cfg)
 }
+
+// lossy says whether a codec changes gradients by more than the rounding of half
+// precision, so that their norms are not those that workers report.
+func lossy(codec string) bool { return codec != "none" && codec != "fp16" && codec != "bf16" }
 
 // room is how many parameters the servers have memory for, if they are like this
 // one: a shard needs four times its slice at least, for the parameters, the next ones, a

@@ -1,0 +1,120 @@
+package coord
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/transport"
+)
+
+// The noise scale of two workers with batches of 4. |g|² and the squared norm of the
+// mean give, by (11) and (12) of docs/modes.md, what is wanted.
+func TestNoiseScale(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		cfg    Config
+		norm2  float64 // of each worker's gradient
+		part   float64 // of each of two shards, of the sum
+		want   NoiseStatus
+		report bool
+	}{
+		// S = 8·4.5 − 8·4 = 4
+		{"reported", Config{}, 4.5, 2, NoiseStatus{Scale: 4 / 3.5, Grad2: 3.5, Var: 4, Observations: 10}, true},
+		// The shards' exact norm is 5: S = 8·26 − 8·25 = 8
+		{"with clipping", Config{Norm: true}, 26, 0, NoiseStatus{Scale: 8. / 24, Grad2: 24, Var: 8, Observations: 10}, false},
+		{"updates of one", Config{Plan: modes.ASGD(2)}, 4.5, 2, NoiseStatus{}, false},
+		{"lossy", Config{Lossy: true}, 4.5, 2, NoiseStatus{}, false},
+		{"not finite", Config{}, math.NaN(), 2, NoiseStatus{}, true},
+	} {
+		c.cfg.Workers, c.cfg.Steps = 2, 10
+		play(t, c.cfg, func(w *world) {
+			w.sum2 = c.part
+			s := w.server(0, 2, false)
+			for i := range 2 {
+				w.worker(i, func(f *fakeWorker) {
+					f.norm2 = c.norm2
+					f.dies = func(_ string, r transport.Release) bool { // nobody; but the last batch is over
+						if r.Action == transport.Finish && i == 0 {
+							got := w.status().Noise
+							if !close9(got.Scale, c.want.Scale) || !close9(got.Grad2, c.want.Grad2) || !close9(got.Var, c.want.Var) ||
+								got.Observations != c.want.Observations || got.Mixed {
+								t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+							}
+						}
+						return false
+					}
+				})
+			}
+			w.finished(time.Hour)
+			for _, f := range s.seen() {
+				if f.Report != c.report {
+					t.Errorf("%s: fire %+v", c.name, f)
+				}
+			}
+			lines := w.lines("noise")
+			if len(lines) != int(c.want.Observations) {
+				t.Fatalf("%s: %d lines in the run log, want %d", c.name, len(lines), c.want.Observations)
+			}
+			for _, m := range lines {
+				if !close9(m["scale"].(float64), c.want.Scale) || !close9(m["var"].(float64), c.want.Var) {
+					t.Errorf("%s: %v", c.name, m)
+				}
+			}
+		})
+	}
+}
+
+func close9(a, b float64) bool { return math.Abs(a-b) <= 1e-9*(1+math.Abs(b)) }
+
+// A ring's members tell the norm of their sum, and the coordinator knows those of its parts,
+// also of a rider's gradient, which is of an older version.
+func TestNoiseOfARing(t *testing.T) {
+	plan, err := modes.Parse("ring-minus=2", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLedger(plan, 3, 0, 4, 1000)
+	r := newRing(l, transport.Ring{})
+	r.begin()
+	record := func(w int, version int64, norm2 float64) {
+		rec := recordOf(w, version)
+		rec.Norm2 = norm2
+		r.arrive(rec)
+	}
+	round := func(version int64, sum2 float64, carried ...transport.Gradient) (o order) {
+		for w := range 2 {
+			record(w, version-1, 10*float64(version)+float64(w))
+			orders, err := r.tally(transport.Tally{Worker: recordOf(w, 0).Worker, Generation: 1, Version: version, Sum2: sum2, Carried: carried})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, x := range orders {
+				if x.fire.Version == version {
+					o = x
+				}
+			}
+		}
+		return o
+	}
+	o := round(1, 7)
+	if g := o.noise.Gradients; o.noise.Sum2 != 7 || o.noise.Round != 12 || len(g) != 2 || g[0].Norm2 != 10 || g[1].Norm2 != 11 || g[0].Samples != 4 || g[1].Weight != 4./12 {
+		t.Errorf("round 1: %+v", o.noise)
+	}
+	record(2, 0, 99)
+	o = round(2, 8, transport.Gradient{Worker: 2, Step: r.errands[2].Start})
+	g := o.noise.Gradients
+	if len(g) != 3 || g[0].Basis != 1 || g[1].Norm2 != 21 || g[2].Norm2 != 99 || g[2].Basis != 0 || !o.noise.Mixed() {
+		t.Fatalf("round 2: %+v", o.noise)
+	}
+	if want := 8. / 12; g[2].Behind != want || g[0].Behind != 0 { // one round of two members
+		t.Errorf("the rider is %v rounds behind, want %v", g[2].Behind, want)
+	}
+}
+
+func recordOf(w int, version int64) (r star.Record) {
+	r.Worker, r.Basis, r.Samples = star.Worker(w), version, 4
+	return r
+}
