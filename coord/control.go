@@ -139,17 +139,43 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		if err := RingPlan(p); err != nil {
 			return nil, err
 		}
+	} else if err := treePlan(p, c.cfg.Tree); err != nil {
+		return nil, err
+	}
+	for w, q := range c.workers {
+		if q == nil {
+			continue
+		}
+		if err := treeNeeds(p, w, q.hello); err != nil {
+			return nil, err
+		}
 	}
 	from := c.ledger.plan
 	if p.Shares == nil {
 		p.Shares = from.Shares
 	}
 	answer := modeChange{From: from.String(), To: p.String(), Version: c.ledger.version()}
+	p = c.plant(p)
+	return answer, c.adopt(p, why)
+}
+
+// plant prepares an automatic tree, if p wants one: it comes when the load is known.
+func (c *Coordinator) plant(p modes.Plan) modes.Plan {
+	if c.auto = nil; p.AutoTree {
+		c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
+		p.AutoTree = false
+	}
+	return p
+}
+
+// adopt installs another plan.
+func (c *Coordinator) adopt(p modes.Plan, why string) error {
+	from := c.ledger.plan
 	if p.Equal(from) {
-		return answer, nil
+		return nil
 	}
 	c.stats.switches++
 	c.cfg.RunLog.write(logPlan{Type: "plan", T: c.elapsed().Seconds(), Plan: p.String(), From: from.String(), Why: why})
 	c.log.Info("mode", "from", from.String(), "to", p.String(), "why", why)
-	return answer, c.carry(c.ledger.install(p))
+	return c.carry(c.ledger.install(p))
 }

@@ -37,11 +37,12 @@ type Config struct {
 	Workers int // members that must join before the job starts
 	Servers int // star-ps processes; zero means 1
 
-	Plan  modes.Plan  // zero means SSGD
-	Ring  *RingConfig // all-reduce; nil: parameter servers
-	Batch int         // samples of one worker in one iteration
-	Scale Scale       // zero means ScaleRound
-	Norm  bool        // shards need the global norm before an update (clipping)
+	Plan  modes.Plan     // zero means SSGD
+	Ring  *RingConfig    // all-reduce; nil: parameter servers
+	Tree  modes.TreeRule // for plans that want an automatic tree
+	Batch int            // samples of one worker in one iteration
+	Scale Scale          // zero means ScaleRound
+	Norm  bool           // shards need the global norm before an update (clipping)
 
 	// Lossy says that what reaches the shards is not what workers take the norm of,
 	// because compression has changed it. Then the noise scale is not measured.
@@ -184,6 +185,7 @@ type Coordinator struct {
 	joined   []bool
 	seeder   *peer
 	ledger   *ledger
+	auto     *autoTree // nil: the plan's tree is as it is
 	norms    map[int64]*normSum
 	noise    *pgns.Estimator
 	round    *round
@@ -239,6 +241,7 @@ type event struct {
 	eval    transport.EvalResult
 	leave   transport.Leave
 	formed  transport.Formed
+	bundle  transport.Bundle
 	tally   transport.Tally
 	fault   transport.Fault
 	control []string
@@ -287,6 +290,9 @@ func New(cfg Config) (*Coordinator, error) {
 		if err := RingPlan(cfg.Plan); err != nil {
 			return nil, &Error{exitUsage, "coord: " + err.Error()}
 		}
+	}
+	if err := treePlan(cfg.Plan, cfg.Tree); err != nil {
+		return nil, &Error{exitUsage, "coord: " + err.Error()}
 	}
 	setDefault(&cfg.JoinTimeout, 2*time.Minute)
 	setDefault(&cfg.SendTimeout, 10*time.Second)
@@ -404,6 +410,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.tally, err = transport.ParseTally(f.Header)
 	case transport.KindFault:
 		e.fault, err = transport.ParseFault(f.Header)
+	case transport.KindBundle:
+		e.bundle, err = transport.ParseBundle(f.Header)
 	case transport.KindPing:
 		_, err = transport.ParsePing(f.Header)
 	case transport.KindPong:
@@ -555,8 +563,15 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		return c.gather(p, e)
 	case transport.KindEvalResult:
 		return c.evaluated(p, e.eval)
-	case transport.KindFormed, transport.KindTally, transport.KindFault, transport.KindSaved:
+	case transport.KindFault:
+		if c.cfg.Ring == nil {
+			return c.fromTree(p, e)
+		}
 		return c.fromRing(p, e)
+	case transport.KindFormed, transport.KindTally, transport.KindSaved:
+		return c.fromRing(p, e)
+	case transport.KindBundle:
+		return c.fromTree(p, e)
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
 	}
@@ -587,6 +602,9 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if r.Samples > 0 { // a ring member without samples computes nothing
 		c.cfg.RunLog.record(c.elapsed(), r)
 		c.stats.observe(r)
+		if c.auto != nil {
+			c.auto.observe(r)
+		}
 	}
 	p.last, p.pushed = r, time.Now()
 	p.recent.add(r.Iteration().Seconds())
@@ -613,8 +631,14 @@ func (c *Coordinator) issue(orders []order) {
 		if o.fire.Seq > 0 {
 			c.fire(o)
 		}
+		for _, d := range o.detached {
+			c.detach(d)
+		}
 		for _, r := range o.rings {
 			c.announce(r)
+		}
+		for _, b := range o.branches {
+			c.branch(b)
 		}
 		for _, r := range o.releases {
 			c.release(r)
@@ -637,11 +661,20 @@ func (c *Coordinator) fire(o *order) {
 	}
 	line := logFire{Type: "fire", T: c.elapsed().Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
 		Workers: make([]int, 0, len(f.Gradients)), Stale: append([]int64{}, o.stale...)}
-	for _, g := range f.Gradients {
+	gradients, dropped := f.Gradients, f.Dropped
+	if o.members != nil || o.dropped != nil { // with a tree the Fire may name fewer
+		gradients, dropped = o.members, o.dropped
+	}
+	for _, g := range gradients {
 		line.Workers = append(line.Workers, int(g.Worker))
 	}
-	for _, g := range f.Dropped {
+	for _, g := range dropped {
 		line.Dropped = append(line.Dropped, int(g.Worker))
+	}
+	if len(f.Gradients) < len(gradients) {
+		for _, g := range f.Gradients {
+			line.Reports = append(line.Reports, int(g.Worker))
+		}
 	}
 	if len(f.Gradients) > 0 {
 		c.stats.updates++
@@ -839,6 +872,9 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.mendRing(); err != nil {
 		return err
 	}
+	if err := c.growTree(); err != nil {
+		return err
+	}
 	if idle := now.Sub(c.progress); idle > c.cfg.StallAfter && now.Sub(c.warned) > c.cfg.StallAfter {
 		c.warned = now
 		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
@@ -874,7 +910,7 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
 	} else if p.role == transport.RoleWorker && c.ledger != nil {
 		a := &c.ledger.accounts[p.rank]
-		if a.arrived && !a.waiting && now.Sub(p.pushed) > c.storeTimeout() {
+		if c.ledger.owes(star.Worker(p.rank)) && now.Sub(p.pushed) > c.storeTimeout() {
 			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
 				now.Sub(p.pushed).Round(time.Second), a.step, a.lacking())
 		}
@@ -939,12 +975,7 @@ func (c *Coordinator) missing() string {
 		parts = append(parts, fmt.Sprintf("%d parts of a checkpoint", c.save.left))
 	} else {
 		for _, w := range c.ledger.computing() {
-			a := &c.ledger.accounts[w]
-			if !a.arrived {
-				parts = append(parts, fmt.Sprintf("worker %d step %d", w, a.step))
-				continue
-			}
-			parts = append(parts, fmt.Sprintf("the gradient of worker %d step %d at shards %v", w, a.step, a.lacking()))
+			parts = append(parts, c.ledger.holdsUp(w))
 		}
 	}
 	if len(parts) == 0 {

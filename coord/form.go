@@ -146,6 +146,10 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitRestart, "the job has begun without this worker")
 		return
 	}
+	if err := treeNeeds(c.cfg.Plan, rank, h); err != nil {
+		c.refuse(p, exitUsage, err.Error())
+		return
+	}
 	p.rank = rank
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
 	c.workers[rank] = p
@@ -242,12 +246,17 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
-	l := newLedger(c.cfg.Plan, c.cfg.Workers, len(c.shards), c.cfg.Batch, 0)
+	l := newLedger(c.plant(c.cfg.Plan), c.cfg.Workers, len(c.shards), c.cfg.Batch, 0)
 	l.limit = c.end(l.round())
 	l.scale, l.norm, l.report = c.cfg.Scale, c.cfg.Norm, !c.cfg.Lossy
 	l.resume(c.cfg.Resume)
 	if r := c.cfg.Ring; r != nil {
 		newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale}).version = c.cfg.Resume.Version
+	} else {
+		l.doors = make([]bool, len(c.workers))
+		for w, p := range c.workers {
+			l.doors[w] = p.hello.Addr != ""
+		}
 	}
 	c.ledger = l
 	c.evalStep = int64(math.Ceil(c.cfg.EvalEvery * float64(c.enrolled.Samples)))

@@ -118,6 +118,9 @@ var errRing = errors.New("all-reduce has one ring, whose members all wait for ea
 
 // RingPlan says whether p can be done by all-reduce.
 func RingPlan(p modes.Plan) error {
+	if p.AutoTree || p.Parents != nil {
+		return fmt.Errorf("mode %v: all-reduce has no tree of its own choice to go by: trees are for parameter servers (--arch ps)", p)
+	}
 	if len(p.Groups) != 1 || p.Groups[0].Quorum != len(p.Groups[0].Members) || p.Groups[0].DropLate {
 		return fmt.Errorf("mode %v: %w", p, errRing)
 	}

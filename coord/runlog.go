@@ -82,6 +82,7 @@ type (
 		Version int64   `json:"version"`
 		Workers []int   `json:"workers"`
 		Stale   []int64 `json:"staleness"`
+		Reports []int   `json:"reports,omitempty"` // with a tree: whose pushes have the gradients
 		Dropped []int   `json:"dropped,omitempty"`
 		Samples int64   `json:"samples"` // applied, after this update
 	}

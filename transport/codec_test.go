@@ -269,6 +269,12 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Tally{Hash: 1 << 32}, "field hash: 4294967296"},
 		{Tally{Carried: []Gradient{{Worker: 4096}}}, "field carried: 4096"},
 		{Fault{Suspect: -2}, "field suspect: -2, want -1 to 4095"},
+		{Branch{Parent: -2}, "field parent: -2, want -1 to 4095"},
+		{Branch{Door: long}, "field door: 5000 bytes, at most 255"},
+		{Branch{Children: []Child{{Worker: 4096}}}, "field children: 4096, want 0 to 4095"},
+		{Bundle{Members: make([]Share, MaxWorkers+1)}, "field members: 4097 elements, at most 4096"},
+		{Bundle{Members: []Share{{Samples: -1}}}, "field members: -1"},
+		{Want{Version: -1}, "field version: -1"},
 		{Reject{Exit: 256}, "field exit: 256"},
 		{Control{Args: many}, "field args: 65 elements, at most 64"},
 		{Control{Args: []string{long}}, "field args: 5000 bytes"},
@@ -339,7 +345,12 @@ func TestLargestHeadersFit(t *testing.T) {
 			ring.Riders = append(ring.Riders, Rider{i, i - MaxWorkers/2})
 		}
 	}
-	for _, m := range []Message{w, f, ring} {
+	bundle, branch := Bundle{Step: 1 << 31}, Branch{Step: 1 << 31, Door: ring.Door}
+	for i := range star.Worker(MaxWorkers) {
+		bundle.Members = append(bundle.Members, Share{i, 1 << 31, 1 << 20})
+		branch.Children = append(branch.Children, Child{i, 1 << 31})
+	}
+	for _, m := range []Message{w, f, ring, bundle, branch} {
 		if n := len(m.AppendTo(nil)); n > MaxHeader {
 			t.Errorf("%v of the largest job: %d bytes, at most %d", m.Kind(), n, MaxHeader)
 		}
@@ -390,7 +401,7 @@ func TestKindNames(t *testing.T) {
 		}
 		names[k.String()] = k
 	}
-	if KindHello != 1 || KindPong != 25 || lastKind != 29 {
+	if KindHello != 1 || KindPong != 25 || lastKind != 33 {
 		t.Errorf("the kinds have moved: hello %d, pong %d, last %d", KindHello, KindPong, lastKind)
 	}
 	if got := Kind(200).String(); got != "kind 200" || Kind(0).Valid() || (lastKind + 1).Valid() {

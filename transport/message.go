@@ -39,8 +39,12 @@ const (
 	KindFormed
 	KindTally
 	KindFault
+	KindBranch
+	KindBundle
+	KindDetach
+	KindWant
 
-	lastKind = KindFault
+	lastKind = KindWant
 )
 
 // Roles and services of a Hello.
@@ -52,6 +56,7 @@ const (
 	ServiceCoord = "coord"
 	ServiceShard = "shard"
 	ServiceRing  = "ring" // a ring member that carries a rider's gradients
+	ServiceTree  = "tree" // a worker that takes the gradients of others up a tree
 )
 
 // Hello opens every connection, from the side that dialled.

@@ -70,6 +70,11 @@ var samples = []sample{
 	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}, Sum2: 0.75}, nil},
 	{Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
 	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
+	{Branch{Worker: 2, Step: 41, Parent: 0, Door: "10.0.0.2:40124", Relay: true, Children: []Child{{3, 17}, {4, 40}}}, nil},
+	{Branch{Worker: 0, Step: 41, Parent: -1, Children: []Child{{2, 41}}}, nil},
+	{Bundle{Worker: 2, Step: 41, Members: []Share{{2, 41, 64}, {3, 17, 32}}}, Floats([]float32{1, -2, 0.5})},
+	{Detach{Worker: 3, Step: 17}, nil},
+	{Want{Worker: 3, Version: 41}, nil},
 }
 
 func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
@@ -140,6 +145,14 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParseTally(b))
 	case KindFault:
 		return as(ParseFault(b))
+	case KindBranch:
+		return as(ParseBranch(b))
+	case KindBundle:
+		return as(ParseBundle(b))
+	case KindDetach:
+		return as(ParseDetach(b))
+	case KindWant:
+		return as(ParseWant(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }
