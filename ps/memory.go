@@ -188,12 +188,20 @@ func (m *memory) release(s *snapshot) {
 	}
 }
 
-// checksum is the payload checksum of s, computed once for all its receivers.
-func (s *snapshot) checksum() uint32 {
+// checksum is the payload checksum of s, computed once for all its receivers; false
+// if it is not known and shall not be computed.
+func (s *snapshot) checksum(compute bool) (sum uint32, ok bool) {
 	s.once.Lock()
 	defer s.once.Unlock()
-	if !s.has {
+	if !s.has && compute {
 		s.sum, s.has = transport.Sum(transport.Floats(s.vec)), true
 	}
-	return s.sum
+	return s.sum, s.has
+}
+
+// summed notes the checksum of s, for whoever retains it to use.
+func (s *snapshot) summed(sum uint32) {
+	s.once.Lock()
+	defer s.once.Unlock()
+	s.sum, s.has = sum, true
 }

@@ -687,10 +687,11 @@ func (c *conn) send() {
 			if err == nil {
 				m := transport.Params{Shard: c.h.info.Shard, Version: p.version}
 				b := transport.Floats(p.snap.vec)
-				if p.alone { // summed on the way, while the bytes are in the cache
-					err = transport.Send(c.Conn, m, b)
-				} else {
-					err = transport.SendSummed(c.Conn, m, b, p.snap.checksum())
+				if sum, ok := p.snap.checksum(!p.alone); ok {
+					err = transport.SendSummed(c.Conn, m, b, sum)
+				} else { // summed on the way, while the bytes are in the cache
+					sum, err = transport.SendSum(c.Conn, m, b)
+					p.snap.summed(sum)
 				}
 			}
 			c.h.mem.release(p.snap)

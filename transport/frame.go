@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"unsafe"
 )
@@ -107,13 +106,10 @@ func orElse[T comparable](v, otherwise T) T {
 // Sum is the checksum of a payload: CRC-32 (IEEE 802.3), as in zlib and gzip.
 // The empty payload's is 0.
 //
-// Why not CRC-32C: with AVX-512 the standard library sums 100 MB at 25 GB/s
-// with this polynomial and at 6 GB/s with that one, it finds errors in
-// payloads of this size equally well, and Python has it in its library.
+// Why not CRC-32C: it finds errors in payloads of this size equally well, Python has it
+// in its library, and so has Go, which sums 100 MB at 25 GB/s with this polynomial and AVX-512
+// and at 6 GB/s with that one. (See more for how we do 54 GB/s.)
 func Sum(b []byte) uint32 { return more(0, b) }
-
-// more continues a sum.
-func more(sum uint32, b []byte) uint32 { return crc32.Update(sum, crc32.IEEETable, b) }
 
 var zeros [align]byte
 

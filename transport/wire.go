@@ -18,11 +18,10 @@ const (
 	// it; of a payload only what lies behind its header passes through it.
 	readAhead = 8 << 10
 
-	// writeChunk of a payload is summed and then sent, readChunk read and then
-	// summed, at a time, so that the second of the two finds the bytes in the
-	// cache. Tried from 64 KiB to 4 MiB; smaller writes cost more than they save.
-	writeChunk = 1 << 20
-	readChunk  = 256 << 10
+	// chunk bytes of a payload are summed and then sent, or read and then summed, at
+	// a time, so that the second of the two finds them in the cache. Tried from 64 KiB
+	// to 4 MiB: smaller writes and reads cost more than they save.
+	chunk = 1 << 20
 
 	// small payloads are copied behind their header: one write instead of a
 	// vector of two.
@@ -50,16 +49,23 @@ var headers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }
 
 // Send sends m with its payload.
 func Send[M Message](c Conn, m M, payload []byte) error {
+	_, err := SendSum(c, m, payload)
+	return err
+}
+
+// SendSum is Send that returns the Sum of the payload, computed on the way, for those
+// who send it again.
+func SendSum[M Message](c Conn, m M, payload []byte) (sum uint32, err error) {
 	h := headers.Get().(*[]byte)
 	*h = m.AppendTo((*h)[:0])
-	var err error
 	if w, ok := c.(*wire); ok {
-		err = w.writeFrame(m.Kind(), *h, payload, 0, false)
+		sum, err = w.writeFrame(m.Kind(), *h, payload, 0, false)
 	} else {
-		err = c.WriteFrame(m.Kind(), *h, payload, Sum(payload))
+		sum = Sum(payload)
+		err = c.WriteFrame(m.Kind(), *h, payload, sum)
 	}
 	headers.Put(h)
-	return err
+	return sum, err
 }
 
 // SendSummed sends m with a payload whose Sum is known: one that goes to many
@@ -139,17 +145,18 @@ func (c *wire) Close() error {
 }
 
 func (c *wire) WriteFrame(k Kind, header, payload []byte, sum uint32) error {
-	return c.writeFrame(k, header, payload, sum, true)
+	_, err := c.writeFrame(k, header, payload, sum, true)
+	return err
 }
 
-// writeFrame computes the sum on the way if it is not known.
-func (c *wire) writeFrame(k Kind, header, payload []byte, sum uint32, known bool) error {
+// writeFrame computes the sum on the way if it is not known, and returns it.
+func (c *wire) writeFrame(k Kind, header, payload []byte, sum uint32, known bool) (uint32, error) {
 	if c.werr != nil {
-		return c.werr
+		return 0, c.werr
 	}
 	size := int64(len(payload))
 	if len(header) > MaxHeader || size > c.limits.Payload(k) {
-		return &Error{"write", c.Peer(), fmt.Errorf("%w: %v with %d bytes of header (at most %d) and %d of payload (at most %d)",
+		return 0, &Error{"write", c.Peer(), fmt.Errorf("%w: %v with %d bytes of header (at most %d) and %d of payload (at most %d)",
 			ErrTooLarge, k, len(header), MaxHeader, size, c.limits.Payload(k))}
 	}
 	c.out = appendFrame(c.out[:0], k, header, size)
@@ -169,7 +176,7 @@ func (c *wire) writeFrame(k Kind, header, payload []byte, sum uint32, known bool
 			now := payload
 			var tail []byte
 			if !known {
-				now = payload[:min(len(payload), writeChunk)]
+				now = payload[:min(len(payload), chunk)]
 				running = more(running, now)
 			}
 			payload = payload[len(now):]
@@ -187,7 +194,7 @@ func (c *wire) writeFrame(k Kind, header, payload []byte, sum uint32, known bool
 	if err != nil {
 		c.werr = &Error{"write", c.Peer(), fmt.Errorf("%v: %w", k, err)}
 	}
-	return c.werr
+	return sum, c.werr
 }
 
 // write writes up to three pieces in one system call where the stream can.
@@ -254,7 +261,7 @@ func (c *wire) full(b []byte, sum uint32) (uint32, error) {
 	sum = more(sum, b[:n])
 	for b = b[n:]; len(b) > 0; b = b[n:] {
 		var err error
-		if n, err = c.read(b[:min(len(b), readChunk)]); err != nil {
+		if n, err = c.read(b[:min(len(b), chunk)]); err != nil {
 			return sum, midway(err)
 		}
 		sum = more(sum, b[:n])

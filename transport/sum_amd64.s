@@ -1,0 +1,77 @@
+//go:build amd64 && !noasm
+
+#include "textflag.h"
+
+// Multipliers that carry 128 bits over a distance of d bits: x^(d+32) and
+// x^(d-32) modulo the polynomial of CRC-32, bits reflected, shifted left by one.
+// The low one meets the low half of the 128 bits.
+//
+// d = 2048: four registers ahead.
+DATA over256<>+0(SB)/8, $0x000000011542778a
+DATA over256<>+8(SB)/8, $0x00000001322d1430
+DATA over256<>+16(SB)/8, $0x000000011542778a
+DATA over256<>+24(SB)/8, $0x00000001322d1430
+DATA over256<>+32(SB)/8, $0x000000011542778a
+DATA over256<>+40(SB)/8, $0x00000001322d1430
+DATA over256<>+48(SB)/8, $0x000000011542778a
+DATA over256<>+56(SB)/8, $0x00000001322d1430
+GLOBL over256<>(SB), RODATA, $64
+
+// d = 512: one register ahead.
+DATA over64<>+0(SB)/8, $0x0000000154442bd4
+DATA over64<>+8(SB)/8, $0x00000001c6e41596
+DATA over64<>+16(SB)/8, $0x0000000154442bd4
+DATA over64<>+24(SB)/8, $0x00000001c6e41596
+DATA over64<>+32(SB)/8, $0x0000000154442bd4
+DATA over64<>+40(SB)/8, $0x00000001c6e41596
+DATA over64<>+48(SB)/8, $0x0000000154442bd4
+DATA over64<>+56(SB)/8, $0x00000001c6e41596
+GLOBL over64<>(SB), RODATA, $64
+
+// func fold512(rest *[64]byte, p *byte, n int, reg uint32)
+TEXT ·fold512(SB), NOSPLIT, $0-28
+	MOVQ rest+0(FP), DI
+	MOVQ p+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVL reg+24(FP), AX
+	VMOVDQU64 0(SI), Z1
+	VMOVDQU64 64(SI), Z2
+	VMOVDQU64 128(SI), Z3
+	VMOVDQU64 192(SI), Z4
+	VMOVD AX, X0
+	VPXORQ Z0, Z1, Z1
+	VMOVDQU64 over256<>(SB), Z0
+	ADDQ $256, SI
+	SUBQ $256, CX
+	JZ last
+	PCALIGN $32
+loop:
+	VPCLMULQDQ $0x11, Z0, Z1, Z5
+	VPCLMULQDQ $0x11, Z0, Z2, Z6
+	VPCLMULQDQ $0x11, Z0, Z3, Z7
+	VPCLMULQDQ $0x11, Z0, Z4, Z8
+	VPCLMULQDQ $0x00, Z0, Z1, Z1
+	VPCLMULQDQ $0x00, Z0, Z2, Z2
+	VPCLMULQDQ $0x00, Z0, Z3, Z3
+	VPCLMULQDQ $0x00, Z0, Z4, Z4
+	VPTERNLOGQ $0x96, 0(SI), Z5, Z1
+	VPTERNLOGQ $0x96, 64(SI), Z6, Z2
+	VPTERNLOGQ $0x96, 128(SI), Z7, Z3
+	VPTERNLOGQ $0x96, 192(SI), Z8, Z4
+	ADDQ $256, SI
+	SUBQ $256, CX
+	JNZ loop
+last:
+	VMOVDQU64 over64<>(SB), Z0
+	VPCLMULQDQ $0x11, Z0, Z1, Z5
+	VPCLMULQDQ $0x00, Z0, Z1, Z1
+	VPTERNLOGQ $0x96, Z2, Z5, Z1
+	VPCLMULQDQ $0x11, Z0, Z1, Z5
+	VPCLMULQDQ $0x00, Z0, Z1, Z1
+	VPTERNLOGQ $0x96, Z3, Z5, Z1
+	VPCLMULQDQ $0x11, Z0, Z1, Z5
+	VPCLMULQDQ $0x00, Z0, Z1, Z1
+	VPTERNLOGQ $0x96, Z4, Z5, Z1
+	VMOVDQU64 Z1, (DI)
+	VZEROUPPER
+	RET
