@@ -1,0 +1,103 @@
+package straggler
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	G "gorgonia.org/gorgonia"
+
+	"star"
+)
+
+func BenchmarkObserve(b *testing.B) {
+	for _, n := range []int{8, 512} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			j := &job{rnd: rand.New(rand.NewPCG(1, 1)), workers: n}
+			d, _ := New(Config{Workers: n})
+			var rs []star.Record
+			for range 30 {
+				for _, r := range j.iteration() {
+					d.Observe(r)
+				}
+			}
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				if i == len(rs) {
+					b.StopTimer()
+					rs, i = j.iteration(), 0
+					b.StartTimer()
+				}
+				d.Observe(rs[i])
+				i++
+			}
+		})
+	}
+}
+
+// One update over 20 windows of 25 steps of the artefact's run-time network: ours, and gorgonia's with the
+// graph built once.
+func BenchmarkTrain(b *testing.B) {
+	const steps, rows = 25, 20
+	b.Run("ours-float32", func(b *testing.B) { benchTrain[float32](b, steps, rows) })
+	b.Run("ours-float64", func(b *testing.B) { benchTrain[float64](b, steps, rows) })
+	b.Run("gorgonia-float64", func(b *testing.B) {
+		params := make([]float64, runTime.Params())
+		fill(params, runTime.Tensors())
+		x, want := waves[float64](math.Cos, steps, rows, 2), waves[float64](math.Sin, steps, rows, 3)
+		g, ps, _, _, grads := gorgoniaGraph(b, runTime, params, x, want, steps, rows)
+		vm := G.NewTapeMachine(g, G.BindDualValues(ps...))
+		defer vm.Close()
+		b.ReportAllocs()
+		for b.Loop() {
+			clear(grads)
+			if err := vm.RunAll(); err != nil {
+				b.Fatal(err)
+			}
+			vm.Reset()
+		}
+	})
+}
+
+func benchTrain[T Float](b *testing.B, steps, rows int) {
+	n := NewNet[T](runTime)
+	fill(n.Params, runTime.Tensors())
+	x, want := waves[T](math.Cos, steps, rows, 2), waves[T](math.Sin, steps, rows, 3)
+	d := make([]T, len(want))
+	var opt Adam[T]
+	b.ReportAllocs()
+	for b.Loop() {
+		mse(d, n.Forward(x, steps, rows), want)
+		clear(n.Grads)
+		n.Backward(d)
+		opt.Step(n.Params, n.Grads)
+	}
+}
+
+// The roll-out that the issue of overhead is about: 30 steps ahead for 8 workers, the artefact's network.
+func BenchmarkRollOut(b *testing.B) {
+	n := NewNet[float32](runTime)
+	fill(n.Params, runTime.Tensors())
+	b.Run("step", func(b *testing.B) { // from kept states: what the program does
+		s, keep := n.NewState(8), n.NewState(8)
+		x := make([]float32, 16)
+		b.ReportAllocs()
+		for b.Loop() {
+			s.CopyFrom(keep)
+			for range 30 {
+				y := n.Step(s, x, 8)
+				for r := range 8 {
+					copy(x[r*2:r*2+2], y[r*3:])
+				}
+			}
+		}
+	})
+	b.Run("window", func(b *testing.B) { // the artefact's way
+		x := waves[float32](math.Cos, 25, 8, 2)
+		for b.Loop() {
+			n.RollWindow(x, 25, 8, 30)
+		}
+	})
+}
