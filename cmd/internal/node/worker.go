@@ -267,7 +267,7 @@ func handicaps(job *settings.Job) ([]inject.Slow, *trace.Trace, error) {
 	}
 	recorded, err := trace.Open(job.StragglerTrace)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--straggler-trace: %w", err)
+		return nil, nil, FileError(fmt.Errorf("--straggler-trace: %w", err), trace.ErrCorrupt)
 	}
 	return slows, recorded, nil
 }

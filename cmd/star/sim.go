@@ -1,0 +1,265 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/modes"
+	"star/sim"
+	"star/trace"
+)
+
+// simResult is one run of star sim --json.
+type simResult struct {
+	Scenario      string   `json:"scenario"`
+	Bound         float64  `json:"bound"`
+	Task          string   `json:"task"`
+	Arch          string   `json:"arch"`
+	Method        string   `json:"method"`
+	Seed          uint64   `json:"seed"`
+	Target        float64  `json:"target"`
+	TTA           *float64 `json:"tta_s"` // null: not reached
+	Reached       bool     `json:"reached"`
+	FinalAccuracy *float64 `json:"final_accuracy"` // null: the task has none
+	Updates       int64    `json:"updates"`
+	Samples       int64    `json:"samples"`
+	Staleness     float64  `json:"staleness"`
+	Switches      int      `json:"switches"`
+	Waiting       float64  `json:"waiting"`
+}
+
+func simCommand() *cobra.Command {
+	s := new(settings.Set)
+	var methods []string
+	var seeds int
+	var first uint64
+	var asJSON, explain bool
+	settings.Var(s, &methods, "mode", []string{"fixed"}, "modes to compare; fixed: every x=K")
+	settings.Var(s, &seeds, "seeds", 5, "runs of each mode, with seeds of their own")
+	settings.Var(s, &first, "seed", 1, "the first seed")
+	settings.Var(s, &explain, "explain", false, "also each change of mode of the first seed, and why")
+	settings.Var(s, &asJSON, "json", false, "each run as JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "sim SCENARIO …",
+		Short: "Say what a mode would bring on a cluster that is not there",
+		Long: `Runs the cluster of a scenario file (YAML, docs/operations.md lists its keys) in virtual time with the barrier and the controller of real
+jobs, once for each mode and seed, and compares the time to the target. The same scenario and seed give the same result.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &settings.UsageError{Msg: "star sim needs a scenario file"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+				return err
+			}
+			if s.PrintWanted() {
+				return s.Print(cmd.OutOrStdout())
+			}
+			if seeds < 1 || seeds > 1000 {
+				return s.Invalid("seeds", fmt.Errorf("%d is not in 1..1000", seeds))
+			}
+			all := []simResult{}
+			for _, path := range args {
+				results, err := simulate(cmd.OutOrStdout(), path, methods, first, seeds, asJSON, explain)
+				if err != nil {
+					return err
+				}
+				all = append(all, results...)
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(all)
+			}
+			return nil
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// simulate runs one scenario and prints its table, unless it is for JSON.
+func simulate(out io.Writer, path string, methods []string, first uint64, seeds int, quiet, explain bool) ([]simResult, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, node.FileError(err, sim.ErrScenario)
+	}
+	s, err := sim.ParseScenario(path, text)
+	if err != nil {
+		return nil, node.FileError(err, sim.ErrScenario)
+	}
+	if s.Name == "" {
+		s.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+	}
+	var recorded *trace.Trace
+	if s.Trace != "" {
+		at := s.Trace
+		if !filepath.IsAbs(at) { // beside the scenario
+			at = filepath.Join(filepath.Dir(path), at)
+		}
+		if recorded, err = trace.Open(at); err != nil {
+			return nil, node.FileError(fmt.Errorf("%s: trace: %w", path, err), trace.ErrCorrupt)
+		}
+	}
+	probe, err := s.Config(recorded, first)
+	if err != nil {
+		return nil, err
+	}
+	n := probe.Times.Workers()
+	steps := int64(200)
+	if recorded != nil {
+		steps = int64(recorded.Steps)
+	}
+	bound, err := sim.Bound(probe.Times, steps)
+	if err != nil {
+		return nil, err
+	}
+	names, err := simMethods(methods, n)
+	if err != nil {
+		return nil, err
+	}
+	var results []simResult
+	type row struct {
+		name                        string
+		tta                         []float64
+		reached                     int
+		updates, staleness, waiting float64
+		switches                    int
+	}
+	var rows []row
+	var changes []sim.Switch
+	for _, name := range names {
+		r := row{name: name}
+		for k := range seeds {
+			c, err := s.Config(recorded, first+uint64(k))
+			if err != nil {
+				return nil, err
+			}
+			if err := simPlan(&c, name); err != nil {
+				return nil, err
+			}
+			res, err := sim.Run(c)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", path, name, err)
+			}
+			one := simResult{
+				Scenario: s.Name, Bound: bound, Task: s.Learner.Kind, Arch: "ps", Method: name, Seed: first + uint64(k), Target: s.Target,
+				Reached: res.Reached, Updates: res.Updates, Samples: res.Samples, Staleness: res.Staleness, Switches: len(res.Switches), Waiting: res.Waiting,
+			}
+			tta := math.Inf(1)
+			if res.Reached {
+				tta = res.Time.Seconds()
+				one.TTA = &tta
+				r.reached++
+			}
+			r.tta = append(r.tta, tta)
+			r.updates += float64(res.Updates) / float64(seeds)
+			r.staleness += res.Staleness / float64(seeds)
+			r.waiting += res.Waiting / float64(seeds)
+			r.switches += len(res.Switches)
+			results = append(results, one)
+			if k == 0 && res.Switches != nil {
+				changes = res.Switches
+			}
+		}
+		slices.Sort(r.tta)
+		rows = append(rows, r)
+	}
+	if quiet {
+		return results, nil
+	}
+	fmt.Fprintf(out, "%s: %d workers, target %g, %d seeds; no mode can save more than %.0f %% of the time of ssgd (first order)\n", s.Name, n, s.Target, seeds, 100*bound)
+	best := math.Inf(1)
+	ssgd := math.NaN()
+	for _, r := range rows {
+		m := median(r.tta)
+		best = min(best, m)
+		if r.name == "ssgd" {
+			ssgd = m
+		}
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "mode\ttime to target\tvs ssgd\tvs best\tupdates\tstaleness\twaiting\tswitches\treached\t")
+	for _, r := range rows {
+		m := median(r.tta)
+		took, vs, vsBest := "not reached", "-", "-"
+		if !math.IsInf(m, 1) {
+			took = time.Duration(m * float64(time.Second)).Round(100 * time.Millisecond).String()
+			vsBest = fmt.Sprintf("%.3f", m/best)
+			if !math.IsNaN(ssgd) && !math.IsInf(ssgd, 1) {
+				vs = fmt.Sprintf("%+.1f %%", 100*(m/ssgd-1))
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.0f\t%.2f\t%.0f %%\t%.1f\t%d/%d\t\n", r.name, took, vs, vsBest, r.updates, r.staleness, 100*r.waiting,
+			float64(r.switches)/float64(seeds), r.reached, seeds)
+	}
+	if err := w.Flush(); err != nil {
+		return nil, err
+	}
+	if explain {
+		for _, c := range changes {
+			fmt.Fprintf(out, "  %10v  %s: %s\n", c.At.Round(time.Millisecond), c.Plan, c.Why)
+		}
+	}
+	_, err = fmt.Fprintln(out)
+	return results, err
+}
+
+// median of sorted numbers.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	if n%2 == 1 {
+		return sorted[n/2]
+	}
+	return (sorted[n/2-1] + sorted[n/2]) / 2
+}
+
+// simMethods spells out all and fixed.
+func simMethods(methods []string, n int) ([]string, error) {
+	var names []string
+	add := func(name string) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, m := range methods {
+		switch m {
+		case "all", "fixed":
+			add("ssgd")
+			for x := n - 1; x > 1; x-- {
+				add(fmt.Sprintf("x=%d", x))
+			}
+			add("asgd")
+			if m == "all" {
+				add("auto")
+			}
+		case "auto":
+			add(m)
+		default:
+			if _, err := modes.Parse(m, n); err != nil {
+				return nil, &settings.UsageError{Msg: fmt.Sprintf("--mode %s: %v", m, err)}
+			}
+			add(m)
+		}
+	}
+	return names, nil
+}
+
+// simPlan gives a run the mode of that name.
+func simPlan(c *sim.Config, name string) error {
+	p, err := modes.Parse(name, c.Times.Workers())
+	c.Plan = p
+	return err
+}
