@@ -81,8 +81,9 @@ type RankConfig struct {
 	Poll                      bool
 	Model                     *allreduce.Model
 
-	// Tune, if not nil, is measured in place of Work.
-	Tune *allreduce.TuneConfig
+	// Tune or Exchange, if not nil, is measured in place of Work.
+	Tune     *allreduce.TuneConfig
+	Exchange *exchangeRank
 }
 
 // Work is Samples measurements of Inner operations in a row.
@@ -143,6 +144,9 @@ func RankMain(ctx context.Context, text string, out io.Writer) error {
 		return err
 	}
 	defer g.Close()
+	if c.Exchange != nil {
+		return runExchange(ctx, c, g, out)
+	}
 	enc := json.NewEncoder(out)
 	if c.Tune != nil {
 		m, err := allreduce.Tune(ctx, g, *c.Tune)

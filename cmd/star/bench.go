@@ -365,8 +365,9 @@ arrival of an update to a release of it: what the control plane adds to an itera
 
 // stepReport is the result of star bench step.
 type stepReport struct {
-	Compute  []bench.StepResult `json:"compute"`
-	Overhead []overhead         `json:"overhead"`
+	Compute  []bench.StepResult     `json:"compute"`
+	Overhead []overhead             `json:"overhead"`
+	Exchange []bench.ExchangeResult `json:"exchange,omitempty"` // with --arch allreduce, and then alone
 }
 
 // overhead is the step of a real job beside what it cannot do without.
@@ -385,22 +386,64 @@ type overhead struct {
 func benchStep() *cobra.Command {
 	s := new(suite)
 	var cfg bench.StepConfig
-	var workers, shards, steps int
-	var jobs []string
-	settings.Var(&s.set, &cfg.Models, "models", bench.StepModels(), "models to compute alone")
-	settings.Var(&s.set, &cfg.Against, "against", "", "peer to measure in turns: torch")
+	var shards, steps int
+	var ranks []int
+	var jobs, transports []string
+	var arch, congestion, model string
+	var bucket float64
+	settings.Var(&s.set, &arch, "arch", "ps", "ps: computation, and jobs with parameter servers; allreduce: steps whose gradients are exchanged by all-reduce", "ps", "allreduce")
+	settings.Var(&s.set, &cfg.Models, "models", bench.StepModels(), "models to compute alone; with --arch allreduce lenet, mlp25m")
+	settings.Var(&s.set, &cfg.Against, "against", "", "peer to measure in turns: torch; with --arch allreduce gloo")
 	settings.Var(&s.set, &cfg.Python, "python", "/usr/bin/python3", "interpreter that has PyTorch")
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 5, "turns of each side")
 	settings.Var(&s.set, &cfg.Seconds, "seconds", 1, "seconds of one turn")
 	settings.Var(&s.set, &jobs, "jobs", []string{"lenet", "mlp"}, "models to train in a real job; none: no jobs")
-	settings.Var(&s.set, &workers, "ranks", 4, "workers of the jobs")
+	settings.Var(&s.set, &ranks, "ranks", []int{4}, "workers of the jobs; with --arch allreduce processes, 2,4 if not given")
 	settings.Var(&s.set, &shards, "shards", 2, "shards of the jobs")
-	settings.Var(&s.set, &steps, "steps", 150, "updates of one job")
+	settings.Var(&s.set, &steps, "steps", 150, "updates of one job; with --arch allreduce of one turn, two seconds' worth if not given")
+	settings.Var(&s.set, &transports, "transports", []string{"tcp", "shm"}, "allreduce: our links: tcp, unix or shm")
+	settings.Var(&s.set, &bucket, "bucket", 25, "allreduce: MB of the gradient that are exchanged at once")
+	settings.Var(&s.set, &congestion, "congestion", "", "allreduce: congestion control of all sides; kernel: the machine's (cubic)")
+	settings.Var(&s.set, &model, "allreduce-model", "", "allreduce: cost model that star bench allreduce --tune has written")
+	exchanges := func(ctx context.Context) (any, error) {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		x := bench.ExchangeConfig{
+			Command: []string{self, "bench-rank"}, Transports: transports, Against: cfg.Against, Python: cfg.Python,
+			Congestion: congestion, Rounds: cfg.Rounds, Bucket: bucket,
+		}
+		if s.set.IsSet("models") {
+			x.Models = cfg.Models
+		}
+		if s.set.IsSet("ranks") {
+			x.Ranks = ranks
+		}
+		if s.set.IsSet("steps") {
+			x.Steps = steps
+		}
+		if model != "" {
+			if x.Model, err = allreduce.LoadModel(model); err != nil {
+				return nil, node.FileError(fmt.Errorf("--allreduce-model %s: %w", model, err), allreduce.ErrModel)
+			}
+		}
+		var r stepReport
+		r.Exchange, err = bench.Exchanges(ctx, x)
+		return r, err
+	}
 	return s.command("step", "A training step: its computation, and what a job adds",
 		`First the processor time of forward and backward on one thread, with --against torch in turns with PyTorch. Then
 whole jobs of real processes in SSGD: the time between updates beside the slowest worker's computation plus the
-same bytes over bare connections.`,
+same bytes over bare connections.
+
+With --arch allreduce: steps of LeNet and of a perceptron of 25 million parameters, whose gradients processes
+exchange in buckets while they compute. With --against gloo in turns with the same program and the same memory, but the
+buckets summed by PyTorch's Gloo in a process beside each rank; "asking" is what that detour costs for each bucket.`,
 		func(ctx context.Context) (any, error) {
+			if arch == settings.AllReduce {
+				return exchanges(ctx)
+			}
 			var r stepReport
 			var err error
 			if !slices.Equal(cfg.Models, []string{"none"}) {
@@ -412,16 +455,29 @@ same bytes over bare connections.`,
 				if model == "none" {
 					continue
 				}
-				o, err := measureOverhead(ctx, model, workers, shards, steps, 3)
-				if err != nil {
-					return nil, err
+				for _, workers := range ranks {
+					o, err := measureOverhead(ctx, model, workers, shards, steps, 3)
+					if err != nil {
+						return nil, err
+					}
+					r.Overhead = append(r.Overhead, o)
 				}
-				r.Overhead = append(r.Overhead, o)
 			}
 			return r, nil
 		},
 		func(w *tabwriter.Writer, result any) {
 			r := result.(stepReport)
+			if len(r.Exchange) > 0 {
+				fmt.Fprint(w, "model\tranks\tbuckets\texchange\ttransport\tstep\tp10\tp90\tsamples/s\texposed\tcpu/step\tasking\tratio\t\n")
+				for _, x := range r.Exchange {
+					ratio := "-"
+					if x.Ratio > 0 {
+						ratio = fmt.Sprintf("%.2f", x.Ratio)
+					}
+					fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.0f\t%s\t%s\t%s\t%s\t\n", x.Model, x.Ranks, x.Buckets, x.Exchange, cmp.Or(x.Transport, "-"),
+						seconds(x.Median), seconds(x.P10), seconds(x.P90), x.Rate, seconds(x.Exposed), seconds(x.CPU), seconds(x.Doorbell), ratio)
+				}
+			}
 			if len(r.Compute) > 0 {
 				fmt.Fprint(w, "model\tbatch\tparameters\tcpu/step\tfastest\tallocs\ttorch cpu\ttorch fastest\tratio\t\n")
 				for _, c := range r.Compute {
