@@ -112,7 +112,7 @@ type Group struct {
 	programs map[programKey]programSteps
 	arranged programSteps   // of the delivery or collection that begins
 	chosen   sizedAlgorithm // for the size of the last AllReduce
-	token    [align]byte    // what barriers send
+	token    [8]byte        // what barriers send
 
 	sent, received atomic.Int64 // see Traffic
 }
@@ -151,7 +151,7 @@ func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
 	g.over(cfg.Transport)
 	for i := range g.peers {
 		p := &g.peers[i]
-		p.stage = make([]byte, 0, align+headerSize+stageSize)
+		p.stage = make([]byte, 0, vectorAlign+headerSize+stageSize)
 		p.segment = segmentFor(&cfg, "")
 		if p.link != nil {
 			p.segment = segmentFor(&cfg, p.link.kind())

@@ -94,3 +94,19 @@ func divideFast(t Type, b []byte, by int) (done int) {
 	}
 	return n
 }
+
+// copyPast copies src to dst, which is as long, past the caches: the processor does not have to get
+// dst's lines from where they are before it overwrites them.
+func copyPast(dst, src []byte) {
+	src = src[:len(dst)]
+	// The assembly wants an address that is a multiple of 32.
+	head := min(int(-uintptr(unsafe.Pointer(unsafe.SliceData(dst)))&(blockSize-1)), len(dst))
+	if !fast || len(dst)-head < blockSize {
+		copy(dst, src)
+		return
+	}
+	copy(dst[:head], src)
+	n := (len(dst) - head) &^ (blockSize - 1)
+	stream256(&dst[head], &src[head], n)
+	copy(dst[head+n:], src[head+n:])
+}

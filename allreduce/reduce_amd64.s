@@ -852,6 +852,27 @@ done:
 	VZEROUPPER
 	RET
 
+// func stream256(dst, src *byte, n int)
+TEXT ·stream256(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), R8
+	MOVQ src+8(FP), R9
+	MOVQ n+16(FP), CX
+	XORQ AX, AX
+	SUBQ $64, CX
+	JLT done
+loop:
+	VMOVDQU 0(R9)(AX*1), Y0
+	VMOVNTDQ Y0, 0(R8)(AX*1)
+	VMOVDQU 32(R9)(AX*1), Y0
+	VMOVNTDQ Y0, 32(R8)(AX*1)
+	ADDQ $64, AX
+	SUBQ $64, CX
+	JGE loop
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
 // func divideInt32x256(dst *byte, n int, by float64)
 TEXT ·divideInt32x256(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), R8

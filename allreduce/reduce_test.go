@@ -269,3 +269,27 @@ func BenchmarkFold(b *testing.B) {
 		}
 	}
 }
+
+// A copy past the caches is a copy, at every offset from a line's beginning.
+func TestCopyPast(t *testing.T) {
+	src := make([]byte, 5000)
+	rnd := rand.New(rand.NewPCG(5, 6))
+	for i := range src {
+		src[i] = byte(rnd.Uint32())
+	}
+	for _, n := range []int{0, 1, 31, 63, 64, 65, 127, 128, 200, 4096, 4321} {
+		for offset := range 70 {
+			room := make([]byte, 70+len(src)+64)
+			dst := room[offset : offset+n]
+			copyPast(dst, src[offset/3:])
+			if !bytes.Equal(dst, src[offset/3:][:n]) {
+				t.Fatalf("%d bytes at offset %d are not copied", n, offset)
+			}
+			for i, c := range room {
+				if c != 0 && (i < offset || i >= offset+n) {
+					t.Fatalf("%d bytes at offset %d: byte %d is written", n, offset, i-offset)
+				}
+			}
+		}
+	}
+}

@@ -27,7 +27,7 @@ import (
 
 // Protocol is the version of the handshake and of what follows it. All ranks must
 // speak the same one.
-const Protocol = 1
+const Protocol = 2
 
 // MaxRanks bounds Config.Size.
 const MaxRanks = 1024
@@ -699,7 +699,11 @@ func (f *forming) link(nc net.Conn, kind string, dialled bool) (link, error) {
 	if kind == "tcp" {
 		f.apply(nc)
 	}
-	return rawLink(nc, kind, dialled, segmentFor(&f.cfg, kind))
+	size := segmentFor(&f.cfg, kind)
+	if kind == "shm" {
+		size = ringFor(f.ranksHere())
+	}
+	return rawLink(nc, kind, dialled, size)
 }
 
 // pending is a connection that waits to become a stream.

@@ -22,7 +22,7 @@ func sharedPair(t *testing.T) (a, b *shared) {
 		c, err := net.Dial("unix", l.Addr().String())
 		if err == nil {
 			var k link
-			if k, err = rawLink(c, "shm", true, 0); err == nil {
+			if k, err = rawLink(c, "shm", true, smallRing); err == nil {
 				a = k.(*shared)
 			}
 		}
@@ -32,7 +32,7 @@ func sharedPair(t *testing.T) (a, b *shared) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := rawLink(c, "shm", false, 0)
+	k, err := rawLink(c, "shm", false, smallRing)
 	if err := errors.Join(err, <-dialled); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestSharedMemoryWakes(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	within(t, "data that is there", func() { sleep(ask{b, true, false}) })
-	buf := make([]byte, 2*ringSize)
+	buf := make([]byte, 2*smallRing)
 	if n, err := b.read(buf); n != 5 || err != nil || string(buf[:5]) != "early" {
 		t.Fatalf("%q, %v", buf[:n], err)
 	}
@@ -85,8 +85,8 @@ func TestSharedMemoryWakes(t *testing.T) {
 	within(t, "a reader", func() { <-got })
 
 	// A sleeping writer is woken by room.
-	if n, _ := a.send(buf); n != ringSize {
-		t.Fatalf("%d bytes went into a ring of %d", n, ringSize)
+	if n, _ := a.send(buf); n != smallRing {
+		t.Fatalf("%d bytes went into a ring of %d", n, smallRing)
 	}
 	go func() {
 		n := 0
@@ -99,15 +99,15 @@ func TestSharedMemoryWakes(t *testing.T) {
 	for a.out.writerWaits.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	b.read(buf[:ringSize])
+	b.read(buf[:smallRing])
 	within(t, "a writer", func() { <-got })
 }
 
 func TestSharedMemoryKeepsOrder(t *testing.T) {
 	a, b := sharedPair(t)
 	var sent, received []byte
-	for i := 0; len(received) < 5*ringSize; i++ {
-		piece := bytes.Repeat([]byte{byte(i)}, 1+i*7919%(ringSize/3))
+	for i := 0; len(received) < 5*smallRing; i++ {
+		piece := bytes.Repeat([]byte{byte(i)}, 1+i*7919%(smallRing/3))
 		n, err := a.send(piece)
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestSharedMemoryEnds(t *testing.T) {
 // The peer may write anything into the shared memory: an error, no panic.
 func TestSharedMemoryIsNotTrusted(t *testing.T) {
 	a, b := sharedPair(t)
-	a.out.written.Store(ringSize + 1)
+	a.out.written.Store(smallRing + 1)
 	if v, err := b.view(1); !errors.Is(err, errCorrupt) {
 		t.Errorf("%d bytes, %v, want %v", len(v), err, errCorrupt)
 	}
@@ -176,7 +176,58 @@ func TestSharedMemoryMustBeSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := newShared(s.(*net.UnixConn), false); err == nil {
+	if _, err := newShared(s.(*net.UnixConn), false, smallRing); err == nil {
 		t.Error("a byte without memory was taken for memory")
+	}
+}
+
+// The copier goes past the caches when copies stay slow, not for one that was interrupted, and comes back
+// with the first fast one.
+func TestCopierFollowsTheCores(t *testing.T) {
+	const fast, slow = 2 * time.Microsecond, 20 * time.Microsecond
+	piece := func(d time.Duration, n int) (out []time.Duration) {
+		for range n {
+			out = append(out, d)
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name  string
+		times [][]time.Duration
+		past  bool
+	}{
+		{"new", nil, false},
+		{"near", [][]time.Duration{piece(fast, 100)}, false},
+		{"interrupted now and then", [][]time.Duration{piece(slow, 2), piece(fast, 2), piece(slow, 3), piece(fast, 3), piece(slow, 3)}, false},
+		{"far", [][]time.Duration{piece(fast, 10), piece(slow, sure)}, true},
+		{"almost far", [][]time.Duration{piece(slow, sure-1)}, false},
+		{"far for long", [][]time.Duration{piece(slow, 100)}, true},
+		{"far and near again", [][]time.Duration{piece(slow, 100), piece(fast, 1)}, false},
+		{"and far again", [][]time.Duration{piece(slow, 100), piece(fast, 1), piece(slow, sure)}, true},
+	} {
+		var k copier
+		for _, ds := range c.times {
+			for _, d := range ds {
+				k.note(d, pieceSize)
+			}
+		}
+		if k.past != c.past {
+			t.Errorf("%s: past is %v, want %v", c.name, k.past, c.past)
+		}
+	}
+	// How often it looks: often when all is well, always in doubt, rarely when far.
+	for _, c := range []struct {
+		k    copier
+		want int
+	}{{copier{}, 640 / timedNear}, {copier{slow: 1}, 640}, {copier{past: true}, 640 / timedFar}} {
+		n := 0
+		for range 640 {
+			if c.k.pieces++; c.k.timed() {
+				n++
+			}
+		}
+		if n != c.want {
+			t.Errorf("%+v: %d of 640 pieces are timed, want %d", c.k, n, c.want)
+		}
 	}
 }

@@ -28,8 +28,9 @@ func hostID() string {
 	return strings.TrimSpace(string(boot)) + " " + ns
 }
 
-// rawLink takes the socket out of nc, and closes nc.
-func rawLink(nc net.Conn, kind string, dialled bool, segment int) (link, error) {
+// rawLink takes the socket out of nc, and closes nc. size is the bytes that a socket receives at
+// once, or those of a ring of shared memory.
+func rawLink(nc net.Conn, kind string, dialled bool, size int) (link, error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("%T is no socket", nc)
@@ -41,7 +42,7 @@ func rawLink(nc net.Conn, kind string, dialled bool, segment int) (link, error) 
 			return nil, fmt.Errorf("shared memory is handed over through a Unix socket, not %T", nc)
 		}
 		var err error
-		if memory, err = newShared(uc, dialled); err != nil {
+		if memory, err = newShared(uc, dialled, size); err != nil {
 			return nil, err
 		}
 	}
@@ -57,7 +58,7 @@ func rawLink(nc net.Conn, kind string, dialled bool, segment int) (link, error) 
 		return nil, fmt.Errorf("dup of a socket: %w", err)
 	}
 	nc.Close()
-	s := &socket{fd: fd, name: kind, size: segment}
+	s := &socket{fd: fd, name: kind, size: size}
 	if memory != nil {
 		memory.bell = s
 		return memory, nil

@@ -68,4 +68,7 @@ func divideFloat16x256(dst *byte, n int, by float32)
 func divideBFloat16x256(dst *byte, n int, by float32)
 
 //go:noescape
+func stream256(dst, src *byte, n int)
+
+//go:noescape
 func divideInt32x256(dst *byte, n int, by float64)

@@ -31,6 +31,7 @@ type function struct {
 	scalar string // "": dst and src; else dst alone, and a divisor or factor of that type
 	width  int    // bytes that body does
 	body   func(g *gen, at int)
+	fence  bool // stores go past the caches: they must be seen before what follows
 }
 
 // signature is the Go declaration without "func".
@@ -173,6 +174,10 @@ func functions() []function {
 			g.o("VDIVPS Y14, Y0, Y0")
 			g.narrow(true, dst(at))
 		}),
+		{name: "stream256", width: 32, fence: true, body: func(g *gen, at int) {
+			g.o("VMOVDQU %s, Y0", src(at))
+			g.o("VMOVNTDQ Y0, %s", dst(at))
+		}},
 		// A quotient that is no integer is 1/n away from one at least, and n is small:
 		// float64 tells them apart, so cutting off is exact.
 		scaled("divideInt32x256", "float64", 16, func(g *gen, at int) {
@@ -215,6 +220,9 @@ func (g *gen) loop(f function) {
 	g.o("SUBQ $%d, CX", block)
 	g.o("JGE loop")
 	g.p("done:")
+	if f.fence {
+		g.o("SFENCE")
+	}
 	g.o("VZEROUPPER")
 	g.o("RET")
 }
