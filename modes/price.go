@@ -23,6 +23,10 @@ type Pace struct {
 	// reading the parameters and applying the gradient.
 	Staleness float64
 
+	// Spread is the mean number of gradients in the update that a gradient is in: more
+	// than Gradients where updates are of different sizes.
+	Spread float64
+
 	// Dropped is the part of all gradients computed that were thrown away.
 	Dropped float64
 }
@@ -96,6 +100,7 @@ func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
 	n := len(times)
 	rate := make([]float64, n) // gradients of each worker per second
 	updates := 0.0             // per second
+	spread := 0.0
 	for _, g := range p.Groups {
 		all := g.Quorum == len(g.Members)
 		if p.hasTree() && !all { // whoever is in a tree waits for the others in it
@@ -108,6 +113,7 @@ func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
 			for _, w := range g.Members {
 				rate[w] = 1 / times[w].Seconds()
 				updates += rate[w]
+				spread += rate[w]
 			}
 			continue
 		}
@@ -119,6 +125,7 @@ func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
 			rate[w] = 1 / slowest.Seconds()
 		}
 		updates += 1 / slowest.Seconds()
+		spread += float64(len(g.Members)*len(g.Members)) / slowest.Seconds()
 	}
 	gradients := 0.0
 	for _, r := range rate {
@@ -132,6 +139,7 @@ func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
 		Gradients: gradients / updates,
 		Shares:    rate,
 		Staleness: float64(n)*updates/gradients - 1,
+		Spread:    spread / gradients,
 	}, true
 }
 
@@ -155,7 +163,7 @@ func (p Plan) simulate(times []time.Duration, skip int, done func(updates, arriv
 		size[r]++
 	}
 	var start time.Duration
-	var applied, dropped, stale int64
+	var applied, dropped, stale, squares int64
 	updates, arrivals, skipped := 0, 0, 0
 	for {
 		e := q.next()
@@ -174,6 +182,9 @@ func (p Plan) simulate(times []time.Duration, skip int, done func(updates, arriv
 		}
 		fired := false
 		for _, f := range b.Report(arrived) {
+			if measuring {
+				squares += int64(len(f.Workers) * len(f.Workers))
+			}
 			for _, w := range f.Workers {
 				if measuring {
 					counts[w]++
@@ -208,6 +219,7 @@ func (p Plan) simulate(times []time.Duration, skip int, done func(updates, arriv
 				Shares:    make([]float64, n),
 				Staleness: float64(stale) / float64(applied),
 				Dropped:   float64(dropped) / float64(applied+dropped),
+				Spread:    float64(squares) / float64(applied),
 			}
 			for w, k := range counts {
 				pc.Shares[w] = float64(k) / float64(applied)

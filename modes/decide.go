@@ -1,0 +1,94 @@
+package modes
+
+import (
+	"fmt"
+	"time"
+
+	"star"
+)
+
+// Decision is a plan, what it is expected to cost (see [Candidate]), and the reason in one
+// line.
+type Decision struct {
+	Plan Plan
+	Cost time.Duration
+	Why  string
+}
+
+// Decider chooses a plan. It keeps nothing of the Forecast.
+type Decider interface {
+	Decide(f Forecast) (Decision, error)
+}
+
+// Predictor says how long iterations will take. Package straggler has some.
+type Predictor interface {
+	// Observe takes in what a worker measured of an iteration.
+	Observe(r star.Record)
+
+	// Predict is the time of the next iteration of each worker, by rank, without waiting
+	// for others; 0 where nothing is known. The slice is valid until the next call.
+	Predict() []time.Duration
+}
+
+// Cheapest is the Decider that takes the candidate of the lowest cost, the global minimum
+// of [Candidates].
+type Cheapest struct{}
+
+// Decide implements [Decider].
+func (Cheapest) Decide(f Forecast) (Decision, error) {
+	c, ssgd, err := f.cheapest()
+	if err != nil {
+		return Decision{}, err
+	}
+	return Decision{Plan: c.Plan, Cost: c.Cost, Why: f.why(c, ssgd)}, nil
+}
+
+// cheapest is the best candidate, and the cost of SSGD.
+func (f *Forecast) cheapest() (Candidate, time.Duration, error) {
+	p, err := f.problem()
+	if err != nil {
+		return Candidate{}, 0, err
+	}
+	s := search{problem: p}
+	s.run()
+	return s.found[0], p.ssgdCost(), nil
+}
+
+// ssgdCost is the cost of SSGD with equal shares: max τ·(1 + φ/B).
+func (p *problem) ssgdCost() time.Duration {
+	t := p.t[len(p.t)-1]
+	return seconds(p.cost(p.undropped(p.B/t, 1/t, p.B, float64(len(p.t)))))
+}
+
+// why says why c: who is slow, and what it brings.
+func (f *Forecast) why(c Candidate, ssgd time.Duration) string {
+	slow, most, least := -1, time.Duration(0), time.Duration(0)
+	for w, t := range f.Times {
+		if t > most {
+			slow, most = w, t
+		}
+		if t > 0 && (least == 0 || t < least) {
+			least = t
+		}
+	}
+	ratio := most.Seconds() / least.Seconds()
+	if c.Kind == KindSSGD && c.Plan.Shares == nil {
+		return fmt.Sprintf("%v: nothing is cheaper; the slowest, worker %d, takes %.2fx of the fastest", c.Plan, slow, ratio)
+	}
+	guess := ""
+	if c.Guess {
+		guess = "; the shares rest on a guess"
+	}
+	return fmt.Sprintf("%s: %.1f %% sooner than ssgd (%v instead of %v for the same progress); worker %d takes %.2fx of the fastest%s",
+		c.Plan.mode(), 100*(1-c.Cost.Seconds()/ssgd.Seconds()), short(c.Cost), short(ssgd), slow, ratio, guess)
+}
+
+// short rounds to three digits or so.
+func short(d time.Duration) time.Duration {
+	for unit := time.Second; unit > 1; unit /= 10 {
+		if d >= 100*unit {
+			return d.Round(unit)
+		}
+	}
+	return d
+}

@@ -1,0 +1,199 @@
+package modes
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"star"
+)
+
+// Forecast is what a decision is made from: how long iterations will take, and what
+// updates are worth.
+type Forecast struct {
+	// Times is how long an iteration of each worker takes, by rank, from its release
+	// to its arrival, without waiting for others, with the samples that it has now. Zero:
+	// the worker is gone.
+	Times []time.Duration
+
+	// Batch is an equal share of the round, in samples. Shares are those of now; nil:
+	// all are equal.
+	Batch  int
+	Shares []int
+
+	// Noise is the gradient noise scale φ in samples (package pgns).
+	Noise float64
+
+	// Rate is θ: the learning rate as a part of the one that would be best for SSGD. It
+	// is the price of staleness: see [RateOfDrift]. Zero means [PriorRate].
+	Rate float64
+
+	// Fits is what iterations take by their samples, by rank, where that was measured.
+	// Nil, or a fit that is zero: [SplitPrior] of the time is fixed.
+	Fits []Fit
+
+	// MaxShare bounds what one worker may be given, in samples; zero means twice Batch.
+	MaxShare int
+
+	// Ring says that there are no parameter servers: only plans of one ring can run.
+	Ring bool
+
+	// RiderWait is how long a ring waits for riders.
+	RiderWait time.Duration
+
+	// LinkBytes and LinkRate are the size of a gradient and what the servers' links carry,
+	// in and out together, in bytes per second. Zero: not known, and then trees are not
+	// candidates.
+	LinkBytes int64
+	LinkRate  float64
+
+	// Phase is how much of the job is done, 0 to 1. Only a learned decider looks at it.
+	Phase float64
+}
+
+// Fit is how the time of an iteration depends on its samples b: Fixed + PerSample·b, in
+// seconds. Fixed is communication and overhead.
+type Fit struct{ Fixed, PerSample float64 }
+
+const (
+	// PriorRate is θ where staleness was not measured. It is a guess: half of the
+	// best rate is what a careful user sets.
+	PriorRate = 0.5
+
+	// minRate and maxRate bound θ: below, staleness would be free; above, SSGD itself
+	// would be beyond its best rate.
+	minRate, maxRate = 0.02, 1
+
+	// SplitPrior is the part of an iteration that does not depend on its samples, where
+	// nothing was measured. It is a guess too.
+	SplitPrior = 0.5
+
+	// floor is the least part of SSGD's progress per sample that a mode can have.
+	floor = 0.05
+)
+
+// RateOfDrift is θ of a measured drift e: the part of itself by which the exact gradient
+// changes while one round of samples is applied. A quadratic of curvature h has e = η·h,
+// and the best η for noisy gradients is 1/(h·(1 + φ/B)) (McCandlish et al., equation
+// 2.6), so θ = e·(1 + φ/B), within bounds.
+func RateOfDrift(drift, noise float64, round int) float64 {
+	return min(max(drift*(1+noise/float64(round)), minRate), maxRate)
+}
+
+// problem is a Forecast that was checked, in the order of speed and in seconds.
+type problem struct {
+	f       *Forecast
+	n       int           // workers of the job
+	ws      []star.Worker // living, fastest first
+	t       []float64     // of an equal share
+	gone    []star.Worker
+	fit     []Fit
+	guess   []bool  // fit is a guess
+	b, B    float64 // samples of an equal share, and of a round
+	φ, y, e float64 // noise scale; φ/B; θ/(1 + φ/B)
+	unit    float64 // what one unit of cost takes at SSGD's efficiency
+	best    float64 // efficiency of SSGD
+	maxRate float64 // Σ 1/τ
+}
+
+var errNobody = errors.New("modes: a forecast without a living worker")
+
+// problem checks f and puts it in order.
+func (f *Forecast) problem() (*problem, error) {
+	n := len(f.Times)
+	switch {
+	case f.Batch < 1:
+		return nil, fmt.Errorf("modes: a forecast with a batch of %d samples: at least 1 is needed", f.Batch)
+	case !(f.Noise >= 0) || math.IsInf(f.Noise, 1):
+		return nil, fmt.Errorf("modes: a forecast with noise scale %v: want a number of at least 0", f.Noise)
+	case !(f.Rate >= 0 && f.Rate <= maxRate):
+		return nil, fmt.Errorf("modes: a forecast with rate %v: want 0 to 1", f.Rate)
+	case f.Shares != nil && len(f.Shares) != n || f.Fits != nil && len(f.Fits) != n:
+		return nil, fmt.Errorf("modes: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
+	case f.RiderWait < 0 || !(f.LinkRate >= 0) || f.LinkBytes < 0:
+		return nil, errors.New("modes: a forecast with a negative wait or link")
+	}
+	p := &problem{f: f, n: n, b: float64(f.Batch), φ: f.Noise}
+	for w, t := range f.Times {
+		if t < 0 || t > maxTime {
+			return nil, fmt.Errorf("modes: the forecast says that worker %d takes %v for an iteration: want at most %v, or 0 if it is gone", w, t, maxTime)
+		}
+		if t == 0 {
+			p.gone = append(p.gone, star.Worker(w))
+			continue
+		}
+		b, s := p.b, t.Seconds()
+		if f.Shares != nil {
+			if b = float64(f.Shares[w]); b < 1 {
+				return nil, fmt.Errorf("modes: worker %d has a share of %v samples: want at least 1", w, b)
+			}
+		}
+		fit, guess := Fit{SplitPrior * s, (1 - SplitPrior) * s / b}, true
+		if f.Fits != nil && f.Fits[w] != (Fit{}) {
+			g := f.Fits[w]
+			if !(g.Fixed >= 0 && g.PerSample >= 0) || math.IsInf(g.Fixed+g.PerSample, 0) {
+				return nil, fmt.Errorf("modes: worker %d: fit %+v is not of positive numbers", w, g)
+			}
+			// The forecast's time counts; the fit says how it splits.
+			if sum := g.Fixed + g.PerSample*b; sum > 0 {
+				fit, guess = Fit{g.Fixed * s / sum, g.PerSample * s / sum}, false
+			}
+		}
+		p.ws = append(p.ws, star.Worker(w))
+		p.t = append(p.t, fit.Fixed+fit.PerSample*p.b)
+		p.fit = append(p.fit, fit)
+		p.guess = append(p.guess, guess)
+	}
+	if len(p.ws) == 0 {
+		return nil, errNobody
+	}
+	p.sort()
+	p.B = p.b * float64(len(p.ws))
+	p.y = p.φ / p.B
+	θ := f.Rate
+	if θ == 0 {
+		θ = PriorRate
+	}
+	p.e = θ / (1 + p.y)
+	p.best = 1 - θ/2
+	p.unit = p.B * (1 + p.y) * p.best
+	for _, t := range p.t {
+		p.maxRate += 1 / t
+	}
+	return p, nil
+}
+
+// sort puts the workers in order of time; equal ones by rank.
+func (p *problem) sort() {
+	at := make([]int, len(p.ws))
+	for i := range at {
+		at[i] = i
+	}
+	sortBy(at, func(i, j int) bool { return p.t[i] < p.t[j] || p.t[i] == p.t[j] && p.ws[i] < p.ws[j] })
+	ws, t, fit, guess := p.ws, p.t, p.fit, p.guess
+	p.ws, p.t, p.fit, p.guess = make([]star.Worker, len(at)), make([]float64, len(at)), make([]Fit, len(at)), make([]bool, len(at))
+	for k, i := range at {
+		p.ws[k], p.t[k], p.fit[k], p.guess[k] = ws[i], t[i], fit[i], guess[i]
+	}
+}
+
+// flow is how a plan runs, for what it is worth.
+type flow struct {
+	rate    float64 // samples applied per second
+	updates float64 // per second
+	own     float64 // mean size of the update that a sample is in: E S²/E S
+	behind  float64 // mean rounds applied between reading and applying, of a sample
+	stale   float64 // the same in updates, of a gradient
+}
+
+// cost of a plan, in seconds: see [Candidate].
+func (p *problem) cost(f flow) float64 {
+	return p.unit / (f.rate * max(1-p.e*((f.own+p.φ)/(2*p.B)+f.behind), floor*p.best))
+}
+
+// undropped is the flow of a plan that drops nothing. Samples that were applied while a
+// worker computed add up to all that are not in its own updates, so behind follows from own.
+func (p *problem) undropped(rate, updates, own, gradients float64) flow {
+	return flow{rate: rate, updates: updates, own: own, behind: 1 - own/p.B, stale: float64(len(p.ws))/gradients - 1}
+}
