@@ -35,8 +35,8 @@ type PSConfig struct {
 
 // Algorithms of PSResult.
 const (
-	StarPS     = "star-ps"      // the server with an update: the weighted sum of all gradients and SGD
-	StarPSData = "star-ps-data" // the server's data path alone: the firing drops the gradients
+	StarPS     = "star-ps"      // a job's way: a coordinator over TCP, an update of all gradients, the barrier of SSGD
+	StarPSData = "star-ps-data" // the shard's data path: push and pull, and nothing else
 	BareTCP    = "bare-tcp"     // net.Conn, io.ReadFull and Write, with the same socket options
 	PlainTCP   = "plain-tcp"    // the same with the options that a net.Conn has by itself
 )
@@ -61,11 +61,19 @@ type PSResult struct {
 // and workers are goroutines of this process, so they share its processors, on
 // both sides alike.
 //
-// The star-ps rows include what the bare one lacks: headers, a checksum of every
-// byte at both ends, the coordinator's messages (over TCP, too), and the barrier
-// of SSGD, behind which no worker pushes while another one pulls. Rows of one
-// size, number of workers and transport are measured in turns, in three places
-// of memory: star-ps, star-ps-data, bare-tcp, and plain-tcp where the options of the
+// Both star rows include headers and a checksum of every byte at both ends. In
+// star-ps-data a firing sends each worker the parameters as soon as its gradient is
+// stored, and drops the gradient. What fires is in the process: no message of a coordinator passes
+// through a socket, and nobody waits for others, as in the bare exchange. Because
+// nothing is updated, the checksum of the parameters, which a shard computes once
+// for each version and for all receivers, is known. In star-ps all of that is there: messages to and
+// from a coordinator over TCP, an update, its checksum, and the barrier of SSGD, behind which no
+// worker pushes while another one pulls.
+//
+// The bare exchange moves the same bytes between the same places: a gradient from one vector of the worker to
+// one of the server, parameters from another one of the server to another one of the worker. Rows of one size,
+// number of workers and transport are measured in turns, in places of memory of
+// their own: star-ps, star-ps-data, bare-tcp, and plain-tcp where the options of the
 // others are not the kernel's.
 func PS(ctx context.Context, cfg PSConfig) ([]PSResult, error) {
 	if len(cfg.Sizes) == 0 {
@@ -254,7 +262,7 @@ func (t *team) close() {
 	t.wg.Wait()
 }
 
-// newBare connects workers to a server that answers Bytes with Bytes. The
+// newBare connects workers to a server that answers size bytes with size others. The
 // sockets have the options of tcp's.
 func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (op func() error, stop func(), err error) {
 	lc := net.ListenConfig{Control: tcp.Control}
@@ -273,7 +281,7 @@ func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (
 		}
 		serving.Wait()
 	}
-	bufs := make([][]byte, workers)
+	there, back := make([][]byte, workers), make([][]byte, workers)
 	for w := range workers {
 		d := net.Dialer{Control: tcp.Control}
 		c, err := d.DialContext(ctx, "tcp", l.Addr().String())
@@ -288,14 +296,19 @@ func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (
 			return nil, nil, err
 		}
 		conns = append(conns, c, far)
-		bufs[w] = make([]byte, size)
-		buf := make([]byte, size)
+		there[w], back[w] = make([]byte, size), make([]byte, size)
+		grad, params := make([]byte, size), make([]byte, size)
+		for _, b := range [][]byte{there[w], back[w], grad, params} { // or they would all be one page of zeros
+			for i := range b {
+				b[i] = byte(i)
+			}
+		}
 		serving.Go(func() {
 			for {
-				if _, err := io.ReadFull(far, buf); err != nil {
+				if _, err := io.ReadFull(far, grad); err != nil {
 					return
 				}
-				if _, err := far.Write(buf); err != nil {
+				if _, err := far.Write(params); err != nil {
 					return
 				}
 			}
@@ -306,16 +319,17 @@ func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (
 		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			return err
 		}
-		if _, err := c.Write(bufs[w]); err != nil {
+		if _, err := c.Write(there[w]); err != nil {
 			return err
 		}
-		_, err := io.ReadFull(c, bufs[w])
+		_, err := io.ReadFull(c, back[w])
 		return err
 	})
 	return t.all, func() { closeAll(); t.close() }, nil
 }
 
-// newStarPS starts a server with its coordinator and connects workers to it.
+// newStarPS starts a server and what fires there, a coordinator over TCP with update,
+// and connects workers to it.
 func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, shards int, update bool) (op func() error, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -357,6 +371,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 		assign.Shards = append(assign.Shards, transport.ShardInfo{Shard: i, Addr: l.Addr(), From: r.From, To: r.To})
 	}
 	ended := make(chan error, 1)
+	ready := make(chan struct{})
 	running.Go(func() {
 		transport.Serve(ctx, l, tcp.Config, func(c transport.Conn, h transport.Hello, _ []byte) {
 			if h.Service == transport.ServiceCoord { // here the coordinator is who dials
@@ -366,15 +381,20 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 			server.Accept(ctx, c, h)
 		})
 	})
-	if coord, err = tcp.Dial(ctx, l.Addr()); err != nil {
-		return nil, nil, err
+	if update {
+		if coord, err = tcp.Dial(ctx, l.Addr()); err != nil {
+			return nil, nil, err
+		}
+		hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "bench"}
+		if err := transport.Send(coord, hello, nil); err != nil {
+			return nil, nil, err
+		}
+		running.Go(func() { ssgd(coord, shards, workers, ready) })
+	} else {
+		d := newDriver(shards, workers, ready)
+		coord = d
+		running.Go(func() { ended <- server.Run(ctx, d, assign) })
 	}
-	hello := transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "bench"}
-	if err := transport.Send(coord, hello, nil); err != nil {
-		return nil, nil, err
-	}
-	ready := make(chan struct{})
-	running.Go(func() { ssgd(coord, shards, workers, update, ready) })
 
 	params, grads := make([][]float32, workers), make([][]float32, workers)
 	for w := range workers {
@@ -420,17 +440,10 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 }
 
 // ssgd is a coordinator that fires an update when every worker's gradient is stored
-// on every shard. Without update it fires none, for each worker by itself as soon as
-// its gradient is stored: like the bare exchange, in which nobody waits for others.
-// It ends with its connection.
-func ssgd(c transport.Conn, shards, workers int, update bool, ready chan<- struct{}) {
-	gradients := make([]transport.Gradient, workers)
-	fire := transport.Fire{}
-	if update {
-		fire = transport.Fire{Gradients: gradients}
-	}
+// on every shard. It ends with its connection.
+func ssgd(c transport.Conn, shards, workers int, ready chan<- struct{}) {
+	fire := transport.Fire{Gradients: make([]transport.Gradient, workers)}
 	nready, nstored := 0, 0
-	held := make([]int, workers) // shards that hold the worker's gradient
 	for {
 		f, err := c.Recv()
 		if err != nil {
@@ -446,20 +459,7 @@ func ssgd(c transport.Conn, shards, workers int, update bool, ready chan<- struc
 			if err != nil {
 				return
 			}
-			g := transport.Gradient{Worker: m.Worker, Step: m.Step, Weight: 1 / float32(workers)}
-			if !update {
-				if held[m.Worker]++; held[m.Worker] < shards {
-					continue
-				}
-				held[m.Worker] = 0
-				fire.Seq++
-				fire.Dropped = append(fire.Dropped[:0], g)
-				if transport.Send(c, fire, nil) != nil {
-					return
-				}
-				continue
-			}
-			gradients[m.Worker] = g
+			fire.Gradients[m.Worker] = transport.Gradient{Worker: m.Worker, Step: m.Step, Weight: 1 / float32(workers)}
 			if nstored++; nstored < shards*workers {
 				continue
 			}
@@ -472,3 +472,71 @@ func ssgd(c transport.Conn, shards, workers int, update bool, ready chan<- struc
 		}
 	}
 }
+
+// driver is a server's connection to a coordinator that is no more than this: as soon
+// as a gradient is stored on every shard, a firing drops it and sends its worker the
+// parameters. Like the bare exchange, in which nobody waits for others. Messages pass
+// through memory.
+type driver struct {
+	shards int
+	ready  chan<- struct{}
+	fires  chan transport.Gradient
+	done   chan struct{}
+	once   sync.Once
+
+	mu     sync.Mutex
+	nready int
+	held   []int // shards that hold the worker's gradient
+
+	fire   transport.Fire // Recv's
+	header []byte
+}
+
+func newDriver(shards, workers int, ready chan<- struct{}) *driver {
+	return &driver{
+		shards: shards, ready: ready, held: make([]int, workers), fires: make(chan transport.Gradient, workers), done: make(chan struct{}),
+	}
+}
+
+func (d *driver) WriteFrame(k transport.Kind, header, _ []byte, _ uint32) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch k {
+	case transport.KindReady:
+		if d.nready++; d.nready == d.shards {
+			close(d.ready)
+		}
+	case transport.KindStored:
+		m, err := transport.ParseStored(header)
+		if err != nil {
+			return err
+		}
+		if d.held[m.Worker]++; d.held[m.Worker] == d.shards {
+			d.held[m.Worker] = 0
+			d.fires <- transport.Gradient{Worker: m.Worker, Step: m.Step} // there is room: one for each worker
+		}
+	}
+	return nil
+}
+
+func (d *driver) Recv() (transport.Frame, error) {
+	select {
+	case g := <-d.fires:
+		d.fire.Seq++
+		d.fire.Dropped = append(d.fire.Dropped[:0], g)
+		d.header = d.fire.AppendTo(d.header[:0])
+		return transport.Frame{Kind: transport.KindFire, Header: d.header}, nil
+	case <-d.done:
+		return transport.Frame{}, net.ErrClosed
+	}
+}
+
+func (d *driver) ReadPayload([]byte) error         { return transport.ErrSize }
+func (d *driver) Discard() error                   { return nil }
+func (d *driver) SetReadDeadline(time.Time) error  { return nil }
+func (d *driver) SetWriteDeadline(time.Time) error { return nil }
+func (d *driver) Peer() string                     { return "driver" }
+func (d *driver) SetPeer(string)                   {}
+func (d *driver) RemoteAddr() string               { return "memory" }
+func (d *driver) Traffic() (sent, received int64)  { return 0, 0 }
+func (d *driver) Close() error                     { d.once.Do(func() { close(d.done) }); return nil }
