@@ -57,9 +57,11 @@ type Forecast struct {
 type Fit struct{ Fixed, PerSample float64 }
 
 const (
-	// PriorRate is θ where staleness was not measured. It is a guess: half of the
-	// best rate is what a careful user sets.
-	PriorRate = 0.5
+	// PriorRate is θ where staleness was not measured. It is a guess, of what is seen on
+	// quadratics whose curvatures lie orders of magnitude apart: progress is made where
+	// the curvature is small, and a rate that the largest curvature allows is far from the
+	// best one there (TestCostIsSeen).
+	PriorRate = 0.2
 
 	// minRate and maxRate bound θ: below, staleness would be free; above, SSGD itself
 	// would be beyond its best rate.
