@@ -98,6 +98,7 @@ type Group struct {
 	segment  int    // of the operation; 0: each link's own
 	timeout  time.Duration
 	patience patience
+	crowded  bool // more ranks than processors
 
 	closing atomic.Bool
 	busy    chan struct{} // full while an operation is running
@@ -361,11 +362,11 @@ func schedule(c call, a Algorithm, n, rank, root int) Schedule {
 
 // mostPatience is the longest time that an idle rank looks again before it sleeps. It must
 // be longer than waking up takes, which is 10 to 50 µs: otherwise one rank that
-// has slept makes its peer go to sleep, and so on for ever. Where ranks must share
-// processors, who waits sleeps at once.
-func mostPatience(ranksHere int) time.Duration {
-	if ranksHere <= runtime.NumCPU() && ranksHere <= runtime.GOMAXPROCS(0) {
-		return 100 * time.Microsecond
-	}
-	return 0
+// has slept makes its peer go to sleep, and so on for ever.
+const mostPatience = 100 * time.Microsecond
+
+// crowd says whether so many ranks must share the processors of a host: who waits
+// then lets others run each time that it has looked in vain.
+func crowd(ranksHere int) bool {
+	return ranksHere > runtime.NumCPU() || ranksHere > runtime.GOMAXPROCS(0)
 }

@@ -761,7 +761,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	f.mu.Unlock()
 	g := newGroup(f.cfg, peers, control, w)
 	g.over(f.common())
-	g.patience.most = mostPatience(f.ranksHere())
+	g.patience.most, g.crowded = mostPatience, crowd(f.ranksHere())
 	g.patience.now = g.patience.most
 	if err == nil {
 		err = g.Barrier(ctx)

@@ -145,7 +145,7 @@ func (g *Group) execute(ctx context.Context) error {
 			}
 		}
 		if progress {
-			if idle >= spinCheck && !slept {
+			if (idle >= spinCheck || g.crowded && idle > 0) && !slept {
 				g.patience.paid()
 			}
 			idle, slept = 0, false
@@ -168,7 +168,13 @@ func (g *Group) execute(ctx context.Context) error {
 			patience = g.patience.next()
 		}
 		idle++
-		if idle%spinCheck != 0 && (g.cfg.Poll || patience > 0) {
+		if g.crowded && patience > 0 {
+			// Who is waited for may need this processor; seldom it is a goroutine of ours, and to
+			// ask the Go scheduler wakes another thread.
+			if yield(); idle%spinCheck == 0 {
+				runtime.Gosched()
+			}
+		} else if idle%spinCheck != 0 && (g.cfg.Poll || patience > 0) {
 			continue
 		}
 		awake := g.cfg.Poll

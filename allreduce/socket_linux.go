@@ -66,6 +66,9 @@ func rawLink(nc net.Conn, kind string, dialled bool, size int) (link, error) {
 	return s, nil
 }
 
+// yield lets another thread have this processor.
+func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
 // socket is a link over a non-blocking socket.
 type socket struct {
 	fd   int
