@@ -35,7 +35,7 @@ differ, and the same machine differs from minute to minute.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchPS(), benchCoord(), benchStep(), benchAllReduce())
+	cmd.AddCommand(benchPS(), benchCoord(), benchStep(), benchAllReduce(), benchReport())
 	return cmd
 }
 
@@ -139,6 +139,27 @@ receives the parameters. Beside it the same bytes over bare connections with the
 					seconds(r.Median), seconds(r.P10), seconds(r.P90), r.BusBW/1e9, r.CPU, r.Allocs, r.Ratio, plain)
 			}
 		})
+}
+
+// benchReport writes a page of results.
+func benchReport() *cobra.Command {
+	return &cobra.Command{
+		Use: "report DIR", Short: "The results of bench/allreduce.sh as Markdown",
+		Long: `Reads the JSON files that bench/allreduce.sh has written to DIR, and prints tables of times and ratios, and where STAR is
+behind what it aims at.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return &settings.UsageError{Msg: "star bench report: name the folder that bench/allreduce.sh has filled"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := bench.Report(cmd.OutOrStdout(), args[0]); err != nil {
+				return node.FileError(err, bench.ErrRows)
+			}
+			return nil
+		},
+	}
 }
 
 // rankCommand is one rank of star bench allreduce, which starts it.
