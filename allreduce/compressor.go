@@ -142,7 +142,6 @@ func (c *Compressor) Join(ctx context.Context, g *Group) (Decision, error) {
 		err := c.use(c.cfg.Codec)
 		return Decision{Codec: c.cfg.Codec, Why: "configured"}, err
 	}
-	c.tuner.decided = false
 	return c.Choose(ctx)
 }
 
@@ -200,8 +199,8 @@ func (c *Compressor) use(name string) (err error) {
 
 // AllReduce makes v the sum of the v of all ranks, as far as the codec can. v is the
 // piece of the whole vector that begins at element from; every rank gives the same
-// pieces in the same order. After an error v is spoilt, and Undo or Keep and then Join
-// are next.
+// pieces in the same order; who gives a piece again has used what it was given (Keep).
+// After an error v is spoilt, and Undo or Keep and then Join are next.
 func (c *Compressor) AllReduce(ctx context.Context, v []float32, from int) error {
 	at := extent{from, from + len(v)}
 	switch {
@@ -219,6 +218,9 @@ func (c *Compressor) AllReduce(ctx context.Context, v []float32, from int) error
 			return err
 		}
 		c.parts[at] = p
+	}
+	if slices.Contains(c.recent, at) {
+		c.Keep()
 	}
 	if !p.flushed {
 		copy(c.before[at.from:at.to], c.residual[at.from:at.to])
@@ -345,8 +347,7 @@ func (c *Compressor) gather(ctx context.Context, p *part, v []float32) error {
 // lowRank is a round of PowerSGD.
 func (c *Compressor) lowRank(ctx context.Context, a *compress.Averager, v []float32) error {
 	if err := c.g.AllReduce(ctx, Sum, a.Project(v)); err != nil {
-		a.Abort() // nobody can have finished this without us: Undo is next
-		return err
+		return err // nobody can have finished this without us: Undo is next
 	}
 	err := c.g.AllReduce(ctx, Sum, a.Refine())
 	a.Reconstruct(v) // what we have left out does not depend on the others' share
@@ -517,7 +518,12 @@ func (g *Group) speed(ctx context.Context, most int64) (float64, error) {
 		times = append(times, took)
 	}
 	slices.Sort(times)
-	// Of the time, what an empty all-reduce takes is not the bytes'.
-	n := float64(len(g.peers))
-	return 2 * (n - 1) / n * float64(size) / math.Max(times[1]-empty, times[1]/10), nil
+	return bandwidth(size, len(g.peers), times[1], empty), nil
+}
+
+// bandwidth is how many bytes per second a rank sends in an all-reduce of size bytes that
+// takes so many seconds: what an empty one takes is not the bytes'.
+func bandwidth(size int64, ranks int, seconds, empty float64) float64 {
+	n := float64(ranks)
+	return 2 * (n - 1) / n * float64(size) / math.Max(seconds-empty, seconds/10)
 }

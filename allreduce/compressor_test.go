@@ -269,7 +269,7 @@ func TestCompressorLosesNothing(t *testing.T) {
 // rank arrives whole.
 func TestCompressorPowerSGD(t *testing.T) {
 	const ranks, rows, cols = 3, 40, 30
-	cs := compressors(t, ranks, CompressorConfig{Len: rows*cols + 5, Codec: "powersgd=2", Tensors: []compress.Tensor{{Offset: 0, Shape: []int{rows, cols}}}})
+	cs := compressors(t, ranks, CompressorConfig{Len: rows*cols + 5, Codec: "powersgd=2", Tensors: []compress.Tensor{{Offset: 5, Shape: []int{rows, cols}}}})
 	groups := piped(ranks, Config{})
 	defer closeAll(groups)
 	join(t, groups, cs)
@@ -277,24 +277,79 @@ func TestCompressorPowerSGD(t *testing.T) {
 	a, b, rest := normal(rnd, rows), normal(rnd, cols), normal(rnd, 5)
 	vs := make([][]float32, ranks)
 	for r := range vs { // r+1 times the same matrix of rank 1
+		vs[r] = slices.Clone(rest)
 		for _, x := range a {
 			for _, y := range b {
 				vs[r] = append(vs[r], float32(r+1)*x*y)
 			}
 		}
-		vs[r] = append(vs[r], rest...)
 	}
 	want := make([]float32, len(vs[0]))
 	for _, v := range vs {
 		kernel.Add(want, v)
 	}
-	if err := errors.Join(together(groups, func(g *Group) error { return cs[g.Rank()].AllReduce(t.Context(), vs[g.Rank()], 0) })...); err != nil {
+	if err := errors.Join(together(groups, func(g *Group) error { // in two pieces, of which one is not low rank
+		if err := cs[g.Rank()].AllReduce(t.Context(), vs[g.Rank()][5:], 5); err != nil {
+			return err
+		}
+		return cs[g.Rank()].AllReduce(t.Context(), vs[g.Rank()][:5], 0)
+	})...); err != nil {
 		t.Fatal(err)
 	}
 	for i := range want {
 		if d := math.Abs(float64(vs[2][i] - want[i])); d > 1e-4*(1+math.Abs(float64(want[i]))) {
 			t.Fatalf("element %d is %v, want %v", i, vs[2][i], want[i])
 		}
+	}
+}
+
+// A member that fails when the others can have finished without it has left out what it would
+// have in a round that succeeds.
+func TestCompressorPowerSGDFailsLate(t *testing.T) {
+	const length = 600
+	residual := func(late bool) []float32 {
+		cs := compressors(t, 2, CompressorConfig{Len: length, Codec: "powersgd=1", Tensors: shapes(length)})
+		groups := piped(2, Config{})
+		defer closeAll(groups)
+		join(t, groups, cs)
+		errs := together(groups, func(g *Group) error {
+			v := normal(rand.New(rand.NewPCG(3, uint64(g.Rank()))), length)
+			if !late || g.Rank() == 0 {
+				return cs[g.Rank()].AllReduce(t.Context(), v, 0)
+			}
+			p, err := cs[1].part(extent{0, length})
+			if err == nil {
+				err = g.AllReduce(t.Context(), Sum, p.averager.Project(v))
+			}
+			g.Close()
+			return err
+		})
+		if (errs[0] != nil) != late || errs[1] != nil {
+			t.Fatal(errs)
+		}
+		cs[0].Keep()
+		return cs[0].Residual()
+	}
+	if !slices.Equal(residual(true), residual(false)) {
+		t.Error("the residual is another one when the others do not answer in the end")
+	}
+}
+
+// Ranks do not round alike at random: else their errors would add up.
+func TestCompressorRandomNumbers(t *testing.T) {
+	const length = 3 * compress.Block
+	cs := compressors(t, 3, CompressorConfig{Len: length, Codec: "int8-stochastic"})
+	groups := piped(3, Config{})
+	defer closeAll(groups)
+	join(t, groups, cs)
+	if err := errors.Join(together(groups, func(g *Group) error {
+		return cs[g.Rank()].AllReduce(t.Context(), normal(rand.New(rand.NewPCG(1, 1)), length), 0)
+	})...); err != nil {
+		t.Fatal(err)
+	}
+	// The last block is rank 2's, so these are what the first encodings left out.
+	if a, b := cs[0].Residual()[2*compress.Block:], cs[1].Residual()[2*compress.Block:]; slices.Equal(a, b) {
+		t.Error("two ranks have rounded alike")
 	}
 }
 
@@ -328,6 +383,9 @@ func TestCompressorUndo(t *testing.T) {
 			cs[1].Keep()
 		}
 		residual := slices.Clone(once[1].Residual())
+		if once[1].Undo(); !slices.Equal(once[1].Residual(), residual) {
+			t.Errorf("%s: Undo undoes what was kept", name)
+		}
 		do(twice, second, 0, 256, length)
 		if slices.Equal(twice[1].Residual(), residual) {
 			t.Errorf("%s: the round that is to be undone changed nothing", name)
@@ -411,23 +469,31 @@ func TestCompressorMismatch(t *testing.T) {
 	}
 }
 
-// broken is a codec whose messages no decoder takes.
-type broken struct{ compress.Codec }
+// broken is a codec whose messages no decoder takes: their last third is wrong, and there
+// is more of them than there should be.
+type broken struct {
+	compress.Codec
+	more int
+}
 
 func (b broken) Encode(dst []byte, src []float32) []byte {
 	at := len(dst)
 	dst = b.Codec.Encode(dst, src)
-	for i := at; i < len(dst); i++ {
+	for i := at + (len(dst)-at)*2/3 + 1; i < len(dst); i++ {
 		dst[i] = 0xff
 	}
-	return dst
+	return append(dst, make([]byte, b.more)...)
 }
 
 func (b broken) DecodeAdd([]float32, float32, []byte) error { return nil }
 
 // A message that nobody can decode fails all ranks, which name who has sent it.
 func TestCompressorBadMessage(t *testing.T) {
-	for _, name := range []string{"int8", "topk=0.1"} {
+	for _, b := range []struct {
+		name string
+		more int
+	}{{"int8", 0}, {"topk=0.1", 0}, {"topk=0.1", 10_000}} {
+		name := b.name
 		synctest.Test(t, func(t *testing.T) {
 			const length = 3000
 			cs := compressors(t, 3, CompressorConfig{Len: length, Codec: name})
@@ -438,14 +504,13 @@ func TestCompressorBadMessage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.feedback.Use(broken{p.feedback.Codec()})
+			p.feedback.Use(broken{p.feedback.Codec(), b.more})
 			cs[1].parts[extent{0, length}] = p
 			begun := time.Now()
 			errs := together(groups, func(g *Group) error { return cs[g.Rank()].AllReduce(t.Context(), make([]float32, length), 0) })
 			for r, err := range errs {
 				var e *Error
-				// Rank 1 believes in what it has sent, until it hears of it.
-				if !errors.As(err, &e) || e.Rank != 1 && r != 1 {
+				if !errors.As(err, &e) || e.Rank != 1 || b.more > 0 && !strings.Contains(err.Error(), "a message of 1") {
 					t.Errorf("%s: rank %d: %v; want an error that names rank 1", name, r, err)
 				}
 			}
@@ -566,6 +631,19 @@ func TestCompressorChoice(t *testing.T) {
 			}
 		}
 	}
+	// Formula (7) of docs/compression.md with c = 2(n-1)/n, d = 2 and 1+1/n encodings: fp16
+	// alone pays below 1.2·c / (4·(1+1/n)/E + 8/D).
+	for _, s := range []struct {
+		encode, decode, limit float64
+		ranks                 int
+	}{{1e9, 0, 0.2e9, 2}, {1e9, 0, 0.36e9, 4}, {0, 1e9, 0.15e9, 2}} {
+		one := &choice{candidates: []compress.Candidate{{Codec: compress.FP16{}, Encode: s.encode, Decode: s.decode}}}
+		below, _ := one.at(0.99*s.limit, s.ranks, n)
+		above, _ := one.at(1.01*s.limit, s.ranks, n)
+		if below != 0 || above != -1 {
+			t.Errorf("%+v: %d below the limit, %d above", s, below, above)
+		}
+	}
 	// Where the choice changes, by bisection.
 	lo, hi := 25e6, 10e9
 	for hi/lo > 1.001 {
@@ -606,6 +684,33 @@ func (c slowLink) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// slowPair is two ranks with such links.
+func slowPair(perMillisecond int) (groups []*Group) {
+	x, y := net.Pipe()
+	a, b := net.Pipe()
+	for r, conns := range [][2]net.Conn{{slowLink{x, perMillisecond}, a}, {slowLink{y, perMillisecond}, b}} {
+		w := newChannelWaiter()
+		peers, control := make([]peer, 2), make([]*wire, 2)
+		peers[1-r].link = newStream(conns[0], w.wake)
+		control[1-r] = &wire{link: newStream(conns[1], w.wake)}
+		groups = append(groups, newGroup(Config{Rank: r, Size: 2}, peers, control, w))
+	}
+	return groups
+}
+
+func TestBandwidth(t *testing.T) {
+	for _, c := range []struct {
+		size           int64
+		ranks          int
+		seconds, empty float64
+		want           float64
+	}{{1000, 2, 1, 0, 1000}, {1000, 4, 1, 0, 1500}, {1000, 2, 1, 0.5, 2000}, {1000, 2, 1, 0.99, 10_000}} {
+		if got := bandwidth(c.size, c.ranks, c.seconds, c.empty); math.Abs(got/c.want-1) > 1e-9 {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
 // The speed of a link is measured, on all ranks alike, and all choose the same; rank 0
 // says why.
 func TestCompressorMeasures(t *testing.T) {
@@ -614,16 +719,7 @@ func TestCompressorMeasures(t *testing.T) {
 		codec          string
 	}{{12_500, "int8"}, {100_000_000, "none"}} {
 		synctest.Test(t, func(t *testing.T) {
-			x, y := net.Pipe()
-			a, b := net.Pipe()
-			var groups []*Group
-			for r, conns := range [][2]net.Conn{{slowLink{x, c.perMillisecond}, a}, {slowLink{y, c.perMillisecond}, b}} {
-				w := newChannelWaiter()
-				peers, control := make([]peer, 2), make([]*wire, 2)
-				peers[1-r].link = newStream(conns[0], w.wake)
-				control[1-r] = &wire{link: newStream(conns[1], w.wake)}
-				groups = append(groups, newGroup(Config{Rank: r, Size: 2}, peers, control, w))
-			}
+			groups := slowPair(c.perMillisecond)
 			defer closeAll(groups)
 			speeds := make([]float64, 2)
 			if err := errors.Join(together(groups, func(g *Group) (err error) {
@@ -635,9 +731,16 @@ func TestCompressorMeasures(t *testing.T) {
 			if want := 1e3 * float64(c.perMillisecond); speeds[0] != speeds[1] || c.perMillisecond < 1e6 && math.Abs(speeds[0]/want-1) > 0.2 {
 				t.Errorf("speeds %g, want %g", speeds, want)
 			}
+			// 64, 128 and three times 256 KiB: the first one that takes 20 ms.
+			if sent := groups[0].Traffic().Sent; c.perMillisecond == 12_500 && (sent < 960<<10 || sent > 961<<10) {
+				t.Errorf("the measurement sent %d bytes", sent)
+			}
 			cs := compressors(t, 2, CompressorConfig{Len: 1 << 18, Codec: compress.Auto})
 			for _, c := range cs { // the clock stands still here
 				c.tuner.candidates = compress.Typical()
+			}
+			for i := range cs[1].tuner.candidates { // what it finds itself does not count
+				cs[1].tuner.candidates[i].Encode = float64(c.perMillisecond) * 1e-3
 			}
 			made := make([]Decision, 2)
 			if err := errors.Join(together(groups, func(g *Group) (err error) {
@@ -658,6 +761,30 @@ func TestCompressorMeasures(t *testing.T) {
 				return err
 			})...); err != nil {
 				t.Fatal(err)
+			}
+			// In another ring, in which they have changed places.
+			again := slowPair(c.perMillisecond)
+			defer closeAll(again)
+			for _, gs := range [][]*Group{groups, again} {
+				if err := errors.Join(together(gs, func(g *Group) error {
+					c := cs[g.Rank()]
+					if gs[0] == again[0] {
+						c = cs[1-g.Rank()]
+						if _, err := c.Join(t.Context(), g); err != nil {
+							return err
+						}
+					}
+					v := slices.Repeat([]float32{1}, 1<<18)
+					if err := c.AllReduce(t.Context(), v, 0); err != nil {
+						return err
+					}
+					if v[0] < 1.9 || v[0] > 2.1 || v[1<<18-1] < 1.9 || v[1<<18-1] > 2.1 {
+						t.Errorf("rank %d: %v … %v, want 2", g.Rank(), v[0], v[1<<18-1])
+					}
+					return nil
+				})...); err != nil {
+					t.Fatal(err)
+				}
 			}
 		})
 	}
