@@ -177,14 +177,16 @@ func (c *Coordinator) startRingSave() {
 	c.send(p, func() error { return transport.Send(p.conn, transport.Save{Version: v, ID: c.save.id}, nil) })
 }
 
-// Order is something that the coordinator tells a worker of a ring.
+// Order is something that the coordinator tells a worker.
 type Order struct {
-	Kind    transport.Kind // release, ring, save or buffers
+	Kind    transport.Kind // release, ring, save, buffers, branch or detach
 	Release transport.Release
 	Ring    transport.Ring
 	Save    transport.Save
 	Buffers transport.Buffers
 	Payload []byte // of buffers: float32
+	Branch  transport.Branch
+	Detach  transport.Detach
 }
 
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
@@ -206,6 +208,10 @@ func (m *Member) Order() (Order, error) {
 		if o.Buffers, err = transport.ParseBuffers(f.Header); err == nil {
 			o.Payload, err = transport.ReadAll(m.Conn, f)
 		}
+	case transport.KindBranch:
+		o.Branch, err = transport.ParseBranch(f.Header)
+	case transport.KindDetach:
+		o.Detach, err = transport.ParseDetach(f.Header)
 	default:
 		err = fmt.Errorf("unexpected frame %v from the coordinator", f.Kind)
 	}

@@ -224,7 +224,7 @@ func (o *orchard) hear(c *climber) {
 		c.branch = transport.Branch{Parent: -1}
 	case transport.Detach:
 		if m.Worker != c.w {
-			c.without[transport.Child{Worker: m.Worker, Step: m.Step}] = true
+			c.without[transport.Child(m)] = true
 			return
 		}
 		if c.rel == nil || m.Step != c.step {

@@ -227,11 +227,11 @@ func parseTree(s string, n int) ([]star.Worker, error) {
 // iteration, the gradient and the parameters. For N workers and an iteration time t
 // the demand is
 //
-//	D = N·2·|w|/t                                                        (11)
+//	D = N·2·|w|/t                                                        (12)
 //
 // bytes per second. Where D is more than the capacity C, the tree has
 //
-//	k = ⌈D/C⌉, but at most ⌊C·t/(2·|w|)⌋                                  (12)
+//	k = ⌈D/C⌉, but at most ⌊C·t/(2·|w|)⌋                                  (13)
 //
 // workers that report to the servers: a parent with N/k − 1 children carries D/k itself,
 // which is at most C, and the bound is what the servers carry. (The numbers are those of

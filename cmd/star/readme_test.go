@@ -50,7 +50,16 @@ func fenced(t *testing.T, page string) (lines []string) {
 func command(line string) (program string, args []string) {
 	line = strings.TrimPrefix(line, "$ ")
 	line, _, _ = strings.Cut(line, "  #")
-	words := strings.Fields(line)
+	quoted := false
+	words := strings.FieldsFunc(line, func(r rune) bool { // '…' is one word
+		if r == '\'' {
+			quoted = !quoted
+		}
+		return r == ' ' && !quoted
+	})
+	for i, w := range words {
+		words[i] = strings.ReplaceAll(w, "'", "")
+	}
 	for i, w := range words {
 		if w == "&" || w == "|" || w == ">" {
 			words = words[:i]

@@ -12,8 +12,9 @@ import (
 	"star/transport"
 )
 
-// inbox is what the coordinator has said to a worker of a ring, in order. It is
-// read beside the work, because a ring that has lost a member must be given up at once.
+// inbox is what the coordinator has said to a worker, in order. It is read beside the
+// work, because a ring that has lost a member must be given up at once, and a child in a
+// tree that is gone must not be waited for.
 type inbox struct {
 	mu      sync.Mutex
 	queue   []coord.Order
@@ -25,13 +26,17 @@ type inbox struct {
 	op      context.Context
 	working int64            // generation of the order in hand
 	buffers chan coord.Order // the last average
+
+	without map[transport.Child]bool // gradients that go another way than was said
+	watch   transport.Child
+	unwatch context.CancelCauseFunc // called when watch goes another way; nil: nobody cares
 }
 
 // errSuperseded: another ring takes the place of the one at work.
 var errSuperseded = errors.New("another ring takes its place")
 
 func newInbox(m *coord.Member) *inbox {
-	b := &inbox{news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1)}
+	b := &inbox{news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
 	go func() {
 		for {
 			o, err := m.Order()
@@ -62,6 +67,13 @@ func (b *inbox) put(o coord.Order, err error) bool {
 		if o.Ring.Now { // nothing before it will happen
 			b.queue = b.queue[:0]
 			b.giveUp = o.Ring.Generation
+		}
+		b.queue = append(b.queue, o)
+	case o.Kind == transport.KindDetach:
+		c := transport.Child(o.Detach)
+		b.without[c] = true
+		if b.unwatch != nil && c == b.watch {
+			b.unwatch(errDetached)
 		}
 		b.queue = append(b.queue, o)
 	default:
@@ -114,7 +126,55 @@ func (b *inbox) begin(ctx context.Context, generation int64) context.Context {
 	if b.giveUp > generation {
 		b.cancel(errSuperseded)
 	}
+	if b.err != nil {
+		b.cancel(b.err)
+	}
 	return b.op
+}
+
+// detached says whether a gradient goes another way than was said.
+func (b *inbox) detached(c transport.Child) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.without[c]
+}
+
+// forget forgets gradients that went another way before that of a step and those of
+// its children.
+func (b *inbox) forget(me transport.Child, children []transport.Child) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.without {
+		old := func(now transport.Child) bool { return c.Worker == now.Worker && c.Step < now.Step }
+		if old(me) || slices.ContainsFunc(children, old) {
+			delete(b.without, c)
+		}
+	}
+}
+
+// until is a context that ends when a gradient goes another way, with errDetached. Call
+// end.
+func (b *inbox) until(ctx context.Context, c transport.Child) (limited context.Context, end func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	limited, cancel := context.WithCancelCause(ctx)
+	b.watch, b.unwatch = c, cancel
+	if b.without[c] {
+		cancel(errDetached)
+	}
+	return limited, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.unwatch = nil
+		cancel(nil)
+	}
+}
+
+// failed is why there will be no more orders; nil: there may be.
+func (b *inbox) failed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
 }
 
 func (b *inbox) end() {

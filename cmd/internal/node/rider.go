@@ -9,7 +9,8 @@ import (
 	"star/transport"
 )
 
-// parent is a rider's connection to the ring member that carries its gradients.
+// parent is a rider's connection to the ring member that carries its gradients, or a
+// child's in a tree to its parent there.
 type parent struct {
 	addr string
 	conn transport.Conn // nil: not connected
@@ -76,45 +77,53 @@ func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 	return up
 }
 
-// withParent does something over the connection to the parent, twice if the
-// connection has broken in between.
-func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, again bool) error) error {
+// do does something over the connection to the parent, twice if the connection has
+// broken in between.
+func (p *parent) do(ctx context.Context, tcp *transport.TCP, hello transport.Hello, f func(c transport.Conn, again bool) error) error {
 	var last error
 	for try := range 2 {
 		if context.Cause(ctx) != nil {
 			return context.Cause(ctx)
 		}
-		if w.parent.conn == nil {
+		if p.conn == nil {
 			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
-			c, _, _, err := transport.Open(limited, w.tcp, w.parent.addr, w.hello, nil)
+			c, _, _, err := transport.Open(limited, tcp, p.addr, hello, nil)
 			cancel()
 			if err != nil {
 				last = err
 				continue
 			}
-			c.SetPeer("parent " + w.parent.addr)
-			w.parent.conn, w.parent.told = c, 0
+			c.SetPeer("parent " + p.addr)
+			p.conn, p.told = c, 0
 		}
-		c := w.parent.conn
+		c := p.conn
 		stop := context.AfterFunc(ctx, func() { c.Close() })
-		if last = nil; w.parent.told != w.ring.Generation {
-			w.parent.told = w.ring.Generation
-			c.SetWriteDeadline(time.Now().Add(riderStall(0)))
-			last = transport.Send(c, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation}, nil)
-		}
-		if last == nil {
-			last = do(c, try > 0)
-		}
+		last = f(c, try > 0)
 		if !stop() {
-			w.parent.conn = nil
+			p.conn = nil
 			return context.Cause(ctx)
 		}
 		if last == nil {
 			return nil
 		}
-		w.parent.close()
+		p.close()
 	}
-	return &parentError{w.parent.addr, last}
+	return &parentError{p.addr, last}
+}
+
+// withParent does something over the connection to the parent, which first hears what
+// ring we are in.
+func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, again bool) error) error {
+	return w.parent.do(ctx, w.tcp, w.hello, func(c transport.Conn, again bool) error {
+		if w.parent.told != w.ring.Generation {
+			w.parent.told = w.ring.Generation
+			c.SetWriteDeadline(time.Now().Add(riderStall(0)))
+			if err := transport.Send(c, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation}, nil); err != nil {
+				return err
+			}
+		}
+		return do(c, again)
+	})
 }
 
 // fetch receives parameters of the release's version or a later one.

@@ -82,15 +82,9 @@ func ruleText(job *settings.Job) string {
 
 // newRingWorker opens the places where others come, before the coordinator is told of them.
 func newRingWorker(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*ringWorker, error) {
-	host, _, err := gonet.SplitHostPort(job.Listen)
+	addr, err := listenAddress(job)
 	if err != nil {
-		return nil, job.Invalid("listen", err)
-	}
-	if !job.Config.IsSet("listen") { // the interface that leads to the coordinator
-		if c, err := gonet.Dial("udp", job.Coordinator); err == nil { // sends nothing
-			host, _, _ = gonet.SplitHostPort(c.LocalAddr().String())
-			c.Close()
-		}
+		return nil, err
 	}
 	model, err := costModel(job)
 	if err != nil {
@@ -98,10 +92,6 @@ func newRingWorker(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*ri
 	}
 	if model != nil {
 		log.Info("cost model", "file", job.RingModel, "ranks", measuredRanks(model), "samples", len(model.Samples), "tcp", model.TCP)
-	}
-	addr := gonet.JoinHostPort(host, "0")
-	if !settings.Loopback(addr) && !job.TLS() && job.Token == "" && !job.Insecure {
-		return nil, job.Invalid("listen", fmt.Errorf("the other workers come to %s, and anybody who reaches it could join: give STAR_TOKEN or certificates, or allow it with --insecure", host))
 	}
 	w := &ringWorker{tcp: tcp, tls: tcp.TLS, version: -1, costs: model}
 	l, err := gonet.Listen("tcp", addr)

@@ -57,11 +57,13 @@ type worker struct {
 	loader *data.Loader
 	member *coord.Member
 	link   *ps.Link
+	inbox  *inbox
+	tree   treePart
 	inject *inject.Injector
 	rank   int
 	step   int64
 	cpu    time.Duration
-	sent   int64 // bytes of the link so far
+	sent   int64 // bytes so far
 	got    int64
 	start  int64 // of the batch before
 
@@ -129,6 +131,15 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 		}
 		hello.Addr, rule = ring.addresses(), ruleText(job)
 	}
+	var tree treePart
+	if ring == nil {
+		if tree.landing, err = newLanding(job, tcp, log); err != nil {
+			log.Debug("takes no part in trees", "reason", err)
+		} else {
+			defer tree.landing.close()
+			hello.Addr = tree.landing.addr
+		}
+	}
 	member, err := coord.Join(ctx, coord.MemberConfig{
 		Network: tcp, Addr: job.Coordinator, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: log,
 		Enrol: &coord.Enrolment{
@@ -184,9 +195,16 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	w := &worker{
 		job: job, log: log, model: model, test: testSet, member: member, inject: in, rank: rank,
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}),
-		grad:   gradient(model), average: member.Average, grads: model.Grad, finite: kernel.FiniteSumSq,
+		grad:   gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree,
 	}
 	defer w.loader.Close()
+	w.tree.tcp, w.tree.hello, w.tree.handed = tcp, hello, -1
+	w.tree.hello.Service, w.tree.hello.Rank, w.tree.hello.Addr = transport.ServiceTree, rank, ""
+	w.tree.next, w.tree.branch = noBranch, noBranch
+	defer func() { w.tree.up.close() }()
+	if tree.landing != nil {
+		tree.landing.begin(model.Params())
+	}
 	if len(member.Welcome.Shards) > 0 {
 		hello.Service, hello.Rank = transport.ServiceShard, rank
 		w.link, err = ps.Dial(ctx, ps.LinkConfig{
@@ -235,7 +253,12 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	default:
 		return w.why(err)
 	}
-	log.Info("finished", "steps", w.step)
+	if w.link == nil {
+		log.Info("finished", "steps", w.step)
+		return nil
+	}
+	sent, got := w.link.Traffic()
+	log.Info("finished", "steps", w.step, "to_shards", sent, "from_shards", got)
 	return nil
 }
 
@@ -292,9 +315,11 @@ func shardAddrs(shards []transport.ShardInfo, coordinator string) []transport.Sh
 // lost. It knows better than we do whether the job goes on, and with whom.
 func (w *worker) why(err error) error {
 	said := make(chan error, 1)
+	limited, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
 	go func() {
 		for {
-			if _, e := w.member.Next(); e != nil {
+			if _, e := w.inbox.next(limited); e != nil {
 				said <- e
 				return
 			}
@@ -313,7 +338,7 @@ func (w *worker) why(err error) error {
 		case errors.As(e, &lost):
 			return fmt.Errorf("%w (%w)", e, err)
 		}
-	case <-time.After(2 * time.Second):
+	case <-limited.Done():
 		w.member.Leave(ExitLost, err.Error())
 	}
 	return &LostError{err}
@@ -357,14 +382,39 @@ func matrices(specs []train.TensorSpec) []compress.Tensor {
 // train is the life of a worker: wait for a release, take the parameters, compute,
 // push, arrive.
 func (w *worker) train(ctx context.Context) error {
+	w.inbox = newInbox(w.member)
+	w.average = func(eval int64, buffers []float32) error {
+		w.inbox.begin(ctx, 0)
+		defer w.inbox.end()
+		if err := coord.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
+			return err
+		}
+		return w.inbox.average(eval, transport.Floats(buffers))
+	}
 	w.cpu = processTime()
 	pushed := time.Now()
+	var last star.Record // of the gradient that was handed over
 	for {
-		rel, err := w.member.Next()
+		o, err := w.inbox.next(ctx)
 		if err != nil {
 			return err
 		}
-		released := time.Now()
+		switch o.Kind {
+		case transport.KindRelease:
+		case transport.KindBranch:
+			w.tree.next = o.Branch
+			continue
+		case transport.KindDetach:
+			if o.Detach.Worker == star.Worker(w.rank) {
+				if err := w.reroute(ctx, o.Detach, last.Samples, last.Basis); err != nil {
+					return err
+				}
+			}
+			continue
+		default:
+			return fmt.Errorf("unexpected %v from the coordinator, waiting for a release", o.Kind)
+		}
+		rel, released := o.Release, time.Now()
 		if rel.Action == transport.Stop {
 			return nil
 		}
@@ -372,18 +422,13 @@ func (w *worker) train(ctx context.Context) error {
 			if rel.Dropped {
 				w.link.Dropped()
 			}
-			if rel.Pull {
-				_, err = w.link.Pull(ctx, rel.Version)
-			} else {
-				_, err = w.link.Wait(ctx, rel.Version)
-			}
-			if err != nil {
+			if err := w.take(ctx, rel); err != nil {
 				return err
 			}
 		}
 		rec := star.Record{
 			Worker: star.Worker(w.rank), Step: w.step, Basis: rel.Version,
-			Wait: released.Sub(pushed), Pull: time.Since(released),
+			Wait: released.Sub(pushed) + w.tree.waited, Pull: time.Since(released),
 		}
 		if rel.Action != transport.Continue {
 			if err := w.evaluate(ctx, rel); err != nil {
@@ -396,7 +441,7 @@ func (w *worker) train(ctx context.Context) error {
 		if err := w.iterate(ctx, rel, &rec); err != nil {
 			return err
 		}
-		pushed = time.Now()
+		pushed, last = time.Now(), rec
 	}
 }
 
@@ -407,14 +452,14 @@ func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.R
 		return err
 	}
 	if w.link != nil {
-		if err := w.link.Push(ctx, w.step, rec.Basis, rec.Samples, w.grad); err != nil {
+		if err := w.hand(ctx, rec); err != nil {
 			return err
 		}
-		sent, got := w.link.Traffic()
+		sent, got := w.traffic()
 		rec.NetOut, rec.NetIn = float64(sent-w.sent), float64(got-w.got)
 		w.sent, w.got = sent, got
 	}
-	rec.Push = time.Since(computed)
+	rec.Push = time.Since(computed) - w.tree.waited // which is a wait, told with the next record
 	return w.arrive(rec)
 }
 

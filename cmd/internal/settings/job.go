@@ -75,12 +75,14 @@ type Job struct {
 	Clip        float64 // bound of the gradient's global norm; 0: none
 	Schedule    string
 	Mode        string
-	Shares      []int  // samples of each worker's mini-batch; nil: Batch for each
-	UpdateScale string // n, firing or damped: the c of the update rule
-	OnNaN       string // stop or skip
-	Threads     int    // of the arithmetic in one worker; 0: chosen by the program
-	Congestion  string // TCP congestion control; empty: the host's
-	Compress    string // codec of gradients: none, auto or a name of star/compress
+	Shares      []int   // samples of each worker's mini-batch; nil: Batch for each
+	PSBandwidth float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
+	TreeFanIn   int     // most children of one worker in an automatic tree
+	UpdateScale string  // n, firing or damped: the c of the update rule
+	OnNaN       string  // stop or skip
+	Threads     int     // of the arithmetic in one worker; 0: chosen by the program
+	Congestion  string  // TCP congestion control; empty: the host's
+	Compress    string  // codec of gradients: none, auto or a name of star/compress
 
 	// All-reduce.
 
@@ -160,8 +162,10 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.WeightDecay, "weight-decay", 0, "weight decay")
 	Var(s, &j.Clip, "clip", 0, "bound of the gradient's global norm; 0: none")
 	Var(s, &j.Schedule, "schedule", "constant", "learning rate over samples seen")
-	Var(s, &j.Mode, "mode", "ssgd", "which gradients make an update: ssgd, asgd, x=K, groups=0,1/2,3, backup=B")
+	Var(s, &j.Mode, "mode", "ssgd", "which gradients make an update: ssgd, asgd, x=K, groups=0,1/2,3, backup=B; and how they get there: tree=0(1,2),3(4), tree=auto")
 	Var(s, &j.Shares, "shares", nil, "samples in each worker's mini-batch, such as 32,32,16,16 (--batch for each)")
+	Var(s, &j.PSBandwidth, "ps-bandwidth", 0, "MB/s that the links of the servers may carry for this job, in and out together, for tree=auto; 0: not known")
+	Var(s, &j.TreeFanIn, "tree-fan-in", 8, "most children of one worker, with tree=auto")
 	Var(s, &j.UpdateScale, "update-scale", "n", "weight of a gradient in an update", "n", "firing", "damped")
 	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
 	Var(s, &j.Threads, "threads", 0, "threads of a worker's arithmetic; 0: chosen by the program")
@@ -295,6 +299,8 @@ func (j *Job) Validate() error {
 		atLeast("threads", float64(j.Threads), 0),
 		atLeast("eval-every", j.EvalEvery, 0),
 		atLeast("max-staleness", float64(j.MaxStaleness), 0),
+		atLeast("ps-bandwidth", j.PSBandwidth, 0),
+		atLeast("tree-fan-in", float64(j.TreeFanIn), 1),
 		atLeast("allreduce-segment", float64(j.Segment), 0),
 		atLeast("allreduce-buffer", float64(j.Buffer), -1),
 	); err != nil {
