@@ -8,11 +8,18 @@ import (
 	"testing"
 )
 
-// TestMain makes the test binary one rank of the all-reduce benchmark, where it is
-// started as one.
+// TestMain makes the test binary one rank of the all-reduce benchmark, or a process of a
+// bare job, where it is started as one.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(RankVariable); text != "" {
 		if err := RankMain(context.Background(), text, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if text := os.Getenv(BareVariable); text != "" {
+		if err := BareMain(context.Background(), text, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

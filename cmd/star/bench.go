@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +26,7 @@ import (
 	"star/bench"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
+	"star/train"
 )
 
 func benchCommand() *cobra.Command {
@@ -162,13 +165,17 @@ behind what it aims at.`,
 	}
 }
 
-// rankCommand is one rank of star bench allreduce, which starts it.
+// rankCommand is one rank of star bench allreduce, or a process of a bare job of star
+// bench step, which start it.
 func rankCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "bench-rank", Hidden: true, Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
+			if text := os.Getenv(bench.BareVariable); text != "" {
+				return bench.BareMain(ctx, text, cmd.OutOrStdout())
+			}
 			return bench.RankMain(ctx, os.Getenv(bench.RankVariable), cmd.OutOrStdout())
 		},
 	}
@@ -391,7 +398,8 @@ type stepReport struct {
 	Exchange []bench.ExchangeResult `json:"exchange,omitempty"` // with --arch allreduce, and then alone
 }
 
-// overhead is the step of a real job beside what it cannot do without.
+// overhead is the step of a real job beside what it cannot do without: the step of a bare
+// job of processes that compute and move bytes like its own.
 type overhead struct {
 	Model    string  `json:"model"`
 	Ranks    int     `json:"ranks"`
@@ -399,9 +407,11 @@ type overhead struct {
 	Bytes    int64   `json:"bytes"` // of the parameters
 	Steps    int     `json:"steps"`
 	Step     float64 `json:"step_s"`     // median time between updates
-	Compute  float64 `json:"compute_s"`  // median of the slowest worker's computation
-	Exchange float64 `json:"exchange_s"` // median of moving the same bytes over bare connections
-	Overhead float64 `json:"overhead"`   // step / (compute + exchange) - 1
+	Bare     float64 `json:"bare_s"`     // the same of a bare job
+	Overhead float64 `json:"overhead"`   // step / bare - 1
+	Compute  float64 `json:"compute_s"`  // median of the slowest worker's computation, as it measures it
+	Exchange float64 `json:"exchange_s"` // median of moving the same bytes over bare connections in one process
+	OverSum  float64 `json:"over_sum"`   // step / (compute + exchange) - 1
 }
 
 func benchStep() *cobra.Command {
@@ -455,8 +465,11 @@ func benchStep() *cobra.Command {
 	}
 	return s.command("step", "A training step: its computation, and what a job adds",
 		`First the processor time of forward and backward on one thread, with --against torch in turns with PyTorch. Then
-whole jobs of real processes in SSGD: the time between updates beside the slowest worker's computation plus the
-same bytes over bare connections.
+whole jobs of real processes in SSGD: the time between updates, beside that of a bare job, in turns: as many
+processes that compute the same gradients and exchange the same bytes, and do nothing else: no update, no
+checksum, no coordinator, no samples. Where processes share processors that is more than the slowest
+worker's computation plus the same bytes over bare connections in one process, which are printed, too:
+a worker that waits for a processor before it begins is not counted there.
 
 With --arch allreduce: steps of LeNet and of a perceptron of 25 million parameters, whose gradients processes
 exchange in buckets while they compute. With --against gloo in turns with the same program and the same memory, but the
@@ -477,7 +490,7 @@ buckets summed by PyTorch's Gloo in a process beside each rank; "asking" is what
 					continue
 				}
 				for _, workers := range ranks {
-					o, err := measureOverhead(ctx, model, workers, shards, steps, 3)
+					o, err := measureOverhead(ctx, model, workers, shards, steps, 5)
 					if err != nil {
 						return nil, err
 					}
@@ -510,15 +523,17 @@ buckets summed by PyTorch's Gloo in a process beside each rank; "asking" is what
 				}
 			}
 			if len(r.Overhead) > 0 {
-				fmt.Fprint(w, "\njob\tworkers\tshards\tbytes\tstep\tslowest compute\tbare exchange\toverhead\t\n")
+				fmt.Fprint(w, "\njob\tworkers\tshards\tbytes\tstep\tbare job\toverhead\tslowest compute\tbare exchange\tover their sum\t\n")
 				for _, o := range r.Overhead {
-					fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%+.1f %%\t\n", o.Model, o.Ranks, o.Shards, o.Bytes, seconds(o.Step), seconds(o.Compute), seconds(o.Exchange), 100*o.Overhead)
+					fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%+.1f %%\t%s\t%s\t%+.1f %%\t\n", o.Model, o.Ranks, o.Shards, o.Bytes,
+						seconds(o.Step), seconds(o.Bare), 100*o.Overhead, seconds(o.Compute), seconds(o.Exchange), 100*o.OverSum)
 				}
 			}
 		})
 }
 
-// measureOverhead runs real jobs in turns with bare exchanges of the same bytes.
+// measureOverhead runs real jobs in turns with bare ones and with bare exchanges of the same
+// bytes. The samples lie in a file, so that no job competes with a renderer of samples.
 func measureOverhead(ctx context.Context, model string, workers, shards, steps, rounds int) (overhead, error) {
 	o := overhead{Model: model, Ranks: workers, Shards: shards}
 	dir, err := os.MkdirTemp("", "star-bench")
@@ -530,11 +545,23 @@ func measureOverhead(ctx context.Context, model string, workers, shards, steps, 
 	if err != nil {
 		return o, err
 	}
-	var step, compute, exchange []float64
+	dataset, input, err := noiseImages(dir)
+	if err != nil {
+		return o, err
+	}
+	const batch = 64
+	var step, bare, compute, exchange []float64
 	for range rounds {
+		times, err := bench.BareJob(ctx, bench.BareJobConfig{
+			Command: []string{self, "bench-rank"}, Model: model, Input: input, Batch: batch, Workers: workers, Servers: shards, Steps: steps,
+		})
+		if err != nil {
+			return o, err
+		}
+		bare = append(bare, times...)
 		cmd := exec.CommandContext(ctx, self, "run", "--model", model, "--workers", strconv.Itoa(workers), "--shards", strconv.Itoa(shards),
-			"--steps", strconv.Itoa(steps), "--slow", "none", "--mode", "ssgd", "--eval-every", "0", "--batch", "64",
-			"--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off", "--log-level", "error")
+			"--steps", strconv.Itoa(steps), "--slow", "none", "--mode", "ssgd", "--eval-every", "0", "--batch", strconv.Itoa(batch),
+			"--dataset", dataset, "--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off", "--log-level", "error")
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		if err := cmd.Run(); err != nil {
@@ -564,9 +591,32 @@ func measureOverhead(ctx context.Context, model string, workers, shards, steps, 
 	if len(step) == 0 || len(exchange) == 0 {
 		return o, errors.New("the jobs made no updates")
 	}
-	o.Steps, o.Step, o.Compute, o.Exchange = len(step), middle(step), middle(compute), middle(exchange)
-	o.Overhead = o.Step/(o.Compute+o.Exchange) - 1
+	o.Steps, o.Step, o.Bare, o.Compute, o.Exchange = len(step), middle(step), middle(bare), middle(compute), middle(exchange)
+	o.Overhead, o.OverSum = o.Step/o.Bare-1, o.Step/(o.Compute+o.Exchange)-1
 	return o, nil
+}
+
+// noiseImages writes IDX files of 28x28 noise, and returns what --dataset calls them.
+func noiseImages(dir string) (dataset string, input train.Input, err error) {
+	const n, side, classes = 4096, 28, 10
+	rng := rand.New(rand.NewPCG(1, 2))
+	images, labels := []byte{0, 0, 8, 3}, []byte{0, 0, 8, 1}
+	for _, d := range []uint32{n, side, side} {
+		images = binary.BigEndian.AppendUint32(images, d)
+	}
+	labels = binary.BigEndian.AppendUint32(labels, n)
+	for range n * side * side {
+		images = append(images, byte(rng.Uint32()))
+	}
+	for i := range n {
+		labels = append(labels, byte(i%classes))
+	}
+	a, b := filepath.Join(dir, "images"), filepath.Join(dir, "labels")
+	if err := os.WriteFile(a, images, 0o600); err != nil {
+		return "", input, err
+	}
+	input = train.Input{Shape: []int{1, side, side}, Classes: classes}
+	return "idx:" + a + "," + b, input, os.WriteFile(b, labels, 0o600)
 }
 
 // stepTimes reads a run log of an SSGD job: the times between updates, and the
