@@ -18,6 +18,7 @@ import (
 	"star/compress"
 	"star/coord"
 	"star/ps"
+	"star/resource/host"
 	"star/trace"
 	"star/train"
 	"star/train/data"
@@ -63,6 +64,7 @@ type worker struct {
 	rank   int
 	step   int64
 	cpu    time.Duration
+	meter  *host.Meter // nil: --telemetry=off
 	sent   int64 // bytes so far
 	got    int64
 	start  int64 // of the batch before
@@ -198,6 +200,11 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 		grad:   gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree,
 	}
 	defer w.loader.Close()
+	if job.Telemetry != settings.Off {
+		sampler := host.Start(host.Config{})
+		defer sampler.Close()
+		w.meter = host.NewMeter(sampler)
+	}
 	w.tree.tcp, w.tree.hello, w.tree.handed = tcp, hello, -1
 	w.tree.hello.Service, w.tree.hello.Rank, w.tree.hello.Addr = transport.ServiceTree, rank, ""
 	w.tree.next, w.tree.branch = noBranch, noBranch
@@ -479,6 +486,7 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 	w.start = rel.Start
 	loaded, at := time.Now(), w.member.Elapsed()
 	rec.Load, rec.Samples = loaded.Sub(start), rel.Count
+	w.meter.Begin()
 	loss, err := w.grads(ctx, w.grad, batch)
 	if err != nil {
 		return computed, fmt.Errorf("step %d: %w", w.step, err)
@@ -494,6 +502,7 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 	}
 	computed = time.Now()
 	rec.Compute = computed.Sub(loaded)
+	w.meter.End()
 	rec.At = w.member.Elapsed()
 	return computed, nil
 }
@@ -505,6 +514,7 @@ func (w *worker) arrive(rec *star.Record) error {
 		rec.CPU = (cpu - w.cpu).Seconds() / it.Seconds()
 	}
 	w.cpu = cpu
+	w.meter.Fill(rec)
 	w.step++
 	return coord.Say(w.member, transport.Arrive{Record: *rec}, nil)
 }

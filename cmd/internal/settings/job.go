@@ -114,6 +114,9 @@ type Job struct {
 	StragglerTrace string
 	StragglerBy    string // sleep, quota or tc
 
+	// Telemetry is on or off: what workers measure beside their times.
+	Telemetry string
+
 	// Output.
 
 	LogLevel  string
@@ -193,6 +196,8 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Slow, "slow", nil, "slow a worker down on purpose: 2:3x, 2:+50ms, 1:burst=40ms/1s; may be repeated")
 	Var(s, &j.StragglerTrace, "straggler-trace", "", "CSV file of slowdowns (step,worker,duration,slowdown,rel; may be .gz)")
 	Var(s, &j.StragglerBy, "straggler-by", "sleep", "how to slow down; quota and tc need root", "sleep", "quota", "tc")
+
+	Var(s, &j.Telemetry, "telemetry", "on", "measure process, control group and host, for who is slow and why", "on", "off")
 
 	Var(s, &j.LogLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
 	Var(s, &j.LogFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")

@@ -1,0 +1,135 @@
+//go:build linux
+
+package host
+
+import (
+	"os"
+	"path"
+	"slices"
+	"time"
+)
+
+// probe reads the counters of this process and its host.
+type probe struct {
+	proc, cgroup string // folders; others in tests
+	levels       []string
+	v2           bool
+	quota        float64 // processors; 0: none
+	looked       time.Time
+	buf          []byte
+	tasks        []string
+	waited       map[string]time.Duration // of the threads of the last look
+	delay        time.Duration            // of all threads, also those that are gone
+}
+
+func newProbe() *probe {
+	return &probe{proc: "/proc", cgroup: "/sys/fs/cgroup", buf: make([]byte, 16<<10), waited: map[string]time.Duration{}}
+}
+
+// read reads the beginning of a file; nil if it cannot be read.
+func (p *probe) read(name string) []byte {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	n, _ := f.Read(p.buf)
+	return p.buf[:n]
+}
+
+// look takes all counters now.
+func (p *probe) look(now time.Time) (c counters) {
+	c.at = now
+	if b := p.read(p.proc + "/stat"); b != nil {
+		c.cpu, c.hasCPU = parseStat(b)
+	}
+	if b := p.read(p.proc + "/pressure/cpu"); b != nil {
+		c.pressure, c.hasPressure = parsePressure(b)
+	}
+	c.delay, c.hasDelay = p.runDelay()
+	if now.Sub(p.looked) > resolveEvery {
+		p.looked = now
+		p.resolve()
+	}
+	c.quota = p.quota
+	for _, dir := range p.levels {
+		if d, ok := parseThrottled(p.read(dir + "/cpu.stat")); ok {
+			c.throttled, c.hasThrottled = c.throttled+d, true
+		}
+	}
+	return c
+}
+
+// resolveEvery is how often the process's control group is looked up: it may be
+// moved, or get another quota.
+const resolveEvery = 500 * time.Millisecond
+
+// resolve finds the levels of the process's control group that have a quota.
+func (p *probe) resolve() {
+	p.levels, p.quota = p.levels[:0], 0
+	g, ok := parseCgroup(p.read(p.proc + "/self/cgroup"))
+	if !ok {
+		return
+	}
+	for _, d := range g.dirs {
+		root := path.Join(p.cgroup, d)
+		dir := root + g.path
+		if _, err := os.Stat(dir + "/cpu.stat"); err != nil {
+			if _, err := os.Stat(root + "/cpu.stat"); err != nil {
+				continue
+			}
+			dir = root // a container that sees only its own group, under the host's name
+		}
+		for ; len(dir) >= len(root); dir = path.Dir(dir) {
+			if q, ok := p.limit(dir, g.v2); ok {
+				p.levels = append(p.levels, dir)
+				if p.quota == 0 || q < p.quota {
+					p.quota = q
+				}
+			}
+		}
+		return
+	}
+}
+
+func (p *probe) limit(dir string, v2 bool) (float64, bool) {
+	if v2 {
+		return parseMax(p.read(dir + "/cpu.max"))
+	}
+	q := string(p.read(dir + "/cpu.cfs_quota_us"))
+	return quota(q, string(p.read(dir+"/cpu.cfs_period_us")))
+}
+
+// runDelay is how long threads of the process have waited for a processor since the
+// probe began. Threads come and go, so differences are added up thread by thread.
+func (p *probe) runDelay() (time.Duration, bool) {
+	dir, err := os.Open(p.proc + "/self/task")
+	if err != nil {
+		return 0, false
+	}
+	p.tasks, err = dir.Readdirnames(-1)
+	dir.Close()
+	if err != nil || len(p.tasks) == 0 {
+		return 0, false
+	}
+	seen := false
+	for _, t := range p.tasks {
+		d, ok := parseSchedstat(p.read(p.proc + "/self/task/" + t + "/schedstat"))
+		if !ok {
+			continue
+		}
+		seen = true
+		if last := p.waited[t]; d > last { // a thread with a number used before begins at 0
+			p.delay += d - last
+		}
+		p.waited[t] = d
+	}
+	if len(p.waited) > 2*len(p.tasks)+16 {
+		for t := range p.waited {
+			if !slices.Contains(p.tasks, t) {
+				delete(p.waited, t)
+			}
+		}
+	}
+	return p.delay, seen
+}

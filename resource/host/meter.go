@@ -1,0 +1,62 @@
+package host
+
+import (
+	"time"
+
+	"star"
+)
+
+// Usage is what the kernel says that a process has used so far.
+type Usage struct {
+	CPU       time.Duration // of all its threads
+	Faults    int64         // pages read from disk
+	Preempted int64         // involuntary context switches
+}
+
+// Meter measures a worker's iterations. It is used by one goroutine. A nil
+// Meter measures nothing.
+type Meter struct {
+	sampler *Sampler
+	begun   Usage
+	start   time.Time
+	share   float64 // of the computation
+	last    Usage   // at the last Fill
+}
+
+// NewMeter makes a meter; with a nil sampler it knows only what the process has used.
+func NewMeter(s *Sampler) *Meter { return &Meter{sampler: s, last: Used()} }
+
+// Begin notes that the computation begins.
+func (m *Meter) Begin() {
+	if m != nil {
+		m.begun, m.start = Used(), time.Now()
+	}
+}
+
+// End notes that the computation is over.
+func (m *Meter) End() {
+	if m == nil {
+		return
+	}
+	m.share = -1
+	if d := time.Since(m.start); d > 0 && !m.start.IsZero() {
+		m.share = (Used().CPU - m.begun.CPU).Seconds() / d.Seconds()
+	}
+}
+
+// Fill writes into a record what was measured since the last Fill.
+func (m *Meter) Fill(r *star.Record) {
+	if m == nil {
+		return
+	}
+	now := Used()
+	if m.sampler != nil {
+		r.Telemetry.Merge(m.sampler.Latest())
+	}
+	if m.share >= 0 {
+		r.Telemetry.Set(star.ComputeCPU, m.share)
+	}
+	r.Telemetry.Set(star.MajorFaults, float64(now.Faults-m.last.Faults))
+	r.Telemetry.Set(star.Preempted, float64(now.Preempted-m.last.Preempted))
+	m.last = now
+}
