@@ -25,7 +25,7 @@ const (
 // Cost is the expected time for the progress of one update with an exact gradient, by
 // SSGD at the learning rate of the job:
 //
-//	Cost = Interval · Updates · Penalty                                  (19)
+//	Cost = Interval · Updates · Penalty                                  (22)
 //
 // Updates is 1 + φ/S with S the samples of an update: how many updates the noise makes
 // necessary, were each at its own best learning rate. Penalty is what staleness and a
@@ -43,6 +43,7 @@ type Candidate struct {
 	Cost      time.Duration
 
 	// Guess says that the plan has shares that rest on [SplitPrior], not on measurements.
+	// Its penalty has [GuessCharge] in it.
 	Guess bool
 }
 
@@ -61,6 +62,15 @@ func (p *problem) candidate(kind string, plan Plan, f flow) Candidate {
 
 func seconds(s float64) time.Duration {
 	return time.Duration(min(s*float64(time.Second)+0.5, float64(math.MaxInt64/2)))
+}
+
+// guessed charges a plan whose shares are a guess.
+func (c Candidate) guessed(guess bool) Candidate {
+	if c.Guess = guess; guess {
+		c.Cost = seconds(c.Cost.Seconds() * GuessCharge)
+		c.Penalty *= GuessCharge
+	}
+	return c
 }
 
 // exhaustive is the number of workers up to which every x and every number of riders is a
@@ -154,8 +164,8 @@ func (s *search) ssgd() {
 	s.add(c)
 	if shares, t, guess := s.share(0, n); shares != nil {
 		c = s.candidate(KindSSGD, s.withShares(SSGD(s.n), 0, shares), flowOf(t))
-		c.X, c.Guess = n, guess
-		s.add(c)
+		c.X = n
+		s.add(c.guessed(guess))
 	}
 }
 
@@ -322,15 +332,14 @@ func (s *search) partition(kind string, ends []int, shares bool) {
 		from = to
 	}
 	c := s.candidate(kind, plan, s.undropped(rate2, updates2, squares2/rate2, rate2/updates2/s.b))
-	c.Guess = guess
-	s.add(c)
+	s.add(c.guessed(guess))
 }
 
 // bestGroups is the partition of the lowest cost. Groups are runs in order of speed: with
 // the sizes given, exchanging a slow member of a fast group for a fast one of a slow group
 // makes one of them faster and none slower. A plan of groups makes
 //
-//	Σ_g f_g·S_g/B·(1 − e·((S_g + φ)/2B + 1 − S_g/B))                     (18)
+//	Σ_g f_g·S_g/B·(1 − e·((S_g + φ)/2B + 1 − S_g/B))                     (26)
 //
 // progress in a second; staleness has come apart into terms of each group alone, because
 // what one group applies is what the others are behind by. So the best partition is found by
@@ -387,8 +396,7 @@ func (s *search) rings() {
 			}
 			f := s.ringFlow(m, t)
 			c := s.candidate(KindRing, plan, f)
-			c.Guess = guess
-			s.add(c)
+			s.add(c.guessed(by && guess))
 			if k := s.cost(f); k < best {
 				best, at = k, r
 			}

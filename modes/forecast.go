@@ -71,6 +71,10 @@ const (
 	// nothing was measured. It is a guess too.
 	SplitPrior = 0.5
 
+	// GuessCharge is what the cost of shares that rest on that guess is multiplied by, so
+	// that they are chosen only where they promise much.
+	GuessCharge = 1.05
+
 	// floor is the least part of SSGD's progress per sample that a mode can have.
 	floor = 0.05
 )

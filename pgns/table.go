@@ -25,10 +25,26 @@ type Table struct {
 // maxEpoch bounds what a table may ask to be allocated.
 const maxEpoch = 10_000
 
+// ErrTable is in the error of a text that is no noise table.
+var ErrTable = errors.New("not a noise table")
+
+// tableError is an ErrTable that says no more than it does.
+type tableError struct{ error }
+
+func (tableError) Is(target error) bool { return target == ErrTable }
+
 // ParseTable reads CSV with a header that has the columns batch, epoch, grad_sqr
 // (|G|²) and grad_var (tr Σ), in any order and among others; epoch_idx is another name
-// of epoch. Epochs of a batch count from 0 without gaps.
+// of epoch. Epochs of a batch count from 0 without gaps. Errors are ErrTable.
 func ParseTable(text []byte) (*Table, error) {
+	t, err := parseTable(text)
+	if err != nil {
+		return nil, tableError{err}
+	}
+	return t, nil
+}
+
+func parseTable(text []byte) (*Table, error) {
 	r := csv.NewReader(bytes.NewReader(text))
 	r.TrimLeadingSpace = true
 	header, err := r.Read()

@@ -1,6 +1,7 @@
 package pgns
 
 import (
+	"errors"
 	"math"
 	"os"
 	"testing"
@@ -148,8 +149,8 @@ func TestParseTable(t *testing.T) {
 		"batch,epoch,grad_sqr,grad_var\n1,0,-1,1\n", "batch,epoch,grad_sqr,grad_var\n1,0,NaN,1\n",
 		"batch,epoch,grad_sqr,grad_var\n1,0,x,1\n", "batch,epoch,grad_sqr,grad_var\n1,0,1\n", "batch,epoch,grad_sqr,grad_var\n1,99999999,1,1\n",
 	} {
-		if _, err := ParseTable([]byte(bad)); err == nil {
-			t.Errorf("%q: no error", bad)
+		if _, err := ParseTable([]byte(bad)); !errors.Is(err, ErrTable) {
+			t.Errorf("%q: %v", bad, err)
 		}
 	}
 }
