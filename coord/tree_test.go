@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -192,6 +193,22 @@ func (o *orchard) count(m map[int64]int, s transport.Share) {
 	}
 	for i := range at.Count {
 		m[at.Start+int64(i)]++
+	}
+}
+
+// accounted: at every moment a checkpoint would have each position handed out so far either
+// applied, or dropped, or to be done again.
+func (o *orchard) accounted() {
+	times := map[int64]int{}
+	for _, s := range o.l.progress().Redo {
+		for i := range s.Count {
+			times[s.Start+int64(i)]++
+		}
+	}
+	for q := range o.l.cursor {
+		if n := times[q] + o.used[q] + o.lost[q]; n != 1 {
+			o.t.Fatalf("position %d is used %d times, dropped %d times and to be done again %d times", q, o.used[q], o.lost[q], times[q])
+		}
 	}
 }
 
@@ -396,6 +413,7 @@ func TestTreeModel(t *testing.T) {
 					o.carry(os)
 				})
 			}
+			o.accounted()
 			if len(acts) == 0 {
 				break
 			}
@@ -437,4 +455,91 @@ func TestTreeModel(t *testing.T) {
 			t.Fatalf("at the end this is still to be done: %v", p.Redo)
 		}
 	})
+}
+
+func TestTreesThatCannotBe(t *testing.T) {
+	plan := func(text string) modes.Plan {
+		p, err := modes.Parse(text, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, c := range []struct {
+		mode, says string
+		rule       modes.TreeRule
+	}{
+		{"tree=auto", "--ps-bandwidth", modes.TreeRule{}},
+		{"tree=auto", "", modes.TreeRule{Capacity: 1}},
+		{"groups=0,1/2,3 tree=auto", "one group", modes.TreeRule{Capacity: 1}},
+		{"ring-minus=3 tree=auto", "riders", modes.TreeRule{Capacity: 1}},
+		{"groups=0,1/2,3 tree=0(1)", "", modes.TreeRule{}},
+	} {
+		_, err := New(Config{Workers: 4, Batch: 1, Steps: 1, Plan: plan(c.mode), Tree: c.rule})
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s with %+v: %v, want %q", c.mode, c.rule, err, c.says)
+		}
+	}
+	for _, mode := range []string{"tree=0(1)", "tree=auto"} {
+		if err := RingPlan(plan(mode)); err == nil || !strings.Contains(err.Error(), "--arch ps") {
+			t.Errorf("all-reduce with %s: %v", mode, err)
+		}
+	}
+	for w, refused := range []bool{true, true, false, false} {
+		err := treeNeeds(plan("tree=0(1),2"), w, transport.Hello{})
+		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("worker %d", w)) {
+			t.Errorf("worker %d without a door: %v, want it refused: %v", w, err, refused)
+		}
+		if err := treeNeeds(plan("tree=0(1),2"), w, transport.Hello{Addr: "10.0.0.1:5"}); err != nil {
+			t.Errorf("worker %d with a door: %v", w, err)
+		}
+	}
+}
+
+// What an automatic tree goes by: the computation, not the transfers; of the slowest where
+// all wait for all; and what each worker has left of the rate at which it can send.
+func TestTreeLoad(t *testing.T) {
+	for _, c := range []struct {
+		mode  string
+		cycle time.Duration
+	}{
+		{"ssgd", 300 * time.Millisecond},
+		{"x=2", 163636363}, // 3 / (1/0.1 + 1/0.2 + 1/0.3) s
+	} {
+		p, err := modes.Parse(c.mode, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		co := &Coordinator{cfg: Config{Workers: 3}, hello: transport.Hello{Params: 1000}, ledger: newLedger(p, 3, 1, 1, 1)}
+		co.ledger.doors = []bool{true, true, false}
+		for w := range 3 {
+			co.workers = append(co.workers, &peer{rank: w, hello: transport.Hello{Host: fmt.Sprint("host", w)}})
+		}
+		a := newAutoTree(modes.TreeRule{Capacity: 1}, 3)
+		for i := range enough {
+			for w := range 3 {
+				if _, ok := co.treeLoad(a); ok {
+					t.Fatalf("known after %d records of worker %d", i, w)
+				}
+				a.observe(star.Record{
+					Worker: star.Worker(w), Compute: time.Duration(w+1) * 90 * time.Millisecond, Load: time.Duration(w+1) * 10 * time.Millisecond,
+					Push: 10 * time.Millisecond, Wait: time.Second, NetOut: float64(w+1) * 4000, NetIn: 4000,
+				})
+			}
+		}
+		l, ok := co.treeLoad(a)
+		if d := l.Cycle - c.cycle; !ok || d < -time.Microsecond || d > time.Microsecond || l.Bytes != 4000 || l.Others != 1 || !slices.Equal(l.Able, co.ledger.doors) {
+			t.Errorf("%s: %+v, %v; want a cycle of %v", c.mode, l, ok, c.cycle)
+		}
+		for w, rate := range []float64{4e5, 8e5, 12e5} {
+			use := (float64(w+1)*4000 + 4000) / (1.01 + float64(w+1)*0.1)
+			if d := l.Spare[w] - (rate - use); d < -1 || d > 1 {
+				t.Errorf("%s: worker %d has %v to spare, want %v", c.mode, w, l.Spare[w], rate-use)
+			}
+		}
+		co.workers[2] = nil // gone
+		if l, ok := co.treeLoad(a); !ok || l.Others != 0 || l.Hosts[2] != "" {
+			t.Errorf("%s, after a death: %+v, %v", c.mode, l, ok)
+		}
+	}
 }

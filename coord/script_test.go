@@ -1,0 +1,177 @@
+package coord
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"star"
+	"star/modes"
+	"star/transport"
+)
+
+// TestLedgerScripts runs the lives of ledgers in testdata/ledger. Commands:
+//
+//	new n=4 shards=2 batch=8 limit=1000 closed=(3)
+//	                       a ledger with the plan below; the workers in closed
+//	                       can be in no tree
+//	push w=(1,2)           they arrive, and every shard stores what they pushed
+//	arrive w=1             it says that it has handed over
+//	store w=1 shard=0
+//	told w=0 in=(0,1,2)    the report of worker 0 has these; samples=N of the last, if
+//	                       it lies
+//	unreachable w=1        it cannot reach its parent
+//	leave w=1
+//	install                the plan below
+//	waits                  whom everybody waits for, and what a checkpoint would have
+//	                       to do again
+//
+// go test ./coord -run LedgerScripts -rewrite writes the answers anew: read the diff.
+func TestLedgerScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/ledger", func(t *testing.T, path string) {
+		var l *ledger
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			number := func(key string, def int64) int64 {
+				d.MaybeScanArgs(t, key, &def)
+				return def
+			}
+			workers := func(key string) (ws []star.Worker) {
+				for _, a := range d.CmdArgs {
+					for i := range a.Vals {
+						if a.Key == key {
+							var w int
+							a.Scan(t, i, &w)
+							ws = append(ws, star.Worker(w))
+						}
+					}
+				}
+				return ws
+			}
+			var out strings.Builder
+			says := func(os []order, err error) {
+				for i := range os {
+					tellOrder(&out, &os[i])
+				}
+				if err != nil {
+					fmt.Fprintf(&out, "error: %v\n", err)
+				} else if len(os) == 0 {
+					out.WriteString("-\n")
+				}
+			}
+			switch d.Cmd {
+			case "new":
+				n := int(number("n", 0))
+				p, err := modes.Parse(d.Input, n)
+				if err != nil {
+					d.Fatalf(t, "%v", err)
+				}
+				l = newLedger(p, n, int(number("shards", 1)), int(number("batch", 8)), number("limit", 1000))
+				l.doors = make([]bool, n)
+				for w := range l.doors {
+					l.doors[w] = !slices.Contains(workers("closed"), star.Worker(w))
+				}
+				says(l.begin(), nil)
+			case "install":
+				p, err := modes.Parse(d.Input, len(l.accounts))
+				if err != nil {
+					d.Fatalf(t, "%v", err)
+				}
+				says(l.install(p), nil)
+			case "push":
+				for _, w := range workers("w") {
+					a := l.accounts[w]
+					for s := range l.shards {
+						says(l.store(s, w, a.step))
+					}
+					says(l.arrive(w, a.step, a.count))
+				}
+			case "arrive":
+				for _, w := range workers("w") {
+					says(l.arrive(w, l.accounts[w].step, l.accounts[w].count))
+				}
+			case "store":
+				w := workers("w")[0]
+				says(l.store(int(number("shard", 0)), w, l.accounts[w].step))
+			case "told":
+				w := workers("w")[0]
+				m := transport.Bundle{Worker: w, Step: l.accounts[w].step}
+				for _, v := range workers("in") {
+					m.Members = append(m.Members, transport.Share{Worker: v, Step: l.accounts[v].step, Samples: l.accounts[v].count})
+				}
+				if k := len(m.Members); k > 0 {
+					m.Members[k-1].Samples = int(number("samples", int64(m.Members[k-1].Samples)))
+					m.Members[k-1].Step = number("step", m.Members[k-1].Step)
+				}
+				says(l.told(m))
+			case "unreachable":
+				w := workers("w")[0]
+				says(l.unreachable(w, l.accounts[w].step), nil)
+			case "leave":
+				says(l.leave(workers("w")[0]), nil)
+			case "waits":
+				for _, w := range l.computing() {
+					fmt.Fprintf(&out, "for %s", l.holdsUp(w))
+					if l.owes(w) {
+						out.WriteString(" (owes it)")
+					}
+					out.WriteByte('\n')
+				}
+				fmt.Fprintf(&out, "to be done again: %v\n", l.progress().Redo)
+			default:
+				d.Fatalf(t, "unknown command %s", d.Cmd)
+			}
+			// Shards that store one after the other say nothing until the last.
+			return strings.TrimPrefix(strings.ReplaceAll("\n"+out.String(), "\n-\n-\n", "\n-\n"), "\n")
+		})
+	})
+}
+
+func tellOrder(out *strings.Builder, o *order) {
+	list := func(gs []transport.Gradient) string {
+		var s []string
+		for _, g := range gs {
+			text := fmt.Sprintf("%d.%d", g.Worker, g.Step)
+			if g.Weight != 0 {
+				text += fmt.Sprintf("×%.4g", g.Weight)
+			}
+			s = append(s, text)
+		}
+		return strings.Join(s, " ")
+	}
+	if f := &o.fire; f.Seq > 0 {
+		fmt.Fprintf(out, "fire %d: v%d of %s", f.Seq, f.Version, list(f.Gradients))
+		if len(f.Gradients) < len(o.members) {
+			fmt.Fprintf(out, ", which have %s, stale %v", list(o.members), o.stale)
+		}
+		if len(f.Dropped) > 0 {
+			fmt.Fprintf(out, "; drops %s", list(f.Dropped))
+		}
+		if len(f.Quiet) > 0 {
+			fmt.Fprintf(out, "; quiet %v", f.Quiet)
+		}
+		out.WriteByte('\n')
+	}
+	for _, d := range o.detached {
+		fmt.Fprintf(out, "  tell %d: %d.%d is detached\n", d.to, d.msg.Worker, d.msg.Step)
+	}
+	for _, b := range o.branches {
+		fmt.Fprintf(out, "  branch %d.%d: parent %d, children %v", b.Worker, b.Step, b.Parent, b.Children)
+		if b.Relay {
+			out.WriteString(", relay")
+		}
+		out.WriteByte('\n')
+	}
+	for _, r := range o.releases {
+		fmt.Fprintf(out, "  release %d: v%d [%d,%d)", r.Worker, r.Version, r.Start, r.Start+int64(r.Count))
+		if r.Pull {
+			out.WriteString(" pull")
+		}
+		if r.Dropped {
+			out.WriteString(" dropped")
+		}
+		out.WriteByte('\n')
+	}
+}
