@@ -1,10 +1,7 @@
 package coord
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -64,67 +61,34 @@ func (e *RunError) ExitCode() int { return 65 }
 
 const maxRunLine = 16 << 20 // bytes; the first line has the whole configuration
 
-// ReadRecords reads a run log and passes each record on, in the log's order, until
+// ReadRecords reads a run log, plain or gzip, and passes each record on, in the log's order, until
 // one of them is answered with an error. Lines of other types are passed over; a
 // last line that was cut, as in a run that still goes on, is too. Errors of the
-// log are of type *RunError; name is the file's.
+// log are of type *RunError; name is the file's. ReadRun reads all of it.
 func ReadRecords(r io.Reader, name string, each func(star.Record) error) error {
-	sc := bufio.NewScanner(r)
-	sc.Buffer(make([]byte, 0, 64<<10), maxRunLine)
-	line, started := 0, false
-	var cut error
-	for sc.Scan() {
-		if cut != nil {
-			return cut
+	_, _, err := scanRun(r, name, func(n int, kind string, b []byte) error {
+		if kind != "record" {
+			return nil
 		}
-		line++
-		b := bytes.TrimSpace(sc.Bytes())
-		if len(b) == 0 {
-			continue
-		}
-		var head struct {
-			Type string `json:"type"`
-		}
-		if err := json.Unmarshal(b, &head); err != nil {
-			cut = &RunError{name, line, fmt.Errorf("not a line of a run log: %w", err)}
-			continue
-		}
-		if !started && head.Type != "start" {
-			return &RunError{name, line, fmt.Errorf("begins with a line of type %q, a run log begins with start", head.Type)}
-		}
-		started = true
-		if head.Type != "record" {
-			continue
-		}
-		rec, err := parseRecord(b)
+		rec, _, err := parseRecord(b)
 		if err != nil {
-			return &RunError{name, line, err}
+			return &RunError{name, n, err}
 		}
-		if err := each(rec); err != nil {
-			return err
-		}
-	}
-	if err := sc.Err(); err != nil {
-		return &RunError{name, line + 1, err}
-	}
-	if !started {
-		if cut != nil {
-			return cut
-		}
-		return &RunError{name, 1, errors.New("empty: a run log begins with a line of type start")}
-	}
-	return nil
+		return each(rec)
+	})
+	return err
 }
 
-func parseRecord(b []byte) (star.Record, error) {
-	var l logRecord
+// parseRecord returns a record and when the coordinator saw it, in seconds.
+func parseRecord(b []byte) (r star.Record, t float64, err error) {
+	l := logRecord{T: math.NaN(), Worker: -1, Step: -1}
 	if err := json.Unmarshal(b, &l); err != nil {
-		return star.Record{}, fmt.Errorf("record: %w", err)
+		return r, 0, fmt.Errorf("record: %w", err)
 	}
 	if l.Worker < 0 || l.Worker >= transport.MaxWorkers || l.Step < 0 || l.Samples < 0 {
-		return star.Record{}, fmt.Errorf("record: worker %d, step %d, %d samples", l.Worker, l.Step, l.Samples)
+		return r, 0, fmt.Errorf("record: worker %d, step %d, %d samples", l.Worker, l.Step, l.Samples)
 	}
-	r := star.Record{
+	r = star.Record{
 		Worker: star.Worker(l.Worker), Step: l.Step, Basis: l.Basis, Samples: l.Samples,
 		Loss: float64(l.Loss), Norm2: float64(l.Norm2), CPU: float64(l.CPU), NetIn: float64(l.NetIn), NetOut: float64(l.NetOut),
 		Telemetry: star.Telemetry(l.Telemetry),
@@ -134,9 +98,9 @@ func parseRecord(b []byte) (star.Record, error) {
 		from float64
 	}{{&r.At, l.At}, {&r.Load, l.Load}, {&r.Compute, l.Compute}, {&r.Injected, l.Injected}, {&r.Push, l.Push}, {&r.Wait, l.Wait}, {&r.Pull, l.Pull}, {&r.Transit, l.Transit}} {
 		if math.Abs(d.from) > 1e9 {
-			return r, fmt.Errorf("record: a time of %g s", d.from)
+			return r, 0, fmt.Errorf("record: a time of %g s", d.from)
 		}
 		*d.to = time.Duration(math.Round(d.from * 1e9))
 	}
-	return r, nil
+	return r, l.T, nil
 }

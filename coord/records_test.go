@@ -65,8 +65,8 @@ func TestReadRecordsRefuses(t *testing.T) {
 		{"PK\x03\x04", "run.jsonl:1: not a line"},
 		{start + "{broken\n" + start, "run.jsonl:2: not a line"},
 		{start + `{"type":"record","worker":-1}`, "run.jsonl:2: record: worker -1"},
-		{start + `{"type":"record","worker":4096}`, "worker 4096"},
-		{start + `{"type":"record","compute":1e300}`, "a time of 1e+300 s"},
+		{start + `{"type":"record","worker":4096,"step":0}`, "worker 4096"},
+		{start + `{"type":"record","worker":0,"step":0,"compute":1e300}`, "a time of 1e+300 s"},
 		{start + `{"type":"record","compute":"long"}`, "run.jsonl:2: record:"},
 	} {
 		err := ReadRecords(strings.NewReader(c.log), "run.jsonl", func(star.Record) error { return nil })
