@@ -244,6 +244,7 @@ type event struct {
 	bundle  transport.Bundle
 	tally   transport.Tally
 	fault   transport.Fault
+	codec   transport.Compression
 	control []string
 	reply   chan<- reply
 }
@@ -410,6 +411,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.tally, err = transport.ParseTally(f.Header)
 	case transport.KindFault:
 		e.fault, err = transport.ParseFault(f.Header)
+	case transport.KindCompression:
+		e.codec, err = transport.ParseCompression(f.Header)
 	case transport.KindBundle:
 		e.bundle, err = transport.ParseBundle(f.Header)
 	case transport.KindPing:
@@ -572,6 +575,13 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		return c.fromRing(p, e)
 	case transport.KindBundle:
 		return c.fromTree(p, e)
+	case transport.KindCompression:
+		if int(e.codec.Worker) != p.rank {
+			return c.drop(p, fmt.Errorf("compression of worker %d", e.codec.Worker))
+		}
+		c.cfg.RunLog.write(logCodec{
+			Type: "compression", T: c.elapsed().Seconds(), Worker: p.rank, Version: e.codec.Version, Codec: e.codec.Codec, Why: e.codec.Why,
+		})
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
 	}

@@ -102,6 +102,14 @@ type (
 		From string  `json:"from"`
 		Why  string  `json:"why"`
 	}
+	logCodec struct {
+		Type    string  `json:"type"` // "compression"
+		T       float64 `json:"t"`
+		Worker  int     `json:"worker"`
+		Version int64   `json:"version"`
+		Codec   string  `json:"codec"`
+		Why     string  `json:"why"`
+	}
 	logMember struct {
 		Type   string  `json:"type"` // "join" or "leave"
 		T      float64 `json:"t"`

@@ -57,6 +57,10 @@ type LinkConfig struct {
 
 	// Log gets a line when auto has chosen. Nil: slog.Default().
 	Log *slog.Logger
+
+	// Chosen, if not nil, is told the same, with the version of the gradient in hand, by
+	// the goroutine that pushes or dials.
+	Chosen func(version int64, codec, why string)
 }
 
 // Link is a worker's connections to all shards. Its methods, except Traffic and Close,
@@ -70,6 +74,7 @@ type Link struct {
 	stall   time.Duration
 	log     *slog.Logger
 	tuner   *tuner // nil: the codec stays
+	chosen  func(version int64, codec, why string)
 
 	news  chan struct{} // a token when a reader has something new
 	sent  chan error    // one result for each job of a writer
@@ -123,7 +128,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		return nil, fmt.Errorf("ps: the shards hold %d elements, the model has %d", at, len(cfg.Params))
 	}
 	l := &Link{
-		worker: star.Worker(cfg.Hello.Rank), params: cfg.Params, tensors: cfg.Tensors, stall: cfg.Stall, log: cfg.Log,
+		worker: star.Worker(cfg.Hello.Rank), params: cfg.Params, tensors: cfg.Tensors, stall: cfg.Stall, log: cfg.Log, chosen: cfg.Chosen,
 		news: make(chan struct{}, 1), sent: make(chan error, len(infos)), dead: make(chan struct{}),
 		timer: time.NewTimer(time.Hour),
 	}
@@ -276,7 +281,7 @@ func (l *Link) Push(ctx context.Context, step, basis int64, samples int, grad []
 	if l.tuner != nil {
 		l.measured()
 		if j.time = l.tuner.measure(); !j.time {
-			if err := l.tune(); err != nil {
+			if err := l.tune(basis); err != nil {
 				return err
 			}
 		}
@@ -300,7 +305,7 @@ func (l *Link) compress(cfg LinkConfig) error {
 		return nil
 	case compress.Auto:
 		if !slices.ContainsFunc(l.peers, func(p *peer) bool { return !here(p.conn.RemoteAddr()) }) {
-			l.log.Info("compression", "codec", none.Name(), "why", "every shard is on this host, where bytes cost no more than the work of a codec")
+			l.say(0, none.Name(), "every shard is on this host, where bytes cost no more than the work of a codec")
 			return nil
 		}
 		l.tuner = newTuner(len(l.params), cfg.Workers, compress.Gauge(len(l.params), compress.Typical(), since(time.Now())))
@@ -337,7 +342,7 @@ func (l *Link) measured() {
 }
 
 // tune chooses, at the end of a round of measurements.
-func (l *Link) tune() error {
+func (l *Link) tune(basis int64) error {
 	choice, ok := l.tuner.choose()
 	if !ok {
 		return nil
@@ -346,8 +351,16 @@ func (l *Link) tune() error {
 	if choice.Codec != nil {
 		name = choice.Codec.Name()
 	}
-	l.log.Info("compression", "codec", name, "why", choice.Why)
+	l.say(basis, name, choice.Why)
 	return l.use(name)
+}
+
+// say tells what auto has chosen.
+func (l *Link) say(version int64, codec, why string) {
+	l.log.Info("compression", "codec", codec, "why", why)
+	if l.chosen != nil {
+		l.chosen(version, codec, why)
+	}
 }
 
 // send gives j to every writer, with its slice of vec, and waits for all.

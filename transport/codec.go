@@ -39,7 +39,7 @@ var kindNames = [...]string{
 	KindBuffers: "buffers", KindEvalResult: "eval-result", KindSave: "save", KindSaved: "saved",
 	KindLeave: "leave", KindControl: "control", KindReply: "reply", KindPing: "ping", KindPong: "pong",
 	KindRing: "ring", KindFormed: "formed", KindTally: "tally", KindFault: "fault",
-	KindBranch: "branch", KindBundle: "bundle", KindDetach: "detach", KindWant: "want",
+	KindBranch: "branch", KindBundle: "bundle", KindDetach: "detach", KindWant: "want", KindCompression: "compression",
 }
 
 // Valid says whether k is a kind of this version of the protocol.

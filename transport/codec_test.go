@@ -275,6 +275,8 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Bundle{Members: make([]Share, MaxWorkers+1)}, "field members: 4097 elements, at most 4096"},
 		{Bundle{Members: []Share{{Samples: -1}}}, "field members: -1"},
 		{Want{Version: -1}, "field version: -1"},
+		{Compression{Version: -1}, "field version: -1"},
+		{Compression{Codec: long[:40]}, "field codec: 40 bytes, at most 32"},
 		{Reject{Exit: 256}, "field exit: 256"},
 		{Control{Args: many}, "field args: 65 elements, at most 64"},
 		{Control{Args: []string{long}}, "field args: 5000 bytes"},
@@ -401,7 +403,7 @@ func TestKindNames(t *testing.T) {
 		}
 		names[k.String()] = k
 	}
-	if KindHello != 1 || KindPong != 25 || lastKind != 33 {
+	if KindHello != 1 || KindPong != 25 || lastKind != 34 {
 		t.Errorf("the kinds have moved: hello %d, pong %d, last %d", KindHello, KindPong, lastKind)
 	}
 	if got := Kind(200).String(); got != "kind 200" || Kind(0).Valid() || (lastKind + 1).Valid() {

@@ -43,8 +43,9 @@ const (
 	KindBundle
 	KindDetach
 	KindWant
+	KindCompression
 
-	lastKind = KindWant
+	lastKind = KindCompression
 )
 
 // Roles and services of a Hello.

@@ -69,6 +69,7 @@ var samples = []sample{
 	{Formed{Worker: 3, Generation: 2, Version: 41}, nil},
 	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}, Sum2: 0.75}, nil},
 	{Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
+	{Compression{Worker: 3, Version: 1000, Codec: "int8", Why: "int8: 1000 values at 25 MB/s take 0.04 ms in place of 0.16 ms"}, nil},
 	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
 	{Branch{Worker: 2, Step: 41, Parent: 0, Door: "10.0.0.2:40124", Relay: true, Children: []Child{{3, 17}, {4, 40}}}, nil},
 	{Branch{Worker: 0, Step: 41, Parent: -1, Children: []Child{{2, 41}}}, nil},
@@ -153,6 +154,8 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParseDetach(b))
 	case KindWant:
 		return as(ParseWant(b))
+	case KindCompression:
+		return as(ParseCompression(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }

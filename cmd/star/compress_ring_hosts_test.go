@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,8 +70,11 @@ func TestAutoRingOnASlowCable(t *testing.T) {
 	if len(chosen) != 2 || !strings.Contains(log, "MB/s") || !strings.Contains(log, "rank 0 decides") {
 		t.Errorf("%d of 2 members say that they use int8:\n%s", len(chosen), log)
 	}
-	if b, err := os.ReadFile(filepath.Join(dir, "run.jsonl")); err != nil || len(b) == 0 {
-		t.Error(err)
+	if said := runLog[struct {
+		Worker, Version int
+		Codec, Why      string
+	}](t, dir, "compression"); len(said) != 1 || said[0].Codec != "int8" || said[0].Worker != 0 || !strings.Contains(said[0].Why, "MB/s") {
+		t.Errorf("the run log has %+v", said)
 	}
 }
 

@@ -24,6 +24,10 @@ func TestCompressedRingsLearn(t *testing.T) {
 		if r.TestAccuracy < 0.9 {
 			t.Errorf("%s: accuracy %v after %d updates, want at least 0.9", c.codec, r.TestAccuracy, r.Updates)
 		}
+		type choice struct{ Codec string }
+		if said := runLog[choice](t, dir, "compression"); len(said) != 1 || said[0].Codec != c.codec {
+			t.Errorf("%s: the run log has %+v", c.codec, said)
+		}
 		if share := pushed(t, dir) / (4 * params * 4 / 3); share < c.least || share > c.most {
 			t.Errorf("%s: a round takes %.4f of float32's bytes, want %v to %v", c.codec, share, c.least, c.most)
 		}

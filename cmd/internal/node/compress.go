@@ -3,10 +3,13 @@ package node
 import (
 	"context"
 
+	"star"
 	"star/allreduce"
 	"star/cmd/internal/settings"
 	"star/compress"
+	"star/coord"
 	"star/train"
+	"star/transport"
 )
 
 // newCompressor is what a ring's gradients go through; nil: nothing.
@@ -80,5 +83,10 @@ func (w *ringWorker) chosen(d allreduce.Decision, before string, err error) erro
 		return nil
 	}
 	w.log.Info("compression", "codec", d.Codec, "why", d.Why)
-	return nil
+	return sayCodec(w.member, w.rank, w.version, d.Codec, d.Why)
+}
+
+// sayCodec has the run log tell what gradients are sent with.
+func sayCodec(m *coord.Member, rank int, version int64, codec, why string) error {
+	return coord.Say(m, transport.Compression{Worker: star.Worker(rank), Version: version, Codec: codec, Why: why}, nil)
 }

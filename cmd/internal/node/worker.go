@@ -217,6 +217,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 		w.link, err = ps.Dial(ctx, ps.LinkConfig{
 			Network: tcp, Shards: shardAddrs(member.Welcome.Shards, job.Coordinator), Hello: hello, Params: model.Params(), JoinTimeout: job.JoinTimeout,
 			Compress: job.Compress, Tensors: matrices(model.Layout()), Workers: member.Welcome.Workers, Log: log,
+			Chosen: func(version int64, codec, why string) { sayCodec(member, rank, version, codec, why) }, // the next message fails too, if this does
 		})
 		if err != nil {
 			return err
