@@ -362,8 +362,13 @@ func schedule(c call, a Algorithm, n, rank, root int) Schedule {
 
 // mostPatience is the longest time that an idle rank looks again before it sleeps. It must
 // be longer than waking up takes, which is 10 to 50 µs: otherwise one rank that
-// has slept makes its peer go to sleep, and so on for ever.
-const mostPatience = 100 * time.Microsecond
+// has slept makes its peer go to sleep, and so on for ever. And who wakes is often put on the processor
+// of the rank that has woken it, where both then wait for each other: it pays to be
+// awake a while longer, if processors are free.
+const (
+	mostPatience    = 400 * time.Microsecond
+	crowdedPatience = 100 * time.Microsecond
+)
 
 // crowd says whether so many ranks must share the processors of a host: who waits
 // then lets others run each time that it has looked in vain.

@@ -761,7 +761,10 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	f.mu.Unlock()
 	g := newGroup(f.cfg, peers, control, w)
 	g.over(f.common())
-	g.patience.most, g.crowded = mostPatience, crowd(f.ranksHere())
+	g.patience.most = mostPatience
+	if g.crowded = crowd(f.ranksHere()); g.crowded {
+		g.patience.most = crowdedPatience
+	}
 	g.patience.now = g.patience.most
 	if err == nil {
 		err = g.Barrier(ctx)
