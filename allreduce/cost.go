@@ -12,17 +12,22 @@ import (
 type Algorithm uint8
 
 const (
-	AlgorithmAuto          Algorithm = iota // by Model
-	AlgorithmRing                           // Ring, and the only one of ReduceScatter and AllGather
-	AlgorithmDoubling                       // RecursiveDoubling
-	AlgorithmHalving                        // HalvingDoubling
-	AlgorithmTree                           // BinomialTree, and that of short Broadcasts and Reduces
-	AlgorithmDoubleTree                     // DoubleTree
-	AlgorithmLine                           // LineBroadcast, LineReduce
-	AlgorithmDissemination                  // Barrier
+	AlgorithmAuto              Algorithm = iota // by Model
+	AlgorithmRing                               // Ring, and the only one of ReduceScatter and AllGather
+	AlgorithmDoubling                           // RecursiveDoubling
+	AlgorithmHalving                            // HalvingDoubling
+	AlgorithmTree                               // BinomialTree, and that of short Broadcasts and Reduces
+	AlgorithmDoubleTree                         // DoubleTree
+	AlgorithmHierarchy                          // Hierarchy, for hosts with several ranks
+	AlgorithmHierarchyDoubling                  // HierarchyDoubling
+	AlgorithmLine                               // LineBroadcast, LineReduce
+	AlgorithmDissemination                      // Barrier
 )
 
-var algorithmNames = []string{"auto", "ring", "doubling", "halving", "tree", "double-tree", "line", "dissemination"}
+var algorithmNames = []string{"auto", "ring", "doubling", "halving", "tree", "double-tree", "hierarchy", "hierarchy-doubling", "line", "dissemination"}
+
+// lastAllReduce is the last algorithm that Config.Algorithm may name.
+const lastAllReduce = AlgorithmHierarchyDoubling
 
 // allReduceAlgorithms are those that AllReduce can choose from, cheapest first
 // where prices are equal.
@@ -40,9 +45,9 @@ func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), ni
 
 // UnmarshalText reads the name of an algorithm of AllReduce, or auto.
 func (a *Algorithm) UnmarshalText(b []byte) error {
-	i := slices.Index(algorithmNames[:AlgorithmDoubleTree+1], string(b))
+	i := slices.Index(algorithmNames[:lastAllReduce+1], string(b))
 	if i < 0 {
-		return fmt.Errorf("allreduce: no algorithm %q: there are %v", b, algorithmNames[:AlgorithmDoubleTree+1])
+		return fmt.Errorf("allreduce: no algorithm %q: there are %v", b, algorithmNames[:lastAllReduce+1])
 	}
 	*a = Algorithm(i)
 	return nil
@@ -220,7 +225,10 @@ func (g *Group) choose(c call, size int) Algorithm {
 		return g.chosen.algorithm
 	}
 	a, n := g.cfg.Algorithm, len(g.peers)
-	if a == AlgorithmAuto {
+	switch {
+	case a == AlgorithmAuto && g.placed != nil:
+		a = g.placed.choose(g.prices, int64(size))
+	case a == AlgorithmAuto:
 		a = g.prices.Choose(n, int64(size))
 	}
 	g.chosen = sizedAlgorithm{size, a, g.prices.segment(a, n, int64(size)), true}

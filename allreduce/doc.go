@@ -11,7 +11,7 @@
 //
 // The layers, from below:
 //
-//   - schedule.go, ring.go, doubling.go, tree.go, line.go: who sends which block
+//   - schedule.go, ring.go, doubling.go, tree.go, line.go, hierarchy.go: who sends which block
 //     to whom, in which step. Values; pure.
 //   - program.go: a schedule cut for one vector, with what must wait for what. Pure.
 //   - reduce.go: arithmetic, in Go and, on amd64 with AVX2, in assembly (asmgen). Pure.

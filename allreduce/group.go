@@ -50,7 +50,13 @@ type Config struct {
 	Congestion                string
 	SendBuffer, ReceiveBuffer int
 
-	// Algorithm of AllReduce. Zero means by Model. (all)
+	// HostID says which ranks share a host: those with the same one. Empty means what the
+	// kernel says: the same boot and network namespace. It decides how AllReduce travels
+	// (AlgorithmHierarchy) and between whom shared memory is tried.
+	HostID string
+
+	// Algorithm of AllReduce. Zero means by Model and, where several hosts have several ranks, by
+	// where ranks are. (all)
 	Algorithm Algorithm
 
 	// Segment is the bytes after which a rank passes on what it has received
@@ -97,6 +103,8 @@ type Group struct {
 	kind     string // of all links, as all ranks know it; tcp where they differ
 	segment  int    // of the operation; 0: each link's own
 	timeout  time.Duration
+	hosts    []int   // of ranks: numbers
+	placed   *placed // nil unless several hosts have several ranks
 	patience patience
 	crowded  bool // more ranks than processors
 
@@ -141,7 +149,8 @@ func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
 		cfg: cfg, rank: cfg.Rank, peers: peers, control: control, waiter: w,
 		model: cfg.Model, timeout: cfg.Timeout,
 		done: make([]bool, len(peers)), asks: make([]ask, len(peers), 2*len(peers)+1),
-		busy: make(chan struct{}, 1), programs: map[programKey]programSteps{},
+		hosts: make([]int, len(peers)),
+		busy:  make(chan struct{}, 1), programs: map[programKey]programSteps{},
 	}
 	if g.timeout == 0 {
 		g.timeout = 30 * time.Second
@@ -184,6 +193,15 @@ func (g *Group) Rank() int { return g.rank }
 
 // Size is the number of ranks.
 func (g *Group) Size() int { return len(g.peers) }
+
+// Hosts is the number of ranks on each host, in order of their first ranks.
+func (g *Group) Hosts() []int {
+	var counts []int
+	for _, ranks := range groupByHost(g.hosts) {
+		counts = append(counts, len(ranks))
+	}
+	return counts
+}
 
 // Transports counts the links by kind: tcp, unix, shm, stream.
 func (g *Group) Transports() map[string]int {
@@ -321,14 +339,15 @@ func (g *Group) program(o operation) programSteps {
 	if len(g.programs) == maxPrograms {
 		clear(g.programs)
 	}
-	s := schedule(o.call, o.algorithm, len(g.peers), g.rank, o.root)
+	s := schedule(o.call, o.algorithm, g.hosts, g.rank, o.root)
 	p := programSteps{compile(s, len(g.peers), o.count, key.size), s.Steps}
 	g.programs[key] = p
 	return p
 }
 
 // schedule is rank's part of an operation.
-func schedule(c call, a Algorithm, n, rank, root int) Schedule {
+func schedule(c call, a Algorithm, hosts []int, rank, root int) Schedule {
+	n := len(hosts)
 	switch c {
 	case callReduceScatter:
 		return RingReduceScatter(n, rank)
@@ -347,7 +366,16 @@ func schedule(c call, a Algorithm, n, rank, root int) Schedule {
 	case callBarrier:
 		return Dissemination(n, rank)
 	}
+	return allReduceSchedule(a, hosts, rank)
+}
+
+func allReduceSchedule(a Algorithm, hosts []int, rank int) Schedule {
+	n := len(hosts)
 	switch a {
+	case AlgorithmHierarchy:
+		return Hierarchy(hosts, rank)
+	case AlgorithmHierarchyDoubling:
+		return HierarchyDoubling(hosts, rank)
 	case AlgorithmDoubling:
 		return RecursiveDoubling(n, rank)
 	case AlgorithmHalving:

@@ -370,6 +370,10 @@ func child(text string) {
 		fmt.Println(err)
 		return
 	}
+	if cfg.Job == placedJob {
+		placedChild(cfg)
+		return
+	}
 	if cfg.Rank == 0 {
 		f := os.NewFile(3, "rendezvous")
 		l, err := net.FileListener(f)

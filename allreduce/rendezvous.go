@@ -57,6 +57,9 @@ type place struct {
 	Local string // name of a Unix socket, where there is one
 	Host  string // the same on ranks that share a machine and its network, or empty
 	Cores int
+
+	// Kernel is the same on ranks that share processors, whatever Config.HostID says, or empty.
+	Kernel string
 }
 
 // answer closes a handshake. A refusal says why.
@@ -99,7 +102,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 		f.abort()
 		return nil, fmt.Errorf("allreduce: rank %d of %d: %w", cfg.Rank, cfg.Size, err)
 	}
-	cfg.log().Info("all-reduce group", "rank", cfg.Rank, "ranks", cfg.Size, "generation", cfg.Generation, "links", g.Transports(), "poll", cfg.Poll)
+	cfg.log().Info("all-reduce group", "rank", cfg.Rank, "ranks", cfg.Size, "generation", cfg.Generation, "links", g.Transports(), "hosts", g.Hosts(), "algorithms", g.algorithms(), "poll", cfg.Poll)
 	return g, nil
 }
 
@@ -173,7 +176,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("Config.Transport is %q: it must be empty, tcp, unix or shm", c.Transport)
 	case c.TLS != nil && c.Transport != "" && c.Transport != "tcp":
 		return fmt.Errorf("Config.Transport is %q, but TLS goes over tcp only", c.Transport)
-	case c.Algorithm > AlgorithmDoubleTree:
+	case c.Algorithm > lastAllReduce:
 		return fmt.Errorf("Config.Algorithm is %v: it must be one of AllReduce", c.Algorithm)
 	case c.Segment < 0 || c.Segment%align != 0:
 		return fmt.Errorf("Config.Segment is %d: it must be a positive multiple of %d bytes", c.Segment, align)
@@ -243,7 +246,7 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	if c.Size == 1 {
 		return newGroup(*c, make([]peer, 1), make([]*wire, 1), newChannelWaiter()), nil
 	}
-	here := place{Host: hostID(), Cores: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
+	here := place{Host: cmp.Or(c.HostID, hostID()), Kernel: hostID(), Cores: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 	var listeners []net.Listener
 	var rendezvous net.Listener
 	if c.Rank == 0 {
@@ -551,7 +554,7 @@ func (f *forming) mayPoll() error {
 func (f *forming) ranksHere() int {
 	n := 0
 	for r, p := range f.ranks {
-		if r == f.cfg.Rank || p.Host != "" && p.Host == f.ranks[f.cfg.Rank].Host {
+		if r == f.cfg.Rank || p.Kernel != "" && p.Kernel == f.ranks[f.cfg.Rank].Kernel {
 			n++
 		}
 	}
@@ -761,6 +764,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	f.mu.Unlock()
 	g := newGroup(f.cfg, peers, control, w)
 	g.over(f.common())
+	g.sit(f.ranks)
 	g.patience.most = mostPatience
 	if g.crowded = crowd(f.ranksHere()); g.crowded {
 		g.patience.most = crowdedPatience

@@ -2,6 +2,7 @@ package allreduce
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"reflect"
@@ -13,11 +14,41 @@ import (
 const maxRanks = 33
 
 var allReduces = map[string]func(n, rank int) Schedule{
-	"ring":     Ring,
-	"doubling": RecursiveDoubling,
-	"halving":  HalvingDoubling,
-	"binomial": BinomialTree,
-	"double":   DoubleTree,
+	"ring":                                Ring,
+	"doubling":                            RecursiveDoubling,
+	"halving":                             HalvingDoubling,
+	"binomial":                            BinomialTree,
+	"double":                              DoubleTree,
+	"hierarchy: one host":                 func(n, r int) Schedule { return Hierarchy(make([]int, n), r) },
+	"hierarchy: hosts of one":             func(n, r int) Schedule { return Hierarchy(spread(n, n), r) },
+	"hierarchy: three in turns":           func(n, r int) Schedule { return Hierarchy(spread(n, 3), r) },
+	"hierarchy: uneven":                   func(n, r int) Schedule { return Hierarchy(uneven(n), r) },
+	"hierarchy, doubling: three in turns": func(n, r int) Schedule { return HierarchyDoubling(spread(n, 3), r) },
+	"hierarchy, doubling: uneven":         func(n, r int) Schedule { return HierarchyDoubling(uneven(n), r) },
+}
+
+// spread puts n ranks on so many hosts, in turns.
+func spread(n, hosts int) []int {
+	out := make([]int, n)
+	for r := range out {
+		out[r] = r % min(hosts, n)
+	}
+	return out
+}
+
+// uneven puts n ranks on hosts of 3, 1, 2, 3, 1, 2, … ranks; the last one has what is left. The
+// second of two ranks comes late, after all others.
+func uneven(n int) []int {
+	var out []int
+	for h := 0; len(out) < n; h++ {
+		for range min([]int{3, 1, 2}[h%3], n-len(out)) {
+			out = append(out, h)
+		}
+	}
+	if n > 6 {
+		out = append(append(slices.Clone(out[:5]), out[6:]...), out[5])
+	}
+	return out
 }
 
 // every makes the schedules of all ranks.
@@ -403,5 +434,86 @@ func TestBlock(t *testing.T) {
 				t.Fatalf("%d blocks of %d elements end at %d", n, count, next)
 			}
 		}
+	}
+}
+
+// Between hosts of 3, 1 and 2 ranks a vector travels as if each host were one rank: 2(h-1)/h of it leave and
+// enter each host. Among hosts of equal size all ranks share that.
+func TestHierarchyCrossesOncePerHost(t *testing.T) {
+	for _, hosts := range [][]int{{0, 0, 0, 1, 2, 2}, {0, 1, 2, 0, 1, 2}, {0, 0, 0, 0, 1}, {0, 1, 1, 0, 0, 1, 2, 3, 2, 2, 3}} {
+		h := 1 + slices.Max(hosts)
+		all := every(len(hosts), func(_, r int) Schedule { return Hierarchy(hosts, r) })
+		l := loadOf(all, hosts)
+		if want := 2 * float64(h-1) / float64(h); math.Abs(l.remote-want) > 1e-9 {
+			t.Errorf("%v: %v of the vector leaves a host, want %v", hosts, l.remote, want)
+		}
+		if l.remoteSteps != 2*(h-1) {
+			t.Errorf("%v: %d steps between hosts, want %d", hosts, l.remoteSteps, 2*(h-1))
+		}
+	}
+	// Two hosts of two: each rank sends half of its half in the first step between hosts, and half of
+	// that half's sum in the second.
+	hosts := []int{0, 1, 0, 1}
+	for r := range hosts {
+		remote := 0.0
+		s := Hierarchy(hosts, r)
+		for _, m := range s.Moves {
+			if m.To != None && hosts[m.To] != hosts[r] {
+				remote += float64(m.Send.Hi-m.Send.Lo) / float64(s.Blocks)
+			}
+		}
+		if remote != 0.5 {
+			t.Errorf("rank %d sends %v of the vector to the other host, want 0.5", r, remote)
+		}
+	}
+}
+
+func TestNumberHosts(t *testing.T) {
+	for _, c := range []struct {
+		names  []string
+		want   []int
+		shared bool
+	}{
+		{[]string{"a", "a"}, []int{0, 0}, false},
+		{[]string{"a", "b"}, []int{0, 1}, false},
+		{[]string{"b", "a", "b", "", "", "a"}, []int{0, 1, 0, 2, 3, 1}, true},
+		{[]string{"", ""}, []int{0, 1}, false},
+		{[]string{"x"}, []int{0}, false},
+	} {
+		if got := numberHosts(c.names); !slices.Equal(got, c.want) || sharedHosts(got) != c.shared {
+			t.Errorf("%q: %v, shared %v; want %v, %v", c.names, got, sharedHosts(got), c.want, c.shared)
+		}
+	}
+}
+
+// Where ranks of a host are not neighbours in the ring, or many pairs of halving are on
+// different hosts, the hierarchy is cheaper; on hosts of one rank nothing is gained.
+func TestPlacedChoosesByPlace(t *testing.T) {
+	m := &Model{Alpha: 50e-6, Beta: 1 / 1.2e9, Gamma: 1 / 20e9}
+	for _, c := range []struct {
+		hosts []int
+		size  int64
+		want  []Algorithm
+	}{
+		{[]int{0, 0, 0, 0, 1, 1, 1, 1}, 64 << 20, []Algorithm{AlgorithmHierarchy}},
+		// Halving at distances 4 and 2 stays on the host, too.
+		{[]int{0, 1, 0, 1, 0, 1, 0, 1}, 64 << 20, []Algorithm{AlgorithmHierarchy, AlgorithmHalving}},
+		{[]int{0, 0, 0, 1, 2, 2}, 64 << 20, []Algorithm{AlgorithmHierarchy}},
+		{[]int{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2}, 64, []Algorithm{AlgorithmHierarchyDoubling}},
+	} {
+		if got := newPlaced(c.hosts).choose(m, c.size); !slices.Contains(c.want, got) {
+			t.Errorf("%d bytes on %v: %v, want one of %v", c.size, c.hosts, got, c.want)
+		}
+	}
+	// Measurements of such a group count; those without the hierarchy are of another one.
+	hosts := []int{0, 0, 1, 1}
+	slow := []Sample{{Ranks: 4, Bytes: 1 << 20, Algorithm: AlgorithmRing, Seconds: 1e-6}}
+	m.Samples = slow
+	if got := newPlaced(hosts).choose(m, 1<<20); got == AlgorithmRing {
+		t.Error("a sample of another placement counts")
+	}
+	m.Samples = append(slow, Sample{Ranks: 4, Bytes: 1 << 20, Algorithm: AlgorithmHierarchy, Seconds: 1})
+	if got := newPlaced(hosts).choose(m, 1<<20); got != AlgorithmRing {
+		t.Errorf("%v, although the ring was measured a million times as fast", got)
 	}
 }

@@ -20,7 +20,8 @@ type TuneConfig struct {
 	// Sizes is the bytes of vectors. Empty means 4, 1 Ki, 4 Ki, … 64 Mi.
 	Sizes []int64
 
-	// Algorithms of AllReduce. Empty means all.
+	// Algorithms of AllReduce. Empty means all; the hierarchical ones only where several
+	// hosts have several ranks.
 	Algorithms []Algorithm
 
 	// Segments, in bytes, to try with vectors that are longer. Empty means that of
@@ -46,6 +47,9 @@ func Tune(ctx context.Context, g *Group, cfg TuneConfig) (*Model, error) {
 	}
 	if len(cfg.Algorithms) == 0 {
 		cfg.Algorithms = allReduceAlgorithms
+		if g.placed != nil {
+			cfg.Algorithms = append(slices.Clone(cfg.Algorithms), AlgorithmHierarchy, AlgorithmHierarchyDoubling)
+		}
 	}
 	if len(cfg.Segments) == 0 {
 		if cfg.Segments = []int{128 << 10, 256 << 10, 512 << 10, 1 << 20}; g.cfg.Segment > 0 {

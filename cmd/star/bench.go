@@ -200,7 +200,7 @@ func benchAllReduce() *cobra.Command {
 	settings.Var(&s.set, &cfg.Peers, "peers", nil, "to measure in turns: openmpi-tcp, openmpi-shm, gloo")
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 5, "turns of each side")
 	settings.Var(&s.set, &cfg.Python, "python", "/usr/bin/python3", "interpreter that has PyTorch, for gloo")
-	settings.Var(&s.set, &s.algorithms, "algorithm", nil, "auto, ring, doubling, halving, tree, double-tree; several are measured in turns")
+	settings.Var(&s.set, &s.algorithms, "algorithm", nil, "auto, ring, doubling, halving, tree, double-tree, hierarchy, hierarchy-doubling; several are measured in turns")
 	settings.Var(&s.set, &s.segments, "segment", nil, "bytes after which a part is passed on (by the cost model)")
 	settings.Var(&s.set, &s.buffers, "sndbuf", nil, "bytes of the sockets' buffers, both ways; kernel: its own choice (1MiB)")
 	settings.Var(&s.set, &s.controls, "congestion", nil, "congestion control of all sides; kernel: the machine's (cubic)")
