@@ -42,6 +42,8 @@ type Candidate struct {
 	Penalty   float64
 	Cost      time.Duration
 
+	applied float64 // mean samples of an update
+
 	// Guess says that the plan has shares that rest on [SplitPrior], not on measurements.
 	// Its penalty has [GuessCharge] in it.
 	Guess bool
@@ -57,6 +59,7 @@ func (p *problem) candidate(kind string, plan Plan, f flow) Candidate {
 		Interval: seconds(1 / f.updates), Cost: seconds(p.cost(f)),
 	}
 	c.Penalty = p.cost(f) * f.updates / c.Updates
+	c.applied = f.rate / f.updates
 	return c
 }
 

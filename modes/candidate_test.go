@@ -116,7 +116,7 @@ func TestCandidates(t *testing.T) {
 			g, err := c.Plan.Price(f)
 			tol := .03
 			if c.Kind == KindStatic {
-				tol = .06
+				tol = .12 // where sums of times meet, the next to go can lead into another rhythm
 			}
 			if err != nil || g.Kind != c.Kind && c.Plan.Shares == nil && n > 1 || !near(g.Interval.Seconds(), c.Interval.Seconds(), tol) && c.Plan.Shares == nil {
 				t.Errorf("%v: by the Barrier %+v, as candidate %+v (%v)", c.Plan, g, c, err)

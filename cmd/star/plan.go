@@ -19,29 +19,29 @@ import (
 
 // planCandidate is one line of star plan --json.
 type planCandidate struct {
-	Plan      string          `json:"plan"`
-	Kind      string          `json:"kind"`
-	X         int             `json:"x,omitempty"`
+	Plan      string  `json:"plan"`
+	Kind      string  `json:"kind"`
+	X         int     `json:"x,omitempty"`
 	Groups    [][]int `json:"groups"`
 	Riders    []int   `json:"riders,omitempty"`
-	Shares    []int           `json:"shares"`
-	Interval  float64         `json:"interval_s"`
-	Staleness float64         `json:"staleness"`
-	Samples   float64         `json:"samples"`
-	Updates   float64         `json:"updates"`
-	Penalty   float64         `json:"penalty"`
-	Cost      float64         `json:"cost_s"`
-	Guess     bool            `json:"guess,omitempty"`
+	Shares    []int   `json:"shares"`
+	Interval  float64 `json:"interval_s"`
+	Staleness float64 `json:"staleness"`
+	Samples   float64 `json:"samples"`
+	Updates   float64 `json:"updates"`
+	Penalty   float64 `json:"penalty"`
+	Cost      float64 `json:"cost_s"`
+	Guess     bool    `json:"guess,omitempty"`
 }
 
 // planPublished is what the published heuristic says.
 type planPublished struct {
-	X       int             `json:"k"`
-	Best    float64         `json:"t_star_s"`
-	Static  []float64       `json:"static_s"`
-	Least   int             `json:"argmin"`
-	Dynamic float64         `json:"dynamic_s"`
-	Groups  [][]int `json:"groups"`
+	X       int       `json:"k"`
+	Best    float64   `json:"t_star_s"`
+	Static  []float64 `json:"static_s"`
+	Least   int       `json:"argmin"`
+	Dynamic float64   `json:"dynamic_s"`
+	Groups  [][]int   `json:"groups"`
 	First   struct {
 		Mode   string  `json:"mode"`
 		SSGD   float64 `json:"ssgd_s"`

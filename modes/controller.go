@@ -1,0 +1,550 @@
+package modes
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"star"
+)
+
+// ControllerConfig says how a Controller decides. Zero fields mean what their comments say.
+type ControllerConfig struct {
+	Workers int
+	Batch   int // samples of an equal share
+
+	Decider   Decider   // nil: Cheapest
+	Predictor Predictor // nil: the median of the last iterations
+
+	Ring      bool // only plans of one ring
+	RiderWait time.Duration
+	LinkBytes int64   // see Forecast
+	LinkRate  float64 // see Forecast
+
+	// Gain is how much cheaper another plan must be, as a part of the present one's cost.
+	// Zero: 0.05.
+	Gain float64
+
+	// Dwell is how many rounds of the slowest worker a plan stays at least. Zero: 10.
+	Dwell int
+
+	// Confirm is how many decisions in a row, at least a round of the fastest worker apart,
+	// must want to leave the plan. Zero: 3.
+	Confirm int
+}
+
+// Controller decides while a job runs which plan it has: it predicts, prices, and changes the
+// plan where that pays; it looks whether it did, and goes back where it did not. It is told
+// what happens and when, and has no clock. Deciding is not part of any update: Decide may be called
+// at any time, and what it costs delays nobody but its caller.
+//
+// The life of a plan:
+//
+//	              gain, confirmed, after the dwell                     seen ≥ needed
+//	settled ─────────────────────────────────────► on trial ──────────────────────► settled
+//	   ▲                                               │ costs more than the plan before would
+//	   └───────────────────────────────────────────────┘ (that plan is left alone for a while)
+//
+// and from everywhere to SSGD, at once, when telemetry cannot be trusted. It is used by one
+// goroutine.
+type Controller struct {
+	cfg   ControllerConfig
+	plan  Plan
+	noise float64
+	rate  float64 // θ
+	phase float64
+
+	workers []watched
+	since   time.Duration
+	asked   time.Duration // last decision
+	wants   int           // decisions in a row that want another plan
+	safe    bool
+	trial   *trial
+	banned  []ban
+}
+
+// watched is what the Controller knows of a worker.
+type watched struct {
+	gone     bool
+	times    ring   // seconds
+	compute  ring   // seconds, of the same iterations
+	samples  ring   // of the same iterations
+	seen     int64  // valid records
+	bad      int    // invalid ones in a row
+	why      string // of the last invalid one
+	released time.Duration
+	busy     bool // computes
+}
+
+// ring is the last values.
+type ring struct {
+	vals []float64
+	next int
+}
+
+const remembered = 24 // iterations of each worker
+
+func (r *ring) add(v float64) {
+	if len(r.vals) < remembered {
+		r.vals = append(r.vals, v)
+		return
+	}
+	r.vals[r.next] = v
+	r.next = (r.next + 1) % remembered
+}
+
+// last is the newest k values, in no order.
+func (r *ring) last(k int) []float64 {
+	if len(r.vals) < remembered || k >= len(r.vals) {
+		return r.vals[max(0, len(r.vals)-k):]
+	}
+	out := make([]float64, 0, k)
+	for i := range k {
+		out = append(out, r.vals[(r.next-1-i+2*remembered)%remembered])
+	}
+	return out
+}
+
+func median(vs []float64) float64 {
+	if len(vs) == 0 {
+		return 0
+	}
+	s := slices.Clone(vs)
+	slices.Sort(s)
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
+// trial is a plan that has to show what was promised.
+type trial struct {
+	from      Plan
+	predicted float64 // gain
+	begun     time.Duration
+	until     time.Duration
+	samples   int
+}
+
+// ban is a plan that did not keep its promise.
+type ban struct {
+	plan  Plan
+	until time.Duration
+	times int
+}
+
+// NewController starts with a plan that was installed at time 0.
+func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
+	if cfg.Batch < 1 {
+		return nil, fmt.Errorf("modes: a controller with a batch of %d samples: at least 1 is needed", cfg.Batch)
+	}
+	if err := plan.Validate(cfg.Workers); err != nil {
+		return nil, err
+	}
+	if cfg.Gain == 0 {
+		cfg.Gain = 0.05
+	}
+	if !(cfg.Gain > 0 && cfg.Gain < 1) || cfg.Dwell < 0 || cfg.Confirm < 0 {
+		return nil, fmt.Errorf("modes: a controller with gain %v, dwell %d, confirm %d: want a gain between 0 and 1, and no negative numbers", cfg.Gain, cfg.Dwell, cfg.Confirm)
+	}
+	if cfg.Dwell == 0 {
+		cfg.Dwell = 10
+	}
+	if cfg.Confirm == 0 {
+		cfg.Confirm = 3
+	}
+	if cfg.Decider == nil {
+		cfg.Decider = Cheapest{}
+	}
+	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers)}
+	for w := range c.workers {
+		c.workers[w].busy = true
+	}
+	return c, nil
+}
+
+// Plan is the one that the Controller believes installed. It belongs to the Controller.
+func (c *Controller) Plan() Plan { return c.plan }
+
+// Installed tells of a plan that somebody else has installed.
+func (c *Controller) Installed(at time.Duration, p Plan) {
+	c.plan, c.since, c.trial, c.wants = p.Clone(), at, nil, 0
+}
+
+// Noise tells the gradient noise scale in samples. What is no number is ignored.
+func (c *Controller) Noise(scale float64) {
+	if scale >= 0 && !math.IsInf(scale, 1) {
+		c.noise = scale
+	}
+}
+
+// Drift tells by how much of itself the gradient changes in a round, as package pgns
+// measures it, and how much there is to go by: below 1 the prior is trusted more.
+func (c *Controller) Drift(drift, strength float64) {
+	if !(drift >= 0) || !(strength > 0) || math.IsInf(drift, 1) {
+		return
+	}
+	trust := min(strength, 1e6) / (1 + min(strength, 1e6))
+	c.rate = trust*RateOfDrift(drift, c.noise, c.round()) + (1-trust)*PriorRate
+}
+
+// Phase tells how much of the job is done, 0 to 1.
+func (c *Controller) Phase(done float64) {
+	if done >= 0 && done <= 1 {
+		c.phase = done
+	}
+}
+
+func (c *Controller) round() int {
+	n := 0
+	for w := range c.workers {
+		if !c.workers[w].gone {
+			n += c.cfg.Batch
+		}
+	}
+	return max(n, 1)
+}
+
+// Leave tells that a worker is gone, Join that it is back.
+func (c *Controller) Leave(w star.Worker) { c.workers[w].gone, c.workers[w].busy = true, false }
+
+// Join tells that a worker is back, and computes since then.
+func (c *Controller) Join(at time.Duration, w star.Worker) {
+	c.workers[w] = watched{busy: true, released: at}
+}
+
+// Observe takes in the record of a gradient that has arrived.
+func (c *Controller) Observe(r star.Record) {
+	if r.Worker < 0 || int(r.Worker) >= len(c.workers) {
+		return
+	}
+	w := &c.workers[r.Worker]
+	w.busy = false
+	t := r.Load + r.Compute + r.Push + r.Pull
+	switch {
+	case r.Load < 0 || r.Compute < 0 || r.Push < 0 || r.Pull < 0 || r.Injected < 0:
+		w.bad, w.why = w.bad+1, fmt.Sprintf("a negative time in step %d", r.Step)
+	case t <= 0 || t > maxTime:
+		w.bad, w.why = w.bad+1, fmt.Sprintf("step %d took %v", r.Step, t)
+	case r.Samples < 1:
+		w.bad, w.why = w.bad+1, fmt.Sprintf("step %d had %d samples", r.Step, r.Samples)
+	default:
+		w.bad = 0
+		w.seen++
+		w.times.add(t.Seconds())
+		w.compute.add((r.Load + r.Compute).Seconds())
+		w.samples.add(float64(r.Samples))
+		if c.cfg.Predictor != nil {
+			c.cfg.Predictor.Observe(r)
+		}
+	}
+}
+
+// Fired tells of an update: whose gradients, and over how many samples, were applied. These
+// workers are released.
+func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
+	for _, w := range ws {
+		if int(w) < len(c.workers) && !c.workers[w].gone {
+			c.workers[w].released, c.workers[w].busy = at, true
+		}
+	}
+	if c.trial != nil && at > c.trial.begun {
+		c.trial.samples += samples
+	}
+}
+
+const (
+	needed  = 4 // valid records of a worker before anything is decided
+	invalid = 3 // invalid ones in a row after which nothing is believed
+	usual   = 9 // iterations whose median is a worker's time
+)
+
+// Forecast is what the Controller expects now. ok: enough is known of everybody.
+func (c *Controller) Forecast(at time.Duration) (f Forecast, ok bool) {
+	n := len(c.workers)
+	f = Forecast{
+		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Rate: c.rate, Fits: make([]Fit, n),
+		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
+	}
+	var predicted []time.Duration
+	if c.cfg.Predictor != nil {
+		predicted = c.cfg.Predictor.Predict()
+	}
+	living := false
+	for i := range c.workers {
+		w := &c.workers[i]
+		if w.gone {
+			continue
+		}
+		living = true
+		if w.seen < needed {
+			return f, false
+		}
+		mean := median(w.times.last(usual))
+		f.Times[i] = max(seconds(mean), 1)
+		// A prediction that is far from all that was seen is not believed.
+		if i < len(predicted) && predicted[i] > 0 && predicted[i].Seconds() < 20*slices.Max(w.times.vals) && predicted[i].Seconds() > slices.Min(w.times.vals)/20 {
+			f.Times[i] = predicted[i]
+		}
+		if over := at - w.released; w.busy && over > f.Times[i] && over <= maxTime {
+			f.Times[i] = over // longer than expected already
+		}
+		f.Fits[i] = fitOf(w.samples.vals, w.times.vals, w.compute.vals)
+	}
+	return f, living
+}
+
+// fitOf finds how times depend on samples: by the median of the slopes of all pairs (Theil
+// 1950, Sen 1968), which a third of outliers do not move. Where samples hardly varied the
+// computation is what depends on them.
+func fitOf(samples, times, compute []float64) Fit {
+	lo, hi := slices.Min(samples), slices.Max(samples)
+	if hi < 1.1*lo {
+		k := median(compute)
+		return Fit{max(median(times)-k, 0), k / median(samples)}
+	}
+	var slopes []float64
+	for i := range samples {
+		for j := range i {
+			if d := samples[i] - samples[j]; math.Abs(d) >= 0.05*lo {
+				slopes = append(slopes, (times[i]-times[j])/d)
+			}
+		}
+	}
+	slope := max(median(slopes), 0)
+	var rest []float64
+	for i := range samples {
+		rest = append(rest, times[i]-slope*samples[i])
+	}
+	fixed := median(rest)
+	if fixed < 0 { // through the origin then
+		return Fit{0, median(times) / median(samples)}
+	}
+	return Fit{fixed, slope}
+}
+
+// Decide says whether the plan is to be changed now, into what and why. The plan that it
+// returns counts as installed.
+func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
+	for i := range c.workers {
+		if w := &c.workers[i]; !w.gone && w.bad >= invalid {
+			return c.retreat(at, fmt.Sprintf("worker %d reports what cannot be: %s", i, w.why))
+		}
+	}
+	f, ok := c.Forecast(at)
+	if !ok {
+		return Decision{}, false
+	}
+	fastest, slowest := time.Duration(math.MaxInt64), time.Duration(0)
+	for _, t := range f.Times {
+		if t > 0 {
+			fastest, slowest = min(fastest, t), max(slowest, t)
+		}
+	}
+	if at-c.asked < fastest && c.asked > 0 {
+		return Decision{}, false
+	}
+	c.asked = at
+	if c.safe {
+		c.safe, c.since = false, at // from here on as usual
+	}
+	present, err := c.plan.price(f)
+	if err != nil {
+		return c.retreat(at, err.Error())
+	}
+	if c.trial != nil && at >= c.trial.until {
+		if d, change := c.judge(at, f, present); change {
+			return d, true
+		}
+	}
+	best, err := c.cfg.Decider.Decide(f)
+	if err != nil {
+		return c.retreat(at, err.Error())
+	}
+	if err := best.Plan.Validate(len(c.workers)); err != nil {
+		return c.retreat(at, fmt.Sprintf("the decider wants what is no plan: %v", err))
+	}
+	ssgd := SSGD(len(c.workers))
+	switch home, _ := ssgd.price(f); {
+	case best.Plan.Equal(c.plan) || c.isBanned(at, best.Plan):
+		c.wants = 0
+		return Decision{}, false
+	case best.Cost.Seconds() <= (1-c.cfg.Gain)*present.Cost.Seconds():
+	case !c.plan.Equal(ssgd) && home.Cost.Seconds() <= 1.01*present.Cost.Seconds():
+		// Nothing is gained any more by what is more complicated.
+		best = Decision{Plan: ssgd, Cost: home.Cost, Why: fmt.Sprintf("ssgd: nobody is slow any more, %v is not cheaper", c.plan.mode())}
+	default:
+		c.wants = 0
+		return Decision{}, false
+	}
+	if c.wants++; c.wants < c.cfg.Confirm || at-c.since < time.Duration(c.cfg.Dwell)*slowest {
+		return Decision{}, false
+	}
+	gain := 1 - best.Cost.Seconds()/present.Cost.Seconds()
+	if best.Plan.Equal(ssgd) {
+		c.trial = nil // a way home needs no trial
+	} else {
+		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + time.Duration(c.cfg.Dwell)*slowest}
+	}
+	c.plan, c.since, c.wants = best.Plan.Clone(), at, 0
+	return best, true
+}
+
+// judge compares what a plan on trial was to bring with what is seen: the samples applied
+// in a second, against those that it would apply by the present forecast, correct its cost. Where
+// the plan before would be cheaper now, that one comes back.
+func (c *Controller) judge(at time.Duration, f Forecast, present Candidate) (Decision, bool) {
+	t := c.trial
+	c.trial = nil
+	took := (at - t.begun).Seconds()
+	before, err := t.from.price(f)
+	if took <= 0 || t.samples == 0 || err != nil {
+		return Decision{}, false
+	}
+	seen := float64(t.samples) / took
+	priced := present.flowRate()
+	cost := present.Cost.Seconds() * priced / seen
+	if cost <= before.Cost.Seconds() {
+		return Decision{}, false
+	}
+	gain := 1 - cost/before.Cost.Seconds()
+	c.punish(at, c.plan, at-t.begun)
+	d := Decision{Plan: t.from, Cost: before.Cost, Why: fmt.Sprintf("back to %v: %v was to gain %.0f %%, but %.0f %% is seen (%.0f samples/s instead of %.0f)",
+		t.from.mode(), c.plan.mode(), 100*t.predicted, 100*gain, seen, priced)}
+	c.plan, c.since, c.wants = t.from.Clone(), at, 0
+	return d, true
+}
+
+// flowRate is the samples that a candidate applies in a second.
+func (c Candidate) flowRate() float64 { return c.applied / c.Interval.Seconds() }
+
+// punish keeps a plan away, longer each time.
+func (c *Controller) punish(at time.Duration, p Plan, trial time.Duration) {
+	p = Plan{Groups: p.Groups, Parents: p.Parents}
+	for i := range c.banned {
+		if b := &c.banned[i]; b.plan.sameGroups(p) && b.plan.sameTree(p) {
+			b.times = min(b.times+1, 16)
+			b.until = at + trial*time.Duration(1<<b.times)
+			return
+		}
+	}
+	c.banned = append(c.banned, ban{plan: p.Clone(), until: at + 2*trial, times: 1})
+	if len(c.banned) > 64 {
+		c.banned = c.banned[1:]
+	}
+}
+
+func (c *Controller) isBanned(at time.Duration, p Plan) bool {
+	return slices.ContainsFunc(c.banned, func(b ban) bool { return at < b.until && b.plan.sameGroups(p) && b.plan.sameTree(p) })
+}
+
+// retreat is to SSGD, the plan that needs no knowledge.
+func (c *Controller) retreat(at time.Duration, why string) (Decision, bool) {
+	c.wants, c.trial, c.safe = 0, nil, true
+	home := SSGD(len(c.workers))
+	if c.plan.Equal(home) {
+		return Decision{}, false
+	}
+	c.plan, c.since = home, at
+	return Decision{Plan: home, Why: "ssgd, to be safe: " + why}, true
+}
+
+// Deadline is how long an iteration of w may take before it is out of the ordinary: beyond
+// the median by ten times the spread (1.4826·MAD, the standard deviation of what is normal),
+// and beyond all that was seen lately by half. ok: enough was seen.
+func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
+	vs := c.workers[w].times.vals
+	if len(vs) < needed {
+		return 0, false
+	}
+	m := median(vs)
+	dev := make([]float64, len(vs))
+	for i, v := range vs {
+		dev[i] = math.Abs(v - m)
+	}
+	return seconds(max(m+10*1.4826*median(dev), 1.5*slices.Max(vs))), true
+}
+
+// price is Price for any plan of the job, also where workers are gone, at the speed of a
+// candidate where it has the form of one.
+func (p Plan) price(f Forecast) (Candidate, error) {
+	q, err := f.problem()
+	if err != nil {
+		return Candidate{}, err
+	}
+	s := search{problem: q}
+	n := len(q.ws)
+	if p.Shares == nil && !p.hasTree() && !p.AutoTree && len(p.Groups) == 1 && !p.Groups[0].DropLate && len(q.gone) == 0 {
+		g := p.Groups[0]
+		switch {
+		case g.Quorum == len(g.Members) && len(g.Riders) == 0:
+			return q.candidate(KindSSGD, p, q.undropped(q.B/q.t[n-1], 1/q.t[n-1], q.B, float64(n))), nil
+		case len(g.Riders) == 0 && g.Quorum > 1:
+			i, own := s.order(q.t, g.Quorum), float64(g.Quorum)*q.b
+			return q.candidate(KindStatic, p, q.undropped(own/i, 1/i, own, float64(g.Quorum))), nil
+		}
+	}
+	if len(q.gone) == 0 {
+		return p.Price(f)
+	}
+	small, g := p.without(q.gone, len(f.Times)), f
+	g.Times, g.Fits, g.Shares = nil, nil, nil
+	for w, t := range f.Times {
+		if t == 0 {
+			continue
+		}
+		g.Times = append(g.Times, t)
+		if f.Fits != nil {
+			g.Fits = append(g.Fits, f.Fits[w])
+		}
+		if f.Shares != nil {
+			g.Shares = append(g.Shares, f.Shares[w])
+		}
+	}
+	return small.Price(g)
+}
+
+// without is p for the workers that are left, who are numbered anew. Groups that nobody is
+// left in are gone, and their riders make updates alone.
+func (p Plan) without(gone []star.Worker, n int) Plan {
+	to := make([]star.Worker, n)
+	k := star.Worker(0)
+	for w := range to {
+		if slices.Contains(gone, star.Worker(w)) {
+			to[w] = -1
+			continue
+		}
+		to[w] = k
+		k++
+	}
+	pick := func(ws []star.Worker) (out []star.Worker) {
+		for _, w := range ws {
+			if to[w] >= 0 {
+				out = append(out, to[w])
+			}
+		}
+		return out
+	}
+	var q Plan
+	placed := make([]bool, k)
+	for _, g := range p.Groups {
+		h := Group{Members: pick(g.Members), Riders: pick(g.Riders), DropLate: g.DropLate}
+		if len(h.Members) == 0 {
+			continue
+		}
+		h.Quorum = min(g.Quorum, len(h.Members))
+		for _, w := range slices.Concat(h.Members, h.Riders) {
+			placed[w] = true
+		}
+		q.Groups = append(q.Groups, h)
+	}
+	for w, ok := range placed {
+		if !ok {
+			q.Groups = append(q.Groups, Group{Members: []star.Worker{star.Worker(w)}, Quorum: 1})
+		}
+	}
+	for w, s := range p.Shares {
+		if to[w] >= 0 {
+			q.Shares = append(q.Shares, s)
+		}
+	}
+	return q // a tree is not priced here
+}

@@ -1,0 +1,267 @@
+package modes_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"star"
+	"star/modes"
+	"star/sim"
+)
+
+// pilot flies a simulated cluster by a Controller.
+type pilot struct {
+	c   *modes.Controller
+	bad func(*star.Record) // spoils records
+	ws  []star.Worker
+}
+
+func (p *pilot) Observe(r star.Record) {
+	if p.bad != nil {
+		p.bad(&r)
+	}
+	p.c.Observe(r)
+}
+
+func (p *pilot) Fired(at time.Duration, _ int64, gs []sim.Gradient, _ sim.Outcome) {
+	p.ws = p.ws[:0]
+	samples := 0
+	for _, g := range gs {
+		p.ws = append(p.ws, g.Worker)
+		samples += g.Samples
+	}
+	p.c.Fired(at, p.ws, samples)
+}
+
+func (p *pilot) Decide(at time.Duration) (modes.Plan, string, bool) {
+	d, change := p.c.Decide(at)
+	return d.Plan, d.Why, change
+}
+
+// spend are times by worker, step and time.
+type spend struct {
+	n  int
+	of func(w star.Worker, step int64, at time.Duration) time.Duration
+	// Part of an iteration, 0 to 1, that does not depend on samples.
+	fixed float64
+}
+
+func (s spend) Workers() int { return s.n }
+func (s spend) Spend(w star.Worker, step int64, at time.Duration, load float64) sim.Spent {
+	t := s.of(w, step, at)
+	push := time.Duration(s.fixed * float64(t))
+	return sim.Spent{Push: push, Compute: max(1, time.Duration(load*float64(t-push)))}
+}
+
+const batch = 64
+
+func fly(t interface {
+	Helper()
+	Fatal(...any)
+}, times sim.Times, noise float64, limit time.Duration, bad func(*star.Record)) (sim.Result, *modes.Controller) {
+	t.Helper()
+	n := times.Workers()
+	c, err := modes.NewController(modes.ControllerConfig{Workers: n, Batch: batch}, modes.SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Noise(noise)
+	r, err := sim.Run(sim.Config{Times: times, Pilot: &pilot{c: c, bad: bad}, Learner: &sim.Tally{Noise: noise}, Batch: batch, Limit: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, c
+}
+
+// jitter is a number between 1−by and 1+by that depends on seed, worker and step alone.
+func jitter(seed uint64, w star.Worker, step int64, by float64) float64 {
+	x := seed*0x9e3779b97f4a7c15 + uint64(w)*0xbf58476d1ce4e5b9 + uint64(step)*0x94d049bb133111eb
+	x ^= x >> 31
+	x *= 0x9e3779b97f4a7c15
+	x ^= x >> 29
+	return 1 + by*(2*float64(x>>11)/(1<<53)-1)
+}
+
+// Times that only jitter never change the plan.
+func TestNoFlappingOnNoise(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(2, 8).Draw(t, "n")
+		seed := rapid.Uint64().Draw(t, "seed")
+		by := rapid.Float64Range(0, 0.04).Draw(t, "jitter")
+		noise := rapid.SampledFrom([]float64{0, 300, 1e5}).Draw(t, "noise")
+		r, c := fly(t, spend{n: n, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
+			return time.Duration(jitter(seed, w, step, by) * float64(100*time.Millisecond))
+		}, fixed: .2}, noise, 12*time.Second, nil)
+		if len(r.Switches) > 0 || !c.Plan().Equal(modes.SSGD(n)) {
+			t.Errorf("%v", r.Switches)
+		}
+	})
+}
+
+// A worker that gets slow is met with another plan, at once and for long; when it is as fast as
+// the others again, SSGD comes back.
+func TestThereAndBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(3, 6).Draw(t, "n")
+		seed := rapid.Uint64().Draw(t, "seed")
+		who := star.Worker(rapid.IntRange(0, n-1).Draw(t, "who"))
+		slow := rapid.Float64Range(1.8, 6).Draw(t, "slow")
+		const from, to = 5 * time.Second, 18 * time.Second
+		r, c := fly(t, spend{n: n, of: func(w star.Worker, step int64, at time.Duration) time.Duration {
+			d := jitter(seed, w, step, .03) * float64(100*time.Millisecond)
+			if w == who && at >= from && at < to {
+				d *= slow
+			}
+			return time.Duration(d)
+		}, fixed: rapid.SampledFrom([]float64{0, .5, 1}).Draw(t, "fixed")}, 500, 40*time.Second, nil)
+		if len(r.Switches) < 2 || len(r.Switches) > 8 {
+			t.Fatalf("%d changes: %v", len(r.Switches), r.Switches)
+		}
+		first := r.Switches[0]
+		if first.At < from || first.At > from+8*time.Second || !strings.Contains(first.Why, fmt.Sprintf("worker %d takes", who)) {
+			t.Errorf("the first change: %v", first)
+		}
+		if !c.Plan().Equal(modes.SSGD(n)) {
+			t.Errorf("at the end %v: %v", c.Plan(), r.Switches)
+		}
+		for i, s := range r.Switches[1:] {
+			if s.At-r.Switches[i].At < time.Second { // ten rounds
+				t.Errorf("changes at %v and %v", r.Switches[i].At, s.At)
+			}
+		}
+	})
+}
+
+// Telemetry that cannot be true: SSGD, and nothing else until it can.
+func TestBadTelemetry(t *testing.T) {
+	slow := spend{n: 4, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
+		d := 100 * time.Millisecond
+		if w == 3 {
+			d *= 3
+		}
+		return time.Duration(jitter(1, w, step, .02) * float64(d))
+	}}
+	good, _ := fly(t, slow, 500, 40*time.Second, nil)
+	if len(good.Switches) == 0 {
+		t.Fatal("a slow worker changes nothing")
+	}
+	for name, bad := range map[string]func(*star.Record){
+		"negative":    func(r *star.Record) { r.Compute = -time.Second },
+		"zero":        func(r *star.Record) { r.Compute, r.Push = 0, 0 },
+		"a long time": func(r *star.Record) { r.Compute = math.MaxInt64 / 2 },
+		"overflow":    func(r *star.Record) { r.Compute, r.Load = math.MaxInt64, math.MaxInt64 },
+		"no samples":  func(r *star.Record) { r.Samples = 0 },
+	} {
+		for _, from := range []int64{0, 200} {
+			broken := 0
+			r, c := fly(t, slow, 500, 40*time.Second, func(r *star.Record) {
+				if r.Worker == 1 && r.Step >= from {
+					bad(r)
+					broken++
+				}
+			})
+			if !c.Plan().Equal(modes.SSGD(4)) || broken == 0 {
+				t.Errorf("%s from step %d: %v, %v", name, from, c.Plan(), r.Switches)
+			}
+			if from == 0 && len(r.Switches) > 0 {
+				t.Errorf("%s: %v", name, r.Switches)
+			}
+			if last := len(r.Switches) - 1; from > 0 && (last < 1 || !strings.Contains(r.Switches[last].Why, "worker 1 reports what cannot be")) {
+				t.Errorf("%s from step %d: %v", name, from, r.Switches)
+			}
+		}
+	}
+	c, _ := modes.NewController(modes.ControllerConfig{Workers: 4, Batch: 1}, modes.SSGD(4))
+	c.Noise(math.NaN())
+	c.Noise(-1)
+	c.Noise(math.Inf(1))
+	c.Drift(math.NaN(), 1)
+	c.Drift(1, math.NaN())
+	c.Observe(star.Record{Worker: 99})
+	if _, change := c.Decide(time.Hour); change {
+		t.Error("decided without knowing anything")
+	}
+}
+
+// A plan that does not bring what was promised is given up again, and not tried again soon.
+func TestRevert(t *testing.T) {
+	lie := &liar{plan: modes.XOrder(4, 2)}
+	c, err := modes.NewController(modes.ControllerConfig{Workers: 4, Batch: batch, Decider: lie}, modes.SSGD(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	times := spend{n: 4, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
+		// Whoever is slow in SSGD is quick; all get slow when they do not wait: a shared link.
+		if n > 0 {
+			return 400 * time.Millisecond
+		}
+		return 100 * time.Millisecond
+	}}
+	p := &pilot{c: c, bad: func(r *star.Record) { r.Push, r.Compute = 0, 100*time.Millisecond }} // the records do not show it
+	var changes []string
+	r, err := sim.Run(sim.Config{Times: times, Batch: batch, Limit: 60 * time.Second, Learner: &sim.Tally{},
+		Pilot: &watch{p, func(why string) { n = 1 - n; changes = append(changes, why) }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(changes) < 2 || !strings.Contains(changes[1], "back to ssgd: x=2 was to gain") {
+		t.Fatalf("%v", changes)
+	}
+	if len(changes) > 10 { // it is left alone for longer each time
+		t.Errorf("%d changes: %v", len(changes), r.Switches)
+	}
+	if len(changes) >= 5 {
+		if a, b := r.Switches[2].At-r.Switches[1].At, r.Switches[4].At-r.Switches[3].At; b < a*3/2 {
+			t.Errorf("tried again after %v, then after %v", a, b)
+		}
+	}
+}
+
+// liar promises half the cost for a plan.
+type liar struct{ plan modes.Plan }
+
+func (l *liar) Decide(f modes.Forecast) (modes.Decision, error) {
+	d, err := modes.SSGD(len(f.Times)).Price(f)
+	return modes.Decision{Plan: l.plan, Cost: d.Cost / 2, Why: "a lie"}, err
+}
+
+type watch struct {
+	*pilot
+	changed func(why string)
+}
+
+func (w *watch) Decide(at time.Duration) (modes.Plan, string, bool) {
+	p, why, change := w.pilot.Decide(at)
+	if change {
+		w.changed(why)
+	}
+	return p, why, change
+}
+
+// Deadlines follow what is measured.
+func TestDeadline(t *testing.T) {
+	c, _ := modes.NewController(modes.ControllerConfig{Workers: 2, Batch: 1}, modes.SSGD(2))
+	if _, ok := c.Deadline(0); ok {
+		t.Error("a deadline without a measurement")
+	}
+	for step := range int64(40) {
+		d := 100 * time.Millisecond
+		if step%2 == 0 {
+			d = 110 * time.Millisecond
+		}
+		c.Observe(star.Record{Worker: 0, Step: step, Compute: d, Samples: 1})
+		c.Observe(star.Record{Worker: 1, Step: step, Compute: 10 * d, Samples: 1})
+	}
+	a, ok := c.Deadline(0)
+	b, _ := c.Deadline(1)
+	// 105 ms, deviation 5 ms
+	if want := 105*time.Millisecond + time.Duration(10*1.4826*5*float64(time.Millisecond)); !ok || (a-want).Abs() > time.Microsecond || (b-10*a).Abs() > time.Microsecond {
+		t.Errorf("%v and %v, want %v and ten times that", a, b, want)
+	}
+}
