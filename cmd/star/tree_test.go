@@ -105,11 +105,14 @@ func treeJob(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out
 
 // The mode changes to and from trees, and from tree to tree, while the job runs.
 func TestTreeChangesWhileRunning(t *testing.T) {
-	cmd, addr, dir, out, errs := treeJob(t, "--workers", "5", "--slow", "3:2x", "--compress", "int8", "--checkpoint-every", "300ms")
+	cmd, addr, dir, out, errs := treeJob(t, "--workers", "5", "--slow", "3:2x", "--compress", "int8")
 	v := atVersion(t, addr, 20, errs).Version
 	modes := []string{"tree=0(1,2(3)),4", "x=2 tree=0(1,2),3(4)", "asgd", "tree=4(3(2(1(0))))", "groups=0-2/3,4 tree=0(1,2)", "ssgd"}
-	for _, mode := range modes {
+	for i, mode := range modes {
 		ctl(t, addr, "mode", mode)
+		if i == 3 {
+			ctl(t, addr, "checkpoint")
+		}
 		if s := atVersion(t, addr, v+20, errs); strings.TrimPrefix(s.Mode, "ssgd ") != strings.TrimSuffix(mode, ",4") && !strings.HasPrefix(mode, s.Mode) {
 			t.Errorf("the mode is %q, want %q", s.Mode, mode)
 		} else {
