@@ -400,7 +400,7 @@ func (c *Controller) judge(at time.Duration, f Forecast, present Candidate) (Dec
 		return Decision{}, false
 	}
 	seen := float64(t.samples) / took
-	priced := present.flowRate()
+	priced := present.Rate()
 	cost := present.Cost.Seconds() * priced / seen
 	if cost <= before.Cost.Seconds() {
 		return Decision{}, false
@@ -413,8 +413,8 @@ func (c *Controller) judge(at time.Duration, f Forecast, present Candidate) (Dec
 	return d, true
 }
 
-// flowRate is the samples that a candidate applies in a second.
-func (c Candidate) flowRate() float64 { return c.applied / c.Interval.Seconds() }
+// Rate is the samples that a candidate applies in a second.
+func (c Candidate) Rate() float64 { return c.applied / c.Interval.Seconds() }
 
 // punish keeps a plan away, longer each time.
 func (c *Controller) punish(at time.Duration, p Plan, trial time.Duration) {

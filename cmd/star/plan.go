@@ -240,6 +240,21 @@ func (p *planFlags) plan() (*planResult, error) {
 		if err != nil {
 			return nil, err
 		}
+	case "learned":
+		if p.model == "" {
+			return nil, p.set.Invalid("heuristic", fmt.Errorf("give the file with --decider"))
+		}
+		text, err := os.ReadFile(p.model)
+		if err != nil {
+			return nil, node.FileError(err, modes.ErrLearned)
+		}
+		l, err := modes.ParseLearned(text)
+		if err != nil {
+			return nil, node.FileError(fmt.Errorf("%s: %w", p.model, err), modes.ErrLearned)
+		}
+		if d, err = l.Decide(f); err != nil {
+			return nil, err
+		}
 	default:
 		if d, err = (modes.Cheapest{}).Decide(f); err != nil {
 			return nil, err

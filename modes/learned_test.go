@@ -1,0 +1,124 @@
+package modes_test
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"star/modes"
+)
+
+// lessons of a world where every plan costs what it is priced, but rings half as much again.
+func lessons(t *testing.T, scenes int) (ls []modes.Lesson) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range scenes {
+		n := 2 + rng.IntN(7)
+		f := modes.Forecast{Batch: 32, Noise: math.Exp(8 * rng.Float64()), Phase: rng.Float64()}
+		for range n {
+			f.Times = append(f.Times, time.Duration((100+900*rng.Float64())*float64(time.Millisecond)))
+		}
+		cs, err := modes.Candidates(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ssgd, err := modes.SSGD(n).Price(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range cs {
+			if c.Kind == modes.KindSSGD || c.Plan.Shares != nil {
+				continue
+			}
+			r := c.Cost.Seconds() / ssgd.Cost.Seconds()
+			if c.Kind == modes.KindRing {
+				r *= 1.5
+			}
+			ls = append(ls, modes.Lesson{Forecast: f, Plan: c.Plan, Ratio: r})
+		}
+	}
+	return ls
+}
+
+// What is learned is what was taught, where it was taught; elsewhere the price decides.
+func TestLearned(t *testing.T) {
+	d, err := modes.Learn(lessons(t, 120), 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := d.AppendTo(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err = modes.ParseLearned(text); err != nil {
+		t.Fatal(err)
+	}
+	f := modes.Forecast{Batch: 32, Noise: 300}
+	for _, ms := range []int{210, 220, 230, 240, 750} {
+		f.Times = append(f.Times, time.Duration(ms)*time.Millisecond)
+	}
+	equal := func(c modes.Candidate) bool { return c.Plan.Shares == nil }
+	best, ratio, why, err := d.Choose(f, equal)
+	if err != nil || why != "" || best.Kind == modes.KindRing {
+		t.Errorf("chose %v, although rings cost more (%q, %v)", best.Plan, why, err)
+	}
+	c, err := best.Plan.Price(f)
+	s, err2 := modes.SSGD(5).Price(f)
+	if want := c.Cost.Seconds() / s.Cost.Seconds(); err != nil || err2 != nil || math.Abs(ratio/want-1) > .1 {
+		t.Errorf("%v: expects %.3f of ssgd, taught was %.3f", best.Plan, ratio, want)
+	}
+	e, err := d.Decide(f)
+	if err != nil || !strings.HasPrefix(e.Why, "learned: ") {
+		t.Errorf("%+v, %v", e, err)
+	}
+	f.Noise = 1e9
+	out, err := d.Decide(f)
+	in, err2 := modes.Cheapest{}.Decide(f)
+	if err != nil || err2 != nil || !out.Plan.Equal(in.Plan) || out.Cost != in.Cost || !strings.HasPrefix(out.Why, "the noise scale is outside what was learned from: ") {
+		t.Errorf("outside: %+v, cheapest %+v", out, in)
+	}
+}
+
+func TestLearnRefuses(t *testing.T) {
+	ls := lessons(t, 20)
+	if _, err := modes.Learn(nil, 1); err == nil {
+		t.Error("learned from nothing")
+	}
+	if _, err := modes.Learn(ls[:30], 1); err == nil {
+		t.Error("learned from too little")
+	}
+	for _, ridge := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+		if _, err := modes.Learn(ls, ridge); err == nil {
+			t.Errorf("ridge %v", ridge)
+		}
+	}
+	for _, r := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+		ls[3].Ratio = r
+		if _, err := modes.Learn(ls, 1); err == nil {
+			t.Errorf("a ratio of %v", r)
+		}
+	}
+}
+
+// Any changed byte is noticed.
+func TestDamagedDecider(t *testing.T) {
+	d, err := modes.Learn(lessons(t, 30), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := d.AppendTo(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range len(text) - 1 { // the last is the end of the line
+		for _, bad := range [][]byte{text[:i], append(append(bytes.Clone(text[:i]), text[i]^1), text[i+1:]...)} {
+			if got, err := modes.ParseLearned(bad); !errors.Is(err, modes.ErrLearned) && got != nil {
+				t.Fatalf("damaged at byte %d of %d: %v", i, len(text), err)
+			}
+		}
+	}
+}
