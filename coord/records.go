@@ -104,3 +104,17 @@ func parseRecord(b []byte) (r star.Record, t float64, err error) {
 	}
 	return r, l.T, nil
 }
+
+// named are the metrics that were measured, by name; nil if there are none.
+func named(t *star.Telemetry) map[string]float64 {
+	if t.Seen == 0 {
+		return nil
+	}
+	m := map[string]float64{}
+	for k := range star.NumMetrics {
+		if v, ok := t.Get(k); ok {
+			m[k.String()] = v
+		}
+	}
+	return m
+}

@@ -107,6 +107,8 @@ type WorkerStatus struct {
 	Wait      float64 `json:"wait_s"`
 	Rate      float64 `json:"samples_per_s"`
 	Stale     int64   `json:"staleness"`
+
+	Telemetry map[string]float64 `json:"telemetry,omitempty"` // of the last record, by name
 }
 
 // window is a mean over the last few values.
@@ -238,6 +240,7 @@ func (c *Coordinator) status() Status {
 			}
 			w.Iteration = p.recent.mean()
 			w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
+			w.Telemetry = named(&p.last.Telemetry)
 			w.Stale = max(l.version()-a.basis, 0) // a ring is released one round ahead
 			if w.Iteration > 0 {
 				w.Rate = float64(p.last.Samples) / w.Iteration

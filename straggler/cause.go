@@ -272,9 +272,13 @@ func byPart(bad, ref profile, intermittent bool, long, of int) (Cause, []Evidenc
 		}
 	}
 	uneven := calm >= 2 && calm*10 >= bad.n
+	each := excess[compute] // of the iterations that were hit
+	if !intermittent && bad.n > calm {
+		long, of, each = bad.n-calm, bad.n, excess[compute]*float64(bad.n)/float64(bad.n-calm)
+	}
 	if intermittent && !busy || off && uneven {
 		return Pauses, []Evidence{{What: "compute", Value: bad.part[compute], Other: ref.part[compute],
-			Text: fmt.Sprintf("stands still: %d of %d iterations took %s longer", long, of, span(excess[compute]))}}
+			Text: fmt.Sprintf("stands still: %d of %d iterations took %s longer", long, of, span(each))}}
 	}
 	es := []Evidence{grown}
 	if r := ref.samples; r > 0 && bad.samples > 1.1*r {

@@ -140,6 +140,7 @@ type watch struct {
 	window  []sample // a ring; next is the oldest once it is full
 	next    int
 	level   float64 // median of the recent own times
+	jitter  float64 // of that level: its standard error
 	usual   float64 // median of the window
 	avg     float64 // mean of the window
 	longs   int     // in the window
@@ -267,6 +268,8 @@ func (d *Detector) remember(w *watch, r star.Record) {
 		d.scratch = append(d.scratch, w.back(i).own)
 	}
 	w.level = median(d.scratch)
+	// The median of n normal values has the standard error 1.2533·σ/√n.
+	w.jitter = 1.2533 * spread(d.scratch, w.level) / math.Sqrt(float64(len(d.scratch)))
 	d.scratch = d.scratch[:0]
 	for i := range w.window {
 		d.scratch = append(d.scratch, w.window[i].own)
@@ -378,8 +381,9 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 // leniency is how much of the thresholds a worker must stay under to recover.
 const leniency = 0.75
 
-// steady: the level is above the reference, by Ratio and beyond its noise. Clocks and
-// schedulers have a noise of their own, so the deviation counts as 2 % at least.
+// steady: the level is above the reference, by Ratio and beyond its noise and, to
+// become slow, the worker's own. Clocks and schedulers have a noise of their own, so the
+// deviation counts as 2 % at least.
 func (d *Detector) steady(id int, strict bool) bool {
 	if slices.Contains(d.ref.members, id) {
 		return false
@@ -389,6 +393,9 @@ func (d *Detector) steady(id int, strict bool) bool {
 		share = leniency
 	}
 	ref := d.ref.level
+	if strict && d.workers[id].level <= ref+d.cfg.MADs*d.workers[id].jitter {
+		return false
+	}
 	return d.workers[id].level > ref*(1+share*d.cfg.Ratio) && d.workers[id].level > ref+share*d.cfg.MADs*max(d.ref.mad, 0.02*ref)
 }
 

@@ -42,7 +42,8 @@ func rates(t *star.Telemetry, a, b *counters) {
 	}
 	per := func(m star.Metric, from, to time.Duration) { t.Set(m, max((to-from).Seconds(), 0)/s) }
 	if a.hasPressure && b.hasPressure {
-		per(star.CPUPressure, a.pressure, b.pressure)
+		// The kernel adds up in steps of its own, some of which end in the next look.
+		t.Set(star.CPUPressure, min(max((b.pressure-a.pressure).Seconds(), 0)/s, 1))
 	}
 	if a.hasDelay && b.hasDelay {
 		per(star.RunDelay, a.delay, b.delay)

@@ -25,7 +25,7 @@ var (
 	descs       = struct {
 		training, version, samples, limit, loss, testLoss, testAcc, rate, switches *prometheus.Desc
 		noise, noiseGrad, noiseVar                                                 *prometheus.Desc
-		step, iteration, compute, wait, workerRate, staleness, up                  *prometheus.Desc
+		step, iteration, compute, wait, workerRate, staleness, telemetry, up       *prometheus.Desc
 	}{
 		training:   prometheus.NewDesc("star_training", "1 while the job trains, 0 before and after.", nil, nil),
 		version:    prometheus.NewDesc("star_version", "Version of the parameters: updates so far.", nil, nil),
@@ -45,6 +45,7 @@ var (
 		wait:       prometheus.NewDesc("star_worker_wait_seconds", "Wait for others in the last iteration.", workerLabel, nil),
 		workerRate: prometheus.NewDesc("star_worker_samples_per_second", "Samples of the worker per second.", workerLabel, nil),
 		staleness:  prometheus.NewDesc("star_worker_staleness", "Updates since the worker read the parameters.", workerLabel, nil),
+		telemetry:  prometheus.NewDesc("star_worker_telemetry", "What else the worker measured last; docs/stragglers.md lists the metrics and their units.", []string{"worker", "metric"}, nil),
 		up:         prometheus.NewDesc("star_worker_up", "1 while the worker is a member.", workerLabel, nil),
 	}
 )
@@ -104,6 +105,9 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 		gauge(descs.wait, w.Wait, id)
 		gauge(descs.workerRate, w.Rate, id)
 		gauge(descs.staleness, float64(w.Stale), id)
+		for name, v := range w.Telemetry {
+			gauge(descs.telemetry, v, id, name)
+		}
 	}
 }
 

@@ -65,7 +65,7 @@ type worker struct {
 	step   int64
 	cpu    time.Duration
 	meter  *host.Meter // nil: --telemetry=off
-	sent   int64 // bytes so far
+	sent   int64       // bytes so far
 	got    int64
 	start  int64 // of the batch before
 
