@@ -242,7 +242,7 @@ type TreeRule struct {
 	Capacity float64
 
 	// FanIn is the most children of one worker. Zero means 8. What the capacity
-	// leaves room for can be less.
+	// leaves room for can be less, of children on other hosts.
 	FanIn int
 
 	// Band is how far the demand may move, as a part of it, before a tree is built
@@ -313,7 +313,8 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 	if k == n {
 		return nil
 	}
-	fan := max(min(r.fanIn(), fits-1), 1)
+	fan := r.fanIn()
+	wide := max(min(fan, fits-1), 1) // children whose gradients come over the link
 
 	parents := make([]star.Worker, len(l.Able))
 	var left []star.Worker
@@ -326,10 +327,10 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 	slices.SortStableFunc(left, func(a, b star.Worker) int { return cmp.Compare(l.Spare[b], l.Spare[a]) })
 	level := l.top(left, k)
 	left = slices.DeleteFunc(left, func(w star.Worker) bool { return slices.Contains(level, w) })
-	children := make([]int, len(l.Able))
+	children, far := make([]int, len(l.Able)), make([]int, len(l.Able))
+	near := func(w, up star.Worker) bool { return l.Hosts[w] != "" && l.Hosts[w] == l.Hosts[up] }
 	for len(left) > 0 {
-		room := len(level) * fan
-		next := make([]star.Worker, 0, min(room, len(left)))
+		var next []star.Worker
 		// The parent with the fewest children, in order of spare bandwidth.
 		best := func(ok func(up star.Worker) bool) star.Worker {
 			up := Direct
@@ -348,12 +349,15 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 				}
 				parents[w] = up
 				children[up]++
+				if !near(w, up) {
+					far[up]++
+				}
 				next = append(next, w)
 				return true
 			})
 		}
-		place(func(w, up star.Worker) bool { return l.Hosts[w] != "" && l.Hosts[w] == l.Hosts[up] })
-		place(func(star.Worker, star.Worker) bool { return true })
+		place(near)
+		place(func(_, up star.Worker) bool { return far[up] < wide })
 		slices.SortStableFunc(next, func(a, b star.Worker) int { return cmp.Compare(l.Spare[b], l.Spare[a]) })
 		level = next
 	}

@@ -222,7 +222,7 @@ func TestTreeRule(t *testing.T) {
 		if err := p.Validate(n); err != nil {
 			t.Fatal(err)
 		}
-		children := make([]int, n)
+		children, far := make([]int, n), make([]int, n)
 		tops, least := 0, 2e9 // of the spare bandwidth at the top
 		for w, up := range parents {
 			switch {
@@ -230,6 +230,9 @@ func TestTreeRule(t *testing.T) {
 				t.Fatalf("worker %d below %d: one of them cannot be in a tree", w, up)
 			case up != Direct:
 				children[up]++
+				if l.Hosts[w] == "" || l.Hosts[w] != l.Hosts[up] {
+					far[up]++
+				}
 			case l.Able[w]:
 				tops++
 				least = min(least, l.Spare[w])
@@ -237,8 +240,8 @@ func TestTreeRule(t *testing.T) {
 		}
 		fits := int(r.Capacity / l.unit())
 		for w, k := range children {
-			if k > r.fanIn() || k > max(fits-1, 1) {
-				t.Fatalf("worker %d has %d children, at most %d, and %d fit", w, k, r.fanIn(), fits-1)
+			if k > r.fanIn() || far[w] > max(fits-1, 1) {
+				t.Fatalf("worker %d has %d children, at most %d, %d of them far, and %d fit", w, k, r.fanIn(), far[w], fits-1)
 			}
 			if parents[w] != Direct && l.Spare[w] > least {
 				t.Fatalf("worker %d is not at the top with %v to spare, somebody is with %v", w, l.Spare[w], least)
@@ -273,6 +276,7 @@ func TestTreeRuleExamples(t *testing.T) {
 		{"three", even(8), TreeRule{Capacity: 300e6}, "0(3,6),1(4,7),2(5)"},
 		{"hosts", even(8, "a", "a", "a", "a", "b", "b", "b", "b"), TreeRule{Capacity: 500e6}, "0(1-3),4(5-7)"},
 		{"fan-in of two", even(7), TreeRule{Capacity: 699e6, FanIn: 2}, "0(2(6),4),1(3,5)"},
+		{"near children cost no link", even(5, "a", "a", "a", "b", "b"), TreeRule{Capacity: 150e6}, "0(1,2,3(4))"},
 		{"deeper by capacity", even(7), TreeRule{Capacity: 150e6, FanIn: 9}, "0(1(2(3(4(5(6))))))"},
 		{"deeper by what servers carry", even(8), TreeRule{Capacity: 250e6}, "0(2(4(6))),1(3(5(7)))"},
 	} {
