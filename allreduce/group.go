@@ -55,6 +55,10 @@ type Config struct {
 	// (AlgorithmHierarchy) and between whom shared memory is tried.
 	HostID string
 
+	// Connections is the TCP connections between two ranks. Zero means 1: more help only where a
+	// network gives each connection a part of what it carries. (all)
+	Connections int
+
 	// Algorithm of AllReduce. Zero means by Model and, where several hosts have several ranks, by
 	// where ranks are. (all)
 	Algorithm Algorithm

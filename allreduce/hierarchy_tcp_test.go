@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"reflect"
@@ -167,6 +169,66 @@ func TestNamespacesAreHosts(t *testing.T) {
 		}
 		if !reflect.DeepEqual(reports[r], want) {
 			t.Errorf("rank %d: %+v, want %+v", r, reports[r], want)
+		}
+	}
+}
+
+// Several connections between two ranks carry the same stream, whatever the sizes; a rank that counts them
+// differently is refused.
+func TestConnections(t *testing.T) {
+	for _, n := range []int{2, 3, 16} {
+		groups := form(t, 3, func(c *allreduce.Config) { c.Connections, c.Transport = n, "tcp" })
+		for range 3 {
+			if err := firstOf(all(groups, sums)); err != nil {
+				t.Fatalf("%d connections: %v", n, err)
+			}
+		}
+		if got := groups[1].Transports(); got["tcp"] != 2 {
+			t.Errorf("links %v, want 2 tcp", got)
+		}
+	}
+	groups := form(t, 2, func(c *allreduce.Config) { c.Connections = 4 })
+	if got := groups[0].Transports(); got["tcp"] == 0 && got["shm"]+got["unix"] != 1 {
+		t.Errorf("links %v: connections are TCP's", got)
+	}
+	if err := firstOf(all(groups, sums)); err != nil {
+		t.Error(err)
+	}
+	errs := make([]error, 2)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for r := range 2 {
+		cfg := allreduce.Config{Rank: r, Size: 2, Rendezvous: l.Addr().String(), Connections: 1 + r, DialTimeout: time.Second, Log: slog.New(slog.DiscardHandler)}
+		if r == 0 {
+			cfg.Listener = l
+		}
+		wg.Go(func() {
+			g, err := allreduce.Dial(context.Background(), cfg)
+			if err == nil {
+				g.Close()
+			}
+			errs[r] = err
+		})
+	}
+	wg.Wait()
+	if errs[1] == nil || !strings.Contains(errs[1].Error(), "rank 0 has 1 as number of connections, rank 1 has 2") {
+		t.Errorf("2 connections to a rank with 1: %v", errs[1])
+	}
+}
+
+// A rank that dies is found at the connection whose turn it is.
+func TestConnectionsEnd(t *testing.T) {
+	groups := form(t, 3, func(c *allreduce.Config) { c.Connections, c.Transport = 3, "tcp" })
+	groups[2].Close()
+	for r, err := range all(groups[:2], func(g *allreduce.Group) error {
+		return g.AllReduce(t.Context(), allreduce.Sum, make([]float32, 1<<20))
+	}) {
+		var e *allreduce.Error
+		if !errors.As(err, &e) || e.Rank != 2 {
+			t.Errorf("rank %d: %v, want rank 2 to be named", r, err)
 		}
 	}
 }

@@ -46,6 +46,9 @@ type greeting struct {
 	Rank, Size int
 	For        string // group, or the kind of a link: tcp, unix, shm, stream
 
+	// Connections between two ranks over TCP; this is number Part, from 0.
+	Connections, Part int
+
 	// Of a greeting for the group:
 	Place place
 	Kind  string // Config.Transport
@@ -87,7 +90,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("not all ranks came within %v", d))
 		defer cancel()
 	}
-	f := &forming{cfg: cfg, links: make([]link, cfg.Size), control: make([]net.Conn, cfg.Size)}
+	f := &forming{cfg: cfg, links: make([]link, cfg.Size), parts: make([][]link, cfg.Size), control: make([]net.Conn, cfg.Size)}
 	f.tcp = transport.NewTCP(transport.Config{CongestionControl: cfg.Congestion, SendBuffer: buffer(cfg.SendBuffer), ReceiveBuffer: buffer(cfg.ReceiveBuffer)})
 	f.plain = cfg.TLS != nil || !rawSockets
 	f.measured(cfg.Model)
@@ -178,6 +181,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("Config.Transport is %q, but TLS goes over tcp only", c.Transport)
 	case c.Algorithm > lastAllReduce:
 		return fmt.Errorf("Config.Algorithm is %v: it must be one of AllReduce", c.Algorithm)
+	case c.Connections < 0 || c.Connections > maxConnections:
+		return fmt.Errorf("Config.Connections is %d: it must be 0 to %d", c.Connections, maxConnections)
 	case c.Segment < 0 || c.Segment%align != 0:
 		return fmt.Errorf("Config.Segment is %d: it must be a positive multiple of %d bytes", c.Segment, align)
 	case c.Model != nil && c.Model.check() != nil:
@@ -199,6 +204,7 @@ type forming struct {
 	over    bool
 	closers []io.Closer // listeners, and connections that are still shaking hands
 	links   []link      // by rank, when ready
+	parts   [][]link    // by rank and connection, of a link that is not ready
 	control []net.Conn  // by rank
 }
 
@@ -233,6 +239,12 @@ func (f *forming) abort() {
 			l.close()
 			f.links[i] = nil
 		}
+		for _, l := range f.parts[i] {
+			if l != nil {
+				l.close()
+			}
+		}
+		f.parts[i] = nil
 	}
 	for _, c := range f.control {
 		if c != nil {
@@ -395,7 +407,7 @@ func (f *forming) reach(ctx context.Context) (net.Conn, error) {
 
 func (f *forming) greet(what string) greeting {
 	c := &f.cfg
-	return greeting{Protocol: Protocol, Job: c.Job, Token: c.Token, Generation: c.Generation, Rank: c.Rank, Size: c.Size, For: what, Kind: c.Transport}
+	return greeting{Protocol: Protocol, Job: c.Job, Token: c.Token, Generation: c.Generation, Rank: c.Rank, Size: c.Size, For: what, Kind: c.Transport, Connections: f.connections("tcp")}
 }
 
 // objection is why a greeting is refused, or empty.
@@ -417,6 +429,10 @@ func (f *forming) objection(g *greeting) string {
 		return differ("as number of ranks", c.Size, g.Size)
 	case g.Kind != c.Transport:
 		return differ("as transport", fmt.Sprintf("%q", c.Transport), fmt.Sprintf("%q", g.Kind))
+	case g.Connections != f.connections("tcp"):
+		return differ("as number of connections", f.connections("tcp"), g.Connections)
+	case g.Part < 0 || g.Part >= f.connections(g.For):
+		return fmt.Sprintf("there is no connection %d of %d", g.Part, f.connections(g.For))
 	case g.Rank < 0 || g.Rank >= c.Size:
 		return fmt.Sprintf("there is no rank %d of %d", g.Rank, c.Size)
 	case g.Rank == c.Rank:
@@ -594,10 +610,9 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 					nc.Close()
 					return // the other side tries in another way, or says what is wrong
 				}
-				f.mu.Lock()
-				f.links[g.Rank] = k
-				f.mu.Unlock()
-				results <- result{g.Rank, nil}
+				if f.complete(&g, k) {
+					results <- result{g.Rank, nil}
+				}
 			})
 		})
 	}
@@ -673,22 +688,77 @@ func (f *forming) linkTo(ctx context.Context, r int) (link, error) {
 		if kind == "unix" || kind == "shm" {
 			network, addr = "unix", f.ranks[r].Local
 		}
-		var nc net.Conn
-		if nc, err = f.dial(ctx, network, addr); err == nil {
-			f.keep(nc)
-			nc.SetDeadline(time.Now().Add(handshakeTime))
-			if _, err = exchange(nc, f.greet(kind)); err == nil {
-				var k link
-				if k, err = f.link(nc, kind, true); err == nil {
-					return k, nil
-				}
+		var parts []link
+		for part := range f.connections(kind) {
+			var k link
+			if k, err = f.connect(ctx, network, addr, kind, part); err != nil {
+				break
 			}
-			nc.Close()
+			parts = append(parts, k)
+		}
+		if err == nil {
+			return newLink(parts), nil
+		}
+		for _, k := range parts {
+			k.close()
 		}
 		err = fmt.Errorf("rank %d at %s: %w", r, addr, err)
 		f.cfg.log().Debug("all-reduce: no link", "to", r, "kind", kind, "err", err)
 	}
 	return nil, err
+}
+
+// connect makes one connection to another rank.
+func (f *forming) connect(ctx context.Context, network, addr, kind string, part int) (link, error) {
+	nc, err := f.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	f.keep(nc)
+	nc.SetDeadline(time.Now().Add(handshakeTime))
+	g := f.greet(kind)
+	g.Part = part
+	if _, err = exchange(nc, g); err == nil {
+		var k link
+		if k, err = f.link(nc, kind, true); err == nil {
+			return k, nil
+		}
+	}
+	nc.Close()
+	return nil, err
+}
+
+// maxConnections bounds Config.Connections.
+const maxConnections = 16
+
+// connections is how many of that kind there are between two ranks.
+func (f *forming) connections(kind string) int {
+	if kind == "tcp" && !f.plain {
+		return max(1, f.cfg.Connections)
+	}
+	return 1
+}
+
+// complete notes a connection that another rank has made, and says whether it was the last one to
+// make a link.
+func (f *forming) complete(g *greeting, k link) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.connections(g.For)
+	if len(f.parts[g.Rank]) != n {
+		f.parts[g.Rank] = make([]link, n) // the first of its kind
+	}
+	parts := f.parts[g.Rank]
+	if f.over || parts[g.Part] != nil {
+		k.close()
+		return false
+	}
+	parts[g.Part] = k
+	if slices.Contains(parts, nil) {
+		return false
+	}
+	f.links[g.Rank], f.parts[g.Rank] = newLink(parts), nil
+	return true
 }
 
 // link makes a link of a connection that has shaken hands.

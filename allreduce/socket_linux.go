@@ -203,6 +203,16 @@ func (w *rawWaiter) wait(asks []ask, d time.Duration) {
 		if !a.in && !a.out {
 			continue
 		}
+		if s, ok := a.link.(*striped); ok { // the sockets whose turn it is
+			if a.in {
+				k, _ := s.turn(s.in)
+				w.fds = append(w.fds, unix.PollFd{Fd: int32(k.fd), Events: unix.POLLIN})
+			}
+			if a.out {
+				k, _ := s.turn(s.out)
+				w.fds = append(w.fds, unix.PollFd{Fd: int32(k.fd), Events: unix.POLLOUT})
+			}
+		}
 		switch k := a.link.(type) {
 		case *socket:
 			var events int16

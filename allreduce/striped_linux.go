@@ -1,0 +1,90 @@
+package allreduce
+
+// striped is a link over several sockets, for networks that give each connection only a part of
+// what they can carry. Stripes of the stream take turns: byte q goes over socket q/stripe mod
+// k. One is filled until its stripe is complete, so what is under way at once is
+// what all sockets' buffers hold.
+type striped struct {
+	links   []*socket
+	out, in uint64
+}
+
+// stripe is the bytes that go over one connection before it is the next one's turn: a
+// multiple of vectorAlign, so that no element is cut.
+const stripe = 128 << 10
+
+// newLink makes one link of the connections between two ranks.
+func newLink(parts []link) link {
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	s := new(striped)
+	for _, p := range parts {
+		s.links = append(s.links, p.(*socket))
+	}
+	return s
+}
+
+// turn is the socket whose turn it is at position, and what is left of its stripe.
+func (s *striped) turn(position uint64) (*socket, int) {
+	return s.links[position/stripe%uint64(len(s.links))], int(stripe - position%stripe)
+}
+
+func (s *striped) send(b []byte) (int, error) {
+	sent := 0
+	for sent < len(b) {
+		k, left := s.turn(s.out)
+		want := min(left, len(b)-sent)
+		n, err := k.send(b[sent : sent+want])
+		s.out += uint64(n)
+		sent += n
+		if err != nil || n < want {
+			return sent, err
+		}
+	}
+	return sent, nil
+}
+
+func (s *striped) view(size int) ([]byte, error) {
+	k, left := s.turn(s.in)
+	b, err := k.view(size)
+	return b[:min(len(b), left)], err
+}
+
+func (s *striped) skip(n int) {
+	k, _ := s.turn(s.in)
+	k.skip(n)
+	s.in += uint64(n)
+}
+
+func (s *striped) read(dst []byte) (int, error) {
+	got := 0
+	for got < len(dst) {
+		k, left := s.turn(s.in)
+		want := min(left, len(dst)-got)
+		n, err := k.read(dst[got : got+want])
+		s.in += uint64(n)
+		got += n
+		if n == 0 || err != nil {
+			if got > 0 {
+				err = nil // it comes again
+			}
+			return got, err
+		}
+	}
+	return got, nil
+}
+
+func (s *striped) resize(segment int) {
+	for _, k := range s.links {
+		k.resize(min(segment, stripe))
+	}
+}
+
+func (s *striped) kind() string { return s.links[0].kind() }
+
+func (s *striped) close() {
+	for _, k := range s.links {
+		k.close()
+	}
+}
