@@ -3,6 +3,7 @@ package coord
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strings"
@@ -131,6 +132,14 @@ type modeChange struct {
 }
 
 func (c *Coordinator) changeMode(spec, why string) (any, error) {
+	if spec == "auto" {
+		if c.cfg.Pilot == nil {
+			return nil, fmt.Errorf("mode auto: the job was not begun with --mode auto, nothing watches it")
+		}
+		c.manual = false
+		now := c.ledger.plan.String()
+		return modeChange{From: now, To: now, Version: c.ledger.version()}, nil
+	}
 	p, err := modes.Parse(spec, c.cfg.Workers)
 	if err != nil {
 		return nil, err
@@ -155,6 +164,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		p.Shares = from.Shares
 	}
 	answer := modeChange{From: from.String(), To: p.String(), Version: c.ledger.version()}
+	c.manual = true
 	p = c.plant(p)
 	return answer, c.adopt(p, why)
 }
@@ -170,12 +180,20 @@ func (c *Coordinator) plant(p modes.Plan) modes.Plan {
 
 // adopt installs another plan.
 func (c *Coordinator) adopt(p modes.Plan, why string) error {
+	return c.install(p, logPlan{Why: why})
+}
+
+// install makes p the plan, and writes line, whose reason is there.
+func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 	from := c.ledger.plan
 	if p.Equal(from) {
 		return nil
 	}
 	c.stats.switches++
-	c.cfg.RunLog.write(logPlan{Type: "plan", T: c.elapsed().Seconds(), Plan: p.String(), From: from.String(), Why: why})
-	c.log.Info("mode", "from", from.String(), "to", p.String(), "why", why)
+	at := c.elapsed()
+	line.Type, line.T, line.Plan, line.From = "plan", at.Seconds(), p.String(), from.String()
+	c.cfg.RunLog.write(line)
+	c.tell(at, RunPlan{line.Plan, line.From, line.Why, math.NaN(), line.After})
+	c.log.Info("mode", "from", from.String(), "to", p.String(), "why", line.Why)
 	return c.carry(c.ledger.install(p))
 }

@@ -38,6 +38,7 @@ type Config struct {
 	Servers int // star-ps processes; zero means 1
 
 	Plan  modes.Plan     // zero means SSGD
+	Pilot Pilot          // changes the plan while the job runs; nil: the plan stays
 	Ring  *RingConfig    // all-reduce; nil: parameter servers
 	Tree  modes.TreeRule // for plans that want an automatic tree
 	Batch int            // samples of one worker in one iteration
@@ -187,6 +188,9 @@ type Coordinator struct {
 	ledger   *ledger
 	auto     *autoTree // nil: the plan's tree is as it is
 	norms    map[int64]*normSum
+	tower    *tower
+	manual   bool            // star ctl mode: the pilot is not heeded
+	verdicts []workerVerdict // of the pilot, on workers that are slow now
 	noise    *pgns.Estimator
 	round    *round
 	rounds   int64
@@ -247,7 +251,11 @@ type event struct {
 	codec   transport.Compression
 	control []string
 	reply   chan<- reply
+	saying  *saying
 }
+
+// kindSaying marks an event of the pilot. No frame has it.
+const kindSaying transport.Kind = 255
 
 type reply struct {
 	json []byte
@@ -492,9 +500,12 @@ func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }
 
 func (c *Coordinator) handle(e event) error {
 	p := e.peer
-	if e.kind == transport.KindControl {
+	switch e.kind {
+	case transport.KindControl:
 		c.control(e)
 		return nil
+	case kindSaying:
+		return c.heed(e.saying)
 	}
 	if p.gone {
 		return nil
@@ -610,7 +621,9 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		r.Transit = p.flight.arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
-		c.cfg.RunLog.record(c.elapsed(), r)
+		at := c.elapsed()
+		c.cfg.RunLog.record(at, r)
+		c.tell(at, RunRecord{r})
 		c.stats.observe(r)
 		if c.auto != nil {
 			c.auto.observe(r)
@@ -669,7 +682,8 @@ func (c *Coordinator) fire(o *order) {
 	if o.noise.Sum2 > 0 { // all-reduce: its members have said it
 		defer c.observe(f.Version, o.noise) // after the line of the update
 	}
-	line := logFire{Type: "fire", T: c.elapsed().Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
+	at := c.elapsed()
+	line := logFire{Type: "fire", T: at.Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
 		Workers: make([]int, 0, len(f.Gradients)), Stale: append([]int64{}, o.stale...)}
 	gradients, dropped := f.Gradients, f.Dropped
 	if o.members != nil || o.dropped != nil { // with a tree the Fire may name fewer
@@ -690,6 +704,9 @@ func (c *Coordinator) fire(o *order) {
 		c.stats.updates++
 	}
 	c.cfg.RunLog.write(line)
+	if c.tower != nil {
+		c.tell(at, RunFire{line.Seq, line.Version, ranksOf(line.Workers), line.Stale, ranksOf(line.Dropped), line.Samples})
+	}
 }
 
 func (c *Coordinator) release(r transport.Release) {
@@ -747,8 +764,11 @@ func (c *Coordinator) observe(version int64, u pgns.Update) {
 		return // too few gradients, or one that is not finite
 	}
 	n := c.noise.Noise()
-	c.cfg.RunLog.write(logNoise{Type: "noise", T: c.elapsed().Seconds(), Version: version, Grad2: Number(m.Grad2), Var: Number(m.Var),
-		Mixed: u.Mixed(), Scale: Number(n.Scale)})
+	drift, strength := c.noise.Drift()
+	at := c.elapsed()
+	c.cfg.RunLog.write(logNoise{Type: "noise", T: at.Seconds(), Version: version, Grad2: Number(m.Grad2), Var: Number(m.Var),
+		Mixed: u.Mixed(), Scale: Number(n.Scale), Drift: Number(drift), Strength: Number(strength)})
+	c.tell(at, RunNoise{version, m.Grad2, m.Var, n.Scale, u.Mixed(), drift, strength})
 }
 
 // send writes one small message. A peer that cannot take it is closed; its reader
@@ -842,11 +862,13 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 		return
 	}
 	a := c.ledger.accounts[p.rank]
-	line := logMember{Type: "leave", T: c.elapsed().Seconds(), Worker: p.rank, Peer: p.conn.Peer(), Why: why}
+	at := c.elapsed()
+	line := logMember{Type: "leave", T: at.Seconds(), Worker: p.rank, Peer: p.conn.Peer(), Why: why}
 	if !a.parked {
 		line.Start, line.Count = a.start, a.count
 	}
 	c.cfg.RunLog.write(line)
+	c.tell(at, RunMember{false, star.Worker(p.rank), line.Peer, why, line.Start, line.Count})
 	c.log.Warn("a worker is gone", "rank", p.rank, "step", a.step, "reason", why)
 	orders := c.ledger.leave(star.Worker(p.rank))
 	c.forgetInRound(p)

@@ -264,8 +264,14 @@ func (c *Coordinator) tryStart() {
 	c.progress = time.Now()
 	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
 	c.stats.begin(c.progress, l.used)
+	if c.cfg.Pilot != nil {
+		c.fly()
+	}
+	at := c.elapsed()
+	c.tell(at, RunTrain{c.cfg.Workers, len(c.shards), c.hello.Model, c.hello.ModelHash, c.hello.Params, c.enrolled.Data,
+		c.enrolled.Samples, l.limit, l.version(), c.cfg.Plan.String()})
 	c.cfg.RunLog.write(logTrain{
-		Type: "train", T: c.elapsed().Seconds(), Workers: c.cfg.Workers, Shards: len(c.shards),
+		Type: "train", T: at.Seconds(), Workers: c.cfg.Workers, Shards: len(c.shards),
 		Model: c.hello.Model, Hash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
 		Samples: c.enrolled.Samples, Limit: l.limit, Version: l.version(), Plan: c.cfg.Plan.String(),
 	})

@@ -60,11 +60,13 @@ type (
 		Version           int64
 		Grad2, Var, Scale float64
 		Mixed             bool
+		Drift, Strength   float64
 	}
 	// RunPlan is a change of mode.
 	RunPlan struct {
 		Plan, From, Why string
 		Predicted       float64 // share of the time that it should save; NaN: nobody said
+		After           int64   // a pilot's: how many lines it had been told; else 0
 	}
 	// RunVerdict is what the job itself found out about a worker.
 	RunVerdict struct {
@@ -311,7 +313,7 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.read(b, &s)
 		l.T = c.time("t", s.T)
 		c.atLeast("version", s.Version, 0)
-		l.Entry = RunNoise{s.Version, float64(s.Grad2), float64(s.Var), float64(s.Scale), s.Mixed}
+		l.Entry = RunNoise{s.Version, float64(s.Grad2), float64(s.Var), float64(s.Scale), s.Mixed, float64(s.Drift), float64(s.Strength)}
 	case "plan":
 		s := struct {
 			logPlan
@@ -322,7 +324,8 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.text("plan", s.Plan)
 		c.text("from", s.From)
 		c.share("predicted_gain", s.Predicted)
-		l.Entry = RunPlan{s.Plan, s.From, s.Why, float64(s.Predicted)}
+		c.atLeast("after", s.After, 0)
+		l.Entry = RunPlan{s.Plan, s.From, s.Why, float64(s.Predicted), s.After}
 	case "verdict":
 		s := struct {
 			T        float64       `json:"t"`

@@ -40,9 +40,9 @@ func TestRunReadsBack(t *testing.T) {
 	l.write(logTrain{Type: "train", T: 0.5, Workers: 3, Shards: 2, Model: "m", Hash: "h", Params: 9, Data: "d", Samples: 10, Limit: 30, Version: 4, Plan: "ssgd"})
 	l.record(time.Second, rec)
 	l.write(logFire{Type: "fire", T: 2, Seq: 1, Version: 5, Workers: []int{0, 2}, Stale: []int64{0, 1}, Dropped: []int{1}, Samples: 16})
-	l.write(logNoise{Type: "noise", T: 2, Version: 5, Grad2: Number(math.NaN()), Var: 2, Mixed: true, Scale: 3})
+	l.write(logNoise{Type: "noise", T: 2, Version: 5, Grad2: Number(math.NaN()), Var: 2, Mixed: true, Scale: 3, Drift: 0.5, Strength: 4})
 	l.write(logPlan{Type: "plan", T: 3, Plan: "x=2", From: "ssgd", Why: "star ctl"})
-	l.write(map[string]any{"type": "plan", "t": 3, "plan": "x=2", "from": "ssgd", "why": "w", "predicted_gain": 0.375, "more": 1})
+	l.write(map[string]any{"type": "plan", "t": 3, "plan": "x=2", "from": "ssgd", "why": "w", "predicted_gain": 0.375, "after": 12, "more": 1})
 	l.write(map[string]any{"type": "news", "t": "tomorrow"})
 	l.write(map[string]any{"type": "verdict", "t": 3, "worker": 2, "event": "slow", "step": 9, "since": 5, "slowdown": 2.5, "cause": "steal",
 		"evidence": []map[string]any{{"what": "steal", "value": 0.5, "other": 0.125, "text": "CPU steal 50 %"}}})
@@ -62,9 +62,9 @@ func TestRunReadsBack(t *testing.T) {
 		{3, 500 * time.Millisecond, RunTrain{3, 2, "m", "h", 9, "d", 10, 30, 4, "ssgd"}},
 		{4, time.Second, RunRecord{rec}},
 		{5, 2 * time.Second, RunFire{1, 5, []star.Worker{0, 2}, []int64{0, 1}, []star.Worker{1}, 16}},
-		{6, 2 * time.Second, RunNoise{5, math.NaN(), 2, 3, true}},
-		{7, 3 * time.Second, RunPlan{"x=2", "ssgd", "star ctl", math.NaN()}},
-		{8, 3 * time.Second, RunPlan{"x=2", "ssgd", "w", 0.375}},
+		{6, 2 * time.Second, RunNoise{5, math.NaN(), 2, 3, true, 0.5, 4}},
+		{7, 3 * time.Second, RunPlan{"x=2", "ssgd", "star ctl", math.NaN(), 0}},
+		{8, 3 * time.Second, RunPlan{"x=2", "ssgd", "w", 0.375, 12}},
 		{10, 3 * time.Second, RunVerdict{2, "slow", 9, 5, 2.5, "steal", []RunEvidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
 		{11, 4 * time.Second, RunGain{"x=2", 0.375, -0.125, true}},
 		{12, 4 * time.Second, RunCodec{1, 3, "fp16", "w"}},

@@ -94,6 +94,10 @@ type (
 		Var     Number  `json:"var"`
 		Mixed   bool    `json:"mixed,omitempty"`
 		Scale   Number  `json:"scale"` // average, in samples
+
+		// The change of the gradient over a round, and how much there is to go by (pgns.Estimator.Drift).
+		Drift    Number `json:"drift"`
+		Strength Number `json:"strength"`
 	}
 	logPlan struct {
 		Type string  `json:"type"` // "plan"
@@ -101,6 +105,29 @@ type (
 		Plan string  `json:"plan"`
 		From string  `json:"from"`
 		Why  string  `json:"why"`
+
+		// Of a pilot's change: what it should save, and after how many lines told to it.
+		Predicted *float64 `json:"predicted_gain,omitempty"`
+		After     int64    `json:"after,omitempty"`
+	}
+	logVerdict struct {
+		Type     string        `json:"type"` // "verdict"
+		T        float64       `json:"t"`
+		Worker   int           `json:"worker"`
+		Event    string        `json:"event"`
+		Step     int64         `json:"step"`
+		Since    int64         `json:"since"`
+		Slowdown Number        `json:"slowdown"`
+		Cause    string        `json:"cause"`
+		Evidence []RunEvidence `json:"evidence"`
+	}
+	logGain struct {
+		Type      string  `json:"type"` // "gain"
+		T         float64 `json:"t"`
+		Plan      string  `json:"plan"`
+		Predicted Number  `json:"predicted_gain"`
+		Seen      Number  `json:"seen_gain"`
+		Reverted  bool    `json:"reverted"`
 	}
 	logCodec struct {
 		Type    string  `json:"type"` // "compression"

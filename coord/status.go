@@ -68,22 +68,26 @@ type Staleness struct {
 
 // Status is the job now: the answer to `star ctl status`.
 type Status struct {
-	Job       string         `json:"job"`
-	Phase     string         `json:"phase"` // joining, training, evaluating, saving, over
-	Waiting   string         `json:"waiting_for"`
-	Mode      string         `json:"mode"`
-	Version   int64          `json:"version"`
-	Samples   int64          `json:"samples"`
-	Limit     int64          `json:"limit"`
-	EpochSize int64          `json:"epoch_size"`
-	Elapsed   float64        `json:"elapsed_s"`
-	Loss      Number         `json:"train_loss"`
-	TestLoss  Number         `json:"test_loss"`
-	TestAcc   float64        `json:"test_accuracy"`
-	Rate      float64        `json:"samples_per_s"`
-	Switches  int            `json:"switches"`
-	Noise     NoiseStatus    `json:"noise"`
-	Workers   []WorkerStatus `json:"workers"`
+	Job       string  `json:"job"`
+	Phase     string  `json:"phase"` // joining, training, evaluating, saving, over
+	Waiting   string  `json:"waiting_for"`
+	Mode      string  `json:"mode"`
+	Version   int64   `json:"version"`
+	Samples   int64   `json:"samples"`
+	Limit     int64   `json:"limit"`
+	EpochSize int64   `json:"epoch_size"`
+	Elapsed   float64 `json:"elapsed_s"`
+	Loss      Number  `json:"train_loss"`
+	TestLoss  Number  `json:"test_loss"`
+	TestAcc   float64 `json:"test_accuracy"`
+	Rate      float64 `json:"samples_per_s"`
+	Switches  int     `json:"switches"`
+
+	Auto       bool     `json:"auto"`                 // a pilot changes the mode
+	Stragglers []string `json:"stragglers,omitempty"` // what it says of slow workers
+
+	Noise   NoiseStatus    `json:"noise"`
+	Workers []WorkerStatus `json:"workers"`
 }
 
 // NoiseStatus is how noisy gradients are: see package pgns.
@@ -199,6 +203,7 @@ func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.cfg.Plan.String(), Elapsed: c.elapsed().Seconds(),
 		Loss: Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
+		Auto: c.tower != nil && !c.manual, Stragglers: c.stragglers(),
 	}
 	n := c.noise.Noise()
 	s.Noise = NoiseStatus{Scale: n.Scale, Grad2: n.Grad2, Var: n.Var, Mixed: n.Mixed, Observations: n.Observations}

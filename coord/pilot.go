@@ -1,0 +1,161 @@
+package coord
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"star"
+	"star/modes"
+)
+
+// Pilot watches a job and changes its plan (--mode auto). It is told what the run log is told, in the same order and with
+// the same times, so that a log replays to the same decisions. It is used by one goroutine, which is not the coordinator's: an
+// update never waits for it.
+type Pilot interface {
+	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan or RunMember. What it says is
+	// valid until the next call.
+	Tell(l RunLine) []Remark
+}
+
+// Remark is what a Pilot has to say. One of its fields is set.
+type Remark struct {
+	Verdict *RunVerdict // about a worker
+	Text    string      // the same in words; or a notice, where nothing else is set
+	Gain    *RunGain    // what the last change of plan brought
+	Change  *Change
+}
+
+// Change is a plan that is to be installed.
+type Change struct {
+	Plan      modes.Plan
+	Why       string
+	Predicted float64 // part of the cost that it saves
+}
+
+// tower is the coordinator's side of a Pilot: lines wait here until its goroutine takes them.
+type tower struct {
+	mu    sync.Mutex
+	queue []RunLine
+	wake  chan struct{}
+	told  int64 // lines so far
+}
+
+// saying is a Remark with the number of lines that were told before it.
+type saying struct {
+	Remark
+	after int64
+}
+
+// fly starts the pilot's goroutine, which ends with the coordinator.
+func (c *Coordinator) fly() {
+	t := &tower{wake: make(chan struct{}, 1)}
+	c.tower = t
+	go func() {
+		var told int64
+		var batch []RunLine
+		for {
+			select {
+			case <-t.wake:
+			case <-c.done:
+				return
+			}
+			t.mu.Lock()
+			batch, t.queue = t.queue, batch[:0]
+			t.mu.Unlock()
+			for _, l := range batch {
+				told++
+				for _, s := range c.cfg.Pilot.Tell(l) {
+					if !c.post(event{kind: kindSaying, saying: &saying{s, told}}) {
+						return
+					}
+				}
+			}
+		}
+	}()
+}
+
+// tell passes a line on to the pilot, if there is one. Slices in it are copied by the caller.
+func (c *Coordinator) tell(at time.Duration, entry any) {
+	t := c.tower
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.told++
+	t.queue = append(t.queue, RunLine{T: at, Entry: entry})
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// heed does what the pilot says.
+func (c *Coordinator) heed(s *saying) error {
+	at := c.elapsed()
+	switch {
+	case s.Verdict != nil:
+		v := s.Verdict
+		c.cfg.RunLog.write(logVerdict{Type: "verdict", T: at.Seconds(), Worker: int(v.Worker), Event: v.Event, Step: v.Step, Since: v.Since,
+			Slowdown: Number(v.Slowdown), Cause: v.Cause, Evidence: v.Evidence})
+		c.verdicts = slices.DeleteFunc(c.verdicts, func(o workerVerdict) bool { return o.worker == v.Worker })
+		if v.Event != "recovered" {
+			c.verdicts = append(c.verdicts, workerVerdict{v.Worker, s.Text})
+		}
+		c.log.Info("straggler", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
+	case s.Gain != nil:
+		g := s.Gain
+		c.cfg.RunLog.write(logGain{Type: "gain", T: at.Seconds(), Plan: g.Plan, Predicted: Number(g.Predicted), Seen: Number(g.Seen), Reverted: g.Reverted})
+		c.log.Info("gain", "mode", g.Plan, "predicted", round4(g.Predicted), "seen", round4(g.Seen), "reverted", g.Reverted)
+	case s.Change != nil:
+		return c.change(s.Change, s.after)
+	case s.Text != "":
+		c.log.Warn("pilot", "says", s.Text)
+	}
+	return nil
+}
+
+// change installs the pilot's plan, unless somebody at the keyboard has taken over.
+func (c *Coordinator) change(ch *Change, after int64) error {
+	if c.manual || c.final || c.ended {
+		return nil
+	}
+	p := ch.Plan
+	if err := p.Validate(c.cfg.Workers); err != nil {
+		c.log.Error("the pilot wants what is no plan", "err", err)
+		return nil
+	}
+	if c.cfg.Ring != nil {
+		if err := RingPlan(p); err != nil {
+			c.log.Error("the pilot wants what no ring can run", "err", err)
+			return nil
+		}
+	}
+	return c.install(p, logPlan{Why: ch.Why, Predicted: &ch.Predicted, After: after})
+}
+
+// workerVerdict is the last word on a worker.
+type workerVerdict struct {
+	worker star.Worker
+	text   string
+}
+
+// ranksOf are ranks as workers; nil stays nil.
+func ranksOf(ranks []int) []star.Worker {
+	var ws []star.Worker
+	for _, r := range ranks {
+		ws = append(ws, star.Worker(r))
+	}
+	return ws
+}
+
+// stragglers is what the pilot says of workers that are slow now, by rank.
+func (c *Coordinator) stragglers() []string {
+	slices.SortFunc(c.verdicts, func(a, b workerVerdict) int { return int(a.worker - b.worker) })
+	var out []string
+	for _, v := range c.verdicts {
+		out = append(out, v.text)
+	}
+	return out
+}

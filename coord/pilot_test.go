@@ -1,0 +1,135 @@
+package coord
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/modes"
+)
+
+// script is a Pilot that says what it was given after so many lines, and remembers them.
+type script struct {
+	says map[int]Remark
+	mu   sync.Mutex
+	told []RunLine
+}
+
+func (s *script) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.told)
+}
+
+func (s *script) Tell(l RunLine) []Remark {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = append(s.told, l)
+	if r, ok := s.says[len(s.told)]; ok {
+		return []Remark{r}
+	}
+	return nil
+}
+
+// The pilot is told what the log says, in its order, and what it says is done and logged.
+func TestPilot(t *testing.T) {
+	pilot := &script{says: map[int]Remark{
+		10: {Verdict: &RunVerdict{Worker: 1, Event: "slow", Step: 4, Since: 2, Slowdown: 5, Cause: "compute"}, Text: "w1 5x slow"},
+		12: {Change: &Change{Plan: modes.ASGD(2), Why: "w1 is slow", Predicted: 0.25}},
+		20: {Gain: &RunGain{Plan: "asgd", Predicted: 0.25, Seen: 0.2}},
+		22: {Change: &Change{Plan: modes.SSGD(7)}}, // no plan
+		30: {Change: &Change{Plan: modes.SSGD(2), Why: "not heeded"}},
+	}}
+	play(t, Config{Workers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0)
+		w.worker(1, func(f *fakeWorker) { f.pace *= 5 })
+		for pilot.count() < 24 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if s := w.status(); s.Mode != "asgd" || len(s.Stragglers) != 1 || s.Stragglers[0] != "w1 5x slow" || !s.Auto {
+			t.Errorf("%+v", s)
+		}
+		if _, no := w.ask("mode", "x=2"); no != "" {
+			t.Error(no)
+		}
+		if s := w.status(); s.Auto {
+			t.Error("the pilot is still heeded after star ctl mode")
+		}
+		for pilot.count() < 34 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if _, no := w.ask("mode", "auto"); no != "" {
+			t.Error(no)
+		}
+		if s := w.status(); !s.Auto || s.Mode != "ssgd" {
+			t.Errorf("%+v", s)
+		}
+		w.finished(10 * time.Minute)
+		synctest.Wait()
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		plans := w.lines("plan")
+		if len(plans) != 2 || plans[0]["after"] != 12.0 || plans[0]["predicted_gain"] != 0.25 || plans[0]["plan"] != "asgd" ||
+			plans[1]["why"] != "star ctl" || plans[1]["after"] != nil {
+			t.Errorf("%v", plans)
+		}
+		if v := w.lines("verdict"); len(v) != 1 || v[0]["cause"] != "compute" {
+			t.Errorf("%v", v)
+		}
+		if g := w.lines("gain"); len(g) != 1 || g[0]["seen_gain"] != 0.2 {
+			t.Errorf("%v", g)
+		}
+
+		// A reader of the log sees the very lines that the pilot was told.
+		var read []RunLine
+		if _, err := ReadRun(strings.NewReader(w.run.String()), "run.jsonl", func(l RunLine) error {
+			switch l.Entry.(type) {
+			case RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunMember:
+				if _, joined := l.Entry.(RunMember); !joined || !l.Entry.(RunMember).Joined {
+					read = append(read, l)
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		pilot.count()
+		if len(read) != len(pilot.told) {
+			t.Fatalf("%d lines in the log, %d were told", len(read), len(pilot.told))
+		}
+		for i := range read {
+			read[i].Number = 0
+			if a, b := show(read[i]), show(pilot.told[i]); a != b {
+				t.Errorf("line %d of the log is\n%s, told was\n%s", i, a, b)
+			}
+		}
+	})
+}
+
+// show makes lines comparable: NaN is not equal to itself, and a plan that was told does not say what it was to gain.
+func show(l RunLine) string {
+	if p, ok := l.Entry.(RunPlan); ok {
+		p.Predicted = math.NaN()
+		l.Entry = p
+	}
+	return fmt.Sprintf("%v %v %+v", l.T, reflect.TypeOf(l.Entry), l.Entry)
+}
+
+func TestNoPilot(t *testing.T) {
+	play(t, Config{Workers: 1, Steps: 30}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0)
+		synctest.Wait()
+		if _, no := w.ask("mode", "auto"); !strings.Contains(no, "not begun with --mode auto") {
+			t.Error(no)
+		}
+		w.finished(10 * time.Minute)
+	})
+}
