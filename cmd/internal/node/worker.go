@@ -18,6 +18,7 @@ import (
 	"star/compress"
 	"star/coord"
 	"star/ps"
+	"star/resource/gpu"
 	"star/resource/host"
 	"star/trace"
 	"star/train"
@@ -201,7 +202,9 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	}
 	defer w.loader.Close()
 	if job.Telemetry != settings.Off {
-		sampler := host.Start(host.Config{})
+		device := gpu.Start(gpu.Config{}) // nil without nvidia-smi
+		defer device.Close()
+		sampler := host.Start(host.Config{Also: device.AddTo})
 		defer sampler.Close()
 		w.meter = host.NewMeter(sampler)
 	}
