@@ -102,7 +102,7 @@ func numberHosts(names []string) []int {
 	next := 0
 	for r, name := range names {
 		h, ok := known[name]
-		if !ok || name == "" {
+		if !ok {
 			h = next
 			next++
 			if name != "" {

@@ -517,3 +517,23 @@ func TestPlacedChoosesByPlace(t *testing.T) {
 		t.Errorf("%v, although the ring was measured a million times as fast", got)
 	}
 }
+
+// What enters the busiest host counts as much as what leaves it.
+func TestLoadCountsBothWays(t *testing.T) {
+	hosts := []int{0, 1, 2}
+	in := every(3, func(n, r int) Schedule { return TreeReduce(n, r, 0) })
+	out := every(3, func(n, r int) Schedule { return TreeBroadcast(n, r, 0) })
+	for what, all := range map[string][]Schedule{"to rank 0": in, "from rank 0": out} {
+		if l := loadOf(all, hosts); l.remote != 2 || l.local != 0 || l.remoteSteps != 2 {
+			t.Errorf("%s: %+v, want 2 vectors in 2 steps", what, l)
+		}
+	}
+}
+
+func TestVectorsBeginAtACacheLine(t *testing.T) {
+	for position := range int64(3 * vectorAlign) {
+		if p := padding(position); p < 0 || p >= vectorAlign || (position+int64(p)+headerSize)%vectorAlign != 0 {
+			t.Errorf("%d zeros before a header at %d", p, position)
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // sharedPair is both ends of a link through shared memory.
@@ -230,4 +232,39 @@ func TestCopierFollowsTheCores(t *testing.T) {
 			t.Errorf("%+v: %d of 640 pieces are timed, want %d", c.k, n, c.want)
 		}
 	}
+}
+
+// Sockets that are full take what they can, in stripes, and the other end gets it in order.
+func TestStripedTakesWhatItCan(t *testing.T) {
+	var a, b []link
+	for range 3 {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b = append(a, &socket{fd: fds[0], size: 4096}), append(b, &socket{fd: fds[1], size: 4096})
+	}
+	from, to := newLink(a), newLink(b)
+	t.Cleanup(func() { from.close(); to.close() })
+	v := make([]byte, 16<<20)
+	for i := range v {
+		v[i] = byte(i ^ i>>8 ^ i>>16)
+	}
+	within(t, "full sockets", func() {
+		sent := 0
+		for got := 0; got < len(v); {
+			n, err := from.send(v[sent:])
+			if err != nil || n == len(v) {
+				t.Errorf("%d bytes of %d went into sockets: %v", n, len(v), err)
+				return
+			}
+			sent += n
+			back := make([]byte, 1<<20)
+			if n, err = to.read(back); err != nil || n == 0 || !bytes.Equal(back[:n], v[got:got+n]) {
+				t.Errorf("%d bytes at %d: %v, or not what was sent", n, got, err)
+				return
+			}
+			got += n
+		}
+	})
 }
