@@ -112,6 +112,32 @@ func TestNoiseOfARing(t *testing.T) {
 	if want := 8. / 12; g[2].Behind != want || g[0].Behind != 0 { // one round of two members
 		t.Errorf("the rider is %v rounds behind, want %v", g[2].Behind, want)
 	}
+	record(2, 2, 98) // released with version 2, carried in the next round
+	o = round(3, 9, transport.Gradient{Worker: 2, Step: r.errands[2].Start})
+	if g := o.noise.Gradients; len(g) != 3 || g[2].Behind != 0 || g[2].Basis != 2 {
+		t.Errorf("round 3: %+v", o.noise)
+	}
+}
+
+// How far a gradient is behind counts the samples that were applied since its release.
+func TestBehind(t *testing.T) {
+	l := newLedger(modes.ASGD(2), 2, 0, 4, 1000)
+	l.begin()
+	arrive := func(w star.Worker) float64 {
+		orders, err := l.arrive(w, l.accounts[w].step, 4)
+		if err != nil || len(orders) != 1 {
+			t.Fatal(orders, err)
+		}
+		return orders[0].noise.Gradients[0].Behind
+	}
+	for i, c := range []struct {
+		w    star.Worker
+		want float64
+	}{{0, 0}, {0, 0}, {1, 1}, {1, 0}, {0, 1}} { // two of four samples are a round
+		if got := arrive(c.w); got != c.want {
+			t.Errorf("arrival %d, of worker %d: %v rounds behind, want %v", i, c.w, got, c.want)
+		}
+	}
 }
 
 func recordOf(w int, version int64) (r star.Record) {

@@ -192,7 +192,7 @@ func (s *search) orders() {
 		if !s.worth(s.undropped(s.b*s.maxRate, s.maxRate/float64(x), own, float64(x))) { // (8)
 			return
 		}
-		i := s.order(s.t, x)
+		i := s.order(x)
 		f := s.undropped(own/i, 1/i, own, float64(x))
 		c := s.candidate(KindStatic, XOrder(s.n, x), f)
 		c.X = x
@@ -220,7 +220,8 @@ type arrival struct {
 // order is the mean interval of static x-order in the long run, by its events: x-order has
 // no closed form. It looks at as many gradients as make the slowest worker come often, and
 // leaves out the first fifth.
-func (s *search) order(t []float64, x int) float64 {
+func (s *search) order(x int) float64 {
+	t := s.byRank // what meets is taken by rank, as the Barrier's callers do
 	n := len(t)
 	total := max(24*n, 1000) // gradients
 	if n > exhaustive {
@@ -228,9 +229,10 @@ func (s *search) order(t []float64, x int) float64 {
 	}
 	h := s.heap[:0]
 	ns := s.ns[:0]
-	for w := range t { // ascending: a heap
+	for w := range t {
 		ns = append(ns, max(seconds(t[w]), 1))
 		h = append(h, arrival{ns[w], int32(w)})
+		rise(h)
 	}
 	waiting := s.waiting[:0]
 	updates, start := 0, time.Duration(0)

@@ -478,7 +478,7 @@ func (p Plan) price(f Forecast) (Candidate, error) {
 		case g.Quorum == len(g.Members) && len(g.Riders) == 0:
 			return q.candidate(KindSSGD, p, q.undropped(q.B/q.t[n-1], 1/q.t[n-1], q.B, float64(n))), nil
 		case len(g.Riders) == 0 && g.Quorum > 1:
-			i, own := s.order(q.t, g.Quorum), float64(g.Quorum)*q.b
+			i, own := s.order(g.Quorum), float64(g.Quorum)*q.b
 			return q.candidate(KindStatic, p, q.undropped(own/i, 1/i, own, float64(g.Quorum))), nil
 		}
 	}

@@ -265,3 +265,28 @@ func TestDeadline(t *testing.T) {
 		t.Errorf("%v and %v, want %v and ten times that", a, b, want)
 	}
 }
+
+// waverer wants another plan every other time.
+type waverer struct{ times int }
+
+func (w *waverer) Decide(f modes.Forecast) (modes.Decision, error) {
+	n := len(f.Times)
+	if w.times++; w.times%2 == 0 {
+		return modes.Decision{Plan: modes.SSGD(n)}, nil
+	}
+	return modes.Decision{Plan: modes.ASGD(n)}, nil
+}
+
+// Nothing is done for a decider that changes its mind.
+func TestConfirm(t *testing.T) {
+	w := new(waverer)
+	c, err := modes.NewController(modes.ControllerConfig{Workers: 3, Batch: batch, Decider: w}, modes.SSGD(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := sim.Run(sim.Config{Times: spend{n: 3, of: func(star.Worker, int64, time.Duration) time.Duration { return 100 * time.Millisecond }},
+		Batch: batch, Limit: 20 * time.Second, Learner: &sim.Tally{}, Pilot: &pilot{c: c}})
+	if err != nil || len(r.Switches) > 0 || w.times < 50 {
+		t.Errorf("%v after %d decisions (%v)", r.Switches, w.times, err)
+	}
+}

@@ -93,6 +93,7 @@ type problem struct {
 	n       int           // workers of the job
 	ws      []star.Worker // living, fastest first
 	t       []float64     // of an equal share
+	byRank  []float64     // t in order of rank
 	gone    []star.Worker
 	fit     []Fit
 	guess   []bool  // fit is a guess
@@ -154,6 +155,7 @@ func (f *Forecast) problem() (*problem, error) {
 	if len(p.ws) == 0 {
 		return nil, errNobody
 	}
+	p.byRank = p.t // sort makes another
 	p.sort()
 	p.B = p.b * float64(len(p.ws))
 	p.y = p.φ / p.B

@@ -75,6 +75,9 @@ func TestLearned(t *testing.T) {
 	if err != nil || !strings.HasPrefix(e.Why, "learned: ") {
 		t.Errorf("%+v, %v", e, err)
 	}
+	if _, _, why, err := d.Choose(modes.Forecast{Times: f.Times[:1], Batch: 32, Noise: 300}, nil); err != nil || !strings.HasSuffix(why, "is outside what was learned from") {
+		t.Errorf("below what was learned from: %q, %v", why, err)
+	}
 	f.Noise = 1e9
 	out, err := d.Decide(f)
 	in, err2 := modes.Cheapest{}.Decide(f)

@@ -275,7 +275,7 @@ func TestMixedVersions(t *testing.T) {
 func TestDrift(t *testing.T) {
 	q := newQuadratic(5)
 	for i := range q.w {
-		q.w[i] *= 20 // so that the gradient stands out, as early in training
+		q.w[i] *= 6 // so that the gradient stands out, as early in training
 	}
 	e, _ := New(Config{Smoothing: 0.999})
 	batches := []int{64, 32, 128, 32}
@@ -299,5 +299,21 @@ func TestDrift(t *testing.T) {
 	}
 	if d, s := e.Drift(); !near(d, drift, .1) || s <= 0 {
 		t.Errorf("drift %.3f (strength %.2g), want %.3f", d, s, drift)
+	}
+}
+
+// What was long ago is forgotten.
+func TestForgets(t *testing.T) {
+	g := Gradient{Norm2: 2, Samples: 4, Weight: .5}
+	h := Gradient{Norm2: 20, Samples: 4, Weight: .5}
+	e, _ := New(Config{Smoothing: 0.9})
+	for range 1000 {
+		e.Observe(Update{Gradients: []Gradient{g, g}, Sum2: 1.5})
+	}
+	for range 100 {
+		e.Observe(Update{Gradients: []Gradient{h, h}, Sum2: 15})
+	}
+	if n := e.Noise(); !near(n.Var, 40, .01) { // 8·(20 − 15)
+		t.Errorf("%+v", n)
 	}
 }
