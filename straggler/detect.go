@@ -372,7 +372,6 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 		return []Event{{Kind: Slow, Worker: id, Step: step, Verdict: w.verdict}}
 	case w.slow && w.streak >= d.cfg.Leave:
 		w.slow, w.streak, w.sum = false, 0, 0
-		w.forget(d.cfg.Leave)
 		return []Event{{Kind: Recovered, Worker: id, Step: step, Verdict: w.verdict}}
 	}
 	return nil
@@ -442,15 +441,6 @@ func (d *Detector) nowAndThen(id int, strict bool) bool {
 		return w.paused && w.sum > leniency*certain
 	}
 	return w.sum >= certain && w.avg > w.usual*(1+d.cfg.Ratio/2)
-}
-
-// forget keeps the last n samples only.
-func (w *watch) forget(n int) {
-	var keep []sample
-	for i := min(n, len(w.window)) - 1; i >= 0; i-- {
-		keep = append(keep, *w.back(i))
-	}
-	w.window, w.next = append(w.window[:0], keep...), 0
 }
 
 // reconsider keeps the numbers of a verdict fresh and notices when its cause is

@@ -13,7 +13,6 @@ import (
 type probe struct {
 	proc, cgroup string // folders; others in tests
 	levels       []string
-	v2           bool
 	quota        float64 // processors; 0: none
 	looked       time.Time
 	buf          []byte
