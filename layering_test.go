@@ -41,7 +41,7 @@ var rooms = []struct {
 	{"star/allreduce", "star star/transport star/compress star/train/kernel", "", "a library of its own: knows neither models nor the coordinator"},
 	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},
 	{"star/checkpoint", "", "net sync", "files"},
-	{"star/sim", "star star/modes star/trace", "net os sync context", "virtual time: no clock, no goroutine"},
+	{"star/sim", "star star/modes star/pgns star/trace", "net os sync context", "virtual time: no clock, no goroutine"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/cmd/internal/settings", "", "", "settings know no room"},
 	{"star/trace", "star", "net sync", "files of recorded times"},

@@ -14,8 +14,16 @@ type ControllerConfig struct {
 	Workers int
 	Batch   int // samples of an equal share
 
-	Decider   Decider   // nil: Cheapest
-	Predictor Predictor // nil: the median of the last iterations
+	// Decider chooses from what the iterations take on average. Nil: every candidate is
+	// priced over what was seen lately ([Plan.PriceOver]), and the cheapest is chosen.
+	Decider Decider
+
+	// Predictor says what the next iterations will take. It counts where it lies beyond all
+	// that was seen lately. Nil: what was seen is what will be.
+	Predictor Predictor
+
+	// Own is the time of a record that the worker needs itself. Nil: [star.Record.Busy].
+	Own func(star.Record) time.Duration
 
 	Ring      bool // only plans of one ring
 	RiderWait time.Duration
@@ -23,10 +31,10 @@ type ControllerConfig struct {
 	LinkRate  float64 // see Forecast
 
 	// Gain is how much cheaper another plan must be, as a part of the present one's cost.
-	// Zero: 0.05.
+	// Zero: 0.07.
 	Gain float64
 
-	// Dwell is how many rounds of the slowest worker a plan stays at least. Zero: 10.
+	// Dwell is how many rounds of the slowest worker a plan stays at least, but for the first one. Zero: 10.
 	Dwell int
 
 	// Confirm is how many decisions in a row, at least a round of the fastest worker apart,
@@ -61,7 +69,15 @@ type Controller struct {
 	wants   int           // decisions in a row that want another plan
 	safe    bool
 	trial   *trial
+	verdict *Verdict
 	banned  []ban
+}
+
+// Verdict is what became of a change of plan.
+type Verdict struct {
+	Plan            Plan    // that was on trial
+	Predicted, Seen float64 // parts of the cost that it was to save, and did
+	Reverted        bool
 }
 
 // watched is what the Controller knows of a worker.
@@ -75,6 +91,7 @@ type watched struct {
 	why      string // of the last invalid one
 	released time.Duration
 	busy     bool // computes
+	far      int  // records in a row far above the median; negative: below
 }
 
 // ring is the last values.
@@ -83,7 +100,7 @@ type ring struct {
 	next int
 }
 
-const remembered = 24 // iterations of each worker
+const remembered = 32 // iterations of each worker
 
 func (r *ring) add(v float64) {
 	if len(r.vals) < remembered {
@@ -104,6 +121,42 @@ func (r *ring) last(k int) []float64 {
 		out = append(out, r.vals[(r.next-1-i+2*remembered)%remembered])
 	}
 	return out
+}
+
+// inOrder is all values, the oldest first.
+func (r *ring) inOrder() []float64 {
+	if len(r.vals) < remembered {
+		return r.vals
+	}
+	return append(slices.Clone(r.vals[r.next:]), r.vals[:r.next]...)
+}
+
+// keep forgets all but the newest k values.
+func (r *ring) keep(k int) {
+	vs := r.inOrder()
+	*r = ring{vals: slices.Clone(vs[max(0, len(vs)-k):])}
+}
+
+// shift looks whether t belongs to a new level: several iterations in a row far above the median of those that are
+// remembered, or far below it, as one that is slow now and then hardly ever has. Then all before them is forgotten.
+func (w *watched) shift(t float64) {
+	if len(w.times.vals) < needed {
+		return
+	}
+	switch m := median(w.times.vals); {
+	case t > apart*m:
+		w.far = max(w.far, 0) + 1
+	case t*apart < m:
+		w.far = min(w.far, 0) - 1
+	default:
+		w.far = 0
+	}
+	if w.far >= shifted || -w.far >= shifted {
+		w.far = 0
+		for _, r := range []*ring{&w.times, &w.compute, &w.samples} {
+			r.keep(shifted - 1)
+		}
+	}
 }
 
 func median(vs []float64) float64 {
@@ -140,7 +193,7 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 		return nil, err
 	}
 	if cfg.Gain == 0 {
-		cfg.Gain = 0.05
+		cfg.Gain = 0.07
 	}
 	if !(cfg.Gain > 0 && cfg.Gain < 1) || cfg.Dwell < 0 || cfg.Confirm < 0 {
 		return nil, fmt.Errorf("modes: a controller with gain %v, dwell %d, confirm %d: want a gain between 0 and 1, and no negative numbers", cfg.Gain, cfg.Dwell, cfg.Confirm)
@@ -151,8 +204,8 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 	if cfg.Confirm == 0 {
 		cfg.Confirm = 3
 	}
-	if cfg.Decider == nil {
-		cfg.Decider = Cheapest{}
+	if cfg.Own == nil {
+		cfg.Own = star.Record.Busy
 	}
 	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers)}
 	for w := range c.workers {
@@ -218,7 +271,7 @@ func (c *Controller) Observe(r star.Record) {
 	}
 	w := &c.workers[r.Worker]
 	w.busy = false
-	t := r.Load + r.Compute + r.Push + r.Pull
+	t := c.cfg.Own(r)
 	switch {
 	case r.Load < 0 || r.Compute < 0 || r.Push < 0 || r.Pull < 0 || r.Injected < 0:
 		w.bad, w.why = w.bad+1, fmt.Sprintf("a negative time in step %d", r.Step)
@@ -228,7 +281,10 @@ func (c *Controller) Observe(r star.Record) {
 		w.bad, w.why = w.bad+1, fmt.Sprintf("step %d had %d samples", r.Step, r.Samples)
 	default:
 		w.bad = 0
-		w.seen++
+		if w.seen++; w.seen == 1 {
+			return // the first iteration pays for what is built once
+		}
+		w.shift(t.Seconds())
 		w.times.add(t.Seconds())
 		w.compute.add((r.Load + r.Compute).Seconds())
 		w.samples.add(float64(r.Samples))
@@ -252,14 +308,16 @@ func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 }
 
 const (
-	needed  = 4 // valid records of a worker before anything is decided
-	invalid = 3 // invalid ones in a row after which nothing is believed
-	usual   = 9 // iterations whose median is a worker's time
+	needed  = 5   // valid records of a worker before anything is decided
+	invalid = 3   // invalid ones in a row after which nothing is believed
+	shifted = 6   // iterations in a row that make a new level
+	apart   = 1.2 // by this factor
 )
 
 // Forecast is what the Controller expects now. ok: enough is known of everybody.
-func (c *Controller) Forecast(at time.Duration) (f Forecast, ok bool) {
+func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool) {
 	n := len(c.workers)
+	h = make(History, n)
 	f = Forecast{
 		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Rate: c.rate, Fits: make([]Fit, n),
 		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
@@ -276,20 +334,43 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, ok bool) {
 		}
 		living = true
 		if w.seen < needed {
-			return f, false
+			return f, nil, false
 		}
-		mean := median(w.times.last(usual))
-		f.Times[i] = max(seconds(mean), 1)
-		// A prediction that is far from all that was seen is not believed.
-		if i < len(predicted) && predicted[i] > 0 && predicted[i].Seconds() < 20*slices.Max(w.times.vals) && predicted[i].Seconds() > slices.Min(w.times.vals)/20 {
-			f.Times[i] = predicted[i]
+		lately := w.times.inOrder()
+		lo, hi := slices.Min(lately), slices.Max(lately)
+		// A prediction beyond all that was seen is a level that nobody has seen yet; one that is far beyond is not believed.
+		if i < len(predicted) {
+			if t := predicted[i].Seconds(); t > hi && t < 20*hi || t > lo/20 && t < lo {
+				lately = []float64{t}
+			}
 		}
-		if over := at - w.released; w.busy && over > f.Times[i] && over <= maxTime {
-			f.Times[i] = over // longer than expected already
+		if over := (at - w.released).Seconds(); w.busy && over > slices.Max(lately) && over <= maxTime.Seconds() {
+			lately = append(slices.Clone(lately), over) // longer than ever already
 		}
 		f.Fits[i] = fitOf(w.samples.vals, w.times.vals, w.compute.vals)
+		fit, b := f.Fits[i], float64(c.cfg.Batch)
+		mean := 0.0
+		for k, t := range lately {
+			n := float64(c.plan.Share(star.Worker(i), c.cfg.Batch))
+			if len(lately) == len(w.samples.vals) {
+				n = w.samples.at(k)
+			}
+			t *= (fit.Fixed + fit.PerSample*b) / (fit.Fixed + fit.PerSample*n)
+			h[i] = append(h[i], max(seconds(t), 1))
+			mean += t / float64(len(lately))
+		}
+		f.Times[i] = max(seconds(mean), 1)
 	}
-	return f, living
+	f.Shares = nil // these are times of equal shares
+	return f, h, living
+}
+
+// at is value k of inOrder.
+func (r *ring) at(k int) float64 {
+	if len(r.vals) < remembered {
+		return r.vals[k]
+	}
+	return r.vals[(r.next+k)%remembered]
 }
 
 // fitOf finds how times depend on samples: by the median of the slopes of all pairs (Theil
@@ -329,7 +410,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 			return c.retreat(at, fmt.Sprintf("worker %d reports what cannot be: %s", i, w.why))
 		}
 	}
-	f, ok := c.Forecast(at)
+	f, h, ok := c.Forecast(at)
 	if !ok {
 		return Decision{}, false
 	}
@@ -346,16 +427,16 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if c.safe {
 		c.safe, c.since = false, at // from here on as usual
 	}
-	present, err := c.plan.price(f)
+	present, err := c.plan.PriceOver(h, f)
 	if err != nil {
 		return c.retreat(at, err.Error())
 	}
 	if c.trial != nil && at >= c.trial.until {
-		if d, change := c.judge(at, f, present); change {
+		if d, change := c.judge(at, h, f, present); change {
 			return d, true
 		}
 	}
-	best, err := c.cfg.Decider.Decide(f)
+	best, err := c.choose(h, f)
 	if err != nil {
 		return c.retreat(at, err.Error())
 	}
@@ -363,7 +444,11 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		return c.retreat(at, fmt.Sprintf("the decider wants what is no plan: %v", err))
 	}
 	ssgd := SSGD(len(c.workers))
-	switch home, _ := ssgd.price(f); {
+	home, err := ssgd.PriceOver(h, f)
+	if err != nil {
+		return c.retreat(at, err.Error())
+	}
+	switch {
 	case best.Plan.Equal(c.plan) || c.isBanned(at, best.Plan):
 		c.wants = 0
 		return Decision{}, false
@@ -375,10 +460,11 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		c.wants = 0
 		return Decision{}, false
 	}
-	if c.wants++; c.wants < c.cfg.Confirm || at-c.since < time.Duration(c.cfg.Dwell)*slowest {
+	if c.wants++; c.wants < c.cfg.Confirm || c.since > 0 && at-c.since < time.Duration(c.cfg.Dwell)*slowest {
 		return Decision{}, false
 	}
 	gain := 1 - best.Cost.Seconds()/present.Cost.Seconds()
+	best.Gain = gain
 	if best.Plan.Equal(ssgd) {
 		c.trial = nil // a way home needs no trial
 	} else {
@@ -391,21 +477,22 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 // judge compares what a plan on trial was to bring with what is seen: the samples applied
 // in a second, against those that it would apply by the present forecast, correct its cost. Where
 // the plan before would be cheaper now, that one comes back.
-func (c *Controller) judge(at time.Duration, f Forecast, present Candidate) (Decision, bool) {
+func (c *Controller) judge(at time.Duration, h History, f Forecast, present Candidate) (Decision, bool) {
 	t := c.trial
 	c.trial = nil
 	took := (at - t.begun).Seconds()
-	before, err := t.from.price(f)
+	before, err := t.from.PriceOver(h, f)
 	if took <= 0 || t.samples == 0 || err != nil {
 		return Decision{}, false
 	}
 	seen := float64(t.samples) / took
 	priced := present.Rate()
 	cost := present.Cost.Seconds() * priced / seen
-	if cost <= before.Cost.Seconds() {
+	gain := 1 - cost/before.Cost.Seconds()
+	c.verdict = &Verdict{Plan: c.plan, Predicted: t.predicted, Seen: gain, Reverted: gain < 0}
+	if gain >= 0 {
 		return Decision{}, false
 	}
-	gain := 1 - cost/before.Cost.Seconds()
 	c.punish(at, c.plan, at-t.begun)
 	d := Decision{Plan: t.from, Cost: before.Cost, Why: fmt.Sprintf("back to %v: %v was to gain %.0f %%, but %.0f %% is seen (%.0f samples/s instead of %.0f)",
 		t.from.mode(), c.plan.mode(), 100*t.predicted, 100*gain, seen, priced)}
@@ -415,6 +502,54 @@ func (c *Controller) judge(at time.Duration, f Forecast, present Candidate) (Dec
 
 // Rate is the samples that a candidate applies in a second.
 func (c Candidate) Rate() float64 { return c.applied / c.Interval.Seconds() }
+
+// Verdict is what became of the last change of plan, told once; nil: nothing is new.
+func (c *Controller) Verdict() *Verdict {
+	v := c.verdict
+	c.verdict = nil
+	return v
+}
+
+// choose is the plan that would be best now.
+func (c *Controller) choose(h History, f Forecast) (Decision, error) {
+	if c.cfg.Decider != nil {
+		return c.cfg.Decider.Decide(f)
+	}
+	found, err := Candidates(f)
+	if err != nil {
+		return Decision{}, err
+	}
+	ssgd, err := SSGD(len(c.workers)).PriceOver(h, f)
+	if err != nil {
+		return Decision{}, err
+	}
+	// By their averages the candidates come in order; over what was seen lately the best of each kind are priced anew.
+	best := ssgd
+	tried := map[string]int{}
+	left := 40
+	if len(h) > exhaustive {
+		left = 8
+	}
+	for _, k := range found {
+		most := 4
+		if k.Kind == KindStatic || k.Kind == KindRing {
+			most = 12
+		}
+		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree {
+			continue
+		}
+		tried[k.Kind]++
+		left--
+		p, err := k.Plan.PriceOver(h, f)
+		if err != nil {
+			return Decision{}, err
+		}
+		if p = p.guessed(k.Guess); p.Cost < best.Cost {
+			best = p
+		}
+	}
+	return Decision{Plan: best.Plan, Cost: best.Cost, Why: f.why(best, ssgd.Cost)}, nil
+}
 
 // punish keeps a plan away, longer each time.
 func (c *Controller) punish(at time.Duration, p Plan, trial time.Duration) {

@@ -13,6 +13,10 @@ type Decision struct {
 	Plan Plan
 	Cost time.Duration
 	Why  string
+
+	// Gain is the part of the present plan's cost that it saves, where the decision is a
+	// [Controller]'s.
+	Gain float64
 }
 
 // Decider chooses a plan. It keeps nothing of the Forecast.

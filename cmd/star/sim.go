@@ -46,7 +46,7 @@ func simCommand() *cobra.Command {
 	var seeds int
 	var first uint64
 	var asJSON, explain bool
-	settings.Var(s, &methods, "mode", []string{"fixed"}, "modes to compare; fixed: every x=K")
+	settings.Var(s, &methods, "mode", []string{"all"}, "modes to compare; all: every x=K and auto; fixed: every x=K")
 	settings.Var(s, &seeds, "seeds", 5, "runs of each mode, with seeds of their own")
 	settings.Var(s, &first, "seed", 1, "the first seed")
 	settings.Var(s, &explain, "explain", false, "also each change of mode of the first seed, and why")
@@ -259,7 +259,14 @@ func simMethods(methods []string, n int) ([]string, error) {
 
 // simPlan gives a run the mode of that name.
 func simPlan(c *sim.Config, name string) error {
-	p, err := modes.Parse(name, c.Times.Workers())
-	c.Plan = p
+	if name != "auto" {
+		p, err := modes.Parse(name, c.Times.Workers())
+		c.Plan = p
+		return err
+	}
+	n := c.Times.Workers()
+	c.Plan = modes.SSGD(n)
+	a, err := sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: c.Batch}, c.Plan)
+	c.Pilot = a
 	return err
 }

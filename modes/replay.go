@@ -1,0 +1,134 @@
+package modes
+
+import (
+	"fmt"
+	"time"
+
+	"star"
+)
+
+// History is what each worker's last iterations took, by rank, the oldest first, as if each had been of an equal
+// share; see [Forecast.Times]. Empty: the worker is gone, or nothing is known of it.
+type History [][]time.Duration
+
+// PriceOver is the cost of p when the iterations of a History come again, each worker's in their order, over and over: the
+// [Barrier] in virtual time. Unlike [Plan.Price], which has everybody always take the same time, it sees what a
+// plan makes of iterations that are slow now and then: SSGD waits for each one of them, whoever it is of. Fits of f say what shares
+// change. It runs until every worker has had as many iterations as the longest history has, after as many updates for a start.
+//
+// Living are the workers with a history; at least one is needed.
+func (p Plan) PriceOver(h History, f Forecast) (Candidate, error) {
+	f.Times = make([]time.Duration, len(h))
+	for w, ts := range h {
+		for _, t := range ts {
+			if t <= 0 || t > maxTime {
+				return Candidate{}, fmt.Errorf("modes: the history says that worker %d took %v for an iteration: want more than 0 and at most %v", w, t, maxTime)
+			}
+			f.Times[w] += t / time.Duration(len(ts))
+		}
+	}
+	f.Shares = nil // histories are of equal shares
+	q, err := f.problem()
+	if err != nil {
+		return Candidate{}, err
+	}
+	if err := p.Validate(len(h)); err != nil {
+		return Candidate{}, err
+	}
+	return q.candidate(p.kind(), p, q.replay(p, h)), nil
+}
+
+// replay is the flow of p over h.
+func (q *problem) replay(p Plan, h History) flow {
+	n := len(h)
+	b := NewBarrier(p, n, 0)
+	for _, w := range q.gone {
+		b.Leave(w)
+	}
+	size := make([]float64, n)  // samples
+	scale := make([]float64, n) // of times, for its share
+	longest := 0
+	for i, w := range q.ws {
+		size[w] = float64(p.Share(w, q.f.Batch))
+		scale[w] = (q.fit[i].Fixed + q.fit[i].PerSample*size[w]) / (q.fit[i].Fixed + q.fit[i].PerSample*q.b)
+		longest = max(longest, len(h[w]))
+	}
+	spent := make([]int, n)
+	take := func(w star.Worker) time.Duration {
+		t := h[w][spent[w]%len(h[w])]
+		spent[w]++
+		return max(time.Duration(float64(t)*scale[w]), 1)
+	}
+	agenda := make(agenda, 0, n)
+	for _, w := range q.ws {
+		agenda.add(event{take(w), w})
+	}
+	// With a tree a report is there when its last worker is.
+	top := p.roots()
+	report, members := make([][]star.Worker, n), make([]int, n)
+	if top != nil {
+		for _, w := range q.ws {
+			members[top[w]]++
+		}
+	}
+	var (
+		total, begin             float64 // samples applied, and when measuring began
+		read                     = make([]float64, n)
+		squares, behind, applied float64
+		stale, gradients         int64
+		updates                  int
+		basis                    = make([]int64, n)
+		start                    time.Duration
+		measuring                bool
+		left                     = len(q.ws) * longest // arrivals to measure
+		warm                     = len(q.ws)           // arrivals before that
+	)
+	for {
+		e := agenda.next()
+		if measuring {
+			left--
+		} else {
+			warm--
+		}
+		one := [1]star.Worker{e.worker}
+		arrived := one[:]
+		if top != nil {
+			r := top[e.worker]
+			if report[r] = append(report[r], e.worker); len(report[r]) < members[r] {
+				continue // others of the report are still to come
+			}
+			arrived, report[r] = report[r], nil
+		}
+		for _, f := range b.Report(arrived) {
+			s := 0.0
+			for _, w := range f.Workers {
+				s += size[w]
+				if measuring {
+					behind += size[w] * (total - read[w])
+					stale += f.Version - 1 - basis[w]
+					gradients++
+				}
+			}
+			total += s
+			if measuring && s > 0 {
+				updates++
+				squares += s * s
+				applied += s
+			}
+			for _, ws := range [2][]star.Worker{f.Workers, f.Dropped} {
+				for _, w := range ws {
+					read[w], basis[w] = total, f.Version
+					agenda.add(event{e.at + take(w), w})
+				}
+			}
+		}
+		if !measuring && warm <= 0 {
+			measuring, start, begin = true, e.at, total
+		}
+		if left <= 0 && updates > 0 {
+			took := max(e.at-start, 1).Seconds()
+			return flow{rate: (total - begin) / took, updates: float64(updates) / took, own: squares / applied,
+				behind: behind / applied / q.B, stale: float64(stale) / float64(gradients)}
+		}
+	}
+}

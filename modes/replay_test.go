@@ -1,0 +1,95 @@
+package modes_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"star/modes"
+)
+
+// With everybody always taking the same time, PriceOver is Price.
+func TestPriceOverSteady(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 6).Draw(t, "n")
+		f := modes.Forecast{Batch: 32, Noise: rapid.Float64Range(0, 1e4).Draw(t, "noise"), Times: make([]time.Duration, n)}
+		h := make(modes.History, n)
+		for w := range h {
+			f.Times[w] = time.Duration(rapid.IntRange(50, 400).Draw(t, "ms")) * time.Millisecond
+			for range 400 {
+				h[w] = append(h[w], f.Times[w])
+			}
+		}
+		var p modes.Plan
+		switch x := rapid.IntRange(1, n).Draw(t, "x"); rapid.IntRange(0, 2).Draw(t, "kind") {
+		case 0:
+			p = modes.XOrder(n, x)
+		case 1:
+			p = modes.Backup(n, n-x)
+		default:
+			p = modes.Ring(n)
+		}
+		if rapid.Bool().Draw(t, "shares") {
+			p.Shares = rapid.SliceOfN(rapid.IntRange(1, 64), n, n).Draw(t, "shares")
+		}
+		want, err := p.Price(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.PriceOver(h, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := math.Abs(got.Interval.Seconds()/want.Interval.Seconds() - 1); d > 0.03 {
+			t.Errorf("%v: an update every %v over a steady history, every %v by Price", p, got.Interval, want.Interval)
+		}
+		// With shares that do not add up to a round Price is rough: how far behind a gradient is rests on a whole one.
+		if d := math.Abs(got.Cost.Seconds()/want.Cost.Seconds() - 1); d > 0.03 && p.Shares == nil {
+			t.Errorf("%v: cost %v over a steady history, %v by Price", p, got.Cost, want.Cost)
+		}
+	})
+}
+
+// One slow iteration in turn at a different worker: on average all are alike, so Price sees nothing to gain, but SSGD
+// waits each time.
+func TestPriceOverTakesTurns(t *testing.T) {
+	const n = 4
+	h := make(modes.History, n)
+	for w := range h {
+		for k := range 40 {
+			d := 100 * time.Millisecond
+			if k%n == w {
+				d *= 3
+			}
+			h[w] = append(h[w], d)
+		}
+	}
+	f := modes.Forecast{Batch: 32, Rate: 0.02}
+	ssgd, err := modes.SSGD(n).PriceOver(h, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asgd, err := modes.ASGD(n).PriceOver(h, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := asgd.Cost.Seconds()/ssgd.Cost.Seconds(), 0.5; math.Abs(got-want) > 0.03 {
+		t.Errorf("ASGD costs %v of SSGD, want %v: iterations take 150 ms on average, and the slowest of four 300", got, want)
+	}
+}
+
+// Whoever has no history is gone.
+func TestPriceOverWithoutSomebody(t *testing.T) {
+	h := modes.History{{100 * time.Millisecond}, nil, {200 * time.Millisecond}}
+	c, err := modes.SSGD(3).PriceOver(h, modes.Forecast{Batch: 1})
+	if err != nil || c.Interval != 200*time.Millisecond {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for _, bad := range []modes.History{{}, {nil, nil}, {{-1}}, {{0, 5}}} {
+		if c, err := modes.SSGD(max(len(bad), 1)).PriceOver(bad, modes.Forecast{Batch: 1}); err == nil {
+			t.Errorf("%v: %+v", bad, c)
+		}
+	}
+}
