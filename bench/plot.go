@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"image/color"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -71,6 +72,11 @@ func Plot(path, title string, rows []Row) error {
 	for i, c := range plot.Align([][]*plot.Plot{plots}, tiles, draw.New(canvas))[0] {
 		plots[i].Draw(c)
 	}
+	return WritePlot(path, canvas)
+}
+
+// WritePlot writes a picture to path, which has all of it or what was there before.
+func WritePlot(path string, canvas io.WriterTo) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("bench: plot: %w", err)

@@ -301,6 +301,7 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		s := logFire{T: nan, Seq: absent, Version: absent, Samples: absent}
 		c.read(b, &s)
 		l.T = c.time("t", s.T)
+		c.begun(p)
 		c.atLeast("seq", s.Seq, 1)
 		c.atLeast("version", s.Version, 0)
 		c.atLeast("samples", s.Samples, 0)
@@ -321,6 +322,7 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		}{logPlan{T: nan}, Number(nan)}
 		c.read(b, &s)
 		l.T = c.time("t", s.T)
+		c.begun(p)
 		c.text("plan", s.Plan)
 		c.text("from", s.From)
 		c.share("predicted_gain", s.Predicted)
@@ -459,6 +461,13 @@ func (c *fields) text(name, v string) {
 func (c *fields) share(name string, v Number) {
 	if v > 1 {
 		c.fail("%s is %g, want at most 1", name, float64(v))
+	}
+}
+
+// begun: there are workers already.
+func (c *fields) begun(p *runParser) {
+	if p.workers < 0 {
+		c.fail("it comes before the line of type train")
 	}
 }
 

@@ -116,7 +116,7 @@ func TestRunCutAnywhere(t *testing.T) {
 	if lines, s, err := readAll(cut); err != nil || !s.Cut || len(lines) != 3 {
 		t.Errorf("cut gzip: %d lines, %+v, %v", len(lines), s, err)
 	}
-	damaged := []byte(z.String())
+	damaged := bytes.Clone(z.Bytes())
 	damaged[len(damaged)-6]++ // its checksum
 	if _, _, err := readAll(string(damaged)); !errors.Is(err, gzip.ErrChecksum) {
 		t.Errorf("damaged gzip: %v", err)
@@ -142,6 +142,8 @@ func TestReadRunRefuses(t *testing.T) {
 		{startLine + `{"type":"train","t":1,"workers":5000,"version":0,"limit":1}`, "5000 workers, at most"},
 		{head + trainLine, "run.jsonl:3: train: a second one"},
 		{startLine + `{"type":"record","t":1,"worker":0,"step":0}`, "run.jsonl:2: record: it comes before the line of type train"},
+		{startLine + `{"type":"fire","t":1,"seq":1,"version":1,"samples":1}`, "fire: it comes before the line of type train"},
+		{startLine + `{"type":"plan","t":1,"plan":"asgd","from":"ssgd"}`, "plan: it comes before the line of type train"},
 		{head + `{"type":"record","t":1,"worker":3,"step":0}`, "run.jsonl:3: record: worker is 3, want 0 to 2"},
 		{head + `{"type":"record","t":1,"step":0}`, "record: worker -1"},
 		{head + `{"type":"record","worker":0,"step":0}`, "record: it has no t"},

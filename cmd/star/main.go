@@ -24,13 +24,14 @@ func root() *cobra.Command {
   star run --slow 2:3x --mode asgd
   star ctl mode x=3              change the mode of a running job
   star doctor                    what would go wrong here, and what to do about it
+  star explain star-out          who was slow in a run, when, why, and what was done about it
   star plan --times 600ms,600ms,1200ms   what each mode would cost, and which one to choose
   star bench ps                  how fast gradients and parameters travel`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(settings.FlagError)
-	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), planCommand(), deciderCommand(), predictorCommand(), rankCommand(), daemon.Server("ps"), daemon.Worker("worker"))
+	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), planCommand(), explainCommand(), deciderCommand(), predictorCommand(), rankCommand(), daemon.Server("ps"), daemon.Worker("worker"))
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	return cmd
 }

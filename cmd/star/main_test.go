@@ -21,7 +21,9 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("NO_COLOR", "1")
-			return nil
+			dir, err := filepath.Abs("testdata")
+			e.Setenv("TESTDATA", dir)
+			return err
 		},
 	})
 }

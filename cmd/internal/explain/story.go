@@ -1,0 +1,547 @@
+// Package explain makes the story of a job out of its run log: who was slow, when and
+// why, what was done, and what it brought.
+//
+// A [Teller] takes in the lines of the log. It finds out who was slow with the detector that
+// jobs have ([straggler.Detector]), which is given the log's records; where the log says
+// what the job itself found out (lines of type verdict), that is told instead. What a
+// change of mode brought is the rate of samples applied before and after it, over
+// the time in which nothing else changed: no other mode, nobody who became slow or fast again, nobody
+// who left. Where the job says what it saw (lines of type gain), that is told.
+//
+// What bites: the rate of samples is not the progress. A mode with stale gradients or small
+// updates gets less out of each sample (docs/modes.md), which a gain seen here leaves out.
+//
+// The story is pure: no files, no clock. [Story.Text], [Story.Entries] and [Story.Picture] show it.
+package explain
+
+import (
+	"cmp"
+	"encoding/json"
+	"math"
+	"slices"
+	"time"
+
+	"star"
+	"star/coord"
+	"star/modes"
+	"star/straggler"
+)
+
+// Story is what happened in a run. Times are since the coordinator began.
+type Story struct {
+	Start coord.RunStart
+	Train *coord.RunTrain // nil: the training never began
+	End   *coord.Result   // nil: the log does not have its end
+	Read  coord.RunSummary
+	Arch  string
+
+	Began, Ended     time.Duration // of what is told: the training, as far as the log goes
+	Samples, Updates int64
+	Accuracy         float64 // of the last evaluation; NaN: there was none
+
+	Workers  []Life
+	Episodes []Episode // by their beginning
+	Changes  []Change
+	Odd      []straggler.Event // what was impossible, and not used
+	Own      bool              // the verdicts are the job's own
+	Noise    []Point           // noise scale, samples
+	Rate     []Point           // samples applied so far
+
+	Gone []Gone
+
+	plan  string          // the first
+	halts []time.Duration // evaluations and checkpoints
+	grads []int64         // applied so far, beside Rate
+	marks []time.Duration // when something changed
+}
+
+// Point is a quantity at a time.
+type Point struct {
+	T time.Duration
+	V float64
+}
+
+// Gone is a worker that left before the end.
+type Gone struct {
+	Worker star.Worker
+	T      time.Duration
+	Step   int64 // its last
+	Why    string
+}
+
+// Life is what one worker did.
+type Life struct {
+	Iterations []Iteration
+	Left       time.Duration // 0: it stayed
+}
+
+// Iteration is one record of a worker. Busy is its own time, and Wait that for others.
+type Iteration struct {
+	Step       int64
+	T          time.Duration // when the coordinator saw the record
+	Busy, Wait time.Duration
+	push       time.Duration // all-reduce: with the wait for others
+	basis      int64
+	rider      bool
+}
+
+// Episode is a time in which one worker was slow.
+type Episode struct {
+	Worker    star.Worker
+	From, To  int64 // its steps
+	Since     time.Duration
+	Until     time.Duration
+	Open      bool    // it was slow at the end of the log
+	Slowdown  float64 // own time over that of the others; median
+	Cause     string
+	Evidence  []coord.RunEvidence
+	Others    []string      // causes that held for shorter
+	Action    int           // index in Changes; -1: nothing was done
+	Waited    time.Duration // by all others, meanwhile
+	noticed   time.Duration
+	slowdowns []float64
+	causes    []held
+}
+
+// held is a cause for as long as it held.
+type held struct {
+	cause    string
+	evidence []coord.RunEvidence
+	records  int
+}
+
+// Change is a change of mode. Gains are shares of the time for the same number of samples: 1 − before/after; NaN: not known.
+type Change struct {
+	T               time.Duration
+	Plan, From, Why string
+	Predicted, Seen float64
+	Reverted        bool
+	Before, After   float64 // samples/s; NaN: too short to say
+}
+
+// Teller takes in a run log, line by line.
+type Teller struct {
+	s          Story
+	detector   *straggler.Detector
+	found      tracker // by the detector
+	told       tracker // by the job
+	riders     map[star.Worker]bool
+	pushes     map[int64]time.Duration // all-reduce: the shortest of each round
+	collective bool
+}
+
+// The detector's defaults, by name, because the end of an episode is told from them.
+const (
+	recent = 5
+	leave  = 8
+)
+
+// New makes a Teller.
+func New() *Teller {
+	t := &Teller{pushes: map[int64]time.Duration{}}
+	t.s.Accuracy = math.NaN()
+	t.found.open, t.told.open = map[star.Worker]*Episode{}, map[star.Worker]*Episode{}
+	return t
+}
+
+// Add takes in the next line.
+func (t *Teller) Add(l coord.RunLine) error {
+	s := &t.s
+	s.Ended = max(s.Ended, l.T)
+	switch e := l.Entry.(type) {
+	case coord.RunStart:
+		s.Start = e
+		var c struct{ Arch string }
+		json.Unmarshal(e.Config, &c) // what it does not say is the default
+		s.Arch = cmp.Or(c.Arch, "ps")
+		t.collective = s.Arch == "allreduce"
+	case coord.RunTrain:
+		s.Train, s.Began, s.plan = &e, l.T, e.Plan
+		s.Workers = make([]Life, e.Workers)
+		t.ride(e.Plan)
+		var err error
+		t.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Recent: recent, Leave: leave, Collective: t.collective})
+		return err
+	case coord.RunRecord:
+		t.record(l.T, e.Record)
+	case coord.RunFire:
+		n := int64(len(e.Workers))
+		if len(s.grads) > 0 {
+			n += s.grads[len(s.grads)-1]
+		}
+		s.Rate, s.grads = append(s.Rate, Point{l.T, float64(e.Samples)}), append(s.grads, n)
+		s.Samples, s.Updates = e.Samples, e.Version-s.Train.Version
+	case coord.RunNoise:
+		if e.Scale > 0 && !math.IsInf(e.Scale, 0) {
+			s.Noise = append(s.Noise, Point{l.T, e.Scale})
+		}
+	case coord.RunPlan:
+		s.Changes = append(s.Changes, Change{T: l.T, Plan: e.Plan, From: e.From, Why: e.Why, Predicted: e.Predicted,
+			Seen: math.NaN(), Before: math.NaN(), After: math.NaN()})
+		t.ride(e.Plan)
+	case coord.RunGain:
+		for i := len(s.Changes) - 1; i >= 0; i-- {
+			if c := &s.Changes[i]; c.Plan == e.Plan {
+				c.Seen, c.Reverted = e.Seen, e.Reverted
+				if !math.IsNaN(e.Predicted) {
+					c.Predicted = e.Predicted
+				}
+				break
+			}
+		}
+	case coord.RunVerdict:
+		s.Own = true
+		m := mark{t: l.T, worker: e.Worker, step: e.Step, since: e.Since, slowdown: e.Slowdown, cause: e.Cause, evidence: e.Evidence, paused: e.Cause == straggler.Pauses.String()}
+		if e.Event == straggler.Recovered.String() {
+			t.told.recovered(m, &s.Workers[e.Worker])
+		} else {
+			t.told.slow(m)
+		}
+	case coord.RunMember:
+		if e.Joined || s.Train == nil {
+			break
+		}
+		w := &s.Workers[e.Worker]
+		w.Left = l.T
+		s.Gone = append(s.Gone, Gone{e.Worker, l.T, w.lastStep(), e.Why})
+		s.marks = append(s.marks, l.T)
+		t.detector.Leave(e.Worker)
+		t.found.end(e.Worker, w, l.T, false)
+		t.told.end(e.Worker, w, l.T, false)
+	case coord.RunEval:
+		s.Accuracy = e.Accuracy
+		s.halts = append(s.halts, l.T)
+	case coord.RunSave:
+		s.halts = append(s.halts, l.T)
+	case coord.RunEnd:
+		r := e.Result
+		s.End = &r
+	}
+	return nil
+}
+
+// ride notes who are riders in a plan, which may be in words that this program does
+// not know.
+func (t *Teller) ride(plan string) {
+	t.riders = map[star.Worker]bool{}
+	p, err := modes.Parse(plan, len(t.s.Workers))
+	if err != nil {
+		return
+	}
+	for _, g := range p.Groups {
+		for _, w := range g.Riders {
+			t.riders[w] = true
+		}
+	}
+}
+
+func (t *Teller) record(at time.Duration, r star.Record) {
+	events := t.detector.Observe(r)
+	if slices.ContainsFunc(events, func(e straggler.Event) bool { return e.Kind == straggler.Excluded }) {
+		t.s.Odd = append(t.s.Odd, events...)
+		return
+	}
+	w := &t.s.Workers[r.Worker]
+	it := Iteration{Step: r.Step, T: at, Busy: r.Busy(), Wait: max(r.Wait-r.Transit, 0), push: r.Push, basis: r.Basis, rider: t.riders[r.Worker]}
+	if t.collective {
+		it.Busy = r.Own()
+		if p, ok := t.pushes[r.Basis]; !it.rider && (!ok || r.Push < p) {
+			t.pushes[r.Basis] = r.Push
+		}
+	}
+	w.Iterations = append(w.Iterations, it)
+	for _, e := range events {
+		m := markOf(at, e.Verdict)
+		switch m.worker, m.step = e.Worker, e.Step; e.Kind {
+		case straggler.Slow, straggler.Changed:
+			t.found.slow(m)
+		case straggler.Recovered:
+			t.found.recovered(m, w)
+		default:
+			t.s.Odd = append(t.s.Odd, e)
+		}
+	}
+	if t.found.open[r.Worker] == nil {
+		return
+	}
+	for _, v := range t.detector.Verdicts() {
+		if v.Worker == r.Worker {
+			t.found.goesOn(markOf(at, v))
+		}
+	}
+}
+
+// Story is what was told, when the log has ended; the Teller is used up.
+func (t *Teller) Story(read coord.RunSummary) *Story {
+	s := &t.s
+	s.Read = read
+	if s.Train == nil {
+		return s
+	}
+	if t.collective {
+		for i := range s.Workers {
+			for j := range s.Workers[i].Iterations {
+				it := &s.Workers[i].Iterations[j]
+				fastest, ok := t.pushes[it.basis]
+				if it.rider || !ok {
+					continue // nobody waits for riders, nor they for others but in Wait
+				}
+				it.Wait += it.push - fastest
+				it.Busy += fastest
+			}
+		}
+	}
+	from := &t.found
+	if s.Own {
+		from = &t.told
+	}
+	for i := range s.Workers {
+		from.end(star.Worker(i), &s.Workers[i], s.Ended, true)
+	}
+	s.Episodes = from.done
+	slices.SortStableFunc(s.Episodes, func(a, b Episode) int {
+		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Worker, b.Worker))
+	})
+	for i := range s.Episodes {
+		s.finish(&s.Episodes[i])
+	}
+	for _, e := range s.Episodes {
+		s.marks = append(s.marks, e.Since, e.Until)
+	}
+	for _, c := range s.Changes {
+		s.marks = append(s.marks, c.T)
+	}
+	slices.Sort(s.marks)
+	for i := range s.Changes {
+		s.judge(&s.Changes[i])
+	}
+	return s
+}
+
+// finish says of an episode what only the whole log says.
+func (s *Story) finish(e *Episode) {
+	w := &s.Workers[e.Worker]
+	e.Since = s.Began
+	for _, it := range w.Iterations {
+		if it.Step >= e.From {
+			e.Since = max(it.T-it.Busy, s.Began)
+			break
+		}
+	}
+	e.Action = slices.IndexFunc(s.Changes, func(c Change) bool { return c.T >= e.Since && c.T <= max(e.Until, e.noticed) })
+	e.Slowdown = middle(e.slowdowns)
+	longest := 0
+	for i, h := range e.causes {
+		if h.records > e.causes[longest].records {
+			longest = i
+		}
+	}
+	e.Cause, e.Evidence = e.causes[longest].cause, e.causes[longest].evidence
+	for i, h := range e.causes {
+		if i != longest {
+			e.Others = append(e.Others, h.cause)
+		}
+	}
+	for i := range s.Workers {
+		if star.Worker(i) == e.Worker {
+			continue
+		}
+		for _, it := range s.Workers[i].Iterations {
+			if it.T > e.Since && it.T <= e.Until {
+				e.Waited += it.Wait
+			}
+		}
+	}
+}
+
+// judge measures what a change brought, unless the job has said so.
+func (s *Story) judge(c *Change) {
+	i, _ := slices.BinarySearch(s.marks, c.T)
+	from, to := s.Began, s.Ended
+	if i > 0 {
+		from = s.marks[i-1]
+	}
+	for ; i < len(s.marks); i++ {
+		if s.marks[i] > c.T {
+			to = s.marks[i]
+			break
+		}
+	}
+	c.Before, c.After = s.speed(from, c.T), s.speed(c.T, to)
+	if math.IsNaN(c.Seen) {
+		c.Seen = 1 - c.Before/c.After
+	}
+}
+
+// speed is the samples applied per second between two times, without evaluations and checkpoints. It takes
+// three firings, and three gradients of each worker, to say one.
+func (s *Story) speed(from, to time.Duration) float64 {
+	first, _ := slices.BinarySearchFunc(s.Rate, from, func(p Point, t time.Duration) int { return cmp.Compare(p.T, t) })
+	var samples, seconds float64
+	var firings, grads int64
+	for i := first + 1; i < len(s.Rate) && s.Rate[i].T <= to; i++ {
+		a, b := s.Rate[i-1], s.Rate[i]
+		if h, _ := slices.BinarySearch(s.halts, a.T); h < len(s.halts) && s.halts[h] <= b.T {
+			continue
+		}
+		samples += b.V - a.V
+		seconds += (b.T - a.T).Seconds()
+		grads += s.grads[i] - s.grads[i-1]
+		firings++
+	}
+	if firings < 3 || grads < 3*int64(len(s.Workers)) || seconds <= 0 || samples <= 0 {
+		return math.NaN()
+	}
+	return samples / seconds
+}
+
+func (w *Life) lastStep() int64 {
+	if n := len(w.Iterations); n > 0 {
+		return w.Iterations[n-1].Step
+	}
+	return -1
+}
+
+// mark is something that is said about a slow worker.
+type mark struct {
+	t           time.Duration
+	worker      star.Worker
+	step, since int64
+	slowdown    float64
+	cause       string
+	evidence    []coord.RunEvidence
+	paused      bool
+}
+
+func markOf(at time.Duration, v straggler.Verdict) mark {
+	m := mark{t: at, worker: v.Worker, step: v.Step, since: v.Since, slowdown: v.Slowdown, cause: v.Cause.String(), paused: v.Cause == straggler.Pauses}
+	for _, e := range v.Evidence {
+		m.evidence = append(m.evidence, coord.RunEvidence{What: e.What, Value: coord.Number(e.Value), Other: coord.Number(e.Other), Text: e.Text})
+	}
+	return m
+}
+
+// tracker makes episodes of marks.
+type tracker struct {
+	open map[star.Worker]*Episode
+	done []Episode
+}
+
+// slow opens an episode, or gives it another cause.
+func (k *tracker) slow(m mark) {
+	e := k.open[m.worker]
+	if e == nil {
+		e = &Episode{Worker: m.worker, From: m.since, noticed: m.t}
+		k.open[m.worker] = e
+	}
+	k.goesOn(m)
+}
+
+// goesOn takes in the newest numbers of an open episode.
+func (k *tracker) goesOn(m mark) {
+	e := k.open[m.worker]
+	if m.slowdown > 0 {
+		e.slowdowns = append(e.slowdowns, m.slowdown)
+	}
+	i := slices.IndexFunc(e.causes, func(h held) bool { return h.cause == m.cause })
+	if i < 0 {
+		i = len(e.causes)
+		e.causes = append(e.causes, held{cause: m.cause})
+	}
+	e.causes[i].records++
+	e.causes[i].evidence = m.evidence
+}
+
+// recovered closes an episode. That is noticed late: the median of recent iterations has
+// to fall, and then so many have to be fast; what pauses, has stopped to after its last long iteration.
+func (k *tracker) recovered(m mark, w *Life) {
+	e := k.open[m.worker]
+	if e == nil {
+		return
+	}
+	to := m.step - leave - recent/2
+	if m.paused {
+		var busy []float64
+		for _, it := range w.Iterations {
+			if it.Step >= e.From {
+				busy = append(busy, it.Busy.Seconds())
+			}
+		}
+		usual := middle(busy)
+		for _, it := range w.Iterations {
+			if it.Step >= e.From && it.Busy.Seconds() > 1.2*usual {
+				to = it.Step
+			}
+		}
+	}
+	k.close(e, w, max(to, e.From), m.t)
+}
+
+// end closes the episode of a worker that is gone, or of which nothing more is known.
+func (k *tracker) end(worker star.Worker, w *Life, t time.Duration, open bool) {
+	if e := k.open[worker]; e != nil {
+		e.Open = open
+		k.close(e, w, max(w.lastStep(), e.From), t)
+		k.done[len(k.done)-1].Until = t
+	}
+}
+
+func (k *tracker) close(e *Episode, w *Life, to int64, t time.Duration) {
+	e.To, e.Until = to, t
+	for _, it := range w.Iterations {
+		if it.Step == to {
+			e.Until = it.T
+		}
+	}
+	k.done = append(k.done, *e)
+	delete(k.open, e.Worker)
+}
+
+// middle is the median; NaN of nothing.
+func middle(vs []float64) float64 {
+	if len(vs) == 0 {
+		return math.NaN()
+	}
+	vs = slices.Sorted(slices.Values(vs))
+	if n := len(vs); n%2 == 0 {
+		return (vs[n/2-1] + vs[n/2]) / 2
+	}
+	return vs[len(vs)/2]
+}
+
+// Entry is an episode as star explain --json prints it. Gains are shares of the time; null: not known.
+type Entry struct {
+	Worker    star.Worker         `json:"worker"`
+	FromStep  int64               `json:"from_step"`
+	ToStep    int64               `json:"to_step"`
+	From      float64             `json:"from_s"`
+	To        float64             `json:"to_s"`
+	Open      bool                `json:"open"`
+	Slowdown  coord.Number        `json:"slowdown"`
+	Cause     string              `json:"cause"`
+	Evidence  []coord.RunEvidence `json:"evidence"`
+	Action    string              `json:"action"`
+	Why       string              `json:"why"`
+	Predicted coord.Number        `json:"predicted_gain"`
+	Seen      coord.Number        `json:"seen_gain"`
+	Reverted  bool                `json:"reverted"`
+	Waited    float64             `json:"others_waited_s"`
+}
+
+// Entries are the episodes, in the order of their beginning.
+func (s *Story) Entries() []Entry {
+	es := []Entry{}
+	for _, e := range s.Episodes {
+		x := Entry{
+			Worker: e.Worker, FromStep: e.From, ToStep: e.To, From: e.Since.Seconds(), To: e.Until.Seconds(), Open: e.Open,
+			Slowdown: coord.Number(e.Slowdown), Cause: e.Cause, Evidence: append([]coord.RunEvidence{}, e.Evidence...), Waited: e.Waited.Seconds(),
+			Predicted: coord.Number(math.NaN()), Seen: coord.Number(math.NaN()),
+		}
+		if e.Action >= 0 {
+			c := s.Changes[e.Action]
+			x.Action, x.Why, x.Predicted, x.Seen, x.Reverted = c.Plan, c.Why, coord.Number(c.Predicted), coord.Number(c.Seen), c.Reverted
+		}
+		es = append(es, x)
+	}
+	return es
+}
