@@ -214,6 +214,7 @@ func addLine(p *plot.Plot, ps []Point) error {
 // modes draws changes of mode; named says which.
 func (s *Story) modes(p *plot.Plot, named bool) error {
 	var at plotter.XYLabels
+	last, span := math.Inf(-1), (s.Ended - s.Began).Seconds()
 	for _, c := range s.Changes {
 		x := c.T.Seconds()
 		line, err := plotter.NewLine(plotter.XYs{{X: x, Y: p.Y.Min}, {X: x, Y: p.Y.Max}})
@@ -222,8 +223,16 @@ func (s *Story) modes(p *plot.Plot, named bool) error {
 		}
 		line.Width, line.Dashes = vg.Points(0.7), []vg.Length{vg.Points(3), vg.Points(2)}
 		p.Add(line)
+		if x-last < span/12 {
+			continue // its name would be on top of the one before
+		}
+		last = x
+		name := []rune(c.Plan)
+		if len(name) > 12 {
+			name = append(name[:11:11], '…')
+		}
 		at.XYs = append(at.XYs, plotter.XY{X: x, Y: p.Y.Max})
-		at.Labels = append(at.Labels, " "+c.Plan)
+		at.Labels = append(at.Labels, " "+string(name))
 	}
 	if !named || len(at.XYs) == 0 {
 		return nil

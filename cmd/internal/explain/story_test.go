@@ -40,7 +40,7 @@ func (l *log) round(seconds ...float64) {
 		longest = max(longest, s)
 	}
 	for w, s := range seconds {
-		wait := 0.0 // is told with the next record
+		wait := 0.0 // real records tell it one later
 		if l.steps[w] > 0 {
 			wait = longest - s
 		}
@@ -137,6 +137,91 @@ func TestGainNeedsTime(t *testing.T) {
 	}
 }
 
+// Nor from three gradients of one worker.
+func TestGainNeedsEverybody(t *testing.T) {
+	l := newLog("ps")
+	l.rounds(10, 1, 1, 1, 1)
+	l.say(`{"type":"plan","t":%g,"plan":"asgd","from":"ssgd","why":"w"}`, l.t)
+	for i := range 6 {
+		l.say(`{"type":"fire","t":%g,"seq":%d,"version":%d,"workers":[0],"staleness":[0],"samples":%d}`, l.t+float64(i+1), 11+i, 11+i, 410+10*i)
+	}
+	if c := l.story(t).Changes[0]; !math.IsNaN(c.Seen) {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A change of mode that was made before somebody became slow is not what was done about it, and
+// what was waited before, or by the slow worker itself, was not for it.
+func TestWhatIsNotOfAnEpisode(t *testing.T) {
+	l := newLog("ps")
+	l.rounds(20, 1, 1, 1, 1.1)
+	l.say(`{"type":"plan","t":%g,"plan":"backup=1","from":"ssgd","why":"w"}`, l.t)
+	l.rounds(10, 1, 1, 1, 1.1)
+	l.rounds(20, 1, 1, 3, 1)
+	l.round(5, 1, 3, 1) // workers 1 and 3 wait 4 s, and worker 2 waits 2 s itself
+	l.rounds(20, 1, 1, 3, 1)
+	s := l.story(t)
+	if len(s.Episodes) != 1 || s.Episodes[0].Action != -1 {
+		t.Fatalf("%+v", s.Episodes)
+	}
+	// Of three workers: 40 rounds of 2 s; and 4 s of workers 1 and 3.
+	if e := s.Episodes[0]; !about(e.Waited, 3*40*2+2*4) {
+		t.Errorf("others waited %v", e.Waited)
+	}
+}
+
+// While shards store a gradient, its worker waits for nobody.
+func TestTransitIsNoWait(t *testing.T) {
+	l := newLog("ps")
+	l.say(`{"type":"record","t":9,"worker":0,"step":0,"at":9,"compute":1,"wait":3,"transit":1,"samples":1}`)
+	if it := l.story(t).Workers[0].Iterations[0]; it.Wait != 2*time.Second || it.Busy != 2*time.Second {
+		t.Errorf("%+v", it)
+	}
+}
+
+// The cause of an episode is the one that held for longest.
+func TestCauses(t *testing.T) {
+	l := newLog("ps")
+	l.rounds(9, 1, 1, 1, 1)
+	for i, cause := range []string{"data", "steal", "steal"} {
+		l.say(`{"type":"verdict","t":%g,"worker":1,"event":%q,"step":%d,"since":2,"slowdown":2,"cause":%q}`, l.t, []string{"slow", "changed", "changed"}[i], 5+i, cause)
+	}
+	if e := l.story(t).Episodes[0]; e.Cause != "steal" || len(e.Others) != 1 || e.Others[0] != "data" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A worker that stood still now and then did so until its last long iteration.
+func TestPausesEnd(t *testing.T) {
+	l := newLog("ps")
+	l.rounds(40, 1, 1, 1, 1)
+	for range 15 {
+		l.rounds(5, 1, 1, 1, 1)
+		l.round(1, 4, 1, 1)
+	}
+	last := l.steps[1] - 1
+	l.rounds(80, 1, 1, 1, 1)
+	s := l.story(t)
+	if len(s.Episodes) != 1 || s.Episodes[0].Cause != "pauses" || s.Episodes[0].Open || s.Episodes[0].To != int64(last) {
+		t.Errorf("want pauses to step %d: %+v", last, s.Episodes)
+	}
+}
+
+// What a rider of a ring needs to send its gradient is not what the ring needs for an exchange.
+func TestRiders(t *testing.T) {
+	l := newLog("allreduce")
+	l.say(`{"type":"plan","t":1,"plan":"ring-minus=3","from":"ssgd","why":"w"}`)
+	for w, push := range []float64{2, 3, 4, 0.5} {
+		l.say(`{"type":"record","t":9,"worker":%d,"step":0,"basis":0,"compute":1,"push":%g,"wait":0.25,"samples":10}`, w, push)
+	}
+	s := l.story(t)
+	for w, want := range []float64{0.25, 1.25, 2.25, 0.25} {
+		if it := s.Workers[w].Iterations[0]; !about(it.Wait, want) {
+			t.Errorf("worker %d waits %v, want %g s", w, it.Wait, want)
+		}
+	}
+}
+
 // Where the job itself says what it found and saw, that is told.
 func TestTheJobsOwnWords(t *testing.T) {
 	l := newLog("ps")
@@ -198,7 +283,7 @@ func TestGoneAndOdd(t *testing.T) {
 	}
 	var b strings.Builder
 	s.Text(&b, View{})
-	for _, want := range []string{"w2 gone after it 19, at 62 s: connection reset", "impossible measurements\n  w0 it 20: ", "no summary"} {
+	for _, want := range []string{"w2 gone after it 19, at 62 s: connection reset", "impossible measurements\n  w0 it 20: ", "no summary", "114 s         43 %"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}

@@ -75,8 +75,11 @@ func (s *Story) head(b *strings.Builder) {
 		kinds = append(kinds, k)
 	}
 	slices.Sort(kinds)
-	for _, k := range kinds {
-		fmt.Fprintf(b, "%d lines of type %q were passed over: this program does not know them.\n", s.Read.Unknown[k], k)
+	for i, k := range kinds {
+		kinds[i] = fmt.Sprintf("%d of %q", s.Read.Unknown[k], k)
+	}
+	if len(kinds) > 0 {
+		fmt.Fprintf(b, "Lines of a type that this program does not know were passed over: %s.\n", strings.Join(kinds, ", "))
 	}
 }
 
