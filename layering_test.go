@@ -47,6 +47,7 @@ var rooms = []struct {
 	{"star/trace", "star", "net sync", "files of recorded times"},
 	{"star/cmd/internal/inject", "star star/trace", "", "stragglers on purpose"},
 	{"star/cmd/internal/doctor", "star star/transport star/cmd/internal/settings", "", "looks at hosts"},
+	{"star/cmd/internal/pilot", "star star/coord star/modes star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/cmd/internal/explain", "star star/coord star/modes star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/cmd/internal/node", "*", "", "wiring"},
 	{"star/cmd/internal/daemon", "*", "", "wiring"},

@@ -138,6 +138,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		}
 		c.manual = false
 		now := c.ledger.plan.String()
+		at := c.elapsed()
+		c.cfg.RunLog.write(logPlan{Type: "plan", T: at.Seconds(), Plan: now, From: now, Why: why + " mode auto"})
+		c.tell(at, RunPlan{now, now, why + " mode auto", math.NaN(), 0})
 		return modeChange{From: now, To: now, Version: c.ledger.version()}, nil
 	}
 	p, err := modes.Parse(spec, c.cfg.Workers)

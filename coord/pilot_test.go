@@ -76,7 +76,7 @@ func TestPilot(t *testing.T) {
 			t.Fatal(w.err)
 		}
 		plans := w.lines("plan")
-		if len(plans) != 2 || plans[0]["after"] != 12.0 || plans[0]["predicted_gain"] != 0.25 || plans[0]["plan"] != "asgd" ||
+		if len(plans) != 3 || plans[0]["after"] != 12.0 || plans[0]["predicted_gain"] != 0.25 || plans[0]["plan"] != "asgd" ||
 			plans[1]["why"] != "star ctl" || plans[1]["after"] != nil {
 			t.Errorf("%v", plans)
 		}

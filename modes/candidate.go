@@ -555,7 +555,7 @@ func (s *search) withShares(plan Plan, from int, shares []int) Plan {
 // together, and returns the time that the slowest of them then takes. Where that saves
 // less than 1 % the shares are nil. guess: some of the fits are guesses.
 //
-// All finish at T with b_i = (T − a_i)/c_i, at least 1 sample and at most MaxShare; T is
+// All finish at T with b_i = (T − a_i)/c_i, at least minShare of an equal share and at most MaxShare; T is
 // where these add up. What rounding leaves goes where it costs least.
 func (s *search) share(from, to int) (shares []int, t float64, guess bool) {
 	fit := s.fit[from:to]
@@ -567,12 +567,13 @@ func (s *search) share(from, to int) (shares []int, t float64, guess bool) {
 	if most = max(most, s.b); n < 2 {
 		return nil, 0, false
 	}
+	least := math.Ceil(max(s.b*minShare, 1))
 	sum := float64(n) * s.b
 	of := func(i int, t float64) float64 {
 		if fit[i].PerSample <= 0 {
 			return most
 		}
-		return min(max((t-fit[i].Fixed)/fit[i].PerSample, 1), most)
+		return min(max((t-fit[i].Fixed)/fit[i].PerSample, least), most)
 	}
 	at := func(t float64) (x float64) {
 		for i := range fit {
@@ -591,7 +592,7 @@ func (s *search) share(from, to int) (shares []int, t float64, guess bool) {
 	shares = make([]int, n)
 	left := int(sum)
 	for i := range fit {
-		shares[i] = max(int(of(i, hi)+1e-6), 1)
+		shares[i] = int(of(i, hi) + 1e-6)
 		left -= shares[i]
 		guess = guess || s.guess[from+i]
 	}
@@ -600,7 +601,7 @@ func (s *search) share(from, to int) (shares []int, t float64, guess bool) {
 		best := -1
 		for i := range fit {
 			k := shares[i] + sign(left)
-			if k < 1 || float64(k) > most {
+			if float64(k) < least || float64(k) > most {
 				continue
 			}
 			if best < 0 || left > 0 && finish(i, k) < finish(best, shares[best]+1) || left < 0 && finish(i, shares[i]) > finish(best, shares[best]) {

@@ -71,6 +71,7 @@ type Controller struct {
 	trial   *trial
 	verdict *Verdict
 	banned  []ban
+	calm    int // doublings of the dwell, because changes disappointed
 }
 
 // Verdict is what became of a change of plan.
@@ -460,7 +461,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		c.wants = 0
 		return Decision{}, false
 	}
-	if c.wants++; c.wants < c.cfg.Confirm || c.since > 0 && at-c.since < time.Duration(c.cfg.Dwell)*slowest {
+	if c.wants++; c.wants < c.cfg.Confirm || c.since > 0 && at-c.since < c.dwell(slowest)<<c.calm {
 		return Decision{}, false
 	}
 	gain := 1 - best.Cost.Seconds()/present.Cost.Seconds()
@@ -468,10 +469,16 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if best.Plan.Equal(ssgd) {
 		c.trial = nil // a way home needs no trial
 	} else {
-		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + time.Duration(c.cfg.Dwell)*slowest}
+		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + c.dwell(slowest)}
 	}
 	c.plan, c.since, c.wants = best.Plan.Clone(), at, 0
 	return best, true
+}
+
+// dwell is how long a plan is kept at least: rounds of the slowest worker, and a second, since on a busy machine what
+// is seen of a shorter time is chance.
+func (c *Controller) dwell(slowest time.Duration) time.Duration {
+	return max(time.Duration(c.cfg.Dwell)*slowest, time.Second)
 }
 
 // judge compares what a plan on trial was to bring with what is seen: the samples applied
@@ -491,8 +498,12 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast, present Cand
 	gain := 1 - cost/before.Cost.Seconds()
 	c.verdict = &Verdict{Plan: c.plan, Predicted: t.predicted, Seen: gain, Reverted: gain < 0}
 	if gain >= 0 {
+		if gain >= t.predicted/2 {
+			c.calm = max(c.calm-1, 0)
+		}
 		return Decision{}, false
 	}
+	c.calm = min(c.calm+1, 8)
 	c.punish(at, c.plan, at-t.begun)
 	d := Decision{Plan: t.from, Cost: before.Cost, Why: fmt.Sprintf("back to %v: %v was to gain %.0f %%, but %.0f %% is seen (%.0f samples/s instead of %.0f)",
 		t.from.mode(), c.plan.mode(), 100*t.predicted, 100*gain, seen, priced)}

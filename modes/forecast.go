@@ -75,6 +75,10 @@ const (
 	// that they are chosen only where they promise much.
 	GuessCharge = 1.05
 
+	// minShare is the least part of an equal share that a worker is given: of fewer samples its time says
+	// little about what more would take.
+	minShare = 1. / 8
+
 	// floor is the least part of SSGD's progress per sample that a mode can have.
 	floor = 0.05
 )

@@ -3,16 +3,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"star/bench"
 	"star/cmd/internal/explain"
-	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/coord"
 )
@@ -79,16 +76,13 @@ why, what was done about it, and what that brought.
 
 // readStory reads the run log at path, or of the job in that folder.
 func readStory(path string) (*explain.Story, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, node.RunLogName)
-	}
-	f, err := os.Open(path)
+	f, err := openRun(path)
 	if err != nil {
-		return nil, node.FileError(err, fs.ErrInvalid)
+		return nil, err
 	}
 	defer f.Close()
 	t := explain.New()
-	read, err := coord.ReadRun(f, path, t.Add)
+	read, err := coord.ReadRun(f, f.Name(), t.Add)
 	if err != nil {
 		return nil, err
 	}

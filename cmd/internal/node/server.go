@@ -16,6 +16,7 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 
 	"star/checkpoint"
+	"star/cmd/internal/pilot"
 	"star/cmd/internal/settings"
 	"star/compress"
 	"star/coord"
@@ -39,6 +40,7 @@ type server struct {
 	rate   optim.Schedule
 	resume *checkpoint.Checkpoint // nil: from the beginning
 	plan   modes.Plan
+	pilot  *pilot.Pilot // --mode auto; else nil
 }
 
 // Serve hosts shards, and on rank 0 the coordinator, until the job is over. On
@@ -136,10 +138,14 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 // prepare checks what can be checked before anything listens.
 func (s *server) prepare() (err error) {
 	job := s.job
-	if s.plan, err = modes.Parse(job.Mode, job.Workers); err != nil {
+	if job.Mode == Auto {
+		s.plan = modes.SSGD(job.Workers)
+	} else if s.plan, err = modes.Parse(job.Mode, job.Workers); err != nil {
 		return job.Invalid("mode", err)
 	}
-	s.plan.Shares = job.Shares
+	if job.Shares != nil {
+		s.plan.Shares = job.Shares
+	}
 	if err := s.plan.Validate(job.Workers); err != nil {
 		return job.Invalid("shares", err)
 	}
@@ -149,6 +155,11 @@ func (s *server) prepare() (err error) {
 	if job.Arch == settings.AllReduce {
 		if err := coord.RingPlan(s.plan); err != nil {
 			return job.Invalid("mode", err)
+		}
+	}
+	if job.Mode == Auto {
+		if s.pilot, err = NewPilot(job); err != nil {
+			return err
 		}
 	}
 	if s.opt, s.rate, err = updateRule(job); err != nil {
@@ -385,6 +396,9 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		StopOnLoss: job.OnFailure == "stop",
 		Result:     coord.Result{Arch: job.Arch, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
 		RunLog:     coord.NewRunLog(file), Log: s.log,
+	}
+	if s.pilot != nil {
+		cfg.Pilot = s.pilot
 	}
 	if job.Arch == settings.AllReduce {
 		cfg.Ring = &coord.RingConfig{Rule: ruleText(job), Wait: job.RiderWait, MaxStale: job.MaxStaleness}

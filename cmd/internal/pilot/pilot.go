@@ -1,0 +1,164 @@
+// Package pilot puts together what --mode auto is: who is slow (straggler), what iterations will take (a contest of
+// predictors), and what to do about it (modes.Controller). It hears what the run log hears, from a running job or from a log.
+package pilot
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"star"
+	"star/coord"
+	"star/modes"
+	"star/straggler"
+)
+
+// Config says what is piloted.
+type Config struct {
+	Workers   int
+	Batch     int           // samples of an equal share
+	Plan      modes.Plan    // that the job begins with
+	Ring      bool          // all-reduce
+	RiderWait time.Duration // of the ring
+	LinkRate  float64       // see modes.Forecast
+
+	// Model is a trained predictor that takes part in the contest; nil: none.
+	Model *straggler.Model
+
+	// Decider chooses among plans; nil: the cheapest.
+	Decider modes.Decider
+}
+
+// Pilot implements coord.Pilot.
+type Pilot struct {
+	cfg        Config
+	controller *modes.Controller
+	timer      straggler.Timer
+	detector   *straggler.Detector
+	contest    *straggler.Contest
+	limit      int64 // the end of the job in samples; 0: not known
+	samples    []int // of each worker's last gradient
+	remarks    []coord.Remark
+	champion   string
+	manual     bool // somebody else decides
+}
+
+// New makes a pilot.
+func New(c Config) (*Pilot, error) {
+	timer := straggler.Timer(star.Record.Busy)
+	if c.Ring {
+		timer = star.Record.Own
+	}
+	entrants := []straggler.Entrant{{Name: "ewma", Forecaster: straggler.NewEWMA(c.Workers, timer, 0.2)}}
+	if c.Model != nil {
+		entrants = append(entrants, straggler.Entrant{Name: "lstm", Forecaster: straggler.NewLSTM(c.Workers, timer, c.Model)})
+	}
+	p := &Pilot{cfg: c, samples: make([]int, c.Workers), contest: straggler.NewContest(timer, 32*c.Workers, entrants...)}
+	p.champion = p.contest.Champion().Name
+	var err error
+	p.detector, err = straggler.New(straggler.Config{Workers: c.Workers, Collective: c.Ring})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.begin(timer, 0); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// begin makes the controller of a job with so many parameters.
+func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
+	c := p.cfg
+	p.timer = timer
+	p.controller, err = modes.NewController(modes.ControllerConfig{
+		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer,
+		Ring: c.Ring, RiderWait: c.RiderWait, LinkBytes: 4 * params, LinkRate: c.LinkRate,
+	}, c.Plan)
+	return err
+}
+
+// Tell implements coord.Pilot.
+func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
+	p.remarks = p.remarks[:0]
+	switch e := l.Entry.(type) {
+	case coord.RunRecord:
+		p.samples[e.Worker] = e.Samples
+		for _, v := range p.detector.Observe(e.Record) {
+			p.notice(v)
+		}
+		p.controller.Observe(e.Record)
+		if now := p.contest.Champion().Name; now != p.champion {
+			p.champion = now
+			p.say(coord.Remark{Text: "predictor " + p.contest.String()})
+		}
+	case coord.RunFire:
+		applied := 0
+		for _, w := range e.Workers {
+			applied += p.samples[w]
+		}
+		p.controller.Fired(l.T, slices.Concat(e.Workers, e.Dropped), applied)
+		if p.limit > 0 {
+			p.controller.Phase(float64(e.Samples) / float64(p.limit))
+		}
+		p.decide(l.T)
+	case coord.RunNoise:
+		p.controller.Noise(e.Scale)
+		p.controller.Drift(e.Drift, e.Strength)
+	case coord.RunMember:
+		if !e.Joined {
+			p.detector.Leave(e.Worker)
+			p.controller.Leave(e.Worker)
+		}
+	case coord.RunPlan:
+		if e.After > 0 { // our own
+			break
+		}
+		// star ctl mode takes the job out of our hands; star ctl mode auto, which changes nothing, gives it back.
+		p.manual = e.Plan != e.From
+		if plan, err := modes.Parse(e.Plan, p.cfg.Workers); err == nil {
+			p.controller.Installed(l.T, plan)
+		}
+	case coord.RunTrain:
+		p.begin(p.timer, e.Params) // cannot fail: it did not with 0
+		p.limit = e.Limit
+	}
+	return p.remarks
+}
+
+func (p *Pilot) say(r coord.Remark) { p.remarks = append(p.remarks, r) }
+
+// notice passes on what the detector found.
+func (p *Pilot) notice(e straggler.Event) {
+	switch e.Kind {
+	case straggler.Slow, straggler.Changed, straggler.Recovered:
+		v := e.Verdict
+		out := &coord.RunVerdict{Worker: e.Worker, Event: e.Kind.String(), Step: e.Step, Since: v.Since, Slowdown: v.Slowdown, Cause: v.Cause.String()}
+		for _, x := range v.Evidence {
+			out.Evidence = append(out.Evidence, coord.RunEvidence{What: x.What, Value: coord.Number(x.Value), Other: coord.Number(x.Other), Text: x.Text})
+		}
+		p.say(coord.Remark{Verdict: out, Text: e.String()})
+	default:
+		p.say(coord.Remark{Text: e.String()})
+	}
+}
+
+// decide asks the controller, and puts its reason behind what is known of who is slow.
+func (p *Pilot) decide(at time.Duration) {
+	if p.manual {
+		return
+	}
+	d, change := p.controller.Decide(at)
+	if v := p.controller.Verdict(); v != nil {
+		p.say(coord.Remark{Gain: &coord.RunGain{Plan: v.Plan.String(), Predicted: v.Predicted, Seen: v.Seen, Reverted: v.Reverted}})
+	}
+	if !change {
+		return
+	}
+	why := d.Why
+	if vs := p.detector.Verdicts(); len(vs) > 0 {
+		slices.SortFunc(vs, func(a, b straggler.Verdict) int { return int(math.Copysign(1, b.Slowdown-a.Slowdown)) })
+		why = fmt.Sprintf("%v → %s", vs[0], d.Why)
+	}
+	p.say(coord.Remark{Change: &coord.Change{Plan: d.Plan, Why: why, Predicted: d.Gain}})
+}

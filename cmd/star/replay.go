@@ -1,0 +1,187 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/coord"
+)
+
+// replayed is the JSON of star replay.
+type replayed struct {
+	Lines     int        `json:"lines"` // told to the controller
+	Decisions []decision `json:"decisions"`
+	Same      bool       `json:"same"`
+	Cut       bool       `json:"cut"` // the log ends in the middle of a line
+}
+
+// decision is one of the controller, in the log, in the replay, or in both.
+type decision struct {
+	T      float64 `json:"t"`
+	After  int64   `json:"after"`
+	Plan   string  `json:"plan"`
+	Why    string  `json:"why"`
+	Logged bool    `json:"logged"`
+	Made   bool    `json:"replayed"`
+}
+
+// differError says that a log does not replay.
+type differError struct{ n int }
+
+func (e *differError) Error() string {
+	return fmt.Sprintf("%d decisions differ: was the log written by another version of star, or changed?", e.n)
+}
+func (e *differError) ExitCode() int { return node.ExitFailure }
+
+func replayCommand() *cobra.Command {
+	s := new(settings.Set)
+	var asJSON bool
+	settings.Var(s, &asJSON, "json", false, "the decisions as JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "replay RUNLOG",
+		Short: "Make every decision of a run again, from its log",
+		Long: `Feeds the run log of a job with --mode auto to a fresh controller and compares its decisions with those in the log. They are the same, each after
+the same line; exit code 1 if not.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return &settings.UsageError{Msg: "star replay needs one run log, or the folder of a job"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+				return err
+			}
+			if s.PrintWanted() {
+				return s.Print(cmd.OutOrStdout())
+			}
+			r, err := replay(args[0])
+			if err != nil {
+				return err
+			}
+			differ := 0
+			for _, d := range r.Decisions {
+				if !d.Logged || !d.Made {
+					differ++
+				}
+			}
+			r.Same = differ == 0
+			out := cmd.OutOrStdout()
+			if asJSON {
+				if err := json.NewEncoder(out).Encode(r); err != nil {
+					return err
+				}
+			} else {
+				for _, d := range r.Decisions {
+					mark := "same"
+					switch {
+					case !d.Made:
+						mark = "only in the log"
+					case !d.Logged:
+						mark = "only in the replay"
+					}
+					fmt.Fprintf(out, "%10.3fs  after %6d  %-18s  %s\n", d.T, d.After, mark, d.Why)
+				}
+				fmt.Fprintf(out, "%d decisions, %d differ; %d lines\n", len(r.Decisions), differ, r.Lines)
+				if r.Cut {
+					fmt.Fprintln(out, "the log ends in the middle of a line: the coordinator was killed, or still runs")
+				}
+			}
+			if differ > 0 {
+				return &differError{differ}
+			}
+			return nil
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// openRun opens a run log, given itself or the folder of its job.
+func openRun(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, node.RunLogName)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, node.FileError(err, fs.ErrInvalid)
+	}
+	return f, nil
+}
+
+// replay reads a log and decides again.
+func replay(path string) (*replayed, error) {
+	f, err := openRun(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	path = f.Name()
+	r := &replayed{Decisions: []decision{}}
+	var pilot coord.Pilot
+	told := int64(0)
+	at := map[int64]int{} // decisions by After
+	summary, err := coord.ReadRun(f, path, func(l coord.RunLine) error {
+		switch e := l.Entry.(type) {
+		case coord.RunStart:
+			var cfg struct {
+				Mode        string  `json:"mode"`
+				Arch        string  `json:"arch"`
+				Workers     int     `json:"workers"`
+				Batch       int     `json:"batch"`
+				RiderWait   float64 `json:"rider-wait"` // seconds
+				PSBandwidth float64 `json:"ps-bandwidth"`
+				Predictor   string  `json:"predictor"`
+				Shares      []int   `json:"shares"`
+			}
+			if err := json.Unmarshal(e.Config, &cfg); err != nil {
+				return &coord.RunError{Name: path, Line: l.Number, Err: fmt.Errorf("the configuration: %w", err)}
+			}
+			if cfg.Mode != node.Auto {
+				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto decides", path, cfg.Mode)
+			}
+			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, Batch: cfg.Batch, Predictor: cfg.Predictor, Shares: cfg.Shares,
+				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth}
+			pilot, err = node.NewPilot(job)
+			return err
+		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan:
+		case coord.RunMember:
+			if e.Joined {
+				return nil
+			}
+		default:
+			return nil
+		}
+		if pilot == nil {
+			return errors.New("no start") // cannot be: ReadRun insists on it
+		}
+		if p, ok := l.Entry.(coord.RunPlan); ok && p.After > 0 {
+			i, made := at[p.After]
+			if made && r.Decisions[i].Plan == p.Plan {
+				r.Decisions[i].Logged = true
+				r.Decisions[i].T = l.T.Seconds()
+			} else {
+				r.Decisions = append(r.Decisions, decision{T: l.T.Seconds(), After: p.After, Plan: p.Plan, Why: p.Why, Logged: true})
+			}
+		}
+		told++
+		for _, say := range pilot.Tell(coord.RunLine{T: l.T, Entry: l.Entry}) {
+			if say.Change != nil {
+				at[told] = len(r.Decisions)
+				r.Decisions = append(r.Decisions, decision{T: l.T.Seconds(), After: told, Plan: say.Change.Plan.String(), Why: say.Change.Why, Made: true})
+			}
+		}
+		return nil
+	})
+	r.Lines, r.Cut = int(told), summary.Cut
+	return r, err
+}
