@@ -27,6 +27,7 @@ type fakeJob struct {
 	workers int
 	quorum  int
 	norm    bool
+	unheard map[star.Worker]bool
 	codec   func(w int) string
 	tensors []compress.Tensor
 	linkLog *slog.Logger
@@ -53,8 +54,9 @@ type jobConfig struct {
 	quorum   int
 	norm     bool
 	server   ServerConfig
-	noReader bool               // the test plays the coordinator itself
-	codec    func(w int) string // nil: none
+	noReader bool                 // the test plays the coordinator itself
+	unheard  map[star.Worker]bool // whose gradients are never fired
+	codec    func(w int) string   // nil: none
 	tensors  []compress.Tensor
 	linkLog  *slog.Logger
 }
@@ -71,7 +73,7 @@ func plain(lr, clip float64) func(transport.ShardInfo) (Rule, error) {
 func start(t testing.TB, cfg jobConfig) *fakeJob {
 	t.Helper()
 	j := &fakeJob{
-		t: t, net: cfg.net, workers: cfg.workers, quorum: cfg.quorum, norm: cfg.norm,
+		t: t, net: cfg.net, workers: cfg.workers, quorum: cfg.quorum, norm: cfg.norm, unheard: cfg.unheard,
 		codec: cfg.codec, tensors: cfg.tensors, linkLog: cfg.linkLog,
 		over: make(chan struct{}), lock: make(chan struct{}, 1), ready: make(chan struct{}),
 		saved: make(chan transport.Saved, 16),
@@ -193,6 +195,9 @@ func (j *fakeJob) coordinate() {
 			}
 		case transport.KindStored:
 			m, _ := transport.ParseStored(f.Header)
+			if j.unheard[m.Worker] {
+				continue
+			}
 			k := key{m.Worker, m.Step}
 			if stored[k]++; stored[k] < len(j.shards) {
 				continue
