@@ -199,6 +199,7 @@ type Coordinator struct {
 	nextSave time.Time
 	saveNow  bool // star ctl checkpoint
 	save     *saving
+	complete string          // ID of the newest complete checkpoint of this life; empty: none
 	buffers  []float32       // last average
 	hash     transport.Tally // all-reduce: the last one with a Hash
 	final    bool            // the final evaluation has begun

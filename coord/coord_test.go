@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -1338,6 +1340,138 @@ func TestEvaluationDueAtTheEnd(t *testing.T) {
 			w.accounted(96)
 		})
 	}
+}
+
+// The store of checkpoints of a test refuses to write one over, as the real one does.
+func once(all *[]string) func(Checkpoint) (string, error) {
+	return func(c Checkpoint) (string, error) {
+		if slices.Contains(*all, c.ID) {
+			return "", fmt.Errorf("%s: %w", c.ID, os.ErrExist)
+		}
+		*all = append(*all, c.ID)
+		return "in/" + c.ID, nil
+	}
+}
+
+// No checkpoint is written twice, whoever asks: the one that is there counts.
+func TestCheckpointOfTheSameVersion(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		asked []time.Duration // when star ctl asks
+		want  string
+	}{
+		// Updates at 1 s and 2 s; worker 2's only gradient is dropped at 7 s.
+		{"asked twice", []time.Duration{1200, 1800}, "[c1-0 c2-0]"},
+		{"asked in each version", []time.Duration{1200, 2200}, "[c1-0 c2-0]"},
+		{"before the end, which comes without an update", []time.Duration{3200}, "[c2-0]"},
+		{"both", []time.Duration{1200, 1400, 3200, 3400, 5000}, "[c1-0 c2-0]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var all []string
+			play(t, Config{Workers: 3, Plan: modes.Backup(3, 1), Samples: 20, Save: once(&all)}, func(w *world) {
+				w.server(0, 2, false)
+				for i := range 3 {
+					w.worker(i, func(f *fakeWorker) {
+						if i == 2 {
+							f.pace = 7 * time.Second
+						}
+					})
+				}
+				w.saves(c.asked, &all, c.want)
+			})
+		})
+	}
+}
+
+// With all-reduce a checkpoint is of the version in hand, and the last one may be that of the end.
+func TestCheckpointOfTheSameRound(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		asked []time.Duration
+		want  string
+	}{
+		{"at the end", nil, "[c3-0]"},
+		{"asked twice", []time.Duration{200, 400}, "[c2-0 c3-0]"}, // rounds are granted ahead; the second waits for the first
+		{"in the last round", []time.Duration{2200}, "[c3-0]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var all []string
+			play(t, Config{Workers: 2, Samples: 24, Ring: &RingConfig{Rule: "sgd"}, Save: once(&all)}, func(w *world) {
+				w.server(0, 0, false)
+				for i := range 2 {
+					w.ringWorker(i)
+				}
+				w.saves(c.asked, &all, c.want)
+			})
+		})
+	}
+}
+
+// saves asks for checkpoints, so many ms after now, and compares what is there at the end.
+func (w *world) saves(asked []time.Duration, all *[]string, want string) {
+	w.t.Helper()
+	begun := time.Now()
+	for _, at := range asked {
+		time.Sleep(time.Until(begun.Add(at * time.Millisecond)))
+		if _, no := w.ask("checkpoint"); no != "" {
+			w.t.Error(no)
+		}
+	}
+	w.finished(time.Hour)
+	if fmt.Sprint(*all) != want || len(w.lines("checkpoint")) != len(*all) {
+		w.t.Fatalf("checkpoints %v in %d lines, want %s\n%s", *all, len(w.lines("checkpoint")), want, w.logs)
+	}
+	if w.err != nil || w.result.CheckpointError != "" || w.result.Checkpoint != "in/"+(*all)[len(*all)-1] {
+		w.t.Errorf("%v, %q, checkpoint %q", w.err, w.result.CheckpointError, w.result.Checkpoint)
+	}
+}
+
+// ringWorker joins and plays a member of a ring until the job is over. It needs a second for a
+// round, and no time to add up.
+func (w *world) ringWorker(rank int) {
+	w.wg.Go(func() {
+		h, e, me := hello(rank), enrolment, star.Worker(rank)
+		h.Addr, e.Rule = fmt.Sprintf("meet%d,door%d", rank, rank), "sgd"
+		m, err := w.join(h, e)
+		if err != nil {
+			w.t.Errorf("worker %d: %v", rank, err)
+			return
+		}
+		defer m.Close()
+		m.Beat()
+		Say(m, transport.Joined{Worker: me}, nil)
+		var ring transport.Ring
+		var saves []transport.Save
+		version := int64(0)
+		for {
+			o, err := m.Order()
+			if err != nil {
+				w.t.Errorf("worker %d: %v", rank, err)
+				return
+			}
+			r := o.Release
+			switch {
+			case o.Kind == transport.KindRing:
+				ring = o.Ring
+				Say(m, transport.Formed{Worker: me, Generation: ring.Generation, Version: version}, nil)
+			case o.Kind == transport.KindSave:
+				saves = append(saves, o.Save)
+			case r.Action == transport.Stop:
+				return
+			case r.Action == transport.Finish:
+				Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
+			default:
+				time.Sleep(time.Second)
+				Say(m, transport.Arrive{Record: star.Record{Worker: me, Step: version, Basis: version, Samples: r.Count, Loss: 1}}, nil)
+				version++
+				Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version}, nil)
+			}
+			for len(saves) > 0 && saves[0].Version <= version {
+				Say(m, transport.Saved{ID: saves[0].ID}, []byte("1"))
+				saves = saves[1:]
+			}
+		}
+	})
 }
 
 func TestFailedCheckpoint(t *testing.T) {

@@ -61,14 +61,31 @@ func (c *Coordinator) milestones() {
 	if eval {
 		c.nextEval = nextMultiple(used, c.evalStep)
 	}
+	if save {
+		c.saveNow = false
+		c.nextSave = time.Now().Add(c.cfg.SaveEvery)
+		save = !c.savedAlready()
+	}
 	if eval || (save && c.hello.Buffers > 0) {
 		c.startRound(eval, false)
 	}
 	if save {
-		c.saveNow = false
-		c.nextSave = time.Now().Add(c.cfg.SaveEvery)
 		c.startSave()
 	}
+}
+
+// savedAlready reports whether a checkpoint made now would be one that is complete: no
+// update was made since. It is not written over, so the earlier one counts.
+func (c *Coordinator) savedAlready() bool {
+	v := c.ledger.version()
+	if r := c.ledger.ring; r != nil {
+		v = r.next
+	}
+	if c.complete == "" || c.cfg.Name(v, c.cfg.Generation) != c.complete {
+		return false
+	}
+	c.log.Debug("no update since the last checkpoint", "path", c.result.Checkpoint, "version", v)
+	return true
 }
 
 func (c *Coordinator) startRound(test, final bool) {
@@ -227,7 +244,7 @@ func (c *Coordinator) tryRound() {
 		c.milestones()
 		return
 	}
-	if c.cfg.Save == nil {
+	if c.cfg.Save == nil || c.savedAlready() {
 		c.ended = true
 		return
 	}
@@ -345,7 +362,7 @@ func (c *Coordinator) trySaved() {
 		c.log.Error("checkpoint failed", "id", s.id, "err", s.err)
 		c.result.CheckpointError = s.err.Error()
 	} else {
-		c.result.Checkpoint = path
+		c.result.Checkpoint, c.complete = path, s.id
 		c.log.Info("checkpoint", "path", path, "version", s.at.Version)
 	}
 	c.cfg.RunLog.write(line)
