@@ -38,7 +38,7 @@ type ControllerConfig struct {
 	Dwell int
 
 	// Confirm is how many decisions in a row, at least a round of the fastest worker apart,
-	// must want to leave the plan. Zero: 3.
+	// must want to leave the plan; one is enough where it saves more than 0.3. Zero: 3.
 	Confirm int
 }
 
@@ -461,7 +461,11 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		c.wants = 0
 		return Decision{}, false
 	}
-	if c.wants++; c.wants < c.cfg.Confirm || c.since > 0 && at-c.since < c.dwell(slowest)<<c.calm {
+	confirm := c.cfg.Confirm
+	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
+		confirm = 1 // waiting to be surer costs more than being wrong
+	}
+	if c.wants++; c.wants < confirm || c.since > 0 && at-c.since < c.dwell(slowest)<<c.calm {
 		return Decision{}, false
 	}
 	gain := 1 - best.Cost.Seconds()/present.Cost.Seconds()

@@ -83,8 +83,12 @@ func (f *Forecast) why(c Candidate, ssgd time.Duration) string {
 	if c.Guess {
 		guess = "; the shares rest on a guess"
 	}
+	name := c.Plan.mode()
+	if c.Plan.Shares != nil {
+		name += " with shares by speed"
+	}
 	return fmt.Sprintf("%s: %.1f %% sooner than ssgd (%v instead of %v for the same progress); worker %d takes %.2fx of the fastest%s",
-		c.Plan.mode(), 100*(1-c.Cost.Seconds()/ssgd.Seconds()), short(c.Cost), short(ssgd), slow, ratio, guess)
+		name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), short(c.Cost), short(ssgd), slow, ratio, guess)
 }
 
 // short rounds to three digits or so.

@@ -454,7 +454,7 @@ func TestUnwritableCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	var errs bytes.Buffer
-	cmd := exec.Command(star(t), "run", "--listen", "127.0.0.1:0", "--out", dir, "--dataset", "digits:n=400,test=100", "--model", "softmax",
+	cmd := exec.Command(star(t), "run", "--listen", "127.0.0.1:0", "--out", dir, "--dataset", "digits:n=400,test=100", "--model", "softmax", "--mode", "ssgd",
 		"--steps", "3", "--slow", "none", "--progress", "off", "--json")
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -472,7 +472,7 @@ func TestLogIsJSON(t *testing.T) {
 		"lost": {"--slow", "none", "--out", "/dev/null/x"},
 	} {
 		var errs bytes.Buffer
-		cmd := exec.Command(star(t), append([]string{"run", "--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--model", "softmax",
+		cmd := exec.Command(star(t), append([]string{"run", "--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--model", "softmax", "--mode", "ssgd",
 			"--workers", "2", "--steps", "3", "--log-format", "json", "--progress", "plain", "--json", "--out", t.TempDir()}, args...)...)
 		cmd.Stderr = &errs
 		out, err := cmd.Output()

@@ -27,7 +27,7 @@ func job(t *testing.T, args ...string) (coord.Result, string) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	args = append([]string{"run", "--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off",
+	args = append([]string{"run", "--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off", "--mode", "ssgd",
 		"--log-level", "warn", "--dataset", "digits:n=400,test=100"}, args...)
 	if !slices.Contains(args, "--slow") {
 		args = append(args, "--slow", "none")

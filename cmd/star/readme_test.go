@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
+	"star/cmd/internal/node"
 	"star/modes"
 	"star/train/net"
 )
@@ -143,7 +144,7 @@ func try(program string, args []string) error {
 			return fmt.Errorf("no such command of star ctl: %q", rest)
 		}
 	}
-	if mode == "" {
+	if mode == "" || mode == node.Auto || found.Name() == "sim" { // of star sim they are a list
 		return nil
 	}
 	_, err = modes.Parse(mode, workers)

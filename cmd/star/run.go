@@ -202,7 +202,7 @@ func (r *launch) child(role string, rank, servers int) *child {
 		}
 	}
 	env = append(env, r.job.Config.Environ("listen", "advertise", "coordinator", "rank", "servers", "shards", "http", "json",
-		"log-format", "progress", "slow")...)
+		"log-format", "progress", "slow", "mode")...)
 	env = append(env, node.LaunchedVariable+"=1")
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
 	host, _, _ := net.SplitHostPort(r.addr)
@@ -211,6 +211,7 @@ func (r *launch) child(role string, rank, servers int) *child {
 	set("servers", fmt.Sprint(servers))
 	set("http", settings.Off)
 	set("log-format", r.screen.format())
+	set("mode", r.job.Mode)
 	if len(r.job.Slow) > 0 {
 		set("slow", strings.Join(r.job.Slow, ","))
 	}

@@ -92,7 +92,7 @@ func treeJob(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out
 	addr, dir = freeAddr(t), t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	cmd = exec.CommandContext(ctx, star(t), append([]string{"run", "--listen", addr, "--out", dir, "--json", "--progress", "off",
+	cmd = exec.CommandContext(ctx, star(t), append([]string{"run", "--listen", addr, "--out", dir, "--json", "--progress", "off", "--mode", "ssgd",
 		"--dataset", "digits:n=400,test=100", "--model", "mlp", "--epochs", "1e6", "--eval-every", "2", "--batch", "8", "--log-format", "text"}, args...)...)
 	out, errs = new(bytes.Buffer), new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = out, errs

@@ -168,7 +168,8 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.WeightDecay, "weight-decay", 0, "weight decay")
 	Var(s, &j.Clip, "clip", 0, "bound of the gradient's global norm; 0: none")
 	Var(s, &j.Schedule, "schedule", "constant", "learning rate over samples seen")
-	Var(s, &j.Mode, "mode", "ssgd", "which gradients make an update: auto, ssgd, asgd, x=K, groups=0,1/2,3, backup=B; and how they get there: tree=0(1,2),3(4), tree=auto")
+	Var(s, &j.Mode, "mode", map[Role]string{ForRun: "auto", ForServer: "ssgd", ForWorker: "ssgd"}[role],
+		"which gradients make an update: auto, ssgd, asgd, x=K, groups=0,1/2,3, backup=B; and how they get there: tree=0(1,2),3(4), tree=auto")
 	Var(s, &j.Predictor, "predictor", "", "with --mode auto: a model that star predictor train has written, to predict iterations with")
 	Var(s, &j.Shares, "shares", nil, "samples in each worker's mini-batch, such as 32,32,16,16 (--batch for each)")
 	Var(s, &j.PSBandwidth, "ps-bandwidth", 0, "MB/s that the links of the servers may carry for this job, in and out together, for tree=auto; 0: not known")

@@ -1,0 +1,158 @@
+package pilot
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"star"
+	"star/coord"
+	"star/modes"
+)
+
+const ms = time.Millisecond
+
+// ssgd tells a pilot of rounds of synchronous training in which everybody but the slow one takes 100 ms, and returns what it
+// says. It stops at the first change.
+func ssgd(p *Pilot, rounds int, from time.Duration, slow star.Worker, factor int) (said []coord.Remark, at time.Duration) {
+	at = from
+	for range rounds {
+		step := int64(at / (100 * ms))
+		for w := range star.Worker(4) {
+			t := 100 * ms
+			if w == slow {
+				t *= time.Duration(factor)
+			}
+			r := star.Record{Worker: w, Step: step, Basis: step, At: at + t, Compute: t, Samples: 32, Wait: 100*ms*time.Duration(factor) - t}
+			said = append(said, keep(p.Tell(coord.RunLine{T: at + t, Entry: coord.RunRecord{Record: r}}))...)
+		}
+		at += 100 * ms * time.Duration(factor)
+		out := keep(p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Version: step + 1, Workers: []star.Worker{0, 1, 2, 3}, Staleness: make([]int64, 4), Samples: 128 * (step + 1)}}))
+		said = append(said, out...)
+		for _, r := range out {
+			if r.Change != nil {
+				return said, at
+			}
+		}
+	}
+	return said, at
+}
+
+// keep copies what is valid until the next call only.
+func keep(rs []coord.Remark) []coord.Remark { return append([]coord.Remark(nil), rs...) }
+
+func begin(t *testing.T, c Config) *Pilot {
+	t.Helper()
+	c.Workers, c.Batch, c.Plan = 4, 32, modes.SSGD(4)
+	p, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Tell(coord.RunLine{Entry: coord.RunTrain{Workers: 4, Params: 1000, Limit: 1e6}})
+	return p
+}
+
+// A worker that is three times slower: somebody says so, and another mode is wanted, with the reason in one line.
+func TestSlowWorker(t *testing.T) {
+	for _, ring := range []bool{false, true} {
+		p := begin(t, Config{Ring: ring})
+		said, _ := ssgd(p, 20, 0, 2, 3)
+		var change *coord.Change
+		for _, r := range said {
+			if r.Change != nil {
+				change = r.Change
+			}
+		}
+		if change == nil {
+			t.Fatalf("ring %v: no change in 20 rounds: %+v", ring, said)
+		}
+		if change.Predicted < 0.3 || !strings.Contains(change.Why, "worker 2 takes 3.0") {
+			t.Errorf("%+v", change)
+		}
+		if ring {
+			if err := coord.RingPlan(change.Plan); err != nil {
+				t.Errorf("%v: %v", change.Plan, err)
+			}
+		}
+	}
+}
+
+// Somebody at the keyboard takes over, and gives back.
+func TestManual(t *testing.T) {
+	p := begin(t, Config{})
+	p.Tell(coord.RunLine{Entry: coord.RunPlan{Plan: "x=3", From: "ssgd", Why: "star ctl"}})
+	said, at := ssgd(p, 30, 0, 2, 3)
+	verdict := false
+	for _, r := range said {
+		if r.Change != nil {
+			t.Errorf("a change although star ctl decides: %+v", r.Change)
+		}
+		verdict = verdict || r.Verdict != nil && r.Verdict.Worker == 2 && r.Verdict.Event == "slow"
+	}
+	if !verdict {
+		t.Error("nobody said that worker 2 is slow")
+	}
+	if got := p.controller.Plan().String(); got != "x=3" {
+		t.Errorf("the controller believes in %s", got)
+	}
+	p.Tell(coord.RunLine{T: at, Entry: coord.RunPlan{Plan: "ssgd", From: "x=3", Why: "star ctl"}})
+	p.Tell(coord.RunLine{T: at, Entry: coord.RunPlan{Plan: "ssgd", From: "ssgd", Why: "star ctl mode auto"}})
+	if said, _ := ssgd(p, 40, at, 2, 3); !changes(said) {
+		t.Error("no change after star ctl mode auto")
+	}
+}
+
+func changes(rs []coord.Remark) bool {
+	for _, r := range rs {
+		if r.Change != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Nobody is slow: nothing is said.
+func TestCalm(t *testing.T) {
+	p := begin(t, Config{})
+	if said, _ := ssgd(p, 100, 0, 2, 1); len(said) > 0 {
+		t.Errorf("%+v", said)
+	}
+}
+
+// Records that cannot be: a notice, and no change on their word.
+func TestImpossible(t *testing.T) {
+	p := begin(t, Config{})
+	notices := 0
+	for k := range int64(40) {
+		at := time.Duration(k) * 300 * ms
+		for w := range star.Worker(4) {
+			r := star.Record{Worker: w, Step: k, Basis: k, At: at, Compute: -time.Second, Samples: 32}
+			for _, s := range p.Tell(coord.RunLine{T: at, Entry: coord.RunRecord{Record: r}}) {
+				if s.Text != "" {
+					notices++
+				}
+			}
+		}
+		if said := p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Version: k + 1, Workers: []star.Worker{0, 1, 2, 3}, Samples: 128 * (k + 1)}}); changes(said) {
+			t.Fatalf("%+v", said)
+		}
+	}
+	if notices == 0 {
+		t.Error("nobody said that the records cannot be")
+	}
+}
+
+// A worker that is gone is not waited for in any plan that is wanted.
+func TestGone(t *testing.T) {
+	p := begin(t, Config{})
+	p.Tell(coord.RunLine{Entry: coord.RunMember{Worker: 2}})
+	for k := range int64(60) {
+		at := time.Duration(k+1) * 100 * ms
+		for _, w := range []star.Worker{0, 1, 3} {
+			p.Tell(coord.RunLine{T: at, Entry: coord.RunRecord{Record: star.Record{Worker: w, Step: k, Basis: k, At: at, Compute: 100 * ms, Samples: 32}}})
+		}
+		if said := p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Version: k + 1, Workers: []star.Worker{0, 1, 3}, Samples: 96 * (k + 1)}}); changes(said) {
+			t.Fatalf("nobody who is left is slow: %+v", said)
+		}
+	}
+}
