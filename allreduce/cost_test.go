@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // What the theory says: doubling has the fewest messages, ring and halving the
@@ -101,6 +102,23 @@ func TestTune(t *testing.T) {
 			t.Errorf("%d samples: %+v", got, models[0].Samples)
 		}
 	})
+}
+
+// What the processor was away for while bytes were added up is no part of the price.
+func TestAddingForgetsPauses(t *testing.T) {
+	for _, paused := range []int{0, 1, 8} { // of 17 runs
+		now, calls := time.Unix(0, 0), 0
+		got := adding(func() time.Time {
+			if now = now.Add(time.Microsecond); calls%2 == 1 && calls/2 < paused {
+				now = now.Add(time.Second)
+			}
+			calls++
+			return now
+		})
+		if want := 1e-6 / (1 << 20); math.Abs(got/want-1) > 1e-9 {
+			t.Errorf("%d pauses: %v s for a byte, want %v", paused, got, want)
+		}
+	}
 }
 
 // A group that has been tuned over one kind of links asks only what was measured there, and

@@ -166,12 +166,7 @@ func (g *Group) measure(ctx context.Context, size int64, runs int) (float64, err
 // not been measured: Alpha from the shortest vector, Beta from the longest, both by
 // the algorithm whose price has the fewest terms.
 func (m *Model) fit(ctx context.Context, g *Group) error {
-	a, b := make([]float32, 1<<18), make([]float32, 1<<18)
-	t := time.Now()
-	for range 16 {
-		combineInto(Float32Type, Sum, bytesOf(a), bytesOf(b))
-	}
-	gamma := []float64{time.Since(t).Seconds() / (16 * 4 * float64(len(a)))}
+	gamma := []float64{adding(time.Now)}
 	if err := AllReduce(ctx, g, Max, gamma); err != nil {
 		return err
 	}
@@ -196,6 +191,20 @@ func (m *Model) fit(ctx context.Context, g *Group) error {
 		m.Beta = max(0, (long.Seconds-2*float64(n-1)*m.Alpha-share*m.Gamma)/(2*share))
 	}
 	return nil
+}
+
+// adding is what it takes to add up a byte, in seconds: the median of some runs, because the
+// processor may be somebody else's for longer than all of them take.
+func adding(now func() time.Time) float64 {
+	a, b := make([]float32, 1<<18), make([]float32, 1<<18)
+	times := make([]float64, 17)
+	for i := range times {
+		t := now()
+		combineInto(Float32Type, Sum, bytesOf(a), bytesOf(b))
+		times[i] = now().Sub(t).Seconds()
+	}
+	slices.Sort(times)
+	return times[len(times)/2] / (4 * float64(len(a)))
 }
 
 // Bounds of a model, which travels in greetings and makes buffers.
