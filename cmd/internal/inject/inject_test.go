@@ -22,6 +22,7 @@ func TestParse(t *testing.T) {
 		"2:+50ms":          {Worker: 2, Kind: Add, Pause: 50 * ms},
 		"1:burst=40ms/1s":  {Worker: 1, Kind: Burst, Pause: 40 * ms, Period: time.Second},
 		"1:stop=800ms/1s":  {Worker: 1, Kind: Stop, Pause: 800 * ms, Period: time.Second},
+		"1:data=40ms":      {Worker: 1, Kind: Data, Pause: 40 * ms},
 		"12:100mbit":       {Worker: 12, Kind: Rate, Bits: 100e6},
 		"12:2.5gbit":       {Worker: 12, Kind: Rate, Bits: 25e8},
 		"12:64kbit":        {Worker: 12, Kind: Rate, Bits: 64000},
@@ -35,7 +36,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, text := range []string{"", "2", "2:", ":3x", "-1:3x", "65536:3x", "+2:3x", "2:3", "2:x", "2:0.5x", "2:nanx", "2:infx", "2:1001x",
 		"2:+0s", "2:+-5ms", "2:+50", "2:++50ms", "2:+2h", "1:burst=40ms", "1:burst=1s/1s", "1:burst=2s/1s", "1:burst=0s/1s",
-		"1:burst=999.5ms/1s", "1:stop=/", "2:1bit", "2:9999gbit", "2:nanbit", "2:-5mbit", "2:mbit", "2: 3x", "2:3x "} {
+		"1:burst=999.5ms/1s", "1:stop=/", "1:data=", "1:data=0s", "2:1bit", "2:9999gbit", "2:nanbit", "2:-5mbit", "2:mbit", "2: 3x", "2:3x "} {
 		if s, err := Parse(text); err == nil {
 			t.Errorf("Parse(%q) = %+v, want an error", text, s)
 		} else if !strings.Contains(err.Error(), "RANK:3x") {
@@ -76,6 +77,15 @@ func injector(t *testing.T, by By, recorded *trace.Trace, slows ...string) *Inje
 		t.Fatal(err)
 	}
 	return in
+}
+
+func TestData(t *testing.T) {
+	if got := injector(t, Sleeping, nil, "1:data=40ms", "1:data=2ms", "2:data=1h").Data(); got != 42*ms {
+		t.Errorf("waits %v longer for its data, want 42ms", got)
+	}
+	if got := (*Injector)(nil).Data(); got != 0 {
+		t.Errorf("a nil injector waits %v", got)
+	}
 }
 
 func TestDelay(t *testing.T) {

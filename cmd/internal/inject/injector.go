@@ -40,6 +40,7 @@ type Injector struct {
 	factor float64 // by sleeping
 	share  float64 // by quota: the factor again
 	add    time.Duration
+	data   time.Duration
 	bursts []Slow
 	bits   int64 // by tc; 0: no limit
 }
@@ -72,6 +73,8 @@ func New(c Config) (*Injector, error) {
 			in.factor *= s.Times
 		case s.Kind == Add:
 			in.add += s.Pause
+		case s.Kind == Data:
+			in.data = min(in.data+s.Pause, maxDelay)
 		case s.Kind == Burst:
 			in.bursts = append(in.bursts, s)
 		case s.Kind == Rate && (in.bits == 0 || s.Bits < in.bits):
@@ -97,6 +100,14 @@ func (in *Injector) Active() bool {
 
 // maxDelay bounds what a long computation times large factors can become.
 const maxDelay = 24 * time.Hour
+
+// Data is the time to sleep after a batch has been loaded, as if the data had come so much later.
+func (in *Injector) Data() time.Duration {
+	if in == nil {
+		return 0
+	}
+	return in.data
+}
 
 // Delay is the time to sleep after a computation that began at at (since the run
 // began) and took compute, so that its end is where that of the slow worker would

@@ -19,6 +19,7 @@ const (
 	Burst              // stand still for Pause of every Period, while computing
 	Stop               // the process is stopped for Pause of every Period
 	Rate               // send at most Bits per second
+	Data               // wait for data Pause longer
 )
 
 // Slow is one worker's handicap.
@@ -52,6 +53,8 @@ func (s Slow) String() string {
 		return w + "burst=" + s.Pause.String() + "/" + s.Period.String()
 	case Stop:
 		return w + "stop=" + s.Pause.String() + "/" + s.Period.String()
+	case Data:
+		return w + "data=" + s.Pause.String()
 	case Rate:
 		return w + strconv.FormatInt(s.Bits, 10) + "bit"
 	}
@@ -62,7 +65,7 @@ func (s Slow) String() string {
 func Parse(text string) (Slow, error) {
 	s, err := parse(text)
 	if err != nil {
-		return Slow{}, fmt.Errorf("slow %q: %w; write RANK:3x, RANK:+50ms, RANK:burst=40ms/1s, RANK:stop=800ms/1s or RANK:100mbit", text, err)
+		return Slow{}, fmt.Errorf("slow %q: %w; write RANK:3x, RANK:+50ms, RANK:burst=40ms/1s, RANK:stop=800ms/1s, RANK:data=40ms or RANK:100mbit", text, err)
 	}
 	return s, nil
 }
@@ -87,6 +90,9 @@ func parse(text string) (Slow, error) {
 	case strings.HasPrefix(how, "stop="):
 		s.Kind = Stop
 		s.Pause, s.Period, err = rhythm(how[len("stop="):])
+	case strings.HasPrefix(how, "data="):
+		s.Kind = Data
+		s.Pause, err = pause(how[len("data="):])
 	case strings.HasSuffix(how, "x"):
 		s.Kind = Factor
 		s.Times, err = factor(strings.TrimSuffix(how, "x"))

@@ -488,6 +488,9 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 		w.loader.Hint(next, rel.Count)
 	}
 	w.start = rel.Start
+	if late := w.inject.Data(); late > 0 && !sleep(ctx, late) {
+		return computed, context.Cause(ctx)
+	}
 	loaded, at := time.Now(), w.member.Elapsed()
 	rec.Load, rec.Samples = loaded.Sub(start), rel.Count
 	w.meter.Begin()
