@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -13,7 +14,7 @@ import (
 // the same times, so that a log replays to the same decisions. It is used by one goroutine, which is not the coordinator's: an
 // update never waits for it.
 type Pilot interface {
-	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan or RunMember. What it says is
+	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunPredictor or RunMember. What it says is
 	// valid until the next call.
 	Tell(l RunLine) []Remark
 }
@@ -24,7 +25,29 @@ type Remark struct {
 	Text    string      // the same in words; or a notice, where nothing else is set
 	Gain    *RunGain    // what the last change of plan brought
 	Change  *Change
+	Study   Study
 }
+
+// Study is long work that a Pilot wants done beside the job, such as training a predictor. It is done a little at a time by a
+// goroutine that rests in between, and used by nobody else meanwhile. When it is finished the run log has a line that says so,
+// and the Pilot is told: there, and not before, it may use what has come out. Where nobody does it, as in a replay, the Pilot
+// does it at that line.
+type Study interface {
+	// Step does some milliseconds of it and reports whether there is more.
+	Step() (more bool)
+
+	// Result is what has come out of it, after the last Step; Took and After are not set.
+	Result() RunPredictor
+}
+
+// studyShare is the part of the time in which a Study is worked at, of one processor.
+const studyShare = 0.02
+
+// studyRest is the least time between two steps of a Study, studyLongest the most.
+const (
+	studyRest    = time.Millisecond
+	studyLongest = 5 * time.Second
+)
 
 // Change is a plan that is to be installed.
 type Change struct {
@@ -41,10 +64,11 @@ type tower struct {
 	told  int64 // lines so far
 }
 
-// saying is a Remark with the number of lines that were told before it.
+// saying is a Remark with the number of lines that were told before it, or what has come of a Study.
 type saying struct {
 	Remark
-	after int64
+	after   int64
+	learned *RunPredictor
 }
 
 // fly starts the pilot's goroutine, which ends with the coordinator.
@@ -66,7 +90,11 @@ func (c *Coordinator) fly() {
 			for _, l := range batch {
 				told++
 				for _, s := range c.cfg.Pilot.Tell(l) {
-					if !c.post(event{kind: kindSaying, saying: &saying{s, told}}) {
+					if s.Study != nil {
+						go c.work(s.Study, told)
+						continue
+					}
+					if !c.post(event{kind: kindSaying, saying: &saying{Remark: s, after: told}}) {
 						return
 					}
 				}
@@ -91,10 +119,39 @@ func (c *Coordinator) tell(at time.Duration, entry any) {
 	}
 }
 
+// work does a Study, which the pilot wanted after so many lines. It ends with the coordinator.
+func (c *Coordinator) work(s Study, after int64) {
+	began := time.Now()
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	for more := true; more; {
+		select {
+		case <-rest.C:
+		case <-c.done:
+			return
+		}
+		at := time.Now()
+		if more = s.Step(); more {
+			rest.Reset(min(max(time.Duration(float64(time.Since(at))*(1/studyShare-1)), studyRest), studyLongest))
+		}
+	}
+	r := s.Result()
+	r.Took, r.After = time.Since(began), after
+	c.post(event{kind: kindSaying, saying: &saying{learned: &r}})
+}
+
 // heed does what the pilot says.
 func (c *Coordinator) heed(s *saying) error {
 	at := c.elapsed()
 	switch {
+	case s.learned != nil:
+		r := s.learned
+		c.cfg.RunLog.write(logPredictor{Type: "predictor", T: at.Seconds(), Records: r.Records, Rows: r.Rows, Epochs: r.Epochs,
+			Error: Number(r.Error), Took: r.Took.Seconds(), After: r.After})
+		c.tell(at, *r)
+		if !math.IsNaN(r.Error) { // else the pilot says why
+			c.log.Info("predictor trained", "records", r.Records, "error", round4(r.Error), "took", r.Took.Round(time.Millisecond))
+		}
 	case s.Verdict != nil:
 		v := s.Verdict
 		c.cfg.RunLog.write(logVerdict{Type: "verdict", T: at.Seconds(), Worker: int(v.Worker), Event: v.Event, Step: v.Step, Since: v.Since,

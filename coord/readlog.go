@@ -20,7 +20,7 @@ type RunLine struct {
 	Number int           // of the line, from 1
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
-	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunVerdict,
+	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunPredictor, RunVerdict,
 	// RunGain, RunCodec, RunMember, RunEval, RunSave, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
@@ -67,6 +67,16 @@ type (
 		Plan, From, Why string
 		Predicted       float64 // share of the time that it should save; NaN: nobody said
 		After           int64   // a pilot's: how many lines it had been told; else 0
+	}
+	// RunPredictor says that a predictor of the workers' times was trained beside the job. It is used from here on, as far
+	// as it proves itself.
+	RunPredictor struct {
+		Records int64 // of the run, when it began: the newest of them, Rows, are what it has learned from
+		Rows    int
+		Epochs  int           // passes over them
+		Error   float64       // mean squared, of what it was not trained on, in parts of the variance; NaN: the training failed
+		Took    time.Duration // with the rests
+		After   int64         // how many lines the pilot had been told when it began
 	}
 	// RunVerdict is what the job itself found out about a worker.
 	RunVerdict struct {
@@ -328,6 +338,16 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.share("predicted_gain", s.Predicted)
 		c.atLeast("after", s.After, 0)
 		l.Entry = RunPlan{s.Plan, s.From, s.Why, float64(s.Predicted), s.After}
+	case "predictor":
+		s := logPredictor{T: nan, Records: absent, After: absent, Error: Number(nan)}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.begun(p)
+		c.atLeast("trained_on", s.Records, 1)
+		c.atLeast("rows", int64(s.Rows), 0)
+		c.atLeast("epochs", int64(s.Epochs), 0)
+		c.atLeast("after", s.After, 1)
+		l.Entry = RunPredictor{s.Records, s.Rows, s.Epochs, float64(s.Error), c.time("took", s.Took), s.After}
 	case "verdict":
 		s := struct {
 			T        float64       `json:"t"`

@@ -43,6 +43,7 @@ func TestRunReadsBack(t *testing.T) {
 	l.write(logNoise{Type: "noise", T: 2, Version: 5, Grad2: Number(math.NaN()), Var: 2, Mixed: true, Scale: 3, Drift: 0.5, Strength: 4})
 	l.write(logPlan{Type: "plan", T: 3, Plan: "x=2", From: "ssgd", Why: "star ctl"})
 	l.write(map[string]any{"type": "plan", "t": 3, "plan": "x=2", "from": "ssgd", "why": "w", "predicted_gain": 0.375, "after": 12, "more": 1})
+	l.write(logPredictor{Type: "predictor", T: 3, Records: 1200, Rows: 1190, Epochs: 40, Error: 0.375, Took: 12.5, After: 3000})
 	l.write(map[string]any{"type": "news", "t": "tomorrow"})
 	l.write(map[string]any{"type": "verdict", "t": 3, "worker": 2, "event": "slow", "step": 9, "since": 5, "slowdown": 2.5, "cause": "steal",
 		"evidence": []map[string]any{{"what": "steal", "value": 0.5, "other": 0.125, "text": "CPU steal 50 %"}}})
@@ -65,14 +66,15 @@ func TestRunReadsBack(t *testing.T) {
 		{6, 2 * time.Second, RunNoise{5, math.NaN(), 2, 3, true, 0.5, 4}},
 		{7, 3 * time.Second, RunPlan{"x=2", "ssgd", "star ctl", math.NaN(), 0}},
 		{8, 3 * time.Second, RunPlan{"x=2", "ssgd", "w", 0.375, 12}},
-		{10, 3 * time.Second, RunVerdict{2, "slow", 9, 5, 2.5, "steal", []RunEvidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
-		{11, 4 * time.Second, RunGain{"x=2", 0.375, -0.125, true}},
-		{12, 4 * time.Second, RunCodec{1, 3, "fp16", "w"}},
-		{13, 5 * time.Second, RunEval{4, 5, 16, 0.5, 0.75, 100, true}},
-		{14, 6 * time.Second, RunSave{"c", 5, 500 * time.Millisecond, "e"}},
-		{15, 6 * time.Second, RunStop{20, "star ctl"}},
-		{16, 7 * time.Second, RunMember{false, 2, "p", "eof", 8, 4}},
-		{17, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
+		{9, 3 * time.Second, RunPredictor{1200, 1190, 40, 0.375, 12500 * time.Millisecond, 3000}},
+		{11, 3 * time.Second, RunVerdict{2, "slow", 9, 5, 2.5, "steal", []RunEvidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
+		{12, 4 * time.Second, RunGain{"x=2", 0.375, -0.125, true}},
+		{13, 4 * time.Second, RunCodec{1, 3, "fp16", "w"}},
+		{14, 5 * time.Second, RunEval{4, 5, 16, 0.5, 0.75, 100, true}},
+		{15, 6 * time.Second, RunSave{"c", 5, 500 * time.Millisecond, "e"}},
+		{16, 6 * time.Second, RunStop{20, "star ctl"}},
+		{17, 7 * time.Second, RunMember{false, 2, "p", "eof", 8, 4}},
+		{18, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
 	}
 	got, s, err := readAll(w.String())
 	if err != nil {
@@ -81,7 +83,7 @@ func TestRunReadsBack(t *testing.T) {
 	if d := cmp.Diff(want, got, cmpopts.EquateNaNs()); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if d := cmp.Diff(RunSummary{Lines: 17, Unknown: map[string]int{"news": 1}}, s); d != "" {
+	if d := cmp.Diff(RunSummary{Lines: 18, Unknown: map[string]int{"news": 1}}, s); d != "" {
 		t.Errorf("summary: -want +got:\n%s", d)
 	}
 	if _, err := ReadRun(strings.NewReader(w.String()), "", func(RunLine) error { return io.EOF }); err != io.EOF {
@@ -156,6 +158,11 @@ func TestReadRunRefuses(t *testing.T) {
 		{head + `{"type":"fire","t":1,"seq":1,"version":1,"samples":1,"workers":[7],"staleness":[0]}`, "workers is 7, want 0 to 2"},
 		{head + `{"type":"plan","t":1,"from":"ssgd"}`, "run.jsonl:3: plan: it has no plan"},
 		{head + `{"type":"plan","t":1,"plan":"asgd","from":"ssgd","predicted_gain":2}`, "predicted_gain is 2, want at most 1"},
+		{head + `{"type":"predictor","t":1,"trained_on":0,"after":4}`, "trained_on is 0, want at least 1"},
+		{head + `{"type":"predictor","t":1,"trained_on":9}`, "it has no after"},
+		{head + `{"type":"predictor","t":1,"trained_on":9,"after":4,"rows":-1}`, "rows is -1, want at least 0"},
+		{head + `{"type":"predictor","t":1,"trained_on":9,"after":4,"took":-1}`, "took is -1 s"},
+		{startLine + `{"type":"predictor","t":1,"trained_on":9,"after":4}`, "before the line of type train"},
 		{head + `{"type":"verdict","t":1,"worker":0}`, "verdict: it has no event"},
 		{head + `{"type":"leave","t":1,"worker":3}`, "leave: worker is 3"},
 		{startLine + `{"type":"leave","t":1,"worker":0}`, "leave: it comes before"},

@@ -129,6 +129,16 @@ type (
 		Seen      Number  `json:"seen_gain"`
 		Reverted  bool    `json:"reverted"`
 	}
+	logPredictor struct {
+		Type    string  `json:"type"` // "predictor": one was trained beside the job
+		T       float64 `json:"t"`
+		Records int64   `json:"trained_on"` // of the run, the newest of which it has learned from
+		Rows    int     `json:"rows"`       // so many
+		Epochs  int     `json:"epochs"`
+		Error   Number  `json:"error"` // null: the training failed
+		Took    float64 `json:"took"`
+		After   int64   `json:"after"` // how many lines the pilot had been told when it began
+	}
 	logCodec struct {
 		Type    string  `json:"type"` // "compression"
 		T       float64 `json:"t"`

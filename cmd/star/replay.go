@@ -21,7 +21,8 @@ type replayed struct {
 	Lines     int        `json:"lines"` // told to the controller
 	Decisions []decision `json:"decisions"`
 	Same      bool       `json:"same"`
-	Cut       bool       `json:"cut"` // the log ends in the middle of a line
+	Cut       bool       `json:"cut"`               // the log ends in the middle of a line
+	Notices   []string   `json:"notices,omitempty"` // of predictors that are trained anew
 }
 
 // decision is one of the controller, in the log, in the replay, or in both.
@@ -50,7 +51,8 @@ func replayCommand() *cobra.Command {
 		Use:   "replay RUNLOG",
 		Short: "Make every decision of a run again, from its log",
 		Long: `Feeds the run log of a job with --mode auto to a fresh controller and compares its decisions with those in the log. They are the same, each after
-the same line; exit code 1 if not.`,
+the same line; exit code 1 if not. Predictors that the job trained are trained again, at once and to the same bits if this is the program and
+the kind of processor that it ran on.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return &settings.UsageError{Msg: "star replay needs one run log, or the folder of a job"}
@@ -90,6 +92,9 @@ the same line; exit code 1 if not.`,
 						mark = "only in the replay"
 					}
 					fmt.Fprintf(out, "%10.3fs  after %6d  %-18s  %s\n", d.T, d.After, mark, d.Why)
+				}
+				for _, n := range r.Notices {
+					fmt.Fprintln(out, n)
 				}
 				fmt.Fprintf(out, "%d decisions, %d differ; %d lines\n", len(r.Decisions), differ, r.Lines)
 				if r.Cut {
@@ -141,6 +146,7 @@ func replay(path string) (*replayed, error) {
 				RiderWait   float64 `json:"rider-wait"` // seconds
 				PSBandwidth float64 `json:"ps-bandwidth"`
 				Predictor   string  `json:"predictor"`
+				Seed        uint64  `json:"seed"`
 				Shares      []int   `json:"shares"`
 			}
 			if err := json.Unmarshal(e.Config, &cfg); err != nil {
@@ -149,11 +155,11 @@ func replay(path string) (*replayed, error) {
 			if cfg.Mode != node.Auto {
 				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto decides", path, cfg.Mode)
 			}
-			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, Batch: cfg.Batch, Predictor: cfg.Predictor, Shares: cfg.Shares,
+			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, Batch: cfg.Batch, Predictor: cfg.Predictor, Seed: cfg.Seed, Shares: cfg.Shares,
 				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth}
 			pilot, err = node.NewPilot(job)
 			return err
-		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan:
+		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunPredictor:
 		case coord.RunMember:
 			if e.Joined {
 				return nil
@@ -174,10 +180,14 @@ func replay(path string) (*replayed, error) {
 			}
 		}
 		told++
+		_, trained := l.Entry.(coord.RunPredictor)
 		for _, say := range pilot.Tell(coord.RunLine{T: l.T, Entry: l.Entry}) {
 			if say.Change != nil {
 				at[told] = len(r.Decisions)
 				r.Decisions = append(r.Decisions, decision{T: l.T.Seconds(), After: told, Plan: say.Change.Plan.String(), Why: say.Change.Why, Made: true})
+			}
+			if trained && say.Text != "" {
+				r.Notices = append(r.Notices, fmt.Sprintf("line %d: %s", l.Number, say.Text))
 			}
 		}
 		return nil

@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 
 	"star/cmd/internal/pilot"
@@ -14,7 +15,14 @@ import (
 // Auto is the mode that a pilot chooses while the job runs. It begins with SSGD.
 const Auto = "auto"
 
-// NewPilot makes the pilot of a job. It looks at Workers, Batch, Shares, Arch, RiderWait, PSBandwidth and Predictor.
+// Values of --predictor that are no file.
+const (
+	PredictorOnline = "online" // trained on the job's own records
+	PredictorNone   = "none"
+)
+
+// NewPilot makes the pilot of a job. It looks at Workers, Batch, Shares, Arch, RiderWait, PSBandwidth, Predictor, and Seed if the predictor is
+// trained online. An empty Predictor is none.
 func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 	plan := modes.SSGD(job.Workers)
 	if len(job.Shares) > 0 {
@@ -22,7 +30,11 @@ func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 	}
 	c := pilot.Config{Workers: job.Workers, Batch: job.Batch, Plan: plan, Ring: job.Arch == settings.AllReduce, RiderWait: job.RiderWait,
 		LinkRate: 1e6 * job.PSBandwidth}
-	if job.Predictor != "" {
+	switch job.Predictor {
+	case "", PredictorNone:
+	case PredictorOnline:
+		c.Online = func(lesson int) straggler.Source { return rand.New(rand.NewPCG(job.Seed, uint64(lesson))) }
+	default:
 		b, err := os.ReadFile(job.Predictor)
 		if err != nil {
 			return nil, FileError(fmt.Errorf("--predictor: %w", err), fs.ErrNotExist)

@@ -26,6 +26,10 @@ type Config struct {
 	// Model is a trained predictor that takes part in the contest; nil: none.
 	Model *straggler.Model
 
+	// Online is where the randomness of each training comes from, the first being 0, if an LSTM is to be trained on the job's own
+	// records and to take part; nil: none is. It does not go together with Model.
+	Online func(lesson int) straggler.Source
+
 	// Decider chooses among plans; nil: the cheapest.
 	Decider modes.Decider
 }
@@ -37,12 +41,18 @@ type Pilot struct {
 	timer      straggler.Timer
 	detector   *straggler.Detector
 	contest    *straggler.Contest
-	limit      int64 // the end of the job in samples; 0: not known
-	samples    []int // of each worker's last gradient
+	online     *online // nil: nothing is trained
+	limit      int64   // the end of the job in samples; 0: not known
+	samples    []int   // of each worker's last gradient
 	remarks    []coord.Remark
-	champion   string
-	manual     bool // somebody else decides
+	champion   string // of the contest, that was spoken of last
+	reign      int    // records for which another one has been champion
+	manual     bool   // somebody else decides
 }
+
+// lasting is for how many iterations of each worker a predictor must be the better one to be spoken of. Two that are as good as
+// each other take turns.
+const lasting = 64
 
 // New makes a pilot.
 func New(c Config) (*Pilot, error) {
@@ -56,6 +66,9 @@ func New(c Config) (*Pilot, error) {
 	}
 	p := &Pilot{cfg: c, samples: make([]int, c.Workers), contest: straggler.NewContest(timer, 32*c.Workers, entrants...)}
 	p.champion = p.contest.Champion().Name
+	if c.Online != nil {
+		p.online = newOnline(c.Workers, timer, c.Online)
+	}
 	var err error
 	p.detector, err = straggler.New(straggler.Config{Workers: c.Workers, Collective: c.Ring})
 	if err != nil {
@@ -88,9 +101,23 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 			p.notice(v)
 		}
 		p.controller.Observe(e.Record)
-		if now := p.contest.Champion().Name; now != p.champion {
-			p.champion = now
+		if now := p.contest.Champion().Name; now == p.champion {
+			p.reign = 0
+		} else if p.reign++; p.reign >= lasting*p.cfg.Workers {
+			p.champion, p.reign = now, 0
 			p.say(coord.Remark{Text: "predictor " + p.contest.String()})
+		}
+		if p.online != nil {
+			if s := p.online.observe(e.Record); s != nil {
+				p.say(coord.Remark{Study: s})
+			}
+		}
+	case coord.RunPredictor:
+		if p.online == nil {
+			break
+		}
+		if say := p.online.install(p.contest, e); say != "" {
+			p.say(coord.Remark{Text: say})
 		}
 	case coord.RunFire:
 		applied := 0

@@ -170,7 +170,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Schedule, "schedule", "constant", "learning rate over samples seen")
 	Var(s, &j.Mode, "mode", map[Role]string{ForRun: "auto", ForServer: "ssgd", ForWorker: "ssgd"}[role],
 		"which gradients make an update: auto, ssgd, asgd, x=K, groups=0,1/2,3, backup=B; and how they get there: tree=0(1,2),3(4), tree=auto")
-	Var(s, &j.Predictor, "predictor", "", "with --mode auto: a model that star predictor train has written, to predict iterations with")
+	Var(s, &j.Predictor, "predictor", "online", "with --mode auto, predicts iterations: online, which is trained while the job runs; none; or a file of star predictor train")
 	Var(s, &j.Shares, "shares", nil, "samples in each worker's mini-batch, such as 32,32,16,16 (--batch for each)")
 	Var(s, &j.PSBandwidth, "ps-bandwidth", 0, "MB/s that the links of the servers may carry for this job, in and out together, for tree=auto; 0: not known")
 	Var(s, &j.TreeFanIn, "tree-fan-in", 8, "most children of one worker, with tree=auto")

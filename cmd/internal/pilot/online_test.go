@@ -1,0 +1,276 @@
+package pilot
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"star"
+	"star/coord"
+	"star/modes"
+	"star/straggler"
+)
+
+// seeded is the randomness of trainings, by a seed.
+func seeded(seed uint64) func(int) straggler.Source {
+	return func(lesson int) straggler.Source { return rand.New(rand.NewPCG(seed, uint64(lesson))) }
+}
+
+// class plays a job to a pilot and does the studies that it wants, each of which is told so many lines after it was asked for.
+type class struct {
+	t     *testing.T
+	pilot *Pilot
+	delay int
+
+	log   []coord.RunLine
+	said  map[int][]string // by the number of lines told
+	study coord.Study
+	after int // lines told when it was wanted
+	asked []int
+}
+
+func newPilot(t *testing.T, workers int, random func(int) straggler.Source) *Pilot {
+	t.Helper()
+	p, err := New(Config{Workers: workers, Batch: 8, Plan: modes.SSGD(workers), Online: random})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// tell tells a line, and does what the pilot says.
+func (c *class) tell(l coord.RunLine) {
+	c.log = append(c.log, l)
+	n := len(c.log)
+	var change *coord.Change
+	for _, s := range c.pilot.Tell(l) {
+		switch {
+		case s.Study != nil:
+			if c.study != nil {
+				c.t.Fatalf("after %d lines a second study, the first of which is not finished", n)
+			}
+			c.study, c.after, c.asked = s.Study, n, append(c.asked, n)
+		case s.Change != nil:
+			change = s.Change
+			fallthrough
+		default:
+			c.said[n] = append(c.said[n], show(s))
+		}
+	}
+	if change != nil {
+		c.tell(coord.RunLine{T: l.T, Entry: coord.RunPlan{Plan: change.Plan.String(), From: "ssgd", Why: change.Why, After: int64(n)}})
+	}
+	if c.study != nil && n >= c.after+c.delay {
+		for c.study.Step() {
+		}
+		r := c.study.Result()
+		r.After, c.study = int64(c.after), nil
+		c.tell(coord.RunLine{T: l.T, Entry: r})
+	}
+}
+
+func show(r coord.Remark) string {
+	switch {
+	case r.Verdict != nil:
+		return fmt.Sprintf("%+v", *r.Verdict)
+	case r.Gain != nil:
+		return fmt.Sprintf("%+v", *r.Gain)
+	case r.Change != nil:
+		return fmt.Sprintf("%s %s %v", r.Change.Plan, r.Change.Why, r.Change.Predicted)
+	}
+	return r.Text
+}
+
+// rhythm tells a job whose last worker is slow in every tenth iteration.
+func (c *class) rhythm(workers, iterations int) {
+	rnd := rand.New(rand.NewPCG(3, 3))
+	at := time.Duration(0)
+	c.tell(coord.RunLine{Entry: coord.RunTrain{Workers: workers, Params: 1000, Limit: int64(8 * workers * iterations), Plan: "ssgd"}})
+	var all []star.Worker
+	for w := range workers {
+		all = append(all, star.Worker(w))
+	}
+	for i := range iterations {
+		longest := time.Duration(0)
+		for w := range workers {
+			d := time.Duration(1e8 * (1 + 0.05*rnd.NormFloat64()))
+			if w == workers-1 && i%10 == 9 {
+				d *= 3
+			}
+			longest = max(longest, d)
+			c.tell(coord.RunLine{T: at + d, Entry: coord.RunRecord{Record: star.Record{
+				Worker: star.Worker(w), Step: int64(i), Basis: int64(i), At: at + d, Compute: d, Samples: 8, CPU: 0.9, NetIn: 1e5, NetOut: 1e5}}})
+		}
+		at += longest
+		c.tell(coord.RunLine{T: at, Entry: coord.RunFire{Seq: int64(i), Version: int64(i) + 1, Workers: all,
+			Staleness: make([]int64, workers), Samples: int64(8 * workers * (i + 1))}})
+	}
+}
+
+// replay tells a fresh pilot the log and nothing else.
+func replay(p *Pilot, log []coord.RunLine) map[int][]string {
+	said := map[int][]string{}
+	for i, l := range log {
+		for _, s := range p.Tell(l) {
+			if s.Study == nil {
+				said[i+1] = append(said[i+1], show(s))
+			}
+		}
+	}
+	return said
+}
+
+// A job with a rhythm teaches a predictor that beats the moving average. However long the trainings take, the log replays
+// to the same words in the same places.
+func TestOnline(t *testing.T) {
+	for _, delay := range []int{0, 1, 1000} {
+		t.Run(fmt.Sprint(delay), func(t *testing.T) {
+			c := &class{t: t, pilot: newPilot(t, 4, seeded(1)), delay: delay, said: map[int][]string{}}
+			c.rhythm(4, 700)
+			lessons, crowned := 0, false
+			for i, l := range c.log {
+				if _, ok := l.Entry.(coord.RunPredictor); ok {
+					lessons++
+				}
+				for _, s := range c.said[i+1] {
+					if strings.HasPrefix(s, "predictor lstm, ") {
+						crowned = true
+						if lessons == 0 {
+							t.Errorf("line %d: %s, and none was trained", i+1, s)
+						}
+					}
+				}
+			}
+			if !crowned || c.pilot.champion != "lstm" {
+				t.Errorf("the champion is %s: %v", c.pilot.champion, c.pilot.contest)
+			}
+			// After 150 iterations of 4 workers, and of twice as many, or when the one before is finished.
+			for i, n := range c.asked {
+				records := 0
+				for _, l := range c.log[:n] {
+					if _, ok := l.Entry.(coord.RunRecord); ok {
+						records++
+					}
+				}
+				if want := 600 << i; records < want || delay < 2 && records != want {
+					t.Errorf("training %d began after %d records, want %d", i, records, want)
+				}
+			}
+			if want := map[int]int{0: 3, 1: 3, 1000: 2}[delay]; lessons != want {
+				t.Errorf("%d trainings, want %d", lessons, want)
+			}
+			if d := differ(c.said, replay(newPilot(t, 4, seeded(1)), c.log)); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func differ(a, b map[int][]string) string {
+	for n, s := range a {
+		if fmt.Sprint(s) != fmt.Sprint(b[n]) {
+			return fmt.Sprintf("after %d lines the job said %q, the replay %q", n, s, b[n])
+		}
+	}
+	if len(a) != len(b) {
+		return fmt.Sprintf("remarks after %d lines of the job, %d of the replay", len(a), len(b))
+	}
+	return ""
+}
+
+// What does not fit the log is said.
+func TestOnlineOddLines(t *testing.T) {
+	c := &class{t: t, pilot: newPilot(t, 2, seeded(1)), said: map[int][]string{}}
+	c.rhythm(2, 160)
+	at := 0
+	for i, l := range c.log {
+		if _, ok := l.Entry.(coord.RunPredictor); ok {
+			at = i
+		}
+	}
+	if at == 0 {
+		t.Fatal("nothing was trained")
+	}
+	last := func(p *Pilot, change func(*coord.RunPredictor)) string {
+		line := c.log[at].Entry.(coord.RunPredictor)
+		change(&line)
+		replay(p, c.log[:at])
+		return fmt.Sprint(replay(p, []coord.RunLine{{T: c.log[at].T, Entry: line}})[1])
+	}
+	same := func(*coord.RunPredictor) {}
+	if s := last(newPilot(t, 2, seeded(1)), same); s != "[]" {
+		t.Error(s)
+	}
+	if s := last(newPilot(t, 2, seeded(2)), same); !strings.Contains(s, "another build or processor") {
+		t.Error(s)
+	}
+	if s := last(newPilot(t, 2, seeded(1)), func(r *coord.RunPredictor) { r.Records++ }); !strings.Contains(s, "not one that was to be trained") {
+		t.Error(s)
+	}
+	if s := last(newPilot(t, 2, nil), same); s != "[]" {
+		t.Errorf("without training: %s", s)
+	}
+	p := newPilot(t, 2, seeded(1))
+	if s := fmt.Sprint(replay(p, []coord.RunLine{c.log[0], c.log[at]})); !strings.Contains(s, "not one that was to be trained") {
+		t.Error(s)
+	}
+}
+
+// Records that nothing can be learned from make no predictor, and the job goes on with the moving average.
+func TestOnlineUnusable(t *testing.T) {
+	c := &class{t: t, pilot: newPilot(t, 1, seeded(1)), said: map[int][]string{}}
+	c.tell(coord.RunLine{Entry: coord.RunTrain{Workers: 1, Params: 10, Limit: 1e6, Plan: "ssgd"}})
+	for i := range 400 {
+		r := star.Record{Step: int64(i), Samples: 8, Compute: -time.Second}
+		c.tell(coord.RunLine{T: time.Duration(i) * time.Second, Entry: coord.RunRecord{Record: r}})
+	}
+	said := fmt.Sprint(c.said)
+	if n := strings.Count(said, "no predictor was trained on "); n != 2 || !strings.Contains(said, "0 rows are too few") {
+		t.Errorf("%d failures: %s", n, said)
+	}
+	if d := differ(c.said, replay(newPilot(t, 1, seeded(1)), c.log)); d != "" {
+		t.Error(d)
+	}
+}
+
+// A new predictor has been shown the last iterations of everybody when it begins, in their order.
+func TestOnlineWarm(t *testing.T) {
+	o := newOnline(3, star.Record.Busy, seeded(1))
+	for i := range 1000 {
+		o.observe(star.Record{Worker: star.Worker(i % 3), Step: int64(i), Compute: time.Second, Samples: 1})
+	}
+	if n := len(o.recent); n != 3*warmUp {
+		t.Fatalf("%d records are kept, want %d", n, 3*warmUp)
+	}
+	for i := range o.recent {
+		if got, want := o.recent[(o.next+i)%len(o.recent)].Step, int64(1000-3*warmUp+i); got != want {
+			t.Fatalf("record %d is of step %d, want %d", i, got, want)
+		}
+	}
+}
+
+// What is kept is bounded, whatever the number of workers and however long the job.
+func TestOnlineBounded(t *testing.T) {
+	for _, workers := range []int{1, 32, 33, 500} {
+		o := newOnline(workers, star.Record.Busy, seeded(1))
+		for i := range 10000 {
+			for w := 0; w < workers; w += o.every {
+				o.observe(star.Record{Worker: star.Worker(w), Step: int64(i), Compute: time.Second, Samples: 1})
+				if o.study != nil {
+					o.study = nil // as if it had been told of
+				}
+			}
+			if o.history.Rows() > lessonRows*11/10 {
+				t.Fatalf("%d workers: %d rows after %d iterations", workers, o.history.Rows(), i+1)
+			}
+		}
+		if rows := o.history.Rows(); rows < lessonRows*9/10 {
+			t.Errorf("%d workers: %d rows after 10000 iterations", workers, rows)
+		}
+		if o.lessons > 14 {
+			t.Errorf("%d workers: %d trainings", workers, o.lessons)
+		}
+	}
+}
