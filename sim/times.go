@@ -115,14 +115,16 @@ func Bound(t Times, steps int64) (float64, error) {
 	}
 	mean := make([]float64, n)
 	slowest := 0.0
+	at := time.Duration(0)
 	for k := range steps {
 		worst := 0.0
 		for w := range n {
-			s := t.Spend(star.Worker(w), k, 0, 1).Total().Seconds()
+			s := t.Spend(star.Worker(w), k, at, 1).Total().Seconds()
 			mean[w] += s / float64(steps)
 			worst = max(worst, s)
 		}
 		slowest += worst / float64(steps)
+		at += time.Duration(worst * float64(time.Second))
 	}
 	rate := 0.0
 	for _, m := range mean {
