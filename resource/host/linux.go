@@ -12,6 +12,7 @@ import (
 // probe reads the counters of this process and its host.
 type probe struct {
 	proc, cgroup string // folders; others in tests
+	now          func() time.Time
 	levels       []string
 	quota        float64 // processors; 0: none
 	looked       time.Time
@@ -22,7 +23,7 @@ type probe struct {
 }
 
 func newProbe() *probe {
-	return &probe{proc: "/proc", cgroup: "/sys/fs/cgroup", buf: make([]byte, 16<<10), waited: map[string]time.Duration{}}
+	return &probe{proc: "/proc", cgroup: "/sys/fs/cgroup", now: time.Now, buf: make([]byte, 16<<10), waited: map[string]time.Duration{}}
 }
 
 // read reads the beginning of a file; nil if it cannot be read.
@@ -36,16 +37,21 @@ func (p *probe) read(name string) []byte {
 	return p.buf[:n]
 }
 
-// look takes all counters now.
+// look takes all counters; now is when it begins.
 func (p *probe) look(now time.Time) (c counters) {
 	c.at = now
 	if b := p.read(p.proc + "/stat"); b != nil {
 		c.cpu, c.hasCPU = parseStat(b)
 	}
 	if b := p.read(p.proc + "/pressure/cpu"); b != nil {
-		c.pressure, c.hasPressure = parsePressure(b)
+		at := p.now()
+		if d, ok := parsePressure(b); ok {
+			c.pressure = total{d, at}
+		}
 	}
-	c.delay, c.hasDelay = p.runDelay()
+	if d, ok := p.runDelay(); ok {
+		c.delay = total{d, p.now()}
+	}
 	if now.Sub(p.looked) > resolveEvery {
 		p.looked = now
 		p.resolve()
@@ -53,7 +59,7 @@ func (p *probe) look(now time.Time) (c counters) {
 	c.quota = p.quota
 	for _, dir := range p.levels {
 		if d, ok := parseThrottled(p.read(dir + "/cpu.stat")); ok {
-			c.throttled, c.hasThrottled = c.throttled+d, true
+			c.throttled = total{c.throttled.sum + d, p.now()}
 		}
 	}
 	return c
@@ -72,7 +78,7 @@ func (p *probe) resolve() {
 	}
 	for _, d := range g.dirs {
 		root := path.Join(p.cgroup, d)
-		dir := root + g.path
+		dir := path.Join(root, g.path)
 		if _, err := os.Stat(dir + "/cpu.stat"); err != nil {
 			if _, err := os.Stat(root + "/cpu.stat"); err != nil {
 				continue

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -45,7 +46,7 @@ func TestVersion2(t *testing.T) {
 	})
 	at := time.Unix(1e9, 0)
 	c := p.look(at)
-	if c.quota != 0.5 || !c.hasThrottled || c.throttled != 1500*time.Microsecond || !c.hasCPU || c.hasPressure || c.hasDelay {
+	if c.quota != 0.5 || c.throttled.sum != 1500*time.Microsecond || !c.hasCPU || c.throttled.at.IsZero() || !c.pressure.at.IsZero() || !c.delay.at.IsZero() {
 		t.Errorf("%+v", c)
 	}
 	// Moved while it runs.
@@ -53,7 +54,7 @@ func TestVersion2(t *testing.T) {
 	if c := p.look(at.Add(time.Millisecond)); c.quota != 0.5 {
 		t.Errorf("looked up again after a millisecond: %+v", c)
 	}
-	if c := p.look(at.Add(time.Second)); c.quota != 0 || c.hasThrottled {
+	if c := p.look(at.Add(time.Second)); c.quota != 0 || !c.throttled.at.IsZero() {
 		t.Errorf("moved: %+v", c)
 	}
 }
@@ -67,7 +68,7 @@ func TestVersion1(t *testing.T) {
 		"cgroup/cpu,cpuacct/star-17/cpu.cfs_period_us": "100000\n",
 		"cgroup/cpu.max":                               "1 1\n",
 	})
-	if c := p.look(time.Unix(1e9, 0)); c.quota != 0.33333 || c.throttled != 123 {
+	if c := p.look(time.Unix(1e9, 0)); c.quota != 0.33333 || c.throttled.sum != 123 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -78,7 +79,7 @@ func TestContainer(t *testing.T) {
 		"proc/self/cgroup": "0::/kubepods/pod1/abc\n",
 		"cgroup/cpu.max":   "200000 100000\n", "cgroup/cpu.stat": "throttled_usec 7\n",
 	})
-	if c := p.look(time.Unix(1e9, 0)); c.quota != 2 || c.throttled != 7*time.Microsecond {
+	if c := p.look(time.Unix(1e9, 0)); c.quota != 2 || c.throttled.sum != 7*time.Microsecond {
 		t.Errorf("%+v", c)
 	}
 }
@@ -86,7 +87,7 @@ func TestContainer(t *testing.T) {
 // Threads come and go, and their numbers are used again.
 func TestRunDelay(t *testing.T) {
 	p, dir := fake(t, map[string]string{"proc/self/task/1/schedstat": "0 100 1", "proc/self/task/2/schedstat": "0 50 1"})
-	look := func() time.Duration { return p.look(time.Unix(1e9, 0)).delay }
+	look := func() time.Duration { return p.look(time.Unix(1e9, 0)).delay.sum }
 	if d := look(); d != 150 {
 		t.Errorf("%v, want 150", d)
 	}
@@ -102,6 +103,32 @@ func TestRunDelay(t *testing.T) {
 	tree(t, dir, map[string]string{"proc/self/task/3/schedstat": "0 5 1"})
 	if d := look(); d != 190 {
 		t.Errorf("%v, want 190", d)
+	}
+}
+
+// A look is held up between its beginning and what it reads: on a busy host that may be longer
+// than the time between two looks. What the kernel counted meanwhile is of that time, too.
+func TestHeldUp(t *testing.T) {
+	p, dir := fake(t, map[string]string{
+		"proc/self/cgroup": "0::/\n", "cgroup/cpu.max": "50000 100000\n", "cgroup/cpu.stat": "throttled_usec 0\n",
+		"proc/pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "proc/self/task/1/schedstat": "0 0 1",
+	})
+	at := time.Unix(1e9, 0)
+	clock := at
+	p.now = func() time.Time { return clock }
+	a := p.look(at)
+	at = at.Add(100 * time.Millisecond)
+	clock = at.Add(160 * time.Millisecond)
+	tree(t, dir, map[string]string{
+		"cgroup/cpu.stat": "throttled_usec 52000\n", "proc/pressure/cpu": "some avg10=9.00 avg60=9.00 avg300=9.00 total=208000\n", "proc/self/task/1/schedstat": "0 156000000 1",
+	})
+	b := p.look(at)
+	var tel star.Telemetry
+	rates(&tel, &a, &b)
+	for m, want := range map[star.Metric]float64{star.CPUPressure: 0.8, star.RunDelay: 0.6, star.Throttled: 0.2} {
+		if v, ok := tel.Get(m); !ok || math.Abs(v-want) > 1e-6 {
+			t.Errorf("%v = %v, %v; want %v", m, v, ok, want)
+		}
 	}
 }
 

@@ -87,9 +87,10 @@ func TestParseQuota(t *testing.T) {
 
 func TestRates(t *testing.T) {
 	at := time.Unix(1e9, 0)
-	a := counters{at: at, cpu: jiffies{1000, 500, 50, 0}, hasCPU: true, delay: time.Second, hasDelay: true, pressure: 0, hasPressure: true}
-	b := counters{at: at.Add(500 * time.Millisecond), cpu: jiffies{1100, 520, 60, 30}, hasCPU: true, delay: 1100 * time.Millisecond, hasDelay: true,
-		pressure: 50 * time.Millisecond, hasPressure: true, quota: 0.5, throttled: 100 * time.Millisecond, hasThrottled: true}
+	next := at.Add(500 * time.Millisecond)
+	a := counters{at: at, cpu: jiffies{1000, 500, 50, 0}, hasCPU: true, delay: total{time.Second, at}, pressure: total{0, at}}
+	b := counters{at: next, cpu: jiffies{1100, 520, 60, 30}, hasCPU: true, delay: total{1100 * time.Millisecond, next},
+		pressure: total{50 * time.Millisecond, next}, quota: 0.5, throttled: total{100 * time.Millisecond, next}}
 	var tel star.Telemetry
 	rates(&tel, &a, &b)
 	for m, want := range map[star.Metric]float64{star.Steal: 0.3, star.IOWait: 0.1, star.HostCPU: 0.7, star.RunDelay: 0.2, star.CPUPressure: 0.1, star.Quota: 0.5} {
@@ -101,13 +102,18 @@ func TestRates(t *testing.T) {
 		t.Error("a rate of one look")
 	}
 	c := b
-	c.at, c.throttled = b.at.Add(time.Second), 350*time.Millisecond
-	c.cpu.total -= 5000 // the counters began anew
-	c.delay = 0
+	c.at = b.at.Add(time.Second)
+	c.throttled = total{350 * time.Millisecond, c.at}
+	c.pressure = total{b.pressure.sum + 1100*time.Millisecond, c.at} // a bit more than there was
+	c.cpu.total -= 5000                                              // the counters began anew
+	c.delay = total{0, c.at}
 	tel = star.Telemetry{}
 	rates(&tel, &b, &c)
 	if v, ok := tel.Get(star.Throttled); !ok || math.Abs(v-0.25) > 1e-6 {
 		t.Errorf("throttled %v, %v", v, ok)
+	}
+	if v, ok := tel.Get(star.CPUPressure); !ok || v != 1 {
+		t.Errorf("pressure %v, %v", v, ok)
 	}
 	if v, ok := tel.Get(star.RunDelay); !ok || v != 0 {
 		t.Errorf("a counter that went backwards: %v, %v", v, ok)

@@ -17,21 +17,36 @@ import (
 
 // counters are what only grows, at one moment.
 type counters struct {
-	at        time.Time
+	at        time.Time // the look began
 	cpu       jiffies
-	pressure  time.Duration // some thread of the host waited for a processor
-	delay     time.Duration // threads of this process did
-	throttled time.Duration // the control group was held back
-	quota     float64       // processors; 0: none
-	in, out   uint64        // bytes of all interfaces but loopback
+	pressure  total   // some thread of the host waited for a processor
+	delay     total   // threads of this process did
+	throttled total   // the control group was held back
+	quota     float64 // processors; 0: none
+	in, out   uint64  // bytes of all interfaces but loopback
 
-	hasCPU, hasPressure, hasDelay, hasThrottled, hasNet bool
+	hasCPU, hasNet bool
+}
+
+// total is a sum of time that the kernel keeps. On a busy host a look may be held up in its
+// middle for longer than looks are apart, so each total knows when it was read.
+type total struct {
+	sum time.Duration
+	at  time.Time // zero: it was not read
+}
+
+// rate is what a total gains per second until b; false if that is not known.
+func (a total) rate(b total) (float64, bool) {
+	s := b.at.Sub(a.at).Seconds()
+	if a.at.IsZero() || b.at.IsZero() || s <= 0 {
+		return 0, false
+	}
+	return max((b.sum-a.sum).Seconds(), 0) / s, true
 }
 
 // rates sets what two looks say.
 func rates(t *star.Telemetry, a, b *counters) {
-	s := b.at.Sub(a.at).Seconds()
-	if s <= 0 {
+	if !b.at.After(a.at) {
 		return
 	}
 	if total := b.cpu.total - a.cpu.total; a.hasCPU && b.hasCPU && total > 0 {
@@ -40,20 +55,17 @@ func rates(t *star.Telemetry, a, b *counters) {
 		t.Set(star.IOWait, share(a.cpu.iowait, b.cpu.iowait))
 		t.Set(star.HostCPU, max(1-share(a.cpu.idle, b.cpu.idle)-share(a.cpu.iowait, b.cpu.iowait), 0))
 	}
-	per := func(m star.Metric, from, to time.Duration) { t.Set(m, max((to-from).Seconds(), 0)/s) }
-	if a.hasPressure && b.hasPressure {
-		// The kernel adds up in steps of its own, some of which end in the next look.
-		t.Set(star.CPUPressure, min(max((b.pressure-a.pressure).Seconds(), 0)/s, 1))
+	if v, ok := a.pressure.rate(b.pressure); ok {
+		t.Set(star.CPUPressure, min(v, 1)) // held up between reading the total and the clock
 	}
-	if a.hasDelay && b.hasDelay {
-		per(star.RunDelay, a.delay, b.delay)
+	if v, ok := a.delay.rate(b.delay); ok {
+		t.Set(star.RunDelay, v)
 	}
-	switch {
-	case b.quota > 0 && a.hasThrottled && b.hasThrottled:
+	if b.quota > 0 {
 		t.Set(star.Quota, b.quota)
-		per(star.Throttled, a.throttled, b.throttled)
-	case b.quota > 0:
-		t.Set(star.Quota, b.quota)
+		if v, ok := a.throttled.rate(b.throttled); ok {
+			t.Set(star.Throttled, v)
+		}
 	}
 }
 
