@@ -17,6 +17,11 @@ type Config struct {
 	// artefact's (t − min)/min.
 	Ratio float64
 
+	// Least is how much longer than the fastest it must at least take: 2 ms; −1: any
+	// time. A scheduler that shares a processor takes a millisecond or some from whoever it
+	// likes, which is much of an iteration of 5 ms.
+	Least time.Duration
+
 	// MADs is how many median absolute deviations above the fastest it must be: 3.
 	MADs float64
 
@@ -25,7 +30,7 @@ type Config struct {
 	Window, Recent int
 
 	// Enter is how many records in a row must speak for a verdict: 4. Leave is how
-	// many must speak against it, at three quarters of Ratio: 8.
+	// many must speak against it, at three quarters of Ratio and Least: 8.
 	Enter, Leave int
 
 	// Warmup is how many first records of each worker are not looked at, because
@@ -48,6 +53,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MADs == 0 {
 		c.MADs = 3
+	}
+	if c.Least == 0 {
+		c.Least = 2 * time.Millisecond
 	}
 	or(&c.Window, 20)
 	or(&c.Recent, 5)
@@ -160,6 +168,7 @@ type watch struct {
 // same events.
 type Detector struct {
 	cfg     Config
+	least   float64 // s
 	workers []watch
 	ref     reference
 	stale   int // records since ref was taken
@@ -180,7 +189,7 @@ func New(c Config) (*Detector, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	return &Detector{cfg: c, workers: make([]watch, c.Workers)}, nil
+	return &Detector{cfg: c, least: max(c.Least, 0).Seconds(), workers: make([]watch, c.Workers)}, nil
 }
 
 // Observe takes in a record and says what follows from it. Events of other workers than the
@@ -276,7 +285,7 @@ func (d *Detector) remember(w *watch, r star.Record) {
 	}
 	w.avg, w.usual = mean(d.scratch), median(d.scratch)
 	// Long: clearly beyond what the worker itself usually takes, and beyond its noise.
-	limit := max(w.usual*(1+d.cfg.Ratio), w.usual+(1+d.cfg.MADs)*spread(d.scratch, w.usual))
+	limit := max(d.beyond(w.usual, 1), w.usual+(1+d.cfg.MADs)*spread(d.scratch, w.usual))
 	w.longs = 0
 	for i := range w.window {
 		s := &w.window[i]
@@ -289,6 +298,11 @@ func (d *Detector) remember(w *watch, r star.Record) {
 	if w.back(0).long {
 		w.rate++
 	}
+}
+
+// beyond is what is clearly longer than t, in seconds: by a share of Ratio, and of Least.
+func (d *Detector) beyond(t, share float64) float64 {
+	return t + share*max(t*d.cfg.Ratio, d.least)
 }
 
 // memory is over how many of a worker's iterations its rate of long ones is taken.
@@ -380,7 +394,7 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 // leniency is how much of the thresholds a worker must stay under to recover.
 const leniency = 0.75
 
-// steady: the level is above the reference, by Ratio and beyond its noise and, to
+// steady: the level is above the reference, by Ratio and Least and beyond its noise and, to
 // become slow, the worker's own. Clocks and schedulers have a noise of their own, so the
 // deviation counts as 2 % at least.
 func (d *Detector) steady(id int, strict bool) bool {
@@ -395,7 +409,7 @@ func (d *Detector) steady(id int, strict bool) bool {
 	if strict && d.workers[id].level <= ref+d.cfg.MADs*d.workers[id].jitter {
 		return false
 	}
-	return d.workers[id].level > ref*(1+share*d.cfg.Ratio) && d.workers[id].level > ref+share*d.cfg.MADs*max(d.ref.mad, 0.02*ref)
+	return d.workers[id].level > d.beyond(ref, share) && d.workers[id].level > ref+share*d.cfg.MADs*max(d.ref.mad, 0.02*ref)
 }
 
 // A worker that pauses has rarely long iterations, but clearly more often than others.
@@ -434,13 +448,13 @@ func (d *Detector) count(id int) {
 }
 
 // nowAndThen: iterations of the worker are long now and then, and the mean suffers by
-// half of Ratio.
+// half of Ratio, and by Least.
 func (d *Detector) nowAndThen(id int, strict bool) bool {
 	w := &d.workers[id]
 	if !strict {
 		return w.paused && w.sum > leniency*certain
 	}
-	return w.sum >= certain && w.avg > w.usual*(1+d.cfg.Ratio/2)
+	return w.sum >= certain && w.avg > w.usual+max(w.usual*d.cfg.Ratio/2, d.least)
 }
 
 // reconsider keeps the numbers of a verdict fresh and notices when its cause is
@@ -479,7 +493,7 @@ func (d *Detector) verdict(w *watch, id star.Worker, step int64, intermittent bo
 			}
 		}
 	} else {
-		limit := d.ref.level * (1 + leniency*d.cfg.Ratio)
+		limit := d.beyond(d.ref.level, leniency)
 		calm := 0
 		for i := range w.window { // backwards, over one or two fast ones
 			s := w.back(i)

@@ -242,6 +242,50 @@ func TestNoise(t *testing.T) {
 	}
 }
 
+// Iterations of 5 ms on processors that are shared: one worker loses a millisecond and a half in each, or a sixth of
+// them are cut into by somebody's time slice. Nobody is slow for that.
+func TestShortIterations(t *testing.T) {
+	count := func(least time.Duration, base, loss, slice time.Duration) (n int) {
+		for seed := range uint64(10) {
+			rnd := rand.New(rand.NewPCG(seed, 11))
+			d, _ := New(Config{Workers: 4, Least: least})
+			for step := range 200 {
+				for w := range 4 {
+					own := time.Duration(float64(base) * math.Exp(0.03*rnd.NormFloat64()))
+					if w == 2 {
+						own += loss
+						if step%6 == 0 {
+							own += slice
+						}
+					}
+					n += len(d.Observe(record(w, step, own)))
+				}
+			}
+		}
+		return n
+	}
+	for _, c := range []struct {
+		name              string
+		base, loss, slice time.Duration
+		slow              bool
+	}{
+		{"a bit behind", 5 * ms, 1500 * time.Microsecond, 0, false},
+		{"cut into", 5 * ms, 0, 4 * ms, false},
+		{"long, and as much behind", 100 * ms, 1500 * time.Microsecond, 0, false},
+		{"behind by 3 ms", 5 * ms, 3 * ms, 0, true},
+		{"cut into by 20 ms", 5 * ms, 0, 20 * ms, true},
+		{"long, and behind by a third", 100 * ms, 33 * ms, 0, true},
+	} {
+		if got := count(0, c.base, c.loss, c.slice) > 0; got != c.slow {
+			t.Errorf("%s: slow: %v, want %v", c.name, got, c.slow)
+		}
+		// Without the margin the share alone decides.
+		if got := count(-1, c.base, c.loss, c.slice) > 0; got != (c.slow || c.base < 100*ms) {
+			t.Errorf("%s, no margin: slow: %v", c.name, got)
+		}
+	}
+}
+
 // A worker recovers, and who takes a break from being slow for one iteration does not.
 func TestRecovery(t *testing.T) {
 	slow := func(r *star.Record, step int64, _ *rand.Rand) {
