@@ -23,7 +23,7 @@ var rooms = []struct {
 	{"star/modes", "star", "net os sync context math/rand math/rand/v2", "pure: the simulator drives the same barrier"},
 	{"star/pgns", "", "net os sync context time math/rand math/rand/v2", "pure arithmetic"},
 	{"star/straggler", "star star/train/kernel", "net os sync context math/rand math/rand/v2", "pure: who is slow follows from records"},
-	{"star/resource/gpu", "star", "net", "looks at the GPU, through another process"},
+	{"star/resource/gpu", "star", "net", "looks at the GPU, from a process of its own"},
 	{"star/resource/host", "star", "", "looks at the host; knows nothing of what follows from it"},
 	{"star/exact", "", "net os sync context", "pure arithmetic"},
 	{"star/compress", "star/train/kernel", "net os sync time context math/rand math/rand/v2", "pure: bytes and vectors"},

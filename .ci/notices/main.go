@@ -5,8 +5,8 @@
 //	go run ./.ci/notices           write both files
 //	go run ./.ci/notices --check   fail if they are not what it would write
 //
-// Linked is what go list says for the platforms that we promise, without cgo. The
-// texts are those in the module cache and, for Go's own library, in GOROOT.
+// Linked is what go list says for the platforms that we promise, without cgo, and for
+// Linux with it. The texts are those in the module cache and, for Go's own library, in GOROOT.
 package main
 
 import (
@@ -34,8 +34,12 @@ const (
 // licences this is the one that we choose.
 var elsewhere = map[string]string{"golang.org/x/image": "font/gofont/ttfs/README", "github.com/golang/freetype": "licenses/ftl.txt"}
 
-// platforms are those of .ci/run.
-var platforms = []string{"linux/amd64", "linux/arm64", "darwin/arm64"}
+// headers are C headers with terms of their own: their first comment that speaks of a
+// copyright is to go along.
+var headers = map[string]string{"github.com/NVIDIA/go-nvml": "pkg/nvml/nvml.h"}
+
+// platforms are those of .ci/run, and those with cgo.
+var platforms = []string{"linux/amd64", "linux/arm64", "darwin/arm64", "linux/amd64/cgo", "linux/arm64/cgo"}
 
 func main() {
 	check := flag.Bool("check", false, "write nothing; fail if a file is not up to date")
@@ -98,7 +102,12 @@ func linked() ([]part, error) {
 	versions := map[string][2]string{}   // module -> version, folder
 	for _, p := range platforms {
 		goos, goarch, _ := strings.Cut(p, "/")
-		out, err := output([]string{"CGO_ENABLED=0", "GOOS=" + goos, "GOARCH=" + goarch, "GOFLAGS=-mod=readonly"},
+		goarch, cgo := strings.CutSuffix(goarch, "/cgo")
+		enabled := "CGO_ENABLED=0"
+		if cgo {
+			enabled = "CGO_ENABLED=1"
+		}
+		out, err := output([]string{enabled, "GOOS=" + goos, "GOARCH=" + goarch, "GOFLAGS=-mod=readonly"},
 			"go", "list", "-deps", "-json=Dir,Module", "./cmd/star", "./cmd/star-ps", "./cmd/star-worker")
 		if err != nil {
 			return nil, err
@@ -175,6 +184,17 @@ func linked() ([]part, error) {
 			}
 			p.licences = append(p.licences, text{place, tidy(string(body))})
 		}
+		if place := headers[name]; place != "" {
+			body, err := os.ReadFile(filepath.Join(v[1], filepath.FromSlash(place)))
+			if err != nil {
+				return nil, err
+			}
+			terms := firstComment(string(body))
+			if terms == "" {
+				return nil, fmt.Errorf("module %s: %s has no comment with its terms any more", name, place)
+			}
+			p.notices = append(p.notices, text{place, tidy(terms)})
+		}
 		if len(p.licences) == 0 {
 			return nil, fmt.Errorf("module %s has no licence in %s: do not link it", name, v[1])
 		}
@@ -200,6 +220,27 @@ func tidy(s string) string {
 		b.WriteString(strings.TrimRight(line, " \t\n") + "\n")
 	}
 	return strings.Trim(b.String(), "\n") + "\n"
+}
+
+// firstComment is the first comment of a C file that speaks of a copyright, without
+// its stars.
+func firstComment(c string) string {
+	for {
+		_, after, ok := strings.Cut(c, "/*")
+		comment, rest, closed := strings.Cut(after, "*/")
+		if !ok || !closed {
+			return ""
+		}
+		c = rest
+		if !strings.Contains(comment, "Copyright") {
+			continue
+		}
+		var b strings.Builder
+		for line := range strings.Lines(comment) {
+			b.WriteString(strings.TrimPrefix(strings.TrimPrefix(strings.TrimLeft(line, " \t"), "*"), " "))
+		}
+		return b.String()
+	}
 }
 
 // kinds are the SPDX names of the licences that a text contains.

@@ -2,6 +2,16 @@
 // star-worker --help lists its settings; docs/operations.md explains them.
 package main
 
-import "star/cmd/internal/daemon"
+import (
+	"github.com/spf13/cobra"
 
-func main() { daemon.Main(daemon.Worker("star-worker")) }
+	"star/cmd/internal/daemon"
+)
+
+func main() {
+	cmd := daemon.Worker("star-worker")
+	cmd.AddCommand(daemon.Sampler())
+	cmd.SetHelpCommand(&cobra.Command{Hidden: true}) // settings, not commands, are what it has
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	daemon.Main(cmd)
+}

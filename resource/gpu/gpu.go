@@ -1,19 +1,29 @@
 // Package gpu reads what the NVIDIA driver says of a worker's GPU, in a process of its
-// own: nvidia-smi, which comes with every driver, prints a line a second, and a driver
-// that hangs or crashes takes that process with it and nothing else. It needs neither
-// cgo nor a library at run time; without a GPU or without nvidia-smi there are no
-// measurements, and that is all.
+// own: a driver that hangs or crashes takes that process with it and nothing else.
+//
+// That process is this program itself, which reads NVIDIA's management library (NVML)
+// through go-nvml and prints a JSON line a second (Sample). Where that does not work,
+// because the program was built without cgo or the library is not there, it is
+// nvidia-smi, which knows all but the bytes on the link. Where there is no driver
+// nothing is started, and there are no measurements, which is all.
+//
+// Source: NVIDIA, NVML API Reference Guide, version 13.
 //
 // What bites:
 //   - Utilisation is the share of time in which any kernel ran, not how much of the GPU
 //     it used.
-//   - nvidia-smi does not print PCIe throughput in this mode; those metrics are absent.
+//   - NVML counts GPUs by their place on the bus, CUDA by speed unless
+//     CUDA_DEVICE_ORDER is PCI_BUS_ID. On a host of unequal GPUs name them by UUID.
+//   - A GPU in MIG mode shows neither use nor, in part, its link; both are absent.
+//   - go-nvml leaves NVML's functions to be found when they are called. A program that is
+//     linked with -z now does not start: link it with -z lazy, or build with the tag
+//     nonvml.
 package gpu
 
 import (
-	"bufio"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strconv"
@@ -25,66 +35,29 @@ import (
 	"star"
 )
 
-// fields are what nvidia-smi is asked for, in this order.
-var fields = []string{
-	"utilization.gpu", "memory.used", "memory.total", "power.draw", "enforced.power.limit",
-	"clocks.current.sm", "clocks.max.sm", "clocks.current.memory", "temperature.gpu", "clocks_throttle_reasons.active",
-	"pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max",
-}
-
-// parse reads one line of nvidia-smi. What it does not know ("[N/A]") is absent.
-func parse(line string) (t star.Telemetry, ok bool) {
-	parts := strings.Split(line, ",")
-	if len(parts) != len(fields) {
-		return t, false
-	}
-	v := map[string]float64{}
-	for i, name := range fields {
-		text := strings.TrimSpace(parts[i])
-		if x, err := strconv.ParseUint(text, 0, 53); err == nil { // also 0x0000000000000004
-			v[name] = float64(x)
-		} else if x, err := strconv.ParseFloat(text, 64); err == nil && x >= 0 {
-			v[name] = x
-		}
-	}
-	set := func(m star.Metric, name string, unit float64) {
-		if x, ok := v[name]; ok {
-			t.Set(m, x*unit)
-		}
-	}
-	share := func(m star.Metric, part, whole string) {
-		p, ok := v[part]
-		if w := v[whole]; ok && w > 0 {
-			t.Set(m, p/w)
-		}
-	}
-	set(star.GPUUse, "utilization.gpu", 0.01)
-	share(star.GPUMemory, "memory.used", "memory.total")
-	set(star.GPUPower, "power.draw", 1)
-	set(star.GPUPowerCap, "enforced.power.limit", 1)
-	set(star.GPUClock, "clocks.current.sm", 1)
-	set(star.GPUClockMax, "clocks.max.sm", 1)
-	set(star.GPUMemClock, "clocks.current.memory", 1)
-	set(star.GPUTemp, "temperature.gpu", 1)
-	set(star.GPUThrottle, "clocks_throttle_reasons.active", 1)
-	share(star.GPULinkShare, "pcie.link.width.current", "pcie.link.width.max")
-	return t, t.Seen != 0
-}
-
 // Config says which GPU to read, and how. Zero values mean the defaults.
 type Config struct {
+	Sampler []string      // a command that runs Sample, to which --device and --every are added; empty: NVML is not read
 	Program string        // nvidia-smi, from PATH
-	Device  string        // index or UUID; empty: the first of CUDA_VISIBLE_DEVICES, else 0
+	Device  string        // index or UUID, also of a MIG slice; empty: the first of CUDA_VISIBLE_DEVICES, else 0
 	Every   time.Duration // 1 s
-	Retry   time.Duration // between a child that has ended and the next: 30 s
+	Silence time.Duration // a child that says nothing for so long is ended: 10 periods, at least 10 s
+	Retry   time.Duration // before the second child; doubles with every child that ends: 1 s
+	Most    time.Duration // between two children: 1 min
+	Drivers []string      // files that a driver makes; NVML is read where one is there: those of Linux and of WSL
+	Log     *slog.Logger  // nil: nothing is said
 }
 
-// old is after how many periods without a line nothing is known any more.
-const old = 5
+const (
+	old   = 5           // after how many periods without a line nothing is known any more
+	few   = 3           // a kind of child that ends so often without a measurement is given up where there is another
+	grace = time.Second // how long the end of a child is waited for; one that hangs in the driver may never end
+)
 
 // Reader keeps the last state of one GPU.
 type Reader struct {
 	cfg   Config
+	kinds []kind
 	last  atomic.Pointer[state]
 	stop  context.CancelFunc
 	ended sync.WaitGroup
@@ -95,74 +68,141 @@ type state struct {
 	t  star.Telemetry
 }
 
-// Start reads until Close. Where there is no nvidia-smi it returns nil, which is a
-// Reader that knows nothing.
+// kind is a way to read a GPU.
+type kind struct {
+	name    string
+	command []string
+	parse   func(line []byte) (Line, error)
+}
+
+// Start reads until Close. Where there is neither a driver nor nvidia-smi it returns
+// nil, which is a Reader that knows nothing.
 func Start(c Config) *Reader {
 	if c.Program == "" {
 		c.Program = "nvidia-smi"
 	}
-	path, err := exec.LookPath(c.Program)
-	if err != nil {
-		return nil
-	}
-	c.Program = path
-	if c.Device == "" {
-		c.Device = visible(os.Getenv("CUDA_VISIBLE_DEVICES"))
+	if c.Drivers == nil {
+		c.Drivers = []string{"/dev/nvidiactl", "/dev/dxg"}
 	}
 	if c.Every == 0 {
 		c.Every = time.Second
 	}
+	if c.Silence == 0 {
+		c.Silence = max(10*c.Every, 10*time.Second)
+	}
 	if c.Retry == 0 {
-		c.Retry = 30 * time.Second
+		c.Retry = time.Second
+	}
+	if c.Most == 0 {
+		c.Most = max(time.Minute, c.Retry)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	device := c.Device
+	if device == "" {
+		device = visible(os.Getenv("CUDA_VISIBLE_DEVICES"))
+	}
+	r := &Reader{cfg: c}
+	smi, err := exec.LookPath(c.Program)
+	if len(c.Sampler) > 0 && (err == nil || anyFile(c.Drivers)) {
+		r.kinds = append(r.kinds, kind{"NVML", append(c.Sampler[:len(c.Sampler):len(c.Sampler)], "--device="+device, "--every="+c.Every.String()), ParseLine})
+	}
+	if err == nil {
+		r.kinds = append(r.kinds, kind{"nvidia-smi", smiCommand(smi, device, c.Every), parseSMI})
+	}
+	if len(r.kinds) == 0 {
+		return nil
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	r := &Reader{cfg: c, stop: stop}
-	r.ended.Go(func() {
-		for {
-			r.watch(ctx)
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(c.Retry):
-			}
-		}
-	})
+	r.stop = stop
+	r.ended.Go(func() { r.run(ctx) })
 	return r
 }
 
-// visible is the first of CUDA_VISIBLE_DEVICES, if nvidia-smi would know it.
+func anyFile(paths []string) bool {
+	for _, p := range paths {
+		if _, err := os.Stat(p); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// visible is the first of CUDA_VISIBLE_DEVICES, if it names a GPU: an index, a UUID or
+// the beginning of one.
 func visible(list string) string {
 	first, _, _ := strings.Cut(list, ",")
 	first = strings.TrimSpace(first)
-	if _, err := strconv.ParseUint(first, 10, 16); err == nil || strings.HasPrefix(first, "GPU-") {
+	if _, err := strconv.ParseUint(first, 10, 16); err == nil || strings.HasPrefix(first, "GPU-") || strings.HasPrefix(first, "MIG-") {
 		return first
 	}
 	return "0"
 }
 
-// watch lives as long as one child.
-func (r *Reader) watch(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, r.cfg.Program, "--id="+r.cfg.Device, "--query-gpu="+strings.Join(fields, ","),
-		"--format=csv,noheader,nounits", "--loop-ms="+strconv.FormatInt(r.cfg.Every.Milliseconds(), 10))
-	cmd.WaitDelay = time.Second
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	sc := bufio.NewScanner(out)
-	sc.Buffer(make([]byte, 0, 4096), 4096)
-	for sc.Scan() {
-		if t, ok := parse(sc.Text()); ok {
-			r.last.Store(&state{time.Now(), t})
+// run keeps a child of the first kind that works. What it says it says once for each
+// reason.
+func (r *Reader) run(ctx context.Context) {
+	said := map[string]bool{}
+	say := func(level slog.Level, msg string, args ...any) {
+		key := msg
+		for _, a := range args {
+			if s, ok := a.(string); ok {
+				key += "\x00" + s
+			}
+		}
+		if !said[key] && len(said) < 16 {
+			said[key] = true
+			r.cfg.Log.Log(ctx, level, msg, args...)
 		}
 	}
-	if sc.Err() != nil {
-		cmd.Process.Kill() // it prints what no nvidia-smi prints
+	at, failed, wait := 0, 0, r.cfg.Retry
+	for {
+		k := &r.kinds[at]
+		begun := time.Now()
+		measured := false
+		err := watch(ctx, k, r.cfg.Silence, func(l Line) {
+			if l.Metrics.Seen == 0 {
+				return
+			}
+			if !measured {
+				say(slog.LevelDebug, "reading the GPU", "by", k.name, "gpu", l.GPU, "uuid", l.UUID, "driver", l.Driver)
+				if l.MIG != nil && *l.MIG {
+					say(slog.LevelInfo, "the GPU is in MIG mode: what all slices share is measured, its use is not", "gpu", l.GPU)
+				}
+			}
+			measured = true
+			r.last.Store(&state{time.Now(), l.Metrics})
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if measured {
+			failed = 0
+		} else {
+			failed++
+		}
+		final, _ := errors.AsType[*FinalError](err)
+		switch {
+		case (final != nil || failed == few) && at+1 < len(r.kinds):
+			say(slog.LevelInfo, "the GPU is read by another way", "not", k.name, "because", err.Error(), "by", r.kinds[at+1].name)
+			at, failed, wait = at+1, 0, r.cfg.Retry
+			continue
+		case final != nil:
+			say(slog.LevelInfo, "the GPU is not measured", "by", k.name, "because", err.Error())
+			return
+		}
+		if time.Since(begun) > r.cfg.Most { // it was well for a while
+			wait = r.cfg.Retry
+		}
+		say(slog.LevelWarn, "the process that reads the GPU ended; training goes on, it is started again", "by", k.name, "because", err.Error(), "in", wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, r.cfg.Most)
 	}
-	return errors.Join(sc.Err(), cmd.Wait())
 }
 
 // AddTo adds what is known of the GPU now. It does not wait.
@@ -175,7 +215,8 @@ func (r *Reader) AddTo(t *star.Telemetry) {
 	}
 }
 
-// Close ends the child. It may be called twice, and on nil.
+// Close ends the child and waits for it, but not long: a driver that hangs does not
+// keep a worker from ending. It may be called twice, and on nil.
 func (r *Reader) Close() {
 	if r != nil {
 		r.stop()

@@ -102,7 +102,7 @@ func Worker(use string) *cobra.Command {
 			log := node.Logger(job, os.Stderr, "role", "worker")
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
-			return node.Work(ctx, job, log)
+			return node.Work(ctx, job, log, samplerCommand())
 		},
 	}
 	job.Bind(cmd, settings.ForWorker)

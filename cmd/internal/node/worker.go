@@ -79,8 +79,9 @@ type worker struct {
 }
 
 // Work joins the job and trains until it is over. A nil error means that the
-// coordinator said so.
-func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
+// coordinator said so. sampler is a command that reads the GPU (gpu.Sample); without
+// one nvidia-smi does.
+func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []string) error {
 	if err := compress.Check(job.Compress); err != nil {
 		return job.Invalid("compress", err)
 	}
@@ -202,7 +203,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger) error {
 	}
 	defer w.loader.Close()
 	if job.Telemetry != settings.Off {
-		device := gpu.Start(gpu.Config{}) // nil without nvidia-smi
+		device := gpu.Start(gpu.Config{Sampler: sampler, Log: log}) // nil without a driver
 		defer device.Close()
 		sampler := host.Start(host.Config{Also: device.AddTo})
 		defer sampler.Close()

@@ -1,0 +1,61 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/resource/gpu"
+)
+
+// samplerName is the command that a worker starts of its own program.
+const samplerName = "gpu-sampler"
+
+// samplerCommand is how a worker reads its GPU: this program in a process of its own.
+func samplerCommand() []string {
+	self, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	return []string{self, samplerName}
+}
+
+// Sampler prints what the driver says of a GPU, a JSON line each period, until its standard
+// input ends. Workers start it; a driver that crashes or hangs takes it and not the
+// worker.
+func Sampler() *cobra.Command {
+	var device string
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use:    samplerName,
+		Short:  "Print the state of a GPU as JSON lines",
+		Long:   "Reads one GPU through NVML and prints a JSON line each period, until its standard input ends. Workers\nstart it beside them.",
+		Hidden: true,
+		Args:   settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if every < time.Millisecond {
+				return &settings.UsageError{Msg: fmt.Sprintf("--every %v: must be at least 1ms", every)}
+			}
+			runtime.GOMAXPROCS(2) // one of them may be in the driver
+			ctx, cancel := node.Signals(context.Background())
+			defer cancel()
+			ctx, end := context.WithCancel(ctx)
+			defer end()
+			go func() {
+				io.Copy(io.Discard, cmd.InOrStdin())
+				end()
+			}()
+			return gpu.Sample(ctx, cmd.OutOrStdout(), device, every)
+		},
+	}
+	cmd.Flags().StringVar(&device, "device", "0", "index or UUID of the GPU, or UUID of a MIG slice")
+	cmd.Flags().DurationVar(&every, "every", time.Second, "time between two lines")
+	return cmd
+}

@@ -1,0 +1,246 @@
+//go:build linux && cgo && !nonvml
+
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"star"
+)
+
+// library is what is used of nvml.Interface.
+type library interface {
+	Init() nvml.Return
+	Shutdown() nvml.Return
+	Extensions() nvml.ExtendedInterface
+	SystemGetDriverVersion() (string, nvml.Return)
+	DeviceGetCount() (int, nvml.Return)
+	DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return)
+	DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return)
+}
+
+// device is what is used of nvml.Device.
+type device interface {
+	GetName() (string, nvml.Return)
+	GetUUID() (string, nvml.Return)
+	GetMigMode() (current, pending int, ret nvml.Return)
+	GetUtilizationRates() (nvml.Utilization, nvml.Return)
+	GetMemoryInfo() (nvml.Memory, nvml.Return)
+	GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return)
+	GetPowerUsage() (milliwatts uint32, ret nvml.Return)
+	GetEnforcedPowerLimit() (milliwatts uint32, ret nvml.Return)
+	GetClockInfo(nvml.ClockType) (megahertz uint32, ret nvml.Return)
+	GetMaxClockInfo(nvml.ClockType) (megahertz uint32, ret nvml.Return)
+	GetTemperature(nvml.TemperatureSensors) (celsius uint32, ret nvml.Return)
+	GetCurrentClocksEventReasons() (bits uint64, ret nvml.Return)
+	GetCurrentClocksThrottleReasons() (bits uint64, ret nvml.Return)
+	GetPcieThroughput(nvml.PcieUtilCounter) (kilobytesPerSecond uint32, ret nvml.Return)
+	GetCurrPcieLinkWidth() (lanes int, ret nvml.Return)
+	GetMaxPcieLinkWidth() (lanes int, ret nvml.Return)
+}
+
+var (
+	_ library = nvml.Interface(nil)
+	_ device  = nvml.Device(nil)
+)
+
+// openNVML finds a GPU through the library of this host.
+func openNVML(name string) (prober, error) { return open(nvml.New(), name) }
+
+// open finds a GPU. After an Init that failed no other function may be called, not
+// even Shutdown: they are not there, and the process would end.
+func open(lib library, name string) (prober, error) {
+	switch ret := lib.Init(); ret {
+	case nvml.SUCCESS:
+	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_FUNCTION_NOT_FOUND:
+		return nil, &FinalError{"no NVML here: libnvidia-ml.so.1, which comes with the driver, cannot be loaded"}
+	default:
+		return nil, fmt.Errorf("NVML does not start: %v", ret)
+	}
+	g := &probe{lib: lib}
+	if err := g.find(name); err != nil {
+		lib.Shutdown()
+		return nil, err
+	}
+	return g, nil
+}
+
+// probe reads one GPU, or one MIG slice and the GPU that it is of.
+type probe struct {
+	lib   library
+	whole device // the GPU
+	part  device // the MIG slice, or the same GPU
+	id    Line   // what does not change
+}
+
+// has says whether the driver's library is new enough to have a function. To call one that
+// it does not have ends the process.
+func (g *probe) has(function string) bool { return g.lib.Extensions().LookupSymbol(function) == nil }
+
+// find looks a GPU up by index, by UUID, or by the beginning of a UUID, which is how
+// CUDA_VISIBLE_DEVICES may name it.
+func (g *probe) find(name string) error {
+	var dev nvml.Device
+	var ret nvml.Return
+	index, err := strconv.Atoi(name)
+	if err == nil {
+		dev, ret = g.lib.DeviceGetHandleByIndex(index)
+	} else {
+		dev, ret = g.lib.DeviceGetHandleByUUID(name)
+	}
+	if ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_FOUND {
+		count, countRet := g.lib.DeviceGetCount()
+		if countRet != nvml.SUCCESS {
+			return fmt.Errorf("NVML does not count the GPUs: %v", countRet)
+		}
+		if dev = nil; err != nil {
+			if dev, ret = g.begins(name, count); ret == nvml.ERROR_INSUFFICIENT_SIZE {
+				return &FinalError{fmt.Sprintf("more than one GPU's UUID begins with %q: name more of it", name)}
+			}
+		}
+		if dev == nil {
+			return &FinalError{fmt.Sprintf("no GPU %q among the %d of this host (CUDA_VISIBLE_DEVICES)", name, count)}
+		}
+	}
+	if ret != nvml.SUCCESS {
+		return fmt.Errorf("GPU %s: %v", name, ret)
+	}
+	g.whole, g.part = dev, dev
+	if strings.HasPrefix(name, "MIG-") && g.has("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") {
+		whole, ret := dev.GetDeviceHandleFromMigDeviceHandle()
+		if ret != nvml.SUCCESS {
+			return fmt.Errorf("the GPU of slice %s: %v", name, ret)
+		}
+		g.whole = whole
+	}
+	if s, ret := g.whole.GetName(); ret == nvml.SUCCESS {
+		g.id.GPU = s
+	}
+	if s, ret := g.part.GetUUID(); ret == nvml.SUCCESS {
+		g.id.UUID = s
+	}
+	if s, ret := g.lib.SystemGetDriverVersion(); ret == nvml.SUCCESS {
+		g.id.Driver = s
+	}
+	return nil
+}
+
+// begins finds the only GPU whose UUID begins so. It returns nil if there is none, and
+// ERROR_INSUFFICIENT_SIZE if there are several.
+func (g *probe) begins(uuid string, count int) (found nvml.Device, ret nvml.Return) {
+	for i := range count {
+		dev, ret := g.lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue // one that is lost is not ours
+		}
+		if s, ret := dev.GetUUID(); ret == nvml.SUCCESS && strings.HasPrefix(s, uuid) {
+			if found != nil {
+				return nil, nvml.ERROR_INSUFFICIENT_SIZE
+			}
+			found = dev
+		}
+	}
+	return found, nvml.SUCCESS
+}
+
+// gone says whether nothing can be read before NVML is started anew.
+func gone(ret nvml.Return) bool {
+	switch ret {
+	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_RESET_REQUIRED, nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return true
+	}
+	return false
+}
+
+// read asks for everything. What the GPU does not support, or its owner does not allow, is
+// absent; a GPU that is lost is an error.
+func (g *probe) read() (Line, error) {
+	l := g.id
+	var lost error
+	ok := func(what string, ret nvml.Return) bool {
+		if gone(ret) && lost == nil {
+			lost = fmt.Errorf("the %s of GPU %s: %v", what, g.id.UUID, ret)
+		}
+		return ret == nvml.SUCCESS
+	}
+	// Some drivers say all ones for what they do not know.
+	number := func(m star.Metric, unit float64, v uint32, ret nvml.Return) {
+		if ok(m.String(), ret) && v != 1<<32-1 {
+			l.Metrics.Set(m, float64(v)*unit)
+		}
+	}
+	if g.has("nvmlDeviceGetMigMode") {
+		if mode, _, ret := g.whole.GetMigMode(); ok("MIG mode", ret) {
+			on := mode == nvml.DEVICE_MIG_ENABLE
+			l.MIG = &on
+		}
+	}
+	if u, ret := g.part.GetUtilizationRates(); ok("use", ret) && u.Gpu <= 100 {
+		l.Metrics.Set(star.GPUUse, float64(u.Gpu)/100)
+	}
+	g.memory(&l, ok)
+	watts, ret := g.whole.GetPowerUsage()
+	number(star.GPUPower, 1e-3, watts, ret)
+	watts, ret = g.whole.GetEnforcedPowerLimit()
+	number(star.GPUPowerCap, 1e-3, watts, ret)
+	mhz, ret := g.whole.GetClockInfo(nvml.CLOCK_SM)
+	number(star.GPUClock, 1, mhz, ret)
+	mhz, ret = g.whole.GetMaxClockInfo(nvml.CLOCK_SM)
+	number(star.GPUClockMax, 1, mhz, ret)
+	mhz, ret = g.whole.GetClockInfo(nvml.CLOCK_MEM)
+	number(star.GPUMemClock, 1, mhz, ret)
+	// Deprecated, but drivers before 575 do not have its successor.
+	celsius, ret := g.whole.GetTemperature(nvml.TEMPERATURE_GPU)
+	number(star.GPUTemp, 1, celsius, ret)
+
+	reasons := g.whole.GetCurrentClocksEventReasons
+	if !g.has("nvmlDeviceGetCurrentClocksEventReasons") { // before driver 535
+		// Deprecated, but such a driver has no other.
+		reasons = g.whole.GetCurrentClocksThrottleReasons
+	}
+	if bits, ret := reasons(); ok("clocks-event reasons", ret) {
+		l.Metrics.Set(star.GPUThrottle, float64(bits))
+	}
+	// Each takes 20 ms: the driver counts for so long.
+	kB, ret := g.whole.GetPcieThroughput(nvml.PCIE_UTIL_RX_BYTES)
+	number(star.GPULinkIn, 1000, kB, ret)
+	kB, ret = g.whole.GetPcieThroughput(nvml.PCIE_UTIL_TX_BYTES)
+	number(star.GPULinkOut, 1000, kB, ret)
+	if now, ret := g.whole.GetCurrPcieLinkWidth(); ok("width of the link", ret) {
+		if most, ret := g.whole.GetMaxPcieLinkWidth(); ok("greatest width of the link", ret) && now > 0 && most > 0 {
+			l.Metrics.Set(star.GPULinkShare, float64(now)/float64(most))
+		}
+	}
+	if lost != nil {
+		return Line{}, lost
+	}
+	if l.Metrics.Seen == 0 {
+		return Line{}, errors.New("NVML measures nothing of GPU " + g.id.UUID)
+	}
+	return l, nil
+}
+
+// memory prefers the call that does not count what the driver keeps for itself as used,
+// as nvidia-smi does.
+func (g *probe) memory(l *Line, ok func(string, nvml.Return) bool) {
+	var used, total uint64
+	have := false
+	if g.has("nvmlDeviceGetMemoryInfo_v2") {
+		m, ret := g.part.GetMemoryInfo_v2()
+		used, total, have = m.Used, m.Total, ok("memory", ret)
+	}
+	if !have {
+		m, ret := g.part.GetMemoryInfo()
+		used, total, have = m.Used, m.Total, ok("memory", ret)
+	}
+	if have && total > 0 && used <= total {
+		l.Metrics.Set(star.GPUMemory, float64(used)/float64(total))
+	}
+}
+
+func (g *probe) close() { g.lib.Shutdown() }

@@ -1,0 +1,8 @@
+//go:build !linux || !cgo || nonvml
+
+package gpu
+
+// openNVML fails: go-nvml needs cgo.
+func openNVML(string) (prober, error) {
+	return nil, &FinalError{"this program was built without NVML, which needs Linux and cgo"}
+}
