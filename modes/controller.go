@@ -112,18 +112,6 @@ func (r *ring) add(v float64) {
 	r.next = (r.next + 1) % remembered
 }
 
-// last is the newest k values, in no order.
-func (r *ring) last(k int) []float64 {
-	if len(r.vals) < remembered || k >= len(r.vals) {
-		return r.vals[max(0, len(r.vals)-k):]
-	}
-	out := make([]float64, 0, k)
-	for i := range k {
-		out = append(out, r.vals[(r.next-1-i+2*remembered)%remembered])
-	}
-	return out
-}
-
 // inOrder is all values, the oldest first.
 func (r *ring) inOrder() []float64 {
 	if len(r.vals) < remembered {
