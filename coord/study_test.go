@@ -66,6 +66,15 @@ func TestStudy(t *testing.T) {
 				w.server(0, 1, false)
 				w.worker(0)
 				w.worker(1)
+				for study.pace > 0 {
+					if made, _ := study.progress(); made >= test.steps/2 {
+						break
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				if n := pilot.count(); study.pace > 0 && n < 8 {
+					t.Errorf("%d lines were told before half of it was done", n)
+				}
 				w.finished(10 * time.Minute)
 				if w.err != nil {
 					t.Fatal(w.err)

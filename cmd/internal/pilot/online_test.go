@@ -2,6 +2,7 @@ package pilot
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -29,6 +30,10 @@ type class struct {
 	study coord.Study
 	after int // lines told when it was wanted
 	asked []int
+
+	// The champion, and of how many records it has been that.
+	champion string
+	reign    int
 }
 
 func newPilot(t *testing.T, workers int, random func(int) straggler.Source) *Pilot {
@@ -59,6 +64,7 @@ func (c *class) tell(l coord.RunLine) {
 			c.said[n] = append(c.said[n], show(s))
 		}
 	}
+	c.check(l)
 	if change != nil {
 		c.tell(coord.RunLine{T: l.T, Entry: coord.RunPlan{Plan: change.Plan.String(), From: "ssgd", Why: change.Why, After: int64(n)}})
 	}
@@ -68,6 +74,35 @@ func (c *class) tell(l coord.RunLine) {
 		r := c.study.Result()
 		r.After, c.study = int64(c.after), nil
 		c.tell(coord.RunLine{T: l.T, Entry: r})
+	}
+}
+
+// check looks at the contest after a line.
+func (c *class) check(l coord.RunLine) {
+	p := c.pilot
+	switch e := l.Entry.(type) {
+	case coord.RunRecord:
+		if now := p.contest.Champion().Name; now != c.champion {
+			c.champion, c.reign = now, 0
+		}
+		c.reign++
+		for _, s := range c.said[len(c.log)] {
+			if strings.HasPrefix(s, "predictor ") && c.reign < lasting*p.cfg.Workers {
+				c.t.Errorf("%q after %d records", s, c.reign)
+			}
+		}
+	case coord.RunPredictor:
+		if math.IsNaN(e.Error) {
+			break
+		}
+		if now := p.contest.Champion().Name; now != "ewma" {
+			c.t.Errorf("%s is the champion, and has only now been trained", now)
+		}
+		for w := range p.cfg.Workers {
+			if p.online.lstm.Next(star.Worker(w)) <= 0 {
+				c.t.Errorf("the new predictor predicts nothing of worker %d", w)
+			}
+		}
 	}
 }
 
@@ -128,6 +163,7 @@ const soon = 75
 // A job with a rhythm teaches a predictor that beats the moving average. However long the trainings take, the log replays
 // to the same words in the same places.
 func TestOnline(t *testing.T) {
+	first := math.NaN() // error of the first training: when it is done makes no difference
 	for _, delay := range []int{0, 500} {
 		t.Run(fmt.Sprint(delay), func(t *testing.T) {
 			c := &class{t: t, pilot: newPilot(t, 4, seeded(1)), delay: delay, said: map[int][]string{}}
@@ -135,8 +171,12 @@ func TestOnline(t *testing.T) {
 			c.rhythm(4, 260)
 			lessons, crowned := 0, false
 			for i, l := range c.log {
-				if _, ok := l.Entry.(coord.RunPredictor); ok {
-					lessons++
+				if p, ok := l.Entry.(coord.RunPredictor); ok {
+					if lessons++; lessons == 1 && math.IsNaN(first) {
+						first = p.Error
+					} else if lessons == 1 && p.Error != first {
+						t.Errorf("%d lines later the same training has an error of %v, not %v", delay, p.Error, first)
+					}
 				}
 				for _, s := range c.said[i+1] {
 					if strings.HasPrefix(s, "predictor lstm, ") {
@@ -267,10 +307,10 @@ func TestOnlineWarm(t *testing.T) {
 
 // What is kept is bounded, whatever the number of workers and however long the job.
 func TestOnlineBounded(t *testing.T) {
-	for _, workers := range []int{1, 33, 500} {
+	for workers, iterations := range map[int]int{1: 9000, 33: 600, 500: 600} {
 		o := newOnline(workers, star.Record.Busy, seeded(1))
-		for i := range 9000 {
-			for w := 0; w < workers; w += o.every {
+		for i := range iterations {
+			for w := range workers {
 				o.observe(star.Record{Worker: star.Worker(w), Step: int64(i), Compute: time.Second, Samples: 1})
 				if o.study != nil {
 					o.study = nil // as if it had been told of
@@ -281,10 +321,53 @@ func TestOnlineBounded(t *testing.T) {
 			}
 		}
 		if rows := o.history.Rows(); rows < lessonRows*9/10 {
-			t.Errorf("%d workers: %d rows after 9000 iterations", workers, rows)
+			t.Errorf("%d workers: %d rows after %d iterations", workers, rows, iterations)
 		}
 		if o.lessons > 14 {
 			t.Errorf("%d workers: %d trainings", workers, o.lessons)
 		}
+	}
+}
+
+// What an iteration of 8 workers costs the pilot: eight records and an update; with a predictor that was trained online, and without.
+func BenchmarkTell(b *testing.B) {
+	for _, test := range []struct {
+		name   string
+		random func(int) straggler.Source
+	}{{"none", nil}, {"online", seeded(1)}} {
+		b.Run(test.name, func(b *testing.B) {
+			p, err := New(Config{Workers: 8, Batch: 8, Plan: modes.SSGD(8), Online: test.random})
+			if err != nil {
+				b.Fatal(err)
+			}
+			rnd := rand.New(rand.NewPCG(1, 1))
+			step, at := int64(0), time.Duration(0)
+			iteration := func() {
+				for w := range star.Worker(8) {
+					d := time.Duration(1e8 * (1 + 0.05*rnd.NormFloat64()))
+					for _, s := range p.Tell(coord.RunLine{T: at + d, Entry: coord.RunRecord{Record: star.Record{
+						Worker: w, Step: step, Basis: step, At: at + d, Compute: d, Samples: 8, CPU: 0.9}}}) {
+						if s.Study != nil {
+							for s.Study.Step() {
+							}
+							defer p.Tell(coord.RunLine{T: at + d, Entry: s.Study.Result()})
+						}
+					}
+				}
+				at += 130 * time.Millisecond
+				step++
+				p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Seq: step, Version: step, Workers: []star.Worker{0, 1, 2, 3, 4, 5, 6, 7}, Samples: 64 * step}})
+			}
+			for range 160 {
+				iteration()
+			}
+			if p.online != nil {
+				p.online.due = 1 << 30
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				iteration()
+			}
+		})
 	}
 }
