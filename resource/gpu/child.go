@@ -23,7 +23,7 @@ func watch(ctx context.Context, k *kind, silence time.Duration, got func(Line)) 
 	life, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	cmd := exec.CommandContext(life, k.command[0], k.command[1:]...)
-	cmd.WaitDelay = grace
+	cmd.WaitDelay = grace // then our ends of the pipes are closed, which ends a read from a child that hangs
 	said := new(tail)
 	cmd.Stderr = said
 	if _, err := cmd.StdinPipe(); err != nil { // its end is how a child learns that we are gone
@@ -38,10 +38,6 @@ func watch(ctx context.Context, k *kind, silence time.Duration, got func(Line)) 
 	}
 	late := time.AfterFunc(silence, func() { end(fmt.Errorf("it said nothing for %v", silence)) })
 	defer late.Stop()
-	// A read ends with the pipe, which a child that hangs keeps open.
-	unblock := context.AfterFunc(life, func() { time.AfterFunc(grace, func() { out.Close() }) })
-	defer unblock()
-
 	var reported error
 	sc := bufio.NewScanner(out)
 	sc.Buffer(make([]byte, 0, maxLine), maxLine)
