@@ -179,7 +179,7 @@ func (p *puppet) play(t *testing.T) coord.Result {
 			if rank == 0 {
 				errs <- p.train(ctx, job)
 			} else {
-				errs <- Work(ctx, job, log)
+				errs <- Work(ctx, job, log, nil)
 			}
 		}()
 	}
