@@ -168,7 +168,7 @@ func (c *Coordinator) heed(s *saying) error {
 	case s.Change != nil:
 		return c.change(s.Change, s.after)
 	case s.Text != "":
-		c.log.Warn("pilot", "says", s.Text)
+		c.log.Info("pilot", "says", s.Text)
 	}
 	return nil
 }

@@ -72,6 +72,9 @@ type Controller struct {
 	verdict *Verdict
 	banned  []ban
 	calm    int // doublings of the dwell, because changes disappointed
+
+	begun time.Duration // the first update
+	seen  bool          // there was one
 }
 
 // Verdict is what became of a change of plan.
@@ -286,6 +289,9 @@ func (c *Controller) Observe(r star.Record) {
 // Fired tells of an update: whose gradients, and over how many samples, were applied. These
 // workers are released.
 func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
+	if !c.seen {
+		c.begun, c.seen = at, true
+	}
 	for _, w := range ws {
 		if int(w) < len(c.workers) && !c.workers[w].gone {
 			c.workers[w].released, c.workers[w].busy = at, true
@@ -297,6 +303,8 @@ func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 }
 
 const (
+	settling = time.Second // from the first update; before it, caches and connections warm up
+
 	needed  = 5   // valid records of a worker before anything is decided
 	invalid = 3   // invalid ones in a row after which nothing is believed
 	shifted = 6   // iterations in a row that make a new level
@@ -413,6 +421,9 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		return Decision{}, false
 	}
 	c.asked = at
+	if at-c.begun < settling {
+		return Decision{}, false
+	}
 	if c.safe {
 		c.safe, c.since = false, at // from here on as usual
 	}
