@@ -9,6 +9,7 @@ import (
 // A ring learns the digits with every codec, and sends no more than the codec says. That all
 // members have the same bits the coordinator checks itself.
 func TestCompressedRingsLearn(t *testing.T) {
+	aboutNumbers(t)
 	const params = 61706
 	for _, c := range []struct {
 		codec       string
@@ -37,6 +38,7 @@ func TestCompressedRingsLearn(t *testing.T) {
 // Buckets that are exchanged while the rest is computed make the same as those that are
 // exchanged after it; a job repeats; on one host auto changes no bit.
 func TestCompressedRingRepeats(t *testing.T) {
+	aboutNumbers(t)
 	args := []string{"--model", "mlp", "--workers", "3", "--steps", "20", "--batch", "8", "--lr", "0.05", "--arch", "allreduce", "--bucket", "0.1"}
 	for _, codec := range []string{"int8", "topk=0.05", "powersgd=2"} {
 		overlap, _ := job(t, append(args, "--compress", codec)...)

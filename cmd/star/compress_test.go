@@ -44,6 +44,7 @@ func pushed(t *testing.T, dir string) float64 {
 // A job learns the digits with a hundredth of its gradients, and sends no more than
 // the codec says.
 func TestCompressedJobsLearn(t *testing.T) {
+	aboutNumbers(t)
 	const params = 61706
 	for _, c := range []struct {
 		codec       string
@@ -67,6 +68,7 @@ func TestCompressedJobsLearn(t *testing.T) {
 // Gradients that the plan drops go back to what the codec left out; auto on one host
 // changes no bit.
 func TestCompressWithModes(t *testing.T) {
+	aboutNumbers(t)
 	r, _ := job(t, "--compress", "topk=0.1", "--mode", "backup=1", "--workers", "3", "--model", "mlp", "--steps", "30", "--slow", "2:+20ms")
 	if r.Updates == 0 || r.Samples == 0 {
 		t.Errorf("result %+v", r)

@@ -21,6 +21,15 @@ import (
 	"star/coord"
 )
 
+// aboutNumbers leaves out, in the race run (-short), a test of what comes out of a job: the detector has nothing to say about it, and other
+// tests start the same processes.
+func aboutNumbers(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("about numbers, not about races: go test without -short has it")
+	}
+}
+
 // job runs star run with small defaults and returns its result and folder.
 func job(t *testing.T, args ...string) (coord.Result, string) {
 	t.Helper()
@@ -62,6 +71,7 @@ func parameters(t *testing.T, r coord.Result) []float32 {
 // Four workers in SSGD do what one does with the whole batch: docs/modes.md, the
 // update rule. The sums are taken in another order, so the bits differ a little.
 func TestSSGDIsOneProcessOnTheWholeBatch(t *testing.T) {
+	aboutNumbers(t)
 	one, _ := job(t, "--model", "lenet", "--workers", "1", "--shards", "1", "--batch", "64", "--steps", "50", "--lr", "0.01")
 	four, _ := job(t, "--model", "lenet", "--workers", "4", "--shards", "3", "--batch", "16", "--steps", "50", "--lr", "0.01")
 	if one.Updates != 50 || four.Updates != 50 || four.Steps != 200 || one.Samples != 3200 || four.Samples != 3200 {
@@ -81,6 +91,7 @@ func TestSSGDIsOneProcessOnTheWholeBatch(t *testing.T) {
 
 // The number of shards changes no bit, with clipping, momentum and a schedule.
 func TestShardsChangeNoBit(t *testing.T) {
+	aboutNumbers(t)
 	args := []string{"--model", "mlp", "--workers", "2", "--batch", "16", "--steps", "12", "--optimizer", "nesterov",
 		"--clip", "0.5", "--weight-decay", "1e-4", "--schedule", "warmup=100,cosine=384"}
 	one, _ := job(t, append(args, "--shards", "1")...)
@@ -97,6 +108,7 @@ func TestShardsChangeNoBit(t *testing.T) {
 
 // A job that resumes goes on as if it had not stopped.
 func TestResume(t *testing.T) {
+	aboutNumbers(t)
 	args := []string{"--model", "mlp", "--workers", "2", "--batch", "16", "--optimizer", "adam", "--lr", "0.001"}
 	whole, _ := job(t, append(args, "--steps", "20")...)
 	half, dir := job(t, append(args, "--steps", "10", "--shards", "3")...)
@@ -114,6 +126,7 @@ func TestResume(t *testing.T) {
 
 // Every mode trains; the update rule counts every gradient.
 func TestModes(t *testing.T) {
+	aboutNumbers(t)
 	for _, c := range []struct {
 		mode     string
 		maxStale bool // staleness is possible
@@ -138,6 +151,7 @@ func TestModes(t *testing.T) {
 
 // Models with buffers average them for evaluation and checkpoint.
 func TestBuffersAreAveraged(t *testing.T) {
+	aboutNumbers(t)
 	dir := t.TempDir()
 	if err := writeCIFAR(dir, 60); err != nil {
 		t.Fatal(err)
@@ -157,6 +171,7 @@ func TestBuffersAreAveraged(t *testing.T) {
 
 // … and a job that resumes begins with them.
 func TestBuffersAreResumed(t *testing.T) {
+	aboutNumbers(t)
 	data := t.TempDir()
 	if err := writeCIFAR(data, 60); err != nil {
 		t.Fatal(err)

@@ -55,6 +55,7 @@ func sameBits(t *testing.T, what string, a, b []float32) {
 // All-reduce, parameter servers and one process on the whole batch train alike.
 // That the members have the same bits the coordinator checks itself, at every evaluation.
 func TestAllReduceIsSSGD(t *testing.T) {
+	aboutNumbers(t)
 	args := []string{"--model", "lenet", "--steps", "50", "--lr", "0.01", "--clip", "1", "--schedule", "warmup=500", "--weight-decay", "1e-4"}
 	one, _ := job(t, append(args, "--workers", "1", "--shards", "1", "--batch", "64")...)
 	ps, _ := job(t, append(args, "--workers", "4", "--shards", "2", "--batch", "16")...)
@@ -102,6 +103,7 @@ func TestBuckets(t *testing.T) {
 
 // Checkpoints of both architectures are the same, and either goes on with the other's.
 func TestAllReduceResumes(t *testing.T) {
+	aboutNumbers(t)
 	args := []string{"--model", "mlp", "--workers", "3", "--batch", "8", "--optimizer", "adam", "--lr", "0.001"}
 	ring := append(args, "--arch", "allreduce")
 	whole, _ := job(t, append(ring, "--steps", "20")...)
@@ -120,6 +122,7 @@ func TestAllReduceResumes(t *testing.T) {
 
 // Models with buffers evaluate and save their average.
 func TestAllReduceAveragesBuffers(t *testing.T) {
+	aboutNumbers(t)
 	dir := t.TempDir()
 	if err := writeCIFAR(dir, 60); err != nil {
 		t.Fatal(err)

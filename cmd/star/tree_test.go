@@ -15,6 +15,7 @@ import (
 
 // Gradients that go up a tree make the update that they make without one.
 func TestTreeIsSSGD(t *testing.T) {
+	aboutNumbers(t)
 	for _, c := range []struct {
 		workers int
 		shards  string
@@ -48,6 +49,7 @@ func TestTreeIsSSGD(t *testing.T) {
 // Only those at the top exchange anything with the shards, but for the first parameters
 // and the last ones, which everybody asks for.
 func TestTreeTakesLoadOffTheServers(t *testing.T) {
+	aboutNumbers(t)
 	g := group(t, 2, 7, "--mode", "tree=0(1,2(3)),4(5)", "--steps", "40", "--model", "mlp")
 	for name := range g.all {
 		g.ends(name, 0)
