@@ -339,6 +339,14 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	if v, _ := next(10 * time.Second); v != 4 {
 		t.Errorf("version %d, want 4", v)
 	}
+	// We have all of it, but the sender may not know yet, and hide hangs up on whom it still sends to.
+	sending := func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.guests[2].sending
+	}
+	for end := time.Now().Add(10 * time.Second); sending() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
 	d.hide()
 
 	// Bundles: the last one of a child counts, by its step.
