@@ -196,6 +196,8 @@ func TestReadmeShowsWhatIsPrinted(t *testing.T) {
 	for _, line := range fenced(t, "../../README.md") {
 		switch {
 		case strings.HasPrefix(line, "run      | training"): // every 5 s: not in a short run
+		case strings.HasPrefix(line, "ps 0     | straggler"), strings.HasPrefix(line, "ps 0     | mode "), strings.HasPrefix(line, "ps 0     | gain "):
+			// Nothing is decided in the first second; TestAuto has a job that is longer.
 		case len(line) > 10 && line[9:11] == "| ":
 			logs++
 			if !printed[shape(line)] {
@@ -212,6 +214,12 @@ func TestReadmeShowsWhatIsPrinted(t *testing.T) {
 	}
 	for line := range strings.Lines(out.String()) {
 		want = append(want, shape(strings.TrimRight(line, "\n")))
+	}
+	mode := regexp.MustCompile(`^mode      \S+,`) // the README's job has changed its own
+	for _, lines := range [][]string{summary, want} {
+		for i := range lines {
+			lines[i] = mode.ReplaceAllString(lines[i], "mode      M,")
+		}
 	}
 	if !reflect.DeepEqual(summary, want) {
 		t.Errorf("README's summary has the shape\n%s\nthe program's\n%s", strings.Join(summary, "\n"), strings.Join(want, "\n"))
