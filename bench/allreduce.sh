@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 
 write=
 [ "${1:-}" = --write ] && { write=1; shift; }
-dir=${1:-$(mktemp -d /tmp/star-allreduce.XXXXXX)}
+dir=${1:-$(mktemp -d)}
 mkdir -p "$dir"
 rounds=${ROUNDS:-5} python=${PYTHON:-/usr/bin/python3}
 read -ra run <<<"${RUN:-}"

@@ -118,8 +118,8 @@ type search struct {
 	*problem
 	all     bool        // keep all; else only the best
 	found   []Candidate // all, or the best at [0]
-	heap    []arrival   // reused
-	waiting []int32
+	heap    agenda      // reused
+	waiting []star.Worker
 	ns      []time.Duration
 }
 
@@ -211,12 +211,6 @@ func (s *search) orders() {
 	}
 }
 
-// arrival is an event of order.
-type arrival struct {
-	at time.Duration // whole nanoseconds, so that what meets does meet
-	w  int32
-}
-
 // order is the mean interval of static x-order in the long run, by its events: x-order has
 // no closed form. It looks at as many gradients as make the slowest worker come often, and
 // leaves out the first fifth.
@@ -231,27 +225,22 @@ func (s *search) order(x int) float64 {
 	ns := s.ns[:0]
 	for w := range t {
 		ns = append(ns, max(seconds(t[w]), 1))
-		h = append(h, arrival{ns[w], int32(w)})
-		rise(h)
+		h.add(event{ns[w], star.Worker(w)})
 	}
 	waiting := s.waiting[:0]
 	updates, start := 0, time.Duration(0)
 	for k := 1; ; k++ {
 		now := h[0].at
-		waiting = append(waiting, h[0].w)
+		waiting = append(waiting, h[0].worker)
 		if len(waiting) < x {
-			last := h[len(h)-1]
-			if h = h[:len(h)-1]; len(h) > 0 {
-				sink(h, last)
-			}
+			h.next()
 			continue
 		}
 		for _, w := range waiting[:x-1] { // all are released now
-			h = append(h, arrival{now + ns[w], w})
-			rise(h)
+			h.add(event{now + ns[w], w})
 		}
 		w := waiting[x-1] // still the first
-		sink(h, arrival{now + ns[w], w})
+		h.replace(event{now + ns[w], w})
 		waiting = waiting[:0]
 		if k <= total/5 {
 			start = now
@@ -263,39 +252,6 @@ func (s *search) order(x int) float64 {
 			return (now - start).Seconds() / float64(updates)
 		}
 	}
-}
-
-func (a arrival) before(b arrival) bool { return a.at < b.at || a.at == b.at && a.w < b.w }
-
-// sink puts e in the place of the first.
-func sink(h []arrival, e arrival) {
-	i := 0
-	for {
-		down := 2*i + 1
-		if down >= len(h) {
-			break
-		}
-		if down+1 < len(h) && h[down+1].before(h[down]) {
-			down++
-		}
-		if !h[down].before(e) {
-			break
-		}
-		h[i] = h[down]
-		i = down
-	}
-	h[i] = e
-}
-
-// rise puts the last in its place.
-func rise(h []arrival) {
-	i := len(h) - 1
-	e := h[i]
-	for i > 0 && e.before(h[(i-1)/2]) {
-		h[i] = h[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	h[i] = e
 }
 
 // partition prices groups, given as the ends of runs of workers in order of speed.

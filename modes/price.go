@@ -260,26 +260,30 @@ func (q *agenda) add(e event) {
 
 func (q *agenda) next() event {
 	h := *q
-	first, e := h[0], h[len(h)-1]
-	h = h[:len(h)-1]
-	i := 0
-	for {
-		down := 2*i + 1
-		if down >= len(h) {
-			break
-		}
-		if down+1 < len(h) && h[down+1].before(h[down]) {
-			down++
-		}
-		if !h[down].before(e) {
-			break
-		}
-		h[i] = h[down]
-		i = down
-	}
-	if len(h) > 0 {
-		h[i] = e
+	first, last := h[0], h[len(h)-1]
+	if h = h[:len(h)-1]; len(h) > 0 {
+		h.replace(last)
 	}
 	*q = h
 	return first
+}
+
+// replace puts e in the place of the first.
+func (q agenda) replace(e event) {
+	i := 0
+	for {
+		down := 2*i + 1
+		if down >= len(q) {
+			break
+		}
+		if down+1 < len(q) && q[down+1].before(q[down]) {
+			down++
+		}
+		if !q[down].before(e) {
+			break
+		}
+		q[i] = q[down]
+		i = down
+	}
+	q[i] = e
 }
