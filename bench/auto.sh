@@ -14,7 +14,6 @@ scenario() { # name, then lines of YAML
 	local name=$1; shift
 	# Long training at a small learning rate, where staleness is cheap; shorter ones at rates near what the curvature allows.
 	for l in "0.02 20" "0.5 200" "1 500"; do
-		set -- "$@"
 		{ printf 'name: %s, rate %s\nlimit: 100h\ntarget: 2\nlearner: {rate: %s, condition: %s}\n' "$name" "${l% *}" "${l% *}" "${l#* }"; printf '%s\n' "$@"; } >"$work/s-$name-${l% *}.yaml"
 	done
 }
