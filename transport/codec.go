@@ -40,6 +40,7 @@ var kindNames = [...]string{
 	KindLeave: "leave", KindControl: "control", KindReply: "reply", KindPing: "ping", KindPong: "pong",
 	KindRing: "ring", KindFormed: "formed", KindTally: "tally", KindFault: "fault",
 	KindBranch: "branch", KindBundle: "bundle", KindDetach: "detach", KindWant: "want", KindCompression: "compression",
+	KindEnlist: "enlist", KindUsage: "usage", KindAsk: "ask", KindGrant: "grant", KindOrder: "order", KindObeyed: "obeyed", KindYield: "yield",
 }
 
 // Valid says whether k is a kind of this version of the protocol.

@@ -3,9 +3,11 @@ package transport
 import (
 	"bytes"
 	"errors"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -277,6 +279,22 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Want{Version: -1}, "field version: -1"},
 		{Compression{Version: -1}, "field version: -1"},
 		{Compression{Codec: long[:40]}, "field codec: 40 bytes, at most 32"},
+		{Enlist{Job: long}, "field job: 5000 bytes, at most 255"},
+		{Enlist{Rank: -2}, "field rank: -2, want -1 to 4095"},
+		{Enlist{Workers: 4097}, "field workers: 4097, want 0 to 4096"},
+		{Enlist{Capacity: Amounts{CPU: -1}}, "field capacity: -1, want a number that is not negative"},
+		{Usage{Own: Amounts{In: math.NaN()}}, "field own: NaN, want a number that is not negative"},
+		{Usage{Host: Amounts{Out: math.Inf(1)}}, "field host: +Inf, want a number that is not negative"},
+		{Usage{Times: make([]time.Duration, MaxWorkers+1)}, "field times: 4097 elements, at most 4096"},
+		{Usage{Times: []time.Duration{-1}}, "field times: -1"},
+		{Usage{Delay: -1}, "field delay: -1"},
+		{Ask{Extra: Amounts{CPU: -0.5}}, "field extra: -0.5"},
+		{Ask{Lag: -1}, "field lag: -1"},
+		{Grant{Lease: -1}, "field lease: -1"},
+		{Order{Delay: -1}, "field delay: -1"},
+		{Order{For: long}, "field for: 5000 bytes, at most 255"},
+		{Obeyed{ID: -1}, "field id: -1"},
+		{Yield{ID: -1}, "field id: -1"},
 		{Reject{Exit: 256}, "field exit: 256"},
 		{Control{Args: many}, "field args: 65 elements, at most 64"},
 		{Control{Args: []string{long}}, "field args: 5000 bytes"},
@@ -403,7 +421,7 @@ func TestKindNames(t *testing.T) {
 		}
 		names[k.String()] = k
 	}
-	if KindHello != 1 || KindPong != 25 || lastKind != 34 {
+	if KindHello != 1 || KindPong != 25 || lastKind != 41 {
 		t.Errorf("the kinds have moved: hello %d, pong %d, last %d", KindHello, KindPong, lastKind)
 	}
 	if got := Kind(200).String(); got != "kind 200" || Kind(0).Valid() || (lastKind + 1).Valid() {

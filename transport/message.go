@@ -44,8 +44,15 @@ const (
 	KindDetach
 	KindWant
 	KindCompression
+	KindEnlist
+	KindUsage
+	KindAsk
+	KindGrant
+	KindOrder
+	KindObeyed
+	KindYield
 
-	lastKind = KindCompression
+	lastKind = KindYield
 )
 
 // Roles and services of a Hello.

@@ -76,6 +76,21 @@ var samples = []sample{
 	{Bundle{Worker: 2, Step: 41, Members: []Share{{2, 41, 64}, {3, 17, 32}}}, Floats([]float32{1, -2, 0.5})},
 	{Detach{Worker: 3, Step: 17}, nil},
 	{Want{Worker: 3, Version: 41}, nil},
+	{Hello{Service: ServiceCluster, Role: RoleServer, Job: "rack1", Version: "0.1.0", Host: "node7", Rank: 0}, nil},
+	{Enlist{
+		Job: "lenet", Life: "9f3c", Rank: 0, Host: "node7", Actuator: "pace", Model: "lenet width=1", Params: 61706, Workers: 4,
+		Capacity: Amounts{CPU: 16, In: 1.25e9, Out: 1.25e9},
+	}, nil},
+	{Usage{
+		Seq: 7, Step: 41, Mode: "ssgd", Sync: true, Own: Amounts{0.5, 1e6, 2e6}, Host: Amounts{3.25, 4e6, 4e6},
+		Times: []time.Duration{180 * time.Millisecond, 0, 540 * time.Millisecond}, Delay: 30 * time.Millisecond,
+	}, nil},
+	{Usage{Seq: 1}, nil},
+	{Ask{ID: 2, Mode: "x=3", Extra: Amounts{0.25, 3e6, 3e6}, Lag: 360 * time.Millisecond, Timeout: 2 * time.Second}, nil},
+	{Grant{ID: 2, OK: true, Lease: 10 * time.Second, Why: "0.25 of 12.8 processors that are free"}, nil},
+	{Order{ID: 5, Delay: 30 * time.Millisecond, Early: 120 * time.Millisecond, Lease: 10 * time.Second, For: "lenet", Why: "job lenet leaves SSGD"}, nil},
+	{Obeyed{ID: 5, Delay: 30 * time.Millisecond, Err: "no actuator"}, nil},
+	{Yield{ID: 2}, nil},
 }
 
 func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
@@ -156,6 +171,20 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParseWant(b))
 	case KindCompression:
 		return as(ParseCompression(b))
+	case KindEnlist:
+		return as(ParseEnlist(b))
+	case KindUsage:
+		return as(ParseUsage(b))
+	case KindAsk:
+		return as(ParseAsk(b))
+	case KindGrant:
+		return as(ParseGrant(b))
+	case KindOrder:
+		return as(ParseOrder(b))
+	case KindObeyed:
+		return as(ParseObeyed(b))
+	case KindYield:
+		return as(ParseYield(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }
