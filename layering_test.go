@@ -23,6 +23,7 @@ var rooms = []struct {
 	{"star/modes", "star", "net os sync context math/rand math/rand/v2", "pure: the simulator drives the same barrier"},
 	{"star/pgns", "", "net os sync context time math/rand math/rand/v2", "pure arithmetic"},
 	{"star/straggler", "star star/train/kernel", "net os sync context math/rand math/rand/v2", "pure: who is slow follows from records"},
+	{"star/resource", "star", "net os sync context math/rand math/rand/v2", "pure: who can afford what follows from what was told"},
 	{"star/blossom", "", "net os sync context time math/rand math/rand/v2", "pure arithmetic: graphs, whatever their vertices stand for"},
 	{"star/resource/gpu", "star", "net", "looks at the GPU, from a process of its own"},
 	{"star/resource/host", "star", "", "looks at the host; knows nothing of what follows from it"},

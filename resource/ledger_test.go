@@ -1,0 +1,38 @@
+package resource
+
+import (
+	"testing"
+	"time"
+)
+
+// A life of two jobs on a host of 4 cores.
+func TestLedgerLife(t *testing.T) {
+	l := NewLedger(LedgerConfig{})
+	if err := l.SetHost(0, "h", Usage{CPU: 4, NetIn: 1e9, NetOut: 1e9}); err != nil {
+		t.Fatal(err)
+	}
+	costs := Costs{Freed: Usage{CPU: 0.5, NetIn: 1e7, NetOut: 1e7}, Sensitivity: Sensitivity{CPU: 4, Net: 2}}
+	for _, name := range []string{"a", "b"} {
+		if _, err := l.Register(0, Job{Name: name, Servers: []string{"h"}, Workers: []string{"h", "h"}, Costs: costs}); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Report(0, Report{Job: name, Times: []time.Duration{time.Second, 3 * time.Second}, Use: map[string]Usage{"h": {CPU: 1.8}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := Request{ID: 1, Job: "a", Mode: "asgd", Loss: 2 * time.Second, Needs: []Need{{"h", Usage{CPU: 1}}}}
+	a, os, err := l.Request(time.Second, q)
+	if err != nil || !a.Granted || len(os) != 1 || os[0].Job != "b" || !os[0].Early || os[0].Delay != 0 {
+		t.Fatalf("%+v, %+v, %v", a, os, err)
+	}
+	if again, os, err := l.Request(2*time.Second, q); err != nil || again != a || os != nil {
+		t.Errorf("again: %+v, %+v, %v", again, os, err)
+	}
+	if err := l.Report(10*time.Second, Report{Job: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	dead, os := l.Expire(17 * time.Second) // a was heard of last at 2 s
+	if len(dead) != 1 || dead[0] != "a" || len(os) != 1 || os[0].Job != "b" || os[0].Early || os[0].Seq != 2 {
+		t.Errorf("%v, %+v", dead, os)
+	}
+}

@@ -1,0 +1,100 @@
+package resource
+
+import (
+	"fmt"
+	"math"
+)
+
+// Usage is what something takes of a host, or what a host has.
+type Usage struct {
+	CPU    float64 // cores: processor seconds per second
+	NetIn  float64 // bytes per second into the host
+	NetOut float64 // bytes per second out of the host
+}
+
+// Unlimited is the capacity of a host of which nothing is known.
+var Unlimited = Usage{math.Inf(1), math.Inf(1), math.Inf(1)}
+
+// Percent is a share of a host's processors, as tools show it, in cores: 100 is all of them.
+func Percent(percent, cores float64) float64 { return percent / 100 * cores }
+
+// kinds of resources; each is counted for itself.
+const (
+	cpu = iota
+	netIn
+	netOut
+	kinds
+)
+
+var kindNames = [kinds]string{"CPU", "incoming network", "outgoing network"}
+
+func (u Usage) of(k int) float64 { return [kinds]float64{u.CPU, u.NetIn, u.NetOut}[k] }
+
+func (u *Usage) at(k int) *float64 { return [kinds]*float64{&u.CPU, &u.NetIn, &u.NetOut}[k] }
+
+// each applies f to every kind.
+func (u Usage) each(v Usage, f func(a, b float64) float64) Usage {
+	return Usage{f(u.CPU, v.CPU), f(u.NetIn, v.NetIn), f(u.NetOut, v.NetOut)}
+}
+
+// Plus is u + v.
+func (u Usage) Plus(v Usage) Usage {
+	return u.each(v, func(a, b float64) float64 { return a + b })
+}
+
+// Minus is u − v, and at least zero.
+func (u Usage) Minus(v Usage) Usage {
+	return u.each(v, func(a, b float64) float64 { return max(a-b, 0) })
+}
+
+// Max is the larger of each.
+func (u Usage) Max(v Usage) Usage {
+	return u.each(v, func(a, b float64) float64 { return max(a, b) })
+}
+
+// Min is the smaller of each.
+func (u Usage) Min(v Usage) Usage {
+	return u.each(v, func(a, b float64) float64 { return min(a, b) })
+}
+
+// Times is k·u.
+func (u Usage) Times(k float64) Usage { return Usage{k * u.CPU, k * u.NetIn, k * u.NetOut} }
+
+// Fits says whether u is no more than capacity, but for what rounding adds.
+func (u Usage) Fits(capacity Usage) bool {
+	for k := range kinds {
+		if u.of(k) > capacity.of(k)+slack(capacity.of(k)) {
+			return false
+		}
+	}
+	return true
+}
+
+// slack is what sums of such numbers may be off by.
+func slack(v float64) float64 { return 1e-9 * (1 + math.Abs(v)) }
+
+// check is an error where a number is negative or none; limitless: it may be infinite.
+func (u Usage) check(what string, limitless bool) error {
+	for k := range kinds {
+		if v := u.of(k); !(v >= 0) || math.IsInf(v, 1) && !limitless {
+			return fmt.Errorf("resource: %s: %s of %v: want a number of at least 0", what, kindNames[k], v)
+		}
+	}
+	return nil
+}
+
+// String is for people: 0.38 cores, in 3.7 MB/s, out 3.7 MB/s.
+func (u Usage) String() string {
+	return fmt.Sprintf("%s, in %s, out %s", amount(cpu, u.CPU), amount(netIn, u.NetIn), amount(netOut, u.NetOut))
+}
+
+// amount is so much of a kind, for people.
+func amount(kind int, v float64) string {
+	switch {
+	case math.IsInf(v, 1):
+		return "no limit"
+	case kind == cpu:
+		return fmt.Sprintf("%.3g cores", v)
+	}
+	return fmt.Sprintf("%.4g MB/s", v/1e6)
+}
