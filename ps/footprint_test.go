@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"star/train/optim"
 	"star/transport"
@@ -33,7 +34,7 @@ func TestFootprint(t *testing.T) {
 		{name: "int8", optimizer: optim.SGD, codec: "int8", shards: 1, quorum: workers, worker: 3, wire: 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			base := live()
+			base := settled()
 			cfg := jobConfig{
 				net: tcp(), addr: "127.0.0.1:0", params: n, shards: c.shards, workers: workers, quorum: c.quorum,
 				server: ServerConfig{NewRule: func(s transport.ShardInfo) (Rule, error) {
@@ -77,6 +78,22 @@ func TestFootprint(t *testing.T) {
 			}
 		})
 	}
+}
+
+// settled is live once nothing more is given up: what the job before this one pooled outlives
+// one collection, and its last goroutines outlive its end.
+func settled() int64 {
+	now := live()
+	for same := 0; same < 3; {
+		time.Sleep(5 * time.Millisecond)
+		before := now
+		if now = live(); now > before-16<<10 {
+			same++
+		} else {
+			same = 0
+		}
+	}
+	return now
 }
 
 // live is the bytes of the heap that are in use.
