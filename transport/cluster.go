@@ -24,7 +24,12 @@ type Enlist struct {
 	Model    string // readable; names a prior of the demand
 	Params   int64  // elements of the parameter vector; 0: not known yet
 	Workers  int    // of the job
+	Servers  int    // of the job
+	Fixed    bool   // its owner has chosen the mode: it neither asks nor gives
 	Capacity Amounts
+	Freed    Amounts // what each worker frees on its host for each second by which an iteration is delayed
+	CostCPU  float64 // sensitivity to less processor time; 0: not known
+	CostNet  float64 // to less network
 }
 
 // Usage renews the lease of a process, and says what it uses.
@@ -39,8 +44,8 @@ type Usage struct {
 	Delay time.Duration   // per iteration, in force in this process
 }
 
-// Ask wants to leave SSGD for Mode, which uses Extra more than SSGD on the host of the
-// sender. The answer is a Grant with the same ID.
+// Ask wants to leave SSGD for Mode, for which all servers together use Extra more than for
+// SSGD, each as much. The answer is a Grant with the same ID.
 type Ask struct {
 	ID      int64 // counts the questions of one life of a job: the same one is answered once
 	Mode    string
@@ -90,10 +95,7 @@ func (p *parser) amounts(field string) (a Amounts) {
 	p.left--
 	extra := p.row(field, 3)
 	for _, v := range []*float64{&a.CPU, &a.In, &a.Out} {
-		*v = p.real(field)
-		if p.err == nil && !(*v >= 0 && *v <= math.MaxFloat64) {
-			p.fail(field, fmt.Errorf("%g, want a number that is not negative", *v))
-		}
+		*v = p.positive(field)
 	}
 	p.skip(extra)
 	if p.err != nil {
@@ -102,13 +104,27 @@ func (p *parser) amounts(field string) (a Amounts) {
 	return a
 }
 
+// positive is a number outside the count of fields, finite and not negative.
+func (p *parser) positive(field string) float64 {
+	v := p.real(field)
+	if p.err == nil && !(v >= 0 && v <= math.MaxFloat64) {
+		p.fail(field, fmt.Errorf("%g, want a number that is not negative", v))
+	}
+	return v
+}
+
+func (p *parser) amount(field string) float64 {
+	p.left--
+	return p.positive(field)
+}
+
 // span is a duration that is not negative.
 func (p *parser) span(field string) time.Duration { return time.Duration(p.natural(field)) }
 
 func (Enlist) Kind() Kind { return KindEnlist }
 
 func (m Enlist) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 9)
+	dst = appendArray(dst, 14)
 	dst = appendString(dst, m.Job)
 	dst = appendString(dst, m.Life)
 	dst = appendInt(dst, int64(m.Rank))
@@ -117,16 +133,22 @@ func (m Enlist) AppendTo(dst []byte) []byte {
 	dst = appendString(dst, m.Model)
 	dst = appendInt(dst, m.Params)
 	dst = appendInt(dst, int64(m.Workers))
-	return appendAmounts(dst, m.Capacity)
+	dst = appendInt(dst, int64(m.Servers))
+	dst = appendBool(dst, m.Fixed)
+	dst = appendAmounts(dst, m.Capacity)
+	dst = appendAmounts(dst, m.Freed)
+	dst = appendFloat64(dst, m.CostCPU)
+	return appendFloat64(dst, m.CostNet)
 }
 
 // ParseEnlist parses the header of an Enlist.
 func ParseEnlist(b []byte) (Enlist, error) {
-	p := parse(KindEnlist, b, 9)
+	p := parse(KindEnlist, b, 14)
 	m := Enlist{
 		Job: p.string("job", maxName), Life: p.string("life", maxName), Rank: p.member("rank"), Host: p.string("host", maxName),
 		Actuator: p.string("actuator", maxName), Model: p.string("model", maxModel), Params: p.within("params", 0, MaxParams),
-		Workers: int(p.within("workers", 0, MaxWorkers)), Capacity: p.amounts("capacity"),
+		Workers: int(p.within("workers", 0, MaxWorkers)), Servers: int(p.within("servers", 0, MaxShards)), Fixed: p.bool("fixed"),
+		Capacity: p.amounts("capacity"), Freed: p.amounts("freed"), CostCPU: p.amount("cost_cpu"), CostNet: p.amount("cost_net"),
 	}
 	return m, p.end()
 }

@@ -283,6 +283,7 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Enlist{Rank: -2}, "field rank: -2, want -1 to 4095"},
 		{Enlist{Workers: 4097}, "field workers: 4097, want 0 to 4096"},
 		{Enlist{Capacity: Amounts{CPU: -1}}, "field capacity: -1, want a number that is not negative"},
+		{Enlist{CostNet: math.Inf(1)}, "field cost_net: +Inf, want a number that is not negative"},
 		{Usage{Own: Amounts{In: math.NaN()}}, "field own: NaN, want a number that is not negative"},
 		{Usage{Host: Amounts{Out: math.Inf(1)}}, "field host: +Inf, want a number that is not negative"},
 		{Usage{Times: make([]time.Duration, MaxWorkers+1)}, "field times: 4097 elements, at most 4096"},

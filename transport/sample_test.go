@@ -78,8 +78,8 @@ var samples = []sample{
 	{Want{Worker: 3, Version: 41}, nil},
 	{Hello{Service: ServiceCluster, Role: RoleServer, Job: "rack1", Version: "0.1.0", Host: "node7", Rank: 0}, nil},
 	{Enlist{
-		Job: "lenet", Life: "9f3c", Rank: 0, Host: "node7", Actuator: "pace", Model: "lenet width=1", Params: 61706, Workers: 4,
-		Capacity: Amounts{CPU: 16, In: 1.25e9, Out: 1.25e9},
+		Job: "lenet", Life: "9f3c", Rank: 0, Host: "node7", Actuator: "pace", Model: "lenet width=1", Params: 61706, Workers: 4, Servers: 1, Fixed: true,
+		Capacity: Amounts{CPU: 16, In: 1.25e9, Out: 1.25e9}, Freed: Amounts{0.5, 1e6, 1e6}, CostCPU: 4.5, CostNet: 2.25,
 	}, nil},
 	{Usage{
 		Seq: 7, Step: 41, Mode: "ssgd", Sync: true, Own: Amounts{0.5, 1e6, 2e6}, Host: Amounts{3.25, 4e6, 4e6},
