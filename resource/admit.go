@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -144,12 +145,7 @@ func (g *giver) delay(kind int, q float64) float64 {
 	if q <= 0 {
 		return 0
 	}
-	d := 0.0
-	if r := g.perSec.of(kind); r > 0 {
-		d = q / r
-	} else {
-		return math.Inf(1)
-	}
+	d := q / g.perSec.of(kind)
 	if !g.known {
 		return d
 	}
@@ -233,166 +229,192 @@ func Admit(q Query, hosts []Host, tenants []Tenant) (Verdict, error) {
 	if err := q.check(hosts, tenants); err != nil {
 		return Verdict{}, err
 	}
-	needs := slices.Clone(q.Needs)
-	slices.SortFunc(needs, func(a, b Need) int { return strings.Compare(a.Host, b.Host) })
 	byName := map[string]*Host{}
 	for i := range hosts {
 		byName[hosts[i].Name] = &hosts[i]
 	}
-	type share struct {
-		early bool
-		delay float64 // seconds
-	}
-	asked := map[string]*share{}
-	get := func(name string) *share {
-		if asked[name] == nil {
-			asked[name] = new(share)
-		}
-		return asked[name]
-	}
-	all := map[string][]*giver{} // by host
-	var lacking, deprived []string
+	needs := slices.Clone(q.Needs)
+	slices.SortFunc(needs, func(a, b Need) int { return strings.Compare(a.Host, b.Host) })
+	var lacks []shortage
+	early := map[string]bool{}
 	for _, n := range needs {
 		h := byName[n.Host]
 		gs := givers(tenants, n.Host, q.Job, q.Published)
-		all[n.Host] = gs
-		var missing Usage
+		var free Usage
+		for _, g := range gs {
+			free = free.Plus(g.early)
+		}
+		lacking := false
 		for k := range kinds {
 			m := n.Extra.of(k) - (h.Capacity.of(k) - h.Use.of(k))
-			if m > slack(h.Capacity.of(k)) && n.Extra.of(k) > 0 {
-				*missing.at(k) = m
+			if n.Extra.of(k) == 0 || m <= slack(h.Capacity.of(k)) {
+				continue
+			}
+			lacking = true
+			s := shortage{host: n.Host, kind: k, missing: m, free: free.of(k), gs: gs}
+			if left := m - free.of(k); left > slack(h.Capacity.of(k)) {
+				s.left = left
+			}
+			lacks = append(lacks, s)
+		}
+		for _, g := range gs {
+			if lacking && g.early != (Usage{}) {
+				early[g.Name] = true
 			}
 		}
-		if missing == (Usage{}) {
+	}
+	if len(lacks) == 0 {
+		return Verdict{Granted: true, Why: "there is room"}, nil
+	}
+	delays := map[string]float64{} // seconds, by job, if everybody can give its part
+	var missing, deprived []string
+	for _, s := range lacks {
+		missing = append(missing, s.String(s.missing))
+		if s.left == 0 {
 			continue
 		}
-		var early Usage
-		for _, g := range gs {
-			if g.early != (Usage{}) {
-				early = early.Plus(g.early)
-				get(g.Name).early = true
-			}
-		}
-		for k := range kinds {
-			m := missing.of(k)
-			if m == 0 {
-				continue
-			}
-			lacking = append(lacking, fmt.Sprintf("%s of %s on %s", amount(k, m), kindNames[k], n.Host))
-			if m -= early.of(k); m <= slack(h.Capacity.of(k)) {
-				continue
-			}
-			deprived = append(deprived, fmt.Sprintf("%s of %s on %s", amount(k, m), kindNames[k], n.Host))
-			ds, could := spread(gs, k, m, q.Published)
-			if could < m && !q.Published {
-				return Verdict{Why: fmt.Sprintf("%s lacks %s of %s; other jobs can give %s", n.Host, amount(k, missing.of(k)), kindNames[k], amount(k, early.of(k)+could))}, nil
-			}
-			for i, g := range gs {
-				s := get(g.Name)
-				s.delay = max(s.delay, ds[i])
+		deprived = append(deprived, s.String(s.left))
+		for i, part := range s.weighted(q.Published) {
+			if g := s.gs[i]; part > 0 {
+				delays[g.Name] = max(delays[g.Name], part*s.left/g.perSec.of(s.kind))
 			}
 		}
 	}
-	v := Verdict{Granted: true}
-	if len(lacking) == 0 {
-		v.Why = "there is room"
+	loss := q.Loss.Seconds()
+	if q.Published {
+		loss *= 1000 // milliseconds, compared with seconds
+	}
+	tooMuch := func() (Verdict, bool) {
+		sum := total(delays)
+		return Verdict{Cost: seconds(sum), Why: fmt.Sprintf("for %s others would lose %v in each iteration, ssgd loses %v",
+			strings.Join(deprived, ", "), short(seconds(sum)), short(q.Loss))}, loss <= sum && sum > 0
+	}
+	if v, yes := tooMuch(); yes {
 		return v, nil
 	}
-	var sum float64
-	names := make([]string, 0, len(asked))
-	for name, s := range asked {
-		if s.early || s.delay > 0 {
+	if !q.Published {
+		clear(delays)
+		for _, s := range lacks {
+			if s.left == 0 {
+				continue
+			}
+			ds, could := s.fill()
+			if could < s.left {
+				return Verdict{Why: fmt.Sprintf("%s are missing, and others can give only %s", s.String(s.missing), amount(s.kind, s.free+could))}, nil
+			}
+			for i, g := range s.gs {
+				delays[g.Name] = max(delays[g.Name], ds[i])
+			}
+		}
+		if v, yes := tooMuch(); yes {
+			return v, nil
+		}
+	}
+	v := Verdict{Granted: true, Cost: seconds(total(delays))}
+	names := slices.Collect(maps.Keys(early))
+	for name, d := range delays {
+		if d > 0 && !early[name] {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		s := asked[name]
-		d := Delay{Job: name, Early: s.early, Delay: seconds(s.delay)}
+		d := Delay{Job: name, Early: early[name], Delay: seconds(delays[name])}
 		for _, n := range needs {
-			for _, g := range all[n.Host] {
+			i := slices.IndexFunc(lacks, func(s shortage) bool { return s.host == n.Host })
+			if i < 0 {
+				continue
+			}
+			for _, g := range lacks[i].gs {
 				if g.Name == name {
 					d.Frees = append(d.Frees, Freed{n.Host, g.early.Plus(g.frees(d.Delay.Seconds()))})
 				}
 			}
 		}
-		sum += s.delay
 		v.Delays = append(v.Delays, d)
 	}
-	v.Cost = seconds(sum)
 	if len(deprived) == 0 {
-		v.Why = fmt.Sprintf("early workers of %s make room: %s", strings.Join(names, ", "), strings.Join(lacking, ", "))
+		v.Why = fmt.Sprintf("early workers of %s make room for %s", strings.Join(names, ", "), strings.Join(missing, ", "))
 		return v, nil
-	}
-	gain := q.Loss.Seconds()
-	if q.Published {
-		gain *= 1000 // milliseconds, compared with seconds
-	}
-	if gain <= sum && (sum > 0 || !q.Published) {
-		return Verdict{Cost: v.Cost, Why: fmt.Sprintf("to free %s others would lose %v in each iteration, ssgd loses %v", strings.Join(deprived, ", "), short(v.Cost), short(q.Loss))}, nil
 	}
 	v.Why = fmt.Sprintf("others give %s and lose %v in each iteration, ssgd loses %v", strings.Join(deprived, ", "), short(v.Cost), short(q.Loss))
 	return v, nil
 }
 
-// spread is the delay of each giver, in seconds, that together free q of a kind, and how much they could free.
-func spread(gs []*giver, kind int, q float64, published bool) (delays []float64, could float64) {
-	weights := make([]float64, len(gs))
-	delays = make([]float64, len(gs))
+// total is the sum of delays, in order of name.
+func total(delays map[string]float64) (sum float64) {
+	for _, name := range slices.Sorted(maps.Keys(delays)) {
+		sum += delays[name]
+	}
+	return sum
+}
+
+// shortage is what a host lacks of a kind.
+type shortage struct {
+	host    string
+	kind    int
+	missing float64
+	free    float64 // of it, or more, from early workers
+	left    float64 // that others have to be deprived of
+	gs      []*giver
+}
+
+// String says of what so much is lacking.
+func (s *shortage) String(v float64) string {
+	return fmt.Sprintf("%s of %s on %s", amount(s.kind, v), kindNames[s.kind], s.host)
+}
+
+// weighted is each giver's part, of 1 before the weight of progress is applied. Published: also of those that
+// have nothing to give.
+func (s *shortage) weighted(published bool) []float64 {
+	weights := make([]float64, len(s.gs))
 	sum := 0.0
-	for _, g := range gs {
-		could += g.most.of(kind)
-		if published || g.most.of(kind) > 0 {
-			sum += 1 / g.Costs.Sensitivity.of(kind)
+	for i, g := range s.gs {
+		if published || g.most.of(s.kind) > 0 {
+			weights[i] = 1 / g.Costs.Sensitivity.of(s.kind)
+			sum += weights[i]
 		}
 	}
-	if could < q && !published {
-		return delays, could
-	}
-	for i, g := range gs {
-		if published || g.most.of(kind) > 0 {
-			weights[i] = 1 / g.Costs.Sensitivity.of(kind) / sum * (1 + float64(g.Step)/progress)
+	for i, g := range s.gs {
+		if weights[i] > 0 {
+			weights[i] *= (1 + float64(g.Step)/progress) / sum
 		}
 	}
-	if published {
-		for i, g := range gs {
-			delays[i] = weights[i] * q / g.perSec.of(kind)
-		}
-		return delays, could
-	}
-	// Where somebody cannot give its part, everybody's grows until it is enough: Σ min(most, level·weight) = q. Jobs
-	// that are at their limit drop out, the one with the least to give for its weight first.
-	level := q
-	order := make([]int, 0, len(gs))
-	for i, w := range weights {
-		if w > 0 {
+	return weights
+}
+
+// fill is the delay of each giver, in seconds, that together free what is left, and how much they could free. Where somebody cannot
+// give its part, everybody's grows until it is enough: Σ min(most, level·weight) = left. Jobs that are at their
+// limit drop out, the one with the least to give for its weight first.
+func (s *shortage) fill() (delays []float64, could float64) {
+	weights := s.weighted(false)
+	delays = make([]float64, len(s.gs))
+	most := make([]float64, len(s.gs))
+	var order []int
+	rest := 0.0
+	for i, g := range s.gs {
+		most[i] = g.most.of(s.kind)
+		could += most[i]
+		if weights[i] > 0 {
 			order = append(order, i)
+			rest += weights[i]
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Compare(gs[a].most.of(kind)/weights[a], gs[b].most.of(kind)/weights[b])
-	})
-	full, rest := 0.0, 0.0
-	for _, i := range order {
-		rest += weights[i]
+	if could < s.left {
+		return delays, could
 	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(most[a]/weights[a], most[b]/weights[b]) })
+	level, full := s.left, 0.0 // what the level is of those that are at their limit is in full
 	for _, i := range order {
-		if full+level*rest >= q && level*weights[i] <= gs[i].most.of(kind) {
+		level = max(level, (s.left-full)/rest)
+		if level*weights[i] <= most[i] {
 			break
 		}
-		if need := (q - full) / rest; need > level {
-			level = need
-		}
-		if level*weights[i] <= gs[i].most.of(kind) {
-			break
-		}
-		full += gs[i].most.of(kind)
+		full += most[i]
 		rest -= weights[i]
 	}
-	for i, g := range gs {
-		if weights[i] > 0 {
-			delays[i] = g.delay(kind, min(level*weights[i], g.most.of(kind)))
-		}
+	for i, g := range s.gs {
+		delays[i] = g.delay(s.kind, min(level*weights[i], most[i]))
 	}
 	return delays, could
 }
