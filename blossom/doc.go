@@ -15,8 +15,13 @@
 // from there, by shortest distance, as Dijkstra's algorithm does, until it comes
 // to a vertex without a mate or with u = 0, along the path to which M is turned
 // over. Odd cycles of the tree are shrunk to blossoms; blossoms whose z has
-// become 0 are expanded. A search takes O(m log n), all of them O(n·m·log n); searches
-// see little of the graph where the first, greedy prices are good. Memory is O(n + m).
+// become 0 are expanded.
+//
+// A search takes O(m log n), and the size of each blossom that it expands, so that
+// all of them take O(n·(m log n + n²)), a logarithm above n³ on complete
+// graphs; searches see little of the graph where the first, greedy prices are good. Labels
+// belong to whole blossoms, and vertices change blossoms in the smaller part, so that large
+// blossoms cost no more than small ones. Memory is O(n + m).
 //
 // All arithmetic is in 64-bit integers, so that whether an edge is tight is
 // never a matter of rounding: comparing floats there is what makes

@@ -35,9 +35,12 @@ type Blossom struct {
 
 // dual is what the solver has found, without Exp and Shift.
 func (s *solver) dual() Dual {
-	d := Dual{Vertex: s.u}
+	d := Dual{Vertex: make([]int64, s.n)}
+	for v, u := range s.u {
+		d.Vertex[v] = u + s.groups[s.in[v]].off
+	}
 	for b := int32(s.n); int(b) < len(s.z); b++ {
-		if len(s.children[b-int32(s.n)]) == 0 || s.z[b] == 0 {
+		if !s.exists(b) || s.z[b] == 0 {
 			continue
 		}
 		set := Blossom{Price: s.z[b]}

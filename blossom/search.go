@@ -19,56 +19,70 @@ const (
 // link is an edge between two nodes: p lies in the one, q in the other.
 type link struct{ p, q int32 }
 
+// group is the vertices of one outermost node. Labels and changes of duals are
+// kept here, so that a blossom that is labelled, or put into another one, need not be
+// walked through.
+type group struct {
+	// off is what the stored dual of each vertex lacks. During a search with d = now
+	// an outer vertex has the dual u + off − d, an inner one u + off + d, any other u + off:
+	// what changes all the time need not be touched, and the time at which an edge becomes
+	// tight is a fixed number.
+	off   int64
+	node  int32
+	label uint8
+}
+
 // solver is a graph, a matching and its duals.
 //
 // A node is a vertex (0 to n−1) or a blossom (n and above). An outermost node is
 // in no blossom; the outermost nodes partition the vertices. Of every node one
 // vertex, the base, is matched outside of it or not at all.
-//
-// During a search the duals of what is in the tree change all the time, by as
-// much as the distance now grows: they are stored such that they need not be
-// touched. With d = now, an outer vertex has the dual u − d, an inner one u + d,
-// any other u; an outer blossom z + 2d, an inner one z − 2d, any other z. So the time at which
-// an edge becomes tight is a fixed number.
 type solver struct {
 	n     int
 	start []int32 // edges of v are start[v] to start[v+1]
 	to    []int32
 	cost  []int64 // 2·weight
 
-	mate []int32 // by vertex
-	u    []int64
-	top  []int32 // by vertex: its outermost node
-	next []int32 // by vertex: threads the vertices of a node, from head to tail
+	mate   []int32 // by vertex
+	u      []int64
+	in     []int32 // by vertex: its group
+	next   []int32 // by vertex: threads the vertices of a node, from head to tail
+	groups []group
+	unused []int32 // groups
 
-	z          []int64 // by node
+	z          []int64 // by node: during a search z + 2d of outer ones, z − 2d of inner ones
 	parent     []int32 // the blossom that it is a child of
 	base       []int32
 	head, tail []int32
+	size       []int32   // number of vertices
+	group      []int32   // of outermost ones
 	children   [][]int32 // in a cycle, beginning with that of the base
 	links      [][]link  // from child k to child k+1
 	spare      []int32   // blossoms that do not exist at the moment
 
 	// A search.
-	now      int64
-	label    []uint8 // by node, of outermost ones
-	mark     []uint8 // by vertex: the label of its outermost node
-	from     []int32 // by inner node: the edge of the tree that leads to it
-	to2      []int32
-	tree     []int32 // nodes that were labelled; some are no longer
-	queue    []int32 // outer vertices whose edges are not yet looked at
-	best     []int64 // by vertex: least u(i) − cost over edges to outer vertices i
-	bestFrom []int32 // that i
-	touched  []int32 // vertices whose best is set
-	events   events
-	seen     []int32 // by node: the walk that has passed it
-	walk     int32
+	now       int64
+	from, to2 []int32 // by inner node: the edge of the tree that leads to it
+	tree      []int32 // nodes that were labelled; some are no longer
+	queue     []int32 // outer vertices whose edges are not yet looked at
+	best      []int64 // by vertex: least (u + off − cost) over edges to outer vertices i
+	bestFrom  []int32 // that i
+	touched   []int32 // vertices whose best is set
+	events    events
+	seen      []int32 // by node: the walk that has passed it
+	walk      int32
 
 	// The search ends at bound at the latest: there the vertex end has the dual 0,
 	// or is reached from endFrom and has no mate.
 	bound        int64
 	end, endFrom int32
 }
+
+// top is the outermost node of v.
+func (s *solver) top(v int32) int32 { return s.groups[s.in[v]].node }
+
+// of is the group of the outermost node x.
+func (s *solver) of(x int32) *group { return &s.groups[s.group[x]] }
 
 const never = math.MaxInt64
 
@@ -116,20 +130,20 @@ func newSolver(n int, edges []Edge, weights []int64) (*solver, error) {
 	s.to, s.cost = s.to[:kept], s.cost[:kept]
 
 	nodes := n + n/2
-	vertices, ids := make([]int32, 5*n), make([]int32, 7*nodes)
-	cut := func(all *[]int32, n int) []int32 {
-		part := (*all)[:n:n]
-		*all = (*all)[n:]
+	ints := make([]int32, 5*n+9*nodes)
+	cut := func(n int) []int32 {
+		part := ints[:n:n]
+		ints = ints[n:]
 		return part
 	}
-	s.mate, s.top, s.next, s.bestFrom, s.queue = cut(&vertices, n), cut(&vertices, n), cut(&vertices, n), cut(&vertices, n), cut(&vertices, n)[:0]
-	s.parent, s.base, s.head, s.tail = cut(&ids, nodes), cut(&ids, nodes), cut(&ids, nodes), cut(&ids, nodes)
-	s.from, s.to2, s.seen = cut(&ids, nodes), cut(&ids, nodes), cut(&ids, nodes)
-	s.u, s.best, s.z = make([]int64, n), make([]int64, n), make([]int64, nodes)
-	s.label, s.mark = make([]uint8, nodes), make([]uint8, n)
+	s.mate, s.in, s.next, s.bestFrom, s.queue = cut(n), cut(n), cut(n), cut(n), cut(n)[:0]
+	s.parent, s.base, s.head, s.tail, s.size, s.group = cut(nodes), cut(nodes), cut(nodes), cut(nodes), cut(nodes), cut(nodes)
+	s.from, s.to2, s.seen = cut(nodes), cut(nodes), cut(nodes)
+	s.u, s.best, s.z, s.groups = make([]int64, n), make([]int64, n), make([]int64, nodes), make([]group, n)
 	s.children, s.links = make([][]int32, nodes-n), make([][]link, nodes-n)
 	for v := range int32(n) {
-		s.mate[v], s.top[v], s.parent[v], s.base[v], s.head[v], s.tail[v] = none, v, none, v, v, v
+		s.mate[v], s.in[v], s.parent[v], s.base[v], s.head[v], s.tail[v] = none, v, none, v, v, v
+		s.size[v], s.group[v], s.groups[v].node = 1, v, v
 		s.best[v] = never
 	}
 	for b := nodes - 1; b >= n; b-- {
@@ -153,8 +167,8 @@ func duplicate(edges []Edge, u, v int) error {
 func (s *solver) solve() {
 	s.greedy()
 	for v := range int32(s.n) {
-		if s.mate[v] == none && s.u[v] > 0 {
-			s.search(s.top[v])
+		if s.mate[v] == none && s.u[v]+s.groups[s.in[v]].off > 0 {
+			s.search(v)
 		}
 	}
 }
@@ -188,12 +202,12 @@ func (s *solver) greedy() {
 	}
 }
 
-// search finds a place in the matching for the base of the node root, which has
-// none and a dual above 0: a path to another such vertex, or to one that can do
+// search finds a place in the matching for the vertex root, which has none and a
+// dual above 0: a path to another such vertex, or to one that can do
 // without a mate.
 func (s *solver) search(root int32) {
 	s.now, s.bound = 0, never
-	s.makeOuter(root)
+	s.makeOuter(s.top(root))
 	for {
 		for len(s.queue) > 0 {
 			v := s.queue[len(s.queue)-1]
@@ -206,17 +220,17 @@ func (s *solver) search(root int32) {
 		}
 		switch {
 		case e.b >= 0: // an edge of two outer vertices
-			if s.top[e.a] != s.top[e.b] {
+			if s.in[e.a] != s.in[e.b] {
 				s.now = e.key
 				s.shrink(e.a, e.b)
 			}
 		case e.b == reach:
-			if v := e.a; s.mark[v] == outside && s.best[v]+s.u[v] == e.key {
+			if g := &s.groups[s.in[e.a]]; g.label == outside && s.best[e.a]+s.u[e.a]+g.off == e.key {
 				s.now = e.key
-				s.grow(v)
+				s.grow(e.a)
 			}
 		default: // an inner blossom
-			if s.label[e.a] == inner && s.z[e.a] == 2*e.key {
+			if s.z[e.a] == 2*e.key && s.outermost(e.a) && s.of(e.a).label == inner {
 				s.now = e.key
 				s.expand(e.a)
 			}
@@ -226,7 +240,7 @@ func (s *solver) search(root int32) {
 	if s.endFrom == none {
 		s.flip(s.end, none)
 	} else {
-		s.rotate(s.top[s.end], s.end)
+		s.rotate(s.top(s.end), s.end)
 		s.mate[s.end] = s.endFrom
 		s.flip(s.endFrom, s.end)
 	}
@@ -235,27 +249,20 @@ func (s *solver) search(root int32) {
 
 // settle gives what was in the tree its duals, and forgets the tree.
 func (s *solver) settle() {
-	d := s.now
 	for _, x := range s.tree {
-		switch s.label[x] {
+		if !s.outermost(x) {
+			continue
+		}
+		d, g := s.now, s.of(x)
+		switch g.label {
 		case outside:
 			continue
 		case inner:
-			d = -s.now
-		default:
-			d = s.now
+			d = -d
 		}
-		s.label[x] = outside
-		if x >= int32(s.n) {
-			s.z[x] += 2 * d
-		}
-		for v := s.head[x]; ; v = s.next[v] {
-			s.u[v] -= d
-			s.mark[v] = outside
-			if v == s.tail[x] {
-				break
-			}
-		}
+		g.label = outside
+		g.off -= d
+		s.z[x] += 2 * d // of a vertex: of no meaning
 	}
 	for _, v := range s.touched {
 		s.best[v] = never
@@ -264,60 +271,62 @@ func (s *solver) settle() {
 	s.events.clear()
 }
 
+// exists says whether x is a vertex or a blossom of the moment.
+func (s *solver) exists(x int32) bool { return x < int32(s.n) || len(s.children[x-int32(s.n)]) > 0 }
+
+// outermost says whether x exists and is in no blossom.
+func (s *solver) outermost(x int32) bool { return s.exists(x) && s.parent[x] == none }
+
 // makeOuter labels the node x, which is outside.
 func (s *solver) makeOuter(x int32) {
-	s.label[x] = outer
 	s.tree = append(s.tree, x)
-	if x >= int32(s.n) {
-		s.z[x] -= 2 * s.now
-	}
+	s.z[x] -= 2 * s.now
+	s.becomeOuter(x, s.now)
+}
+
+// becomeOuter makes the vertices of x outer ones, whose stored duals change by d.
+func (s *solver) becomeOuter(x int32, d int64) {
+	g := s.of(x)
+	g.label = outer
+	g.off += d
 	for v := s.head[x]; ; v = s.next[v] {
-		s.becomeOuter(v, s.now)
+		s.queue = append(s.queue, v)
+		if u := s.u[v] + g.off; u < s.bound {
+			s.bound, s.end, s.endFrom = u, v, none
+		}
 		if v == s.tail[x] {
 			break
 		}
-	}
-}
-
-// becomeOuter makes v an outer vertex, whose stored dual changes by d.
-func (s *solver) becomeOuter(v int32, d int64) {
-	s.u[v] += d
-	s.mark[v] = outer
-	s.queue = append(s.queue, v)
-	if s.u[v] < s.bound {
-		s.bound, s.end, s.endFrom = s.u[v], v, none
 	}
 }
 
 // makeInner labels the node x, which is outside, as reached by the edge from an
 // outer vertex i to j in x.
 func (s *solver) makeInner(x, i, j int32) {
-	s.label[x] = inner
+	g := s.of(x)
+	g.label = inner
+	g.off -= s.now
 	s.from[x], s.to2[x] = i, j
 	s.tree = append(s.tree, x)
-	for v := s.head[x]; ; v = s.next[v] {
-		s.u[v] -= s.now
-		s.mark[v] = inner
-		if v == s.tail[x] {
-			break
-		}
-	}
+	s.z[x] += 2 * s.now
 	if x >= int32(s.n) {
-		s.z[x] += 2 * s.now
 		s.events.push(s.z[x]/2, x, empty, s.bound)
 	}
 }
 
 // scan looks at the edges of the outer vertex i.
 func (s *solver) scan(i int32) {
-	ui, top := s.u[i], s.top[i]
+	in := s.in[i]
+	ui := s.u[i] + s.groups[in].off
 	to, cost := s.to[s.start[i]:s.start[i+1]], s.cost[s.start[i]:s.start[i+1]]
 	for k, j := range to {
 		x := ui - cost[k]
-		key := x + s.u[j] // when i's side alone makes the edge tight
-		switch s.mark[j] {
+		to := s.in[j]
+		g := &s.groups[to]
+		key := x + s.u[j] + g.off // when i's side alone makes the edge tight
+		switch g.label {
 		case outer:
-			if key /= 2; key < s.bound && s.top[j] != top {
+			if key /= 2; key < s.bound && to != in {
 				s.events.push(key, i, j, s.bound)
 			}
 		case outside:
@@ -325,7 +334,7 @@ func (s *solver) scan(i int32) {
 				continue
 			}
 			s.note(i, j, x)
-			if s.mate[s.base[s.top[j]]] == none {
+			if s.mate[s.base[g.node]] == none {
 				s.bound, s.end, s.endFrom = key, j, i
 			} else {
 				s.events.push(key, j, reach, s.bound)
@@ -349,9 +358,9 @@ func (s *solver) note(i, j int32, x int64) {
 
 // grow takes the node of j and the one that it is matched with into the tree.
 func (s *solver) grow(j int32) {
-	x := s.top[j]
+	x := s.top(j)
 	s.makeInner(x, s.bestFrom[j], j)
-	s.makeOuter(s.top[s.mate[s.base[x]]])
+	s.makeOuter(s.top(s.mate[s.base[x]]))
 }
 
 // above is the outer node over the outer node x, none over the root.
@@ -360,7 +369,7 @@ func (s *solver) above(x int32) int32 {
 	if m == none {
 		return none
 	}
-	return s.top[s.from[s.top[m]]]
+	return s.top(s.from[s.top(m)])
 }
 
 // meet is the outer node in which the paths from the outer nodes x and y to the
@@ -384,52 +393,65 @@ func (s *solver) meet(x, y int32) int32 {
 // shrink makes a blossom of the cycle that the edge of the outer vertices i and
 // j closes.
 func (s *solver) shrink(i, j int32) {
-	meet := s.meet(s.top[i], s.top[j])
+	meet := s.meet(s.top(i), s.top(j))
 	b := s.spare[len(s.spare)-1]
 	s.spare = s.spare[:len(s.spare)-1]
 	children, links := s.children[b-int32(s.n)][:0], s.links[b-int32(s.n)][:0]
 
 	// Upwards from i, turned round so that it leads down from where they meet.
-	for x := s.top[i]; x != meet; {
-		t := s.top[s.mate[s.base[x]]]
+	for x := s.top(i); x != meet; {
+		t := s.top(s.mate[s.base[x]])
 		children = append(children, x, t)
 		links = append(links, link{s.mate[s.base[x]], s.base[x]}, link{s.from[t], s.to2[t]})
-		x = s.top[s.from[t]]
+		x = s.top(s.from[t])
 	}
 	children = append(children, meet)
 	turn(children)
 	turn(links)
 	links = append(links, link{i, j})
-	for x := s.top[j]; x != meet; {
-		t := s.top[s.mate[s.base[x]]]
+	for x := s.top(j); x != meet; {
+		t := s.top(s.mate[s.base[x]])
 		children = append(children, x, t)
 		links = append(links, link{s.base[x], s.mate[s.base[x]]}, link{s.to2[t], s.from[t]})
-		x = s.top[s.from[t]]
+		x = s.top(s.from[t])
 	}
 	s.children[b-int32(s.n)], s.links[b-int32(s.n)] = children, links
 
-	s.label[b], s.parent[b], s.base[b] = outer, none, s.base[meet]
+	s.parent[b], s.base[b] = none, s.base[meet]
 	s.tree = append(s.tree, b)
 	s.z[b] = -2 * s.now
-	s.head[b], s.tail[b] = s.head[children[0]], s.tail[children[len(children)-1]]
+	s.head[b], s.tail[b], s.size[b] = s.head[children[0]], s.tail[children[len(children)-1]], 0
+	most := children[0]
 	for k, c := range children {
 		if k > 0 {
 			s.next[s.tail[children[k-1]]] = s.head[c]
 		}
-		was := s.label[c]
-		s.label[c], s.parent[c] = outside, b
-		if c >= int32(s.n) {
-			if was == outer {
-				s.z[c] += 2 * s.now
-			} else {
-				s.z[c] -= 2 * s.now
-			}
+		s.parent[c] = b
+		s.size[b] += s.size[c]
+		if s.size[c] > s.size[most] {
+			most = c
 		}
+		if s.of(c).label == outer {
+			s.z[c] += 2 * s.now
+		} else {
+			s.z[c] -= 2 * s.now
+			s.becomeOuter(c, 2*s.now)
+		}
+	}
+	// The others join the largest: a vertex changes its group log n times.
+	into := s.group[most]
+	s.group[b], s.groups[into].node = into, b
+	for _, c := range children {
+		if c == most {
+			continue
+		}
+		was := s.group[c]
+		d := s.groups[was].off - s.groups[into].off
+		s.groups[was] = group{}
+		s.unused = append(s.unused, was)
 		for v := s.head[c]; ; v = s.next[v] {
-			s.top[v] = b
-			if was == inner {
-				s.becomeOuter(v, 2*s.now)
-			}
+			s.in[v] = into
+			s.u[v] += d
 			if v == s.tail[c] {
 				break
 			}
@@ -482,17 +504,31 @@ func (s *solver) expand(b int32) {
 	i, j := s.from[b], s.to2[b]
 	children := s.children[b-int32(s.n)]
 	k := s.child(b, j)
-	s.label[b] = outside
+	most := children[0]
 	for _, c := range children {
 		s.parent[c] = none
-		for v := s.head[c]; ; v = s.next[v] {
-			s.top[v] = c
-			s.u[v] += s.now
-			s.mark[v] = outside
-			if v == s.tail[c] {
-				break
+		if s.size[c] > s.size[most] {
+			most = c
+		}
+	}
+	was := s.group[b]
+	g := &s.groups[was]
+	g.off += s.now
+	g.label = outside
+	for _, c := range children {
+		in := was
+		if c != most {
+			in = s.unused[len(s.unused)-1]
+			s.unused = s.unused[:len(s.unused)-1]
+			s.groups[in].off = g.off
+			for v := s.head[c]; ; v = s.next[v] {
+				s.in[v] = in
+				if v == s.tail[c] {
+					break
+				}
 			}
 		}
+		s.group[c], s.groups[in].node = in, c
 	}
 	for forwards := k%2 == 1; ; {
 		s.makeInner(children[k], i, j)
@@ -506,12 +542,13 @@ func (s *solver) expand(b int32) {
 		i, j = l.p, l.q
 	}
 	for _, c := range children {
-		if s.label[c] != outside {
+		g := s.of(c)
+		if g.label != outside {
 			continue
 		}
 		for v := s.head[c]; ; v = s.next[v] {
 			if s.best[v] != never {
-				s.events.push(s.best[v]+s.u[v], v, reach, s.bound)
+				s.events.push(s.best[v]+s.u[v]+g.off, v, reach, s.bound)
 			}
 			if v == s.tail[c] {
 				break
@@ -526,14 +563,14 @@ func (s *solver) expand(b int32) {
 // root, and gives i the mate j, or none.
 func (s *solver) flip(i, j int32) {
 	for {
-		x := s.top[i]
+		x := s.top(i)
 		m := s.mate[s.base[x]]
 		s.rotate(x, i)
 		s.mate[i] = j
 		if m == none {
 			return
 		}
-		t := s.top[m]
+		t := s.top(m)
 		i, j = s.from[t], s.to2[t]
 		s.rotate(t, j)
 		s.mate[j] = i
