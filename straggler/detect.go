@@ -151,10 +151,12 @@ type watch struct {
 	jitter  float64 // of that level: its standard error
 	usual   float64 // median of the window
 	avg     float64 // mean of the window
+	base    float64 // lower quartile of the window
 	longs   int     // in the window
-	rate, n float64 // of long ones, and of all: sums that forget
+	rate, n float64 // of long ones after one that is not, and of all these: sums that forget
 	sum     float64 // of evidence for pauses
 	from    int64   // the step at which it began to grow
+	hit     int64   // the step that it last grew at
 	paused  bool    // the verdict rests on it
 	odd     uint64  // metrics that were reported
 	slow    bool
@@ -283,15 +285,23 @@ func (d *Detector) remember(w *watch, r star.Record) {
 	for i := range w.window {
 		d.scratch = append(d.scratch, w.window[i].own)
 	}
-	w.avg, w.usual = mean(d.scratch), median(d.scratch)
-	// Long: clearly beyond what the worker itself usually takes, and beyond its noise.
-	limit := max(d.beyond(w.usual, 1), w.usual+(1+d.cfg.MADs)*spread(d.scratch, w.usual))
+	w.avg, w.usual, w.base = mean(d.scratch), median(d.scratch), quartile(d.scratch)
+	// Long: clearly beyond what the worker itself usually takes, and beyond its noise. Where half of its iterations are
+	// long its own deviation says nothing, and what the fastest take counts.
+	dev := spread(d.scratch, w.usual)
+	limit := d.long(w.usual, dev)
+	if ref := d.ref.level; ref > 0 && !slices.Contains(d.ref.members, int(r.Worker)) && dev > wild*max(d.ref.mad, 0.02*ref) {
+		limit = min(limit, d.long(ref, max(d.ref.mad, 0.02*ref)))
+	}
 	w.longs = 0
 	for i := range w.window {
 		s := &w.window[i]
 		if s.long = s.own > limit; s.long {
 			w.longs++
 		}
+	}
+	if len(w.window) > 1 && w.back(0).long && w.back(1).long {
+		return // see count
 	}
 	w.rate *= 1 - 1/memory
 	w.n = w.n*(1-1/memory) + 1
@@ -300,10 +310,18 @@ func (d *Detector) remember(w *watch, r star.Record) {
 	}
 }
 
+// long is the limit beyond which an iteration is long among those that usually take t, with the given deviation.
+func (d *Detector) long(t, mad float64) float64 {
+	return max(d.beyond(t, 1), t+(1+d.cfg.MADs)*mad)
+}
+
 // beyond is what is clearly longer than t, in seconds: by a share of Ratio, and of Least.
 func (d *Detector) beyond(t, share float64) float64 {
 	return t + share*max(t*d.cfg.Ratio, d.least)
 }
+
+// wild is how many times the deviation of the fastest makes a deviation one of iterations of two kinds.
+const wild = 3
 
 // memory is over how many of a worker's iterations its rate of long ones is taken.
 const memory = 200
@@ -332,7 +350,7 @@ func (d *Detector) refresh() {
 		}
 	}
 	slices.SortStableFunc(d.order, func(a, b int) int {
-		switch x, y := d.workers[a].level, d.workers[b].level; {
+		switch x, y := d.workers[a].pace(), d.workers[b].pace(); {
 		case x < y:
 			return -1
 		case x > y:
@@ -345,11 +363,11 @@ func (d *Detector) refresh() {
 	if len(d.order) < 2 {
 		return
 	}
-	fastest := d.workers[d.order[0]].level
+	fastest := d.workers[d.order[0]].pace()
 	d.scratch = d.scratch[:0]
 	for _, i := range d.order[:max(1, len(d.order)/4)] {
 		w := &d.workers[i]
-		if w.level > fastest*(1+d.cfg.Ratio) {
+		if w.pace() > fastest*(1+d.cfg.Ratio) {
 			break
 		}
 		r.members = append(r.members, i)
@@ -361,6 +379,10 @@ func (d *Detector) refresh() {
 	r.mad = spread(d.scratch, r.level)
 }
 
+// pace is the level, and what iterations take on average beyond what the fast ones do: who stands still in every other one
+// is no measure of others.
+func (w *watch) pace() float64 { return w.level + max(w.avg-w.base, 0) }
+
 // judge moves a worker's state.
 func (d *Detector) judge(id star.Worker, step int64) []Event {
 	w := &d.workers[id]
@@ -371,17 +393,19 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 	d.count(int(id))
 	strict := !w.slow
 	steady, now := d.steady(int(id), strict), d.nowAndThen(int(id), strict)
+	// Who pauses in every other iteration looks steady half of the time, and is as fast as the fastest in between.
+	pauses := now && (!steady || w.base <= d.beyond(d.ref.level, 1))
 	if (steady || now) == w.slow {
 		w.streak = 0
 		if w.slow {
-			return d.reconsider(w, id, step, now && !steady)
+			return d.reconsider(w, id, step, pauses)
 		}
 		return nil
 	}
 	w.streak++
 	switch {
-	case !w.slow && (w.streak >= d.cfg.Enter || !steady): // counting is a test of its own
-		w.verdict = d.verdict(w, id, step, now && !steady)
+	case !w.slow && (w.streak >= d.cfg.Enter || pauses): // counting is a test of its own
+		w.verdict = d.verdict(w, id, step, pauses)
 		w.slow, w.streak, w.turn, w.paused = true, 0, 0, now
 		return []Event{{Kind: Slow, Worker: id, Step: step, Verdict: w.verdict}}
 	case w.slow && w.streak >= d.cfg.Leave:
@@ -420,6 +444,7 @@ func (d *Detector) steady(id int, strict bool) bool {
 const (
 	certain   = 11.0
 	suspected = 0.2 // p₁, or five times the usual rate
+	seldom    = 10  // iterations without a long one, which one worker in ten that pauses has by chance: what was before is chance, too
 )
 
 // count adds the newest iteration of a worker to the evidence for pauses. A second long
@@ -438,9 +463,10 @@ func (d *Detector) count(id int) {
 	switch again := len(w.window) > 1 && w.back(1).long; {
 	case w.back(0).long && again:
 	case w.back(0).long:
-		if w.sum == 0 {
-			w.from = w.back(0).step
+		if step := w.back(0).step; w.sum == 0 || step > w.hit+seldom {
+			w.from = step
 		}
+		w.hit = w.back(0).step
 		w.sum = min(w.sum+math.Log(p1/p0), certain)
 	default:
 		w.sum = max(w.sum+math.Log((1-p1)/(1-p0)), 0)
@@ -454,7 +480,7 @@ func (d *Detector) nowAndThen(id int, strict bool) bool {
 	if !strict {
 		return w.paused && w.sum > leniency*certain
 	}
-	return w.sum >= certain && w.avg > w.usual+max(w.usual*d.cfg.Ratio/2, d.least)
+	return w.sum >= certain && w.avg > w.base+max(w.base*d.cfg.Ratio/2, d.least)
 }
 
 // reconsider keeps the numbers of a verdict fresh and notices when its cause is

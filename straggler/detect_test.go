@@ -110,6 +110,18 @@ var injuries = []struct {
 			r.Telemetry.Set(star.ComputeCPU, 0.45)
 		}
 	}},
+	{"stop and go, every other iteration", Pauses, "stands still", func(r *star.Record, step int64, rnd *rand.Rand) {
+		if step%2 == 1 {
+			r.Compute += 150 * ms
+			r.Telemetry.Set(star.ComputeCPU, 0.4)
+		}
+	}},
+	{"stop and go, every other, nothing measured", Pauses, "stands still", func(r *star.Record, step int64, rnd *rand.Rand) {
+		if step%2 == 0 {
+			r.Compute += 60 * ms
+		}
+		r.Telemetry = star.Telemetry{}
+	}},
 	{"stop and go, uneven", Pauses, "stands still", func(r *star.Record, step int64, rnd *rand.Rand) {
 		if rnd.IntN(10) < 6 { // at 7 one of six looks steady for the 20 iterations of this test
 			r.Compute += 90 * ms
