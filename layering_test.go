@@ -43,6 +43,7 @@ var rooms = []struct {
 	{"star/allreduce", "star star/transport star/compress star/train/kernel", "", "a library of its own: knows neither models nor the coordinator"},
 	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},
 	{"star/checkpoint", "", "net sync", "files"},
+	{"star/placement", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: where tasks go follows from hosts and demands"},
 	{"star/sim", "star star/modes star/pgns star/trace", "net os sync context", "virtual time: no clock, no goroutine"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/cmd/internal/settings", "", "", "settings know no room"},
