@@ -17,7 +17,7 @@ type Amounts struct{ CPU, In, Out float64 }
 // connection.
 type Enlist struct {
 	Job      string
-	Life     string // tells lives of a job of one name apart
+	Life     string // tells the process from another one that claims its place
 	Rank     int    // among its kind
 	Host     string // processes with the same one share its resources
 	Actuator string // what carries out an Order here; empty: nothing does

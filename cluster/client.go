@@ -1,0 +1,512 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"star/transport"
+)
+
+// ClientConfig is how a process of a job speaks with the service. Zero fields mean what their
+// comments say.
+type ClientConfig struct {
+	Network transport.Network
+
+	// Find says where the service is. It is asked again before each attempt to connect.
+	Find func(ctx context.Context) (addr string, err error)
+
+	Cluster string
+	Role    string // transport.RoleServer or RoleWorker
+	Token   string
+	Version string // of the program
+
+	// Enlist is who this is; Life is made by the client. Usage is what it uses now; Seq and Delay are set by the client. Both
+	// are called from Run.
+	Enlist func() transport.Enlist
+	Usage  func() transport.Usage
+
+	// Obey makes each iteration take longer by delay, from now on; 0: no longer. Nil: nobody
+	// here can, and the service is told so.
+	Obey func(delay time.Duration) error
+
+	Every    time.Duration // between reports; zero: 1 s
+	Timeout  time.Duration // of a question; zero: 2 s
+	DialTime time.Duration // of an attempt to connect; zero: 5 s
+	Longest  time.Duration // between attempts, at most; zero: 5 s
+
+	Log *slog.Logger
+}
+
+// Client is a process's side of the service. Make it with NewClient and call Run once, in a
+// goroutine of its own. The other methods may be called from any goroutine.
+type Client struct {
+	cfg  ClientConfig
+	log  *slog.Logger
+	life string
+	acts chan func()   // what others want Run to do
+	done chan struct{} // closed when Run has ended
+
+	mu    sync.Mutex
+	state string
+
+	// Owned by Run from here on.
+	conn   transport.Conn
+	addr   string
+	lease  time.Duration
+	silent time.Duration // how long the service may say nothing
+	lost   time.Time     // since when there is no connection
+	seq    int64
+	said   transport.Enlist
+
+	ids   int64
+	claim *claim // what is wanted or granted; nil: nothing
+	order transport.Order
+	delay time.Duration // in force
+}
+
+// claim is a wish to leave SSGD.
+type claim struct {
+	ask     transport.Ask
+	answer  func(ok bool, why string)
+	granted bool
+	asked   bool      // on this connection, and not answered
+	due     time.Time // of the answer
+}
+
+// NewClient makes a client.
+func NewClient(cfg ClientConfig) *Client {
+	for d, v := range map[*time.Duration]time.Duration{&cfg.Every: time.Second, &cfg.Timeout: 2 * time.Second, &cfg.DialTime: 5 * time.Second, &cfg.Longest: 5 * time.Second} {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Client{cfg: cfg, log: cfg.Log.With("cluster", cfg.Cluster), life: NewID(), acts: make(chan func(), 16), done: make(chan struct{}),
+		state: "connecting", lease: 10 * time.Second}
+}
+
+// do has Run do something. It is not done when Run has ended.
+func (c *Client) do(f func()) bool {
+	select {
+	case c.acts <- f:
+		return true
+	case <-c.done:
+		return false
+	}
+}
+
+// Ask asks whether the job may run in a mode that uses extra more than SSGD, all its servers
+// together; lag is what SSGD loses in each iteration to stragglers. answer is called from Run
+// within the client's time-out: no if nobody else answers. After a yes it is called again when
+// that no longer holds. A new question replaces the one before; of that nothing is heard any more.
+func (c *Client) Ask(mode string, extra transport.Amounts, lag time.Duration, answer func(ok bool, why string)) {
+	ok := c.do(func() {
+		c.yield()
+		c.ids++
+		c.claim = &claim{ask: transport.Ask{ID: c.ids, Mode: mode, Extra: extra, Lag: max(lag, 0), Timeout: c.cfg.Timeout}, answer: answer}
+		if c.conn == nil {
+			c.refuse(c.missing())
+			return
+		}
+		c.put(c.claim)
+	})
+	if !ok {
+		answer(false, "the client of the cluster has ended")
+	}
+}
+
+// Yield gives back what was granted, or takes a question back.
+func (c *Client) Yield() { c.do(c.yield) }
+
+// State says in words how things are with the service.
+func (c *Client) State() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+func (c *Client) setState(format string, a ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state = fmt.Sprintf(format, a...)
+}
+
+// missing says why there is nobody to ask.
+func (c *Client) missing() string {
+	return fmt.Sprintf("the resource service of cluster %s is not to be reached", c.cfg.Cluster)
+}
+
+// put sends a question.
+func (c *Client) put(q *claim) {
+	q.asked, q.due = true, time.Now().Add(c.cfg.Timeout)
+	c.say(q.ask)
+}
+
+// refuse ends the claim with a no.
+func (c *Client) refuse(why string) {
+	q := c.claim
+	c.claim = nil
+	q.answer(false, why)
+}
+
+// yield drops the claim.
+func (c *Client) yield() {
+	if c.claim == nil {
+		return
+	}
+	if c.conn != nil {
+		c.say(transport.Yield{ID: c.claim.ask.ID})
+	}
+	c.claim = nil
+}
+
+// say sends a small message. A connection that cannot take it ends.
+func (c *Client) say(m transport.Message) {
+	if c.conn == nil {
+		return
+	}
+	c.conn.SetWriteDeadline(time.Now().Add(sendWithin))
+	var err error
+	switch m := m.(type) {
+	case transport.Enlist:
+		err = transport.Send(c.conn, m, nil)
+	case transport.Usage:
+		err = transport.Send(c.conn, m, nil)
+	case transport.Ask:
+		err = transport.Send(c.conn, m, nil)
+	case transport.Yield:
+		err = transport.Send(c.conn, m, nil)
+	case transport.Obeyed:
+		err = transport.Send(c.conn, m, nil)
+	case transport.Leave:
+		err = transport.Send(c.conn, m, nil)
+	case transport.Ping:
+		err = transport.Send(c.conn, m, nil)
+	default:
+		panic(fmt.Sprintf("cluster: a client never says %v", m.Kind()))
+	}
+	if err != nil {
+		c.conn.Close() // the reader says so
+	}
+}
+
+// heard is what a connection said, or why it ended.
+type heard struct {
+	conn  transport.Conn
+	grant *transport.Grant
+	order *transport.Order
+	err   error
+}
+
+// opened is what has become of an attempt to connect.
+type opened struct {
+	conn  transport.Conn
+	addr  string
+	lease time.Duration
+	err   error
+}
+
+// Run keeps up the connection and serves the others' calls until ctx ends; then it undoes
+// what it was ordered and says good-bye. It returns nil: nothing that happens to the service is
+// an error of the job.
+func (c *Client) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(c.done)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	news := make(chan heard)
+	attempts := make(chan opened)
+	begun := time.Now()
+	c.lost = begun
+	pause := 100 * time.Millisecond
+	try := time.NewTimer(0)
+	defer try.Stop()
+	report := time.NewTicker(c.cfg.Every)
+	defer report.Stop()
+	alarm := time.NewTimer(time.Hour)
+	defer alarm.Stop()
+	told := false // that there is no connection
+	defer func() {
+		if c.conn != nil {
+			c.say(transport.Leave{Worker: -1, Reason: "the process ends"})
+			c.conn.Close()
+		}
+		c.obey(transport.Order{})
+		c.setState("ended")
+	}()
+	again := func() {
+		try.Reset(pause/2 + rand.N(pause)) // jitter: whoever lost it at once does not come back at once
+		pause = min(2*pause, c.cfg.Longest)
+	}
+	for {
+		alarm.Reset(c.next())
+		select {
+		case <-ctx.Done():
+			return nil
+		case f := <-c.acts:
+			f()
+		case <-try.C:
+			wg.Go(func() {
+				o := c.open(ctx)
+				select {
+				case attempts <- o:
+				case <-ctx.Done():
+					if o.conn != nil {
+						o.conn.Close()
+					}
+				}
+			})
+		case o := <-attempts:
+			if o.err != nil {
+				c.setState("not connected: %v", o.err)
+				var refused interface{ ExitCode() int }
+				if isRefusal := errors.As(o.err, &refused); isRefusal && !told || !told && time.Since(c.lost) >= c.cfg.DialTime {
+					told = true
+					c.log.Warn("no resource service: the job stays in SSGD, or goes back to it", "err", o.err)
+				}
+				again()
+				break
+			}
+			if told || begun != c.lost {
+				c.log.Info("the resource service is there again", "addr", o.addr, "after", time.Since(c.lost).Round(time.Millisecond))
+			} else {
+				c.log.Info("resource service", "addr", o.addr)
+			}
+			told = false
+			c.connected(o)
+			conn := o.conn
+			wg.Go(func() { listen(ctx, conn, c.silent, news) })
+		case h := <-news:
+			if h.conn != c.conn {
+				break
+			}
+			switch {
+			case h.err != nil:
+				c.conn.Close()
+				c.conn, c.lost, told = nil, time.Now(), true
+				c.setState("lost: %v", h.err)
+				c.log.Warn("the resource service is gone; what it granted and ordered ends if it does not come back", "addr", c.addr, "within", c.lease, "err", h.err)
+				if c.seq > 3 { // it had been well for a while
+					pause = 100 * time.Millisecond
+				}
+				again()
+			case h.grant != nil:
+				c.granted(*h.grant)
+			case h.order != nil:
+				c.obey(*h.order)
+			}
+		case <-report.C:
+			if c.conn == nil {
+				break
+			}
+			if e := c.enlistment(); e != c.said {
+				c.said = e
+				c.say(e)
+			}
+			c.report()
+		case <-alarm.C:
+		}
+		c.overdue()
+	}
+}
+
+// enlistment is who this is now.
+func (c *Client) enlistment() transport.Enlist {
+	e := c.cfg.Enlist()
+	e.Life = c.life
+	return e
+}
+
+func (c *Client) report() {
+	u := c.cfg.Usage()
+	c.seq++
+	u.Seq, u.Delay = c.seq, c.delay
+	c.say(u)
+	c.say(transport.Ping{Seq: c.seq, Sent: time.Now().UnixNano()})
+}
+
+// connected begins with a new connection.
+func (c *Client) connected(o opened) {
+	c.conn, c.addr, c.seq = o.conn, o.addr, 0
+	if o.lease > 0 {
+		c.lease = o.lease
+	}
+	c.silent = max(c.lease, 3*c.cfg.Every) // it answers each report's ping
+	c.setState("connected to %s", o.addr)
+	c.said = c.enlistment()
+	c.say(c.said)
+	c.report()
+	// This is another life of the account: it knows nothing of orders and grants.
+	c.obey(transport.Order{})
+	if c.claim != nil {
+		c.ids++
+		c.claim.ask.ID = c.ids
+		c.put(c.claim)
+	}
+}
+
+// granted takes an answer.
+func (c *Client) granted(g transport.Grant) {
+	q := c.claim
+	if q == nil || g.ID != q.ask.ID {
+		return // taken back meanwhile; the service has heard so
+	}
+	q.asked = false
+	if !g.OK {
+		c.say(transport.Yield{ID: g.ID})
+		c.refuse(g.Why)
+		return
+	}
+	if g.Lease > 0 {
+		c.lease = g.Lease
+	}
+	if !q.granted {
+		q.granted = true
+		q.answer(true, g.Why)
+	}
+}
+
+// obey carries out an order.
+func (c *Client) obey(o transport.Order) {
+	want := o.Delay + o.Early
+	var err error
+	if want != c.delay {
+		if c.cfg.Obey == nil {
+			err = errors.New("nothing here can delay an iteration")
+		} else if err = c.cfg.Obey(want); err == nil {
+			c.delay = want
+			c.log.Info("delay", "per_iteration", want, "for", o.For, "why", o.Why)
+		}
+	}
+	if o.Lease > 0 {
+		c.lease = o.Lease
+	}
+	c.order = o
+	if o.ID == 0 {
+		return
+	}
+	m := transport.Obeyed{ID: o.ID, Delay: c.delay}
+	if err != nil {
+		m.Err = err.Error()
+		c.log.Warn("cannot do what the resource service wants", "delay", want, "err", err)
+	}
+	c.say(m)
+}
+
+// next is how long until something is overdue.
+func (c *Client) next() time.Duration {
+	d := time.Hour
+	if q := c.claim; q != nil && q.asked {
+		d = min(d, time.Until(q.due))
+	}
+	if c.conn == nil && (c.claim != nil || c.delay > 0) {
+		d = min(d, time.Until(c.lost.Add(c.lease)))
+	}
+	return max(d, 0)
+}
+
+// overdue gives up waiting.
+func (c *Client) overdue() {
+	now := time.Now()
+	if q := c.claim; q != nil && q.asked && !now.Before(q.due) {
+		why := fmt.Sprintf("no answer of the resource service at %s within %v", c.addr, c.cfg.Timeout)
+		if c.conn == nil {
+			if q.granted {
+				q.asked = false // the lease decides
+				return
+			}
+			why = c.missing()
+		}
+		c.say(transport.Yield{ID: q.ask.ID}) // a yes that is on its way is not for us
+		c.refuse(why)
+	}
+	if c.conn == nil && !now.Before(c.lost.Add(c.lease)) {
+		if c.claim != nil {
+			c.refuse(fmt.Sprintf("the resource service at %s has been gone for %v", c.addr, c.lease))
+		}
+		if c.delay > 0 {
+			c.obey(transport.Order{Why: "the resource service is gone"})
+		}
+	}
+}
+
+// open tries to connect once.
+func (c *Client) open(ctx context.Context) opened {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTime)
+	defer cancel()
+	addr, err := c.cfg.Find(ctx)
+	if err != nil {
+		return opened{err: err}
+	}
+	e := c.cfg.Enlist()
+	conn, g, err := hail(ctx, c.cfg.Network, addr, transport.Hello{
+		Service: transport.ServiceCluster, Role: c.cfg.Role, Job: c.cfg.Cluster, Token: c.cfg.Token, Version: c.cfg.Version, Host: e.Host, Rank: max(e.Rank, -1),
+	})
+	if err != nil {
+		return opened{err: err}
+	}
+	return opened{conn: conn, addr: addr, lease: g.Lease}
+}
+
+// hail connects to a service.
+func hail(ctx context.Context, n transport.Network, addr string, h transport.Hello) (transport.Conn, greeting, error) {
+	conn, _, text, err := transport.Open(ctx, n, addr, h, nil)
+	if err != nil {
+		return nil, greeting{}, err
+	}
+	var g greeting
+	if err := json.Unmarshal(text, &g); err != nil || g.Cluster != h.Job {
+		conn.Close()
+		return nil, greeting{}, fmt.Errorf("%s is not the resource service of cluster %q", addr, h.Job)
+	}
+	conn.SetPeer("cluster service " + addr)
+	return conn, g, nil
+}
+
+// listen passes on what the service says, until the connection ends or ctx does.
+// An end of ctx is no end of the connection: Run still has to say good-bye.
+func listen(ctx context.Context, conn transport.Conn, silent time.Duration, news chan<- heard) {
+	for {
+		h := heard{conn: conn}
+		conn.SetReadDeadline(time.Now().Add(silent))
+		f, err := conn.Recv()
+		switch {
+		case err != nil:
+			h.err = err
+		case f.Kind == transport.KindGrant:
+			g, err := transport.ParseGrant(f.Header)
+			h.grant, h.err = &g, err
+		case f.Kind == transport.KindOrder:
+			o, err := transport.ParseOrder(f.Header)
+			h.order, h.err = &o, err
+		case f.Kind == transport.KindPong: // it lives
+		case f.Kind == transport.KindReject:
+			r, err := transport.ParseReject(f.Header)
+			if h.err = err; err == nil {
+				h.err = &transport.RejectError{Peer: conn.Peer(), Exit: r.Exit, Reason: r.Reason}
+			}
+		default:
+			h.err = fmt.Errorf("unexpected %v from %s", f.Kind, conn.Peer())
+		}
+		if h.err == nil {
+			h.err = conn.Discard()
+		}
+		select {
+		case news <- h:
+		case <-ctx.Done():
+			return
+		}
+		if h.err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,579 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/resource"
+	"star/transport"
+)
+
+const addr = "service:1"
+
+// bubble is a cluster in memory, on fake time.
+type bubble struct {
+	t    *testing.T
+	pipe *transport.Pipe
+	stop func()
+	svc  *Service
+}
+
+func begin(t *testing.T, cfg Config) *bubble {
+	b := &bubble{t: t, pipe: new(transport.Pipe)}
+	b.start(cfg)
+	t.Cleanup(func() { b.stop() })
+	return b
+}
+
+// start begins (another life of) the service.
+func (b *bubble) start(cfg Config) {
+	b.t.Helper()
+	cfg.Cluster, cfg.Addr = "rack1", addr
+	svc, err := New(cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	l, err := b.pipe.Listen(addr)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{}, 2)
+	go func() { svc.Run(ctx); ended <- struct{}{} }()
+	go func() { transport.Serve(ctx, l, transport.Config{}, svc.Accept); ended <- struct{}{} }()
+	once := false
+	b.svc, b.stop = svc, func() {
+		if once {
+			return
+		}
+		once = true
+		cancel()
+		<-ended
+		<-ended
+	}
+}
+
+func (b *bubble) status() Status {
+	b.t.Helper()
+	s, err := b.svc.Status()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+func (b *bubble) job(name string) JobStatus {
+	b.t.Helper()
+	for _, j := range b.status().Jobs {
+		if j.Job == name {
+			return j
+		}
+	}
+	return JobStatus{Job: name, State: "none"}
+}
+
+// process is a process of a job. What is in it is changed by its own goroutine (do).
+type process struct {
+	*Client
+	enlist transport.Enlist
+	usage  transport.Usage
+	delays []time.Duration        // as obeyed
+	fail   error                  // of obeying
+	at     atomic.Pointer[string] // where the service is
+	kill   func()
+}
+
+func (b *bubble) process(role string, e transport.Enlist, u transport.Usage) *process {
+	p := &process{enlist: e, usage: u}
+	p.at.Store(new(addr))
+	ctx, cancel := context.WithCancel(context.Background())
+	p.Client = NewClient(ClientConfig{
+		Network: b.pipe, Cluster: "rack1", Role: role, Find: func(context.Context) (string, error) { return *p.at.Load(), nil },
+		Enlist: func() transport.Enlist { return p.enlist }, Usage: func() transport.Usage { return p.usage },
+		Obey: func(d time.Duration) error {
+			if p.fail == nil {
+				p.mu.Lock()
+				p.delays = append(p.delays, d)
+				p.mu.Unlock()
+			}
+			return p.fail
+		},
+	})
+	ended := make(chan struct{})
+	go func() { p.Run(ctx); close(ended) }()
+	once := false
+	p.kill = func() {
+		if !once {
+			once = true
+			cancel()
+			<-ended
+		}
+	}
+	b.t.Cleanup(p.kill)
+	return p
+}
+
+// pair is a job of one server and two workers on one host.
+func (b *bubble) pair(name string, cores float64, times ...time.Duration) (server *process, workers []*process) {
+	e := transport.Enlist{Job: name, Host: "h", Workers: len(times), Servers: 1, Actuator: "pace", Freed: transport.Amounts{CPU: 1}}
+	server = b.process(transport.RoleServer, e, transport.Usage{Sync: true, Mode: "ssgd", Own: transport.Amounts{CPU: cores}, Times: times})
+	for r := range times {
+		e.Rank = r
+		workers = append(workers, b.process(transport.RoleWorker, e, transport.Usage{}))
+	}
+	return server, workers
+}
+
+// answers collects what an Ask comes to.
+type answers struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (a *answers) add(ok bool, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.list = append(a.list, fmt.Sprintf("%v: %s", ok, why))
+}
+
+// want compares the beginnings.
+func (a *answers) want(t *testing.T, want ...string) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.EqualFunc(a.list, want, strings.HasPrefix) {
+		t.Errorf("answers %q, want %q", a.list, want)
+	}
+}
+
+func ten() Config {
+	return Config{Hosts: map[string]resource.Usage{"h": {CPU: 10, NetIn: 1e9, NetOut: 1e9}}}
+}
+
+func rest(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+func wantDelays(t *testing.T, who string, p *process, want ...time.Duration) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Equal(p.delays, want) {
+		t.Errorf("%s was delayed by %v, want %v", who, p.delays, want)
+	}
+}
+
+// One job gives way to another one, and is free again when that is back in SSGD.
+func TestDelayAndUndo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		_, workers := b.pair("a", 8, time.Second, time.Second)
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(3 * time.Second)
+		if s := b.job("a").State + b.job("b").State; s != "ssgdssgd" {
+			t.Fatalf("the jobs are %q", s)
+		}
+		var got answers
+		// 1 core is free, 2 are missing. A worker of a frees 1 core for each second.
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		rest(time.Second)
+		got.want(t, "true: ")
+		for r, w := range workers {
+			wantDelays(t, fmt.Sprintf("worker %d of a", r), w, time.Second)
+		}
+		rest(2 * time.Second)
+		if a, g := b.job("a"), b.job("b"); a.State != "delayed" || a.Delay != 1 || !slices.Equal(a.For, []string{"b"}) || g.State != "granted" || g.Granted != "x=1" || a.Members[1].Delay != 1 {
+			t.Errorf("a is %+v, b is %+v", a, g)
+		}
+		asker.Yield()
+		rest(time.Second)
+		wantDelays(t, "worker 0 of a", workers[0], time.Second, 0)
+		wantDelays(t, "worker 1 of a", workers[1], time.Second, 0)
+		got.want(t, "true")
+	})
+}
+
+// Workers that would only wait are delayed for nothing, each by as much as it waits, and
+// stay so while their times hardly change.
+func TestEarlyWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		server, workers := b.pair("a", 8, 400*time.Millisecond, 2*time.Second)
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(3 * time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 2}, 0, got.add)
+		rest(time.Second)
+		got.want(t, "true: early workers of a")
+		wantDelays(t, "the early worker", workers[0], 1600*time.Millisecond)
+		wantDelays(t, "the late worker", workers[1])
+		server.do(func() { server.usage.Times = []time.Duration{450 * time.Millisecond, 2 * time.Second} })
+		rest(2 * time.Second)
+		wantDelays(t, "the early worker", workers[0], 1600*time.Millisecond)
+		server.do(func() { server.usage.Times = []time.Duration{time.Second, 2 * time.Second} })
+		rest(2 * time.Second)
+		wantDelays(t, "the early worker", workers[0], 1600*time.Millisecond, time.Second)
+	})
+}
+
+// Nobody gives more than the other one gains.
+func TestRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		_, workers := b.pair("a", 8, time.Second, time.Second)
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(3 * time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 500*time.Millisecond, got.add)
+		rest(time.Second)
+		got.want(t, "false: for 2 cores of CPU on h others would lose 1s")
+		wantDelays(t, "worker 0 of a", workers[0])
+	})
+}
+
+// A job that dies frees what it held, and nobody is delayed for it any more.
+func TestDeath(t *testing.T) {
+	for how, kill := range map[string]func(*process){
+		"ends":      func(p *process) { p.kill() },
+		"breaks":    func(p *process) { p.do(func() { p.at.Store(new("nowhere:1")); p.conn.Close() }) },
+		"is silent": func(p *process) { p.do(func() { time.Sleep(time.Minute) }) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := begin(t, ten())
+				_, workers := b.pair("a", 8, time.Second, time.Second)
+				asker, _ := b.pair("b", 1, time.Second, time.Second)
+				rest(3 * time.Second)
+				var got answers
+				asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+				rest(time.Second)
+				got.want(t, "true")
+				go kill(asker)
+				rest(15 * time.Second) // a lease and what the members of a need to hear of it
+				wantDelays(t, "worker 0 of a", workers[0], time.Second, 0)
+				if s := b.job("b").State; s == "granted" {
+					t.Errorf("the dead job is %q", s)
+				}
+			})
+		})
+	}
+}
+
+// When the service is gone, grants and delays end after a lease, questions are answered with no at once, and everybody comes back to
+// the next service, which answers anew.
+func TestServiceGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		_, workers := b.pair("a", 8, time.Second, time.Second)
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(3 * time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		rest(time.Second)
+		got.want(t, "true")
+		b.stop()
+		rest(9 * time.Second) // a lease is 10 s
+		got.want(t, "true")
+		wantDelays(t, "worker 0 of a", workers[0], time.Second)
+		rest(2 * time.Second)
+		got.want(t, "true", "false: the resource service at service:1 has been gone for 10s")
+		wantDelays(t, "worker 0 of a", workers[0], time.Second, 0)
+		var second answers
+		asker.Ask("x=1", transport.Amounts{CPU: 0.5}, 0, second.add)
+		synctest.Wait()
+		second.want(t, "false: the resource service of cluster rack1 is not to be reached")
+		b.start(ten())
+		rest(15 * time.Second)
+		if n := len(b.status().Jobs); n != 2 {
+			t.Fatalf("%d jobs came back", n)
+		}
+		var third answers
+		asker.Ask("x=1", transport.Amounts{CPU: 0.5}, 0, third.add)
+		rest(time.Second)
+		third.want(t, "true: there is room")
+	})
+}
+
+// A short absence of the service costs nobody a grant that the next life of it grants, too.
+func TestServiceRestarts(t *testing.T) {
+	for name, c := range map[string]struct {
+		cores float64
+		want  []string
+	}{
+		"room":    {10, []string{"true"}},
+		"no room": {1, []string{"true", "false: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := begin(t, ten())
+				asker, _ := b.pair("b", 1, time.Second, time.Second)
+				rest(3 * time.Second)
+				var got answers
+				asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+				rest(time.Second)
+				b.stop()
+				rest(2 * time.Second)
+				b.start(Config{Hosts: map[string]resource.Usage{"h": {CPU: c.cores}}})
+				rest(20 * time.Second)
+				got.want(t, c.want...)
+				want := "granted"
+				if len(c.want) > 1 {
+					want = "ssgd"
+				}
+				if s := b.job("b").State; s != want {
+					t.Errorf("the job is %q, want %q", s, want)
+				}
+			})
+		})
+	}
+}
+
+// dumb is a service that welcomes, and then says nothing, not even pong.
+func dumb(t *testing.T, pipe *transport.Pipe, pongs bool) {
+	l, err := pipe.Listen(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		transport.Serve(ctx, l, transport.Config{}, func(c transport.Conn, h transport.Hello, _ []byte) {
+			defer c.Close()
+			defer context.AfterFunc(ctx, func() { c.Close() })()
+			transport.Send(c, transport.Welcome{Rank: -1}, []byte(`{"cluster":"rack1","lease_ns":10000000000}`))
+			for {
+				f, err := c.Recv()
+				if err != nil {
+					return
+				}
+				if f.Kind == transport.KindPing && pongs {
+					transport.Send(c, transport.Pong{}, nil)
+				}
+			}
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+}
+
+// Who is not answered goes on without.
+func TestNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{t: t, pipe: new(transport.Pipe)}
+		dumb(t, b.pipe, true)
+		asker := b.process(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Workers: 1}, transport.Usage{})
+		rest(time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		rest(1900 * time.Millisecond)
+		got.want(t)
+		rest(200 * time.Millisecond)
+		got.want(t, "false: no answer of the resource service at service:1 within 2s")
+	})
+}
+
+// A service that says nothing at all counts as gone, and is dialled again.
+func TestSilentService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{t: t, pipe: new(transport.Pipe)}
+		dumb(t, b.pipe, false)
+		p := b.process(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Workers: 1}, transport.Usage{})
+		rest(9 * time.Second)
+		if s := p.State(); s != "connected to service:1" {
+			t.Errorf("after 9 s: %q", s)
+		}
+		rest(1050 * time.Millisecond)
+		if s := p.State(); !strings.HasPrefix(s, "lost: ") {
+			t.Errorf("after 10 s: %q", s)
+		}
+		rest(5 * time.Second)
+		if s := p.State(); s != "connected to service:1" {
+			t.Errorf("after 15 s: %q", s)
+		}
+	})
+}
+
+// What cannot obey says so, and that can be seen.
+func TestDisobedience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		_, workers := b.pair("a", 8, time.Second, time.Second)
+		workers[1].do(func() { workers[1].fail = errors.New("cgroup: read-only file system") })
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(3 * time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		rest(2 * time.Second)
+		if m := b.job("a").Members[2]; m.Rank != 1 || m.Ordered != 1 || m.Delay != 0 || m.Err != "cgroup: read-only file system" {
+			t.Errorf("worker 1 is %+v", m)
+		}
+	})
+}
+
+// A grant is withdrawn when the host turns out to be over its capacity; the job says
+// when it is back.
+func TestWithdrawal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(3 * time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		rest(2 * time.Second)
+		asker.do(func() { asker.usage.Host = transport.Amounts{CPU: 16} })
+		rest(20 * time.Second)
+		got.want(t, "true", "false: host h is over its capacity")
+		if s := b.job("b"); s.State != "ssgd" || s.Granted != "" {
+			t.Errorf("the job is %+v", s)
+		}
+	})
+}
+
+// A name belongs to the first one that claims it, until that is gone.
+func TestTwoJobsOfOneName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		first, _ := b.pair("a", 1, time.Second, time.Second)
+		rest(time.Second)
+		second, _ := b.pair("a", 1, time.Second, time.Second)
+		rest(2 * time.Second)
+		if s := second.State(); !strings.Contains(s, `cluster "rack1" has a job a already, with ps 0 at dial-`) || !strings.Contains(s, "--job") {
+			t.Errorf("the second one: %q", s)
+		}
+		first.kill()
+		rest(10 * time.Second)
+		if s := second.State(); s != "connected to service:1" {
+			t.Errorf("after the first one has gone: %q", s)
+		}
+	})
+}
+
+// A connection that breaks and comes back finds its place, and the account is as before.
+func TestConnectionComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		_, workers := b.pair("a", 8, time.Second, time.Second)
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(3 * time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		rest(time.Second)
+		workers[0].do(func() { workers[0].conn.Close() })
+		rest(3 * time.Second)
+		wantDelays(t, "worker 0 of a", workers[0], time.Second, 0, time.Second)
+		wantDelays(t, "worker 1 of a", workers[1], time.Second)
+		asker.do(func() { asker.conn.Close() })
+		rest(5 * time.Second)
+		got.want(t, "true") // asked again, and granted again
+		if s := b.job("b").State; s != "granted" {
+			t.Errorf("b is %q", s)
+		}
+	})
+}
+
+// A job whose processes are not all there counts with those that are, after a while.
+func TestGathering(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		e := transport.Enlist{Job: "a", Host: "h", Workers: 2, Servers: 1}
+		b.process(transport.RoleServer, e, transport.Usage{Mode: "ssgd"})
+		e.Host = "elsewhere" // unknown: it has no limit
+		b.process(transport.RoleWorker, e, transport.Usage{})
+		rest(4 * time.Second)
+		if s := b.job("a").State; s != "gathering" {
+			t.Errorf("after 4 s: %q", s)
+		}
+		rest(1100 * time.Millisecond)
+		if s := b.job("a").State; s != "ssgd" {
+			t.Errorf("after 5 s: %q", s)
+		}
+		hosts := b.status().Hosts
+		if len(hosts) != 2 || hosts[0].Host != "elsewhere" || hosts[0].Capacity.CPU != nil || *hosts[1].Capacity.CPU != 10 {
+			t.Errorf("hosts %+v", hosts)
+		}
+	})
+}
+
+// Who is wrong here is told so.
+func TestWrongDoor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		for want, h := range map[string]transport.Hello{
+			`this is cluster "rack1" and not "rack2": check --cluster`:              {Service: transport.ServiceCluster, Role: transport.RoleWorker, Job: "rack2", Rank: -1},
+			`service:1 is the resource service of cluster "rack1", which has no se`: {Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "star", Rank: -1},
+		} {
+			_, _, _, err := transport.Open(t.Context(), b.pipe, addr, h, nil)
+			var r *transport.RejectError
+			if !errors.As(err, &r) || !strings.Contains(r.Reason, want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+	})
+}
+
+// A member that breaks the protocol loses its connection, and nobody else's.
+func TestBadMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		good, _ := b.pair("a", 1, time.Second, time.Second)
+		rest(time.Second)
+		hello := transport.Hello{Service: transport.ServiceCluster, Role: transport.RoleWorker, Job: "rack1", Rank: -1}
+		for name, say := range map[string]func(transport.Conn) error{
+			"usage first": func(c transport.Conn) error { return transport.Send(c, transport.Usage{}, nil) },
+			"no name":     func(c transport.Conn) error { return transport.Send(c, transport.Enlist{Host: "h"}, nil) },
+			"rank": func(c transport.Conn) error {
+				return transport.Send(c, transport.Enlist{Job: "x", Host: "h", Rank: 2, Workers: 2}, nil)
+			},
+			"a grant":        func(c transport.Conn) error { return transport.Send(c, transport.Grant{}, nil) },
+			"a broken frame": func(c transport.Conn) error { return c.WriteFrame(transport.KindUsage, []byte{0x98, 1}, nil, 0) },
+			"two jobs": func(c transport.Conn) error {
+				transport.Send(c, transport.Enlist{Job: "x", Host: "h"}, nil)
+				return transport.Send(c, transport.Enlist{Job: "y", Host: "h"}, nil)
+			},
+		} {
+			c, _, _, err := transport.Open(t.Context(), b.pipe, addr, hello, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := say(c); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			c.SetReadDeadline(time.Now().Add(5 * time.Second))
+			for err == nil {
+				var f transport.Frame
+				if f, err = c.Recv(); err == nil && f.Kind != transport.KindReject {
+					t.Errorf("%s: answered with %v", name, f.Kind)
+				}
+			}
+			if !errors.Is(err, io.EOF) {
+				t.Errorf("%s: %v, want an end of the connection", name, err)
+			}
+			c.Close()
+		}
+		rest(time.Second)
+		if s := good.State(); s != "connected to service:1" {
+			t.Errorf("the good one: %q", s)
+		}
+		if n := len(b.status().Jobs); n != 1 {
+			t.Errorf("%d jobs", n)
+		}
+	})
+}
+
+func TestCheckName(t *testing.T) {
+	for _, name := range []string{"", "a b", "a@b", strings.Repeat("x", 65), "a\n"} {
+		if err := CheckName(name); err == nil {
+			t.Errorf("%q passes", name)
+		}
+	}
+	if err := CheckName("rack-1.north"); err != nil {
+		t.Error(err)
+	}
+}

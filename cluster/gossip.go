@@ -1,0 +1,287 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// GossipConfig is how a process meets the others of its cluster.
+type GossipConfig struct {
+	Cluster string
+	Bind    string   // host:port, for TCP and UDP; port 0: any
+	Seeds   []string // host:port of others; a port that is missing is DefaultGossipPort
+
+	// Key encrypts what is said: 16, 24 or 32 bytes; nil: nothing is. Who has another one is
+	// not understood.
+	Key []byte
+
+	// Place is the resource service that this process offers; the zero Place: none.
+	Place Place
+	Log   *slog.Logger
+}
+
+// Ports of a resource service.
+const (
+	DefaultPort       = "7072"
+	DefaultGossipPort = "7073"
+)
+
+// Place is where a resource service is.
+type Place struct {
+	Addr  string    `json:"addr"`  // of the service, host:port
+	Since time.Time `json:"since"` // when it began
+	ID    string    `json:"id"`    // of this life of it
+}
+
+// before says whose claim of a name is the older one.
+func (p Place) before(o Place) bool {
+	if !p.Since.Equal(o.Since) {
+		return p.Since.Before(o.Since)
+	}
+	return p.ID < o.ID
+}
+
+// Gossip is a membership in a cluster's gossip.
+type Gossip struct {
+	list   *memberlist.Memberlist
+	rivals chan Place
+	log    *slog.Logger
+}
+
+// tag is what a member tells about itself. memberlist wants at most 512 bytes.
+type tag struct {
+	Role string `json:"role"` // serve, or look
+	Place
+}
+
+// NewID is a random name.
+func NewID() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// Meet begins a membership. With seeds it returns when one of them has answered; an error
+// says which could not be reached. Timings are memberlist's for a LAN.
+func Meet(ctx context.Context, cfg GossipConfig) (*Gossip, error) {
+	host, port, err := net.SplitHostPort(cfg.Bind)
+	if err != nil {
+		return nil, fmt.Errorf("gossip address %q: want host:port", cfg.Bind)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil || n < 0 || n > 65535 {
+		return nil, fmt.Errorf("gossip address %q: %q is not a port", cfg.Bind, port)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	me := tag{Role: "look", Place: cfg.Place}
+	if cfg.Place.Addr != "" {
+		me.Role = "serve"
+	}
+	meta, err := json.Marshal(me)
+	if err != nil {
+		return nil, err
+	}
+	if len(meta) > memberlist.MetaMaxSize { // Create would panic
+		return nil, fmt.Errorf("cluster %q: the address %q is too long to be told to others", cfg.Cluster, cfg.Place.Addr)
+	}
+	hostname, _ := os.Hostname()
+	c := memberlist.DefaultLANConfig()
+	c.Name = strings.Join([]string{me.Role, hostname, NewID()}, " ") // memberlist ignores a second one of the same name
+	c.Label = label(cfg.Cluster)
+	c.BindAddr, c.BindPort = host, n
+	if host == "" {
+		c.BindAddr = "0.0.0.0"
+	}
+	if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
+		c.AdvertiseAddr = host
+	}
+	c.AdvertisePort = n
+	c.SecretKey = cfg.Key
+	// In a small cluster a lost message would wait half a minute for the next complete
+	// exchange.
+	c.RetransmitMult, c.PushPullInterval = 6, 5*time.Second
+	g := &Gossip{rivals: make(chan Place, 1), log: cfg.Log}
+	d := &delegate{gossip: g, meta: meta, me: cfg.Place}
+	c.Delegate, c.Events, c.Conflict = d, d, d
+	c.LogOutput, c.Logger = nil, log.New(&logWriter{cfg.Log}, "", 0)
+
+	// Create and Join know no context; what they do is over within TCPTimeout.
+	c.TCPTimeout = 5 * time.Second
+	if deadline, ok := ctx.Deadline(); ok {
+		c.TCPTimeout = max(min(c.TCPTimeout, time.Until(deadline)), 100*time.Millisecond)
+	}
+	if g.list, err = memberlist.Create(c); err != nil {
+		return nil, fmt.Errorf("gossip of cluster %q at %s: %w", cfg.Cluster, cfg.Bind, err)
+	}
+	seeds := slices.Clone(cfg.Seeds)
+	for i, s := range seeds {
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			seeds[i] = net.JoinHostPort(s, DefaultGossipPort)
+		}
+	}
+	if len(seeds) == 0 {
+		return g, nil
+	}
+	if reached, err := g.list.Join(seeds); reached == 0 {
+		g.Close()
+		return nil, &SeedError{cfg.Cluster, seeds, err}
+	}
+	return g, nil
+}
+
+// label is part of every packet, so that clusters that share a network do not mix.
+func label(cluster string) string { return "star " + cluster }
+
+// SeedError says that no seed answered.
+type SeedError struct {
+	Cluster string
+	Seeds   []string
+	Err     error
+}
+
+func (e *SeedError) Error() string {
+	return fmt.Sprintf("none of %s is a member of cluster %q that understands us (%v): check --cluster, --cluster-join and --cluster-key",
+		strings.Join(e.Seeds, ", "), e.Cluster, oneLine(e.Err))
+}
+func (e *SeedError) Unwrap() error { return e.Err }
+
+// ExitCode is that of somebody who is lost for good.
+func (e *SeedError) ExitCode() int { return exitLost }
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// Places are the services that members claim to be, the oldest first.
+func (g *Gossip) Places() []Place {
+	var ps []Place
+	for _, n := range g.list.Members() {
+		if t, ok := parseTag(n.Meta); ok && n.Name != g.list.LocalNode().Name {
+			ps = append(ps, t.Place)
+		}
+	}
+	slices.SortFunc(ps, func(a, b Place) int {
+		if a.before(b) {
+			return -1
+		}
+		return 1
+	})
+	return ps
+}
+
+// Rivals tells of services that have claimed the name before this one.
+func (g *Gossip) Rivals() <-chan Place { return g.rivals }
+
+// Addr is where other members reach this one.
+func (g *Gossip) Addr() string { return g.list.LocalNode().Address() }
+
+// Close says good-bye and ends the membership.
+func (g *Gossip) Close() {
+	g.list.Leave(time.Second) // nobody may be there to hear it
+	g.list.Shutdown()
+}
+
+// parseTag reads what a member tells about itself; false: it offers no service.
+func parseTag(b []byte) (t tag, ok bool) {
+	if len(b) > memberlist.MetaMaxSize || json.Unmarshal(b, &t) != nil || t.Role != "serve" {
+		return tag{}, false
+	}
+	if _, _, err := net.SplitHostPort(t.Addr); err != nil || t.ID == "" {
+		return tag{}, false
+	}
+	return t, true
+}
+
+// Find asks the gossip where the cluster's service is, for as long as ctx allows.
+func Find(ctx context.Context, cfg GossipConfig) (Place, error) {
+	cfg.Place = Place{}
+	g, err := Meet(ctx, cfg)
+	if err != nil {
+		return Place{}, err
+	}
+	defer g.Close()
+	for {
+		if ps := g.Places(); len(ps) > 0 {
+			return ps[0], nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return Place{}, fmt.Errorf("no member of cluster %q offers the resource service: is star cluster serve running? (%w)", cfg.Cluster, ctx.Err())
+		}
+	}
+}
+
+// delegate is what memberlist calls. It must not wait.
+type delegate struct {
+	gossip *Gossip
+	meta   []byte
+	me     Place
+}
+
+func (d *delegate) NodeMeta(int) []byte                      { return d.meta }
+func (*delegate) NotifyMsg([]byte)                           {}
+func (*delegate) GetBroadcasts(overhead, limit int) [][]byte { return nil }
+func (*delegate) LocalState(join bool) []byte                { return nil }
+func (*delegate) MergeRemoteState(buf []byte, join bool)     {}
+func (*delegate) NotifyLeave(*memberlist.Node)               {}
+func (d *delegate) NotifyJoin(n *memberlist.Node)            { d.look(n) }
+func (d *delegate) NotifyUpdate(n *memberlist.Node)          { d.look(n) }
+
+func (d *delegate) NotifyConflict(existing, other *memberlist.Node) {
+	d.gossip.log.Error("two members of the gossip have one name", "name", existing.Name, "first", existing.Address(), "second", other.Address())
+}
+
+// look notices who offers what we offer, and did so before.
+func (d *delegate) look(n *memberlist.Node) {
+	t, ok := parseTag(n.Meta)
+	if !ok || d.me.Addr == "" || t.ID == d.me.ID || !t.Place.before(d.me) {
+		return
+	}
+	select {
+	case d.gossip.rivals <- t.Place:
+	default:
+	}
+}
+
+// logWriter turns memberlist's lines into ours. All of it is of interest only to who
+// looks for a fault.
+type logWriter struct{ log *slog.Logger }
+
+func (w *logWriter) Write(b []byte) (int, error) {
+	w.log.Debug("gossip", "says", string(bytes.TrimSpace(b)))
+	return len(b), nil
+}
+
+// ReadKey reads the key of a gossip: 16, 24 or 32 bytes in base64, in one line.
+func ReadKey(r io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, 1<<10))
+	if err != nil {
+		return nil, err
+	}
+	key, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(b)))
+	if err != nil {
+		return nil, errors.New("want one line of base64, as head -c32 /dev/urandom | base64 writes it")
+	}
+	if n := len(key); n != 16 && n != 24 && n != 32 {
+		return nil, fmt.Errorf("%d bytes, want 16, 24 or 32", n)
+	}
+	return key, nil
+}

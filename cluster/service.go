@@ -1,0 +1,810 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"star/resource"
+	"star/transport"
+)
+
+// Config is what a Service is. Zero fields mean what their comments say.
+type Config struct {
+	Cluster string
+	Addr    string // of the service, for status
+	Program string // name and version
+
+	// Hosts are the capacities of hosts that somebody has declared. They go before what the
+	// processes on a host say of it. A host of which neither is known has no limit.
+	Hosts map[string]resource.Usage
+
+	// Lease is how long somebody counts who is not heard of. Zero: 10 s.
+	Lease time.Duration
+
+	// Gather is how long the service waits for the processes of a new job to enlist before it
+	// counts with those that are there. Zero: 5 s.
+	Gather time.Duration
+
+	// Settle and Patience: see resource.LedgerConfig.
+	Settle, Patience time.Duration
+
+	Log *slog.Logger
+}
+
+// Service keeps the account of one cluster. Make it with New, call Run once, and give it
+// connections with Accept.
+type Service struct {
+	cfg    Config
+	log    *slog.Logger
+	id     string
+	since  time.Time
+	events chan event
+	done   chan struct{}
+
+	// Owned by Run from here on.
+	ledger *resource.Ledger
+	jobs   map[string]*job
+	hosts  map[string]bool // that the ledger knows
+}
+
+// job is what the service knows of a job beside the ledger.
+type job struct {
+	name    string
+	since   time.Time
+	members map[seat]*member
+	head    *member // the coordinator's process
+	entered bool    // in the ledger
+	lists   bool    // its members have changed since
+	servers []string
+	workers []string
+	step    int64
+	mode    string
+	sync    bool
+	times   []time.Duration
+	order   resource.Order
+	asked   int64 // the id of the last Ask that was answered
+}
+
+// seat is a place in a job.
+type seat struct {
+	role string
+	rank int
+}
+
+// member is a connection of a job's process.
+type member struct {
+	conn   transport.Conn
+	role   string
+	out    chan message // to its writer; closed by Run when the member is gone
+	job    *job         // nil: not enlisted, or replaced
+	enlist transport.Enlist
+	usage  transport.Usage
+	sent   transport.Order
+	obeyed transport.Obeyed
+	gone   bool
+}
+
+func (m *member) seat() seat { return seat{m.role, m.enlist.Rank} }
+
+// message is one of those that the service sends.
+type message interface {
+	transport.Message
+	send(transport.Conn) error
+}
+
+type (
+	grant  struct{ transport.Grant }
+	order  struct{ transport.Order }
+	reject struct{ transport.Reject }
+	pong   struct{ transport.Pong }
+)
+
+func (m grant) send(c transport.Conn) error  { return transport.Send(c, m.Grant, nil) }
+func (m order) send(c transport.Conn) error  { return transport.Send(c, m.Order, nil) }
+func (m pong) send(c transport.Conn) error   { return transport.Send(c, m.Pong, nil) }
+func (m reject) send(c transport.Conn) error { return transport.Send(c, m.Reject, nil) }
+
+// event is something that a connection said; nil: it ended, because of err.
+type event struct {
+	from   *member
+	what   any
+	err    error
+	status chan<- Status
+}
+
+// New makes the service of a cluster.
+func New(cfg Config) (*Service, error) {
+	if err := CheckName(cfg.Cluster); err != nil {
+		return nil, err
+	}
+	for d, v := range map[*time.Duration]time.Duration{&cfg.Lease: 10 * time.Second, &cfg.Gather: 5 * time.Second} {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Service{
+		cfg: cfg, log: cfg.Log, id: NewID(), since: time.Now(), events: make(chan event, 256), done: make(chan struct{}),
+		ledger: resource.NewLedger(resource.LedgerConfig{Lease: cfg.Lease, Settle: cfg.Settle, Patience: cfg.Patience}),
+		jobs:   map[string]*job{}, hosts: map[string]bool{},
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Hosts)) {
+		if err := s.ledger.SetHost(0, name, cfg.Hosts[name]); err != nil {
+			return nil, &Error{exitUsage, err.Error()}
+		}
+		s.hosts[name] = true
+	}
+	return s, nil
+}
+
+// Error is a failure of the service with the exit code that fits.
+type Error struct {
+	Exit int
+	Msg  string
+}
+
+func (e *Error) Error() string { return e.Msg }
+
+// ExitCode is the exit code that fits.
+func (e *Error) ExitCode() int { return e.Exit }
+
+// CheckName says what is wrong with the name of a cluster.
+func CheckName(name string) error {
+	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '@' || r == 0x7f }) {
+		return &Error{exitUsage, fmt.Sprintf("cluster %q: want a name of 1 to 64 characters, without spaces and @", name)}
+	}
+	return nil
+}
+
+// Place is where the service is.
+func (s *Service) Place() Place { return Place{Addr: s.cfg.Addr, Since: s.since, ID: s.id} }
+
+// greeting is the payload of the Welcome.
+type greeting struct {
+	Cluster string        `json:"cluster"`
+	Version string        `json:"version"`
+	ID      string        `json:"id"`
+	Lease   time.Duration `json:"lease_ns"`
+}
+
+// sendWithin is how long a message may take to leave.
+const sendWithin = 5 * time.Second
+
+// Accept serves one connection whose Hello was read, until it ends. It fits transport.Serve.
+func (s *Service) Accept(conn transport.Conn, h transport.Hello, _ []byte) {
+	defer conn.Close()
+	conn.SetWriteDeadline(time.Now().Add(sendWithin))
+	switch {
+	case h.Service != transport.ServiceCluster:
+		transport.Refuse(conn, transport.Reject{Exit: exitUsage, Reason: fmt.Sprintf(
+			"%s is the resource service of cluster %q, which has no service %q: a job's coordinator is its first star-ps (--coordinator)", s.cfg.Addr, s.cfg.Cluster, h.Service)})
+		return
+	case h.Job != s.cfg.Cluster:
+		transport.Refuse(conn, transport.Reject{Exit: exitDisagree, Reason: fmt.Sprintf("this is cluster %q and not %q: check --cluster", s.cfg.Cluster, h.Job)})
+		return
+	}
+	text, _ := json.Marshal(greeting{s.cfg.Cluster, s.cfg.Program, s.id, s.cfg.Lease})
+	if err := transport.Send(conn, transport.Welcome{Rank: -1}, text); err != nil {
+		return
+	}
+	if h.Role == transport.RoleTool {
+		s.serveTool(conn)
+		return
+	}
+	m := &member{conn: conn, role: h.Role, out: make(chan message, 64)}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		s.write(m)
+	}()
+	err := s.read(m)
+	s.post(event{from: m, err: err})
+	<-written
+}
+
+// write sends what Run has for m, until m is gone or the service has ended.
+func (s *Service) write(m *member) {
+	for {
+		select {
+		case x, ok := <-m.out:
+			if !ok {
+				return
+			}
+			m.conn.SetWriteDeadline(time.Now().Add(sendWithin))
+			if x.send(m.conn) != nil {
+				m.conn.Close() // the reader ends, and so Run hears of it
+			}
+			if x.Kind() == transport.KindReject { // the other side hangs up when it has read that
+				defer time.AfterFunc(time.Second, func() { m.conn.Close() })
+			}
+		case <-s.done:
+			m.conn.Close()
+			return
+		}
+	}
+}
+
+// read turns frames into events until the connection ends. Silence for a lease ends it.
+func (s *Service) read(m *member) error {
+	for {
+		m.conn.SetReadDeadline(time.Now().Add(s.cfg.Lease))
+		f, err := m.conn.Recv()
+		if err != nil {
+			return err
+		}
+		var what any
+		switch f.Kind {
+		case transport.KindEnlist:
+			what, err = transport.ParseEnlist(f.Header)
+		case transport.KindUsage:
+			what, err = transport.ParseUsage(f.Header)
+		case transport.KindAsk:
+			what, err = transport.ParseAsk(f.Header)
+		case transport.KindObeyed:
+			what, err = transport.ParseObeyed(f.Header)
+		case transport.KindYield:
+			what, err = transport.ParseYield(f.Header)
+		case transport.KindLeave:
+			what, err = transport.ParseLeave(f.Header)
+		case transport.KindPing:
+			what, err = transport.ParsePing(f.Header)
+		default:
+			err = fmt.Errorf("%v from a member of a job", f.Kind)
+		}
+		if err != nil {
+			return err
+		}
+		if err := m.conn.Discard(); err != nil {
+			return err
+		}
+		if !s.post(event{from: m, what: what}) {
+			return errOver
+		}
+	}
+}
+
+var errOver = errors.New("the service has ended")
+
+func (s *Service) post(e event) bool {
+	select {
+	case s.events <- e:
+		return true
+	case <-s.done:
+		return false
+	}
+}
+
+// serveTool answers star cluster status.
+func (s *Service) serveTool(conn transport.Conn) {
+	for {
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
+		f, err := conn.Recv()
+		if err != nil {
+			return
+		}
+		if f.Kind != transport.KindControl {
+			s.log.Warn("closing the connection of a tool", "peer", conn.Peer(), "reason", fmt.Sprintf("unexpected %v", f.Kind))
+			return
+		}
+		c, err := transport.ParseControl(f.Header)
+		if err == nil {
+			err = conn.Discard()
+		}
+		if err != nil {
+			return
+		}
+		var r transport.Reply
+		var body []byte
+		if len(c.Args) == 1 && c.Args[0] == "status" {
+			st, err := s.Status()
+			if err != nil {
+				r.Err = err.Error()
+			} else {
+				body, _ = json.Marshal(st)
+			}
+		} else {
+			r.Err = fmt.Sprintf("unknown command %q; one of: status", strings.Join(c.Args, " "))
+		}
+		conn.SetWriteDeadline(time.Now().Add(sendWithin))
+		if transport.Send(conn, r, body) != nil {
+			return
+		}
+	}
+}
+
+// Status asks the service what it knows.
+func (s *Service) Status() (Status, error) {
+	answer := make(chan Status, 1)
+	if !s.post(event{status: answer}) {
+		return Status{}, errOver
+	}
+	select {
+	case st := <-answer:
+		return st, nil
+	case <-s.done:
+		return Status{}, errOver
+	}
+}
+
+// Run keeps the account until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	defer close(s.done) // the connections end with it
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		timer.Reset(s.wait())
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case e := <-s.events:
+			s.handle(e)
+		case <-timer.C:
+		}
+		s.expire()
+	}
+}
+
+// now is the ledger's time.
+func (s *Service) now() time.Duration { return time.Since(s.since) }
+
+// wait is how long nothing is to be done if nobody says anything.
+func (s *Service) wait() time.Duration {
+	d := time.Minute
+	if at, ok := s.ledger.Next(); ok {
+		d = min(d, at-s.now())
+	}
+	for _, j := range s.jobs {
+		if j.head != nil && !j.entered {
+			d = min(d, s.cfg.Gather-time.Since(j.since))
+		}
+	}
+	return max(d, 10*time.Millisecond)
+}
+
+func (s *Service) handle(e event) {
+	if e.status != nil {
+		e.status <- s.status()
+		return
+	}
+	m := e.from
+	if e.what == nil {
+		s.lose(m, e.err)
+		return
+	}
+	if m.gone {
+		return
+	}
+	if x, ok := e.what.(transport.Enlist); ok {
+		s.enlist(m, x)
+		return
+	}
+	if x, ok := e.what.(transport.Ping); ok {
+		s.send(m, pong{transport.Pong{Seq: x.Seq, Sent: x.Sent, Now: time.Now().UnixNano()}})
+		return
+	}
+	if m.job == nil {
+		s.expel(m, transport.Reject{Exit: exitDisagree, Reason: "enlist comes first"})
+		return
+	}
+	switch x := e.what.(type) {
+	case transport.Usage:
+		s.usage(m, x)
+	case transport.Ask:
+		s.ask(m, x)
+	case transport.Yield:
+		s.yield(m, x)
+	case transport.Obeyed:
+		m.obeyed = x
+		if x.Err != "" {
+			s.log.Warn("a job cannot do what it was told", "job", m.job.name, "peer", m.conn.Peer(), "err", x.Err)
+		}
+	case transport.Leave:
+		m.enlist.Actuator = ""
+		s.lose(m, fmt.Errorf("left: %s", x.Reason))
+	}
+}
+
+// send passes a message on to m's writer. One that does not read any more is hung up on.
+func (s *Service) send(m *member, x message) {
+	if m.gone {
+		return
+	}
+	select {
+	case m.out <- x:
+	default:
+		s.log.Warn("a member does not read what it is told", "peer", m.conn.Peer())
+		m.conn.Close()
+	}
+}
+
+// expel tells m why, and forgets it.
+func (s *Service) expel(m *member, r transport.Reject) {
+	s.send(m, reject{r})
+	s.lose(m, errors.New(r.Reason))
+}
+
+// lose forgets a connection.
+func (s *Service) lose(m *member, err error) {
+	if m.gone {
+		return
+	}
+	m.gone = true
+	close(m.out)
+	j := m.job
+	if j == nil || j.members[m.seat()] != m {
+		return
+	}
+	delete(j.members, m.seat())
+	s.log.Info("member gone", "job", j.name, "role", m.role, "rank", m.enlist.Rank, "host", m.enlist.Host, "why", ended(err))
+	if m == j.head {
+		j.head = nil
+		s.remove(j, "its coordinator's process is gone")
+	}
+	if len(j.members) == 0 {
+		delete(s.jobs, j.name)
+	}
+}
+
+func ended(err error) string {
+	if errors.Is(err, io.EOF) {
+		return "the connection ended"
+	}
+	return err.Error()
+}
+
+// remove takes a job out of the account.
+func (s *Service) remove(j *job, why string) {
+	if !j.entered {
+		return
+	}
+	j.entered, j.order, j.asked = false, resource.Order{}, 0
+	s.log.Info("job gone", "job", j.name, "why", why)
+	s.pass(s.ledger.Remove(s.now(), j.name))
+	s.tellOrder(j)
+}
+
+// enlist gives a connection its seat.
+func (s *Service) enlist(m *member, e transport.Enlist) {
+	switch {
+	case e.Job == "" || e.Host == "":
+		s.expel(m, transport.Reject{Exit: exitUsage, Reason: "enlist: a job and a host need names"})
+		return
+	case e.Rank < 0 || m.role == transport.RoleWorker && e.Workers > 0 && e.Rank >= e.Workers:
+		s.expel(m, transport.Reject{Exit: exitUsage, Reason: fmt.Sprintf("enlist: rank %d of %d", e.Rank, e.Workers)})
+		return
+	case m.job != nil && (m.enlist.Job != e.Job || m.enlist.Rank != e.Rank):
+		s.expel(m, transport.Reject{Exit: exitDisagree, Reason: fmt.Sprintf("enlist: this connection is of job %s, rank %d", m.enlist.Job, m.enlist.Rank)})
+		return
+	}
+	j := s.jobs[e.Job]
+	if j == nil {
+		j = &job{name: e.Job, members: map[seat]*member{}, sync: true}
+		s.jobs[e.Job] = j
+	}
+	head := m.role == transport.RoleServer && e.Rank == 0
+	if old := j.members[seat{m.role, e.Rank}]; old != nil && old != m && old.enlist.Life != e.Life {
+		// The first one holds the name: what it was granted would be counted for somebody else.
+		s.expel(m, transport.Reject{Exit: exitDisagree, Reason: fmt.Sprintf("cluster %q has a job %s already, with %s %d at %s: give each job a name of its own (--job)",
+			s.cfg.Cluster, e.Job, m.role, e.Rank, old.conn.RemoteAddr())})
+		return
+	}
+	again := m.job != nil
+	m.enlist, m.job = e, j
+	if old := j.members[m.seat()]; old != nil && old != m {
+		s.log.Info("member comes back", "job", j.name, "role", m.role, "rank", e.Rank)
+		delete(j.members, m.seat())
+		old.gone = true
+		close(old.out)
+		old.conn.Close()
+		if old == j.head {
+			j.head = nil
+			s.remove(j, "its coordinator's process has come back")
+		}
+	}
+	j.members[m.seat()] = m
+	m.conn.SetPeer(fmt.Sprintf("%s %d of job %s at %s", m.role, e.Rank, j.name, m.conn.RemoteAddr()))
+	if head && j.head == nil {
+		j.head, j.since = m, time.Now()
+	}
+	s.know(e.Host, e.Capacity)
+	if !again {
+		s.log.Info("member enlists", "job", j.name, "role", m.role, "rank", e.Rank, "host", e.Host)
+	}
+	for i, hosts := range [][]string{j.servers, j.workers} {
+		if m.role == [...]string{transport.RoleServer, transport.RoleWorker}[i] && e.Rank < len(hosts) && hosts[e.Rank] != e.Host {
+			j.lists = true
+		}
+	}
+	s.enter(j, false)
+	s.tellMember(j, m)
+}
+
+// know makes a host known to the ledger.
+func (s *Service) know(name string, c transport.Amounts) {
+	if _, declared := s.cfg.Hosts[name]; declared {
+		return
+	}
+	if s.hosts[name] && c == (transport.Amounts{}) {
+		return
+	}
+	capacity := resource.Unlimited
+	for _, x := range []struct {
+		to   *float64
+		from float64
+	}{{&capacity.CPU, c.CPU}, {&capacity.NetIn, c.In}, {&capacity.NetOut, c.Out}} {
+		if x.from > 0 {
+			*x.to = x.from
+		}
+	}
+	if err := s.ledger.SetHost(s.now(), name, capacity); err != nil { // cannot be: the numbers were checked
+		s.log.Error("a host's capacity", "host", name, "err", err)
+		return
+	}
+	s.hosts[name] = true
+}
+
+// enter puts a job into the account when everybody is there, or when they had their time.
+func (s *Service) enter(j *job, now bool) {
+	if j.head == nil || j.entered && !j.lists {
+		return
+	}
+	e := j.head.enlist
+	servers, workers := make([]string, max(e.Servers, 1)), make([]string, e.Workers)
+	missing := 0
+	for r := range servers {
+		servers[r] = e.Host
+		if m := j.members[seat{transport.RoleServer, r}]; m != nil {
+			servers[r] = m.enlist.Host
+		} else {
+			missing++
+		}
+	}
+	for r := range workers {
+		workers[r] = e.Host
+		if m := j.members[seat{transport.RoleWorker, r}]; m != nil {
+			workers[r] = m.enlist.Host
+		} else {
+			missing++
+		}
+	}
+	if missing > 0 && !now && time.Since(j.since) < s.cfg.Gather {
+		return
+	}
+	costs := resource.Costs{Freed: amounts(e.Freed), Sensitivity: resource.Sensitivity{CPU: e.CostCPU, Net: e.CostNet}}
+	if costs.Sensitivity.CPU == 0 {
+		costs.Sensitivity.CPU = 1
+	}
+	if costs.Sensitivity.Net == 0 {
+		costs.Sensitivity.Net = 1
+	}
+	orders, err := s.ledger.Register(s.now(), resource.Job{Name: j.name, Servers: servers, Workers: workers, Costs: costs, Fixed: e.Fixed})
+	if err != nil {
+		s.log.Error("a job cannot be entered", "job", j.name, "err", err)
+		j.since = time.Now() // not again at once
+		return
+	}
+	if j.entered && j.asked > 0 && !(slices.Equal(servers, j.servers) && slices.Equal(workers, j.workers)) {
+		s.send(j.head, grant{transport.Grant{ID: j.asked, Why: "its processes have moved to other hosts"}})
+		j.order = resource.Order{}
+	}
+	j.entered, j.lists, j.servers, j.workers = true, false, servers, workers
+	s.log.Info("job", "job", j.name, "servers", len(servers), "workers", len(workers), "missing", missing, "hosts", len(j.hosts()))
+	s.pass(orders)
+}
+
+// hosts are the hosts of a job, by name.
+func (j *job) hosts() []string {
+	hs := slices.Concat(j.servers, j.workers)
+	slices.Sort(hs)
+	return slices.Compact(hs)
+}
+
+// usage takes in what a member uses. That of the coordinator's process is the job's report.
+func (s *Service) usage(m *member, u transport.Usage) {
+	m.usage = u
+	j := m.job
+	if m != j.head {
+		return
+	}
+	s.enter(j, false)
+	j.step, j.mode, j.sync = u.Step, u.Mode, u.Sync
+	j.times = u.Times
+	if !j.entered {
+		return
+	}
+	r := resource.Report{Job: j.name, Step: u.Step, Use: map[string]resource.Usage{}}
+	if len(u.Times) == len(j.workers) {
+		r.Times = u.Times
+	}
+	heard := false
+	hosts := map[string]resource.Usage{}
+	for _, k := range slices.SortedFunc(maps.Keys(j.members), func(a, b seat) int {
+		if c := strings.Compare(a.role, b.role); c != 0 {
+			return c
+		}
+		return a.rank - b.rank
+	}) {
+		o := j.members[k]
+		if h := o.enlist.Host; o.usage.Seq > 0 && slices.Contains(j.hosts(), h) {
+			r.Use[h] = r.Use[h].Plus(amounts(o.usage.Own))
+			if o.usage.Host != (transport.Amounts{}) {
+				hosts[h] = amounts(o.usage.Host)
+			}
+			heard = true
+		}
+	}
+	if !heard {
+		r.Use = nil
+	}
+	if err := s.ledger.Report(s.now(), r); err != nil {
+		if errors.Is(err, resource.ErrUnknownJob) { // its lease was over: it begins anew
+			j.entered = false
+			s.enter(j, true)
+			return
+		}
+		s.log.Warn("a report that cannot be", "job", j.name, "err", err)
+		return
+	}
+	for _, h := range slices.Sorted(maps.Keys(hosts)) {
+		if err := s.ledger.Measured(s.now(), h, hosts[h]); err != nil {
+			s.log.Warn("a measurement that cannot be", "host", h, "err", err)
+		}
+	}
+	s.tellOrder(j) // early workers follow their times
+}
+
+// ask answers a job that wants to leave SSGD.
+func (s *Service) ask(m *member, a transport.Ask) {
+	j := m.job
+	no := func(why string) {
+		s.send(m, grant{transport.Grant{ID: a.ID, Why: why}})
+	}
+	if m != j.head {
+		no("only the coordinator's process may ask")
+		return
+	}
+	s.enter(j, true)
+	if !j.entered {
+		no("the job is not in the account")
+		return
+	}
+	q := resource.Request{ID: uint64(a.ID), Job: j.name, Mode: a.Mode, Loss: a.Lag}
+	on := map[string]float64{}
+	for _, h := range j.servers {
+		on[h] += 1 / float64(len(j.servers))
+	}
+	for _, h := range slices.Sorted(maps.Keys(on)) {
+		q.Needs = append(q.Needs, resource.Need{Host: h, Extra: amounts(a.Extra).Times(on[h])})
+	}
+	answer, orders, err := s.ledger.Request(s.now(), q)
+	if err != nil {
+		s.log.Warn("a question that cannot be", "job", j.name, "err", err)
+		no(err.Error())
+		return
+	}
+	j.asked = a.ID
+	s.log.Info("asked", "job", j.name, "id", a.ID, "mode", a.Mode, "granted", answer.Granted, "why", answer.Why)
+	s.send(m, grant{transport.Grant{ID: a.ID, OK: answer.Granted, Lease: s.cfg.Lease, Why: answer.Why}})
+	s.pass(orders)
+}
+
+// yield takes back what a job does not need any more.
+func (s *Service) yield(m *member, y transport.Yield) {
+	j := m.job
+	if m != j.head || !j.entered || y.ID != j.asked {
+		return
+	}
+	orders, err := s.ledger.Release(s.now(), j.name)
+	if err != nil {
+		s.log.Warn("a job gives back what it does not have", "job", j.name, "err", err)
+		return
+	}
+	s.log.Info("given back", "job", j.name, "id", y.ID)
+	s.pass(orders)
+}
+
+// expire forgets who was silent for too long, and takes back what turned out to be too much.
+func (s *Service) expire() {
+	for _, name := range slices.Sorted(maps.Keys(s.jobs)) {
+		if j := s.jobs[name]; j.head != nil && !j.entered && time.Since(j.since) >= s.cfg.Gather {
+			s.enter(j, true)
+		}
+	}
+	dead, orders := s.ledger.Expire(s.now())
+	for _, name := range dead {
+		s.log.Info("job gone", "job", name, "why", fmt.Sprintf("not heard of for %v", s.cfg.Lease))
+		if j := s.jobs[name]; j != nil {
+			j.entered, j.order = false, resource.Order{}
+			if j.head != nil {
+				s.send(j.head, grant{transport.Grant{ID: j.asked, Why: "the lease is over"}})
+				j.since = time.Now()
+			}
+			s.tellOrder(j)
+		}
+	}
+	s.pass(orders)
+}
+
+// pass passes the ledger's orders on.
+func (s *Service) pass(orders []resource.Order) {
+	for _, o := range orders {
+		j := s.jobs[o.Job]
+		if j == nil {
+			continue
+		}
+		s.log.Info("order", "job", o.Job, "delay", o.Delay, "early", o.Early, "back", o.Back, "why", o.Why)
+		back := o.Back && !j.order.Back
+		j.order = o
+		if back && j.head != nil {
+			s.send(j.head, grant{transport.Grant{ID: j.asked, Why: o.Why}})
+		}
+		s.tellOrder(j)
+	}
+}
+
+// tellOrder tells every member what holds for it now.
+func (s *Service) tellOrder(j *job) {
+	for _, m := range j.members {
+		s.tellMember(j, m)
+	}
+}
+
+// steady is by how much, as a part of itself, the wait of an early worker changes before it is
+// told so: times are never the same twice.
+const steady = 0.1
+
+// tellMember sends m its order if that is not what it was told last. Workers do the waiting: a
+// round waits for each of them, so that one delay of all is one delay of the iteration.
+func (s *Service) tellMember(j *job, m *member) {
+	if m.role != transport.RoleWorker {
+		return
+	}
+	o := transport.Order{Delay: j.order.Delay, Lease: s.cfg.Lease, Why: j.order.Why}
+	if j.order.Early {
+		o.Early = early(j.times, m.enlist.Rank)
+		if d := (o.Early - m.sent.Early).Abs(); m.sent.Early > 0 && o.Early > 0 && float64(d) < steady*float64(o.Early) {
+			o.Early = m.sent.Early
+		}
+	}
+	if o.Delay == m.sent.Delay && o.Early == m.sent.Early {
+		return
+	}
+	o.ID = m.sent.ID + 1
+	if o.Delay > 0 || o.Early > 0 {
+		o.For = strings.Join(s.beneficiaries(j.name), ", ")
+	}
+	m.sent = o
+	s.send(m, order{o})
+}
+
+// early is how long a worker would only wait for the slowest one.
+func early(times []time.Duration, rank int) time.Duration {
+	if rank >= len(times) || times[rank] == 0 {
+		return 0
+	}
+	return slices.Max(times) - times[rank]
+}
+
+// beneficiaries are the jobs for which one is delayed.
+func (s *Service) beneficiaries(name string) []string {
+	for _, j := range s.ledger.Jobs() {
+		if j.Name == name {
+			return j.For
+		}
+	}
+	return nil
+}
+
+func amounts(a transport.Amounts) resource.Usage {
+	return resource.Usage{CPU: a.CPU, NetIn: a.In, NetOut: a.Out}
+}

@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"star/resource"
+)
+
+// Status is the answer to star cluster status: its JSON is documented in docs/cluster.md.
+// Times are seconds; amounts are processors and bytes per second.
+type Status struct {
+	Cluster string       `json:"cluster"`
+	Addr    string       `json:"addr"`
+	ID      string       `json:"id"`
+	Version string       `json:"version"`
+	Since   time.Time    `json:"since"`
+	Lease   float64      `json:"lease_s"`
+	Hosts   []HostStatus `json:"hosts"`
+	Jobs    []JobStatus  `json:"jobs"`
+}
+
+// Amount is a resource.Usage as JSON; what has no limit is null.
+type Amount struct {
+	CPU    *float64 `json:"cpu"`
+	NetIn  *float64 `json:"net_in"`
+	NetOut *float64 `json:"net_out"`
+}
+
+// HostStatus is a host of Status.
+type HostStatus struct {
+	Host     string `json:"host"`
+	Capacity Amount `json:"capacity"`
+	Use      Amount `json:"use"`    // that counts
+	Others   Amount `json:"others"` // of it, by who is no job of the cluster
+}
+
+// JobStatus is a job of Status.
+type JobStatus struct {
+	Job     string            `json:"job"`
+	State   string            `json:"state"` // gathering, ssgd, granted, delayed, withdrawn, or fixed: its owner has chosen the mode
+	Mode    string            `json:"mode"`  // in force, as the job says
+	Granted string            `json:"granted,omitempty"`
+	Why     string            `json:"why,omitempty"` // of the last answer
+	Step    int64             `json:"step"`
+	Lease   float64           `json:"lease_left_s"`
+	Use     map[string]Amount `json:"use,omitempty"`   // by host
+	Extra   map[string]Amount `json:"extra,omitempty"` // granted, by host
+	Delay   float64           `json:"delay_s"`         // of each iteration, ordered
+	Early   bool              `json:"early"`           // early workers wait, ordered
+	For     []string          `json:"for,omitempty"`   // jobs that it is delayed for
+	Members []MemberStatus    `json:"members"`
+}
+
+// MemberStatus is a process of JobStatus.
+type MemberStatus struct {
+	Role     string  `json:"role"`
+	Rank     int     `json:"rank"`
+	Host     string  `json:"host"`
+	Peer     string  `json:"peer"`
+	Actuator string  `json:"actuator"`
+	Ordered  float64 `json:"ordered_s"` // delay of each iteration
+	Delay    float64 `json:"delay_s"`   // in force, as the process says
+	Err      string  `json:"error,omitempty"`
+}
+
+func amount(u resource.Usage) Amount {
+	of := func(v float64) *float64 {
+		if math.IsInf(v, 0) {
+			return nil
+		}
+		return &v
+	}
+	return Amount{of(u.CPU), of(u.NetIn), of(u.NetOut)}
+}
+
+func amountsOf(us map[string]resource.Usage) map[string]Amount {
+	if len(us) == 0 {
+		return nil
+	}
+	m := map[string]Amount{}
+	for h, u := range us {
+		m[h] = amount(u)
+	}
+	return m
+}
+
+// status is what the service knows now.
+func (s *Service) status() Status {
+	st := Status{Cluster: s.cfg.Cluster, Addr: s.cfg.Addr, ID: s.id, Version: s.cfg.Program, Since: s.since, Lease: s.cfg.Lease.Seconds(),
+		Hosts: []HostStatus{}, Jobs: []JobStatus{}}
+	for _, h := range s.ledger.Hosts() {
+		st.Hosts = append(st.Hosts, HostStatus{h.Name, amount(h.Capacity), amount(h.Use), amount(h.Strangers)})
+	}
+	accounts := map[string]resource.JobStatus{}
+	for _, a := range s.ledger.Jobs() {
+		accounts[a.Name] = a
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.jobs)) {
+		j := s.jobs[name]
+		a, entered := accounts[name]
+		js := JobStatus{Job: name, State: "gathering", Mode: j.mode, Step: j.step, Members: []MemberStatus{}}
+		if entered && j.entered {
+			js.Granted, js.Why, js.For = a.Mode, a.Last.Why, a.For
+			js.Lease = max(a.Expires-s.now(), 0).Seconds()
+			js.Use, js.Extra = amountsOf(a.Use), amountsOf(a.Extra)
+			js.Delay, js.Early = a.Order.Delay.Seconds(), a.Order.Early
+			switch {
+			case a.Order.Back:
+				js.State = "withdrawn"
+			case a.Mode != "":
+				js.State = "granted"
+			case a.Order.Delay > 0 || a.Order.Early:
+				js.State = "delayed"
+			case j.head != nil && j.head.enlist.Fixed:
+				js.State = "fixed"
+			default:
+				js.State = "ssgd"
+			}
+		}
+		for _, m := range j.members {
+			js.Members = append(js.Members, MemberStatus{
+				Role: m.role, Rank: m.enlist.Rank, Host: m.enlist.Host, Peer: m.conn.RemoteAddr(), Actuator: m.enlist.Actuator,
+				Ordered: (m.sent.Delay + m.sent.Early).Seconds(), Delay: m.usage.Delay.Seconds(), Err: m.obeyed.Err,
+			})
+		}
+		slices.SortFunc(js.Members, func(a, b MemberStatus) int {
+			return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Rank, b.Rank))
+		})
+		st.Jobs = append(st.Jobs, js)
+	}
+	return st
+}
