@@ -153,6 +153,12 @@ func check(n int, edges []Edge) error {
 	return nil
 }
 
+// distinct finds two edges that join the same vertices.
+func distinct(n int, edges []Edge) error {
+	_, err := newSolver(n, edges, make([]int64, len(edges)))
+	return err
+}
+
 // limit is the largest scaled weight. Duals stay below 2 of it, the keys of a
 // search below 8, which leaves int64 a bit.
 const limit = 1 << 59
