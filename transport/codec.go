@@ -41,6 +41,7 @@ var kindNames = [...]string{
 	KindRing: "ring", KindFormed: "formed", KindTally: "tally", KindFault: "fault",
 	KindBranch: "branch", KindBundle: "bundle", KindDetach: "detach", KindWant: "want", KindCompression: "compression",
 	KindEnlist: "enlist", KindUsage: "usage", KindAsk: "ask", KindGrant: "grant", KindOrder: "order", KindObeyed: "obeyed", KindYield: "yield",
+	KindAdopt: "adopt", KindHand: "hand", KindMoved: "moved", KindState: "state", KindSlot: "slot", KindRoute: "route",
 }
 
 // Valid says whether k is a kind of this version of the protocol.
@@ -507,7 +508,7 @@ func ParseApply(b []byte) (Apply, error) {
 func (Release) Kind() Kind { return KindRelease }
 
 func (m Release) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 11)
+	dst = appendArray(dst, 12)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, int64(m.Action))
@@ -518,7 +519,8 @@ func (m Release) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, m.From)
 	dst = appendInt(dst, m.To)
 	dst = appendInt(dst, m.Total)
-	return appendBool(dst, m.Dropped)
+	dst = appendBool(dst, m.Dropped)
+	return appendInt(dst, int64(m.Delay))
 }
 
 // ParseRelease parses the header of a Release. It does not allocate.
@@ -536,6 +538,9 @@ func ParseRelease(b []byte) (Release, error) {
 		To:      p.within("to", 0, 10_000),
 		Total:   p.natural("total"),
 		Dropped: p.bool("dropped"),
+	}
+	if p.err == nil && p.left > 0 { // absent from older coordinators
+		m.Delay = time.Duration(p.natural("delay"))
 	}
 	return m, p.end()
 }

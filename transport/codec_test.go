@@ -227,6 +227,12 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if k == KindRelease { // its last field came later
+			if m, err := parseAny(k, fewer); err != nil || m.(Release).Delay != 0 {
+				t.Errorf("a release without delay: %+v, %v", m, err)
+			}
+			continue
+		}
 		var e *ParseError
 		if _, err := parseAny(k, fewer); !errors.As(err, &e) || e.Kind != k {
 			t.Errorf("%v with a field too few: %v", k, err)
@@ -422,7 +428,7 @@ func TestKindNames(t *testing.T) {
 		}
 		names[k.String()] = k
 	}
-	if KindHello != 1 || KindPong != 25 || lastKind != 41 {
+	if KindHello != 1 || KindPong != 25 || lastKind != 47 {
 		t.Errorf("the kinds have moved: hello %d, pong %d, last %d", KindHello, KindPong, lastKind)
 	}
 	if got := Kind(200).String(); got != "kind 200" || Kind(0).Valid() || (lastKind + 1).Valid() {

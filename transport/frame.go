@@ -83,7 +83,7 @@ const normLimit = 64 << 10 // bytes of the bins of an exact sum
 // Payload is the limit of kind k.
 func (l Limits) Payload(k Kind) int64 {
 	switch k {
-	case KindPush, KindParams, KindInit, KindBuffers, KindBundle:
+	case KindPush, KindParams, KindInit, KindBuffers, KindBundle, KindState, KindSlot:
 		return orElse(l.Data, 4<<30)
 	case KindHello, KindWelcome, KindAssign, KindSaved, KindReply:
 		return orElse(l.Text, 16<<20)

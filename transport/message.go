@@ -51,8 +51,14 @@ const (
 	KindOrder
 	KindObeyed
 	KindYield
+	KindAdopt
+	KindHand
+	KindMoved
+	KindState
+	KindSlot
+	KindRoute
 
-	lastKind = KindYield
+	lastKind = KindRoute
 )
 
 // Roles and services of a Hello.
@@ -194,6 +200,10 @@ type Release struct {
 	From, To int64 // of ten thousandths of the test set: this worker's part of it
 	Total    int64 // all-reduce: samples of the round over all members of the ring
 	Dropped  bool  // the worker's last gradient was thrown away
+
+	// Delay is how long the worker waits with the push of this batch's gradient after it has
+	// computed it, so that not all push at once.
+	Delay time.Duration
 }
 
 // Push carries one shard's slice of a gradient. Payload: float32, or what Codec

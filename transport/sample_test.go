@@ -46,7 +46,7 @@ var samples = []sample{
 	{Norm{Shard: 1, Seq: 42}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
 	{Norm{Shard: 1, Seq: 43, Sum2: 0.75}, nil},
 	{Apply{Seq: 42, Norm: 0.5}, nil},
-	{Release{Worker: 3, Version: 41, Action: Evaluate, Start: 10496, Count: 64, Pull: true, Eval: 2, From: 7500, To: 10000, Total: 192, Dropped: true}, nil},
+	{Release{Worker: 3, Version: 41, Action: Evaluate, Start: 10496, Count: 64, Pull: true, Eval: 2, From: 7500, To: 10000, Total: 192, Dropped: true, Delay: 3 * time.Millisecond}, nil},
 	{Push{Shard: 1, Worker: 3, Step: 41, Basis: 40, Samples: 64}, Floats([]float32{1, -2, 0.5})},
 	{Push{Worker: 3, Step: 42, Basis: 41, Samples: 64, Codec: "fp16"}, []byte{0x00, 0x3c, 0x00, 0xc0, 0x00, 0x38}},
 	{Params{Shard: 1, Version: 41}, Floats([]float32{0.125, 3})},
@@ -91,6 +91,12 @@ var samples = []sample{
 	{Order{ID: 5, Delay: 30 * time.Millisecond, Early: 120 * time.Millisecond, Lease: 10 * time.Second, For: "lenet", Why: "job lenet leaves SSGD"}, nil},
 	{Obeyed{ID: 5, Delay: 30 * time.Millisecond, Err: "no actuator"}, nil},
 	{Yield{ID: 2}, nil},
+	{Adopt{Move: 1, Stage: Own, Shard: 1, Addr: "10.0.0.2:7070", From: 30853, To: 61706}, nil},
+	{Hand{Move: 1, Stage: Keep, Shard: 1, Seq: 42}, nil},
+	{Moved{Move: 1, Stage: Loaded, Shard: 1, Version: 41, Err: "lost the server that has it"}, nil},
+	{State{Shard: 1, Seq: 42, Version: 41, Rule: "momentum", Steps: 41, Slots: 1, Pending: 3}, Floats([]float32{0.125, 3})},
+	{Slot{Shard: 1, Name: "momentum"}, Floats([]float32{0.5, -1})},
+	{Route{Worker: 3, Shard: 1, Addr: "10.0.0.3:7070"}, nil},
 }
 
 func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
@@ -185,6 +191,18 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParseObeyed(b))
 	case KindYield:
 		return as(ParseYield(b))
+	case KindAdopt:
+		return as(ParseAdopt(b))
+	case KindHand:
+		return as(ParseHand(b))
+	case KindMoved:
+		return as(ParseMoved(b))
+	case KindState:
+		return as(ParseState(b))
+	case KindSlot:
+		return as(ParseSlot(b))
+	case KindRoute:
+		return as(ParseRoute(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }
