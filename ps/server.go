@@ -39,6 +39,11 @@ type ServerConfig struct {
 	// is for those that are not trusted to.
 	CheckFinite bool
 
+	// Pause, if not nil, is called by each shard before each update, with its number. It may
+	// wait, at most until ctx is done; the shard makes no update meanwhile. It is left out when
+	// so many firings wait that the server could not listen to the coordinator.
+	Pause func(ctx context.Context, shard int)
+
 	// Stall is how long a peer may take for a message, plus a second for each
 	// MiB of it. Zero means 30 s. There is no limit on the time between messages: slow
 	// is not dead.
@@ -415,6 +420,9 @@ func (h *host) handle(m input) error {
 		}
 		h.send(m.conn, true)
 	case inFire:
+		if pause := h.s.cfg.Pause; pause != nil && len(h.fires) > 0 {
+			pause(h.s.ctx, h.info.Shard)
+		}
 		err := h.shard.Fire(m.fire)
 		h.fires <- m.fire
 		return err

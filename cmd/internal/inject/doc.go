@@ -13,9 +13,9 @@
 // real clusters (Alibaba's GPU cluster, ByteDance's straggler study).
 //
 // The portable way is to sleep after computing: [Injector] says how long and is
-// pure. As root on Linux the real thing is possible: [Quota] takes processor time
-// away and [Shape] bandwidth; each gives back a function that undoes it.
-// [Stopper] stops a child with signals.
+// pure. As root on Linux the real thing is possible: [Injector.Start] takes processor
+// time and bandwidth away, with the actuators of resource/actuate, and gives back a function that
+// undoes it. [Stopper] stops a child with signals.
 //
 // What bites:
 //   - Sleeping leaves the processor to the other workers of the same machine. A

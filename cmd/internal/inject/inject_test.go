@@ -2,7 +2,6 @@ package inject
 
 import (
 	"math"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -215,9 +214,4 @@ func TestString(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star"
+	"star/resource/actuate"
 	"star/trace"
 )
 
@@ -166,38 +167,38 @@ func (in *Injector) Stops() []Slow {
 
 // Start brings about what sleeping cannot, for the process pid: the CPU quota and
 // the rate. cores is how many processors the worker would use undisturbed; peer
-// is an address (host:port) that its traffic goes to. undo takes everything back and may be
+// is an address (host:port) that its traffic goes to; leases is where it is written down, so
+// that it is undone after a crash, too. undo takes everything back and may be
 // called twice; it is never nil. After an error nothing is left behind.
-func (in *Injector) Start(pid int, cores float64, peer string) (undo func() error, err error) {
-	var undos []func() error
+func (in *Injector) Start(leases *actuate.Store, pid int, cores float64, peer string) (undo func() error, err error) {
+	var started []actuate.Actuator
 	undo = func() error {
 		var errs []error
-		for _, f := range undos {
-			errs = append(errs, f())
+		for _, a := range started {
+			errs = append(errs, a.Undo())
 		}
-		undos = nil
 		return errors.Join(errs...)
 	}
 	if in == nil {
 		return undo, nil
 	}
+	who := fmt.Sprintf("straggler injection into worker %d", in.worker)
 	if in.share > 1 {
-		u, err := Quota(pid, cores/in.share)
-		if err != nil {
-			return undo, err
+		c := actuate.NewCgroup(leases, who, pid)
+		if err := c.Apply(actuate.Limit{Cores: cores / in.share}, time.Time{}); err != nil {
+			return undo, fmt.Errorf("straggler by quota: %w, or use --straggler-by sleep", err)
 		}
-		undos = append(undos, u)
+		started = append(started, c)
 	}
 	if in.bits > 0 {
-		dev, err := InterfaceTo(peer)
+		dev, err := actuate.InterfaceTo(peer)
 		if err == nil {
-			var u func() error
-			if u, err = Shape("", dev, in.bits); err == nil {
-				undos = append(undos, u)
-			}
+			t := actuate.NewTC(leases, who, "", dev)
+			started = append(started, t)
+			err = t.Apply(actuate.Limit{NetOut: float64(in.bits) / 8}, time.Time{})
 		}
 		if err != nil {
-			return undo, errors.Join(err, undo())
+			return undo, errors.Join(fmt.Errorf("straggler by tc: %w", err), undo())
 		}
 	}
 	return undo, nil

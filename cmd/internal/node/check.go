@@ -1,10 +1,12 @@
 package node
 
 import (
+	"errors"
 	"log/slog"
 
 	"star/cmd/internal/inject"
 	"star/cmd/internal/settings"
+	"star/resource/actuate"
 	"star/train/net"
 )
 
@@ -30,6 +32,13 @@ func Check(job *settings.Job) error {
 	}
 	if _, err := costModel(job); err != nil {
 		return err
+	}
+	limit, err := actuate.Parse(job.Limit)
+	if err == nil && job.Actuator == string(actuate.None) && !limit.Zero() {
+		err = errors.New("--actuator none limits nothing")
+	}
+	if err != nil {
+		return job.Invalid("limit", err)
 	}
 	slows, trace, err := handicaps(job)
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 	"star/coord"
 	"star/modes"
 	"star/ps"
+	"star/resource/actuate"
 	"star/train/optim"
 	"star/transport"
 )
@@ -41,6 +42,7 @@ type server struct {
 	resume *checkpoint.Checkpoint // nil: from the beginning
 	plan   modes.Plan
 	pilot  *pilot.Pilot // --mode auto; else nil
+	limits *actuate.Governor
 }
 
 // Serve hosts shards, and on rank 0 the coordinator, until the job is over. On
@@ -59,6 +61,17 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 		return coord.Result{}, job.Invalid("listen", err)
 	}
 	addr := listener.Addr()
+	peer := job.Coordinator
+	if job.Rank == 0 {
+		peer = "" // which of the workers' would it be?
+	}
+	limits, release, err := govern(job, fmt.Sprintf("star-ps %d of job %s", job.Rank, job.Name), peer, s.log)
+	if err != nil {
+		listener.Close()
+		return coord.Result{}, err
+	}
+	defer release()
+	s.limits = limits
 	s.log.Info("listening", "addr", addr)
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -223,7 +236,8 @@ func (s *server) shards() ps.ServerConfig {
 			opts[i.Shard] = o
 			return &ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, nil
 		},
-		Save: s.saveShard,
+		Save:  s.saveShard,
+		Pause: (&pacer{limits: s.limits}).pause,
 	}
 	if s.resume != nil {
 		cfg.Load = func(i transport.ShardInfo) ([]float32, int64, error) {

@@ -18,6 +18,7 @@ import (
 	"star/compress"
 	"star/coord"
 	"star/ps"
+	"star/resource/actuate"
 	"star/resource/gpu"
 	"star/resource/host"
 	"star/trace"
@@ -62,6 +63,7 @@ type worker struct {
 	inbox  *inbox
 	tree   treePart
 	inject *inject.Injector
+	limits *actuate.Governor
 	rank   int
 	step   int64
 	cpu    time.Duration
@@ -179,7 +181,12 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if len(in.Stops()) > 0 && os.Getenv(LaunchedVariable) == "" {
 		log.Warn("a process cannot wake itself: --slow R:stop=… works under star run only, nothing stops this worker")
 	}
-	undo, err := in.Start(os.Getpid(), float64(max(job.Threads, 1)), job.Coordinator)
+	limits, release, err := govern(job, fmt.Sprintf("worker %d of job %s", rank, job.Name), job.Coordinator, log)
+	if err != nil {
+		return err
+	}
+	defer release()
+	undo, err := in.Start(actuate.OpenStore(job.LeaseDir), os.Getpid(), float64(max(job.Threads, 1)), job.Coordinator)
 	if err != nil {
 		return job.Invalid("straggler-by", err)
 	}
@@ -197,7 +204,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	defer stop()
 
 	w := &worker{
-		job: job, log: log, model: model, test: testSet, member: member, inject: in, rank: rank,
+		job: job, log: log, model: model, test: testSet, member: member, inject: in, limits: limits, rank: rank,
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}),
 		grad:   gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree,
 	}
@@ -478,6 +485,14 @@ func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.R
 // compute fills the gradient of a release's batch, and what it has measured of that.
 // It returns when it was done.
 func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
+	paused, err := w.limits.Pause(ctx)
+	if err != nil {
+		return computed, err
+	}
+	if paused > 0 { // for others, like a wait: the worker is no slower for it
+		rec.Wait += paused
+		rec.Telemetry.Set(star.Paused, paused.Seconds())
+	}
 	start := time.Now()
 	batch, err := w.loader.Next(rel.Start, rel.Count)
 	if err != nil {
@@ -523,6 +538,7 @@ func (w *worker) arrive(rec *star.Record) error {
 	}
 	w.cpu = cpu
 	w.meter.Fill(rec)
+	w.observe(rec)
 	w.step++
 	return coord.Say(w.member, transport.Arrive{Record: *rec}, nil)
 }

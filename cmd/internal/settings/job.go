@@ -117,6 +117,13 @@ type Job struct {
 	StragglerTrace string
 	StragglerBy    string // sleep, quota or tc
 
+	// Taking less of the host, so that others have more.
+
+	Actuator       string // how orders to be slower are carried out: pace, cgroup, tc or none
+	Limit          string // what this process may take from its start on; star/resource/actuate reads it
+	LimitInterface string // that tc limits; empty: the one that leads to the coordinator
+	LeaseDir       string // folder of what is to be undone; empty: the user's own
+
 	// Telemetry is on or off: what workers measure beside their times.
 	Telemetry string
 
@@ -203,6 +210,11 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Slow, "slow", nil, "slow a worker down on purpose: 2:3x, 2:+50ms, 1:burst=40ms/1s; may be repeated")
 	Var(s, &j.StragglerTrace, "straggler-trace", "", "CSV file of slowdowns (step,worker,duration,slowdown,rel; may be .gz)")
 	Var(s, &j.StragglerBy, "straggler-by", "sleep", "how to slow down; quota and tc need root", "sleep", "quota", "tc")
+
+	Var(s, &j.Actuator, "actuator", "pace", "how this process becomes slower when it is told to make room for others; cgroup and tc need root", "pace", "cgroup", "tc", "none")
+	Var(s, &j.Limit, "limit", "none", "what each process may take from its start on: some of delay=50ms (in each iteration), cpu=1.5, out=100mbit, in=100mbit")
+	Var(s, &j.LimitInterface, "limit-interface", "", "network interface that tc limits (the one that leads to the coordinator)")
+	Var(s, &j.LeaseDir, "lease-dir", "", "folder in which processes note what is to be undone after a crash (star in XDG_RUNTIME_DIR, else star-UID among temporary files)")
 
 	Var(s, &j.Telemetry, "telemetry", "on", "measure process, control group and host, for who is slow and why", "on", "off")
 
