@@ -140,7 +140,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		now := c.ledger.plan.String()
 		at := c.elapsed()
 		c.cfg.RunLog.write(logPlan{Type: "plan", T: at.Seconds(), Plan: now, From: now, Why: why + " mode auto"})
-		c.tell(at, RunPlan{now, now, why + " mode auto", math.NaN(), 0})
+		c.tell(at, RunPlan{now, now, why + " mode auto", math.NaN(), 0, false})
 		return modeChange{From: now, To: now, Version: c.ledger.version()}, nil
 	}
 	p, err := modes.Parse(spec, c.cfg.Workers)
@@ -193,10 +193,13 @@ func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 		return nil
 	}
 	c.stats.switches++
+	if InStep(p) {
+		c.yield()
+	}
 	at := c.elapsed()
 	line.Type, line.T, line.Plan, line.From = "plan", at.Seconds(), p.String(), from.String()
 	c.cfg.RunLog.write(line)
-	c.tell(at, RunPlan{line.Plan, line.From, line.Why, math.NaN(), line.After})
+	c.tell(at, RunPlan{line.Plan, line.From, line.Why, math.NaN(), line.After, line.Forced})
 	c.log.Info("mode", "from", from.String(), "to", p.String(), "why", line.Why)
 	return c.carry(c.ledger.install(p))
 }

@@ -37,8 +37,12 @@ type Config struct {
 	Workers int // members that must join before the job starts
 	Servers int // star-ps processes; zero means 1
 
-	Plan  modes.Plan     // zero means SSGD
-	Pilot Pilot          // changes the plan while the job runs; nil: the plan stays
+	Plan  modes.Plan // zero means SSGD
+	Pilot Pilot      // changes the plan while the job runs; nil: the plan stays
+
+	// Admission is asked before the Pilot leaves SSGD. Nil: nobody is.
+	Admission Admission
+
 	Ring  *RingConfig    // all-reduce; nil: parameter servers
 	Tree  modes.TreeRule // for plans that want an automatic tree
 	Batch int            // samples of one worker in one iteration
@@ -190,6 +194,8 @@ type Coordinator struct {
 	norms    map[int64]*normSum
 	tower    *tower
 	manual   bool            // star ctl mode: the pilot is not heeded
+	asking   *petition       // of the pilot, not answered yet
+	permit   *petition       // that was granted, and is in force
 	verdicts []workerVerdict // of the pilot, on workers that are slow now
 	noise    *pgns.Estimator
 	round    *round
@@ -224,9 +230,10 @@ type peer struct {
 	last     star.Record
 	welcomed bool
 	gone     bool
-	parted   bool // was told why: its reader will close the connection
-	evals    bool // is to evaluate at its next release
-	recent   window
+	parted   bool   // was told why: its reader will close the connection
+	evals    bool   // is to evaluate at its next release
+	recent   window // of iterations
+	busy     window // of them, without waiting
 	flight   flight
 }
 
@@ -632,6 +639,11 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	}
 	p.last, p.pushed = r, time.Now()
 	p.recent.add(r.Iteration().Seconds())
+	if c.cfg.Ring != nil {
+		p.busy.add(r.Own().Seconds())
+	} else {
+		p.busy.add(r.Busy().Seconds())
+	}
 	return c.carry(orders)
 }
 

@@ -14,7 +14,7 @@ import (
 // the same times, so that a log replays to the same decisions. It is used by one goroutine, which is not the coordinator's: an
 // update never waits for it.
 type Pilot interface {
-	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunPredictor or RunMember. What it says is
+	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunAdmission, RunPredictor or RunMember. What it says is
 	// valid until the next call.
 	Tell(l RunLine) []Remark
 }
@@ -64,11 +64,12 @@ type tower struct {
 	told  int64 // lines so far
 }
 
-// saying is a Remark with the number of lines that were told before it, or what has come of a Study.
+// saying is a Remark with the number of lines that were told before it, or what has come of a Study, or the answer of the Admission.
 type saying struct {
 	Remark
 	after   int64
 	learned *RunPredictor
+	ruling  *ruling
 }
 
 // fly starts the pilot's goroutine, which ends with the coordinator.
@@ -144,6 +145,8 @@ func (c *Coordinator) work(s Study, after int64) {
 func (c *Coordinator) heed(s *saying) error {
 	at := c.elapsed()
 	switch {
+	case s.ruling != nil:
+		return c.abide(s.ruling)
 	case s.learned != nil:
 		r := s.learned
 		c.cfg.RunLog.write(logPredictor{Type: "predictor", T: at.Seconds(), Records: r.Records, Rows: r.Rows, Epochs: r.Epochs,
@@ -188,6 +191,13 @@ func (c *Coordinator) change(ch *Change, after int64) error {
 			c.log.Error("the pilot wants what no ring can run", "err", err)
 			return nil
 		}
+	}
+	if c.cfg.Admission != nil {
+		if !InStep(p) {
+			c.ask(ch, after)
+			return nil
+		}
+		c.spare(p, after)
 	}
 	return c.install(p, logPlan{Why: ch.Why, Predicted: &ch.Predicted, After: after})
 }

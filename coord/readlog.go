@@ -20,7 +20,7 @@ type RunLine struct {
 	Number int           // of the line, from 1
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
-	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunPredictor, RunVerdict,
+	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunAdmission, RunPredictor, RunVerdict,
 	// RunGain, RunCodec, RunMember, RunEval, RunSave, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
@@ -67,6 +67,14 @@ type (
 		Plan, From, Why string
 		Predicted       float64 // share of the time that it should save; NaN: nobody said
 		After           int64   // a pilot's: how many lines it had been told; else 0
+		Forced          bool    // an admission was taken back
+	}
+	// RunAdmission is the answer to a pilot that wants to leave SSGD, or takes an earlier yes back.
+	RunAdmission struct {
+		Plan, Now string // wanted, and in force
+		Granted   bool
+		Why       string
+		After     int64 // how many lines the pilot had been told
 	}
 	// RunPredictor says that a predictor of the workers' times was trained beside the job. It is used from here on, as far
 	// as it proves itself.
@@ -337,7 +345,16 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.text("from", s.From)
 		c.share("predicted_gain", s.Predicted)
 		c.atLeast("after", s.After, 0)
-		l.Entry = RunPlan{s.Plan, s.From, s.Why, float64(s.Predicted), s.After}
+		l.Entry = RunPlan{s.Plan, s.From, s.Why, float64(s.Predicted), s.After, s.Forced}
+	case "admission":
+		s := logAdmission{T: nan, After: absent}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.begun(p)
+		c.text("plan", s.Plan)
+		c.text("now", s.Now)
+		c.atLeast("after", s.After, 1)
+		l.Entry = RunAdmission{s.Plan, s.Now, s.Granted, s.Why, s.After}
 	case "predictor":
 		s := logPredictor{T: nan, Records: absent, After: absent, Error: Number(nan)}
 		c.read(b, &s)

@@ -109,6 +109,17 @@ type (
 		// Of a pilot's change: what it should save, and after how many lines told to it.
 		Predicted *float64 `json:"predicted_gain,omitempty"`
 		After     int64    `json:"after,omitempty"`
+
+		Forced bool `json:"forced,omitempty"` // an admission was taken back
+	}
+	logAdmission struct {
+		Type    string  `json:"type"` // "admission"
+		T       float64 `json:"t"`
+		Plan    string  `json:"plan"` // that the pilot wanted
+		Granted bool    `json:"granted"`
+		Now     string  `json:"now"` // the plan in force when the answer came
+		Why     string  `json:"why"`
+		After   int64   `json:"after"` // how many lines the pilot had been told when it wanted that
 	}
 	logVerdict struct {
 		Type     string        `json:"type"` // "verdict"

@@ -107,6 +107,7 @@ type WorkerStatus struct {
 	State     string  `json:"state"` // absent, joining, computing, waiting, parked, gone
 	Step      int64   `json:"step"`
 	Iteration float64 `json:"iteration_s"`
+	Busy      float64 `json:"busy_s"` // of it, without waiting for others
 	Compute   float64 `json:"compute_s"`
 	Wait      float64 `json:"wait_s"`
 	Rate      float64 `json:"samples_per_s"`
@@ -243,7 +244,7 @@ func (c *Coordinator) status() Status {
 			case a.waiting:
 				w.State = "waiting"
 			}
-			w.Iteration = p.recent.mean()
+			w.Iteration, w.Busy = p.recent.mean(), p.busy.mean()
 			w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
 			w.Telemetry = named(&p.last.Telemetry)
 			w.Stale = max(l.version()-a.basis, 0) // a ring is released one round ahead

@@ -214,6 +214,16 @@ func (c *Controller) Installed(at time.Duration, p Plan) {
 	c.plan, c.since, c.trial, c.wants = p.Clone(), at, nil, 0
 }
 
+// Refused tells that a plan that Decide wanted is not to be had, or no longer, and which one
+// is in force. It is left alone for half a minute, and longer each time.
+func (c *Controller) Refused(at time.Duration, p, present Plan) {
+	c.punish(at, p, refusal/2)
+	c.Installed(at, present)
+}
+
+// refusal is how long a plan is not asked for again. Jobs come and go in minutes.
+const refusal = 30 * time.Second
+
 // Noise tells the gradient noise scale in samples. What is no number is ignored.
 func (c *Controller) Noise(scale float64) {
 	if scale >= 0 && !math.IsInf(scale, 1) {

@@ -159,7 +159,7 @@ func replay(path string) (*replayed, error) {
 				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth}
 			pilot, err = node.NewPilot(job)
 			return err
-		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunPredictor:
+		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunAdmission, coord.RunPredictor:
 		case coord.RunMember:
 			if e.Joined {
 				return nil
@@ -177,6 +177,13 @@ func replay(path string) (*replayed, error) {
 				r.Decisions[i].T = l.T.Seconds()
 			} else {
 				r.Decisions = append(r.Decisions, decision{T: l.T.Seconds(), After: p.After, Plan: p.Plan, Why: p.Why, Logged: true})
+			}
+		}
+		if a, ok := l.Entry.(coord.RunAdmission); ok {
+			if i, made := at[a.After]; made && r.Decisions[i].Plan == a.Plan {
+				r.Decisions[i].Logged = true
+			} else {
+				r.Decisions = append(r.Decisions, decision{T: l.T.Seconds(), After: a.After, Plan: a.Plan, Why: a.Why, Logged: true})
 			}
 		}
 		told++

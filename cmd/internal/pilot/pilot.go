@@ -138,7 +138,7 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 			p.controller.Leave(e.Worker)
 		}
 	case coord.RunPlan:
-		if e.After > 0 { // our own
+		if e.After > 0 || e.Forced { // our own, or told as an admission
 			break
 		}
 		// star ctl mode takes the job out of our hands; star ctl mode auto, which changes nothing, gives it back.
@@ -146,11 +146,30 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 		if plan, err := modes.Parse(e.Plan, p.cfg.Workers); err == nil {
 			p.controller.Installed(l.T, plan)
 		}
+	case coord.RunAdmission:
+		p.admitted(l.T, e)
 	case coord.RunTrain:
 		p.begin(p.timer, e.Params) // cannot fail: it did not with 0
 		p.limit = e.Limit
 	}
 	return p.remarks
+}
+
+// admitted hears whether others can afford what was decided.
+func (p *Pilot) admitted(at time.Duration, e coord.RunAdmission) {
+	plan, err := modes.Parse(e.Plan, p.cfg.Workers)
+	if err != nil {
+		return
+	}
+	if e.Granted {
+		if p.controller.Plan().String() != e.Plan {
+			p.controller.Installed(at, plan)
+		}
+		return
+	}
+	if now, err := modes.Parse(e.Now, p.cfg.Workers); err == nil {
+		p.controller.Refused(at, plan, now)
+	}
 }
 
 func (p *Pilot) say(r coord.Remark) { p.remarks = append(p.remarks, r) }

@@ -156,3 +156,29 @@ func TestGone(t *testing.T) {
 		}
 	}
 }
+
+// A decision that is refused is not in force; one that is granted late is.
+func TestAdmission(t *testing.T) {
+	p, err := New(Config{Workers: 4, Batch: 32, Plan: modes.SSGD(4)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		e    coord.RunAdmission
+		want string
+	}{
+		{coord.RunAdmission{Plan: "x=3", Now: "ssgd", Granted: true, After: 4}, "x=3"},
+		{coord.RunAdmission{Plan: "asgd", Now: "x=3", After: 9}, "x=3"},
+		{coord.RunAdmission{Plan: "x=3", Now: "ssgd", After: 4}, "ssgd"},
+	} {
+		p.Tell(coord.RunLine{T: time.Minute, Entry: c.e})
+		if got := p.controller.Plan().String(); got != c.want {
+			t.Errorf("after %+v the controller believes in %s, want %s", c.e, got, c.want)
+		}
+	}
+	// What follows a forced change is still the pilot's.
+	p.Tell(coord.RunLine{T: time.Minute, Entry: coord.RunPlan{Plan: "ssgd", From: "x=3", Why: "back", Forced: true}})
+	if p.manual {
+		t.Error("a forced change counts as somebody's at the keyboard")
+	}
+}

@@ -1,0 +1,122 @@
+package coord
+
+import (
+	"time"
+
+	"star/modes"
+)
+
+// Admission is asked before a plan of the Pilot is installed that makes more updates than SSGD, because that uses
+// more of hosts that others use too. Its methods are called by the coordinator's goroutine and do not wait.
+type Admission interface {
+	// Ask asks for a plan. answer is called by another goroutine, soon in any case: with no, where nobody knows. After a yes it
+	// is called again when that no longer holds. After the next Ask with another plan, and after Yield, nothing more is heard of this one, but
+	// for one that was granted while the next is asked for.
+	Ask(p modes.Plan, answer func(ok bool, why string))
+
+	// Yield gives back what was granted, and takes back what was asked.
+	Yield()
+}
+
+// InStep says whether a plan makes no more updates than SSGD: all workers that are waited for at all are waited for
+// in every one of them.
+func InStep(p modes.Plan) bool {
+	return len(p.Groups) == 1 && p.Groups[0].Quorum == len(p.Groups[0].Members) && len(p.Groups[0].Riders) == 0
+}
+
+// petition is a change of plan that was asked for.
+type petition struct {
+	change Change
+	after  int64
+}
+
+// ruling is the answer to one.
+type ruling struct {
+	*petition
+	ok  bool
+	why string
+}
+
+// ask asks for what the pilot wants.
+func (c *Coordinator) ask(ch *Change, after int64) {
+	q := &petition{*ch, after}
+	if old := c.asking; old != nil {
+		c.ruled(old, false, "the pilot has changed its mind")
+	}
+	c.asking = q
+	c.cfg.Admission.Ask(q.change.Plan, func(ok bool, why string) {
+		c.post(event{kind: kindSaying, saying: &saying{ruling: &ruling{q, ok, why}}})
+	})
+}
+
+// ruled writes an answer into the run log, and tells the pilot.
+func (c *Coordinator) ruled(q *petition, ok bool, why string) {
+	at := c.elapsed()
+	l := logAdmission{Type: "admission", T: at.Seconds(), Plan: q.change.Plan.String(), Granted: ok, Now: c.ledger.plan.String(), Why: why, After: q.after}
+	c.cfg.RunLog.write(l)
+	c.tell(at, RunAdmission{l.Plan, l.Now, l.Granted, l.Why, l.After})
+	c.log.Info("admission", "mode", l.Plan, "granted", ok, "why", why)
+}
+
+// spare does without what was asked for: the pilot wants p, which needs no permission.
+func (c *Coordinator) spare(p modes.Plan, after int64) {
+	if old := c.asking; old != nil {
+		c.ruled(old, false, "the pilot has changed its mind")
+		if p.Equal(c.ledger.plan) { // no line of type plan will say that this was decided
+			c.ruled(&petition{Change{Plan: p}, after}, true, "it is in force")
+		}
+	}
+	c.yield()
+}
+
+// abide does what an answer says.
+func (c *Coordinator) abide(r *ruling) error {
+	switch {
+	case r.petition == c.asking && r.ok:
+		if c.manual || c.final || c.ended {
+			c.yield()
+			return nil
+		}
+		c.asking, c.permit = nil, r.petition
+		c.ruled(r.petition, true, r.why)
+		ch := &c.permit.change
+		return c.install(ch.Plan, logPlan{Why: ch.Why, Predicted: &ch.Predicted, After: r.after})
+	case r.petition == c.asking:
+		c.asking = nil
+		c.ruled(r.petition, false, r.why)
+	case r.petition == c.permit && !r.ok:
+		c.permit = nil
+		if c.manual || c.final || c.ended {
+			return nil
+		}
+		home := c.cfg.Plan
+		if !InStep(home) {
+			home = modes.SSGD(c.cfg.Workers)
+		}
+		home.Shares = c.ledger.plan.Shares
+		if err := c.install(home, logPlan{Why: "back to ssgd: " + r.why, Forced: true}); err != nil {
+			return err
+		}
+		c.ruled(r.petition, false, r.why)
+	}
+	return nil
+}
+
+// yield gives back what was granted.
+func (c *Coordinator) yield() {
+	if c.cfg.Admission != nil && (c.asking != nil || c.permit != nil) {
+		c.asking, c.permit = nil, nil
+		c.cfg.Admission.Yield()
+	}
+}
+
+// Times are what an iteration takes each worker itself, without waiting for others; 0: not known, or gone.
+func (s *Status) Times() []time.Duration {
+	ts := make([]time.Duration, len(s.Workers))
+	for i, w := range s.Workers {
+		if w.State != "absent" && w.State != "gone" {
+			ts[i] = time.Duration(w.Busy * float64(time.Second))
+		}
+	}
+	return ts
+}
