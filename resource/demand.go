@@ -53,9 +53,10 @@ type Bytes struct {
 }
 
 const (
-	// ReceivePrior is the processor time of a shard for a gradient: star bench ps on loopback, 4 to 64 MiB, has 0.6 to
-	// 0.9 s for 10⁹ bytes pushed and pulled by both ends together, half of it the shard's.
-	ReceivePrior = 2.5e9
+	// ReceivePrior is what a shard gets through for each core, both ways together: star bench ps (loopback TCP, two virtual
+	// processors, 1 to 16 MB, 1 and 4 workers) has 0.40 to 0.57 s of processor time for 10⁹ bytes through the shard's
+	// sockets, both ends together, of which 0.13 to 0.23 s are the worker's half of the data path.
+	ReceivePrior = 3.5e9
 
 	// ApplyPrior is that of a step of SGD: read gradient and parameters, write parameters.
 	ApplyPrior = 10e9
@@ -78,7 +79,7 @@ func (b Bytes) Demand() Demand {
 }
 
 // Learner learns a Demand from what is measured while the job runs, beginning with a prior. Measurements of
-// similar loads are put together, the last 31 of each, and only their median counts: an outlier is nothing, old ones are forgotten, and what
+// similar loads are put together, the last 31 of each, and from five on their median counts: an outlier is nothing, old ones are forgotten, and what
 // was seen in one mode stays known while another one runs. Base and slopes are the least squares of these medians and of the
 // prior, which counts as [pseudo] measurements at no load, in SSGD and in ASGD; first it is scaled as a whole to what was seen, since
 // hosts differ. None is negative. It is used by one goroutine.
@@ -91,6 +92,7 @@ type Learner struct {
 
 const (
 	keep     = 31  // measurements of a load
+	enough   = 5   // fewer measurements of a load say nothing
 	mostCell = 24  // different loads
 	pseudo   = 2.0 // weight of the prior at each of its loads, in measurements
 	steps    = 4.0 // loads count as similar within a factor of 2^(1/steps)
@@ -180,13 +182,18 @@ type point struct {
 
 // Demand is what is known now.
 func (l *Learner) Demand() Demand {
-	if len(l.cells) == 0 {
+	var cells []*cell
+	for i := range l.cells {
+		if l.cells[i].n >= enough {
+			cells = append(cells, &l.cells[i])
+		}
+	}
+	if len(cells) == 0 {
 		return l.prior
 	}
-	loads := make([]Load, len(l.cells))
+	loads := make([]Load, len(cells))
 	rate, weight := 0.0, 0.0
-	for i := range l.cells {
-		c := &l.cells[i]
+	for i, c := range cells {
 		loads[i] = Load{c.middle(func(m measure) float64 { return m.load.Updates }), c.middle(func(m measure) float64 { return m.load.Gradients })}
 		rate += loads[i].Gradients * float64(c.n)
 		weight += float64(c.n)
@@ -198,8 +205,7 @@ func (l *Learner) Demand() Demand {
 		var rows []point
 		type ratio struct{ v, w float64 }
 		var ratios []ratio
-		for i := range l.cells {
-			c := &l.cells[i]
+		for i, c := range cells {
 			y := c.middle(func(m measure) float64 { return m.use.of(k) })
 			rows = append(rows, point{[3]float64{1, loads[i].Updates, loads[i].Gradients}, y, float64(c.n)})
 			if p := l.prior.At(loads[i]).of(k); p > 0 {

@@ -30,6 +30,9 @@ type Job struct {
 	Workers []string // host of each worker, by rank
 	Costs   Costs
 
+	// Incarnation is another one each time the job starts. It may be empty if Release is called at every start.
+	Incarnation string
+
 	// Fixed says that it does not run SSGD and never will, by its owner's will: it gives nothing.
 	Fixed bool
 }
@@ -219,7 +222,7 @@ func (l *Ledger) Register(at time.Duration, j Job) ([]Order, error) {
 		return nil, err
 	}
 	if old := l.jobs[j.Name]; old != nil {
-		if slices.Equal(old.Servers, j.Servers) && slices.Equal(old.Workers, j.Workers) && old.Fixed == j.Fixed {
+		if slices.Equal(old.Servers, j.Servers) && slices.Equal(old.Workers, j.Workers) && old.Fixed == j.Fixed && old.Incarnation == j.Incarnation {
 			old.Costs, old.expires = j.Costs, l.now+l.cfg.Lease
 			return nil, nil
 		}
@@ -395,8 +398,14 @@ func (l *Ledger) Request(at time.Duration, q Request) (Answer, []Order, error) {
 		j.grant.extra[n.Host] = n.Extra
 	}
 	j.changed = l.now
+	type mark struct {
+		seq     uint64
+		changed time.Duration
+	}
+	marks := map[*account]mark{}
 	for _, d := range v.Delays {
 		o := l.jobs[d.Job]
+		marks[o] = mark{o.order.Seq, o.changed}
 		p := part{forJob: q.Job, early: d.Early, delay: d.Delay, frees: map[string]Usage{}}
 		for _, f := range d.Frees {
 			p.frees[f.Host] = f.Usage
@@ -406,10 +415,17 @@ func (l *Ledger) Request(at time.Duration, q Request) (Answer, []Order, error) {
 		o.parts = append(o.parts, p)
 		o.changed = l.now
 	}
-	return j.answer, l.orders(l.relax()), nil
+	l.relax() // of all who could give without loss some may not have to; and of what the job had before it may need less
+	orders := l.orders(map[string]string{q.Job: "it was granted another mode"})
+	for o, m := range marks {
+		if o.order.Seq == m.seq {
+			o.changed = m.changed
+		}
+	}
+	return j.answer, orders, nil
 }
 
-// orders are those that have changed, of jobs by name; also adds reasons.
+// orders are those that have changed, by job. Reasons that are not in why follow from the delays.
 func (l *Ledger) orders(why map[string]string) (os []Order) {
 	for _, j := range l.inOrder() {
 		o := Order{Job: j.Name}
@@ -426,6 +442,9 @@ func (l *Ledger) orders(why map[string]string) (os []Order) {
 		}
 		if o.Early == j.order.Early && o.Delay == j.order.Delay && o.Back == j.order.Back {
 			continue
+		}
+		if o.Early != j.order.Early || o.Delay != j.order.Delay {
+			j.changed = l.now
 		}
 		o.Seq = j.order.Seq + 1
 		switch w, ok := why[j.Name]; {
@@ -454,38 +473,37 @@ func (l *Ledger) Standing(job string) (Order, error) {
 
 // relax takes back delays that are not needed: for which nobody has a grant any more, or without which the hosts
 // are still within their capacities. The youngest goes first.
-func (l *Ledger) relax() map[string]string {
+func (l *Ledger) relax() {
 	for _, j := range l.inOrder() {
 		for i := len(j.parts) - 1; i >= 0; i-- {
-			p := j.parts[i]
-			needed := false
-			for h, f := range p.frees {
-				if l.grants(h) == 0 {
-					continue
-				}
-				if u := l.usage(h, ""); u.Fits(l.hosts[h].capacity) && !u.Plus(f).Fits(l.hosts[h].capacity) {
-					needed = true
-				} else if !u.Fits(l.hosts[h].capacity) {
-					needed = true
+			p := &j.parts[i]
+			holder := "" // of a grant that needs it
+			for _, h := range slices.Sorted(maps.Keys(p.frees)) {
+				if who := l.holders(h); len(who) > 0 && !l.usage(h, "").Plus(p.frees[h]).Fits(l.hosts[h].capacity) {
+					if slices.Contains(who, p.forJob) {
+						holder = p.forJob
+						break
+					}
+					if holder == "" {
+						holder = who[0]
+					}
 				}
 			}
-			if !needed {
+			if p.forJob = holder; holder == "" {
 				j.parts = slices.Delete(j.parts, i, i+1)
-				j.changed = l.now
 			}
 		}
 	}
-	return nil
 }
 
-// grants is how many jobs were granted something on a host.
-func (l *Ledger) grants(host string) (n int) {
-	for _, j := range l.jobs {
+// holders are the jobs that were granted something on a host, by name.
+func (l *Ledger) holders(host string) (names []string) {
+	for _, j := range l.inOrder() {
 		if j.grant != nil && j.grant.extra[host] != (Usage{}) {
-			n++
+			names = append(names, j.Name)
 		}
 	}
-	return n
+	return names
 }
 
 // Release tells that a job is back in SSGD: it gives back what it was granted.
@@ -500,12 +518,8 @@ func (l *Ledger) Release(at time.Duration, job string) ([]Order, error) {
 		return nil, nil
 	}
 	j.grant, j.changed = nil, l.now
-	why := l.relax()
-	if why == nil {
-		why = map[string]string{}
-	}
-	why[job] = "it is back"
-	return l.orders(why), nil
+	l.relax()
+	return l.orders(map[string]string{job: "it is back"}), nil
 }
 
 // Remove tells that a job has ended. One that is not there is no error: it may have expired.
@@ -519,7 +533,8 @@ func (l *Ledger) drop(job string) []Order {
 		return nil
 	}
 	delete(l.jobs, job)
-	return l.orders(l.relax())
+	l.relax()
+	return l.orders(nil)
 }
 
 // Expire drops jobs that were not heard of for a lease, and withdraws grants where a host has been over its capacity
@@ -539,7 +554,8 @@ func (l *Ledger) Expire(at time.Duration) (dead []string, orders []Order) {
 	for _, name := range l.hostNames() {
 		m := l.hosts[name]
 		u := l.usage(name, "")
-		if u.Fits(m.capacity.Times(tolerated)) {
+		j := l.youngest(name)
+		if j == nil || u.Fits(m.capacity.Times(tolerated)) {
 			m.over = -1
 			continue
 		}
@@ -549,11 +565,9 @@ func (l *Ledger) Expire(at time.Duration) (dead []string, orders []Order) {
 		if l.now-m.over < l.cfg.Patience {
 			continue
 		}
-		if j := l.youngest(name); j != nil {
-			j.grant.withdrawn = true
-			why[j.Name] = fmt.Sprintf("host %s is over its capacity: %v of %v", name, u, m.capacity)
-			m.over = l.now // the next one after as long again
-		}
+		j.grant.withdrawn = true
+		why[j.Name] = fmt.Sprintf("host %s is over its capacity: %v of %v", name, u, m.capacity)
+		m.over = l.now // the next one after as long again
 	}
 	return dead, l.orders(why)
 }
