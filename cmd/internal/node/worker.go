@@ -109,6 +109,15 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if err != nil {
 		return err
 	}
+	who := "worker of job " + job.Name
+	if job.Rank >= 0 {
+		who = fmt.Sprintf("worker %d of job %s", job.Rank, job.Name)
+	}
+	limits, release, err := govern(job, who, job.Coordinator, log)
+	if err != nil {
+		return err
+	}
+	defer release()
 	model, err := net.Build(spec)
 	if err != nil {
 		return job.Invalid("model", err)
@@ -181,11 +190,6 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if len(in.Stops()) > 0 && os.Getenv(LaunchedVariable) == "" {
 		log.Warn("a process cannot wake itself: --slow R:stop=… works under star run only, nothing stops this worker")
 	}
-	limits, release, err := govern(job, fmt.Sprintf("worker %d of job %s", rank, job.Name), job.Coordinator, log)
-	if err != nil {
-		return err
-	}
-	defer release()
 	undo, err := in.Start(actuate.OpenStore(job.LeaseDir), os.Getpid(), float64(max(job.Threads, 1)), job.Coordinator)
 	if err != nil {
 		return job.Invalid("straggler-by", err)
