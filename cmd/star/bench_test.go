@@ -21,6 +21,7 @@ func TestFilesOfBenchmarks(t *testing.T) {
 		{"bench", "allreduce", "--allreduce-model"},
 		{"bench", "allreduce", "--compare"},
 		{"bench", "ps", "--compare"},
+		{"match"},
 	} {
 		for file, want := range map[string]int{"other.json": node.ExitCorrupt, "nowhere.json": node.ExitMissing} {
 			cmd := exec.Command(star(t), append(args, file)...)
