@@ -51,6 +51,7 @@ var rooms = []struct {
 	{"star/cmd/internal/settings", "", "", "settings know no room"},
 	{"star/trace", "star", "net sync", "files of recorded times"},
 	{"star/cmd/internal/inject", "star star/trace star/resource/actuate", "", "stragglers on purpose"},
+	{"star/cmd/internal/inventory", "star/cmd/internal/settings star/placement star/resource", "", "files of hosts and jobs"},
 	{"star/cmd/internal/doctor", "star star/transport star/cmd/internal/settings", "", "looks at hosts"},
 	{"star/cmd/internal/pilot", "star star/coord star/modes star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/cmd/internal/explain", "star star/coord star/modes star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},

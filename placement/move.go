@@ -60,8 +60,9 @@ func Moves(hosts []Host, jobs []Job, at []int, o MoveOptions) ([]Step, error) {
 		return nil, err
 	}
 	p := newProblem(hosts, jobs)
-	if len(at) != len(p.tasks) {
-		return nil, fmt.Errorf("placement: %d hosts for %d tasks", len(at), len(p.tasks))
+	s, err := p.at(at)
+	if err != nil {
+		return nil, err
 	}
 	if o.Horizon < 0 || o.Pause < 0 || !(o.Bandwidth >= 0) || o.Most < 0 {
 		return nil, fmt.Errorf("placement: negative or no number in %+v", o)
@@ -74,13 +75,6 @@ func Moves(hosts []Host, jobs []Job, at []int, o MoveOptions) ([]Step, error) {
 	}
 	if o.Most == 0 {
 		o.Most = 16
-	}
-	s := p.empty()
-	for i, h := range at {
-		if h < 0 || h >= len(hosts) {
-			return nil, fmt.Errorf("placement: %s is on host %d; there are %d", p.name(i), h, len(hosts))
-		}
-		s.set(i, h)
 	}
 	var steps []Step
 	moved := map[int]bool{}
@@ -124,6 +118,38 @@ func Moves(hosts []Host, jobs []Job, at []int, o MoveOptions) ([]Step, error) {
 		steps = append(steps, best)
 	}
 	return steps, nil
+}
+
+// Loads says what each host carries when the tasks are at these hosts, as for [Moves].
+func Loads(hosts []Host, jobs []Job, at []int) ([]Load, error) {
+	if err := Validate(hosts, jobs); err != nil {
+		return nil, err
+	}
+	p := newProblem(hosts, jobs)
+	s, err := p.at(at)
+	if err != nil {
+		return nil, err
+	}
+	var ls []Load
+	for h := range hosts {
+		ls = append(ls, p.load(h, s.on[h]))
+	}
+	return ls, nil
+}
+
+// at is the state with every task on its host.
+func (p *problem) at(at []int) (*state, error) {
+	if len(at) != len(p.tasks) {
+		return nil, fmt.Errorf("placement: %d hosts for %d tasks", len(at), len(p.tasks))
+	}
+	s := p.empty()
+	for i, h := range at {
+		if h < 0 || h >= len(p.hosts) {
+			return nil, fmt.Errorf("placement: %s is on host %d; there are %d", p.name(i), h, len(p.hosts))
+		}
+		s.set(i, h)
+	}
+	return s, nil
 }
 
 // slowdowns are those of the jobs.

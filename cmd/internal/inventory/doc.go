@@ -1,0 +1,11 @@
+// Package inventory reads the files of star place and star run --hosts: which hosts
+// there are, and what jobs want of them.
+//
+// Both are YAML, strict: an unknown key, a key twice and a value without sense are
+// errors that name file and line. docs/placement.md lists the keys. Amounts have units:
+//
+//	cpu      8, "8 cores", "50%" (of a core)
+//	net      "10Gbit/s", "1.25GB/s", "100MiB/s", or bytes per second
+//	memory   "64GiB", "64GB", or bytes
+//	gpus     2, or a list of sizes: 1, 3/7, "3g.20gb" (a MIG slice of three of seven parts)
+package inventory
