@@ -179,7 +179,7 @@ func (c *Coordinator) startRingSave() {
 
 // Order is something that the coordinator tells a worker.
 type Order struct {
-	Kind    transport.Kind // release, ring, save, buffers, branch or detach
+	Kind    transport.Kind // release, ring, save, buffers, branch, detach or route
 	Release transport.Release
 	Ring    transport.Ring
 	Save    transport.Save
@@ -187,6 +187,7 @@ type Order struct {
 	Payload []byte // of buffers: float32
 	Branch  transport.Branch
 	Detach  transport.Detach
+	Route   transport.Route
 }
 
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
@@ -212,6 +213,8 @@ func (m *Member) Order() (Order, error) {
 		o.Branch, err = transport.ParseBranch(f.Header)
 	case transport.KindDetach:
 		o.Detach, err = transport.ParseDetach(f.Header)
+	case transport.KindRoute:
+		o.Route, err = transport.ParseRoute(f.Header)
 	default:
 		err = fmt.Errorf("unexpected frame %v from the coordinator", f.Kind)
 	}

@@ -84,7 +84,10 @@ func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) erro
 }
 
 // control carries out one command of star ctl.
-func (c *Coordinator) control(e event) {
+func (c *Coordinator) control(e event) error {
+	if len(e.control) > 0 && e.control[0] == "move" && c.ledger != nil {
+		return c.beginMove(e) // answered later
+	}
 	v, err := c.command(e.control)
 	var r reply
 	if err != nil {
@@ -93,11 +96,12 @@ func (c *Coordinator) control(e event) {
 		r.json, _ = json.Marshal(v)
 	}
 	e.reply <- r
+	return nil
 }
 
 func (c *Coordinator) command(args []string) (any, error) {
 	if len(args) == 0 {
-		return nil, fmt.Errorf("no command; one of: status, mode PLAN, checkpoint, stop")
+		return nil, fmt.Errorf("no command; one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop")
 	}
 	verb, rest := args[0], args[1:]
 	if verb != "status" && c.ledger == nil {
@@ -121,7 +125,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 		c.log.Info("stopping", "at_samples", c.ledger.limit, "why", "star ctl")
 		return map[string]any{"samples": c.ledger.limit}, nil
 	}
-	return nil, fmt.Errorf("unknown command %q; one of: status, mode PLAN, checkpoint, stop", strings.Join(args, " "))
+	return nil, fmt.Errorf("unknown command %q; one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop", strings.Join(args, " "))
 }
 
 // modeChange answers star ctl mode.

@@ -185,6 +185,9 @@ type Coordinator struct {
 	enrolled *Enrolment
 	hello    transport.Hello // the first worker's
 	shards   []transport.ShardInfo
+	owner    []int // by shard: the rank of the server that has it
+	mover    mover
+	moving   moving
 	assigned bool
 	ready    []bool
 	joined   []bool
@@ -235,6 +238,7 @@ type peer struct {
 	recent   window // of iterations
 	busy     window // of them, without waiting
 	flight   flight
+	copyRate float64 // of the last shard that moved here, bytes per second
 }
 
 // event is one thing that a connection said. kind 0: it ended.
@@ -257,6 +261,7 @@ type event struct {
 	tally   transport.Tally
 	fault   transport.Fault
 	codec   transport.Compression
+	moved   transport.Moved
 	control []string
 	reply   chan<- reply
 	saying  *saying
@@ -431,6 +436,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.codec, err = transport.ParseCompression(f.Header)
 	case transport.KindBundle:
 		e.bundle, err = transport.ParseBundle(f.Header)
+	case transport.KindMoved:
+		e.moved, err = transport.ParseMoved(f.Header)
 	case transport.KindPing:
 		_, err = transport.ParsePing(f.Header)
 	case transport.KindPong:
@@ -510,8 +517,7 @@ func (c *Coordinator) handle(e event) error {
 	p := e.peer
 	switch e.kind {
 	case transport.KindControl:
-		c.control(e)
-		return nil
+		return c.control(e)
 	case kindSaying:
 		return c.heed(e.saying)
 	}
@@ -565,6 +571,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		return c.norm(p, e)
 	case transport.KindSaved:
 		c.saved(e)
+	case transport.KindMoved:
+		return c.moved(p, e.moved)
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.kind))
 	}
@@ -662,6 +670,9 @@ func (c *Coordinator) carry(orders []order) error {
 
 // issue sends what the ledger ordered.
 func (c *Coordinator) issue(orders []order) {
+	if c.hold(orders) {
+		return
+	}
 	for i := range orders {
 		o := &orders[i]
 		if o.fire.Seq > 0 {
@@ -843,6 +854,13 @@ func (c *Coordinator) lost(p *peer, why error) error {
 				c.servers[p.rank] = nil // it may come back
 				return nil
 			}
+			if c.ledger != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
+				c.log.Warn("a server without shards is gone", "rank", p.rank, "reason", why)
+				if c.mover.stage != moveIdle {
+					c.moving.why = fmt.Sprintf("server %d is lost: %v", p.rank, why)
+				}
+				return c.moveOn(c.mover.lost(p.rank))
+			}
 			return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
 		}
 		return nil
@@ -918,6 +936,9 @@ func (c *Coordinator) tick(now time.Time) error {
 		return err
 	}
 	if err := c.growTree(); err != nil {
+		return err
+	}
+	if err := c.watchMove(now); err != nil {
 		return err
 	}
 	if idle := now.Sub(c.progress); idle > c.cfg.StallAfter && now.Sub(c.warned) > c.cfg.StallAfter {
@@ -1019,6 +1040,9 @@ func (c *Coordinator) missing() string {
 	} else if c.save != nil && c.final {
 		parts = append(parts, fmt.Sprintf("%d parts of a checkpoint", c.save.left))
 	} else {
+		if c.mover.holds() {
+			parts = append(parts, fmt.Sprintf("shard %d, which moves to server %d", c.mover.shard, c.mover.to))
+		}
 		for _, w := range c.ledger.computing() {
 			parts = append(parts, c.ledger.holdsUp(w))
 		}

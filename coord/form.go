@@ -182,10 +182,11 @@ func (c *Coordinator) tryAssign() {
 	c.assigned = true
 	layout, _ := json.Marshal(c.enrolled)
 	next := 0
-	for _, s := range c.servers {
+	for rank, s := range c.servers {
 		first := len(c.shards)
 		for range s.hello.Shards {
 			if next < k {
+				c.owner = append(c.owner, rank)
 				c.shards = append(c.shards, transport.ShardInfo{
 					Shard: next, Addr: s.hello.Addr,
 					From: n * int64(next) / int64(k), To: n * int64(next+1) / int64(k),

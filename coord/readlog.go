@@ -21,7 +21,7 @@ type RunLine struct {
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
 	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunAdmission, RunPredictor, RunVerdict,
-	// RunGain, RunCodec, RunMember, RunEval, RunSave, RunStop and RunEnd. What could not be
+	// RunGain, RunCodec, RunMember, RunEval, RunSave, RunMove, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
 }
@@ -137,6 +137,9 @@ type (
 		Took    time.Duration
 		Err     string
 	}
+	// RunMove says that a shard has moved to another server, or why not.
+	RunMove struct{ ShardMove }
+
 	// RunStop says that nothing more is handed out.
 	RunStop struct {
 		Limit int64 // samples
@@ -428,6 +431,14 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.read(b, &s)
 		l.T = c.time("t", s.T)
 		l.Entry = RunSave{s.ID, s.Version, c.time("took", s.Took), s.Err}
+	case "move":
+		s := logMove{T: nan, ShardMove: ShardMove{Shard: absent, From: absent, To: absent}}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.atLeast("shard", int64(s.Shard), 0)
+		c.atLeast("from", int64(s.From), 0)
+		c.atLeast("to", int64(s.To), 0)
+		l.Entry = RunMove{s.ShardMove}
 	case "stop":
 		s := logStop{T: nan}
 		c.read(b, &s)

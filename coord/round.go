@@ -49,7 +49,7 @@ func (r *round) missing() []int {
 
 // milestones starts what is due after so many samples.
 func (c *Coordinator) milestones() {
-	if c.round != nil || c.final || c.save != nil {
+	if c.round != nil || c.final || c.save != nil || c.mover.holds() {
 		return
 	}
 	used := c.ledger.used
@@ -257,8 +257,11 @@ func (c *Coordinator) tryFinish() error {
 		return nil
 	}
 	c.parkedInRound() // may end the round
-	if !c.ledger.drained() || c.round != nil || c.save != nil {
+	if !c.ledger.drained() || c.round != nil || c.save != nil || c.mover.holds() {
 		return nil
+	}
+	if err := c.dropMove("the job ends"); err != nil {
+		return err
 	}
 	c.final = true
 	c.stats.stop(time.Now(), c.ledger.used)

@@ -187,6 +187,11 @@ type (
 		Took    float64 `json:"took"`
 		Err     string  `json:"error,omitempty"`
 	}
+	logMove struct {
+		Type string  `json:"type"` // "move": a shard has, or has not
+		T    float64 `json:"t"`
+		ShardMove
+	}
 	logStop struct {
 		Type  string  `json:"type"` // "stop": nothing more is handed out
 		T     float64 `json:"t"`

@@ -88,6 +88,8 @@ type Status struct {
 
 	Noise   NoiseStatus    `json:"noise"`
 	Workers []WorkerStatus `json:"workers"`
+	Servers []ServerStatus `json:"servers"`
+	Shards  []ShardStatus  `json:"shards,omitempty"`
 }
 
 // NoiseStatus is how noisy gradients are: see package pgns.
@@ -206,6 +208,7 @@ func (c *Coordinator) status() Status {
 		Loss: Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
 		Auto: c.tower != nil && !c.manual, Stragglers: c.stragglers(),
 	}
+	s.Servers, s.Shards = c.placed()
 	n := c.noise.Noise()
 	s.Noise = NoiseStatus{Scale: n.Scale, Grad2: n.Grad2, Var: n.Var, Mixed: n.Mixed, Observations: n.Observations}
 	l := c.ledger

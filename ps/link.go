@@ -70,7 +70,8 @@ type Link struct {
 	worker  star.Worker
 	params  []float32
 	tensors []compress.Tensor
-	peers   []*peer
+	cfg     LinkConfig
+	peers   []*peer // changed under mu, by the link's own goroutine
 	stall   time.Duration
 	log     *slog.Logger
 	tuner   *tuner // nil: the codec stays
@@ -80,6 +81,9 @@ type Link struct {
 	sent  chan error    // one result for each job of a writer
 	timer *time.Timer
 	wg    sync.WaitGroup
+
+	mu             sync.Mutex
+	before, gotten int64 // bytes sent and received by connections that are no more
 
 	once   sync.Once
 	dead   chan struct{} // closed when the link is useless
@@ -93,7 +97,9 @@ type peer struct {
 	info   transport.ShardInfo
 	params []float32 // view
 	jobs   chan job
-	pack   packer // the writer's during a Push, else the Link's
+	quit   chan struct{} // closed when the shard is elsewhere
+	asks   bool          // what another server owed us is to be asked of this one
+	pack   packer        // the writer's during a Push, else the Link's
 
 	// Of a push that is measured: when the shard had read the Ping before it, in ns
 	// of its clock, and how much later the one behind it (-1: not measured).
@@ -130,7 +136,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 	l := &Link{
 		worker: star.Worker(cfg.Hello.Rank), params: cfg.Params, tensors: cfg.Tensors, stall: cfg.Stall, log: cfg.Log, chosen: cfg.Chosen,
 		news: make(chan struct{}, 1), sent: make(chan error, len(infos)), dead: make(chan struct{}),
-		timer: time.NewTimer(time.Hour),
+		timer: time.NewTimer(time.Hour), cfg: cfg,
 	}
 	if l.stall == 0 {
 		l.stall = 30 * time.Second
@@ -166,7 +172,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		return nil, err
 	}
 	for i, s := range infos {
-		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job)}
+		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job), quit: make(chan struct{})}
 		p.version.Store(-1)
 		p.passed.Store(-1)
 		l.peers = append(l.peers, p)
@@ -236,6 +242,8 @@ func (l *Link) abort(reason error) {
 	l.once.Do(func() {
 		l.reason = reason
 		close(l.dead)
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		for _, p := range l.peers {
 			p.conn.Close()
 		}
@@ -251,11 +259,54 @@ func (l *Link) Close() error {
 
 // Traffic is the bytes sent to and received from all shards so far.
 func (l *Link) Traffic() (sent, received int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sent, received = l.before, l.gotten
 	for _, p := range l.peers {
 		s, r := p.conn.Traffic()
 		sent, received = sent+s, received+r
 	}
 	return sent, received
+}
+
+// Route says that a shard is at another address now. What was pushed to the old one is
+// passed on. With pull, the next Wait asks the new one for whatever the old one still owed.
+func (l *Link) Route(ctx context.Context, shard int, addr string, pull bool) error {
+	i := slices.IndexFunc(l.peers, func(p *peer) bool { return p.info.Shard == shard })
+	if i < 0 {
+		return fmt.Errorf("ps: told where shard %d is, which the job does not have", shard)
+	}
+	old := l.peers[i]
+	info := old.info
+	info.Addr = addr
+	limited, cancel := context.WithTimeoutCause(ctx, l.stall, fmt.Errorf("not reached within %v", l.stall))
+	defer cancel()
+	c, err := open(limited, l.cfg, info)
+	if err != nil {
+		l.abort(err)
+		return err
+	}
+	p := &peer{l: l, conn: c, info: info, params: old.params, jobs: make(chan job), quit: make(chan struct{}), pack: old.pack}
+	p.version.Store(old.version.Load())
+	p.passed.Store(-1)
+	l.mu.Lock()
+	l.peers[i] = p
+	sent, received := old.conn.Traffic()
+	l.before, l.gotten = l.before+sent, l.gotten+received
+	l.mu.Unlock()
+	close(old.quit)
+	old.conn.Close()
+	l.wg.Go(p.read)
+	l.wg.Go(p.write)
+	select {
+	case <-l.dead: // perhaps before it could close the new connection
+		c.Close()
+		return l.reason
+	default:
+	}
+	l.log.Info("a shard has moved", "shard", shard, "to", addr)
+	p.asks = pull
+	return nil
 }
 
 func (l *Link) patience(elements int) time.Duration {
@@ -422,6 +473,7 @@ func (l *Link) Pull(ctx context.Context, version int64) (int64, error) {
 	n := 0
 	for _, p := range l.peers {
 		p.due.Store(1) // a shard that owed us something will not send it any more
+		p.asks = false
 		n += p.give(job{kind: transport.KindPull})
 	}
 	if err := l.collect(ctx, n); err != nil {
@@ -441,6 +493,15 @@ func (l *Link) Pull(ctx context.Context, version int64) (int64, error) {
 // every shard, and are of that version or a later one. It returns the version
 // they are of.
 func (l *Link) Wait(ctx context.Context, version int64) (int64, error) {
+	for _, p := range l.peers {
+		if p.asks {
+			p.asks = false
+			p.due.Store(1)
+			if err := l.collect(ctx, p.give(job{kind: transport.KindPull})); err != nil {
+				return 0, err
+			}
+		}
+	}
 	lo, _, err := l.wait(ctx, version)
 	return lo, err
 }
@@ -518,6 +579,8 @@ func (p *peer) write() {
 		select {
 		case j := <-p.jobs:
 			p.l.sent <- p.do(j)
+		case <-p.quit:
+			return
 		case <-p.l.dead:
 			return
 		}
@@ -560,6 +623,11 @@ func (p *peer) do(j job) error {
 func (p *peer) read() {
 	for {
 		if err := p.receive(); err != nil {
+			select {
+			case <-p.quit: // it is done with
+				return
+			default:
+			}
 			p.l.abort(fmt.Errorf("ps: shard %d (%s): %w", p.info.Shard, p.info.Addr, err))
 			return
 		}

@@ -34,6 +34,17 @@ type ServerConfig struct {
 	// with an error.
 	Save func(SaveRequest) (desc []byte, err error)
 
+	// Network and Hello are how this server reaches the one that has a shard which is to
+	// move here. Of Hello, Token, Version, Host and Rank are used. A nil Network: no shard
+	// can.
+	Network transport.Network
+	Hello   transport.Hello
+
+	// State shows what a rule remembers from update to update; the vectors are the rule's
+	// own. SetState makes a new rule remember it. A nil State: rules remember nothing.
+	State    func(Rule) RuleState
+	SetState func(Rule, RuleState) error
+
 	// CheckFinite has every gradient searched for NaN and Inf when it arrives. A
 	// worker that sends one is cut off. Workers search their own gradients; this
 	// is for those that are not trusted to.
@@ -85,10 +96,12 @@ type Server struct {
 	mu       sync.Mutex
 	running  bool
 	over     bool
-	assigned chan struct{} // closed when the two below are set
+	assigned chan struct{} // closed when the three below are set
 	assign   transport.Assign
-	hosts    []*host
+	hosts    []*host // replaced, never written to
 	coord    *coordinator
+
+	adoptions map[int]*adoption // by shard; the goroutine's that listens to the coordinator
 }
 
 // NewServer makes a Server.
@@ -122,9 +135,13 @@ type host struct {
 	version atomic.Int64         // -1: not ready
 
 	conns  []*conn // by worker
-	stored []*conn // who sent the gradient that is stored, by worker
+	stored []*conn // who sent the gradient that is stored, by worker; nil: it was passed on
 	pulls  []*conn // to be answered when there are parameters
 	norm   []byte
+
+	serves bool          // what the coordinator says is for this one; the listener's
+	quit   chan struct{} // closed when the shard is not here any more
+	leaves leaving       // the owner's
 }
 
 // input is what reaches a shard's owner. One channel carries all of it, so that
@@ -137,6 +154,9 @@ type input struct {
 	seq  int64
 	norm float64
 	save transport.Save
+	hand transport.Hand
+	from *adoption
+	heir *heir
 }
 
 type inputKind uint8
@@ -151,6 +171,12 @@ const (
 	inApply
 	inSave
 	inResume
+	inHeir     // move.go
+	inHand     // move.go
+	inLoad     // move.go
+	inPassed   // move.go
+	inLoaded   // move.go
+	inComplete // move.go
 )
 
 // coordinator is the connection to the coordinator, written to by all shards of
@@ -187,7 +213,7 @@ func (s *Server) Run(ctx context.Context, coord transport.Conn, a transport.Assi
 		s.stop(err)
 		coord.Close()
 	}()
-	for _, h := range s.hosts {
+	for _, h := range s.hosted() {
 		s.wg.Go(func() {
 			if err := h.own(); err != nil {
 				s.stop(err)
@@ -215,19 +241,8 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 			return fmt.Errorf("ps: shard %d: %w", info.Shard, err)
 		}
 		n := int(info.To - info.From)
-		h := &host{
-			s: s, info: info, n: n, rule: rule, coord: c,
-			mem:    newMemory(n, a.Workers),
-			inbox:  make(chan input, 64),
-			fires:  make(chan *transport.Fire, 16),
-			conns:  make([]*conn, a.Workers),
-			stored: make([]*conn, a.Workers),
-		}
-		h.version.Store(-1)
-		h.shard = NewShard(n, rule, h.mem)
-		for range cap(h.fires) {
-			h.fires <- new(transport.Fire)
-		}
+		h := s.newHost(info, rule, c, a.Workers)
+		h.serves = true
 		if s.cfg.Load != nil {
 			v, version, err := s.cfg.Load(info)
 			if err != nil {
@@ -258,6 +273,41 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 	return nil
 }
 
+func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, workers int) *host {
+	n := int(info.To - info.From)
+	h := &host{
+		s: s, info: info, n: n, rule: rule, coord: c,
+		mem:    newMemory(n, workers),
+		inbox:  make(chan input, 64),
+		fires:  make(chan *transport.Fire, 16),
+		conns:  make([]*conn, workers),
+		stored: make([]*conn, workers),
+		quit:   make(chan struct{}),
+	}
+	h.version.Store(-1)
+	h.shard = NewShard(n, rule, h.mem)
+	for range cap(h.fires) {
+		h.fires <- new(transport.Fire)
+	}
+	return h
+}
+
+// hosted is the shards that are here now.
+func (s *Server) hosted() []*host {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hosts
+}
+
+// serving is those of them for which the coordinator's word is. Only the listener calls it.
+func (s *Server) serving(yield func(*host) bool) {
+	for _, h := range s.hosted() {
+		if h.serves && !yield(h) {
+			return
+		}
+	}
+}
+
 // listen does what the coordinator says.
 func (s *Server) listen(coord transport.Conn) error {
 	for {
@@ -272,7 +322,7 @@ func (s *Server) listen(coord transport.Conn) error {
 		}
 		switch f.Kind {
 		case transport.KindFire:
-			for _, h := range s.hosts {
+			for h := range s.serving {
 				var fire *transport.Fire
 				select {
 				case fire = <-h.fires:
@@ -289,7 +339,7 @@ func (s *Server) listen(coord transport.Conn) error {
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
-			for _, h := range s.hosts {
+			for h := range s.serving {
 				h.put(input{kind: inApply, seq: m.Seq, norm: m.Norm})
 			}
 		case transport.KindSave:
@@ -297,8 +347,24 @@ func (s *Server) listen(coord transport.Conn) error {
 			if err != nil {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
-			for _, h := range s.hosts {
+			for h := range s.serving {
 				h.put(input{kind: inSave, save: m})
+			}
+		case transport.KindAdopt:
+			m, err := transport.ParseAdopt(f.Header)
+			if err == nil {
+				err = s.adopt(m)
+			}
+			if err != nil {
+				return fmt.Errorf("ps: coordinator: %w", err)
+			}
+		case transport.KindHand:
+			m, err := transport.ParseHand(f.Header)
+			if err == nil {
+				err = s.hand(m)
+			}
+			if err != nil {
+				return fmt.Errorf("ps: coordinator: %w", err)
 			}
 		case transport.KindPing:
 			m, err := transport.ParsePing(f.Header)
@@ -328,6 +394,8 @@ func (h *host) put(m input) bool {
 	select {
 	case h.inbox <- m:
 		return true
+	case <-h.quit:
+		return false
 	case <-h.s.ctx.Done():
 		return false
 	}
@@ -346,6 +414,8 @@ func (h *host) own() error {
 			if err := h.handle(m); err != nil {
 				return fmt.Errorf("shard %d: %w", h.info.Shard, err)
 			}
+		case <-h.quit:
+			return nil
 		case <-h.s.ctx.Done():
 			return nil
 		}
@@ -355,6 +425,11 @@ func (h *host) own() error {
 				break
 			}
 			if err := h.announce(ev); err != nil {
+				return fmt.Errorf("shard %d: %w", h.info.Shard, err)
+			}
+		}
+		if h.leaves.hand != nil {
+			if err := h.give(); err != nil {
 				return fmt.Errorf("shard %d: %w", h.info.Shard, err)
 			}
 		}
@@ -434,6 +509,8 @@ func (h *host) handle(m input) error {
 		}
 	case inResume:
 		h.shard.Resume()
+	default:
+		return h.moving(m)
 	}
 	return nil
 }
@@ -455,6 +532,10 @@ func (h *host) push(m input) error {
 		return nil
 	}
 	h.stored[w] = m.conn
+	if h.leaves.giver != nil {
+		h.leaves.pass(m.grad)
+		return nil
+	}
 	if err := tell(h.coord, transport.Stored{Shard: h.info.Shard, Worker: w, Step: m.grad.Step}, nil); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
@@ -467,7 +548,8 @@ func (h *host) announce(ev Event) error {
 	case Updated:
 		h.version.Store(ev.Version)
 		for _, w := range ev.Workers {
-			if int(w) < len(h.conns) && h.conns[w] != nil {
+			// Whose gradient was passed on asks for them, perhaps already.
+			if int(w) < len(h.conns) && h.conns[w] != nil && h.stored[w] == h.conns[w] {
 				h.send(h.conns[w], len(ev.Workers) == 1)
 			}
 		}
@@ -567,6 +649,9 @@ func (c *conn) end(reason error) {
 // only; the reason is logged and returned.
 func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.Hello) error {
 	defer tc.Close()
+	if hello.Role == transport.RoleServer {
+		return s.acceptHeir(ctx, tc, hello)
+	}
 	c, err := s.admit(ctx, tc, hello)
 	if err != nil {
 		s.log.Warn("refused a worker", "peer", tc.Peer(), "rank", hello.Rank, "shard", hello.Shard, "reason", err)
@@ -656,10 +741,8 @@ func (s *Server) check(hello transport.Hello) (*host, error) {
 	case hello.Params != s.assign.Params:
 		return nil, fmt.Errorf("worker %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params)
 	}
-	for _, h := range s.hosts {
-		if h.info.Shard == hello.Shard {
-			return h, nil
-		}
+	if h := s.host(hello.Shard); h != nil {
+		return h, nil
 	}
 	return nil, fmt.Errorf("shard %d is not here", hello.Shard)
 }
@@ -883,8 +966,9 @@ func (s *Server) Stats() []Stats {
 	default:
 		return nil
 	}
-	st := make([]Stats, len(s.hosts))
-	for i, h := range s.hosts {
+	hosts := s.hosted()
+	st := make([]Stats, len(hosts))
+	for i, h := range hosts {
 		h.mem.mu.Lock()
 		st[i] = Stats{Shard: h.info.Shard, Version: h.version.Load(), Vectors: h.mem.made}
 		h.mem.mu.Unlock()

@@ -299,7 +299,7 @@ func TestRefusals(t *testing.T) {
 			{"params", "11 parameters", func(h *transport.Hello) { h.Params = 11 }},
 			{"shard", "shard 1 is not here", func(h *transport.Hello) { h.Shard = 1 }},
 			{"service", "service", func(h *transport.Hello) { h.Service = transport.ServiceCoord + "x" }},
-			{"role", "a ps asked", func(h *transport.Hello) { h.Role = transport.RoleServer }},
+			{"role", "a tool asked", func(h *transport.Hello) { h.Role = transport.RoleTool }},
 		} {
 			h := good
 			c.change(&h)

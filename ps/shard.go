@@ -132,6 +132,30 @@ func (s *Shard) Load(params []float32, version int64) {
 	s.params, s.version, s.target = params, version, version
 }
 
+// LoadAt is Load for a shard that comes from elsewhere, where it has had the firings up to
+// seq.
+func (s *Shard) LoadAt(params []float32, version, seq int64) {
+	s.Load(params, version)
+	s.last, s.done = seq, seq
+}
+
+// Done is the number of the last firing that is completed.
+func (s *Shard) Done() int64 { return s.done }
+
+// Idle says whether nothing is to be done: no firing, no checkpoint.
+func (s *Shard) Idle() bool { return s.head == len(s.queue) && len(s.saves) == 0 }
+
+// Waiting lists the gradients that are stored, by worker. Their vectors are the shard's.
+func (s *Shard) Waiting() []Gradient {
+	var gs []Gradient
+	for _, p := range s.pending {
+		if p.held {
+			gs = append(gs, p.Gradient)
+		}
+	}
+	return gs
+}
+
 // Ready says whether the shard has its parameters.
 func (s *Shard) Ready() bool { return s.params != nil }
 

@@ -77,12 +77,13 @@ func ctlCommand() *cobra.Command {
 	settings.Var(set, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	settings.Var(set, &asJSON, "json", false, "the answer as JSON on standard output")
 	cmd := &cobra.Command{
-		Use:   "ctl {status | mode PLAN | checkpoint | stop}",
+		Use:   "ctl {status | mode PLAN | move SHARD SERVER | checkpoint | stop}",
 		Short: "Ask or change a running job",
 		Long: `Talks to the coordinator of a running job.
 
   star ctl status            who does what
   star ctl mode x=3          change the mode: ssgd, asgd, x=K, groups=0,1/2,3, backup=B
+  star ctl move 1 2          move shard 1 to the star-ps of rank 2 (or of that host), while the job goes on
   star ctl checkpoint        save now
   star ctl stop              finish the batches that are out, evaluate, save, end`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -93,7 +94,7 @@ func ctlCommand() *cobra.Command {
 				return set.Print(cmd.OutOrStdout())
 			}
 			if len(args) == 0 {
-				return &settings.UsageError{Msg: "star ctl: no command; one of: status, mode PLAN, checkpoint, stop"}
+				return &settings.UsageError{Msg: "star ctl: no command; one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop"}
 			}
 			token = string(secret)
 			c, err := reach(cmd.Context(), transport.NewTCP(transport.Config{Token: token}), job, addr, token, timeout)
@@ -102,6 +103,9 @@ func ctlCommand() *cobra.Command {
 			}
 			defer c.conn.Close()
 			var answer json.RawMessage
+			if args[0] == "move" {
+				timeout = max(timeout, moveWait)
+			}
 			if err := c.ask(timeout, &answer, args...); err != nil {
 				return err
 			}
@@ -111,6 +115,10 @@ func ctlCommand() *cobra.Command {
 	set.Bind(cmd)
 	return cmd
 }
+
+// moveWait is how long star ctl waits at least for a shard to move. The coordinator gives up sooner,
+// unless the shard is large.
+const moveWait = 5 * time.Minute
 
 func printAnswer(w io.Writer, args []string, answer json.RawMessage, asJSON bool) error {
 	if asJSON {
@@ -134,6 +142,17 @@ func printAnswer(w io.Writer, args []string, answer json.RawMessage, asJSON bool
 			return err
 		}
 		_, err := fmt.Fprintf(w, "%s → %s at version %d\n", m.From, m.To, m.Version)
+		return err
+	case "move":
+		var m coord.ShardMove
+		if err := json.Unmarshal(answer, &m); err != nil {
+			return err
+		}
+		ms := func(s float64) time.Duration {
+			return time.Duration(s * float64(time.Second)).Round(100 * time.Microsecond)
+		}
+		_, err := fmt.Fprintf(w, "shard %d → server %d at version %d: %.1f MB copied in %v, an update late by %v\n",
+			m.Shard, m.To, m.Version, float64(m.Bytes)/1e6, ms(m.Copy), ms(m.Delay))
 		return err
 	}
 	_, err := fmt.Fprintf(w, "ok %s\n", answer)

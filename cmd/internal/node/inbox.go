@@ -116,6 +116,20 @@ func (b *inbox) next(ctx context.Context) (coord.Order, error) {
 	}
 }
 
+// routes takes out of the queue where shards are now.
+func (b *inbox) routes() []transport.Route {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var rs []transport.Route
+	b.queue = slices.DeleteFunc(b.queue, func(o coord.Order) bool {
+		if o.Kind == transport.KindRoute {
+			rs = append(rs, o.Route)
+		}
+		return o.Kind == transport.KindRoute
+	})
+	return rs
+}
+
 // begin is the context of one order for the ring of a generation. It ends with
 // errSuperseded when a later ring says that this one must be given up.
 func (b *inbox) begin(ctx context.Context, generation int64) context.Context {

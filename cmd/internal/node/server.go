@@ -86,7 +86,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 			begun(coordinator)
 		}
 	}
-	shards := ps.NewServer(s.shards())
+	shards := ps.NewServer(s.shards(tcp))
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -223,7 +223,7 @@ func isDir(path string) bool {
 }
 
 // shards configures the hosting of shards.
-func (s *server) shards() ps.ServerConfig {
+func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 	opts := map[int]*optim.Optimizer{} // by shard; NewRule and Load run one after the other
 	cfg := ps.ServerConfig{
 		Job: s.job.Name,
@@ -236,8 +236,25 @@ func (s *server) shards() ps.ServerConfig {
 			opts[i.Shard] = o
 			return &ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, nil
 		},
-		Save:  s.saveShard,
-		Pause: (&pacer{limits: s.limits}).pause,
+		Save:    s.saveShard,
+		Pause:   (&pacer{limits: s.limits}).pause,
+		Network: besides{tcp, s.job.Coordinator},
+		Hello:   transport.Hello{Token: string(s.job.Token), Version: Program, Host: hostname(), Rank: s.job.Rank},
+		State: func(r ps.Rule) ps.RuleState {
+			st := optimizerOf(r).State()
+			out := ps.RuleState{Name: st.Name, Steps: st.Steps}
+			for _, slot := range st.Slots {
+				out.Slots = append(out.Slots, ps.RuleSlot(slot))
+			}
+			return out
+		},
+		SetState: func(r ps.Rule, st ps.RuleState) error {
+			in := optim.State{Name: st.Name, Steps: st.Steps}
+			for _, slot := range st.Slots {
+				in.Slots = append(in.Slots, optim.Slot(slot))
+			}
+			return optimizerOf(r).SetState(in)
+		},
 	}
 	if s.resume != nil {
 		cfg.Load = func(i transport.ShardInfo) ([]float32, int64, error) {
@@ -259,8 +276,21 @@ func (e *DisagreeError) ExitCode() int { return ExitDisagree }
 
 // saveShard writes one shard's part of a checkpoint.
 func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
-	o := r.Rule.(*ps.Descent).Optimizer.(*optim.Optimizer)
-	return writeShard(checkpointDir(s.job, r.ID), r.Shard, r.Version, r.Params, o.State())
+	return writeShard(checkpointDir(s.job, r.ID), r.Shard, r.Version, r.Params, optimizerOf(r.Rule).State())
+}
+
+// optimizerOf is the optimiser of a shard's rule, as NewRule has made it.
+func optimizerOf(r ps.Rule) *optim.Optimizer { return r.(*ps.Descent).Optimizer.(*optim.Optimizer) }
+
+// besides is the network as a server reaches other servers over it: an address without a host is
+// that of the coordinator's process.
+type besides struct {
+	transport.Network
+	coordinator string
+}
+
+func (b besides) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	return b.Network.Dial(ctx, withHost(addr, b.coordinator))
 }
 
 // writeShard writes a range of the parameters, with the optimiser's state, and

@@ -201,7 +201,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 		return err
 	case w.inbox.detached(w.me()), t.branch.Parent < 0 && len(t.branch.Children) == 0:
 		t.direct = true
-		return w.link.Push(ctx, w.step, rec.Basis, rec.Samples, w.grad)
+		return w.push(ctx, w.step, rec.Basis, rec.Samples, w.grad)
 	}
 	m := transport.Bundle{Worker: star.Worker(w.rank), Step: w.step, Members: []transport.Share{{Worker: star.Worker(w.rank), Step: w.step, Samples: rec.Samples}}}
 	vec := w.grad
@@ -213,7 +213,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 		if err := coord.Say(w.member, m, nil); err != nil {
 			return err
 		}
-		return w.link.Push(ctx, w.step, rec.Basis, m.Samples(), vec)
+		return w.push(ctx, w.step, rec.Basis, m.Samples(), vec)
 	}
 	err = w.withParent(ctx, func(c transport.Conn, _ bool) error {
 		c.SetWriteDeadline(time.Now().Add(riderStall(len(vec))))
@@ -263,7 +263,29 @@ func (w *worker) reroute(ctx context.Context, d transport.Detach, samples int, b
 	}
 	t.direct = true
 	w.log.Info("the parent in the tree did not hand it on; pushing the gradient to the shards", "step", d.Step)
-	return w.link.Push(ctx, d.Step, basis, samples, w.grad)
+	return w.push(ctx, d.Step, basis, samples, w.grad)
+}
+
+// push pushes a gradient to the shards, where they are now.
+func (w *worker) push(ctx context.Context, step, basis int64, samples int, vec []float32) error {
+	if err := w.redirect(ctx, w.inbox.routes(), false); err != nil {
+		return err
+	}
+	return w.link.Push(ctx, step, basis, samples, vec)
+}
+
+// redirect goes to shards where they are now. With pushed, the last push went to the old place,
+// and what was owed for it is to come from the new one.
+func (w *worker) redirect(ctx context.Context, routes []transport.Route, pushed bool) error {
+	for _, r := range routes {
+		if int(r.Worker) != w.rank || w.link == nil {
+			return fmt.Errorf("the coordinator told worker %d where a shard is for worker %d", w.rank, r.Worker)
+		}
+		if err := w.link.Route(ctx, r.Shard, withHost(r.Addr, w.job.Coordinator), pushed && w.tree.direct); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // traffic is what was exchanged so far, with shards, parents and children, in bytes.

@@ -321,17 +321,21 @@ func handicaps(job *settings.Job) ([]inject.Slow, *trace.Trace, error) {
 // shardAddrs puts the coordinator's host before addresses that have none: those of
 // shards in the coordinator's own process, when it listens on every interface.
 func shardAddrs(shards []transport.ShardInfo, coordinator string) []transport.ShardInfo {
-	host, _, err := gonet.SplitHostPort(coordinator)
-	if err != nil {
-		return shards
-	}
 	out := slices.Clone(shards)
 	for i := range out {
-		if port, ok := strings.CutPrefix(out[i].Addr, ":"); ok {
-			out[i].Addr = gonet.JoinHostPort(host, port)
-		}
+		out[i].Addr = withHost(out[i].Addr, coordinator)
 	}
 	return out
+}
+
+// withHost puts the coordinator's host before an address that has none.
+func withHost(addr, coordinator string) string {
+	port, ok := strings.CutPrefix(addr, ":")
+	host, _, err := gonet.SplitHostPort(coordinator)
+	if !ok || err != nil {
+		return addr
+	}
+	return gonet.JoinHostPort(host, port)
 }
 
 // why asks the coordinator what happened when a shard, or the way to the coordinator, is
@@ -426,6 +430,11 @@ func (w *worker) train(ctx context.Context) error {
 		case transport.KindRelease:
 		case transport.KindBranch:
 			w.tree.next = o.Branch
+			continue
+		case transport.KindRoute: // its release comes later
+			if err := w.redirect(ctx, []transport.Route{o.Route}, true); err != nil {
+				return err
+			}
 			continue
 		case transport.KindDetach:
 			if o.Detach.Worker == star.Worker(w.rank) {

@@ -1,0 +1,558 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// A shard moves while the job runs: docs/protocol.md draws who says what. This file has the
+// two servers. The coordinator fires nothing between give and its decision, so the shard's state
+// lies still while it is sent from where it is: there is no copy of it, and nothing to be taken
+// back if the other server dies.
+//
+//	at the old server:  serves ──give──► still ──gone──► passes on ──no worker left──► closed
+//	                      ▲                └──keep──┐
+//	                      └────────────────────────┘
+//	at the new server:  prepares ──state, slots, pending──► loaded ──own──► serves
+//	                          └───────────────forget──────────┴──► closed
+
+// RuleState is what a rule remembers from update to update.
+type RuleState struct {
+	Name  string
+	Steps int64
+	Slots []RuleSlot
+}
+
+// RuleSlot is one vector of it, as long as the shard.
+type RuleSlot struct {
+	Name string
+	Data []float32
+}
+
+// heir is the connection of the server to which a shard is to move.
+type heir struct {
+	transport.Conn
+	rank int
+}
+
+// leaving is what the owner of a shard knows of its move to elsewhere.
+type leaving struct {
+	hand    *transport.Hand // give; nil: it stays
+	heir    *heir           // who has come for it
+	giver   *giver          // sends it; nil: not yet
+	gone    bool
+	unsaid  []transport.Stored // of gradients that came since: the heir says so, or we do if it stays
+	retired bool
+}
+
+// pass has a gradient that is stored sent to the heir.
+func (l *leaving) pass(g Gradient) {
+	l.giver.queue <- g // has room: a worker has one gradient here
+	if !l.gone {
+		l.unsaid = append(l.unsaid, transport.Stored{Worker: g.Worker, Step: g.Step})
+	}
+}
+
+// giver is the goroutine that sends a shard to its heir.
+type giver struct {
+	h     *host
+	heir  *heir
+	first transport.State
+	snap  *snapshot
+	slots []RuleSlot
+	queue chan Gradient // of every worker one at most
+	last  chan struct{} // closed: nothing more will come
+	over  chan struct{} // closed when it has ended
+}
+
+// host is the shard with that number that is here; nil: none is.
+func (s *Server) host(shard int) *host {
+	for _, h := range s.hosted() {
+		if h.info.Shard == shard {
+			return h
+		}
+	}
+	return nil
+}
+
+// remove closes a shard that is not here any more.
+func (s *Server) remove(h *host) {
+	s.mu.Lock()
+	s.hosts = slices.DeleteFunc(slices.Clone(s.hosts), func(o *host) bool { return o == h })
+	s.mu.Unlock()
+	close(h.quit)
+}
+
+// hand does what the coordinator says about a shard that leaves.
+func (s *Server) hand(m transport.Hand) error {
+	h := s.host(m.Shard)
+	if h == nil {
+		return fmt.Errorf("shard %d, which is not here, is to move", m.Shard)
+	}
+	if m.Stage == transport.Gone {
+		h.serves = false
+	}
+	h.put(input{kind: inHand, hand: m})
+	return nil
+}
+
+// acceptHeir serves the connection of a server to which a shard of ours moves, until it
+// ends.
+func (s *Server) acceptHeir(ctx context.Context, tc transport.Conn, hello transport.Hello) error {
+	timeout := time.NewTimer(s.stall)
+	defer timeout.Stop()
+	select {
+	case <-s.assigned:
+	case <-timeout.C:
+		return s.refuse(tc, exitAbsent, fmt.Errorf("the coordinator assigned no shards within %v", s.stall))
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	h := s.host(hello.Shard)
+	switch {
+	case hello.Job != s.cfg.Job:
+		return s.refuse(tc, exitDisagree, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job))
+	case h == nil:
+		return s.refuse(tc, exitDisagree, fmt.Errorf("shard %d is not here", hello.Shard))
+	case hello.Params != s.assign.Params:
+		return s.refuse(tc, exitDisagree, fmt.Errorf("server %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params))
+	}
+	s.mu.Lock()
+	if s.over {
+		s.mu.Unlock()
+		return errStopped
+	}
+	s.wg.Add(1)
+	s.mu.Unlock()
+	defer s.wg.Done()
+	defer context.AfterFunc(s.ctx, func() { tc.Close() })()
+	tc.SetPeer(fmt.Sprintf("server %d (%s)", hello.Rank, tc.RemoteAddr()))
+	if !h.put(input{kind: inHeir, heir: &heir{tc, hello.Rank}}) { // before it hears of it: the word to give follows from that
+		return errStopped
+	}
+	tc.SetWriteDeadline(time.Now().Add(s.stall))
+	if err := transport.Send(tc, transport.Welcome{Rank: hello.Rank, Workers: s.assign.Workers, Generation: s.assign.Generation}, nil); err != nil {
+		return err
+	}
+	tc.SetReadDeadline(time.Time{})
+	f, err := tc.Recv() // it has nothing to say
+	if err == nil {
+		err = fmt.Errorf("unexpected %v", f.Kind)
+	}
+	if !errors.Is(err, io.EOF) {
+		s.log.Debug("the connection of a server that came for a shard ended", "shard", hello.Shard, "server", hello.Rank, "reason", err)
+	}
+	return err
+}
+
+// moving does what concerns a move.
+func (h *host) moving(m input) error {
+	l := &h.leaves
+	switch m.kind {
+	case inHeir:
+		if l.heir != nil && l.giver == nil {
+			l.heir.Close() // of a move that was given up
+		}
+		if l.giver != nil {
+			m.heir.Close()
+			return nil
+		}
+		l.heir = m.heir
+	case inHand:
+		switch m.hand.Stage {
+		case transport.Give:
+			l.hand = &m.hand
+		case transport.Keep:
+			return h.keep()
+		case transport.Gone:
+			if l.giver == nil {
+				return errors.New("it is gone, but was not given")
+			}
+			l.gone, l.unsaid = true, nil
+		}
+	case inLoad:
+		h.mem.load(m.grad.Vec)
+		h.shard.LoadAt(m.grad.Vec, m.fire.Version, m.fire.Seq)
+		h.version.Store(m.fire.Version)
+	case inPassed:
+		return h.passed(m.grad)
+	case inLoaded:
+		return h.say(m.from, transport.Moved{Stage: transport.Loaded, Version: h.shard.Version()})
+	case inComplete:
+		return h.say(m.from, transport.Moved{Stage: transport.Complete})
+	}
+	return nil
+}
+
+// give sends the shard to its heir when both are due, and closes it when it is gone and
+// nobody needs it here any more.
+func (h *host) give() error {
+	l := &h.leaves
+	switch {
+	case l.giver == nil:
+		if l.heir == nil || h.shard.Done() < l.hand.Seq || !h.shard.Idle() {
+			return nil
+		}
+		if h.shard.Done() > l.hand.Seq {
+			return fmt.Errorf("to be given after firing %d, but %d firings are done", l.hand.Seq, h.shard.Done())
+		}
+		h.shard.Hold()
+		g := &giver{
+			h: h, heir: l.heir, snap: h.mem.retain(),
+			queue: make(chan Gradient, 2*len(h.conns)), last: make(chan struct{}), over: make(chan struct{}),
+		}
+		var st RuleState
+		if h.s.cfg.State != nil {
+			st = h.s.cfg.State(h.rule)
+		}
+		waiting := h.shard.Waiting()
+		g.slots = st.Slots
+		g.first = transport.State{
+			Shard: h.info.Shard, Seq: h.shard.Done(), Version: h.shard.Version(),
+			Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots), Pending: len(waiting),
+		}
+		for _, w := range waiting {
+			g.queue <- w
+		}
+		l.giver = g
+		h.s.wg.Go(g.run)
+	case l.gone && !l.retired && !slices.ContainsFunc(h.conns, func(c *conn) bool { return c != nil }):
+		l.retired = true
+		close(l.giver.last)
+		h.s.wg.Go(func() { // it may still be sending
+			<-l.giver.over
+			h.s.remove(h)
+		})
+	}
+	return nil
+}
+
+// keep ends a move that is not to be: the shard goes on here.
+func (h *host) keep() error {
+	l := &h.leaves
+	if l.gone {
+		return errors.New("it was given away, and is to be kept")
+	}
+	if l.heir != nil {
+		l.heir.Close()
+	}
+	if g := l.giver; g != nil {
+		<-g.over // reads what updates would change; its connection is closed
+		h.mem.release(g.snap)
+		h.shard.Resume()
+		for _, m := range l.unsaid {
+			m.Shard = h.info.Shard
+			if err := tell(h.coord, m, nil); err != nil {
+				return fmt.Errorf("lost the coordinator: %w", err)
+			}
+		}
+	}
+	*l = leaving{}
+	return nil
+}
+
+// run sends the shard, and then what still comes.
+func (g *giver) run() {
+	defer close(g.over)
+	defer g.heir.Close()
+	if err := g.send(); err != nil {
+		g.h.s.log.Warn("could not send a shard to where it moves", "shard", g.h.info.Shard, "to", g.heir.Peer(), "err", err)
+	}
+}
+
+func (g *giver) send() error {
+	if err := giveVector(g, g.first, g.snap.vec); err != nil {
+		return err
+	}
+	for _, slot := range g.slots {
+		if err := giveVector(g, transport.Slot{Shard: g.h.info.Shard, Name: slot.Name}, slot.Data); err != nil {
+			return err
+		}
+	}
+	pass := func(w Gradient) error {
+		return giveVector(g, transport.Push{Shard: g.h.info.Shard, Worker: w.Worker, Step: w.Step, Basis: w.Basis, Samples: w.Samples}, w.Vec)
+	}
+	for {
+		select {
+		case w := <-g.queue:
+			if err := pass(w); err != nil {
+				return err
+			}
+			continue
+		case <-g.h.s.ctx.Done():
+			return nil
+		case <-g.last:
+		}
+		for { // what came before the last
+			select {
+			case w := <-g.queue:
+				if err := pass(w); err != nil {
+					return err
+				}
+				continue
+			default:
+			}
+			g.heir.SetWriteDeadline(time.Now().Add(g.h.s.stall))
+			return transport.Send(g.heir.Conn, transport.Leave{Worker: -1, Reason: "the shard is yours"}, nil)
+		}
+	}
+}
+
+func giveVector[M transport.Message](g *giver, m M, vec []float32) error {
+	if err := g.heir.SetWriteDeadline(time.Now().Add(g.h.s.patience(int64(4 * len(vec))))); err != nil {
+		return err
+	}
+	return transport.Send(g.heir.Conn, m, transport.Floats(vec))
+}
+
+// adoption is a shard that comes to this server.
+type adoption struct {
+	transport.Adopt
+	cancel context.CancelCauseFunc
+	h      atomic.Pointer[host] // nil: not made yet
+	own    atomic.Bool
+}
+
+var errForget = errors.New("the shard stays where it is")
+
+// adopt does what the coordinator says about a shard that comes.
+func (s *Server) adopt(m transport.Adopt) error {
+	a := s.adoptions[m.Shard]
+	switch {
+	case m.Stage == transport.Prepare:
+		ctx, cancel := context.WithCancelCause(s.ctx)
+		a = &adoption{Adopt: m, cancel: cancel}
+		if s.adoptions == nil {
+			s.adoptions = map[int]*adoption{}
+		}
+		if old := s.adoptions[m.Shard]; old != nil {
+			old.cancel(errForget)
+		}
+		s.adoptions[m.Shard] = a
+		s.wg.Go(func() { s.fetch(ctx, a) })
+	case a == nil || a.Move != m.Move:
+		if m.Stage == transport.Own {
+			return fmt.Errorf("shard %d is to be served here, but did not come", m.Shard)
+		}
+	case m.Stage == transport.Own:
+		h := a.h.Load()
+		if h == nil {
+			return fmt.Errorf("shard %d is to be served here, but did not come", m.Shard)
+		}
+		h.serves = true
+		a.own.Store(true)
+		delete(s.adoptions, m.Shard)
+	default:
+		a.cancel(errForget)
+		delete(s.adoptions, m.Shard)
+	}
+	return nil
+}
+
+// say tells the coordinator how far a move is.
+func (h *host) say(a *adoption, m transport.Moved) error { return a.say(h.coord, m) }
+
+func (a *adoption) say(c *coordinator, m transport.Moved) error {
+	m.Move, m.Shard = a.Move, a.Shard
+	if err := tell(c, m, nil); err != nil {
+		return fmt.Errorf("lost the coordinator: %w", err)
+	}
+	return nil
+}
+
+// fetch gets a shard from the server that has it, and what that one passes on later.
+func (s *Server) fetch(ctx context.Context, a *adoption) {
+	defer a.cancel(nil)
+	stage, err := s.receive(ctx, a)
+	switch {
+	case err == nil:
+		return
+	case ctx.Err() == nil:
+		s.log.Warn("the move of a shard to this server has failed", "shard", a.Shard, "from", a.Addr, "err", err)
+		a.say(s.coord, transport.Moved{Stage: stage, Err: err.Error()}) // an error shows where it is listened to
+	}
+	if h := a.h.Load(); h != nil && !a.own.Load() {
+		s.remove(h)
+	}
+}
+
+// receive does it, and returns how far it came.
+func (s *Server) receive(ctx context.Context, a *adoption) (transport.MovedStage, error) {
+	if s.cfg.Network == nil {
+		return transport.Prepared, errors.New("this server cannot reach others")
+	}
+	info := transport.ShardInfo{Shard: a.Shard, Addr: a.Addr, From: a.From, To: a.To}
+	if info.From < 0 || info.To <= info.From || info.To > s.assign.Params || s.host(a.Shard) != nil {
+		return transport.Prepared, fmt.Errorf("shard %d of elements [%d,%d) of %d cannot come here", a.Shard, a.From, a.To, s.assign.Params)
+	}
+	rule, err := s.cfg.NewRule(info)
+	if err != nil {
+		return transport.Prepared, err
+	}
+	h := s.newHost(info, rule, s.coord, s.assign.Workers)
+	s.mu.Lock()
+	s.hosts = append(slices.Clone(s.hosts), h)
+	s.mu.Unlock()
+	a.h.Store(h)
+	s.wg.Go(func() {
+		if err := h.own(); err != nil {
+			s.stop(err)
+		}
+	})
+
+	hello := s.cfg.Hello
+	hello = transport.Hello{
+		Service: transport.ServiceShard, Role: transport.RoleServer, Job: s.cfg.Job, Token: hello.Token, Version: hello.Version,
+		Host: hello.Host, Rank: hello.Rank, Shard: a.Shard, Params: s.assign.Params,
+	}
+	limited, cancel := context.WithTimeout(ctx, s.stall)
+	defer cancel()
+	c, _, _, err := transport.Open(limited, s.cfg.Network, a.Addr, hello, nil)
+	if err != nil {
+		return transport.Prepared, fmt.Errorf("reaching the server that has it: %w", err)
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	c.SetPeer(fmt.Sprintf("the server of shard %d (%s)", a.Shard, a.Addr))
+	if err := a.say(s.coord, transport.Moved{Stage: transport.Prepared}); err != nil {
+		return transport.Prepared, err
+	}
+	pending, err := h.load(ctx, c)
+	if err != nil {
+		return transport.Loaded, err
+	}
+	for loaded := false; ; pending-- {
+		if pending == 0 && !loaded {
+			h.put(input{kind: inLoaded, from: a})
+			loaded = true
+		}
+		f, err := c.Recv()
+		if err != nil {
+			return transport.Complete, err
+		}
+		switch f.Kind {
+		case transport.KindPush:
+			var m transport.Push
+			if err := m.Parse(f.Header); err != nil {
+				return transport.Complete, err
+			}
+			if m.Shard != a.Shard || int(m.Worker) >= len(h.conns) || m.Codec != "" {
+				return transport.Complete, fmt.Errorf("a gradient of worker %d for shard %d, in %q", m.Worker, m.Shard, m.Codec)
+			}
+			vec := h.mem.gradient(ctx.Done())
+			if vec == nil {
+				return transport.Complete, context.Cause(ctx)
+			}
+			if err := h.read(c, f, vec); err != nil {
+				h.mem.Free(vec)
+				return transport.Complete, err
+			}
+			h.put(input{kind: inPassed, grad: Gradient{Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Vec: vec}})
+		case transport.KindLeave:
+			if !loaded {
+				return transport.Loaded, errors.New("the server that has it has left in the middle of it")
+			}
+			h.put(input{kind: inComplete, from: a})
+			return transport.Complete, nil
+		default:
+			return transport.Complete, fmt.Errorf("unexpected %v", f.Kind)
+		}
+	}
+}
+
+// load reads parameters and the state of the rule, and returns how many gradients follow.
+func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err error) {
+	f, err := c.Recv() // without limit: the coordinator has one
+	if err != nil {
+		return 0, err
+	}
+	if f.Kind != transport.KindState {
+		return 0, fmt.Errorf("unexpected %v, waiting for the state of the shard", f.Kind)
+	}
+	m, err := transport.ParseState(f.Header)
+	if err != nil {
+		return 0, err
+	}
+	var own RuleState
+	if h.s.cfg.State != nil {
+		own = h.s.cfg.State(h.rule)
+	}
+	if m.Shard != h.info.Shard || m.Rule != own.Name || m.Slots != len(own.Slots) {
+		return 0, fmt.Errorf("shard %d with the rule %q and %d vectors of state, expected shard %d with %q and %d: give every star-ps the same optimiser",
+			m.Shard, m.Rule, m.Slots, h.info.Shard, own.Name, len(own.Slots))
+	}
+	vec := h.mem.gradient(ctx.Done())
+	if vec == nil {
+		return 0, context.Cause(ctx)
+	}
+	if err := h.read(c, f, vec); err != nil {
+		return 0, err
+	}
+	for _, slot := range own.Slots {
+		f, err := c.Recv()
+		if err != nil {
+			return 0, err
+		}
+		if f.Kind != transport.KindSlot {
+			return 0, fmt.Errorf("unexpected %v, waiting for %s of the rule", f.Kind, slot.Name)
+		}
+		m, err := transport.ParseSlot(f.Header)
+		if err != nil {
+			return 0, err
+		}
+		if m.Name != slot.Name || len(slot.Data) != h.n {
+			return 0, fmt.Errorf("%q of the rule, expected %q", m.Name, slot.Name)
+		}
+		if err := h.read(c, f, slot.Data); err != nil { // where it belongs
+			return 0, err
+		}
+	}
+	if h.s.cfg.SetState != nil {
+		if err := h.s.cfg.SetState(h.rule, RuleState{Name: m.Rule, Steps: m.Steps, Slots: own.Slots}); err != nil {
+			return 0, err
+		}
+	}
+	h.put(input{kind: inLoad, fire: &transport.Fire{Seq: m.Seq, Version: m.Version}, grad: Gradient{Vec: vec}})
+	return m.Pending, nil
+}
+
+// read reads the payload of f, which must be as long as the shard.
+func (h *host) read(c transport.Conn, f transport.Frame, vec []float32) error {
+	if want := 4 * int64(h.n); f.Size != want {
+		return fmt.Errorf("%v of %d bytes, but the shard's %d elements are %d", f.Kind, f.Size, h.n, want)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(h.s.patience(f.Size))); err != nil {
+		return err
+	}
+	if err := c.ReadPayload(transport.Floats(vec)); err != nil {
+		return err
+	}
+	return c.SetReadDeadline(time.Time{})
+}
+
+// passed stores a gradient that the server that had the shard passes on.
+func (h *host) passed(g Gradient) error {
+	if step, ok := h.shard.Pending(g.Worker); ok && step != g.Step {
+		h.shard.Forget(g.Worker) // of an earlier life of this worker
+	}
+	if err := h.shard.Push(g); err != nil {
+		return err
+	}
+	h.stored[g.Worker] = nil
+	return h.tellStored(g.Worker, g.Step)
+}
+
+func (h *host) tellStored(w star.Worker, step int64) error {
+	if err := tell(h.coord, transport.Stored{Shard: h.info.Shard, Worker: w, Step: step}, nil); err != nil {
+		return fmt.Errorf("lost the coordinator: %w", err)
+	}
+	return nil
+}
