@@ -357,13 +357,21 @@ func (h *history) add(v float64) {
 	}
 }
 
+// middle is the median of the values; 0: there are none.
+func (h *history) middle() float64 {
+	if len(h.vs) == 0 {
+		return 0
+	}
+	return median(slices.Clone(h.vs))
+}
+
 // blend is the median of the values, and of a prior that counts as some of them.
 func (h *history) blend(prior float64) float64 {
 	n := float64(len(h.vs))
 	if n == 0 {
 		return prior
 	}
-	return (trust*prior + n*median(slices.Clone(h.vs))) / (trust + n)
+	return (trust*prior + n*h.middle()) / (trust + n)
 }
 
 // Response is what was seen when a job was delayed.
