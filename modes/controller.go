@@ -73,6 +73,9 @@ type Controller struct {
 	banned  []ban
 	calm    int // doublings of the dwell, because changes disappointed
 
+	slow      star.Worker   // the slowest one, if it is clearly slow; else -1
+	slowSince time.Duration // since when it is that one
+
 	begun time.Duration // the first update
 	seen  bool          // there was one
 }
@@ -90,12 +93,13 @@ type watched struct {
 	times    ring   // seconds
 	compute  ring   // seconds, of the same iterations
 	samples  ring   // of the same iterations
+	busy     ring   // share of its host's processors that was busy during them; 0: not known
 	seen     int64  // valid records
 	bad      int    // invalid ones in a row
 	why      string // of the last invalid one
 	released time.Duration
-	busy     bool // computes
-	far      int  // records in a row far above the median; negative: below
+	computes bool
+	far      int // records in a row far above the median; negative: below
 }
 
 // ring is the last values.
@@ -145,7 +149,7 @@ func (w *watched) shift(t float64) {
 	}
 	if w.far >= shifted || -w.far >= shifted {
 		w.far = 0
-		for _, r := range []*ring{&w.times, &w.compute, &w.samples} {
+		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.busy} {
 			r.keep(shifted - 1)
 		}
 	}
@@ -199,9 +203,9 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 	if cfg.Own == nil {
 		cfg.Own = star.Record.Busy
 	}
-	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers)}
+	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers), slow: -1}
 	for w := range c.workers {
-		c.workers[w].busy = true
+		c.workers[w].computes = true
 	}
 	return c, nil
 }
@@ -259,11 +263,11 @@ func (c *Controller) round() int {
 }
 
 // Leave tells that a worker is gone, Join that it is back.
-func (c *Controller) Leave(w star.Worker) { c.workers[w].gone, c.workers[w].busy = true, false }
+func (c *Controller) Leave(w star.Worker) { c.workers[w].gone, c.workers[w].computes = true, false }
 
 // Join tells that a worker is back, and computes since then.
 func (c *Controller) Join(at time.Duration, w star.Worker) {
-	c.workers[w] = watched{busy: true, released: at}
+	c.workers[w] = watched{computes: true, released: at}
 }
 
 // Observe takes in the record of a gradient that has arrived.
@@ -272,7 +276,7 @@ func (c *Controller) Observe(r star.Record) {
 		return
 	}
 	w := &c.workers[r.Worker]
-	w.busy = false
+	w.computes = false
 	t := c.cfg.Own(r)
 	switch {
 	case r.Load < 0 || r.Compute < 0 || r.Push < 0 || r.Pull < 0 || r.Injected < 0:
@@ -290,6 +294,11 @@ func (c *Controller) Observe(r star.Record) {
 		w.times.add(t.Seconds())
 		w.compute.add((r.Load + r.Compute).Seconds())
 		w.samples.add(float64(r.Samples))
+		busy, ok := r.Telemetry.Get(star.HostCPU)
+		if !ok || !(busy >= 0 && busy <= 1) {
+			busy = 0
+		}
+		w.busy.add(busy)
 		if c.cfg.Predictor != nil {
 			c.cfg.Predictor.Observe(r)
 		}
@@ -304,7 +313,7 @@ func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 	}
 	for _, w := range ws {
 		if int(w) < len(c.workers) && !c.workers[w].gone {
-			c.workers[w].released, c.workers[w].busy = at, true
+			c.workers[w].released, c.workers[w].computes = at, true
 		}
 	}
 	if c.trial != nil && at > c.trial.begun {
@@ -315,7 +324,14 @@ func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 const (
 	settling = time.Second // from the first update; before it, caches and connections warm up
 
+	// full is the share of a host's processors that is busy when there is no more to be had of them: what is left goes where
+	// threads change places, and into more updates. Four workers on two processors have 0.85 in SSGD, and no mode makes them faster.
+	full = 0.75
+
+	persists = 2 * time.Second // for which the same worker must be slow on hosts that are full
+
 	needed  = 5   // valid records of a worker before anything is decided
+	hasty   = 3   // of which so many are enough where nobody can doubt who is slow
 	invalid = 3   // invalid ones in a row after which nothing is believed
 	shifted = 6   // iterations in a row that make a new level
 	apart   = 1.2 // by this factor
@@ -340,7 +356,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 			continue
 		}
 		living = true
-		if w.seen < needed {
+		if w.seen < hasty {
 			return f, nil, false
 		}
 		lately := w.times.inOrder()
@@ -351,7 +367,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 				lately = []float64{t}
 			}
 		}
-		if over := (at - w.released).Seconds(); w.busy && over > slices.Max(lately) && over <= maxTime.Seconds() {
+		if over := (at - w.released).Seconds(); w.computes && over > slices.Max(lately) && over <= maxTime.Seconds() {
 			lately = append(slices.Clone(lately), over) // longer than ever already
 		}
 		f.Fits[i] = fitOf(w.samples.vals, w.times.vals, w.compute.vals)
@@ -370,6 +386,68 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 	}
 	f.Shares = nil // these are times of equal shares
 	return f, h, living
+}
+
+// sure reports whether enough was seen of everybody.
+func (c *Controller) sure(h History, f Forecast) bool {
+	for w := range h {
+		if f.Times[w] > 0 && c.workers[w].seen < needed {
+			return false
+		}
+	}
+	return true
+}
+
+// obvious reports whether somebody took clearly longer than most in each iteration that was seen of it: by half. Most do so once
+// now and then, and hardly twice in a row.
+func (c *Controller) obvious(h History, f Forecast) bool {
+	var living []float64
+	for _, t := range f.Times {
+		if t > 0 {
+			living = append(living, t.Seconds())
+		}
+	}
+	m := median(living)
+	return slices.ContainsFunc(h, func(ts []time.Duration) bool { return len(ts) >= hasty-1 && slices.Min(ts).Seconds() > 1.5*m })
+}
+
+// crowded reports whether the processors of most workers' hosts are full: 0.75 of them or more are busy, over the iterations that are
+// remembered. Workers that share processors slow each other down, each in its turn, and all the more in a plan in which they wait less:
+// their times under one plan are no measure of another.
+func (c *Controller) crowded() bool {
+	var shares []float64
+	for i := range c.workers {
+		sum, known := 0.0, 0.0
+		for _, b := range c.workers[i].busy.vals {
+			if b > 0 {
+				sum, known = sum+b, known+1
+			}
+		}
+		if !c.workers[i].gone && known >= needed-1 {
+			shares = append(shares, sum/known)
+		}
+	}
+	return median(shares) >= full
+}
+
+// suspect follows who is the slowest by more than apart, compared with the median of all, and since when it is the same one.
+func (c *Controller) suspect(at time.Duration, times []time.Duration) {
+	var living []float64
+	who := star.Worker(-1)
+	for w, t := range times {
+		if t == 0 {
+			continue
+		}
+		if living = append(living, t.Seconds()); who < 0 || t > times[who] {
+			who = star.Worker(w)
+		}
+	}
+	if times[who].Seconds() < apart*median(living) {
+		who = -1
+	}
+	if who != c.slow {
+		c.slow, c.slowSince = who, at
+	}
 }
 
 // at is value k of inOrder.
@@ -431,11 +509,16 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		return Decision{}, false
 	}
 	c.asked = at
+	c.suspect(at, f.Times)
 	if at-c.begun < settling {
 		return Decision{}, false
 	}
 	if c.safe {
 		c.safe, c.since = false, at // from here on as usual
+	}
+	sure := c.sure(h, f)
+	if !sure && !c.obvious(h, f) {
+		return Decision{}, false
 	}
 	present, err := c.plan.PriceOver(h, f)
 	if err != nil {
@@ -463,6 +546,10 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		c.wants = 0
 		return Decision{}, false
 	case best.Cost.Seconds() <= (1-c.cfg.Gain)*present.Cost.Seconds():
+		if c.crowded() && !best.Plan.Equal(ssgd) && (c.slow < 0 || at-c.slowSince < persists) {
+			c.wants = 0 // now this one is slow, now that one: they share processors
+			return Decision{}, false
+		}
 	case !c.plan.Equal(ssgd) && home.Cost.Seconds() <= 1.01*present.Cost.Seconds():
 		// Nothing is gained any more by what is more complicated.
 		best = Decision{Plan: ssgd, Cost: home.Cost, Why: fmt.Sprintf("ssgd: nobody is slow any more, %v is not cheaper", c.plan.mode())}
@@ -471,6 +558,9 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		return Decision{}, false
 	}
 	confirm := c.cfg.Confirm
+	if !sure && best.Cost.Seconds() > 0.7*present.Cost.Seconds() {
+		return Decision{}, false
+	}
 	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
 		confirm = 1 // waiting to be surer costs more than being wrong
 	}

@@ -103,6 +103,71 @@ func TestNoFlappingOnNoise(t *testing.T) {
 	})
 }
 
+// blips has each worker take 2.5 times as long in a quarter of its iterations, by chance.
+func blips(w star.Worker, step int64) time.Duration {
+	if jitter(5, w, step, 1) < 0.5 {
+		return 250 * time.Millisecond
+	}
+	return 100 * time.Millisecond
+}
+
+// Workers that are slow by turns are left alone where they share processors that are full: what they lose by
+// waiting others use. A worker that stays slow is met there, too.
+func TestCrowded(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		busy    float64 // 0: not measured
+		slow    bool    // worker 2, all the time
+		changes bool
+		after   time.Duration
+	}{
+		{"by turns, each on a host of its own", 0.4, false, true, 0},
+		{"by turns, nothing measured", 0, false, true, 0},
+		{"by turns, one host", 0.9, false, false, 0},
+		{"one, on one host", 0.9, true, true, 2 * time.Second},
+		{"one, on a host of its own", 0.4, true, true, 0},
+	} {
+		r, _ := fly(t, spend{n: 4, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
+			if w == 2 && c.slow {
+				return 3 * blips(w, step)
+			}
+			return blips(w, step)
+		}, fixed: .2}, 1e5, 40*time.Second, func(r *star.Record) {
+			if c.busy > 0 {
+				r.Telemetry.Set(star.HostCPU, c.busy)
+			}
+		})
+		if (len(r.Switches) > 0) != c.changes {
+			t.Errorf("%s: %v", c.name, r.Switches)
+		} else if c.changes && r.Switches[0].At < c.after {
+			t.Errorf("%s: changed at %v, want after %v", c.name, r.Switches[0].At, c.after)
+		}
+	}
+}
+
+// Nobody needs five iterations to see who takes three times as long; of one that did so once they do.
+func TestObvious(t *testing.T) {
+	first := func(slow func(step int64) bool) time.Duration {
+		r, _ := fly(t, spend{n: 8, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
+			d := time.Duration(600*jitter(9, w, step, .03)) * time.Millisecond
+			if w == 3 && slow(step) {
+				d *= 3
+			}
+			return d
+		}, fixed: .1}, 300, time.Minute, nil)
+		if len(r.Switches) == 0 {
+			return time.Hour
+		}
+		return r.Switches[0].At
+	}
+	if at := first(func(int64) bool { return true }); at > 3*1900*time.Millisecond {
+		t.Errorf("three times as slow: changed at %v, in the third round there was no doubt", at)
+	}
+	if at := first(func(step int64) bool { return step == 2 }); at < 4*600*time.Millisecond+1800*time.Millisecond {
+		t.Errorf("slow in one iteration: changed at %v, before the fifth round", at)
+	}
+}
+
 // A worker that gets slow is met with another plan, at once and for long; when it is as fast as
 // the others again, SSGD comes back.
 func TestThereAndBack(t *testing.T) {
