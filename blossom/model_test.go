@@ -15,7 +15,7 @@ import (
 // Larger graphs, in which blossoms lie in blossoms and are expanded while they are part of
 // a tree, by the proof alone.
 func TestProof(t *testing.T) {
-	sizes := []int{15, 30, 60, 120, 250, 500}
+	sizes := []int{15, 30, 60, 120, 500}
 	for _, k := range kinds {
 		for _, n := range sizes {
 			if testing.Short() && n > 120 {
@@ -45,7 +45,7 @@ func TestProof(t *testing.T) {
 // Points in the plane give deeply nested blossoms: the lightest perfect matching of
 // them, and the heaviest.
 func TestPlane(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(16) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		n := 10 + 2*int(seed)*int(seed)/3*2
 		if testing.Short() && n > 100 {
@@ -289,7 +289,7 @@ func TestVerifyRefuses(t *testing.T) {
 		"other units":         func(m *Matching) { m.Dual.Exp++ },
 		"units too small":     func(m *Matching) { m.Dual.Exp = 2000 },
 		"a pair as a blossom": func(m *Matching) { m.Dual.Blossoms = append(m.Dual.Blossoms, Blossom{[]int{0, 1}, 2}) },
-		"not full":            func(m *Matching) { m.Dual.Blossoms = append(m.Dual.Blossoms, Blossom{[]int{2, 3, 4}, 2}) },
+		"not full":            func(m *Matching) { m.Dual.Blossoms = append(m.Dual.Blossoms, Blossom{[]int{0, 2, 4}, 2}) },
 		"a negative blossom":  func(m *Matching) { m.Dual.Blossoms = append(m.Dual.Blossoms, Blossom{[]int{4, 5, 6}, -2}) },
 		"a vertex twice":      func(m *Matching) { m.Dual.Blossoms = append(m.Dual.Blossoms, Blossom{[]int{4, 5, 4}, 0}) },
 		"a stranger":          func(m *Matching) { m.Dual.Blossoms = append(m.Dual.Blossoms, Blossom{[]int{4, 5, 7}, 0}) },

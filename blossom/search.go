@@ -229,8 +229,8 @@ func (s *solver) search(root int32) {
 				s.now = e.key
 				s.grow(e.a)
 			}
-		default: // an inner blossom
-			if s.z[e.a] == 2*e.key && s.outermost(e.a) && s.of(e.a).label == inner {
+		default: // an inner blossom, unless another one has swallowed it
+			if s.parent[e.a] == none {
 				s.now = e.key
 				s.expand(e.a)
 			}
