@@ -75,6 +75,7 @@ type Status struct {
 	Version   int64   `json:"version"`
 	Samples   int64   `json:"samples"`
 	Limit     int64   `json:"limit"`
+	Params    int64   `json:"params"`
 	EpochSize int64   `json:"epoch_size"`
 	Elapsed   float64 `json:"elapsed_s"`
 	Loss      Number  `json:"train_loss"`
@@ -112,6 +113,7 @@ type WorkerStatus struct {
 	Busy      float64 `json:"busy_s"` // of it, without waiting for others
 	Compute   float64 `json:"compute_s"`
 	Wait      float64 `json:"wait_s"`
+	CPU       float64 `json:"cpu"` // processor time of the process for each second of the last iteration
 	Rate      float64 `json:"samples_per_s"`
 	Stale     int64   `json:"staleness"`
 
@@ -214,7 +216,7 @@ func (c *Coordinator) status() Status {
 	l := c.ledger
 	if l != nil {
 		s.Phase, s.Mode, s.Version = "training", l.plan.String(), l.version()
-		s.Samples, s.Limit, s.EpochSize = l.used, l.limit, c.enrolled.Samples
+		s.Samples, s.Limit, s.EpochSize, s.Params = l.used, l.limit, c.enrolled.Samples, c.hello.Params
 		end := c.stats.end
 		if end.IsZero() {
 			end = time.Now()
@@ -249,6 +251,9 @@ func (c *Coordinator) status() Status {
 			}
 			w.Iteration, w.Busy = p.recent.mean(), p.busy.mean()
 			w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
+			if v := p.last.CPU; v-v == 0 {
+				w.CPU = v
+			}
 			w.Telemetry = named(&p.last.Telemetry)
 			w.Stale = max(l.version()-a.basis, 0) // a ring is released one round ahead
 			if w.Iteration > 0 {

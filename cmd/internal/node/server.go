@@ -22,6 +22,7 @@ import (
 	"star/coord"
 	"star/modes"
 	"star/ps"
+	"star/resource"
 	"star/resource/actuate"
 	"star/train/optim"
 	"star/transport"
@@ -42,6 +43,7 @@ type server struct {
 	resume *checkpoint.Checkpoint // nil: from the beginning
 	plan   modes.Plan
 	pilot  *pilot.Pilot // --mode auto; else nil
+	keeper *steward     // of this host, where the pilot asks nobody else; else nil
 	limits *actuate.Governor
 }
 
@@ -81,6 +83,12 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 		if coordinator, err = s.coordinator(); err != nil {
 			listener.Close()
 			return coord.Result{}, err
+		}
+		if s.keeper != nil {
+			var looks sync.WaitGroup
+			looks.Go(func() { s.keeper.run(ctx, coordinator) })
+			defer looks.Wait()
+			defer cancel(nil)
 		}
 		if begun != nil {
 			begun(coordinator)
@@ -174,6 +182,9 @@ func (s *server) prepare() (err error) {
 		if s.pilot, err = NewPilot(job); err != nil {
 			return err
 		}
+	}
+	if _, ok := resource.PublishedModel(job.ModelPrior); job.ModelPrior != "" && !ok {
+		return job.Invalid("model-prior", fmt.Errorf("%q was not published: want one of %s", job.ModelPrior, resource.PublishedNames()))
 	}
 	if s.opt, s.rate, err = updateRule(job); err != nil {
 		return err
@@ -443,6 +454,10 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	if s.pilot != nil {
 		cfg.Pilot = s.pilot
+	}
+	if s.pilot != nil && cfg.Admission == nil && job.Arch != settings.AllReduce {
+		s.keeper = newSteward(job)
+		cfg.Admission = s.keeper
 	}
 	if job.Arch == settings.AllReduce {
 		cfg.Ring = &coord.RingConfig{Rule: ruleText(job), Wait: job.RiderWait, MaxStale: job.MaxStaleness}

@@ -77,6 +77,9 @@ type Job struct {
 	Mode        string
 	Predictor   string
 	Shares      []int   // samples of each worker's mini-batch; nil: Batch for each
+	CapacityCPU float64 // cores that the host of the servers has for them; 0: what it has and others leave
+	CapacityNet float64 // MB/s that its link carries for them in each direction; 0: not known
+	ModelPrior  string  // published model that the job is like, until it is measured
 	PSBandwidth float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
 	TreeFanIn   int     // most children of one worker in an automatic tree
 	UpdateScale string  // n, firing or damped: the c of the update rule
@@ -180,6 +183,9 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Predictor, "predictor", "online", "with --mode auto, predicts iterations: online, which is trained while the job runs; none; or a file of star predictor train")
 	Var(s, &j.Shares, "shares", nil, "samples in each worker's mini-batch, such as 32,32,16,16 (--batch for each)")
 	Var(s, &j.PSBandwidth, "ps-bandwidth", 0, "MB/s that the links of the servers may carry for this job, in and out together, for tree=auto; 0: not known")
+	Var(s, &j.CapacityCPU, "capacity-cpu", 0, "with --mode auto: cores that the host of the servers has for them; 0: what it has, and others leave")
+	Var(s, &j.CapacityNet, "capacity-net", 0, "with --mode auto: MB/s that the link of the servers' host carries for them in each direction; 0: not known")
+	Var(s, &j.ModelPrior, "model-prior", "", "with --mode auto: published model that the job costs its servers as much as, until that is measured; empty: by its bytes")
 	Var(s, &j.TreeFanIn, "tree-fan-in", 8, "most children of one worker, with tree=auto")
 	Var(s, &j.UpdateScale, "update-scale", "n", "weight of a gradient in an update", "n", "firing", "damped")
 	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
@@ -324,6 +330,8 @@ func (j *Job) Validate() error {
 		atLeast("eval-every", j.EvalEvery, 0),
 		atLeast("max-staleness", float64(j.MaxStaleness), 0),
 		atLeast("ps-bandwidth", j.PSBandwidth, 0),
+		atLeast("capacity-cpu", j.CapacityCPU, 0),
+		atLeast("capacity-net", j.CapacityNet, 0),
 		atLeast("tree-fan-in", float64(j.TreeFanIn), 1),
 		atLeast("allreduce-segment", float64(j.Segment), 0),
 		atLeast("allreduce-buffer", float64(j.Buffer), -1),

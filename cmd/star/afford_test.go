@@ -1,0 +1,32 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What the host of the servers cannot afford is refused, with the reason in the run log, which replays; the job stays in SSGD.
+func TestAfford(t *testing.T) {
+	t.Parallel()
+	r, dir := job(t, "--mode", "auto", "--model", "softmax", "--workers", "3", "--slow", "2:+40ms", "--steps", "100", "--batch", "8", "--capacity-net", "0.001")
+	log, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Switches != 0 || strings.Contains(string(log), `"granted":true`) {
+		t.Errorf("%d changes of mode over a link of 1 kB/s", r.Switches)
+	}
+	if !strings.Contains(string(log), `"granted":false`) || !strings.Contains(string(log), "of incoming network, now ") || !strings.Contains(string(log), "others leave 0.001 MB/s of 0.001 MB/s") {
+		t.Error("no refusal with its reason in the run log")
+	}
+	out, err := exec.Command(star(t), "replay", dir).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), " 0 differ") {
+		t.Errorf("star replay: %v\n%s", err, out)
+	}
+	if out, err := exec.Command(star(t), "run", "--workers", "2", "--model-prior", "resnet50").CombinedOutput(); err == nil || !strings.Contains(string(out), "want one of alexnet, densenet121") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
