@@ -229,14 +229,6 @@ func (p *problem) empty() *state {
 	return s
 }
 
-func (s *state) clone() *state {
-	c := &state{p: s.p, at: slices.Clone(s.at), on: make([][]int, len(s.on)), fig: slices.Clone(s.fig)}
-	for h := range s.on {
-		c.on[h] = slices.Clone(s.on[h])
-	}
-	return c
-}
-
 // set puts task t on host h, -1: nowhere.
 func (s *state) set(t, h int) {
 	if old := s.at[t]; old >= 0 {

@@ -69,6 +69,19 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			if demo {
 				r.screen.say("run", fmt.Sprintf("worker %d is slowed 3x, so that there is a straggler; --slow none leaves it alone", job.Workers-1))
 			}
+			if job.Hosts != "" {
+				if r.spread, err = spreadOut(job); err != nil {
+					return err
+				}
+				if job.PrintPlacement {
+					return r.spread.print(cmd.OutOrStdout(), job.JSON)
+				}
+				for _, line := range r.spread.lines() {
+					r.screen.say("run", line)
+				}
+			} else if job.PrintPlacement || job.Demands != "" {
+				return job.Invalid("hosts", errors.New("a placement needs a file of hosts"))
+			}
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
 			return r.run(ctx)
@@ -83,7 +96,8 @@ type launch struct {
 	job    *settings.Job
 	out    io.Writer
 	screen *screen
-	addr   string // of the coordinator
+	addr   string  // of the coordinator
+	spread *spread // over several hosts; nil: all on this one
 
 	result bytes.Buffer // standard output of the first server
 	pipes  sync.WaitGroup
@@ -91,10 +105,11 @@ type launch struct {
 
 // child is one process of the job.
 type child struct {
-	name string
-	role string
-	rank int
-	cmd  *exec.Cmd
+	name   string
+	role   string
+	rank   int
+	cmd    *exec.Cmd
+	orders *orders // to a process on another host; nil: it is told by signals
 }
 
 // exit is the end of a child.
@@ -179,6 +194,11 @@ func (r *launch) run(ctx context.Context) (err error) {
 
 // address finds the port of the coordinator.
 func (r *launch) address() error {
+	if r.spread != nil {
+		var err error
+		r.addr, err = r.spread.coordinator(r.job)
+		return err
+	}
 	l, err := net.Listen("tcp", r.job.Listen)
 	if err != nil {
 		return r.job.Invalid("listen", fmt.Errorf("%w; --listen 127.0.0.1:0 takes a free port", err))
@@ -202,7 +222,7 @@ func (r *launch) child(role string, rank, servers int) *child {
 		}
 	}
 	env = append(env, r.job.Config.Environ("listen", "advertise", "coordinator", "rank", "servers", "shards", "http", "json",
-		"log-format", "progress", "slow", "mode")...)
+		"log-format", "progress", "slow", "mode", "hosts", "demands", "print-placement")...)
 	env = append(env, node.LaunchedVariable+"=1")
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
 	host, _, _ := net.SplitHostPort(r.addr)
@@ -232,6 +252,16 @@ func (r *launch) child(role string, rank, servers int) *child {
 		}
 	}
 	c.cmd.Env = env
+	if r.spread != nil {
+		at := r.spread.of(role, rank)
+		if role == "worker" || rank > 0 {
+			env = append(env, settings.Variable("listen")+"="+net.JoinHostPort(at.reach(), "0"))
+		}
+		c.cmd.Env = env
+		if len(at.Launch) > 0 {
+			c.cmd, c.orders = at.command(self, role, env)
+		}
+	}
 	c.cmd.SysProcAttr = processAttributes()
 	return c
 }
@@ -243,6 +273,11 @@ func (r *launch) start(c *child, ended chan<- exit) error {
 	}
 	if c.role == "ps" && c.rank == 0 {
 		c.cmd.Stdout = &r.result
+	}
+	if c.orders != nil {
+		if err := c.orders.attach(c.cmd); err != nil {
+			return err
+		}
 	}
 	if err := c.cmd.Start(); err != nil {
 		return err
@@ -376,7 +411,9 @@ func (r *launch) end(children []*child, ended chan exit, sig syscall.Signal) {
 func signal(children []*child, sig syscall.Signal) {
 	for _, c := range children {
 		if c.cmd.Process != nil {
-			c.cmd.Process.Signal(sig) // an error means that it has ended
+			if c.orders == nil || !c.orders.signal(sig) {
+				c.cmd.Process.Signal(sig) // an error means that it has ended
+			}
 		}
 	}
 }

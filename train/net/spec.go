@@ -103,6 +103,19 @@ func Describe(spec Spec) (string, error) {
 	return m.describe(), nil
 }
 
+// Count is how many parameters the spec builds: elements of the flat vector.
+func Count(spec Spec) (int, error) {
+	m, err := declare(spec, false)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, t := range m.layout {
+		n += t.Len()
+	}
+	return n, nil
+}
+
 // Hash identifies what a spec builds: two workers with the same hash hold the same
 // initial parameters in the same layout. It covers the name, all settings with
 // their defaults, the input, the layout and the seed, not the batch size.

@@ -49,3 +49,22 @@ func Check(job *settings.Job) error {
 	}
 	return nil
 }
+
+// Parameters is how many elements the job's parameter vector has. It opens the
+// data set, which the model's size depends on.
+func Parameters(job *settings.Job) (int, error) {
+	spec, err := net.Parse(job.Model)
+	if err != nil {
+		return 0, job.Invalid("model", err)
+	}
+	set, _, err := openData(job)
+	if err != nil {
+		return 0, err
+	}
+	spec.Input = set.Input()
+	n, err := net.Count(spec)
+	if err != nil {
+		return 0, job.Invalid("model", err)
+	}
+	return n, nil
+}

@@ -56,6 +56,12 @@ type Job struct {
 	TLSCA       string
 	HTTP        string // host:port of /healthz, /readyz, /metrics, or Off
 
+	// Several hosts, for star run.
+
+	Hosts          string // file of hosts; empty: this one
+	Demands        string // file of jobs, one of which is this one; empty: by arithmetic
+	PrintPlacement bool   // print where everybody would be, and end
+
 	// What is trained.
 
 	Model   string
@@ -163,6 +169,10 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.TLSKey, "tls-key", "", "key of the certificate, PEM")
 	Var(s, &j.TLSCA, "tls-ca", "", "certificates that sign the members' certificates, PEM")
 	Var(s, &j.HTTP, "http", byRole(Off, ":7071", Off), "address of /healthz, /readyz and /metrics, or off")
+
+	Var(s, &j.Hosts, "hosts", "", "star run: file of hosts to run on (docs/placement.md); empty: this one")
+	Var(s, &j.Demands, "demands", "", "star run: with --hosts, file of jobs, as of star place, that says what this job wants; empty: by arithmetic")
+	Var(s, &j.PrintPlacement, "print-placement", false, "star run: with --hosts, print which process would run where, and why, and end")
 
 	Var(s, &j.Model, "model", "lenet", "model, with its settings")
 	Var(s, &j.Dataset, "dataset", "digits", "data set: digits, or FORMAT:PATH")

@@ -1,0 +1,265 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"star/cmd/internal/inject"
+	"star/cmd/internal/inventory"
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/placement"
+)
+
+// spread says on which of several hosts each process of a job runs.
+type spread struct {
+	hosts  []inventory.Host
+	jobs   []placement.Job
+	result placement.Result
+	where  map[string]site // by role and rank
+	part   float64         // of the demand that was reckoned
+}
+
+// leastPart is the part of a reckoned demand below which a job does not fit.
+const leastPart = 1. / 1024
+
+// halve makes half of a demand that nobody has measured: which host is how full
+// beside the others stays the same. Memory is known, and stays.
+func (s *spread) halve() {
+	s.part /= 2
+	for _, list := range [][]placement.Task{s.jobs[0].Servers, s.jobs[0].Workers} {
+		for i := range list {
+			d := &list[i].Demand
+			d.CPU, d.NetIn, d.NetOut = d.CPU/2, d.NetIn/2, d.NetOut/2
+		}
+	}
+}
+
+// site is the place of one process.
+type site struct{ inventory.Host }
+
+// reach is where others find the host.
+func (s site) reach() string {
+	if s.Address != "" {
+		return s.Address
+	}
+	return s.Name
+}
+
+// guess is how long an iteration is taken to be, where nobody has said what a job
+// wants.
+const guess = time.Second
+
+// spreadOut places the processes of a job on the hosts of its file.
+func spreadOut(job *settings.Job) (*spread, error) {
+	hosts, err := inventory.Hosts(job.Hosts)
+	if err != nil {
+		return nil, node.FileError(err, inventory.ErrFile)
+	}
+	for _, text := range job.Slow {
+		if s, err := inject.Parse(text); err == nil && s.Kind == inject.Stop {
+			return nil, job.Invalid("slow", errors.New("a process on another host cannot be stopped from here; leave --hosts away"))
+		}
+	}
+	servers := job.Shards
+	if job.Arch == settings.AllReduce {
+		servers = 0
+	}
+	s := &spread{hosts: hosts, where: map[string]site{}, part: 1}
+	if job.Demands != "" {
+		err = s.read(job, servers)
+	} else {
+		err = s.reckon(job, servers)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if s.result, err = placement.Place(inventory.Places(hosts), s.jobs, placement.Options{}); err != nil {
+			return nil, err
+		}
+		if len(s.result.Infeasible) == 0 || job.Demands != "" || s.part <= leastPart {
+			break
+		}
+		s.halve()
+	}
+	if len(s.result.Infeasible) > 0 {
+		return nil, fmt.Errorf("--hosts %s: the job does not fit: %s; --demands says what it wants", job.Hosts, s.result.Infeasible[0].Why)
+	}
+	for _, c := range s.result.Choices {
+		role := "worker"
+		if c.Kind == placement.Server {
+			role = "ps"
+		}
+		s.where[fmt.Sprintf("%s %d", role, c.Rank)] = site{hosts[c.Host]}
+	}
+	if servers == 0 { // the coordinator of an all-reduce moves no gradients
+		s.where["ps 0"] = s.where["worker 0"]
+	}
+	for _, at := range s.where {
+		if !settings.Loopback(net.JoinHostPort(at.reach(), "0")) && !job.TLS() && job.Token == "" && !job.Insecure {
+			return nil, job.Invalid("hosts", fmt.Errorf("anybody who reaches %s could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), or allow it with --insecure", at.reach()))
+		}
+	}
+	return s, nil
+}
+
+// read takes what the job wants from the file of --demands.
+func (s *spread) read(job *settings.Job, servers int) error {
+	jobs, err := inventory.Jobs(job.Demands, s.hosts)
+	if err != nil {
+		return node.FileError(err, inventory.ErrFile)
+	}
+	for _, j := range jobs {
+		if j.Name != job.Name {
+			continue
+		}
+		if len(j.Servers) != servers || len(j.Workers) != job.Workers {
+			return job.Invalid("demands", fmt.Errorf("job %s has %d servers and %d workers there, and %d and %d here (--shards, --workers)", j.Name, len(j.Servers), len(j.Workers), servers, job.Workers))
+		}
+		s.jobs = []placement.Job{j}
+		return nil
+	}
+	return job.Invalid("demands", fmt.Errorf("has no job %s (--job)", job.Name))
+}
+
+// reckon takes it from the size of the model.
+func (s *spread) reckon(job *settings.Job, servers int) error {
+	n, err := node.Parameters(job)
+	if err != nil {
+		return err
+	}
+	size := inventory.Size{Params: 4 * float64(n), Iteration: guess, Servers: servers, Workers: job.Workers, Quorum: job.Workers}
+	server, worker := size.Tasks()
+	worker.Demand.CPU = float64(max(1, job.Threads))
+	j := placement.Job{Name: job.Name}
+	for range servers {
+		j.Servers = append(j.Servers, server)
+	}
+	for range job.Workers {
+		j.Workers = append(j.Workers, worker)
+	}
+	s.jobs = []placement.Job{j}
+	return nil
+}
+
+func (s *spread) of(role string, rank int) site { return s.where[fmt.Sprintf("%s %d", role, rank)] }
+
+// print shows the placement as star place does.
+func (s *spread) print(w io.Writer, asJSON bool) error {
+	r := placed(inventory.Places(s.hosts), s.jobs, s.result)
+	if asJSON {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	}
+	return r.print(w, false)
+}
+
+// lines are the placement in short, for the log.
+func (s *spread) lines() []string {
+	var lines []string
+	if s.part < 1 {
+		lines = append(lines, fmt.Sprintf("the hosts have less than the job is taken to want, one processor for each worker; loads are for %s of that. --demands says what it wants", percent(s.part)))
+	}
+	for h, host := range s.hosts {
+		var there []string
+		for _, c := range s.result.Choices {
+			if c.Host == h {
+				there = append(there, fmt.Sprintf("%s %d", c.Kind, c.Rank))
+			}
+		}
+		if len(there) > 0 {
+			lines = append(lines, fmt.Sprintf("on %s: %s; load %s", host.Name, strings.Join(there, ", "), percent(s.result.Loads[h].Max())))
+		}
+	}
+	return lines
+}
+
+// coordinator is the address of the first server: the port of --listen on its host.
+func (s *spread) coordinator(job *settings.Job) (string, error) {
+	at := s.of("ps", 0)
+	_, port, err := net.SplitHostPort(job.Listen)
+	if err != nil {
+		return "", job.Invalid("listen", err)
+	}
+	addr := net.JoinHostPort(at.reach(), port)
+	if len(at.Launch) > 0 {
+		if port == "0" {
+			return "", job.Invalid("listen", fmt.Errorf("a free port of %s cannot be found from here; give one, such as :%s", at.Name, settings.DefaultPort))
+		}
+		return addr, nil
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return "", job.Invalid("listen", fmt.Errorf("on host %s: %w", at.Name, err))
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// command is the process of a role on this host. Its settings go through its standard
+// input: arguments are visible to others.
+func (s site) command(self, role string, env []string) (*exec.Cmd, *orders) {
+	program := s.Program
+	if program == "" {
+		program = self
+	}
+	words := append(append([]string{}, s.Launch...), program, "member", role)
+	var ours []string
+	for _, e := range env {
+		if strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, node.LaunchedVariable+"=") {
+			ours = append(ours, e)
+		}
+	}
+	return exec.Command(words[0], words[1:]...), &orders{env: ours}
+}
+
+// orders go to a process that was started through something else, such as ssh: its
+// settings first, then signals, one line each.
+type orders struct {
+	env []string
+
+	mu sync.Mutex
+	to io.WriteCloser
+}
+
+// attach prepares a command that has not started.
+func (o *orders) attach(cmd *exec.Cmd) error {
+	to, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	o.to = to
+	line, err := json.Marshal(o.env)
+	if err != nil {
+		return err
+	}
+	go func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		to.Write(append(line, '\n')) // an error means that the command has ended, which says why
+	}()
+	return nil
+}
+
+// signal passes a signal on. It reports false if the process that was started is to
+// get it itself: SIGKILL cannot be handled, so whoever carries the orders is ended, and with
+// that the orders.
+func (o *orders) signal(sig syscall.Signal) bool {
+	if sig == syscall.SIGKILL {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, err := fmt.Fprintf(o.to, "%d\n", int(sig))
+	return err == nil
+}
