@@ -288,3 +288,14 @@ func TestLoss(t *testing.T) {
 		}
 	}
 }
+
+// Where others would lose as much as the job gains, nothing is gained.
+func TestAdmitEvenLoss(t *testing.T) {
+	tenants := []Tenant{{Name: "b", SSGD: true, Costs: Costs{Usage{CPU: 1}, Sensitivity{1, 1}}, Times: []time.Duration{2 * time.Second}, On: []string{"h"}}}
+	for loss, want := range map[time.Duration]bool{time.Second - 1: false, time.Second: false, time.Second + 1: true} {
+		v, err := Admit(Query{Job: "a", Loss: loss, Needs: []Need{{"h", Usage{CPU: 1}}}}, []Host{{"h", Usage{CPU: 4}, Usage{CPU: 4}}}, tenants)
+		if err != nil || v.Granted != want || v.Cost != time.Second {
+			t.Errorf("loss of %v: %+v, %v", loss, v, err)
+		}
+	}
+}

@@ -116,8 +116,11 @@ func TestLearnerBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, _ := NewLearner(Demand{PerGradient: Usage{0.01, 0, 1e6}}, rapid.IntRange(1, 16).Draw(t, "workers"))
 		f := rapid.Float64Range(-1, 1e12)
-		for range rapid.IntRange(0, 200).Draw(t, "n") {
-			l.Observe(Load{f.Draw(t, "u"), f.Draw(t, "g")}, Usage{f.Draw(t, "cpu"), f.Draw(t, "in"), f.Draw(t, "out")})
+		for range rapid.IntRange(0, 40).Draw(t, "loads") {
+			load, use := Load{f.Draw(t, "u"), f.Draw(t, "g")}, Usage{f.Draw(t, "cpu"), f.Draw(t, "in"), f.Draw(t, "out")}
+			for range rapid.IntRange(1, 8).Draw(t, "times") {
+				l.Observe(load, use)
+			}
 		}
 		if len(l.cells) > mostCell {
 			t.Fatalf("%d loads are kept", len(l.cells))

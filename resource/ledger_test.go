@@ -36,3 +36,27 @@ func TestLedgerLife(t *testing.T) {
 		t.Errorf("%v, %+v", dead, os)
 	}
 }
+
+// A job that changes its mode has what it was granted before at its disposal, and no more; it keeps that if the answer is no.
+func TestLedgerAnotherMode(t *testing.T) {
+	l := NewLedger(LedgerConfig{})
+	if err := l.SetHost(0, "h", Usage{CPU: 4}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Register(0, Job{Name: "a", Servers: []string{"h"}, Costs: Costs{Sensitivity: Sensitivity{1, 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Report(0, Report{Job: "a", Use: map[string]Usage{"h": {CPU: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		extra float64
+		ok    bool
+		use   float64 // afterwards
+	}{{2, true, 3}, {3, true, 4}, {3.5, false, 4}, {1, true, 2}} {
+		a, _, err := l.Request(time.Second, Request{ID: uint64(i + 1), Job: "a", Needs: []Need{{"h", Usage{CPU: c.extra}}}})
+		if err != nil || a.Granted != c.ok || l.Hosts()[0].Use.CPU != c.use {
+			t.Errorf("%v: %+v, %v, %+v", c.extra, a, err, l.Hosts())
+		}
+	}
+}
