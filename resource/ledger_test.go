@@ -60,3 +60,41 @@ func TestLedgerAnotherMode(t *testing.T) {
 		}
 	}
 }
+
+// A host that stays over its capacity loses its youngest grant, after a while; the job says when it is back.
+func TestLedgerWithdraws(t *testing.T) {
+	l := NewLedger(LedgerConfig{Lease: time.Hour})
+	if err := l.SetHost(0, "h", Usage{CPU: 4}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := l.Register(0, Job{Name: name, Servers: []string{"h"}, Costs: Costs{Sensitivity: Sensitivity{1, 1}}}); err != nil {
+			t.Fatal(err)
+		}
+		if a, _, err := l.Request(0, Request{ID: 1, Job: name, Needs: []Need{{"h", Usage{CPU: 1}}}}); err != nil || !a.Granted {
+			t.Fatal(a, err)
+		}
+	}
+	if err := l.Measured(0, "h", Usage{CPU: 3}); err != nil { // by strangers
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		at   time.Duration
+		back string
+	}{{0, ""}, {9 * time.Second, ""}, {10 * time.Second, "b"}, {19 * time.Second, ""}, {20 * time.Second, "a"}, {40 * time.Second, ""}} {
+		_, orders := l.Expire(c.at)
+		got := ""
+		for _, o := range orders {
+			if got += o.Job; !o.Back {
+				t.Errorf("%+v", o)
+			}
+		}
+		if got != c.back {
+			t.Errorf("at %v: %+v, want %q", c.at, orders, c.back)
+		}
+	}
+	orders, err := l.Release(time.Minute, "b")
+	if err != nil || len(orders) != 1 || orders[0].Back || l.Hosts()[0].Use.CPU != 4 {
+		t.Errorf("%+v, %v, %+v", orders, err, l.Hosts())
+	}
+}
