@@ -141,6 +141,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 			return nil, fmt.Errorf("mode auto: the job was not begun with --mode auto, nothing watches it")
 		}
 		c.manual = false
+		if c.auto == nil && c.cfg.Ring == nil {
+			c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
+		}
 		now := c.ledger.plan.String()
 		at := c.elapsed()
 		c.cfg.RunLog.write(logPlan{Type: "plan", T: at.Seconds(), Plan: now, From: now, Why: why + " mode auto"})
@@ -155,7 +158,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		if err := RingPlan(p); err != nil {
 			return nil, err
 		}
-	} else if err := treePlan(p, c.cfg.Tree); err != nil {
+	} else if err := treePlan(p); err != nil {
 		return nil, err
 	}
 	for w, q := range c.workers {
@@ -178,7 +181,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 
 // plant prepares an automatic tree, if p wants one: it comes when the load is known.
 func (c *Coordinator) plant(p modes.Plan) modes.Plan {
-	if c.auto = nil; p.AutoTree {
+	if c.auto = nil; p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.cfg.Ring == nil {
 		c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
 		p.AutoTree = false
 	}
@@ -193,7 +196,7 @@ func (c *Coordinator) adopt(p modes.Plan, why string) error {
 // install makes p the plan, and writes line, whose reason is there.
 func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 	from := c.ledger.plan
-	if p.Equal(from) {
+	if p = c.graft(p); p.Equal(from) {
 		return nil
 	}
 	c.stats.switches++

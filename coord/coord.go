@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -188,6 +189,8 @@ type Coordinator struct {
 	owner    []int // by shard: the rank of the server that has it
 	mover    mover
 	moving   moving
+	meter    linkMeter
+	own      []net.IP // of this host; nil: not looked up yet
 	assigned bool
 	ready    []bool
 	joined   []bool
@@ -239,6 +242,7 @@ type peer struct {
 	busy     window // of them, without waiting
 	flight   flight
 	copyRate float64 // of the last shard that moved here, bytes per second
+	at       string  // site of it; empty: not looked up yet
 }
 
 // event is one thing that a connection said. kind 0: it ended.
@@ -313,7 +317,7 @@ func New(cfg Config) (*Coordinator, error) {
 			return nil, &Error{exitUsage, "coord: " + err.Error()}
 		}
 	}
-	if err := treePlan(cfg.Plan, cfg.Tree); err != nil {
+	if err := treePlan(cfg.Plan); err != nil {
 		return nil, &Error{exitUsage, "coord: " + err.Error()}
 	}
 	setDefault(&cfg.JoinTimeout, 2*time.Minute)
@@ -740,6 +744,9 @@ func (c *Coordinator) release(r transport.Release) {
 	}
 	c.mark(p, &r)
 	p.flight.release(time.Now(), r.Action == transport.Continue)
+	if a := &c.ledger.accounts[r.Worker]; a.led && !p.flight.from.IsZero() && c.ledger.ring == nil && !c.beside(p) {
+		c.meter.add(span{p.flight.from.Sub(c.begun), p.flight.to.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
+	}
 	c.send(p, func() error { return transport.Send(p.conn, r, nil) })
 }
 

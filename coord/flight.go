@@ -17,16 +17,20 @@ type flight struct {
 	arrived  time.Time // the last of the Arrive and the Storeds since then
 	busy     time.Duration
 	last     time.Duration // of the gradient before
+	pushing  time.Duration // part of busy
+
+	from, to time.Time // of the push before: when it began and when it had arrived; zero: not known
 }
 
 // release notes that the worker may go on. With plain, it has nothing to do but the
 // next gradient.
 func (f *flight) release(now time.Time, plain bool) {
-	f.last = 0
+	f.last, f.from, f.to = 0, time.Time{}, time.Time{}
 	if f.busy > 0 && !f.released.IsZero() {
 		f.last = max(f.arrived.Sub(f.released)-f.busy, 0)
+		f.from, f.to = f.released.Add(f.busy-f.pushing), f.arrived
 	}
-	*f = flight{last: f.last}
+	*f = flight{last: f.last, from: f.from, to: f.to}
 	if plain {
 		f.released = now
 	}
@@ -37,6 +41,6 @@ func (f *flight) stored(now time.Time) { f.arrived = now }
 
 // arrive notes a record, and returns the Transit that belongs into it.
 func (f *flight) arrive(now time.Time, r *star.Record) time.Duration {
-	f.arrived, f.busy = now, r.Pull+r.Load+r.Compute+r.Push
+	f.arrived, f.busy, f.pushing = now, r.Pull+r.Load+r.Compute+r.Push, r.Push
 	return f.last
 }

@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -255,13 +254,11 @@ func (l *ledger) holdsUp(w star.Worker) string {
 }
 
 // treePlan says whether the job can have the tree of p.
-func treePlan(p modes.Plan, rule modes.TreeRule) error {
+func treePlan(p modes.Plan) error {
 	switch {
 	case !p.AutoTree:
 		return nil
-	case rule.Capacity <= 0:
-		return errors.New("tree=auto goes by what the links of the servers carry: give --ps-bandwidth, or the tree itself")
-	case len(p.Groups) != 1 || len(p.Groups[0].Riders) > 0:
+	case !treeable(p):
 		return fmt.Errorf("mode %v: an automatic tree needs a mode of one group without riders, such as ssgd or x=K", p)
 	}
 	return nil
@@ -385,7 +382,10 @@ func (c *Coordinator) treeLoad(t *autoTree) (modes.TreeLoad, bool) {
 		own := max(t.own[w].Seconds(), 1e-6)
 		slowest, rates, n = max(slowest, own), rates+1/own, n+1
 		l.Spare[w] = max(t.rate[w]-t.use[w], 0)
-		l.Hosts[w] = p.hello.Host
+		l.Hosts[w] = c.site(p)
+		if c.cfg.Tree.Capacity <= 0 && c.beside(p) {
+			continue // nothing of it goes over a link, neither alone nor in a tree
+		}
 		if l.Able[w] = c.ledger.door(star.Worker(w)); !l.Able[w] {
 			l.Others++
 		}
@@ -407,7 +407,7 @@ func (c *Coordinator) growTree() error {
 		return nil
 	}
 	load, ok := c.treeLoad(c.auto)
-	if !ok {
+	if !ok || !treeable(c.ledger.plan) || !c.capacity() {
 		return nil
 	}
 	parents, why := c.auto.keeper.Update(load)
@@ -416,5 +416,42 @@ func (c *Coordinator) growTree() error {
 	}
 	p := c.ledger.plan.Clone()
 	p.Parents = parents
-	return c.adopt(p, "tree=auto: "+why)
+	return c.install(p, logPlan{Why: "tree=auto: " + why, Forced: c.tower != nil})
+}
+
+// capacity gives the tree's rule what the links carry: what the configuration says, or what was
+// measured. What was measured moves by itself, so it counts anew when it has moved by more than the
+// band of the rule. It reports false while it is not known.
+func (c *Coordinator) capacity() bool {
+	if c.cfg.Tree.Capacity > 0 {
+		return true
+	}
+	remote := 0
+	for _, p := range c.workers {
+		if p != nil && !p.gone && !c.beside(p) {
+			remote++
+		}
+	}
+	now := 2 * c.meter.rate(remote) // in and out
+	if now <= 0 || remote < 2 {
+		return false
+	}
+	rule := &c.auto.keeper.Rule
+	if old := rule.Capacity; now > old*1.25 || now < old/1.25 {
+		rule.Capacity = now
+	}
+	return true
+}
+
+// treeable says whether an automatic tree can go with p: everybody in one group.
+func treeable(p modes.Plan) bool { return len(p.Groups) == 1 && len(p.Groups[0].Riders) == 0 }
+
+// graft puts the tree that there is now into a plan that says nothing of trees.
+func (c *Coordinator) graft(p modes.Plan) modes.Plan {
+	if c.auto == nil || p.Parents != nil || !treeable(p) {
+		return p
+	}
+	p = p.Clone()
+	p.Parents = slices.Clone(c.auto.keeper.Parents())
+	return p
 }

@@ -469,7 +469,7 @@ func TestTreesThatCannotBe(t *testing.T) {
 		mode, says string
 		rule       modes.TreeRule
 	}{
-		{"tree=auto", "--ps-bandwidth", modes.TreeRule{}},
+		{"tree=auto", "", modes.TreeRule{}}, // measured
 		{"tree=auto", "", modes.TreeRule{Capacity: 1}},
 		{"groups=0,1/2,3 tree=auto", "one group", modes.TreeRule{Capacity: 1}},
 		{"ring-minus=3 tree=auto", "riders", modes.TreeRule{Capacity: 1}},
@@ -510,10 +510,10 @@ func TestTreeLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		co := &Coordinator{cfg: Config{Workers: 3}, hello: transport.Hello{Params: 1000}, ledger: newLedger(p, 3, 1, 1, 1)}
+		co := &Coordinator{cfg: Config{Workers: 3, Tree: modes.TreeRule{Capacity: 1}}, hello: transport.Hello{Params: 1000}, ledger: newLedger(p, 3, 1, 1, 1)}
 		co.ledger.doors = []bool{true, true, false}
 		for w := range 3 {
-			co.workers = append(co.workers, &peer{rank: w, hello: transport.Hello{Host: fmt.Sprint("host", w)}})
+			co.workers = append(co.workers, &peer{rank: w, hello: transport.Hello{Host: fmt.Sprint("host", w)}, at: fmt.Sprint("host", w)})
 		}
 		a := newAutoTree(modes.TreeRule{Capacity: 1}, 3)
 		for i := range enough {

@@ -297,11 +297,13 @@ func (l TreeLoad) Demand() float64 { return float64(l.able()+l.Others) * l.unit(
 // Build is the tree for that load: the parent of each worker, or nil where the servers
 // can do without one.
 //
-// The k parents at the top are the workers with the greatest spare bandwidth; among
-// equals, of different hosts. Below each level come as many workers as it has room for,
-// again those with the most to spare: first those whose host has a parent with room, then
-// the others, each to the parent with the fewest children. So a tree gets deeper only
-// where the fan-in does not suffice.
+// The k parents at the top are of different hosts, as far as there are enough of them, and
+// there the workers with the greatest spare bandwidth. A host is passed over whose best
+// worker has less than half of what the best of all has to spare. Below each level come as many
+// workers as it has room for, again those with the most to spare: first those whose host has a
+// parent with room, then of each other host one, each to the parent with the fewest children. So
+// the gradients of a host become one before they leave it, and a tree gets deeper only for that
+// or where the fan-in does not suffice.
 func (r TreeRule) Build(l TreeLoad) []star.Worker {
 	n, unit := l.able(), l.unit()
 	if r.Capacity <= 0 || n < 2 || l.Demand() <= r.Capacity {
@@ -341,7 +343,7 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 			}
 			return up
 		}
-		place := func(ok func(w, up star.Worker) bool) {
+		place := func(ok func(w, up star.Worker) bool, placed func(w star.Worker)) {
 			left = slices.DeleteFunc(left, func(w star.Worker) bool {
 				up := best(func(v star.Worker) bool { return ok(w, v) })
 				if up == Direct {
@@ -353,11 +355,15 @@ func (r TreeRule) Build(l TreeLoad) []star.Worker {
 					far[up]++
 				}
 				next = append(next, w)
+				placed(w)
 				return true
 			})
 		}
-		place(near)
-		place(func(_, up star.Worker) bool { return far[up] < wide })
+		place(near, func(star.Worker) {})
+		came := map[string]bool{} // hosts of which one goes to another host at this level: the rest goes to that one
+		place(func(w, up star.Worker) bool {
+			return far[up] < wide && !came[l.Hosts[w]]
+		}, func(w star.Worker) { came[l.Hosts[w]] = l.Hosts[w] != "" })
 		slices.SortStableFunc(next, func(a, b star.Worker) int { return cmp.Compare(l.Spare[b], l.Spare[a]) })
 		level = next
 	}
@@ -372,7 +378,7 @@ func (l TreeLoad) top(ws []star.Worker, k int) []star.Worker {
 	for len(chosen) < k {
 		at := 0
 		for i, w := range ws {
-			if l.Spare[w] < l.Spare[ws[0]] {
+			if l.Spare[w] < l.Spare[ws[0]]/2 {
 				break
 			}
 			if l.Hosts[w] == "" || !used[l.Hosts[w]] {
@@ -397,6 +403,9 @@ type TreeKeeper struct {
 	able    []bool        // when it was built
 	demand  float64       // when it was built
 }
+
+// Parents is the tree that it has now; nil: none.
+func (k *TreeKeeper) Parents() []star.Worker { return k.parents }
 
 // Update takes a load and returns the parents of each worker, nil for no tree, and, when
 // they are others than before, why.

@@ -198,9 +198,17 @@ func drawLoad(t *rapid.T) TreeLoad {
 	}
 }
 
+func ranksUpTo(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
 // Whatever the load, the rule makes a tree that is valid, in the fan-in, within what the
 // servers carry if that is possible, with no more reports than it needs; at the top are
-// the workers with the most bandwidth to spare.
+// the workers with the most bandwidth to spare, as far as they are of different hosts.
 func TestTreeRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := drawLoad(t)
@@ -243,7 +251,16 @@ func TestTreeRule(t *testing.T) {
 			if k > r.fanIn() || far[w] > max(fits-1, 1) {
 				t.Fatalf("worker %d has %d children, at most %d, %d of them far, and %d fit", w, k, r.fanIn(), far[w], fits-1)
 			}
-			if parents[w] != Direct && l.Spare[w] > least {
+			if parents[w] == Direct || l.Spare[w] <= least {
+				continue
+			}
+			sameHost := func(v int) bool {
+				return parents[v] == Direct && l.Able[v] && l.Hosts[v] != "" && l.Hosts[v] == l.Hosts[w]
+			}
+			if !slices.ContainsFunc(ranksUpTo(n), sameHost) {
+				t.Fatalf("worker %d is not at the top with %v to spare, somebody is with %v, and nobody of its host is", w, l.Spare[w], least)
+			}
+			if least < l.Spare[w]/2 {
 				t.Fatalf("worker %d is not at the top with %v to spare, somebody is with %v", w, l.Spare[w], least)
 			}
 		}
@@ -277,6 +294,7 @@ func TestTreeRuleExamples(t *testing.T) {
 		{"hosts", even(8, "a", "a", "a", "a", "b", "b", "b", "b"), TreeRule{Capacity: 500e6}, "0(1-3),4(5-7)"},
 		{"fan-in of two", even(7), TreeRule{Capacity: 699e6, FanIn: 2}, "0(2(6),4),1(3,5)"},
 		{"near children cost no link", even(5, "a", "a", "a", "b", "b"), TreeRule{Capacity: 150e6}, "0(1,2,3(4))"},
+		{"one of each host leaves it", even(6, "a", "a", "b", "b", "c", "c"), TreeRule{Capacity: 300e6}, "0(1,4(5)),2(3)"},
 		{"deeper by capacity", even(7), TreeRule{Capacity: 150e6, FanIn: 9}, "0(1(2(3(4(5(6))))))"},
 		{"deeper by what servers carry", even(8), TreeRule{Capacity: 250e6}, "0(2(4(6))),1(3(5(7)))"},
 	} {
@@ -294,6 +312,24 @@ func TestTreeRuleExamples(t *testing.T) {
 	l.Spare[2] = 1
 	if got := (TreeRule{Capacity: 390e6}).Build(l); !slices.Equal(got, []star.Worker{Direct, 2, Direct, 0}) {
 		t.Errorf("the worker with the most to spare is not the first at the top: %v", got)
+	}
+}
+
+// A host is at the top before a second worker of another one, unless it is far busier.
+func TestTopsAreOfDifferentHosts(t *testing.T) {
+	l := TreeLoad{Bytes: 50e6, Cycle: time.Second, Hosts: []string{"a", "b", "a", "b"}, Able: []bool{true, true, true, true}}
+	for _, c := range []struct {
+		spare []float64
+		want  []star.Worker
+	}{
+		{[]float64{100, 60, 90, 70}, []star.Worker{Direct, 3, 0, Direct}},
+		{[]float64{100, 30, 90, 40}, []star.Worker{Direct, 2, Direct, 1}},
+	} {
+		l.Spare = c.spare
+		got := TreeRule{Capacity: 390e6}.Build(l)
+		if !slices.Equal(got[:1], c.want[:1]) || (c.want[3] == Direct) != (got[3] == Direct) {
+			t.Errorf("with %v to spare: %v", c.spare, got)
+		}
 	}
 }
 

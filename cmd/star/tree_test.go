@@ -186,7 +186,6 @@ func TestAutomaticTree(t *testing.T) {
 
 func TestTreesThatAreRefused(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
-		{"--mode tree=auto", "--ps-bandwidth"},
 		{"--mode tree=0(1 --workers 2", "not closed"},
 		{"--mode tree=0(1) --arch allreduce --workers 2", "--arch ps"},
 		{"--mode tree=auto --ps-bandwidth=-1", "at least 0"},

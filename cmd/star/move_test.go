@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"star/coord"
+)
+
+// result is the checkpoint and the samples of a job that is over.
+func (g *gang) result() coord.Result {
+	g.t.Helper()
+	for name := range g.all {
+		g.ends(name, 0)
+	}
+	end := g.lines("summary")[0]
+	return coord.Result{Checkpoint: end["checkpoint"].(string), Samples: int64(end["samples"].(float64))}
+}
+
+// version waits for an update and returns its version.
+func (g *gang) version(least float64) float64 {
+	v := 0.
+	g.until(fmt.Sprintf("version %v", least), func() bool {
+		fires := g.lines("fire")
+		if len(fires) > 0 {
+			v = fires[len(fires)-1]["version"].(float64)
+		}
+		return v >= least
+	})
+	return v
+}
+
+// Shards move back and forth among servers, and an SSGD job ends with the bits that it has
+// without; in other modes no gradient is lost, and none counts twice.
+func TestShardsMove(t *testing.T) {
+	aboutNumbers(t)
+	for _, c := range []struct {
+		mode string
+		more []string
+		bits bool
+	}{
+		{"ssgd", []string{"--optimizer", "adam", "--clip", "0.5"}, true},
+		{"ssgd tree=0(1),2", nil, true},
+		{"x=2", []string{"--checkpoint-every", "1s"}, false},
+		{"asgd", []string{"--compress", "int8"}, false},
+	} {
+		t.Run(c.mode, func(t *testing.T) {
+			args := append([]string{"--mode", c.mode, "--model", "mlp", "--steps", "500", "--eval-every", "20"}, c.more...)
+			g := group(t, 3, 3, args...)
+			g.training()
+			v := g.version(20)
+			for _, m := range []string{"1 2", "1 0", "2 1", "0 2", "1 2", "2 2"} { // server 2 has none in the middle of it, server 0 at the end
+				out, err := exec.Command(star(t), append([]string{"ctl", "move"}, append(strings.Fields(m), "--coordinator", g.addr)...)...).CombinedOutput()
+				switch said := string(out); {
+				case err != nil && !strings.Contains(said, "is moving: one at a time"):
+					if m == "2 2" && strings.Contains(said, "already") || strings.Contains(said, "about to end") {
+						continue
+					}
+					t.Errorf("move %s: %v\n%s", m, err, out)
+				}
+				v = g.version(v + 20)
+			}
+			r := g.result()
+			moves := g.lines("move")
+			if len(moves) < 4 {
+				t.Errorf("%d moves in the run log", len(moves))
+			}
+			for _, m := range moves {
+				if m["error"] != nil || m["bytes"].(float64) == 0 {
+					t.Errorf("%v", m)
+				}
+			}
+			if want := int64(3 * 8 * 500); r.Samples != want {
+				t.Errorf("%d samples, want %d", r.Samples, want)
+			}
+			everySampleOnce(t, g.out, r.Samples)
+			if !c.bits {
+				return
+			}
+			same := group(t, 3, 3, args...)
+			sameBits(t, "with and without moves", parameters(t, same.result()), parameters(t, r))
+		})
+	}
+}
+
+// The server to which a shard moves is killed in the middle of it: the shard stays, and the job
+// goes on. So it does when a server dies that has no shards.
+func TestMoveIsGivenUp(t *testing.T) {
+	g := group(t, 3, 2, "--steps", "1000000")
+	g.training()
+	ctl(t, g.addr, "move", "2", "0") // now server 2 is a spare one
+	v := g.version(1)
+	g.all["ps2"].cmd.Process.Signal(syscall.SIGSTOP)
+	move := exec.Command(star(t), "ctl", "move", "1", "2", "--coordinator", g.addr)
+	said := make(chan string)
+	go func() {
+		out, _ := move.CombinedOutput()
+		said <- string(out)
+	}()
+	v = g.version(v + 50) // nobody waits for it
+	g.all["ps2"].cmd.Process.Kill()
+	if out := <-said; !strings.Contains(out, "shard 1 stays at server 1: server 2 is lost") {
+		t.Errorf("star ctl move said %s", out)
+	}
+	g.version(v + 50)
+	if out, err := exec.Command(star(t), "ctl", "move", "1", "2", "--coordinator", g.addr).CombinedOutput(); err == nil || !strings.Contains(string(out), "server 2 is gone") {
+		t.Errorf("star ctl move to a server that is gone: %v\n%s", err, out)
+	}
+	ctl(t, g.addr, "move", "1", "0")
+	ctl(t, g.addr, "stop")
+	for _, name := range []string{"ps0", "ps1", "w0", "w1"} {
+		g.ends(name, 0)
+	}
+	if moves := g.lines("move"); len(moves) != 3 || moves[1]["error"] == nil {
+		t.Errorf("the run log has the moves %v", moves)
+	}
+}

@@ -1,0 +1,97 @@
+package coord
+
+import (
+	"net"
+	"slices"
+	"time"
+)
+
+// linkMeter measures what the way to the shards carries, from pushes on their way: bytes over the
+// time in which at least one was. That is less than the links could do where single workers hold
+// it up, and never more.
+type linkMeter struct {
+	spans []span // the last ones
+	next  int
+}
+
+// span is a push from its begin until every shard had it, since the run began.
+type span struct {
+	from, to time.Duration
+	bytes    float64
+}
+
+// metered is how many pushes of each worker count, and must be there.
+const metered = 4
+
+func (m *linkMeter) add(s span, workers int) {
+	if s.to <= s.from || s.bytes <= 0 {
+		return
+	}
+	if len(m.spans) < metered*workers {
+		m.spans = append(m.spans, s)
+		return
+	}
+	m.spans[m.next%len(m.spans)] = s
+	m.next++
+}
+
+// rate is what passed in one direction, in bytes per second; 0: not known yet.
+func (m *linkMeter) rate(workers int) float64 {
+	if len(m.spans) < metered*workers {
+		return 0
+	}
+	ss := slices.SortedFunc(slices.Values(m.spans), func(a, b span) int { return int(a.from - b.from) })
+	var busy, end time.Duration
+	var bytes float64
+	for _, s := range ss {
+		bytes += s.bytes
+		if s.to > end {
+			busy += s.to - max(s.from, end)
+			end = s.to
+		}
+	}
+	return bytes / busy.Seconds()
+}
+
+// site is the host of a peer, as far as it shows: processes with the same one share a link. It is
+// what the peer calls its host, and the address it comes from; our own host is one, whatever
+// the address.
+func (c *Coordinator) site(p *peer) string {
+	if p.at == "" {
+		p.at = c.locate(p)
+	}
+	return p.at
+}
+
+func (c *Coordinator) locate(p *peer) string {
+	host, _, err := net.SplitHostPort(p.conn.RemoteAddr())
+	ip := net.ParseIP(host)
+	switch {
+	case err != nil || ip == nil: // no network of hosts
+		return p.hello.Host
+	case ip.IsLoopback() || slices.ContainsFunc(c.ownAddrs(), ip.Equal):
+		return "here"
+	}
+	return p.hello.Host + " " + ip.String()
+}
+
+// ownAddrs are the addresses of this host.
+func (c *Coordinator) ownAddrs() []net.IP {
+	if c.own == nil {
+		c.own = []net.IP{net.IPv6loopback}
+		as, _ := net.InterfaceAddrs() // without them only loopback is ours
+		for _, a := range as {
+			if n, ok := a.(*net.IPNet); ok {
+				c.own = append(c.own, n.IP)
+			}
+		}
+	}
+	return c.own
+}
+
+// beside says whether a worker shares the host with every shard: what it sends goes over no
+// link.
+func (c *Coordinator) beside(p *peer) bool {
+	at := c.site(p)
+	return !slices.ContainsFunc(c.owner, func(s int) bool { return c.site(c.servers[s]) != at })
+}
