@@ -219,10 +219,13 @@ type Coordinator struct {
 	lastSave error // of the checkpoint at the end
 	progress time.Time
 	warned   time.Time
-	ticked   time.Time
-	pinged   time.Time // the servers were, last
-	stats    statistics
-	result   Result
+
+	deadlines []time.Duration // by rank; see Remark
+
+	ticked time.Time
+	pinged time.Time // the servers were, last
+	stats  statistics
+	result Result
 }
 
 // peer is one member's connection.
@@ -241,6 +244,7 @@ type peer struct {
 	recent   window // of iterations
 	busy     window // of them, without waiting
 	flight   flight
+	late     lateness
 	copyRate float64 // of the last shard that moved here, bytes per second
 	at       string  // site of it; empty: not looked up yet
 }
@@ -494,6 +498,8 @@ func (c *Coordinator) loop(ctx context.Context) error {
 	defer join.Stop()
 	tick := time.NewTicker(min(time.Second, c.cfg.DeadAfter/beats))
 	defer tick.Stop()
+	look := time.NewTimer(time.Second)
+	defer look.Stop()
 	for !c.ended {
 		select {
 		case e := <-c.events:
@@ -504,6 +510,8 @@ func (c *Coordinator) loop(ctx context.Context) error {
 			if err := c.tick(now); err != nil {
 				return err
 			}
+		case now := <-look.C:
+			look.Reset(c.overdue(now))
 		case <-join.C:
 			if c.ledger == nil {
 				return &Error{exitLost, fmt.Sprintf("join timeout: after %v still waiting for %s", c.cfg.JoinTimeout, c.missing())}
@@ -650,6 +658,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		}
 	}
 	p.last, p.pushed = r, time.Now()
+	p.late = lateness{released: p.flight.released, there: true}
 	p.recent.add(r.Iteration().Seconds())
 	if c.cfg.Ring != nil {
 		p.busy.add(r.Own().Seconds())
@@ -948,7 +957,7 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.watchMove(now); err != nil {
 		return err
 	}
-	if idle := now.Sub(c.progress); idle > c.cfg.StallAfter && now.Sub(c.warned) > c.cfg.StallAfter {
+	if idle, most := now.Sub(c.progress), c.stallAfter(); idle > most && now.Sub(c.warned) > c.cfg.StallAfter {
 		c.warned = now
 		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
 	}

@@ -14,8 +14,8 @@ import (
 // the same times, so that a log replays to the same decisions. It is used by one goroutine, which is not the coordinator's: an
 // update never waits for it.
 type Pilot interface {
-	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunAdmission, RunPredictor or RunMember. What it says is
-	// valid until the next call.
+	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor or RunMember. What it
+	// says is valid until the next call.
 	Tell(l RunLine) []Remark
 }
 
@@ -26,6 +26,9 @@ type Remark struct {
 	Gain    *RunGain    // what the last change of plan brought
 	Change  *Change
 	Study   Study
+
+	// Deadlines is how long an iteration of each worker may take before it is out of the ordinary; 0: not known.
+	Deadlines []time.Duration
 }
 
 // Study is long work that a Pilot wants done beside the job, such as training a predictor. It is done a little at a time by a
@@ -170,6 +173,8 @@ func (c *Coordinator) heed(s *saying) error {
 		c.log.Info("gain", "mode", g.Plan, "predicted", round4(g.Predicted), "seen", round4(g.Seen), "reverted", g.Reverted)
 	case s.Change != nil:
 		return c.change(s.Change, s.after)
+	case s.Deadlines != nil:
+		c.deadlines = s.Deadlines
 	case s.Text != "":
 		c.log.Info("pilot", "says", s.Text)
 	}

@@ -20,7 +20,7 @@ type RunLine struct {
 	Number int           // of the line, from 1
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
-	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunAdmission, RunPredictor, RunVerdict,
+	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor, RunVerdict,
 	// RunGain, RunCodec, RunMember, RunEval, RunSave, RunMove, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
@@ -101,6 +101,11 @@ type (
 		Value Number `json:"value"`
 		Other Number `json:"other"` // of workers that are not slow
 		Text  string `json:"text"`
+	}
+	// RunLate says that a worker's gradient is not there although it should be.
+	RunLate struct {
+		Worker           star.Worker
+		Waited, Deadline time.Duration // since its release
 	}
 	// RunGain is what the job saw of a change of mode, some time after it.
 	RunGain struct {
@@ -349,6 +354,13 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.share("predicted_gain", s.Predicted)
 		c.atLeast("after", s.After, 0)
 		l.Entry = RunPlan{s.Plan, s.From, s.Why, float64(s.Predicted), s.After, s.Forced}
+	case "late":
+		s := logLate{T: nan, Worker: absent, Waited: nan, Deadline: nan}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.begun(p)
+		c.rank(p, "worker", s.Worker)
+		l.Entry = RunLate{star.Worker(s.Worker), c.time("waited", s.Waited), c.time("deadline", s.Deadline)}
 	case "admission":
 		s := logAdmission{T: nan, After: absent}
 		c.read(b, &s)

@@ -45,6 +45,7 @@ func TestRunReadsBack(t *testing.T) {
 	l.write(map[string]any{"type": "plan", "t": 3, "plan": "x=2", "from": "ssgd", "why": "w", "predicted_gain": 0.375, "after": 12, "more": 1})
 	l.write(logPredictor{Type: "predictor", T: 3, Records: 1200, Rows: 1190, Epochs: 40, Error: 0.375, Took: 12.5, After: 3000})
 	l.write(map[string]any{"type": "news", "t": "tomorrow"})
+	l.write(logLate{Type: "late", T: 3, Worker: 1, Waited: 1.5, Deadline: 1.25})
 	l.write(map[string]any{"type": "verdict", "t": 3, "worker": 2, "event": "slow", "step": 9, "since": 5, "slowdown": 2.5, "cause": "steal",
 		"evidence": []map[string]any{{"what": "steal", "value": 0.5, "other": 0.125, "text": "CPU steal 50 %"}}})
 	l.write(map[string]any{"type": "gain", "t": 4, "plan": "x=2", "predicted_gain": 0.375, "seen_gain": -0.125, "reverted": true})
@@ -67,14 +68,15 @@ func TestRunReadsBack(t *testing.T) {
 		{7, 3 * time.Second, RunPlan{"x=2", "ssgd", "star ctl", math.NaN(), 0, false}},
 		{8, 3 * time.Second, RunPlan{"x=2", "ssgd", "w", 0.375, 12, false}},
 		{9, 3 * time.Second, RunPredictor{1200, 1190, 40, 0.375, 12500 * time.Millisecond, 3000}},
-		{11, 3 * time.Second, RunVerdict{2, "slow", 9, 5, 2.5, "steal", []RunEvidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
-		{12, 4 * time.Second, RunGain{"x=2", 0.375, -0.125, true}},
-		{13, 4 * time.Second, RunCodec{1, 3, "fp16", "w"}},
-		{14, 5 * time.Second, RunEval{4, 5, 16, 0.5, 0.75, 100, true}},
-		{15, 6 * time.Second, RunSave{"c", 5, 500 * time.Millisecond, "e"}},
-		{16, 6 * time.Second, RunStop{20, "star ctl"}},
-		{17, 7 * time.Second, RunMember{false, 2, "p", "eof", 8, 4}},
-		{18, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
+		{11, 3 * time.Second, RunLate{1, 1500 * time.Millisecond, 1250 * time.Millisecond}},
+		{12, 3 * time.Second, RunVerdict{2, "slow", 9, 5, 2.5, "steal", []RunEvidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
+		{13, 4 * time.Second, RunGain{"x=2", 0.375, -0.125, true}},
+		{14, 4 * time.Second, RunCodec{1, 3, "fp16", "w"}},
+		{15, 5 * time.Second, RunEval{4, 5, 16, 0.5, 0.75, 100, true}},
+		{16, 6 * time.Second, RunSave{"c", 5, 500 * time.Millisecond, "e"}},
+		{17, 6 * time.Second, RunStop{20, "star ctl"}},
+		{18, 7 * time.Second, RunMember{false, 2, "p", "eof", 8, 4}},
+		{19, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
 	}
 	got, s, err := readAll(w.String())
 	if err != nil {
@@ -83,7 +85,7 @@ func TestRunReadsBack(t *testing.T) {
 	if d := cmp.Diff(want, got, cmpopts.EquateNaNs()); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if d := cmp.Diff(RunSummary{Lines: 18, Unknown: map[string]int{"news": 1}}, s); d != "" {
+	if d := cmp.Diff(RunSummary{Lines: 19, Unknown: map[string]int{"news": 1}}, s); d != "" {
 		t.Errorf("summary: -want +got:\n%s", d)
 	}
 	if _, err := ReadRun(strings.NewReader(w.String()), "", func(RunLine) error { return io.EOF }); err != io.EOF {

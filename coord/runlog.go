@@ -121,6 +121,13 @@ type (
 		Why     string  `json:"why"`
 		After   int64   `json:"after"` // how many lines the pilot had been told when it wanted that
 	}
+	logLate struct {
+		Type     string  `json:"type"` // "late"
+		T        float64 `json:"t"`
+		Worker   int     `json:"worker"`
+		Waited   float64 `json:"waited"`   // s, since its release
+		Deadline float64 `json:"deadline"` // s
+	}
 	logVerdict struct {
 		Type     string        `json:"type"` // "verdict"
 		T        float64       `json:"t"`

@@ -520,26 +520,28 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if !sure && !c.obvious(h, f) {
 		return Decision{}, false
 	}
-	present, err := c.plan.PriceOver(h, f)
+	ssgd := SSGD(len(c.workers))
+	home, err := ssgd.PriceOver(h, f)
 	if err != nil {
 		return c.retreat(at, err.Error())
+	}
+	present := home
+	if !c.plan.Equal(ssgd) {
+		if present, err = c.plan.PriceOver(h, f); err != nil {
+			return c.retreat(at, err.Error())
+		}
 	}
 	if c.trial != nil && at >= c.trial.until {
 		if d, change := c.judge(at, h, f, present); change {
 			return d, true
 		}
 	}
-	best, err := c.choose(h, f)
+	best, err := c.choose(h, f, home)
 	if err != nil {
 		return c.retreat(at, err.Error())
 	}
 	if err := best.Plan.Validate(len(c.workers)); err != nil {
 		return c.retreat(at, fmt.Sprintf("the decider wants what is no plan: %v", err))
-	}
-	ssgd := SSGD(len(c.workers))
-	home, err := ssgd.PriceOver(h, f)
-	if err != nil {
-		return c.retreat(at, err.Error())
 	}
 	switch {
 	case best.Plan.Equal(c.plan) || c.isBanned(at, best.Plan):
@@ -625,15 +627,11 @@ func (c *Controller) Verdict() *Verdict {
 }
 
 // choose is the plan that would be best now.
-func (c *Controller) choose(h History, f Forecast) (Decision, error) {
+func (c *Controller) choose(h History, f Forecast, ssgd Candidate) (Decision, error) {
 	if c.cfg.Decider != nil {
 		return c.cfg.Decider.Decide(f)
 	}
 	found, err := Candidates(f)
-	if err != nil {
-		return Decision{}, err
-	}
-	ssgd, err := SSGD(len(c.workers)).PriceOver(h, f)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -642,14 +640,17 @@ func (c *Controller) choose(h History, f Forecast) (Decision, error) {
 	tried := map[string]int{}
 	left := 40
 	if len(h) > exhaustive {
-		left = 8
+		left = 6
+	}
+	if len(h) > 4*exhaustive {
+		left = 4
 	}
 	for _, k := range found {
 		most := 4
 		if k.Kind == KindStatic || k.Kind == KindRing {
 			most = 12
 		}
-		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree {
+		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == KindSSGD && k.Plan.Shares == nil {
 			continue
 		}
 		tried[k.Kind]++

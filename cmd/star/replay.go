@@ -159,7 +159,7 @@ func replay(path string) (*replayed, error) {
 				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth}
 			pilot, err = node.NewPilot(job)
 			return err
-		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunAdmission, coord.RunPredictor:
+		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunLate, coord.RunAdmission, coord.RunPredictor:
 		case coord.RunMember:
 			if e.Joined {
 				return nil

@@ -48,6 +48,8 @@ type Pilot struct {
 	champion   string // of the contest, that was spoken of last
 	reign      int    // records for which another one has been champion
 	manual     bool   // somebody else decides
+	records    int
+	deadlines  []time.Duration // that were passed on last
 }
 
 // lasting is for how many iterations of each worker a predictor must be the better one to be spoken of. Two that are as good as
@@ -101,6 +103,9 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 			p.notice(v)
 		}
 		p.controller.Observe(e.Record)
+		if p.records++; p.records%(4*p.cfg.Workers) == 0 {
+			p.expect()
+		}
 		if now := p.contest.Champion().Name; now == p.champion {
 			p.reign = 0
 		} else if p.reign++; p.reign >= lasting*p.cfg.Workers {
@@ -132,6 +137,8 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 	case coord.RunNoise:
 		p.controller.Noise(e.Scale)
 		p.controller.Drift(e.Drift, e.Strength)
+	case coord.RunLate: // whoever waits for it waits: is that worth it?
+		p.decide(l.T)
 	case coord.RunMember:
 		if !e.Joined {
 			p.detector.Leave(e.Worker)
@@ -169,6 +176,24 @@ func (p *Pilot) admitted(at time.Duration, e coord.RunAdmission) {
 	}
 	if now, err := modes.Parse(e.Now, p.cfg.Workers); err == nil {
 		p.controller.Refused(at, plan, now)
+	}
+}
+
+// expect passes on when iterations are out of the ordinary, where that has changed by a fifth.
+func (p *Pilot) expect() {
+	ds := make([]time.Duration, p.cfg.Workers)
+	news := false
+	for w := range ds {
+		ds[w], _ = p.controller.Deadline(star.Worker(w))
+		was := time.Duration(0)
+		if p.deadlines != nil {
+			was = p.deadlines[w]
+		}
+		news = news || ds[w] > was*6/5 || ds[w] < was*4/5
+	}
+	if news {
+		p.deadlines = ds
+		p.say(coord.Remark{Deadlines: ds})
 	}
 }
 

@@ -111,10 +111,10 @@ func changes(rs []coord.Remark) bool {
 	return false
 }
 
-// Nobody is slow: nothing is said.
+// Nobody is slow: nothing is said, but once what iterations may take.
 func TestCalm(t *testing.T) {
 	p := begin(t, Config{})
-	if said, _ := ssgd(p, 100, 0, 2, 1); len(said) > 0 {
+	if said, _ := ssgd(p, 100, 0, 2, 1); len(said) != 1 || said[0].Deadlines == nil {
 		t.Errorf("%+v", said)
 	}
 }
@@ -180,5 +180,39 @@ func TestAdmission(t *testing.T) {
 	p.Tell(coord.RunLine{T: time.Minute, Entry: coord.RunPlan{Plan: "ssgd", From: "x=3", Why: "back", Forced: true}})
 	if p.manual {
 		t.Error("a forced change counts as somebody's at the keyboard")
+	}
+}
+
+// What iterations may take is passed on, and again when it has changed; a worker that is late then is left behind, although no update was made.
+func TestLate(t *testing.T) {
+	p := begin(t, Config{})
+	said, at := ssgd(p, 30, 0, 2, 1)
+	var last []time.Duration
+	for _, r := range said {
+		if r.Deadlines != nil {
+			last = r.Deadlines
+		}
+		if r.Change != nil {
+			t.Fatalf("changed: %v", r.Change)
+		}
+	}
+	if len(last) != 4 || last[2] != 150*ms {
+		t.Fatalf("deadlines %v, want half more than 100ms", last)
+	}
+	step := int64(at / (100 * ms))
+	for _, w := range []star.Worker{0, 1, 3} {
+		p.Tell(coord.RunLine{T: at + 100*ms, Entry: coord.RunRecord{Record: star.Record{Worker: w, Step: step, Basis: step, At: at + 100*ms, Compute: 100 * ms, Samples: 32}}})
+	}
+	if rs := p.Tell(coord.RunLine{T: at + 150*ms, Entry: coord.RunLate{Worker: 2, Waited: 150 * ms, Deadline: 150 * ms}}); len(rs) != 0 {
+		t.Errorf("a little late: %v", rs)
+	}
+	var change *coord.Change
+	for _, r := range p.Tell(coord.RunLine{T: at + 10*time.Second, Entry: coord.RunLate{Worker: 2, Waited: 10 * time.Second, Deadline: 9600 * ms}}) {
+		if r.Change != nil {
+			change = r.Change
+		}
+	}
+	if change == nil || change.Plan.Equal(modes.SSGD(4)) {
+		t.Errorf("10 s late: %+v", change)
 	}
 }
