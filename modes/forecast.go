@@ -85,8 +85,8 @@ const (
 
 // RateOfDrift is θ of a measured drift e: the part of itself by which the exact gradient
 // changes while one round of samples is applied. A quadratic of curvature h has e = η·h,
-// and the best η for noisy gradients is 1/(h·(1 + φ/B)) (McCandlish et al., equation
-// 2.6), so θ = e·(1 + φ/B), within bounds.
+// and the best η for noisy gradients is 1/(h·(1 + φ/B)) (McCandlish et al.
+// 2018), so θ = e·(1 + φ/B), within bounds.
 func RateOfDrift(drift, noise float64, round int) float64 {
 	return min(max(drift*(1+noise/float64(round)), minRate), maxRate)
 }
