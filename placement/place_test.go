@@ -87,6 +87,10 @@ func TestGPUs(t *testing.T) {
 	if ds, shared := device(r); shared != 0 || !slices.Equal(ds, []int{1, 2, 0}) {
 		t.Errorf("one each: %v, %d shared", ds, shared)
 	}
+	r = place(t, []Host{host(1, 1)}, []Job{{Name: "a", Workers: same(2, worker(0.5, 0, 0))}})
+	if ds, shared := device(r); shared != 0 {
+		t.Errorf("two on two: %v", ds)
+	}
 	// A host where nobody needs to share is better, although both are as full.
 	r = place(t, []Host{host(1), host(1, 1)}, []Job{{Name: "a", Workers: same(2, worker(0.5, 0, 0))}})
 	if _, shared := device(r); shared != 0 {
@@ -125,8 +129,9 @@ func TestPairs(t *testing.T) {
 	server := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 100 * ms, Idle: 200 * ms}}
 	fits := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 190 * ms, Idle: 110 * ms}}
 	long := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 250 * ms, Idle: 50 * ms}}
+	best := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 200 * ms, Idle: 100 * ms}} // but it is of the server's own job
 	hosts := []Host{{Name: "x", Capacity: Resources{2, inf, inf, inf}}, {Name: "y", Capacity: Resources{2, inf, inf, inf}}}
-	r := place(t, hosts, []Job{{Name: "a", Servers: same(1, server), Workers: same(1, long)}, {Name: "b", Workers: []Task{long, fits}}})
+	r := place(t, hosts, []Job{{Name: "a", Servers: same(1, server), Workers: same(1, best)}, {Name: "b", Workers: []Task{long, fits}}})
 	// a ps 0 is with b worker 1, not with its own worker, nor with b worker 0.
 	if r.Choices[0].Host != r.Choices[3].Host || r.Choices[0].Host == r.Choices[1].Host {
 		t.Errorf("%+v", r.Choices)
@@ -179,6 +184,27 @@ func TestMissing(t *testing.T) {
 		if len(r.Choices) != n {
 			t.Errorf("%s: %d tasks placed, want %d", c.name, len(r.Choices), n)
 		}
+	}
+}
+
+// A job that does not fit takes nothing from those behind it.
+func TestMissingInTheMiddle(t *testing.T) {
+	task := func(cpu float64) []Task { return same(1, Task{Demand: Resources{CPU: cpu}}) }
+	r := place(t, []Host{{Name: "x", Capacity: Resources{4, inf, inf, inf}}}, []Job{{Name: "a", Workers: task(2)}, {Name: "b", Workers: task(3)}, {Name: "c", Workers: task(2)}})
+	if len(r.Infeasible) != 1 || r.Infeasible[0].Job != 1 || len(r.Choices) != 2 || r.Choices[1].Job != 2 || r.MaxLoad != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Pairs stay together only where that makes no traffic.
+func TestTrafficBeforePairs(t *testing.T) {
+	server := Task{Demand: Resources{1, 100, 100, 0}, Phases: Phases{Active: 100 * ms, Idle: 200 * ms}}
+	own := Task{Demand: Resources{1, 100, 100, 0}, Phases: Phases{Active: 300 * ms}}
+	other := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 190 * ms, Idle: 110 * ms}}
+	hosts := []Host{{Name: "x", Capacity: Resources{2, 1e6, 1e6, inf}}, {Name: "y", Capacity: Resources{2, 1e6, 1e6, inf}}}
+	r := place(t, hosts, []Job{{Name: "a", Servers: same(1, server), Workers: same(1, own)}, {Name: "b", Workers: same(2, other)}})
+	if r.Choices[0].Host != r.Choices[1].Host {
+		t.Errorf("%+v", r.Choices)
 	}
 }
 
@@ -338,7 +364,7 @@ func TestMetamorphic(t *testing.T) {
 }
 
 func TestMoves(t *testing.T) {
-	hosts := []Host{{Name: "x", Capacity: Resources{64, 1e9, 1e9, 8e9}}, {Name: "y", Capacity: Resources{64, 1e9, 1e9, 8e9}}, {Name: "z", Capacity: Resources{64, 1e9, 1e9, 1e9}}}
+	hosts := []Host{{Name: "x", Capacity: Resources{64, 1e9, 1e9, 8e9}}, {Name: "z", Capacity: Resources{64, 4e9, 4e9, 1e9}}, {Name: "y", Capacity: Resources{64, 1e9, 1e9, 8e9}}}
 	// Two servers on x take in 1.6 GB/s together; their workers are elsewhere.
 	server := Task{Demand: Resources{1, 8e8, 8e8, 2e9}, State: 4e8}
 	jobs := []Job{{Name: "a", Servers: same(2, server), Workers: same(2, Task{Demand: Resources{1, 8e8, 8e8, 0}})}}
@@ -350,7 +376,7 @@ func TestMoves(t *testing.T) {
 	// To y: z has no memory for it. Half of the worker's traffic stays there, so y has 0.8 in and out
 	// and x, too. The rate of the copy is a tenth of x's link, which is full: 4 s, and 1 s of pause.
 	s := steps[0]
-	if s.Kind != Server || s.From != 0 || s.To != 1 || s.Cost != 5*time.Second || s.Gain != 225*time.Second {
+	if s.Kind != Server || s.From != 0 || s.To != 2 || s.Cost != 5*time.Second || s.Gain != 225*time.Second {
 		t.Errorf("%+v", s)
 	}
 	for _, want := range []string{"x carries 1.60", "y after it 0.80", "1.60x as slow as it could, then 1.00x", "saves 3m45s in 10m0s for 5s"} {
