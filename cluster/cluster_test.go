@@ -223,6 +223,32 @@ func TestEarlyWorkers(t *testing.T) {
 	})
 }
 
+// Of a job that does not know what a delay of it frees, the service finds out by what its workers use.
+func TestFreedIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		e := transport.Enlist{Job: "a", Host: "h", Workers: 2, Servers: 1}
+		times := []time.Duration{2 * time.Second, 2 * time.Second}
+		b.process(transport.RoleServer, e, transport.Usage{Sync: true, Own: transport.Amounts{CPU: 1}, Times: times})
+		var workers []*process
+		for e.Rank = range 2 {
+			workers = append(workers, b.process(transport.RoleWorker, e, transport.Usage{Own: transport.Amounts{CPU: 4}}))
+		}
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(5 * time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 2}, 2*time.Second, got.add)
+		rest(time.Second)
+		got.want(t, "true: ")
+		// 2 cores are missing; two workers free 4/2 cores each for each second: d ≥ 2/4 s. But of the 9 cores that a uses
+		// a delay of d frees 9·d/(2+d): d ≥ 4/7 s.
+		want := 4 * time.Second / 7
+		if d := workers[0].delays; len(d) != 1 || (d[0]-want).Abs() > time.Millisecond {
+			t.Errorf("delayed by %v, want %v", d, want)
+		}
+	})
+}
+
 // Nobody gives more than the other one gains.
 func TestRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -70,7 +70,7 @@ type job struct {
 	sync    bool
 	times   []time.Duration
 	order   resource.Order
-	asked   int64 // the id of the last Ask that was answered
+	asked   int64 // the id of the last Ask that was granted
 }
 
 // seat is a place in a job.
@@ -580,14 +580,7 @@ func (s *Service) enter(j *job, now bool) {
 	if missing > 0 && !now && time.Since(j.since) < s.cfg.Gather {
 		return
 	}
-	costs := resource.Costs{Freed: amounts(e.Freed), Sensitivity: resource.Sensitivity{CPU: e.CostCPU, Net: e.CostNet}}
-	if costs.Sensitivity.CPU == 0 {
-		costs.Sensitivity.CPU = 1
-	}
-	if costs.Sensitivity.Net == 0 {
-		costs.Sensitivity.Net = 1
-	}
-	orders, err := s.ledger.Register(s.now(), resource.Job{Name: j.name, Servers: servers, Workers: workers, Costs: costs, Fixed: e.Fixed})
+	orders, err := s.ledger.Register(s.now(), resource.Job{Name: j.name, Servers: servers, Workers: workers, Costs: j.costs(), Fixed: e.Fixed})
 	if err != nil {
 		s.log.Error("a job cannot be entered", "job", j.name, "err", err)
 		j.since = time.Now() // not again at once
@@ -622,7 +615,7 @@ func (s *Service) usage(m *member, u transport.Usage) {
 	if !j.entered {
 		return
 	}
-	r := resource.Report{Job: j.name, Step: u.Step, Use: map[string]resource.Usage{}}
+	r := resource.Report{Job: j.name, Step: u.Step, Use: map[string]resource.Usage{}, Costs: j.freed()}
 	if len(u.Times) == len(j.workers) {
 		r.Times = u.Times
 	}
@@ -663,6 +656,44 @@ func (s *Service) usage(m *member, u transport.Usage) {
 	s.tellOrder(j) // early workers follow their times
 }
 
+// freed is what delays free, for a job of which nothing is known: a worker that uses U in iterations of T uses
+// U·T/(T+d) with a delay of d, so that the first moments of it free U/T for each second. Nil: the job
+// has said what it frees, or its workers have not said yet what they use.
+func (j *job) freed() *resource.Costs {
+	e := j.head.enlist
+	slowest := slices.Max(append(slices.Clone(j.times), 0))
+	if e.Freed != (transport.Amounts{}) || slowest == 0 {
+		return nil
+	}
+	var sum resource.Usage
+	n := 0
+	for k, m := range j.members {
+		if k.role == transport.RoleWorker && m.usage.Seq > 1 { // the first one has no rates
+			sum = sum.Plus(amounts(m.usage.Own))
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	c := j.costs()
+	c.Freed = sum.Times(1 / (float64(n) * slowest.Seconds()))
+	return &c
+}
+
+// costs are what the job says of itself; what it does not know is 1.
+func (j *job) costs() resource.Costs {
+	e := j.head.enlist
+	c := resource.Costs{Freed: amounts(e.Freed), Sensitivity: resource.Sensitivity{CPU: e.CostCPU, Net: e.CostNet}}
+	if c.Sensitivity.CPU == 0 {
+		c.Sensitivity.CPU = 1
+	}
+	if c.Sensitivity.Net == 0 {
+		c.Sensitivity.Net = 1
+	}
+	return c
+}
+
 // ask answers a job that wants to leave SSGD.
 func (s *Service) ask(m *member, a transport.Ask) {
 	j := m.job
@@ -692,7 +723,9 @@ func (s *Service) ask(m *member, a transport.Ask) {
 		no(err.Error())
 		return
 	}
-	j.asked = a.ID
+	if answer.Granted {
+		j.asked = a.ID
+	}
 	s.log.Info("asked", "job", j.name, "id", a.ID, "mode", a.Mode, "granted", answer.Granted, "why", answer.Why)
 	s.send(m, grant{transport.Grant{ID: a.ID, OK: answer.Granted, Lease: s.cfg.Lease, Why: answer.Why}})
 	s.pass(orders)

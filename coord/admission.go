@@ -10,8 +10,8 @@ import (
 // more of hosts that others use too. Its methods are called by the coordinator's goroutine and do not wait.
 type Admission interface {
 	// Ask asks for a plan. answer is called by another goroutine, soon in any case: with no, where nobody knows. After a yes it
-	// is called again when that no longer holds. After the next Ask with another plan, and after Yield, nothing more is heard of this one, but
-	// for one that was granted while the next is asked for.
+	// is called again when that no longer holds. The next Ask gives back what was granted, like Yield: nothing more
+	// is heard of it.
 	Ask(p modes.Plan, answer func(ok bool, why string))
 
 	// Yield gives back what was granted, and takes back what was asked.
@@ -43,7 +43,7 @@ func (c *Coordinator) ask(ch *Change, after int64) {
 	if old := c.asking; old != nil {
 		c.ruled(old, false, "the pilot has changed its mind")
 	}
-	c.asking = q
+	c.asking, c.permit = q, nil
 	c.cfg.Admission.Ask(q.change.Plan, func(ok bool, why string) {
 		c.post(event{kind: kindSaying, saying: &saying{ruling: &ruling{q, ok, why}}})
 	})
@@ -81,21 +81,14 @@ func (c *Coordinator) abide(r *ruling) error {
 		c.ruled(r.petition, true, r.why)
 		ch := &c.permit.change
 		return c.install(ch.Plan, logPlan{Why: ch.Why, Predicted: &ch.Predicted, After: r.after})
-	case r.petition == c.asking:
-		c.asking = nil
-		c.ruled(r.petition, false, r.why)
-	case r.petition == c.permit && !r.ok:
-		c.permit = nil
-		if c.manual || c.final || c.ended {
-			return nil
-		}
-		home := c.cfg.Plan
-		if !InStep(home) {
-			home = modes.SSGD(c.cfg.Workers)
-		}
-		home.Shares = c.ledger.plan.Shares
-		if err := c.install(home, logPlan{Why: "back to ssgd: " + r.why, Forced: true}); err != nil {
-			return err
+	case r.petition == c.asking, r.petition == c.permit && !r.ok:
+		c.asking, c.permit = nil, nil
+		if !InStep(c.ledger.plan) && !c.manual && !c.final && !c.ended {
+			home := modes.SSGD(c.cfg.Workers)
+			home.Shares = c.ledger.plan.Shares
+			if err := c.install(home, logPlan{Why: "back to ssgd: " + r.why, Forced: true}); err != nil {
+				return err
+			}
 		}
 		c.ruled(r.petition, false, r.why)
 	}

@@ -111,6 +111,15 @@ func TestAdmission(t *testing.T) {
 			},
 			mode: "asgd",
 		},
+		"another one refused": {
+			says: map[int]Remark{10: wants(modes.ASGD(2)), 20: wants(modes.XOrder(2, 1))},
+			rule: func(plan string) (bool, string, bool) { return plan == "asgd", "as it is", true },
+			want: []string{
+				"asgd true now ssgd after 10: as it is", "plan asgd after 10 forced false",
+				"plan ssgd after 0 forced true", "x=1 false now ssgd after 20: as it is",
+			},
+			mode: "ssgd",
+		},
 		"back before the answer": {
 			says: map[int]Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
 			rule: func(string) (bool, string, bool) { return true, "too late", false },

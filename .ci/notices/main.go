@@ -265,6 +265,8 @@ func kinds(body string) []string {
 		"creativecommons.org/licenses/by/4.0":                           "CC-BY-4.0",
 		"SIL OPEN FONT LICENSE Version 1.1":                             "OFL-1.1",
 		"The FreeType License":                                          "FTL",
+		"Mozilla Public License, version 2.0":                           "MPL-2.0",
+		"Mozilla Public License Version 2.0":                            "MPL-2.0",
 		"The FreeType Project LICENSE":                                  "FTL",
 	} {
 		if strings.Contains(words, text) && !slices.Contains(out, name) {
@@ -275,7 +277,7 @@ func kinds(body string) []string {
 	return out
 }
 
-var copyright = regexp.MustCompile(`(?i)^[\s/#*"-]*(Copyright\s+(\(c\)\s*|©\s*)?(\d{4}|by\s|the\s).*)$`)
+var copyright = regexp.MustCompile(`(?i)^[\s/#*"-]*(Copyright\s+(\(c\)\s*|©\s*)?(\d{4}|by\s|the\s|IBM Corp).*)$`)
 
 // holders are the copyright lines of a part.
 func holders(p part) []string {

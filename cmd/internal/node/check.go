@@ -40,6 +40,9 @@ func Check(job *settings.Job) error {
 	if err != nil {
 		return job.Invalid("limit", err)
 	}
+	if err := checkCluster(job); err != nil {
+		return err
+	}
 	slows, trace, err := handicaps(job)
 	if err != nil {
 		return err

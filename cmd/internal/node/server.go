@@ -44,6 +44,7 @@ type server struct {
 	plan   modes.Plan
 	pilot  *pilot.Pilot // --mode auto; else nil
 	keeper *steward     // of this host, where the pilot asks nobody else; else nil
+	tenant *admission   // with a cluster, of rank 0; else nil
 	limits *actuate.Governor
 }
 
@@ -58,10 +59,11 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	if err != nil {
 		return coord.Result{}, err
 	}
-	listener, err := tcp.Listen(job.Listen)
+	plain, err := tcp.Listen(job.Listen)
 	if err != nil {
 		return coord.Result{}, job.Invalid("listen", err)
 	}
+	listener := &counted{Listener: plain}
 	addr := listener.Addr()
 	peer := job.Coordinator
 	if job.Rank == 0 {
@@ -93,6 +95,15 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 		if begun != nil {
 			begun(coordinator)
 		}
+	}
+	tenant, err := enter(job, s.log, tcp, transport.RoleServer, job.Rank, s.limits, coordinator, listener.traffic)
+	if err != nil {
+		listener.Close()
+		return coord.Result{}, err
+	}
+	defer tenant.leave()
+	if s.tenant != nil {
+		s.tenant.Store(tenant)
 	}
 	shards := ps.NewServer(s.shards(tcp))
 
@@ -159,6 +170,9 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 // prepare checks what can be checked before anything listens.
 func (s *server) prepare() (err error) {
 	job := s.job
+	if err := checkCluster(job); err != nil {
+		return err
+	}
 	if job.Mode == Auto {
 		s.plan = modes.SSGD(job.Workers)
 	} else if s.plan, err = modes.Parse(job.Mode, job.Workers); err != nil {
@@ -454,6 +468,10 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	if s.pilot != nil {
 		cfg.Pilot = s.pilot
+	}
+	if job.Cluster != "" && s.pilot != nil {
+		s.tenant = new(admission)
+		cfg.Admission = s.tenant
 	}
 	if s.pilot != nil && cfg.Admission == nil && job.Arch != settings.AllReduce {
 		s.keeper = newSteward(job)

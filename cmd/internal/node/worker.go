@@ -87,6 +87,9 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if err := compress.Check(job.Compress); err != nil {
 		return job.Invalid("compress", err)
 	}
+	if err := checkCluster(job); err != nil {
+		return err
+	}
 	threads(job.Threads)
 	trainSet, testSet, err := openData(job)
 	if err != nil {
@@ -244,6 +247,15 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 			}
 		}
 	}
+	var traffic func() (sent, received int64)
+	if w.link != nil {
+		traffic = w.link.Traffic
+	}
+	tenant, err := enter(job, log, tcp, transport.RoleWorker, rank, limits, nil, traffic)
+	if err != nil {
+		return err
+	}
+	defer tenant.leave()
 	if err := coord.Say(member, transport.Joined{Worker: star.Worker(rank)}, nil); err != nil {
 		return err
 	}

@@ -133,6 +133,12 @@ type Job struct {
 	LimitInterface string // that tc limits; empty: the one that leads to the coordinator
 	LeaseDir       string // folder of what is to be undone; empty: the user's own
 
+	// Other jobs on the same hosts.
+
+	Cluster     string   // NAME@host:port of the resource service, or NAME; empty: none
+	ClusterJoin []string // host:port of members of the cluster's gossip
+	ClusterKey  string   // file of the gossip's key; empty: it is not encrypted
+
 	// Telemetry is on or off: what workers measure beside their times.
 	Telemetry string
 
@@ -231,6 +237,10 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Limit, "limit", "none", "what each process may take from its start on: some of delay=50ms (in each iteration), cpu=1.5, out=100mbit, in=100mbit")
 	Var(s, &j.LimitInterface, "limit-interface", "", "network interface that tc limits (the one that leads to the coordinator)")
 	Var(s, &j.LeaseDir, "lease-dir", "", "folder in which processes note what is to be undone after a crash (star in XDG_RUNTIME_DIR, else star-UID among temporary files)")
+
+	Var(s, &j.Cluster, "cluster", "", "resource service of the cluster, for jobs that share hosts: NAME@host:port, or NAME with --cluster-join")
+	Var(s, &j.ClusterJoin, "cluster-join", nil, "members of the cluster's gossip, host:port, that know where its resource service is")
+	Var(s, &j.ClusterKey, "cluster-key", "", "file with the key of the gossip: 16, 24 or 32 bytes in base64")
 
 	Var(s, &j.Telemetry, "telemetry", "on", "measure process, control group and host, for who is slow and why", "on", "off")
 

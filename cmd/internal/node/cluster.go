@@ -1,0 +1,369 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	gonet "net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"star"
+	"star/cluster"
+	"star/cmd/internal/settings"
+	"star/coord"
+	"star/modes"
+	"star/resource"
+	"star/resource/actuate"
+	"star/resource/host"
+	"star/transport"
+)
+
+// tenancy is this process's side of the cluster that its job is in (--cluster).
+type tenancy struct {
+	job     *settings.Job
+	log     *slog.Logger
+	sampler *host.Sampler
+	traffic func() (sent, received int64) // of this process; nil: not known
+	client  *cluster.Client
+	limits  *actuate.Governor
+	enlist  transport.Enlist
+
+	mu          sync.Mutex
+	coordinator *coord.Coordinator // of this process; nil: it has none
+	status      coord.Status       // as of the last report
+	learner     *resource.Learner  // nil: the model's size is not known yet
+
+	// Owned by the client's goroutine.
+	before  progress
+	stopped context.CancelFunc
+	ended   chan struct{}
+}
+
+// progress is what was counted at a moment.
+type progress struct {
+	at        time.Time
+	cpu       time.Duration
+	sent, got int64
+	version   int64
+	steps     int64
+}
+
+// enter begins a tenancy; nil without --cluster. It ends with leave.
+func enter(job *settings.Job, log *slog.Logger, net transport.Network, role string, rank int, limits *actuate.Governor, coordinator *coord.Coordinator,
+	traffic func() (sent, received int64)) (*tenancy, error) {
+	if job.Cluster == "" {
+		return nil, nil
+	}
+	name, find, err := Locate(job.Cluster, job.ClusterJoin, job.ClusterKey, log)
+	if err != nil {
+		return nil, job.Invalid("cluster", err)
+	}
+	on := job.HostID
+	if on == "" {
+		on = hostname()
+	}
+	t := &tenancy{job: job, log: log, traffic: traffic, limits: limits, coordinator: coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
+	t.enlist = transport.Enlist{
+		Job: job.Name, Rank: rank, Host: on, Model: job.Model, Workers: job.Workers, Servers: job.Servers, Actuator: job.Actuator,
+		Fixed: job.Mode != Auto, Capacity: transport.Amounts{CPU: float64(runtime.NumCPU())},
+	}
+	if job.CapacityCPU > 0 {
+		t.enlist.Capacity.CPU = job.CapacityCPU
+	}
+	t.enlist.Capacity.In, t.enlist.Capacity.Out = 1e6*job.CapacityNet, 1e6*job.CapacityNet
+	if job.Actuator == string(actuate.None) {
+		t.enlist.Actuator = ""
+	}
+	if p, ok := resource.PublishedModel(job.ModelPrior); ok {
+		c := p.Costs(resource.PublishedCores)
+		t.enlist.Freed = transport.Amounts{CPU: c.Freed.CPU, In: c.Freed.NetIn, Out: c.Freed.NetOut}
+		t.enlist.CostCPU, t.enlist.CostNet = c.Sensitivity.CPU, c.Sensitivity.Net
+	}
+	t.client = cluster.NewClient(cluster.ClientConfig{
+		Network: net, Find: find, Cluster: name, Role: role, Token: string(job.Token), Version: Program,
+		Enlist: t.who, Usage: t.use, Obey: func(d time.Duration) error { return limits.Delay(d, 0) }, Log: log,
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	t.stopped = stop
+	go func() {
+		defer close(t.ended)
+		t.client.Run(ctx)
+	}()
+	return t, nil
+}
+
+// checkCluster looks at --cluster before anything begins.
+func checkCluster(job *settings.Job) error {
+	if job.Cluster == "" {
+		return nil
+	}
+	if _, _, err := Locate(job.Cluster, job.ClusterJoin, job.ClusterKey, slog.Default()); err != nil {
+		return job.Invalid("cluster", err)
+	}
+	return nil
+}
+
+// leave says good-bye; what was ordered is undone.
+func (t *tenancy) leave() {
+	if t == nil {
+		return
+	}
+	t.stopped()
+	<-t.ended
+	t.sampler.Close()
+}
+
+// who is what the client says of this process.
+func (t *tenancy) who() transport.Enlist {
+	e := t.enlist
+	if tel := t.sampler.Latest(); tel != nil {
+		if q, ok := tel.Get(star.Quota); ok && q > 0 {
+			e.Capacity.CPU = min(e.Capacity.CPU, q)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.Params = t.status.Params
+	return e
+}
+
+// use is what the client says of what this process uses.
+func (t *tenancy) use() transport.Usage {
+	now := progress{at: time.Now(), cpu: processTime()}
+	if t.traffic != nil {
+		now.sent, now.got = t.traffic()
+	}
+	var u transport.Usage
+	if t.coordinator != nil {
+		var s coord.Status
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
+		err := t.coordinator.Ask(ctx, &s, "status")
+		cancel()
+		t.mu.Lock()
+		if err == nil {
+			t.status = s
+		}
+		s = t.status
+		t.mu.Unlock()
+		u.Step, u.Mode, u.Times = s.Version, s.Mode, s.Times()
+		now.version = s.Version
+		for _, w := range s.Workers {
+			now.steps += w.Step
+		}
+		if p, err := modes.Parse(s.Mode, t.job.Workers); err == nil {
+			u.Sync = coord.InStep(p)
+		}
+	}
+	if d := now.at.Sub(t.before.at).Seconds(); !t.before.at.IsZero() && d > 0 {
+		u.Own = transport.Amounts{CPU: (now.cpu - t.before.cpu).Seconds() / d, In: max(float64(now.got-t.before.got)/d, 0), Out: max(float64(now.sent-t.before.sent)/d, 0)}
+		t.learn(resource.Load{Updates: float64(now.version-t.before.version) / d, Gradients: float64(now.steps-t.before.steps) / d}, u.Own)
+	}
+	t.before = now
+	if tel := t.sampler.Latest(); tel != nil {
+		get := func(m star.Metric, scale float64) float64 {
+			v, _ := tel.Get(m)
+			return max(v*scale, 0)
+		}
+		u.Host = transport.Amounts{CPU: get(star.HostCPU, float64(runtime.NumCPU())), In: get(star.HostNetIn, 1), Out: get(star.HostNetOut, 1)}
+	}
+	return u
+}
+
+// learn takes in what this server used under a load. The servers of a job are alike: each has as much to do.
+func (t *tenancy) learn(l resource.Load, own transport.Amounts) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.learner == nil {
+		if t.status.Params == 0 {
+			return
+		}
+		var err error
+		if t.learner, err = resource.NewLearner(t.prior(), t.job.Workers); err != nil {
+			t.log.Error("no model of what a mode costs", "err", err) // cannot be: the prior is finite
+			return
+		}
+	}
+	t.learner.Observe(l, resource.Usage{CPU: own.CPU, NetIn: own.In, NetOut: own.Out})
+}
+
+// prior is what one server of the job takes, before anything was measured.
+func (t *tenancy) prior() resource.Demand {
+	if p, ok := resource.PublishedModel(t.job.ModelPrior); ok {
+		return p.Demand(resource.PublishedCores)
+	}
+	part := 4 * t.status.Params / int64(max(t.job.Servers, 1))
+	return resource.Bytes{Gradient: part, Params: part}.Demand()
+}
+
+// admission is the coordinator's way to a tenancy, which begins after it.
+type admission struct{ atomic.Pointer[tenancy] }
+
+// Ask implements coord.Admission.
+func (a *admission) Ask(p modes.Plan, answer func(ok bool, why string)) {
+	if t := a.Load(); t != nil {
+		t.ask(p, answer)
+		return
+	}
+	go answer(false, "the process has not entered the cluster yet")
+}
+
+// Yield implements coord.Admission.
+func (a *admission) Yield() {
+	if t := a.Load(); t != nil {
+		t.client.Yield()
+	}
+}
+
+func (t *tenancy) ask(p modes.Plan, answer func(ok bool, why string)) {
+	extra, lag, err := t.cost(p)
+	if err != nil {
+		go answer(false, "nobody knows what it would cost: "+err.Error())
+		return
+	}
+	t.client.Ask(p.String(), extra, lag, answer)
+}
+
+// cost is what a plan uses beyond SSGD, of all servers together, and what SSGD loses.
+func (t *tenancy) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	times := t.status.Times()
+	f := modes.Forecast{Times: times, Batch: t.job.Batch, Ring: t.job.Arch == settings.AllReduce, RiderWait: t.job.RiderWait}
+	load := func(p modes.Plan) (resource.Load, error) {
+		c, err := p.Price(f)
+		if err != nil {
+			return resource.Load{}, err
+		}
+		return resource.Load{Updates: 1 / c.Interval.Seconds(), Gradients: c.Rate() / float64(t.job.Batch)}, nil
+	}
+	mode, err := load(p)
+	if err != nil {
+		return extra, 0, err
+	}
+	ssgd, err := load(modes.SSGD(t.job.Workers))
+	if err != nil {
+		return extra, 0, err
+	}
+	d := t.prior()
+	if t.learner != nil {
+		d = t.learner.Demand()
+	}
+	u := d.Extra(mode, ssgd).Times(float64(max(t.job.Servers, 1)))
+	return transport.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
+}
+
+// Locate reads --cluster, --cluster-join and --cluster-key: the name of the cluster, and how
+// to find its service.
+func Locate(place string, join []string, keyFile string, log *slog.Logger) (name string, find func(context.Context) (string, error), err error) {
+	name, addr, direct := strings.Cut(place, "@")
+	if err := cluster.CheckName(name); err != nil {
+		return "", nil, err
+	}
+	switch {
+	case direct && len(join) > 0:
+		return "", nil, fmt.Errorf("an address behind @ and --cluster-join: give one of them")
+	case direct:
+		if _, _, err := gonet.SplitHostPort(addr); err != nil {
+			addr = gonet.JoinHostPort(addr, cluster.DefaultPort)
+		}
+		if host, _, _ := gonet.SplitHostPort(addr); host == "" {
+			return "", nil, fmt.Errorf("no host behind @: write %s@host:%s", name, cluster.DefaultPort)
+		}
+		return name, func(context.Context) (string, error) { return addr, nil }, nil
+	case len(join) == 0:
+		return "", nil, fmt.Errorf("where is its resource service? Write %s@host:%s, or give members of its gossip with --cluster-join", name, cluster.DefaultPort)
+	}
+	key, err := ClusterKey(keyFile)
+	if err != nil {
+		return "", nil, fmt.Errorf("--cluster-key: %w", err)
+	}
+	return name, func(ctx context.Context) (string, error) {
+		p, err := cluster.Find(ctx, cluster.GossipConfig{Cluster: name, Bind: gonet.JoinHostPort(facing(join[0]), "0"), Seeds: join, Key: key, Log: log})
+		return p.Addr, err
+	}, nil
+}
+
+// ClusterKey reads the key of a gossip; nil without a file.
+func ClusterKey(file string) ([]byte, error) {
+	if file == "" {
+		return nil, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	key, err := cluster.ReadKey(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return key, nil
+}
+
+// facing is the address of this host that leads to another one.
+func facing(addr string) string {
+	if _, _, err := gonet.SplitHostPort(addr); err != nil {
+		addr = gonet.JoinHostPort(addr, cluster.DefaultGossipPort)
+	}
+	if c, err := gonet.Dial("udp", addr); err == nil { // sends nothing: asks the routing table
+		defer c.Close()
+		if local, _, err := gonet.SplitHostPort(c.LocalAddr().String()); err == nil {
+			return local
+		}
+	}
+	return "0.0.0.0"
+}
+
+// counted counts the traffic of the connections that a listener accepts.
+type counted struct {
+	transport.Listener
+
+	mu        sync.Mutex
+	conns     []transport.Conn
+	last      []int64 // bytes of each at the last look
+	sent, got int64   // of those that are forgotten
+}
+
+func (l *counted) Accept() (transport.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.mu.Lock()
+		l.conns, l.last = append(l.conns, c), append(l.last, -1)
+		l.mu.Unlock()
+	}
+	return c, err
+}
+
+// traffic is of all connections so far. One on which nothing has moved between two looks is added up and
+// forgotten when there are many.
+func (l *counted) traffic() (sent, received int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	many := len(l.conns) > 1024
+	keep := 0
+	sum := func() (s, r int64) {
+		for _, c := range l.conns {
+			a, b := c.Traffic()
+			s, r = s+a, r+b
+		}
+		return s, r
+	}
+	for i, c := range l.conns {
+		a, b := c.Traffic()
+		if many && l.last[i] == a+b {
+			l.sent, l.got = l.sent+a, l.got+b
+			continue
+		}
+		l.conns[keep], l.last[keep] = c, a+b
+		keep++
+	}
+	clear(l.conns[keep:])
+	l.conns, l.last = l.conns[:keep], l.last[:keep]
+	s, r := sum()
+	return l.sent + s, l.got + r
+}

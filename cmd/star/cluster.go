@@ -1,0 +1,318 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"star/cluster"
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/resource"
+	"star/transport"
+)
+
+func clusterCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cluster {serve | status}",
+		Short: "The resource service of jobs that share hosts",
+		Long: `Keeps account of what the jobs on a cluster use, says which of them may leave SSGD, and makes others
+slower for that where it pays. Jobs enter with --cluster NAME@host:port.
+
+  star cluster serve --cluster rack1 --listen 10.0.0.2:7072
+  star cluster status --cluster rack1@10.0.0.2`,
+		Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(clusterServe(), clusterStatus())
+	return cmd
+}
+
+// clusterFlags are what both commands have.
+type clusterFlags struct {
+	name, key string
+	join      []string
+	token     settings.Secret
+	cert, tls string
+	ca        string
+	insecure  bool
+	asJSON    bool
+}
+
+func (f *clusterFlags) declare(s *settings.Set, place string) {
+	settings.Var(s, &f.name, "cluster", "", place)
+	settings.Var(s, &f.join, "cluster-join", nil, "members of the cluster's gossip, host:port")
+	settings.Var(s, &f.key, "cluster-key", "", "file with the key of the gossip: 16, 24 or 32 bytes in base64")
+	settings.Var(s, &f.token, "token", "", "shared secret of the cluster (rather as STAR_TOKEN)")
+	settings.Var(s, &f.cert, "tls-cert", "", "certificate of this process, PEM")
+	settings.Var(s, &f.tls, "tls-key", "", "key of the certificate, PEM")
+	settings.Var(s, &f.ca, "tls-ca", "", "certificates that sign the others' certificates, PEM")
+}
+
+func (f *clusterFlags) network(s *settings.Set, cfg transport.Config) (*transport.TCP, error) {
+	cfg.Token, cfg.Insecure = string(f.token), f.insecure
+	if f.cert != "" || f.tls != "" || f.ca != "" {
+		t, err := transport.TLSConfig(f.cert, f.tls, f.ca)
+		if err != nil {
+			return nil, s.Invalid("tls-cert", err)
+		}
+		cfg.TLS = t
+	}
+	return transport.NewTCP(cfg), nil
+}
+
+func clusterServe() *cobra.Command {
+	var f clusterFlags
+	var listen, advertise, gossip, hosts, logLevel, logFormat string
+	var lease time.Duration
+	s := new(settings.Set)
+	f.declare(s, "name of the cluster")
+	settings.Var(s, &listen, "listen", "127.0.0.1:"+cluster.DefaultPort, "address to listen on, host:port")
+	settings.Var(s, &advertise, "advertise", "", "address under which jobs reach this process (that of --listen)")
+	settings.Var(s, &gossip, "gossip", "127.0.0.1:"+cluster.DefaultGossipPort, "address of the gossip, for TCP and UDP, or off")
+	settings.Var(s, &hosts, "hosts", "", "YAML file with the capacities of hosts (what processes on a host say)")
+	settings.Var(s, &lease, "lease", 10*time.Second, "how long a job counts that is not heard of, and a grant without the service")
+	settings.Var(s, &f.insecure, "insecure", false, "allow listening beyond loopback without TLS or token, and a gossip without key")
+	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
+	settings.Var(s, &logFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the resource service of a cluster",
+		Long: `Runs until it is stopped. A second service under the same name refuses to start, or steps down when the two hear of each
+other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and enter again when it is there again.`,
+		Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+				return err
+			}
+			if s.PrintWanted() {
+				return s.Print(cmd.OutOrStdout())
+			}
+			if lease < time.Second {
+				return s.Invalid("lease", fmt.Errorf("must be at least 1s"))
+			}
+			if !settings.Loopback(listen) && f.token == "" && f.cert == "" && !f.insecure {
+				return s.Invalid("listen", fmt.Errorf("anybody who reaches this address could slow jobs down; give STAR_TOKEN or certificates (--tls-cert …), listen on 127.0.0.1, or allow it with --insecure"))
+			}
+			key, err := node.ClusterKey(f.key)
+			if err != nil {
+				return s.Invalid("cluster-key", err)
+			}
+			if gossip != settings.Off && !settings.Loopback(gossip) && key == nil && !f.insecure {
+				return s.Invalid("gossip", fmt.Errorf("anybody who reaches this address could claim to be the service; give --cluster-key, use 127.0.0.1 or off, or allow it with --insecure"))
+			}
+			capacities, err := readHosts(hosts)
+			if err != nil {
+				return err
+			}
+			log := node.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "cluster", f.name)
+			ctx, cancel := node.Signals(context.Background())
+			defer cancel()
+			network, err := f.network(s, transport.Config{Log: log})
+			if err != nil {
+				return err
+			}
+			l, err := network.Listen(listen)
+			if err != nil {
+				return s.Invalid("listen", err)
+			}
+			defer l.Close()
+			if advertise == "" {
+				advertise = l.Addr()
+			}
+			svc, err := cluster.New(cluster.Config{Cluster: f.name, Addr: advertise, Program: node.Program, Hosts: capacities, Lease: lease, Log: log})
+			if err != nil {
+				return err
+			}
+			var members *cluster.Gossip
+			if gossip != settings.Off {
+				members, err = cluster.Claim(ctx, cluster.GossipConfig{Cluster: f.name, Bind: gossip, Seeds: f.join, Key: key, Place: svc.Place(), Log: log}, network, string(f.token))
+				if err != nil {
+					return err
+				}
+				defer members.Close()
+				log.Info("gossip", "addr", members.Addr())
+			}
+			log.Info("resource service", "addr", l.Addr(), "advertise", advertise, "hosts", len(capacities))
+			return svc.Serve(ctx, l, network, string(f.token), members)
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// hostsFile is the file of --hosts.
+type hostsFile struct {
+	Hosts []hostEntry `yaml:"hosts"`
+}
+
+// hostEntry is one host of it. What is not there has no limit.
+type hostEntry struct {
+	Name   string   `yaml:"name"`
+	CPU    *float64 `yaml:"cpu"`     // processors
+	NetIn  *float64 `yaml:"net-in"`  // MB/s
+	NetOut *float64 `yaml:"net-out"` // MB/s
+}
+
+// readHosts reads the capacities of hosts.
+func readHosts(path string) (map[string]resource.Usage, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, node.FileError(fmt.Errorf("--hosts: %w", err), fs.ErrInvalid)
+	}
+	defer file.Close()
+	bad := func(err error) error { return &settings.UsageError{Msg: fmt.Sprintf("--hosts %s: %v", path, err)} }
+	var doc hostsFile
+	d := yaml.NewDecoder(io.LimitReader(file, 16<<20))
+	d.KnownFields(true)
+	if err := d.Decode(&doc); err != nil {
+		return nil, bad(err)
+	}
+	out := map[string]resource.Usage{}
+	for i, h := range doc.Hosts {
+		if h.Name == "" {
+			return nil, bad(fmt.Errorf("host %d has no name", i+1))
+		}
+		if _, twice := out[h.Name]; twice {
+			return nil, bad(fmt.Errorf("host %s is there twice", h.Name))
+		}
+		u := resource.Unlimited
+		for _, x := range []struct {
+			name  string
+			from  *float64
+			to    *float64
+			scale float64
+		}{{"cpu", h.CPU, &u.CPU, 1}, {"net-in", h.NetIn, &u.NetIn, 1e6}, {"net-out", h.NetOut, &u.NetOut, 1e6}} {
+			if x.from == nil {
+				continue
+			}
+			if !(*x.from >= 0 && *x.from <= 1e12) {
+				return nil, bad(fmt.Errorf("host %s: %s is %v: want a number that is not negative", h.Name, x.name, *x.from))
+			}
+			*x.to = *x.from * x.scale
+		}
+		out[h.Name] = u
+	}
+	return out, nil
+}
+
+func clusterStatus() *cobra.Command {
+	var f clusterFlags
+	var timeout time.Duration
+	s := new(settings.Set)
+	f.declare(s, "the cluster: NAME@host:port, or NAME with --cluster-join")
+	settings.Var(s, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
+	settings.Var(s, &f.asJSON, "json", false, "the answer as JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Hosts, jobs, grants and delays of a cluster",
+		Args:  settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+				return err
+			}
+			if s.PrintWanted() {
+				return s.Print(cmd.OutOrStdout())
+			}
+			log := node.Logger(&settings.Job{LogLevel: "error", LogFormat: "text"}, os.Stderr)
+			name, find, err := node.Locate(f.name, f.join, f.key, log)
+			if err != nil {
+				return s.Invalid("cluster", err)
+			}
+			network, err := f.network(s, transport.Config{})
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			addr, err := find(ctx)
+			if err != nil {
+				return err
+			}
+			st, err := cluster.Ask(ctx, network, addr, name, string(f.token), node.Program)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if f.asJSON {
+				return json.NewEncoder(out).Encode(st)
+			}
+			return printCluster(out, st)
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// printCluster prints the tables of star cluster status.
+func printCluster(out io.Writer, st cluster.Status) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cluster %s at %s, since %s, lease %gs\n\n", st.Cluster, st.Addr, st.Since.Local().Format("2006-01-02 15:04:05"), st.Lease)
+	of := func(use, capacity *float64, scale float64) string {
+		if capacity == nil {
+			return fmt.Sprintf("%.2f", *use/scale)
+		}
+		return fmt.Sprintf("%.2f of %g", *use/scale, *capacity/scale)
+	}
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "HOST\tCPU (cores)\tIN (MB/s)\tOUT (MB/s)\tOTHERS (cores)")
+	for _, h := range st.Hosts {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.2f\n", h.Host, of(h.Use.CPU, h.Capacity.CPU, 1), of(h.Use.NetIn, h.Capacity.NetIn, 1e6), of(h.Use.NetOut, h.Capacity.NetOut, 1e6), *h.Others.CPU)
+	}
+	w.Flush()
+	if len(st.Jobs) == 0 {
+		b.WriteString("\nno jobs\n")
+	} else {
+		b.WriteByte('\n')
+		fmt.Fprintln(w, "JOB\tSTATE\tMODE\tSTEP\tLEASE\tDELAY\tFOR\tLAST ANSWER")
+		for _, j := range st.Jobs {
+			delay := "–"
+			if j.Delay > 0 || j.Early {
+				delay = (time.Duration(j.Delay * float64(time.Second))).Round(time.Microsecond).String()
+				if j.Early {
+					delay += " + early"
+				}
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.0fs\t%s\t%s\t%s\n", j.Job, j.State, dash(j.Mode), j.Step, j.Lease, delay, dash(strings.Join(j.For, ",")), dash(j.Why))
+		}
+		w.Flush()
+		b.WriteByte('\n')
+		fmt.Fprintln(w, "JOB\tPROCESS\tHOST\tPEER\tACTUATOR\tORDERED\tIN FORCE")
+		for _, j := range st.Jobs {
+			for _, m := range j.Members {
+				force := fmt.Sprintf("%gs", m.Delay)
+				if m.Err != "" {
+					force += " (" + m.Err + ")"
+				}
+				fmt.Fprintf(w, "%s\t%s %d\t%s\t%s\t%s\t%gs\t%s\n", j.Job, m.Role, m.Rank, m.Host, m.Peer, dash(m.Actuator), m.Ordered, force)
+			}
+		}
+		w.Flush()
+	}
+	text := b.String()
+	var clean []string
+	for line := range strings.Lines(text) {
+		clean = append(clean, strings.TrimRight(line, " \n"))
+	}
+	_, err := io.WriteString(out, strings.Join(clean, "\n")+"\n")
+	return err
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "–"
+	}
+	return s
+}

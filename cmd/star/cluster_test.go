@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"star/cluster"
+	"star/transport"
+)
+
+// clusterOf starts a resource service, and says where it is.
+func clusterOf(t *testing.T, g *gang, name string, args ...string) (addr string) {
+	t.Helper()
+	addr = freeAddr(t)
+	g.start(name, append([]string{"cluster", "serve", "--cluster", "test", "--listen", addr, "--log-format", "json"}, args...)...)
+	g.heard(name)
+	return addr
+}
+
+// heard waits until a service listens.
+func (g *gang) heard(name string) {
+	g.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(g.said(name), `"msg":"resource service"`); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			g.t.Fatalf("%s does not listen: %s", name, g.said(name))
+		}
+	}
+}
+
+// statusOf is what the service says of its jobs; nil: it does not answer.
+func statusOf(t *testing.T, addr string) map[string]cluster.JobStatus {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	st, err := cluster.Ask(ctx, transport.NewTCP(transport.Config{}), addr, "test", "", "test")
+	if err != nil {
+		return nil
+	}
+	jobs := map[string]cluster.JobStatus{}
+	for _, j := range st.Jobs {
+		jobs[j.Job] = j
+	}
+	return jobs
+}
+
+// modeOf is the mode in force, by the log.
+func (g *gang) modeOf() string {
+	if ps := g.lines("plan"); len(ps) > 0 {
+		return ps[len(ps)-1]["plan"].(string)
+	}
+	return "ssgd"
+}
+
+// Two jobs and a service, all of them processes. The job that wants to leave SSGD asks, and does; the other one is killed, and
+// forgotten; the service is killed, and the job goes back to SSGD without a stall; the next service is entered. What was
+// decided replays.
+func TestCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nine processes, for several seconds")
+	}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	hosts := filepath.Join(s.out, "hosts.yaml") // the machine that runs the test may be busy
+	if err := os.WriteFile(hosts, []byte("hosts: [{name: wide, cpu: 1000}]\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	addr := clusterOf(t, s, "first", "--gossip", "off", "--lease", "2s", "--hosts", hosts)
+	in := []string{"--cluster", "test@" + addr, "--host-id", "wide", "--predictor", "none"}
+	a := group(t, 1, 3, append(in, "--job", "a", "--mode", "auto", "--steps", "100000", "--slow", "1:+60ms")...)
+	b := group(t, 1, 2, append(in, "--job", "b", "--mode", "ssgd", "--steps", "1000000")...)
+	a.training()
+	b.training()
+	a.until("a is granted what it wants", func() bool { return a.modeOf() != "ssgd" && statusOf(t, addr)["a"].State == "granted" })
+	b.until("b is there", func() bool {
+		j := statusOf(t, addr)["b"]
+		return j.State == "fixed" && len(j.Members) == 3 && j.Step > 0
+	})
+
+	out, err := exec.Command(star(t), "cluster", "status", "--cluster", "test@"+addr).CombinedOutput()
+	if text := string(out); err != nil || !strings.Contains(text, "granted") || !strings.Contains(text, "worker 2") || !strings.Contains(text, "pace") {
+		t.Errorf("star cluster status: %v\n%s", err, text)
+	}
+
+	b.signal("ps0", syscall.SIGKILL)
+	b.until("b is forgotten", func() bool { js := statusOf(t, addr); return js != nil && js["b"].State != "fixed" })
+	b.ends("w0", 69)
+	b.ends("w1", 69)
+
+	s.signal("first", syscall.SIGKILL)
+	forced := func() bool {
+		ps := a.lines("plan")
+		return len(ps) > 0 && ps[len(ps)-1]["forced"] == true && a.modeOf() == "ssgd"
+	}
+	a.until("a goes back to ssgd", forced)
+	fires := len(a.lines("fire"))
+	a.until("a trains on", func() bool { return len(a.lines("fire")) > fires+20 })
+
+	s.start("second", "cluster", "serve", "--cluster", "test", "--listen", addr, "--gossip", "off", "--hosts", hosts, "--log-format", "json")
+	a.until("a is back", func() bool { j := statusOf(t, addr)["a"]; return j.State == "ssgd" || j.State == "granted" })
+
+	if out, err := exec.Command(star(t), "ctl", "--job", "a", "--coordinator", a.addr, "stop").CombinedOutput(); err != nil {
+		t.Fatalf("star ctl stop: %v\n%s", err, out)
+	}
+	for name := range a.all {
+		a.ends(name, 0)
+	}
+	a.until("a has left", func() bool { js := statusOf(t, addr); _, there := js["a"]; return js != nil && !there })
+	out, err = exec.Command(star(t), "replay", "--json", a.out).Output()
+	var r replayed
+	if e := json.Unmarshal(out, &r); err != nil || e != nil || !r.Same || len(r.Decisions) == 0 {
+		t.Errorf("the decisions do not replay: %v, %v\n%s", err, e, out)
+	}
+	s.signal("second", syscall.SIGTERM)
+	s.ends("second", 143)
+}
+
+// Where there is no room a job stays in SSGD, and says why.
+func TestClusterIsFull(t *testing.T) {
+	if testing.Short() {
+		t.Skip("five processes")
+	}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	hosts := filepath.Join(s.out, "hosts.yaml")
+	if err := os.WriteFile(hosts, []byte("hosts:\n  - {name: tiny, cpu: 0.001, net-in: 0.001, net-out: 0.001}\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	addr := clusterOf(t, s, "serve", "--gossip", "off", "--hosts", hosts)
+	a := group(t, 1, 3, "--cluster", "test@"+addr, "--host-id", "tiny", "--predictor", "none", "--job", "a", "--mode", "auto", "--steps", "100000", "--slow", "1:+60ms")
+	a.training()
+	a.until("a plan is refused", func() bool { return len(a.lines("admission")) >= 1 })
+	for _, l := range a.lines("admission") {
+		if l["granted"] != false || !strings.Contains(l["why"].(string), "tiny") {
+			t.Errorf("%v", l)
+		}
+	}
+	if ps := a.lines("plan"); len(ps) != 0 {
+		t.Errorf("the mode has changed: %v", ps)
+	}
+	exec.Command(star(t), "ctl", "--job", "a", "--coordinator", a.addr, "stop").Run()
+	a.ends("ps0", 0)
+	if out, err := exec.Command(star(t), "replay", a.out).CombinedOutput(); err != nil {
+		t.Errorf("star replay: %v\n%s", err, out)
+	}
+}
+
+// A second service under one name does not start; the processes of a job find the first by gossip.
+func TestOneServiceForACluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("gossip takes seconds")
+	}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	key := filepath.Join(s.out, "key")
+	if err := os.WriteFile(key, []byte("MDEyMzQ1Njc4OWFiY2RlZg==\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gossip := freeAddr(t)
+	addr := clusterOf(t, s, "first", "--gossip", gossip, "--cluster-key", key)
+	s.start("second", "cluster", "serve", "--cluster", "test", "--listen", freeAddr(t), "--gossip", "127.0.0.1:0", "--cluster-join", gossip, "--cluster-key", key)
+	s.ends("second", 78, "already, at "+addr, "choose another name (--cluster)")
+
+	out, err := exec.Command(star(t), "cluster", "status", "--cluster", "test", "--cluster-join", gossip, "--cluster-key", key, "--json").CombinedOutput()
+	var st cluster.Status
+	if e := json.Unmarshal(out, &st); err != nil || e != nil || st.Addr != addr || st.Cluster != "test" {
+		t.Errorf("%v %v: %s", err, e, out)
+	}
+	s.signal("first", syscall.SIGTERM)
+	s.ends("first", 143)
+}
