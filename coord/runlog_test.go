@@ -28,7 +28,7 @@ func TestRunLogIsDocumented(t *testing.T) {
 		paragraphs[kind] += line
 	}
 	for kind, line := range map[string]any{
-		"start": logStart{}, "train": logTrain{}, "record": logRecord{}, "fire": logFire{}, "noise": logNoise{}, "plan": logPlan{}, "admission": logAdmission{}, "late": logLate{},
+		"start": logStart{}, "train": logTrain{}, "record": logRecord{}, "fire": logFire{}, "noise": logNoise{}, "plan": logPlan{}, "admission": logAdmission{}, "move": ShardMove{}, "late": logLate{},
 		"verdict": logVerdict{}, "gain": logGain{}, "predictor": logPredictor{}, "compression": logCodec{}, "leave": logMember{}, "eval": logEval{}, "checkpoint": logSave{}, "stop": logStop{},
 	} {
 		about := paragraphs[kind]
