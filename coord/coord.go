@@ -720,7 +720,7 @@ func (c *Coordinator) fire(o *order) {
 		defer c.observe(f.Version, o.noise) // after the line of the update
 	}
 	at := c.elapsed()
-	line := logFire{Type: "fire", T: at.Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
+	line := &logFire{Type: "fire", T: at.Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
 		Workers: make([]int, 0, len(f.Gradients)), Stale: append([]int64{}, o.stale...)}
 	gradients, dropped := f.Gradients, f.Dropped
 	if o.members != nil || o.dropped != nil { // with a tree the Fire may name fewer
@@ -806,7 +806,7 @@ func (c *Coordinator) observe(version int64, u pgns.Update) {
 	n := c.noise.Noise()
 	drift, strength := c.noise.Drift()
 	at := c.elapsed()
-	c.cfg.RunLog.write(logNoise{Type: "noise", T: at.Seconds(), Version: version, Grad2: Number(m.Grad2), Var: Number(m.Var),
+	c.cfg.RunLog.write(&logNoise{Type: "noise", T: at.Seconds(), Version: version, Grad2: Number(m.Grad2), Var: Number(m.Var),
 		Mixed: u.Mixed(), Scale: Number(n.Scale), Drift: Number(drift), Strength: Number(strength)})
 	c.tell(at, RunNoise{version, m.Grad2, m.Var, n.Scale, u.Mixed(), drift, strength})
 }

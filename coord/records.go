@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strconv"
 	"time"
 
 	"star"
@@ -17,18 +16,7 @@ type telemetry star.Telemetry
 
 // MarshalJSON writes the metrics in the order of their numbers.
 func (t telemetry) MarshalJSON() ([]byte, error) {
-	b := []byte{'{'}
-	for m := range star.NumMetrics {
-		if v, ok := (*star.Telemetry)(&t).Get(m); ok {
-			if len(b) > 1 {
-				b = append(b, ',')
-			}
-			b = strconv.AppendQuote(b, m.String())
-			b = append(b, ':')
-			b = strconv.AppendFloat(b, v, 'g', 6, 32)
-		}
-	}
-	return append(b, '}'), nil
+	return t.appendTo(nil), nil
 }
 
 // UnmarshalJSON passes over metrics that it does not know.

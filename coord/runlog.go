@@ -14,9 +14,11 @@ import (
 // coordinator saw it, last the summary. Times are seconds since the run began.
 // docs/operations.md lists the lines. A RunLog is used by one goroutine.
 type RunLog struct {
-	w   *bufio.Writer
-	c   io.Closer
-	err error
+	w    *bufio.Writer
+	c    io.Closer
+	text []byte    // of a line
+	rec  logRecord // of record
+	err  error
 }
 
 // NewRunLog writes to w; a nil w makes a log that forgets.
@@ -215,12 +217,9 @@ func (l *RunLog) write(v any) {
 	if l.w == nil || l.err != nil {
 		return
 	}
-	b, err := json.Marshal(v)
-	if err == nil {
-		b = append(b, '\n')
-		_, err = l.w.Write(b)
+	if l.text, l.err = encode(l.text[:0], v); l.err == nil {
+		_, l.err = l.w.Write(l.text)
 	}
-	l.err = err
 }
 
 // flush hands what is buffered to the file.
@@ -246,11 +245,12 @@ func (l *RunLog) record(t time.Duration, r star.Record) {
 	if l.w == nil {
 		return
 	}
-	l.write(logRecord{
+	l.rec = logRecord{
 		Type: "record", T: t.Seconds(), Worker: int(r.Worker), Step: r.Step, Basis: r.Basis, At: r.At.Seconds(),
 		Load: r.Load.Seconds(), Compute: r.Compute.Seconds(), Injected: r.Injected.Seconds(), Push: r.Push.Seconds(),
 		Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Transit: r.Transit.Seconds(), Samples: r.Samples,
 		Loss: Number(r.Loss), Norm2: Number(r.Norm2), CPU: Number(r.CPU), NetIn: Number(r.NetIn), NetOut: Number(r.NetOut),
 		Telemetry: telemetry(r.Telemetry),
-	})
+	}
+	l.write(&l.rec)
 }
