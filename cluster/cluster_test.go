@@ -88,6 +88,7 @@ type process struct {
 	usage  transport.Usage
 	delays []time.Duration        // as obeyed
 	fail   error                  // of obeying
+	live   func(*transport.Usage) // makes usage what it is now; nil: it stays
 	at     atomic.Pointer[string] // where the service is
 	kill   func()
 }
@@ -98,7 +99,12 @@ func (b *bubble) process(role string, e transport.Enlist, u transport.Usage) *pr
 	ctx, cancel := context.WithCancel(context.Background())
 	p.Client = NewClient(ClientConfig{
 		Network: b.pipe, Cluster: "rack1", Role: role, Find: func(context.Context) (string, error) { return *p.at.Load(), nil },
-		Enlist: func() transport.Enlist { return p.enlist }, Usage: func() transport.Usage { return p.usage },
+		Enlist: func() transport.Enlist { return p.enlist }, Usage: func() transport.Usage {
+			if p.live != nil {
+				p.live(&p.usage)
+			}
+			return p.usage
+		},
 		Obey: func(d time.Duration) error {
 			if p.fail == nil {
 				p.mu.Lock()

@@ -71,6 +71,7 @@ type job struct {
 	times   []time.Duration
 	order   resource.Order
 	asked   int64 // the id of the last Ask that was granted
+	giving  giving
 }
 
 // seat is a place in a job.
@@ -615,7 +616,7 @@ func (s *Service) usage(m *member, u transport.Usage) {
 	if !j.entered {
 		return
 	}
-	r := resource.Report{Job: j.name, Step: u.Step, Use: map[string]resource.Usage{}, Costs: j.freed()}
+	r := resource.Report{Job: j.name, Step: u.Step, Use: map[string]resource.Usage{}}
 	if len(u.Times) == len(j.workers) {
 		r.Times = u.Times
 	}
@@ -639,6 +640,8 @@ func (s *Service) usage(m *member, u transport.Usage) {
 	if !heard {
 		r.Use = nil
 	}
+	s.respond(j, r.Use)
+	r.Costs = j.learned()
 	if err := s.ledger.Report(s.now(), r); err != nil {
 		if errors.Is(err, resource.ErrUnknownJob) { // its lease was over: it begins anew
 			j.entered = false

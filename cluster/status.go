@@ -52,7 +52,16 @@ type JobStatus struct {
 	Delay   float64           `json:"delay_s"`         // of each iteration, ordered
 	Early   bool              `json:"early"`           // early workers wait, ordered
 	For     []string          `json:"for,omitempty"`   // jobs that it is delayed for
+	Learned *GivingStatus     `json:"learned,omitempty"`
 	Members []MemberStatus    `json:"members"`
+}
+
+// GivingStatus is what was learned from delays of a job.
+type GivingStatus struct {
+	Delays      int     `json:"delays"` // that it was learned from
+	Freed       Amount  `json:"freed"`  // by each worker on its host, for each second of delay, per second
+	Sensitivity float64 `json:"sensitivity_cpu"`
+	ToNetwork   float64 `json:"sensitivity_net"`
 }
 
 // MemberStatus is a process of JobStatus.
@@ -120,6 +129,10 @@ func (s *Service) status() Status {
 			default:
 				js.State = "ssgd"
 			}
+		}
+		if g := j.giving.learned; g != nil {
+			c := g.Costs()
+			js.Learned = &GivingStatus{j.giving.seen, amount(c.Freed), c.Sensitivity.CPU, c.Sensitivity.Net}
 		}
 		for _, m := range j.members {
 			js.Members = append(js.Members, MemberStatus{
