@@ -15,7 +15,8 @@ type ControllerConfig struct {
 	Batch   int // samples of an equal share
 
 	// Decider chooses from what the iterations take on average. Nil: every candidate is
-	// priced over what was seen lately ([Plan.PriceOver]), and the cheapest is chosen.
+	// priced over what was seen lately ([Plan.PriceOver]), and the cheapest is chosen; so it is
+	// outside what a [Learned] has learned from, and the decision says so.
 	Decider Decider
 
 	// Predictor says what the next iterations will take. It counts where it lies beyond all
@@ -628,8 +629,21 @@ func (c *Controller) Verdict() *Verdict {
 
 // choose is the plan that would be best now.
 func (c *Controller) choose(h History, f Forecast, ssgd Candidate) (Decision, error) {
-	if c.cfg.Decider != nil {
-		return c.cfg.Decider.Decide(f)
+	outside := ""
+	switch d := c.cfg.Decider.(type) {
+	case nil:
+	case *Learned: // what it says is relative to SSGD
+		k, ratio, why, err := d.Choose(f, nil)
+		if err != nil {
+			return Decision{}, err
+		}
+		if why == "" {
+			k.Cost = seconds(ratio * ssgd.Cost.Seconds())
+			return Decision{Plan: k.Plan, Cost: k.Cost, Why: "learned: " + f.why(k, ssgd.Cost)}, nil
+		}
+		outside = why + ": "
+	default:
+		return d.Decide(f)
 	}
 	found, err := Candidates(f)
 	if err != nil {
@@ -663,7 +677,7 @@ func (c *Controller) choose(h History, f Forecast, ssgd Candidate) (Decision, er
 			best = p
 		}
 	}
-	return Decision{Plan: best.Plan, Cost: best.Cost, Why: f.why(best, ssgd.Cost)}, nil
+	return Decision{Plan: best.Plan, Cost: best.Cost, Why: outside + f.why(best, ssgd.Cost)}, nil
 }
 
 // punish keeps a plan away, longer each time.

@@ -157,6 +157,9 @@ var featureNames = [...]string{firstShared: "noise scale", "quartile of times", 
 // outside names the feature of a forecast that no lesson was like, or is empty.
 func (d *Learned) outside(x []float64) string {
 	for j := firstShared; j <= lastShared; j++ {
+		if j == lastShared && d.High[j] == d.Low[j] {
+			continue // lessons of whole runs have no phase: they are of all of them
+		}
 		slack := 0.02*(d.High[j]-d.Low[j]) + 1e-9
 		if x[j] < d.Low[j]-slack || x[j] > d.High[j]+slack {
 			return featureNames[j]

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"star"
 	"star/modes"
+	"star/sim"
 )
 
 // lessons of a world where every plan costs what it is priced, but rings half as much again.
@@ -83,6 +86,56 @@ func TestLearned(t *testing.T) {
 	in, err2 := modes.Cheapest{}.Decide(f)
 	if err != nil || err2 != nil || !out.Plan.Equal(in.Plan) || out.Cost != in.Cost || !strings.HasPrefix(out.Why, "the noise scale is outside what was learned from: ") {
 		t.Errorf("outside: %+v, cheapest %+v", out, in)
+	}
+}
+
+// Lessons of whole runs are of every phase, lessons of some phases of these.
+func TestLearnedPhase(t *testing.T) {
+	ls := lessons(t, 120)
+	f := modes.Forecast{Batch: 32, Noise: 300, Phase: 0.9}
+	for _, ms := range []int{210, 220, 230, 240, 750} {
+		f.Times = append(f.Times, time.Duration(ms)*time.Millisecond)
+	}
+	for most, want := range map[float64]string{0: "", 0.5: "the phase is outside what was learned from", 1: ""} {
+		some := slices.Clone(ls)
+		for i := range some {
+			some[i].Forecast.Phase *= most
+		}
+		d, err := modes.Learn(some, 0.1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, why, err := d.Choose(f, nil); err != nil || why != want {
+			t.Errorf("phases up to %v: %q, %v; want %q", most, why, err, want)
+		}
+	}
+}
+
+// A controller goes by what was learned, and outside of that by prices, and says which.
+func TestLearnedControls(t *testing.T) {
+	d, err := modes.Learn(lessons(t, 120), 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for noise, want := range map[float64]string{300: "learned: ", 1e6: "the noise scale is outside what was learned from: "} {
+		c, err := modes.NewController(modes.ControllerConfig{Workers: 5, Batch: 32, Decider: d}, modes.SSGD(5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Noise(noise)
+		r, err := sim.Run(sim.Config{Times: spend{n: 5, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
+			ms := 200 * jitter(3, w, step, .02)
+			if w == 4 {
+				ms *= 3
+			}
+			return time.Duration(ms * float64(time.Millisecond))
+		}, fixed: .2}, Pilot: &pilot{c: c}, Learner: &sim.Tally{Noise: noise}, Batch: 32, Limit: 30 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Switches) == 0 || !strings.HasPrefix(r.Switches[0].Why, want) {
+			t.Errorf("noise %v: %v, want one that begins with %q", noise, r.Switches, want)
+		}
 	}
 }
 

@@ -146,6 +146,7 @@ func replay(path string) (*replayed, error) {
 				RiderWait   float64 `json:"rider-wait"` // seconds
 				PSBandwidth float64 `json:"ps-bandwidth"`
 				Predictor   string  `json:"predictor"`
+				Decider     string  `json:"decider"`
 				Seed        uint64  `json:"seed"`
 				Shares      []int   `json:"shares"`
 			}
@@ -155,7 +156,7 @@ func replay(path string) (*replayed, error) {
 			if cfg.Mode != node.Auto {
 				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto decides", path, cfg.Mode)
 			}
-			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, Batch: cfg.Batch, Predictor: cfg.Predictor, Seed: cfg.Seed, Shares: cfg.Shares,
+			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, Batch: cfg.Batch, Predictor: cfg.Predictor, Decider: cfg.Decider, Seed: cfg.Seed, Shares: cfg.Shares,
 				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth}
 			pilot, err = node.NewPilot(job)
 			return err

@@ -21,7 +21,7 @@ const (
 	PredictorNone   = "none"
 )
 
-// NewPilot makes the pilot of a job. It looks at Workers, Batch, Shares, Arch, RiderWait, PSBandwidth, Predictor, and Seed if the predictor is
+// NewPilot makes the pilot of a job. It looks at Workers, Batch, Shares, Arch, RiderWait, PSBandwidth, Predictor, Decider, and Seed if the predictor is
 // trained online. An empty Predictor is none.
 func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 	plan := modes.SSGD(job.Workers)
@@ -42,6 +42,17 @@ func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 		if c.Model, err = straggler.ParseModel(b); err != nil {
 			return nil, fmt.Errorf("--predictor %s: %w", job.Predictor, err)
 		}
+	}
+	if job.Decider != "" {
+		b, err := os.ReadFile(job.Decider)
+		if err != nil {
+			return nil, FileError(fmt.Errorf("--decider: %w", err), fs.ErrNotExist)
+		}
+		d, err := modes.ParseLearned(b)
+		if err != nil {
+			return nil, FileError(fmt.Errorf("--decider %s: %w", job.Decider, err), modes.ErrLearned)
+		}
+		c.Decider = d
 	}
 	return pilot.New(c)
 }

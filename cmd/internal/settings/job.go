@@ -82,6 +82,7 @@ type Job struct {
 	Schedule    string
 	Mode        string
 	Predictor   string
+	Decider     string
 	Shares      []int   // samples of each worker's mini-batch; nil: Batch for each
 	CapacityCPU float64 // cores that the host of the servers has for them; 0: what it has and others leave
 	CapacityNet float64 // MB/s that its link carries for them in each direction; 0: not known
@@ -196,6 +197,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Schedule, "schedule", "constant", "learning rate over samples seen")
 	Var(s, &j.Mode, "mode", map[Role]string{ForRun: "auto", ForServer: "ssgd", ForWorker: "ssgd"}[role],
 		"which gradients make an update: auto, ssgd, asgd, x=K, groups=0,1/2,3, backup=B; and how they get there: tree=0(1,2),3(4), tree=auto")
+	Var(s, &j.Decider, "decider", "", "with --mode auto, a file of star decider train that chooses plans; none: each is priced over what was seen lately")
 	Var(s, &j.Predictor, "predictor", "online", "with --mode auto, predicts iterations: online, which is trained while the job runs; none; or a file of star predictor train")
 	Var(s, &j.Shares, "shares", nil, "samples in each worker's mini-batch, such as 32,32,16,16 (--batch for each)")
 	Var(s, &j.PSBandwidth, "ps-bandwidth", 0, "MB/s that the links of the servers may carry for this job, in and out together, for tree=auto; 0: not known")
