@@ -2,6 +2,7 @@ package modes
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"star"
@@ -18,6 +19,27 @@ type Firing struct {
 
 	// Dropped workers go on with Version too, but their gradients are discarded.
 	Dropped []star.Worker
+
+	// Stopped are those of Workers that are not released yet: they are too far ahead of
+	// the slowest (Plan.Ahead). They have no gradient any more and wait to be Freed.
+	Stopped []star.Worker
+
+	// Freed were Stopped, and go on now with Version.
+	Freed []star.Worker
+}
+
+// Released are those who go on with Version: all of Workers and Dropped but the Stopped,
+// and the Freed.
+func (f Firing) Released() iter.Seq[star.Worker] {
+	return func(yield func(star.Worker) bool) {
+		for _, ws := range [3][]star.Worker{f.Workers, f.Dropped, f.Freed} {
+			for _, w := range ws {
+				if (len(f.Stopped) == 0 || !slices.Contains(f.Stopped, w)) && !yield(w) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Barrier turns arrivals into firings, by the [Plan] installed. It is a machine
@@ -38,7 +60,7 @@ type Firing struct {
 // and counts for nobody. When all have left, it goes with them.
 //
 // Between two calls no group has enough arrivals to fire: whoever waits, waits
-// for a living worker that is computing. The firings that a call returns, and
+// for a living worker that is computing, or is held (Plan.Held). The firings that a call returns, and
 // the slices in them, are valid until the next call of Arrive, Leave or Install.
 type Barrier struct {
 	plan    Plan
@@ -56,6 +78,11 @@ type Barrier struct {
 	// report is, by waiting worker, the first of those whose gradients arrived in
 	// one report with its own: itself, if it came alone. They are never split.
 	report []star.Worker
+
+	held    []bool  // by worker: Plan.Held
+	clock   []int64 // by worker: iterations since the first plan with Ahead that is still in force
+	stopped []bool  // by worker: its gradient is applied, and it waits for the slowest
+	nstop   int     // of them
 
 	firings  []Firing      // what the current call returns
 	released []star.Worker // backs Workers and Dropped of firings
@@ -84,6 +111,8 @@ func NewBarrier(p Plan, n int, version int64) *Barrier {
 		basis:    make([]int64, n),
 		arrival:  make([]int64, n),
 		report:   make([]star.Worker, n),
+		clock:    make([]int64, n),
+		stopped:  make([]bool, n),
 		firings:  make([]Firing, 0, n), // each has at least one worker
 		released: make([]star.Worker, 0, n),
 	}
@@ -121,12 +150,21 @@ func (b *Barrier) Waiting() []star.Worker {
 	return ws
 }
 
+// Stopped says whether w is ahead of the slowest by as much as the plan allows, and waits
+// for it without a gradient.
+func (b *Barrier) Stopped(w star.Worker) bool { return b.stopped[w] }
+
 // Missing lists, by rank, whom the waiting workers wait for: the living members
 // that have not arrived, of each group in which somebody waits. With a quorum
 // below the number of members not all of them are needed.
 func (b *Barrier) Missing() []star.Worker {
 	var ws []star.Worker
+	slowest, waited := b.slowest(), b.nstop > 0
 	for w, i := range b.home {
+		if waited && b.counts(star.Worker(w)) && b.clock[w] == slowest && b.arrival[w] == 0 {
+			ws = append(ws, star.Worker(w))
+			continue
+		}
 		if i != nowhere && len(b.groups[i].queue) > 0 && !b.gone[w] && b.arrival[w] == 0 {
 			ws = append(ws, star.Worker(w))
 		}
@@ -140,7 +178,7 @@ func (b *Barrier) Arrive(w star.Worker) []Firing {
 	if b.gone[w] {
 		panic(fmt.Sprintf("modes: arrival of worker %d, which has left", w))
 	}
-	if b.arrival[w] > 0 {
+	if b.arrival[w] > 0 || b.stopped[w] {
 		panic(fmt.Sprintf("modes: second arrival of waiting worker %d", w))
 	}
 	b.alone[0] = w
@@ -159,7 +197,7 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 		if b.gone[w] && i == 0 {
 			panic(fmt.Sprintf("modes: report of worker %d, which has left", w))
 		}
-		if b.arrival[w] > 0 || slices.Contains(ws[:i], w) {
+		if b.arrival[w] > 0 || b.stopped[w] || slices.Contains(ws[:i], w) {
 			panic(fmt.Sprintf("modes: second arrival of waiting worker %d", w))
 		}
 	}
@@ -176,6 +214,7 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 	}
 	if !b.whole(ws) {
 		b.fireSum(ws)
+		b.free()
 		return b.firings
 	}
 	for _, w := range ws {
@@ -188,7 +227,70 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 	case b.stranded(ws[0]):
 		b.fireAlone(ws[0])
 	}
+	b.free()
 	return b.firings
+}
+
+// counts says whether w is one of those who must not fall behind too far.
+func (b *Barrier) counts(w star.Worker) bool { return !b.gone[w] && !b.held[w] }
+
+// slowest is the least clock of those who count; where nobody does, the greatest of all, so
+// that nobody is ahead of it.
+func (b *Barrier) slowest() int64 {
+	least := int64(-1)
+	for w, c := range b.clock {
+		if b.counts(star.Worker(w)) && (least < 0 || c < least) {
+			least = c
+		}
+	}
+	if least < 0 {
+		return slices.Max(b.clock)
+	}
+	return least
+}
+
+// stop counts the iterations of ws, whose gradients are applied, and keeps those who are
+// too far ahead, whom it returns.
+func (b *Barrier) stop(ws []star.Worker) []star.Worker {
+	for _, w := range ws {
+		b.clock[w]++
+	}
+	if b.plan.Ahead == 0 {
+		return nil
+	}
+	slowest := b.slowest()
+	from := len(b.released)
+	for _, w := range ws {
+		if !b.gone[w] && b.clock[w]-slowest >= int64(b.plan.Ahead) {
+			b.stopped[w] = true
+			b.nstop++
+			b.released = append(b.released, w)
+		}
+	}
+	if from == len(b.released) {
+		return nil
+	}
+	return b.released[from:len(b.released):len(b.released)]
+}
+
+// free lets those go on who are not too far ahead any more.
+func (b *Barrier) free() {
+	if b.nstop == 0 {
+		return
+	}
+	slowest := b.slowest()
+	from := len(b.released)
+	for w := range b.stopped {
+		if b.stopped[w] && (b.plan.Ahead == 0 || b.clock[w]-slowest < int64(b.plan.Ahead)) {
+			b.stopped[w] = false
+			b.nstop--
+			b.basis[w] = b.version
+			b.released = append(b.released, star.Worker(w))
+		}
+	}
+	if ws := b.released[from:len(b.released):len(b.released)]; len(ws) > 0 {
+		b.firings = append(b.firings, Firing{Version: b.version, Freed: ws})
+	}
 }
 
 // whole says whether a report of ws can wait in one queue.
@@ -213,6 +315,10 @@ func (b *Barrier) Leave(w star.Worker) []Firing {
 		return nil
 	}
 	b.gone[w] = true
+	if b.stopped[w] {
+		b.stopped[w] = false
+		b.nstop--
+	}
 	i := b.home[w]
 	if b.shared(w) {
 		b.groups[i].arrived-- // its gradient stays in the queue, for nobody
@@ -220,7 +326,8 @@ func (b *Barrier) Leave(w star.Worker) []Firing {
 		b.withdraw(w)
 	}
 	if i == nowhere {
-		return nil
+		b.free()
+		return b.firings
 	}
 	g := &b.groups[i]
 	g.live--
@@ -234,7 +341,20 @@ func (b *Barrier) Leave(w star.Worker) []Firing {
 			}
 		}
 	}
+	b.letGo()
+	b.free()
 	return b.firings
+}
+
+// letGo releases held workers that wait although nobody else lives.
+func (b *Barrier) letGo() {
+	for w, h := range b.held {
+		if w := star.Worker(w); h && b.arrival[w] > 0 && b.stranded(w) {
+			b.withdraw(w)
+			b.alone[0] = w
+			b.drop(b.alone[:])
+		}
+	}
 }
 
 // shared says whether the gradient of w waits in a report with that of somebody who
@@ -275,8 +395,9 @@ func (b *Barrier) Join(w star.Worker) {
 	if !b.gone[w] || b.arrival[w] > 0 {
 		panic(fmt.Sprintf("modes: join of worker %d, which has not left", w))
 	}
-	b.gone[w] = false
 	b.basis[w] = b.version
+	b.clock[w] = b.slowest()
+	b.gone[w] = false
 	if i := b.home[w]; i != nowhere {
 		b.groups[i].live++
 	}
@@ -285,15 +406,32 @@ func (b *Barrier) Join(w star.Worker) {
 // Install changes the plan at once. Workers that wait are counted anew: groups
 // of the new plan that have enough of them fire, in the order of the plan, and
 // the others go on waiting. Nobody is stranded and no gradient is lost. The
-// groups start without history: no gradient that is on its way is late. A plan
-// with the same groups as the present one changes nothing but the shares. It
+// groups start without history: no gradient that is on its way is late. Who was held and
+// is not any more is released without its gradient. A plan with the same groups as the
+// present one, the same Ahead and the same Held changes nothing but the shares. It
 // keeps a copy of p, and panics if p is not valid for the workers of the job.
 func (b *Barrier) Install(p Plan) []Firing {
 	b.begin()
-	if p.sameGroups(b.plan) {
+	if p.sameBarrier(b.plan) {
 		b.check(p)
 		b.plan = p.Clone()
 		return nil
+	}
+	b.check(p)
+	for w, h := range b.held {
+		w := star.Worker(w)
+		if !h || slices.Contains(p.Held, w) {
+			continue
+		}
+		b.clock[w] = b.slowest()
+		if b.arrival[w] > 0 {
+			b.withdraw(w)
+			b.alone[0] = w
+			b.drop(b.alone[:])
+		}
+	}
+	if b.plan.Ahead == 0 {
+		clear(b.clock)
 	}
 	waiting := b.Waiting()
 	b.load(p)
@@ -321,10 +459,12 @@ func (b *Barrier) Install(p Plan) []Firing {
 		b.fireSum(ws)
 	}
 	for _, w := range waiting {
-		if b.arrival[w] > 0 && b.stranded(w) {
+		if b.arrival[w] > 0 && !b.held[w] && b.stranded(w) {
 			b.fireAlone(w)
 		}
 	}
+	b.letGo()
+	b.free()
 	return b.firings
 }
 
@@ -342,6 +482,10 @@ func (b *Barrier) load(p Plan) {
 	b.groups = make([]group, len(p.Groups))
 	b.home = make([]int32, n)
 	b.rides = make([][]int32, n)
+	b.held = make([]bool, n)
+	for _, w := range p.Held {
+		b.held[w] = true
+	}
 	for w := range b.home {
 		b.home[w] = nowhere
 	}
@@ -377,10 +521,18 @@ func (b *Barrier) ready(i int32) bool {
 }
 
 // stranded says whether w, a member nowhere, rides only in groups that nobody
-// is left to fire.
+// is left to fire, or is held while nobody else is left.
 func (b *Barrier) stranded(w star.Worker) bool {
 	if b.home[w] != nowhere {
 		return false
+	}
+	if b.held[w] {
+		for v := range b.gone {
+			if b.counts(star.Worker(v)) {
+				return false
+			}
+		}
+		return true
 	}
 	for _, i := range b.rides[w] {
 		if b.groups[i].live > 0 {
@@ -446,7 +598,7 @@ func (b *Barrier) fire(i int32) {
 	}
 	g.queue = g.queue[:0]
 	g.arrived = 0
-	b.firings = append(b.firings, Firing{Version: b.version, Workers: ws})
+	b.firings = append(b.firings, Firing{Version: b.version, Workers: ws, Stopped: b.stop(ws)})
 }
 
 // fireAlone makes an update of the gradient of w.
@@ -462,7 +614,8 @@ func (b *Barrier) fireSum(ws []star.Worker) {
 	for _, w := range ws {
 		b.arrival[w], b.basis[w] = 0, b.version
 	}
-	b.firings = append(b.firings, Firing{Version: b.version, Workers: b.keep(ws)})
+	ws = b.keep(ws)
+	b.firings = append(b.firings, Firing{Version: b.version, Workers: ws, Stopped: b.stop(ws)})
 }
 
 // drop sends ws on with the current version, without their gradients.

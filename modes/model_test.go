@@ -3,6 +3,7 @@ package modes
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -19,10 +20,13 @@ type naive struct {
 	basis   map[star.Worker]int64
 	report  map[star.Worker]star.Worker // of who waits: the first of its report
 	last    []int64                     // by group
+	clock   map[star.Worker]int
+	stopped map[star.Worker]bool
 }
 
 func newNaive(p Plan) *naive {
-	m := &naive{gone: map[star.Worker]bool{}, basis: map[star.Worker]int64{}, report: map[star.Worker]star.Worker{}}
+	m := &naive{gone: map[star.Worker]bool{}, basis: map[star.Worker]int64{}, report: map[star.Worker]star.Worker{},
+		clock: map[star.Worker]int{}, stopped: map[star.Worker]bool{}}
 	m.set(p)
 	return m
 }
@@ -47,7 +51,7 @@ func (m *naive) arrive(ws ...star.Worker) []Firing {
 		m.report[w] = ws[0]
 	}
 	m.waiting = append(m.waiting, ws...)
-	return m.settle()
+	return m.settle(true)
 }
 
 // together lists who waits in the report of w.
@@ -90,31 +94,88 @@ func (m *naive) whole(w star.Worker) bool {
 	return true
 }
 
+// behind is how many iterations w is ahead of the slowest of those who count.
+func (m *naive) lead(w star.Worker) int {
+	lead := 0
+	for v := range star.Worker(m.plan.Workers()) {
+		if !m.gone[v] && !slices.Contains(m.plan.Held, v) {
+			lead = max(lead, m.clock[w]-m.clock[v])
+		}
+	}
+	return lead
+}
+
+// start is where the clock of w begins when it comes back: at the slowest, or where nobody counts at the fastest.
+func (m *naive) start(w star.Worker) int {
+	if m.deserted() {
+		most := 0
+		for _, c := range m.clock {
+			most = max(most, c)
+		}
+		return most
+	}
+	m.clock[w] = 1 << 30
+	return m.clock[w] - m.lead(w)
+}
+
+// drop releases held workers that wait, without their gradients.
+func (m *naive) drop(which func(w star.Worker) bool) (fs []Firing) {
+	for w := range star.Worker(m.plan.Workers()) {
+		if slices.Contains(m.plan.Held, w) && slices.Contains(m.waiting, w) && which(w) {
+			m.waiting = slices.DeleteFunc(m.waiting, func(v star.Worker) bool { return v == w })
+			m.basis[w] = m.version
+			fs = append(fs, Firing{Version: m.version, Dropped: []star.Worker{w}})
+		}
+	}
+	return fs
+}
+
+// deserted says whether nobody lives but those who are held.
+func (m *naive) deserted() bool {
+	for v := range star.Worker(m.plan.Workers()) {
+		if !m.gone[v] && !slices.Contains(m.plan.Held, v) {
+			return false
+		}
+	}
+	return true
+}
+
 func (m *naive) leave(w star.Worker) []Firing {
-	m.gone[w] = true
+	m.gone[w], m.stopped[w] = true, false
 	lives := func(v star.Worker) bool { return !m.gone[v] }
 	if slices.Contains(m.waiting, w) && !slices.ContainsFunc(m.together(w), lives) {
 		with := m.together(w)
 		m.waiting = slices.DeleteFunc(m.waiting, func(v star.Worker) bool { return slices.Contains(with, v) })
 	}
-	return m.settle()
+	return m.settle(false)
 }
 
 func (m *naive) join(w star.Worker) []Firing {
+	m.clock[w] = m.start(w)
 	delete(m.gone, w)
 	m.basis[w] = m.version
-	return m.settle()
+	return m.settle(false)
 }
 
 func (m *naive) install(p Plan) []Firing {
-	if p.sameGroups(m.plan) {
+	if p.sameGroups(m.plan) && p.Ahead == m.plan.Ahead && sameSet(p.Held, m.plan.Held) {
 		return nil
 	}
+	back := func(w star.Worker) bool { return !slices.Contains(p.Held, w) }
+	for _, w := range m.plan.Held {
+		if back(w) {
+			m.clock[w] = m.start(w)
+		}
+	}
+	fs := m.drop(back)
+	if m.plan.Ahead == 0 {
+		clear(m.clock)
+	}
 	m.set(p)
-	return m.settle()
+	return append(fs, m.settle(false)...)
 }
 
-func (m *naive) settle() (fs []Firing) {
+func (m *naive) settle(arrival bool) (fs []Firing) {
 	fire := func(pick func(w star.Worker) bool) {
 		var f Firing
 		m.version++
@@ -129,6 +190,15 @@ func (m *naive) settle() (fs []Firing) {
 			}
 		}
 		m.waiting = rest
+		for _, w := range f.Workers {
+			m.clock[w]++
+		}
+		for _, w := range f.Workers {
+			if !m.gone[w] && m.plan.Ahead > 0 && m.lead(w) >= m.plan.Ahead {
+				m.stopped[w] = true
+				f.Stopped = append(f.Stopped, w)
+			}
+		}
 		fs = append(fs, f)
 	}
 	for i, g := range m.plan.Groups {
@@ -155,7 +225,7 @@ func (m *naive) settle() (fs []Firing) {
 		}
 	}
 	for _, w := range slices.Clone(m.waiting) {
-		hope := false
+		hope := slices.Contains(m.plan.Held, w) && (!m.deserted() || !arrival)
 		for _, g := range m.plan.Groups {
 			for _, v := range g.Members {
 				hope = hope || v == w || !m.gone[v] && slices.Contains(g.Riders, w)
@@ -164,6 +234,20 @@ func (m *naive) settle() (fs []Firing) {
 		if !hope {
 			fire(func(v star.Worker) bool { return v == w })
 		}
+	}
+	if !arrival && m.deserted() {
+		fs = append(fs, m.drop(func(star.Worker) bool { return true })...)
+	}
+	free := Firing{Version: m.version}
+	for w := range star.Worker(m.plan.Workers()) {
+		if m.stopped[w] && (m.plan.Ahead == 0 || m.lead(w) < m.plan.Ahead) {
+			m.stopped[w] = false
+			m.basis[w] = m.version
+			free.Freed = append(free.Freed, w)
+		}
+	}
+	if free.Freed != nil {
+		fs = append(fs, free)
 	}
 	return fs
 }
@@ -196,12 +280,51 @@ func drawPlan(t *rapid.T, n int) Plan {
 			}
 		}
 	}
+	if rapid.IntRange(0, 3).Draw(t, "held") == 0 {
+		for _, w := range ranks(n) {
+			nowhere := !slices.ContainsFunc(p.Groups, func(g Group) bool { return slices.Contains(g.Members, w) })
+			if nowhere && rapid.Bool().Draw(t, "is held") {
+				for i := range p.Groups {
+					g := &p.Groups[i]
+					g.Riders = slices.DeleteFunc(g.Riders, func(v star.Worker) bool { return v == w })
+				}
+				p.Held = append(p.Held, w)
+			}
+		}
+	}
+	if rapid.IntRange(0, 2).Draw(t, "bounded") == 0 {
+		p.Ahead = rapid.IntRange(1, 4).Draw(t, "ahead")
+		for i := range p.Groups {
+			g := &p.Groups[i]
+			g.Quorum, g.DropLate = 1, false
+			for _, w := range g.Riders {
+				if !slices.ContainsFunc(p.Groups, func(g Group) bool { return slices.Contains(g.Members, w) }) {
+					g.Members = append(g.Members, w)
+				}
+			}
+			g.Riders = nil
+		}
+	}
+	switch rapid.IntRange(0, 5).Draw(t, "steps") {
+	case 0:
+		p.Local = rapid.IntRange(1, 20).Draw(t, "local")
+	case 1:
+		p.Micro, p.Cap = rapid.IntRange(1, 9).Draw(t, "micro"), time.Duration(rapid.IntRange(1, 1e9).Draw(t, "cap"))
+	}
 	if rapid.IntRange(0, 4).Draw(t, "shares") == 0 {
 		p.Shares = rapid.SliceOfN(rapid.IntRange(1, 99), n, n).Draw(t, "samples")
 	}
 	if err := p.Validate(n); err != nil {
 		t.Fatalf("drew an invalid plan: %v", err)
 	}
+	return p
+}
+
+// bare is p without what no tree and no idle rider goes with; held workers ride.
+func bare(p Plan) Plan {
+	p = p.Clone()
+	p.Groups[0].Riders = append(p.Groups[0].Riders, p.Held...)
+	p.Held, p.Ahead, p.Local, p.Micro, p.Cap = nil, 0, 0, 0, 0
 	return p
 }
 
@@ -219,15 +342,15 @@ func TestBarrierAgainstModel(t *testing.T) {
 			return rapid.SampledFrom(ws).Draw(t, what)
 		}
 		arrive := func(t *rapid.T) {
-			w := pick("arrive", func(w star.Worker) bool { return !m.gone[w] && !slices.Contains(m.waiting, w) })
+			w := pick("arrive", func(w star.Worker) bool { return !m.gone[w] && !m.stopped[w] && !slices.Contains(m.waiting, w) })
 			check(t, "arrive", b.Arrive(w), m.arrive(w))
 		}
 		report := func(t *rapid.T) {
-			first := pick("first", func(w star.Worker) bool { return !m.gone[w] && !slices.Contains(m.waiting, w) })
+			first := pick("first", func(w star.Worker) bool { return !m.gone[w] && !m.stopped[w] && !slices.Contains(m.waiting, w) })
 			ws := []star.Worker{first}
 			for _, w := range ranks(n) {
 				// Who has left may be in it too: its gradient was added before.
-				if w != first && !slices.Contains(m.waiting, w) && rapid.IntRange(0, 2).Draw(t, "with") == 0 {
+				if w != first && !m.stopped[w] && !slices.Contains(m.waiting, w) && rapid.IntRange(0, 2).Draw(t, "with") == 0 {
 					ws = append(ws, w)
 				}
 			}
@@ -257,6 +380,9 @@ func TestBarrierAgainstModel(t *testing.T) {
 					t.Fatalf("v%d, %v wait; the model is at v%d, %v wait", b.Version(), b.Waiting(), m.version, m.waiting)
 				}
 				for _, w := range ranks(n) {
+					if b.Stopped(w) != m.stopped[w] {
+						t.Fatalf("worker %d: stopped %v; the model: %v", w, b.Stopped(w), m.stopped[w])
+					}
 					if b.Live(w) == m.gone[w] || b.Live(w) && b.Basis(w) != m.basis[w] {
 						t.Fatalf("worker %d: live %v on v%d; the model: %v, v%d", w, b.Live(w), b.Basis(w), !m.gone[w], m.basis[w])
 					}
@@ -269,7 +395,8 @@ func TestBarrierAgainstModel(t *testing.T) {
 func check(t *rapid.T, what string, got, want []Firing) {
 	t.Helper()
 	same := slices.EqualFunc(got, want, func(a, b Firing) bool {
-		return a.Version == b.Version && slices.Equal(a.Workers, b.Workers) && slices.Equal(a.Dropped, b.Dropped)
+		return a.Version == b.Version && slices.Equal(a.Workers, b.Workers) && slices.Equal(a.Dropped, b.Dropped) &&
+			slices.Equal(a.Stopped, b.Stopped) && slices.Equal(a.Freed, b.Freed)
 	})
 	if !same {
 		t.Fatalf("%s: %v, the model says %v", what, got, want)
@@ -289,21 +416,23 @@ func TestNobodyIsStranded(t *testing.T) {
 		}
 		for range 3 {
 			for _, w := range rapid.Permutation(ranks(n)).Draw(t, "order") {
-				if b.Live(w) && !slices.Contains(b.Waiting(), w) {
+				if b.Live(w) && !b.Stopped(w) && !slices.Contains(b.Waiting(), w) {
 					b.Arrive(w)
 				}
 			}
 			if rapid.Bool().Draw(t, "change") {
 				b.Install(drawPlan(t, n))
 			}
-			for len(b.Waiting()) > 0 {
+			stopped := func() bool { return slices.ContainsFunc(ranks(n), b.Stopped) }
+			held := func(w star.Worker) bool { return slices.Contains(b.Plan().Held, w) }
+			for stopped() || slices.ContainsFunc(b.Waiting(), func(w star.Worker) bool { return !held(w) }) {
 				// Those that computed on arrive too, until all that live wait at once.
 				missing := b.Missing()
 				if len(missing) == 0 {
 					t.Fatalf("%v: %v wait for nobody", b.Plan(), b.Waiting())
 				}
 				for _, w := range missing {
-					if len(b.Waiting()) > 0 && !slices.Contains(b.Waiting(), w) {
+					if b.Live(w) && !b.Stopped(w) && !slices.Contains(b.Waiting(), w) {
 						b.Arrive(w)
 					}
 				}
@@ -319,7 +448,7 @@ func TestNobodyIsStranded(t *testing.T) {
 // wants the same firings.
 func sameLives(t *rapid.T, n int, a, b *Barrier) {
 	for range 60 {
-		free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) || !a.Live(w) })
+		free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) || a.Stopped(w) || !a.Live(w) })
 		if len(free) == 0 {
 			return // all have left
 		}
@@ -365,20 +494,29 @@ func TestPermutation(t *testing.T) {
 			return r
 		}
 		q := p.Clone()
+		q.Held = rename(q.Held)
 		for i := range q.Groups {
 			q.Groups[i].Members = rename(q.Groups[i].Members)
 			q.Groups[i].Riders = rename(q.Groups[i].Riders)
 		}
 		a, b := NewBarrier(p, n, 0), NewBarrier(q, n, 0)
 		for range 60 {
-			free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) })
+			free := slices.DeleteFunc(ranks(n), func(w star.Worker) bool { return slices.Contains(a.Waiting(), w) || a.Stopped(w) })
 			w := rapid.SampledFrom(free).Draw(t, "w")
 			want := a.Arrive(w)
 			for i := range want {
 				want[i].Workers = rename(want[i].Workers)
 				want[i].Dropped = rename(want[i].Dropped)
+				want[i].Stopped = rename(want[i].Stopped)
+				want[i].Freed = rename(want[i].Freed)
 			}
-			check(t, "arrive", b.Arrive(names[w]), want)
+			got := b.Arrive(names[w])
+			for _, fs := range [][]Firing{got, want} { // freed by rank, which is not their own
+				for i := range fs {
+					slices.Sort(fs[i].Freed)
+				}
+			}
+			check(t, "arrive", got, want)
 		}
 	})
 }
@@ -388,6 +526,7 @@ func TestIdleRider(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "n")
 		p := drawPlan(t, n)
+		p = bare(p)
 		q := p.Clone()
 		g := &q.Groups[rapid.IntRange(0, len(q.Groups)-1).Draw(t, "group")]
 		g.Riders = append(g.Riders, star.Worker(n))

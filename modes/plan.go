@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"star"
 )
@@ -49,6 +50,28 @@ type Plan struct {
 	// AutoTree asks whoever runs the plan for a tree by a [TreeRule], of what it
 	// measures. It stands in for Parents.
 	AutoTree bool
+
+	// Ahead bounds how far a worker may run ahead (stale synchronous parallel): its
+	// gradient is applied when its group fires, but it is released only once it has made
+	// fewer than Ahead iterations more than the slowest worker that lives. SSP with
+	// slack s is ASGD with Ahead s + 1. Zero: no bound.
+	Ahead int
+
+	// Held are workers in no group. One finishes the iteration it is in and then waits
+	// until a plan takes it in; that gradient is dropped. While nobody else lives they
+	// are not held.
+	Held []star.Worker
+
+	// Local is how many steps a worker trains by itself from one release to the next. It
+	// takes as many mini-batches of the stream, and reports how far it has come instead
+	// of a gradient. Zero: none, it reports gradients.
+	Local int
+
+	// Micro is into how many parts a worker cuts its mini-batch, and Cap how long it may
+	// compute: once that has passed it begins no further part and reports the mean over
+	// those that it has, at least one (DropCompute). Both are zero, or neither.
+	Micro int
+	Cap   time.Duration
 }
 
 // SSGD waits for all n workers: one group of everybody.
@@ -155,10 +178,22 @@ func (p Plan) Validate(n int) error {
 			riders[w], placed[w] = true, true
 		}
 	}
+	for _, w := range p.Held {
+		switch {
+		case w < 0 || int(w) >= n:
+			return fmt.Errorf("modes: held worker %d is not in 0..%d", w, n-1)
+		case placed[w]:
+			return fmt.Errorf("modes: worker %d is held, and in a group or named twice: make it one of these", w)
+		}
+		placed[w] = true
+	}
 	for w, ok := range placed {
 		if !ok {
 			return fmt.Errorf("modes: worker %d is in no group: nobody would ever use its gradients", w)
 		}
+	}
+	if err := p.validateSteps(); err != nil {
+		return err
 	}
 	if p.Shares != nil && len(p.Shares) != n {
 		return fmt.Errorf("modes: %d shares for %d workers: give one to each", len(p.Shares), n)
@@ -169,6 +204,37 @@ func (p Plan) Validate(n int) error {
 		}
 	}
 	return p.validateTree(n)
+}
+
+// validateSteps checks what p says of iterations.
+func (p Plan) validateSteps() error {
+	tree := p.AutoTree || p.hasTree()
+	switch {
+	case p.Ahead < 0 || p.Local < 0 || p.Micro < 0 || p.Cap < 0:
+		return fmt.Errorf("modes: ahead %d, local %d, micro %d and cap %v: none may be negative", p.Ahead-1, p.Local, p.Micro, p.Cap)
+	case p.Ahead > 1<<30 || p.Local > 1<<20 || p.Micro > 1<<20:
+		return fmt.Errorf("modes: ahead %d, local %d or micro %d is beyond every use: at most %d, %d and %d", p.Ahead-1, p.Local, p.Micro, 1<<30-1, 1<<20, 1<<20)
+	case (p.Micro > 0) != (p.Cap > 0):
+		return errors.New("modes: micro and cap belong together: give both, or neither")
+	case p.Micro > 0 && p.Local > 0:
+		return errors.New("modes: local steps have no parts: give either local or micro")
+	case tree && (p.Ahead > 0 || len(p.Held) > 0 || p.Local > 0 || p.Micro > 0):
+		return errors.New("modes: a tree goes with none of ahead, held, local and micro: leave it away")
+	}
+	if p.Ahead == 0 {
+		return nil
+	}
+	for i, g := range p.Groups {
+		if g.Quorum > 1 || len(g.Riders) > 0 || g.DropLate {
+			return fmt.Errorf("modes: group %d: with ahead nobody may wait for anybody but the slowest: give it quorum 1, no riders, and no dropping", i)
+		}
+	}
+	return nil
+}
+
+// sameBarrier says whether a [Barrier] does the same with p and q.
+func (p Plan) sameBarrier(q Plan) bool {
+	return p.sameGroups(q) && p.Ahead == q.Ahead && sameSet(p.Held, q.Held)
 }
 
 // Share is the size of w's mini-batch in samples; def where p says nothing.
@@ -182,7 +248,7 @@ func (p Plan) Share(w star.Worker, def int) int {
 // Equal says whether p and q behave alike: the same groups in the same order,
 // whatever the order of workers within them, the same shares, and the same tree.
 func (p Plan) Equal(q Plan) bool {
-	return p.sameGroups(q) && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
+	return p.sameBarrier(q) && p.Local == q.Local && p.Micro == q.Micro && p.Cap == q.Cap && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
 }
 
 func (p Plan) sameGroups(q Plan) bool {
@@ -204,7 +270,8 @@ func sorted(ws []star.Worker) []star.Worker {
 
 // Clone shares no memory with p.
 func (p Plan) Clone() Plan {
-	q := Plan{Groups: slices.Clone(p.Groups), Shares: slices.Clone(p.Shares), Parents: slices.Clone(p.Parents), AutoTree: p.AutoTree}
+	q := p
+	q.Groups, q.Shares, q.Parents, q.Held = slices.Clone(p.Groups), slices.Clone(p.Shares), slices.Clone(p.Parents), slices.Clone(p.Held)
 	for i := range q.Groups {
 		q.Groups[i].Members = slices.Clone(q.Groups[i].Members)
 		q.Groups[i].Riders = slices.Clone(q.Groups[i].Riders)
@@ -223,13 +290,16 @@ func (p Plan) Workers() int {
 			n = max(n, int(w)+1)
 		}
 	}
+	for _, w := range p.Held {
+		n = max(n, int(w)+1)
+	}
 	return n
 }
 
 // String is p in the grammar of [Parse]: for a valid plan of n workers,
 // Parse(p.String(), n) equals p.
 func (p Plan) String() string {
-	s := p.mode()
+	s := p.mode() + p.steps()
 	switch {
 	case p.AutoTree:
 		s += " tree=auto"
@@ -252,8 +322,35 @@ func (p Plan) String() string {
 	return string(b)
 }
 
+// steps is what p says of iterations, as words behind the mode.
+func (p Plan) steps() string {
+	var b strings.Builder
+	if p.Ahead > 0 && !p.isSSP() {
+		fmt.Fprintf(&b, " ahead=%d", p.Ahead-1)
+	}
+	if len(p.Held) > 0 {
+		b.WriteString(" held=")
+		writeSet(&b, p.Held)
+	}
+	if p.Local > 0 {
+		fmt.Fprintf(&b, " local=%d", p.Local)
+	}
+	if p.Micro > 0 {
+		fmt.Fprintf(&b, " micro=%d cap=%v", p.Micro, p.Cap)
+	}
+	return b.String()
+}
+
+func (p Plan) isSSP() bool {
+	n := p.Workers()
+	return p.Ahead > 0 && n > 1 && p.sameGroups(ASGD(n))
+}
+
 func (p Plan) mode() string {
 	n := p.Workers()
+	if p.isSSP() {
+		return "ssp=" + strconv.Itoa(p.Ahead-1)
+	}
 	if p.sameGroups(ASGD(n)) && n > 1 {
 		return "asgd"
 	}
@@ -310,12 +407,13 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 }
 
 // Grammar is what [Parse] reads, for help texts and errors.
-const Grammar = "ssgd | asgd | x=K | backup=B | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), and shares=S0,S1,…"
+const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, local=H, micro=M cap=DURATION"
 
 // Parse reads a mode for the workers 0..n-1:
 //
 //	ssgd              wait for all
 //	asgd              wait for nobody
+//	ssp=S             wait for nobody, unless S iterations ahead of the slowest: asgd ahead=S
 //	x=K               wait for any K
 //	backup=B          wait for any n-B and drop the others' late gradients
 //	ring-minus=2,3    wait for all but these, which are riders
@@ -328,6 +426,10 @@ const Grammar = "ssgd | asgd | x=K | backup=B | ring-minus=RIDERS | groups=SET/S
 //	tree=0(1,2(3)),4(5)    workers in brackets report to the one before them
 //	tree=auto              a tree is built of what is measured, if one is needed
 //	shares=32,32,64        each worker's mini-batch in samples
+//	ahead=S                nobody begins an iteration more than S ahead of the slowest (Plan.Ahead)
+//	held=2,3               these wait for another plan, and are in no group
+//	local=H                H steps by itself between releases
+//	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time
 //
 // A tree without a mode before it is that of ssgd. The plan that Parse returns is
 // valid for n workers.
@@ -356,6 +458,13 @@ func Parse(s string, n int) (Plan, error) {
 		if key == "asgd" {
 			p = ASGD(n)
 		}
+	case "ssp":
+		slack, err := strconv.Atoi(value)
+		if err != nil || slack < 0 || slack > maxSlack {
+			return fail("ssp is %q, not a number of iterations in 0..%d", clip(value), maxSlack)
+		}
+		p = ASGD(n)
+		p.Ahead = slack + 1
 	case "x":
 		x, err := strconv.Atoi(value)
 		if err != nil || x < 1 || x > n {
@@ -400,6 +509,11 @@ func Parse(s string, n int) (Plan, error) {
 			}
 			continue
 		}
+		if known, err := p.parseSteps(f, n); err != nil {
+			return fail("%v", err)
+		} else if known {
+			continue
+		}
 		list, ok := strings.CutPrefix(f, "shares=")
 		if !ok || p.Shares != nil {
 			return fail("%q is not understood", clip(f))
@@ -416,6 +530,50 @@ func Parse(s string, n int) (Plan, error) {
 		return fail("%s", strings.TrimPrefix(err.Error(), "modes: "))
 	}
 	return p, nil
+}
+
+// maxSlack is the largest S of ssp=S.
+const maxSlack = 1<<30 - 1
+
+// parseSteps reads one of ahead, held, local, micro and cap; false: it is another word.
+func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
+	key, value, _ := strings.Cut(f, "=")
+	number := func(into *int, least, most, add int) error {
+		k, err := strconv.Atoi(value)
+		if err != nil || k < least || k > most {
+			return fmt.Errorf("%s is %q, not a number in %d..%d", key, clip(value), least, most)
+		}
+		if *into != 0 {
+			return fmt.Errorf("%s is given twice", key)
+		}
+		*into = k + add
+		return nil
+	}
+	switch key {
+	case "ahead":
+		return true, number(&p.Ahead, 0, maxSlack, 1)
+	case "local":
+		return true, number(&p.Local, 1, 1<<20, 0)
+	case "micro":
+		return true, number(&p.Micro, 1, 1<<20, 0)
+	case "cap":
+		d, err := time.ParseDuration(value)
+		if err != nil || d <= 0 {
+			return true, fmt.Errorf("cap is %q, not a duration such as 120ms", clip(value))
+		}
+		if p.Cap != 0 {
+			return true, errors.New("cap is given twice")
+		}
+		p.Cap = d
+		return true, nil
+	case "held":
+		if p.Held != nil {
+			return true, errors.New("held is given twice")
+		}
+		p.Held, err = parseSet(value, n)
+		return true, err
+	}
+	return false, nil
 }
 
 func parseGroup(s string, n int) (Group, error) {

@@ -97,6 +97,9 @@ func (p Plan) checkTimes(times []time.Duration) error {
 }
 
 func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
+	if p.Ahead > 0 || len(p.Held) > 0 {
+		return Pace{}, false
+	}
 	n := len(times)
 	rate := make([]float64, n) // gradients of each worker per second
 	updates := 0.0             // per second
@@ -191,13 +194,11 @@ func (p Plan) simulate(times []time.Duration, skip int, done func(updates, arriv
 					applied++
 					stale += f.Version - 1 - basis[w]
 				}
-				basis[w] = f.Version
-				q.add(event{e.at + times[w], w})
 			}
-			for _, w := range f.Dropped {
-				if measuring {
-					dropped++
-				}
+			if measuring {
+				dropped += int64(len(f.Dropped))
+			}
+			for w := range f.Released() {
 				basis[w] = f.Version
 				q.add(event{e.at + times[w], w})
 			}

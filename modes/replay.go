@@ -115,11 +115,9 @@ func (q *problem) replay(p Plan, h History) flow {
 				squares += s * s
 				applied += s
 			}
-			for _, ws := range [2][]star.Worker{f.Workers, f.Dropped} {
-				for _, w := range ws {
-					read[w], basis[w] = total, f.Version
-					agenda.add(event{e.at + take(w), w})
-				}
+			for w := range f.Released() {
+				read[w], basis[w] = total, f.Version
+				agenda.add(event{e.at + take(w), w})
 			}
 		}
 		if !measuring && warm <= 0 {

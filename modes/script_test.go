@@ -92,6 +92,12 @@ func tell(out *strings.Builder, fs []Firing) {
 		if len(f.Dropped) > 0 {
 			fmt.Fprintf(out, " drops %s", strings.Trim(fmt.Sprint(f.Dropped), "[]"))
 		}
+		if len(f.Stopped) > 0 {
+			fmt.Fprintf(out, " stops %s", strings.Trim(fmt.Sprint(f.Stopped), "[]"))
+		}
+		if len(f.Freed) > 0 {
+			fmt.Fprintf(out, " frees %s", strings.Trim(fmt.Sprint(f.Freed), "[]"))
+		}
 		out.WriteByte('\n')
 	}
 }

@@ -45,7 +45,7 @@ func drawTree(t *rapid.T, p Plan, n int) Plan {
 func TestTreeRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 12).Draw(t, "n")
-		p := drawTree(t, drawPlan(t, n), n)
+		p := drawTree(t, bare(drawPlan(t, n)), n)
 		q, err := Parse(p.String(), n)
 		if err != nil {
 			t.Fatal(err)

@@ -228,14 +228,12 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 			}
 		}
 		r.result.Dropped += int64(len(f.Dropped))
-		for _, released := range [][]star.Worker{f.Workers, f.Dropped} {
-			for _, w := range released {
-				m := &r.workers[w]
-				m.waits, m.waited = false, at+r.Latency-m.arrived
-				r.waiting += at - m.arrived
-				if err := r.begin(w, f.Version, at+r.Latency); err != nil {
-					return err
-				}
+		for w := range f.Released() {
+			m := &r.workers[w]
+			m.waits, m.waited = false, at+r.Latency-m.arrived
+			r.waiting += at - m.arrived
+			if err := r.begin(w, f.Version, at+r.Latency); err != nil {
+				return err
 			}
 		}
 	}
