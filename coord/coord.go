@@ -785,7 +785,7 @@ func (c *Coordinator) norm(p *peer, e event) error {
 	delete(c.norms, e.norm.Seq)
 	n.noise.Sum2 = n.sum.Float64()
 	c.observe(n.version, n.noise)
-	apply := transport.Apply{Seq: e.norm.Seq, Norm: math.Sqrt(n.noise.Sum2)}
+	apply := transport.Apply{Seq: e.norm.Seq, Norm: math.Sqrt(n.noise.Sum2), Factor: 1}
 	for _, s := range c.servers {
 		if s.hello.Shards > 0 {
 			c.send(s, func() error { return transport.Send(s.conn, apply, nil) })

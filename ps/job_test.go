@@ -190,7 +190,7 @@ func (j *fakeJob) coordinate() {
 			}
 			sum.Merge(&part)
 			if norms++; norms == len(j.shards) {
-				j.tell(transport.Apply{Seq: m.Seq, Norm: math.Sqrt(sum.Float64())})
+				j.tell(transport.Apply{Seq: m.Seq, Norm: math.Sqrt(sum.Float64()), Factor: 1})
 				norms, sum = 0, exact.Squares{}
 			}
 		case transport.KindStored:
@@ -325,7 +325,7 @@ func one(t testing.TB, n, workers, steps int, lr, clip float64, gradient func(w,
 		}
 		ev, _ := s.Next()
 		if ev.Kind == Summed {
-			if err := s.Apply(step+1, math.Sqrt(ev.Squares.Float64())); err != nil {
+			if err := s.Apply(step+1, math.Sqrt(ev.Squares.Float64()), 1); err != nil {
 				t.Fatal(err)
 			}
 			s.Next()

@@ -104,7 +104,7 @@ func (c *cluster) fire(gs []transport.Gradient, norm bool) {
 		if _, ok := s.Next(); ok {
 			c.t.Fatalf("firing %d: an event before the norm is known", c.seq)
 		}
-		if err := s.Apply(c.seq, math.Sqrt(total.Float64())); err != nil {
+		if err := s.Apply(c.seq, math.Sqrt(total.Float64()), 1); err != nil {
 			c.t.Fatal(err)
 		}
 		if ev, ok := s.Next(); !ok || ev.Kind != Updated {

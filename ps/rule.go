@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"star"
+	"star/exact"
 	"star/train/kernel"
 )
 
@@ -58,6 +59,47 @@ type Measurer interface {
 	// Sum2 is the sum of squares of the last direction, before clipping. Its last
 	// bits depend on Threads.
 	Sum2() float64
+}
+
+// Witness is a Rule that must know which parameters each worker computes on.
+type Witness interface {
+	Rule
+
+	// Sent says that w is sent params, which are the shard's: valid until it returns.
+	Sent(w star.Worker, params []float32)
+}
+
+// Salvager is a Rule that has a use for gradients that firings drop.
+type Salvager interface {
+	Rule
+
+	// Late is told of one whose vector is stored here, in order of the firing. version is that of the
+	// parameters; the vector is valid until it returns.
+	Late(version int64, g Gradient)
+}
+
+// Scorer is a Rule whose directions are judged before they are applied, in firings with NormFirst: once for the whole
+// job, by what all shards say. Apply brings the verdict.
+type Scorer interface {
+	Rule
+
+	// Score is the product of dir and the reference that it is held against, and the reference's squares,
+	// valid until the next call.
+	Score(dir []float32) (dot float64, ref *exact.Squares)
+}
+
+// Stateful is a Rule that remembers more than its optimiser does. n is the length of the shard.
+type Stateful interface {
+	Rule
+
+	// Slots show it, for a shard that moves: always as many, in the same order, each n long. The vectors may be the rule's own.
+	Slots(n int) []RuleSlot
+
+	// Lasting are those of them that a checkpoint keeps.
+	Lasting(n int) []RuleSlot
+
+	// SetSlots copies what either of these showed into the rule.
+	SetSlots([]RuleSlot) error
 }
 
 // Optimizer moves params along grad at learning rate lr. Both have the length

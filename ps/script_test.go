@@ -104,7 +104,7 @@ func TestScripts(t *testing.T) {
 				}
 				return say(s.Fire(&f))
 			case "apply":
-				return say(s.Apply(integer(t, d, "seq"), number(t, d, "norm")))
+				return say(s.Apply(integer(t, d, "seq"), number(t, d, "norm"), 1))
 			case "save":
 				return say(s.Save(transport.Save{Seq: integer(t, d, "seq"), ID: words(d, "id")[0]}))
 			case "forget":

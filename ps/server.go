@@ -45,6 +45,10 @@ type ServerConfig struct {
 	State    func(Rule) RuleState
 	SetState func(Rule, RuleState) error
 
+	// Validator says that one more than the workers connects, with the rank after the last: its
+	// gradients reach the rules as dropped ones (Salvager).
+	Validator bool
+
 	// CheckFinite has every gradient searched for NaN and Inf when it arrives. A
 	// worker that sends one is cut off. Workers search their own gradients; this
 	// is for those that are not trusted to.
@@ -147,16 +151,17 @@ type host struct {
 // input is what reaches a shard's owner. One channel carries all of it, so that
 // what one peer sent first is done first.
 type input struct {
-	kind inputKind
-	conn *conn
-	grad Gradient
-	fire *transport.Fire
-	seq  int64
-	norm float64
-	save transport.Save
-	hand transport.Hand
-	from *adoption
-	heir *heir
+	kind   inputKind
+	conn   *conn
+	grad   Gradient
+	fire   *transport.Fire
+	seq    int64
+	norm   float64
+	factor float64
+	save   transport.Save
+	hand   transport.Hand
+	from   *adoption
+	heir   *heir
 }
 
 type inputKind uint8
@@ -277,11 +282,11 @@ func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, wo
 	n := int(info.To - info.From)
 	h := &host{
 		s: s, info: info, n: n, rule: rule, coord: c,
-		mem:    newMemory(n, workers),
+		mem:    newMemory(n, s.members(workers)),
 		inbox:  make(chan input, 64),
 		fires:  make(chan *transport.Fire, 16),
-		conns:  make([]*conn, workers),
-		stored: make([]*conn, workers),
+		conns:  make([]*conn, s.members(workers)),
+		stored: make([]*conn, s.members(workers)),
 		quit:   make(chan struct{}),
 	}
 	h.version.Store(-1)
@@ -290,6 +295,14 @@ func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, wo
 		h.fires <- new(transport.Fire)
 	}
 	return h
+}
+
+// members is how many ranks there are: the workers, and the validator.
+func (s *Server) members(workers int) int {
+	if s.cfg.Validator {
+		return workers + 1
+	}
+	return workers
 }
 
 // hosted is the shards that are here now.
@@ -340,7 +353,7 @@ func (s *Server) listen(coord transport.Conn) error {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
 			for h := range s.serving {
-				h.put(input{kind: inApply, seq: m.Seq, norm: m.Norm})
+				h.put(input{kind: inApply, seq: m.Seq, norm: m.Norm, factor: m.Factor})
 			}
 		case transport.KindSave:
 			m, err := transport.ParseSave(f.Header)
@@ -443,6 +456,7 @@ func (h *host) ready() error {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
 	for _, c := range h.pulls {
+		h.shard.Read(c.worker)
 		h.send(c, len(h.pulls) == 1)
 	}
 	h.pulls = nil
@@ -493,6 +507,7 @@ func (h *host) handle(m input) error {
 			m.conn.end(errors.New("too many pulls"))
 			return nil
 		}
+		h.shard.Read(m.conn.worker)
 		h.send(m.conn, true)
 	case inFire:
 		if pause := h.s.cfg.Pause; pause != nil && len(h.fires) > 0 {
@@ -502,7 +517,7 @@ func (h *host) handle(m input) error {
 		h.fires <- m.fire
 		return err
 	case inApply:
-		return h.shard.Apply(m.seq, m.norm)
+		return h.shard.Apply(m.seq, m.norm, m.factor)
 	case inSave:
 		if err := h.shard.Save(m.save); err != nil {
 			return tell(h.coord, transport.Saved{Shard: h.info.Shard, ID: m.save.ID, Err: err.Error()}, nil)
@@ -560,7 +575,10 @@ func (h *host) announce(ev Event) error {
 		}
 	case Summed:
 		h.norm = ev.Squares.AppendTo(h.norm[:0])
-		if err := tell(h.coord, transport.Norm{Shard: h.info.Shard, Seq: ev.Seq}, h.norm); err != nil {
+		if ev.Ref != nil {
+			h.norm = ev.Ref.AppendTo(h.norm)
+		}
+		if err := tell(h.coord, transport.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Dot}, h.norm); err != nil {
 			return fmt.Errorf("lost the coordinator: %w", err)
 		}
 	case SaveDue:
@@ -736,7 +754,7 @@ func (s *Server) check(hello transport.Hello) (*host, error) {
 		return nil, fmt.Errorf("a %s asked for service %q, and workers find shards here", hello.Role, hello.Service)
 	case hello.Job != s.cfg.Job:
 		return nil, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job)
-	case hello.Rank < 0 || hello.Rank >= s.assign.Workers:
+	case hello.Rank < 0 || hello.Rank >= s.members(s.assign.Workers):
 		return nil, fmt.Errorf("rank %d is not one of the %d workers", hello.Rank, s.assign.Workers)
 	case hello.Params != s.assign.Params:
 		return nil, fmt.Errorf("worker %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params)

@@ -54,6 +54,11 @@ type Event struct {
 	Squares *exact.Squares // valid until the next call of Next
 	Save    transport.Save
 
+	// With a Rule that is a Scorer, Summed has what it says of the direction: valid until
+	// the next call of Next. Else Ref is nil.
+	Dot float64
+	Ref *exact.Squares
+
 	// Report says that the firing asked for the sum of squares of the direction, which
 	// is Sum2.
 	Report bool
@@ -77,6 +82,8 @@ type Shard struct {
 	rule    Rule
 	fused   Fused    // rule, if it is one
 	meter   Measurer // rule, if it is one
+	witness Witness  // rule, if it is one
+	salvage Salvager // rule, if it is one
 	mem     Memory
 	params  []float32 // nil: not ready
 	version int64
@@ -109,6 +116,7 @@ type firing struct {
 	dir    []float32 // the combined direction, with NormFirst
 	normed bool
 	norm   float64
+	factor float32 // of the direction; 0: it is not applied
 }
 
 // NewShard makes a shard of n elements, at least one. It is not ready until Load.
@@ -118,7 +126,9 @@ func NewShard(n int, rule Rule, mem Memory) *Shard {
 	}
 	fused, _ := rule.(Fused)
 	meter, _ := rule.(Measurer)
-	return &Shard{n: n, rule: rule, fused: fused, meter: meter, mem: mem}
+	witness, _ := rule.(Witness)
+	salvage, _ := rule.(Salvager)
+	return &Shard{n: n, rule: rule, fused: fused, meter: meter, witness: witness, salvage: salvage, mem: mem}
 }
 
 // Load gives the shard its parameters. It keeps params.
@@ -254,7 +264,7 @@ func (s *Shard) Fire(f *transport.Fire) error {
 	q.Gradients = append(q.Gradients[:0], f.Gradients...)
 	q.Dropped = append(q.Dropped[:0], f.Dropped...)
 	q.Quiet = append(q.Quiet[:0], f.Quiet...)
-	q.dir, q.normed, q.norm = nil, false, -1
+	q.dir, q.normed, q.norm, q.factor = nil, false, -1, 1
 	slices.SortFunc(q.Gradients, func(a, b transport.Gradient) int { return cmp.Compare(a.Worker, b.Worker) })
 	s.last, s.target = f.Seq, f.Version
 	return nil
@@ -273,13 +283,21 @@ func (s *Shard) enqueue() *firing {
 	return &s.queue[len(s.queue)-1]
 }
 
-// Apply gives the norm of the whole direction to the firing that waits for it.
-func (s *Shard) Apply(seq int64, norm float64) error {
+// Read says that w is sent the parameters as they are now, other than by a firing.
+func (s *Shard) Read(w star.Worker) {
+	if s.witness != nil && s.params != nil {
+		s.witness.Sent(w, s.params)
+	}
+}
+
+// Apply gives the norm of the whole direction to the firing that waits for it, and what the direction
+// is multiplied by before it is applied. With 0 the parameters stay as they are, and are a new version all the same.
+func (s *Shard) Apply(seq int64, norm, factor float64) error {
 	if s.head == len(s.queue) || s.queue[s.head].Seq != seq || s.queue[s.head].dir == nil || s.queue[s.head].normed {
 		return fmt.Errorf("ps: a norm for firing %d, which is not waiting for one (completed: %d)", seq, s.done)
 	}
 	f := &s.queue[s.head]
-	f.normed, f.norm = true, norm
+	f.normed, f.norm, f.factor = true, norm*factor, float32(factor)
 	return nil
 }
 
@@ -332,11 +350,20 @@ func (s *Shard) Next() (Event, bool) {
 		f.dir = s.combine(f)
 		s.squares = exact.Squares{}
 		s.squares.Add(f.dir)
-		return Event{Kind: Summed, Seq: f.Seq, Squares: &s.squares}, true
+		ev := Event{Kind: Summed, Seq: f.Seq, Squares: &s.squares}
+		if scorer, ok := s.rule.(Scorer); ok {
+			ev.Dot, ev.Ref = scorer.Score(f.dir)
+		}
+		return ev, true
 	case !f.normed:
 		return Event{}, false
 	}
+	if f.dir != nil && f.factor == 0 {
+		s.mem.Free(f.dir)
+		f.dir = nil
+	}
 	if f.dir != nil {
+		scale(f.factor, f.dir)
 		next := s.mem.Writable(s.params)
 		if &next[0] != &s.params[0] {
 			copy(next, s.params)
@@ -349,6 +376,11 @@ func (s *Shard) Next() (Event, bool) {
 	}
 	for _, g := range f.Dropped {
 		if step, ok := s.Pending(g.Worker); ok && step == g.Step && s.pending[g.Worker].named {
+			if s.salvage != nil {
+				late := s.pending[g.Worker].Gradient
+				late.Weight = g.Weight
+				s.salvage.Late(f.Version, late)
+			}
 			s.drop(g.Worker)
 		}
 	}
@@ -361,6 +393,9 @@ func (s *Shard) Next() (Event, bool) {
 				s.workers = append(s.workers, g.Worker)
 			}
 		}
+	}
+	for _, w := range s.workers {
+		s.Read(w)
 	}
 	ev := Event{Kind: Updated, Seq: f.Seq, Version: s.version, Params: s.params, Workers: s.workers}
 	if f.Report && s.meter != nil && len(f.Gradients) > 0 {

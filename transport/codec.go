@@ -493,15 +493,16 @@ func ParseNorm(b []byte) (Norm, error) {
 func (Apply) Kind() Kind { return KindApply }
 
 func (m Apply) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 2)
+	dst = appendArray(dst, 3)
 	dst = appendInt(dst, m.Seq)
-	return appendFloat64(dst, m.Norm)
+	dst = appendFloat64(dst, m.Norm)
+	return appendFloat64(dst, m.Factor)
 }
 
 // ParseApply parses the header of an Apply.
 func ParseApply(b []byte) (Apply, error) {
-	p := parse(KindApply, b, 2)
-	m := Apply{Seq: p.natural("seq"), Norm: p.float("norm")}
+	p := parse(KindApply, b, 3)
+	m := Apply{Seq: p.natural("seq"), Norm: p.float("norm"), Factor: p.float("factor")}
 	return m, p.end()
 }
 

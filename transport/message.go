@@ -165,17 +165,20 @@ type Fire struct {
 
 // Norm: the sum of squares of a shard's slice of the weighted sum. After a Fire with
 // NormFirst it is exact and in the payload: the accumulator's bins. After one with
-// Report it is Sum2, without payload.
+// Report it is Sum2, without payload. Where the rule of the shards scores a sum before it
+// is applied, the bins of the reference follow in the payload, and Sum2 is the product of the two.
 type Norm struct {
 	Shard int
 	Seq   int64
 	Sum2  float64
 }
 
-// Apply completes a Fire with NormFirst: the norm of the whole weighted sum.
+// Apply completes a Fire with NormFirst: the norm of the whole weighted sum, and what
+// the sum is multiplied by before it is applied. With Factor 0 it is not applied.
 type Apply struct {
-	Seq  int64
-	Norm float64
+	Seq    int64
+	Norm   float64
+	Factor float64
 }
 
 // Action is what a worker does when it is released.

@@ -45,7 +45,7 @@ var samples = []sample{
 	{Fire{Seq: 1, Version: 1}, nil},
 	{Norm{Shard: 1, Seq: 42}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
 	{Norm{Shard: 1, Seq: 43, Sum2: 0.75}, nil},
-	{Apply{Seq: 42, Norm: 0.5}, nil},
+	{Apply{Seq: 42, Norm: 0.5, Factor: 1}, nil},
 	{Release{Worker: 3, Version: 41, Action: Evaluate, Start: 10496, Count: 64, Pull: true, Eval: 2, From: 7500, To: 10000, Total: 192, Dropped: true, Delay: 3 * time.Millisecond}, nil},
 	{Push{Shard: 1, Worker: 3, Step: 41, Basis: 40, Samples: 64}, Floats([]float32{1, -2, 0.5})},
 	{Push{Worker: 3, Step: 42, Basis: 41, Samples: 64, Codec: "fp16"}, []byte{0x00, 0x3c, 0x00, 0xc0, 0x00, 0x38}},

@@ -1,0 +1,211 @@
+package ps
+
+import (
+	"fmt"
+	"math"
+
+	"star/exact"
+)
+
+// LiveCompensated is the rule of LGC: an update is made of the first K of N gradients, and of what the others had of the round
+// before by the time that it was closed,
+//
+//	u    = gF + comp
+//	comp = ((N − K)/N)·(gS − gF)       of the round before; 0 where nobody had anything
+//
+// with gF the mean over the K first and gS the mean over those of the others that had at least one block. So what two
+// consecutive updates apply of a round is the mean over all N, half of it late. u goes to Then: clipping and momentum act on it.
+//
+// The weights of the gradients must be those of a mean ([star/coord.ScaleFiring]), the plan one that drops what is late, and the
+// Weight of a late gradient (N − K)/N. A late gradient is used if it is of the round before, else ignored: compensation is never
+// older than one round. With Sizes the factor is n_S/(n_F + n_S) and gS weighted by samples.
+//
+// It costs two vectors of the shard's length. It survives a move of the shard; in a new life of the job the first round has no compensation.
+//
+// J. Xu, S.-L. Huang, L. Song, T. Lan: Live Gradient Compensation for Evading Stragglers in Distributed Learning. INFOCOM 2021.
+// docs/baselines.md says what is theirs and what is ours.
+type LiveCompensated struct {
+	Then  *Descent
+	Sizes bool
+
+	fast    []float32 // gF of the last round; empty: there was none
+	live    []float32 // Σ of late gradients
+	count   float64   // of them, or of their samples
+	factor  float64   // (N − K)/N
+	samples float64   // in fast
+
+	sum2    float64
+	measure bool
+}
+
+// Late implements [Salvager].
+func (l *LiveCompensated) Late(version int64, g Gradient) {
+	if g.Basis != version-1 || g.Samples < 1 || len(l.fast) == 0 {
+		return
+	}
+	w := 1.0
+	if l.Sizes {
+		w = float64(g.Samples)
+	}
+	if l.count == 0 {
+		if len(l.live) == 0 {
+			l.live = make([]float32, len(g.Vec))
+		}
+		clear(l.live)
+	}
+	for i, x := range g.Vec {
+		l.live[i] += float32(float32(w) * x)
+	}
+	l.count += w
+	l.factor = float64(g.Weight)
+}
+
+// Combine implements [Rule].
+func (l *LiveCompensated) Combine(params []float32, version int64, gs []Gradient) []float32 {
+	samples := 0.0
+	for _, g := range gs {
+		samples += float64(g.Samples)
+	}
+	dir := l.Then.Combine(params, version, gs)
+	if len(l.fast) == 0 {
+		l.fast = make([]float32, len(dir))
+	}
+	if l.count == 0 {
+		copy(l.fast, dir)
+	} else {
+		if l.Sizes {
+			l.factor = l.count / (l.samples + l.count)
+		}
+		factor, mean := float32(l.factor), float32(1/l.count)
+		for i, g := range dir {
+			comp := float32(l.live[i]*mean) - l.fast[i]
+			dir[i], l.fast[i] = g+float32(factor*comp), g
+		}
+	}
+	l.count, l.samples = 0, samples
+	if l.measure {
+		var s exact.Squares
+		s.Add(dir)
+		l.sum2 = s.Float64()
+	}
+	return dir
+}
+
+// Step implements [Rule].
+func (l *LiveCompensated) Step(params, dir []float32, samples int64, norm float64) {
+	l.Then.Step(params, dir, samples, norm)
+}
+
+// Measure implements [Measurer].
+func (l *LiveCompensated) Measure(on bool) { l.measure = on }
+
+// Sum2 implements [Measurer]: of u.
+func (l *LiveCompensated) Sum2() float64 { return l.sum2 }
+
+// Slots implements [Stateful]. The scalars fill a vector of their own.
+func (l *LiveCompensated) Slots(n int) []RuleSlot {
+	vec := func(v []float32) []float32 {
+		if len(v) == 0 {
+			return make([]float32, n)
+		}
+		return v
+	}
+	marks := func(x float64) []float32 {
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = float32(x)
+		}
+		return v
+	}
+	had := 0.0
+	if len(l.fast) > 0 {
+		had = 1 + l.samples
+	}
+	return []RuleSlot{
+		{"lgc.fast", vec(l.fast)}, {"lgc.live", vec(l.live)},
+		{"lgc.count", marks(l.count)}, {"lgc.factor", marks(l.factor)}, {"lgc.samples", marks(had)},
+	}
+}
+
+// SetSlots implements [Stateful].
+func (l *LiveCompensated) SetSlots(slots []RuleSlot) error {
+	if len(slots) == 0 {
+		return nil // a new life
+	}
+	names := [...]string{"lgc.fast", "lgc.live", "lgc.count", "lgc.factor", "lgc.samples"}
+	for i, name := range names {
+		if len(slots) != len(names) || slots[i].Name != name {
+			return fmt.Errorf("ps: %d vectors of state from another rule than lgc: give every star-ps the same --baseline", len(slots))
+		}
+	}
+	l.fast, l.samples = nil, 0
+	if had := slots[4].Data[0]; had > 0 {
+		l.fast, l.samples = append(l.fast, slots[0].Data...), float64(had)-1
+	}
+	l.live = append([]float32(nil), slots[1].Data...)
+	l.count, l.factor = float64(slots[2].Data[0]), float64(slots[3].Data[0])
+	return nil
+}
+
+// Lasting implements [Stateful].
+func (l *LiveCompensated) Lasting(int) []RuleSlot { return nil }
+
+// LiveTerm is what one member of an all-reduce adds to a round of LGC. One sum over all members then is u, exactly: each keeps
+// its own last gradient and whether it was among the first.
+type LiveTerm struct {
+	last []float32
+	role role
+}
+
+type role uint8
+
+const (
+	idle role = iota // had no block done
+	fast
+	slow
+)
+
+// Term writes to dst what the member adds to this round's sum: of g if it is among the first in this round, and of its last
+// gradient. first says how many are, members how many there are, and lastFirst, lastLive how many were among the first in the round before,
+// and how many of the others had at least one block done.
+//
+//	x = 1[F]·g/K + 1[last S]·g'·(N − K')/(N·|S'|) − 1[last F]·g'·(N − K')/(N·K')
+//
+// g nil: the member is not among the first in this round.
+func (t *LiveTerm) Term(dst, g []float32, members, first, lastFirst, lastLive int) {
+	clear(dst)
+	if g != nil {
+		c := float32(1 / float64(first))
+		for i, x := range g {
+			dst[i] = float32(c * x)
+		}
+	}
+	if lastLive == 0 || t.role == idle || len(t.last) == 0 {
+		return
+	}
+	rest := float64(members-lastFirst) / float64(members)
+	c := float32(rest / float64(lastLive))
+	if t.role == fast {
+		c = float32(-rest / float64(lastFirst))
+	}
+	for i, x := range t.last {
+		dst[i] += float32(c * x)
+	}
+}
+
+// Keep notes what the member had in the round that is over: its gradient, or that of the blocks that were done. nil: none was.
+func (t *LiveTerm) Keep(g []float32, first bool) {
+	switch {
+	case g == nil:
+		t.role = idle
+		return
+	case first:
+		t.role = fast
+	default:
+		t.role = slow
+	}
+	t.last = append(t.last[:0], g...)
+}
+
+// LGCQuorum is K where none is given: ⌈0.75·N⌉ (ours; no published default is known).
+func LGCQuorum(workers int) int { return int(math.Ceil(0.75 * float64(workers))) }

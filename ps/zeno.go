@@ -1,0 +1,136 @@
+package ps
+
+import (
+	"math"
+
+	"star"
+	"star/exact"
+)
+
+// ZenoForm says which of the published scores is meant. They decide differently; docs/baselines.md has the table.
+type ZenoForm string
+
+const (
+	// ZenoPaper: the penalty is on the rescaled gradient, ε is a limit, η is the present one.
+	ZenoPaper ZenoForm = "paper"
+
+	// ZenoCIFAR is the authors' program for CIFAR-10: the penalty is on the gradient as it came, ε counts η times, and
+	// η is that of the beginning.
+	ZenoCIFAR ZenoForm = "cifar_code"
+
+	// ZenoLM is their program for language models: like ZenoCIFAR, but gradients are only ever made shorter, and ε counts once.
+	ZenoLM ZenoForm = "lm_code"
+)
+
+// Zeno decides whether a gradient is to be applied, by Zeno++: with v the gradient of a trusted validation batch, g the candidate and g̃ = (|v|/|g|)·g,
+//
+//	score = η·⟨v, g̃⟩ − ρ·|g̃|²,    accepted if score ≥ −η·ε, and then w ← w − η·g̃
+//
+// C. Xie, S. Koyejo, I. Gupta: Zeno++: Robust Fully Asynchronous SGD. ICML 2020 (arXiv 1903.07020), algorithm 1. Norms and the product are over all
+// shards, so the judgement is passed once for the job, by the coordinator.
+type Zeno struct {
+	Rho, Eps float64
+	Form     ZenoForm // empty means ZenoPaper
+}
+
+// Evidence is what is known of a candidate.
+type Evidence struct {
+	Dot   float64 // ⟨v, g⟩
+	Norm  float64 // |g|
+	Ref   float64 // |v|
+	Rate  float64 // η, now
+	First float64 // η at the beginning of the job
+}
+
+// Verdict is what becomes of a candidate.
+type Verdict struct {
+	Score, Limit float64 // accepted if Score ≥ Limit
+	Accept       bool
+	Factor       float64 // |g̃|/|g|; 0 where it is not accepted
+}
+
+// Judge decides. A candidate that is zero or not finite, or a v that is, is never accepted.
+func (z Zeno) Judge(e Evidence) Verdict {
+	factor := e.Ref / e.Norm
+	var v Verdict
+	switch z.Form {
+	case ZenoCIFAR:
+		v.Score = e.First*factor*e.Dot - z.Rho*e.Norm*e.Norm + e.First*z.Eps
+	case ZenoLM:
+		factor = min(factor, 1)
+		v.Score = e.First*factor*e.Dot - z.Rho*e.Norm*e.Norm + z.Eps
+	default:
+		v.Score = e.Rate*factor*e.Dot - z.Rho*e.Ref*e.Ref
+		v.Limit = -e.Rate * z.Eps
+	}
+	v.Accept = v.Score >= v.Limit && e.Norm > 0 && e.Ref > 0 && finite(e.Norm) && finite(e.Ref)
+	if v.Accept {
+		v.Factor = factor
+	}
+	return v
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// Validated is the rule of a shard under [Zeno]: it keeps the shard's part of v, and says of a direction what the score needs.
+// v comes as the gradient of a worker that nobody waits for, Validator.
+type Validated struct {
+	Then      *Descent
+	Validator star.Worker
+
+	ref     []float32 // nil: none came yet
+	squares exact.Squares
+}
+
+// Late implements [Salvager]: the validator's gradient replaces v.
+func (v *Validated) Late(_ int64, g Gradient) {
+	if g.Worker != v.Validator {
+		return
+	}
+	v.set(g.Vec)
+}
+
+func (v *Validated) set(vec []float32) {
+	v.ref = append(v.ref[:0], vec...)
+	v.squares = exact.Squares{}
+	v.squares.Add(v.ref)
+}
+
+// Score implements [Scorer]. Without a v both are 0.
+func (v *Validated) Score(dir []float32) (dot float64, ref *exact.Squares) {
+	for i, x := range v.ref {
+		dot += float64(x) * float64(dir[i]) // exact, so only the sum rounds
+	}
+	return dot, &v.squares
+}
+
+// Combine implements [Rule].
+func (v *Validated) Combine(params []float32, version int64, gs []Gradient) []float32 {
+	return v.Then.Combine(params, version, gs)
+}
+
+// Step implements [Rule].
+func (v *Validated) Step(params, dir []float32, samples int64, norm float64) {
+	v.Then.Step(params, dir, samples, norm)
+}
+
+// Slots implements [Stateful]. Without a v, its first element is NaN.
+func (v *Validated) Slots(n int) []RuleSlot {
+	ref := v.ref
+	if len(ref) == 0 {
+		ref = make([]float32, n)
+		ref[0] = float32(math.NaN())
+	}
+	return []RuleSlot{{"zeno.validation", ref}}
+}
+
+// SetSlots implements [Stateful].
+func (v *Validated) SetSlots(slots []RuleSlot) error {
+	if len(slots) == 1 && slots[0].Data[0] == slots[0].Data[0] {
+		v.set(append([]float32(nil), slots[0].Data...))
+	}
+	return nil
+}
+
+// Lasting implements [Stateful]: a job that goes on begins with a new v.
+func (v *Validated) Lasting(int) []RuleSlot { return nil }
