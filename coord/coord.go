@@ -44,11 +44,16 @@ type Config struct {
 	// Admission is asked before the Pilot leaves SSGD. Nil: nobody is.
 	Admission Admission
 
-	Ring  *RingConfig    // all-reduce; nil: parameter servers
-	Tree  modes.TreeRule // for plans that want an automatic tree
-	Batch int            // samples of one worker in one iteration
-	Scale Scale          // zero means ScaleRound
-	Norm  bool           // shards need the global norm before an update (clipping)
+	Ring *RingConfig    // all-reduce; nil: parameter servers
+	Tree modes.TreeRule // for plans that want an automatic tree
+
+	// Pace has pushes that would meet at the servers' link wait for each other, where that
+	// delays no update.
+	Pace bool
+
+	Batch int   // samples of one worker in one iteration
+	Scale Scale // zero means ScaleRound
+	Norm  bool  // shards need the global norm before an update (clipping)
 
 	// Lossy says that what reaches the shards is not what workers take the norm of,
 	// because compression has changed it. Then the noise scale is not measured.
@@ -190,6 +195,7 @@ type Coordinator struct {
 	mover    mover
 	moving   moving
 	meter    linkMeter
+	pacer    *pacer   // nil: pushes are not paced
 	own      []net.IP // of this host; nil: not looked up yet
 	assigned bool
 	ready    []bool
@@ -656,6 +662,9 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		if c.auto != nil {
 			c.auto.observe(r)
 		}
+		if c.pacer != nil {
+			c.pacer.observe(r)
+		}
 	}
 	p.last, p.pushed = r, time.Now()
 	p.late = lateness{released: p.flight.released, there: true}
@@ -700,6 +709,7 @@ func (c *Coordinator) issue(orders []order) {
 		for _, b := range o.branches {
 			c.branch(b)
 		}
+		c.pace(o.releases)
 		for _, r := range o.releases {
 			c.release(r)
 		}
@@ -753,6 +763,7 @@ func (c *Coordinator) release(r transport.Release) {
 	}
 	c.mark(p, &r)
 	p.flight.release(time.Now(), r.Action == transport.Continue)
+	p.flight.delay = r.Delay
 	if a := &c.ledger.accounts[r.Worker]; a.led && !p.flight.from.IsZero() && c.ledger.ring == nil && !c.beside(p) {
 		c.meter.add(span{p.flight.from.Sub(c.begun), p.flight.to.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
 	}
@@ -954,6 +965,7 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.growTree(); err != nil {
 		return err
 	}
+	c.watchLink()
 	if err := c.watchMove(now); err != nil {
 		return err
 	}

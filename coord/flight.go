@@ -18,6 +18,7 @@ type flight struct {
 	busy     time.Duration
 	last     time.Duration // of the gradient before
 	pushing  time.Duration // part of busy
+	delay    time.Duration // told with the release
 
 	from, to time.Time // of the push before: when it began and when it had arrived; zero: not known
 }
@@ -41,6 +42,6 @@ func (f *flight) stored(now time.Time) { f.arrived = now }
 
 // arrive notes a record, and returns the Transit that belongs into it.
 func (f *flight) arrive(now time.Time, r *star.Record) time.Duration {
-	f.arrived, f.busy, f.pushing = now, r.Pull+r.Load+r.Compute+r.Push, r.Push
+	f.arrived, f.busy, f.pushing = now, r.Pull+r.Load+r.Compute+f.delay+r.Push, r.Push
 	return f.last
 }

@@ -260,6 +260,9 @@ func (c *Coordinator) tryStart() {
 		}
 	}
 	c.ledger = l
+	if c.cfg.Pace && l.ring == nil {
+		c.pacer = newPacer(c.cfg.Workers)
+	}
 	c.evalStep = int64(math.Ceil(c.cfg.EvalEvery * float64(c.enrolled.Samples)))
 	c.nextEval = nextMultiple(l.used, c.evalStep)
 	c.progress = time.Now()

@@ -21,7 +21,7 @@ type RunLine struct {
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
 	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor, RunVerdict,
-	// RunGain, RunCodec, RunMember, RunEval, RunSave, RunMove, RunStop and RunEnd. What could not be
+	// RunGain, RunCodec, RunMember, RunEval, RunSave, RunPace, RunMove, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
 }
@@ -142,6 +142,12 @@ type (
 		Took    time.Duration
 		Err     string
 	}
+	// RunPace says whether pushes wait for each other from now on.
+	RunPace struct {
+		On  bool
+		Why string
+	}
+
 	// RunMove says that a shard has moved to another server, or why not.
 	RunMove struct{ ShardMove }
 
@@ -443,6 +449,11 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.read(b, &s)
 		l.T = c.time("t", s.T)
 		l.Entry = RunSave{s.ID, s.Version, c.time("took", s.Took), s.Err}
+	case "pace":
+		s := logPace{T: nan}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		l.Entry = RunPace{s.On, s.Why}
 	case "move":
 		s := logMove{T: nan, ShardMove: ShardMove{Shard: absent, From: absent, To: absent}}
 		c.read(b, &s)

@@ -196,6 +196,12 @@ type (
 		Took    float64 `json:"took"`
 		Err     string  `json:"error,omitempty"`
 	}
+	logPace struct {
+		Type string  `json:"type"` // "pace": pushes wait for each other from now on, or no more
+		T    float64 `json:"t"`
+		On   bool    `json:"on"`
+		Why  string  `json:"why"`
+	}
 	logMove struct {
 		Type string  `json:"type"` // "move": a shard has, or has not
 		T    float64 `json:"t"`

@@ -116,6 +116,7 @@ type WorkerStatus struct {
 	CPU       float64 `json:"cpu"` // processor time of the process for each second of the last iteration
 	Rate      float64 `json:"samples_per_s"`
 	Stale     int64   `json:"staleness"`
+	PushDelay float64 `json:"push_delay_s,omitempty"` // how long its next push waits for others
 
 	Telemetry map[string]float64 `json:"telemetry,omitempty"` // of the last record, by name
 }
@@ -256,6 +257,9 @@ func (c *Coordinator) status() Status {
 			}
 			w.Telemetry = named(&p.last.Telemetry)
 			w.Stale = max(l.version()-a.basis, 0) // a ring is released one round ahead
+			if c.pacer != nil {
+				w.PushDelay = c.pacer.delays[i].Seconds()
+			}
 			if w.Iteration > 0 {
 				w.Rate = float64(p.last.Samples) / w.Iteration
 			}

@@ -140,6 +140,7 @@ func try(program string, args []string) error {
 		switch words := found.Flags().Args(); {
 		case len(words) == 2 && words[0] == "mode":
 			mode = words[1]
+		case len(words) == 3 && words[0] == "move":
 		case len(words) != 1 || !slices.Contains([]string{"status", "checkpoint", "stop"}, words[0]):
 			return fmt.Errorf("no such command of star ctl: %q", rest)
 		}

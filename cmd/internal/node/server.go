@@ -456,7 +456,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	cfg := coord.Config{
 		Job: job.Name, Workers: job.Workers, Servers: job.Servers,
-		Plan: s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress),
+		Plan: s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress),
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),

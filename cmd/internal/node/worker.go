@@ -496,9 +496,14 @@ func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.R
 		return err
 	}
 	if w.link != nil {
+		if rel.Delay > 0 && !sleep(ctx, min(rel.Delay, maxDelay)) {
+			return context.Cause(ctx)
+		}
+		delayed := time.Since(computed)
 		if err := w.hand(ctx, rec); err != nil {
 			return err
 		}
+		w.tree.waited += delayed
 		sent, got := w.traffic()
 		rec.NetOut, rec.NetIn = float64(sent-w.sent), float64(got-w.got)
 		w.sent, w.got = sent, got
@@ -506,6 +511,9 @@ func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.R
 	rec.Push = time.Since(computed) - w.tree.waited // which is a wait, told with the next record
 	return w.arrive(rec)
 }
+
+// maxDelay bounds how long a push waits because the coordinator says so.
+const maxDelay = 10 * time.Second
 
 // compute fills the gradient of a release's batch, and what it has measured of that.
 // It returns when it was done.

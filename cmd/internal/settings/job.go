@@ -89,6 +89,7 @@ type Job struct {
 	ModelPrior  string  // published model that the job is like, until it is measured
 	PSBandwidth float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
 	TreeFanIn   int     // most children of one worker in an automatic tree
+	PacePushes  string  // auto or off
 	UpdateScale string  // n, firing or damped: the c of the update rule
 	OnNaN       string  // stop or skip
 	Threads     int     // of the arithmetic in one worker; 0: chosen by the program
@@ -205,6 +206,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.CapacityNet, "capacity-net", 0, "with --mode auto: MB/s that the link of the servers' host carries for them in each direction; 0: not known")
 	Var(s, &j.ModelPrior, "model-prior", "", "with --mode auto: published model that the job costs its servers as much as, until that is measured; empty: by its bytes")
 	Var(s, &j.TreeFanIn, "tree-fan-in", 8, "most children of one worker, with tree=auto")
+	Var(s, &j.PacePushes, "pace-pushes", "auto", "let pushes that would meet at the servers' link wait for each other, where that delays no update", "auto", Off)
 	Var(s, &j.UpdateScale, "update-scale", "n", "weight of a gradient in an update", "n", "firing", "damped")
 	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
 	Var(s, &j.Threads, "threads", 0, "threads of a worker's arithmetic; 0: chosen by the program")

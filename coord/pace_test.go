@@ -1,0 +1,56 @@
+package coord
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/transport"
+)
+
+// Of three workers that are released at once the second and the third wait, if their times are
+// steady, and if it is not everybody for whom everybody waits.
+func TestPace(t *testing.T) {
+	for _, c := range []struct {
+		mode   string
+		jitter time.Duration
+		beside bool
+		want   string
+	}{
+		{"x=1", 0, false, "[0s 100ms 200ms]"},
+		{"ssgd", 0, false, "[0s 100ms 0s]"}, // the last one does not wait
+		{"x=1", 400 * time.Millisecond, false, "[0s 0s 0s]"},
+		{"x=1", 0, true, "[0s 0s 0s]"},
+		{"tree=0(1)", 0, false, "[0s 0s 0s]"},
+	} {
+		p, err := modes.Parse(c.mode, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		co := &Coordinator{cfg: Config{Workers: 3, RunLog: NewRunLog(nil)}, begun: time.Now(), ledger: newLedger(p, 3, 1, 1, 100), pacer: newPacer(3),
+			servers: []*peer{{at: "a"}}, owner: []int{0}}
+		co.pacer.took = 100 * time.Millisecond
+		var rs []transport.Release
+		for w := range 3 {
+			at := fmt.Sprint("host", w)
+			if c.beside {
+				at = "a"
+			}
+			co.workers = append(co.workers, &peer{rank: w, at: at})
+			for i := range 10 {
+				co.pacer.observe(star.Record{Worker: star.Worker(w), Compute: time.Second + time.Duration(i%2)*c.jitter})
+			}
+			rs = append(rs, transport.Release{Worker: star.Worker(w), Count: 1})
+		}
+		co.pace(rs)
+		var got []time.Duration
+		for _, r := range rs {
+			got = append(got, r.Delay)
+		}
+		if fmt.Sprint(got) != c.want {
+			t.Errorf("%s, jitter %v, beside the shards %v: %v, want %s", c.mode, c.jitter, c.beside, got, c.want)
+		}
+	}
+}
