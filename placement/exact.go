@@ -192,7 +192,7 @@ func (b *brancher) same(h, from int) bool {
 	x := &b.p.hosts[h]
 	for g := from; g < h; g++ {
 		y := &b.p.hosts[g]
-		if len(b.s[g].on) == 0 && x.Capacity == y.Capacity && x.Used == y.Used && slices.Equal(x.GPUs, y.GPUs) && !b.p.rules {
+		if len(b.s[g].on) == 0 && x.Capacity == y.Capacity && x.Used == y.Used && slices.Equal(b.p.slabs[g], b.p.slabs[h]) && !b.p.rules {
 			return true
 		}
 	}

@@ -47,7 +47,7 @@ func (n *naive) weigh(at []int) (fits bool, load float64) {
 	for h, host := range n.hosts {
 		use := host.Used
 		servers := 0
-		var gpus []float64
+		var gpus, memory []float64
 		for i, t := range n.tasks {
 			if at[i] != h {
 				continue
@@ -61,6 +61,7 @@ func (n *naive) weigh(at []int) (fits bool, load float64) {
 			}
 			if t.GPU > 0 {
 				gpus = append(gpus, t.GPU)
+				memory = append(memory, t.GPUMemory)
 			}
 			if len(t.Only) > 0 {
 				ok := false
@@ -77,7 +78,7 @@ func (n *naive) weigh(at []int) (fits bool, load float64) {
 		}
 		over := func(use, have float64) bool { return use > have*(1+1e-8)+1e-8 }
 		if over(use.CPU, host.Capacity.CPU) || over(use.NetIn, host.Capacity.NetIn) || over(use.NetOut, host.Capacity.NetOut) ||
-			over(use.Memory, host.Capacity.Memory) || servers > n.seats || !seats(host.GPUs, gpus) {
+			over(use.Memory, host.Capacity.Memory) || servers > n.seats || !seats(host, gpus, memory) {
 			fits = false
 		}
 		for _, x := range [][2]float64{{use.CPU, host.Capacity.CPU}, {use.NetIn, host.Capacity.NetIn}, {use.NetOut, host.Capacity.NetOut}} {
@@ -142,18 +143,26 @@ func (n *naive) local(j, h int, at []int) (in, out float64) {
 }
 
 // seats reports whether the demands fit on the devices, by trying everything.
-func seats(sizes, demands []float64) bool {
-	if len(demands) == 0 {
+func seats(h Host, parts, memory []float64) bool {
+	if len(parts) == 0 {
 		return true
 	}
-	for d := range sizes {
-		if sizes[d]+1e-8 >= demands[0] {
-			sizes[d] -= demands[0]
-			ok := seats(sizes, demands[1:])
-			sizes[d] += demands[0]
-			if ok {
-				return true
-			}
+	for d := range h.GPUs {
+		limited := len(h.GPUMemory) > 0
+		if h.GPUs[d]+1e-8 < parts[0] || limited && h.GPUMemory[d]+1e-8 < memory[0] {
+			continue
+		}
+		h.GPUs[d] -= parts[0]
+		if limited {
+			h.GPUMemory[d] -= memory[0]
+		}
+		ok := seats(h, parts[1:], memory[1:])
+		h.GPUs[d] += parts[0]
+		if limited {
+			h.GPUMemory[d] += memory[0]
+		}
+		if ok {
+			return true
 		}
 	}
 	return false
@@ -196,6 +205,11 @@ func instance(r *rand.Rand, tight float64) ([]Host, []Job) {
 			for range r.IntN(4) {
 				host.GPUs = append(host.GPUs, []float64{1, 1, 3. / 7, 4. / 7}[r.IntN(4)])
 			}
+			if r.IntN(2) == 0 {
+				for range host.GPUs {
+					host.GPUMemory = append(host.GPUMemory, []float64{80, 40, 24, math.Inf(1)}[r.IntN(4)])
+				}
+			}
 		}
 		if r.IntN(5) == 0 {
 			host.Used = Resources{CPU: 0.1 * c.CPU, NetIn: 0.2 * c.NetIn, Memory: 0.1 * c.Memory}
@@ -224,6 +238,7 @@ func instance(r *rand.Rand, tight float64) ([]Host, []Job) {
 				t.Only = only
 			} else if gpus && r.IntN(3) > 0 {
 				t.GPU = []float64{1, 0.5, 0.3, 0.4}[r.IntN(4)] * min(1, 2*tight)
+				t.GPUMemory = []float64{0, 10, 20, 40}[r.IntN(4)]
 			}
 			if twin && len(*l) > 0 {
 				t = (*l)[0]

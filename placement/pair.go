@@ -118,12 +118,11 @@ func (p *problem) pairUp() {
 		}
 	}
 	devices, users := 0, 0
-	largest := 0.0
-	for _, h := range p.hosts {
-		devices += len(h.GPUs)
-		for _, g := range h.GPUs {
-			largest = max(largest, g)
-		}
+	most := slab{}
+	for _, ds := range p.slabs {
+		devices += len(ds)
+		l := largest(ds)
+		most = slab{max(most.part, l.part), max(most.memory, l.memory)}
 	}
 	for i := range p.tasks {
 		if p.tasks[i].GPU > 0 {
@@ -160,7 +159,7 @@ func (p *problem) pairUp() {
 				if w.Phases.Active > 0 && s.Phases.Active > 0 && w.Phases.Active <= s.Phases.Idle {
 					_, g = Interleave(s.Phases.Active, s.Phases.Idle, w.Phases.Active, w.Phases.Idle)
 				}
-			case a.kind == Worker && users > devices && a.GPU > 0 && b.GPU > 0 && a.GPU+b.GPU <= largest+tolerance:
+			case a.kind == Worker && users > devices && a.GPU > 0 && b.GPU > 0 && most.holds(a.wants().plus(b.wants())):
 				_, g = Interleave(a.Phases.Active, a.Phases.GPU, b.Phases.Active, b.Phases.GPU)
 			}
 			if g > 0 {
@@ -186,21 +185,21 @@ func (p *problem) pairUp() {
 // size. Each round matches groups by γ and merges the pairs that fit best, as
 // many as are needed (Muri's multi-round grouping); a merged group counts as
 // one job with the sums of the phases.
-func (p *problem) share(workers []int, slots int, size float64) [][]int {
+func (p *problem) share(workers []int, slots int, size slab) [][]int {
 	type group struct {
 		members []int
 		phases  Phases
-		gpu     float64
+		wants   slab
 	}
 	var gs []group
 	for _, i := range workers {
-		gs = append(gs, group{[]int{i}, p.tasks[i].Phases, p.tasks[i].GPU})
+		gs = append(gs, group{[]int{i}, p.tasks[i].Phases, p.tasks[i].wants()})
 	}
 	for len(gs) > slots {
 		var es []edge
 		for i, a := range gs {
 			for k, b := range gs[:i] {
-				if a.gpu+b.gpu > size+tolerance {
+				if !size.holds(a.wants.plus(b.wants)) {
 					continue
 				}
 				_, g := Interleave(a.phases.Active, a.phases.GPU, b.phases.Active, b.phases.GPU)
@@ -233,7 +232,7 @@ func (p *problem) share(workers []int, slots int, size float64) [][]int {
 			a.members = append(a.members, b.members...)
 			a.phases.Active += b.phases.Active
 			a.phases.GPU += b.phases.GPU
-			a.gpu += b.gpu
+			a.wants = a.wants.plus(b.wants)
 			gone[e.b] = true
 		}
 		var left []group

@@ -124,6 +124,73 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
+// Memory is a limit of its own: it may forbid a device whose part would do, forbid to share, and make the smaller
+// part the better device.
+func TestGPUMemory(t *testing.T) {
+	const gib = 1 << 30
+	worker := func(part, memory float64) Task {
+		return Task{Demand: Resources{CPU: 1}, GPU: part, GPUMemory: memory * gib}
+	}
+	host := func(gpus, memory []float64) Host {
+		h := Host{Name: fmt.Sprint("h", len(gpus)), Capacity: Resources{64, inf, inf, inf}, GPUs: gpus}
+		for _, m := range memory {
+			h.GPUMemory = append(h.GPUMemory, m*gib)
+		}
+		return h
+	}
+	for _, c := range []struct {
+		name    string
+		host    Host
+		workers []Task
+		want    []int   // devices
+		load    float64 // of the memory
+		lack    float64 // GiB; the job does not fit
+		why     string
+	}{
+		{"part would do on either", host([]float64{1, 1}, []float64{24, 80}), []Task{worker(0.5, 40)}, []int{1}, 40. / 104, 0, ""},
+		{"two share in part and memory", host([]float64{1}, []float64{80}), []Task{worker(0.5, 40), worker(0.5, 40)}, []int{0, 0}, 1, 0, ""},
+		{"two share in part, not in memory", host([]float64{1}, []float64{80}), []Task{worker(0.5, 40), worker(0.5, 50)}, nil, 0, 10, "all hosts together lack 10 GiB of GPU memory"},
+		{"not on one device", host([]float64{1, 1}, []float64{40, 40}), []Task{worker(0.3, 30), worker(0.3, 30), worker(0.3, 20)}, nil, 0, 10, "nearest placement has 10 GiB of GPU memory too little on h2"},
+		{"larger than any", host([]float64{1, 3. / 7}, []float64{40, 80}), []Task{worker(1, 41)}, nil, 0, 1, "h2 lacks 1 GiB of GPU memory"},
+		{"the smaller part has more", host([]float64{1, 0.5}, []float64{40, 80}), []Task{worker(0.5, 60), worker(0.8, 40)}, []int{1, 0}, 100. / 120, 0, ""},
+		{"one each, although part and memory disagree", host([]float64{0.5, 1}, []float64{80, 40}), []Task{worker(0.5, 40), worker(0.4, 80)}, []int{1, 0}, 1, 0, ""},
+		{"not limited", host([]float64{1}, nil), []Task{worker(1, 1e6)}, []int{0}, 0, 0, ""},
+		{"a small part, much memory", host([]float64{1}, []float64{10}), []Task{worker(1e-10, 11)}, nil, 0, 1, "of GPU memory"},
+		{"a small part, no room beside", host([]float64{1, 1}, []float64{10, 10}), []Task{worker(1e-10, 6), worker(1e-10, 6), worker(1e-10, 6)}, nil, 0, 2, "2 GiB of GPU memory too little on h2"},
+	} {
+		r, err := Place([]Host{c.host}, []Job{{Name: "a", Workers: c.workers}}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.lack > 0 {
+			if len(r.Infeasible) != 1 || r.Infeasible[0].Resource != GPUMem || math.Abs(r.Infeasible[0].Amount-c.lack*gib) > 1 || !strings.Contains(r.Infeasible[0].Why, c.why) {
+				t.Errorf("%s: %+v", c.name, r.Infeasible)
+			}
+			continue
+		}
+		var got []int
+		for _, x := range r.Choices {
+			got = append(got, x.GPU)
+		}
+		if !slices.Equal(got, c.want) || math.Abs(r.Loads[0].GPUMemory-c.load) > 1e-9 {
+			t.Errorf("%s: on %v, want %v; memory %v, want %v", c.name, got, c.want, r.Loads[0].GPUMemory, c.load)
+		}
+	}
+	// Of two hosts the one whose GPU has the memory, though it is the fuller one.
+	full := host([]float64{1}, []float64{80})
+	full.Name, full.Used = "full", Resources{CPU: 32}
+	r := place(t, []Host{host([]float64{1}, []float64{24}), full}, []Job{{Name: "a", Workers: []Task{worker(1, 40)}}})
+	if r.Choices[0].Host != 1 {
+		t.Errorf("%+v", r.Choices)
+	}
+	// A move does not go where the memory does not suffice.
+	hs := []Host{host([]float64{1}, []float64{80}), host([]float64{1, 1}, []float64{24, 24})}
+	hs[0].Used = Resources{CPU: 100}
+	if steps, err := Moves(hs, []Job{{Name: "a", Workers: []Task{worker(1, 40)}}}, []int{0}, MoveOptions{Workers: true}); err != nil || len(steps) > 0 {
+		t.Errorf("%v %v", steps, err)
+	}
+}
+
 // A server and another job's worker that fits into its idle time share a host, if that costs nothing.
 func TestPairs(t *testing.T) {
 	server := Task{Demand: Resources{1, 0, 0, 0}, Phases: Phases{Active: 100 * ms, Idle: 200 * ms}}
@@ -232,6 +299,10 @@ func TestValidate(t *testing.T) {
 		{[]Host{{Name: "y", Capacity: Resources{NetOut: math.NaN()}}}, nil, "host y: net_out is NaN"},
 		{[]Host{{Name: "y", Used: Resources{Memory: inf}}}, nil, "host y: used memory is +Inf"},
 		{[]Host{{Name: "y", GPUs: []float64{1, 2}}}, nil, "host y: gpu 1 has size 2"},
+		{[]Host{{Name: "y", GPUs: []float64{1, 1}, GPUMemory: []float64{1}}}, nil, "host y has 2 GPUs and the memory of 1"},
+		{[]Host{{Name: "y", GPUs: []float64{1}, GPUMemory: []float64{math.NaN()}}}, nil, "host y: gpu 0 has NaN bytes"},
+		{[]Host{{Name: "y"}}, []Job{{Name: "x", Workers: []Task{{GPU: 1, GPUMemory: math.Inf(1)}}}}, "worker 0: gpu_memory is +Inf"},
+		{[]Host{{Name: "y"}}, []Job{{Name: "x", Workers: []Task{{GPUMemory: 1}}}}, "worker 0: gpu_memory without a part"},
 		{[]Host{good}, []Job{{Workers: same(1, Task{})}}, "job without a name"},
 		{[]Host{good}, []Job{{Name: "a"}}, "job a has neither servers nor workers"},
 		{[]Host{good}, append(job(Task{}), job(Task{})...), "job a is there twice"},

@@ -33,12 +33,13 @@ func (r Resources) fields() [4]struct {
 
 // Names of what may be missing.
 const (
-	CPU    = "cpu"     // cores
-	NetIn  = "net_in"  // bytes per second
-	NetOut = "net_out" // bytes per second
-	Memory = "memory"  // bytes
-	GPU    = "gpu"     // GPUs
-	Seats  = "servers" // parameter servers per host
+	CPU    = "cpu"        // cores
+	NetIn  = "net_in"     // bytes per second
+	NetOut = "net_out"    // bytes per second
+	Memory = "memory"     // bytes
+	GPU    = "gpu"        // GPUs
+	GPUMem = "gpu_memory" // bytes, of one GPU
+	Seats  = "servers"    // parameter servers per host
 )
 
 // Host is where tasks can be.
@@ -54,6 +55,9 @@ type Host struct {
 	// GPUs are the sizes of its devices: 1 is a whole GPU, a MIG slice of three of
 	// seven parts is 3/7. A worker runs on one of them.
 	GPUs []float64
+
+	// GPUMemory is what each of GPUs has, in bytes; +Inf: not limited. Empty: that of none is.
+	GPUMemory []float64
 }
 
 // Phases are the parts of one iteration of a task. Zero: not known, and then the
@@ -69,6 +73,9 @@ type Task struct {
 	Demand Resources
 	GPU    float64 // of one GPU, the part that it needs; 0: none
 	Phases Phases
+
+	// GPUMemory is what it needs of the memory of that GPU, in bytes.
+	GPUMemory float64
 
 	// State is what a move of the task would copy, in bytes.
 	State float64
@@ -126,6 +133,7 @@ type Load struct {
 	CPU, NetIn, NetOut float64
 	Memory             float64
 	GPU                float64 // of all devices together
+	GPUMemory          float64 // of that of all devices together
 	Servers            int     // parameter servers there
 	Use                Resources
 }
@@ -184,6 +192,14 @@ func Validate(hosts []Host, jobs []Job) error {
 				return fmt.Errorf("placement: host %s: gpu %d has size %v; want more than 0, at most 1", h.Name, i, g)
 			}
 		}
+		if n := len(h.GPUMemory); n > 0 && n != len(h.GPUs) {
+			return fmt.Errorf("placement: host %s has %d GPUs and the memory of %d; give all or none", h.Name, len(h.GPUs), n)
+		}
+		for i, m := range h.GPUMemory {
+			if !(m > 0) {
+				return fmt.Errorf("placement: host %s: gpu %d has %v bytes of memory; want more than 0", h.Name, i, m)
+			}
+		}
 	}
 	clear(names)
 	for _, j := range jobs {
@@ -217,6 +233,12 @@ func (t Task) validate(hosts int) error {
 	}
 	if !(t.GPU >= 0 && t.GPU <= 1) {
 		return fmt.Errorf("gpu is %v; want 0 to 1: a worker runs on one GPU", t.GPU)
+	}
+	switch {
+	case !(t.GPUMemory >= 0) || math.IsInf(t.GPUMemory, 1):
+		return fmt.Errorf("gpu_memory is %v bytes; want a number of at least 0", t.GPUMemory)
+	case t.GPUMemory > 0 && t.GPU == 0:
+		return fmt.Errorf("gpu_memory without a part of a GPU; give gpu")
 	}
 	if !(t.State >= 0) || math.IsInf(t.State, 1) {
 		return fmt.Errorf("state is %v bytes; want 0 or more", t.State)

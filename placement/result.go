@@ -50,14 +50,14 @@ func (p *problem) load(h int, on []int) Load {
 		CPU: part(u.CPU, host.Capacity.CPU), NetIn: part(u.NetIn, host.Capacity.NetIn), NetOut: part(u.NetOut, host.Capacity.NetOut),
 		Memory: part(u.Memory, host.Capacity.Memory), Servers: servers, Use: u,
 	}
-	gpu, gpus := 0.0, 0.0
+	var wants, have slab
 	for _, i := range on {
-		gpu += p.tasks[i].GPU
+		wants = wants.plus(p.tasks[i].wants())
 	}
-	for _, g := range host.GPUs {
-		gpus += g
+	for _, d := range p.slabs[h] {
+		have = have.plus(d)
 	}
-	l.GPU = part(gpu, gpus)
+	l.GPU, l.GPUMemory = part(wants.part, have.part), part(wants.memory, have.memory)
 	return l
 }
 
@@ -170,6 +170,8 @@ func Amount(resource string, x float64) string {
 		return fmt.Sprintf("%.4g cores", x)
 	case NetIn, NetOut:
 		return scaled(1000, "B/s", "kB/s", "MB/s", "GB/s", "TB/s")
+	case GPUMem:
+		return scaled(1024, "B", "KiB", "MiB", "GiB", "TiB", "PiB") + " of GPU memory"
 	case Memory:
 		return scaled(1024, "B", "KiB", "MiB", "GiB", "TiB", "PiB")
 	case GPU:
@@ -213,11 +215,17 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 			take(CPU, t.Demand.CPU, host.Capacity.CPU-host.Used.CPU)
 			take(Memory, t.Demand.Memory, host.Capacity.Memory-host.Used.Memory)
 			if t.GPU > 0 {
-				largest := 0.0
-				for _, g := range host.GPUs {
-					largest = max(largest, g)
+				most := largest(p.slabs[h])
+				take(GPU, t.GPU, most.part)
+				memory := 0.0
+				for _, d := range p.slabs[h] {
+					if d.part+tolerance >= t.GPU {
+						memory = max(memory, d.memory)
+					}
 				}
-				take(GPU, t.GPU, largest)
+				if most.part+tolerance >= t.GPU {
+					take(GPUMem, t.GPUMemory, memory)
+				}
 			}
 			if worst < least {
 				least, where, what, amount = worst, h, r, short
@@ -232,22 +240,24 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 
 	// All hosts together.
 	var have, want Resources
-	gpus, gpu := 0.0, 0.0
+	var devices, gpu slab
 	for _, h := range p.hosts {
 		have = have.plus(Resources{CPU: h.Capacity.CPU - h.Used.CPU, Memory: h.Capacity.Memory - h.Used.Memory})
-		for _, g := range h.GPUs {
-			gpus += g
+	}
+	for _, ds := range p.slabs {
+		for _, d := range ds {
+			devices = devices.plus(d)
 		}
 	}
 	for _, i := range tasks(append(slices.Clone(kept), j)...) {
 		want = want.plus(p.tasks[i].Demand)
-		gpu += p.tasks[i].GPU
+		gpu = gpu.plus(p.tasks[i].wants())
 	}
 	worst := 0.0
 	for _, x := range []struct {
 		name       string
 		want, have float64
-	}{{CPU, want.CPU, have.CPU}, {Memory, want.Memory, have.Memory}, {GPU, gpu, gpus}} {
+	}{{CPU, want.CPU, have.CPU}, {Memory, want.Memory, have.Memory}, {GPU, gpu.part, devices.part}, {GPUMem, gpu.memory, devices.memory}} {
 		if lack := x.want - x.have; lack > tolerance*max(1, x.have) && part(lack, max(x.have, x.want)) > worst {
 			worst = part(lack, max(x.have, x.want))
 			m.Resource, m.Amount = x.name, lack
@@ -274,7 +284,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 	greatest := -1.0
 	for h, host := range p.hosts {
 		l := p.load(h, near.on[h])
-		excess, _ := p.crowd(h, near.on[h])
+		excess, memory := p.crush(h, near.on[h])
 		for _, x := range []struct {
 			name   string
 			part   float64
@@ -282,7 +292,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 		}{
 			{CPU, l.CPU - 1, l.Use.CPU - host.Capacity.CPU}, {NetIn, l.NetIn - 1, l.Use.NetIn - host.Capacity.NetIn},
 			{NetOut, l.NetOut - 1, l.Use.NetOut - host.Capacity.NetOut}, {Memory, l.Memory - 1, l.Use.Memory - host.Capacity.Memory},
-			{GPU, excess, excess}, {Seats, float64(l.Servers - p.seats), float64(l.Servers - p.seats)},
+			{GPU, excess, excess}, {GPUMem, part(memory, largest(p.slabs[h]).memory), memory}, {Seats, float64(l.Servers - p.seats), float64(l.Servers - p.seats)},
 		} {
 			if x.part > tolerance && x.part > greatest {
 				greatest = x.part

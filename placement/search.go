@@ -246,7 +246,7 @@ func (s *state) changes(a int, keep func(b int) bool, pass func(*change) bool, o
 			c.there, c.back = on[i:i+1], nil
 			try()
 			for k, u := range others {
-				if p.tasks[u].job == p.tasks[t].job && p.tasks[u].kind == p.tasks[t].kind && p.tasks[u].Demand == p.tasks[t].Demand && p.tasks[u].GPU == p.tasks[t].GPU {
+				if p.tasks[u].job == p.tasks[t].job && p.tasks[u].kind == p.tasks[t].kind && p.tasks[u].Demand == p.tasks[t].Demand && p.tasks[u].wants() == p.tasks[t].wants() {
 					continue // nothing would change
 				}
 				if p.allowed(u, a) && !p.alike(others, k) {

@@ -20,11 +20,12 @@ type problem struct {
 	push, pull []float64
 
 	rules bool      // some task may not go everywhere
-	least []float64 // of each host, the size of its smallest GPU
+	slabs [][]slab  // of each host, its GPUs
+	least []slab    // of each host, as much of part and memory as each of its GPUs has
 	gpus  []float64 // of each host, the size of all its GPUs
 
 	seating seating // scratch
-	demands []float64
+	demands []slab
 }
 
 type task struct {
@@ -52,7 +53,7 @@ func newProblem(hosts []Host, jobs []Job) *problem {
 						n.allows[h] = true
 					}
 				}
-				n.twin = i > 0 && t.Demand == ts[i-1].Demand && t.GPU == ts[i-1].GPU && slices.Equal(t.Only, ts[i-1].Only)
+				n.twin = i > 0 && t.Demand == ts[i-1].Demand && t.wants() == ts[i-1].wants() && slices.Equal(t.Only, ts[i-1].Only)
 				p.tasks = append(p.tasks, n)
 			}
 		}
@@ -71,13 +72,13 @@ func newProblem(hosts []Host, jobs []Job) *problem {
 		servers += len(job.Servers)
 	}
 	for _, h := range hosts {
-		least, sum := 0.0, 0.0
-		if len(h.GPUs) > 0 {
-			least = slices.Min(h.GPUs)
+		slabs := h.slabs()
+		least, sum := largest(slabs), 0.0
+		for _, g := range slabs {
+			least = slab{min(least.part, g.part), min(least.memory, g.memory)}
+			sum += g.part
 		}
-		for _, g := range h.GPUs {
-			sum += g
-		}
+		p.slabs = append(p.slabs, slabs)
 		p.least, p.gpus = append(p.least, least), append(p.gpus, sum)
 	}
 	p.first = append(p.first, len(p.tasks))

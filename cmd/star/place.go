@@ -43,6 +43,7 @@ type placeLoad struct {
 	NetIn   float64 `json:"net_in"`
 	NetOut  float64 `json:"net_out"`
 	GPU     float64 `json:"gpu"`
+	GPUMem  float64 `json:"gpu_memory"`
 	Memory  float64 `json:"memory"`
 	Servers int     `json:"servers"`
 }
@@ -186,7 +187,7 @@ func placed(hosts []placement.Host, jobs []placement.Job, found placement.Result
 
 func (r *placeResult) loads(hosts []placement.Host, ls []placement.Load) {
 	for h, l := range ls {
-		r.Load = append(r.Load, placeLoad{hosts[h].Name, l.CPU, l.NetIn, l.NetOut, l.GPU, l.Memory, l.Servers})
+		r.Load = append(r.Load, placeLoad{hosts[h].Name, l.CPU, l.NetIn, l.NetOut, l.GPU, l.GPUMemory, l.Memory, l.Servers})
 	}
 }
 
@@ -295,9 +296,9 @@ func (r *placeResult) print(w io.Writer, moves bool) error {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", a.Job, a.Task, a.Host, gpu, a.Why)
 		}
 	}
-	fmt.Fprintln(tw, "\nhost\tcpu\tnet in\tnet out\tgpu\tmemory\tservers")
+	fmt.Fprintln(tw, "\nhost\tcpu\tnet in\tnet out\tgpu\tgpu memory\tmemory\tservers")
 	for _, l := range r.Load {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", l.Host, percent(l.CPU), percent(l.NetIn), percent(l.NetOut), percent(l.GPU), percent(l.Memory), l.Servers)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", l.Host, percent(l.CPU), percent(l.NetIn), percent(l.NetOut), percent(l.GPU), percent(l.GPUMem), percent(l.Memory), l.Servers)
 	}
 	what := "the best that was found"
 	switch {

@@ -7,5 +7,5 @@
 //	cpu      8, "8 cores", "50%" (of a core)
 //	net      "10Gbit/s", "1.25GB/s", "100MiB/s", or bytes per second
 //	memory   "64GiB", "64GB", or bytes
-//	gpus     2, or a list of sizes: 1, 3/7, "3g.20gb" (a MIG slice of three of seven parts)
+//	gpus     2, or a list of sizes: 1, 3/7, "3g.20gb" (a MIG slice of three of seven parts), {size: 1, memory: 80GiB}; or auto
 package inventory

@@ -42,6 +42,33 @@ type Host struct {
 
 	// Program is the path of star there; empty: as here.
 	Program string
+
+	// Detect says that GPUs are not listed, and are to be asked for there (gpus: auto). See SetGPUs.
+	Detect bool
+}
+
+// Device is one GPU or MIG slice of a host.
+type Device struct {
+	Part   float64 // of a GPU
+	Memory float64 // bytes; 0: not known, and then not limited
+}
+
+// SetGPUs gives the host its devices.
+func (h *Host) SetGPUs(ds []Device) {
+	h.GPUs, h.GPUMemory, h.Detect = nil, nil, false
+	known := false
+	for _, d := range ds {
+		m := d.Memory
+		if m > 0 {
+			known = true
+		} else {
+			m = math.Inf(1)
+		}
+		h.GPUs, h.GPUMemory = append(h.GPUs, d.Part), append(h.GPUMemory, m)
+	}
+	if !known {
+		h.GPUMemory = nil
+	}
 }
 
 // Limits of a file: more is a mistake.
@@ -289,12 +316,15 @@ func (p *parser) host(n *yaml.Node, i int) (h Host, err error) {
 	}
 	h.Capacity = none
 	net, usedNet, used := float64(unset), float64(unset), none
+	var devices []Device
+	var each float64
 	fs := p.resources(&h.Capacity, &net, what)
 	fs["name"] = p.text(&h.Name, what+": name")
 	fs["address"] = p.text(&h.Address, what+": address")
 	fs["launch"] = p.texts(&h.Launch, what+": launch")
 	fs["program"] = p.text(&h.Program, what+": program")
-	fs["gpus"] = func(v *yaml.Node) (err error) { h.GPUs, err = p.gpus(v, what+": gpus"); return err }
+	fs["gpus"] = func(v *yaml.Node) (err error) { devices, h.Detect, err = p.gpus(v, what+": gpus"); return err }
+	fs["gpu-memory"] = p.number(Bytes, what+": gpu-memory", &each)
 	fs["used"] = func(v *yaml.Node) error {
 		return p.mapping(v, what+": used", p.resources(&used, &usedNet, what+": used"))
 	}
@@ -306,6 +336,16 @@ func (p *parser) host(n *yaml.Node, i int) (h Host, err error) {
 	}
 	if h.Capacity.CPU == unset {
 		return h, p.fail(n, "%s: how many cores? give cpu", what)
+	}
+	for i := range devices {
+		if devices[i].Memory == 0 {
+			devices[i].Memory = each
+		}
+	}
+	if detect := h.Detect; detect && each > 0 {
+		return h, p.fail(n, "%s: gpus: auto finds out their memory, too; leave gpu-memory away", what)
+	} else if h.SetGPUs(devices); detect {
+		h.Detect = true
 	}
 	inf := math.Inf(1)
 	settle(&h.Capacity, net, placement.Resources{NetIn: inf, NetOut: inf, Memory: inf})
@@ -327,36 +367,55 @@ func valueOf(n *yaml.Node, key string) string {
 // maxGPUs is how many devices a host has at most.
 const maxGPUs = 256
 
-func (p *parser) gpus(n *yaml.Node, what string) (sizes []float64, err error) {
+func (p *parser) gpus(n *yaml.Node, what string) (ds []Device, detect bool, err error) {
 	if n.Kind != yaml.SequenceNode {
 		text, err := p.scalar(n, what)
-		if err != nil {
-			return nil, err
+		if err != nil || text == "auto" {
+			return nil, err == nil, err
 		}
 		k, err := strconv.Atoi(text)
 		if err != nil || k < 0 || k > maxGPUs {
-			return nil, p.fail(n, "%s: want a number up to %d, or a list of sizes such as [1, 3/7]", what, maxGPUs)
+			return nil, false, p.fail(n, "%s: want a number up to %d, a list of sizes such as [1, 3/7], or auto", what, maxGPUs)
 		}
 		for range k {
-			sizes = append(sizes, 1)
+			ds = append(ds, Device{Part: 1})
 		}
-		return sizes, nil
+		return ds, false, nil
+	}
+	if len(n.Content) > maxGPUs {
+		return nil, false, p.fail(n, "%s: %d; at most %d", what, len(n.Content), maxGPUs)
 	}
 	for _, v := range n.Content {
-		text, err := p.scalar(v, what)
+		var d Device
+		size := func(v *yaml.Node) error {
+			text, err := p.scalar(v, what)
+			if err != nil {
+				return err
+			}
+			if d.Part, err = Part(text); err == nil && d.Part == 0 {
+				err = errors.New("a GPU of size 0")
+			}
+			if err != nil {
+				return p.fail(v, "%s: %v", what, err)
+			}
+			if d.Memory == 0 {
+				d.Memory = profileMemory(text)
+			}
+			return nil
+		}
+		if v.Kind == yaml.MappingNode {
+			if err = p.mapping(v, what, fields{"size": size, "memory": p.number(Bytes, what+": memory", &d.Memory)}); err == nil && d.Part == 0 {
+				err = p.fail(v, "%s: a GPU without a size", what)
+			}
+		} else {
+			err = size(v)
+		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		x, err := Part(text)
-		if err == nil && x == 0 {
-			err = errors.New("a GPU of size 0")
-		}
-		if err != nil {
-			return nil, p.fail(v, "%s: %v", what, err)
-		}
-		sizes = append(sizes, x)
+		ds = append(ds, d)
 	}
-	return sizes, nil
+	return ds, false, nil
 }
 
 // ParseJobs reads jobs from a text; file is for errors.
@@ -434,6 +493,9 @@ func (p *parser) job(n *yaml.Node, i int, hosts []Host) (j placement.Job, err er
 	}{{&servers, server, "servers"}, {&workers, worker, "workers"}} {
 		if g.count == 0 {
 			continue
+		}
+		if g.task.GPUMemory > 0 && g.task.GPU == 0 {
+			return j, p.fail(g.node, "%s: workers: gpu-memory without gpu; which part of a GPU do they need?", what)
 		}
 		if d := g.task.Demand; g.name == "servers" && params == 0 && d.CPU == unset && d.NetIn == unset && d.NetOut == unset && g.net == unset {
 			return j, p.fail(g.node, "%s: servers have no demand; give them cpu, net-in and net-out, or the job params and iteration", what)
@@ -514,6 +576,7 @@ func (p *parser) tasks(n *yaml.Node, what string, g *tasks, hosts []Host, gpu bo
 	}
 	if gpu {
 		fs["gpu"] = p.number(Part, what+": gpu", &g.task.GPU)
+		fs["gpu-memory"] = p.number(Bytes, what+": gpu-memory", &g.task.GPUMemory)
 		fs["gpu-active"] = p.duration(&g.task.Phases.GPU, what+": gpu-active")
 	}
 	return p.mapping(n, what, fs)

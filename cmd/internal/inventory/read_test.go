@@ -40,6 +40,10 @@ func TestParse(t *testing.T) {
 	hosts, err := ParseHosts("c", []byte(`hosts:
   - &a {name: a, address: 10.0.0.1, launch: [ssh, a, --], program: /bin/star, cpu: 4, net: 1GB/s, net_out: 2GB/s, gpus: [1, 2/7], used: {cpu: 1, net: 5}}
   - {name: b, cpu: 8 cores}
+  - {name: c, cpu: 8, gpu_memory: 80GB, gpus: [1, 3g.20gb, {memory: 5, size: 1/2}, {size: 2g.10gb, memory: 11e9}]}
+  - {name: d, cpu: 8, gpus: 2, gpu-memory: 24GiB}
+  - {name: e, cpu: 8, gpus: auto}
+  - {name: f, cpu: 8, gpus: [1, 3g.20gb]}
 `))
 	inf := math.Inf(1)
 	want := []Host{
@@ -47,17 +51,23 @@ func TestParse(t *testing.T) {
 			Address: "10.0.0.1", Launch: []string{"ssh", "a", "--"}, Program: "/bin/star"},
 		{Host: placement.Host{Name: "b", Capacity: placement.Resources{CPU: 8, NetIn: inf, NetOut: inf, Memory: inf}}},
 	}
+	eight := placement.Resources{CPU: 8, NetIn: inf, NetOut: inf, Memory: inf}
+	want = append(want,
+		Host{Host: placement.Host{Name: "c", Capacity: eight, GPUs: []float64{1, 3. / 7, 0.5, 2. / 7}, GPUMemory: []float64{80e9, 20e9, 5, 11e9}}},
+		Host{Host: placement.Host{Name: "d", Capacity: eight, GPUs: []float64{1, 1}, GPUMemory: []float64{24 << 30, 24 << 30}}},
+		Host{Host: placement.Host{Name: "e", Capacity: eight}, Detect: true},
+		Host{Host: placement.Host{Name: "f", Capacity: eight, GPUs: []float64{1, 3. / 7}, GPUMemory: []float64{inf, 20e9}}})
 	if err != nil || !cmp.Equal(hosts, want) {
 		t.Errorf("%v\n%s", err, cmp.Diff(want, hosts))
 	}
 	jobs, err := ParseJobs("j", []byte(`jobs:
   - name: x
     servers: {count: 2, cpu: 1, net-in: 2, memory: 3, state: 4, active: 5ms, idle: 6ms, on: [b, a]}
-    workers: {cpu: 0.5, net: 7, gpu: 3/7, gpu-active: 8ms}
+    workers: {cpu: 0.5, net: 7, gpu: 3/7, gpu-memory: 9, gpu-active: 8ms}
   - {name: y, params: 8MB, iteration: 100ms, mode: asgd, servers: {count: 2, memory: 1}, workers: 4}
 `), hosts)
 	server := placement.Task{Demand: placement.Resources{CPU: 1, NetIn: 2, Memory: 3}, State: 4, Phases: placement.Phases{Active: 5 * time.Millisecond, Idle: 6 * time.Millisecond}, Only: []int{1, 0}}
-	worker := placement.Task{Demand: placement.Resources{CPU: 0.5, NetIn: 7, NetOut: 7}, GPU: 3. / 7, Phases: placement.Phases{GPU: 8 * time.Millisecond}}
+	worker := placement.Task{Demand: placement.Resources{CPU: 0.5, NetIn: 7, NetOut: 7}, GPU: 3. / 7, GPUMemory: 9, Phases: placement.Phases{GPU: 8 * time.Millisecond}}
 	if err != nil || len(jobs) != 2 || !cmp.Equal(jobs[0], placement.Job{Name: "x", Servers: []placement.Task{server, server}, Workers: []placement.Task{worker}}) {
 		t.Fatalf("%v\n%+v", err, jobs)
 	}
@@ -98,6 +108,12 @@ func TestBadFiles(t *testing.T) {
 		{"hosts:\n- {name: a, cpu: 1, net: NaN}", "", "host a: net: \"NaN\""},
 		{"hosts:\n- {name: a, cpu: 1, gpus: -1}", "", "host a: gpus: want a number"},
 		{"hosts:\n- {name: a, cpu: 1, gpus: [0]}", "", "host a: gpus: a GPU of size 0"},
+		{"hosts:\n- {name: a, cpu: 1, gpus: [{memory: 1}]}", "", "host a: gpus: a GPU without a size"},
+		{"hosts:\n- {name: a, cpu: 1, gpus: [{size: 1, mem: 1}]}", "", `host a: gpus: unknown key "mem"`},
+		{"hosts:\n- {name: a, cpu: 1, gpus: auto, gpu-memory: 1GB}", "", "leave gpu-memory away"},
+		{"hosts:\n- {name: a, cpu: 1, gpus: all}", "", "or auto"},
+		{"", "jobs:\n- {name: x, workers: {gpu-memory: 1}}", "job x: workers: gpu-memory without gpu"},
+		{"", "jobs:\n- {name: x, servers: {gpu-memory: 1}}", `servers: unknown key "gpu-memory"`},
 		{"hosts:\n- {name: a, cpu: 1, launch: ssh}", "", "host a: launch: want a list"},
 		{"hosts:\n- {name: a, cpu: [1]}", "", "host a: cpu: want one value"},
 		{"hosts:\n- {name: a, cpu: 1, used: {gpu: 1}}", "", `host a: used: unknown key "gpu"`},
