@@ -1,0 +1,122 @@
+package coord
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"star/transport"
+)
+
+// Whatever is heard, and in whatever order: the old server keeps the shard, or the new one gets it, never both
+// and never neither; what is held back is let go exactly once; and a move always ends.
+func TestMoverModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var m mover
+		var oldServes, newServes, still, lost bool
+		held, routed := 0, 0
+		oldServes = true
+		do := func(steps []moveStep) {
+			for i, s := range steps {
+				switch s {
+				case tellGive:
+					if still || newServes {
+						t.Fatal("given twice, or after it was owned")
+					}
+					still, held = true, held+1
+				case tellOwn:
+					if !still || newServes {
+						t.Fatal("owned before everything was there")
+					}
+					newServes = true
+				case tellGone:
+					if !newServes {
+						t.Fatal("gone before it was owned")
+					}
+					oldServes, still = false, false
+				case tellKeep:
+					if !still || newServes {
+						t.Fatal("kept without having been given")
+					}
+					still = false
+				case tellRoutes:
+					if oldServes || !newServes {
+						t.Fatal("workers are told before it is owned")
+					}
+					routed++
+				case goOn:
+					if held--; held != 0 || still || oldServes == newServes {
+						t.Fatalf("fired with held %d, still %v, old %v, new %v", held, still, oldServes, newServes)
+					}
+				case moveFailed:
+					if !oldServes || newServes || slices.Contains(steps[i:], tellRoutes) {
+						t.Fatal("failed, and yet it is elsewhere")
+					}
+				case moveLost:
+					lost = true
+				case tellForget:
+					if newServes {
+						t.Fatal("forgotten after it was owned")
+					}
+				}
+			}
+			if (held > 0) != m.holds() {
+				t.Fatalf("%d held, and holds says %v", held, m.holds())
+			}
+		}
+		do(m.begin(3, 1, 2))
+		saving := rapid.Bool().Draw(t, "saving")
+		for i := 0; i < 40 && m.stage != moveIdle && !lost; i++ {
+			switch rapid.IntRange(0, 9).Draw(t, "what") {
+			case 0:
+				do(m.fail())
+			case 1:
+				server := rapid.IntRange(0, 3).Draw(t, "lost")
+				was, stage := server == 1 || server == 2, m.stage
+				do(m.lost(server))
+				if was && m.stage == stage || !was && m.stage != stage {
+					t.Fatalf("the loss of server %d took the move from %d to %d", server, stage, m.stage)
+				}
+			case 2:
+				saving = !saving
+				stage := m.stage
+				do(m.copy(saving))
+				if m.stage != stage && saving {
+					t.Fatal("sent while it is saved")
+				}
+			default:
+				msg := transport.Moved{
+					Move: rapid.Int64Range(0, 2).Draw(t, "move"), Shard: 3,
+					Stage: rapid.SampledFrom([]transport.MovedStage{transport.Prepared, transport.Loaded, transport.Complete}).Draw(t, "stage"),
+				}
+				if rapid.IntRange(0, 9).Draw(t, "err") == 0 {
+					msg.Err = "no"
+				}
+				server, stage := rapid.IntRange(1, 2).Draw(t, "server"), m.stage
+				do(m.said(server, msg, saving))
+				if (server != 2 || msg.Move != 1) && m.stage != stage {
+					t.Fatalf("server %d moved it with %+v", server, msg)
+				}
+				if msg.Err == "" && m.stage != stage && m.stage != stage+1 && m.stage != moveIdle {
+					t.Fatalf("from %d to %d", stage, m.stage)
+				}
+				if stage == movePreparing && m.stage == moveCopying && saving {
+					t.Fatal("sent while it is saved")
+				}
+			}
+		}
+		for i := 0; m.stage != moveIdle; i++ { // in the end it is heard to the end
+			if i > 3 {
+				t.Fatalf("does not end in stage %d", m.stage)
+			}
+			do(m.copy(false))
+			for s := transport.Prepared; s <= transport.Complete; s++ {
+				do(m.said(2, transport.Moved{Move: 1, Shard: 3, Stage: s}, false))
+			}
+		}
+		if held != 0 || still || !lost && oldServes == newServes || newServes != (routed == 1) {
+			t.Fatalf("at the end: held %d, still %v, old %v, new %v, routed %d, lost %v", held, still, oldServes, newServes, routed, lost)
+		}
+	})
+}
