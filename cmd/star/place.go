@@ -112,6 +112,9 @@ Exit code 1 if a job does not fit; what misses is printed beside the others' pla
 			if err != nil {
 				return node.FileError(err, inventory.ErrFile)
 			}
+			if err := detectGPUs(cmd.Context(), hosts); err != nil {
+				return err
+			}
 			jobs, err := inventory.Jobs(args[1], hosts)
 			if err != nil {
 				return node.FileError(err, inventory.ErrFile)

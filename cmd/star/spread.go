@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,6 +64,9 @@ func spreadOut(job *settings.Job) (*spread, error) {
 	hosts, err := inventory.Hosts(job.Hosts)
 	if err != nil {
 		return nil, node.FileError(err, inventory.ErrFile)
+	}
+	if err := detectGPUs(context.Background(), hosts); err != nil {
+		return nil, err
 	}
 	for _, text := range job.Slow {
 		if s, err := inject.Parse(text); err == nil && s.Kind == inject.Stop {

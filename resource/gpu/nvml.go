@@ -55,12 +55,8 @@ func openNVML(name string) (prober, error) { return open(nvml.New(), name) }
 // open finds a GPU. After an Init that failed no other function may be called, not
 // even Shutdown: they are not there, and the process would end.
 func open(lib library, name string) (prober, error) {
-	switch ret := lib.Init(); ret {
-	case nvml.SUCCESS:
-	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_FUNCTION_NOT_FOUND:
-		return nil, &FinalError{"no NVML here: libnvidia-ml.so.1, which comes with the driver, cannot be loaded"}
-	default:
-		return nil, fmt.Errorf("NVML does not start: %v", ret)
+	if err := begin(lib); err != nil {
+		return nil, err
 	}
 	g := &probe{lib: lib}
 	if err := g.find(name); err != nil {
@@ -68,6 +64,117 @@ func open(lib library, name string) (prober, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+func begin(lib library) error {
+	switch ret := lib.Init(); ret {
+	case nvml.SUCCESS:
+		return nil
+	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_FUNCTION_NOT_FOUND:
+		return &FinalError{"no NVML here: libnvidia-ml.so.1, which comes with the driver, cannot be loaded"}
+	default:
+		return fmt.Errorf("NVML does not start: %v", ret)
+	}
+}
+
+// listNVML asks the library of this host for all devices.
+func listNVML() ([]Device, error) { return list(nvml.New()) }
+
+// list asks for all devices: GPUs, and the slices of those that are divided. One that is lost is left
+// out, unless nothing is left.
+func list(lib library) (ds []Device, err error) {
+	if err := begin(lib); err != nil {
+		return nil, err
+	}
+	defer lib.Shutdown()
+	count, ret := lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("NVML does not count the GPUs: %v", ret)
+	}
+	g := &probe{lib: lib}
+	for i := range count {
+		dev, ret := lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			err = fmt.Errorf("GPU %d: %v", i, ret)
+			continue
+		}
+		d := Device{Index: i}
+		if d.UUID, ret = dev.GetUUID(); ret != nvml.SUCCESS {
+			err = fmt.Errorf("the UUID of GPU %d: %v", i, ret)
+			continue
+		}
+		if name, ret := dev.GetName(); ret == nvml.SUCCESS {
+			d.Name = name
+		}
+		d.Memory = g.total(dev)
+		if g.has("nvmlDeviceGetMigMode") {
+			if mode, _, ret := dev.GetMigMode(); ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
+				slices, e := g.slices(dev, d)
+				if e != nil {
+					err = e
+				}
+				ds = append(ds, slices...)
+				continue
+			}
+		}
+		ds = append(ds, d)
+	}
+	if len(ds) > 0 {
+		err = nil
+	}
+	return ds, err
+}
+
+// total is a device's memory in bytes, without what the driver keeps; 0: not known.
+func (g *probe) total(dev device) float64 {
+	if g.has("nvmlDeviceGetMemoryInfo_v2") {
+		if m, ret := dev.GetMemoryInfo_v2(); ret == nvml.SUCCESS && m.Reserved <= m.Total {
+			return float64(m.Total - m.Reserved)
+		}
+	}
+	if m, ret := dev.GetMemoryInfo(); ret == nvml.SUCCESS {
+		return float64(m.Total)
+	}
+	return 0
+}
+
+// slices are those that a GPU in MIG mode is divided into; none if nobody has divided it.
+func (g *probe) slices(dev nvml.Device, whole Device) (ds []Device, err error) {
+	most, ret := dev.GetMaxMigDeviceCount()
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("the slices of GPU %d: %v", whole.Index, ret)
+	}
+	of := 7
+	for _, p := range []int{nvml.GPU_INSTANCE_PROFILE_8_SLICE, nvml.GPU_INSTANCE_PROFILE_7_SLICE, nvml.GPU_INSTANCE_PROFILE_6_SLICE, nvml.GPU_INSTANCE_PROFILE_4_SLICE} {
+		if info, ret := dev.GetGpuInstanceProfileInfo(p); ret == nvml.SUCCESS && info.SliceCount > 0 {
+			of = int(info.SliceCount)
+			break
+		}
+	}
+	for i := range most {
+		part, ret := dev.GetMigDeviceHandleByIndex(i)
+		if ret == nvml.ERROR_NOT_FOUND {
+			continue // there could be one
+		}
+		d := Device{Index: whole.Index, Name: whole.Name, Of: of}
+		if ret == nvml.SUCCESS {
+			d.UUID, ret = part.GetUUID()
+		}
+		var a nvml.DeviceAttributes
+		if ret == nvml.SUCCESS {
+			a, ret = part.GetAttributes()
+		}
+		if ret != nvml.SUCCESS || a.GpuInstanceSliceCount == 0 {
+			err = fmt.Errorf("slice %d of GPU %d: %v", i, whole.Index, ret)
+			continue
+		}
+		d.Slices = min(int(a.GpuInstanceSliceCount), of)
+		if d.Memory = g.total(part); d.Memory == 0 {
+			d.Memory = float64(a.MemorySizeMB) * (1 << 20)
+		}
+		ds = append(ds, d)
+	}
+	return ds, err
 }
 
 // probe reads one GPU, or one MIG slice and the GPU that it is of.

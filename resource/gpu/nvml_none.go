@@ -6,3 +6,8 @@ package gpu
 func openNVML(string) (prober, error) {
 	return nil, &FinalError{"this program was built without NVML, which needs Linux and cgo"}
 }
+
+// listNVML fails like openNVML.
+func listNVML() ([]Device, error) {
+	return nil, &FinalError{"this program was built without NVML, which needs Linux and cgo"}
+}

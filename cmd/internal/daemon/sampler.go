@@ -27,12 +27,18 @@ func samplerCommand() []string {
 	return []string{self, samplerName}
 }
 
+// Devices are the GPUs and MIG slices that processes on this host could use; none without a GPU.
+func Devices(ctx context.Context) ([]gpu.Device, error) {
+	return gpu.List(ctx, gpu.Config{Sampler: samplerCommand()})
+}
+
 // Sampler prints what the driver says of a GPU, a JSON line each period, until its standard
 // input ends. Workers start it; a driver that crashes or hangs takes it and not the
 // worker.
 func Sampler() *cobra.Command {
 	var device string
 	var every time.Duration
+	var list bool
 	cmd := &cobra.Command{
 		Use:    samplerName,
 		Short:  "Print the state of a GPU as JSON lines",
@@ -44,6 +50,9 @@ func Sampler() *cobra.Command {
 				return &settings.UsageError{Msg: fmt.Sprintf("--every %v: must be at least 1ms", every)}
 			}
 			runtime.GOMAXPROCS(2) // one of them may be in the driver
+			if list {
+				return gpu.PrintDevices(cmd.OutOrStdout())
+			}
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
 			ctx, end := context.WithCancel(ctx)
@@ -56,6 +65,7 @@ func Sampler() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&device, "device", "0", "index or UUID of the GPU, or UUID of a MIG slice")
+	cmd.Flags().BoolVar(&list, "list", false, "print the GPUs and MIG slices of this host, and end")
 	cmd.Flags().DurationVar(&every, "every", time.Second, "time between two lines")
 	return cmd
 }

@@ -1,0 +1,85 @@
+package inventory
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"star/placement"
+)
+
+const routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n" +
+	"eth1\t00000000\t0101A8C0\t0003\t0\t0\t200\t00000000\t0\t0\t0\neth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\neth2\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+
+// What a host has, and what of it the control group may use.
+func TestDetect(t *testing.T) {
+	for _, c := range []struct {
+		name, link string
+		files      map[string]string
+		want       Found
+		note       string
+	}{
+		{"a whole host", "", map[string]string{"proc/meminfo": "MemFree: 1 kB\nMemTotal:  1024 kB\n", "proc/net/route": routes, "sys/class/net/eth0/speed": "10000\n", "sys/class/net/eth1/speed": "1\n"},
+			Found{CPU: 8, Memory: 1 << 20, Net: 1.25e9, Interface: "eth0"}, ""},
+		{"another link", "eth1", map[string]string{"proc/meminfo": "MemTotal: 1024 kB", "proc/net/route": routes, "sys/class/net/eth1/speed": "1000"},
+			Found{CPU: 8, Memory: 1 << 20, Net: 125e6, Interface: "eth1"}, ""},
+		{"groups, v2", "", map[string]string{"proc/meminfo": "MemTotal: 1024 kB", "proc/net/route": routes, "sys/class/net/eth0/speed": "8", "proc/self/cgroup": "0::/a/b\n",
+			"sys/fs/cgroup/a/b/cpu.max": "max 100000", "sys/fs/cgroup/a/cpu.max": "250000 100000", "sys/fs/cgroup/a/b/memory.max": "4096", "sys/fs/cgroup/a/memory.max": "8192"},
+			Found{CPU: 2.5, Memory: 4096, Net: 1e6, Interface: "eth0"}, ""},
+		{"groups, v1", "", map[string]string{"proc/meminfo": "MemTotal: 1024 kB", "proc/net/route": routes, "sys/class/net/eth0/speed": "8", "proc/self/cgroup": "4:cpu,cpuacct:/x\n3:memory:/x\n",
+			"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "50000", "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000", "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "9223372036854771712"},
+			Found{CPU: 0.5, Memory: 1 << 20, Net: 1e6, Interface: "eth0"}, ""},
+		{"a limit above what there is", "", map[string]string{"proc/meminfo": "MemTotal: 1 kB", "proc/net/route": routes, "sys/class/net/eth0/speed": "8", "proc/self/cgroup": "0::/\n",
+			"sys/fs/cgroup/cpu.max": "9900000 100000", "sys/fs/cgroup/memory.max": "8192"}, Found{CPU: 8, Memory: 1024, Net: 1e6, Interface: "eth0"}, ""},
+		{"a link without a speed", "", map[string]string{"proc/meminfo": "MemTotal: 1 kB", "proc/net/route": routes, "sys/class/net/eth0/speed": "-1"}, Found{CPU: 8, Memory: 1024}, "driver of eth0"},
+		{"no route", "", map[string]string{"proc/meminfo": "MemTotal: 1 kB"}, Found{CPU: 8, Memory: 1024}, "no default route"},
+		{"another system", "", nil, Found{CPU: 8}, "how much memory"},
+		{"a path", "../../..", map[string]string{"proc/meminfo": "MemTotal: 1 kB", "speed": "8"}, Found{CPU: 8, Memory: 1024}, "does not tell"},
+	} {
+		root := t.TempDir()
+		for name, text := range c.files {
+			path := filepath.Join(root, filepath.FromSlash(name))
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := detect(root, c.link, 8)
+		if notes := strings.Join(got.Notes, "\n"); !strings.Contains(notes, c.note) || (c.note == "") != (notes == "") {
+			t.Errorf("%s: notes %q, want %q", c.name, notes, c.note)
+		}
+		got.Notes = nil
+		if !cmp.Equal(got, c.want) {
+			t.Errorf("%s:\n%s", c.name, cmp.Diff(c.want, got))
+		}
+	}
+}
+
+// What is printed is read as what was found.
+func TestFoundYAML(t *testing.T) {
+	f := Found{Name: "a: # b", CPU: 2.5, Memory: 1 << 36, Net: 1.25e9, Interface: "eth0", Notes: []string{"x"},
+		GPUs: []FoundGPU{{UUID: "GPU-1", Name: "H100\n- x", Memory: 85e9}, {UUID: "MIG-2", Name: "A100", Slices: 3, Of: 7, Memory: 20e9}, {UUID: "GPU-3"}}}
+	hosts, err := ParseHosts("f", []byte(f.YAML()))
+	inf := math.Inf(1)
+	want := []Host{{Host: placement.Host{Name: f.Name, Capacity: placement.Resources{CPU: 2.5, NetIn: 1.25e9, NetOut: 1.25e9, Memory: 1 << 36}, GPUs: []float64{1, 3. / 7, 1}, GPUMemory: []float64{85e9, 20e9, inf}}}}
+	if err != nil || !cmp.Equal(hosts, want) {
+		t.Errorf("%v\n%s\n%s", err, f.YAML(), cmp.Diff(want, hosts))
+	}
+	ds, err := f.Devices()
+	var h Host
+	h.SetGPUs(ds)
+	if err != nil || !cmp.Equal(h.Host.GPUs, want[0].GPUs) || !cmp.Equal(h.GPUMemory, want[0].GPUMemory) {
+		t.Errorf("%v %v %+v", err, ds, h)
+	}
+	for _, bad := range []FoundGPU{{Memory: math.NaN()}, {Memory: -1}, {Memory: 1e300}} {
+		if ds, err := (&Found{GPUs: []FoundGPU{bad}}).Devices(); err == nil {
+			t.Errorf("%+v passes as %v", bad, ds)
+		}
+	}
+}
