@@ -14,7 +14,7 @@ import (
 func TestMoverModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m mover
-		var oldServes, newServes, still, lost bool
+		var oldServes, newServes, still, lost, prepared bool
 		held, routed := 0, 0
 		oldServes = true
 		do := func(steps []moveStep) {
@@ -68,7 +68,7 @@ func TestMoverModel(t *testing.T) {
 		do(m.begin(3, 1, 2))
 		saving := rapid.Bool().Draw(t, "saving")
 		for i := 0; i < 40 && m.stage != moveIdle && !lost; i++ {
-			switch rapid.IntRange(0, 9).Draw(t, "what") {
+			switch rapid.IntRange(0, 39).Draw(t, "what") {
 			case 0:
 				do(m.fail())
 			case 1:
@@ -82,18 +82,18 @@ func TestMoverModel(t *testing.T) {
 				saving = !saving
 				stage := m.stage
 				do(m.copy(saving))
-				if m.stage != stage && saving {
-					t.Fatal("sent while it is saved")
+				if m.stage != stage && (saving || !prepared) {
+					t.Fatal("sent while it is saved, or before there is room for it")
 				}
 			default:
 				msg := transport.Moved{
-					Move: rapid.Int64Range(0, 2).Draw(t, "move"), Shard: 3,
+					Move: rapid.SampledFrom([]int64{1, 1, 1, 0, 2}).Draw(t, "move"), Shard: 3,
 					Stage: rapid.SampledFrom([]transport.MovedStage{transport.Prepared, transport.Loaded, transport.Complete}).Draw(t, "stage"),
 				}
-				if rapid.IntRange(0, 9).Draw(t, "err") == 0 {
+				if rapid.IntRange(0, 19).Draw(t, "err") == 0 {
 					msg.Err = "no"
 				}
-				server, stage := rapid.IntRange(1, 2).Draw(t, "server"), m.stage
+				server, stage := rapid.SampledFrom([]int{2, 2, 2, 1}).Draw(t, "server"), m.stage
 				do(m.said(server, msg, saving))
 				if (server != 2 || msg.Move != 1) && m.stage != stage {
 					t.Fatalf("server %d moved it with %+v", server, msg)
@@ -103,6 +103,12 @@ func TestMoverModel(t *testing.T) {
 				}
 				if stage == movePreparing && m.stage == moveCopying && saving {
 					t.Fatal("sent while it is saved")
+				}
+				if server == 2 && msg.Move == 1 && msg.Stage == transport.Prepared {
+					prepared = true
+				}
+				if stage == moveRouting && m.stage == moveIdle && !lost && msg.Stage != transport.Complete {
+					t.Fatal("complete before it was said")
 				}
 			}
 		}
