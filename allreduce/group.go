@@ -127,7 +127,8 @@ type Group struct {
 	chosen   sizedAlgorithm // for the size of the last AllReduce
 	token    [8]byte        // what barriers send
 
-	sent, received atomic.Int64 // see Traffic
+	sent, received       atomic.Int64 // see Traffic
+	sentFar, receivedFar atomic.Int64 // see TrafficFar
 }
 
 // programKey is what a program depends on.
@@ -224,6 +225,12 @@ type Traffic struct{ Sent, Received int64 }
 
 // Traffic may be called from any goroutine, also during an operation.
 func (g *Group) Traffic() Traffic { return Traffic{g.sent.Load(), g.received.Load()} }
+
+// TrafficFar is the part of Traffic with ranks on other hosts, as far as hosts are known (Config.HostID).
+func (g *Group) TrafficFar() Traffic { return Traffic{g.sentFar.Load(), g.receivedFar.Load()} }
+
+// far says whether a rank is on another host.
+func (g *Group) far(rank int) bool { return g.hosts == nil || g.hosts[rank] != g.hosts[g.rank] }
 
 // Close ends the connections. It may be called twice and from any goroutine; an
 // operation that is running fails.

@@ -309,6 +309,9 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 // advance notes that n more bytes of t have been copied out of the vector.
 func (g *Group) advance(l *lane, t *transfer, n int) {
 	g.sent.Add(int64(n))
+	if g.far(l.peer) {
+		g.sentFar.Add(int64(n))
+	}
 	if t.pos += n; t.pos == t.hi {
 		l.sent++
 	}
@@ -359,6 +362,9 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 	}
 	p.received += int64(n)
 	g.received.Add(int64(n))
+	if g.far(l.peer) {
+		g.receivedFar.Add(int64(n))
+	}
 	if t.pos += n; t.pos == t.hi {
 		l.received++
 	}

@@ -651,6 +651,24 @@ func TestSlowIsNotHanging(t *testing.T) {
 	})
 }
 
+// What stays on a host is not far: of four ranks on two hosts in a ring, every second link leaves one.
+func TestTrafficFar(t *testing.T) {
+	groups := piped(4, Config{Algorithm: AlgorithmRing})
+	defer closeAll(groups)
+	for _, g := range groups {
+		g.sit([]place{{Host: "a"}, {Host: "a"}, {Host: "b"}, {Host: "b"}})
+	}
+	if err := errors.Join(together(groups, func(g *Group) error { return g.AllReduce(t.Context(), Sum, make([]float32, 64)) })...); err != nil {
+		t.Fatal(err)
+	}
+	const all = 2 * 3 * 4 * 64 / 4
+	for r, want := range []Traffic{{0, all}, {all, 0}, {0, all}, {all, 0}} {
+		if got := groups[r].TrafficFar(); got != want {
+			t.Errorf("rank %d: %+v, want %+v", r, got, want)
+		}
+	}
+}
+
 // What is counted is what schedules promise: 2(n-1)/n of the vector each way in a ring, and
 // nothing for headers.
 func TestTraffic(t *testing.T) {

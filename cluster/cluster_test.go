@@ -609,3 +609,27 @@ func TestCheckName(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A job without servers pays where its workers are.
+func TestAskOfARing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, Config{Hosts: map[string]resource.Usage{"head": {}, "h": {CPU: 3, NetIn: 1e9, NetOut: 1e9}, "i": {CPU: 3, NetIn: 1e9, NetOut: 1e9}}})
+		e := transport.Enlist{Job: "a", Host: "head", Workers: 3}
+		head := b.process(transport.RoleServer, e, transport.Usage{Sync: true, Mode: "ssgd", Times: []time.Duration{1, 1, 1}})
+		for r, h := range []string{"h", "h", "i"} {
+			e.Rank, e.Host = r, h
+			b.process(transport.RoleWorker, e, transport.Usage{})
+		}
+		rest(3 * time.Second)
+		var got answers
+		head.Ask("backup=1", transport.Amounts{CPU: 3}, 0, got.add)
+		rest(time.Second)
+		got.want(t, "true: there is room")
+		if x := b.job("a").Extra; len(x) != 2 || *x["h"].CPU != 2 || *x["i"].CPU != 1 {
+			t.Errorf("granted %+v", x)
+		}
+		head.Ask("backup=1", transport.Amounts{CPU: 6}, 0, got.add)
+		rest(time.Second)
+		got.want(t, "true", "false: 1 cores of CPU on h")
+	})
+}

@@ -632,7 +632,11 @@ func (s *Service) usage(m *member, u transport.Usage) {
 		if h := o.enlist.Host; o.usage.Seq > 0 && slices.Contains(j.hosts(), h) {
 			r.Use[h] = r.Use[h].Plus(amounts(o.usage.Own))
 			if o.usage.Host != (transport.Amounts{}) {
-				hosts[h] = amounts(o.usage.Host)
+				u := amounts(o.usage.Host)
+				if c, declared := s.cfg.Hosts[h]; declared { // the rest of the host is for others
+					u.CPU = max(u.CPU-max(o.enlist.Capacity.CPU-c.CPU, 0), 0)
+				}
+				hosts[h] = u
 			}
 			heard = true
 		}
@@ -713,9 +717,13 @@ func (s *Service) ask(m *member, a transport.Ask) {
 		return
 	}
 	q := resource.Request{ID: uint64(a.ID), Job: j.name, Mode: a.Mode, Loss: a.Lag}
+	bear := j.servers
+	if m.enlist.Servers == 0 && len(j.workers) > 0 {
+		bear = j.workers
+	}
 	on := map[string]float64{}
-	for _, h := range j.servers {
-		on[h] += 1 / float64(len(j.servers))
+	for _, h := range bear {
+		on[h] += 1 / float64(len(bear))
 	}
 	for _, h := range slices.Sorted(maps.Keys(on)) {
 		q.Needs = append(q.Needs, resource.Need{Host: h, Extra: amounts(a.Extra).Times(on[h])})

@@ -269,6 +269,19 @@ func (l *Link) Traffic() (sent, received int64) {
 	return sent, received
 }
 
+// TrafficWith is the bytes sent to and received from shards at addresses that count, since the links to them were made.
+func (l *Link) TrafficWith(counts func(addr string) bool) (sent, received int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.peers {
+		if counts(p.info.Addr) {
+			s, r := p.conn.Traffic()
+			sent, received = sent+s, received+r
+		}
+	}
+	return sent, received
+}
+
 // Route says that a shard is at another address now. What was pushed to the old one is
 // passed on. With pull, the next Wait asks the new one for whatever the old one still owed.
 func (l *Link) Route(ctx context.Context, shard int, addr string, pull bool) error {

@@ -24,7 +24,7 @@ type Enlist struct {
 	Model    string // readable; names a prior of the demand
 	Params   int64  // elements of the parameter vector; 0: not known yet
 	Workers  int    // of the job
-	Servers  int    // of the job
+	Servers  int    // of the job; 0: workers exchange gradients among themselves
 	Fixed    bool   // its owner has chosen the mode: it neither asks nor gives
 	Capacity Amounts
 	Freed    Amounts // what each worker frees on its host for each second by which an iteration is delayed
@@ -45,7 +45,7 @@ type Usage struct {
 }
 
 // Ask wants to leave SSGD for Mode, for which all servers together use Extra more than for
-// SSGD, each as much. The answer is a Grant with the same ID.
+// SSGD, each as much; in a job without servers, all workers. The answer is a Grant with the same ID.
 type Ask struct {
 	ID      int64 // counts the questions of one life of a job: the same one is answered once
 	Mode    string

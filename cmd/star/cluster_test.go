@@ -172,3 +172,25 @@ func TestOneServiceForACluster(t *testing.T) {
 	s.signal("first", syscall.SIGTERM)
 	s.ends("first", 143)
 }
+
+// The bytes of a ring that leave a host count as its use.
+func TestClusterCountsRings(t *testing.T) {
+	if testing.Short() {
+		t.Skip("five processes, for seconds")
+	}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	addr := clusterOf(t, s, "serve", "--gossip", "off")
+	in := []string{"--cluster", "test@" + addr, "--job", "a", "--arch", "allreduce", "--lr", "0.001"}
+	a := group(t, 1, 2, append(in, "--host-id", "one", "--workers", "3", "--steps", "1000000")...)
+	a.worker(2, append(in, "--host-id", "two", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json"))
+	a.training()
+	a.until("bytes on both hosts", func() bool {
+		js := statusOf(t, addr)["a"].Use
+		for _, h := range []string{"one", "two"} {
+			if u, ok := js[h]; !ok || *u.NetIn < 1e4 || *u.NetOut < 1e4 || *u.NetIn > 2**u.NetOut || *u.NetOut > 2**u.NetIn {
+				return false
+			}
+		}
+		return true
+	})
+}

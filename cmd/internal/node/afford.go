@@ -22,7 +22,7 @@ import (
 // and at nothing else. Its answers are in the run log like a service's.
 type steward struct {
 	job     *settings.Job
-	local   map[netip.Addr]bool // addresses of this host
+	local   addresses // of this host
 	ask     func(ctx context.Context, status *coord.Status) error
 	sampler *host.Sampler
 	cores   float64 // of this host; what --capacity-cpu says counts more
@@ -48,20 +48,37 @@ const (
 
 // newSteward makes the Admission of a job. run starts it.
 func newSteward(job *settings.Job) *steward {
-	s := &steward{job: job, local: map[netip.Addr]bool{}, cores: float64(runtime.NumCPU())}
-	addrs, _ := net.InterfaceAddrs() // none: only loopback is local
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			s.local[p.Addr().Unmap()] = true
-		}
-	}
-	return s
+	return &steward{job: job, local: ownAddresses(), cores: float64(runtime.NumCPU())}
 }
 
 // here says whether a worker's connection comes from this host.
-func (s *steward) here(peer string) bool {
-	a, err := netip.ParseAddrPort(peer)
-	return err == nil && (a.Addr().Unmap().IsLoopback() || s.local[a.Addr().Unmap()])
+func (s *steward) here(peer string) bool { return s.local.has(peer) }
+
+// addresses are those of a host besides loopback.
+type addresses map[netip.Addr]bool
+
+// ownAddresses are those of this host.
+func ownAddresses() addresses {
+	own := addresses{}
+	addrs, _ := net.InterfaceAddrs() // none: only loopback is local
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own[p.Addr().Unmap()] = true
+		}
+	}
+	return own
+}
+
+// thisHost are this host's addresses, as they were when they were first asked for.
+var thisHost = sync.OnceValue(ownAddresses)
+
+// elsewhere says whether what is at an address is on another host, so that traffic with it takes something of links.
+func elsewhere(addr string) bool { return !thisHost().has(addr) }
+
+// has says whether what is at an address, with a port, is on the host. Names are not looked up: they are elsewhere.
+func (as addresses) has(addr string) bool {
+	a, err := netip.ParseAddrPort(addr)
+	return err == nil && (a.Addr().Unmap().IsLoopback() || as[a.Addr().Unmap()])
 }
 
 // measured is a look.
@@ -115,16 +132,16 @@ func (s *steward) look(st *coord.Status, last, now measured) {
 	bytes := 4 * float64(st.Params) / float64(max(s.job.Servers, 1))
 	net := bytes * load.Gradients
 	t := s.sampler.Latest()
+	capacity := s.capacity(t)
 	others := 0.0
 	if share, ok := t.Get(star.HostCPU); ok && s.job.CapacityCPU == 0 {
-		others = share*s.cores - cpu
+		others = crowding(share, s.cores, capacity.CPU) - cpu
 		for _, w := range st.Workers {
 			if s.here(w.Peer) {
 				others -= w.CPU
 			}
 		}
 	}
-	capacity := s.capacity(t)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watch == nil {
@@ -147,6 +164,12 @@ func (s *steward) look(st *coord.Status, last, now measured) {
 		s.permit = nil
 		go p.answer(false, why)
 	}
+}
+
+// crowding is the part of a machine's use, a share of all its cores, that counts against a capacity: what does not fit into the rest
+// of the machine. Who is given two cores of eight loses nothing by others who use six.
+func crowding(share, cores, capacity float64) float64 {
+	return max(share*cores-max(cores-capacity, 0), 0)
 }
 
 // capacity is what this host has for the job's servers.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"star"
+	"star/allreduce"
 	"star/cluster"
 	"star/cmd/internal/settings"
 	"star/coord"
@@ -40,6 +41,7 @@ type tenancy struct {
 
 	// Owned by the client's goroutine.
 	before  progress
+	since   progress // of what was learned last
 	stopped context.CancelFunc
 	ended   chan struct{}
 }
@@ -71,6 +73,9 @@ func enter(job *settings.Job, log *slog.Logger, net transport.Network, role stri
 	t.enlist = transport.Enlist{
 		Job: job.Name, Rank: rank, Host: on, Model: job.Model, Workers: job.Workers, Servers: job.Servers, Actuator: job.Actuator,
 		Fixed: job.Mode != Auto, Capacity: transport.Amounts{CPU: float64(runtime.NumCPU())},
+	}
+	if job.Arch == settings.AllReduce { // workers exchange gradients among themselves
+		t.enlist.Servers = 0
 	}
 	if job.CapacityCPU > 0 {
 		t.enlist.Capacity.CPU = job.CapacityCPU
@@ -161,21 +166,40 @@ func (t *tenancy) use() transport.Usage {
 	}
 	if d := now.at.Sub(t.before.at).Seconds(); !t.before.at.IsZero() && d > 0 {
 		u.Own = transport.Amounts{CPU: (now.cpu - t.before.cpu).Seconds() / d, In: max(float64(now.got-t.before.got)/d, 0), Out: max(float64(now.sent-t.before.sent)/d, 0)}
-		t.learn(resource.Load{Updates: float64(now.version-t.before.version) / d, Gradients: float64(now.steps-t.before.steps) / d}, u.Own)
 	}
 	t.before = now
+	t.learn(now)
 	if tel := t.sampler.Latest(); tel != nil {
 		get := func(m star.Metric, scale float64) float64 {
 			v, _ := tel.Get(m)
 			return max(v*scale, 0)
 		}
-		u.Host = transport.Amounts{CPU: get(star.HostCPU, float64(runtime.NumCPU())), In: get(star.HostNetIn, 1), Out: get(star.HostNetOut, 1)}
+		u.Host = transport.Amounts{
+			CPU: crowding(get(star.HostCPU, 1), float64(runtime.NumCPU()), t.who().Capacity.CPU),
+			In:  get(star.HostNetIn, 1), Out: get(star.HostNetOut, 1),
+		}
 	}
 	return u
 }
 
+// leastUpdates is how many updates are measured together: between two reports there may be one or none, and bytes that
+// belong to the next.
+const leastUpdates = 4
+
 // learn takes in what this server used under a load. The servers of a job are alike: each has as much to do.
-func (t *tenancy) learn(l resource.Load, own transport.Amounts) {
+func (t *tenancy) learn(now progress) {
+	p := t.since
+	if p.at.IsZero() || p.version == 0 {
+		t.since = now
+		return
+	}
+	d := now.at.Sub(p.at).Seconds()
+	if now.version-p.version < leastUpdates || d <= 0 {
+		return
+	}
+	t.since = now
+	l := resource.Load{Updates: float64(now.version-p.version) / d, Gradients: float64(now.steps-p.steps) / d}
+	own := resource.Usage{CPU: (now.cpu - p.cpu).Seconds() / d, NetIn: max(float64(now.got-p.got)/d, 0), NetOut: max(float64(now.sent-p.sent)/d, 0)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.learner == nil {
@@ -188,7 +212,7 @@ func (t *tenancy) learn(l resource.Load, own transport.Amounts) {
 			return
 		}
 	}
-	t.learner.Observe(l, resource.Usage{CPU: own.CPU, NetIn: own.In, NetOut: own.Out})
+	t.learner.Observe(l, own)
 }
 
 // prior is what one server of the job takes, before anything was measured.
@@ -249,12 +273,34 @@ func (t *tenancy) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration
 	if err != nil {
 		return extra, 0, err
 	}
+	if f.Ring {
+		return exchange(p, mode, 4*t.status.Params).minus(exchange(modes.SSGD(t.job.Workers), ssgd, 4*t.status.Params)), resource.Loss(times), nil
+	}
 	d := t.prior()
 	if t.learner != nil {
 		d = t.learner.Demand()
 	}
 	u := d.Extra(mode, ssgd).Times(float64(max(t.job.Servers, 1)))
 	return transport.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
+}
+
+// moved is bytes per second that workers exchange, each counted where it is sent and where it comes in.
+type moved float64
+
+func (m moved) minus(o moved) transport.Amounts {
+	v := max(float64(m-o), 0)
+	return transport.Amounts{CPU: 2 * v / resource.ReceivePrior, In: v, Out: v}
+}
+
+// exchange is what all workers of a ring together send: in each round of m members 2·(m−1) gradients of so many bytes, and for
+// each gradient of a rider itself and the parameters that answer it.
+func exchange(p modes.Plan, l resource.Load, bytes int64) moved {
+	members := 0
+	for _, g := range p.Groups {
+		members += len(g.Members)
+	}
+	riders := max(l.Gradients-l.Updates*float64(members), 0)
+	return moved((l.Updates*2*float64(max(members-1, 0)) + 2*riders) * float64(bytes))
 }
 
 // Locate reads --cluster, --cluster-join and --cluster-key: the name of the cluster, and how
@@ -319,40 +365,44 @@ func facing(addr string) string {
 	return "0.0.0.0"
 }
 
-// counted counts the traffic of the connections that a listener accepts.
-type counted struct {
-	transport.Listener
-
+// links counts the traffic of connections that come and go, but not of those within this host: they take nothing of its link. Its methods may be
+// called from any goroutine.
+type links struct {
 	mu        sync.Mutex
 	conns     []transport.Conn
 	last      []int64 // bytes of each at the last look
 	sent, got int64   // of those that are forgotten
+	group     *allreduce.Group
 }
 
-func (l *counted) Accept() (transport.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err == nil {
-		l.mu.Lock()
-		l.conns, l.last = append(l.conns, c), append(l.last, -1)
-		l.mu.Unlock()
+// add counts a connection from now on, also what it has carried already.
+func (l *links) add(c transport.Conn) {
+	if !elsewhere(c.RemoteAddr()) {
+		return
 	}
-	return c, err
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns, l.last = append(l.conns, c), append(l.last, -1)
+}
+
+// ring counts another group from now on; nil: none.
+func (l *links) ring(g *allreduce.Group) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.group != nil {
+		t := l.group.TrafficFar()
+		l.sent, l.got = l.sent+t.Sent, l.got+t.Received
+	}
+	l.group = g
 }
 
 // traffic is of all connections so far. One on which nothing has moved between two looks is added up and
 // forgotten when there are many.
-func (l *counted) traffic() (sent, received int64) {
+func (l *links) traffic() (sent, received int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	many := len(l.conns) > 1024
 	keep := 0
-	sum := func() (s, r int64) {
-		for _, c := range l.conns {
-			a, b := c.Traffic()
-			s, r = s+a, r+b
-		}
-		return s, r
-	}
 	for i, c := range l.conns {
 		a, b := c.Traffic()
 		if many && l.last[i] == a+b {
@@ -361,9 +411,27 @@ func (l *counted) traffic() (sent, received int64) {
 		}
 		l.conns[keep], l.last[keep] = c, a+b
 		keep++
+		sent, received = sent+a, received+b
 	}
 	clear(l.conns[keep:])
 	l.conns, l.last = l.conns[:keep], l.last[:keep]
-	s, r := sum()
-	return l.sent + s, l.got + r
+	if l.group != nil {
+		t := l.group.TrafficFar()
+		sent, received = sent+t.Sent, received+t.Received
+	}
+	return l.sent + sent, l.got + received
+}
+
+// counted counts the traffic of the connections that a listener accepts.
+type counted struct {
+	transport.Listener
+	*links
+}
+
+func (l *counted) Accept() (transport.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.add(c)
+	}
+	return c, err
 }

@@ -72,8 +72,8 @@ func listenAddress(job *settings.Job) (string, error) {
 	return addr, nil
 }
 
-// newLanding listens. It is of use after begin.
-func newLanding(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*landing, error) {
+// newLanding listens, and counts the connections with all others. It is of use after begin.
+func newLanding(job *settings.Job, tcp *transport.TCP, all *links, log *slog.Logger) (*landing, error) {
 	addr, err := listenAddress(job)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func newLanding(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*landi
 	cfg := tcp.Config
 	cfg.Log = log
 	d.served.Go(func() {
-		transport.Serve(ctx, l, cfg, func(c transport.Conn, h transport.Hello, _ []byte) {
+		transport.Serve(ctx, &counted{l, all}, cfg, func(c transport.Conn, h transport.Hello, _ []byte) {
 			defer context.AfterFunc(ctx, func() { c.Close() })()
 			if h.Service != transport.ServiceTree || h.Job != job.Name || h.Rank < 0 {
 				transport.Refuse(c, transport.Reject{Exit: ExitDisagree, Reason: fmt.Sprintf("this is a worker of job %q, for its children in a tree only", job.Name)})

@@ -14,6 +14,7 @@ import (
 type parent struct {
 	addr string
 	conn transport.Conn // nil: not connected
+	all  *links         // where connections are counted; nil: nowhere
 	told int64          // the generation that it knows us to be in
 }
 
@@ -95,6 +96,9 @@ func (p *parent) do(ctx context.Context, tcp *transport.TCP, hello transport.Hel
 			}
 			c.SetPeer("parent " + p.addr)
 			p.conn, p.told = c, 0
+			if p.all != nil {
+				p.all.add(c)
+			}
 		}
 		c := p.conn
 		stop := context.AfterFunc(ctx, func() { c.Close() })

@@ -81,7 +81,7 @@ func ruleText(job *settings.Job) string {
 }
 
 // newRingWorker opens the places where others come, before the coordinator is told of them.
-func newRingWorker(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*ringWorker, error) {
+func newRingWorker(job *settings.Job, tcp *transport.TCP, all *links, log *slog.Logger) (*ringWorker, error) {
 	addr, err := listenAddress(job)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func newRingWorker(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*ri
 	if model != nil {
 		log.Info("cost model", "file", job.RingModel, "ranks", measuredRanks(model), "samples", len(model.Samples), "tcp", model.TCP)
 	}
-	w := &ringWorker{tcp: tcp, tls: tcp.TLS, version: -1, costs: model}
+	w := &ringWorker{tcp: tcp, tls: tcp.TLS, version: -1, costs: model, parent: parent{all: all}}
 	l, err := gonet.Listen("tcp", addr)
 	if err != nil {
 		return nil, job.Invalid("listen", err)
@@ -104,7 +104,7 @@ func newRingWorker(job *settings.Job, tcp *transport.TCP, log *slog.Logger) (*ri
 		w.meet.close()
 		return nil, job.Invalid("listen", err)
 	}
-	w.door = newDoor(riders, tcp.Config, job.Name, log)
+	w.door = newDoor(&counted{riders, all}, tcp.Config, job.Name, log)
 	return w, nil
 }
 
@@ -289,6 +289,7 @@ func (w *ringWorker) leaveGroup(ctx context.Context) {
 		w.group.Barrier(ctx) // others may be gone already, which is all right now
 	}
 	w.group.Close()
+	w.all.ring(nil)
 	w.group = nil
 }
 
@@ -357,6 +358,7 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		switch {
 		case err == nil:
 			w.group, w.counted = g, allreduce.Traffic{}
+			w.all.ring(g)
 			size := min(4*int64(len(w.params)), int64(w.job.Bucket*1e6))
 			w.log.Info("ring", "generation", w.ring.Generation, "members", len(w.ring.Members), "algorithm", g.Algorithm(size), "bytes", size)
 			return nil

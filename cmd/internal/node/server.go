@@ -63,7 +63,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	if err != nil {
 		return coord.Result{}, job.Invalid("listen", err)
 	}
-	listener := &counted{Listener: plain}
+	listener := &counted{plain, new(links)}
 	addr := listener.Addr()
 	peer := job.Coordinator
 	if job.Rank == 0 {

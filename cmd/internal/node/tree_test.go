@@ -222,7 +222,7 @@ func TestParentThatSendsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := newLanding(job, tcp, log)
+	d, err := newLanding(job, tcp, new(links), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := newLanding(job, tcp, log)
+	d, err := newLanding(job, tcp, new(links), log)
 	if err != nil {
 		t.Fatal(err)
 	}

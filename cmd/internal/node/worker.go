@@ -64,6 +64,7 @@ type worker struct {
 	tree   treePart
 	inject *inject.Injector
 	limits *actuate.Governor
+	all    *links // but those to the shards
 	rank   int
 	step   int64
 	cpu    time.Duration
@@ -137,10 +138,11 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		Model: describe, ModelHash: hash,
 		Params: int64(len(model.Params())), Buffers: int64(len(model.Buffers())),
 	}
+	all := new(links)
 	var ring *ringWorker
 	var rule string
 	if job.Arch == settings.AllReduce {
-		if ring, err = newRingWorker(job, tcp, log); err != nil {
+		if ring, err = newRingWorker(job, tcp, all, log); err != nil {
 			return err
 		}
 		defer ring.close()
@@ -151,7 +153,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	}
 	var tree treePart
 	if ring == nil {
-		if tree.landing, err = newLanding(job, tcp, log); err != nil {
+		if tree.landing, err = newLanding(job, tcp, all, log); err != nil {
 			log.Debug("takes no part in trees", "reason", err)
 		} else {
 			defer tree.landing.close()
@@ -213,7 +215,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	w := &worker{
 		job: job, log: log, model: model, test: testSet, member: member, inject: in, limits: limits, rank: rank,
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}),
-		grad:   gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree,
+		grad:   gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree, all: all,
 	}
 	defer w.loader.Close()
 	if job.Telemetry != settings.Off {
@@ -223,7 +225,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		defer sampler.Close()
 		w.meter = host.NewMeter(sampler)
 	}
-	w.tree.tcp, w.tree.hello, w.tree.handed = tcp, hello, -1
+	w.tree.tcp, w.tree.hello, w.tree.handed, w.tree.up.all = tcp, hello, -1, all
 	w.tree.hello.Service, w.tree.hello.Rank, w.tree.hello.Addr = transport.ServiceTree, rank, ""
 	w.tree.next, w.tree.branch = noBranch, noBranch
 	defer func() { w.tree.up.close() }()
@@ -247,9 +249,13 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 			}
 		}
 	}
-	var traffic func() (sent, received int64)
+	traffic := all.traffic
 	if w.link != nil {
-		traffic = w.link.Traffic
+		traffic = func() (sent, received int64) {
+			sent, received = w.link.TrafficWith(elsewhere)
+			s, r := all.traffic()
+			return sent + s, received + r
+		}
 	}
 	tenant, err := enter(job, log, tcp, transport.RoleWorker, rank, limits, nil, traffic)
 	if err != nil {
