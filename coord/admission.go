@@ -60,6 +60,7 @@ func (c *Coordinator) ruled(q *petition, ok bool, why string) {
 
 // spare does without what was asked for: the pilot wants p, which needs no permission.
 func (c *Coordinator) spare(p modes.Plan, after int64) {
+	c.refused = nil
 	if old := c.asking; old != nil {
 		c.ruled(old, false, "the pilot has changed its mind")
 		if p.Equal(c.ledger.plan) { // no line of type plan will say that this was decided
@@ -78,6 +79,7 @@ func (c *Coordinator) abide(r *ruling) error {
 			return nil
 		}
 		c.asking, c.permit = nil, r.petition
+		c.refused = nil
 		c.ruled(r.petition, true, r.why)
 		ch := &c.permit.change
 		return c.install(ch.Plan, logPlan{Why: ch.Why, Predicted: &ch.Predicted, After: r.after})
@@ -91,6 +93,7 @@ func (c *Coordinator) abide(r *ruling) error {
 			}
 		}
 		c.ruled(r.petition, false, r.why)
+		c.refused = &Refusal{r.change.Plan.String(), r.why, c.elapsed().Seconds()}
 	}
 	return nil
 }

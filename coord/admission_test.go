@@ -72,6 +72,7 @@ func TestAdmission(t *testing.T) {
 		want []string
 		mode string // at the end
 		gave int    // Yields
+		no   string // what Status says is refused, with its reason
 	}{
 		"granted": {
 			says: map[int]Remark{10: wants(modes.ASGD(2))},
@@ -84,6 +85,7 @@ func TestAdmission(t *testing.T) {
 			rule: func(string) (bool, string, bool) { return false, "no room", true },
 			want: []string{"asgd false now ssgd after 10: no room"},
 			mode: "ssgd",
+			no:   "asgd: no room",
 		},
 		"taken back": {
 			says: map[int]Remark{10: wants(modes.ASGD(2))},
@@ -94,6 +96,7 @@ func TestAdmission(t *testing.T) {
 				"plan ssgd after 0 forced true", "asgd false now ssgd after 10: the service is gone",
 			},
 			mode: "ssgd",
+			no:   "asgd: the service is gone",
 		},
 		"given back": {
 			says: map[int]Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
@@ -119,6 +122,7 @@ func TestAdmission(t *testing.T) {
 				"plan ssgd after 0 forced true", "x=1 false now ssgd after 20: as it is",
 			},
 			mode: "ssgd",
+			no:   "x=1: as it is",
 		},
 		"back before the answer": {
 			says: map[int]Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
@@ -127,6 +131,12 @@ func TestAdmission(t *testing.T) {
 			want: []string{"asgd false now ssgd after 10: the pilot has changed its mind", "ssgd true now ssgd after 20: it is in force"},
 			mode: "ssgd",
 			gave: 1,
+		},
+		"refused, and not wanted any more": {
+			says: map[int]Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
+			rule: func(string) (bool, string, bool) { return false, "no room", true },
+			want: []string{"asgd false now ssgd after 10: no room"},
+			mode: "ssgd",
 		},
 		"no answer": {
 			says: map[int]Remark{10: wants(modes.ASGD(2))},
@@ -153,8 +163,15 @@ func TestAdmission(t *testing.T) {
 				if got := pilot.hear(); !slices.Equal(got, c.want) {
 					t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 				}
-				if s := w.status(); s.Mode != c.mode {
+				s, no := w.status(), ""
+				if s.Mode != c.mode {
 					t.Errorf("the mode is %s, want %s", s.Mode, c.mode)
+				}
+				if r := s.Refused; r != nil && r.At > 0 && r.At <= s.Elapsed {
+					no = r.Mode + ": " + r.Why
+				}
+				if no != c.no {
+					t.Errorf("%q is refused, want %q", no, c.no)
 				}
 				if n := len(w.lines("admission")) + len(w.lines("plan")); n != len(c.want) {
 					t.Errorf("%d lines in the log, want %d", n, len(c.want))

@@ -200,6 +200,7 @@ func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 		return nil
 	}
 	c.stats.switches++
+	c.refused = nil
 	if InStep(p) {
 		c.yield()
 	}

@@ -208,6 +208,7 @@ type Coordinator struct {
 	manual   bool            // star ctl mode: the pilot is not heeded
 	asking   *petition       // of the pilot, not answered yet
 	permit   *petition       // that was granted, and is in force
+	refused  *Refusal        // nil: nothing; never changed once it is here
 	verdicts []workerVerdict // of the pilot, on workers that are slow now
 	noise    *pgns.Estimator
 	round    *round

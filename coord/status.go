@@ -86,11 +86,19 @@ type Status struct {
 
 	Auto       bool     `json:"auto"`                 // a pilot changes the mode
 	Stragglers []string `json:"stragglers,omitempty"` // what it says of slow workers
+	Refused    *Refusal `json:"refused,omitempty"`    // what it wants, and may not; nil: nothing
 
 	Noise   NoiseStatus    `json:"noise"`
 	Workers []WorkerStatus `json:"workers"`
 	Servers []ServerStatus `json:"servers"`
 	Shards  []ShardStatus  `json:"shards,omitempty"`
+}
+
+// Refusal is a mode that the pilot has asked for and was refused, or that was taken back, until the mode changes or it asks for another one.
+type Refusal struct {
+	Mode string  `json:"mode"`
+	Why  string  `json:"why"`
+	At   float64 `json:"at_s"` // since the run began
 }
 
 // NoiseStatus is how noisy gradients are: see package pgns.
@@ -209,7 +217,7 @@ func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.cfg.Plan.String(), Elapsed: c.elapsed().Seconds(),
 		Loss: Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
-		Auto: c.tower != nil && !c.manual, Stragglers: c.stragglers(),
+		Auto: c.tower != nil && !c.manual, Stragglers: c.stragglers(), Refused: c.refused,
 	}
 	s.Servers, s.Shards = c.placed()
 	n := c.noise.Noise()

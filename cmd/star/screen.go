@@ -109,8 +109,12 @@ func (s *screen) show(st coord.Status) {
 			fastest = w
 		}
 	}
-	s.line("run", fmt.Sprintf("%s  mode %s  v%d  %s  compute %s (worker %d) to %s (worker %d)", st.Phase, st.Mode, st.Version,
-		progress(st), seconds(fastest.Compute), fastest.Worker, seconds(slowest.Compute), slowest.Worker))
+	text := fmt.Sprintf("%s  mode %s  v%d  %s  compute %s (worker %d) to %s (worker %d)", st.Phase, st.Mode, st.Version,
+		progress(st), seconds(fastest.Compute), fastest.Worker, seconds(slowest.Compute), slowest.Worker)
+	if st.Refused != nil {
+		text += "  " + cut(refusal(st), 60)
+	}
+	s.line("run", text)
 }
 
 // fit shortens a table to what a terminal of that height shows with the cursor below it

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"star/coord"
 )
 
 func TestTableFitsTheTerminal(t *testing.T) {
@@ -21,6 +23,25 @@ func TestTableFitsTheTerminal(t *testing.T) {
 		if got := fit(slices.Clone(all), height); !slices.Equal(got, want) {
 			t.Errorf("height %d: %q, want %q", height, got, want)
 		}
+	}
+}
+
+// A refusal is a line of the table, and a part of the plain line.
+func TestRefusalShows(t *testing.T) {
+	st := coord.Status{Phase: "training", Mode: "ssgd", Elapsed: 75, Workers: make([]coord.WorkerStatus, 2),
+		Refused: &coord.Refusal{Mode: "x=1", Why: "0.52 cores of CPU on node7 are missing, and others can give only 0.1 cores", At: 71}}
+	if lines := table(st, 60); len(lines) != 5 || lines[1] != "  x=1 refused 4s ago: 0.52 cores of CPU on node7 are missin…" {
+		t.Errorf("%q", lines)
+	}
+	var b bytes.Buffer
+	s := &screen{w: &b, plain: true}
+	s.show(st)
+	if want := "  x=1 refused 4s ago: 0.52 cores of CPU on node7 are missing,…\n"; !strings.HasSuffix(b.String(), want) {
+		t.Errorf("%q does not end with %q", b.String(), want)
+	}
+	st.Refused = nil
+	if lines := table(st, 60); len(lines) != 4 {
+		t.Errorf("without a refusal: %q", lines)
 	}
 }
 

@@ -24,12 +24,21 @@ func table(s coord.Status, width int) []string {
 		head += fmt.Sprintf("  noise scale %.0f", s.Noise.Scale)
 	}
 	line("%s", head)
+	if r := s.Refused; r != nil {
+		line("  %s", refusal(s))
+	}
 	line("  worker  state       step  iteration    compute       wait  samples/s  behind")
 	for _, w := range s.Workers {
 		line("  %6d  %-9s %6d  %9s  %9s  %9s  %9.0f  %6d", w.Worker, w.State, w.Step,
 			seconds(w.Iteration), seconds(w.Compute), seconds(w.Wait), w.Rate, w.Stale)
 	}
 	return out
+}
+
+// refusal says what the pilot wants and may not.
+func refusal(s coord.Status) string {
+	ago := time.Duration(max(s.Elapsed-s.Refused.At, 0) * float64(time.Second))
+	return fmt.Sprintf("%s refused %v ago: %s", s.Refused.Mode, ago.Round(time.Second), s.Refused.Why)
 }
 
 // progress is how far the job is, on one line.
