@@ -84,6 +84,10 @@ type Barrier struct {
 	stopped []bool  // by worker: its gradient is applied, and it waits for the slowest
 	nstop   int     // of them
 
+	least int64 // the slowest clock of those who count
+	rear  int   // how many of them have it; 0: not known, nor is least
+	swept int64 // the slowest clock when stopped was last gone through; -1: it is to be gone through
+
 	firings  []Firing      // what the current call returns
 	released []star.Worker // backs Workers and Dropped of firings
 	alone    [1]star.Worker
@@ -236,23 +240,38 @@ func (b *Barrier) counts(w star.Worker) bool { return !b.gone[w] && !b.held[w] }
 
 // slowest is the least clock of those who count; where nobody does, the greatest of all, so
 // that nobody is ahead of it.
+//
+// It looks at everybody only when the last of those with the least clock has gone on, or when
+// others count than before: about once for each iteration of all.
 func (b *Barrier) slowest() int64 {
-	least := int64(-1)
+	if b.rear > 0 {
+		return b.least
+	}
 	for w, c := range b.clock {
-		if b.counts(star.Worker(w)) && (least < 0 || c < least) {
-			least = c
+		switch {
+		case !b.counts(star.Worker(w)):
+		case b.rear == 0 || c < b.least:
+			b.least, b.rear = c, 1
+		case c == b.least:
+			b.rear++
 		}
 	}
-	if least < 0 {
+	if b.rear == 0 {
 		return slices.Max(b.clock)
 	}
-	return least
+	return b.least
 }
+
+// recount has slowest and free look at everybody again: clocks, or whose clocks count, have changed.
+func (b *Barrier) recount() { b.rear, b.swept = 0, -1 }
 
 // stop counts the iterations of ws, whose gradients are applied, and keeps those who are
 // too far ahead, whom it returns.
 func (b *Barrier) stop(ws []star.Worker) []star.Worker {
 	for _, w := range ws {
+		if b.rear > 0 && b.clock[w] == b.least && b.counts(w) {
+			b.rear--
+		}
 		b.clock[w]++
 	}
 	if b.plan.Ahead == 0 {
@@ -279,6 +298,10 @@ func (b *Barrier) free() {
 		return
 	}
 	slowest := b.slowest()
+	if slowest == b.swept {
+		return // who was stopped since then is too far ahead of it
+	}
+	b.swept = slowest
 	from := len(b.released)
 	for w := range b.stopped {
 		if b.stopped[w] && (b.plan.Ahead == 0 || b.clock[w]-slowest < int64(b.plan.Ahead)) {
@@ -315,6 +338,7 @@ func (b *Barrier) Leave(w star.Worker) []Firing {
 		return nil
 	}
 	b.gone[w] = true
+	b.recount()
 	if b.stopped[w] {
 		b.stopped[w] = false
 		b.nstop--
@@ -398,6 +422,7 @@ func (b *Barrier) Join(w star.Worker) {
 	b.basis[w] = b.version
 	b.clock[w] = b.slowest()
 	b.gone[w] = false
+	b.recount()
 	if i := b.home[w]; i != nowhere {
 		b.groups[i].live++
 	}
@@ -506,6 +531,7 @@ func (b *Barrier) load(p Plan) {
 		}
 		b.groups[i] = s
 	}
+	b.recount()
 }
 
 func (b *Barrier) begin() {

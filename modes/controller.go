@@ -67,6 +67,8 @@ type Controller struct {
 	workers []watched
 	since   time.Duration
 	asked   time.Duration // last decision
+	rest    time.Duration // before it there is nothing to look at
+	doubt   bool          // somebody may have sent too many invalid records in a row
 	wants   int           // decisions in a row that want another plan
 	safe    bool
 	trial   *trial
@@ -304,6 +306,7 @@ func (c *Controller) Observe(r star.Record) {
 			c.cfg.Predictor.Observe(r)
 		}
 	}
+	c.doubt = c.doubt || w.bad >= invalid
 }
 
 // Fired tells of an update: whose gradients, and over how many samples, were applied. These
@@ -491,10 +494,16 @@ func fitOf(samples, times, compute []float64) Fit {
 // Decide says whether the plan is to be changed now, into what and why. The plan that it
 // returns counts as installed.
 func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
-	for i := range c.workers {
-		if w := &c.workers[i]; !w.gone && w.bad >= invalid {
-			return c.retreat(at, fmt.Sprintf("worker %d reports what cannot be: %s", i, w.why))
+	if c.doubt {
+		for i := range c.workers {
+			if w := &c.workers[i]; !w.gone && w.bad >= invalid {
+				return c.retreat(at, fmt.Sprintf("worker %d reports what cannot be: %s", i, w.why))
+			}
 		}
+		c.doubt = false
+	}
+	if at < c.rest {
+		return Decision{}, false
 	}
 	f, h, ok := c.Forecast(at)
 	if !ok {
@@ -506,10 +515,13 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 			fastest, slowest = min(fastest, t), max(slowest, t)
 		}
 	}
-	if at-c.asked < fastest && c.asked > 0 {
+	if due := c.asked + fastest; at < due && c.asked > 0 {
+		// Half of the way, since somebody may become faster meanwhile: so the times of all are gone through a few times in a round,
+		// not at each of its updates.
+		c.rest = at + (due-at)/2
 		return Decision{}, false
 	}
-	c.asked = at
+	c.asked, c.rest = at, at
 	c.suspect(at, f.Times)
 	if at-c.begun < settling {
 		return Decision{}, false
