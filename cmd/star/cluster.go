@@ -213,6 +213,7 @@ func clusterStatus() *cobra.Command {
 	var timeout time.Duration
 	s := new(settings.Set)
 	f.declare(s, "the cluster: NAME@host:port, or NAME with --cluster-join")
+	settings.Var(s, &f.insecure, "insecure", false, "allow a gossip beyond loopback without key")
 	settings.Var(s, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	settings.Var(s, &f.asJSON, "json", false, "the answer as JSON on standard output")
 	cmd := &cobra.Command{
@@ -227,7 +228,7 @@ func clusterStatus() *cobra.Command {
 				return s.Print(cmd.OutOrStdout())
 			}
 			log := node.Logger(&settings.Job{LogLevel: "error", LogFormat: "text"}, os.Stderr)
-			name, find, err := node.Locate(f.name, f.join, f.key, log)
+			name, find, err := node.Locate(f.name, f.join, f.key, f.insecure, log)
 			if err != nil {
 				return s.Invalid("cluster", err)
 			}

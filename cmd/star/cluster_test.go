@@ -194,3 +194,57 @@ func TestClusterCountsRings(t *testing.T) {
 		return true
 	})
 }
+
+// The service takes only who has the token and a certificate; jobs that do enter, and who looks is refused without.
+func TestClusterWithTLS(t *testing.T) {
+	if testing.Short() {
+		t.Skip("four processes")
+	}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	certs := certificates(t)
+	safe := append([]string{"--token", "secret"}, certs...)
+	addr := clusterOf(t, s, "serve", append(safe, "--gossip", "off")...)
+	status := func(args ...string) (string, int) {
+		cmd := exec.Command(star(t), append([]string{"cluster", "status", "--json", "--timeout", "10s", "--cluster", "test@" + addr}, args...)...)
+		out, _ := cmd.CombinedOutput()
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	a := group(t, 1, 2, append(safe, "--cluster", "test@"+addr, "--job", "a", "--mode", "ssgd", "--steps", "1000000")...)
+	a.training()
+	a.until("all processes are there", func() bool {
+		var st cluster.Status
+		out, code := status(safe...)
+		return code == 0 && json.Unmarshal([]byte(out), &st) == nil && len(st.Jobs) == 1 && len(st.Jobs[0].Members) == 3 && st.Jobs[0].Step > 0
+	})
+	if out, code := status(append([]string{"--token", "guessed"}, certs...)...); code != 77 {
+		t.Errorf("with another token: exit code %d, want 77\n%s", code, out)
+	}
+	if out, code := status(certs...); code != 77 {
+		t.Errorf("without token: exit code %d, want 77\n%s", code, out)
+	}
+	if out, code := status("--token", "secret"); code == 0 {
+		t.Errorf("without a certificate it answers: %s", out)
+	}
+}
+
+// Nothing believes a gossip that anybody could speak in.
+func TestGossipWithoutKey(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"cluster status --cluster test --cluster-join 192.0.2.1 --timeout 1s", 2, "whoever reaches the gossip at 192.0.2.1:7073"},
+		{"worker --cluster test --cluster-join 127.0.0.1:1,192.0.2.1:7 --coordinator 127.0.0.1:1", 2, "whoever reaches the gossip at 192.0.2.1:7 "},
+		{"ps --listen 127.0.0.1:0 --cluster test --cluster-join 192.0.2.1:7", 2, "whoever reaches the gossip at 192.0.2.1:7 "},
+		{"cluster serve --cluster test --listen 127.0.0.1:0 --gossip 192.0.2.1:7", 2, "anybody who reaches this address could claim"},
+		{"cluster status --cluster test --cluster-join 127.0.0.1:1 --timeout 1s", 69, "none of 127.0.0.1:1 is a member"},
+	} {
+		cmd := exec.Command(star(t), strings.Fields(c.args)...)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {
+			t.Errorf("star %s: exit code %d, want %d with %q\n%s", c.args, code, c.code, c.says, out)
+		}
+	}
+}

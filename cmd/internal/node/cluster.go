@@ -61,7 +61,7 @@ func enter(job *settings.Job, log *slog.Logger, net transport.Network, role stri
 	if job.Cluster == "" {
 		return nil, nil
 	}
-	name, find, err := Locate(job.Cluster, job.ClusterJoin, job.ClusterKey, log)
+	name, find, err := Locate(job.Cluster, job.ClusterJoin, job.ClusterKey, job.Insecure, log)
 	if err != nil {
 		return nil, job.Invalid("cluster", err)
 	}
@@ -107,7 +107,7 @@ func checkCluster(job *settings.Job) error {
 	if job.Cluster == "" {
 		return nil
 	}
-	if _, _, err := Locate(job.Cluster, job.ClusterJoin, job.ClusterKey, slog.Default()); err != nil {
+	if _, _, err := Locate(job.Cluster, job.ClusterJoin, job.ClusterKey, job.Insecure, slog.Default()); err != nil {
 		return job.Invalid("cluster", err)
 	}
 	return nil
@@ -304,8 +304,8 @@ func exchange(p modes.Plan, l resource.Load, bytes int64) moved {
 }
 
 // Locate reads --cluster, --cluster-join and --cluster-key: the name of the cluster, and how
-// to find its service.
-func Locate(place string, join []string, keyFile string, log *slog.Logger) (name string, find func(context.Context) (string, error), err error) {
+// to find its service. A gossip beyond loopback without a key is an error, if it is not insecure on purpose.
+func Locate(place string, join []string, keyFile string, insecure bool, log *slog.Logger) (name string, find func(context.Context) (string, error), err error) {
 	name, addr, direct := strings.Cut(place, "@")
 	if err := cluster.CheckName(name); err != nil {
 		return "", nil, err
@@ -327,6 +327,14 @@ func Locate(place string, join []string, keyFile string, log *slog.Logger) (name
 	key, err := ClusterKey(keyFile)
 	if err != nil {
 		return "", nil, fmt.Errorf("--cluster-key: %w", err)
+	}
+	for _, addr := range join {
+		if _, _, err := gonet.SplitHostPort(addr); err != nil {
+			addr = gonet.JoinHostPort(addr, cluster.DefaultGossipPort)
+		}
+		if key == nil && !insecure && !settings.Loopback(addr) {
+			return "", nil, fmt.Errorf("whoever reaches the gossip at %s could name a resource service of their own: give --cluster-key, or allow it with --insecure", addr)
+		}
 	}
 	return name, func(ctx context.Context) (string, error) {
 		p, err := cluster.Find(ctx, cluster.GossipConfig{Cluster: name, Bind: gonet.JoinHostPort(facing(join[0]), "0"), Seeds: join, Key: key, Log: log})
