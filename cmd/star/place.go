@@ -73,6 +73,7 @@ type placeFlags struct {
 	horizon, pause time.Duration
 	nodes          int
 	asJSON         bool
+	describe       bool
 }
 
 func placeCommand() *cobra.Command {
@@ -83,9 +84,10 @@ func placeCommand() *cobra.Command {
 	settings.Var(s, &p.pause, "pause", time.Second, "with --from: how long a job stands still for a move, besides the copying")
 	settings.Var(s, &p.rate, "copy-rate", "", "with --from: at what rate state is copied at most, such as 1Gbit/s; empty: what the links have left")
 	settings.Var(s, &p.nodes, "search", 300_000, "steps of the exhaustive search for small clusters; 0: none")
+	settings.Var(s, &p.describe, "describe", false, "of run logs instead of CLUSTER and JOBS: print what their jobs wanted, as a file of jobs")
 	settings.Var(s, &p.asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{
-		Use:   "place CLUSTER JOBS",
+		Use:   "place {CLUSTER JOBS | --describe RUN …}",
 		Short: "Say on which host each server and worker should run, and why",
 		Long: `Reads a file of hosts and a file of jobs and places every server and worker, so that nothing is over capacity
 and the fullest processor or link is as empty as can be. docs/placement.md has the files' keys and the rules.
@@ -93,20 +95,24 @@ and the fullest processor or link is as empty as can be. docs/placement.md has t
   star place cluster.yaml jobs.yaml
   star place cluster.yaml jobs.yaml --json > now.json
   star place cluster.yaml jobs.yaml --from now.json     which moves would pay, when demands have changed
+  star place --describe star-out > jobs.yaml            a file of jobs, from what runs have measured
 
 Exit code 1 if a job does not fit; what misses is printed beside the others' places.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return &settings.UsageError{Msg: fmt.Sprintf("%s: want a file of hosts and a file of jobs, got %d arguments", cmd.CommandPath(), len(args))}
-			}
-			return nil
-		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
 				return err
 			}
 			if s.PrintWanted() {
 				return s.Print(cmd.OutOrStdout())
+			}
+			if p.describe {
+				if len(args) == 0 || p.from != "" || p.asJSON {
+					return &settings.UsageError{Msg: cmd.CommandPath() + " --describe: want run logs, and neither --from nor --json: what it prints is YAML"}
+				}
+				return describe(cmd.OutOrStdout(), args)
+			}
+			if len(args) != 2 {
+				return &settings.UsageError{Msg: fmt.Sprintf("%s: want a file of hosts and a file of jobs, got %d arguments", cmd.CommandPath(), len(args))}
 			}
 			hosts, err := inventory.Hosts(args[0])
 			if err != nil {

@@ -174,6 +174,11 @@ func (s *spread) lines() []string {
 	if s.part < 1 {
 		lines = append(lines, fmt.Sprintf("the hosts have less than the job is taken to want, one processor for each worker; loads are for %s of that. --demands says what it wants", percent(s.part)))
 	}
+	for _, c := range s.result.Choices {
+		if c.Shared {
+			lines = append(lines, fmt.Sprintf("%s %d does not have GPU %d of %s for itself: %s", c.Kind, c.Rank, c.GPU, s.hosts[c.Host].Name, c.Why))
+		}
+	}
 	for h, host := range s.hosts {
 		var there []string
 		for _, c := range s.result.Choices {

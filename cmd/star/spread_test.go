@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"star/cmd/internal/inventory"
 	"star/coord"
+	"star/placement"
 )
 
 // freePort finds a port that nobody listens on.
@@ -178,6 +180,15 @@ func TestHostsBadInput(t *testing.T) {
 	out, err := exec.Command(star(t), "run", "--hosts", near, "--demands", jobs, "--workers", "3", "--print-placement").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "star  worker 2  one") || !strings.Contains(string(out), "maximum load 100.0 %") {
 		t.Errorf("print-placement: %v\n%s", err, out)
+	}
+	// Workers that share a GPU are named before anything starts.
+	shared := &spread{hosts: []inventory.Host{{Host: placement.Host{Name: "g", Capacity: placement.Resources{CPU: 4}, GPUs: []float64{1}}}},
+		jobs: []placement.Job{{Name: "star", Workers: []placement.Task{{GPU: 0.5}, {GPU: 0.5}}}}, part: 1}
+	if shared.result, err = placement.Place(inventory.Places(shared.hosts), shared.jobs, placement.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(shared.lines(), "\n"); !strings.Contains(text, "worker 1 does not have GPU 0 of g for itself: ") || !strings.Contains(text, "shares its GPU with star worker 0") {
+		t.Errorf("shared: %s", text)
 	}
 	for _, in := range []string{"", "{}\n", "[\"x\"]\n", strings.Repeat("x", 1<<21)} {
 		cmd := exec.Command(star(t), "member", "ps")
