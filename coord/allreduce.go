@@ -188,6 +188,7 @@ type Order struct {
 	Branch  transport.Branch
 	Detach  transport.Detach
 	Route   transport.Route
+	Cancel  transport.Cancel
 }
 
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
@@ -215,6 +216,8 @@ func (m *Member) Order() (Order, error) {
 		o.Detach, err = transport.ParseDetach(f.Header)
 	case transport.KindRoute:
 		o.Route, err = transport.ParseRoute(f.Header)
+	case transport.KindCancel:
+		o.Cancel, err = transport.ParseCancel(f.Header)
 	default:
 		err = fmt.Errorf("unexpected frame %v from the coordinator", f.Kind)
 	}

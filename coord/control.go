@@ -86,6 +86,10 @@ func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) erro
 // control carries out one command of star ctl.
 func (c *Coordinator) control(e event) error {
 	if len(e.control) > 0 && e.control[0] == "move" && c.ledger != nil {
+		if c.cfg.Validation != nil {
+			e.reply <- reply{err: "shards do not move in a job with a validator (--baseline zeno++), which would not find them again"}
+			return nil
+		}
 		return c.beginMove(e) // answered later
 	}
 	v, err := c.command(e.control)

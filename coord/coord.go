@@ -55,6 +55,14 @@ type Config struct {
 	Scale Scale // zero means ScaleRound
 	Norm  bool  // shards need the global norm before an update (clipping)
 
+	// Validation holds every update against a validation gradient before it is applied (Zeno++).
+	// Nil: nothing does.
+	Validation *Validation
+
+	// Cancel tells workers without which an update was made to stop computing for it, where they
+	// compute in parts (LGC).
+	Cancel bool
+
 	// Lossy says that what reaches the shards is not what workers take the norm of,
 	// because compression has changed it. Then the noise scale is not measured.
 	Lossy bool
@@ -202,6 +210,7 @@ type Coordinator struct {
 	joined   []bool
 	seeder   *peer
 	ledger   *ledger
+	checks   validation
 	auto     *autoTree // nil: the plan's tree is as it is
 	norms    map[int64]*normSum
 	tower    *tower
@@ -298,6 +307,10 @@ type normSum struct {
 	sum2    float64
 	version int64
 	noise   pgns.Update
+	samples int64 // applied before
+
+	dots []float64 // by shard: products with the validation gradient
+	refs exact.Squares
 }
 
 // New makes the coordinator of one job.
@@ -316,6 +329,9 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	if cfg.Samples <= 0 && cfg.Epochs <= 0 && cfg.Steps <= 0 {
 		return nil, &Error{exitUsage, "coord: the job has no end: give samples, epochs or steps"}
+	}
+	if err := cfg.Validation.check(&cfg); err != nil {
+		return nil, &Error{exitUsage, err.Error()}
 	}
 	if cfg.Plan.Groups == nil {
 		cfg.Plan = modes.SSGD(cfg.Workers)
@@ -557,8 +573,11 @@ func (c *Coordinator) handle(e event) error {
 	case transport.KindLeave:
 		return c.left(p, e.leave)
 	}
-	if p.role == transport.RoleServer {
+	switch p.role {
+	case transport.RoleServer:
 		return c.fromServer(p, e)
+	case transport.RoleValidator:
+		return c.fromValidator(p, e)
 	}
 	return c.fromWorker(p, e)
 }
@@ -577,6 +596,9 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 	case transport.KindStored:
 		if c.ledger == nil {
 			return nil
+		}
+		if c.cfg.Validation != nil && int(e.stored.Worker) == len(c.workers) {
+			return c.referred(e.stored)
 		}
 		orders, err := c.ledger.store(e.stored.Shard, e.stored.Worker, e.stored.Step)
 		if err != nil {
@@ -710,6 +732,11 @@ func (c *Coordinator) issue(orders []order) {
 		for _, b := range o.branches {
 			c.branch(b)
 		}
+		for _, m := range o.cancels {
+			if p := c.workers[m.Worker]; p != nil {
+				c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+			}
+		}
 		c.pace(o.releases)
 		for _, r := range o.releases {
 			c.release(r)
@@ -724,8 +751,12 @@ func (c *Coordinator) fire(o *order) {
 			c.send(s, func() error { return transport.Send(s.conn, *f, nil) })
 		}
 	}
+	if o.silent {
+		return
+	}
+	c.received(len(f.Gradients))
 	if f.NormFirst || f.Report {
-		c.norms[f.Seq] = &normSum{left: len(c.shards), report: f.Report, version: f.Version, noise: o.noise}
+		c.norms[f.Seq] = &normSum{left: len(c.shards), report: f.Report, version: f.Version, noise: o.noise, samples: f.Samples}
 	}
 	if o.noise.Sum2 > 0 { // all-reduce: its members have said it
 		defer c.observe(f.Version, o.noise) // after the line of the update
@@ -786,6 +817,11 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		}
 		return nil
 	}
+	if c.cfg.Validation != nil {
+		if err := n.hold(e.norm, &e.payload, len(c.shards)); err != nil {
+			return c.drop(p, err)
+		}
+	}
 	part, err := exact.ParseSquares(e.payload)
 	if err != nil {
 		return c.drop(p, fmt.Errorf("norm of shard %d: %w", e.norm.Shard, err))
@@ -798,6 +834,9 @@ func (c *Coordinator) norm(p *peer, e event) error {
 	n.noise.Sum2 = n.sum.Float64()
 	c.observe(n.version, n.noise)
 	apply := transport.Apply{Seq: e.norm.Seq, Norm: math.Sqrt(n.noise.Sum2), Factor: 1}
+	if c.cfg.Validation != nil {
+		apply.Factor = c.verdict(e.norm.Seq, n)
+	}
 	for _, s := range c.servers {
 		if s.hello.Shards > 0 {
 			c.send(s, func() error { return transport.Send(s.conn, apply, nil) })
@@ -874,6 +913,9 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 func (c *Coordinator) lost(p *peer, why error) error {
 	if p.gone {
 		return nil
+	}
+	if p.role == transport.RoleValidator {
+		return c.lostValidator(p, why)
 	}
 	if p.role == transport.RoleServer {
 		p.hangUp()
@@ -1093,7 +1135,7 @@ func (c *Coordinator) finish(err error) {
 			exit = e.ExitCode()
 		}
 	}
-	for _, p := range slices.Concat(c.workers, c.servers) {
+	for _, p := range slices.Concat(c.workers, c.servers, []*peer{c.checks.peer}) {
 		if p == nil || p.gone {
 			continue
 		}
@@ -1101,7 +1143,7 @@ func (c *Coordinator) finish(err error) {
 			switch {
 			case err != nil:
 				return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil)
-			case p.role == transport.RoleWorker:
+			case p.role == transport.RoleWorker, p.role == transport.RoleValidator:
 				return transport.Send(p.conn, transport.Release{Worker: star.Worker(p.rank), Action: transport.Stop}, nil)
 			default:
 				return transport.Send(p.conn, transport.Leave{Worker: -1, Reason: reason}, nil)

@@ -24,6 +24,8 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 		c.enrolServer(p)
 	case transport.RoleWorker:
 		c.enrolWorker(p, payload)
+	case transport.RoleValidator:
+		c.enrolValidator(p)
 	default:
 		c.refuse(p, exitUsage, fmt.Sprintf("unknown role %q", h.Role))
 	}
@@ -206,6 +208,7 @@ func (c *Coordinator) tryAssign() {
 			c.welcome(w)
 		}
 	}
+	c.welcomeValidator()
 	c.tryStart()
 }
 
@@ -247,9 +250,13 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
+	if c.cfg.Validation != nil && !c.checks.joined {
+		return
+	}
 	l := newLedger(c.plant(c.cfg.Plan), c.cfg.Workers, len(c.shards), c.cfg.Batch, 0)
 	l.limit = c.end(l.round())
 	l.scale, l.norm, l.report = c.cfg.Scale, c.cfg.Norm, !c.cfg.Lossy
+	l.halts = c.cfg.Cancel
 	l.resume(c.cfg.Resume)
 	if r := c.cfg.Ring; r != nil {
 		newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale}).version = c.cfg.Resume.Version
@@ -281,6 +288,10 @@ func (c *Coordinator) tryStart() {
 	})
 	c.log.Info("training", "workers", c.cfg.Workers, "shards", len(c.shards), "parameters", c.hello.Params,
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.cfg.Plan.String())
+	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against
+		c.validate()
+		return
+	}
 	c.issue(l.begin())
 	c.tryFinish() // a job that resumes may have nothing left to do
 }

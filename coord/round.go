@@ -253,7 +253,7 @@ func (c *Coordinator) tryRound() {
 
 // tryFinish begins the final evaluation when no gradient is on the way any more.
 func (c *Coordinator) tryFinish() error {
-	if c.ledger == nil || c.final {
+	if c.ledger == nil || c.final || c.cfg.Validation != nil && !c.checks.begun {
 		return nil
 	}
 	c.parkedInRound() // may end the round

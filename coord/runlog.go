@@ -207,6 +207,24 @@ type (
 		T    float64 `json:"t"`
 		ShardMove
 	}
+	logValidation struct {
+		Type    string  `json:"type"` // "validation": shards use a new validation gradient
+		T       float64 `json:"t"`
+		Seq     int64   `json:"seq"`
+		Version int64   `json:"version"` // of the parameters that it is of
+		From    int64   `json:"from_version"`
+	}
+	logJudgement struct {
+		Type     string  `json:"type"` // "judgement": of an update, by the validation gradient
+		T        float64 `json:"t"`
+		Seq      int64   `json:"seq"`
+		Version  int64   `json:"version"`
+		Score    Number  `json:"score"`
+		Limit    Number  `json:"limit"`
+		Accepted bool    `json:"accepted"`
+		Factor   Number  `json:"factor"`
+		Behind   int64   `json:"behind"`
+	}
 	logStop struct {
 		Type  string  `json:"type"` // "stop": nothing more is handed out
 		T     float64 `json:"t"`

@@ -61,7 +61,7 @@ func (z Zeno) Judge(e Evidence) Verdict {
 		v.Score = e.First*factor*e.Dot - z.Rho*e.Norm*e.Norm + z.Eps
 	default:
 		v.Score = e.Rate*factor*e.Dot - z.Rho*e.Ref*e.Ref
-		v.Limit = -e.Rate * z.Eps
+		v.Limit = 0 - e.Rate*z.Eps // not -0 where ε is 0
 	}
 	v.Accept = v.Score >= v.Limit && e.Norm > 0 && e.Ref > 0 && finite(e.Norm) && finite(e.Ref)
 	if v.Accept {

@@ -57,8 +57,9 @@ const (
 	KindState
 	KindSlot
 	KindRoute
+	KindCancel
 
-	lastKind = KindRoute
+	lastKind = KindCancel
 )
 
 // Roles and services of a Hello.
@@ -66,6 +67,9 @@ const (
 	RoleServer = "ps"     // a star-ps process
 	RoleWorker = "worker" // a star-worker process
 	RoleTool   = "tool"   // star ctl, star doctor
+
+	// RoleValidator computes the validation gradient of Zeno++, in the process of star-ps 0.
+	RoleValidator = "validator"
 
 	ServiceCoord = "coord"
 	ServiceShard = "shard"

@@ -97,6 +97,7 @@ var samples = []sample{
 	{State{Shard: 1, Seq: 42, Version: 41, Rule: "momentum", Steps: 41, Slots: 1, Pending: 3}, Floats([]float32{0.125, 3})},
 	{Slot{Shard: 1, Name: "momentum"}, Floats([]float32{0.5, -1})},
 	{Route{Worker: 3, Shard: 1, Addr: "10.0.0.3:7070"}, nil},
+	{Cancel{Worker: 3, Step: 41}, nil},
 }
 
 func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
@@ -203,6 +204,8 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParseSlot(b))
 	case KindRoute:
 		return as(ParseRoute(b))
+	case KindCancel:
+		return as(ParseCancel(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }

@@ -181,6 +181,9 @@ func (o *Optimizer) Step(params, grad []float32, lr float64) {
 	o.StepRange(params, grad, 0, lr)
 }
 
+// Len is the number of parameters that it is for.
+func (o *Optimizer) Len() int { return o.n }
+
 // Begin opens a step that is made in parts, by [Optimizer.StepRange].
 func (o *Optimizer) Begin() { o.steps++ }
 

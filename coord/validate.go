@@ -1,0 +1,215 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"star"
+	"star/exact"
+	"star/transport"
+)
+
+// Validation is how updates are held against a validation gradient.
+//
+// One member more, the validator, computes it, with the parameters of one version, and pushes it to the shards like a worker of the rank after the last. When all
+// shards hold it, a Fire of no update makes all of them use it from the same place in the history on. Of every update shards say what its
+// direction's product with it is; the judgement is passed here, once, and goes to all of them with Apply. The version goes up either way.
+//
+//	release ──► validator computes, pushes ──► stored by every shard ──► Fire: in use ──► (Every gradients) ──► release
+//
+// Workers begin when the first one is in use.
+type Validation struct {
+	// Every is how many gradients are received between two of the validator's, which computes beside the updates. Zero means 1.
+	Every int
+
+	// Judge decides what becomes of an update.
+	Judge func(Evidence) Verdict
+}
+
+// Evidence is what is known of an update before it is applied.
+type Evidence struct {
+	Dot     float64 // product of the validation gradient and the mean gradient of the update
+	Norm    float64 // of that mean
+	Ref     float64 // norm of the validation gradient
+	Samples int64   // applied before
+}
+
+// Verdict is what becomes of it.
+type Verdict struct {
+	Score, Limit float64
+	Factor       float64 // of the direction; 0: it is not applied
+}
+
+// validation is the state of it.
+type validation struct {
+	peer     *peer
+	joined   bool
+	begun    bool // the workers have
+	busy     bool // it was released
+	step     int64
+	stored   []bool
+	left     int   // shards that do not hold it yet
+	basis    int64 // version that it was released with
+	version  int64 // of the gradient in use
+	received int   // gradients since
+	refused  int64
+}
+
+func (c *Coordinator) enrolValidator(p *peer) {
+	v := &c.checks
+	switch {
+	case c.cfg.Validation == nil:
+		c.refuse(p, exitDisagree, "this job has no use for a validator (--baseline zeno++)")
+		return
+	case v.peer != nil || c.ledger != nil:
+		c.refuse(p, exitUsage, "the job has a validator")
+		return
+	}
+	p.rank = len(c.workers)
+	p.conn.SetPeer(fmt.Sprintf("validator (%s)", p.conn.RemoteAddr()))
+	v.peer = p
+	c.welcomeValidator()
+}
+
+// welcomeValidator lets it connect to the shards, once they are known.
+func (c *Coordinator) welcomeValidator() {
+	p := c.checks.peer
+	if p == nil || p.gone || p.welcomed || !c.assigned {
+		return
+	}
+	if h := p.hello; h.ModelHash != c.hello.ModelHash || h.Params != c.hello.Params {
+		c.refuse(p, exitDisagree, fmt.Sprintf("the validator has another model than the workers: %s with hash %s, the job's %s has hash %s (--model, --seed, --dataset, for star-ps too)",
+			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash))
+		return
+	}
+	p.welcomed = true
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Welcome{
+			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version, Shards: c.shards, Elapsed: c.elapsed(),
+		}, nil)
+	})
+}
+
+func (c *Coordinator) fromValidator(p *peer, e event) error {
+	switch {
+	case e.kind == transport.KindJoined && p.welcomed:
+		c.checks.joined = true
+		c.tryStart()
+		return nil
+	default:
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a validator", e.kind))
+	}
+}
+
+func (c *Coordinator) lostValidator(p *peer, why error) error {
+	p.hangUp()
+	if p != c.checks.peer || c.final {
+		return nil
+	}
+	return &Error{exitLost, fmt.Sprintf("the validator is lost, without which no gradient can be judged: %v", why)}
+}
+
+// validate has the validator compute a gradient with the parameters as they are.
+func (c *Coordinator) validate() {
+	v := &c.checks
+	v.busy, v.received, v.basis = true, 0, c.ledger.version()
+	v.stored, v.left = make([]bool, len(c.shards)), len(c.shards)
+	c.send(v.peer, func() error {
+		return transport.Send(v.peer.conn, transport.Release{Worker: star.Worker(v.peer.rank), Version: v.basis, Pull: true}, nil)
+	})
+}
+
+// received counts gradients, and asks for a new validation gradient when there were enough.
+func (c *Coordinator) received(n int) {
+	v := &c.checks
+	if c.cfg.Validation == nil {
+		return
+	}
+	v.received += n
+	if !v.busy && v.received >= max(1, c.cfg.Validation.Every) {
+		c.validate()
+	}
+}
+
+// referred notes that a shard holds the validator's gradient. When all do, they use it.
+func (c *Coordinator) referred(m transport.Stored) error {
+	v := &c.checks
+	if !v.busy || m.Step != v.step || m.Shard < 0 || m.Shard >= len(v.stored) || v.stored[m.Shard] {
+		return nil
+	}
+	v.stored[m.Shard] = true
+	if v.left--; v.left > 0 {
+		return nil
+	}
+	w, l := star.Worker(len(c.workers)), c.ledger
+	l.seq++
+	c.issue([]order{{silent: true, fire: transport.Fire{Seq: l.seq, Version: l.version(), Samples: l.used,
+		Dropped: []transport.Gradient{{Worker: w, Step: v.step}}, Quiet: []star.Worker{w}}}})
+	c.cfg.RunLog.write(logValidation{Type: "validation", T: c.elapsed().Seconds(), Seq: l.seq, Version: v.basis, From: l.version()})
+	v.busy, v.version = false, v.basis
+	v.step++
+	if !v.begun {
+		v.begun = true
+		c.issue(l.begin())
+		return c.tryFinish()
+	}
+	c.received(0)
+	return nil
+}
+
+// hold takes what a shard says of the validation gradient off the payload of its norm.
+func (n *normSum) hold(m transport.Norm, payload *[]byte, shards int) error {
+	b := *payload
+	if len(b) != 2*exact.SquaresLen || m.Shard < 0 || m.Shard >= shards {
+		return fmt.Errorf("norm of shard %d with %d bytes, expected %d: give every star-ps the same --baseline", m.Shard, len(b), 2*exact.SquaresLen)
+	}
+	ref, err := exact.ParseSquares(b[exact.SquaresLen:])
+	if err != nil {
+		return fmt.Errorf("norm of shard %d: of the validation gradient: %w", m.Shard, err)
+	}
+	if n.dots == nil {
+		n.dots = make([]float64, shards)
+	}
+	n.dots[m.Shard] = m.Sum2
+	n.refs.Merge(&ref)
+	*payload = b[:exact.SquaresLen]
+	return nil
+}
+
+// verdict judges an update of which all shards have spoken, and returns the factor of its direction.
+func (c *Coordinator) verdict(seq int64, n *normSum) float64 {
+	weight, dot := 0.0, 0.0
+	for _, g := range n.noise.Gradients {
+		weight += g.Weight
+	}
+	for _, d := range n.dots { // in order of shard
+		dot += d
+	}
+	v := c.cfg.Validation.Judge(Evidence{
+		Dot: dot / weight, Norm: math.Sqrt(n.noise.Sum2) / weight, Ref: math.Sqrt(n.refs.Float64()), Samples: n.samples,
+	})
+	if v.Factor == 0 {
+		c.checks.refused++
+	}
+	c.cfg.RunLog.write(logJudgement{Type: "judgement", T: c.elapsed().Seconds(), Seq: seq, Version: n.version, Score: Number(v.Score), Limit: Number(v.Limit),
+		Accepted: v.Factor != 0, Factor: Number(v.Factor), Behind: n.version - 1 - c.checks.version})
+	return v.Factor
+}
+
+// errNoJudge is a mistake of the caller.
+var errNoJudge = errors.New("coord: a validation without a judge")
+
+// check says whether a configuration can work.
+func (v *Validation) check(cfg *Config) error {
+	switch {
+	case v == nil:
+		return nil
+	case v.Judge == nil:
+		return errNoJudge
+	case cfg.Ring != nil:
+		return errors.New("coord: an all-reduce has no servers that could hold gradients against others: use --arch ps")
+	}
+	cfg.Norm = true
+	return nil
+}
