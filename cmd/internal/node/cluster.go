@@ -38,6 +38,7 @@ type tenancy struct {
 	coordinator *coord.Coordinator // of this process; nil: it has none
 	status      coord.Status       // as of the last report
 	learner     *resource.Learner  // nil: the model's size is not known yet
+	network     *resource.Learner  // the same for the network, by the gradients of workers on other hosts
 
 	// Owned by the client's goroutine.
 	before  progress
@@ -53,6 +54,7 @@ type progress struct {
 	sent, got int64
 	version   int64
 	steps     int64
+	far       int64 // of them, by workers on other hosts
 }
 
 // enter begins a tenancy; nil without --cluster. It ends with leave.
@@ -159,6 +161,9 @@ func (t *tenancy) use() transport.Usage {
 		now.version = s.Version
 		for _, w := range s.Workers {
 			now.steps += w.Step
+			if elsewhere(w.Peer) {
+				now.far += w.Step
+			}
 		}
 		if p, err := modes.Parse(s.Mode, t.job.Workers); err == nil {
 			u.Sync = coord.InStep(p)
@@ -199,7 +204,7 @@ func (t *tenancy) learn(now progress) {
 	}
 	t.since = now
 	l := resource.Load{Updates: float64(now.version-p.version) / d, Gradients: float64(now.steps-p.steps) / d}
-	own := resource.Usage{CPU: (now.cpu - p.cpu).Seconds() / d, NetIn: max(float64(now.got-p.got)/d, 0), NetOut: max(float64(now.sent-p.sent)/d, 0)}
+	far := resource.Load{Updates: l.Updates, Gradients: float64(now.far-p.far) / d}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.learner == nil {
@@ -211,8 +216,10 @@ func (t *tenancy) learn(now progress) {
 			t.log.Error("no model of what a mode costs", "err", err) // cannot be: the prior is finite
 			return
 		}
+		t.network, _ = resource.NewLearner(t.prior(), t.job.Workers)
 	}
-	t.learner.Observe(l, own)
+	t.learner.Observe(l, resource.Usage{CPU: (now.cpu - p.cpu).Seconds() / d})
+	t.network.Observe(far, resource.Usage{NetIn: max(float64(now.got-p.got)/d, 0), NetOut: max(float64(now.sent-p.sent)/d, 0)})
 }
 
 // prior is what one server of the job takes, before anything was measured.
@@ -276,12 +283,39 @@ func (t *tenancy) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration
 	if f.Ring {
 		return exchange(p, mode, 4*t.status.Params).minus(exchange(modes.SSGD(t.job.Workers), ssgd, 4*t.status.Params)), resource.Loss(times), nil
 	}
-	d := t.prior()
+	d, links := t.prior(), t.prior()
 	if t.learner != nil {
-		d = t.learner.Demand()
+		d, links = t.learner.Demand(), t.network.Demand()
 	}
-	u := d.Extra(mode, ssgd).Times(float64(max(t.job.Servers, 1)))
+	u := d.Extra(mode, ssgd)
+	far, err := t.beyond(p, mode, times)
+	if err != nil {
+		return extra, 0, err
+	}
+	farSSGD, err := t.beyond(modes.SSGD(t.job.Workers), ssgd, times)
+	if err != nil {
+		return extra, 0, err
+	}
+	net := links.Extra(far, farSSGD)
+	u.NetIn, u.NetOut = net.NetIn, net.NetOut
+	u = u.Times(float64(max(t.job.Servers, 1)))
 	return transport.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
+}
+
+// beyond is the part of a load that comes from workers on other hosts than this one: only their gradients take something of its link.
+func (t *tenancy) beyond(p modes.Plan, l resource.Load, times []time.Duration) (resource.Load, error) {
+	pace, err := p.Pace(times)
+	if err != nil {
+		return resource.Load{}, err
+	}
+	part := 0.0
+	for w, share := range pace.Shares {
+		if w >= len(t.status.Workers) || elsewhere(t.status.Workers[w].Peer) {
+			part += share
+		}
+	}
+	l.Gradients *= min(part, 1)
+	return l, nil
 }
 
 // moved is bytes per second that workers exchange, each counted where it is sent and where it comes in.
