@@ -15,6 +15,7 @@ import (
 	"star/cmd/internal/settings"
 	"star/modes"
 	"star/pgns"
+	"star/resource"
 )
 
 // planCandidate is one line of star plan --json.
@@ -32,6 +33,7 @@ type planCandidate struct {
 	Penalty   float64 `json:"penalty"`
 	Cost      float64 `json:"cost_s"`
 	Guess     bool    `json:"guess,omitempty"`
+	Refused   string  `json:"refused,omitempty"` // why the servers' host cannot afford it
 }
 
 // planPublished is what the published heuristic says.
@@ -65,6 +67,8 @@ type planFlags struct {
 	times, compute                      []string
 	batch                               int
 	noise, epoch, rate, bytes, link     float64
+	cores, net                          float64
+	prior                               string
 	table, arch, heuristic, model, mode string
 	wait                                time.Duration
 	asJSON                              bool
@@ -84,6 +88,9 @@ func planCommand() *cobra.Command {
 	settings.Var(s, &p.wait, "rider-wait", time.Duration(0), "with --arch allreduce: how long a ring waits for riders")
 	settings.Var(s, &p.bytes, "gradient-bytes", 0.0, "size of a gradient; with --link, trees are candidates too")
 	settings.Var(s, &p.link, "link", 0.0, "what the servers' links carry, in and out, in bytes per second")
+	settings.Var(s, &p.cores, "capacity-cpu", 0.0, "cores that the servers' host has for them; 0: no limit")
+	settings.Var(s, &p.net, "capacity-net", 0.0, "MB/s that its link carries for them in each direction; 0: no limit")
+	settings.Var(s, &p.prior, "model-prior", "", "published model (docs/resources.md) that this one costs its servers as much as (by --gradient-bytes)")
 	settings.Var(s, &p.heuristic, "heuristic", "cheapest", "how to choose: cheapest, paper (the published heuristic), learned (with --decider)", "cheapest", "paper", "learned")
 	settings.Var(s, &p.model, "decider", "", "file of star decider train")
 	settings.Var(s, &p.mode, "also", "", "price this mode too")
@@ -195,6 +202,80 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 	return f, nil
 }
 
+// watch is the host of the servers, in SSGD and alone; nil: it has no limit.
+func (p *planFlags) watch(f modes.Forecast) (*resource.Watch, error) {
+	for name, v := range map[string]float64{"capacity-cpu": p.cores, "capacity-net": p.net} {
+		if !(v >= 0 && v <= 1e12) {
+			return nil, p.set.Invalid(name, fmt.Errorf("want 0 to 1e12"))
+		}
+	}
+	demand := resource.Bytes{Gradient: int64(p.bytes), Params: int64(p.bytes)}.Demand()
+	if m, ok := resource.PublishedModel(p.prior); ok {
+		demand = m.Demand(resource.PublishedCores)
+	} else if p.prior != "" {
+		return nil, p.set.Invalid("model-prior", fmt.Errorf("want one of %s", resource.PublishedNames()))
+	}
+	if p.cores == 0 && p.net == 0 {
+		return nil, nil
+	}
+	limit := "capacity-cpu"
+	if p.cores == 0 {
+		limit = "capacity-net"
+	}
+	if f.Ring {
+		return nil, p.set.Invalid(limit, fmt.Errorf("it is of servers, and there are none with --arch allreduce"))
+	}
+	if p.prior == "" && p.bytes == 0 {
+		return nil, p.set.Invalid(limit, fmt.Errorf("what does a mode cost? Give --gradient-bytes or --model-prior"))
+	}
+	capacity := resource.Unlimited
+	if p.cores > 0 {
+		capacity.CPU = p.cores
+	}
+	if p.net > 0 {
+		capacity.NetIn, capacity.NetOut = 1e6*p.net, 1e6*p.net
+	}
+	w, err := resource.NewWatch(demand, len(f.Times), capacity)
+	if err != nil {
+		return nil, err
+	}
+	now, err := node.LoadOf(modes.SSGD(len(f.Times)), slices.Clone(f.Times))
+	if err != nil {
+		return nil, err
+	}
+	w.Observe(now, demand.At(now), resource.Usage{})
+	return w, nil
+}
+
+// affordable takes back a choice that the servers' host cannot afford, for the cheapest that it can, and says so of each candidate.
+func (p *planFlags) affordable(f modes.Forecast, cs []modes.Candidate, r *planResult, d modes.Decision) (modes.Decision, error) {
+	w, err := p.watch(f)
+	if w == nil || err != nil {
+		return d, err
+	}
+	refused := func(plan modes.Plan) string {
+		l, err := node.LoadOf(plan, slices.Clone(f.Times))
+		if err != nil {
+			return err.Error()
+		}
+		if ok, why := w.Afford(l); !ok {
+			return why
+		}
+		return ""
+	}
+	best := -1
+	for i, c := range cs {
+		if r.Candidates[i].Refused = refused(c.Plan); r.Candidates[i].Refused == "" && (best < 0 || c.Cost < cs[best].Cost) {
+			best = i
+		}
+	}
+	why := refused(d.Plan)
+	if why == "" || best < 0 {
+		return d, nil
+	}
+	return modes.Decision{Plan: cs[best].Plan, Cost: cs[best].Cost, Why: fmt.Sprintf("%v would be chosen (%s), but %s; %v is the cheapest that the host can afford", d.Plan, d.Why, why, cs[best].Plan)}, nil
+}
+
 // maxPlanned is the most workers of star plan, as of a job.
 const maxPlanned = 4096
 
@@ -260,6 +341,9 @@ func (p *planFlags) plan() (*planResult, error) {
 			return nil, err
 		}
 	}
+	if d, err = p.affordable(f, cs, r, d); err != nil {
+		return nil, err
+	}
 	r.Choice, r.Cost, r.Why = d.Plan.String(), d.Cost.Seconds(), d.Why
 	return r, nil
 }
@@ -289,6 +373,9 @@ func (r *planResult) print(tw *tabwriter.Writer) {
 		guess := ""
 		if c.Guess {
 			guess = "shares are a guess"
+		}
+		if c.Refused != "" {
+			guess = "cannot be afforded: " + c.Refused
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%.2f\t%.3f\t%.3f\t%s\t%s\n", c.Plan, seconds(c.Interval), c.Staleness, c.Updates, c.Penalty, seconds(c.Cost), guess)
 	}

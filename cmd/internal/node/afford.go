@@ -198,16 +198,16 @@ func (s *steward) prior(st *coord.Status) resource.Demand {
 
 // affords says whether a plan can be afforded.
 func (s *steward) affords(p modes.Plan, st *coord.Status) (bool, string) {
-	l, err := loadOf(p, st.Times())
+	l, err := LoadOf(p, st.Times())
 	if err != nil {
 		return false, err.Error()
 	}
 	return s.watch.Afford(l)
 }
 
-// loadOf is what a plan makes servers do when iterations take so long. Who is gone (0) counts as the slowest: it might come
+// LoadOf is what a plan makes servers do when iterations take so long. Who is gone (0) counts as the slowest: it might come
 // back.
-func loadOf(p modes.Plan, times []time.Duration) (resource.Load, error) {
+func LoadOf(p modes.Plan, times []time.Duration) (resource.Load, error) {
 	slowest := time.Duration(0)
 	for _, t := range times {
 		slowest = max(slowest, t)

@@ -31,12 +31,12 @@ func TestLoadOf(t *testing.T) {
 		{modes.ASGD(4), ms(100, 100, 0, 200), 30, 30}, // worker 2 might come back, as slow as the slowest
 		{modes.Grouped([]star.Worker{0, 1, 2}, []star.Worker{3}), ms(100, 100, 100, 200), 15, 35},
 	} {
-		l, err := loadOf(c.plan, c.times)
+		l, err := LoadOf(c.plan, c.times)
 		if err != nil || l.Updates < 0.999*c.u || l.Updates > 1.001*c.u || l.Gradients < 0.999*c.g || l.Gradients > 1.001*c.g {
 			t.Errorf("%v: %+v, %v; want %v and %v", c.plan, l, err, c.u, c.g)
 		}
 	}
-	if _, err := loadOf(modes.SSGD(2), ms(0, 0)); err == nil {
+	if _, err := LoadOf(modes.SSGD(2), ms(0, 0)); err == nil {
 		t.Error("a load of nobody")
 	}
 }

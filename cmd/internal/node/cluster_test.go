@@ -13,7 +13,7 @@ import (
 // What a ring moves: rounds of 4 members are 6 gradients each way, and a rider's is 2.
 func TestExchange(t *testing.T) {
 	times := []time.Duration{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond}
-	ssgd, err := loadOf(modes.SSGD(4), times)
+	ssgd, err := LoadOf(modes.SSGD(4), times)
 	if err != nil {
 		t.Fatal(err)
 	}
