@@ -47,6 +47,7 @@ type Gradient struct {
 type Outcome struct {
 	Progress float64 // so far, in the units of Config.Target
 	Norm2    float64 // squared norm of the mean of the gradients, weighted by samples; 0 where the Learner has no vectors
+	Err      error   // ends the run
 }
 
 // Learner makes progress out of updates.
@@ -54,8 +55,8 @@ type Learner interface {
 	// Begin is told of the workers and of the samples of a full round, once.
 	Begin(workers, round int)
 
-	// Release has w read the present parameters.
-	Release(w star.Worker)
+	// Release has w read the present parameters, for a gradient of so many samples.
+	Release(w star.Worker, samples int)
 
 	// Update applies gradients, each computed on what its worker read last, and makes the given version.
 	Update(version int64, gs []Gradient) Outcome
@@ -174,7 +175,7 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 	if m.spent.Total() <= 0 {
 		return fmt.Errorf("sim: step %d of worker %d takes %v", m.step, w, m.spent.Total())
 	}
-	r.Learner.Release(w)
+	r.Learner.Release(w, m.samples)
 	r.agenda.add(event{at: at + m.spent.Total(), kind: arrival, worker: int32(w)})
 	return nil
 }
@@ -222,6 +223,9 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 			r.result.Updates++
 			r.result.Gradients += int64(len(f.Workers))
 			o := r.Learner.Update(f.Version, r.applied)
+			if o.Err != nil {
+				return o.Err
+			}
 			r.result.Progress = o.Progress
 			if r.Pilot != nil {
 				r.Pilot.Fired(at, f.Version, r.applied, o)

@@ -3,6 +3,10 @@
 // production controller) may change the plan, and a [Learner] says what each update was worth. A run is a function of its
 // [Config]: the same one gives the same result to the nanosecond.
 //
-// What is left out: shards and their queues (an update costs Config.Latency, whatever its size), and
+// A [Trained] Learner trains: real gradients of a [Task], made into updates by the production ps.Shard with its rules and
+// optimisers. So time to accuracy is that of real learning, and exactly reproducible: a learning curve depends on who read what when, which is the same
+// in every run of a Config.
+//
+// What is left out: the queues of shards (an update costs Config.Latency, whatever its size), and
 // collectives step by step. Where a result depends on these it is not a statement about the program.
 package sim

@@ -20,8 +20,8 @@ type Tally struct {
 	round, progress float64
 }
 
-func (t *Tally) Begin(_, round int)  { t.round, t.progress = float64(round), 0 }
-func (t *Tally) Release(star.Worker) {}
+func (t *Tally) Begin(_, round int)       { t.round, t.progress = float64(round), 0 }
+func (t *Tally) Release(star.Worker, int) {}
 
 func (t *Tally) Update(version int64, gs []Gradient) Outcome {
 	samples, stale := 0.0, 0.0
@@ -76,7 +76,7 @@ func (q *Quadratic) Begin(workers, round int) {
 	q.smooth = q.first
 }
 
-func (q *Quadratic) Release(w star.Worker) { copy(q.read[w], q.w) }
+func (q *Quadratic) Release(w star.Worker, _ int) { copy(q.read[w], q.w) }
 
 func (q *Quadratic) loss() float64 {
 	l := 0.0

@@ -55,8 +55,8 @@ func TestPaceAgrees(t *testing.T) {
 // counter counts updates.
 type counter struct{ n float64 }
 
-func (c *counter) Begin(int, int)      {}
-func (c *counter) Release(star.Worker) {}
+func (c *counter) Begin(int, int)           {}
+func (c *counter) Release(star.Worker, int) {}
 func (c *counter) Update(int64, []Gradient) Outcome {
 	c.n++
 	return Outcome{Progress: c.n}
@@ -103,8 +103,8 @@ func TestQuadraticDescends(t *testing.T) {
 	q.Begin(2, 20)
 	gs := []Gradient{{Worker: 0, Samples: 5}, {Worker: 1, Samples: 15}}
 	for v := range 4 {
-		q.Release(0)
-		q.Release(1)
+		q.Release(0, 5)
+		q.Release(1, 15)
 		q.Update(int64(v+1), gs)
 	}
 	for i, w := range q.w {
@@ -120,7 +120,7 @@ func TestQuadraticNoise(t *testing.T) {
 	const n, b = 8, 16
 	q.Begin(n, n*b)
 	for w := range n {
-		q.Release(star.Worker(w))
+		q.Release(star.Worker(w), b)
 	}
 	var grad2, trace float64
 	gs := make([]Gradient, n)
