@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"star/cmd/internal/inventory"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
+	"star/coord"
 	"star/placement"
 )
 
@@ -64,6 +66,8 @@ type placeMove struct {
 	Gain float64 `json:"gain_s"`
 	Cost float64 `json:"cost_s"`
 	Why  string  `json:"why"`
+
+	Moved *coord.ShardMove `json:"moved,omitempty"` // with --apply
 }
 
 // placeFlags are the settings of star place.
@@ -74,6 +78,10 @@ type placeFlags struct {
 	nodes          int
 	asJSON         bool
 	describe       bool
+
+	carryOut         bool
+	coordinator, job string
+	token            settings.Secret
 }
 
 func placeCommand() *cobra.Command {
@@ -85,6 +93,10 @@ func placeCommand() *cobra.Command {
 	settings.Var(s, &p.rate, "copy-rate", "", "with --from: at what rate state is copied at most, such as 1Gbit/s; empty: what the links have left")
 	settings.Var(s, &p.nodes, "search", 300_000, "steps of the exhaustive search for small clusters; 0: none")
 	settings.Var(s, &p.describe, "describe", false, "of run logs instead of CLUSTER and JOBS: print what their jobs wanted, as a file of jobs")
+	settings.Var(s, &p.carryOut, "apply", false, "with --from: have the moves of one running job's servers carried out")
+	settings.Var(s, &p.coordinator, "coordinator", "127.0.0.1:7070", "with --apply: address of that job's coordinator, host:port")
+	settings.Var(s, &p.job, "job", "star", "with --apply: its name, here and in JOBS")
+	settings.Var(s, &p.token, "token", "", "with --apply: shared secret of the job (rather as STAR_TOKEN)")
 	settings.Var(s, &p.asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "place {CLUSTER JOBS | --describe RUN …}",
@@ -125,14 +137,18 @@ Exit code 1 if a job does not fit; what misses is printed beside the others' pla
 			if err != nil {
 				return node.FileError(err, inventory.ErrFile)
 			}
-			return p.place(cmd.OutOrStdout(), inventory.Places(hosts), jobs)
+			return p.place(cmd.Context(), cmd.OutOrStdout(), hosts, jobs)
 		},
 	}
 	s.Bind(cmd)
 	return cmd
 }
 
-func (p *placeFlags) place(w io.Writer, hosts []placement.Host, jobs []placement.Job) error {
+func (p *placeFlags) place(ctx context.Context, w io.Writer, inventoried []inventory.Host, jobs []placement.Job) error {
+	hosts := inventory.Places(inventoried)
+	if p.carryOut && p.from == "" {
+		return p.set.Invalid("apply", errors.New("which moves? give the placement that is in force with --from"))
+	}
 	if p.nodes < 0 {
 		return p.set.Invalid("search", errors.New("want 0 or more"))
 	}
@@ -153,6 +169,10 @@ func (p *placeFlags) place(w io.Writer, hosts []placement.Host, jobs []placement
 		}
 		r = placed(hosts, jobs, found)
 	}
+	var failed error
+	if p.carryOut {
+		failed = p.apply(ctx, inventoried, r)
+	}
 	if p.asJSON {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
@@ -161,6 +181,9 @@ func (p *placeFlags) place(w io.Writer, hosts []placement.Host, jobs []placement
 		}
 	} else if err := r.print(w, p.from != ""); err != nil {
 		return err
+	}
+	if failed != nil {
+		return failed
 	}
 	return r.unplaced(len(jobs))
 }
@@ -274,8 +297,8 @@ func (p *placeFlags) moves(hosts []placement.Host, jobs []placement.Job) (*place
 	}
 	r.loads(hosts, loads)
 	for _, s := range steps {
-		r.Moves = append(r.Moves, placeMove{jobs[s.Job].Name, fmt.Sprintf("%s %d", s.Kind, s.Rank), hosts[s.From].Name, hosts[s.To].Name,
-			s.Gain.Seconds(), s.Cost.Seconds(), s.Why})
+		r.Moves = append(r.Moves, placeMove{Job: jobs[s.Job].Name, Task: fmt.Sprintf("%s %d", s.Kind, s.Rank), From: hosts[s.From].Name, To: hosts[s.To].Name,
+			Gain: s.Gain.Seconds(), Cost: s.Cost.Seconds(), Why: s.Why})
 	}
 	return r, nil
 }
@@ -291,6 +314,9 @@ func (r *placeResult) print(w io.Writer, moves bool) error {
 		}
 		for _, m := range r.Moves {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Job, m.Task, m.From, m.To, seconds(m.Gain), seconds(m.Cost), m.Why)
+			if d := m.Moved; d != nil {
+				fmt.Fprintf(tw, "\t\t\t\t\t\tmoved at version %d: %.1f MB in %s, an update late by %s\n", d.Version, float64(d.Bytes)/1e6, seconds(d.Copy), seconds(d.Delay))
+			}
 		}
 	} else if len(r.Assignments) > 0 {
 		fmt.Fprintln(tw, "job\ttask\thost\tgpu\twhy")
