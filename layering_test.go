@@ -21,6 +21,7 @@ var rooms = []struct {
 }{
 	{"star", "", "*", "the nouns import nothing but time"},
 	{"star/modes", "star", "net os sync context math/rand math/rand/v2", "pure: the simulator drives the same barrier"},
+	{"star/modes/baseline", "star star/modes", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/pgns", "", "net os sync context time math/rand math/rand/v2", "pure arithmetic"},
 	{"star/straggler", "star star/train/kernel", "net os sync context math/rand math/rand/v2", "pure: who is slow follows from records"},
 	{"star/resource", "star", "net os sync context math/rand math/rand/v2", "pure: who can afford what follows from what was told"},
@@ -53,7 +54,7 @@ var rooms = []struct {
 	{"star/cmd/internal/inject", "star star/trace star/resource/actuate", "", "stragglers on purpose"},
 	{"star/cmd/internal/inventory", "star/cmd/internal/settings star/placement star/resource", "", "files of hosts and jobs"},
 	{"star/cmd/internal/doctor", "star star/transport star/cmd/internal/settings", "", "looks at hosts"},
-	{"star/cmd/internal/pilot", "star star/coord star/modes star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
+	{"star/cmd/internal/pilot", "star star/coord star/modes star/modes/baseline star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/cmd/internal/explain", "star star/coord star/modes star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/cmd/internal/node", "*", "", "wiring"},
 	{"star/cmd/internal/daemon", "*", "", "wiring"},

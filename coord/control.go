@@ -177,6 +177,14 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if p.Shares == nil {
 		p.Shares = from.Shares
 	}
+	switch { // what workers hand over is settled when the job begins
+	case p.Local > 0 && from.Local == 0:
+		return nil, fmt.Errorf("mode %v: the workers of this job send gradients, local steps are for jobs with such a --baseline", p)
+	case p.Micro > 0 && from.Local > 0:
+		return nil, fmt.Errorf("mode %v: the workers of this job train by themselves and send no gradients", p)
+	case p.Local == 0:
+		p.Local = from.Local
+	}
 	answer := modeChange{From: from.String(), To: p.String(), Version: c.ledger.version()}
 	c.manual = true
 	p = c.plant(p)

@@ -56,7 +56,7 @@ const (
 type Change struct {
 	Plan      modes.Plan
 	Why       string
-	Predicted float64 // part of the cost that it saves
+	Predicted float64 // part of the cost that it saves; NaN: nobody said
 }
 
 // tower is the coordinator's side of a Pilot: lines wait here until its goroutine takes them.
@@ -204,7 +204,11 @@ func (c *Coordinator) change(ch *Change, after int64) error {
 		}
 		c.spare(p, after)
 	}
-	return c.install(p, logPlan{Why: ch.Why, Predicted: &ch.Predicted, After: after})
+	line := logPlan{Why: ch.Why, After: after}
+	if !math.IsNaN(ch.Predicted) {
+		line.Predicted = &ch.Predicted
+	}
+	return c.install(p, line)
 }
 
 // workerVerdict is the last word on a worker.

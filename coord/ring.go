@@ -121,6 +121,9 @@ func RingPlan(p modes.Plan) error {
 	if p.AutoTree || p.Parents != nil {
 		return fmt.Errorf("mode %v: all-reduce has no tree of its own choice to go by: trees are for parameter servers (--arch ps)", p)
 	}
+	if p.Ahead > 0 || len(p.Held) > 0 || p.Local > 0 || p.Micro > 0 {
+		return fmt.Errorf("mode %v: ahead, held, local and micro are for parameter servers (--arch ps)", p)
+	}
 	if len(p.Groups) != 1 || p.Groups[0].Quorum != len(p.Groups[0].Members) || p.Groups[0].DropLate {
 		return fmt.Errorf("mode %v: %w", p, errRing)
 	}

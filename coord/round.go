@@ -214,7 +214,7 @@ func (c *Coordinator) parkedInRound() {
 		return
 	}
 	for w, p := range c.workers {
-		if p != nil && p.evals && c.ledger.accounts[w].parked {
+		if p != nil && p.evals && c.ledger.accounts[w].parked && !c.ledger.accounts[w].stopped {
 			p.evals = false
 			c.forgetInRound(p)
 		}

@@ -253,6 +253,8 @@ func (c *Coordinator) status() Status {
 			w.Step = a.step
 			w.State = "computing"
 			switch {
+			case a.stopped:
+				w.State = "waiting"
 			case a.parked:
 				w.State = "parked"
 			case a.waiting:

@@ -509,7 +509,7 @@ func ParseApply(b []byte) (Apply, error) {
 func (Release) Kind() Kind { return KindRelease }
 
 func (m Release) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 12)
+	dst = appendArray(dst, 15)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, int64(m.Action))
@@ -521,8 +521,14 @@ func (m Release) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, m.To)
 	dst = appendInt(dst, m.Total)
 	dst = appendBool(dst, m.Dropped)
-	return appendInt(dst, int64(m.Delay))
+	dst = appendInt(dst, int64(m.Delay))
+	dst = appendInt(dst, int64(m.Local))
+	dst = appendInt(dst, int64(m.Micro))
+	return appendInt(dst, int64(m.Cap))
 }
+
+// maxSteps bounds the steps, and the parts, of one batch.
+const maxSteps = 1 << 20
 
 // ParseRelease parses the header of a Release. It does not allocate.
 func ParseRelease(b []byte) (Release, error) {
@@ -542,6 +548,15 @@ func ParseRelease(b []byte) (Release, error) {
 	}
 	if p.err == nil && p.left > 0 { // absent from older coordinators
 		m.Delay = time.Duration(p.natural("delay"))
+	}
+	if p.err == nil && p.left > 0 { // likewise
+		m.Local = int(p.within("local", 0, maxSteps))
+	}
+	if p.err == nil && p.left > 0 {
+		m.Micro = int(p.within("micro", 0, maxSteps))
+	}
+	if p.err == nil && p.left > 0 {
+		m.Cap = time.Duration(p.natural("cap"))
 	}
 	return m, p.end()
 }

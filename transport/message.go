@@ -211,6 +211,15 @@ type Release struct {
 	// Delay is how long the worker waits with the push of this batch's gradient after it has
 	// computed it, so that not all push at once.
 	Delay time.Duration
+
+	// Local is how many steps the worker trains by itself with this batch, before it
+	// reports how far it has come. 0: it reports a gradient.
+	Local int
+
+	// Micro is how many parts the batch is computed in, and Cap the time after which no
+	// further one is begun. 0: the batch is whole.
+	Micro int
+	Cap   time.Duration
 }
 
 // Push carries one shard's slice of a gradient. Payload: float32, or what Codec

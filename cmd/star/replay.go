@@ -50,7 +50,7 @@ func replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay RUNLOG",
 		Short: "Make every decision of a run again, from its log",
-		Long: `Feeds the run log of a job with --mode auto to a fresh controller and compares its decisions with those in the log. They are the same, each after
+		Long: `Feeds the run log of a job with --mode auto, or with a --baseline that decides, to a fresh controller and compares its decisions with those in the log. They are the same, each after
 the same line; exit code 1 if not. Predictors that the job trained are trained again, at once and to the same bits if this is the program and
 the kind of processor that it ran on.`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -140,6 +140,7 @@ func replay(path string) (*replayed, error) {
 		case coord.RunStart:
 			var cfg struct {
 				Mode        string  `json:"mode"`
+				Baseline    string  `json:"baseline"`
 				Arch        string  `json:"arch"`
 				Workers     int     `json:"workers"`
 				Batch       int     `json:"batch"`
@@ -153,8 +154,16 @@ func replay(path string) (*replayed, error) {
 			if err := json.Unmarshal(e.Config, &cfg); err != nil {
 				return &coord.RunError{Name: path, Line: l.Number, Err: fmt.Errorf("the configuration: %w", err)}
 			}
+			if cfg.Baseline != "" {
+				_, scheme, err := node.NewBaseline(&settings.Job{Baseline: cfg.Baseline, Workers: cfg.Workers, Batch: cfg.Batch})
+				if err == nil && scheme == nil {
+					err = fmt.Errorf("%s: the job ran with --baseline %s, whose plan stays: nothing was decided", path, cfg.Baseline)
+				}
+				pilot = scheme
+				return err
+			}
 			if cfg.Mode != node.Auto {
-				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto decides", path, cfg.Mode)
+				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto and baselines decide", path, cfg.Mode)
 			}
 			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, Batch: cfg.Batch, Predictor: cfg.Predictor, Decider: cfg.Decider, Seed: cfg.Seed, Shares: cfg.Shares,
 				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth}

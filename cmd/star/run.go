@@ -231,7 +231,9 @@ func (r *launch) child(role string, rank, servers int) *child {
 	set("servers", fmt.Sprint(servers))
 	set("http", settings.Off)
 	set("log-format", r.screen.format())
-	set("mode", r.job.Mode)
+	if r.job.Baseline == "" {
+		set("mode", r.job.Mode)
+	}
 	if len(r.job.Slow) > 0 {
 		set("slow", strings.Join(r.job.Slow, ","))
 	}

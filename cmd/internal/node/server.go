@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	gonet "net"
@@ -21,6 +22,7 @@ import (
 	"star/compress"
 	"star/coord"
 	"star/modes"
+	"star/modes/baseline"
 	"star/ps"
 	"star/resource"
 	"star/resource/actuate"
@@ -42,9 +44,11 @@ type server struct {
 	rate   optim.Schedule
 	resume *checkpoint.Checkpoint // nil: from the beginning
 	plan   modes.Plan
-	pilot  *pilot.Pilot // --mode auto; else nil
-	keeper *steward     // of this host, where the pilot asks nobody else; else nil
-	tenant *admission   // with a cluster, of rank 0; else nil
+	pilot  *pilot.Pilot  // --mode auto; else nil
+	made   baseline.Made // --baseline; else zero
+	scheme coord.Pilot   // of the baseline; nil: its plan stays
+	keeper *steward      // of this host, where the pilot asks nobody else; else nil
+	tenant *admission    // with a cluster, of rank 0; else nil
 	limits *actuate.Governor
 }
 
@@ -173,10 +177,17 @@ func (s *server) prepare() (err error) {
 	if err := checkCluster(job); err != nil {
 		return err
 	}
-	if job.Mode == Auto {
+	if job.Baseline != "" {
+		if err := s.baseline(); err != nil {
+			return err
+		}
+	} else if job.Mode == Auto {
 		s.plan = modes.SSGD(job.Workers)
 	} else if s.plan, err = modes.Parse(job.Mode, job.Workers); err != nil {
 		return job.Invalid("mode", err)
+	}
+	if s.plan.Local > 0 && s.made.Local == nil {
+		return job.Invalid("mode", errors.New("workers that train by themselves need an optimiser of their own, and the servers another one: --baseline local-sgd:steps=H, diloco or easgd"))
 	}
 	if job.Shares != nil {
 		s.plan.Shares = job.Shares
@@ -192,7 +203,7 @@ func (s *server) prepare() (err error) {
 			return job.Invalid("mode", err)
 		}
 	}
-	if job.Mode == Auto {
+	if job.Baseline == "" && job.Mode == Auto {
 		if s.pilot, err = NewPilot(job); err != nil {
 			return err
 		}
@@ -202,6 +213,12 @@ func (s *server) prepare() (err error) {
 	}
 	if s.opt, s.rate, err = updateRule(job); err != nil {
 		return err
+	}
+	if s.made.Local != nil { // the job's own one is the workers'
+		s.opt = outer(s.made.Local.Outer)
+		if s.rate, err = s.opt.Rate(); err != nil {
+			return err
+		}
 	}
 	if job.Resume == "" {
 		return nil
@@ -454,9 +471,12 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	if job.StragglerTrace != "" {
 		notes = append(notes, "straggler injection: --straggler-trace "+job.StragglerTrace+" by "+job.StragglerBy)
 	}
+	if spec, err := baseline.Parse(job.Baseline); job.Baseline != "" && err == nil {
+		notes = append(notes, "baseline: "+spec.String())
+	}
 	cfg := coord.Config{
 		Job: job.Name, Workers: job.Workers, Servers: job.Servers,
-		Plan: s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress),
+		Plan: s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
@@ -468,6 +488,9 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	if s.pilot != nil {
 		cfg.Pilot = s.pilot
+	}
+	if s.scheme != nil {
+		cfg.Pilot = s.scheme
 	}
 	if job.Cluster != "" && s.pilot != nil {
 		s.tenant = new(admission)

@@ -77,6 +77,9 @@ type worker struct {
 	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
 	finite  func(v []float32) (norm2 float64, bad int) // of the gradient; bad is the first element that is not finite, or -1
 
+	local *local    // nil: it sends gradients
+	sum   []float32 // of the parts of a batch
+
 	batch   train.Batch // of the evaluation
 	indices []int
 }
@@ -218,6 +221,9 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		grad:   gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree, all: all,
 	}
 	defer w.loader.Close()
+	if w.local, err = newLocal(job, member.Welcome.Workers, len(w.grad)); err != nil {
+		return err
+	}
 	if job.Telemetry != settings.Off {
 		device := gpu.Start(gpu.Config{Sampler: sampler, Log: log}) // nil without a driver
 		defer device.Close()
@@ -531,6 +537,9 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 	if paused > 0 { // for others, like a wait: the worker is no slower for it
 		rec.Wait += paused
 		rec.Telemetry.Set(star.Paused, paused.Seconds())
+	}
+	if rel.Local > 0 || rel.Micro > 0 || w.local != nil {
+		return w.pieces(ctx, rel, rec)
 	}
 	start := time.Now()
 	batch, err := w.loader.Next(rel.Start, rel.Count)

@@ -81,6 +81,7 @@ type Job struct {
 	Clip        float64 // bound of the gradient's global norm; 0: none
 	Schedule    string
 	Mode        string
+	Baseline    string // NAME:key=value,… of modes/baseline, in the place of Mode; empty: none
 	Predictor   string
 	Decider     string
 	Shares      []int   // samples of each worker's mini-batch; nil: Batch for each
@@ -199,6 +200,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Mode, "mode", map[Role]string{ForRun: "auto", ForServer: "ssgd", ForWorker: "ssgd"}[role],
 		"which gradients make an update: auto, ssgd, asgd, x=K, groups=0,1/2,3, backup=B; and how they get there: tree=0(1,2),3(4), tree=auto")
 	Var(s, &j.Decider, "decider", "", "with --mode auto, a file of star decider train that chooses plans; none: each is priced over what was seen lately")
+	Var(s, &j.Baseline, "baseline", "", "synchronise as another paper says, in the place of --mode: NAME or NAME:key=value,… (docs/baselines.md); for every member")
 	Var(s, &j.Predictor, "predictor", "online", "with --mode auto, predicts iterations: online, which is trained while the job runs; none; or a file of star predictor train")
 	Var(s, &j.Shares, "shares", nil, "samples in each worker's mini-batch, such as 32,32,16,16 (--batch for each)")
 	Var(s, &j.PSBandwidth, "ps-bandwidth", 0, "MB/s that the links of the servers may carry for this job, in and out together, for tree=auto; 0: not known")
@@ -393,6 +395,9 @@ func (j *Job) Validate() error {
 		return bad("shards", "nobody would hold the parameters; use at least 1")
 	}
 
+	if j.Baseline != "" && j.Config.IsSet("mode") {
+		return bad("baseline", "a baseline says itself who waits for whom: leave --mode (from %s) away", j.Origin("mode"))
+	}
 	if len(j.Shares) > 0 {
 		if len(j.Shares) != j.Workers {
 			return bad("shares", "%d shares for --workers %d (from %s); give one for each", len(j.Shares), j.Workers, j.Origin("workers"))

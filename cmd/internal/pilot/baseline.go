@@ -1,0 +1,61 @@
+package pilot
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"star/coord"
+	"star/modes"
+	"star/modes/baseline"
+)
+
+// Baseline lets the scheme of a paper pilot a job (--baseline). It implements coord.Pilot.
+type Baseline struct {
+	scheme  baseline.Scheme
+	plan    string // in force, or asked for
+	samples int64  // applied so far
+	limit   int64
+	manual  bool // somebody else decides
+	remarks []coord.Remark
+}
+
+// NewBaseline pilots a job that begins with the given plan.
+func NewBaseline(s baseline.Scheme, plan modes.Plan) *Baseline {
+	return &Baseline{scheme: s, plan: plan.String()}
+}
+
+// Tell implements coord.Pilot.
+func (b *Baseline) Tell(l coord.RunLine) []coord.Remark {
+	b.remarks = b.remarks[:0]
+	switch e := l.Entry.(type) {
+	case coord.RunTrain:
+		b.limit = e.Limit
+	case coord.RunRecord:
+		b.scheme.Observe(e.Record)
+	case coord.RunFire:
+		b.samples = e.Samples
+		if len(e.Workers) > 0 {
+			b.fired(l.T, e)
+		}
+	case coord.RunPlan:
+		if e.After == 0 { // star ctl mode takes the job out of our hands; star ctl mode auto gives it back
+			b.manual = e.Plan != e.From
+		}
+		b.plan = e.Plan
+	case coord.RunMember:
+		if !e.Joined {
+			b.scheme.Leave(e.Worker)
+		}
+	}
+	return b.remarks
+}
+
+func (b *Baseline) fired(at time.Duration, e coord.RunFire) {
+	d, change := b.scheme.Fired(baseline.Update{At: at, Workers: slices.Clone(e.Workers), Samples: b.samples, Limit: b.limit})
+	if !change || b.manual || d.Plan.String() == b.plan {
+		return
+	}
+	b.plan = d.Plan.String()
+	b.remarks = append(b.remarks, coord.Remark{Change: &coord.Change{Plan: d.Plan, Why: d.Why, Predicted: math.NaN()}})
+}

@@ -1,0 +1,80 @@
+package baseline
+
+import (
+	"fmt"
+
+	"star/modes"
+)
+
+// ssp is stale synchronous parallel: nobody waits, unless it is too far ahead of the slowest.
+//
+// Q. Ho et al.: More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server. NIPS 2013.
+var ssp = Entry{
+	Name:  "ssp",
+	Paper: "Ho et al., NIPS 2013",
+	About: "ASGD in which nobody is more than so many iterations ahead",
+	Settings: []Setting{
+		{Name: "slack", Default: "3", Source: "ours", Kind: Whole, Min: 0, Max: 1 << 20, About: "iterations that a worker may be ahead of the slowest (s)"},
+	},
+	Make: func(j Job, v Values) (Made, error) {
+		p := modes.ASGD(j.Workers)
+		p.Ahead = v.Whole("slack", 3) + 1
+		return Made{Plan: p}, nil
+	},
+}
+
+// backup drops the gradients of the last few workers of each update.
+//
+// J. Chen, X. Pan, R. Monga, S. Bengio, R. Jozefowicz: Revisiting Distributed Synchronous SGD. arXiv 1604.00981, 2016.
+var backup = Entry{
+	Name:  "backup",
+	Paper: "Chen, Pan, Monga, Bengio, Jozefowicz, 2016",
+	About: "SSGD that waits for all but b workers, and drops what they bring late",
+	Settings: []Setting{
+		{Name: "b", Default: "1", Source: "ours", Kind: Whole, Min: 0, Max: 1 << 16, About: "workers that are not waited for"},
+	},
+	Make: func(j Job, v Values) (Made, error) {
+		b := min(v.Whole("b", 1), j.Workers)
+		if b >= j.Workers {
+			return Made{}, fmt.Errorf("b=%s: fewer than the %d workers", v["b"], j.Workers)
+		}
+		return Made{Plan: modes.Backup(j.Workers, b)}, nil
+	},
+}
+
+// ksync is the same rule with the number of those who are waited for. The others are not interrupted: they finish a gradient that is then
+// dropped.
+//
+// S. Dutta, G. Joshi, S. Ghosh, P. Dube, P. Nagpurkar: Slow and Stale Gradients Can Win the Race. AISTATS 2018.
+var ksync = Entry{
+	Name:  "k-sync",
+	Paper: "Dutta, Joshi, Ghosh, Dube, Nagpurkar, AISTATS 2018",
+	About: "each update is of the first K gradients on its parameters; the others are dropped",
+	Settings: []Setting{
+		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "gradients of an update (K); three quarters of the workers where it is not given"},
+	},
+	Make: func(j Job, v Values) (Made, error) {
+		k, err := most(j, v)
+		return Made{Plan: modes.Backup(j.Workers, j.Workers-k)}, err
+	},
+}
+
+// kasync keeps what is late for a later update.
+var kasync = Entry{
+	Name:     "k-async",
+	Paper:    ksync.Paper,
+	About:    "each update is of the first K gradients, whatever they were computed on: static x-order",
+	Settings: ksync.Settings,
+	Make: func(j Job, v Values) (Made, error) {
+		k, err := most(j, v)
+		return Made{Plan: modes.XOrder(j.Workers, k)}, err
+	},
+}
+
+func most(j Job, v Values) (k int, err error) {
+	k = v.Whole("k", (3*j.Workers+3)/4)
+	if k > j.Workers {
+		return j.Workers, fmt.Errorf("k=%d: at most the %d workers", k, j.Workers)
+	}
+	return k, nil
+}

@@ -1,0 +1,394 @@
+package baseline
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"star"
+	"star/modes"
+)
+
+// lbbsp is load-balanced BSP: everybody waits for everybody, and who is slower gets fewer samples. The sum stays.
+//
+// C. Chen, Q. Weng, W. Wang, B. Li, B. Li: Semi-Dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated
+// Environments. SoCC 2020, arXiv 1806.02508.
+var lbbsp = Entry{
+	Name:  "lb-bsp",
+	Paper: "Chen, Weng, Wang, Li, Li, SoCC 2020",
+	About: "SSGD whose batches follow the workers' speeds",
+	Ring:  true,
+	Settings: []Setting{
+		{Name: "device", Default: "cpu", Source: "ours", Kind: Choice, Of: []string{"cpu", "gpu"},
+			About: "cpu: shares in proportion to predicted speeds; gpu: samples move from the slowest to the fastest, a few at a time"},
+		{Name: "predictor", Default: "narx", Source: "paper", Kind: Choice, Of: []string{"narx", "ema", "last"}, About: "cpu: of the next iteration's speed"},
+		{Name: "ema", Default: "0.2", Source: "ours", Kind: Number, Min: 0.001, Max: 1, About: "cpu: weight of the newest speed in the moving average"},
+		{Name: "change", Default: "0.02", Source: "ours", Kind: Number, Min: 0, Max: 1,
+			About: "cpu: part of the iteration that new shares must be expected to save; 0: every change of a sample counts, as in the paper"},
+		{Name: "min", Default: "1", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 20, About: "samples that a worker gets at least"},
+		{Name: "max", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 20, About: "samples that a worker's memory holds; 4 equal shares where it is not given"},
+		{Name: "delta", Default: "5", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 20, About: "gpu: samples moved at once, at first"},
+		{Name: "window", Default: "5", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 20, About: "gpu: iterations between moves, at first"},
+	},
+	Make: func(j Job, v Values) (Made, error) {
+		most := v.Whole("max", 4*j.Batch)
+		least := v.Whole("min", 1)
+		switch {
+		case least > j.Batch:
+			return Made{}, fmt.Errorf("min=%d is more than an equal share, %d", least, j.Batch)
+		case most < j.Batch:
+			return Made{}, fmt.Errorf("max=%d is less than an equal share, %d", most, j.Batch)
+		}
+		m := Made{Plan: modes.SSGD(j.Workers)}
+		shares := make([]int, j.Workers)
+		for w := range shares {
+			shares[w] = j.Batch
+		}
+		m.Plan.Shares = shares
+		if v["device"] == "gpu" {
+			m.Scheme = &pairwise{tuner: NewTuner(shares, least, most, v.Whole("delta", 5), v.Whole("window", 5)), workers: j.Workers,
+				sum: make([]time.Duration, j.Workers), count: make([]int, j.Workers), gone: make([]bool, j.Workers)}
+			return m, nil
+		}
+		b := &balance{total: j.Workers * j.Batch, least: least, most: most, change: v.Number("change"), shares: slices.Clone(shares),
+			speed: make([]predictor, j.Workers), seen: make([]int, j.Workers), gone: make([]bool, j.Workers)}
+		for w := range b.speed {
+			switch v["predictor"] {
+			case "last":
+				b.speed[w] = &EMA{Weight: 1}
+			case "ema":
+				b.speed[w] = &EMA{Weight: v.Number("ema")}
+			default:
+				b.speed[w] = newForesight(uint64(w), v.Number("ema"))
+			}
+		}
+		m.Scheme = b
+		return m, nil
+	},
+}
+
+// Apportion divides total samples in proportion to speeds (LB-BSP, section 3.2: bᵢ = B·vᵢ/Σv), each within least and most. It rounds
+// down and gives what is left to the largest fractions, of equal ones to the lowest rank first. Where bounds are violated, those of the
+// side with the larger violation are fixed and the rest is divided anew. Speeds that are not positive and finite count as the smallest
+// that is; with none, shares are equal. It panics where total does not fit between the bounds.
+func Apportion(total int, speeds []float64, least, most int) []int {
+	n := len(speeds)
+	if total < n*least || total > n*most {
+		panic(fmt.Sprintf("baseline: %d samples for %d workers of %d to %d each", total, n, least, most))
+	}
+	v := slices.Clone(speeds)
+	good := func(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
+	small := math.Inf(1)
+	for _, x := range v {
+		if good(x) {
+			small = min(small, x)
+		}
+	}
+	for i, x := range v {
+		switch {
+		case math.IsInf(small, 1):
+			v[i] = 1
+		case !good(x):
+			v[i] = small
+		}
+	}
+	shares := make([]int, n)
+	fixed := make([]bool, n)
+	left := total
+	for {
+		sum := 0.0
+		for i, x := range v {
+			if !fixed[i] {
+				sum += x / slices.Max(v) // of at most 1 each: no overflow
+			}
+		}
+		over, under := 0.0, 0.0
+		exact := make([]float64, n)
+		for i, x := range v {
+			if fixed[i] {
+				continue
+			}
+			exact[i] = float64(left) * (x / slices.Max(v)) / sum
+			over += max(0, exact[i]-float64(most))
+			under += max(0, float64(least)-exact[i])
+		}
+		if over == 0 && under == 0 {
+			round(shares, exact, fixed, left)
+			return shares
+		}
+		for i := range v {
+			switch {
+			case fixed[i]:
+			case over >= under && exact[i] > float64(most):
+				shares[i], fixed[i] = most, true
+				left -= most
+			case over < under && exact[i] < float64(least):
+				shares[i], fixed[i] = least, true
+				left -= least
+			}
+		}
+	}
+}
+
+// round makes whole shares of those that are not fixed, left samples in all.
+func round(shares []int, exact []float64, fixed []bool, left int) {
+	var order []int
+	for i, x := range exact {
+		if fixed[i] {
+			continue
+		}
+		shares[i] = int(x + 1e-9) // 38.99999999 is 39
+		left -= shares[i]
+		order = append(order, i)
+	}
+	part := func(i int) float64 { return exact[i] - float64(shares[i]) }
+	slices.SortStableFunc(order, func(a, b int) int {
+		if d := part(b) - part(a); math.Abs(d) > 1e-9 {
+			return cmp.Compare(d, 0)
+		}
+		return a - b
+	})
+	for _, i := range order[:max(0, left)] {
+		shares[i]++
+	}
+}
+
+// predictor foresees the speed of a worker's next iteration, in samples per second.
+type predictor interface {
+	// observe is told the speed of an iteration, with the shares of processor time and memory that were available then.
+	observe(speed, cpu, memory float64)
+	predict() float64
+}
+
+// EMA is the moving average pₖ₊₁ = a·vₖ + (1 − a)·pₖ that begins with the first value; with a = 1 it is the last value.
+type EMA struct {
+	Weight float64 // a
+	value  float64
+	seen   bool
+}
+
+// Observe takes in a value.
+func (e *EMA) Observe(v float64) {
+	if !e.seen {
+		e.value, e.seen = v, true
+		return
+	}
+	e.value = e.Weight*v + (1-e.Weight)*e.value
+}
+
+// Predict is what is expected next; 0 before the first value.
+func (e *EMA) Predict() float64 { return e.value }
+
+func (e *EMA) observe(v, _, _ float64) { e.Observe(v) }
+func (e *EMA) predict() float64        { return e.value }
+
+// balance is LB-BSP for clusters of processors.
+type balance struct {
+	total       int // B, with everybody there
+	least, most int
+	change      float64
+	shares      []int
+	speed       []predictor
+	seen        []int
+	gone        []bool
+}
+
+// Observe implements Scheme.
+func (b *balance) Observe(r star.Record) {
+	t := r.Own().Seconds()
+	if t <= 0 || r.Samples <= 0 {
+		return
+	}
+	cpu, memory := available(r)
+	b.speed[r.Worker].observe(float64(r.Samples)/t, cpu, memory)
+	b.seen[r.Worker]++
+}
+
+// available is the part of the host's processors and memory that the worker could have; 1 where nobody measured it.
+func available(r star.Record) (cpu, memory float64) {
+	cpu, memory = 1, 1
+	if used, ok := r.Telemetry.Get(star.HostCPU); ok {
+		cpu = 1 - used
+	}
+	if free, ok := r.Telemetry.Get(star.MemAvailable); ok {
+		memory = free
+	}
+	return cpu, memory
+}
+
+// Leave implements Scheme.
+func (b *balance) Leave(w star.Worker) { b.gone[w] = true }
+
+// Fired implements Scheme.
+func (b *balance) Fired(Update) (Decision, bool) {
+	n := len(b.shares)
+	var ranks []int
+	var speeds []float64
+	for w := range n {
+		if b.gone[w] {
+			continue
+		}
+		if b.seen[w] == 0 {
+			return Decision{}, false
+		}
+		ranks, speeds = append(ranks, w), append(speeds, b.speed[w].predict())
+	}
+	if len(ranks) == 0 {
+		return Decision{}, false
+	}
+	// Who is gone has taken its samples along: the batch of the others stays what it was.
+	got := Apportion(b.total/n*len(ranks), speeds, b.least, b.most)
+	next := slices.Clone(b.shares)
+	now, then := 0.0, 0.0
+	for i, w := range ranks {
+		next[w] = got[i]
+		now = max(now, float64(b.shares[w])/max(speeds[i], 1e-300))
+		then = max(then, float64(got[i])/max(speeds[i], 1e-300))
+	}
+	if slices.Equal(next, b.shares) || then > now*(1-b.change) {
+		return Decision{}, false
+	}
+	b.shares = next
+	p := modes.SSGD(n)
+	p.Shares = slices.Clone(next)
+	return Decision{p, fmt.Sprintf("LB-BSP: predicted speeds %s samples/s, the slowest takes %.3g s instead of %.3g s", rounded(speeds), then, now)}, true
+}
+
+func rounded(vs []float64) string {
+	var b []byte
+	for i, v := range vs {
+		if i > 0 {
+			b = append(b, '/')
+		}
+		b = fmt.Appendf(b, "%.3g", v)
+	}
+	return string(b)
+}
+
+// Tuner moves samples between workers whose time is flat below some batch and rises by a slope of its own above it, as that of GPUs
+// (LB-BSP, section 3.3): after each window some samples go from the slowest to the fastest; when the same two change their parts,
+// fewer samples go and windows become longer.
+//
+// Ties, the end and the new beginning are ours: lowest rank; a tie, or a reversal with single samples, holds; and when the ratio of slowest to fastest
+// has been more than a tenth above what it was then for two windows, the tuner begins anew.
+type Tuner struct {
+	shares        []int
+	least, most   int
+	delta, window int // now
+	delta0, win0  int
+	from, to      int // of the last move; from -1: none
+	holds         bool
+	held          float64 // slowest/fastest when it began to hold
+	worse         int     // windows in which it was more than a tenth above that
+}
+
+// NewTuner begins with the given shares. It keeps the slice no longer than the call.
+func NewTuner(shares []int, least, most, delta, window int) *Tuner {
+	return &Tuner{shares: slices.Clone(shares), least: least, most: most, delta: delta, window: window, delta0: delta, win0: window, from: -1}
+}
+
+// Shares of the workers. Not to be written to.
+func (t *Tuner) Shares() []int { return t.shares }
+
+// Window is how many iterations to average before the next call of Step.
+func (t *Tuner) Window() int { return t.window }
+
+// Holds says whether nothing is moved any more.
+func (t *Tuner) Holds() bool { return t.holds }
+
+// Step takes the mean compute times of a window and reports whether it moved samples. A time that is not positive is of a worker that
+// is gone: it takes no part.
+func (t *Tuner) Step(times []time.Duration) bool {
+	s, l, quick := -1, -1, -1
+	for i, d := range times {
+		if d <= 0 {
+			continue
+		}
+		if s < 0 || d > times[s] {
+			s = i
+		}
+		if quick < 0 || d < times[quick] {
+			quick = i
+		}
+		if t.shares[i]+t.delta <= t.most && (l < 0 || d < times[l]) {
+			l = i
+		}
+	}
+	if s < 0 {
+		return false
+	}
+	ratio := float64(times[s]) / float64(times[quick])
+	if t.holds {
+		if t.worse++; ratio <= 1.1*t.held {
+			t.worse = 0
+		}
+		if t.worse < 2 {
+			return false
+		}
+		t.holds, t.worse, t.delta, t.window, t.from = false, 0, t.delta0, t.win0, -1
+		return t.Step(times)
+	}
+	if l < 0 || l == s || times[s] == times[l] {
+		return false
+	}
+	if t.from == l && t.to == s { // the reversal of the last move
+		if t.delta == 1 {
+			t.holds, t.held = true, ratio
+			return false
+		}
+		t.delta, t.window, t.from = max(1, t.delta/2), 2*t.window, -1
+		return false
+	}
+	d := min(t.delta, t.shares[s]-t.least)
+	if d <= 0 {
+		return false
+	}
+	t.shares[l] += d
+	t.shares[s] -= d
+	t.from, t.to = s, l
+	return true
+}
+
+// pairwise is LB-BSP for clusters of GPUs.
+type pairwise struct {
+	tuner   *Tuner
+	workers int
+	sum     []time.Duration // of iterations with the present share, since the last step
+	count   []int
+	gone    []bool
+}
+
+// Observe implements Scheme. An iteration that began before the shares changed tells nothing of them.
+func (p *pairwise) Observe(r star.Record) {
+	if r.Samples == p.tuner.shares[r.Worker] {
+		p.sum[r.Worker] += r.Own()
+		p.count[r.Worker]++
+	}
+}
+
+// Leave implements Scheme.
+func (p *pairwise) Leave(w star.Worker) { p.gone[w] = true }
+
+// Fired implements Scheme.
+func (p *pairwise) Fired(Update) (Decision, bool) {
+	times := make([]time.Duration, p.workers)
+	for w := range times {
+		switch {
+		case p.gone[w]:
+		case p.count[w] < p.tuner.Window():
+			return Decision{}, false
+		default:
+			times[w] = p.sum[w] / time.Duration(p.count[w])
+		}
+	}
+	clear(p.sum)
+	clear(p.count)
+	if !p.tuner.Step(times) {
+		return Decision{}, false
+	}
+	plan := modes.SSGD(p.workers)
+	plan.Shares = slices.Clone(p.tuner.shares)
+	return Decision{plan, fmt.Sprintf("LB-BSP: %d samples from worker %d, the slowest, to worker %d", p.tuner.delta, p.tuner.from, p.tuner.to)}, true
+}

@@ -1,0 +1,111 @@
+package baseline
+
+import (
+	"fmt"
+	"math"
+
+	"star"
+	"star/modes"
+)
+
+// localSGD averages the workers' parameters after so many steps of their own.
+//
+// S. Stich: Local SGD Converges Fast and Communicates Little. ICLR 2019.
+var localSGD = Entry{
+	Name:  "local-sgd",
+	Paper: "Stich, ICLR 2019",
+	About: "workers train by themselves and average their parameters every H steps",
+	Settings: []Setting{
+		{Name: "steps", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between averages (H)"},
+		{Name: "state", Default: "keep", Source: "ours", Kind: Choice, Of: []string{"keep", "reset"}, About: "what becomes of a worker's own momentum at an average"},
+	},
+	Make: func(j Job, v Values) (Made, error) {
+		p := modes.SSGD(j.Workers)
+		p.Local = v.Whole("steps", 8)
+		return Made{Plan: p, Local: &Local{Outer: Outer{Rate: 1}, Reset: v["state"] == "reset"}}, nil
+	},
+}
+
+// postLocal begins with an average after each step.
+//
+// T. Lin, S. Stich, K. Patel, M. Jaggi: Don't Use Large Mini-Batches, Use Local SGD. ICLR 2020.
+var postLocal = Entry{
+	Name:  "post-local-sgd",
+	Paper: "Lin, Stich, Patel, Jaggi, ICLR 2020",
+	About: "an average after every step, and after the first part of the samples every H steps",
+	Settings: []Setting{
+		{Name: "steps", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between averages, in the second part (H)"},
+		{Name: "switch", Default: "0.5", Source: "paper", Kind: Number, Min: 0, Max: 1, About: "part of the samples before that; the paper: at the first decay of the learning rate, which is there at half"},
+		{Name: "state", Default: "keep", Source: "ours", Kind: Choice, Of: []string{"keep", "reset"}, About: "what becomes of a worker's own momentum at an average"},
+	},
+	Make: func(j Job, v Values) (Made, error) {
+		p := modes.SSGD(j.Workers)
+		p.Local = 1
+		s := &lengthen{workers: j.Workers, steps: v.Whole("steps", 8), part: v.Number("switch")}
+		return Made{Plan: p, Scheme: s, Local: &Local{Outer: Outer{Rate: 1}, Reset: v["state"] == "reset"}}, nil
+	},
+}
+
+// lengthen changes the number of local steps once.
+type lengthen struct {
+	workers, steps int
+	part           float64
+	done           bool
+}
+
+func (*lengthen) Observe(star.Record) {}
+func (*lengthen) Leave(star.Worker)   {}
+
+// Fired implements Scheme.
+func (l *lengthen) Fired(u Update) (Decision, bool) {
+	if l.done || u.Limit == 0 || float64(u.Samples) < l.part*float64(u.Limit) {
+		return Decision{}, false
+	}
+	l.done = true
+	p := modes.SSGD(l.workers)
+	p.Local = l.steps
+	return Decision{p, fmt.Sprintf("post-local SGD: averages every %d steps from here on", l.steps)}, l.steps > 1
+}
+
+// diloco is local SGD with many steps, whose average goes through an optimiser of its own.
+//
+// A. Douillard et al.: DiLoCo: Distributed Low-Communication Training of Language Models. arXiv 2311.08105, 2023.
+var diloco = Entry{
+	Name:  "diloco",
+	Paper: "Douillard et al., 2023",
+	About: "workers train by themselves for H steps; Nesterov's momentum makes an update of how far they have come",
+	Settings: []Setting{
+		{Name: "steps", Default: "500", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between updates (H)"},
+		{Name: "outer-lr", Default: "0.7", Source: "paper", Kind: Number, Min: 0, Max: 100, About: "learning rate of the outer optimiser"},
+		{Name: "outer-momentum", Default: "0.9", Source: "paper", Kind: Number, Min: 0, Max: 0.9999, About: "of the outer optimiser"},
+	},
+	Make: func(j Job, v Values) (Made, error) {
+		p := modes.SSGD(j.Workers)
+		p.Local = v.Whole("steps", 500)
+		return Made{Plan: p, Local: &Local{Outer: Outer{Rate: v.Number("outer-lr"), Momentum: v.Number("outer-momentum")}}}, nil
+	},
+}
+
+// easgd keeps a model in each worker, tied to the shards' one by a spring.
+//
+// S. Zhang, A. Choromanska, Y. LeCun: Deep learning with Elastic Averaging SGD. NIPS 2015.
+var easgd = Entry{
+	Name:  "easgd",
+	Paper: "Zhang, Choromanska, LeCun, NIPS 2015",
+	About: "workers keep models of their own and exchange a part of their distance from the shards' one",
+	Settings: []Setting{
+		{Name: "steps", Default: "10", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between exchanges (τ)"},
+		{Name: "beta", Default: "0.9", Source: "paper", Kind: Number, Min: 0, Max: 1, About: "β: each worker moves by α = β/N of its distance"},
+		{Name: "sync", Default: "no", Source: "paper", Kind: Choice, Of: []string{"yes", "no"}, About: "whether all exchange at once (equations 5 and 6) or each by itself (algorithm 1)"},
+	},
+	Make: func(j Job, v Values) (Made, error) {
+		p := modes.ASGD(j.Workers)
+		if v["sync"] == "yes" {
+			p = modes.SSGD(j.Workers)
+		}
+		p.Local = v.Whole("steps", 10)
+		alpha := v.Number("beta") / float64(j.Workers)
+		// Updates weigh what a worker sends with its share of a round: the outer rate takes that back.
+		return Made{Plan: p, Local: &Local{Pull: math.Max(alpha, 1e-12), Outer: Outer{Rate: float64(j.Workers)}}}, nil
+	},
+}

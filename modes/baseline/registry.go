@@ -1,0 +1,270 @@
+package baseline
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"star"
+	"star/modes"
+)
+
+// Scheme decides when gradients become an update, by the rules of one paper. It is told everything in order.
+type Scheme interface {
+	// Observe is told what a worker measured of one gradient.
+	Observe(r star.Record)
+
+	// Fired is told of each update and answers with the plan to go on with; false: the present one stays.
+	Fired(u Update) (Decision, bool)
+
+	// Leave is told that a worker is gone for good.
+	Leave(w star.Worker)
+}
+
+// Update is one update of the parameters.
+type Update struct {
+	At      time.Duration // since the run began
+	Workers []star.Worker // whose gradients are in it; valid during the call
+	Samples int64         // of gradients applied so far, this update included
+	Limit   int64         // of the job, in samples; 0: not known
+}
+
+// Decision is a plan with the reason for it.
+type Decision struct {
+	Plan modes.Plan
+	Why  string
+}
+
+// Job is what a scheme must know of the job.
+type Job struct {
+	Workers int
+	Batch   int // samples of one worker in one iteration, with equal shares
+}
+
+// Outer is how what workers send becomes an update, where workers train by themselves for some steps and send how far they have
+// come: w ← OuterOpt(w, Σ cᵢ·(w − wᵢ)).
+type Outer struct {
+	Rate     float64 // learning rate of the outer optimiser
+	Momentum float64 // of Nesterov; 0: none
+}
+
+// Local is what a worker does between two releases under a plan with Plan.Local.
+type Local struct {
+	Outer Outer
+
+	// Pull is the part of its distance from the shards' parameters by which a worker moves towards them in each round, and they
+	// towards it (α of EASGD). 0: it starts each round from the shards' parameters.
+	Pull float64
+
+	// Reset forgets the state of the worker's own optimiser at each release.
+	Reset bool
+}
+
+// Made is a baseline for one job.
+type Made struct {
+	Plan   modes.Plan // that the job begins with
+	Scheme Scheme     // nil: the plan stays
+	Local  *Local     // nil: workers send gradients
+	Rule   string     // what the shards make of gradients, if not the job's optimiser: a name that package ps knows; empty: the optimiser
+}
+
+// Kind is what values a setting may have.
+type Kind uint8
+
+const (
+	Number Kind = iota // within Min and Max
+	Whole              // a whole number within Min and Max
+	Choice             // one of Of
+	Span               // a duration, of seconds within Min and Max; 0s where Min is 0
+)
+
+// Setting is one parameter of a scheme.
+type Setting struct {
+	Name     string
+	Default  string // empty: worked out of the job, as About says
+	Source   string // of the default: paper | ours
+	About    string
+	Kind     Kind
+	Min, Max float64
+	Of       []string
+}
+
+// Entry is a scheme that can be asked for by name.
+type Entry struct {
+	Name     string
+	Paper    string // authors, venue, year
+	About    string
+	Settings []Setting
+	Ring     bool // can be run by an all-reduce too
+	Make     func(Job, Values) (Made, error)
+}
+
+// Values are the settings of a scheme, checked.
+type Values map[string]string
+
+// Number is the value of a setting of kind Number or Whole; NaN where it has neither value nor default.
+func (v Values) Number(name string) float64 {
+	f, err := strconv.ParseFloat(v[name], 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return f
+}
+
+// Whole is the value of a setting of kind Whole, or def where it has neither value nor default.
+func (v Values) Whole(name string, def int) int {
+	k, err := strconv.Atoi(v[name])
+	if err != nil {
+		return def
+	}
+	return k
+}
+
+// Span is the value of a setting of kind Span.
+func (v Values) Span(name string) time.Duration {
+	d, _ := time.ParseDuration(v[name]) // checked by Parse
+	return d
+}
+
+// Spec is a baseline as --baseline names it.
+type Spec struct {
+	Entry  Entry
+	Values Values
+}
+
+// Entries lists all schemes by name.
+func Entries() []Entry {
+	all := []Entry{backup, diloco, dropCompute, easgd, kasync, ksync, lbbsp, localSGD, postLocal, ssp, syncSwitch}
+	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Names lists the names of all schemes.
+func Names() string {
+	var names []string
+	for _, e := range Entries() {
+		names = append(names, e.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// Parse reads NAME or NAME:key=value,key=value. Errors name what is wrong and what there is.
+func Parse(text string) (Spec, error) {
+	name, rest, has := strings.Cut(text, ":")
+	all := Entries()
+	at := slices.IndexFunc(all, func(e Entry) bool { return e.Name == name })
+	if at < 0 {
+		return Spec{}, fmt.Errorf("baseline: %q is unknown: want one of %s", clip(name), Names())
+	}
+	s := Spec{Entry: all[at], Values: Values{}}
+	for _, set := range s.Entry.Settings {
+		s.Values[set.Name] = set.Default
+	}
+	given := map[string]bool{}
+	for part := range strings.SplitSeq(rest, ",") {
+		if !has {
+			break
+		}
+		key, value, ok := strings.Cut(part, "=")
+		i := slices.IndexFunc(s.Entry.Settings, func(set Setting) bool { return set.Name == key })
+		switch {
+		case !ok:
+			return Spec{}, fmt.Errorf("baseline %s: %q is not key=value", name, clip(part))
+		case i < 0:
+			return Spec{}, fmt.Errorf("baseline %s: setting %q is unknown: want %s", name, clip(key), s.Entry.settings())
+		case given[key]:
+			return Spec{}, fmt.Errorf("baseline %s: setting %s is given twice", name, key)
+		}
+		given[key] = true
+		if err := s.Entry.Settings[i].check(value); err != nil {
+			return Spec{}, fmt.Errorf("baseline %s: %s=%s: %w", name, key, clip(value), err)
+		}
+		s.Values[key] = value
+	}
+	return s, nil
+}
+
+// String is s as Parse reads it, with every setting that has a value.
+func (s Spec) String() string {
+	var parts []string
+	for _, set := range s.Entry.Settings {
+		if v := s.Values[set.Name]; v != "" {
+			parts = append(parts, set.Name+"="+v)
+		}
+	}
+	if len(parts) == 0 {
+		return s.Entry.Name
+	}
+	return s.Entry.Name + ":" + strings.Join(parts, ",")
+}
+
+// Make makes the baseline for a job. An error names the setting that does not fit the job.
+func (s Spec) Make(j Job) (Made, error) {
+	if j.Workers < 1 || j.Batch < 1 {
+		return Made{}, fmt.Errorf("baseline %s: a job of %d workers with batches of %d samples: at least 1 of each is needed", s.Entry.Name, j.Workers, j.Batch)
+	}
+	m, err := s.Entry.Make(j, s.Values)
+	if err != nil {
+		return m, fmt.Errorf("baseline %s: %w", s.Entry.Name, err)
+	}
+	if err := m.Plan.Validate(j.Workers); err != nil {
+		return m, fmt.Errorf("baseline %s: %w", s.Entry.Name, err)
+	}
+	return m, nil
+}
+
+func (e Entry) settings() string {
+	if len(e.Settings) == 0 {
+		return "none, it has no settings"
+	}
+	var names []string
+	for _, s := range e.Settings {
+		names = append(names, s.Name)
+	}
+	return "one of " + strings.Join(names, ", ")
+}
+
+func (s Setting) check(value string) error {
+	within := func(x float64, unit string) error {
+		if !(x >= s.Min && x <= s.Max) {
+			return fmt.Errorf("want %v to %v%s", s.Min, s.Max, unit)
+		}
+		return nil
+	}
+	switch s.Kind {
+	case Choice:
+		if !slices.Contains(s.Of, value) {
+			return fmt.Errorf("want one of %s", strings.Join(s.Of, ", "))
+		}
+		return nil
+	case Span:
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			return fmt.Errorf("want a duration such as 120ms")
+		}
+		return within(d.Seconds(), " s")
+	case Whole:
+		k, err := strconv.Atoi(value)
+		if err != nil {
+			return fmt.Errorf("want a whole number from %v to %v", s.Min, s.Max)
+		}
+		return within(float64(k), "")
+	default:
+		x, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return fmt.Errorf("want a number from %v to %v", s.Min, s.Max)
+		}
+		return within(x, "")
+	}
+}
+
+// clip keeps a hostile setting from filling the screen.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
