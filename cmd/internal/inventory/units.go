@@ -75,8 +75,9 @@ func Part(text string) (float64, error) {
 // profileMemory is what the name of a MIG profile says of its memory, in bytes: 20e9 for
 // 3g.20gb, which is less than such a slice has. 0: no such name.
 func profileMemory(text string) float64 {
-	_, memory, ok := strings.Cut(strings.TrimSpace(text), "g.")
-	if memory, ok = strings.CutSuffix(memory, "gb"); !ok {
+	_, after, _ := strings.Cut(strings.TrimSpace(text), "g.")
+	memory, ok := strings.CutSuffix(after, "gb")
+	if !ok {
 		return 0
 	}
 	n, err := strconv.ParseUint(memory, 10, 16)
