@@ -226,9 +226,10 @@ lines = [json.loads(l) for l in open(f"{work}/b/run.jsonl")]
 adm = [l for l in lines if l["type"] == "admission"]
 plans = [l for l in lines if l["type"] == "plan" and l["plan"] != "ssgd"]
 mode = s["3", "b"]["mode"]
-happened = f"b runs {mode}" if not mode.startswith("ssgd") else "b stays in SSGD"
+left = [l["plan"] for l in plans if not l["plan"].startswith("ssgd")]
+happened = f"b runs {mode}" if not mode.startswith("ssgd") else f"b ran {left[-1]}, taken back" if left else "b stays in SSGD"
 if adm:
-    happened += ", %s: %s" % ("granted" if adm[-1]["granted"] else "refused", adm[-1]["why"])
+    happened += ", %s: %s" % ("granted" if adm[-1]["granted"] else "no", adm[-1]["why"])
 out = {"row": row, "a_before_ms": 1e3 * before, "a_after_ms": 1e3 * after, "slower_percent": 100 * (after / before - 1),
     "b_before_rate": per("b", "samples", "0", "1"), "b_after_rate": per("b", "samples", "2", "3"), "b_mode": mode, "happened": happened,
     "admissions": adm, "plans": plans}
