@@ -62,7 +62,7 @@ func command(line string) (program string, args []string) {
 		words[i] = strings.ReplaceAll(w, "'", "")
 	}
 	for i, w := range words {
-		if w == "&" || w == "|" || w == ">" {
+		if w == "&" || w == "|" || w == ">" || w == ">>" {
 			words = words[:i]
 			break
 		}
