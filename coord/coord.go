@@ -64,7 +64,8 @@ type Config struct {
 	Cancel bool
 
 	// Lossy says that what reaches the shards is not what workers take the norm of,
-	// because compression has changed it. Then the noise scale is not measured.
+	// because compression has changed it. Then the noise scale is measured only in updates of one gradient,
+	// which its worker compares with its last one.
 	Lossy bool
 
 	// StopOnLoss ends the job when a worker is gone after the start.
@@ -668,7 +669,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if c.ledger.ring != nil {
 		c.ledger.ring.arrive(r)
 	} else {
-		c.ledger.accounts[p.rank].norm2 = r.Norm2
+		c.ledger.accounts[p.rank].norm2, c.ledger.accounts[p.rank].change = r.Norm2, changeOf(&r)
 		orders, err = c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
 	}
 	if err != nil {
@@ -758,8 +759,11 @@ func (c *Coordinator) fire(o *order) {
 	if f.NormFirst || f.Report {
 		c.norms[f.Seq] = &normSum{left: len(c.shards), report: f.Report, version: f.Version, noise: o.noise, samples: f.Samples}
 	}
-	if o.noise.Sum2 > 0 { // all-reduce: its members have said it
-		defer c.observe(f.Version, o.noise) // after the line of the update
+	switch { // after the line of the update
+	case len(o.pair.Gradients) > 0:
+		defer c.observe(f.Version, o.pair)
+	case o.noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have said it
+		defer c.observe(f.Version, o.noise)
 	}
 	at := c.elapsed()
 	line := &logFire{Type: "fire", T: at.Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
@@ -832,7 +836,9 @@ func (c *Coordinator) norm(p *peer, e event) error {
 	}
 	delete(c.norms, e.norm.Seq)
 	n.noise.Sum2 = n.sum.Float64()
-	c.observe(n.version, n.noise)
+	if !c.cfg.Lossy {
+		c.observe(n.version, n.noise)
+	}
 	apply := transport.Apply{Seq: e.norm.Seq, Norm: math.Sqrt(n.noise.Sum2), Factor: 1}
 	if c.cfg.Validation != nil {
 		apply.Factor = c.verdict(e.norm.Seq, n)
@@ -845,11 +851,16 @@ func (c *Coordinator) norm(p *peer, e event) error {
 	return nil
 }
 
+// changeOf is |g − g′|² of a record's gradient and the one before; -1: it does not say.
+func changeOf(r *star.Record) float64 {
+	if v, ok := r.Telemetry.Get(star.GradChange); ok {
+		return v
+	}
+	return -1
+}
+
 // observe takes in what an update says of the noise of gradients.
 func (c *Coordinator) observe(version int64, u pgns.Update) {
-	if c.cfg.Lossy {
-		return
-	}
 	m, err := c.noise.Observe(u)
 	if err != nil {
 		return // too few gradients, or one that is not finite

@@ -325,6 +325,7 @@ type fakeWorker struct {
 	pace time.Duration
 
 	norm2   float64 // of its gradients
+	change  float64 // of each from the one before; 0: it does not say
 	buffers []float32
 	err     error
 	gone    chan struct{}
@@ -413,7 +414,11 @@ func (f *fakeWorker) train() error {
 		if f.ask("pushed", r) {
 			return nil
 		}
-		if err := Say(f.m, transport.Arrive{Record: star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: r.Count, Loss: 1, Norm2: f.norm2}}, nil); err != nil {
+		rec := star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: r.Count, Loss: 1, Norm2: f.norm2}
+		if f.change != 0 && f.step > 0 {
+			rec.Telemetry.Set(star.GradChange, f.change)
+		}
+		if err := Say(f.m, transport.Arrive{Record: rec}, nil); err != nil {
 			return err
 		}
 		f.step++

@@ -17,17 +17,24 @@ func TestNoiseScale(t *testing.T) {
 		name   string
 		cfg    Config
 		norm2  float64 // of each worker's gradient
+		change float64 // from each of its gradients to the next
 		part   float64 // of each of two shards, of the sum
 		want   NoiseStatus
 		report bool
 	}{
 		// S = 8·4.5 − 8·4 = 4
-		{"reported", Config{}, 4.5, 2, NoiseStatus{Scale: 4 / 3.5, Grad2: 3.5, Var: 4, Observations: 10}, true},
+		{"reported", Config{}, 4.5, 2, 2, NoiseStatus{Scale: 4 / 3.5, Grad2: 3.5, Var: 4, Observations: 10}, true},
 		// The shards' exact norm is 5: S = 8·26 − 8·25 = 8
-		{"with clipping", Config{Norm: true}, 26, 0, NoiseStatus{Scale: 8. / 24, Grad2: 24, Var: 8, Observations: 10}, false},
-		{"updates of one", Config{Plan: modes.ASGD(2)}, 4.5, 2, NoiseStatus{}, false},
-		{"lossy", Config{Lossy: true}, 4.5, 2, NoiseStatus{}, false},
-		{"not finite", Config{}, math.NaN(), 2, NoiseStatus{}, true},
+		{"with clipping", Config{Norm: true}, 26, 8, 0, NoiseStatus{Scale: 8. / 24, Grad2: 24, Var: 8, Observations: 10}, false},
+		{"updates of one", Config{Plan: modes.ASGD(2)}, 4.5, 0, 2, NoiseStatus{}, false},
+		{"lossy", Config{Lossy: true}, 4.5, 2, 2, NoiseStatus{}, false},
+		{"not finite", Config{}, math.NaN(), 2, 2, NoiseStatus{}, true},
+		// Two consecutive gradients that differ by 2: |ḡ|² = 4.5 − 2/4, and so the same. Each worker's first has none before it.
+		{"pairs", Config{Plan: modes.ASGD(2)}, 4.5, 2, 2, NoiseStatus{Scale: 4 / 3.5, Grad2: 3.5, Var: 4, Mixed: true, Observations: 18}, false},
+		{"pairs, lossy", Config{Plan: modes.ASGD(2), Lossy: true}, 4.5, 2, 2, NoiseStatus{Scale: 4 / 3.5, Grad2: 3.5, Var: 4, Mixed: true, Observations: 18}, false},
+		// |ḡ|² = 26 − 8/4, S = 8·26 − 8·24
+		{"pairs, with clipping", Config{Plan: modes.ASGD(2), Norm: true}, 26, 8, 0, NoiseStatus{Scale: 16. / 22, Grad2: 22, Var: 16, Mixed: true, Observations: 18}, false},
+		{"pairs, not finite", Config{Plan: modes.ASGD(2)}, math.NaN(), 2, 2, NoiseStatus{}, false},
 	} {
 		c.cfg.Workers, c.cfg.Steps = 2, 10
 		play(t, c.cfg, func(w *world) {
@@ -35,7 +42,7 @@ func TestNoiseScale(t *testing.T) {
 			s := w.server(0, 2, false)
 			for i := range 2 {
 				w.worker(i, func(f *fakeWorker) {
-					f.norm2 = c.norm2
+					f.norm2, f.change = c.norm2, c.change
 					f.dies = func(phase string, r transport.Release) bool { // nobody; but the last batch is over
 						if r.Action == transport.Finish && i == 0 && phase == "evaluating" {
 							// Real workers wait for the parameters, and so for the shards' sums. These do
@@ -43,7 +50,7 @@ func TestNoiseScale(t *testing.T) {
 							time.Sleep(time.Millisecond)
 							got := w.status().Noise
 							if !close9(got.Scale, c.want.Scale) || !close9(got.Grad2, c.want.Grad2) || !close9(got.Var, c.want.Var) ||
-								got.Observations != c.want.Observations || got.Mixed {
+								got.Observations != c.want.Observations || got.Mixed != c.want.Mixed {
 								t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 							}
 						}
@@ -119,6 +126,70 @@ func TestNoiseOfARing(t *testing.T) {
 	o = round(3, 9, transport.Gradient{Worker: 2, Step: r.errands[2].Start})
 	if g := o.noise.Gradients; len(g) != 3 || g[2].Behind != 0 || g[2].Basis != 2 {
 		t.Errorf("round 3: %+v", o.noise)
+	}
+}
+
+// A ring of one member compares its gradients with each other.
+func TestNoiseOfALoneMember(t *testing.T) {
+	l := newLedger(modes.SSGD(1), 1, 0, 4, 1000)
+	r := newRing(l, transport.Ring{})
+	r.begin()
+	for version := int64(1); version < 4; version++ {
+		rec := recordOf(0, version-1)
+		rec.Step, rec.Norm2 = version-1, 10+float64(version)
+		if version > 1 {
+			rec.Telemetry.Set(star.GradChange, 3)
+		}
+		r.arrive(rec)
+		orders, err := r.tally(transport.Tally{Worker: 0, Generation: 1, Version: version, Sum2: 5})
+		if err != nil || len(orders) == 0 {
+			t.Fatal(orders, err)
+		}
+		o := orders[0]
+		if version == 1 {
+			if len(o.pair.Gradients) > 0 {
+				t.Errorf("a pair of one gradient: %+v", o.pair)
+			}
+			continue
+		}
+		g := o.pair.Gradients
+		if len(g) != 2 || g[0].Norm2 != rec.Norm2-1 || g[1].Norm2 != rec.Norm2 || g[0].Samples != 4 || !o.pair.Mixed() ||
+			g[0].Behind-g[1].Behind != 1 || !close9(o.pair.Sum2, 8*4*(2*rec.Norm2-1)-16*3) {
+			t.Errorf("version %d: %+v", version, o.pair)
+		}
+	}
+}
+
+// Which gradients are compared: consecutive ones, of parameters that are near.
+func TestPairOfAnAccount(t *testing.T) {
+	ok := account{change: 1, prior: glance{norm2: 2, samples: 4, step: 6, basis: 10, read: 100}, last: glance{norm2: 3, samples: 5, step: 7, basis: 12, read: 108}}
+	for _, c := range []struct {
+		name   string
+		change func(*account)
+		want   bool
+	}{
+		{"as it is", func(*account) {}, true},
+		{"it does not say", func(a *account) { a.change = -1 }, false},
+		{"not a number", func(a *account) { a.change = math.NaN() }, false},
+		{"the first one", func(a *account) { a.prior = glance{} }, false},
+		{"one between was lost", func(a *account) { a.prior.step = 5 }, false},
+		{"two rounds between", func(a *account) { a.last.read = 116 }, true},
+		{"more", func(a *account) { a.last.read = 117 }, false},
+	} {
+		a := ok
+		c.change(&a)
+		u, got := a.pair(120, 8)
+		if got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+		if c.name != "as it is" {
+			continue
+		}
+		g := u.Gradients
+		if len(g) != 2 || u.Round != 8 || g[0].Behind != 2.5 || g[1].Behind != 1.5 || g[0].Basis != 10 || g[1].Basis != 12 ||
+			!close9(u.Sum2, 9*(4*2+5*3)-4*5*1) {
+			t.Errorf("%+v", u)
+		}
 	}
 }
 

@@ -391,6 +391,12 @@ func (r *ring) tally(t transport.Tally) ([]order, error) {
 func (r *ring) arrive(rec star.Record) {
 	a := &r.l.accounts[rec.Worker]
 	a.step = rec.Step + 1
+	a.norm2, a.change = rec.Norm2, changeOf(&rec)
+	read := r.l.used // of a member
+	if e, ok := r.errands[rec.Worker]; ok {
+		read = e.read
+	}
+	a.see(rec.Step, rec.Samples, rec.Basis, read)
 	if e, ok := r.errands[rec.Worker]; ok {
 		a.waiting = true
 		e.norm2 = rec.Norm2
@@ -453,6 +459,9 @@ func (r *ring) complete() {
 	}
 	o := r.order()
 	o.fire, o.stale, o.used, o.noise = f, stale, l.used, noise
+	if len(noise.Gradients) == 1 && l.accounts[f.Gradients[0].Worker].last.basis == at {
+		o.pair, _ = l.accounts[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
+	}
 	if r.version == r.saveAt {
 		p := r.progress()
 		r.kept = &p

@@ -18,7 +18,8 @@
 //
 // are unbiased; with equal batches they are the estimator of McCandlish et al.
 // (appendix A.1) and of AdaptDL. [Update.Moments] also takes other weights. One
-// gradient alone says nothing; [Pair] makes an Update of two consecutive ones.
+// gradient alone says nothing; [Pair] makes an Update of two consecutive ones, and
+// [Change] is how a worker compares them at little cost.
 // Both moments are averaged before they are divided ([Estimator]): the quotient
 // of two noisy numbers is biased.
 //

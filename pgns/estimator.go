@@ -89,7 +89,7 @@ func (e *Estimator) Observe(u Update) (Moments, error) {
 		return m, nil
 	}
 	e.mixed.add(m, n-1)
-	if e.reliable() && u.bySamples() {
+	if e.reliable() && u.bySamples() && !u.serial {
 		v, g2 := e.clean.variance.mean(), e.clean.grad2.mean()
 		s, straight, random := u.scatter()
 		if g2 > 0 {

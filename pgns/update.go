@@ -34,22 +34,35 @@ type Update struct {
 	Gradients []Gradient
 	Sum2      float64
 	Round     int
+
+	serial bool // made by Pair: the second gradient was computed after the first
 }
 
 // Pair makes an update of two gradients out of their difference: for one worker,
 // or for asynchronous modes, where an update has only one gradient. diff2 is
-// |g₂ − g₁|². Two consecutive gradients of one worker are computed on different
-// parameters; the caller says so by Basis and Behind, or makes both equal when
-// what lies between is small.
+// |g₂ − g₁|², exact or estimated ([Change]); it is held between (|g₂| − |g₁|)² and
+// (|g₂| + |g₁|)², since two vectors of these norms differ by no less and no more. Two
+// consecutive gradients of one worker are computed on different parameters; the caller
+// says so by Basis and Behind, or makes both equal when what lies between is small.
 //
 // With n = 2 and equal batches this is AdaptDL's differenced estimator.
+//
+// What lies between is a bias. With b samples each, N·b in a round, a round apart, and v
+// the part of itself by which the gradient changes in a round, E|g₂ − g₁|² is
+// 2·trΣ/b·(1 + v/N) + v²·(|G|² + trΣ/N·b): the second gradient has answered to the noise
+// of the first, which has been applied, and the exact gradient has moved on. So trΣ̂ is
+// too much by about v/N + v²·(b/φ + 1/N)/2 of itself, and |G|²̂ too little by v·φ/(N·b). The
+// first of these is not drift: [Estimator.Drift] learns nothing from pairs.
 func Pair(g1, g2 Gradient, diff2 float64) Update {
 	b1, b2 := float64(g1.Samples), float64(g2.Samples)
 	g1.Weight, g2.Weight = b1, b2
+	n1, n2 := math.Sqrt(g1.Norm2), math.Sqrt(g2.Norm2)
+	diff2 = min(max(diff2, (n2-n1)*(n2-n1)), (n2+n1)*(n2+n1))
 	// |b₁g₁ + b₂g₂|² = (b₁+b₂)·(b₁|g₁|² + b₂|g₂|²) − b₁b₂·|g₂−g₁|²
 	return Update{
 		Gradients: []Gradient{g1, g2},
-		Sum2:      (b1+b2)*(b1*g1.Norm2+b2*g2.Norm2) - b1*b2*diff2,
+		Sum2:      max((b1+b2)*(b1*g1.Norm2+b2*g2.Norm2)-b1*b2*diff2, 0), // rounding may go below
+		serial:    true,
 	}
 }
 

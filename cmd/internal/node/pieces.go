@@ -127,6 +127,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 	} else {
 		copy(w.grad, w.sum)
 		kernel.Scale(1/float32(done), w.grad)
+		w.compare(rec)
 	}
 	if norm, _ = w.finite(w.grad); norm >= 0 {
 		rec.Norm2 = norm

@@ -17,6 +17,7 @@ import (
 	"star/cmd/internal/settings"
 	"star/compress"
 	"star/coord"
+	"star/pgns"
 	"star/ps"
 	"star/resource/actuate"
 	"star/resource/gpu"
@@ -69,6 +70,7 @@ type worker struct {
 	step   int64
 	cpu    time.Duration
 	meter  *host.Meter // nil: --telemetry=off
+	turns  pgns.Change // of its gradients
 	sent   int64       // bytes so far
 	got    int64
 	start  int64 // of the batch before
@@ -566,6 +568,7 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 	if err := w.check(rec); err != nil {
 		return computed, err
 	}
+	w.compare(rec)
 	if rec.Injected = w.inject.Delay(w.step, at, time.Since(loaded)); rec.Injected > 0 {
 		if !sleep(ctx, rec.Injected) {
 			return computed, context.Cause(ctx)
@@ -614,6 +617,13 @@ func (w *worker) check(rec *star.Record) error {
 	clear(w.grad) // it arrives, and changes nothing
 	rec.Loss, rec.Norm2 = math.NaN(), math.NaN()
 	return nil
+}
+
+// compare tells how the gradient differs from the one before.
+func (w *worker) compare(rec *star.Record) {
+	if diff2, ok := w.turns.Next(w.grad); ok {
+		rec.Telemetry.Set(star.GradChange, diff2)
+	}
 }
 
 // evaluate runs this worker's part of the test set with the parameters it has and
