@@ -179,7 +179,7 @@ func (c *Coordinator) startRingSave() {
 
 // Order is something that the coordinator tells a worker.
 type Order struct {
-	Kind    transport.Kind // release, ring, save, buffers, branch, detach or route
+	Kind    transport.Kind // release, ring, save, buffers, branch, detach, route or cancel
 	Release transport.Release
 	Ring    transport.Ring
 	Save    transport.Save

@@ -137,7 +137,7 @@ type Spec struct {
 
 // Entries lists all schemes by name.
 func Entries() []Entry {
-	all := []Entry{backup, diloco, dropCompute, easgd, kasync, ksync, lbbsp, localSGD, postLocal, ssp, syncSwitch}
+	all := []Entry{backup, dcASGD, diloco, dropCompute, easgd, kasync, ksync, lbbsp, lgc, localSGD, postLocal, ssp, syncSwitch, zeno}
 	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

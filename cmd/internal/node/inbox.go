@@ -27,6 +27,8 @@ type inbox struct {
 	working int64            // generation of the order in hand
 	buffers chan coord.Order // the last average
 
+	stopped int64 // steps below this one are not waited for any more
+
 	without map[transport.Child]bool // gradients that go another way than was said
 	watch   transport.Child
 	unwatch context.CancelCauseFunc // called when watch goes another way; nil: nobody cares
@@ -62,6 +64,9 @@ func (b *inbox) put(o coord.Order, err error) bool {
 		}
 		b.buffers <- o
 		return true
+	case o.Kind == transport.KindCancel:
+		b.stopped = o.Cancel.Step + 1
+		return true
 	case o.Kind == transport.KindRing:
 		b.newest = o.Ring
 		if o.Ring.Now { // nothing before it will happen
@@ -91,6 +96,13 @@ func (b *inbox) put(o coord.Order, err error) bool {
 	default:
 	}
 	return err == nil
+}
+
+// late says whether an update was made without the gradient of a step.
+func (b *inbox) late(step int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return step < b.stopped
 }
 
 // next waits for an order. The end of the connection is an order too, the last one.

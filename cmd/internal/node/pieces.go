@@ -82,7 +82,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 	w.meter.Begin()
 	ps := cut(rel.Start, rel.Count, max(rel.Local, rel.Micro))
 	for i, p := range ps {
-		if rel.Micro > 0 && i > 0 && rec.Compute > rel.Cap {
+		if rel.Micro > 0 && i > 0 && (rec.Compute > rel.Cap || w.inbox.late(w.step)) {
 			break
 		}
 		begun := time.Now()
@@ -126,8 +126,11 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 		w.local.end(w.model.Params(), w.grad)
 	} else {
 		copy(w.grad, w.sum)
-		kernel.Scale(1/float32(done), w.grad)
-		w.compare(rec)
+		over := done
+		if plannedPart(w.job.Baseline) {
+			over = rel.Count
+		}
+		kernel.Scale(1/float32(over), w.grad)
 	}
 	if norm, _ = w.finite(w.grad); norm >= 0 {
 		rec.Norm2 = norm

@@ -47,6 +47,7 @@ type server struct {
 	pilot  *pilot.Pilot  // --mode auto; else nil
 	made   baseline.Made // --baseline; else zero
 	scheme coord.Pilot   // of the baseline; nil: its plan stays
+	named  ps.Named      // rule of the baseline; zero: the optimiser alone
 	keeper *steward      // of this host, where the pilot asks nobody else; else nil
 	tenant *admission    // with a cluster, of rank 0; else nil
 	limits *actuate.Governor
@@ -149,6 +150,18 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	}
 	joined := make(chan struct{})
 	go func() { defer close(joined); join() }()
+	if s.named.Name == "zeno++" {
+		v, err := s.newValidator()
+		if err != nil {
+			return coord.Result{}, err
+		}
+		wg.Go(func() {
+			defer v.close()
+			if err := v.serve(ctx, tcp, reachable(addr)); err != nil {
+				cancel(err)
+			}
+		})
+	}
 	result, err := coordinator.Run(ctx)
 	// Give the members a moment to hang up first: a connection that is closed with
 	// bytes unread loses the bytes that are on the way to the other side.
@@ -179,6 +192,9 @@ func (s *server) prepare() (err error) {
 	}
 	if job.Baseline != "" {
 		if err := s.baseline(); err != nil {
+			return err
+		}
+		if err := s.rules(); err != nil {
 			return err
 		}
 	} else if job.Mode == Auto {
@@ -266,7 +282,7 @@ func isDir(path string) bool {
 
 // shards configures the hosting of shards.
 func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
-	opts := map[int]*optim.Optimizer{} // by shard; NewRule and Load run one after the other
+	rules := map[int]ps.Rule{} // by shard; NewRule and Load run one after the other
 	cfg := ps.ServerConfig{
 		Job: s.job.Name,
 		Log: s.log,
@@ -275,15 +291,17 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 			if err != nil {
 				return nil, err
 			}
-			opts[i.Shard] = o
-			return &ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, nil
+			r := s.newRule(i, o)
+			rules[i.Shard] = r
+			return r, nil
 		},
-		Save:    s.saveShard,
-		Pause:   (&pacer{limits: s.limits}).pause,
-		Network: besides{tcp, s.job.Coordinator},
-		Hello:   transport.Hello{Token: string(s.job.Token), Version: Program, Host: hostname(), Rank: s.job.Rank},
+		Save:      s.saveShard,
+		Validator: s.named.Name == "zeno++",
+		Pause:     (&pacer{limits: s.limits}).pause,
+		Network:   besides{tcp, s.job.Coordinator},
+		Hello:     transport.Hello{Token: string(s.job.Token), Version: Program, Host: hostname(), Rank: s.job.Rank},
 		State: func(r ps.Rule) ps.RuleState {
-			st := optimizerOf(r).State()
+			st := ruleState(r, func(r ps.Stateful) []ps.RuleSlot { return r.Slots(ps.Inner(r).Optimizer.(*optim.Optimizer).Len()) })
 			out := ps.RuleState{Name: st.Name, Steps: st.Steps}
 			for _, slot := range st.Slots {
 				out.Slots = append(out.Slots, ps.RuleSlot(slot))
@@ -295,12 +313,12 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 			for _, slot := range st.Slots {
 				in.Slots = append(in.Slots, optim.Slot(slot))
 			}
-			return optimizerOf(r).SetState(in)
+			return setRuleState(r, in)
 		},
 	}
 	if s.resume != nil {
 		cfg.Load = func(i transport.ShardInfo) ([]float32, int64, error) {
-			params, err := restore(s.resume, i, opts[i.Shard])
+			params, err := restore(s.resume, i, func(st optim.State) error { return setRuleState(rules[i.Shard], st) })
 			return params, s.resume.Manifest().Version, err
 		}
 	}
@@ -318,11 +336,12 @@ func (e *DisagreeError) ExitCode() int { return ExitDisagree }
 
 // saveShard writes one shard's part of a checkpoint.
 func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
-	return writeShard(checkpointDir(s.job, r.ID), r.Shard, r.Version, r.Params, optimizerOf(r.Rule).State())
+	st := ruleState(r.Rule, func(rule ps.Stateful) []ps.RuleSlot { return rule.Lasting(len(r.Params)) })
+	return writeShard(checkpointDir(s.job, r.ID), r.Shard, r.Version, r.Params, st)
 }
 
 // optimizerOf is the optimiser of a shard's rule, as NewRule has made it.
-func optimizerOf(r ps.Rule) *optim.Optimizer { return r.(*ps.Descent).Optimizer.(*optim.Optimizer) }
+func optimizerOf(r ps.Rule) *optim.Optimizer { return ps.Inner(r).Optimizer.(*optim.Optimizer) }
 
 // besides is the network as a server reaches other servers over it: an address without a host is
 // that of the coordinator's process.
@@ -349,9 +368,9 @@ func writeShard(dir string, i transport.ShardInfo, version int64, params []float
 	return json.Marshal(file)
 }
 
-// restore reads a range of a checkpoint: the state into o, the parameters into the
+// restore reads a range of a checkpoint: the state for set, the parameters into the
 // vector that it returns.
-func restore(c *checkpoint.Checkpoint, i transport.ShardInfo, o *optim.Optimizer) ([]float32, error) {
+func restore(c *checkpoint.Checkpoint, i transport.ShardInfo, set func(optim.State) error) ([]float32, error) {
 	sh, err := c.Shard(i.From, i.To)
 	if err != nil {
 		return nil, err
@@ -360,7 +379,7 @@ func restore(c *checkpoint.Checkpoint, i transport.ShardInfo, o *optim.Optimizer
 	for _, slot := range sh.Slots {
 		st.Slots = append(st.Slots, optim.Slot(slot))
 	}
-	if err := o.SetState(st); err != nil {
+	if err := set(st); err != nil {
 		return nil, &DisagreeError{err}
 	}
 	return sh.Params, nil
@@ -488,6 +507,12 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	if s.pilot != nil {
 		cfg.Pilot = s.pilot
+	}
+	switch s.named.Name {
+	case "lgc":
+		cfg.Scale, cfg.Cancel, cfg.Lossy = coord.ScaleFiring, true, true
+	case "zeno++":
+		cfg.Validation = &coord.Validation{Every: s.named.Every, Judge: s.judge}
 	}
 	if s.scheme != nil {
 		cfg.Pilot = s.scheme

@@ -1,0 +1,207 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"star"
+	"star/coord"
+	"star/ps"
+	"star/train"
+	"star/train/data"
+	"star/train/kernel"
+	"star/train/net"
+	"star/train/optim"
+	"star/transport"
+)
+
+// rules reads what the baseline makes of gradients, if it is something else than the job's optimiser does.
+func (s *server) rules() (err error) {
+	job := s.job
+	if s.named, err = ps.ParseNamed(s.made.Rule); err != nil {
+		return job.Invalid("baseline", err)
+	}
+	switch name := s.named.Name; {
+	case name == "":
+		return nil
+	case job.Arch != "ps":
+		return job.Invalid("arch", fmt.Errorf("%s is a rule of parameter servers: use --arch ps", name))
+	case name == "lgc" && job.Compress != "none":
+		return job.Invalid("compress", errors.New("lgc uses gradients that a worker's codec takes for lost: leave --compress away"))
+	case name == "lgc" && job.Config.IsSet("update-scale") && job.UpdateScale != string(coord.ScaleFiring):
+		return job.Invalid("update-scale", errors.New("an update of lgc is the mean of its gradients and a correction: leave --update-scale away"))
+	}
+	return nil
+}
+
+// newRule is the rule of one shard: the baseline's, before the job's optimiser.
+func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) ps.Rule {
+	return s.named.Make(&ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, s.job.Workers, int(i.To-i.From))
+}
+
+// ruleState is what a rule remembers, its optimiser's part first; with lasting what a checkpoint keeps of it.
+func ruleState(r ps.Rule, slots func(ps.Stateful) []ps.RuleSlot) optim.State {
+	st := optimizerOf(r).State()
+	if more, ok := r.(ps.Stateful); ok {
+		st.Slots = st.Slots[:len(st.Slots):len(st.Slots)]
+		for _, slot := range slots(more) {
+			st.Slots = append(st.Slots, optim.Slot(slot))
+		}
+	}
+	return st
+}
+
+// setRuleState makes a rule remember what a ruleState says.
+func setRuleState(r ps.Rule, st optim.State) error {
+	o := optimizerOf(r)
+	own := len(o.State().Slots)
+	var more []ps.RuleSlot
+	for i, slot := range st.Slots {
+		if i >= own {
+			more = append(more, ps.RuleSlot(slot))
+		}
+	}
+	st.Slots = st.Slots[:min(own, len(st.Slots))]
+	if err := o.SetState(st); err != nil {
+		return err
+	}
+	switch r, ok := r.(ps.Stateful); {
+	case ok:
+		return r.SetSlots(more)
+	case len(more) > 0:
+		return fmt.Errorf("the state has %q, which belongs to a baseline: give the same --baseline, or start without the state", more[0].Name)
+	}
+	return nil
+}
+
+// judge is Zeno++ as the coordinator asks it.
+func (s *server) judge(e coord.Evidence) coord.Verdict {
+	v := s.named.Zeno.Judge(ps.Evidence{Dot: e.Dot, Norm: e.Norm, Ref: e.Ref, Rate: s.rate.At(e.Samples), First: s.rate.At(0)})
+	return coord.Verdict{Score: v.Score, Limit: v.Limit, Factor: v.Factor}
+}
+
+// validator computes the validation gradients of Zeno++, in the process of star-ps 0, which is trusted to: with the parameters that the
+// shards have, on batches of the training data that follow an order of their own.
+type validator struct {
+	s      *server
+	model  train.Model
+	loader *data.Loader
+	hash   string
+	text   string // of the model
+	grad   []float32
+	sum    []float32
+}
+
+// validationSeed sets the order of validation batches apart from that of training.
+const validationSeed = 0x7a656e6f
+
+func (s *server) newValidator() (*validator, error) {
+	job := s.job
+	trainSet, _, err := openData(job)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := net.Parse(job.Model)
+	if err != nil {
+		return nil, job.Invalid("model", err)
+	}
+	v := &validator{s: s}
+	spec.Input, spec.Batch, spec.Seed = trainSet.Input(), job.Batch, job.Seed
+	if v.hash, err = net.Hash(spec); err != nil {
+		return nil, job.Invalid("model", err)
+	}
+	if v.text, err = net.Describe(spec); err != nil {
+		return nil, job.Invalid("model", err)
+	}
+	if v.model, err = net.Build(spec); err != nil {
+		return nil, job.Invalid("model", err)
+	}
+	v.loader = data.NewLoader(trainSet, data.Stream{Seed: job.Seed ^ validationSeed})
+	v.grad, v.sum = gradient(v.model), make([]float32, len(v.model.Params()))
+	return v, nil
+}
+
+func (v *validator) close() {
+	v.loader.Close()
+	v.model.Close()
+}
+
+// serve joins the job and computes a gradient whenever the coordinator asks for one, until the job is over.
+func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) error {
+	job := v.s.job
+	hello := transport.Hello{
+		Service: transport.ServiceCoord, Role: transport.RoleValidator, Job: job.Name, Token: string(job.Token), Version: Program, Host: hostname(), Rank: -1,
+		Model: v.text, ModelHash: v.hash, Params: int64(len(v.model.Params())), Buffers: int64(len(v.model.Buffers())),
+	}
+	member, err := coord.Join(ctx, coord.MemberConfig{
+		Network: tcp, Addr: addr, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: v.s.log,
+	})
+	if err != nil {
+		return fmt.Errorf("validator: %w", err)
+	}
+	defer member.Close()
+	defer context.AfterFunc(ctx, func() { member.Close() })()
+	member.Beat()
+	hello.Service, hello.Rank = transport.ServiceShard, member.Welcome.Rank
+	link, err := ps.Dial(ctx, ps.LinkConfig{
+		Network: tcp, Shards: shardAddrs(member.Welcome.Shards, addr), Hello: hello, Params: v.model.Params(), JoinTimeout: job.JoinTimeout, Log: v.s.log,
+	})
+	if err != nil {
+		return fmt.Errorf("validator: %w", err)
+	}
+	defer link.Close()
+	rank := star.Worker(member.Welcome.Rank)
+	if err := coord.Say(member, transport.Joined{Worker: rank}, nil); err != nil {
+		return err
+	}
+	at := int64(0)
+	for step := int64(0); ; step++ {
+		rel, err := member.Next()
+		if err != nil {
+			return err
+		}
+		if rel.Action == transport.Stop {
+			return nil
+		}
+		basis, err := link.Pull(ctx, rel.Version)
+		if err != nil {
+			return err
+		}
+		if err := v.compute(ctx, at, int(rank), step); err != nil {
+			return err
+		}
+		at += int64(v.s.named.Samples)
+		if err := link.Push(ctx, step, basis, v.s.named.Samples, v.sum); err != nil {
+			return err
+		}
+	}
+}
+
+// compute puts the mean gradient of the samples from at on into v.sum, batch by batch.
+func (v *validator) compute(ctx context.Context, at int64, rank int, step int64) error {
+	clear(v.sum)
+	for left := v.s.named.Samples; left > 0; {
+		k := min(left, v.s.job.Batch)
+		batch, err := v.loader.Next(at, k)
+		if err != nil {
+			return err
+		}
+		loss, err := v.model.Grad(ctx, v.grad, batch)
+		if err != nil {
+			return fmt.Errorf("validation gradient %d: %w", step, err)
+		}
+		if _, bad := kernel.FiniteSumSq(v.grad); bad >= 0 {
+			return &NaNError{Worker: rank, Step: step, Loss: loss, Tensor: "the validation gradient", Index: bad, Value: v.grad[bad]}
+		}
+		kernel.Axpy(float32(k)/float32(v.s.named.Samples), v.grad, v.sum)
+		at, left = at+int64(k), left-k
+	}
+	return nil
+}
+
+// plannedPart says whether a job's baseline wants what a worker that was stopped has done divided by all that was planned.
+func plannedPart(rule string) bool {
+	return strings.HasPrefix(rule, "lgc:") && strings.Contains(rule, "partial=planned")
+}
