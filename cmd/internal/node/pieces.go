@@ -131,6 +131,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 			over = rel.Count
 		}
 		kernel.Scale(1/float32(over), w.grad)
+		w.compare(rec)
 	}
 	if norm, _ = w.finite(w.grad); norm >= 0 {
 		rec.Norm2 = norm
