@@ -90,7 +90,6 @@ func (q *quadratic) asgd(e *Estimator, n, b, updates int, rate float64) (grad2 f
 		version int64
 		last    Gradient
 		change  Change
-		told    bool
 	}
 	begin := append([]float64(nil), q.w...)
 	turns := make([]turn, n)

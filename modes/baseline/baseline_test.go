@@ -300,7 +300,6 @@ type cluster struct {
 	batch   int
 	out     []bool
 	given   []int // samples of the batch in hand
-	read    []int64
 	step    []int64
 	applied int64
 	limit   int64
