@@ -168,6 +168,45 @@ func TestPairsOfASGD(t *testing.T) {
 }
 
 // Estimates that no two vectors of these norms allow are held to what they do.
+// After gradients of equal versions, pairs only make φ smaller: they bound it from above, and how far above nobody knows.
+func TestPairsAfterCleanUpdates(t *testing.T) {
+	const n, b = 4, 16
+	for rate, bound := range map[float64]bool{0.01: false, 0.6: true} {
+		q := newQuadratic(6)
+		for i := range q.w {
+			q.w[i] *= 6
+		}
+		e, _ := New(Config{})
+		for range 200 {
+			u := Update{}
+			sum := make([]float64, len(q.w))
+			for range n {
+				g := q.grad(b, 0)
+				u.Gradients = append(u.Gradients, Gradient{Norm2: norm2(g), Samples: b, Weight: 1.0 / n})
+				for i, v := range g {
+					sum[i] += v / n
+				}
+			}
+			u.Sum2 = norm2(sum)
+			if _, err := e.Observe(u); err != nil {
+				t.Fatal(err)
+			}
+		}
+		clean := e.Noise()
+		q.asgd(e, n, b, 2000, rate)
+		s := e.Noise()
+		if clean.Mixed || !s.Mixed {
+			t.Fatalf("before %+v, after %+v", clean, s)
+		}
+		if s.Scale > clean.Scale || s.Scale <= 0 {
+			t.Errorf("rate %v: φ is %v, and was %v", rate, s.Scale, clean.Scale)
+		}
+		if alone := s.Grad2 <= 0 || s.Var/s.Grad2 > clean.Scale; bound && !alone {
+			t.Errorf("rate %v: pairs alone tell %v/%v: this tests nothing", rate, s.Var, s.Grad2)
+		}
+	}
+}
+
 func TestPairIsPossible(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		norm := rapid.Float64Range(0, 1e6)

@@ -26,6 +26,9 @@ type Estimator struct {
 	excess       ratio // of mixed updates: what their scatter is too much, and what a drift of 1 would add
 	seen         int64
 	refused      int64
+
+	known  float64 // φ of the last clean observations
+	serial bool    // the last mixed update was a Pair
 }
 
 // New makes an estimator.
@@ -86,9 +89,11 @@ func (e *Estimator) Observe(u Update) (Moments, error) {
 	n := float64(len(u.Gradients))
 	if !u.Mixed() {
 		e.clean.add(m, n-1)
+		e.known = e.clean.scale()
 		return m, nil
 	}
 	e.mixed.add(m, n-1)
+	e.serial = u.serial
 	if e.reliable() && u.bySamples() && !u.serial {
 		v, g2 := e.clean.variance.mean(), e.clean.grad2.mean()
 		s, straight, random := u.scatter()
@@ -114,7 +119,8 @@ func (e *Estimator) reliable() bool {
 // Noise is the state of an Estimator.
 type Noise struct {
 	// Scale is φ in samples, between 1e-6·Var and MaxScale. Zero: nothing is
-	// known yet.
+	// known yet. Of Pairs alone φ can be much too large, and never too small; then
+	// what the last gradients of equal versions said is not exceeded.
 	Scale float64
 
 	Grad2 float64 // |G|², average; at least 0
@@ -148,11 +154,19 @@ func (e *Estimator) Noise() Noise {
 	}
 	n.Grad2 = max(a.grad2.mean(), 0)
 	n.Var = max(a.variance.mean(), 1e-6)
-	n.Scale = MaxScale
-	if n.Grad2 > 0 {
-		n.Scale = min(n.Var/n.Grad2, MaxScale)
+	n.Scale = a.scale()
+	if n.Mixed && e.serial && e.known > 0 {
+		n.Scale = min(n.Scale, e.known)
 	}
 	return n
+}
+
+// scale is φ.
+func (a *average) scale() float64 {
+	if a.grad2.mean() <= 0 {
+		return MaxScale
+	}
+	return min(max(a.variance.mean(), 1e-6)/a.grad2.mean(), MaxScale)
 }
 
 // Drift is e, by how much of itself the exact gradient changes while one round of
