@@ -510,6 +510,62 @@ func TestConnectionComesBack(t *testing.T) {
 	})
 }
 
+// A question that nobody answered because the connection broke takes away nothing: the lease of what was granted runs on.
+func TestLeaseOutlivesAQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(3 * time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		rest(time.Second)
+		b.stop()
+		dumb(t, b.pipe, true)
+		for range 50 { // until it is there again, and has asked
+			rest(100 * time.Millisecond)
+			asked := false
+			asker.do(func() { asked = asker.claim != nil && asker.claim.asked })
+			if synctest.Wait(); asked {
+				break
+			}
+		}
+		asker.do(func() {
+			if asker.conn == nil || asker.claim == nil || !asker.claim.asked {
+				t.Error("it does not ask again")
+				return
+			}
+			asker.at.Store(new("nobody:1"))
+			asker.conn.Close()
+		})
+		rest(9 * time.Second)
+		got.want(t, "true")
+		rest(2 * time.Second)
+		got.want(t, "true", "false: the resource service at ")
+	})
+}
+
+// Giving back what was refused, or given back before, does not touch what was granted since.
+func TestYieldOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		asker, _ := b.pair("b", 1, time.Second, time.Second)
+		rest(3 * time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		rest(time.Second)
+		asker.do(func() { asker.say(transport.Yield{ID: asker.claim.ask.ID + 1}) })
+		rest(time.Second)
+		if s := b.job("b").State; s != "granted" {
+			t.Errorf("b is %q", s)
+		}
+		asker.Yield()
+		rest(time.Second)
+		if s := b.job("b").State; s != "ssgd" {
+			t.Errorf("b is %q after its own", s)
+		}
+	})
+}
+
 // A job whose processes are not all there counts with those that are, after a while.
 func TestGathering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

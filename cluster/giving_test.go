@@ -136,3 +136,30 @@ func TestGivingOfTwoHosts(t *testing.T) {
 		t.Errorf("a sensitivity of %v, want %v", c.Sensitivity.CPU, want)
 	}
 }
+
+// What is reported right behind a change is of the change, and is passed over.
+func TestReportsBehindAChange(t *testing.T) {
+	var g giving
+	at, step := time.Unix(0, 0), int64(0)
+	prior := func() resource.Costs { return resource.Costs{Sensitivity: resource.Sensitivity{CPU: 1, Net: 1}} }
+	for i := range 2 * looks {
+		delay, use := time.Duration(0), 4.0
+		if i >= looks {
+			delay, use = time.Second, 2
+			if i < looks+skip+1 { // and the round in which the next one falls
+				use = 1000
+			}
+		}
+		at, step = at.Add(2*time.Second), step+2
+		if delay > 0 {
+			step--
+		}
+		if _, err := g.observe(look{at, step, map[string]resource.Usage{"h": {CPU: use}}}, delay, map[string]int{"h": 1}, prior); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// 2 cores by 1 worker in 1 s, against a prior of 0 that counts 3 times.
+	if g.seen != 1 || math.Abs(g.learned.Costs().Freed.CPU-2*1/4.) > 1e-9 {
+		t.Errorf("learned %+v from %d delays", g.learned, g.seen)
+	}
+}
