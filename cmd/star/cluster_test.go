@@ -173,6 +173,32 @@ func TestOneServiceForACluster(t *testing.T) {
 	s.ends("first", 143)
 }
 
+// Two services that did not know of each other serve until their gossips meet. Then the younger one steps down, and names the other.
+func TestServiceStepsDown(t *testing.T) {
+	if testing.Short() {
+		t.Skip("gossip takes seconds")
+	}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	key := filepath.Join(s.out, "key")
+	if err := os.WriteFile(key, []byte("MDEyMzQ1Njc4OWFiY2RlZg==\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	older, younger := freeAddr(t), freeAddr(t)
+	addr := clusterOf(t, s, "older", "--gossip", older, "--cluster-key", key)
+	clusterOf(t, s, "younger", "--gossip", younger, "--cluster-key", key)
+	// Whoever looks in both gossips joins them.
+	exec.Command(star(t), "cluster", "status", "--cluster", "test", "--cluster-join", younger+","+older, "--cluster-key", key).Run()
+	s.ends("younger", 78, "already, at "+addr, "steps down")
+
+	out, err := exec.Command(star(t), "cluster", "status", "--cluster", "test@"+addr, "--json").CombinedOutput()
+	var st cluster.Status
+	if e := json.Unmarshal(out, &st); err != nil || e != nil || st.Addr != addr {
+		t.Errorf("the older one: %v %v: %s", err, e, out)
+	}
+	s.signal("older", syscall.SIGTERM)
+	s.ends("older", 143)
+}
+
 // The bytes of a ring that leave a host count as its use.
 func TestClusterCountsRings(t *testing.T) {
 	if testing.Short() {
