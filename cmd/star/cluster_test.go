@@ -149,6 +149,80 @@ func TestClusterIsFull(t *testing.T) {
 	}
 }
 
+// A job makes room for another one: its processes are delayed, which star cluster status and its records show, and are free again
+// when the other one has given back what it had.
+func TestJobMakesRoom(t *testing.T) {
+	if testing.Short() {
+		t.Skip("five processes, for several seconds")
+	}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	hosts := filepath.Join(s.out, "hosts.yaml")
+	if err := os.WriteFile(hosts, []byte("hosts: [{name: shared, cpu: 6}]\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	addr := clusterOf(t, s, "serve", "--gossip", "off", "--hosts", hosts)
+	a := group(t, 1, 2, "--cluster", "test@"+addr, "--host-id", "shared", "--predictor", "none", "--job", "a", "--mode", "auto", "--steps", "1000000")
+	a.training()
+
+	answer := make(chan string, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	b := cluster.NewClient(cluster.ClientConfig{
+		Network: transport.NewTCP(transport.Config{}), Cluster: "test", Role: transport.RoleServer,
+		Find:   func(context.Context) (string, error) { return addr, nil },
+		Enlist: func() transport.Enlist { return transport.Enlist{Job: "b", Host: "shared", Servers: 1} },
+		Usage:  func() transport.Usage { return transport.Usage{Sync: true, Mode: "ssgd"} },
+	})
+	go func() { b.Run(ctx); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	a.until("both are there", func() bool {
+		js := statusOf(t, addr)
+		u := js["a"].Use["shared"].CPU
+		return js["a"].State == "ssgd" && len(js["a"].Members) == 3 && u != nil && *u > 0.2 && js["b"].State == "ssgd"
+	})
+	delayed := func() bool { return statusOf(t, addr)["a"].State == "delayed" }
+	a.until("a is delayed", func() bool { // what is free changes from report to report
+		use := *statusOf(t, addr)["a"].Use["shared"].CPU
+		b.Ask("asgd", transport.Amounts{CPU: 6 - use + 0.3*use}, time.Hour, func(ok bool, why string) { answer <- why })
+		<-answer
+		for range 10 {
+			if delayed() {
+				return true
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		b.Yield()
+		return false
+	})
+	inForce := func() (n int) {
+		for _, m := range statusOf(t, addr)["a"].Members {
+			if m.Delay > 0 && m.Actuator == "pace" {
+				n++
+			}
+		}
+		return n
+	}
+	a.until("the delay is in force", func() bool { return inForce() > 0 })
+	out, err := exec.Command(star(t), "cluster", "status", "--cluster", "test@"+addr).CombinedOutput()
+	if text := string(out); err != nil || !strings.Contains(text, "delayed") || !strings.Contains(text, "pace") {
+		t.Errorf("star cluster status: %v\n%s", err, text)
+	}
+	a.until("a record tells of it", func() bool {
+		for _, r := range a.lines("record") {
+			if m, ok := r["telemetry"].(map[string]any); ok {
+				if v, ok := m["paused"].(float64); ok && v > 0 {
+					return true
+				}
+			}
+		}
+		return false
+	})
+	b.Yield()
+	a.until("it is free again", func() bool { return statusOf(t, addr)["a"].State == "ssgd" && inForce() == 0 })
+	exec.Command(star(t), "ctl", "--job", "a", "--coordinator", a.addr, "stop").Run()
+	a.ends("ps0", 0)
+}
+
 // A second service under one name does not start; the processes of a job find the first by gossip.
 func TestOneServiceForACluster(t *testing.T) {
 	if testing.Short() {
