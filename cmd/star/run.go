@@ -259,6 +259,9 @@ func (r *launch) child(role string, rank, servers int) *child {
 		if role == "worker" || rank > 0 {
 			env = append(env, settings.Variable("listen")+"="+net.JoinHostPort(at.reach(), "0"))
 		}
+		if r.job.HostID == "" { // what the file calls it is what rings and a resource service call it
+			env = append(env, settings.Variable("host-id")+"="+at.Name)
+		}
 		c.cmd.Env = env
 		if len(at.Launch) > 0 {
 			c.cmd, c.orders = at.command(self, role, env)
