@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"star"
 	"star/coord"
@@ -93,6 +94,10 @@ type validator struct {
 	grad   []float32
 	sum    []float32
 }
+
+// validatorGrace is how long the loss of a shard may be the end of the job, of which the coordinator has not told yet. A shard
+// that is lost for good is the coordinator's to notice.
+const validatorGrace = 2 * time.Second
 
 // validationSeed sets the order of validation batches apart from that of training.
 const validationSeed = 0x7a656e6f

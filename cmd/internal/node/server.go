@@ -150,6 +150,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	}
 	joined := make(chan struct{})
 	go func() { defer close(joined); join() }()
+	over := make(chan struct{})
 	if s.named.Name == "zeno++" {
 		v, err := s.newValidator()
 		if err != nil {
@@ -157,12 +158,23 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 		}
 		wg.Go(func() {
 			defer v.close()
-			if err := v.serve(ctx, tcp, reachable(addr)); err != nil {
-				cancel(err)
+			err := v.serve(ctx, tcp, reachable(addr))
+			if err == nil {
+				return
 			}
+			if nan := (*NaNError)(nil); !errors.As(err, &nan) {
+				// A gradient that nobody waits for may be on its way when the job ends, and shards hang up.
+				select {
+				case <-over:
+					return
+				case <-time.After(validatorGrace):
+				}
+			}
+			cancel(err)
 		})
 	}
 	result, err := coordinator.Run(ctx)
+	close(over)
 	// Give the members a moment to hang up first: a connection that is closed with
 	// bytes unread loses the bytes that are on the way to the other side.
 	settle := time.NewTimer(2 * time.Second)
