@@ -181,10 +181,30 @@ func TestJobMakesRoom(t *testing.T) {
 		return js["a"].State == "ssgd" && len(js["a"].Members) == 3 && u != nil && *u > 0.2 && js["b"].State == "ssgd"
 	})
 	delayed := func() bool { return statusOf(t, addr)["a"].State == "delayed" }
+	var whys []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("answers: %q", whys)
+		}
+	}()
 	a.until("a is delayed", func() bool { // what is free changes from report to report
-		use := *statusOf(t, addr)["a"].Use["shared"].CPU
-		b.Ask("asgd", transport.Amounts{CPU: 6 - use + 0.3*use}, time.Hour, func(ok bool, why string) { answer <- why })
-		<-answer
+		st, err := cluster.Ask(ctx, transport.NewTCP(transport.Config{}), addr, "test", "", "test")
+		if err != nil {
+			return false
+		}
+		var all, own float64 // in use
+		for _, h := range st.Hosts {
+			if h.Host == "shared" {
+				all = *h.Use.CPU
+			}
+		}
+		for _, j := range st.Jobs {
+			if u := j.Use["shared"].CPU; j.Job == "a" && u != nil {
+				own = *u
+			}
+		}
+		b.Ask("asgd", transport.Amounts{CPU: 6 - all + 0.3*own}, time.Hour, func(ok bool, why string) { answer <- why })
+		whys = append(whys, <-answer)
 		for range 10 {
 			if delayed() {
 				return true
