@@ -165,6 +165,23 @@ func ten() Config {
 	return Config{Hosts: map[string]resource.Usage{"h": {CPU: 10, NetIn: 1e9, NetOut: 1e9}}}
 }
 
+// oneJob is a service, and the server of job b, which uses one of ten cores.
+func oneJob(t *testing.T) (b *bubble, asker *process) {
+	b = begin(t, ten())
+	asker, _ = b.pair("b", 1, time.Second, time.Second)
+	rest(3 * time.Second)
+	return b, asker
+}
+
+// twoJobs is a service, the workers of job a, which uses eight of ten cores, and the server of job b, which uses one.
+func twoJobs(t *testing.T) (b *bubble, workers []*process, asker *process) {
+	b = begin(t, ten())
+	_, workers = b.pair("a", 8, time.Second, time.Second)
+	asker, _ = b.pair("b", 1, time.Second, time.Second)
+	rest(3 * time.Second)
+	return b, workers, asker
+}
+
 func rest(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
 func wantDelays(t *testing.T, who string, p *process, want ...time.Duration) {
@@ -179,10 +196,7 @@ func wantDelays(t *testing.T, who string, p *process, want ...time.Duration) {
 // One job gives way to another one, and is free again when that is back in SSGD.
 func TestDelayAndUndo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := begin(t, ten())
-		_, workers := b.pair("a", 8, time.Second, time.Second)
-		asker, _ := b.pair("b", 1, time.Second, time.Second)
-		rest(3 * time.Second)
+		b, workers, asker := twoJobs(t)
 		if s := b.job("a").State + b.job("b").State; s != "ssgdssgd" {
 			t.Fatalf("the jobs are %q", s)
 		}
@@ -258,10 +272,7 @@ func TestFreedIsMeasured(t *testing.T) {
 // Nobody gives more than the other one gains.
 func TestRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := begin(t, ten())
-		_, workers := b.pair("a", 8, time.Second, time.Second)
-		asker, _ := b.pair("b", 1, time.Second, time.Second)
-		rest(3 * time.Second)
+		_, workers, asker := twoJobs(t)
 		var got answers
 		asker.Ask("x=1", transport.Amounts{CPU: 3}, 500*time.Millisecond, got.add)
 		rest(time.Second)
@@ -279,10 +290,7 @@ func TestDeath(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := begin(t, ten())
-				_, workers := b.pair("a", 8, time.Second, time.Second)
-				asker, _ := b.pair("b", 1, time.Second, time.Second)
-				rest(3 * time.Second)
+				b, workers, asker := twoJobs(t)
 				var got answers
 				asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 				rest(time.Second)
@@ -302,10 +310,7 @@ func TestDeath(t *testing.T) {
 // the next service, which answers anew.
 func TestServiceGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := begin(t, ten())
-		_, workers := b.pair("a", 8, time.Second, time.Second)
-		asker, _ := b.pair("b", 1, time.Second, time.Second)
-		rest(3 * time.Second)
+		b, workers, asker := twoJobs(t)
 		var got answers
 		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 		rest(time.Second)
@@ -344,9 +349,7 @@ func TestServiceRestarts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := begin(t, ten())
-				asker, _ := b.pair("b", 1, time.Second, time.Second)
-				rest(3 * time.Second)
+				b, asker := oneJob(t)
 				var got answers
 				asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
 				rest(time.Second)
@@ -453,9 +456,7 @@ func TestDisobedience(t *testing.T) {
 // when it is back.
 func TestWithdrawal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := begin(t, ten())
-		asker, _ := b.pair("b", 1, time.Second, time.Second)
-		rest(3 * time.Second)
+		b, asker := oneJob(t)
 		var got answers
 		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
 		rest(2 * time.Second)
@@ -490,10 +491,7 @@ func TestTwoJobsOfOneName(t *testing.T) {
 // A connection that breaks and comes back finds its place, and the account is as before.
 func TestConnectionComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := begin(t, ten())
-		_, workers := b.pair("a", 8, time.Second, time.Second)
-		asker, _ := b.pair("b", 1, time.Second, time.Second)
-		rest(3 * time.Second)
+		b, workers, asker := twoJobs(t)
 		var got answers
 		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
 		rest(time.Second)
@@ -513,9 +511,7 @@ func TestConnectionComesBack(t *testing.T) {
 // A question that nobody answered because the connection broke takes away nothing: the lease of what was granted runs on.
 func TestLeaseOutlivesAQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := begin(t, ten())
-		asker, _ := b.pair("b", 1, time.Second, time.Second)
-		rest(3 * time.Second)
+		b, asker := oneJob(t)
 		var got answers
 		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
 		rest(time.Second)
@@ -547,9 +543,7 @@ func TestLeaseOutlivesAQuestion(t *testing.T) {
 // Giving back what was refused, or given back before, does not touch what was granted since.
 func TestYieldOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := begin(t, ten())
-		asker, _ := b.pair("b", 1, time.Second, time.Second)
-		rest(3 * time.Second)
+		b, asker := oneJob(t)
 		var got answers
 		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
 		rest(time.Second)

@@ -20,13 +20,7 @@ import (
 // job goes on to its end with every sample.
 func TestMovesAreCarriedOut(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	write := writer(t, dir)
 	cluster := func(used map[string]string) string {
 		text := "hosts:\n"
 		for i, name := range []string{"one", "two"} {

@@ -58,11 +58,8 @@ func (s *suite) command(use, short, long string, measure func(ctx context.Contex
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := s.set.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, &s.set); done || err != nil {
 				return err
-			}
-			if s.set.PrintWanted() {
-				return s.set.Print(cmd.OutOrStdout())
 			}
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()

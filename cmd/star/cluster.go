@@ -91,11 +91,8 @@ func clusterServe() *cobra.Command {
 other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and enter again when it is there again.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			if lease < time.Second {
 				return s.Invalid("lease", fmt.Errorf("must be at least 1s"))
@@ -221,11 +218,8 @@ func clusterStatus() *cobra.Command {
 		Short: "Hosts, jobs, grants and delays of a cluster",
 		Args:  settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			log := node.Logger(&settings.Job{LogLevel: "error", LogFormat: "text"}, os.Stderr)
 			name, find, err := node.Locate(f.name, f.join, f.key, f.insecure, log)

@@ -87,11 +87,8 @@ func ctlCommand() *cobra.Command {
   star ctl checkpoint        save now
   star ctl stop              finish the batches that are out, evaluate, save, end`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := set.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, set); done || err != nil {
 				return err
-			}
-			if set.PrintWanted() {
-				return set.Print(cmd.OutOrStdout())
 			}
 			if len(args) == 0 {
 				return &settings.UsageError{Msg: "star ctl: no command; one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop"}

@@ -69,11 +69,8 @@ func deciderCommand() *cobra.Command {
 run logs in which the mode was changed. Writes a file for star plan --decider, and compares it on held-out clusters with the price, the published
 heuristic and SSGD. A decider that is not better than the price is of no use: look at the report.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			if scenes < 0 || scenes > 100_000 {
 				return s.Invalid("simulated", fmt.Errorf("want 0 to 100000"))

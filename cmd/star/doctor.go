@@ -44,11 +44,8 @@ func doctorCommand() *cobra.Command {
 other hosts also at clocks, versions, latency and bandwidth between them and this one; a running star-ps answers,
 or star doctor --serve :7070 over there. Exits with 1 if a check failed.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()

@@ -36,11 +36,8 @@ why, what was done about it, and what that brought.
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			var format string
 			if picture != "" {

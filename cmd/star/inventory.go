@@ -38,11 +38,8 @@ CUDA_VISIBLE_DEVICES where that is set.
   ssh gpu7 star inventory --name gpu7`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			f := inventory.Detect(link)
 			if name != "" {

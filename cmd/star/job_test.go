@@ -36,8 +36,11 @@ func job(t *testing.T, args ...string) (coord.Result, string) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	args = append([]string{"run", "--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off", "--mode", "ssgd",
+	args = append([]string{"run", "--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off",
 		"--log-level", "warn", "--dataset", "digits:n=400,test=100"}, args...)
+	if !slices.Contains(args, "--baseline") && !slices.Contains(args, "--mode") {
+		args = append(args, "--mode", "ssgd")
+	}
 	if !slices.Contains(args, "--slow") {
 		args = append(args, "--slow", "none")
 	}
@@ -52,6 +55,18 @@ func job(t *testing.T, args ...string) (coord.Result, string) {
 		t.Fatalf("star run --json printed %q: %v", out.Bytes(), err)
 	}
 	return r, dir
+}
+
+// writer makes files in a folder, and says where they are.
+func writer(t *testing.T, dir string) func(name, text string) string {
+	return func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
 }
 
 // parameters of a job's last checkpoint.

@@ -66,11 +66,8 @@ Those that are killed leave both behind.
   star limits undo            undo those whose owners are gone, as every star-ps and star-worker does when it starts
   star limits undo NAME…      undo these, even if the owner lives`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := set.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, set); done || err != nil {
 				return err
-			}
-			if set.PrintWanted() {
-				return set.Print(cmd.OutOrStdout())
 			}
 			store := actuate.OpenStore(dir)
 			switch {

@@ -35,3 +35,14 @@ func root() *cobra.Command {
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	return cmd
 }
+
+// resolved reads a tool's settings. True: they were only to be printed (--print-config), and have been.
+func resolved(cmd *cobra.Command, s *settings.Set) (done bool, err error) {
+	if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+		return false, err
+	}
+	if s.PrintWanted() {
+		return true, s.Print(cmd.OutOrStdout())
+	}
+	return false, nil
+}

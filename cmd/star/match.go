@@ -49,11 +49,8 @@ Integers up to 2^52 are exact (docs/matching.md); the result has been checked ag
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			var options blossom.Option
 			if most {

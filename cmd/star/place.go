@@ -111,11 +111,8 @@ and the fullest processor or link is as empty as can be. docs/placement.md has t
 
 Exit code 1 if a job does not fit; what misses is printed beside the others' places.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			if p.describe {
 				if len(args) == 0 || p.from != "" || p.asJSON {

@@ -106,11 +106,8 @@ func planCommand() *cobra.Command {
 Costs are times for the progress of one update with an exact gradient, by SSGD; docs/modes.md derives them.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			r, err := p.plan()
 			if err != nil {

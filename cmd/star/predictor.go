@@ -396,11 +396,8 @@ func predictorVerdicts() *cobra.Command {
 		Long:  "Shows the records of run logs to the detector and prints what it says of them, one line for each change.",
 		Args:  needFiles("star predictor verdicts"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			if !(ratio > 0) || ratio > 100 {
 				return s.Invalid("ratio", fmt.Errorf("%v is not above 0 and at most 100", ratio))

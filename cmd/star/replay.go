@@ -60,11 +60,8 @@ the kind of processor that it ran on.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			r, err := replay(args[0])
 			if err != nil {

@@ -2,14 +2,10 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	"star/coord"
 )
@@ -27,24 +23,7 @@ type ruleLine struct {
 // ruled runs star run with a baseline and small defaults, and returns its result and its run log.
 func ruled(t *testing.T, baseline string, args ...string) (coord.Result, []ruleLine) {
 	t.Helper()
-	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	args = append([]string{"run", "--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off", "--baseline", baseline, "--slow", "none",
-		"--log-level", "warn", "--dataset", "digits:n=400,test=100", "--batch", "16", "--optimizer", "sgd", "--lr", "0.05", "--eval-every", "0"}, args...)
-	if i := slices.Index(args, "--slow"); slices.Contains(args[i+1:], "--slow") {
-		args = slices.Delete(args, i, i+2)
-	}
-	cmd := exec.CommandContext(ctx, star(t), args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("star %s: %v\n%s", strings.Join(args, " "), err, errs.Bytes())
-	}
-	var r coord.Result
-	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		t.Fatalf("star run --json printed %q: %v", out.Bytes(), err)
-	}
+	r, _ := job(t, append([]string{"--baseline", baseline, "--batch", "16", "--optimizer", "sgd", "--lr", "0.05", "--eval-every", "0"}, args...)...)
 	text, err := os.ReadFile(r.RunLog)
 	if err != nil {
 		t.Fatal(err)

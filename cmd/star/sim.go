@@ -63,11 +63,8 @@ jobs, once for each mode and seed, and compares the time to the target. The same
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+			if done, err := resolved(cmd, s); done || err != nil {
 				return err
-			}
-			if s.PrintWanted() {
-				return s.Print(cmd.OutOrStdout())
 			}
 			if seeds < 1 || seeds > 1000 {
 				return s.Invalid("seeds", fmt.Errorf("%d is not in 1..1000", seeds))

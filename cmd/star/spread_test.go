@@ -149,13 +149,7 @@ func TestHostsAreLeft(t *testing.T) {
 
 func TestHostsBadInput(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	write := writer(t, dir)
 	near := write("near.yaml", "hosts:\n- {name: one, address: 127.0.0.1, cpu: 8}")
 	far := write("far.yaml", "hosts:\n- {name: one, address: 10.1.2.3, cpu: 8, launch: [ssh, one]}")
 	small := write("small.yaml", "hosts:\n- {name: one, address: 127.0.0.1, cpu: 8, memory: 1KiB}")

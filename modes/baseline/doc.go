@@ -1,4 +1,4 @@
-// Package baseline has the ways of synchronising that other papers propose, to compare with: one file for each.
+// Package baseline has the ways of synchronising that other papers propose, to compare with: a file for each group of them.
 //
 // What a scheme fixes once and for all is a [modes.Plan]. What it decides while the job runs is a [Scheme]: a machine that is told
 // what workers measured and which updates were made, and answers with plans. [Parse] reads "name:key=value,…" and [Spec.Make] makes
