@@ -144,11 +144,8 @@ func (s *steward) look(st *coord.Status, last, now measured) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watch == nil {
-		var err error
-		if s.watch, err = resource.NewWatch(s.prior(st), s.job.Workers, capacity); err != nil {
-			return
-		}
+	if err := s.begin(st, capacity); err != nil {
+		return
 	}
 	s.watch.Limit(capacity)
 	s.watch.Observe(load, resource.Usage{CPU: cpu, NetIn: net, NetOut: net}, resource.Usage{CPU: max(others, 0)})
@@ -164,6 +161,14 @@ func (s *steward) look(st *coord.Status, last, now measured) {
 		s.permit = nil
 		go p.answer(false, why)
 	}
+}
+
+// begin makes the watch, with what is known before anything is measured. The lock is held.
+func (s *steward) begin(st *coord.Status, capacity resource.Usage) (err error) {
+	if s.watch == nil {
+		s.watch, err = resource.NewWatch(s.prior(st), s.job.Workers, capacity)
+	}
+	return err
 }
 
 // crowding is the part of a machine's use, a share of all its cores, that counts against a capacity: what does not fit into the rest
@@ -241,7 +246,12 @@ func (s *steward) Ask(plan modes.Plan, answer func(ok bool, why string)) {
 		switch {
 		case err != nil:
 			ok, why = false, fmt.Sprintf("nobody knows how the job is: %v", err)
-		case s.watch != nil:
+		case st.Params > 0: // else no worker has said what is trained
+			// Asked before the first look, it answers by the prior: what was declared as a capacity holds from the start.
+			if err := s.begin(st, s.capacity(new(star.Telemetry))); err != nil {
+				ok, why = false, err.Error()
+				break
+			}
 			ok, why = s.affords(plan, st)
 		}
 		p.granted = ok

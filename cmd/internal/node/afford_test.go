@@ -47,7 +47,7 @@ func TestSteward(t *testing.T) {
 	s := newSteward(&settings.Job{Workers: 4, Batch: 8, Servers: 1, CapacityCPU: 4, CapacityNet: 1})
 	s.sampler = host.Start(host.Config{Heartbeat: time.Hour})
 	defer s.sampler.Close()
-	st := &coord.Status{Params: 10000}
+	st := new(coord.Status)
 	for _, busy := range []float64{1, 1, 1, 4} {
 		st.Workers = append(st.Workers, coord.WorkerStatus{State: "computing", Busy: busy, Peer: "192.0.2.1:7000"})
 	}
@@ -66,8 +66,17 @@ func TestSteward(t *testing.T) {
 		return <-answers
 	}
 	if r := ask(modes.ASGD(4)); !r.ok || !strings.Contains(r.why, "nothing is known") {
-		t.Errorf("before anything is measured: %+v", r)
+		t.Errorf("before anybody has said what is trained: %+v", r)
 	}
+	st.Params = 10000
+	if r := ask(modes.ASGD(4)); !r.ok {
+		t.Errorf("130 kB/s of 1 MB/s, before anything is measured: %+v", r)
+	}
+	s.watch, s.job.CapacityNet = nil, 0.1
+	if r := ask(modes.ASGD(4)); r.ok || !strings.Contains(r.why, "0.13 MB/s of incoming network, now 0 MB/s, and others leave 0.1 MB/s") {
+		t.Errorf("130 kB/s of 100, before anything is measured: %+v", r)
+	}
+	s.job.CapacityNet = 1
 	s.Yield()
 	at := time.Now()
 	look := func(version int64) {
