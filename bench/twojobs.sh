@@ -158,9 +158,6 @@ hosts:
   - {name: h2, address: 10.83.0.2, cpu: $cpu, net: $net}
   - {name: h3, address: 10.83.0.3, cpu: $cpu, net: $net}
 END
-# The same for the service, in MB/s.
-mbs=$(python3 -c 'import sys; print(float(sys.argv[1]) * float(sys.argv[2]) / 800)' "${rate%mbit}" "$share")
-{ echo hosts:; for i in 1 2 3; do echo "  - {name: h$i, cpu: $cpu, net-in: $mbs, net-out: $mbs}"; done; } >"$work/serve.yaml"
 # What the jobs want without SSGD, from a run of row off.
 cat >"$work/jobs.yaml" <<END
 jobs:
@@ -183,7 +180,7 @@ fi
 aaddr=10.83.0.${at[a-ps-0]#h}:7070 baddr=10.83.0.${at[b-ps-0]#h}:7080
 
 if [ "$row" != off ]; then
-	on s service "$star" cluster serve --cluster lab --listen 10.83.0.254:7072 --gossip off --hosts "$work/serve.yaml" --log-format json
+	on s service "$star" cluster serve --cluster lab --listen 10.83.0.254:7072 --gossip off --hosts "$work/cluster.yaml" --log-format json
 	common+=(--cluster lab@10.83.0.254:7072)
 fi
 on ${at[a-ps-0]} a-ps "$star" ps --listen :7070 --host-id ${at[a-ps-0]} --out "$work/a" "${common[@]}" "${joba[@]}"

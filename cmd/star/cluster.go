@@ -5,16 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"star/cluster"
+	"star/cmd/internal/inventory"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/resource"
@@ -79,7 +78,7 @@ func clusterServe() *cobra.Command {
 	settings.Var(s, &listen, "listen", "127.0.0.1:"+cluster.DefaultPort, "address to listen on, host:port")
 	settings.Var(s, &advertise, "advertise", "", "address under which jobs reach this process (that of --listen)")
 	settings.Var(s, &gossip, "gossip", "127.0.0.1:"+cluster.DefaultGossipPort, "address of the gossip, for TCP and UDP, or off")
-	settings.Var(s, &hosts, "hosts", "", "YAML file with the capacities of hosts (what processes on a host say)")
+	settings.Var(s, &hosts, "hosts", "", "file of hosts with their capacities, as for star place (what processes on a host say)")
 	settings.Var(s, &lease, "lease", 10*time.Second, "how long a job counts that is not heard of, and a grant without the service")
 	settings.Var(s, &f.insecure, "insecure", false, "allow listening beyond loopback without TLS or token, and a gossip without key")
 	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
@@ -147,60 +146,18 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 	return cmd
 }
 
-// hostsFile is the file of --hosts.
-type hostsFile struct {
-	Hosts []hostEntry `yaml:"hosts"`
-}
-
-// hostEntry is one host of it. What is not there has no limit.
-type hostEntry struct {
-	Name   string   `yaml:"name"`
-	CPU    *float64 `yaml:"cpu"`     // processors
-	NetIn  *float64 `yaml:"net-in"`  // MB/s
-	NetOut *float64 `yaml:"net-out"` // MB/s
-}
-
-// readHosts reads the capacities of hosts.
+// readHosts reads the capacities of hosts from a file that star place reads, too.
 func readHosts(path string) (map[string]resource.Usage, error) {
 	if path == "" {
 		return nil, nil
 	}
-	file, err := os.Open(path)
+	hosts, err := inventory.Hosts(path)
 	if err != nil {
-		return nil, node.FileError(fmt.Errorf("--hosts: %w", err), fs.ErrInvalid)
-	}
-	defer file.Close()
-	bad := func(err error) error { return &settings.UsageError{Msg: fmt.Sprintf("--hosts %s: %v", path, err)} }
-	var doc hostsFile
-	d := yaml.NewDecoder(io.LimitReader(file, 16<<20))
-	d.KnownFields(true)
-	if err := d.Decode(&doc); err != nil {
-		return nil, bad(err)
+		return nil, node.FileError(fmt.Errorf("--hosts: %w", err), inventory.ErrFile)
 	}
 	out := map[string]resource.Usage{}
-	for i, h := range doc.Hosts {
-		if h.Name == "" {
-			return nil, bad(fmt.Errorf("host %d has no name", i+1))
-		}
-		if _, twice := out[h.Name]; twice {
-			return nil, bad(fmt.Errorf("host %s is there twice", h.Name))
-		}
-		u := resource.Unlimited
-		for _, x := range []struct {
-			name  string
-			from  *float64
-			to    *float64
-			scale float64
-		}{{"cpu", h.CPU, &u.CPU, 1}, {"net-in", h.NetIn, &u.NetIn, 1e6}, {"net-out", h.NetOut, &u.NetOut, 1e6}} {
-			if x.from == nil {
-				continue
-			}
-			if !(*x.from >= 0 && *x.from <= 1e12) {
-				return nil, bad(fmt.Errorf("host %s: %s is %v: want a number that is not negative", h.Name, x.name, *x.from))
-			}
-			*x.to = *x.from * x.scale
-		}
-		out[h.Name] = u
+	for _, h := range hosts {
+		out[h.Name] = resource.Usage{CPU: h.Capacity.CPU, NetIn: h.Capacity.NetIn, NetOut: h.Capacity.NetOut}
 	}
 	return out, nil
 }

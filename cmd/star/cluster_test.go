@@ -127,7 +127,7 @@ func TestClusterIsFull(t *testing.T) {
 	}
 	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
 	hosts := filepath.Join(s.out, "hosts.yaml")
-	if err := os.WriteFile(hosts, []byte("hosts:\n  - {name: tiny, cpu: 0.001, net-in: 0.001, net-out: 0.001}\n"), 0o666); err != nil {
+	if err := os.WriteFile(hosts, []byte("hosts:\n  - {name: tiny, cpu: 0.001, net: 1kB/s}\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	addr := clusterOf(t, s, "serve", "--gossip", "off", "--hosts", hosts)

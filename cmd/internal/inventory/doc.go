@@ -1,4 +1,4 @@
-// Package inventory reads the files of star place and star run --hosts: which hosts
+// Package inventory reads the files of star place, star run --hosts and star cluster serve --hosts: which hosts
 // there are, and what jobs want of them.
 //
 // Both are YAML, strict: an unknown key, a key twice and a value without sense are

@@ -238,6 +238,24 @@ func (p *parser) number(read func(string) (float64, error), what string, to ...*
 	}
 }
 
+// leastBare is the smallest speed of a link that is believed without a unit: below it somebody has MB/s or Mbit/s in mind.
+const leastBare = 1e6
+
+// link reads the speed of a host's link, as number does.
+func (p *parser) link(what string, to *float64) func(*yaml.Node) error {
+	read := p.number(Rate, what, to)
+	return func(n *yaml.Node) error {
+		if err := read(n); err != nil {
+			return err
+		}
+		text, _ := p.scalar(n, what)
+		if _, err := strconv.ParseFloat(text, 64); err == nil && *to > 0 && *to < leastBare {
+			return p.fail(n, "%s: %s is %s bytes per second; give a unit, such as %sMB/s", what, text, text, text)
+		}
+		return nil
+	}
+}
+
 func (p *parser) duration(to *time.Duration, what string) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		text, err := p.scalar(n, what)
@@ -319,6 +337,7 @@ func (p *parser) host(n *yaml.Node, i int) (h Host, err error) {
 	var devices []Device
 	var each float64
 	fs := p.resources(&h.Capacity, &net, what)
+	fs["net"], fs["net-in"], fs["net-out"] = p.link(what+": net", &net), p.link(what+": net-in", &h.Capacity.NetIn), p.link(what+": net-out", &h.Capacity.NetOut)
 	fs["name"] = p.text(&h.Name, what+": name")
 	fs["address"] = p.text(&h.Address, what+": address")
 	fs["launch"] = p.texts(&h.Launch, what+": launch")

@@ -44,6 +44,7 @@ func TestParse(t *testing.T) {
   - {name: d, cpu: 8, gpus: 2, gpu-memory: 24GiB}
   - {name: e, cpu: 8, gpus: auto}
   - {name: f, cpu: 8, gpus: [1, 3g.20gb]}
+  - {name: g, cpu: 8, net: 1e6, net-in: 0}
 `))
 	inf := math.Inf(1)
 	want := []Host{
@@ -56,7 +57,8 @@ func TestParse(t *testing.T) {
 		Host{Host: placement.Host{Name: "c", Capacity: eight, GPUs: []float64{1, 3. / 7, 0.5, 2. / 7}, GPUMemory: []float64{80e9, 20e9, 5, 11e9}}},
 		Host{Host: placement.Host{Name: "d", Capacity: eight, GPUs: []float64{1, 1}, GPUMemory: []float64{24 << 30, 24 << 30}}},
 		Host{Host: placement.Host{Name: "e", Capacity: eight}, Detect: true},
-		Host{Host: placement.Host{Name: "f", Capacity: eight, GPUs: []float64{1, 3. / 7}, GPUMemory: []float64{inf, 20e9}}})
+		Host{Host: placement.Host{Name: "f", Capacity: eight, GPUs: []float64{1, 3. / 7}, GPUMemory: []float64{inf, 20e9}}},
+		Host{Host: placement.Host{Name: "g", Capacity: placement.Resources{CPU: 8, NetOut: 1e6, Memory: inf}}})
 	if err != nil || !cmp.Equal(hosts, want) {
 		t.Errorf("%v\n%s", err, cmp.Diff(want, hosts))
 	}
@@ -102,10 +104,12 @@ func TestBadFiles(t *testing.T) {
 		{"hosts:\n- {name: a}", "", "c:2: host a: how many cores"},
 		{"hosts:\n- {name: a, cpu: 1}\n- {name: a, cpu: 1}", "", "c:3: host a is already there, in line 2"},
 		{"hosts:\n- {name: a, cpu: 1, cpu: 2}", "", "c:2: host a: cpu is already set in line 2"},
-		{"hosts:\n- {name: a, net_in: 1, net-in: 2}", "", "c:2: host a: net-in is already set in line 2"},
+		{"hosts:\n- {name: a, net_in: 1e6, net-in: 2}", "", "c:2: host a: net-in is already set in line 2"},
 		{"hosts:\n- name: a\n  cpu: -1", "", "c:3: host a: cpu: \"-1\" must be"},
 		{"hosts:\n- name: a\n  cpu: .nan", "", "c:3: host a: cpu: \".nan\" is not understood"},
 		{"hosts:\n- {name: a, cpu: 1, net: NaN}", "", "host a: net: \"NaN\""},
+		{"hosts:\n- {name: a, cpu: 1, net: 1250}", "", "c:2: host a: net: 1250 is 1250 bytes per second; give a unit, such as 1250MB/s"},
+		{"hosts:\n- name: a\n  cpu: 1\n  net-out: 999999", "", "c:4: host a: net-out: 999999 is"},
 		{"hosts:\n- {name: a, cpu: 1, gpus: -1}", "", "host a: gpus: want a number"},
 		{"hosts:\n- {name: a, cpu: 1, gpus: [0]}", "", "host a: gpus: a GPU of size 0"},
 		{"hosts:\n- {name: a, cpu: 1, gpus: [{memory: 1}]}", "", "host a: gpus: a GPU without a size"},
