@@ -79,7 +79,7 @@ type worker struct {
 	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
 	finite  func(v []float32) (norm2 float64, bad int) // of the gradient; bad is the first element that is not finite, or -1
 
-	local *local    // nil: it sends gradients
+	local *ps.Solo  // nil: it sends gradients
 	sum   []float32 // of the parts of a batch
 
 	batch   train.Batch // of the evaluation

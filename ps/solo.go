@@ -1,0 +1,86 @@
+package ps
+
+import "star/train/kernel"
+
+// Solo is a worker's side where it trains by itself from one release to the next and hands over how far it has come (local SGD,
+// DiLoCo, EASGD). It is used by one goroutine.
+type Solo struct {
+	Make     func() (Optimizer, error) // the worker's own optimiser, without memory of the past
+	Schedule Schedule                  // its learning rate
+
+	// Pull is the part of its distance from the shards' parameters by which the worker moves towards them in each round, and they
+	// towards it (α of EASGD). 0: it starts each round from the shards' parameters.
+	Pull float64
+
+	// Reset makes the optimiser anew at each release.
+	Reset bool
+
+	opt   Optimizer
+	from  []float32 // the shards' parameters at the release
+	own   []float32 // with Pull: the worker's own parameters; nil before the first release
+	first bool      // no step of the round is made
+}
+
+// Begin takes the parameters of the shards, which are in params, and puts there those that the worker goes on with.
+func (s *Solo) Begin(params []float32) (err error) {
+	s.from, s.first = append(s.from[:0], params...), true
+	if s.Pull > 0 {
+		if s.own == nil {
+			s.own = append([]float32(nil), params...)
+		}
+		copy(params, s.own)
+	}
+	if s.opt == nil || s.Reset {
+		s.opt, err = s.Make()
+	}
+	return err
+}
+
+// Step trains a step on params with the gradient of a batch that begins at a position of the sample stream. In the first one of a round a
+// worker with a model of its own moves towards the shards' one, too: x ← x − η·g(x) − d with d = α·(x − c) (Zhang, Choromanska,
+// LeCun, NIPS 2015, algorithm 1).
+func (s *Solo) Step(params, grad []float32, at int64) {
+	first := s.first && s.Pull > 0
+	s.first = false
+	if first {
+		alpha := float32(s.Pull)
+		for i, c := range s.from {
+			s.from[i] = alpha * (params[i] - c) // d from here on
+		}
+	}
+	s.opt.Step(params, grad, s.Schedule.At(at))
+	if first {
+		kernel.Axpy(-1, s.from, params)
+	}
+}
+
+// End writes to out what is handed over, for shards that subtract it. It comes after at least one Step.
+func (s *Solo) End(params, out []float32) {
+	if s.Pull > 0 {
+		copy(s.own, params)
+		for i, d := range s.from {
+			out[i] = -d
+		}
+		return
+	}
+	for i, c := range s.from {
+		out[i] = c - params[i]
+	}
+}
+
+// Piece is a part of a worker's batch: Count samples from position Start of the stream.
+type Piece struct {
+	Start int64
+	Count int
+}
+
+// Pieces divides a batch into k pieces, as equal as they can be, none of them empty: fewer where there are fewer samples.
+func Pieces(start int64, count, k int) []Piece {
+	k = min(k, count)
+	ps := make([]Piece, k)
+	for i := range ps {
+		from, to := i*count/k, (i+1)*count/k
+		ps[i] = Piece{start + int64(from), to - from}
+	}
+	return ps
+}
