@@ -142,7 +142,12 @@ func ReadHello(c Conn, timeout time.Duration) (Hello, []byte, error) {
 // readHello gives admit a look at the Hello before memory is spent on its
 // payload.
 func readHello(c Conn, timeout time.Duration, admit func(Hello) error) (Hello, []byte, error) {
-	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+	deadline := time.Now().Add(timeout)
+	if err := c.SetReadDeadline(deadline); err != nil {
+		return Hello{}, nil, &Error{"recv", c.Peer(), err}
+	}
+	// With TLS we also write, before the first byte of ours is read.
+	if err := c.SetWriteDeadline(deadline); err != nil {
 		return Hello{}, nil, &Error{"recv", c.Peer(), err}
 	}
 	f, err := c.Recv()
@@ -161,6 +166,9 @@ func readHello(c Conn, timeout time.Duration, admit func(Hello) error) (Hello, [
 	}
 	text, err := ReadAll(c, f)
 	if err != nil {
+		return h, nil, err
+	}
+	if err := c.SetWriteDeadline(time.Time{}); err != nil {
 		return h, nil, err
 	}
 	return h, text, c.SetReadDeadline(time.Time{})
@@ -205,23 +213,20 @@ func (c *wire) drain() {
 // failed.
 //
 // A connection that says something else, or nothing in time, or the wrong
-// token, or speaks another protocol, is closed with a logged reason.
+// token, or speaks another protocol, is closed with a logged reason. When more
+// than MaxPending have not said Hello for a tenth of a second, one of the address with the most of them is
+// closed, the oldest: whoever says Hello at once is not kept waiting by
+// those who say nothing.
 func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello, []byte)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	pending := make(chan struct{}, orElse(cfg.MaxPending, 256))
+	hall := newHall(orElse(cfg.MaxPending, 256))
+	refused := grumbler{log: cfg.log()}
 	pause := time.Duration(0)
 	for {
-		select {
-		case pending <- struct{}{}:
-		case <-ctx.Done():
-			l.Close()
-			return nil
-		}
 		c, err := l.Accept()
 		if err != nil {
-			<-pending
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -238,11 +243,14 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 			continue
 		}
 		pause = 0
+		guest := hall.enter(ctx, c)
 		wg.Go(func() {
 			h, text, err := admit(ctx, c, &cfg)
-			<-pending
+			if hall.leave(guest) && err != nil {
+				err = errCrowded
+			}
 			if err != nil {
-				cfg.log().Warn("refused a connection", "peer", c.RemoteAddr(), "err", err)
+				refused.say(c.RemoteAddr(), err)
 				return
 			}
 			handle(c, h, text)

@@ -325,8 +325,8 @@ func TestHandshakeTimeout(t *testing.T) {
 	})
 }
 
-// No more than MaxPending connections are heard at once: the second one waits
-// until the silent first one is closed.
+// No more than MaxPending connections are heard at once: the second one takes the
+// place of the silent first one, when that has had a tenth of a second.
 func TestMaxPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := new(transport.Pipe)
@@ -342,8 +342,79 @@ func TestMaxPending(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if got := time.Since(began); got != 3*time.Second {
-			t.Errorf("welcome after %v, want the silent connection's %v", got, 3*time.Second)
+		if got := time.Since(began); got != 100*time.Millisecond {
+			t.Errorf("welcome after %v, want 100ms", got)
+		}
+		if _, err := silent.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("the silent connection: %v, want its end", err)
+		}
+		synctest.Wait()
+		if said := s.logs.String(); strings.Count(said, "refused a connection") != 1 || !strings.Contains(said, "MaxPending") {
+			t.Errorf("logged: %s", said)
+		}
+	})
+}
+
+// Who has said hello before others come keeps its place, and of those who have not, the
+// host with the most of them gives up the oldest.
+func TestCrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(transport.Pipe)
+		s := serve(t, n, "coord", transport.Config{HandshakeTimeout: time.Minute, MaxPending: 4})
+		early, _, _, err := transport.Open(t.Context(), n, s.addr, worker(0), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer early.Close()
+		var silent []transport.Conn
+		for range 10 {
+			c, err := n.Dial(t.Context(), s.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			silent = append(silent, c)
+			time.Sleep(150 * time.Millisecond)
+		}
+		synctest.Wait()
+		for i, c := range silent {
+			c.SetReadDeadline(time.Now().Add(time.Nanosecond))
+			if _, err := c.Recv(); errors.Is(err, io.EOF) != (i < 6) {
+				t.Errorf("silent connection %d of 10, with room for 4: %v", i, err)
+			}
+		}
+		if err := transport.Send(early, transport.Pull{Worker: 3}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := early.Recv(); err != nil || f.Kind != transport.KindPull {
+			t.Errorf("who had said hello: %v, %v", f.Kind, err)
+		}
+	})
+}
+
+// A flood of refusals makes few log lines, which count the others.
+func TestRefusalsAreNotLoggedOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(transport.Pipe)
+		s := serve(t, n, "coord", transport.Config{})
+		for range 500 {
+			c, err := n.Dial(t.Context(), s.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		c, err := n.Dial(t.Context(), s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		synctest.Wait()
+		said := s.logs.String()
+		if got := strings.Count(said, "refused a connection"); got != 21 || !strings.Contains(said, "others=480") {
+			t.Errorf("%d lines for 501 refused connections, want 21, the last of which counts 480 others:\n%s", got, said)
 		}
 	})
 }

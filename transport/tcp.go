@@ -31,8 +31,8 @@ type Config struct {
 	// complete Hello, and that of dialling. Zero means 5 s.
 	HandshakeTimeout time.Duration
 
-	// MaxPending bounds the connections that have not said Hello yet. More wait
-	// in the kernel's queue. Zero means 256.
+	// MaxPending bounds the connections that have not said Hello yet. A further one
+	// closes another. Zero means 256.
 	MaxPending int
 
 	// TLS, if not nil, is used on both sides. See TLSConfig.

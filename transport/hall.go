@@ -1,0 +1,160 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+var errCrowded = errors.New("it had not said hello, and others came: too many connections say nothing (Config.MaxPending)")
+
+// hallGrace is how long a connection may stand in the hall before another one may take its place. Ends of a healthy
+// handshake come much sooner; who is thrown out comes again.
+const hallGrace = 100 * time.Millisecond
+
+// hall is where connections are until they have said Hello. It has room for most of
+// them; a further one takes the place of another.
+type hall struct {
+	most int
+	room chan struct{} // a token when somebody has left
+
+	mu      sync.Mutex
+	guests  []*guest // in order of arrival
+	perHost map[string]int
+}
+
+// guest is a connection in the hall. Its fields are guarded by hall.mu.
+type guest struct {
+	conn   Conn
+	host   string
+	since  time.Time
+	thrown bool
+}
+
+func newHall(most int) *hall {
+	return &hall{most: most, room: make(chan struct{}, 1), perHost: map[string]int{}}
+}
+
+// enter takes in a connection, and throws another one out if there is no room: the oldest
+// of the host that has the most, when it has had hallGrace. So a host that floods us closes its own
+// connections first, and where all come from one, those that have had the most time.
+func (h *hall) enter(ctx context.Context, c Conn) *guest {
+	g := &guest{conn: c, host: hostOf(c.RemoteAddr())}
+	for {
+		h.mu.Lock()
+		left := h.makeRoom(time.Now())
+		if left <= 0 {
+			g.since = time.Now()
+			h.guests = append(h.guests, g)
+			h.perHost[g.host]++
+			h.mu.Unlock()
+			return g
+		}
+		h.mu.Unlock()
+		nap := time.NewTimer(left)
+		select {
+		case <-h.room:
+		case <-nap.C:
+		case <-ctx.Done(): // it is refused
+			left = 0
+		}
+		nap.Stop()
+		if left == 0 {
+			g.thrown = true
+			c.Close()
+			return g
+		}
+	}
+}
+
+// makeRoom throws somebody out if the hall is full, or says how long to wait until that may be. The lock is held.
+func (h *hall) makeRoom(now time.Time) (wait time.Duration) {
+	if len(h.guests) < h.most {
+		return 0
+	}
+	worst := h.guests[0]
+	for _, o := range h.guests {
+		if h.perHost[o.host] > h.perHost[worst.host] {
+			worst = o
+		}
+	}
+	if wait = hallGrace - now.Sub(worst.since); wait > 0 {
+		return wait
+	}
+	worst.thrown = true
+	worst.conn.Close()
+	h.remove(worst)
+	return 0
+}
+
+// leave takes a connection out, and says whether it was thrown out.
+func (h *hall) leave(g *guest) (thrown bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !g.thrown {
+		h.remove(g)
+		select {
+		case h.room <- struct{}{}:
+		default:
+		}
+	}
+	return g.thrown
+}
+
+// remove forgets g, which is there. The lock is held.
+func (h *hall) remove(g *guest) {
+	i := slices.Index(h.guests, g)
+	h.guests = slices.Delete(h.guests, i, i+1)
+	if h.perHost[g.host]--; h.perHost[g.host] == 0 {
+		delete(h.perHost, g.host)
+	}
+}
+
+// hostOf is the address without the port; all of it where there is none.
+func hostOf(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return host
+	}
+	return addr
+}
+
+// grumbler logs refused connections, but no more than a few in a second: who floods us
+// shall not fill the disk.
+type grumbler struct {
+	log *slog.Logger
+
+	mu     sync.Mutex
+	left   float64
+	last   time.Time
+	silent int // refused since the last line
+}
+
+// At most grumbles lines at once, and after that one each second.
+const grumbles = 20
+
+func (g *grumbler) say(from string, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if g.last.IsZero() {
+		g.left = grumbles
+	} else {
+		g.left = min(g.left+now.Sub(g.last).Seconds(), grumbles)
+	}
+	g.last = now
+	if g.left < 1 {
+		g.silent++
+		return
+	}
+	g.left--
+	if g.silent > 0 {
+		g.log.Warn("refused a connection", "peer", from, "err", err, "others", g.silent)
+	} else {
+		g.log.Warn("refused a connection", "peer", from, "err", err)
+	}
+	g.silent = 0
+}
