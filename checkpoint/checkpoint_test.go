@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -65,21 +66,21 @@ func (j job) shard(from, to int) Shard {
 }
 
 // save writes a checkpoint cut at the given places, shards out of order.
-func (j job) save(d disk, dir string, cuts ...int) error {
+func (j job) save(st store, dir string, cuts ...int) error {
 	cuts = append(append([]int{0}, cuts...), j.n)
 	files := make([]ShardFile, len(cuts)-1)
 	for i := len(files) - 1; i >= 0; i-- {
-		f, err := writeShard(d, dir, i, j.shard(cuts[i], cuts[i+1]))
+		f, err := writeShard(st, dir, i, j.shard(cuts[i], cuts[i+1]))
 		if err != nil {
 			return err
 		}
 		files[i] = f
 	}
-	b, err := writeBuffers(d, dir, j.buffers())
+	b, err := writeBuffers(st, dir, j.buffers())
 	if err != nil {
 		return err
 	}
-	return writeManifest(d, dir, Manifest{
+	return writeManifest(st, dir, Manifest{
 		Job: "job", Model: "fc", ModelHash: "abc", Created: "2026-01-02T03:04:05Z",
 		Params: int64(j.n), Layout: j.layout(), BufferLayout: []TensorSpec{{Name: "bn.mean", Shape: []int{3}}},
 		Version: j.version, Samples: 10 * j.version, Cursor: 11 * j.version, Generation: 1,
@@ -119,7 +120,7 @@ func (j job) same(c *Checkpoint) error {
 func TestSaveAndOpen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", Name(7, 1))
 	j := job{n: 100000, version: 7} // several chunks
-	if err := j.save(osDisk{}, dir, 30000, 30001, 90000); err != nil {
+	if err := j.save(local{osDisk{}}, dir, 30000, 30001, 90000); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Open(dir)
@@ -157,7 +158,7 @@ func TestRangesAcrossShards(t *testing.T) {
 		j := job{n: rapid.IntRange(1, 60).Draw(r, "n"), version: 3}
 		cuts := rapid.SliceOfN(rapid.IntRange(0, j.n), 0, 6).Draw(r, "cuts")
 		slices.Sort(cuts)
-		if err := j.save(quick{}, dir, cuts...); err != nil {
+		if err := j.save(local{quick{}}, dir, cuts...); err != nil {
 			r.Fatal(err)
 		}
 		c, err := Open(dir)
@@ -186,7 +187,7 @@ func TestRangesAcrossShards(t *testing.T) {
 func TestRangeRefuses(t *testing.T) {
 	dir := t.TempDir()
 	j := job{n: 10, version: 1}
-	if err := j.save(quick{}, dir, 5); err != nil {
+	if err := j.save(local{quick{}}, dir, 5); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Open(dir)
@@ -216,10 +217,10 @@ func TestRangeRefuses(t *testing.T) {
 func TestCompleteIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	j := job{n: 10, version: 1}
-	if err := j.save(quick{}, dir); err != nil {
+	if err := j.save(local{quick{}}, dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := (job{n: 10, version: 2}).save(quick{}, dir); !errors.Is(err, os.ErrExist) {
+	if err := (job{n: 10, version: 2}).save(local{quick{}}, dir); !errors.Is(err, os.ErrExist) {
 		t.Errorf("second save: %v, want ErrExist", err)
 	}
 	if _, err := WriteBuffers(dir, nil); !errors.Is(err, os.ErrExist) {
@@ -295,7 +296,7 @@ func TestWriteRefuses(t *testing.T) {
 func TestCorruption(t *testing.T) {
 	src := t.TempDir()
 	j := job{n: 50, version: 1}
-	if err := j.save(quick{}, src, 20); err != nil {
+	if err := j.save(local{quick{}}, src, 20); err != nil {
 		t.Fatal(err)
 	}
 	files, err := os.ReadDir(src)
@@ -358,10 +359,10 @@ func TestCorruption(t *testing.T) {
 // checksum is no signature.
 func TestForgedManifest(t *testing.T) {
 	src := t.TempDir()
-	if err := (job{n: 50, version: 1}).save(quick{}, src, 20); err != nil {
+	if err := (job{n: 50, version: 1}).save(local{quick{}}, src, 20); err != nil {
 		t.Fatal(err)
 	}
-	m, err := readManifest(src)
+	m, err := readManifest(at(src), src)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -449,7 +450,7 @@ func TestForeignShard(t *testing.T) {
 // A file of the wrong size is reported by its size, before it is read.
 func TestWrongSize(t *testing.T) {
 	dir := t.TempDir()
-	if err := (job{n: 50, version: 1}).save(quick{}, dir); err != nil {
+	if err := (job{n: 50, version: 1}).save(local{quick{}}, dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(filepath.Join(dir, ShardName(0)), 100); err != nil {
@@ -472,7 +473,7 @@ func TestLatestAndKeep(t *testing.T) {
 	}
 	save := func(version, generation int64) string {
 		dir := filepath.Join(root, Name(version, generation))
-		if err := (job{n: 9, version: version}).save(quick{}, dir, 4); err != nil {
+		if err := (job{n: 9, version: version}).save(local{quick{}}, dir, 4); err != nil {
 			t.Fatal(err)
 		}
 		return dir
@@ -545,7 +546,7 @@ func TestLatestAndKeep(t *testing.T) {
 func TestExport(t *testing.T) {
 	dir := t.TempDir()
 	j := job{n: 100, version: 4}
-	if err := j.save(quick{}, dir, 20, 70); err != nil {
+	if err := j.save(local{quick{}}, dir, 20, 70); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Open(dir)
@@ -575,7 +576,7 @@ func TestExport(t *testing.T) {
 		if !ok || tensor.End-tensor.Begin != int64(4*len(v)) {
 			t.Fatalf("%s: %+v", name, tensor)
 		}
-		if err := readFloats(f, h.Data+tensor.Begin, got, make([]byte, 4*chunk)); err != nil || !slices.Equal(got, v) {
+		if err := readFloats(io.NewSectionReader(f, h.Data+tensor.Begin, 4*int64(len(got))), got, make([]byte, 4*chunk)); err != nil || !slices.Equal(got, v) {
 			t.Errorf("%s: %v, want %v (%v)", name, got, v, err)
 		}
 	}

@@ -9,8 +9,76 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
+
+// A place is the path of a folder, or the address of one in an object store
+// (s3://bucket/prefix?region=…), whose folders are nothing but parts of names.
+
+// isAddress says whether a place is an address.
+func isAddress(place string) bool { return strings.Contains(place, "://") }
+
+// Join is the place called name within another place.
+func Join(place, name string) string {
+	if !isAddress(place) {
+		return filepath.Join(place, name)
+	}
+	path, query, ok := strings.Cut(place, "?")
+	if path = strings.TrimRight(path, "/") + "/" + name; ok {
+		path += "?" + query
+	}
+	return path
+}
+
+// split is the inverse of Join.
+func split(place string) (in, name string) {
+	if !isAddress(place) {
+		return filepath.Dir(place), filepath.Base(place)
+	}
+	path, query, ok := strings.Cut(place, "?")
+	path = strings.TrimRight(path, "/")
+	i := strings.LastIndexByte(path, '/')
+	in, name = path[:i], path[i+1:]
+	if ok {
+		in += "?" + query
+	}
+	return in, name
+}
+
+// store is what has places.
+type store interface {
+	// put makes the file dir/name of what write writes. Whoever looks finds all of it or
+	// what was there before; when put has returned, also after a crash.
+	put(dir, name string, write func(io.Writer) error) error
+
+	// get reads length bytes of dir/name from offset on; negative: all that follow. A file that is not there is
+	// fs.ErrNotExist, here or when it is read.
+	get(dir, name string, offset, length int64) (io.ReadCloser, error)
+
+	// size is that of dir/name in bytes; fs.ErrNotExist.
+	size(dir, name string) (int64, error)
+
+	// list is what the folders in dir hold; fs.ErrNotExist.
+	list(dir string) ([]folder, error)
+
+	// remove removes the folder dir with its files, the manifest first: nobody opens one that is half removed.
+	remove(dir string) error
+}
+
+// folder is what lies in a folder.
+type folder struct {
+	name  string
+	files []string
+}
+
+// at is the store that has a place.
+func at(place string) store {
+	if isAddress(place) {
+		return helper{}
+	}
+	return local{osDisk{}}
+}
 
 // disk is what writing needs of a file system. The tests have one that crashes.
 type disk interface {
@@ -46,26 +114,23 @@ func (osDisk) SyncDir(dir string) error {
 	return nil
 }
 
-// writeFile writes dir/name atomically and durably: readers see all of it or
-// what was there before, also after a crash.
-func writeFile(d disk, dir, name string, write func(w io.Writer) error) (f File, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("checkpoint: write %s: %w", filepath.Join(dir, name), err)
-		}
-	}()
+// local is a file system.
+type local struct{ disk disk }
+
+func (l local) put(dir, name string, write func(io.Writer) error) (err error) {
+	d := l.disk
 	if err := d.MkdirAll(dir); err != nil {
-		return f, err
+		return err
 	}
 	// The directory's own entry must last as long as the files in it. Where we may
 	// not look into the parent, somebody else made it long ago.
 	if err := d.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, os.ErrPermission) {
-		return f, err
+		return err
 	}
 	temp := filepath.Join(dir, "."+name+".tmp")
 	out, err := d.Create(temp)
 	if err != nil {
-		return f, err
+		return err
 	}
 	defer func() {
 		if err != nil { // a full disk should not keep what did not fit
@@ -73,26 +138,121 @@ func writeFile(d disk, dir, name string, write func(w io.Writer) error) (f File,
 			d.Remove(temp)
 		}
 	}()
-	sum := sha256.New()
-	count := &counter{w: out}
-	buf := bufio.NewWriterSize(io.MultiWriter(count, sum), 1<<20)
-	if err := write(buf); err != nil {
-		return f, err
-	}
-	if err := buf.Flush(); err != nil {
-		return f, err
+	if err := write(out); err != nil {
+		return err
 	}
 	if err := out.Sync(); err != nil {
-		return f, err
+		return err
 	}
 	if err := out.Close(); err != nil {
-		return f, err
+		return err
 	}
 	if err := d.Rename(temp, filepath.Join(dir, name)); err != nil {
-		return f, err
+		return err
 	}
-	if err := d.SyncDir(dir); err != nil {
-		return f, err
+	return d.SyncDir(dir)
+}
+
+func (local) get(dir, name string, offset, length int64) (io.ReadCloser, error) {
+	f, size, err := open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	if length < 0 {
+		length = size - offset
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.NewSectionReader(f, offset, length), f}, nil
+}
+
+func (local) size(dir, name string) (int64, error) {
+	f, size, err := open(filepath.Join(dir, name))
+	if err != nil {
+		return 0, err
+	}
+	return size, f.Close()
+}
+
+func (local) list(dir string) ([]folder, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var found []folder
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		inside, err := os.ReadDir(filepath.Join(dir, e.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		f := folder{name: e.Name()}
+		for _, i := range inside {
+			f.files = append(f.files, i.Name())
+		}
+		found = append(found, f)
+	}
+	return found, nil
+}
+
+func (local) remove(dir string) error {
+	if err := os.Remove(filepath.Join(dir, manifestName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// open opens a plain file and tells its size.
+func open(path string) (*os.File, int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotPlain
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+var errNotPlain = errors.New("it is not a plain file")
+
+// lost gives an error of get or size its kind: what cannot be reached is missing.
+func lost(path string, err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return &Error{Kind: ErrMissing, Path: path, Offset: -1}
+	case errors.Is(err, errNotPlain):
+		return &Error{Kind: ErrCorrupt, Path: path, Offset: -1, Err: err}
+	}
+	return &Error{Kind: ErrMissing, Path: path, Offset: -1, Err: err}
+}
+
+// writeFile puts a file and describes it.
+func writeFile(st store, dir, name string, write func(w io.Writer) error) (f File, err error) {
+	sum := sha256.New()
+	count := new(counter)
+	err = st.put(dir, name, func(out io.Writer) error {
+		sum.Reset()
+		*count = counter{w: out}
+		buf := bufio.NewWriterSize(io.MultiWriter(count, sum), 1<<20)
+		if err := write(buf); err != nil {
+			return err
+		}
+		return buf.Flush()
+	})
+	if err != nil {
+		return f, fmt.Errorf("checkpoint: write %s: %w", Join(dir, name), err)
 	}
 	return File{Name: name, Size: count.n, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }

@@ -6,11 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +19,7 @@ const maxManifest = 256 << 20
 // Checkpoint is a complete checkpoint whose every byte was verified when it was
 // opened. It holds no files open and may be used by several goroutines.
 type Checkpoint struct {
+	st      store
 	dir     string
 	m       Manifest
 	headers []*Header // of the shards
@@ -31,17 +29,21 @@ type Checkpoint struct {
 // Open verifies the checkpoint in the folder dir: the manifest's checksum, that
 // every file is there, its size, SHA-256 and header. The error is an *[Error].
 func Open(dir string) (*Checkpoint, error) {
-	m, err := readManifest(dir)
+	return openIn(at(dir), dir)
+}
+
+func openIn(st store, dir string) (*Checkpoint, error) {
+	m, err := readManifest(st, dir)
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{dir: dir, m: *m}
+	c := &Checkpoint{st: st, dir: dir, m: *m}
 	for _, s := range m.Shards {
-		h, err := verify(dir, s.File)
+		h, err := verify(st, dir, s.File)
 		if err != nil {
 			return nil, err
 		}
-		path := filepath.Join(dir, s.Name)
+		path := Join(dir, s.Name)
 		if _, ok := h.Find(paramsName); !ok {
 			return nil, corrupt(path, 8, fmt.Sprintf("a tensor %q", paramsName), "%s", describe(h))
 		}
@@ -56,17 +58,17 @@ func Open(dir string) (*Checkpoint, error) {
 		c.headers = append(c.headers, h)
 	}
 	if m.Buffers != nil {
-		h, err := verify(dir, *m.Buffers)
+		h, err := verify(st, dir, *m.Buffers)
 		if err != nil {
 			return nil, err
 		}
-		path := filepath.Join(dir, m.Buffers.Name)
+		path := Join(dir, m.Buffers.Name)
 		t, ok := h.Find(buffersTensor)
 		if !ok || t.DType != "F32" {
 			return nil, corrupt(path, 8, fmt.Sprintf("a tensor %q of F32", buffersTensor), "%s", describe(h))
 		}
 		if problem := checkLayout("buffer_layout", m.BufferLayout, (t.End-t.Begin)/4); problem != "" {
-			return nil, corrupt(filepath.Join(dir, manifestName), -1, "a buffer_layout that fits "+path, "%s", problem)
+			return nil, corrupt(Join(dir, manifestName), -1, "a buffer_layout that fits "+path, "%s", problem)
 		}
 		c.buffers = h
 	}
@@ -98,9 +100,9 @@ func slotNames(h *Header) []string {
 	return names
 }
 
-func readManifest(dir string) (*Manifest, error) {
-	path := filepath.Join(dir, manifestName)
-	text, err := readAll(path, maxManifest)
+func readManifest(st store, dir string) (*Manifest, error) {
+	path := Join(dir, manifestName)
+	text, err := readAll(st, dir, manifestName, maxManifest)
 	if err != nil {
 		return nil, err
 	}
@@ -133,61 +135,53 @@ func parseManifest(text []byte, path string) (*Manifest, error) {
 	return &m, nil
 }
 
-// open opens a plain file and tells its size.
-func open(path string) (*os.File, int64, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, 0, &Error{Kind: ErrMissing, Path: path, Offset: -1}
-	}
+func readAll(st store, dir, name string, limit int64) ([]byte, error) {
+	path := Join(dir, name)
+	size, err := st.size(dir, name)
 	if err != nil {
-		return nil, 0, &Error{Kind: ErrMissing, Path: path, Offset: -1, Err: err}
+		return nil, lost(path, err)
 	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is not a plain file")
-	}
-	if err != nil {
-		f.Close()
-		return nil, 0, &Error{Kind: ErrCorrupt, Path: path, Offset: -1, Err: err}
-	}
-	return f, info.Size(), nil
-}
-
-func readAll(path string, limit int64) ([]byte, error) {
-	f, size, err := open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
 	if size > limit {
 		return nil, corrupt(path, -1, fmt.Sprintf("at most %d bytes", limit), "%d", size)
 	}
+	r, err := st.get(dir, name, 0, size)
+	if err != nil {
+		return nil, lost(path, err)
+	}
+	defer r.Close()
 	text := make([]byte, size)
-	if n, err := io.ReadFull(f, text); err != nil {
+	if n, err := io.ReadFull(r, text); err != nil {
 		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: int64(n), Err: err}
 	}
 	return text, nil
 }
 
-// verify checks size, checksum and header of a file.
-func verify(dir string, want File) (*Header, error) {
-	path := filepath.Join(dir, want.Name)
-	f, size, err := open(path)
+// verify checks size, checksum and header of a file, which it reads once.
+func verify(st store, dir string, want File) (*Header, error) {
+	path := Join(dir, want.Name)
+	size, err := st.size(dir, want.Name)
 	if err != nil {
-		return nil, err
+		return nil, lost(path, err)
 	}
-	defer f.Close()
 	if size != want.Size {
 		return nil, corrupt(path, min(size, want.Size), fmt.Sprintf("%d bytes in all", want.Size), "%d", size)
 	}
+	r, err := st.get(dir, want.Name, 0, size)
+	if err != nil {
+		return nil, lost(path, err)
+	}
+	defer r.Close()
 	sum := sha256.New()
-	if n, err := io.CopyBuffer(sum, f, make([]byte, 1<<20)); err != nil {
+	h, bad := readHeader(io.TeeReader(r, sum), size, path)
+	// A wrong checksum says more than what it has made of the header.
+	buf := make([]byte, 1<<20)
+	if n, err := io.CopyBuffer(sum, r, buf); err != nil {
 		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: n, Err: err}
 	}
 	if found := hex.EncodeToString(sum.Sum(nil)); found != want.SHA256 {
 		return nil, corrupt(path, -1, "SHA-256 "+want.SHA256, "%s", found)
 	}
-	return ReadHeader(f, size, path)
+	return h, bad
 }
 
 // Dir is the folder.
@@ -251,20 +245,21 @@ func (c *Checkpoint) gather(tensor string, from, to int64, dst []float32) error 
 		}
 		t, _ := c.headers[i].Find(tensor) // Open has seen that it is there
 		offset := c.headers[i].Data + t.Begin + 4*(lo-s.From)
-		if err := readPart(filepath.Join(c.dir, s.Name), offset, dst[lo-from:hi-from], buf); err != nil {
+		if err := readPart(c.st, c.dir, s.Name, offset, dst[lo-from:hi-from], buf); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func readPart(path string, offset int64, dst []float32, buf []byte) error {
-	f, _, err := open(path)
+func readPart(st store, dir, name string, offset int64, dst []float32, buf []byte) error {
+	path := Join(dir, name)
+	r, err := st.get(dir, name, offset, 4*int64(len(dst)))
 	if err != nil {
-		return err
+		return lost(path, err)
 	}
-	defer f.Close()
-	if err := readFloats(f, offset, dst, buf); err != nil {
+	defer r.Close()
+	if err := readFloats(r, dst, buf); err != nil {
 		return &Error{Kind: ErrCorrupt, Path: path, Offset: offset, Err: err}
 	}
 	return nil
@@ -288,7 +283,7 @@ func (c *Checkpoint) Buffers(dst []float32) error {
 		return nil
 	}
 	t, _ := c.buffers.Find(buffersTensor)
-	return readPart(filepath.Join(c.dir, c.m.Buffers.Name), c.buffers.Data+t.Begin, dst, make([]byte, 4*chunk))
+	return readPart(c.st, c.dir, c.m.Buffers.Name, c.buffers.Data+t.Begin, dst, make([]byte, 4*chunk))
 }
 
 // Export writes parameters and buffers into one safetensors file at path, under
@@ -319,7 +314,8 @@ func (c *Checkpoint) Export(path string) error {
 	}
 	// Tensors of a layout follow each other without gaps, so the data is the
 	// flat vector itself.
-	_, err = writeFile(osDisk{}, filepath.Dir(path), filepath.Base(path), func(w io.Writer) error {
+	in, name := split(path)
+	_, err = writeFile(at(path), in, name, func(w io.Writer) error {
 		if _, err := w.Write(head); err != nil {
 			return err
 		}
@@ -350,15 +346,16 @@ func (c *Checkpoint) Export(path string) error {
 // The errors of newer ones that do not are in skipped. If there is none, the
 // error is ErrMissing where no folder has a manifest, else that of the newest.
 func Latest(dir string) (c *Checkpoint, skipped []error, err error) {
-	found, err := list(dir)
+	st := at(dir)
+	found, err := list(st, dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, e := range found {
-		if !e.complete {
+		if !e.Complete {
 			continue
 		}
-		c, err := Open(filepath.Join(dir, e.name))
+		c, err := openIn(st, Join(dir, e.Name))
 		if err == nil {
 			return c, skipped, nil
 		}
@@ -377,13 +374,14 @@ func Keep(dir string, k int) error {
 	if k < 1 {
 		return fmt.Errorf("checkpoint: keep %d: at least one must stay", k)
 	}
-	found, err := list(dir)
+	st := at(dir)
+	found, err := list(st, dir)
 	if err != nil {
 		return err
 	}
 	complete := 0
 	for _, e := range found {
-		if e.complete {
+		if e.Complete {
 			complete++
 			if complete <= k {
 				continue
@@ -391,47 +389,66 @@ func Keep(dir string, k int) error {
 		} else if complete == 0 {
 			continue // it may be being written now
 		}
-		folder := filepath.Join(dir, e.name)
-		// Without its manifest a folder is not a checkpoint: nobody opens one
-		// that is half removed.
-		if err := os.Remove(filepath.Join(folder, manifestName)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("checkpoint: remove: %w", err)
-		}
-		if err := os.RemoveAll(folder); err != nil {
-			return fmt.Errorf("checkpoint: remove: %w", err)
+		if err := st.remove(Join(dir, e.Name)); err != nil {
+			return fmt.Errorf("checkpoint: remove %s: %w", Join(dir, e.Name), err)
 		}
 	}
 	return nil
 }
 
-type entry struct {
-	name                string
-	version, generation int64
-	complete            bool
+// Discard removes the checkpoint folder dir if it is not complete: what a save that failed has left.
+func Discard(dir string) error {
+	st := at(dir)
+	if err := refuseComplete(st, dir); err != nil {
+		return err
+	}
+	if err := st.remove(dir); err != nil {
+		return fmt.Errorf("checkpoint: remove %s: %w", dir, err)
+	}
+	return nil
 }
 
-// list is what dir holds, newest first.
-func list(dir string) ([]entry, error) {
-	names, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, &Error{Kind: ErrMissing, Path: dir, Offset: -1}
-	}
+// Found is a folder that has the [Name] of a checkpoint.
+type Found struct {
+	Name                string
+	Version, Generation int64
+	Complete            bool // it has a manifest; what that is worth, [Open] says
+}
+
+// List is what dir holds, newest first: a later life of a job is newer, even if it resumed from far back.
+func List(dir string) ([]Found, error) { return list(at(dir), dir) }
+
+func list(st store, dir string) ([]Found, error) {
+	folders, err := st.list(dir)
 	if err != nil {
-		return nil, &Error{Kind: ErrMissing, Path: dir, Offset: -1, Err: err}
+		return nil, lost(dir, err)
 	}
-	var found []entry
-	for _, n := range names {
-		e := entry{name: n.Name()}
-		if _, err := fmt.Sscanf(e.name, "ckpt-%d-g%d", &e.version, &e.generation); err != nil || !n.IsDir() || e.name != Name(e.version, e.generation) {
+	var found []Found
+	for _, f := range folders {
+		e := Found{Name: f.name}
+		if _, err := fmt.Sscanf(e.Name, "ckpt-%d-g%d", &e.Version, &e.Generation); err != nil || e.Name != Name(e.Version, e.Generation) {
 			continue
 		}
-		_, err := os.Lstat(filepath.Join(dir, e.name, manifestName))
-		e.complete = err == nil
+		e.Complete = slices.Contains(f.files, manifestName)
 		found = append(found, e)
 	}
-	slices.SortFunc(found, func(a, b entry) int {
-		// The later life of a job is newer, even if it resumed from far back.
-		return cmp.Or(cmp.Compare(b.generation, a.generation), cmp.Compare(b.version, a.version))
+	slices.SortFunc(found, func(a, b Found) int {
+		return cmp.Or(cmp.Compare(b.Generation, a.Generation), cmp.Compare(b.Version, a.Version))
 	})
 	return found, nil
+}
+
+// Complete says whether dir is a checkpoint that has a manifest.
+func Complete(dir string) bool {
+	_, err := at(dir).size(dir, manifestName)
+	return err == nil
+}
+
+// Describe is the manifest of the checkpoint in dir, whose own checksum is verified, and no other file.
+func Describe(dir string) (Manifest, error) {
+	m, err := readManifest(at(dir), dir)
+	if err != nil {
+		return Manifest{}, err
+	}
+	return *m, nil
 }

@@ -45,11 +45,15 @@ var dtypeSize = map[string]int64{
 // cover the data without overlap or gap. The path is for messages only. Nothing
 // is allocated on the word of the file that its size does not bear out.
 func ReadHeader(r io.ReaderAt, size int64, path string) (*Header, error) {
+	return readHeader(io.NewSectionReader(r, 0, size), size, path)
+}
+
+func readHeader(r io.Reader, size int64, path string) (*Header, error) {
 	if size < 8 {
 		return nil, corrupt(path, -1, "at least the 8 bytes of the header's length", "%d bytes", size)
 	}
 	var length [8]byte
-	if _, err := r.ReadAt(length[:], 0); err != nil {
+	if _, err := io.ReadFull(r, length[:]); err != nil {
 		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: 0, Err: err}
 	}
 	n := binary.LittleEndian.Uint64(length[:])
@@ -57,7 +61,7 @@ func ReadHeader(r io.ReaderAt, size int64, path string) (*Header, error) {
 		return nil, corrupt(path, 0, fmt.Sprintf("a header of at most %d bytes", min(maxHeader, size-8)), "one of %d", n)
 	}
 	text := make([]byte, n)
-	if _, err := r.ReadAt(text, 8); err != nil {
+	if _, err := io.ReadFull(r, text); err != nil {
 		return nil, &Error{Kind: ErrCorrupt, Path: path, Offset: 8, Err: err}
 	}
 	h, err := parseHeader(text, size-8-int64(n), path)
@@ -257,18 +261,17 @@ func writeFloats(w io.Writer, x []float32, buf []byte) error {
 	return nil
 }
 
-// readFloats fills dst from little-endian float32 at byte offset of r.
-func readFloats(r io.ReaderAt, offset int64, dst []float32, buf []byte) error {
+// readFloats fills dst from little-endian float32.
+func readFloats(r io.Reader, dst []float32, buf []byte) error {
 	for len(dst) > 0 {
 		n := min(len(dst), chunk)
-		if _, err := r.ReadAt(buf[:4*n], offset); err != nil {
+		if _, err := io.ReadFull(r, buf[:4*n]); err != nil {
 			return err
 		}
 		for i := range dst[:n] {
 			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(buf[4*i:]))
 		}
 		dst = dst[n:]
-		offset += int64(4 * n)
 	}
 	return nil
 }

@@ -105,14 +105,14 @@ const buffersName = "buffers.safetensors"
 // WriteShard writes the file of shard index into the checkpoint folder dir,
 // which it makes if need be. A folder with a manifest is complete and refused.
 func WriteShard(dir string, index int, s Shard) (ShardFile, error) {
-	return writeShard(osDisk{}, dir, index, s)
+	return writeShard(at(dir), dir, index, s)
 }
 
-func writeShard(d disk, dir string, index int, s Shard) (ShardFile, error) {
+func writeShard(st store, dir string, index int, s Shard) (ShardFile, error) {
 	if s.From < 0 || s.To < s.From || int64(len(s.Params)) != s.To-s.From {
 		return ShardFile{}, fmt.Errorf("checkpoint: shard %d: %d parameters for the range %d..%d", index, len(s.Params), s.From, s.To)
 	}
-	if err := refuseComplete(dir); err != nil {
+	if err := refuseComplete(st, dir); err != nil {
 		return ShardFile{}, err
 	}
 	n := []int64{s.To - s.From}
@@ -131,7 +131,7 @@ func writeShard(d disk, dir string, index int, s Shard) (ShardFile, error) {
 		"optimizer":  s.Optimizer,
 		"steps":      strconv.FormatInt(s.Steps, 10),
 	}
-	f, err := writeFile(d, dir, ShardName(index), func(w io.Writer) error {
+	f, err := writeFile(st, dir, ShardName(index), func(w io.Writer) error {
 		head, err := appendHeader(nil, tensors, meta)
 		if err != nil {
 			return err
@@ -161,14 +161,14 @@ const paramsName = "params"
 // WriteBuffers writes the flat vector of the model's buffers into the checkpoint
 // folder dir.
 func WriteBuffers(dir string, data []float32) (File, error) {
-	return writeBuffers(osDisk{}, dir, data)
+	return writeBuffers(at(dir), dir, data)
 }
 
-func writeBuffers(d disk, dir string, data []float32) (File, error) {
-	if err := refuseComplete(dir); err != nil {
+func writeBuffers(st store, dir string, data []float32) (File, error) {
+	if err := refuseComplete(st, dir); err != nil {
 		return File{}, err
 	}
-	return writeFile(d, dir, buffersName, func(w io.Writer) error {
+	return writeFile(st, dir, buffersName, func(w io.Writer) error {
 		head, err := appendHeader(nil, []Tensor{{Name: buffersTensor, DType: "F32", Shape: []int64{int64(len(data))}}}, nil)
 		if err != nil {
 			return err
@@ -182,9 +182,9 @@ func writeBuffers(d disk, dir string, data []float32) (File, error) {
 
 const buffersTensor = "buffers"
 
-func refuseComplete(dir string) error {
-	path := filepath.Join(dir, manifestName)
-	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+func refuseComplete(st store, dir string) error {
+	path := Join(dir, manifestName)
+	if _, err := st.size(dir, manifestName); !errors.Is(err, os.ErrNotExist) {
 		if err == nil {
 			err = os.ErrExist
 		}
@@ -196,14 +196,14 @@ func refuseComplete(dir string) error {
 // WriteManifest completes the checkpoint in dir, after all its other files. It
 // refuses a manifest whose shards do not cover the parameters or do not agree on
 // version and optimiser.
-func WriteManifest(dir string, m Manifest) error { return writeManifest(osDisk{}, dir, m) }
+func WriteManifest(dir string, m Manifest) error { return writeManifest(at(dir), dir, m) }
 
-func writeManifest(d disk, dir string, m Manifest) error {
+func writeManifest(st store, dir string, m Manifest) error {
 	m.Format = Format
 	if problem := m.check(); problem != "" {
 		return fmt.Errorf("checkpoint: manifest for %s: %s", dir, problem)
 	}
-	if err := refuseComplete(dir); err != nil {
+	if err := refuseComplete(st, dir); err != nil {
 		return err
 	}
 	body, err := json.MarshalIndent(m, "  ", "  ")
@@ -211,7 +211,7 @@ func writeManifest(d disk, dir string, m Manifest) error {
 		return fmt.Errorf("checkpoint: manifest for %s: %w", dir, err)
 	}
 	sum := sha256.Sum256(body)
-	_, err = writeFile(d, dir, manifestName, func(w io.Writer) error {
+	_, err = writeFile(st, dir, manifestName, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "{\n  \"sha256\": %q,\n  \"manifest\": %s\n}\n", hex.EncodeToString(sum[:]), body)
 		return err
 	})
