@@ -192,6 +192,9 @@ type fakeServer struct {
 	last  error
 	gone  chan struct{}
 	sum2  float64 // of each shard's part of a sum
+
+	ref     bool // its shards speak of a validation gradient, too
+	applies []transport.Apply
 }
 
 func (s *fakeServer) seen() []transport.Fire {
@@ -269,7 +272,11 @@ func (s *fakeServer) serve() error {
 				for _, i := range s.own {
 					var sq exact.Squares
 					sq.Add([]float32{3, 4}[i%2 : i%2+1])
-					Say(s.m, transport.Norm{Shard: i, Seq: m.Seq}, sq.AppendTo(nil))
+					b := sq.AppendTo(nil)
+					if s.ref {
+						b = sq.AppendTo(b)
+					}
+					Say(s.m, transport.Norm{Shard: i, Seq: m.Seq, Sum2: float64(i + 1)}, b)
 				}
 			}
 		case transport.KindApply:
@@ -277,6 +284,9 @@ func (s *fakeServer) serve() error {
 			if err != nil || m.Norm != 5 {
 				return fmt.Errorf("the norm is %v, want 5 (%v)", m.Norm, err)
 			}
+			s.mu.Lock()
+			s.applies = append(s.applies, m)
+			s.mu.Unlock()
 		case transport.KindSave:
 			m, err := transport.ParseSave(f.Header)
 			if err != nil {
@@ -361,7 +371,7 @@ func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
 			f.err = err
 			return
 		}
-		f.m = m
+		f.m, f.step = m, m.Welcome.Step
 		defer m.Close()
 		m.Beat()
 		if f.ask("welcomed", transport.Release{}) {

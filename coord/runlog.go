@@ -213,6 +213,7 @@ type (
 		Seq     int64   `json:"seq"`
 		Version int64   `json:"version"` // of the parameters that it is of
 		From    int64   `json:"from_version"`
+		Lost    string  `json:"lost,omitempty"` // no gradient: the validator is gone, and why
 	}
 	logJudgement struct {
 		Type     string  `json:"type"` // "judgement": of an update, by the validation gradient

@@ -19,6 +19,9 @@ import (
 //	release ──► validator computes, pushes ──► stored by every shard ──► Fire: in use ──► (Every gradients) ──► release
 //
 // Workers begin when the first one is in use.
+//
+// A validator that is lost holds nothing up: from then on gradients are applied as if there were none, with factor 1. One that comes in its
+// place is asked for a gradient at once, and they are judged again when that is in use.
 type Validation struct {
 	// Every is how many gradients are received between two of the validator's, which computes beside the updates. Zero means 1.
 	Every int
@@ -54,6 +57,7 @@ type validation struct {
 	version  int64 // of the gradient in use
 	received int   // gradients since
 	refused  int64
+	lost     bool // nothing is judged: the validator is gone, and no other one's gradient is in use
 }
 
 func (c *Coordinator) enrolValidator(p *peer) {
@@ -62,8 +66,11 @@ func (c *Coordinator) enrolValidator(p *peer) {
 	case c.cfg.Validation == nil:
 		c.refuse(p, exitDisagree, "this job has no use for a validator (--baseline zeno++)")
 		return
-	case v.peer != nil || c.ledger != nil:
+	case v.peer != nil:
 		c.refuse(p, exitUsage, "the job has a validator")
+		return
+	case c.final:
+		c.refuse(p, exitRestart, "the job ends; nothing is left to be judged")
 		return
 	}
 	p.rank = len(c.workers)
@@ -81,33 +88,59 @@ func (c *Coordinator) welcomeValidator() {
 	if h := p.hello; h.ModelHash != c.hello.ModelHash || h.Params != c.hello.Params {
 		c.refuse(p, exitDisagree, fmt.Sprintf("the validator has another model than the workers: %s with hash %s, the job's %s has hash %s (--model, --seed, --dataset, for star-ps too)",
 			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash))
+		c.checks.peer = nil
 		return
 	}
 	p.welcomed = true
+	version, step := c.cfg.Resume.Version, c.checks.step
+	if c.ledger != nil {
+		version = c.ledger.version()
+	}
 	c.send(p, func() error {
 		return transport.Send(p.conn, transport.Welcome{
-			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version, Shards: c.shards, Elapsed: c.elapsed(),
+			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(),
 		}, nil)
 	})
 }
 
 func (c *Coordinator) fromValidator(p *peer, e event) error {
 	switch {
-	case e.kind == transport.KindJoined && p.welcomed:
+	case e.kind == transport.KindJoined && p.welcomed && !c.checks.joined:
 		c.checks.joined = true
-		c.tryStart()
+		if c.ledger == nil {
+			c.tryStart()
+			return nil
+		}
+		c.log.Info("there is a validator again")
+		c.validate()
 		return nil
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a validator", e.kind))
 	}
 }
 
+// lostValidator goes on without one. What it had under way is void: shards drop what the old one pushed when another one pushes, and the next
+// one's gradients have other numbers.
 func (c *Coordinator) lostValidator(p *peer, why error) error {
 	p.hangUp()
-	if p != c.checks.peer || c.final {
+	v := &c.checks
+	if p != v.peer {
 		return nil
 	}
-	return &Error{exitLost, fmt.Sprintf("the validator is lost, without which no gradient can be judged: %v", why)}
+	v.peer, v.joined, v.busy = nil, false, false
+	if c.final || c.ledger == nil {
+		return nil // nothing is judged any more; or it may come back before the job begins
+	}
+	v.step++
+	v.lost = true
+	c.log.Warn("the validator is lost: gradients are applied without being judged until there is another one", "reason", why)
+	c.cfg.RunLog.write(logValidation{Type: "validation", T: c.elapsed().Seconds(), Seq: c.ledger.seq, Version: v.version, From: c.ledger.version(), Lost: why.Error()})
+	if v.begun {
+		return nil
+	}
+	v.begun = true
+	c.issue(c.ledger.begin())
+	return c.tryFinish()
 }
 
 // validate has the validator compute a gradient with the parameters as they are.
@@ -127,7 +160,7 @@ func (c *Coordinator) received(n int) {
 		return
 	}
 	v.received += n
-	if !v.busy && v.received >= max(1, c.cfg.Validation.Every) {
+	if v.joined && !v.busy && v.received >= max(1, c.cfg.Validation.Every) {
 		c.validate()
 	}
 }
@@ -147,7 +180,7 @@ func (c *Coordinator) referred(m transport.Stored) error {
 	c.issue([]order{{silent: true, fire: transport.Fire{Seq: l.seq, Version: l.version(), Samples: l.used,
 		Dropped: []transport.Gradient{{Worker: w, Step: v.step}}, Quiet: []star.Worker{w}}}})
 	c.cfg.RunLog.write(logValidation{Type: "validation", T: c.elapsed().Seconds(), Seq: l.seq, Version: v.basis, From: l.version()})
-	v.busy, v.version = false, v.basis
+	v.busy, v.lost, v.version = false, false, v.basis
 	v.step++
 	if !v.begun {
 		v.begun = true
@@ -179,6 +212,9 @@ func (n *normSum) hold(m transport.Norm, payload *[]byte, shards int) error {
 
 // verdict judges an update of which all shards have spoken, and returns the factor of its direction.
 func (c *Coordinator) verdict(seq int64, n *normSum) float64 {
+	if c.checks.lost {
+		return 1
+	}
 	weight, dot := 0.0, 0.0
 	for _, g := range n.noise.Gradients {
 		weight += g.Weight

@@ -93,10 +93,44 @@ type validator struct {
 	text   string // of the model
 	grad   []float32
 	sum    []float32
+	at     int64 // next sample of its stream
+	served bool  // it was asked for a gradient
+	fails  int   // in a row, without a gradient
 }
 
-// validatorGrace is how long the loss of a shard may be the end of the job, of which the coordinator has not told yet. A shard
-// that is lost for good is the coordinator's to notice.
+// validatorTries is how often in a row a validator may fail without having handed over a gradient. Then nothing is judged any more.
+const validatorTries = 5
+
+// live serves the job until over is closed. When it is lost it joins again: the job goes on meanwhile without judgement. An error ends the job: the
+// job has not begun, or has diverged.
+func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transport.TCP, addr string) error {
+	for {
+		err := v.serve(ctx, tcp, addr)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if nan := (*NaNError)(nil); errors.As(err, &nan) {
+			return err
+		}
+		// A gradient that nobody waits for may be on its way when the job ends, and shards hang up.
+		select {
+		case <-over:
+			return nil
+		case <-time.After(validatorGrace):
+		}
+		if !v.served {
+			return err
+		}
+		if v.fails++; v.fails >= validatorTries {
+			v.s.log.Error("the validator is given up: gradients are applied without being judged", "tries", v.fails, "err", err)
+			return nil
+		}
+		v.s.log.Warn("the validator joins again", "err", err)
+	}
+}
+
+// validatorGrace is how long the loss of a connection may be the end of the job, of which the coordinator has not told yet, and what lies between two
+// lives of a validator. A shard that is lost for good is the coordinator's to notice.
 const validatorGrace = 2 * time.Second
 
 // validationSeed sets the order of validation batches apart from that of training.
@@ -161,8 +195,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 	if err := coord.Say(member, transport.Joined{Worker: rank}, nil); err != nil {
 		return err
 	}
-	at := int64(0)
-	for step := int64(0); ; step++ {
+	for step := member.Welcome.Step; ; step++ {
 		rel, err := member.Next()
 		if err != nil {
 			return err
@@ -170,17 +203,19 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 		if rel.Action == transport.Stop {
 			return nil
 		}
+		v.served = true
 		basis, err := link.Pull(ctx, rel.Version)
 		if err != nil {
 			return err
 		}
-		if err := v.compute(ctx, at, int(rank), step); err != nil {
+		if err := v.compute(ctx, v.at, int(rank), step); err != nil {
 			return err
 		}
-		at += int64(v.s.named.Samples)
+		v.at += int64(v.s.named.Samples)
 		if err := link.Push(ctx, step, basis, v.s.named.Samples, v.sum); err != nil {
 			return err
 		}
+		v.fails = 0
 	}
 }
 

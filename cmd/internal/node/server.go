@@ -158,19 +158,9 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 		}
 		wg.Go(func() {
 			defer v.close()
-			err := v.serve(ctx, tcp, reachable(addr))
-			if err == nil {
-				return
+			if err := v.live(ctx, over, tcp, reachable(addr)); err != nil {
+				cancel(err)
 			}
-			if nan := (*NaNError)(nil); !errors.As(err, &nan) {
-				// A gradient that nobody waits for may be on its way when the job ends, and shards hang up.
-				select {
-				case <-over:
-					return
-				case <-time.After(validatorGrace):
-				}
-			}
-			cancel(err)
 		})
 	}
 	result, err := coordinator.Run(ctx)

@@ -1,0 +1,242 @@
+package coord
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"star/modes"
+	"star/transport"
+)
+
+// fakeValidator answers every release, until it has answered so many.
+type fakeValidator struct {
+	m     *Member
+	steps []int64
+	bases []int64
+	gone  chan struct{}
+	err   error
+}
+
+func validatorHello() transport.Hello {
+	h := hello(-1)
+	h.Role = transport.RoleValidator
+	return h
+}
+
+// validator joins and plays a validator that is lost after so many gradients; 0: before the first, negative: never.
+func (w *world) validator(after int, pace time.Duration) *fakeValidator {
+	w.t.Helper()
+	v := &fakeValidator{gone: make(chan struct{})}
+	m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: validatorHello(), DeadAfter: time.Minute})
+	if err != nil {
+		w.t.Fatalf("validator: %v", err)
+	}
+	v.m = m
+	w.wg.Go(func() {
+		defer close(v.gone)
+		defer m.Close()
+		m.Beat()
+		step := m.Welcome.Step
+		Say(m, transport.Joined{Worker: 2}, nil)
+		for n := 0; ; n++ {
+			r, err := m.Next()
+			if err != nil || r.Action == transport.Stop || n == after {
+				v.err = err
+				return
+			}
+			time.Sleep(pace)
+			v.steps, v.bases = append(v.steps, step), append(v.bases, r.Version)
+			w.stored(2, step)
+			step++
+		}
+	})
+	return v
+}
+
+// validated is a job of two workers and two shards under ASGD, every third of whose updates is refused.
+func validated(t *testing.T, seen *[]Evidence, f func(*world, *fakeServer)) {
+	n := 0
+	cfg := Config{Workers: 2, Plan: modes.ASGD(2), Steps: 20, Validation: &Validation{Every: 4, Judge: func(e Evidence) Verdict {
+		*seen = append(*seen, e)
+		if n++; n%3 == 0 {
+			return Verdict{Score: -1}
+		}
+		return Verdict{Score: 1, Factor: 0.5}
+	}}}
+	play(t, cfg, func(w *world) {
+		s := w.server(0, 2, false)
+		s.mu.Lock()
+		s.ref = true
+		s.mu.Unlock()
+		f(w, s)
+	})
+}
+
+func (s *fakeServer) factors() (fs []float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.applies {
+		fs = append(fs, a.Factor)
+	}
+	return fs
+}
+
+// Every update is judged once, by what all shards say of it, and the first one after the first validation gradient is in use.
+func TestValidation(t *testing.T) {
+	var seen []Evidence
+	validated(t, &seen, func(w *world, s *fakeServer) {
+		w.worker(0)
+		w.worker(1)
+		v := w.validator(-1, 1500*time.Millisecond)
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		w.accounted(2 * 20 * 4)
+		if len(seen) != 40 || w.result.Updates != 40 {
+			t.Fatalf("%d of %d updates were judged, want 40 of 40", len(seen), w.result.Updates)
+		}
+		for i, e := range seen { // weights are 1/2: of the mean gradient everything is twice as much
+			if e.Dot != 6 || e.Norm != 10 || e.Ref != 5 || e.Samples != int64(4*i) {
+				t.Fatalf("update %d was judged by %+v", i, e)
+			}
+		}
+		for i, f := range s.factors() {
+			if want := []float64{0.5, 0.5, 0}[i%3]; f != want {
+				t.Errorf("update %d was applied with %v, want %v", i, f, want)
+			}
+		}
+		if v.bases[0] != 0 || v.bases[1] < 4 || len(v.bases) < 6 {
+			t.Errorf("validation gradients of versions %v, want a new one after every 4 gradients", v.bases)
+		}
+		if fs := s.seen(); len(fs[0].Dropped) != 1 || fs[0].Dropped[0].Worker != 2 || len(fs[0].Gradients) != 0 || len(fs[0].Quiet) != 1 {
+			t.Errorf("the first fire is %+v, want the validator's gradient dropped, for nobody", fs[0])
+		}
+		lines, judged := w.lines("validation"), w.lines("judgement")
+		if len(lines) != len(v.steps) || len(judged) != 40 {
+			t.Errorf("%d validations and %d judgements in the run log, want %d and 40", len(lines), len(judged), len(v.steps))
+		}
+		for i, l := range lines {
+			if int64(l["version"].(float64)) != v.bases[i] {
+				t.Errorf("validation %d is %v, want version %d", i, l, v.bases[i])
+			}
+		}
+	})
+}
+
+// Without a validator the job goes on, without judging; one that comes is asked at once, and judges from its first gradient on.
+func TestValidatorIsLost(t *testing.T) {
+	var seen []Evidence
+	validated(t, &seen, func(w *world, s *fakeServer) {
+		w.worker(0)
+		w.worker(1)
+		first := w.validator(2, 100*time.Millisecond) // after 2 gradients, at version 8
+		<-first.gone
+		time.Sleep(4 * time.Second)
+		before := len(seen)
+		if _, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: hello(-1), Enrol: &enrolment}); err == nil {
+			t.Error("a third worker is let in as the validator")
+		}
+		next := w.validator(-1, 100*time.Millisecond)
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		w.accounted(2 * 20 * 4)
+		fs := s.factors()
+		unjudged := 0
+		for _, f := range fs {
+			if f == 1 {
+				unjudged++
+			}
+		}
+		if len(fs) != 40 || unjudged < 6 || unjudged > 12 || len(seen)+unjudged != 40 || len(seen) <= before {
+			t.Errorf("factors %v: %d judged of which %d before, %d not", fs, len(seen), before, unjudged)
+		}
+		if from := slices.Index(fs, 1); slices.Contains(fs[from:from+unjudged], 0.5) || slices.Contains(fs[from+unjudged:], 1) {
+			t.Errorf("factors %v: want one stretch without judgement", fs)
+		}
+		if !slices.Equal(first.steps, []int64{0, 1}) || len(next.steps) < 2 || next.steps[0] != 3 {
+			t.Errorf("steps %v, then %v: want numbers that no earlier gradient had", first.steps, next.steps)
+		}
+		lost := 0
+		for _, l := range w.lines("validation") {
+			if l["lost"] != nil {
+				lost++
+			}
+		}
+		if lost != 1 {
+			t.Errorf("the run log tells of %d losses, want 1", lost)
+		}
+	})
+}
+
+// Workers wait for the first validation gradient, but not for one that never comes.
+func TestValidatorIsLostAtFirst(t *testing.T) {
+	var seen []Evidence
+	validated(t, &seen, func(w *world, s *fakeServer) {
+		w.worker(0)
+		w.worker(1)
+		time.Sleep(time.Second)
+		if len(s.seen()) > 0 || w.c == nil {
+			t.Error("workers began without a validator")
+		}
+		w.validator(0, 0)
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		w.accounted(2 * 20 * 4)
+		if len(seen) != 0 || slices.ContainsFunc(s.factors(), func(f float64) bool { return f != 1 }) {
+			t.Errorf("%d updates judged, factors %v", len(seen), s.factors())
+		}
+	})
+}
+
+// A validator that is gone before the job begins can come back; who is no validator of this job is told why.
+func TestValidatorsRefused(t *testing.T) {
+	var seen []Evidence
+	validated(t, &seen, func(w *world, s *fakeServer) {
+		join := func(change func(*transport.Hello)) error {
+			h := validatorHello()
+			change(&h)
+			m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: h, DeadAfter: time.Minute})
+			if err == nil {
+				m.Close()
+			}
+			return err
+		}
+		w.worker(0)
+		time.Sleep(time.Second)
+		if err := join(func(*transport.Hello) {}); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		var no *transport.RejectError
+		if err := join(func(h *transport.Hello) { h.ModelHash = "beef" }); !errors.As(err, &no) || no.Exit != exitDisagree {
+			t.Errorf("another model: %v", err)
+		}
+		time.Sleep(time.Second)
+		v := w.validator(-1, time.Second)
+		if err := join(func(*transport.Hello) {}); !errors.As(err, &no) || no.Exit != exitUsage {
+			t.Errorf("a second one: %v", err)
+		}
+		w.worker(1)
+		w.finished(time.Hour)
+		if w.err != nil || len(seen) != 40 || v.err != nil {
+			t.Errorf("%v, %v; %d judged", w.err, v.err, len(seen))
+		}
+	})
+	play(t, Config{Workers: 1}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0)
+		_, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: validatorHello()})
+		var no *transport.RejectError
+		if !errors.As(err, &no) || no.Exit != exitDisagree {
+			t.Errorf("a validator where nothing is judged: %v", err)
+		}
+		w.finished(time.Hour)
+	})
+}
