@@ -243,6 +243,39 @@ func TestEarlyWorkers(t *testing.T) {
 	})
 }
 
+// Leases of a host are what all its processes see, each once; who can judge one is believed rather than who cannot. They are forgotten
+// when nobody sees them any more.
+func TestLeasesAreShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		stale := transport.Lease{Name: "tc-7-1", State: "stale", What: "out=1mbit on interface eth0", Who: "worker 1 of job a", Why: "process 7 is gone"}
+		far := transport.Lease{Name: "tc-7-1", State: "foreign"}
+		own := transport.Lease{Name: "cgroup-9-1", State: "alive"}
+		enlist := func(host string, rank int) transport.Enlist {
+			return transport.Enlist{Job: "a", Host: host, Rank: rank, Workers: 3, Servers: 1}
+		}
+		b.process(transport.RoleServer, enlist("h", 0), transport.Usage{Sync: true, Leases: []transport.Lease{far, own}})
+		last := b.process(transport.RoleWorker, enlist("h", 0), transport.Usage{Leases: []transport.Lease{stale, own}})
+		b.process(transport.RoleWorker, enlist("h", 1), transport.Usage{Leases: []transport.Lease{far}})
+		b.process(transport.RoleWorker, enlist("other", 2), transport.Usage{})
+		rest(3 * time.Second)
+		want := map[string][]LeaseStatus{"h": {{Lease: "cgroup-9-1", State: "alive"}, {"tc-7-1", "stale", stale.What, stale.Who, stale.Why}}}
+		see := func() {
+			t.Helper()
+			for _, h := range b.status().Hosts {
+				if !slices.Equal(h.Leases, want[h.Host]) {
+					t.Errorf("%s: %+v", h.Host, h.Leases)
+				}
+			}
+		}
+		see()
+		last.do(func() { last.usage.Leases = nil })
+		rest(2 * time.Second)
+		want["h"][1] = LeaseStatus{Lease: "tc-7-1", State: "foreign"}
+		see()
+	})
+}
+
 // Of a job that does not know what a delay of it frees, the service finds out by what its workers use.
 func TestFreedIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -36,6 +36,18 @@ type HostStatus struct {
 	Capacity Amount `json:"capacity"`
 	Use      Amount `json:"use"`    // that counts
 	Others   Amount `json:"others"` // of it, by who is no job of the cluster
+
+	// Leases are the limits that processes have set there or have left behind, as the jobs' processes on the host say.
+	Leases []LeaseStatus `json:"leases,omitempty"`
+}
+
+// LeaseStatus is a lease of HostStatus: star limits ls, run on the host, says more.
+type LeaseStatus struct {
+	Lease string `json:"lease"`
+	State string `json:"state"` // alive, stale, void, foreign, corrupt
+	What  string `json:"what,omitempty"`
+	Who   string `json:"who,omitempty"`
+	Why   string `json:"why,omitempty"`
 }
 
 // JobStatus is a job of Status.
@@ -97,12 +109,37 @@ func amountsOf(us map[string]resource.Usage) map[string]Amount {
 	return m
 }
 
+// leases are those of a host, as its members say. Several see the same one; who is in another container than its owner
+// cannot say whether that lives, so others are believed rather.
+func (s *Service) leases(host string) (ls []LeaseStatus) {
+	seen := map[string]LeaseStatus{}
+	for _, j := range s.jobs {
+		for _, m := range j.members {
+			if m.enlist.Host != host {
+				continue
+			}
+			for _, l := range m.usage.Leases {
+				if old, ok := seen[l.Name]; !ok || old.State == foreign {
+					seen[l.Name] = LeaseStatus{l.Name, l.State, l.What, l.Who, l.Why}
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		ls = append(ls, seen[name])
+	}
+	return ls
+}
+
+// foreign is the state of a lease that only others can judge.
+const foreign = "foreign"
+
 // status is what the service knows now.
 func (s *Service) status() Status {
 	st := Status{Cluster: s.cfg.Cluster, Addr: s.cfg.Addr, ID: s.id, Version: s.cfg.Program, Since: s.since, Lease: s.cfg.Lease.Seconds(),
 		Hosts: []HostStatus{}, Jobs: []JobStatus{}}
 	for _, h := range s.ledger.Hosts() {
-		st.Hosts = append(st.Hosts, HostStatus{h.Name, amount(h.Capacity), amount(h.Use), amount(h.Strangers)})
+		st.Hosts = append(st.Hosts, HostStatus{h.Name, amount(h.Capacity), amount(h.Use), amount(h.Strangers), s.leases(h.Name)})
 	}
 	accounts := map[string]resource.JobStatus{}
 	for _, a := range s.ledger.Jobs() {

@@ -42,7 +42,21 @@ type Usage struct {
 	Host  Amounts         // everybody on its host
 	Times []time.Duration // of each worker, by rank; 0: not known. Only from who knows them
 	Delay time.Duration   // per iteration, in force in this process
+
+	// Leases are those that processes have left, or hold, on this host: at most MaxLeases, those that somebody should look at first. Texts may be cut short.
+	Leases []Lease
 }
+
+// Lease is a limit that a process has set on its host.
+type Lease struct {
+	Name, State, What, Who, Why string
+}
+
+// MaxLeases is how many leases a Usage has at most.
+const MaxLeases = 8
+
+// maxLeaseText bounds each text of a Lease, in bytes: the header of a Usage has room for all.
+const maxLeaseText = 160
 
 // Ask wants to leave SSGD for Mode, for which all servers together use Extra more than for
 // SSGD, each as much; in a job without servers, all workers. The answer is a Grant with the same ID.
@@ -156,7 +170,7 @@ func ParseEnlist(b []byte) (Enlist, error) {
 func (Usage) Kind() Kind { return KindUsage }
 
 func (m Usage) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 8)
+	dst = appendArray(dst, 9)
 	dst = appendInt(dst, m.Seq)
 	dst = appendInt(dst, m.Step)
 	dst = appendString(dst, m.Mode)
@@ -167,7 +181,15 @@ func (m Usage) AppendTo(dst []byte) []byte {
 	for _, t := range m.Times {
 		dst = appendInt(dst, int64(t))
 	}
-	return appendInt(dst, int64(m.Delay))
+	dst = appendInt(dst, int64(m.Delay))
+	dst = appendArray(dst, len(m.Leases))
+	for _, l := range m.Leases {
+		dst = appendArray(dst, 5)
+		for _, text := range []string{l.Name, l.State, l.What, l.Who, l.Why} {
+			dst = appendText(dst, text, maxLeaseText)
+		}
+	}
+	return dst
 }
 
 // ParseUsage parses the header of a Usage.
@@ -185,6 +207,18 @@ func ParseUsage(b []byte) (Usage, error) {
 		}
 	}
 	m.Delay = p.span("delay")
+	if p.err == nil && p.left > 0 { // absent from older processes
+		p.left--
+		for range p.arrayLen("leases", MaxLeases) {
+			var l Lease
+			extra := p.row("leases", 5)
+			for _, to := range []*string{&l.Name, &l.State, &l.What, &l.Who, &l.Why} {
+				*to = p.words("leases", maxLeaseText)
+			}
+			p.skip(extra)
+			m.Leases = append(m.Leases, l)
+		}
+	}
 	return m, p.end()
 }
 

@@ -241,6 +241,14 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 			}
 			continue
 		}
+		if k == KindUsage { // so did the leases
+			if m, err := parseAny(k, fewer); err != nil || m.(Usage).Leases != nil {
+				t.Errorf("a usage without leases: %+v, %v", m, err)
+			}
+			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
+				t.Fatal(err)
+			}
+		}
 		var e *ParseError
 		if _, err := parseAny(k, fewer); !errors.As(err, &e) || e.Kind != k {
 			t.Errorf("%v with a field too few: %v", k, err)
@@ -303,6 +311,7 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Usage{Times: make([]time.Duration, MaxWorkers+1)}, "field times: 4097 elements, at most 4096"},
 		{Usage{Times: []time.Duration{-1}}, "field times: -1"},
 		{Usage{Delay: -1}, "field delay: -1"},
+		{Usage{Leases: make([]Lease, MaxLeases+1)}, "field leases: 9 elements, at most 8"},
 		{Ask{Extra: Amounts{CPU: -0.5}}, "field extra: -0.5"},
 		{Ask{Lag: -1}, "field lag: -1"},
 		{Grant{Lease: -1}, "field lease: -1"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/resource"
+	"star/resource/actuate"
 	"star/transport"
 )
 
@@ -224,6 +226,7 @@ func printCluster(out io.Writer, st cluster.Status) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.2f\n", h.Host, of(h.Use.CPU, h.Capacity.CPU, 1), of(h.Use.NetIn, h.Capacity.NetIn, 1e6), of(h.Use.NetOut, h.Capacity.NetOut, 1e6), *h.Others.CPU)
 	}
 	w.Flush()
+	printLeases(&b, st.Hosts)
 	if len(st.Jobs) == 0 {
 		b.WriteString("\nno jobs\n")
 	} else {
@@ -260,6 +263,26 @@ func printCluster(out io.Writer, st cluster.Status) error {
 	}
 	_, err := io.WriteString(out, strings.Join(clean, "\n")+"\n")
 	return err
+}
+
+// printLeases prints the limits that processes have set on their hosts, and what to do where nobody is left to lift them.
+func printLeases(b *strings.Builder, hosts []cluster.HostStatus) {
+	w := tabwriter.NewWriter(b, 0, 0, 3, ' ', 0)
+	var left []string
+	head := "\nHOST\tLEASE\tSTATE\tLIMIT\tOWNER\tWHY\n"
+	for _, h := range hosts {
+		for _, l := range h.Leases {
+			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\t%s\n", head, h.Host, l.Lease, l.State, dash(l.What), dash(l.Who), dash(l.Why))
+			head = ""
+			if l.State == string(actuate.Stale) && !slices.Contains(left, h.Host) {
+				left = append(left, h.Host)
+			}
+		}
+	}
+	w.Flush()
+	if len(left) > 0 {
+		fmt.Fprintf(b, "\nstale: `star limits undo` lifts them, run on %s; so does every star-ps and star-worker when it starts there\n", strings.Join(left, ", "))
+	}
 }
 
 func dash(s string) string {

@@ -7,6 +7,7 @@ import (
 	gonet "net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,8 @@ type tenancy struct {
 	// Owned by the client's goroutine.
 	before  progress
 	since   progress // of what was learned last
+	leases  []transport.Lease
+	looked  time.Time // at them
 	stopped context.CancelFunc
 	ended   chan struct{}
 }
@@ -174,6 +177,10 @@ func (t *tenancy) use() transport.Usage {
 	}
 	t.before = now
 	t.learn(now)
+	if now.at.Sub(t.looked) >= lookEvery {
+		t.looked, t.leases = now.at, leasesIn(actuate.OpenStore(t.job.LeaseDir))
+	}
+	u.Leases = t.leases
 	if tel := t.sampler.Latest(); tel != nil {
 		get := func(m star.Metric, scale float64) float64 {
 			v, _ := tel.Get(m)
@@ -185,6 +192,32 @@ func (t *tenancy) use() transport.Usage {
 		}
 	}
 	return u
+}
+
+// lookEvery is how often a process looks at the leases of its host.
+const lookEvery = 2 * time.Second
+
+// leasesIn are the leases of a folder as the service is told of them: those to be undone first. A folder that
+// cannot be read, or is not to be trusted, is one in itself.
+func leasesIn(s *actuate.Store) (ls []transport.Lease) {
+	es, err := s.List()
+	if err != nil {
+		return []transport.Lease{{Name: s.Dir(), State: string(actuate.Corrupt), Why: err.Error()}}
+	}
+	slices.SortStableFunc(es, func(a, b actuate.Entry) int { return urgency(a.State) - urgency(b.State) })
+	for _, e := range es[:min(len(es), transport.MaxLeases)] {
+		l := transport.Lease{Name: e.Name, State: string(e.State), Why: e.Why}
+		if e.State != actuate.Corrupt {
+			l.What, l.Who = e.What(), e.Owner.Who
+		}
+		ls = append(ls, l)
+	}
+	return ls
+}
+
+// urgency orders the states of leases: what somebody should look at comes first.
+func urgency(s actuate.State) int {
+	return slices.Index([]actuate.State{actuate.Corrupt, actuate.Stale, actuate.Foreign, actuate.Void, actuate.Alive}, s)
 }
 
 // leastUpdates is how many updates are measured together: between two reports there may be one or none, and bytes that
