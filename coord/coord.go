@@ -197,6 +197,7 @@ type Coordinator struct {
 	begun    time.Time
 	servers  []*peer // by rank
 	workers  []*peer // by rank; nil: not there
+	late     []*peer // workers that came when the job had begun, until they have a part in it
 	enrolled *Enrolment
 	hello    transport.Hello // the first worker's
 	shards   []transport.ShardInfo
@@ -622,6 +623,9 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 }
 
 func (c *Coordinator) fromWorker(p *peer, e event) error {
+	if e.kind != transport.KindJoined && c.isLate(p) {
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker that has no part in the job yet", e.kind))
+	}
 	switch e.kind {
 	case transport.KindJoined:
 		if !p.welcomed {
@@ -629,6 +633,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		}
 		c.joined[p.rank] = true
 		c.tryStart()
+		c.receive()
 	case transport.KindArrive:
 		return c.arrived(p, e.arrive.Record)
 	case transport.KindBuffers:
@@ -946,6 +951,10 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		}
 		return nil
 	}
+	if c.isLate(p) {
+		c.lostLate(p, why)
+		return nil
+	}
 	c.removeWorker(p, why.Error())
 	if c.ledger == nil {
 		return nil
@@ -996,7 +1005,8 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.cfg.RunLog.flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
 	}
-	members := slices.Concat(c.workers, c.servers)
+	c.receive()
+	members := slices.Concat(c.workers, c.servers, c.late)
 	if late := now.Sub(c.ticked); !c.ticked.IsZero() && late > c.cfg.DeadAfter/2+time.Second {
 		// It is we who stood still. What the others said meanwhile is still to be read.
 		c.log.Warn("this process stood still", "for", late.Round(time.Millisecond))
@@ -1056,7 +1066,7 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	var why error
 	if now.Sub(p.heard) > c.cfg.DeadAfter {
 		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
-	} else if p.role == transport.RoleWorker && c.ledger != nil {
+	} else if p.role == transport.RoleWorker && c.ledger != nil && !c.isLate(p) {
 		a := &c.ledger.accounts[p.rank]
 		if c.ledger.owes(star.Worker(p.rank)) && now.Sub(p.pushed) > c.storeTimeout() {
 			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
@@ -1146,7 +1156,7 @@ func (c *Coordinator) finish(err error) {
 			exit = e.ExitCode()
 		}
 	}
-	for _, p := range slices.Concat(c.workers, c.servers, []*peer{c.checks.peer}) {
+	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.checks.peer}) {
 		if p == nil || p.gone {
 			continue
 		}

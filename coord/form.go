@@ -139,13 +139,19 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitDisagree, err.Error())
 		return
 	}
-	rank, err := freeRank(p.rank, c.workers, "worker")
+	rank, err := freeRank(p.rank, c.taken(), "worker")
 	if err != nil {
-		c.refuse(p, exitUsage, err.Error())
+		exit := exitUsage
+		if c.ledger != nil && p.rank < len(c.workers) { // its earlier life may be gone, and nobody has noticed yet
+			exit = exitRestart
+		}
+		c.refuse(p, exit, err.Error())
 		return
 	}
 	if c.ledger != nil {
-		c.refuse(p, exitRestart, "the job has begun without this worker")
+		if err := c.returns(p, rank); err != nil {
+			c.refuse(p, exitRestart, err.Error())
+		}
 		return
 	}
 	if err := treeNeeds(c.cfg.Plan, rank, h); err != nil {
@@ -227,12 +233,18 @@ func (c *Coordinator) welcome(p *peer) {
 			c.seeder, seed = p, true
 		}
 	}
-	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Welcome{
-			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
-			Seed: seed, Shards: c.shards, Elapsed: c.elapsed(),
-		}, transport.Floats(c.cfg.Buffers))
-	})
+	w := transport.Welcome{
+		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
+		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(),
+	}
+	buffers := c.cfg.Buffers
+	if c.ledger != nil { // it comes back
+		w.Version, w.Step = c.ledger.version(), c.ledger.accounts[p.rank].step+1
+		if c.buffers != nil {
+			buffers = c.buffers
+		}
+	}
+	c.send(p, func() error { return transport.Send(p.conn, w, transport.Floats(buffers)) })
 }
 
 // tryStart begins the training once everybody is there.

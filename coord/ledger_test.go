@@ -156,11 +156,15 @@ func TestEverySampleOnce(t *testing.T) {
 			shares = rapid.SliceOfN(rapid.IntRange(1, 5), n, n).Draw(t, "shares")
 		}
 		grouping := func(label string) modes.Plan {
-			switch rapid.IntRange(0, 4).Draw(t, label) {
+			switch rapid.IntRange(0, 5).Draw(t, label) {
 			case 0:
 				return modes.SSGD(n)
 			case 1:
 				return modes.ASGD(n)
+			case 4:
+				p := modes.ASGD(n)
+				p.Ahead = rapid.IntRange(1, 3).Draw(t, "ahead")
+				return p
 			case 2:
 				return modes.Backup(n, rapid.IntRange(0, n-1).Draw(t, "b"))
 			case 3:
@@ -206,6 +210,18 @@ func TestEverySampleOnce(t *testing.T) {
 				delete(r.out, v)
 				os := r.l.leave(v)
 				delete(r.given, v)
+				r.carry(os)
+			case act == 2 && alive < n:
+				v := star.Worker(rapid.IntRange(0, n-1).Draw(t, "returns"))
+				if r.l.accounts[v].live {
+					continue
+				}
+				alive++
+				os := r.l.join(v)
+				if s := r.l.accounts[v].step; s <= r.steps[v]-1 {
+					t.Fatalf("worker %d, which had made step %d, returns with step %d", v, r.steps[v]-1, s)
+				}
+				r.steps[v], r.threw[v] = r.l.accounts[v].step, false
 				r.carry(os)
 			default:
 				order := rapid.Permutation(ranks(shards)).Draw(t, "order")

@@ -213,6 +213,8 @@ func (c *Coordinator) beginMove(e event) error {
 		err = fmt.Errorf("shard %d is moving: one at a time", c.mover.shard)
 	case c.final || c.ended:
 		err = errors.New("the job is about to end")
+	case len(c.late) > 0:
+		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.late[0].rank)
 	case c.owner[shard] == to:
 		err = fmt.Errorf("shard %d is at server %d already", shard, to)
 	}

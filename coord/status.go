@@ -245,6 +245,11 @@ func (c *Coordinator) status() Status {
 		switch {
 		case p == nil && l != nil:
 			w.State = "gone"
+			for _, q := range c.late {
+				if q.rank == i && !q.gone {
+					w.Peer, w.State = q.conn.RemoteAddr(), "joining"
+				}
+			}
 		case p != nil:
 			w.Peer, w.State = p.conn.RemoteAddr(), "joining"
 		}

@@ -235,19 +235,20 @@ func ParseHello(b []byte) (Hello, error) {
 func (Welcome) Kind() Kind { return KindWelcome }
 
 func (m Welcome) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 7)
+	dst = appendArray(dst, 8)
 	dst = appendInt(dst, int64(m.Rank))
 	dst = appendInt(dst, int64(m.Workers))
 	dst = appendInt(dst, m.Generation)
 	dst = appendInt(dst, m.Version)
 	dst = appendBool(dst, m.Seed)
 	dst = appendShards(dst, m.Shards)
-	return appendInt(dst, int64(m.Elapsed))
+	dst = appendInt(dst, int64(m.Elapsed))
+	return appendInt(dst, m.Step)
 }
 
 // ParseWelcome parses the header of a Welcome.
 func ParseWelcome(b []byte) (Welcome, error) {
-	p := parse(KindWelcome, b, 7)
+	p := parse(KindWelcome, b, 8)
 	m := Welcome{
 		Rank:       p.member("rank"),
 		Workers:    int(p.within("workers", 0, MaxWorkers)),
@@ -256,6 +257,7 @@ func ParseWelcome(b []byte) (Welcome, error) {
 		Seed:       p.bool("seed"),
 		Shards:     p.shards("shards"),
 		Elapsed:    p.duration("elapsed"),
+		Step:       p.natural("step"),
 	}
 	return m, p.end()
 }

@@ -112,6 +112,7 @@ type Welcome struct {
 	Seed       bool  // this worker must send Init to the shards
 	Shards     []ShardInfo
 	Elapsed    time.Duration // since the run began
+	Step       int64         // of the worker's next gradient: not 0 where one of its rank was there before
 }
 
 // Reject refuses a Hello or ends a membership. Exit is the exit code that fits.

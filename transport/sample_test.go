@@ -23,7 +23,7 @@ var samples = []sample{
 	{Hello{Service: ServiceShard, Role: RoleWorker, Job: "lenet", Rank: 4095, Shard: 1023}, nil},
 	{Hello{Service: ServiceCoord, Role: RoleServer, Job: "lenet", Addr: "10.0.0.2:7070", Shards: 2}, nil},
 	{Welcome{
-		Rank: 3, Workers: 4, Generation: 1, Version: 0, Seed: true, Elapsed: 1500 * time.Millisecond,
+		Rank: 3, Workers: 4, Generation: 1, Version: 0, Seed: true, Elapsed: 1500 * time.Millisecond, Step: 42,
 		Shards: []ShardInfo{{0, "10.0.0.2:7070", 0, 30853}, {1, "10.0.0.2:7070", 30853, 61706}},
 	}, []byte(`{"mode":"ssgd"}`)},
 	{Reject{Exit: 78, Reason: "model 5eed here, d00f there"}, nil},

@@ -130,7 +130,7 @@ func replay(path string) (*replayed, error) {
 	path = f.Name()
 	r := &replayed{Decisions: []decision{}}
 	var pilot coord.Pilot
-	told := int64(0)
+	told, begun := int64(0), false
 	at := map[int64]int{} // decisions by After
 	summary, err := coord.ReadRun(f, path, func(l coord.RunLine) error {
 		switch e := l.Entry.(type) {
@@ -168,7 +168,7 @@ func replay(path string) (*replayed, error) {
 			return err
 		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunLate, coord.RunAdmission, coord.RunPredictor:
 		case coord.RunMember:
-			if e.Joined {
+			if e.Joined && !begun { // before the start; who comes back later is for the pilot
 				return nil
 			}
 		default:
@@ -192,6 +192,9 @@ func replay(path string) (*replayed, error) {
 			} else {
 				r.Decisions = append(r.Decisions, decision{T: l.T.Seconds(), After: a.After, Plan: a.Plan, Why: a.Why, Logged: true})
 			}
+		}
+		if _, ok := l.Entry.(coord.RunTrain); ok {
+			begun = true
 		}
 		told++
 		_, trained := l.Entry.(coord.RunPredictor)

@@ -53,6 +53,7 @@ type capper struct {
 
 // Observe implements Scheme.
 func (c *capper) Observe(r star.Record) {
+	c.gone[r.Worker] = false // it may have come back
 	if c.done || len(c.times[r.Worker]) >= c.after {
 		return
 	}

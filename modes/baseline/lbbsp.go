@@ -197,6 +197,7 @@ type balance struct {
 
 // Observe implements Scheme.
 func (b *balance) Observe(r star.Record) {
+	b.gone[r.Worker] = false // it may have come back
 	t := r.Own().Seconds()
 	if t <= 0 || r.Samples <= 0 {
 		return
@@ -362,6 +363,7 @@ type pairwise struct {
 
 // Observe implements Scheme. An iteration that began before the shares changed tells nothing of them.
 func (p *pairwise) Observe(r star.Record) {
+	p.gone[r.Worker] = false // it may have come back
 	if r.Samples == p.tuner.shares[r.Worker] {
 		p.sum[r.Worker] += r.Own()
 		p.count[r.Worker]++

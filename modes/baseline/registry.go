@@ -20,7 +20,7 @@ type Scheme interface {
 	// Fired is told of each update and answers with the plan to go on with; false: the present one stays.
 	Fired(u Update) (Decision, bool)
 
-	// Leave is told that a worker is gone for good.
+	// Leave is told that a worker is gone. It is back when a record of it is observed.
 	Leave(w star.Worker)
 }
 

@@ -146,6 +146,7 @@ type switcher struct {
 
 // Observe implements Scheme.
 func (s *switcher) Observe(r star.Record) {
+	s.gone[r.Worker] = false // it may have come back
 	if t := r.Own().Seconds(); t > 0 && r.Samples > 0 {
 		s.detector.Observe(r.Worker, float64(r.Samples)/t)
 	}

@@ -67,12 +67,14 @@ type Gone struct {
 	T      time.Duration
 	Step   int64 // its last
 	Why    string
+	Back   time.Duration // when it, or another one in its place, came back; 0: never
 }
 
 // Life is what one worker did.
 type Life struct {
 	Iterations []Iteration
-	Left       time.Duration // 0: it stayed
+	Left       time.Duration // 0: it stayed, or came back
+	Away       time.Duration // until it came back
 }
 
 // Iteration is one record of a worker. Busy is its own time, and Wait that for others.
@@ -198,12 +200,22 @@ func (t *Teller) Add(l coord.RunLine) error {
 			t.told.slow(m)
 		}
 	case coord.RunMember:
-		if e.Joined || s.Train == nil {
+		if s.Train == nil {
 			break
 		}
 		w := &s.Workers[e.Worker]
+		if e.Joined {
+			w.Away, w.Left = w.Away+l.T-w.Left, 0
+			for i := range s.Gone {
+				if g := &s.Gone[i]; g.Worker == e.Worker && g.Back == 0 {
+					g.Back = l.T
+				}
+			}
+			s.marks = append(s.marks, l.T)
+			break
+		}
 		w.Left = l.T
-		s.Gone = append(s.Gone, Gone{e.Worker, l.T, w.lastStep(), e.Why})
+		s.Gone = append(s.Gone, Gone{Worker: e.Worker, T: l.T, Step: w.lastStep(), Why: e.Why})
 		s.marks = append(s.marks, l.T)
 		t.detector.Leave(e.Worker)
 		t.found.end(e.Worker, w, l.T, false)

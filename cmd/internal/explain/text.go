@@ -257,7 +257,11 @@ func (s *Story) told(b *strings.Builder) {
 		fmt.Fprintf(b, "%s\n", s.line(e))
 	}
 	for _, g := range s.Gone {
-		fmt.Fprintf(b, "w%d gone after it %d, at %s: %s\n", g.Worker, g.Step, took(g.T), g.Why)
+		back := ""
+		if g.Back > 0 {
+			back = ", back at " + took(g.Back)
+		}
+		fmt.Fprintf(b, "w%d gone after it %d, at %s%s: %s\n", g.Worker, g.Step, took(g.T), back, g.Why)
 	}
 	for i, c := range s.Changes {
 		if i == 0 {
@@ -356,6 +360,7 @@ func (s *Story) totals(b *strings.Builder) {
 		if l.Left > 0 {
 			stay = l.Left - s.Began
 		}
+		stay -= l.Away
 		var busy []float64
 		var wait time.Duration
 		for _, it := range l.Iterations {

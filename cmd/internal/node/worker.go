@@ -220,6 +220,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	w := &worker{
 		job: job, log: log, model: model, test: testSet, member: member, inject: in, limits: limits, rank: rank,
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}),
+		step:   member.Welcome.Step,
 		grad:   gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree, all: all,
 	}
 	defer w.loader.Close()

@@ -140,10 +140,12 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 	case coord.RunLate: // whoever waits for it waits: is that worth it?
 		p.decide(l.T)
 	case coord.RunMember:
-		if !e.Joined {
-			p.detector.Leave(e.Worker)
-			p.controller.Leave(e.Worker)
+		if e.Joined {
+			p.controller.Join(l.T, e.Worker)
+			break
 		}
+		p.detector.Leave(e.Worker)
+		p.controller.Leave(e.Worker)
 	case coord.RunPlan:
 		if e.After > 0 || e.Forced { // our own, or told as an admission
 			break
