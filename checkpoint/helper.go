@@ -85,6 +85,15 @@ func helperPath() (string, error) {
 	return path, nil
 }
 
+// Check says whether a place can be one: of an address, that the program which reaches it is there.
+func Check(place string) error {
+	if !isAddress(place) {
+		return nil
+	}
+	_, err := helperPath()
+	return err
+}
+
 func runs(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0

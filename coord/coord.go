@@ -102,6 +102,10 @@ type Config struct {
 	// Save writes the manifest of a checkpoint whose parts are on disk, and
 	// returns its path. Nil: no checkpoints. Name makes the ID of a checkpoint.
 	Save func(Checkpoint) (path string, err error)
+
+	// Discard removes what a checkpoint that failed has left, as Save is called. Nil: it stays.
+	Discard func(id string)
+
 	Name func(version, generation int64) string
 
 	Generation int64 // lives of this job: one more than that of the checkpoint it resumes from
@@ -995,7 +999,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	c.forgetInRound(p)
 	c.workers[p.rank] = nil
 	c.issue(orders)
-	if c.save != nil && c.save.final && c.ledger.ring != nil && c.save.saver == star.Worker(p.rank) && c.ledger.live() > 0 {
+	if c.save != nil && c.save.final && !c.save.writing && c.ledger.ring != nil && c.save.saver == star.Worker(p.rank) && c.ledger.live() > 0 {
 		c.startSave()
 	}
 }

@@ -67,12 +67,13 @@ type tower struct {
 	told  int64 // lines so far
 }
 
-// saying is a Remark with the number of lines that were told before it, or what has come of a Study, or the answer of the Admission.
+// saying is a Remark with the number of lines that were told before it, or what has come of a Study, or the answer of the Admission, or the end of a checkpoint.
 type saying struct {
 	Remark
 	after   int64
 	learned *RunPredictor
 	ruling  *ruling
+	written *written
 }
 
 // fly starts the pilot's goroutine, which ends with the coordinator.
@@ -148,6 +149,8 @@ func (c *Coordinator) work(s Study, after int64) {
 func (c *Coordinator) heed(s *saying) error {
 	at := c.elapsed()
 	switch {
+	case s.written != nil:
+		return c.saidWritten(s.written)
 	case s.ruling != nil:
 		return c.abide(s.ruling)
 	case s.learned != nil:

@@ -288,6 +288,8 @@ type saving struct {
 	err   error
 	final bool
 	saver star.Worker // all-reduce: who writes it
+
+	writing bool // all parts are there, and its manifest is being written
 }
 
 // startSave has every shard write its part, after the last Fire.
@@ -348,33 +350,61 @@ func (c *Coordinator) trySaved() {
 		}
 		s.at = *r.kept
 	}
-	c.save = nil
+	if s.writing {
+		return
+	}
 	if c.hello.Buffers > 0 && c.buffers == nil && s.err == nil {
 		s.err = errors.New("no worker was left to send its buffers")
 	}
-	path := ""
-	if s.err == nil {
-		path, s.err = c.cfg.Save(Checkpoint{
-			ID: s.id, Generation: c.cfg.Generation, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
-			Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts,
-		})
-	}
-	line := logSave{Type: "checkpoint", T: c.elapsed().Seconds(), ID: s.id, Version: s.at.Version, Took: time.Since(s.begun).Seconds()}
+	// Disks, and stores behind a network even more, take longer than workers should wait for their next batch.
+	s.writing = true
 	if s.err != nil {
-		line.Err = s.err.Error()
-		c.log.Error("checkpoint failed", "id", s.id, "err", s.err)
-		c.result.CheckpointError = s.err.Error()
+		go func() {
+			if c.cfg.Discard != nil {
+				c.cfg.Discard(s.id)
+			}
+			c.post(event{kind: kindSaying, saying: &saying{written: &written{s: s, err: s.err}}})
+		}()
+		return
+	}
+	whole := Checkpoint{
+		ID: s.id, Generation: c.cfg.Generation, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
+		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts,
+	}
+	go func() {
+		path, err := c.cfg.Save(whole)
+		c.post(event{kind: kindSaying, saying: &saying{written: &written{s, path, err}}})
+	}()
+}
+
+// written is what has become of a checkpoint.
+type written struct {
+	s    *saving
+	path string
+	err  error
+}
+
+// saidWritten ends a checkpoint.
+func (c *Coordinator) saidWritten(w *written) error {
+	s := w.s
+	c.save = nil
+	c.progress = time.Now()
+	line := logSave{Type: "checkpoint", T: c.elapsed().Seconds(), ID: s.id, Version: s.at.Version, Took: time.Since(s.begun).Seconds()}
+	if w.err != nil {
+		line.Err = w.err.Error()
+		c.log.Error("checkpoint failed", "id", s.id, "err", w.err)
+		c.result.CheckpointError = w.err.Error()
 	} else {
-		c.result.Checkpoint, c.complete = path, s.id
-		c.log.Info("checkpoint", "path", path, "version", s.at.Version)
+		c.result.Checkpoint, c.complete = w.path, s.id
+		c.log.Info("checkpoint", "path", w.path, "version", s.at.Version)
 	}
 	c.cfg.RunLog.write(line)
 	if s.final {
-		c.ended, c.lastSave = true, s.err
-		return
+		c.ended, c.lastSave = true, w.err
+		return nil
 	}
 	c.milestones()
-	c.tryFinish()
+	return c.tryFinish()
 }
 
 func round4(x float64) float64 {

@@ -670,11 +670,7 @@ func (w *ringWorker) save(m transport.Save) error {
 		return fmt.Errorf("%w: told to save version %d, has %d", errRing, m.Version, w.version)
 	}
 	params := slices.Clone(w.params)
-	st := w.opt.State()
-	st.Slots = slices.Clone(st.Slots)
-	for i := range st.Slots {
-		st.Slots[i].Data = slices.Clone(st.Slots[i].Data)
-	}
+	st := copied(w.opt.State())
 	w.saves.Go(func() {
 		text, err := writeShard(checkpointDir(w.job, m.ID), transport.ShardInfo{To: int64(len(params))}, m.Version, params, st)
 		said := transport.Saved{ID: m.ID}

@@ -9,7 +9,7 @@ import (
 	gonet "net"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -238,6 +238,9 @@ func (s *server) prepare() (err error) {
 			return err
 		}
 	}
+	if err := checkpoint.Check(checkpointsOf(job)); err != nil {
+		return job.Invalid("checkpoint", err)
+	}
 	if job.Resume == "" {
 		return nil
 	}
@@ -261,18 +264,22 @@ func updateRule(job *settings.Job) (optim.Config, optim.Schedule, error) {
 	return opt, rate, nil
 }
 
-// openCheckpoint opens dir, which is a checkpoint, a folder of them, or a job's
+// openCheckpoint opens place, which is a checkpoint, a folder of them, or a job's
 // folder: then the newest one that is whole.
-func openCheckpoint(dir string, log *slog.Logger) (*checkpoint.Checkpoint, error) {
-	if _, err := os.Stat(filepath.Join(dir, "manifest.json")); err == nil {
-		return checkpoint.Open(dir)
+func openCheckpoint(place string, log *slog.Logger) (*checkpoint.Checkpoint, error) {
+	if checkpoint.Complete(place) {
+		return checkpoint.Open(place)
 	}
-	if sub := filepath.Join(dir, CheckpointsDir); isDir(sub) {
-		dir = sub
+	if sub := filepath.Join(place, CheckpointsDir); isDir(sub) {
+		place = sub
 	}
-	c, skipped, err := checkpoint.Latest(dir)
+	c, skipped, err := checkpoint.Latest(place)
 	for _, e := range skipped {
 		log.Warn("passed over a checkpoint", "reason", e)
+	}
+	if err == nil {
+		m := c.Manifest()
+		log.Info("resumes", "checkpoint", c.Dir(), "version", m.Version, "samples", m.Samples, "passed_over", len(skipped))
 	}
 	return c, err
 }
@@ -336,10 +343,21 @@ func (e *DisagreeError) Unwrap() error { return e.Err }
 // ExitCode is that of members that disagree.
 func (e *DisagreeError) ExitCode() int { return ExitDisagree }
 
-// saveShard writes one shard's part of a checkpoint.
+// saveShard writes one shard's part of a checkpoint. Updates wait until the optimiser's state is copied, and not for the disk; the
+// parameters need no copy, because the next update makes others.
 func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
-	st := ruleState(r.Rule, func(rule ps.Stateful) []ps.RuleSlot { return rule.Lasting(len(r.Params)) })
+	st := copied(ruleState(r.Rule, func(rule ps.Stateful) []ps.RuleSlot { return rule.Lasting(len(r.Params)) }))
+	r.RuleDone()
 	return writeShard(checkpointDir(s.job, r.ID), r.Shard, r.Version, r.Params, st)
+}
+
+// copied is a state of its own.
+func copied(st optim.State) optim.State {
+	st.Slots = slices.Clone(st.Slots)
+	for i := range st.Slots {
+		st.Slots[i].Data = slices.Clone(st.Slots[i].Data)
+	}
+	return st
 }
 
 // optimizerOf is the optimiser of a shard's rule, as NewRule has made it.
@@ -387,8 +405,16 @@ func restore(c *checkpoint.Checkpoint, i transport.ShardInfo, set func(optim.Sta
 	return sh.Params, nil
 }
 
+// checkpointsOf is where the checkpoints of a job are kept.
+func checkpointsOf(job *settings.Job) string {
+	if job.Checkpoint != "" {
+		return job.Checkpoint
+	}
+	return filepath.Join(job.Out, CheckpointsDir)
+}
+
 func checkpointDir(job *settings.Job, id string) string {
-	return filepath.Join(job.Out, CheckpointsDir, id)
+	return checkpoint.Join(checkpointsOf(job), id)
 }
 
 // extra is what a manifest remembers beside its own fields.
@@ -397,8 +423,13 @@ type extra struct {
 }
 
 // saveManifest completes a checkpoint.
-func (s *server) saveManifest(c coord.Checkpoint) (string, error) {
+func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 	dir := checkpointDir(s.job, c.ID)
+	defer func() {
+		if err != nil {
+			s.discard(c.ID)
+		}
+	}()
 	more, err := json.Marshal(extra{c.Redo})
 	if err != nil {
 		return "", err
@@ -428,7 +459,22 @@ func (s *server) saveManifest(c coord.Checkpoint) (string, error) {
 		}
 		m.Buffers = &f
 	}
-	return dir, checkpoint.WriteManifest(dir, m)
+	if err := checkpoint.WriteManifest(dir, m); err != nil {
+		return "", err
+	}
+	if s.job.Keep > 0 {
+		if err := checkpoint.Keep(checkpointsOf(s.job), s.job.Keep); err != nil {
+			s.log.Warn("older checkpoints are still there", "keep", s.job.Keep, "reason", err)
+		}
+	}
+	return dir, nil
+}
+
+// discard removes what a checkpoint that failed has left, so that a full disk has room for the next one.
+func (s *server) discard(id string) {
+	if err := checkpoint.Discard(checkpointDir(s.job, id)); err != nil {
+		s.log.Warn("the remains of a checkpoint are still there", "id", id, "reason", err)
+	}
 }
 
 func specs(ts []coord.Tensor) []checkpoint.TensorSpec {
@@ -446,12 +492,9 @@ func (s *server) lives() int64 {
 	if s.resume != nil {
 		n = s.resume.Manifest().Generation
 	}
-	old, _ := filepath.Glob(filepath.Join(s.job.Out, CheckpointsDir, "ckpt-*-g*")) // the pattern is good
-	for _, dir := range old {
-		_, g, _ := strings.Cut(filepath.Base(dir), "-g")
-		if k, err := strconv.ParseInt(g, 10, 64); err == nil {
-			n = max(n, k)
-		}
+	old, _ := checkpoint.List(checkpointsOf(s.job)) // where there are none yet, none counts
+	for _, f := range old {
+		n = max(n, f.Generation)
 	}
 	return n + 1
 }
@@ -501,7 +544,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
-		Save: s.saveManifest, Name: checkpoint.Name, Generation: s.lives(),
+		Save: s.saveManifest, Discard: s.discard, Name: checkpoint.Name, Generation: s.lives(),
 		Settings: config, Notes: notes, Program: Program,
 		StopOnLoss: job.OnFailure == "stop",
 		Result:     coord.Result{Arch: job.Arch, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},

@@ -111,10 +111,15 @@ type Job struct {
 	Buffer       int           // KiB of each socket's buffers; 0: by the model; -1: the kernel's choice
 	OnFailure    string        // shrink or stop, when a worker is gone
 
+	WorkerRestarts int // star run: how many workers that failed are started again, in all
+
 	// Files.
 
 	Out             string        // folder of run.jsonl and checkpoints
 	CheckpointEvery time.Duration // 0: only at the end
+	Checkpoint      string        // folder or address of checkpoints; empty: one in Out
+	Keep            int           // newest checkpoints that stay; 0: all
+	Restarts        int           // star run: how often a job that fails is begun again from its last checkpoint
 	Resume          string        // checkpoint to start from; empty: none
 	EvalEvery       float64       // epochs between evaluations; 0: only at the end
 
@@ -226,10 +231,14 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Segment, "allreduce-segment", 0, "allreduce: KiB after which a part of a vector is passed on; 0: by the cost model")
 	Var(s, &j.Buffer, "allreduce-buffer", 0, "allreduce: KiB of each socket's buffers; 0: by the cost model; -1: the kernel's choice")
 	Var(s, &j.OnFailure, "on-failure", "shrink", "when a worker is gone: go on without it, or stop", "shrink", "stop")
+	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job")
 
 	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
 	Var(s, &j.CheckpointEvery, "checkpoint-every", 0, "time between checkpoints; 0: only at the end")
+	Var(s, &j.Checkpoint, "checkpoint", "", "where checkpoints are kept: a folder, or an address like s3://bucket/prefix?region=REGION (checkpoints in --out)")
+	Var(s, &j.Keep, "keep", 0, "checkpoints that stay, the newest; 0: all")
 	Var(s, &j.Resume, "resume", "", "checkpoint to start from")
+	Var(s, &j.Restarts, "restarts", 0, "star run: how often a job that fails is begun again from its last checkpoint")
 	Var(s, &j.EvalEvery, "eval-every", 1, "epochs between evaluations; 0: only at the end")
 
 	Var(s, &j.JoinTimeout, "join-timeout", time.Minute, "how long to wait for members that are missing at the start")
@@ -354,6 +363,9 @@ func (j *Job) Validate() error {
 		atLeast("clip", j.Clip, 0),
 		atLeast("threads", float64(j.Threads), 0),
 		atLeast("eval-every", j.EvalEvery, 0),
+		atLeast("keep", float64(j.Keep), 0),
+		atLeast("restarts", float64(j.Restarts), 0),
+		atLeast("worker-restarts", float64(j.WorkerRestarts), 0),
 		atLeast("max-staleness", float64(j.MaxStaleness), 0),
 		atLeast("ps-bandwidth", j.PSBandwidth, 0),
 		atLeast("capacity-cpu", j.CapacityCPU, 0),
