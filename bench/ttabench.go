@@ -7,8 +7,6 @@ import (
 	"math"
 	"time"
 
-	"star/modes"
-	"star/ps"
 	"star/sim"
 	"star/train"
 	"star/train/data"
@@ -122,24 +120,13 @@ func ttaRun(ctx context.Context, cfg TTAConfig, trainSet, testSet data.Dataset, 
 	if err := task.tests(testSet, cfg.Tests); err != nil {
 		return TTAResult{}, err
 	}
-	optimizer, err := optim.New(optim.Config{LR: rate}, len(model.Params()))
-	if err != nil {
-		return TTAResult{}, err
-	}
-	learner := &sim.Trained{
-		Task: task, Every: 4 * n * cfg.Batch,
-		Rule: &ps.Descent{Optimizer: optimizer, Schedule: ps.Constant(rate), Threads: 1},
-	}
+	learner := &sim.Trained{Task: task, Every: 4 * n * cfg.Batch}
 	c := sim.Config{
-		Times: times, Plan: modes.SSGD(n), Learner: learner, Batch: cfg.Batch, Latency: time.Millisecond, Target: cfg.Target,
+		Times: times, Learner: learner, Batch: cfg.Batch, Latency: time.Millisecond, Target: cfg.Target,
 		Limit: time.Duration(float64(cfg.Rounds) * cfg.Slow * float64(600*time.Millisecond)),
 	}
-	if method == "auto" {
-		c.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: cfg.Batch}, c.Plan)
-	} else {
-		c.Plan, err = modes.Parse(method, n)
-	}
-	if err != nil {
+	c.Samples = int64(cfg.Rounds * n * cfg.Batch)
+	if err := c.Use(method, optim.Config{LR: rate}); err != nil {
 		return TTAResult{}, err
 	}
 	out := TTAResult{

@@ -12,8 +12,8 @@ type event struct {
 type kind int8
 
 const (
-	arrival kind = iota // of a gradient
-	verdict             // of the pilot
+	arrival    kind = iota // of a gradient
+	validation             // gradient is there
 )
 
 func (e event) before(f event) bool {

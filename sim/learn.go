@@ -120,3 +120,41 @@ func (q *Quadratic) Noise() float64 {
 	}
 	return q.Sigma * q.Sigma * float64(len(q.w)) / g
 }
+
+// noisy is a Quadratic as a Task: the same gradients and the same measure of progress, for what only a shard can do.
+type noisy struct{ *Quadratic }
+
+func (t noisy) Params() []float32 {
+	t.smooth = 0
+	params := make([]float32, len(t.Start))
+	for i, w := range t.Start {
+		params[i] = float32(w)
+	}
+	return params
+}
+
+func (t noisy) Gradient(dst, params []float32, from int64, samples int) error {
+	r := rand.New(rand.NewPCG(t.Seed, uint64(from)))
+	noise := t.Sigma / math.Sqrt(float64(samples))
+	for i, w := range params {
+		dst[i] = float32(t.Curvature[i]*float64(w) + noise*r.NormFloat64())
+	}
+	return nil
+}
+
+func (t noisy) Accuracy([]float32) (float64, error) { return 0, nil }
+
+// Progress implements Gauge.
+func (t noisy) Progress(params []float32, samples int) float64 {
+	loss, first := 0.0, 0.0
+	for i, h := range t.Curvature {
+		loss += h * float64(params[i]) * float64(params[i]) / 2
+		first += h * t.Start[i] * t.Start[i] / 2
+	}
+	if t.smooth == 0 {
+		t.smooth = first
+	}
+	keep := math.Exp(-float64(samples) / t.round / 10)
+	t.smooth = keep*t.smooth + (1-keep)*loss
+	return math.Log10(first / t.smooth)
+}

@@ -35,6 +35,7 @@ type Scenario struct {
 
 	Batch   int      `yaml:"batch"`   // samples of a worker; default 128
 	Latency Duration `yaml:"latency"` // default 1ms
+	Samples int64    `yaml:"samples"` // of the job, for baselines that go by the part of it that is done; default: not known
 
 	Learner Learning `yaml:"learner"`
 	Target  float64  `yaml:"target"`
@@ -174,6 +175,7 @@ func (s *Scenario) check() error {
 		finite("fixed", *s.Fixed, 0, 1),
 		finite("jitter", s.Jitter, 0, 3),
 		finite("batch", float64(s.Batch), 1, 1<<30),
+		finite("samples", float64(s.Samples), 0, 1<<53),
 		finite("target", s.Target, 0, huge),
 		finite("learner.dim", float64(l.Dim), 1, 1<<20),
 		finite("learner.condition", l.Condition, 1, huge),
@@ -260,7 +262,7 @@ func (s *Scenario) Config(recorded *trace.Trace, seed uint64) (Config, error) {
 		}
 		t = troubled
 	}
-	c := Config{Times: t, Batch: s.Batch, Latency: time.Duration(s.Latency), Target: s.Target, Limit: time.Duration(s.Limit)}
+	c := Config{Times: t, Batch: s.Batch, Latency: time.Duration(s.Latency), Samples: s.Samples, Target: s.Target, Limit: time.Duration(s.Limit)}
 	l := s.Learner
 	if l.Kind == "tally" {
 		c.Learner = &Tally{Noise: l.Noise, Kappa: l.Kappa}

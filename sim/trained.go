@@ -23,23 +23,42 @@ type Task interface {
 	Accuracy(params []float32) (float64, error)
 }
 
+// Gauge is a Task that says after each update, of so many samples, how far training has come. It is not asked for accuracies.
+type Gauge interface {
+	Task
+	Progress(params []float32, samples int) float64
+}
+
 // Trained is the Learner that trains: real gradients of real models, on the parameters that each worker read, which the
 // shard of the parameter servers makes into updates with the rule and the optimiser of real jobs. The weights are those of --update-scale n: wₖ = bₖ/B, B the samples
 // of a full round. One shard stands for any number of them, which changes no bit of the result.
 //
-// Gradients are worked out when they are applied; one that is dropped costs nothing. Samples are handed out at releases, in order of
+// Gradients are worked out when they are applied; one that is dropped costs nothing, unless its rule uses it. Samples are handed out at releases, in order of
 // the stream, as the coordinator does.
 //
 // Progress is the mean accuracy of the last three evaluations: one alone may be luck. A Trained is for one run.
 type Trained struct {
 	Task Task
 	Rule ps.Rule // of this run alone: optimisers remember
+
+	// Named is what the shard makes of gradients before Rule, which must have a descent in it then; zero: nothing.
+	Named ps.Named
+
+	// Mean gives gradients the weights of a mean, bₖ by the samples of the update (--update-scale firing).
+	Mean bool
+
+	// Solo makes what a worker keeps that trains by itself (Plan.Local). nil: workers send gradients.
+	Solo func() *ps.Solo
+
 	// Every is how many samples are applied between evaluations: samples and not updates, so that a mode of many small updates
 	// is not looked at more often. 0: a full round.
 	Every int
 
 	// Evaluations are all accuracies so far; the first after Every samples.
 	Evaluations []float64
+
+	// Judged and Refused count the updates that were held against a validation gradient, and those of them that were not made.
+	Judged, Refused int
 
 	round  int
 	cursor int64
@@ -49,12 +68,25 @@ type Trained struct {
 	mem    snapshots
 	reads  []read
 	fire   transport.Fire
+
+	solos     []*ps.Solo
+	own       []float32 // parameters of whoever trains by itself
+	step      []float32 // a gradient of it
+	descent   *ps.Descent
+	scores    bool // the shard asks before it applies
+	salvages  bool
+	reference []float32 // on its way: the validation gradient
+	checks    int64     // validation gradients so far
 }
+
+// validationFrom is where in the stream of samples validation batches lie: where training does not get to.
+const validationFrom = int64(1) << 40
 
 // read is what a worker computes with.
 type read struct {
 	of   *snapshot
 	from int64 // position of its samples
+	n    int   // how many were handed out
 }
 
 // ErrDiverged is in the error of a run whose parameters are no numbers any more.
@@ -68,7 +100,21 @@ func (t *Trained) Begin(workers, round int) {
 	params := t.Task.Params()
 	t.round, t.reads = round, make([]read, workers)
 	t.mem = snapshots{n: len(params), cur: &snapshot{vec: params}}
-	t.shard = ps.NewShard(len(params), t.Rule, &t.mem)
+	rule := t.Rule
+	t.descent = ps.Inner(rule)
+	if t.Named.Name != "" {
+		rule = t.Named.Make(t.descent, workers, len(params))
+	}
+	_, t.scores = rule.(ps.Scorer)
+	_, t.salvages = rule.(ps.Salvager)
+	if t.Solo != nil {
+		t.solos = make([]*ps.Solo, workers)
+		for w := range t.solos {
+			t.solos[w] = t.Solo()
+		}
+		t.own, t.step = make([]float32, len(params)), make([]float32, len(params))
+	}
+	t.shard = ps.NewShard(len(params), rule, &t.mem)
 	t.shard.Load(params, 0)
 	if t.Every <= 0 {
 		t.Every = round
@@ -80,49 +126,195 @@ func (t *Trained) Release(w star.Worker, samples int) {
 	r := &t.reads[w]
 	t.mem.drop(r.of)
 	t.mem.cur.readers++
-	*r = read{of: t.mem.cur, from: t.cursor}
+	*r = read{of: t.mem.cur, from: t.cursor, n: samples}
 	t.cursor += int64(samples)
+	t.shard.Read(w)
+}
+
+// compute writes to vec what the worker of g pushes, and what it is told of its length into g.
+func (t *Trained) compute(vec []float32, g *Gradient) error {
+	r := &t.reads[g.Worker]
+	switch {
+	case (g.Local > 0) != (t.solos != nil):
+		return fmt.Errorf("sim: step %d of worker %d has %d steps of its own: plan and learner must agree on whether workers train by themselves", g.Step, g.Worker, g.Local)
+	case g.Local > 0:
+		if err := t.train(vec, g, r); err != nil {
+			return fmt.Errorf("sim: step %d of worker %d: %w", g.Step, g.Worker, err)
+		}
+	default:
+		if err := t.Task.Gradient(vec, r.of.vec, r.from, g.Samples); err != nil {
+			return fmt.Errorf("sim: step %d of worker %d: %w", g.Step, g.Worker, err)
+		}
+		if t.Named.Planned && g.Samples < r.n {
+			for i := range vec {
+				vec[i] *= float32(g.Samples) / float32(r.n)
+			}
+		}
+	}
+	norm2 := 0.0
+	for _, x := range vec {
+		norm2 += float64(x) * float64(x)
+	}
+	if math.IsNaN(norm2) || math.IsInf(norm2, 0) {
+		return fmt.Errorf("%w: the gradient of step %d of worker %d has a norm of %v", ErrDiverged, g.Step, g.Worker, math.Sqrt(norm2))
+	}
+	if g.Norm2 = norm2; g.Local > 0 {
+		g.Norm2 = 0 // it is the norm of no gradient
+	}
+	return nil
+}
+
+// train has a worker make its own steps.
+func (t *Trained) train(vec []float32, g *Gradient, r *read) error {
+	s := t.solos[g.Worker]
+	copy(t.own, r.of.vec)
+	if err := s.Begin(t.own); err != nil {
+		return err
+	}
+	for _, p := range ps.Pieces(r.from, g.Samples, g.Local) {
+		if err := t.Task.Gradient(t.step, t.own, p.Start, p.Count); err != nil {
+			return err
+		}
+		s.Step(t.own, t.step, p.Start)
+	}
+	s.End(t.own, vec)
+	return nil
+}
+
+// weights are those of the gradients in an update.
+func (t *Trained) weights(gs []Gradient) (each func(g *Gradient) float32) {
+	whole := float64(t.round)
+	if t.Mean {
+		whole = 0
+		for i := range gs {
+			whole += perStep(&gs[i])
+		}
+	}
+	return func(g *Gradient) float32 { return float32(perStep(g) / whole) }
+}
+
+// perStep are the samples of one step of a gradient's worker.
+func perStep(g *Gradient) float64 { return float64(g.Samples) / float64(max(1, g.Local)) }
+
+// Drop implements Salvager. What a rule has no use for is not worked out, unless its worker goes on from there.
+func (t *Trained) Drop(version int64, g Gradient, rest float64) error {
+	if !t.salvages && t.solos == nil {
+		return nil
+	}
+	vec := t.mem.take()
+	if err := t.compute(vec, &g); err != nil {
+		return err
+	}
+	if !t.salvages {
+		t.mem.Free(vec)
+		return nil
+	}
+	return t.salvage(version, ps.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Vec: vec}, float32(rest))
+}
+
+// salvage has the shard drop a gradient.
+func (t *Trained) salvage(version int64, g ps.Gradient, weight float32) error {
+	if err := t.shard.Push(g); err != nil {
+		return err
+	}
+	t.seq++
+	if err := t.shard.Fire(&transport.Fire{Seq: t.seq, Version: version, Samples: t.used,
+		Dropped: []transport.Gradient{{Worker: g.Worker, Step: g.Step, Weight: weight}}, Quiet: []star.Worker{g.Worker}}); err != nil {
+		return err
+	}
+	_, err := t.next(version)
+	return err
+}
+
+// Validate implements Validator.
+func (t *Trained) Validate() error {
+	if !t.scores {
+		return fmt.Errorf("sim: a validation for a rule that has no use for one: %T", t.Rule)
+	}
+	t.reference = t.mem.take()
+	err := t.Task.Gradient(t.reference, t.shard.Params(), validationFrom+t.checks*int64(t.Named.Samples), t.Named.Samples)
+	if err != nil {
+		return fmt.Errorf("sim: validation gradient %d: %w", t.checks, err)
+	}
+	return nil
+}
+
+// Validated implements Validator.
+func (t *Trained) Validated() error {
+	g := ps.Gradient{Worker: star.Worker(len(t.reads)), Step: t.checks, Samples: t.Named.Samples, Vec: t.reference}
+	t.checks++
+	return t.salvage(t.shard.Version(), g, 0)
+}
+
+// next is what the shard has made of a firing, judged if it asks for that.
+func (t *Trained) next(version int64) (ps.Event, error) {
+	ev, ok := t.shard.Next()
+	if ok && ev.Kind == ps.Summed {
+		sum2, factor := ev.Squares.Float64(), 1.0
+		if t.scores {
+			weight := 0.0
+			for _, g := range t.fire.Gradients {
+				weight += float64(g.Weight)
+			}
+			v := t.Named.Zeno.Judge(ps.Evidence{Dot: ev.Dot / weight, Norm: math.Sqrt(sum2) / weight, Ref: math.Sqrt(ev.Ref.Float64()),
+				Rate: t.descent.Schedule.At(t.used), First: t.descent.Schedule.At(0)})
+			factor = v.Factor
+			if t.Judged++; factor == 0 {
+				t.Refused++
+			}
+		}
+		if err := t.shard.Apply(ev.Seq, math.Sqrt(sum2), factor); err != nil {
+			return ev, err
+		}
+		ev, ok = t.shard.Next()
+		ev.Report, ev.Sum2 = true, sum2
+	}
+	if !ok || ev.Kind != ps.Updated || ev.Version != version {
+		return ev, fmt.Errorf("sim: the shard has not made version %d: its rule waits for other shards, of which there are none here", version)
+	}
+	return ev, nil
 }
 
 // Update implements Learner.
 func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 	t.seq++
-	t.fire = transport.Fire{Seq: t.seq, Version: version, Samples: t.used, Gradients: t.fire.Gradients[:0], Report: true}
+	t.fire = transport.Fire{Seq: t.seq, Version: version, Samples: t.used, Gradients: t.fire.Gradients[:0], Report: true,
+		NormFirst: t.scores || t.descent != nil && t.descent.Clip > 0}
 	samples := 0
+	weight := t.weights(gs)
 	for i := range gs {
 		g := &gs[i]
-		r := &t.reads[g.Worker]
 		vec := t.mem.take()
-		if err := t.Task.Gradient(vec, r.of.vec, r.from, g.Samples); err != nil {
-			return Outcome{Err: fmt.Errorf("sim: step %d of worker %d: %w", g.Step, g.Worker, err)}
-		}
-		g.Norm2 = 0
-		for _, x := range vec {
-			g.Norm2 += float64(x) * float64(x)
-		}
-		if math.IsNaN(g.Norm2) || math.IsInf(g.Norm2, 0) {
-			return Outcome{Err: fmt.Errorf("%w: the gradient of step %d of worker %d has a norm of %v", ErrDiverged, g.Step, g.Worker, math.Sqrt(g.Norm2))}
+		if err := t.compute(vec, g); err != nil {
+			return Outcome{Err: err}
 		}
 		if err := t.shard.Push(ps.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Vec: vec}); err != nil {
 			return Outcome{Err: err}
 		}
 		samples += g.Samples
-		t.fire.Gradients = append(t.fire.Gradients, transport.Gradient{Worker: g.Worker, Step: g.Step, Weight: float32(float64(g.Samples) / float64(t.round))})
+		t.fire.Gradients = append(t.fire.Gradients, transport.Gradient{Worker: g.Worker, Step: g.Step, Weight: weight(g)})
 	}
 	if err := t.shard.Fire(&t.fire); err != nil {
 		return Outcome{Err: err}
 	}
-	ev, ok := t.shard.Next()
-	if !ok || ev.Kind != ps.Updated || ev.Version != version {
-		return Outcome{Err: fmt.Errorf("sim: the shard has not made version %d: its rule waits for other shards, of which there are none here", version)}
+	ev, err := t.next(version)
+	if err != nil {
+		return Outcome{Err: err}
 	}
 	var o Outcome
-	if ev.Report {
+	if ev.Report && t.solos == nil {
 		scale := float64(t.round) / float64(samples) // the shard's sum has weights bₖ/B
+		if t.Mean {
+			scale = 1
+		}
 		o.Norm2 = ev.Sum2 * scale * scale
 	}
 	before := t.used / int64(t.Every)
 	t.used += int64(samples)
+	if gauge, ok := t.Task.(Gauge); ok {
+		o.Progress = gauge.Progress(t.shard.Params(), samples)
+		return o
+	}
 	if t.used/int64(t.Every) > before {
 		a, err := t.Task.Accuracy(t.shard.Params())
 		if err != nil {

@@ -16,9 +16,10 @@ import (
 
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
-	"star/modes"
+	"star/modes/baseline"
 	"star/sim"
 	"star/trace"
+	"star/train/optim"
 )
 
 // simResult is one run of star sim --json.
@@ -42,11 +43,12 @@ type simResult struct {
 
 func simCommand() *cobra.Command {
 	s := new(settings.Set)
-	var methods []string
+	var methods, baselines []string
 	var seeds int
 	var first uint64
 	var asJSON, explain bool
 	settings.Var(s, &methods, "mode", []string{"all"}, "modes to compare; all: every x=K and auto; fixed: every x=K")
+	settings.Var(s, &baselines, "baseline", []string{}, "baselines to compare, too, such as lb-bsp,zeno++:rho=0.01 (docs/baselines.md); all: every one, with its defaults")
 	settings.Var(s, &seeds, "seeds", 5, "runs of each mode, with seeds of their own")
 	settings.Var(s, &first, "seed", 1, "the first seed")
 	settings.Var(s, &explain, "explain", false, "also each change of mode of the first seed, and why")
@@ -55,7 +57,7 @@ func simCommand() *cobra.Command {
 		Use:   "sim SCENARIO …",
 		Short: "Say what a mode would bring on a cluster that is not there",
 		Long: `Runs the cluster of a scenario file (YAML, docs/operations.md lists its keys) in virtual time with the barrier and the controller of real
-jobs, once for each mode and seed, and compares the time to the target. The same scenario and seed give the same result.`,
+jobs, once for each mode, baseline and seed, and compares the time to the target. The same scenario and seed give the same result.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return &settings.UsageError{Msg: "star sim needs a scenario file"}
@@ -71,7 +73,7 @@ jobs, once for each mode and seed, and compares the time to the target. The same
 			}
 			all := []simResult{}
 			for _, path := range args {
-				results, err := simulate(cmd.OutOrStdout(), path, methods, first, seeds, asJSON, explain)
+				results, err := simulate(cmd.OutOrStdout(), path, slices.Concat(simBaselines(methods), allBaselines(simBaselines(baselines))), first, seeds, asJSON, explain)
 				if err != nil {
 					return err
 				}
@@ -123,9 +125,13 @@ func simulate(out io.Writer, path string, methods []string, first uint64, seeds 
 	if err != nil {
 		return nil, err
 	}
-	names, err := simMethods(methods, n)
+	names, err := simMethods(methods, n, s.Batch)
 	if err != nil {
 		return nil, err
+	}
+	var length func(seed uint64) (int64, error)
+	if slices.ContainsFunc(names, sim.IsBaseline) {
+		length = ssgdLength(s, recorded)
 	}
 	var results []simResult
 	type row struct {
@@ -144,8 +150,13 @@ func simulate(out io.Writer, path string, methods []string, first uint64, seeds 
 			if err != nil {
 				return nil, err
 			}
-			if err := simPlan(&c, name); err != nil {
-				return nil, err
+			if c.Samples == 0 && length != nil { // as long as it takes without doing anything
+				if c.Samples, err = length(first + uint64(k)); err != nil {
+					return nil, fmt.Errorf("%s: ssgd: %w", path, err)
+				}
+			}
+			if err := c.Use(name, optim.Config{}); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", path, name, err)
 			}
 			res, err := sim.Run(c)
 			if err != nil {
@@ -223,8 +234,65 @@ func median(sorted []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// simMethods spells out all and fixed.
-func simMethods(methods []string, n int) ([]string, error) {
+// ssgdLength says how many samples SSGD needs with a seed, or has by the end of the run.
+func ssgdLength(s *sim.Scenario, recorded *trace.Trace) func(seed uint64) (int64, error) {
+	known := map[uint64]int64{}
+	return func(seed uint64) (int64, error) {
+		if k, ok := known[seed]; ok {
+			return k, nil
+		}
+		c, err := s.Config(recorded, seed)
+		if err != nil {
+			return 0, err
+		}
+		r, err := sim.Run(c)
+		known[seed] = r.Samples
+		return r.Samples, err
+	}
+}
+
+// simBaselines puts together again what a list of names with settings, such as a:k=1,l=2,x=3,b, was cut into: k and l are settings of a.
+func simBaselines(list []string) []string {
+	var names []string
+	for _, part := range list {
+		key, _, has := strings.Cut(part, "=")
+		if has && len(names) > 0 && isSetting(names[len(names)-1], key) {
+			names[len(names)-1] += "," + part
+			continue
+		}
+		names = append(names, part)
+	}
+	return names
+}
+
+// allBaselines spells out all.
+func allBaselines(list []string) []string {
+	var names []string
+	for _, name := range list {
+		if name != "all" {
+			names = append(names, name)
+			continue
+		}
+		for _, e := range baseline.Entries() {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}
+
+// isSetting says whether a baseline, to which settings are given, has one of that name.
+func isSetting(method, key string) bool {
+	name, _, given := strings.Cut(method, ":")
+	for _, e := range baseline.Entries() {
+		if given && e.Name == name {
+			return slices.ContainsFunc(e.Settings, func(s baseline.Setting) bool { return s.Name == key })
+		}
+	}
+	return false
+}
+
+// simMethods spells out all and fixed, and checks the others.
+func simMethods(methods []string, n, batch int) ([]string, error) {
 	var names []string
 	add := func(name string) {
 		if !slices.Contains(names, name) {
@@ -242,28 +310,12 @@ func simMethods(methods []string, n int) ([]string, error) {
 			if m == "all" {
 				add("auto")
 			}
-		case "auto":
-			add(m)
 		default:
-			if _, err := modes.Parse(m, n); err != nil {
-				return nil, &settings.UsageError{Msg: fmt.Sprintf("--mode %s: %v", m, err)}
+			if err := sim.CheckMethod(m, n, batch); err != nil {
+				return nil, &settings.UsageError{Msg: err.Error()}
 			}
 			add(m)
 		}
 	}
 	return names, nil
-}
-
-// simPlan gives a run the mode of that name.
-func simPlan(c *sim.Config, name string) error {
-	if name != "auto" {
-		p, err := modes.Parse(name, c.Times.Workers())
-		c.Plan = p
-		return err
-	}
-	n := c.Times.Workers()
-	c.Plan = modes.SSGD(n)
-	a, err := sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: c.Batch}, c.Plan)
-	c.Pilot = a
-	return err
 }

@@ -62,7 +62,7 @@ seed that does not count.`,
 				cfg.Rates = append(cfg.Rates, r)
 			}
 			var err error
-			if cfg.Methods, err = simMethods(cfg.Methods, cfg.Workers); err != nil {
+			if cfg.Methods, err = simMethods(simBaselines(cfg.Methods), cfg.Workers, cfg.Batch); err != nil {
 				return nil, err
 			}
 			if quick {

@@ -1,0 +1,189 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/modes/baseline"
+	"star/ps"
+	"star/train/optim"
+)
+
+// Baseline is the Pilot of --baseline: the scheme of a paper.
+type Baseline struct {
+	scheme  baseline.Scheme
+	plan    string // in force, or asked for
+	samples int64  // applied so far
+	limit   int64
+	workers []star.Worker
+	next    *baseline.Decision // that is not told of yet
+}
+
+// NewBaseline pilots a job of so many samples, 0 if that is not known, by the scheme of m, which it uses up. nil: m has none, and its plan stays.
+func NewBaseline(m baseline.Made, samples int64) *Baseline {
+	if m.Scheme == nil {
+		return nil
+	}
+	return &Baseline{scheme: m.Scheme, plan: m.Plan.String(), limit: samples}
+}
+
+// Observe implements Pilot.
+func (b *Baseline) Observe(r star.Record) { b.scheme.Observe(r) }
+
+// Fired implements Pilot.
+func (b *Baseline) Fired(at time.Duration, _ int64, gs []Gradient, _ Outcome) {
+	b.workers = b.workers[:0]
+	for _, g := range gs {
+		b.samples += int64(g.Samples)
+		b.workers = append(b.workers, g.Worker)
+	}
+	d, change := b.scheme.Fired(baseline.Update{At: at, Workers: b.workers, Samples: b.samples, Limit: b.limit})
+	if change {
+		b.next = &d
+	}
+}
+
+// Decide implements Pilot.
+func (b *Baseline) Decide(time.Duration) (modes.Plan, string, bool) {
+	d := b.next
+	b.next = nil
+	if d == nil || d.Plan.String() == b.plan {
+		return modes.Plan{}, "", false
+	}
+	b.plan = d.Plan.String()
+	return d.Plan, d.Why, true
+}
+
+// Play has the run play a baseline: its first plan, its scheme as the pilot, and its rule in the shard, with workers that train by
+// themselves where it has them do so. c.Times, c.Batch, c.Learner and c.Samples are set before. own is the job's optimiser, which the learner gets too if it is a
+// Trained; it is of no use to other learners.
+//
+// What is made of gradients only a Trained can try: a Quadratic becomes one, with the same gradients and the same measure of progress; a Tally is
+// refused where that matters. m is used up: make one for each run.
+func (c *Config) Play(m baseline.Made, own optim.Config) error {
+	named, err := ps.ParseNamed(m.Rule)
+	if err != nil {
+		return err
+	}
+	c.Plan = m.Plan
+	if b := NewBaseline(m, c.Samples); b != nil {
+		c.Pilot = b
+	}
+	t, ok := c.Learner.(*Trained)
+	if !ok {
+		if named.Name == "" && m.Local == nil {
+			return nil
+		}
+		q, ok := c.Learner.(*Quadratic)
+		if !ok {
+			return fmt.Errorf("sim: this baseline changes what is made of gradients, and a %T has none: use a learner that trains", c.Learner)
+		}
+		q.round = float64(c.Times.Workers() * c.Batch)
+		t, own = &Trained{Task: noisy{q}}, optim.Config{LR: q.Rate}
+		c.Learner = t
+	}
+	if err := t.play(m, own); err != nil {
+		return err
+	}
+	t.Named = named
+	switch named.Name {
+	case "lgc":
+		c.Cancel, t.Mean = true, true
+	case "zeno++":
+		c.Validation = &Validation{Every: named.Every, Time: c.usual(float64(named.Samples) / float64(c.Batch))}
+	}
+	return nil
+}
+
+// Use has the run use what a method's name stands for: auto, a baseline (NAME or NAME:key=value,…), or a mode. own is as for Play; a Trained that has a
+// Rule keeps it where the method is a mode or auto.
+func (c *Config) Use(name string, own optim.Config) error {
+	n := c.Times.Workers()
+	if IsBaseline(name) {
+		spec, err := baseline.Parse(name)
+		if err != nil {
+			return err
+		}
+		m, err := spec.Make(baseline.Job{Workers: n, Batch: c.Batch})
+		if err != nil {
+			return err
+		}
+		return c.Play(m, own)
+	}
+	if t, ok := c.Learner.(*Trained); ok && t.Rule == nil {
+		if err := t.play(baseline.Made{}, own); err != nil {
+			return err
+		}
+	}
+	var err error
+	if name == "auto" {
+		c.Plan = modes.SSGD(n)
+		c.Pilot, err = NewAuto(modes.ControllerConfig{Workers: n, Batch: c.Batch}, c.Plan)
+		return err
+	}
+	c.Plan, err = modes.Parse(name, n)
+	return err
+}
+
+// CheckMethod says whether a method's name is one that Use knows, for so many workers with such batches.
+func CheckMethod(name string, workers, batch int) error {
+	if !IsBaseline(name) {
+		if name == "auto" {
+			return nil
+		}
+		_, err := modes.Parse(name, workers)
+		return err
+	}
+	spec, err := baseline.Parse(name)
+	if err != nil {
+		return err
+	}
+	_, err = spec.Make(baseline.Job{Workers: workers, Batch: batch})
+	return err
+}
+
+// IsBaseline says whether a method's name is meant to be that of a baseline.
+func IsBaseline(name string) bool {
+	name, _, _ = strings.Cut(name, ":")
+	return slices.ContainsFunc(baseline.Entries(), func(e baseline.Entry) bool { return e.Name == name })
+}
+
+// play sets up the optimisers.
+func (t *Trained) play(m baseline.Made, own optim.Config) error {
+	n := len(t.Task.Params())
+	rate, err := own.Rate()
+	if err != nil {
+		return err
+	}
+	schedule := ps.Schedule(rate)
+	if l := m.Local; l != nil {
+		pull, reset, workers := l.Pull, l.Reset, own
+		t.Solo = func() *ps.Solo {
+			return &ps.Solo{Pull: pull, Reset: reset, Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(workers, n) }}
+		}
+		own, schedule = optim.Config{Name: optim.SGD, LR: l.Outer.Rate}, ps.Constant(l.Outer.Rate)
+		if l.Outer.Momentum > 0 {
+			own.Name, own.Momentum = optim.Nesterov, l.Outer.Momentum
+		}
+	}
+	o, err := optim.New(own, n)
+	if err != nil {
+		return err
+	}
+	t.Rule = &ps.Descent{Optimizer: o, Schedule: schedule, Threads: 1}
+	return nil
+}
+
+// usual is what the worker in the middle takes at the beginning for so many equal shares.
+func (c *Config) usual(load float64) time.Duration {
+	var all []time.Duration
+	for w := range c.Times.Workers() {
+		all = append(all, c.Times.Spend(star.Worker(w), 0, 0, load).Total())
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
