@@ -84,7 +84,7 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			}
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
-			return r.run(ctx)
+			return r.lives(ctx)
 		},
 	}
 	job.Bind(cmd, settings.ForRun)
@@ -101,6 +101,8 @@ type launch struct {
 
 	result bytes.Buffer // standard output of the first server
 	pipes  sync.WaitGroup
+	resume string  // what this life of the job goes on with
+	far    reached // how far the job was seen to come, in any life; the watcher's until it has ended
 }
 
 // child is one process of the job.
@@ -144,6 +146,9 @@ func (e *childError) Error() string {
 }
 func (e *childError) ExitCode() int { return e.code }
 
+// exitRefused is that of a process whose token or certificate was refused.
+const exitRefused = 77
+
 // grace is how long children may take to leave before they are killed.
 const grace = 8 * time.Second
 
@@ -179,9 +184,11 @@ func (r *launch) run(ctx context.Context) (err error) {
 	err = <-started
 	defer r.screen.close()
 	watch, unwatch := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	defer unwatch()
 	if err == nil {
-		go r.watch(watch)
+		watching.Go(func() { r.watch(watch) })
 		err = r.wait(ctx, children, ended)
 	} else {
 		r.end(children, ended, syscall.SIGTERM)
@@ -189,7 +196,7 @@ func (r *launch) run(ctx context.Context) (err error) {
 	unwatch()
 	r.pipes.Wait()
 	r.screen.close()
-	return r.report(err)
+	return err
 }
 
 // address finds the port of the coordinator.
@@ -222,7 +229,7 @@ func (r *launch) child(role string, rank, servers int) *child {
 		}
 	}
 	env = append(env, r.job.Config.Environ("listen", "advertise", "coordinator", "rank", "servers", "shards", "http", "json",
-		"log-format", "progress", "slow", "mode", "hosts", "demands", "print-placement")...)
+		"log-format", "progress", "slow", "mode", "hosts", "demands", "print-placement", "resume", "restarts")...)
 	env = append(env, node.LaunchedVariable+"=1")
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
 	host, _, _ := net.SplitHostPort(r.addr)
@@ -230,6 +237,9 @@ func (r *launch) child(role string, rank, servers int) *child {
 	set("rank", fmt.Sprint(rank))
 	set("servers", fmt.Sprint(servers))
 	set("http", settings.Off)
+	if r.resume != "" {
+		set("resume", r.resume)
+	}
 	set("log-format", r.screen.format())
 	if r.job.Baseline == "" {
 		set("mode", r.job.Mode)
@@ -457,6 +467,7 @@ func (r *launch) watch(ctx context.Context) {
 			return // the job is over, or the coordinator gone: its end says more
 		}
 		r.screen.show(s)
+		r.far.at(s.Version, s.Samples)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -135,6 +135,13 @@ func (s *screen) training() bool {
 	return s.phase != "" && s.phase != "joining"
 }
 
+// reopen begins anew after close.
+func (s *screen) reopen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phase, s.closed = "", false
+}
+
 // close removes the table: the summary follows.
 func (s *screen) close() {
 	s.mu.Lock()

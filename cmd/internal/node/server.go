@@ -267,13 +267,17 @@ func updateRule(job *settings.Job) (optim.Config, optim.Schedule, error) {
 // openCheckpoint opens place, which is a checkpoint, a folder of them, or a job's
 // folder: then the newest one that is whole.
 func openCheckpoint(place string, log *slog.Logger) (*checkpoint.Checkpoint, error) {
+	var c *checkpoint.Checkpoint
+	var skipped []error
+	var err error
 	if checkpoint.Complete(place) {
-		return checkpoint.Open(place)
+		c, err = checkpoint.Open(place)
+	} else {
+		if sub := filepath.Join(place, CheckpointsDir); isDir(sub) {
+			place = sub
+		}
+		c, skipped, err = checkpoint.Latest(place)
 	}
-	if sub := filepath.Join(place, CheckpointsDir); isDir(sub) {
-		place = sub
-	}
-	c, skipped, err := checkpoint.Latest(place)
 	for _, e := range skipped {
 		log.Warn("passed over a checkpoint", "reason", e)
 	}

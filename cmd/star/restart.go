@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"star/checkpoint"
+	"star/cmd/internal/node"
+	"star/coord"
+)
+
+// reached is how far a job has come.
+type reached struct {
+	version, samples int64
+}
+
+func (r *reached) at(version, samples int64) {
+	if version > r.version {
+		*r = reached{version, samples}
+	}
+}
+
+// lives runs the job, and begins it again from its last checkpoint when it fails, as often as --restarts says.
+func (r *launch) lives(ctx context.Context) error {
+	r.resume = r.job.Resume
+	before := generation(r.checkpoints())
+	for again := 1; ; again++ {
+		err := r.run(ctx)
+		if err == nil || again > r.job.Restarts || !r.mends(ctx, err) {
+			return r.report(err)
+		}
+		r.screen.reopen()
+		from, news := r.last(before)
+		r.screen.say("run", fmt.Sprintf("%v: restart %d of %d, %s", err, again, r.job.Restarts, news))
+		r.resume = from
+		r.result.Reset()
+	}
+}
+
+// checkpoints is where those of the job are.
+func (r *launch) checkpoints() string {
+	if r.job.Checkpoint != "" {
+		return r.job.Checkpoint
+	}
+	return filepath.Join(r.job.Out, node.CheckpointsDir)
+}
+
+// mends says whether a failure may be gone when the job is begun again: not one of settings, data or members, which are found
+// before training, nor of the mathematics, nor what somebody wanted.
+func (r *launch) mends(ctx context.Context, err error) bool {
+	var child *childError
+	if ctx.Err() != nil || !r.screen.training() || !errors.As(err, &child) {
+		return false
+	}
+	switch child.code {
+	case node.ExitCorrupt, node.ExitMissing, node.ExitDiverged, exitRefused, node.ExitDisagree,
+		128 + int(syscall.SIGINT), 128 + int(syscall.SIGTERM):
+		return false
+	}
+	return true
+}
+
+// generation is the highest of the lives that have left a checkpoint.
+func generation(place string) (g int64) {
+	found, _ := checkpoint.List(place) // where there are none, there was no life
+	for _, f := range found {
+		g = max(g, f.Generation)
+	}
+	return g
+}
+
+// last is what the job goes on with: its newest checkpoint that is whole, or what it began with. news says what is lost. Lives
+// up to before were other jobs.
+func (r *launch) last(before int64) (from, news string) {
+	end := r.far
+	if r.spread == nil {
+		end.read(filepath.Join(r.job.Out, node.RunLogName))
+	}
+	passed := 0
+	c, skipped, err := checkpoint.Latest(r.checkpoints())
+	if err == nil && c.Manifest().Generation > before {
+		m := c.Manifest()
+		for range skipped {
+			passed++
+		}
+		news = fmt.Sprintf("from %s of version %d and %d samples", c.Dir(), m.Version, m.Samples)
+		if passed > 0 {
+			news += fmt.Sprintf(" (%d newer ones are damaged)", passed)
+		}
+		return c.Dir(), news + lostSince(end, m.Version, m.Samples)
+	}
+	start := reached{}
+	news = "from the beginning, because it had no checkpoint yet"
+	if r.job.Resume != "" {
+		news = "from --resume " + r.job.Resume + ", because it had no checkpoint of its own yet"
+		if m, ok := resumed(r.job.Resume); ok {
+			start = reached{m.Version, m.Samples}
+		}
+	}
+	return r.job.Resume, news + lostSince(end, start.version, start.samples)
+}
+
+func lostSince(end reached, version, samples int64) string {
+	return fmt.Sprintf("; lost: %d updates, %d samples", max(0, end.version-version), max(0, end.samples-samples))
+}
+
+// resumed describes the checkpoint that --resume means.
+func resumed(place string) (checkpoint.Manifest, bool) {
+	if checkpoint.Complete(place) {
+		m, err := checkpoint.Describe(place)
+		return m, err == nil
+	}
+	if sub := filepath.Join(place, node.CheckpointsDir); isFolder(sub) {
+		place = sub
+	}
+	c, _, err := checkpoint.Latest(place)
+	if err != nil {
+		return checkpoint.Manifest{}, false
+	}
+	return c.Manifest(), true
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// read adds what a run log knows: it is written about once a second.
+func (r *reached) read(path string) {
+	f, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	coord.ReadRun(f, path, func(l coord.RunLine) error { // one that was cut short counts as far as it goes
+		if e, ok := l.Entry.(coord.RunFire); ok {
+			r.at(e.Version, e.Samples)
+		}
+		return nil
+	})
+}
