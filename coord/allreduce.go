@@ -128,6 +128,15 @@ func (c *Coordinator) fromRing(p *peer, e event) error {
 			return c.drop(p, err)
 		}
 		return c.carry(orders)
+	case transport.KindComputed:
+		if int(e.computed.Worker) != p.rank {
+			return c.drop(p, fmt.Errorf("told what worker %d has computed", e.computed.Worker))
+		}
+		orders, err := r.computed(e.computed)
+		if err != nil {
+			return c.drop(p, err)
+		}
+		return c.carry(orders)
 	case transport.KindFault:
 		c.log.Warn("a ring has failed", "at", p.conn.Peer(), "generation", e.fault.Generation, "suspect", e.fault.Suspect, "reason", e.fault.Reason)
 		r.failed(e.fault.Generation, e.fault.Suspect, e.fault.Reason)
@@ -179,7 +188,7 @@ func (c *Coordinator) startRingSave() {
 
 // Order is something that the coordinator tells a worker.
 type Order struct {
-	Kind    transport.Kind // release, ring, save, buffers, branch, detach, route or cancel
+	Kind    transport.Kind // release, ring, save, buffers, branch, detach, route, cancel or close
 	Release transport.Release
 	Ring    transport.Ring
 	Save    transport.Save
@@ -189,6 +198,7 @@ type Order struct {
 	Detach  transport.Detach
 	Route   transport.Route
 	Cancel  transport.Cancel
+	Close   transport.Close
 }
 
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
@@ -218,6 +228,8 @@ func (m *Member) Order() (Order, error) {
 		o.Route, err = transport.ParseRoute(f.Header)
 	case transport.KindCancel:
 		o.Cancel, err = transport.ParseCancel(f.Header)
+	case transport.KindClose:
+		o.Close, err = transport.ParseClose(f.Header)
 	default:
 		err = fmt.Errorf("unexpected frame %v from the coordinator", f.Kind)
 	}

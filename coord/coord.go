@@ -100,7 +100,7 @@ type Config struct {
 	MaxParams int64
 
 	// Save writes the manifest of a checkpoint whose parts are on disk, and
-	// returns its path. Nil: no checkpoints. Name makes the ID of a checkpoint.
+	// returns its path. It is called in a goroutine of its own, one at a time. Nil: no checkpoints. Name makes the ID of a checkpoint.
 	Save func(Checkpoint) (path string, err error)
 
 	// Discard removes what a checkpoint that failed has left, as Save is called. Nil: it stays.
@@ -287,14 +287,16 @@ type event struct {
 	eval    transport.EvalResult
 	leave   transport.Leave
 	formed  transport.Formed
-	bundle  transport.Bundle
-	tally   transport.Tally
-	fault   transport.Fault
-	codec   transport.Compression
-	moved   transport.Moved
-	control []string
-	reply   chan<- reply
-	saying  *saying
+
+	computed transport.Computed
+	bundle   transport.Bundle
+	tally    transport.Tally
+	fault    transport.Fault
+	codec    transport.Compression
+	moved    transport.Moved
+	control  []string
+	reply    chan<- reply
+	saying   *saying
 }
 
 // kindSaying marks an event of the pilot. No frame has it.
@@ -467,6 +469,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.formed, err = transport.ParseFormed(f.Header)
 	case transport.KindTally:
 		e.tally, err = transport.ParseTally(f.Header)
+	case transport.KindComputed:
+		e.computed, err = transport.ParseComputed(f.Header)
 	case transport.KindFault:
 		e.fault, err = transport.ParseFault(f.Header)
 	case transport.KindCompression:
@@ -649,7 +653,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 			return c.fromTree(p, e)
 		}
 		return c.fromRing(p, e)
-	case transport.KindFormed, transport.KindTally, transport.KindSaved:
+	case transport.KindFormed, transport.KindTally, transport.KindSaved, transport.KindComputed:
 		return c.fromRing(p, e)
 	case transport.KindBundle:
 		return c.fromTree(p, e)
@@ -741,6 +745,11 @@ func (c *Coordinator) issue(orders []order) {
 		}
 		for _, b := range o.branches {
 			c.branch(b)
+		}
+		for _, m := range o.closes {
+			if p := c.workers[m.to]; p != nil && !p.gone {
+				c.send(p, func() error { return transport.Send(p.conn, m.msg, nil) })
+			}
 		}
 		for _, m := range o.cancels {
 			if p := c.workers[m.Worker]; p != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"star"
 	"star/modes"
@@ -56,6 +57,7 @@ type ring struct {
 	unformed map[int64][]star.Worker
 
 	errands map[star.Worker]errand // batches of riders
+	lates   map[star.Worker]late   // of members that were not among the first in the last closed round, and have told what they have
 	closed  bool                   // the stream is used up: no riders any more
 	over    bool                   // the job is: nobody forms a ring any more
 
@@ -74,6 +76,11 @@ type formation struct {
 	members    []star.Worker
 	riders     []transport.Rider
 	of         int64 // samples of one round of all live workers: B of the update rule
+
+	quorum int // with micro: members whose gradients close a round
+	micro  int // parts of a batch; 0: rounds are not closed, all members are in them
+	cap    time.Duration
+	keep   bool // what came too late for a round is in the next one
 }
 
 func (f *formation) rides(w star.Worker) bool {
@@ -91,6 +98,8 @@ type ringRound struct {
 	left       int       // members that have not arrived
 	total      int64
 	tally      transport.Tally // Carried and Dropped
+
+	closing
 }
 
 // errand is a rider's batch.
@@ -114,25 +123,32 @@ const ringAhead = 2
 const maxFaults = 4
 
 // errRing says what a plan for all-reduce must be.
-var errRing = errors.New("all-reduce has one ring, whose members all wait for each other: ssgd, ring-minus=RIDERS, or groups=MEMBERS+RIDERS with one group; other modes need parameter servers (--arch ps)")
+var errRing = errors.New("all-reduce has one ring, whose members all wait for each other: ssgd, ring-minus=RIDERS, groups=MEMBERS+RIDERS with one group, or x=K or backup=B with micro=M cap=DURATION, where members stop between parts; other modes need parameter servers (--arch ps)")
 
 // RingPlan says whether p can be done by all-reduce.
 func RingPlan(p modes.Plan) error {
 	if p.AutoTree || p.Parents != nil {
 		return fmt.Errorf("mode %v: all-reduce has no tree of its own choice to go by: trees are for parameter servers (--arch ps)", p)
 	}
-	if p.Ahead > 0 || len(p.Held) > 0 || p.Local > 0 || p.Micro > 0 {
-		return fmt.Errorf("mode %v: ahead, held, local and micro are for parameter servers (--arch ps)", p)
+	if p.Ahead > 0 {
+		return fmt.Errorf("mode %v: nobody runs ahead in an all-reduce: ahead is for parameter servers (--arch ps)", p)
 	}
-	if len(p.Groups) != 1 || p.Groups[0].Quorum != len(p.Groups[0].Members) || p.Groups[0].DropLate {
+	if len(p.Groups) != 1 {
 		return fmt.Errorf("mode %v: %w", p, errRing)
+	}
+	g := p.Groups[0]
+	if p.Micro == 0 && (g.Quorum != len(g.Members) || g.DropLate) {
+		return fmt.Errorf("mode %v: %w", p, errRing)
+	}
+	if (p.Micro > 0 || p.Local > 0) && len(g.Riders) > 0 {
+		return fmt.Errorf("mode %v: riders bring whole gradients: leave micro and local away, or the riders", p)
 	}
 	return nil
 }
 
 // newRing makes the ledger one of all-reduce. Before resume.
 func newRing(l *ledger, of transport.Ring) *ring {
-	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, suspects: map[star.Worker]int{}, unformed: map[int64][]star.Worker{}, saveAt: -1}
+	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, suspects: map[star.Worker]int{}, unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
 	l.ring = r
 	return r
 }
@@ -164,18 +180,25 @@ func (r *ring) formation(from int64) formation {
 	r.generation++
 	f := formation{generation: r.generation, from: from, of: r.l.round()}
 	g := r.l.plan.Groups[0]
-	var riders []star.Worker
+	f.quorum, f.micro, f.cap = g.Quorum, r.l.plan.Micro, r.l.plan.Cap
+	f.keep = r.l.halts || !g.DropLate
+	var riders, held []star.Worker
 	for w := range r.l.accounts {
 		switch w := star.Worker(w); {
 		case !r.l.accounts[w].live:
 		case slices.Contains(g.Members, w):
 			f.members = append(f.members, w)
+		case slices.Contains(r.l.plan.Held, w):
+			held = append(held, w)
 		default:
 			riders = append(riders, w)
 		}
 	}
 	if len(f.members) == 0 { // those who were waited for are gone
 		f.members, riders = riders, nil
+	}
+	if len(f.members) == 0 { // nobody is held where nobody else lives
+		f.members = held
 	}
 	if !r.closed {
 		f.riders = attach(f.members, riders)
@@ -246,6 +269,7 @@ func (r *ring) reform() {
 	clear(r.unformed)
 	r.forming = slices.Clone(r.now.members)
 	r.agreed = -1
+	clear(r.lates)
 	o := r.order()
 	for _, w := range r.now.members {
 		o.rings = append(o.rings, r.tell(w, &r.now, true))
@@ -428,11 +452,12 @@ func (r *ring) complete() {
 			Norm2: norm2, Samples: samples, Weight: float64(samples) / float64(noise.Round), Basis: basis, Behind: float64(behind) / float64(noise.Round),
 		})
 	}
+	r.settle(&rd, &f, &stale)
 	for i, w := range rd.members {
-		if rd.spans[i].Count > 0 {
+		if rd.spans[i].Count > 0 && rd.within(i) {
 			f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: rd.spans[i].Start})
 			stale = append(stale, 0)
-			see(rd.norm2[i], rd.spans[i].Count, at, 0)
+			see(rd.norm2[i], rd.samples(i), at, 0)
 			l.staleness[0]++
 		}
 	}
@@ -458,6 +483,9 @@ func (r *ring) complete() {
 		}
 	}
 	o := r.order()
+	if len(rd.late) > 0 || r.l.halts || r.l.plan.Local > 0 { // the sum is of more than these gradients, or of none
+		noise = pgns.Update{}
+	}
 	o.fire, o.stale, o.used, o.noise = f, stale, l.used, noise
 	if len(noise.Gradients) == 1 && l.accounts[f.Gradients[0].Worker].last.basis == at {
 		o.pair, _ = l.accounts[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
@@ -604,20 +632,23 @@ func (r *ring) grant(ahead int64) {
 			f = r.staged
 		}
 		rd := ringRound{generation: f.generation, of: f.of, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
+		local := r.l.plan.Local
 		for _, w := range f.members {
-			s, _ := r.l.take(r.l.plan.Share(w, r.l.batch))
+			s, _ := r.l.take(r.l.plan.Share(w, r.l.batch) * max(1, local))
 			rd.spans = append(rd.spans, s)
 			rd.total += int64(s.Count)
 		}
 		if rd.total == 0 {
 			return
 		}
+		rd.closing = closes(f, rd.spans)
 		o := r.order()
 		for i, w := range f.members {
 			s := rd.spans[i]
 			rd.norm2[i] = math.NaN() // until its record is there
 			r.account(w, s, r.next)
-			o.releases = append(o.releases, transport.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total})
+			o.releases = append(o.releases, transport.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total,
+				Local: local, Micro: f.micro, Cap: f.cap})
 		}
 		r.rounds = append(r.rounds, rd)
 		r.next++
@@ -637,7 +668,8 @@ func (r *ring) lacking() []star.Worker {
 	var ws []star.Worker
 	if len(r.rounds) > 0 {
 		for i, w := range r.rounds[0].members {
-			if !r.rounds[0].arrived[i] {
+			rd := &r.rounds[0]
+			if !rd.arrived[i] && (rd.quorum == 0 || rd.closed || !rd.said[i]) {
 				ws = append(ws, w)
 			}
 		}

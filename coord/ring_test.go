@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -27,6 +28,7 @@ type sea struct {
 	formed map[int64]*swimmer                  // by generation: whose parameters its members have taken
 	lists  map[int64]string                    // by generation: its members, as the first one was told
 	deaths bool
+	closes bool // plans with rounds that are closed
 }
 
 type swimmer struct {
@@ -45,6 +47,51 @@ type swimmer struct {
 	step    int64
 	seats   map[star.Worker]*berth
 	tallies []transport.Tally // of the last versions it has
+
+	shut   []transport.Close // that it will hear
+	closed transport.Close   // that it has heard last
+	joined transport.Close   // of its round
+	told   bool              // has said what it has computed in its round
+	have   int               // samples of it
+	late   []Span            // of the round before, which was closed without it
+}
+
+// around says whether a Close is of the worker's round.
+func (w *swimmer) around(m transport.Close) bool {
+	return w.release != nil && m.Generation == w.ring.Generation && m.Version == w.release.Version && len(m.First) > 0
+}
+
+// tell says what the worker has computed: all, or a part where it has heard that others do not wait.
+func (s *sea) tell(w *swimmer) {
+	w.told, w.have = true, w.release.Count
+	if w.around(w.closed) && w.have > 1 {
+		w.have = rapid.IntRange(1, w.have).Draw(s.t, "parts")
+	}
+	w.out = append(w.out, transport.Computed{Worker: w.id, Generation: w.ring.Generation, Version: w.version, Samples: w.have})
+}
+
+// join puts what the worker has into a round that is closed.
+func (s *sea) join(w *swimmer) {
+	key := [2]int64{w.ring.Generation, w.version}
+	if s.rounds[key] == nil {
+		s.rounds[key] = map[star.Worker][]Span{}
+	}
+	w.joined = w.closed
+	spans := []Span{}
+	if slices.Contains(w.closed.First, w.id) {
+		spans = append(spans, Span{w.release.Start, w.have})
+	}
+	if slices.Contains(w.closed.Late, w.id) {
+		if len(w.late) == 0 {
+			s.t.Fatalf("worker %d has nothing late: %+v", w.id, w.closed)
+		}
+		spans = append(spans, w.late...)
+	}
+	s.rounds[key][w.id] = spans
+	w.late = nil
+	if !slices.Contains(w.closed.First, w.id) && w.have > 0 {
+		w.late = []Span{{w.release.Start, w.have}}
+	}
 }
 
 // berth is what a parent has of a rider.
@@ -68,6 +115,9 @@ func (s *sea) issue(orders []order) {
 		}
 		for _, r := range o.releases {
 			s.ws[r.Worker].in = append(s.ws[r.Worker].in, r)
+		}
+		for _, m := range o.closes {
+			s.ws[m.to].shut = append(s.ws[m.to].shut, m.msg)
 		}
 	}
 }
@@ -94,7 +144,7 @@ func (s *sea) read(w *swimmer) {
 			return
 		}
 		old := w.ring
-		w.ring, w.broken = ring, false
+		w.ring, w.broken, w.late = ring, false, nil
 		for id, b := range w.seats {
 			if b.generation < ring.Generation {
 				delete(w.seats, id)
@@ -118,6 +168,10 @@ func (s *sea) read(w *swimmer) {
 	case w.member:
 		if rel.Version != w.version {
 			s.t.Fatalf("worker %d is released with version %d and has %d", w.id, rel.Version, w.version)
+		}
+		if rel.Micro > 0 {
+			w.release, w.told = &rel, false
+			return
 		}
 		key := [2]int64{w.ring.Generation, rel.Version}
 		if s.rounds[key] == nil {
@@ -214,6 +268,18 @@ func (s *sea) end(w *swimmer) {
 	}
 	in := s.rounds[[2]int64{w.ring.Generation, w.release.Version}]
 	t := transport.Tally{Worker: w.id, Generation: w.ring.Generation, Version: w.version + 1}
+	samples := w.release.Count
+	if w.release.Micro > 0 {
+		total := int64(0)
+		for _, spans := range in {
+			for _, span := range spans {
+				total += int64(span.Count)
+			}
+		}
+		if samples = w.have; total != w.joined.Total {
+			s.t.Fatalf("a round of %d samples was said to have %d: %v", total, w.joined.Total, in)
+		}
+	}
 	for _, m := range w.ring.Members {
 		var rider star.Worker = -1
 		for _, span := range in[m] {
@@ -228,7 +294,7 @@ func (s *sea) end(w *swimmer) {
 			w.history = append(w.history, span)
 		}
 	}
-	w.out = append(w.out, star.Record{Worker: w.id, Step: w.step, Basis: w.version, Samples: w.release.Count}, t)
+	w.out = append(w.out, star.Record{Worker: w.id, Step: w.step, Basis: w.version, Samples: samples}, t)
 	w.tallies = append(w.tallies[max(0, len(w.tallies)+1-ringAhead):], t)
 	w.step++
 	w.version++
@@ -248,6 +314,8 @@ func (s *sea) hear(w *swimmer) {
 		orders, err = s.r.formed(w.id, m.Generation, m.Version)
 	case transport.Tally:
 		orders, err = s.r.tally(m)
+	case transport.Computed:
+		orders, err = s.r.computed(m)
 	case transport.Fault:
 		s.r.failed(m.Generation, m.Suspect, m.Reason)
 	case star.Record:
@@ -269,6 +337,10 @@ func (s *sea) hear(w *swimmer) {
 
 func (s *sea) change() {
 	n := len(s.ws)
+	if s.closes && rapid.Bool().Draw(s.t, "closes") {
+		s.issue(s.l.install(s.partial()))
+		return
+	}
 	var riders []star.Worker
 	for w := range star.Worker(n) {
 		if rapid.Bool().Draw(s.t, "rides") && len(riders) < n-1 {
@@ -276,6 +348,15 @@ func (s *sea) change() {
 		}
 	}
 	s.issue(s.l.install(modes.Ring(n, riders...)))
+}
+
+// partial is a plan whose rounds are closed.
+func (s *sea) partial() modes.Plan {
+	n := len(s.ws)
+	p := modes.XOrder(n, rapid.IntRange(1, n).Draw(s.t, "quorum"))
+	p.Groups[0].DropLate = rapid.Bool().Draw(s.t, "drops")
+	p.Micro, p.Cap = 3, time.Hour
+	return p
 }
 
 // step does one thing out of all that can be done; false: there is nothing.
@@ -289,6 +370,18 @@ func (s *sea) step() bool {
 			continue
 		}
 		w.interrupted()
+		if len(w.shut) > 0 {
+			can = append(can, func() { w.closed, w.shut = w.shut[0], w.shut[1:] })
+		}
+		if w.release != nil && w.release.Micro > 0 {
+			_, in := s.rounds[[2]int64{w.ring.Generation, w.release.Version}][w.id]
+			switch {
+			case !w.told:
+				can = append(can, func() { s.tell(w) })
+			case !in && w.around(w.closed):
+				can = append(can, func() { s.join(w) })
+			}
+		}
 		if s.ready(w) {
 			can = append(can, func() { s.end(w) })
 		}
@@ -327,11 +420,14 @@ func TestRingModel(t *testing.T) {
 			}
 			plan = modes.Ring(n, riders...)
 		}
-		s.l = newLedger(plan, n, 0, 3, limit)
-		s.r = newRing(s.l, transport.Ring{})
 		for w := range n {
 			s.ws = append(s.ws, &swimmer{id: star.Worker(w), alive: true, seats: map[star.Worker]*berth{}})
 		}
+		if s.closes = rapid.Bool().Draw(t, "closed rounds"); s.closes {
+			plan = s.partial()
+		}
+		s.l = newLedger(plan, n, 0, 3, limit)
+		s.r = newRing(s.l, transport.Ring{})
 		s.issue(s.l.begin())
 		kills, changes, faults := rapid.IntRange(0, n-1).Draw(t, "kills"), rapid.IntRange(0, 4).Draw(t, "changes"), rapid.IntRange(0, 2).Draw(t, "faults")
 		for steps := 0; ; steps++ {
@@ -369,7 +465,7 @@ func (s *sea) check(limit int64) {
 	if !s.l.drained() {
 		s.t.Fatalf("the job hangs: rounds %+v, errands %v, forming %v, waiting for %v", s.r.rounds, s.r.errands, s.r.forming, s.r.lacking())
 	}
-	if s.l.used != limit || s.l.waste != 0 {
+	if s.l.used+s.l.waste != limit || s.l.waste != 0 && !s.closes {
 		s.t.Fatalf("the coordinator counts %d samples, and %d dropped; want %d", s.l.used, s.l.waste, limit)
 	}
 	for _, m := range s.r.now.members {
@@ -387,10 +483,15 @@ func (s *sea) check(limit int64) {
 				count[span.Start+int64(i)]++
 			}
 		}
+		applied := int64(0)
 		for i, k := range count {
-			if k != 1 {
+			applied += int64(k)
+			if k > 1 || k < 1 && !s.closes {
 				s.t.Fatalf("worker %d has applied sample %d %d times: %v", m, i, k, w.history)
 			}
+		}
+		if applied != s.l.used {
+			s.t.Fatalf("worker %d has applied %d samples, the coordinator counts %d", m, applied, s.l.used)
 		}
 	}
 }
@@ -486,7 +587,8 @@ func TestRidersKeepTheirBatches(t *testing.T) {
 // A plan that a ring cannot do is refused with what it can do.
 func TestRingPlan(t *testing.T) {
 	for text, ok := range map[string]bool{"ssgd": true, "ring-minus=1,2": true, "groups=0-2+3": true,
-		"asgd": false, "x=2": false, "backup=1": false, "groups=0,1/2,3": false, "groups=0-2:2+3": false} {
+		"asgd": false, "x=2": false, "backup=1": false, "groups=0,1/2,3": false, "groups=0-2:2+3": false,
+		"ssgd local=4": true, "ssgd micro=4 cap=1s": true, "x=2 micro=4 cap=1s": true, "backup=1 micro=4 cap=1s": true, "groups=0-2 held=3": true} {
 		p, err := modes.Parse(text, 4)
 		if err != nil {
 			t.Fatal(err)
@@ -535,5 +637,79 @@ func TestRingFaults(t *testing.T) {
 	r.failed(r.now.generation, 2, "no link to 2")
 	if _, evict, err := r.mend(); evict != 2 || err != nil {
 		t.Errorf("worker %d, %v; want worker 2 to go", evict, err)
+	}
+}
+
+// A round that is closed has those who were first; what is late is in no update, in the next one, or corrects it.
+func TestClosedRounds(t *testing.T) {
+	for _, c := range []struct {
+		drop, corrects bool
+		late           []star.Worker
+		total          int64
+		used, waste    int64
+	}{
+		{drop: true, total: 20, used: 40, waste: 20},
+		{late: []star.Worker{2}, total: 24, used: 44, waste: 16},
+		{drop: true, corrects: true, late: []star.Worker{2}, total: 20, used: 40, waste: 20},
+	} {
+		p := modes.XOrder(3, 2)
+		p.Groups[0].DropLate, p.Micro, p.Cap = c.drop, 5, time.Hour
+		l := newLedger(p, 3, 0, 10, 60)
+		l.halts = c.corrects
+		r := newRing(l, transport.Ring{})
+		l.begin()
+		say := func(w star.Worker, version int64, samples int) []order {
+			t.Helper()
+			o, err := r.computed(transport.Computed{Worker: w, Generation: r.generation, Version: version, Samples: samples})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.Clone(o)
+		}
+		var last transport.Close
+		for v := range int64(2) {
+			if o := say(1, v, 10); len(o) > 0 {
+				t.Fatalf("one of two closes a round: %+v", o)
+			}
+			if ws := r.lacking(); !slices.Equal(ws, []star.Worker{0, 2}) {
+				t.Errorf("round %d lacks %v", v, ws)
+			}
+			o := say(0, v, 10)
+			if len(o) != 1 || len(o[0].closes) != 3 {
+				t.Fatalf("round %d: %+v, want a Close for each of 3", v, o)
+			}
+			last = o[0].closes[2].msg
+			if !slices.Equal(last.First, []star.Worker{0, 1}) || v == 0 && (len(last.Late) > 0 || last.Total != 20) {
+				t.Errorf("round %d: %+v", v, last)
+			}
+			if o := say(2, v, 4); len(o) > 0 {
+				t.Errorf("round %d: who is late closes it again: %+v", v, o)
+			}
+			for w := range star.Worker(3) {
+				if _, err := r.tally(transport.Tally{Worker: w, Generation: r.generation, Version: v + 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if !slices.Equal(last.Late, c.late) || last.Total != c.total || l.used != c.used || l.waste != c.waste {
+			t.Errorf("%+v: %+v, %d samples used and %d dropped", c, last, l.used, l.waste)
+		}
+	}
+	// What nobody can have computed.
+	p := modes.XOrder(2, 1)
+	p.Micro, p.Cap = 5, time.Hour
+	l := newLedger(p, 2, 0, 10, 60)
+	r := newRing(l, transport.Ring{})
+	l.begin()
+	for _, m := range []transport.Computed{{Worker: 0, Samples: 11}, {Worker: 0, Samples: 0}, {Worker: 5, Samples: 10}} {
+		m.Generation = r.generation
+		if _, err := r.computed(m); err == nil {
+			t.Errorf("%+v is believed", m)
+		}
+	}
+	for _, m := range []transport.Computed{{Worker: 0, Samples: 10, Version: 7}, {Worker: 0, Samples: 10, Generation: 9}} {
+		if o, err := r.computed(m); err != nil || len(o) > 0 {
+			t.Errorf("%+v, of no round there is: %v, %v", m, o, err)
+		}
 	}
 }

@@ -19,11 +19,12 @@ type Solo struct {
 	from  []float32 // the shards' parameters at the release
 	own   []float32 // with Pull: the worker's own parameters; nil before the first release
 	first bool      // no step of the round is made
+	begun bool      // params may differ from from
 }
 
 // Begin takes the parameters of the shards, which are in params, and puts there those that the worker goes on with.
 func (s *Solo) Begin(params []float32) (err error) {
-	s.from, s.first = append(s.from[:0], params...), true
+	s.from, s.first, s.begun = append(s.from[:0], params...), true, true
 	if s.Pull > 0 {
 		if s.own == nil {
 			s.own = append([]float32(nil), params...)
@@ -66,6 +67,14 @@ func (s *Solo) End(params, out []float32) {
 	for i, c := range s.from {
 		out[i] = c - params[i]
 	}
+}
+
+// Back puts the parameters of the last Begin into params, without Pull, where nobody sends them again: once for each Begin.
+func (s *Solo) Back(params []float32) {
+	if s.begun {
+		copy(params, s.from)
+	}
+	s.begun = false
 }
 
 // Piece is a part of a worker's batch: Count samples from position Start of the stream.

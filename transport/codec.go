@@ -42,6 +42,7 @@ var kindNames = [...]string{
 	KindBranch: "branch", KindBundle: "bundle", KindDetach: "detach", KindWant: "want", KindCompression: "compression",
 	KindEnlist: "enlist", KindUsage: "usage", KindAsk: "ask", KindGrant: "grant", KindOrder: "order", KindObeyed: "obeyed", KindYield: "yield",
 	KindAdopt: "adopt", KindHand: "hand", KindMoved: "moved", KindState: "state", KindSlot: "slot", KindRoute: "route", KindCancel: "cancel",
+	KindComputed: "computed", KindClose: "close",
 }
 
 // Valid says whether k is a kind of this version of the protocol.

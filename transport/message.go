@@ -58,8 +58,10 @@ const (
 	KindSlot
 	KindRoute
 	KindCancel
+	KindComputed
+	KindClose
 
-	lastKind = KindCancel
+	lastKind = KindClose
 )
 
 // Roles and services of a Hello.

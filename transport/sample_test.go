@@ -99,6 +99,8 @@ var samples = []sample{
 	{Slot{Shard: 1, Name: "momentum"}, Floats([]float32{0.5, -1})},
 	{Route{Worker: 3, Shard: 1, Addr: "10.0.0.3:7070"}, nil},
 	{Cancel{Worker: 3, Step: 41}, nil},
+	{Computed{Worker: 3, Generation: 2, Version: 300, Samples: 48}, nil},
+	{Close{Generation: 2, Version: 300, First: []star.Worker{0, 1, 3}, Late: []star.Worker{2}, Total: 240}, nil},
 }
 
 func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
@@ -207,6 +209,10 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParseRoute(b))
 	case KindCancel:
 		return as(ParseCancel(b))
+	case KindComputed:
+		return as(ParseComputed(b))
+	case KindClose:
+		return as(ParseClose(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }

@@ -17,6 +17,7 @@ var dropCompute = Entry{
 	Name:  "dropcompute",
 	Paper: "Giladi et al., NeurIPS 2023",
 	About: "SSGD in which a worker that has computed for too long leaves out the rest of its mini-batch",
+	Ring:  true,
 	Settings: []Setting{
 		{Name: "micro", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "parts of a mini-batch (M)"},
 		{Name: "cap", Default: "0s", Source: "paper", Kind: Span, Max: 3600, About: "computing time after which no part is begun (τ*); 0s: chosen once, of what is measured"},

@@ -32,18 +32,20 @@ var backup = Entry{
 	About: "SSGD that waits for all but b workers, and drops what they bring late",
 	Settings: []Setting{
 		{Name: "b", Default: "1", Source: "ours", Kind: Whole, Min: 0, Max: 1 << 16, About: "workers that are not waited for"},
+		blocks,
 	},
+	Ring: true,
 	Make: func(j Job, v Values) (Made, error) {
 		b := min(v.Whole("b", 1), j.Workers)
 		if b >= j.Workers {
 			return Made{}, fmt.Errorf("b=%s: fewer than the %d workers", v["b"], j.Workers)
 		}
-		return Made{Plan: modes.Backup(j.Workers, b)}, nil
+		return parts(j, v, modes.Backup(j.Workers, b))
 	},
 }
 
-// ksync is the same rule with the number of those who are waited for. The others are not interrupted: they finish a gradient that is then
-// dropped.
+// ksync is the same rule with the number of those who are waited for. With servers the others are not interrupted: they finish a gradient
+// that is then dropped. In an all-reduce they stop after the block that they are at.
 //
 // S. Dutta, G. Joshi, S. Ghosh, P. Dube, P. Nagpurkar: Slow and Stale Gradients Can Win the Race. AISTATS 2018.
 var ksync = Entry{
@@ -52,10 +54,15 @@ var ksync = Entry{
 	About: "each update is of the first K gradients on its parameters; the others are dropped",
 	Settings: []Setting{
 		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "gradients of an update (K); three quarters of the workers where it is not given"},
+		blocks,
 	},
+	Ring: true,
 	Make: func(j Job, v Values) (Made, error) {
 		k, err := most(j, v)
-		return Made{Plan: modes.Backup(j.Workers, j.Workers-k)}, err
+		if err != nil {
+			return Made{}, err
+		}
+		return parts(j, v, modes.Backup(j.Workers, j.Workers-k))
 	},
 }
 
@@ -65,10 +72,33 @@ var kasync = Entry{
 	Paper:    ksync.Paper,
 	About:    "each update is of the first K gradients, whatever they were computed on: static x-order",
 	Settings: ksync.Settings,
+	Ring:     true,
 	Make: func(j Job, v Values) (Made, error) {
 		k, err := most(j, v)
-		return Made{Plan: modes.XOrder(j.Workers, k)}, err
+		if err != nil {
+			return Made{}, err
+		}
+		return parts(j, v, modes.XOrder(j.Workers, k))
 	},
+}
+
+// blocks is for all-reduce only: with servers a straggler delays nobody while it computes.
+var blocks = Setting{Name: "blocks", Source: "ours", Kind: Whole, Min: 1, Max: 4096,
+	About: "parts of a mini-batch, after each of which a straggler of an all-reduce can stop; 8 there, or as many as there are samples, where it is not given"}
+
+// parts cuts mini-batches into blocks where p runs on an all-reduce.
+func parts(j Job, v Values, p modes.Plan) (Made, error) {
+	if !j.Ring {
+		if v["blocks"] != "" {
+			return Made{}, fmt.Errorf("blocks=%s: only for all-reduce, with servers a straggler holds up nobody: leave it away", v["blocks"])
+		}
+		return Made{Plan: p}, nil
+	}
+	p.Micro, p.Cap = v.Whole("blocks", min(8, j.Batch)), noCap
+	if p.Micro > j.Batch {
+		return Made{}, fmt.Errorf("blocks=%d: a mini-batch has %d samples", p.Micro, j.Batch)
+	}
+	return Made{Plan: p}, nil
 }
 
 func most(j Job, v Values) (k int, err error) {

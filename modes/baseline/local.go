@@ -15,6 +15,7 @@ var localSGD = Entry{
 	Name:  "local-sgd",
 	Paper: "Stich, ICLR 2019",
 	About: "workers train by themselves and average their parameters every H steps",
+	Ring:  true,
 	Settings: []Setting{
 		{Name: "steps", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between averages (H)"},
 		{Name: "state", Default: "keep", Source: "ours", Kind: Choice, Of: []string{"keep", "reset"}, About: "what becomes of a worker's own momentum at an average"},
@@ -33,6 +34,7 @@ var postLocal = Entry{
 	Name:  "post-local-sgd",
 	Paper: "Lin, Stich, Patel, Jaggi, ICLR 2020",
 	About: "an average after every step, and after the first part of the samples every H steps",
+	Ring:  true,
 	Settings: []Setting{
 		{Name: "steps", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between averages, in the second part (H)"},
 		{Name: "switch", Default: "0.5", Source: "paper", Kind: Number, Min: 0, Max: 1, About: "part of the samples before that; the paper: at the first decay of the learning rate, which is there at half"},
@@ -74,6 +76,7 @@ var diloco = Entry{
 	Name:  "diloco",
 	Paper: "Douillard et al., 2023",
 	About: "workers train by themselves for H steps; Nesterov's momentum makes an update of how far they have come",
+	Ring:  true,
 	Settings: []Setting{
 		{Name: "steps", Default: "500", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between updates (H)"},
 		{Name: "outer-lr", Default: "0.7", Source: "paper", Kind: Number, Min: 0, Max: 100, About: "learning rate of the outer optimiser"},

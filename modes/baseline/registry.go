@@ -41,7 +41,8 @@ type Decision struct {
 // Job is what a scheme must know of the job.
 type Job struct {
 	Workers int
-	Batch   int // samples of one worker in one iteration, with equal shares
+	Batch   int  // samples of one worker in one iteration, with equal shares
+	Ring    bool // all-reduce: members stop between parts of a batch where not everybody is waited for
 }
 
 // Outer is how what workers send becomes an update, where workers train by themselves for some steps and send how far they have

@@ -47,6 +47,7 @@ var lgc = Entry{
 	Name:  "lgc",
 	Paper: "Xu, Huang, Song, Lan, INFOCOM 2021",
 	About: "each update is of the first K gradients, and of what the others had done of theirs one round before",
+	Ring:  true,
 	Settings: []Setting{
 		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "workers that are waited for (K); three quarters of them where it is not given"},
 		{Name: "blocks", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 4096, About: "parts of a mini-batch (P), after each of which a straggler can stop"},

@@ -17,10 +17,15 @@ import (
 // Its configuration policy is what happens here anyway: with --update-scale n a gradient has the weight 1/N in every plan, so with a
 // learning rate of N·η BSP takes steps of N·η on the mean gradient and ASP steps of η on each; batches stay, momentum and its buffer stay,
 // and the schedule of the learning rate goes by samples. The fence is [modes.Barrier.Install].
+//
+// An all-reduce has no ASP. There the second part is a partial all-reduce: a round is closed when half of the workers have computed; the others stop
+// after the block that they are at, and what they have is in the next round (S. Li et al.: Taming Unbalanced Training Workloads in Deep Learning with
+// Partial Collective Operations, PPoPP 2020, has the idea). This is ours.
 var syncSwitch = Entry{
 	Name:  "sync-switch",
 	Paper: "Li, Mangoubi, Xu, Guo, ICDCS 2021",
-	About: "SSGD for the first part of the samples, then ASGD",
+	About: "SSGD for the first part of the samples, then ASGD, or on an all-reduce rounds that wait for half of the workers",
+	Ring:  true,
 	Settings: []Setting{
 		{Name: "switch", Default: "0.0625", Source: "paper", Kind: Number, Min: 0, Max: 1, About: "part of the samples that BSP trains (p)"},
 		{Name: "online", Default: "ignore", Source: "paper", Kind: Choice, Of: []string{"ignore", "greedy", "elastic"},
@@ -30,9 +35,13 @@ var syncSwitch = Entry{
 		{Name: "slack", Default: "0.9", Source: "ours", Kind: Number, Min: 0, Max: 1, About: "a straggler has less than this part of the mean throughput, too; 1: the paper's rule alone"},
 	},
 	Make: func(j Job, v Values) (Made, error) {
-		s := &switcher{workers: j.Workers, part: v.Number("switch"), online: v["online"], batch: int64(j.Batch),
+		asp, err := parts(j, nil, modes.ASGD(j.Workers))
+		if j.Ring {
+			asp, err = parts(j, nil, modes.XOrder(j.Workers, (j.Workers+1)/2))
+		}
+		s := &switcher{workers: j.Workers, loose: asp.Plan, part: v.Number("switch"), online: v["online"], batch: int64(j.Batch),
 			detector: NewThroughput(j.Workers, v.Whole("window", 5), v.Whole("hits", 3), v.Number("slack")), evicted: make([]bool, j.Workers), gone: make([]bool, j.Workers)}
-		return Made{Plan: modes.SSGD(j.Workers), Scheme: s}, nil
+		return Made{Plan: modes.SSGD(j.Workers), Scheme: s}, err
 	},
 }
 
@@ -131,6 +140,7 @@ func (t *Throughput) Judge(active func(w star.Worker) bool) []star.Worker {
 // switcher is Sync-Switch while the job runs.
 type switcher struct {
 	workers  int
+	loose    modes.Plan // of the second part
 	part     float64
 	online   string
 	batch    int64
@@ -178,7 +188,7 @@ func (s *switcher) Fired(u Update) (Decision, bool) {
 				return Decision{}, false
 			}
 			s.asp = true
-			return Decision{modes.ASGD(s.workers), fmt.Sprintf("Sync-Switch: BSP has trained its %.4g%% of the samples%s", 100*s.part, back)}, true
+			return Decision{s.loose.Clone(), fmt.Sprintf("Sync-Switch: BSP has trained its %.4g%% of the samples%s", 100*s.part, back)}, true
 		}
 	}
 	if s.online == "ignore" {
@@ -191,7 +201,7 @@ func (s *switcher) Fired(u Update) (Decision, bool) {
 	switch {
 	case len(slow) > 0 && !s.asp:
 		s.asp = true
-		return Decision{modes.ASGD(s.workers), fmt.Sprintf("Sync-Switch, greedy: worker %s is slow, ASP until it is not", list(slow))}, true
+		return Decision{s.loose.Clone(), fmt.Sprintf("Sync-Switch, greedy: worker %s is slow, ASP until it is not", list(slow))}, true
 	case len(slow) == 0 && s.asp:
 		s.asp = false
 		return Decision{modes.SSGD(s.workers), "Sync-Switch, greedy: nobody is slow any more, back to BSP"}, true

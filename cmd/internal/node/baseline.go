@@ -24,7 +24,7 @@ func NewBaseline(job *settings.Job) (baseline.Made, coord.Pilot, error) {
 	if job.Arch == settings.AllReduce && !spec.Entry.Ring {
 		return baseline.Made{}, nil, job.Invalid("baseline", fmt.Errorf("%s needs parameter servers: --arch ps", spec.Entry.Name))
 	}
-	m, err := spec.Make(baseline.Job{Workers: job.Workers, Batch: job.Batch})
+	m, err := spec.Make(baseline.Job{Workers: job.Workers, Batch: job.Batch, Ring: job.Arch == settings.AllReduce})
 	if err != nil {
 		return m, nil, job.Invalid("baseline", err)
 	}

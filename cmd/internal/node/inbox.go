@@ -27,7 +27,8 @@ type inbox struct {
 	working int64            // generation of the order in hand
 	buffers chan coord.Order // the last average
 
-	stopped int64 // steps below this one are not waited for any more
+	stopped int64           // steps below this one are not waited for any more
+	closed  transport.Close // the last one
 
 	without map[transport.Child]bool // gradients that go another way than was said
 	watch   transport.Child
@@ -67,6 +68,8 @@ func (b *inbox) put(o coord.Order, err error) bool {
 	case o.Kind == transport.KindCancel:
 		b.stopped = o.Cancel.Step + 1
 		return true
+	case o.Kind == transport.KindClose:
+		b.closed = o.Close
 	case o.Kind == transport.KindRing:
 		b.newest = o.Ring
 		if o.Ring.Now { // nothing before it will happen
@@ -103,6 +106,27 @@ func (b *inbox) late(step int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return step < b.stopped
+}
+
+// closing is the Close of a round, if it has come.
+func (b *inbox) closing(generation, version int64) (transport.Close, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed, b.closed.Generation == generation && b.closed.Version == version && len(b.closed.First) > 0
+}
+
+// awaitClose waits for the Close of a round. The coordinator sends it, or another ring, which ends ctx.
+func (b *inbox) awaitClose(ctx context.Context, generation, version int64) (transport.Close, error) {
+	for {
+		if m, ok := b.closing(generation, version); ok {
+			return m, nil
+		}
+		select {
+		case <-b.news:
+		case <-ctx.Done():
+			return transport.Close{}, context.Cause(ctx)
+		}
+	}
 }
 
 // next waits for an order. The end of the connection is an order too, the last one.

@@ -53,7 +53,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 	w.meter.Begin()
 	pieces := ps.Pieces(rel.Start, rel.Count, max(rel.Local, rel.Micro))
 	for i, p := range pieces {
-		if rel.Micro > 0 && i > 0 && (rec.Compute > rel.Cap || w.inbox.late(w.step)) {
+		if rel.Micro > 0 && i > 0 && (rec.Compute > rel.Cap || w.late()) {
 			break
 		}
 		begun := time.Now()

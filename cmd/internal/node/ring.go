@@ -9,6 +9,7 @@ import (
 	"math"
 	gonet "net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,6 +58,7 @@ type ringWorker struct {
 	ended   time.Time // of the last round
 	saves   sync.WaitGroup
 
+	part  partial               // with rounds that are closed
 	codec *allreduce.Compressor // nil: gradients go as they are
 	tuned int64                 // version at which it was chosen
 }
@@ -76,8 +78,12 @@ func ruleText(job *settings.Job) string {
 	if job.Algorithm != "auto" {
 		algorithm = " allreduce-algorithm=" + job.Algorithm
 	}
-	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v compress=%s%s",
-		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket, job.Compress, algorithm)
+	baseline := ""
+	if job.Baseline != "" {
+		baseline = " baseline=" + job.Baseline
+	}
+	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v compress=%s%s%s",
+		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket, job.Compress, algorithm, baseline)
 }
 
 // newRingWorker opens the places where others come, before the coordinator is told of them.
@@ -161,6 +167,10 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 		w.door.change(w.version, func() {})
 	}
 	w.inbox = newInbox(w.member)
+	w.late = func() bool {
+		_, closed := w.inbox.closing(w.ring.Generation, w.version)
+		return closed
+	}
 	w.cpu = processTime()
 	w.ended = time.Now()
 	for {
@@ -211,6 +221,19 @@ func (w *ringWorker) load() error {
 	cfg, rate, err := updateRule(w.job)
 	if err != nil {
 		return err
+	}
+	job := *w.job
+	job.Workers = w.member.Welcome.Workers
+	made, _, err := NewBaseline(&job)
+	if err != nil {
+		return err
+	}
+	w.part.live = strings.HasPrefix(made.Rule, "lgc")
+	if made.Local != nil { // the job's own optimiser is that of the steps between
+		cfg = outer(made.Local.Outer)
+		if rate, err = cfg.Rate(); err != nil {
+			return err
+		}
 	}
 	if w.opt, err = optim.New(cfg, len(w.params)); err != nil {
 		return err
@@ -303,6 +326,7 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	me := star.Worker(w.rank)
 	w.door.admit(ring, me)
 	w.broken = w.broken || ring.Now
+	w.part.forget()
 	place := slices.Index(ring.Members, me)
 	if place < 0 {
 		w.leaveGroup(ctx)
@@ -522,7 +546,10 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 		w.codec.Keep()
 	}
 	tally.Sum2 = w.update()
-	w.samples += rel.Total + carried
+	if rel.Micro == 0 {
+		w.samples += rel.Total
+	}
+	w.samples += carried
 	w.last = append(w.last[max(0, len(w.last)-1):], tally)
 	w.door.answer(tally)
 	now := w.group.Traffic()
@@ -540,7 +567,14 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.Record) (tally transport.Tally, carried int64, computed time.Time, err error) {
 	tally = transport.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	weight := w.weight(rel.Count)
-	if m, ok := w.overlaps(); ok && w.bucketed() && rel.Count > 0 {
+	if rel.Micro > 0 {
+		return w.partialSum(ctx, rel, rec)
+	}
+	if rel.Local > 0 {
+		weight /= float32(rel.Local) // of as many steps as the others make
+		defer w.back()
+	}
+	if m, ok := w.overlaps(); ok && w.bucketed() && rel.Count > 0 && rel.Local == 0 {
 		op, cancel := context.WithCancel(ctx)
 		defer cancel()
 		b := w.exchange(op, weight, len(w.grad))

@@ -27,7 +27,7 @@ func (s *server) rules() (err error) {
 	switch name := s.named.Name; {
 	case name == "":
 		return nil
-	case job.Arch != "ps":
+	case job.Arch != "ps" && name != "lgc":
 		return job.Invalid("arch", fmt.Errorf("%s is a rule of parameter servers: use --arch ps", name))
 	case name == "lgc" && job.Compress != "none":
 		return job.Invalid("compress", errors.New("lgc uses gradients that a worker's codec takes for lost: leave --compress away"))

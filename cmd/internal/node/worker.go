@@ -78,6 +78,7 @@ type worker struct {
 	average func(eval int64, buffers []float32) error // over all workers
 	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
 	finite  func(v []float32) (norm2 float64, bad int) // of the gradient; bad is the first element that is not finite, or -1
+	late    func() bool                                // whether others have stopped waiting for the gradient in hand
 
 	local *ps.Solo  // nil: it sends gradients
 	sum   []float32 // of the parts of a batch
@@ -437,6 +438,7 @@ func matrices(specs []train.TensorSpec) []compress.Tensor {
 // push, arrive.
 func (w *worker) train(ctx context.Context) error {
 	w.inbox = newInbox(w.member)
+	w.late = func() bool { return w.inbox.late(w.step) }
 	w.average = func(eval int64, buffers []float32) error {
 		w.inbox.begin(ctx, 0)
 		defer w.inbox.end()

@@ -1,0 +1,159 @@
+package coord
+
+import (
+	"fmt"
+
+	"star"
+	"star/transport"
+)
+
+// closing is the part of a round that is closed before it is exchanged: where a plan has members compute in parts, so that they can stop.
+//
+//	release ──► parts … ──► Computed ──► quorum reached: Close to all ──► exchange ──► Tally
+//	                                           │ others finish the part that they are at: Computed
+//
+// The round is of those who were first. What the others have is in no update (backup workers), or in that of the next round, if it has
+// been told of by then.
+type closing struct {
+	quorum int  // of members that have samples; 0: the round is not closed, everybody is in it
+	keep   bool // what is late is in the next round
+	closed bool
+	said   []bool        // has told what it has
+	have   []int         // samples of it
+	first  []bool        // in the round
+	late   []star.Worker // whose gradients of the round before are in it, too
+	taken  []late        // what they have
+	more   int64         // samples of these
+}
+
+// late is what a member has of a round that was closed without it.
+type late struct {
+	generation int64
+	version    int64 // of its basis
+	step       int64 // where its batch starts
+	samples    int
+}
+
+// closes is the closing of a round of a ring.
+func closes(f *formation, spans []Span) (c closing) {
+	if f.micro == 0 {
+		return c
+	}
+	n := 0
+	for _, s := range spans {
+		if s.Count > 0 {
+			n++
+		}
+	}
+	c.quorum, c.keep = min(f.quorum, n), f.keep
+	c.said, c.have, c.first = make([]bool, len(spans)), make([]int, len(spans)), make([]bool, len(spans))
+	return c
+}
+
+// within says whether the gradient of the i-th member is in the round.
+func (rd *ringRound) within(i int) bool { return rd.quorum == 0 || rd.first[i] }
+
+// samples is how many the gradient of the i-th member is the mean over.
+func (rd *ringRound) samples(i int) int {
+	if rd.quorum == 0 {
+		return rd.spans[i].Count
+	}
+	return rd.have[i]
+}
+
+// computed notes what a member has of its batch, and closes the round when enough have told.
+func (r *ring) computed(m transport.Computed) ([]order, error) {
+	r.l.out = r.l.out[:0]
+	i := m.Version - r.version
+	if i < 0 || i >= int64(len(r.rounds)) || r.rounds[i].generation != m.Generation {
+		return nil, nil // of a round that was given up
+	}
+	rd := &r.rounds[i]
+	k := -1
+	for j, w := range rd.members {
+		if w == m.Worker {
+			k = j
+		}
+	}
+	switch {
+	case k < 0 || rd.quorum == 0 || rd.said[k]:
+		return nil, fmt.Errorf("told what it has of version %d, which nobody has asked for", m.Version)
+	case m.Samples > rd.spans[k].Count || (m.Samples < 1) != (rd.spans[k].Count < 1):
+		return nil, fmt.Errorf("computed a gradient over %d samples of a batch of %d", m.Samples, rd.spans[k].Count)
+	}
+	rd.said[k], rd.have[k] = true, m.Samples
+	if rd.closed {
+		if m.Samples > 0 && rd.keep {
+			r.lates[m.Worker] = late{m.Generation, m.Version, rd.spans[k].Start, m.Samples}
+		}
+		return nil, nil
+	}
+	n := 0
+	total := int64(0)
+	for j, said := range rd.said {
+		if said && rd.have[j] > 0 {
+			n++
+			total += int64(rd.have[j])
+		}
+	}
+	if n < rd.quorum {
+		return nil, nil
+	}
+	rd.closed = true
+	msg := transport.Close{Generation: rd.generation, Version: m.Version}
+	for j, w := range rd.members {
+		if rd.first[j] = rd.have[j] > 0; rd.first[j] {
+			msg.First = append(msg.First, w)
+		}
+		if l, ok := r.lates[w]; ok && l.version == m.Version-1 && l.generation == m.Generation {
+			rd.late = append(rd.late, w)
+			rd.more += int64(l.samples)
+		}
+	}
+	if r.l.halts { // what is late corrects a direction: its samples are in no update
+		rd.more = 0
+	}
+	msg.Late, msg.Total = rd.late, total+rd.more
+	rd.total = msg.Total
+	o := r.order()
+	for _, w := range rd.members {
+		o.closes = append(o.closes, closeFor{w, msg})
+	}
+	for _, w := range rd.late {
+		rd.taken = append(rd.taken, r.lates[w])
+	}
+	clear(r.lates)
+	return r.l.out, nil
+}
+
+// closeFor is a Close and whom to tell.
+type closeFor struct {
+	to  star.Worker
+	msg transport.Close
+}
+
+// settle accounts for a round that was closed: what is in it, and what is not.
+func (r *ring) settle(rd *ringRound, f *transport.Fire, stale *[]int64) {
+	if rd.quorum == 0 {
+		return
+	}
+	for i, w := range rd.members {
+		switch {
+		case rd.spans[i].Count == 0:
+		case rd.first[i]:
+			r.l.waste += int64(rd.spans[i].Count - rd.have[i])
+		default:
+			r.l.waste += int64(rd.spans[i].Count)
+			f.Dropped = append(f.Dropped, transport.Gradient{Worker: w, Step: rd.spans[i].Start})
+		}
+	}
+	if r.l.halts {
+		return
+	}
+	for i, w := range rd.late {
+		f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: rd.taken[i].step})
+		*stale = append(*stale, 1)
+		r.l.staleness[1]++
+		r.l.waste -= int64(rd.taken[i].samples)
+	}
+}
