@@ -1,0 +1,377 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/checkpoint"
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/train"
+	"star/train/data"
+	"star/train/net"
+	"star/train/optim"
+)
+
+func checkpointCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "checkpoint",
+		Short: "List, verify and convert checkpoints",
+		Long: `Works on checkpoints in folders and, with star-bucket, on those in object stores (s3://bucket/prefix?region=REGION).
+PLACE is a checkpoint, a folder of checkpoints, or the folder of a job (--out of star run).`,
+		Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(checkpointLs(), checkpointVerify(), checkpointConvert())
+	return cmd
+}
+
+// saved is a checkpoint as ls and verify show it.
+type saved struct {
+	Path       string `json:"path"`
+	Version    int64  `json:"version"`
+	Generation int64  `json:"generation"`
+	State      string `json:"state"` // complete, incomplete or damaged; of verify: verified
+	Created    string `json:"created,omitempty"`
+	Job        string `json:"job,omitempty"`
+	Model      string `json:"model,omitempty"`
+	Samples    int64  `json:"samples"`
+	Params     int64  `json:"params"`
+	Shards     int    `json:"shards"`
+	Bytes      int64  `json:"bytes"` // of its files, without the manifest
+	Optimizer  string `json:"optimizer,omitempty"`
+	Error      string `json:"error,omitempty"`
+
+	err error
+}
+
+func (s *saved) describe(m checkpoint.Manifest) {
+	s.Version, s.Generation, s.Created, s.Job, s.Model = m.Version, m.Generation, m.Created, m.Job, m.Model
+	s.Samples, s.Params, s.Shards, s.Optimizer = m.Samples, m.Params, len(m.Shards), m.Optimizer
+	for _, f := range m.Shards {
+		s.Bytes += f.Size
+	}
+	if m.Buffers != nil {
+		s.Bytes += m.Buffers.Size
+	}
+}
+
+// lookAt lists the checkpoints of a place, newest first; look describes each that is complete.
+func lookAt(place string, look func(path string) (checkpoint.Manifest, error)) ([]*saved, error) {
+	one := func(path string) *saved {
+		s := &saved{Path: path, State: "complete"}
+		m, err := look(path)
+		if err != nil {
+			s.State, s.Error, s.err = "damaged", err.Error(), err
+			return s
+		}
+		s.describe(m)
+		return s
+	}
+	if checkpoint.Complete(place) {
+		return []*saved{one(place)}, nil
+	}
+	if sub := filepath.Join(place, node.CheckpointsDir); isFolder(sub) {
+		place = sub
+	}
+	found, err := checkpoint.List(place)
+	if err != nil {
+		return nil, err
+	}
+	var all []*saved
+	for _, f := range found {
+		path := checkpoint.Join(place, f.Name)
+		if !f.Complete {
+			all = append(all, &saved{Path: path, Version: f.Version, Generation: f.Generation, State: "incomplete"})
+			continue
+		}
+		s := one(path)
+		s.Version, s.Generation = f.Version, f.Generation
+		all = append(all, s)
+	}
+	if len(all) == 0 {
+		return nil, &checkpoint.Error{Kind: checkpoint.ErrMissing, Path: place, Offset: -1, Expected: "checkpoints", Found: "none"}
+	}
+	return all, nil
+}
+
+// placeArg is the first argument, or where a job keeps its checkpoints by default.
+func placeArg(args []string) string {
+	if len(args) == 0 {
+		return "star-out"
+	}
+	return args[0]
+}
+
+func atMost(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > n {
+			return &settings.UsageError{Msg: fmt.Sprintf("star checkpoint %s wants %s, and got %q", cmd.Name(), what, args)}
+		}
+		return nil
+	}
+}
+
+func checkpointLs() *cobra.Command {
+	var s settings.Set
+	var asJSON bool
+	settings.Var(&s, &asJSON, "json", false, "the list as JSON")
+	cmd := &cobra.Command{
+		Use:   "ls [PLACE]",
+		Short: "List checkpoints, the newest first",
+		Long:  "Reads manifests only: star checkpoint verify reads every byte. Without PLACE: star-out.",
+		Args:  atMost(1, "one place"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, &s); done || err != nil {
+				return err
+			}
+			all, err := lookAt(placeArg(args), checkpoint.Describe)
+			if err != nil {
+				return err
+			}
+			return show(cmd.OutOrStdout(), all, asJSON)
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+func checkpointVerify() *cobra.Command {
+	var s settings.Set
+	var asJSON bool
+	settings.Var(&s, &asJSON, "json", false, "the list as JSON")
+	cmd := &cobra.Command{
+		Use:   "verify [PLACE]",
+		Short: "Read every byte of checkpoints and compare it with what was written",
+		Long: `Exit code 65 if one that looks complete is damaged, 66 if files are missing or there is no checkpoint. Folders without a manifest are
+what a crash left, or being written: they are listed, and are no failure. Without PLACE: star-out.`,
+		Args: atMost(1, "one place"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, &s); done || err != nil {
+				return err
+			}
+			var bad error
+			all, err := lookAt(placeArg(args), func(path string) (checkpoint.Manifest, error) {
+				c, err := checkpoint.Open(path)
+				if err != nil {
+					return checkpoint.Manifest{}, err
+				}
+				return c.Manifest(), nil
+			})
+			if err != nil {
+				return err
+			}
+			whole := 0
+			for _, c := range all {
+				switch c.State {
+				case "complete":
+					c.State = "verified"
+					whole++
+				case "damaged":
+					if bad == nil || errors.Is(c.err, checkpoint.ErrCorrupt) && !errors.Is(bad, checkpoint.ErrCorrupt) {
+						bad = c.err
+					}
+				}
+			}
+			if bad == nil && whole == 0 {
+				bad = &checkpoint.Error{Kind: checkpoint.ErrMissing, Path: placeArg(args), Offset: -1, Expected: "a complete checkpoint", Found: "none"}
+			}
+			if err := show(cmd.OutOrStdout(), all, asJSON); err != nil {
+				return err
+			}
+			return bad
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+func show(w io.Writer, all []*saved, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(all)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "checkpoint\tversion\tsamples\tshards\tparameters\tbytes\twritten\tstate")
+	for _, s := range all {
+		if s.State == "incomplete" || s.State == "damaged" {
+			fmt.Fprintf(t, "%s\t%d\t\t\t\t\t\t%s\n", base(s.Path), s.Version, s.State)
+			continue
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", base(s.Path), s.Version, s.Samples, s.Shards, s.Params, s.Bytes, s.Created, s.State)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, s := range all {
+		if s.Error != "" {
+			fmt.Fprintf(w, "%s: %s\n", base(s.Path), s.Error)
+		}
+	}
+	return nil
+}
+
+// base is the last part of a place.
+func base(place string) string {
+	path, _, _ := strings.Cut(place, "?")
+	return filepath.Base(path)
+}
+
+// converting are the settings of star checkpoint convert.
+type converting struct {
+	set                             settings.Set
+	like, model, dataset, optimizer string
+	job                             string
+	seed                            uint64
+	asJSON                          bool
+}
+
+func checkpointConvert() *cobra.Command {
+	c := new(converting)
+	settings.Var(&c.set, &c.like, "like", "", "into a checkpoint: one of the same model, that says what model and optimiser it is for")
+	settings.Var(&c.set, &c.model, "model", "", "into a checkpoint, without --like: the model, as of star run")
+	settings.Var(&c.set, &c.dataset, "dataset", "digits", "with --model: the data set it is for, as of star run")
+	settings.Var(&c.set, &c.seed, "seed", 1, "with --model: seed of the job that will go on with it")
+	settings.Var(&c.set, &c.optimizer, "optimizer", "momentum", "with --model: the job's update rule", "sgd", "momentum", "nesterov", "adam", "adamw")
+	settings.Var(&c.set, &c.job, "job", "star", "with --model: name of the job")
+	settings.Var(&c.set, &c.asJSON, "json", false, "the result as JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "convert FROM TO",
+		Short: "Make a safetensors file of named tensors of a checkpoint, or the other way round",
+		Long: `star checkpoint convert star-out model.safetensors writes parameters and buffers of the newest checkpoint under the model's names, with
+their shapes: safetensors.torch.load_file and numpy read it, and load_state_dict takes it.
+
+star checkpoint convert model.safetensors FOLDER --like CHECKPOINT (or --model …) makes a checkpoint in FOLDER that star run --resume
+begins with: version 1, no samples used, the optimiser new.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return &settings.UsageError{Msg: fmt.Sprintf("star checkpoint convert wants what to convert and what to make of it, and got %q", args)}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, &c.set); done || err != nil {
+				return err
+			}
+			from, to := args[0], args[1]
+			if strings.HasSuffix(base(from), ".safetensors") {
+				return c.load(cmd.OutOrStdout(), from, to)
+			}
+			return c.export(cmd.OutOrStdout(), from, to)
+		},
+	}
+	c.set.Bind(cmd)
+	return cmd
+}
+
+// newest opens a checkpoint, or the newest one of several that is whole.
+func newest(place string) (*checkpoint.Checkpoint, error) {
+	if checkpoint.Complete(place) {
+		return checkpoint.Open(place)
+	}
+	if sub := filepath.Join(place, node.CheckpointsDir); isFolder(sub) {
+		place = sub
+	}
+	c, _, err := checkpoint.Latest(place)
+	return c, err
+}
+
+func (c *converting) export(w io.Writer, from, to string) error {
+	ck, err := newest(from)
+	if err != nil {
+		return err
+	}
+	if err := ck.Export(to); err != nil {
+		return err
+	}
+	m := ck.Manifest()
+	if c.asJSON {
+		return json.NewEncoder(w).Encode(map[string]any{"from": ck.Dir(), "to": to, "version": m.Version, "tensors": len(m.Layout) + len(m.BufferLayout), "parameters": m.Params})
+	}
+	fmt.Fprintf(w, "%s: %d tensors, %d parameters of version %d, from %s\n", to, len(m.Layout)+len(m.BufferLayout), m.Params, m.Version, ck.Dir())
+	return nil
+}
+
+func (c *converting) load(w io.Writer, from, to string) error {
+	m, slots, err := c.blank()
+	if err != nil {
+		return err
+	}
+	m.Version, m.Samples, m.Cursor, m.Extra = 1, 0, 0, nil // of version 0 workers would make their own from the seed
+	m.Created = time.Now().UTC().Format(time.RFC3339)
+	m.Generation = 1 + generation(to)
+	dir := checkpoint.Join(to, checkpoint.Name(m.Version, m.Generation))
+	if m, err = checkpoint.Import(from, dir, m, slots); err != nil {
+		return err
+	}
+	if c.asJSON {
+		return json.NewEncoder(w).Encode(map[string]any{"from": from, "to": dir, "version": m.Version, "tensors": len(m.Layout) + len(m.BufferLayout), "parameters": m.Params})
+	}
+	fmt.Fprintf(w, "%s: %d parameters of %s, for %s\n", dir, m.Params, m.Model, m.Optimizer)
+	return nil
+}
+
+// blank describes the model of a checkpoint that is to be made.
+func (c *converting) blank() (m checkpoint.Manifest, slots []string, err error) {
+	switch {
+	case (c.like == "") == (c.model == ""):
+		return m, nil, &settings.UsageError{Msg: "a file of tensors does not say how the model is built: give --like CHECKPOINT, one of the same model, or --model"}
+	case c.like != "":
+		ck, err := newest(c.like)
+		if err != nil {
+			return m, nil, err
+		}
+		return ck.Manifest(), ck.Slots(), nil
+	}
+	trainSet, _, err := data.Open(c.dataset, data.Options{})
+	switch {
+	case errors.Is(err, data.ErrSpec):
+		return m, nil, c.set.Invalid("dataset", err)
+	case err != nil:
+		return m, nil, fmt.Errorf("--dataset: %w", err)
+	}
+	spec, err := net.Parse(c.model)
+	if err != nil {
+		return m, nil, c.set.Invalid("model", err)
+	}
+	spec.Input, spec.Seed = trainSet.Input(), c.seed
+	model, err := net.Build(spec)
+	if err != nil {
+		return m, nil, c.set.Invalid("model", err)
+	}
+	defer model.Close()
+	m.Job, m.Optimizer, m.Layout, m.BufferLayout = c.job, c.optimizer, named(model.Layout()), named(model.BufferLayout())
+	if m.ModelHash, err = net.Hash(spec); err != nil {
+		return m, nil, c.set.Invalid("model", err)
+	}
+	if m.Model, err = net.Describe(spec); err != nil {
+		return m, nil, c.set.Invalid("model", err)
+	}
+	rule := optim.Config{Name: c.optimizer, LR: 1}
+	if c.optimizer == optim.Momentum || c.optimizer == optim.Nesterov {
+		rule.Momentum = 0.9 // any: it decides which slots there are
+	}
+	o, err := optim.New(rule, 1)
+	if err != nil {
+		return m, nil, c.set.Invalid("optimizer", err)
+	}
+	for _, slot := range o.State().Slots {
+		slots = append(slots, slot.Name)
+	}
+	return m, slots, nil
+}
+
+func named(layout []train.TensorSpec) []checkpoint.TensorSpec {
+	out := make([]checkpoint.TensorSpec, len(layout))
+	for i, t := range layout {
+		out[i] = checkpoint.TensorSpec(t)
+	}
+	return out
+}
