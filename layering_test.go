@@ -47,7 +47,7 @@ var rooms = []struct {
 	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},
 	{"star/checkpoint", "", "net sync", "files"},
 	{"star/placement", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: where tasks go follows from hosts and demands"},
-	{"star/sim", "star star/modes star/modes/baseline star/pgns star/trace star/ps star/train/optim star/transport", "net os sync context", "virtual time: no clock, no goroutine"},
+	{"star/sim", "star star/modes star/modes/baseline star/pgns star/trace star/ps star/allreduce star/train/optim star/transport", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/cmd/internal/settings", "", "", "settings know no room"},
 	{"star/trace", "star", "net sync", "files of recorded times"},

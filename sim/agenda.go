@@ -14,6 +14,8 @@ type kind int8
 const (
 	arrival    kind = iota // of a gradient
 	validation             // gradient is there
+	timer                  // the event's worker is the number of what is to be done
+	flow                   // something in the network ends; the event's worker is the number of the state that said so
 )
 
 func (e event) before(f event) bool {

@@ -63,6 +63,12 @@ func (a *Auto) Fired(at time.Duration, _ int64, gs []Gradient, o Outcome) {
 	}
 }
 
+// Leave implements Attendant.
+func (a *Auto) Leave(_ time.Duration, w star.Worker) { a.controller.Leave(w) }
+
+// Join implements Attendant.
+func (a *Auto) Join(at time.Duration, w star.Worker) { a.controller.Join(at, w) }
+
 // Decide implements Pilot.
 func (a *Auto) Decide(at time.Duration) (modes.Plan, string, bool) {
 	d, change := a.controller.Decide(at)

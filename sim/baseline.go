@@ -47,6 +47,12 @@ func (b *Baseline) Fired(at time.Duration, _ int64, gs []Gradient, _ Outcome) {
 	}
 }
 
+// Leave implements Attendant.
+func (b *Baseline) Leave(_ time.Duration, w star.Worker) { b.scheme.Leave(w) }
+
+// Join implements Attendant. A scheme does not hear of it, as in a real job.
+func (b *Baseline) Join(time.Duration, star.Worker) {}
+
 // Decide implements Pilot.
 func (b *Baseline) Decide(time.Duration) (modes.Plan, string, bool) {
 	d := b.next
@@ -122,7 +128,11 @@ func (c *Config) Use(name string, own optim.Config) error {
 	var err error
 	if name == "auto" {
 		c.Plan = modes.SSGD(n)
-		c.Pilot, err = NewAuto(modes.ControllerConfig{Workers: n, Batch: c.Batch}, c.Plan)
+		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil}
+		if config.Ring {
+			config.Own = star.Record.Own
+		}
+		c.Pilot, err = NewAuto(config, c.Plan)
 		return err
 	}
 	c.Plan, err = modes.Parse(name, n)

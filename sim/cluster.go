@@ -2,9 +2,11 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"star"
+	"star/allreduce"
 	"star/modes"
 )
 
@@ -27,6 +29,18 @@ type Config struct {
 	// Validation has updates held against a validation gradient. The Learner must be a Validator.
 	Validation *Validation
 
+	// Network has gradients and parameters cross links, and workers and shards share hosts. nil: every worker has its own, and what Times
+	// says of pushing is all there is. Latency is then what the coordinator takes for an update, links have their own.
+	Network *Network
+
+	// Ring is an all-reduce: the workers of an update exchange before they go on. nil: parameter servers.
+	Ring *Ring
+
+	// Bytes of a gradient, and of the parameters. 0: what the Learner says, if it is Sized, else they are not counted.
+	Bytes int64
+
+	Failures []Failure
+
 	// The run ends when the Learner has reached this, or at Limit, whichever is first. At least one is positive.
 	Target float64
 	Limit  time.Duration
@@ -39,6 +53,13 @@ type Validation struct {
 	Time  time.Duration // from the version that it reads until it is in use, positive
 }
 
+// Failure is a worker that is gone for a time. What it has computed is lost.
+type Failure struct {
+	Worker star.Worker
+	At     time.Duration
+	Back   time.Duration // 0: never
+}
+
 // Pilot is what watches a run and changes its plan. Its methods are called in order of time.
 type Pilot interface {
 	// Observe is told of each gradient that arrives.
@@ -49,6 +70,27 @@ type Pilot interface {
 
 	// Decide is asked after each update and may return another plan, and why.
 	Decide(at time.Duration) (p modes.Plan, why string, change bool)
+}
+
+// Attendant is a Pilot that must know who is gone and who is back.
+type Attendant interface {
+	Pilot
+	Leave(at time.Duration, w star.Worker)
+	Join(at time.Duration, w star.Worker)
+}
+
+// Rounder is a Learner whose weights go by the samples of a full round of those who are there (--update-scale n).
+type Rounder interface {
+	Learner
+
+	// Round tells how many they are when somebody has gone or come back.
+	Round(samples int)
+}
+
+// Sized is a Learner that has parameters, of so many bytes. It is asked after Begin.
+type Sized interface {
+	Learner
+	Bytes() int64
 }
 
 // Gradient is one that is part of an update.
@@ -116,6 +158,7 @@ type Result struct {
 	Gradients int64 // applied
 	Dropped   int64
 	Samples   int64
+	Bytes     float64 // that workers have sent and received, of gradients and parameters
 	Staleness float64 // mean, in updates, of the gradients applied
 	Waiting   float64 // part of the workers' time that they waited
 	Switches  []Switch
@@ -124,7 +167,8 @@ type Result struct {
 // worker is one machine.
 type worker struct {
 	step    int64
-	tick    int64 // mini-batches begun, which are as many as steps without Plan.Local
+	tick    int64 // the first mini-batch of this iteration; they are as many as steps without Plan.Local
+	ticks   int64 // mini-batches handed out
 	basis   int64
 	local   int
 	micro   int           // parts of the batch; 0: it is not cut
@@ -133,7 +177,10 @@ type worker struct {
 	full    time.Duration // computing time of all planned
 	began   time.Duration // the release
 	spent   Spent
-	due     time.Duration // of its arrival, while it computes
+	due     time.Duration // of its arrival, while it computes; -1: not known yet
+	ended   time.Duration // when it had computed
+	limit   time.Duration // of computing (Plan.Cap)
+	gone    bool
 	arrived time.Duration
 	busy    bool // computes
 	waits   bool
@@ -159,6 +206,12 @@ type run struct {
 	received  int       // gradients since the last validation began
 	validates bool      // one is on its way
 	begun     bool      // the workers have
+	live      int       // workers
+	released  []star.Worker
+
+	net    *network
+	timers []func(at time.Duration) error
+	idle   []int32 // of timers: numbers that are free
 }
 
 // Run runs a cluster until it has learned enough, or time is up.
@@ -184,17 +237,48 @@ func Run(c Config) (Result, error) {
 			return Result{}, fmt.Errorf("sim: a validation every %d gradients that takes %v, for a %T: want a positive time and a learner that validates", v.Every, v.Time, c.Learner)
 		}
 	}
-	r := &run{Config: c, plan: c.Plan, barrier: modes.NewBarrier(c.Plan, n, 0), workers: make([]worker, n),
+	if c.Ring != nil {
+		if err := ringPlan(c.Plan); err != nil {
+			return Result{}, err
+		}
+	}
+	if c.Network != nil {
+		if err := c.Network.Check(n, c.Ring != nil); err != nil {
+			return Result{}, err
+		}
+	}
+	r := &run{Config: c, live: n, plan: c.Plan, barrier: modes.NewBarrier(c.Plan, n, 0), workers: make([]worker, n),
 		agenda: make(agenda, 0, n), equal: float64(c.Batch)}
 	r.salvager, _ = c.Learner.(Salvager)
 	c.Learner.Begin(n, n*c.Batch)
+	if s, ok := c.Learner.(Sized); ok && r.Bytes == 0 {
+		r.Bytes = s.Bytes()
+	}
+	if (c.Ring != nil || c.Network != nil) && r.Bytes < 1 {
+		return Result{}, fmt.Errorf("sim: gradients of %d bytes: over links at least 1 is needed", r.Bytes)
+	}
+	if c.Ring != nil && c.Ring.Algorithm != allreduce.AlgorithmAuto && schedules[c.Ring.Algorithm] == nil {
+		return Result{}, fmt.Errorf("sim: an exchange by %v: want auto, ring, halving, doubling, tree or double-tree", c.Ring.Algorithm)
+	}
+	if c.Network != nil {
+		r.net = newNetwork(r, *c.Network)
+	}
+	for _, f := range c.Failures {
+		if f.Worker < 0 || int(f.Worker) >= n || f.At < 0 || f.Back != 0 && f.Back <= f.At {
+			return Result{}, fmt.Errorf("sim: worker %d, of %d, is gone from %v to %v", f.Worker, n, f.At, f.Back)
+		}
+		r.after(f.At, func(at time.Duration) error { return r.leave(at, f.Worker) })
+		if f.Back > 0 {
+			r.after(f.Back, func(at time.Duration) error { return r.join(at, f.Worker) })
+		}
+	}
 	if err := r.start(); err != nil {
 		return Result{}, err
 	}
 	for len(r.agenda) > 0 {
 		e := r.agenda.next()
-		if m := &r.workers[e.worker]; e.kind == arrival && (!m.busy || m.due != e.at) {
-			continue // it was told to stop sooner
+		if e.kind == arrival && (!r.workers[e.worker].busy || r.workers[e.worker].due != e.at) {
+			continue // it was told to stop sooner, or is gone
 		}
 		if c.Limit > 0 && e.at > c.Limit {
 			r.result.Time = c.Limit
@@ -235,18 +319,182 @@ func (r *run) start() error {
 // release has everybody begin.
 func (r *run) release(at time.Duration) error {
 	r.begun = true
+	r.released = r.released[:0]
 	for w := range r.workers {
-		if err := r.begin(star.Worker(w), 0, at); err != nil {
+		if !r.workers[w].gone {
+			r.released = append(r.released, star.Worker(w))
+		}
+	}
+	return r.goOn(at, 0, 0)
+}
+
+// after has something done at a time.
+func (r *run) after(at time.Duration, do func(at time.Duration) error) {
+	i := int32(len(r.timers))
+	if k := len(r.idle) - 1; k >= 0 {
+		i, r.idle = r.idle[k], r.idle[:k]
+		r.timers[i] = do
+	} else {
+		r.timers = append(r.timers, do)
+	}
+	r.agenda.add(event{at: at, kind: timer, worker: i})
+}
+
+// goOn releases workers, r.released, with a version that was made of so many gradients.
+func (r *run) goOn(at time.Duration, version int64, gradients int) error {
+	if r.net == nil {
+		for _, w := range r.released {
+			if r.Ring == nil {
+				r.result.Bytes += float64(r.Bytes)
+			}
+			if err := r.begin(w, version, at); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, w := range r.released {
+		r.prepare(w, version)
+	}
+	if r.Ring == nil {
+		r.net.fired(at, gradients, r.released)
+		return nil
+	}
+	for _, w := range r.released {
+		r.net.at[w].released = at
+		if err := r.net.begin(at, w); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// ring has the workers of an update exchange before they go on.
+func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error {
+	members := slices.Clone(workers)
+	if r.net == nil {
+		m := r.Ring.Model
+		if m == nil {
+			m = allreduce.DefaultModel()
+		}
+		a := r.Ring.Algorithm
+		if a == allreduce.AlgorithmAuto {
+			a = m.Choose(len(members), r.Bytes)
+		}
+		took := m.Seconds(a, len(members), r.Bytes)
+		r.result.Bytes += 2 * float64(len(members)-1) * float64(r.Bytes) // what any algorithm that divides the work must send in all
+		r.released = append(r.released[:0], members...)
+		for _, w := range r.released {
+			if err := r.begin(w, version, at+time.Duration(took*1e9)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var riders []star.Worker
+	life := make([]int, len(r.workers))
+	members = slices.DeleteFunc(members, func(w star.Worker) bool {
+		life[w] = r.net.at[w].life
+		rides := r.net.carrier(w) != none
+		if rides {
+			riders = append(riders, w)
+		}
+		return rides
+	})
+	for _, w := range workers {
+		r.prepare(w, version)
+	}
+	return r.net.exchange(at, members, func(at time.Duration) error {
+		for _, w := range members {
+			if r.net.at[w].life != life[w] {
+				continue
+			}
+			r.net.at[w].released = at
+			if err := r.net.begin(at, w); err != nil {
+				return err
+			}
+		}
+		for _, w := range riders {
+			if r.net.at[w].life != life[w] {
+				continue
+			}
+			r.net.at[w].released = at
+			from := r.net.home[w]
+			if len(members) > 0 {
+				from = r.net.home[members[0]]
+			}
+			r.result.Bytes += float64(r.Bytes)
+			r.net.send(at, from, r.net.home[w], float64(r.Bytes), w, func(at time.Duration) error { return r.net.begin(at, w) })
+		}
+		return nil
+	})
+}
+
+// leave is the loss of a worker.
+func (r *run) leave(at time.Duration, w star.Worker) error {
+	m := &r.workers[w]
+	if m.gone {
+		return nil
+	}
+	if m.waits {
+		r.waiting += at - m.arrived
+	}
+	m.gone, m.busy, m.waits = true, false, false
+	r.attend(at, w, false)
+	if r.net != nil {
+		if err := r.net.leave(at, w); err != nil {
+			return err
+		}
+	}
+	return r.fire(at, r.barrier.Leave(w))
+}
+
+// join is the return of one.
+func (r *run) join(at time.Duration, w star.Worker) error {
+	if !r.workers[w].gone {
+		return nil
+	}
+	r.workers[w].gone = false
+	r.barrier.Join(w)
+	r.attend(at, w, true)
+	if !r.begun {
+		return nil
+	}
+	r.released = append(r.released[:0], w)
+	return r.goOn(at+r.Latency, r.barrier.Version(), 0)
+}
+
+// attend tells of it.
+func (r *run) attend(at time.Duration, w star.Worker, there bool) {
+	p, _ := r.Pilot.(Attendant)
+	if there {
+		r.live++
+	} else {
+		r.live--
+	}
+	switch {
+	case p != nil && there:
+		p.Join(at, w)
+	case p != nil:
+		p.Leave(at, w)
+	}
+	if l, ok := r.Learner.(Rounder); ok {
+		l.Round(r.live * r.Batch)
+	}
+}
+
 // happen is one event, and what follows from it.
 func (r *run) happen(e event) error {
-	if e.kind == arrival {
+	switch e.kind {
+	case arrival:
 		return r.arrive(e.at, star.Worker(e.worker))
+	case timer:
+		do := r.timers[e.worker]
+		r.timers[e.worker] = nil
+		r.idle = append(r.idle, e.worker)
+		return do(e.at)
+	case flow:
+		return r.net.flows(e)
 	}
 	if err := r.validator.Validated(); err != nil {
 		return err
@@ -276,32 +524,39 @@ func (r *run) receive(at time.Duration, gradients int) error {
 	return r.validate(at)
 }
 
+// prepare gives w the given version and samples.
+func (r *run) prepare(w star.Worker, version int64) {
+	m := &r.workers[w]
+	m.basis, m.busy, m.due = version, true, -1
+	m.local, m.micro, m.limit = r.plan.Local, r.plan.Micro, r.plan.Cap
+	m.planned = r.plan.Share(w, r.Batch) * max(1, m.local)
+	m.tick, m.ticks = m.ticks, m.ticks+int64(max(1, m.local))
+	r.Learner.Release(w, m.planned)
+}
+
 // begin starts an iteration of w on the given version.
 func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
+	r.prepare(w, version)
 	m := &r.workers[w]
-	m.basis, m.began, m.busy = version, at, true
-	m.local, m.micro = r.plan.Local, r.plan.Micro
+	m.began = at
 	share := r.plan.Share(w, r.Batch)
-	m.planned = share * max(1, m.local)
 	m.spent = r.Times.Spend(w, m.tick, at, float64(share)/r.equal)
 	if m.spent.Total() <= 0 {
 		return fmt.Errorf("sim: step %d of worker %d takes %v", m.step, w, m.spent.Total())
 	}
-	m.tick++
-	for range m.local - 1 { // what these push nobody waits for
-		s := r.Times.Spend(w, m.tick, at+m.spent.Load+m.spent.Compute, float64(share)/r.equal)
+	for k := 1; k < m.local; k++ { // what these push nobody waits for
+		s := r.Times.Spend(w, m.tick+int64(k), at+m.spent.Load+m.spent.Compute, float64(share)/r.equal)
 		if s.Total() <= 0 {
 			return fmt.Errorf("sim: step %d of worker %d takes %v", m.step, w, s.Total())
 		}
 		m.spent = Spent{Load: m.spent.Load + s.Load, Compute: m.spent.Compute + s.Compute, Push: s.Push}
-		m.tick++
 	}
 	m.samples, m.full = m.planned, m.spent.Compute
 	if m.micro > 0 {
-		m.stop(r.plan.Cap)
+		m.stop(m.limit)
 	}
 	m.due = at + m.spent.Total()
-	r.Learner.Release(w, m.planned)
+	m.ended = m.due - m.spent.Push
 	r.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})
 	return nil
 }
@@ -326,11 +581,19 @@ func (r *run) cancel(version int64, at time.Duration) {
 	for i := range r.workers {
 		m := &r.workers[i]
 		told := at + r.Latency - m.began - m.spent.Load
-		if !m.busy || m.basis != version-1 || m.micro < 2 || told >= m.spent.Compute {
+		if !m.busy || m.basis != version-1 || m.micro < 2 {
+			continue
+		}
+		if r.net != nil {
+			r.net.cancel(at+r.Latency, star.Worker(i))
+			continue
+		}
+		if told >= m.spent.Compute {
 			continue
 		}
 		if m.stop(told); m.began+m.spent.Total() < m.due {
 			m.due = m.began + m.spent.Total()
+			m.ended = m.due - m.spent.Push
 			r.agenda.add(event{at: m.due, kind: arrival, worker: int32(i)})
 		}
 	}
@@ -341,10 +604,17 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 	m := &r.workers[w]
 	m.arrived, m.waits, m.busy = at, true, false
 	if r.Pilot != nil {
-		r.Pilot.Observe(star.Record{
-			Worker: w, Step: m.step, Basis: m.basis, At: at - m.spent.Push, Samples: m.samples,
+		record := star.Record{
+			Worker: w, Step: m.step, Basis: m.basis, At: m.ended, Samples: m.samples,
 			Load: m.spent.Load, Compute: m.spent.Compute, Push: m.spent.Push, Wait: m.waited,
-		})
+		}
+		if r.net != nil {
+			r.net.record(&record)
+		}
+		r.Pilot.Observe(record)
+	}
+	if r.net == nil && r.Ring == nil {
+		r.result.Bytes += float64(r.Bytes)
 	}
 	m.step++
 	if err := r.fire(at, r.barrier.Arrive(w)); err != nil {
@@ -359,6 +629,11 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 	}
 	if err := p.Validate(len(r.workers)); err != nil {
 		return fmt.Errorf("sim: the pilot's plan: %w", err)
+	}
+	if r.Ring != nil {
+		if err := ringPlan(p); err != nil {
+			return err
+		}
 	}
 	r.plan = p
 	r.result.Switches = append(r.result.Switches, Switch{At: at, Plan: p, Why: why})
@@ -402,13 +677,24 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 				}
 			}
 		}
+		r.released = r.released[:0]
 		for w := range f.Released() {
 			m := &r.workers[w]
+			if m.gone {
+				continue
+			}
 			m.waits, m.waited = false, at+r.Latency-m.arrived
 			r.waiting += at - m.arrived
-			if err := r.begin(w, f.Version, at+r.Latency); err != nil {
-				return err
-			}
+			r.released = append(r.released, w)
+		}
+		var err error
+		if r.Ring != nil && len(f.Workers) > 0 {
+			err = r.ring(at, f.Version, r.released)
+		} else {
+			err = r.goOn(at+r.Latency, f.Version, len(f.Workers))
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -421,7 +707,7 @@ func (m *worker) gradient(w star.Worker) Gradient {
 
 // rest is the part of the workers that were not in the last update.
 func (r *run) rest() float64 {
-	if n := len(r.workers); r.Cancel && r.first < n {
+	if n := r.live; r.Cancel && r.first < n {
 		return float64(n-r.first) / float64(n)
 	}
 	return 0

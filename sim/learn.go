@@ -76,6 +76,9 @@ func (q *Quadratic) Begin(workers, round int) {
 	q.smooth = q.first
 }
 
+// Round implements Rounder.
+func (q *Quadratic) Round(samples int) { q.round = max(1, float64(samples)) }
+
 func (q *Quadratic) Release(w star.Worker, _ int) { copy(q.read[w], q.w) }
 
 func (q *Quadratic) loss() float64 {

@@ -388,3 +388,9 @@ func (m *snapshots) Written() {}
 
 // Free implements ps.Memory.
 func (m *snapshots) Free(vec []float32) { m.free = append(m.free, vec) }
+
+// Bytes implements Sized: parameters are float32.
+func (t *Trained) Bytes() int64 { return 4 * int64(t.mem.n) }
+
+// Round implements Rounder.
+func (t *Trained) Round(samples int) { t.round = max(1, samples) }
