@@ -25,6 +25,8 @@ type memory struct {
 	cur  *snapshot              // the parameters, once there are any
 	old  *snapshot              // those before cur, while cur is made of them
 
+	lone [][]float32 // of copies that nobody reads any more
+
 	// room has a token when a reader that found nothing may look again.
 	room chan struct{}
 }
@@ -32,7 +34,8 @@ type memory struct {
 // snapshot is a vector in its life as parameters.
 type snapshot struct {
 	vec  []float32
-	refs int // who reads it; guarded by memory.mu
+	refs int  // who reads it; guarded by memory.mu
+	lone bool // a copy for one reader
 
 	once sync.Mutex // guards the two below
 	sum  uint32
@@ -146,6 +149,18 @@ func (m *memory) retain() *snapshot {
 	return m.cur
 }
 
+// clone is a copy of v for one reader, beside the vectors that are counted.
+func (m *memory) clone(v []float32) *snapshot {
+	s := &snapshot{refs: 1, lone: true}
+	m.mu.Lock()
+	if k := len(m.lone) - 1; k >= 0 {
+		s.vec, m.lone = m.lone[k], m.lone[:k]
+	}
+	m.mu.Unlock()
+	s.vec = append(s.vec[:0], v...)
+	return s
+}
+
 // widen allows one vector more, for a reader that is not a worker: the writer
 // of a checkpoint. narrow takes it back and leaves a vector to the collector.
 func (m *memory) widen() {
@@ -177,6 +192,11 @@ func (m *memory) trimLocked() {
 func (m *memory) release(s *snapshot) {
 	m.mu.Lock()
 	s.refs--
+	if s.lone {
+		m.lone = append(m.lone, s.vec)
+		m.mu.Unlock()
+		return
+	}
 	free := s.refs == 0 && s != m.cur
 	if free {
 		m.free = append(m.free, s.vec)

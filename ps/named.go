@@ -11,7 +11,9 @@ import (
 
 // Named is a rule as a setting names it: NAME or NAME:key=value,key=value. The zero value is plain descent.
 type Named struct {
-	Name string // dc-asgd, lgc, zeno++; empty: descent
+	Name string // ad-psgd, dc-asgd, lgc, zeno++; empty: descent
+
+	Graph Graph // AD-PSGD
 
 	// DC-ASGD.
 	Lambda   float64
@@ -30,7 +32,7 @@ type Named struct {
 }
 
 // Rules lists the names that ParseNamed knows.
-const Rules = "dc-asgd, lgc, zeno++"
+const Rules = "ad-psgd, dc-asgd, lgc, zeno++"
 
 // ParseNamed reads a rule. Errors name what is wrong and what there is.
 func ParseNamed(text string) (Named, error) {
@@ -41,6 +43,17 @@ func ParseNamed(text string) (Named, error) {
 	case "":
 		if has {
 			return r, fmt.Errorf("ps: a rule without a name: want one of %s", Rules)
+		}
+	case "ad-psgd":
+		r.Graph = Complete
+		fields = map[string]func(string) error{
+			"graph": func(v string) error {
+				switch r.Graph = Graph(v); r.Graph {
+				case Complete, Circle:
+					return nil
+				}
+				return fmt.Errorf("want %s or %s", Complete, Circle)
+			},
 		}
 	case "dc-asgd":
 		r.Lambda, r.Decay = math.NaN(), 0.95
@@ -126,6 +139,8 @@ func choice(to *bool, no, yes string) func(string) error {
 // Make makes the rule of a shard of n elements in a job of so many workers. then is what follows it.
 func (r Named) Make(then *Descent, workers, n int) Rule {
 	switch r.Name {
+	case "ad-psgd":
+		return NewGossip(then, workers, n, r.Graph)
 	case "dc-asgd":
 		return NewDelayCompensated(then, workers, n, r.Lambda, r.Decay, r.Adaptive)
 	case "lgc":
@@ -142,6 +157,8 @@ func Inner(r Rule) *Descent {
 	case *Descent:
 		return r
 	case *DelayCompensated:
+		return r.Then
+	case *Gossip:
 		return r.Then
 	case *LiveCompensated:
 		return r.Then

@@ -29,8 +29,8 @@ func TestParseNamed(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"zeno":                       `ps: rule "zeno" is unknown: want one of dc-asgd, lgc, zeno++`,
-		":lambda=1":                  `ps: a rule without a name: want one of dc-asgd, lgc, zeno++`,
+		"zeno":                       `ps: rule "zeno" is unknown: want one of ad-psgd, dc-asgd, lgc, zeno++`,
+		":lambda=1":                  `ps: a rule without a name: want one of ad-psgd, dc-asgd, lgc, zeno++`,
 		"dc-asgd:":                   `ps: rule dc-asgd: "" is no setting of it, or is given twice`,
 		"dc-asgd:rho=1":              `ps: rule dc-asgd: "rho" is no setting of it, or is given twice`,
 		"dc-asgd:lambda=1,lambda=1":  `ps: rule dc-asgd: "lambda" is no setting of it, or is given twice`,

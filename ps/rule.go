@@ -69,6 +69,15 @@ type Witness interface {
 	Sent(w star.Worker, params []float32)
 }
 
+// Personal is a Rule under which workers have models of their own.
+type Personal interface {
+	Witness
+
+	// Model is what w is sent after an update with a gradient of it, in the parameters' place: valid until the next one. Nil: the
+	// parameters. Sent is not told of it.
+	Model(w star.Worker) []float32
+}
+
 // Salvager is a Rule that has a use for gradients that firings drop.
 type Salvager interface {
 	Rule

@@ -565,7 +565,11 @@ func (h *host) announce(ev Event) error {
 		for _, w := range ev.Workers {
 			// Whose gradient was passed on asks for them, perhaps already.
 			if int(w) < len(h.conns) && h.conns[w] != nil && h.stored[w] == h.conns[w] {
-				h.send(h.conns[w], len(ev.Workers) == 1)
+				if own := h.shard.Model(w); own != nil {
+					h.deliver(h.conns[w], parcel{snap: h.mem.clone(own), version: ev.Version, alone: true})
+				} else {
+					h.send(h.conns[w], len(ev.Workers) == 1)
+				}
 			}
 		}
 		if ev.Report {
@@ -589,7 +593,11 @@ func (h *host) announce(ev Event) error {
 
 // send has the current parameters sent to c; alone: to nobody else now.
 func (h *host) send(c *conn, alone bool) {
-	p := parcel{snap: h.mem.retain(), version: h.shard.Version(), alone: alone}
+	h.deliver(c, parcel{snap: h.mem.retain(), version: h.shard.Version(), alone: alone})
+}
+
+// deliver has c's sender send a parcel.
+func (h *host) deliver(c *conn, p parcel) {
 	select {
 	case c.out <- p:
 	default:

@@ -84,9 +84,11 @@ type Shard struct {
 	meter   Measurer // rule, if it is one
 	witness Witness  // rule, if it is one
 	salvage Salvager // rule, if it is one
-	mem     Memory
-	params  []float32 // nil: not ready
-	version int64
+
+	personal Personal // rule, if it is one
+	mem      Memory
+	params   []float32 // nil: not ready
+	version  int64
 
 	pending []pending // by worker
 
@@ -128,7 +130,8 @@ func NewShard(n int, rule Rule, mem Memory) *Shard {
 	meter, _ := rule.(Measurer)
 	witness, _ := rule.(Witness)
 	salvage, _ := rule.(Salvager)
-	return &Shard{n: n, rule: rule, fused: fused, meter: meter, witness: witness, salvage: salvage, mem: mem}
+	personal, _ := rule.(Personal)
+	return &Shard{n: n, rule: rule, fused: fused, meter: meter, witness: witness, salvage: salvage, personal: personal, mem: mem}
 }
 
 // Load gives the shard its parameters. It keeps params.
@@ -283,6 +286,14 @@ func (s *Shard) enqueue() *firing {
 	return &s.queue[len(s.queue)-1]
 }
 
+// Model is what w is sent in the place of Params after an update with a gradient of it: valid until the next call of Next. Nil: Params.
+func (s *Shard) Model(w star.Worker) []float32 {
+	if s.personal == nil {
+		return nil
+	}
+	return s.personal.Model(w)
+}
+
 // Read says that w is sent the parameters as they are now, other than by a firing.
 func (s *Shard) Read(w star.Worker) {
 	if s.witness != nil && s.params != nil {
@@ -395,7 +406,9 @@ func (s *Shard) Next() (Event, bool) {
 		}
 	}
 	for _, w := range s.workers {
-		s.Read(w)
+		if s.Model(w) == nil {
+			s.Read(w)
+		}
 	}
 	ev := Event{Kind: Updated, Seq: f.Seq, Version: s.version, Params: s.params, Workers: s.workers}
 	if f.Report && s.meter != nil && len(f.Gradients) > 0 {

@@ -260,7 +260,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for text, says := range map[string]string{
-		"":                                  "unknown: want one of backup",
+		"":                                  "unknown: want one of ad-psgd",
 		"lbbsp":                             "sync-switch",
 		"ssp:3":                             "not key=value",
 		"ssp:s=3":                           "one of slack",

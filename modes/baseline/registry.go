@@ -138,7 +138,7 @@ type Spec struct {
 
 // Entries lists all schemes by name.
 func Entries() []Entry {
-	all := []Entry{backup, dcASGD, diloco, dropCompute, easgd, kasync, ksync, lbbsp, lgc, localSGD, postLocal, ssp, syncSwitch, zeno}
+	all := []Entry{adPSGD, backup, dcASGD, diloco, dropCompute, easgd, kasync, ksync, lbbsp, lgc, localSGD, postLocal, ssp, syncSwitch, zeno}
 	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

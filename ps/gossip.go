@@ -1,0 +1,176 @@
+package ps
+
+import (
+	"fmt"
+	"math"
+
+	"star"
+)
+
+// Gossip is AD-PSGD: each worker has a model of its own, xᵢ. When its gradient arrives, which it computed on xᵢ as it was when it
+// was sent, the model is averaged with that of one other worker, and takes the step:
+//
+//	xᵢ, xⱼ ← (xᵢ + xⱼ)/2        xᵢ ← xᵢ − η·gᵢ
+//
+// The models lie on the shards, which do firings one by one and in the same order everywhere: so averaging is atomic, cannot block, and pairs may be any.
+// The parameters of the shard are the mean of all models: what is evaluated in the end, and saved. Whoever asks for parameters, because it is new or comes
+// back, is sent that mean, which is its model from then on. Weights of gradients play no part. The step is plain SGD: there is one optimiser, without memory.
+//
+// X. Lian, W. Zhang, C. Zhang, J. Liu: Asynchronous Decentralized Parallel Stochastic Gradient Descent. ICML 2018, algorithm 1.
+type Gossip struct {
+	Then  *Descent
+	Graph Graph
+
+	models [][]float32 // by worker; nil: none has moved from the parameters yet
+	n      int
+	dirs   []Gradient // of a Combine, for its Step
+}
+
+// Graph says who averages with whom.
+type Graph string
+
+const (
+	Complete Graph = "complete" // anybody with anybody
+	Circle   Graph = "ring"     // the next or the one before, by rank
+)
+
+// NewGossip makes the rule of a shard of n elements for so many workers.
+func NewGossip(then *Descent, workers, n int, graph Graph) *Gossip {
+	return &Gossip{Then: then, Graph: graph, models: make([][]float32, workers), n: n}
+}
+
+// Partner is with whom worker w averages in the update that makes a version, of so many workers; itself where it is the only one. It follows from its
+// arguments alone, so all shards choose the same.
+func (g Graph) Partner(version int64, w star.Worker, workers int) star.Worker {
+	if workers < 2 {
+		return w
+	}
+	// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators. OOPSLA 2014).
+	x := (uint64(version)<<12 | uint64(w)) * 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	away := 1 + int(x%uint64(workers-1))
+	if g == Circle {
+		away = 1
+		if x%2 == 1 {
+			away = workers - 1
+		}
+	}
+	return star.Worker((int(w) + away) % workers)
+}
+
+// Model implements [Personal].
+func (g *Gossip) Model(w star.Worker) []float32 {
+	if w < 0 || int(w) >= len(g.models) {
+		return nil
+	}
+	return g.models[w]
+}
+
+// Sent implements [Witness]: who was sent the mean goes on from there.
+func (g *Gossip) Sent(w star.Worker, params []float32) {
+	if w >= 0 && int(w) < len(g.models) {
+		g.models[w] = append(g.models[w][:0], params...)
+	}
+}
+
+// begin gives a model to who has none.
+func (g *Gossip) begin(params []float32) {
+	for w, m := range g.models {
+		if m == nil {
+			g.Sent(star.Worker(w), params)
+		}
+	}
+}
+
+// step is one worker's part of the update that makes a version.
+func (g *Gossip) step(version int64, w star.Worker, grad []float32, lr float64) {
+	if w < 0 || int(w) >= len(g.models) {
+		return
+	}
+	x := g.models[w]
+	if j := g.Graph.Partner(version, w, len(g.models)); j != w {
+		y := g.models[j]
+		for i, a := range x {
+			mean := (a + y[i]) / 2
+			x[i], y[i] = mean, mean
+		}
+	}
+	g.Then.Optimizer.Step(x, grad, lr)
+}
+
+// mean writes the mean of all models to params, summed in order of rank.
+func (g *Gossip) mean(params []float32) {
+	c := 1 / float32(len(g.models))
+	copy(params, g.models[0])
+	for _, m := range g.models[1:] {
+		for i, x := range m {
+			params[i] += x
+		}
+	}
+	scale(c, params)
+}
+
+// Update implements [Fused].
+func (g *Gossip) Update(next, params []float32, version int64, gs []Gradient, samples int64) {
+	g.begin(params)
+	for _, x := range gs {
+		g.step(version+1, x.Worker, x.Vec, g.Then.Schedule.At(samples))
+	}
+	g.mean(next)
+}
+
+// Combine implements [Rule]. The direction is the sum of the gradients: it is only measured.
+func (g *Gossip) Combine(params []float32, version int64, gs []Gradient) []float32 {
+	g.begin(params)
+	g.dirs = g.dirs[:0]
+	for _, x := range gs {
+		g.dirs = append(g.dirs, Gradient{Worker: x.Worker, Basis: version + 1, Vec: append([]float32(nil), x.Vec...)})
+	}
+	return g.Then.Combine(params, version, gs)
+}
+
+// Step implements [Rule].
+func (g *Gossip) Step(params, _ []float32, samples int64, norm float64) {
+	c := float32(1)
+	if clip := g.Then.Clip; clip > 0 && norm > clip && !math.IsInf(norm, 1) {
+		c = float32(clip / norm)
+	}
+	for _, x := range g.dirs {
+		scale(c, x.Vec)
+		g.step(x.Basis, x.Worker, x.Vec, g.Then.Schedule.At(samples))
+	}
+	g.dirs = g.dirs[:0]
+	g.mean(params)
+}
+
+// Slots implements [Stateful]. A worker without a model has NaN in its place.
+func (g *Gossip) Slots(n int) []RuleSlot {
+	var out []RuleSlot
+	for w, m := range g.models {
+		if m == nil {
+			m = make([]float32, n)
+			m[0] = float32(math.NaN())
+		}
+		out = append(out, RuleSlot{Name: fmt.Sprintf("ad-psgd.model.%d", w), Data: m})
+	}
+	return out
+}
+
+// SetSlots implements [Stateful].
+func (g *Gossip) SetSlots(slots []RuleSlot) error {
+	for _, s := range slots {
+		var w int
+		if _, err := fmt.Sscanf(s.Name, "ad-psgd.model.%d", &w); err != nil || w < 0 || w >= len(g.models) || len(s.Data) != g.n {
+			return fmt.Errorf("ps: %q of %d elements is no state of ad-psgd with %d workers: give every star-ps the same --baseline", s.Name, len(s.Data), len(g.models))
+		}
+		if g.models[w] = nil; s.Data[0] == s.Data[0] {
+			g.Sent(star.Worker(w), s.Data)
+		}
+	}
+	return nil
+}
+
+// Lasting implements [Stateful]: a job that goes on begins with the mean, everywhere.
+func (g *Gossip) Lasting(int) []RuleSlot { return nil }
