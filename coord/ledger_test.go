@@ -46,6 +46,9 @@ func (r *rig) carry(os []order) {
 			r.count(r.used, g)
 		}
 		for _, g := range o.fire.Dropped {
+			if o.silent { // of an earlier life
+				continue
+			}
 			if r.l.accounts[g.Worker].live {
 				r.count(r.lost, g)
 				r.threw[g.Worker] = true

@@ -17,9 +17,13 @@ func (l *ledger) join(w star.Worker) []order {
 	if a.live || a.ghost {
 		return nil
 	}
+	if l.shards > 0 { // some may hold a gradient of its earlier life, and the memory that the next one needs
+		l.throwAway(w)
+		l.out[0].silent = true
+	}
 	stored := a.stored
 	clear(stored)
-	// Gradients of the earlier life may still be on the way: a new step tells them apart.
+	// What shards say of the earlier life may still be on the way: a new step tells it apart.
 	*a = account{live: true, parked: true, step: a.step + 1, stored: stored, up: modes.Direct}
 	for pair := range l.cut {
 		if pair[0] == w || pair[1] == w {
@@ -27,7 +31,7 @@ func (l *ledger) join(w star.Worker) []order {
 		}
 	}
 	if len(l.redo) == 0 && l.cursor >= l.limit {
-		return nil // it waits for the end, like the others
+		return l.out // it waits for the end, like the others
 	}
 	l.barrier.Join(w)
 	a.counted = true

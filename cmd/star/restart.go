@@ -29,8 +29,10 @@ func (r *launch) lives(ctx context.Context) error {
 	r.resume = r.job.Resume
 	before := generation(r.checkpoints())
 	for again := 1; ; again++ {
+		was := generation(r.checkpoints())
 		err := r.run(ctx)
-		if err == nil || again > r.job.Restarts || !r.mends(ctx, err) {
+		begun := r.screen.training() || generation(r.checkpoints()) > was // the screen asks only now and then
+		if err == nil || again > r.job.Restarts || !begun || !mends(ctx, err) {
 			return r.report(err)
 		}
 		r.screen.reopen()
@@ -51,9 +53,9 @@ func (r *launch) checkpoints() string {
 
 // mends says whether a failure may be gone when the job is begun again: not one of settings, data or members, which are found
 // before training, nor of the mathematics, nor what somebody wanted.
-func (r *launch) mends(ctx context.Context, err error) bool {
+func mends(ctx context.Context, err error) bool {
 	var child *childError
-	if ctx.Err() != nil || !r.screen.training() || !errors.As(err, &child) {
+	if ctx.Err() != nil || !errors.As(err, &child) {
 		return false
 	}
 	switch child.code {

@@ -103,6 +103,9 @@ type launch struct {
 	pipes  sync.WaitGroup
 	resume string  // what this life of the job goes on with
 	far    reached // how far the job was seen to come, in any life; the watcher's until it has ended
+
+	again chan *child // workers that are to be started once more
+	left  int         // how many more may be
 }
 
 // child is one process of the job.
@@ -165,9 +168,10 @@ func (r *launch) run(ctx context.Context) (err error) {
 		children = append(children, r.child("worker", i, servers))
 	}
 
-	ended := make(chan exit, len(children))
-	over := make(chan struct{})
-	defer close(over)
+	r.left = r.job.WorkerRestarts
+	ended := make(chan exit, len(children)+r.left)
+	r.again = make(chan *child, r.left)
+	defer close(r.again)
 	started := make(chan error, 1)
 	go func() {
 		// Children are told when the thread that started them dies: it must live.
@@ -179,7 +183,11 @@ func (r *launch) run(ctx context.Context) (err error) {
 			}
 		}
 		started <- nil
-		<-over
+		for c := range r.again {
+			if err := r.start(c, ended); err != nil {
+				ended <- exit{c, fmt.Errorf("start %s: %w", c.name, err)}
+			}
+		}
 	}()
 	err = <-started
 	defer r.screen.close()
@@ -334,6 +342,22 @@ func (r *launch) stops(c *child) {
 	}
 }
 
+// restart has a worker that has failed started once more, if that may help: not one that disagrees with the job, whose data are not
+// there, or whose loss is not finite. It returns the new child.
+func (r *launch) restart(e exit) *child {
+	if r.left == 0 || e.role != "worker" || r.job.Arch == settings.AllReduce {
+		return nil
+	}
+	switch e.code() {
+	case 0, node.ExitUsage, node.ExitCorrupt, node.ExitMissing, node.ExitDiverged, exitRefused, node.ExitDisagree:
+		return nil
+	}
+	r.left--
+	c := r.child(e.role, e.rank, max(r.job.Shards, 1))
+	r.again <- c
+	return c
+}
+
 // wait returns when every child has ended.
 func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) error {
 	left := len(children)
@@ -360,12 +384,21 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			case e.role == "ps" && e.rank == 0:
 				if kill == nil { // over; nobody else needs long
 					kill = time.After(grace)
+					if r.left < r.job.WorkerRestarts { // who has just been started again looks for a coordinator
+						direct = time.After(time.Second)
+					}
 				}
 			case e.code() != 0 && kill == nil && !r.screen.training():
 				if early = append(early, e); verdict == nil {
 					verdict = time.After(2 * askEvery)
 				}
 			case e.code() != 0 && kill == nil:
+				if c := r.restart(e); c != nil {
+					children[slices.Index(children, e.child)] = c
+					left++
+					r.screen.say("run", fmt.Sprintf("%s ended with exit code %d and is started again (--worker-restarts: %d left)", e.name, e.code(), r.left))
+					break
+				}
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
 			}
 		case <-verdict:

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// star run starts a worker again that was killed.
+func TestWorkerRestarts(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("finds the worker's process in /proc")
+	}
+	t.Parallel()
+	out := t.TempDir()
+	cmd := exec.Command(star(t), "run", "--listen", "127.0.0.1:0", "--out", out, "--json", "--progress", "off", "--dataset", "digits:n=400,test=100",
+		"--workers", "2", "--model", "softmax", "--mode", "ssgd", "--batch", "8", "--steps", "250", "--slow", "0:+10ms", "--worker-restarts", "1")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	g := &gang{t: t, out: out, all: map[string]*member{}}
+	for end := time.Now().Add(time.Minute); len(g.lines("record")) < 20 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	}
+	if p := childOf(out, "worker", 1); p == 0 || syscall.Kill(p, syscall.SIGKILL) != nil {
+		t.Fatalf("process %d of worker 1 could not be killed\n%s", p, errs.String())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	if joins := g.lines("join"); len(joins) != 3 || joins[2]["worker"] != 1. {
+		t.Errorf("joins: %v\n%s", joins, errs.String())
+	}
+	if s := g.lines("summary")[0]; s["samples"] != 4000. {
+		t.Errorf("%v samples, want 4000", s["samples"])
+	}
+	if !strings.Contains(errs.String(), "worker 1 ended with exit code 137 and is started again (--worker-restarts: 0 left)") {
+		t.Error(errs.String())
+	}
+}
+
+// A worker is killed, and another process takes its rank while the job runs: from then on it does its part, every sample is applied
+// once, and the decisions of the job replay.
+func TestReturnedWorker(t *testing.T) {
+	common := []string{"--mode", "auto", "--steps", "300", "--slow", "0:+10ms"}
+	g := group(t, 2, 3, common...)
+	g.training()
+	g.until("worker 1 takes part", func() bool { return len(g.lines("record")) > 30 })
+	g.signal("w1", syscall.SIGKILL)
+	g.until("worker 1 is gone", func() bool { return len(g.lines("leave")) == 1 })
+	g.all["killed"] = g.all["w1"]
+	g.worker(1, append([]string{"--workers", "3", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json"}, common...))
+	for name := range g.all {
+		if name != "killed" {
+			g.ends(name, 0)
+		}
+	}
+	joins := g.lines("join")
+	if len(joins) != 4 || joins[3]["worker"] != 1. {
+		t.Fatalf("joins: %v", joins)
+	}
+	back := 0
+	for _, r := range g.lines("record") {
+		if r["worker"] == 1. && r["t"].(float64) > joins[3]["t"].(float64) {
+			back++
+		}
+	}
+	if back < 10 {
+		t.Errorf("the worker that came back computed %d gradients", back)
+	}
+	fires, s := g.lines("fire"), g.lines("summary")[0]
+	if last := fires[len(fires)-1]["samples"]; last != s["samples"] || s["samples"].(float64)+s["wasted_samples"].(float64) != 7200 {
+		t.Errorf("updates of %v samples; the summary says %v, and %v dropped; want 7200", last, s["samples"], s["wasted_samples"])
+	}
+	if out, err := exec.Command(star(t), "replay", g.out).CombinedOutput(); err != nil || !strings.Contains(string(out), " 0 differ") {
+		t.Errorf("star replay: %v\n%s", err, out)
+	}
+	if out, err := exec.Command(star(t), "explain", g.out).CombinedOutput(); err != nil || !strings.Contains(string(out), ", back at ") {
+		t.Errorf("star explain: %v\n%s", err, out)
+	} else if testing.Verbose() {
+		fmt.Println(string(out))
+	}
+}
