@@ -51,6 +51,7 @@ var rooms = []struct {
 	{"star/bench", "*", "", "wiring"},
 	{"star/cmd/internal/settings", "", "", "settings know no room"},
 	{"star/trace", "star", "net sync", "files of recorded times"},
+	{"star/trace/ops", "", "net sync", "files of recorded operations, and what follows from them; only tools read them, not the daemons"},
 	{"star/cmd/internal/inject", "star star/trace star/resource/actuate", "", "stragglers on purpose"},
 	{"star/cmd/internal/inventory", "star/cmd/internal/settings star/placement star/resource", "", "files of hosts and jobs"},
 	{"star/cmd/internal/doctor", "star star/transport star/cmd/internal/settings", "", "looks at hosts"},

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"star"
 )
@@ -22,6 +23,9 @@ type Trace struct {
 	Name    string // of the file, without its folder
 	Workers int
 	Steps   int
+
+	// Median is the job's median time of a step. Zero: not known, since the files of this kind do not name their unit.
+	Median time.Duration
 
 	slowdown, rel []float32 // [step*Workers + worker]
 }

@@ -1,0 +1,394 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/trace"
+	"star/trace/ops"
+)
+
+func traceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trace",
+		Short: "Take in what other programs recorded",
+		Args:  settings.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(traceImportCommand(), traceAttributeCommand())
+	return cmd
+}
+
+// imports are the settings of what reads step logs.
+type imports struct {
+	columns []string
+	gaps    string
+}
+
+func (o *imports) declare(s *settings.Set) {
+	settings.Var(s, &o.columns, "columns", []string(nil), "names of columns of a step log: rank=NAME, step=NAME, seconds=NAME or milliseconds=NAME; rank=file: each file is of one rank, from 0")
+	settings.Var(s, &o.gaps, "gaps", "refuse", "steps of a step log that a rank lacks: refuse, or drop them")
+}
+
+// read reads step logs.
+func (o *imports) read(s *settings.Set, paths []string) (*trace.Trace, []string, error) {
+	c, err := trace.ParseColumns(o.columns)
+	if err != nil {
+		return nil, nil, s.Invalid("columns", err)
+	}
+	if o.gaps != "refuse" && o.gaps != "drop" {
+		return nil, nil, s.Invalid("gaps", fmt.Errorf("%q is not refuse or drop", o.gaps))
+	}
+	m := &trace.Import{Columns: c, Drop: o.gaps == "drop"}
+	for _, path := range paths {
+		if err := readSteps(m, path); err != nil {
+			return nil, nil, node.FileError(node.FileError(err, trace.ErrCorrupt), ops.ErrTrace)
+		}
+	}
+	t, err := m.Trace(filepath.Base(paths[0]))
+	return t, m.Notices, node.FileError(err, trace.ErrCorrupt)
+}
+
+// readSteps reads one file: a step log, or operations in Parquet.
+func readSteps(m *trace.Import, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var magic [4]byte
+	if _, err := f.ReadAt(magic[:], 0); err != nil || string(magic[:]) != "PAR1" {
+		return m.Read(f, path)
+	}
+	all, err := ops.Open(path)
+	if err != nil {
+		return err
+	}
+	j, err := ops.New(ops.Meta{}, all)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for i, step := range j.Steps {
+		for w, took := range j.Compute(i) {
+			if err := m.Add(w, step, took, path); err != nil {
+				return err
+			}
+		}
+	}
+	// Its steps are a selection that somebody made: how far they are apart means nothing.
+	m.Drop = true
+	for _, s := range j.Skipped {
+		m.Notices = append(m.Notices, path+": "+s+": left out")
+	}
+	return nil
+}
+
+func traceImportCommand() *cobra.Command {
+	s := new(settings.Set)
+	var in imports
+	var out string
+	in.declare(s)
+	settings.Var(s, &out, "out", "-", "file of the trace; -: standard output")
+	cmd := &cobra.Command{
+		Use:   "import FILE …",
+		Short: "Make a straggler trace of step logs",
+		Long: `Reads what the workers of a job logged of their steps, in one file or in several: CSV with a header or one JSON object on each line, plain or gzip, with
+a rank, a step and how long it took. Or operations in Parquet, of which the computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios.
+
+  star trace import steps.csv --out job.csv
+  star trace import rank0.jsonl rank1.jsonl --columns rank=file,step=iter,milliseconds=took
+  star trace import trace-AR.parquet | gzip > AR.csv.gz`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &settings.UsageError{Msg: "star trace import needs a step log"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			t, notices, err := in.read(s, args)
+			if err != nil {
+				return err
+			}
+			for _, n := range notices {
+				fmt.Fprintln(cmd.ErrOrStderr(), n)
+			}
+			if out == "-" {
+				_, err := t.WriteTo(cmd.OutOrStdout())
+				return err
+			}
+			f, err := os.Create(out)
+			if err != nil {
+				return err
+			}
+			_, err = t.WriteTo(f)
+			if err = errors.Join(err, f.Close()); err == nil {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d workers, %d steps, median %v\n", out, t.Workers, t.Steps, t.Median)
+			}
+			return err
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// attributed is the JSON of star trace attribute.
+type attributed struct {
+	Trace    string             `json:"trace"`
+	DPSize   int                `json:"dp_size"`
+	PPSize   int                `json:"pp_size"`
+	VPPSize  int                `json:"vpp_size"`
+	Steps    int                `json:"steps"`
+	Skipped  []string           `json:"skipped,omitempty"`
+	Recorded float64            `json:"recorded"`
+	Launched float64            `json:"without_gaps"`
+	Ideal    float64            `json:"without_stragglers"`
+	Slowdown float64            `json:"slowdown"`
+	Types    map[string]float64 `json:"types"`
+	Data     []float64          `json:"dp_ranks"`
+	Stages   []float64          `json:"stages"`
+	Workers  []workerSlowdown   `json:"workers"`
+	Bounded  bool               `json:"workers_bounded"`
+	Worst    partJSON           `json:"slowest_workers"`
+	Last     partJSON           `json:"last_stage"`
+	Against  []comparedJSON     `json:"against,omitempty"`
+	MaxError *float64           `json:"max_error,omitempty"`
+}
+
+type workerSlowdown struct {
+	DPRank   int     `json:"dp_rank"`
+	Stage    int     `json:"stage"`
+	Slowdown float64 `json:"slowdown"`
+}
+
+type partJSON struct {
+	Workers  [][2]int `json:"workers"` // dp_rank, stage
+	Repaired float64  `json:"repaired"`
+	Alone    float64  `json:"alone"`
+	Removed  *float64 `json:"removed"` // null: there is no damage
+	Added    *float64 `json:"added"`
+}
+
+type comparedJSON struct {
+	File      string  `json:"file"`
+	Name      string  `json:"name"`
+	Ours      float64 `json:"ours"`
+	Published float64 `json:"published"`
+	Error     float64 `json:"error"`
+}
+
+// offError says that an attribution is not the published one.
+type offError struct {
+	name            string
+	error, accepted float64
+}
+
+func (e *offError) Error() string {
+	return fmt.Sprintf("%s is %.1f %% off the published number, more than %.1f %%", e.name, 100*e.error, 100*e.accepted)
+}
+func (e *offError) ExitCode() int { return node.ExitFailure }
+
+func traceAttributeCommand() *cobra.Command {
+	s := new(settings.Set)
+	var meta string
+	var against []string
+	var tolerance float64
+	var asJSON bool
+	settings.Var(s, &meta, "meta", "", "YAML file that says how the job was cut: dp_size, pp_size, vpp_size; without it the trace says so")
+	settings.Var(s, &against, "against", []string(nil), "published results to stand beside ours: result-*.json, mw-*.json, ms-*.json")
+	settings.Var(s, &tolerance, "tolerance", 0.05, "how far from a published number ours may be; more is exit code 1")
+	settings.Var(s, &asJSON, "json", false, "the attribution as JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "attribute FILE.parquet",
+		Short: "Say what stragglers cost a recorded job, and whose they are",
+		Long: `Reads the operations of a job that was parallel in data and pipeline, and simulates its steps with the operations of everybody, of some or of nobody taking the usual
+time of their type: what-if analysis as in Lin et al., OSDI 2025. docs/whatif.md has the method.
+
+  star trace attribute trace-AR.parquet --meta meta-AR.yaml --against result-AR.json,mw-AR.json,ms-AR.json`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return &settings.UsageError{Msg: "star trace attribute needs one Parquet file"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			if !(tolerance > 0) || tolerance > 1 {
+				return s.Invalid("tolerance", fmt.Errorf("%v is not above 0 and at most 1", tolerance))
+			}
+			return attribute(cmd, args[0], meta, against, tolerance, asJSON)
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+func attribute(cmd *cobra.Command, path, meta string, against []string, tolerance float64, asJSON bool) error {
+	var m ops.Meta
+	if meta != "" {
+		var err error
+		if m, err = ops.OpenMeta(meta); err != nil {
+			return node.FileError(err, ops.ErrTrace)
+		}
+	}
+	all, err := ops.Open(path)
+	if err != nil {
+		return node.FileError(err, ops.ErrTrace)
+	}
+	j, err := ops.New(m, all)
+	if err != nil {
+		return node.FileError(fmt.Errorf("%s: %w", path, err), ops.ErrTrace)
+	}
+	r := j.Attribute()
+	out := attributed{Trace: path, DPSize: r.Meta.Data, PPSize: r.Meta.Stages, VPPSize: r.Meta.Chunks, Steps: len(r.Steps), Skipped: j.Skipped,
+		Recorded: r.Recorded, Launched: r.Launched, Ideal: r.Ideal, Slowdown: r.Slowdown, Types: r.Types, Data: r.Data, Stages: r.Stages, Bounded: r.Bounded}
+	for w, x := range r.Workers {
+		out.Workers = append(out.Workers, workerSlowdown{w / r.Meta.Stages, w % r.Meta.Stages, x})
+	}
+	part := func(p ops.Part) partJSON {
+		q := partJSON{Repaired: p.Repaired, Alone: p.Alone}
+		for _, w := range p.Workers {
+			q.Workers = append(q.Workers, [2]int{w / r.Meta.Stages, w % r.Meta.Stages})
+		}
+		if !math.IsNaN(p.Removed) {
+			q.Removed, q.Added = &p.Removed, &p.Added
+		}
+		return q
+	}
+	out.Worst, out.Last = part(r.Worst), part(r.Last)
+	var off error
+	for _, file := range against {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return node.FileError(err, ops.ErrTrace)
+		}
+		lines, err := ops.Compare(r, file, text)
+		if err != nil {
+			return node.FileError(err, ops.ErrTrace)
+		}
+		for _, l := range lines {
+			e := l.Error()
+			if math.IsNaN(l.Ours) || math.IsInf(e, 0) { // there is no damage to have a part of
+				l.Ours, e = 0, 1
+			}
+			out.Against = append(out.Against, comparedJSON{file, l.Name, l.Ours, l.Published, e})
+			if out.MaxError == nil || e > *out.MaxError {
+				out.MaxError = &e
+				if e > tolerance {
+					off = &offError{file + ": " + l.Name, e, tolerance}
+				}
+			}
+		}
+	}
+	if asJSON {
+		if err := json.NewEncoder(cmd.OutOrStdout()).Encode(out); err != nil {
+			return err
+		}
+		return off
+	}
+	return cmp.Or(out.text(cmd.OutOrStdout()), off)
+}
+
+// text prints an attribution for people.
+func (a attributed) text(out io.Writer) error {
+	fmt.Fprintf(out, "%s: %d data ranks × %d stages", a.Trace, a.DPSize, a.PPSize)
+	if a.VPPSize > 1 {
+		fmt.Fprintf(out, " of %d chunks", a.VPPSize)
+	}
+	fmt.Fprintf(out, ", %d steps\n", a.Steps)
+	for _, s := range a.Skipped {
+		fmt.Fprintf(out, "left out: %s\n", s)
+	}
+	fmt.Fprintf(out, "A step takes %.3f, %.3f without the gaps between operations, and %.3f with no stragglers: slowdown S = %.3f.\n\n", a.Recorded, a.Launched, a.Ideal, a.Slowdown)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "S if only\t\tis slow\t\n")
+	line := func(what string, k any, s float64) { fmt.Fprintf(w, "%s\t%v\t%.3f\t\n", what, k, s) }
+	for d, s := range a.Data {
+		line("data rank", d, s)
+	}
+	for k, s := range a.Stages {
+		line("stage", k, s)
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Types)) {
+		line("type", name, a.Types[name])
+	}
+	slow := slices.SortedStableFunc(slices.Values(a.Workers), func(x, y workerSlowdown) int { return cmp.Compare(y.Slowdown, x.Slowdown) })
+	for _, x := range slow[:min(len(slow), 8)] {
+		line("worker", fmt.Sprintf("%d.%d", x.DPRank, x.Stage), x.Slowdown)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	note := "worker D.S is that of data rank D and stage S"
+	if len(slow) > 8 {
+		note += fmt.Sprintf("; the 8 slowest of %d", len(slow))
+	}
+	if a.Bounded {
+		note += "; not simulated one by one: the lesser of its data rank's and its stage's"
+	}
+	fmt.Fprintf(out, "(%s)\n\n", note)
+	for _, x := range []struct {
+		name string
+		p    partJSON
+	}{{"M_W, the slowest workers", a.Worst}, {"M_S, the last stage", a.Last}} {
+		var who []string
+		for _, at := range x.p.Workers {
+			who = append(who, fmt.Sprintf("%d.%d", at[0], at[1]))
+		}
+		if len(who) > 6 {
+			who = append(who[:6], "…")
+		}
+		if x.p.Removed == nil {
+			fmt.Fprintf(out, "%s (%s): there is no damage\n", x.name, strings.Join(who, " "))
+			continue
+		}
+		fmt.Fprintf(out, "%s (%s): %.1f %% of the damage goes away with them (%.3f), %.1f %% is there with them alone (%.3f)\n", x.name, strings.Join(who, " "),
+			100**x.p.Removed, x.p.Repaired, 100**x.p.Added, x.p.Alone)
+	}
+	if a.MaxError == nil {
+		return nil
+	}
+	fmt.Fprintln(out)
+	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "published in\tnumber\tours\tpublished\terror\t\n")
+	steps := map[string]comparedJSON{} // the worst of each kind
+	count := map[string]int{}
+	for _, c := range a.Against {
+		if number, rest, ok := strings.Cut(strings.TrimPrefix(c.Name, "step "), " "); ok && strings.HasPrefix(c.Name, "step ") && number != "" {
+			key := c.File + "\t" + rest
+			if count[key]++; count[key] == 1 || c.Error > steps[key].Error {
+				steps[key] = c
+			}
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%s\t%.5f\t%.5f\t%.3f %%\t\n", filepath.Base(c.File), c.Name, c.Ours, c.Published, 100*c.Error)
+	}
+	for _, key := range slices.Sorted(maps.Keys(steps)) {
+		c := steps[key]
+		_, rest, _ := strings.Cut(key, "\t")
+		fmt.Fprintf(w, "%s\t%d steps %s, worst: %s\t%.5f\t%.5f\t%.3f %%\t\n", filepath.Base(c.File), count[key], rest, strings.Fields(c.Name)[1], c.Ours, c.Published, 100*c.Error)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "largest error %.3f %%\n", 100**a.MaxError)
+	return err
+}
