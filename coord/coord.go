@@ -88,6 +88,7 @@ type Config struct {
 	JoinTimeout time.Duration // zero means 2 min
 	SendTimeout time.Duration // zero means 10 s: how long a small message may take to leave
 	DeadAfter   time.Duration // zero means 60 s: a member that said nothing for so long is gone
+	Unreachable time.Duration // zero means 7 s: a member whose host does not answer for so long is gone (transport.Unreachable)
 	StallAfter  time.Duration // zero means 15 s: when to say whom everybody waits for
 
 	// StoreTimeout is how long the shards may take to hold a gradient after its
@@ -358,6 +359,7 @@ func New(cfg Config) (*Coordinator, error) {
 	setDefault(&cfg.JoinTimeout, 2*time.Minute)
 	setDefault(&cfg.SendTimeout, 10*time.Second)
 	setDefault(&cfg.DeadAfter, time.Minute)
+	setDefault(&cfg.Unreachable, unreachable)
 	setDefault(&cfg.StallAfter, 15*time.Second)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -400,6 +402,9 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 	if h.Role != transport.RoleTool {
 		c.conns.Add(1)
 		defer c.conns.Add(-1)
+		if err := transport.Unreachable(conn, c.cfg.Unreachable); err != nil {
+			c.log.Debug("a host that does not answer is noticed by its silence only", "peer", conn.Peer(), "err", err)
+		}
 	}
 	p := &peer{conn: conn, role: h.Role, rank: h.Rank, hello: h}
 	if h.Role == transport.RoleTool {

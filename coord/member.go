@@ -17,6 +17,9 @@ import (
 	"star/transport"
 )
 
+// unreachable is how long a host may be without an answer. A lost packet is sent again after 0.2, 0.6, 1.4, 3 and 6.2 s.
+const unreachable = 7 * time.Second
+
 // MemberConfig is how a worker or a server reaches the coordinator.
 type MemberConfig struct {
 	Network transport.Network
@@ -27,6 +30,7 @@ type MemberConfig struct {
 	JoinTimeout time.Duration // zero means 2 min: names that do not resolve and refused connections are retried so long
 	SendTimeout time.Duration // zero means 10 s
 	DeadAfter   time.Duration // zero means 60 s: a coordinator that said nothing for so long is gone
+	Unreachable time.Duration // zero means 7 s: a coordinator whose host does not answer for so long is gone
 	Log         *slog.Logger
 }
 
@@ -91,6 +95,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	setDefault(&cfg.JoinTimeout, 2*time.Minute)
 	setDefault(&cfg.SendTimeout, 10*time.Second)
 	setDefault(&cfg.DeadAfter, time.Minute)
+	setDefault(&cfg.Unreachable, unreachable)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -108,6 +113,9 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 		if err == nil {
 			m := &Member{Welcome: welcome, Buffers: extra, Conn: conn, cfg: cfg, joined: time.Now(), stop: make(chan struct{})}
 			conn.SetPeer("coordinator " + cfg.Addr)
+			if err := transport.Unreachable(conn, cfg.Unreachable); err != nil {
+				cfg.Log.Debug("a host that does not answer is noticed by its silence only", "peer", conn.Peer(), "err", err)
+			}
 			return m, nil
 		}
 		var final interface{ ExitCode() int }

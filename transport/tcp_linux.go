@@ -2,7 +2,9 @@ package transport
 
 import (
 	"fmt"
+	"net"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,4 +44,18 @@ func (t *TCP) options(fd uintptr) error {
 func congestion(fd int) (string, error) {
 	s, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	return strings.TrimRight(s, "\x00"), err
+}
+
+// userTimeout is how long sent bytes may stay without acknowledgement (RFC 5482).
+func userTimeout(c *net.TCPConn, d time.Duration) error {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if e := rc.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+	}); e != nil {
+		return e
+	}
+	return err
 }

@@ -4,6 +4,8 @@ package transport
 
 import (
 	"fmt"
+	"net"
+	"time"
 )
 
 func (t *TCP) options(uintptr) error {
@@ -12,3 +14,6 @@ func (t *TCP) options(uintptr) error {
 	}
 	return nil
 }
+
+// userTimeout is left to the kernel, which has its own.
+func userTimeout(*net.TCPConn, time.Duration) error { return nil }

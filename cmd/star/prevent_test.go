@@ -10,12 +10,15 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"star/coord"
 	"star/modes"
 )
+
+var racks atomic.Int32 // made so far
 
 // rack makes hosts of network namespaces behind one switch, and returns what runs a command on
 // each; host i has the address 10.79.1.(i+1).
@@ -30,7 +33,7 @@ func rack(t testing.TB, n int) [][]string {
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skip("needs ip (Debian: iproute2)")
 	}
-	tag := fmt.Sprintf("rack%d", os.Getpid()%100000)
+	tag := fmt.Sprintf("rack%d-%d", os.Getpid()%100000, racks.Add(1))
 	run := func(line string) error {
 		out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput()
 		if err != nil {
