@@ -238,6 +238,34 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+// With links that are nobody else's the simulated bound is the one of the formula, whose iterations have pull and push in them.
+func TestFirstOrder(t *testing.T) {
+	times := Steady{Iteration: []time.Duration{100 * ms, 100 * ms, 100 * ms, 300 * ms}}
+	whole := Steady{Iteration: []time.Duration{122 * ms, 122 * ms, 122 * ms, 322 * ms}}
+	net := apart(4, 0, 100e6, ms/4)
+	for range 4 { // a quarter of a gradient, and of the parameters, to each of four shards
+		net.Hosts = append(net.Hosts, Host{Servers: 1, Latency: ms / 4})
+	}
+	got, err := FirstOrder(Config{Times: times, Network: net, Bytes: 1_000_000, Batch: 4, Latency: ms}, 400)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Bound(whole, 400)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if math.Abs(got-want) > 0.01 {
+		t.Errorf("%v, want %v", got, want)
+	}
+	ring, err := FirstOrder(Config{Times: times, Ring: &Ring{Algorithm: allreduce.AlgorithmRing, Model: &allreduce.Model{Alpha: 1e-3 / 6}}, Bytes: 1000, Batch: 4}, 400)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, err = Bound(Steady{Iteration: []time.Duration{101 * ms, 101 * ms, 101 * ms, 301 * ms}}, 400); err != nil || math.Abs(ring-want) > 0.005 {
+		t.Errorf("in a ring %v, want %v, %v", ring, want, err)
+	}
+}
+
 func TestNetworkRejects(t *testing.T) {
 	w := func(ws ...star.Worker) []star.Worker { return ws }
 	for want, n := range map[string]*Network{

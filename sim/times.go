@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/modes"
 	"star/trace"
 )
 
@@ -131,4 +132,57 @@ func Bound(t Times, steps int64) (float64, error) {
 		rate += 1 / m
 	}
 	return 1 - float64(n)/rate/slowest, nil
+}
+
+// FirstOrder is Bound for a whole run, over so many rounds. Where links or processors are shared, what a worker takes depends on what the
+// others do, so the gradients per second of ASGD stand for Σ1/τ̄, and the pace of SSGD for mean(τmax), both simulated; in a ring, which has no ASGD, τ̄ is
+// the mean computing time and that of an exchange.
+func FirstOrder(c Config, steps int64) (float64, error) {
+	if c.Network == nil && c.Ring == nil {
+		return Bound(c.Times, steps)
+	}
+	n := c.Times.Workers()
+	c.Pilot, c.Learner, c.Validation, c.Cancel, c.Limit = nil, &rounds{}, nil, false, 0
+	if steps < 1 {
+		return 0, fmt.Errorf("sim: the bound over %d steps: at least one is needed", steps)
+	}
+	pace := func(p modes.Plan, updates int64) (float64, error) {
+		c.Plan, c.Target, c.Learner = p, float64(updates), &rounds{}
+		r, err := Run(c)
+		return r.Time.Seconds() / float64(steps), err
+	}
+	ssgd, err := pace(modes.SSGD(n), steps)
+	if err != nil {
+		return 0, err
+	}
+	if c.Ring == nil {
+		asgd, err := pace(modes.ASGD(n), steps*int64(n))
+		return 1 - asgd/ssgd, err
+	}
+	mean := make([]float64, n)
+	slowest := 0.0
+	for k := range steps {
+		worst := 0.0
+		for w := range n {
+			s := c.Times.Spend(star.Worker(w), k, time.Duration(float64(k)*ssgd*1e9), 1).Total().Seconds()
+			mean[w] += s / float64(steps)
+			worst = max(worst, s)
+		}
+		slowest += worst / float64(steps)
+	}
+	rate, exchange := 0.0, max(0, ssgd-slowest)
+	for _, m := range mean {
+		rate += 1 / (m + exchange)
+	}
+	return 1 - float64(n)/rate/ssgd, nil
+}
+
+// rounds is a Learner that counts updates, and does not learn.
+type rounds struct{ made float64 }
+
+func (*rounds) Begin(int, int)           {}
+func (*rounds) Release(star.Worker, int) {}
+func (r *rounds) Update(int64, []Gradient) Outcome {
+	r.made++
+	return Outcome{Progress: r.made}
 }

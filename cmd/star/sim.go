@@ -38,6 +38,7 @@ type simResult struct {
 	Samples       int64    `json:"samples"`
 	Staleness     float64  `json:"staleness"`
 	Switches      int      `json:"switches"`
+	Bytes         float64  `json:"bytes"` // that workers sent and received; 0 where the scenario does not say how large gradients are
 	Waiting       float64  `json:"waiting"`
 }
 
@@ -47,8 +48,10 @@ func simCommand() *cobra.Command {
 	var seeds int
 	var first uint64
 	var asJSON, explain bool
+	var traces string
 	settings.Var(s, &methods, "mode", []string{"all"}, "modes to compare; all: every x=K and auto; fixed: every x=K")
 	settings.Var(s, &baselines, "baseline", []string{}, "baselines to compare, too, such as lb-bsp,zeno++:rho=0.01 (docs/baselines.md); all: every one, with its defaults")
+	settings.Var(s, &traces, "traces", "", "folder of traces that are not beside their scenario")
 	settings.Var(s, &seeds, "seeds", 5, "runs of each mode, with seeds of their own")
 	settings.Var(s, &first, "seed", 1, "the first seed")
 	settings.Var(s, &explain, "explain", false, "also each change of mode of the first seed, and why")
@@ -73,7 +76,7 @@ jobs, once for each mode, baseline and seed, and compares the time to the target
 			}
 			all := []simResult{}
 			for _, path := range args {
-				results, err := simulate(cmd.OutOrStdout(), path, slices.Concat(simBaselines(methods), allBaselines(simBaselines(baselines))), first, seeds, asJSON, explain)
+				results, err := simulate(cmd.OutOrStdout(), path, traces, slices.Concat(simBaselines(methods), allBaselines(simBaselines(baselines))), first, seeds, asJSON, explain)
 				if err != nil {
 					return err
 				}
@@ -90,7 +93,7 @@ jobs, once for each mode, baseline and seed, and compares the time to the target
 }
 
 // simulate runs one scenario and prints its table, unless it is for JSON.
-func simulate(out io.Writer, path string, methods []string, first uint64, seeds int, quiet, explain bool) ([]simResult, error) {
+func simulate(out io.Writer, path, traces string, methods []string, first uint64, seeds int, quiet, explain bool) ([]simResult, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, node.FileError(err, sim.ErrScenario)
@@ -107,6 +110,9 @@ func simulate(out io.Writer, path string, methods []string, first uint64, seeds 
 		at := s.Trace
 		if !filepath.IsAbs(at) { // beside the scenario
 			at = filepath.Join(filepath.Dir(path), at)
+			if _, err := os.Stat(at); err != nil && traces != "" {
+				at = filepath.Join(traces, s.Trace)
+			}
 		}
 		if recorded, err = trace.Open(at); err != nil {
 			return nil, node.FileError(fmt.Errorf("%s: trace: %w", path, err), trace.ErrCorrupt)
@@ -121,9 +127,17 @@ func simulate(out io.Writer, path string, methods []string, first uint64, seeds 
 	if recorded != nil {
 		steps = int64(recorded.Steps)
 	}
-	bound, err := sim.Bound(probe.Times, steps)
+	bound, err := sim.FirstOrder(probe, steps)
 	if err != nil {
 		return nil, err
+	}
+	if probe.Ring != nil { // which has no x
+		for i, m := range methods {
+			if m == "all" || m == "fixed" {
+				methods = slices.Replace(methods, i, i+1, []string{"ssgd", "auto"}[:map[string]int{"all": 2, "fixed": 1}[m]]...)
+				break
+			}
+		}
 	}
 	names, err := simMethods(methods, n, s.Batch)
 	if err != nil {
@@ -163,8 +177,8 @@ func simulate(out io.Writer, path string, methods []string, first uint64, seeds 
 				return nil, fmt.Errorf("%s: %s: %w", path, name, err)
 			}
 			one := simResult{
-				Scenario: s.Name, Bound: bound, Task: s.Learner.Kind, Arch: "ps", Method: name, Seed: first + uint64(k), Target: s.Target,
-				Reached: res.Reached, Updates: res.Updates, Samples: res.Samples, Staleness: res.Staleness, Switches: len(res.Switches), Waiting: res.Waiting,
+				Scenario: s.Name, Bound: bound, Task: s.Learner.Kind, Arch: s.Arch, Method: name, Seed: first + uint64(k), Target: s.Target,
+				Reached: res.Reached, Updates: res.Updates, Samples: res.Samples, Staleness: res.Staleness, Switches: len(res.Switches), Waiting: res.Waiting, Bytes: res.Bytes,
 			}
 			tta := math.Inf(1)
 			if res.Reached {
