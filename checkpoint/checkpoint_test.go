@@ -272,7 +272,7 @@ func TestWriteRefuses(t *testing.T) {
 		"twice":     {Params: 4, Shards: []ShardFile{shard(0, 2, 0, f), shard(2, 4, 0, f)}},
 		"outside":   {Params: 4, Shards: []ShardFile{shard(0, 4, 0, File{Name: "../a", Size: 100, SHA256: f.SHA256})}},
 		"absolute":  {Params: 4, Shards: []ShardFile{shard(0, 4, 0, File{Name: "/a", Size: 100, SHA256: f.SHA256})}},
-		"itself":    {Params: 4, Shards: []ShardFile{shard(0, 4, 0, File{Name: manifestName, Size: 100, SHA256: f.SHA256})}},
+		"itself":    {Params: 4, Shards: []ShardFile{shard(0, 4, 0, File{Name: ManifestName, Size: 100, SHA256: f.SHA256})}},
 		"no sum":    {Params: 4, Shards: []ShardFile{shard(0, 4, 0, File{Name: "a", Size: 100})}},
 		"negative":  {Params: 4, Samples: -1, Shards: []ShardFile{shard(0, 4, 0, f)}},
 		"layout":    {Params: 4, Layout: []TensorSpec{{Name: "w", Shape: []int{3}}}, Shards: []ShardFile{shard(0, 4, 0, f)}},
@@ -341,7 +341,7 @@ func TestCorruption(t *testing.T) {
 		try(f.Name(), "one byte less", ErrCorrupt, func(path string, b []byte) error { return os.Truncate(path, int64(len(b)-3)) })
 		try(f.Name(), "longer", ErrCorrupt, func(path string, b []byte) error { return os.WriteFile(path, append(b, 'x'), 0o666) })
 		for at := 0; at < len(text); at += 1 + len(text)/61 {
-			if f.Name() == manifestName && (text[at] == ' ' || text[at] == '\n') {
+			if f.Name() == ManifestName && (text[at] == ' ' || text[at] == '\n') {
 				continue // space around the manifest is no part of it; within, see below
 			}
 			try(f.Name(), fmt.Sprintf("byte %d changed", at), ErrCorrupt, func(path string, b []byte) error {
@@ -350,7 +350,7 @@ func TestCorruption(t *testing.T) {
 			})
 		}
 	}
-	try(manifestName, "a space within", ErrCorrupt, func(path string, b []byte) error {
+	try(ManifestName, "a space within", ErrCorrupt, func(path string, b []byte) error {
 		return os.WriteFile(path, bytes.Replace(b, []byte(`"samples": `), []byte(`"samples":  `), 1), 0o666)
 	})
 }
@@ -390,7 +390,7 @@ func TestForgedManifest(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := fmt.Sprintf(`{"sha256":%q,"manifest":%s}`, sumOf(body), body)
-		if err := os.WriteFile(filepath.Join(dir, manifestName), []byte(text), 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, ManifestName), []byte(text), 0o666); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Open(dir); !errors.Is(err, ErrCorrupt) {

@@ -134,12 +134,12 @@ func TestCrashAtEveryStep(t *testing.T) {
 	for _, lose := range []bool{false, true} {
 		for at := 1; ; at++ {
 			root := t.TempDir()
-			if err := (job{n: 9, version: 1}).save(local{quick{}}, filepath.Join(root, Name(1, 1)), 4); err != nil {
+			if err := (job{n: 9, version: 1}).save(local{quick{}}, filepath.Join(root, Name(1, 1)), 3, 6); err != nil {
 				t.Fatal(err)
 			}
 			d := &crashing{left: at, lose: lose, unsynced: map[string]bool{}}
 			dir := filepath.Join(root, Name(2, 1))
-			err := job{n: 9, version: 2}.save(local{d}, dir, 4)
+			err := job{n: 9, version: 2}.save(local{d}, dir, 3, 6)
 			done := err == nil
 			if !done && !errors.Is(err, errCrash) {
 				t.Fatal(err)
@@ -165,7 +165,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 			}
 			// The job comes back and saves the same version again, over the remains.
 			if !done && v == 1 {
-				if err := (job{n: 9, version: 2}).save(local{quick{}}, dir, 4); err != nil {
+				if err := (job{n: 9, version: 2}).save(local{quick{}}, dir, 3, 6); err != nil {
 					t.Errorf("%s: saving again: %v", what, err)
 				} else if c, err := Open(dir); err != nil || (job{n: 9, version: 2}).same(c) != nil {
 					t.Errorf("%s: saved again: %v", what, err)
@@ -175,7 +175,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 				t.Errorf("%s: keep: %v", what, err)
 			}
 			if done {
-				if at < 20 {
+				if at < 30 {
 					t.Fatalf("only %d steps in a save: %q", at, d.calls)
 				}
 				break

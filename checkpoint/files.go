@@ -202,7 +202,7 @@ func (local) list(dir string) ([]folder, error) {
 }
 
 func (local) remove(dir string) error {
-	if err := os.Remove(filepath.Join(dir, manifestName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(filepath.Join(dir, ManifestName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return os.RemoveAll(dir)

@@ -49,9 +49,12 @@ type call struct {
 	cmd    *exec.Cmd
 	what   string
 	said   bytes.Buffer
-	cancel context.CancelFunc
+	ctx    context.Context // ends with errHalted when its patience does
+	cancel context.CancelCauseFunc
 	patience
 }
+
+var errHalted = errors.New("halted")
 
 // patience ends a call that has come to a halt.
 type patience struct{ timer *time.Timer }
@@ -63,11 +66,11 @@ func (helper) begin(args ...string) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c := &call{cmd: exec.CommandContext(ctx, path, args...), what: args[0], cancel: cancel}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	c := &call{cmd: exec.CommandContext(ctx, path, args...), what: args[0], ctx: ctx, cancel: cancel}
 	c.cmd.Stderr = &c.said
 	c.cmd.WaitDelay = 5 * time.Second
-	c.timer = time.AfterFunc(helperPatience, cancel)
+	c.timer = time.AfterFunc(helperPatience, func() { cancel(errHalted) })
 	return c, nil
 }
 
@@ -102,8 +105,9 @@ func runs(path string) bool {
 // end waits for the helper and makes an error of how it ended.
 func (c *call) end() error {
 	err := c.cmd.Wait()
-	halted := !c.timer.Stop()
-	c.cancel()
+	c.timer.Stop()
+	halted := context.Cause(c.ctx) == errHalted
+	c.cancel(nil)
 	if err == nil {
 		return nil
 	}
@@ -130,7 +134,7 @@ func (h helper) put(dir, name string, write func(io.Writer) error) error {
 		err = c.cmd.Start()
 	}
 	if err != nil {
-		c.cancel()
+		c.cancel(nil)
 		c.timer.Stop()
 		return err
 	}
@@ -219,7 +223,7 @@ func (h helper) get(dir, name string, offset, length int64) (io.ReadCloser, erro
 		err = c.cmd.Start()
 	}
 	if err != nil {
-		c.cancel()
+		c.cancel(nil)
 		c.timer.Stop()
 		return nil, err
 	}
@@ -255,7 +259,7 @@ func (d *download) Read(b []byte) (int, error) {
 func (d *download) Close() error {
 	if !d.ended {
 		d.ended, d.err = true, os.ErrClosed
-		d.c.cancel()
+		d.c.cancel(nil)
 		d.c.end() // it was cut short on purpose
 	}
 	return nil
@@ -270,7 +274,7 @@ func (h helper) output(args ...string) ([]byte, error) {
 	var out bytes.Buffer
 	c.cmd.Stdout = &out
 	if err := c.cmd.Start(); err != nil {
-		c.cancel()
+		c.cancel(nil)
 		c.timer.Stop()
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func openIn(st store, dir string) (*Checkpoint, error) {
 			return nil, corrupt(path, 8, fmt.Sprintf("a tensor %q of F32", buffersTensor), "%s", describe(h))
 		}
 		if problem := checkLayout("buffer_layout", m.BufferLayout, (t.End-t.Begin)/4); problem != "" {
-			return nil, corrupt(Join(dir, manifestName), -1, "a buffer_layout that fits "+path, "%s", problem)
+			return nil, corrupt(Join(dir, ManifestName), -1, "a buffer_layout that fits "+path, "%s", problem)
 		}
 		c.buffers = h
 	}
@@ -101,8 +101,8 @@ func slotNames(h *Header) []string {
 }
 
 func readManifest(st store, dir string) (*Manifest, error) {
-	path := Join(dir, manifestName)
-	text, err := readAll(st, dir, manifestName, maxManifest)
+	path := Join(dir, ManifestName)
+	text, err := readAll(st, dir, ManifestName, maxManifest)
 	if err != nil {
 		return nil, err
 	}
@@ -429,7 +429,7 @@ func list(st store, dir string) ([]Found, error) {
 		if _, err := fmt.Sscanf(e.Name, "ckpt-%d-g%d", &e.Version, &e.Generation); err != nil || e.Name != Name(e.Version, e.Generation) {
 			continue
 		}
-		e.Complete = slices.Contains(f.files, manifestName)
+		e.Complete = slices.Contains(f.files, ManifestName)
 		found = append(found, e)
 	}
 	slices.SortFunc(found, func(a, b Found) int {
@@ -440,7 +440,7 @@ func list(st store, dir string) ([]Found, error) {
 
 // Complete says whether dir is a checkpoint that has a manifest.
 func Complete(dir string) bool {
-	_, err := at(dir).size(dir, manifestName)
+	_, err := at(dir).size(dir, ManifestName)
 	return err == nil
 }
 

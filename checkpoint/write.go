@@ -15,7 +15,8 @@ import (
 // Format is the version of the layout that this package writes.
 const Format = 1
 
-const manifestName = "manifest.json"
+// ManifestName is the file of the manifest.
+const ManifestName = "manifest.json"
 
 // TensorSpec names one tensor inside a flat vector.
 type TensorSpec struct {
@@ -183,8 +184,8 @@ func writeBuffers(st store, dir string, data []float32) (File, error) {
 const buffersTensor = "buffers"
 
 func refuseComplete(st store, dir string) error {
-	path := Join(dir, manifestName)
-	if _, err := st.size(dir, manifestName); !errors.Is(err, os.ErrNotExist) {
+	path := Join(dir, ManifestName)
+	if _, err := st.size(dir, ManifestName); !errors.Is(err, os.ErrNotExist) {
 		if err == nil {
 			err = os.ErrExist
 		}
@@ -211,7 +212,7 @@ func writeManifest(st store, dir string, m Manifest) error {
 		return fmt.Errorf("checkpoint: manifest for %s: %w", dir, err)
 	}
 	sum := sha256.Sum256(body)
-	_, err = writeFile(st, dir, manifestName, func(w io.Writer) error {
+	_, err = writeFile(st, dir, ManifestName, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "{\n  \"sha256\": %q,\n  \"manifest\": %s\n}\n", hex.EncodeToString(sum[:]), body)
 		return err
 	})
@@ -273,7 +274,7 @@ func (m *Manifest) check() string {
 
 // check keeps names within the folder: a manifest is a file from elsewhere.
 func (f File) check() string {
-	if f.Name == "" || f.Name == "." || f.Name == ".." || f.Name != filepath.Base(f.Name) || f.Name == manifestName {
+	if f.Name == "" || f.Name == "." || f.Name == ".." || f.Name != filepath.Base(f.Name) || f.Name == ManifestName {
 		return fmt.Sprintf("%q is not the name of a file in the folder", clip(f.Name))
 	}
 	if f.Size < 8 {
