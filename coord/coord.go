@@ -29,6 +29,7 @@ import (
 	"star/exact"
 	"star/modes"
 	"star/pgns"
+	"star/poison"
 	"star/transport"
 )
 
@@ -67,6 +68,10 @@ type Config struct {
 	// because compression has changed it. Then the noise scale is measured only in updates of one gradient,
 	// which its worker compares with its last one.
 	Lossy bool
+
+	// Poison says what is done about gradients that do not belong (package poison): PoisonSkip,
+	// PoisonFatal or PoisonOff. Empty means PoisonSkip.
+	Poison string
 
 	// StopOnLoss ends the job when a worker is gone after the start.
 	StopOnLoss bool
@@ -220,6 +225,10 @@ type Coordinator struct {
 	checks   validation
 	auto     *autoTree // nil: the plan's tree is as it is
 	norms    map[int64]*normSum
+
+	poisonings []map[poison.Cause]int64 // gradients that were left out, by worker
+	sick       error                    // poison that ends the job
+
 	tower    *tower
 	manual   bool            // star ctl mode: the pilot is not heeded
 	asking   *petition       // of the pilot, not answered yet
@@ -294,6 +303,7 @@ type event struct {
 	tally    transport.Tally
 	fault    transport.Fault
 	codec    transport.Compression
+	poison   transport.Poison
 	moved    transport.Moved
 	control  []string
 	reply    chan<- reply
@@ -356,6 +366,13 @@ func New(cfg Config) (*Coordinator, error) {
 	if err := treePlan(cfg.Plan); err != nil {
 		return nil, &Error{exitUsage, "coord: " + err.Error()}
 	}
+	switch cfg.Poison {
+	case "":
+		cfg.Poison = PoisonSkip
+	case PoisonSkip, PoisonFatal, PoisonOff:
+	default:
+		return nil, &Error{exitUsage, fmt.Sprintf("coord: unknown policy for poison %q (skip, fatal, off)", cfg.Poison)}
+	}
 	setDefault(&cfg.JoinTimeout, 2*time.Minute)
 	setDefault(&cfg.SendTimeout, 10*time.Second)
 	setDefault(&cfg.DeadAfter, time.Minute)
@@ -372,7 +389,13 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	life, hangUp := context.WithCancel(context.Background())
+	poisonings := make([]map[poison.Cause]int64, cfg.Workers)
+	for w := range poisonings {
+		poisonings[w] = map[poison.Cause]int64{}
+	}
 	return &Coordinator{
+		poisonings: poisonings,
+
 		cfg:     cfg,
 		log:     cfg.Log,
 		events:  make(chan event, 4*(cfg.Workers+cfg.Servers)),
@@ -480,6 +503,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.fault, err = transport.ParseFault(f.Header)
 	case transport.KindCompression:
 		e.codec, err = transport.ParseCompression(f.Header)
+	case transport.KindPoison:
+		e.poison, err = transport.ParsePoison(f.Header)
 	case transport.KindBundle:
 		e.bundle, err = transport.ParseBundle(f.Header)
 	case transport.KindMoved:
@@ -615,7 +640,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.cfg.Validation != nil && int(e.stored.Worker) == len(c.workers) {
 			return c.referred(e.stored)
 		}
-		orders, err := c.ledger.store(e.stored.Shard, e.stored.Worker, e.stored.Step)
+		orders, err := c.ledger.store(e.stored.Shard, e.stored.Worker, e.stored.Step, e.stored.Sum2)
 		if err != nil {
 			return c.drop(p, err)
 		}
@@ -629,6 +654,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		c.saved(e)
 	case transport.KindMoved:
 		return c.moved(p, e.moved)
+	case transport.KindPoison:
+		return c.toldPoison(p, e.poison)
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.kind))
 	}
@@ -662,6 +689,8 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 		return c.fromRing(p, e)
 	case transport.KindBundle:
 		return c.fromTree(p, e)
+	case transport.KindPoison:
+		return c.toldPoison(p, e.poison)
 	case transport.KindCompression:
 		if int(e.codec.Worker) != p.rank {
 			return c.drop(p, fmt.Errorf("compression of worker %d", e.codec.Worker))
@@ -728,6 +757,9 @@ func (c *Coordinator) carry(orders []order) error {
 			c.trySaved() // it may have waited for this version
 		}
 		c.milestones()
+	}
+	if c.sick != nil {
+		return c.sick
 	}
 	return c.tryFinish()
 }
@@ -810,6 +842,7 @@ func (c *Coordinator) fire(o *order) {
 		c.stats.updates++
 	}
 	c.cfg.RunLog.write(line)
+	c.leftOut(o.poison)
 	if c.tower != nil {
 		c.tell(at, RunFire{line.Seq, line.Version, ranksOf(line.Workers), line.Stale, ranksOf(line.Dropped), line.Samples})
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/poison"
 	"star/transport"
 )
 
@@ -269,6 +270,9 @@ func (c *Coordinator) tryStart() {
 	l.limit = c.end(l.round())
 	l.scale, l.norm, l.report = c.cfg.Scale, c.cfg.Norm, !c.cfg.Lossy
 	l.halts = c.cfg.Cancel
+	if c.cfg.Poison != PoisonOff {
+		l.guard = new(poison.Norms)
+	}
 	l.resume(c.cfg.Resume)
 	if r := c.cfg.Ring; r != nil {
 		newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale}).version = c.cfg.Resume.Version

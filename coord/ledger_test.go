@@ -137,7 +137,7 @@ func (r *rig) push(w star.Worker, order []int, k int) {
 			r.carry(os)
 		}
 		if i < len(order) {
-			os, err := r.l.store(order[i], w, step)
+			os, err := r.l.store(order[i], w, step, 1)
 			if err != nil {
 				r.t.Fatal(err)
 			}
@@ -262,10 +262,10 @@ func TestArrivedMeansStored(t *testing.T) {
 		want int
 	}{
 		{func() ([]order, error) { return l.arrive(0, 0, 4) }, 0},
-		{func() ([]order, error) { return l.store(1, 0, 0) }, 0},
-		{func() ([]order, error) { return l.store(1, 0, 0) }, 0}, // said twice counts once
-		{func() ([]order, error) { return l.store(0, 0, 7) }, 0}, // of another step
-		{func() ([]order, error) { return l.store(0, 0, 0) }, 1},
+		{func() ([]order, error) { return l.store(1, 0, 0, 1) }, 0},
+		{func() ([]order, error) { return l.store(1, 0, 0, 1) }, 0}, // said twice counts once
+		{func() ([]order, error) { return l.store(0, 0, 7, 1) }, 0}, // of another step
+		{func() ([]order, error) { return l.store(0, 0, 0, 1) }, 1},
 	} {
 		os, err := step.do()
 		if err != nil || len(os) != step.want {
@@ -285,8 +285,8 @@ func TestRefusedArrivals(t *testing.T) {
 			return err
 		},
 		"gone":    func(l *ledger) error { l.leave(0); _, err := l.arrive(0, 0, 4); return err },
-		"shard":   func(l *ledger) error { _, err := l.store(9, 0, 0); return err },
-		"of whom": func(l *ledger) error { _, err := l.store(0, 9, 0); return err },
+		"shard":   func(l *ledger) error { _, err := l.store(9, 0, 0, 1); return err },
+		"of whom": func(l *ledger) error { _, err := l.store(0, 9, 0, 1); return err },
 	} {
 		l := newLedger(modes.SSGD(2), 2, 1, 4, 100)
 		l.begin()

@@ -21,7 +21,7 @@ type RunLine struct {
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
 	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor, RunVerdict,
-	// RunGain, RunCodec, RunMember, RunEval, RunSave, RunPace, RunMove, RunStop and RunEnd. What could not be
+	// RunGain, RunCodec, RunPoison, RunMember, RunEval, RunSave, RunPace, RunMove, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
 }
@@ -118,6 +118,16 @@ type (
 		Worker     star.Worker
 		Version    int64
 		Codec, Why string
+	}
+	// RunPoison is a gradient that does not belong, or a worker whose direction turned (see package poison).
+	RunPoison struct {
+		Worker star.Worker
+		Step   int64
+		Cause  string
+		Value  float64 // exploding: times the median norm; flipped: the mean cosine; else NaN
+		Where  string  // the tensor, or the shards
+		Over   bool    // flipped: no more
+		Policy string
 	}
 	// RunMember is a worker that came or went.
 	RunMember struct {
@@ -431,6 +441,15 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.rank(p, "worker", s.Worker)
 		c.text("codec", s.Codec)
 		l.Entry = RunCodec{star.Worker(s.Worker), s.Version, s.Codec, s.Why}
+	case "poison":
+		s := logPoison{T: nan, Worker: absent, Step: absent, Value: Number(nan)}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.begun(p)
+		c.rank(p, "worker", s.Worker)
+		c.atLeast("step", s.Step, 0)
+		c.text("cause", s.Cause)
+		l.Entry = RunPoison{star.Worker(s.Worker), s.Step, s.Cause, float64(s.Value), s.Where, s.Over, s.Policy}
 	case "join", "leave":
 		s := logMember{T: nan, Worker: absent}
 		c.read(b, &s)

@@ -54,6 +54,7 @@ func TestRunReadsBack(t *testing.T) {
 	l.write(logSave{Type: "checkpoint", T: 6, ID: "c", Version: 5, Took: 0.5, Err: "e"})
 	l.write(logStop{Type: "stop", T: 6, Limit: 20, Why: "star ctl"})
 	l.write(logMember{Type: "leave", T: 7, Worker: 2, Peer: "p", Why: "eof", Start: 8, Count: 4})
+	l.write(logPoison{Type: "poison", T: 7, Worker: 1, Step: 3, Cause: "exploding", Value: 1e6, Where: "w", Policy: "skip"})
 	l.write(logEnd{"summary", Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}})
 	if err := l.flush(); err != nil {
 		t.Fatal(err)
@@ -76,7 +77,8 @@ func TestRunReadsBack(t *testing.T) {
 		{16, 6 * time.Second, RunSave{"c", 5, 500 * time.Millisecond, "e"}},
 		{17, 6 * time.Second, RunStop{20, "star ctl"}},
 		{18, 7 * time.Second, RunMember{false, 2, "p", "eof", 8, 4}},
-		{19, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
+		{19, 7 * time.Second, RunPoison{1, 3, "exploding", 1e6, "w", false, "skip"}},
+		{20, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
 	}
 	got, s, err := readAll(w.String())
 	if err != nil {
@@ -85,7 +87,7 @@ func TestRunReadsBack(t *testing.T) {
 	if d := cmp.Diff(want, got, cmpopts.EquateNaNs()); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if d := cmp.Diff(RunSummary{Lines: 19, Unknown: map[string]int{"news": 1}}, s); d != "" {
+	if d := cmp.Diff(RunSummary{Lines: 20, Unknown: map[string]int{"news": 1}}, s); d != "" {
 		t.Errorf("summary: -want +got:\n%s", d)
 	}
 	if _, err := ReadRun(strings.NewReader(w.String()), "", func(RunLine) error { return io.EOF }); err != io.EOF {

@@ -167,6 +167,17 @@ type (
 		Codec   string  `json:"codec"`
 		Why     string  `json:"why"`
 	}
+	logPoison struct {
+		Type   string  `json:"type"` // "poison": a gradient does not belong
+		T      float64 `json:"t"`
+		Worker int     `json:"worker"`
+		Step   int64   `json:"step"`
+		Cause  string  `json:"cause"`
+		Value  Number  `json:"value"` // exploding: times the median norm; flipped: mean cosine
+		Where  string  `json:"where,omitempty"`
+		Over   bool    `json:"over,omitempty"` // flipped: no more
+		Policy string  `json:"policy"`
+	}
 	logMember struct {
 		Type   string  `json:"type"` // "join" or "leave"
 		T      float64 `json:"t"`

@@ -126,6 +126,8 @@ type WorkerStatus struct {
 	Stale     int64   `json:"staleness"`
 	PushDelay float64 `json:"push_delay_s,omitempty"` // how long its next push waits for others
 
+	Poison map[string]int64 `json:"poison,omitempty"` // gradients that were left out, by cause
+
 	Telemetry map[string]float64 `json:"telemetry,omitempty"` // of the last record, by name
 }
 
@@ -256,6 +258,12 @@ func (c *Coordinator) status() Status {
 		if p != nil && l != nil {
 			a := &l.accounts[i]
 			w.Step = a.step
+			for cause, n := range c.poisonings[i] {
+				if w.Poison == nil {
+					w.Poison = map[string]int64{}
+				}
+				w.Poison[cause.String()] = n
+			}
 			w.State = "computing"
 			switch {
 			case a.stopped:

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"star"
 	"star/transport"
 )
 
@@ -57,7 +56,7 @@ type leaving struct {
 func (l *leaving) pass(g Gradient) {
 	l.giver.queue <- g // has room: a worker has one gradient here
 	if !l.gone {
-		l.unsaid = append(l.unsaid, transport.Stored{Worker: g.Worker, Step: g.Step})
+		l.unsaid = append(l.unsaid, transport.Stored{Worker: g.Worker, Step: g.Step, Sum2: g.Sum2})
 	}
 }
 
@@ -455,7 +454,7 @@ func (s *Server) receive(ctx context.Context, a *adoption) (transport.MovedStage
 				h.mem.Free(vec)
 				return transport.Complete, err
 			}
-			h.put(input{kind: inPassed, grad: Gradient{Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Vec: vec}})
+			h.put(input{kind: inPassed, grad: Gradient{Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: h.s.measure(vec), Vec: vec}})
 		case transport.KindLeave:
 			if !loaded {
 				return transport.Loaded, errors.New("the server that has it has left in the middle of it")
@@ -547,11 +546,12 @@ func (h *host) passed(g Gradient) error {
 		return err
 	}
 	h.stored[g.Worker] = nil
-	return h.tellStored(g.Worker, g.Step)
+	return h.tellStored(transport.Stored{Worker: g.Worker, Step: g.Step, Sum2: g.Sum2})
 }
 
-func (h *host) tellStored(w star.Worker, step int64) error {
-	if err := tell(h.coord, transport.Stored{Shard: h.info.Shard, Worker: w, Step: step}, nil); err != nil {
+func (h *host) tellStored(m transport.Stored) error {
+	m.Shard = h.info.Shard
+	if err := tell(h.coord, m, nil); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
 	return nil

@@ -20,6 +20,9 @@ type Gradient struct {
 	// Weight is c of the update rule. The firing sets it; a Push ignores it.
 	Weight float32
 
+	// Sum2 is the sum of squares of Vec as it came, negative if it was not measured.
+	Sum2 float64
+
 	Vec []float32
 }
 

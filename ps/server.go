@@ -13,6 +13,8 @@ import (
 
 	"star"
 	"star/compress"
+	"star/poison"
+	"star/train/kernel"
 	"star/transport"
 )
 
@@ -49,10 +51,10 @@ type ServerConfig struct {
 	// gradients reach the rules as dropped ones (Salvager).
 	Validator bool
 
-	// CheckFinite has every gradient searched for NaN and Inf when it arrives. A
-	// worker that sends one is cut off. Workers search their own gradients; this
-	// is for those that are not trusted to.
-	CheckFinite bool
+	// Measure has the squares of every gradient added up when it arrives: the coordinator is told (Stored), and finds those that
+	// are not finite or too long. It also has directions compared (Shard.Watch).
+	// Workers look at their own gradients; this is for what happens on the way, and for workers that are not trusted to.
+	Measure bool
 
 	// Pause, if not nil, is called by each shard before each update, with its number. It may
 	// wait, at most until ctx is done; the shard makes no update meanwhile. It is left out when
@@ -291,6 +293,9 @@ func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, wo
 	}
 	h.version.Store(-1)
 	h.shard = NewShard(n, rule, h.mem)
+	if s.cfg.Measure {
+		h.shard.Watch()
+	}
 	for range cap(h.fires) {
 		h.fires <- new(transport.Fire)
 	}
@@ -551,10 +556,7 @@ func (h *host) push(m input) error {
 		h.leaves.pass(m.grad)
 		return nil
 	}
-	if err := tell(h.coord, transport.Stored{Shard: h.info.Shard, Worker: w, Step: m.grad.Step}, nil); err != nil {
-		return fmt.Errorf("lost the coordinator: %w", err)
-	}
-	return nil
+	return h.tellStored(transport.Stored{Worker: w, Step: m.grad.Step, Sum2: m.grad.Sum2})
 }
 
 // announce tells others what the shard did.
@@ -587,6 +589,11 @@ func (h *host) announce(ev Event) error {
 		}
 	case SaveDue:
 		h.save(ev)
+	case Turned:
+		m := transport.Poison{Shard: h.info.Shard, Worker: ev.Workers[0], Cause: poison.Flipped.String(), Value: ev.Turn.Cosine, Over: !ev.Turn.Flipped}
+		if err := tell(h.coord, m, nil); err != nil {
+			return fmt.Errorf("lost the coordinator: %w", err)
+		}
 	}
 	return nil
 }
@@ -848,15 +855,8 @@ func (c *conn) receive() error {
 			if err != nil {
 				return fmt.Errorf("gradient of step %d: %w", m.Step, err)
 			}
-			if c.h.s.cfg.CheckFinite {
-				if i := notFinite(vec); i >= 0 {
-					c.h.mem.Free(vec)
-					return fmt.Errorf("gradient of step %d: element %d of the whole vector is %v",
-						m.Step, c.h.info.From+int64(i), vec[i])
-				}
-			}
 			c.h.put(input{kind: inPush, conn: c, grad: Gradient{
-				Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Vec: vec,
+				Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: c.h.s.measure(vec), Vec: vec,
 			}})
 		case transport.KindInit:
 			m, err := transport.ParseInit(f.Header)
@@ -968,14 +968,12 @@ func (c *conn) gradient(f transport.Frame, codec string) ([]float32, error) {
 	return vec, nil
 }
 
-// notFinite is the index of the first NaN or Inf in x, or -1.
-func notFinite(x []float32) int {
-	for i, v := range x {
-		if v-v != 0 {
-			return i
-		}
+// measure is the sum of squares of a gradient that has just come, while it is in the cache.
+func (s *Server) measure(vec []float32) float64 {
+	if !s.cfg.Measure {
+		return -1
 	}
-	return -1
+	return kernel.SumSq(vec)
 }
 
 // Stats is the state of one shard, for metrics.

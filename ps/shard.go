@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/exact"
+	"star/poison"
 	"star/transport"
 )
 
@@ -42,6 +43,10 @@ const (
 	// saves something that updates change (the optimiser's state) holds the
 	// shard meanwhile.
 	SaveDue
+
+	// Turned: the gradients of Workers[0] point against all others from now on, as Turn says, or no more.
+	// Only after Watch.
+	Turned
 )
 
 // Event is something a Shard did that others must learn of.
@@ -63,6 +68,8 @@ type Event struct {
 	// is Sum2.
 	Report bool
 	Sum2   float64
+
+	Turn poison.Turn // of Turned
 }
 
 // Shard is the state machine of one range of the parameters.
@@ -104,6 +111,10 @@ type Shard struct {
 	gradients []Gradient // of the firing in hand
 	workers   []star.Worker
 	squares   exact.Squares
+
+	angles  *poison.Angles // nil: directions are not compared
+	compare []poison.Gradient
+	turns   []poison.Turn // to be told
 }
 
 type pending struct {
@@ -133,6 +144,10 @@ func NewShard(n int, rule Rule, mem Memory) *Shard {
 	personal, _ := rule.(Personal)
 	return &Shard{n: n, rule: rule, fused: fused, meter: meter, witness: witness, salvage: salvage, personal: personal, mem: mem}
 }
+
+// Watch has the shard compare the directions of gradients that are applied together and are of one
+// version.
+func (s *Shard) Watch() { s.angles = new(poison.Angles) }
 
 // Load gives the shard its parameters. It keeps params.
 func (s *Shard) Load(params []float32, version int64) {
@@ -330,6 +345,12 @@ func (s *Shard) Resume() { s.held = false }
 // Next does the next thing that is due and says what others must learn of it;
 // false: nothing is due.
 func (s *Shard) Next() (Event, bool) {
+	if len(s.turns) > 0 {
+		t := s.turns[0]
+		s.turns = s.turns[1:]
+		s.workers = append(s.workers[:0], star.Worker(t.Worker))
+		return Event{Kind: Turned, Seq: s.done, Version: s.version, Workers: s.workers, Turn: t}, true
+	}
 	if s.held || s.params == nil {
 		return Event{}, false
 	}
@@ -387,7 +408,7 @@ func (s *Shard) Next() (Event, bool) {
 	}
 	for _, g := range f.Dropped {
 		if step, ok := s.Pending(g.Worker); ok && step == g.Step && s.pending[g.Worker].named {
-			if s.salvage != nil {
+			if sum2 := s.pending[g.Worker].Sum2; s.salvage != nil && sum2-sum2 == 0 {
 				late := s.pending[g.Worker].Gradient
 				late.Weight = g.Weight
 				s.salvage.Late(f.Version, late)
@@ -435,6 +456,43 @@ func (s *Shard) take(f *firing) {
 		s.gradients = append(s.gradients, p)
 		s.pending[g.Worker] = pending{}
 	}
+	if s.angles != nil && len(s.gradients) > 2 {
+		s.look()
+	}
+	s.leaveOut()
+}
+
+// look compares the directions of the gradients of the newest version among those in hand.
+func (s *Shard) look() {
+	newest := s.gradients[0].Basis
+	for _, g := range s.gradients {
+		newest = max(newest, g.Basis)
+	}
+	s.compare = s.compare[:0]
+	for _, g := range s.gradients {
+		if g.Basis == newest {
+			s.compare = append(s.compare, poison.Gradient{Worker: int(g.Worker), Vec: g.Vec, Void: g.Weight == 0})
+		}
+	}
+	s.turns = append(s.turns, s.angles.Observe(s.compare)...)
+}
+
+// leaveOut takes gradients of weight 0 out of what is combined: what is not finite would be NaN even so. If
+// there is no other, one remains, which is made zero: the update is made all the same.
+func (s *Shard) leaveOut() {
+	kept := s.gradients[:0]
+	for i, g := range s.gradients {
+		switch {
+		case g.Weight != 0:
+			kept = append(kept, g)
+		case i == len(s.gradients)-1 && len(kept) == 0:
+			clear(g.Vec)
+			kept = append(kept, g)
+		default:
+			s.mem.Free(g.Vec)
+		}
+	}
+	s.gradients = kept
 }
 
 // free frees the vectors of what was taken, but not keep.

@@ -42,7 +42,7 @@ var kindNames = [...]string{
 	KindBranch: "branch", KindBundle: "bundle", KindDetach: "detach", KindWant: "want", KindCompression: "compression",
 	KindEnlist: "enlist", KindUsage: "usage", KindAsk: "ask", KindGrant: "grant", KindOrder: "order", KindObeyed: "obeyed", KindYield: "yield",
 	KindAdopt: "adopt", KindHand: "hand", KindMoved: "moved", KindState: "state", KindSlot: "slot", KindRoute: "route", KindCancel: "cancel",
-	KindComputed: "computed", KindClose: "close",
+	KindComputed: "computed", KindClose: "close", KindPoison: "poison",
 }
 
 // Valid says whether k is a kind of this version of the protocol.
@@ -420,16 +420,20 @@ func ParseArrive(b []byte) (Arrive, error) {
 func (Stored) Kind() Kind { return KindStored }
 
 func (m Stored) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 3)
+	dst = appendArray(dst, 4)
 	dst = appendInt(dst, int64(m.Shard))
 	dst = appendInt(dst, int64(m.Worker))
-	return appendInt(dst, m.Step)
+	dst = appendInt(dst, m.Step)
+	return appendFloat64(dst, m.Sum2)
 }
 
 // ParseStored parses the header of a Stored. It does not allocate.
 func ParseStored(b []byte) (Stored, error) {
 	p := parse(KindStored, b, 3)
-	m := Stored{Shard: p.shard("shard"), Worker: p.worker("worker"), Step: p.natural("step")}
+	m := Stored{Shard: p.shard("shard"), Worker: p.worker("worker"), Step: p.natural("step"), Sum2: -1}
+	if p.err == nil && p.left > 0 { // absent from older shards
+		m.Sum2 = p.float("sum2")
+	}
 	return m, p.end()
 }
 

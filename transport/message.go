@@ -60,8 +60,9 @@ const (
 	KindCancel
 	KindComputed
 	KindClose
+	KindPoison
 
-	lastKind = KindClose
+	lastKind = KindPoison
 )
 
 // Roles and services of a Hello.
@@ -149,6 +150,10 @@ type Stored struct {
 	Shard  int
 	Worker star.Worker
 	Step   int64
+
+	// Sum2 is the sum of squares of the slice, NaN or infinite if it is not finite; negative: not
+	// measured. Its last bits mean nothing.
+	Sum2 float64
 }
 
 // Gradient names a gradient that the shards hold, and its weight in an update.

@@ -37,7 +37,7 @@ var samples = []sample{
 		Telemetry: telemetry(map[star.Metric]float64{star.ComputeCPU: 0.5, star.Steal: 0.25, star.GPULinkShare: 1}),
 	}}, nil},
 	{Arrive{star.Record{Worker: 4095, Step: math.MaxInt64, Samples: 1}}, nil},
-	{Stored{Shard: 1, Worker: 3, Step: 41}, nil},
+	{Stored{Shard: 1, Worker: 3, Step: 41, Sum2: 2.5}, nil},
 	{Fire{
 		Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{0, 41, 0.25}, {3, 41, 0.25}},
 		Dropped: []Gradient{{1, 40, 0}}, Quiet: []star.Worker{1}, NormFirst: true, Report: true,
@@ -101,6 +101,7 @@ var samples = []sample{
 	{Cancel{Worker: 3, Step: 41}, nil},
 	{Computed{Worker: 3, Generation: 2, Version: 300, Samples: 48}, nil},
 	{Close{Generation: 2, Version: 300, First: []star.Worker{0, 1, 3}, Late: []star.Worker{2}, Total: 240}, nil},
+	{Poison{Shard: -1, Worker: 3, Step: 41, Cause: "exploding", Value: 12345, Where: "conv1.weight"}, nil},
 }
 
 func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
@@ -213,6 +214,8 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParseComputed(b))
 	case KindClose:
 		return as(ParseClose(b))
+	case KindPoison:
+		return as(ParsePoison(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }

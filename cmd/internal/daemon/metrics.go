@@ -26,6 +26,7 @@ var (
 		training, version, samples, limit, loss, testLoss, testAcc, rate, switches *prometheus.Desc
 		noise, noiseGrad, noiseVar                                                 *prometheus.Desc
 		step, iteration, compute, wait, workerRate, staleness, telemetry, up       *prometheus.Desc
+		poison                                                                     *prometheus.Desc
 	}{
 		training:   prometheus.NewDesc("star_training", "1 while the job trains, 0 before and after.", nil, nil),
 		version:    prometheus.NewDesc("star_version", "Version of the parameters: updates so far.", nil, nil),
@@ -46,6 +47,7 @@ var (
 		workerRate: prometheus.NewDesc("star_worker_samples_per_second", "Samples of the worker per second.", workerLabel, nil),
 		staleness:  prometheus.NewDesc("star_worker_staleness", "Updates since the worker read the parameters.", workerLabel, nil),
 		telemetry:  prometheus.NewDesc("star_worker_telemetry", "What else the worker measured last; docs/stragglers.md lists the metrics and their units.", []string{"worker", "metric"}, nil),
+		poison:     prometheus.NewDesc("star_poisoned_gradients_total", "Gradients of the worker that were left out because they did not belong, by cause.", []string{"worker", "cause"}, nil),
 		up:         prometheus.NewDesc("star_worker_up", "1 while the worker is a member.", workerLabel, nil),
 	}
 )
@@ -105,6 +107,9 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 		gauge(descs.wait, w.Wait, id)
 		gauge(descs.workerRate, w.Rate, id)
 		gauge(descs.staleness, float64(w.Stale), id)
+		for cause, n := range w.Poison {
+			count(descs.poison, float64(n), id, cause)
+		}
 		for name, v := range w.Telemetry {
 			gauge(descs.telemetry, v, id, name)
 		}

@@ -49,6 +49,8 @@ type Story struct {
 
 	Gone []Gone
 
+	Poison []Poisoned // by worker and cause, in the order of the first
+
 	plan  string          // the first
 	halts []time.Duration // evaluations and checkpoints
 	grads []int64         // applied so far, beside Rate
@@ -68,6 +70,19 @@ type Gone struct {
 	Step   int64 // its last
 	Why    string
 	Back   time.Duration // when it, or another one in its place, came back; 0: never
+}
+
+// Poisoned is the gradients of one worker that did not belong, for one cause (package poison). Of reversed ones only
+// the beginning and the end are in the log.
+type Poisoned struct {
+	Worker   star.Worker
+	Cause    string
+	Count    int
+	From, To int64   // steps of the first and the last
+	Value    float64 // of exploding ones the greatest; of reversed ones the mean cosine
+	Where    string  // of the first
+	Fatal    bool
+	Over     bool // reversed ones: no more
 }
 
 // Life is what one worker did.
@@ -199,6 +214,8 @@ func (t *Teller) Add(l coord.RunLine) error {
 		} else {
 			t.told.slow(m)
 		}
+	case coord.RunPoison:
+		s.poisoned(e)
 	case coord.RunMember:
 		if s.Train == nil {
 			break
@@ -230,6 +247,22 @@ func (t *Teller) Add(l coord.RunLine) error {
 		s.End = &r
 	}
 	return nil
+}
+
+// poisoned takes in a gradient that did not belong.
+func (s *Story) poisoned(e coord.RunPoison) {
+	i := slices.IndexFunc(s.Poison, func(p Poisoned) bool { return p.Worker == e.Worker && p.Cause == e.Cause && !p.Over })
+	if i < 0 {
+		i = len(s.Poison)
+		s.Poison = append(s.Poison, Poisoned{Worker: e.Worker, Cause: e.Cause, From: e.Step, Value: e.Value, Where: e.Where})
+	}
+	p := &s.Poison[i]
+	p.To, p.Over = e.Step, e.Over
+	if !e.Over {
+		p.Count++
+		p.Value = max(p.Value, e.Value)
+		p.Fatal = e.Policy == coord.PoisonFatal
+	}
 }
 
 // ride notes who are riders in a plan, which may be in words that this program does

@@ -256,6 +256,9 @@ func (s *Story) told(b *strings.Builder) {
 	for _, e := range s.Episodes {
 		fmt.Fprintf(b, "%s\n", s.line(e))
 	}
+	for _, p := range s.Poison {
+		fmt.Fprintf(b, "%s\n", p)
+	}
 	for _, g := range s.Gone {
 		back := ""
 		if g.Back > 0 {
@@ -283,6 +286,35 @@ func (s *Story) told(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "  %s\n", o)
 	}
+}
+
+// String is a line of the story.
+func (p Poisoned) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "w%d poison, ", p.Worker)
+	switch p.Cause {
+	case "flipped":
+		fmt.Fprintf(&b, "it %d", p.From)
+		if p.Over {
+			fmt.Fprintf(&b, "–%d", p.To)
+		} else {
+			b.WriteString(" to the end")
+		}
+		fmt.Fprintf(&b, ": gradients against all others (mean cosine %.2f)", p.Value)
+	case "exploding":
+		fmt.Fprintf(&b, "it %d–%d: %d exploding gradients (up to %.3g times the median norm)", p.From, p.To, p.Count, p.Value)
+	default:
+		fmt.Fprintf(&b, "it %d–%d: %d gradients %s", p.From, p.To, p.Count, strings.ReplaceAll(p.Cause, "-", " "))
+	}
+	if p.Where != "" {
+		b.WriteString(", in " + p.Where)
+	}
+	if p.Fatal {
+		b.WriteString(" → the end of the job")
+	} else {
+		b.WriteString(" → left out")
+	}
+	return b.String()
 }
 
 // line is one episode.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"star/poison"
 	"star/train"
 	"star/train/kernel"
 )
@@ -22,6 +23,8 @@ type buckets struct {
 	done  chan error
 	norm2 float64 // of what was sent, before weighting
 	bad   int     // an element that is not finite; -1: none
+	early bool    // buckets leave before the whole is there
+	found []*PoisonError
 }
 
 // bucketed says whether the ring exchanges gradients in buckets: all members find the
@@ -41,7 +44,7 @@ func (w *ringWorker) overlaps() (train.Streamer, bool) {
 func (w *ringWorker) exchange(ctx context.Context, weight float32, low int) *buckets {
 	b := &buckets{
 		w: w, weight: weight, size: max(1, int(w.job.Bucket*1e6/4)),
-		low: low, news: make(chan struct{}, 1), done: make(chan error, 1), bad: -1,
+		low: low, early: low > 0, news: make(chan struct{}, 1), done: make(chan error, 1), bad: -1,
 	}
 	go func() { b.done <- b.run(ctx) }()
 	return b
@@ -59,7 +62,7 @@ func (b *buckets) ready(from, _ int) {
 }
 
 func (b *buckets) run(ctx context.Context) error {
-	for to := len(b.w.grad); to > 0; {
+	for i, to := 0, len(b.w.grad); to > 0; i++ {
 		from := max(0, to-b.size)
 		if err := b.wait(ctx, from); err != nil {
 			return err
@@ -70,12 +73,47 @@ func (b *buckets) run(ctx context.Context) error {
 			b.bad = from + bad
 			return nil // the worker ends, and nobody gets this
 		}
+		if err := b.judge(i, from, to, &sum); err != nil {
+			return err
+		}
 		b.norm2 += sum
 		kernel.Scale(b.weight, part)
+		b.w.guard.sample(part, from)
 		if err := b.w.reduce(ctx, part, from); err != nil {
 			return err
 		}
 		to = from
+	}
+	return nil
+}
+
+// judge looks at bucket i, elements [from, to), before it is added to the others'. One that does not belong is made
+// zero: the others of the gradient have left, or will.
+func (b *buckets) judge(i, from, to int, norm2 *float64) error {
+	g := b.w.guard
+	if g == nil || !b.early { // the whole was looked at
+		return nil
+	}
+	factor, ok := g.part(i, *norm2)
+	if ok {
+		return nil
+	}
+	e := &PoisonError{Worker: b.w.rank, Step: b.w.step, Cause: poison.Exploding, Value: factor, Tensor: b.w.longest(from, to)}
+	if g.fatal {
+		return e
+	}
+	clear(b.w.grad[from:to])
+	*norm2 = 0
+	b.found = append(b.found, e)
+	return nil
+}
+
+// tell says what was left out, when the exchange is over.
+func (b *buckets) tell() error {
+	for _, e := range b.found {
+		if err := b.w.found(e); err != nil {
+			return err
+		}
 	}
 	return nil
 }

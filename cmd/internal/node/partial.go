@@ -42,7 +42,10 @@ func (w *ringWorker) partialSum(ctx context.Context, rel transport.Release, rec 
 	p := &w.part
 	computed = time.Now()
 	if rel.Count > 0 {
-		if computed, err = w.compute(ctx, rel, rec); err != nil {
+		if computed, err = w.compute(ctx, rel, rec); err == nil {
+			err = w.judge(rec)
+		}
+		if err != nil {
 			return tally, 0, computed, err
 		}
 	} else {

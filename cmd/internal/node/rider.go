@@ -64,6 +64,9 @@ func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 		return nil
 	}
 	computed, err := w.compute(ctx, rel, &rec)
+	if err == nil {
+		err = w.judge(&rec)
+	}
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,9 @@ type ringWorker struct {
 	ended   time.Time // of the last round
 	saves   sync.WaitGroup
 
-	part  partial               // with rounds that are closed
+	part  partial // with rounds that are closed
+	guard *guard  // nil: --poison off
+
 	codec *allreduce.Compressor // nil: gradients go as they are
 	tuned int64                 // version at which it was chosen
 }
@@ -99,7 +101,7 @@ func newRingWorker(job *settings.Job, tcp *transport.TCP, all *links, log *slog.
 	if model != nil {
 		log.Info("cost model", "file", job.RingModel, "ranks", measuredRanks(model), "samples", len(model.Samples), "tcp", model.TCP)
 	}
-	w := &ringWorker{tcp: tcp, tls: tcp.TLS, version: -1, costs: model, parent: parent{all: all}}
+	w := &ringWorker{guard: newGuard(job.Poison), tcp: tcp, tls: tcp.TLS, version: -1, costs: model, parent: parent{all: all}}
 	l, err := gonet.Listen("tcp", addr)
 	if err != nil {
 		return nil, job.Invalid("listen", err)
@@ -539,6 +541,9 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 		return err
 	}
 	tally, carried, computed, err := w.sum(ctx, rel, &rec)
+	if err == nil {
+		err = w.compareWithOthers()
+	}
 	if err != nil {
 		return err
 	}
@@ -567,6 +572,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.Record) (tally transport.Tally, carried int64, computed time.Time, err error) {
 	tally = transport.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	weight := w.weight(rel.Count)
+	w.guard.begin(len(w.grad), w.version)
 	if rel.Micro > 0 {
 		return w.partialSum(ctx, rel, rec)
 	}
@@ -596,7 +602,9 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 			<-b.done
 		}
 		if err == nil {
-			err = sent
+			if err = sent; err == nil {
+				err = b.tell()
+			}
 			rec.Compute -= computed.Sub(end)
 			rec.At -= computed.Sub(end)
 		}
@@ -604,7 +612,10 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 	}
 	computed = time.Now()
 	if rel.Count > 0 {
-		if computed, err = w.compute(ctx, rel, rec); err != nil {
+		if computed, err = w.compute(ctx, rel, rec); err == nil {
+			err = w.judge(rec)
+		}
+		if err != nil {
 			return tally, 0, computed, err
 		}
 	} else {
@@ -616,6 +627,7 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 		return tally, 0, computed, <-b.done
 	}
 	kernel.Scale(weight, w.grad)
+	w.guard.sample(w.grad, 0)
 	if tally, carried, err = w.carry(ctx); err != nil {
 		return tally, 0, computed, err
 	}
@@ -667,7 +679,11 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 			continue
 		}
 		w.marks[2*i], w.marks[2*i+1] = 1+g.Step, int64(g.Samples)
-		if w.ring.MaxStale > 0 && w.version-g.Basis > w.ring.MaxStale {
+		clean, err := w.carries(g)
+		if err != nil {
+			return t, 0, err
+		}
+		if !clean || w.ring.MaxStale > 0 && w.version-g.Basis > w.ring.MaxStale {
 			w.marks[2*i] = -w.marks[2*i]
 		} else {
 			kernel.Axpy(w.weight(g.Samples), g.vec, w.grad)

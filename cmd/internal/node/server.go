@@ -310,6 +310,7 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 		},
 		Save:      s.saveShard,
 		Validator: s.named.Name == "zeno++",
+		Measure:   s.job.Poison != settings.Off,
 		Pause:     (&pacer{limits: s.limits}).pause,
 		Network:   besides{tcp, s.job.Coordinator},
 		Hello:     transport.Hello{Token: string(s.job.Token), Version: Program, Host: hostname(), Rank: s.job.Rank},
@@ -544,7 +545,8 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	cfg := coord.Config{
 		Job: job.Name, Workers: job.Workers, Servers: job.Servers,
-		Plan: s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
+		Poison: job.Poison,
+		Plan:   s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),

@@ -18,6 +18,7 @@ import (
 	"star/compress"
 	"star/coord"
 	"star/pgns"
+	"star/poison"
 	"star/ps"
 	"star/resource/actuate"
 	"star/resource/gpu"
@@ -285,11 +286,12 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		return cause
 	}
 	var nan *NaNError
+	var poisoned *PoisonError
 	var lost *coord.LostError
 	var coded interface{ ExitCode() int }
 	switch {
 	case err == nil:
-	case errors.As(err, &nan):
+	case errors.As(err, &nan), errors.As(err, &poisoned):
 		member.Leave(ExitDiverged, err.Error())
 		return err
 	case ring != nil && !errors.As(err, &coded):
@@ -619,7 +621,7 @@ func (w *worker) check(rec *star.Record) error {
 	w.log.Warn("skipped a gradient", "reason", e)
 	clear(w.grad) // it arrives, and changes nothing
 	rec.Loss, rec.Norm2 = math.NaN(), math.NaN()
-	return nil
+	return w.tellPoison(&PoisonError{Worker: w.rank, Step: w.step, Cause: poison.NotFinite, Value: math.NaN(), Tensor: e.Tensor}, false)
 }
 
 // compare tells how the gradient differs from the one before.

@@ -93,6 +93,7 @@ type Job struct {
 	PacePushes  string  // auto or off
 	UpdateScale string  // n, firing or damped: the c of the update rule
 	OnNaN       string  // stop or skip
+	Poison      string  // skip, fatal or off
 	Threads     int     // of the arithmetic in one worker; 0: chosen by the program
 	Congestion  string  // TCP congestion control; empty: the host's
 	Compress    string  // codec of gradients: none, auto or a name of star/compress
@@ -216,6 +217,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.PacePushes, "pace-pushes", "auto", "let pushes that would meet at the servers' link wait for each other, where that delays no update", "auto", Off)
 	Var(s, &j.UpdateScale, "update-scale", "n", "weight of a gradient in an update", "n", "firing", "damped")
 	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
+	Var(s, &j.Poison, "poison", "skip", "what to do about gradients that do not belong: not finite, exploding, pointing against all others", "skip", "fatal", Off)
 	Var(s, &j.Threads, "threads", 0, "threads of a worker's arithmetic; 0: chosen by the program")
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
 	Var(s, &j.Compress, "compress", "none", "gradients in fewer bytes: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")

@@ -1,0 +1,158 @@
+package coord
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"star"
+	"star/modes"
+	"star/poison"
+)
+
+// lengths drives a ledger of n workers and two shards, round after round; sums are the squares that each shard says.
+type lengths struct {
+	t    *testing.T
+	l    *ledger
+	step int64
+}
+
+func newLengths(t *testing.T, n int) *lengths {
+	r := &lengths{t: t, l: newLedger(modes.SSGD(n), n, 2, 4, 1<<20)}
+	r.l.guard, r.l.report = new(poison.Norms), true
+	r.l.begin()
+	return r
+}
+
+// round is one update; it returns its order.
+func (r *lengths) round(sums ...[2]float64) order {
+	r.t.Helper()
+	var out []order
+	for w, s := range sums {
+		for shard := range 2 {
+			os, err := r.l.store(shard, star.Worker(w), r.step, s[shard])
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			out = append(out, os...)
+		}
+		r.l.accounts[w].norm2, r.l.accounts[w].change = s[0]+s[1], 1
+		os, err := r.l.arrive(star.Worker(w), r.step, 4)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		out = append(out, os...)
+	}
+	if len(out) != 1 {
+		r.t.Fatalf("%d orders, want one", len(out))
+	}
+	r.step++
+	return out[0]
+}
+
+// What does not belong has weight 0, is told, and teaches nothing of the noise.
+func TestPoisonIsLeftOut(t *testing.T) {
+	nan := math.NaN()
+	one := [2]float64{0.5, 0.5}
+	for name, c := range map[string]struct {
+		bad   [2]float64
+		cause poison.Cause
+		where []int
+	}{
+		"sound":               {one, poison.None, nil},
+		"long":                {[2]float64{9e5, 0}, poison.None, nil},
+		"too long":            {[2]float64{5e5, 6e5}, poison.Exploding, nil},
+		"NaN on one shard":    {[2]float64{1, nan}, poison.NotFinite, []int{1}},
+		"Inf on both":         {[2]float64{math.Inf(1), math.Inf(1)}, poison.NotFinite, []int{0, 1}},
+		"not measured by one": {[2]float64{1e30, -1}, poison.None, nil},
+		"of zeros":            {[2]float64{}, poison.None, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newLengths(t, 3)
+			for range 8 {
+				if o := r.round(one, one, one); len(o.poison) > 0 {
+					t.Fatalf("%+v", o.poison)
+				}
+			}
+			o := r.round(one, c.bad, one)
+			found := c.cause != poison.None
+			if found != (len(o.poison) == 1) || found && (o.poison[0].worker != 1 || o.poison[0].step != 8 || o.poison[0].cause != c.cause || !slices.Equal(o.poison[0].shards, c.where)) {
+				t.Fatalf("found %+v, want %v on shards %v", o.poison, c.cause, c.where)
+			}
+			if c.cause == poison.Exploding && math.Abs(o.poison[0].factor-math.Sqrt(1.1e6)) > 1 {
+				t.Errorf("%v times the median", o.poison[0].factor)
+			}
+			for _, g := range o.fire.Gradients {
+				if (g.Weight == 0) != (found && g.Worker == 1) {
+					t.Errorf("worker %d has weight %v", g.Worker, g.Weight)
+				}
+			}
+			if learns := len(o.noise.Gradients) > 0; learns == found || o.fire.Report == found {
+				t.Errorf("found %v, and asks for the noise: %v, %v", found, learns, o.fire.Report)
+			}
+			if o.fire.Samples != 96 || o.used != 108 {
+				t.Errorf("samples %d and %d: its samples count", o.fire.Samples, o.used)
+			}
+			if o := r.round(one, one, one); len(o.poison) > 0 {
+				t.Errorf("the gradients after it: %+v", o.poison)
+			}
+		})
+	}
+}
+
+// Whose direction is against the others' is left out until it is told otherwise.
+func TestFlippedIsLeftOut(t *testing.T) {
+	one := [2]float64{1, 1}
+	r := newLengths(t, 3)
+	r.l.accounts[2].flipped = true
+	for range 3 {
+		if o := r.round(one, one, one); len(o.poison) != 1 || o.poison[0].worker != 2 || o.poison[0].cause != poison.Flipped || o.fire.Gradients[2].Weight != 0 || o.fire.Gradients[1].Weight == 0 {
+			t.Fatalf("%+v, %+v", o.poison, o.fire.Gradients)
+		}
+	}
+	r.l.accounts[2].flipped = false
+	if o := r.round(one, one, one); len(o.poison) != 0 || o.fire.Gradients[2].Weight == 0 {
+		t.Errorf("%+v, %+v", o.poison, o.fire.Gradients)
+	}
+}
+
+// With --poison off nothing is looked at.
+func TestPoisonOff(t *testing.T) {
+	r := newLengths(t, 2)
+	r.l.guard = nil
+	r.l.accounts[1].flipped = true
+	if o := r.round([2]float64{math.NaN(), 1}, [2]float64{1, 1}); len(o.poison) != 0 || o.fire.Gradients[0].Weight == 0 {
+		t.Errorf("%+v, %+v", o.poison, o.fire.Gradients)
+	}
+}
+
+// The next gradient of a worker is not compared with one that was poison.
+func TestPairAfterPoison(t *testing.T) {
+	l := newLedger(modes.ASGD(1), 1, 1, 4, 1<<20)
+	l.guard = new(poison.Norms)
+	l.begin()
+	pairs := 0
+	for step := range int64(20) {
+		sum := 1.0
+		if step == 10 {
+			sum = math.Inf(1)
+		}
+		l.accounts[0].norm2, l.accounts[0].change = sum, 1
+		if _, err := l.store(0, 0, step, sum); err != nil {
+			t.Fatal(err)
+		}
+		os, err := l.arrive(0, step, 4)
+		if err != nil || len(os) != 1 {
+			t.Fatal(os, err)
+		}
+		if len(os[0].pair.Gradients) > 0 {
+			pairs++
+			if step == 10 || step == 11 {
+				t.Errorf("step %d is compared", step)
+			}
+		}
+	}
+	if pairs != 17 {
+		t.Errorf("%d pairs of 20 gradients, of which one is poison; want 17", pairs)
+	}
+}

@@ -1,0 +1,213 @@
+package poison
+
+import (
+	"math"
+
+	"star/train/kernel"
+)
+
+// Sampling. Coordinates are taken in blocks, which cost one cache miss for many.
+const (
+	sampleBlock = 64
+	sampleLeast = 512  // of shorter vectors all are taken
+	sampleMost  = 4096 // coordinates
+	samplePart  = 8    // else one of so many
+)
+
+// Sampler copies the same coordinates out of several vectors of one length.
+type Sampler struct {
+	n      int
+	blocks int
+	offset int // of each block in its stretch
+}
+
+// NewSampler samples vectors of n elements. Its choice moves with the round: a coordinate that is
+// always zero does not stay in it.
+func NewSampler(n int, round int64) Sampler {
+	s := Sampler{n: n}
+	if n <= sampleLeast {
+		return s
+	}
+	s.blocks = min(max(n/samplePart, sampleLeast), sampleMost) / sampleBlock
+	room := n/s.blocks - sampleBlock
+	s.offset = int(uint64(round) * 0x9e3779b97f4a7c15 >> 33 % uint64(room+1))
+	return s
+}
+
+// Len is the number of coordinates.
+func (s Sampler) Len() int {
+	if s.blocks == 0 {
+		return s.n
+	}
+	return s.blocks * sampleBlock
+}
+
+// Copy copies from part, which is elements [at, at+len(part)) of a vector, those that are in the sample to their places in dst,
+// of Len elements.
+func (s Sampler) Copy(dst, part []float32, at int) {
+	if s.blocks == 0 {
+		copy(dst[at:], part)
+		return
+	}
+	stretch := s.n / s.blocks
+	first := max(0, (at-s.offset-sampleBlock+1+stretch-1)/stretch)
+	for b := first; b < s.blocks; b++ {
+		from := b*stretch + s.offset
+		to := from + sampleBlock
+		if from >= at+len(part) {
+			return
+		}
+		a, z := max(from, at), min(to, at+len(part))
+		if a < z {
+			copy(dst[b*sampleBlock+a-from:], part[a-at:z-at])
+		}
+	}
+}
+
+// Statistics of cosines.
+const (
+	signWindow = 1024 // updates
+	signLeast  = 64
+	signEvery  = 16 // how often it is asked
+	signLimit  = -7 // Student's t: with 63 degrees of freedom, one in 10^9
+)
+
+// Signs is what is known of the direction of one worker. The zero value knows nothing.
+type Signs struct {
+	recent  [signWindow]float64 // cosines; a ring
+	n       int                 // seen since the last change
+	flipped bool
+}
+
+// Flipped says whether the worker's gradients are reversed.
+func (s *Signs) Flipped() bool { return s.flipped }
+
+// Observe takes in the cosine of the worker's gradient with the mean of the others, and says whether Flipped has
+// changed, and the mean that has decided it. A worker is flipped when its mean over the last 64, 128, … or 1024
+// updates is negative beyond doubt, and no longer when they are positive as much.
+func (s *Signs) Observe(cos float64) (changed bool, mean float64) {
+	if cos-cos != 0 {
+		return false, 0
+	}
+	s.recent[s.n%signWindow] = cos
+	s.n++
+	if s.n%signEvery != 0 {
+		return false, 0
+	}
+	sign := 1.0
+	if s.flipped {
+		sign = -1
+	}
+	sum, sum2 := 0.0, 0.0
+	for k := 1; k <= min(s.n, signWindow); k++ {
+		v := sign * s.recent[(s.n-k)%signWindow]
+		sum, sum2 = sum+v, sum2+v*v
+		if k < signLeast || k&(k-1) != 0 {
+			continue
+		}
+		mean = sum / float64(k)
+		variance := max(sum2/float64(k)-mean*mean, 1e-12) * float64(k) / float64(k-1)
+		if mean/math.Sqrt(variance/float64(k)) < signLimit {
+			s.flipped, s.n = !s.flipped, 0
+			return true, sign * mean
+		}
+	}
+	return false, 0
+}
+
+// Angles watches the directions of all workers whose gradients come together. The zero value has seen none.
+type Angles struct {
+	signs []Signs
+
+	round   int64
+	samples [][]float32
+	sum     []float32
+	turns   []Turn
+}
+
+// Turn is a worker whose gradients are reversed from now on, or no more.
+type Turn struct {
+	Worker  int
+	Flipped bool
+	Cosine  float64 // mean
+}
+
+// Gradient is one of those that are compared.
+type Gradient struct {
+	Worker int
+	Vec    []float32
+
+	// Void gradients were taken back: they are not part of the mean of the others.
+	Void bool
+}
+
+// Observe takes in the gradients of one version, all of one length, and says whose direction has turned. Of fewer than three
+// that are not void it says nothing. The result is valid until the next call.
+func (a *Angles) Observe(gs []Gradient) []Turn {
+	a.turns = a.turns[:0]
+	others := 0
+	for _, g := range gs {
+		if a.counts(g) {
+			others++
+		}
+	}
+	if others < 2 || len(gs) < 3 {
+		return nil
+	}
+	s := NewSampler(len(gs[0].Vec), a.round)
+	a.round++
+	m := s.Len()
+	for len(a.samples) < len(gs) {
+		a.samples = append(a.samples, nil)
+	}
+	a.sum = grow(a.sum, m)
+	clear(a.sum)
+	for i, g := range gs {
+		a.samples[i] = grow(a.samples[i], m)
+		s.Copy(a.samples[i], g.Vec, 0)
+		if a.counts(g) {
+			kernel.Add(a.sum, a.samples[i])
+		}
+	}
+	sum2 := kernel.SumSq(a.sum)
+	for i, g := range gs {
+		n := others
+		if a.counts(g) {
+			n--
+		}
+		if n < 2 || g.Void && !a.flipped(g.Worker) {
+			continue
+		}
+		cos := Cosine(a.samples[i], a.sum, sum2, a.counts(g))
+		for len(a.signs) <= g.Worker {
+			a.signs = append(a.signs, Signs{})
+		}
+		if changed, mean := a.signs[g.Worker].Observe(cos); changed {
+			a.turns = append(a.turns, Turn{g.Worker, a.signs[g.Worker].flipped, mean})
+		}
+	}
+	return a.turns
+}
+
+// counts says whether a gradient is one of the others that a worker is held against.
+func (a *Angles) counts(g Gradient) bool { return !g.Void && !a.flipped(g.Worker) }
+
+func (a *Angles) flipped(w int) bool { return w < len(a.signs) && a.signs[w].flipped }
+
+func grow(v []float32, n int) []float32 {
+	if cap(v) < n {
+		return make([]float32, n)
+	}
+	return v[:n]
+}
+
+// Cosine is that between own and the others, where sum is the sum of the others, with own in it if included, and sum2 its
+// squared norm. It is NaN if either is zero.
+func Cosine(own, sum []float32, sum2 float64, included bool) float64 {
+	own2, dot := kernel.SumSq(own), kernel.Dot(own, sum)
+	if included {
+		sum2 += own2 - 2*dot
+		dot -= own2
+	}
+	return dot / math.Sqrt(max(own2*sum2, 0))
+}
