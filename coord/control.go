@@ -178,6 +178,8 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		p.Shares = from.Shares
 	}
 	switch { // what workers hand over is settled when the job begins
+	case mostKept(p) > mostKept(c.cfg.Plan):
+		return nil, fmt.Errorf("mode %v: shards keep %d gradients of workers that go on before an update is made, as the job's first mode wanted, not %d", p, mostKept(c.cfg.Plan), mostKept(p))
 	case p.Local > 0 && from.Local == 0:
 		return nil, fmt.Errorf("mode %v: the workers of this job send gradients, local steps are for jobs with such a --baseline", p)
 	case p.Micro > 0 && from.Local > 0:
@@ -189,6 +191,16 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	c.manual = true
 	p = c.plant(p)
 	return answer, c.adopt(p, why)
+}
+
+// mostKept is how many gradients an update of p may be made of, where workers go on before it is made.
+func mostKept(p modes.Plan) (most int) {
+	for _, g := range p.Groups {
+		if g.Again {
+			most = max(most, g.Quorum)
+		}
+	}
+	return most
 }
 
 // plant prepares an automatic tree, if p wants one: it comes when the load is known.

@@ -456,7 +456,7 @@ func (w *world) accounted(limit int64) {
 }
 
 func TestRoundsOfEveryMode(t *testing.T) {
-	for _, mode := range []string{"ssgd", "asgd", "x=2", "groups=0,1/2", "backup=1"} {
+	for _, mode := range []string{"ssgd", "asgd", "x=2", "groups=0,1/2", "backup=1", "kbatch=4", "kbatch-async=2"} {
 		t.Run(mode, func(t *testing.T) {
 			plan, err := modes.Parse(mode, 3)
 			if err != nil {
@@ -507,7 +507,7 @@ func TestRoundsOfEveryMode(t *testing.T) {
 // Whatever a worker is doing when it dies, the others end the job, and no sample is
 // lost.
 func TestDeathAtEachPhase(t *testing.T) {
-	for _, mode := range []string{"ssgd", "asgd"} {
+	for _, mode := range []string{"ssgd", "asgd", "kbatch-async=5"} {
 		for _, phase := range []string{"released", "computed", "pushed", "arrived", "evaluating", "averaged"} {
 			t.Run(mode+"/"+phase, func(t *testing.T) {
 				plan, _ := modes.Parse(mode, 3)

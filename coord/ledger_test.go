@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -19,7 +20,7 @@ type rig struct {
 	used   map[int64]int                     // how often each position was applied
 	lost   map[int64]int                     // … was dropped by the plan
 	threw  map[star.Worker]bool              // its last gradient was dropped, and it does not know
-	given  map[star.Worker]Span              // of gradients that are complete or on the way
+	given  map[[2]int64]Span                 // by worker and step: of gradients that are complete or on the way
 	steps  map[star.Worker]int64
 	shards int
 	seq    int64
@@ -34,7 +35,7 @@ type failer interface {
 func newRig(t failer, plan modes.Plan, n, shards, batch int, limit int64) *rig {
 	r := &rig{t: t, l: newLedger(plan, n, shards, batch, limit), shards: shards,
 		out: map[star.Worker]transport.Release{}, used: map[int64]int{}, lost: map[int64]int{}, threw: map[star.Worker]bool{},
-		given: map[star.Worker]Span{}, steps: map[star.Worker]int64{}}
+		given: map[[2]int64]Span{}, steps: map[star.Worker]int64{}}
 	r.carry(r.l.begin())
 	return r
 }
@@ -72,13 +73,13 @@ func (r *rig) carry(os []order) {
 // and whom nobody sends parameters must ask for them.
 func (r *rig) check(o *order) {
 	sent := map[star.Worker]bool{}
-	last := star.Worker(-1)
+	last := transport.Gradient{Worker: -1}
 	for _, g := range o.fire.Gradients {
 		sent[g.Worker] = true
-		if g.Worker <= last {
-			r.t.Fatalf("fire %d adds the gradient of worker %d after that of worker %d", o.fire.Seq, g.Worker, last)
+		if g.Worker < last.Worker || g.Worker == last.Worker && g.Step <= last.Step {
+			r.t.Fatalf("fire %d adds the gradient of worker %d, step %d after that of worker %d, step %d", o.fire.Seq, g.Worker, g.Step, last.Worker, last.Step)
 		}
-		last = g.Worker
+		last = g
 	}
 	for _, g := range o.fire.Dropped {
 		sent[g.Worker] = true
@@ -110,11 +111,12 @@ func (r *rig) check(o *order) {
 }
 
 func (r *rig) count(m map[int64]int, g transport.Gradient) {
-	s, ok := r.given[g.Worker]
-	if !ok || g.Step != r.steps[g.Worker]-1 {
+	key := [2]int64{int64(g.Worker), g.Step}
+	s, ok := r.given[key]
+	if !ok {
 		r.t.Fatalf("fire names step %d of worker %d, which is not there", g.Step, g.Worker)
 	}
-	delete(r.given, g.Worker)
+	delete(r.given, key)
 	for i := range s.Count {
 		m[s.Start+int64(i)]++
 	}
@@ -125,8 +127,8 @@ func (r *rig) count(m map[int64]int, g transport.Gradient) {
 func (r *rig) push(w star.Worker, order []int, k int) {
 	rel := r.out[w]
 	delete(r.out, w)
-	r.given[w] = Span{rel.Start, rel.Count}
 	step := r.steps[w]
+	r.given[[2]int64{int64(w), step}] = Span{rel.Start, rel.Count}
 	r.steps[w]++
 	for i := range len(order) + 1 {
 		if i == k {
@@ -159,7 +161,9 @@ func TestEverySampleOnce(t *testing.T) {
 			shares = rapid.SliceOfN(rapid.IntRange(1, 5), n, n).Draw(t, "shares")
 		}
 		grouping := func(label string) modes.Plan {
-			switch rapid.IntRange(0, 5).Draw(t, label) {
+			switch rapid.IntRange(0, 6).Draw(t, label) {
+			case 5:
+				return modes.Batches(n, rapid.IntRange(1, 9).Draw(t, "batches"), rapid.Bool().Draw(t, "drops"))
 			case 0:
 				return modes.SSGD(n)
 			case 1:
@@ -212,7 +216,7 @@ func TestEverySampleOnce(t *testing.T) {
 				alive--
 				delete(r.out, v)
 				os := r.l.leave(v)
-				delete(r.given, v)
+				maps.DeleteFunc(r.given, func(k [2]int64, _ Span) bool { return k[0] == int64(v) })
 				r.carry(os)
 			case act == 2 && alive < n:
 				v := star.Worker(rapid.IntRange(0, n-1).Draw(t, "returns"))

@@ -137,6 +137,9 @@ func RingPlan(p modes.Plan) error {
 		return fmt.Errorf("mode %v: %w", p, errRing)
 	}
 	g := p.Groups[0]
+	if g.Again {
+		return fmt.Errorf("mode %v: in an all-reduce nobody goes on before the round is made: kbatch is for parameter servers (--arch ps)", p)
+	}
 	if p.Micro == 0 && (g.Quorum != len(g.Members) || g.DropLate) {
 		return fmt.Errorf("mode %v: %w", p, errRing)
 	}

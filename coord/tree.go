@@ -204,11 +204,13 @@ func (l *ledger) part(w star.Worker, waiting bool) {
 }
 
 // throwAway has the shards drop what w pushed, whom nobody waits for any more.
-func (l *ledger) throwAway(w star.Worker) {
+func (l *ledger) throwAway(w star.Worker) { l.throwAwayStep(w, l.accounts[w].step) }
+
+func (l *ledger) throwAwayStep(w star.Worker, step int64) {
 	l.seq++
 	l.out = append(l.out, order{used: l.used, fire: transport.Fire{
 		Seq: l.seq, Version: l.barrier.Version(), Samples: l.used,
-		Dropped: []transport.Gradient{{Worker: w, Step: l.accounts[w].step}},
+		Dropped: []transport.Gradient{{Worker: w, Step: step}},
 		Quiet:   []star.Worker{w},
 	}})
 }

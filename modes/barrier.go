@@ -26,13 +26,25 @@ type Firing struct {
 
 	// Freed were Stopped, and go on now with Version.
 	Freed []star.Worker
+
+	// Again go on with Version, and their gradients are kept (Group.Again): until a firing with Banked, of
+	// which this may be the one.
+	Again []star.Worker
+
+	// Banked says that the gradients of Workers were kept until now, those of Again included. Each worker may be
+	// there several times, its oldest gradient first, and of them only Again are released.
+	Banked bool
 }
 
 // Released are those who go on with Version: all of Workers and Dropped but the Stopped,
-// and the Freed.
+// the Freed, and those who go on Again.
 func (f Firing) Released() iter.Seq[star.Worker] {
+	ws := f.Workers
+	if f.Banked {
+		ws = nil
+	}
 	return func(yield func(star.Worker) bool) {
-		for _, ws := range [3][]star.Worker{f.Workers, f.Dropped, f.Freed} {
+		for _, ws := range [4][]star.Worker{ws, f.Dropped, f.Freed, f.Again} {
 			for _, w := range ws {
 				if (len(f.Stopped) == 0 || !slices.Contains(f.Stopped, w)) && !yield(w) {
 					return
@@ -103,6 +115,9 @@ type group struct {
 	last    int64         // version of the last firing under this plan; 0: none yet
 
 	dropLate bool
+
+	again bool
+	bank  []star.Worker // whose gradients are kept, in order of arrival
 }
 
 // NewBarrier starts with the workers 0..n-1 computing on the given version of
@@ -169,7 +184,7 @@ func (b *Barrier) Missing() []star.Worker {
 			ws = append(ws, star.Worker(w))
 			continue
 		}
-		if i != nowhere && len(b.groups[i].queue) > 0 && !b.gone[w] && b.arrival[w] == 0 {
+		if i != nowhere && len(b.groups[i].queue)+len(b.groups[i].bank) > 0 && !b.gone[w] && b.arrival[w] == 0 {
 			ws = append(ws, star.Worker(w))
 		}
 	}
@@ -212,6 +227,10 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 			return b.firings
 		}
 	}
+	if i := b.home[ws[0]]; i != nowhere && b.groups[i].again && len(ws) == 1 {
+		b.deposit(i, ws[0])
+		return b.firings
+	}
 	for _, w := range ws {
 		b.count++
 		b.arrival[w], b.report[w] = b.count, ws[0]
@@ -234,6 +253,37 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 	b.free()
 	return b.firings
 }
+
+// deposit keeps the gradient of w, which goes on, and fires group i when it has enough.
+func (b *Barrier) deposit(i int32, w star.Worker) {
+	g := &b.groups[i]
+	g.bank = append(g.bank, w)
+	b.alone[0] = w
+	if len(g.bank) >= g.quorum {
+		b.spend(i, b.alone[:])
+		return
+	}
+	b.basis[w] = b.version
+	b.firings = append(b.firings, Firing{Version: b.version, Again: b.keep(b.alone[:])})
+}
+
+// spend makes an update of all gradients that group i has kept; again go on.
+func (b *Barrier) spend(i int32, again []star.Worker) {
+	g := &b.groups[i]
+	if len(g.bank) == 0 {
+		return
+	}
+	b.version++
+	g.last = b.version
+	for _, w := range again {
+		b.basis[w] = b.version
+	}
+	b.firings = append(b.firings, Firing{Version: b.version, Workers: b.keep(g.bank), Again: b.keep(again), Banked: true})
+	g.bank = g.bank[:0]
+}
+
+// Retire says that w brings nothing more. It is Leave, but gradients of it that are kept (Group.Again) will be used.
+func (b *Barrier) Retire(w star.Worker) []Firing { return b.leave(w, true) }
 
 // counts says whether w is one of those who must not fall behind too far.
 func (b *Barrier) counts(w star.Worker) bool { return !b.gone[w] && !b.held[w] }
@@ -322,7 +372,7 @@ func (b *Barrier) whole(ws []star.Worker) bool {
 		return true
 	}
 	for _, w := range ws {
-		if b.home[w] == nowhere || b.home[w] != b.home[ws[0]] || len(b.rides[w]) > 0 {
+		if b.home[w] == nowhere || b.home[w] != b.home[ws[0]] || len(b.rides[w]) > 0 || b.groups[b.home[w]].again {
 			return false
 		}
 	}
@@ -331,9 +381,16 @@ func (b *Barrier) whole(ws []star.Worker) bool {
 
 // Leave says that w is gone. If it waits, its gradient is not used, unless it is in a
 // report with those of others who live. Its group fires if w was all that it lacked.
-// Leaving twice is the same as once.
-func (b *Barrier) Leave(w star.Worker) []Firing {
+// Leaving twice is the same as once. Gradients that were kept (Group.Again) are not used
+// either; when nobody of such a group is left it fires with what it has.
+func (b *Barrier) Leave(w star.Worker) []Firing { return b.leave(w, false) }
+
+func (b *Barrier) leave(w star.Worker, used bool) []Firing {
 	b.begin()
+	if i := b.home[w]; i != nowhere && !used {
+		g := &b.groups[i]
+		g.bank = slices.DeleteFunc(g.bank, func(v star.Worker) bool { return v == w })
+	}
 	if b.gone[w] {
 		return nil
 	}
@@ -358,6 +415,8 @@ func (b *Barrier) Leave(w star.Worker) []Firing {
 	switch {
 	case b.ready(i):
 		b.fire(i)
+	case g.live == 0 && g.again:
+		b.spend(i, nil)
 	case g.live == 0:
 		for _, r := range slices.Clone(g.queue) {
 			if b.stranded(r) {
@@ -431,7 +490,8 @@ func (b *Barrier) Join(w star.Worker) {
 // Install changes the plan at once. Workers that wait are counted anew: groups
 // of the new plan that have enough of them fire, in the order of the plan, and
 // the others go on waiting. Nobody is stranded and no gradient is lost. The
-// groups start without history: no gradient that is on its way is late. Who was held and
+// groups start without history: no gradient that is on its way is late. Gradients that were kept (Group.Again) make an
+// update first. Who was held and
 // is not any more is released without its gradient. A plan with the same groups as the
 // present one, the same Ahead and the same Held changes nothing but the shares. It
 // keeps a copy of p, and panics if p is not valid for the workers of the job.
@@ -457,6 +517,9 @@ func (b *Barrier) Install(p Plan) []Firing {
 	}
 	if b.plan.Ahead == 0 {
 		clear(b.clock)
+	}
+	for i := range b.groups {
+		b.spend(int32(i), nil)
 	}
 	waiting := b.Waiting()
 	b.load(p)
@@ -519,6 +582,7 @@ func (b *Barrier) load(p Plan) {
 			quorum:   g.Quorum,
 			queue:    make([]star.Worker, 0, len(g.Members)+len(g.Riders)),
 			dropLate: g.DropLate,
+			again:    g.Again,
 		}
 		for _, w := range g.Members {
 			b.home[w] = int32(i)

@@ -16,7 +16,7 @@ func ExampleBarrier() {
 	fmt.Println("worker 2 computes on version", b.Basis(2))
 	// Output:
 	// [] [] waiting for [1 2]
-	// [{1 [0 3] [] [] []}]
+	// [{1 [0 3] [] [] [] [] false}]
 	// worker 2 computes on version 0
 }
 

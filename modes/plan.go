@@ -32,6 +32,12 @@ type Group struct {
 	// group's last firing under this plan: it worked on parameters that the
 	// group has already left behind (backup workers). Riders are not dropped.
 	DropLate bool
+
+	// Again releases a member as soon as it has arrived, with the parameters as they are,
+	// and takes its next gradient too: the group fires with the Quorum-th gradient,
+	// whosever they are, and Quorum may be greater than the number of members (K-batch-sync with
+	// DropLate, K-batch-async without). Such a group has no riders.
+	Again bool
 }
 
 // Plan is a synchronisation mode: every worker of the job is in some group.
@@ -99,6 +105,16 @@ func Backup(n, b int) Plan {
 	return Plan{Groups: []Group{{Members: ranks(n), Quorum: n - b, DropLate: true}}}
 }
 
+// Batches fires with every k gradients of whatever workers, each of which goes on at
+// once (K-batch-async, Dutta et al. 2018); with drop, gradients on older parameters than
+// the present ones are discarded (K-batch-sync).
+func Batches(n, k int, drop bool) Plan {
+	return Plan{Groups: []Group{{Members: ranks(n), Quorum: k, DropLate: drop, Again: true}}}
+}
+
+// maxBatches is the largest quorum of a group with Again.
+const maxBatches = 1 << 12
+
 // Ring waits for everybody but the riders, who go along when they are there: the
 // ring of an all-reduce without its stragglers. It keeps riders, which must leave
 // somebody in the ring.
@@ -149,7 +165,14 @@ func (p Plan) Validate(n int) error {
 		if len(g.Members) == 0 {
 			return fmt.Errorf("modes: group %d has no members: give it at least one worker to wait for", i)
 		}
-		if g.Quorum < 1 || g.Quorum > len(g.Members) {
+		if g.Again {
+			switch {
+			case g.Quorum < 1 || g.Quorum > maxBatches:
+				return fmt.Errorf("modes: group %d: quorum %d is not in 1..%d", i, g.Quorum, maxBatches)
+			case len(g.Riders) > 0 || p.Ahead > 0 || p.Local > 0 || p.AutoTree || p.hasTree():
+				return fmt.Errorf("modes: group %d: members that go on at once have no riders, no tree, and go with neither ahead nor local", i)
+			}
+		} else if g.Quorum < 1 || g.Quorum > len(g.Members) {
 			return fmt.Errorf("modes: group %d: quorum %d is not in 1..%d, the number of its members", i, g.Quorum, len(g.Members))
 		}
 		for _, w := range g.Members {
@@ -253,7 +276,7 @@ func (p Plan) Equal(q Plan) bool {
 
 func (p Plan) sameGroups(q Plan) bool {
 	return slices.EqualFunc(p.Groups, q.Groups, func(a, b Group) bool {
-		return a.Quorum == b.Quorum && a.DropLate == b.DropLate &&
+		return a.Quorum == b.Quorum && a.DropLate == b.DropLate && a.Again == b.Again &&
 			sameSet(a.Members, b.Members) && sameSet(a.Riders, b.Riders)
 	})
 }
@@ -362,6 +385,10 @@ func (p Plan) mode() string {
 			return "x=" + strconv.Itoa(q)
 		case p.sameGroups(Backup(n, n-q)):
 			return "backup=" + strconv.Itoa(n-q)
+		case p.sameGroups(Batches(n, q, true)):
+			return "kbatch=" + strconv.Itoa(q)
+		case p.sameGroups(Batches(n, q, false)):
+			return "kbatch-async=" + strconv.Itoa(q)
 		}
 	}
 	var b strings.Builder
@@ -373,6 +400,9 @@ func (p Plan) mode() string {
 		writeSet(&b, g.Members)
 		if g.Quorum != len(g.Members) {
 			fmt.Fprintf(&b, ":%d", g.Quorum)
+		}
+		if g.Again {
+			b.WriteByte('*')
 		}
 		if g.DropLate {
 			b.WriteByte('!')
@@ -407,7 +437,7 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 }
 
 // Grammar is what [Parse] reads, for help texts and errors.
-const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, local=H, micro=M cap=DURATION"
+const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, local=H, micro=M cap=DURATION"
 
 // Parse reads a mode for the workers 0..n-1:
 //
@@ -416,11 +446,14 @@ const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | ring-minus=RIDERS | grou
 //	ssp=S             wait for nobody, unless S iterations ahead of the slowest: asgd ahead=S
 //	x=K               wait for any K
 //	backup=B          wait for any n-B and drop the others' late gradients
+//	kbatch=K          wait for K gradients, of which a worker may bring several, and drop late ones
+//	kbatch-async=K    the same without the dropping
 //	ring-minus=2,3    wait for all but these, which are riders
 //	groups=0,1/2,3    wait within each set
 //
 // A set is a list of workers and ranges of workers (2-5); after it may follow a
-// quorum (:3), an exclamation mark that drops late gradients, and riders (+6,7).
+// quorum (:3), a star that lets members go on at once (Group.Again), an exclamation mark that drops late
+// gradients, and riders (+6,7).
 // After the mode, separated by spaces, may follow
 //
 //	tree=0(1,2(3)),4(5)    workers in brackets report to the one before them
@@ -477,6 +510,12 @@ func Parse(s string, n int) (Plan, error) {
 			return fail("backup is %q, not a number in 0..%d, fewer than the workers", clip(value), n-1)
 		}
 		p = Backup(n, b)
+	case "kbatch", "kbatch-async":
+		k, err := strconv.Atoi(value)
+		if err != nil || k < 1 || k > maxBatches {
+			return fail("%s is %q, not a number in 1..%d", key, clip(value), maxBatches)
+		}
+		p = Batches(n, k, key == "kbatch")
 	case "ring-minus":
 		riders, err := parseSet(value, n)
 		if err != nil {
@@ -581,6 +620,7 @@ func parseGroup(s string, n int) (Group, error) {
 	var err error
 	s, riders, rides := strings.Cut(s, "+")
 	s, g.DropLate = strings.CutSuffix(s, "!")
+	s, g.Again = strings.CutSuffix(s, "*")
 	s, quorum, has := strings.Cut(s, ":")
 	if g.Members, err = parseSet(s, n); err != nil {
 		return g, err

@@ -18,6 +18,7 @@ import (
 //	arrive w=2         also w=(0,1,2): one after the other
 //	report w=(0,1,2)   one report of several
 //	leave w=2
+//	retire w=2
 //	join w=2
 //	who                who waits, in order of arrival, and whom for
 //
@@ -67,6 +68,8 @@ func TestScripts(t *testing.T) {
 					tell(&out, b.Report(ws))
 				case "leave":
 					each(b.Leave)
+				case "retire":
+					each(b.Retire)
 				case "join":
 					each(func(w star.Worker) []Firing { b.Join(w); return nil })
 				case "who":
@@ -87,7 +90,14 @@ func tell(out *strings.Builder, fs []Firing) {
 	for _, f := range fs {
 		fmt.Fprintf(out, "v%d", f.Version)
 		if len(f.Workers) > 0 {
-			fmt.Fprintf(out, " releases %s", strings.Trim(fmt.Sprint(f.Workers), "[]"))
+			verb := "releases"
+			if f.Banked {
+				verb = "takes"
+			}
+			fmt.Fprintf(out, " %s %s", verb, strings.Trim(fmt.Sprint(f.Workers), "[]"))
+		}
+		if len(f.Again) > 0 {
+			fmt.Fprintf(out, " goes on with %s", strings.Trim(fmt.Sprint(f.Again), "[]"))
 		}
 		if len(f.Dropped) > 0 {
 			fmt.Fprintf(out, " drops %s", strings.Trim(fmt.Sprint(f.Dropped), "[]"))

@@ -51,6 +51,10 @@ type ServerConfig struct {
 	// gradients reach the rules as dropped ones (Salvager).
 	Validator bool
 
+	// Store is how many gradients may wait for one update, where a worker goes on before the update
+	// is made (Shard.Store). Zero: one of each worker.
+	Store int
+
 	// Measure has the squares of every gradient added up when it arrives: the coordinator is told (Stored), and finds those that
 	// are not finite or too long. It also has directions compared (Shard.Watch).
 	// Workers look at their own gradients; this is for what happens on the way, and for workers that are not trusted to.
@@ -284,7 +288,7 @@ func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, wo
 	n := int(info.To - info.From)
 	h := &host{
 		s: s, info: info, n: n, rule: rule, coord: c,
-		mem:    newMemory(n, s.members(workers)),
+		mem:    newMemory(n, s.members(workers)+2*s.cfg.Store), // of the next update, and of one that is being made
 		inbox:  make(chan input, 64),
 		fires:  make(chan *transport.Fire, 16),
 		conns:  make([]*conn, s.members(workers)),
@@ -296,6 +300,7 @@ func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, wo
 	if s.cfg.Measure {
 		h.shard.Watch()
 	}
+	h.shard.Store(2 * s.cfg.Store)
 	for range cap(h.fires) {
 		h.fires <- new(transport.Fire)
 	}

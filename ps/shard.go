@@ -97,7 +97,8 @@ type Shard struct {
 	params   []float32 // nil: not ready
 	version  int64
 
-	pending []pending // by worker
+	pending [][]pending // by worker, oldest first
+	many    int         // gradients of one worker that may be stored; 0: 1
 
 	queue  []firing // queue[head:] is to be done
 	head   int
@@ -119,7 +120,6 @@ type Shard struct {
 
 type pending struct {
 	Gradient
-	held  bool
 	named bool // a queued firing uses or drops it
 }
 
@@ -176,8 +176,8 @@ func (s *Shard) Idle() bool { return s.head == len(s.queue) && len(s.saves) == 0
 // Waiting lists the gradients that are stored, by worker. Their vectors are the shard's.
 func (s *Shard) Waiting() []Gradient {
 	var gs []Gradient
-	for _, p := range s.pending {
-		if p.held {
+	for _, ps := range s.pending {
+		for _, p := range ps {
 			gs = append(gs, p.Gradient)
 		}
 	}
@@ -194,8 +194,11 @@ func (s *Shard) Version() int64 { return s.version }
 // update writes to it unless Memory says otherwise.
 func (s *Shard) Params() []float32 { return s.params }
 
+// Store lets each worker have so many gradients stored, for plans in which it goes on at once (modes.Group.Again). Before the first Push.
+func (s *Shard) Store(many int) { s.many = many }
+
 // Push stores a whole slice. It keeps g.Vec until the firing that names it. A
-// worker can have one gradient stored: it waits for parameters before it
+// worker can have one gradient stored, unless Store says otherwise: it waits for parameters before it
 // computes the next one.
 func (s *Shard) Push(g Gradient) error {
 	if s.params == nil {
@@ -208,38 +211,57 @@ func (s *Shard) Push(g Gradient) error {
 		return fmt.Errorf("ps: a gradient of worker %d", g.Worker)
 	}
 	for int(g.Worker) >= len(s.pending) {
-		s.pending = append(s.pending, pending{})
+		s.pending = append(s.pending, nil)
 	}
 	p := &s.pending[g.Worker]
-	if p.held {
+	if k := len(*p); k >= max(1, s.many) || k > 0 && g.Step <= (*p)[k-1].Step {
 		return fmt.Errorf("ps: worker %d pushed step %d while its step %d is still waiting for a firing",
-			g.Worker, g.Step, p.Step)
+			g.Worker, g.Step, (*p)[k-1].Step)
 	}
-	*p = pending{Gradient: g, held: true}
+	*p = append(*p, pending{Gradient: g})
 	return nil
 }
 
-// Pending says whether a gradient of w is stored, and of which step.
+// Pending says whether a gradient of w is stored, and of which step: the last one, if there are several.
 func (s *Shard) Pending(w star.Worker) (step int64, ok bool) {
-	if w < 0 || int(w) >= len(s.pending) || !s.pending[w].held {
+	if w < 0 || int(w) >= len(s.pending) || len(s.pending[w]) == 0 {
 		return 0, false
 	}
-	return s.pending[w].Step, true
+	return s.pending[w][len(s.pending[w])-1].Step, true
 }
 
-// Forget drops the stored gradient of w, unless a queued firing names it.
+// find is the stored gradient of a worker's step; nil: there is none.
+func (s *Shard) find(w star.Worker, step int64) *pending {
+	if w < 0 || int(w) >= len(s.pending) {
+		return nil
+	}
+	for i := range s.pending[w] {
+		if p := &s.pending[w][i]; p.Step == step {
+			return p
+		}
+	}
+	return nil
+}
+
+// remove takes p, which find has found, out of store.
+func (s *Shard) remove(w star.Worker, step int64) {
+	s.pending[w] = slices.DeleteFunc(s.pending[w], func(p pending) bool { return p.Step == step })
+}
+
+// Forget drops the stored gradients of w, but those that a queued firing names.
 //
 // The end of a worker's connection is no reason to call it: the coordinator may
 // have fired that gradient before it knew, and the other shards will apply it.
 func (s *Shard) Forget(w star.Worker) {
-	if _, ok := s.Pending(w); ok && !s.pending[w].named {
-		s.drop(w)
+	if w < 0 || int(w) >= len(s.pending) {
+		return
 	}
-}
-
-func (s *Shard) drop(w star.Worker) {
-	s.mem.Free(s.pending[w].Vec)
-	s.pending[w] = pending{}
+	s.pending[w] = slices.DeleteFunc(s.pending[w], func(p pending) bool {
+		if !p.named {
+			s.mem.Free(p.Vec)
+		}
+		return !p.named
+	})
 }
 
 // Fire accepts a firing. It copies f. Every gradient that f uses must be stored
@@ -261,20 +283,21 @@ func (s *Shard) Fire(f *transport.Fire) error {
 			f.Seq, len(f.Gradients), f.Version, want)
 	}
 	for _, g := range f.Gradients {
+		p := s.find(g.Worker, g.Step)
 		step, ok := s.Pending(g.Worker)
 		switch {
 		case !ok:
 			return fmt.Errorf("ps: firing %d names step %d of worker %d, which is not stored here", f.Seq, g.Step, g.Worker)
-		case step != g.Step:
+		case p == nil:
 			return fmt.Errorf("ps: firing %d names step %d of worker %d, but step %d is stored here", f.Seq, g.Step, g.Worker, step)
-		case s.pending[g.Worker].named:
+		case p.named:
 			return fmt.Errorf("ps: firing %d names step %d of worker %d a second time", f.Seq, g.Step, g.Worker)
 		}
-		s.pending[g.Worker].named = true
+		p.named = true
 	}
 	for _, g := range f.Dropped {
-		if step, ok := s.Pending(g.Worker); ok && step == g.Step && !s.pending[g.Worker].named {
-			s.pending[g.Worker].named = true
+		if p := s.find(g.Worker, g.Step); p != nil && !p.named {
+			p.named = true
 		}
 	}
 	q := s.enqueue()
@@ -283,7 +306,7 @@ func (s *Shard) Fire(f *transport.Fire) error {
 	q.Dropped = append(q.Dropped[:0], f.Dropped...)
 	q.Quiet = append(q.Quiet[:0], f.Quiet...)
 	q.dir, q.normed, q.norm, q.factor = nil, false, -1, 1
-	slices.SortFunc(q.Gradients, func(a, b transport.Gradient) int { return cmp.Compare(a.Worker, b.Worker) })
+	slices.SortStableFunc(q.Gradients, func(a, b transport.Gradient) int { return cmp.Compare(a.Worker, b.Worker) })
 	s.last, s.target = f.Seq, f.Version
 	return nil
 }
@@ -407,13 +430,14 @@ func (s *Shard) Next() (Event, bool) {
 		f.dir = nil
 	}
 	for _, g := range f.Dropped {
-		if step, ok := s.Pending(g.Worker); ok && step == g.Step && s.pending[g.Worker].named {
-			if sum2 := s.pending[g.Worker].Sum2; s.salvage != nil && sum2-sum2 == 0 {
-				late := s.pending[g.Worker].Gradient
+		if p := s.find(g.Worker, g.Step); p != nil && p.named {
+			late := p.Gradient
+			if s.salvage != nil && late.Sum2-late.Sum2 == 0 {
 				late.Weight = g.Weight
 				s.salvage.Late(f.Version, late)
 			}
-			s.drop(g.Worker)
+			s.mem.Free(late.Vec)
+			s.remove(g.Worker, g.Step)
 		}
 	}
 	s.version, s.done = f.Version, f.Seq
@@ -421,7 +445,7 @@ func (s *Shard) Next() (Event, bool) {
 	s.workers = s.workers[:0]
 	for _, gs := range [2][]transport.Gradient{f.Gradients, f.Dropped} {
 		for _, g := range gs {
-			if !slices.Contains(f.Quiet, g.Worker) {
+			if !slices.Contains(f.Quiet, g.Worker) && (len(s.workers) == 0 || s.workers[len(s.workers)-1] != g.Worker) {
 				s.workers = append(s.workers, g.Worker)
 			}
 		}
@@ -451,10 +475,10 @@ func (s *Shard) combine(f *firing) []float32 {
 func (s *Shard) take(f *firing) {
 	s.gradients = s.gradients[:0]
 	for _, g := range f.Gradients {
-		p := s.pending[g.Worker].Gradient
+		p := s.find(g.Worker, g.Step).Gradient
 		p.Weight = g.Weight
 		s.gradients = append(s.gradients, p)
-		s.pending[g.Worker] = pending{}
+		s.remove(g.Worker, g.Step)
 	}
 	if s.angles != nil && len(s.gradients) > 2 {
 		s.look()

@@ -22,6 +22,9 @@ var quick = map[string]string{"diloco": "diloco:steps=5,outer-lr=1,outer-momentu
 
 func methods() (names []string) {
 	for _, e := range baseline.Entries() {
+		if e.Several {
+			continue
+		}
 		name := e.Name
 		if q, ok := quick[name]; ok {
 			name = q
@@ -440,5 +443,16 @@ func TestUseRejects(t *testing.T) {
 	p.Local = 2
 	if _, err := Run(Config{Times: steady(100*ms, 100*ms), Plan: p, Learner: l, Batch: 8, Limit: time.Second}); err == nil || !strings.Contains(err.Error(), "train by themselves") {
 		t.Errorf("local steps without a worker's optimiser: %v", err)
+	}
+}
+
+// What the simulator does not know it refuses: workers that go on before an update is made, from the beginning or by a change of plan.
+func TestWorkersThatGoOnAreRefused(t *testing.T) {
+	c := Config{Times: steady(100*ms, 110*ms), Learner: NewQuadratic(8, 5, 0, 0.2, 1), Batch: 16, Limit: time.Second}
+	if err := c.Use("k-batch-sync:k=3", optim.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(c); err != errGoesOn {
+		t.Errorf("%v, want %v", err, errGoesOn)
 	}
 }

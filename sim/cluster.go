@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -214,6 +215,13 @@ type run struct {
 	idle   []int32 // of timers: numbers that are free
 }
 
+// errGoesOn says what is not modelled: a worker has one gradient at a time.
+var errGoesOn = errors.New("sim: workers that go on before an update is made (kbatch, k-batch-sync, k-batch-async) are not simulated; real ones can be: star run")
+
+func goesOn(p modes.Plan) bool {
+	return slices.ContainsFunc(p.Groups, func(g modes.Group) bool { return g.Again })
+}
+
 // Run runs a cluster until it has learned enough, or time is up.
 func Run(c Config) (Result, error) {
 	n := c.Times.Workers()
@@ -223,6 +231,8 @@ func Run(c Config) (Result, error) {
 	switch err := c.Plan.Validate(n); {
 	case err != nil:
 		return Result{}, err
+	case goesOn(c.Plan):
+		return Result{}, errGoesOn
 	case c.Learner == nil:
 		return Result{}, fmt.Errorf("sim: no learner: who says what an update is worth?")
 	case c.Batch < 1:
@@ -629,6 +639,9 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 	}
 	if err := p.Validate(len(r.workers)); err != nil {
 		return fmt.Errorf("sim: the pilot's plan: %w", err)
+	}
+	if goesOn(p) {
+		return errGoesOn
 	}
 	if r.Ring != nil {
 		if err := ringPlan(p); err != nil {

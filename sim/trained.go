@@ -125,6 +125,13 @@ func (t *Trained) Begin(workers, round int) {
 func (t *Trained) Release(w star.Worker, samples int) {
 	r := &t.reads[w]
 	t.mem.drop(r.of)
+	if own := t.shard.Model(w); own != nil {
+		of := &snapshot{vec: t.mem.take(), readers: 1}
+		copy(of.vec, own)
+		*r = read{of: of, from: t.cursor, n: samples}
+		t.cursor += int64(samples)
+		return
+	}
 	t.mem.cur.readers++
 	*r = read{of: t.mem.cur, from: t.cursor, n: samples}
 	t.cursor += int64(samples)

@@ -288,6 +288,9 @@ func allBaselines(list []string) []string {
 			continue
 		}
 		for _, e := range baseline.Entries() {
+			if e.Several {
+				continue
+			}
 			names = append(names, e.Name)
 		}
 	}

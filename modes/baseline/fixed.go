@@ -82,6 +82,34 @@ var kasync = Entry{
 	},
 }
 
+// kbatchSync makes updates of the first K gradients on the same parameters, of which a quick worker may bring several.
+//
+// S. Dutta, G. Joshi, S. Ghosh, P. Dube, P. Nagpurkar: Slow and Stale Gradients Can Win the Race. AISTATS 2018.
+var kbatchSync = Entry{
+	Name:  "k-batch-sync",
+	Paper: ksync.Paper,
+	About: "each update is of the first K gradients on its parameters, of which a quick worker may bring several; the others are dropped",
+	Settings: []Setting{
+		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 4096, About: "gradients of an update (K); as many as there are workers where it is not given"},
+	},
+	Several: true,
+	Make: func(j Job, v Values) (Made, error) {
+		return Made{Plan: modes.Batches(j.Workers, v.Whole("k", j.Workers), true)}, nil
+	},
+}
+
+// kbatchAsync keeps what is late for a later update.
+var kbatchAsync = Entry{
+	Name:     "k-batch-async",
+	Paper:    ksync.Paper,
+	About:    "each update is of K gradients, whatever they were computed on; nobody waits",
+	Settings: kbatchSync.Settings,
+	Several:  true,
+	Make: func(j Job, v Values) (Made, error) {
+		return Made{Plan: modes.Batches(j.Workers, v.Whole("k", j.Workers), false)}, nil
+	},
+}
+
 // blocks is for all-reduce only: with servers a straggler delays nobody while it computes.
 var blocks = Setting{Name: "blocks", Source: "ours", Kind: Whole, Min: 1, Max: 4096,
 	About: "parts of a mini-batch, after each of which a straggler of an all-reduce can stop; 8 there, or as many as there are samples, where it is not given"}

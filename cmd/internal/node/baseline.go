@@ -7,6 +7,7 @@ import (
 	"star/cmd/internal/pilot"
 	"star/cmd/internal/settings"
 	"star/coord"
+	"star/modes"
 	"star/modes/baseline"
 	"star/train/optim"
 )
@@ -51,6 +52,16 @@ func (s *server) baseline() error {
 	}
 	s.made, s.scheme, s.plan = made, pilot, made.Plan
 	return nil
+}
+
+// keeps is how many gradients a plan's update may be made of, where workers go on before it is made; 0: nobody does.
+func keeps(p modes.Plan) (most int) {
+	for _, g := range p.Groups {
+		if g.Again {
+			most = max(most, g.Quorum)
+		}
+	}
+	return most
 }
 
 // outer is the optimiser of the shards where workers train by themselves.

@@ -310,6 +310,7 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 		},
 		Save:      s.saveShard,
 		Validator: s.named.Name == "zeno++",
+		Store:     keeps(s.plan),
 		Measure:   s.job.Poison != settings.Off,
 		Pause:     (&pacer{limits: s.limits}).pause,
 		Network:   besides{tcp, s.job.Coordinator},

@@ -1,0 +1,65 @@
+package ps
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"star/transport"
+)
+
+// Where a worker goes on before an update is made, several gradients of it wait: each is used or dropped by its step.
+func TestSeveralOfOneWorker(t *testing.T) {
+	s := NewShard(1, descent(1), keepAll{})
+	s.Load([]float32{0}, 0)
+	s.Store(3)
+	push := func(step int64, g float32) error {
+		return s.Push(Gradient{Worker: 1, Step: step, Vec: []float32{g}})
+	}
+	for step, g := range []float32{1, 10, 100} {
+		if err := push(int64(step), g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := push(3, 1000); err == nil || !strings.Contains(err.Error(), "still waiting") {
+		t.Errorf("a fourth one: %v", err)
+	}
+	if step, ok := s.Pending(1); !ok || step != 2 || len(s.Waiting()) != 3 {
+		t.Errorf("step %d of %d is the last one", step, len(s.Waiting()))
+	}
+	if err := s.Push(Gradient{Worker: 0, Step: 7, Vec: []float32{5}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Fire(&transport.Fire{Seq: 1, Version: 1, Gradients: []transport.Gradient{{Worker: 1, Step: 0, Weight: 1}, {Worker: 0, Step: 7, Weight: 1}, {Worker: 1, Step: 2, Weight: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Fire(&transport.Fire{Seq: 2, Version: 2, Gradients: []transport.Gradient{{Worker: 1, Step: 2, Weight: 1}}}); err == nil || !strings.Contains(err.Error(), "a second time") {
+		t.Errorf("step 2 twice: %v", err)
+	}
+	ev, ok := s.Next()
+	if !ok || ev.Params[0] != -106 {
+		t.Fatalf("%+v, want -(1 + 5 + 100)", ev)
+	}
+	if ws := ev.Workers; len(ws) != 2 || ws[0] != 0 || ws[1] != 1 {
+		t.Errorf("parameters go to %v, want once to each of 0 and 1", ws)
+	}
+	if got := s.Waiting(); len(got) != 1 || got[0].Step != 1 {
+		t.Fatalf("%+v wait, want step 1", got)
+	}
+	if err := push(1, 3); err == nil {
+		t.Error("step 1 is stored twice")
+	}
+	if err := push(3, 7); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Fire(&transport.Fire{Seq: 2, Version: 1, Dropped: []transport.Gradient{{Worker: 1, Step: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	s.Forget(1) // but what a firing names
+	if got := s.Waiting(); len(got) != 1 || got[0].Step != 1 {
+		t.Fatalf("%+v wait, want the one that is named", got)
+	}
+	if ev, ok := s.Next(); !ok || ev.Version != 1 || len(s.Waiting()) != 0 || !slices.Equal(ev.Params, []float32{-106}) {
+		t.Errorf("%+v, %d wait", ev, len(s.Waiting()))
+	}
+}
