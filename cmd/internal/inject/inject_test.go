@@ -87,6 +87,26 @@ func TestData(t *testing.T) {
 	}
 }
 
+// With the time of the median an iteration takes what the trace says, however long computing took; one that took longer is not held up.
+func TestDelayOfTheTrace(t *testing.T) {
+	recorded, err := trace.Read(strings.NewReader("step,worker,duration,slowdown,rel\n0,0,1,9,0.5\n0,1,1,9,2\n1,0,1,1,1\n1,1,1,1,0.25\n"), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := New(Config{Worker: 1, Workers: 2, Trace: recorded, Median: 100 * ms})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		step          int64
+		compute, want time.Duration
+	}{{0, 30 * ms, 170 * ms}, {0, 0, 200 * ms}, {0, 250 * ms, 0}, {1, 10 * ms, 15 * ms}, {3, 10 * ms, 15 * ms}} {
+		if got := in.Delay(c.step, 0, c.compute); got < c.want-ms/1000 || got > c.want {
+			t.Errorf("step %d: sleeps %v after %v of computing, want %v", c.step, got, c.compute, c.want)
+		}
+	}
+}
+
 func TestDelay(t *testing.T) {
 	recorded, err := trace.Read(strings.NewReader(`step,worker,duration,slowdown,rel
 0,0,1,1,1

@@ -28,6 +28,10 @@ type Config struct {
 	Slows   []Slow       // of the whole job
 	Trace   *trace.Trace // nil: none
 	By      By
+
+	// Median is what an iteration that the trace has as its median one is to take, computing included. 0: the trace says by how much
+	// computing takes longer than it does.
+	Median time.Duration
 }
 
 // Injector says how long a worker has to sleep to seem slow. It is pure, except
@@ -37,6 +41,7 @@ type Injector struct {
 	slows  []Slow // of this worker
 	by     By
 	trace  *trace.Trace
+	median time.Duration
 
 	factor float64 // by sleeping
 	share  float64 // by quota: the factor again
@@ -49,7 +54,7 @@ type Injector struct {
 // New checks the handicaps of the job and picks those of one worker. A rank that the job or
 // the trace does not have is an error: a handicap that hits nobody would be believed.
 func New(c Config) (*Injector, error) {
-	in := &Injector{worker: c.Worker, by: c.By, trace: c.Trace, factor: 1, share: 1}
+	in := &Injector{worker: c.Worker, by: c.By, trace: c.Trace, median: c.Median, factor: 1, share: 1}
 	if in.by == "" {
 		in.by = Sleeping
 	}
@@ -114,8 +119,8 @@ func (in *Injector) Data() time.Duration {
 // began) and took compute, so that its end is where that of the slow worker would
 // be. step counts the worker's own iterations from 0.
 //
-// Factors multiply, that of the trace included; then come additions; then the
-// pauses of bursts, which fall on the last Pause of every Period, counted from
+// Factors multiply, that of the trace included, or what computes for less than the trace says with Median
+// goes on until then; then come additions; then the pauses of bursts, which fall on the last Pause of every Period, counted from
 // the beginning of the run.
 func (in *Injector) Delay(step int64, at, compute time.Duration) time.Duration {
 	if !in.Active() || compute < 0 {
@@ -123,7 +128,11 @@ func (in *Injector) Delay(step int64, at, compute time.Duration) time.Duration {
 	}
 	at = max(at, 0)
 	factor := in.factor
-	if in.trace != nil {
+	if in.trace != nil && in.median > 0 {
+		recorded := in.trace.Relative(in.worker, max(step, 0)) * float64(in.median)
+		compute = max(compute, 1)
+		factor *= math.Max(1, recorded/float64(compute))
+	} else if in.trace != nil {
 		// A worker that was faster than the median cannot be imitated by sleeping.
 		factor *= math.Max(1, in.trace.Slowdown(in.worker, max(step, 0)))
 	}

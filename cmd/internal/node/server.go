@@ -539,7 +539,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		notes = append(notes, "straggler injection: --slow "+spec+" by "+job.StragglerBy)
 	}
 	if job.StragglerTrace != "" {
-		notes = append(notes, "straggler injection: --straggler-trace "+job.StragglerTrace+" by "+job.StragglerBy)
+		notes = append(notes, "straggler injection: --straggler-trace "+job.StragglerTrace+" by "+job.StragglerBy+map[bool]string{true: ", the median in " + job.StragglerTime.String()}[job.StragglerTime > 0])
 	}
 	if spec, err := baseline.Parse(job.Baseline); job.Baseline != "" && err == nil {
 		notes = append(notes, "baseline: "+spec.String())

@@ -191,7 +191,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	log = log.With("rank", rank)
 
 	in, err := inject.New(inject.Config{
-		Worker: star.Worker(rank), Workers: member.Welcome.Workers, Slows: slows, Trace: recorded, By: inject.By(job.StragglerBy),
+		Worker: star.Worker(rank), Workers: member.Welcome.Workers, Slows: slows, Trace: recorded, By: inject.By(job.StragglerBy), Median: job.StragglerTime,
 	})
 	if err != nil {
 		return job.Invalid("slow", err)

@@ -133,6 +133,7 @@ type Job struct {
 
 	Slow           []string
 	StragglerTrace string
+	StragglerTime  time.Duration // of the trace's median iteration; 0: it multiplies what computing takes
 	StragglerBy    string // sleep, quota or tc
 
 	// Taking less of the host, so that others have more.
@@ -248,6 +249,7 @@ func (j *Job) declare(role Role) {
 
 	Var(s, &j.Slow, "slow", nil, "slow a worker down on purpose: 2:3x, 2:+50ms, 1:burst=40ms/1s; may be repeated")
 	Var(s, &j.StragglerTrace, "straggler-trace", "", "CSV file of slowdowns (step,worker,duration,slowdown,rel; may be .gz)")
+	Var(s, &j.StragglerTime, "straggler-iteration", 0, "what the trace's median iteration takes, so that iterations take the trace's times; 0: the trace multiplies what computing takes")
 	Var(s, &j.StragglerBy, "straggler-by", "sleep", "how to slow down; quota and tc need root", "sleep", "quota", "tc")
 
 	Var(s, &j.Actuator, "actuator", "pace", "how this process becomes slower when it is told to make room for others; cgroup and tc need root", "pace", "cgroup", "tc", "none")
@@ -462,6 +464,9 @@ func (j *Job) Validate() error {
 
 	if err := j.validateAddresses(bad); err != nil {
 		return err
+	}
+	if j.StragglerTime < 0 || j.StragglerTime > 0 && j.StragglerTrace == "" {
+		return bad("straggler-iteration", "%v: want a time that goes with --straggler-trace", j.StragglerTime)
 	}
 	if j.StragglerBy != "sleep" && j.StragglerTrace != "" {
 		return bad("straggler-by", "a trace changes at every step, which only sleeping can follow; use --straggler-by sleep")
