@@ -134,7 +134,7 @@ type Job struct {
 	Slow           []string
 	StragglerTrace string
 	StragglerTime  time.Duration // of the trace's median iteration; 0: it multiplies what computing takes
-	StragglerBy    string // sleep, quota or tc
+	StragglerBy    string        // sleep, quota or tc
 
 	// Taking less of the host, so that others have more.
 
