@@ -61,18 +61,165 @@ func Plot(path, title string, rows []Row) error {
 		}
 		plots = append(plots, p)
 	}
+	return drawPlots(path, format, [][]*plot.Plot{plots})
+}
+
+// drawPlots writes pictures of the same size, in rows, to a file. Nil: nothing there.
+func drawPlots(path, format string, plots [][]*plot.Plot) error {
 	const width, height = 6.4 * vg.Inch, 4.8 * vg.Inch
+	rows, columns := vg.Length(len(plots)), vg.Length(len(plots[0]))
 	var canvas vg.CanvasWriterTo
 	if format == "svg" {
-		canvas = vgsvg.New(width*vg.Length(len(plots)), height)
+		canvas = vgsvg.New(width*columns, height*rows)
 	} else {
-		canvas = vgimg.PngCanvas{Canvas: vgimg.New(width*vg.Length(len(plots)), height)}
+		canvas = vgimg.PngCanvas{Canvas: vgimg.New(width*columns, height*rows)}
 	}
-	tiles := draw.Tiles{Rows: 1, Cols: len(plots), PadX: vg.Millimeter * 4, PadTop: vg.Millimeter * 2, PadBottom: vg.Millimeter * 2, PadLeft: vg.Millimeter * 2, PadRight: vg.Millimeter * 4}
-	for i, c := range plot.Align([][]*plot.Plot{plots}, tiles, draw.New(canvas))[0] {
-		plots[i].Draw(c)
+	tiles := draw.Tiles{Rows: len(plots), Cols: len(plots[0]), PadX: vg.Millimeter * 4, PadY: vg.Millimeter * 4, PadTop: vg.Millimeter * 2, PadBottom: vg.Millimeter * 2, PadLeft: vg.Millimeter * 2, PadRight: vg.Millimeter * 4}
+	for i, row := range plot.Align(plots, tiles, draw.New(canvas)) {
+		for k, c := range row {
+			if plots[i][k] != nil {
+				plots[i][k].Draw(c)
+			}
+		}
 	}
 	return WritePlot(path, canvas)
+}
+
+// PlotMeasures draws numbers and writes the picture to path, whose end says in which format: lines over x, whose name is given, where the numbers have an
+// X, and one line for each name elsewhere. Old ones, if there are any, are grey.
+func PlotMeasures(path, title, x string, now, old []Measure) error {
+	format, err := PlotFormat(path)
+	if err != nil {
+		return fmt.Errorf("bench: plot: %w", err)
+	}
+	if len(now) == 0 {
+		return fmt.Errorf("bench: plot %s: there are no numbers", path)
+	}
+	p := plot.New()
+	p.Title.Text = title
+	p.Add(plotter.NewGrid())
+	if now[0].X > 0 {
+		err = plotLines(p, x, now, old)
+	} else {
+		err = plotNames(p, now, old)
+	}
+	if err != nil {
+		return fmt.Errorf("bench: plot %s: %w", path, err)
+	}
+	return drawPlots(path, format, [][]*plot.Plot{{p}})
+}
+
+// plotLines is time over X, a line for each series.
+func plotLines(p *plot.Plot, x string, now, old []Measure) error {
+	p.X.Label.Text, p.Y.Label.Text = x, "time"
+	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
+	p.Y.Tick.Marker = plot.ConstantTicks(timeTicks())
+	p.X.Tick.Marker = plot.LogTicks{Prec: -1}
+	p.Legend.Top, p.Legend.Left = true, true
+	draws := func(ms []Measure, before bool) error {
+		lines := map[string]plotter.XYs{}
+		var names []string
+		for _, m := range ms {
+			if lines[m.Series] == nil {
+				names = append(names, m.Series)
+			}
+			lines[m.Series] = append(lines[m.Series], plotter.XY{X: m.X, Y: m.Value})
+		}
+		for i, name := range names {
+			xys := lines[name]
+			slices.SortFunc(xys, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
+			line, points, err := plotter.NewLinePoints(xys)
+			if err != nil {
+				return err
+			}
+			line.Color, line.Width = lineColours[i%len(lineColours)], vg.Points(1.5)
+			points.Shape, points.Radius = draw.CircleGlyph{}, vg.Points(2)
+			if before {
+				line.Color, line.Dashes = color.Gray{170}, []vg.Length{vg.Points(4), vg.Points(2)}
+				points.Shape = draw.RingGlyph{}
+				name += ", before"
+			}
+			points.Color = line.Color
+			p.Add(line, points)
+			p.Legend.Add(name, line, points)
+		}
+		return nil
+	}
+	if err := draws(old, true); err != nil {
+		return err
+	}
+	if err := draws(now, false); err != nil {
+		return err
+	}
+	p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(p.Y.Min))), math.Pow(10, math.Ceil(math.Log10(p.Y.Max)+0.3))
+	if p.X.Min == p.X.Max {
+		p.X.Min, p.X.Max = p.X.Min/2, p.X.Max*2
+	}
+	return nil
+}
+
+// plotNames is a dot for each number, with its scatter, beside its name.
+func plotNames(p *plot.Plot, now, old []Measure) error {
+	p.X.Label.Text = "time"
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.ConstantTicks(timeTicks())
+	p.Legend.Top = true
+	var names []string
+	for _, m := range now {
+		names = append(names, m.Name)
+	}
+	slices.Reverse(names) // from above
+	draws := func(ms []Measure, before bool) error {
+		var points horizontal
+		for _, m := range ms {
+			i := slices.Index(names, m.Name)
+			if i < 0 {
+				continue
+			}
+			low, high := 0.0, 0.0
+			if m.High > 0 {
+				low, high = min(max(m.Value-m.Low, 0), 0.99*m.Value), max(m.High-m.Value, 0)
+			}
+			points.XYs = append(points.XYs, plotter.XY{X: m.Value, Y: float64(i)})
+			points.XErrors = append(points.XErrors, struct{ Low, High float64 }{low, high})
+		}
+		if len(points.XYs) == 0 {
+			return nil
+		}
+		scatter, err := plotter.NewScatter(points)
+		if err != nil {
+			return err
+		}
+		bars, err := plotter.NewXErrorBars(points)
+		if err != nil {
+			return err
+		}
+		scatter.Color, scatter.Shape, scatter.Radius = lineColours[0], draw.CircleGlyph{}, vg.Points(3)
+		name := "now"
+		if before {
+			scatter.Color, scatter.Shape, name = color.Gray{150}, draw.RingGlyph{}, "before"
+		}
+		bars.Color = scatter.Color
+		p.Add(bars, scatter)
+		if len(old) > 0 {
+			p.Legend.Add(name, scatter)
+		}
+		return nil
+	}
+	if err := draws(old, true); err != nil {
+		return err
+	}
+	if err := draws(now, false); err != nil {
+		return err
+	}
+	p.NominalY(names...)
+	p.Y.Min, p.Y.Max = -0.5, float64(len(names))-0.5
+	p.X.Min, p.X.Max = math.Pow(10, math.Floor(math.Log10(p.X.Min))), math.Pow(10, math.Ceil(math.Log10(p.X.Max)))
+	return nil
+}
+
+type horizontal struct {
+	plotter.XYs
+	plotter.XErrors
 }
 
 // WritePlot writes a picture to path, which has all of it or what was there before.

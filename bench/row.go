@@ -77,6 +77,9 @@ type Comparison struct {
 	// Ratio is Old's median over the new one: above 1 is faster. On the machine at that
 	// time: the ratios of peers tell how much of it is the machine.
 	Ratio float64
+
+	// Verdict says whether that is more than what both scatter: see [Verdict].
+	Verdict string
 }
 
 // Compare finds for each row the one of old with the same ranks, bytes, transport and
@@ -106,7 +109,7 @@ func Compare(old, now []Row) []Comparison {
 			}
 		}
 		if c.Old != nil {
-			c.Ratio = c.Old.Median / r.Median
+			c.Ratio, c.Verdict = c.Old.Median/r.Median, Verdict(c.Old.measure(), r.measure())
 		}
 		out = append(out, c)
 	}

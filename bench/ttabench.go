@@ -5,29 +5,58 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
+	"star"
+	"star/modes"
 	"star/sim"
-	"star/train"
-	"star/train/data"
-	"star/train/net"
 	"star/train/optim"
 )
 
+// Architectures that methods are compared on.
+const (
+	ArchPS   = "ps"
+	ArchRing = "allreduce"
+)
+
+// TTABaselines are what auto is held against, as named in package baseline.
+var TTABaselines = []string{"lb-bsp", "lgc", "sync-switch", "zeno++"}
+
+// ringBaselines are those of them that run without parameter servers: LGC in its form as one all-reduce, which is proved to give the same update.
+var ringBaselines = []string{"lb-bsp", "lgc"}
+
 // TTAConfig says what TTA measures.
 type TTAConfig struct {
-	Model, Dataset string
-	Methods        []string // modes, and auto
-	Rates          []float64
-	Seeds          int
-	Workers, Batch int
-	Slow           float64 // factor of the time of the last worker
-	Target         float64 // accuracy
-	Rounds         int     // the run is given up after so many rounds of samples
-	Tests          int     // samples of an evaluation
+	Tasks     []string // of TTATasks; empty: all
+	Arches    []string // ps, allreduce; empty: both
+	Scenarios []string // of TTAScenarios, or YAML files; empty: all whose data are there
 
-	// Progress, if not nil, is told of each run.
-	Progress func(r TTAResult)
+	// Methods are modes, auto, and baselines; fixed stands for the fixed modes of an architecture, all for these, auto and the baselines.
+	// rider-K is a ring in which the K workers that are the slowest on average are not waited for. Empty: all. A method that an architecture does not have is left out there.
+	Methods []string
+
+	Data  string    // folder with mnist, cifar-10-batches-bin, tinyshakespeare, straggler-traces; what is not there is generated, or left out
+	Rates []float64 // learning rates to try; empty: the task's
+	Seeds int
+	Jobs  int    // runs at a time; zero: one for each processor
+	Out   string // journal of finished runs; those that are in it are not made again. Empty: none
+
+	Own *TTATask // in place of Tasks; nil: those
+
+	// Target and Rounds, if not zero, replace the task's.
+	Target float64
+	Rounds int
+
+	// Progress, if not nil, is told of each run: how many of how many are done, and whether it is one of the search.
+	Progress func(r TTAResult, search bool, done, all int)
+
+	// Note, if not nil, is told what is left out.
+	Note func(text string)
 }
 
 // TTAResult is one run. Its JSON is an interface: see docs/operations.md.
@@ -42,151 +71,580 @@ type TTAResult struct {
 	Target    float64  `json:"target"`
 	TTA       *float64 `json:"tta_s"` // null: not reached
 	Reached   bool     `json:"reached"`
-	Accuracy  float64  `json:"final_accuracy"`
+	Accuracy  float64  `json:"final_accuracy"` // on up to 2000 test samples, when the run has had all its samples
+	Seconds   float64  `json:"run_s"`          // virtual time of the whole run
 	Updates   int64    `json:"updates"`
 	Samples   int64    `json:"samples"`
+	Bytes     int64    `json:"bytes"` // of gradients and parameters that were sent
+	Params    int      `json:"params"`
 	Staleness float64  `json:"staleness"`
 	Switches  int      `json:"switches"`
 }
 
-// TTA measures the virtual time that methods need to an accuracy, in real training on a cluster whose last worker is slow: every
-// iteration takes 600 ms, a tenth of which no batch size changes, and varies by 10 %. Each method has the learning rate, of
-// cfg.Rates, with which it is fastest at seed 0, which does not count among the results.
+// cell is one run to be made.
+type cell struct {
+	scenario int
+	task     int
+	arch     string
+	method   string
+	rate     float64
+	seed     uint64
+}
+
+// The search for a learning rate: seeds that do not count among the results, on a cluster of 8 workers of which one takes three times as long.
+const (
+	searchSeeds    = 2
+	searchFirst    = 1 << 32
+	searchScenario = "one-3x"
+)
+
+// evaluated is how many rounds of samples lie between two evaluations.
+const evaluated = 2
+
+// tta is a TTAConfig on its way.
+type tta struct {
+	TTAConfig
+	tasks     []opened
+	scenarios []ttaScenario
+	search    int // index of the scenario of the search
+	journal   *journal
+	done, all int
+	mu        sync.Mutex
+}
+
+// TTA measures the virtual time that methods need to an accuracy, in real training, and the accuracy at the end of a run of a
+// fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the learning rate, of the same list, with which it is there first on average over
+// two seeds that do not count among the results, with 8 workers of which one takes three times as long; a search is given up where it takes longer than the best so far.
+// Runs are independent and deterministic, so they may be made in parallel and in several sittings.
 func TTA(ctx context.Context, cfg TTAConfig) ([]TTAResult, error) {
-	trainSet, testSet, err := data.Open(cfg.Dataset, data.Options{})
+	t := &tta{TTAConfig: cfg}
+	if err := t.open(); err != nil {
+		return nil, err
+	}
+	if t.journal != nil {
+		defer t.journal.close()
+	}
+	cells, err := t.cells()
 	if err != nil {
 		return nil, err
 	}
-	var results []TTAResult
-	for _, method := range cfg.Methods {
-		var best *TTAResult
-		for _, rate := range cfg.Rates {
-			r, err := ttaRun(ctx, cfg, trainSet, testSet, method, rate, 0)
-			if err != nil {
-				return nil, err
-			}
-			if best == nil || r.before(best) {
-				best = &r
-			}
-		}
-		for seed := 1; seed <= cfg.Seeds; seed++ {
-			r, err := ttaRun(ctx, cfg, trainSet, testSet, method, best.Rate, uint64(seed))
-			if err != nil {
-				return nil, err
-			}
-			if cfg.Progress != nil {
-				cfg.Progress(r)
-			}
-			results = append(results, r)
-		}
+	rates, err := t.findRates(ctx, cells)
+	if err != nil {
+		return nil, err
 	}
-	return results, nil
+	for i := range cells {
+		cells[i].rate = rates[t.searchKey(cells[i])]
+	}
+	t.done, t.all = 0, len(cells)
+	results := make([]TTAResult, len(cells))
+	err = t.each(ctx, len(cells), func(ctx context.Context, i int) error {
+		r, err := t.run(ctx, cells[i], 0)
+		results[i] = r
+		return err
+	})
+	return results, err
 }
 
-// before says whether r is the better run: sooner there, or if neither is there, more accurate.
-func (r TTAResult) before(s *TTAResult) bool {
-	if r.Reached && s.Reached {
-		return *r.TTA < *s.TTA
+// open reads what there is.
+func (t *tta) open() error {
+	if len(t.Tasks) == 0 {
+		t.Tasks = TTATasks()
 	}
-	return r.Reached && !s.Reached || r.Reached == s.Reached && r.Accuracy > s.Accuracy
+	if len(t.Arches) == 0 {
+		t.Arches = []string{ArchPS, ArchRing}
+	}
+	if len(t.Methods) == 0 {
+		t.Methods = []string{"all"}
+	}
+	if t.Jobs == 0 {
+		t.Jobs = runtime.GOMAXPROCS(0)
+	}
+	all := len(t.Scenarios) == 0
+	if all {
+		t.Scenarios = TTAScenarios()
+	}
+	var tasks []TTATask
+	for _, name := range t.Tasks {
+		task, err := FindTTATask(name, t.Data)
+		if err != nil {
+			return err
+		}
+		tasks = append(tasks, task)
+	}
+	if t.Own != nil {
+		tasks = []TTATask{*t.Own}
+	}
+	for _, task := range tasks {
+		if t.Target > 0 {
+			task.Target = t.Target
+		}
+		if t.Rounds > 0 {
+			task.Rounds = t.Rounds
+		}
+		if len(t.Rates) > 0 {
+			task.Rates = t.Rates
+		}
+		o, err := openTask(task)
+		if err != nil {
+			return err
+		}
+		t.tasks = append(t.tasks, o)
+	}
+	for _, name := range t.Scenarios {
+		s, err := openScenario(name, t.Data)
+		if all && err != nil && absent(err) {
+			if t.Note != nil {
+				t.Note(fmt.Sprintf("%s is left out: %v", name, err))
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		t.scenarios = append(t.scenarios, s)
+	}
+	s, err := openScenario(searchScenario, "")
+	if err != nil {
+		return err
+	}
+	t.search, t.scenarios = len(t.scenarios), append(t.scenarios, s)
+	if t.Out != "" {
+		t.journal, err = openJournal(t.Out)
+	}
+	return err
 }
 
-func ttaRun(ctx context.Context, cfg TTAConfig, trainSet, testSet data.Dataset, method string, rate float64, seed uint64) (TTAResult, error) {
-	n := cfg.Workers
-	steady := sim.Steady{Iteration: make([]time.Duration, n), Fixed: 0.1}
-	for w := range steady.Iteration {
-		steady.Iteration[w] = 600 * time.Millisecond
+// methods are those that an architecture has, for so many workers.
+func (t *tta) methods(arch string, n int) (names []string, err error) {
+	add := func(list ...string) {
+		for _, m := range list {
+			if !slices.Contains(names, m) {
+				names = append(names, m)
+			}
+		}
 	}
-	steady.Iteration[n-1] = time.Duration(cfg.Slow * float64(600*time.Millisecond))
-	times := sim.Varied{Times: steady, Sigma: 0.1, Seed: seed}
-	bound, err := sim.Bound(times, 200)
+	fixed := func() {
+		add("ssgd")
+		if arch == ArchRing {
+			add("rider-1", "rider-2")
+			return
+		}
+		xs := []int{}
+		for x := n - 1; x > 1; x-- {
+			if n <= 8 || x == n-1 || x == n-2 || x == 3*n/4 || x == n/2 || x == n/4 || x == 2 {
+				xs = append(xs, x)
+			}
+		}
+		for _, x := range xs {
+			add(fmt.Sprintf("x=%d", x))
+		}
+		add("asgd")
+	}
+	for _, m := range t.Methods {
+		switch m {
+		case "fixed":
+			fixed()
+		case "all":
+			fixed()
+			add("auto")
+			if arch == ArchRing {
+				add(ringBaselines...)
+			} else {
+				add(TTABaselines...)
+			}
+		default:
+			if t.has(m, arch, n) {
+				add(m)
+			}
+		}
+	}
+	return names, nil
+}
+
+// riders is K of rider-K; 0: it is another method.
+func riders(method string) int {
+	text, ok := strings.CutPrefix(method, "rider-")
+	k, err := strconv.Atoi(text)
+	if !ok || err != nil || k < 1 {
+		return 0
+	}
+	return k
+}
+
+// same says whether a method makes the same updates at the same times with servers and in a ring, as long as no time is reckoned for
+// bytes.
+func same(method string) bool {
+	name, _, _ := strings.Cut(method, ":")
+	return method == "ssgd" || slices.Contains(ringBaselines, name)
+}
+
+// CheckTTAMethod says whether TTAConfig.Methods may have a name, for some number of workers.
+func CheckTTAMethod(method string) (err error) {
+	if method == "all" || method == "fixed" || riders(method) > 0 {
+		return nil
+	}
+	for _, n := range []int{8, 10, 16, 2, 3, 4, 5, 6, 7, 1 << 10} {
+		e := sim.CheckMethod(method, n, 64)
+		if e == nil {
+			return nil
+		}
+		if err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// has says whether an architecture has a method.
+func (t *tta) has(method, arch string, n int) bool {
+	if k := riders(method); k > 0 {
+		return arch == ArchRing && k < n
+	}
+	if arch == ArchPS {
+		return sim.CheckMethod(method, n, 16) == nil
+	}
+	name, _, _ := strings.Cut(method, ":")
+	if method == "auto" || slices.Contains(ringBaselines, name) {
+		return true
+	}
+	p, err := modes.Parse(method, n)
+	return err == nil && len(p.Groups) == 1 && p.Groups[0].Quorum == len(p.Groups[0].Members) && !p.Groups[0].DropLate
+}
+
+// cells are all runs, in order of the result.
+func (t *tta) cells() ([]cell, error) {
+	var cells []cell
+	for task := range t.tasks {
+		for _, arch := range t.Arches {
+			for s := range t.scenarios[:t.search] {
+				names, err := t.methods(arch, t.scenarios[s].workers)
+				if err != nil {
+					return nil, err
+				}
+				for _, m := range names {
+					for seed := 1; seed <= t.Seeds; seed++ {
+						cells = append(cells, cell{scenario: s, task: task, arch: arch, method: m, seed: uint64(seed)})
+					}
+				}
+			}
+		}
+	}
+	if len(cells) == 0 {
+		return nil, fmt.Errorf("bench: no scenario and architecture has any of the methods %v", t.Methods)
+	}
+	return cells, nil
+}
+
+// searchKey is a cell's task, architecture and method, of which the learning rate is found once. x=K of n workers has that of x=8K/n of eight.
+func (t *tta) searchKey(c cell) cell {
+	n := t.scenarios[c.scenario].workers
+	if text, ok := strings.CutPrefix(c.method, "x="); ok && n != 8 {
+		if x, err := strconv.Atoi(text); err == nil {
+			c.method = fmt.Sprintf("x=%d", min(max(int(math.Round(float64(8*x)/float64(n))), 2), 7))
+		}
+	}
+	if c.arch == ArchRing && same(c.method) {
+		c.arch = ArchPS
+	}
+	return cell{scenario: t.search, task: c.task, arch: c.arch, method: c.method}
+}
+
+// findRates is the best learning rate of every method.
+func (t *tta) findRates(ctx context.Context, cells []cell) (map[cell]float64, error) {
+	var keys []cell
+	for _, c := range cells {
+		if k := t.searchKey(c); !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	for _, k := range keys {
+		t.all += searchSeeds * len(t.tasks[k.task].Rates)
+	}
+	best := make([]float64, len(keys))
+	err := t.each(ctx, len(keys), func(ctx context.Context, i int) error {
+		rate, err := t.findRate(ctx, keys[i])
+		best[i] = rate
+		return err
+	})
+	rates := map[cell]float64{}
+	for i, k := range keys {
+		rates[k] = best[i]
+	}
+	return rates, err
+}
+
+func (t *tta) findRate(ctx context.Context, c cell) (float64, error) {
+	rates := t.tasks[c.task].Rates
+	if len(rates) == 1 {
+		return rates[0], nil
+	}
+	type tried struct{ reached, tta, accuracy float64 }
+	var best tried
+	rate := 0.0
+	for _, c.rate = range rates {
+		var now tried
+		for k := range searchSeeds {
+			c.seed = searchFirst + uint64(k)
+			limit := 0.0 // where even the other seeds could not make it the best any more
+			if best.reached == searchSeeds {
+				limit = best.tta*searchSeeds - now.tta
+			}
+			if limit < 0 || int(now.reached) < k && best.reached == searchSeeds {
+				break
+			}
+			r, err := t.run(ctx, c, max(limit, 1e-3))
+			if err != nil {
+				return 0, err
+			}
+			now.accuracy += r.Accuracy / searchSeeds
+			if r.Reached {
+				now.reached, now.tta = now.reached+1, now.tta+*r.TTA
+			}
+		}
+		if now.reached > 0 {
+			now.tta /= now.reached
+		}
+		if rate == 0 || now.reached > best.reached || now.reached == best.reached && (now.reached > 0 && now.tta < best.tta || now.reached == 0 && now.accuracy > best.accuracy) {
+			best, rate = now, c.rate
+		}
+	}
+	return rate, nil
+}
+
+// each does n things, some at a time. The first error ends it.
+func (t *tta) each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(max(t.Jobs, 1), n) {
+		wg.Go(func() {
+			for i := range next {
+				if err := do(ctx, i); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	for i := range n {
+		select {
+		case next <- i:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	close(next)
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// run makes one run, or takes it out of the journal. limit, if not zero, is of a search: it ends at the target, or after so many seconds; less than a
+// millisecond means no limit.
+func (t *tta) run(ctx context.Context, c cell, limit float64) (TTAResult, error) {
+	if err := context.Cause(ctx); err != nil {
+		return TTAResult{}, err
+	}
+	arch := c.arch
+	if arch == ArchRing && same(c.method) {
+		c.arch = ArchPS
+	}
+	key := t.key(c, limit)
+	r, known := t.journal.find(key)
+	if !known {
+		var err error
+		if r, err = t.make(ctx, c, limit); err != nil {
+			return r, err
+		}
+		if err := t.journal.add(key, r); err != nil {
+			return r, err
+		}
+	}
+	if arch != c.arch {
+		r.Arch, r.Bytes = arch, r.Bytes-8*int64(r.Params)*r.Updates // see sent
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.done++
+	if t.Progress != nil {
+		t.Progress(r, limit > 0, t.done, t.all)
+	}
+	return r, nil
+}
+
+// key is everything that a run depends on.
+func (t *tta) key(c cell, limit float64) string {
+	task, s := t.tasks[c.task], t.scenarios[c.scenario]
+	kind := "run"
+	if limit > 0 {
+		kind = fmt.Sprintf("search within %.6g s", limit)
+	}
+	return fmt.Sprintf("%s: %s %d workers bound %.6f, %s %s round %d of %d target %g tests %d, %s %s lr %g seed %d", kind, s.name, s.workers, s.bound,
+		task.Name, task.TTATask, task.Round, task.Rounds, task.Target, task.Tests, c.arch, c.method, c.rate, c.seed)
+}
+
+func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error) {
+	task, s := t.tasks[c.task], t.scenarios[c.scenario]
+	times, latency, err := s.cluster(c.seed)
 	if err != nil {
 		return TTAResult{}, err
 	}
-	spec, err := net.Parse(cfg.Model)
+	n := s.workers
+	batch := max(1, (task.Round+n/2)/n)
+	model, err := task.build(ctx, batch, c.seed)
 	if err != nil {
 		return TTAResult{}, err
 	}
-	spec.Input, spec.Batch, spec.Seed = trainSet.Input(), cfg.Batch, seed
-	model, err := net.Build(spec)
-	if err != nil {
+	defer model.model.Close()
+	round := int64(n * batch)
+	budget := round * int64(task.Rounds)
+	learner := &sim.Trained{Task: model, Every: evaluated * int(round)}
+	_, slowest := pace(times, boundSteps)
+	conf := sim.Config{
+		Times: times, Learner: learner, Batch: batch, Latency: latency, Samples: budget, Target: 1,
+		Limit: 4 * time.Duration(task.Rounds) * slowest, // a mode that drops gradients takes longer than SSGD
+	}
+	if err := prepare(&conf, c, task, budget); err != nil {
 		return TTAResult{}, err
 	}
-	defer model.Close()
-	if len(model.Buffers()) > 0 {
-		return TTAResult{}, fmt.Errorf("bench: %s has running statistics, which each worker keeps for itself; take a model without batch normalisation", cfg.Model)
+	watch := &watched{Trained: learner, target: task.Target, budget: budget, pilot: conf.Pilot}
+	if limit > 0 {
+		watch.ends = true
 	}
-	task := &netTask{ctx: ctx, model: model, set: trainSet, stream: data.Stream{Seed: seed, N: trainSet.Len()}}
-	if err := task.tests(testSet, cfg.Tests); err != nil {
-		return TTAResult{}, err
+	if limit >= 0.01 {
+		conf.Limit = min(conf.Limit, time.Duration(limit*float64(time.Second)))
 	}
-	learner := &sim.Trained{Task: task, Every: 4 * n * cfg.Batch}
-	c := sim.Config{
-		Times: times, Learner: learner, Batch: cfg.Batch, Latency: time.Millisecond, Target: cfg.Target,
-		Limit: time.Duration(float64(cfg.Rounds) * cfg.Slow * float64(600*time.Millisecond)),
-	}
-	c.Samples = int64(cfg.Rounds * n * cfg.Batch)
-	if err := c.Use(method, optim.Config{LR: rate}); err != nil {
-		return TTAResult{}, err
-	}
+	conf.Learner, conf.Pilot = watch, watch
 	out := TTAResult{
-		Scenario: fmt.Sprintf("%d workers, one takes %g times as long", n, cfg.Slow), Bound: bound, Task: cfg.Model + "/" + cfg.Dataset, Arch: "ps",
-		Method: method, Seed: seed, Rate: rate, Target: cfg.Target,
+		Scenario: s.name, Bound: s.bound, Task: task.Name + " (" + task.TTATask.String() + ")", Arch: c.arch, Method: c.method, Seed: c.seed, Rate: c.rate, Target: task.Target,
 	}
-	res, err := sim.Run(c)
+	res, err := sim.Run(conf)
 	if errors.Is(err, sim.ErrDiverged) {
 		return out, nil
 	}
 	if err != nil {
-		return out, err
+		return out, fmt.Errorf("bench: %s, %s, %s, seed %d: %w", s.name, out.Task, c.method, c.seed, err)
 	}
-	out.Reached, out.Accuracy = res.Reached, learner.Accuracy()
 	out.Updates, out.Samples, out.Staleness, out.Switches = res.Updates, res.Samples, res.Staleness, len(res.Switches)
-	if res.Reached {
-		s := res.Time.Seconds()
-		out.TTA = &s
+	out.Seconds = res.Time.Seconds()
+	out.Params = len(learner.Params())
+	out.Bytes = sent(c.arch, 4*int64(out.Params), res)
+	if out.Reached = watch.reached; out.Reached {
+		sec := watch.at.Seconds()
+		out.TTA = &sec
 	}
-	return out, nil
-}
-
-// netTask is a model with its data, as sim.Task.
-type netTask struct {
-	ctx     context.Context
-	model   train.Model
-	set     data.Dataset
-	stream  data.Stream
-	indices []int
-	batch   train.Batch
-	test    train.Batch
-}
-
-// tests has the first n samples of the set judged, or all.
-func (t *netTask) tests(set data.Dataset, n int) error {
-	for i := range min(n, set.Len()) {
-		t.indices = append(t.indices, i)
+	if limit > 0 {
+		out.Accuracy = learner.Accuracy()
+		return out, nil
 	}
-	return set.Fill(&t.test, t.indices)
+	out.Accuracy, err = model.everything(task.test, learner.Params())
+	return out, err
 }
 
-func (t *netTask) Params() []float32 { return append([]float32(nil), t.model.Params()...) }
-
-func (t *netTask) Gradient(dst, params []float32, from int64, samples int) error {
-	t.indices = t.stream.Indices(t.indices, from, samples)
-	if err := t.set.Fill(&t.batch, t.indices); err != nil {
+// prepare gives a run its method.
+func prepare(conf *sim.Config, c cell, task opened, budget int64) error {
+	own := optim.Config{LR: c.rate, Schedule: fmt.Sprintf("linear=%d", budget)}
+	n := conf.Times.Workers()
+	k := riders(c.method)
+	switch {
+	case k > 0:
+		mean, _ := pace(conf.Times, boundSteps)
+		order := make([]int, n)
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortStableFunc(order, func(a, b int) int { return int(mean[b] - mean[a]) })
+		slow := slices.Sorted(slices.Values(order[:k]))
+		if err := conf.Use("ssgd", own); err != nil {
+			return err
+		}
+		conf.Plan = modes.Plan{Groups: []modes.Group{{}}}
+		g := &conf.Plan.Groups[0]
+		for w := range n {
+			if slices.Contains(slow, w) {
+				g.Riders = append(g.Riders, star.Worker(w))
+			} else {
+				g.Members = append(g.Members, star.Worker(w))
+			}
+		}
+		g.Quorum = len(g.Members)
+		return nil
+	case c.method == "auto" && c.arch == ArchRing:
+		if err := conf.Use("ssgd", own); err != nil {
+			return err
+		}
+		var err error
+		conf.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: conf.Batch, Ring: true}, conf.Plan)
 		return err
 	}
-	copy(t.model.Params(), params)
-	_, err := t.model.Grad(t.ctx, dst, t.batch)
-	return err
+	method := c.method
+	if method == "lgc" && conf.Batch < 8 {
+		method = fmt.Sprintf("lgc:blocks=%d", conf.Batch) // a block has at least one sample
+	}
+	return conf.Use(method, own)
 }
 
-func (t *netTask) Accuracy(params []float32) (float64, error) {
-	copy(t.model.Params(), params)
-	r, err := t.model.Eval(t.ctx, t.test)
-	if err != nil || r.Count == 0 {
-		return 0, err
+// sent are the bytes of a run. With servers each gradient goes there and parameters come back; a ring of k sends 2(k−1) times the vector, and a rider's gradient
+// goes to a member and parameters come back, which adds as much.
+func sent(arch string, vector int64, r sim.Result) int64 {
+	if arch == ArchRing {
+		return 2 * vector * (r.Gradients - r.Updates + r.Dropped)
 	}
-	return float64(r.Correct) / float64(r.Count), nil
+	return 2 * vector * (r.Gradients + r.Dropped)
+}
+
+// watched ends a run when it has had its samples, and says when it had the accuracy. It is the run's Learner and its Pilot at once, and passes on to
+// the pilot proper.
+type watched struct {
+	*sim.Trained
+	target float64
+	budget int64
+	ends   bool // at the target
+	pilot  sim.Pilot
+
+	used    int64
+	had     bool // the accuracy, with the present update
+	reached bool
+	at      time.Duration
+}
+
+// Update implements sim.Learner.
+func (w *watched) Update(version int64, gs []sim.Gradient) sim.Outcome {
+	o := w.Trained.Update(version, gs)
+	for i := range gs {
+		w.used += int64(gs[i].Samples)
+	}
+	w.had = o.Progress >= w.target
+	o.Progress = 0
+	if w.used >= w.budget || w.had && w.ends {
+		o.Progress = 1
+	}
+	return o
+}
+
+// Observe implements sim.Pilot.
+func (w *watched) Observe(r star.Record) {
+	if w.pilot != nil {
+		w.pilot.Observe(r)
+	}
+}
+
+// Fired implements sim.Pilot.
+func (w *watched) Fired(at time.Duration, version int64, gs []sim.Gradient, o sim.Outcome) {
+	if w.had && !w.reached {
+		w.reached, w.at = true, at
+	}
+	if w.pilot != nil {
+		w.pilot.Fired(at, version, gs, o)
+	}
+}
+
+// Decide implements sim.Pilot.
+func (w *watched) Decide(at time.Duration) (modes.Plan, string, bool) {
+	if w.pilot == nil {
+		return modes.Plan{}, "", false
+	}
+	return w.pilot.Decide(at)
 }
 
 // Interval is the mean of xs and half the width of its 95 % confidence interval, by Student's t; the half is NaN of fewer than two.

@@ -1,7 +1,14 @@
 package bench
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 )
 
@@ -22,5 +29,154 @@ func TestInterval(t *testing.T) {
 	}
 	if _, half := Interval([]float64{4}); !math.IsNaN(half) {
 		t.Errorf("one value: ± %v", half)
+	}
+}
+
+// A sitting that was broken off in the middle of a line goes on where it was, and the result is that of one sitting, whatever runs at the same time.
+func TestTTAInSittings(t *testing.T) {
+	dir := t.TempDir()
+	scenario := filepath.Join(dir, "slow.yaml")
+	if err := os.WriteFile(scenario, []byte("workers: 3\ntimes: {2: 1800ms}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "runs.jsonl")
+	var mu sync.Mutex
+	made := 0
+	cfg := TTAConfig{
+		Own:    &TTATask{Name: "own", Model: "softmax", Dataset: "digits:n=300,test=100", Round: 12, Rounds: 20, Target: 0.3, Tests: 50, Rates: []float64{0.1, 0.2}},
+		Arches: []string{ArchPS, ArchRing}, Scenarios: []string{scenario}, Methods: []string{"ssgd", "auto", "lgc", "zeno++", "rider-1", "x=2"}, Seeds: 2, Jobs: 2,
+		Progress: func(TTAResult, bool, int, int) { mu.Lock(); made++; mu.Unlock() },
+	}
+	first, err := TTA(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(first) != 2*5+2*4 { // zeno++ and x=2 have no ring, rider-1 nothing else
+		t.Fatalf("%d runs", len(first))
+	}
+	for _, r := range first {
+		if r.Samples < 12*20 || r.Updates == 0 || r.Bytes <= 0 || r.Scenario != "slow" || math.Abs(r.Bound-0.57) > 0.01 {
+			t.Errorf("%+v", r)
+		}
+		if r.Method == "ssgd" && r.Arch == ArchPS && r.Bytes != 2*4*int64(r.Params)*3*r.Updates || r.Method == "ssgd" && r.Arch == ArchRing && r.Bytes != 2*4*int64(r.Params)*2*r.Updates {
+			t.Errorf("%s: %d bytes in %d updates of %d parameters by 3 workers", r.Arch, r.Bytes, r.Updates, r.Params)
+		}
+	}
+	cfg.Out, cfg.Jobs = out, 1
+	if _, err := TTA(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	half := bytes.Join(lines[:len(lines)/2], nil)
+	if err := os.WriteFile(out, append(half, lines[len(lines)/2][:40]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again, err := TTA(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range first {
+		a, b := first[i], again[i]
+		if a.Reached != b.Reached || a.Reached && *a.TTA != *b.TTA {
+			t.Errorf("%s, seed %d: time %v and %v", a.Method, a.Seed, a.TTA, b.TTA)
+		}
+		a.TTA, b.TTA = nil, nil
+		if a != b {
+			t.Errorf("%+v\n%+v", a, b)
+		}
+	}
+	now, err := os.ReadFile(out)
+	if err != nil || !bytes.HasPrefix(now, half) || bytes.Count(now, []byte("\n")) != len(lines)-1 {
+		t.Errorf("the journal has %d lines, and had %d (%v)", bytes.Count(now, []byte("\n")), len(lines)-1, err)
+	}
+	if err := os.WriteFile(out, append(half, "{\"key\":\"a\"}\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := TTA(t.Context(), cfg); !errors.Is(err, ErrJournal) || !strings.Contains(err.Error(), fmt.Sprintf("runs.jsonl:%d", len(lines)/2+1)) {
+		t.Errorf("a line that is no run: %v", err)
+	}
+}
+
+// runs makes results of a method with the given times; 0: not reached.
+func runs(scenario, method string, bound, accuracy float64, times ...float64) (rs []TTAResult) {
+	for i, s := range times {
+		r := TTAResult{Task: "t", Arch: ArchPS, Scenario: scenario, Bound: bound, Method: method, Seed: uint64(i + 1), Accuracy: accuracy, Seconds: 500}
+		if s > 0 {
+			r.TTA, r.Reached = &s, true
+		}
+		rs = append(rs, r)
+	}
+	return rs
+}
+
+// Goals are met at their limits and not beyond; who does not arrive meets none.
+func TestTTAGoals(t *testing.T) {
+	const saves, geo, behind, accuracy, still, hindsight = 0, 1, 2, 3, 4, 5
+	join := func(parts ...[]TTAResult) (rs []TTAResult) {
+		for _, p := range parts {
+			rs = append(rs, p...)
+		}
+		return rs
+	}
+	for name, x := range map[string]struct {
+		rs  []TTAResult
+		met map[int]bool // not in it: not measured
+	}{
+		"good": {
+			join(runs("slow", "ssgd", 0.5, 0.9, 100, 100), runs("slow", "x=7", 0.5, 0.9, 64, 64), runs("slow", "auto", 0.5, 0.896, 60, 70), runs("slow", "lb-bsp", 0.5, 0.9, 76, 78), runs("slow", "zeno++:rho=1", 0.5, 0.9, 0, 10),
+				runs("calm", "ssgd", 0.04, 0.9, 100, 100), runs("calm", "auto", 0.04, 0.9, 101, 100.5)),
+			map[int]bool{saves: true, geo: true, behind: true, accuracy: true, still: true, hindsight: true},
+		},
+		"tooSlow": {
+			join(runs("slow", "ssgd", 0.5, 0.9, 100, 100), runs("slow", "auto", 0.5, 0.894, 65, 66), runs("slow", "lgc", 0.5, 0.9, 62, 62)),
+			map[int]bool{saves: false, geo: false, behind: false, accuracy: false, hindsight: true},
+		},
+		"lost": {
+			join(runs("slow", "ssgd", 0.5, 0.9, 100, 100), runs("slow", "auto", 0.5, 0.9, 50, 0), runs("slow", "lgc", 0.5, 0.9, 62, 62)),
+			map[int]bool{saves: false, geo: false, behind: false, accuracy: true, hindsight: false},
+		},
+		"noBaseline": {
+			join(runs("calm", "ssgd", 0.04, 0.9, 100, 100), runs("calm", "auto", 0.04, 0.9, 102, 102)),
+			map[int]bool{accuracy: true, still: false, hindsight: true},
+		},
+	} {
+		for i, g := range TTAGoals(x.rs) {
+			met, measured := x.met[i]
+			if g.Measured != measured || measured && g.Met != met {
+				t.Errorf("%s: %s: measured %v, met %v (%s); want %v, %v", name, g.Name, g.Measured, g.Met, g.Detail, measured, met)
+			}
+		}
+	}
+	c := TTACases(runs("slow", "ssgd", 0.5, 0.9, 100, 0))[0]
+	if !math.IsInf(c.SSGD.Mean, 1) || c.SSGD.Arrived != 1 || len(TTAMeasures(runs("slow", "ssgd", 0.5, 0.9, 100, 0))) != 0 {
+		t.Errorf("a run that did not arrive counts: %+v", c.SSGD)
+	}
+}
+
+// A difference counts where each value is outside of where the other one mostly lies; without scatter, where it is a fifth or more.
+func TestVerdict(t *testing.T) {
+	for _, x := range []struct {
+		old, now Measure
+		want     string
+	}{
+		{Measure{Value: 10, Low: 9, High: 11}, Measure{Value: 8, Low: 7.5, High: 9.5}, "faster"},
+		{Measure{Value: 10, Low: 9, High: 11}, Measure{Value: 8, Low: 7.5, High: 10.5}, "within noise"},
+		{Measure{Value: 10, Low: 7, High: 11}, Measure{Value: 8, Low: 7.5, High: 9.5}, "within noise"},
+		{Measure{Value: 8, Low: 7.5, High: 9.5}, Measure{Value: 10, Low: 9, High: 11}, "slower"},
+		{Measure{Value: 10}, Measure{Value: 8.4}, "within noise"},
+		{Measure{Value: 10}, Measure{Value: 8.3}, "faster"},
+		{Measure{Value: 10}, Measure{Value: 12.1}, "slower"},
+	} {
+		if got := Verdict(x.old, x.now); got != x.want {
+			t.Errorf("%+v, then %+v: %s, want %s", x.old, x.now, got, x.want)
+		}
+	}
+	cs := CompareMeasures([]Measure{{Name: "a", Value: 2}}, []Measure{{Name: "a", Value: 1}, {Name: "b", Value: 1}})
+	if cs[0].Ratio != 2 || cs[0].Verdict != "faster" || cs[1].Old != nil || cs[1].Verdict != "new" {
+		t.Errorf("%+v", cs)
 	}
 }

@@ -47,6 +47,9 @@ type suite struct {
 	set    settings.Set
 	asJSON bool
 
+	// check, if not nil, finds mistakes in the settings before anything is measured.
+	check func() error
+
 	// finish, if not nil, does what is left when the result is printed. What it writes is not
 	// the result: where that is JSON, it goes to standard error.
 	finish func(w io.Writer, result any) error
@@ -60,6 +63,11 @@ func (s *suite) command(use, short, long string, measure func(ctx context.Contex
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if done, err := resolved(cmd, &s.set); done || err != nil {
 				return err
+			}
+			if s.check != nil {
+				if err := s.check(); err != nil {
+					return err
+				}
 			}
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
@@ -376,6 +384,7 @@ func benchCoord() *cobra.Command {
 	settings.Var(&s.set, &cfg.Workers, "ranks", []int{8}, "numbers of workers")
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 2000, "updates")
 	settings.Var(&s.set, &cfg.Mode, "mode", "ssgd", "which arrivals make an update")
+	compared(s, &measureOptions[[]bench.CoordResult]{measures: bench.CoordMeasures, title: "from the last arrival to the release", x: "workers"})
 	return s.command("coord", "Arrive to release, through the coordinator",
 		`Workers that compute nothing arrive over loopback TCP as soon as they are released. The times are from the last
 arrival of an update to a release of it: what the control plane adds to an iteration.`,
@@ -411,6 +420,16 @@ type overhead struct {
 	OverSum  float64 `json:"over_sum"`   // step / (compute + exchange) - 1
 }
 
+// measures are the numbers of the report: processor time of a step alone, time of a step of a job and of a bare one, or of a step with its exchange.
+func (r stepReport) measures() []bench.Measure {
+	ms := append(bench.ComputeMeasures(r.Compute), bench.ExchangeMeasures(r.Exchange)...)
+	for _, o := range r.Overhead {
+		name := fmt.Sprintf("%s, %d workers, %d shards", o.Model, o.Ranks, o.Shards)
+		ms = append(ms, bench.Measure{Name: name + ", job", Value: o.Step, Unit: "s"}, bench.Measure{Name: name + ", bare job", Value: o.Bare, Unit: "s"})
+	}
+	return ms
+}
+
 func benchStep() *cobra.Command {
 	s := new(suite)
 	var cfg bench.StepConfig
@@ -433,6 +452,7 @@ func benchStep() *cobra.Command {
 	settings.Var(&s.set, &bucket, "bucket", 25, "allreduce: MB of the gradient that are exchanged at once")
 	settings.Var(&s.set, &congestion, "congestion", "", "allreduce: congestion control of all sides; kernel: the machine's (cubic)")
 	settings.Var(&s.set, &model, "allreduce-model", "", "allreduce: cost model that star bench allreduce --tune has written")
+	compared(s, &measureOptions[stepReport]{measures: stepReport.measures, title: "a training step"})
 	exchanges := func(ctx context.Context) (any, error) {
 		self, err := os.Executable()
 		if err != nil {

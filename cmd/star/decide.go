@@ -18,6 +18,7 @@ func benchDecide() *cobra.Command {
 	var cfg bench.DecideConfig
 	settings.Var(&s.set, &cfg.Workers, "ranks", []int{8, 64, 512}, "numbers of workers")
 	settings.Var(&s.set, &cfg.Runs, "runs", 50, "decisions of each")
+	compared(s, &measureOptions[[]bench.DecideResult]{measures: bench.DecideMeasures, title: "a decision of --mode auto", x: "workers"})
 	return s.command("decide", "What --mode auto takes to decide",
 		`The controller decides with the last 32 iterations of every worker, each of which is played through the barrier for each
 candidate. One worker in sixteen takes twice as long. No update waits for a decision.`,

@@ -42,16 +42,16 @@ func (o *rowOptions) finish(w io.Writer, title string, rows []bench.Row) error {
 	if o.compare != "" {
 		fmt.Fprintf(w, "\nbeside %s:\n", o.compare)
 		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprint(tw, "ranks\tbytes\ttransport\talgorithm\tthen\tnow\ttimes as fast\t\n")
+		fmt.Fprint(tw, "ranks\tbytes\ttransport\talgorithm\tthen\tnow\ttimes as fast\tverdict\t\n")
 		for _, c := range bench.Compare(o.old, rows) {
-			then, ratio, algorithm := "-", "-", c.Algorithm
+			then, ratio, verdict, algorithm := "-", "-", "new", c.Algorithm
 			if c.Old != nil {
-				then, ratio = seconds(c.Old.Median), fmt.Sprintf("%.2f", c.Ratio)
+				then, ratio, verdict = seconds(c.Old.Median), fmt.Sprintf("%.2f", c.Ratio), c.Verdict
 				if c.Old.Algorithm != c.Algorithm {
 					algorithm = c.Old.Algorithm + " → " + c.Algorithm
 				}
 			}
-			fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t\n", c.Ranks, c.Bytes, c.Transport, algorithm, then, seconds(c.Median), ratio)
+			fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", c.Ranks, c.Bytes, c.Transport, algorithm, then, seconds(c.Median), ratio, verdict)
 		}
 		if err := tw.Flush(); err != nil {
 			return err

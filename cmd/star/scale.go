@@ -18,6 +18,7 @@ func benchScale() *cobra.Command {
 	settings.Var(&s.set, &cfg.Modes, "modes", []string{"ssgd", "x=half", "asgd", "groups=half"}, "modes, as --mode of star run has them, and x=half, groups=half, auto")
 	settings.Var(&s.set, &cfg.Iterations, "iterations", 10_000, "iterations of each worker")
 	settings.Var(&s.set, &cfg.Events, "events", 2_000_000, "most gradients of a row; 0: no limit")
+	compared(s, &measureOptions[[]bench.ScaleResult]{measures: bench.ScaleMeasures, title: "the simulator, for a gradient", x: "workers"})
 	return s.command("scale", "What the simulator takes as clusters grow",
 		`Simulates clusters with the progress model and says what a gradient costs: processor time, and memory.`,
 		func(ctx context.Context) (any, error) {

@@ -2,107 +2,222 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"star/bench"
+	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
+	"star/sim"
+	"star/trace"
+	"star/train/data"
+	"star/train/net"
 )
 
+// ttaSuite is star bench tta.
+type ttaSuite struct {
+	suite
+	measureOptions[[]bench.TTAResult]
+
+	cfg   bench.TTAConfig
+	own   bench.TTATask
+	rates []string
+	quick bool
+}
+
 func benchTTA() *cobra.Command {
-	s := new(suite)
-	var cfg bench.TTAConfig
-	var quick bool
-	var rates []string
-	settings.Var(&s.set, &cfg.Model, "model", "lenet", "the model, without batch normalisation")
-	settings.Var(&s.set, &cfg.Dataset, "dataset", "digits", "the data set")
-	settings.Var(&s.set, &cfg.Methods, "methods", []string{"all"}, "modes to compare; all: every x=K and auto")
-	settings.Var(&s.set, &rates, "rates", []string{"0.05", "0.1", "0.2", "0.4"}, "learning rates, of which each method has its own best")
+	s := new(ttaSuite)
+	cfg := &s.cfg
+	settings.Var(&s.set, &cfg.Tasks, "tasks", bench.TTATasks(), "tasks: digits (LeNet on MNIST or generated digits), images (LeNet on CIFAR-10 or generated figures), text (LSTM on characters of Shakespeare or of a generated text)")
+	settings.Var(&s.set, &cfg.Arches, "arch", []string{bench.ArchPS, bench.ArchRing}, "ps, allreduce")
+	settings.Var(&s.set, &cfg.Scenarios, "scenarios", []string{}, "clusters: "+strings.Join(bench.TTAScenarios(), ", ")+", or YAML files of star sim (all whose traces are there)")
+	settings.Var(&s.set, &cfg.Methods, "methods", []string{"all"}, "modes, auto, baselines with or without settings, rider-K (a ring that does not wait for the K slowest); fixed: the fixed modes; all: these, auto and the baselines")
+	settings.Var(&s.set, &cfg.Data, "data", "", "folder with mnist, cifar-10-batches-bin, tinyshakespeare and straggler-traces; what is not there is generated, or left out")
 	settings.Var(&s.set, &cfg.Seeds, "seeds", 5, "runs of each method")
-	settings.Var(&s.set, &cfg.Workers, "ranks", 8, "workers")
-	settings.Var(&s.set, &cfg.Batch, "batch", 32, "samples of one worker in one iteration")
-	settings.Var(&s.set, &cfg.Slow, "slow-factor", 3.0, "what an iteration of the last worker takes, by that of the others")
-	settings.Var(&s.set, &cfg.Target, "target", 0.95, "accuracy on the test samples")
-	settings.Var(&s.set, &cfg.Rounds, "rounds", 400, "rounds of SSGD after which a run is given up")
-	settings.Var(&s.set, &cfg.Tests, "tests", 500, "samples of an evaluation")
-	settings.Var(&s.set, &quick, "quick", false, "2 seeds, 2 learning rates and 4 methods")
-	return s.command("tta", "Time to an accuracy, of every mode and of auto",
-		`Trains a real model in virtual time with the barrier, the controller and the shard of real jobs, on a cluster whose last worker is slow,
-and says when each method has the accuracy: mean and 95 % confidence interval over seeds. Each method has its own best learning rate, found with a
-seed that does not count.`,
-		func(ctx context.Context) (any, error) {
-			for _, v := range []struct {
-				name string
-				ok   bool
-				got  any
-				want string
-			}{
-				{"ranks", cfg.Workers >= 2 && cfg.Workers <= 1024, cfg.Workers, "2 to 1024"},
-				{"batch", cfg.Batch >= 1 && cfg.Batch <= 1<<16, cfg.Batch, "1 to 65536"},
-				{"seeds", cfg.Seeds >= 1 && cfg.Seeds <= 1000, cfg.Seeds, "1 to 1000"},
-				{"rounds", cfg.Rounds >= 1 && cfg.Rounds <= 1e6, cfg.Rounds, "1 to 1000000"},
-				{"tests", cfg.Tests >= 1, cfg.Tests, "at least 1"},
-				{"slow-factor", cfg.Slow >= 1 && cfg.Slow <= 1000, cfg.Slow, "1 to 1000"},
-				{"target", cfg.Target > 0 && cfg.Target <= 1, cfg.Target, "above 0, up to 1"},
-				{"rates", len(rates) > 0, rates, "at least one"},
-			} {
-				if !v.ok {
-					return nil, s.set.Invalid(v.name, fmt.Errorf("%v: want %s", v.got, v.want))
+	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates, of which each method has its own best (the task's)")
+	settings.Var(&s.set, &cfg.Target, "target", 0.0, "accuracy on the test samples; 0: the task's")
+	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run, at whose end the learning rate is 0; 0: the task's")
+	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")
+	settings.Var(&s.set, &cfg.Out, "out", "", "journal of finished runs; those that are in it already are not made again")
+	settings.Var(&s.set, &s.quick, "quick", false, "2 seeds, 4 scenarios and 10 methods, where nothing else is said")
+	settings.Var(&s.set, &s.own.Model, "model", "", "a model of your own in place of the tasks, without batch normalisation")
+	settings.Var(&s.set, &s.own.Dataset, "dataset", "digits", "with --model: the data set")
+	settings.Var(&s.set, &s.own.Round, "round", 64, "with --model: samples of a round of all workers")
+	settings.Var(&s.set, &s.own.Tests, "tests", 250, "with --model: test samples of an evaluation")
+	s.measures, s.title, s.draw = bench.TTAMeasures, "time to accuracy", bench.PlotTTA
+	compared(&s.suite, &s.measureOptions)
+	settled := s.finish
+	s.suite.finish = func(w io.Writer, result any) error {
+		if err := settled(w, result); err != nil || !s.asJSON {
+			return err
+		}
+		return printGoals(w, result.([]bench.TTAResult))
+	}
+	return s.command("tta", "Time to an accuracy, of auto, every mode and the baselines",
+		`Trains real models in virtual time with the barrier, the controller, the shard and the baselines of real jobs on clusters with stragglers, and says when
+each method has the accuracy: mean and 95 % confidence interval over seeds, and the accuracy when all runs have had the same number of samples. Each method has its own best learning rate, of the same list, found with
+seeds that do not count. Below the table is what STAR aims at, and whether it is met. Beside the bound of a scenario, 1 − (N/Σ1/τ)/mean(τmax): no mode can save more of SSGD's time to first order.
+
+Runs are deterministic: with --out a table can be made in several sittings.`,
+		s.measure, s.print)
+}
+
+// finish is that of the measures; the suite has a field of this name.
+func (s *ttaSuite) finish(w io.Writer, result any) error { return s.measureOptions.finish(w, result) }
+
+func (s *ttaSuite) measure(ctx context.Context) (any, error) {
+	cfg := s.cfg
+	if err := s.parse(&cfg); err != nil {
+		return nil, err
+	}
+	last := time.Now()
+	cfg.Progress = func(r bench.TTAResult, search bool, done, all int) {
+		if now := time.Now(); now.Sub(last) >= 10*time.Second {
+			last = now
+			phase := "runs"
+			if search {
+				phase = "runs of the search for learning rates"
+			}
+			fmt.Fprintf(os.Stderr, "star bench tta: %d of %d %s\n", done, all, phase)
+		}
+	}
+	cfg.Note = func(text string) { fmt.Fprintln(os.Stderr, "star bench tta:", text) }
+	rs, err := bench.TTA(ctx, cfg)
+	if errors.Is(err, data.ErrSpec) {
+		return nil, s.set.Invalid("dataset", err)
+	}
+	for _, kind := range []error{sim.ErrScenario, trace.ErrCorrupt, bench.ErrJournal, data.ErrCorrupt} {
+		if errors.Is(err, kind) {
+			return nil, node.FileError(err, kind)
+		}
+	}
+	return rs, node.FileError(err, bench.ErrJournal)
+}
+
+// parse turns texts into what they mean.
+func (s *ttaSuite) parse(cfg *bench.TTAConfig) error {
+	cfg.Methods = simBaselines(cfg.Methods)
+	for _, text := range s.rates {
+		r, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(r > 0 && r <= 1000) {
+			return s.set.Invalid("rates", fmt.Errorf("%q: want numbers above 0, up to 1000", text))
+		}
+		cfg.Rates = append(cfg.Rates, r)
+	}
+	for _, v := range []struct {
+		name string
+		ok   bool
+		want string
+	}{
+		{"seeds", cfg.Seeds >= 1 && cfg.Seeds <= 1000, "1 to 1000"},
+		{"rounds", cfg.Rounds >= 0 && cfg.Rounds <= 1e6, "0 to 1000000"},
+		{"jobs", cfg.Jobs >= 0 && cfg.Jobs <= 1024, "0 to 1024"},
+		{"target", cfg.Target >= 0 && cfg.Target <= 1, "0 to 1"},
+		{"round", s.own.Round >= 1 && s.own.Round <= 1<<20, "1 to 1048576"},
+		{"tests", s.own.Tests >= 1, "at least 1"},
+	} {
+		if !v.ok {
+			return s.set.Invalid(v.name, fmt.Errorf("want %s", v.want))
+		}
+	}
+	for _, name := range cfg.Tasks {
+		if _, err := bench.FindTTATask(name, ""); err != nil {
+			return s.set.Invalid("tasks", err)
+		}
+	}
+	for _, arch := range cfg.Arches {
+		if arch != bench.ArchPS && arch != bench.ArchRing {
+			return s.set.Invalid("arch", fmt.Errorf("%q: want %s or %s", arch, bench.ArchPS, bench.ArchRing))
+		}
+	}
+	for _, name := range cfg.Methods {
+		if err := bench.CheckTTAMethod(name); err != nil {
+			return s.set.Invalid("methods", err)
+		}
+	}
+	if s.own.Model != "" {
+		if _, err := net.Parse(s.own.Model); err != nil {
+			return s.set.Invalid("model", err)
+		}
+		own := s.own
+		own.Name, own.Rounds, own.Target, own.Rates = "own", 240, 0.85, []float64{0.1, 0.2, 0.4}
+		cfg.Own = &own
+	}
+	if s.quick {
+		if !s.set.IsSet("seeds") {
+			cfg.Seeds = 2
+		}
+		if !s.set.IsSet("scenarios") {
+			cfg.Scenarios = []string{"calm", "one-3x", "rotating"}
+			if _, err := os.Stat(cfg.Data); cfg.Data != "" && err == nil {
+				cfg.Scenarios = append(cfg.Scenarios, "alibaba-job4")
+			}
+		}
+		if !s.set.IsSet("methods") {
+			cfg.Methods = slices.Concat([]string{"ssgd", "x=7", "x=4", "asgd", "rider-1", "auto"}, bench.TTABaselines)
+		}
+	}
+	return nil
+}
+
+func (s *ttaSuite) print(w *tabwriter.Writer, result any) {
+	rs := result.([]bench.TTAResult)
+	for _, c := range bench.TTACases(rs) {
+		best := c.Fixed
+		fmt.Fprintf(w, "%s, %s, %s: target %g; no mode can save more than %.0f %% of SSGD's time (first order)\n", c.Task, c.Arch, c.Scenario, c.All[0].Target, 100*c.Bound)
+		fmt.Fprint(w, "method\tlr\ttime to target s\t±95 %\tvs ssgd\treached\taccuracy\t±95 %\tupdates\tMB\tstaleness\tswitches\t\n")
+		for i := range c.All {
+			g := &c.All[i]
+			took, half, vs, accuracyHalf := "-", "-", "-", "-"
+			if g.Arrived == g.Runs {
+				took = fmt.Sprintf("%.1f", g.Mean)
+				if c.SSGD != nil && c.SSGD.Arrived == c.SSGD.Runs {
+					vs = fmt.Sprintf("%+.1f %%", 100*(g.Mean/c.SSGD.Mean-1))
+				}
+				if !math.IsNaN(g.Half) {
+					half = fmt.Sprintf("%.1f", g.Half)
 				}
 			}
-			cfg.Rates = nil
-			for _, text := range rates {
-				r, err := strconv.ParseFloat(text, 64)
-				if err != nil || !(r > 0 && r <= 1000) {
-					return nil, s.set.Invalid("rates", fmt.Errorf("%q: want numbers above 0, up to 1000", text))
-				}
-				cfg.Rates = append(cfg.Rates, r)
+			if !math.IsNaN(g.AccuracyHalf) {
+				accuracyHalf = fmt.Sprintf("%.4f", g.AccuracyHalf)
 			}
-			var err error
-			if cfg.Methods, err = simMethods(simBaselines(cfg.Methods), cfg.Workers, cfg.Batch); err != nil {
-				return nil, err
+			name := g.Method
+			if g == best && g.Arrived == g.Runs {
+				name = "hindsight: " + name
 			}
-			if quick {
-				cfg.Seeds = min(cfg.Seeds, 2)
-				if len(cfg.Rates) > 2 {
-					cfg.Rates = cfg.Rates[len(cfg.Rates)/2-1:][:2]
-				}
-				if len(cfg.Methods) > 4 {
-					n := len(cfg.Methods)
-					cfg.Methods = append(cfg.Methods[:2:2], cfg.Methods[n-2:]...)
-				}
-			}
-			return bench.TTA(ctx, cfg)
-		},
-		func(w *tabwriter.Writer, result any) {
-			rs := result.([]bench.TTAResult)
-			fmt.Fprint(w, "method\tlr\ttime to target s\t±95 %\treached\taccuracy\tupdates\tstaleness\tswitches\tseeds\t\n")
-			for len(rs) > 0 {
-				k := 1
-				for k < len(rs) && rs[k].Method == rs[0].Method {
-					k++
-				}
-				var tta []float64
-				accuracy, updates, stale, switches := 0.0, 0.0, 0.0, 0.0
-				for _, r := range rs[:k] {
-					if r.Reached {
-						tta = append(tta, *r.TTA)
-					}
-					accuracy += r.Accuracy / float64(k)
-					updates += float64(r.Updates) / float64(k)
-					stale += r.Staleness / float64(k)
-					switches += float64(r.Switches) / float64(k)
-				}
-				took, half := "-", "-"
-				if len(tta) == k { // the mean of those that got there would flatter
-					m, h := bench.Interval(tta)
-					took, half = fmt.Sprintf("%.1f", m), fmt.Sprintf("%.1f", h)
-				}
-				fmt.Fprintf(w, "%s\t%g\t%s\t%s\t%d/%d\t%.4f\t%.0f\t%.2f\t%.1f\t%d\t\n", rs[0].Method, rs[0].Rate, took, half, len(tta), k, accuracy, updates, stale, switches, k)
-				rs = rs[k:]
-			}
-		})
+			fmt.Fprintf(w, "%s\t%g\t%s\t%s\t%s\t%d/%d\t%.4f\t%s\t%.0f\t%.1f\t%.2f\t%.1f\t\n", name, g.Rate, took, half, vs, g.Arrived, g.Runs, g.Accuracy, accuracyHalf, g.Updates,
+				g.Bytes/1e6, g.Staleness, g.Switches)
+		}
+		fmt.Fprintln(w)
+		w.Flush()
+	}
+	printGoals(w, rs)
+}
+
+// printGoals says what STAR aims at, and whether it is met.
+func printGoals(w io.Writer, rs []bench.TTAResult) error {
+	var b strings.Builder
+	for _, g := range bench.TTAGoals(rs) {
+		verdict := "not met"
+		switch {
+		case !g.Measured:
+			fmt.Fprintf(&b, "not measured: %s\n", g.Name)
+			continue
+		case g.Met:
+			verdict = "met"
+		}
+		fmt.Fprintf(&b, "%s: %s (%s)\n", verdict, g.Name, g.Detail)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }

@@ -8,6 +8,9 @@
 // cannot be written (link to it); one that begins like a setting is written ./KEY=….
 //
 //	digits[:n=12000,test=2000,seed=1]      generated; needs no file
+//	shapes[:n=6000,test=1000,seed=1]       generated, of CIFAR's form
+//	babble[:n=200000,window=64,stride=WINDOW,test=0.1,seed=1]
+//	                                       a generated text
 //	mnist:DIR                              the four IDX files of MNIST or Fashion-MNIST
 //	idx:DIR | idx:IMAGES,LABELS[,TESTIMAGES,TESTLABELS][,test=0.1,seed=1]
 //	cifar10:DIR                            binary version

@@ -36,6 +36,8 @@ type Format struct {
 func Formats() []Format {
 	return []Format{
 		{"digits", "digits[:n=12000,test=2000,seed=1]", []string{"n", "test", "seed"}, "generated images of digits, 28x28; needs no file", openDigits},
+		{"shapes", "shapes[:n=6000,test=1000,seed=1]", []string{"n", "test", "seed"}, "generated images of coloured figures, 3x32x32 as CIFAR's; needs no file", openShapes},
+		{"babble", "babble[:n=200000,window=64,stride=WINDOW,test=0.1,seed=1]", []string{"n", "window", "stride", "test", "seed"}, "a generated text as characters; needs no file", openBabble},
 		{"mnist", "mnist:DIR", nil, "MNIST, Fashion-MNIST: the four IDX files, plain or .gz", openIDX},
 		{"idx", "idx:DIR or idx:IMAGES,LABELS[,TESTIMAGES,TESTLABELS][,test=0.1,seed=1]", []string{"test", "seed"}, "IDX files of bytes, plain or .gz", openIDX},
 		{"cifar10", "cifar10:DIR", nil, "CIFAR-10, binary version", openCIFAR10},

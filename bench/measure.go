@@ -1,0 +1,161 @@
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// Measure is one number of a result, in a form in which results of all benchmarks can be compared and drawn. Less is better.
+type Measure struct {
+	Name      string  // what it is, the same in every run of the benchmark
+	Value     float64 // in Unit
+	Low, High float64 // where it lies mostly: p10 to p90, or a 95 % confidence interval. Both zero: not known
+	Unit      string  // s, or empty
+
+	// Series and X place it in a plot: a line over X. X zero: in a plot of names.
+	Series string
+	X      float64
+}
+
+// unknownNoise is by how much a number must differ to count where nothing is known of how it scatters.
+const unknownNoise = 1.2
+
+// Verdict says whether now is really faster or slower than old, by what is known of how both scatter: each must lie outside of where the other one lies mostly.
+func Verdict(old, now Measure) string {
+	spread := func(m Measure) (low, high float64) {
+		if m.Low == 0 && m.High == 0 {
+			return m.Value / unknownNoise, m.Value * unknownNoise
+		}
+		return m.Low, m.High
+	}
+	oldLow, oldHigh := spread(old)
+	low, high := spread(now)
+	switch {
+	case now.Value < oldLow && old.Value > high:
+		return "faster"
+	case now.Value > oldHigh && old.Value < low:
+		return "slower"
+	}
+	return "within noise"
+}
+
+// Compared is a number beside that of an earlier result.
+type Compared struct {
+	Measure
+	Old     *Measure // nil: there is none
+	Ratio   float64  // Old over this one: above 1 is faster
+	Verdict string
+}
+
+// CompareMeasures puts numbers beside those of the same name.
+func CompareMeasures(old, now []Measure) []Compared {
+	var out []Compared
+	for _, m := range now {
+		c := Compared{Measure: m, Verdict: "new"}
+		if i := slices.IndexFunc(old, func(o Measure) bool { return o.Name == m.Name }); i >= 0 && m.Value > 0 {
+			c.Old, c.Ratio, c.Verdict = &old[i], old[i].Value/m.Value, Verdict(old[i], m)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// ErrResult is in the errors about a file that holds no result of a benchmark.
+var ErrResult = errors.New("no result of this benchmark")
+
+// ReadMeasures reads what a benchmark has printed with --json into result, a pointer, and returns its numbers. The error is of os.ReadFile, or has ErrResult in it.
+func ReadMeasures(path string, result any, measures func() []Measure) ([]Measure, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err = d.Decode(result); err == nil {
+		if _, err = d.Token(); err == io.EOF {
+			err = nil
+		} else if err == nil {
+			err = errors.New("something follows its end")
+		}
+	}
+	var ms []Measure
+	if err == nil {
+		if ms = measures(); len(ms) == 0 {
+			err = errors.New("there is no number in it")
+		}
+	}
+	for _, m := range ms {
+		if err == nil && !(m.Value > 0) {
+			err = fmt.Errorf("%s is %v", m.Name, m.Value)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bench: %s is %w: %w", path, ErrResult, err)
+	}
+	return ms, nil
+}
+
+// DecideMeasures are the numbers of Decide. A median is taken to lie mostly as far below as the p90 is above, as a factor.
+func DecideMeasures(rs []DecideResult) (ms []Measure) {
+	for _, r := range rs {
+		ms = append(ms, Measure{Name: fmt.Sprintf("%d workers, median", r.Workers), Value: r.Median, High: r.P90, Low: r.Median * r.Median / max(r.P90, r.Median), Unit: "s", Series: "median", X: float64(r.Workers)},
+			Measure{Name: fmt.Sprintf("%d workers, p90", r.Workers), Value: r.P90, Unit: "s", Series: "p90", X: float64(r.Workers)},
+			Measure{Name: fmt.Sprintf("%d workers, longest", r.Workers), Value: r.Max, Unit: "s", Series: "longest", X: float64(r.Workers)})
+	}
+	return ms
+}
+
+// ScaleMeasures are the numbers of Scale.
+func ScaleMeasures(rs []ScaleResult) (ms []Measure) {
+	for _, r := range rs {
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d workers: a gradient", r.Mode, r.Workers), Value: r.Gradient, Unit: "s", Series: r.Mode, X: float64(r.Workers)})
+	}
+	return ms
+}
+
+// MatchMeasures are the numbers of Match.
+func MatchMeasures(rs []MatchResult) (ms []Measure) {
+	for _, r := range rs {
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d vertices, %s", r.Graph, r.Vertices, r.Algorithm), Value: r.Median, Low: r.P10, High: r.P90, Unit: "s",
+			Series: r.Graph + ", " + r.Algorithm, X: float64(r.Vertices)})
+	}
+	return ms
+}
+
+// CoordMeasures are the numbers of Coord.
+func CoordMeasures(rs []CoordResult) (ms []Measure) {
+	for _, r := range rs {
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d workers", r.Mode, r.Ranks), Value: r.Median, Low: r.P10, High: r.P90, Unit: "s", Series: r.Mode, X: float64(r.Ranks)})
+	}
+	return ms
+}
+
+// ComputeMeasures are the numbers of Steps.
+func ComputeMeasures(rs []StepResult) (ms []Measure) {
+	for _, r := range rs {
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, batch %d", r.Model, r.Batch), Value: r.CPU, Unit: "s"})
+		if r.Peer != "" {
+			ms = append(ms, Measure{Name: fmt.Sprintf("%s, batch %d, %s", r.Model, r.Batch, r.Peer), Value: r.PeerCPU, Unit: "s"})
+		}
+	}
+	return ms
+}
+
+// ExchangeMeasures are the numbers of Exchanges.
+func ExchangeMeasures(rs []ExchangeResult) (ms []Measure) {
+	for _, r := range rs {
+		ms = append(ms, Measure{Name: fmt.Sprintf("%s, %d ranks, %s %s", r.Model, r.Ranks, r.Exchange, cmp.Or(r.Transport, "-")), Value: r.Median, Low: r.P10, High: r.P90, Unit: "s"})
+	}
+	return ms
+}
+
+// measure is the row as a number with its scatter.
+func (r Row) measure() Measure {
+	return Measure{Name: fmt.Sprintf("%d ranks, %d bytes, %s %s", r.Ranks, r.Bytes, r.Transport, r.Algorithm), Value: r.Median, Low: r.P10, High: r.P90, Unit: "s"}
+}

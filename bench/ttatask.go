@@ -1,0 +1,292 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"star"
+	"star/sim"
+	"star/trace"
+	"star/train"
+	"star/train/data"
+	"star/train/net"
+)
+
+// TTATask is something to learn.
+type TTATask struct {
+	Name    string
+	Model   string    // of package net, without running statistics
+	Dataset string    // of package data
+	Round   int       // samples of a full round, shared by the workers
+	Rounds  int       // of samples that a run has; the learning rate falls to 0 in a straight line meanwhile
+	Target  float64   // accuracy
+	Tests   int       // samples of an evaluation while it trains; at the end there are all
+	Rates   []float64 // learning rates, of which each method has its own best
+}
+
+// ttaTasks are the tasks by name. Those of dir are taken where dir has their data, else generated ones.
+var ttaTasks = []struct {
+	made TTATask // on generated data
+
+	// found is the specification of real data in a folder, and of what file says that they are there.
+	file, found string
+	target      float64
+}{
+	{
+		made: TTATask{Name: "digits", Model: "lenet:width=0.5", Dataset: "digits", Round: 64, Rounds: 240, Target: 0.85, Tests: 250, Rates: []float64{0.1, 0.2, 0.4}},
+		file: "mnist/train-images-idx3-ubyte*", found: "mnist:%s/mnist", target: 0.91,
+	},
+	{
+		made: TTATask{Name: "images", Model: "lenet:width=0.5", Dataset: "shapes", Round: 64, Rounds: 240, Target: 0.85, Tests: 250, Rates: []float64{0.1, 0.2, 0.4}},
+		file: "cifar-10-batches-bin/data_batch_1.bin*", found: "cifar10:%s/cifar-10-batches-bin", target: 0.35,
+	},
+	{
+		made: TTATask{Name: "text", Model: "lstm:layers=1,hidden=48,embed=16", Dataset: "babble:window=32", Round: 32, Rounds: 200, Target: 0.62, Tests: 64, Rates: []float64{4, 8, 16}},
+		file: "tinyshakespeare/input.txt", found: "chars:%s/tinyshakespeare/input.txt,window=32", target: 0.33,
+	},
+}
+
+// TTATasks are the names of the tasks.
+func TTATasks() []string {
+	var names []string
+	for _, t := range ttaTasks {
+		names = append(names, t.made.Name)
+	}
+	return names
+}
+
+// FindTTATask is the task of that name, on the data in dir if they are there; dir may be empty.
+func FindTTATask(name, dir string) (TTATask, error) {
+	for _, t := range ttaTasks {
+		if t.made.Name != name {
+			continue
+		}
+		task := t.made
+		if dir != "" {
+			if found, _ := filepath.Glob(filepath.Join(dir, t.file)); len(found) > 0 {
+				task.Dataset, task.Target = fmt.Sprintf(t.found, dir), t.target
+			}
+		}
+		return task, nil
+	}
+	return TTATask{}, fmt.Errorf("no task %q; there are %v", name, TTATasks())
+}
+
+// String is the task with what it is made of, without folders.
+func (t TTATask) String() string {
+	kind, _, _ := strings.Cut(t.Dataset, ":")
+	return t.Model + "/" + kind
+}
+
+// ttaScenario is a cluster.
+type ttaScenario struct {
+	name     string
+	scenario *sim.Scenario
+	recorded *trace.Trace
+	workers  int
+	bound    float64
+}
+
+// Clusters of 8 workers whose iterations take 600 ms and vary by 5 %, and the recorded ones.
+var ttaScenarios = []struct{ name, text string }{
+	{"calm", "workers: 8\n"},
+	{"one-3x", "workers: 8\ntimes: {3: 1800ms}\n"},
+	{"two-2x", "workers: 8\ntimes: {3: 1200ms, 5: 1200ms}\n"},
+	{"network", "workers: 8\nfixed: 0.3\nepisodes: [{worker: 2, from: 0s, to: 1000h, factor: 6, network: true}]\n"},
+	{"rotating", "workers: 8\nepisodes: [{worker: 0, from: 10s, to: 35s, factor: 3, every: 30s, times: 5000, rotate: true}]\n"},
+	{"bursts", "workers: 8\nepisodes: [{worker: 1, from: 2s, to: 3s, factor: 5, every: 6s, times: 10000}]\n"},
+	{"alibaba-job1", "trace: straggler-traces/alibaba-job1.csv.gz\n"},
+	{"alibaba-job4", "trace: straggler-traces/alibaba-job4.csv.gz\n"},
+	{"bytedance-AR", "trace: straggler-traces/bytedance-AR-allranks.csv.gz\n"},
+}
+
+// TTAScenarios are the names of the scenarios that are built in.
+func TTAScenarios() []string {
+	var names []string
+	for _, s := range ttaScenarios {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// boundSteps is over how many steps the bound of a cluster without a trace is taken.
+const boundSteps = 300
+
+// openScenario is a scenario by name, or of a YAML file. dir has the recorded traces. An error in which fs.ErrNotExist is says that a trace of a built-in
+// scenario is not there.
+func openScenario(name, dir string) (ttaScenario, error) {
+	out := ttaScenario{name: name}
+	text, at := []byte(nil), dir
+	if i := slices.Index(TTAScenarios(), name); i >= 0 {
+		text = []byte("jitter: 0.05\n" + ttaScenarios[i].text)
+	} else {
+		var err error
+		if text, err = os.ReadFile(name); err != nil {
+			return out, fmt.Errorf("scenario %s is no name of %v, and as a file: %w", name, TTAScenarios(), err)
+		}
+		at = filepath.Dir(name)
+		out.name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
+	}
+	s, err := sim.ParseScenario(name, text)
+	if err != nil {
+		return out, err
+	}
+	if out.scenario = s; s.Name != "" {
+		out.name = s.Name
+	}
+	if s.Trace != "" {
+		path := s.Trace
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(at, path)
+		}
+		if out.recorded, err = trace.Open(path); err != nil {
+			return out, err
+		}
+	}
+	times, _, err := out.cluster(1)
+	if err != nil {
+		return out, err
+	}
+	steps := int64(boundSteps)
+	if out.recorded != nil {
+		steps = int64(out.recorded.Steps)
+	}
+	out.workers = times.Workers()
+	out.bound, err = sim.Bound(times, steps)
+	return out, err
+}
+
+// cluster is the cluster with the jitter of a seed.
+func (s ttaScenario) cluster(seed uint64) (sim.Times, time.Duration, error) {
+	c, err := s.scenario.Config(s.recorded, seed)
+	return c.Times, c.Latency, err
+}
+
+// pace is the mean time of an iteration of each worker, and of the slowest in each step, over the first steps.
+func pace(times sim.Times, steps int64) (mean []time.Duration, slowest time.Duration) {
+	n := times.Workers()
+	mean = make([]time.Duration, n)
+	at := time.Duration(0)
+	for k := range steps {
+		worst := time.Duration(0)
+		for w := range n {
+			t := times.Spend(star.Worker(w), k, at, 1).Total()
+			mean[w] += t / time.Duration(steps)
+			worst = max(worst, t)
+		}
+		at += worst
+	}
+	return mean, at / time.Duration(steps)
+}
+
+// opened is a task with its data, shared by runs.
+type opened struct {
+	TTATask
+	train, test data.Dataset
+}
+
+func openTask(t TTATask) (opened, error) {
+	trainSet, testSet, err := data.Open(t.Dataset, data.Options{})
+	return opened{t, trainSet, testSet}, err
+}
+
+// netTask is a model with its data, as sim.Task.
+type netTask struct {
+	ctx     context.Context
+	model   train.Model
+	set     data.Dataset
+	stream  data.Stream
+	indices []int
+	batch   train.Batch
+	test    train.Batch
+}
+
+// build makes a model with its data, for mini-batches of so many samples.
+func (t opened) build(ctx context.Context, batch int, seed uint64) (*netTask, error) {
+	spec, err := net.Parse(t.Model)
+	if err != nil {
+		return nil, err
+	}
+	spec.Input, spec.Batch, spec.Seed = t.train.Input(), batch, seed
+	model, err := net.Build(spec)
+	if err != nil {
+		return nil, err
+	}
+	if len(model.Buffers()) > 0 {
+		model.Close()
+		return nil, fmt.Errorf("bench: %s has running statistics, which each worker keeps for itself; take a model without batch normalisation", t.Model)
+	}
+	task := &netTask{ctx: ctx, model: model, set: t.train, stream: data.Stream{Seed: seed, N: t.train.Len()}}
+	if err := task.tests(t.test, t.Tests); err != nil {
+		model.Close()
+		return nil, err
+	}
+	return task, nil
+}
+
+// tests has the first n samples of the set judged, or all.
+func (t *netTask) tests(set data.Dataset, n int) error {
+	t.indices = t.indices[:0]
+	for i := range min(n, set.Len()) {
+		t.indices = append(t.indices, i)
+	}
+	return set.Fill(&t.test, t.indices)
+}
+
+// Params implements sim.Task.
+func (t *netTask) Params() []float32 { return append([]float32(nil), t.model.Params()...) }
+
+// Gradient implements sim.Task.
+func (t *netTask) Gradient(dst, params []float32, from int64, samples int) error {
+	if err := context.Cause(t.ctx); err != nil {
+		return err
+	}
+	t.indices = t.stream.Indices(t.indices, from, samples)
+	if err := t.set.Fill(&t.batch, t.indices); err != nil {
+		return err
+	}
+	copy(t.model.Params(), params)
+	_, err := t.model.Grad(t.ctx, dst, t.batch)
+	return err
+}
+
+// Accuracy implements sim.Task.
+func (t *netTask) Accuracy(params []float32) (float64, error) {
+	copy(t.model.Params(), params)
+	r, err := t.model.Eval(t.ctx, t.test)
+	if err != nil || r.Count == 0 {
+		return 0, err
+	}
+	return float64(r.Correct) / float64(r.Count), nil
+}
+
+// everything is the accuracy on all test samples, or the first 2000.
+func (t *netTask) everything(set data.Dataset, params []float32) (float64, error) {
+	const most, part = 2000, 200
+	right, n := 0.0, min(most, set.Len())
+	for from := 0; from < n; from += part {
+		t.indices = t.indices[:0]
+		for i := from; i < min(from+part, n); i++ {
+			t.indices = append(t.indices, i)
+		}
+		if err := set.Fill(&t.test, t.indices); err != nil {
+			return 0, err
+		}
+		a, err := t.Accuracy(params)
+		if err != nil {
+			return 0, err
+		}
+		right += a * float64(len(t.indices))
+	}
+	return right / float64(n), nil
+}
+
+// absent says whether an error is that of a trace that is not there.
+func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
