@@ -43,6 +43,7 @@ type Candidate struct {
 	Cost      time.Duration
 
 	applied float64 // mean samples of an update
+	flow    flow    // what the price is of
 
 	// Guess says that the plan has shares that rest on [SplitPrior], not on measurements.
 	// Its penalty has [GuessCharge] in it.
@@ -59,7 +60,7 @@ func (p *problem) candidate(kind string, plan Plan, f flow) Candidate {
 		Interval: seconds(1 / f.updates), Cost: seconds(p.cost(f)),
 	}
 	c.Penalty = p.cost(f) * f.updates / c.Updates
-	c.applied = f.rate / f.updates
+	c.applied, c.flow = f.rate/f.updates, f
 	return c
 }
 
@@ -107,7 +108,13 @@ func Candidates(f Forecast) ([]Candidate, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := search{problem: p, all: true}
+	return promising(p, math.Inf(1))
+}
+
+// promising are those of Candidates that may be had for less than most times the cost of the cheapest one, by what nobody can be
+// faster than, and perhaps others.
+func promising(p *problem, most float64) ([]Candidate, error) {
+	s := search{problem: p, all: true, most: most}
 	s.run()
 	slices.SortStableFunc(s.found, func(a, b Candidate) int { return int(a.Cost - b.Cost) })
 	return s.found, nil
@@ -117,15 +124,21 @@ func Candidates(f Forecast) ([]Candidate, error) {
 type search struct {
 	*problem
 	all     bool        // keep all; else only the best
+	most    float64     // with all: what has no chance to cost less than so many times the best is left out
+	least   float64     // with all: the lowest cost so far; 0: none yet
 	found   []Candidate // all, or the best at [0]
 	heap    agenda      // reused
 	waiting []star.Worker
 	ns      []time.Duration
+	rest    opens // reused
 }
 
 func (s *search) add(c Candidate) {
 	switch {
 	case s.all:
+		if k := c.Cost.Seconds(); s.least == 0 || k < s.least {
+			s.least = k
+		}
 		if !slices.ContainsFunc(s.found, func(d Candidate) bool { return d.Kind == c.Kind && d.Plan.Equal(c.Plan) }) {
 			s.found = append(s.found, c)
 		}
@@ -138,7 +151,10 @@ func (s *search) add(c Candidate) {
 
 // worth says whether a candidate that is at best as cheap as f has a chance.
 func (s *search) worth(f flow) bool {
-	if s.all || len(s.found) == 0 || s.cost(f) < s.found[0].Cost.Seconds() {
+	if s.all {
+		return s.least == 0 || math.IsInf(s.most, 1) || s.cost(f) < s.most*s.least
+	}
+	if len(s.found) == 0 || s.cost(f) < s.found[0].Cost.Seconds() {
 		return true
 	}
 	return false
@@ -553,21 +569,34 @@ func (s *search) share(from, to int) (shares []int, t float64, guess bool) {
 		guess = guess || s.guess[from+i]
 	}
 	finish := func(i, k int) float64 { return fit[i].Fixed + fit[i].PerSample*float64(k) }
-	for ; left != 0; left -= sign(left) { // a few: rounding
-		best := -1
+	if left != 0 { // rounding: one to most of them, where it costs least
+		step := sign(left)
+		h := s.rest[:0]
 		for i := range fit {
-			k := shares[i] + sign(left)
-			if float64(k) < least || float64(k) > most {
-				continue
-			}
-			if best < 0 || left > 0 && finish(i, k) < finish(best, shares[best]+1) || left < 0 && finish(i, shares[i]) > finish(best, shares[best]) {
-				best = i
+			if k := shares[i] + step; float64(k) >= least && float64(k) <= most {
+				h = append(h, open{finish(i, max(k, shares[i])), i})
 			}
 		}
-		if best < 0 {
+		if h.sort(step); len(h) == 0 {
 			return nil, 0, false
 		}
-		shares[best] += sign(left)
+		for ; left != 0; left -= step {
+			i := h[0].at
+			shares[i] += step
+			switch k := shares[i] + step; {
+			case float64(k) >= least && float64(k) <= most:
+				h[0].t = finish(i, max(k, shares[i]))
+			case len(h) == 1:
+				if left != step {
+					return nil, 0, false
+				}
+			default:
+				h[0] = h[len(h)-1]
+				h = h[:len(h)-1]
+			}
+			h.sift(0, step)
+		}
+		s.rest = h[:0]
 	}
 	for i, k := range shares {
 		t = max(t, finish(i, k))
@@ -576,6 +605,45 @@ func (s *search) share(from, to int) (shares []int, t float64, guess bool) {
 		return nil, 0, false
 	}
 	return shares, t, guess
+}
+
+// open is a worker that may be given a sample more, or one less, and when it is finished then, or now.
+type open struct {
+	t  float64
+	at int
+}
+
+// opens is a heap: with step 1 who is finished first is at the top, with −1 who is last; of equals the first.
+type opens []open
+
+func (h opens) before(i, j, step int) bool {
+	if h[i].t != h[j].t {
+		return (h[i].t < h[j].t) == (step > 0)
+	}
+	return h[i].at < h[j].at
+}
+
+func (h opens) sort(step int) {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		h.sift(i, step)
+	}
+}
+
+func (h opens) sift(i, step int) {
+	for {
+		down := 2*i + 1
+		if down >= len(h) {
+			return
+		}
+		if down+1 < len(h) && h.before(down+1, down, step) {
+			down++
+		}
+		if !h.before(down, i, step) {
+			return
+		}
+		h[i], h[down] = h[down], h[i]
+		i = down
+	}
 }
 
 func sign(k int) int {

@@ -327,10 +327,57 @@ func TestPublishedHeuristic(t *testing.T) {
 	}
 }
 
+// What rounding leaves of a round goes, sample by sample, to whoever is finished first with it, or comes from whoever is finished
+// last: as somebody would do it who looks at everybody each time.
+func TestSharesAreGreedy(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(2, 9).Draw(t, "n")
+		f := Forecast{Batch: rapid.IntRange(1, 40).Draw(t, "batch"), MaxShare: rapid.IntRange(0, 80).Draw(t, "most")}
+		for range n {
+			f.Times = append(f.Times, time.Duration(rapid.IntRange(100, 400).Draw(t, "ms"))*time.Millisecond)
+			fixed := rapid.SampledFrom([]float64{0, .1, .5, 1}).Draw(t, "fixed")
+			f.Fits = append(f.Fits, Fit{fixed, (1 - fixed) / float64(f.Batch)})
+		}
+		p, err := f.problem()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &search{problem: p}
+		shares, took, _ := s.share(0, n)
+		if shares == nil {
+			return
+		}
+		sum, slowest := 0, 0.0
+		least, most := max(int(math.Ceil(p.b*minShare)), 1), max(f.MaxShare, f.Batch)
+		if f.MaxShare == 0 {
+			most = 2 * f.Batch
+		}
+		finish := func(i, k int) float64 { return p.fit[i].Fixed + p.fit[i].PerSample*float64(k) }
+		for i, k := range shares {
+			if k < least || k > most {
+				t.Errorf("share %d of %v is not in %d..%d", i, shares, least, most)
+			}
+			sum += k
+			slowest = max(slowest, finish(i, k))
+		}
+		if sum != n*f.Batch || slowest != took {
+			t.Errorf("%v: %d samples in %v s, want %d, and it says %v s", shares, sum, slowest, n*f.Batch, took)
+		}
+		// Nobody could hand a sample to somebody who would be finished sooner than it is now.
+		for i, k := range shares {
+			for j, l := range shares {
+				if i != j && k > least && l < most && finish(j, l+1) < finish(i, k)*(1-1e-9) && p.fit[i].PerSample > 0 {
+					t.Errorf("%v: worker %d with one more is finished before worker %d (%v, fits %v)", shares, j, i, p.t, p.fit)
+				}
+			}
+		}
+	})
+}
+
 // Shares by speed: where slowness is computation, everybody finishes together; where it is
 // the network, there is nothing to gain.
 func TestShares(t *testing.T) {
-	f := Forecast{Times: ms(600, 600, 600, 1200), Batch: 100, Noise: 200, Fits: []Fit{
+	f := Forecast{Times: ms(600, 600, 600, 1200), Batch: 100, Noise: 200, Rate: 0.2, Fits: []Fit{
 		{0, .006}, {0, .006}, {0, .006}, {0, .012},
 	}}
 	d, err := Cheapest{}.Decide(f)

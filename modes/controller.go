@@ -62,6 +62,7 @@ type Controller struct {
 	plan  Plan
 	noise float64
 	rate  float64 // θ
+	worst float64 // θ that SSGD is not left for: see CautiousRate
 	phase float64
 
 	workers []watched
@@ -76,8 +77,17 @@ type Controller struct {
 	banned  []ban
 	calm    int // doublings of the dwell, because changes disappointed
 
+	homeward time.Duration // since when it is SSGD that is wanted, in another plan; 0: it is not
+	relapses int           // returns to SSGD, after which it was left again
+	back     bool          // SSGD is the present plan because it was returned to
+
 	slow      star.Worker   // the slowest one, if it is clearly slow; else -1
 	slowSince time.Duration // since when it is that one
+	slowLast  star.Worker   // the last one that was; -1: none yet
+	moves     int           // how often it was another one than the last
+
+	looked   []time.Duration // the averages that the last decision was made from
+	lookedAt time.Duration
 
 	begun time.Duration // the first update
 	seen  bool          // there was one
@@ -102,7 +112,9 @@ type watched struct {
 	why      string // of the last invalid one
 	released time.Duration
 	computes bool
-	far      int // records in a row far above the median; negative: below
+	leaps    int     // records in a row that took half more than the median
+	far      int     // records in a row far above the median; negative: below
+	first    float64 // what the first iteration took, which is not remembered; 0: none yet, or it was of other samples than an equal share
 }
 
 // ring is the last values.
@@ -142,7 +154,8 @@ func (w *watched) shift(t float64) {
 	if len(w.times.vals) < needed {
 		return
 	}
-	switch m := median(w.times.vals); {
+	m := median(w.times.vals)
+	switch {
 	case t > apart*m:
 		w.far = max(w.far, 0) + 1
 	case t*apart < m:
@@ -150,10 +163,19 @@ func (w *watched) shift(t float64) {
 	default:
 		w.far = 0
 	}
-	if w.far >= shifted || -w.far >= shifted {
-		w.far = 0
+	if t > 1.5*m {
+		w.leaps++
+	} else {
+		w.leaps = 0
+	}
+	if w.far >= shifted || -w.far >= shifted || w.leaps >= leapt {
+		keep := shifted - 1
+		if w.leaps >= leapt {
+			keep = leapt - 1
+		}
+		w.far, w.leaps = 0, 0
 		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.busy} {
-			r.keep(shifted - 1)
+			r.keep(keep)
 		}
 	}
 }
@@ -206,7 +228,7 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 	if cfg.Own == nil {
 		cfg.Own = star.Record.Busy
 	}
-	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers), slow: -1}
+	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers), slow: -1, slowLast: -1}
 	for w := range c.workers {
 		c.workers[w].computes = true
 	}
@@ -245,7 +267,9 @@ func (c *Controller) Drift(drift, strength float64) {
 		return
 	}
 	trust := min(strength, 1e6) / (1 + min(strength, 1e6))
-	c.rate = trust*RateOfDrift(drift, c.noise, c.round()) + (1-trust)*PriorRate
+	θ := RateOfDrift(drift, c.noise, c.round())
+	c.rate = trust*θ + (1-trust)*PriorRate
+	c.worst = trust*θ + (1-trust)*CautiousRate
 }
 
 // Phase tells how much of the job is done, 0 to 1.
@@ -291,6 +315,9 @@ func (c *Controller) Observe(r star.Record) {
 	default:
 		w.bad = 0
 		if w.seen++; w.seen == 1 {
+			if w.first = t.Seconds(); r.Samples != c.cfg.Batch {
+				w.first = 0
+			}
 			return // the first iteration pays for what is built once
 		}
 		w.shift(t.Seconds())
@@ -334,10 +361,12 @@ const (
 
 	persists = 2 * time.Second // for which the same worker must be slow on hosts that are full
 
+	pooled  = 8   // records of a worker up to which those that are alike stand in for it
 	needed  = 5   // valid records of a worker before anything is decided
-	hasty   = 3   // of which so many are enough where nobody can doubt who is slow
+	hasty   = 2   // of which so many are enough where nobody can doubt who is slow
 	invalid = 3   // invalid ones in a row after which nothing is believed
 	shifted = 6   // iterations in a row that make a new level
+	leapt   = 3   // of these, where each takes half more than the median
 	apart   = 1.2 // by this factor
 )
 
@@ -389,7 +418,57 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 		f.Times[i] = max(seconds(mean), 1)
 	}
 	f.Shares = nil // these are times of equal shares
+	c.pool(f, h)
 	return f, h, living
+}
+
+// pool lets workers that are alike, none of which was seen often, stand in for each other: whose mean is within a fifth of the median of all
+// gets the iterations of all such workers, its own first. One iteration or two say what a worker takes, but not by how much
+// that varies, and least of all which of several that are alike is the slowest.
+func (c *Controller) pool(f Forecast, h History) {
+	var living []float64
+	for w, t := range f.Times {
+		if t > 0 {
+			if living = append(living, t.Seconds()); c.workers[w].seen > pooled {
+				return
+			}
+		}
+	}
+	m := median(living)
+	var alike []int
+	var all, compute, samples []float64
+	for w, t := range f.Times {
+		if s := t.Seconds(); s > 0 && s < apart*m && s*apart > m {
+			alike = append(alike, w)
+			for _, d := range h[w] {
+				all = append(all, d.Seconds())
+			}
+			compute = append(compute, c.workers[w].compute.vals...)
+			samples = append(samples, c.workers[w].samples.vals...)
+		}
+	}
+	if len(alike) < 2 {
+		return
+	}
+	mean := 0.0
+	for _, t := range all {
+		mean += t / float64(len(all))
+	}
+	k := 0.0
+	for i, t := range compute {
+		k += t / samples[i] / float64(len(compute))
+	}
+	out := make(History, len(h))
+	for i, w := range alike {
+		for j := range alike {
+			out[w] = append(out[w], h[alike[(i+j)%len(alike)]]...)
+		}
+		f.Times[w] = max(seconds(mean), 1)
+		f.Fits[w] = Fit{max(mean-k*float64(c.cfg.Batch), 0), k}
+	}
+	for _, w := range alike {
+		h[w] = out[w][:min(len(out[w]), remembered)]
+	}
 }
 
 // sure reports whether enough was seen of everybody.
@@ -402,17 +481,39 @@ func (c *Controller) sure(h History, f Forecast) bool {
 	return true
 }
 
-// obvious reports whether somebody took clearly longer than most in each iteration that was seen of it: by half. Most do so once
-// now and then, and hardly twice in a row.
-func (c *Controller) obvious(h History, f Forecast) bool {
-	var living []float64
-	for _, t := range f.Times {
+// obvious reports whether somebody took clearly longer than most in each iteration that was seen of it, by half, the first one among
+// them. Most do so once now and then, and hardly twice in a row.
+func (c *Controller) obvious(f Forecast) bool {
+	var living, firsts []float64
+	for w, t := range f.Times {
 		if t > 0 {
 			living = append(living, t.Seconds())
+			firsts = append(firsts, c.workers[w].first)
 		}
 	}
-	m := median(living)
-	return slices.ContainsFunc(h, func(ts []time.Duration) bool { return len(ts) >= hasty-1 && slices.Min(ts).Seconds() > 1.5*m })
+	m, first := median(living), median(firsts)
+	for i := range c.workers {
+		w := &c.workers[i]
+		if !w.gone && w.first > 1.5*first && slices.Min(w.times.vals) > 1.5*m {
+			return true
+		}
+	}
+	return false
+}
+
+// unchanged reports whether a decision of a large job would be made from what the last one was made from: of more than 64 workers nobody's
+// average has moved by a twentieth, and it was made within eight rounds. Such a decision is made up to once in a round of the fastest worker, and takes time in
+// proportion to the number of workers.
+func (c *Controller) unchanged(at time.Duration, times []time.Duration) bool {
+	if len(times) <= exhaustive || len(c.looked) == 0 || at-c.lookedAt >= 8*slices.Max(times) {
+		return false
+	}
+	for w, t := range times {
+		if was := c.looked[w]; t > was+was/20 || t < was-was/20 {
+			return false
+		}
+	}
+	return true
 }
 
 // crowded reports whether the processors of most workers' hosts are full: 0.75 of them or more are busy, over the iterations that are
@@ -451,6 +552,12 @@ func (c *Controller) suspect(at time.Duration, times []time.Duration) {
 	}
 	if who != c.slow {
 		c.slow, c.slowSince = who, at
+		if who >= 0 {
+			if c.slowLast >= 0 && who != c.slowLast {
+				c.moves++
+			}
+			c.slowLast = who
+		}
 	}
 }
 
@@ -523,14 +630,18 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	}
 	c.asked, c.rest = at, at
 	c.suspect(at, f.Times)
+	if c.trial == nil && c.wants == 0 && c.unchanged(at, f.Times) {
+		return Decision{}, false
+	}
 	if at-c.begun < settling {
 		return Decision{}, false
 	}
 	if c.safe {
 		c.safe, c.since = false, at // from here on as usual
 	}
+	c.looked, c.lookedAt = append(c.looked[:0], f.Times...), at
 	sure := c.sure(h, f)
-	if !sure && !c.obvious(h, f) {
+	if !sure && !c.obvious(f) {
 		return Decision{}, false
 	}
 	ssgd := SSGD(len(c.workers))
@@ -549,7 +660,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 			return d, true
 		}
 	}
-	best, err := c.choose(h, f, home)
+	best, err := c.choose(at, h, f, home, sure)
 	if err != nil {
 		return c.retreat(at, err.Error())
 	}
@@ -557,20 +668,30 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		return c.retreat(at, fmt.Sprintf("the decider wants what is no plan: %v", err))
 	}
 	switch {
-	case best.Plan.Equal(c.plan) || c.isBanned(at, best.Plan):
-		c.wants = 0
-		return Decision{}, false
-	case best.Cost.Seconds() <= (1-c.cfg.Gain)*present.Cost.Seconds():
+	case !best.Plan.Equal(c.plan) && !c.isBanned(at, best.Plan) && best.Cost.Seconds() <= (1-c.cfg.Gain)*present.Cost.Seconds():
+		if c.cfg.Decider == nil && c.plan.Equal(ssgd) && !c.pays(h, f, best.Plan, home) {
+			c.wants = 0
+			return Decision{}, false
+		}
 		if c.crowded() && !best.Plan.Equal(ssgd) && (c.slow < 0 || at-c.slowSince < persists) {
 			c.wants = 0 // now this one is slow, now that one: they share processors
 			return Decision{}, false
 		}
-	case !c.plan.Equal(ssgd) && home.Cost.Seconds() <= 1.01*present.Cost.Seconds():
-		// Nothing is gained any more by what is more complicated.
+	case !c.plan.Equal(ssgd) && c.cautious(f, home) <= 1.01*c.cautious(f, present):
+		// Nothing is gained any more by what is more complicated. Where SSGD was left again before, it takes longer to believe.
+		if c.homeward == 0 {
+			c.homeward = at
+		}
+		if c.relapses > 0 && at-c.homeward < c.dwell(slowest)<<c.relapses {
+			return Decision{}, false
+		}
 		best = Decision{Plan: ssgd, Cost: home.Cost, Why: fmt.Sprintf("ssgd: nobody is slow any more, %v is not cheaper", c.plan.mode())}
 	default:
-		c.wants = 0
+		c.wants, c.homeward = 0, 0
 		return Decision{}, false
+	}
+	if !best.Plan.Equal(ssgd) {
+		c.homeward = 0
 	}
 	confirm := c.cfg.Confirm
 	if !sure && best.Cost.Seconds() > 0.7*present.Cost.Seconds() {
@@ -586,11 +707,33 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	best.Gain = gain
 	if best.Plan.Equal(ssgd) {
 		c.trial = nil // a way home needs no trial
+		c.homeward, c.back = 0, true
 	} else {
+		if c.back && c.plan.Equal(ssgd) {
+			c.relapses, c.back = min(c.relapses+1, 6), false
+		}
 		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + c.dwell(slowest)}
 	}
 	c.plan, c.since, c.wants = best.Plan.Clone(), at, 0
 	return best, true
+}
+
+// cautious is what k, priced under f, costs if staleness costs as much as [CautiousRate] says. SSGD is left, and returned to, by that.
+func (c *Controller) cautious(f Forecast, k Candidate) float64 {
+	if f.Rate = c.worst; f.Rate == 0 {
+		f.Rate = CautiousRate
+	}
+	q, err := f.problem()
+	if err != nil {
+		return math.Inf(1)
+	}
+	return q.cost(k.flow)
+}
+
+// pays reports whether p is worth leaving SSGD for, if all is as it was lately.
+func (c *Controller) pays(h History, f Forecast, p Plan, home Candidate) bool {
+	k, err := p.PriceOver(h, f)
+	return err == nil && c.cautious(f, k) <= (1-c.cfg.Gain)*c.cautious(f, home)
 }
 
 // dwell is how long a plan is kept at least: rounds of the slowest worker, and a second, since on a busy machine what
@@ -614,8 +757,10 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast, present Cand
 	priced := present.Rate()
 	cost := present.Cost.Seconds() * priced / seen
 	gain := 1 - cost/before.Cost.Seconds()
-	c.verdict = &Verdict{Plan: c.plan, Predicted: t.predicted, Seen: gain, Reverted: gain < 0}
-	if gain >= 0 {
+	// Where what was priced is what is seen, and it pays no longer, the world has changed, and the plan has kept its promise: Decide sees to that.
+	broken := gain < 0 && seen < (1-c.cfg.Gain/2)*priced
+	c.verdict = &Verdict{Plan: c.plan, Predicted: t.predicted, Seen: gain, Reverted: broken}
+	if !broken {
 		if gain >= t.predicted/2 {
 			c.calm = max(c.calm-1, 0)
 		}
@@ -640,7 +785,7 @@ func (c *Controller) Verdict() *Verdict {
 }
 
 // choose is the plan that would be best now.
-func (c *Controller) choose(h History, f Forecast, ssgd Candidate) (Decision, error) {
+func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candidate, sure bool) (Decision, error) {
 	outside := ""
 	switch d := c.cfg.Decider.(type) {
 	case nil:
@@ -657,7 +802,15 @@ func (c *Controller) choose(h History, f Forecast, ssgd Candidate) (Decision, er
 	default:
 		return d.Decide(f)
 	}
-	found, err := Candidates(f)
+	q, err := f.problem()
+	if err != nil {
+		return Decision{}, err
+	}
+	most := math.Inf(1)
+	if len(h) > exhaustive {
+		most = 1.1
+	}
+	found, err := promising(q, most)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -676,12 +829,12 @@ func (c *Controller) choose(h History, f Forecast, ssgd Candidate) (Decision, er
 		if k.Kind == KindStatic || k.Kind == KindRing {
 			most = 12
 		}
-		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == KindSSGD && k.Plan.Shares == nil {
+		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == KindSSGD && k.Plan.Shares == nil || !sure && k.Plan.Shares != nil {
 			continue
 		}
 		tried[k.Kind]++
 		left--
-		p, err := k.Plan.PriceOver(h, f)
+		p, err := c.priceMoving(at, k.Plan, h, f)
 		if err != nil {
 			return Decision{}, err
 		}
@@ -690,6 +843,34 @@ func (c *Controller) choose(h History, f Forecast, ssgd Candidate) (Decision, er
 		}
 	}
 	return Decision{Plan: best.Plan, Cost: best.Cost, Why: outside + f.why(best, ssgd.Cost)}, nil
+}
+
+// priceMoving is PriceOver where it may be another worker's turn to be slow before the plan has stood for its dwell: by how often
+// it was so far, the cost over the same iterations with the slowest worker's and the fastest's exchanged counts. So a
+// plan that is made for one worker, in groups, riders or shares, is dearer than one that takes whoever comes.
+func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast) (Candidate, error) {
+	k, err := p.PriceOver(h, f)
+	if err != nil || c.moves == 0 || c.slow < 0 || k.Kind == KindStatic || k.Kind == KindASGD || k.Kind == KindSSGD && p.Shares == nil {
+		return k, err
+	}
+	fast := c.slow
+	for w, t := range f.Times {
+		if t > 0 && t < f.Times[fast] {
+			fast = star.Worker(w)
+		}
+	}
+	h = slices.Clone(h)
+	h[c.slow], h[fast] = h[fast], h[c.slow]
+	f.Fits = slices.Clone(f.Fits)
+	f.Fits[c.slow], f.Fits[fast] = f.Fits[fast], f.Fits[c.slow]
+	other, err := p.PriceOver(h, f)
+	if err != nil {
+		return k, err
+	}
+	chance := min(float64(c.moves)*c.dwell(f.Times[c.slow]).Seconds()/max(at-c.begun, 1).Seconds(), 1)
+	factor := 1 + chance*(other.Cost.Seconds()/k.Cost.Seconds()-1)
+	k.Cost, k.Penalty = seconds(k.Cost.Seconds()*factor), k.Penalty*factor
+	return k, nil
 }
 
 // punish keeps a plan away, longer each time.

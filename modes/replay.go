@@ -11,6 +11,9 @@ import (
 // share; see [Forecast.Times]. Empty: the worker is gone, or nothing is known of it.
 type History [][]time.Duration
 
+// played is how many iterations, of all workers, a price is played over at most, but for 8 of each.
+const played = 512 * remembered
+
 // PriceOver is the cost of p when the iterations of a History come again, each worker's in their order, over and over: the
 // [Barrier] in virtual time. Unlike [Plan.Price], which has everybody always take the same time, it sees what a
 // plan makes of iterations that are slow now and then: SSGD waits for each one of them, whoever it is of. Fits of f say what shares
@@ -47,11 +50,22 @@ func (q *problem) replay(p Plan, h History) flow {
 	}
 	size := make([]float64, n)  // samples
 	scale := make([]float64, n) // of times, for its share
-	longest := 0
+	longest, most := 0, 0.0     // samples a second, if nobody ever waits: no plan applies more (8)
 	for i, w := range q.ws {
 		size[w] = float64(p.Share(w, q.f.Batch))
 		scale[w] = (q.fit[i].Fixed + q.fit[i].PerSample*size[w]) / (q.fit[i].Fixed + q.fit[i].PerSample*q.b)
 		longest = max(longest, len(h[w]))
+		mean := 0.0
+		for _, t := range h[w] {
+			mean += t.Seconds() / float64(len(h[w]))
+		}
+		most += size[w] / (mean * scale[w])
+	}
+	// Of a few iterations a plan's rate would be that of where they begin and end.
+	longest = max(longest, remembered)
+	// Of very many workers fewer iterations are enough.
+	if n := len(q.ws); n*longest > played {
+		longest = max(played/n, 8)
 	}
 	spent := make([]int, n)
 	take := func(w star.Worker) time.Duration {
@@ -125,7 +139,7 @@ func (q *problem) replay(p Plan, h History) flow {
 		}
 		if left <= 0 && updates > 0 {
 			took := max(e.at-start, 1).Seconds()
-			return flow{rate: (total - begin) / took, updates: float64(updates) / took, own: squares / applied,
+			return flow{rate: min((total-begin)/took, most), updates: float64(updates) / took, own: squares / applied,
 				behind: behind / applied / q.B, stale: float64(stale) / float64(gradients)}
 		}
 	}

@@ -93,3 +93,45 @@ func TestPriceOverWithoutSomebody(t *testing.T) {
 		}
 	}
 }
+
+// Two iterations of each worker are played as long as thirty-two, so that the price is not that of where a few updates begin and end; and
+// no plan applies more than everybody makes who never waits.
+func TestPriceOverFewIterations(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(2, 8).Draw(t, "n")
+		f := modes.Forecast{Batch: 16, Noise: 100, Times: make([]time.Duration, n)}
+		few, many := make(modes.History, n), make(modes.History, n)
+		most := 0.0
+		for w := range n {
+			sum := time.Duration(0)
+			for range 2 {
+				d := time.Duration(rapid.IntRange(100, 400).Draw(t, "ms")) * time.Millisecond
+				few[w] = append(few[w], d)
+				sum += d
+			}
+			for range 16 {
+				many[w] = append(many[w], few[w]...)
+			}
+			most += 2 * 16 / sum.Seconds()
+		}
+		for _, p := range []modes.Plan{modes.SSGD(n), modes.ASGD(n), modes.XOrder(n, (n+1)/2), modes.XOrder(n, n-1), modes.Ring(n, 0)} {
+			if p.Validate(n) != nil {
+				continue
+			}
+			a, err := p.PriceOver(few, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := p.PriceOver(many, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Cost != b.Cost {
+				t.Errorf("%v: %v over two iterations of each, %v over the same sixteen times", p, a.Cost, b.Cost)
+			}
+			if a.Rate() > most*(1+1e-6) {
+				t.Errorf("%v: %v samples/s, and nobody waits with %v", p, a.Rate(), most)
+			}
+		}
+	})
+}

@@ -23,6 +23,7 @@ type Estimator struct {
 	theta float64
 
 	clean, mixed average
+	size, lately ratio // E b|g|²/B of clean updates, and of the last few of any kind
 	excess       ratio // of mixed updates: what their scatter is too much, and what a drift of 1 would add
 	seen         int64
 	refused      int64
@@ -87,14 +88,19 @@ func (e *Estimator) Observe(u Update) (Moments, error) {
 	e.mixed.fade(e.theta)
 	e.excess.fade(e.theta)
 	n := float64(len(u.Gradients))
+	e.size.fade(e.theta)
+	comparable, each := e.comparable(), u.each() // by those before: its own chance must not select it
+	e.lately.fade(recent)
+	e.lately.num, e.lately.den = e.lately.num+each, e.lately.den+1
 	if !u.Mixed() {
+		e.size.num, e.size.den = e.size.num+(n-1)*each, e.size.den+(n-1)
 		e.clean.add(m, n-1)
 		e.known = e.clean.scale()
 		return m, nil
 	}
 	e.mixed.add(m, n-1)
 	e.serial = u.serial
-	if e.reliable() && u.bySamples() && !u.serial {
+	if e.reliable() && comparable && u.bySamples() && !u.serial {
 		v, g2 := e.clean.variance.mean(), e.clean.grad2.mean()
 		s, straight, random := u.scatter()
 		if g2 > 0 {
@@ -114,6 +120,28 @@ func (e *Estimator) Observe(u Update) (Moments, error) {
 // reliable says whether there are clean observations within memory.
 func (e *Estimator) reliable() bool {
 	return e.clean.count > 0 && e.clean.variance.den > 0.05
+}
+
+const (
+	recent = 0.9 // what is kept of lately from one update to the next: a memory of 10
+	alike  = 1.5
+)
+
+// comparable says whether gradients are about as large as those of equal versions were: if not, both moments have changed
+// since, and what gradients of different versions scatter more or less is that change and no drift.
+func (e *Estimator) comparable() bool {
+	was, now := e.size.mean(), e.lately.mean()
+	return now < alike*was && was < alike*now
+}
+
+// each is the mean squared norm of the gradients, weighted by samples.
+func (u Update) each() float64 {
+	samples, squares := 0.0, 0.0
+	for _, g := range u.Gradients {
+		samples += float64(g.Samples)
+		squares += float64(g.Samples) * g.Norm2
+	}
+	return squares / samples
 }
 
 // Noise is the state of an Estimator.

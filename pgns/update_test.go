@@ -302,6 +302,39 @@ func TestDrift(t *testing.T) {
 	}
 }
 
+// Gradients that have become larger or smaller as a whole since versions were last equal scatter more or less for that, which is no
+// drift.
+func TestGrowthIsNoDrift(t *testing.T) {
+	for _, c := range []struct {
+		by      float64 // the gradients, in norm
+		learned bool
+	}{{0.2, false}, {0.7, false}, {0.9, true}, {1, true}, {1.15, true}, {1.4, false}, {10, false}} {
+		e, _ := New(Config{})
+		update := func(by float64, apart int64) Update {
+			// Four gradients of 2·trΣ/b = 1 around one of norm 1.
+			u := Update{Sum2: by * by * (1 + 1./4), Round: 32}
+			for k := range int64(4) {
+				u.Gradients = append(u.Gradients, Gradient{Norm2: 2 * by * by, Samples: 8, Weight: 1. / 4, Basis: -k * apart, Behind: float64(k*apart) / 4})
+			}
+			return u
+		}
+		for range 20 {
+			e.Observe(update(1, 0))
+		}
+		if _, s := e.Drift(); s != 0 {
+			t.Fatalf("a drift of strength %v where versions are equal", s)
+		}
+		for range 20 { // they are as large as they are now
+			e.Observe(update(c.by, 1))
+		}
+		_, before := e.Drift()
+		e.Observe(update(c.by, 1))
+		if _, after := e.Drift(); after > before != c.learned {
+			t.Errorf("gradients of %v times the norm: strength %v, then %v; learned from: %v", c.by, before, after, c.learned)
+		}
+	}
+}
+
 // What was long ago is forgotten.
 func TestForgets(t *testing.T) {
 	g := Gradient{Norm2: 2, Samples: 4, Weight: .5}
