@@ -244,6 +244,12 @@ func TestParse(t *testing.T) {
 		}
 		for n := 1; n <= 9; n++ {
 			m, err := s.Make(Job{Workers: n, Batch: 32})
+			if strings.HasPrefix(e.Name, "artefact-") && n != 4 {
+				if err == nil {
+					t.Errorf("%s for %d workers", e.Name, n)
+				}
+				continue
+			}
 			if n == 1 && e.Name == "backup" {
 				if err == nil {
 					t.Error("one worker that is not waited for")

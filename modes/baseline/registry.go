@@ -100,6 +100,7 @@ type Entry struct {
 	About    string
 	Settings []Setting
 	Ring     bool // can be run by an all-reduce too
+	Artefact bool // no paper's, but what a released program does; not among all
 	Several  bool // an update may have several gradients of one worker, which package sim does not know
 	Make     func(Job, Values) (Made, error)
 }
@@ -139,7 +140,7 @@ type Spec struct {
 
 // Entries lists all schemes by name.
 func Entries() []Entry {
-	all := []Entry{adPSGD, backup, dcASGD, diloco, dropCompute, easgd, kasync, kbatchAsync, kbatchSync, ksync, lbbsp, lgc, localSGD, postLocal, ssp, syncSwitch, zeno}
+	all := []Entry{adPSGD, artefactLBBSP, artefactSyncSwitch, backup, dcASGD, diloco, dropCompute, easgd, kasync, kbatchAsync, kbatchSync, ksync, lbbsp, lgc, localSGD, postLocal, ssp, syncSwitch, zeno}
 	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
