@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"unsafe"
 )
 
 // maxHeader bounds the JSON header of a safetensors file, as the format does.
@@ -244,16 +245,29 @@ func appendHeader(dst []byte, tensors []Tensor, meta map[string]string) ([]byte,
 }
 
 // chunk is how many elements are converted at a time.
-const chunk = 16 << 10
+const chunk = 256 << 10
+
+// little says whether this machine keeps numbers as the files do.
+var little = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// asBytes are the bytes of x as they lie in memory.
+func asBytes(x []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+}
 
 // writeFloats writes x as little-endian float32. buf has room for chunk elements.
 func writeFloats(w io.Writer, x []float32, buf []byte) error {
 	for len(x) > 0 {
 		n := min(len(x), chunk)
-		for i, v := range x[:n] {
-			binary.LittleEndian.PutUint32(buf[4*i:], math.Float32bits(v))
+		part := buf[:4*n]
+		if little {
+			part = asBytes(x[:n])
+		} else {
+			for i, v := range x[:n] {
+				binary.LittleEndian.PutUint32(buf[4*i:], math.Float32bits(v))
+			}
 		}
-		if _, err := w.Write(buf[:4*n]); err != nil {
+		if _, err := w.Write(part); err != nil {
 			return err
 		}
 		x = x[n:]
