@@ -114,7 +114,7 @@ type tta struct {
 
 // TTA measures the virtual time that methods need to an accuracy, in real training, and the accuracy at the end of a run of a
 // fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the learning rate, of the same list, with which it is there first on average over
-// two seeds that do not count among the results, with 8 workers of which one takes three times as long; a search is given up where it takes longer than the best so far.
+// two seeds that do not count among the results, with 8 workers of which one takes three times as long. A rate is given up where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond it are tried.
 // Runs are independent and deterministic, so they may be made in parallel and in several sittings.
 func TTA(ctx context.Context, cfg TTAConfig) ([]TTAResult, error) {
 	t := &tta{TTAConfig: cfg}
@@ -373,42 +373,79 @@ func (t *tta) findRates(ctx context.Context, cells []cell) (map[cell]float64, er
 	return rates, err
 }
 
+// findRate tries the rates of the task, and where the best of them is the largest or the smallest goes on beyond it by factors of 2, as long as that is better, three times at most.
 func (t *tta) findRate(ctx context.Context, c cell) (float64, error) {
-	rates := t.tasks[c.task].Rates
+	rates := slices.Sorted(slices.Values(t.tasks[c.task].Rates))
 	if len(rates) == 1 {
 		return rates[0], nil
 	}
-	type tried struct{ reached, tta, accuracy float64 }
 	var best tried
-	rate := 0.0
-	for _, c.rate = range rates {
-		var now tried
-		for k := range searchSeeds {
-			c.seed = searchFirst + uint64(k)
-			limit := 0.0 // where even the other seeds could not make it the best any more
-			if best.reached == searchSeeds {
-				limit = best.tta*searchSeeds - now.tta
-			}
-			if limit < 0 || int(now.reached) < k && best.reached == searchSeeds {
-				break
-			}
-			r, err := t.run(ctx, c, max(limit, 1e-3))
-			if err != nil {
-				return 0, err
-			}
-			now.accuracy += r.Accuracy / searchSeeds
-			if r.Reached {
-				now.reached, now.tta = now.reached+1, now.tta+*r.TTA
-			}
+	at := 0.0
+	try := func(rate float64) (better bool, err error) {
+		c.rate = rate
+		now, err := t.try(ctx, c, best)
+		if better = err == nil && (at == 0 || now.before(best)); better {
+			best, at = now, rate
 		}
-		if now.reached > 0 {
-			now.tta /= now.reached
-		}
-		if rate == 0 || now.reached > best.reached || now.reached == best.reached && (now.reached > 0 && now.tta < best.tta || now.reached == 0 && now.accuracy > best.accuracy) {
-			best, rate = now, c.rate
+		return better, err
+	}
+	for _, rate := range rates {
+		if _, err := try(rate); err != nil {
+			return 0, err
 		}
 	}
-	return rate, nil
+	factor := 0.0
+	switch at {
+	case rates[len(rates)-1]:
+		factor = 2
+	case rates[0]:
+		factor = 0.5
+	default:
+		return at, nil
+	}
+	for range 3 {
+		if better, err := try(at * factor); err != nil || !better {
+			return at, err
+		}
+	}
+	return at, nil
+}
+
+// tried is what a learning rate has brought: runs that reached the target, their mean time, and the mean accuracy of all.
+type tried struct {
+	reached       int
+	tta, accuracy float64
+}
+
+func (r tried) before(s tried) bool {
+	if r.reached != s.reached {
+		return r.reached > s.reached
+	}
+	return r.reached > 0 && r.tta < s.tta || r.reached == 0 && r.accuracy > s.accuracy
+}
+
+// try runs a rate with the seeds of the search, until it cannot be before best any more.
+func (t *tta) try(ctx context.Context, c cell, best tried) (now tried, err error) {
+	for k := range searchSeeds {
+		c.seed = searchFirst + uint64(k)
+		limit := 0.0
+		if best.reached == searchSeeds {
+			limit = best.tta*searchSeeds - now.tta
+		}
+		if limit < 0 || now.reached < k && best.reached == searchSeeds {
+			break
+		}
+		r, err := t.run(ctx, c, max(limit, 1e-3))
+		if err != nil {
+			return now, err
+		}
+		now.accuracy += r.Accuracy / searchSeeds
+		if r.Reached {
+			now.reached, now.tta = now.reached+1, now.tta+*r.TTA
+		}
+	}
+	now.tta /= float64(max(now.reached, 1))
+	return now, nil
 }
 
 // each does n things, some at a time. The first error ends it.

@@ -115,6 +115,16 @@ func paired(a, b *TTAGroup) (mean, half float64) {
 	return Interval(ds)
 }
 
+// uncertain is half the width of the 95 % confidence interval of the ratio of two groups' times, seed by seed; NaN where it is not known.
+func uncertain(a, b *TTAGroup) float64 {
+	var logs []float64
+	for i := range min(len(a.Times), len(b.Times)) {
+		logs = append(logs, math.Log(a.Times[i]/b.Times[i]))
+	}
+	_, half := Interval(logs)
+	return half
+}
+
 // TTACases are the cases of a result.
 func TTACases(rs []TTAResult) []TTACase {
 	var out []TTACase
@@ -168,8 +178,8 @@ func TTAGoals(rs []TTAResult) []Goal {
 		task, _, _ := strings.Cut(c.Task, " ")
 		return fmt.Sprintf("%s %s %s", task, c.Arch, c.Scenario)
 	}
-	// each holds a number of every case against a limit.
-	each := func(name string, in func(TTACase) bool, number func(TTACase) float64, ok func(float64) bool, show func(float64) string) Goal {
+	// each holds a number of every case against a limit. half, if not nil, is by how much it is uncertain.
+	each := func(name string, in func(TTACase) bool, number func(TTACase) float64, ok func(float64) bool, show func(float64) string, half func(TTACase) float64) Goal {
 		g := Goal{Name: name, Met: true}
 		n := 0
 		var failed []string
@@ -183,7 +193,13 @@ func TTAGoals(rs []TTAResult) []Goal {
 			}
 			n++
 			if !ok(x) {
-				failed = append(failed, where(c)+" "+show(x))
+				text := where(c) + " " + show(x)
+				if half != nil {
+					if h := half(c); h > 0 {
+						text += fmt.Sprintf(" ± %.1f", 100*h)
+					}
+				}
+				failed = append(failed, text)
 			}
 		}
 		g.Measured, g.Met = n > 0, len(failed) == 0
@@ -207,7 +223,7 @@ func TTAGoals(rs []TTAResult) []Goal {
 	}
 	straggling := func(c TTACase) bool { return c.Scenario != calm && c.SSGD != nil }
 	goals := []Goal{
-		each("auto saves at least 70 % of the first-order bound", straggling, TTACase.Capture, func(x float64) bool { return x >= 0.7 }, percent),
+		each("auto saves at least 70 % of the first-order bound", straggling, TTACase.Capture, func(x float64) bool { return x >= 0.7 }, percent, nil),
 	}
 	logs, n := 0.0, 0
 	lost := ""
@@ -231,13 +247,14 @@ func TTAGoals(rs []TTAResult) []Goal {
 		Met: n > 0 && geo <= 0.85 && lost == "", Detail: fmt.Sprintf("%.3f of its time over %d cases%s", geo, n, lost)})
 	goals = append(goals,
 		each("auto is never more than 3 % behind the best baseline", func(c TTACase) bool { return c.Baseline != nil }, func(c TTACase) float64 { return ratio(c.Auto, c.Baseline) - 1 },
-			func(x float64) bool { return x <= 0.03 }, signed),
+			func(x float64) bool { return x <= 0.03 }, signed, func(c TTACase) float64 { return uncertain(c.Auto, c.Baseline) }),
 		each("auto's accuracy at the end is at most 0.5 points below SSGD's", func(c TTACase) bool { return c.SSGD != nil }, func(c TTACase) float64 { d, _ := paired(c.Auto, c.SSGD); return d },
-			func(x float64) bool { return x > -0.00501 }, func(x float64) string { return fmt.Sprintf("%+.2f points", 100*x) }),
+			func(x float64) bool { return x > -0.00501 }, func(x float64) string { return fmt.Sprintf("%+.2f points", 100*x) },
+			func(c TTACase) float64 { _, h := paired(c.Auto, c.SSGD); return h }),
 		each("without stragglers auto is at most 1 % slower than SSGD", func(c TTACase) bool { return c.Scenario == calm && c.SSGD != nil }, func(c TTACase) float64 { return ratio(c.Auto, c.SSGD) - 1 },
-			func(x float64) bool { return x <= 0.01 }, signed),
+			func(x float64) bool { return x <= 0.01 }, signed, func(c TTACase) float64 { return uncertain(c.Auto, c.SSGD) }),
 		each("auto needs at most 5 % more time than the best fixed mode in hindsight", func(c TTACase) bool { return c.Fixed != nil }, func(c TTACase) float64 { return ratio(c.Auto, c.Fixed) - 1 },
-			func(x float64) bool { return x <= 0.05 }, signed),
+			func(x float64) bool { return x <= 0.05 }, signed, func(c TTACase) float64 { return uncertain(c.Auto, c.Fixed) }),
 	)
 	return goals
 }
