@@ -73,6 +73,9 @@ type Config struct {
 	// PoisonFatal or PoisonOff. Empty means PoisonSkip.
 	Poison string
 
+	// Shift has what each server takes in measured, and shown in the status: somebody may move shards by it (Note).
+	Shift bool
+
 	// StopOnLoss ends the job when a worker is gone after the start.
 	StopOnLoss bool
 
@@ -215,6 +218,7 @@ type Coordinator struct {
 	mover    mover
 	moving   moving
 	meter    linkMeter
+	shift    shifting
 	pacer    *pacer   // nil: pushes are not paced
 	own      []net.IP // of this host; nil: not looked up yet
 	assigned bool
@@ -279,6 +283,8 @@ type peer struct {
 	late     lateness
 	copyRate float64 // of the last shard that moved here, bytes per second
 	at       string  // site of it; empty: not looked up yet
+	own      window  // of iterations: loading and computing
+	load     hostLoad
 }
 
 // event is one thing that a connection said. kind 0: it ended.
@@ -308,6 +314,9 @@ type event struct {
 	control  []string
 	reply    chan<- reply
 	saying   *saying
+	enlist   transport.Enlist
+	usage    transport.Usage
+	note     *ShiftNote
 }
 
 // kindSaying marks an event of the pilot. No frame has it.
@@ -509,6 +518,10 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.bundle, err = transport.ParseBundle(f.Header)
 	case transport.KindMoved:
 		e.moved, err = transport.ParseMoved(f.Header)
+	case transport.KindEnlist:
+		e.enlist, err = transport.ParseEnlist(f.Header)
+	case transport.KindUsage:
+		e.usage, err = transport.ParseUsage(f.Header)
 	case transport.KindPing:
 		_, err = transport.ParsePing(f.Header)
 	case transport.KindPong:
@@ -595,6 +608,9 @@ func (c *Coordinator) handle(e event) error {
 		return c.control(e)
 	case kindSaying:
 		return c.heed(e.saying)
+	case kindNote:
+		c.noted(*e.note)
+		return nil
 	}
 	if p.gone {
 		return nil
@@ -646,6 +662,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		if w := c.workers[e.stored.Worker]; w != nil {
 			w.flight.stored(time.Now())
+			c.took(int(e.stored.Worker), p.rank)
 		}
 		return c.carry(orders)
 	case transport.KindNorm:
@@ -656,6 +673,10 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		return c.moved(p, e.moved)
 	case transport.KindPoison:
 		return c.toldPoison(p, e.poison)
+	case transport.KindEnlist:
+		p.load.enlist = e.enlist
+	case transport.KindUsage:
+		p.load.usage, p.load.heard = e.usage, true
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.kind))
 	}
@@ -740,6 +761,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	p.last, p.pushed = r, time.Now()
 	p.late = lateness{released: p.flight.released, there: true}
 	p.recent.add(r.Iteration().Seconds())
+	p.own.add(r.Own().Seconds())
 	if c.cfg.Ring != nil {
 		p.busy.add(r.Own().Seconds())
 	} else {
@@ -856,6 +878,7 @@ func (c *Coordinator) release(r transport.Release) {
 	c.mark(p, &r)
 	p.flight.release(time.Now(), r.Action == transport.Continue)
 	p.flight.delay = r.Delay
+	c.inflow(p)
 	if a := &c.ledger.accounts[r.Worker]; a.led && !p.flight.from.IsZero() && c.ledger.ring == nil && !c.beside(p) {
 		c.meter.add(span{p.flight.from.Sub(c.begun), p.flight.to.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
 	}

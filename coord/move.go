@@ -180,6 +180,9 @@ type ServerStatus struct {
 	// CopyRate is what the last shard that moved here came with, in bytes per second; 0: none
 	// did.
 	CopyRate float64 `json:"copy_Bps,omitempty"`
+
+	Site string      `json:"site,omitempty"` // with --move-shards auto: its host, as workers name theirs
+	Load *ServerLoad `json:"load,omitempty"` // likewise, of a server that says so
 }
 
 // placed lists servers and shards.
@@ -190,6 +193,9 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 		}
 		servers = append(servers, ServerStatus{Server: i, Host: s.hello.Host, Addr: s.hello.Addr, Gone: s.gone, CopyRate: s.copyRate})
 		servers[len(servers)-1].Shards = 0
+		if c.cfg.Shift {
+			servers[len(servers)-1].Site, servers[len(servers)-1].Load = c.site(s), c.serverLoad(s)
+		}
 	}
 	for i, s := range c.shards {
 		shards = append(shards, ShardStatus{Shard: i, Server: c.owner[i], Bytes: 4 * (s.To - s.From), Moving: c.mover.stage != moveIdle && c.mover.shard == i})
@@ -365,6 +371,7 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 func (c *Coordinator) endMove(why string) {
 	m := &c.moving
 	m.Err = why
+	c.shift.forget(m.From, m.To)
 	c.cfg.RunLog.write(logMove{Type: "move", T: c.elapsed().Seconds(), ShardMove: m.ShardMove})
 	r := reply{}
 	if why != "" {

@@ -21,7 +21,7 @@ type RunLine struct {
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
 	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor, RunVerdict,
-	// RunGain, RunCodec, RunPoison, RunMember, RunEval, RunSave, RunPace, RunMove, RunStop and RunEnd. What could not be
+	// RunGain, RunCodec, RunPoison, RunMember, RunEval, RunSave, RunPace, RunMove, RunShift, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
 }
@@ -160,6 +160,9 @@ type (
 
 	// RunMove says that a shard has moved to another server, or why not.
 	RunMove struct{ ShardMove }
+
+	// RunShift says why a shard moves by itself, or whether that has paid.
+	RunShift struct{ ShiftNote }
 
 	// RunStop says that nothing more is handed out.
 	RunStop struct {
@@ -481,6 +484,14 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.atLeast("from", int64(s.From), 0)
 		c.atLeast("to", int64(s.To), 0)
 		l.Entry = RunMove{s.ShardMove}
+	case "shift":
+		s := logShift{T: nan, ShiftNote: ShiftNote{Shard: absent, From: absent, To: absent, Seen: Number(nan)}}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.atLeast("shard", int64(s.Shard), 0)
+		c.atLeast("from", int64(s.From), 0)
+		c.atLeast("to", int64(s.To), 0)
+		l.Entry = RunShift{s.ShiftNote}
 	case "stop":
 		s := logStop{T: nan}
 		c.read(b, &s)

@@ -218,6 +218,11 @@ type (
 		T    float64 `json:"t"`
 		ShardMove
 	}
+	logShift struct {
+		Type string  `json:"type"` // "shift": a shard is moved because that pays, or it was looked whether it did
+		T    float64 `json:"t"`
+		ShiftNote
+	}
 	logValidation struct {
 		Type    string  `json:"type"` // "validation": shards use a new validation gradient
 		T       float64 `json:"t"`

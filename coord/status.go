@@ -91,6 +91,7 @@ type Status struct {
 	Noise   NoiseStatus    `json:"noise"`
 	Workers []WorkerStatus `json:"workers"`
 	Servers []ServerStatus `json:"servers"`
+	Shift   *ShiftStatus   `json:"move_shards,omitempty"` // with --move-shards auto
 	Shards  []ShardStatus  `json:"shards,omitempty"`
 }
 
@@ -127,6 +128,11 @@ type WorkerStatus struct {
 	PushDelay float64 `json:"push_delay_s,omitempty"` // how long its next push waits for others
 
 	Poison map[string]int64 `json:"poison,omitempty"` // gradients that were left out, by cause
+
+	Site   string  `json:"site,omitempty"`    // its host, as servers name theirs
+	Own    float64 `json:"own_s,omitempty"`   // loading and computing, of an iteration
+	NetIn  float64 `json:"net_in,omitempty"`  // bytes of parameters of its last iteration
+	NetOut float64 `json:"net_out,omitempty"` // and of its gradient
 
 	Telemetry map[string]float64 `json:"telemetry,omitempty"` // of the last record, by name
 }
@@ -222,6 +228,7 @@ func (c *Coordinator) status() Status {
 		Auto: c.tower != nil && !c.manual, Stragglers: c.stragglers(), Refused: c.refused,
 	}
 	s.Servers, s.Shards = c.placed()
+	s.Shift = c.shiftStatus()
 	n := c.noise.Noise()
 	s.Noise = NoiseStatus{Scale: n.Scale, Grad2: n.Grad2, Var: n.Var, Mixed: n.Mixed, Observations: n.Observations}
 	l := c.ledger
@@ -279,6 +286,9 @@ func (c *Coordinator) status() Status {
 				w.CPU = v
 			}
 			w.Telemetry = named(&p.last.Telemetry)
+			if c.cfg.Shift {
+				w.Site, w.Own, w.NetIn, w.NetOut = c.site(p), p.own.mean(), p.last.NetIn, p.last.NetOut
+			}
 			w.Stale = max(l.version()-a.basis, 0) // a ring is released one round ahead
 			if c.pacer != nil {
 				w.PushDelay = c.pacer.delays[i].Seconds()

@@ -65,6 +65,11 @@ type ServerConfig struct {
 	// so many firings wait that the server could not listen to the coordinator.
 	Pause func(ctx context.Context, shard int)
 
+	// Report, if not nil, says who this process is and what it uses; the coordinator hears it every ReportEvery (zero: 1 s), and who it
+	// is when that has changed.
+	Report      func() (transport.Enlist, transport.Usage)
+	ReportEvery time.Duration
+
 	// Stall is how long a peer may take for a message, plus a second for each
 	// MiB of it. Zero means 30 s. There is no limit on the time between messages: slow
 	// is not dead.
@@ -231,6 +236,9 @@ func (s *Server) Run(ctx context.Context, coord transport.Conn, a transport.Assi
 			}
 		})
 	}
+	if s.cfg.Report != nil {
+		s.wg.Go(s.report)
+	}
 	unwatch := context.AfterFunc(s.ctx, func() { coord.Close() })
 	defer unwatch()
 	err = s.listen(coord)
@@ -238,6 +246,34 @@ func (s *Server) Run(ctx context.Context, coord transport.Conn, a transport.Assi
 		return context.Cause(s.ctx)
 	}
 	return err
+}
+
+// report tells the coordinator now and then what this process uses.
+func (s *Server) report() {
+	every := s.cfg.ReportEvery
+	if every <= 0 {
+		every = time.Second
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var said transport.Enlist
+	for {
+		who, use := s.cfg.Report()
+		if who != said {
+			said = who
+			if tell(s.coord, who, nil) != nil {
+				return // who listens notices
+			}
+		}
+		if tell(s.coord, use, nil) != nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-s.ctx.Done():
+			return
+		}
+	}
 }
 
 func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.Assign) error {

@@ -45,6 +45,8 @@ type Usage struct {
 
 	// Leases are those that processes have left, or hold, on this host: at most MaxLeases, those that somebody should look at first. Texts may be cut short.
 	Leases []Lease
+
+	Free int64 // bytes of memory that the host has left; 0: not known
 }
 
 // Lease is a limit that a process has set on its host.
@@ -170,7 +172,7 @@ func ParseEnlist(b []byte) (Enlist, error) {
 func (Usage) Kind() Kind { return KindUsage }
 
 func (m Usage) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 9)
+	dst = appendArray(dst, 10)
 	dst = appendInt(dst, m.Seq)
 	dst = appendInt(dst, m.Step)
 	dst = appendString(dst, m.Mode)
@@ -189,7 +191,7 @@ func (m Usage) AppendTo(dst []byte) []byte {
 			dst = appendText(dst, text, maxLeaseText)
 		}
 	}
-	return dst
+	return appendInt(dst, m.Free)
 }
 
 // ParseUsage parses the header of a Usage.
@@ -218,6 +220,9 @@ func ParseUsage(b []byte) (Usage, error) {
 			p.skip(extra)
 			m.Leases = append(m.Leases, l)
 		}
+	}
+	if p.err == nil && p.left > 0 { // likewise
+		m.Free = p.natural("free")
 	}
 	return m, p.end()
 }

@@ -249,11 +249,16 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 			}
 			continue
 		}
-		if k == KindUsage { // so did the leases
-			if m, err := parseAny(k, fewer); err != nil || m.(Usage).Leases != nil {
-				t.Errorf("a usage without leases: %+v, %v", m, err)
+		if k == KindUsage { // so did the leases and the memory
+			for _, n := range []int{9, 8} {
+				if fewer, err = msgpack.Marshal(list[:n]); err != nil {
+					t.Fatal(err)
+				}
+				if m, err := parseAny(k, fewer); err != nil || m.(Usage).Free != 0 || n == 8 && m.(Usage).Leases != nil {
+					t.Errorf("a usage of %d fields: %+v, %v", n, m, err)
+				}
 			}
-			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
+			if fewer, err = msgpack.Marshal(list[:7]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -319,6 +324,7 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Usage{Times: make([]time.Duration, MaxWorkers+1)}, "field times: 4097 elements, at most 4096"},
 		{Usage{Times: []time.Duration{-1}}, "field times: -1"},
 		{Usage{Delay: -1}, "field delay: -1"},
+		{Usage{Free: -1}, "field free: -1"},
 		{Usage{Leases: make([]Lease, MaxLeases+1)}, "field leases: 9 elements, at most 8"},
 		{Ask{Extra: Amounts{CPU: -0.5}}, "field extra: -0.5"},
 		{Ask{Lag: -1}, "field lag: -1"},

@@ -84,7 +84,7 @@ var samples = []sample{
 	{Usage{
 		Seq: 7, Step: 41, Mode: "ssgd", Sync: true, Own: Amounts{0.5, 1e6, 2e6}, Host: Amounts{3.25, 4e6, 4e6},
 		Times: []time.Duration{180 * time.Millisecond, 0, 540 * time.Millisecond}, Delay: 30 * time.Millisecond,
-		Leases: []Lease{{"tc-4711-1", "stale", "out=100mbit on interface eth0", "worker 2 of job lenet", "process 4711 is gone"}},
+		Leases: []Lease{{"tc-4711-1", "stale", "out=100mbit on interface eth0", "worker 2 of job lenet", "process 4711 is gone"}}, Free: 8 << 30,
 	}, nil},
 	{Usage{Seq: 1}, nil},
 	{Ask{ID: 2, Mode: "x=3", Extra: Amounts{0.25, 3e6, 3e6}, Lag: 360 * time.Millisecond, Timeout: 2 * time.Second}, nil},

@@ -159,7 +159,10 @@ func (r *launch) run(ctx context.Context) (err error) {
 	if err := r.address(); err != nil {
 		return err
 	}
-	servers := max(r.job.Shards, 1) // with all-reduce the coordinator only
+	servers := r.servers()
+	if r.spread != nil {
+		servers += r.spread.spare
+	}
 	children := make([]*child, 0, servers+r.job.Workers)
 	for i := range servers {
 		children = append(children, r.child("ps", i, servers))
@@ -206,6 +209,9 @@ func (r *launch) run(ctx context.Context) (err error) {
 	r.screen.close()
 	return err
 }
+
+// servers is how many star-ps have shards when the job begins; with all-reduce there is the coordinator only.
+func (r *launch) servers() int { return max(r.job.Shards, 1) }
 
 // address finds the port of the coordinator.
 func (r *launch) address() error {
@@ -261,6 +267,9 @@ func (r *launch) child(role string, rank, servers int) *child {
 		} else {
 			set("shards", "1")
 		}
+		if rank >= r.servers() { // a spare one
+			set("shards", "0")
+		}
 		if rank == 0 {
 			set("listen", r.addr)
 			set("json", "true")
@@ -279,6 +288,9 @@ func (r *launch) child(role string, rank, servers int) *child {
 		}
 		if r.job.HostID == "" { // what the file calls it is what rings and a resource service call it
 			env = append(env, settings.Variable("host-id")+"="+at.Name)
+		}
+		if r.job.MoveShards == node.Auto && role == "ps" && r.job.CapacityCPU == 0 && r.job.CapacityNet == 0 {
+			at.capacities(func(name, value string) { env = append(env, settings.Variable(name)+"="+value) })
 		}
 		c.cmd.Env = env
 		if len(at.Launch) > 0 {
@@ -376,6 +388,8 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 		case e := <-ended:
 			left--
 			switch {
+			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
+				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0:
 				if kill == nil || failed == nil { // it is the cause, or all that we know
 					failed = &childError{e.name, e.code()}

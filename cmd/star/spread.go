@@ -1,13 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +30,7 @@ type spread struct {
 	jobs   []placement.Job
 	result placement.Result
 	where  map[string]site // by role and rank
+	spare  int             // servers without shards, with the ranks behind the others
 	part   float64         // of the demand that was reckoned
 }
 
@@ -108,12 +113,50 @@ func spreadOut(job *settings.Job) (*spread, error) {
 	if servers == 0 { // the coordinator of an all-reduce moves no gradients
 		s.where["ps 0"] = s.where["worker 0"]
 	}
+	if job.MoveShards == node.Auto && servers > 0 {
+		s.spares(servers)
+	}
 	for _, at := range s.where {
 		if !settings.Loopback(net.JoinHostPort(at.reach(), "0")) && !job.TLS() && job.Token == "" && !job.Insecure {
 			return nil, job.Invalid("hosts", fmt.Errorf("anybody who reaches %s could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), or allow it with --insecure", at.reach()))
 		}
 	}
 	return s, nil
+}
+
+// mostSpares is how many spare servers a job has at most: each is a process.
+const mostSpares = 16
+
+// spares puts a server without shards on each host that has none, the emptiest hosts first: shards may move there.
+func (s *spread) spares(servers int) {
+	has := map[int]bool{}
+	for _, c := range s.result.Choices {
+		if c.Kind == placement.Server {
+			has[c.Host] = true
+		}
+	}
+	var free []int
+	for h := range s.hosts {
+		if !has[h] {
+			free = append(free, h)
+		}
+	}
+	slices.SortStableFunc(free, func(a, b int) int { return cmp.Compare(s.result.Loads[a].Max(), s.result.Loads[b].Max()) })
+	for _, h := range free[:min(len(free), mostSpares)] {
+		s.where[fmt.Sprintf("ps %d", servers+s.spare)] = site{s.hosts[h]}
+		s.spare++
+	}
+}
+
+// capacities are the settings that tell a process what its host has for it, as the file says. What is not limited there is left away.
+func (s site) capacities(set func(name, value string)) {
+	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+	if x := s.Capacity.CPU - s.Used.CPU; x > 0 {
+		set("capacity-cpu", number(x))
+	}
+	if x := min(s.Capacity.NetIn-s.Used.NetIn, s.Capacity.NetOut-s.Used.NetOut); x > 0 && !math.IsInf(x, 1) {
+		set("capacity-net", number(x/1e6))
+	}
 }
 
 // read takes what the job wants from the file of --demands.
@@ -184,6 +227,11 @@ func (s *spread) lines() []string {
 		for _, c := range s.result.Choices {
 			if c.Host == h {
 				there = append(there, fmt.Sprintf("%s %d", c.Kind, c.Rank))
+			}
+		}
+		for i := range s.spare {
+			if rank := len(s.jobs[0].Servers) + i; s.of("ps", rank).Name == host.Name {
+				there = append(there, fmt.Sprintf("ps %d (spare)", rank))
 			}
 		}
 		if len(there) > 0 {

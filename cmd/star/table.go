@@ -27,6 +27,10 @@ func table(s coord.Status, width int) []string {
 	if r := s.Refused; r != nil {
 		line("  %s", refusal(s))
 	}
+	if m := s.Shift; m != nil && len(m.Notes) > 0 {
+		n := m.Notes[len(m.Notes)-1]
+		line("  shard %d, server %d → %d, %s at %s: %s", n.Shard, n.From, n.To, n.Event, seconds(m.At), gains(n))
+	}
 	line("  worker  state       step  iteration    compute       wait  samples/s  behind")
 	for _, w := range s.Workers {
 		line("  %6d  %-9s %6d  %9s  %9s  %9s  %9.0f  %6d", w.Worker, w.State, w.Step,
@@ -39,6 +43,15 @@ func table(s coord.Status, width int) []string {
 func refusal(s coord.Status) string {
 	ago := time.Duration(max(s.Elapsed-s.Refused.At, 0) * float64(time.Second))
 	return fmt.Sprintf("%s refused %v ago: %s", s.Refused.Mode, ago.Round(time.Second), s.Refused.Why)
+}
+
+// gains is what the move of a shard was to save of a round's time, and what it did.
+func gains(n coord.ShiftNote) string {
+	text := fmt.Sprintf("%.0f %% of a round predicted", 100*n.Predicted)
+	if seen := float64(n.Seen); seen == seen {
+		text += fmt.Sprintf(", %.0f %% seen", 100*seen)
+	}
+	return text
 }
 
 // progress is how far the job is, on one line.

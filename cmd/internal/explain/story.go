@@ -47,7 +47,8 @@ type Story struct {
 	Noise    []Point           // noise scale, samples
 	Rate     []Point           // samples applied so far
 
-	Gone []Gone
+	Gone   []Gone
+	Shifts []Shift
 
 	Poison []Poisoned // by worker and cause, in the order of the first
 
@@ -83,6 +84,16 @@ type Poisoned struct {
 	Where    string  // of the first
 	Fatal    bool
 	Over     bool // reversed ones: no more
+}
+
+// Shift is a shard that has moved to another server, or was to.
+type Shift struct {
+	T               time.Duration
+	Shard, From, To int
+	Predicted, Seen float64 // shares of a round's time; NaN: somebody else has moved it, or nothing was seen
+	Why             string  // of a move by itself
+	Back            bool    // it did not pay, and went back
+	Err             string  // it stayed
 }
 
 // Life is what one worker did.
@@ -237,6 +248,10 @@ func (t *Teller) Add(l coord.RunLine) error {
 		t.detector.Leave(e.Worker)
 		t.found.end(e.Worker, w, l.T, false)
 		t.told.end(e.Worker, w, l.T, false)
+	case coord.RunShift:
+		t.shift(l.T, e)
+	case coord.RunMove:
+		t.move(l.T, e)
 	case coord.RunEval:
 		s.Accuracy = e.Accuracy
 		s.halts = append(s.halts, l.T)
@@ -263,6 +278,34 @@ func (s *Story) poisoned(e coord.RunPoison) {
 		p.Value = max(p.Value, e.Value)
 		p.Fatal = e.Policy == coord.PoisonFatal
 	}
+}
+
+// shift takes in what was decided on the move of a shard; the move itself follows.
+func (t *Teller) shift(at time.Duration, e coord.RunShift) {
+	s := &t.s
+	if e.Event != "wanted" { // it was looked at the last one
+		for i := len(s.Shifts) - 1; i >= 0; i-- {
+			if c := &s.Shifts[i]; c.Shard == e.Shard && !math.IsNaN(c.Predicted) && c.Err == "" {
+				c.Seen, c.Back = float64(e.Seen), e.Event == "back"
+				break
+			}
+		}
+	}
+	if e.Event == "wanted" {
+		s.Shifts = append(s.Shifts, Shift{T: at, Shard: e.Shard, From: e.From, To: e.To, Predicted: e.Predicted, Seen: math.NaN(), Why: e.Why})
+	}
+}
+
+// move takes in what became of a move. One that nobody has announced was asked for by hand, or is a way back.
+func (t *Teller) move(at time.Duration, e coord.RunMove) {
+	s := &t.s
+	if n := len(s.Shifts); n > 0 {
+		if c := &s.Shifts[n-1]; c.Shard == e.Shard && c.From == e.From && c.To == e.To && math.IsNaN(c.Seen) && !math.IsNaN(c.Predicted) && c.Err == "" {
+			c.T, c.Err = at, e.Err
+			return
+		}
+	}
+	s.Shifts = append(s.Shifts, Shift{T: at, Shard: e.Shard, From: e.From, To: e.To, Predicted: math.NaN(), Seen: math.NaN(), Err: e.Err})
 }
 
 // ride notes who are riders in a plan, which may be in words that this program does

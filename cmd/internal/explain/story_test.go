@@ -431,3 +431,33 @@ func FuzzStory(f *testing.F) {
 		}
 	})
 }
+
+// A shard that moves by itself is told with what it brought, one that went back with that, one that was moved by hand without any,
+// and one that stayed with the reason.
+func TestShifts(t *testing.T) {
+	l := slowForAWhile()
+	l.say(`{"type":"shift","t":160,"event":"wanted","shard":1,"from":0,"to":2,"predicted_gain":0.4,"seen_gain":null,"why":"a link is full"}`)
+	l.say(`{"type":"move","t":161,"shard":1,"from":0,"to":2,"version":9,"bytes":4,"prepare":0.1,"copy":0.1,"delay":0}`)
+	l.say(`{"type":"shift","t":170,"event":"kept","shard":1,"from":0,"to":2,"predicted_gain":0.4,"seen_gain":0.35,"why":"enough"}`)
+	l.say(`{"type":"move","t":171,"shard":0,"from":0,"to":1,"version":9,"bytes":4,"prepare":0.1,"copy":0.1,"delay":0}`)
+	l.say(`{"type":"shift","t":172,"event":"wanted","shard":0,"from":1,"to":2,"predicted_gain":0.2,"seen_gain":null,"why":"a host is full"}`)
+	l.say(`{"type":"move","t":173,"shard":0,"from":1,"to":2,"version":9,"bytes":4,"prepare":0.1,"copy":0.1,"delay":0}`)
+	l.say(`{"type":"shift","t":180,"event":"back","shard":0,"from":2,"to":1,"predicted_gain":0.2,"seen_gain":-0.1,"why":"no"}`)
+	l.say(`{"type":"move","t":181,"shard":0,"from":2,"to":1,"version":9,"bytes":4,"prepare":0.1,"copy":0.1,"delay":0}`)
+	l.say(`{"type":"shift","t":190,"event":"wanted","shard":1,"from":2,"to":0,"predicted_gain":0.5,"seen_gain":null,"why":"again"}`)
+	l.say(`{"type":"move","t":191,"shard":1,"from":2,"to":0,"version":9,"bytes":4,"prepare":0,"copy":0,"delay":0,"error":"server 0 is lost"}`)
+	var b strings.Builder
+	if err := l.story(t).Text(&b, View{Width: 64}); err != nil {
+		t.Fatal(err)
+	}
+	const want = `moves of shards
+   2.7 min  shard 1, server 0 → 2 (gain 40 % predicted, 35 % seen): a link is full
+   2.9 min  shard 0, server 0 → 1
+   2.9 min  shard 0, server 1 → 2 (gain 20 % predicted, -10 % seen; reverted): a host is full
+   3.0 min  shard 0, server 2 → 1
+   3.2 min  shard 1, server 2 → 0 (gain 50 % predicted), stayed: server 0 is lost
+`
+	if got := b.String(); !strings.Contains(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

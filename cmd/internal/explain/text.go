@@ -276,6 +276,19 @@ func (s *Story) told(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, ": %s\n", cmp.Or(c.Why, "no reason given"))
 	}
+	for i, c := range s.Shifts {
+		if i == 0 {
+			b.WriteString("\nmoves of shards\n")
+		}
+		fmt.Fprintf(b, "  %8s  shard %d, server %d → %d%s", took(c.T), c.Shard, c.From, c.To, gains(Change{Predicted: c.Predicted, Seen: c.Seen, Reverted: c.Back}))
+		switch {
+		case c.Err != "":
+			fmt.Fprintf(b, ", stayed: %s", c.Err)
+		case c.Why != "":
+			fmt.Fprintf(b, ": %s", c.Why)
+		}
+		b.WriteByte('\n')
+	}
 	for i, o := range s.Odd {
 		if i == 0 {
 			b.WriteString("\nimpossible measurements\n")

@@ -43,6 +43,9 @@ func Check(job *settings.Job) error {
 	if err := checkCluster(job); err != nil {
 		return err
 	}
+	if err := checkShift(job); err != nil {
+		return err
+	}
 	slows, trace, err := handicaps(job)
 	if err != nil {
 		return err

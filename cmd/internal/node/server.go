@@ -51,6 +51,7 @@ type server struct {
 	keeper *steward      // of this host, where the pilot asks nobody else; else nil
 	tenant *admission    // with a cluster, of rank 0; else nil
 	limits *actuate.Governor
+	says   *reporter // with --move-shards auto; else nil
 }
 
 // Serve hosts shards, and on rank 0 the coordinator, until the job is over. On
@@ -99,6 +100,16 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 		}
 		if begun != nil {
 			begun(coordinator)
+		}
+	}
+	if job.MoveShards == Auto {
+		s.says = newReporter(job, listener.traffic)
+		defer s.says.close()
+		if coordinator != nil {
+			var shifts sync.WaitGroup
+			shifts.Go(func() { newShifter(job, s.log).run(ctx, coordinator) })
+			defer shifts.Wait()
+			defer cancel(nil)
 		}
 	}
 	tenant, err := enter(job, s.log, tcp, transport.RoleServer, job.Rank, s.limits, coordinator, listener.traffic)
@@ -190,6 +201,9 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 func (s *server) prepare() (err error) {
 	job := s.job
 	if err := checkCluster(job); err != nil {
+		return err
+	}
+	if err := checkShift(job); err != nil {
 		return err
 	}
 	if job.Baseline != "" {
@@ -330,6 +344,9 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 			}
 			return setRuleState(r, in)
 		},
+	}
+	if s.says != nil {
+		cfg.Report = s.says.report
 	}
 	if s.resume != nil {
 		cfg.Load = func(i transport.ShardInfo) ([]float32, int64, error) {
@@ -547,7 +564,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	cfg := coord.Config{
 		Job: job.Name, Workers: job.Workers, Servers: job.Servers,
 		Poison: job.Poison,
-		Plan:   s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
+		Plan:   s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),

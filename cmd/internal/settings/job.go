@@ -91,6 +91,7 @@ type Job struct {
 	PSBandwidth float64 // MB/s that the servers' links may carry for this job, both ways together; 0: not known
 	TreeFanIn   int     // most children of one worker in an automatic tree
 	PacePushes  string  // auto or off
+	MoveShards  string  // auto or off
 	UpdateScale string  // n, firing or damped: the c of the update rule
 	OnNaN       string  // stop or skip
 	Poison      string  // skip, fatal or off
@@ -216,6 +217,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.ModelPrior, "model-prior", "", "with --mode auto: published model that the job costs its servers as much as, until that is measured; empty: by its bytes")
 	Var(s, &j.TreeFanIn, "tree-fan-in", 8, "most children of one worker, with tree=auto")
 	Var(s, &j.PacePushes, "pace-pushes", "auto", "let pushes that would meet at the servers' link wait for each other, where that delays no update", "auto", Off)
+	Var(s, &j.MoveShards, "move-shards", Off, "auto: while the job runs, move a shard to another star-ps when that pays; star run --hosts starts spare ones", "auto", Off)
 	Var(s, &j.UpdateScale, "update-scale", "n", "weight of a gradient in an update", "n", "firing", "damped")
 	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
 	Var(s, &j.Poison, "poison", "skip", "what to do about gradients that do not belong: not finite, exploding, pointing against all others", "skip", "fatal", Off)

@@ -1,0 +1,77 @@
+package coord
+
+import (
+	"log/slog"
+	"math"
+	"testing"
+	"time"
+
+	"star/transport"
+)
+
+// What comes in at a server is measured by each worker's push, from its beginning until that server had it all, and only of workers on other
+// hosts. A shard that has moved begins anew.
+func TestInflow(t *testing.T) {
+	c := &Coordinator{cfg: Config{Shift: true, Workers: 2}, hello: transport.Hello{Params: 1000}, begun: time.Unix(1000, 0), owner: []int{0, 1, 1}}
+	c.shards = []transport.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
+	c.servers = []*peer{{rank: 0, at: "a"}, {rank: 1, at: "b"}, {rank: 2, at: "c"}}
+	c.workers = []*peer{{rank: 0, at: "b"}, {rank: 1, at: "d"}}
+	for _, s := range c.servers[:2] {
+		s.load = hostLoad{heard: true, enlist: transport.Enlist{Host: "host " + s.at, Capacity: transport.Amounts{CPU: 4, In: 1e9}}, usage: transport.Usage{Own: transport.Amounts{CPU: 0.5}, Free: 7}}
+	}
+	push := func(i int, full time.Duration, sent float64) {
+		for w, p := range c.workers {
+			at := c.begun.Add(time.Duration(i) * time.Second)
+			p.flight.from, p.last.NetOut = at, sent
+			c.shift.held = map[int]map[int]time.Time{w: {0: at.Add(full), 1: at.Add(full / 4)}}
+			c.inflow(p)
+		}
+	}
+	for i := range 4 {
+		push(i, 100*time.Millisecond, 4000)
+	}
+	// Server 0: both workers, 2000 bytes each at once in 100 ms. Server 1: worker 1 alone, 2000 bytes in 25 ms.
+	for server, want := range []float64{40e3, 80e3} {
+		l := c.serverLoad(c.servers[server])
+		if math.Abs(l.Inflow-want) > 1e-6*want || l.Host != "host "+c.servers[server].at || l.Cores != 4 || l.LinkIn != 1e9 || l.CPU != 0.5 || l.Free != 7 {
+			t.Errorf("server %d: %+v, want %v", server, l, want)
+		}
+	}
+	if l := c.serverLoad(c.servers[2]); l != nil {
+		t.Errorf("a server that says nothing: %+v", l)
+	}
+	c.shift.forget(0)
+	for i := range 4 {
+		push(4+i, 100*time.Millisecond, 1000) // compressed to a quarter
+	}
+	if l := c.serverLoad(c.servers[0]); math.Abs(l.Inflow-10e3) > 1 {
+		t.Errorf("compressed: %+v", l)
+	}
+	// A push of which a server's part was there before it began is another one's.
+	c.shift.forget(0)
+	c.shift.held = map[int]map[int]time.Time{1: {0: c.begun}}
+	c.workers[1].flight.from = c.begun.Add(time.Second)
+	c.inflow(c.workers[1])
+	c.workers[1].flight.from = time.Time{}
+	c.inflow(c.workers[1])
+	if m := c.shift.inlets[0]; m != nil {
+		t.Errorf("%+v was measured of nothing", m)
+	}
+}
+
+// Notes are kept for the status, the newest of them, and counted.
+func TestNotes(t *testing.T) {
+	c := &Coordinator{cfg: Config{Shift: true, RunLog: NewRunLog(nil)}, log: slog.New(slog.DiscardHandler), begun: time.Now()}
+	for i := range 5 {
+		c.noted(ShiftNote{Event: "wanted", Shard: i})
+		c.noted(ShiftNote{Event: "kept", Shard: i})
+	}
+	c.noted(ShiftNote{Event: "back", Shard: 9})
+	s := c.shiftStatus()
+	if s.Wanted != 6 || len(s.Notes) != maxNotes || s.Notes[maxNotes-1].Shard != 9 || s.Notes[0].Shard != 1 {
+		t.Errorf("%+v", s)
+	}
+	if (&Coordinator{}).shiftStatus() != nil {
+		t.Error("a status of moves where there are none")
+	}
+}
