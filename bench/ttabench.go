@@ -517,7 +517,7 @@ func (t *tta) key(c cell, limit float64) string {
 		kind = fmt.Sprintf("search within %.6g s", limit)
 	}
 	return fmt.Sprintf("%s: %s %d workers bound %.6f, %s %s round %d of %d target %g tests %d, %s %s lr %g seed %d", kind, s.name, s.workers, s.bound,
-		task.Name, task.TTATask, task.Round, task.Rounds, task.Target, task.Tests, c.arch, c.method, c.rate, c.seed)
+		task.Name, task.TTATask, task.Round, task.Rounds, task.Target, task.Tests, c.arch, suited(c.method, task.batch(s.workers)), c.rate, c.seed)
 }
 
 func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error) {
@@ -527,7 +527,7 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 		return TTAResult{}, err
 	}
 	n := s.workers
-	batch := max(1, (task.Round+n/2)/n)
+	batch := task.batch(n)
 	model, err := task.build(ctx, batch, c.seed)
 	if err != nil {
 		return TTAResult{}, err
@@ -614,12 +614,23 @@ func prepare(conf *sim.Config, c cell, task opened, budget int64) error {
 		conf.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: conf.Batch, Ring: true}, conf.Plan)
 		return err
 	}
-	method := c.method
-	if method == "lgc" && conf.Batch < 8 {
-		method = fmt.Sprintf("lgc:blocks=%d", conf.Batch) // a block has at least one sample
-	}
-	return conf.Use(method, own)
+	return conf.Use(suited(c.method, conf.Batch), own)
 }
+
+// suited is a baseline without settings for mini-batches of so many samples. A block of LGC has at least one sample. Zeno++'s validation batch has as many samples as
+// a worker's, as in the paper, where both have 128; its own default would take as long as many iterations here.
+func suited(method string, batch int) string {
+	switch {
+	case method == "lgc" && batch < 8:
+		return fmt.Sprintf("lgc:blocks=%d", batch)
+	case method == "zeno++":
+		return fmt.Sprintf("zeno++:samples=%d", batch)
+	}
+	return method
+}
+
+// batch is the samples of one worker of n.
+func (t TTATask) batch(n int) int { return max(1, (t.Round+n/2)/n) }
 
 // sent are the bytes of a run. With servers each gradient goes there and parameters come back; a ring of k sends 2(k−1) times the vector, and a rider's gradient
 // goes to a member and parameters come back, which adds as much.
