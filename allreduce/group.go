@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"star/waits"
 )
 
 // Config says who this rank is and how it reaches the others. Rank, Size and
@@ -117,6 +119,9 @@ type Group struct {
 	err     error         // why the group is useless
 	closed  bool
 
+	site   *waits.Site
+	sleeps bool // in the operation that runs
+
 	number   uint64 // of the last operation
 	now      run
 	moved    time.Time // when bytes moved last, or a little before
@@ -160,6 +165,7 @@ func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
 	if g.timeout == 0 {
 		g.timeout = 30 * time.Second
 	}
+	g.site = waits.Open(fmt.Sprintf("rank %d of a ring of %d", cfg.Rank, cfg.Size), "bytes, in its operation", "rank", "")
 	if g.model == nil {
 		g.model = DefaultModel()
 	}
@@ -242,6 +248,7 @@ func (g *Group) Close() error {
 		return nil
 	}
 	g.closed = true
+	g.site.Close()
 	g.tell(notice{kind: noticeBye, fault: Error{Rank: g.rank}})
 	for _, p := range g.peers {
 		if p.link != nil {
@@ -331,7 +338,12 @@ func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
 	}
 	p := g.program(o)
 	g.now = run{operation: o, prog: p.program, steps: p.steps, buf: buf, size: o.typ.Size()}
-	if err := g.execute(ctx); err != nil {
+	err := g.execute(ctx)
+	if g.sleeps {
+		g.sleeps = false
+		g.site.End()
+	}
+	if err != nil {
 		g.err = err
 		return err
 	}

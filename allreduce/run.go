@@ -224,8 +224,24 @@ func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
 			asks = append(asks, ask{c.link, true, false})
 		}
 	}
+	if !g.sleeps {
+		g.sleeps = true
+		g.site.Begin(int64(g.now.number), g.timeout)
+	}
+	g.noteMissing()
 	g.waiter.wait(asks, min(g.timeout-waited, napTime))
 	return nil
+}
+
+// noteMissing says for whom we sleep: the first of those that owe us bytes, or have no room for ours.
+func (g *Group) noteMissing() {
+	for i := range g.now.prog.lanes {
+		if !g.done[i] && (g.asks[i].in || g.asks[i].out) {
+			g.site.Whom(g.now.prog.lanes[i].peer)
+			return
+		}
+	}
+	g.site.Whom()
 }
 
 // patience is how long an idle rank looks again and again before it sleeps. It

@@ -24,6 +24,7 @@ func (c *Coordinator) serveTool(conn transport.Conn) {
 	self, _ := json.Marshal(map[string]any{
 		"version": c.cfg.Program, "protocol": transport.Protocol, "host": host, "system": runtime.GOOS + "/" + runtime.GOARCH,
 	})
+	conn.SetWriteDeadline(time.Now().Add(c.cfg.SendTimeout))
 	if err := transport.Send(conn, transport.Welcome{Rank: -1, Workers: c.cfg.Workers}, self); err != nil {
 		return
 	}

@@ -31,6 +31,7 @@ import (
 	"star/pgns"
 	"star/poison"
 	"star/transport"
+	"star/waits"
 )
 
 // Config is what a job is. The zero value of a field means what its comment says.
@@ -255,6 +256,9 @@ type Coordinator struct {
 	lastSave error // of the checkpoint at the end
 	progress time.Time
 	warned   time.Time
+	telling  *waits.Site // a peer takes a message
+	idle     *waits.Site // nothing happens
+	idles    bool
 
 	deadlines []time.Duration // by rank; see Remark
 
@@ -444,7 +448,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 		return
 	}
 	if !c.post(event{peer: p, kind: transport.KindHello, hello: h, payload: payload}) {
-		transport.Send(conn, transport.Reject{Exit: exitLost, Reason: "the job is over"}, nil)
+		transport.Refuse(conn, transport.Reject{Exit: exitLost, Reason: "the job is over"})
 		return
 	}
 	for {
@@ -475,7 +479,10 @@ func (c *Coordinator) post(e event) bool {
 }
 
 // maxReport is the largest payload that a member may send to the coordinator.
-const maxReport = 64 << 20 // bytes: Model.Buffers of the largest model, norm bins, part descriptions
+const (
+	reportTime = 30 * time.Second // for one, and a second for each MiB
+	maxReport  = 64 << 20 // bytes: Model.Buffers of the largest model, norm bins, part descriptions
+)
 
 func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	f, err := conn.Recv()
@@ -540,7 +547,11 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	if f.Size > maxReport {
 		return e, fmt.Errorf("frame %v has a payload of %d bytes, at most %d", f.Kind, f.Size, maxReport)
 	}
+	conn.SetReadDeadline(time.Now().Add(reportTime + time.Duration(f.Size>>20)*time.Second))
 	e.payload, err = transport.ReadAll(conn, f)
+	if err == nil {
+		err = conn.SetReadDeadline(time.Time{})
+	}
 	return e, err
 }
 
@@ -556,6 +567,10 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 		Type: "start", Format: 1, Program: c.cfg.Program, Time: c.begun.UTC(), Job: c.cfg.Job,
 		Notes: c.cfg.Notes, Config: c.cfg.Settings,
 	})
+	c.telling = waits.Open("coordinator", "a message to be taken", "rank", "")
+	defer c.telling.Close()
+	c.idle = waits.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
+	defer c.idle.Close()
 	err := c.loop(ctx)
 	c.finish(err)
 	close(c.done)
@@ -959,7 +974,10 @@ func (c *Coordinator) send(p *peer, write func() error) {
 		return
 	}
 	p.conn.SetWriteDeadline(time.Now().Add(c.cfg.SendTimeout))
-	if err := write(); err != nil {
+	c.telling.Begin(-1, c.cfg.SendTimeout, max(p.rank, 0))
+	err := write()
+	c.telling.End()
+	if err != nil {
 		c.log.Warn("send failed, closing the connection", "peer", p.conn.Peer(), "err", err)
 		p.conn.Close()
 	}
@@ -1107,11 +1125,32 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.watchMove(now); err != nil {
 		return err
 	}
+	c.noteIdle(now)
 	if idle, most := now.Sub(c.progress), c.stallAfter(); idle > most && now.Sub(c.warned) > c.cfg.StallAfter {
 		c.warned = now
 		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
 	}
 	return nil
+}
+
+// noteIdle says whom everybody waits for when nothing has happened for a second.
+func (c *Coordinator) noteIdle(now time.Time) {
+	if now.Sub(c.progress) < time.Second {
+		if c.idles {
+			c.idles = false
+			c.idle.End()
+		}
+		return
+	}
+	version := int64(-1)
+	if c.ledger != nil {
+		version = c.ledger.version()
+	}
+	c.idle.Say("missing: " + c.missing())
+	if !c.idles {
+		c.idles = true
+		c.idle.Begin(version, 0)
+	}
 }
 
 // pingServers has servers say that they are there, and tells them that we are: there

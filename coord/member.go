@@ -15,6 +15,7 @@ import (
 
 	"star"
 	"star/transport"
+	"star/waits"
 )
 
 // unreachable is how long a host may be without an answer. A lost packet is sent again after 0.2, 0.6, 1.4, 3 and 6.2 s.
@@ -106,6 +107,9 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	limited, cancel := context.WithTimeout(ctx, cfg.JoinTimeout)
 	defer cancel()
 	begun := time.Now()
+	site := waits.Open(fmt.Sprintf("%s %d", cfg.Hello.Role, cfg.Hello.Rank), "the welcome of the coordinator at "+cfg.Addr, "", "")
+	defer site.Close()
+	site.Begin(-1, cfg.JoinTimeout)
 	wait := 50 * time.Millisecond
 	var last error // not the one that the time-out itself caused, if there is another
 	for try := 1; ; try++ {
@@ -205,6 +209,9 @@ func (m *Member) Next() (transport.Release, error) {
 // Assignment waits for the Assign of a server.
 func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transport.Assign, error) {
 	defer context.AfterFunc(ctx, func() { m.Conn.Close() })()
+	site := waits.Open(fmt.Sprintf("%s %d", m.cfg.Hello.Role, m.cfg.Hello.Rank), "the assignment of shards", "", "")
+	defer site.Close()
+	site.Begin(-1, timeout)
 	m.Conn.SetReadDeadline(time.Now().Add(timeout))
 	defer m.Conn.SetReadDeadline(time.Time{})
 	f, err := m.Conn.Recv()

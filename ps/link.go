@@ -16,6 +16,7 @@ import (
 	"star"
 	"star/compress"
 	"star/transport"
+	"star/waits"
 )
 
 // LinkConfig says how a worker reaches its shards.
@@ -85,6 +86,8 @@ type Link struct {
 	mu             sync.Mutex
 	before, gotten int64 // bytes sent and received by connections that are no more
 
+	pushing, waiting *waits.Site
+
 	once   sync.Once
 	dead   chan struct{} // closed when the link is useless
 	reason error         // why; read it after dead
@@ -138,6 +141,9 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		news: make(chan struct{}, 1), sent: make(chan error, len(infos)), dead: make(chan struct{}),
 		timer: time.NewTimer(time.Hour), cfg: cfg,
 	}
+	me := fmt.Sprintf("worker %d", cfg.Hello.Rank)
+	l.pushing = waits.Open(me, "its gradient to leave, of step", "shard", "")
+	l.waiting = waits.Open(me, "parameters of version", "shard", "")
 	if l.stall == 0 {
 		l.stall = 30 * time.Second
 	}
@@ -169,6 +175,8 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 				c.Close()
 			}
 		}
+		l.pushing.Close()
+		l.waiting.Close()
 		return nil, err
 	}
 	for i, s := range infos {
@@ -242,6 +250,8 @@ func (l *Link) abort(reason error) {
 	l.once.Do(func() {
 		l.reason = reason
 		close(l.dead)
+		l.pushing.Close()
+		l.waiting.Close()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, p := range l.peers {
@@ -430,6 +440,8 @@ func (l *Link) say(version int64, codec, why string) {
 // send gives j to every writer, with its slice of vec, and waits for all.
 func (l *Link) send(ctx context.Context, j job, vec []float32) error {
 	n := 0
+	l.pushing.Begin(j.push.Step, l.patience(len(vec)))
+	defer l.pushing.End()
 	for _, p := range l.peers {
 		j.vec = vec[p.info.From:p.info.To]
 		if j.kind == transport.KindPush {
@@ -523,6 +535,8 @@ func (l *Link) Wait(ctx context.Context, version int64) (int64, error) {
 func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error) {
 	since := time.Now()
 	limit := l.patience(len(l.params))
+	l.waiting.Begin(version, limit)
+	defer l.waiting.End()
 	l.timer.Reset(limit)
 	defer l.timer.Stop()
 	pause := time.Millisecond
@@ -551,6 +565,7 @@ func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error
 			pause = min(2*pause, 100*time.Millisecond)
 			continue
 		}
+		l.waiting.Whom(missing.info.Shard)
 		select {
 		case <-l.news:
 		case <-l.dead:

@@ -16,6 +16,7 @@ import (
 	"star/poison"
 	"star/train/kernel"
 	"star/transport"
+	"star/waits"
 )
 
 // ServerConfig says how a Server does what an Assign tells it.
@@ -369,8 +370,12 @@ func (s *Server) serving(yield func(*host) bool) {
 
 // listen does what the coordinator says.
 func (s *Server) listen(coord transport.Conn) error {
+	site := waits.Open("the shards of this process", "the coordinator", "", "it is silent for --dead-after")
+	defer site.Close()
 	for {
+		site.Begin(-1, 0)
 		f, err := coord.Recv()
+		site.End()
 		if err != nil {
 			return fmt.Errorf("ps: lost the coordinator: %w", err)
 		}
@@ -696,6 +701,8 @@ type conn struct {
 	push transport.Push // the reader's, for the codec's name
 	pack unpacker       // the reader's
 
+	reading, sending *waits.Site
+
 	once   sync.Once
 	reason error // why it ended; read it after done
 }
@@ -737,6 +744,11 @@ func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.
 	if !c.h.put(input{kind: inJoin, conn: c}) {
 		return errStopped
 	}
+	owner := fmt.Sprintf("shard %d", c.h.info.Shard)
+	c.reading = waits.Open(owner, "the rest of a message", "worker", "")
+	defer c.reading.Close()
+	c.sending = waits.Open(owner, "parameters to be taken, of version", "worker", "")
+	defer c.sending.Close()
 	var sender sync.WaitGroup
 	sender.Go(c.send)
 	c.end(c.receive())
@@ -850,6 +862,7 @@ func (c *conn) send() {
 				continue
 			}
 			if err == nil {
+				c.sending.Begin(p.version, c.h.s.patience(int64(4*c.h.n)), int(c.worker))
 				m := transport.Params{Shard: c.h.info.Shard, Version: p.version}
 				b := transport.Floats(p.snap.vec)
 				if sum, ok := p.snap.checksum(!p.alone); ok {
@@ -859,6 +872,7 @@ func (c *conn) send() {
 					p.snap.summed(sum)
 				}
 			}
+			c.sending.End()
 			c.h.mem.release(p.snap)
 			if err != nil {
 				c.end(fmt.Errorf("sending parameters: %w", err))
@@ -973,7 +987,10 @@ func (c *conn) vector(f transport.Frame) ([]float32, error) {
 
 // payload reads the payload of f into dst.
 func (c *conn) payload(f transport.Frame, dst []byte) error {
-	err := c.SetReadDeadline(time.Now().Add(c.h.s.patience(f.Size)))
+	limit := c.h.s.patience(f.Size)
+	c.reading.Begin(-1, limit, int(c.worker))
+	defer c.reading.End()
+	err := c.SetReadDeadline(time.Now().Add(limit))
 	if err == nil {
 		err = c.ReadPayload(dst)
 	}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
+	"star/waits"
 )
 
 // serveHTTP answers /healthz, /readyz and /metrics, and pprof to callers on this
@@ -37,6 +40,7 @@ func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err 
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), b)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /debug/star", local(serveWaits))
 	mux.HandleFunc("/debug/pprof/", local(pprof.Index))
 	mux.HandleFunc("/debug/pprof/profile", local(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", local(pprof.Symbol))
@@ -52,6 +56,21 @@ func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err 
 		defer cancel()
 		srv.Shutdown(ctx)
 	}, nil
+}
+
+// serveWaits answers /debug/star: who waits in this process, as text or, with ?json, as a list.
+func serveWaits(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Has("json") {
+		w.Header().Set("Content-Type", "application/json")
+		list := waits.List()
+		if list == nil {
+			list = []waits.Wait{}
+		}
+		json.NewEncoder(w).Encode(list)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	node.Page(w)
 }
 
 // local refuses callers from other machines.

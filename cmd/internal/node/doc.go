@@ -92,7 +92,7 @@ func (e *fileError) Unwrap() error { return e.error }
 func (e *fileError) ExitCode() int { return e.code }
 
 // Signals is a context that SIGINT and SIGTERM end, with a *SignalError as its
-// cause. A second signal ends the process at once.
+// cause. A second signal ends the process at once. SIGQUIT has it say what it waits for.
 func Signals(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	c := make(chan os.Signal, 2)
@@ -108,7 +108,8 @@ func Signals(parent context.Context) (context.Context, context.CancelFunc) {
 			os.Exit(128 + int(s))
 		}
 	}()
-	return ctx, func() { signal.Stop(c); cancel(nil) }
+	undo := explainQuits()
+	return ctx, func() { signal.Stop(c); undo(); cancel(nil) }
 }
 
 // network is how this process speaks, by the settings.

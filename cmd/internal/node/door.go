@@ -130,6 +130,7 @@ func (d *door) admit(ring transport.Ring, me star.Worker) {
 // serve is the life of a rider's connection.
 func (d *door) serve(c transport.Conn, w star.Worker) error {
 	defer c.Close()
+	c.SetWriteDeadline(time.Now().Add(riderStall(0)))
 	if err := transport.Send(c, transport.Welcome{Rank: int(w)}, nil); err != nil {
 		return err
 	}

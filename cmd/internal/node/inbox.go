@@ -10,6 +10,7 @@ import (
 
 	"star/coord"
 	"star/transport"
+	"star/waits"
 )
 
 // inbox is what the coordinator has said to a worker, in order. It is read beside the
@@ -31,6 +32,8 @@ type inbox struct {
 	closed  transport.Close // the last one
 
 	without map[transport.Child]bool // gradients that go another way than was said
+	orders  *waits.Site
+
 	watch   transport.Child
 	unwatch context.CancelCauseFunc // called when watch goes another way; nil: nobody cares
 }
@@ -39,7 +42,7 @@ type inbox struct {
 var errSuperseded = errors.New("another ring takes its place")
 
 func newInbox(m *coord.Member) *inbox {
-	b := &inbox{news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
+	b := &inbox{orders: waits.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
 	go func() {
 		for {
 			o, err := m.Order()
@@ -144,9 +147,12 @@ func (b *inbox) next(ctx context.Context) (coord.Order, error) {
 		if err != nil {
 			return coord.Order{}, err
 		}
+		b.orders.Begin(-1, 0)
 		select {
 		case <-b.news:
+			b.orders.End()
 		case <-ctx.Done():
+			b.orders.End()
 			return coord.Order{}, context.Cause(ctx)
 		}
 	}

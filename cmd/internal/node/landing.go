@@ -162,6 +162,7 @@ func (g *guest) poke() {
 // serve is the life of a child's connection.
 func (d *landing) serve(c transport.Conn, w star.Worker) error {
 	defer c.Close()
+	c.SetWriteDeadline(time.Now().Add(riderStall(0)))
 	if err := transport.Send(c, transport.Welcome{Rank: int(w)}, nil); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"star/train/kernel"
 	"star/train/optim"
 	"star/transport"
+	"star/waits"
 )
 
 // ringWorker is a worker of an all-reduce: it has the parameters and the optimiser
@@ -376,6 +377,15 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {
 		return w.job.Invalid("allreduce-algorithm", err)
 	}
+	site := waits.Open(fmt.Sprintf("worker %d", w.rank), "all members of the ring of generation", "worker", "")
+	defer site.Close()
+	var others []int
+	for _, m := range w.ring.Members {
+		if int(m) != w.rank {
+			others = append(others, int(m))
+		}
+	}
+	site.Begin(w.ring.Generation, ringPatience, others...)
 	for end := time.Now().Add(ringPatience); ; {
 		if place == 0 {
 			cfg.Listener = w.meet.open()

@@ -135,9 +135,8 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 			case h.Service == transport.ServiceShard:
 				shards.Accept(accept, c, h) // logs why it ended
 			default:
-				transport.Send(c, transport.Reject{Exit: ExitUsage,
-					Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator is star-ps 0 (--coordinator)", addr, job.Rank, h.Service)}, nil)
-				c.Close()
+				transport.Refuse(c, transport.Reject{Exit: ExitUsage,
+					Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator is star-ps 0 (--coordinator)", addr, job.Rank, h.Service)})
 			}
 		})
 		if err != nil {

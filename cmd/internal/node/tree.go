@@ -11,6 +11,7 @@ import (
 	"star/coord"
 	"star/train/kernel"
 	"star/transport"
+	"star/waits"
 )
 
 // treePart is a worker's part in trees: docs/architecture.md. Without a branch for a step,
@@ -77,6 +78,9 @@ func (w *worker) take(ctx context.Context, rel transport.Release) error {
 
 // relay gets the parameters from the parent, and if that fails, from the shards.
 func (w *worker) relay(ctx context.Context, version int64) error {
+	site := waits.Open(fmt.Sprintf("worker %d, in a tree", w.rank), "parameters of version", "worker", "")
+	defer site.Close()
+	site.Begin(version, riderStall(len(w.model.Params())), int(w.tree.branch.Parent))
 	err := w.withParent(ctx, func(c transport.Conn, _ bool) error {
 		c.SetWriteDeadline(time.Now().Add(riderStall(0)))
 		if err := transport.Send(c, transport.Want{Worker: star.Worker(w.rank), Version: version}, nil); err != nil {
@@ -142,6 +146,9 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 	defer func() { t.waited = time.Since(begun) }()
 	warn := time.NewTicker(treeWarn)
 	defer warn.Stop()
+	site := waits.Open(fmt.Sprintf("worker %d, in a tree", w.rank), "its children's gradients, for its step", "worker", "")
+	defer site.Close()
+	site.Begin(w.step, treePatience)
 	patience := time.NewTimer(treePatience)
 	defer patience.Stop()
 	for wait := true; wait; {
@@ -158,6 +165,7 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 		if len(missing) == 0 || w.inbox.detached(w.me()) {
 			break
 		}
+		site.Whom(missing...)
 		if err := w.inbox.failed(); err != nil {
 			return nil, err
 		}

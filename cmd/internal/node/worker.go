@@ -29,6 +29,7 @@ import (
 	"star/train/kernel"
 	"star/train/net"
 	"star/transport"
+	"star/waits"
 )
 
 // NaNError says that a gradient was not finite.
@@ -65,6 +66,7 @@ type worker struct {
 	inbox  *inbox
 	tree   treePart
 	inject *inject.Injector
+	own    *waits.Site // its own computation
 	limits *actuate.Governor
 	all    *links // but those to the shards
 	rank   int
@@ -226,6 +228,8 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		grad:   gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree, all: all,
 	}
 	defer w.loader.Close()
+	w.own = waits.Open(fmt.Sprintf("worker %d", rank), "its own computation, of its step", "", "it is done: a slow worker is waited for")
+	defer w.own.Close()
 	if w.local, err = newLocal(job, member.Welcome.Workers, len(w.grad)); err != nil {
 		return err
 	}
@@ -562,6 +566,8 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 	if late := w.inject.Data(); late > 0 && !sleep(ctx, late) {
 		return computed, context.Cause(ctx)
 	}
+	w.own.Begin(w.step, 0)
+	defer w.own.End()
 	loaded, at := time.Now(), w.member.Elapsed()
 	rec.Load, rec.Samples = loaded.Sub(start), rel.Count
 	w.meter.Begin()

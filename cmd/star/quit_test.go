@@ -1,0 +1,41 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// SIGQUIT has processes say what they wait for, on one page, and go on; /debug/star says the same. A second one ends the process with
+// every goroutine.
+func TestQuit(t *testing.T) {
+	addr := freeAddr(t)
+	g := group(t, 1, 2, "--mode", "ssgd", "--steps", "100000", "--http", addr)
+	g.training()
+	g.signal("w1", syscall.SIGSTOP)
+	var page string
+	g.until("/debug/star says that worker 1 is missing", func() bool {
+		r, err := http.Get("http://" + addr + "/debug/star")
+		if err != nil {
+			return false
+		}
+		defer r.Body.Close()
+		b, _ := io.ReadAll(r.Body)
+		page = string(b)
+		return strings.Contains(page, "missing: ") && strings.Contains(page, "worker 1 step ")
+	})
+	if !strings.Contains(page, "coordinator: waits for the update after version ") || !strings.Contains(page, "who waits, the longest first") {
+		t.Errorf("/debug/star:\n%s", page)
+	}
+	g.signal("w0", syscall.SIGQUIT)
+	g.until("worker 0 says that it waits for the coordinator", func() bool {
+		return strings.Contains(g.said("w0"), "worker 0: waits for the coordinator's next order, until the coordinator is silent for --dead-after")
+	})
+	g.signal("w0", syscall.SIGQUIT)
+	g.ends("w0", 2, "goroutine 1 ", "SIGQUIT: quit")
+	g.signal("w1", syscall.SIGCONT)
+	g.signal("ps0", syscall.SIGTERM)
+	g.ends("w1", 143)
+}
