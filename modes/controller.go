@@ -460,7 +460,7 @@ func (c *Controller) pool(f Forecast, h History) {
 	}
 	out := make(History, len(h))
 	for i, w := range alike {
-		for j := range alike {
+		for j := 0; j < len(alike) && len(out[w]) < remembered; j++ {
 			out[w] = append(out[w], h[alike[(i+j)%len(alike)]]...)
 		}
 		f.Times[w] = max(seconds(mean), 1)

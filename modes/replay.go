@@ -88,6 +88,7 @@ func (q *problem) replay(p Plan, h History) flow {
 	var (
 		total, begin             float64 // samples applied, and when measuring began
 		read                     = make([]float64, n)
+		one                      = make([]star.Worker, 1)
 		squares, behind, applied float64
 		stale, gradients         int64
 		updates                  int
@@ -104,8 +105,8 @@ func (q *problem) replay(p Plan, h History) flow {
 		} else {
 			warm--
 		}
-		one := [1]star.Worker{e.worker}
-		arrived := one[:]
+		one[0] = e.worker
+		arrived := one
 		if top != nil {
 			r := top[e.worker]
 			if report[r] = append(report[r], e.worker); len(report[r]) < members[r] {
