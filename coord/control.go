@@ -78,6 +78,7 @@ func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) erro
 	}
 	select {
 	case r := <-answer:
+		conn.SetWriteDeadline(time.Now().Add(30 * time.Second)) // a move may have taken long
 		return transport.Send(conn, transport.Reply{Err: r.err}, r.json)
 	case <-c.done:
 		return transport.Send(conn, transport.Reply{Err: "the job is over"}, nil)

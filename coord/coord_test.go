@@ -193,6 +193,10 @@ type fakeServer struct {
 	gone  chan struct{}
 	sum2  float64 // of each shard's part of a sum
 
+	hands  []transport.HandStage // of a shard that it has
+	adopts []transport.AdoptStage
+	moving func(id int64, stage transport.AdoptStage) // of one that comes; nil: nothing is said
+
 	ref     bool // its shards speak of a validation gradient, too
 	applies []transport.Apply
 }
@@ -297,6 +301,25 @@ func (s *fakeServer) serve() error {
 			s.mu.Unlock()
 			for _, i := range s.own {
 				Say(s.m, transport.Saved{Shard: i, ID: m.ID}, fmt.Appendf(nil, "%d", i))
+			}
+		case transport.KindHand:
+			m, err := transport.ParseHand(f.Header)
+			if err != nil {
+				return err
+			}
+			s.mu.Lock()
+			s.hands = append(s.hands, m.Stage)
+			s.mu.Unlock()
+		case transport.KindAdopt:
+			m, err := transport.ParseAdopt(f.Header)
+			if err != nil {
+				return err
+			}
+			s.mu.Lock()
+			s.adopts = append(s.adopts, m.Stage)
+			s.mu.Unlock()
+			if s.moving != nil {
+				s.moving(m.Move, m.Stage)
 			}
 		case transport.KindPing:
 			Say(s.m, transport.Pong{}, nil)

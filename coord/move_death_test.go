@@ -1,0 +1,84 @@
+package coord
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"star/transport"
+)
+
+// A server dies, or falls silent, in the middle of a move, when the shard's state is being copied and updates wait for it. If it is the new one
+// the move is given up: the old server goes on with what it has, every update that waited is made once, and no sample is
+// lost. If it is the old one, the shard is gone with it, and the job ends saying so.
+func TestServerDiesDuringTheCopy(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		strike func(from, to *fakeServer)
+		lost   bool
+		why    string
+	}{
+		{"the new one dies", func(_, to *fakeServer) { to.m.Close() }, false, "server 2 is lost"},
+		{"the new one says nothing", func(_, to *fakeServer) {}, false, "server 2: nothing was heard of it in time"},
+		{"the new one has no memory", func(_, to *fakeServer) {}, false, "server 2: no memory"},
+		{"the old one dies", func(from, _ *fakeServer) { from.m.Close() }, true, "server 1 (s1) is lost"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			play(t, Config{Workers: 2, Servers: 3, Steps: 60}, func(w *world) {
+				a, from := w.server(0, 1, false), w.server(1, 1, false)
+				to := w.server(2, 0, false)
+				during := 0
+				to.moving = func(id int64, stage transport.AdoptStage) {
+					if stage != transport.Prepare {
+						return
+					}
+					Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Prepared}, nil)
+					w.wg.Go(func() {
+						time.Sleep(5 * time.Second) // a round takes one: something waits by now
+						during = len(w.lines("fire"))
+						if c.name == "the new one has no memory" {
+							Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Loaded, Err: "no memory"}, nil)
+						}
+						c.strike(from, to)
+					})
+				}
+				w.worker(0)
+				w.worker(1)
+				time.Sleep(3500 * time.Millisecond)
+				before := len(from.seen())
+				_, said := w.ask("move", "1", "2")
+				if !strings.Contains(said, c.why) && !c.lost {
+					t.Errorf("star ctl move is told %q, want %q", said, c.why)
+				}
+				w.finished(5 * time.Minute)
+				if c.lost {
+					w.failed(exitLost, c.why)
+					return
+				}
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				w.accounted(2 * 4 * 60)
+				moves := w.lines("move")
+				if len(moves) != 1 || !strings.Contains(moves[0]["error"].(string), c.why) {
+					t.Errorf("the run log has the moves %v", moves)
+				}
+				if want := []transport.HandStage{transport.Give, transport.Keep}; !slices.Equal(from.hands, want) {
+					t.Errorf("the old server is told %v, want %v", from.hands, want)
+				}
+				if len(from.seen()) != len(a.seen()) || len(from.seen()) != 60 {
+					t.Errorf("shard 0 has made %d updates and shard 1 %d, want 60", len(a.seen()), len(from.seen()))
+				}
+				for i, f := range from.seen() {
+					if f.Seq != a.seen()[i].Seq {
+						t.Errorf("update %d of shard 1 is fire %d, of shard 0 %d", i, f.Seq, a.seen()[i].Seq)
+					}
+				}
+				if during > before+1 {
+					t.Errorf("%d updates before the copy, %d in the middle of it", before, during)
+				}
+			})
+		})
+	}
+}
