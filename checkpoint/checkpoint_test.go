@@ -80,12 +80,16 @@ func (j job) save(st store, dir string, cuts ...int) error {
 	if err != nil {
 		return err
 	}
+	more, err := writeFile(st, dir, "predictor.jsonl", func(w io.Writer) error { _, err := fmt.Fprintf(w, "version %d\n", j.version); return err })
+	if err != nil {
+		return err
+	}
 	return writeManifest(st, dir, Manifest{
 		Job: "job", Model: "fc", ModelHash: "abc", Created: "2026-01-02T03:04:05Z",
 		Params: int64(j.n), Layout: j.layout(), BufferLayout: []TensorSpec{{Name: "bn.mean", Shape: []int{3}}},
 		Version: j.version, Samples: 10 * j.version, Cursor: 11 * j.version, Generation: 1,
 		Optimizer: "adam", Steps: j.version + 5, Config: json.RawMessage(`{"lr": 0.1}`),
-		Shards: files, Buffers: &b,
+		Shards: files, Buffers: &b, More: []File{more},
 	})
 }
 
@@ -113,6 +117,12 @@ func (j job) same(c *Checkpoint) error {
 	b := make([]float32, c.BufferLen())
 	if err := c.Buffers(b); err != nil || !slices.Equal(b, j.buffers()) {
 		return fmt.Errorf("buffers %v, %v", b, err)
+	}
+	if text, err := c.More("predictor.jsonl"); err != nil || string(text) != fmt.Sprintf("version %d\n", j.version) {
+		return fmt.Errorf("predictor.jsonl is %q, %v", text, err)
+	}
+	if text, err := c.More("nothing"); text != nil || err != nil {
+		return fmt.Errorf("a file that is not there is %q, %v", text, err)
 	}
 	return nil
 }
@@ -143,8 +153,8 @@ func TestSaveAndOpen(t *testing.T) {
 	}
 	// Nothing is left over.
 	names, err := os.ReadDir(dir)
-	if err != nil || len(names) != 6 {
-		t.Errorf("%d files, want 4 shards, buffers and manifest: %v", len(names), err)
+	if err != nil || len(names) != 7 {
+		t.Errorf("%d files, want 4 shards, buffers, predictor and manifest: %v", len(names), err)
 	}
 }
 
@@ -300,7 +310,7 @@ func TestCorruption(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, err := os.ReadDir(src)
-	if err != nil || len(files) != 4 {
+	if err != nil || len(files) != 5 {
 		t.Fatal(files, err)
 	}
 	try := func(victim, what string, kind error, change func(path string, text []byte) error) {

@@ -72,7 +72,38 @@ func openIn(st store, dir string) (*Checkpoint, error) {
 		}
 		c.buffers = h
 	}
+	for _, f := range m.More {
+		if _, err := verified(st, dir, f); err != nil {
+			return nil, err
+		}
+	}
 	return c, nil
+}
+
+// verified reads a file of Manifest.More.
+func verified(st store, dir string, want File) ([]byte, error) {
+	text, err := readAll(st, dir, want.Name, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	path := Join(dir, want.Name)
+	if int64(len(text)) != want.Size {
+		return nil, corrupt(path, min(int64(len(text)), want.Size), fmt.Sprintf("%d bytes in all", want.Size), "%d", len(text))
+	}
+	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != want.SHA256 {
+		return nil, corrupt(path, -1, "SHA-256 "+want.SHA256, "%x", sum)
+	}
+	return text, nil
+}
+
+// More reads the file of that name in Manifest.More; nil: there is none.
+func (c *Checkpoint) More(name string) ([]byte, error) {
+	for _, f := range c.m.More {
+		if f.Name == name {
+			return verified(c.st, c.dir, f)
+		}
+	}
+	return nil, nil
 }
 
 func describe(h *Header) string {

@@ -70,6 +70,9 @@ type Manifest struct {
 
 	Shards  []ShardFile `json:"shards"`
 	Buffers *File       `json:"buffers,omitempty"`
+
+	// More are files of the writer's own, which are verified like all others: what predicts the workers' iterations.
+	More []File `json:"more,omitempty"`
 }
 
 // Slot is a vector of optimiser state, one element for each parameter.
@@ -183,6 +186,18 @@ func writeBuffers(st store, dir string, data []float32) (File, error) {
 
 const buffersTensor = "buffers"
 
+// WriteMore writes a file of the caller's own into the checkpoint folder dir, for Manifest.More. It has at least 8 bytes.
+func WriteMore(dir, name string, text []byte) (File, error) {
+	st := at(dir)
+	if err := refuseComplete(st, dir); err != nil {
+		return File{}, err
+	}
+	return writeFile(st, dir, name, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+}
+
 func refuseComplete(st store, dir string) error {
 	path := Join(dir, ManifestName)
 	if _, err := st.size(dir, ManifestName); !errors.Is(err, os.ErrNotExist) {
@@ -248,6 +263,15 @@ func (m *Manifest) check() string {
 		return "there are no shards"
 	}
 	names := map[string]bool{}
+	for _, f := range m.More {
+		if problem := f.check(); problem != "" {
+			return problem
+		}
+		if names[f.Name] {
+			return fmt.Sprintf("file %q is there twice", clip(f.Name))
+		}
+		names[f.Name] = true
+	}
 	at := int64(0)
 	for i, s := range m.Shards {
 		if problem := s.File.check(); problem != "" {

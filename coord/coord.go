@@ -94,6 +94,9 @@ type Config struct {
 	ResumeHash string
 	Buffers    []float32
 
+	// Remember is what the checkpoint knows of the workers' last iterations.
+	Remember []star.Record
+
 	JoinTimeout time.Duration // zero means 2 min
 	SendTimeout time.Duration // zero means 10 s: how long a small message may take to leave
 	DeadAfter   time.Duration // zero means 60 s: a member that said nothing for so long is gone
@@ -155,6 +158,7 @@ type Checkpoint struct {
 	Params    int64
 	Buffers   []float32         // averaged over workers
 	Parts     []json.RawMessage // one for each shard, in order: what its Saved said
+	Records   []star.Record     // the workers' last iterations, for Remember
 }
 
 // Tensor names one tensor inside a flat vector.
@@ -212,6 +216,7 @@ type Coordinator struct {
 	servers  []*peer // by rank
 	workers  []*peer // by rank; nil: not there
 	late     []*peer // workers that came when the job had begun, until they have a part in it
+	memory   recollection
 	enrolled *Enrolment
 	hello    transport.Hello // the first worker's
 	shards   []transport.ShardInfo
@@ -407,6 +412,7 @@ func New(cfg Config) (*Coordinator, error) {
 		poisonings[w] = map[poison.Cause]int64{}
 	}
 	return &Coordinator{
+		memory:     newRecollection(cfg.Workers),
 		poisonings: poisonings,
 
 		cfg:     cfg,
@@ -765,6 +771,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 		at := c.elapsed()
 		c.cfg.RunLog.record(at, r)
 		c.tell(at, RunRecord{r})
+		c.memory.add(r)
 		c.stats.observe(r)
 		if c.auto != nil {
 			c.auto.observe(r)

@@ -304,6 +304,7 @@ func (c *Coordinator) tryStart() {
 	})
 	c.log.Info("training", "workers", c.cfg.Workers, "shards", len(c.shards), "parameters", c.hello.Params,
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.cfg.Plan.String())
+	c.remember(at)
 	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against
 		c.validate()
 		return

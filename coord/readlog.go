@@ -21,7 +21,7 @@ type RunLine struct {
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
 	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor, RunVerdict,
-	// RunGain, RunCodec, RunPoison, RunMember, RunEval, RunSave, RunPace, RunMove, RunShift, RunStop and RunEnd. What could not be
+	// RunGain, RunCodec, RunMemory, RunPoison, RunMember, RunEval, RunSave, RunPace, RunMove, RunShift, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
 }
@@ -471,6 +471,16 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.read(b, &s)
 		l.T = c.time("t", s.T)
 		l.Entry = RunSave{s.ID, s.Version, c.time("took", s.Took), s.Err}
+	case "memory":
+		at, m, err := parseMemory(b)
+		if err != nil {
+			return l, true, err
+		}
+		l.T = c.time("t", at)
+		for _, r := range m.Records {
+			c.rank(p, "worker", int(r.Worker))
+		}
+		l.Entry = m
 	case "pace":
 		s := logPace{T: nan}
 		c.read(b, &s)

@@ -369,7 +369,7 @@ func (c *Coordinator) trySaved() {
 	}
 	whole := Checkpoint{
 		ID: s.id, Generation: c.cfg.Generation, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
-		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts,
+		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts, Records: c.memory.records(),
 	}
 	go func() {
 		path, err := c.cfg.Save(whole)

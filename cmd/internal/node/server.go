@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -444,6 +445,9 @@ type extra struct {
 	Redo []coord.Span `json:"redo,omitempty"` // pieces of the sample stream behind the cursor that are to be done again
 }
 
+// memoryName is the file of the workers' last iterations, as lines of a run log.
+const memoryName = "predictor.jsonl"
+
 // saveManifest completes a checkpoint.
 func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 	dir := checkpointDir(s.job, c.ID)
@@ -480,6 +484,17 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 			return "", err
 		}
 		m.Buffers = &f
+	}
+	if len(c.Records) > 0 {
+		var text bytes.Buffer
+		if err := coord.EncodeRecords(&text, c.Records); err != nil {
+			return "", err
+		}
+		f, err := checkpoint.WriteMore(dir, memoryName, text.Bytes())
+		if err != nil {
+			return "", err
+		}
+		m.More = append(m.More, f)
 	}
 	if err := checkpoint.WriteManifest(dir, m); err != nil {
 		return "", err
@@ -607,6 +622,13 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		}
 		cfg.Resume = coord.Progress{Version: m.Version, Samples: m.Samples, Cursor: m.Cursor, Redo: more.Redo}
 		cfg.ResumeHash = m.ModelHash
+		text, err := s.resume.More(memoryName)
+		if err == nil {
+			cfg.Remember, err = coord.DecodeRecords(text)
+		}
+		if err != nil {
+			return nil, err
+		}
 		if n := s.resume.BufferLen(); n > 0 {
 			cfg.Buffers = make([]float32, n)
 			if err := s.resume.Buffers(cfg.Buffers); err != nil {

@@ -117,6 +117,16 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 				p.say(coord.Remark{Study: s})
 			}
 		}
+	case coord.RunMemory: // of the life before, whose steps are not ours: it tells how long iterations take, not since when
+		for _, r := range e.Records {
+			p.samples[r.Worker] = r.Samples
+			p.controller.Observe(r)
+			if p.online != nil {
+				if s := p.online.observe(r); s != nil {
+					p.say(coord.Remark{Study: s})
+				}
+			}
+		}
 	case coord.RunPredictor:
 		if p.online == nil {
 			break
