@@ -105,8 +105,7 @@ func ReadMeasures(path string, result any, measures func() []Measure) ([]Measure
 func DecideMeasures(rs []DecideResult) (ms []Measure) {
 	for _, r := range rs {
 		ms = append(ms, Measure{Name: fmt.Sprintf("%d workers, median", r.Workers), Value: r.Median, High: r.P90, Low: r.Median * r.Median / max(r.P90, r.Median), Unit: "s", Series: "median", X: float64(r.Workers)},
-			Measure{Name: fmt.Sprintf("%d workers, p90", r.Workers), Value: r.P90, Unit: "s", Series: "p90", X: float64(r.Workers)},
-			Measure{Name: fmt.Sprintf("%d workers, longest", r.Workers), Value: r.Max, Unit: "s", Series: "longest", X: float64(r.Workers)})
+			Measure{Name: fmt.Sprintf("%d workers, p90", r.Workers), Value: r.P90, Low: r.Median, High: max(r.Max, r.P90), Unit: "s", Series: "p90", X: float64(r.Workers)})
 	}
 	return ms
 }

@@ -114,7 +114,6 @@ func plotLines(p *plot.Plot, x string, now, old []Measure) error {
 	p.X.Label.Text, p.Y.Label.Text = x, "time"
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.Y.Tick.Marker = plot.ConstantTicks(timeTicks())
-	p.X.Tick.Marker = plot.LogTicks{Prec: -1}
 	p.Legend.Top, p.Legend.Left = true, true
 	draws := func(ms []Measure, before bool) error {
 		lines := map[string]plotter.XYs{}
@@ -137,11 +136,13 @@ func plotLines(p *plot.Plot, x string, now, old []Measure) error {
 			if before {
 				line.Color, line.Dashes = color.Gray{170}, []vg.Length{vg.Points(4), vg.Points(2)}
 				points.Shape = draw.RingGlyph{}
-				name += ", before"
+				name = "before"
 			}
 			points.Color = line.Color
 			p.Add(line, points)
-			p.Legend.Add(name, line, points)
+			if !before || i == 0 {
+				p.Legend.Add(name, line, points)
+			}
 		}
 		return nil
 	}
@@ -151,7 +152,12 @@ func plotLines(p *plot.Plot, x string, now, old []Measure) error {
 	if err := draws(now, false); err != nil {
 		return err
 	}
-	p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(p.Y.Min))), math.Pow(10, math.Ceil(math.Log10(p.Y.Max)+0.3))
+	p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(p.Y.Min))), math.Pow(10, math.Ceil(math.Log10(p.Y.Max)+0.5))
+	var ticks []plot.Tick
+	for _, m := range now {
+		ticks = append(ticks, plot.Tick{Value: m.X, Label: fmt.Sprint(m.X)})
+	}
+	p.X.Tick.Marker = plot.ConstantTicks(ticks)
 	if p.X.Min == p.X.Max {
 		p.X.Min, p.X.Max = p.X.Min/2, p.X.Max*2
 	}

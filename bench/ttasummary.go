@@ -348,7 +348,7 @@ func plotCases(cases []TTACase) (*plot.Plot, error) {
 			if v, half, ok := s.of(c); ok {
 				points.XYs = append(points.XYs, plotter.XY{X: float64(i) + (float64(k)-float64(len(all)-1)/2)*0.1, Y: v})
 				points.YErrors = append(points.YErrors, struct{ Low, High float64 }{half, half})
-				most = max(most, v)
+				most = max(most, v+half)
 			}
 		}
 		if len(points.XYs) == 0 {
@@ -367,7 +367,8 @@ func plotCases(cases []TTACase) (*plot.Plot, error) {
 		p.Add(bars, scatter)
 		p.Legend.Add(s.name, scatter)
 	}
-	p.Y.Max = min(1.35*most, 2.5)
+	p.Y.Max = 1.6 * min(most, 2) // the legend is above
+	p.X.Min, p.X.Max = -0.5, float64(len(cases))-0.5
 	return p, nil
 }
 

@@ -33,6 +33,8 @@ type ttaSuite struct {
 	own   bench.TTATask
 	rates []string
 	quick bool
+
+	markdown bool
 }
 
 func benchTTA() *cobra.Command {
@@ -50,6 +52,7 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")
 	settings.Var(&s.set, &cfg.Out, "out", "", "journal of finished runs; those that are in it already are not made again")
 	settings.Var(&s.set, &s.quick, "quick", false, "2 seeds, 4 scenarios and 10 methods, where nothing else is said")
+	settings.Var(&s.set, &s.markdown, "markdown", false, "short tables in Markdown, a line for each scenario")
 	settings.Var(&s.set, &s.own.Model, "model", "", "a model of your own in place of the tasks, without batch normalisation")
 	settings.Var(&s.set, &s.own.Dataset, "dataset", "digits", "with --model: the data set")
 	settings.Var(&s.set, &s.own.Round, "round", 64, "with --model: samples of a round of all workers")
@@ -172,6 +175,10 @@ func (s *ttaSuite) parse(cfg *bench.TTAConfig) error {
 
 func (s *ttaSuite) print(w *tabwriter.Writer, result any) {
 	rs := result.([]bench.TTAResult)
+	if s.markdown {
+		bench.TTAMarkdown(w, rs)
+		return
+	}
 	for _, c := range bench.TTACases(rs) {
 		best := c.Fixed
 		fmt.Fprintf(w, "%s, %s, %s: target %g; no mode can save more than %.0f %% of SSGD's time (first order)\n", c.Task, c.Arch, c.Scenario, c.All[0].Target, 100*c.Bound)
