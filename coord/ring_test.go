@@ -713,3 +713,63 @@ func TestClosedRounds(t *testing.T) {
 		}
 	}
 }
+
+// What is late of one ring is in no round of the next one, even where that closes a round before the old one's last is complete.
+func TestLateOfAnotherRing(t *testing.T) {
+	p := modes.XOrder(3, 2)
+	p.Micro, p.Cap = 5, time.Hour
+	l := newLedger(p, 3, 0, 10, 1000)
+	r := newRing(l, transport.Ring{})
+	l.begin()
+	old := r.generation
+	say := func(generation int64, version int64, ws ...star.Worker) (last []order) {
+		t.Helper()
+		for _, w := range ws {
+			o, err := r.computed(transport.Computed{Worker: w, Generation: generation, Version: version, Samples: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = slices.Clone(o)
+		}
+		return last
+	}
+	q := modes.XOrder(3, 1)
+	q.Micro, q.Cap = 5, time.Hour
+	l.install(q)
+	if r.generation == old || r.staged == nil || r.staged.from != 2 {
+		t.Fatalf("generation %d, staged %+v: want another ring from round 2 on", r.generation, r.staged)
+	}
+	say(old, 0, 0, 1, 2)
+	for w := range star.Worker(3) {
+		if _, err := r.tally(transport.Tally{Worker: w, Generation: old, Version: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say(old, 1, 0, 1, 2) // worker 2 is late, and round 1 is complete for nobody yet
+	o := say(r.generation, 2, 0)
+	if len(o) != 1 || len(o[0].closes) != 3 || len(o[0].closes[0].msg.Late) > 0 || o[0].closes[0].msg.Total != 10 {
+		t.Errorf("%+v, want round 2 closed with the gradient of worker 0 alone", o)
+	}
+}
+
+// With a time after which no part is begun (DropCompute) everybody is in the round, with the samples that it had time for.
+func TestRoundsOfParts(t *testing.T) {
+	p := modes.SSGD(2)
+	p.Micro, p.Cap = 5, time.Hour
+	l := newLedger(p, 2, 0, 10, 20)
+	r := newRing(l, transport.Ring{})
+	l.begin()
+	for w, have := range []int{10, 4} {
+		if _, err := r.computed(transport.Computed{Worker: star.Worker(w), Generation: r.generation, Samples: have}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for w := range star.Worker(2) {
+		if _, err := r.tally(transport.Tally{Worker: w, Generation: r.generation, Version: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l.used != 14 || l.waste != 6 || !r.drained() {
+		t.Errorf("%d samples used and %d not, drained %v; want 14 and 6", l.used, l.waste, r.drained())
+	}
+}
