@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"star"
@@ -11,11 +12,79 @@ import (
 // Auto is the Pilot of --mode auto: the production controller, with the production estimator of the noise scale.
 type Auto struct {
 	controller *modes.Controller
-	noise      *pgns.Estimator
-	round      int
-	total      float64   // samples applied
-	read       []float64 // total at each worker's last release
+	noise      *Noise
 	workers    []star.Worker
+}
+
+// Noise measures the gradients of a simulated job as a coordinator does those of a real one.
+type Noise struct {
+	estimator *pgns.Estimator
+	round     int
+	total     float64   // samples applied
+	read      []float64 // total at each worker's last release
+	last      []glance  // by worker: its last gradient
+}
+
+// farthest is by how many rounds of samples the parameters of two gradients may differ that make a pair, as in package coord.
+const farthest = 2
+
+// glance is what a pair of gradients needs of one of them.
+type glance struct {
+	Gradient
+	read float64 // samples applied when its worker was released
+}
+
+// NewNoise makes one for so many workers with so many samples each.
+func NewNoise(workers, batch int) (*Noise, error) {
+	e, err := pgns.New(pgns.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return &Noise{estimator: e, round: workers * batch, read: make([]float64, workers), last: make([]glance, workers)}, nil
+}
+
+// Fired takes in an update, and reports the noise scale in samples and the drift with its strength (see pgns.Estimator); false: it says nothing new.
+func (n *Noise) Fired(gs []Gradient, o Outcome) (scale, drift, strength float64, ok bool) {
+	u := pgns.Update{Round: n.round}
+	samples := 0
+	for _, g := range gs {
+		samples += g.Samples
+		u.Gradients = append(u.Gradients, pgns.Gradient{Basis: g.Basis, Samples: g.Samples, Norm2: g.Norm2,
+			Behind: (n.total - n.read[g.Worker]) / float64(n.round)})
+	}
+	for i := range u.Gradients {
+		u.Gradients[i].Weight = float64(gs[i].Samples) / float64(samples)
+	}
+	u.Sum2 = o.Norm2
+	n.total += float64(samples)
+	read := slices.Clone(n.read)
+	for _, g := range gs {
+		n.read[g.Worker] = n.total
+	}
+	var prior glance
+	for _, g := range gs {
+		prior, n.last[g.Worker] = n.last[g.Worker], glance{g, read[g.Worker]}
+	}
+	switch {
+	case len(gs) == 1 && gs[0].Change > 0:
+		// One gradient says nothing by itself; with how it differs from the one before it does (pgns.Pair).
+		last := n.last[gs[0].Worker]
+		if prior.Samples < 1 || last.Step != prior.Step+1 || last.read-prior.read > farthest*float64(n.round) {
+			return 0, 0, 0, false
+		}
+		pair := func(g glance) pgns.Gradient {
+			return pgns.Gradient{Norm2: g.Norm2, Samples: g.Samples, Basis: g.Basis, Behind: (n.total - g.read) / float64(n.round)}
+		}
+		u = pgns.Pair(pair(prior), pair(last), gs[0].Change)
+		u.Round = n.round
+	case len(gs) < 2 || o.Norm2 == 0:
+		return 0, 0, 0, false
+	}
+	if _, err := n.estimator.Observe(u); err != nil {
+		return 0, 0, 0, false
+	}
+	drift, strength = n.estimator.Drift()
+	return n.estimator.Noise().Scale, drift, strength, true
 }
 
 // NewAuto makes one for a cluster whose job begins with the given plan.
@@ -24,11 +93,11 @@ func NewAuto(c modes.ControllerConfig, plan modes.Plan) (*Auto, error) {
 	if err != nil {
 		return nil, err
 	}
-	noise, err := pgns.New(pgns.Config{})
+	noise, err := NewNoise(c.Workers, c.Batch)
 	if err != nil {
 		return nil, err
 	}
-	return &Auto{controller: controller, noise: noise, round: c.Workers * c.Batch, read: make([]float64, c.Workers)}, nil
+	return &Auto{controller: controller, noise: noise}, nil
 }
 
 // Observe implements Pilot.
@@ -36,30 +105,17 @@ func (a *Auto) Observe(r star.Record) { a.controller.Observe(r) }
 
 // Fired implements Pilot.
 func (a *Auto) Fired(at time.Duration, _ int64, gs []Gradient, o Outcome) {
-	u := pgns.Update{Round: a.round}
-	samples := 0
 	a.workers = a.workers[:0]
+	samples := 0
 	for _, g := range gs {
 		samples += g.Samples
 		a.workers = append(a.workers, g.Worker)
-		u.Gradients = append(u.Gradients, pgns.Gradient{Basis: g.Basis, Samples: g.Samples, Norm2: g.Norm2,
-			Behind: (a.total - a.read[g.Worker]) / float64(a.round)})
 	}
-	for i := range u.Gradients {
-		u.Gradients[i].Weight = float64(gs[i].Samples) / float64(samples)
-	}
-	u.Sum2 = o.Norm2
-	a.total += float64(samples)
-	for _, w := range a.workers {
-		a.read[w] = a.total
-	}
+	scale, drift, strength, ok := a.noise.Fired(gs, o)
 	a.controller.Fired(at, a.workers, samples)
-	if len(gs) < 2 || o.Norm2 == 0 {
-		return
-	}
-	if _, err := a.noise.Observe(u); err == nil {
-		a.controller.Noise(a.noise.Noise().Scale)
-		a.controller.Drift(a.noise.Drift())
+	if ok {
+		a.controller.Noise(scale)
+		a.controller.Drift(drift, strength)
 	}
 }
 

@@ -81,8 +81,11 @@ func (c *Config) Play(m baseline.Made, own optim.Config) error {
 	}
 	t, ok := c.Learner.(*Trained)
 	if !ok {
-		if named.Name == "" && m.Local == nil {
+		if named.Name == "" && m.Local == nil && !goesOn(m.Plan) {
 			return nil
+		}
+		if _, ok := c.Learner.(*Tally); ok && named.Name == "" && m.Local == nil {
+			return nil // it has no gradients that could be kept
 		}
 		q, ok := c.Learner.(*Quadratic)
 		if !ok {
@@ -125,8 +128,8 @@ func (c *Config) Use(name string, own optim.Config) error {
 			return err
 		}
 	}
-	var err error
 	if name == "auto" {
+		var err error
 		c.Plan = modes.SSGD(n)
 		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil}
 		if config.Ring {
@@ -135,8 +138,15 @@ func (c *Config) Use(name string, own optim.Config) error {
 		c.Pilot, err = NewAuto(config, c.Plan)
 		return err
 	}
-	c.Plan, err = modes.Parse(name, n)
-	return err
+	p, err := modes.Parse(name, n)
+	if err != nil {
+		return err
+	}
+	if _, trains := c.Learner.(*Trained); goesOn(p) && !trains {
+		return c.Play(baseline.Made{Plan: p}, own)
+	}
+	c.Plan = p
+	return nil
 }
 
 // CheckMethod says whether a method's name is one that Use knows, for so many workers with such batches.

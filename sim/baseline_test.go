@@ -22,9 +22,6 @@ var quick = map[string]string{"diloco": "diloco:steps=5,outer-lr=1,outer-momentu
 
 func methods() (names []string) {
 	for _, e := range baseline.Entries() {
-		if e.Several {
-			continue
-		}
 		name := e.Name
 		if q, ok := quick[name]; ok {
 			name = q
@@ -200,7 +197,19 @@ type hand struct {
 	lates       int
 	factor      float64
 	ref, coming []float64
+	kept        map[[2]int64][]float64 // by worker and step
+	version     int64
 }
+
+func (h *hand) Keep(g *Gradient) error {
+	if h.kept == nil {
+		h.kept = map[[2]int64][]float64{}
+	}
+	h.kept[[2]int64{int64(g.Worker), g.Step}] = h.gradient(*g)
+	return nil
+}
+
+func (h *hand) Forget(star.Worker) {}
 
 func (h *hand) gradient(g Gradient) []float64 {
 	d := make([]float32, len(h.now))
@@ -274,6 +283,25 @@ func TestRulesAgree(t *testing.T) {
 					h.now[i] -= float32(lr * float64(g.Samples) / round * (x + 3*x*x*float64(h.now[i]-h.read[g.Worker][i])))
 				}
 			}
+		}},
+		{"k-batch-async:k=5", func(h *hand, round float64, gs []Gradient) {
+			for _, g := range gs {
+				d := h.kept[[2]int64{int64(g.Worker), g.Step}]
+				for i, x := range d {
+					h.now[i] -= float32(lr * float64(g.Samples) / round * x)
+				}
+			}
+		}},
+		{"k-batch-sync:k=3", func(h *hand, round float64, gs []Gradient) {
+			for _, g := range gs {
+				if g.Basis != h.version {
+					panic("a gradient on older parameters")
+				}
+				for i, x := range h.kept[[2]int64{int64(g.Worker), g.Step}] {
+					h.now[i] -= float32(lr * float64(g.Samples) / round * x)
+				}
+			}
+			h.version++
 		}},
 		{"lgc:k=3,blocks=4", func(h *hand, _ float64, gs []Gradient) {
 			fast := make([]float64, len(h.now))
@@ -446,13 +474,27 @@ func TestUseRejects(t *testing.T) {
 	}
 }
 
-// What the simulator does not know it refuses: workers that go on before an update is made, from the beginning or by a change of plan.
-func TestWorkersThatGoOnAreRefused(t *testing.T) {
-	c := Config{Times: steady(100*ms, 110*ms), Learner: NewQuadratic(8, 5, 0, 0.2, 1), Batch: 16, Limit: time.Second}
-	if err := c.Use("k-batch-sync:k=3", optim.Config{}); err != nil {
+// A quadratic by itself has no gradients that could be kept.
+func TestKeptGradientsNeedAShard(t *testing.T) {
+	_, err := Run(Config{Times: steady(100*ms, 110*ms), Plan: modes.Batches(2, 3, true), Learner: NewQuadratic(8, 5, 0, 0.2, 1), Batch: 16, Limit: time.Second})
+	if err == nil || !strings.Contains(err.Error(), "none to keep") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Who is gone takes what was kept of it along: updates are of the others' gradients.
+func TestKeptGradientsOfWhoIsGone(t *testing.T) {
+	l := &told{}
+	if _, err := Run(Config{Times: steady(100*ms, 110*ms, 310*ms), Plan: modes.Batches(3, 4, false), Learner: l, Batch: 8, Limit: 2 * time.Second,
+		Failures: []Failure{{Worker: 0, At: 150 * ms}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Run(c); err != errGoesOn {
-		t.Errorf("%v, want %v", err, errGoesOn)
+	for _, g := range l.applied {
+		if g.Worker == 0 {
+			t.Fatalf("%+v was applied after its worker was gone", g)
+		}
+	}
+	if len(l.applied) < 8 {
+		t.Errorf("%d gradients applied", len(l.applied))
 	}
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -102,6 +101,8 @@ type Gradient struct {
 	Samples int     // in it, of all its steps
 	Local   int     // steps that its worker made by itself (Plan.Local); 0: it is a gradient
 	Norm2   float64 // squared norm of the mean over its samples; the Learner fills it in, 0 where it has no vectors
+	Kept    bool    // the Learner has it already, by Keep
+	Change  float64 // squared length of the difference to its worker's gradient before (pgns.Change); the Learner fills it in, 0: not known
 }
 
 // Outcome is what an update brought.
@@ -130,6 +131,17 @@ type Salvager interface {
 	// Drop tells of one, in order of the updates. version is that of the present parameters; rest is the part of the workers that were not in the
 	// last update if they were told to stop for it (Config.Cancel), else 0.
 	Drop(version int64, g Gradient, rest float64) error
+}
+
+// Keeper is a Learner that can have several gradients of one worker in an update (modes.Group.Again).
+type Keeper interface {
+	Learner
+
+	// Keep is told of a gradient whose worker goes on before it is used. An Update with it follows, unless Forget does.
+	Keep(g *Gradient) error
+
+	// Forget drops what was kept of a worker that is gone.
+	Forget(w star.Worker)
 }
 
 // Validator is a Learner that holds updates against a validation gradient.
@@ -182,6 +194,7 @@ type worker struct {
 	ended   time.Duration // when it had computed
 	limit   time.Duration // of computing (Plan.Cap)
 	gone    bool
+	bank    []Gradient // that are kept, the oldest first
 	arrived time.Duration
 	busy    bool // computes
 	waits   bool
@@ -215,9 +228,12 @@ type run struct {
 	idle   []int32 // of timers: numbers that are free
 }
 
-// errGoesOn says what is not modelled: a worker has one gradient at a time.
-var errGoesOn = errors.New("sim: workers that go on before an update is made (kbatch, k-batch-sync, k-batch-async) are not simulated; real ones can be: star run")
+func isQuadratic(l Learner) bool {
+	_, ok := l.(*Quadratic)
+	return ok
+}
 
+// goesOn says whether an update of p may have several gradients of one worker.
 func goesOn(p modes.Plan) bool {
 	return slices.ContainsFunc(p.Groups, func(g modes.Group) bool { return g.Again })
 }
@@ -231,10 +247,10 @@ func Run(c Config) (Result, error) {
 	switch err := c.Plan.Validate(n); {
 	case err != nil:
 		return Result{}, err
-	case goesOn(c.Plan):
-		return Result{}, errGoesOn
 	case c.Learner == nil:
 		return Result{}, fmt.Errorf("sim: no learner: who says what an update is worth?")
+	case goesOn(c.Plan) && isQuadratic(c.Learner):
+		return Result{}, fmt.Errorf("sim: mode %v keeps gradients, and a %T has none to keep: use a learner that trains", c.Plan, c.Learner)
 	case c.Batch < 1:
 		return Result{}, fmt.Errorf("sim: a batch of %d samples: at least 1 is needed", c.Batch)
 	case c.Latency < 0:
@@ -449,7 +465,10 @@ func (r *run) leave(at time.Duration, w star.Worker) error {
 	if m.waits {
 		r.waiting += at - m.arrived
 	}
-	m.gone, m.busy, m.waits = true, false, false
+	m.gone, m.busy, m.waits, m.bank = true, false, false, nil
+	if l, ok := r.Learner.(Keeper); ok {
+		l.Forget(w)
+	}
 	r.attend(at, w, false)
 	if r.net != nil {
 		if err := r.net.leave(at, w); err != nil {
@@ -640,8 +659,8 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 	if err := p.Validate(len(r.workers)); err != nil {
 		return fmt.Errorf("sim: the pilot's plan: %w", err)
 	}
-	if goesOn(p) {
-		return errGoesOn
+	if goesOn(p) && isQuadratic(r.Learner) {
+		return fmt.Errorf("sim: the pilot's plan %v keeps gradients, and a %T has none to keep: use a learner that trains", p, r.Learner)
 	}
 	if r.Ring != nil {
 		if err := ringPlan(p); err != nil {
@@ -656,12 +675,21 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 // fire carries out what the barrier says.
 func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 	for _, f := range fs {
+		for _, w := range f.Again {
+			if err := r.keep(w); err != nil {
+				return err
+			}
+		}
 		r.applied = r.applied[:0]
 		for _, w := range f.Workers {
 			m := &r.workers[w]
-			r.applied = append(r.applied, m.gradient(w))
-			r.stale += f.Version - 1 - m.basis
-			r.result.Samples += int64(m.samples)
+			g := m.gradient(w)
+			if f.Banked {
+				g, m.bank = m.bank[0], m.bank[1:]
+			}
+			r.applied = append(r.applied, g)
+			r.stale += f.Version - 1 - g.Basis
+			r.result.Samples += int64(g.Samples)
 		}
 		if len(f.Workers) > 0 {
 			r.result.Updates++
@@ -710,6 +738,19 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// keep has the gradient of w wait for an update, while w goes on.
+func (r *run) keep(w star.Worker) error {
+	g := r.workers[w].gradient(w)
+	g.Kept = true
+	if l, ok := r.Learner.(Keeper); ok {
+		if err := l.Keep(&g); err != nil {
+			return err
+		}
+	}
+	r.workers[w].bank = append(r.workers[w].bank, g)
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"star"
+	"star/pgns"
 	"star/ps"
 	"star/transport"
 )
@@ -41,6 +42,10 @@ type Trained struct {
 	Task Task
 	Rule ps.Rule // of this run alone: optimisers remember
 
+	// Changes has workers tell how their gradients differ from those before, as real ones do: what a controller knows of the noise where updates
+	// are of one gradient.
+	Changes bool
+
 	// Named is what the shard makes of gradients before Rule, which must have a descent in it then; zero: nothing.
 	Named ps.Named
 
@@ -70,8 +75,9 @@ type Trained struct {
 	fire   transport.Fire
 
 	solos     []*ps.Solo
-	own       []float32 // parameters of whoever trains by itself
-	step      []float32 // a gradient of it
+	turns     []pgns.Change // of the workers' gradients
+	own       []float32     // parameters of whoever trains by itself
+	step      []float32     // a gradient of it
 	descent   *ps.Descent
 	scores    bool // the shard asks before it applies
 	salvages  bool
@@ -105,6 +111,7 @@ func (t *Trained) Begin(workers, round int) {
 	if t.Named.Name != "" {
 		rule = t.Named.Make(t.descent, workers, len(params))
 	}
+	t.turns = make([]pgns.Change, workers)
 	_, t.scores = rule.(ps.Scorer)
 	_, t.salvages = rule.(ps.Salvager)
 	if t.Solo != nil {
@@ -165,6 +172,9 @@ func (t *Trained) compute(vec []float32, g *Gradient) error {
 	if math.IsNaN(norm2) || math.IsInf(norm2, 0) {
 		return fmt.Errorf("%w: the gradient of step %d of worker %d has a norm of %v", ErrDiverged, g.Step, g.Worker, math.Sqrt(norm2))
 	}
+	if t.Changes && g.Local == 0 {
+		g.Change, _ = t.turns[g.Worker].Next(vec)
+	}
 	if g.Norm2 = norm2; g.Local > 0 {
 		g.Norm2 = 0 // it is the norm of no gradient
 	}
@@ -202,6 +212,24 @@ func (t *Trained) weights(gs []Gradient) (each func(g *Gradient) float32) {
 
 // perStep are the samples of one step of a gradient's worker.
 func perStep(g *Gradient) float64 { return float64(g.Samples) / float64(max(1, g.Local)) }
+
+// push works a gradient out and has the shard store it.
+func (t *Trained) push(g *Gradient) error {
+	vec := t.mem.take()
+	if err := t.compute(vec, g); err != nil {
+		return err
+	}
+	return t.shard.Push(ps.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Vec: vec})
+}
+
+// Keep implements Keeper.
+func (t *Trained) Keep(g *Gradient) error {
+	t.shard.Store(math.MaxInt)
+	return t.push(g)
+}
+
+// Forget implements Keeper.
+func (t *Trained) Forget(w star.Worker) { t.shard.Forget(w) }
 
 // Drop implements Salvager. What a rule has no use for is not worked out, unless its worker goes on from there.
 func (t *Trained) Drop(version int64, g Gradient, rest float64) error {
@@ -291,12 +319,10 @@ func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 	weight := t.weights(gs)
 	for i := range gs {
 		g := &gs[i]
-		vec := t.mem.take()
-		if err := t.compute(vec, g); err != nil {
-			return Outcome{Err: err}
-		}
-		if err := t.shard.Push(ps.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Vec: vec}); err != nil {
-			return Outcome{Err: err}
+		if !g.Kept {
+			if err := t.push(g); err != nil {
+				return Outcome{Err: err}
+			}
 		}
 		samples += g.Samples
 		t.fire.Gradients = append(t.fire.Gradients, transport.Gradient{Worker: g.Worker, Step: g.Step, Weight: weight(g)})

@@ -288,7 +288,7 @@ func allBaselines(list []string) []string {
 			continue
 		}
 		for _, e := range baseline.Entries() {
-			if e.Several || e.Artefact {
+			if e.Artefact {
 				continue
 			}
 			names = append(names, e.Name)

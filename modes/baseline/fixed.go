@@ -92,7 +92,6 @@ var kbatchSync = Entry{
 	Settings: []Setting{
 		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 4096, About: "gradients of an update (K); as many as there are workers where it is not given"},
 	},
-	Several: true,
 	Make: func(j Job, v Values) (Made, error) {
 		return Made{Plan: modes.Batches(j.Workers, v.Whole("k", j.Workers), true)}, nil
 	},
@@ -104,7 +103,6 @@ var kbatchAsync = Entry{
 	Paper:    ksync.Paper,
 	About:    "each update is of K gradients, whatever they were computed on; nobody waits",
 	Settings: kbatchSync.Settings,
-	Several:  true,
 	Make: func(j Job, v Values) (Made, error) {
 		return Made{Plan: modes.Batches(j.Workers, v.Whole("k", j.Workers), false)}, nil
 	},

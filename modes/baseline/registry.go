@@ -101,7 +101,6 @@ type Entry struct {
 	Settings []Setting
 	Ring     bool // can be run by an all-reduce too
 	Artefact bool // no paper's, but what a released program does; not among all
-	Several  bool // an update may have several gradients of one worker, which package sim does not know
 	Make     func(Job, Values) (Made, error)
 }
 

@@ -1,0 +1,62 @@
+package sim
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"star"
+	"star/modes"
+)
+
+func TestObserved(t *testing.T) {
+	o := Observed{Batch: 10, Iterations: [][]Iteration{
+		{{Compute: 100 * ms, Before: 5 * ms, After: 7 * ms, Samples: 20}, {Compute: 40 * ms}},
+		{{Compute: 300 * ms}}, {{Compute: 10 * ms}}, {{Compute: 20 * ms}},
+	}}
+	for _, x := range []struct {
+		times Times
+		w     star.Worker
+		step  int64
+		load  float64
+		want  Spent
+	}{
+		{o, 0, 0, 1, Spent{5 * ms, 50 * ms, 7 * ms}},
+		{o, 0, 0, 3, Spent{5 * ms, 150 * ms, 7 * ms}},
+		{o, 0, 1, 0.5, Spent{0, 20 * ms, 0}},
+		{o, 0, 4, 1, Spent{5 * ms, 50 * ms, 7 * ms}}, // from the beginning
+		{Subset{o, []star.Worker{2, 1}}, 1, 9, 1, Spent{0, 300 * ms, 0}},
+		{Evened{o, []bool{false, true, false, false}}, 1, 1, 1, Spent{0, 20 * ms, 0}}, // of 40, 10, 20
+		{Evened{o, []bool{false, true, false, false}}, 2, 1, 1, Spent{0, 10 * ms, 0}},
+		{Evened{o, []bool{false, true, true, false}}, 1, 0, 1, Spent{0, 20 * ms, 0}}, // the lower one of 62 and 20
+	} {
+		if got := x.times.Spend(x.w, x.step, time.Second, x.load); got != x.want {
+			t.Errorf("worker %d, step %d, load %v: %v, want %v", x.w, x.step, x.load, got, x.want)
+		}
+	}
+	if n := (Subset{o, []star.Worker{2, 1}}).Workers(); n != 2 {
+		t.Errorf("%d workers, want 2", n)
+	}
+}
+
+// A script changes the plan when it says, and a Common has the unit that it says.
+func TestScript(t *testing.T) {
+	s := &Script{Changes: []Change{{After: 3, Plan: modes.ASGD(2)}, {After: 3, Plan: modes.SSGD(2)}, {After: 5, Plan: modes.ASGD(2), Why: "so"}}}
+	l := &Common{Tally{Noise: 30}, 60}
+	r, err := Run(Config{Times: steady(100*ms, 300*ms), Pilot: s, Learner: l, Batch: 15, Limit: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at []time.Duration
+	for _, x := range r.Switches {
+		at = append(at, x.At.Round(time.Millisecond))
+	}
+	if want := []time.Duration{900 * ms, 1500 * ms}; !slices.Equal(at, want) || r.Switches[1].Why != "so" {
+		t.Errorf("changes at %v, want %v: %+v", at, want, r.Switches)
+	}
+	// Five updates of 30 samples are worth (1+30/60)/(1+30/30) each.
+	r, err = Run(Config{Times: steady(100*ms, 300*ms), Learner: l, Batch: 15, Target: 5 * 0.75})
+	if err != nil || r.Updates != 5 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
