@@ -49,6 +49,7 @@ func simCommand() *cobra.Command {
 	var first uint64
 	var asJSON, explain bool
 	var traces string
+	var past whatIfOptions
 	settings.Var(s, &methods, "mode", []string{"all"}, "modes to compare; all: every x=K and auto; fixed: every x=K")
 	settings.Var(s, &baselines, "baseline", []string{}, "baselines to compare, too, such as lb-bsp,zeno++:rho=0.01 (docs/baselines.md); all: every one, with its defaults")
 	settings.Var(s, &traces, "traces", "", "folder of traces that are not beside their scenario")
@@ -56,23 +57,33 @@ func simCommand() *cobra.Command {
 	settings.Var(s, &first, "seed", 1, "the first seed")
 	settings.Var(s, &explain, "explain", false, "also each change of mode of the first seed, and why")
 	settings.Var(s, &asJSON, "json", false, "each run as JSON on standard output")
+	past.declare(s)
 	cmd := &cobra.Command{
-		Use:   "sim SCENARIO …",
+		Use:   "sim SCENARIO … | --from LOG",
 		Short: "Say what a mode would bring on a cluster that is not there",
 		Long: `Runs the cluster of a scenario file (YAML, docs/operations.md lists its keys) in virtual time with the barrier and the controller of real
-jobs, once for each mode, baseline and seed, and compares the time to the target. The same scenario and seed give the same result.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return &settings.UsageError{Msg: "star sim needs a scenario file"}
-			}
-			return nil
-		},
+jobs, once for each mode, baseline and seed, and compares the time to the target. The same scenario and seed give the same result.
+
+With --from it is the cluster of a recorded job: what each worker took in each step drives the simulator, and the time is that to the progress of the job.
+
+  star sim scenario.yaml --mode ssgd,x=3,auto
+  star sim --from star-out --without w3 --mode x=7,auto`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
+			if (len(args) == 0) == (len(past.from) == 0) {
+				return &settings.UsageError{Msg: "star sim needs a scenario file, or --from and a log"}
+			}
 			if seeds < 1 || seeds > 1000 {
 				return s.Invalid("seeds", fmt.Errorf("%d is not in 1..1000", seeds))
+			}
+			if len(past.from) > 0 {
+				return whatIf(cmd, s, &past, slices.Concat(simBaselines(methods), allBaselines(simBaselines(baselines))), asJSON, explain)
+			}
+			if len(past.without)+len(past.even) > 0 {
+				return &settings.UsageError{Msg: "--without and --even are about a recorded job: give --from"}
 			}
 			all := []simResult{}
 			for _, path := range args {

@@ -1,0 +1,303 @@
+// Package whatif makes a recorded run something to try other modes on: what each worker took in each iteration, what the run
+// achieved, and how well the simulator tells its own story again.
+//
+// It is pure: what it says follows from the lines of the run log.
+package whatif
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"star"
+	"star/coord"
+	"star/modes"
+	"star/sim"
+)
+
+// Run is a recorded run.
+type Run struct {
+	Name    string
+	Arch    string
+	Workers int
+	Batch   int
+	Round   int          // samples of an update in which everybody has an equal share
+	Plan    modes.Plan   // the first one
+	Changes []sim.Change // of it
+	Noise   float64      // median noise scale, in samples; 0: the log has none
+
+	// Latency is the median time from the arrival that completes an update to the update.
+	Latency time.Duration
+
+	Updates   int64
+	Samples   int64
+	Took      time.Duration // from the start to the last update
+	Staleness float64       // mean, of the gradients applied
+	Cut       bool          // the log ends in the middle of a line
+
+	iterations [][]sim.Iteration
+	left       map[star.Worker]int // the line in which a worker left
+	fires      []fire
+}
+
+type fire struct {
+	version int64
+	samples int
+	stale   []int64
+}
+
+// Reader makes a Run of the lines of a log.
+type Reader struct {
+	run     Run
+	train   time.Duration
+	begun   bool
+	version int64                   // of the last update
+	at      map[int64]time.Duration // of each version
+	held    bool                    // the plan may hold workers back after their update
+	last    []time.Duration         // arrival, by worker
+	step    []int64
+	line    []int // of that step
+	latency []time.Duration
+	noise   []float64
+	samples int64
+	stale   int64
+	applied int64
+}
+
+// New reads a log of that name.
+func New(name string) *Reader {
+	return &Reader{run: Run{Name: name, left: map[star.Worker]int{}}, at: map[int64]time.Duration{}}
+}
+
+// Add takes the next line. Its errors are of type *coord.RunError.
+func (r *Reader) Add(l coord.RunLine) error {
+	fail := func(format string, a ...any) error {
+		return &coord.RunError{Name: r.run.Name, Line: l.Number, Err: fmt.Errorf(format, a...)}
+	}
+	switch e := l.Entry.(type) {
+	case coord.RunStart:
+		var c struct {
+			Arch  string `json:"arch"`
+			Batch int    `json:"batch"`
+		}
+		if err := json.Unmarshal(e.Config, &c); err != nil {
+			return fail("the configuration: %w", err)
+		}
+		if c.Batch < 1 {
+			return fail("the configuration has a batch of %d, want at least 1", c.Batch)
+		}
+		r.run.Arch, r.run.Batch = c.Arch, c.Batch
+	case coord.RunTrain:
+		p, err := modes.Parse(e.Plan, e.Workers)
+		if err != nil {
+			return fail("plan: %w", err)
+		}
+		n := e.Workers
+		r.run.Workers, r.run.Plan, r.run.Round = n, p, n*r.run.Batch
+		r.run.iterations, r.last, r.step, r.line = make([][]sim.Iteration, n), make([]time.Duration, n), make([]int64, n), make([]int, n)
+		r.train, r.begun, r.version, r.held = l.T, true, e.Version, holds(p)
+		r.at[e.Version] = l.T
+	case coord.RunRecord:
+		return r.record(l, e.Record, fail)
+	case coord.RunFire:
+		if len(e.Workers) == 0 {
+			return nil
+		}
+		if e.Version != r.version+1 {
+			return fail("version %d, want %d: an update is missing", e.Version, r.version+1)
+		}
+		r.version = e.Version
+		r.at[e.Version] = l.T
+		came := time.Duration(0)
+		for i, w := range e.Workers {
+			came = max(came, r.last[w])
+			r.stale += e.Staleness[i]
+			r.applied++
+		}
+		r.latency = append(r.latency, max(0, l.T-came))
+		r.exchanged(e.Workers)
+		if e.Samples < r.samples {
+			return fail("%d samples, want at least %d as in the update before", e.Samples, r.samples)
+		}
+		r.run.fires = append(r.run.fires, fire{e.Version, int(e.Samples - r.samples), e.Staleness})
+		r.samples = e.Samples
+		r.run.Updates++
+		r.run.Took = l.T - r.train
+	case coord.RunNoise:
+		if e.Scale > 0 && !math.IsInf(e.Scale, 0) {
+			r.noise = append(r.noise, e.Scale)
+		}
+	case coord.RunPlan:
+		p, err := modes.Parse(e.Plan, r.run.Workers)
+		if err != nil {
+			return fail("plan: %w", err)
+		}
+		r.held = r.held || holds(p)
+		if r.run.Updates == 0 {
+			r.run.Plan = p
+			break
+		}
+		r.run.Changes = append(r.run.Changes, sim.Change{After: r.run.Updates, Plan: p, Why: e.Why})
+	case coord.RunMember:
+		if r.begun && !e.Joined && r.run.left[e.Worker] == 0 {
+			r.run.left[e.Worker] = l.Number
+		}
+	}
+	return nil
+}
+
+const allReduce = "allreduce"
+
+// exchanged: in an all-reduce nobody can exchange alone, and what a worker took for it has its wait for the others in it. The one that waited least was the
+// last to come: what it took is the exchange itself.
+func (r *Reader) exchanged(ws []star.Worker) {
+	if r.run.Arch != allReduce {
+		return
+	}
+	var last []*sim.Iteration
+	for _, w := range ws {
+		if of := r.run.iterations[w]; len(of) > 0 {
+			last = append(last, &of[len(of)-1])
+		}
+	}
+	least := time.Duration(math.MaxInt64)
+	for _, i := range last {
+		least = min(least, i.After)
+	}
+	for _, i := range last {
+		i.After = least
+	}
+}
+
+// holds: who has been in an update may be released later than it.
+func holds(p modes.Plan) bool { return p.Ahead > 0 || len(p.Held) > 0 }
+
+// record takes an iteration. It began with the worker's release, by an update or later, and ended with its arrival: both by the coordinator's
+// clock, so that the way of the parameters, evaluations in between, and whatever else there is are in it.
+func (r *Reader) record(l coord.RunLine, e star.Record, fail func(string, ...any) error) error {
+	w := e.Worker
+	for _, d := range []struct {
+		name string
+		took time.Duration
+	}{{"load", e.Load}, {"compute", e.Compute}, {"push", e.Push}, {"wait", e.Wait}, {"pull", e.Pull}} {
+		if d.took < 0 {
+			return fail("record: %s is %v, want at least 0", d.name, d.took)
+		}
+	}
+	if r.run.left[w] > 0 {
+		return nil // what is not all there is of no use
+	}
+	if n := r.line[w]; n > 0 && e.Step != r.step[w]+1 {
+		if e.Step <= r.step[w] {
+			return fail("record: step %d of worker %d after its step %d in line %d: want each step once, in order", e.Step, w, r.step[w], n)
+		}
+		return fail("record: step %d of worker %d after its step %d in line %d: steps are missing", e.Step, w, r.step[w], n)
+	}
+	released, ok := r.at[e.Basis]
+	if !ok {
+		return fail("record: worker %d computed on version %d, but there is no line of type fire that makes it", w, e.Basis)
+	}
+	if r.held && r.line[w] > 0 {
+		released = max(released, r.last[w]+e.Wait)
+	}
+	took := l.T - released
+	if took <= 0 {
+		return fail("record: worker %d arrived at %v with a gradient on version %d, which was made at %v", w, l.T, e.Basis, released)
+	}
+	i := sim.Iteration{Compute: min(max(e.Compute, 1), took), Samples: e.Samples}
+	i.Before = min(e.Pull+e.Load, took-i.Compute)
+	if r.run.Arch == allReduce { // the exchange is over when the worker arrives
+		i.Before = max(0, took-i.Compute-e.Push)
+	}
+	i.After = took - i.Compute - i.Before
+	r.run.iterations[w] = append(r.run.iterations[w], i)
+	r.last[w], r.step[w], r.line[w] = l.T, e.Step, l.Number
+	return nil
+}
+
+// Run is what was read. s is what coord.ReadRun says of it.
+func (r *Reader) Run(s coord.RunSummary) (*Run, error) {
+	run := r.run
+	run.Samples, run.Cut = r.samples, s.Cut
+	if run.Updates == 0 {
+		return nil, &coord.RunError{Name: run.Name, Line: s.Lines, Err: fmt.Errorf("the log ends before the first update: there is nothing to compare with")}
+	}
+	if run.Took <= 0 {
+		return nil, &coord.RunError{Name: run.Name, Line: s.Lines, Err: fmt.Errorf("%d updates in %v", run.Updates, run.Took)}
+	}
+	slices.Sort(r.latency)
+	run.Latency = r.latency[len(r.latency)/2]
+	if len(r.noise) > 0 {
+		slices.Sort(r.noise)
+		run.Noise = r.noise[len(r.noise)/2]
+	}
+	run.Staleness = float64(r.stale) / float64(max(r.applied, 1))
+	return &run, nil
+}
+
+// Times are those of all workers but the ones in without. Whoever is not there from the first to the last update must be among these.
+func (r *Run) Times(without []star.Worker) (sim.Times, error) {
+	var keep []star.Worker
+	o := sim.Observed{Batch: r.Batch}
+	for w, of := range r.iterations {
+		switch {
+		case slices.Contains(without, star.Worker(w)):
+			continue
+		case r.left[star.Worker(w)] > 0:
+			return nil, &coord.RunError{Name: r.Name, Line: r.left[star.Worker(w)], Err: fmt.Errorf("worker %d leaves: what it would have taken is not known; leave it out (--without w%d)", w, w)}
+		case len(of) == 0:
+			return nil, &coord.RunError{Name: r.Name, Line: 1, Err: fmt.Errorf("worker %d has no records, want some of workers 0 to %d; leave it out (--without w%d)", w, r.Workers-1, w)}
+		}
+		keep = append(keep, star.Worker(w))
+		o.Iterations = append(o.Iterations, of)
+	}
+	if len(keep) == 0 {
+		return nil, fmt.Errorf("%s: nobody is left of %d workers", r.Name, r.Workers)
+	}
+	return o, nil
+}
+
+// Learner is what makes progress of updates: in updates of SSGD with everybody, by docs/modes.md's price of noise and staleness.
+func (r *Run) Learner(noise, kappa float64) *sim.Common {
+	return &sim.Common{Tally: sim.Tally{Noise: noise, Kappa: kappa}, Round: r.Round}
+}
+
+// Progress is what the run itself achieved.
+func (r *Run) Progress(noise, kappa float64) float64 {
+	l := r.Learner(noise, kappa)
+	l.Begin(r.Workers, r.Round)
+	progress := 0.0
+	var gs []sim.Gradient
+	for _, f := range r.fires {
+		gs = gs[:0]
+		for _, s := range f.stale {
+			gs = append(gs, sim.Gradient{Basis: f.version - 1 - s})
+		}
+		gs[0].Samples = f.samples
+		progress = l.Update(f.version, gs).Progress
+	}
+	return progress
+}
+
+// counter counts updates.
+type counter struct{ n float64 }
+
+func (c *counter) Begin(int, int)           {}
+func (c *counter) Release(star.Worker, int) {}
+func (c *counter) Update(int64, []sim.Gradient) sim.Outcome {
+	c.n++
+	return sim.Outcome{Progress: c.n}
+}
+
+// Again simulates the run as it was: its workers, its plans, its number of updates. How far Result.Time is from Took is how far the simulator is to be
+// believed.
+func (r *Run) Again() (sim.Result, error) {
+	t, err := r.Times(nil)
+	if err != nil {
+		return sim.Result{}, err
+	}
+	return sim.Run(sim.Config{Times: t, Plan: r.Plan, Pilot: &sim.Script{Changes: r.Changes}, Learner: &counter{}, Batch: r.Batch, Latency: r.Latency,
+		Target: float64(r.Updates), Limit: 100 * r.Took})
+}
