@@ -217,7 +217,7 @@ func (k Kind) Limit(d time.Duration, w Work) (l Limit, err error) {
 		l.Cores = w.Cores * (float64(w.Busy) / float64(w.Busy+d))
 	case ByTC:
 		if w.Send < 0 || !(w.Out > 0) {
-			return l, errors.New("it is not known yet how much an iteration sends")
+			return l, errors.New("it is not known yet how much an iteration sends to other hosts, or it sends nothing there")
 		}
 		l.NetOut = min(w.Out/(w.Send+d).Seconds(), MaxRate)
 	default:

@@ -98,3 +98,26 @@ func TestPacer(t *testing.T) {
 		}
 	})
 }
+
+// What a server sends between two updates is told, without what it sends while it pauses; by tc it is to take as long as the delay.
+func TestPacerTellsWhatIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent int64
+		var told []actuate.Work
+		p := &pacer{limits: governor(t, actuate.Pace), moved: func() (int64, int64) { return sent, 7 }, tells: func(w actuate.Work) { told = append(told, w) }}
+		p.limits.Delay(10*time.Millisecond, 0)
+		for range 3 {
+			time.AfterFunc(5*time.Millisecond, func() { sent += 99 })
+			p.pause(t.Context(), 4)
+			p.pause(t.Context(), 5) // another shard of the process
+			time.Sleep(90 * time.Millisecond)
+			sent += 1000
+		}
+		if len(told) != 2 || told[0].Out != 1000 || told[1].Out != 1000 || told[0].Busy != 100*time.Millisecond || told[0].Send != 0 {
+			t.Fatalf("%+v", told)
+		}
+		if l, err := actuate.ByTC.Limit(50*time.Millisecond, told[0]); err != nil || l.NetOut != 20_000 {
+			t.Errorf("%v, %v; want 1000 bytes in 50 ms", l, err)
+		}
+	})
+}

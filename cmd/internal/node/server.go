@@ -52,7 +52,8 @@ type server struct {
 	keeper *steward      // of this host, where the pilot asks nobody else; else nil
 	tenant *admission    // with a cluster, of rank 0; else nil
 	limits *actuate.Governor
-	says   *reporter // with --move-shards auto; else nil
+	moved  func() (sent, received int64) // bytes to and from other hosts so far
+	says   *reporter                     // with --move-shards auto; else nil
 }
 
 // Serve hosts shards, and on rank 0 the coordinator, until the job is over. On
@@ -82,7 +83,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 		return coord.Result{}, err
 	}
 	defer release()
-	s.limits = limits
+	s.limits, s.moved = limits, listener.traffic
 	s.log.Info("listening", "addr", addr)
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -326,7 +327,7 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 		Validator: s.named.Name == "zeno++",
 		Store:     keeps(s.plan),
 		Measure:   s.job.Poison != settings.Off,
-		Pause:     (&pacer{limits: s.limits}).pause,
+		Pause:     (&pacer{limits: s.limits, moved: s.moved}).pause,
 		Network:   besides{tcp, s.job.Coordinator},
 		Hello:     transport.Hello{Token: string(s.job.Token), Version: Program, Host: hostname(), Rank: s.job.Rank},
 		State: func(r ps.Rule) ps.RuleState {
