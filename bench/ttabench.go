@@ -374,6 +374,8 @@ func (t *tta) findRates(ctx context.Context, cells []cell) (map[cell]float64, er
 }
 
 // findRate tries the rates of the task, and where the best of them is the largest or the smallest goes on beyond it by factors of 2, as long as that is better, three times at most.
+// Of those that are within a twentieth of the best it takes the smallest: two seeds are no ground for the edge of what is stable (the rule of one standard error: L. Breiman et al.:
+// Classification and Regression Trees, 1984).
 func (t *tta) findRate(ctx context.Context, c cell) (float64, error) {
 	rates := slices.Sorted(slices.Values(t.tasks[c.task].Rates))
 	if len(rates) == 1 {
@@ -381,9 +383,11 @@ func (t *tta) findRate(ctx context.Context, c cell) (float64, error) {
 	}
 	var best tried
 	at := 0.0
+	seen := map[float64]tried{}
 	try := func(rate float64) (better bool, err error) {
 		c.rate = rate
 		now, err := t.try(ctx, c, best)
+		seen[rate] = now
 		if better = err == nil && (at == 0 || now.before(best)); better {
 			best, at = now, rate
 		}
@@ -400,12 +404,19 @@ func (t *tta) findRate(ctx context.Context, c cell) (float64, error) {
 		factor = 2
 	case rates[0]:
 		factor = 0.5
-	default:
-		return at, nil
 	}
-	for range 3 {
-		if better, err := try(at * factor); err != nil || !better {
-			return at, err
+	for k := 0; k < 3 && factor > 0; k++ {
+		better, err := try(at * factor)
+		if err != nil {
+			return 0, err
+		}
+		if !better {
+			break
+		}
+	}
+	for rate, r := range seen {
+		if best.reached > 0 && r.reached == best.reached && r.tta <= 1.05*best.tta {
+			at = min(at, rate)
 		}
 	}
 	return at, nil
