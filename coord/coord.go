@@ -755,9 +755,11 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	}
 	var orders []order
 	var err error
+	start := int64(-1)
 	if c.ledger.ring != nil {
 		c.ledger.ring.arrive(r)
 	} else {
+		start = c.ledger.accounts[p.rank].start
 		c.ledger.accounts[p.rank].norm2, c.ledger.accounts[p.rank].change = r.Norm2, changeOf(&r)
 		orders, err = c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
 	}
@@ -769,7 +771,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
 		at := c.elapsed()
-		c.cfg.RunLog.record(at, r)
+		c.cfg.RunLog.record(at, r, start)
 		c.tell(at, RunRecord{r})
 		c.memory.add(r)
 		c.stats.observe(r)

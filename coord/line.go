@@ -33,6 +33,9 @@ func (l *logRecord) appendTo(b []byte) []byte {
 	b = appendFloat(append(b, `,"wait":`...), l.Wait)
 	b = appendFloat(append(b, `,"pull":`...), l.Pull)
 	b = appendFloat(append(b, `,"transit":`...), l.Transit)
+	if l.Start != nil {
+		b = strconv.AppendInt(append(b, `,"start":`...), *l.Start, 10)
+	}
 	b = strconv.AppendInt(append(b, `,"samples":`...), int64(l.Samples), 10)
 	b = appendFloat(append(b, `,"loss":`...), float64(l.Loss))
 	b = appendFloat(append(b, `,"norm2":`...), float64(l.Norm2))

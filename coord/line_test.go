@@ -33,10 +33,15 @@ func TestLines(t *testing.T) {
 		for _, s := range ints.Draw(t, "stale") {
 			stale = append(stale, int64(s))
 		}
+		var start *int64
+		if rapid.Bool().Draw(t, "starts") {
+			v := i("start")
+			start = &v
+		}
 		for _, l := range []any{
 			&logRecord{
 				Type: "record", T: f("t"), Worker: int(i("worker")), Step: i("step"), Basis: i("basis"), At: f("at"), Load: f("load"), Compute: f("compute"),
-				Injected: f("injected"), Push: f("push"), Wait: f("wait"), Pull: f("pull"), Transit: f("transit"), Samples: int(i("samples")),
+				Injected: f("injected"), Push: f("push"), Wait: f("wait"), Pull: f("pull"), Transit: f("transit"), Start: start, Samples: int(i("samples")),
 				Loss: n("loss"), Norm2: n("norm2"), CPU: n("cpu"), NetIn: n("in"), NetOut: n("out"), Telemetry: telemetry(tele),
 			},
 			&logFire{
@@ -89,7 +94,7 @@ func BenchmarkRunLog(b *testing.B) {
 	l := NewRunLog(nopCloser{io.Discard})
 	b.ReportAllocs()
 	for b.Loop() {
-		l.record(80*time.Second, r)
+		l.record(80*time.Second, r, 0)
 	}
 	if l.err != nil {
 		b.Fatal(l.err)

@@ -18,6 +18,7 @@ type RunLog struct {
 	c    io.Closer
 	text []byte    // of a line
 	rec  logRecord // of record
+	from int64     // that of rec
 	err  error
 }
 
@@ -68,6 +69,7 @@ type (
 		Wait     float64 `json:"wait"`
 		Pull     float64 `json:"pull"`
 		Transit  float64 `json:"transit"`
+		Start    *int64  `json:"start,omitempty"` // position of its first sample in the stream; all-reduce does not say
 		Samples  int     `json:"samples"`
 		Loss     Number  `json:"loss"`
 		Norm2    Number  `json:"norm2"`
@@ -282,14 +284,19 @@ func (l *RunLog) close() error {
 	return err
 }
 
-func (l *RunLog) record(t time.Duration, r star.Record) {
+// record writes that of a gradient whose first sample is at start of the stream; below 0: nobody knows.
+func (l *RunLog) record(t time.Duration, r star.Record, start int64) {
 	if l.w == nil {
 		return
+	}
+	var from *int64
+	if l.from = start; start >= 0 {
+		from = &l.from
 	}
 	l.rec = logRecord{
 		Type: "record", T: t.Seconds(), Worker: int(r.Worker), Step: r.Step, Basis: r.Basis, At: r.At.Seconds(),
 		Load: r.Load.Seconds(), Compute: r.Compute.Seconds(), Injected: r.Injected.Seconds(), Push: r.Push.Seconds(),
-		Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Transit: r.Transit.Seconds(), Samples: r.Samples,
+		Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Transit: r.Transit.Seconds(), Start: from, Samples: r.Samples,
 		Loss: Number(r.Loss), Norm2: Number(r.Norm2), CPU: Number(r.CPU), NetIn: Number(r.NetIn), NetOut: Number(r.NetOut),
 		Telemetry: telemetry(r.Telemetry),
 	}

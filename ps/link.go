@@ -260,6 +260,12 @@ func (l *Link) abort(reason error) {
 	})
 }
 
+// Dead is closed when the link is of no more use, also while nobody calls it: a connection to a shard has ended. Err says why.
+func (l *Link) Dead() <-chan struct{} { return l.dead }
+
+// Err is why the link is Dead. Only then may it be called.
+func (l *Link) Err() error { return l.reason }
+
 // Close ends the connections and waits for the link's goroutines.
 func (l *Link) Close() error {
 	l.abort(errors.New("ps: the link is closed"))

@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"star/checkpoint"
+	"star/cmd/internal/chaos"
 	"star/cmd/internal/node"
 	"star/coord"
 )
@@ -28,10 +30,11 @@ func (r *reached) at(version, samples int64) {
 func (r *launch) lives(ctx context.Context) error {
 	r.resume = r.job.Resume
 	before := generation(r.checkpoints())
+	begun := false // to train, in any life
 	for again := 1; ; again++ {
-		was := generation(r.checkpoints())
+		start := time.Now()
 		err := r.run(ctx)
-		begun := r.screen.training() || generation(r.checkpoints()) > was // the screen asks only now and then
+		begun = begun || r.screen.training() || r.trained(start)
 		if err == nil || again > r.job.Restarts || !begun || !mends(ctx, err) {
 			return r.report(err)
 		}
@@ -41,6 +44,13 @@ func (r *launch) lives(ctx context.Context) error {
 		r.resume = from
 		r.result.Reset()
 	}
+}
+
+// trained says whether the run log, if it is of a life that began then, tells of a training: the screen asks only now and then.
+func (r *launch) trained(start time.Time) bool {
+	name := filepath.Join(r.job.Out, node.RunLogName)
+	info, err := os.Stat(name)
+	return err == nil && info.ModTime().After(start) && chaos.Began(name)
 }
 
 // checkpoints is where those of the job are.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cmd/internal/chaos"
 	"star/cmd/internal/daemon"
 	"star/cmd/internal/inject"
 	"star/cmd/internal/node"
@@ -106,6 +107,10 @@ type launch struct {
 
 	again chan *child // workers that are to be started once more
 	left  int         // how many more may be
+
+	front []*chaos.Proxy // before each server; nil: nothing is
+	back  []string       // where these servers listen
+	live  sync.Map       // children by name, the last ones started
 }
 
 // child is one process of the job.
@@ -162,6 +167,9 @@ func (r *launch) run(ctx context.Context) (err error) {
 	servers := r.servers()
 	if r.spread != nil {
 		servers += r.spread.spare
+	}
+	if err := r.aim(); err != nil {
+		return err
 	}
 	children := make([]*child, 0, servers+r.job.Workers)
 	for i := range servers {
@@ -228,6 +236,26 @@ func (r *launch) address() error {
 	return l.Close()
 }
 
+// aim has the proxies before servers lead to where these listen in this life of the job.
+func (r *launch) aim() error {
+	r.back = nil
+	host, _, _ := net.SplitHostPort(r.addr)
+	for i, p := range r.front {
+		addr := r.addr
+		if i > 0 {
+			l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+			if err != nil {
+				return err
+			}
+			addr = l.Addr().String()
+			l.Close()
+		}
+		r.back = append(r.back, addr)
+		p.Aim(addr)
+	}
+	return nil
+}
+
 // child makes the command of one process. Its settings travel in the environment.
 func (r *launch) child(role string, rank, servers int) *child {
 	c := &child{name: fmt.Sprintf("%s %d", role, rank), role: role, rank: rank}
@@ -280,6 +308,14 @@ func (r *launch) child(role string, rank, servers int) *child {
 			set("listen", net.JoinHostPort(host, "0"))
 		}
 	}
+	if r.front != nil {
+		if role == "ps" {
+			set("listen", r.back[rank])
+			set("advertise", r.front[rank].Addr())
+		} else {
+			set("coordinator", r.front[0].Addr())
+		}
+	}
 	c.cmd.Env = env
 	if r.spread != nil {
 		at := r.spread.of(role, rank)
@@ -317,6 +353,7 @@ func (r *launch) start(c *child, ended chan<- exit) error {
 	if err := c.cmd.Start(); err != nil {
 		return err
 	}
+	r.live.Store(c.name, c)
 	read := make(chan struct{})
 	r.pipes.Go(func() {
 		defer close(read)
@@ -354,18 +391,23 @@ func (r *launch) stops(c *child) {
 	}
 }
 
-// restart has a worker that has failed started once more, if that may help: not one that disagrees with the job, whose data are not
-// there, or whose loss is not finite. It returns the new child.
-func (r *launch) restart(e exit) *child {
+// restartable says whether a worker that has failed may be started once more: not one that disagrees with the job, whose data are not
+// there, or whose loss is not finite.
+func (r *launch) restartable(e exit) bool {
 	if r.left == 0 || e.role != "worker" || r.job.Arch == settings.AllReduce {
-		return nil
+		return false
 	}
 	switch e.code() {
 	case 0, node.ExitUsage, node.ExitCorrupt, node.ExitMissing, node.ExitDiverged, exitRefused, node.ExitDisagree:
-		return nil
+		return false
 	}
+	return true
+}
+
+// restart starts it and returns the new child.
+func (r *launch) restart(e exit) *child {
 	r.left--
-	c := r.child(e.role, e.rank, max(r.job.Shards, 1))
+	c := r.child(e.role, e.rank, r.servers())
 	r.again <- c
 	return c
 }
@@ -402,17 +444,16 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 						direct = time.After(time.Second)
 					}
 				}
+			case e.code() != 0 && kill == nil && r.restartable(e):
+				c := r.restart(e)
+				children[slices.Index(children, e.child)] = c
+				left++
+				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d and is started again (--worker-restarts: %d left)", e.name, e.code(), r.left))
 			case e.code() != 0 && kill == nil && !r.screen.training():
 				if early = append(early, e); verdict == nil {
 					verdict = time.After(2 * askEvery)
 				}
 			case e.code() != 0 && kill == nil:
-				if c := r.restart(e); c != nil {
-					children[slices.Index(children, e.child)] = c
-					left++
-					r.screen.say("run", fmt.Sprintf("%s ended with exit code %d and is started again (--worker-restarts: %d left)", e.name, e.code(), r.left))
-					break
-				}
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
 			}
 		case <-verdict:

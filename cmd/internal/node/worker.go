@@ -380,7 +380,12 @@ func (w *worker) why(err error) error {
 	defer stop()
 	go func() {
 		for {
-			if _, e := w.inbox.next(limited); e != nil {
+			o, e := w.inbox.next(limited)
+			if e == nil && o.Kind == transport.KindRelease && o.Release.Action == transport.Stop {
+				said <- nil
+				return
+			}
+			if e != nil {
 				said <- e
 				return
 			}
@@ -388,6 +393,9 @@ func (w *worker) why(err error) error {
 	}()
 	select {
 	case e := <-said:
+		if e == nil { // the job is over, and that is why
+			return nil
+		}
 		var rejected *transport.RejectError
 		if errors.As(e, &rejected) {
 			return fmt.Errorf("%w (%w)", e, err)
@@ -453,6 +461,13 @@ func (w *worker) train(ctx context.Context) error {
 		}
 		return w.inbox.average(eval, transport.Floats(buffers))
 	}
+	if w.link != nil {
+		var lost context.CancelCauseFunc
+		ctx, lost = context.WithCancelCause(ctx)
+		over := make(chan struct{})
+		defer close(over)
+		go w.heed(lost, over)
+	}
 	w.cpu = processTime()
 	pushed := time.Now()
 	var last star.Record // of the gradient that was handed over
@@ -509,6 +524,21 @@ func (w *worker) train(ctx context.Context) error {
 			return err
 		}
 		pushed, last = time.Now(), rec
+	}
+}
+
+// heed ends a worker that waits for the coordinator while its gradient is on a connection that has ended: the shard will never say that it has it.
+// When the job is over the connections end as well, and the coordinator says so.
+func (w *worker) heed(lost context.CancelCauseFunc, over <-chan struct{}) {
+	select {
+	case <-w.link.Dead():
+	case <-over:
+		return
+	}
+	select {
+	case <-time.After(time.Second):
+		lost(w.link.Err())
+	case <-over:
 	}
 }
 

@@ -1,0 +1,297 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"time"
+)
+
+// Invariant is a promise, and whether it was kept.
+type Invariant struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+}
+
+// Life is what the run log of one life of a job tells.
+type Life struct {
+	Name    string
+	Limit   int64 // samples of the job
+	From    int64 // version that it began with
+	Before  int64 // samples applied when it began
+	Version int64 // the last
+	Samples int64 // applied at its end
+	Worst   time.Duration
+	WorstAt time.Duration
+	Losses  int  // that are not finite
+	Ended   bool // it has a summary
+	Deaths  int  // workers that left
+	Returns int  // workers that came back
+	Wasted  int64
+
+	applied  []span // of the stream, by this life
+	problems []string
+}
+
+type span struct{ from, to int64 }
+
+// line is what is read of a line of a run log.
+type line struct {
+	Type    string          `json:"type"`
+	T       float64         `json:"t"`
+	Worker  int             `json:"worker"`
+	Step    int64           `json:"step"`
+	Start   *int64          `json:"start"`
+	Samples int64           `json:"samples"`
+	Loss    json.RawMessage `json:"loss"`
+	Version int64           `json:"version"`
+	Workers ranks           `json:"workers"`
+	Dropped []int           `json:"dropped"`
+	Limit   int64           `json:"limit"`
+	Wasted  int64           `json:"wasted_samples"`
+}
+
+// ranks are workers, or, in a line that says how many there are, nothing.
+type ranks []int
+
+func (r *ranks) UnmarshalJSON(b []byte) error {
+	if len(b) == 0 || b[0] != '[' {
+		return nil
+	}
+	return json.Unmarshal(b, (*[]int)(r))
+}
+
+// batch is what a worker said last and nobody has used yet.
+type batch struct {
+	step int64
+	span span
+}
+
+// Read reads the run log of one life. An error means that it is no run log; what a log shows that must not be is in the Life.
+func Read(r io.Reader, name string) (*Life, error) {
+	l := &Life{Name: name}
+	held := map[int]batch{}
+	last, begun := 0.0, false
+	before := int64(-1)
+	in := bufio.NewReaderSize(r, 1<<20)
+	for number := 1; ; number++ {
+		text, err := in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			break // a line that was cut off is the last of a killed process
+		} else if err != nil {
+			return nil, err
+		}
+		var m line
+		if err := json.Unmarshal(text, &m); err != nil {
+			return nil, fmt.Errorf("%s:%d: want a JSON object: %w", name, number, err)
+		}
+		wrong := func(format string, a ...any) {
+			if len(l.problems) < 20 {
+				l.problems = append(l.problems, fmt.Sprintf("%s:%d: ", name, number)+fmt.Sprintf(format, a...))
+			}
+		}
+		switch m.Type {
+		case "train":
+			l.Limit, l.From, l.Version, last, begun = m.Limit, m.Version, m.Version, m.T, true
+		case "record":
+			if len(m.Loss) > 0 && m.Loss[0] == '"' {
+				l.Losses++
+			}
+			if b, ok := held[m.Worker]; ok {
+				wrong("worker %d sent step %d while its step %d was not used or dropped", m.Worker, m.Step, b.step)
+			}
+			if m.Start == nil {
+				wrong("the record does not say where its samples begin")
+				continue
+			}
+			held[m.Worker] = batch{m.Step, span{*m.Start, *m.Start + m.Samples}}
+		case "leave":
+			l.Deaths++
+			delete(held, m.Worker) // others do it
+		case "join":
+			if begun {
+				l.Returns++
+			}
+		case "fire":
+			want := l.Version
+			if len(m.Workers) > 0 {
+				want++
+			}
+			if m.Version != want {
+				wrong("version %d follows version %d", m.Version, l.Version)
+			}
+			l.Version = m.Version
+			var sum int64
+			for _, w := range m.Workers {
+				b, ok := held[w]
+				if !ok {
+					wrong("the update uses a gradient of worker %d that nobody has seen", w)
+					continue
+				}
+				delete(held, w)
+				sum += b.span.to - b.span.from
+				l.applied = append(l.applied, b.span)
+			}
+			for _, w := range m.Dropped {
+				delete(held, w)
+			}
+			if len(m.Workers) == 0 {
+				continue
+			}
+			if before < 0 {
+				before = m.Samples - sum
+				l.Before, l.Samples = before, before
+			}
+			if l.Samples += sum; l.Samples != m.Samples {
+				wrong("%d samples are applied after the update, its gradients make it %d", m.Samples, l.Samples)
+				l.Samples = m.Samples
+			}
+			if gap := time.Duration((m.T - last) * float64(time.Second)); gap > l.Worst {
+				l.Worst, l.WorstAt = gap, time.Duration(last*float64(time.Second))
+			}
+			last = m.T
+		case "summary":
+			l.Ended, l.Wasted = true, m.Wasted
+			if before >= 0 && m.Samples != l.Samples-before { // it counts this life
+				wrong("the summary says %d samples, the updates %d", m.Samples, l.Samples-before)
+			}
+		}
+	}
+	return l, nil
+}
+
+// number is how many updates a life has made.
+func number(l *Life) int64 { return l.Version - l.From }
+
+// Judge says which promises the lives of a job have kept, in their order. saved are the versions of the checkpoints that can be loaded, the
+// last one of which is that of the end; broken says of checkpoints that claim to be complete and are not. stall is the longest
+// time between two updates that is allowed.
+func Judge(lives []*Life, saved []int64, broken []string, exit int, stall time.Duration) []Invariant {
+	verdict := func(name string, problems []string, fine string) Invariant {
+		if len(problems) > 0 {
+			return Invariant{name, false, problems[0] + more(len(problems)-1)}
+		}
+		return Invariant{name, true, fine}
+	}
+	var lineage, twice, stalls, losses []string
+	var updates, deaths, returns, bad, reached int64
+	var worst time.Duration
+	for i, l := range lives {
+		lineage = append(lineage, l.problems...)
+		if i > 0 && l.From > reached {
+			lineage = append(lineage, fmt.Sprintf("%s begins with version %d, and the lives before came only to %d", l.Name, l.From, reached))
+		}
+		reached = max(reached, l.Version)
+		updates, deaths, returns, bad = updates+number(l), deaths+int64(l.Deaths), returns+int64(l.Returns), bad+int64(l.Losses)
+		if worst = max(worst, l.Worst); l.Worst > stall {
+			stalls = append(stalls, fmt.Sprintf("%s: no update for %v from %v on", l.Name, l.Worst.Round(time.Millisecond), l.WorstAt.Round(time.Millisecond)))
+		}
+	}
+	if bad > 0 {
+		losses = []string{fmt.Sprintf("%d losses are not finite", bad)}
+	}
+	var ended []string
+	if n := len(lives); n == 0 {
+		ended = []string{"no run log"}
+	} else if end := lives[n-1]; exit != 0 || !end.Ended {
+		ended = []string{fmt.Sprintf("exit code %d", exit)}
+	} else if end.Samples+end.Wasted != end.Limit {
+		ended = []string{fmt.Sprintf("%d samples applied and %d dropped, of %d", end.Samples, end.Wasted, end.Limit)}
+	}
+	for _, l := range lives {
+		twice = append(twice, l.overlaps()...)
+	}
+	if n := len(lives); n == 1 && lives[0].From == 0 && len(ended) == 0 && lives[0].Wasted == 0 { // across lives the log does not say what a checkpoint held
+		if miss := lives[0].missing(); miss != "" {
+			twice = append(twice, miss)
+		}
+	}
+	if n := len(lives); n > 0 && len(ended) == 0 {
+		if len(saved) == 0 {
+			broken = append(broken, "none can be loaded")
+		} else if last := saved[len(saved)-1]; last != lives[n-1].Version {
+			broken = append(broken, fmt.Sprintf("the last one is of version %d, the job ended at %d", last, lives[n-1].Version))
+		}
+	}
+	return []Invariant{
+		verdict("ended", ended, "exit code 0"),
+		verdict("one lineage of versions", lineage, fmt.Sprintf("%d updates in %d lives", updates, len(lives))),
+		verdict("every sample once", twice, fmt.Sprintf("%d workers died, %d came back", deaths, returns)),
+		verdict("no stall", stalls, fmt.Sprintf("at most %v between two updates", worst.Round(time.Millisecond))),
+		verdict("finite losses", losses, "all"),
+		verdict("checkpoints load", broken, fmt.Sprintf("%d of them", len(saved))),
+	}
+}
+
+func more(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (and %d more)", n)
+}
+
+// overlaps says which samples of the stream were applied twice.
+func (l *Life) overlaps() (problems []string) {
+	slices.SortFunc(l.applied, func(a, b span) int {
+		switch {
+		case a.from < b.from:
+			return -1
+		case a.from > b.from:
+			return 1
+		}
+		return 0
+	})
+	end := int64(math.MinInt64)
+	for _, s := range l.applied {
+		if s.from < end {
+			problems = append(problems, fmt.Sprintf("%s: samples %d to %d were applied twice", l.Name, s.from, min(end, s.to)-1))
+		}
+		end = max(end, s.to)
+	}
+	return problems
+}
+
+// missing says which samples were not applied by a job of one life; overlaps has sorted them.
+func (l *Life) missing() string {
+	at := int64(0)
+	for _, s := range l.applied {
+		if s.from > at {
+			return fmt.Sprintf("%s: samples %d to %d were never applied", l.Name, at, s.from-1)
+		}
+		at = max(at, s.to)
+	}
+	if at < l.Limit {
+		return fmt.Sprintf("%s: samples %d to %d were never applied", l.Name, at, l.Limit-1)
+	}
+	return ""
+}
+
+// ReadAll reads the logs of a job's lives.
+func ReadAll(names []string, open func(name string) ([]byte, error)) ([]*Life, error) {
+	var lives []*Life
+	for _, n := range names {
+		b, err := open(n)
+		if err != nil {
+			return nil, err
+		}
+		l, err := Read(bytes.NewReader(b), n)
+		if err != nil {
+			return nil, err
+		}
+		lives = append(lives, l)
+	}
+	return lives, nil
+}
+
+// Began says whether the run log of that name tells that the training has begun.
+func Began(name string) bool {
+	b, err := os.ReadFile(name)
+	return err == nil && bytes.Contains(b, []byte(`{"type":"train"`))
+}

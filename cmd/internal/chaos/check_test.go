@@ -1,0 +1,103 @@
+package chaos
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// lines of a life of two workers with batches of 4 that ends well, 16 samples long.
+var good = []string{
+	`{"type":"start","t":0}`, `{"type":"join","t":0,"worker":0}`, `{"type":"join","t":0,"worker":1}`,
+	`{"type":"train","t":1,"workers":2,"limit":16,"version":0}`,
+	`{"type":"record","t":1.1,"worker":0,"step":0,"start":0,"samples":4,"loss":2}`,
+	`{"type":"record","t":1.2,"worker":1,"step":0,"start":4,"samples":4,"loss":2}`,
+	`{"type":"fire","t":1.2,"seq":1,"version":1,"workers":[0,1],"samples":8}`,
+	`{"type":"record","t":1.3,"worker":1,"step":1,"start":12,"samples":4,"loss":2}`,
+	`{"type":"leave","t":1.4,"worker":1,"start":12,"count":4}`,
+	`{"type":"record","t":1.5,"worker":0,"step":1,"start":8,"samples":4,"loss":2}`,
+	`{"type":"fire","t":1.5,"seq":2,"version":2,"workers":[0],"samples":12}`,
+	`{"type":"join","t":1.6,"worker":1}`,
+	`{"type":"record","t":1.7,"worker":1,"step":2,"start":12,"samples":4,"loss":2}`,
+	`{"type":"fire","t":2.7,"seq":3,"version":3,"workers":[1],"samples":16}`,
+	`{"type":"summary","t":3,"samples":16,"wasted_samples":0}`,
+}
+
+// What a log shows that must not be is found, and nothing else.
+func TestJudge(t *testing.T) {
+	change := func(pairs ...string) []string {
+		text := strings.Join(good, "\n")
+		for i := 0; i < len(pairs); i += 2 {
+			if !strings.Contains(text, pairs[i]) {
+				t.Fatalf("no %q in the log", pairs[i])
+			}
+			text = strings.Replace(text, pairs[i], pairs[i+1], 1)
+		}
+		return strings.Split(text, "\n")
+	}
+	second := []string{`{"type":"train","t":1,"workers":2,"limit":16,"version":2}`,
+		`{"type":"record","t":1.1,"worker":0,"step":0,"start":12,"samples":4,"loss":2}`,
+		`{"type":"fire","t":1.2,"seq":1,"version":3,"workers":[0],"samples":16}`, `{"type":"summary","t":3,"samples":4,"wasted_samples":0}`}
+	for _, c := range []struct {
+		name  string
+		lives [][]string
+		saved []int64
+		bad   []string
+		exit  int
+		want  string // "invariant: detail" of the one that is broken; empty: none
+	}{
+		{"nothing", [][]string{good}, []int64{3}, nil, 0, ""},
+		{"two lives", [][]string{good[:11], second}, []int64{2, 3}, nil, 0, ""},
+		{"a life that never began between them", [][]string{good[:11], good[:1], second}, []int64{2, 3}, nil, 0, ""},
+		{"a line cut off", [][]string{append(append([]string{}, good[:11]...), `{"type":"rec`), second}, []int64{2, 3}, nil, 0, ""},
+		{"a version too many", [][]string{change(`"seq":2,"version":2`, `"seq":2,"version":3`)}, []int64{3}, nil, 0, "one lineage of versions: 0:11: version 3 follows version 1 (and 1 more)"},
+		{"a version twice", [][]string{change(`"seq":2,"version":2`, `"seq":2,"version":1`)}, []int64{3}, nil, 0, "one lineage of versions: 0:11: version 1 follows version 1 (and 1 more)"},
+		{"a life that begins too high", [][]string{good[:7], second}, []int64{3}, nil, 0, "one lineage of versions: 1 begins with version 2, and the lives before came only to 1"},
+		{"samples not counted", [][]string{change(`"workers":[0],"samples":12`, `"workers":[0],"samples":8`)}, []int64{3}, nil, 0, "one lineage of versions: 0:11: 8 samples are applied after the update, its gradients make it 12 (and 1 more)"},
+		{"a gradient from nowhere", [][]string{change(`"workers":[0],"samples":12`, `"workers":[0,1],"samples":12`)}, []int64{3}, nil, 0, "one lineage of versions: 0:11: the update uses a gradient of worker 1 that nobody has seen"},
+		{"a step before its time", [][]string{change(`"leave","t":1.4,"worker":1`, `"leave","t":1.4,"worker":0`)}, []int64{3}, nil, 0, "one lineage of versions: 0:13: worker 1 sent step 2 while its step 1 was not used or dropped"},
+		{"samples twice", [][]string{change(`"step":2,"start":12`, `"step":2,"start":8`)}, []int64{3}, nil, 0, "every sample once: 0: samples 8 to 11 were applied twice (and 1 more)"},
+		{"a stall", [][]string{change(`"t":2.7`, `"t":42.7`)}, []int64{3}, nil, 0, "no stall: 0: no update for 41.2s from 1.5s on"},
+		{"a loss", [][]string{change(`"start":8,"samples":4,"loss":2`, `"start":8,"samples":4,"loss":"NaN"`)}, []int64{3}, nil, 0, "finite losses: 1 losses are not finite"},
+		{"an exit code", [][]string{good}, []int64{3}, nil, 69, "ended: exit code 69"},
+		{"no end", [][]string{good[:14]}, []int64{3}, nil, 0, "ended: exit code 0"},
+		{"a summary that is wrong", [][]string{change(`"samples":16,"wasted`, `"samples":12,"wasted`)}, []int64{3}, nil, 0, "one lineage of versions: 0:15: the summary says 12 samples, the updates 16"},
+		{"an end too early", [][]string{append(append([]string{}, good[:11]...), `{"type":"summary","t":3,"samples":12,"wasted_samples":0}`)}, []int64{2}, nil, 0, "ended: 12 samples applied and 0 dropped, of 16"},
+		{"no checkpoint", [][]string{good}, nil, nil, 0, "checkpoints load: none can be loaded"},
+		{"an old checkpoint", [][]string{good}, []int64{2}, nil, 0, "checkpoints load: the last one is of version 2, the job ended at 3"},
+		{"a broken checkpoint", [][]string{good}, []int64{3}, []string{"ckpt: checksum"}, 0, "checkpoints load: ckpt: checksum"},
+		{"no log", nil, nil, nil, 0, "ended: no run log"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var names []string
+			for i := range c.lives {
+				names = append(names, string(rune('0'+i)))
+			}
+			lives, err := ReadAll(names, func(name string) ([]byte, error) {
+				text := strings.Join(c.lives[name[0]-'0'], "\n")
+				if !strings.HasSuffix(text, "rec") {
+					text += "\n"
+				}
+				return []byte(text), nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, v := range Judge(lives, c.saved, c.bad, c.exit, 30*time.Second) {
+				if !v.OK {
+					got = append(got, v.Name+": "+v.Detail)
+				}
+			}
+			if strings.Join(got, "\n") != c.want {
+				t.Errorf("broken: %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	if _, err := Read(strings.NewReader("{\"type\":\"start\"}\nhello\n"), "run.jsonl"); err == nil || !strings.Contains(err.Error(), "run.jsonl:2: want a JSON object") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,166 @@
+package chaos
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Proxy stands before a server: whoever dials it reaches the server, unless it breaks something.
+type Proxy struct {
+	l      net.Listener
+	target atomic.Pointer[string]
+	rate   atomic.Int64  // bytes per second in each direction of each connection; 0: as fast as it goes
+	bits   atomic.Int32  // still to be turned over
+	turned atomic.Int64  // so far
+	open   chan struct{} // closed: what comes is passed on
+	mu     sync.Mutex
+	ends   map[net.Conn]net.Conn // both ends of each connection, once each
+	over   bool
+	wg     sync.WaitGroup
+}
+
+// NewProxy listens on a free port of addr's host. What comes before Aim is closed.
+func NewProxy(addr string) (*Proxy, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		return nil, err
+	}
+	open := make(chan struct{})
+	close(open)
+	p := &Proxy{l: l, ends: map[net.Conn]net.Conn{}, open: open}
+	p.wg.Go(p.serve)
+	return p, nil
+}
+
+// Addr is where it listens.
+func (p *Proxy) Addr() string { return p.l.Addr().String() }
+
+// Aim says where connections lead from now on.
+func (p *Proxy) Aim(addr string) { p.target.Store(&addr) }
+
+func (p *Proxy) serve() {
+	for {
+		c, err := p.l.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		p.wg.Go(func() { p.connect(c) })
+	}
+}
+
+func (p *Proxy) connect(c net.Conn) {
+	defer c.Close()
+	to := p.target.Load()
+	if to == nil {
+		return
+	}
+	s, err := net.DialTimeout("tcp", *to, 5*time.Second)
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	p.mu.Lock()
+	if p.over {
+		p.mu.Unlock()
+		return
+	}
+	p.ends[c] = s
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.ends, c)
+		p.mu.Unlock()
+	}()
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		p.pass(c, s)
+	}()
+	p.pass(s, c)
+	<-back
+}
+
+// pass copies until one end is closed, and closes both.
+func (p *Proxy) pass(dst, src net.Conn) {
+	defer dst.Close()
+	defer src.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			<-p.passing()
+			if k := p.bits.Load(); k > 0 && p.bits.CompareAndSwap(k, k-1) {
+				buf[n/2] ^= 1 << (n % 8)
+				p.turned.Add(1)
+			}
+			if r := p.rate.Load(); r > 0 {
+				time.Sleep(time.Duration(float64(n) / float64(r) * float64(time.Second)))
+			}
+			if _, werr := dst.Write(buf[:n]); werr != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *Proxy) passing() chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open
+}
+
+// Cut closes all connections.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c, s := range p.ends {
+		c.Close()
+		s.Close()
+	}
+}
+
+// Silence has nothing passed on, or everything again.
+func (p *Proxy) Silence(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.open:
+		if on {
+			p.open = make(chan struct{})
+		}
+	default:
+		if !on {
+			close(p.open)
+		}
+	}
+}
+
+// Slow passes on so many bytes per second in each direction of each connection; 0: as fast as it goes.
+func (p *Proxy) Slow(rate int64) { p.rate.Store(rate) }
+
+// Corrupt turns over one bit of what is passed on next.
+func (p *Proxy) Corrupt() { p.bits.Add(1) }
+
+// Turned is how many bits were turned over.
+func (p *Proxy) Turned() int64 { return p.turned.Load() }
+
+// Close ends it and all connections.
+func (p *Proxy) Close() {
+	p.l.Close()
+	p.Silence(false)
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	p.Cut()
+	p.wg.Wait()
+}

@@ -1,0 +1,119 @@
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Kind is a way to break something.
+type Kind string
+
+// Kinds of faults. Of a worker: it is killed, told to leave, stopped for a while, or stopped for 800 ms of each second. Of the way to a server: its
+// connections are cut, say nothing, become slow, or have a bit turned over. Of a server: it is killed, and the job must begin again
+// from its last checkpoint.
+const (
+	Kill      Kind = "kill"
+	Term      Kind = "term"
+	Pause     Kind = "pause"
+	StopAndGo Kind = "stop-and-go"
+	Cut       Kind = "cut"
+	Silence   Kind = "silence"
+	SlowLink  Kind = "slow-link"
+	Corrupt   Kind = "corrupt"
+	Server    Kind = "server"
+)
+
+// Kinds are all of them, in the order of the constants.
+var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server}
+
+// ParseKinds reads names.
+func ParseKinds(names []string) ([]Kind, error) {
+	var ks []Kind
+	for _, n := range names {
+		k := Kind(n)
+		if !slices.Contains(Kinds, k) {
+			var all []string
+			for _, k := range Kinds {
+				all = append(all, string(k))
+			}
+			return nil, fmt.Errorf("%q is no fault: want some of %s", n, strings.Join(all, ", "))
+		}
+		ks = append(ks, k)
+	}
+	return ks, nil
+}
+
+// Fault is one thing that is broken.
+type Fault struct {
+	At     time.Duration // since the training began
+	Kind   Kind
+	Target int           // rank of the worker, or of the server
+	For    time.Duration // how long it lasts; 0: it is over at once
+	Rate   int64         // bytes per second, of a slow link
+}
+
+// String says it in a few words.
+func (f Fault) String() string {
+	who := fmt.Sprintf("worker %d", f.Target)
+	switch f.Kind {
+	case Cut, Silence, SlowLink, Corrupt:
+		who = fmt.Sprintf("the way to server %d", f.Target)
+	case Server:
+		who = fmt.Sprintf("server %d", f.Target)
+	}
+	s := fmt.Sprintf("%v %s: %s", f.At.Round(time.Millisecond), who, f.Kind)
+	if f.For > 0 {
+		s += fmt.Sprintf(" for %v", f.For.Round(time.Millisecond))
+	}
+	if f.Rate > 0 {
+		s += fmt.Sprintf(" at %d kB/s", f.Rate/1000)
+	}
+	return s
+}
+
+// Options of a schedule.
+type Options struct {
+	Seed             uint64
+	Workers, Servers int
+	Kinds            []Kind
+	Every            time.Duration // mean time between two faults
+	Until            time.Duration // none begins later
+	Longest          time.Duration // none lasts longer
+	Most             int           // servers that are killed at most
+}
+
+// Schedule makes faults from a seed, in the order of their times: exponential times between them, everything else uniform. The same
+// Options give the same faults.
+func Schedule(o Options) []Fault {
+	rnd := rand.New(rand.NewPCG(o.Seed, 0x5eed))
+	var fs []Fault
+	killed := 0
+	for at := time.Duration(0); ; {
+		at += time.Duration(rnd.ExpFloat64() * float64(o.Every))
+		if at > o.Until || len(o.Kinds) == 0 {
+			return fs
+		}
+		f := Fault{At: at, Kind: o.Kinds[rnd.IntN(len(o.Kinds))], Target: rnd.IntN(max(o.Workers, 1))}
+		long := time.Duration((0.1 + 0.9*rnd.Float64()) * float64(o.Longest))
+		server, rate := rnd.IntN(max(o.Servers, 1)), int64(20e3+480e3*rnd.Float64())
+		switch f.Kind {
+		case Pause, StopAndGo:
+			f.For = long
+		case Silence:
+			f.Target, f.For = server, long
+		case SlowLink:
+			f.Target, f.For, f.Rate = server, long, rate
+		case Cut, Corrupt:
+			f.Target = server
+		case Server:
+			if f.Target = server; killed == o.Most {
+				continue
+			}
+			killed++
+		}
+		fs = append(fs, f)
+	}
+}

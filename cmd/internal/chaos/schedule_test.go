@@ -1,0 +1,50 @@
+package chaos
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// A schedule keeps to its options, and its seed makes it.
+func TestSchedule(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := Options{
+			Seed: rapid.Uint64().Draw(t, "seed"), Workers: rapid.IntRange(1, 8).Draw(t, "workers"), Servers: rapid.IntRange(1, 4).Draw(t, "servers"),
+			Kinds: rapid.SliceOfNDistinct(rapid.SampledFrom(Kinds), 1, len(Kinds), rapid.ID).Draw(t, "kinds"),
+			Every: time.Second, Until: 30 * time.Second, Longest: 3 * time.Second, Most: rapid.IntRange(0, 3).Draw(t, "most"),
+		}
+		fs := Schedule(o)
+		if !reflect.DeepEqual(fs, Schedule(o)) {
+			t.Fatal("the same seed gives another schedule")
+		}
+		last, killed := time.Duration(0), 0
+		for _, f := range fs {
+			ranks := o.Workers
+			switch f.Kind {
+			case Cut, Silence, SlowLink, Corrupt, Server:
+				ranks = o.Servers
+			}
+			if f.Kind == Server {
+				killed++
+			}
+			lasts := f.Kind == Pause || f.Kind == StopAndGo || f.Kind == Silence || f.Kind == SlowLink
+			if f.At < last || f.At > o.Until || f.Target < 0 || f.Target >= ranks || lasts != (f.For > 0) || f.For > o.Longest || (f.Kind == SlowLink) != (f.Rate > 0) {
+				t.Fatalf("%+v after %v", f, last)
+			}
+			last = f.At
+		}
+		if killed > o.Most {
+			t.Fatalf("%d servers are killed, at most %d may be", killed, o.Most)
+		}
+	})
+	if _, err := ParseKinds([]string{"kill", "flood"}); err == nil || !strings.Contains(err.Error(), `"flood" is no fault: want some of kill, term`) {
+		t.Error(err)
+	}
+	if got := (Fault{At: 1500 * time.Millisecond, Kind: SlowLink, Target: 1, For: time.Second, Rate: 50000}).String(); got != "1.5s the way to server 1: slow-link for 1s at 50 kB/s" {
+		t.Error(got)
+	}
+}

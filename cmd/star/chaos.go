@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/checkpoint"
+	"star/cmd/internal/chaos"
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+)
+
+// chaosDefaults are settings of star run that star chaos has other defaults for: a job that is small, lasts longer than the faults
+// begin, and comes back.
+var chaosDefaults = map[string]string{
+	"steps": "6000", "model": "softmax", "dataset": "digits:n=2000,test=200", "batch": "16", "workers": "3", "mode": "asgd", "slow": "0:+5ms",
+	"checkpoint-every": "2s", "worker-restarts": "1000", "restarts": "100", "eval-every": "0", "listen": "127.0.0.1:0", "dead-after": "5s",
+	"out": "star-chaos", "http": "off", "progress": "plain",
+}
+
+func chaosCommand() *cobra.Command {
+	job := new(settings.Job)
+	var seed uint64
+	var every, until, longest, stall time.Duration
+	var names []string
+	var most int
+	cmd := &cobra.Command{
+		Use:   "chaos",
+		Short: "Break a running job on purpose, and see what it promises",
+		Long: `Runs a job as star run does, and breaks it while it trains, by a schedule of faults made from --seed: workers are killed, told to leave,
+stopped, stopped for 800 ms of each second; the ways to the servers are cut, fall silent, become slow, turn bits over; servers are killed.
+Then it reads the run logs and the checkpoints, and says which promises were kept. The same seed gives the same schedule.
+
+Takes the settings of star run. Exit code 1: a promise was broken.`,
+		Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			environment := environ()
+			for name, value := range chaosDefaults {
+				v := settings.Variable(name) + "="
+				if !slices.ContainsFunc(environment, func(e string) bool { return strings.HasPrefix(e, v) }) {
+					environment = append(environment, v+value)
+				}
+			}
+			if _, err := job.Load(environment); err != nil {
+				return err
+			}
+			if job.Config.PrintWanted() {
+				return job.Print(cmd.OutOrStdout())
+			}
+			if err := errors.Join(job.Validate(), node.Check(job)); err != nil {
+				return err
+			}
+			if job.Arch == settings.AllReduce || job.Hosts != "" {
+				return job.Invalid("arch", errors.New("star chaos breaks jobs with parameter servers, on this machine"))
+			}
+			kinds, err := chaos.ParseKinds(names)
+			if err != nil {
+				return job.Invalid("faults", err)
+			}
+			if every <= 0 || until < 0 || longest <= 0 || stall <= 0 {
+				return job.Invalid("every", errors.New("--every, --longest and --stall must be above 0, --for at least 0"))
+			}
+			if _, err := os.Stat(filepath.Join(job.Out, node.RunLogName)); err == nil {
+				return job.Invalid("out", fmt.Errorf("%s holds a job already: give an empty folder", job.Out))
+			}
+			ctx, cancel := node.Signals(context.Background())
+			defer cancel()
+			return breakJob(ctx, cmd.OutOrStdout(), job, chaos.Options{
+				Seed: seed, Workers: job.Workers, Servers: max(job.Shards, 1), Kinds: kinds, Every: every, Until: until, Longest: longest, Most: most,
+			}, stall)
+		},
+	}
+	job.Bind(cmd, settings.ForRun)
+	var all []string
+	for _, k := range chaos.Kinds {
+		all = append(all, string(k))
+	}
+	f := cmd.Flags()
+	f.Uint64Var(&seed, "fault-seed", 1, "seed of the schedule of faults")
+	f.DurationVar(&every, "every", time.Second, "mean time between two faults")
+	f.DurationVar(&until, "for", 20*time.Second, "how long faults begin; the job goes on to its end")
+	f.DurationVar(&longest, "longest", 3*time.Second, "how long a fault lasts at most")
+	f.DurationVar(&stall, "stall", 30*time.Second, "longest time between two updates that is no stall")
+	f.StringSliceVar(&names, "faults", all, "kinds of faults")
+	f.IntVar(&most, "servers-killed", 3, "servers that are killed at most")
+	return cmd
+}
+
+// broken is what star chaos says of a job.
+type broken struct {
+	Seed       uint64            `json:"seed"`
+	Faults     []fault           `json:"faults"`
+	Invariants []chaos.Invariant `json:"invariants"`
+	WorstStall float64           `json:"worst_stall_s"`
+	Updates    int64             `json:"updates"`
+	Lives      int               `json:"lives"`
+	Wall       float64           `json:"wall_s"`
+}
+
+type fault struct {
+	At     float64 `json:"at_s"` // since the training began
+	Kind   string  `json:"kind"`
+	Target int     `json:"target"`
+	For    float64 `json:"for_s,omitempty"`
+	Rate   int64   `json:"rate_Bps,omitempty"`
+	Done   bool    `json:"done"` // the job was still there
+}
+
+func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Options, stall time.Duration) error {
+	asJSON := job.JSON
+	job.JSON = true
+	r := &launch{job: job, out: new(bytes.Buffer), screen: newScreen(job)}
+	host, _, err := net.SplitHostPort(job.Listen)
+	if err != nil {
+		return job.Invalid("listen", err)
+	}
+	for range o.Servers {
+		p, err := chaos.NewProxy(host)
+		if err != nil {
+			return job.Invalid("listen", err)
+		}
+		defer p.Close()
+		r.front = append(r.front, p)
+	}
+	faults := chaos.Schedule(o)
+	begun := time.Now()
+	ended := make(chan error, 1)
+	go func() { ended <- r.lives(ctx) }()
+	done := make([]bool, len(faults))
+	var failed error
+	over := false
+	wait := func(d time.Duration) {
+		if over {
+			return
+		}
+		select {
+		case failed = <-ended:
+			over = true
+		case <-time.After(d):
+		}
+	}
+	for !over && !r.screen.training() && !chaos.Began(filepath.Join(job.Out, node.RunLogName)) {
+		wait(10 * time.Millisecond)
+	}
+	start := time.Now()
+	for i, f := range faults {
+		if wait(time.Until(start.Add(f.At))); over {
+			break
+		}
+		r.screen.say("chaos", f.String())
+		done[i] = true
+		r.inflict(f)
+	}
+	for !over {
+		wait(time.Hour)
+	}
+	result := broken{Seed: o.Seed, Wall: time.Since(begun).Seconds(), Faults: []fault{}}
+	for i, f := range faults {
+		result.Faults = append(result.Faults, fault{f.At.Seconds(), string(f.Kind), f.Target, f.For.Seconds(), f.Rate, done[i]})
+	}
+	lives, err := chaos.ReadAll(runLogs(job.Out), os.ReadFile)
+	if err != nil {
+		return node.FileError(err, nil)
+	}
+	for _, l := range lives {
+		result.Updates += l.Version - l.From
+		result.WorstStall = max(result.WorstStall, l.Worst.Seconds())
+	}
+	result.Lives = len(lives)
+	saved, bad := loadable(r.checkpoints())
+	result.Invariants = chaos.Judge(lives, saved, bad, node.ExitCode(failed), stall)
+	if asJSON {
+		if err := json.NewEncoder(out).Encode(result); err != nil {
+			return err
+		}
+	} else {
+		result.print(out, job.Out)
+	}
+	for _, v := range result.Invariants {
+		if !v.OK {
+			return fmt.Errorf("broken: %s: %s (--fault-seed %d; the run logs are in %s)", v.Name, v.Detail, o.Seed, job.Out)
+		}
+	}
+	return nil
+}
+
+// inflict carries out a fault. What lasts is ended in the background.
+func (r *launch) inflict(f chaos.Fault) {
+	signal := func(role string, s syscall.Signal) {
+		if c, ok := r.live.Load(fmt.Sprintf("%s %d", role, f.Target)); ok {
+			c.(*child).cmd.Process.Signal(s)
+		}
+	}
+	after := func(g func()) { time.AfterFunc(f.For, g) }
+	switch f.Kind {
+	case chaos.Kill:
+		signal("worker", syscall.SIGKILL)
+	case chaos.Term:
+		signal("worker", syscall.SIGTERM)
+	case chaos.Pause:
+		signal("worker", syscall.SIGSTOP)
+		after(func() { signal("worker", syscall.SIGCONT) })
+	case chaos.StopAndGo:
+		go func() {
+			for end := time.Now().Add(f.For); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+				signal("worker", syscall.SIGSTOP)
+				time.Sleep(800 * time.Millisecond)
+				signal("worker", syscall.SIGCONT)
+			}
+		}()
+	case chaos.Cut:
+		r.front[f.Target].Cut()
+	case chaos.Silence:
+		r.front[f.Target].Silence(true)
+		after(func() { r.front[f.Target].Silence(false) })
+	case chaos.SlowLink:
+		r.front[f.Target].Slow(f.Rate)
+		after(func() { r.front[f.Target].Slow(0) })
+	case chaos.Corrupt:
+		r.front[f.Target].Corrupt()
+	case chaos.Server:
+		signal("ps", syscall.SIGKILL)
+	}
+}
+
+// runLogs are those of a job's lives, in their order.
+func runLogs(out string) []string {
+	old, _ := filepath.Glob(filepath.Join(out, strings.TrimSuffix(node.RunLogName, ".jsonl")+".*.jsonl"))
+	number := func(name string) (n int) {
+		fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), "run."), "%d", &n)
+		return n
+	}
+	slices.SortFunc(old, func(a, b string) int { return number(a) - number(b) })
+	return append(old, filepath.Join(out, node.RunLogName))
+}
+
+// loadable are the versions of the checkpoints that verify, oldest first, and what is wrong with the others that claim to be complete.
+func loadable(place string) (versions []int64, bad []string) {
+	found, err := checkpoint.List(place)
+	if err != nil {
+		return nil, []string{err.Error()}
+	}
+	slices.Reverse(found)
+	for _, f := range found {
+		if !f.Complete {
+			continue
+		}
+		if _, err := checkpoint.Open(checkpoint.Join(place, f.Name)); err == nil {
+			versions = append(versions, f.Version)
+		} else {
+			bad = append(bad, err.Error())
+		}
+	}
+	return versions, bad
+}
+
+func (b broken) print(w io.Writer, dir string) {
+	count := map[string]int{}
+	for _, f := range b.Faults {
+		if f.Done {
+			count[f.Kind]++
+		}
+	}
+	var parts []string
+	for _, k := range chaos.Kinds {
+		if n := count[string(k)]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, k))
+		}
+	}
+	fmt.Fprintf(w, "chaos     seed %d: %s; %d updates in %d lives, %.1f s\n", b.Seed, strings.Join(parts, ", "), b.Updates, b.Lives, b.Wall)
+	for _, v := range b.Invariants {
+		mark := "kept"
+		if !v.OK {
+			mark = "BROKEN"
+		}
+		fmt.Fprintf(w, "%-9s %s: %s\n", mark, v.Name, v.Detail)
+	}
+	fmt.Fprintf(w, "files     %s\n", dir)
+}
