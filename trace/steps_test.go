@@ -138,7 +138,7 @@ func TestImportWriteRead(t *testing.T) {
 		var lines []string
 		for s := range steps {
 			for w := range workers {
-				lines = append(lines, fmt.Sprintf("%d,%d,%v\n", w, 3*s, math.Exp(2*rnd.NormFloat64())))
+				lines = append(lines, fmt.Sprintf("%d,%d,%v\n", w, 3*s, math.Exp(0.6*rnd.NormFloat64())))
 			}
 		}
 		rnd.Shuffle(len(lines), func(a, b int) { lines[a], lines[b] = lines[b], lines[a] })
