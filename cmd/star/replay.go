@@ -166,7 +166,7 @@ func replay(path string) (*replayed, error) {
 				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth}
 			pilot, err = node.NewPilot(job)
 			return err
-		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunLate, coord.RunAdmission, coord.RunPredictor:
+		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunLate, coord.RunAdmission, coord.RunPredictor, coord.RunMemory:
 		case coord.RunMember:
 			if e.Joined && !begun { // before the start; who comes back later is for the pilot
 				return nil
