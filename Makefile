@@ -1,20 +1,24 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: all test race fuzz bench golden ci clean star-bucket
+.PHONY: all test race fuzz attack bench golden ci clean star-bucket
 all:
 	go vet ./... && go test -short ./...
 test:
 	go test ./...
 race:
 	go test -race -short ./...
-# Each parser for FUZZTIME; the findings land in testdata/fuzz of its package.
-FUZZTIME ?= 1m
+# Each parser for FUZZTIME: a time, or a number of executions such as 10000000x. The findings land in testdata/fuzz of its package.
+FUZZTIME ?= 10000000x
+PACKAGES ?= ./...
 fuzz:
-	@for pkg in $$(go list ./...); do \
+	@for pkg in $$(go list $(PACKAGES)); do \
 		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done; \
 	done
+# A job of real processes under attack: prints what it costs.
+attack:
+	go test ./cmd/star -run 'TestAttacks$$' -v -count 1 -args -attack-frames 10000 -attack-idle 1000
 bench:
 	go test -run '^$$' -bench . -count 5 ./modes ./exact ./transport ./ps ./train/...
 golden:

@@ -487,7 +487,7 @@ func (c *Coordinator) post(e event) bool {
 // maxReport is the largest payload that a member may send to the coordinator.
 const (
 	reportTime = 30 * time.Second // for one, and a second for each MiB
-	maxReport  = 64 << 20 // bytes: Model.Buffers of the largest model, norm bins, part descriptions
+	maxReport  = 64 << 20         // bytes: Model.Buffers of the largest model, norm bins, part descriptions
 )
 
 func (c *Coordinator) read(conn transport.Conn) (e event, err error) {

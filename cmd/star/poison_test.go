@@ -73,7 +73,8 @@ func (g *gang) rogue(rank int, spoil func(step int64, grad []float32)) error {
 	}
 	m.Beat()
 	grad := make([]float32, len(model.Params()))
-	lost := func(err error) error { // the coordinator knows why
+	lost := func(err error) error { // the coordinator may know why
+		defer time.AfterFunc(time.Second, func() { m.Close() }).Stop()
 		if _, why := m.Next(); why != nil {
 			return why
 		}
