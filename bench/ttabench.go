@@ -91,12 +91,14 @@ type cell struct {
 	seed     uint64
 }
 
-// The search for a learning rate: seeds that do not count among the results, on a cluster of 8 workers of which one takes three times as long.
+// The search for a learning rate: with each of these seeds on one of these clusters, with and without a straggler, since who chooses a rate does not know whether there will be one.
+// The seeds do not count among the results.
 const (
-	searchSeeds    = 2
-	searchFirst    = 1 << 32
-	searchScenario = "one-3x"
+	searchSeeds = 2
+	searchFirst = 1 << 32
 )
+
+var searchScenarios = [searchSeeds]string{"one-3x", calm}
 
 // evaluated is how many rounds of samples lie between two evaluations.
 const evaluated = 2
@@ -106,7 +108,7 @@ type tta struct {
 	TTAConfig
 	tasks     []opened
 	scenarios []ttaScenario
-	search    int // index of the scenario of the search
+	search    int // index of the first scenario of the search, behind all others
 	journal   *journal
 	done, all int
 	mu        sync.Mutex
@@ -114,7 +116,7 @@ type tta struct {
 
 // TTA measures the virtual time that methods need to an accuracy, in real training, and the accuracy at the end of a run of a
 // fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the learning rate, of the same list, with which it is there first on average over
-// two seeds that do not count among the results, with 8 workers of which one takes three times as long. A rate is given up where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond it are tried.
+// two runs that do not count among the results, of 8 workers with and without one that takes three times as long. A rate is given up where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond it are tried.
 // Runs are independent and deterministic, so they may be made in parallel and in several sittings.
 func TTA(ctx context.Context, cfg TTAConfig) ([]TTAResult, error) {
 	t := &tta{TTAConfig: cfg}
@@ -203,15 +205,20 @@ func (t *tta) open() error {
 		}
 		t.scenarios = append(t.scenarios, s)
 	}
-	s, err := openScenario(searchScenario, "")
-	if err != nil {
+	t.search = len(t.scenarios)
+	for _, name := range searchScenarios {
+		s, err := openScenario(name, "")
+		if err != nil {
+			return err
+		}
+		t.scenarios = append(t.scenarios, s)
+	}
+	if t.Out != "" {
+		var err error
+		t.journal, err = openJournal(t.Out)
 		return err
 	}
-	t.search, t.scenarios = len(t.scenarios), append(t.scenarios, s)
-	if t.Out != "" {
-		t.journal, err = openJournal(t.Out)
-	}
-	return err
+	return nil
 }
 
 // methods are those that an architecture has, for so many workers.
@@ -438,7 +445,7 @@ func (r tried) before(s tried) bool {
 // try runs a rate with the seeds of the search, until it cannot be before best any more.
 func (t *tta) try(ctx context.Context, c cell, best tried) (now tried, err error) {
 	for k := range searchSeeds {
-		c.seed = searchFirst + uint64(k)
+		c.scenario, c.seed = t.search+k, searchFirst+uint64(k)
 		limit := 0.0
 		if best.reached == searchSeeds {
 			limit = best.tta*searchSeeds - now.tta
