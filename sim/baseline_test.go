@@ -188,6 +188,25 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// The rest of the workers is that of those who are there.
+func TestRestOfTheLiving(t *testing.T) {
+	l := &told{}
+	p := modes.Backup(5, 2)
+	p.Micro, p.Cap = 4, time.Hour
+	if _, err := Run(Config{Times: steady(100*ms, 100*ms, 100*ms, 404*ms, 100*ms), Plan: p, Cancel: true, Learner: l, Batch: 8, Target: 4,
+		Failures: []Failure{{Worker: 4, At: ms}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, rest := range l.rest {
+		if rest != 0.25 {
+			t.Errorf("the rest is %v of the 4 workers, 3 of whom are in an update", rest)
+		}
+	}
+	if len(l.rest) == 0 {
+		t.Error("nothing was dropped")
+	}
+}
+
 // hand learns by the formulas of the papers, in float64, with a copy of everything for everybody.
 type hand struct {
 	*byHand
@@ -486,13 +505,18 @@ func TestKeptGradientsNeedAShard(t *testing.T) {
 func TestKeptGradientsOfWhoIsGone(t *testing.T) {
 	l := &told{}
 	if _, err := Run(Config{Times: steady(100*ms, 110*ms, 310*ms), Plan: modes.Batches(3, 4, false), Learner: l, Batch: 8, Limit: 2 * time.Second,
-		Failures: []Failure{{Worker: 0, At: 150 * ms}}}); err != nil {
+		Failures: []Failure{{Worker: 0, At: 150 * ms, Back: 700 * ms}}}); err != nil {
 		t.Fatal(err)
 	}
+	back := false
 	for _, g := range l.applied {
-		if g.Worker == 0 {
+		if g.Worker == 0 && g.Step == 0 {
 			t.Fatalf("%+v was applied after its worker was gone", g)
 		}
+		back = back || g.Worker == 0
+	}
+	if !back {
+		t.Error("nothing of worker 0 was applied after it was back")
 	}
 	if len(l.applied) < 8 {
 		t.Errorf("%d gradients applied", len(l.applied))

@@ -38,7 +38,7 @@ differ, and the same machine differs from minute to minute.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchPS(), benchCoord(), benchStep(), benchAllReduce(), benchDecide(), benchScale(), benchTTA(), benchMatch(), benchCheckpoint(), benchReport())
+	cmd.AddCommand(benchPS(), benchCoord(), benchStep(), benchAllReduce(), benchDecide(), benchScale(), benchTTA(), benchMatch(), benchCheckpoint(), benchReport(), benchFidelity())
 	return cmd
 }
 
