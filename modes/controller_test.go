@@ -253,14 +253,14 @@ func TestFirstPlan(t *testing.T) {
 		n := rapid.IntRange(4, 12).Draw(t, "n")
 		seed := rapid.Uint64().Draw(t, "seed")
 		who := star.Worker(rapid.IntRange(0, n-1).Draw(t, "who"))
-		slow := rapid.Float64Range(2.5, 5).Draw(t, "slow")
+		slow := rapid.Float64Range(1.8, 5).Draw(t, "slow")
 		r, _ := fly(t, spend{n: n, of: func(w star.Worker, step int64, _ time.Duration) time.Duration {
 			d := 600 * jitter(seed, w, step, .05)
 			if w == who {
 				d *= slow
 			}
 			return time.Duration(d * float64(time.Millisecond))
-		}, fixed: .1}, 300, 10*time.Second, nil)
+		}, fixed: 0}, 300, 10*time.Second, nil)
 		if len(r.Switches) == 0 {
 			t.Fatal("no change")
 		}
@@ -274,6 +274,44 @@ func TestFirstPlan(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Workers that were seen a few times are told apart where they are a fifth apart; of those that are closer each has the iterations of
+// all, and later its own.
+func TestAlike(t *testing.T) {
+	c, err := modes.NewController(modes.ControllerConfig{Workers: 5, Batch: batch}, modes.SSGD(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := []time.Duration{100, 102, 104, 110, 300}
+	for step := range int64(20) {
+		for w, d := range own {
+			d *= time.Millisecond
+			c.Observe(star.Record{Worker: star.Worker(w), Step: step, Compute: d, Samples: batch})
+		}
+		if step < 1 {
+			continue
+		}
+		f, h, ok := c.Forecast(time.Hour) // nobody computes
+		if !ok {
+			t.Fatal("nothing is known")
+		}
+		for w, d := range own {
+			want := 104 * time.Millisecond // the mean of the first four
+			if w == 4 || step >= 8 {
+				want = d * time.Millisecond
+			}
+			if (f.Times[w] - want).Abs() > time.Microsecond {
+				t.Errorf("after %d iterations worker %d is expected to take %v, want %v", step+1, w, f.Times[w], want)
+			}
+			if others := len(slices.Compact(slices.Sorted(slices.Values(h[w])))); others > 1 != (w < 4 && step < 8) {
+				t.Errorf("after %d iterations worker %d has %v", step+1, w, h[w])
+			}
+			if h[w][0] != d*time.Millisecond {
+				t.Errorf("after %d iterations worker %d has %v, its own are to be the first", step+1, w, h[w])
+			}
+		}
+	}
 }
 
 // Three iterations in a row that are half longer than the median are a new level, six that are a fifth longer, and two are neither: what was
