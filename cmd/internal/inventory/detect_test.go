@@ -83,3 +83,15 @@ func TestFoundYAML(t *testing.T) {
 		}
 	}
 }
+
+// What a driver says of a slice is a part of a GPU, and never more than one.
+func TestDeviceOfSlice(t *testing.T) {
+	for _, c := range []struct {
+		g    FoundGPU
+		want float64
+	}{{FoundGPU{}, 1}, {FoundGPU{Slices: 3, Of: 7}, 3. / 7}, {FoundGPU{Slices: 8, Of: 7}, 1}, {FoundGPU{Slices: 3}, 1}} {
+		if d := c.g.Device(); d.Part != c.want {
+			t.Errorf("%+v is %v of a GPU, want %v", c.g, d.Part, c.want)
+		}
+	}
+}

@@ -129,6 +129,7 @@ func TestBadFiles(t *testing.T) {
 		{"", "jobs:\n- {name: x, workers: 60000}\n- {name: y, workers: 60000}", "j:3: more than 65536 servers and workers"},
 		{"", "jobs:\n- {name: x, params: 1MB, workers: 1}", "params and iteration belong together"},
 		{"", "jobs:\n- {name: x, mode: x=3, workers: 2}", "want ssgd, asgd or x=K with K from 1 to 2"},
+		{"", "jobs:\n- {name: x, mode: x=0, workers: 2}", "want ssgd, asgd or x=K with K from 1 to 2"},
 		{"", "jobs:\n- {name: x, servers: 1, workers: 2}", "j:2: job x: servers have no demand"},
 		{"", "jobs:\n- {name: x, workers: {active: 5}}", "active: \"5\" is no duration"},
 		{"", "jobs:\n- {name: x, workers: {active: -5ms}}", "is no duration"},
