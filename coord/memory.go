@@ -63,13 +63,7 @@ type RunMemory struct{ Records []star.Record }
 func EncodeRecords(w io.Writer, records []star.Record) error {
 	l := NewRunLog(unclosed{w})
 	for _, r := range records {
-		l.write(&logRecord{
-			Type: "record", T: r.At.Seconds(), Worker: int(r.Worker), Step: r.Step, Basis: r.Basis, At: r.At.Seconds(),
-			Load: r.Load.Seconds(), Compute: r.Compute.Seconds(), Injected: r.Injected.Seconds(), Push: r.Push.Seconds(),
-			Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Transit: r.Transit.Seconds(), Samples: r.Samples,
-			Loss: Number(r.Loss), Norm2: Number(r.Norm2), CPU: Number(r.CPU), NetIn: Number(r.NetIn), NetOut: Number(r.NetOut),
-			Telemetry: telemetry(r.Telemetry),
-		})
+		l.record(r.At, r, -1)
 	}
 	return l.close()
 }
