@@ -29,7 +29,7 @@ func (p *atVersion) Tell(l RunLine) []Remark {
 	return nil
 }
 
-func (p *atVersion) Observe(star.Record)                                                {}
+func (p *atVersion) Observe(star.Record)                                             {}
 func (p *atVersion) Fired(_ time.Duration, v int64, _ []sim.Gradient, _ sim.Outcome) { p.now = v }
 
 func (p *atVersion) Decide(time.Duration) (modes.Plan, string, bool) {
@@ -45,7 +45,9 @@ type fired struct {
 	workers []int
 }
 
-func (f fired) String() string { return fmt.Sprintf("%v: version %d of %v", f.at, f.version, f.workers) }
+func (f fired) String() string {
+	return fmt.Sprintf("%v: version %d of %v", f.at, f.version, f.workers)
+}
 
 // noted is a Learner that notes whose gradients are applied, and when.
 type noted struct {
