@@ -616,6 +616,21 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// Where iterations hardly vary, a deadline leaves half more than the longest that was seen.
+func TestDeadlineOfSteadyWorkers(t *testing.T) {
+	c, _ := modes.NewController(modes.ControllerConfig{Workers: 1, Batch: 1}, modes.SSGD(1))
+	for step := range int64(20) {
+		d := 100 * time.Millisecond
+		if step == 7 {
+			d = 120 * time.Millisecond
+		}
+		c.Observe(star.Record{Step: step, Compute: d, Samples: 1})
+	}
+	if d, ok := c.Deadline(0); !ok || (d-180*time.Millisecond).Abs() > time.Microsecond {
+		t.Errorf("%v, want 180ms", d)
+	}
+}
+
 // waverer wants another plan every other time.
 type waverer struct{ times int }
 
