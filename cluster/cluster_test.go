@@ -496,7 +496,7 @@ func TestWithdrawal(t *testing.T) {
 		asker.do(func() { asker.usage.Host = transport.Amounts{CPU: 16} })
 		rest(20 * time.Second)
 		got.want(t, "true", "false: host h is over its capacity")
-		if s := b.job("b"); s.State != "ssgd" || s.Granted != "" {
+		if s := b.job("b"); s.State != "ssgd" || s.Granted != "" || s.Lease <= 0 || s.Lease > 10 {
 			t.Errorf("the job is %+v", s)
 		}
 	})
