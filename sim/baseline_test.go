@@ -126,7 +126,6 @@ type told struct {
 	counter
 	applied, dropped []Gradient
 	rest             []float64
-	parts            map[star.Worker]int
 }
 
 func (l *told) Update(v int64, gs []Gradient) Outcome {
