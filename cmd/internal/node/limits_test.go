@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,16 +103,16 @@ func TestPacer(t *testing.T) {
 // What a server sends between two updates is told, without what it sends while it pauses; by tc it is to take as long as the delay.
 func TestPacerTellsWhatIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var sent int64
+		var sent atomic.Int64
 		var told []actuate.Work
-		p := &pacer{limits: governor(t, actuate.Pace), moved: func() (int64, int64) { return sent, 7 }, tells: func(w actuate.Work) { told = append(told, w) }}
+		p := &pacer{limits: governor(t, actuate.Pace), moved: func() (int64, int64) { return sent.Load(), 7 }, tells: func(w actuate.Work) { told = append(told, w) }}
 		p.limits.Delay(10*time.Millisecond, 0)
 		for range 3 {
-			time.AfterFunc(5*time.Millisecond, func() { sent += 99 })
+			time.AfterFunc(5*time.Millisecond, func() { sent.Add(99) })
 			p.pause(t.Context(), 4)
 			p.pause(t.Context(), 5) // another shard of the process
 			time.Sleep(90 * time.Millisecond)
-			sent += 1000
+			sent.Add(1000)
 		}
 		if len(told) != 2 || told[0].Out != 1000 || told[1].Out != 1000 || told[0].Busy != 100*time.Millisecond || told[0].Send != 0 {
 			t.Fatalf("%+v", told)
