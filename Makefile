@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: all test race fuzz attack bench golden ci clean star-bucket
+.PHONY: all test race fuzz attack soak bench golden ci clean star-bucket
 all:
 	go vet ./... && go test -short ./...
 test:
@@ -19,6 +19,9 @@ fuzz:
 # A job of real processes under attack: prints what it costs.
 attack:
 	go test ./cmd/star -run 'TestAttacks$$' -v -count 1 -args -attack-frames 10000 -attack-idle 1000
+# Real jobs that are broken while they train: minutes, or, with SEEDS="$(seq 1 100)", hours.
+soak:
+	bench/soak.sh
 bench:
 	go test -run '^$$' -bench . -count 5 ./modes ./exact ./transport ./ps ./train/...
 golden:
