@@ -69,6 +69,74 @@ func TestNormsFollow(t *testing.T) {
 	}
 }
 
+// A norm that is too long counts as just too long: one that is longer still is refused even when the median has gone up.
+func TestNormsClamp(t *testing.T) {
+	var n Norms
+	for range 64 {
+		n.Judge(1)
+	}
+	for i := range 32 {
+		if cause, _ := n.Judge(1e12); cause != Exploding {
+			t.Fatalf("the %dth of a million times the median: %v", i+1, cause)
+		}
+	}
+	if cause, factor := n.Judge(1e16); cause != Exploding || factor != 1e5 {
+		t.Errorf("a hundred times longer than those: %v, %v times the median", cause, factor)
+	}
+}
+
+// After a turn a worker's directions are looked at anew: what came before says nothing of it.
+func TestSignsForget(t *testing.T) {
+	var s Signs
+	turns := func(cos float64) (after int) {
+		for changed := false; !changed; after++ {
+			if after > 2000 {
+				t.Fatalf("no turn with cosines of about %v", cos)
+			}
+			changed, _ = s.Observe(cos + 0.01*float64(after%3-1))
+		}
+		return after
+	}
+	for range 500 {
+		s.Observe(0.5)
+	}
+	if turns(-0.5); !s.Flipped() {
+		t.Error("not flipped")
+	}
+	for i, cos := range []float64{0.5, -0.5, 0.5} {
+		if n := turns(cos); n != 64 || s.Flipped() != (i%2 == 1) {
+			t.Errorf("turn %d: after %d updates, want 64; flipped: %v", i, n, s.Flipped())
+		}
+	}
+}
+
+// Cosine agrees with the sum of the others, added up without own.
+func TestCosineOfOthers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 40).Draw(t, "elements")
+		draw := func(name string) []float32 {
+			return rapid.SliceOfN(rapid.Float32Range(-8, 8), n, n).Draw(t, name)
+		}
+		own, rest := draw("own"), draw("rest")
+		sum := make([]float32, n)
+		var dot, own2, rest2, sum2 float64
+		for i := range own {
+			sum[i] = own[i] + rest[i]
+			dot += float64(own[i]) * float64(rest[i])
+			own2 += float64(own[i]) * float64(own[i])
+			rest2 += float64(rest[i]) * float64(rest[i])
+			sum2 += float64(sum[i]) * float64(sum[i])
+		}
+		if own2 < 1 || rest2 < 1 {
+			t.Skip("nearly nothing")
+		}
+		want := dot / math.Sqrt(own2*rest2)
+		if got := Cosine(own, sum, sum2, true); math.Abs(got-want) > 1e-3 {
+			t.Fatalf("%v, want %v", got, want)
+		}
+	})
+}
+
 // The sample of a vector is the same in one piece as in several, its coordinates are different ones, and all but a short rest
 // can be in it.
 func TestSampler(t *testing.T) {
