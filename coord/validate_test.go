@@ -91,11 +91,13 @@ func TestValidation(t *testing.T) {
 		w.worker(1)
 		v := w.validator(-1, 1500*time.Millisecond)
 		w.finished(time.Hour)
+		<-v.gone
 		if w.err != nil {
 			t.Fatal(w.err)
 		}
 		w.accounted(2 * 20 * 4)
-		if len(seen) != 40 || w.result.Updates != 40 {
+		// These workers need no parameters to evaluate, so the job may be over before the last norm is back.
+		if len(seen) < 39 || len(seen) > 40 || w.result.Updates != 40 {
 			t.Fatalf("%d of %d updates were judged, want 40 of 40", len(seen), w.result.Updates)
 		}
 		for i, e := range seen { // weights are 1/2: of the mean gradient everything is twice as much
@@ -114,9 +116,10 @@ func TestValidation(t *testing.T) {
 		if fs := s.seen(); len(fs[0].Dropped) != 1 || fs[0].Dropped[0].Worker != 2 || len(fs[0].Gradients) != 0 || len(fs[0].Quiet) != 1 {
 			t.Errorf("the first fire is %+v, want the validator's gradient dropped, for nobody", fs[0])
 		}
+		// The last gradient may come when the job is over.
 		lines, judged := w.lines("validation"), w.lines("judgement")
-		if len(lines) != len(v.steps) || len(judged) != 40 {
-			t.Errorf("%d validations and %d judgements in the run log, want %d and 40", len(lines), len(judged), len(v.steps))
+		if n := len(v.steps) - len(lines); n < 0 || n > 1 || len(judged) != len(seen) {
+			t.Errorf("%d validations and %d judgements in the run log, want %d and %d", len(lines), len(judged), len(v.steps), len(seen))
 		}
 		for i, l := range lines {
 			if int64(l["version"].(float64)) != v.bases[i] {
@@ -135,12 +138,13 @@ func TestValidatorIsLost(t *testing.T) {
 		first := w.validator(2, 100*time.Millisecond) // after 2 gradients, at version 8
 		<-first.gone
 		time.Sleep(4 * time.Second)
-		before := len(seen)
+		before := len(w.lines("judgement"))
 		if _, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: hello(-1), Enrol: &enrolment}); err == nil {
 			t.Error("a third worker is let in as the validator")
 		}
 		next := w.validator(-1, 100*time.Millisecond)
 		w.finished(time.Hour)
+		<-next.gone
 		if w.err != nil {
 			t.Fatal(w.err)
 		}
@@ -152,7 +156,7 @@ func TestValidatorIsLost(t *testing.T) {
 				unjudged++
 			}
 		}
-		if len(fs) != 40 || unjudged < 6 || unjudged > 12 || len(seen)+unjudged != 40 || len(seen) <= before {
+		if len(fs) < 39 || unjudged < 6 || unjudged > 12 || len(seen)+unjudged != len(fs) || len(seen) <= before {
 			t.Errorf("factors %v: %d judged of which %d before, %d not", fs, len(seen), before, unjudged)
 		}
 		if from := slices.Index(fs, 1); slices.Contains(fs[from:from+unjudged], 0.5) || slices.Contains(fs[from+unjudged:], 1) {
@@ -225,7 +229,8 @@ func TestValidatorsRefused(t *testing.T) {
 		}
 		w.worker(1)
 		w.finished(time.Hour)
-		if w.err != nil || len(seen) != 40 || v.err != nil {
+		<-v.gone
+		if w.err != nil || len(seen) < 39 || v.err != nil {
 			t.Errorf("%v, %v; %d judged", w.err, v.err, len(seen))
 		}
 	})
