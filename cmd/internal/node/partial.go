@@ -35,22 +35,26 @@ const (
 // forget begins without a past, as all members of another ring do.
 func (p *partial) forget() { p.role, p.term, p.last = partNone, ps.LiveTerm{}, transport.Close{} }
 
+// own computes the member's own gradient and looks whether it belongs; one without samples in the round has zeros.
+func (w *ringWorker) own(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
+	if rel.Count == 0 {
+		clear(w.grad)
+		rec.Loss = math.NaN()
+		return time.Now(), nil
+	}
+	if computed, err = w.compute(ctx, rel, rec); err == nil {
+		err = w.judge(rec)
+	}
+	return computed, err
+}
+
 // partialSum makes grad the sum of a round that is closed: of the gradients that were first, and of what is late from the round before.
 // Its weights are those of a round of everybody, bᵢ/B; with LGC they are those of its one-all-reduce form.
 func (w *ringWorker) partialSum(ctx context.Context, rel transport.Release, rec *star.Record) (tally transport.Tally, carried int64, computed time.Time, err error) {
 	tally = transport.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
 	p := &w.part
-	computed = time.Now()
-	if rel.Count > 0 {
-		if computed, err = w.compute(ctx, rel, rec); err == nil {
-			err = w.judge(rec)
-		}
-		if err != nil {
-			return tally, 0, computed, err
-		}
-	} else {
-		clear(w.grad)
-		rec.Loss = math.NaN()
+	if computed, err = w.own(ctx, rel, rec); err != nil {
+		return tally, 0, computed, err
 	}
 	if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version, Samples: rec.Samples}, nil); err != nil {
 		return tally, 0, computed, err

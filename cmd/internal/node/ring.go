@@ -620,17 +620,8 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 		}
 		return tally, 0, end, err
 	}
-	computed = time.Now()
-	if rel.Count > 0 {
-		if computed, err = w.compute(ctx, rel, rec); err == nil {
-			err = w.judge(rec)
-		}
-		if err != nil {
-			return tally, 0, computed, err
-		}
-	} else {
-		clear(w.grad)
-		rec.Loss = math.NaN()
+	if computed, err = w.own(ctx, rel, rec); err != nil {
+		return tally, 0, computed, err
 	}
 	if w.bucketed() {
 		b := w.exchange(ctx, weight, 0)
