@@ -155,17 +155,23 @@ func TestCluster(t *testing.T) {
 	s.ends("second", 143)
 }
 
+// clusterOn starts a service for hosts as their file says, without gossip.
+func clusterOn(t *testing.T, s *gang, text string) string {
+	t.Helper()
+	hosts := filepath.Join(s.out, "hosts.yaml")
+	if err := os.WriteFile(hosts, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return clusterOf(t, s, "serve", "--gossip", "off", "--hosts", hosts)
+}
+
 // Where there is no room a job stays in SSGD, and says why.
 func TestClusterIsFull(t *testing.T) {
 	if testing.Short() {
 		t.Skip("five processes")
 	}
 	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
-	hosts := filepath.Join(s.out, "hosts.yaml")
-	if err := os.WriteFile(hosts, []byte("hosts:\n  - {name: tiny, cpu: 0.001, net: 1kB/s}\n"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	addr := clusterOf(t, s, "serve", "--gossip", "off", "--hosts", hosts)
+	addr := clusterOn(t, s, "hosts:\n  - {name: tiny, cpu: 0.001, net: 1kB/s}\n")
 	a := group(t, 1, 3, "--cluster", "test@"+addr, "--host-id", "tiny", "--predictor", "none", "--job", "a", "--mode", "auto", "--steps", "100000", "--slow", "1:+60ms")
 	a.training()
 	a.until("a plan is refused", func() bool { return len(a.lines("admission")) >= 1 })
@@ -191,11 +197,7 @@ func TestJobMakesRoom(t *testing.T) {
 		t.Skip("five processes, for several seconds")
 	}
 	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
-	hosts := filepath.Join(s.out, "hosts.yaml")
-	if err := os.WriteFile(hosts, []byte("hosts: [{name: shared, cpu: 6}]\n"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	addr := clusterOf(t, s, "serve", "--gossip", "off", "--hosts", hosts)
+	addr := clusterOn(t, s, "hosts: [{name: shared, cpu: 6}]\n")
 	a := group(t, 1, 2, "--cluster", "test@"+addr, "--host-id", "shared", "--predictor", "none", "--job", "a", "--mode", "auto", "--steps", "1000000")
 	a.training()
 
