@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,11 +32,29 @@ func reach(ctx context.Context, network transport.Network, job, addr, token stri
 	conn, _, _, err := transport.Open(ctx, network, addr, transport.Hello{
 		Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Token: token, Version: node.Program, Rank: -1,
 	}, nil)
+	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+		return nil, &nobodyError{addr, dial.Err}
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &control{conn, addr}, nil
 }
+
+// nobodyError says that no coordinator could be reached.
+type nobodyError struct {
+	addr string
+	err  error
+}
+
+func (e *nobodyError) Error() string {
+	return fmt.Sprintf("no coordinator at %s: %v; is the job running? --coordinator is the address of its star-ps of rank 0", e.addr, e.err)
+}
+
+func (e *nobodyError) Unwrap() error { return e.err }
+
+// ExitCode is that of a coordinator that is not there.
+func (e *nobodyError) ExitCode() int { return node.ExitLost }
 
 // ask sends one command and decodes the answer into v.
 func (c *control) ask(timeout time.Duration, v any, args ...string) error {
@@ -90,8 +110,8 @@ func ctlCommand() *cobra.Command {
 			if done, err := resolved(cmd, set); done || err != nil {
 				return err
 			}
-			if len(args) == 0 {
-				return &settings.UsageError{Msg: "star ctl: no command; one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop"}
+			if err := checkVerb(args); err != nil {
+				return err
 			}
 			token = string(secret)
 			c, err := reach(cmd.Context(), transport.NewTCP(transport.Config{Token: token}), job, addr, token, timeout)
@@ -111,6 +131,24 @@ func ctlCommand() *cobra.Command {
 	}
 	set.Bind(cmd)
 	return cmd
+}
+
+// verbs are what star ctl can ask of a coordinator, which judges their arguments.
+var verbs = []string{"status", "mode", "move", "checkpoint", "stop"}
+
+func checkVerb(args []string) error {
+	const all = "one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop"
+	switch {
+	case len(args) == 0:
+		return &settings.UsageError{Msg: "star ctl: no command; " + all}
+	case slices.Contains(verbs, args[0]):
+		return nil
+	}
+	meant := ""
+	if n := settings.Nearest(args[0], verbs); n != "" {
+		meant = "did you mean " + n + "? "
+	}
+	return &settings.UsageError{Msg: fmt.Sprintf("star ctl: unknown command %q; %s%s", args[0], meant, all)}
 }
 
 // moveWait is how long star ctl waits at least for a shard to move. The coordinator gives up sooner,

@@ -24,7 +24,11 @@ func Main(cmd *cobra.Command) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	err := cmd.Execute()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", cmd.Name(), err)
+		says := err.Error()
+		if !strings.HasPrefix(says, cmd.Name()+":") && !strings.HasPrefix(says, cmd.Name()+" ") { // star run: …
+			says = cmd.Name() + ": " + says
+		}
+		fmt.Fprintln(os.Stderr, says)
 	}
 	os.Exit(node.ExitCode(err))
 }

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -127,17 +128,27 @@ func FlagError(cmd *cobra.Command, err error) error {
 				return &UsageError{fmt.Sprintf("%s: unknown flag -%s; did you mean --%s?", cmd.CommandPath(), n, short)}
 			}
 		}
-		return &UsageError{fmt.Sprintf("%s: unknown flag -%s%s; --help lists them", cmd.CommandPath(), short,
-			suggest(short, names, "--"))}
+		return &UsageError{fmt.Sprintf("%s: unknown flag -%s%s --help lists them", cmd.CommandPath(), short,
+			cmp.Or(suggest(short, names, "--"), ";"))}
 	}
-	return &UsageError{fmt.Sprintf("%s: unknown flag --%s%s; --help lists them", cmd.CommandPath(), name,
-		suggest(name, names, "--"))}
+	return &UsageError{fmt.Sprintf("%s: unknown flag --%s%s --help lists them", cmd.CommandPath(), name,
+		cmp.Or(suggest(name, names, "--"), ";"))}
 }
 
-// NoArgs is for cobra.Command.Args: a stray word is a UsageError.
+// NoArgs is for cobra.Command.Args: a stray word is a UsageError, which names the command that was meant where there are some.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	if len(names) > 0 {
+		return &UsageError{fmt.Sprintf("%s: unknown command %s%s --help lists them", cmd.CommandPath(), quote(args[0]),
+			cmp.Or(suggest(args[0], names, ""), ";"))}
 	}
 	return &UsageError{fmt.Sprintf("%s: unexpected argument %s; settings are flags, --help lists them",
 		cmd.CommandPath(), quote(args[0]))}
