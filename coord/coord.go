@@ -22,6 +22,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -98,7 +99,7 @@ type Config struct {
 	Remember []star.Record
 
 	JoinTimeout time.Duration // zero means 2 min
-	SendTimeout time.Duration // zero means 10 s: how long a small message may take to leave
+	SendTimeout time.Duration // zero means 10 s: how long a member may take for a small message; others do not wait for it
 	DeadAfter   time.Duration // zero means 60 s: a member that said nothing for so long is gone
 	Unreachable time.Duration // zero means 7 s: a member whose host does not answer for so long is gone (transport.Unreachable)
 	StallAfter  time.Duration // zero means 15 s: when to say whom everybody waits for
@@ -261,7 +262,6 @@ type Coordinator struct {
 	lastSave error // of the checkpoint at the end
 	progress time.Time
 	warned   time.Time
-	telling  *waits.Site // a peer takes a message
 	idle     *waits.Site // nothing happens
 	idles    bool
 
@@ -275,7 +275,7 @@ type Coordinator struct {
 
 // peer is one member's connection.
 type peer struct {
-	conn     transport.Conn
+	conn     *outbox
 	role     string
 	rank     int
 	hello    transport.Hello
@@ -448,20 +448,28 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 			c.log.Debug("a host that does not answer is noticed by its silence only", "peer", conn.Peer(), "err", err)
 		}
 	}
-	p := &peer{conn: conn, role: h.Role, rank: h.Rank, hello: h}
 	if h.Role == transport.RoleTool {
 		c.serveTool(conn)
 		return
 	}
+	box := newOutbox(conn, c.cfg.SendTimeout, c.log)
+	var writer sync.WaitGroup
+	writer.Go(box.deliver)
+	defer writer.Wait()
+	defer box.Close()
+	p := &peer{conn: box, role: h.Role, rank: h.Rank, hello: h}
 	if !c.post(event{peer: p, kind: transport.KindHello, hello: h, payload: payload}) {
 		transport.Refuse(conn, transport.Reject{Exit: exitLost, Reason: "the job is over"})
 		return
 	}
 	for {
-		e, err := c.read(conn)
+		e, err := c.read(box)
 		e.peer = p
 		if err != nil {
 			e.kind, e.err = 0, err
+			if why := box.cause(); why != nil {
+				e.err = why
+			}
 		}
 		if err != nil {
 			c.post(e)
@@ -573,8 +581,6 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 		Type: "start", Format: 1, Program: c.cfg.Program, Time: c.begun.UTC(), Job: c.cfg.Job,
 		Notes: c.cfg.Notes, Config: c.cfg.Settings,
 	})
-	c.telling = waits.Open("coordinator", "a message to be taken", "rank", "")
-	defer c.telling.Close()
 	c.idle = waits.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
 	defer c.idle.Close()
 	err := c.loop(ctx)
@@ -976,19 +982,14 @@ func (c *Coordinator) observe(version int64, u pgns.Update) {
 	c.tell(at, RunNoise{version, m.Grad2, m.Var, n.Scale, u.Mixed(), drift, strength})
 }
 
-// send writes one small message. A peer that cannot take it is closed; its reader
+// send sends one small message, behind those that wait. A peer that does not take it is closed; its reader
 // will say so.
 func (c *Coordinator) send(p *peer, write func() error) {
 	if p == nil || p.gone {
 		return
 	}
-	p.conn.SetWriteDeadline(time.Now().Add(c.cfg.SendTimeout))
-	c.telling.Begin(-1, c.cfg.SendTimeout, max(p.rank, 0))
-	err := write()
-	c.telling.End()
-	if err != nil {
-		c.log.Warn("send failed, closing the connection", "peer", p.conn.Peer(), "err", err)
-		p.conn.Close()
+	if err := write(); err != nil {
+		p.conn.fail(err)
 	}
 }
 
@@ -1005,7 +1006,7 @@ func (c *Coordinator) drop(p *peer, why error) error {
 func (c *Coordinator) part(p *peer, exit int, reason string) {
 	c.send(p, func() error { return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil) })
 	p.parted = true
-	p.conn.SetReadDeadline(time.Now().Add(time.Second))
+	p.conn.endReads(time.Now().Add(time.Second))
 }
 
 // hangUp closes the connection of a peer that nobody has taken leave of.

@@ -1135,7 +1135,7 @@ func TestStoodStill(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		p := &peer{conn: conn, role: transport.RoleWorker, welcomed: true, heard: b}
+		p := &peer{conn: newOutbox(conn, time.Second, c.log), role: transport.RoleWorker, welcomed: true, heard: b}
 		c.workers[0] = p
 		for _, at := range []struct {
 			sec  int
