@@ -43,6 +43,7 @@ var rooms = []struct {
 	{"star/transport", "star", "", "bytes, not rules"},
 	{"star/transport/transporttest", "star star/transport", "", "the conformance kit of Network"},
 	{"star/ps", "star star/transport star/exact star/compress star/poison star/train/kernel star/waits", "os", "shards know neither models nor the coordinator"},
+	{"star/replica", "star", "net os sync context time math/rand math/rand/v2", "pure: a simulator can drive it"},
 	{"star/coord", "star star/modes star/transport star/exact star/pgns star/poison star/waits", "", "the control plane knows neither models nor shards"},
 	{"star/cluster", "star/transport star/resource", "", "jobs that share hosts; knows neither models nor what jobs do inside"},
 	{"star/allreduce", "star star/transport star/compress star/train/kernel star/waits", "", "a library of its own: knows neither models nor the coordinator"},

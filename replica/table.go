@@ -1,0 +1,319 @@
+// Package replica decides who holds the copies of a shard, who of them answers workers, when an update is acknowledged, and what
+// becomes of all that when a server is lost. It is pure: no I/O, no clock, no goroutine. Table is the coordinator's half of it, Copy
+// the half of a server that holds a copy; docs/decisions/0012-copies-of-a-shard.md says why it is done so.
+//
+// Every copy gets every gradient from its worker, and every firing from the coordinator, in the one order that the coordinator
+// gives (the state machine approach: Schneider, ACM Computing Surveys 22(4), 1990). Updates are deterministic, so copies are equal bit for bit.
+//
+//	worker ──gradient──► every copy ──Stored──► Table: whole when every copy has it
+//	firing ──► followers ──Held──► Table.Ready ──► primary ──Held──► Table.Acked ──► the workers are released
+//
+// A primary hears of a firing when all its followers hold it, like the tail of a chain (van Renesse and Schneider, OSDI 2004). So
+// what it shows to a worker cannot be lost with it. Who is a copy is decided in one place, under a term that rises
+// with each change (Lin et al., PacificA, MSR-TR-2008-25): a copy that hears of a higher term than its own has been left behind, and answers nobody.
+package replica
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"star"
+)
+
+// View says which servers hold a copy of a shard, by rank, under a term that rises with each change. Followers are in order of
+// succession.
+type View struct {
+	Term      int64
+	Primary   int
+	Followers []int
+}
+
+// Has says whether a server is in the view.
+func (v View) Has(server int) bool {
+	return v.Primary == server || slices.Contains(v.Followers, server)
+}
+
+// Copies is how many there are.
+func (v View) Copies() int { return 1 + len(v.Followers) }
+
+func (v View) clone() View {
+	v.Followers = slices.Clone(v.Followers)
+	return v
+}
+
+// Gradient names what a worker has pushed.
+type Gradient struct {
+	Worker star.Worker
+	Step   int64
+}
+
+// Whole is a gradient of which every copy of a shard has its slice, with the sum of squares of that.
+type Whole struct {
+	Gradient
+	Sum2 float64
+}
+
+// Table is the coordinator's account of all copies.
+type Table struct {
+	want    int
+	shards  []entry
+	offered int64 // the last firing
+}
+
+type entry struct {
+	view    View
+	joining int           // a server that is getting a copy; -1: none
+	since   map[int]int64 // by server: the term in which it came
+	held    map[int]int64 // by server: the last firing that it holds
+	grads   map[Gradient]*record
+}
+
+// record is who holds a gradient that is not whole.
+type record struct {
+	sum2    float64
+	servers []int
+}
+
+// NewTable begins with a view for each shard. want is how many copies each is to have.
+func NewTable(want int, views []View) *Table {
+	t := &Table{want: want, shards: make([]entry, len(views))}
+	for i, v := range views {
+		e := &t.shards[i]
+		*e = entry{view: v.clone(), joining: -1, since: map[int]int64{}, held: map[int]int64{}, grads: map[Gradient]*record{}}
+		e.view.Term = max(e.view.Term, 1)
+		for _, s := range e.members() {
+			e.since[s] = e.view.Term
+		}
+	}
+	return t
+}
+
+func (e *entry) members() []int { return append([]int{e.view.Primary}, e.view.Followers...) }
+
+// View is who holds a shard.
+func (t *Table) View(shard int) View { return t.shards[shard].view.clone() }
+
+// Want is how many copies each shard is to have.
+func (t *Table) Want() int { return t.want }
+
+// Joining is the server that is getting a copy of a shard; -1: none is.
+func (t *Table) Joining(shard int) int { return t.shards[shard].joining }
+
+// Stored notes that a server has its slice of a gradient. It reports true when now every copy has: once, unless a server says the same again.
+func (t *Table) Stored(shard, server int, g Gradient, sum2 float64) bool {
+	e := &t.shards[shard]
+	if !e.view.Has(server) && e.joining != server {
+		return false
+	}
+	r := e.grads[g]
+	if r == nil {
+		for old := range e.grads { // of a worker that was gone when it came
+			if old.Worker == g.Worker && old.Step+64 < g.Step {
+				delete(e.grads, old)
+			}
+		}
+		r = new(record)
+		e.grads[g] = r
+	}
+	r.sum2 = sum2
+	if !slices.Contains(r.servers, server) {
+		r.servers = append(r.servers, server)
+	}
+	if !e.whole(r) {
+		return false
+	}
+	delete(e.grads, g)
+	return true
+}
+
+// whole says whether every copy holds a gradient, and the one that is coming too.
+func (e *entry) whole(r *record) bool {
+	for _, s := range e.members() {
+		if !slices.Contains(r.servers, s) {
+			return false
+		}
+	}
+	return e.joining < 0 || slices.Contains(r.servers, e.joining)
+}
+
+// collect takes out the gradients that are whole since somebody is not waited for any more, in order.
+func (e *entry) collect() (ws []Whole) {
+	for g, r := range e.grads {
+		if e.whole(r) {
+			ws = append(ws, Whole{g, r.sum2})
+			delete(e.grads, g)
+		}
+	}
+	slices.SortFunc(ws, func(a, b Whole) int {
+		return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(a.Worker, b.Worker))
+	})
+	return ws
+}
+
+// Offer notes that followers are being told of a firing. Firings count from 1.
+func (t *Table) Offer(seq int64) { t.offered = max(t.offered, seq) }
+
+// Held notes that a copy, whose term that is, holds all firings up to one.
+func (t *Table) Held(shard, server int, term, seq int64) {
+	e := &t.shards[shard]
+	if !e.view.Has(server) || term < e.since[server] {
+		return // of an earlier life of it
+	}
+	e.held[server] = max(e.held[server], min(seq, t.offered))
+}
+
+// Ready is the last firing that all followers hold: primaries may be told of it, and of those before.
+func (t *Table) Ready() int64 {
+	seq := t.offered
+	for i := range t.shards {
+		for _, s := range t.shards[i].view.Followers {
+			seq = min(seq, t.shards[i].held[s])
+		}
+	}
+	return seq
+}
+
+// Acked is the last firing that all copies hold: its workers may go on.
+func (t *Table) Acked() int64 {
+	seq := t.Ready()
+	for i := range t.shards {
+		seq = min(seq, t.shards[i].held[t.shards[i].view.Primary])
+	}
+	return seq
+}
+
+// Change is what becomes of a shard when a server is lost.
+type Change struct {
+	Shard    int
+	View     View    // the new one
+	Promoted bool    // it has another primary
+	Gave     bool    // the server was getting a copy: the view is as it was
+	Gone     bool    // nobody has a copy
+	Whole    []Whole // gradients that the others hold
+}
+
+// Lost takes a server out of every view: it has crashed, or nobody hears of it.
+func (t *Table) Lost(server int) (cs []Change) {
+	for i := range t.shards {
+		e := &t.shards[i]
+		c := Change{Shard: i}
+		switch {
+		case e.joining == server:
+			e.joining, c.Gave = -1, true
+		case !e.view.Has(server):
+			continue
+		case e.view.Copies() == 1:
+			c.Gone = true
+		case e.view.Primary == server:
+			// Any follower will do: each holds whatever the primary was told of. The first one is as good as the others.
+			e.view.Primary, e.view.Followers = e.view.Followers[0], e.view.Followers[1:]
+			e.view.Term++
+			c.Promoted = true
+		default:
+			e.view.Followers = slices.DeleteFunc(slices.Clone(e.view.Followers), func(s int) bool { return s == server })
+			e.view.Term++
+		}
+		delete(e.held, server)
+		delete(e.since, server)
+		c.View = e.view.clone()
+		if !c.Gone {
+			c.Whole = e.collect()
+		}
+		cs = append(cs, c)
+	}
+	return cs
+}
+
+// Join begins to give a server a copy: from now on no gradient is whole without it. It returns the term that the shard will have with it.
+func (t *Table) Join(shard, server int) (term int64, err error) {
+	e := &t.shards[shard]
+	switch {
+	case e.joining >= 0:
+		return 0, fmt.Errorf("replica: server %d is getting a copy of shard %d", e.joining, shard)
+	case e.view.Has(server):
+		return 0, fmt.Errorf("replica: server %d has a copy of shard %d", server, shard)
+	}
+	e.joining = server
+	return e.view.Term + 1, nil
+}
+
+// Joined has the server that was getting a copy be a follower. It holds all firings up to seq.
+func (t *Table) Joined(shard int, seq int64) (View, error) {
+	e := &t.shards[shard]
+	if e.joining < 0 {
+		return View{}, fmt.Errorf("replica: nobody is getting a copy of shard %d", shard)
+	}
+	e.view.Followers = append(slices.Clone(e.view.Followers), e.joining)
+	e.view.Term++
+	e.held[e.joining], e.since[e.joining] = min(seq, t.offered), e.view.Term
+	e.joining = -1
+	return e.view.clone(), nil
+}
+
+// Short lists shards that have fewer copies than they are to have and are getting none.
+func (t *Table) Short() (shards []int) {
+	for i := range t.shards {
+		if e := &t.shards[i]; e.joining < 0 && e.view.Copies() < t.want {
+			shards = append(shards, i)
+		}
+	}
+	return shards
+}
+
+// Claim is what a copy says of itself to a coordinator that is new.
+type Claim struct {
+	Server, Shard int
+	View          View
+	Seq           int64 // the last firing that it holds
+}
+
+// Recover makes the Table of a new coordinator from what copies say. Firings after the first number, up to the second, are to be
+// offered again: some copies hold them, others perhaps not. None of them was acknowledged. Copies that do not claim are left out.
+//
+// Of each shard the highest term counts, and who is in its view. A firing was acknowledged only if all of them held it, so any of them knows
+// enough; the first one that is left is the primary. The coordinator before may have given out higher terms of which nobody knows any more, so terms
+// begin at the generation of the new one, which is higher than any before, in their upper half.
+func Recover(generation int64, want, shards int, claims []Claim) (t *Table, from, to int64, err error) {
+	views := make([]View, shards)
+	from = -1
+	for i := range views {
+		best := View{Term: -1}
+		for _, c := range claims {
+			if c.Shard == i && c.View.Term > best.Term {
+				best = c.View
+			}
+		}
+		seq := map[int]int64{}
+		for _, c := range claims {
+			if c.Shard == i && best.Has(c.Server) {
+				seq[c.Server] = max(seq[c.Server], c.Seq)
+			}
+		}
+		var left []int
+		for _, s := range append([]int{best.Primary}, best.Followers...) {
+			if have, ok := seq[s]; ok {
+				left = append(left, s)
+				if to = max(to, have); from < 0 || have < from {
+					from = have
+				}
+			}
+		}
+		if len(left) == 0 {
+			return nil, 0, 0, fmt.Errorf("replica: nobody who holds shard %d is there", i)
+		}
+		views[i] = View{Term: max(best.Term, generation<<32) + 1, Primary: left[0], Followers: left[1:]}
+	}
+	if shards == 0 {
+		return nil, 0, 0, errors.New("replica: a job without shards")
+	}
+	t = NewTable(want, views)
+	t.offered = from
+	for i := range t.shards {
+		for _, s := range t.shards[i].members() {
+			t.shards[i].held[s] = from
+		}
+	}
+	return t, from, to, nil
+}
