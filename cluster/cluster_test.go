@@ -403,8 +403,15 @@ func TestServiceRestarts(t *testing.T) {
 	}
 }
 
-// dumb is a service that welcomes, and then says nothing, not even pong.
-func dumb(t *testing.T, pipe *transport.Pipe, pongs bool) {
+// dumb is a service that welcomes, and then says nothing, not even pong. It remembers who asked and gave back what.
+func dumb(t *testing.T, pipe *transport.Pipe, pongs bool) (said func() []string) {
+	var mu sync.Mutex
+	var list []string
+	note := func(format string, id int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		list = append(list, fmt.Sprintf(format, id))
+	}
 	l, err := pipe.Listen(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -422,13 +429,25 @@ func dumb(t *testing.T, pipe *transport.Pipe, pongs bool) {
 				if err != nil {
 					return
 				}
-				if f.Kind == transport.KindPing && pongs {
+				switch {
+				case f.Kind == transport.KindPing && pongs:
 					transport.Send(c, transport.Pong{}, nil)
+				case f.Kind == transport.KindAsk:
+					a, _ := transport.ParseAsk(f.Header)
+					note("ask %d", a.ID)
+				case f.Kind == transport.KindYield:
+					y, _ := transport.ParseYield(f.Header)
+					note("yield %d", y.ID)
 				}
 			}
 		})
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(list)
+	}
 }
 
 // Who is not answered goes on without.
@@ -570,6 +589,189 @@ func TestLeaseOutlivesAQuestion(t *testing.T) {
 		got.want(t, "true")
 		rest(2 * time.Second)
 		got.want(t, "true", "false: the resource service at ")
+	})
+}
+
+// bare is a member whose messages a test writes itself; it keeps its connection alive, and what it is told.
+type bare struct {
+	t    *testing.T
+	conn transport.Conn
+	u    transport.Usage
+	got  chan transport.Grant
+}
+
+func (b *bubble) bare(role string, e transport.Enlist, u transport.Usage) *bare {
+	b.t.Helper()
+	conn, _, _, err := transport.Open(b.t.Context(), b.pipe, addr, transport.Hello{Service: transport.ServiceCluster, Role: role, Job: "rack1", Rank: -1}, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { conn.Close() })
+	m := &bare{b.t, conn, u, make(chan transport.Grant, 16)}
+	conn.SetReadDeadline(time.Time{})
+	go func() {
+		for {
+			f, err := conn.Recv()
+			if err != nil {
+				return
+			}
+			if f.Kind == transport.KindGrant {
+				g, _ := transport.ParseGrant(f.Header)
+				m.got <- g
+			}
+			conn.Discard()
+		}
+	}()
+	e.Life = "bare"
+	m.say(transport.Send(conn, e, nil))
+	return m
+}
+
+func (m *bare) say(err error) {
+	m.t.Helper()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// lives reports once a second.
+func (m *bare) lives(seconds int) {
+	for range seconds {
+		m.u.Seq++
+		m.say(transport.Send(m.conn, m.u, nil))
+		rest(time.Second)
+	}
+}
+
+// ask asks, and returns what is said within a second.
+func (m *bare) ask(id int64, cores float64) transport.Grant {
+	m.t.Helper()
+	m.say(transport.Send(m.conn, transport.Ask{ID: id, Mode: "x=1", Extra: transport.Amounts{CPU: cores}}, nil))
+	rest(time.Second)
+	select {
+	case g := <-m.got:
+		return g
+	default:
+		m.t.Fatalf("question %d is not answered", id)
+		return transport.Grant{}
+	}
+}
+
+// A job that is told to go back and does not say that it is back has not given anything back: it is shown as told, and is told once.
+func TestWithdrawnUntilItSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		m := b.bare(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Servers: 1}, transport.Usage{Sync: true, Mode: "ssgd", Own: transport.Amounts{CPU: 1}})
+		m.lives(3)
+		if g := m.ask(1, 3); !g.OK {
+			t.Fatalf("%+v", g)
+		}
+		m.u.Host = transport.Amounts{CPU: 16}
+		m.lives(30)
+		if len(m.got) != 1 {
+			t.Fatalf("told %d times to go back, want once", len(m.got))
+		}
+		if g := <-m.got; g.OK || g.ID != 1 || !strings.HasPrefix(g.Why, "host h is over its capacity") {
+			t.Errorf("%+v", g)
+		}
+		if s := b.job("b"); s.State != "withdrawn" || s.Granted != "x=1" || *s.Extra["h"].CPU != 3 {
+			t.Errorf("the job is %+v", s)
+		}
+		m.say(transport.Send(m.conn, transport.Yield{ID: 1}, nil))
+		m.lives(1)
+		if s := b.job("b"); s.State != "ssgd" || s.Granted != "" {
+			t.Errorf("the job is %+v", s)
+		}
+	})
+}
+
+// What was refused cannot be given back: the yield of a refused question leaves an older grant alone.
+func TestYieldOfARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, ten())
+		m := b.bare(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Servers: 1}, transport.Usage{Sync: true, Mode: "ssgd", Own: transport.Amounts{CPU: 1}})
+		m.lives(3)
+		if first, second := m.ask(1, 3), m.ask(2, 100); !first.OK || second.OK {
+			t.Fatalf("%+v, %+v", first, second)
+		}
+		m.say(transport.Send(m.conn, transport.Yield{ID: 2}, nil))
+		m.lives(1)
+		if s := b.job("b").State; s != "granted" {
+			t.Errorf("b is %q", s)
+		}
+		m.say(transport.Send(m.conn, transport.Yield{ID: 1}, nil))
+		m.lives(1)
+		if s := b.job("b").State; s != "ssgd" {
+			t.Errorf("b is %q", s)
+		}
+	})
+}
+
+// Only the coordinator's process speaks for its job.
+func TestWorkersMayNotAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, workers, asker := twoJobs(t)
+		var got answers
+		workers[0].Ask("x=1", transport.Amounts{CPU: 0.5}, 0, got.add)
+		rest(time.Second)
+		got.want(t, "false: only the coordinator's process may ask")
+		asker.Ask("x=1", transport.Amounts{CPU: 0.5}, 0, got.add)
+		rest(time.Second)
+		got.want(t, "false", "true: there is room")
+		if s := b.job("a").State; s != "ssgd" {
+			t.Errorf("a is %q", s)
+		}
+	})
+}
+
+// A job whose processes move to another host begins anew there: what it was granted is taken back, and what it was told to do
+// for others ends, since it frees nothing any more where it was wanted.
+func TestMoveToAnotherHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, workers, asker := twoJobs(t)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 1500*time.Millisecond, got.add)
+		rest(time.Second)
+		got.want(t, "true")
+		for _, w := range workers {
+			wantDelays(t, "a worker of a", w, time.Second)
+		}
+		for _, w := range workers {
+			w.do(func() { w.enlist.Host = "elsewhere" })
+		}
+		rest(5 * time.Second)
+		if s := b.job("a"); s.State != "ssgd" || s.Members[1].Ordered != 0 || s.Members[1].Delay != 0 || s.Members[1].Host != "elsewhere" {
+			t.Errorf("a is %+v", s)
+		}
+		for _, w := range workers {
+			wantDelays(t, "a worker of a", w, time.Second, 0)
+		}
+		asker.do(func() { asker.enlist.Host = "elsewhere" })
+		rest(2 * time.Second)
+		got.want(t, "true", "false: its processes have moved to other hosts")
+		if s := b.job("b"); s.State != "ssgd" {
+			t.Errorf("b is %+v", s)
+		}
+	})
+}
+
+// Every question has a number of its own, also one that is asked again on another connection: the answer to an older one is for nobody. And a yes that may still
+// be on its way when nobody waits for it any more is given back.
+func TestQuestionsHaveNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{t: t, pipe: new(transport.Pipe)}
+		said := dumb(t, b.pipe, true)
+		asker := b.process(transport.RoleServer, transport.Enlist{Job: "b", Host: "h", Workers: 1}, transport.Usage{})
+		rest(time.Second)
+		var got answers
+		asker.Ask("x=1", transport.Amounts{CPU: 3}, 0, got.add)
+		rest(time.Second)
+		asker.do(func() { asker.conn.Close() })
+		rest(5 * time.Second)
+		got.want(t, "false: no answer")
+		if want := []string{"ask 1", "ask 2", "yield 2"}; !slices.Equal(said(), want) {
+			t.Errorf("it said %q, want %q", said(), want)
+		}
 	})
 }
 

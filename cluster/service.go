@@ -589,8 +589,9 @@ func (s *Service) enter(j *job, now bool) {
 	}
 	if j.entered && j.asked > 0 && !(slices.Equal(servers, j.servers) && slices.Equal(workers, j.workers)) {
 		s.send(j.head, grant{transport.Grant{ID: j.asked, Why: "its processes have moved to other hosts"}})
-		j.order = resource.Order{}
+		j.asked = 0
 	}
+	j.order, _ = s.ledger.Standing(j.name) // another one, nothing, for an account that was replaced
 	j.entered, j.lists, j.servers, j.workers = true, false, servers, workers
 	s.log.Info("job", "job", j.name, "servers", len(servers), "workers", len(workers), "missing", missing, "hosts", len(j.hosts()))
 	s.pass(orders)
@@ -787,9 +788,8 @@ func (s *Service) pass(orders []resource.Order) {
 			continue
 		}
 		s.log.Info("order", "job", o.Job, "delay", o.Delay, "early", o.Early, "back", o.Back, "why", o.Why)
-		back := o.Back && !j.order.Back
 		j.order = o
-		if back && j.head != nil {
+		if o.Back && j.head != nil {
 			s.send(j.head, grant{transport.Grant{ID: j.asked, Why: o.Why}})
 		}
 		s.tellOrder(j)

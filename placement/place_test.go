@@ -104,6 +104,37 @@ func TestGPUs(t *testing.T) {
 	if !strings.Contains(r.Choices[0].Why, "shares its GPU with b worker 1, γ 1.00") {
 		t.Errorf("why: %s", r.Choices[0].Why)
 	}
+	// On two hosts, too, and one without a GPU does not matter.
+	twin := host(1)
+	twin.Name = "twin"
+	r = place(t, []Host{host(1), twin, host()}, []Job{{Name: "a", Workers: []Task{worker(0.5, 100, 300), worker(0.5, 200, 50)}}, {Name: "b", Workers: []Task{worker(0.5, 50, 200), worker(0.5, 300, 100)}}})
+	if cs := r.Choices; cs[0].Host != cs[3].Host || cs[1].Host != cs[2].Host || cs[0].Host == cs[1].Host {
+		t.Errorf("four on two hosts: %+v", cs)
+	}
+	// Whom a GPU has no room for does not count, however well they take turns: 0 and 1 want 0.6 together.
+	r = place(t, []Host{host(0.5, 0.5)}, []Job{{Name: "a", Workers: []Task{worker(0.3, 100, 300), worker(0.3, 300, 100), worker(0.2, 90, 300), worker(0.2, 300, 90)}}})
+	if ds, _ := device(r); ds[0] != ds[3] || ds[1] != ds[2] || ds[0] == ds[1] {
+		t.Errorf("four on halves: %v", ds)
+	}
+	// The room is that of the device that they would share, which is not the first one, nor the one with the larger part.
+	for _, c := range []struct {
+		gpus, memory []float64
+		part         float64
+		want         []int
+	}{{[]float64{0.5, 1}, nil, 0.4, []int{1, 1, 0}}, {[]float64{1, 0.5}, []float64{40, 80}, 0.2, []int{1, 1, 0}}, {[]float64{0.5, 1}, []float64{80, 40}, 0.2, []int{0, 0, 1}}} {
+		h := host(c.gpus...)
+		h.GPUMemory = c.memory
+		w := []Task{worker(c.part, 100, 300), worker(c.part, 300, 100), worker(c.part, 200, 200)}
+		for i := range w {
+			if c.memory != nil {
+				w[i].GPUMemory = 30
+			}
+		}
+		r = place(t, []Host{h}, []Job{{Name: "a", Workers: w}})
+		if ds, _ := device(r); !slices.Equal(ds, c.want) {
+			t.Errorf("three on %v with %v: %v", c.gpus, c.memory, ds)
+		}
+	}
 	// Three on one, in two rounds of matching.
 	r = place(t, []Host{host(1)}, []Job{{Name: "a", Workers: same(3, worker(0.3, 10, 20))}})
 	if ds, shared := device(r); shared != 3 || !slices.Equal(ds, []int{0, 0, 0}) {
@@ -155,6 +186,7 @@ func TestGPUMemory(t *testing.T) {
 		{"the smaller part has more", host([]float64{1, 0.5}, []float64{40, 80}), []Task{worker(0.5, 60), worker(0.8, 40)}, []int{1, 0}, 100. / 120, 0, ""},
 		{"one each, although part and memory disagree", host([]float64{0.5, 1}, []float64{80, 40}), []Task{worker(0.5, 40), worker(0.4, 80)}, []int{1, 0}, 1, 0, ""},
 		{"not limited", host([]float64{1}, nil), []Task{worker(1, 1e6)}, []int{0}, 0, 0, ""},
+		{"larger than the last GPU, and there are two of it", host([]float64{1, 1}, []float64{80, 24}), []Task{worker(1, 30), worker(1, 30)}, nil, 0, 6, "nearest placement has 6 GiB of GPU memory too little on h2"},
 		{"a small part, much memory", host([]float64{1}, []float64{10}), []Task{worker(1e-10, 11)}, nil, 0, 1, "of GPU memory"},
 		{"a small part, no room beside", host([]float64{1, 1}, []float64{10, 10}), []Task{worker(1e-10, 6), worker(1e-10, 6), worker(1e-10, 6)}, nil, 0, 2, "2 GiB of GPU memory too little on h2"},
 	} {
