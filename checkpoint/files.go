@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"star/waits"
 )
 
 // A place is the path of a folder, or the address of one in an object store
@@ -240,6 +242,7 @@ func lost(path string, err error) error {
 
 // writeFile puts a file and describes it.
 func writeFile(st store, dir, name string, write func(w io.Writer) error) (f File, err error) {
+	defer busy(st, dir, name, "the storage to take")()
 	sum := sha256.New()
 	count := new(counter)
 	err = st.put(dir, name, func(out io.Writer) error {
@@ -255,6 +258,17 @@ func writeFile(st store, dir, name string, write func(w io.Writer) error) (f Fil
 		return f, fmt.Errorf("checkpoint: write %s: %w", Join(dir, name), err)
 	}
 	return File{Name: name, Size: count.n, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+// busy puts a file that is written or read on the list of those who wait (package waits), until the function that it returns is called.
+func busy(st store, dir, name, what string) (done func()) {
+	guard := "the file system answers"
+	if _, ok := st.(helper); ok {
+		guard = fmt.Sprintf("%s moves nothing for %v", HelperName, helperPatience)
+	}
+	site := waits.Open("a checkpoint", what+" "+Join(dir, name), "", guard)
+	site.Begin(-1, 0)
+	return site.Close
 }
 
 type counter struct {

@@ -167,6 +167,7 @@ func parseManifest(text []byte, path string) (*Manifest, error) {
 }
 
 func readAll(st store, dir, name string, limit int64) ([]byte, error) {
+	defer busy(st, dir, name, "the storage to give")()
 	path := Join(dir, name)
 	size, err := st.size(dir, name)
 	if err != nil {
@@ -189,6 +190,7 @@ func readAll(st store, dir, name string, limit int64) ([]byte, error) {
 
 // verify checks size, checksum and header of a file, which it reads once.
 func verify(st store, dir string, want File) (*Header, error) {
+	defer busy(st, dir, want.Name, "the storage to give")()
 	path := Join(dir, want.Name)
 	size, err := st.size(dir, want.Name)
 	if err != nil {
@@ -284,6 +286,7 @@ func (c *Checkpoint) gather(tensor string, from, to int64, dst []float32) error 
 }
 
 func readPart(st store, dir, name string, offset int64, dst []float32, buf []byte) error {
+	defer busy(st, dir, name, "the storage to give")()
 	path := Join(dir, name)
 	r, err := st.get(dir, name, offset, 4*int64(len(dst)))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"star/transport"
+	"star/waits"
 )
 
 // ClientConfig is how a process of a job speaks with the service. Zero fields mean what their
@@ -68,6 +69,8 @@ type Client struct {
 	claim *claim // what is wanted or granted; nil: nothing
 	order transport.Order
 	delay time.Duration // in force
+
+	asking *waits.Site // for the answer to a question
 }
 
 // claim is a wish to leave SSGD.
@@ -147,6 +150,8 @@ func (c *Client) missing() string {
 // put sends a question.
 func (c *Client) put(q *claim) {
 	q.asked, q.due = true, time.Now().Add(c.cfg.Timeout)
+	c.asking.Say("mode " + q.ask.Mode)
+	c.asking.Begin(q.ask.ID, c.cfg.Timeout)
 	c.say(q.ask)
 }
 
@@ -154,6 +159,7 @@ func (c *Client) put(q *claim) {
 func (c *Client) refuse(why string) {
 	q := c.claim
 	c.claim = nil
+	c.asking.End()
 	q.answer(false, why)
 }
 
@@ -166,6 +172,7 @@ func (c *Client) yield() {
 		c.say(transport.Yield{ID: c.claim.ask.ID})
 	}
 	c.claim = nil
+	c.asking.End()
 }
 
 // say sends a small message. A connection that cannot take it ends.
@@ -235,6 +242,14 @@ func (c *Client) Run(ctx context.Context) error {
 	alarm := time.NewTimer(time.Hour)
 	defer alarm.Stop()
 	told := false // that there is no connection
+	owner := "the client of cluster " + c.cfg.Cluster
+	c.asking = waits.Open(owner, "the answer of the resource service to question", "", "")
+	defer c.asking.Close()
+	away := waits.Open(owner, "a resource service", "", fmt.Sprintf("one is there: it is tried at least every %v, and the job trains meanwhile", c.cfg.Longest+c.cfg.DialTime))
+	defer away.Close()
+	away.Begin(-1, 0)
+	word := waits.Open(owner, "the next word of the resource service", "", "")
+	defer word.Close()
 	defer func() {
 		if c.conn != nil {
 			c.say(transport.Leave{Worker: -1, Reason: "the process ends"})
@@ -268,6 +283,7 @@ func (c *Client) Run(ctx context.Context) error {
 		case o := <-attempts:
 			if o.err != nil {
 				c.setState("not connected: %v", o.err)
+				away.Say(o.err.Error())
 				var refused interface{ ExitCode() int }
 				if isRefusal := errors.As(o.err, &refused); isRefusal && !told || !told && time.Since(c.lost) >= c.cfg.DialTime {
 					told = true
@@ -282,9 +298,11 @@ func (c *Client) Run(ctx context.Context) error {
 				c.log.Info("resource service", "addr", o.addr)
 			}
 			told = false
+			away.End()
 			c.connected(o)
-			conn := o.conn
-			wg.Go(func() { listen(ctx, conn, c.silent, news) })
+			conn, silent := o.conn, c.silent
+			word.Say(o.addr)
+			wg.Go(func() { listen(ctx, conn, silent, word, news) })
 		case h := <-news:
 			if h.conn != c.conn {
 				break
@@ -294,6 +312,8 @@ func (c *Client) Run(ctx context.Context) error {
 				c.conn.Close()
 				c.conn, c.lost, told = nil, time.Now(), true
 				c.setState("lost: %v", h.err)
+				away.Say("lost: " + h.err.Error())
+				away.Begin(-1, 0)
 				c.log.Warn("the resource service is gone; what it granted and ordered ends if it does not come back", "addr", c.addr, "within", c.lease, "err", h.err)
 				if c.seq > 3 { // it had been well for a while
 					pause = 100 * time.Millisecond
@@ -361,6 +381,7 @@ func (c *Client) granted(g transport.Grant) {
 		return // taken back meanwhile; the service has heard so
 	}
 	q.asked = false
+	c.asking.End()
 	if !g.OK {
 		c.say(transport.Yield{ID: g.ID})
 		c.refuse(g.Why)
@@ -474,11 +495,13 @@ func hail(ctx context.Context, n transport.Network, addr string, h transport.Hel
 
 // listen passes on what the service says, until the connection ends or ctx does.
 // An end of ctx is no end of the connection: Run still has to say good-bye.
-func listen(ctx context.Context, conn transport.Conn, silent time.Duration, news chan<- heard) {
+func listen(ctx context.Context, conn transport.Conn, silent time.Duration, site *waits.Site, news chan<- heard) {
 	for {
 		h := heard{conn: conn}
 		conn.SetReadDeadline(time.Now().Add(silent))
+		site.Begin(-1, silent)
 		f, err := conn.Recv()
+		site.End()
 		switch {
 		case err != nil:
 			h.err = err

@@ -14,6 +14,7 @@ import (
 
 	"star/resource"
 	"star/transport"
+	"star/waits"
 )
 
 // Config is what a Service is. Zero fields mean what their comments say.
@@ -213,8 +214,17 @@ func (s *Service) Accept(conn transport.Conn, h transport.Hello, _ []byte) {
 	<-written
 }
 
+// site is where one of m's goroutines waits.
+func (s *Service) site(what string, m *member) *waits.Site {
+	site := waits.Open("the service of cluster "+s.cfg.Cluster, what, "", "")
+	site.Say(m.conn.Peer())
+	return site
+}
+
 // write sends what Run has for m, until m is gone or the service has ended.
 func (s *Service) write(m *member) {
+	site := s.site("a member to take a message", m)
+	defer site.Close()
 	for {
 		select {
 		case x, ok := <-m.out:
@@ -222,7 +232,10 @@ func (s *Service) write(m *member) {
 				return
 			}
 			m.conn.SetWriteDeadline(time.Now().Add(sendWithin))
-			if x.send(m.conn) != nil {
+			site.Begin(-1, sendWithin)
+			err := x.send(m.conn)
+			site.End()
+			if err != nil {
 				m.conn.Close() // the reader ends, and so Run hears of it
 			}
 			if x.Kind() == transport.KindReject { // the other side hangs up when it has read that
@@ -237,9 +250,13 @@ func (s *Service) write(m *member) {
 
 // read turns frames into events until the connection ends. Silence for a lease ends it.
 func (s *Service) read(m *member) error {
+	site := s.site("the next word of a member", m)
+	defer site.Close()
 	for {
 		m.conn.SetReadDeadline(time.Now().Add(s.cfg.Lease))
+		site.Begin(-1, s.cfg.Lease)
 		f, err := m.conn.Recv()
+		site.End()
 		if err != nil {
 			return err
 		}
@@ -342,8 +359,12 @@ func (s *Service) Run(ctx context.Context) error {
 	defer close(s.done) // the connections end with it
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	site := waits.Open("the service of cluster "+s.cfg.Cluster, "somebody to say something, or something to be due", "", "")
+	defer site.Close()
 	for {
-		timer.Reset(s.wait())
+		d := s.wait()
+		timer.Reset(d)
+		site.Begin(-1, d)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -351,6 +372,7 @@ func (s *Service) Run(ctx context.Context) error {
 			s.handle(e)
 		case <-timer.C:
 		}
+		site.End()
 		s.expire()
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"star/waits"
 )
 
 // Link is one direction of a Pipe's connections. The zero Link is instant.
@@ -256,15 +258,39 @@ func (e *pipeEnd) Write(b []byte) (int, error) {
 		case e.out.data <- seg:
 			n += k
 			b = b[k:]
-		case <-e.closed:
-			return n, e.opError("write", net.ErrClosed)
-		case <-e.out.gone:
-			return n, e.opError("write", syscall.EPIPE)
-		case <-e.wd.wait():
-			return n, e.opError("write", os.ErrDeadlineExceeded)
+			continue
+		default:
 		}
+		if err := e.hand(seg); err != nil {
+			return n, e.opError("write", err)
+		}
+		n += k
+		b = b[k:]
 	}
 	return n, nil
+}
+
+// hand waits until there is room for seg.
+func (e *pipeEnd) hand(seg segment) error {
+	defer e.blocked("its bytes to be taken")()
+	select {
+	case e.out.data <- seg:
+		return nil
+	case <-e.closed:
+		return net.ErrClosed
+	case <-e.out.gone:
+		return syscall.EPIPE
+	case <-e.wd.wait():
+		return os.ErrDeadlineExceeded
+	}
+}
+
+// blocked puts this end on the list of those who wait, until the function that it returns is called.
+func (e *pipeEnd) blocked(what string) (done func()) {
+	site := waits.Open("pipe "+string(e.local), what, "", "the other end moves or closes, or a deadline passes")
+	site.Say("other end: " + string(e.remote))
+	site.Begin(-1, 0)
+	return site.Close
 }
 
 func (e *pipeEnd) Read(b []byte) (int, error) {
@@ -304,6 +330,7 @@ func (e *pipeEnd) next() error {
 		return nil
 	default:
 	}
+	defer e.blocked("bytes")()
 	select {
 	case e.current = <-e.in.data:
 		return nil

@@ -2,12 +2,14 @@ package transport_test
 
 import (
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"star/transport"
+	"star/waits"
 )
 
 // dial is a connection over n, both ends.
@@ -135,4 +137,51 @@ func TestPipeRefuses(t *testing.T) {
 		t.Fatalf("the address is not free again: %v", err)
 	}
 	l.Close()
+}
+
+// Both ends say when they are stuck, and on whom.
+func TestPipeWaitsAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waiting := func(words string) (n int) {
+			for _, w := range waits.List() {
+				if strings.Contains(w.String(), words) {
+					n++
+				}
+			}
+			return n
+		}
+		net := new(transport.Pipe)
+		l, err := net.Listen("stuck")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		far, err := net.Dial(t.Context(), "stuck")
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		go near.Recv()
+		synctest.Wait()
+		if n := waiting("pipe stuck: waits for bytes (other end: dial-1), until the other end moves or closes, or a deadline passes"); n != 1 {
+			t.Errorf("%d readers wait: %v", n, waits.List())
+		}
+		go func() {
+			for transport.Send(near, transport.Pong{}, nil) == nil {
+			}
+		}()
+		synctest.Wait()
+		if n := waiting("pipe stuck: waits for its bytes to be taken (other end: dial-1)"); n != 1 {
+			t.Errorf("%d writers wait: %v", n, waits.List())
+		}
+		far.Close()
+		near.Close()
+		synctest.Wait()
+		if n := waiting("pipe stuck"); n != 0 {
+			t.Errorf("%d wait at a closed connection: %v", n, waits.List())
+		}
+	})
 }

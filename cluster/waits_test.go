@@ -1,0 +1,101 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/transport"
+	"star/waits"
+)
+
+// waiting is whether somebody is on the list of those who wait, who says all of words.
+func waiting(words ...string) bool {
+	for _, w := range waits.List() {
+		all := true
+		for _, word := range words {
+			all = all && strings.Contains(w.String(), word)
+		}
+		if all {
+			return true
+		}
+	}
+	return false
+}
+
+// Service and client say what they wait for, for how long, and no longer than that.
+func TestWaitsAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := begin(t, Config{})
+		p := b.process(transport.RoleServer, transport.Enlist{Job: "a", Workers: 2, Host: "h"}, transport.Usage{})
+		defer p.kill()
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		for _, words := range [][]string{
+			{"the service of cluster rack1: waits for somebody to say something"},
+			{"the service of cluster rack1: waits for the next word of a member (", "at most 10s"},
+			{"the client of cluster rack1: waits for the next word of the resource service (service:1), at most 10s"},
+		} {
+			if !waiting(words...) {
+				t.Errorf("nobody waits as %q: %v", words, waits.List())
+			}
+		}
+		if waiting("waits for a resource service") || waiting("a member to take a message") {
+			t.Errorf("somebody waits for what is there: %v", waits.List())
+		}
+		b.stop()
+		time.Sleep(time.Second)
+		if !waiting("the client of cluster rack1: waits for a resource service (", "until one is there: it is tried at least every 10s") {
+			t.Errorf("nobody waits for the service, which is gone: %v", waits.List())
+		}
+		p.kill()
+		synctest.Wait()
+		if waiting("cluster rack1") {
+			t.Errorf("somebody waits when all is over: %v", waits.List())
+		}
+	})
+}
+
+// A question that nobody answers is on the list until its time is over.
+func TestQuestionIsListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{t: t, pipe: new(transport.Pipe)}
+		l, err := b.pipe.Listen(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			transport.Serve(ctx, l, transport.Config{}, func(c transport.Conn, _ transport.Hello, _ []byte) {
+				defer c.Close()
+				text, _ := json.Marshal(greeting{Cluster: "rack1", Lease: 10 * time.Second})
+				transport.Send(c, transport.Welcome{Rank: -1}, text)
+				for {
+					if _, err := c.Recv(); err != nil {
+						return
+					}
+				}
+			})
+		}()
+		p := b.process(transport.RoleServer, transport.Enlist{Job: "a", Workers: 2, Host: "h"}, transport.Usage{})
+		time.Sleep(500 * time.Millisecond)
+		const line = "the client of cluster rack1: waits for the answer of the resource service to question 1 (mode asgd), at most 2s"
+		said := make(chan bool, 1)
+		p.Ask("asgd", transport.Amounts{}, 0, func(ok bool, _ string) { said <- ok })
+		time.Sleep(time.Second)
+		if !waiting(line) {
+			t.Errorf("nobody waits for the answer: %v", waits.List())
+		}
+		if ok := <-said; ok || waiting("question 1") {
+			t.Errorf("after the answer %v: %v", ok, waits.List())
+		}
+		p.kill()
+		cancel()
+		<-ended
+	})
+}
