@@ -38,7 +38,13 @@ import (
 // Config is what a job is. The zero value of a field means what its comment says.
 type Config struct {
 	Job     string
-	Workers int // members that must join before the job starts
+	Workers int // ranks: the most workers that the job may have at once
+	First   int // workers that it is meant to begin with; zero means Workers
+
+	// Least is with how many workers the job begins, without waiting for First, and with how many it goes on: while there
+	// are fewer it waits, for JoinTimeout at most. Zero: it begins with First, and ends when nobody is left.
+	Least int
+
 	Servers int // star-ps processes; zero means 1
 
 	Plan  modes.Plan // zero means SSGD
@@ -217,6 +223,9 @@ type Coordinator struct {
 	servers  []*peer // by rank
 	workers  []*peer // by rank; nil: not there
 	late     []*peer // workers that came when the job had begun, until they have a part in it
+	seen     []bool  // by rank: somebody has had a part in the job
+	spares   int     // workers that an update goes without, where the plan says so (sized)
+	shortage shortage
 	memory   recollection
 	enrolled *Enrolment
 	hello    transport.Hello // the first worker's
@@ -358,6 +367,9 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
 	}
+	if err := cfg.checkSize(); err != nil {
+		return nil, &Error{exitUsage, err.Error()}
+	}
 	if cfg.Batch < 1 {
 		return nil, &Error{exitUsage, fmt.Sprintf("coord: a batch needs at least 1 sample, not %d", cfg.Batch)}
 	}
@@ -424,6 +436,7 @@ func New(cfg Config) (*Coordinator, error) {
 		servers: make([]*peer, cfg.Servers),
 		workers: make([]*peer, cfg.Workers),
 		joined:  make([]bool, cfg.Workers),
+		seen:    make([]bool, cfg.Workers),
 		norms:   map[int64]*normSum{},
 		noise:   noise,
 		stats:   statistics{losses: window{}},
@@ -818,7 +831,7 @@ func (c *Coordinator) carry(orders []order) error {
 
 // issue sends what the ledger ordered.
 func (c *Coordinator) issue(orders []order) {
-	if c.hold(orders) {
+	if c.withhold(orders) || c.hold(orders) {
 		return
 	}
 	for i := range orders {
@@ -1064,8 +1077,11 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if c.cfg.StopOnLoss && !c.final {
 		return &Error{exitLost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
-	if c.ledger.live() == 0 && (!c.final || c.ledger.ring != nil) {
+	if c.ledger.live() == 0 && (!c.final || c.ledger.ring != nil) && !c.awaits() {
 		return &Error{exitLost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
+	}
+	if err := c.resize(); err != nil {
+		return err
 	}
 	return c.tryFinish()
 }
@@ -1096,6 +1112,8 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	orders := c.ledger.leave(star.Worker(p.rank))
 	c.forgetInRound(p)
 	c.workers[p.rank] = nil
+	c.shortage.strike(star.Worker(p.rank))
+	c.thin()
 	c.issue(orders)
 	if c.save != nil && c.save.final && !c.save.writing && c.ledger.ring != nil && c.save.saver == star.Worker(p.rank) && c.ledger.live() > 0 {
 		c.startSave()
@@ -1133,6 +1151,9 @@ func (c *Coordinator) tick(now time.Time) error {
 	}
 	c.watchLink()
 	if err := c.watchMove(now); err != nil {
+		return err
+	}
+	if err := c.watchSize(now); err != nil {
 		return err
 	}
 	c.noteIdle(now)
@@ -1247,6 +1268,10 @@ func (c *Coordinator) missing() string {
 			}
 		}
 		list("servers", servers)
+		if c.cfg.grows() {
+			workers = nil
+			parts = append(parts, c.wanting()...)
+		}
 		list("workers", workers)
 		list("the connection to every shard of workers", linking)
 		list("the parameters of shards", shards)
@@ -1255,6 +1280,9 @@ func (c *Coordinator) missing() string {
 	} else if c.save != nil && c.final {
 		parts = append(parts, fmt.Sprintf("%d parts of a checkpoint", c.save.left))
 	} else {
+		if c.short() {
+			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.ledger.live(), c.cfg.Least))
+		}
 		if c.mover.holds() {
 			parts = append(parts, fmt.Sprintf("shard %d, which moves to server %d", c.mover.shard, c.mover.to))
 		}

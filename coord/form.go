@@ -258,31 +258,32 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
-	for _, ok := range c.joined {
-		if !ok {
-			return
-		}
+	if !c.enough() {
+		return
 	}
 	if c.cfg.Validation != nil && !c.checks.joined {
 		return
 	}
 	l := newLedger(c.plant(c.cfg.Plan), c.cfg.Workers, len(c.shards), c.cfg.Batch, 0)
-	l.limit = c.end(l.round())
+	l.limit = c.end(l.roundOf(c.cfg.first()))
 	l.scale, l.norm, l.report = c.cfg.Scale, c.cfg.Norm, !c.cfg.Lossy
 	l.halts = c.cfg.Cancel
 	if c.cfg.Poison != PoisonOff {
 		l.guard = new(poison.Norms)
 	}
 	l.resume(c.cfg.Resume)
+	absent := c.apart(l)
 	if r := c.cfg.Ring; r != nil {
 		newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale}).version = c.cfg.Resume.Version
 	} else {
 		l.doors = make([]bool, len(c.workers))
 		for w, p := range c.workers {
-			l.doors[w] = p.hello.Addr != ""
+			l.doors[w] = p != nil && p.hello.Addr != ""
 		}
 	}
 	c.ledger = l
+	l.plan = c.sized(l.plan)
+	l.barrier.Install(l.plan) // nobody waits yet
 	if c.cfg.Pace && l.ring == nil {
 		c.pacer = newPacer(c.cfg.Workers)
 	}
@@ -296,13 +297,13 @@ func (c *Coordinator) tryStart() {
 	}
 	at := c.elapsed()
 	c.tell(at, RunTrain{c.cfg.Workers, len(c.shards), c.hello.Model, c.hello.ModelHash, c.hello.Params, c.enrolled.Data,
-		c.enrolled.Samples, l.limit, l.version(), c.cfg.Plan.String()})
+		c.enrolled.Samples, l.limit, l.version(), c.cfg.Plan.String(), absent})
 	c.cfg.RunLog.write(logTrain{
 		Type: "train", T: at.Seconds(), Workers: c.cfg.Workers, Shards: len(c.shards),
 		Model: c.hello.Model, Hash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
-		Samples: c.enrolled.Samples, Limit: l.limit, Version: l.version(), Plan: c.cfg.Plan.String(),
+		Samples: c.enrolled.Samples, Limit: l.limit, Version: l.version(), Plan: c.cfg.Plan.String(), Absent: absent,
 	})
-	c.log.Info("training", "workers", c.cfg.Workers, "shards", len(c.shards), "parameters", c.hello.Params,
+	c.log.Info("training", "workers", l.live(), "shards", len(c.shards), "parameters", c.hello.Params,
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.cfg.Plan.String())
 	c.remember(at)
 	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against

@@ -275,7 +275,7 @@ func (c *Coordinator) moved(p *peer, m transport.Moved) error {
 		c.moving.why = fmt.Sprintf("server %d: %s", p.rank, m.Err)
 	}
 	c.moving.Version = max(c.moving.Version, m.Version)
-	return c.moveOn(c.mover.said(p.rank, m, c.save != nil))
+	return c.moveOn(c.mover.said(p.rank, m, c.save != nil || c.short()))
 }
 
 // watchMove gives up a move that takes too long, and goes on with one that waited.
@@ -286,7 +286,7 @@ func (c *Coordinator) watchMove(now time.Time) error {
 			return c.moveOn(c.mover.fail())
 		}
 	}
-	return c.moveOn(c.mover.copy(c.save != nil))
+	return c.moveOn(c.mover.copy(c.save != nil || c.short()))
 }
 
 // dropMove gives up a move that has not come far, because the job ends.

@@ -21,7 +21,7 @@ type RunLine struct {
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
 	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor, RunVerdict,
-	// RunGain, RunCodec, RunMemory, RunPoison, RunMember, RunEval, RunSave, RunPace, RunMove, RunShift, RunStop and RunEnd. What could not be
+	// RunGain, RunCodec, RunMemory, RunPoison, RunMember, RunSize, RunEval, RunSave, RunPace, RunMove, RunShift, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
 }
@@ -44,6 +44,7 @@ type (
 		Data                  string
 		Epoch, Limit, Version int64 // samples of one epoch; of the job; the first version
 		Plan                  string
+		Absent                []int // ranks that nobody has yet
 	}
 	// RunRecord is an iteration of a worker.
 	RunRecord struct{ star.Record }
@@ -128,6 +129,11 @@ type (
 		Where  string  // the tensor, or the shards
 		Over   bool    // flipped: no more
 		Policy string
+	}
+	// RunSize says that the job waits for workers to come, because it has fewer than it wants, or goes on.
+	RunSize struct {
+		Enough         bool
+		Workers, Least int // that are there; that it wants
 	}
 	// RunMember is a worker that came or went.
 	RunMember struct {
@@ -333,7 +339,10 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 			c.fail("a second one")
 		}
 		p.workers = s.Workers
-		l.Entry = RunTrain{s.Workers, s.Shards, s.Model, s.Hash, s.Params, s.Data, s.Samples, s.Limit, s.Version, s.Plan}
+		for _, w := range s.Absent {
+			c.rank(p, "absent", w)
+		}
+		l.Entry = RunTrain{s.Workers, s.Shards, s.Model, s.Hash, s.Params, s.Data, s.Samples, s.Limit, s.Version, s.Plan, s.Absent}
 	case "record":
 		r, t, err := parseRecord(b)
 		if err != nil {
@@ -459,6 +468,13 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		l.T = c.time("t", s.T)
 		c.rank(p, "worker", s.Worker)
 		l.Entry = RunMember{kind == "join", star.Worker(s.Worker), s.Peer, s.Why, s.Start, s.Count}
+	case "short", "enough":
+		s := logSize{T: nan, Workers: absent, Least: absent}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.atLeast("workers", int64(s.Workers), 0)
+		c.atLeast("least", int64(s.Least), 1)
+		l.Entry = RunSize{kind == "enough", s.Workers, s.Least}
 	case "eval":
 		s := logEval{T: nan, Loss: Number(nan), Accuracy: nan, Samples: absent}
 		c.read(b, &s)

@@ -37,7 +37,7 @@ func TestRunReadsBack(t *testing.T) {
 	rec.Telemetry.Set(star.Steal, 0.5)
 	l.write(logStart{Type: "start", Format: 1, Program: "star 1", Time: began, Job: "j", Notes: []string{"n"}, Config: []byte(`{"arch":"ps"}`)})
 	l.write(logMember{Type: "join", T: 0.25, Worker: 2, Peer: "p"})
-	l.write(logTrain{Type: "train", T: 0.5, Workers: 3, Shards: 2, Model: "m", Hash: "h", Params: 9, Data: "d", Samples: 10, Limit: 30, Version: 4, Plan: "ssgd"})
+	l.write(logTrain{Type: "train", T: 0.5, Workers: 3, Shards: 2, Model: "m", Hash: "h", Params: 9, Data: "d", Samples: 10, Limit: 30, Version: 4, Plan: "ssgd", Absent: []int{1}})
 	l.record(time.Second, rec, -1)
 	l.write(logFire{Type: "fire", T: 2, Seq: 1, Version: 5, Workers: []int{0, 2}, Stale: []int64{0, 1}, Dropped: []int{1}, Samples: 16})
 	l.write(logNoise{Type: "noise", T: 2, Version: 5, Grad2: Number(math.NaN()), Var: 2, Mixed: true, Scale: 3, Drift: 0.5, Strength: 4})
@@ -54,6 +54,8 @@ func TestRunReadsBack(t *testing.T) {
 	l.write(logSave{Type: "checkpoint", T: 6, ID: "c", Version: 5, Took: 0.5, Err: "e"})
 	l.write(logStop{Type: "stop", T: 6, Limit: 20, Why: "star ctl"})
 	l.write(logMember{Type: "leave", T: 7, Worker: 2, Peer: "p", Why: "eof", Start: 8, Count: 4})
+	l.write(logSize{Type: "short", T: 7, Workers: 1, Least: 2})
+	l.write(logSize{Type: "enough", T: 7.5, Workers: 2, Least: 2})
 	l.write(logPoison{Type: "poison", T: 7, Worker: 1, Step: 3, Cause: "exploding", Value: 1e6, Where: "w", Policy: "skip"})
 	l.write(logEnd{"summary", Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}})
 	if err := l.flush(); err != nil {
@@ -62,7 +64,7 @@ func TestRunReadsBack(t *testing.T) {
 	want := []RunLine{
 		{1, 0, RunStart{"star 1", began, "j", []string{"n"}, []byte(`{"arch":"ps"}`)}},
 		{2, 250 * time.Millisecond, RunMember{true, 2, "p", "", 0, 0}},
-		{3, 500 * time.Millisecond, RunTrain{3, 2, "m", "h", 9, "d", 10, 30, 4, "ssgd"}},
+		{3, 500 * time.Millisecond, RunTrain{3, 2, "m", "h", 9, "d", 10, 30, 4, "ssgd", []int{1}}},
 		{4, time.Second, RunRecord{rec}},
 		{5, 2 * time.Second, RunFire{1, 5, []star.Worker{0, 2}, []int64{0, 1}, []star.Worker{1}, 16}},
 		{6, 2 * time.Second, RunNoise{5, math.NaN(), 2, 3, true, 0.5, 4}},
@@ -77,8 +79,10 @@ func TestRunReadsBack(t *testing.T) {
 		{16, 6 * time.Second, RunSave{"c", 5, 500 * time.Millisecond, "e"}},
 		{17, 6 * time.Second, RunStop{20, "star ctl"}},
 		{18, 7 * time.Second, RunMember{false, 2, "p", "eof", 8, 4}},
-		{19, 7 * time.Second, RunPoison{1, 3, "exploding", 1e6, "w", false, "skip"}},
-		{20, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
+		{19, 7 * time.Second, RunSize{false, 1, 2}},
+		{20, 7500 * time.Millisecond, RunSize{true, 2, 2}},
+		{21, 7 * time.Second, RunPoison{1, 3, "exploding", 1e6, "w", false, "skip"}},
+		{22, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
 	}
 	got, s, err := readAll(w.String())
 	if err != nil {
@@ -87,7 +91,7 @@ func TestRunReadsBack(t *testing.T) {
 	if d := cmp.Diff(want, got, cmpopts.EquateNaNs()); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if d := cmp.Diff(RunSummary{Lines: 20, Unknown: map[string]int{"news": 1}}, s); d != "" {
+	if d := cmp.Diff(RunSummary{Lines: 22, Unknown: map[string]int{"news": 1}}, s); d != "" {
 		t.Errorf("summary: -want +got:\n%s", d)
 	}
 	if _, err := ReadRun(strings.NewReader(w.String()), "", func(RunLine) error { return io.EOF }); err != io.EOF {

@@ -17,7 +17,7 @@ func (l *ledger) join(w star.Worker) []order {
 	if a.live || a.ghost {
 		return nil
 	}
-	if l.shards > 0 { // some may hold a gradient of its earlier life, and the memory that the next one needs
+	if l.shards > 0 && a.step >= 0 { // some may hold a gradient of its earlier life, and the memory that the next one needs
 		l.throwAway(w)
 		l.out[0].silent = true
 	}
@@ -102,8 +102,13 @@ func (c *Coordinator) enter(p *peer) {
 	c.cfg.RunLog.write(logMember{Type: "join", T: at.Seconds(), Worker: p.rank, Peer: p.conn.RemoteAddr()})
 	orders := c.ledger.join(w)
 	c.tell(at, RunMember{Joined: true, Worker: w, Peer: p.conn.RemoteAddr()})
-	c.log.Info("a worker is back", "rank", p.rank, "step", c.ledger.accounts[w].step, "version", c.ledger.version())
+	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "rank", p.rank, "step", c.ledger.accounts[w].step, "version", c.ledger.version())
+	c.seen[w] = true
+	c.thin()
 	c.issue(orders)
+	if err := c.resize(); err != nil && c.sick == nil {
+		c.sick = err // ends the job with the next orders
+	}
 }
 
 // lostLate is a worker that went before it had a part in the job.

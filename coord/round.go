@@ -49,7 +49,7 @@ func (r *round) missing() []int {
 
 // milestones starts what is due after so many samples.
 func (c *Coordinator) milestones() {
-	if c.round != nil || c.final || c.save != nil || c.mover.holds() {
+	if c.round != nil || c.final || c.save != nil || c.mover.holds() || c.short() {
 		return
 	}
 	used := c.ledger.used
@@ -257,7 +257,7 @@ func (c *Coordinator) tryFinish() error {
 		return nil
 	}
 	c.parkedInRound() // may end the round
-	if !c.ledger.drained() || c.round != nil || c.save != nil || c.mover.holds() {
+	if !c.ledger.drained() || c.round != nil || c.save != nil || c.mover.holds() || c.short() {
 		return nil
 	}
 	if err := c.dropMove("the job ends"); err != nil {

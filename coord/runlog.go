@@ -54,6 +54,13 @@ type (
 		Limit   int64   `json:"limit"`   // the end, in samples
 		Version int64   `json:"version"`
 		Plan    string  `json:"plan"`
+		Absent  []int   `json:"absent,omitempty"` // ranks that nobody has yet
+	}
+	logSize struct {
+		Type    string  `json:"type"` // "short" or "enough": the job waits for workers to come, or goes on
+		T       float64 `json:"t"`
+		Workers int     `json:"workers"` // that are there
+		Least   int     `json:"least"`   // that it wants
 	}
 	logRecord struct {
 		Type     string  `json:"type"` // "record"

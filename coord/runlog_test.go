@@ -29,7 +29,7 @@ func TestRunLogIsDocumented(t *testing.T) {
 	}
 	for kind, line := range map[string]any{
 		"start": logStart{}, "train": logTrain{}, "record": logRecord{}, "fire": logFire{}, "noise": logNoise{}, "plan": logPlan{}, "admission": logAdmission{}, "move": ShardMove{}, "late": logLate{},
-		"verdict": logVerdict{}, "gain": logGain{}, "predictor": logPredictor{}, "compression": logCodec{}, "poison": logPoison{}, "leave": logMember{}, "eval": logEval{}, "checkpoint": logSave{}, "stop": logStop{}, "pace": logPace{}, "memory": logMemory{}, "shift": ShiftNote{}, "validation": logValidation{}, "judgement": logJudgement{},
+		"verdict": logVerdict{}, "gain": logGain{}, "predictor": logPredictor{}, "compression": logCodec{}, "poison": logPoison{}, "leave": logMember{}, "short": logSize{}, "eval": logEval{}, "checkpoint": logSave{}, "stop": logStop{}, "pace": logPace{}, "memory": logMemory{}, "shift": ShiftNote{}, "validation": logValidation{}, "judgement": logJudgement{},
 	} {
 		about := paragraphs[kind]
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(line)) {
@@ -41,7 +41,7 @@ func TestRunLogIsDocumented(t *testing.T) {
 		delete(paragraphs, kind)
 	}
 	for kind := range paragraphs {
-		if !slices.Contains([]string{"", "join", "summary"}, kind) { // the same as leave; of Result
+		if !slices.Contains([]string{"", "join", "enough", "summary"}, kind) { // the same as leave and short; of Result
 			t.Errorf("docs/operations.md explains lines of type %q, which nobody writes", kind)
 		}
 	}

@@ -84,6 +84,7 @@ type Status struct {
 	Rate      float64 `json:"samples_per_s"`
 	Switches  int     `json:"switches"`
 
+	Short      int      `json:"short,omitempty"`      // it waits, because it has fewer workers than these; 0: it does not
 	Auto       bool     `json:"auto"`                 // a pilot changes the mode
 	Stragglers []string `json:"stragglers,omitempty"` // what it says of slow workers
 	Refused    *Refusal `json:"refused,omitempty"`    // what it wants, and may not; nil: nothing
@@ -192,7 +193,7 @@ func rate(samples int64, d time.Duration) float64 {
 // summarise completes the result and writes the last line of the run log.
 func (c *Coordinator) summarise(err error) {
 	r := &c.result
-	r.Workers, r.Shards, r.Switches = c.cfg.Workers, len(c.shards), c.stats.switches
+	r.Workers, r.Shards, r.Switches = c.members(), len(c.shards), c.stats.switches
 	r.Mode = c.cfg.Plan.String()
 	if err != nil {
 		r.Error = err.Error()
@@ -249,11 +250,16 @@ func (c *Coordinator) status() Status {
 			s.Phase = "evaluating"
 		}
 	}
+	if c.short() {
+		s.Short = c.cfg.Least
+	}
 	for i, p := range c.workers {
 		w := WorkerStatus{Worker: i, State: "absent"}
 		switch {
 		case p == nil && l != nil:
-			w.State = "gone"
+			if c.seen[i] {
+				w.State = "gone"
+			}
 			for _, q := range c.late {
 				if q.rank == i && !q.gone {
 					w.Peer, w.State = q.conn.RemoteAddr(), "joining"

@@ -140,6 +140,7 @@ func replay(path string) (*replayed, error) {
 				Baseline    string  `json:"baseline"`
 				Arch        string  `json:"arch"`
 				Workers     int     `json:"workers"`
+				MaxWorkers  int     `json:"max-workers"`
 				Batch       int     `json:"batch"`
 				RiderWait   float64 `json:"rider-wait"` // seconds
 				PSBandwidth float64 `json:"ps-bandwidth"`
@@ -162,7 +163,7 @@ func replay(path string) (*replayed, error) {
 			if cfg.Mode != node.Auto {
 				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto and baselines decide", path, cfg.Mode)
 			}
-			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, Batch: cfg.Batch, Predictor: cfg.Predictor, Decider: cfg.Decider, Seed: cfg.Seed, Shares: cfg.Shares,
+			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, MaxWorkers: cfg.MaxWorkers, Batch: cfg.Batch, Predictor: cfg.Predictor, Decider: cfg.Decider, Seed: cfg.Seed, Shares: cfg.Shares,
 				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth}
 			pilot, err = node.NewPilot(job)
 			return err

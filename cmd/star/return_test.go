@@ -87,3 +87,37 @@ func TestReturnedWorker(t *testing.T) {
 		fmt.Println(string(out))
 	}
 }
+
+// A job of two that may have three: another worker comes while it runs, takes the next rank, and does its part; the log tells of it.
+func TestGrowingJob(t *testing.T) {
+	common := []string{"--mode", "auto", "--steps", "300", "--slow", "0:+10ms", "--max-workers", "3"}
+	g := group(t, 2, 2, common...)
+	g.training()
+	g.until("workers take part", func() bool { return len(g.lines("record")) > 10 })
+	g.start("third", append([]string{"worker", "--coordinator", g.addr, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json"}, common[4:]...)...)
+	for name := range g.all {
+		g.ends(name, 0)
+	}
+	joins := g.lines("join")
+	if len(joins) != 3 || joins[2]["worker"] != 2. {
+		t.Fatalf("joins: %v", joins)
+	}
+	n := 0
+	for _, r := range g.lines("record") {
+		if r["worker"] == 2. {
+			n++
+		}
+	}
+	if n < 5 {
+		t.Errorf("worker 2 computed %d gradients", n)
+	}
+	if s := g.lines("summary")[0]; s["samples"].(float64)+s["wasted_samples"].(float64) != 4800 || s["workers"] != 3. {
+		t.Errorf("the summary is %v, want 4800 samples and 3 workers", s)
+	}
+	if out, err := exec.Command(star(t), "replay", g.out).CombinedOutput(); err != nil || !strings.Contains(string(out), " 0 differ") {
+		t.Errorf("star replay: %v\n%s", err, out)
+	}
+	if out, err := exec.Command(star(t), "explain", g.out).CombinedOutput(); err != nil || !strings.Contains(string(out), "w2 joined at ") {
+		t.Errorf("star explain: %v\n%s", err, out)
+	}
+}

@@ -32,9 +32,20 @@ func table(s coord.Status, width int) []string {
 		line("  shard %d, server %d → %d, %s at %s: %s", n.Shard, n.From, n.To, n.Event, seconds(m.At), gains(n))
 	}
 	line("  worker  state       step  iteration    compute       wait  samples/s  behind")
+	absent := 0
 	for _, w := range s.Workers {
+		if w.State == "absent" {
+			absent++
+			continue
+		}
 		line("  %6d  %-9s %6d  %9s  %9s  %9s  %9.0f  %6d", w.Worker, w.State, w.Step,
 			seconds(w.Iteration), seconds(w.Compute), seconds(w.Wait), w.Rate, w.Stale)
+	}
+	if absent > 0 {
+		line("  and room for %d more", absent)
+	}
+	if s.Short > 0 {
+		line("  waits for workers, at least %d are wanted (--min-workers)", s.Short)
 	}
 	return out
 }

@@ -48,6 +48,8 @@ type Story struct {
 	Rate     []Point           // samples applied so far
 
 	Gone   []Gone
+	Came   []Came
+	Short  []Short
 	Shifts []Shift
 
 	Poison []Poisoned // by worker and cause, in the order of the first
@@ -71,6 +73,19 @@ type Gone struct {
 	Step   int64 // its last
 	Why    string
 	Back   time.Duration // when it, or another one in its place, came back; 0: never
+}
+
+// Came is a worker that joined a running job, in a rank that nobody had had.
+type Came struct {
+	Worker star.Worker
+	T      time.Duration
+	Peer   string
+}
+
+// Short is a time for which the job waited, because it had fewer workers than it wants.
+type Short struct {
+	T, Until       time.Duration // Until 0: to the end
+	Workers, Least int           // that were there; that it wants
 }
 
 // Poisoned is the gradients of one worker that did not belong, for one cause (package poison). Of reversed ones only
@@ -99,6 +114,7 @@ type Shift struct {
 // Life is what one worker did.
 type Life struct {
 	Iterations []Iteration
+	Never      bool          // it had no part in the job
 	Left       time.Duration // 0: it stayed, or came back
 	Away       time.Duration // until it came back
 }
@@ -187,6 +203,9 @@ func (t *Teller) Add(l coord.RunLine) error {
 		s.Train, s.Began, s.plan = &e, l.T, e.Plan
 		s.Workers = make([]Life, e.Workers)
 		t.ride(e.Plan)
+		for _, w := range e.Absent {
+			s.Workers[w].Never, s.Workers[w].Left = true, l.T
+		}
 		var err error
 		t.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Recent: recent, Leave: leave, Collective: t.collective})
 		return err
@@ -227,12 +246,23 @@ func (t *Teller) Add(l coord.RunLine) error {
 		}
 	case coord.RunPoison:
 		s.poisoned(e)
+	case coord.RunSize:
+		if n := len(s.Short); e.Enough && n > 0 {
+			s.Short[n-1].Until = l.T
+		} else if !e.Enough {
+			s.Short = append(s.Short, Short{T: l.T, Workers: e.Workers, Least: e.Least})
+		}
+		s.marks = append(s.marks, l.T)
 	case coord.RunMember:
 		if s.Train == nil {
 			break
 		}
 		w := &s.Workers[e.Worker]
 		if e.Joined {
+			if w.Never {
+				w.Never = false
+				s.Came = append(s.Came, Came{e.Worker, l.T, e.Peer})
+			}
 			w.Away, w.Left = w.Away+l.T-w.Left, 0
 			for i := range s.Gone {
 				if g := &s.Gone[i]; g.Worker == e.Worker && g.Back == 0 {

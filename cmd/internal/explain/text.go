@@ -86,9 +86,11 @@ func (s *Story) head(b *strings.Builder) {
 // shown are the workers that have a row: if there are too many, those that were slow for longest
 // and those that left.
 func (s *Story) shown() []int {
-	ws := make([]int, len(s.Workers))
-	for i := range ws {
-		ws[i] = i
+	var ws []int
+	for i := range s.Workers {
+		if !s.Workers[i].Never {
+			ws = append(ws, i)
+		}
 	}
 	if len(ws) > maxRows {
 		slow := s.slowFor()
@@ -157,7 +159,13 @@ func (s *Story) timeline(b *strings.Builder, v View) {
 	for _, w := range rows {
 		fmt.Fprintf(b, "%-*s%s\n", label, fmt.Sprintf("w%d", w), paint(strings.TrimRight(string(s.row(w, cols)), " "), v.Colour))
 	}
-	if n := len(s.Workers) - len(rows); n > 0 {
+	n := 0
+	for w := range s.Workers {
+		if !s.Workers[w].Never {
+			n++
+		}
+	}
+	if n -= len(rows); n > 0 {
 		fmt.Fprintf(b, "%-*sand %d workers more\n", label, "", n)
 	}
 
@@ -265,6 +273,16 @@ func (s *Story) told(b *strings.Builder) {
 			back = ", back at " + took(g.Back)
 		}
 		fmt.Fprintf(b, "w%d gone after it %d, at %s%s: %s\n", g.Worker, g.Step, took(g.T), back, g.Why)
+	}
+	for _, c := range s.Came {
+		fmt.Fprintf(b, "w%d joined at %s, from %s\n", c.Worker, took(c.T), c.Peer)
+	}
+	for _, p := range s.Short {
+		until := "to the end"
+		if p.Until > 0 {
+			until = "for " + took(p.Until-p.T)
+		}
+		fmt.Fprintf(b, "waited for workers at %s, %s: %d were there, at least %d are wanted\n", took(p.T), until, p.Workers, p.Least)
 	}
 	for i, c := range s.Changes {
 		if i == 0 {

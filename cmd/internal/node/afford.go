@@ -166,7 +166,7 @@ func (s *steward) look(st *coord.Status, last, now measured) {
 // begin makes the watch, with what is known before anything is measured. The lock is held.
 func (s *steward) begin(st *coord.Status, capacity resource.Usage) (err error) {
 	if s.watch == nil {
-		s.watch, err = resource.NewWatch(s.prior(st), s.job.Workers, capacity)
+		s.watch, err = resource.NewWatch(s.prior(st), s.job.Ranks(), capacity)
 	}
 	return err
 }

@@ -21,14 +21,14 @@ const (
 	PredictorNone   = "none"
 )
 
-// NewPilot makes the pilot of a job. It looks at Workers, Batch, Shares, Arch, RiderWait, PSBandwidth, Predictor, Decider, and Seed if the predictor is
+// NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Arch, RiderWait, PSBandwidth, Predictor, Decider, and Seed if the predictor is
 // trained online. An empty Predictor is none.
 func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
-	plan := modes.SSGD(job.Workers)
+	plan := modes.SSGD(job.Ranks())
 	if len(job.Shares) > 0 {
 		plan.Shares = job.Shares
 	}
-	c := pilot.Config{Workers: job.Workers, Batch: job.Batch, Plan: plan, Ring: job.Arch == settings.AllReduce, RiderWait: job.RiderWait,
+	c := pilot.Config{Workers: job.Ranks(), Batch: job.Batch, Plan: plan, Ring: job.Arch == settings.AllReduce, RiderWait: job.RiderWait,
 		LinkRate: 1e6 * job.PSBandwidth}
 	switch job.Predictor {
 	case "", PredictorNone:

@@ -50,7 +50,7 @@ func Check(job *settings.Job) error {
 	if err != nil {
 		return err
 	}
-	if _, err := inject.New(inject.Config{Workers: job.Workers, Slows: slows, Trace: trace, By: inject.By(job.StragglerBy)}); err != nil {
+	if _, err := inject.New(inject.Config{Workers: job.Ranks(), Slows: slows, Trace: trace, By: inject.By(job.StragglerBy)}); err != nil {
 		return job.Invalid("slow", err)
 	}
 	return nil

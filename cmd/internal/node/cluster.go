@@ -168,7 +168,7 @@ func (t *tenancy) use() transport.Usage {
 				now.far += w.Step
 			}
 		}
-		if p, err := modes.Parse(s.Mode, t.job.Workers); err == nil {
+		if p, err := modes.Parse(s.Mode, t.job.Ranks()); err == nil {
 			u.Sync = coord.InStep(p)
 		}
 	}
@@ -245,11 +245,11 @@ func (t *tenancy) learn(now progress) {
 			return
 		}
 		var err error
-		if t.learner, err = resource.NewLearner(t.prior(), t.job.Workers); err != nil {
+		if t.learner, err = resource.NewLearner(t.prior(), t.job.Ranks()); err != nil {
 			t.log.Error("no model of what a mode costs", "err", err) // cannot be: the prior is finite
 			return
 		}
-		t.network, _ = resource.NewLearner(t.prior(), t.job.Workers)
+		t.network, _ = resource.NewLearner(t.prior(), t.job.Ranks())
 	}
 	t.learner.Observe(l, resource.Usage{CPU: (now.cpu - p.cpu).Seconds() / d})
 	t.network.Observe(far, resource.Usage{NetIn: max(float64(now.got-p.got)/d, 0), NetOut: max(float64(now.sent-p.sent)/d, 0)})
@@ -309,12 +309,12 @@ func (t *tenancy) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration
 	if err != nil {
 		return extra, 0, err
 	}
-	ssgd, err := load(modes.SSGD(t.job.Workers))
+	ssgd, err := load(modes.SSGD(t.job.Ranks()))
 	if err != nil {
 		return extra, 0, err
 	}
 	if f.Ring {
-		return exchange(p, mode, 4*t.status.Params).minus(exchange(modes.SSGD(t.job.Workers), ssgd, 4*t.status.Params)), resource.Loss(times), nil
+		return exchange(p, mode, 4*t.status.Params).minus(exchange(modes.SSGD(t.job.Ranks()), ssgd, 4*t.status.Params)), resource.Loss(times), nil
 	}
 	d, links := t.prior(), t.prior()
 	if t.learner != nil {
@@ -325,7 +325,7 @@ func (t *tenancy) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration
 	if err != nil {
 		return extra, 0, err
 	}
-	farSSGD, err := t.beyond(modes.SSGD(t.job.Workers), ssgd, times)
+	farSSGD, err := t.beyond(modes.SSGD(t.job.Ranks()), ssgd, times)
 	if err != nil {
 		return extra, 0, err
 	}

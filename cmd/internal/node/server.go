@@ -215,8 +215,8 @@ func (s *server) prepare() (err error) {
 			return err
 		}
 	} else if job.Mode == Auto {
-		s.plan = modes.SSGD(job.Workers)
-	} else if s.plan, err = modes.Parse(job.Mode, job.Workers); err != nil {
+		s.plan = modes.SSGD(job.Ranks())
+	} else if s.plan, err = modes.Parse(job.Mode, job.Ranks()); err != nil {
 		return job.Invalid("mode", err)
 	}
 	if s.plan.Local > 0 && s.made.Local == nil {
@@ -225,7 +225,7 @@ func (s *server) prepare() (err error) {
 	if job.Shares != nil {
 		s.plan.Shares = job.Shares
 	}
-	if err := s.plan.Validate(job.Workers); err != nil {
+	if err := s.plan.Validate(job.Ranks()); err != nil {
 		return job.Invalid("shares", err)
 	}
 	if err := compress.Check(job.Compress); err != nil {
@@ -577,7 +577,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		notes = append(notes, "baseline: "+spec.String())
 	}
 	cfg := coord.Config{
-		Job: job.Name, Workers: job.Workers, Servers: job.Servers,
+		Job: job.Name, Workers: job.Ranks(), First: job.Workers, Least: job.MinWorkers, Servers: job.Servers,
 		Poison: job.Poison,
 		Plan:   s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,

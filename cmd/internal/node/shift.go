@@ -170,7 +170,7 @@ func (s *shifter) look(ctx context.Context, c *coord.Coordinator) (placement.Run
 	if err := c.Ask(ctx, &st, "status"); err != nil || st.Phase != "training" {
 		return placement.Running{}, 0, false
 	}
-	r, why := runningOf(st, s.job.Workers, s.job.Optimizer)
+	r, why := runningOf(st, s.job.Ranks(), s.job.Optimizer)
 	if why == "" {
 		if err := r.Validate(); err != nil {
 			why = err.Error()

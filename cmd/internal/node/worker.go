@@ -183,8 +183,11 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if own := transport.Floats(model.Buffers()); len(member.Buffers) > 0 && copy(own, member.Buffers) != len(member.Buffers) {
 		return &DisagreeError{fmt.Errorf("the checkpoint has %d bytes of buffers, the model %d", len(member.Buffers), len(own))}
 	}
-	if n := member.Welcome.Workers; n != job.Workers && job.Config.IsSet("workers") {
-		err := &DisagreeError{fmt.Errorf("the job has %d workers, this process was told of %d (%s): give every member the same --workers", n, job.Workers, job.Config.Origin("workers"))}
+	if n, told, from := member.Welcome.Workers, toldWorkers(job), job.Config.Origin("max-workers"); told > 0 && told != n {
+		if !job.Config.IsSet("max-workers") {
+			from = job.Config.Origin("workers")
+		}
+		err := &DisagreeError{fmt.Errorf("the job has at most %d workers, this process was told of %d (%s): give every member the same --workers and --max-workers", n, told, from)}
 		member.Leave(err.ExitCode(), err.Error())
 		return err
 	}
@@ -317,6 +320,17 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	sent, got := w.link.Traffic()
 	log.Info("finished", "steps", w.step, "to_shards", sent, "from_shards", got)
 	return nil
+}
+
+// toldWorkers is how many workers the job may have, as this process was told; 0: it was not.
+func toldWorkers(job *settings.Job) int {
+	switch {
+	case job.Config.IsSet("workers"):
+		return job.Ranks()
+	case job.Config.IsSet("max-workers"):
+		return job.MaxWorkers
+	}
+	return 0
 }
 
 // openData opens the data set of the job.

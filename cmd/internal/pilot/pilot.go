@@ -170,6 +170,10 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 	case coord.RunTrain:
 		p.begin(p.timer, e.Params) // cannot fail: it did not with 0
 		p.limit = e.Limit
+		for _, w := range e.Absent {
+			p.detector.Leave(star.Worker(w))
+			p.controller.Leave(star.Worker(w))
+		}
 	}
 	return p.remarks
 }

@@ -46,9 +46,11 @@ type Job struct {
 	Advertise   string // host:port under which others reach it; empty: made from Listen
 	Coordinator string // host:port of the first server
 	Rank        int    // of this process among its kind; -1: the coordinator chooses
-	Workers     int
-	Servers     int // star-ps processes
-	Shards      int // shards of one star-ps process; 0: coordinator only
+	Workers     int    // that the job begins with
+	MaxWorkers  int    // most workers of the job; 0: Workers
+	MinWorkers  int    // least; 0: it begins with Workers and goes on while one is left
+	Servers     int    // star-ps processes
+	Shards      int    // shards of one star-ps process; 0: coordinator only
 	Token       Secret
 	Insecure    bool // listen beyond loopback without TLS or token
 	TLSCert     string
@@ -177,6 +179,8 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Rank, "rank", map[Role]int{ForRun: -1, ForServer: 0, ForWorker: -1}[role],
 		"rank of this process among its kind; -1: the coordinator chooses")
 	Var(s, &j.Workers, "workers", 4, "number of workers")
+	Var(s, &j.MaxWorkers, "max-workers", 0, "most workers: so many may come while the job runs (star-worker); 0: --workers")
+	Var(s, &j.MinWorkers, "min-workers", 0, "begin as soon as so many workers are there, and wait while there are fewer, for --join-timeout at most; 0: begin with --workers, go on with one")
 	Var(s, &j.Servers, "servers", 1, "number of star-ps processes")
 	Var(s, &j.Shards, "shards", map[Role]int{ForRun: 2, ForServer: 1, ForWorker: 1}[role],
 		"shards of the parameters in each star-ps; 0: coordinator only")
@@ -357,6 +361,8 @@ func (j *Job) Validate() error {
 	if err := errors.Join(
 		atLeast("rank", float64(j.Rank), -1),
 		atLeast("workers", float64(j.Workers), 1),
+		atLeast("max-workers", float64(j.MaxWorkers), 0),
+		atLeast("min-workers", float64(j.MinWorkers), 0),
 		atLeast("servers", float64(j.Servers), 1),
 		atLeast("shards", float64(j.Shards), 0),
 		atLeast("batch", float64(j.Batch), 1),
@@ -385,6 +391,18 @@ func (j *Job) Validate() error {
 	const maxMembers = 1 << 16 // ranks travel in small integers, and nobody has more
 	if j.Workers > maxMembers {
 		return bad("workers", "must be at most %d", maxMembers)
+	}
+	if j.MaxWorkers > maxMembers {
+		return bad("max-workers", "must be at most %d", maxMembers)
+	}
+	if j.MaxWorkers > 0 && j.MaxWorkers < j.Workers && (j.role != ForWorker || j.Config.IsSet("workers")) {
+		return bad("max-workers", "fewer than --workers %d (from %s), with which the job begins", j.Workers, j.Origin("workers"))
+	}
+	if j.MinWorkers > j.Workers && (j.role != ForWorker || j.Config.IsSet("workers")) {
+		return bad("min-workers", "more than --workers %d (from %s), with which the job begins", j.Workers, j.Origin("workers"))
+	}
+	if j.Baseline != "" && (j.Ranks() > j.Workers || j.MinWorkers > 0) {
+		return bad("baseline", "the schemes of papers know from the start who there is: leave --max-workers and --min-workers away")
 	}
 	if j.Servers > maxMembers {
 		return bad("servers", "must be at most %d", maxMembers)
@@ -417,7 +435,9 @@ func (j *Job) Validate() error {
 		return bad("baseline", "a baseline says itself who waits for whom: leave --mode (from %s) away", j.Origin("mode"))
 	}
 	if len(j.Shares) > 0 {
-		if len(j.Shares) != j.Workers {
+		if n := j.Ranks(); n > j.Workers && len(j.Shares) != n {
+			return bad("shares", "%d shares for --max-workers %d (from %s); give one for each", len(j.Shares), n, j.Origin("max-workers"))
+		} else if len(j.Shares) != n {
 			return bad("shares", "%d shares for --workers %d (from %s); give one for each", len(j.Shares), j.Workers, j.Origin("workers"))
 		}
 		for w, n := range j.Shares {
@@ -456,7 +476,7 @@ func (j *Job) Validate() error {
 		return bad("allreduce-buffer", "must be at most %d KiB", maxKiB)
 	}
 	if j.Arch == AllReduce {
-		if j.Workers > MaxRing {
+		if j.Ranks() > MaxRing {
 			return bad("workers", "a ring has at most %d members", MaxRing)
 		}
 		if j.UpdateScale != "n" {
@@ -531,8 +551,14 @@ func (j *Job) members() (count int, setting string) {
 	if j.role == ForServer {
 		return j.Servers, "servers"
 	}
+	if j.MaxWorkers > 0 {
+		return j.Ranks(), "max-workers"
+	}
 	return j.Workers, "workers"
 }
+
+// Ranks is how many workers the job may have at once.
+func (j *Job) Ranks() int { return max(j.Workers, j.MaxWorkers) }
 
 // firstOf takes the first of joined errors: one thing at a time.
 func firstOf(err error) error {

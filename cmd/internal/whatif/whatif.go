@@ -38,7 +38,8 @@ type Run struct {
 	Cut       bool          // the log ends in the middle of a line
 
 	iterations [][]sim.Iteration
-	left       map[star.Worker]int // the line in which a worker left
+	left       map[star.Worker]int // the line in which a worker left, or that says that it is not there yet
+	absent     map[star.Worker]bool
 	fires      []fire
 }
 
@@ -68,7 +69,7 @@ type Reader struct {
 
 // New reads a log of that name.
 func New(name string) *Reader {
-	return &Reader{run: Run{Name: name, left: map[star.Worker]int{}}, at: map[int64]time.Duration{}}
+	return &Reader{run: Run{Name: name, left: map[star.Worker]int{}, absent: map[star.Worker]bool{}}, at: map[int64]time.Duration{}}
 }
 
 // Add takes the next line. Its errors are of type *coord.RunError.
@@ -90,6 +91,9 @@ func (r *Reader) Add(l coord.RunLine) error {
 		}
 		r.run.Arch, r.run.Batch = c.Arch, c.Batch
 	case coord.RunTrain:
+		for _, w := range e.Absent {
+			r.run.left[star.Worker(w)], r.run.absent[star.Worker(w)] = l.Number, true
+		}
 		p, err := modes.Parse(e.Plan, e.Workers)
 		if err != nil {
 			return fail("plan: %w", err)
@@ -246,7 +250,7 @@ func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 		case slices.Contains(without, star.Worker(w)):
 			continue
 		case r.left[star.Worker(w)] > 0:
-			return nil, &coord.RunError{Name: r.Name, Line: r.left[star.Worker(w)], Err: fmt.Errorf("worker %d leaves: what it would have taken is not known; leave it out (--without w%d)", w, w)}
+			return nil, &coord.RunError{Name: r.Name, Line: r.left[star.Worker(w)], Err: fmt.Errorf("worker %d %s: what it would have taken is not known; leave it out (--without w%d)", w, map[bool]string{true: "comes later", false: "leaves"}[r.absent[star.Worker(w)]], w)}
 		case len(of) == 0:
 			return nil, &coord.RunError{Name: r.Name, Line: 1, Err: fmt.Errorf("worker %d has no records, want some of workers 0 to %d; leave it out (--without w%d)", w, r.Workers-1, w)}
 		}

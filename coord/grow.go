@@ -1,0 +1,224 @@
+package coord
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"star"
+	"star/modes"
+)
+
+// A job has as many ranks as it may ever have workers (Config.Workers). Those that nobody has when the training begins are absent:
+// the barrier counts on them as little as on workers that are gone, and who comes later takes the lowest of the free ranks (rejoin.go).
+// A rank is never given to two at once, and nobody changes rank.
+
+// first is with how many workers the job is meant to begin.
+func (c *Config) first() int {
+	if c.First > 0 {
+		return c.First
+	}
+	return c.Workers
+}
+
+// grows says whether workers may come that the job does not begin with, or it may begin or wait with fewer.
+func (c *Config) grows() bool { return c.first() < c.Workers || c.Least > 0 }
+
+// checkSize says what is wrong with the numbers of workers.
+func (c *Config) checkSize() error {
+	switch {
+	case c.First < 0 || c.First > c.Workers:
+		return fmt.Errorf("coord: a job that begins with %d workers and has at most %d: begin with 1 to %d", c.First, c.Workers, c.Workers)
+	case c.Least < 0 || c.Least > c.first():
+		return fmt.Errorf("coord: a job of at least %d workers that is meant to begin with %d: at least 0 to %d", c.Least, c.first(), c.first())
+	}
+	return nil
+}
+
+// enough says whether the training can begin: everybody is there, or as many as Config.Least wants.
+func (c *Coordinator) enough() bool {
+	n := 0
+	for _, ok := range c.joined {
+		if ok {
+			n++
+		}
+	}
+	if c.cfg.Least > 0 {
+		return n >= c.cfg.Least
+	}
+	return n >= c.cfg.first()
+}
+
+// apart takes those who are not there yet, or have not reached every shard, out of a training that begins. They come to it
+// like everybody who is late. It returns the ranks that nobody has.
+func (c *Coordinator) apart(l *ledger) (absent []int) {
+	for w, p := range c.workers {
+		if c.joined[w] {
+			c.seen[w] = true
+			continue
+		}
+		absent = append(absent, w)
+		l.absent(star.Worker(w))
+		if c.workers[w] = nil; p != nil && !p.gone {
+			c.late = append(c.late, p)
+		}
+	}
+	return absent
+}
+
+// members counts the ranks that somebody has had a part in the job with.
+func (c *Coordinator) members() int {
+	n := 0
+	for _, ok := range c.seen {
+		if ok {
+			n++
+		}
+	}
+	if c.ledger == nil {
+		return c.cfg.first()
+	}
+	return n
+}
+
+// wanting says how many workers the training waits for before it begins.
+func (c *Coordinator) wanting() []string {
+	n := c.cfg.first()
+	if c.cfg.Least > 0 {
+		n = c.cfg.Least
+	}
+	for _, p := range c.workers {
+		if p != nil {
+			n--
+		}
+	}
+	if n <= 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%d more workers", n)}
+}
+
+// roundOf is the samples of one iteration of the first n ranks.
+func (l *ledger) roundOf(n int) (b int64) {
+	for w := range n {
+		b += int64(l.plan.Share(star.Worker(w), l.batch))
+	}
+	return b
+}
+
+// absent takes a worker out that is not there when the job begins. Before begin, and after resume.
+func (l *ledger) absent(w star.Worker) {
+	a := &l.accounts[w]
+	a.live, a.counted, a.step = false, false, -1
+	l.barrier.Leave(w) // nobody waits yet: it fires nothing
+}
+
+// sized is a plan that says how many workers an update goes without (backup=B of modes.Parse) with that number taken from the workers that
+// are there, not from all ranks. Other plans are as they were: a barrier never waits for more than those who live.
+func (c *Coordinator) sized(p modes.Plan) modes.Plan {
+	c.spares = 0
+	if !c.cfg.grows() || len(p.Groups) != 1 || !p.Groups[0].DropLate || p.Groups[0].Again || len(p.Groups[0].Riders) > 0 {
+		return p
+	}
+	c.spares = len(p.Groups[0].Members) - p.Groups[0].Quorum
+	return c.resized(p)
+}
+
+// resized is p with the quorum that goes with the members that live now.
+func (c *Coordinator) resized(p modes.Plan) modes.Plan {
+	live := 0
+	for _, w := range p.Groups[0].Members {
+		if c.ledger.accounts[w].live {
+			live++
+		}
+	}
+	p = p.Clone()
+	p.Groups[0].Quorum = max(1, live-c.spares)
+	return p
+}
+
+// resize follows a change of the workers with the quorum, where it depends on them.
+func (c *Coordinator) resize() error {
+	l := c.ledger
+	if c.spares == 0 || len(l.plan.Groups) != 1 || l.plan.Groups[0].Again || l.live() == 0 {
+		return nil
+	}
+	p := c.resized(l.plan)
+	if p.Groups[0].Quorum == l.plan.Groups[0].Quorum {
+		return nil
+	}
+	return c.install(p, logPlan{Why: fmt.Sprintf("%d workers are there: an update goes without %d of them", l.live(), min(c.spares, l.live()-1))})
+}
+
+// shortage is a job that has fewer workers than it wants (Config.Least): what the ledger orders is kept until others have come.
+type shortage struct {
+	since time.Time // zero: there are enough
+	held  []order
+}
+
+// short says whether the job waits for workers to come.
+func (c *Coordinator) short() bool { return !c.shortage.since.IsZero() }
+
+// awaits says whether the job goes on without any worker, because others may come.
+func (c *Coordinator) awaits() bool {
+	return c.short() || c.cfg.Least > 0 && c.mover.holds() && c.ledger.unfinished()
+}
+
+// unfinished says whether there is, or may again be, something to compute.
+func (l *ledger) unfinished() bool { return !l.drained() || len(l.redo) > 0 || l.cursor < l.limit }
+
+// thin sees whether the job has as many workers as it wants, after one came or went. While a shard moves, the end of the move sees to it.
+func (c *Coordinator) thin() {
+	l := c.ledger
+	lacks := c.cfg.Least > 0 && l != nil && !c.final && l.live() < c.cfg.Least && l.unfinished()
+	switch {
+	case lacks == c.short() || c.mover.holds():
+	case lacks:
+		c.shortage = shortage{since: time.Now()}
+		c.cfg.RunLog.write(logSize{Type: "short", T: c.elapsed().Seconds(), Workers: l.live(), Least: c.cfg.Least})
+		c.log.Warn("waiting for workers", "there", l.live(), "at_least", c.cfg.Least, "for", c.cfg.JoinTimeout)
+	default:
+		held, since := c.shortage.held, c.shortage.since
+		c.shortage, c.progress = shortage{}, time.Now()
+		c.cfg.RunLog.write(logSize{Type: "enough", T: c.elapsed().Seconds(), Workers: l.live(), Least: c.cfg.Least})
+		c.log.Info("there are enough workers again", "there", l.live(), "waited", time.Since(since).Round(time.Millisecond))
+		c.issue(held)
+	}
+}
+
+// withhold keeps orders while there are too few workers. It reports false when there are enough.
+func (c *Coordinator) withhold(orders []order) bool {
+	if !c.short() {
+		return false
+	}
+	c.shortage.held = append(c.shortage.held, slices.Clone(orders)...)
+	return true
+}
+
+// strike takes what was kept for a worker out: it is gone, and who comes in its place must not be taken for it.
+func (s *shortage) strike(w star.Worker) {
+	for i := range s.held {
+		o := &s.held[i]
+		o.releases = slices.Clone(o.releases)
+		for k := len(o.releases) - 1; k >= 0; k-- {
+			if o.releases[k].Worker == w {
+				o.releases = slices.Delete(o.releases, k, k+1)
+			}
+		}
+	}
+}
+
+// watchSize ends a job that has waited for workers for too long.
+func (c *Coordinator) watchSize(now time.Time) error {
+	if !c.cfg.grows() || c.ledger == nil {
+		return nil
+	}
+	c.thin()
+	if !c.short() {
+		return c.tryFinish()
+	}
+	if now.Sub(c.shortage.since) < c.cfg.JoinTimeout {
+		return nil
+	}
+	return &Error{exitLost, fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and nobody has come for %v (--join-timeout): resume from a checkpoint",
+		c.ledger.live(), c.cfg.Least, c.cfg.JoinTimeout)}
+}

@@ -1,0 +1,294 @@
+package coord
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"star"
+	"star/modes"
+	"star/transport"
+)
+
+// However workers come and go, in ranks that nobody has had and in those of others, and even when nobody is there for a while: every
+// position of the stream is applied once, or dropped by the plan, and the naive account of who is there agrees with the ledger's weights.
+func TestEverySampleOnceWhoeverComes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 6).Draw(t, "ranks")
+		shards := rapid.IntRange(1, 3).Draw(t, "shards")
+		limit := rapid.Int64Range(1, 120).Draw(t, "limit")
+		batch := rapid.IntRange(1, 5).Draw(t, "batch")
+		plans := []string{"ssgd", "asgd", "ssp=1", "x=1", "backup=0", "kbatch=3", "kbatch-async=2", fmt.Sprintf("x=%d", n), fmt.Sprintf("backup=%d", n-1)}
+		plan := func(label string) modes.Plan {
+			p, err := modes.Parse(rapid.SampledFrom(plans).Draw(t, label), n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		r := &rig{t: t, l: newLedger(plan("plan"), n, shards, batch, limit), shards: shards,
+			out: map[star.Worker]transport.Release{}, used: map[int64]int{}, lost: map[int64]int{}, threw: map[star.Worker]bool{},
+			given: map[[2]int64]Span{}, steps: map[star.Worker]int64{}}
+		there := map[star.Worker]bool{}
+		for w := range star.Worker(n) {
+			if there[w] = rapid.Bool().Draw(t, "there"); !there[w] {
+				r.l.absent(w)
+			} else {
+				r.steps[w] = 0
+			}
+		}
+		r.carry(r.l.begin())
+		joins := 0
+		come := func(w star.Worker) {
+			there[w] = true
+			joins++
+			os := r.l.join(w)
+			a := &r.l.accounts[w]
+			if last, had := r.steps[w]; had && a.step < last || !had && a.step != 0 {
+				t.Fatalf("worker %d, whose next step was %d (%v), comes with step %d", w, last, had, a.step)
+			}
+			r.steps[w], r.threw[w] = a.step, false
+			r.carry(os)
+		}
+		for r.l.unfinished() {
+			var ws, idle []star.Worker
+			for w := range star.Worker(n) {
+				if _, busy := r.out[w]; busy {
+					ws = append(ws, w)
+				}
+				if !there[w] {
+					idle = append(idle, w)
+				}
+			}
+			var round int64
+			for w, ok := range there {
+				if ok {
+					round += int64(r.l.plan.Share(w, batch))
+				}
+			}
+			if got := r.l.round(); got != round {
+				t.Fatalf("a round is %d samples, with %v there it is %d", got, there, round)
+			}
+			act := rapid.IntRange(0, 9).Draw(t, "act")
+			switch {
+			case len(ws) == 0 && len(idle) == 0:
+				t.Fatal("everybody is there, nobody computes, and the stream is not used up")
+			case len(idle) > 0 && (len(ws) == 0 || act == 0) && joins < 40:
+				come(rapid.SampledFrom(idle).Draw(t, "comes"))
+			case act == 1 && len(idle) < n && joins < 40:
+				v := rapid.SampledFrom(slices.Sorted(maps.Keys(there))).Draw(t, "goes")
+				if !there[v] {
+					continue
+				}
+				there[v] = false
+				delete(r.out, v)
+				os := r.l.leave(v)
+				maps.DeleteFunc(r.given, func(k [2]int64, _ Span) bool { return k[0] == int64(v) })
+				r.carry(os)
+			case act == 2:
+				r.carry(r.l.install(plan("to")))
+			case len(ws) > 0:
+				r.push(rapid.SampledFrom(ws).Draw(t, "worker"), rapid.Permutation(ranks(shards)).Draw(t, "order"), rapid.IntRange(0, shards).Draw(t, "k"))
+			default:
+				for _, w := range idle {
+					come(w)
+				}
+			}
+		}
+		for q := range limit {
+			if got := r.used[q] + r.lost[q]; got != 1 {
+				t.Fatalf("position %d was used %d times and dropped %d times", q, r.used[q], r.lost[q])
+			}
+		}
+	})
+}
+
+// A job of at most four workers begins with two. A third comes, takes the next free rank, and from then on does its part; a fifth is refused.
+func TestMoreWorkersComeLater(t *testing.T) {
+	for _, mode := range []string{"ssgd", "asgd", "x=2", "ssp=2", "groups=0,2/1,3", "kbatch=2"} {
+		t.Run(mode, func(t *testing.T) {
+			plan, err := modes.Parse(mode, 4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			play(t, Config{Workers: 4, First: 2, Plan: plan, Steps: 40, EvalEvery: 1}, func(w *world) {
+				w.server(0, 2, false)
+				w.worker(0)
+				time.Sleep(time.Second)
+				if got := w.waiting(); got != "1 more workers" {
+					t.Errorf("it waits for %q", got)
+				}
+				w.worker(1)
+				time.Sleep(5500 * time.Millisecond)
+				if s := w.status(); s.Phase != "training" || s.Workers[2].State != "absent" || len(s.Workers) != 4 {
+					t.Errorf("before anybody comes: %s, %+v", s.Phase, s.Workers)
+				}
+				var late []*fakeWorker
+				for _, rank := range []int{2, 3} {
+					f := w.worker(-1, func(f *fakeWorker) { f.rank = star.Worker(rank) })
+					time.Sleep(3 * time.Second)
+					synctest.Wait()
+					if f.m == nil || f.m.Welcome.Rank != rank || f.m.Welcome.Step != 0 || f.m.Welcome.Version < 2 || f.m.Welcome.Seed {
+						t.Fatalf("who comes later is welcomed with %+v, %v", f.m, f.err)
+					}
+					late = append(late, f)
+				}
+				if _, err := w.join(hello(-1), enrolment); err == nil || !strings.Contains(err.Error(), "all 4 workers") {
+					t.Errorf("a fifth worker: %v", err)
+				}
+				w.finished(time.Hour)
+				if w.err != nil {
+					t.Fatalf("%v\n%s", w.err, w.logs)
+				}
+				w.accounted(40 * 2 * 4) // steps of those that it begins with
+				for _, f := range late {
+					<-f.gone
+					if f.err != nil || len(f.used) < 5 {
+						t.Errorf("worker %d made %d steps, and ended with %v", f.rank, len(f.used), f.err)
+					}
+				}
+				if got := fmt.Sprint(w.lines("train")[0]["absent"]); got != "[2 3]" {
+					t.Errorf("the run log says that %s are absent", got)
+				}
+				if w.result.Workers != 4 {
+					t.Errorf("%d workers in the summary", w.result.Workers)
+				}
+			})
+		})
+	}
+}
+
+// A job that wants two of three begins with two, waits when one of them goes, and goes on with whoever comes.
+func TestFewerThanWanted(t *testing.T) {
+	for _, phase := range []string{"released", "computed", "pushed", "arrived"} {
+		for _, mode := range []string{"ssgd", "asgd"} {
+			t.Run(mode+" "+phase, func(t *testing.T) {
+				plan, err := modes.Parse(mode, 3)
+				if err != nil {
+					t.Fatal(err)
+				}
+				play(t, Config{Workers: 3, Least: 2, Plan: plan, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
+					w.server(0, 2, false)
+					w.worker(0)
+					first := w.worker(1, dying(phase, 4))
+					<-first.gone
+					time.Sleep(10 * time.Second)
+					s := w.status()
+					if s.Short != 2 || !strings.Contains(s.Waiting, "1 are there, of at least 2") {
+						t.Errorf("short of %d, waiting for %q", s.Short, s.Waiting)
+					}
+					version := s.Version
+					time.Sleep(30 * time.Second)
+					if v := w.status().Version; v != version {
+						t.Errorf("versions %d to %d were made meanwhile", version, v)
+					}
+					second := w.worker(-1, func(f *fakeWorker) { f.rank = 1 })
+					w.finished(time.Hour)
+					if w.err != nil {
+						t.Fatalf("%v\n%s", w.err, w.logs)
+					}
+					w.accounted(20 * 3 * 4)
+					<-second.gone
+					if second.err != nil || len(second.used) < 5 {
+						t.Errorf("the second worker 1 made %d steps, and ended with %v", len(second.used), second.err)
+					}
+					if a, b := w.lines("short"), w.lines("enough"); len(a) != 1 || len(b) != 1 || a[0]["workers"] != 1. || b[0]["least"] != 2. {
+						t.Errorf("the run log has %v and %v", a, b)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Who dies while the job waits leaves nothing behind: what was kept for it is not given to whoever takes its rank, and is computed once.
+func TestDeathWhileWaiting(t *testing.T) {
+	play(t, Config{Workers: 2, Least: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
+		w.server(0, 1, false)
+		a := w.worker(0)
+		b := w.worker(1, dying("released", 4))
+		<-b.gone
+		time.Sleep(5 * time.Second) // it has pushed, and waits
+		synctest.Wait()
+		a.m.Close()
+		<-a.gone
+		time.Sleep(5 * time.Second)
+		if s := w.status(); s.Phase != "training" || s.Workers[0].State != "gone" || s.Workers[1].State != "gone" {
+			t.Errorf("with nobody there: %s, %+v", s.Phase, s.Workers)
+		}
+		w.worker(-1, func(f *fakeWorker) { f.rank = 0 })
+		time.Sleep(100 * time.Millisecond)
+		w.worker(-1, func(f *fakeWorker) { f.rank = 1 })
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatalf("%v\n%s", w.err, w.logs)
+		}
+		w.accounted(20 * 2 * 4)
+	})
+}
+
+// A job that waits in vain ends, and says for how many.
+func TestWaitsForWorkersInVain(t *testing.T) {
+	play(t, Config{Workers: 2, Least: 2, Steps: 20, JoinTimeout: time.Minute}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0)
+		b := w.worker(1, dying("computed", 4))
+		<-b.gone
+		at := time.Now()
+		w.finished(time.Hour)
+		w.failed(exitLost, "only 1 workers are left, of at least 2", "1m0s")
+		if took := time.Since(at); took < time.Minute || took > 70*time.Second {
+			t.Errorf("it waited for %v", took)
+		}
+	})
+}
+
+// backup=B goes without B of those who are there, however many they are.
+func TestBackupFollowsTheWorkers(t *testing.T) {
+	plan, err := modes.Parse("backup=1", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	play(t, Config{Workers: 4, First: 2, Plan: plan, Steps: 60}, func(w *world) {
+		w.server(0, 1, false)
+		slow := func(f *fakeWorker) { f.pace = 10 * time.Second }
+		w.worker(0)
+		w.worker(1, slow)
+		time.Sleep(5500 * time.Millisecond)
+		if v := w.status().Version; v < 4 {
+			t.Errorf("with one of two that is slow: version %d", v)
+		}
+		w.worker(2)
+		time.Sleep(5 * time.Second)
+		if got := w.status().Mode; got != "backup=2" { // of four ranks: two of the three are waited for
+			t.Errorf("with three there: mode %s", got)
+		}
+		for _, f := range w.lines("fire") {
+			if n := len(f["workers"].([]any)); n > 2 {
+				t.Errorf("an update of %d workers", n)
+			}
+		}
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatalf("%v\n%s", w.err, w.logs)
+		}
+		w.accounted(60 * 2 * 4)
+	})
+}
+
+func TestSizesThatCannotBe(t *testing.T) {
+	for _, c := range []Config{
+		{Workers: 2, First: 3}, {Workers: 2, First: -1}, {Workers: 4, First: 2, Least: 3}, {Workers: 4, Least: 5}, {Workers: 4, Least: -1},
+	} {
+		c.Batch, c.Steps = 4, 1
+		if _, err := New(c); err == nil {
+			t.Errorf("%d workers, first %d, least %d: accepted", c.Workers, c.First, c.Least)
+		}
+	}
+}
