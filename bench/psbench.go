@@ -61,7 +61,8 @@ type PSResult struct {
 // and workers are goroutines of this process, so they share its processors, on
 // both sides alike.
 //
-// Both star rows include headers and a checksum of every byte at both ends. In
+// Both star rows include headers, a checksum of every byte at both ends, and the shard's look at every gradient for
+// poison, as by default. In
 // star-ps-data a firing sends each worker the parameters as soon as its gradient is
 // stored, and drops the gradient. What fires is in the process: no message of a coordinator passes
 // through a socket, and nobody waits for others, as in the bare exchange. Because
@@ -352,7 +353,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 	}()
 
 	server := ps.NewServer(ps.ServerConfig{
-		Job: "bench", Log: tcp.Log,
+		Job: "bench", Log: tcp.Log, Measure: true,
 		NewRule: func(s transport.ShardInfo) (ps.Rule, error) {
 			o, err := optim.New(optim.Config{Name: optim.SGD, LR: 0.01}, int(s.To-s.From))
 			return &ps.Descent{Optimizer: o, Schedule: ps.Constant(0.01)}, err

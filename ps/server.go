@@ -14,6 +14,7 @@ import (
 	"star"
 	"star/compress"
 	"star/poison"
+	"star/replica"
 	"star/train/kernel"
 	"star/transport"
 	"star/waits"
@@ -155,6 +156,8 @@ type host struct {
 	pulls  []*conn // to be answered when there are parameters
 	norm   []byte
 
+	copying copying // replica.go
+
 	serves bool          // what the coordinator says is for this one; the listener's
 	quit   chan struct{} // closed when the shard is not here any more
 	leaves leaving       // the owner's
@@ -194,6 +197,10 @@ const (
 	inPassed   // move.go
 	inLoaded   // move.go
 	inComplete // move.go
+	inTurn     // replica.go
+	inView     // replica.go
+	inLate     // replica.go
+	inLent     // replica.go
 )
 
 // coordinator is the connection to the coordinator, written to by all shards of
@@ -281,31 +288,9 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 	c := &coordinator{lock: make(chan struct{}, 1), conn: coord, stall: s.stall}
 	var hosts []*host
 	for _, info := range a.Shards {
-		if info.From < 0 || info.To <= info.From || info.To > a.Params || int64(int(info.To)) != info.To {
-			return fmt.Errorf("ps: assigned shard %d: elements [%d,%d) of %d", info.Shard, info.From, info.To, a.Params)
-		}
-		rule, err := s.cfg.NewRule(info)
+		h, err := s.makeHost(info, c, a)
 		if err != nil {
-			return fmt.Errorf("ps: shard %d: %w", info.Shard, err)
-		}
-		n := int(info.To - info.From)
-		h := s.newHost(info, rule, c, a.Workers)
-		h.serves = true
-		if s.cfg.Load != nil {
-			v, version, err := s.cfg.Load(info)
-			if err != nil {
-				return fmt.Errorf("ps: shard %d: %w", info.Shard, err)
-			}
-			if v != nil {
-				if len(v) != n {
-					return fmt.Errorf("ps: shard %d: resumed with %d parameters, expected %d", info.Shard, len(v), n)
-				}
-				params := h.mem.gradient(nil)
-				copy(params, v)
-				h.mem.load(params)
-				h.shard.Load(params, version)
-				h.version.Store(version)
-			}
+			return err
 		}
 		hosts = append(hosts, h)
 	}
@@ -319,6 +304,37 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 	s.assign, s.hosts, s.coord = a, hosts, c
 	close(s.assigned)
 	return nil
+}
+
+// makeHost makes the host of a shard that is not here yet, with what a checkpoint has of it.
+func (s *Server) makeHost(info transport.ShardInfo, c *coordinator, a transport.Assign) (*host, error) {
+	if info.From < 0 || info.To <= info.From || info.To > a.Params || int64(int(info.To)) != info.To {
+		return nil, fmt.Errorf("ps: assigned shard %d: elements [%d,%d) of %d", info.Shard, info.From, info.To, a.Params)
+	}
+	rule, err := s.cfg.NewRule(info)
+	if err != nil {
+		return nil, fmt.Errorf("ps: shard %d: %w", info.Shard, err)
+	}
+	n := int(info.To - info.From)
+	h := s.newHost(info, rule, c, a.Workers)
+	h.serves = true
+	if s.cfg.Load != nil {
+		v, version, err := s.cfg.Load(info)
+		if err != nil {
+			return nil, fmt.Errorf("ps: shard %d: %w", info.Shard, err)
+		}
+		if v != nil {
+			if len(v) != n {
+				return nil, fmt.Errorf("ps: shard %d: resumed with %d parameters, expected %d", info.Shard, len(v), n)
+			}
+			params := h.mem.gradient(nil)
+			copy(params, v)
+			h.mem.load(params)
+			h.shard.Load(params, version)
+			h.version.Store(version)
+		}
+	}
+	return h, nil
 }
 
 func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, workers int) *host {
@@ -385,7 +401,15 @@ func (s *Server) listen(coord transport.Conn) error {
 			}
 		}
 		switch f.Kind {
-		case transport.KindFire:
+		case transport.KindView:
+			m, err := transport.ParseView(f.Header)
+			if err == nil {
+				err = s.view(m)
+			}
+			if err != nil {
+				return fmt.Errorf("ps: coordinator: %w", err)
+			}
+		case transport.KindFire, transport.KindAhead:
 			for h := range s.serving {
 				var fire *transport.Fire
 				select {
@@ -393,10 +417,14 @@ func (s *Server) listen(coord transport.Conn) error {
 				case <-s.ctx.Done():
 					return context.Cause(s.ctx)
 				}
-				if err := fire.Parse(f.Header); err != nil {
+				parse := fire.Parse
+				if f.Kind == transport.KindAhead {
+					parse = fire.ParseAhead
+				}
+				if err := parse(f.Header); err != nil {
 					return fmt.Errorf("ps: coordinator: %w", err)
 				}
-				h.put(input{kind: inFire, fire: fire})
+				h.put(input{kind: inFire, fire: fire, ahead: f.Kind == transport.KindAhead})
 			}
 		case transport.KindApply:
 			m, err := transport.ParseApply(f.Header)
@@ -506,17 +534,18 @@ func (h *host) ready() error {
 	if err := tell(h.coord, transport.Ready{Shard: h.info.Shard, Version: h.shard.Version()}, nil); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
-	for _, c := range h.pulls {
-		h.shard.Read(c.worker)
-		h.send(c, len(h.pulls) == 1)
+	if h.answers() {
+		h.answer()
 	}
-	h.pulls = nil
 	return nil
 }
 
 // handle does one input. Errors are those between shard and coordinator; a
 // worker's mistake ends its connection.
 func (h *host) handle(m input) error {
+	if h.defers(m) {
+		return nil
+	}
 	switch m.kind {
 	case inJoin:
 		if old := h.conns[m.conn.worker]; old != nil {
@@ -550,7 +579,7 @@ func (h *host) handle(m input) error {
 	case inPush:
 		return h.push(m)
 	case inPull:
-		if !h.shard.Ready() {
+		if !h.shard.Ready() || !h.answers() {
 			if len(h.pulls) < len(h.conns) {
 				h.pulls = append(h.pulls, m.conn)
 				return nil
@@ -564,12 +593,15 @@ func (h *host) handle(m input) error {
 		if pause := h.s.cfg.Pause; pause != nil && len(h.fires) > 0 {
 			pause(h.s.ctx, h.info.Shard)
 		}
-		err := h.shard.Fire(m.fire)
+		err := h.fire(m.fire, m.ahead)
 		h.fires <- m.fire
 		return err
 	case inApply:
 		return h.shard.Apply(m.seq, m.norm, m.factor)
 	case inSave:
+		if !h.answers() {
+			return nil
+		}
 		if err := h.shard.Save(m.save); err != nil {
 			return tell(h.coord, transport.Saved{Shard: h.info.Shard, ID: m.save.ID, Err: err.Error()}, nil)
 		}
@@ -587,6 +619,10 @@ func (h *host) push(m input) error {
 		h.mem.Free(m.grad.Vec)
 		return nil
 	}
+	if h.again(m.grad) {
+		h.mem.Free(m.grad.Vec)
+		return nil
+	}
 	if _, ok := h.shard.Pending(w); ok && h.stored[w] != m.conn {
 		// Left by an earlier life of this worker, and by now the coordinator has
 		// either fired it or never will.
@@ -598,7 +634,9 @@ func (h *host) push(m input) error {
 		return nil
 	}
 	h.stored[w] = m.conn
-	if h.leaves.giver != nil {
+	if h.leaves.passes(m.conn) {
+		h.leaves.giver.queue <- m.grad
+	} else if h.leaves.giver != nil && !h.leaves.lending.on {
 		h.leaves.pass(m.grad)
 		return nil
 	}
@@ -612,7 +650,7 @@ func (h *host) announce(ev Event) error {
 		h.version.Store(ev.Version)
 		for _, w := range ev.Workers {
 			// Whose gradient was passed on asks for them, perhaps already.
-			if int(w) < len(h.conns) && h.conns[w] != nil && h.stored[w] == h.conns[w] {
+			if int(w) < len(h.conns) && h.conns[w] != nil && h.stored[w] == h.conns[w] && h.answers() {
 				if own := h.shard.Model(w); own != nil {
 					h.deliver(h.conns[w], parcel{snap: h.mem.clone(own), version: ev.Version, alone: true})
 				} else {
@@ -697,6 +735,8 @@ type conn struct {
 	worker star.Worker
 	out    chan parcel
 	done   chan struct{} // closed by end
+
+	term   int64 // of the view that the worker knows; the owner's
 
 	push transport.Push // the reader's, for the codec's name
 	pack unpacker       // the reader's
@@ -906,12 +946,12 @@ func (c *conn) receive() error {
 			if err := c.mine("gradient", m.Worker, m.Shard); err != nil {
 				return err
 			}
-			vec, err := c.gradient(f, m.Codec)
+			vec, sum2, err := c.gradient(f, m.Codec)
 			if err != nil {
 				return fmt.Errorf("gradient of step %d: %w", m.Step, err)
 			}
 			c.h.put(input{kind: inPush, conn: c, grad: Gradient{
-				Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: c.h.s.measure(vec), Vec: vec,
+				Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: sum2, Vec: vec,
 			}})
 		case transport.KindInit:
 			m, err := transport.ParseInit(f.Header)
@@ -921,7 +961,7 @@ func (c *conn) receive() error {
 			if err := c.mine("initial parameters", m.Worker, m.Shard); err != nil {
 				return err
 			}
-			vec, err := c.vector(f)
+			vec, _, err := c.vector(f)
 			if err != nil {
 				return fmt.Errorf("initial parameters: %w", err)
 			}
@@ -951,6 +991,15 @@ func (c *conn) receive() error {
 			default:
 				return errors.New("pings faster than it reads the answers")
 			}
+		case transport.KindTurn:
+			m, err := transport.ParseTurn(f.Header)
+			if err != nil {
+				return err
+			}
+			if err := c.mine("turn", m.Worker, m.Shard); err != nil {
+				return err
+			}
+			c.h.put(input{kind: inTurn, conn: c, seq: m.Term})
 		case transport.KindLeave:
 			return io.EOF
 		default:
@@ -969,30 +1018,37 @@ func (c *conn) mine(what string, w star.Worker, shard int) error {
 }
 
 // vector reads the payload of f, which must be as long as the shard, into a
-// vector from memory. Nothing is allocated because a frame claims a size.
-func (c *conn) vector(f transport.Frame) ([]float32, error) {
+// vector from memory, and measures it on the way. Nothing is allocated because a frame claims a size.
+func (c *conn) vector(f transport.Frame) (vec []float32, sum2 float64, err error) {
 	if want := 4 * int64(c.h.n); f.Size != want {
-		return nil, fmt.Errorf("%d bytes, but the shard's %d elements are %d", f.Size, c.h.n, want)
+		return nil, 0, fmt.Errorf("%d bytes, but the shard's %d elements are %d", f.Size, c.h.n, want)
 	}
-	vec := c.h.mem.gradient(c.done)
-	if vec == nil {
-		return nil, net.ErrClosed
+	if vec = c.h.mem.gradient(c.done); vec == nil {
+		return nil, 0, net.ErrClosed
 	}
-	if err := c.payload(f, transport.Floats(vec)); err != nil {
+	sum2 = -1
+	err = c.payload(f, func() (err error) {
+		if c.h.s.cfg.Measure {
+			sum2, err = transport.ReadSquares(c.Conn, vec, kernel.SumSq)
+			return err
+		}
+		return c.ReadPayload(transport.Floats(vec))
+	})
+	if err != nil {
 		c.h.mem.Free(vec)
-		return nil, err
+		return nil, 0, err
 	}
-	return vec, nil
+	return vec, sum2, nil
 }
 
-// payload reads the payload of f into dst.
-func (c *conn) payload(f transport.Frame, dst []byte) error {
+// payload has read read the payload of f.
+func (c *conn) payload(f transport.Frame, read func() error) error {
 	limit := c.h.s.patience(f.Size)
 	c.reading.Begin(-1, limit, int(c.worker))
 	defer c.reading.End()
 	err := c.SetReadDeadline(time.Now().Add(limit))
 	if err == nil {
-		err = c.ReadPayload(dst)
+		err = read()
 	}
 	if err == nil {
 		err = c.SetReadDeadline(time.Time{})
@@ -1001,8 +1057,8 @@ func (c *conn) payload(f transport.Frame, dst []byte) error {
 }
 
 // gradient reads the payload of f and decodes it. Until it is complete it takes no
-// vector from memory.
-func (c *conn) gradient(f transport.Frame, codec string) ([]float32, error) {
+// vector from memory. sum2 is the sum of squares, -1 if it is not measured.
+func (c *conn) gradient(f transport.Frame, codec string) (vec []float32, sum2 float64, err error) {
 	if codec == "" || codec == none.Name() {
 		return c.vector(f)
 	}
@@ -1010,23 +1066,22 @@ func (c *conn) gradient(f transport.Frame, codec string) ([]float32, error) {
 		return newCodec(name, c.h.s.tensors, c.h.info, 0)
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	if err := c.payload(f, msg); err != nil {
-		return nil, err
+	if err := c.payload(f, func() error { return c.ReadPayload(msg) }); err != nil {
+		return nil, 0, err
 	}
-	vec := c.h.mem.gradient(c.done)
-	if vec == nil {
-		return nil, net.ErrClosed
+	if vec = c.h.mem.gradient(c.done); vec == nil {
+		return nil, 0, net.ErrClosed
 	}
 	if err := c.pack.codec.Decode(vec, msg); err != nil {
 		c.h.mem.Free(vec)
-		return nil, err
+		return nil, 0, err
 	}
-	return vec, nil
+	return vec, c.h.s.measure(vec), nil
 }
 
-// measure is the sum of squares of a gradient that has just come, while it is in the cache.
+// measure is the sum of squares of a gradient that has come otherwise than as it is; -1: it is not measured.
 func (s *Server) measure(vec []float32) float64 {
 	if !s.cfg.Measure {
 		return -1

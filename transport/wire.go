@@ -340,14 +340,27 @@ func (c *wire) short(b []byte) error {
 }
 
 func (c *wire) ReadPayload(dst []byte) error {
+	if err := c.fits(len(dst)); err != nil {
+		return err
+	}
+	sum, err := c.full(dst, 0)
+	return c.ended(sum, err)
+}
+
+// fits says what is wrong with reading the payload into that many bytes.
+func (c *wire) fits(room int) error {
 	if c.rerr != nil {
 		return c.rerr
 	}
-	if c.left != c.size || int64(len(dst)) != c.size {
+	if c.left != c.size || int64(room) != c.size {
 		return &Error{"read", c.Peer(), fmt.Errorf("%w: %v has %d bytes, %d of them unread, and there is room for %d",
-			ErrSize, c.kind, c.size, c.left, len(dst))}
+			ErrSize, c.kind, c.size, c.left, room)}
 	}
-	sum, err := c.full(dst, 0)
+	return nil
+}
+
+// ended is what becomes of a payload with that sum, or with an error on the way.
+func (c *wire) ended(sum uint32, err error) error {
 	if err != nil {
 		return c.fail("read", fmt.Errorf("payload of %v: %w", c.kind, err))
 	}
