@@ -14,7 +14,6 @@ import (
 	"star"
 	"star/compress"
 	"star/poison"
-	"star/replica"
 	"star/train/kernel"
 	"star/transport"
 	"star/waits"
@@ -156,8 +155,6 @@ type host struct {
 	pulls  []*conn // to be answered when there are parameters
 	norm   []byte
 
-	copying copying // replica.go
-
 	serves bool          // what the coordinator says is for this one; the listener's
 	quit   chan struct{} // closed when the shard is not here any more
 	leaves leaving       // the owner's
@@ -197,10 +194,6 @@ const (
 	inPassed   // move.go
 	inLoaded   // move.go
 	inComplete // move.go
-	inTurn     // replica.go
-	inView     // replica.go
-	inLate     // replica.go
-	inLent     // replica.go
 )
 
 // coordinator is the connection to the coordinator, written to by all shards of
@@ -288,9 +281,31 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 	c := &coordinator{lock: make(chan struct{}, 1), conn: coord, stall: s.stall}
 	var hosts []*host
 	for _, info := range a.Shards {
-		h, err := s.makeHost(info, c, a)
+		if info.From < 0 || info.To <= info.From || info.To > a.Params || int64(int(info.To)) != info.To {
+			return fmt.Errorf("ps: assigned shard %d: elements [%d,%d) of %d", info.Shard, info.From, info.To, a.Params)
+		}
+		rule, err := s.cfg.NewRule(info)
 		if err != nil {
-			return err
+			return fmt.Errorf("ps: shard %d: %w", info.Shard, err)
+		}
+		n := int(info.To - info.From)
+		h := s.newHost(info, rule, c, a.Workers)
+		h.serves = true
+		if s.cfg.Load != nil {
+			v, version, err := s.cfg.Load(info)
+			if err != nil {
+				return fmt.Errorf("ps: shard %d: %w", info.Shard, err)
+			}
+			if v != nil {
+				if len(v) != n {
+					return fmt.Errorf("ps: shard %d: resumed with %d parameters, expected %d", info.Shard, len(v), n)
+				}
+				params := h.mem.gradient(nil)
+				copy(params, v)
+				h.mem.load(params)
+				h.shard.Load(params, version)
+				h.version.Store(version)
+			}
 		}
 		hosts = append(hosts, h)
 	}
@@ -304,37 +319,6 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 	s.assign, s.hosts, s.coord = a, hosts, c
 	close(s.assigned)
 	return nil
-}
-
-// makeHost makes the host of a shard that is not here yet, with what a checkpoint has of it.
-func (s *Server) makeHost(info transport.ShardInfo, c *coordinator, a transport.Assign) (*host, error) {
-	if info.From < 0 || info.To <= info.From || info.To > a.Params || int64(int(info.To)) != info.To {
-		return nil, fmt.Errorf("ps: assigned shard %d: elements [%d,%d) of %d", info.Shard, info.From, info.To, a.Params)
-	}
-	rule, err := s.cfg.NewRule(info)
-	if err != nil {
-		return nil, fmt.Errorf("ps: shard %d: %w", info.Shard, err)
-	}
-	n := int(info.To - info.From)
-	h := s.newHost(info, rule, c, a.Workers)
-	h.serves = true
-	if s.cfg.Load != nil {
-		v, version, err := s.cfg.Load(info)
-		if err != nil {
-			return nil, fmt.Errorf("ps: shard %d: %w", info.Shard, err)
-		}
-		if v != nil {
-			if len(v) != n {
-				return nil, fmt.Errorf("ps: shard %d: resumed with %d parameters, expected %d", info.Shard, len(v), n)
-			}
-			params := h.mem.gradient(nil)
-			copy(params, v)
-			h.mem.load(params)
-			h.shard.Load(params, version)
-			h.version.Store(version)
-		}
-	}
-	return h, nil
 }
 
 func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, workers int) *host {
@@ -401,15 +385,7 @@ func (s *Server) listen(coord transport.Conn) error {
 			}
 		}
 		switch f.Kind {
-		case transport.KindView:
-			m, err := transport.ParseView(f.Header)
-			if err == nil {
-				err = s.view(m)
-			}
-			if err != nil {
-				return fmt.Errorf("ps: coordinator: %w", err)
-			}
-		case transport.KindFire, transport.KindAhead:
+		case transport.KindFire:
 			for h := range s.serving {
 				var fire *transport.Fire
 				select {
@@ -417,14 +393,10 @@ func (s *Server) listen(coord transport.Conn) error {
 				case <-s.ctx.Done():
 					return context.Cause(s.ctx)
 				}
-				parse := fire.Parse
-				if f.Kind == transport.KindAhead {
-					parse = fire.ParseAhead
-				}
-				if err := parse(f.Header); err != nil {
+				if err := fire.Parse(f.Header); err != nil {
 					return fmt.Errorf("ps: coordinator: %w", err)
 				}
-				h.put(input{kind: inFire, fire: fire, ahead: f.Kind == transport.KindAhead})
+				h.put(input{kind: inFire, fire: fire})
 			}
 		case transport.KindApply:
 			m, err := transport.ParseApply(f.Header)
@@ -534,18 +506,17 @@ func (h *host) ready() error {
 	if err := tell(h.coord, transport.Ready{Shard: h.info.Shard, Version: h.shard.Version()}, nil); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
-	if h.answers() {
-		h.answer()
+	for _, c := range h.pulls {
+		h.shard.Read(c.worker)
+		h.send(c, len(h.pulls) == 1)
 	}
+	h.pulls = nil
 	return nil
 }
 
 // handle does one input. Errors are those between shard and coordinator; a
 // worker's mistake ends its connection.
 func (h *host) handle(m input) error {
-	if h.defers(m) {
-		return nil
-	}
 	switch m.kind {
 	case inJoin:
 		if old := h.conns[m.conn.worker]; old != nil {
@@ -579,7 +550,7 @@ func (h *host) handle(m input) error {
 	case inPush:
 		return h.push(m)
 	case inPull:
-		if !h.shard.Ready() || !h.answers() {
+		if !h.shard.Ready() {
 			if len(h.pulls) < len(h.conns) {
 				h.pulls = append(h.pulls, m.conn)
 				return nil
@@ -593,15 +564,12 @@ func (h *host) handle(m input) error {
 		if pause := h.s.cfg.Pause; pause != nil && len(h.fires) > 0 {
 			pause(h.s.ctx, h.info.Shard)
 		}
-		err := h.fire(m.fire, m.ahead)
+		err := h.shard.Fire(m.fire)
 		h.fires <- m.fire
 		return err
 	case inApply:
 		return h.shard.Apply(m.seq, m.norm, m.factor)
 	case inSave:
-		if !h.answers() {
-			return nil
-		}
 		if err := h.shard.Save(m.save); err != nil {
 			return tell(h.coord, transport.Saved{Shard: h.info.Shard, ID: m.save.ID, Err: err.Error()}, nil)
 		}
@@ -619,10 +587,6 @@ func (h *host) push(m input) error {
 		h.mem.Free(m.grad.Vec)
 		return nil
 	}
-	if h.again(m.grad) {
-		h.mem.Free(m.grad.Vec)
-		return nil
-	}
 	if _, ok := h.shard.Pending(w); ok && h.stored[w] != m.conn {
 		// Left by an earlier life of this worker, and by now the coordinator has
 		// either fired it or never will.
@@ -634,9 +598,7 @@ func (h *host) push(m input) error {
 		return nil
 	}
 	h.stored[w] = m.conn
-	if h.leaves.passes(m.conn) {
-		h.leaves.giver.queue <- m.grad
-	} else if h.leaves.giver != nil && !h.leaves.lending.on {
+	if h.leaves.giver != nil {
 		h.leaves.pass(m.grad)
 		return nil
 	}
@@ -650,7 +612,7 @@ func (h *host) announce(ev Event) error {
 		h.version.Store(ev.Version)
 		for _, w := range ev.Workers {
 			// Whose gradient was passed on asks for them, perhaps already.
-			if int(w) < len(h.conns) && h.conns[w] != nil && h.stored[w] == h.conns[w] && h.answers() {
+			if int(w) < len(h.conns) && h.conns[w] != nil && h.stored[w] == h.conns[w] {
 				if own := h.shard.Model(w); own != nil {
 					h.deliver(h.conns[w], parcel{snap: h.mem.clone(own), version: ev.Version, alone: true})
 				} else {
@@ -735,8 +697,6 @@ type conn struct {
 	worker star.Worker
 	out    chan parcel
 	done   chan struct{} // closed by end
-
-	term   int64 // of the view that the worker knows; the owner's
 
 	push transport.Push // the reader's, for the codec's name
 	pack unpacker       // the reader's
@@ -991,15 +951,6 @@ func (c *conn) receive() error {
 			default:
 				return errors.New("pings faster than it reads the answers")
 			}
-		case transport.KindTurn:
-			m, err := transport.ParseTurn(f.Header)
-			if err != nil {
-				return err
-			}
-			if err := c.mine("turn", m.Worker, m.Shard); err != nil {
-				return err
-			}
-			c.h.put(input{kind: inTurn, conn: c, seq: m.Term})
 		case transport.KindLeave:
 			return io.EOF
 		default:
