@@ -93,12 +93,12 @@ func freeRank(want int, members []*peer, what string) (int, error) {
 }
 
 func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
-	var e Enrolment
-	if err := json.Unmarshal(payload, &e); err != nil {
-		c.refuse(p, exitDisagree, fmt.Sprintf("the enrolment of the worker is not the JSON it should be: %v", err))
+	h := p.hello
+	e, err := parseEnrolment(h, payload)
+	if err != nil {
+		c.refuse(p, exitDisagree, err.Error())
 		return
 	}
-	h := p.hello
 	if first := c.enrolled; first != nil {
 		switch {
 		case h.ModelHash != c.hello.ModelHash:

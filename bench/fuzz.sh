@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Feeds made-up bytes to every parser, one after the other, and prints a table: package, target, executions, time. Exits with 1 where one was wrong;
+# the input is then in testdata/fuzz of its package.
+#
+#   bench/fuzz.sh      FUZZTIME=10000000x PACKAGES=./... TARGETS='^Fuzz'
+#
+# FUZZTIME is for each: a time, or a number of executions. All targets with ten million executions each take hours.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+log=$(mktemp); trap 'rm -f "$log"' EXIT
+bad=0 total=0 count=0
+printf '%-24s %-20s %14s %9s\n' package target executions time
+# go test -list names the targets of a package, and then the package
+names=()
+while read -r word rest; do
+	case $word in
+	Fuzz*) names+=("$word") ;;
+	ok)
+		for f in ${names[@]+"${names[@]}"}; do
+			pkg=${rest%%[[:space:]]*}
+			begun=$SECONDS
+			if ! go test -run '^$' -fuzz "^$f\$" -fuzztime "${FUZZTIME:-10000000x}" "$pkg" >"$log" 2>&1; then
+				bad=1
+				cat "$log" >&2
+			fi
+			n=$(sed -n 's/^fuzz: .* execs: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
+			printf '%-24s %-20s %14d %8ds\n' "$pkg" "$f" "${n:-0}" $((SECONDS - begun))
+			total=$((total + ${n:-0})) count=$((count + 1))
+		done
+		names=()
+		;;
+	esac
+done < <(go test -list "${TARGETS:-^Fuzz}" ${PACKAGES:-./...} | grep -v '^Test\|^Example\|^Benchmark')
+printf '%-24s %-20s %14d %8ds\n' all "$count targets" "$total" "$SECONDS"
+[ "$count" -gt 0 ] || { echo "no target" >&2; exit 1; }
+exit $bad

@@ -1,0 +1,50 @@
+package coord
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"star/transport"
+)
+
+// parseEnrolment reads the payload of a worker's Hello h, and holds it against what that says. The layout of a first worker reaches all servers,
+// the writer of checkpoints and the codecs, so what it claims is checked here, once.
+func parseEnrolment(h transport.Hello, payload []byte) (Enrolment, error) {
+	var e Enrolment
+	if err := json.Unmarshal(payload, &e); err != nil {
+		return Enrolment{}, fmt.Errorf("the enrolment of the worker is not the JSON it should be: %w", err)
+	}
+	if e.Samples < 0 || e.Tests < 0 {
+		return Enrolment{}, fmt.Errorf("the enrolment of the worker counts %d samples and %d tests", e.Samples, e.Tests)
+	}
+	if err := follow(e.Layout, h.Params); err != nil {
+		return Enrolment{}, fmt.Errorf("the layout of %d parameters: %w", h.Params, err)
+	}
+	if err := follow(e.Buffers, h.Buffers); err != nil {
+		return Enrolment{}, fmt.Errorf("the layout of %d buffers: %w", h.Buffers, err)
+	}
+	return e, nil
+}
+
+// follow says whether tensors cover the elements 0 to n−1 one after the other. There may be none of them: then nothing has a name.
+func follow(tensors []Tensor, n int64) error {
+	at := int64(0)
+	for _, t := range tensors {
+		size := int64(1)
+		for _, k := range t.Shape {
+			if k < 0 || k > 0 && size > math.MaxInt64/int64(k) {
+				return fmt.Errorf("tensor %.100q cannot have the shape %v", t.Name, t.Shape[:min(len(t.Shape), 8)])
+			}
+			size *= int64(k)
+		}
+		if int64(t.Offset) != at || size > n-at {
+			return fmt.Errorf("tensor %.100q of %d elements is at %d, expected it at %d", t.Name, size, t.Offset, at)
+		}
+		at += size
+	}
+	if len(tensors) > 0 && at != n {
+		return fmt.Errorf("its tensors have %d elements", at)
+	}
+	return nil
+}
