@@ -38,10 +38,11 @@ type tenancy struct {
 	mu          sync.Mutex
 	coordinator *coord.Coordinator // of this process; nil: it has none
 	status      coord.Status       // as of the last report
-	learner     *resource.Learner  // nil: the model's size is not known yet
+	learner     *resource.Learner  // nil: the model's size is not known yet; of a ring, all its workers together
 	network     *resource.Learner  // the same for the network, by the gradients of workers on other hosts
 
 	// Owned by the client's goroutine.
+	ring    ringUse
 	before  progress
 	since   progress // of what was learned last
 	leases  []transport.Lease
@@ -57,7 +58,8 @@ type progress struct {
 	sent, got int64
 	version   int64
 	steps     int64
-	far       int64 // of them, by workers on other hosts
+	far       int64          // of them, by workers on other hosts
+	ring      resource.Usage // of all workers of a ring: processor seconds and bytes
 }
 
 // enter begins a tenancy; nil without --cluster. It ends with leave.
@@ -162,6 +164,10 @@ func (t *tenancy) use() transport.Usage {
 		t.mu.Unlock()
 		u.Step, u.Mode, u.Times = s.Version, s.Mode, s.Times()
 		now.version = s.Version
+		if t.job.Arch == settings.AllReduce {
+			t.ring.look(s.Workers)
+			now.ring = t.ring.sum
+		}
 		for _, w := range s.Workers {
 			now.steps += w.Step
 			if elsewhere(w.Peer) {
@@ -240,6 +246,12 @@ func (t *tenancy) learn(now progress) {
 	far := resource.Load{Updates: l.Updates, Gradients: float64(now.far-p.far) / d}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.job.Arch == settings.AllReduce {
+		if !t.ring.blind {
+			t.learnRing(l, now.ring.Minus(p.ring).Times(1/d))
+		}
+		return
+	}
 	if t.learner == nil {
 		if t.status.Params == 0 {
 			return
@@ -314,7 +326,8 @@ func (t *tenancy) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration
 		return extra, 0, err
 	}
 	if f.Ring {
-		return exchange(p, mode, 4*t.status.Params).minus(exchange(modes.SSGD(t.job.Ranks()), ssgd, 4*t.status.Params)), resource.Loss(times), nil
+		u := t.ringExtra(mode, ssgd)
+		return transport.Amounts{CPU: u.CPU, In: u.NetIn, Out: u.NetOut}, resource.Loss(times), nil
 	}
 	d, links := t.prior(), t.prior()
 	if t.learner != nil {
@@ -349,25 +362,6 @@ func (t *tenancy) beyond(p modes.Plan, l resource.Load, times []time.Duration) (
 	}
 	l.Gradients *= min(part, 1)
 	return l, nil
-}
-
-// moved is bytes per second that workers exchange, each counted where it is sent and where it comes in.
-type moved float64
-
-func (m moved) minus(o moved) transport.Amounts {
-	v := max(float64(m-o), 0)
-	return transport.Amounts{CPU: 2 * v / resource.ReceivePrior, In: v, Out: v}
-}
-
-// exchange is what all workers of a ring together send: in each round of m members 2·(m−1) gradients of so many bytes, and for
-// each gradient of a rider itself and the parameters that answer it.
-func exchange(p modes.Plan, l resource.Load, bytes int64) moved {
-	members := 0
-	for _, g := range p.Groups {
-		members += len(g.Members)
-	}
-	riders := max(l.Gradients-l.Updates*float64(members), 0)
-	return moved((l.Updates*2*float64(max(members-1, 0)) + 2*riders) * float64(bytes))
 }
 
 // Locate reads --cluster, --cluster-join and --cluster-key: the name of the cluster, and how

@@ -78,6 +78,8 @@ type worker struct {
 	got    int64
 	start  int64 // of the batch before
 
+	farSent, farGot int64 // as told with the last record
+
 	average func(eval int64, buffers []float32) error // over all workers
 	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
 	finite  func(v []float32) (norm2 float64, bad int) // of the gradient; bad is the first element that is not finite, or -1
@@ -644,6 +646,7 @@ func (w *worker) arrive(rec *star.Record) error {
 	}
 	w.cpu = cpu
 	w.meter.Fill(rec)
+	w.far(rec)
 	w.observe(rec)
 	w.step++
 	return coord.Say(w.member, transport.Arrive{Record: *rec}, nil)
