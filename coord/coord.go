@@ -69,7 +69,7 @@ type Config struct {
 	Validation *Validation
 
 	// Cancel tells workers without which an update was made to stop computing for it, where they
-	// compute in parts (LGC).
+	// compute in parts (LGC, K-sync).
 	Cancel bool
 
 	// Lossy says that what reaches the shards is not what workers take the norm of,

@@ -85,7 +85,9 @@ func (s *sea) join(w *swimmer) {
 		if len(w.late) == 0 {
 			s.t.Fatalf("worker %d has nothing late: %+v", w.id, w.closed)
 		}
-		spans = append(spans, w.late...)
+		if !s.l.halts { // else it corrects the direction, and is in no update
+			spans = append(spans, w.late...)
+		}
 	}
 	s.rounds[key][w.id] = spans
 	w.late = nil

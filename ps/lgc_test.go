@@ -80,6 +80,12 @@ func TestLiveCompensationFixedPoint(t *testing.T) {
 		lgcRound(c, 4, []float32{w, w - 1}, nil)
 	}
 	near(t, "without", float64(c.s.Params()[0]), 0.5, 1e-4)
+	c = newScalar(t, &LiveCompensated{Then: descent(0.1)}, 0)
+	for range 400 {
+		w := c.s.Params()[0]
+		lgcRound(c, 4, []float32{w, w - 1, w - 4, w - 7}, nil)
+	}
+	near(t, "of all", float64(c.s.Params()[0]), 3, 1e-4)
 }
 
 // K = N: bit for bit what the optimiser alone makes of it.

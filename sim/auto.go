@@ -56,6 +56,7 @@ func (n *Noise) Fired(gs []Gradient, o Outcome) (scale, drift, strength float64,
 		u.Gradients[i].Weight = float64(gs[i].Samples) / float64(samples)
 	}
 	u.Sum2 = o.Norm2
+	before := n.total
 	n.total += float64(samples)
 	read := slices.Clone(n.read)
 	for _, g := range gs {
@@ -73,7 +74,7 @@ func (n *Noise) Fired(gs []Gradient, o Outcome) (scale, drift, strength float64,
 			return 0, 0, 0, false
 		}
 		pair := func(g glance) pgns.Gradient {
-			return pgns.Gradient{Norm2: g.Norm2, Samples: g.Samples, Basis: g.Basis, Behind: (n.total - g.read) / float64(n.round)}
+			return pgns.Gradient{Norm2: g.Norm2, Samples: g.Samples, Basis: g.Basis, Behind: (before - g.read) / float64(n.round)}
 		}
 		u = pgns.Pair(pair(prior), pair(last), gs[0].Change)
 		u.Round = n.round

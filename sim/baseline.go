@@ -75,7 +75,7 @@ func (c *Config) Play(m baseline.Made, own optim.Config) error {
 	if err != nil {
 		return err
 	}
-	c.Plan = m.Plan
+	c.Plan, c.Cancel = m.Plan, m.Cancel
 	if b := NewBaseline(m, c.Samples); b != nil {
 		c.Pilot = b
 	}
@@ -101,7 +101,7 @@ func (c *Config) Play(m baseline.Made, own optim.Config) error {
 	t.Named = named
 	switch named.Name {
 	case "lgc":
-		c.Cancel, t.Mean = true, true
+		t.Mean = true
 	case "zeno++":
 		c.Validation = &Validation{Every: named.Every, Time: c.usual(float64(named.Samples) / float64(c.Batch))}
 	}

@@ -390,16 +390,22 @@ func (h *hand) walk(g Gradient, steps int, params []float32) []float64 {
 	return wide(params)
 }
 
-// Zeno++ by hand: the same gradients are refused, the others as long as the validation gradient.
+// Zeno++ by hand: the same gradients are refused, the others as long as the validation gradient. With ρ = 0 and ε without end it is ASGD with gradients of that length.
 func TestZenoAgrees(t *testing.T) {
+	for _, test := range []struct{ rho, eps float64 }{{0.5, 0}, {0.5, 0.3}, {0, 1e6}} {
+		t.Run(fmt.Sprintf("rho=%v,eps=%v", test.rho, test.eps), func(t *testing.T) { zenoAgrees(t, test.rho, test.eps) })
+	}
+}
+
+func zenoAgrees(t *testing.T, rho, eps float64) {
 	rapid.Check(t, func(t *rapid.T) {
 		var times []time.Duration
 		for range 3 {
 			times = append(times, time.Duration(rapid.IntRange(50, 400).Draw(t, "ms"))*ms)
 		}
-		const lr, rho = 4.0, 0.5
+		const lr = 4.0
 		c := Config{Times: Varied{Times: steady(times...), Sigma: 0.3, Seed: 5}, Batch: 2, Limit: 4 * time.Second, Learner: &Trained{Task: line{}, Every: 1 << 30}}
-		if err := c.Use("zeno++:rho=0.5,samples=16,every=3", optim.Config{LR: lr}); err != nil {
+		if err := c.Use(fmt.Sprintf("zeno++:rho=%v,eps=%v,samples=16,every=3", rho, eps), optim.Config{LR: lr}); err != nil {
 			t.Fatal(err)
 		}
 		trained := c.Learner.(*Trained)
@@ -411,7 +417,7 @@ func TestZenoAgrees(t *testing.T) {
 		h := &hand{byHand: &byHand{lr: lr}, update: func(h *hand, round float64, gs []Gradient) {
 			g := h.gradient(gs[0])
 			factor := math.Sqrt(dot(h.ref, h.ref) / dot(g, g))
-			if lr*factor*dot(h.ref, g)-rho*dot(h.ref, h.ref) < 0 {
+			if lr*factor*dot(h.ref, g)-rho*dot(h.ref, h.ref) < -lr*eps {
 				refused++
 				return
 			}
@@ -423,7 +429,7 @@ func TestZenoAgrees(t *testing.T) {
 		if _, err := Run(c); err != nil {
 			t.Fatal(err)
 		}
-		if trained.Judged != int(r.Updates) || trained.Refused != refused {
+		if trained.Judged != int(r.Updates) || trained.Refused != refused || rho == 0 && refused > 0 {
 			t.Fatalf("%d of %d updates judged, %d refused, by hand %d", trained.Judged, r.Updates, trained.Refused, refused)
 		}
 		for i, w := range trained.Params() {

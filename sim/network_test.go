@@ -118,6 +118,52 @@ func TestNetworkTimes(t *testing.T) {
 	}
 }
 
+// A shard makes one update after the other, in their order, and sends when it is through; who has left meanwhile gets nothing.
+func TestShardsQueue(t *testing.T) {
+	for name, test := range map[string]struct {
+		servers  int
+		gone     []Failure
+		order    []star.Worker
+		arrivals []time.Duration
+	}{
+		// Gradients are there at 100, 101 and 102 ms, their updates take 50 ms each: at 150, 200 and 250 ms the workers begin anew.
+		"three at once": {1, nil, []star.Worker{0, 1, 2, 0, 1, 2, 0, 1, 2}, []time.Duration{100, 101, 102, 250, 301, 352, 400, 452, 504}},
+		// Each of two shards has half as much to do, beside the other.
+		"two shards": {2, nil, []star.Worker{0, 1, 2, 0, 1, 2}, []time.Duration{100, 101, 102, 225, 251, 277}},
+		// Worker 1 leaves in the middle of its update, and is back before that is made: the parameters that it gets are those after the third, at 250 ms.
+		"one leaves": {1, []Failure{{Worker: 1, At: 160 * ms, Back: 170 * ms}}, []star.Worker{0, 1, 2, 0, 1, 2, 0}, []time.Duration{100, 101, 102, 250, 351, 352, 400}},
+	} {
+		l := &told{}
+		pilot := &when{}
+		net := apart(3, test.servers, 0, 0)
+		net.Update = 50e-9
+		_, err := Run(Config{Times: steady(100*ms, 101*ms, 102*ms), Plan: modes.ASGD(3), Learner: l, Pilot: pilot, Batch: 4, Network: net, Bytes: 1_000_000,
+			Failures: test.gone, Target: float64(len(test.order))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var order []star.Worker
+		for _, g := range l.applied {
+			order = append(order, g.Worker)
+		}
+		late := func(at, want time.Duration) bool { return at < want || at > want+time.Microsecond }
+		for i := range test.arrivals {
+			if late(pilot.at[i], test.arrivals[i]*ms) || order[i] != test.order[i] {
+				t.Errorf("%s: updates of %v at %v, want %v at %v", name, order, pilot.at, test.order, test.arrivals)
+				break
+			}
+		}
+	}
+}
+
+// when notes when updates are made.
+type when struct {
+	Script
+	at []time.Duration
+}
+
+func (p *when) Fired(at time.Duration, _ int64, _ []Gradient, _ Outcome) { p.at = append(p.at, at) }
+
 // A network that limits nothing changes nothing, whatever runs on it.
 func TestIdleNetwork(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -42,10 +42,6 @@ type Trained struct {
 	Task Task
 	Rule ps.Rule // of this run alone: optimisers remember
 
-	// Changes has workers tell how their gradients differ from those before, as real ones do: what a controller knows of the noise where updates
-	// are of one gradient.
-	Changes bool
-
 	// Named is what the shard makes of gradients before Rule, which must have a descent in it then; zero: nothing.
 	Named ps.Named
 
@@ -75,7 +71,7 @@ type Trained struct {
 	fire   transport.Fire
 
 	solos     []*ps.Solo
-	turns     []pgns.Change // of the workers' gradients
+	turns     []pgns.Change // of the workers' gradients: what a controller knows of the noise where updates are of one
 	own       []float32     // parameters of whoever trains by itself
 	step      []float32     // a gradient of it
 	descent   *ps.Descent
@@ -172,7 +168,7 @@ func (t *Trained) compute(vec []float32, g *Gradient) error {
 	if math.IsNaN(norm2) || math.IsInf(norm2, 0) {
 		return fmt.Errorf("%w: the gradient of step %d of worker %d has a norm of %v", ErrDiverged, g.Step, g.Worker, math.Sqrt(norm2))
 	}
-	if t.Changes && g.Local == 0 {
+	if g.Local == 0 {
 		g.Change, _ = t.turns[g.Worker].Next(vec)
 	}
 	if g.Norm2 = norm2; g.Local > 0 {

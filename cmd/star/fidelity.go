@@ -234,7 +234,7 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 		return row, err
 	}
 	defer task.model.Close()
-	trained := &sim.Trained{Task: task, Every: math.MaxInt, Changes: true}
+	trained := &sim.Trained{Task: task, Every: math.MaxInt}
 	c.Learner = trained
 	own := optim.Config{Name: r.Optimizer, LR: r.LR, Schedule: r.Schedule}
 	if r.Optimizer == optim.Momentum || r.Optimizer == optim.Nesterov {

@@ -44,8 +44,8 @@ var backup = Entry{
 	},
 }
 
-// ksync is the same rule with the number of those who are waited for. With servers the others are not interrupted: they finish a gradient
-// that is then dropped. In an all-reduce they stop after the block that they are at.
+// ksync is the same rule with the number of those who are waited for, and the others are told to stop: after the block that they are at
+// they go on to the new parameters, and what they had done is dropped.
 //
 // S. Dutta, G. Joshi, S. Ghosh, P. Dube, P. Nagpurkar: Slow and Stale Gradients Can Win the Race. AISTATS 2018.
 var ksync = Entry{
@@ -54,7 +54,7 @@ var ksync = Entry{
 	About: "each update is of the first K gradients on its parameters; the others are dropped",
 	Settings: []Setting{
 		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "gradients of an update (K); three quarters of the workers where it is not given"},
-		blocks,
+		stops,
 	},
 	Ring: true,
 	Make: func(j Job, v Values) (Made, error) {
@@ -62,7 +62,7 @@ var ksync = Entry{
 		if err != nil {
 			return Made{}, err
 		}
-		return parts(j, v, modes.Backup(j.Workers, j.Workers-k))
+		return cancelled(j, v, modes.Backup(j.Workers, j.Workers-k))
 	},
 }
 
@@ -71,7 +71,7 @@ var kasync = Entry{
 	Name:     "k-async",
 	Paper:    ksync.Paper,
 	About:    "each update is of the first K gradients, whatever they were computed on: static x-order",
-	Settings: ksync.Settings,
+	Settings: []Setting{ksync.Settings[0], blocks},
 	Ring:     true,
 	Make: func(j Job, v Values) (Made, error) {
 		k, err := most(j, v)
@@ -91,9 +91,10 @@ var kbatchSync = Entry{
 	About: "each update is of the first K gradients on its parameters, of which a quick worker may bring several; the others are dropped",
 	Settings: []Setting{
 		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 4096, About: "gradients of an update (K); as many as there are workers where it is not given"},
+		stops,
 	},
 	Make: func(j Job, v Values) (Made, error) {
-		return Made{Plan: modes.Batches(j.Workers, v.Whole("k", j.Workers), true)}, nil
+		return cancelled(j, v, modes.Batches(j.Workers, v.Whole("k", j.Workers), true))
 	},
 }
 
@@ -102,13 +103,18 @@ var kbatchAsync = Entry{
 	Name:     "k-batch-async",
 	Paper:    ksync.Paper,
 	About:    "each update is of K gradients, whatever they were computed on; nobody waits",
-	Settings: kbatchSync.Settings,
+	Settings: kbatchSync.Settings[:1],
 	Make: func(j Job, v Values) (Made, error) {
 		return Made{Plan: modes.Batches(j.Workers, v.Whole("k", j.Workers), false)}, nil
 	},
 }
 
-// blocks is for all-reduce only: with servers a straggler delays nobody while it computes.
+// stops is for the schemes of Dutta et al. that cancel what is too late.
+var stops = Setting{Name: "blocks", Source: "ours", Kind: Whole, Min: 1, Max: 4096,
+	About: "parts of a mini-batch, after each of which a straggler can stop; 1: with servers it finishes; 8, or as many as there are samples, where it is not given"}
+
+// blocks is for all-reduce only: with servers a straggler delays nobody while it computes, and these schemes have use for what it brings, or do
+// not cancel it.
 var blocks = Setting{Name: "blocks", Source: "ours", Kind: Whole, Min: 1, Max: 4096,
 	About: "parts of a mini-batch, after each of which a straggler of an all-reduce can stop; 8 there, or as many as there are samples, where it is not given"}
 
@@ -120,11 +126,27 @@ func parts(j Job, v Values, p modes.Plan) (Made, error) {
 		}
 		return Made{Plan: p}, nil
 	}
+	return cut(j, v, p)
+}
+
+// cut is p with mini-batches in blocks.
+func cut(j Job, v Values, p modes.Plan) (Made, error) {
 	p.Micro, p.Cap = v.Whole("blocks", min(8, j.Batch)), noCap
 	if p.Micro > j.Batch {
 		return Made{}, fmt.Errorf("blocks=%d: a mini-batch has %d samples", p.Micro, j.Batch)
 	}
 	return Made{Plan: p}, nil
+}
+
+// cancelled cuts mini-batches into blocks, between which workers stop whose gradients are too late for an update. The rounds of an all-reduce
+// are closed with blocks alone.
+func cancelled(j Job, v Values, p modes.Plan) (Made, error) {
+	if !j.Ring && v.Whole("blocks", 0) == 1 {
+		return Made{Plan: p}, nil
+	}
+	m, err := cut(j, v, p)
+	m.Cancel = !j.Ring
+	return m, err
 }
 
 func most(j Job, v Values) (k int, err error) {

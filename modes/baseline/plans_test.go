@@ -10,7 +10,7 @@ import (
 // What each scheme begins with, for four workers.
 func TestFirstPlans(t *testing.T) {
 	for text, want := range map[string]string{
-		"k-sync": "backup=1", "k-async": "x=3", "k-async:k=2": "x=2", "backup:b=2": "backup=2", "ssp:slack=2": "ssp=2", "k-batch-sync": "kbatch=4", "k-batch-sync:k=9": "kbatch=9",
+		"k-sync": "backup=1 micro=8", "k-sync:blocks=1": "backup=1", "k-async": "x=3", "k-async:k=2": "x=2", "backup:b=2": "backup=2", "ssp:slack=2": "ssp=2", "k-batch-sync": "kbatch=4 micro=8", "k-batch-sync:k=9,blocks=1": "kbatch=9",
 		"k-batch-async:k=3": "kbatch-async=3", "ad-psgd": "asgd", "lgc:k=3,blocks=4": "backup=1 micro=4", "local-sgd:steps=5": "ssgd local=5", "diloco": "ssgd local=500",
 		"easgd": "asgd local=10", "easgd:sync=yes": "ssgd local=10", "zeno++": "asgd", "dc-asgd": "asgd", "post-local-sgd": "ssgd local=1", "sync-switch": "ssgd", "lb-bsp": "ssgd shares=16,16,16,16",
 	} {
@@ -21,6 +21,10 @@ func TestFirstPlans(t *testing.T) {
 		m, err := s.Make(Job{Workers: 4, Batch: 16})
 		if got := m.Plan.String(); err != nil || got != want && !strings.HasPrefix(got, want+" cap=") {
 			t.Errorf("%s begins with %s, %v; want %s", text, got, err, want)
+		}
+		// Who is too late is told to stop where others are not waited for and mini-batches are in parts; DropCompute waits.
+		if want := m.Plan.Micro > 0; m.Cancel != want {
+			t.Errorf("%s: cancelling is %v, want %v", text, m.Cancel, want)
 		}
 	}
 }

@@ -70,6 +70,10 @@ type Made struct {
 	Scheme Scheme     // nil: the plan stays
 	Local  *Local     // nil: workers send gradients
 	Rule   string     // what the shards make of gradients, if not the job's optimiser: a name that package ps knows; empty: the optimiser
+
+	// Cancel has those without whom an update is made told to stop computing for it, between the parts of their mini-batches
+	// (Plan.Micro). In an all-reduce whose rounds are closed they stop without it; there it has what they did correct the next update.
+	Cancel bool
 }
 
 // Kind is what values a setting may have.

@@ -77,7 +77,7 @@ var lgc = Entry{
 		}
 		p := modes.Backup(j.Workers, j.Workers-k)
 		p.Micro, p.Cap = v.Whole("blocks", 8), noCap
-		m := Made{Plan: p, Rule: ruleText("lgc", v, "weight", "partial", "blocks")}
+		m := Made{Plan: p, Rule: ruleText("lgc", v, "weight", "partial", "blocks"), Cancel: true}
 		if warm := v.Whole("warmup", 0); warm > 0 && k < j.Workers {
 			m.Plan = modes.Backup(j.Workers, 0)
 			m.Plan.Micro, m.Plan.Cap = p.Micro, p.Cap

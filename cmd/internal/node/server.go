@@ -587,6 +587,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		Settings: config, Notes: notes, Program: Program,
 		StopOnLoss: job.OnFailure == "stop",
 		Result:     coord.Result{Arch: job.Arch, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
+		Cancel:     s.made.Cancel,
 		RunLog:     coord.NewRunLog(file), Log: s.log,
 	}
 	if s.pilot != nil {
@@ -594,7 +595,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	switch s.named.Name {
 	case "lgc":
-		cfg.Scale, cfg.Cancel, cfg.Lossy = coord.ScaleFiring, true, true
+		cfg.Scale, cfg.Lossy = coord.ScaleFiring, true
 	case "zeno++":
 		cfg.Validation = &coord.Validation{Every: s.named.Every, Judge: s.judge}
 	}
