@@ -45,6 +45,7 @@ var rooms = []struct {
 	{"star/ps", "star star/transport star/exact star/compress star/poison star/train/kernel star/waits", "os", "shards know neither models nor the coordinator"},
 	{"star/replica", "star", "net os sync context time math/rand math/rand/v2", "pure: a simulator can drive it"},
 	{"star/coord", "star star/modes star/transport star/exact star/pgns star/poison star/waits", "", "the control plane knows neither models nor shards"},
+	{"star/council", "star/transport star/waits", "", "who coordinates; knows nothing of what"},
 	{"star/cluster", "star/transport star/resource star/waits", "", "jobs that share hosts; knows neither models nor what jobs do inside"},
 	{"star/allreduce", "star star/transport star/compress star/train/kernel star/waits", "", "a library of its own: knows neither models nor the coordinator"},
 	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},

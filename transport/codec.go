@@ -43,6 +43,7 @@ var kindNames = [...]string{
 	KindEnlist: "enlist", KindUsage: "usage", KindAsk: "ask", KindGrant: "grant", KindOrder: "order", KindObeyed: "obeyed", KindYield: "yield",
 	KindAdopt: "adopt", KindHand: "hand", KindMoved: "moved", KindState: "state", KindSlot: "slot", KindRoute: "route", KindCancel: "cancel",
 	KindComputed: "computed", KindClose: "close", KindPoison: "poison",
+	KindBallot: "ballot", KindStanding: "standing", KindElsewhere: "elsewhere",
 }
 
 // Valid says whether k is a kind of this version of the protocol.
@@ -236,7 +237,7 @@ func ParseHello(b []byte) (Hello, error) {
 func (Welcome) Kind() Kind { return KindWelcome }
 
 func (m Welcome) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 8)
+	dst = appendArray(dst, 9)
 	dst = appendInt(dst, int64(m.Rank))
 	dst = appendInt(dst, int64(m.Workers))
 	dst = appendInt(dst, m.Generation)
@@ -244,7 +245,8 @@ func (m Welcome) AppendTo(dst []byte) []byte {
 	dst = appendBool(dst, m.Seed)
 	dst = appendShards(dst, m.Shards)
 	dst = appendInt(dst, int64(m.Elapsed))
-	return appendInt(dst, m.Step)
+	dst = appendInt(dst, m.Step)
+	return appendInt(dst, m.Term)
 }
 
 // ParseWelcome parses the header of a Welcome.
@@ -259,6 +261,9 @@ func ParseWelcome(b []byte) (Welcome, error) {
 		Shards:     p.shards("shards"),
 		Elapsed:    p.duration("elapsed"),
 		Step:       p.natural("step"),
+	}
+	if p.err == nil && p.left > 0 { // absent from older peers
+		m.Term = p.natural("term")
 	}
 	return m, p.end()
 }

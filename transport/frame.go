@@ -78,19 +78,24 @@ type Limits struct {
 	Probe int64
 }
 
-const normLimit = 64 << 10 // bytes of the bins of an exact sum
+const (
+	normLimit = 64 << 10  // bytes of the bins of an exact sum
+	fireLimit = 256 << 10 // bytes of what another coordinator must know
+)
 
 // Payload is the limit of kind k.
 func (l Limits) Payload(k Kind) int64 {
 	switch k {
 	case KindPush, KindParams, KindInit, KindBuffers, KindBundle, KindState, KindSlot:
 		return orElse(l.Data, 4<<30)
-	case KindHello, KindWelcome, KindAssign, KindSaved, KindReply:
+	case KindHello, KindWelcome, KindAssign, KindSaved, KindReply, KindBallot, KindStanding:
 		return orElse(l.Text, 16<<20)
 	case KindPing, KindPong:
 		return orElse(l.Probe, 64<<20)
 	case KindNorm:
 		return normLimit
+	case KindFire:
+		return fireLimit
 	}
 	return 0
 }

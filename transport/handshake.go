@@ -130,6 +130,12 @@ func welcome(c Conn, h Hello, payload []byte) (Welcome, []byte, error) {
 			return Welcome{}, nil, &Error{"recv", c.Peer(), err}
 		}
 		return Welcome{}, nil, &RejectError{Peer: c.Peer(), Exit: r.Exit, Reason: r.Reason}
+	case KindElsewhere:
+		m, err := ParseElsewhere(f.Header)
+		if err != nil {
+			return Welcome{}, nil, &Error{"recv", c.Peer(), err}
+		}
+		return Welcome{}, nil, &ElsewhereError{Peer: c.Peer(), Addr: m.Addr}
 	}
 	return Welcome{}, nil, &Error{"recv", c.Peer(), fmt.Errorf("%v where welcome or reject must come", f.Kind)}
 }
@@ -177,12 +183,15 @@ func readHello(c Conn, timeout time.Duration, admit func(Hello) error) (Hello, [
 // Refuse sends r and closes c so that the peer can read it: a socket that is
 // closed with bytes unread takes back what was sent last. It takes a second at
 // most.
-func Refuse(c Conn, r Reject) {
+func Refuse(c Conn, r Reject) { part(c, r) }
+
+// part sends the last message of a connection and closes it.
+func part[M Message](c Conn, m M) {
 	defer c.Close()
 	deadline := time.Now().Add(time.Second)
 	c.SetWriteDeadline(deadline)
 	c.SetReadDeadline(deadline)
-	if Send(c, r, nil) != nil {
+	if Send(c, m, nil) != nil {
 		return
 	}
 	if w, ok := c.(*wire); ok {

@@ -61,8 +61,11 @@ const (
 	KindComputed
 	KindClose
 	KindPoison
+	KindBallot
+	KindStanding
+	KindElsewhere
 
-	lastKind = KindPoison
+	lastKind = KindElsewhere
 )
 
 // Roles and services of a Hello.
@@ -116,6 +119,7 @@ type Welcome struct {
 	Shards     []ShardInfo
 	Elapsed    time.Duration // since the run began
 	Step       int64         // of the worker's next gradient: not 0 where one of its rank was there before
+	Term       int64         // of the coordinator's reign, where several processes may coordinate; else 0
 }
 
 // Reject refuses a Hello or ends a membership. Exit is the exit code that fits.
@@ -165,6 +169,7 @@ type Gradient struct {
 
 // Fire tells a shard to make an update. Seq counts Fires from 1 without gaps;
 // Version is the version after the update. With no Gradients it makes none.
+// Payload, where several processes may coordinate: what another one must know to go on from here. Servers keep it unread.
 type Fire struct {
 	Seq, Version int64
 	Samples      int64 // applied before this update, over all workers: the clock of schedules

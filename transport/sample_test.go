@@ -23,7 +23,7 @@ var samples = []sample{
 	{Hello{Service: ServiceShard, Role: RoleWorker, Job: "lenet", Rank: 4095, Shard: 1023}, nil},
 	{Hello{Service: ServiceCoord, Role: RoleServer, Job: "lenet", Addr: "10.0.0.2:7070", Shards: 2}, nil},
 	{Welcome{
-		Rank: 3, Workers: 4, Generation: 1, Version: 0, Seed: true, Elapsed: 1500 * time.Millisecond, Step: 42,
+		Rank: 3, Workers: 4, Generation: 1, Version: 0, Seed: true, Elapsed: 1500 * time.Millisecond, Step: 42, Term: 3,
 		Shards: []ShardInfo{{0, "10.0.0.2:7070", 0, 30853}, {1, "10.0.0.2:7070", 30853, 61706}},
 	}, []byte(`{"mode":"ssgd"}`)},
 	{Reject{Exit: 78, Reason: "model 5eed here, d00f there"}, nil},
@@ -102,6 +102,9 @@ var samples = []sample{
 	{Computed{Worker: 3, Generation: 2, Version: 300, Samples: 48}, nil},
 	{Close{Generation: 2, Version: 300, First: []star.Worker{0, 1, 3}, Late: []star.Worker{2}, Total: 240}, nil},
 	{Poison{Shard: -1, Worker: 3, Step: 41, Cause: "exploding", Value: 12345, Where: "conv1.weight"}, nil},
+	{Ballot{From: 2, To: 0}, []byte{8, 8, 16, 1}},
+	{Standing{Term: 4, Seq: 42, Shards: []ShardVersion{{0, 41}, {1, -1}}}, AppendFrame(nil, Fire{Seq: 42, Version: 41}.AppendTo(nil), []byte{1})},
+	{Elsewhere{Addr: "10.0.0.3:7070"}, nil},
 }
 
 func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
@@ -216,6 +219,12 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParseClose(b))
 	case KindPoison:
 		return as(ParsePoison(b))
+	case KindBallot:
+		return as(ParseBallot(b))
+	case KindStanding:
+		return as(ParseStanding(b))
+	case KindElsewhere:
+		return as(ParseElsewhere(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }

@@ -1,0 +1,390 @@
+package council
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"pgregory.net/rapid"
+)
+
+// world is members without network and clock: messages take as long as chance wants, or do not come; members stand still
+// and their clocks tick late.
+type world struct {
+	t       fataler
+	chance  *rand.Rand
+	now     time.Duration
+	members []*player
+	wires   []letter
+	cut     map[[2]int]bool
+	notes   map[string]uint64 // that were said to be agreed on: the term in which
+	last    string            // of them
+	reigns  map[uint64]int    // who held it
+	newest  uint64
+}
+
+type fataler interface {
+	Fatalf(format string, args ...any)
+}
+
+type player struct {
+	*core
+	rank    int
+	asleep  time.Duration // until then
+	next    time.Duration // when it ticks
+	dead    bool
+	ask     map[uint64]string
+	pending []letter
+}
+
+type letter struct {
+	from, to int
+	at       time.Duration
+	msg      raftpb.Message
+}
+
+func newWorld(t fataler, members int, seed uint64) *world {
+	w := &world{t: t, chance: rand.New(rand.NewPCG(seed, 1)), cut: map[[2]int]bool{}, notes: map[string]uint64{}, reigns: map[uint64]int{}}
+	for r := range members {
+		c, err := newCore(r, members, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		w.members = append(w.members, &player{core: c, rank: r, next: time.Duration(w.chance.Int64N(int64(beat))), ask: map[uint64]string{}})
+	}
+	return w
+}
+
+// run lets d pass, a millisecond at a time, and looks after each whether what was promised holds.
+func (w *world) run(d time.Duration) {
+	for end := w.now + d; w.now < end; w.now += time.Millisecond {
+		rest := w.wires[:0]
+		var due []letter
+		for _, l := range w.wires {
+			if l.at <= w.now {
+				due = append(due, l)
+			} else {
+				rest = append(rest, l)
+			}
+		}
+		w.wires = rest
+		for _, l := range due {
+			if p := w.members[l.to]; !p.dead && !w.cut[[2]int{l.from, l.to}] {
+				p.pending = append(p.pending, l)
+			}
+		}
+		for _, p := range w.members {
+			if p.dead || w.now < p.asleep {
+				continue
+			}
+			for _, l := range p.pending {
+				if err := p.step(l.from, l.msg, w.now); err != nil {
+					w.t.Fatalf("member %d: %v", p.rank, err)
+				}
+				w.settle(p)
+			}
+			p.pending = p.pending[:0]
+			if w.now >= p.next { // a ticker keeps one tick for who is late
+				p.tick(w.now)
+				if p.next += beat; p.next < w.now {
+					p.next = w.now/beat*beat + p.next%beat
+				}
+				w.settle(p)
+			}
+		}
+		w.check()
+	}
+}
+
+// settle does what a member's input made due.
+func (w *world) settle(p *player) {
+	msgs, err := p.ready()
+	if err != nil {
+		w.t.Fatalf("member %d: %v", p.rank, err)
+	}
+	for _, m := range msgs {
+		b, err := m.Marshal()
+		if err != nil {
+			w.t.Fatalf("%v", err)
+		}
+		l := letter{from: p.rank, to: int(m.To) - 1, at: w.now + time.Duration(w.chance.Int64N(int64(30*time.Millisecond)))}
+		if err := l.msg.Unmarshal(b); err != nil {
+			w.t.Fatalf("%v", err)
+		}
+		w.wires = append(w.wires, l)
+	}
+	for _, id := range p.done {
+		w.notes[p.ask[id]], w.last = p.term, p.ask[id]
+	}
+	p.done = p.done[:0]
+	if p.term == 0 {
+		clear(p.ask)
+		return
+	}
+	if who, ok := w.reigns[p.term]; ok && who != p.rank {
+		w.t.Fatalf("at %v members %d and %d have the reign of term %d", w.now, who, p.rank, p.term)
+	}
+	if _, ok := w.reigns[p.term]; !ok {
+		w.reigns[p.term] = p.rank
+		if p.term < w.newest {
+			w.t.Fatalf("at %v a reign of term %d begins after one of term %d", w.now, p.term, w.newest)
+		}
+		w.newest = p.term
+		if w.last != "" && len(p.ask) == 0 && !w.knows(p, w.last) {
+			w.t.Fatalf("at %v the reign of term %d begins without %q, which was agreed on in term %d; it has %q", w.now, p.term, w.last, w.notes[w.last], p.state.Note)
+		}
+	}
+}
+
+// knows says whether a member has that note, or one that was proposed later: who proposed it may not have heard that it was agreed on.
+func (w *world) knows(p *player, note string) bool {
+	var have, want int
+	fmt.Sscan(string(p.state.Note), &have)
+	fmt.Sscan(note, &want)
+	return have >= want
+}
+
+func (w *world) check() {
+	var held []int
+	for _, p := range w.members {
+		if !p.dead && p.holds(w.now) {
+			held = append(held, p.rank)
+		}
+	}
+	if len(held) > 1 {
+		w.t.Fatalf("at %v members %v all hold the lease", w.now, held)
+	}
+}
+
+// holder is who holds the lease; -1: nobody.
+func (w *world) holder() int {
+	return slices.IndexFunc(w.members, func(p *player) bool { return !p.dead && p.holds(w.now) })
+}
+
+func (w *world) await(limit time.Duration) int {
+	for end := w.now + limit; w.now < end; {
+		w.run(10 * time.Millisecond)
+		if r := w.holder(); r >= 0 {
+			return r
+		}
+	}
+	w.t.Fatalf("nobody holds the lease for %v", limit)
+	return -1
+}
+
+// Whatever happens to messages and members, at most one of them holds the lease, reigns follow each other in order of their
+// terms, and each begins with all that was agreed on before.
+func TestOnlyOneReigns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, rapid.SampledFrom([]int{3, 5}).Draw(t, "members"), rapid.Uint64().Draw(t, "seed"))
+		k := len(w.members)
+		proposed := 0
+		for range rapid.IntRange(5, 25).Draw(t, "events") {
+			who := rapid.IntRange(0, k-1).Draw(t, "who")
+			p := w.members[who]
+			switch rapid.SampledFrom([]string{"cut", "oneway", "heal", "sleep", "kill", "note", "note", "campaign"}).Draw(t, "event") {
+			case "cut": // it reaches nobody, and nobody reaches it
+				for o := range k {
+					w.cut[[2]int{who, o}], w.cut[[2]int{o, who}] = true, true
+				}
+			case "oneway":
+				w.cut[[2]int{who, rapid.IntRange(0, k-1).Draw(t, "to")}] = true
+			case "heal":
+				clear(w.cut)
+			case "sleep":
+				p.asleep = w.now + time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms"))*time.Millisecond
+			case "kill":
+				dead := 0
+				for _, o := range w.members {
+					if o.dead {
+						dead++
+					}
+				}
+				if dead < (k-1)/2 {
+					p.dead = true
+				}
+			case "note":
+				if r := w.holder(); r >= 0 {
+					p := w.members[r]
+					proposed++
+					text := fmt.Sprint(proposed)
+					if id, err := p.propose([]byte(text)); err == nil {
+						p.ask[id] = text
+						w.settle(p)
+					}
+				}
+			case "campaign":
+				if !p.dead && w.now >= p.asleep {
+					p.campaign()
+					w.settle(p)
+				}
+			}
+			w.run(time.Duration(rapid.IntRange(1, 1500).Draw(t, "pass")) * time.Millisecond)
+		}
+		// A majority is alive and can talk: it finds a leader.
+		clear(w.cut)
+		for _, p := range w.members {
+			p.asleep = 0
+		}
+		w.await(20 * time.Second)
+	})
+}
+
+// When the leader is gone another one reigns within the time that the command line promises, and knows what was noted.
+func TestASuccessorIsThereInTime(t *testing.T) {
+	var worst time.Duration
+	for seed := range uint64(40) {
+		w := newWorld(t, 3, seed)
+		w.members[0].campaign()
+		w.settle(w.members[0])
+		first := w.await(time.Second)
+		p := w.members[first]
+		id, err := p.propose([]byte("1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.ask[id] = "1"
+		w.settle(p)
+		w.run(time.Second)
+		if w.last != "1" {
+			t.Fatalf("seed %d: a note was not agreed on within a second", seed)
+		}
+		p.dead = true
+		at := w.now
+		second := w.await(10 * time.Second)
+		worst = max(worst, w.now-at)
+		if got := string(w.members[second].state.Note); got != "1" {
+			t.Errorf("seed %d: the second reign begins with note %q, want 1", seed, got)
+		}
+		if w.members[second].term <= p.term {
+			t.Errorf("seed %d: the second reign has term %d, the first had %d", seed, w.members[second].term, p.term)
+		}
+	}
+	if worst > 5*time.Second {
+		t.Errorf("it took %v until somebody else reigned", worst)
+	}
+}
+
+// A leader that is cut off stops holding the lease before anybody else has it, without hearing of it.
+func TestTheLeaseEndsByItself(t *testing.T) {
+	w := newWorld(t, 3, 7)
+	w.members[0].campaign()
+	w.settle(w.members[0])
+	first := w.await(time.Second)
+	for o := range 3 {
+		w.cut[[2]int{first, o}], w.cut[[2]int{o, first}] = true, true
+	}
+	w.run(lease + 50*time.Millisecond)
+	if w.members[first].holds(w.now) {
+		t.Error("it holds the lease although nobody has heard of it for longer than that")
+	}
+	if _, err := w.members[first].propose([]byte("x")); err != nil {
+		t.Fatalf("it leads, as far as it knows: %v", err)
+	}
+	second := w.await(10 * time.Second)
+	if second == first {
+		t.Fatal("who is cut off holds the lease")
+	}
+	w.run(3 * time.Second)
+	clear(w.cut)
+	w.run(3 * time.Second)
+	if w.members[first].term != 0 || string(w.members[second].state.Note) == "x" || slices.Contains(w.members[first].done, 1) {
+		t.Errorf("what the first one proposed while it was cut off came through: term %d, note %q", w.members[first].term, w.members[second].state.Note)
+	}
+}
+
+// A member that was away for so long that the log no longer reaches back gets what it came to.
+func TestALongLogIsCompacted(t *testing.T) {
+	w := newWorld(t, 3, 3)
+	w.members[0].campaign()
+	w.settle(w.members[0])
+	first := w.members[w.await(time.Second)]
+	away := (first.rank + 1) % 3
+	for o := range 3 {
+		w.cut[[2]int{away, o}], w.cut[[2]int{o, away}] = true, true
+	}
+	const notes = 5 * compactAfter
+	for i := range notes {
+		id, err := first.propose([]byte(fmt.Sprint(i + 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.ask[id] = fmt.Sprint(i + 1)
+		w.settle(first)
+		w.run(2 * time.Millisecond)
+	}
+	w.run(time.Second)
+	if n, _ := first.store.FirstIndex(); n < compactAfter {
+		t.Errorf("after %d notes the log still begins at %d", notes, n)
+	}
+	clear(w.cut)
+	w.run(5 * time.Second)
+	if got := string(w.members[away].state.Note); got != fmt.Sprint(notes) {
+		t.Errorf("who was away knows note %q, want %d", got, notes)
+	}
+}
+
+// What another member says is looked at before it is believed.
+func TestBadMessagesAreRefused(t *testing.T) {
+	c, err := newCore(1, 3, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]raftpb.Message{
+		"of somebody else":  {Type: raftpb.MsgHeartbeat, From: 3, To: 2, Term: 2},
+		"to somebody else":  {Type: raftpb.MsgHeartbeat, From: 1, To: 3, Term: 2},
+		"a local one":       {Type: raftpb.MsgHup, From: 1, To: 2},
+		"a proposal":        {Type: raftpb.MsgProp, From: 1, To: 2, Entries: []raftpb.Entry{{Data: []byte("{}")}}},
+		"far in the future": {Type: raftpb.MsgHeartbeat, From: 1, To: 2, Term: 9, Commit: 1000},
+	} {
+		if err := c.step(0, m, 0); err == nil {
+			t.Errorf("%s: it was taken in", name)
+		}
+	}
+	if _, err := c.ready(); err != nil || c.leads() || c.term != 0 {
+		t.Errorf("after them: term %d, %v", c.term, err)
+	}
+}
+
+// FuzzStep says that no message of another member ends the process, whatever it says.
+func FuzzStep(f *testing.F) {
+	for _, m := range []raftpb.Message{
+		{Type: raftpb.MsgHeartbeat, From: 1, To: 2, Term: 2, Commit: 1},
+		{Type: raftpb.MsgApp, From: 1, To: 2, Term: 2, Index: 1, LogTerm: 1, Entries: []raftpb.Entry{{Term: 2, Index: 2, Data: []byte(`{"term":2,"rank":0,"begin":true}`)}}},
+		{Type: raftpb.MsgVote, From: 1, To: 2, Term: 3, Index: 5, LogTerm: 2},
+		{Type: raftpb.MsgSnap, From: 1, To: 2, Term: 3, Snapshot: &raftpb.Snapshot{Data: []byte("{}"), Metadata: raftpb.SnapshotMetadata{Index: 9, Term: 2, ConfState: raftpb.ConfState{Voters: []uint64{1, 2, 3}}}}},
+		{Type: raftpb.MsgHeartbeatResp, From: 1, To: 2, Term: 1, Context: binary.BigEndian.AppendUint64(nil, 5)},
+	} {
+		b, err := m.Marshal()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, true)
+		f.Add(b, false)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, leads bool) {
+		var m raftpb.Message
+		if m.Unmarshal(b) != nil {
+			return
+		}
+		c, err := newCore(1, 3, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if leads {
+			c.campaign()
+			c.ready()
+		}
+		m.From, m.To = 1, 2
+		if c.step(0, m, time.Second) == nil {
+			c.ready()
+		}
+		c.tick(2 * time.Second)
+		c.ready()
+	})
+}

@@ -1,0 +1,503 @@
+package council
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"star/transport"
+	"star/waits"
+)
+
+// Config is what one member must know.
+type Config struct {
+	Job     string
+	Rank    int      // of this member
+	Members []string // addresses, by rank; 3 to transport.MaxCouncil
+	Network transport.Network
+
+	// Hello is how this member says who it is; Token, Version and Host are used.
+	Hello transport.Hello
+
+	JoinTimeout time.Duration // zero means 2 min: how long members may take to find each other
+	Log         *slog.Logger  // nil: nothing is logged
+}
+
+// ErrDeposed: the reign is over.
+var ErrDeposed = errors.New("another process coordinates the job now, or will")
+
+// FormError: members have not found each other in time.
+type FormError struct {
+	Timeout time.Duration
+	Missing []string
+}
+
+func (e *FormError) Error() string {
+	return fmt.Sprintf("the processes that may coordinate the job did not all find each other within %v (--join-timeout): missing %v (--coordinators)", e.Timeout, e.Missing)
+}
+
+// ExitCode is that of a join that timed out.
+func (e *FormError) ExitCode() int { return exitLost }
+
+// Exit codes; docs/operations.md.
+const (
+	exitLost     = 69
+	exitRestart  = 75
+	exitDisagree = 78
+)
+
+// life tells a process from another one of its rank.
+const life = 16 // bytes
+
+// Times of connections between members.
+const (
+	dialTime  = 2 * time.Second
+	sendTime  = 2 * time.Second
+	retryTime = 200 * time.Millisecond
+	noteTime  = 10 * time.Second // how long a note may wait to be agreed on
+)
+
+// Council is one member. Make it with New, hand it connections with Accept, and Run it.
+type Council struct {
+	cfg  Config
+	log  *slog.Logger
+	own  [life]byte
+	in   chan input
+	done chan struct{} // closed when Run has ended
+
+	mu    sync.Mutex
+	lives map[int][life]byte // of the others
+	met   chan struct{}      // a token when somebody was met
+
+	formed chan struct{} // closed when all have found each other
+	status atomic.Pointer[Status]
+	reigns chan *Reign
+
+	begun time.Time
+	reign *Reign // Run's
+	notes map[uint64]chan error
+}
+
+// Status is what a member knows of the reign.
+type Status struct {
+	Term   int64 // of the protocol: reigns have such numbers, not every number is one of a reign
+	Leader int   // rank; -1: not known
+	Addr   string
+}
+
+// input is what reaches the member's goroutine.
+type input struct {
+	from   int
+	msg    raftpb.Message
+	note   []byte
+	reign  *Reign
+	answer chan error // of a note
+}
+
+// New makes a member.
+func New(cfg Config) (*Council, error) {
+	if n := len(cfg.Members); n < 3 || n > transport.MaxCouncil || cfg.Rank < 0 || cfg.Rank >= n {
+		return nil, fmt.Errorf("council: member %d of %d: want 3 to %d members, and a rank below that", cfg.Rank, n, transport.MaxCouncil)
+	}
+	if cfg.JoinTimeout == 0 {
+		cfg.JoinTimeout = 2 * time.Minute
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Council{
+		cfg: cfg, log: cfg.Log, in: make(chan input, 256), done: make(chan struct{}), lives: map[int][life]byte{},
+		met: make(chan struct{}, 1), formed: make(chan struct{}), reigns: make(chan *Reign, 1), begun: time.Now(), notes: map[uint64]chan error{},
+	}
+	rand.Read(c.own[:])
+	c.status.Store(&Status{Leader: -1})
+	return c, nil
+}
+
+// Status is what this member knows now.
+func (c *Council) Status() Status { return *c.status.Load() }
+
+// Await waits until this member holds a reign that it has not been told of. The error is that of Run, or ctx's.
+func (c *Council) Await(ctx context.Context) (*Reign, error) {
+	select {
+	case r := <-c.reigns:
+		return r, nil
+	case <-c.done:
+		return nil, ErrDeposed
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// meet notes that a member is there. It is refused when another process had its rank before.
+func (c *Council) meet(rank int, id []byte) error {
+	if len(id) != life {
+		return fmt.Errorf("member %d does not say which process it is", rank)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old, ok := c.lives[rank]; ok {
+		if subtle.ConstantTimeCompare(old[:], id) != 1 {
+			return fmt.Errorf("star-ps %d was started again: it has forgotten what it agreed to, and the others go on without it", rank)
+		}
+		return nil
+	}
+	c.lives[rank] = [life]byte(id)
+	select {
+	case c.met <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// missing lists the members that were not met.
+func (c *Council) missing() (at []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for r, addr := range c.cfg.Members {
+		if _, ok := c.lives[r]; !ok && r != c.cfg.Rank {
+			at = append(at, fmt.Sprintf("star-ps %d (%s)", r, addr))
+		}
+	}
+	return at
+}
+
+// Accept serves the connection of another member until it ends. payload is its Hello's.
+func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.Hello, payload []byte) error {
+	defer conn.Close()
+	refuse := func(exit int, err error) error {
+		c.log.Warn("refused a member of the council", "peer", conn.Peer(), "reason", err)
+		transport.Refuse(conn, transport.Reject{Exit: exit, Reason: err.Error()})
+		return err
+	}
+	switch {
+	case h.Job != c.cfg.Job:
+		return refuse(exitDisagree, fmt.Errorf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
+	case h.Role != transport.RoleServer || h.Rank < 0 || h.Rank >= len(c.cfg.Members) || h.Rank == c.cfg.Rank:
+		return refuse(exitDisagree, fmt.Errorf("%s %d is not one of the %d that may coordinate this job, or takes my place, %d (--coordinators, --rank)",
+			h.Role, h.Rank, len(c.cfg.Members), c.cfg.Rank))
+	}
+	if err := c.meet(h.Rank, payload); err != nil {
+		return refuse(exitRestart, err)
+	}
+	conn.SetPeer(fmt.Sprintf("coordinator %d (%s)", h.Rank, conn.RemoteAddr()))
+	conn.SetWriteDeadline(time.Now().Add(sendTime))
+	if err := transport.Send(conn, transport.Welcome{Rank: h.Rank}, c.own[:]); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	for {
+		conn.SetReadDeadline(time.Time{}) // a follower may have nothing to say for long
+		f, err := conn.Recv()
+		if err != nil {
+			return err
+		}
+		if f.Kind != transport.KindBallot {
+			return fmt.Errorf("unexpected %v", f.Kind)
+		}
+		b, err := transport.ParseBallot(f.Header)
+		if err != nil {
+			return err
+		}
+		conn.SetReadDeadline(time.Now().Add(dialTime + time.Duration(f.Size>>20)*time.Second))
+		text, err := transport.ReadAll(conn, f)
+		if err != nil {
+			return err
+		}
+		var m raftpb.Message
+		if err := m.Unmarshal(text); err != nil || b.From != h.Rank || b.To != c.cfg.Rank {
+			err = fmt.Errorf("a ballot from %d to %d that does not belong here: %v", b.From, b.To, err)
+			c.log.Warn("closed the connection of a member of the council", "peer", conn.Peer(), "reason", err)
+			return err
+		}
+		select {
+		case c.in <- input{from: h.Rank, msg: m}:
+		case <-c.done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Run takes part until ctx ends.
+func (c *Council) Run(ctx context.Context) (err error) {
+	defer close(c.done)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop(nil)
+	out := make([]chan raftpb.Message, len(c.cfg.Members))
+	for r := range out {
+		if r == c.cfg.Rank {
+			continue
+		}
+		out[r] = make(chan raftpb.Message, 128)
+		wg.Go(func() {
+			if err := c.speak(ctx, r, out[r]); err != nil {
+				stop(err)
+			}
+		})
+	}
+	if err := c.form(ctx); err != nil {
+		return err
+	}
+	core, err := newCore(c.cfg.Rank, len(c.cfg.Members), c.log)
+	if err != nil {
+		return err
+	}
+	defer func() { c.over() }()
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for n := 0; ; {
+		select {
+		case <-tick.C:
+			// The first one begins, so that a job whose processes are all there has its coordinator at once.
+			if n++; c.cfg.Rank == 0 && n <= electionTicks && core.leader() < 0 {
+				core.campaign()
+			}
+			core.tick(time.Since(c.begun))
+		case m := <-c.in:
+			switch {
+			case m.reign != nil:
+				c.noteIt(core, m)
+			default:
+				if err := core.step(m.from, m.msg, time.Since(c.begun)); errors.Is(err, errBroken) {
+					return err
+				} else if err != nil {
+					c.log.Warn("passed over a message", "reason", err)
+				}
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		msgs, err := core.ready()
+		if err != nil {
+			return err
+		}
+		c.publish(core)
+		for _, m := range msgs {
+			select {
+			case out[m.To-1] <- m:
+			default: // the protocol sends it again
+			}
+		}
+	}
+}
+
+// form waits until all members have found each other: from then on everybody knows which process of a rank took part in the
+// first vote, and lets no other one in.
+func (c *Council) form(ctx context.Context) error {
+	site := waits.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others that may coordinate", "", "")
+	defer site.Close()
+	site.Begin(-1, c.cfg.JoinTimeout)
+	limit := time.NewTimer(c.cfg.JoinTimeout)
+	defer limit.Stop()
+	for {
+		missing := c.missing()
+		if len(missing) == 0 {
+			close(c.formed)
+			return nil
+		}
+		site.Say(fmt.Sprint("missing: ", missing))
+		select {
+		case <-c.met:
+		case <-c.in: // of somebody who is further than we are, and says it again
+		case <-limit.C:
+			return &FormError{c.cfg.JoinTimeout, missing}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// speak sends messages to one member, over a connection that is made anew when it ends. Only a refusal is an error.
+func (c *Council) speak(ctx context.Context, to int, queue <-chan raftpb.Message) error {
+	h := c.cfg.Hello
+	h.Service, h.Role, h.Job, h.Rank, h.Addr = transport.ServiceCouncil, transport.RoleServer, c.cfg.Job, c.cfg.Rank, c.cfg.Members[c.cfg.Rank]
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, dialTime)
+		conn, _, id, err := transport.Open(limited, c.cfg.Network, c.cfg.Members[to], h, c.own[:])
+		cancel()
+		if err == nil {
+			if err = c.meet(to, id); err == nil {
+				err = c.send(ctx, conn, to, queue)
+			}
+			conn.Close()
+		}
+		var refused *transport.RejectError
+		if errors.As(err, &refused) {
+			return fmt.Errorf("council: %w", err)
+		}
+		c.log.Debug("no connection to a member of the council", "rank", to, "addr", c.cfg.Members[to], "reason", err)
+		nap := time.NewTimer(retryTime)
+		select {
+		case <-nap.C:
+		case <-ctx.Done():
+		}
+		nap.Stop()
+		for drained := false; !drained; { // what is old is of no use
+			select {
+			case <-queue:
+			default:
+				drained = true
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Council) send(ctx context.Context, conn transport.Conn, to int, queue <-chan raftpb.Message) error {
+	over := make(chan error, 1)
+	go func() { // the other side says nothing: its end is all there is to read
+		_, err := conn.Recv()
+		over <- err
+	}()
+	defer func() { conn.Close(); <-over }()
+	var text []byte
+	for {
+		select {
+		case m := <-queue:
+			n := m.Size()
+			text = slices.Grow(text[:0], n)[:n]
+			if _, err := m.MarshalTo(text); err != nil {
+				return err
+			}
+			conn.SetWriteDeadline(time.Now().Add(sendTime))
+			if err := transport.Send(conn, transport.Ballot{From: c.cfg.Rank, To: to}, text); err != nil {
+				return err
+			}
+		case err := <-over:
+			over <- err
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// publish tells others what core has come to.
+func (c *Council) publish(core *core) {
+	st := Status{Term: int64(core.node.BasicStatus().Term), Leader: core.leader()}
+	if st.Leader >= 0 {
+		st.Addr = c.cfg.Members[st.Leader]
+	}
+	if old := c.status.Load(); *old != st {
+		c.status.Store(&st)
+		c.log.Debug("who coordinates", "rank", st.Leader, "term", st.Term)
+	}
+	if r := c.reign; r != nil && core.term != uint64(r.Term) {
+		c.over()
+	}
+	if core.term > 0 && c.reign == nil {
+		c.reign = &Reign{Term: int64(core.term), Rank: c.cfg.Rank, Note: slices.Clone(core.state.Note), c: c, over: make(chan struct{})}
+		select {
+		case <-c.reigns: // one that nobody took notice of is over
+		default:
+		}
+		c.reigns <- c.reign
+	}
+	if c.reign != nil {
+		c.reign.until.Store(int64(core.until))
+	}
+	for _, id := range core.done {
+		if answer := c.notes[id]; answer != nil {
+			answer <- nil
+			delete(c.notes, id)
+		}
+	}
+	core.done = core.done[:0]
+}
+
+// over ends the present reign.
+func (c *Council) over() {
+	if c.reign == nil {
+		return
+	}
+	c.reign.until.Store(0)
+	close(c.reign.over)
+	c.reign = nil
+	for id, answer := range c.notes {
+		answer <- ErrDeposed
+		delete(c.notes, id)
+	}
+}
+
+func (c *Council) noteIt(core *core, m input) {
+	if c.reign != m.reign {
+		m.answer <- ErrDeposed
+		return
+	}
+	id, err := core.propose(m.note)
+	if err != nil {
+		m.answer <- err
+		return
+	}
+	c.notes[id] = m.answer
+}
+
+// Reign is the time in which this member coordinates.
+type Reign struct {
+	Term int64
+	Rank int
+	Note []byte // the last one of the reigns before; nil: there was none
+
+	c     *Council
+	until atomic.Int64 // the lease's end, since c.begun; 0: it is over
+	over  chan struct{}
+}
+
+// Over is closed when the reign has ended.
+func (r *Reign) Over() <-chan struct{} { return r.over }
+
+// Held says whether nobody else can coordinate now.
+func (r *Reign) Held() bool { return time.Since(r.c.begun) < time.Duration(r.until.Load()) }
+
+// Hold waits until Held, or returns ErrDeposed when the reign has ended. A leader whom a majority does not answer stops to be one
+// after a second or two, so it does not wait for long.
+func (r *Reign) Hold() error {
+	for !r.Held() {
+		select {
+		case <-r.over:
+			return ErrDeposed
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// SetNote has members agree on what whoever reigns next must know, in the place of all that was noted before. When it returns nil, every
+// later reign has it. After an error it may, or not.
+func (r *Reign) SetNote(note []byte) error {
+	m := input{note: note, reign: r, answer: make(chan error, 1)}
+	limit := time.NewTimer(noteTime)
+	defer limit.Stop()
+	site := waits.Open(fmt.Sprintf("coordinator %d", r.Rank), "the others to agree on a change", "", "")
+	defer site.Close()
+	site.Begin(-1, noteTime)
+	select {
+	case r.c.in <- m:
+	case <-r.over:
+		return ErrDeposed
+	case <-limit.C:
+		return fmt.Errorf("council: nobody takes a note for %v", noteTime)
+	}
+	select {
+	case err := <-m.answer:
+		return err
+	case <-r.over:
+		return ErrDeposed
+	case <-limit.C:
+		return fmt.Errorf("council: the others did not agree on a note within %v", noteTime)
+	}
+}

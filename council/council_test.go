@@ -1,0 +1,190 @@
+package council
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/transport"
+)
+
+// bench is members on a network in memory.
+type bench struct {
+	t       *testing.T
+	net     *transport.Pipe
+	addrs   []string
+	members []*Council
+	stops   []context.CancelFunc
+	ends    []chan error
+	wg      sync.WaitGroup
+}
+
+func newBench(t *testing.T, k int) *bench {
+	b := &bench{t: t, net: new(transport.Pipe)}
+	for range k {
+		b.members, b.stops, b.ends = append(b.members, nil), append(b.stops, nil), append(b.ends, make(chan error, 1))
+	}
+	var ls []transport.Listener
+	for range k {
+		l, err := b.net.Listen(":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ls, b.addrs = append(ls, l), append(b.addrs, l.Addr())
+	}
+	for r := range k {
+		b.start(r, ls[r])
+	}
+	return b
+}
+
+func (b *bench) start(rank int, l transport.Listener) {
+	c, err := New(Config{Job: "job", Rank: rank, Members: b.addrs, Network: b.net, JoinTimeout: 10 * time.Second})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	b.members[rank], b.stops[rank] = c, stop
+	b.wg.Go(func() {
+		transport.Serve(ctx, l, transport.Config{}, func(conn transport.Conn, h transport.Hello, text []byte) { c.Accept(ctx, conn, h, text) })
+	})
+	b.wg.Go(func() { b.ends[rank] <- c.Run(ctx) })
+}
+
+// await is the next reign of any of the members.
+func (b *bench) await(limit time.Duration) *Reign {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	got := make(chan *Reign, len(b.members))
+	var wg sync.WaitGroup
+	for _, m := range b.members {
+		wg.Go(func() {
+			if r, err := m.Await(ctx); err == nil {
+				got <- r
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case r := <-got:
+		return r
+	default:
+		b.t.Fatalf("nobody reigns within %v", limit)
+		return nil
+	}
+}
+
+func (b *bench) close() {
+	for _, stop := range b.stops {
+		stop()
+	}
+	b.wg.Wait()
+}
+
+// The first member reigns soon. When it ends another one does, with a higher term, and knows the last note; a process that takes
+// the place of the first is not let in.
+func TestSuccession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 3)
+		defer b.close()
+		first := b.await(2 * time.Second)
+		if first.Rank != 0 || first.Note != nil {
+			t.Fatalf("member %d reigns first, with note %q", first.Rank, first.Note)
+		}
+		for _, note := range []string{"one", "two"} {
+			if err := first.SetNote([]byte(note)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := first.Hold(); err != nil {
+			t.Fatal(err)
+		}
+		b.stops[0]()
+		<-b.ends[0]
+		if err := first.Hold(); !errors.Is(err, ErrDeposed) {
+			t.Errorf("who has ended holds: %v", err)
+		}
+		if err := first.SetNote([]byte("three")); !errors.Is(err, ErrDeposed) {
+			t.Errorf("who has ended notes something: %v", err)
+		}
+		begun := time.Now()
+		second := b.await(6 * time.Second)
+		if second.Rank == 0 || second.Term <= first.Term || string(second.Note) != "two" {
+			t.Errorf("member %d reigns after %v with term %d after %d, and note %q", second.Rank, time.Since(begun), second.Term, first.Term, second.Note)
+		}
+		l, err := b.net.Listen(b.addrs[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.start(0, l)
+		if err := <-b.ends[0]; err == nil || !strings.Contains(err.Error(), "started again") {
+			t.Errorf("a process in the place of one that has ended: %v", err)
+		}
+		if st := b.members[3-second.Rank].Status(); st.Leader != second.Rank || st.Addr != b.addrs[second.Rank] {
+			t.Errorf("the other one says %+v", st)
+		}
+	})
+}
+
+// Without a majority nobody reigns, and who did stops.
+func TestNoMajority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 3)
+		defer b.close()
+		first := b.await(2 * time.Second)
+		for r := range b.members {
+			if r != first.Rank {
+				b.stops[r]()
+				<-b.ends[r]
+			}
+		}
+		time.Sleep(3 * time.Second)
+		if err := first.Hold(); !errors.Is(err, ErrDeposed) {
+			t.Errorf("who is alone holds: %v", err)
+		}
+		select {
+		case <-first.Over():
+		default:
+			t.Error("the reign is not over")
+		}
+	})
+}
+
+// Members that do not all find each other say who is missing.
+func TestMissingMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := new(transport.Pipe)
+		l, err := net.Listen(":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		c, err := New(Config{Job: "job", Rank: 0, Members: []string{l.Addr(), "nobody:1", "nobody:2"}, Network: net, JoinTimeout: 3 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var missing *FormError
+		if err := c.Run(context.Background()); !errors.As(err, &missing) || len(missing.Missing) != 2 || missing.ExitCode() != 69 {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestConfig(t *testing.T) {
+	for name, c := range map[string]Config{
+		"two":     {Members: []string{"a:1", "b:1"}},
+		"ten":     {Members: make([]string, 10)},
+		"no rank": {Members: make([]string, 3), Rank: 3},
+		"below":   {Members: make([]string, 3), Rank: -1},
+	} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%s: it was made", name)
+		}
+	}
+}
