@@ -116,6 +116,105 @@ func TestFlippedIsLeftOut(t *testing.T) {
 	}
 }
 
+// In modes of K gradients, of which a worker may bring several (K-batch-sync and -async), those that are kept until there are enough are looked at as all
+// others: what does not belong has weight 0, whoever brings it and in whatever place, and the next update is sound.
+func TestPoisonOfKeptGradients(t *testing.T) {
+	type gradient struct {
+		worker star.Worker
+		sum2   float64
+	}
+	for _, mode := range []string{"kbatch=3", "kbatch-async=3"} {
+		for _, c := range []struct {
+			name  string
+			round []gradient
+			cause poison.Cause
+			bad   int // place in the round
+		}{
+			{"sound", []gradient{{0, 1}, {0, 1}, {1, 1}}, poison.None, -1},
+			{"the first of a worker's", []gradient{{0, math.NaN()}, {0, 1}, {1, 1}}, poison.NotFinite, 0},
+			{"the second of a worker's", []gradient{{0, 1}, {0, 1e7}, {1, 1}}, poison.Exploding, 1},
+			{"the last", []gradient{{0, 1}, {0, 1}, {1, math.Inf(1)}}, poison.NotFinite, 2},
+		} {
+			t.Run(mode+" "+c.name, func(t *testing.T) {
+				plan, err := modes.Parse(mode, 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := newLedger(plan, 2, 1, 4, 1<<20)
+				l.guard, l.report = new(poison.Norms), true
+				l.begin()
+				steps := map[star.Worker]int64{}
+				late := func(w star.Worker) bool { // K-batch-sync drops what was computed on an older version
+					return mode == "kbatch=3" && l.accounts[w].basis < l.barrier.Version()
+				}
+				round := func(gs ...gradient) (o order) {
+					t.Helper()
+					updates := 0
+					for w := range star.Worker(2) {
+						if late(w) {
+							gs = append([]gradient{{w, 1}}, gs...)
+						}
+					}
+					for _, g := range gs {
+						l.accounts[g.worker].norm2, l.accounts[g.worker].change = 1, 1
+						for _, f := range []func() ([]order, error){
+							func() ([]order, error) { return l.store(0, g.worker, steps[g.worker], g.sum2) },
+							func() ([]order, error) { return l.arrive(g.worker, steps[g.worker], 4) },
+						} {
+							out, err := f()
+							if err != nil {
+								t.Fatal(err)
+							}
+							for _, x := range out {
+								if len(x.fire.Gradients) > 0 {
+									o = x
+									updates++
+								}
+							}
+						}
+						steps[g.worker]++
+					}
+					if updates != 1 {
+						t.Fatalf("%d updates of %d gradients, want one", updates, len(gs))
+					}
+					return o
+				}
+				sound := []gradient{{0, 1}, {1, 1}, {0, 1}}
+				for range 8 {
+					if o := round(sound...); len(o.poison) > 0 {
+						t.Fatalf("%+v", o.poison)
+					}
+				}
+				was := map[star.Worker]int64{0: steps[0], 1: steps[1]}
+				for w := range was {
+					if late(w) {
+						was[w]++
+					}
+				}
+				o := round(c.round...)
+				if found := c.bad >= 0; found != (len(o.poison) == 1) || found == (len(o.noise.Gradients) > 0) || found == o.fire.Report {
+					t.Fatalf("found %+v; noise of %d gradients, asked for: %v", o.poison, len(o.noise.Gradients), o.fire.Report)
+				}
+				for i, g := range c.round {
+					step := was[g.worker]
+					was[g.worker]++
+					if i == c.bad && (o.poison[0].worker != g.worker || o.poison[0].step != step || o.poison[0].cause != c.cause) {
+						t.Errorf("%+v, want worker %d, step %d, %v", o.poison[0], g.worker, step, c.cause)
+					}
+					for _, f := range o.fire.Gradients {
+						if f.Worker == g.worker && f.Step == step && (f.Weight == 0) != (i == c.bad) {
+							t.Errorf("worker %d, step %d has weight %v", f.Worker, f.Step, f.Weight)
+						}
+					}
+				}
+				if o := round(sound...); len(o.poison) > 0 || len(o.noise.Gradients) == 0 {
+					t.Errorf("the update after it: %+v", o.poison)
+				}
+			})
+		}
+	}
+}
+
 // With --poison off nothing is looked at.
 func TestPoisonOff(t *testing.T) {
 	r := newLengths(t, 2)
