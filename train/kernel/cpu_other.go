@@ -20,6 +20,7 @@ func vScale(alpha float32, x []float32)         { scaleGo(alpha, x) }
 func vAddScalar(dst, x []float32, s float32)    { addScalarGo(dst, x, s) }
 func vSubMul(dst, x, y []float32, s float32)    { subMulGo(dst, x, y, s) }
 func vDot(x, y []float32) float64               { return dotGo(x, y) }
+func vSumSq(x []float32) float64                { return dotGo(x, x) }
 func vSum(x []float32) float64                  { return sumGo(x) }
 func vMoments(x []float32) (sum, sq float64)    { return momentsGo(x) }
 func vSumDot(x, y []float32) (sum, dot float64) { return sumDotGo(x, y) }

@@ -422,6 +422,9 @@ func subMul256(dst, x, y *float32, n int, s float32)
 func dot256(x, y *float32, n int) (a float64)
 
 //go:noescape
+func sumSq256(x *float32, n int) (a float64)
+
+//go:noescape
 func sum256(x *float32, n int) (a float64)
 
 //go:noescape

@@ -57,7 +57,7 @@ func Dot(x, y []float32) float64 {
 func Sum(x []float32) float64 { return vSum(x) }
 
 // SumSq is the sum of the squares of x, in float64: it cannot overflow.
-func SumSq(x []float32) float64 { return vDot(x, x) }
+func SumSq(x []float32) float64 { return vSumSq(x) }
 
 // Finite says whether x holds neither NaN nor Inf.
 func Finite(x []float32) bool { return FirstNonFinite(x) < 0 }
@@ -80,7 +80,7 @@ func FirstNonFinite(x []float32) int {
 func FiniteSumSq(x []float32) (sum float64, firstBad int) {
 	// The squares of finite float32 values are finite in float64 and so is the
 	// sum of any number of them that fits into memory.
-	sum = vDot(x, x)
+	sum = vSumSq(x)
 	if sum-sum == 0 {
 		return sum, -1
 	}

@@ -71,6 +71,13 @@ func vDot(x, y []float32) float64 {
 	return dotGo(x, y)
 }
 
+func vSumSq(x []float32) float64 {
+	if isa >= avx2 {
+		return sumSq256(ptr(x), len(x))
+	}
+	return dotGo(x, x)
+}
+
 func vSum(x []float32) float64 {
 	if isa >= avx2 {
 		return sum256(ptr(x), len(x))

@@ -30,6 +30,7 @@ type function struct {
 	result  []string // "float64" sums or "bool", see finish
 	setup   func(b *body)
 	body    func(b *body)
+	four    func(b *body) // four vectors, as long as there are so many; nil: one after the other
 	finish  func(b *body)
 }
 
@@ -223,6 +224,24 @@ var functions = []function{
 		b.o("VFMADD231PD Y4, Y5, Y8")
 		b.o("VFMADD231PD Y1, Y3, Y9")
 	}, finish: sumUp},
+	// A sum of its own for every other vector: one would have each wait for the one before it.
+	{name: "sumSq", ptrs: []string{"x"}, result: []string{"a"}, setup: zeroSums, four: func(b *body) {
+		for i := range 8 {
+			b.o("VCVTPS2PD %s, Y%d", b.addr("x", 16*i), i)
+		}
+		for i := range 8 {
+			b.o("VFMADD231PD Y%[1]d, Y%[1]d, Y%[2]d", i, 8+i%4)
+		}
+	}, body: func(b *body) {
+		b.load("x", 0)
+		b.halves(0, 4, 1)
+		b.o("VFMADD231PD Y4, Y4, Y8")
+		b.o("VFMADD231PD Y1, Y1, Y9")
+	}, finish: func(b *body) {
+		b.o("VADDPD Y10, Y8, Y8")
+		b.o("VADDPD Y11, Y9, Y9")
+		sumUp(b)
+	}},
 	{name: "sum", ptrs: []string{"x"}, result: []string{"a"}, setup: zeroSums, body: func(b *body) {
 		b.load("x", 0)
 		b.halves(0, 4, 1)
@@ -469,6 +488,17 @@ func (g *gen) vec(f function) {
 		f.setup(b)
 	}
 	g.o("XORQ AX, AX")
+	if f.four != nil {
+		g.o("SUBQ $32, CX")
+		g.o("JLT few")
+		g.p("many:")
+		f.four(b)
+		g.o("ADDQ $32, AX")
+		g.o("SUBQ $32, CX")
+		g.o("JGE many")
+		g.p("few:")
+		g.o("ADDQ $32, CX")
+	}
 	g.o("SUBQ $8, CX")
 	g.o("JLT tail")
 	g.p("loop:")
