@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,9 +185,9 @@ func parseScenario(name string, text []byte) (*Scenario, error) {
 	var te *yaml.TypeError
 	if errors.As(err, &te) {
 		msg := te.Errors[0]
-		if before, _, ok := strings.Cut(msg, " in type "); ok {
+		if before, of, ok := strings.Cut(msg, " in type "); ok {
 			msg = strings.Replace(before, "field ", "unknown key ", 1)
-			msg = strings.TrimSuffix(msg, " not found")
+			msg = strings.TrimSuffix(msg, " not found") + wanted(of)
 		}
 		return nil, fmt.Errorf("%s: %s", name, msg)
 	}
@@ -205,6 +206,23 @@ func parseScenario(name string, text []byte) (*Scenario, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return s, nil
+}
+
+// wanted lists the keys that there are where one is unknown, in the type that the decoder names.
+func wanted(of string) string {
+	for _, t := range []reflect.Type{reflect.TypeFor[Scenario](), reflect.TypeFor[Machine](), reflect.TypeFor[Tightness](), reflect.TypeFor[Unavailable](), reflect.TypeFor[Trouble](), reflect.TypeFor[Learning]()} {
+		if t.String() != of {
+			continue
+		}
+		var keys []string
+		for i := range t.NumField() {
+			if key := t.Field(i).Tag.Get("yaml"); key != "" {
+				keys = append(keys, key)
+			}
+		}
+		return ": want one of " + strings.Join(keys, ", ")
+	}
+	return ""
 }
 
 // bad is an error about what is at path: keys and indices. It names the line of the last of them that is there.

@@ -77,7 +77,7 @@ func Open(path string) (*Trace, error) {
 // worker, duration, slowdown, rel. Lines that begin with # are comments. Steps
 // count from 0, and each has every worker once, in any order; steps come one
 // after the other. slowdown is the duration divided by the median over the workers of the step, rel by
-// the median of the job; both are above 0. The duration itself has no unit that is
+// the median of the job; both are above 0. The last line ends like the others: one that does not may have been cut. The duration itself has no unit that is
 // known here; it is checked and not kept. Errors begin with name:line.
 func Read(r io.Reader, name string) (*Trace, error) {
 	br := bufio.NewReader(r)
@@ -103,7 +103,8 @@ func read(r io.Reader, name string) (*Trace, error) {
 	count := 0      // workers seen in it
 	step := 0
 	begun := false // the header has been read
-	sc := bufio.NewScanner(r)
+	end := &lastByte{r: r}
+	sc := bufio.NewScanner(end)
 	sc.Buffer(make([]byte, 0, maxLine), maxLine)
 	for sc.Scan() {
 		line++
@@ -141,7 +142,7 @@ func read(r io.Reader, name string) (*Trace, error) {
 		case step > 0 && e.worker >= t.Workers:
 			return fail("worker %d in step %d, but step 0 has only workers 0 to %d", e.worker, step, t.Workers-1)
 		case e.worker < len(seen) && seen[e.worker]:
-			return fail("worker %d twice in step %d", e.worker, step)
+			return fail("worker %d twice in step %d: want each worker once in a step", e.worker, step)
 		case len(t.slowdown) >= maxEntries:
 			return fail("more than %d lines: not a trace of this kind", maxEntries)
 		}
@@ -172,9 +173,25 @@ func read(r io.Reader, name string) (*Trace, error) {
 		return fail("no steps")
 	case count < len(seen):
 		return fail("the file ends, but step %d has no worker %d", step, missing(seen))
+	case end.last != '\n':
+		return fail("the last line has no end: it may have been cut; want a line break at the end of the file")
 	}
 	t.Workers, t.Steps = len(seen), step+1
 	return t, nil
+}
+
+// lastByte remembers the last byte that was read.
+type lastByte struct {
+	r    io.Reader
+	last byte
+}
+
+func (l *lastByte) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if n > 0 {
+		l.last = p[n-1]
+	}
+	return n, err
 }
 
 type row struct {

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What is wrong with a file ends with 65, what is not there with 66, and what is wrong with the command with 2; the file, the line and what was expected are named.
+func TestBadInput(t *testing.T) {
+	dir := t.TempDir()
+	const (
+		header = "step,worker,duration,slowdown,rel\n"
+		start  = `{"type":"start","format":1,"program":"star","config":{"arch":"ps","batch":10}}` + "\n" +
+			`{"type":"train","t":1,"workers":1,"shards":1,"version":0,"limit":1000,"plan":"ssgd"}` + "\n"
+		record = `{"type":"record","t":2,"worker":0,"step":0,"basis":0,"samples":10,"compute":0.1}` + "\n"
+	)
+	for name, text := range map[string]string{
+		"key.yaml":  "workers: 4\nlearner: {kind: tally, colour: red}\n",
+		"neg.yaml":  "workers: 4\ntimes:\n  2: -300ms\n",
+		"nan.yaml":  "workers: 4\njitter: .nan\n",
+		"gap.yaml":  "trace: gap.csv\n",
+		"dup.yaml":  "trace: dup.csv\n",
+		"none.yaml": "trace: none.csv\n",
+		"cut.yaml":  "trace: cut.csv\n",
+		"nan2.yaml": "trace: nan.csv\n",
+		"gone.yaml": "trace: nowhere.csv\n",
+		"gap.csv":   header + "0,0,1,1,1\n0,1,1,1,1\n2,0,1,1,1\n2,1,1,1,1\n",
+		"dup.csv":   header + "0,0,1,1,1\n0,1,1,1,1\n0,1,1,1,1\n",
+		"none.csv":  header + "0,0,1,1,1\n0,2,1,1,1\n",
+		"cut.csv":   header + "0,0,1,1,1\n0,1,1,1,1\n1,0,1,1,1\n1,1,1,1,1",
+		"nan.csv":   header + "0,0,1,1,NaN\n0,1,1,1,1\n",
+		"mid.jsonl": start + record[:30] + "\n" + record,
+		"dup.jsonl": start + record + record,
+		"neg.jsonl": start + strings.Replace(record, "0.1", "-1", 1),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"key.yaml", 65, "key.yaml: line 2: unknown key colour: want one of kind, dim"},
+		{"neg.yaml", 65, `neg.yaml: line 3: "-300ms" is not a duration of at least 0, such as 600ms`},
+		{"nan.yaml", 65, "nan.yaml: line 2: jitter is NaN: want a number from 0 to 3"},
+		{"gap.yaml", 65, "gap.yaml: trace: gap.csv:4: step 2 after step 0: a step is missing"},
+		{"dup.yaml", 65, "dup.csv:4: worker 1 twice in step 0: want each worker once in a step"},
+		{"none.yaml", 65, "none.csv:3: the file ends, but step 0 has no worker 1"},
+		{"cut.yaml", 65, "cut.csv:5: the last line has no end: it may have been cut; want a line break"},
+		{"nan2.yaml", 65, `nan.csv:2: rel "NaN" is not a finite number of at least 0`},
+		{"gone.yaml", 66, "nowhere.csv"},
+		{"--from mid.jsonl", 65, "mid.jsonl:3: not a line of a run log"},
+		{"--from dup.jsonl", 65, "dup.jsonl:4: record: step 0 of worker 0 after its step 0 in line 3: want each step once, in order"},
+		{"--from neg.jsonl", 65, "neg.jsonl:3: record: compute is -1s, want at least 0"},
+		{"--mode x=9 nan.yaml --seeds 0", 2, "--seeds"},
+	} {
+		cmd := exec.CommandContext(ctx, star(t), append([]string{"sim"}, strings.Fields(c.args)...)...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.want) {
+			t.Errorf("star sim %s: %v\n%s\nwant %d, and %q", c.args, err, out, c.code, c.want)
+		}
+	}
+}
