@@ -120,6 +120,10 @@ func (c *Coordinator) fromRing(p *peer, e event) error {
 				return &Error{exitFailure, fmt.Sprintf("members of the ring have different parameters of version %d: worker %d has hash %08x, worker %d %08x; processors that compute differently cannot train together with all-reduce",
 					t.Version, c.hash.Worker, c.hash.Hash, t.Worker, t.Hash)}
 			}
+			if t.Version != c.hash.Version {
+				c.alike = 0
+			}
+			c.alike++
 			c.hash = t
 			return nil
 		}
@@ -146,6 +150,14 @@ func (c *Coordinator) fromRing(p *peer, e event) error {
 		}
 	}
 	return nil
+}
+
+// compared is how many members of a ring have said what the hash of the parameters is that they evaluated: it was the same.
+func (c *Coordinator) compared(r *round) int {
+	if c.ledger.ring == nil || c.hash.Version != r.to {
+		return 0
+	}
+	return c.alike
 }
 
 // mendRing has a failed ring formed again.

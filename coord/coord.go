@@ -266,6 +266,7 @@ type Coordinator struct {
 	complete string          // ID of the newest complete checkpoint of this life; empty: none
 	buffers  []float32       // last average
 	hash     transport.Tally // all-reduce: the last one with a Hash
+	alike    int             // members that have said that of its version
 	final    bool            // the final evaluation has begun
 	ended    bool
 	lastSave error // of the checkpoint at the end
@@ -831,7 +832,8 @@ func (c *Coordinator) carry(orders []order) error {
 
 // issue sends what the ledger ordered.
 func (c *Coordinator) issue(orders []order) {
-	if c.withhold(orders) || c.hold(orders) {
+	orders = c.withhold(orders)
+	if c.hold(orders) {
 		return
 	}
 	for i := range orders {

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/transport"
 )
 
 // A job has as many ranks as it may ever have workers (Config.Workers). Those that nobody has when the training begins are absent:
@@ -109,6 +110,9 @@ func (l *ledger) roundOf(n int) (b int64) {
 func (l *ledger) absent(w star.Worker) {
 	a := &l.accounts[w]
 	a.live, a.counted, a.step = false, false, -1
+	if l.ring != nil {
+		a.step = 0 // in a ring a first step of 1 and more tells a worker that it comes later
+	}
 	l.barrier.Leave(w) // nobody waits yet: it fires nothing
 }
 
@@ -158,9 +162,9 @@ type shortage struct {
 // short says whether the job waits for workers to come.
 func (c *Coordinator) short() bool { return !c.shortage.since.IsZero() }
 
-// awaits says whether the job goes on without any worker, because others may come.
+// awaits says whether the job goes on without any worker, because others may come. In an all-reduce the parameters have gone with the last one.
 func (c *Coordinator) awaits() bool {
-	return c.short() || c.cfg.Least > 0 && c.mover.holds() && c.ledger.unfinished()
+	return c.ledger.ring == nil && (c.short() || c.cfg.Least > 0 && c.mover.holds() && c.ledger.unfinished())
 }
 
 // unfinished says whether there is, or may again be, something to compute.
@@ -185,26 +189,44 @@ func (c *Coordinator) thin() {
 	}
 }
 
-// withhold keeps orders while there are too few workers. It reports false when there are enough.
-func (c *Coordinator) withhold(orders []order) bool {
+// withhold keeps orders while there are too few workers, and returns those that are to be carried out all the same: a ring that has lost
+// somebody is formed by the others at once, because its members are in the middle of a round that will never end. What was kept for the ring
+// before it is void, but for the lines of the run log.
+func (c *Coordinator) withhold(orders []order) []order {
 	if !c.short() {
-		return false
+		return orders
 	}
-	c.shortage.held = append(c.shortage.held, slices.Clone(orders)...)
-	return true
+	s := &c.shortage
+	var now []order
+	for _, o := range orders {
+		if len(o.rings) > 0 && o.rings[0].msg.Now {
+			for i := range s.held {
+				s.held[i].rings, s.held[i].releases, s.held[i].closes = nil, nil, nil
+			}
+			now = append(now, order{rings: o.rings})
+			o.rings = nil
+		}
+		s.held = append(s.held, o)
+	}
+	return now
 }
 
 // strike takes what was kept for a worker out: it is gone, and who comes in its place must not be taken for it.
 func (s *shortage) strike(w star.Worker) {
 	for i := range s.held {
 		o := &s.held[i]
-		o.releases = slices.Clone(o.releases)
-		for k := len(o.releases) - 1; k >= 0; k-- {
-			if o.releases[k].Worker == w {
-				o.releases = slices.Delete(o.releases, k, k+1)
-			}
-		}
+		o.releases = without(o.releases, func(r transport.Release) bool { return r.Worker == w })
+		o.cancels = without(o.cancels, func(m transport.Cancel) bool { return m.Worker == w })
+		o.branches = without(o.branches, func(b transport.Branch) bool { return b.Worker == w })
+		o.detached = without(o.detached, func(d detachFor) bool { return d.to == w })
+		o.closes = without(o.closes, func(m closeFor) bool { return m.to == w })
+		o.rings = without(o.rings, func(r ringFor) bool { return r.to == w })
 	}
+}
+
+// without is s without those that f says, in memory of its own.
+func without[T any](s []T, f func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(s), f)
 }
 
 // watchSize ends a job that has waited for workers for too long.

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -12,6 +13,9 @@ import (
 // join has a worker back that had left, or its replacement: it takes part from the present version on, with a
 // batch of its own, if there is one left.
 func (l *ledger) join(w star.Worker) []order {
+	if l.ring != nil {
+		return l.ring.join(w)
+	}
 	l.out = l.out[:0]
 	a := &l.accounts[w]
 	if a.live || a.ghost {
@@ -44,11 +48,8 @@ func (l *ledger) join(w star.Worker) []order {
 // returns takes in a worker whose rank nobody has any more in a job that has begun. Until its Joined it is
 // nothing but a connection. It returns why it may not.
 func (c *Coordinator) returns(p *peer, rank int) error {
-	switch {
-	case c.ledger.ring != nil:
-		return fmt.Errorf("the job has begun, and with --arch all-reduce nobody can come later")
-	case c.final || c.ended:
-		return fmt.Errorf("the job ends")
+	if c.final || c.ended {
+		return errors.New("the job ends")
 	}
 	p.rank = rank
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
@@ -85,7 +86,7 @@ func (c *Coordinator) receive() {
 		if !p.welcomed && c.mover.stage == moveIdle && !c.final {
 			c.welcome(p)
 		}
-		if !c.joined[p.rank] || c.ledger.accounts[p.rank].ghost || c.final {
+		if !c.joined[p.rank] || c.ledger.lingers(star.Worker(p.rank)) || c.final {
 			return false
 		}
 		c.enter(p)
@@ -93,11 +94,21 @@ func (c *Coordinator) receive() {
 	})
 }
 
+// lingers says whether something of the earlier life of w is still on its way.
+func (l *ledger) lingers(w star.Worker) bool {
+	if l.ring != nil {
+		return l.ring.traces(w)
+	}
+	return l.accounts[w].ghost
+}
+
 // enter gives a worker that has come back its first batch.
 func (c *Coordinator) enter(p *peer) {
 	w := star.Worker(p.rank)
 	c.workers[w] = p
-	c.ledger.doors[w] = p.hello.Addr != ""
+	if c.ledger.doors != nil {
+		c.ledger.doors[w] = p.hello.Addr != ""
+	}
 	at := c.elapsed()
 	c.cfg.RunLog.write(logMember{Type: "join", T: at.Seconds(), Worker: p.rank, Peer: p.conn.RemoteAddr()})
 	orders := c.ledger.join(w)

@@ -28,6 +28,7 @@ type sea struct {
 	formed map[int64]*swimmer                  // by generation: whose parameters its members have taken
 	lists  map[int64]string                    // by generation: its members, as the first one was told
 	deaths bool
+	joins  int
 	closes bool // plans with rounds that are closed
 }
 
@@ -361,6 +362,29 @@ func (s *sea) partial() modes.Plan {
 	return p
 }
 
+// come has somebody new take a rank that nobody has, if there is one whose last owner has left nothing behind.
+func (s *sea) come() {
+	for _, w := range s.ws {
+		if w.alive || len(w.out) > 0 || s.l.accounts[w.id].live || s.r.traces(w.id) {
+			continue
+		}
+		s.ws[w.id] = &swimmer{id: w.id, alive: true, version: -1, step: s.l.accounts[w.id].step + 1, seats: map[star.Worker]*berth{}}
+		s.joins++
+		s.issue(s.l.join(w.id))
+		return
+	}
+}
+
+// alive counts those who are.
+func (s *sea) alive() (n int) {
+	for _, w := range s.ws {
+		if w.alive {
+			n++
+		}
+	}
+	return n
+}
+
 // step does one thing out of all that can be done; false: there is nothing.
 func (s *sea) step() bool {
 	var can []func()
@@ -430,7 +454,14 @@ func TestRingModel(t *testing.T) {
 		}
 		s.l = newLedger(plan, n, 0, 3, limit)
 		s.r = newRing(s.l, transport.Ring{})
+		for w := range star.Worker(n) {
+			if s.alive() > 1 && rapid.IntRange(0, 3).Draw(t, "comes later") == 0 {
+				s.ws[w].alive = false
+				s.l.absent(w)
+			}
+		}
 		s.issue(s.l.begin())
+		joins := rapid.IntRange(0, 4).Draw(t, "joins")
 		kills, changes, faults := rapid.IntRange(0, n-1).Draw(t, "kills"), rapid.IntRange(0, 4).Draw(t, "changes"), rapid.IntRange(0, 2).Draw(t, "faults")
 		for steps := 0; ; steps++ {
 			if steps > 20_000 {
@@ -438,11 +469,13 @@ func TestRingModel(t *testing.T) {
 			}
 			switch x := rapid.IntRange(0, 30).Draw(t, "event"); {
 			case x == 0 && kills > 0:
-				if w := s.ws[rapid.IntRange(0, n-1).Draw(t, "victim")]; w.alive {
+				if w := s.ws[rapid.IntRange(0, n-1).Draw(t, "victim")]; w.alive && s.alive() > 1 {
 					kills--
 					w.alive, s.deaths = false, true
 					w.out = append(w.out[:rapid.IntRange(0, len(w.out)).Draw(t, "heard")], gone{})
 				}
+			case x == 3 && s.joins < joins:
+				s.come()
 			case x == 1 && changes > 0:
 				changes--
 				s.change()

@@ -233,7 +233,7 @@ func (c *Coordinator) tryRound() {
 		loss, acc := r.loss/float64(r.count), float64(r.correct)/float64(r.count)
 		c.result.TestLoss, c.result.TestAccuracy = Number(loss), acc
 		c.cfg.RunLog.write(logEval{Type: "eval", T: c.elapsed().Seconds(), Eval: r.id, From: r.from, To: r.to,
-			Samples: c.ledger.used, Loss: Number(loss), Accuracy: acc, Count: r.count, Final: r.final})
+			Samples: c.ledger.used, Loss: Number(loss), Accuracy: acc, Count: r.count, Final: r.final, Alike: c.compared(r)})
 		c.log.Info("evaluated", "version", r.to, "loss", round4(loss), "accuracy", round4(acc), "predictions", r.count)
 	}
 	if r.final && r.count == 0 {

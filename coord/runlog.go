@@ -207,6 +207,7 @@ type (
 		Accuracy float64 `json:"accuracy"`
 		Count    int64   `json:"count"`
 		Final    bool    `json:"final,omitempty"`
+		Alike    int     `json:"alike,omitempty"` // all-reduce: members whose parameters were compared, and are the same to the last bit
 	}
 	logSave struct {
 		Type    string  `json:"type"` // "checkpoint"

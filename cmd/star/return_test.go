@@ -121,3 +121,36 @@ func TestGrowingJob(t *testing.T) {
 		t.Errorf("star explain: %v\n%s", err, out)
 	}
 }
+
+// In an all-reduce a worker is killed and replaced, and one more comes: each takes parameters and optimiser from the others, the members have
+// the same bits from then on, and every sample is applied once.
+func TestRingTakesWorkers(t *testing.T) {
+	common := []string{"--arch", "allreduce", "--mode", "ssgd", "--steps", "200", "--eval-every", "1", "--slow", "0:+10ms", "--max-workers", "3", "--lr", "0.001"}
+	g := group(t, 1, 2, common...)
+	g.training()
+	g.until("workers take part", func() bool { return len(g.lines("record")) > 10 })
+	g.signal("w1", syscall.SIGKILL)
+	g.until("worker 1 is gone", func() bool { return len(g.lines("leave")) == 1 })
+	delete(g.all, "w1")
+	own := append([]string{"worker", "--coordinator", g.addr, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--arch", "allreduce"}, common[8:]...)
+	g.start("second", own...)
+	g.start("third", own...)
+	for name := range g.all {
+		g.ends(name, 0)
+	}
+	if joins := g.lines("join"); len(joins) != 4 || joins[2]["worker"].(float64)+joins[3]["worker"].(float64) != 3 {
+		t.Fatalf("joins: %v", joins)
+	}
+	evals := g.lines("eval")
+	if last := evals[len(evals)-1]; last["alike"] != 3. {
+		t.Errorf("the last evaluation has compared the parameters of %v members, want 3", last["alike"])
+	}
+	for _, name := range []string{"second", "third"} {
+		if !strings.Contains(g.said(name), "received the parameters") {
+			t.Errorf("%s has received no parameters", name)
+		}
+	}
+	if s := g.lines("summary")[0]; s["samples"] != 3200. || s["workers"] != 3. {
+		t.Errorf("the summary is %v, want 3200 samples and 3 workers", s)
+	}
+}

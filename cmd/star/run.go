@@ -394,7 +394,7 @@ func (r *launch) stops(c *child) {
 // restartable says whether a worker that has failed may be started once more: not one that disagrees with the job, whose data are not
 // there, or whose loss is not finite.
 func (r *launch) restartable(e exit) bool {
-	if r.left == 0 || e.role != "worker" || r.job.Arch == settings.AllReduce {
+	if r.left == 0 || e.role != "worker" {
 		return false
 	}
 	switch e.code() {

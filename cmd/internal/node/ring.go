@@ -244,6 +244,9 @@ func (w *ringWorker) load() error {
 	w.rule = &ps.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip}
 	at := w.member.Welcome.Version
 	switch {
+	case at > 0 && w.member.Welcome.Step > 0: // the ring is beyond every checkpoint
+		w.log.Info("the job runs: receives the parameters from another worker", "version", at)
+		return nil
 	case at == 0:
 		w.version = 0 // everybody makes the same ones from the seed
 		return nil
