@@ -257,13 +257,13 @@ func TestMissing(t *testing.T) {
 	}{
 		{"too large", two, []Job{{Name: "a", Workers: same(1, task(6, 0, 0, 0))}}, 0, CPU, 2, "worker 0 is larger than any host it may be on: x lacks 2 cores"},
 		{"no such GPU", []Host{host("x", 4, 1, 1, 3./7)}, []Job{{Name: "a", Workers: same(1, task(0, 0, 0, 1))}}, 0, GPU, 4. / 7, "lacks 0.5714 GPUs"},
-		{"in sum", two, []Job{{Name: "a", Workers: same(2, task(3, 0, 0, 0))}, {Name: "b", Workers: same(1, task(3, 0, 0, 0))}}, 1, CPU, 1, "all hosts together lack 1 cores, with 1 job placed before it"},
-		{"memory", two, []Job{{Name: "a", Workers: same(3, task(1, 0, 80, 0))}}, 0, Memory, 40, "all hosts together lack 40 B"},
-		{"GPUs", two, []Job{{Name: "a", Workers: same(2, task(1, 0, 0, 1))}}, 0, GPU, 1, "all hosts together lack 1 GPUs"},
-		{"in pieces", two, []Job{{Name: "a", Workers: same(3, task(2.5, 0, 0, 0))}}, 0, CPU, 1, "enough in sum, but not on single hosts: the nearest placement has 1 cores too little"},
+		{"in sum", two, []Job{{Name: "a", Workers: same(2, task(3, 0, 0, 0))}, {Name: "b", Workers: same(1, task(3, 0, 0, 0))}}, 1, CPU, 1, "all hosts together lack 1 core, with 1 job placed before it"},
+		{"memory", two, []Job{{Name: "a", Workers: same(3, task(1, 0, 80, 0))}}, 0, Memory, 40, "all hosts together lack 40 B of memory"},
+		{"GPUs", two, []Job{{Name: "a", Workers: same(2, task(1, 0, 0, 1))}}, 0, GPU, 1, "all hosts together lack 1 GPU"},
+		{"in pieces", two, []Job{{Name: "a", Workers: same(3, task(2.5, 0, 0, 0))}}, 0, CPU, 1, "enough in sum, but not on single hosts: the nearest placement has 1 core too little"},
 		{"network", two, []Job{{Name: "a", Servers: same(1, task(1, 300, 0, 0)), Workers: same(3, task(3, 100, 0, 0))}}, 0, CPU, 2, "all hosts together lack 2 cores"},
-		{"link", two, []Job{{Name: "a", Servers: []Task{{Demand: Resources{1, 300, 0, 0}, Only: []int{0}}}, Workers: same(3, Task{Demand: Resources{1, 0, 90, 0}, Only: []int{1}})}}, 0, NetIn, 200, "200 B/s too little on x"},
-		{"used", []Host{{Name: "x", Capacity: Resources{4, inf, inf, inf}, Used: Resources{CPU: 3}}}, []Job{{Name: "a", Workers: same(1, task(2, 0, 0, 0))}}, 0, CPU, 1, "x lacks 1 cores"},
+		{"link", two, []Job{{Name: "a", Servers: []Task{{Demand: Resources{1, 300, 0, 0}, Only: []int{0}}}, Workers: same(3, Task{Demand: Resources{1, 0, 90, 0}, Only: []int{1}})}}, 0, NetIn, 200, "200 B/s of incoming network too little on x"},
+		{"used", []Host{{Name: "x", Capacity: Resources{4, inf, inf, inf}, Used: Resources{CPU: 3}}}, []Job{{Name: "a", Workers: same(1, task(2, 0, 0, 0))}}, 0, CPU, 1, "x lacks 1 core"},
 	} {
 		r := place(t, c.hosts, c.jobs)
 		if len(r.Infeasible) != 1 {
@@ -523,7 +523,7 @@ func TestAmount(t *testing.T) {
 		what string
 		x    float64
 		want string
-	}{{CPU, 2.5, "2.5 cores"}, {NetIn, 1.25e9, "1.25 GB/s"}, {NetOut, 999, "999 B/s"}, {Memory, 3 << 30, "3 GiB"}, {GPU, 0.5, "0.5 GPUs"}, {Seats, 2, "2 servers"}} {
+	}{{CPU, 2.5, "2.5 cores"}, {CPU, 1, "1 core"}, {NetIn, 1.25e9, "1.25 GB/s"}, {NetOut, 999, "999 B/s"}, {Memory, 3 << 30, "3 GiB"}, {GPU, 0.5, "0.5 GPUs"}, {Seats, 2, "2 servers"}} {
 		if got := Amount(c.what, c.x); got != c.want {
 			t.Errorf("%s %v: %s, want %s", c.what, c.x, got, c.want)
 		}

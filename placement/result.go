@@ -165,9 +165,15 @@ func Amount(resource string, x float64) string {
 		}
 		return fmt.Sprintf("%.4g %s", x, units[k])
 	}
+	counted := func(one string) string {
+		if n := fmt.Sprintf("%.4g", x); n != "1" {
+			return n + " " + one + "s"
+		}
+		return "1 " + one
+	}
 	switch resource {
 	case CPU:
-		return fmt.Sprintf("%.4g cores", x)
+		return counted("core")
 	case NetIn, NetOut:
 		return scaled(1000, "B/s", "kB/s", "MB/s", "GB/s", "TB/s")
 	case GPUMem:
@@ -175,9 +181,14 @@ func Amount(resource string, x float64) string {
 	case Memory:
 		return scaled(1024, "B", "KiB", "MiB", "GiB", "TiB", "PiB")
 	case GPU:
-		return fmt.Sprintf("%.4g GPUs", x)
+		return counted("GPU")
 	}
 	return fmt.Sprintf("%.4g %s", x, resource)
+}
+
+// missing is an [Amount] that says of what.
+func missing(resource string, x float64) string {
+	return Amount(resource, x) + map[string]string{NetIn: " of incoming network", NetOut: " of outgoing network", Memory: " of memory"}[resource]
 }
 
 // lacks says what job j misses beside the jobs in kept, which are placed in s (nil:
@@ -233,7 +244,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 		}
 		if least > 0 {
 			m.Resource, m.Amount = what, amount
-			m.Why = fmt.Sprintf("%s %d is larger than any host it may be on: %s lacks %s, and that is the least", t.kind, t.rank, p.hosts[where].Name, Amount(what, amount))
+			m.Why = fmt.Sprintf("%s %d is larger than any host it may be on: %s lacks %s, and that is the least", t.kind, t.rank, p.hosts[where].Name, missing(what, amount))
 			return m
 		}
 	}
@@ -264,7 +275,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 		}
 	}
 	if worst > 0 {
-		m.Why = fmt.Sprintf("all hosts together lack %s", Amount(m.Resource, m.Amount))
+		m.Why = fmt.Sprintf("all hosts together lack %s", missing(m.Resource, m.Amount))
 		if len(kept) > 0 {
 			m.Why += fmt.Sprintf(", with %d %s placed before it", len(kept), plural("job", len(kept)))
 		}
@@ -297,7 +308,7 @@ func (p *problem) lacks(s *state, kept []int, j int, proven bool) Missing {
 			if x.part > tolerance && x.part > greatest {
 				greatest = x.part
 				m.Resource, m.Amount = x.name, x.amount
-				m.Why = fmt.Sprintf("there is enough in sum, but not on single hosts: the nearest placement has %s too little on %s", Amount(x.name, x.amount), host.Name)
+				m.Why = fmt.Sprintf("there is enough in sum, but not on single hosts: the nearest placement has %s too little on %s", missing(x.name, x.amount), host.Name)
 			}
 		}
 	}
