@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -31,6 +32,7 @@ type GossipConfig struct {
 	// Key encrypts what is said: 16, 24 or 32 bytes; nil: nothing is. Who has another one is
 	// not understood.
 	Key []byte
+	Old [][]byte // other keys that are understood, besides Key
 
 	// Place is the resource service that this process offers; the zero Place: none.
 	Place Place
@@ -63,6 +65,7 @@ type Gossip struct {
 	list   *memberlist.Memberlist
 	rivals chan Place
 	log    *slog.Logger
+	meta   atomic.Pointer[[]byte] // that a member tells about itself
 }
 
 // tag is what a member tells about itself. memberlist wants at most 512 bytes.
@@ -81,17 +84,6 @@ func NewID() string {
 // Meet begins a membership. With seeds it returns when one of them has answered; an error
 // says which could not be reached. Timings are memberlist's for a LAN.
 func Meet(ctx context.Context, cfg GossipConfig) (*Gossip, error) {
-	host, port, err := net.SplitHostPort(cfg.Bind)
-	if err != nil {
-		return nil, fmt.Errorf("gossip address %q: want host:port", cfg.Bind)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil || n < 0 || n > 65535 {
-		return nil, fmt.Errorf("gossip address %q: %q is not a port", cfg.Bind, port)
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
 	me := tag{Role: "look", Place: cfg.Place}
 	if cfg.Place.Addr != "" {
 		me.Role = "serve"
@@ -103,10 +95,26 @@ func Meet(ctx context.Context, cfg GossipConfig) (*Gossip, error) {
 	if len(meta) > memberlist.MetaMaxSize { // Create would panic
 		return nil, fmt.Errorf("cluster %q: the address %q is too long to be told to others", cfg.Cluster, cfg.Place.Addr)
 	}
+	return convene(ctx, cfg, label(cfg.Cluster), me.Role, meta)
+}
+
+// convene begins a membership in the gossip with a label, as a member that tells meta about itself.
+func convene(ctx context.Context, cfg GossipConfig, label, role string, meta []byte) (*Gossip, error) {
+	host, port, err := net.SplitHostPort(cfg.Bind)
+	if err != nil {
+		return nil, fmt.Errorf("gossip address %q: want host:port", cfg.Bind)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil || n < 0 || n > 65535 {
+		return nil, fmt.Errorf("gossip address %q: %q is not a port", cfg.Bind, port)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	hostname, _ := os.Hostname()
 	c := memberlist.DefaultLANConfig()
-	c.Name = strings.Join([]string{me.Role, hostname, NewID()}, " ") // memberlist ignores a second one of the same name
-	c.Label = label(cfg.Cluster)
+	c.Name = strings.Join([]string{role, hostname, NewID()}, " ") // memberlist ignores a second one of the same name
+	c.Label = label
 	c.BindAddr, c.BindPort = host, n
 	if host == "" {
 		c.BindAddr = "0.0.0.0"
@@ -115,12 +123,17 @@ func Meet(ctx context.Context, cfg GossipConfig) (*Gossip, error) {
 		c.AdvertiseAddr = host
 	}
 	c.AdvertisePort = n
-	c.SecretKey = cfg.Key
+	if c.SecretKey = cfg.Key; len(cfg.Old) > 0 {
+		if c.Keyring, err = memberlist.NewKeyring(cfg.Old, cfg.Key); err != nil {
+			return nil, fmt.Errorf("keys of the gossip: %w", err)
+		}
+	}
 	// In a small cluster a lost message would wait half a minute for the next complete
 	// exchange.
 	c.RetransmitMult, c.PushPullInterval = 6, 5*time.Second
 	g := &Gossip{rivals: make(chan Place, 1), log: cfg.Log}
-	d := &delegate{gossip: g, meta: meta, me: cfg.Place}
+	g.meta.Store(&meta)
+	d := &delegate{gossip: g, me: cfg.Place}
 	c.Delegate, c.Events, c.Conflict = d, d, d
 	c.LogOutput, c.Logger = nil, log.New(&logWriter{cfg.Log}, "", 0)
 
@@ -232,11 +245,10 @@ func Find(ctx context.Context, cfg GossipConfig) (Place, error) {
 // delegate is what memberlist calls. It must not wait.
 type delegate struct {
 	gossip *Gossip
-	meta   []byte
 	me     Place
 }
 
-func (d *delegate) NodeMeta(int) []byte                      { return d.meta }
+func (d *delegate) NodeMeta(int) []byte                      { return *d.gossip.meta.Load() }
 func (*delegate) NotifyMsg([]byte)                           {}
 func (*delegate) GetBroadcasts(overhead, limit int) [][]byte { return nil }
 func (*delegate) LocalState(join bool) []byte                { return nil }

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -88,13 +90,17 @@ func TestReturnedWorker(t *testing.T) {
 	}
 }
 
-// A job of two that may have three: another worker comes while it runs, takes the next rank, and does its part; the log tells of it.
+// A job of two that may have three: another worker finds it by its gossip while it runs, takes the next rank, and does its part; the log tells of it.
 func TestGrowingJob(t *testing.T) {
-	common := []string{"--mode", "auto", "--steps", "300", "--slow", "0:+10ms", "--max-workers", "3"}
-	g := group(t, 2, 2, common...)
+	key, gossip := filepath.Join(t.TempDir(), "key"), freeAddr(t)
+	if err := os.WriteFile(key, []byte("AAECAwQFBgcICQoLDA0ODw==\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	common := []string{"--mode", "auto", "--steps", "300", "--slow", "0:+10ms", "--max-workers", "3", "--gossip-key", key}
+	g := group(t, 1, 2, append(common, "--shards", "2", "--gossip", gossip)...)
 	g.training()
 	g.until("workers take part", func() bool { return len(g.lines("record")) > 10 })
-	g.start("third", append([]string{"worker", "--coordinator", g.addr, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json"}, common[4:]...)...)
+	g.start("third", append([]string{"worker", "--gossip-join", gossip, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json"}, common[4:]...)...)
 	for name := range g.all {
 		g.ends(name, 0)
 	}

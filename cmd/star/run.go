@@ -271,7 +271,7 @@ func (r *launch) child(role string, rank, servers int) *child {
 		}
 	}
 	env = append(env, r.job.Config.Environ("listen", "advertise", "coordinator", "rank", "servers", "shards", "http", "json",
-		"log-format", "progress", "slow", "mode", "hosts", "demands", "print-placement", "resume", "restarts")...)
+		"log-format", "progress", "slow", "mode", "gossip", "gossip-join", "hosts", "demands", "print-placement", "resume", "restarts")...)
 	env = append(env, node.LaunchedVariable+"=1")
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
 	host, _, _ := net.SplitHostPort(r.addr)
@@ -299,6 +299,7 @@ func (r *launch) child(role string, rank, servers int) *child {
 			set("shards", "0")
 		}
 		if rank == 0 {
+			set("gossip", r.job.Gossip)
 			set("listen", r.addr)
 			set("json", "true")
 			if r.job.HTTP != settings.Off {

@@ -18,6 +18,7 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 
 	"star/checkpoint"
+	"star/cluster"
 	"star/cmd/internal/pilot"
 	"star/cmd/internal/settings"
 	"star/compress"
@@ -73,6 +74,14 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	}
 	listener := &counted{plain, new(links)}
 	addr := listener.Addr()
+	friends, err := meetJob(ctx, job, cluster.JobMember{Role: "server", Rank: job.Rank, Shards: job.Shards, Addr: told(job, addr), Host: hostname()}, s.log)
+	if err != nil {
+		listener.Close()
+		return coord.Result{}, err
+	}
+	if friends != nil {
+		defer friends.Close()
+	}
 	peer := job.Coordinator
 	if job.Rank == 0 {
 		peer = "" // which of the workers' would it be?

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"star"
+	"star/cluster"
 	"star/cmd/internal/inject"
 	"star/cmd/internal/settings"
 	"star/compress"
@@ -124,6 +125,13 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if err != nil {
 		return err
 	}
+	friends, err := meetJob(ctx, job, cluster.JobMember{Role: "worker", Rank: job.Rank, Host: hostname()}, log)
+	if err != nil {
+		return err
+	}
+	if friends != nil {
+		defer friends.Close()
+	}
 	who := "worker of job " + job.Name
 	if job.Rank >= 0 {
 		who = fmt.Sprintf("worker %d of job %s", job.Rank, job.Name)
@@ -196,6 +204,11 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	member.Beat()
 	rank := member.Welcome.Rank
 	log = log.With("rank", rank)
+	if friends != nil {
+		if err := friends.Say(cluster.JobMember{Role: "worker", Rank: rank, Host: hostname()}); err != nil {
+			log.Debug("others of the gossip may not know our rank", "err", err)
+		}
+	}
 
 	in, err := inject.New(inject.Config{
 		Worker: star.Worker(rank), Workers: member.Welcome.Workers, Slows: slows, Trace: recorded, By: inject.By(job.StragglerBy), Median: job.StragglerTime,

@@ -152,6 +152,12 @@ type Job struct {
 	ClusterJoin []string // host:port of members of the cluster's gossip
 	ClusterKey  string   // file of the gossip's key; empty: it is not encrypted
 
+	// The job's own gossip, by which its processes find the coordinator.
+
+	Gossip     string   // host:port on which this process takes part in it, or Off
+	GossipJoin []string // host:port of members
+	GossipKey  string   // file of keys; empty: it is not encrypted
+
 	// Telemetry is on or off: what workers measure beside their times.
 	Telemetry string
 
@@ -266,6 +272,10 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Cluster, "cluster", "", "resource service of the cluster, for jobs that share hosts: NAME@host:port, or NAME with --cluster-join")
 	Var(s, &j.ClusterJoin, "cluster-join", nil, "members of the cluster's gossip, host:port, that know where its resource service is")
 	Var(s, &j.ClusterKey, "cluster-key", "", "file with the key of the gossip: 16, 24 or 32 bytes in base64")
+
+	Var(s, &j.Gossip, "gossip", Off, "address on which this process takes part in the gossip of its job, for TCP and UDP, or off")
+	Var(s, &j.GossipJoin, "gossip-join", nil, "members of the job's gossip, host:port, that know where the coordinator is, in the place of --coordinator")
+	Var(s, &j.GossipKey, "gossip-key", "", "file with keys of the job's gossip, each 16, 24 or 32 bytes in base64 on a line: the first is spoken with, all are understood")
 
 	Var(s, &j.Telemetry, "telemetry", "on", "measure process, control group and host, for who is slow and why", "on", "off")
 
