@@ -93,26 +93,31 @@ func TestSquaresAreNotFinite(t *testing.T) {
 	}
 }
 
-// ReadSquares is ReadPayload and the squares, over any Conn; it refuses what ReadPayload refuses.
+// ReadSquares is ReadPayload and the squares, over any Conn, with the same bits however the bytes come; it refuses what ReadPayload refuses.
 func TestReadSquares(t *testing.T) {
-	v := make([]float32, 50_001)
-	for i := range v {
-		v[i] = float32(i%17) - 8
+	r := rand.New(rand.NewPCG(3, 4))
+	fresh := func(n int) []float32 {
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = float32(r.NormFloat64())
+		}
+		return v
 	}
-	want := sumSq(v)
+	huge := fresh(50_048)
+	huge[len(huge)-1] = 1e25 // its square is beyond float32
+	vectors := [][]float32{fresh(50_001), fresh(50_001), huge, fresh(3), fresh(50_001)}
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
 	send, recv := NewConn(near, Limits{}), NewConn(dribble{far, new(int)}, Limits{})
 	go func() {
-		for range 3 {
+		for _, v := range vectors[:4] {
 			Send(send, Push{}, Floats(v))
 		}
-		SendSummed(send, Push{}, Floats(v), 1)
+		SendSummed(send, Push{}, Floats(vectors[4]), 1)
 	}()
-	got := make([]float32, len(v))
-	for i := range 4 {
-		clear(got)
+	for i, v := range vectors {
+		got := make([]float32, len(v))
 		f, err := recv.Recv()
 		if err != nil || f.Kind != KindPush {
 			t.Fatal(f.Kind, err)
@@ -123,15 +128,16 @@ func TestReadSquares(t *testing.T) {
 			}
 		}
 		sum2, err := ReadSquares(recv, got, sumSq)
+		_, want := squaresOf(v)
 		switch {
-		case i == 3:
+		case i == 4:
 			if err == nil {
 				t.Error("a wrong checksum")
 			}
 		case err != nil:
 			t.Fatal(err)
-		case math.Abs(sum2-want) > 1e-5*want || Sum(Floats(got)) != Sum(Floats(v)):
-			t.Errorf("squares %v, want %v; the same elements: %v", sum2, want, Sum(Floats(got)) == Sum(Floats(v)))
+		case sum2 != want || Sum(Floats(got)) != Sum(Floats(v)):
+			t.Errorf("%d elements: squares %v, want %v; the same elements: %v", len(v), sum2, want, Sum(Floats(got)) == Sum(Floats(v)))
 		}
 	}
 }
