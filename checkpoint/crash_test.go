@@ -183,3 +183,44 @@ func TestCrashAtEveryStep(t *testing.T) {
 		}
 	}
 }
+
+// However far a removal gets before the power goes, what is left of it is no checkpoint that looks complete and is not.
+func TestCrashWhileRemoving(t *testing.T) {
+	for at := 1; ; at++ {
+		root := t.TempDir()
+		for v := int64(1); v <= 2; v++ {
+			if err := (job{n: 9, version: v}).save(local{quick{}}, filepath.Join(root, Name(v, 1)), 3, 6); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := &crashing{left: at, unsynced: map[string]bool{}}
+		dir := filepath.Join(root, Name(2, 1))
+		err := local{d}.remove(dir)
+		if err != nil && !errors.Is(err, errCrash) {
+			t.Fatal(err)
+		}
+		want := int64(1)
+		if at == 1 {
+			want = 2
+		}
+		c, skipped, e := Latest(root)
+		if e != nil || len(skipped) > 0 || c.Manifest().Version != want {
+			t.Fatalf("crash at %d of %q: %v, skipped %v", at, d.calls, e, skipped)
+		}
+		if e := (job{n: 9, version: want}).same(c); e != nil {
+			t.Errorf("crash at %d: %v", at, e)
+		}
+		if err == nil {
+			if _, e := os.Stat(dir); !errors.Is(e, os.ErrNotExist) || at < 6 {
+				t.Errorf("after %d steps of a removal: %v", at, e)
+			}
+			return
+		}
+		if e := Keep(root, 1); e != nil { // the next one removes the rest, or, as it is newer than what is complete, leaves it
+			t.Error(e)
+		}
+		if e := (local{quick{}}).remove(dir); e != nil {
+			t.Errorf("crash at %d: removing the rest: %v", at, e)
+		}
+	}
+}

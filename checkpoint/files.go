@@ -203,9 +203,21 @@ func (local) list(dir string) ([]folder, error) {
 	return found, nil
 }
 
-func (local) remove(dir string) error {
-	if err := os.Remove(filepath.Join(dir, ManifestName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+func (l local) remove(dir string) error {
+	if err := l.disk.Remove(filepath.Join(dir, ManifestName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			continue // none of ours
+		}
+		if err := l.disk.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
 	}
 	return os.RemoveAll(dir)
 }

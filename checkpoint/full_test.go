@@ -110,6 +110,9 @@ func TestFullAtEveryStep(t *testing.T) {
 			if !errors.Is(err, syscall.ENOSPC) {
 				t.Errorf("%s: %v, want ENOSPC", what, err)
 			}
+			if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
+				t.Errorf("%s: what did not fit is still there: %q, %v", what, left, err)
+			}
 			c, skipped, err := Latest(root)
 			if err != nil || len(skipped) > 0 {
 				t.Fatalf("%s: %v, skipped %v", what, err, skipped)
