@@ -78,6 +78,9 @@ type Controller struct {
 	calm    int // doublings of the dwell, because changes disappointed
 
 	homeward time.Duration // since when it is SSGD that is wanted, in another plan; 0: it is not
+	counted  time.Duration // up to which stayed is
+	stayed   float64       // seconds that it has cost since homeward not to be in SSGD
+	toll     float64       // seconds that were lost in SSGD, as it was left, in as many rounds as it takes to see that somebody is slow
 	relapses int           // returns to SSGD, after which it was left again
 	back     bool          // SSGD is the present plan because it was returned to
 
@@ -240,7 +243,7 @@ func (c *Controller) Plan() Plan { return c.plan }
 
 // Installed tells of a plan that somebody else has installed.
 func (c *Controller) Installed(at time.Duration, p Plan) {
-	c.plan, c.since, c.trial, c.wants = p.Clone(), at, nil, 0
+	c.plan, c.since, c.trial, c.wants, c.homeward, c.toll = p.Clone(), at, nil, 0, 0, 0
 }
 
 // Refused tells that a plan that Decide wanted is not to be had, or no longer, and which one
@@ -368,6 +371,8 @@ const (
 	shifted = 6   // iterations in a row that make a new level
 	leapt   = 3   // of these, where each takes half more than the median
 	apart   = 1.2 // by this factor
+
+	equal = 0.01 // costs that differ by no more are as good as the same, and SSGD is the simplest plan
 )
 
 // Forecast is what the Controller expects now. ok: enough is known of everybody.
@@ -677,12 +682,12 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 			c.wants = 0 // now this one is slow, now that one: they share processors
 			return Decision{}, false
 		}
-	case !c.plan.Equal(ssgd) && c.cautious(f, home) <= 1.01*c.cautious(f, present):
-		// Nothing is gained any more by what is more complicated. Where SSGD was left again before, it takes longer to believe.
-		if c.homeward == 0 {
-			c.homeward = at
+		if best.Plan.Equal(ssgd) && c.early(at, slowest, c.cautious(f, home), c.cautious(f, present)) {
+			return Decision{}, false
 		}
-		if c.relapses > 0 && at-c.homeward < c.dwell(slowest)<<c.relapses {
+	case !c.plan.Equal(ssgd) && c.cautious(f, home) <= (1+equal)*c.cautious(f, present):
+		// Nothing is gained any more by what is more complicated.
+		if c.early(at, slowest, c.cautious(f, home), c.cautious(f, present)) {
 			return Decision{}, false
 		}
 		best = Decision{Plan: ssgd, Cost: home.Cost, Why: fmt.Sprintf("ssgd: nobody is slow any more, %v is not cheaper", c.plan.mode())}
@@ -707,15 +712,30 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	best.Gain = gain
 	if best.Plan.Equal(ssgd) {
 		c.trial = nil // a way home needs no trial
-		c.homeward, c.back = 0, true
+		c.back = true
 	} else {
-		if c.back && c.plan.Equal(ssgd) {
-			c.relapses, c.back = min(c.relapses+1, 6), false
+		if c.plan.Equal(ssgd) {
+			c.toll = leapt * gain * slowest.Seconds()
+			if c.back {
+				c.relapses, c.back = min(c.relapses+1, 6), false
+			}
 		}
 		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + c.dwell(slowest)}
 	}
 	c.plan, c.since, c.wants = best.Plan.Clone(), at, 0
 	return best, true
+}
+
+// early reports whether SSGD, which is wanted, is to wait. Whoever was slow may be slow again, and to find out what it was left for costs a toll once more. So the plan that is there stays until staying has
+// cost as much: whatever comes, no more than twice is lost of what would be with foresight (ski rental: A. R. Karlin, M. S. Manasse, L. Rudolph, D. D. Sleator, Competitive Snoopy Caching, Algorithmica
+// 1988). Where SSGD was left again before, it also takes longer to believe.
+func (c *Controller) early(at, slowest time.Duration, home, present float64) bool {
+	if c.homeward == 0 {
+		c.homeward, c.stayed, c.counted = at, 0, at
+	}
+	c.stayed += (at - c.counted).Seconds() * max(1-home/present, equal)
+	c.counted = at
+	return c.stayed < c.toll || c.relapses > 0 && at-c.homeward < c.dwell(slowest)<<c.relapses
 }
 
 // cautious is what k, priced under f, costs if staleness costs as much as [CautiousRate] says. SSGD is left, and returned to, by that.
