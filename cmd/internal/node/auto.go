@@ -23,6 +23,9 @@ const (
 
 // NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Arch, RiderWait, PSBandwidth, Predictor, Decider, and Seed if the predictor is
 // trained online. An empty Predictor is none.
+//
+// A file that is not there is an error, as of a name that was mistyped. One that is damaged, or of another version or shape, is not used: the job goes on with what is left, which is
+// among the pilot's Notices.
 func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 	plan := modes.SSGD(job.Ranks())
 	if len(job.Shares) > 0 {
@@ -40,7 +43,7 @@ func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 			return nil, FileError(fmt.Errorf("--predictor: %w", err), fs.ErrNotExist)
 		}
 		if c.Model, err = straggler.ParseModel(b); err != nil {
-			return nil, fmt.Errorf("--predictor %s: %w", job.Predictor, err)
+			c.Notices = append(c.Notices, fmt.Sprintf("--predictor %s is not used: %v; the moving average predicts", job.Predictor, err))
 		}
 	}
 	if job.Decider != "" {
@@ -50,9 +53,10 @@ func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 		}
 		d, err := modes.ParseLearned(b)
 		if err != nil {
-			return nil, FileError(fmt.Errorf("--decider %s: %w", job.Decider, err), modes.ErrLearned)
+			c.Notices = append(c.Notices, fmt.Sprintf("--decider %s is not used: %v; plans are priced over what is seen", job.Decider, err))
+		} else {
+			c.Decider = d
 		}
-		c.Decider = d
 	}
 	return pilot.New(c)
 }

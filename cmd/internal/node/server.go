@@ -585,6 +585,12 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	if spec, err := baseline.Parse(job.Baseline); job.Baseline != "" && err == nil {
 		notes = append(notes, "baseline: "+spec.String())
 	}
+	if s.pilot != nil {
+		for _, n := range s.pilot.Notices() {
+			s.log.Warn("auto", "says", n)
+			notes = append(notes, n)
+		}
+	}
 	cfg := coord.Config{
 		Job: job.Name, Workers: job.Ranks(), First: job.Workers, Least: job.MinWorkers, Servers: job.Servers,
 		Poison: job.Poison,

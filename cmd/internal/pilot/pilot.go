@@ -32,6 +32,9 @@ type Config struct {
 
 	// Decider chooses among plans; nil: the cheapest.
 	Decider modes.Decider
+
+	// Notices are what the pilot was to have, and has to do without, and why.
+	Notices []string
 }
 
 // Pilot implements coord.Pilot.
@@ -92,6 +95,9 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	}, c.Plan)
 	return err
 }
+
+// Notices are those of the Config, for whoever runs the job to pass on.
+func (p *Pilot) Notices() []string { return p.cfg.Notices }
 
 // Tell implements coord.Pilot.
 func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
