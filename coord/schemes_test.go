@@ -30,7 +30,7 @@ func schemeOf(t *rapid.T, texts []string, n, batch int, ring bool) (string, base
 // every member has applied the same.
 func TestSchemesOnARing(t *testing.T) {
 	texts := []string{"lb-bsp:predictor=last,change=0", "lb-bsp:device=gpu,window=1", "sync-switch:switch=0.5", "sync-switch:online=greedy,window=1,hits=1,switch=0.8",
-		"sync-switch:online=elastic,window=1,hits=1,switch=0.8", "dropcompute:after=2,micro=4", "diloco:steps=3", "local-sgd:steps=2", "post-local-sgd:steps=3", "lgc:k=1", "lgc:warmup=2"}
+		"sync-switch:online=elastic,window=1,hits=1,switch=0.8", "dropcompute:after=2,micro=4", "diloco:steps=3", "local-sgd:steps=2", "post-local-sgd:steps=3", "lgc:k=1", "lgc:warmup=2", "easgd:sync=yes,steps=2"}
 	for _, e := range baseline.Entries() {
 		if e.Ring {
 			texts = append(texts, e.Name)

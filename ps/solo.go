@@ -18,6 +18,7 @@ type Solo struct {
 	opt   Optimizer
 	from  []float32 // the shards' parameters at the release
 	own   []float32 // with Pull: the worker's own parameters; nil before the first release
+	pull  []float32 // with Pull: d, by which it and the shards' parameters move towards each other
 	first bool      // no step of the round is made
 	begun bool      // params may differ from from
 }
@@ -45,13 +46,14 @@ func (s *Solo) Step(params, grad []float32, at int64) {
 	s.first = false
 	if first {
 		alpha := float32(s.Pull)
+		s.pull = append(s.pull[:0], params...)
 		for i, c := range s.from {
-			s.from[i] = alpha * (params[i] - c) // d from here on
+			s.pull[i] = alpha * (params[i] - c)
 		}
 	}
 	s.opt.Step(params, grad, s.Schedule.At(at))
 	if first {
-		kernel.Axpy(-1, s.from, params)
+		kernel.Axpy(-1, s.pull, params)
 	}
 }
 
@@ -59,7 +61,7 @@ func (s *Solo) Step(params, grad []float32, at int64) {
 func (s *Solo) End(params, out []float32) {
 	if s.Pull > 0 {
 		copy(s.own, params)
-		for i, d := range s.from {
+		for i, d := range s.pull {
 			out[i] = -d
 		}
 		return
@@ -69,7 +71,7 @@ func (s *Solo) End(params, out []float32) {
 	}
 }
 
-// Back puts the parameters of the last Begin into params, without Pull, where nobody sends them again: once for each Begin.
+// Back puts the parameters of the last Begin into params, where nobody sends them again: once for each Begin.
 func (s *Solo) Back(params []float32) {
 	if s.begun {
 		copy(params, s.from)

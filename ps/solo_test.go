@@ -36,6 +36,13 @@ func TestSolo(t *testing.T) {
 			if c.pull > 0 && l.own[0] != params[0] {
 				t.Errorf("pull %v: the worker goes on from %v, not from %v", c.pull, l.own[0], params[0])
 			}
+			if l.Back(params); params[0] != c.centre {
+				t.Errorf("pull %v: back at %v, want %v", c.pull, params[0], c.centre)
+			}
+			params[0] = 7 // what others have made of it
+			if l.Back(params); params[0] != 7 {
+				t.Errorf("pull %v: back at %v a second time", c.pull, params[0])
+			}
 		}
 	}
 }

@@ -43,6 +43,10 @@ func TestEveryBaselineRuns(t *testing.T) {
 			if arch == "allreduce" && !e.Ring || elsewhere[e.Name+"/"+arch] || e.Artefact {
 				continue
 			}
+			name := name
+			if e.Name == "easgd" && arch == "allreduce" {
+				name += ",sync=yes"
+			}
 			t.Run(e.Name+"/"+arch, func(t *testing.T) {
 				t.Parallel()
 				r, _ := job(t, "--baseline", name, "--arch", arch, "--workers", "2", "--model", "softmax", "--dataset", "digits:n=64,test=16",
@@ -66,6 +70,7 @@ func TestBaselinesOnARing(t *testing.T) {
 	}
 	ssgd, _ := job(t, append(ring, "--batch", "16", "--optimizer", "sgd", "--lr", "0.05", "--eval-every", "0")...)
 	served := run("diloco:steps=4", "--workers", "2", "--shards", "2", "--steps", "8")
+	elastic := run("easgd:sync=yes,steps=2", "--workers", "2", "--steps", "8")
 	for _, c := range []struct {
 		baseline string
 		like     coord.Result
@@ -74,6 +79,7 @@ func TestBaselinesOnARing(t *testing.T) {
 		{"lgc:k=2,blocks=1", ssgd, 8},
 		{"dropcompute:cap=60s,micro=1", ssgd, 8},
 		{"diloco:steps=4", served, 2},
+		{"easgd:sync=yes,steps=2", elastic, 4},
 	} {
 		r := run(c.baseline, ring...)
 		if d := apart(t, c.like, r); !(d < 1e-5) || r.Updates != c.updates || r.Samples != 2*8*16 {

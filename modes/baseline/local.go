@@ -96,15 +96,19 @@ var easgd = Entry{
 	Name:  "easgd",
 	Paper: "Zhang, Choromanska, LeCun, NIPS 2015",
 	About: "workers keep models of their own and exchange a part of their distance from the shards' one",
+	Ring:  true,
 	Settings: []Setting{
 		{Name: "steps", Default: "10", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 16, About: "of a worker between exchanges (τ)"},
 		{Name: "beta", Default: "0.9", Source: "paper", Kind: Number, Min: 0, Max: 1, About: "β: each worker moves by α = β/N of its distance"},
-		{Name: "sync", Default: "no", Source: "paper", Kind: Choice, Of: []string{"yes", "no"}, About: "whether all exchange at once (equations 5 and 6) or each by itself (algorithm 1)"},
+		{Name: "sync", Default: "no", Source: "paper", Kind: Choice, Of: []string{"yes", "no"}, About: "whether all exchange at once (equations 5 and 6), as they must in an all-reduce, or each by itself (algorithm 1)"},
 	},
 	Make: func(j Job, v Values) (Made, error) {
 		p := modes.ASGD(j.Workers)
-		if v["sync"] == "yes" {
+		switch {
+		case v["sync"] == "yes":
 			p = modes.SSGD(j.Workers)
+		case j.Ring:
+			return Made{}, fmt.Errorf("sync=%s: in an all-reduce all exchange at once: sync=yes", v["sync"])
 		}
 		p.Local = v.Whole("steps", 10)
 		alpha := v.Number("beta") / float64(j.Workers)
