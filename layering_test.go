@@ -58,7 +58,7 @@ var rooms = []struct {
 	{"star/trace/ops", "", "net sync", "files of recorded operations, and what follows from them; only tools read them, not the daemons"},
 	{"star/cmd/internal/inject", "star star/trace star/resource/actuate", "", "stragglers on purpose"},
 	{"star/cmd/internal/inventory", "star/cmd/internal/settings star/placement star/resource", "", "files of hosts and jobs"},
-	{"star/cmd/internal/chaos", "", "", "breaks jobs on purpose"},
+	{"star/cmd/internal/chaos", "star star/replica", "", "breaks jobs on purpose"},
 	{"star/cmd/internal/doctor", "star star/transport star/cmd/internal/settings", "", "looks at hosts"},
 	{"star/cmd/internal/pilot", "star star/coord star/modes star/modes/baseline star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/cmd/internal/whatif", "star star/coord star/modes star/sim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},

@@ -37,6 +37,7 @@ func chaosCommand() *cobra.Command {
 	var every, until, longest, stall time.Duration
 	var names []string
 	var most int
+	var virtual rehearsals
 	cmd := &cobra.Command{
 		Use:   "chaos",
 		Short: "Break a running job on purpose, and see what it promises",
@@ -44,7 +45,10 @@ func chaosCommand() *cobra.Command {
 stopped, stopped for 800 ms of each second; the ways to the servers are cut, fall silent, become slow, turn bits over; servers are killed.
 Then it reads the run logs and the checkpoints, and says which promises were kept. The same seed gives the same schedule.
 
-Takes the settings of star run. Exit code 1: a promise was broken.`,
+Takes the settings of star run. Exit code 1: a promise was broken.
+
+With --simulate no job is run: jobs with copies of their shards are rehearsed in virtual time, each under a schedule of its own, in which coordinators are
+replaced too, over a network that loses, doubles and delays messages.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			environment := environ()
@@ -73,6 +77,9 @@ Takes the settings of star run. Exit code 1: a promise was broken.`,
 			if every <= 0 || until < 0 || longest <= 0 || stall <= 0 {
 				return job.Invalid("every", errors.New("--every, --longest and --stall must be above 0, --for at least 0"))
 			}
+			if virtual.on {
+				return virtual.run(cmd.OutOrStdout(), job, seed)
+			}
 			if _, err := os.Stat(filepath.Join(job.Out, node.RunLogName)); err == nil {
 				return job.Invalid("out", fmt.Errorf("%s holds a job already: give an empty folder", job.Out))
 			}
@@ -96,6 +103,9 @@ Takes the settings of star run. Exit code 1: a promise was broken.`,
 	f.DurationVar(&stall, "stall", 30*time.Second, "longest time between two updates that is no stall")
 	f.StringSliceVar(&names, "faults", all, "kinds of faults")
 	f.IntVar(&most, "servers-killed", 3, "servers that are killed at most")
+	f.BoolVar(&virtual.on, "simulate", false, "rehearse jobs in virtual time instead")
+	f.Uint64Var(&virtual.seeds, "seeds", 1000, "with --simulate: jobs, from --fault-seed on")
+	f.BoolVar(&virtual.unfenced, "unfenced", false, "with --simulate: switch off what keeps those out who were replaced, and exit with 1 if nobody notices")
 	return cmd
 }
 

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"encoding/json"
+	"os/exec"
+	"testing"
+)
+
+// star chaos --simulate says what it has looked at, and that it sees: with fencing switched off promises are broken.
+func TestRehearse(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		want bool // violations
+	}{
+		{[]string{"--seeds", "40"}, false},
+		{[]string{"--seeds", "100", "--unfenced"}, true},
+	} {
+		out, err := exec.Command(star(t), append([]string{"chaos", "--simulate", "--json"}, c.args...)...).Output()
+		var r rehearsed
+		if e := json.Unmarshal(out, &r); e != nil || err != nil {
+			t.Fatalf("%v: %v, %v: %s", c.args, e, err, out)
+		}
+		if c.want != (r.Violations > 0) || c.want != (r.FirstSeed != nil) || r.Faults == 0 || r.Updates == 0 || len(r.Invariants) != 5 {
+			t.Errorf("%v: %s", c.args, out)
+		}
+	}
+}
