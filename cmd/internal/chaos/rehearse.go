@@ -14,11 +14,11 @@ import (
 	"star/replica"
 )
 
-// Coordinator is a fault of rehearsals: another process takes over the coordination, while what the first one has said is still on its way.
-const Coordinator Kind = "coordinator"
+// Takeover is a fault of rehearsals: another process takes over the coordination, while what the first one has said is still on its way.
+const Takeover Kind = "takeover"
 
 // RehearsalKinds are the faults of a rehearsal.
-var RehearsalKinds = append(slices.Clone(Kinds), Coordinator)
+var RehearsalKinds = append(slices.Clone(Kinds), Takeover)
 
 // Rehearsal is a job in virtual time, whose shards have copies: the rules of package replica, and a network in which messages are lost, doubled, late
 // and overtaken. Zero fields mean what their comments say.
@@ -361,7 +361,7 @@ func (w *stage) suffer(f Fault) {
 				}
 			})
 		}
-	case Coordinator:
+	case Takeover:
 		w.replace()
 	}
 }
