@@ -76,6 +76,7 @@ type TTAResult struct {
 	Updates   int64    `json:"updates"`
 	Samples   int64    `json:"samples"`
 	Bytes     int64    `json:"bytes"` // of gradients and parameters that were sent
+	Links     bool     `json:"links"` // the scenario has hosts with links, and the time of bytes is in tta_s and run_s
 	Params    int      `json:"params"`
 	Staleness float64  `json:"staleness"`
 	Switches  int      `json:"switches"`
@@ -221,8 +222,16 @@ func (t *tta) open() error {
 	return nil
 }
 
-// methods are those that an architecture has, for so many workers.
-func (t *tta) methods(arch string, n int) (names []string, err error) {
+// methods are those that an architecture has in a scenario.
+func (t *tta) methods(arch string, s ttaScenario) (names []string, err error) {
+	n := s.workers
+	if !s.serves(arch) {
+		return nil, nil
+	}
+	rings := slices.Clone(ringBaselines)
+	if s.links { // the simulator has no exchange that a straggler joins with what it has
+		rings = slices.DeleteFunc(rings, func(m string) bool { return m == "lgc" })
+	}
 	add := func(list ...string) {
 		for _, m := range list {
 			if !slices.Contains(names, m) {
@@ -255,12 +264,12 @@ func (t *tta) methods(arch string, n int) (names []string, err error) {
 			fixed()
 			add("auto")
 			if arch == ArchRing {
-				add(ringBaselines...)
+				add(rings...)
 			} else {
 				add(TTABaselines...)
 			}
 		default:
-			if t.has(m, arch, n) {
+			if name, _, _ := strings.Cut(m, ":"); t.has(m, arch, n) && (arch != ArchRing || !sim.IsBaseline(name) || slices.Contains(rings, name)) {
 				add(m)
 			}
 		}
@@ -324,7 +333,7 @@ func (t *tta) cells() ([]cell, error) {
 	for task := range t.tasks {
 		for _, arch := range t.Arches {
 			for s := range t.scenarios[:t.search] {
-				names, err := t.methods(arch, t.scenarios[s].workers)
+				names, err := t.methods(arch, t.scenarios[s])
 				if err != nil {
 					return nil, err
 				}
@@ -501,7 +510,7 @@ func (t *tta) run(ctx context.Context, c cell, limit float64) (TTAResult, error)
 		return TTAResult{}, err
 	}
 	arch := c.arch
-	if arch == ArchRing && same(c.method) {
+	if arch == ArchRing && same(c.method) && !t.scenarios[c.scenario].links {
 		c.arch = ArchPS
 	}
 	key := t.key(c, limit)
@@ -540,7 +549,7 @@ func (t *tta) key(c cell, limit float64) string {
 
 func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error) {
 	task, s := t.tasks[c.task], t.scenarios[c.scenario]
-	times, latency, err := s.cluster(c.seed)
+	set, err := s.cluster(c.seed, c.arch)
 	if err != nil {
 		return TTAResult{}, err
 	}
@@ -554,10 +563,14 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 	round := int64(n * batch)
 	budget := round * int64(task.Rounds)
 	learner := &sim.Trained{Task: model, Every: evaluated * int(round)}
-	_, slowest := pace(times, boundSteps)
+	_, slowest := pace(set.Times, boundSteps)
 	conf := sim.Config{
-		Times: times, Learner: learner, Batch: batch, Latency: latency, Samples: budget, Target: 1,
+		Times: set.Times, Learner: learner, Batch: batch, Latency: set.Latency, Failures: set.Failures, Samples: budget, Target: 1,
 		Limit: 4 * time.Duration(task.Rounds) * slowest, // a mode that drops gradients takes longer than SSGD
+	}
+	if s.links {
+		conf.Network, conf.Bytes, conf.Ring = set.Network, set.Bytes, set.Ring
+		conf.Limit *= 16 // the times are of computing alone
 	}
 	if err := prepare(&conf, c, task, budget); err != nil {
 		return TTAResult{}, err
@@ -584,6 +597,9 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 	out.Seconds = res.Time.Seconds()
 	out.Params = len(learner.Params())
 	out.Bytes = sent(c.arch, 4*int64(out.Params), res)
+	if out.Links = s.links; out.Links {
+		out.Bytes = int64(res.Bytes)
+	}
 	if out.Reached = watch.reached; out.Reached {
 		sec := watch.at.Seconds()
 		out.TTA = &sec
@@ -686,6 +702,20 @@ func (w *watched) Update(version int64, gs []sim.Gradient) sim.Outcome {
 		o.Progress = 1
 	}
 	return o
+}
+
+// Leave implements sim.Attendant.
+func (w *watched) Leave(at time.Duration, of star.Worker) {
+	if p, ok := w.pilot.(sim.Attendant); ok {
+		p.Leave(at, of)
+	}
+}
+
+// Join implements sim.Attendant.
+func (w *watched) Join(at time.Duration, of star.Worker) {
+	if p, ok := w.pilot.(sim.Attendant); ok {
+		p.Join(at, of)
+	}
 }
 
 // Observe implements sim.Pilot.

@@ -78,7 +78,11 @@ func (r *report) ttaLine(c TTACase) {
 	if c.Scenario != calm {
 		capture = number("%.0f %%", 100*c.Capture())
 	}
-	r.printf("| %s | %.2f | %s | %s | %s | %s | %s |", c.Scenario, c.Bound, took(c.SSGD), fixed, took(c.Auto), number("%.0f %%", 100*c.Saved()), capture)
+	name := c.Scenario
+	if c.All[0].Links {
+		name += ", links"
+	}
+	r.printf("| %s | %.2f | %s | %s | %s | %s | %s |", name, c.Bound, took(c.SSGD), fixed, took(c.Auto), number("%.0f %%", 100*c.Saved()), capture)
 	for _, name := range ttaBaselines(c.Arch) {
 		i := slices.IndexFunc(c.All, func(g TTAGroup) bool { n, _, _ := strings.Cut(g.Method, ":"); return n == name })
 		if i < 0 {

@@ -90,6 +90,7 @@ type ttaScenario struct {
 	name     string
 	scenario *sim.Scenario
 	recorded *trace.Trace
+	links    bool // it has hosts: bytes take time, and workers may share processors
 	workers  int
 	bound    float64
 }
@@ -150,7 +151,8 @@ func openScenario(name, dir string) (ttaScenario, error) {
 			return out, err
 		}
 	}
-	times, _, err := out.cluster(1)
+	out.links = len(s.Hosts) > 0
+	c, err := out.cluster(1, s.Arch)
 	if err != nil {
 		return out, err
 	}
@@ -158,15 +160,31 @@ func openScenario(name, dir string) (ttaScenario, error) {
 	if out.recorded != nil {
 		steps = int64(out.recorded.Steps)
 	}
-	out.workers = times.Workers()
-	out.bound, err = sim.Bound(times, steps)
+	out.workers = c.Times.Workers()
+	if !out.links {
+		c.Ring = nil // what an exchange takes is not reckoned without links
+	}
+	out.bound, err = sim.FirstOrder(c, steps)
 	return out, err
 }
 
-// cluster is the cluster with the jitter of a seed.
-func (s ttaScenario) cluster(seed uint64) (sim.Times, time.Duration, error) {
-	c, err := s.scenario.Config(s.recorded, seed)
-	return c.Times, c.Latency, err
+// serves says whether an architecture runs on it: servers need a host.
+func (s ttaScenario) serves(arch string) bool {
+	return !s.links || arch == ArchRing || slices.ContainsFunc(s.scenario.Hosts, func(m sim.Machine) bool { return m.Servers > 0 })
+}
+
+// cluster is the cluster with the jitter of a seed. With links it is that of an architecture: in an all-reduce the hosts have no servers.
+func (s ttaScenario) cluster(seed uint64, arch string) (sim.Config, error) {
+	of := *s.scenario
+	of.Hosts = slices.Clone(of.Hosts)
+	if of.Arch = arch; arch == ArchRing {
+		for i := range of.Hosts {
+			of.Hosts[i].Servers = 0
+		}
+	} else {
+		of.By = "auto"
+	}
+	return of.Config(s.recorded, seed)
 }
 
 // pace is the mean time of an iteration of each worker, and of the slowest in each step, over the first steps.

@@ -181,7 +181,11 @@ func (s *ttaSuite) print(w *tabwriter.Writer, result any) {
 	}
 	for _, c := range bench.TTACases(rs) {
 		best := c.Fixed
-		fmt.Fprintf(w, "%s, %s, %s: target %g; no mode can save more than %.0f %% of SSGD's time (first order)\n", c.Task, c.Arch, c.Scenario, c.All[0].Target, 100*c.Bound)
+		links := "bytes take no time"
+		if c.All[0].Links {
+			links = "bytes take what the scenario's links say"
+		}
+		fmt.Fprintf(w, "%s, %s, %s: target %g; %s; no mode can save more than %.0f %% of SSGD's time (first order)\n", c.Task, c.Arch, c.Scenario, c.All[0].Target, links, 100*c.Bound)
 		fmt.Fprint(w, "method\tlr\ttime to target s\t±95 %\tvs ssgd\treached\taccuracy\t±95 %\tupdates\tMB\tstaleness\tswitches\t\n")
 		for i := range c.All {
 			g := &c.All[i]

@@ -29,6 +29,20 @@ func TestFirstPlans(t *testing.T) {
 	}
 }
 
+// In an all-reduce rounds are closed, and who is late stops without being told one by one; only what LGC's have done is of use then.
+func TestCancelOnARing(t *testing.T) {
+	for _, e := range Entries() {
+		s, err := Parse(e.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := s.Make(Job{Workers: 4, Batch: 16, Ring: true})
+		if err == nil && e.Ring && m.Cancel != (e.Name == "lgc") {
+			t.Errorf("%s: cancelling is %v", e.Name, m.Cancel)
+		}
+	}
+}
+
 // Schemes that change the plan once do so where their settings say, and never again.
 func TestChangesOnce(t *testing.T) {
 	for text, want := range map[string]struct {
