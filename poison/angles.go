@@ -2,6 +2,7 @@ package poison
 
 import (
 	"math"
+	"slices"
 
 	"star/train/kernel"
 )
@@ -84,16 +85,35 @@ func (s *Signs) Flipped() bool { return s.flipped }
 
 // Observe takes in the cosine of the worker's gradient with the mean of the others, and says whether Flipped has
 // changed, and the mean that has decided it. A worker is flipped when its mean over the last 64, 128, … or 1024
-// updates is negative beyond doubt, and no longer when they are positive as much.
-func (s *Signs) Observe(cos float64) (changed bool, mean float64) {
-	if cos-cos != 0 {
+// updates is below −floor beyond doubt, and no longer when they are positive as much. See [Floor].
+func (s *Signs) Observe(cos, floor float64) (changed bool, mean float64) {
+	if !s.keep(cos) {
 		return false, 0
+	}
+	return s.judge(func(int) float64 { return floor })
+}
+
+// keep puts a cosine into the window. It reports true when it is time to judge.
+func (s *Signs) keep(cos float64) bool {
+	if cos-cos != 0 {
+		return false
 	}
 	s.recent[s.n%signWindow] = cos
 	s.n++
-	if s.n%signEvery != 0 {
-		return false, 0
+	return s.n%signEvery == 0
+}
+
+// mean is that of the last k cosines, or of all where there are fewer; 0 of none.
+func (s *Signs) mean(k int) (mean float64) {
+	k = min(k, s.n, signWindow)
+	for i := 1; i <= k; i++ {
+		mean += s.recent[(s.n-i)%signWindow]
 	}
+	return mean / float64(max(k, 1))
+}
+
+// judge is Observe's second half; floor may depend on how many updates are looked at.
+func (s *Signs) judge(floor func(k int) float64) (changed bool, mean float64) {
 	sign := 1.0
 	if s.flipped {
 		sign = -1
@@ -107,13 +127,41 @@ func (s *Signs) Observe(cos float64) (changed bool, mean float64) {
 		}
 		mean = sum / float64(k)
 		variance := max(sum2/float64(k)-mean*mean, 1e-12) * float64(k) / float64(k-1)
-		if mean/math.Sqrt(variance/float64(k)) < signLimit {
+		limit := signLimit * math.Sqrt(variance/float64(k))
+		if mean >= limit {
+			continue
+		}
+		if s.flipped || mean+floor(k) < limit {
 			s.flipped, s.n = !s.flipped, 0
 			return true, sign * mean
 		}
 	}
 	return false, 0
 }
+
+// Floor is how far below zero the mean cosine of two sound gradients can lie: that over own samples with that over others
+// samples, all drawn from a set of so many samples without one of them twice, as the batches of an epoch are. At a
+// stationary point the gradients of all samples add up to zero, so what one batch has, the others lack:
+//
+//	cos = −√(own·others / ((all−own)·(all−others)))
+//
+// which follows from the covariance −σ²/(N−1) of two draws without replacement from N (W. G. Cochran: Sampling Techniques, 3rd
+// ed., 1977, section 2.5) and the variance σ²/n·(N−n)/(N−1) of a mean of n. It is 0 where the number of all samples is not
+// known (0), and at most 1.
+func Floor(own, others, all int) float64 {
+	if all <= 0 || own <= 0 || others <= 0 {
+		return 0
+	}
+	if own+others >= all {
+		return 1
+	}
+	a, b, n := float64(own), float64(others), float64(all)
+	return math.Sqrt(a * b / ((n - a) * (n - b)))
+}
+
+// alike is how many times as negative as that of the others a worker's mean cosine must be: if all gradients point against each
+// other a little (Floor), batches of nine times the size make a difference of three times.
+const alike = 3
 
 // Angles watches the directions of all workers whose gradients come together. The zero value has seen none.
 type Angles struct {
@@ -122,6 +170,7 @@ type Angles struct {
 	round   int64
 	samples [][]float32
 	sum     []float32
+	means   []float64
 	turns   []Turn
 }
 
@@ -170,6 +219,7 @@ func (a *Angles) Observe(gs []Gradient) []Turn {
 		}
 	}
 	sum2 := kernel.SumSq(a.sum)
+	judge := false
 	for i, g := range gs {
 		n := others
 		if a.counts(g) {
@@ -182,11 +232,40 @@ func (a *Angles) Observe(gs []Gradient) []Turn {
 		for len(a.signs) <= g.Worker {
 			a.signs = append(a.signs, Signs{})
 		}
-		if changed, mean := a.signs[g.Worker].Observe(cos); changed {
+		if a.signs[g.Worker].keep(cos) {
+			judge = true
+		}
+	}
+	if !judge {
+		return nil
+	}
+	for _, g := range gs {
+		if g.Worker >= len(a.signs) || g.Void && !a.flipped(g.Worker) || a.signs[g.Worker].n%signEvery != 0 {
+			continue
+		}
+		changed, mean := a.signs[g.Worker].judge(func(k int) float64 { return a.against(g.Worker, k) })
+		if changed {
 			a.turns = append(a.turns, Turn{g.Worker, a.signs[g.Worker].flipped, mean})
 		}
 	}
 	return a.turns
+}
+
+// against is the floor for one worker: alike times how far below zero the median of the others' mean cosines is, over their last
+// k updates. A worker that is reversed among sound ones leaves theirs at zero or above, also where two of five are reversed.
+func (a *Angles) against(worker, k int) float64 {
+	a.means = a.means[:0]
+	for w := range a.signs {
+		if s := &a.signs[w]; w != worker && s.n > 0 && !s.flipped {
+			a.means = append(a.means, s.mean(k))
+		}
+	}
+	n := len(a.means)
+	if n == 0 {
+		return 0
+	}
+	slices.Sort(a.means)
+	return max(0, -alike*(a.means[(n-1)/2]+a.means[n/2])/2)
 }
 
 // counts says whether a gradient is one of the others that a worker is held against.

@@ -14,12 +14,14 @@
 //
 // A flipped sign leaves the norm as it is. [Angles] looks at the cosine between a worker's
 // gradient and the mean of the others' of the same version, on a sample of coordinates. For
-// workers whose samples are drawn alike its mean cannot be negative, because all gradients have the same expectation g:
+// workers that draw from the same samples, independently, its mean cannot be negative, because all gradients have the same expectation g:
 //
 //	E[gᵢ · m₋ᵢ] = |g|² ≥ 0
 //
-// so a mean that is negative beyond any doubt (Student's t below −7, over 64 to 1024 updates) says that
-// the worker's gradients are reversed. A mean cosine of −ρ is found within k updates when ρ·√k > 7·s, with s the standard
+// Batches of one epoch have no sample in common, which makes it a little negative near the end of learning, for all workers alike ([Floor]).
+// So a mean that is below that beyond any doubt (Student's t below −7, over 64 to 1024 updates) says that the worker's gradients are
+// reversed. How much is allowed is reckoned from the numbers of samples where these are known, and else seen: a
+// worker must be three times as far below zero as the median of the others. A mean cosine of −ρ is found within k updates when ρ·√k > 7·s, with s the standard
 // deviation of the cosines: with ρ = 0.11 and s = 0.23, as of a softmax with batches of 8, in 220 updates; with ρ = 0.9 in 64. It takes three
 // workers to tell who: of two that disagree nobody knows which one is wrong.
 //

@@ -93,12 +93,12 @@ func TestSignsForget(t *testing.T) {
 			if after > 2000 {
 				t.Fatalf("no turn with cosines of about %v", cos)
 			}
-			changed, _ = s.Observe(cos + 0.01*float64(after%3-1))
+			changed, _ = s.Observe(cos+0.01*float64(after%3-1), 0)
 		}
 		return after
 	}
 	for range 500 {
-		s.Observe(0.5)
+		s.Observe(0.5, 0)
 	}
 	if turns(-0.5); !s.Flipped() {
 		t.Error("not flipped")
@@ -250,6 +250,140 @@ func TestNobodyIsFlipped(t *testing.T) {
 		if i, turn := c.run(new(Angles), 500, 2, 1); i >= 0 {
 			t.Errorf("two workers: after %d updates %+v", i, turn)
 		}
+	}
+}
+
+// epochs makes gradients at a stationary point: those of all samples add up to zero, and batches of one epoch have none in common.
+func epochs(rnd *rand.Rand, samples, elements int, batches []int, flips ...int) func() []Gradient {
+	all := make([][]float32, samples)
+	for i := range all {
+		all[i] = make([]float32, elements)
+		for k := range all[i] {
+			all[i][k] = float32(rnd.NormFloat64())
+		}
+	}
+	for k := range elements {
+		sum := float32(0)
+		for i := range all {
+			sum += all[i][k]
+		}
+		for i := range all {
+			all[i][k] -= sum / float32(samples)
+		}
+	}
+	order, at := rnd.Perm(samples), 0
+	return func() []Gradient {
+		need := 0
+		for _, b := range batches {
+			need += b
+		}
+		if at+need > samples {
+			order, at = rnd.Perm(samples), 0
+		}
+		gs := make([]Gradient, len(batches))
+		for w, b := range batches {
+			v := make([]float32, elements)
+			for _, i := range order[at : at+b] {
+				for k := range v {
+					v[k] += all[i][k] / float32(b)
+				}
+			}
+			at += b
+			if slices.Contains(flips, w) {
+				for k := range v {
+					v[k] = -v[k]
+				}
+			}
+			gs[w] = Gradient{Worker: w, Vec: v}
+		}
+		return gs
+	}
+}
+
+// Where learning has ended, batches without a common sample point against each other; nobody is flipped for that, be batches
+// of one size or not. That is as negative as Floor says, and by itself beyond the doubt that is wanted.
+func TestWithoutReplacement(t *testing.T) {
+	for _, batches := range [][]int{{16, 16, 16, 16}, {16, 16, 16}, {48, 16, 16, 6}} {
+		const samples = 256
+		next := epochs(rand.New(rand.NewPCG(3, 7)), samples, 80, batches)
+		total := 0
+		for _, b := range batches {
+			total += b
+		}
+		var a Angles
+		bare, told := make([]Signs, len(batches)), make([]Signs, len(batches))
+		sums, fell := make([]float64, len(batches)), false
+		const rounds = 1200
+		for i := range rounds {
+			gs := next()
+			if ts := a.Observe(gs); len(ts) > 0 {
+				t.Fatalf("batches %v: after %d updates %+v", batches, i, ts)
+			}
+			for w, g := range gs {
+				rest := make([]float32, len(g.Vec))
+				for o, h := range gs {
+					for k := range rest {
+						if o != w {
+							rest[k] += h.Vec[k] * float32(batches[o])
+						}
+					}
+				}
+				cos := Cosine(g.Vec, rest, sumSq(rest), false)
+				sums[w] += cos / rounds
+				changed, _ := bare[w].Observe(cos, 0)
+				fell = fell || changed
+				if changed, mean := told[w].Observe(cos, Floor(batches[w], total-batches[w], samples)); changed {
+					t.Fatalf("batches %v: worker %d is flipped after %d updates, mean %v", batches, w, i, mean)
+				}
+			}
+		}
+		for w, mean := range sums {
+			if want := -Floor(batches[w], total-batches[w], samples); math.Abs(mean-want) > 0.1*-want+0.005 {
+				t.Errorf("batches %v: mean cosine of worker %d is %.4f, want %.4f", batches, w, mean, want)
+			}
+		}
+		if !fell {
+			t.Errorf("batches %v: nobody would be flipped without a floor either: this test shows nothing", batches)
+		}
+	}
+}
+
+func sumSq(v []float32) (sum float64) {
+	for _, x := range v {
+		sum += float64(x) * float64(x)
+	}
+	return sum
+}
+
+func TestFloor(t *testing.T) {
+	for _, c := range []struct {
+		own, others, all int
+		want             float64
+	}{
+		{64, 192, 4096, 0.027939}, {64, 192, 0, 0}, {0, 3, 10, 0}, {3, 0, 10, 0}, {5, 5, 10, 1}, {5, 50, 10, 1}, {1, 1, 3, 0.5},
+	} {
+		if got := Floor(c.own, c.others, c.all); math.Abs(got-c.want) > 1e-6 {
+			t.Errorf("Floor(%d, %d, %d) = %v, want %v", c.own, c.others, c.all, got, c.want)
+		}
+	}
+}
+
+// Two of five are found, and nobody else.
+func TestTwoFlipped(t *testing.T) {
+	c := newCrew(1, 2000, 1)
+	var a Angles
+	found := map[int]bool{}
+	for range 600 {
+		gs := c.gradients(5, 1, 3)
+		for w := range gs {
+			gs[w].Void = a.flipped(w)
+		}
+		for _, turn := range a.Observe(gs) {
+			found[turn.Worker] = turn.Flipped
+		}
+	}
+	if len(found) != 2 || !found[1] || !found[3] {
+		t.Errorf("workers 1 and 3 are flipped; found %v", found)
 	}
 }
 

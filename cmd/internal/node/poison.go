@@ -41,6 +41,7 @@ func (e *PoisonError) ExitCode() int { return ExitDiverged }
 // parameter servers the coordinator does, by what shards say. A nil guard looks at nothing.
 type guard struct {
 	fatal  bool
+	all    int            // samples of the data set
 	whole  poison.Norms   // of our gradients
 	parts  []poison.Norms // of their buckets, from the end, where they leave before the whole is there
 	riders poison.Norms   // of those that we carry
@@ -51,12 +52,12 @@ type guard struct {
 	taken    bool      // own is of this round
 }
 
-// newGuard makes the guard of a worker; nil with --poison off.
-func newGuard(policy string) *guard {
+// newGuard makes the guard of a worker that learns from so many samples; nil with --poison off.
+func newGuard(policy string, samples int) *guard {
 	if policy == coord.PoisonOff {
 		return nil
 	}
-	return &guard{fatal: policy == coord.PoisonFatal}
+	return &guard{fatal: policy == coord.PoisonFatal, all: samples}
 }
 
 // judge looks at a whole gradient that is about to be handed over. What it finds is made zero, so that it changes nothing.
@@ -136,14 +137,15 @@ func (g *guard) sample(part []float32, at int) {
 	}
 }
 
-// compareWithOthers holds our gradient against the sum of all, which has taken its place.
-func (w *ringWorker) compareWithOthers() error {
+// compareWithOthers holds our gradient, which is over so many samples, against the sum of all, which has taken its place.
+func (w *ringWorker) compareWithOthers(own int) error {
 	g := w.guard
 	if g == nil || !g.taken || len(w.ring.Members) < 3 {
 		return nil
 	}
 	g.sampler.Copy(g.sum, w.grad, 0)
-	changed, mean := g.signs.Observe(poison.Cosine(g.own, g.sum, kernel.SumSq(g.sum), !g.signs.Flipped()))
+	changed, mean := g.signs.Observe(poison.Cosine(g.own, g.sum, kernel.SumSq(g.sum), !g.signs.Flipped()),
+		poison.Floor(own, int(w.ring.Of)-own, g.all))
 	if !changed {
 		return nil
 	}

@@ -28,7 +28,7 @@ func member(rank, n int, policy string) *ringWorker {
 	job := &settings.Job{Poison: policy, Bucket: 1e-6 * 4 * float64(n/2)}
 	return &ringWorker{
 		worker: &worker{job: job, model: halves{n: n}, grad: make([]float32, n), rank: rank},
-		guard:  newGuard(policy), ring: transport.Ring{Members: []star.Worker{0, 1, 2}},
+		guard:  newGuard(policy, 0), ring: transport.Ring{Members: []star.Worker{0, 1, 2}},
 	}
 }
 
@@ -130,7 +130,7 @@ func TestRingCompare(t *testing.T) {
 		}
 		for i, w := range ws {
 			copy(w.grad, sum)
-			err := w.compareWithOthers()
+			err := w.compareWithOthers(1)
 			if err == nil {
 				continue
 			}

@@ -89,8 +89,8 @@ func ruleText(job *settings.Job) string {
 		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket, job.Compress, algorithm, baseline)
 }
 
-// newRingWorker opens the places where others come, before the coordinator is told of them.
-func newRingWorker(job *settings.Job, tcp *transport.TCP, all *links, log *slog.Logger) (*ringWorker, error) {
+// newRingWorker opens the places where others come, before the coordinator is told of them. It learns from so many samples.
+func newRingWorker(job *settings.Job, samples int, tcp *transport.TCP, all *links, log *slog.Logger) (*ringWorker, error) {
 	addr, err := listenAddress(job)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func newRingWorker(job *settings.Job, tcp *transport.TCP, all *links, log *slog.
 	if model != nil {
 		log.Info("cost model", "file", job.RingModel, "ranks", measuredRanks(model), "samples", len(model.Samples), "tcp", model.TCP)
 	}
-	w := &ringWorker{guard: newGuard(job.Poison), tcp: tcp, tls: tcp.TLS, version: -1, costs: model, parent: parent{all: all}}
+	w := &ringWorker{guard: newGuard(job.Poison, samples), tcp: tcp, tls: tcp.TLS, version: -1, costs: model, parent: parent{all: all}}
 	l, err := gonet.Listen("tcp", addr)
 	if err != nil {
 		return nil, job.Invalid("listen", err)
@@ -555,7 +555,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	}
 	tally, carried, computed, err := w.sum(ctx, rel, &rec)
 	if err == nil {
-		err = w.compareWithOthers()
+		err = w.compareWithOthers(rec.Samples)
 	}
 	if err != nil {
 		return err

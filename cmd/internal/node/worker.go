@@ -161,7 +161,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	var ring *ringWorker
 	var rule string
 	if job.Arch == settings.AllReduce {
-		if ring, err = newRingWorker(job, tcp, all, log); err != nil {
+		if ring, err = newRingWorker(job, trainSet.Len(), tcp, all, log); err != nil {
 			return err
 		}
 		defer ring.close()
