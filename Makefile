@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: all test race fuzz attack soak bench golden ci clean star-bucket
+.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket
 all:
 	go vet ./... && go test -short ./...
 test:
@@ -17,6 +17,10 @@ attack:
 # Real jobs that are broken while they train: minutes, or, with SEEDS="$(seq 1 100)", hours.
 soak:
 	bench/soak.sh
+# Kills servers of jobs whose shards have copies, 50 times for each optimiser: some minutes.
+replicas:
+	go build -trimpath -o bin/star ./cmd/star
+	bench/replicas.py --star bin/star
 bench:
 	go test -run '^$$' -bench . -count 5 ./modes ./exact ./transport ./ps ./train/...
 golden:

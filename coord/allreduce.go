@@ -211,6 +211,7 @@ type Order struct {
 	Route   transport.Route
 	Cancel  transport.Cancel
 	Close   transport.Close
+	View    transport.View
 }
 
 // Order waits for the coordinator's next order. A Reject ends the membership: it is
@@ -242,6 +243,8 @@ func (m *Member) Order() (Order, error) {
 		o.Cancel, err = transport.ParseCancel(f.Header)
 	case transport.KindClose:
 		o.Close, err = transport.ParseClose(f.Header)
+	case transport.KindView:
+		o.View, err = transport.ParseView(f.Header)
 	default:
 		err = fmt.Errorf("unexpected frame %v from the coordinator", f.Kind)
 	}

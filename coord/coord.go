@@ -47,6 +47,10 @@ type Config struct {
 
 	Servers int // star-ps processes; zero means 1
 
+	// Replicas is how many servers hold each shard: an update counts when all of them hold it, and one that is gone takes nothing
+	// along. Zero means 1.
+	Replicas int
+
 	Plan  modes.Plan // zero means SSGD
 	Pilot Pilot      // changes the plan while the job runs; nil: the plan stays
 
@@ -230,7 +234,8 @@ type Coordinator struct {
 	enrolled *Enrolment
 	hello    transport.Hello // the first worker's
 	shards   []transport.ShardInfo
-	owner    []int // by shard: the rank of the server that has it
+	owner    []int   // by shard: the rank of the server that has it
+	copies   *copies // nil: each shard is in one place
 	mover    mover
 	moving   moving
 	meter    linkMeter
@@ -330,6 +335,7 @@ type event struct {
 	codec    transport.Compression
 	poison   transport.Poison
 	moved    transport.Moved
+	held     transport.Held
 	control  []string
 	reply    chan<- reply
 	saying   *saying
@@ -367,6 +373,9 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
+	}
+	if cfg.Replicas > cfg.Servers {
+		return nil, &Error{exitUsage, fmt.Sprintf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, cfg.Servers)}
 	}
 	if err := cfg.checkSize(); err != nil {
 		return nil, &Error{exitUsage, err.Error()}
@@ -553,6 +562,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.bundle, err = transport.ParseBundle(f.Header)
 	case transport.KindMoved:
 		e.moved, err = transport.ParseMoved(f.Header)
+	case transport.KindHeld:
+		e.held, err = transport.ParseHeld(f.Header)
 	case transport.KindEnlist:
 		e.enlist, err = transport.ParseEnlist(f.Header)
 	case transport.KindUsage:
@@ -685,7 +696,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if e.ready.Shard < 0 || e.ready.Shard >= len(c.ready) {
 			return c.drop(p, fmt.Errorf("ready shard %d, of %d", e.ready.Shard, len(c.ready)))
 		}
-		c.ready[e.ready.Shard] = true
+		c.ready[e.ready.Shard] = c.readyAt(p, e.ready.Shard)
 		if e.ready.Version != c.cfg.Resume.Version {
 			return &Error{exitDisagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d", e.ready.Shard, e.ready.Version, c.cfg.Resume.Version)}
 		}
@@ -697,6 +708,9 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.cfg.Validation != nil && int(e.stored.Worker) == len(c.workers) {
 			return c.referred(e.stored)
 		}
+		if !c.wholeAt(p, e.stored) {
+			return nil
+		}
 		orders, err := c.ledger.store(e.stored.Shard, e.stored.Worker, e.stored.Step, e.stored.Sum2)
 		if err != nil {
 			return c.drop(p, err)
@@ -707,12 +721,20 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		return c.carry(orders)
 	case transport.KindNorm:
+		if c.copies != nil {
+			return c.normAt(p, e)
+		}
 		return c.norm(p, e)
 	case transport.KindSaved:
 		c.saved(e)
 	case transport.KindMoved:
 		return c.moved(p, e.moved)
+	case transport.KindHeld:
+		return c.held(p, e.held)
 	case transport.KindPoison:
+		if !c.answersFor(p, e.poison.Shard) {
+			return nil // another copy says it too
+		}
 		return c.toldPoison(p, e.poison)
 	case transport.KindEnlist:
 		p.load.enlist = e.enlist
@@ -836,34 +858,42 @@ func (c *Coordinator) issue(orders []order) {
 	if c.hold(orders) {
 		return
 	}
+	if c.copies != nil {
+		c.chain(orders)
+		return
+	}
 	for i := range orders {
-		o := &orders[i]
-		if o.fire.Seq > 0 {
-			c.fire(o)
+		if orders[i].fire.Seq > 0 {
+			c.fire(&orders[i])
 		}
-		for _, d := range o.detached {
-			c.detach(d)
+		c.follow(&orders[i])
+	}
+}
+
+// follow sends what follows from a firing.
+func (c *Coordinator) follow(o *order) {
+	for _, d := range o.detached {
+		c.detach(d)
+	}
+	for _, r := range o.rings {
+		c.announce(r)
+	}
+	for _, b := range o.branches {
+		c.branch(b)
+	}
+	for _, m := range o.closes {
+		if p := c.workers[m.to]; p != nil && !p.gone {
+			c.send(p, func() error { return transport.Send(p.conn, m.msg, nil) })
 		}
-		for _, r := range o.rings {
-			c.announce(r)
+	}
+	for _, m := range o.cancels {
+		if p := c.workers[m.Worker]; p != nil {
+			c.send(p, func() error { return transport.Send(p.conn, m, nil) })
 		}
-		for _, b := range o.branches {
-			c.branch(b)
-		}
-		for _, m := range o.closes {
-			if p := c.workers[m.to]; p != nil && !p.gone {
-				c.send(p, func() error { return transport.Send(p.conn, m.msg, nil) })
-			}
-		}
-		for _, m := range o.cancels {
-			if p := c.workers[m.Worker]; p != nil {
-				c.send(p, func() error { return transport.Send(p.conn, m, nil) })
-			}
-		}
-		c.pace(o.releases)
-		for _, r := range o.releases {
-			c.release(r)
-		}
+	}
+	c.pace(o.releases)
+	for _, r := range o.releases {
+		c.release(r)
 	}
 }
 
@@ -917,7 +947,7 @@ func (c *Coordinator) fire(o *order) {
 
 func (c *Coordinator) release(r transport.Release) {
 	p := c.workers[r.Worker]
-	if p == nil || p.gone {
+	if p == nil || p.gone || c.keeps(r) {
 		return
 	}
 	c.mark(p, &r)
@@ -1057,6 +1087,9 @@ func (c *Coordinator) lost(p *peer, why error) error {
 				c.servers[p.rank] = nil // it may come back
 				return nil
 			}
+			if c.copies != nil && c.ledger != nil && p.rank != 0 {
+				return c.lostServer(p, why)
+			}
 			if c.ledger != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
 				c.log.Warn("a server without shards is gone", "rank", p.rank, "reason", why)
 				if c.mover.stage != moveIdle {
@@ -1153,6 +1186,9 @@ func (c *Coordinator) tick(now time.Time) error {
 	}
 	c.watchLink()
 	if err := c.watchMove(now); err != nil {
+		return err
+	}
+	if err := c.watchCopies(now); err != nil {
 		return err
 	}
 	if err := c.watchSize(now); err != nil {
@@ -1287,6 +1323,9 @@ func (c *Coordinator) missing() string {
 		}
 		if c.mover.holds() {
 			parts = append(parts, fmt.Sprintf("shard %d, which moves to server %d", c.mover.shard, c.mover.to))
+		}
+		if s := c.waitsForCopies(); s != "" {
+			parts = append(parts, s)
 		}
 		for _, w := range c.ledger.computing() {
 			parts = append(parts, c.ledger.holdsUp(w))

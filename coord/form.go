@@ -41,6 +41,12 @@ func (c *Coordinator) refuse(p *peer, exit int, reason string) {
 
 func (c *Coordinator) enrolServer(p *peer) {
 	h := p.hello
+	if c.ledger != nil && c.copies != nil {
+		if err := c.takeServer(p); err != nil {
+			c.refuse(p, exitRestart, err.Error())
+		}
+		return
+	}
 	rank, err := freeRank(p.rank, c.servers, "server")
 	switch {
 	case err != nil:
@@ -210,6 +216,9 @@ func (c *Coordinator) tryAssign() {
 		})
 	}
 	c.ready = make([]bool, k)
+	if err := c.beginCopies(); err != nil {
+		c.sick = err // there are servers enough (New)
+	}
 	for _, w := range c.workers {
 		if w != nil {
 			c.welcome(w)
@@ -246,6 +255,7 @@ func (c *Coordinator) welcome(p *peer) {
 		}
 	}
 	c.send(p, func() error { return transport.Send(p.conn, w, transport.Floats(buffers)) })
+	c.tellViews(p)
 }
 
 // tryStart begins the training once everybody is there.

@@ -31,6 +31,7 @@ type mover struct {
 	shard    int
 	from, to int  // ranks of servers
 	prepared bool // waits for a checkpoint that is being written
+	copies   bool // the other server gets a copy: the shard stays
 }
 
 type moveStage uint8
@@ -46,17 +47,20 @@ const (
 type moveStep uint8
 
 const (
-	tellPrepare moveStep = iota // the new server: make room
-	tellForget                  // the new server: it stays where it is
-	tellOwn                     // the new server: it is yours
-	tellGive                    // the old server: send it; from now on nothing is fired
-	tellKeep                    // the old server: go on
-	tellGone                    // the old server: it is the other's
-	tellRoutes                  // every worker: where it is now
-	goOn                        // what was due is fired
-	moveDone                    // nothing of it is at the old server any more
-	moveFailed                  // it did not happen
-	moveLost                    // it was half done, and the job cannot go on
+	tellPrepare  moveStep = iota // the new server: make room
+	tellForget                   // the new server: it stays where it is
+	tellOwn                      // the new server: it is yours
+	tellGive                     // the old server: send it; from now on nothing is fired
+	tellKeep                     // the old server: go on
+	tellGone                     // the old server: it is the other's
+	tellRoutes                   // every worker: where it is now
+	goOn                         // what was due is fired
+	moveDone                     // nothing of it is at the old server any more
+	moveFailed                   // it did not happen
+	moveLost                     // it was half done, and the job cannot go on
+	tellLend                     // a copy: the old server sends it; from now on nothing is fired
+	tellShared                   // a copy: both have it
+	moveUnshared                 // a copy: it may lack something that is lost
 )
 
 // begin starts a move. saving says whether a checkpoint is being written, here and below.
@@ -72,6 +76,10 @@ func (m *mover) said(server int, msg transport.Moved, saving bool) []moveStep {
 	}
 	if msg.Err != "" {
 		return m.fail()
+	}
+	if m.copies && m.stage == moveCopying && msg.Stage == transport.Loaded {
+		m.stage = moveRouting
+		return []moveStep{tellShared, goOn}
 	}
 	switch {
 	case m.stage == movePreparing && msg.Stage == transport.Prepared:
@@ -93,6 +101,9 @@ func (m *mover) copy(saving bool) []moveStep {
 		return nil
 	}
 	m.stage = moveCopying
+	if m.copies {
+		return []moveStep{tellLend}
+	}
 	return []moveStep{tellGive}
 }
 
@@ -100,6 +111,9 @@ func (m *mover) copy(saving bool) []moveStep {
 func (m *mover) fail() []moveStep {
 	stage := m.stage
 	m.stage = moveIdle
+	if m.copies && stage == moveRouting { // it counts already: what becomes of it is another matter
+		return []moveStep{tellKeep, moveUnshared}
+	}
 	switch stage {
 	case movePreparing:
 		return []moveStep{tellForget, moveFailed}
@@ -167,6 +181,11 @@ type ShardStatus struct {
 	Server int   `json:"server"` // its rank
 	Bytes  int64 `json:"bytes"`  // of its parameters
 	Moving bool  `json:"moving,omitempty"`
+
+	// With copies (Config.Replicas): the term of its view, and who else holds it, in order of succession.
+	Term      int64 `json:"term,omitempty"`
+	Followers []int `json:"followers,omitempty"`
+	Replicas  int   `json:"replicas,omitempty"` // that there are to be
 }
 
 // ServerStatus is one star-ps process.
@@ -199,6 +218,10 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 	}
 	for i, s := range c.shards {
 		shards = append(shards, ShardStatus{Shard: i, Server: c.owner[i], Bytes: 4 * (s.To - s.From), Moving: c.mover.stage != moveIdle && c.mover.shard == i})
+		if c.copies != nil {
+			v, st := c.copies.table.View(i), &shards[i]
+			st.Term, st.Followers, st.Replicas = v.Term, v.Followers, c.copies.table.Want()
+		}
 		for j := range servers {
 			if servers[j].Server == c.owner[i] {
 				servers[j].Shards++
@@ -215,6 +238,8 @@ func (c *Coordinator) beginMove(e event) error {
 	case err != nil:
 	case c.ledger.ring != nil:
 		err = errors.New("an all-reduce has no shards")
+	case c.copies != nil:
+		err = errors.New("shards with copies (--replicas) stay where they are")
 	case c.mover.stage != moveIdle:
 		err = fmt.Errorf("shard %d is moving: one at a time", c.mover.shard)
 	case c.final || c.ended:
@@ -333,6 +358,18 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 				m.Delay = now.Sub(m.heldSince).Seconds()
 			}
 			adopt(transport.Own)
+		case tellLend:
+			m.Prepare, m.copying, m.limit = now.Sub(m.begun).Seconds(), now, now.Add(moveTimeout(4*m.Bytes))
+			if err := c.lendCopy(); err != nil {
+				return err
+			}
+			hand(transport.Lend)
+		case tellShared:
+			adopt(transport.Own)
+			if err := c.shareCopy(); err != nil {
+				return err
+			}
+			hand(transport.Shared)
 		case tellGive:
 			m.Prepare, m.copying, m.limit = now.Sub(m.begun).Seconds(), now, now.Add(moveTimeout(4*m.Bytes))
 			hand(transport.Give)
@@ -355,10 +392,24 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 			if err := c.carry(held); err != nil {
 				return err
 			}
+		case moveUnshared:
+			if err := c.unshareCopy(); err != nil {
+				return err
+			}
 		case moveDone:
+			if c.mover.copies {
+				continue
+			}
 			from.hello.Shards--
 			c.log.Debug("nothing of the shard is at its old place any more", "shard", shard, "server", from.rank)
 		case moveFailed:
+			if c.mover.copies {
+				c.endCopy(m.why)
+				if err := c.dropCopy(); err != nil {
+					return err
+				}
+				continue
+			}
 			c.endMove(m.why)
 		case moveLost:
 			return &Error{exitLost, fmt.Sprintf("shard %d was on its way from server %d to server %d: %s", shard, from.rank, to.rank, m.why)}

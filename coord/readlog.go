@@ -21,7 +21,7 @@ type RunLine struct {
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
 	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor, RunVerdict,
-	// RunGain, RunCodec, RunMemory, RunPoison, RunMember, RunSize, RunEval, RunSave, RunPace, RunMove, RunShift, RunStop and RunEnd. What could not be
+	// RunGain, RunCodec, RunMemory, RunPoison, RunMember, RunSize, RunEval, RunSave, RunPace, RunMove, RunReplica, RunShift, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
 }
@@ -163,6 +163,9 @@ type (
 		On  bool
 		Why string
 	}
+
+	// RunReplica says what has happened to the copies of a shard.
+	RunReplica struct{ ReplicaChange }
 
 	// RunMove says that a shard has moved to another server, or why not.
 	RunMove struct{ ShardMove }
@@ -502,6 +505,15 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		c.read(b, &s)
 		l.T = c.time("t", s.T)
 		l.Entry = RunPace{s.On, s.Why}
+	case "replica":
+		s := logReplica{T: nan, ReplicaChange: ReplicaChange{Shard: absent, Server: absent, Primary: absent}}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.atLeast("shard", int64(s.Shard), 0)
+		c.atLeast("server", int64(s.Server), 0)
+		c.atLeast("term", s.Term, 1)
+		c.atLeast("primary", int64(s.Primary), 0)
+		l.Entry = RunReplica{s.ReplicaChange}
 	case "move":
 		s := logMove{T: nan, ShardMove: ShardMove{Shard: absent, From: absent, To: absent}}
 		c.read(b, &s)

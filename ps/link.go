@@ -26,6 +26,9 @@ type LinkConfig struct {
 	// Shards are those of the Welcome: together they hold Params without gaps.
 	Shards []transport.ShardInfo
 
+	// Views say who holds copies of the shards; nil: each is in one place.
+	Views []transport.View
+
 	// Hello is what the worker says to each shard. Job, Token, Version, Host,
 	// Rank and Model are used; the rest Dial fills in.
 	Hello transport.Hello
@@ -162,7 +165,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 	var wg sync.WaitGroup
 	for i, s := range infos {
 		wg.Go(func() {
-			conns[i], errs[i] = open(ctx, cfg, s)
+			conns[i], errs[i] = connect(ctx, cfg, s)
 			if errs[i] != nil {
 				cancel()
 			}
@@ -662,6 +665,14 @@ func (p *peer) read() {
 				return
 			default:
 			}
+			if f, ok := p.conn.(*fan); ok {
+				if err = f.renew(err); err == nil {
+					err = p.owed(f)
+				}
+				if err == nil {
+					continue
+				}
+			}
 			p.l.abort(fmt.Errorf("ps: shard %d (%s): %w", p.info.Shard, p.info.Addr, err))
 			return
 		}
@@ -670,6 +681,21 @@ func (p *peer) read() {
 		default:
 		}
 	}
+}
+
+// copied says whether the shard has copies.
+func (p *peer) copied() bool {
+	_, ok := p.conn.(*fan)
+	return ok
+}
+
+// owed asks another primary for what the last one owed us.
+func (p *peer) owed(f *fan) error {
+	if p.due.Load() <= 0 {
+		return nil
+	}
+	p.due.Store(1)
+	return f.ask()
 }
 
 // Numbers of the Pings around a push that is measured.
@@ -721,6 +747,8 @@ func (p *peer) receive() error {
 		return fmt.Errorf("it sent parameters of shard %d", m.Shard)
 	case f.Size != 4*int64(len(p.params)):
 		return fmt.Errorf("it sent %d bytes of parameters, expected %d", f.Size, 4*len(p.params))
+	case p.due.Load() <= 0 && p.copied():
+		return p.conn.Discard() // a new primary may send what it was asked for besides
 	case p.due.Load() <= 0:
 		// The model may be computing with them.
 		return fmt.Errorf("it sent version %d of the parameters without being asked", m.Version)

@@ -39,7 +39,8 @@ type RuleSlot struct {
 // heir is the connection of the server to which a shard is to move.
 type heir struct {
 	transport.Conn
-	rank int
+	rank     int
+	welcomed chan struct{} // closed when it was told so
 }
 
 // leaving is what the owner of a shard knows of its move to elsewhere.
@@ -50,6 +51,7 @@ type leaving struct {
 	gone    bool
 	unsaid  []transport.Stored // of gradients that came since: the heir says so, or we do if it stays
 	retired bool
+	lending lending // a copy; else it moves
 }
 
 // pass has a gradient that is stored sent to the heir.
@@ -134,11 +136,14 @@ func (s *Server) acceptHeir(ctx context.Context, tc transport.Conn, hello transp
 	defer s.wg.Done()
 	defer context.AfterFunc(s.ctx, func() { tc.Close() })()
 	tc.SetPeer(fmt.Sprintf("server %d (%s)", hello.Rank, tc.RemoteAddr()))
-	if !h.put(input{kind: inHeir, heir: &heir{tc, hello.Rank}}) { // before it hears of it: the word to give follows from that
+	comes := &heir{tc, hello.Rank, make(chan struct{})}
+	if !h.put(input{kind: inHeir, heir: comes}) { // before it hears of it: the word to give follows from that
 		return errStopped
 	}
 	tc.SetWriteDeadline(time.Now().Add(s.stall))
-	if err := transport.Send(tc, transport.Welcome{Rank: hello.Rank, Workers: s.assign.Workers, Generation: s.assign.Generation}, nil); err != nil {
+	err := transport.Send(tc, transport.Welcome{Rank: hello.Rank, Workers: s.assign.Workers, Generation: s.assign.Generation}, nil)
+	close(comes.welcomed)
+	if err != nil {
 		return err
 	}
 	tc.SetReadDeadline(time.Time{})
@@ -166,7 +171,13 @@ func (h *host) moving(m input) error {
 		}
 		l.heir = m.heir
 	case inHand:
+		if h.leaves.lending.on && m.hand.Stage == transport.Keep {
+			h.unlend()
+			return nil
+		}
 		switch m.hand.Stage {
+		case transport.Lend, transport.Shared:
+			return h.lend(m.hand)
 		case transport.Give:
 			l.hand = &m.hand
 		case transport.Keep:
@@ -185,6 +196,14 @@ func (h *host) moving(m input) error {
 		return h.passed(m.grad)
 	case inLoaded:
 		return h.say(m.from, transport.Moved{Stage: transport.Loaded, Version: h.shard.Version()})
+	case inView:
+		return h.seat(m.view)
+	case inLate:
+		h.leaveBehind(m.conn)
+	case inLent:
+		if l.giver == m.giver {
+			*l = leaving{}
+		}
 	case inComplete:
 		return h.say(m.from, transport.Moved{Stage: transport.Complete})
 	}
@@ -223,6 +242,14 @@ func (h *host) give() error {
 		}
 		l.giver = g
 		h.s.wg.Go(g.run)
+	case l.lending.on && !l.retired && h.lent():
+		l.retired = true
+		close(l.giver.last)
+		g := l.giver
+		h.s.wg.Go(func() {
+			<-g.over
+			h.put(input{kind: inLent, giver: g})
+		})
 	case l.gone && !l.retired && !slices.ContainsFunc(h.conns, func(c *conn) bool { return c != nil }):
 		l.retired = true
 		close(l.giver.last)
@@ -262,6 +289,7 @@ func (h *host) keep() error {
 func (g *giver) run() {
 	defer close(g.over)
 	defer g.heir.Close()
+	<-g.heir.welcomed // it has been: the word to give follows from that
 	if err := g.send(); err != nil {
 		g.h.s.log.Warn("could not send a shard to where it moves", "shard", g.h.info.Shard, "to", g.heir.Peer(), "err", err)
 	}
@@ -340,6 +368,9 @@ func (s *Server) adopt(m transport.Adopt) error {
 	case a == nil || a.Move != m.Move:
 		if m.Stage == transport.Own {
 			return fmt.Errorf("shard %d is to be served here, but did not come", m.Shard)
+		}
+		if h := s.host(m.Shard); h != nil && m.Stage == transport.Forget && a == nil { // a copy that counted already
+			s.remove(h)
 		}
 	case m.Stage == transport.Own:
 		h := a.h.Load()
@@ -539,6 +570,10 @@ func (h *host) read(c transport.Conn, f transport.Frame, vec []float32) error {
 
 // passed stores a gradient that the server that had the shard passes on.
 func (h *host) passed(g Gradient) error {
+	if h.again(g) {
+		h.mem.Free(g.Vec)
+		return nil
+	}
 	if step, ok := h.shard.Pending(g.Worker); ok && step != g.Step {
 		h.shard.Forget(g.Worker) // of an earlier life of this worker
 	}

@@ -14,6 +14,7 @@ import (
 	"star"
 	"star/compress"
 	"star/poison"
+	"star/replica"
 	"star/train/kernel"
 	"star/transport"
 	"star/waits"
@@ -47,6 +48,9 @@ type ServerConfig struct {
 	// own. SetState makes a new rule remember it. A nil State: rules remember nothing.
 	State    func(Rule) RuleState
 	SetState func(Rule, RuleState) error
+
+	// Copies says that shards have copies: a worker may ask for one before the coordinator has told of it, and asks again.
+	Copies bool
 
 	// Validator says that one more than the workers connects, with the rank after the last: its
 	// gradients reach the rules as dropped ones (Salvager).
@@ -155,6 +159,8 @@ type host struct {
 	pulls  []*conn // to be answered when there are parameters
 	norm   []byte
 
+	copying copying // replica.go
+
 	serves bool          // what the coordinator says is for this one; the listener's
 	quit   chan struct{} // closed when the shard is not here any more
 	leaves leaving       // the owner's
@@ -174,6 +180,9 @@ type input struct {
 	hand   transport.Hand
 	from   *adoption
 	heir   *heir
+	view   replica.View
+	ahead  bool // a firing: for followers
+	giver  *giver
 }
 
 type inputKind uint8
@@ -194,6 +203,10 @@ const (
 	inPassed   // move.go
 	inLoaded   // move.go
 	inComplete // move.go
+	inTurn     // replica.go
+	inView     // replica.go
+	inLate     // replica.go
+	inLent     // replica.go
 )
 
 // coordinator is the connection to the coordinator, written to by all shards of
@@ -281,31 +294,9 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 	c := &coordinator{lock: make(chan struct{}, 1), conn: coord, stall: s.stall}
 	var hosts []*host
 	for _, info := range a.Shards {
-		if info.From < 0 || info.To <= info.From || info.To > a.Params || int64(int(info.To)) != info.To {
-			return fmt.Errorf("ps: assigned shard %d: elements [%d,%d) of %d", info.Shard, info.From, info.To, a.Params)
-		}
-		rule, err := s.cfg.NewRule(info)
+		h, err := s.makeHost(info, c, a)
 		if err != nil {
-			return fmt.Errorf("ps: shard %d: %w", info.Shard, err)
-		}
-		n := int(info.To - info.From)
-		h := s.newHost(info, rule, c, a.Workers)
-		h.serves = true
-		if s.cfg.Load != nil {
-			v, version, err := s.cfg.Load(info)
-			if err != nil {
-				return fmt.Errorf("ps: shard %d: %w", info.Shard, err)
-			}
-			if v != nil {
-				if len(v) != n {
-					return fmt.Errorf("ps: shard %d: resumed with %d parameters, expected %d", info.Shard, len(v), n)
-				}
-				params := h.mem.gradient(nil)
-				copy(params, v)
-				h.mem.load(params)
-				h.shard.Load(params, version)
-				h.version.Store(version)
-			}
+			return err
 		}
 		hosts = append(hosts, h)
 	}
@@ -319,6 +310,37 @@ func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.As
 	s.assign, s.hosts, s.coord = a, hosts, c
 	close(s.assigned)
 	return nil
+}
+
+// makeHost makes the host of a shard that is not here yet, with what a checkpoint has of it.
+func (s *Server) makeHost(info transport.ShardInfo, c *coordinator, a transport.Assign) (*host, error) {
+	if info.From < 0 || info.To <= info.From || info.To > a.Params || int64(int(info.To)) != info.To {
+		return nil, fmt.Errorf("ps: assigned shard %d: elements [%d,%d) of %d", info.Shard, info.From, info.To, a.Params)
+	}
+	rule, err := s.cfg.NewRule(info)
+	if err != nil {
+		return nil, fmt.Errorf("ps: shard %d: %w", info.Shard, err)
+	}
+	n := int(info.To - info.From)
+	h := s.newHost(info, rule, c, a.Workers)
+	h.serves = true
+	if s.cfg.Load != nil {
+		v, version, err := s.cfg.Load(info)
+		if err != nil {
+			return nil, fmt.Errorf("ps: shard %d: %w", info.Shard, err)
+		}
+		if v != nil {
+			if len(v) != n {
+				return nil, fmt.Errorf("ps: shard %d: resumed with %d parameters, expected %d", info.Shard, len(v), n)
+			}
+			params := h.mem.gradient(nil)
+			copy(params, v)
+			h.mem.load(params)
+			h.shard.Load(params, version)
+			h.version.Store(version)
+		}
+	}
+	return h, nil
 }
 
 func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, workers int) *host {
@@ -385,7 +407,15 @@ func (s *Server) listen(coord transport.Conn) error {
 			}
 		}
 		switch f.Kind {
-		case transport.KindFire:
+		case transport.KindView:
+			m, err := transport.ParseView(f.Header)
+			if err == nil {
+				err = s.view(m)
+			}
+			if err != nil {
+				return fmt.Errorf("ps: coordinator: %w", err)
+			}
+		case transport.KindFire, transport.KindAhead:
 			for h := range s.serving {
 				var fire *transport.Fire
 				select {
@@ -393,10 +423,16 @@ func (s *Server) listen(coord transport.Conn) error {
 				case <-s.ctx.Done():
 					return context.Cause(s.ctx)
 				}
-				if err := fire.Parse(f.Header); err != nil {
+				var err error
+				if f.Kind == transport.KindAhead {
+					err = fire.ParseAhead(f.Header)
+				} else {
+					err = fire.Parse(f.Header)
+				}
+				if err != nil {
 					return fmt.Errorf("ps: coordinator: %w", err)
 				}
-				h.put(input{kind: inFire, fire: fire})
+				h.put(input{kind: inFire, fire: fire, ahead: f.Kind == transport.KindAhead})
 			}
 		case transport.KindApply:
 			m, err := transport.ParseApply(f.Header)
@@ -506,17 +542,18 @@ func (h *host) ready() error {
 	if err := tell(h.coord, transport.Ready{Shard: h.info.Shard, Version: h.shard.Version()}, nil); err != nil {
 		return fmt.Errorf("lost the coordinator: %w", err)
 	}
-	for _, c := range h.pulls {
-		h.shard.Read(c.worker)
-		h.send(c, len(h.pulls) == 1)
+	if h.answers() {
+		h.answer()
 	}
-	h.pulls = nil
 	return nil
 }
 
 // handle does one input. Errors are those between shard and coordinator; a
 // worker's mistake ends its connection.
 func (h *host) handle(m input) error {
+	if h.defers(m) {
+		return nil
+	}
 	switch m.kind {
 	case inJoin:
 		if old := h.conns[m.conn.worker]; old != nil {
@@ -550,7 +587,7 @@ func (h *host) handle(m input) error {
 	case inPush:
 		return h.push(m)
 	case inPull:
-		if !h.shard.Ready() {
+		if !h.shard.Ready() || !h.answers() {
 			if len(h.pulls) < len(h.conns) {
 				h.pulls = append(h.pulls, m.conn)
 				return nil
@@ -564,12 +601,16 @@ func (h *host) handle(m input) error {
 		if pause := h.s.cfg.Pause; pause != nil && len(h.fires) > 0 {
 			pause(h.s.ctx, h.info.Shard)
 		}
-		err := h.shard.Fire(m.fire)
+		err := h.fire(m.fire, m.ahead)
 		h.fires <- m.fire
 		return err
 	case inApply:
 		return h.shard.Apply(m.seq, m.norm, m.factor)
 	case inSave:
+		if !h.answers() || h.copying.Seated() && h.copying.saved == m.save.ID {
+			return nil
+		}
+		h.copying.saved = m.save.ID
 		if err := h.shard.Save(m.save); err != nil {
 			return tell(h.coord, transport.Saved{Shard: h.info.Shard, ID: m.save.ID, Err: err.Error()}, nil)
 		}
@@ -587,6 +628,10 @@ func (h *host) push(m input) error {
 		h.mem.Free(m.grad.Vec)
 		return nil
 	}
+	if h.again(m.grad) {
+		h.mem.Free(m.grad.Vec)
+		return nil
+	}
 	if _, ok := h.shard.Pending(w); ok && h.stored[w] != m.conn {
 		// Left by an earlier life of this worker, and by now the coordinator has
 		// either fired it or never will.
@@ -598,7 +643,9 @@ func (h *host) push(m input) error {
 		return nil
 	}
 	h.stored[w] = m.conn
-	if h.leaves.giver != nil {
+	if h.leaves.passes(m.conn) {
+		h.leaves.giver.queue <- m.grad
+	} else if h.leaves.giver != nil && !h.leaves.lending.on {
 		h.leaves.pass(m.grad)
 		return nil
 	}
@@ -612,7 +659,7 @@ func (h *host) announce(ev Event) error {
 		h.version.Store(ev.Version)
 		for _, w := range ev.Workers {
 			// Whose gradient was passed on asks for them, perhaps already.
-			if int(w) < len(h.conns) && h.conns[w] != nil && h.stored[w] == h.conns[w] {
+			if int(w) < len(h.conns) && h.conns[w] != nil && h.stored[w] == h.conns[w] && h.answers() {
 				if own := h.shard.Model(w); own != nil {
 					h.deliver(h.conns[w], parcel{snap: h.mem.clone(own), version: ev.Version, alone: true})
 				} else {
@@ -697,6 +744,8 @@ type conn struct {
 	worker star.Worker
 	out    chan parcel
 	done   chan struct{} // closed by end
+
+	term int64 // of the view that the worker knows; the owner's
 
 	push transport.Push // the reader's, for the codec's name
 	pack unpacker       // the reader's
@@ -787,7 +836,11 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.H
 	}
 	h, err := s.check(hello)
 	if err != nil {
-		return nil, s.refuse(tc, exitDisagree, err)
+		exit := exitDisagree
+		if errors.Is(err, errNotHere) && s.cfg.Copies {
+			exit = exitAbsent
+		}
+		return nil, s.refuse(tc, exit, err)
 	}
 	tc.SetPeer(fmt.Sprintf("worker %d (%s)", hello.Rank, tc.RemoteAddr()))
 	w := transport.Welcome{
@@ -830,8 +883,10 @@ func (s *Server) check(hello transport.Hello) (*host, error) {
 	if h := s.host(hello.Shard); h != nil {
 		return h, nil
 	}
-	return nil, fmt.Errorf("shard %d is not here", hello.Shard)
+	return nil, fmt.Errorf("shard %d is %w", hello.Shard, errNotHere)
 }
+
+var errNotHere = errors.New("not here")
 
 // refuse answers a Hello with the reason and returns it.
 func (s *Server) refuse(tc transport.Conn, exit int, reason error) error {
@@ -951,6 +1006,15 @@ func (c *conn) receive() error {
 			default:
 				return errors.New("pings faster than it reads the answers")
 			}
+		case transport.KindTurn:
+			m, err := transport.ParseTurn(f.Header)
+			if err != nil {
+				return err
+			}
+			if err := c.mine("turn", m.Worker, m.Shard); err != nil {
+				return err
+			}
+			c.h.put(input{kind: inTurn, conn: c, seq: m.Term})
 		case transport.KindLeave:
 			return io.EOF
 		default:

@@ -58,15 +58,12 @@ type worker struct {
 }
 
 type coordinator struct {
-	gen    int64
-	table  *replica.Table
-	fires  []firing
-	told   int64 // primaries
-	free   int64 // workers
-	given  map[int]bool
-	parts  map[replica.Gradient]map[int]bool
-	fired  map[replica.Gradient]bool
-	shorts int
+	gen   int64
+	table *replica.Table
+	fires []firing
+	given map[int]bool
+	parts map[replica.Gradient]map[int]bool
+	fired map[replica.Gradient]bool
 }
 
 type world struct {

@@ -1,6 +1,6 @@
 // Package replica decides who holds the copies of a shard, who of them answers workers, when an update is acknowledged, and what
 // becomes of all that when a server is lost. It is pure: no I/O, no clock, no goroutine. Table is the coordinator's half of it, Copy
-// the half of a server that holds a copy; docs/decisions/0012-copies-of-a-shard.md says why it is done so.
+// the half of a server that holds a copy; docs/decisions/0013-copies-of-a-shard.md says why it is done so.
 //
 // Every copy gets every gradient from its worker, and every firing from the coordinator, in the one order that the coordinator
 // gives (the state machine approach: Schneider, ACM Computing Surveys 22(4), 1990). Updates are deterministic, so copies are equal bit for bit.
@@ -316,4 +316,32 @@ func Recover(generation int64, want, shards int, claims []Claim) (t *Table, from
 		}
 	}
 	return t, from, to, nil
+}
+
+// GiveUp ends a Join that is not to be. It returns what is whole without the server that was getting the copy.
+func (t *Table) GiveUp(shard int) []Whole {
+	e := &t.shards[shard]
+	e.joining = -1
+	return e.collect()
+}
+
+// Drop takes a follower out of the view of one shard. It returns what is whole without it.
+func (t *Table) Drop(shard, server int) []Whole {
+	e := &t.shards[shard]
+	e.view.Followers = slices.DeleteFunc(slices.Clone(e.view.Followers), func(s int) bool { return s == server })
+	e.view.Term++
+	delete(e.held, server)
+	delete(e.since, server)
+	return e.collect()
+}
+
+// Behind lists the copies of a shard that do not hold a firing, as far as is known.
+func (t *Table) Behind(shard int, seq int64) (servers []int) {
+	e := &t.shards[shard]
+	for _, s := range e.members() {
+		if e.held[s] < seq {
+			servers = append(servers, s)
+		}
+	}
+	return servers
 }

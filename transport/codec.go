@@ -44,6 +44,7 @@ var kindNames = [...]string{
 	KindAdopt: "adopt", KindHand: "hand", KindMoved: "moved", KindState: "state", KindSlot: "slot", KindRoute: "route", KindCancel: "cancel",
 	KindComputed: "computed", KindClose: "close", KindPoison: "poison",
 	KindBallot: "ballot", KindStanding: "standing", KindElsewhere: "elsewhere",
+	KindView: "view", KindHeld: "held", KindTurn: "turn", KindAhead: "ahead",
 }
 
 // Valid says whether k is a kind of this version of the protocol.
@@ -462,8 +463,10 @@ func (m Fire) AppendTo(dst []byte) []byte {
 // Parse parses the header of a Fire into m and reuses the memory of m's lists,
 // so that it allocates only when a list outgrows all before it. After an error
 // m's fields mean nothing.
-func (m *Fire) Parse(b []byte) error {
-	p := parse(KindFire, b, 8)
+func (m *Fire) Parse(b []byte) error { return m.parse(KindFire, b) }
+
+func (m *Fire) parse(k Kind, b []byte) error {
+	p := parse(k, b, 8)
 	m.Seq = p.natural("seq")
 	m.Version = p.natural("version")
 	m.Samples = p.natural("samples")

@@ -64,8 +64,12 @@ const (
 	KindBallot
 	KindStanding
 	KindElsewhere
+	KindView
+	KindHeld
+	KindTurn
+	KindAhead
 
-	lastKind = KindElsewhere
+	lastKind = KindAhead
 )
 
 // Roles and services of a Hello.

@@ -31,6 +31,9 @@ const (
 	Give HandStage = iota // after the firing Seq, send its state to who has come for it; it does not change until further notice
 	Gone                  // it is the other's: pass on what still comes
 	Keep                  // it stays here: go on
+
+	Lend   // like Give, but the other server gets a copy of it
+	Shared // the copy is there: go on, and pass on what workers push that do not know of it
 )
 
 // Hand tells a server about a shard that is to leave it.
@@ -122,7 +125,7 @@ func (m Hand) AppendTo(dst []byte) []byte {
 // ParseHand parses the header of a Hand.
 func ParseHand(b []byte) (Hand, error) {
 	p := parse(KindHand, b, 4)
-	m := Hand{Move: p.natural("move"), Stage: HandStage(p.within("stage", 0, int64(Keep))), Shard: p.shard("shard"), Seq: p.natural("seq")}
+	m := Hand{Move: p.natural("move"), Stage: HandStage(p.within("stage", 0, int64(Shared))), Shard: p.shard("shard"), Seq: p.natural("seq")}
 	return m, p.end()
 }
 

@@ -105,6 +105,10 @@ var samples = []sample{
 	{Ballot{From: 2, To: 0}, []byte{8, 8, 16, 1}},
 	{Standing{Term: 4, Seq: 42, Shards: []ShardVersion{{0, 41}, {1, -1}}}, AppendFrame(nil, Fire{Seq: 42, Version: 41}.AppendTo(nil), []byte{1})},
 	{Elsewhere{Addr: "10.0.0.3:7070"}, nil},
+	{View{Shard: 1, Term: 3, Holders: []Holder{{2, "10.0.0.3:7070"}, {0, ":7070"}}, From: 30853, To: 61706}, nil},
+	{Held{Shard: 1, Term: 3, Seq: 42}, nil},
+	{Turn{Shard: 1, Worker: 3, Term: 3}, nil},
+	{Ahead{Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{0, 41, 0.5}}}, nil},
 }
 
 func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
@@ -225,6 +229,14 @@ func parseAny(k Kind, b []byte) (Message, error) {
 		return as(ParseStanding(b))
 	case KindElsewhere:
 		return as(ParseElsewhere(b))
+	case KindView:
+		return as(ParseView(b))
+	case KindHeld:
+		return as(ParseHeld(b))
+	case KindTurn:
+		return as(ParseTurn(b))
+	case KindAhead:
+		return as(ParseAhead(b))
 	}
 	return nil, fmt.Errorf("no such kind: %v", k)
 }

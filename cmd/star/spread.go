@@ -78,7 +78,7 @@ func spreadOut(job *settings.Job) (*spread, error) {
 			return nil, job.Invalid("slow", errors.New("a process on another host cannot be stopped from here; leave --hosts away"))
 		}
 	}
-	servers := job.Shards
+	servers := max(job.Shards, job.Replicas)
 	if job.Arch == settings.AllReduce {
 		servers = 0
 	}

@@ -44,6 +44,15 @@ func table(s coord.Status, width int) []string {
 	if absent > 0 {
 		line("  and room for %d more", absent)
 	}
+	few, of := 0, 0
+	for _, sh := range s.Shards {
+		if of = max(of, sh.Replicas); 1+len(sh.Followers) < sh.Replicas {
+			few++
+		}
+	}
+	if few > 0 {
+		line("  shards with fewer than %d copies: %d of %d (--replicas)", of, few, len(s.Shards))
+	}
 	if s.Short > 0 {
 		line("  waits for workers, at least %d are wanted (--min-workers)", s.Short)
 	}

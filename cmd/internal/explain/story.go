@@ -51,6 +51,7 @@ type Story struct {
 	Came   []Came
 	Short  []Short
 	Shifts []Shift
+	Copies []Copied
 
 	Poison []Poisoned // by worker and cause, in the order of the first
 
@@ -99,6 +100,13 @@ type Poisoned struct {
 	Where    string  // of the first
 	Fatal    bool
 	Over     bool // reversed ones: no more
+}
+
+// Copied is what happened to the copies of a shard.
+type Copied struct {
+	T time.Duration
+	coord.ReplicaChange
+	Pause time.Duration // from the update before it to the next one; 0: there was none
 }
 
 // Shift is a shard that has moved to another server, or was to.
@@ -216,6 +224,11 @@ func (t *Teller) Add(l coord.RunLine) error {
 		if len(s.grads) > 0 {
 			n += s.grads[len(s.grads)-1]
 		}
+		for i := range s.Copies { // those of the servers that were lost since the last update
+			if c := &s.Copies[i]; c.Event == "promoted" && c.Pause == 0 && len(s.Rate) > 0 {
+				c.Pause = l.T - s.Rate[len(s.Rate)-1].T
+			}
+		}
 		s.Rate, s.grads = append(s.Rate, Point{l.T, float64(e.Samples)}), append(s.grads, n)
 		s.Samples, s.Updates = e.Samples, e.Version-s.Train.Version
 	case coord.RunNoise:
@@ -280,6 +293,9 @@ func (t *Teller) Add(l coord.RunLine) error {
 		t.told.end(e.Worker, w, l.T, false)
 	case coord.RunShift:
 		t.shift(l.T, e)
+	case coord.RunReplica:
+		s.Copies = append(s.Copies, Copied{T: l.T, ReplicaChange: e.ReplicaChange})
+		s.marks = append(s.marks, l.T)
 	case coord.RunMove:
 		t.move(l.T, e)
 	case coord.RunEval:

@@ -307,6 +307,12 @@ func (s *Story) told(b *strings.Builder) {
 		}
 		b.WriteByte('\n')
 	}
+	for i, c := range s.Copies {
+		if i == 0 {
+			b.WriteString("\ncopies of shards\n")
+		}
+		fmt.Fprintf(b, "  %8s  %s\n", took(c.T), c)
+	}
 	for i, o := range s.Odd {
 		if i == 0 {
 			b.WriteString("\nimpossible measurements\n")
@@ -317,6 +323,29 @@ func (s *Story) told(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "  %s\n", o)
 	}
+}
+
+// String is a line of the story.
+func (c Copied) String() string {
+	var what string
+	switch c.Event {
+	case "promoted":
+		what = fmt.Sprintf("server %d is lost, server %d answers in its place", c.Server, c.Primary)
+	case "lost":
+		what = fmt.Sprintf("server %d is lost, which had a copy", c.Server)
+	case "copied":
+		what = fmt.Sprintf("server %d has got a copy in %s", c.Server, took(time.Duration(c.Took*float64(time.Second))))
+	default:
+		what = fmt.Sprintf("server %d has no copy", c.Server)
+	}
+	s := fmt.Sprintf("shard %d: %s (term %d), %d of %d copies", c.Shard, what, c.Term, 1+len(c.Followers), c.Of)
+	if c.Pause > 0 {
+		s += ", the next update came " + took(c.Pause) + " after the last one"
+	}
+	if c.Why != "" {
+		s += ": " + c.Why
+	}
+	return s
 }
 
 // String is a line of the story.

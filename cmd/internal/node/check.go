@@ -46,6 +46,9 @@ func Check(job *settings.Job) error {
 	if err := checkShift(job); err != nil {
 		return err
 	}
+	if err := checkReplicas(job); err != nil {
+		return err
+	}
 	slows, trace, err := handicaps(job)
 	if err != nil {
 		return err

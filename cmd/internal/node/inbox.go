@@ -41,11 +41,17 @@ type inbox struct {
 // errSuperseded: another ring takes the place of the one at work.
 var errSuperseded = errors.New("another ring takes its place")
 
-func newInbox(m *coord.Member) *inbox {
+// newInbox reads what the coordinator says. turn, if not nil, is told of copies of shards at once: whoever waits for one that is gone must not.
+func newInbox(m *coord.Member, turn func(transport.View) error) *inbox {
 	b := &inbox{orders: waits.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
 	go func() {
 		for {
 			o, err := m.Order()
+			if err == nil && o.Kind == transport.KindView && turn != nil {
+				if err = turn(o.View); err == nil {
+					continue
+				}
+			}
 			if !b.put(o, err) {
 				return
 			}

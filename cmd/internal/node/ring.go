@@ -169,7 +169,7 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 	if w.version >= 0 {
 		w.door.change(w.version, func() {})
 	}
-	w.inbox = newInbox(w.member)
+	w.inbox = newInbox(w.member, nil)
 	w.late = func() bool {
 		_, closed := w.inbox.closing(w.ring.Generation, w.version)
 		return closed

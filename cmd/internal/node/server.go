@@ -216,6 +216,9 @@ func (s *server) prepare() (err error) {
 	if err := checkShift(job); err != nil {
 		return err
 	}
+	if err := checkReplicas(job); err != nil {
+		return err
+	}
 	if job.Baseline != "" {
 		if err := s.baseline(); err != nil {
 			return err
@@ -333,6 +336,7 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 			return r, nil
 		},
 		Save:      s.saveShard,
+		Copies:    s.job.Replicas > 1,
 		Validator: s.named.Name == "zeno++",
 		Store:     keeps(s.plan),
 		Measure:   s.job.Poison != settings.Off,
@@ -592,7 +596,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		}
 	}
 	cfg := coord.Config{
-		Job: job.Name, Workers: job.Ranks(), First: job.Workers, Least: job.MinWorkers, Servers: job.Servers,
+		Job: job.Name, Workers: job.Ranks(), First: job.Workers, Least: job.MinWorkers, Servers: job.Servers, Replicas: job.Replicas,
 		Poison: job.Poison,
 		Plan:   s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,

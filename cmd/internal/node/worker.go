@@ -267,8 +267,12 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	}
 	if len(member.Welcome.Shards) > 0 {
 		hello.Service, hello.Rank = transport.ServiceShard, rank
+		views, err := w.views(member)
+		if err != nil {
+			return err
+		}
 		w.link, err = ps.Dial(ctx, ps.LinkConfig{
-			Network: tcp, Shards: shardAddrs(member.Welcome.Shards, job.Coordinator), Hello: hello, Params: model.Params(), JoinTimeout: job.JoinTimeout,
+			Network: tcp, Shards: shardAddrs(member.Welcome.Shards, job.Coordinator), Views: views, Hello: hello, Params: model.Params(), JoinTimeout: job.JoinTimeout,
 			Compress: job.Compress, Tensors: matrices(model.Layout()), Workers: member.Welcome.Workers, Log: log,
 			Chosen: func(version int64, codec, why string) { sayCodec(member, rank, version, codec, why) }, // the next message fails too, if this does
 		})
@@ -480,7 +484,7 @@ func matrices(specs []train.TensorSpec) []compress.Tensor {
 // train is the life of a worker: wait for a release, take the parameters, compute,
 // push, arrive.
 func (w *worker) train(ctx context.Context) error {
-	w.inbox = newInbox(w.member)
+	w.inbox = newInbox(w.member, w.turn)
 	w.late = func() bool { return w.inbox.late(w.step) }
 	w.average = func(eval int64, buffers []float32) error {
 		w.inbox.begin(ctx, 0)

@@ -94,6 +94,7 @@ type Job struct {
 	TreeFanIn   int     // most children of one worker in an automatic tree
 	PacePushes  string  // auto or off
 	MoveShards  string  // auto or off
+	Replicas    int     // servers that hold each shard
 	UpdateScale string  // n, firing or damped: the c of the update rule
 	OnNaN       string  // stop or skip
 	Poison      string  // skip, fatal or off
@@ -227,6 +228,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.ModelPrior, "model-prior", "", "with --mode auto: published model that the job costs its servers as much as, until that is measured; empty: by its bytes")
 	Var(s, &j.TreeFanIn, "tree-fan-in", 8, "most children of one worker, with tree=auto")
 	Var(s, &j.PacePushes, "pace-pushes", "auto", "let pushes that would meet at the servers' link wait for each other, where that delays no update", "auto", Off)
+	Var(s, &j.Replicas, "replicas", 1, "star-ps that hold each shard: with 2 or more, one that is gone takes nothing along; for every member")
 	Var(s, &j.MoveShards, "move-shards", Off, "auto: while the job runs, move a shard to another star-ps when that pays; star run --hosts starts spare ones", "auto", Off)
 	Var(s, &j.UpdateScale, "update-scale", "n", "weight of a gradient in an update", "n", "firing", "damped")
 	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
@@ -375,6 +377,7 @@ func (j *Job) Validate() error {
 		atLeast("min-workers", float64(j.MinWorkers), 0),
 		atLeast("servers", float64(j.Servers), 1),
 		atLeast("shards", float64(j.Shards), 0),
+		atLeast("replicas", float64(j.Replicas), 1),
 		atLeast("batch", float64(j.Batch), 1),
 		atLeast("epochs", j.Epochs, 0),
 		atLeast("samples", float64(j.Samples), 0),

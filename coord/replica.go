@@ -1,0 +1,537 @@
+package coord
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"star/replica"
+	"star/transport"
+	"star/waits"
+)
+
+// copies is what the coordinator knows of the copies of shards (Config.Replicas); package replica has the rules. Orders wait here
+// until copies hold their firings: followers are told first, then primaries, then workers are released.
+type copies struct {
+	table   *replica.Table
+	ready   []map[int]bool // by shard: servers that have its parameters, before the job begins
+	queue   []waitingOrder
+	freeing bool // an order whose turn has come is being carried out
+	told    int64
+	norms   []map[int]event        // by shard and server: the last it said
+	counted map[int64]map[int]bool // by firing: shards whose norms count already
+
+	from  int64     // firing up to which the copy that is being sent goes
+	retry time.Time // not before that another one is begun
+	short bool      // was said
+}
+
+// waitingOrder is an order that waits for the firings up to seq.
+type waitingOrder struct {
+	order
+	seq  int64
+	told bool // primaries know of it
+}
+
+// ReplicaChange is what has happened to the copies of a shard: a line of the run log.
+type ReplicaChange struct {
+	Shard     int     `json:"shard"`
+	Event     string  `json:"event"` // promoted: another server answers; lost: a follower is gone; copied: another server holds it; uncopied: it was to
+	Server    int     `json:"server"`
+	Term      int64   `json:"term"`
+	Primary   int     `json:"primary"`
+	Followers []int   `json:"followers"`
+	Of        int     `json:"of"`               // copies that there are to be
+	Took      float64 `json:"took_s,omitempty"` // copied: from the decision on
+	Why       string  `json:"why,omitempty"`
+}
+
+type logReplica struct {
+	Type string  `json:"type"`
+	T    float64 `json:"t"`
+	ReplicaChange
+}
+
+// beginCopies decides, when shards are cut, who holds copies of them.
+func (c *Coordinator) beginCopies() error {
+	if c.cfg.Replicas < 2 {
+		return nil
+	}
+	views, err := replica.Place(c.cfg.Replicas, c.places(true), c.owner)
+	if err != nil {
+		return err
+	}
+	k := &copies{table: replica.NewTable(c.cfg.Replicas, views), counted: map[int64]map[int]bool{}}
+	for _, v := range views {
+		k.ready = append(k.ready, map[int]bool{})
+		k.norms = append(k.norms, map[int]event{})
+		for _, s := range v.Followers {
+			c.servers[s].hello.Shards++
+		}
+	}
+	c.copies = k
+	for shard := range views {
+		c.tellServers(shard)
+	}
+	return nil
+}
+
+// places lists the servers as places for copies. first: none of them has one but of its own shards.
+func (c *Coordinator) places(first bool) []replica.Server {
+	out := make([]replica.Server, len(c.servers))
+	for i, s := range c.servers {
+		out[i] = replica.Server{Host: c.site(s), Gone: s.gone, Spare: s.hello.Shards == 0}
+		if host, _, err := net.SplitHostPort(s.hello.Addr); err == nil && host != "" && out[i].Host == "" {
+			out[i].Host = host
+		}
+		if !first {
+			out[i].Copies = s.hello.Shards
+		}
+	}
+	return out
+}
+
+// viewOf is the message that says who holds a shard.
+func (c *Coordinator) viewOf(shard int) transport.View {
+	v := c.copies.table.View(shard)
+	m := transport.View{Shard: shard, Term: v.Term, From: c.shards[shard].From, To: c.shards[shard].To}
+	for _, s := range append([]int{v.Primary}, v.Followers...) {
+		m.Holders = append(m.Holders, transport.Holder{Rank: s, Addr: c.servers[s].hello.Addr})
+	}
+	return m
+}
+
+func (c *Coordinator) tellServers(shard int) {
+	m := c.viewOf(shard)
+	for _, h := range m.Holders {
+		p := c.servers[h.Rank]
+		c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+	}
+}
+
+// tellView has everybody know who holds a shard now.
+func (c *Coordinator) tellView(shard int) {
+	v := c.copies.table.View(shard)
+	c.owner[shard], c.shards[shard].Addr = v.Primary, c.servers[v.Primary].hello.Addr
+	c.tellServers(shard)
+	m := c.viewOf(shard)
+	for _, p := range slices.Concat(c.workers, c.late) {
+		if p != nil && p.welcomed {
+			c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+		}
+	}
+}
+
+// tellViews follows the Welcome of a worker.
+func (c *Coordinator) tellViews(p *peer) {
+	if c.copies == nil || p.role != transport.RoleWorker {
+		return
+	}
+	for shard := range c.shards {
+		m := c.viewOf(shard)
+		c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+	}
+}
+
+// readyAt notes that a server has the parameters of a shard. It reports whether every copy has.
+func (c *Coordinator) readyAt(p *peer, shard int) bool {
+	if c.copies == nil {
+		return true
+	}
+	k := c.copies
+	k.ready[shard][p.rank] = true
+	v := k.table.View(shard)
+	for _, s := range append([]int{v.Primary}, v.Followers...) {
+		if !k.ready[shard][s] {
+			return false
+		}
+	}
+	return true
+}
+
+// wholeAt notes that a copy holds a gradient. It reports whether every copy does.
+func (c *Coordinator) wholeAt(p *peer, m transport.Stored) bool {
+	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) { // the ledger says what is wrong
+		return true
+	}
+	return c.copies.table.Stored(m.Shard, p.rank, replica.Gradient{Worker: m.Worker, Step: m.Step}, m.Sum2)
+}
+
+// whole passes on gradients that are whole since somebody is gone.
+func (c *Coordinator) whole(shard int, gs []replica.Whole) error {
+	for _, g := range gs {
+		orders, err := c.ledger.store(shard, g.Worker, g.Step, g.Sum2)
+		if err == nil {
+			err = c.carry(orders)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answersFor says whether a server is the one whose word counts for a shard.
+func (c *Coordinator) answersFor(p *peer, shard int) bool {
+	return c.copies == nil || shard >= 0 && shard < len(c.owner) && c.owner[shard] == p.rank
+}
+
+// held notes that a copy holds firings.
+func (c *Coordinator) held(p *peer, m transport.Held) error {
+	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) {
+		return c.drop(p, fmt.Errorf("held of shard %d, which has no copies", m.Shard))
+	}
+	c.copies.table.Held(m.Shard, p.rank, m.Term, m.Seq)
+	return c.pump()
+}
+
+// chain puts orders behind those that wait for copies. Followers are told of their firings at once.
+func (c *Coordinator) chain(orders []order) {
+	k := c.copies
+	for i := range orders {
+		o := &orders[i]
+		if o.fire.Seq > 0 {
+			k.table.Offer(o.fire.Seq)
+			for _, s := range c.servers {
+				if s != nil && !s.gone && c.follows(s.rank) {
+					c.send(s, func() error { return transport.Send(s.conn, transport.Ahead(o.fire), nil) })
+				}
+			}
+		}
+		k.put(*o)
+	}
+	if err := c.pump(); err != nil && c.sick == nil {
+		c.sick = err
+	}
+}
+
+func (k *copies) put(o order) {
+	seq := o.fire.Seq
+	if n := len(k.queue); seq == 0 && n > 0 {
+		seq = k.queue[n-1].seq
+	}
+	k.queue = append(k.queue, waitingOrder{order: o, seq: seq})
+}
+
+// keeps has a release wait for those before it. It reports false when there are none.
+func (c *Coordinator) keeps(r transport.Release) bool {
+	k := c.copies
+	if k == nil || k.freeing || len(k.queue) == 0 {
+		return false
+	}
+	k.put(order{releases: []transport.Release{r}})
+	return true
+}
+
+// follows says whether a server is a follower in any shard.
+func (c *Coordinator) follows(server int) bool {
+	for shard := range c.shards {
+		if slices.Contains(c.copies.table.View(shard).Followers, server) {
+			return true
+		}
+	}
+	return false
+}
+
+// pump carries out what copies hold: primaries are told of what all followers hold, and workers are released when all copies hold it.
+func (c *Coordinator) pump() error {
+	k := c.copies
+	if k.freeing {
+		return nil
+	}
+	k.freeing = true
+	defer func() { k.freeing = false }()
+	ready := k.table.Ready()
+	for i := range k.queue {
+		w := &k.queue[i]
+		if w.told {
+			continue
+		}
+		if w.seq > ready {
+			break
+		}
+		if w.told = true; w.fire.Seq > 0 {
+			k.told = w.fire.Seq
+			c.fire(&w.order)
+		}
+	}
+	if err := c.countNorms(); err != nil {
+		return err
+	}
+	acked := k.table.Acked()
+	for len(k.queue) > 0 && k.queue[0].told && k.queue[0].seq <= acked {
+		o := k.queue[0].order
+		k.queue = slices.Delete(k.queue, 0, 1)
+		c.progress = time.Now()
+		c.follow(&o)
+	}
+	return nil
+}
+
+// normAt keeps what a copy says of a firing: its word counts when it is the primary and primaries know of the firing.
+func (c *Coordinator) normAt(p *peer, e event) error {
+	if e.norm.Shard < 0 || e.norm.Shard >= len(c.shards) {
+		return c.drop(p, fmt.Errorf("a norm of shard %d, of %d", e.norm.Shard, len(c.shards)))
+	}
+	c.copies.norms[e.norm.Shard][p.rank] = e
+	return c.countNorms()
+}
+
+func (c *Coordinator) countNorms() error {
+	k := c.copies
+	for shard, said := range k.norms {
+		e, ok := said[c.owner[shard]]
+		if !ok || e.norm.Seq > k.told {
+			continue
+		}
+		delete(said, c.owner[shard])
+		seq := e.norm.Seq
+		if c.norms[seq] == nil || k.counted[seq][shard] {
+			continue
+		}
+		if k.counted[seq] == nil {
+			k.counted[seq] = map[int]bool{}
+		}
+		k.counted[seq][shard] = true
+		if len(k.counted[seq]) == len(c.shards) {
+			delete(k.counted, seq)
+		}
+		if err := c.norm(c.servers[c.owner[shard]], e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lostServer goes on without a server, if every shard has a copy elsewhere.
+func (c *Coordinator) lostServer(p *peer, why error) error {
+	k := c.copies
+	c.log.Warn("a server is gone", "rank", p.rank, "addr", p.hello.Addr, "reason", why)
+	if m := &c.mover; m.copies && m.stage == moveRouting && m.from == p.rank && k.table.View(m.shard).Copies() == 2 {
+		// What it had still to pass on to the new copy is lost with it.
+		return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost while server %d got a copy of shard %d, and nobody else has one: %v", p.rank, p.hello.Addr, m.to, m.shard, why)}
+	}
+	if c.mover.stage != moveIdle {
+		c.moving.why = fmt.Sprintf("server %d is lost: %v", p.rank, why)
+	}
+	if err := c.moveOn(c.mover.lost(p.rank)); err != nil {
+		return err
+	}
+	changes := k.table.Lost(p.rank)
+	for _, ch := range changes {
+		if ch.Gone {
+			return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost, and with it the last copy of shard %d: %v", p.rank, p.hello.Addr, ch.Shard, why)}
+		}
+	}
+	for _, ch := range changes {
+		if ch.Gave {
+			continue
+		}
+		line := ReplicaChange{Shard: ch.Shard, Event: "lost", Server: p.rank, Why: why.Error()}
+		if ch.Promoted {
+			line.Event = "promoted"
+		}
+		c.noteCopies(line)
+		c.tellView(ch.Shard)
+		if ch.Promoted {
+			c.saveAgain(ch.Shard)
+		}
+	}
+	for _, ch := range changes {
+		if err := c.whole(ch.Shard, ch.Whole); err != nil {
+			return err
+		}
+	}
+	if err := c.pump(); err != nil {
+		return err
+	}
+	return c.tryFinish()
+}
+
+// noteCopies writes down what has happened to the copies of a shard.
+func (c *Coordinator) noteCopies(l ReplicaChange) {
+	v := c.copies.table.View(l.Shard)
+	l.Term, l.Primary, l.Followers, l.Of = v.Term, v.Primary, append([]int{}, v.Followers...), c.copies.table.Want()
+	c.cfg.RunLog.write(logReplica{Type: "replica", T: c.elapsed().Seconds(), ReplicaChange: l})
+	c.log.Info("copies of a shard", "shard", l.Shard, "event", l.Event, "server", l.Server, "term", l.Term, "primary", l.Primary, "copies", v.Copies(), "of", l.Of)
+}
+
+// saveAgain has another primary write a shard's part of a checkpoint that the last one has not finished.
+func (c *Coordinator) saveAgain(shard int) {
+	s := c.save
+	if s == nil || s.writing || s.parts[shard] != nil {
+		return
+	}
+	if !s.final { // by now the copies are farther
+		c.saved(event{saved: transport.Saved{Shard: shard, ID: s.id, Err: "its server was lost meanwhile; the next checkpoint will be of another one"}})
+		return
+	}
+	p := c.servers[c.owner[shard]] // whatever else it has saved already it says again
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Save{Seq: c.ledger.seq, Version: s.at.Version, ID: s.id}, nil)
+	})
+}
+
+// watchCopies has a server get a copy where one is missing.
+func (c *Coordinator) watchCopies(now time.Time) error {
+	k := c.copies
+	if k == nil || c.ledger == nil || c.final || c.ended || c.mover.stage != moveIdle || len(c.late) > 0 || now.Before(k.retry) {
+		return nil
+	}
+	missing := k.table.Short()
+	if len(missing) == 0 {
+		k.short = false
+		return nil
+	}
+	for _, shard := range missing {
+		v := k.table.View(shard)
+		to, ok := replica.Next(v, c.places(false))
+		if !ok {
+			if !k.short {
+				c.log.Warn("a shard has fewer copies than it is to have, and there is no server for another one", "shard", shard, "copies", v.Copies(), "of", k.table.Want())
+			}
+			k.short = true
+			continue
+		}
+		s := c.shards[shard]
+		c.moving = moving{
+			ShardMove: ShardMove{Shard: shard, From: v.Primary, To: to, Bytes: 4 * (s.To - s.From)},
+			begun:     now, limit: now.Add(moveTimeout(0)),
+		}
+		c.log.Info("a server gets a copy of a shard", "shard", shard, "from", v.Primary, "to", to, "bytes", c.moving.Bytes)
+		steps := c.mover.begin(shard, v.Primary, to)
+		c.mover.copies = true
+		return c.moveOn(steps)
+	}
+	return nil
+}
+
+// lendCopy begins to send a copy: from now on no gradient is whole without it.
+func (c *Coordinator) lendCopy() error {
+	m := &c.mover
+	if _, err := c.copies.table.Join(m.shard, m.to); err != nil {
+		return err
+	}
+	c.copies.from = c.ledger.seq
+	return nil
+}
+
+// shareCopy has a copy be one that counts.
+func (c *Coordinator) shareCopy() error {
+	m := &c.mover
+	if _, err := c.copies.table.Joined(m.shard, c.copies.from); err != nil {
+		return err
+	}
+	c.servers[m.to].hello.Shards++
+	c.noteCopies(ReplicaChange{Shard: m.shard, Event: "copied", Server: m.to, Took: time.Since(c.moving.begun).Seconds()})
+	c.tellView(m.shard)
+	return nil
+}
+
+// dropCopy gives up a copy that was being sent. It returns what waited for it.
+func (c *Coordinator) dropCopy() error {
+	return c.whole(c.mover.shard, c.copies.table.GiveUp(c.mover.shard))
+}
+
+// unshareCopy takes back a copy that counts already, but may lack what the primary had still to pass on.
+func (c *Coordinator) unshareCopy() error {
+	m, k := &c.mover, c.copies
+	to := c.servers[m.to]
+	if !k.table.View(m.shard).Has(m.to) || to.gone {
+		return nil
+	}
+	whole := k.table.Drop(m.shard, m.to)
+	to.hello.Shards--
+	s := c.shards[m.shard]
+	c.send(to, func() error {
+		return transport.Send(to.conn, transport.Adopt{Move: m.id, Stage: transport.Forget, Shard: m.shard, Addr: s.Addr, From: s.From, To: s.To}, nil)
+	})
+	c.endCopy(c.moving.why)
+	if !c.servers[m.from].gone {
+		c.tellView(m.shard)
+	}
+	return c.whole(m.shard, whole)
+}
+
+// endCopy notes that a copy was not to be.
+func (c *Coordinator) endCopy(why string) {
+	c.copies.retry = time.Now().Add(copyPause)
+	c.noteCopies(ReplicaChange{Shard: c.mover.shard, Event: "uncopied", Server: c.mover.to, Why: why})
+}
+
+// copyPause is how long nothing is copied after it has failed.
+const copyPause = 2 * time.Second
+
+// takeServer has a server in the place of one that is gone, in a job that has begun: without shards, until it gets copies.
+func (c *Coordinator) takeServer(p *peer) error {
+	rank := p.rank
+	for i, s := range c.servers {
+		if i > 0 && s.gone && (rank < 0 || rank == i) {
+			rank = i
+			break
+		}
+	}
+	if rank < 0 || rank >= len(c.servers) || !c.servers[rank].gone {
+		return fmt.Errorf("all %d servers of the job are there", len(c.servers))
+	}
+	if c.final || c.ended {
+		return errors.New("the job ends")
+	}
+	p.rank, p.welcomed, p.hello.Shards = rank, true, 0
+	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", rank, p.conn.RemoteAddr()))
+	c.servers[rank] = p
+	c.log.Info("a server takes the place of one that is gone", "rank", rank, "addr", p.hello.Addr)
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed()}, nil)
+	})
+	layout, _ := json.Marshal(c.enrolled)
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Assign{Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation}, layout)
+	})
+	return nil
+}
+
+// waitsForCopies says whose word is missing; empty: nobody's.
+func (c *Coordinator) waitsForCopies() string {
+	k := c.copies
+	if k == nil || len(k.queue) == 0 {
+		return ""
+	}
+	var who []int
+	for shard := range c.shards {
+		for _, s := range k.table.Behind(shard, k.queue[0].seq) {
+			if !slices.Contains(who, s) {
+				who = append(who, s)
+			}
+		}
+	}
+	slices.Sort(who)
+	return fmt.Sprintf("the word of servers %v that they hold firing %d", who, k.queue[0].seq)
+}
+
+// Views waits for who holds the copies of each shard of a job, which the coordinator says behind the Welcome of a worker. Call it before Order.
+func Views(m *Member, shards int) ([]transport.View, error) {
+	vs := make([]transport.View, shards)
+	site := waits.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "who holds the copies of shards", "", "")
+	defer site.Close()
+	site.Begin(-1, m.cfg.SendTimeout)
+	m.Conn.SetReadDeadline(time.Now().Add(m.cfg.SendTimeout))
+	defer m.Conn.SetReadDeadline(time.Time{})
+	for left := shards; left > 0; {
+		o, err := m.Order()
+		switch {
+		case err != nil:
+			return nil, err
+		case o.Kind != transport.KindView || o.View.Shard >= shards || len(o.View.Holders) == 0:
+			return nil, fmt.Errorf("unexpected %v from the coordinator", o.Kind)
+		}
+		if vs[o.View.Shard].Term == 0 {
+			left--
+		}
+		vs[o.View.Shard] = o.View
+	}
+	return vs, nil
+}

@@ -1,0 +1,449 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// fan is a worker's connection to all copies of a shard, as one: what it pushes goes to every copy, what it reads comes from the primary.
+// While one copy is there, the loss of others is no error: the coordinator will say who is the primary (Link.Turn). One goroutine reads.
+type fan struct {
+	cfg    LinkConfig
+	info   transport.ShardInfo
+	worker star.Worker
+	stall  time.Duration
+	log    *slog.Logger
+
+	writing sync.Mutex // one frame at a time, and no other copies meanwhile
+
+	mu     sync.Mutex
+	view   transport.View // the newest that was heard of
+	legs   []*leg         // changed with both locks
+	turned chan struct{}  // closed, and replaced, when the primary is another one
+	sent   int64          // by connections that are no more
+	got    int64
+	write  time.Time // deadline
+	name   string
+	seek   context.CancelFunc // of the search for new copies; nil: none
+
+	reads  *leg  // from whom the last frame came; the reader's
+	broken error // that connection is of no more use
+
+	done chan struct{}
+	once sync.Once
+	wg   sync.WaitGroup
+}
+
+// leg is the connection to one copy.
+type leg struct {
+	transport.Holder
+	conn transport.Conn
+
+	mu  sync.Mutex
+	err error // why nothing is written to it any more
+}
+
+// dialFan connects to all copies of a shard.
+func dialFan(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v transport.View) (*fan, error) {
+	f := &fan{
+		cfg: cfg, info: info, worker: star.Worker(cfg.Hello.Rank), stall: cfg.Stall, log: cfg.Log, view: v,
+		turned: make(chan struct{}), done: make(chan struct{}), name: fmt.Sprintf("shard %d", info.Shard),
+	}
+	if f.stall == 0 {
+		f.stall = 30 * time.Second
+	}
+	if f.log == nil {
+		f.log = slog.Default()
+	}
+	legs, err := f.dial(ctx, v.Holders)
+	if err == nil {
+		f.legs = legs
+		err = f.say(v.Term)
+	}
+	if err != nil {
+		for _, l := range legs {
+			l.conn.Close()
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// dial connects to some copies. It returns those that it has reached even with an error.
+func (f *fan) dial(ctx context.Context, holders []transport.Holder) (legs []*leg, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	conns := make([]transport.Conn, len(holders))
+	errs := make([]error, len(holders))
+	var wg sync.WaitGroup
+	for i, h := range holders {
+		wg.Go(func() {
+			info := f.info
+			info.Addr = h.Addr
+			if conns[i], errs[i] = open(ctx, f.cfg, info); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	for i, c := range conns {
+		if c != nil {
+			legs = append(legs, &leg{Holder: holders[i], conn: c})
+		}
+	}
+	return legs, first(errs)
+}
+
+// say tells all copies that from here on each gradient goes to every holder of the view of a term. The caller has the lock of writers.
+func (f *fan) say(term int64) error {
+	m := transport.Turn{Shard: f.info.Shard, Worker: f.worker, Term: term}
+	var err error
+	for _, l := range f.legs {
+		l.conn.SetWriteDeadline(time.Now().Add(f.stall))
+		if err = transport.Send(l.conn, m, nil); err != nil {
+			l.fail(err)
+		}
+	}
+	return err
+}
+
+// fail notes that a copy cannot be written to.
+func (l *leg) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+		l.conn.Close()
+	}
+}
+
+func (l *leg) failed() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// turn takes what the coordinator says of the copies. It does not wait.
+func (f *fan) turn(v transport.View) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if v.Term <= f.view.Term || len(v.Holders) == 0 {
+		return
+	}
+	f.view = v
+	if f.seek != nil {
+		f.seek()
+	}
+	for _, l := range f.legs {
+		if !holds(v, l.Rank) {
+			l.conn.Close() // a write that waits for it ends
+		}
+	}
+	select {
+	case <-f.done:
+		return
+	default:
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), f.stall, fmt.Errorf("not reached within %v", f.stall))
+	f.seek = cancel
+	f.wg.Go(func() {
+		defer cancel()
+		f.follow(ctx, v)
+	})
+}
+
+func holds(v transport.View, rank int) bool {
+	return slices.ContainsFunc(v.Holders, func(h transport.Holder) bool { return h.Rank == rank })
+}
+
+// follow has the copies of a view, and the primary first of all.
+func (f *fan) follow(ctx context.Context, v transport.View) {
+	missing := f.keep(v)
+	if missing == nil {
+		return
+	}
+	legs, err := f.dial(ctx, missing)
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.mu.Lock()
+	current := f.view.Term == v.Term
+	select {
+	case <-f.done:
+		current = false
+	default:
+	}
+	if !current {
+		f.mu.Unlock()
+		for _, l := range legs {
+			l.conn.Close()
+		}
+		return
+	}
+	f.legs = append(f.legs, legs...)
+	f.order()
+	f.mu.Unlock()
+	if err != nil {
+		f.log.Warn("a copy of a shard cannot be reached; its primary passes on what it gets", "shard", f.info.Shard, "err", err)
+		return
+	}
+	f.say(v.Term)
+}
+
+// keep drops the copies that are not in a view, and has the primary be the first. It returns those that are missing; nil: the view is old, or complete.
+func (f *fan) keep(v transport.View) (missing []transport.Holder) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.mu.Lock()
+	if f.view.Term != v.Term {
+		f.mu.Unlock()
+		return nil
+	}
+	f.legs = slices.DeleteFunc(slices.Clone(f.legs), func(l *leg) bool {
+		out := !holds(v, l.Rank) || l.failed() != nil
+		if out {
+			l.conn.Close()
+			s, r := l.conn.Traffic()
+			f.sent, f.got = f.sent+s, f.got+r
+		}
+		return out
+	})
+	for _, h := range v.Holders {
+		if !slices.ContainsFunc(f.legs, func(l *leg) bool { return l.Rank == h.Rank }) {
+			missing = append(missing, h)
+		}
+	}
+	f.order()
+	f.mu.Unlock()
+	if missing == nil {
+		f.say(v.Term)
+	}
+	return missing
+}
+
+// order puts the primary first, and wakes who waits for it.
+func (f *fan) order() {
+	slices.SortStableFunc(f.legs, func(a, b *leg) int {
+		return f.place(a) - f.place(b)
+	})
+	close(f.turned)
+	f.turned = make(chan struct{})
+}
+
+func (f *fan) place(l *leg) int {
+	return slices.IndexFunc(f.view.Holders, func(h transport.Holder) bool { return h.Rank == l.Rank })
+}
+
+// primary is the connection to the primary; nil: there is none now.
+func (f *fan) primary() (l *leg, turned <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.legs) > 0 && f.legs[0].Rank == f.view.Holders[0].Rank {
+		l = f.legs[0]
+	}
+	return l, f.turned
+}
+
+// WriteFrame writes a gradient, or initial parameters, to every copy, and all else to the primary. Only if nobody is left it is an error: who
+// reads asks again.
+func (f *fan) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.mu.Lock()
+	legs, end := f.legs, f.write
+	f.mu.Unlock()
+	put := func(l *leg) {
+		if l.failed() != nil {
+			return
+		}
+		err := l.conn.SetWriteDeadline(end)
+		if err == nil {
+			err = l.conn.WriteFrame(k, header, payload, sum)
+		}
+		if err != nil {
+			l.fail(err)
+		}
+	}
+	if k != transport.KindPush && k != transport.KindInit {
+		if l, _ := f.primary(); l != nil {
+			put(l)
+		}
+		return f.alive()
+	}
+	var others sync.WaitGroup
+	for i, l := range legs {
+		if i > 0 {
+			others.Go(func() { put(l) })
+		}
+	}
+	if len(legs) > 0 {
+		put(legs[0])
+	}
+	others.Wait()
+	return f.alive()
+}
+
+// alive is an error if no copy is left.
+func (f *fan) alive() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var last error
+	for _, l := range f.legs {
+		if last = l.failed(); last == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("no copy of it can be reached: %w", last)
+}
+
+// note keeps the error of a read.
+func (f *fan) note(err error) error {
+	if err != nil {
+		f.broken = err
+	}
+	return err
+}
+
+var errNoPrimary = errors.New("the primary is not reached yet")
+
+// Recv reads from the primary.
+func (f *fan) Recv() (transport.Frame, error) {
+	f.broken = nil
+	if f.reads, _ = f.primary(); f.reads == nil {
+		return transport.Frame{}, f.note(errNoPrimary)
+	}
+	m, err := f.reads.conn.Recv()
+	return m, f.note(err)
+}
+
+func (f *fan) ReadPayload(dst []byte) error { return f.note(f.reads.conn.ReadPayload(dst)) }
+func (f *fan) Discard() error               { return f.note(f.reads.conn.Discard()) }
+
+// SetReadDeadline is for the frame in hand.
+func (f *fan) SetReadDeadline(t time.Time) error {
+	if f.reads == nil {
+		return nil
+	}
+	return f.note(f.reads.conn.SetReadDeadline(t))
+}
+
+// renew waits for another primary, after an error of whoever reads. It returns err, unless that was a broken connection and there is
+// another one.
+func (f *fan) renew(err error) error {
+	if f.broken == nil {
+		return err
+	}
+	timeout := time.NewTimer(f.stall)
+	defer timeout.Stop()
+	for {
+		l, turned := f.primary()
+		if l != nil && l != f.reads {
+			return nil
+		}
+		if f.reads != nil {
+			f.reads.fail(f.broken)
+			if f.alive() != nil && f.alone() {
+				return err
+			}
+		}
+		select {
+		case <-turned:
+		case <-f.done:
+			return err
+		case <-timeout.C:
+			return fmt.Errorf("%w, and nobody took its place within %v", err, f.stall)
+		}
+	}
+}
+
+// alone says whether the view has one copy only.
+func (f *fan) alone() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.view.Holders) == 1
+}
+
+// ask asks the primary for the parameters, in the place of who was to send them.
+func (f *fan) ask() error {
+	f.SetWriteDeadline(time.Now().Add(f.stall))
+	return transport.Send(f, transport.Pull{Shard: f.info.Shard, Worker: f.worker}, nil)
+}
+
+// SetWriteDeadline is for the frames that follow.
+func (f *fan) SetWriteDeadline(t time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.write = t
+	return nil
+}
+
+func (f *fan) Peer() string     { return f.name }
+func (f *fan) SetPeer(s string) { f.name = s }
+
+// RemoteAddr is that of the primary.
+func (f *fan) RemoteAddr() string {
+	if l, _ := f.primary(); l != nil {
+		return l.conn.RemoteAddr()
+	}
+	return ""
+}
+
+// Traffic is that with all copies.
+func (f *fan) Traffic() (sent, received int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sent, received = f.sent, f.got
+	for _, l := range f.legs {
+		s, r := l.conn.Traffic()
+		sent, received = sent+s, received+r
+	}
+	return sent, received
+}
+
+func (f *fan) Close() error {
+	f.once.Do(func() {
+		f.mu.Lock()
+		close(f.done)
+		if f.seek != nil {
+			f.seek()
+		}
+		for _, l := range f.legs {
+			l.conn.Close()
+		}
+		f.mu.Unlock()
+		f.wg.Wait()
+	})
+	return nil
+}
+
+// Turn says who holds the copies of a shard now. It may be called from any goroutine, and does not wait.
+func (l *Link) Turn(v transport.View) error {
+	for _, p := range l.peers {
+		if f, ok := p.conn.(*fan); ok && p.info.Shard == v.Shard {
+			f.turn(v)
+			return nil
+		}
+	}
+	return fmt.Errorf("ps: told of copies of shard %d, of which this process knows none: give every member the same --replicas", v.Shard)
+}
+
+// connect reaches a shard, or all its copies.
+func connect(ctx context.Context, cfg LinkConfig, s transport.ShardInfo) (transport.Conn, error) {
+	for _, v := range cfg.Views {
+		if v.Shard == s.Shard {
+			f, err := dialFan(ctx, cfg, s, v)
+			if err != nil {
+				return nil, err // and no connection, not even one that is nil
+			}
+			return f, nil
+		}
+	}
+	return open(ctx, cfg, s)
+}
