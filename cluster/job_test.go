@@ -74,11 +74,11 @@ func TestJobGossip(t *testing.T) {
 func TestJobWithoutCoordinator(t *testing.T) {
 	t.Parallel()
 	a := meetJob(t, GossipConfig{Cluster: "a"}, JobMember{Role: "worker", Rank: 0})
-	b := meetJob(t, GossipConfig{Cluster: "a", Seeds: []string{a.Addr()}}, JobMember{Role: "server", Rank: 1, Addr: ":1"})
+	meetJob(t, GossipConfig{Cluster: "a", Seeds: []string{a.Addr()}}, JobMember{Role: "server", Rank: 1, Addr: ":1"}) // it hosts shards only
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	var e *CoordinatorError
-	if _, err := b.Coordinator(ctx, "a"); !errors.As(err, &e) || e.Members != 1 || e.ExitCode() != exitLost {
+	if _, err := a.Coordinator(ctx, "a"); !errors.As(err, &e) || e.Members != 1 || e.ExitCode() != exitLost {
 		t.Errorf("%v", err)
 	}
 }

@@ -222,14 +222,55 @@ func TestDeathWhileWaiting(t *testing.T) {
 		if s := w.status(); s.Phase != "training" || s.Workers[0].State != "gone" || s.Workers[1].State != "gone" {
 			t.Errorf("with nobody there: %s, %+v", s.Phase, s.Workers)
 		}
-		w.worker(-1, func(f *fakeWorker) { f.rank = 0 })
+		c := w.worker(-1, func(f *fakeWorker) { f.rank = 0 })
 		time.Sleep(100 * time.Millisecond)
-		w.worker(-1, func(f *fakeWorker) { f.rank = 1 })
+		d := w.worker(-1, func(f *fakeWorker) { f.rank = 1 })
 		w.finished(time.Hour)
 		if w.err != nil {
 			t.Fatalf("%v\n%s", w.err, w.logs)
 		}
 		w.accounted(20 * 2 * 4)
+		<-c.gone
+		<-d.gone
+		seen := map[int64]bool{}
+		for _, s := range slices.Concat(c.used, d.used) {
+			if seen[s.Start] {
+				t.Errorf("the batch at %d was computed twice by those who came in the place of others", s.Start)
+			}
+			seen[s.Start] = true
+		}
+	})
+}
+
+// A job that begins with fewer than it is meant to takes in who has not reached every shard yet.
+func TestBeginsWhileOthersConnect(t *testing.T) {
+	play(t, Config{Workers: 2, Least: 1, Steps: 20}, func(w *world) {
+		w.server(0, 1, false)
+		connects := func(d time.Duration) func(*fakeWorker) {
+			return func(f *fakeWorker) {
+				f.dies = func(phase string, _ transport.Release) bool {
+					if phase == "welcomed" {
+						time.Sleep(d)
+					}
+					return false
+				}
+			}
+		}
+		w.worker(0, connects(time.Second))
+		late := w.worker(1, connects(4500*time.Millisecond))
+		time.Sleep(3 * time.Second)
+		if s := w.status(); s.Phase != "training" || s.Workers[1].State != "joining" {
+			t.Errorf("%s, %+v", s.Phase, s.Workers)
+		}
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatalf("%v\n%s", w.err, w.logs)
+		}
+		w.accounted(20 * 2 * 4)
+		<-late.gone
+		if late.err != nil || len(late.used) < 5 {
+			t.Errorf("worker 1 made %d steps, and ended with %v", len(late.used), late.err)
+		}
 	})
 }
 
