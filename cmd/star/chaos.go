@@ -118,6 +118,7 @@ type broken struct {
 	Updates    int64             `json:"updates"`
 	Lives      int               `json:"lives"`
 	Wall       float64           `json:"wall_s"`
+	Processes  []grown           `json:"processes"`
 }
 
 type fault struct {
@@ -146,6 +147,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		r.front = append(r.front, p)
 	}
 	faults := chaos.Schedule(o)
+	holds := r.watchGrowth()
 	begun := time.Now()
 	ended := make(chan error, 1)
 	go func() { ended <- r.lives(ctx) }()
@@ -181,6 +183,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	for i, f := range faults {
 		result.Faults = append(result.Faults, fault{f.At.Seconds(), string(f.Kind), f.Target, f.For.Seconds(), f.Rate, done[i]})
 	}
+	result.Processes = holds.end()
 	lives, err := chaos.ReadAll(runLogs(job.Out), os.ReadFile)
 	if err != nil {
 		return node.FileError(err, nil)
