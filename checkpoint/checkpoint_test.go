@@ -246,6 +246,9 @@ func TestCompleteIsRefused(t *testing.T) {
 	if err := j.same(c); err != nil {
 		t.Error(err)
 	}
+	if err := WriteManifest(dir, c.Manifest()); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a manifest that is right in itself: %v, want ErrExist", err)
+	}
 }
 
 func TestWriteRefuses(t *testing.T) {
