@@ -291,6 +291,8 @@ func TestWriteRefuses(t *testing.T) {
 		"layout":    {Params: 4, Layout: []TensorSpec{{Name: "w", Shape: []int{3}}}, Shards: []ShardFile{shard(0, 4, 0, f)}},
 		"layout gap": {Params: 4, Layout: []TensorSpec{{Name: "w", Shape: []int{3}, Offset: 1}},
 			Shards: []ShardFile{shard(0, 4, 0, f)}},
+		"below nought": {Params: 4, Layout: []TensorSpec{{Name: "w", Shape: []int{-4}}, {Name: "v", Shape: []int{8}, Offset: -4}},
+			Shards: []ShardFile{shard(0, 4, 0, f)}},
 		"huge":       {Params: 4, Layout: []TensorSpec{{Name: "w", Shape: []int{1 << 40, 1 << 40}}}, Shards: []ShardFile{shard(0, 4, 0, f)}},
 		"no buffers": {Params: 4, BufferLayout: []TensorSpec{{Name: "w", Shape: []int{1}}}, Shards: []ShardFile{shard(0, 4, 0, f)}},
 	} {
