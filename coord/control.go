@@ -126,7 +126,11 @@ func (c *Coordinator) command(args []string) (any, error) {
 		c.milestones()
 		return map[string]any{"version": c.ledger.version()}, nil
 	case verb == "stop" && len(rest) == 0:
-		c.ledger.limit = c.ledger.cursor
+		limit := c.ledger.cursor
+		if !c.bequeath(func(e *Estate) { e.Limit = limit }) {
+			return nil, c.deposed
+		}
+		c.ledger.limit = limit
 		c.cfg.RunLog.write(logStop{Type: "stop", T: c.elapsed().Seconds(), Limit: c.ledger.limit, Why: "star ctl"})
 		c.log.Info("stopping", "at_samples", c.ledger.limit, "why", "star ctl")
 		return map[string]any{"samples": c.ledger.limit}, nil
@@ -147,7 +151,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 			return nil, fmt.Errorf("mode auto: the job was not begun with --mode auto, nothing watches it")
 		}
 		c.manual = false
-		if c.auto == nil && c.cfg.Ring == nil {
+		if c.auto == nil && c.cfg.Ring == nil && c.cfg.Office == nil {
 			c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
 		}
 		now := c.ledger.plan.String()
@@ -159,6 +163,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	p, err := modes.Parse(spec, c.cfg.Workers)
 	if err != nil {
 		return nil, err
+	}
+	if c.cfg.Office != nil && (p.Parents != nil || p.AutoTree) {
+		return nil, fmt.Errorf("mode %v: a job with --coordinators has no trees", p)
 	}
 	if c.cfg.Ring != nil {
 		if err := RingPlan(p); err != nil {
@@ -207,7 +214,9 @@ func mostKept(p modes.Plan) (most int) {
 
 // plant prepares an automatic tree, if p wants one: it comes when the load is known.
 func (c *Coordinator) plant(p modes.Plan) modes.Plan {
-	if c.auto = nil; p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.cfg.Ring == nil {
+	if c.auto = nil; c.cfg.Office != nil {
+		p.AutoTree = false // what is on its way up a tree would be lost with the coordinator
+	} else if p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.cfg.Ring == nil {
 		c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
 		p.AutoTree = false
 	}
@@ -224,6 +233,9 @@ func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 	from := c.ledger.plan
 	if p = c.graft(p); p.Equal(from) {
 		return nil
+	}
+	if !c.bequeath(func(e *Estate) { e.Plan, e.Manual = p, c.manual }) {
+		return c.deposed
 	}
 	c.stats.switches++
 	c.refused = nil

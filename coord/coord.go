@@ -134,6 +134,11 @@ type Config struct {
 
 	Generation int64 // lives of this job: one more than that of the checkpoint it resumes from
 
+	// Office is the right to coordinate, where other processes may take the job over; Heir is what the one before has left, for
+	// a job that is taken over (succession.go). Nil: there are no others; the job begins here.
+	Office Office
+	Heir   *Estate
+
 	Settings json.RawMessage // the effective configuration: line 1 of the run log
 	Notes    []string        // injections and the like, for the run log
 	Program  string          // name and version
@@ -280,6 +285,10 @@ type Coordinator struct {
 	idle     *waits.Site // nothing happens
 	idles    bool
 
+	heir    *succession // nil: the job has begun here
+	estate  Estate      // for a successor, with an Office
+	deposed error       // why the office is lost
+
 	deadlines []time.Duration // by rank; see Remark
 
 	ticked time.Time
@@ -341,6 +350,7 @@ type event struct {
 	saying   *saying
 	enlist   transport.Enlist
 	usage    transport.Usage
+	standing transport.Standing
 	note     *ShiftNote
 }
 
@@ -433,7 +443,7 @@ func New(cfg Config) (*Coordinator, error) {
 	for w := range poisonings {
 		poisonings[w] = map[poison.Cause]int64{}
 	}
-	return &Coordinator{
+	c := &Coordinator{
 		memory:     newRecollection(cfg.Workers),
 		poisonings: poisonings,
 
@@ -450,7 +460,8 @@ func New(cfg Config) (*Coordinator, error) {
 		norms:   map[int64]*normSum{},
 		noise:   noise,
 		stats:   statistics{losses: window{}},
-	}, nil
+	}
+	return c, c.inherit()
 }
 
 func setDefault(d *time.Duration, v time.Duration) {
@@ -568,6 +579,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		e.enlist, err = transport.ParseEnlist(f.Header)
 	case transport.KindUsage:
 		e.usage, err = transport.ParseUsage(f.Header)
+	case transport.KindStanding:
+		e.standing, err = transport.ParseStanding(f.Header)
 	case transport.KindPing:
 		_, err = transport.ParsePing(f.Header)
 	case transport.KindPong:
@@ -579,7 +592,7 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 		return e, err
 	}
 	switch f.Kind {
-	case transport.KindNorm, transport.KindSaved, transport.KindBuffers:
+	case transport.KindNorm, transport.KindSaved, transport.KindBuffers, transport.KindStanding:
 	default:
 		return e, fmt.Errorf("frame %v has a payload of %d bytes, expected none", f.Kind, f.Size)
 	}
@@ -601,15 +614,22 @@ const settle = 2 * time.Second
 func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	c.begun = time.Now()
 	c.progress = c.begun
+	if c.heir != nil {
+		c.begun = c.begun.Add(-time.Since(c.heir.estate.Begun))
+	}
 	c.result = c.cfg.Result
 	c.cfg.RunLog.write(logStart{
-		Type: "start", Format: 1, Program: c.cfg.Program, Time: c.begun.UTC(), Job: c.cfg.Job,
+		Type: "start", Format: 1, Program: c.cfg.Program, Time: time.Now().UTC(), Job: c.cfg.Job,
 		Notes: c.cfg.Notes, Config: c.cfg.Settings,
 	})
 	c.idle = waits.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
 	defer c.idle.Close()
 	err := c.loop(ctx)
-	c.finish(err)
+	if errors.Is(err, ErrDeposed) {
+		c.abdicate(err)
+	} else {
+		c.finish(err)
+	}
 	close(c.done)
 	time.AfterFunc(settle, c.hangUp)
 	if e := c.cfg.RunLog.close(); e != nil && err == nil {
@@ -629,7 +649,15 @@ func (c *Coordinator) loop(ctx context.Context) error {
 	look := time.NewTimer(time.Second)
 	defer look.Stop()
 	for !c.ended {
+		if c.deposed != nil {
+			return c.deposed
+		}
+		if c.sick != nil && c.ledger == nil {
+			return c.sick
+		}
 		select {
+		case <-c.over():
+			return ErrDeposed
 		case e := <-c.events:
 			if err := c.handle(e); err != nil {
 				return err
@@ -740,6 +768,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		p.load.enlist = e.enlist
 	case transport.KindUsage:
 		p.load.usage, p.load.heard = e.usage, true
+	case transport.KindStanding:
+		return c.stood(p, e.standing, e.payload)
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.kind))
 	}
@@ -858,6 +888,14 @@ func (c *Coordinator) issue(orders []order) {
 	if c.hold(orders) {
 		return
 	}
+	if len(orders) > 0 && !c.may() {
+		return
+	}
+	if c.cfg.Office != nil && len(orders) > 0 {
+		// This process may end at any time, and another one goes on: what led to these orders is on record, the orders are with
+		// the shards. An error of the log is for tick.
+		c.cfg.RunLog.flush()
+	}
 	if c.copies != nil {
 		c.chain(orders)
 		return
@@ -901,7 +939,7 @@ func (c *Coordinator) fire(o *order) {
 	f := &o.fire
 	for _, s := range c.servers {
 		if s.hello.Shards > 0 {
-			c.send(s, func() error { return transport.Send(s.conn, *f, nil) })
+			c.send(s, func() error { return transport.Send(s.conn, *f, o.memo) })
 		}
 	}
 	if o.silent {
@@ -963,6 +1001,9 @@ func (c *Coordinator) release(r transport.Release) {
 // norm adds a shard's part of a norm; the last one lets the update happen.
 func (c *Coordinator) norm(p *peer, e event) error {
 	n := c.norms[e.norm.Seq]
+	if n == nil && c.heir != nil && e.norm.Seq <= c.heir.seq {
+		return nil // the coordinator before wanted to know
+	}
 	if n == nil {
 		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", e.norm.Seq))
 	}
@@ -1087,6 +1128,10 @@ func (c *Coordinator) lost(p *peer, why error) error {
 				c.servers[p.rank] = nil // it may come back
 				return nil
 			}
+			if c.cfg.Office != nil && p.hello.Shards == 0 { // another one that may coordinate
+				c.log.Warn("a server without shards is gone", "rank", p.rank, "reason", why)
+				return nil
+			}
 			if c.copies != nil && c.ledger != nil && p.rank != 0 {
 				return c.lostServer(p, why)
 			}
@@ -1109,6 +1154,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if c.ledger == nil {
 		return nil
 	}
+	c.enlisted()
 	if c.cfg.StopOnLoss && !c.final {
 		return &Error{exitLost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
@@ -1193,6 +1239,9 @@ func (c *Coordinator) tick(now time.Time) error {
 	}
 	if err := c.watchSize(now); err != nil {
 		return err
+	}
+	if c.heir != nil && c.ledger == nil && !c.succeeds() {
+		c.tryStart()
 	}
 	c.noteIdle(now)
 	if idle, most := now.Sub(c.progress), c.stallAfter(); idle > most && now.Sub(c.warned) > c.cfg.StallAfter {
@@ -1288,7 +1337,7 @@ func (c *Coordinator) missing() string {
 	if c.ledger == nil {
 		var servers, workers, shards, linking []int
 		for i, s := range c.servers {
-			if s == nil {
+			if s == nil && (c.heir == nil || c.heir.estate.Seats[i] > 0) {
 				servers = append(servers, i)
 			}
 		}

@@ -252,6 +252,9 @@ func (s *fakeServer) serve() error {
 		if err != nil {
 			return err
 		}
+		if err := conn.Discard(); err != nil {
+			return err
+		}
 		s.mu.Lock()
 		mute := s.mute
 		s.mu.Unlock()

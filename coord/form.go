@@ -41,6 +41,9 @@ func (c *Coordinator) refuse(p *peer, exit int, reason string) {
 
 func (c *Coordinator) enrolServer(p *peer) {
 	h := p.hello
+	if c.reseat(p) {
+		return
+	}
 	if c.ledger != nil && c.copies != nil {
 		if err := c.takeServer(p); err != nil {
 			c.refuse(p, exitRestart, err.Error())
@@ -71,7 +74,7 @@ func (c *Coordinator) enrolServer(p *peer) {
 	c.servers[rank] = p
 	p.welcomed = true
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed()}, nil)
+		return transport.Send(p.conn, transport.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})
 	c.tryAssign()
 }
@@ -180,7 +183,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 
 // tryAssign cuts the parameter vector once all servers and a worker are there.
 func (c *Coordinator) tryAssign() {
-	if c.assigned || c.enrolled == nil {
+	if c.assigned || c.enrolled == nil || c.heir != nil {
 		return
 	}
 	k := 0
@@ -194,7 +197,6 @@ func (c *Coordinator) tryAssign() {
 	if int64(k) > n {
 		k = int(n) // more shards than parameters: the last ones hold nothing
 	}
-	c.assigned = true
 	layout, _ := json.Marshal(c.enrolled)
 	next := 0
 	for rank, s := range c.servers {
@@ -210,7 +212,18 @@ func (c *Coordinator) tryAssign() {
 			}
 		}
 		s.hello.Shards = len(c.shards) - first
-		own := c.shards[first:]
+	}
+	if !c.found(nil) {
+		return
+	}
+	c.assigned = true
+	for rank, s := range c.servers {
+		var own []transport.ShardInfo
+		for i, owner := range c.owner {
+			if owner == rank {
+				own = append(own, c.shards[i])
+			}
+		}
 		c.send(s, func() error {
 			return transport.Send(s.conn, transport.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation}, layout)
 		})
@@ -245,7 +258,10 @@ func (c *Coordinator) welcome(p *peer) {
 	}
 	w := transport.Welcome{
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
-		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(),
+		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(),
+	}
+	if c.heir != nil {
+		w.Step = c.heir.memo.steps[p.rank] + 1
 	}
 	buffers := c.cfg.Buffers
 	if c.ledger != nil { // it comes back
@@ -268,7 +284,7 @@ func (c *Coordinator) tryStart() {
 			return
 		}
 	}
-	if !c.enough() {
+	if !c.trained() && !c.enough() || c.trained() && !c.gathered() {
 		return
 	}
 	if c.cfg.Validation != nil && !c.checks.joined {
@@ -282,7 +298,11 @@ func (c *Coordinator) tryStart() {
 		l.guard = new(poison.Norms)
 	}
 	l.resume(c.cfg.Resume)
+	l.memos = c.cfg.Office != nil
 	absent := c.apart(l)
+	if c.trained() {
+		c.takeUp(l)
+	}
 	if r := c.cfg.Ring; r != nil {
 		newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale}).version = c.cfg.Resume.Version
 	} else {
@@ -319,6 +339,13 @@ func (c *Coordinator) tryStart() {
 	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against
 		c.validate()
 		return
+	}
+	if !c.found(l) {
+		return
+	}
+	if c.trained() {
+		c.resumeLog(l)
+		c.issue(l.clearStore(c.heir.memo.steps))
 	}
 	c.issue(l.begin())
 	c.tryFinish() // a job that resumes may have nothing left to do

@@ -26,7 +26,14 @@ type MemberConfig struct {
 	Network transport.Network
 	Addr    string // of the coordinator
 	Hello   transport.Hello
-	Enrol   *Enrolment // workers
+
+	// Addrs are those of all processes that may coordinate, where there are several: they are tried in turn. Addr does not matter then.
+	Addrs []string
+
+	// Anew says that the job has begun, and this process has a part in it: its coordinator is lost, another one takes over. Who does not
+	// answer soon is not the one.
+	Anew  bool
+	Enrol *Enrolment // workers
 
 	JoinTimeout time.Duration // zero means 2 min: names that do not resolve and refused connections are retried so long
 	SendTimeout time.Duration // zero means 10 s
@@ -110,10 +117,14 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	site := waits.Open(fmt.Sprintf("%s %d", cfg.Hello.Role, cfg.Hello.Rank), "the welcome of the coordinator at "+cfg.Addr, "", "")
 	defer site.Close()
 	site.Begin(-1, cfg.JoinTimeout)
-	wait := 50 * time.Millisecond
+	wait, longest := 50*time.Millisecond, 2*time.Second
 	var last error // not the one that the time-out itself caused, if there is another
+	search := newSearch(&cfg)
+	if search != nil {
+		longest = 250 * time.Millisecond // somebody will coordinate soon
+	}
 	for try := 1; ; try++ {
-		conn, welcome, extra, err := transport.Open(limited, cfg.Network, cfg.Addr, cfg.Hello, payload)
+		conn, welcome, extra, err := search.open(limited, &cfg, payload)
 		if err == nil {
 			m := &Member{Welcome: welcome, Buffers: extra, Conn: conn, cfg: cfg, joined: time.Now(), stop: make(chan struct{})}
 			conn.SetPeer("coordinator " + cfg.Addr)
@@ -123,8 +134,11 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			return m, nil
 		}
 		var final interface{ ExitCode() int }
-		if errors.As(err, &final) { // refused: no second try will change that
+		if errors.As(err, &final) && !(cfg.Anew && final.ExitCode() == exitRestart) { // refused: no second try will change that
 			return nil, err
+		}
+		if search.next(&cfg, err) {
+			continue
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -144,7 +158,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 				return nil, &JoinError{cfg.Addr, cfg.JoinTimeout, err}
 			}
 		}
-		wait = min(2*wait, 2*time.Second)
+		wait = min(2*wait, longest)
 	}
 }
 

@@ -116,6 +116,7 @@ func (c *Coordinator) enter(p *peer) {
 	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "rank", p.rank, "step", c.ledger.accounts[w].step, "version", c.ledger.version())
 	c.seen[w] = true
 	c.thin()
+	c.enlisted()
 	c.issue(orders)
 	if err := c.resize(); err != nil && c.sick == nil {
 		c.sick = err // ends the job with the next orders

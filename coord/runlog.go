@@ -97,6 +97,25 @@ type (
 		Dropped []int   `json:"dropped,omitempty"`
 		Samples int64   `json:"samples"` // applied, after this update
 	}
+	logRecall struct {
+		Type    string  `json:"type"` // "recall": an update that shards tell of. The coordinator that has made it may have written it too
+		T       float64 `json:"t"`
+		Seq     int64   `json:"seq"`
+		Version int64   `json:"version"`
+		Workers []int   `json:"workers"`
+		Dropped []int   `json:"dropped,omitempty"`
+		Samples int64   `json:"samples"`
+	}
+	logTerm struct {
+		Type    string  `json:"type"` // "term": this process coordinates from here on, or no more
+		T       float64 `json:"t"`
+		Term    int64   `json:"term"`
+		Over    bool    `json:"over,omitempty"`
+		Version int64   `json:"version"` // of the parameters
+		Seq     int64   `json:"seq"`     // of the last Fire before
+		Samples int64   `json:"samples"` // applied
+		Waited  float64 `json:"waited"`  // s, for workers, once all servers had come
+	}
 	logNoise struct {
 		Type    string  `json:"type"` // "noise"
 		T       float64 `json:"t"`

@@ -75,6 +75,9 @@ type ServerConfig struct {
 	Report      func() (transport.Enlist, transport.Usage)
 	ReportEvery time.Duration
 
+	// Again finds the next coordinator when one is lost. Nil: there is none, and the server ends.
+	Again Again
+
 	// Stall is how long a peer may take for a message, plus a second for each
 	// MiB of it. Zero means 30 s. There is no limit on the time between messages: slow
 	// is not dead.
@@ -122,6 +125,12 @@ type Server struct {
 	coord    *coordinator
 
 	adoptions map[int]*adoption // by shard; the goroutine's that listens to the coordinator
+
+	// Likewise, of attach.go.
+	past *history // nil: there are no other coordinators
+	term int64    // the highest of a coordinator so far
+	note []byte
+	peek transport.Fire
 }
 
 // NewServer makes a Server.
@@ -213,18 +222,28 @@ const (
 // the process. The lock is a channel, because tests with fake time need to see
 // who waits.
 type coordinator struct {
-	lock  chan struct{}
-	conn  transport.Conn
-	stall time.Duration
+	lock    chan struct{}
+	conn    transport.Conn // nil: there is none now
+	stall   time.Duration
+	live    atomic.Pointer[transport.Conn] // the last one, for who wants to close it
+	lasting bool                           // there will be another one: errors are the listener's
 }
 
 func tell[M transport.Message](c *coordinator, m M, payload []byte) error {
 	c.lock <- struct{}{}
 	defer func() { <-c.lock }()
-	if err := c.conn.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
-		return err
+	if c.conn == nil {
+		return nil
 	}
-	return transport.Send(c.conn, m, payload)
+	err := c.conn.SetWriteDeadline(time.Now().Add(c.stall))
+	if err == nil {
+		err = transport.Send(c.conn, m, payload)
+	}
+	if err != nil && c.lasting {
+		c.conn.Close() // who listens notices
+		return nil
+	}
+	return err
 }
 
 // Run hosts the shards of a until the coordinator says Leave (nil), the
@@ -241,7 +260,7 @@ func (s *Server) Run(ctx context.Context, coord transport.Conn, a transport.Assi
 		s.over = true
 		s.mu.Unlock()
 		s.stop(err)
-		coord.Close()
+		s.detach()
 	}()
 	for _, h := range s.hosted() {
 		s.wg.Go(func() {
@@ -253,9 +272,9 @@ func (s *Server) Run(ctx context.Context, coord transport.Conn, a transport.Assi
 	if s.cfg.Report != nil {
 		s.wg.Go(s.report)
 	}
-	unwatch := context.AfterFunc(s.ctx, func() { coord.Close() })
+	unwatch := context.AfterFunc(s.ctx, func() { (*s.coord.live.Load()).Close() })
 	defer unwatch()
-	err = s.listen(coord)
+	err = s.follow(coord)
 	if s.ctx.Err() != nil { // the cause is what closed the connection
 		return context.Cause(s.ctx)
 	}
@@ -291,7 +310,11 @@ func (s *Server) report() {
 }
 
 func (s *Server) start(ctx context.Context, coord transport.Conn, a transport.Assign) error {
-	c := &coordinator{lock: make(chan struct{}, 1), conn: coord, stall: s.stall}
+	c := &coordinator{lock: make(chan struct{}, 1), conn: coord, stall: s.stall, lasting: s.cfg.Again != nil}
+	c.live.Store(&coord)
+	if s.cfg.Again != nil {
+		s.past = newHistory(s.members(a.Workers), s.cfg.Store)
+	}
 	var hosts []*host
 	for _, info := range a.Shards {
 		h, err := s.makeHost(info, c, a)
@@ -398,13 +421,11 @@ func (s *Server) listen(coord transport.Conn) error {
 		site.Begin(-1, 0)
 		f, err := coord.Recv()
 		site.End()
-		if err != nil {
-			return fmt.Errorf("ps: lost the coordinator: %w", err)
+		if err == nil {
+			err = s.ordered(coord, f)
 		}
-		if f.Size > 0 {
-			if err := coord.Discard(); err != nil {
-				return fmt.Errorf("ps: lost the coordinator: %w", err)
-			}
+		if err != nil {
+			return &lostError{err}
 		}
 		switch f.Kind {
 		case transport.KindView:
@@ -472,7 +493,7 @@ func (s *Server) listen(coord transport.Conn) error {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
 			if err := tell(s.coord, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, nil); err != nil {
-				return fmt.Errorf("ps: lost the coordinator: %w", err)
+				return &lostError{err}
 			}
 		case transport.KindPong:
 		case transport.KindLeave:

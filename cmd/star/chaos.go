@@ -70,9 +70,21 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if job.Arch == settings.AllReduce || job.Hosts != "" {
 				return job.Invalid("arch", errors.New("star chaos breaks jobs with parameter servers, on this machine"))
 			}
+			if job.Council() > 0 && !cmd.Flags().Changed("faults") { // a server that is killed begins the job again, with other logs
+				names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Server) })
+				names = append(names, string(chaos.Coordinator))
+			}
 			kinds, err := chaos.ParseKinds(names)
 			if err != nil {
 				return job.Invalid("faults", err)
+			}
+			switch council := job.Council() > 0; {
+			case slices.Contains(kinds, chaos.Coordinator) && !council:
+				return job.Invalid("faults", errors.New("coordinator: nobody would take over; give --coordinators 3"))
+			case slices.Contains(kinds, chaos.Server) && council:
+				return job.Invalid("faults", errors.New("server: with --coordinators a job is not begun again, and a shard has no copy"))
+			case council:
+				job.Restarts = 0
 			}
 			if every <= 0 || until < 0 || longest <= 0 || stall <= 0 {
 				return job.Invalid("every", errors.New("--every, --longest and --stall must be above 0, --for at least 0"))
@@ -87,13 +99,16 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			defer cancel()
 			return breakJob(ctx, cmd.OutOrStdout(), job, chaos.Options{
 				Seed: seed, Workers: job.Workers, Servers: max(job.Shards, 1), Kinds: kinds, Every: every, Until: until, Longest: longest, Most: most,
+				Successors: (job.Council() - 1) / 2,
 			}, stall)
 		},
 	}
 	job.Bind(cmd, settings.ForRun)
 	var all []string
 	for _, k := range chaos.Kinds {
-		all = append(all, string(k))
+		if k != chaos.Coordinator {
+			all = append(all, string(k))
+		}
 	}
 	f := cmd.Flags()
 	f.Uint64Var(&seed, "fault-seed", 1, "seed of the schedule of faults")
@@ -115,6 +130,7 @@ type broken struct {
 	Faults     []fault           `json:"faults"`
 	Invariants []chaos.Invariant `json:"invariants"`
 	WorstStall float64           `json:"worst_stall_s"`
+	Takeovers  []float64         `json:"takeovers_s"` // pauses of updates while another process took over
 	Updates    int64             `json:"updates"`
 	Lives      int               `json:"lives"`
 	Wall       float64           `json:"wall_s"`
@@ -133,7 +149,7 @@ type fault struct {
 func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Options, stall time.Duration) error {
 	asJSON := job.JSON
 	job.JSON = true
-	r := &launch{job: job, out: new(bytes.Buffer), screen: newScreen(job)}
+	r := &launch{job: job, out: new(bytes.Buffer), screen: newScreen(job), seats: seats{count: job.Council()}}
 	host, _, err := net.SplitHostPort(job.Listen)
 	if err != nil {
 		return job.Invalid("listen", err)
@@ -179,18 +195,21 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	for !over {
 		wait(time.Hour)
 	}
-	result := broken{Seed: o.Seed, Wall: time.Since(begun).Seconds(), Faults: []fault{}}
+	result := broken{Seed: o.Seed, Wall: time.Since(begun).Seconds(), Faults: []fault{}, Takeovers: []float64{}}
 	for i, f := range faults {
 		result.Faults = append(result.Faults, fault{f.At.Seconds(), string(f.Kind), f.Target, f.For.Seconds(), f.Rate, done[i]})
 	}
 	result.Processes = holds.end()
-	lives, err := chaos.ReadAll(runLogs(job.Out), os.ReadFile)
+	lives, err := r.read()
 	if err != nil {
 		return node.FileError(err, nil)
 	}
 	for _, l := range lives {
 		result.Updates += l.Version - l.From
 		result.WorstStall = max(result.WorstStall, l.Worst.Seconds())
+		for _, p := range l.Pauses {
+			result.Takeovers = append(result.Takeovers, p.Seconds())
+		}
 	}
 	result.Lives = len(lives)
 	saved, bad := loadable(r.checkpoints())
@@ -246,7 +265,35 @@ func (r *launch) inflict(f chaos.Fault) {
 		r.front[f.Target].Corrupt()
 	case chaos.Server:
 		signal("ps", syscall.SIGKILL)
+	case chaos.Coordinator:
+		f.Target = int(r.seats.at.Load())
+		signal("ps", syscall.SIGKILL)
 	}
+}
+
+// read reads the run logs of the job's lives. Those of several coordinators are of one life.
+func (r *launch) read() ([]*chaos.Life, error) {
+	if r.seats.count == 0 {
+		return chaos.ReadAll(runLogs(r.job.Out), os.ReadFile)
+	}
+	names := []string{filepath.Join(r.job.Out, node.RunLogName)}
+	later, _ := filepath.Glob(filepath.Join(r.job.Out, "run-term*.jsonl"))
+	term := func(name string) (n int) {
+		fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), "run-term"), "%d", &n)
+		return n
+	}
+	slices.SortFunc(later, func(a, b string) int { return term(a) - term(b) })
+	names = append(names, later...)
+	var logs [][]byte
+	for _, n := range names {
+		b, err := os.ReadFile(n)
+		if err != nil {
+			return nil, err
+		}
+		logs = append(logs, b)
+	}
+	l, err := chaos.ReadReigns(logs, names)
+	return []*chaos.Life{l}, err
 }
 
 // runLogs are those of a job's lives, in their order.

@@ -29,9 +29,18 @@ type control struct {
 func reach(ctx context.Context, network transport.Network, job, addr, token string, timeout time.Duration) (*control, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, _, _, err := transport.Open(ctx, network, addr, transport.Hello{
-		Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Token: token, Version: node.Program, Rank: -1,
-	}, nil)
+	var conn transport.Conn
+	var err error
+	for range 3 { // it may be told of somebody else who coordinates
+		conn, _, _, err = transport.Open(ctx, network, addr, transport.Hello{
+			Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Token: token, Version: node.Program, Rank: -1,
+		}, nil)
+		var elsewhere *transport.ElsewhereError
+		if !errors.As(err, &elsewhere) || elsewhere.Addr == "" {
+			break
+		}
+		addr = elsewhere.Addr
+	}
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return nil, &nobodyError{addr, dial.Err}
 	}

@@ -63,7 +63,10 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			if err := node.Check(job); err != nil {
 				return err
 			}
-			r := &launch{job: job, out: cmd.OutOrStdout(), screen: newScreen(job)}
+			if job.Council() > 0 && job.Hosts != "" {
+				return job.Invalid("coordinators", errors.New("star run starts them on this machine: leave --hosts away, or start the processes yourself"))
+			}
+			r := &launch{job: job, out: cmd.OutOrStdout(), screen: newScreen(job), seats: seats{count: job.Council()}}
 			for _, w := range warnings {
 				r.screen.say("run", w)
 			}
@@ -98,6 +101,7 @@ type launch struct {
 	out    io.Writer
 	screen *screen
 	addr   string  // of the coordinator
+	seats  seats   // of the processes that may coordinate
 	spread *spread // over several hosts; nil: all on this one
 
 	result bytes.Buffer // standard output of the first server
@@ -220,7 +224,8 @@ func (r *launch) run(ctx context.Context) (err error) {
 }
 
 // servers is how many star-ps have shards when the job begins; with all-reduce there is the coordinator only.
-func (r *launch) servers() int { return max(r.job.Shards, 1) }
+// Those that may coordinate, where several may, come before them.
+func (r *launch) servers() int { return r.seats.count + max(r.job.Shards, 1) }
 
 // address finds the port of the coordinator.
 func (r *launch) address() error {
@@ -234,7 +239,10 @@ func (r *launch) address() error {
 		return r.job.Invalid("listen", fmt.Errorf("%w; --listen 127.0.0.1:0 takes a free port", err))
 	}
 	r.addr = l.Addr().String()
-	return l.Close()
+	if err := l.Close(); err != nil {
+		return err
+	}
+	return r.seats.choose(r.addr)
 }
 
 // aim has the proxies before servers lead to where these listen in this life of the job.
@@ -243,7 +251,7 @@ func (r *launch) aim() error {
 	host, _, _ := net.SplitHostPort(r.addr)
 	for i, p := range r.front {
 		addr := r.addr
-		if i > 0 {
+		if i > 0 || r.seats.count > 0 {
 			l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 			if err != nil {
 				return err
@@ -272,11 +280,14 @@ func (r *launch) child(role string, rank, servers int) *child {
 		}
 	}
 	env = append(env, r.job.Config.Environ("listen", "advertise", "coordinator", "rank", "servers", "shards", "http", "json",
-		"log-format", "progress", "slow", "mode", "gossip", "gossip-join", "hosts", "demands", "print-placement", "resume", "restarts")...)
+		"log-format", "progress", "coordinators", "slow", "mode", "gossip", "gossip-join", "hosts", "demands", "print-placement", "resume", "restarts")...)
 	env = append(env, node.LaunchedVariable+"=1")
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
 	host, _, _ := net.SplitHostPort(r.addr)
 	set("coordinator", r.addr)
+	if r.seats.count > 0 {
+		set("coordinators", strings.Join(r.seats.addrs, ","))
+	}
 	set("rank", fmt.Sprint(rank))
 	set("servers", fmt.Sprint(servers))
 	set("http", settings.Off)
@@ -309,12 +320,18 @@ func (r *launch) child(role string, rank, servers int) *child {
 		} else {
 			set("listen", net.JoinHostPort(host, "0"))
 		}
+		if rank < r.seats.count {
+			set("shards", "0")
+			set("listen", r.seats.addrs[rank])
+			set("json", "true")
+		}
 	}
 	if r.front != nil {
-		if role == "ps" {
-			set("listen", r.back[rank])
-			set("advertise", r.front[rank].Addr())
-		} else {
+		switch at := rank - r.seats.count; {
+		case role == "ps" && at >= 0: // the ways to those that may coordinate are left alone
+			set("listen", r.back[at])
+			set("advertise", r.front[at].Addr())
+		case role != "ps" && r.seats.count == 0:
 			set("coordinator", r.front[0].Addr())
 		}
 	}
@@ -346,6 +363,8 @@ func (r *launch) start(c *child, ended chan<- exit) error {
 	}
 	if c.role == "ps" && c.rank == 0 {
 		c.cmd.Stdout = &r.result
+	} else if c.role == "ps" && c.rank < r.seats.count {
+		c.cmd.Stdout = &r.seats.results[c.rank]
 	}
 	if c.orders != nil {
 		if err := c.orders.attach(c.cmd); err != nil {
@@ -436,12 +455,14 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
+			case e.role == "ps" && e.code() != 0 && kill == nil && r.seats.spares(e):
+				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; another one coordinates, or goes on to", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0:
 				if kill == nil || failed == nil { // it is the cause, or all that we know
 					failed = &childError{e.name, e.code()}
 				}
 				stop(syscall.SIGTERM)
-			case e.role == "ps" && e.rank == 0:
+			case e.role == "ps" && (e.rank == 0 || e.rank < r.seats.count):
 				if kill == nil { // over; nobody else needs long
 					kill = time.After(grace)
 					if r.left < r.job.WorkerRestarts { // who has just been started again looks for a coordinator
@@ -485,7 +506,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			// same reason. Whoever is left a moment later is told directly.
 			r.screen.say("run", fmt.Sprintf("%v: ending the job", sig))
 			failed = context.Cause(ctx)
-			signal(children[:1], sig)
+			signal(children[:max(1, r.seats.count)], sig)
 			direct = time.After(2 * time.Second)
 			kill = time.After(grace)
 		case <-direct:
@@ -538,16 +559,29 @@ func (r *launch) watch(ctx context.Context) {
 		}
 		tcp.TLS = t
 	}
+	for r.ask(ctx, tcp) && r.seats.count > 0 && ctx.Err() == nil {
+	}
+}
+
+// ask asks one coordinator, until it is gone. It reports false when none was found.
+func (r *launch) ask(ctx context.Context, tcp transport.Network) bool {
 	var c *control
-	for {
+	for i := 0; ; i++ {
+		addr := r.addr
+		if r.seats.count > 0 {
+			addr = r.seats.addrs[i%r.seats.count]
+		}
 		var err error
-		if c, err = reach(ctx, tcp, r.job.Name, r.addr, string(r.job.Token), 5*time.Second); err == nil {
+		if c, err = reach(ctx, tcp, r.job.Name, addr, string(r.job.Token), 5*time.Second); err == nil {
+			if r.seats.count > 0 {
+				r.seats.at.Store(int64(i % r.seats.count))
+			}
 			break
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 	defer c.conn.Close()
@@ -556,14 +590,14 @@ func (r *launch) watch(ctx context.Context) {
 	for {
 		var s coord.Status
 		if err := c.ask(5*time.Second, &s, "status"); err != nil {
-			return // the job is over, or the coordinator gone: its end says more
+			return true // the job is over, or the coordinator gone: its end says more
 		}
 		r.screen.show(s)
 		r.far.at(s.Version, s.Samples)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return
+			return true
 		}
 	}
 }
@@ -571,7 +605,13 @@ func (r *launch) watch(ctx context.Context) {
 // report prints the result that the first server left.
 func (r *launch) report(failed error) error {
 	var result coord.Result
-	if err := json.Unmarshal(r.result.Bytes(), &result); err != nil {
+	text := r.result.Bytes()
+	for i := range r.seats.results {
+		if more := r.seats.results[i].Bytes(); len(text) == 0 {
+			text = more
+		}
+	}
+	if err := json.Unmarshal(text, &result); err != nil {
 		if failed == nil {
 			failed = errors.New("the coordinator ended without a result")
 		}

@@ -33,8 +33,12 @@ type Life struct {
 	Losses  int  // that are not finite
 	Ended   bool // it has a summary
 	Deaths  int  // workers that left
+	Reigns  int  // other coordinators that took it over
 	Returns int  // workers that came back
 	Wasted  int64
+
+	// Pauses are the times from the last update of one coordinator to the first of the next one.
+	Pauses []time.Duration
 
 	applied  []span // of the stream, by this life
 	problems []string
@@ -48,6 +52,7 @@ type line struct {
 	T       float64         `json:"t"`
 	Worker  int             `json:"worker"`
 	Step    int64           `json:"step"`
+	Basis   int64           `json:"basis"`
 	Start   *int64          `json:"start"`
 	Samples int64           `json:"samples"`
 	Loss    json.RawMessage `json:"loss"`
@@ -56,6 +61,8 @@ type line struct {
 	Dropped []int           `json:"dropped"`
 	Limit   int64           `json:"limit"`
 	Wasted  int64           `json:"wasted_samples"`
+
+	Over bool `json:"over"`
 }
 
 // ranks are workers, or, in a line that says how many there are, nothing.
@@ -76,21 +83,65 @@ type batch struct {
 
 // Read reads the run log of one life. An error means that it is no run log; what a log shows that must not be is in the Life.
 func Read(r io.Reader, name string) (*Life, error) {
-	l := &Life{Name: name}
-	held := map[int]batch{}
-	last, begun := 0.0, false
-	before := int64(-1)
+	s := newReader(name)
+	return s.life, s.read(r, name, -1)
+}
+
+// ReadReigns reads the run logs of one life of a job that had several coordinators, one after the other. An update that one of them has
+// written down counts only if the next one begins behind it: no shard may have heard of it.
+func ReadReigns(logs [][]byte, names []string) (*Life, error) {
+	s := newReader(names[0])
+	for i, b := range logs {
+		until := int64(-1)
+		for j := i + 1; j < len(logs) && until < 0; j++ {
+			until = begins(logs[j])
+		}
+		if err := s.read(bytes.NewReader(b), names[i], until); err != nil {
+			return nil, err
+		}
+	}
+	return s.life, nil
+}
+
+// begins is the version at which the reign of a log begins; -1: it did not come to that.
+func begins(log []byte) int64 {
+	for text := range bytes.Lines(log) {
+		var m line
+		if json.Unmarshal(text, &m) == nil && m.Type == "term" && !m.Over {
+			return m.Version
+		}
+	}
+	return -1
+}
+
+// reader is how far the logs of a life have been read.
+type reader struct {
+	life   *Life
+	held   map[int]batch
+	last   float64 // time of the last update
+	begun  bool
+	before int64 // samples applied before the first update; -1: there was none yet
+	taken  bool  // no update since another coordinator took over
+}
+
+func newReader(name string) *reader {
+	return &reader{life: &Life{Name: name}, held: map[int]batch{}, before: -1}
+}
+
+// read reads one log, but no updates after version until; -1: all.
+func (s *reader) read(r io.Reader, name string, until int64) error {
+	l, held := s.life, s.held
 	in := bufio.NewReaderSize(r, 1<<20)
 	for number := 1; ; number++ {
 		text, err := in.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
 			break // a line that was cut off is the last of a killed process
 		} else if err != nil {
-			return nil, err
+			return err
 		}
 		var m line
 		if err := json.Unmarshal(text, &m); err != nil {
-			return nil, fmt.Errorf("%s:%d: want a JSON object: %w", name, number, err)
+			return fmt.Errorf("%s:%d: want a JSON object: %w", name, number, err)
 		}
 		wrong := func(format string, a ...any) {
 			if len(l.problems) < 20 {
@@ -99,10 +150,26 @@ func Read(r io.Reader, name string) (*Life, error) {
 		}
 		switch m.Type {
 		case "train":
-			l.Limit, l.From, l.Version, last, begun = m.Limit, m.Version, m.Version, m.T, true
+			if l.Limit = m.Limit; s.begun {
+				continue // another coordinator takes over
+			}
+			l.From, l.Version, s.last, s.begun = m.Version, m.Version, m.T, true
+		case "term":
+			if m.Over {
+				continue
+			}
+			if m.Version != l.Version {
+				wrong("another coordinator takes over at version %d, but the updates before come to version %d", m.Version, l.Version)
+			}
+			clear(held) // handed out again
+			l.Reigns++
+			s.taken = true
 		case "record":
 			if len(m.Loss) > 0 && m.Loss[0] == '"' {
 				l.Losses++
+			}
+			if until >= 0 && m.Basis > until {
+				wrong("worker %d has computed with version %d, but the next coordinator takes over at version %d", m.Worker, m.Basis, until)
 			}
 			if b, ok := held[m.Worker]; ok {
 				wrong("worker %d sent step %d while its step %d was not used or dropped", m.Worker, m.Step, b.step)
@@ -116,10 +183,19 @@ func Read(r io.Reader, name string) (*Life, error) {
 			l.Deaths++
 			delete(held, m.Worker) // others do it
 		case "join":
-			if begun {
+			if s.begun {
 				l.Returns++
 			}
-		case "fire":
+		case "fire", "recall":
+			if m.Type == "recall" && m.Version <= l.Version {
+				continue
+			}
+			if until >= 0 && m.Version > until {
+				for _, w := range m.Workers {
+					delete(held, w)
+				}
+				continue
+			}
 			want := l.Version
 			if len(m.Workers) > 0 {
 				want++
@@ -145,26 +221,33 @@ func Read(r io.Reader, name string) (*Life, error) {
 			if len(m.Workers) == 0 {
 				continue
 			}
-			if before < 0 {
-				before = m.Samples - sum
-				l.Before, l.Samples = before, before
+			if s.before < 0 {
+				s.before = m.Samples - sum
+				l.Before, l.Samples = s.before, s.before
 			}
 			if l.Samples += sum; l.Samples != m.Samples {
 				wrong("%d samples are applied after the update, its gradients make it %d", m.Samples, l.Samples)
 				l.Samples = m.Samples
 			}
-			if gap := time.Duration((m.T - last) * float64(time.Second)); gap > l.Worst {
-				l.Worst, l.WorstAt = gap, time.Duration(last*float64(time.Second))
+			if m.Type == "recall" {
+				continue // nobody knows when it was made
 			}
-			last = m.T
+			gap := time.Duration((m.T - s.last) * float64(time.Second))
+			if gap > l.Worst {
+				l.Worst, l.WorstAt = gap, time.Duration(s.last*float64(time.Second))
+			}
+			if s.taken {
+				l.Pauses, s.taken = append(l.Pauses, gap), false
+			}
+			s.last = m.T
 		case "summary":
 			l.Ended, l.Wasted = true, m.Wasted
-			if before >= 0 && m.Samples != l.Samples-before { // it counts this life
-				wrong("the summary says %d samples, the updates %d", m.Samples, l.Samples-before)
+			if s.before >= 0 && m.Samples != l.Samples-s.before { // it counts this life
+				wrong("the summary says %d samples, the updates %d", m.Samples, l.Samples-s.before)
 			}
 		}
 	}
-	return l, nil
+	return nil
 }
 
 // number is how many updates a life has made.

@@ -24,10 +24,13 @@ const (
 	SlowLink  Kind = "slow-link"
 	Corrupt   Kind = "corrupt"
 	Server    Kind = "server"
+
+	// Coordinator is the death of the process that coordinates, where others may take over.
+	Coordinator Kind = "coordinator"
 )
 
 // Kinds are all of them, in the order of the constants.
-var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server}
+var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server, Coordinator}
 
 // ParseKinds reads names.
 func ParseKinds(names []string) ([]Kind, error) {
@@ -63,6 +66,8 @@ func (f Fault) String() string {
 		who = fmt.Sprintf("the way to server %d", f.Target)
 	case Server:
 		who = fmt.Sprintf("server %d", f.Target)
+	case Coordinator:
+		who = "who coordinates"
 	}
 	s := fmt.Sprintf("%v %s: %s", f.At.Round(time.Millisecond), who, f.Kind)
 	if f.For > 0 {
@@ -83,6 +88,7 @@ type Options struct {
 	Until            time.Duration // none begins later
 	Longest          time.Duration // none lasts longer
 	Most             int           // servers that are killed at most
+	Successors       int           // coordinators that are killed at most
 }
 
 // Schedule makes faults from a seed, in the order of their times: exponential times between them, everything else uniform. The same
@@ -90,7 +96,7 @@ type Options struct {
 func Schedule(o Options) []Fault {
 	rnd := rand.New(rand.NewPCG(o.Seed, 0x5eed))
 	var fs []Fault
-	killed := 0
+	killed, fallen := 0, 0
 	for at := time.Duration(0); ; {
 		at += time.Duration(rnd.ExpFloat64() * float64(o.Every))
 		if at > o.Until || len(o.Kinds) == 0 {
@@ -113,6 +119,11 @@ func Schedule(o Options) []Fault {
 				continue
 			}
 			killed++
+		case Coordinator:
+			if fallen == o.Successors {
+				continue
+			}
+			f.Target, fallen = 0, fallen+1
 		}
 		fs = append(fs, f)
 	}

@@ -76,7 +76,7 @@ func Server(use string) *cobra.Command {
 			}
 			defer stop()
 			result, err := node.Serve(ctx, job, log, b.coordinator.Store)
-			if job.Rank == 0 && (result.Steps > 0 || result.Evaluated) {
+			if result.Steps > 0 || result.Evaluated { // it coordinated
 				if e := Report(cmd.OutOrStdout(), result, job.JSON); err == nil {
 					err = e
 				}

@@ -22,7 +22,8 @@ type inbox struct {
 	err     error
 	news    chan struct{} // a token when there is something new
 	newest  transport.Ring
-	giveUp  int64 // generations below this one
+	giveUp  int64                   // generations below this one
+	abandon context.CancelCauseFunc // called when the coordinator is lost; nil: nobody is
 	cancel  context.CancelCauseFunc
 	op      context.Context
 	working int64            // generation of the order in hand
@@ -67,6 +68,7 @@ func (b *inbox) put(o coord.Order, err error) bool {
 	switch {
 	case err != nil:
 		b.err = err
+		b.lostLocked()
 	case o.Kind == transport.KindBuffers:
 		select {
 		case <-b.buffers: // of an evaluation that was given up

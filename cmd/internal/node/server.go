@@ -55,6 +55,9 @@ type server struct {
 	limits *actuate.Governor
 	moved  func() (sent, received int64) // bytes to and from other hosts so far
 	says   *reporter                     // with --move-shards auto; else nil
+	office office                        // with --coordinators, of this process's reign
+	heir   *coord.Estate                 // that it takes over; nil: the job begins
+	params int64                         // of the job, once it was assigned its part
 }
 
 // Serve hosts shards, and on rank 0 the coordinator, until the job is over. On
@@ -97,6 +100,9 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	if len(job.Coordinators) > 0 {
+		return s.serveCouncil(ctx, cancel, tcp, listener, begun)
+	}
 	var coordinator *coord.Coordinator
 	if job.Rank == 0 {
 		if coordinator, err = s.coordinator(); err != nil {
@@ -267,6 +273,9 @@ func (s *server) prepare() (err error) {
 	}
 	if err := checkpoint.Check(checkpointsOf(job)); err != nil {
 		return job.Invalid("checkpoint", err)
+	}
+	if err := s.checkCouncil(); err != nil {
+		return err
 	}
 	if job.Resume == "" {
 		return nil
@@ -574,7 +583,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	if err := os.MkdirAll(job.Out, 0o777); err != nil {
 		return nil, job.Invalid("out", err)
 	}
-	path := filepath.Join(job.Out, RunLogName)
+	path := s.logPath()
 	file, err := s.createLog(path)
 	if err != nil {
 		return nil, job.Invalid("out", err)
@@ -608,6 +617,9 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		Result:     coord.Result{Arch: job.Arch, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
 		Cancel:     s.made.Cancel,
 		RunLog:     coord.NewRunLog(file), Log: s.log,
+	}
+	if s.office.Reign != nil {
+		cfg.Office, cfg.Heir = s.office, s.heir
 	}
 	if s.pilot != nil {
 		cfg.Pilot = s.pilot
@@ -677,27 +689,25 @@ func room(servers int) int64 {
 
 // host joins the coordinator and hosts what it assigns.
 func (s *server) host(ctx context.Context, tcp *transport.TCP, shards *ps.Server, addr string) error {
-	job := s.job
-	to := job.Coordinator
-	if job.Rank == 0 {
-		to = reachable(addr)
-	}
-	member, err := coord.Join(ctx, coord.MemberConfig{
-		Network: tcp, Addr: to, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: s.log,
-		Hello: transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: job.Name, Token: string(job.Token),
-			Version: Program, Host: hostname(), Rank: job.Rank, Shards: job.Shards, Addr: s.advertise(addr, to),
-		},
-	})
-	if err != nil {
-		return err
+	var member *coord.Member
+	var assign transport.Assign
+	for {
+		var err error
+		if member, err = s.join(ctx, tcp, addr, 0); err != nil {
+			return err
+		}
+		// The coordinator's own time-out comes first: it knows who is missing.
+		if assign, err = member.Assignment(ctx, s.job.JoinTimeout+5*time.Second); err == nil {
+			break
+		}
+		member.Close()
+		if !s.lostEarly(ctx, err) {
+			return err
+		}
 	}
 	defer member.Close()
-	// The coordinator's own time-out comes first: it knows who is missing.
-	assign, err := member.Assignment(ctx, job.JoinTimeout+5*time.Second)
-	if err != nil {
-		return err
-	}
+	s.params = assign.Params
+	shards.Under(member.Welcome.Term)
 	if len(assign.Shards) > 0 {
 		s.log.Info("hosting", "shards", len(assign.Shards), "of", assign.Of, "parameters", assign.Params)
 	}

@@ -179,17 +179,18 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 			hello.Addr = tree.landing.addr
 		}
 	}
-	member, err := coord.Join(ctx, coord.MemberConfig{
-		Network: tcp, Addr: job.Coordinator, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: log,
+	joins := coord.MemberConfig{
+		Network: tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(model.Layout()), Buffers: tensors(model.BufferLayout()),
 			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Tests: int64(testSet.Len()), Rule: rule,
 		},
-	})
+	}
+	member, err := coord.Join(ctx, joins)
 	if err != nil {
 		return err
 	}
-	defer member.Close()
+	defer func() { member.Close() }()
 	if own := transport.Floats(model.Buffers()); len(member.Buffers) > 0 && copy(own, member.Buffers) != len(member.Buffers) {
 		return &DisagreeError{fmt.Errorf("the checkpoint has %d bytes of buffers, the model %d", len(member.Buffers), len(own))}
 	}
@@ -233,11 +234,8 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	}()
 
 	// A signal, or the end of the caller, says good-bye and ends every wait.
-	stop := context.AfterFunc(ctx, func() {
-		member.Leave(ExitCode(context.Cause(ctx)), context.Cause(ctx).Error())
-		member.Close()
-	})
-	defer stop()
+	stop := farewell(ctx, member)
+	defer func() { stop() }()
 
 	w := &worker{
 		job: job, log: log, model: model, test: testSet, member: member, inject: in, limits: limits, rank: rank,
@@ -265,26 +263,23 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if tree.landing != nil {
 		tree.landing.begin(model.Params())
 	}
-	if len(member.Welcome.Shards) > 0 {
-		hello.Service, hello.Rank = transport.ServiceShard, rank
+	hello.Service, hello.Rank = transport.ServiceShard, rank
+	comes := &session{joins: joins, dial: func(member *coord.Member) (*ps.Link, error) {
 		views, err := w.views(member)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		w.link, err = ps.Dial(ctx, ps.LinkConfig{
+		return ps.Dial(ctx, ps.LinkConfig{
 			Network: tcp, Shards: shardAddrs(member.Welcome.Shards, job.Coordinator), Views: views, Hello: hello, Params: model.Params(), JoinTimeout: job.JoinTimeout,
 			Compress: job.Compress, Tensors: matrices(model.Layout()), Workers: member.Welcome.Workers, Log: log,
 			Chosen: func(version int64, codec, why string) { sayCodec(member, rank, version, codec, why) }, // the next message fails too, if this does
 		})
-		if err != nil {
-			return err
-		}
-		defer w.link.Close()
-		if member.Welcome.Seed {
-			if err := w.link.Init(ctx); err != nil {
-				return err
-			}
-		}
+	}}
+	if err := w.open(ctx, comes); err != nil {
+		return err
+	}
+	if w.link != nil {
+		defer func() { w.link.Close() }()
 	}
 	traffic := all.traffic
 	if w.link != nil {
@@ -299,14 +294,21 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		return err
 	}
 	defer tenant.leave()
-	if err := coord.Say(member, transport.Joined{Worker: star.Worker(rank)}, nil); err != nil {
-		return err
-	}
 	log.Info("joined", "data", trainSet.Name(), "gemm", kernel.Name())
 	if ring != nil {
+		if err := coord.Say(member, transport.Joined{Worker: star.Worker(rank)}, nil); err != nil {
+			return err
+		}
 		err = ring.train(ctx, w, hello)
 	} else {
-		err = w.train(ctx)
+		err = w.work(ctx)
+	}
+	for w.leaderless(ctx, err) {
+		stop()
+		if err = w.follow(ctx, comes, err); err == nil {
+			member, stop = w.member, farewell(ctx, w.member)
+			err = w.work(ctx)
+		}
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -408,6 +410,9 @@ func withHost(addr, coordinator string) string {
 // why asks the coordinator what happened when a shard, or the way to the coordinator, is
 // lost. It knows better than we do whether the job goes on, and with whom.
 func (w *worker) why(err error) error {
+	if w.inbox == nil {
+		return &LostError{err}
+	}
 	said := make(chan error, 1)
 	limited, stop := context.WithTimeout(context.Background(), 2*time.Second)
 	defer stop()
@@ -500,6 +505,9 @@ func (w *worker) train(ctx context.Context) error {
 		over := make(chan struct{})
 		defer close(over)
 		go w.heed(lost, over)
+		if len(w.job.Coordinators) > 0 {
+			w.inbox.onLoss(lost)
+		}
 	}
 	w.cpu = processTime()
 	pushed := time.Now()

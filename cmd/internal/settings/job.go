@@ -45,18 +45,22 @@ type Job struct {
 	Listen      string // host:port of this process
 	Advertise   string // host:port under which others reach it; empty: made from Listen
 	Coordinator string // host:port of the first server
-	Rank        int    // of this process among its kind; -1: the coordinator chooses
-	Workers     int    // that the job begins with
-	MaxWorkers  int    // most workers of the job; 0: Workers
-	MinWorkers  int    // least; 0: it begins with Workers and goes on while one is left
-	Servers     int    // star-ps processes
-	Shards      int    // shards of one star-ps process; 0: coordinator only
-	Token       Secret
-	Insecure    bool // listen beyond loopback without TLS or token
-	TLSCert     string
-	TLSKey      string
-	TLSCA       string
-	HTTP        string // host:port of /healthz, /readyz, /metrics, or Off
+
+	// Coordinators are the addresses of all servers that may coordinate, by rank; nil: only that of rank 0 may.
+	Coordinators []string
+
+	Rank       int // of this process among its kind; -1: the coordinator chooses
+	Workers    int // that the job begins with
+	MaxWorkers int // most workers of the job; 0: Workers
+	MinWorkers int // least; 0: it begins with Workers and goes on while one is left
+	Servers    int // star-ps processes
+	Shards     int // shards of one star-ps process; 0: coordinator only
+	Token      Secret
+	Insecure   bool // listen beyond loopback without TLS or token
+	TLSCert    string
+	TLSKey     string
+	TLSCA      string
+	HTTP       string // host:port of /healthz, /readyz, /metrics, or Off
 
 	// Several hosts, for star run.
 
@@ -183,6 +187,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Listen, "listen", byRole("127.0.0.1:7070", ":7070", "127.0.0.1:0"), "address to listen on, host:port")
 	Var(s, &j.Advertise, "advertise", "", "address under which others reach this process (made from --listen)")
 	Var(s, &j.Coordinator, "coordinator", "127.0.0.1:7070", "address of the first star-ps, host:port")
+	Var(s, &j.Coordinators, "coordinators", nil, "addresses of the star-ps that may coordinate, by rank, host:port,…: 3 to 9, with --shards 0; another one takes over when the coordinator is lost. star run: how many")
 	Var(s, &j.Rank, "rank", map[Role]int{ForRun: -1, ForServer: 0, ForWorker: -1}[role],
 		"rank of this process among its kind; -1: the coordinator chooses")
 	Var(s, &j.Workers, "workers", 4, "number of workers")
@@ -328,6 +333,10 @@ func (j *Job) Load(environment []string) (warnings []string, err error) {
 	}
 	if j.Arch == AllReduce && !j.Config.IsSet("shards") {
 		j.Shards = 0
+	}
+
+	if len(j.Coordinators) > 0 && j.role != ForRun && !j.Config.IsSet("coordinator") {
+		j.Coordinator = j.Coordinators[0]
 	}
 
 	// Another end that somebody chose replaces the default number of epochs.
@@ -498,6 +507,9 @@ func (j *Job) Validate() error {
 	}
 
 	if err := j.validateAddresses(bad); err != nil {
+		return err
+	}
+	if err := j.validateCoordinators(bad); err != nil {
 		return err
 	}
 	if j.StragglerTime < 0 || j.StragglerTime > 0 && j.StragglerTrace == "" {

@@ -1,0 +1,264 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"star/cmd/internal/settings"
+	"star/coord"
+	"star/council"
+	"star/ps"
+	"star/transport"
+)
+
+// checkCouncil says what does not go together with several processes that may coordinate.
+func (s *server) checkCouncil() error {
+	job := s.job
+	if len(job.Coordinators) == 0 {
+		return nil
+	}
+	no := func(why string) error { return job.Invalid("coordinators", errors.New(why)) }
+	switch {
+	case job.Arch == settings.AllReduce:
+		return no("an all-reduce has one coordinator: nobody else could take it over yet")
+	case job.Replicas > 1:
+		return no("not with --replicas: who takes over would have to know which copies are whole")
+	case job.Clip > 0:
+		return no("not with --clip: the norm that an update waits for would be lost with the coordinator")
+	case job.Baseline != "":
+		return no("not with --baseline: what a scheme has learned would be lost with the coordinator")
+	case job.Compress != "none":
+		return no("not with --compress: what workers have left out would be lost when they look for another coordinator")
+	case job.Cluster != "":
+		return no("not with --cluster: the job's place there belongs to star-ps 0")
+	case job.MoveShards == Auto:
+		return no("not with --move-shards: shards stay where they are")
+	case s.plan.Parents != nil || s.plan.AutoTree:
+		return no("not with a tree: what is on its way up would be lost with the coordinator")
+	}
+	return nil
+}
+
+// candidate says whether this process may coordinate a job in which others may too.
+func (s *server) candidate() bool { return s.job.Rank < len(s.job.Coordinators) }
+
+// office is a reign, as the coordinator knows it.
+type office struct{ *council.Reign }
+
+func (o office) Term() int64 { return o.Reign.Term }
+
+// serveCouncil is Serve where several processes may coordinate.
+func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFunc, tcp *transport.TCP, listener *counted, begun func(*coord.Coordinator)) (coord.Result, error) {
+	job := s.job
+	addr := listener.Addr()
+	hosting := s.shards(tcp)
+	hosting.Again = s.again(tcp, addr)
+	shards := ps.NewServer(hosting)
+	var members *council.Council
+	var reigning atomic.Pointer[coord.Coordinator]
+	if s.candidate() {
+		var err error
+		members, err = council.New(council.Config{
+			Job: job.Name, Rank: job.Rank, Members: job.Coordinators, Network: tcp, JoinTimeout: job.JoinTimeout, Log: s.log,
+			Hello: transport.Hello{Token: string(job.Token), Version: Program, Host: hostname()},
+		})
+		if err != nil {
+			listener.Close()
+			return coord.Result{}, job.Invalid("coordinators", err)
+		}
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	accept, stopAccepting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAccepting()
+	wg.Go(func() {
+		err := transport.Serve(accept, listener, tcp.Config, func(c transport.Conn, h transport.Hello, payload []byte) {
+			switch {
+			case h.Service == transport.ServiceCoord && members != nil:
+				if now := reigning.Load(); now != nil {
+					now.Accept(c, h, payload)
+					return
+				}
+				at := transport.Elsewhere{}
+				if st := members.Status(); st.Leader != job.Rank {
+					at.Addr = st.Addr
+				}
+				transport.Refer(c, at)
+			case h.Service == transport.ServiceCouncil && members != nil:
+				members.Accept(accept, c, h, payload) // logs why it ended
+			case h.Service == transport.ServiceShard:
+				shards.Accept(accept, c, h)
+			default:
+				transport.Refuse(c, transport.Reject{Exit: ExitUsage,
+					Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator is one of %v (--coordinators)", addr, job.Rank, h.Service, job.Coordinators)})
+			}
+		})
+		if err != nil {
+			cancel(err)
+		}
+	})
+	sits, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	over := make(chan reigned, 1)
+	if members != nil {
+		wg.Go(func() {
+			if err := members.Run(sits); err != nil && sits.Err() == nil {
+				cancel(err)
+			}
+		})
+		go func() {
+			r, err := s.reigns(ctx, members, &reigning, begun)
+			over <- reigned{r, err}
+		}()
+	}
+	hosted := make(chan error, 1)
+	go func() { hosted <- s.host(ctx, tcp, shards, addr) }()
+	select {
+	case err := <-hosted: // the job is over, or this process has no part in it any more
+		if err == nil && reigning.Load() == nil {
+			return coord.Result{}, nil
+		}
+		if err != nil {
+			cancel(err)
+		}
+		if members == nil {
+			return coord.Result{}, err
+		}
+		r := <-over
+		s.farewell(r.last)
+		if r.err == nil || errors.Is(r.err, coord.ErrDeposed) {
+			r.err = err
+		}
+		return r.result, r.err
+	case r := <-over:
+		settle := time.NewTimer(2 * time.Second)
+		defer settle.Stop()
+		select {
+		case <-hosted:
+		case <-settle.C:
+		}
+		s.farewell(r.last)
+		if r.err == nil {
+			r.err = context.Cause(ctx)
+		}
+		return r.result, r.err
+	}
+}
+
+// reigned is what the reigns of this process came to.
+type reigned struct {
+	reign
+	err error
+}
+
+type reign struct {
+	result coord.Result
+	last   *coord.Coordinator // nil: it never coordinated
+}
+
+// farewell gives members a moment to hang up first: a connection that is closed with bytes unread loses those on the way to the other side.
+func (s *server) farewell(c *coord.Coordinator) {
+	for end := time.Now().Add(2 * time.Second); c != nil && c.Connected() > 0 && time.Now().Before(end); {
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// reigns coordinates the job whenever this process is chosen, until the job is over or ctx ends.
+func (s *server) reigns(ctx context.Context, members *council.Council, now *atomic.Pointer[coord.Coordinator], begun func(*coord.Coordinator)) (reign, error) {
+	var out reign
+	for {
+		r, err := members.Await(ctx)
+		if err != nil {
+			return out, err
+		}
+		var heir *coord.Estate
+		if len(r.Note) > 0 {
+			if heir, err = coord.ParseEstate(r.Note); err != nil {
+				return out, &DisagreeError{err}
+			}
+		}
+		s.log.Info("coordinates the job", "term", r.Term, "takes_over", heir != nil)
+		c, err := s.coordinatorOf(office{r}, heir)
+		if err != nil {
+			return out, err
+		}
+		out.last = c
+		limited, stop := context.WithCancel(ctx)
+		var looks sync.WaitGroup
+		if s.keeper != nil {
+			looks.Go(func() { s.keeper.run(limited, c) })
+		}
+		if begun != nil {
+			begun(c)
+		}
+		now.Store(c)
+		out.result, err = c.Run(ctx)
+		now.Store(nil)
+		stop()
+		looks.Wait()
+		if !errors.Is(err, coord.ErrDeposed) {
+			return out, err
+		}
+		if begun != nil {
+			begun(nil)
+		}
+	}
+}
+
+// coordinatorOf makes the coordinator of one reign. What it has learned of the job's workers begins anew.
+func (s *server) coordinatorOf(o office, heir *coord.Estate) (*coord.Coordinator, error) {
+	s.office, s.heir, s.keeper = o, heir, nil
+	if s.pilot != nil {
+		var err error
+		if s.pilot, err = NewPilot(s.job); err != nil {
+			return nil, err
+		}
+	}
+	return s.coordinator()
+}
+
+// logPath is where this process writes its run log: a successor has one of its own, because who coordinated before may not be gone.
+func (s *server) logPath() string {
+	if s.heir == nil {
+		return filepath.Join(s.job.Out, RunLogName)
+	}
+	return filepath.Join(s.job.Out, fmt.Sprintf("run-term%d.jsonl", s.office.Term()))
+}
+
+// again finds the coordinator after one was lost.
+func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
+	return func(ctx context.Context, _ error) (transport.Conn, int64, error) {
+		m, err := s.join(ctx, tcp, addr, s.params)
+		if err != nil {
+			return nil, 0, err
+		}
+		return m.Hosted(), m.Welcome.Term, nil
+	}
+}
+
+// join says Hello to whoever coordinates. params is how many the job has, for a server that was assigned its part; else 0.
+func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, params int64) (*coord.Member, error) {
+	job := s.job
+	to := job.Coordinator
+	if job.Rank == 0 {
+		to = reachable(addr)
+	}
+	return coord.Join(ctx, coord.MemberConfig{
+		Network: tcp, Addr: to, Addrs: job.Coordinators, Anew: params > 0, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: s.log,
+		Hello: transport.Hello{
+			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: job.Name, Token: string(job.Token),
+			Version: Program, Host: hostname(), Rank: job.Rank, Shards: job.Shards, Addr: s.advertise(addr, to), Params: params,
+		},
+	})
+}
+
+// lostEarly says whether a server has lost the coordinator before it was assigned its part, and another one will do that.
+func (s *server) lostEarly(ctx context.Context, err error) bool {
+	var lost *coord.LostError
+	return len(s.job.Coordinators) > 0 && errors.As(err, &lost) && ctx.Err() == nil
+}

@@ -1,0 +1,102 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"star"
+	"star/coord"
+	"star/ps"
+	"star/transport"
+)
+
+// session is how a worker comes to a job, and comes to it again when its coordinator is lost and another process takes over: it keeps its
+// model and data, and has everything else anew, like a worker that comes back.
+type session struct {
+	joins coord.MemberConfig
+	dial  func(m *coord.Member) (*ps.Link, error) // the shards
+}
+
+// farewell has a signal, or the end of the caller, say good-bye and end every wait, until stop.
+func farewell(ctx context.Context, m *coord.Member) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		m.Leave(ExitCode(context.Cause(ctx)), context.Cause(ctx).Error())
+		m.Close()
+	})
+}
+
+// open reaches every shard and says so.
+func (w *worker) open(ctx context.Context, s *session) (err error) {
+	if len(w.member.Welcome.Shards) > 0 {
+		if w.link, err = s.dial(w.member); err != nil {
+			return err
+		}
+		if w.member.Welcome.Seed {
+			if err := w.link.Init(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// work is the time from Joined to the end of the job, or of the coordinator.
+func (w *worker) work(ctx context.Context) error {
+	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
+		return err
+	}
+	return w.train(ctx)
+}
+
+// leaderless says whether a worker that ended with err has lost its coordinator, and there are others.
+func (w *worker) leaderless(ctx context.Context, err error) bool {
+	if err == nil || len(w.job.Coordinators) == 0 || ctx.Err() != nil {
+		return false
+	}
+	var lost *coord.LostError
+	return errors.As(err, &lost) || w.inbox != nil && errors.As(w.inbox.failed(), &lost)
+}
+
+// follow finds the coordinator after one was lost. What was in hand is void: its batch is handed out again.
+func (w *worker) follow(ctx context.Context, s *session, why error) error {
+	begun := time.Now()
+	w.log.Warn("the coordinator is lost; looking for the next one", "step", w.step, "reason", why)
+	w.member.Close()
+	if w.link != nil {
+		w.link.Close() // what is still on these connections will not be taken for a later step
+	}
+	if w.inbox != nil {
+		w.inbox.orders.Close()
+		w.inbox = nil
+	}
+	s.joins.Anew, s.joins.Hello.Rank = true, w.rank
+	m, err := coord.Join(ctx, s.joins)
+	if err != nil {
+		return err
+	}
+	w.member, w.step = m, m.Welcome.Step
+	w.sent, w.got, w.start = 0, 0, 0
+	m.Beat()
+	if err := w.open(ctx, s); err != nil {
+		return err
+	}
+	w.log.Info("follows another coordinator", "term", m.Welcome.Term, "version", m.Welcome.Version, "step", w.step, "after", time.Since(begun).Round(time.Millisecond))
+	return nil
+}
+
+// onLoss has f called when the coordinator is lost, with the reason.
+func (b *inbox) onLoss(f context.CancelCauseFunc) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.abandon = f
+	b.lostLocked()
+}
+
+// lostLocked tells that the coordinator is lost. The lock is held.
+func (b *inbox) lostLocked() {
+	var lost *coord.LostError
+	if b.abandon != nil && errors.As(b.err, &lost) {
+		b.abandon(b.err)
+	}
+}

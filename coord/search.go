@@ -1,0 +1,75 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"star/transport"
+)
+
+// search looks for the coordinator among several processes. A nil search has one address only.
+type search struct {
+	at     int // of MemberConfig.Addrs
+	failed int // in a row, since the last pause
+}
+
+// A process that may coordinate is there or not within dialTime. One that has been found and is asked for its Welcome has standTime, where the
+// job has begun: it has to hear of all servers first. Before that it waits for the whole job.
+const (
+	dialTime  = 1500 * time.Millisecond
+	standTime = 4 * time.Second
+)
+
+func newSearch(cfg *MemberConfig) *search {
+	if len(cfg.Addrs) < 2 {
+		return nil
+	}
+	cfg.Addr = cfg.Addrs[0]
+	return new(search)
+}
+
+// open says Hello at the present address.
+func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (transport.Conn, transport.Welcome, []byte, error) {
+	if s == nil {
+		return transport.Open(ctx, cfg.Network, cfg.Addr, cfg.Hello, payload)
+	}
+	if cfg.Anew {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, standTime)
+		defer cancel()
+	}
+	return transport.Open(ctx, brisk{cfg.Network}, cfg.Addr, cfg.Hello, payload)
+}
+
+// next chooses the address that is tried next: where somebody says that the coordinator is, or the one after this. It reports false when all
+// have been tried, and it is time to wait.
+func (s *search) next(cfg *MemberConfig, err error) bool {
+	if s == nil {
+		return false
+	}
+	s.at = (s.at + 1) % len(cfg.Addrs)
+	var elsewhere *transport.ElsewhereError
+	if errors.As(err, &elsewhere) {
+		if i := slices.Index(cfg.Addrs, elsewhere.Addr); i >= 0 {
+			s.at = i
+		}
+	}
+	cfg.Addr = cfg.Addrs[s.at]
+	s.failed++
+	if s.failed >= len(cfg.Addrs) {
+		s.failed = 0
+		return false
+	}
+	return true
+}
+
+// brisk is a network that does not wait for long for a host that does not answer.
+type brisk struct{ transport.Network }
+
+func (n brisk) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	return n.Network.Dial(ctx, addr)
+}

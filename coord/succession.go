@@ -1,0 +1,557 @@
+package coord
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/transport"
+)
+
+// A job may have several processes that can coordinate it (package council). One does; when it is gone, another one takes the job over, with
+// a new Coordinator:
+//
+//	New(Config.Heir) ──► every server with shards stands to us ──► settle ──► workers join ──► start
+//
+// What it begins with has three sources.
+//
+//   - The Estate: what hardly ever changes, such as the plan and who has which shard. The coordinators agree on it before it is in force
+//     (Office.SetNote).
+//   - The Fires that servers have been given (transport.Standing). The last one that any of them has is the end of the history; who lacks
+//     some of them is given them now. All gradients that they name are stored everywhere, because only such are fired.
+//   - The memo that goes with each Fire: which samples are applied after it, and how far workers have come.
+//
+// What was released and not fired is handed out again. So every sample counts once, and an update that was made stays made.
+//
+// Why two coordinators never both make an update is said in ps/attach.go and in docs/decisions/0012-who-coordinates.md.
+
+// Office is the right to coordinate the job.
+type Office interface {
+	// Term is that of this reign: higher than that of any before.
+	Term() int64
+
+	// Hold returns when nobody else can hold the office now, or with an error when it is lost.
+	Hold() error
+
+	// Over is closed when the office is lost.
+	Over() <-chan struct{}
+
+	// SetNote has those who may coordinate agree on what a successor must know. After an error the office is given up.
+	SetNote(note []byte) error
+}
+
+// ErrDeposed says that Run ended because another process coordinates the job now. The job goes on.
+var ErrDeposed = errors.New("another process coordinates the job now")
+
+// Estate is what a successor must know that is not in the Fires.
+type Estate struct {
+	Begun      time.Time // of the run, by its first coordinator's clock
+	Trains     time.Time // since when it trains; zero: shards are assigned, and the training has not begun
+	Generation int64
+	From       Progress // where the training began
+	Limit      int64    // where the stream ends, in samples
+	Plan       modes.Plan
+	Manual     bool // the pilot is not heeded
+	Workers    []star.Worker
+	Model      string
+	ModelHash  string
+	Params     int64
+	Buffers    int64
+	Enrolment  Enrolment
+	Shards     []transport.ShardInfo
+	Owner      []int       // by shard: the rank of the server that has it
+	Seats      map[int]int // by rank of a server that has shards: how many
+}
+
+// ParseEstate reads what a coordinator has noted.
+func ParseEstate(note []byte) (*Estate, error) {
+	e := new(Estate)
+	if err := json.Unmarshal(note, e); err != nil {
+		return nil, fmt.Errorf("coord: what the coordinator before has left: %w", err)
+	}
+	if len(e.Shards) == 0 || len(e.Shards) != len(e.Owner) {
+		return nil, fmt.Errorf("coord: what the coordinator before has left names %d shards and where %d are", len(e.Shards), len(e.Owner))
+	}
+	return e, nil
+}
+
+// memo is what goes with a Fire for a successor: what is applied after it, and the step of each worker that is then in hand.
+type memo struct {
+	Progress
+	waste int64
+	steps []int64 // -1: nobody has had the rank
+}
+
+const memoVersion = 1
+
+// appendTo appends the memo as varints.
+func (m *memo) appendTo(b []byte) []byte {
+	put := func(vs ...int64) {
+		for _, v := range vs {
+			b = binary.AppendVarint(b, v)
+		}
+	}
+	put(memoVersion, m.Version, m.Samples, m.Cursor, m.waste, int64(len(m.Redo)))
+	for _, s := range m.Redo {
+		put(s.Start, int64(s.Count))
+	}
+	put(int64(len(m.steps)))
+	put(m.steps...)
+	return b
+}
+
+var errMemo = errors.New("coord: what goes with a fire cannot be read")
+
+// parseMemo reads what appendTo has written.
+func parseMemo(b []byte) (m memo, err error) {
+	get := func() int64 {
+		v, n := binary.Varint(b)
+		if n <= 0 || v < -1 {
+			err = errMemo
+			return 0
+		}
+		b = b[n:]
+		return v
+	}
+	list := func() int { // each element has a byte at least
+		n := get()
+		if n < 0 || n > int64(len(b)) {
+			err, n = errMemo, 0
+		}
+		return int(n)
+	}
+	if get() != memoVersion {
+		return m, errMemo
+	}
+	m.Version, m.Samples, m.Cursor, m.waste = get(), get(), get(), get()
+	for range list() {
+		s := Span{Start: get(), Count: int(get())}
+		if s.Start < 0 || s.Count < 1 || s.Start > m.Cursor-int64(s.Count) {
+			err = errMemo
+		}
+		if err != nil {
+			return m, err
+		}
+		m.Redo = append(m.Redo, s)
+	}
+	for range list() {
+		m.steps = append(m.steps, get())
+	}
+	if err != nil || len(b) > 0 || m.Version < 0 || m.Samples < 0 || m.Cursor < 0 || m.waste < 0 {
+		return m, errMemo
+	}
+	return m, nil
+}
+
+// remark is the memo that belongs to the last Fire that the ledger has made; nil where nobody can take over.
+func (l *ledger) remark() []byte {
+	if !l.memos {
+		return nil
+	}
+	m := memo{Progress: l.progress(), waste: l.waste}
+	for i := range l.accounts {
+		m.steps = append(m.steps, l.accounts[i].step)
+	}
+	return m.appendTo(nil) // not reused: it waits in the outboxes
+}
+
+// succession is what a coordinator that takes over knows until the training goes on.
+type succession struct {
+	estate  *Estate
+	stands  []*standing // by rank of the server
+	settled time.Time   // when all servers stood; zero: some do not
+	seq     int64       // of the last Fire that any server was given
+	memo    memo
+	log     []logRecall // Fires that servers have told of
+}
+
+// standing is what a server has been given.
+type standing struct {
+	transport.Standing
+	fires map[int64]recall
+}
+
+// recall is one Fire, as it came.
+type recall struct{ header, memo []byte }
+
+// absentGrace is how long a successor waits for workers that had a part in the job and do not come. Those that are slow come at once, and
+// are waited for.
+const absentGrace = 3 * time.Second
+
+// inherit begins with what the coordinator before has left.
+func (c *Coordinator) inherit() error {
+	e := c.cfg.Heir
+	if e == nil {
+		return nil
+	}
+	switch {
+	case c.cfg.Ring != nil:
+		return errors.New("coord: nobody takes over an all-reduce")
+	}
+	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
+		return fmt.Errorf("coord: the plan that was left: %w", err)
+	}
+	c.heir = &succession{estate: e, stands: make([]*standing, len(c.servers))}
+	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
+	if !e.Trains.IsZero() { // workers have what they need
+		c.cfg.ResumeHash, c.cfg.Buffers = "", nil
+	}
+	enrolment := e.Enrolment
+	c.enrolled = &enrolment
+	c.hello = transport.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}
+	c.shards, c.owner = e.Shards, e.Owner
+	c.ready = make([]bool, len(e.Shards))
+	return nil
+}
+
+// trained says whether the training had begun when the job was taken over.
+func (c *Coordinator) trained() bool { return c.heir != nil && !c.heir.estate.Trains.IsZero() }
+
+// succeeds says whether servers are still to say how far they have come.
+func (c *Coordinator) succeeds() bool { return c.heir != nil && c.heir.settled.IsZero() }
+
+// reseat takes in a server in a job that has others who may coordinate: one that comes to a new coordinator, or one without shards whose connection
+// had ended. It reports false when it is not for this to decide.
+func (c *Coordinator) reseat(p *peer) bool {
+	if c.cfg.Office == nil || p.rank < 0 || p.rank >= len(c.servers) || c.heir == nil && !c.assigned {
+		return false
+	}
+	shards := 0
+	if c.heir != nil {
+		shards = c.heir.estate.Seats[p.rank]
+	}
+	old := c.servers[p.rank]
+	fresh := p.hello.Params == 0 // it was assigned nothing yet, and may not know of the job at all
+	switch {
+	case shards > 0 && fresh && c.trained():
+		return false
+	case !c.succeeds() && (shards > 0 || old != nil && old.hello.Shards > 0):
+		return false
+	case old != nil && old != p && !old.gone:
+		old.hangUp()
+	}
+	p.hello.Shards = shards
+	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", p.rank, p.conn.RemoteAddr()))
+	c.servers[p.rank], p.welcomed = p, true
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+	})
+	if !fresh {
+		return true // it says how far it has come
+	}
+	var own []transport.ShardInfo
+	for i, s := range c.shards {
+		if c.owner[i] == p.rank {
+			own = append(own, s)
+		}
+	}
+	layout, _ := json.Marshal(c.enrolled)
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Assign{Shards: own, Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation}, layout)
+	})
+	if c.succeeds() && shards > 0 {
+		c.heir.stands[p.rank] = &standing{}
+		if err := c.settle(); err != nil {
+			c.sick = err
+		}
+	}
+	return true
+}
+
+// term is that of this reign; 0 where nobody else can coordinate.
+func (c *Coordinator) term() int64 {
+	if c.cfg.Office == nil {
+		return 0
+	}
+	return c.cfg.Office.Term()
+}
+
+// stood takes in what a server has been given.
+func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
+	if m.Term != c.term() {
+		return c.drop(p, fmt.Errorf("it stands to a coordinator of term %d, not %d", m.Term, c.term()))
+	}
+	if !c.succeeds() || p.hello.Shards == 0 {
+		return nil
+	}
+	st := &standing{Standing: m, fires: map[int64]recall{}}
+	for len(list) > 0 {
+		header, note, rest, err := transport.CutFrame(list)
+		if err != nil {
+			return c.drop(p, err)
+		}
+		f, err := transport.ParseFire(header)
+		if err != nil {
+			return c.drop(p, err)
+		}
+		st.fires[f.Seq] = recall{header, note}
+		list = rest
+	}
+	for _, s := range m.Shards {
+		if s.Shard >= len(c.owner) || c.owner[s.Shard] != p.rank || s.Version < 0 && c.trained() {
+			return &Error{exitDisagree, fmt.Sprintf("server %d has shard %d at version %d, which is not what the coordinator before has left", p.rank, s.Shard, s.Version)}
+		}
+	}
+	if len(m.Shards) != p.hello.Shards {
+		return &Error{exitLost, fmt.Sprintf("server %d has %d of its %d shards", p.rank, len(m.Shards), p.hello.Shards)}
+	}
+	for _, s := range m.Shards {
+		c.ready[s.Shard] = s.Version >= 0
+	}
+	c.heir.stands[p.rank] = st
+	return c.settle()
+}
+
+// settle brings all servers to the same end of the history, once all with shards stand to us.
+func (c *Coordinator) settle() error {
+	h := c.heir
+	all := map[int64]recall{}
+	for rank := range h.estate.Seats {
+		st := h.stands[rank]
+		if rank >= len(c.servers) || st == nil || c.servers[rank] == nil || c.servers[rank].gone {
+			return nil
+		}
+		h.seq = max(h.seq, st.Seq)
+		for seq, f := range st.fires {
+			all[seq] = f
+		}
+	}
+	last := int64(0) // of the memos
+	h.memo = memo{Progress: h.estate.From}
+	for seq := h.seq; seq > 0 && last == 0; seq-- {
+		f, ok := all[seq]
+		if !ok {
+			return &Error{exitLost, fmt.Sprintf("no server knows any more what fire %d was, of %d: what is applied is not known. Resume from a checkpoint", seq, h.seq)}
+		}
+		if len(f.memo) == 0 {
+			continue
+		}
+		var err error
+		if h.memo, err = parseMemo(f.memo); err != nil {
+			return &Error{exitDisagree, fmt.Sprintf("fire %d: %v", seq, err)}
+		}
+		last = seq
+	}
+	for w := len(h.memo.steps); w < c.cfg.Workers; w++ {
+		step := int64(-1)
+		if last == 0 && slices.Contains(h.estate.Workers, star.Worker(w)) { // released, and not fired yet
+			step = 0
+		}
+		h.memo.steps = append(h.memo.steps, step)
+	}
+	for rank := range h.estate.Seats {
+		p := c.servers[rank]
+		for seq := h.stands[rank].Seq + 1; seq <= h.seq; seq++ {
+			f, ok := all[seq]
+			if !ok {
+				return &Error{exitLost, fmt.Sprintf("server %d lacks fire %d, which no other knows any more. Resume from a checkpoint", rank, seq)}
+			}
+			c.send(p, func() error { return p.conn.WriteFrame(transport.KindFire, f.header, f.memo, transport.Sum(f.memo)) })
+		}
+	}
+	for seq := int64(1); seq <= h.seq; seq++ {
+		if f, ok := all[seq]; ok {
+			if line, ok := recalled(f); ok {
+				h.log = append(h.log, line)
+			}
+		}
+	}
+	for rank, p := range c.servers {
+		if p == nil { // it had no shards, and may come later
+			c.servers[rank] = c.nobody(rank)
+		}
+	}
+	c.cfg.Resume = h.memo.Progress
+	h.settled, c.assigned, c.progress = time.Now(), true, time.Now()
+	c.log.Info("every server stands to this coordinator", "term", c.term(), "fires", h.seq, "version", h.memo.Version, "samples", h.memo.Samples)
+	for _, w := range c.workers {
+		if w != nil {
+			c.welcome(w)
+		}
+	}
+	c.tryStart()
+	return nil
+}
+
+// nobody is a server that is gone, or has not come.
+func (c *Coordinator) nobody(rank int) *peer {
+	return &peer{role: transport.RoleServer, rank: rank, hello: transport.Hello{Rank: rank}, gone: true}
+}
+
+// recalled is the line of a Fire that servers tell of, and the coordinator before may not have written. It reports false for one of no update.
+func recalled(f recall) (line logRecall, ok bool) {
+	m, err := transport.ParseFire(f.header)
+	note, noteErr := parseMemo(f.memo)
+	if err != nil || noteErr != nil || len(m.Gradients) == 0 {
+		return line, false
+	}
+	line = logRecall{Type: "recall", Seq: m.Seq, Version: m.Version, Samples: note.Samples}
+	for _, g := range m.Gradients {
+		line.Workers = append(line.Workers, int(g.Worker))
+	}
+	for _, g := range m.Dropped {
+		line.Dropped = append(line.Dropped, int(g.Worker))
+	}
+	return line, true
+}
+
+// gathered says whether a training that was taken over can go on: everybody who had a part in it is there again, or was waited for.
+func (c *Coordinator) gathered() bool {
+	h := c.heir
+	if c.succeeds() {
+		return false
+	}
+	n := 0
+	for w, p := range c.workers {
+		switch {
+		case c.joined[w]:
+			n++
+		case p != nil:
+			return false // on its way
+		case slices.Contains(h.estate.Workers, star.Worker(w)) && time.Since(h.settled) < absentGrace:
+			return false
+		}
+	}
+	return n > 0 && n >= c.cfg.Least
+}
+
+// takeUp has a new ledger go on where the history ends. Before begin.
+func (c *Coordinator) takeUp(l *ledger) {
+	h := c.heir
+	l.limit, l.seq, l.waste = h.estate.Limit, h.seq, h.memo.waste
+	for w := range l.accounts {
+		a := &l.accounts[w]
+		a.step = h.memo.steps[w]
+		if a.live {
+			a.step++ // as the Welcome has said: what shards say of the step before is not meant
+		}
+	}
+}
+
+// clearStore has the shards drop what they hold of gradients that no Fire names: their batches are handed out again, and their
+// memory is needed.
+func (l *ledger) clearStore(steps []int64) (orders []order) {
+	l.out = l.out[:0]
+	for w, step := range steps {
+		if step >= 0 {
+			l.throwAwayStep(star.Worker(w), step)
+			l.out[len(l.out)-1].silent = true
+		}
+	}
+	return l.out
+}
+
+// resumeLog writes what a successor's log begins with.
+func (c *Coordinator) resumeLog(l *ledger) {
+	h := c.heir
+	for i := range h.log {
+		h.log[i].T = c.elapsed().Seconds()
+		c.cfg.RunLog.write(&h.log[i])
+	}
+	c.cfg.RunLog.write(logTerm{Type: "term", T: c.elapsed().Seconds(), Term: c.term(), Version: l.version(), Seq: h.seq, Samples: l.used,
+		Waited: time.Since(h.settled).Seconds()})
+	c.stats.updates = l.version() - h.estate.From.Version
+	c.stats.begin(time.Now().Add(-time.Since(h.estate.Trains)), h.estate.From.Samples)
+	h.log = nil
+}
+
+// bequeath has a successor know of a change before it is in force. It reports false when the office is lost.
+func (c *Coordinator) bequeath(change func(e *Estate)) bool {
+	if c.cfg.Office == nil {
+		return true
+	}
+	if c.deposed != nil {
+		return false
+	}
+	change(&c.estate)
+	text, err := json.Marshal(&c.estate)
+	if err == nil {
+		err = c.cfg.Office.SetNote(text)
+	}
+	if err != nil {
+		c.deposed = fmt.Errorf("%w: %w", ErrDeposed, err)
+		return false
+	}
+	return true
+}
+
+// found makes the estate when shards are assigned (l is nil), and when the training begins or goes on.
+func (c *Coordinator) found(l *ledger) bool {
+	if c.cfg.Office == nil {
+		return true
+	}
+	e := Estate{
+		Begun: c.begun.UTC().Round(0), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
+		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Buffers: c.hello.Buffers, Enrolment: *c.enrolled,
+		Shards: c.shards, Owner: c.owner,
+	}
+	if h := c.heir; h != nil {
+		e = *h.estate
+	}
+	if l != nil {
+		e.Limit, e.Plan = l.limit, l.plan
+		if e.Trains.IsZero() {
+			e.Trains = time.Now().UTC().Round(0)
+		}
+	}
+	e.Seats = map[int]int{}
+	for _, s := range c.owner {
+		e.Seats[s] = 0
+	}
+	for _, s := range c.owner {
+		e.Seats[s]++
+	}
+	e.Workers = nil
+	for w := 0; l != nil && w < len(l.accounts); w++ {
+		if l.accounts[w].live {
+			e.Workers = append(e.Workers, star.Worker(w))
+		}
+	}
+	c.estate = e
+	return c.bequeath(func(*Estate) {})
+}
+
+// enlisted has a successor know who has a part in the job.
+func (c *Coordinator) enlisted() {
+	c.bequeath(func(e *Estate) {
+		e.Workers = nil
+		for w := range c.ledger.accounts {
+			if c.ledger.accounts[w].live {
+				e.Workers = append(e.Workers, star.Worker(w))
+			}
+		}
+	})
+}
+
+// may says whether an order may be given: it waits until nobody else holds the office.
+func (c *Coordinator) may() bool {
+	if c.cfg.Office == nil {
+		return true
+	}
+	if c.deposed == nil {
+		if err := c.cfg.Office.Hold(); err != nil {
+			c.deposed = fmt.Errorf("%w: %w", ErrDeposed, err)
+		}
+	}
+	return c.deposed == nil
+}
+
+// over is closed when somebody else coordinates.
+func (c *Coordinator) over() <-chan struct{} {
+	if c.cfg.Office == nil {
+		return nil
+	}
+	return c.cfg.Office.Over()
+}
+
+// abdicate ends every connection without a word: the members look for who coordinates now.
+func (c *Coordinator) abdicate(why error) {
+	c.log.Warn("this process does not coordinate the job any more", "term", c.term(), "reason", why)
+	c.cfg.RunLog.write(logTerm{Type: "term", T: c.elapsed().Seconds(), Term: c.term(), Over: true})
+	c.hangUp()
+}

@@ -1,0 +1,464 @@
+package coord
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"star"
+	"star/modes"
+	"star/transport"
+)
+
+// desk is an office that the test gives and takes.
+type desk struct {
+	term int64
+
+	once sync.Once
+	over chan struct{} // made in the bubble
+
+	mu    sync.Mutex
+	notes []Estate
+	holds int
+	lost  error // of Hold
+	full  error // of SetNote
+}
+
+func newDesk(term int64) *desk { return &desk{term: term} }
+
+func (d *desk) Term() int64           { return d.term }
+func (d *desk) Over() <-chan struct{} { return d.end() }
+
+func (d *desk) end() chan struct{} {
+	d.once.Do(func() { d.over = make(chan struct{}) })
+	return d.over
+}
+
+func (d *desk) Hold() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.holds++
+	return d.lost
+}
+
+func (d *desk) SetNote(b []byte) error {
+	e, err := ParseEstate(b)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil || d.full != nil {
+		return cmp.Or(err, d.full)
+	}
+	d.notes = append(d.notes, *e)
+	return nil
+}
+
+func (d *desk) set(lost, full error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lost, d.full = lost, full
+}
+
+func (d *desk) last() Estate {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.notes[len(d.notes)-1]
+}
+
+// past is a job of two workers and two shards, SSGD, that has made some updates: as the first coordinator and the servers knew it.
+type past struct {
+	estate  Estate
+	frames  [][]byte // by Fire
+	applied []Span   // by the updates
+}
+
+// live plays rounds of that job, with the ledger alone.
+func live(rounds, limit int64) past {
+	l := newLedger(modes.SSGD(2), 2, 2, 4, limit)
+	l.memos = true
+	var p past
+	out := map[star.Worker]Span{}
+	take := func(orders []order) {
+		for _, o := range orders {
+			if o.fire.Seq > 0 {
+				p.frames = append(p.frames, transport.AppendFrame(nil, o.fire.AppendTo(nil), o.memo))
+				for _, g := range o.fire.Gradients {
+					p.applied = append(p.applied, out[g.Worker])
+				}
+			}
+			for _, r := range o.releases {
+				out[r.Worker] = Span{r.Start, r.Count}
+			}
+		}
+	}
+	take(l.begin())
+	for step := range rounds {
+		for w := range star.Worker(2) {
+			for shard := range 2 {
+				o, _ := l.store(shard, w, step, 1)
+				take(o)
+			}
+			o, err := l.arrive(w, step, out[w].Count)
+			if err != nil {
+				panic(err)
+			}
+			take(o)
+		}
+	}
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // when bubbles begin
+	p.estate = Estate{
+		Begun: now.Add(-time.Minute), Trains: now.Add(-50 * time.Second), Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
+		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Owner: []int{0, 1}, Seats: map[int]int{0: 1, 1: 1},
+		Shards: []transport.ShardInfo{{Shard: 0, Addr: "s0", From: 0, To: 50}, {Shard: 1, Addr: "s1", From: 50, To: 100}},
+	}
+	return p
+}
+
+// stands has a server come that was given the Fires up to seq, and keeps those from keeps on.
+func (w *world) stands(p past, rank int, keeps, seq int64, change ...func(*transport.Standing)) *fakeServer {
+	s := &fakeServer{gone: make(chan struct{}), own: []int{rank}}
+	w.servers = append(w.servers, s)
+	w.wg.Go(func() {
+		defer close(s.gone)
+		m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: 1, Addr: "s", Params: 100}})
+		if err != nil {
+			s.last = err
+			return
+		}
+		s.m = m
+		defer m.Close()
+		st := transport.Standing{Term: m.Welcome.Term, Seq: seq, Shards: []transport.ShardVersion{{Shard: rank, Version: seq}}}
+		for _, c := range change {
+			c(&st)
+		}
+		Say(m, st, bytes.Join(p.frames[keeps-1:seq], nil))
+		s.last = s.serve()
+	})
+	return s
+}
+
+// A coordinator that takes over gives every server the Fires that it lacks, has nobody compute a sample twice, and leaves none out.
+func TestTakeOver(t *testing.T) {
+	const rounds, limit = 3, 40
+	p := live(rounds, limit)
+	office := newDesk(7)
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
+		ahead, behind := w.stands(p, 0, 1, rounds), w.stands(p, 1, 1, rounds-1)
+		a, b := w.worker(0), w.worker(1)
+		w.finished(time.Minute)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		if fs := behind.seen(); fs[0].Seq != rounds || len(fs[0].Gradients) != 2 {
+			t.Errorf("who lacked fire %d was given %+v first", rounds, fs[0])
+		}
+		if fs := ahead.seen(); fs[0].Seq != rounds+1 || len(fs[0].Gradients) != 0 || len(fs[0].Dropped) == 0 || fs[0].Version != rounds {
+			t.Errorf("who had all was given %+v first, want one that only drops", fs[0])
+		}
+		x, y := ahead.seen(), behind.seen()[1:]
+		if len(x) != len(y) {
+			t.Fatalf("the servers were given %d and %d fires", len(x), len(y))
+		}
+		for i := range x {
+			if x[i].Seq != y[i].Seq || x[i].Version != y[i].Version {
+				t.Errorf("the servers were given different fires: %+v, %+v", x[i], y[i])
+			}
+		}
+		var dropped []transport.Gradient
+		for _, f := range x {
+			dropped = append(dropped, f.Dropped...)
+		}
+		for rank := range star.Worker(2) { // what shards may hold of the time before
+			if !slices.ContainsFunc(dropped, func(g transport.Gradient) bool { return g.Worker == rank && g.Step == rounds }) {
+				t.Errorf("step %d of worker %d is not dropped: %v", rounds, rank, dropped)
+			}
+		}
+		if a.m.Welcome.Step != rounds+1 || a.m.Welcome.Version != rounds || a.m.Welcome.Term != 7 || a.m.Welcome.Generation != 3 || a.m.Welcome.Seed {
+			t.Errorf("a worker is welcomed with %+v", a.m.Welcome)
+		}
+		exactly(t, limit, p.applied, a.used, b.used)
+		if w.result.Samples != limit || w.result.Updates != limit/8 {
+			t.Errorf("%d samples in %d updates, want %d in %d", w.result.Samples, w.result.Updates, limit, limit/8)
+		}
+		if terms := w.lines("term"); len(terms) != 1 || terms[0]["version"] != float64(rounds) || terms[0]["seq"] != float64(rounds) {
+			t.Errorf("the run log says %v", terms)
+		}
+		if recalls := w.lines("recall"); len(recalls) != rounds {
+			t.Errorf("the run log has %d updates that shards have told of, want %d", len(recalls), rounds)
+		}
+		if at := w.lines("fire")[0]["t"].(float64); at < 60 {
+			t.Errorf("the first update is at %v s of a run that began a minute ago", at)
+		}
+	})
+}
+
+// exactly checks that every sample was used once.
+func exactly(t *testing.T, limit int64, lists ...[]Span) {
+	t.Helper()
+	seen := make([]int, limit)
+	for _, spans := range lists {
+		for _, s := range spans {
+			for q := s.Start; q < s.Start+int64(s.Count); q++ {
+				seen[q]++
+			}
+		}
+	}
+	for q, n := range seen {
+		if n != 1 {
+			t.Errorf("sample %d was used %d times", q, n)
+			return
+		}
+	}
+}
+
+// With what was left a coordinator can end the job, begin it where no update was made yet, and go on without a worker that does not come.
+func TestTakeOverAtTheEdges(t *testing.T) {
+	t.Run("at the end", func(t *testing.T) {
+		p := live(5, 40)
+		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+			w.stands(p, 0, 1, 5)
+			w.stands(p, 1, 1, 5)
+			a, b := w.worker(0), w.worker(1)
+			w.finished(time.Minute)
+			if w.err != nil || len(a.used)+len(b.used) > 0 || w.result.Samples != 40 {
+				t.Errorf("%v; %d samples, used again: %v %v", w.err, w.result.Samples, a.used, b.used)
+			}
+		})
+	})
+	t.Run("before the first update", func(t *testing.T) {
+		p := live(0, 40)
+		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+			w.stands(p, 0, 1, 0)
+			w.stands(p, 1, 1, 0)
+			a, b := w.worker(0), w.worker(1)
+			w.finished(time.Minute)
+			if w.err != nil || a.m.Welcome.Step != 1 {
+				t.Errorf("%v; the next step is %d, want 1: step 0 was handed out", w.err, a.m.Welcome.Step)
+			}
+			exactly(t, 40, a.used, b.used)
+		})
+	})
+	t.Run("a worker is gone, too", func(t *testing.T) {
+		p := live(3, 40)
+		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+			w.stands(p, 0, 1, 3)
+			w.stands(p, 1, 1, 3)
+			begun := time.Now()
+			a := w.worker(0)
+			w.finished(time.Minute)
+			if w.err != nil {
+				t.Fatal(w.err)
+			}
+			exactly(t, 40, p.applied, a.used)
+			if first := w.lines("fire")[0]["t"].(float64) - 60; first > (absentGrace + 4*time.Second).Seconds() {
+				t.Errorf("the first update came after %v s (%v in all)", first, time.Since(begun))
+			}
+		})
+	})
+	t.Run("shards are assigned, nothing more", func(t *testing.T) {
+		p := live(0, 0)
+		p.estate.Trains, p.estate.Workers = time.Time{}, nil
+		office := newDesk(2)
+		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
+			w.stands(p, 0, 1, 0, func(s *transport.Standing) { s.Shards[0].Version = -1 }) // waits for Init
+			s := w.server(1, 1, false)                                                     // was not assigned its part yet
+			a, b := w.worker(0), w.worker(1)
+			synctest.Wait()
+			if !a.m.Welcome.Seed && !b.m.Welcome.Seed {
+				t.Error("nobody is to send the parameters")
+			}
+			w.servers[0].ready(0)
+			w.finished(time.Minute)
+			if w.err != nil || len(s.own) != 1 || s.own[0] != 1 || office.last().Trains.IsZero() {
+				t.Errorf("%v; the server that came anew has %v", w.err, s.own)
+			}
+			exactly(t, 40, a.used, b.used)
+		})
+	})
+}
+
+// What cannot be made whole ends the job, and says why.
+func TestTakeOverRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		keeps, seq int64
+		change     func(*transport.Standing)
+		exit       int
+		words      string
+	}{
+		"nobody knows the last fires": {3, 1, nil, exitLost, "lacks fire 2"},
+		"a shard without parameters":  {1, 3, func(s *transport.Standing) { s.Shards[0].Version = -1 }, exitDisagree, "shard 1"},
+		"another shard":               {1, 3, func(s *transport.Standing) { s.Shards[0].Shard = 0 }, exitDisagree, "shard 0"},
+		"no shard":                    {1, 3, func(s *transport.Standing) { s.Shards = nil }, exitLost, "0 of its 1 shards"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := live(3, 40)
+			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+				w.stands(p, 0, c.keeps, 3)
+				w.stands(p, 1, 1, c.seq, func(s *transport.Standing) {
+					if c.change != nil {
+						c.change(s)
+					}
+				})
+				w.finished(time.Minute)
+				w.failed(c.exit, c.words)
+			})
+		})
+	}
+}
+
+// A server of a job that was begun, which has lost its shards, is not taken for the one before.
+func TestFreshServerInATakenJob(t *testing.T) {
+	p := live(3, 40)
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+		_, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", JoinTimeout: time.Second, Hello: transport.Hello{
+			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s"}})
+		if err == nil && w.c.heir.stands[1] != nil {
+			t.Error("it stands for the shard that it does not have")
+		}
+		w.end(errors.New("enough"))
+		<-w.over
+	})
+}
+
+// An office that is lost ends Run at once, without an order and without a word to the members.
+func TestDeposed(t *testing.T) {
+	gone := errors.New("gone")
+	for name, take := range map[string]func(w *world, d *desk){
+		"it is over": func(_ *world, d *desk) { close(d.end()) },
+		"no lease":   func(_ *world, d *desk) { d.set(gone, nil) },
+		"nobody agrees": func(w *world, d *desk) {
+			d.set(nil, gone)
+			w.c.post(event{kind: transport.KindControl, control: []string{"mode", "asgd"}, reply: make(chan reply, 1)})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			office := newDesk(1)
+			play(t, Config{Workers: 2, Servers: 2, Steps: 100, Office: office}, func(w *world) {
+				a, b := w.server(0, 0, false), w.server(1, 1, false)
+				x := w.worker(0)
+				w.worker(1)
+				time.Sleep(3500 * time.Millisecond)
+				synctest.Wait()
+				before := len(b.seen())
+				if before == 0 || office.last().Trains.IsZero() || len(office.last().Workers) != 2 {
+					t.Fatalf("%d fires, and noted is %+v", before, office.last())
+				}
+				take(w, office)
+				w.finished(5 * time.Second)
+				if !errors.Is(w.err, ErrDeposed) {
+					t.Errorf("Run ended with %v", w.err)
+				}
+				<-a.gone
+				<-b.gone
+				<-x.gone
+				var lost *LostError
+				if !errors.As(b.last, &lost) || !errors.As(x.err, &lost) {
+					t.Errorf("a server was told %v, a worker %v; want nothing but the end of the connection", b.last, x.err)
+				}
+				if after := len(b.seen()); after != before {
+					t.Errorf("%d fires after it was lost", after-before)
+				}
+				if plan := office.last().Plan.String(); plan != "ssgd" {
+					t.Errorf("the plan that was noted is %s", plan)
+				}
+			})
+		})
+	}
+}
+
+// What a successor must know is agreed on before it is in force.
+func TestWhatIsNoted(t *testing.T) {
+	office := newDesk(1)
+	play(t, Config{Workers: 2, Servers: 1, Steps: 100, Office: office}, func(w *world) {
+		w.server(0, 1, false)
+		w.worker(0)
+		b := w.worker(1, dying("released", 6))
+		time.Sleep(3500 * time.Millisecond)
+		if _, no := w.ask("mode", "asgd"); no != "" {
+			t.Fatal(no)
+		}
+		if e := office.last(); e.Plan.String() != "asgd" || !e.Manual {
+			t.Errorf("noted is %v, %v", e.Plan, e.Manual)
+		}
+		<-b.gone
+		synctest.Wait()
+		if e := office.last(); !slices.Equal(e.Workers, []star.Worker{0}) {
+			t.Errorf("workers %v are noted, want only 0", e.Workers)
+		}
+		if _, no := w.ask("mode", "tree=0(1)"); !strings.Contains(no, "no trees") {
+			t.Errorf("a tree: %q", no)
+		}
+		if _, no := w.ask("move", "0", "0"); !strings.Contains(no, "stay where they are") {
+			t.Errorf("a move: %q", no)
+		}
+		if _, no := w.ask("stop"); no != "" {
+			t.Fatal(no)
+		}
+		w.finished(time.Minute)
+		if e := office.last(); e.Limit != w.result.Samples+w.result.Wasted {
+			t.Errorf("the end is noted as %d, the job made %d", e.Limit, w.result.Samples)
+		}
+		text, err := json.Marshal(office.last())
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := ParseEstate(text)
+		if err != nil || !back.Plan.Equal(office.last().Plan) || back.Limit != office.last().Limit || len(back.Enrolment.Layout) != len(enrolment.Layout) {
+			t.Errorf("%+v, %v", back, err)
+		}
+	})
+}
+
+func TestMemo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := memo{Progress: Progress{Version: rapid.Int64Min(0).Draw(t, "version"), Samples: rapid.Int64Min(0).Draw(t, "samples"),
+			Cursor: rapid.Int64Range(100, 1<<62).Draw(t, "cursor")}, waste: rapid.Int64Min(0).Draw(t, "waste")}
+		for range rapid.IntRange(0, 5).Draw(t, "redo") {
+			n := rapid.IntRange(1, 50).Draw(t, "count")
+			m.Redo = append(m.Redo, Span{rapid.Int64Range(0, m.Cursor-int64(n)).Draw(t, "start"), n})
+		}
+		m.steps = rapid.SliceOf(rapid.Int64Min(-1)).Draw(t, "steps")
+		b := m.appendTo(nil)
+		got, err := parseMemo(b)
+		if err != nil || got.Version != m.Version || got.Samples != m.Samples || got.Cursor != m.Cursor || got.waste != m.waste ||
+			!slices.Equal(got.Redo, m.Redo) || !slices.Equal(got.steps, m.steps) {
+			t.Fatalf("%+v became %+v, %v", m, got, err)
+		}
+		if cut := rapid.IntRange(0, len(b)-1).Draw(t, "cut"); true {
+			if _, err := parseMemo(b[:cut]); err == nil {
+				t.Fatalf("%d bytes of %d were read", cut, len(b))
+			}
+		}
+		if _, err := parseMemo(append(b, 0)); err == nil {
+			t.Fatal("a byte too many was read")
+		}
+	})
+}
+
+// FuzzMemo says that what goes with a Fire is read or refused, and costs no more memory than it has bytes.
+func FuzzMemo(f *testing.F) {
+	m := memo{Progress: Progress{3, 96, 128, []Span{{96, 16}, {112, 16}}}, steps: []int64{3, 3, -1}}
+	f.Add(m.appendTo(nil))
+	f.Add([]byte{2, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parseMemo(b)
+		if err != nil {
+			return
+		}
+		if len(m.Redo)+len(m.steps) > len(b) {
+			t.Fatalf("%d bytes became %d entries", len(b), len(m.Redo)+len(m.steps))
+		}
+		if again, err := parseMemo(m.appendTo(nil)); err != nil || again.Cursor != m.Cursor || !slices.Equal(again.steps, m.steps) {
+			t.Fatalf("%+v: %v", again, err)
+		}
+	})
+}

@@ -1,0 +1,247 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// successors are coordinators that take over one after the other.
+type successors struct {
+	coming chan successor
+	theirs transport.Listener
+	net    *transport.Pipe
+	asked  chan error // why the one before was lost
+}
+
+type successor struct {
+	term int64
+	err  error
+}
+
+func (s *successors) again(ctx context.Context, why error) (transport.Conn, int64, error) {
+	s.asked <- why
+	select {
+	case next := <-s.coming:
+		if next.err != nil {
+			return nil, 0, next.err
+		}
+		c, err := s.net.Dial(ctx, s.theirs.Addr())
+		return c, next.term, err
+	case <-ctx.Done():
+		return nil, 0, context.Cause(ctx)
+	}
+}
+
+// take is the coordinator's end of the next connection.
+func (s *successors) take(t *testing.T, term int64) transport.Conn {
+	t.Helper()
+	s.coming <- successor{term: term}
+	c, err := s.theirs.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// next is the next frame from the server, but no Stored.
+func next(t *testing.T, c transport.Conn) (transport.Frame, []byte) {
+	t.Helper()
+	for {
+		c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		f, err := c.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := transport.ReadAll(c, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Kind != transport.KindStored {
+			return f, b
+		}
+	}
+}
+
+func standing(t *testing.T, c transport.Conn) (m transport.Standing, fires []transport.Fire, notes []string) {
+	t.Helper()
+	f, list := next(t, c)
+	m, err := transport.ParseStanding(f.Header)
+	if err != nil {
+		t.Fatalf("the first frame is %v: %v", f.Kind, err)
+	}
+	for len(list) > 0 {
+		header, note, rest, err := transport.CutFrame(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fire, err := transport.ParseFire(header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fires, notes, list = append(fires, fire), append(notes, string(note)), rest
+	}
+	return m, fires, notes
+}
+
+// Shards outlive their coordinator. They tell the next one what they were given, turn away from one with a lower term, and go on where the
+// one before ended.
+func TestAnotherCoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := new(transport.Pipe)
+		l, err := net.Listen("next")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &successors{coming: make(chan successor), theirs: l, net: net, asked: make(chan error, 8)}
+		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 2, workers: 2, quorum: 9, server: ServerConfig{Again: s.again}, noReader: true})
+		defer func() {
+			j.cancel()
+			<-j.over
+			j.coord.Close()
+			l.Close()
+			j.wg.Wait()
+		}()
+		params, grad := make([]float32, 10), make([]float32, 10)
+		grad[0], grad[9] = 1, 1
+		work := func(w int) *Link {
+			link, err := j.dial(net, w, append([]float32(nil), params...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return link
+		}
+		a := work(0)
+		defer func() { a.Close() }()
+		if err := a.Init(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range j.shards {
+			if f, _ := next(t, j.coord); f.Kind != transport.KindReady {
+				t.Fatalf("%v, want ready", f.Kind)
+			}
+		}
+		push := func(link *Link, step, basis int64) {
+			if err := link.Push(t.Context(), step, basis, 1, grad); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		fire := func(c transport.Conn, seq int64, note string, used ...transport.Gradient) {
+			m := transport.Fire{Seq: seq, Version: seq, Gradients: used}
+			c.SetWriteDeadline(time.Now().Add(time.Second))
+			if err := transport.Send(c, m, []byte(note)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		push(a, 0, 0)
+		fire(j.coord, 1, "one", transport.Gradient{Worker: 0, Step: 0, Weight: 1})
+		if v, err := a.Wait(t.Context(), 1); err != nil || v != 1 {
+			t.Fatalf("version %d, %v", v, err)
+		}
+		push(a, 1, 1) // stored, and never fired by this one
+		j.coord.Close()
+		if why := <-s.asked; why == nil {
+			t.Error("looks for another one without a reason")
+		}
+
+		second := s.take(t, 4)
+		m, fires, notes := standing(t, second)
+		if m.Term != 4 || m.Seq != 1 || len(m.Shards) != 2 || m.Shards[0].Version != 1 || m.Shards[1].Version != 1 {
+			t.Errorf("it stands as %+v", m)
+		}
+		if len(fires) != 1 || fires[0].Seq != 1 || len(fires[0].Gradients) != 1 || notes[0] != "one" {
+			t.Errorf("it was given %+v, %q", fires, notes)
+		}
+		a.Close() // the worker comes anew, as it does
+		a = work(0)
+		if _, err := a.Pull(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		transport.Send(second, transport.Fire{Seq: 2, Version: 1, Dropped: []transport.Gradient{{Worker: 0, Step: 1}}, Quiet: []star.Worker{0}}, nil)
+		push(a, 2, 1)
+		second.SetWriteDeadline(time.Now().Add(time.Second))
+		if err := transport.Send(second, transport.Fire{Seq: 3, Version: 2, Gradients: []transport.Gradient{{Worker: 0, Step: 2, Weight: 1}}}, []byte("three")); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := a.Wait(t.Context(), 2); err != nil || v != 2 {
+			t.Fatalf("version %d, %v", v, err)
+		}
+
+		second.Close()
+		<-s.asked
+		stale := s.take(t, 2)
+		if _, err := stale.Recv(); err == nil {
+			t.Error("a coordinator of a lower term is answered")
+		}
+		stale.Close()
+		if why := <-s.asked; !strings.Contains(why.Error(), "term 2") {
+			t.Errorf("looks further because of %q", why)
+		}
+
+		third := s.take(t, 5)
+		if m, fires, notes := standing(t, third); m.Seq != 3 || len(fires) != 3 || fires[1].Seq != 2 || notes[1] != "" || notes[2] != "three" {
+			t.Errorf("it stands as %+v, and was given %+v, %q", m, fires, notes)
+		}
+		transport.Send(third, transport.Leave{}, nil)
+		<-j.over
+		if j.err != nil {
+			t.Errorf("Run ended with %v", j.err)
+		}
+		third.Close()
+	})
+}
+
+// A server that finds nobody ends with the reason.
+func TestNoOtherCoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nobody := errors.New("nobody is left")
+		net := new(transport.Pipe)
+		s := &successors{coming: make(chan successor, 1), net: net, asked: make(chan error, 1)}
+		s.coming <- successor{err: nobody}
+		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 1, workers: 1, server: ServerConfig{Again: s.again}, noReader: true})
+		j.coord.Close()
+		<-j.over
+		if !errors.Is(j.err, nobody) {
+			t.Errorf("Run ended with %v", j.err)
+		}
+		j.cancel()
+		j.wg.Wait()
+	})
+}
+
+// The history keeps the newest Fires in their order, and no more than a frame has room for.
+func TestHistory(t *testing.T) {
+	p := newHistory(1, 0)
+	n := cap(p.frames)
+	for seq := range int64(3 * n) {
+		p.add(seq, transport.Fire{Seq: seq}.AppendTo(nil), []byte{byte(seq)})
+	}
+	list, want := p.appendTo(nil), int64(2*n)
+	for ; len(list) > 0; want++ {
+		header, note, rest, err := transport.CutFrame(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, err := transport.ParseFire(header); err != nil || f.Seq != want || note[0] != byte(want) {
+			t.Fatalf("fire %d with note %v, %v; want %d", f.Seq, note, err, want)
+		}
+		list = rest
+	}
+	if want != int64(3*n) || p.seq != int64(3*n-1) {
+		t.Errorf("the last is %d, %d; want %d", want-1, p.seq, 3*n-1)
+	}
+	large := make([]byte, historyBytes/4)
+	for seq := range int64(6) {
+		p.add(seq, transport.Fire{Seq: seq}.AppendTo(nil), large)
+	}
+	if b := p.appendTo(nil); len(b) > historyBytes || len(b) < historyBytes/2 {
+		t.Errorf("%d bytes of at most %d", len(b), historyBytes)
+	}
+}
