@@ -2,9 +2,9 @@
 # Kills the process that coordinates a real job, again and again (star chaos --coordinators 9: four of each job), until that was taken over often enough. Prints how long no update was
 # made, from the last one of the coordinator before to the first one of the next, and whether every promise was kept; exits with 1 if one was not, or a pause is over 6 s.
 #
-#   bench/takeover.sh      STAR=path/of/star KILLS=50 MODE=asgd STEPS=4000
+#   bench/takeover.sh      STAR=path/of/star KILLS=50 MODE=asgd STEPS=12000
 set -euo pipefail
-star=${STAR:-} kills=${KILLS:-50} mode=${MODE:-asgd} steps=${STEPS:-4000}
+star=${STAR:-} kills=${KILLS:-50} mode=${MODE:-asgd} steps=${STEPS:-12000}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 if [ -z "$star" ]; then
 	star=$work/star

@@ -455,7 +455,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
-			case e.role == "ps" && e.code() != 0 && kill == nil && r.seats.spares(e):
+			case e.role == "ps" && e.code() != 0 && r.seats.spares(e):
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; another one coordinates, or goes on to", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0:
 				if kill == nil || failed == nil { // it is the cause, or all that we know
@@ -574,7 +574,7 @@ func (r *launch) ask(ctx context.Context, tcp transport.Network) bool {
 		var err error
 		if c, err = reach(ctx, tcp, r.job.Name, addr, string(r.job.Token), 5*time.Second); err == nil {
 			if r.seats.count > 0 {
-				r.seats.at.Store(int64(i % r.seats.count))
+				r.seats.at.Store(int64(slices.Index(r.seats.addrs, c.addr)))
 			}
 			break
 		}
