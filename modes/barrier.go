@@ -407,6 +407,7 @@ func (b *Barrier) leave(w star.Worker, used bool) []Firing {
 		b.withdraw(w)
 	}
 	if i == nowhere {
+		b.letGo()
 		b.free()
 		return b.firings
 	}
