@@ -189,8 +189,7 @@ func (c *Coordinator) inherit() error {
 	if e == nil {
 		return nil
 	}
-	switch {
-	case c.cfg.Ring != nil:
+	if c.cfg.Ring != nil {
 		return errors.New("coord: nobody takes over an all-reduce")
 	}
 	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
