@@ -49,15 +49,20 @@ const unseen = 0.05
 func (w *Watch) Afford(load Load) (ok bool, why string) {
 	need := w.learner.Demand().At(load)
 	var lacks []string
+	has := "their host has"
 	for k := range kinds {
 		free := max(w.capacity.of(k)-w.others[k].middle(), 0)
 		now := w.servers[k].middle()
-		if need.of(k) > free && need.of(k)-now > unseen*w.capacity.of(k) {
+		switch {
+		case need.of(k) <= free:
+		case need.of(k)-now <= unseen*w.capacity.of(k):
+			has = "is no more than they take now"
+		default:
 			lacks = append(lacks, fmt.Sprintf("%s of %s, now %s, and others leave %s of %s", amount(k, need.of(k)), kindNames[k], amount(k, now), amount(k, free), amount(k, w.capacity.of(k))))
 		}
 	}
 	if len(lacks) > 0 {
 		return false, "the servers would need " + strings.Join(lacks, "; ")
 	}
-	return true, fmt.Sprintf("the servers will need %v, which their host has", need)
+	return true, fmt.Sprintf("the servers will need %v, which %s", need, has)
 }

@@ -39,6 +39,9 @@ func TestWatch(t *testing.T) {
 		if ok != (c.says == "") || !strings.Contains(why, c.says) {
 			t.Errorf("%s: %v, %q; want %q", c.name, ok, why, c.says)
 		}
+		if (c.name == "hardly more" || c.name == "as much as now") != strings.Contains(why, "which is no more than they take now") {
+			t.Errorf("%s: %q", c.name, why)
+		}
 	}
 	w, _ := NewWatch(prior, 4, capacity)
 	w.Observe(ssgd, Usage{CPU: math.NaN()}, Usage{})

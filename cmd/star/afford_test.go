@@ -16,10 +16,20 @@ func TestAfford(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Switches != 0 || strings.Contains(string(log), `"granted":true`) {
-		t.Errorf("%d changes of mode over a link of 1 kB/s", r.Switches)
+	granted := 0
+	for line := range strings.Lines(string(log)) {
+		if !strings.Contains(line, `"granted":true`) {
+			continue
+		}
+		granted++
+		if !strings.Contains(line, "no more than they take now") { // a mode that costs nothing, or a moment in which SSGD was as fast
+			t.Errorf("granted over a link of 1 kB/s: %s", line)
+		}
 	}
-	if !strings.Contains(string(log), `"granted":false`) || !strings.Contains(string(log), "of incoming network, now ") || !strings.Contains(string(log), "others leave 0.001 MB/s of 0.001 MB/s") {
+	if r.Switches > granted {
+		t.Errorf("%d changes of mode, of which %d were granted", r.Switches, granted)
+	}
+	if granted == 0 && (!strings.Contains(string(log), `"granted":false`) || !strings.Contains(string(log), "of incoming network, now ") || !strings.Contains(string(log), "others leave 0.001 MB/s of 0.001 MB/s")) {
 		t.Error("no refusal with its reason in the run log")
 	}
 	out, err := exec.Command(star(t), "replay", dir).CombinedOutput()

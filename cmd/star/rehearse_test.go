@@ -14,7 +14,7 @@ func TestRehearse(t *testing.T) {
 		want bool // violations
 	}{
 		{[]string{"--seeds", "40"}, false},
-		{[]string{"--seeds", "100", "--unfenced"}, true},
+		{[]string{"--seeds", "250", "--unfenced"}, true},
 	} {
 		out, err := exec.Command(star(t), append([]string{"chaos", "--simulate", "--json"}, c.args...)...).Output()
 		var r rehearsed
