@@ -660,11 +660,11 @@ func (c *Coordinator) loop(ctx context.Context) error {
 			return ErrDeposed
 		case e := <-c.events:
 			if err := c.handle(e); err != nil {
-				return err
+				return ending(ctx, err)
 			}
 		case now := <-tick.C:
 			if err := c.tick(now); err != nil {
-				return err
+				return ending(ctx, err)
 			}
 		case now := <-look.C:
 			look.Reset(c.overdue(now))
@@ -677,6 +677,15 @@ func (c *Coordinator) loop(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// ending is why a job ends: if this process was told to end, that is the reason, and what was lost just now, such as the server in
+// it, was lost with it.
+func ending(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }

@@ -96,7 +96,7 @@ func TestGrowingJob(t *testing.T) {
 	if err := os.WriteFile(key, []byte("AAECAwQFBgcICQoLDA0ODw==\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	common := []string{"--mode", "auto", "--steps", "300", "--slow", "0:+10ms", "--max-workers", "3", "--gossip-key", key}
+	common := []string{"--mode", "auto", "--steps", "300", "--slow", "0:+12ms,1:+12ms", "--max-workers", "3", "--gossip-key", key}
 	g := group(t, 1, 2, append(common, "--shards", "2", "--gossip", gossip)...)
 	g.training()
 	g.until("workers take part", func() bool { return len(g.lines("record")) > 10 })
