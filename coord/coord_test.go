@@ -1196,6 +1196,24 @@ func TestServerIsLost(t *testing.T) {
 	})
 }
 
+// Who is told to end ends for that reason, also when it hears first of what is lost with it.
+func TestEndingTakesServersAlong(t *testing.T) {
+	for range 20 { // which of the two it hears of first is chance
+		play(t, Config{Workers: 1, Servers: 1, Steps: 1000}, func(w *world) {
+			s := w.server(0, 1, false)
+			w.worker(0)
+			time.Sleep(5 * time.Second)
+			told := errors.New("SIGTERM")
+			w.end(told)
+			s.m.Close()
+			w.finished(time.Minute)
+			if w.err != told {
+				t.Fatalf("the job ended with %v, want %v", w.err, told)
+			}
+		})
+	}
+}
+
 // A server that is gone before it had an assignment may come back.
 func TestServerComesBack(t *testing.T) {
 	play(t, Config{Workers: 1, Servers: 2, Steps: 2}, func(w *world) {
