@@ -11,7 +11,7 @@ import (
 // What the host of the servers cannot afford is refused, with the reason in the run log, which replays; the job stays in SSGD.
 func TestAfford(t *testing.T) {
 	t.Parallel()
-	r, dir := job(t, "--mode", "auto", "--model", "softmax", "--workers", "3", "--slow", "2:+40ms", "--steps", "100", "--batch", "8", "--capacity-net", "0.001")
+	_, dir := job(t, "--mode", "auto", "--model", "softmax", "--workers", "3", "--slow", "2:+40ms", "--steps", "100", "--batch", "8", "--capacity-net", "0.001")
 	log, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -25,9 +25,6 @@ func TestAfford(t *testing.T) {
 		if !strings.Contains(line, "no more than they take now") { // a mode that costs nothing, or a moment in which SSGD was as fast
 			t.Errorf("granted over a link of 1 kB/s: %s", line)
 		}
-	}
-	if r.Switches > granted {
-		t.Errorf("%d changes of mode, of which %d were granted", r.Switches, granted)
 	}
 	if granted == 0 && (!strings.Contains(string(log), `"granted":false`) || !strings.Contains(string(log), "of incoming network, now ") || !strings.Contains(string(log), "others leave 0.001 MB/s of 0.001 MB/s")) {
 		t.Error("no refusal with its reason in the run log")
