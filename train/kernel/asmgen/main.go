@@ -35,10 +35,10 @@ func (g *gen) head() {
 
 func files() map[string][]byte {
 	return map[string][]byte{
-		"tile_amd64.s":   tiles(),
-		"dots_amd64.s":   dots(),
-		"vec_amd64.s":    vectors(),
-		"stubs_amd64.go": stubs(),
+		"tile_amd64.s":     tiles(),
+		"dots_amd64.s":     dots(),
+		"vec_amd64.s":      vectors(),
+		"declare_amd64.go": declarations(),
 	}
 }
 
