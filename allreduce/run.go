@@ -146,7 +146,7 @@ func (g *Group) execute(ctx context.Context) error {
 		}
 		if progress {
 			if (idle >= spinCheck || g.crowded && idle > 0) && !slept {
-				g.patience.paid()
+				g.patience.paid(time.Since(g.moved))
 			}
 			idle, slept = 0, false
 			// Bad news must not wait until a long vector is through.
@@ -259,8 +259,10 @@ func (p *patience) next() time.Duration {
 	return p.now
 }
 
-func (p *patience) paid()   { p.now = min(p.most, 2*p.now+8*time.Microsecond) }
-func (p *patience) failed() { p.now /= 2 }
+// paid: what was waited for came while the rank looked, after d. So the next wait may be twice as long, whatever failed before: two ranks
+// that both sleep, and are late for each other because they must wake up first, are out of that with one look that lasts.
+func (p *patience) paid(d time.Duration) { p.now = min(p.most, max(2*p.now+8*time.Microsecond, 2*d)) }
+func (p *patience) failed()              { p.now /= 2 }
 
 // spinCheck is how many looks there are to one at the clock.
 const spinCheck = 16
