@@ -197,13 +197,13 @@ type RunSummary struct {
 // ReadRun reads a run log, plain or gzip, and passes each line on, in the log's order, until one
 // of them is answered with an error, which it returns. Fields and types of lines that it does not know, as newer programs
 // write them, are passed over; so is the rest of a last line that was cut. All other
-// damage, what is missing included, is an error of type *RunError; name is the file's.
+// damage is an error of type *RunError: what is missing, cannot be, or is there twice; name is the file's.
 func ReadRun(r io.Reader, name string, each func(RunLine) error) (RunSummary, error) {
 	p := runParser{workers: -1}
 	s := RunSummary{Unknown: map[string]int{}}
 	var err error
 	s.Lines, s.Cut, err = scanRun(r, name, func(n int, kind string, b []byte) error {
-		l, known, err := p.parse(kind, b)
+		l, known, err := p.parse(kind, n, b)
 		switch {
 		case err != nil:
 			return &RunError{name, n, err}
@@ -307,6 +307,7 @@ func kindOf(b []byte) (string, error) {
 // what none of them can be.
 type runParser struct {
 	workers int // of the job; -1: not known yet
+	sequence
 }
 
 // runFormat is the highest format of a run log that this program reads: its own.
@@ -317,7 +318,7 @@ const absent = math.MinInt32
 var nan = math.NaN()
 
 // parse reports false for a type that it does not know.
-func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err error) {
+func (p *runParser) parse(kind string, line int, b []byte) (l RunLine, known bool, err error) {
 	c := fields{kind: kind}
 	switch kind {
 	case "start":
@@ -353,6 +354,7 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		}
 		l.T = c.time("t", t)
 		c.rank(p, "worker", int(r.Worker))
+		c.check(p.record(&r, line))
 		l.Entry = RunRecord{r}
 	case "fire":
 		s := logFire{T: nan, Seq: absent, Version: absent, Samples: absent}
@@ -365,6 +367,7 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 		if len(s.Workers) != len(s.Stale) {
 			c.fail("%d workers and %d values of staleness", len(s.Workers), len(s.Stale))
 		}
+		c.check(p.fire(s.Seq, line))
 		l.Entry = RunFire{s.Seq, s.Version, c.ranks(p, "workers", s.Workers), s.Stale, c.ranks(p, "dropped", s.Dropped), s.Samples}
 	case "noise":
 		s := logNoise{T: nan, Version: absent, Grad2: Number(nan), Var: Number(nan), Scale: Number(nan)}
@@ -552,6 +555,12 @@ func (p *runParser) parse(kind string, b []byte) (l RunLine, known bool, err err
 type fields struct {
 	kind string
 	err  error
+}
+
+func (c *fields) check(err error) {
+	if c.err == nil {
+		c.err = err
+	}
 }
 
 func (c *fields) fail(format string, a ...any) {

@@ -133,6 +133,29 @@ func TestRunCutAnywhere(t *testing.T) {
 	}
 }
 
+// records are lines of that type, each of a worker and its step.
+func records(of ...int) (text string) {
+	for i := 0; i < len(of); i += 2 {
+		text += fmt.Sprintf(`{"type":"record","t":1,"worker":%d,"step":%d}`+"\n", of[i], of[i+1])
+	}
+	return text
+}
+
+// fires are lines of that type.
+func fires(seqs ...int) (text string) {
+	for _, s := range seqs {
+		text += fmt.Sprintf(`{"type":"fire","t":1,"seq":%d,"version":%d,"samples":1}`+"\n", s, s)
+	}
+	return text
+}
+
+// Workers that leave and come back count on, and some firings have no line.
+func TestReadRunPassesOverGaps(t *testing.T) {
+	if lines, _, err := readAll(startLine + trainLine + records(0, 0, 1, 7, 0, 5, 1, 8) + fires(1, 2, 4)); err != nil || len(lines) != 9 {
+		t.Errorf("%d lines, %v", len(lines), err)
+	}
+}
+
 func TestReadRunRefuses(t *testing.T) {
 	const head = startLine + trainLine
 	for _, c := range []struct{ log, want string }{
@@ -158,6 +181,18 @@ func TestReadRunRefuses(t *testing.T) {
 		{head + `{"type":"record","t":1,"step":0}`, "record: worker -1"},
 		{head + `{"type":"record","worker":0,"step":0}`, "record: it has no t"},
 		{head + `{"type":"record","t":1,"worker":0,"step":0,"compute":"long"}`, "run.jsonl:3: record: json"},
+		{head + `{"type":"record","t":1,"worker":0,"step":0,"compute":-1}`, "run.jsonl:3: record: compute is -1 s, want 0 to 1e+09"},
+		{head + `{"type":"record","t":1,"worker":0,"step":0,"at":-1}`, "record: at is -1 s"},
+		{head + `{"type":"record","t":1,"worker":0,"step":0,"load":-1}`, "record: load is -1 s"},
+		{head + `{"type":"record","t":1,"worker":0,"step":0,"injected":-1}`, "record: injected is -1 s"},
+		{head + `{"type":"record","t":1,"worker":0,"step":0,"push":-1}`, "record: push is -1 s"},
+		{head + `{"type":"record","t":1,"worker":0,"step":0,"wait":-1}`, "record: wait is -1 s"},
+		{head + `{"type":"record","t":1,"worker":0,"step":0,"pull":-1}`, "record: pull is -1 s"},
+		{head + `{"type":"record","t":1,"worker":0,"step":0,"transit":-1}`, "record: transit is -1 s"},
+		{head + records(0, 0, 1, 4, 0, 1, 1, 4), "run.jsonl:6: record: step 4 of worker 1 after its step 4 in line 4: want each step once, in order"},
+		{head + records(1, 4, 1, 5, 1, 3), "run.jsonl:5: record: step 3 of worker 1 after its step 5 in line 4: want each step once, in order"},
+		{head + fires(1, 3, 3), "run.jsonl:5: fire: seq is 3, after 3 in line 4: want each firing once, in order"},
+		{head + fires(2, 1), "run.jsonl:4: fire: seq is 1, after 2 in line 3"},
 		{head + `{"type":"fire","t":1,"seq":1,"version":1}`, "run.jsonl:3: fire: it has no samples"},
 		{head + `{"type":"fire","t":1,"seq":0,"version":1,"samples":1}`, "fire: seq is 0, want at least 1"},
 		{head + `{"type":"fire","t":-1,"seq":1,"version":1,"samples":1}`, "fire: t is -1 s"},

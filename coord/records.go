@@ -54,17 +54,57 @@ const maxRunLine = 16 << 20 // bytes; the first line has the whole configuration
 // last line that was cut, as in a run that still goes on, is too. Errors of the
 // log are of type *RunError; name is the file's. ReadRun reads all of it.
 func ReadRecords(r io.Reader, name string, each func(star.Record) error) error {
+	var s sequence
 	_, _, err := scanRun(r, name, func(n int, kind string, b []byte) error {
 		if kind != "record" {
 			return nil
 		}
 		rec, _, err := parseRecord(b)
+		if err == nil {
+			err = s.record(&rec, n)
+		}
 		if err != nil {
 			return &RunError{name, n, err}
 		}
 		return each(rec)
 	})
 	return err
+}
+
+// sequence notices what is in a run log twice, or out of order. Steps may be missing: workers leave and come back.
+type sequence struct {
+	steps map[star.Worker]numbered
+	seq   numbered
+}
+
+// numbered is a number of the log's own count, and the line that has it.
+type numbered struct {
+	number int64
+	line   int
+}
+
+// record takes the next record, of that line.
+func (s *sequence) record(r *star.Record, line int) error {
+	if r.At < 0 {
+		return fmt.Errorf("record: at is %g s, want at least 0", r.At.Seconds())
+	}
+	if last, ok := s.steps[r.Worker]; ok && r.Step <= last.number {
+		return fmt.Errorf("record: step %d of worker %d after its step %d in line %d: want each step once, in order", r.Step, r.Worker, last.number, last.line)
+	}
+	if s.steps == nil {
+		s.steps = map[star.Worker]numbered{}
+	}
+	s.steps[r.Worker] = numbered{r.Step, line}
+	return nil
+}
+
+// fire takes the number of the next firing.
+func (s *sequence) fire(seq int64, line int) error {
+	if seq <= s.seq.number {
+		return fmt.Errorf("fire: seq is %d, after %d in line %d: want each firing once, in order", seq, s.seq.number, s.seq.line)
+	}
+	s.seq = numbered{seq, line}
+	return nil
 }
 
 // parseRecord returns a record and when the coordinator saw it, in seconds.
@@ -82,11 +122,17 @@ func parseRecord(b []byte) (r star.Record, t float64, err error) {
 		Telemetry: star.Telemetry(l.Telemetry),
 	}
 	for _, d := range []struct {
+		name string
 		to   *time.Duration
 		from float64
-	}{{&r.At, l.At}, {&r.Load, l.Load}, {&r.Compute, l.Compute}, {&r.Injected, l.Injected}, {&r.Push, l.Push}, {&r.Wait, l.Wait}, {&r.Pull, l.Pull}, {&r.Transit, l.Transit}} {
-		if math.Abs(d.from) > 1e9 {
-			return r, 0, fmt.Errorf("record: a time of %g s", d.from)
+	}{{"at", &r.At, l.At}, {"load", &r.Load, l.Load}, {"compute", &r.Compute, l.Compute}, {"injected", &r.Injected, l.Injected}, {"push", &r.Push, l.Push},
+		{"wait", &r.Wait, l.Wait}, {"pull", &r.Pull, l.Pull}, {"transit", &r.Transit, l.Transit}} {
+		least := 0.0
+		if d.to == &r.At { // of an earlier life of the job
+			least = -longest
+		}
+		if d.from < least || d.from > longest {
+			return r, 0, fmt.Errorf("record: %s is %g s, want %g to %g", d.name, d.from, least, longest)
 		}
 		*d.to = time.Duration(math.Round(d.from * 1e9))
 	}

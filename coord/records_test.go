@@ -66,7 +66,10 @@ func TestReadRecordsRefuses(t *testing.T) {
 		{start + "{broken\n" + start, "run.jsonl:2: not a line"},
 		{start + `{"type":"record","worker":-1}`, "run.jsonl:2: record: worker -1"},
 		{start + `{"type":"record","worker":4096,"step":0}`, "worker 4096"},
-		{start + `{"type":"record","worker":0,"step":0,"compute":1e300}`, "a time of 1e+300 s"},
+		{start + `{"type":"record","worker":0,"step":0,"compute":1e300}`, "record: compute is 1e+300 s, want 0 to 1e+09"},
+		{start + `{"type":"record","worker":0,"step":0,"push":-1}`, "run.jsonl:2: record: push is -1 s, want 0 to 1e+09"},
+		{start + `{"type":"record","worker":0,"step":3}` + "\n" + `{"type":"record","worker":1,"step":3}` + "\n" + `{"type":"record","worker":0,"step":3}`,
+			"run.jsonl:4: record: step 3 of worker 0 after its step 3 in line 2: want each step once, in order"},
 		{start + `{"type":"record","compute":"long"}`, "run.jsonl:2: record:"},
 	} {
 		err := ReadRecords(strings.NewReader(c.log), "run.jsonl", func(star.Record) error { return nil })

@@ -271,7 +271,7 @@ func TestRingWaits(t *testing.T) {
 func TestGoneAndOdd(t *testing.T) {
 	l := newLog("ps")
 	l.rounds(20, 1, 1, 3, 1)
-	l.say(`{"type":"record","t":61,"worker":0,"step":20,"basis":20,"at":61,"compute":-5,"samples":10}`)
+	l.say(`{"type":"record","t":61,"worker":0,"step":20,"basis":20,"at":61,"compute":500,"samples":10}`)
 	l.say(`{"type":"leave","t":62,"worker":2,"peer":"p","why":"connection reset"}`)
 	l.say(`{"type":"fire","t":70,"seq":21,"version":21,"workers":[0],"staleness":[0],"samples":810}`)
 	s := l.story(t)

@@ -181,7 +181,7 @@ func TestRejects(t *testing.T) {
 		{"a gap", func() *log { l := two(); l.record(3, 0, 5, 4, ""); return l }, "run.jsonl:19: record: step 5 of worker 0 after its step 3 in line 15: steps are missing"},
 		{"an unknown version", func() *log { l := two(); l.record(3, 0, 4, 9, ""); return l }, "run.jsonl:19: record: worker 0 computed on version 9, but there is no line of type fire"},
 		{"before its release", func() *log { l := two(); l.record(2, 0, 4, 4, ""); return l }, "run.jsonl:19: record: worker 0 arrived at 2s with a gradient on version 4, which was made at 2.24s"},
-		{"a negative time", func() *log { l := two(); l.record(3, 0, 4, 4, `,"compute":-1`); return l }, "run.jsonl:19: record: compute is -1s, want at least 0"},
+		{"a negative time", func() *log { l := two(); l.record(3, 0, 4, 4, `,"compute":-1`); return l }, "run.jsonl:19: record: compute is -1 s, want 0 to 1e+09"},
 		{"fewer samples", func() *log { l := two(); l.record(3, 0, 4, 4, ""); l.fire(3, 5, 7, "0", "0"); return l }, "run.jsonl:20: 7 samples, want at least 80"},
 		{"no batch", func() *log { l := new(log); l.add(`{"type":"start","format":1,"config":{}}`); return l }, "run.jsonl:1: the configuration has a batch of 0"},
 		{"a plan", func() *log { return begin("ps", "x=9", 2) }, "run.jsonl:2: plan: "},
