@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,17 +17,26 @@ func TestAfford(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	granted := 0
+	granted := map[string]bool{}
 	for line := range strings.Lines(string(log)) {
-		if !strings.Contains(line, `"granted":true`) {
-			continue
+		var l struct {
+			Type, Plan, Why string
+			Granted         bool
 		}
-		granted++
-		if !strings.Contains(line, "no more than they take now") { // a mode that costs nothing, or a moment in which SSGD was as fast
-			t.Errorf("granted over a link of 1 kB/s: %s", line)
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		switch {
+		case l.Type == "admission" && l.Granted:
+			granted[l.Plan] = true
+			if !strings.Contains(l.Why, "no more than they take now") { // a mode that costs nothing, or a moment in which SSGD was as fast
+				t.Errorf("granted over a link of 1 kB/s: %s", line)
+			}
+		case l.Type == "plan" && !strings.HasPrefix(l.Plan, "ssgd") && !granted[l.Plan]: // SSGD with other shares of the batch needs nobody's leave
+			t.Errorf("nobody granted it: %s", line)
 		}
 	}
-	if granted == 0 && (!strings.Contains(string(log), `"granted":false`) || !strings.Contains(string(log), "of incoming network, now ") || !strings.Contains(string(log), "others leave 0.001 MB/s of 0.001 MB/s")) {
+	if len(granted) == 0 && (!strings.Contains(string(log), `"granted":false`) || !strings.Contains(string(log), "of incoming network, now ") || !strings.Contains(string(log), "others leave 0.001 MB/s of 0.001 MB/s")) {
 		t.Error("no refusal with its reason in the run log")
 	}
 	out, err := exec.Command(star(t), "replay", dir).CombinedOutput()
