@@ -162,6 +162,10 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		defer p.Close()
 		r.front = append(r.front, p)
 	}
+	if r.ears, err = os.MkdirTemp("", "star-chaos-"); err != nil { // a socket's path must be short: not in --out
+		return err
+	}
+	defer os.RemoveAll(r.ears)
 	faults := chaos.Schedule(o)
 	holds := r.watchGrowth()
 	begun := time.Now()
@@ -213,7 +217,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	}
 	result.Lives = len(lives)
 	saved, bad := loadable(r.checkpoints())
-	result.Invariants = chaos.Judge(lives, saved, bad, node.ExitCode(failed), stall)
+	result.Invariants = append(chaos.Judge(lives, saved, bad, node.ExitCode(failed), stall), flat(result.Processes, job.Workers))
 	if asJSON {
 		if err := json.NewEncoder(out).Encode(result); err != nil {
 			return err

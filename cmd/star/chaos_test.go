@@ -25,7 +25,7 @@ func TestChaos(t *testing.T) {
 	for _, f := range r.Faults {
 		done[f.Kind] = done[f.Kind] || f.Done
 	}
-	if err != nil || len(r.Invariants) != 6 || len(done) < 5 || r.Updates < 1500 {
+	if err != nil || len(r.Invariants) != 7 || len(done) < 5 || r.Updates < 1500 {
 		t.Errorf("%v: %+v\n%s", err, r, errs.String())
 	}
 }

@@ -1,13 +1,22 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"star/cmd/internal/chaos"
+	"star/cmd/internal/settings"
 )
 
 // growth watches what the processes of a job hold while it runs (Linux; elsewhere nothing is seen).
@@ -23,19 +32,24 @@ type held struct {
 	name        string
 	memory      []int64 // bytes that are resident
 	descriptors []int64
+	goroutines  []int64 // as it says itself, each time it was asked; 0: it did not answer
 }
 
-// grown is a process that was there for long enough to be judged: what it held in the second quarter of its life, and in the last.
+// grown is a process that was there for long enough to be judged: what it held once it had come up, in the first quarter of its life, and in the last.
 type grown struct {
 	Name        string   `json:"name"`
 	Age         float64  `json:"age_s"`
 	Memory      [2]int64 `json:"memory_bytes"`
 	Descriptors [2]int64 `json:"descriptors"`
+	Goroutines  [2]int64 `json:"goroutines"`
 }
 
 const (
 	growthEvery = 500 * time.Millisecond
-	growthLeast = 40 // looks
+	growthLeast = 40  // looks
+	growthUp    = 120 // looks at most that are of coming up
+	growthAsk   = 4   // every so many looks a process is asked itself
+	growthWait  = time.Second
 )
 
 // watchGrowth begins to watch the processes of r.
@@ -44,34 +58,40 @@ func (r *launch) watchGrowth() *growth {
 	g.done.Go(func() {
 		tick := time.NewTicker(growthEvery)
 		defer tick.Stop()
-		for {
+		for looks := 0; ; looks++ {
 			select {
 			case <-tick.C:
 			case <-g.stop:
 				return
 			}
+			var asked sync.WaitGroup
 			r.live.Range(func(name, c any) bool {
-				if p := c.(*child).cmd.Process; p != nil {
-					g.look(name.(string), p.Pid)
+				child := c.(*child)
+				if child.cmd.Process == nil {
+					return true
+				}
+				if h := g.look(name.(string), child.cmd.Process.Pid); h != nil && looks%growthAsk == 0 {
+					asked.Go(func() { g.ask(h, child.http) })
 				}
 				return true
 			})
+			asked.Wait()
 		}
 	})
 	return g
 }
 
 // look notes what a process holds now. One that has ended holds nothing and is not noted.
-func (g *growth) look(name string, pid int) {
+func (g *growth) look(name string, pid int) *held {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	fields := bytes.Fields(text)
 	if err != nil || len(fields) < 2 {
-		return
+		return nil
 	}
 	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
 	open, e := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil || e != nil || pages == 0 {
-		return
+		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,6 +103,48 @@ func (g *growth) look(name string, pid int) {
 	}
 	h.memory = append(h.memory, pages*int64(os.Getpagesize()))
 	h.descriptors = append(h.descriptors, int64(len(open)))
+	return h
+}
+
+// ask has a process say how many goroutines it has.
+func (g *growth) ask(h *held, addr string) {
+	ctx, cancel := context.WithTimeout(context.Background(), growthWait)
+	defer cancel()
+	n, err := goroutines(ctx, addr)
+	if err != nil {
+		n = 0 // it is stopped, or not up yet, or gone
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h.goroutines = append(h.goroutines, n)
+}
+
+// goroutines are those of the process that answers /metrics at an address of --http.
+func goroutines(ctx context.Context, addr string) (int64, error) {
+	network, at, url := "tcp", addr, "http://"+addr
+	if path, ok := strings.CutPrefix(addr, settings.UnixSocket); ok {
+		network, at, url = "unix", path, "http://process"
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, at)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, "GET", url+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	r, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Body.Close()
+	lines := bufio.NewScanner(io.LimitReader(r.Body, 1<<20))
+	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), "go_goroutines "); ok {
+			n, err := strconv.ParseFloat(text, 64)
+			return int64(n), err
+		}
+	}
+	return 0, fmt.Errorf("%s: no go_goroutines in /metrics", addr)
 }
 
 // end stops watching, and says what processes held that were there for long enough.
@@ -91,19 +153,23 @@ func (g *growth) end() (out []grown) {
 	g.done.Wait()
 	for _, h := range g.seen {
 		if n := len(h.memory); n >= growthLeast {
-			out = append(out, grown{h.name, (time.Duration(n) * growthEvery).Seconds(), quarters(h.memory), quarters(h.descriptors)})
+			said := slices.DeleteFunc(h.goroutines, func(n int64) bool { return n == 0 })
+			p := grown{h.name, (time.Duration(n) * growthEvery).Seconds(), chaos.Quarters(h.memory, growthUp), chaos.Quarters(h.descriptors, growthUp), [2]int64{}}
+			if len(said) >= growthLeast/growthAsk/2 {
+				p.Goroutines = chaos.Quarters(said, growthUp/growthAsk)
+			}
+			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b grown) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })
+	slices.SortFunc(out, func(a, b grown) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-// quarters are the medians of the second and of the last quarter: the first is for coming up.
-func quarters(xs []int64) [2]int64 {
-	n := len(xs)
-	median := func(xs []int64) int64 {
-		xs = slices.Sorted(slices.Values(xs))
-		return xs[len(xs)/2]
+// flat says whether none of these has grown, in a job of so many workers.
+func flat(ps []grown, workers int) chaos.Invariant {
+	var held []chaos.Holding
+	for _, p := range ps {
+		held = append(held, chaos.Holding{Name: p.Name, Age: time.Duration(p.Age * float64(time.Second)), Memory: p.Memory, Descriptors: p.Descriptors, Goroutines: p.Goroutines})
 	}
-	return [2]int64{median(xs[n/4 : n/2]), median(xs[3*n/4:])}
+	return chaos.Flat(held, workers)
 }

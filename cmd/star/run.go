@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -114,6 +115,7 @@ type launch struct {
 
 	front []*chaos.Proxy // before each server; nil: nothing is
 	back  []string       // where these servers listen
+	ears  string         // folder of the sockets where processes answer HTTP; empty: they do not
 	live  sync.Map       // children by name, the last ones started
 }
 
@@ -124,6 +126,7 @@ type child struct {
 	rank   int
 	cmd    *exec.Cmd
 	orders *orders // to a process on another host; nil: it is told by signals
+	http   string  // where it answers; empty: nowhere that we know
 }
 
 // exit is the end of a child.
@@ -186,8 +189,9 @@ func (r *launch) run(ctx context.Context) (err error) {
 
 	r.left = r.job.WorkerRestarts
 	ended := make(chan exit, len(children)+r.left)
-	r.again = make(chan *child, r.left)
-	defer close(r.again)
+	again := make(chan *child, r.left) // this life's own: the goroutine may look at it when the next one has begun
+	r.again = again
+	defer close(again)
 	started := make(chan error, 1)
 	go func() {
 		// Children are told when the thread that started them dies: it must live.
@@ -199,7 +203,7 @@ func (r *launch) run(ctx context.Context) (err error) {
 			}
 		}
 		started <- nil
-		for c := range r.again {
+		for c := range again {
 			if err := r.start(c, ended); err != nil {
 				ended <- exit{c, fmt.Errorf("start %s: %w", c.name, err)}
 			}
@@ -334,6 +338,10 @@ func (r *launch) child(role string, rank, servers int) *child {
 		case role != "ps" && r.seats.count == 0:
 			set("coordinator", r.front[0].Addr())
 		}
+	}
+	if r.ears != "" && !(role == "ps" && rank == 0 && r.job.HTTP != settings.Off) {
+		c.http = settings.UnixSocket + filepath.Join(r.ears, fmt.Sprint(role, rank))
+		set("http", c.http)
 	}
 	c.cmd.Env = env
 	if r.spread != nil {

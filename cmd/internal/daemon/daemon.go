@@ -106,6 +106,12 @@ func Worker(use string) *cobra.Command {
 			log := node.Logger(job, os.Stderr, "role", "worker")
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
+			stop, err := serveHTTP(job, new(board), log)
+			if err != nil { // one file of settings may be that of all processes of a host
+				log.Warn("no /metrics: the address cannot be opened", "err", err)
+				stop = func() {}
+			}
+			defer stop()
 			return node.Work(ctx, job, log, samplerCommand())
 		},
 	}

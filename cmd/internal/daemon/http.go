@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,7 +28,7 @@ func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err 
 	if job.HTTP == settings.Off {
 		return func() {}, nil
 	}
-	l, err := net.Listen("tcp", job.HTTP)
+	l, err := listen(job.HTTP)
 	if err != nil && !job.Config.IsSet("http") { // a second star-ps on this host
 		log.Warn("no /metrics: the default address is taken; --http chooses another one", "err", err)
 		return func() {}, nil
@@ -58,6 +60,32 @@ func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err 
 	}, nil
 }
 
+// listen opens the address of --http. A socket that a process has left behind that was killed is taken over.
+func listen(addr string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(addr, settings.UnixSocket)
+	if !ok {
+		return net.Listen("tcp", addr)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			c.Close()
+			return nil, fmt.Errorf("%s: another process answers there", path)
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil { // profiles are not for everybody
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
 // serveWaits answers /debug/star: who waits in this process, as text or, with ?json, as a list.
 func serveWaits(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("json") {
@@ -73,10 +101,15 @@ func serveWaits(w http.ResponseWriter, r *http.Request) {
 	node.Page(w)
 }
 
-// local refuses callers from other machines.
+// local refuses callers from other machines. Who comes through a socket in the file system has no address.
 func local(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		if at != nil && at.Network() == "unix" {
+			h(w, r)
+			return
+		}
 		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
 			http.Error(w, "only from this machine", http.StatusForbidden)
 			return

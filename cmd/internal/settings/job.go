@@ -29,6 +29,12 @@ const AllReduce = "allreduce"
 // Off is the value of HTTP that means no HTTP server.
 const Off = "off"
 
+// UnixSocket begins a value of HTTP that is the path of a socket: who may open that file may ask.
+const UnixSocket = "unix:"
+
+// maxSocket is the longest path of a socket (Linux has 108 bytes for it with the zero behind it, others 104).
+const maxSocket = 103
+
 // Job is everything that can be chosen about a training job. Use Bind, Load and
 // Validate, in this order. After Bind a copy of a Job is only good for reading its
 // fields: the flags belong to the original.
@@ -60,7 +66,7 @@ type Job struct {
 	TLSCert    string
 	TLSKey     string
 	TLSCA      string
-	HTTP       string // host:port of /healthz, /readyz, /metrics, or Off
+	HTTP       string // host:port, or unix:PATH, of /healthz, /readyz, /metrics, /debug/star; or Off
 
 	// Several hosts, for star run.
 
@@ -201,7 +207,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.TLSCert, "tls-cert", "", "certificate of this process, PEM")
 	Var(s, &j.TLSKey, "tls-key", "", "key of the certificate, PEM")
 	Var(s, &j.TLSCA, "tls-ca", "", "certificates that sign the members' certificates, PEM")
-	Var(s, &j.HTTP, "http", byRole(Off, ":7071", Off), "address of /healthz, /readyz and /metrics, or off")
+	Var(s, &j.HTTP, "http", byRole(Off, ":7071", Off), "address of /healthz, /readyz, /metrics and /debug/star: host:port, unix:PATH, or off")
 
 	Var(s, &j.Hosts, "hosts", "", "star run: file of hosts to run on (docs/placement.md); empty: this one")
 	Var(s, &j.Demands, "demands", "", "star run: with --hosts, file of jobs, as of star place, that says what this job wants; empty: by arithmetic")
@@ -532,6 +538,12 @@ func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) e
 		{"http", j.HTTP, false, false},
 	} {
 		if a.value == "" && a.empty || a.name == "http" && a.value == Off {
+			continue
+		}
+		if path, ok := strings.CutPrefix(a.value, UnixSocket); ok && a.name == "http" {
+			if path == "" || len(path) > maxSocket {
+				return bad(a.name, "%s wants the path of a socket, of at most %d bytes", UnixSocket, maxSocket)
+			}
 			continue
 		}
 		host, port, err := net.SplitHostPort(a.value)

@@ -1,0 +1,75 @@
+package chaos
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Holding is what a process held at two times of its life, each the median of many looks.
+type Holding struct {
+	Name        string
+	Age         time.Duration
+	Memory      [2]int64 // bytes that are resident
+	Descriptors [2]int64
+	Goroutines  [2]int64 // as the process says itself; 0: it has said nothing
+}
+
+// What may be more at the end than at the beginning. The heap of a young process grows and shrinks by some MiB, whatever it holds. Whoever comes or goes
+// while somebody looks brings or takes connections, and the goroutines that serve them.
+const (
+	memoryMore   = 0.05
+	memorySlack  = 4 << 20
+	settledAge   = 10 * time.Minute // from then on there is no slack
+	settledBytes = 64 << 20         // nor in processes of that size
+	descriptors  = 3                // of a worker, in one process: to the coordinator, to a shard, to another worker
+	goroutines   = 8                // which serve these
+)
+
+// Quarters are the medians of the first and of the last quarter of what was seen of a process, once it has come up: that takes a quarter of it, but not
+// more than so many looks. There must be four at least.
+func Quarters(xs []int64, up int) [2]int64 {
+	xs = xs[min(len(xs)/4, up):]
+	n := max(len(xs)/4, 1)
+	median := func(xs []int64) int64 {
+		xs = slices.Sorted(slices.Values(xs))
+		return xs[len(xs)/2]
+	}
+	return [2]int64{median(xs[:n]), median(xs[len(xs)-n:])}
+}
+
+// Flat says whether nothing has grown in processes of a job of so many workers.
+func Flat(held []Holding, workers int) Invariant {
+	var wrong []string
+	worst := 0.0
+	for _, h := range held {
+		slack := 0.0
+		if h.Age < settledAge && h.Memory[0] < settledBytes {
+			slack = memorySlack
+		}
+		before, after := float64(h.Memory[0]), float64(h.Memory[1])
+		worst = max(worst, after/before-1)
+		if after > before*(1+memoryMore)+slack {
+			wrong = append(wrong, fmt.Sprintf("%s: memory from %.1f to %.1f MiB in %v", h.Name, before/(1<<20), after/(1<<20), h.Age.Round(time.Second)))
+		}
+		if h.Descriptors[1] > h.Descriptors[0]+int64(descriptors*workers) {
+			wrong = append(wrong, fmt.Sprintf("%s: from %d to %d descriptors in %v", h.Name, h.Descriptors[0], h.Descriptors[1], h.Age.Round(time.Second)))
+		}
+		if h.Goroutines[0] == 0 || h.Goroutines[1] == 0 {
+			wrong = append(wrong, fmt.Sprintf("%s does not say how many goroutines it has", h.Name))
+		} else if h.Goroutines[1] > h.Goroutines[0]+int64(goroutines*workers) {
+			wrong = append(wrong, fmt.Sprintf("%s: from %d to %d goroutines in %v", h.Name, h.Goroutines[0], h.Goroutines[1], h.Age.Round(time.Second)))
+		}
+	}
+	if len(wrong) > 0 {
+		return Invariant{growth, false, wrong[0] + more(len(wrong)-1)}
+	}
+	if len(held) == 0 {
+		return Invariant{growth, true, "nobody lived for long enough to tell"}
+	}
+	oldest := slices.MaxFunc(held, func(a, b Holding) int { return cmp.Compare(a.Age, b.Age) })
+	return Invariant{growth, true, fmt.Sprintf("%d processes, of which one lived for %v; memory grew by %.1f %% at most", len(held), oldest.Age.Round(time.Second), max(worst, 0)*100)}
+}
+
+const growth = "memory, descriptors and goroutines stay"

@@ -1,0 +1,84 @@
+package daemon
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/settings"
+)
+
+func TestHTTPOnASocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "star") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "ear")
+	job := new(settings.Job)
+	cmd := &cobra.Command{}
+	job.Bind(cmd, settings.ForWorker)
+	if err := cmd.ParseFlags([]string{"--http", "unix:" + path}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := job.Load(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	if _, err := serveHTTP(job, new(board), log); err == nil || !strings.Contains(err.Error(), "another process answers there") {
+		t.Errorf("beside another process: %v", err)
+	}
+	left.SetUnlinkOnClose(false)
+	left.Close() // as a process leaves it that is killed
+	stop, err := serveHTTP(job, new(board), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v: others may ask", info.Mode(), err)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+	for at, want := range map[string]string{"/metrics": "\ngo_goroutines ", "/debug/star": " goroutines; who waits", "/debug/star?json": "[]"} {
+		r, err := client.Get("http://process" + at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %v, %s: %.200s", at, err, r.Status, text)
+		}
+	}
+}
+
+func TestFilesAreNotReplacedBySockets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := listen("unix:" + path); err == nil {
+		l.Close()
+		t.Error("it listens there")
+	}
+	if b, _ := os.ReadFile(path); string(b) != "mine" {
+		t.Errorf("the file holds %q", b)
+	}
+}
