@@ -130,6 +130,9 @@ type Config struct {
 	// Discard removes what a checkpoint that failed has left, as Save is called. Nil: it stays.
 	Discard func(id string)
 
+	// Saved says whether a checkpoint of that ID is complete, and where. A successor asks when it cannot write one. Nil: none is.
+	Saved func(id string) (path string, ok bool)
+
 	Name func(version, generation int64) string
 
 	Generation int64 // lives of this job: one more than that of the checkpoint it resumes from
@@ -138,6 +141,10 @@ type Config struct {
 	// a job that is taken over (succession.go). Nil: there are no others; the job begins here.
 	Office Office
 	Heir   *Estate
+
+	// Council is how many servers may coordinate: those of the lowest ranks. They are not told that the job is over: whoever holds the office has them
+	// agree on that once the result is out.
+	Council int
 
 	Settings json.RawMessage // the effective configuration: line 1 of the run log
 	Notes    []string        // injections and the like, for the run log
@@ -476,8 +483,10 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 	defer conn.Close()
 	defer context.AfterFunc(c.life, func() { conn.Close() })()
 	if h.Role != transport.RoleTool {
-		c.conns.Add(1)
-		defer c.conns.Add(-1)
+		if h.Role != transport.RoleServer || h.Rank >= c.cfg.Council {
+			c.conns.Add(1)
+			defer c.conns.Add(-1)
+		}
 		if err := transport.Unreachable(conn, c.cfg.Unreachable); err != nil {
 			c.log.Debug("a host that does not answer is noticed by its silence only", "peer", conn.Peer(), "err", err)
 		}
@@ -513,7 +522,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 	}
 }
 
-// Connected counts the members whose connections are still open.
+// Connected counts the members whose connections are still open, without those that may coordinate.
 func (c *Coordinator) Connected() int { return int(c.conns.Load()) }
 
 // post hands an event to Run. It reports false when the job is over.
@@ -624,19 +633,19 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	})
 	c.idle = waits.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
 	defer c.idle.Close()
-	err := c.loop(ctx)
+	var err error
+	if c.heir != nil && c.heir.estate.End != nil {
+		err = c.conclude(ctx)
+	} else if err = c.loop(ctx); !errors.Is(err, ErrDeposed) {
+		err = c.conclusion(ctx, err)
+	}
 	if errors.Is(err, ErrDeposed) {
 		c.abdicate(err)
-	} else {
-		c.finish(err)
 	}
 	close(c.done)
 	time.AfterFunc(settle, c.hangUp)
 	if e := c.cfg.RunLog.close(); e != nil && err == nil {
 		err = fmt.Errorf("coord: write the run log: %w", e)
-	}
-	if err == nil && c.lastSave != nil {
-		err = &Error{exitFailure, fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", c.lastSave)}
 	}
 	return c.result, err
 }
@@ -1395,24 +1404,15 @@ func (c *Coordinator) missing() string {
 	return strings.Join(parts, ", ")
 }
 
-// finish says good-bye to everybody.
-func (c *Coordinator) finish(err error) {
-	c.summarise(err)
-	exit, reason := 0, "finished"
-	if err != nil {
-		exit, reason = 1, err.Error()
-		var e interface{ ExitCode() int }
-		if errors.As(err, &e) {
-			exit = e.ExitCode()
-		}
-	}
+// finish says good-bye to everybody, but to those that may coordinate.
+func (c *Coordinator) finish(exit int, reason string) {
 	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.checks.peer}) {
-		if p == nil || p.gone {
+		if p == nil || p.gone || p.role == transport.RoleServer && p.rank < c.cfg.Council {
 			continue
 		}
 		c.send(p, func() error {
 			switch {
-			case err != nil:
+			case exit != 0:
 				return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil)
 			case p.role == transport.RoleWorker, p.role == transport.RoleValidator:
 				return transport.Send(p.conn, transport.Release{Worker: star.Worker(p.rank), Action: transport.Stop}, nil)

@@ -189,6 +189,7 @@ type fakeServer struct {
 	fires []transport.Fire
 	saves []transport.Save
 	mute  bool // answers nothing any more
+	full  bool // writes no part of a checkpoint
 	last  error
 	gone  chan struct{}
 	sum2  float64 // of each shard's part of a sum
@@ -303,6 +304,10 @@ func (s *fakeServer) serve() error {
 			s.saves = append(s.saves, m)
 			s.mu.Unlock()
 			for _, i := range s.own {
+				if s.full {
+					Say(s.m, transport.Saved{Shard: i, ID: m.ID, Err: "it is complete"}, nil)
+					continue
+				}
 				Say(s.m, transport.Saved{Shard: i, ID: m.ID}, fmt.Appendf(nil, "%d", i))
 			}
 		case transport.KindHand:

@@ -98,7 +98,7 @@ func (e *JoinError) ExitCode() int { return exitLost }
 // Join connects to the coordinator and waits for its Welcome. Until the join
 // time-out it retries, with jittered exponential back-off, whatever may mend
 // itself: names that do not resolve yet, refused and broken connections. A refusal
-// by the coordinator (transport.RejectError) is final.
+// by the coordinator (transport.RejectError) is final. *OverError: the job is done.
 func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	setDefault(&cfg.JoinTimeout, 2*time.Minute)
 	setDefault(&cfg.SendTimeout, 10*time.Second)
@@ -132,6 +132,9 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 				cfg.Log.Debug("a host that does not answer is noticed by its silence only", "peer", conn.Peer(), "err", err)
 			}
 			return m, nil
+		}
+		if refused, ok := errors.AsType[*transport.RejectError](err); ok && refused.Exit == 0 {
+			return nil, &OverError{cfg.Addr}
 		}
 		var final interface{ ExitCode() int }
 		if errors.As(err, &final) && !(cfg.Anew && final.ExitCode() == exitRestart) { // refused: no second try will change that

@@ -360,10 +360,11 @@ func (c *Coordinator) trySaved() {
 	s.writing = true
 	if s.err != nil {
 		go func() {
-			if c.cfg.Discard != nil {
+			w := &written{s: s, err: s.err}
+			if !c.completed(w) && c.cfg.Discard != nil {
 				c.cfg.Discard(s.id)
 			}
-			c.post(event{kind: kindSaying, saying: &saying{written: &written{s: s, err: s.err}}})
+			c.post(event{kind: kindSaying, saying: &saying{written: w}})
 		}()
 		return
 	}
@@ -372,9 +373,25 @@ func (c *Coordinator) trySaved() {
 		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts, Records: c.memory.records(),
 	}
 	go func() {
-		path, err := c.cfg.Save(whole)
-		c.post(event{kind: kindSaying, saying: &saying{written: &written{s, path, err}}})
+		w := &written{s: s}
+		if w.path, w.err = c.cfg.Save(whole); w.err != nil {
+			c.completed(w)
+		}
+		c.post(event{kind: kindSaying, saying: &saying{written: w}})
 	}()
+}
+
+// completed says whether the coordinator before has completed the checkpoint that could not be written: it is not written over, and one of the same
+// version and life is as good.
+func (c *Coordinator) completed(w *written) bool {
+	if c.heir == nil || c.cfg.Saved == nil {
+		return false
+	}
+	path, ok := c.cfg.Saved(w.s.id)
+	if ok {
+		w.path, w.err = path, nil
+	}
+	return ok
 }
 
 // written is what has become of a checkpoint.

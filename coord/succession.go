@@ -66,6 +66,7 @@ type Estate struct {
 	Shards     []transport.ShardInfo
 	Owner      []int       // by shard: the rank of the server that has it
 	Seats      map[int]int // by rank of a server that has shards: how many
+	End        *Ending     // the job is over; nil: it is not
 }
 
 // ParseEstate reads what a coordinator has noted.
@@ -74,7 +75,7 @@ func ParseEstate(note []byte) (*Estate, error) {
 	if err := json.Unmarshal(note, e); err != nil {
 		return nil, fmt.Errorf("coord: what the coordinator before has left: %w", err)
 	}
-	if len(e.Shards) == 0 || len(e.Shards) != len(e.Owner) {
+	if e.End == nil && len(e.Shards) == 0 || len(e.Shards) != len(e.Owner) {
 		return nil, fmt.Errorf("coord: what the coordinator before has left names %d shards and where %d are", len(e.Shards), len(e.Owner))
 	}
 	return e, nil
@@ -187,6 +188,10 @@ const absentGrace = 3 * time.Second
 func (c *Coordinator) inherit() error {
 	e := c.cfg.Heir
 	if e == nil {
+		return nil
+	}
+	if e.End != nil {
+		c.heir = &succession{estate: e}
 		return nil
 	}
 	if c.cfg.Ring != nil {

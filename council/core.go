@@ -35,6 +35,7 @@ type entry struct {
 	Begin bool   `json:"begin,omitempty"`
 	ID    uint64 `json:"id,omitempty"` // its proposer's own
 	Note  []byte `json:"note,omitempty"`
+	Over  bool   `json:"over,omitempty"` // nothing is left to agree on
 }
 
 // agreed is what the entries come to. It is a state machine of its own: the same entries make the same agreed.
@@ -42,6 +43,7 @@ type agreed struct {
 	Term uint64 `json:"term"` // of the last reign that began
 	Rank int    `json:"rank"` // of its holder
 	Note []byte `json:"note"` // the last one
+	Over bool   `json:"over,omitempty"`
 }
 
 // apply takes in an entry. It reports false for one of a reign that was over when the entry was agreed on.
@@ -52,6 +54,9 @@ func (a *agreed) apply(e entry) bool {
 		return true
 	case e.Begin, e.Term != a.Term, e.Rank != a.Rank:
 		return false
+	case e.Over:
+		a.Over = true
+		return true
 	}
 	a.Note = e.Note
 	return true
@@ -154,13 +159,13 @@ func (c *core) leads() bool { return c.node.BasicStatus().RaftState == raft.Stat
 // leader is the rank of the leader; -1: not known.
 func (c *core) leader() int { return int(c.node.BasicStatus().Lead) - 1 }
 
-// propose has members agree on a note in this reign. done will have the ID.
-func (c *core) propose(note []byte) (id uint64, err error) {
+// propose has members agree on a note in this reign, or that all is over. done will have the ID.
+func (c *core) propose(note []byte, over bool) (id uint64, err error) {
 	if c.term == 0 {
 		return 0, ErrDeposed
 	}
 	c.nextID++
-	if err := c.offer(entry{Term: c.term, Rank: int(c.self) - 1, ID: c.nextID, Note: note}); err != nil {
+	if err := c.offer(entry{Term: c.term, Rank: int(c.self) - 1, ID: c.nextID, Note: note, Over: over}); err != nil {
 		return 0, err
 	}
 	c.waits[c.nextID] = true

@@ -213,7 +213,7 @@ func TestOnlyOneReigns(t *testing.T) {
 					p := w.members[r]
 					proposed++
 					text := fmt.Sprint(proposed)
-					if id, err := p.propose([]byte(text)); err == nil {
+					if id, err := p.propose([]byte(text), false); err == nil {
 						p.ask[id] = text
 						w.settle(p)
 					}
@@ -245,7 +245,7 @@ func TestASuccessorIsThereInTime(t *testing.T) {
 		w.settle(w.members[0])
 		first := w.await(time.Second)
 		p := w.members[first]
-		id, err := p.propose([]byte("1"))
+		id, err := p.propose([]byte("1"), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +286,7 @@ func TestTheLeaseEndsByItself(t *testing.T) {
 	if w.members[first].holds(w.now) {
 		t.Error("it holds the lease although nobody has heard of it for longer than that")
 	}
-	if _, err := w.members[first].propose([]byte("x")); err != nil {
+	if _, err := w.members[first].propose([]byte("x"), false); err != nil {
 		t.Fatalf("it leads, as far as it knows: %v", err)
 	}
 	second := w.await(10 * time.Second)
@@ -313,7 +313,7 @@ func TestALongLogIsCompacted(t *testing.T) {
 	}
 	const notes = 5 * compactAfter
 	for i := range notes {
-		id, err := first.propose([]byte(fmt.Sprint(i + 1)))
+		id, err := first.propose([]byte(fmt.Sprint(i+1)), false)
 		if err != nil {
 			t.Fatal(err)
 		}

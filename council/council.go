@@ -64,6 +64,7 @@ const (
 	sendTime  = 2 * time.Second
 	retryTime = 200 * time.Millisecond
 	noteTime  = 10 * time.Second // how long a note may wait to be agreed on
+	partTime  = 5 * time.Second  // how long a member that knows that all is over stays for others who may not
 )
 
 // Council is one member. Make it with New, hand it connections with Accept, and Run it.
@@ -76,15 +77,21 @@ type Council struct {
 
 	mu    sync.Mutex
 	lives map[int][life]byte // of the others
+	here  map[int]int        // by rank: connections that it has made
 	met   chan struct{}      // a token when somebody was met
 
 	formed chan struct{} // closed when all have found each other
 	status atomic.Pointer[Status]
 	reigns chan *Reign
 
+	closed chan struct{} // closed when all is over, as this member knows
+	last   []byte        // the note then
+
 	begun time.Time
 	reign *Reign // Run's
 	notes map[uint64]chan error
+	parts map[int]bool // others that know that all is over
+	until time.Time    // when this member goes nevertheless; zero: nothing is over
 }
 
 // Status is what a member knows of the reign.
@@ -98,7 +105,9 @@ type Status struct {
 type input struct {
 	from   int
 	msg    raftpb.Message
+	bye    bool // it knows that all is over
 	note   []byte
+	over   bool
 	reign  *Reign
 	answer chan error // of a note
 }
@@ -115,8 +124,8 @@ func New(cfg Config) (*Council, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Council{
-		cfg: cfg, log: cfg.Log, in: make(chan input, 256), done: make(chan struct{}), lives: map[int][life]byte{},
-		met: make(chan struct{}, 1), formed: make(chan struct{}), reigns: make(chan *Reign, 1), begun: time.Now(), notes: map[uint64]chan error{},
+		cfg: cfg, log: cfg.Log, in: make(chan input, 256), done: make(chan struct{}), lives: map[int][life]byte{}, here: map[int]int{},
+		parts: map[int]bool{}, closed: make(chan struct{}), met: make(chan struct{}, 1), formed: make(chan struct{}), reigns: make(chan *Reign, 1), begun: time.Now(), notes: map[uint64]chan error{},
 	}
 	rand.Read(c.own[:])
 	c.status.Store(&Status{Leader: -1})
@@ -125,6 +134,19 @@ func New(cfg Config) (*Council, error) {
 
 // Status is what this member knows now.
 func (c *Council) Status() Status { return *c.status.Load() }
+
+// Closed is closed when members have agreed, as far as this one knows, that all is over (Reign.Close).
+func (c *Council) Closed() <-chan struct{} { return c.closed }
+
+// Last is the last note that was agreed on, once Closed is closed.
+func (c *Council) Last() []byte {
+	select {
+	case <-c.closed:
+		return c.last
+	default:
+		return nil
+	}
+}
 
 // Await waits until this member holds a reign that it has not been told of. The error is that of Run, or ctx's.
 func (c *Council) Await(ctx context.Context) (*Reign, error) {
@@ -195,6 +217,8 @@ func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.H
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	c.count(h.Rank, 1)
+	defer c.count(h.Rank, -1)
 	for {
 		conn.SetReadDeadline(time.Time{}) // a follower may have nothing to say for long
 		f, err := conn.Recv()
@@ -213,14 +237,14 @@ func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.H
 		if err != nil {
 			return err
 		}
-		var m raftpb.Message
-		if err := m.Unmarshal(text); err != nil || b.From != h.Rank || b.To != c.cfg.Rank {
+		in := input{from: h.Rank, bye: len(text) == 0}
+		if err := in.msg.Unmarshal(text); err != nil || b.From != h.Rank || b.To != c.cfg.Rank {
 			err = fmt.Errorf("a ballot from %d to %d that does not belong here: %v", b.From, b.To, err)
 			c.log.Warn("closed the connection of a member of the council", "peer", conn.Peer(), "reason", err)
 			return err
 		}
 		select {
-		case c.in <- input{from: h.Rank, msg: m}:
+		case c.in <- in:
 		case <-c.done:
 			return nil
 		case <-ctx.Done():
@@ -229,7 +253,14 @@ func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.H
 	}
 }
 
-// Run takes part until ctx ends.
+// count notes that a member has made a connection, or that one has ended.
+func (c *Council) count(rank, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.here[rank] += n
+}
+
+// Run takes part until ctx ends, or all is over (Reign.Close) and the others know it: then it returns nil.
 func (c *Council) Run(ctx context.Context) (err error) {
 	defer close(c.done)
 	ctx, stop := context.WithCancelCause(ctx)
@@ -271,6 +302,8 @@ func (c *Council) Run(ctx context.Context) (err error) {
 			switch {
 			case m.reign != nil:
 				c.noteIt(core, m)
+			case m.bye:
+				c.parts[m.from] = true
 			default:
 				if err := core.step(m.from, m.msg, time.Since(c.begun)); errors.Is(err, errBroken) {
 					return err
@@ -292,7 +325,34 @@ func (c *Council) Run(ctx context.Context) (err error) {
 			default: // the protocol sends it again
 			}
 		}
+		if core.state.Over && c.part(core, out) {
+			return nil
+		}
 	}
+}
+
+// part tells the others that this member knows that all is over. It reports true when nobody is left who may need it to learn that: everybody else
+// knows it, or is gone.
+func (c *Council) part(core *core, out []chan raftpb.Message) bool {
+	if c.until.IsZero() {
+		c.until = time.Now().Add(partTime)
+		c.last = slices.Clone(core.state.Note)
+		close(c.closed)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := true
+	for r, q := range out {
+		if r == c.cfg.Rank {
+			continue
+		}
+		select {
+		case q <- raftpb.Message{}:
+		default:
+		}
+		all = all && (c.parts[r] || c.here[r] == 0)
+	}
+	return all || time.Now().After(c.until)
 }
 
 // form waits until all members have found each other: from then on everybody knows which process of a rank took part in the
@@ -369,9 +429,14 @@ func (c *Council) send(ctx context.Context, conn transport.Conn, to int, queue <
 		select {
 		case m := <-queue:
 			n := m.Size()
+			if m.From == 0 { // no message of the protocol: see part
+				n = 0
+			}
 			text = slices.Grow(text[:0], n)[:n]
-			if _, err := m.MarshalTo(text); err != nil {
-				return err
+			if n > 0 {
+				if _, err := m.MarshalTo(text); err != nil {
+					return err
+				}
 			}
 			conn.SetWriteDeadline(time.Now().Add(sendTime))
 			if err := transport.Send(conn, transport.Ballot{From: c.cfg.Rank, To: to}, text); err != nil {
@@ -399,7 +464,7 @@ func (c *Council) publish(core *core) {
 	if r := c.reign; r != nil && core.term != uint64(r.Term) {
 		c.over()
 	}
-	if core.term > 0 && c.reign == nil {
+	if core.term > 0 && c.reign == nil && !core.state.Over {
 		c.reign = &Reign{Term: int64(core.term), Rank: c.cfg.Rank, Note: slices.Clone(core.state.Note), c: c, over: make(chan struct{})}
 		select {
 		case <-c.reigns: // one that nobody took notice of is over
@@ -438,7 +503,7 @@ func (c *Council) noteIt(core *core, m input) {
 		m.answer <- ErrDeposed
 		return
 	}
-	id, err := core.propose(m.note)
+	id, err := core.propose(m.note, m.over)
 	if err != nil {
 		m.answer <- err
 		return
@@ -478,8 +543,14 @@ func (r *Reign) Hold() error {
 
 // SetNote has members agree on what whoever reigns next must know, in the place of all that was noted before. When it returns nil, every
 // later reign has it. After an error it may, or not.
-func (r *Reign) SetNote(note []byte) error {
-	m := input{note: note, reign: r, answer: make(chan error, 1)}
+func (r *Reign) SetNote(note []byte) error { return r.propose(input{note: note}) }
+
+// Close has members agree that all is over: nobody will reign any more, and each member ends when it knows that, and that the others do. The error is like
+// that of SetNote.
+func (r *Reign) Close() error { return r.propose(input{over: true}) }
+
+func (r *Reign) propose(m input) error {
+	m.reign, m.answer = r, make(chan error, 1)
 	limit := time.NewTimer(noteTime)
 	defer limit.Stop()
 	site := waits.Open(fmt.Sprintf("coordinator %d", r.Rank), "the others to agree on a change", "", "")

@@ -188,3 +188,91 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// When all is over members agree on that, learn the last note, and end as soon as each knows it: also if who had them agree ends at once, and if
+// one had ended before.
+func TestClose(t *testing.T) {
+	for name, c := range map[string]struct{ before, after bool }{"all there": {}, "one was lost": {before: true}, "the last holder is lost": {after: true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 3)
+				defer b.close()
+				r := b.await(2 * time.Second)
+				gone := map[int]bool{}
+				if c.before {
+					gone[2] = true
+					b.stops[2]()
+					<-b.ends[2]
+				}
+				if err := r.SetNote([]byte("the end")); err != nil {
+					t.Fatal(err)
+				}
+				if b.members[1].Last() != nil {
+					t.Error("it has a last note before the end")
+				}
+				begun := time.Now()
+				if err := r.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if c.after {
+					gone[r.Rank] = true
+					b.stops[r.Rank]()
+				}
+				for rank, m := range b.members {
+					if gone[rank] {
+						continue
+					}
+					if err := <-b.ends[rank]; err != nil {
+						t.Errorf("member %d ends with %v", rank, err)
+					}
+					select {
+					case <-m.Closed():
+					default:
+						t.Errorf("member %d ended without knowing that all is over", rank)
+					}
+					if string(m.Last()) != "the end" {
+						t.Errorf("the last note that member %d knows is %q", rank, m.Last())
+					}
+				}
+				most := 300 * time.Millisecond
+				if c.after {
+					most = partTime
+				}
+				if took := time.Since(begun); took > most {
+					t.Errorf("the end took %v, want at most %v", took, most)
+				}
+			})
+		})
+	}
+}
+
+// Who is told of the end by nobody learns it from whoever knows it, although he could go: he stays for the others. Here the holder and its connection end
+// before the last member has heard of the end.
+func TestWhoKnowsTheEndStays(t *testing.T) {
+	w := newWorld(t, 3, 5)
+	first := w.await(3 * time.Second)
+	p := w.members[first]
+	other, last := (first+1)%3, (first+2)%3
+	w.cut[[2]int{first, last}] = true
+	if _, err := p.propose(nil, true); err != nil {
+		t.Fatal(err)
+	}
+	w.settle(p)
+	for range 100 {
+		if w.run(10 * time.Millisecond); w.members[other].state.Over {
+			break
+		}
+	}
+	if !w.members[other].state.Over || w.members[last].state.Over {
+		t.Fatal("want one that knows the end and one that does not")
+	}
+	p.dead = true
+	for range 60 {
+		if w.run(100 * time.Millisecond); w.members[last].state.Over {
+			break
+		}
+	}
+	if !w.members[last].state.Over || w.now > 20*time.Second {
+		t.Errorf("the last member has not learned of the end")
+	}
+}

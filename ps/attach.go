@@ -17,7 +17,11 @@ import (
 // seen. A new coordinator makes no update before all servers with shards stand to it (package coord). So when it makes its first, no
 // shard listens to an earlier one any more, and what earlier ones have ordered is in some server's Standing.
 
-// Again finds the coordinator after one was lost, and its term. It may take as long as it wants; an error ends the server.
+// ErrOver is what Again returns when the job was over before this server heard of it.
+var ErrOver = errors.New("ps: the job is over")
+
+// Again finds the coordinator after one was lost, and its term. It may take as long as it wants; an error ends the server, ErrOver as if the
+// coordinator had said so.
 type Again func(ctx context.Context, why error) (coord transport.Conn, term int64, err error)
 
 // Under says what term the coordinator has from whom the Assign comes. Before Run.
@@ -141,7 +145,9 @@ func (s *Server) follow(coord transport.Conn) error {
 			s.detach()
 			s.log.Warn("the coordinator is lost; looking for the next one", "reason", lost.err)
 			next, term, err := s.cfg.Again(s.ctx, lost.err)
-			if err != nil {
+			if errors.Is(err, ErrOver) {
+				return nil
+			} else if err != nil {
 				return err
 			}
 			if err = s.attach(next, term); err == nil {

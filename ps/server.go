@@ -173,6 +173,8 @@ type host struct {
 	serves bool          // what the coordinator says is for this one; the listener's
 	quit   chan struct{} // closed when the shard is not here any more
 	leaves leaving       // the owner's
+
+	disk chan struct{} // who saves has the one place in it: another coordinator may want the checkpoint that is being written
 }
 
 // input is what reaches a shard's owner. One channel carries all of it, so that
@@ -376,6 +378,7 @@ func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, wo
 		conns:  make([]*conn, s.members(workers)),
 		stored: make([]*conn, s.members(workers)),
 		quit:   make(chan struct{}),
+		disk:   make(chan struct{}, 1),
 	}
 	h.version.Store(-1)
 	h.shard = NewShard(n, rule, h.mem)
@@ -746,12 +749,14 @@ func (h *host) save(ev Event) {
 	h.mem.widen()
 	snap := h.mem.retain()
 	h.s.wg.Go(func() {
+		h.disk <- struct{}{}
 		resume := sync.OnceFunc(func() { h.put(input{kind: inResume}) })
 		desc, err := h.s.cfg.Save(SaveRequest{
 			ID: ev.Save.ID, Shard: h.info, Version: ev.Version,
 			Params: snap.vec, Rule: h.rule, RuleDone: resume,
 		})
 		resume()
+		<-h.disk
 		h.mem.release(snap)
 		h.mem.narrow()
 		answer(desc, err)

@@ -242,10 +242,8 @@ func (r *launch) address() error {
 	if err != nil {
 		return r.job.Invalid("listen", fmt.Errorf("%w; --listen 127.0.0.1:0 takes a free port", err))
 	}
+	defer l.Close() // so that no other process gets the same
 	r.addr = l.Addr().String()
-	if err := l.Close(); err != nil {
-		return err
-	}
 	return r.seats.choose(r.addr)
 }
 
@@ -613,13 +611,14 @@ func (r *launch) ask(ctx context.Context, tcp transport.Network) bool {
 // report prints the result that the first server left.
 func (r *launch) report(failed error) error {
 	var result coord.Result
-	text := r.result.Bytes()
-	for i := range r.seats.results {
-		if more := r.seats.results[i].Bytes(); len(text) == 0 {
-			text = more
+	err := json.Unmarshal(r.result.Bytes(), &result)
+	for i := range r.seats.results { // whoever coordinated last, and perhaps the one before, who was lost while it said so
+		if err != nil {
+			result = coord.Result{}
+			err = json.Unmarshal(r.seats.results[i].Bytes(), &result)
 		}
 	}
-	if err := json.Unmarshal(text, &result); err != nil {
+	if err != nil {
 		if failed == nil {
 			failed = errors.New("the coordinator ended without a result")
 		}

@@ -75,13 +75,12 @@ func Server(use string) *cobra.Command {
 				return err
 			}
 			defer stop()
-			result, err := node.Serve(ctx, job, log, b.coordinator.Store)
-			if result.Steps > 0 || result.Evaluated { // it coordinated
-				if e := Report(cmd.OutOrStdout(), result, job.JSON); err == nil {
-					err = e
+			return node.Serve(ctx, job, log, b.coordinator.Store, func(r coord.Result) error {
+				if r.Steps == 0 && !r.Evaluated { // it did not come to a training
+					return nil
 				}
-			}
-			return err
+				return Report(cmd.OutOrStdout(), r, job.JSON)
+			})
 		},
 	}
 	job.Bind(cmd, settings.ForServer)

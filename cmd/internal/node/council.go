@@ -53,7 +53,7 @@ type office struct{ *council.Reign }
 func (o office) Term() int64 { return o.Reign.Term }
 
 // serveCouncil is Serve where several processes may coordinate.
-func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFunc, tcp *transport.TCP, listener *counted, begun func(*coord.Coordinator)) (coord.Result, error) {
+func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFunc, tcp *transport.TCP, listener *counted, begun func(*coord.Coordinator), report Report) error {
 	job := s.job
 	addr := listener.Addr()
 	hosting := s.shards(tcp)
@@ -69,7 +69,7 @@ func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFun
 		})
 		if err != nil {
 			listener.Close()
-			return coord.Result{}, job.Invalid("coordinators", err)
+			return job.Invalid("coordinators", err)
 		}
 	}
 	var wg sync.WaitGroup
@@ -102,92 +102,92 @@ func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFun
 			cancel(err)
 		}
 	})
-	sits, leave := context.WithCancel(context.WithoutCancel(ctx))
-	defer leave()
-	over := make(chan reigned, 1)
-	if members != nil {
-		wg.Go(func() {
-			if err := members.Run(sits); err != nil && sits.Err() == nil {
-				cancel(err)
-			}
-		})
-		go func() {
-			r, err := s.reigns(ctx, members, &reigning, begun)
-			over <- reigned{r, err}
-		}()
-	}
 	hosted := make(chan error, 1)
 	go func() { hosted <- s.host(ctx, tcp, shards, addr) }()
-	select {
-	case err := <-hosted: // the job is over, or this process has no part in it any more
-		if err == nil && reigning.Load() == nil {
-			return coord.Result{}, nil
-		}
-		if err != nil {
+	if members == nil {
+		return <-hosted
+	}
+	sits, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	sat := make(chan struct{})
+	wg.Go(func() {
+		defer close(sat)
+		if err := members.Run(sits); err != nil && sits.Err() == nil {
 			cancel(err)
 		}
-		if members == nil {
-			return coord.Result{}, err
-		}
-		r := <-over
-		s.farewell(r.last)
-		if r.err == nil || errors.Is(r.err, coord.ErrDeposed) {
-			r.err = err
-		}
-		return r.result, r.err
-	case r := <-over:
-		settle := time.NewTimer(2 * time.Second)
-		defer settle.Stop()
+	})
+	over := make(chan error, 1)
+	go func() { over <- s.reigns(ctx, members, &reigning, begun, report) }()
+	var failed error
+	var idle <-chan time.Time
+	for {
 		select {
-		case <-hosted:
-		case <-settle.C:
+		case failed = <-hosted:
+			hosted = nil
+			if failed != nil {
+				cancel(failed)
+			}
+			idle = time.After(staysFor) // the others may need this one to agree that the job is over
+		case err := <-over:
+			if err == nil {
+				err = context.Cause(ctx)
+			}
+			cancel(nil)
+			select {
+			case <-members.Closed():
+				<-sat // it stays for who does not know yet
+			default:
+			}
+			if hosted != nil {
+				select {
+				case <-hosted:
+				case <-time.After(2 * time.Second):
+				}
+			}
+			if failed != nil && (err == nil || errors.Is(err, council.ErrDeposed) || errors.Is(err, coord.ErrDeposed)) {
+				err = failed
+			}
+			return err
+		case <-idle:
+			cancel(failed)
+			idle = nil
 		}
-		s.farewell(r.last)
-		if r.err == nil {
-			r.err = context.Cause(ctx)
-		}
-		return r.result, r.err
 	}
 }
 
-// reigned is what the reigns of this process came to.
-type reigned struct {
-	reign
-	err error
-}
+// staysFor is how long a process that may coordinate and has no part in the job any more waits for the others to agree that it is over.
+const staysFor = 20 * time.Second
 
-type reign struct {
-	result coord.Result
-	last   *coord.Coordinator // nil: it never coordinated
-}
-
-// farewell gives members a moment to hang up first: a connection that is closed with bytes unread loses those on the way to the other side.
-func (s *server) farewell(c *coord.Coordinator) {
-	for end := time.Now().Add(2 * time.Second); c != nil && c.Connected() > 0 && time.Now().Before(end); {
+// bye gives members a moment to hang up first: a connection that is closed with bytes unread loses those on the way to the other side.
+func bye(c *coord.Coordinator) {
+	for end := time.Now().Add(2 * time.Second); c.Connected() > 0 && time.Now().Before(end); {
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// reigns coordinates the job whenever this process is chosen, until the job is over or ctx ends.
-func (s *server) reigns(ctx context.Context, members *council.Council, now *atomic.Pointer[coord.Coordinator], begun func(*coord.Coordinator)) (reign, error) {
-	var out reign
+// reigns coordinates the job whenever this process is chosen, until the job is over or ctx ends. The end is agreed on in three steps, so that the
+// loss of this process between them loses nothing: what the job came to (coord.Ending); then, when that is reported and who has shards or trains was
+// told, that all is over. Who takes over in between reports it again.
+func (s *server) reigns(ctx context.Context, members *council.Council, now *atomic.Pointer[coord.Coordinator], begun func(*coord.Coordinator), report Report) error {
 	for {
 		r, err := members.Await(ctx)
+		if errors.Is(err, council.ErrDeposed) && members.Last() != nil {
+			return ended(members.Last())
+		}
 		if err != nil {
-			return out, err
+			return err
 		}
 		var heir *coord.Estate
 		if len(r.Note) > 0 {
 			if heir, err = coord.ParseEstate(r.Note); err != nil {
-				return out, &DisagreeError{err}
+				return &DisagreeError{err}
 			}
 		}
 		s.log.Info("coordinates the job", "term", r.Term, "takes_over", heir != nil)
 		c, err := s.coordinatorOf(office{r}, heir)
 		if err != nil {
-			return out, err
+			return err
 		}
-		out.last = c
 		limited, stop := context.WithCancel(ctx)
 		var looks sync.WaitGroup
 		if s.keeper != nil {
@@ -197,17 +197,36 @@ func (s *server) reigns(ctx context.Context, members *council.Council, now *atom
 			begun(c)
 		}
 		now.Store(c)
-		out.result, err = c.Run(ctx)
+		result, err := c.Run(ctx)
 		now.Store(nil)
 		stop()
 		looks.Wait()
 		if !errors.Is(err, coord.ErrDeposed) {
-			return out, err
+			if e := report(result); err == nil {
+				err = e
+			}
+			bye(c)
+			if e := r.Close(); e != nil {
+				s.log.Debug("the others were not told that the job is over, and find out", "reason", e)
+			}
+			return err
 		}
 		if begun != nil {
 			begun(nil)
 		}
 	}
+}
+
+// ended is how a job has ended, by the last note: nil if well.
+func ended(note []byte) error {
+	e, err := coord.ParseEstate(note)
+	if err != nil {
+		return &DisagreeError{err}
+	}
+	if e.End != nil && e.End.Exit != 0 {
+		return &coord.Error{Exit: e.End.Exit, Msg: e.End.Reason}
+	}
+	return nil
 }
 
 // coordinatorOf makes the coordinator of one reign. What it has learned of the job's workers begins anew.
@@ -234,6 +253,10 @@ func (s *server) logPath() string {
 func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
 	return func(ctx context.Context, _ error) (transport.Conn, int64, error) {
 		m, err := s.join(ctx, tcp, addr, s.params)
+		if over, ok := errors.AsType[*coord.OverError](err); ok {
+			s.log.Info(over.Error())
+			return nil, 0, ps.ErrOver
+		}
 		if err != nil {
 			return nil, 0, err
 		}

@@ -60,27 +60,30 @@ type server struct {
 	params int64                         // of the job, once it was assigned its part
 }
 
-// Serve hosts shards, and on rank 0 the coordinator, until the job is over. On
-// other ranks the Result is empty. begun, if not nil, is told the coordinator.
-func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(*coord.Coordinator)) (coord.Result, error) {
+// Report prints what a job came to, also one that failed.
+type Report func(coord.Result) error
+
+// Serve hosts shards, and on rank 0 the coordinator, until the job is over. Whoever coordinates reports what it came to. begun, if not nil, is
+// told the coordinator.
+func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(*coord.Coordinator), report Report) error {
 	s := &server{job: job, log: log.With("rank", job.Rank)}
 	if err := s.prepare(); err != nil {
-		return coord.Result{}, err
+		return err
 	}
 	tcp, err := network(job, s.log)
 	if err != nil {
-		return coord.Result{}, err
+		return err
 	}
 	plain, err := tcp.Listen(job.Listen)
 	if err != nil {
-		return coord.Result{}, job.Invalid("listen", err)
+		return job.Invalid("listen", err)
 	}
 	listener := &counted{plain, new(links)}
 	addr := listener.Addr()
 	friends, err := meetJob(ctx, job, cluster.JobMember{Role: "server", Rank: job.Rank, Shards: job.Shards, Addr: told(job, addr), Host: hostname()}, s.log)
 	if err != nil {
 		listener.Close()
-		return coord.Result{}, err
+		return err
 	}
 	if friends != nil {
 		defer friends.Close()
@@ -92,7 +95,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	limits, release, err := govern(job, fmt.Sprintf("star-ps %d of job %s", job.Rank, job.Name), peer, s.log)
 	if err != nil {
 		listener.Close()
-		return coord.Result{}, err
+		return err
 	}
 	defer release()
 	s.limits, s.moved = limits, listener.traffic
@@ -101,13 +104,13 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if len(job.Coordinators) > 0 {
-		return s.serveCouncil(ctx, cancel, tcp, listener, begun)
+		return s.serveCouncil(ctx, cancel, tcp, listener, begun, report)
 	}
 	var coordinator *coord.Coordinator
 	if job.Rank == 0 {
 		if coordinator, err = s.coordinator(); err != nil {
 			listener.Close()
-			return coord.Result{}, err
+			return err
 		}
 		if s.keeper != nil {
 			var looks sync.WaitGroup
@@ -132,7 +135,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	tenant, err := enter(job, s.log, tcp, transport.RoleServer, job.Rank, s.limits, coordinator, listener.traffic)
 	if err != nil {
 		listener.Close()
-		return coord.Result{}, err
+		return err
 	}
 	defer tenant.leave()
 	if s.tenant != nil {
@@ -173,7 +176,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	}
 	if job.Rank != 0 {
 		join()
-		return coord.Result{}, <-hosted
+		return <-hosted
 	}
 	joined := make(chan struct{})
 	go func() { defer close(joined); join() }()
@@ -181,7 +184,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	if s.named.Name == "zeno++" {
 		v, err := s.newValidator()
 		if err != nil {
-			return coord.Result{}, err
+			return err
 		}
 		wg.Go(func() {
 			defer v.close()
@@ -200,17 +203,20 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	case <-joined:
 	case <-settle.C:
 	}
-	for coordinator.Connected() > 0 {
+	for left := true; left && coordinator.Connected() > 0; {
 		select {
 		case <-settle.C:
-			return result, err
+			left = false
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
 	if err == nil {
 		err = context.Cause(ctx)
 	}
-	return result, err
+	if e := report(result); err == nil {
+		err = e
+	}
+	return err
 }
 
 // prepare checks what can be checked before anything listens.
@@ -530,6 +536,12 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 	return dir, nil
 }
 
+// saved says whether a checkpoint is complete, and where.
+func (s *server) saved(id string) (path string, ok bool) {
+	dir := checkpointDir(s.job, id)
+	return dir, checkpoint.Complete(dir)
+}
+
 // discard removes what a checkpoint that failed has left, so that a full disk has room for the next one.
 func (s *server) discard(id string) {
 	if err := checkpoint.Discard(checkpointDir(s.job, id)); err != nil {
@@ -611,7 +623,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
-		Save: s.saveManifest, Discard: s.discard, Name: checkpoint.Name, Generation: s.lives(),
+		Save: s.saveManifest, Saved: s.saved, Discard: s.discard, Name: checkpoint.Name, Generation: s.lives(),
 		Settings: config, Notes: notes, Program: Program,
 		StopOnLoss: job.OnFailure == "stop",
 		Result:     coord.Result{Arch: job.Arch, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
@@ -619,7 +631,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		RunLog:     coord.NewRunLog(file), Log: s.log,
 	}
 	if s.office.Reign != nil {
-		cfg.Office, cfg.Heir = s.office, s.heir
+		cfg.Office, cfg.Heir, cfg.Council = s.office, s.heir, len(job.Coordinators)
 	}
 	if s.pilot != nil {
 		cfg.Pilot = s.pilot
@@ -693,7 +705,10 @@ func (s *server) host(ctx context.Context, tcp *transport.TCP, shards *ps.Server
 	var assign transport.Assign
 	for {
 		var err error
-		if member, err = s.join(ctx, tcp, addr, 0); err != nil {
+		if member, err = s.join(ctx, tcp, addr, 0); errors.As(err, new(*coord.OverError)) {
+			s.log.Info(err.Error())
+			return nil
+		} else if err != nil {
 			return err
 		}
 		// The coordinator's own time-out comes first: it knows who is missing.

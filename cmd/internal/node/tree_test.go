@@ -183,7 +183,11 @@ func (p *puppet) play(t *testing.T) coord.Result {
 			}
 		}()
 	}
-	r, err := Serve(ctx, setting(t, settings.ForServer, "--listen", addr, "--coordinator", addr, "--http", "off", "--steps", "12", "--mode", "tree=0(1)", "--out", t.TempDir()), log, nil)
+	var r coord.Result
+	err = Serve(ctx, setting(t, settings.ForServer, "--listen", addr, "--coordinator", addr, "--http", "off", "--steps", "12", "--mode", "tree=0(1)", "--out", t.TempDir()), log, nil, func(got coord.Result) error {
+		r = got
+		return nil
+	})
 	if err != nil {
 		t.Error(err)
 	}

@@ -187,6 +187,10 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		},
 	}
 	member, err := coord.Join(ctx, joins)
+	if over, ok := errors.AsType[*coord.OverError](err); ok {
+		log.Info(over.Error())
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -319,6 +323,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	var coded interface{ ExitCode() int }
 	switch {
 	case err == nil:
+	case errors.As(err, new(*coord.OverError)): // it had ended before we heard of it
 	case errors.As(err, &nan), errors.As(err, &poisoned):
 		member.Leave(ExitDiverged, err.Error())
 		return err

@@ -1,0 +1,123 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"star/transport"
+)
+
+// Where others may coordinate, they agree on how a job has ended before anybody is told. So whoever is lost afterwards, another one knows the
+// result, and tells those who have not heard of it: they have lost their coordinator, and look for the next one.
+
+// Ending is how a job has ended.
+type Ending struct {
+	Exit   int // that members are told; 0: the job is done
+	Reason string
+	Result Result
+	Code   int    // with which the coordinator ends; it may have an error that is not the members'
+	Error  string // empty: none
+}
+
+// OverError says that the job was over, and done, when somebody looked for its coordinator.
+type OverError struct{ Addr string }
+
+func (e *OverError) Error() string { return fmt.Sprintf("the job is over, says %s", e.Addr) }
+
+// ExitCode is that of success.
+func (e *OverError) ExitCode() int { return 0 }
+
+// codeOf is the exit code that fits an error.
+func codeOf(err error) int {
+	var e interface{ ExitCode() int }
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e.ExitCode()
+	}
+	return exitFailure
+}
+
+// conclusion ends a job whose loop has ended with err: it completes the result, has successors know of it, and says good-bye. It returns
+// with what Run ends.
+func (c *Coordinator) conclusion(ctx context.Context, err error) error {
+	c.summarise(err)
+	exit, reason := codeOf(err), "finished"
+	if err != nil {
+		reason = err.Error()
+	} else if c.lastSave != nil {
+		err = &Error{exitFailure, fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", c.lastSave)}
+	}
+	if c.cfg.Office != nil {
+		c.cfg.RunLog.flush() // a successor writes nothing of what was before; close says what is wrong
+		end := &Ending{Exit: exit, Reason: reason, Result: c.result, Code: codeOf(err)}
+		if err != nil {
+			end.Error = err.Error()
+		}
+		// Who was told to end the job has it end, whoever agrees.
+		if !c.bequeath(func(e *Estate) { e.End = end }) && ctx.Err() == nil {
+			return c.deposed
+		}
+	}
+	c.finish(exit, reason)
+	return err
+}
+
+// conclude ends a job whose end the coordinator before has noted. Who was not told before it was lost comes, and is told; the others are gone.
+func (c *Coordinator) conclude(ctx context.Context) error {
+	e := c.heir.estate
+	end := e.End
+	c.result = end.Result
+	c.log.Info("the job was over when its coordinator was lost", "term", c.term(), "exit", end.Exit, "reason", end.Reason)
+	awaited := map[[2]int]bool{} // worker or server, and rank
+	for _, w := range e.Workers {
+		awaited[[2]int{0, int(w)}] = true
+	}
+	for s := range e.Seats {
+		awaited[[2]int{1, s}] = true
+	}
+	limit := time.NewTimer(c.cfg.Unreachable + absentGrace)
+	defer limit.Stop()
+	noticed := false
+	for len(awaited) > 0 {
+		select {
+		case <-c.over():
+			return ErrDeposed
+		case ev := <-c.events:
+			p := ev.peer
+			switch {
+			case ev.kind == transport.KindControl:
+				ev.reply <- reply{err: "the job is over"}
+			case p == nil || p.gone:
+			case ev.kind == transport.KindHello && ev.hello.Job == c.cfg.Job && p.role == transport.RoleServer && p.rank < c.cfg.Council:
+				// What it is to hear is heard by all of those at once. It has noticed that the coordinator before is lost, and so have the others.
+				if !noticed {
+					noticed = true
+					limit.Reset(absentGrace)
+				}
+				c.send(p, func() error {
+					return transport.Send(p.conn, transport.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
+				})
+			case ev.kind == transport.KindHello && ev.hello.Job == c.cfg.Job:
+				if p.role == transport.RoleServer {
+					delete(awaited, [2]int{1, p.rank})
+				} else {
+					delete(awaited, [2]int{0, p.rank})
+				}
+				c.part(p, end.Exit, end.Reason)
+				p.gone = true
+			}
+		case <-limit.C:
+			clear(awaited)
+		case <-ctx.Done():
+			clear(awaited)
+		}
+	}
+	if end.Error != "" {
+		return &Error{end.Code, end.Error}
+	}
+	return nil
+}

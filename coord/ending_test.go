@@ -1,0 +1,220 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/transport"
+)
+
+// How a job ends is agreed on before anybody is told, and those who may coordinate are not told.
+func TestEndIsNoted(t *testing.T) {
+	office := newDesk(1)
+	play(t, Config{Workers: 1, Servers: 2, Steps: 3, Office: office, Council: 1}, func(w *world) {
+		stands, b := w.server(0, 0, false), w.server(1, 1, false)
+		x := w.worker(0)
+		w.finished(time.Minute)
+		<-b.gone
+		<-x.gone
+		if w.err != nil || b.last != nil || x.err != nil {
+			t.Fatalf("the job ends with %v, a server with %v, a worker with %v", w.err, b.last, x.err)
+		}
+		select {
+		case <-stands.gone:
+			t.Errorf("one that may coordinate was told that the job is over: %v", stands.last)
+		default:
+		}
+		if end := office.last().End; end == nil || end.Exit != 0 || end.Code != 0 || end.Result.Samples != w.result.Samples || end.Result.Samples == 0 {
+			t.Errorf("noted is %+v", end)
+		}
+		if w.c.Connected() != 0 {
+			t.Errorf("%d members are waited for", w.c.Connected())
+		}
+	})
+}
+
+// Who cannot have the end of a job agreed on tells it to nobody: another one takes the job over, and ends it. Unless this process was told to
+// end the job: then it ends.
+func TestEndThatIsNotAgreedOn(t *testing.T) {
+	for name, told := range map[string]bool{"the job is done": false, "it was told to end": true} {
+		t.Run(name, func(t *testing.T) {
+			office := newDesk(1)
+			play(t, Config{Workers: 1, Servers: 1, Steps: 3, Office: office}, func(w *world) {
+				b := w.server(0, 1, false)
+				x := w.worker(0)
+				time.Sleep(1500 * time.Millisecond)
+				office.set(nil, errors.New("no majority"))
+				if told {
+					w.end(errors.New("SIGINT"))
+				}
+				w.finished(time.Minute)
+				<-b.gone
+				<-x.gone
+				var lost *LostError
+				var refused *transport.RejectError
+				if told && (errors.Is(w.err, ErrDeposed) || !errors.As(b.last, &refused) || !errors.As(x.err, &refused)) ||
+					!told && (!errors.Is(w.err, ErrDeposed) || !errors.As(b.last, &lost) || !errors.As(x.err, &lost)) {
+					t.Errorf("Run ends with %v, a server with %v, a worker with %v", w.err, b.last, x.err)
+				}
+			})
+		})
+	}
+}
+
+// A coordinator that takes over a job that has ended knows the result, tells those who have not heard of it, and waits for nobody for long.
+func TestTakeOverAfterTheEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  Ending
+		exit int
+	}{
+		"done":                      {Ending{Reason: "finished", Result: Result{Samples: 40}}, 0},
+		"failed":                    {Ending{Exit: exitDiverged, Reason: "worker 1: NaN", Code: exitDiverged, Error: "worker 1: NaN", Result: Result{Samples: 40}}, exitDiverged},
+		"done, but the checkpoint":  {Ending{Reason: "finished", Code: exitFailure, Error: "no room", Result: Result{Samples: 40}}, exitFailure},
+		"before shards were there":  {Ending{Exit: exitLost, Reason: "join timeout", Code: exitLost, Error: "join timeout"}, exitLost},
+		"everybody is gone already": {Ending{Reason: "finished", Result: Result{Samples: 40}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := live(5, 40)
+			p.estate.End, p.estate.Seats = &c.end, map[int]int{1: 1}
+			if c.end.Result.Samples == 0 {
+				p.estate = Estate{End: &c.end}
+			}
+			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Council: 1, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+				begun := time.Now()
+				none := name == "everybody is gone already" || len(p.estate.Workers) == 0
+				if !none {
+					for rank := range 2 {
+						_, err := w.join(hello(rank), enrolment)
+						told(w.t, c.end, err)
+					}
+					if _, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+						Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 0, Addr: "s", Params: 100}}); err != nil {
+						t.Errorf("one that may coordinate is told %v; want a welcome, and no more", err)
+					}
+					synctest.Wait()
+					select {
+					case <-w.over:
+						t.Fatal("it does not wait for the servers")
+					default:
+					}
+					_, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+						Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s", Params: 100}})
+					told(w.t, c.end, err)
+				}
+				w.finished(time.Minute)
+				if took := time.Since(begun); took > unreachable+absentGrace {
+					t.Errorf("it ended after %v", took)
+				}
+				if w.result.Samples != c.end.Result.Samples {
+					t.Errorf("the result is %+v", w.result)
+				}
+				if c.exit == 0 && w.err != nil {
+					t.Error(w.err)
+				} else if c.exit != 0 {
+					w.failed(c.exit, c.end.Error)
+				}
+			})
+		})
+	}
+}
+
+// Once one that may coordinate has noticed that the coordinator before is lost, others have, too: who does not come soon was told of the end.
+func TestWaitsForWhoWasNotTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		comes bool
+		after time.Duration
+	}{"nobody has noticed": {false, unreachable + absentGrace}, "one has": {true, time.Second + absentGrace}} {
+		t.Run(name, func(t *testing.T) {
+			p := live(5, 40)
+			p.estate.End = &Ending{Reason: "finished"}
+			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Council: 1, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+				begun := time.Now()
+				time.Sleep(time.Second)
+				if c.comes {
+					if _, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+						Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 0, Addr: "s", Params: 100}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				w.finished(time.Minute)
+				if took := time.Since(begun); took != c.after {
+					t.Errorf("it ended after %v, want %v", took, c.after)
+				}
+			})
+		})
+	}
+}
+
+// told checks how somebody was told that a job is over.
+func told(t *testing.T, end Ending, err error) {
+	t.Helper()
+	var over *OverError
+	var refused *transport.RejectError
+	if end.Exit == 0 && !errors.As(err, &over) || end.Exit != 0 && (!errors.As(err, &refused) || refused.Exit != end.Exit || refused.Reason != end.Reason) {
+		t.Errorf("somebody was told %v", err)
+	}
+}
+
+// A checkpoint that the coordinator before has completed is the one that a successor would write, and not written over.
+func TestCheckpointIsThereAlready(t *testing.T) {
+	for name, c := range map[string]struct {
+		there, fails bool
+	}{"complete": {there: true, fails: true}, "not complete": {fails: true}, "new": {there: true}} {
+		t.Run(name, func(t *testing.T) {
+			p := live(5, 40)
+			var discarded []string
+			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate,
+				Save: func(cp Checkpoint) (string, error) {
+					if c.fails {
+						return "", errors.New("a complete checkpoint is not written over")
+					}
+					return "new " + cp.ID, nil
+				},
+				Saved:   func(id string) (string, bool) { return "old " + id, c.there },
+				Discard: func(id string) { discarded = append(discarded, id) },
+			}, func(w *world) {
+				w.stands(p, 0, 1, 5)
+				w.stands(p, 1, 1, 5)
+				w.worker(0)
+				w.worker(1)
+				w.finished(time.Minute)
+				want := map[bool]string{true: "old", false: "new"}[c.fails] + fmt.Sprintf(" c%d-%d", 5, p.estate.Generation)
+				switch {
+				case c.there && (w.err != nil || w.result.Checkpoint != want):
+					t.Errorf("%v; the checkpoint is %q, want %q", w.err, w.result.Checkpoint, want)
+				case !c.there:
+					w.failed(exitFailure, "could not be written")
+				}
+				if len(discarded) > 0 {
+					t.Errorf("%v was removed", discarded)
+				}
+			})
+		})
+	}
+}
+
+// The same when a shard cannot write its part because the checkpoint is complete.
+func TestPartIsThereAlready(t *testing.T) {
+	p := live(5, 40)
+	var discarded []string
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate,
+		Save:    func(Checkpoint) (string, error) { return "", errors.New("parts are missing") },
+		Saved:   func(id string) (string, bool) { return "old", id != "c5-9" },
+		Discard: func(id string) { discarded = append(discarded, id) },
+	}, func(w *world) {
+		a, b := w.stands(p, 0, 1, 5), w.stands(p, 1, 1, 5)
+		for _, s := range []*fakeServer{a, b} {
+			s.full = true
+		}
+		w.worker(0)
+		w.worker(1)
+		w.finished(time.Minute)
+		if w.err != nil || w.result.Checkpoint != "old" || !slices.Equal(discarded, nil) {
+			t.Errorf("%v; checkpoint %q, removed %v", w.err, w.result.Checkpoint, discarded)
+		}
+	})
+}
