@@ -52,6 +52,9 @@ replaced too, over a network that loses, doubles and delays messages.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			environment := environ()
+			if slices.Contains(names, string(chaos.FullDisk)) && !slices.ContainsFunc(environment, func(e string) bool { return strings.HasPrefix(e, "STAR_KEEP=") }) {
+				environment = append(environment, "STAR_KEEP=3")
+			}
 			for name, value := range chaosDefaults {
 				v := settings.Variable(name) + "="
 				if !slices.ContainsFunc(environment, func(e string) bool { return strings.HasPrefix(e, v) }) {
@@ -167,6 +170,15 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	}
 	defer os.RemoveAll(r.ears)
 	faults := chaos.Schedule(o)
+	if slices.Contains(o.Kinds, chaos.FullDisk) {
+		if job.Checkpoint != "" {
+			return job.Invalid("checkpoint", errors.New("full-disk fills a disk of its own: leave --checkpoint away"))
+		}
+		if r.disk, err = newDisk(r.checkpoints()); err != nil {
+			return err
+		}
+		defer r.disk.close()
+	}
 	holds := r.watchGrowth()
 	begun := time.Now()
 	ended := make(chan error, 1)
@@ -204,6 +216,10 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		result.Faults = append(result.Faults, fault{f.At.Seconds(), string(f.Kind), f.Target, f.For.Seconds(), f.Rate, done[i]})
 	}
 	result.Processes = holds.end()
+	var full []chaos.Filled
+	if r.disk != nil {
+		full = r.disk.end()
+	}
 	lives, err := r.read()
 	if err != nil {
 		return node.FileError(err, nil)
@@ -218,6 +234,9 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	result.Lives = len(lives)
 	saved, bad := loadable(r.checkpoints())
 	result.Invariants = append(chaos.Judge(lives, saved, bad, node.ExitCode(failed), stall), flat(result.Processes, job.Workers))
+	if r.disk != nil {
+		result.Invariants = append(result.Invariants, chaos.JudgeDisk(full, lives, saved, job.CheckpointEvery))
+	}
 	if asJSON {
 		if err := json.NewEncoder(out).Encode(result); err != nil {
 			return err
@@ -269,6 +288,8 @@ func (r *launch) inflict(f chaos.Fault) {
 		r.front[f.Target].Corrupt()
 	case chaos.Server:
 		signal("ps", syscall.SIGKILL)
+	case chaos.FullDisk:
+		r.disk.fill(f.For, r.noRoom)
 	case chaos.Coordinator:
 		f.Target = int(r.seats.at.Load())
 		signal("ps", syscall.SIGKILL)
@@ -339,7 +360,7 @@ func (b broken) print(w io.Writer, dir string) {
 		}
 	}
 	var parts []string
-	for _, k := range chaos.Kinds {
+	for _, k := range slices.Concat(chaos.Kinds, chaos.OnRequest) {
 		if n := count[string(k)]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, k))
 		}

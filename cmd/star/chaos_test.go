@@ -29,3 +29,30 @@ func TestChaos(t *testing.T) {
 		t.Errorf("%v: %+v\n%s", err, r, errs.String())
 	}
 }
+
+// A job whose disk is full for a while loses checkpoints, and nothing else.
+func TestChaosOfAFullDisk(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many processes")
+	}
+	dir := t.TempDir()
+	if err := mountMemory(dir, 1<<20); err != nil {
+		t.Skipf("only root may mount a file system, on Linux: %v", err)
+	}
+	if err := unmountMemory(dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Parallel()
+	cmd := exec.Command(star(t), "chaos", "--faults", "full-disk", "--fault-seed", "67", "--for", "1s", "--longest", "4s", "--checkpoint-every", "1s", // from 0.2 s on for 3 s
+		"--slow", "0:+20ms,1:+20ms,2:+20ms", "--steps", "400", "--out", t.TempDir(), "--progress", "off", "--json")
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	var r broken
+	if e := json.Unmarshal(out, &r); e != nil {
+		t.Fatalf("%v, %v: %s\n%s", err, e, out, errs.String())
+	}
+	if err != nil || len(r.Invariants) != 8 || len(r.Faults) != 1 || r.Lives != 1 || strings.Contains(r.Invariants[7].Detail, " 0 checkpoints failed") {
+		t.Errorf("%v: %+v\n%s", err, r, errs.String())
+	}
+}

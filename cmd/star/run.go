@@ -115,6 +115,7 @@ type launch struct {
 
 	front []*chaos.Proxy // before each server; nil: nothing is
 	back  []string       // where these servers listen
+	disk  *disk          // of the checkpoints, where it is filled; nil: it is not
 	ears  string         // folder of the sockets where processes answer HTTP; empty: they do not
 	live  sync.Map       // children by name, the last ones started
 }

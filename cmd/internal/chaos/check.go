@@ -36,6 +36,7 @@ type Life struct {
 	Reigns  int  // other coordinators that took it over
 	Returns int  // workers that came back
 	Wasted  int64
+	Saved   []Save
 
 	// Pauses are the times from the last update of one coordinator to the first of the next one.
 	Pauses []time.Duration
@@ -45,6 +46,12 @@ type Life struct {
 }
 
 type span struct{ from, to int64 }
+
+// Save is a checkpoint that a run log speaks of.
+type Save struct {
+	Version int64
+	Err     string // why there is none; empty: it was written
+}
 
 // line is what is read of a line of a run log.
 type line struct {
@@ -62,7 +69,8 @@ type line struct {
 	Limit   int64           `json:"limit"`
 	Wasted  int64           `json:"wasted_samples"`
 
-	Over bool `json:"over"`
+	Over bool   `json:"over"`
+	Err  string `json:"error"`
 }
 
 // ranks are workers, or, in a line that says how many there are, nothing.
@@ -240,6 +248,8 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				l.Pauses, s.taken = append(l.Pauses, gap), false
 			}
 			s.last = m.T
+		case "checkpoint":
+			l.Saved = append(l.Saved, Save{m.Version, m.Err})
 		case "summary":
 			l.Ended, l.Wasted = true, m.Wasted
 			if s.before >= 0 && m.Samples != l.Samples-s.before { // it counts this life

@@ -16,15 +16,15 @@ type Holding struct {
 	Goroutines  [2]int64 // as the process says itself; 0: it has said nothing
 }
 
-// What may be more at the end than at the beginning. The heap of a young process grows and shrinks by some MiB, whatever it holds. Whoever comes or goes
+// What may be more at the end than at the beginning. The heap of a young process is still on its way to its size. Whoever comes or goes
 // while somebody looks brings or takes connections, and the goroutines that serve them.
 const (
-	memoryMore   = 0.05
-	memorySlack  = 4 << 20
-	settledAge   = 10 * time.Minute // from then on there is no slack
-	settledBytes = 64 << 20         // nor in processes of that size
-	descriptors  = 3                // of a worker, in one process: to the coordinator, to a shard, to another worker
-	goroutines   = 8                // which serve these
+	memoryMore  = 0.05
+	settledAge  = 10 * time.Minute
+	youngMore   = 0.25 // before that
+	youngSlack  = 8 << 20
+	descriptors = 3 // of a worker, in one process: to the coordinator, to a shard, to another worker
+	goroutines  = 8 // which serve these
 )
 
 // Quarters are the medians of the first and of the last quarter of what was seen of a process, once it has come up: that takes a quarter of it, but not
@@ -44,13 +44,13 @@ func Flat(held []Holding, workers int) Invariant {
 	var wrong []string
 	worst := 0.0
 	for _, h := range held {
-		slack := 0.0
-		if h.Age < settledAge && h.Memory[0] < settledBytes {
-			slack = memorySlack
+		most, slack := memoryMore, 0.0
+		if h.Age < settledAge {
+			most, slack = youngMore, youngSlack
 		}
 		before, after := float64(h.Memory[0]), float64(h.Memory[1])
 		worst = max(worst, after/before-1)
-		if after > before*(1+memoryMore)+slack {
+		if after > before*(1+most)+slack {
 			wrong = append(wrong, fmt.Sprintf("%s: memory from %.1f to %.1f MiB in %v", h.Name, before/(1<<20), after/(1<<20), h.Age.Round(time.Second)))
 		}
 		if h.Descriptors[1] > h.Descriptors[0]+int64(descriptors*workers) {

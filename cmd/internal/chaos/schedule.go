@@ -27,19 +27,26 @@ const (
 
 	// Coordinator is the death of the process that coordinates, where others may take over.
 	Coordinator Kind = "coordinator"
+
+	// FullDisk has no room left where checkpoints are written, for a while.
+	FullDisk Kind = "full-disk"
 )
 
-// Kinds are all of them, in the order of the constants.
+// Kinds are those that any job can have, in the order of the constants.
 var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server, Coordinator}
+
+// OnRequest are kinds that a job must be prepared for: nobody gets them without asking.
+var OnRequest = []Kind{FullDisk}
 
 // ParseKinds reads names.
 func ParseKinds(names []string) ([]Kind, error) {
 	var ks []Kind
+	known := slices.Concat(Kinds, OnRequest)
 	for _, n := range names {
 		k := Kind(n)
-		if !slices.Contains(Kinds, k) {
+		if !slices.Contains(known, k) {
 			var all []string
-			for _, k := range Kinds {
+			for _, k := range known {
 				all = append(all, string(k))
 			}
 			return nil, fmt.Errorf("%q is no fault: want some of %s", n, strings.Join(all, ", "))
@@ -68,6 +75,8 @@ func (f Fault) String() string {
 		who = fmt.Sprintf("server %d", f.Target)
 	case Coordinator:
 		who = "who coordinates"
+	case FullDisk:
+		who = "the disk of checkpoints"
 	}
 	s := fmt.Sprintf("%v %s: %s", f.At.Round(time.Millisecond), who, f.Kind)
 	if f.For > 0 {
@@ -108,6 +117,8 @@ func Schedule(o Options) []Fault {
 		switch f.Kind {
 		case Pause, StopAndGo:
 			f.For = long
+		case FullDisk:
+			f.Target, f.For = 0, long
 		case Silence:
 			f.Target, f.For = server, long
 		case SlowLink:

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ func TestSchedule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := Options{
 			Seed: rapid.Uint64().Draw(t, "seed"), Workers: rapid.IntRange(1, 8).Draw(t, "workers"), Servers: rapid.IntRange(1, 4).Draw(t, "servers"),
-			Kinds: rapid.SliceOfNDistinct(rapid.SampledFrom(Kinds), 1, len(Kinds), rapid.ID).Draw(t, "kinds"),
+			Kinds: rapid.SliceOfNDistinct(rapid.SampledFrom(slices.Concat(Kinds, OnRequest)), 1, len(Kinds), rapid.ID).Draw(t, "kinds"),
 			Every: time.Second, Until: 30 * time.Second, Longest: 3 * time.Second, Most: rapid.IntRange(0, 3).Draw(t, "most"),
 		}
 		fs := Schedule(o)
@@ -31,7 +32,7 @@ func TestSchedule(t *testing.T) {
 			if f.Kind == Server {
 				killed++
 			}
-			lasts := f.Kind == Pause || f.Kind == StopAndGo || f.Kind == Silence || f.Kind == SlowLink
+			lasts := f.Kind == Pause || f.Kind == StopAndGo || f.Kind == Silence || f.Kind == SlowLink || f.Kind == FullDisk
 			if f.At < last || f.At > o.Until || f.Target < 0 || f.Target >= ranks || lasts != (f.For > 0) || f.For > o.Longest || (f.Kind == SlowLink) != (f.Rate > 0) {
 				t.Fatalf("%+v after %v", f, last)
 			}

@@ -435,7 +435,7 @@ func writeShard(dir string, i transport.ShardInfo, version int64, params []float
 	}
 	file, err := checkpoint.WriteShard(dir, i.Shard, sh)
 	if err != nil {
-		return nil, err
+		return nil, fullDisk(err)
 	}
 	return json.Marshal(file)
 }
@@ -483,6 +483,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 	defer func() {
 		if err != nil {
 			s.discard(c.ID)
+			err = fullDisk(err)
 		}
 	}()
 	more, err := json.Marshal(extra{c.Redo})
