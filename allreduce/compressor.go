@@ -72,6 +72,10 @@ type Compressor struct {
 
 	parts map[extent]*part
 	buf   []byte
+
+	warm   map[extent]compress.Memory // of powersgd, by Recall
+	drawn  uint64                     // of int8-stochastic, likewise
+	joined bool
 }
 
 // extent is the elements from to to of a vector.
@@ -137,6 +141,9 @@ func (c *Compressor) Join(ctx context.Context, g *Group) (Decision, error) {
 	if err := c.compare(ctx, g); err != nil {
 		return Decision{}, err
 	}
+	if err := c.agreed(ctx, g); err != nil {
+		return Decision{}, err
+	}
 	c.g = g
 	if c.tuner == nil {
 		err := c.use(c.cfg.Codec)
@@ -193,7 +200,9 @@ func (c *Compressor) use(name string) (err error) {
 	}
 	// Ranks that rounded alike would add up their errors.
 	seed := c.cfg.Seed + uint64(c.g.rank+1)*0x9e3779b97f4a7c15
-	c.codec, err = compress.Parse(name, seed)
+	if c.codec, err = compress.Parse(name, seed); err == nil {
+		err = compress.Recall(c.codec, compress.Memory{Drawn: c.drawn})
+	}
 	return err
 }
 
@@ -252,6 +261,9 @@ func (c *Compressor) part(at extent) (*part, error) {
 	if c.codec == nil {
 		ms := compress.Matrices(c.cfg.Tensors, at.from, at.to)
 		a, err := compress.AveragerOver(e, ms, c.rank, c.cfg.Seed+uint64(at.from))
+		if m, ok := c.warm[at]; ok && err == nil {
+			_ = a.Recall(m) // all have the same: one that does not fit has all begin anew
+		}
 		p.averager = a
 		return p, err
 	}

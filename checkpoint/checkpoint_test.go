@@ -84,8 +84,12 @@ func (j job) save(st store, dir string, cuts ...int) error {
 	if err != nil {
 		return err
 	}
+	residuals, err := j.residuals(st, dir)
+	if err != nil {
+		return err
+	}
 	return writeManifest(st, dir, Manifest{
-		Job: "job", Model: "fc", ModelHash: "abc", Created: "2026-01-02T03:04:05Z",
+		Job: "job", Model: "fc", ModelHash: "abc", Created: "2026-01-02T03:04:05Z", Residuals: residuals,
 		Params: int64(j.n), Layout: j.layout(), BufferLayout: []TensorSpec{{Name: "bn.mean", Shape: []int{3}}},
 		Version: j.version, Samples: 10 * j.version, Cursor: 11 * j.version, Generation: 1,
 		Optimizer: "adam", Steps: j.version + 5, Config: json.RawMessage(`{"lr": 0.1}`),
@@ -124,7 +128,7 @@ func (j job) same(c *Checkpoint) error {
 	if text, err := c.More("nothing"); text != nil || err != nil {
 		return fmt.Errorf("a file that is not there is %q, %v", text, err)
 	}
-	return nil
+	return j.sameResiduals(c.Residuals())
 }
 
 func TestSaveAndOpen(t *testing.T) {
@@ -153,8 +157,8 @@ func TestSaveAndOpen(t *testing.T) {
 	}
 	// Nothing is left over.
 	names, err := os.ReadDir(dir)
-	if err != nil || len(names) != 7 {
-		t.Errorf("%d files, want 4 shards, buffers, predictor and manifest: %v", len(names), err)
+	if err != nil || len(names) != 9 {
+		t.Errorf("%d files, want 4 shards, buffers, predictor, two residuals and manifest: %v", len(names), err)
 	}
 }
 
@@ -315,7 +319,7 @@ func TestCorruption(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, err := os.ReadDir(src)
-	if err != nil || len(files) != 5 {
+	if err != nil || len(files) != 7 {
 		t.Fatal(files, err)
 	}
 	try := func(victim, what string, kind error, change func(path string, text []byte) error) {

@@ -3,10 +3,11 @@
 //
 // A checkpoint is one directory:
 //
-//	shard-00000.safetensors   parameters and optimiser state of one range of the flat vector
-//	shard-00001.safetensors   …
-//	buffers.safetensors       what the model keeps beside its parameters, if anything
-//	manifest.json             what it is, and size and SHA-256 of every file
+//	shard-00000.safetensors     parameters and optimiser state of one range of the flat vector
+//	shard-00001.safetensors     …
+//	buffers.safetensors         what the model keeps beside its parameters, if anything
+//	residual-00000.safetensors  what the codec of each worker has left out of its gradients, if it has one
+//	manifest.json               what it is, and size and SHA-256 of every file
 //
 // Every parameter server writes its own file; ranges are cut by elements, so a
 // tensor may be cut too, and the manifest says what lies where. Whoever leads the

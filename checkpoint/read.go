@@ -24,6 +24,8 @@ type Checkpoint struct {
 	m       Manifest
 	headers []*Header // of the shards
 	buffers *Header   // or nil
+
+	residuals *Residuals
 }
 
 // Open verifies the checkpoint in the folder dir: the manifest's checksum, that
@@ -76,6 +78,9 @@ func openIn(st store, dir string) (*Checkpoint, error) {
 		if _, err := verified(st, dir, f); err != nil {
 			return nil, err
 		}
+	}
+	if c.residuals, err = residualsIn(st, dir, m); err != nil {
+		return nil, err
 	}
 	return c, nil
 }

@@ -44,7 +44,7 @@ func TestWaitsAreListed(t *testing.T) {
 	d := &stuck{flushes: make(chan struct{}), on: make(chan struct{})}
 	saved := make(chan error)
 	go func() { saved <- (job{n: 9, version: 1}).save(local{d}, dir, 4) }()
-	for _, name := range []string{ShardName(1), ShardName(0), buffersName, "predictor.jsonl", ManifestName} {
+	for _, name := range []string{ShardName(1), ShardName(0), buffersName, "predictor.jsonl", ResidualName(0), ResidualName(2), ManifestName} {
 		<-d.flushes
 		if line := waiting(dir); !strings.Contains(line, "a checkpoint: waits for the storage to take "+filepath.Join(dir, name)+", until the file system answers") {
 			t.Errorf("while %s is flushed the list says %q", name, line)

@@ -71,6 +71,9 @@ type Manifest struct {
 	Shards  []ShardFile `json:"shards"`
 	Buffers *File       `json:"buffers,omitempty"`
 
+	// Residuals are what the workers' codecs have left out of their gradients, in order of rank: of those that could tell.
+	Residuals []ResidualFile `json:"residuals,omitempty"`
+
 	// More are files of the writer's own, which are verified like all others: what predicts the workers' iterations.
 	More []File `json:"more,omitempty"`
 }
@@ -271,6 +274,9 @@ func (m *Manifest) check() string {
 			return fmt.Sprintf("file %q is there twice", clip(f.Name))
 		}
 		names[f.Name] = true
+	}
+	if problem := m.checkResiduals(names); problem != "" {
+		return problem
 	}
 	at := int64(0)
 	for i, s := range m.Shards {

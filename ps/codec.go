@@ -2,6 +2,7 @@ package ps
 
 import (
 	"fmt"
+	"sync"
 
 	"star/compress"
 	"star/transport"
@@ -38,21 +39,33 @@ func newCodec(name string, tensors []compress.Tensor, shard transport.ShardInfo,
 // packer makes the messages of one worker for one shard, and remembers what they
 // left out. The zero packer sends gradients as they are.
 type packer struct {
+	mu       sync.Mutex // held by each method
 	feedback *compress.Feedback
-	name     string // of its codec, for the Push
-	msg      []byte // the last message; empty: there is none that could come back
-	last     bool   // msg holds all that was left out
+	name     string    // of its codec, for the Push
+	msg      []byte    // the last message; empty: there is none that could come back
+	last     bool      // msg holds all that was left out
+	step     int64     // of the last message
+	grad     []float32 // of the last message, the caller's
+	frozen   *frozen   // is being read; nil: nothing is
+}
+
+// reset sends gradients as they are from now on.
+func (k *packer) reset() {
+	k.thaw()
+	k.feedback, k.name, k.msg, k.last, k.grad = nil, "", nil, false, nil
 }
 
 // use changes the codec for slices of n values. What the one before left out
 // goes out with the next message.
 func (k *packer) use(c compress.Codec, n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.last, k.name = false, c.Name()
 	switch {
 	case k.feedback != nil:
 		k.feedback.Use(c)
 	case c == compress.Codec(none):
-		*k = packer{}
+		k.reset()
 		return
 	default:
 		k.feedback = compress.NewFeedback(c, n)
@@ -63,15 +76,19 @@ func (k *packer) use(c compress.Codec, n int) {
 	k.msg = k.msg[:0]
 }
 
-// pack encodes grad and says with what: the name is empty, and the payload grad
-// itself, without a codec. The payload is valid until the next call.
-func (k *packer) pack(grad []float32) (codec string, payload []byte) {
+// pack encodes the grad of a step and says with what: the name is empty, and the payload grad
+// itself, without a codec. The payload is valid until the next call, and grad must stay as it is until then.
+func (k *packer) pack(step int64, grad []float32) (codec string, payload []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.last && len(k.msg) > 0 { // and it did not come back
-		*k = packer{}
+		k.reset()
 	}
 	if k.feedback == nil {
 		return "", transport.Floats(grad)
 	}
+	k.thaw()
+	k.step, k.grad = step, grad
 	k.msg = k.feedback.Encode(k.msg[:0], grad)
 	if k.feedback.Codec() == compress.Codec(none) {
 		k.last = true
@@ -82,9 +99,12 @@ func (k *packer) pack(grad []float32) (codec string, payload []byte) {
 
 // giveBack takes back the last message, whose gradient was dropped.
 func (k *packer) giveBack() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if len(k.msg) == 0 {
 		return
 	}
+	k.thaw()
 	if err := k.feedback.Return(k.msg); err != nil {
 		panic("ps: " + err.Error()) // our own message
 	}

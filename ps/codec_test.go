@@ -259,7 +259,7 @@ func TestPackerChangesCodec(t *testing.T) {
 	var k packer
 	take := func(want string, payload ...float32) {
 		t.Helper()
-		name, msg := k.pack(grad)
+		name, msg := k.pack(0, grad)
 		if name != want {
 			t.Fatalf("codec %q, want %q", name, want)
 		}

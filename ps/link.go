@@ -105,7 +105,7 @@ type peer struct {
 	jobs   chan job
 	quit   chan struct{} // closed when the shard is elsewhere
 	asks   bool          // what another server owed us is to be asked of this one
-	pack   packer        // the writer's during a Push, else the Link's
+	pack   *packer       // the writer's during a Push, else the Link's
 
 	// Of a push that is measured: when the shard had read the Ping before it, in ns
 	// of its clock, and how much later the one behind it (-1: not measured).
@@ -183,7 +183,7 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		return nil, err
 	}
 	for i, s := range infos {
-		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job), quit: make(chan struct{})}
+		p := &peer{l: l, conn: conns[i], info: s, params: cfg.Params[s.From:s.To], jobs: make(chan job), quit: make(chan struct{}), pack: new(packer)}
 		p.version.Store(-1)
 		p.passed.Store(-1)
 		l.peers = append(l.peers, p)
@@ -351,7 +351,7 @@ func (l *Link) Init(ctx context.Context) error {
 }
 
 // Push sends every shard its slice of grad, which is borrowed until Push
-// returns and has the length of Params. The parameters that follow are written
+// returns, with a codec until parameters follow (Freeze), and has the length of Params. The parameters that follow are written
 // to Params as they come; Wait says when they are complete.
 //
 // Push returns when the last byte has been handed to the network, not when it
@@ -627,7 +627,7 @@ func (p *peer) write() {
 func (p *peer) do(j job) error {
 	var payload []byte
 	if j.kind == transport.KindPush {
-		j.push.Codec, payload = p.pack.pack(j.vec)
+		j.push.Codec, payload = p.pack.pack(j.push.Step, j.vec)
 	}
 	if err := p.conn.SetWriteDeadline(time.Now().Add(p.l.patience(len(j.vec)))); err != nil {
 		return err

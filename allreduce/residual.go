@@ -1,0 +1,95 @@
+package allreduce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"star/compress"
+	"star/train/kernel"
+)
+
+// What a rank's Compressor has left out belongs to the state of a job: a checkpoint has it, and a job that goes on begins with it.
+
+// Remember is what the encoders of this rank remember beside the residual: of powersgd the start of the next iteration, which is the same on
+// all ranks; of int8-stochastic how many random numbers it has drawn. Between rounds, after Keep. It is a copy.
+func (c *Compressor) Remember() (ps []compress.Piece) {
+	for at, p := range c.parts {
+		if p.averager != nil {
+			ps = append(ps, compress.Piece{From: int64(at.from), To: int64(at.to), Memory: p.averager.Remember()})
+		}
+	}
+	slices.SortFunc(ps, func(a, b compress.Piece) int {
+		if a.From != b.From {
+			return int(a.From - b.From)
+		}
+		return int(a.To - b.To)
+	})
+	if c.codec != nil {
+		if m := compress.Remember(c.codec); m.Drawn > 0 {
+			ps = append(ps, compress.Piece{To: int64(c.cfg.Len), Memory: m})
+		}
+	}
+	return ps
+}
+
+// Recall begins where another Compressor has been: fill sets what was left out, and pieces are what encoders of the same codec remembered; nil:
+// they begin anew. Before the first Join, which has the ranks see whether their memories are the same: where they are not, all begin anew.
+func (c *Compressor) Recall(fill func(residual []float32) error, pieces []compress.Piece) error {
+	if c.g != nil || len(c.recent) > 0 {
+		return errors.New("allreduce: compressor: it has left something out already, and cannot begin with what another has")
+	}
+	err := fill(c.residual)
+	if err == nil && !kernel.Finite(c.residual) {
+		err = errors.New("it is not finite")
+	}
+	if err != nil {
+		clear(c.residual)
+		return fmt.Errorf("allreduce: compressor: what was left out: %w", err)
+	}
+	for _, p := range pieces {
+		switch {
+		case p.Drawn > 0:
+			c.drawn = p.Drawn
+		case len(p.Warm) > 0:
+			if c.warm == nil {
+				c.warm = map[extent]compress.Memory{}
+			}
+			c.warm[extent{int(p.From), int(p.To)}] = p.Memory
+		}
+	}
+	return nil
+}
+
+// agreed drops what ranks do not all recall alike. Only the first group that forms can use it: later, each may have gone on.
+func (c *Compressor) agreed(ctx context.Context, g *Group) error {
+	if c.joined {
+		c.warm = nil
+	}
+	c.joined = true
+	sum := fnv.New64a()
+	keys := make([]extent, 0, len(c.warm))
+	for at := range c.warm {
+		keys = append(keys, at)
+	}
+	slices.SortFunc(keys, func(a, b extent) int {
+		if a.from != b.from {
+			return a.from - b.from
+		}
+		return a.to - b.to
+	})
+	for _, at := range keys {
+		fmt.Fprintln(sum, at.from, at.to, c.warm[at].Warm)
+	}
+	all := make([]int64, g.Size())
+	all[g.Rank()] = int64(sum.Sum64())
+	if err := AllGather(ctx, g, all); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(all, func(h int64) bool { return h != all[0] }) {
+		c.warm = nil
+	}
+	return nil
+}

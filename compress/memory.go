@@ -1,0 +1,65 @@
+package compress
+
+import (
+	"fmt"
+
+	"star/train/kernel"
+)
+
+// Memory is what an encoder remembers from one vector to the next beside what it
+// has left out: who goes on with it sends the same bytes as who never stopped. Most codecs
+// remember nothing.
+type Memory struct {
+	Warm  []float32 // powersgd: Q of each matrix, from which the next iteration begins
+	Drawn uint64    // int8-stochastic: blocks that have used random numbers
+}
+
+// Piece is the memory of the encoder of the elements From to To-1 of a vector.
+type Piece struct {
+	From, To int64
+	Memory
+}
+
+// Remember is the memory of c. It is a copy.
+func Remember(c Codec) Memory {
+	switch c := c.(type) {
+	case *PowerSGD:
+		return Memory{Warm: append([]float32(nil), c.l.second...)}
+	case *Int8:
+		if c.stochastic {
+			return Memory{Drawn: c.blocks}
+		}
+	}
+	return Memory{}
+}
+
+// Recall gives c a memory. One that is not of a codec of this name for a slice of this length, or not finite, is an error, and
+// c begins anew.
+func Recall(c Codec, m Memory) error {
+	switch c := c.(type) {
+	case *PowerSGD:
+		return c.l.recall(m.Warm)
+	case *Int8:
+		if c.stochastic {
+			c.blocks = m.Drawn
+		}
+	}
+	return nil
+}
+
+func (l *lowRank) recall(warm []float32) error {
+	switch {
+	case len(warm) != len(l.second):
+		return fmt.Errorf("compress: powersgd=%d: a start of %d values, expected %d", l.rank, len(warm), len(l.second))
+	case !kernel.Finite(warm):
+		return fmt.Errorf("compress: powersgd=%d: the start of the iteration is not finite", l.rank)
+	}
+	copy(l.second, warm)
+	return nil
+}
+
+// Remember is [Remember] of the iteration, which is the same on all workers. Between rounds only.
+func (a *Averager) Remember() Memory { return Memory{Warm: append([]float32(nil), a.l.second...)} }
+
+// Recall is [Recall]. Workers that average need the same memory.
+func (a *Averager) Recall(m Memory) error { return a.l.recall(m.Warm) }
