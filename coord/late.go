@@ -12,8 +12,8 @@ import (
 // worker stands still, and this is when the pilot looks whether to wait on. A worker is late again after twice the time, four times, and so
 // on. With all-reduce nobody hears when a member begins, and nobody is late.
 
-// patience is the least deadline: what takes less is over before a decision would be, and on a busy host it is chance.
-const patience = 250 * time.Millisecond
+// Patience is the least deadline: what takes less is over before a decision would be, and on a busy host it is chance.
+const Patience = 250 * time.Millisecond
 
 // lateness is what is known of a worker's present iteration.
 type lateness struct {
@@ -22,7 +22,7 @@ type lateness struct {
 	there    bool      // its gradient is
 }
 
-// overdue tells of those who have missed a deadline, and returns when to look again.
+// overdue tells of those who have missed a deadline, and returns when to look again: when the next one will have been missed.
 func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 	if c.ledger == nil || c.ledger.ring != nil || c.final || len(c.deadlines) == 0 {
 		return time.Second
@@ -32,27 +32,30 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 		if d == 0 || w >= len(c.workers) {
 			continue
 		}
-		next = min(next, max(d, patience)/2)
+		d = max(d, Patience)
 		p := c.workers[w]
 		if p == nil || p.gone || p.flight.released.IsZero() { // it may have something else to do
+			next = min(next, d)
 			continue
 		}
 		if p.late.released != p.flight.released {
 			p.late = lateness{released: p.flight.released}
 		}
 		if p.late.there {
+			next = min(next, d) // whenever it goes on
 			continue
 		}
-		limit := max(d, patience) << min(p.late.missed, 30)
+		limit := d << min(p.late.missed, 30)
 		waited := now.Sub(p.flight.released)
-		if waited < limit {
-			continue
+		if waited >= limit {
+			p.late.missed++
+			at := c.elapsed()
+			c.cfg.RunLog.write(logLate{Type: "late", T: at.Seconds(), Worker: w, Waited: waited.Seconds(), Deadline: limit.Seconds()})
+			c.tell(at, RunLate{Worker: star.Worker(w), Waited: waited, Deadline: limit})
+			c.log.Info("late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.ledger.plan.String())
+			limit = d << min(p.late.missed, 30)
 		}
-		p.late.missed++
-		at := c.elapsed()
-		c.cfg.RunLog.write(logLate{Type: "late", T: at.Seconds(), Worker: w, Waited: waited.Seconds(), Deadline: limit.Seconds()})
-		c.tell(at, RunLate{Worker: star.Worker(w), Waited: waited, Deadline: limit})
-		c.log.Info("late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.ledger.plan.String())
+		next = min(next, max(limit-waited, time.Millisecond))
 	}
 	return next
 }

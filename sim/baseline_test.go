@@ -187,6 +187,23 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// Who hears while the parameters are on their way to it makes the first part of its batch only.
+func TestCancelWhilePulling(t *testing.T) {
+	l := &told{}
+	p := modes.Backup(3, 1)
+	p.Micro, p.Cap = 4, time.Hour
+	n := apart(3, 1, 0, 0)
+	n.Hosts[2].Bandwidth = 5_000_000
+	// Updates are at 100, 200, … ms. The parameters reach worker 2 at 200 ms, it computes for 25 of 100 ms, and its gradient is there at 425 ms.
+	r, err := Run(Config{Times: steady(100*ms, 100*ms, 100*ms), Plan: p, Cancel: true, Learner: l, Batch: 8, Network: n, Bytes: 1_000_000, Target: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(l.dropped) != 1 || l.dropped[0].Samples != 2 || l.dropped[0].Basis != 0 || r.Dropped != 1 {
+		t.Errorf("dropped %+v, want 2 samples of version 0", l.dropped)
+	}
+}
+
 // The rest of the workers is that of those who are there.
 func TestRestOfTheLiving(t *testing.T) {
 	l := &told{}

@@ -557,6 +557,9 @@ func (r *run) receive(at time.Duration, gradients int) error {
 func (r *run) prepare(w star.Worker, version int64) {
 	m := &r.workers[w]
 	m.basis, m.busy, m.due = version, true, -1
+	if r.net != nil {
+		r.net.at[w].halt = false
+	}
 	m.local, m.micro, m.limit = r.plan.Local, r.plan.Micro, r.plan.Cap
 	m.planned = r.plan.Share(w, r.Batch) * max(1, m.local)
 	m.tick, m.ticks = m.ticks, m.ticks+int64(max(1, m.local))
@@ -605,12 +608,12 @@ func (m *worker) stop(computed time.Duration) {
 	}
 }
 
-// cancel tells those who still compute for an update that was made without them to stop.
-func (r *run) cancel(version int64, at time.Duration) {
+// cancel tells those who still compute for an update that was made without them to stop. To be told again changes nothing: they are at the part that is their last.
+func (r *run) cancel(at time.Duration) {
 	for i := range r.workers {
 		m := &r.workers[i]
 		told := at + r.Latency - m.began - m.spent.Load
-		if !m.busy || m.basis != version-1 || m.micro < 2 {
+		if !m.busy || m.micro < 2 {
 			continue
 		}
 		if r.net != nil {
@@ -704,7 +707,7 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 				r.Pilot.Fired(at, f.Version, r.applied, o)
 			}
 			if r.Cancel {
-				r.cancel(f.Version, at)
+				r.cancel(at)
 			}
 			if err := r.receive(at, len(f.Workers)); err != nil {
 				return err

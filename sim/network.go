@@ -319,7 +319,7 @@ func (n *network) pulled(at time.Duration, w star.Worker) error {
 // begin has w begin an iteration, for which it has the parameters.
 func (n *network) begin(at time.Duration, w star.Worker) error {
 	m, i := &n.r.workers[w], &n.at[w]
-	i.pull, i.halt = at-i.released, false
+	i.pull = at - i.released
 	m.began, m.spent, m.samples = at, Spent{}, 0
 	return n.step(at, w, 0)
 }
