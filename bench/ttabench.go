@@ -43,8 +43,12 @@ type TTAConfig struct {
 	Data  string    // folder with mnist, cifar-10-batches-bin, tinyshakespeare, straggler-traces; what is not there is generated, or left out
 	Rates []float64 // learning rates to try; empty: the task's
 	Seeds int
-	Jobs  int    // runs at a time; zero: one for each processor
-	Out   string // journal of finished runs; those that are in it are not made again. Empty: none
+
+	// Search is with how many seeds a learning rate is tried on each of the two clusters of the search. Zero: 3.
+	Search int
+
+	Jobs int    // runs at a time; zero: one for each processor
+	Out  string // journal of finished runs; those that are in it are not made again. Empty: none
 
 	Own *TTATask // in place of Tasks; nil: those
 
@@ -92,14 +96,11 @@ type cell struct {
 	seed     uint64
 }
 
-// The search for a learning rate: with each of these seeds on one of these clusters, with and without a straggler, since who chooses a rate does not know whether there will be one.
-// The seeds do not count among the results.
-const (
-	searchSeeds = 2
-	searchFirst = 1 << 32
-)
+// The search for a learning rate is on these clusters, with and without a straggler, since who chooses a rate does not know whether there will be one. Its seeds do
+// not count among the results.
+var searchScenarios = [...]string{"one-3x", calm}
 
-var searchScenarios = [searchSeeds]string{"one-3x", calm}
+const searchFirst = 1 << 32
 
 // evaluated is how many rounds of samples lie between two evaluations.
 const evaluated = 2
@@ -116,8 +117,9 @@ type tta struct {
 }
 
 // TTA measures the virtual time that methods need to an accuracy, in real training, and the accuracy at the end of a run of a
-// fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the learning rate, of the same list, with which it is there first on average over
-// two runs that do not count among the results, of 8 workers with and without one that takes three times as long. A rate is given up where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond it are tried.
+// fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the learning rate, of the same list, with which all of its runs of the search
+// arrive, and on average first: runs with seeds that do not count among the results, of 8 workers with and without one that takes three times as long. A rate is given up where one of its runs
+// does not arrive, or where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond it are tried.
 // Runs are independent and deterministic, so they may be made in parallel and in several sittings.
 func TTA(ctx context.Context, cfg TTAConfig) ([]TTAResult, error) {
 	t := &tta{TTAConfig: cfg}
@@ -158,6 +160,9 @@ func (t *tta) open() error {
 	}
 	if len(t.Methods) == 0 {
 		t.Methods = []string{"all"}
+	}
+	if t.Search == 0 {
+		t.Search = 3
 	}
 	if t.Jobs == 0 {
 		t.Jobs = runtime.GOMAXPROCS(0)
@@ -374,7 +379,7 @@ func (t *tta) findRates(ctx context.Context, cells []cell) (map[cell]float64, er
 		}
 	}
 	for _, k := range keys {
-		t.all += searchSeeds * len(t.tasks[k.task].Rates)
+		t.all += t.Search * len(searchScenarios) * len(t.tasks[k.task].Rates)
 	}
 	best := make([]float64, len(keys))
 	err := t.each(ctx, len(keys), func(ctx context.Context, i int) error {
@@ -390,10 +395,21 @@ func (t *tta) findRates(ctx context.Context, cells []cell) (map[cell]float64, er
 }
 
 // findRate tries the rates of the task, and where the best of them is the largest or the smallest goes on beyond it by factors of 2, as long as that is better, three times at most.
-// Of those that are within a twentieth of the best it takes the smallest: two seeds are no ground for the edge of what is stable (the rule of one standard error: L. Breiman et al.:
+// Of those that are within a twentieth of the best it takes the smallest: a few seeds are no ground for the edge of what is stable (the rule of one standard error: L. Breiman et al.:
 // Classification and Regression Trees, 1984).
 func (t *tta) findRate(ctx context.Context, c cell) (float64, error) {
-	rates := slices.Sorted(slices.Values(t.tasks[c.task].Rates))
+	all := t.Search * len(searchScenarios)
+	return findRate(t.tasks[c.task].Rates, func(rate float64, best tried) (tried, error) {
+		return attempt(all, best, func(k int, limit float64) (TTAResult, error) {
+			c.rate, c.scenario, c.seed = rate, t.search+k%len(searchScenarios), searchFirst+uint64(k)
+			return t.run(ctx, c, max(limit, 1e-3))
+		})
+	})
+}
+
+// findRate asks what rates bring, and until when that counts: a rate need not be tried to its end once it cannot be before the best.
+func findRate(rates []float64, bring func(rate float64, best tried) (tried, error)) (float64, error) {
+	rates = slices.Sorted(slices.Values(rates))
 	if len(rates) == 1 {
 		return rates[0], nil
 	}
@@ -401,8 +417,7 @@ func (t *tta) findRate(ctx context.Context, c cell) (float64, error) {
 	at := 0.0
 	seen := map[float64]tried{}
 	try := func(rate float64) (better bool, err error) {
-		c.rate = rate
-		now, err := t.try(ctx, c, best)
+		now, err := bring(rate, best)
 		seen[rate] = now
 		if better = err == nil && (at == 0 || now.before(best)); better {
 			best, at = now, rate
@@ -451,22 +466,20 @@ func (r tried) before(s tried) bool {
 	return r.reached > 0 && r.tta < s.tta || r.reached == 0 && r.accuracy > s.accuracy
 }
 
-// try runs a rate with the seeds of the search, until it cannot be before best any more.
-func (t *tta) try(ctx context.Context, c cell, best tried) (now tried, err error) {
-	for k := range searchSeeds {
-		c.scenario, c.seed = t.search+k, searchFirst+uint64(k)
+// attempt makes all runs of a rate, or those until it cannot be before best any more. A run ends at the target, or after so many seconds; 0: no limit.
+func attempt(all int, best tried, run func(k int, limit float64) (TTAResult, error)) (now tried, err error) {
+	for k := range all {
 		limit := 0.0
-		if best.reached == searchSeeds {
-			limit = best.tta*searchSeeds - now.tta
+		if best.reached == all {
+			if limit = best.tta*float64(all) - now.tta; limit <= 0 || now.reached < k {
+				break
+			}
 		}
-		if limit < 0 || now.reached < k && best.reached == searchSeeds {
-			break
-		}
-		r, err := t.run(ctx, c, max(limit, 1e-3))
+		r, err := run(k, limit)
 		if err != nil {
 			return now, err
 		}
-		now.accuracy += r.Accuracy / searchSeeds
+		now.accuracy += r.Accuracy / float64(all)
 		if r.Reached {
 			now.reached, now.tta = now.reached+1, now.tta+*r.TTA
 		}

@@ -101,6 +101,38 @@ func TestTTAInSittings(t *testing.T) {
 	}
 }
 
+// A learning rate is the best only if all of its runs arrive, beyond the given ones if the best is at the end, the smaller of two that are alike; what cannot be the best is given up.
+func TestFindRate(t *testing.T) {
+	for name, x := range map[string]struct {
+		times map[float64][]float64 // of three runs; 0: it does not arrive
+		want  float64
+		runs  int // that are made
+	}{
+		"the least mean":              {map[float64][]float64{1: {50, 50, 50}, 2: {30, 40, 35}, 4: {60, 9, 9}, 8: {90, 90, 90}}, 4, 10},
+		"the edge of what is stable":  {map[float64][]float64{1: {50, 50, 50}, 2: {40, 40, 40}, 4: {20, 20, 0}, 8: {0, 0, 0}}, 2, 10},
+		"alike":                       {map[float64][]float64{1: {50, 50, 50}, 2: {41, 41, 41}, 4: {40, 40, 40}, 8: {60, 60, 60}}, 2, 11},
+		"beyond the largest":          {map[float64][]float64{1: {90, 90, 90}, 2: {80, 80, 80}, 4: {70, 70, 70}, 8: {40, 40, 40}, 16: {20, 20, 20}, 32: {0, 0, 0}}, 16, 16},
+		"below the smallest":          {map[float64][]float64{0.25: {50, 50, 50}, 0.5: {30, 30, 30}, 1: {40, 40, 40}, 2: {0, 50, 50}, 4: {0, 0, 0}, 8: {0, 0, 0}}, 0.5, 11},
+		"none with all":               {map[float64][]float64{1: {0, 0, 90}, 2: {0, 60, 70}, 4: {0, 0, 0}, 8: {0, 0, 9}}, 2, 12},
+		"a sum that is no more to do": {map[float64][]float64{1: {40, 40, 40}, 2: {100, 1, 1}, 4: {121, 1, 1}, 8: {119, 2, 1}}, 2, 8},
+	} {
+		runs := 0
+		got, err := findRate([]float64{4, 1, 8, 2}, func(rate float64, best tried) (tried, error) {
+			return attempt(3, best, func(k int, limit float64) (TTAResult, error) {
+				runs++
+				sec := x.times[rate][k]
+				if sec == 0 || limit > 0 && sec > limit {
+					return TTAResult{}, nil
+				}
+				return TTAResult{Reached: true, TTA: &sec}, nil
+			})
+		})
+		if err != nil || got != x.want || runs != x.runs {
+			t.Errorf("%s: rate %g after %d runs, %v; want %g after %d", name, got, runs, err, x.want, x.runs)
+		}
+	}
+}
+
 // runs makes results of a method with the given times; 0: not reached.
 func runs(scenario, method string, bound, accuracy float64, times ...float64) (rs []TTAResult) {
 	for i, s := range times {

@@ -46,12 +46,13 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &cfg.Methods, "methods", []string{"all"}, "modes, auto, baselines with or without settings, rider-K (a ring that does not wait for the K slowest); fixed: the fixed modes; all: these, auto and the baselines")
 	settings.Var(&s.set, &cfg.Data, "data", "", "folder with mnist, cifar-10-batches-bin, tinyshakespeare and straggler-traces; what is not there is generated, or left out")
 	settings.Var(&s.set, &cfg.Seeds, "seeds", 5, "runs of each method")
+	settings.Var(&s.set, &cfg.Search, "search", 3, "seeds with which each learning rate is tried, with and without a straggler; a rate must arrive with all")
 	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates, of which each method has its own best (the task's)")
 	settings.Var(&s.set, &cfg.Target, "target", 0.0, "accuracy on the test samples; 0: the task's")
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run, at whose end the learning rate is 0; 0: the task's")
 	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")
 	settings.Var(&s.set, &cfg.Out, "out", "", "journal of finished runs; those that are in it already are not made again")
-	settings.Var(&s.set, &s.quick, "quick", false, "2 seeds, 4 scenarios and 10 methods, where nothing else is said")
+	settings.Var(&s.set, &s.quick, "quick", false, "2 seeds, 1 of the search, 4 scenarios and 10 methods, where nothing else is said")
 	settings.Var(&s.set, &s.markdown, "markdown", false, "short tables in Markdown, a line for each scenario")
 	settings.Var(&s.set, &s.own.Model, "model", "", "a model of your own in place of the tasks, without batch normalisation")
 	settings.Var(&s.set, &s.own.Dataset, "dataset", "digits", "with --model: the data set")
@@ -123,6 +124,7 @@ func (s *ttaSuite) parse(cfg *bench.TTAConfig) error {
 		want string
 	}{
 		{"seeds", cfg.Seeds >= 1 && cfg.Seeds <= 1000, "1 to 1000"},
+		{"search", cfg.Search >= 1 && cfg.Search <= 1000, "1 to 1000"},
 		{"rounds", cfg.Rounds >= 0 && cfg.Rounds <= 1e6, "0 to 1000000"},
 		{"jobs", cfg.Jobs >= 0 && cfg.Jobs <= 1024, "0 to 1024"},
 		{"target", cfg.Target >= 0 && cfg.Target <= 1, "0 to 1"},
@@ -159,6 +161,9 @@ func (s *ttaSuite) parse(cfg *bench.TTAConfig) error {
 	if s.quick {
 		if !s.set.IsSet("seeds") {
 			cfg.Seeds = 2
+		}
+		if !s.set.IsSet("search") {
+			cfg.Search = 1
 		}
 		if !s.set.IsSet("scenarios") {
 			cfg.Scenarios = []string{"calm", "one-3x", "rotating"}
