@@ -63,6 +63,7 @@ type Controller struct {
 	noise float64
 	rate  float64 // θ
 	worst float64 // θ that SSGD is not left for: see CautiousRate
+	bound float64 // of both; 0: not known
 	phase float64
 
 	workers []watched
@@ -275,6 +276,24 @@ func (c *Controller) Drift(drift, strength float64) {
 	c.worst = trust*θ + (1-trust)*CautiousRate
 }
 
+// Bound tells how much θ is at most, as package pgns measures it (pgns.Course).
+func (c *Controller) Bound(theta float64) {
+	if theta >= 0 && !math.IsInf(theta, 1) {
+		c.bound = max(theta, minRate)
+	}
+}
+
+// bounded is θ that is believed: what was measured of stale gradients, else prior; no more than the bound, of which nothing counts that is below least.
+func (c *Controller) bounded(measured, prior, least float64) float64 {
+	if measured == 0 {
+		measured = prior
+	}
+	if c.bound > 0 {
+		measured = min(measured, max(c.bound, least))
+	}
+	return measured
+}
+
 // Phase tells how much of the job is done, 0 to 1.
 func (c *Controller) Phase(done float64) {
 	if done >= 0 && done <= 1 {
@@ -380,7 +399,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 	n := len(c.workers)
 	h = make(History, n)
 	f = Forecast{
-		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Rate: c.rate, Fits: make([]Fit, n),
+		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Rate: c.bounded(c.rate, PriorRate, minRate), Fits: make([]Fit, n),
 		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 	var predicted []time.Duration
@@ -395,7 +414,13 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 		}
 		living = true
 		if w.seen < hasty {
-			return f, nil, false
+			if !c.lags(at, w) {
+				return f, nil, false
+			}
+			// As slow as the first time, or slower.
+			t := max((at - w.released).Seconds(), w.first)
+			h[i], f.Times[i] = []time.Duration{seconds(t)}, seconds(t)
+			continue
 		}
 		lately := w.times.inOrder()
 		lo, hi := slices.Min(lately), slices.Max(lately)
@@ -425,6 +450,32 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 	f.Shares = nil // these are times of equal shares
 	c.pool(f, h)
 	return f, h, living
+}
+
+// lags reports whether w, of which one iteration has arrived, took half longer than most for it, and has by now taken half longer than most for the second: nobody needs
+// to wait for its end to know that.
+func (c *Controller) lags(at time.Duration, w *watched) bool {
+	if w.seen != 1 || !w.computes || w.first <= 1.5*c.firsts() {
+		return false
+	}
+	var others []float64
+	for i := range c.workers {
+		if o := &c.workers[i]; !o.gone && o != w && len(o.times.vals) > 0 {
+			others = append(others, o.times.vals[len(o.times.vals)-1])
+		}
+	}
+	return 2*len(others) >= len(c.workers) && (at-w.released).Seconds() > 1.5*median(others)
+}
+
+// firsts is the median of what the first iterations took.
+func (c *Controller) firsts() float64 {
+	var vs []float64
+	for i := range c.workers {
+		if w := &c.workers[i]; !w.gone && w.seen > 0 {
+			vs = append(vs, w.first)
+		}
+	}
+	return median(vs)
 }
 
 // pool lets workers that are alike, none of which was seen often, stand in for each other: whose mean is within a fifth of the median of all
@@ -489,17 +540,16 @@ func (c *Controller) sure(h History, f Forecast) bool {
 // obvious reports whether somebody took clearly longer than most in each iteration that was seen of it, by half, the first one among
 // them. Most do so once now and then, and hardly twice in a row.
 func (c *Controller) obvious(f Forecast) bool {
-	var living, firsts []float64
-	for w, t := range f.Times {
+	var living []float64
+	for _, t := range f.Times {
 		if t > 0 {
 			living = append(living, t.Seconds())
-			firsts = append(firsts, c.workers[w].first)
 		}
 	}
-	m, first := median(living), median(firsts)
+	m, first := median(living), c.firsts()
 	for i := range c.workers {
 		w := &c.workers[i]
-		if !w.gone && w.first > 1.5*first && slices.Min(w.times.vals) > 1.5*m {
+		if !w.gone && w.first > 1.5*first && (len(w.times.vals) == 0 || slices.Min(w.times.vals) > 1.5*m) { // without any it lags
 			return true
 		}
 	}
@@ -740,9 +790,7 @@ func (c *Controller) early(at, slowest time.Duration, home, present float64) boo
 
 // cautious is what k, priced under f, costs if staleness costs as much as [CautiousRate] says. SSGD is left, and returned to, by that.
 func (c *Controller) cautious(f Forecast, k Candidate) float64 {
-	if f.Rate = c.worst; f.Rate == 0 {
-		f.Rate = CautiousRate
-	}
+	f.Rate = c.bounded(c.worst, CautiousRate, PriorRate) // jitter alone makes waiting dear enough to leave SSGD where staleness is free
 	q, err := f.problem()
 	if err != nil {
 		return math.Inf(1)
@@ -835,7 +883,7 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 		return Decision{}, err
 	}
 	// By their averages the candidates come in order; over what was seen lately the best of each kind are priced anew.
-	best := ssgd
+	best, least := ssgd, time.Duration(math.MaxInt64)
 	tried := map[string]int{}
 	left := 40
 	if len(h) > exhaustive {
@@ -854,12 +902,12 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 		}
 		tried[k.Kind]++
 		left--
-		p, err := c.priceMoving(at, k.Plan, h, f)
+		p, feared, err := c.priceMoving(at, k.Plan, h, f)
 		if err != nil {
 			return Decision{}, err
 		}
-		if p = p.guessed(k.Guess); p.Cost < best.Cost {
-			best = p
+		if p, feared = p.guessed(k.Guess), feared.guessed(k.Guess); feared.Cost < least && p.Cost < ssgd.Cost {
+			best, least = p, feared.Cost
 		}
 	}
 	return Decision{Plan: best.Plan, Cost: best.Cost, Why: outside + f.why(best, ssgd.Cost)}, nil
@@ -868,10 +916,14 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 // priceMoving is PriceOver where it may be another worker's turn to be slow before the plan has stood for its dwell: by how often
 // it was so far, the cost over the same iterations with the slowest worker's and the fastest's exchanged counts. So a
 // plan that is made for one worker, in groups, riders or shares, is dearer than one that takes whoever comes.
-func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast) (Candidate, error) {
-	k, err := p.PriceOver(h, f)
-	if err != nil || c.moves == 0 || c.slow < 0 || k.Kind == KindStatic || k.Kind == KindASGD || k.Kind == KindSSGD && p.Shares == nil {
-		return k, err
+//
+// That it never was says less the shorter the job has run. feared is the price with half a turn more, the mean of such a rate after so many
+// were counted (H. Jeffreys, An Invariant Form for the Prior Probability in Estimation Problems, Proceedings of the Royal Society A, 1946). Plans are
+// chosen among by it; whether the best of them is worth a change is up to what was seen.
+func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast) (k, feared Candidate, err error) {
+	k, err = p.PriceOver(h, f)
+	if err != nil || c.slow < 0 || k.Kind == KindStatic || k.Kind == KindASGD || k.Kind == KindSSGD && p.Shares == nil {
+		return k, k, err
 	}
 	fast := c.slow
 	for w, t := range f.Times {
@@ -885,12 +937,15 @@ func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast
 	f.Fits[c.slow], f.Fits[fast] = f.Fits[fast], f.Fits[c.slow]
 	other, err := p.PriceOver(h, f)
 	if err != nil {
-		return k, err
+		return k, k, err
 	}
-	chance := min(float64(c.moves)*c.dwell(f.Times[c.slow]).Seconds()/max(at-c.begun, 1).Seconds(), 1)
-	factor := 1 + chance*(other.Cost.Seconds()/k.Cost.Seconds()-1)
-	k.Cost, k.Penalty = seconds(k.Cost.Seconds()*factor), k.Penalty*factor
-	return k, nil
+	dearer := func(k Candidate, moves float64) Candidate {
+		chance := min(moves*c.dwell(f.Times[c.slow]).Seconds()/max(at-c.begun, 1).Seconds(), 1)
+		factor := 1 + chance*(other.Cost.Seconds()/k.Cost.Seconds()-1)
+		k.Cost, k.Penalty = seconds(k.Cost.Seconds()*factor), k.Penalty*factor
+		return k
+	}
+	return dearer(k, float64(c.moves)), dearer(k, float64(c.moves)+0.5), nil
 }
 
 // punish keeps a plan away, longer each time.
@@ -930,6 +985,10 @@ func (c *Controller) retreat(at time.Duration, why string) (Decision, bool) {
 func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 	vs := c.workers[w].times.vals
 	if len(vs) < needed {
+		// Whoever took long for its first iteration is looked at again when it has taken long for the second.
+		if o := &c.workers[w]; o.seen == 1 && !o.gone && c.seen && o.first > 1.5*c.firsts() {
+			return max(seconds(1.5*c.firsts()), c.begun+settling-o.released), true
+		}
 		return 0, false
 	}
 	m := median(vs)

@@ -14,6 +14,17 @@ type Auto struct {
 	controller *modes.Controller
 	noise      *Noise
 	workers    []star.Worker
+	watch      []flight
+	records    int
+	fires      int
+}
+
+// flight is a worker's present iteration.
+type flight struct {
+	deadline time.Duration // 0: not known
+	released time.Duration
+	missed   int
+	computes bool
 }
 
 // Noise measures the gradients of a simulated job as a coordinator does those of a real one.
@@ -23,6 +34,7 @@ type Noise struct {
 	total     float64   // samples applied
 	read      []float64 // total at each worker's last release
 	last      []glance  // by worker: its last gradient
+	course    *pgns.Course
 }
 
 // farthest is by how many rounds of samples the parameters of two gradients may differ that make a pair, as in package coord.
@@ -40,13 +52,23 @@ func NewNoise(workers, batch int) (*Noise, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Noise{estimator: e, round: workers * batch, read: make([]float64, workers), last: make([]glance, workers)}, nil
+	return &Noise{estimator: e, round: workers * batch, read: make([]float64, workers), last: make([]glance, workers), course: pgns.NewCourse(workers)}, nil
 }
 
 // Fired takes in an update, and reports the noise scale in samples and the drift with its strength (see pgns.Estimator); false: it says nothing new.
-func (n *Noise) Fired(gs []Gradient, o Outcome) (scale, drift, strength float64, ok bool) {
+func (n *Noise) Fired(version int64, gs []Gradient, o Outcome) (scale, drift, strength float64, ok bool) {
 	u := pgns.Update{Round: n.round}
 	samples := 0
+	var workers []int
+	for _, g := range gs {
+		change := -1.0
+		if g.Change > 0 {
+			change = g.Change
+		}
+		n.course.Gradient(int(g.Worker), g.Step, g.Basis, g.Samples, g.Norm2, change)
+		workers = append(workers, int(g.Worker))
+	}
+	n.course.Fired(version, workers, n.round)
 	for _, g := range gs {
 		samples += g.Samples
 		u.Gradients = append(u.Gradients, pgns.Gradient{Basis: g.Basis, Samples: g.Samples, Norm2: g.Norm2,
@@ -81,12 +103,19 @@ func (n *Noise) Fired(gs []Gradient, o Outcome) (scale, drift, strength float64,
 	case len(gs) < 2 || o.Norm2 == 0:
 		return 0, 0, 0, false
 	}
-	if _, err := n.estimator.Observe(u); err != nil {
+	m, err := n.estimator.Observe(u)
+	if err != nil {
 		return 0, 0, 0, false
+	}
+	if !u.Mixed() {
+		n.course.Moments(version, m.Grad2)
 	}
 	drift, strength = n.estimator.Drift()
 	return n.estimator.Noise().Scale, drift, strength, true
 }
+
+// Bound is how much staleness can cost at most (see pgns.Course).
+func (n *Noise) Bound() (theta float64, ok bool) { return n.course.Bound() }
 
 // NewAuto makes one for a cluster whose job begins with the given plan.
 func NewAuto(c modes.ControllerConfig, plan modes.Plan) (*Auto, error) {
@@ -98,33 +127,81 @@ func NewAuto(c modes.ControllerConfig, plan modes.Plan) (*Auto, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Auto{controller: controller, noise: noise}, nil
+	return &Auto{controller: controller, noise: noise, watch: make([]flight, c.Workers)}, nil
 }
 
 // Observe implements Pilot.
-func (a *Auto) Observe(r star.Record) { a.controller.Observe(r) }
+func (a *Auto) Observe(r star.Record) {
+	a.controller.Observe(r)
+	a.watch[r.Worker].computes = false
+	if a.records++; a.records%(4*len(a.watch)) == 0 {
+		a.expect()
+	}
+}
+
+// expect asks how long iterations may take, as package pilot does.
+func (a *Auto) expect() {
+	for w := range a.watch {
+		a.watch[w].deadline, _ = a.controller.Deadline(star.Worker(w))
+	}
+}
+
+// patience is the least deadline, as in package coord.
+const patience = 250 * time.Millisecond
+
+// Next implements Watcher: when a gradient is due that is not there.
+func (a *Auto) Next(at time.Duration) (next time.Duration) {
+	for w := range a.watch {
+		f := &a.watch[w]
+		if !f.computes || f.deadline == 0 {
+			continue
+		}
+		due := f.released + max(f.deadline, patience)<<f.missed
+		for due <= at {
+			f.missed++
+			due = f.released + max(f.deadline, patience)<<f.missed
+		}
+		if next == 0 || due < next {
+			next = due
+		}
+	}
+	return next
+}
 
 // Fired implements Pilot.
-func (a *Auto) Fired(at time.Duration, _ int64, gs []Gradient, o Outcome) {
+func (a *Auto) Fired(at time.Duration, version int64, gs []Gradient, o Outcome) {
 	a.workers = a.workers[:0]
 	samples := 0
 	for _, g := range gs {
 		samples += g.Samples
 		a.workers = append(a.workers, g.Worker)
+		a.watch[g.Worker] = flight{deadline: a.watch[g.Worker].deadline, released: at, computes: true}
 	}
-	scale, drift, strength, ok := a.noise.Fired(gs, o)
+	scale, drift, strength, ok := a.noise.Fired(version, gs, o)
 	a.controller.Fired(at, a.workers, samples)
+	if a.fires++; a.fires <= 3 {
+		a.expect()
+	}
 	if ok {
 		a.controller.Noise(scale)
 		a.controller.Drift(drift, strength)
 	}
+	if theta, ok := a.noise.Bound(); ok {
+		a.controller.Bound(theta)
+	}
 }
 
 // Leave implements Attendant.
-func (a *Auto) Leave(_ time.Duration, w star.Worker) { a.controller.Leave(w) }
+func (a *Auto) Leave(_ time.Duration, w star.Worker) {
+	a.controller.Leave(w)
+	a.watch[w] = flight{}
+}
 
 // Join implements Attendant.
-func (a *Auto) Join(at time.Duration, w star.Worker) { a.controller.Join(at, w) }
+func (a *Auto) Join(at time.Duration, w star.Worker) {
+	a.controller.Join(at, w)
+	a.watch[w] = flight{released: at, computes: true}
+}
 
 // Decide implements Pilot.
 func (a *Auto) Decide(at time.Duration) (modes.Plan, string, bool) {

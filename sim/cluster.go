@@ -72,6 +72,14 @@ type Pilot interface {
 	Decide(at time.Duration) (p modes.Plan, why string, change bool)
 }
 
+// Watcher is a Pilot that is also to be asked when a gradient is not there that should be.
+type Watcher interface {
+	Pilot
+
+	// Next is when Decide is to be asked again if nothing happens before; 0: not.
+	Next(at time.Duration) time.Duration
+}
+
 // Attendant is a Pilot that must know who is gone and who is back.
 type Attendant interface {
 	Pilot
@@ -213,6 +221,7 @@ type run struct {
 	stale   int64
 	waiting time.Duration
 	result  Result
+	alarm   time.Duration // when a Watcher is asked next
 
 	salvager  Salvager  // the Learner, if it is one
 	validator Validator // the Learner, with Validation
@@ -655,8 +664,14 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 	if r.Pilot == nil {
 		return nil
 	}
+	return r.decide(at)
+}
+
+// decide asks the pilot.
+func (r *run) decide(at time.Duration) error {
 	p, why, change := r.Pilot.Decide(at)
 	if !change {
+		r.watch(at)
 		return nil
 	}
 	if err := p.Validate(len(r.workers)); err != nil {
@@ -672,7 +687,25 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 	}
 	r.plan = p
 	r.result.Switches = append(r.result.Switches, Switch{At: at, Plan: p, Why: why})
-	return r.fire(at, r.barrier.Install(p))
+	if err := r.fire(at, r.barrier.Install(p)); err != nil {
+		return err
+	}
+	r.watch(at)
+	return nil
+}
+
+// watch has the pilot asked when it wants to be.
+func (r *run) watch(at time.Duration) {
+	p, ok := r.Pilot.(Watcher)
+	if !ok {
+		return
+	}
+	next := p.Next(at)
+	if next <= at || r.alarm > at && next >= r.alarm {
+		return
+	}
+	r.alarm = next
+	r.after(next, r.decide)
 }
 
 // fire carries out what the barrier says.

@@ -49,6 +49,7 @@ type Quadratic struct {
 	w      []float64
 	read   [][]float64 // by worker
 	mean   []float64
+	last   [][]float64 // by worker: its gradient before
 	smooth float64
 	first  float64
 }
@@ -71,6 +72,7 @@ func (q *Quadratic) Begin(workers, round int) {
 	for i := range q.read {
 		q.read[i] = make([]float64, len(q.w))
 	}
+	q.last = make([][]float64, workers)
 	q.mean = make([]float64, len(q.w))
 	q.first = q.loss()
 	q.smooth = q.first
@@ -97,10 +99,20 @@ func (q *Quadratic) Update(_ int64, gs []Gradient) Outcome {
 		b := float64(g.Samples)
 		r := rand.New(rand.NewPCG(q.Seed^uint64(g.Worker)<<32, uint64(g.Step)))
 		noise := q.Sigma / math.Sqrt(b)
-		g.Norm2 = 0
+		g.Norm2, g.Change = 0, 0
+		last := q.last[g.Worker]
+		known := last != nil
+		if !known {
+			last = make([]float64, len(q.w))
+			q.last[g.Worker] = last
+		}
 		for i, w := range q.read[g.Worker] {
 			d := q.Curvature[i]*w + noise*r.NormFloat64()
 			g.Norm2 += d * d
+			if known {
+				g.Change += (d - last[i]) * (d - last[i])
+			}
+			last[i] = d
 			q.mean[i] += b * d
 		}
 		samples += b

@@ -385,12 +385,13 @@ func TestNoiseOfSingleGradients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scale := 0.0
+	scale, version := 0.0, int64(0)
 	pilot := &heard{fired: func(gs []Gradient, o Outcome) {
 		if len(gs) != 1 {
 			t.Fatalf("an update of %d gradients", len(gs))
 		}
-		if s, _, _, ok := noise.Fired(gs, o); ok {
+		version++
+		if s, _, _, ok := noise.Fired(version, gs, o); ok {
 			scale = s
 		}
 	}}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -178,5 +179,37 @@ func BenchmarkRun(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(gradients), "ns/gradient")
 		})
+	}
+}
+
+// alarmed is a Pilot that wants to be asked so long after each time that it was.
+type alarmed struct {
+	Script
+	after time.Duration
+	asked []time.Duration
+}
+
+func (a *alarmed) Next(at time.Duration) time.Duration { return at + a.after }
+
+func (a *alarmed) Decide(at time.Duration) (modes.Plan, string, bool) {
+	a.asked = append(a.asked, at)
+	if at < 450*ms {
+		return modes.Plan{}, "", false
+	}
+	return a.Script.Decide(at)
+}
+
+// A Watcher is asked when it wants to be, though nothing arrives, and what it decides then is done.
+func TestWatcher(t *testing.T) {
+	p := &alarmed{after: 150 * ms, Script: Script{Changes: []Change{{Plan: modes.ASGD(2)}}}}
+	r, err := Run(Config{Times: steady(100*ms, 1000*ms), Learner: &counter{}, Pilot: p, Batch: 1, Limit: 700 * ms})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []time.Duration{100 * ms, 250 * ms, 400 * ms, 550 * ms}; !slices.Equal(p.asked[:4], want) {
+		t.Errorf("asked at %v, want %v first", p.asked, want)
+	}
+	if len(r.Switches) != 1 || r.Switches[0].At != 550*ms || r.Updates != 2 { // the waiting gradient, and one at 650 ms
+		t.Errorf("%d updates, %+v", r.Updates, r.Switches)
 	}
 }

@@ -431,7 +431,7 @@ func (l *lived) Fired(at time.Duration, version int64, gs []sim.Gradient, o sim.
 	}
 	f.Samples = l.samples
 	l.tell(at, f)
-	if scale, drift, strength, ok := l.noise.Fired(gs, o); ok {
+	if scale, drift, strength, ok := l.noise.Fired(version, gs, o); ok {
 		l.tell(at, coord.RunNoise{Version: version, Scale: scale, Drift: drift, Strength: strength})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"star"
 	"star/coord"
 	"star/modes"
+	"star/pgns"
 	"star/straggler"
 )
 
@@ -53,11 +54,17 @@ type Pilot struct {
 	manual     bool   // somebody else decides
 	records    int
 	deadlines  []time.Duration // that were passed on last
+	course     *pgns.Course
+	here       int // workers
+	fires      int
 }
 
 // lasting is for how many iterations of each worker a predictor must be the better one to be spoken of. Two that are as good as
 // each other take turns.
 const lasting = 64
+
+// early updates after each of which deadlines are looked at: who was slow in its first iteration need not be waited for in the second.
+const early = 3
 
 // New makes a pilot.
 func New(c Config) (*Pilot, error) {
@@ -69,7 +76,7 @@ func New(c Config) (*Pilot, error) {
 	if c.Model != nil {
 		entrants = append(entrants, straggler.Entrant{Name: "lstm", Forecaster: straggler.NewLSTM(c.Workers, timer, c.Model)})
 	}
-	p := &Pilot{cfg: c, samples: make([]int, c.Workers), contest: straggler.NewContest(timer, 32*c.Workers, entrants...)}
+	p := &Pilot{cfg: c, samples: make([]int, c.Workers), course: pgns.NewCourse(c.Workers), here: c.Workers, contest: straggler.NewContest(timer, 32*c.Workers, entrants...)}
 	p.champion = p.contest.Champion().Name
 	if c.Online != nil {
 		p.online = newOnline(c.Workers, timer, c.Online)
@@ -109,6 +116,11 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 			p.notice(v)
 		}
 		p.controller.Observe(e.Record)
+		change, ok := e.Telemetry.Get(star.GradChange)
+		if !ok {
+			change = -1
+		}
+		p.course.Gradient(int(e.Worker), e.Step, e.Basis, e.Samples, e.Norm2, change)
 		if p.records++; p.records%(4*p.cfg.Workers) == 0 {
 			p.expect()
 		}
@@ -142,24 +154,38 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 		}
 	case coord.RunFire:
 		applied := 0
-		for _, w := range e.Workers {
+		members := make([]int, len(e.Workers))
+		for i, w := range e.Workers {
 			applied += p.samples[w]
+			members[i] = int(w)
 		}
+		p.course.Fired(e.Version, members, p.here*p.cfg.Batch)
 		p.controller.Fired(l.T, slices.Concat(e.Workers, e.Dropped), applied)
 		if p.limit > 0 {
 			p.controller.Phase(float64(e.Samples) / float64(p.limit))
+		}
+		if p.fires++; p.fires <= early {
+			p.expect()
 		}
 		p.decide(l.T)
 	case coord.RunNoise:
 		p.controller.Noise(e.Scale)
 		p.controller.Drift(e.Drift, e.Strength)
+		if !e.Mixed {
+			p.course.Moments(e.Version, e.Grad2)
+		}
+		if theta, ok := p.course.Bound(); ok {
+			p.controller.Bound(theta)
+		}
 	case coord.RunLate: // whoever waits for it waits: is that worth it?
 		p.decide(l.T)
 	case coord.RunMember:
 		if e.Joined {
 			p.controller.Join(l.T, e.Worker)
+			p.here = min(p.here+1, p.cfg.Workers)
 			break
 		}
+		p.here = max(p.here-1, 1)
 		p.detector.Leave(e.Worker)
 		p.controller.Leave(e.Worker)
 	case coord.RunPlan:
@@ -180,6 +206,7 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 			p.detector.Leave(star.Worker(w))
 			p.controller.Leave(star.Worker(w))
 		}
+		p.here = max(p.cfg.Workers-len(e.Absent), 1)
 	}
 	return p.remarks
 }

@@ -1,6 +1,8 @@
 package pilot
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -214,5 +216,78 @@ func TestLate(t *testing.T) {
 	}
 	if change == nil || change.Plan.Equal(modes.SSGD(4)) {
 		t.Errorf("10 s late: %+v", change)
+	}
+}
+
+// Who was slow in the first iteration is given a deadline for the second, and what is late then is reason enough for a plan; the deadline goes when the iteration was like the others'.
+func TestLateTheSecondTime(t *testing.T) {
+	for _, late := range []bool{true, false} {
+		p := begin(t, Config{})
+		tell := func(at time.Duration, e any) []coord.Remark { return keep(p.Tell(coord.RunLine{T: at, Entry: e})) }
+		record := func(w star.Worker, step int64, at, took time.Duration) {
+			tell(at, coord.RunRecord{Record: star.Record{Worker: w, Step: step, Basis: step, At: at, Compute: took, Samples: 32}})
+		}
+		everybody := []star.Worker{0, 1, 2, 3}
+		deadline := func(rs []coord.Remark) (d time.Duration) {
+			for _, r := range rs {
+				if r.Deadlines != nil {
+					d = r.Deadlines[2]
+				}
+			}
+			return d
+		}
+		for w := range star.Worker(4) {
+			took := 600 * ms
+			if w == 2 {
+				took *= 3
+			}
+			record(w, 0, took, took)
+		}
+		if d := deadline(tell(1800*ms, coord.RunFire{Version: 1, Workers: everybody, Staleness: make([]int64, 4), Samples: 128})); d != time.Second {
+			t.Fatalf("a deadline of %v", d)
+		}
+		for _, w := range []star.Worker{0, 1, 3} {
+			record(w, 1, 2400*ms, 600*ms)
+		}
+		var said []coord.Remark
+		if late {
+			said = tell(2801*ms, coord.RunLate{Worker: 2, Waited: 1001 * ms, Deadline: time.Second})
+		} else {
+			record(2, 1, 2450*ms, 650*ms)
+			said = tell(2850*ms, coord.RunFire{Version: 2, Workers: everybody, Staleness: make([]int64, 4), Samples: 256})
+			if d := deadline(said); d != 0 || !slices.ContainsFunc(said, func(r coord.Remark) bool { return r.Deadlines != nil }) {
+				t.Errorf("still a deadline: %+v", said)
+			}
+		}
+		if got := slices.ContainsFunc(said, func(r coord.Remark) bool { return r.Change != nil }); got != late {
+			t.Errorf("late: %v, and a change: %v", late, got)
+		}
+	}
+}
+
+// What rounds of SSGD say of staleness comes from the records and from the noise that the coordinator measures: both must be there.
+func TestCourseIsHeard(t *testing.T) {
+	for _, c := range []struct {
+		mixed, silent, known bool
+	}{{false, false, true}, {true, false, false}, {false, true, false}} {
+		p := begin(t, Config{})
+		g := 1.0
+		for v := int64(1); v <= 10; v++ {
+			at := time.Duration(v) * 100 * ms
+			for w := range star.Worker(4) {
+				r := star.Record{Worker: w, Step: v - 1, Basis: v - 1, At: at, Compute: 100 * ms, Samples: 32, Norm2: g * g}
+				if v > 1 && !c.silent {
+					r.Telemetry.Set(star.GradChange, (g/0.9-g)*(g/0.9-g))
+				}
+				p.Tell(coord.RunLine{T: at, Entry: coord.RunRecord{Record: r}})
+			}
+			p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Version: v, Workers: []star.Worker{0, 1, 2, 3}, Staleness: make([]int64, 4), Samples: 128 * v}})
+			p.Tell(coord.RunLine{T: at, Entry: coord.RunNoise{Version: v, Grad2: g * g, Var: 1, Scale: 1, Mixed: c.mixed}})
+			g *= 0.9
+		}
+		θ, ok := p.course.Bound()
+		if ok != c.known || ok && math.Abs(θ-0.1) > 1e-9 {
+			t.Errorf("%+v: %v, %v: want 0.1", c, θ, ok)
+		}
 	}
 }
