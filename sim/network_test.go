@@ -93,18 +93,19 @@ func TestNetworkTimes(t *testing.T) {
 		updates float64
 		want    time.Duration // until the last of so many updates
 	}{
-		"one worker pulls, computes, pushes":                  {apart(1, 1, 100*mb, ms), 1, 1, (12 + 100 + 12) * ms},
-		"the next one needs word to and from the shard":       {apart(1, 1, 100*mb, ms), 1, 2, 2 * (12 + 100 + 12) * ms},
-		"two share the server's link":                         {apart(2, 1, 100*mb, 0), 2, 1, (20 + 100 + 20) * ms},
-		"two shards on one host are no quicker":               {apart(2, 2, 100*mb, 0), 2, 1, (20 + 100 + 20) * ms},
-		"two shards on two hosts are":                         {&Network{Hosts: []Host{{Workers: []star.Worker{0, 1}}, {Servers: 1, Bandwidth: 100 * mb}, {Servers: 1, Bandwidth: 100 * mb}}}, 2, 1, (10 + 100 + 10) * ms},
-		"nothing crosses a link within a host":                {&Network{Hosts: []Host{{Workers: []star.Worker{0, 1}, Servers: 1, Bandwidth: 1}}}, 2, 3, 300 * ms},
-		"the shard takes its time, once for every gradient":   {slow, 2, 2, (20+100+20)*ms + (10+20+100+20)*ms},
-		"two on one processor":                                {&Network{Hosts: []Host{{Workers: []star.Worker{0, 1}, Servers: 1, CPUs: 1}}}, 2, 1, 200 * ms},
-		"two on one of which others want as much":             {&Network{Hosts: []Host{{Workers: []star.Worker{0}, Servers: 1, CPUs: 1, Others: 1}}}, 1, 1, 200 * ms},
-		"two of two threads on three processors":              {&Network{Hosts: []Host{{Workers: []star.Worker{0, 1}, Servers: 1, CPUs: 3}}, Threads: 2}, 2, 3, 400 * ms},
-		"somebody else uses half of the link for 10 ms":       {squeezed, 1, 1, (15 + 100 + 10) * ms},
-		"the middle of the network is narrower than its ends": {core, 2, 1, (200 + 100 + 200) * ms},
+		"one worker pulls, computes, pushes":                    {apart(1, 1, 100*mb, ms), 1, 1, (12 + 100 + 12) * ms},
+		"the next one needs word to and from the shard":         {apart(1, 1, 100*mb, ms), 1, 2, 2 * (12 + 100 + 12) * ms},
+		"two share the server's link":                           {apart(2, 1, 100*mb, 0), 2, 1, (20 + 100 + 20) * ms},
+		"two shards on one host are no quicker":                 {apart(2, 2, 100*mb, 0), 2, 1, (20 + 100 + 20) * ms},
+		"two shards on two hosts are":                           {&Network{Hosts: []Host{{Workers: []star.Worker{0, 1}}, {Servers: 1, Bandwidth: 100 * mb}, {Servers: 1, Bandwidth: 100 * mb}}}, 2, 1, (10 + 100 + 10) * ms},
+		"a shard hears from the coordinator, and the other way": {&Network{Hosts: []Host{{Workers: []star.Worker{0}}, {Servers: 1}, {Servers: 1, Latency: 5 * ms}}}, 1, 1, (5 + 5 + 100 + 5 + 5) * ms},
+		"nothing crosses a link within a host":                  {&Network{Hosts: []Host{{Workers: []star.Worker{0, 1}, Servers: 1, Bandwidth: 1}}}, 2, 3, 300 * ms},
+		"the shard takes its time, once for every gradient":     {slow, 2, 2, (20+100+20)*ms + (10+20+100+20)*ms},
+		"two on one processor":                                  {&Network{Hosts: []Host{{Workers: []star.Worker{0, 1}, Servers: 1, CPUs: 1}}}, 2, 1, 200 * ms},
+		"two on one of which others want as much":               {&Network{Hosts: []Host{{Workers: []star.Worker{0}, Servers: 1, CPUs: 1, Others: 1}}}, 1, 1, 200 * ms},
+		"two of two threads on three processors":                {&Network{Hosts: []Host{{Workers: []star.Worker{0, 1}, Servers: 1, CPUs: 3}}, Threads: 2}, 2, 3, 400 * ms},
+		"somebody else uses half of the link for 10 ms":         {squeezed, 1, 1, (15 + 100 + 10) * ms},
+		"the middle of the network is narrower than its ends":   {core, 2, 1, (200 + 100 + 200) * ms},
 	} {
 		times := Steady{Iteration: slices.Repeat([]time.Duration{100 * ms}, test.workers)}
 		r, err := Run(Config{Times: times, Learner: &counter{}, Batch: 4, Network: test.net, Bytes: mb, Target: test.updates})
