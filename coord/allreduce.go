@@ -145,7 +145,10 @@ func (c *Coordinator) fromRing(p *peer, e event) error {
 		c.log.Warn("a ring has failed", "at", p.conn.Peer(), "generation", e.fault.Generation, "suspect", e.fault.Suspect, "reason", e.fault.Reason)
 		r.failed(e.fault.Generation, e.fault.Suspect, e.fault.Reason)
 	case transport.KindSaved:
-		if c.save != nil && c.save.saver == star.Worker(p.rank) {
+		switch {
+		case e.saved.Shard > 0: // what its codec has left out
+			return c.savedResidual(p, e)
+		case c.save != nil && c.save.saver == star.Worker(p.rank):
 			c.saved(e)
 		}
 	}
@@ -196,6 +199,7 @@ func (c *Coordinator) startRingSave() {
 	}
 	p := c.workers[w]
 	c.send(p, func() error { return transport.Send(p.conn, transport.Save{Version: v, ID: c.save.id}, nil) })
+	c.save.rest = c.frozen(c.save.id, v, c.live())
 }
 
 // Order is something that the coordinator tells a worker.

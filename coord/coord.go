@@ -181,6 +181,7 @@ type Checkpoint struct {
 	Params    int64
 	Buffers   []float32         // averaged over workers
 	Parts     []json.RawMessage // one for each shard, in order: what its Saved said
+	Residuals []ResidualPart    // by rank: of workers with codecs that have answered
 	Records   []star.Record     // the workers' last iterations, for Remember
 }
 
@@ -199,6 +200,9 @@ type Enrolment struct {
 	Samples int64    `json:"samples"` // of one epoch
 	Tests   int64    `json:"tests"`
 	Rule    string   `json:"rule,omitempty"` // all-reduce: RingConfig.Rule
+
+	// Codec is what this worker's gradients go through (--compress); empty: they go as they are. Each worker may have another one.
+	Codec string `json:"codec,omitempty"`
 }
 
 // Error is a failure of the whole job with the exit code that fits.
@@ -280,6 +284,7 @@ type Coordinator struct {
 	nextSave time.Time
 	saveNow  bool // star ctl checkpoint
 	save     *saving
+	early    *leftovers      // of the checkpoint that will begin when the present orders are out; nil: none will
 	complete string          // ID of the newest complete checkpoint of this life; empty: none
 	buffers  []float32       // last average
 	hash     transport.Tally // all-reduce: the last one with a Hash
@@ -325,6 +330,7 @@ type peer struct {
 	at       string  // site of it; empty: not looked up yet
 	own      window  // of iterations: loading and computing
 	load     hostLoad
+	codec    string // of its gradients; empty: none
 }
 
 // event is one thing that a connection said. kind 0: it ended.
@@ -817,7 +823,12 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 			return c.fromTree(p, e)
 		}
 		return c.fromRing(p, e)
-	case transport.KindFormed, transport.KindTally, transport.KindSaved, transport.KindComputed:
+	case transport.KindSaved:
+		if c.cfg.Ring == nil {
+			return c.savedResidual(p, e)
+		}
+		return c.fromRing(p, e)
+	case transport.KindFormed, transport.KindTally, transport.KindComputed:
 		return c.fromRing(p, e)
 	case transport.KindBundle:
 		return c.fromTree(p, e)
@@ -886,6 +897,9 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 
 // carry does what the ledger ordered.
 func (c *Coordinator) carry(orders []order) error {
+	if len(orders) > 0 {
+		c.freezeFirst()
+	}
 	c.issue(orders)
 	if len(orders) > 0 {
 		c.progress = time.Now()
@@ -1210,6 +1224,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	c.log.Warn("a worker is gone", "rank", p.rank, "step", a.step, "reason", why)
 	orders := c.ledger.leave(star.Worker(p.rank))
 	c.forgetInRound(p)
+	c.forgetResidual(star.Worker(p.rank))
 	c.workers[p.rank] = nil
 	c.shortage.strike(star.Worker(p.rank))
 	c.thin()
@@ -1217,6 +1232,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	if c.save != nil && c.save.final && !c.save.writing && c.ledger.ring != nil && c.save.saver == star.Worker(p.rank) && c.ledger.live() > 0 {
 		c.startSave()
 	}
+	c.trySaved() // it may have waited for this worker only
 }
 
 // tick looks for members that say nothing.
@@ -1258,6 +1274,7 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.watchSize(now); err != nil {
 		return err
 	}
+	c.watchResiduals(now)
 	if c.heir != nil && c.ledger == nil && !c.succeeds() {
 		c.tryStart()
 	}
@@ -1383,7 +1400,7 @@ func (c *Coordinator) missing() string {
 	} else if c.round != nil && c.final {
 		list("the evaluation of workers", c.round.missing())
 	} else if c.save != nil && c.final {
-		parts = append(parts, fmt.Sprintf("%d parts of a checkpoint", c.save.left))
+		parts = append(parts, c.save.missing())
 	} else {
 		if c.short() {
 			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.ledger.live(), c.cfg.Least))

@@ -19,6 +19,7 @@ import (
 	"star"
 	"star/exact"
 	"star/modes"
+	"star/replica"
 	"star/transport"
 )
 
@@ -198,6 +199,8 @@ type fakeServer struct {
 	adopts []transport.AdoptStage
 	moving func(id int64, stage transport.AdoptStage) // of one that comes; nil: nothing is said
 
+	copies map[int]*replica.Copy // by shard, where they have some
+
 	ref     bool // its shards speak of a validation gradient, too
 	applies []transport.Apply
 }
@@ -263,6 +266,28 @@ func (s *fakeServer) serve() error {
 			continue
 		}
 		switch f.Kind {
+		case transport.KindView:
+			m, err := transport.ParseView(f.Header)
+			if err != nil {
+				return err
+			}
+			v := replica.View{Term: m.Term, Primary: m.Holders[0].Rank}
+			for _, h := range m.Holders[1:] {
+				v.Followers = append(v.Followers, h.Rank)
+			}
+			s.mu.Lock()
+			if s.copies[m.Shard] != nil {
+				s.copies[m.Shard].Take(v)
+			}
+			s.mu.Unlock()
+		case transport.KindAhead:
+			m, err := transport.ParseAhead(f.Header)
+			if err != nil {
+				return err
+			}
+			if err := s.hold(m.Seq, replica.ToFollowers); err != nil {
+				return err
+			}
 		case transport.KindFire:
 			var m transport.Fire
 			if err := m.Parse(f.Header); err != nil {
@@ -271,6 +296,9 @@ func (s *fakeServer) serve() error {
 			s.mu.Lock()
 			s.fires = append(s.fires, m)
 			s.mu.Unlock()
+			if err := s.hold(m.Seq, replica.ToPrimaries); err != nil {
+				return err
+			}
 			if m.Report {
 				for _, i := range s.own {
 					Say(s.m, transport.Norm{Shard: i, Seq: m.Seq, Sum2: s.sum2}, nil)
@@ -304,6 +332,9 @@ func (s *fakeServer) serve() error {
 			s.saves = append(s.saves, m)
 			s.mu.Unlock()
 			for _, i := range s.own {
+				if c := s.copies[i]; c != nil && !c.Primary() {
+					continue
+				}
 				if s.full {
 					Say(s.m, transport.Saved{Shard: i, ID: m.ID, Err: "it is complete"}, nil)
 					continue
@@ -340,6 +371,22 @@ func (s *fakeServer) serve() error {
 			return fmt.Errorf("unexpected %v", f.Kind)
 		}
 	}
+}
+
+// hold has its copies take a firing, and say so as a server does.
+func (s *fakeServer) hold(seq int64, to replica.To) error {
+	for shard, c := range s.copies {
+		s.mu.Lock()
+		word, term := c.Fire(1, seq, to), c.Term()
+		s.mu.Unlock()
+		switch word {
+		case replica.New:
+			Say(s.m, transport.Held{Shard: shard, Term: term, Seq: seq}, nil)
+		case replica.NotYet:
+			return fmt.Errorf("shard %d: firing %d came after firing %d", shard, seq, c.Last())
+		}
+	}
+	return nil
 }
 
 // stored says that every shard holds a gradient.
@@ -418,9 +465,19 @@ func (f *fakeWorker) ask(phase string, r transport.Release) bool {
 	return f.dies != nil && f.dies(phase, r)
 }
 
+// next is the next release. Who holds copies does not matter to who has no parameters.
+func (f *fakeWorker) next() (transport.Release, error) {
+	for f.w.c.cfg.Replicas > 1 {
+		if o, err := f.m.Order(); err != nil || o.Kind == transport.KindRelease {
+			return o.Release, err
+		}
+	}
+	return f.m.Next()
+}
+
 func (f *fakeWorker) train() error {
 	for {
-		r, err := f.m.Next()
+		r, err := f.next()
 		if err != nil || r.Action == transport.Stop {
 			return err
 		}
@@ -1463,7 +1520,7 @@ func TestCheckpointOfTheSameRound(t *testing.T) {
 			play(t, Config{Workers: 2, Samples: 24, Ring: &RingConfig{Rule: "sgd"}, Save: once(&all)}, func(w *world) {
 				w.server(0, 0, false)
 				for i := range 2 {
-					w.ringWorker(i)
+					w.ringWorker(i, "", nil)
 				}
 				w.saves(c.asked, &all, c.want)
 			})
@@ -1491,11 +1548,11 @@ func (w *world) saves(asked []time.Duration, all *[]string, want string) {
 }
 
 // ringWorker joins and plays a member of a ring until the job is over. It needs a second for a
-// round, and no time to add up.
-func (w *world) ringWorker(rank int) {
+// round, and no time to add up. saving, if not nil, is told of each Save that is due; if it is false, the worker dies.
+func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s transport.Save) bool) {
 	w.wg.Go(func() {
 		h, e, me := hello(rank), enrolment, star.Worker(rank)
-		h.Addr, e.Rule = fmt.Sprintf("meet%d,door%d", rank, rank), "sgd"
+		h.Addr, e.Rule, e.Codec = fmt.Sprintf("meet%d,door%d", rank, rank), "sgd", codec
 		m, err := w.join(h, e)
 		if err != nil {
 			w.t.Errorf("worker %d: %v", rank, err)
@@ -1516,7 +1573,9 @@ func (w *world) ringWorker(rank int) {
 			r := o.Release
 			switch {
 			case o.Kind == transport.KindRing:
-				ring = o.Ring
+				if ring = o.Ring; ring.Now {
+					saves = nil // as a worker forgets all orders
+				}
 				Say(m, transport.Formed{Worker: me, Generation: ring.Generation, Version: version}, nil)
 			case o.Kind == transport.KindSave:
 				saves = append(saves, o.Save)
@@ -1531,6 +1590,13 @@ func (w *world) ringWorker(rank int) {
 				Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version}, nil)
 			}
 			for len(saves) > 0 && saves[0].Version <= version {
+				if saving != nil {
+					if !saving(m, saves[0]) {
+						return
+					}
+					saves = saves[1:]
+					continue
+				}
 				Say(m, transport.Saved{ID: saves[0].ID}, []byte("1"))
 				saves = saves[1:]
 			}

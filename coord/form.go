@@ -145,6 +145,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitUsage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, maxReport/4))
 		return
 	}
+	p.codec, e.Codec = e.Codec, ""
 	if err := c.joinsRing(h, e); err != nil {
 		c.refuse(p, exitDisagree, err.Error())
 		return
@@ -152,7 +153,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	rank, err := freeRank(p.rank, c.taken(), "worker")
 	if err != nil {
 		exit := exitUsage
-		if c.ledger != nil && p.rank < len(c.workers) { // its earlier life may be gone, and nobody has noticed yet
+		if (c.ledger != nil || c.heir != nil) && p.rank < len(c.workers) { // its earlier life, or try, may be gone, and nobody has noticed yet
 			exit = exitRestart
 		}
 		c.refuse(p, exit, err.Error())

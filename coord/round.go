@@ -49,17 +49,9 @@ func (r *round) missing() []int {
 
 // milestones starts what is due after so many samples.
 func (c *Coordinator) milestones() {
-	if c.round != nil || c.final || c.save != nil || c.mover.holds() || c.short() {
-		return
-	}
-	used := c.ledger.used
-	eval := c.nextEval > 0 && used >= c.nextEval
-	save := c.cfg.Save != nil && (c.saveNow || c.cfg.SaveEvery > 0 && time.Now().After(c.nextSave))
-	if used >= c.ledger.limit || c.ledger.drained() { // drained sooner where gradients were dropped
-		return // the end evaluates and saves anyway
-	}
+	eval, save := c.due()
 	if eval {
-		c.nextEval = nextMultiple(used, c.evalStep)
+		c.nextEval = nextMultiple(c.ledger.used, c.evalStep)
 	}
 	if save {
 		c.saveNow = false
@@ -72,6 +64,18 @@ func (c *Coordinator) milestones() {
 	if save {
 		c.startSave()
 	}
+}
+
+// due says what begins now.
+func (c *Coordinator) due() (eval, save bool) {
+	if c.round != nil || c.final || c.save != nil || c.mover.holds() || c.short() {
+		return false, false
+	}
+	used := c.ledger.used
+	if used >= c.ledger.limit || c.ledger.drained() { // drained sooner where gradients were dropped
+		return false, false // the end evaluates and saves anyway
+	}
+	return c.nextEval > 0 && used >= c.nextEval, c.cfg.Save != nil && (c.saveNow || c.cfg.SaveEvery > 0 && time.Now().After(c.nextSave))
 }
 
 // savedAlready reports whether a checkpoint made now would be one that is complete: no
@@ -290,6 +294,8 @@ type saving struct {
 	saver star.Worker // all-reduce: who writes it
 
 	writing bool // all parts are there, and its manifest is being written
+
+	rest *leftovers // of workers
 }
 
 // startSave has every shard write its part, after the last Fire.
@@ -308,6 +314,7 @@ func (c *Coordinator) startSave() {
 		begun: time.Now(),
 		final: c.final,
 	}
+	s.rest = c.frozen(s.id, v, c.live())
 	c.save = s
 	for _, p := range c.servers {
 		if p.hello.Shards > 0 {
@@ -338,7 +345,7 @@ func (c *Coordinator) saved(e event) {
 // trySaved completes a checkpoint when all parts, and the buffers, are there.
 func (c *Coordinator) trySaved() {
 	s := c.save
-	if s == nil || s.left > 0 {
+	if s == nil || s.left > 0 || s.lacking() {
 		return
 	}
 	if c.hello.Buffers > 0 && c.round != nil && !c.round.averaged {
@@ -370,7 +377,7 @@ func (c *Coordinator) trySaved() {
 	}
 	whole := Checkpoint{
 		ID: s.id, Generation: c.cfg.Generation, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
-		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts, Records: c.memory.records(),
+		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts, Residuals: s.rest.parts, Records: c.memory.records(),
 	}
 	go func() {
 		w := &written{s: s}

@@ -222,7 +222,7 @@ type Release struct {
 	Pull     bool  // ask the shards for the parameters: no shard will send them by itself
 	Eval     int64 // number of the evaluation, with Evaluate and Finish
 	From, To int64 // of ten thousandths of the test set: this worker's part of it
-	Total    int64 // all-reduce: samples of the round over all members of the ring
+	Total    int64 // all-reduce: samples of the round over all members of the ring; parameter servers, in the first release: over all workers
 	Dropped  bool  // the worker's last gradient was thrown away
 
 	// Delay is how long the worker waits with the push of this batch's gradient after it has
@@ -287,13 +287,16 @@ type EvalResult struct {
 }
 
 // Save tells a shard to write its part of a checkpoint after the Fire with
-// number Seq. ID names the checkpoint.
+// number Seq. ID names the checkpoint. A worker writes what its codec has left out: with parameter
+// servers as it was before the gradient of step Seq; in an all-reduce when it comes to Version, and Seq is not 0: with 0 it is a shard, of
+// all parameters.
 type Save struct {
 	Seq, Version int64
 	ID           string
 }
 
-// Saved: the shard's file is on its disk. Payload: a description as JSON, for the manifest.
+// Saved: the shard's file is on its disk, or a worker's: then Shard is 1. Payload: a description as JSON, for the manifest; empty: there is nothing
+// to save.
 type Saved struct {
 	Shard int
 	ID    string

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -48,6 +49,7 @@ type saved struct {
 	Shards     int    `json:"shards"`
 	Bytes      int64  `json:"bytes"` // of its files, without the manifest
 	Optimizer  string `json:"optimizer,omitempty"`
+	Residuals  []int  `json:"residuals,omitempty"` // workers whose codecs' residuals are in it
 	Error      string `json:"error,omitempty"`
 
 	err error
@@ -61,6 +63,10 @@ func (s *saved) describe(m checkpoint.Manifest) {
 	}
 	if m.Buffers != nil {
 		s.Bytes += m.Buffers.Size
+	}
+	for _, f := range m.Residuals {
+		s.Bytes += f.Size
+		s.Residuals = append(s.Residuals, f.Worker)
 	}
 }
 
@@ -199,13 +205,20 @@ func show(w io.Writer, all []*saved, asJSON bool) error {
 		return json.NewEncoder(w).Encode(all)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "checkpoint\tversion\tsamples\tshards\tparameters\tbytes\twritten\tstate")
+	residuals := slices.ContainsFunc(all, func(s *saved) bool { return len(s.Residuals) > 0 })
+	column := func(text string) string { // where jobs have codecs
+		if !residuals {
+			return ""
+		}
+		return text + "\t"
+	}
+	fmt.Fprintf(t, "checkpoint\tversion\tsamples\tshards\t%sparameters\tbytes\twritten\tstate\n", column("residuals"))
 	for _, s := range all {
 		if s.State == "incomplete" || s.State == "damaged" {
-			fmt.Fprintf(t, "%s\t%d\t\t\t\t\t\t%s\n", base(s.Path), s.Version, s.State)
+			fmt.Fprintf(t, "%s\t%d\t\t\t%s\t\t\t%s\n", base(s.Path), s.Version, column(""), s.State)
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", base(s.Path), s.Version, s.Samples, s.Shards, s.Params, s.Bytes, s.Created, s.State)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s%d\t%d\t%s\t%s\n", base(s.Path), s.Version, s.Samples, s.Shards, column(fmt.Sprint(len(s.Residuals))), s.Params, s.Bytes, s.Created, s.State)
 	}
 	if err := t.Flush(); err != nil {
 		return err

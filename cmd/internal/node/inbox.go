@@ -42,12 +42,21 @@ type inbox struct {
 // errSuperseded: another ring takes the place of the one at work.
 var errSuperseded = errors.New("another ring takes its place")
 
-// newInbox reads what the coordinator says. turn, if not nil, is told of copies of shards at once: whoever waits for one that is gone must not.
-func newInbox(m *coord.Member, turn func(transport.View) error) *inbox {
+// newInbox reads what the coordinator says. turn, if not nil, is told of copies of shards at once: whoever waits for one that is gone must not. Likewise
+// freeze of a checkpoint, before the release behind it is known; dropped is what the release before it says.
+func newInbox(m *coord.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool)) *inbox {
 	b := &inbox{orders: waits.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
 	go func() {
+		dropped := false
 		for {
 			o, err := m.Order()
+			if err == nil && o.Kind == transport.KindRelease {
+				dropped = o.Release.Dropped
+			}
+			if err == nil && o.Kind == transport.KindSave && freeze != nil {
+				freeze(o.Save, dropped)
+				continue
+			}
 			if err == nil && o.Kind == transport.KindView && turn != nil {
 				if err = turn(o.View); err == nil {
 					continue

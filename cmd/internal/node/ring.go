@@ -10,12 +10,12 @@ import (
 	gonet "net"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"star"
 	"star/allreduce"
 	"star/cmd/internal/settings"
+	"star/compress"
 	"star/coord"
 	"star/exact"
 	"star/ps"
@@ -57,7 +57,6 @@ type ringWorker struct {
 	errand  errand
 	orphan  error     // why the parent is lost
 	ended   time.Time // of the last round
-	saves   sync.WaitGroup
 
 	part  partial // with rounds that are closed
 	guard *guard  // nil: --poison off
@@ -153,7 +152,6 @@ func (w *ringWorker) close() {
 	if w.group != nil {
 		w.group.Close()
 	}
-	w.saves.Wait()
 }
 
 // train is the life of a worker of a ring.
@@ -169,7 +167,7 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 	if w.version >= 0 {
 		w.door.change(w.version, func() {})
 	}
-	w.inbox = newInbox(w.member, nil)
+	w.inbox = newInbox(w.member, nil, nil)
 	w.late = func() bool {
 		_, closed := w.inbox.closing(w.ring.Generation, w.version)
 		return closed
@@ -268,7 +266,7 @@ func (w *ringWorker) load() error {
 		return err
 	}
 	copy(w.params, params)
-	w.version, w.samples = m.Version, m.Samples
+	w.version, w.samples, w.legacy = m.Version, m.Samples, c.Residuals()
 	return nil
 }
 
@@ -329,6 +327,9 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	}
 	old := w.ring
 	w.ring = ring
+	if err := w.recallRing(ring); err != nil {
+		return err
+	}
 	me := star.Worker(w.rank)
 	w.door.admit(ring, me)
 	w.broken = w.broken || ring.Now
@@ -337,6 +338,9 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	if place < 0 {
 		w.leaveGroup(ctx)
 		w.broken, w.version = false, -1 // the ring will go on without us
+		if w.codec != nil && w.job.Compress != compress.Auto && w.parent.addr == "" {
+			w.log.Info("rides: its gradients go to the member that carries them as float32, --compress is for the ring", "compress", w.job.Compress, "parent", ring.Door)
+		}
 		if ring.Door != w.parent.addr {
 			w.parent.close()
 			w.parent.addr = ring.Door
@@ -720,6 +724,10 @@ func (w *ringWorker) averageBuffers(eval int64, buffers []float32) error {
 // save writes a checkpoint of the whole parameters. The files are written beside the
 // training, from a copy.
 func (w *ringWorker) save(m transport.Save) error {
+	if m.Seq > 0 {
+		w.saveLeft(m)
+		return nil
+	}
 	if m.Version != w.version {
 		return fmt.Errorf("%w: told to save version %d, has %d", errRing, m.Version, w.version)
 	}

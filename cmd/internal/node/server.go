@@ -526,6 +526,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 		}
 		m.More = append(m.More, f)
 	}
+	s.addResiduals(&m, dir, c.Residuals)
 	if err := checkpoint.WriteManifest(dir, m); err != nil {
 		return "", err
 	}

@@ -10,9 +10,11 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"star"
+	"star/checkpoint"
 	"star/cluster"
 	"star/cmd/internal/inject"
 	"star/cmd/internal/settings"
@@ -85,6 +87,11 @@ type worker struct {
 	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
 	finite  func(v []float32) (norm2 float64, bad int) // of the gradient; bad is the first element that is not finite, or -1
 	late    func() bool                                // whether others have stopped waiting for the gradient in hand
+
+	hash   string // of the model
+	left   leftover
+	legacy *checkpoint.Residuals // of the job that this one goes on from, until they are taken up
+	saves  sync.WaitGroup        // parts of checkpoints
 
 	local *ps.Solo  // nil: it sends gradients
 	sum   []float32 // of the parts of a batch
@@ -183,7 +190,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		Network: tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(model.Layout()), Buffers: tensors(model.BufferLayout()),
-			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Tests: int64(testSet.Len()), Rule: rule,
+			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Tests: int64(testSet.Len()), Rule: rule, Codec: enrolledCodec(job),
 		},
 	}
 	member, err := coord.Join(ctx, joins)
@@ -244,8 +251,8 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	w := &worker{
 		job: job, log: log, model: model, test: testSet, member: member, inject: in, limits: limits, rank: rank,
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}),
-		step:   member.Welcome.Step,
-		grad:   gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree, all: all,
+		step:   member.Welcome.Step, hash: hash,
+		grad: gradient(model), grads: model.Grad, finite: kernel.FiniteSumSq, tree: tree, all: all,
 	}
 	defer w.loader.Close()
 	w.own = waits.Open(fmt.Sprintf("worker %d", rank), "its own computation, of its step", "", "it is done: a slow worker is waited for")
@@ -282,7 +289,9 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if err := w.open(ctx, comes); err != nil {
 		return err
 	}
+	defer w.saves.Wait()
 	if w.link != nil {
+		w.legacy = legacy(job, member.Welcome, log)
 		defer func() { w.link.Close() }()
 	}
 	traffic := all.traffic
@@ -494,7 +503,11 @@ func matrices(specs []train.TensorSpec) []compress.Tensor {
 // train is the life of a worker: wait for a release, take the parameters, compute,
 // push, arrive.
 func (w *worker) train(ctx context.Context) error {
-	w.inbox = newInbox(w.member, w.turn)
+	var freeze func(transport.Save, bool)
+	if w.link != nil {
+		freeze = w.freeze
+	}
+	w.inbox = newInbox(w.member, w.turn, freeze)
 	w.late = func() bool { return w.inbox.late(w.step) }
 	w.average = func(eval int64, buffers []float32) error {
 		w.inbox.begin(ctx, 0)
@@ -557,6 +570,9 @@ func (w *worker) train(ctx context.Context) error {
 		rec := star.Record{
 			Worker: star.Worker(w.rank), Step: w.step, Basis: rel.Version,
 			Wait: released.Sub(pushed) + w.tree.waited, Pull: time.Since(released),
+		}
+		if err := w.recall(rel); err != nil {
+			return err
 		}
 		if rel.Action != transport.Continue {
 			if err := w.evaluate(ctx, rel); err != nil {
