@@ -343,12 +343,15 @@ func (s *search) bestGroups() []int {
 	return ends
 }
 
-// rings prices a ring without its r slowest members, who ride.
+// rings prices a ring without its r slowest members, who ride, for every r that makes a difference.
 func (s *search) rings() {
 	n := len(s.ws)
 	best, at := math.Inf(1), 0
 	tried := make(map[int]bool)
 	try := func(r int) {
+		// Who is as fast as the slowest member would ride along with every round: the plan is that of fewer riders.
+		for ; r > 0 && r < n && rounds(s.t[n-r], s.t[n-r-1]) == 1; r-- {
+		}
 		if r < 1 || r >= n || tried[r] {
 			return
 		}

@@ -532,3 +532,49 @@ func benchmarkDecide(b *testing.B, n int) {
 func BenchmarkDecide8(b *testing.B)   { benchmarkDecide(b, 8) }
 func BenchmarkDecide64(b *testing.B)  { benchmarkDecide(b, 64) }
 func BenchmarkDecide512(b *testing.B) { benchmarkDecide(b, 512) }
+
+// Each ring is there once: whoever rides along with every round might as well be waited for.
+func TestRingsDiffer(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		times []time.Duration
+		want  []string // of the rings without shares, those with the fewest riders first
+	}{
+		{[]time.Duration{s, s, s, s}, nil},
+		{[]time.Duration{s, s, s, 2 * s}, []string{"groups=0-2+3"}},
+		{[]time.Duration{2 * s, s, 3 * s, s}, []string{"groups=0,1,3+2", "groups=1,3+0,2"}},
+		{[]time.Duration{s, 2 * s, 2 * s, 2 * s}, []string{"groups=0+1-3"}},
+		{[]time.Duration{s, 2 * s, 3 * s, 4 * s}, []string{"groups=0-2+3", "groups=0,1+2,3", "groups=0+1-3"}},
+	} {
+		var rings []Candidate
+		for _, k := range candidates(t, Forecast{Times: c.times, Batch: 64, Noise: 1000}) {
+			if k.Kind == KindRing && k.Plan.Shares == nil {
+				rings = append(rings, k)
+			}
+		}
+		slices.SortFunc(rings, func(a, b Candidate) int { return len(a.Plan.Groups[0].Riders) - len(b.Plan.Groups[0].Riders) })
+		var got []string
+		for _, k := range rings {
+			got = append(got, k.Plan.String())
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: %q, want %q", c.times, got, c.want)
+		}
+	}
+	// Of more than 64 not every number is tried, and the one where speeds part is found.
+	times := make([]time.Duration, 300)
+	for w := range times {
+		if times[w] = s; w >= 223 {
+			times[w] = 5 * s
+		}
+	}
+	var rings []string
+	for _, k := range candidates(t, Forecast{Times: times, Batch: 64, Noise: 1000}) {
+		if k.Kind == KindRing && k.Plan.Shares == nil {
+			rings = append(rings, k.Plan.String())
+		}
+	}
+	if !slices.Equal(rings, []string{"groups=0-222+223-299"}) {
+		t.Errorf("%q", rings)
+	}
+}

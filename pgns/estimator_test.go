@@ -225,3 +225,24 @@ func TestScatterOfPlaces(t *testing.T) {
 		}
 	})
 }
+
+// The size of the last ten updates or so is compared with that of clean ones, not that of the last one alone: one that is larger by chance stops nothing.
+func TestOneLargeUpdateStopsNothing(t *testing.T) {
+	e, _ := New(Config{})
+	for range 20 {
+		observe(t, e, around(4, 8, 10, 16, 0))
+	}
+	_, last := e.Drift()
+	for k := range 20 {
+		size := 0.7
+		if k%2 == 0 {
+			size = 1.7 // more than 1.5, by itself
+		}
+		observe(t, e, around(4, 8, 10*size, 16*size, 1))
+		_, s := e.Drift()
+		if s <= last {
+			t.Fatalf("nothing was learned from update %d: strength %v, then %v", k, last, s)
+		}
+		last = s
+	}
+}
