@@ -27,6 +27,9 @@ type Config struct {
 	// Listener, on rank 0, is used in place of listening at Rendezvous. Dial closes it.
 	Listener net.Listener
 
+	// Dial, if not nil, makes connections to other ranks in the place of a net.Dialer: what is to stand between them.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
 	// Host is the address at which the others reach this rank. Empty means the one
 	// from which it reaches rank 0.
 	Host string

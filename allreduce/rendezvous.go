@@ -362,7 +362,11 @@ func (f *forming) dial(ctx context.Context, network, addr string) (net.Conn, err
 	if network == "tcp" {
 		d.Control = f.tcp.Control
 	}
-	nc, err := d.DialContext(ctx, network, addr)
+	dial := d.DialContext
+	if f.cfg.Dial != nil && network == "tcp" {
+		dial = f.cfg.Dial
+	}
+	nc, err := dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -133,7 +133,7 @@ type closeFor struct {
 }
 
 // settle accounts for a round that was closed: what is in it, and what is not.
-func (r *ring) settle(rd *ringRound, f *transport.Fire, stale *[]int64) {
+func (r *ring) settle(rd *ringRound, f *transport.Fire, stale *[]int64, pieces *[]Span) {
 	if rd.quorum == 0 {
 		return
 	}
@@ -153,6 +153,7 @@ func (r *ring) settle(rd *ringRound, f *transport.Fire, stale *[]int64) {
 	for i, w := range rd.late {
 		f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: rd.taken[i].step})
 		*stale = append(*stale, 1)
+		*pieces = append(*pieces, Span{rd.taken[i].step, rd.taken[i].samples})
 		r.l.staleness[1]++
 		r.l.waste -= int64(rd.taken[i].samples)
 	}

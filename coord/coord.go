@@ -630,7 +630,7 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	c.begun = time.Now()
 	c.progress = c.begun
 	if c.heir != nil {
-		c.begun = c.begun.Add(-time.Since(c.heir.estate.Begun))
+		c.begun = c.begun.Add(-ago(c.heir.estate.Begun))
 	}
 	c.result = c.cfg.Result
 	c.cfg.RunLog.write(logStart{
@@ -1004,6 +1004,9 @@ func (c *Coordinator) fire(o *order) {
 		for _, g := range f.Gradients {
 			line.Reports = append(line.Reports, int(g.Worker))
 		}
+	}
+	for _, s := range o.pieces {
+		line.Pieces = append(line.Pieces, int(s.Start), s.Count)
 	}
 	if len(f.Gradients) > 0 {
 		c.stats.updates++

@@ -62,6 +62,9 @@ func (l *logFire) appendTo(b []byte) []byte {
 	if len(l.Dropped) > 0 {
 		b = appendInts(append(b, `,"dropped":`...), l.Dropped)
 	}
+	if len(l.Pieces) > 0 {
+		b = appendInts(append(b, `,"pieces":`...), l.Pieces)
+	}
 	b = strconv.AppendInt(append(b, `,"samples":`...), l.Samples, 10)
 	return append(b, '}')
 }

@@ -449,17 +449,19 @@ func (r *ring) complete() {
 	l.used += rd.total
 	f := transport.Fire{Seq: l.seq, Version: r.version, Samples: l.used - rd.total}
 	var stale []int64
+	var pieces []Span
 	noise := pgns.Update{Sum2: rd.tally.Sum2, Round: int(max(rd.of, 1))}
 	see := func(norm2 float64, samples int, basis, behind int64) {
 		noise.Gradients = append(noise.Gradients, pgns.Gradient{
 			Norm2: norm2, Samples: samples, Weight: float64(samples) / float64(noise.Round), Basis: basis, Behind: float64(behind) / float64(noise.Round),
 		})
 	}
-	r.settle(&rd, &f, &stale)
+	r.settle(&rd, &f, &stale, &pieces)
 	for i, w := range rd.members {
 		if rd.spans[i].Count > 0 && rd.within(i) {
 			f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: rd.spans[i].Start})
 			stale = append(stale, 0)
+			pieces = append(pieces, Span{rd.spans[i].Start, rd.samples(i)})
 			see(rd.norm2[i], rd.samples(i), at, 0)
 			l.staleness[0]++
 		}
@@ -473,6 +475,7 @@ func (r *ring) complete() {
 		l.used += int64(e.Count)
 		f.Gradients = append(f.Gradients, g)
 		stale = append(stale, at-e.basis)
+		pieces = append(pieces, e.Span)
 		see(e.norm2, e.Count, e.basis, l.used-int64(e.Count)-rd.total-e.read)
 		l.staleness[at-e.basis]++
 		l.accounts[g.Worker].parked = true
@@ -489,7 +492,7 @@ func (r *ring) complete() {
 	if len(rd.late) > 0 || r.l.halts || r.l.plan.Local > 0 { // the sum is of more than these gradients, or of none
 		noise = pgns.Update{}
 	}
-	o.fire, o.stale, o.used, o.noise = f, stale, l.used, noise
+	o.fire, o.stale, o.pieces, o.used, o.noise = f, stale, pieces, l.used, noise
 	if len(noise.Gradients) == 1 && l.accounts[f.Gradients[0].Worker].last.basis == at {
 		o.pair, _ = l.accounts[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
 	}

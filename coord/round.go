@@ -375,6 +375,7 @@ func (c *Coordinator) trySaved() {
 		}()
 		return
 	}
+	c.cfg.RunLog.flush() // if this process is killed, its log must have come at least as far as its checkpoints. An error is for tick
 	whole := Checkpoint{
 		ID: s.id, Generation: c.cfg.Generation, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
 		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts, Residuals: s.rest.parts, Records: c.memory.records(),

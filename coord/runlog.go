@@ -95,7 +95,8 @@ type (
 		Stale   []int64 `json:"staleness"`
 		Reports []int   `json:"reports,omitempty"` // with a tree: whose pushes have the gradients
 		Dropped []int   `json:"dropped,omitempty"`
-		Samples int64   `json:"samples"` // applied, after this update
+		Pieces  []int   `json:"pieces,omitempty"` // with all-reduce: of each worker, where its samples begin in the stream, and how many there are
+		Samples int64   `json:"samples"`          // applied, after this update
 	}
 	logRecall struct {
 		Type    string  `json:"type"` // "recall": an update that shards tell of. The coordinator that has made it may have written it too

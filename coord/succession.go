@@ -460,7 +460,7 @@ func (c *Coordinator) resumeLog(l *ledger) {
 	c.cfg.RunLog.write(logTerm{Type: "term", T: c.elapsed().Seconds(), Term: c.term(), Version: l.version(), Seq: h.seq, Samples: l.used,
 		Waited: time.Since(h.settled).Seconds()})
 	c.stats.updates = l.version() - h.estate.From.Version
-	c.stats.begin(time.Now().Add(-time.Since(h.estate.Trains)), h.estate.From.Samples)
+	c.stats.begin(time.Now().Add(-ago(h.estate.Trains)), h.estate.From.Samples)
 	h.log = nil
 }
 

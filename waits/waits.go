@@ -10,6 +10,7 @@
 package waits
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -26,7 +27,7 @@ type Site struct {
 	whom  string // what the numbers of Begin are: worker, shard, rank
 	guard string // who ends the wait if nothing comes, where it has no limit
 
-	since  atomic.Int64 // Unix nanoseconds; 0: nobody waits
+	since  atomic.Int64 // nanoseconds after epoch; 0: nobody waits
 	limit  atomic.Int64 // nanoseconds; 0: the guard's
 	step   atomic.Int64
 	who    atomic.Uint64 // four numbers of 16 bits, plus 1
@@ -75,6 +76,9 @@ func (s *Site) Close() {
 // most is how many numbers a wait shows; of more it shows one less, and that there are others.
 const most = 4
 
+// epoch is what waits are counted from, by the monotonic clock: the time of day may jump.
+var epoch = time.Now()
+
 // Begin says that a wait begins, for step (-1: none), for limit at most (0: see Open), and whom it is for.
 func (s *Site) Begin(step int64, limit time.Duration, whom ...int) {
 	if s == nil {
@@ -83,7 +87,7 @@ func (s *Site) Begin(step int64, limit time.Duration, whom ...int) {
 	s.step.Store(step)
 	s.limit.Store(int64(limit))
 	s.Whom(whom...)
-	s.since.Store(time.Now().UnixNano())
+	s.since.Store(cmp.Or(int64(time.Since(epoch)), 1))
 }
 
 // Whom changes whom the wait is for.
@@ -120,7 +124,7 @@ func (s *Site) End() {
 
 // List is everybody who waits, the longest first.
 func List() []Wait {
-	now := time.Now()
+	now := time.Since(epoch)
 	mu.Lock()
 	open := make([]*Site, 0, len(sites))
 	for s := range sites {
@@ -135,7 +139,7 @@ func List() []Wait {
 		}
 		w := Wait{
 			Owner: s.owner, For: s.what, Step: s.step.Load(), Of: s.names(),
-			Since: now.Sub(time.Unix(0, since)), Limit: time.Duration(s.limit.Load()),
+			Since: now - time.Duration(since), Limit: time.Duration(s.limit.Load()),
 		}
 		if w.Limit == 0 {
 			w.Guard = s.guard

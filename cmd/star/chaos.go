@@ -70,8 +70,8 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if err := errors.Join(job.Validate(), node.Check(job)); err != nil {
 				return err
 			}
-			if job.Arch == settings.AllReduce || job.Hosts != "" {
-				return job.Invalid("arch", errors.New("star chaos breaks jobs with parameter servers, on this machine"))
+			if job.Hosts != "" {
+				return job.Invalid("hosts", errors.New("star chaos breaks jobs on this machine"))
 			}
 			if job.Council() > 0 && !cmd.Flags().Changed("faults") { // a server that is killed begins the job again, with other logs
 				names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Server) })
@@ -165,11 +165,29 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		defer p.Close()
 		r.front = append(r.front, p)
 	}
+	if job.Arch == settings.AllReduce {
+		o.Servers += job.Ranks() // behind that to the coordinator, the ways of workers to each other
+		for range job.Ranks() {
+			p, err := chaos.NewForward(host)
+			if err != nil {
+				return job.Invalid("listen", err)
+			}
+			defer p.Close()
+			r.ways = append(r.ways, p)
+		}
+	}
 	if r.ears, err = os.MkdirTemp("", "star-chaos-"); err != nil { // a socket's path must be short: not in --out
 		return err
 	}
 	defer os.RemoveAll(r.ears)
 	faults := chaos.Schedule(o)
+	if r.ways != nil && !job.TLS() {
+		for i := range faults {
+			if faults[i].Kind == chaos.Corrupt { // between members of a ring only TLS finds a bit that was turned over
+				faults[i].Target = 0
+			}
+		}
+	}
 	if slices.Contains(o.Kinds, chaos.FullDisk) {
 		if job.Checkpoint != "" {
 			return job.Invalid("checkpoint", errors.New("full-disk fills a disk of its own: leave --checkpoint away"))
@@ -204,7 +222,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		if wait(time.Until(start.Add(f.At))); over {
 			break
 		}
-		r.screen.say("chaos", f.String())
+		r.screen.say("chaos", r.describe(f))
 		done[i] = true
 		r.inflict(f)
 	}
@@ -252,6 +270,31 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	return nil
 }
 
+// way is the proxy that a fault of a target is for: one before a server, or, in a ring, one behind which a worker has reached others. Not all
+// have: of two members one reaches the other.
+func (r *launch) way(target int) *chaos.Proxy {
+	if target < len(r.front) {
+		return r.front[target]
+	}
+	for i := range r.ways {
+		if p := r.ways[(target-len(r.front)+i)%len(r.ways)]; p.Open() > 0 {
+			return p
+		}
+	}
+	return r.ways[target-len(r.front)]
+}
+
+// describe says what a fault is.
+func (r *launch) describe(f chaos.Fault) string {
+	switch f.Kind {
+	case chaos.Cut, chaos.Silence, chaos.SlowLink, chaos.Corrupt:
+		if i := f.Target - len(r.front); i >= 0 {
+			return strings.Replace(f.String(), fmt.Sprintf("the way to server %d", f.Target), fmt.Sprintf("ways of worker %d or its next to others", i), 1)
+		}
+	}
+	return f.String()
+}
+
 // inflict carries out a fault. What lasts is ended in the background.
 func (r *launch) inflict(f chaos.Fault) {
 	signal := func(role string, s syscall.Signal) {
@@ -277,16 +320,21 @@ func (r *launch) inflict(f chaos.Fault) {
 			}
 		}()
 	case chaos.Cut:
-		r.front[f.Target].Cut()
+		r.way(f.Target).Cut()
 	case chaos.Silence:
-		r.front[f.Target].Silence(true)
-		after(func() { r.front[f.Target].Silence(false) })
+		p := r.way(f.Target)
+		p.Silence(true)
+		after(func() { p.Silence(false) })
 	case chaos.SlowLink:
-		r.front[f.Target].Slow(f.Rate)
-		after(func() { r.front[f.Target].Slow(0) })
+		p := r.way(f.Target)
+		p.Slow(f.Rate)
+		after(func() { p.Slow(0) })
 	case chaos.Corrupt:
-		r.front[f.Target].Corrupt()
+		r.way(f.Target).Corrupt()
 	case chaos.Server:
+		if r.ways != nil {
+			f.Target = 0 // a ring has one, which coordinates
+		}
 		signal("ps", syscall.SIGKILL)
 	case chaos.FullDisk:
 		r.disk.fill(f.For, r.noRoom)

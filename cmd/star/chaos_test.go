@@ -56,3 +56,23 @@ func TestChaosOfAFullDisk(t *testing.T) {
 		t.Errorf("%v: %+v\n%s", err, r, errs.String())
 	}
 }
+
+// So does an all-reduce.
+func TestChaosOfARing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many processes")
+	}
+	t.Parallel()
+	cmd := exec.Command(star(t), "chaos", "--arch", "allreduce", "--mode", "ssgd", "--faults", "kill,pause,cut", "--min-workers", "1", "--fault-seed", "3", "--for", "2s", "--every", "500ms", "--longest", "1s",
+		"--steps", "300", "--out", t.TempDir(), "--progress", "off", "--json")
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	var r broken
+	if e := json.Unmarshal(out, &r); e != nil {
+		t.Fatalf("%v, %v: %s\n%s", err, e, out, errs.String())
+	}
+	if err != nil || len(r.Invariants) != 8 || r.Updates < 300 || len(r.Faults) < 2 {
+		t.Errorf("%v: %+v\n%s", err, r, errs.String())
+	}
+}

@@ -114,6 +114,7 @@ type launch struct {
 	left  int         // how many more may be
 
 	front []*chaos.Proxy // before each server; nil: nothing is
+	ways  []*chaos.Proxy // of each worker to others of its ring; nil: they are direct
 	back  []string       // where these servers listen
 	disk  *disk          // of the checkpoints, where it is filled; nil: it is not
 	ears  string         // folder of the sockets where processes answer HTTP; empty: they do not
@@ -337,6 +338,10 @@ func (r *launch) child(role string, rank, servers int) *child {
 		case role != "ps" && r.seats.count == 0:
 			set("coordinator", r.front[0].Addr())
 		}
+	}
+	if r.ways != nil && role == "worker" {
+		env = append(env, node.ViaVariable+"="+r.ways[rank].Addr())
+		set("host-id", c.name) // no shared memory: what passes between workers is to pass where it can be broken
 	}
 	if r.ears != "" && !(role == "ps" && rank == 0 && r.job.HTTP != settings.Off) {
 		c.http = settings.UnixSocket + filepath.Join(r.ears, fmt.Sprint(role, rank))

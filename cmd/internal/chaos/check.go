@@ -37,6 +37,9 @@ type Life struct {
 	Returns int  // workers that came back
 	Wasted  int64
 	Saved   []Save
+	Ring    bool // with all-reduce: every member has the parameters
+	Members int  // of the last update that are still there
+	Alike   int  // of them, whose parameters were compared at the end and are the same to the last bit; -1: none were
 
 	// Pauses are the times from the last update of one coordinator to the first of the next one.
 	Pauses []time.Duration
@@ -66,6 +69,10 @@ type line struct {
 	Version int64           `json:"version"`
 	Workers ranks           `json:"workers"`
 	Dropped []int           `json:"dropped"`
+	Pieces  []int64         `json:"pieces"`
+	Shards  *int            `json:"shards"`
+	Final   bool            `json:"final"`
+	Alike   int             `json:"alike"`
 	Limit   int64           `json:"limit"`
 	Wasted  int64           `json:"wasted_samples"`
 
@@ -130,10 +137,12 @@ type reader struct {
 	begun  bool
 	before int64 // samples applied before the first update; -1: there was none yet
 	taken  bool  // no update since another coordinator took over
+
+	members map[int]bool // whose gradients the last update is of, and who are still there
 }
 
 func newReader(name string) *reader {
-	return &reader{life: &Life{Name: name}, held: map[int]batch{}, before: -1}
+	return &reader{life: &Life{Name: name, Alike: -1}, held: map[int]batch{}, before: -1, members: map[int]bool{}}
 }
 
 // read reads one log, but no updates after version until; -1: all.
@@ -158,6 +167,7 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 		}
 		switch m.Type {
 		case "train":
+			l.Ring = m.Shards != nil && *m.Shards == 0
 			if l.Limit = m.Limit; s.begun {
 				continue // another coordinator takes over
 			}
@@ -179,6 +189,9 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 			if until >= 0 && m.Basis > until {
 				wrong("worker %d has computed with version %d, but the next coordinator takes over at version %d", m.Worker, m.Basis, until)
 			}
+			if l.Ring {
+				continue // updates say themselves what is in them
+			}
 			if b, ok := held[m.Worker]; ok {
 				wrong("worker %d sent step %d while its step %d was not used or dropped", m.Worker, m.Step, b.step)
 			}
@@ -190,6 +203,7 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 		case "leave":
 			l.Deaths++
 			delete(held, m.Worker) // others do it
+			delete(s.members, m.Worker)
 		case "join":
 			if s.begun {
 				l.Returns++
@@ -213,8 +227,17 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 			}
 			l.Version = m.Version
 			var sum int64
-			for _, w := range m.Workers {
+			if l.Ring && len(m.Pieces) != 2*len(m.Workers) {
+				wrong("the update of %d workers has %d numbers of where their samples are", len(m.Workers), len(m.Pieces))
+				continue
+			}
+			clear(s.members)
+			for i, w := range m.Workers {
+				s.members[w] = true
 				b, ok := held[w]
+				if l.Ring {
+					b, ok = batch{span: span{m.Pieces[2*i], m.Pieces[2*i] + m.Pieces[2*i+1]}}, true
+				}
 				if !ok {
 					wrong("the update uses a gradient of worker %d that nobody has seen", w)
 					continue
@@ -248,6 +271,10 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				l.Pauses, s.taken = append(l.Pauses, gap), false
 			}
 			s.last = m.T
+		case "eval":
+			if m.Final {
+				l.Alike, l.Members = m.Alike, len(s.members)
+			}
 		case "checkpoint":
 			l.Saved = append(l.Saved, Save{m.Version, m.Err})
 		case "summary":
@@ -313,7 +340,7 @@ func Judge(lives []*Life, saved []int64, broken []string, exit int, stall time.D
 			broken = append(broken, fmt.Sprintf("the last one is of version %d, the job ended at %d", last, lives[n-1].Version))
 		}
 	}
-	return []Invariant{
+	all := []Invariant{
 		verdict("ended", ended, "exit code 0"),
 		verdict("one lineage of versions", lineage, fmt.Sprintf("%d updates in %d lives", updates, len(lives))),
 		verdict("every sample once", twice, fmt.Sprintf("%d workers died, %d came back", deaths, returns)),
@@ -321,6 +348,22 @@ func Judge(lives []*Life, saved []int64, broken []string, exit int, stall time.D
 		verdict("finite losses", losses, "all"),
 		verdict("checkpoints load", broken, fmt.Sprintf("%d of them", len(saved))),
 	}
+	if n := len(lives); n > 0 && lives[n-1].Ring {
+		all = append(all, lives[n-1].same())
+	}
+	return all
+}
+
+// same says whether the members of a ring have the same parameters at the end.
+func (l *Life) same() Invariant {
+	const name = "the same parameters, to the last bit, on all ranks"
+	switch {
+	case l.Alike < 0:
+		return Invariant{name, false, "they were not compared at the end"}
+	case l.Alike < min(l.Members, 2):
+		return Invariant{name, false, fmt.Sprintf("at the end only %d of %d were compared", l.Alike, l.Members)}
+	}
+	return Invariant{name, true, fmt.Sprintf("%d of them", l.Alike)}
 }
 
 func more(n int) string {

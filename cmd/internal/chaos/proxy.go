@@ -20,6 +20,8 @@ type Proxy struct {
 	ends   map[net.Conn]net.Conn // both ends of each connection, once each
 	over   bool
 	wg     sync.WaitGroup
+
+	asks bool // who comes says first whom it wants to reach
 }
 
 // NewProxy listens on a free port of addr's host. What comes before Aim is closed.
@@ -33,6 +35,41 @@ func NewProxy(addr string) (*Proxy, error) {
 	p := &Proxy{l: l, ends: map[net.Conn]net.Conn{}, open: open}
 	p.wg.Go(p.serve)
 	return p, nil
+}
+
+// NewForward listens on a free port of addr's host, and connects whoever comes with whom it names, as host:port and a new line.
+func NewForward(addr string) (*Proxy, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		return nil, err
+	}
+	open := make(chan struct{})
+	close(open)
+	p := &Proxy{l: l, ends: map[net.Conn]net.Conn{}, open: open, asks: true}
+	p.wg.Go(p.serve)
+	return p, nil
+}
+
+// Open is how many connections there are.
+func (p *Proxy) Open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ends)
+}
+
+// named reads whom a caller wants to reach.
+func named(c net.Conn) (addr string, err error) {
+	c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	defer c.SetReadDeadline(time.Time{})
+	for b := make([]byte, 1); len(addr) < 256; addr += string(b) {
+		if _, err := c.Read(b); err != nil {
+			return "", err
+		}
+		if b[0] == '\n' {
+			return addr, nil
+		}
+	}
+	return "", errors.New("no host:port in 256 bytes")
 }
 
 // Addr is where it listens.
@@ -58,6 +95,13 @@ func (p *Proxy) serve() {
 func (p *Proxy) connect(c net.Conn) {
 	defer c.Close()
 	to := p.target.Load()
+	if p.asks {
+		addr, err := named(c)
+		if err != nil {
+			return
+		}
+		to = &addr
+	}
 	if to == nil {
 		return
 	}

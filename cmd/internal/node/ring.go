@@ -379,7 +379,7 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		Job: w.job.Name, Token: string(w.job.Token), Generation: uint32(w.ring.Generation),
 		TLS: w.tls, Insecure: w.job.Insecure, Congestion: w.job.Congestion,
 		Timeout: ringPatience, DialTimeout: ringPatience, Log: w.log, HostID: w.job.HostID, Connections: w.job.Connections,
-		Model: w.costs, Segment: w.job.Segment << 10, SendBuffer: w.job.Buffer << 10, ReceiveBuffer: w.job.Buffer << 10,
+		Dial: via(), Model: w.costs, Segment: w.job.Segment << 10, SendBuffer: w.job.Buffer << 10, ReceiveBuffer: w.job.Buffer << 10,
 	}
 	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {
 		return w.job.Invalid("allreduce-algorithm", err)

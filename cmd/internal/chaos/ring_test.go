@@ -1,0 +1,58 @@
+package chaos
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// The log of an all-reduce of three workers with batches of 4. Worker 2 is lost with the second round: worker 0 has made it, so it counts, and worker 1 has no record of it.
+const ringLog = `{"type":"start","t":0}
+{"type":"train","t":1,"workers":3,"shards":0,"limit":28,"version":0}
+{"type":"record","t":1.1,"worker":0,"step":0,"samples":4,"loss":2}
+{"type":"record","t":1.1,"worker":1,"step":0,"samples":4,"loss":2}
+{"type":"record","t":1.1,"worker":2,"step":0,"samples":4,"loss":2}
+{"type":"fire","t":1.2,"seq":1,"version":1,"workers":[0,1,2],"pieces":[0,4,4,4,8,4],"samples":12}
+{"type":"record","t":1.3,"worker":0,"step":1,"samples":4,"loss":2}
+{"type":"leave","t":1.4,"worker":2}
+{"type":"fire","t":1.5,"seq":2,"version":2,"workers":[0,1],"pieces":[12,4,16,4],"samples":20}
+{"type":"record","t":1.6,"worker":0,"step":2,"samples":4,"loss":2}
+{"type":"record","t":1.6,"worker":1,"step":1,"samples":4,"loss":2}
+{"type":"fire","t":1.7,"seq":3,"version":3,"workers":[0,1],"pieces":[20,4,24,4],"samples":28}
+{"type":"eval","t":1.8,"final":true,"alike":2}
+{"type":"summary","t":3,"samples":28,"wasted_samples":0}
+`
+
+func TestJudgeRing(t *testing.T) {
+	for _, c := range []struct{ name, old, new, want string }{
+		{"all is well", "", "", ""},
+		{"a piece twice", `[20,4,24,4]`, `[20,4,20,4]`, "every sample once: run: samples 20 to 23 were applied twice (and 1 more)"},
+		{"a piece too few", `"pieces":[12,4,16,4],`, `"pieces":[12,4],`, "one lineage of versions: run:9: the update of 2 workers has 2 numbers of where their samples are (and 1 more)"},
+		{"no pieces", `"pieces":[12,4,16,4],`, ``, "one lineage of versions: run:9: the update of 2 workers has 0 numbers of where their samples are (and 1 more)"},
+		{"a version too many", `"seq":2,"version":2`, `"seq":2,"version":3`, "one lineage of versions: run:9: version 3 follows version 1 (and 1 more)"},
+		{"nobody compared", `{"type":"eval","t":1.8,"final":true,"alike":2}` + "\n", "", "the same parameters, to the last bit, on all ranks: they were not compared at the end"},
+		{"an evaluation before", `"final":true,`, "", "the same parameters, to the last bit, on all ranks: they were not compared at the end"},
+		{"one compared", `"alike":2`, `"alike":1`, "the same parameters, to the last bit, on all ranks: at the end only 1 of 2 were compared"},
+		{"a loss", `"step":2,"samples":4,"loss":2`, `"step":2,"samples":4,"loss":"NaN"`, "finite losses: 1 losses are not finite"},
+		{"one was left, and gone before the end", `{"type":"eval","t":1.8,"final":true,"alike":2}`, `{"type":"leave","t":1.8,"worker":1}` + "\n" + `{"type":"eval","t":1.8,"final":true,"alike":1}`, ""},
+	} {
+		text := strings.Replace(ringLog, c.old, c.new, 1)
+		if c.old != "" && text == ringLog {
+			t.Fatalf("no %q in the log", c.old)
+		}
+		l, err := Read(strings.NewReader(text), "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		all := Judge([]*Life{l}, []int64{3}, nil, 0, time.Minute)
+		for _, v := range all {
+			if !v.OK {
+				got = append(got, v.Name+": "+v.Detail)
+			}
+		}
+		if first := strings.Join(got, "\n"); len(all) != 7 || !strings.HasPrefix(first, c.want) || c.want == "" && first != "" {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
