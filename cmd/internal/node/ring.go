@@ -80,6 +80,9 @@ func ruleText(job *settings.Job) string {
 	if job.Algorithm != "auto" {
 		algorithm = " allreduce-algorithm=" + job.Algorithm
 	}
+	if job.Transport != Auto {
+		algorithm += " allreduce-transport=" + job.Transport
+	}
 	baseline := ""
 	if job.Baseline != "" {
 		baseline = " baseline=" + job.Baseline
@@ -101,6 +104,9 @@ func newRingWorker(job *settings.Job, samples int, tcp *transport.TCP, all *link
 	if model != nil {
 		log.Info("cost model", "file", job.RingModel, "ranks", measuredRanks(model), "samples", len(model.Samples), "tcp", model.TCP)
 	}
+	if err := checkTransport(job.Transport, tcp.TLS != nil); err != nil {
+		return nil, job.Invalid("allreduce-transport", err)
+	}
 	w := &ringWorker{guard: newGuard(job.Poison, samples), tcp: tcp, tls: tcp.TLS, version: -1, costs: model, parent: parent{all: all}}
 	l, err := gonet.Listen("tcp", addr)
 	if err != nil {
@@ -114,6 +120,14 @@ func newRingWorker(job *settings.Job, samples int, tcp *transport.TCP, all *link
 	}
 	w.door = newDoor(&counted{riders, all}, tcp.Config, job.Name, log)
 	return w, nil
+}
+
+// checkTransport says why links between members cannot be of a kind.
+func checkTransport(kind string, tls bool) error {
+	if tls && kind != Auto && kind != "tcp" {
+		return fmt.Errorf("%s is within a host, and TLS goes over tcp only: leave it away, or --tls-cert and --tls-key", kind)
+	}
+	return nil
 }
 
 // costModel reads the file of --allreduce-model. Nil: there is none.
@@ -381,6 +395,9 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		Timeout: ringPatience, DialTimeout: ringPatience, Log: w.log, HostID: w.job.HostID, Connections: w.job.Connections,
 		Dial: via(), Model: w.costs, Segment: w.job.Segment << 10, SendBuffer: w.job.Buffer << 10, ReceiveBuffer: w.job.Buffer << 10,
 	}
+	if w.job.Transport != Auto {
+		cfg.Transport = w.job.Transport
+	}
 	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {
 		return w.job.Invalid("allreduce-algorithm", err)
 	}
@@ -393,7 +410,8 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		}
 	}
 	site.Begin(w.ring.Generation, ringPatience, others...)
-	for end := time.Now().Add(ringPatience); ; {
+	end := time.Now().Add(ringPatience)
+	for try := 0; ; try++ {
 		if place == 0 {
 			cfg.Listener = w.meet.open()
 		}
@@ -410,7 +428,11 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%w %d of workers %v cannot be formed: %w", errRing, w.ring.Generation, w.ring.Members, err)
 		}
-		w.log.Debug("forming the ring again", "err", err)
+		level := slog.LevelDebug
+		if cfg.Transport != "" && try == 0 { // which may not be to be had
+			level = slog.LevelWarn
+		}
+		w.log.Log(ctx, level, "forming the ring again", "err", err)
 		if !sleep(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
