@@ -35,6 +35,9 @@ type Noise struct {
 	read      []float64 // total at each worker's last release
 	last      []glance  // by worker: its last gradient
 	course    *pgns.Course
+
+	grad2 float64 // of the newest update
+	mixed bool
 }
 
 // farthest is by how many rounds of samples the parameters of two gradients may differ that make a pair, as in package coord.
@@ -107,12 +110,16 @@ func (n *Noise) Fired(version int64, gs []Gradient, o Outcome) (scale, drift, st
 	if err != nil {
 		return 0, 0, 0, false
 	}
-	if !u.Mixed() {
-		n.course.Moments(version, m.Grad2)
+	n.grad2, n.mixed = m.Grad2, u.Mixed()
+	if !n.mixed {
+		n.course.Moments(version, n.grad2)
 	}
 	drift, strength = n.estimator.Drift()
 	return n.estimator.Noise().Scale, drift, strength, true
 }
+
+// Moments are what the newest update by itself said of |G|², and whether its gradients were of different parameters.
+func (n *Noise) Moments() (grad2 float64, mixed bool) { return n.grad2, n.mixed }
 
 // Bound is how much staleness can cost at most (see pgns.Course).
 func (n *Noise) Bound() (theta float64, ok bool) { return n.course.Bound() }

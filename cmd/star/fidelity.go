@@ -20,6 +20,7 @@ import (
 	"star/cmd/internal/settings"
 	"star/coord"
 	"star/modes"
+	"star/pgns"
 	"star/sim"
 	"star/trace"
 	"star/train"
@@ -62,7 +63,8 @@ func benchFidelity() *cobra.Command {
 		Long: `Simulates runs of star run --straggler-trace FILE --straggler-iteration TIME again, from their logs: the same trace, the same model, data and seed, the
 same mode, baseline or controller. What a worker needs beside the trace's times (loading, pushing, pulling, waking up late) is drawn from the iterations of the log, what the
 coordinator needs is the mean. Says how
-long a round of samples took in both, and which changes of plan both have made. bench/fidelity.sh makes the runs.`,
+long a round of samples took in both, and which changes of plan both have made: to the same plan, at most one round of samples apart (an iteration of
+each worker). bench/fidelity.sh makes the runs.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return &settings.UsageError{Msg: "star bench fidelity needs run logs, or folders of jobs"}
@@ -178,36 +180,49 @@ func seen(path string) (*seenRun, error) {
 	return r, nil
 }
 
-// replayedTimes are those of a trace, with what a real worker needs beside: that of one of the run's iterations, drawn by worker and step.
+// replayedTimes are those of a trace, with what a real worker needs beside: in its first iterations what it needed there, since loading and all that
+// is done once happens in these, then what it needed in one of its later iterations. That is drawn for each step, the same for all: what else the machine has to do
+// delays them together.
 type replayedTimes struct {
 	*trace.Trace
 	workers int
 	median  time.Duration
-	own     time.Duration // computing at least
-	beside  []sim.Spent   // Compute: how much later it ends than the trace says
+	own     time.Duration                // computing at least
+	first   map[nouns.Worker][]sim.Spent // Compute: how much later it ends than the trace says
+	beside  map[nouns.Worker][]sim.Spent
 }
+
+// starts is how many iterations of a worker are not like the others.
+const starts = 5
 
 func (t *replayedTimes) Workers() int { return t.workers }
 
 func (t *replayedTimes) Spend(w nouns.Worker, step int64, _ time.Duration, load float64) sim.Spent {
-	s := t.beside[rand.New(rand.NewPCG(uint64(w), uint64(step))).IntN(len(t.beside))]
+	var s sim.Spent
+	if of := t.first[w]; step < int64(len(of)) {
+		s = of[step]
+	} else if of := t.beside[w]; len(of) > 0 {
+		s = of[int(rand.New(rand.NewPCG(0, uint64(step))).Float64()*float64(len(of)))]
+	}
 	s.Compute += max(time.Duration(t.Relative(w, step)*float64(t.median)), time.Duration(load*float64(t.own)))
 	return s
 }
 
-// learn takes what is beside the trace out of the records, but for the first few iterations of each worker.
+// learn takes what is beside the trace out of the records.
 func (t *replayedTimes) learn(records []nouns.Record) {
 	var own []time.Duration
+	t.first, t.beside = map[nouns.Worker][]sim.Spent{}, map[nouns.Worker][]sim.Spent{}
 	for _, r := range records {
-		if r.Step < 5 {
-			continue
-		}
-		own = append(own, r.Compute-r.Injected)
 		s := sim.Spent{Load: r.Load, Push: r.Push + r.Pull}
 		if r.Injected > 0 {
 			s.Compute = max(0, r.Compute-time.Duration(t.Relative(r.Worker, r.Step)*float64(t.median)))
 		}
-		t.beside = append(t.beside, s)
+		if r.Step < starts {
+			t.first[r.Worker] = append(t.first[r.Worker], s)
+			continue
+		}
+		own = append(own, r.Compute-r.Injected)
+		t.beside[r.Worker] = append(t.beside[r.Worker], s)
 	}
 	t.own = typical(own)
 }
@@ -249,15 +264,18 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 		if err := c.Use("ssgd", own); err != nil {
 			return row, err
 		}
-		if c.Pilot, err = newLived(p, r); err != nil {
+		l, err := newLived(p, r)
+		if err != nil {
 			return row, err
 		}
+		l.task, c.Pilot = task, l
+		task.ahead, task.turns = make([]early, r.Workers), make([]pgns.Change, r.Workers)
 	} else if err := c.Use(row.Method, own); err != nil {
 		return row, err
 	}
 	whole := int64(r.Workers * r.Batch)
 	from, to := r.limit/20/whole*whole, r.limit*19/20/whole*whole // at the ends runs are not like in the middle
-	until := &untilApplied{Trained: trained, left: r.limit}
+	until := &untilApplied{Trained: trained, task: task, left: r.limit}
 	c.Learner = until
 	c.Pilot = &clock{Pilot: c.Pilot, until: until}
 	res, err := sim.Run(c)
@@ -283,7 +301,7 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 		would = append(would, fidelitySwitch{Samples: appliedAt(until.passed, s.At), Plan: s.Plan.String(), Simulated: true})
 	}
 	row.Switches, row.SimulatedSwitches = len(r.switches), len(would)
-	row.Same = agreed(r.switches, would, max(whole*20, r.limit/20))
+	row.Same = agreed(r.switches, would, whole)
 	row.Decisions = append(slices.Clone(r.switches), would...)
 	slices.SortStableFunc(row.Decisions, func(a, b fidelitySwitch) int { return cmp.Compare(a.Samples, b.Samples) })
 	return row, nil
@@ -350,9 +368,17 @@ func appliedAt(ps []passed, at time.Duration) int64 {
 // untilApplied is a Trained whose run ends after so many samples.
 type untilApplied struct {
 	*sim.Trained
+	task   *replayedTask
 	left   int64
 	used   int64
+	handed int64
 	passed []passed
+}
+
+func (u *untilApplied) Release(w nouns.Worker, samples int) {
+	u.Trained.Release(w, samples)
+	u.task.foresee(w, u.Params(), u.handed, samples)
+	u.handed += int64(samples)
 }
 
 func (u *untilApplied) Update(version int64, gs []sim.Gradient) sim.Outcome {
@@ -393,13 +419,31 @@ func (c *clock) Decide(at time.Duration) (modes.Plan, string, bool) {
 	return c.Pilot.Decide(at)
 }
 
-// lived has the pilot of real jobs pilot a simulated one: it is told the lines that a run log would have.
+// Next makes a Watcher of it.
+func (c *clock) Next(at time.Duration) time.Duration {
+	if p, ok := c.Pilot.(sim.Watcher); ok {
+		return p.Next(at)
+	}
+	return 0
+}
+
+// lived has the pilot of real jobs pilot a simulated one: it is told the lines that a run log would have, also those of who is late.
 type lived struct {
-	pilot   coord.Pilot
-	noise   *sim.Noise
-	samples int64
-	plan    string
-	next    *coord.Change
+	pilot     coord.Pilot
+	noise     *sim.Noise
+	samples   int64
+	plan      string
+	next      *coord.Change
+	deadlines []time.Duration
+	flights   []flight // by worker
+	task      *replayedTask
+}
+
+// flight is what a coordinator knows of a worker's present iteration.
+type flight struct {
+	released time.Duration
+	missed   int  // deadlines
+	there    bool // its gradient is
 }
 
 func newLived(p coord.Pilot, r *seenRun) (*lived, error) {
@@ -407,7 +451,7 @@ func newLived(p coord.Pilot, r *seenRun) (*lived, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lived{pilot: p, noise: noise, plan: "ssgd"}
+	l := &lived{pilot: p, noise: noise, plan: "ssgd", flights: make([]flight, r.Workers)}
 	l.tell(0, coord.RunTrain{Workers: r.Workers, Limit: r.limit})
 	return l, nil
 }
@@ -417,10 +461,52 @@ func (l *lived) tell(at time.Duration, e any) {
 		if r.Change != nil {
 			l.next = r.Change
 		}
+		if r.Deadlines != nil {
+			l.deadlines = r.Deadlines
+		}
 	}
 }
 
-func (l *lived) Observe(r nouns.Record) { l.tell(r.At, coord.RunRecord{Record: r}) }
+// due is the next deadline of a worker; 0: not known, or its gradient is there.
+func (l *lived) due(w int) (limit, at time.Duration) {
+	f := &l.flights[w]
+	if f.there || w >= len(l.deadlines) || l.deadlines[w] == 0 {
+		return 0, 0
+	}
+	limit = max(l.deadlines[w], coord.Patience) << min(f.missed, 30)
+	return limit, f.released + limit
+}
+
+// Next implements sim.Watcher.
+func (l *lived) Next(at time.Duration) (next time.Duration) {
+	for w := range l.flights {
+		if limit, due := l.due(w); limit > 0 && (next == 0 || due < next) {
+			next = max(due, at+1)
+		}
+	}
+	return next
+}
+
+// overdue tells of those who are late, as a coordinator does.
+func (l *lived) overdue(at time.Duration) {
+	for w := range l.flights {
+		if limit, due := l.due(w); limit > 0 && due <= at {
+			l.flights[w].missed++
+			l.tell(at, coord.RunLate{Worker: nouns.Worker(w), Waited: at - l.flights[w].released, Deadline: limit})
+		}
+	}
+}
+
+func (l *lived) Observe(r nouns.Record) {
+	l.flights[r.Worker].there = true
+	if g := l.task.ahead[r.Worker]; g.samples == r.Samples {
+		r.Norm2 = g.norm2
+		if g.known {
+			r.Telemetry.Set(nouns.GradChange, g.change)
+		}
+	}
+	l.tell(r.At, coord.RunRecord{Record: r})
+}
 
 func (l *lived) Fired(at time.Duration, version int64, gs []sim.Gradient, o sim.Outcome) {
 	f := coord.RunFire{Version: version}
@@ -428,15 +514,18 @@ func (l *lived) Fired(at time.Duration, version int64, gs []sim.Gradient, o sim.
 		f.Workers = append(f.Workers, g.Worker)
 		f.Staleness = append(f.Staleness, version-1-g.Basis)
 		l.samples += int64(g.Samples)
+		l.flights[g.Worker] = flight{released: at}
 	}
 	f.Samples = l.samples
 	l.tell(at, f)
 	if scale, drift, strength, ok := l.noise.Fired(version, gs, o); ok {
-		l.tell(at, coord.RunNoise{Version: version, Scale: scale, Drift: drift, Strength: strength})
+		grad2, mixed := l.noise.Moments()
+		l.tell(at, coord.RunNoise{Version: version, Grad2: grad2, Var: math.NaN(), Scale: scale, Mixed: mixed, Drift: drift, Strength: strength})
 	}
 }
 
 func (l *lived) Decide(at time.Duration) (modes.Plan, string, bool) {
+	l.overdue(at)
 	c := l.next
 	l.next = nil
 	if c == nil || c.Plan.String() == l.plan {
@@ -455,6 +544,37 @@ type replayedTask struct {
 	stream  data.Stream
 	indices []int
 	batch   train.Batch
+
+	ahead []early // by worker; nil: nobody asks
+	turns []pgns.Change
+}
+
+// early is a gradient that is worked out as soon as its parameters are known: a worker says how long it is when it announces it.
+type early struct {
+	vec           []float32
+	from          int64
+	samples       int
+	norm2, change float64
+	known         bool // the change
+}
+
+// foresee works out the gradient that a worker has been released for.
+func (t *replayedTask) foresee(w nouns.Worker, params []float32, from int64, samples int) {
+	if t.ahead == nil {
+		return
+	}
+	g := &t.ahead[w]
+	if len(g.vec) < len(params) {
+		g.vec = make([]float32, len(params))
+	}
+	if g.samples = 0; t.work(g.vec, params, from, samples) != nil { // Gradient says what is wrong
+		return
+	}
+	g.from, g.samples, g.norm2 = from, samples, 0
+	for _, x := range g.vec {
+		g.norm2 += float64(x) * float64(x)
+	}
+	g.change, g.known = t.turns[w].Next(g.vec)
 }
 
 func newReplayedTask(ctx context.Context, r *seenRun) (*replayedTask, error) {
@@ -480,6 +600,16 @@ func newReplayedTask(ctx context.Context, r *seenRun) (*replayedTask, error) {
 func (t *replayedTask) Params() []float32 { return slices.Clone(t.model.Params()) }
 
 func (t *replayedTask) Gradient(dst, params []float32, from int64, samples int) error {
+	for _, g := range t.ahead {
+		if g.samples == samples && g.from == from {
+			copy(dst, g.vec)
+			return nil
+		}
+	}
+	return t.work(dst, params, from, samples)
+}
+
+func (t *replayedTask) work(dst, params []float32, from int64, samples int) error {
 	t.indices = t.stream.Indices(t.indices, from, samples)
 	if err := t.set.Fill(&t.batch, t.indices); err != nil {
 		return err

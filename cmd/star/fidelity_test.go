@@ -1,8 +1,15 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	nouns "star"
+	"star/coord"
+	"star/pgns"
+	"star/sim"
 )
 
 // Switches of two runs are paired in order, as many as can be, if the plan is the same and they are near.
@@ -47,5 +54,97 @@ func TestFidelityNeedsATrace(t *testing.T) {
 	_, err := fidelity(t.Context(), "testdata/explain.jsonl.gz")
 	if err == nil || !strings.Contains(err.Error(), "--straggler-iteration") || !strings.HasPrefix(err.Error(), "testdata/explain.jsonl.gz: ") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// ears is a pilot that knows how long iterations may take, and keeps what it is told.
+type ears struct {
+	deadlines []time.Duration
+	late      []coord.RunLate
+	records   []nouns.Record
+}
+
+func (e *ears) Tell(l coord.RunLine) []coord.Remark {
+	switch x := l.Entry.(type) {
+	case coord.RunTrain:
+		return []coord.Remark{{Deadlines: e.deadlines}}
+	case coord.RunLate:
+		e.late = append(e.late, x)
+	case coord.RunRecord:
+		e.records = append(e.records, x.Record)
+	}
+	return nil
+}
+
+// The pilot of a simulated job hears at each deadline who is late, as that of a real one does, and of gradients what their workers say of them.
+func TestLived(t *testing.T) {
+	const s = time.Second
+	pilot := &ears{deadlines: []time.Duration{s, 0, time.Millisecond}}
+	l, err := newLived(pilot, &seenRun{Workers: 3, Batch: 4, limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := &replayedTask{ahead: make([]early, 3)}
+	task.ahead[2] = early{samples: 4, norm2: 9, change: 16, known: true}
+	l.task = task
+	for _, x := range []struct{ at, next time.Duration }{
+		{0, coord.Patience}, {coord.Patience, 2 * coord.Patience}, {2 * coord.Patience, s}, {s, 2 * s},
+	} {
+		l.Decide(x.at)
+		if next := l.Next(x.at); next != x.next {
+			t.Errorf("at %v the next deadline is at %v, want %v", x.at, next, x.next)
+		}
+	}
+	want := []coord.RunLate{{Worker: 2, Waited: coord.Patience, Deadline: coord.Patience}, {Worker: 2, Waited: 2 * coord.Patience, Deadline: 2 * coord.Patience},
+		{Worker: 0, Waited: s, Deadline: s}, {Worker: 2, Waited: s, Deadline: s}}
+	if !slices.Equal(pilot.late, want) {
+		t.Errorf("told of %v, want %v", pilot.late, want)
+	}
+	l.Observe(nouns.Record{Worker: 2, Samples: 4})
+	l.Observe(nouns.Record{Worker: 0, Samples: 3})
+	if next := l.Next(s); next != 0 {
+		t.Errorf("with all gradients there or not known, the next deadline is at %v", next)
+	}
+	if v, ok := pilot.records[0].Telemetry.Get(nouns.GradChange); !ok || v != 16 || pilot.records[0].Norm2 != 9 {
+		t.Errorf("record %+v, want what was foreseen", pilot.records[0])
+	}
+	if _, ok := pilot.records[1].Telemetry.Get(nouns.GradChange); ok || pilot.records[1].Norm2 != 0 {
+		t.Errorf("record %+v, of which nothing was foreseen", pilot.records[1])
+	}
+	l.Fired(3*s, 1, []sim.Gradient{{Worker: 2, Samples: 4}}, sim.Outcome{})
+	if next := l.Next(3 * s); next != 3*s+coord.Patience {
+		t.Errorf("after the release at 3s the next deadline is at %v", next)
+	}
+}
+
+// A gradient that was foreseen is the one that is worked out, with its norm and how it differs from the one before.
+func TestForesee(t *testing.T) {
+	r := &seenRun{Workers: 1, Batch: 8, Model: "softmax", Dataset: "digits:n=100,test=20", Seed: 3}
+	task, err := newReplayedTask(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer task.model.Close()
+	params := task.Params()
+	plain := [2][]float32{make([]float32, len(params)), make([]float32, len(params))}
+	for k := range plain {
+		if err := task.Gradient(plain[k], params, int64(8*k), 8); err != nil {
+			t.Fatal(err)
+		}
+	}
+	task.ahead, task.turns = make([]early, 1), make([]pgns.Change, 1)
+	got := make([]float32, len(params))
+	for k := range plain {
+		task.foresee(0, params, int64(8*k), 8)
+		if err := task.Gradient(got, nil, int64(8*k), 8); err != nil || !slices.Equal(got, plain[k]) { // without parameters it cannot be worked out anew
+			t.Fatalf("gradient %d is not the one that was foreseen (%v)", k, err)
+		}
+		norm2 := 0.0
+		for _, x := range got {
+			norm2 += float64(x) * float64(x)
+		}
+		if g := task.ahead[0]; g.norm2 != norm2 || g.known != (k == 1) || k == 1 && !(g.change > 0) {
+			t.Errorf("gradient %d: %v, %v (%v), want a norm of %v", k, g.norm2, g.change, g.known, norm2)
+		}
 	}
 }
