@@ -325,7 +325,7 @@ func (c *Council) Run(ctx context.Context) (err error) {
 			default: // the protocol sends it again
 			}
 		}
-		if core.state.Over && c.part(core, out) {
+		if core.state.Over && c.part(out) {
 			return nil
 		}
 	}
@@ -333,12 +333,7 @@ func (c *Council) Run(ctx context.Context) (err error) {
 
 // part tells the others that this member knows that all is over. It reports true when nobody is left who may need it to learn that: everybody else
 // knows it, or is gone.
-func (c *Council) part(core *core, out []chan raftpb.Message) bool {
-	if c.until.IsZero() {
-		c.until = time.Now().Add(partTime)
-		c.last = slices.Clone(core.state.Note)
-		close(c.closed)
-	}
+func (c *Council) part(out []chan raftpb.Message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := true
@@ -453,6 +448,11 @@ func (c *Council) send(ctx context.Context, conn transport.Conn, to int, queue <
 
 // publish tells others what core has come to.
 func (c *Council) publish(core *core) {
+	if core.state.Over && c.until.IsZero() { // before Close returns
+		c.until = time.Now().Add(partTime)
+		c.last = slices.Clone(core.state.Note)
+		close(c.closed)
+	}
 	st := Status{Term: int64(core.node.BasicStatus().Term), Leader: core.leader()}
 	if st.Leader >= 0 {
 		st.Addr = c.cfg.Members[st.Leader]
@@ -546,7 +546,7 @@ func (r *Reign) Hold() error {
 func (r *Reign) SetNote(note []byte) error { return r.propose(input{note: note}) }
 
 // Close has members agree that all is over: nobody will reign any more, and each member ends when it knows that, and that the others do. The error is like
-// that of SetNote.
+// that of SetNote. When it returns nil, Closed is closed here.
 func (r *Reign) Close() error { return r.propose(input{over: true}) }
 
 func (r *Reign) propose(m input) error {

@@ -214,6 +214,9 @@ func TestClose(t *testing.T) {
 				if err := r.Close(); err != nil {
 					t.Fatal(err)
 				}
+				if b.members[r.Rank].Last() == nil { // who waits for Run to end after that looks here whether to
+					t.Error("who has closed the council does not know that it is closed")
+				}
 				if c.after {
 					gone[r.Rank] = true
 					b.stops[r.Rank]()
