@@ -397,8 +397,8 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
 	}
-	if cfg.Replicas > cfg.Servers {
-		return nil, &Error{exitUsage, fmt.Sprintf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, cfg.Servers)}
+	if cfg.Replicas > cfg.Servers-cfg.Council {
+		return nil, &Error{exitUsage, fmt.Sprintf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, cfg.Servers-cfg.Council)}
 	}
 	if err := cfg.checkSize(); err != nil {
 		return nil, &Error{exitUsage, err.Error()}
@@ -1161,13 +1161,14 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		if p.rank >= 0 && p.rank < len(c.servers) && c.servers[p.rank] == p {
 			if c.ledger == nil && !c.assigned {
 				c.servers[p.rank] = nil // it may come back
+				c.disclaim(p.rank)
 				return nil
 			}
-			if c.cfg.Office != nil && p.hello.Shards == 0 { // another one that may coordinate
+			if c.cfg.Office != nil && p.hello.Shards == 0 && (c.copies == nil || c.ledger == nil || p.rank < c.cfg.Council) { // another one that may coordinate
 				c.log.Warn("a server without shards is gone", "rank", p.rank, "reason", why)
 				return nil
 			}
-			if c.copies != nil && c.ledger != nil && p.rank != 0 {
+			if c.copies != nil && (c.ledger != nil || c.trained() && c.assigned) && (p.rank != 0 || c.cfg.Office != nil) {
 				return c.lostServer(p, why)
 			}
 			if c.ledger != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
@@ -1280,6 +1281,11 @@ func (c *Coordinator) tick(now time.Time) error {
 	c.watchResiduals(now)
 	if c.heir != nil && c.ledger == nil && !c.succeeds() {
 		c.tryStart()
+	}
+	if c.copies != nil && c.succeeds() { // some may not come
+		if err := c.settle(); err != nil {
+			return err
+		}
 	}
 	c.noteIdle(now)
 	if idle, most := now.Sub(c.progress), c.stallAfter(); idle > most && now.Sub(c.warned) > c.cfg.StallAfter {

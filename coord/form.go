@@ -214,6 +214,10 @@ func (c *Coordinator) tryAssign() {
 		}
 		s.hello.Shards = len(c.shards) - first
 	}
+	if err := c.placeCopies(); err != nil {
+		c.sick = err // there are servers enough (New)
+		return
+	}
 	if !c.found(nil) {
 		return
 	}
@@ -230,9 +234,7 @@ func (c *Coordinator) tryAssign() {
 		})
 	}
 	c.ready = make([]bool, k)
-	if err := c.beginCopies(); err != nil {
-		c.sick = err // there are servers enough (New)
-	}
+	c.beginCopies()
 	for _, w := range c.workers {
 		if w != nil {
 			c.welcome(w)

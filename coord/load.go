@@ -64,6 +64,9 @@ func (c *Coordinator) site(p *peer) string {
 }
 
 func (c *Coordinator) locate(p *peer) string {
+	if p.conn == nil { // it has not come to this coordinator
+		return p.hello.Host
+	}
 	host, _, err := net.SplitHostPort(p.conn.RemoteAddr())
 	ip := net.ParseIP(host)
 	switch {

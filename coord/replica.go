@@ -55,8 +55,8 @@ type logReplica struct {
 	ReplicaChange
 }
 
-// beginCopies decides, when shards are cut, who holds copies of them.
-func (c *Coordinator) beginCopies() error {
+// placeCopies decides, when shards are cut, who holds copies of them.
+func (c *Coordinator) placeCopies() error {
 	if c.cfg.Replicas < 2 {
 		return nil
 	}
@@ -64,26 +64,28 @@ func (c *Coordinator) beginCopies() error {
 	if err != nil {
 		return err
 	}
-	k := &copies{table: replica.NewTable(c.cfg.Replicas, views), counted: map[int64]map[int]bool{}}
-	for _, v := range views {
-		k.ready = append(k.ready, map[int]bool{})
-		k.norms = append(k.norms, map[int]event{})
-		for _, s := range v.Followers {
+	c.copies = newCopies(replica.NewTable(c.cfg.Replicas, views), len(views))
+	return nil
+}
+
+// beginCopies has servers know of that.
+func (c *Coordinator) beginCopies() {
+	if c.copies == nil {
+		return
+	}
+	for shard := range c.shards {
+		for _, s := range c.copies.table.View(shard).Followers {
 			c.servers[s].hello.Shards++
 		}
-	}
-	c.copies = k
-	for shard := range views {
 		c.tellServers(shard)
 	}
-	return nil
 }
 
 // places lists the servers as places for copies. first: none of them has one but of its own shards.
 func (c *Coordinator) places(first bool) []replica.Server {
 	out := make([]replica.Server, len(c.servers))
 	for i, s := range c.servers {
-		out[i] = replica.Server{Host: c.site(s), Gone: s.gone, Spare: s.hello.Shards == 0}
+		out[i] = replica.Server{Host: c.site(s), Gone: s.gone || i < c.cfg.Council, Spare: s.hello.Shards == 0}
 		if host, _, err := net.SplitHostPort(s.hello.Addr); err == nil && host != "" && out[i].Host == "" {
 			out[i].Host = host
 		}
@@ -143,13 +145,7 @@ func (c *Coordinator) readyAt(p *peer, shard int) bool {
 	}
 	k := c.copies
 	k.ready[shard][p.rank] = true
-	v := k.table.View(shard)
-	for _, s := range append([]int{v.Primary}, v.Followers...) {
-		if !k.ready[shard][s] {
-			return false
-		}
-	}
-	return true
+	return c.readyAll(shard)
 }
 
 // wholeAt notes that a copy holds a gradient. It reports whether every copy does.
@@ -184,28 +180,36 @@ func (c *Coordinator) held(p *peer, m transport.Held) error {
 	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) {
 		return c.drop(p, fmt.Errorf("held of shard %d, which has no copies", m.Shard))
 	}
+	if c.succeeds() { // what it claims; its standing follows
+		c.heir.claims[[2]int{p.rank, m.Shard}] = m.Seq
+		return nil
+	}
 	c.copies.table.Held(m.Shard, p.rank, m.Term, m.Seq)
 	return c.pump()
 }
 
 // chain puts orders behind those that wait for copies. Followers are told of their firings at once.
 func (c *Coordinator) chain(orders []order) {
-	k := c.copies
 	for i := range orders {
-		o := &orders[i]
-		if o.fire.Seq > 0 {
-			k.table.Offer(o.fire.Seq)
-			for _, s := range c.servers {
-				if s != nil && !s.gone && c.follows(s.rank) {
-					c.send(s, func() error { return transport.Send(s.conn, transport.Ahead(o.fire), nil) })
-				}
-			}
-		}
-		k.put(*o)
+		c.offer(&orders[i])
 	}
 	if err := c.pump(); err != nil && c.sick == nil {
 		c.sick = err
 	}
+}
+
+// offer puts an order behind those that wait, and tells followers of its firing.
+func (c *Coordinator) offer(o *order) {
+	k := c.copies
+	if o.fire.Seq > 0 {
+		k.table.Offer(o.fire.Seq)
+		for _, s := range c.servers {
+			if s != nil && !s.gone && c.follows(s.rank) {
+				c.send(s, func() error { return transport.Send(s.conn, transport.Ahead(o.fire), o.memo) })
+			}
+		}
+	}
+	k.put(*o)
 }
 
 func (k *copies) put(o order) {
@@ -239,7 +243,7 @@ func (c *Coordinator) follows(server int) bool {
 // pump carries out what copies hold: primaries are told of what all followers hold, and workers are released when all copies hold it.
 func (c *Coordinator) pump() error {
 	k := c.copies
-	if k.freeing {
+	if k.freeing || len(k.queue) > 0 && !c.may() {
 		return nil
 	}
 	k.freeing = true
@@ -325,6 +329,10 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 		if ch.Gone {
 			return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost, and with it the last copy of shard %d: %v", p.rank, p.hello.Addr, ch.Shard, why)}
 		}
+	}
+	p.hello.Shards = 0
+	if slices.ContainsFunc(changes, func(ch replica.Change) bool { return !ch.Gave }) && !c.bequeathCopies() {
+		return nil
 	}
 	for _, ch := range changes {
 		if ch.Gave {
@@ -425,6 +433,9 @@ func (c *Coordinator) shareCopy() error {
 	if _, err := c.copies.table.Joined(m.shard, c.copies.from); err != nil {
 		return err
 	}
+	if !c.bequeathCopies() {
+		return nil
+	}
 	c.servers[m.to].hello.Shards++
 	c.noteCopies(ReplicaChange{Shard: m.shard, Event: "copied", Server: m.to, Took: time.Since(c.moving.begun).Seconds()})
 	c.tellView(m.shard)
@@ -444,6 +455,9 @@ func (c *Coordinator) unshareCopy() error {
 		return nil
 	}
 	whole := k.table.Drop(m.shard, m.to)
+	if !c.bequeathCopies() {
+		return nil
+	}
 	to.hello.Shards--
 	s := c.shards[m.shard]
 	c.send(to, func() error {
@@ -469,7 +483,7 @@ const copyPause = 2 * time.Second
 func (c *Coordinator) takeServer(p *peer) error {
 	rank := p.rank
 	for i, s := range c.servers {
-		if i > 0 && s.gone && (rank < 0 || rank == i) {
+		if i > 0 && i >= c.cfg.Council && s.gone && (rank < 0 || rank == i) {
 			rank = i
 			break
 		}
@@ -485,7 +499,7 @@ func (c *Coordinator) takeServer(p *peer) error {
 	c.servers[rank] = p
 	c.log.Info("a server takes the place of one that is gone", "rank", rank, "addr", p.hello.Addr)
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed()}, nil)
+		return transport.Send(p.conn, transport.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})
 	layout, _ := json.Marshal(c.enrolled)
 	c.send(p, func() error {

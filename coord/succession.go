@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/replica"
 	"star/transport"
 )
 
@@ -67,6 +68,8 @@ type Estate struct {
 	Owner      []int       // by shard: the rank of the server that has it
 	Seats      map[int]int // by rank of a server that has shards: how many
 	End        *Ending     // the job is over; nil: it is not
+
+	Views []replica.View `json:",omitempty"` // by shard: who holds its copies, where it has some
 }
 
 // ParseEstate reads what a coordinator has noted.
@@ -169,6 +172,11 @@ type succession struct {
 	seq     int64       // of the last Fire that any server was given
 	memo    memo
 	log     []logRecall // Fires that servers have told of
+	claims  claims      // of copies
+	came    time.Time   // the first server
+	from    int64       // the last firing that every copy holds
+
+	before []replica.View // as the coordinator before has left them
 }
 
 // standing is what a server has been given.
@@ -210,7 +218,7 @@ func (c *Coordinator) inherit() error {
 	c.hello = transport.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}
 	c.shards, c.owner = e.Shards, e.Owner
 	c.ready = make([]bool, len(e.Shards))
-	return nil
+	return c.inheritCopies()
 }
 
 // trained says whether the training had begun when the job was taken over.
@@ -229,9 +237,14 @@ func (c *Coordinator) reseat(p *peer) bool {
 	if c.heir != nil {
 		shards = c.heir.estate.Seats[p.rank]
 	}
+	if c.copies != nil && !c.succeeds() {
+		shards = 0 // whatever it had others have, or nobody
+	}
 	old := c.servers[p.rank]
 	fresh := p.hello.Params == 0 // it was assigned nothing yet, and may not know of the job at all
 	switch {
+	case c.copies != nil && c.returning(p, fresh):
+		return true
 	case shards > 0 && fresh && c.trained():
 		return false
 	case !c.succeeds() && (shards > 0 || old != nil && old.hello.Shards > 0):
@@ -280,6 +293,10 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 	if m.Term != c.term() {
 		return c.drop(p, fmt.Errorf("it stands to a coordinator of term %d, not %d", m.Term, c.term()))
 	}
+	if c.copies != nil && !c.succeeds() {
+		c.forgetExtras(p, m)
+		return nil
+	}
 	if !c.succeeds() || p.hello.Shards == 0 {
 		return nil
 	}
@@ -295,6 +312,13 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 		}
 		st.fires[f.Seq] = recall{header, note}
 		list = rest
+	}
+	if c.copies != nil {
+		if err := c.claimed(p, m); err != nil {
+			return err
+		}
+		c.heir.stands[p.rank] = st
+		return c.settle()
 	}
 	for _, s := range m.Shards {
 		if s.Shard >= len(c.owner) || c.owner[s.Shard] != p.rank || s.Version < 0 && c.trained() {
@@ -318,11 +342,19 @@ func (c *Coordinator) settle() error {
 	for rank := range h.estate.Seats {
 		st := h.stands[rank]
 		if rank >= len(c.servers) || st == nil || c.servers[rank] == nil || c.servers[rank].gone {
+			if c.goesWithout(rank) {
+				continue
+			}
 			return nil
 		}
 		h.seq = max(h.seq, st.Seq)
 		for seq, f := range st.fires {
 			all[seq] = f
+		}
+	}
+	if c.copies != nil {
+		if err := c.recoverCopies(); err != nil {
+			return err
 		}
 	}
 	last := int64(0) // of the memos
@@ -348,7 +380,15 @@ func (c *Coordinator) settle() error {
 		}
 		h.memo.steps = append(h.memo.steps, step)
 	}
+	if c.copies != nil {
+		if ok, err := c.reinstate(all); err != nil || !ok {
+			return err
+		}
+	}
 	for rank := range h.estate.Seats {
+		if c.copies != nil {
+			break
+		}
 		p := c.servers[rank]
 		for seq := h.stands[rank].Seq + 1; seq <= h.seq; seq++ {
 			f, ok := all[seq]
@@ -366,7 +406,7 @@ func (c *Coordinator) settle() error {
 		}
 	}
 	for rank, p := range c.servers {
-		if p == nil { // it had no shards, and may come later
+		if p == nil { // it had no shards, or others have them, and it may come later
 			c.servers[rank] = c.nobody(rank)
 		}
 	}
@@ -503,13 +543,7 @@ func (c *Coordinator) found(l *ledger) bool {
 			e.Trains = time.Now().UTC().Round(0)
 		}
 	}
-	e.Seats = map[int]int{}
-	for _, s := range c.owner {
-		e.Seats[s] = 0
-	}
-	for _, s := range c.owner {
-		e.Seats[s]++
-	}
+	c.seats(&e)
 	e.Workers = nil
 	for w := 0; l != nil && w < len(l.accounts); w++ {
 		if l.accounts[w].live {

@@ -286,6 +286,23 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 }
 
+// A worker that has waited for too long for its welcome comes once more, perhaps before its first try is known to be over: it is told to try again,
+// not that its settings are wrong.
+func TestWorkerTriesAgainDuringATakeOver(t *testing.T) {
+	p := live(3, 40)
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+		w.worker(0)
+		synctest.Wait()
+		_, err := w.join(hello(0), enrolment)
+		var refused *transport.RejectError
+		if !errors.As(err, &refused) || refused.Exit != exitRestart {
+			t.Errorf("it is told %v", err)
+		}
+		w.end(errors.New("enough"))
+		<-w.over
+	})
+}
+
 // What cannot be made whole ends the job, and says why.
 func TestTakeOverRefuses(t *testing.T) {
 	for name, c := range map[string]struct {

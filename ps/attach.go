@@ -80,7 +80,7 @@ func (p *history) at(i int) []byte { return p.frames[(p.next+i)%len(p.frames)] }
 
 // ordered notes what the coordinator has said, before it is passed on. It reads the payload.
 func (s *Server) ordered(coord transport.Conn, f transport.Frame) error {
-	if f.Kind != transport.KindFire || s.past == nil {
+	if f.Kind != transport.KindFire && f.Kind != transport.KindAhead || s.past == nil {
 		if f.Size > 0 {
 			return coord.Discard()
 		}
@@ -94,7 +94,11 @@ func (s *Server) ordered(coord transport.Conn, f transport.Frame) error {
 			return err
 		}
 	}
-	if s.peek.Parse(f.Header) == nil { // else the listener says so
+	parse := s.peek.Parse
+	if f.Kind == transport.KindAhead {
+		parse = s.peek.ParseAhead
+	}
+	if parse(f.Header) == nil && s.peek.Seq > s.past.seq { // else the listener says so, or it was an Ahead before
 		s.past.add(s.peek.Seq, f.Header, s.note)
 	}
 	return nil
@@ -105,6 +109,7 @@ func (s *Server) attach(coord transport.Conn, term int64) error {
 	if term < s.term {
 		return fmt.Errorf("ps: the coordinator at %s has term %d, but one of term %d was here already", coord.Peer(), term, s.term)
 	}
+	claims := s.claims(term)
 	m := transport.Standing{Term: term, Seq: s.past.seq}
 	for h := range s.serving {
 		m.Shards = append(m.Shards, transport.ShardVersion{Shard: h.info.Shard, Version: h.version.Load()})
@@ -113,6 +118,11 @@ func (s *Server) attach(coord transport.Conn, term int64) error {
 	defer func() { <-s.coord.lock }()
 	if err := coord.SetWriteDeadline(time.Now().Add(s.patience(historyBytes))); err != nil {
 		return err
+	}
+	for _, c := range claims {
+		if err := transport.Send(coord, transport.Held{Shard: c.Shard, Term: c.View.Term, Seq: c.Seq}, nil); err != nil {
+			return err
+		}
 	}
 	if err := transport.Send(coord, m, s.past.appendTo(nil)); err != nil { // before anything that shards say
 		return err

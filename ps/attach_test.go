@@ -245,3 +245,108 @@ func TestHistory(t *testing.T) {
 		t.Errorf("%d bytes of at most %d", len(b), historyBytes)
 	}
 }
+
+// Copies say to the next coordinator what they hold: firings that only followers were told of, too. What they are told again they do not do again, and a
+// checkpoint that the one before asked for is written for the next one.
+func TestAnotherCoordinatorOfCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := new(transport.Pipe)
+		l, err := net.Listen("next")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &successors{coming: make(chan successor), theirs: l, net: net, asked: make(chan error, 8)}
+		saved := 0
+		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 1, workers: 2, quorum: 9, noReader: true, server: ServerConfig{
+			Again: s.again, Copies: true, Hello: transport.Hello{Rank: 1},
+			Load: func(transport.ShardInfo) ([]float32, int64, error) { return make([]float32, 10), 0, nil },
+			Save: func(SaveRequest) ([]byte, error) { saved++; return []byte("1"), nil },
+		}})
+		defer func() {
+			j.cancel()
+			<-j.over
+			j.coord.Close()
+			l.Close()
+			j.wg.Wait()
+		}()
+		tellHim := func(c transport.Conn, m transport.Message, note string) {
+			c.SetWriteDeadline(time.Now().Add(time.Second))
+			if err := transport.Send(c, m, []byte(note)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kinds := func(c transport.Conn, want ...transport.Kind) (last transport.Frame) {
+			for _, k := range want {
+				if last, _ = next(t, c); last.Kind != k {
+					t.Fatalf("%v, want %v", last.Kind, k)
+				}
+			}
+			return last
+		}
+		held := func(c transport.Conn, term, seq int64) {
+			f := kinds(c, transport.KindHeld)
+			if m, err := transport.ParseHeld(f.Header); err != nil || m.Term != term || m.Seq != seq {
+				t.Fatalf("it holds %+v, %v; want %d under term %d", m, err, seq, term)
+			}
+		}
+		view := func(c transport.Conn, term int64, holders ...int) {
+			m := transport.View{Shard: 0, Term: term, From: 0, To: 10}
+			for _, h := range holders {
+				m.Holders = append(m.Holders, transport.Holder{Rank: h, Addr: "a"})
+			}
+			tellHim(c, m, "")
+		}
+		kinds(j.coord, transport.KindReady)
+		view(j.coord, 3, 0, 1) // it follows
+		tellHim(j.coord, transport.Ahead{Seq: 1}, "one")
+		held(j.coord, 3, 1)
+		tellHim(j.coord, transport.Fire{Seq: 1}, "for primaries")
+		tellHim(j.coord, transport.Ahead{Seq: 2}, "two")
+		held(j.coord, 3, 2)
+		j.coord.Close()
+		<-s.asked
+
+		second := s.take(t, 4)
+		held(second, 3, 2)
+		if m, fires, notes := standing(t, second); m.Seq != 2 || len(fires) != 2 || notes[0] != "one" || notes[1] != "two" {
+			t.Errorf("it stands as %+v, and was given %+v, %q", m, fires, notes)
+		}
+		view(second, 9, 1, 0) // now it is the primary
+		tellHim(second, transport.Fire{Seq: 2}, "two")
+		tellHim(second, transport.Fire{Seq: 3}, "three")
+		held(second, 9, 3)
+		tellHim(second, transport.Save{Seq: 3, Version: 0, ID: "c"}, "")
+		kinds(second, transport.KindSaved)
+		second.Close()
+		<-s.asked
+
+		third := s.take(t, 5)
+		held(third, 9, 3)
+		standing(t, third)
+		tellHim(third, transport.Save{Seq: 3, Version: 0, ID: "c"}, "")
+		kinds(third, transport.KindSaved)
+		tellHim(third, transport.Leave{}, "")
+		<-j.over
+		if j.err != nil || saved != 2 {
+			t.Errorf("Run ended with %v; %d parts were saved, want 2", j.err, saved)
+		}
+		third.Close()
+	})
+}
+
+// A server that learns that the job is over ends well.
+func TestOverBeforeItWasTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := new(transport.Pipe)
+		s := &successors{coming: make(chan successor, 1), net: net, asked: make(chan error, 1)}
+		s.coming <- successor{err: ErrOver}
+		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 1, workers: 1, server: ServerConfig{Again: s.again}, noReader: true})
+		j.coord.Close()
+		<-j.over
+		if j.err != nil {
+			t.Errorf("Run ended with %v", j.err)
+		}
+		j.cancel()
+		j.wg.Wait()
+	})
+}

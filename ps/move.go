@@ -200,6 +200,8 @@ func (h *host) moving(m input) error {
 		return h.seat(m.view)
 	case inLate:
 		h.leaveBehind(m.conn)
+	case inClaim:
+		m.claim <- h.claim(m.seq)
 	case inLent:
 		if l.giver == m.giver {
 			*l = leaving{}

@@ -163,6 +163,42 @@ func (h *host) leaveBehind(conn *conn) {
 	conn.end(fmt.Errorf("this copy of shard %d is of term %d and was left behind: its worker knows a higher one", h.info.Shard, h.copying.Term()))
 }
 
+// claims is what the copies here say to another coordinator: which firings they hold, once all that the one before has said is done. What one of its
+// copies that was on its way to another server, or from there, comes to is decided anew.
+func (s *Server) claims(term int64) (cs []replica.Claim) {
+	if !s.cfg.Copies {
+		return nil
+	}
+	for shard, a := range s.adoptions {
+		a.cancel(errForget)
+		delete(s.adoptions, shard)
+	}
+	for h := range s.serving {
+		answer := make(chan replica.Claim, 1)
+		if !h.put(input{kind: inClaim, seq: term, claim: answer}) {
+			continue
+		}
+		select {
+		case c := <-answer:
+			if c.View.Term > 0 {
+				cs = append(cs, c)
+			}
+		case <-h.quit:
+		case <-s.ctx.Done():
+		}
+	}
+	return cs
+}
+
+// claim says what this copy holds to a coordinator of a term.
+func (h *host) claim(term int64) replica.Claim {
+	if h.leaves.lending.on {
+		h.unlend()
+	}
+	h.copying.saved = "" // whoever asked for it is gone
+	return h.copying.Claim(term, h.info.Shard)
+}
+
 // again says whether a gradient was stored before. It can come twice: from its worker, and passed on.
 func (h *host) again(g Gradient) bool {
 	if !h.copying.Seated() {
@@ -175,8 +211,8 @@ func (h *host) again(g Gradient) bool {
 	return false
 }
 
-// fire takes a firing, and says that it is held.
-func (h *host) fire(f *transport.Fire, ahead bool) error {
+// fire takes a firing from a coordinator of a term, and says that it is held.
+func (h *host) fire(f *transport.Fire, ahead bool, term int64) error {
 	c := &h.copying
 	if !c.Seated() {
 		return h.shard.Fire(f)
@@ -185,7 +221,7 @@ func (h *host) fire(f *transport.Fire, ahead bool) error {
 	if ahead {
 		to = replica.ToFollowers
 	}
-	switch c.Fire(h.s.assign.Generation, f.Seq, to) {
+	switch c.Fire(term, f.Seq, to) {
 	case replica.Known, replica.Others:
 		return nil
 	case replica.New:

@@ -194,6 +194,7 @@ type input struct {
 	view   replica.View
 	ahead  bool // a firing: for followers
 	giver  *giver
+	claim  chan<- replica.Claim
 }
 
 type inputKind uint8
@@ -218,6 +219,7 @@ const (
 	inView     // replica.go
 	inLate     // replica.go
 	inLent     // replica.go
+	inClaim    // replica.go
 )
 
 // coordinator is the connection to the coordinator, written to by all shards of
@@ -456,7 +458,7 @@ func (s *Server) listen(coord transport.Conn) error {
 				if err != nil {
 					return fmt.Errorf("ps: coordinator: %w", err)
 				}
-				h.put(input{kind: inFire, fire: fire, ahead: f.Kind == transport.KindAhead})
+				h.put(input{kind: inFire, fire: fire, ahead: f.Kind == transport.KindAhead, seq: s.term})
 			}
 		case transport.KindApply:
 			m, err := transport.ParseApply(f.Header)
@@ -625,7 +627,7 @@ func (h *host) handle(m input) error {
 		if pause := h.s.cfg.Pause; pause != nil && len(h.fires) > 0 {
 			pause(h.s.ctx, h.info.Shard)
 		}
-		err := h.fire(m.fire, m.ahead)
+		err := h.fire(m.fire, m.ahead, m.seq)
 		h.fires <- m.fire
 		return err
 	case inApply:

@@ -276,7 +276,7 @@ type Claim struct {
 // enough; the first one that is left is the primary. The coordinator before may have given out higher terms of which nobody knows any more, so terms
 // begin at the generation of the new one, which is higher than any before, in their upper half.
 func Recover(generation int64, want, shards int, claims []Claim) (t *Table, from, to int64, err error) {
-	views := make([]View, shards)
+	views, held := make([]View, shards), make([]map[int]int64, shards)
 	from = -1
 	for i := range views {
 		best := View{Term: -1}
@@ -304,6 +304,7 @@ func Recover(generation int64, want, shards int, claims []Claim) (t *Table, from
 			return nil, 0, 0, fmt.Errorf("replica: nobody who holds shard %d is there", i)
 		}
 		views[i] = View{Term: max(best.Term, generation<<32) + 1, Primary: left[0], Followers: left[1:]}
+		held[i] = seq
 	}
 	if shards == 0 {
 		return nil, 0, 0, errors.New("replica: a job without shards")
@@ -312,7 +313,7 @@ func Recover(generation int64, want, shards int, claims []Claim) (t *Table, from
 	t.offered = from
 	for i := range t.shards {
 		for _, s := range t.shards[i].members() {
-			t.shards[i].held[s] = from
+			t.shards[i].held[s] = held[i][s] // a copy does not say again what it has said here
 		}
 	}
 	return t, from, to, nil

@@ -177,7 +177,7 @@ func (r *launch) run(ctx context.Context) (err error) {
 	if r.spread != nil {
 		servers += r.spread.spare
 	}
-	servers = max(servers, r.job.Replicas)
+	servers = max(servers, r.seats.count+r.job.Replicas)
 	if err := r.aim(); err != nil {
 		return err
 	}
@@ -463,7 +463,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 		case e := <-ended:
 			left--
 			switch {
-			case e.role == "ps" && e.code() != 0 && e.rank > 0 && r.job.Replicas > 1 && kill == nil:
+			case e.role == "ps" && e.code() != 0 && e.rank >= max(1, r.seats.count) && r.job.Replicas > 1 && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))

@@ -26,8 +26,6 @@ func (s *server) checkCouncil() error {
 	switch {
 	case job.Arch == settings.AllReduce:
 		return no("an all-reduce has one coordinator: nobody else could take it over yet")
-	case job.Replicas > 1:
-		return no("not with --replicas: who takes over would have to know which copies are whole")
 	case job.Clip > 0:
 		return no("not with --clip: the norm that an update waits for would be lost with the coordinator")
 	case job.Baseline != "":

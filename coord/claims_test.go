@@ -1,0 +1,241 @@
+package coord
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/replica"
+	"star/transport"
+)
+
+// twice gives the job of live copies: each shard is on both servers.
+func (p *past) twice() {
+	p.estate.Seats = map[int]int{0: 2, 1: 2}
+	p.estate.Views = []replica.View{{Term: 1, Primary: 0, Followers: []int{1}}, {Term: 1, Primary: 1, Followers: []int{0}}}
+}
+
+// stakes has a server come that holds copies of both shards up to some firings, by shard, and keeps the Fires from keeps on;
+// after is when.
+func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...time.Duration) *fakeServer {
+	s := &fakeServer{gone: make(chan struct{}), own: []int{0, 1}, mute: len(after) > 0}
+	w.servers = append(w.servers, s)
+	w.wg.Go(func() {
+		defer close(s.gone)
+		for _, d := range after {
+			time.Sleep(d)
+		}
+		m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: 1, Addr: fmt.Sprintf("s%d", rank), Params: 100}})
+		if err != nil {
+			s.last = err
+			return
+		}
+		s.mu.Lock()
+		s.m, s.mute = m, false
+		s.mu.Unlock()
+		defer m.Close()
+		s.copies = map[int]*replica.Copy{}
+		seq := max(held[0], held[1])
+		st := transport.Standing{Term: m.Welcome.Term, Seq: seq}
+		for shard, last := range held {
+			if last < 0 {
+				continue
+			}
+			c := replica.NewCopy(rank, p.estate.Views[shard], last)
+			s.copies[shard] = &c
+			Say(m, transport.Held{Shard: shard, Term: 1, Seq: last}, nil)
+			st.Shards = append(st.Shards, transport.ShardVersion{Shard: shard, Version: last})
+		}
+		var frames []byte
+		for _, f := range p.frames[keeps-1 : seq] {
+			frames = append(frames, f...)
+		}
+		Say(m, st, frames)
+		s.last = s.serve()
+	})
+	return s
+}
+
+// A coordinator that takes over shards with copies brings all copies to the same end of the history, followers first, releases nobody before
+// they hold it, and gives terms that are higher than any.
+func TestTakeOverCopies(t *testing.T) {
+	for name, c := range map[string]struct {
+		held [2][2]int64 // by server and shard
+		end  int64
+	}{
+		"all hold all":                       {[2][2]int64{{3, 3}, {3, 3}}, 3},
+		"one follower is ahead":              {[2][2]int64{{2, 3}, {2, 2}}, 3},
+		"followers are ahead of primaries":   {[2][2]int64{{1, 3}, {3, 1}}, 3},
+		"nobody has heard of the last fires": {[2][2]int64{{1, 1}, {1, 1}}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := live(3, 40)
+			p.twice()
+			office := newDesk(7)
+			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
+				a, b := w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1])
+				x, y := w.worker(0), w.worker(1)
+				w.finished(time.Minute)
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				if w.result.Samples != 40 || x.m.Welcome.Version != c.end {
+					t.Errorf("%d samples, begun at version %d, want 40 and %d", w.result.Samples, x.m.Welcome.Version, c.end)
+				}
+				exactly(t, 40, p.applied[:2*c.end], x.used, y.used)
+				for _, s := range []*fakeServer{a, b} {
+					for shard, copied := range s.copies {
+						if copied.Term() != 7<<32+1 || copied.Last() < c.end+2 {
+							t.Errorf("a copy of shard %d has term %d and holds %d firings", shard, copied.Term(), copied.Last())
+						}
+						if copied.Last() != a.copies[0].Last() {
+							t.Errorf("copies hold %d and %d firings", copied.Last(), a.copies[0].Last())
+						}
+					}
+				}
+				vs := office.last().Views
+				if len(vs) != 2 || vs[0].Term != 7<<32+1 || vs[0].Primary != 0 || vs[1].Primary != 1 || office.last().Seats[0] != 2 {
+					t.Errorf("noted is %+v", vs)
+				}
+			})
+		})
+	}
+}
+
+// Who does not come is gone without: others have copies. A shard of which nobody comes is waited for.
+func TestTakeOverWithoutAServer(t *testing.T) {
+	t.Run("the others have copies", func(t *testing.T) {
+		p := live(3, 40)
+		p.twice()
+		office := newDesk(7)
+		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
+			begun := time.Now()
+			b := w.stakes(p, 1, 1, [2]int64{3, 2})
+			x, y := w.worker(0), w.worker(1)
+			time.Sleep(absentServers - time.Second)
+			synctest.Wait()
+			if len(b.seen()) > 0 {
+				t.Errorf("something is fired after %v", time.Since(begun))
+			}
+			w.finished(time.Minute)
+			if w.err != nil {
+				t.Fatal(w.err)
+			}
+			exactly(t, 40, p.applied, x.used, y.used)
+			var events []string
+			for _, l := range w.lines("replica") {
+				events = append(events, fmt.Sprint(l["event"], l["shard"], l["server"]))
+			}
+			if want := []string{"promoted0 0", "lost1 0"}; !slices.Equal(events, want) {
+				t.Errorf("the run log has %v, want %v", events, want)
+			}
+			if v := office.last().Views[0]; v.Primary != 1 || len(v.Followers) > 0 {
+				t.Errorf("noted is %+v", v)
+			}
+		})
+	})
+	t.Run("nobody has one", func(t *testing.T) {
+		p := live(3, 40)
+		p.twice()
+		p.estate.Views[0].Followers, p.estate.Seats = nil, map[int]int{0: 2, 1: 1}
+		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Office: newDesk(7), Heir: &p.estate, JoinTimeout: 20 * time.Second}, func(w *world) {
+			w.stakes(p, 1, 1, [2]int64{-1, 3})
+			w.worker(0)
+			w.finished(time.Minute)
+			w.failed(exitLost, "servers [0]")
+		})
+	})
+}
+
+// What a server holds and is not counted on any more it drops, and is given no firing for it: a copy that was on its way when the coordinator was lost,
+// and all that a server has that comes back after the others went on without it.
+func TestCopiesThatCountNoMore(t *testing.T) {
+	p := live(3, 40)
+	p.twice()
+	p.estate.Views[0] = replica.View{Term: 4, Primary: 1} // server 0 was dropped, and does not know it
+	p.estate.Seats = map[int]int{0: 1, 1: 2}
+	play(t, Config{Workers: 2, Servers: 2, Replicas: 1 + 1, Steps: 5, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+		a := w.stakes(p, 0, 1, [2]int64{2, 3})
+		w.stakes(p, 1, 1, [2]int64{3, 3})
+		w.worker(0)
+		w.worker(1)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		a.mu.Lock()
+		forgot := slices.Clone(a.adopts)
+		a.mu.Unlock()
+		if !slices.Contains(forgot, transport.Forget) {
+			t.Errorf("it is told %v, want to forget", forgot)
+		}
+		w.end(fmt.Errorf("enough"))
+		<-w.over
+	})
+}
+
+// Who holds copies is agreed on before it is in force: if it is not, nobody is told.
+func TestViewsAreNoted(t *testing.T) {
+	for name, agreed := range map[string]bool{"agreed": true, "not agreed": false} {
+		t.Run(name, func(t *testing.T) {
+			p := live(3, 400)
+			p.twice()
+			office := newDesk(7)
+			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Office: office, Heir: &p.estate}, func(w *world) {
+				a, b := w.stakes(p, 0, 1, [2]int64{3, 3}), w.stakes(p, 1, 1, [2]int64{3, 3})
+				w.worker(0)
+				w.worker(1)
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+				term := b.term(0)
+				if !agreed {
+					office.set(nil, fmt.Errorf("no majority"))
+				}
+				a.m.Conn.Close()
+				time.Sleep(100 * time.Millisecond)
+				synctest.Wait()
+				switch v := office.last().Views[0]; {
+				case agreed && (v.Primary != 1 || v.Term != b.term(0) || b.term(0) <= term):
+					t.Errorf("noted is %+v, told is term %d", v, b.term(0))
+				case !agreed && b.term(0) != term:
+					t.Errorf("a view of term %d is told that nobody has agreed on", b.term(0))
+				}
+				w.end(fmt.Errorf("enough"))
+				<-w.over
+			})
+		})
+	}
+}
+
+func (s *fakeServer) term(shard int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.copies[shard].Term()
+}
+
+// A server that was cut off and comes back to the same coordinator drops what it has, and gets copies anew.
+func TestServerWithCopiesComesBack(t *testing.T) {
+	p := live(3, 400)
+	p.twice()
+	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+		w.stakes(p, 0, 1, [2]int64{3, 3})
+		b := w.stakes(p, 1, 1, [2]int64{3, 3})
+		again := w.stakes(p, 0, 1, [2]int64{3, 3}, 5*time.Second) // the connection before is still there
+		w.worker(0)
+		w.worker(1)
+		time.Sleep(8 * time.Second)
+		synctest.Wait()
+		again.mu.Lock()
+		told := slices.Clone(again.adopts)
+		again.mu.Unlock()
+		if len(told) < 3 || told[0] != transport.Forget || told[1] != transport.Forget || !slices.Contains(told[2:], transport.Prepare) {
+			t.Errorf("it is told %v, want to forget both copies and to prepare for one", told)
+		}
+		if b.term(0) <= 7<<32+1 {
+			t.Errorf("the other copy has term %d", b.term(0))
+		}
+		w.end(fmt.Errorf("enough"))
+		<-w.over
+	})
+}
