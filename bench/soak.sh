@@ -74,6 +74,6 @@ done
 if [ -n "$long" ]; then
 	seconds=$(python3 -c 'import re, sys; print(sum(int(n) * {"h": 3600, "m": 60, "s": 1}[u] for n, u in re.findall(r"([0-9]+)([hms])", sys.argv[1])))' "$long")
 	run long --every 15s --for "$long" --steps "$((seconds * ${RATE:-9}))" --slow 0:+100ms,1:+100ms,2:+100ms --mode "${MODE:-auto}" --lr "${LR:-0.00001}" \
-		--faults kill,term,pause,stop-and-go,cut,silence,slow-link,corrupt --min-workers 1 --checkpoint-every 10s --keep 5
+		--faults kill,term,pause,stop-and-go,cut,silence,slow-link,corrupt --min-workers 1 --dead-after 15s --checkpoint-every 10s --keep 5
 fi
 exit $bad

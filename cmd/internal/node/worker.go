@@ -286,6 +286,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 			Chosen: func(version int64, codec, why string) { sayCodec(member, rank, version, codec, why) }, // the next message fails too, if this does
 		})
 	}}
+	data.Warm(trainSet) // from now on others may wait for us
 	if err := w.open(ctx, comes); err != nil {
 		return err
 	}
