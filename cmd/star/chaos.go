@@ -251,7 +251,11 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	}
 	result.Lives = len(lives)
 	saved, bad := loadable(r.checkpoints())
-	result.Invariants = append(chaos.Judge(lives, saved, bad, node.ExitCode(failed), stall), flat(result.Processes, job.Workers))
+	come := job.Workers
+	if r.seats.count > 0 { // to whoever takes over, servers too
+		come += r.servers()
+	}
+	result.Invariants = append(chaos.Judge(lives, saved, bad, node.ExitCode(failed), stall), flat(result.Processes, come))
 	if r.disk != nil {
 		result.Invariants = append(result.Invariants, chaos.JudgeDisk(full, lives, saved, job.CheckpointEvery))
 	}
