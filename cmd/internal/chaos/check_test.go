@@ -23,6 +23,16 @@ var good = []string{
 	`{"type":"summary","t":3,"samples":16,"wasted_samples":0}`,
 }
 
+// dropped is one in which a gradient is thrown away, and no update comes of it.
+var dropped = []string{
+	`{"type":"train","t":1,"workers":1,"limit":8,"version":0}`,
+	`{"type":"record","t":1.1,"worker":0,"step":0,"start":0,"samples":4,"loss":2}`,
+	`{"type":"fire","t":1.2,"seq":1,"version":0,"workers":null,"dropped":[0],"samples":0}`,
+	`{"type":"record","t":1.3,"worker":0,"step":1,"start":4,"samples":4,"loss":2}`,
+	`{"type":"fire","t":1.4,"seq":2,"version":1,"workers":[0],"samples":4}`,
+	`{"type":"summary","t":3,"samples":4,"wasted_samples":4}`,
+}
+
 // What a log shows that must not be is found, and nothing else.
 func TestJudge(t *testing.T) {
 	change := func(pairs ...string) []string {
@@ -67,6 +77,8 @@ func TestJudge(t *testing.T) {
 		{"an old checkpoint", [][]string{good}, []int64{2}, nil, 0, "checkpoints load: the last one is of version 2, the job ended at 3"},
 		{"a broken checkpoint", [][]string{good}, []int64{3}, []string{"ckpt: checksum"}, 0, "checkpoints load: ckpt: checksum"},
 		{"no log", nil, nil, nil, 0, "ended: no run log"},
+		{"a gradient is dropped", [][]string{dropped}, []int64{1}, nil, 0, ""},
+		{"a checkpoint of what never was", [][]string{good}, []int64{4}, nil, 0, "checkpoints load: the last one is of version 4, the job ended at 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var names []string

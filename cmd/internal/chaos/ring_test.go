@@ -34,6 +34,8 @@ func TestJudgeRing(t *testing.T) {
 		{"an evaluation before", `"final":true,`, "", "the same parameters, to the last bit, on all ranks: they were not compared at the end"},
 		{"one compared", `"alike":2`, `"alike":1`, "the same parameters, to the last bit, on all ranks: at the end only 1 of 2 were compared"},
 		{"a loss", `"step":2,"samples":4,"loss":2`, `"step":2,"samples":4,"loss":"NaN"`, "finite losses: 1 losses are not finite"},
+		{"a ring of one at last", `"workers":[0,1],"pieces":[20,4,24,4],"samples":28}` + "\n" + `{"type":"eval","t":1.8,"final":true,"alike":2}`,
+			`"workers":[0],"pieces":[20,8],"samples":28}` + "\n" + `{"type":"eval","t":1.8,"final":true,"alike":1}`, ""},
 		{"one was left, and gone before the end", `{"type":"eval","t":1.8,"final":true,"alike":2}`, `{"type":"leave","t":1.8,"worker":1}` + "\n" + `{"type":"eval","t":1.8,"final":true,"alike":1}`, ""},
 	} {
 		text := strings.Replace(ringLog, c.old, c.new, 1)
