@@ -76,8 +76,8 @@ type line struct {
 	Limit   int64           `json:"limit"`
 	Wasted  int64           `json:"wasted_samples"`
 
-	Over bool   `json:"over"`
-	Err  string `json:"error"`
+	Over bool            `json:"over"`
+	Err  json.RawMessage `json:"error"` // of a checkpoint: a text; of a predictor: a number
 }
 
 // ranks are workers, or, in a line that says how many there are, nothing.
@@ -276,7 +276,11 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				l.Alike, l.Members = m.Alike, len(s.members)
 			}
 		case "checkpoint":
-			l.Saved = append(l.Saved, Save{m.Version, m.Err})
+			s := Save{Version: m.Version}
+			if len(m.Err) > 0 && json.Unmarshal(m.Err, &s.Err) != nil {
+				wrong("why a checkpoint failed is no text: %.100s", m.Err)
+			}
+			l.Saved = append(l.Saved, s)
 		case "summary":
 			l.Ended, l.Wasted = true, m.Wasted
 			if s.before >= 0 && m.Samples != l.Samples-s.before { // it counts this life
