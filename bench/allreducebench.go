@@ -18,7 +18,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"syscall"
 	"time"
 
 	"star/allreduce"
@@ -185,14 +184,14 @@ func measureRank(ctx context.Context, g *allreduce.Group, w Work) (measured, err
 		if err := g.Barrier(ctx); err != nil {
 			return m, err
 		}
-		cpu, t := processorTime(), time.Now()
+		cpu, t := cpuTime(), time.Now()
 		for range w.Inner {
 			if err := g.AllReduce(ctx, allreduce.Sum, v); err != nil {
 				return m, err
 			}
 		}
 		slowest[0] = time.Since(t).Seconds() / float64(w.Inner)
-		used := processorTime() - cpu
+		used := cpuTime() - cpu
 		runtime.ReadMemStats(&after)
 		if err := allreduce.AllReduce(ctx, g, allreduce.Max, slowest); err != nil {
 			return m, err
@@ -212,15 +211,6 @@ func measureRank(ctx context.Context, g *allreduce.Group, w Work) (measured, err
 	}
 	m.Allocs, m.CPU = most[0], total[0]
 	return m, nil
-}
-
-// processorTime is that of this process, in seconds.
-func processorTime() float64 {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
 // AllReduce measures all-reduces of separate processes, and those of peers in turns.

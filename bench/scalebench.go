@@ -26,7 +26,8 @@ type ScaleResult struct {
 	Gradients int64   `json:"gradients"` // simulated, whether applied or dropped
 	Updates   int64   `json:"updates"`
 	Seconds   float64 `json:"wall_s"`
-	Gradient  float64 `json:"s_per_gradient"`
+	CPU       float64 `json:"cpu_s"`          // processor time, also of collecting garbage
+	Gradient  float64 `json:"s_per_gradient"` // of it
 	Allocated float64 `json:"allocated_bytes_per_gradient"`
 	Memory    uint64  `json:"memory_bytes"` // that the process has of the system, at the end of the row
 }
@@ -91,9 +92,10 @@ func scaleOne(n int, mode string, cfg ScaleConfig) (ScaleResult, error) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	begin := time.Now()
+	begin, cpu := time.Now(), cpuTime()
 	res, err := sim.Run(c)
 	took := time.Since(begin).Seconds()
+	cpu = cmp.Or(cpuTime()-cpu, took)
 	if err != nil {
 		return ScaleResult{}, err
 	}
@@ -101,7 +103,7 @@ func scaleOne(n int, mode string, cfg ScaleConfig) (ScaleResult, error) {
 	gradients := res.Gradients + res.Dropped
 	each := float64(cmp.Or(gradients, 1))
 	return ScaleResult{
-		Workers: n, Mode: mode, Gradients: gradients, Updates: res.Updates, Seconds: took, Gradient: took / each,
+		Workers: n, Mode: mode, Gradients: gradients, Updates: res.Updates, Seconds: took, CPU: cpu, Gradient: cpu / each,
 		Allocated: float64(after.TotalAlloc-before.TotalAlloc) / each, Memory: after.Sys,
 	}, nil
 }

@@ -36,7 +36,7 @@ func benchScale() *cobra.Command {
 			return bench.Scale(ctx, cfg)
 		},
 		func(w *tabwriter.Writer, result any) {
-			fmt.Fprint(w, "workers\tmode\tgradients\tupdates\ttook\tns/gradient\tB/gradient\tmemory MiB\t\n")
+			fmt.Fprint(w, "workers\tmode\tgradients\tupdates\ttook\tCPU ns/gradient\tB/gradient\tmemory MiB\t\n")
 			for _, r := range result.([]bench.ScaleResult) {
 				fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%s\t%.0f\t%.0f\t%d\t\n", r.Workers, r.Mode, r.Gradients, r.Updates, seconds(r.Seconds), 1e9*r.Gradient,
 					r.Allocated, r.Memory>>20)
