@@ -143,6 +143,7 @@ type Job struct {
 
 	JoinTimeout time.Duration
 	DeadAfter   time.Duration // without a heartbeat
+	TimerSlack  time.Duration // how late the kernel may be with timers; 0: as the process was started
 
 	// Stragglers on purpose.
 
@@ -246,6 +247,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
 	Var(s, &j.Poison, "poison", "skip", "what to do about gradients that do not belong: not finite, exploding, pointing against all others", "skip", "fatal", Off)
 	Var(s, &j.Threads, "threads", 0, "threads of a worker's arithmetic; 0: chosen by the program")
+	Var(s, &j.TimerSlack, "timer-slack", 500*time.Microsecond, "how late the kernel may be with timers, so that it wakes threads less often (Linux); 0: what the process was started with")
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
 	Var(s, &j.Compress, "compress", "none", "gradients in fewer bytes: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
 
@@ -488,10 +490,14 @@ func (j *Job) Validate() error {
 		{"dead-after", j.DeadAfter, time.Second},
 		{"checkpoint-every", j.CheckpointEvery, 0},
 		{"rider-wait", j.RiderWait, 0},
+		{"timer-slack", j.TimerSlack, 0},
 	} {
 		if d.value < d.least {
 			return bad(d.name, "must be at least %v", d.least)
 		}
+	}
+	if j.TimerSlack > maxTimerSlack {
+		return bad("timer-slack", "must be at most %v", maxTimerSlack)
 	}
 	if j.Out == "" {
 		return bad("out", "must name a folder")
@@ -578,6 +584,9 @@ func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) e
 	}
 	return nil
 }
+
+// maxTimerSlack keeps timers good enough for what waits tens of milliseconds.
+const maxTimerSlack = 10 * time.Millisecond
 
 // maxKiB bounds segments and buffers.
 const maxKiB = 64 << 10

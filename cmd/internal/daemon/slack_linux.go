@@ -1,0 +1,35 @@
+package daemon
+
+import (
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// relax lets the kernel be late with this process's timers by up to slack, so that it wakes threads less often: PR_SET_TIMERSLACK of prctl(2).
+// A thread has from its beginning what the thread had that started it, and the runtime has threads already when a program begins. So the process
+// runs its program again, with the same arguments, environment and open files, once. Where that cannot be done, it goes on as it is.
+func relax(slack time.Duration) {
+	if slack == 0 {
+		return
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	get := func() int {
+		ns, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+		if err != nil {
+			return -1
+		}
+		return ns
+	}
+	want := int(slack)
+	if get() == want || unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(want), 0, 0, 0) != nil || get() != want { // real-time threads have none
+		return
+	}
+	if self, err := os.Executable(); err == nil {
+		_ = syscall.Exec(self, os.Args, os.Environ()) // an error, or this is the end of it
+	}
+}
