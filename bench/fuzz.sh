@@ -9,6 +9,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 bad=0 total=0 count=0
+
+# Go 1.26 and before sometimes take the end of a time for a failure (go.dev/issue/75804). Of a real one there is more to say than that, and an input.
+just_over() {
+	[[ ${FUZZTIME:-x} != *x ]] && ! grep -q 'Failing input\|panic\|fatal error\|DATA RACE' "$log" &&
+		[ "$(grep -A1 '^--- FAIL' "$log" | sed -n '2s/^ *//p')" = 'context deadline exceeded' ]
+}
 printf '%-24s %-20s %14s %9s\n' package target executions time
 # go test -list names the targets of a package, and then the package
 names=()
@@ -19,7 +25,7 @@ while read -r word rest; do
 		for f in ${names[@]+"${names[@]}"}; do
 			pkg=${rest%%[[:space:]]*}
 			begun=$SECONDS
-			if ! go test -run '^$' -fuzz "^$f\$" -fuzztime "${FUZZTIME:-10000000x}" "$pkg" >"$log" 2>&1; then
+			if ! go test -run '^$' -fuzz "^$f\$" -fuzztime "${FUZZTIME:-10000000x}" "$pkg" >"$log" 2>&1 && ! just_over; then
 				bad=1
 				cat "$log" >&2
 			fi
