@@ -78,7 +78,7 @@ func (b *buckets) run(ctx context.Context) error {
 		}
 		b.norm2 += sum
 		kernel.Scale(b.weight, part)
-		b.w.guard.sample(part, from)
+		b.w.guard.sample(part, from, b.w.left(from, to))
 		if err := b.w.reduce(ctx, part, from); err != nil {
 			return err
 		}

@@ -35,6 +35,14 @@ func (w *ringWorker) reduce(ctx context.Context, part []float32, from int) error
 	return w.codec.AllReduce(ctx, part, from)
 }
 
+// left is what the codec has left out of elements [from, to) so far; nil without one.
+func (w *ringWorker) left(from, to int) []float32 {
+	if w.codec == nil {
+		return nil
+	}
+	return w.codec.Residual()[from:to]
+}
+
 // settle says what became of a round that has failed here: highest is the version that the
 // ring goes on with. If it is ours, the round will be made again. If it is later, somebody
 // has finished the round with our share, and what we left out of that is left out.

@@ -50,6 +50,10 @@ type guard struct {
 	sampler  poison.Sampler
 	own, sum []float32 // samples
 	taken    bool      // own is of this round
+
+	// Of what the codec had left out before the round, and has now.
+	before, after []float32
+	coded         bool
 }
 
 // newGuard makes the guard of a worker that learns from so many samples; nil with --poison off.
@@ -118,20 +122,27 @@ func (g *guard) begin(n int, version int64) {
 	if g == nil {
 		return
 	}
-	g.sampler, g.taken = poison.NewSampler(n, version), false
+	g.sampler, g.taken, g.coded = poison.NewSampler(n, version), false, false
 	if m := g.sampler.Len(); len(g.own) != m {
 		g.own, g.sum = make([]float32, m), make([]float32, m)
+		g.before, g.after = nil, nil
 	}
 }
 
 // sample takes note of a part of our weighted gradient, which begins at element at, before it is added to the
-// others', and makes it zero if our gradients are reversed.
-func (g *guard) sample(part []float32, at int) {
+// others', and makes it zero if our gradients are reversed. left is what the codec has left out of that part so far; nil without one.
+func (g *guard) sample(part []float32, at int, left []float32) {
 	if g == nil {
 		return
 	}
 	g.sampler.Copy(g.own, part, at)
 	g.taken = true
+	if left != nil {
+		if g.coded = true; g.before == nil {
+			g.before, g.after = make([]float32, len(g.own)), make([]float32, len(g.own))
+		}
+		g.sampler.Copy(g.before, left, at)
+	}
 	if g.signs.Flipped() {
 		clear(part)
 	}
@@ -144,6 +155,13 @@ func (w *ringWorker) compareWithOthers(own int) error {
 		return nil
 	}
 	g.sampler.Copy(g.sum, w.grad, 0)
+	if g.coded && !g.signs.Flipped() {
+		// In the sum is what the codec has made of ours, and what that is, is known by what it has left out: of a gradient of which one value in a
+		// hundred was sent the others' sum is not the sum less all of it.
+		g.sampler.Copy(g.after, w.codec.Residual(), 0)
+		kernel.Add(g.own, g.before)
+		kernel.Axpy(-1, g.after, g.own)
+	}
 	changed, mean := g.signs.Observe(poison.Cosine(g.own, g.sum, kernel.SumSq(g.sum), !g.signs.Flipped()),
 		poison.Floor(own, int(w.ring.Of)-own, g.all))
 	if !changed {

@@ -1,13 +1,21 @@
 package node
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
+	gonet "net"
+	"sync"
 	"testing"
+	"time"
 
 	"star"
+	"star/allreduce"
 	"star/cmd/internal/settings"
+	"star/compress"
 	"star/coord"
 	"star/poison"
 	"star/train"
@@ -122,8 +130,8 @@ func TestRingCompare(t *testing.T) {
 				}
 			}
 			w.guard.begin(n, version)
-			w.guard.sample(w.grad[n/2:], n/2) // as buckets go
-			w.guard.sample(w.grad[:n/2], 0)
+			w.guard.sample(w.grad[n/2:], n/2, nil) // as buckets go
+			w.guard.sample(w.grad[:n/2], 0, nil)
 			for j, v := range w.grad {
 				sum[j] += v
 			}
@@ -137,7 +145,7 @@ func TestRingCompare(t *testing.T) {
 			if p := (*PoisonError)(nil); i != 2 || !errors.As(err, &p) || p.Cause != poison.Flipped || p.Value >= 0 {
 				t.Fatalf("version %d, worker %d: %v", version, i, err)
 			}
-			w.guard.sample(w.grad, 0)
+			w.guard.sample(w.grad, 0, nil)
 			if w.grad[0] != 0 || w.guard.own[0] == 0 {
 				t.Error("its gradient is still added in, or not looked at any more")
 			}
@@ -145,6 +153,77 @@ func TestRingCompare(t *testing.T) {
 		}
 	}
 	t.Error("worker 2 is reversed, and does not find out")
+}
+
+// Through a codec only that part of a gradient is in the sum which the codec has let through. Sound members are taken for sound, whatever it leaves
+// out; who is reversed is found where it leaves little.
+func TestRingCompareThroughACodec(t *testing.T) {
+	const n = 2000
+	for _, c := range []struct {
+		codec    string
+		reversed int // rank; -1: nobody
+	}{{"topk=0.02", -1}, {"int8", -1}, {"int8", 2}, {"powersgd=1", -1}} {
+		t.Run(fmt.Sprintf("%s, %d", c.codec, c.reversed), func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			l, err := gonet.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var found [3]error
+			var wg sync.WaitGroup
+			for rank := range found {
+				wg.Go(func() {
+					g, err := allreduce.Dial(ctx, allreduce.Config{Rank: rank, Size: 3, Rendezvous: l.Addr().String(), Listener: map[int]gonet.Listener{0: l}[rank], Log: slog.New(slog.DiscardHandler)})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer g.Close()
+					w := member(rank, n, coord.PoisonFatal)
+					w.group = g
+					if w.codec, err = allreduce.NewCompressor(allreduce.CompressorConfig{Len: n, Codec: c.codec, Tensors: []compress.Tensor{{Shape: []int{40, 50}}}}); err == nil {
+						_, err = w.codec.Join(ctx, g)
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					common, mine := rand.New(rand.NewPCG(5, 6)), rand.New(rand.NewPCG(7, uint64(rank)))
+					for version := range int64(200) {
+						for j := range w.grad {
+							w.grad[j] = 0.3*float32(common.NormFloat64()) + float32(mine.NormFloat64())
+							if rank == c.reversed {
+								w.grad[j] = -w.grad[j]
+							}
+						}
+						w.guard.begin(n, version)
+						for _, at := range [][2]int{{n / 2, n}, {0, n / 2}} {
+							w.guard.sample(w.grad[at[0]:at[1]], at[0], w.left(at[0], at[1]))
+						}
+						if err := w.reduce(ctx, w.grad, 0); err != nil {
+							t.Error(err)
+							return
+						}
+						if err := w.compareWithOthers(1); err != nil && found[rank] == nil {
+							found[rank] = err
+						}
+						w.codec.Keep()
+					}
+					if err := g.Barrier(ctx); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			for rank, err := range found {
+				if p := (*PoisonError)(nil); (err != nil) != (rank == c.reversed) || err != nil && (!errors.As(err, &p) || p.Cause != poison.Flipped) {
+					t.Errorf("worker %d: %v", rank, err)
+				}
+			}
+		})
+	}
 }
 
 // A rider's gradient that does not belong is not carried.

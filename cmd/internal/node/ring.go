@@ -657,7 +657,7 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 		return tally, 0, computed, <-b.done
 	}
 	kernel.Scale(weight, w.grad)
-	w.guard.sample(w.grad, 0)
+	w.guard.sample(w.grad, 0, w.left(0, len(w.grad)))
 	if tally, carried, err = w.carry(ctx); err != nil {
 		return tally, 0, computed, err
 	}
