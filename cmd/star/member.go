@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -33,15 +34,18 @@ func memberCommand() *cobra.Command {
 			if make == nil {
 				return &settings.UsageError{Msg: fmt.Sprintf("star member: no role %q; ps or worker", args[0])}
 			}
-			in := bufio.NewReaderSize(os.Stdin, 1<<16)
-			if err := takeSettings(in); err != nil {
-				return &settings.UsageError{Msg: "star member: standard input: " + err.Error() + "; star run --hosts starts this command"}
+			if os.Getenv(toldVariable) == "" {
+				if err := takeSettings(os.Stdin); err != nil {
+					return &settings.UsageError{Msg: "star member: standard input: " + err.Error() + "; star run --hosts starts this command"}
+				}
+				os.Setenv(toldVariable, "1")
+				daemon.Relax(slack()) // and begins again: here, because nobody may read what is not for us in between
 			}
 			self, err := os.FindProcess(os.Getpid())
 			if err != nil {
 				return err
 			}
-			go obey(in, func(sig syscall.Signal) { self.Signal(sig) })
+			go obey(os.Stdin, func(sig syscall.Signal) { self.Signal(sig) })
 			cmd := make(args[0])
 			cmd.SetArgs([]string{})
 			cmd.SilenceErrors, cmd.SilenceUsage = true, true
@@ -53,20 +57,30 @@ func memberCommand() *cobra.Command {
 // maxSettings is more than all variables of a job are long.
 const maxSettings = 1 << 20
 
+// toldVariable says that the settings are in the environment already.
+const toldVariable = "INSIDE_STAR_MEMBER"
+
+// slack is what the settings say of --timer-slack. What is wrong with it, is said by who reads all of them.
+func slack() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(settings.Variable("timer-slack"))); err == nil {
+		return d
+	}
+	return settings.TimerSlack
+}
+
 // takeSettings reads the variables into the environment, in which no others of ours
-// stay.
-func takeSettings(in *bufio.Reader) error {
+// stay. It takes nothing from in that is behind their line.
+func takeSettings(in io.Reader) error {
 	var line []byte
-	for {
-		part, more, err := in.ReadLine()
-		if err != nil {
+	for b := make([]byte, 1); ; {
+		if _, err := io.ReadFull(in, b); err != nil {
 			return fmt.Errorf("no settings: %w", err)
 		}
-		if line = append(line, part...); len(line) > maxSettings {
-			return errors.New("the settings do not end")
-		}
-		if !more {
+		if b[0] == '\n' {
 			break
+		}
+		if line = append(line, b[0]); len(line) > maxSettings {
+			return errors.New("the settings do not end")
 		}
 	}
 	var env []string

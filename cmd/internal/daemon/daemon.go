@@ -46,7 +46,7 @@ func load(cmd *cobra.Command, job *settings.Job) (goOn bool, err error) {
 	if err := job.Validate(); err != nil {
 		return false, err
 	}
-	relax(job.TimerSlack)
+	Relax(job.TimerSlack)
 	log := node.Logger(job, os.Stderr)
 	for _, w := range warnings {
 		log.Warn(w)

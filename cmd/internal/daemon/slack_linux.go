@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relax lets the kernel be late with this process's timers by up to slack, so that it wakes threads less often: PR_SET_TIMERSLACK of prctl(2).
+// Relax lets the kernel be late with this process's timers by up to slack, so that it wakes threads less often: PR_SET_TIMERSLACK of prctl(2).
 // A thread has from its beginning what the thread had that started it, and the runtime has threads already when a program begins. So the process
 // runs its program again, with the same arguments, environment and open files, once. Where that cannot be done, it goes on as it is.
-func relax(slack time.Duration) {
+func Relax(slack time.Duration) {
 	if slack == 0 {
 		return
 	}

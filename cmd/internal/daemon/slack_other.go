@@ -4,5 +4,5 @@ package daemon
 
 import "time"
 
-// relax does nothing: only Linux has timers that may be late.
-func relax(time.Duration) {}
+// Relax does nothing: only Linux has timers that may be late.
+func Relax(time.Duration) {}

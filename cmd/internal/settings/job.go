@@ -247,7 +247,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
 	Var(s, &j.Poison, "poison", "skip", "what to do about gradients that do not belong: not finite, exploding, pointing against all others", "skip", "fatal", Off)
 	Var(s, &j.Threads, "threads", 0, "threads of a worker's arithmetic; 0: chosen by the program")
-	Var(s, &j.TimerSlack, "timer-slack", 500*time.Microsecond, "how late the kernel may be with timers, so that it wakes threads less often (Linux); 0: what the process was started with")
+	Var(s, &j.TimerSlack, "timer-slack", TimerSlack, "how late the kernel may be with timers, so that it wakes threads less often (Linux); 0: what the process was started with")
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
 	Var(s, &j.Compress, "compress", "none", "gradients in fewer bytes: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
 
@@ -584,6 +584,9 @@ func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) e
 	}
 	return nil
 }
+
+// TimerSlack is the default of --timer-slack.
+const TimerSlack = 500 * time.Microsecond
 
 // maxTimerSlack keeps timers good enough for what waits tens of milliseconds.
 const maxTimerSlack = 10 * time.Millisecond
