@@ -320,6 +320,7 @@ type peer struct {
 	last     star.Record
 	welcomed bool
 	gone     bool
+	unsaid   bool   // a server that has come back, and has yet to say what it has
 	parted   bool   // was told why: its reader will close the connection
 	evals    bool   // is to evaluate at its next release
 	recent   window // of iterations

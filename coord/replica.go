@@ -81,11 +81,12 @@ func (c *Coordinator) beginCopies() {
 	}
 }
 
-// places lists the servers as places for copies. first: none of them has one but of its own shards.
+// places lists the servers as places for copies. first: none of them has one but of its own shards. One that has come back and has yet to say what it
+// has is none: what it has that counts no more it is told to forget then, and would forget a new copy, too.
 func (c *Coordinator) places(first bool) []replica.Server {
 	out := make([]replica.Server, len(c.servers))
 	for i, s := range c.servers {
-		out[i] = replica.Server{Host: c.site(s), Gone: s.gone || i < c.cfg.Council, Spare: s.hello.Shards == 0}
+		out[i] = replica.Server{Host: c.site(s), Gone: s.gone || s.unsaid || i < c.cfg.Council, Spare: s.hello.Shards == 0}
 		if host, _, err := net.SplitHostPort(s.hello.Addr); err == nil && host != "" && out[i].Host == "" {
 			out[i].Host = host
 		}

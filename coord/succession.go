@@ -259,7 +259,8 @@ func (c *Coordinator) reseat(p *peer) bool {
 		return transport.Send(p.conn, transport.Welcome{Rank: p.rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})
 	if !fresh {
-		return true // it says how far it has come
+		p.unsaid = true // until it says how far it has come
+		return true
 	}
 	var own []transport.ShardInfo
 	for i, s := range c.shards {
@@ -293,6 +294,7 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 	if m.Term != c.term() {
 		return c.drop(p, fmt.Errorf("it stands to a coordinator of term %d, not %d", m.Term, c.term()))
 	}
+	p.unsaid = false
 	if c.copies != nil && !c.succeeds() {
 		c.forgetExtras(p, m)
 		return nil

@@ -62,7 +62,7 @@ func (g *gang) worker(rank int, common []string) {
 			own = append(own, common[i], common[i+1])
 		}
 	}
-	g.start(fmt.Sprintf("w%d", rank), append([]string{"worker", "--rank", strconv.Itoa(rank), "--coordinator", g.addr}, own...)...)
+	g.start(fmt.Sprintf("w%d", rank), append([]string{"worker", "--rank", strconv.Itoa(rank), "--coordinator", g.addr, "--out", g.out}, own...)...)
 }
 
 func (g *gang) start(name string, args ...string) {

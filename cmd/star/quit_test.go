@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"io"
+	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,13 +14,16 @@ import (
 // SIGQUIT has processes say what they wait for, on one page, and go on; /debug/star says the same. A second one ends the process with
 // every goroutine.
 func TestQuit(t *testing.T) {
-	addr := freeAddr(t)
-	g := group(t, 1, 2, "--mode", "ssgd", "--steps", "100000", "--http", addr)
+	socket := filepath.Join(t.TempDir(), "http") // a port that is free now may be taken by a connection of another test
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	g := group(t, 1, 2, "--mode", "ssgd", "--steps", "100000", "--http", "unix:"+socket)
 	g.training()
 	g.signal("w1", syscall.SIGSTOP)
 	var page string
 	g.until("/debug/star says that worker 1 is missing", func() bool {
-		r, err := http.Get("http://" + addr + "/debug/star")
+		r, err := client.Get("http://star/debug/star")
 		if err != nil {
 			return false
 		}

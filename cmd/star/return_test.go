@@ -138,7 +138,7 @@ func TestRingTakesWorkers(t *testing.T) {
 	g.signal("w1", syscall.SIGKILL)
 	g.until("worker 1 is gone", func() bool { return len(g.lines("leave")) == 1 })
 	delete(g.all, "w1")
-	own := append([]string{"worker", "--coordinator", g.addr, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--arch", "allreduce"}, common[8:]...)
+	own := append([]string{"worker", "--coordinator", g.addr, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--arch", "allreduce", "--out", g.out}, common[8:]...)
 	g.start("second", own...)
 	g.start("third", own...)
 	for name := range g.all {
