@@ -57,7 +57,7 @@ func (g *gang) worker(rank int, common []string) {
 	var own []string
 	for i := 0; i < len(common); i += 2 { // flags that only servers have
 		switch common[i] {
-		case "--mode", "--steps", "--poison", "--shards", "--gossip", "--eval-every", "--checkpoint-every":
+		case "--mode", "--steps", "--poison", "--shards", "--gossip", "--eval-every", "--checkpoint-every", "--http":
 		default:
 			own = append(own, common[i], common[i+1])
 		}
