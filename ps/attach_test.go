@@ -90,22 +90,28 @@ func standing(t *testing.T, c transport.Conn) (m transport.Standing, fires []tra
 	return m, fires, notes
 }
 
+// awaitsNext is for a job whose shards look for the next coordinator at the address "next".
+func awaitsNext(t *testing.T, net *transport.Pipe) *successors {
+	t.Helper()
+	l, err := net.Listen("next")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &successors{coming: make(chan successor), theirs: l, net: net, asked: make(chan error, 8)}
+}
+
 // Shards outlive their coordinator. They tell the next one what they were given, turn away from one with a lower term, and go on where the
 // one before ended.
 func TestAnotherCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
-		l, err := net.Listen("next")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := &successors{coming: make(chan successor), theirs: l, net: net, asked: make(chan error, 8)}
+		s := awaitsNext(t, net)
 		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 2, workers: 2, quorum: 9, server: ServerConfig{Again: s.again}, noReader: true})
 		defer func() {
 			j.cancel()
 			<-j.over
 			j.coord.Close()
-			l.Close()
+			s.theirs.Close()
 			j.wg.Wait()
 		}()
 		params, grad := make([]float32, 10), make([]float32, 10)
@@ -251,11 +257,7 @@ func TestHistory(t *testing.T) {
 func TestAnotherCoordinatorOfCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
-		l, err := net.Listen("next")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := &successors{coming: make(chan successor), theirs: l, net: net, asked: make(chan error, 8)}
+		s := awaitsNext(t, net)
 		saved := 0
 		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 1, workers: 2, quorum: 9, noReader: true, server: ServerConfig{
 			Again: s.again, Copies: true, Hello: transport.Hello{Rank: 1},
@@ -266,7 +268,7 @@ func TestAnotherCoordinatorOfCopies(t *testing.T) {
 			j.cancel()
 			<-j.over
 			j.coord.Close()
-			l.Close()
+			s.theirs.Close()
 			j.wg.Wait()
 		}()
 		tellHim := func(c transport.Conn, m transport.Message, note string) {

@@ -7,26 +7,32 @@ import (
 	"testing"
 )
 
+// breaks runs star chaos in a folder of its own: what it says of the job, what it logged, and its exit.
+func breaks(t *testing.T, args ...string) (r broken, said string, err error) {
+	t.Helper()
+	cmd := exec.Command(star(t), append([]string{"chaos", "--out", t.TempDir(), "--progress", "off", "--json"}, args...)...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if e := json.Unmarshal(out, &r); e != nil {
+		t.Fatalf("%v, %v: %s\n%s", err, e, out, errs.String())
+	}
+	return r, errs.String(), err
+}
+
 // A job that is broken in every way keeps its promises.
 func TestChaos(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many processes")
 	}
 	t.Parallel()
-	cmd := exec.Command(star(t), "chaos", "--fault-seed", "3", "--for", "4s", "--every", "300ms", "--longest", "1s", "--steps", "1500", "--out", t.TempDir(), "--progress", "off", "--json")
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	var r broken
-	if e := json.Unmarshal(out, &r); e != nil {
-		t.Fatalf("%v, %v: %s\n%s", err, e, out, errs.String())
-	}
+	r, said, err := breaks(t, "--fault-seed", "3", "--for", "4s", "--every", "300ms", "--longest", "1s", "--steps", "1500")
 	done := map[string]bool{}
 	for _, f := range r.Faults {
 		done[f.Kind] = done[f.Kind] || f.Done
 	}
 	if err != nil || len(r.Invariants) != 7 || len(done) < 5 || r.Updates < 1500 {
-		t.Errorf("%v: %+v\n%s", err, r, errs.String())
+		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
 
@@ -43,17 +49,10 @@ func TestChaosOfAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Parallel()
-	cmd := exec.Command(star(t), "chaos", "--faults", "full-disk", "--fault-seed", "67", "--for", "1s", "--longest", "4s", "--checkpoint-every", "1s", // from 0.2 s on for 3 s
-		"--slow", "0:+20ms,1:+20ms,2:+20ms", "--steps", "400", "--out", t.TempDir(), "--progress", "off", "--json")
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	var r broken
-	if e := json.Unmarshal(out, &r); e != nil {
-		t.Fatalf("%v, %v: %s\n%s", err, e, out, errs.String())
-	}
+	r, said, err := breaks(t, "--faults", "full-disk", "--fault-seed", "67", "--for", "1s", "--longest", "4s", "--checkpoint-every", "1s", // from 0.2 s on for 3 s
+		"--slow", "0:+20ms,1:+20ms,2:+20ms", "--steps", "400")
 	if err != nil || len(r.Invariants) != 8 || len(r.Faults) != 1 || r.Lives != 1 || strings.Contains(r.Invariants[7].Detail, " 0 checkpoints failed") {
-		t.Errorf("%v: %+v\n%s", err, r, errs.String())
+		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
 
@@ -63,16 +62,9 @@ func TestChaosOfARing(t *testing.T) {
 		t.Skip("many processes")
 	}
 	t.Parallel()
-	cmd := exec.Command(star(t), "chaos", "--arch", "allreduce", "--mode", "ssgd", "--faults", "kill,pause,cut", "--min-workers", "1", "--fault-seed", "3", "--for", "2s", "--every", "500ms", "--longest", "1s",
-		"--steps", "300", "--out", t.TempDir(), "--progress", "off", "--json")
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	var r broken
-	if e := json.Unmarshal(out, &r); e != nil {
-		t.Fatalf("%v, %v: %s\n%s", err, e, out, errs.String())
-	}
+	r, said, err := breaks(t, "--arch", "allreduce", "--mode", "ssgd", "--faults", "kill,pause,cut", "--min-workers", "1", "--fault-seed", "3", "--for", "2s", "--every", "500ms", "--longest", "1s",
+		"--steps", "300")
 	if err != nil || len(r.Invariants) != 8 || r.Updates < 300 || len(r.Faults) < 2 {
-		t.Errorf("%v: %+v\n%s", err, r, errs.String())
+		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
