@@ -131,7 +131,7 @@ func TestGrowingJob(t *testing.T) {
 // In an all-reduce a worker is killed and replaced, and one more comes: each takes parameters and optimiser from the others, the members have
 // the same bits from then on, and every sample is applied once.
 func TestRingTakesWorkers(t *testing.T) {
-	common := []string{"--arch", "allreduce", "--mode", "ssgd", "--steps", "200", "--eval-every", "1", "--slow", "0:+10ms", "--max-workers", "3", "--lr", "0.001"}
+	common := []string{"--arch", "allreduce", "--mode", "ssgd", "--steps", "200", "--eval-every", "1", "--slow", "0:+40ms", "--max-workers", "3", "--lr", "0.001"}
 	g := group(t, 1, 2, common...)
 	g.training()
 	g.until("workers take part", func() bool { return len(g.lines("record")) > 10 })

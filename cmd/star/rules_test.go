@@ -88,7 +88,7 @@ func TestZenoJudges(t *testing.T) {
 		{"zeno++:rho=0,eps=1000000,every=3,samples=24", true},
 		{"zeno++:rho=1000000,every=3,samples=24", false},
 	} {
-		r, log := ruled(t, c.baseline, "--workers", "2", "--shards", "2", "--steps", "10", "--slow", "0:+30ms", "--slow", "1:+30ms") // the validator has time for a second gradient
+		r, log := ruled(t, c.baseline, "--workers", "2", "--shards", "2", "--steps", "10", "--slow", "0:+150ms", "--slow", "1:+150ms") // the validator has time for a second gradient, also on a busy machine
 		judged, validated := int64(0), 0
 		for _, l := range log {
 			switch l.Type {
