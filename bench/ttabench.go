@@ -41,7 +41,10 @@ type TTAConfig struct {
 	Methods []string
 
 	Data  string    // folder with mnist, cifar-10-batches-bin, tinyshakespeare, straggler-traces; what is not there is generated, or left out
-	Rates []float64 // learning rates to try; empty: the task's
+	Rates []float64 // learning rates to try; empty: the task's, times 1 − Momentum
+
+	Momentum float64 // of the optimiser; 0: plain SGD
+
 	Seeds int
 
 	// Search is with how many seeds a learning rate is tried on each of the two clusters of the search. Zero: 3.
@@ -189,8 +192,14 @@ func (t *tta) open() error {
 		if t.Rounds > 0 {
 			task.Rounds = t.Rounds
 		}
-		if len(t.Rates) > 0 {
+		switch {
+		case len(t.Rates) > 0:
 			task.Rates = t.Rates
+		case t.Momentum > 0:
+			task.Rates = slices.Clone(task.Rates)
+			for i := range task.Rates {
+				task.Rates[i] = math.Round(task.Rates[i]*(1-t.Momentum)*1e12) / 1e12
+			}
 		}
 		o, err := openTask(task)
 		if err != nil {
@@ -556,6 +565,9 @@ func (t *tta) key(c cell, limit float64) string {
 	if limit > 0 {
 		kind = fmt.Sprintf("search within %.6g s", limit)
 	}
+	if t.Momentum > 0 {
+		kind += fmt.Sprintf(" momentum %g", t.Momentum)
+	}
 	return fmt.Sprintf("%s: %s %d workers bound %.6f, %s %s round %d of %d target %g tests %d, %s %s lr %g seed %d", kind, s.name, s.workers, s.bound,
 		task.Name, task.TTATask, task.Round, task.Rounds, task.Target, task.Tests, c.arch, suited(c.method, task.batch(s.workers)), c.rate, c.seed)
 }
@@ -585,7 +597,7 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 		conf.Network, conf.Bytes, conf.Ring = set.Network, set.Bytes, set.Ring
 		conf.Limit *= 16 // the times are of computing alone
 	}
-	if err := prepare(&conf, c, task, budget); err != nil {
+	if err := prepare(&conf, c, task, budget, t.Momentum); err != nil {
 		return TTAResult{}, err
 	}
 	watch := &watched{Trained: learner, target: task.Target, budget: budget, pilot: conf.Pilot}
@@ -626,8 +638,11 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 }
 
 // prepare gives a run its method.
-func prepare(conf *sim.Config, c cell, task opened, budget int64) error {
+func prepare(conf *sim.Config, c cell, task opened, budget int64, momentum float64) error {
 	own := optim.Config{LR: c.rate, Schedule: fmt.Sprintf("linear=%d", budget)}
+	if momentum > 0 {
+		own.Name, own.Momentum = optim.Momentum, momentum
+	}
 	n := conf.Times.Workers()
 	k := riders(c.method)
 	switch {
@@ -658,7 +673,7 @@ func prepare(conf *sim.Config, c cell, task opened, budget int64) error {
 			return err
 		}
 		var err error
-		conf.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: conf.Batch, Ring: true}, conf.Plan)
+		conf.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: conf.Batch, Ring: true, Momentum: own.Memory()}, conf.Plan)
 		return err
 	}
 	return conf.Use(suited(c.method, conf.Batch), own)

@@ -168,7 +168,10 @@ func (s *search) run() {
 	if s.f.Ring || n == 1 {
 		return
 	}
-	s.partition(KindGroups, s.bestGroups(), true)
+	s.partition(KindGroups, s.bestGroups(s.e), true)
+	if s.f.Steepness > bearable { // the line that the strain of plans is above, from 1 where nothing is stale to what it is where everything is
+		s.partition(KindGroups, s.bestGroups(max(s.e, 1-bearable/s.f.Steepness)), true)
+	}
 	s.partition(KindGroups, ward(s.t, wardDistance), false)
 	s.asgd()
 	s.orders()
@@ -320,8 +323,8 @@ func (s *search) partition(kind string, ends []int, shares bool) {
 //
 // progress in a second; staleness has come apart into terms of each group alone, because
 // what one group applies is what the others are behind by. So the best partition is found by
-// dynamic programming over the ends of groups.
-func (s *search) bestGroups() []int {
+// dynamic programming over the ends of groups. stale stands for e where it is the price of staleness.
+func (s *search) bestGroups(stale float64) []int {
 	n := len(s.ws)
 	value := make([]float64, n+1)
 	back := make([]int, n+1)
@@ -329,7 +332,7 @@ func (s *search) bestGroups() []int {
 		value[to] = math.Inf(-1)
 		for from := range to {
 			size := float64(to-from) * s.b
-			v := value[from] + size/s.B*(1-s.e*((size+s.φ)/(2*s.B)+1-size/s.B))/s.t[to-1]
+			v := value[from] + size/s.B*(1-s.e*(size+s.φ)/(2*s.B)-stale*(1-size/s.B))/s.t[to-1]
 			if v > value[to] {
 				value[to], back[to] = v, from
 			}

@@ -251,7 +251,7 @@ func TestBestGroups(t *testing.T) {
 	})
 }
 
-func (p *problem) bestOf() []int { return (&search{problem: p}).bestGroups() }
+func (p *problem) bestOf() []int { return (&search{problem: p}).bestGroups(p.e) }
 
 // Clusters of the published rule: Ward linkage below 50 ms, by scikit-learn, as run.
 func TestWard(t *testing.T) {

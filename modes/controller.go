@@ -26,6 +26,9 @@ type ControllerConfig struct {
 	// Own is the time of a record that the worker needs itself. Nil: [star.Record.Busy].
 	Own func(star.Record) time.Duration
 
+	// Momentum is the optimiser's: how much of its last step is in the next one; β₁ of Adam. It makes staleness dear ([Steepness]).
+	Momentum float64
+
 	Ring      bool // only plans of one ring
 	RiderWait time.Duration
 	LinkBytes int64   // see Forecast
@@ -64,9 +67,13 @@ type Controller struct {
 	rate  float64 // θ
 	worst float64 // θ that SSGD is not left for: see CautiousRate
 	bound float64 // of both; 0: not known
+	steep float64 // ν; 0: there is no momentum
+	swing float64 // bound of θ̂ that it has heard of
+	shy   float64 // times the loss has grown in a plan that the price had said to be good
 	phase float64
 
 	workers []watched
+	loss    ascent
 	since   time.Duration
 	asked   time.Duration // last decision
 	rest    time.Duration // before it there is nothing to look at
@@ -232,9 +239,15 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 	if cfg.Own == nil {
 		cfg.Own = star.Record.Busy
 	}
+	if !(cfg.Momentum >= 0 && cfg.Momentum < 1) {
+		return nil, fmt.Errorf("modes: a controller of a job with momentum %v: want at least 0 and less than 1", cfg.Momentum)
+	}
 	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers), slow: -1, slowLast: -1}
 	for w := range c.workers {
 		c.workers[w].computes = true
+	}
+	if cfg.Momentum > 0 {
+		c.steep = PriorSteepness(cfg.Momentum)
 	}
 	return c, nil
 }
@@ -245,6 +258,7 @@ func (c *Controller) Plan() Plan { return c.plan }
 // Installed tells of a plan that somebody else has installed.
 func (c *Controller) Installed(at time.Duration, p Plan) {
 	c.plan, c.since, c.trial, c.wants, c.homeward, c.toll = p.Clone(), at, nil, 0, 0, 0
+	c.loss.changed()
 }
 
 // Refused tells that a plan that Decide wanted is not to be had, or no longer, and which one
@@ -272,16 +286,34 @@ func (c *Controller) Drift(drift, strength float64) {
 	}
 	trust := min(strength, 1e6) / (1 + min(strength, 1e6))
 	θ := RateOfDrift(drift, c.noise, c.round())
+	if c.cfg.Momentum > 0 { // gradients of parameters that swing differ by less than the rate makes of them
+		θ = max(θ, PriorRate)
+	}
 	c.rate = trust*θ + (1-trust)*PriorRate
 	c.worst = trust*θ + (1-trust)*CautiousRate
 }
 
-// Bound tells how much θ is at most, as package pgns measures it (pgns.Course).
-func (c *Controller) Bound(theta float64) {
-	if theta >= 0 && !math.IsInf(theta, 1) {
-		c.bound = max(theta, minRate)
+// Bound tells what package pgns measures where nothing is stale (pgns.Course): θ̂, and how much it is at most.
+func (c *Controller) Bound(theta, most float64) {
+	if !(theta >= 0 && most >= 0) || math.IsInf(most, 1) {
+		return
 	}
+	if c.cfg.Momentum > 0 {
+		nu := func(θ float64) float64 { return Steepness(θ, c.noise, c.round(), c.cfg.Momentum) }
+		if most != c.swing {
+			c.swing = most
+			// The prior, where it may be.
+			now := max(min(PriorSteepness(c.cfg.Momentum), nu(most)), nu(theta))
+			c.steep *= math.Pow(max(now, steepest(0)/100)/c.steep, slowly)
+		}
+		most = nu(most) * (1 + c.noise/float64(c.round()))
+	}
+	c.bound = max(most, minRate)
 }
+
+// slowly is by what part the steepness follows what is measured, at each measurement: networks change it over many rounds, and what is measured in
+// ten of them scatters by a factor of two.
+const slowly = 1. / 32
 
 // bounded is θ that is believed: what was measured of stale gradients, else prior; no more than the bound, of which nothing counts that is below least.
 func (c *Controller) bounded(measured, prior, least float64) float64 {
@@ -291,8 +323,11 @@ func (c *Controller) bounded(measured, prior, least float64) float64 {
 	if c.bound > 0 {
 		measured = min(measured, max(c.bound, least))
 	}
-	return measured
+	return min(measured*c.dear(), maxRate)
 }
+
+// dear is what staleness is held to cost more than by the price, because the loss has grown where it should not have.
+func (c *Controller) dear() float64 { return math.Pow(4, min(c.shy, 4)) }
 
 // Phase tells how much of the job is done, 0 to 1.
 func (c *Controller) Phase(done float64) {
@@ -301,15 +336,19 @@ func (c *Controller) Phase(done float64) {
 	}
 }
 
-func (c *Controller) round() int {
+// living is how many workers there are, at least one.
+func (c *Controller) living() int {
 	n := 0
 	for w := range c.workers {
 		if !c.workers[w].gone {
-			n += c.cfg.Batch
+			n++
 		}
 	}
 	return max(n, 1)
 }
+
+// round is the samples of a round of all.
+func (c *Controller) round() int { return c.living() * c.cfg.Batch }
 
 // Leave tells that a worker is gone, Join that it is back.
 func (c *Controller) Leave(w star.Worker) { c.workers[w].gone, c.workers[w].computes = true, false }
@@ -336,6 +375,9 @@ func (c *Controller) Observe(r star.Record) {
 		w.bad, w.why = w.bad+1, fmt.Sprintf("step %d had %d samples", r.Step, r.Samples)
 	default:
 		w.bad = 0
+		if c.loss.observe(r.Loss, c.living()); c.loss.grows() && !c.plan.Equal(SSGD(len(c.workers))) {
+			c.doubt = true
+		}
 		if w.seen++; w.seen == 1 {
 			if w.first = t.Seconds(); r.Samples != c.cfg.Batch {
 				w.first = 0
@@ -399,7 +441,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 	n := len(c.workers)
 	h = make(History, n)
 	f = Forecast{
-		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Rate: c.bounded(c.rate, PriorRate, minRate), Fits: make([]Fit, n),
+		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Rate: c.bounded(c.rate, PriorRate, minRate), Steepness: c.steep * c.dear(), Fits: make([]Fit, n),
 		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 	var predicted []time.Duration
@@ -663,6 +705,11 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 			}
 		}
 		c.doubt = false
+		if c.loss.grows() {
+			if d, change := c.recoil(at); change {
+				return d, true
+			}
+		}
 	}
 	if at < c.rest {
 		return Decision{}, false
@@ -773,6 +820,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + c.dwell(slowest)}
 	}
 	c.plan, c.since, c.wants = best.Plan.Clone(), at, 0
+	c.loss.changed()
 	return best, true
 }
 
@@ -966,6 +1014,16 @@ func (c *Controller) punish(at time.Duration, p Plan, trial time.Duration) {
 
 func (c *Controller) isBanned(at time.Duration, p Plan) bool {
 	return slices.ContainsFunc(c.banned, func(b ban) bool { return at < b.until && b.plan.sameGroups(p) && b.plan.sameTree(p) })
+}
+
+// recoil is from a plan in which the loss has grown to SSGD. Staleness is held to be four times as dear from then on.
+func (c *Controller) recoil(at time.Duration) (Decision, bool) {
+	was, from, to := c.plan, c.loss.middle, c.loss.latest()
+	c.shy++
+	c.punish(at, was, max(at-c.since, refusal))
+	d, change := c.retreat(at, fmt.Sprintf("the loss has grown from %.3g to %.3g in %v", from, to, was.mode()))
+	c.loss.changed()
+	return d, change
 }
 
 // retreat is to SSGD, the plan that needs no knowledge.

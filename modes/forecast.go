@@ -29,6 +29,9 @@ type Forecast struct {
 	// is the price of staleness: see [RateOfDrift]. Zero means [PriorRate].
 	Rate float64
 
+	// Steepness is ν, what the optimiser's memory has it bear: see [Steepness]. Zero: it has none.
+	Steepness float64
+
 	// Fits is what iterations take by their samples, by rank, where that was measured.
 	// Nil, or a fit that is zero: [SplitPrior] of the time is fixed.
 	Fits []Fit
@@ -131,6 +134,8 @@ func (f *Forecast) problem() (*problem, error) {
 		return nil, fmt.Errorf("modes: a forecast with noise scale %v: want a number of at least 0", f.Noise)
 	case !(f.Rate >= 0 && f.Rate <= maxRate):
 		return nil, fmt.Errorf("modes: a forecast with rate %v: want 0 to 1", f.Rate)
+	case !(f.Steepness >= 0) || math.IsInf(f.Steepness, 1):
+		return nil, fmt.Errorf("modes: a forecast with steepness %v: want a number of at least 0", f.Steepness)
 	case f.Shares != nil && len(f.Shares) != n || f.Fits != nil && len(f.Fits) != n:
 		return nil, fmt.Errorf("modes: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
 	case f.RiderWait < 0 || !(f.LinkRate >= 0) || f.LinkBytes < 0:
@@ -212,7 +217,7 @@ type flow struct {
 
 // cost of a plan, in seconds: see [Candidate].
 func (p *problem) cost(f flow) float64 {
-	return p.unit / (f.rate * max(1-p.e*((f.own+p.φ)/(2*p.B)+f.behind), floor*p.best))
+	return p.unit * p.strain(f) / (f.rate * max(1-p.e*((f.own+p.φ)/(2*p.B)+f.behind), floor*p.best))
 }
 
 // undropped is the flow of a plan that drops nothing. Samples that were applied while a

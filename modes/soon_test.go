@@ -87,7 +87,7 @@ func TestBound(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.bound != 0 {
-			k.Bound(c.bound)
+			k.Bound(c.bound, c.bound)
 		}
 		if got := k.bounded(c.measured, c.prior, c.least); got != c.want {
 			t.Errorf("bound %v, measured %v, prior %v: %v, want %v", c.bound, c.measured, c.prior, got, c.want)

@@ -129,15 +129,15 @@ func (c *Course) add(x, y float64) {
 	c.xx, c.xy, c.yy = c.xx*keep*keep+x*x, c.xy*keep*keep+x*y, c.yy*keep*keep+y*y
 }
 
-// Bound is θ̂ and two of its standard errors: staleness costs no more than this. ok: enough was seen.
-func (c *Course) Bound() (theta float64, ok bool) {
+// Bound is θ̂, at least 0, and what it is at most, by two of its standard errors: staleness costs no more than that. ok: enough was seen.
+func (c *Course) Bound() (theta, most float64, ok bool) {
 	if c.y <= 0 || c.n < fewest {
-		return 0, false
+		return 0, 0, false
 	}
 	r := c.x / c.y
 	free := c.n * c.n / c.nn // as many equal weights
 	spread := max(c.xx-2*r*c.xy+r*r*c.yy, 0)
-	return max(r, 0) + 2*math.Sqrt(spread*free/(free-1))/c.y, true
+	return max(r, 0), max(r, 0) + 2*math.Sqrt(spread*free/(free-1))/c.y, true
 }
 
 // fewest pairs of updates, by their weights, that say how much they scatter.

@@ -122,7 +122,7 @@ func (n *Noise) Fired(version int64, gs []Gradient, o Outcome) (scale, drift, st
 func (n *Noise) Moments() (grad2 float64, mixed bool) { return n.grad2, n.mixed }
 
 // Bound is how much staleness can cost at most (see pgns.Course).
-func (n *Noise) Bound() (theta float64, ok bool) { return n.course.Bound() }
+func (n *Noise) Bound() (theta, most float64, ok bool) { return n.course.Bound() }
 
 // NewAuto makes one for a cluster whose job begins with the given plan.
 func NewAuto(c modes.ControllerConfig, plan modes.Plan) (*Auto, error) {
@@ -193,8 +193,8 @@ func (a *Auto) Fired(at time.Duration, version int64, gs []Gradient, o Outcome) 
 		a.controller.Noise(scale)
 		a.controller.Drift(drift, strength)
 	}
-	if theta, ok := a.noise.Bound(); ok {
-		a.controller.Bound(theta)
+	if theta, most, ok := a.noise.Bound(); ok {
+		a.controller.Bound(theta, most)
 	}
 }
 

@@ -92,7 +92,7 @@ func (c *Config) Play(m baseline.Made, own optim.Config) error {
 			return fmt.Errorf("sim: this baseline changes what is made of gradients, and a %T has none: use a learner that trains", c.Learner)
 		}
 		q.round = float64(c.Times.Workers() * c.Batch)
-		t, own = &Trained{Task: noisy{q}}, optim.Config{LR: q.Rate}
+		t, own = &Trained{Task: noisy{q}}, q.optimizer()
 		c.Learner = t
 	}
 	if err := t.play(m, own); err != nil {
@@ -131,7 +131,10 @@ func (c *Config) Use(name string, own optim.Config) error {
 	if name == "auto" {
 		var err error
 		c.Plan = modes.SSGD(n)
-		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil}
+		if q, ok := c.Learner.(*Quadratic); ok {
+			own = q.optimizer()
+		}
+		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil, Momentum: own.Memory()}
 		if config.Ring {
 			config.Own = star.Record.Own
 		}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 
 	"star"
+	"star/train/optim"
 )
 
 // Tally is the cheapest Learner, for thousands of workers: an update of S samples and mean staleness s brings
@@ -35,7 +36,7 @@ func (t *Tally) Update(version int64, gs []Gradient) Outcome {
 
 // Quadratic learns for real: stochastic gradient descent on L(w) = ½·Σ hᵢ·wᵢ², where a gradient over b samples is
 // hᵢ·wᵢ + σ/√b·N(0,1) at the parameters that its worker read. Nothing is assumed of what staleness or noise cost: they cost what they
-// cost. The update is the one of the shards, w ← w − η·Σ (bₖ/B)·gₖ.
+// cost. The update is the one of the shards, w ← w − η·Σ (bₖ/B)·gₖ, or with momentum that of their optimiser.
 //
 // Progress is log10(L(start)/L), L smoothed over ten rounds of samples, since a single noisy step is not an arrival.
 type Quadratic struct {
@@ -43,10 +44,12 @@ type Quadratic struct {
 	Start     []float64 // w of version 0
 	Sigma     float64   // standard deviation of each coordinate of one sample's gradient
 	Rate      float64   // η
+	Momentum  float64   // μ: v ← μ·v + gradient, w ← w − η·v
 	Seed      uint64
 
 	round  float64
 	w      []float64
+	v      []float64
 	read   [][]float64 // by worker
 	mean   []float64
 	last   [][]float64 // by worker: its gradient before
@@ -68,6 +71,7 @@ func NewQuadratic(dim int, condition, sigma, rate float64, seed uint64) *Quadrat
 func (q *Quadratic) Begin(workers, round int) {
 	q.round = float64(round)
 	q.w = append(q.w[:0], q.Start...)
+	q.v = make([]float64, len(q.w))
 	q.read = make([][]float64, workers)
 	for i := range q.read {
 		q.read[i] = make([]float64, len(q.w))
@@ -76,6 +80,14 @@ func (q *Quadratic) Begin(workers, round int) {
 	q.mean = make([]float64, len(q.w))
 	q.first = q.loss()
 	q.smooth = q.first
+}
+
+// optimizer is that of the shards for the same updates.
+func (q *Quadratic) optimizer() optim.Config {
+	if q.Momentum > 0 {
+		return optim.Config{Name: optim.Momentum, LR: q.Rate, Momentum: q.Momentum}
+	}
+	return optim.Config{LR: q.Rate}
 }
 
 // Round implements Rounder.
@@ -119,7 +131,8 @@ func (q *Quadratic) Update(_ int64, gs []Gradient) Outcome {
 	}
 	norm2 := 0.0
 	for i, d := range q.mean {
-		q.w[i] -= q.Rate * d / q.round
+		q.v[i] = q.Momentum*q.v[i] + d/q.round
+		q.w[i] -= q.Rate * q.v[i]
 		norm2 += d * d / samples / samples
 	}
 	keep := math.Exp(-samples / q.round / 10)

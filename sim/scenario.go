@@ -143,6 +143,7 @@ type Learning struct {
 	Condition float64 `yaml:"condition"` // quadratic: largest by smallest curvature; default 20
 	Sigma     float64 `yaml:"sigma"`     // quadratic: noise of one sample; default 1
 	Rate      float64 `yaml:"rate"`      // quadratic: learning rate; default 0.1
+	Momentum  float64 `yaml:"momentum"`  // quadratic: of the optimiser; default 0
 	Noise     float64 `yaml:"noise"`     // tally: φ in samples; default 1000
 	Kappa     float64 `yaml:"kappa"`     // tally: κ; default 0.05
 }
@@ -335,6 +336,7 @@ func (s *Scenario) check() error {
 		finite("learner.condition", l.Condition, 1, huge),
 		finite("learner.sigma", l.Sigma, 0, huge),
 		finite("learner.rate", l.Rate, 1e-12, 2),
+		finite("learner.momentum", l.Momentum, 0, 0.999),
 		finite("learner.noise", l.Noise, 0, huge),
 		finite("learner.kappa", l.Kappa, 0, huge),
 	} {
@@ -522,7 +524,9 @@ func (s *Scenario) Config(recorded *trace.Trace, seed uint64) (Config, error) {
 	if l.Kind == "tally" {
 		c.Learner = &Tally{Noise: l.Noise, Kappa: l.Kappa}
 	} else {
-		c.Learner = NewQuadratic(l.Dim, l.Condition, l.Sigma, l.Rate, seed)
+		q := NewQuadratic(l.Dim, l.Condition, l.Sigma, l.Rate, seed)
+		q.Momentum = l.Momentum
+		c.Learner = q
 	}
 	return c, nil
 }

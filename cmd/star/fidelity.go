@@ -257,7 +257,8 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 	}
 	row.Run, row.Method = filepath.Base(strings.TrimSuffix(path, string(filepath.Separator)+node.RunLogName)), cmp.Or(r.Baseline, r.Mode)
 	if row.Method == node.Auto {
-		p, err := node.NewPilot(&settings.Job{Mode: r.Mode, Arch: r.Arch, Workers: r.Workers, Batch: r.Batch, Predictor: node.PredictorNone, Decider: r.Decider, Seed: r.Seed})
+		p, err := node.NewPilot(&settings.Job{Mode: r.Mode, Arch: r.Arch, Workers: r.Workers, Batch: r.Batch, Predictor: node.PredictorNone, Decider: r.Decider, Seed: r.Seed,
+			Optimizer: r.Optimizer, Momentum: r.Momentum})
 		if err != nil {
 			return row, err
 		}

@@ -66,7 +66,8 @@ type planFlags struct {
 	set                                 settings.Set
 	times, compute                      []string
 	batch                               int
-	noise, epoch, rate, bytes, link     float64
+	noise, epoch, rate, momentum        float64
+	bytes, link                         float64
 	cores, net                          float64
 	prior                               string
 	table, arch, heuristic, model, mode string
@@ -84,6 +85,7 @@ func planCommand() *cobra.Command {
 	settings.Var(s, &p.table, "noise-table", "", "CSV file with the columns batch, epoch, grad_sqr, grad_var: where to take the noise scale from instead")
 	settings.Var(s, &p.epoch, "epoch", 0.0, "with --noise-table: the epoch")
 	settings.Var(s, &p.rate, "rate", modes.PriorRate, "learning rate as a part of the one that would be best for SSGD: the price of staleness, 0 to 1")
+	settings.Var(s, &p.momentum, "momentum", 0.0, "momentum of the job's optimiser, β₁ of Adam: it makes staleness dear")
 	settings.Var(s, &p.arch, "arch", "ps", "architecture", "ps", "allreduce")
 	settings.Var(s, &p.wait, "rider-wait", time.Duration(0), "with --arch allreduce: how long a ring waits for riders")
 	settings.Var(s, &p.bytes, "gradient-bytes", 0.0, "size of a gradient; with --link, trees are candidates too")
@@ -169,6 +171,12 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 	}
 	if !(p.rate > 0 && p.rate <= 1) {
 		return f, p.set.Invalid("rate", fmt.Errorf("want more than 0 and at most 1"))
+	}
+	if !(p.momentum >= 0 && p.momentum < 1) {
+		return f, p.set.Invalid("momentum", fmt.Errorf("want at least 0 and less than 1"))
+	}
+	if p.momentum > 0 {
+		f.Steepness = modes.PriorSteepness(p.momentum)
 	}
 	if !(p.link >= 0) || !(p.bytes >= 0 && p.bytes < 1e15) {
 		return f, p.set.Invalid("link", fmt.Errorf("--link and --gradient-bytes must not be negative"))

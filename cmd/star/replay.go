@@ -148,6 +148,8 @@ func replay(path string) (*replayed, error) {
 				Decider     string  `json:"decider"`
 				Seed        uint64  `json:"seed"`
 				Shares      []int   `json:"shares"`
+				Optimizer   string  `json:"optimizer"`
+				Momentum    float64 `json:"momentum"`
 			}
 			if err := json.Unmarshal(e.Config, &cfg); err != nil {
 				return &coord.RunError{Name: path, Line: l.Number, Err: fmt.Errorf("the configuration: %w", err)}
@@ -164,7 +166,7 @@ func replay(path string) (*replayed, error) {
 				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto and baselines decide", path, cfg.Mode)
 			}
 			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, MaxWorkers: cfg.MaxWorkers, Batch: cfg.Batch, Predictor: cfg.Predictor, Decider: cfg.Decider, Seed: cfg.Seed, Shares: cfg.Shares,
-				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth}
+				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth, Optimizer: cfg.Optimizer, Momentum: cfg.Momentum}
 			pilot, err = node.NewPilot(job)
 			return err
 		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunLate, coord.RunAdmission, coord.RunPredictor, coord.RunMemory:

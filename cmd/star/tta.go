@@ -48,6 +48,7 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &cfg.Seeds, "seeds", 5, "runs of each method")
 	settings.Var(&s.set, &cfg.Search, "search", 3, "seeds with which each learning rate is tried, with and without a straggler; a rate must arrive with all")
 	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates, of which each method has its own best (the task's)")
+	settings.Var(&s.set, &cfg.Momentum, "momentum", 0.0, "momentum of the optimiser; 0: plain SGD. The task's learning rates are multiplied by 1 − momentum")
 	settings.Var(&s.set, &cfg.Target, "target", 0.0, "accuracy on the test samples; 0: the task's")
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run, at whose end the learning rate is 0; 0: the task's")
 	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")
@@ -127,6 +128,7 @@ func (s *ttaSuite) parse(cfg *bench.TTAConfig) error {
 		{"search", cfg.Search >= 1 && cfg.Search <= 1000, "1 to 1000"},
 		{"rounds", cfg.Rounds >= 0 && cfg.Rounds <= 1e6, "0 to 1000000"},
 		{"jobs", cfg.Jobs >= 0 && cfg.Jobs <= 1024, "0 to 1024"},
+		{"momentum", cfg.Momentum >= 0 && cfg.Momentum < 1, "at least 0 and less than 1"},
 		{"target", cfg.Target >= 0 && cfg.Target <= 1, "0 to 1"},
 		{"round", s.own.Round >= 1 && s.own.Round <= 1<<20, "1 to 1048576"},
 		{"tests", s.own.Tests >= 1, "at least 1"},

@@ -124,6 +124,12 @@ func (c Config) Rate() (Schedule, error) {
 	return ParseSchedule(c.Schedule, c.WithDefaults().LR)
 }
 
+// Memory is how much of its last step is in the next one: the momentum, or β₁.
+func (c Config) Memory() float64 {
+	c = c.WithDefaults()
+	return c.Momentum + c.Beta1 // it has one of them, or none
+}
+
 // Slot is a vector of state beside the parameters, one element for each. The
 // names are PyTorch's: momentum_buffer; exp_avg and exp_avg_sq.
 type Slot struct {

@@ -21,7 +21,7 @@ const (
 	PredictorNone   = "none"
 )
 
-// NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Arch, RiderWait, PSBandwidth, Predictor, Decider, and Seed if the predictor is
+// NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Arch, RiderWait, PSBandwidth, Optimizer, Momentum, Predictor, Decider, and Seed if the predictor is
 // trained online. An empty Predictor is none.
 //
 // A file that is not there is an error, as of a name that was mistyped. One that is damaged, or of another version or shape, is not used: the job goes on with what is left, which is
@@ -32,7 +32,7 @@ func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 		plan.Shares = job.Shares
 	}
 	c := pilot.Config{Workers: job.Ranks(), Batch: job.Batch, Plan: plan, Ring: job.Arch == settings.AllReduce, RiderWait: job.RiderWait,
-		LinkRate: 1e6 * job.PSBandwidth}
+		LinkRate: 1e6 * job.PSBandwidth, Momentum: optimizer(job).Memory()}
 	switch job.Predictor {
 	case "", PredictorNone:
 	case PredictorOnline:

@@ -290,12 +290,18 @@ func (s *server) prepare() (err error) {
 	return err
 }
 
-// updateRule is the optimiser of the job.
-func updateRule(job *settings.Job) (optim.Config, optim.Schedule, error) {
+// optimizer is the optimiser of the job.
+func optimizer(job *settings.Job) optim.Config {
 	opt := optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule}
 	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
 		opt.Momentum = job.Momentum
 	}
+	return opt
+}
+
+// updateRule is the optimiser of the job, checked, with its learning rate.
+func updateRule(job *settings.Job) (optim.Config, optim.Schedule, error) {
+	opt := optimizer(job)
 	if err := opt.Validate(); err != nil {
 		return opt, optim.Schedule{}, job.Invalid("optimizer", err)
 	}

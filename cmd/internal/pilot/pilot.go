@@ -23,6 +23,7 @@ type Config struct {
 	Ring      bool          // all-reduce
 	RiderWait time.Duration // of the ring
 	LinkRate  float64       // see modes.Forecast
+	Momentum  float64       // of the optimiser: see modes.ControllerConfig
 
 	// Model is a trained predictor that takes part in the contest; nil: none.
 	Model *straggler.Model
@@ -97,7 +98,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	c := p.cfg
 	p.timer = timer
 	p.controller, err = modes.NewController(modes.ControllerConfig{
-		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer,
+		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum,
 		Ring: c.Ring, RiderWait: c.RiderWait, LinkBytes: 4 * params, LinkRate: c.LinkRate,
 	}, c.Plan)
 	return err
@@ -174,8 +175,8 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 		if !e.Mixed {
 			p.course.Moments(e.Version, e.Grad2)
 		}
-		if theta, ok := p.course.Bound(); ok {
-			p.controller.Bound(theta)
+		if theta, most, ok := p.course.Bound(); ok {
+			p.controller.Bound(theta, most)
 		}
 	case coord.RunLate: // whoever waits for it waits: is that worth it?
 		p.decide(l.T)

@@ -285,7 +285,7 @@ func TestCourseIsHeard(t *testing.T) {
 			p.Tell(coord.RunLine{T: at, Entry: coord.RunNoise{Version: v, Grad2: g * g, Var: 1, Scale: 1, Mixed: c.mixed}})
 			g *= 0.9
 		}
-		θ, ok := p.course.Bound()
+		_, θ, ok := p.course.Bound()
 		if ok != c.known || ok && math.Abs(θ-0.1) > 1e-9 {
 			t.Errorf("%+v: %v, %v: want 0.1", c, θ, ok)
 		}

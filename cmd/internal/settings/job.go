@@ -445,6 +445,9 @@ func (j *Job) Validate() error {
 	if j.Momentum >= 1 {
 		return bad("momentum", "must be less than 1, or the updates never fade")
 	}
+	if (j.Optimizer == "momentum" || j.Optimizer == "nesterov") && j.Momentum == 0 {
+		return bad("momentum", "must be more than 0 with --optimizer %s; without momentum it is --optimizer sgd", j.Optimizer)
+	}
 
 	switch count, what := j.members(); {
 	// A worker need not know how many there are; the coordinator does.

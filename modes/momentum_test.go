@@ -1,0 +1,195 @@
+package modes_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"star"
+	"star/modes"
+)
+
+// Steepness finds the ν of a parameter that swings about its optimum: gradients with noise, momentum, and what (27) makes of them when the exact gradients are known.
+func TestSteepness(t *testing.T) {
+	for _, c := range []struct{ nu, mu, noise float64 }{
+		{.1, 0, 1}, {1, 0, 1}, {1.5, 0, .1}, {1, .5, 1}, {3, .5, .3}, {1, .9, .1}, {4, .9, 1}, {12, .9, .3}, {25, .9, 1}, {12, .95, 1},
+	} {
+		r := rand.New(rand.NewPCG(1, 2))
+		var w, v, last, scatter, square, change float64
+		const rounds = 400000
+		sigma := 1.0 // of the mean gradient of a round
+		for k := range rounds {
+			g := c.nu * w // in units in which η/(1 − μ) is 1
+			noisy := g + sigma*r.NormFloat64()
+			if k > 1000 {
+				scatter += sigma * sigma
+				square += g * g
+				change += g*g - last*noisy
+			}
+			last = noisy
+			v = c.mu*v + (1-c.mu)*noisy
+			w -= v
+		}
+		// (30) with φ/B as it is here, tr Σ/B/|G|².
+		const round = 1 << 20
+		got := modes.Steepness(change/square, scatter/square*round, round, c.mu)
+		if math.Abs(got/c.nu-1) > 0.05 {
+			t.Errorf("momentum %v: ν %v is measured as %.3f, with φ/B %.2f", c.mu, c.nu, got, scatter/square)
+		}
+	}
+	if got := modes.Steepness(1e6, 0, 1, .9); math.Abs(got-38) > 1e-9 {
+		t.Errorf("what diverges even in SSGD is said to have ν %v, want the 38 that it bears", got)
+	}
+}
+
+// edge is the largest ν at which a parameter does not swing more and more widely, when p runs with these times and momentum: (28) of SSGD, about (29) of all that is stale.
+func edge(p modes.Plan, times []time.Duration, mu float64) float64 {
+	n := len(times)
+	stable := func(nu float64) bool {
+		r := rand.New(rand.NewPCG(3, 4))
+		b := modes.NewBarrier(p, n, 0)
+		due, read := make([]float64, n), make([]float64, n)
+		took := func(w int) float64 { return times[w].Seconds() * math.Exp(.05*r.NormFloat64()) }
+		for w := range due {
+			due[w], read[w] = took(w), 1
+		}
+		w, v, size := 1.0, 0.0, 0.0
+		for range 1500 * n {
+			next := 0
+			for i, at := range due {
+				if at < due[next] {
+					next = i
+				}
+			}
+			now := due[next]
+			due[next] = math.Inf(1)
+			for _, f := range b.Arrive(star.Worker(next)) {
+				g := 0.0
+				for _, k := range f.Workers {
+					g += nu * read[k] / float64(n)
+				}
+				v = mu*v + (1-mu)*g
+				w -= v
+				for k := range f.Released() {
+					read[k], due[k] = w, now+took(int(k))
+				}
+			}
+			if m := max(math.Abs(w), math.Abs(v)); m > 1e9 || m < 1e-9 { // scale all of it
+				size += math.Log(m)
+				w, v = w/m, v/m
+				for k := range read {
+					read[k] /= m
+				}
+				if size < -400 {
+					return true
+				}
+			}
+		}
+		return size+math.Log(max(math.Abs(w), math.Abs(v))) < 0
+	}
+	lo, hi := .05, 60.0
+	for range 12 {
+		if m := math.Sqrt(lo * hi); stable(m) {
+			lo = m
+		} else {
+			hi = m
+		}
+	}
+	return lo
+}
+
+// What plans bear: SSGD (28), others between (29) and a third more than that where they are a quarter of a round late or more. The table in docs/modes.md.
+func TestEdges(t *testing.T) {
+	const n = 8
+	times := make([]time.Duration, n)
+	for w := range times {
+		times[w] = 600 * time.Millisecond
+	}
+	times[6] *= 3
+	for _, mu := range []float64{0, .5, .9} {
+		if got, want := edge(modes.SSGD(n), times, mu), 2*(1+mu)/(1-mu); math.Abs(got/want-1) > 0.02 {
+			t.Errorf("momentum %v: SSGD bears %.2f, want %.2f", mu, got, want)
+		}
+	}
+	for _, x := range []int{6, 4, 2, 1} {
+		d := 1 - float64(x)/n
+		if got := edge(modes.XOrder(n, x), times, .9); got*d < 1 || got*d > 4./3 {
+			t.Errorf("x=%d bears %.2f, which is %.2f/d; want 1 to 1.33", x, got, got*d)
+		}
+	}
+	for mode, least := range map[string]float64{"x=7": 25, "groups=0-5,7+6": 25} { // who waits for all but one
+		p, err := modes.Parse(mode, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := edge(p, times, .9); got < least {
+			t.Errorf("%s bears %.2f, want more than %v", mode, got, least)
+		}
+	}
+}
+
+// With momentum a plan that is hardly ever stale is chosen where without it ASGD would be, and it brings nearly as much. Without stragglers SSGD is the cheapest all the same, and where
+// noise dominates, or steps are small, ASGD is.
+func TestMomentumMakesStalenessDear(t *testing.T) {
+	one := []time.Duration{600 * time.Millisecond, 610 * time.Millisecond, 1830 * time.Millisecond, 620 * time.Millisecond}
+	steep := modes.PriorSteepness(.9)
+	for _, c := range []struct {
+		name   string
+		times  []time.Duration
+		nu     float64
+		behind float64 // most rounds
+		least  float64 // the cost relative to SSGD is at most this
+		asgd   bool
+	}{
+		{"without momentum", one, 0, 1, .5, true},
+		{"little of it", one, modes.PriorSteepness(.3), 1, .5, true},
+		{"momentum", one, steep, .31, .55, false},
+		{"measured to be small", one, 2, 1, .5, true},
+		{"nobody is slow", []time.Duration{6e8, 6e8, 6e8, 6e8}, steep, 0, 1, false},
+	} {
+		f := modes.Forecast{Times: c.times, Batch: 32, Noise: 1e4, Steepness: c.nu}
+		cs, err := modes.Candidates(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		best, cost := cs[0], 0.0
+		for _, k := range cs {
+			if k.Kind == modes.KindSSGD && k.Plan.Shares == nil {
+				cost = k.Cost.Seconds()
+			}
+		}
+		if d := 1 - best.Samples/float64(32*len(c.times)); d > c.behind+1e-9 || best.Cost.Seconds() > c.least*cost+1e-9 || (best.Kind == modes.KindASGD) != c.asgd {
+			t.Errorf("%s: %v, %.2f rounds late, at %.2f of SSGD's cost; want at most %.2f late and %.2f, ASGD: %v", c.name, best.Plan, d, best.Cost.Seconds()/cost, c.behind, c.least, c.asgd)
+		}
+		d, err := modes.Cheapest{}.Decide(f)
+		if err != nil || !d.Plan.Equal(best.Plan) {
+			t.Errorf("%s: decided %v, %v; the cheapest candidate is %v", c.name, d.Plan, err, best.Plan)
+		}
+	}
+}
+
+// Many workers, two of them slow: the groups that are found are those of the best partition under the strain, not the one of the least waiting.
+func TestGroupsUnderStrain(t *testing.T) {
+	times := make([]time.Duration, 12)
+	for w := range times {
+		times[w] = time.Duration(600+5*w) * time.Millisecond
+	}
+	times[3], times[9] = 1900*time.Millisecond, 3100*time.Millisecond
+	cost := func(nu float64) float64 {
+		cs, err := modes.Candidates(modes.Forecast{Times: times, Batch: 16, Noise: 200, Steepness: nu})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range cs {
+			if c.Kind == modes.KindGroups && c.Plan.Shares == nil {
+				return c.Cost.Seconds()
+			}
+		}
+		t.Fatal("no groups")
+		return 0
+	}
+	if free, steep := cost(0), cost(30); steep > 1.6*free {
+		t.Errorf("groups cost %.3f s under strain, %.3f without: they were chosen without regard to it", steep, free)
+	}
+}
