@@ -11,6 +11,7 @@ type ascent struct {
 	sum    float64
 	n      int
 	rounds ring    // mean losses
+	first  float64 // the first of them
 	most   float64 // of them, before the change; 0: too few to say
 	middle float64 // their median
 	high   int     // rounds in a row since then that were above all before, and by half above the median
@@ -20,6 +21,7 @@ const (
 	known  = 5   // rounds before a change that say what the loss was
 	ascend = 5   // rounds in a row after it that are no chance
 	taller = 1.5 // than the median before
+	little = 0.1 // of the first loss: below it, as at the end of training, a loss may be ten times what it was, and be so again soon
 )
 
 // observe takes in the loss of a gradient, one of so many workers.
@@ -34,10 +36,13 @@ func (a *ascent) observe(loss float64, workers int) {
 	mean := a.sum / float64(a.n)
 	a.sum, a.n = 0, 0
 	switch {
-	case a.most == 0 || mean <= a.most || mean <= taller*a.middle:
+	case a.most == 0 || mean <= a.most || mean <= taller*a.middle || mean <= little*a.first:
 		a.high = 0
 	default:
 		a.high++
+	}
+	if a.first == 0 && !math.IsInf(mean, 1) {
+		a.first = mean
 	}
 	a.rounds.add(mean)
 }

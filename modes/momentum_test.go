@@ -193,3 +193,33 @@ func TestGroupsUnderStrain(t *testing.T) {
 		t.Errorf("groups cost %.3f s under strain, %.3f without: they were chosen without regard to it", steep, free)
 	}
 }
+
+// (31) beside what LeNet paid at three learning rates (docs/modes.md): not more than an eighth below, and at most 1.65 times as much, where it is known.
+func TestStrain(t *testing.T) {
+	const n, batch = 8, 16
+	same := make([]time.Duration, n)
+	for w := range same {
+		same[w] = 600 * time.Millisecond
+	}
+	for _, row := range []struct {
+		nu   float64
+		paid map[int]float64 // samples beside SSGD's, by x
+	}{
+		{10, map[int]float64{7: .99, 6: 1.05, 4: 1.19, 2: 1.44, 1: 1.36}},
+		{14, map[int]float64{7: .98, 6: 1.09, 4: 1.48, 2: 2.09, 1: 2.09}},
+		{18, map[int]float64{7: .96, 6: 1.21, 4: 2.40}},
+	} {
+		for x, paid := range row.paid {
+			cost := func(nu float64) float64 {
+				c, err := modes.XOrder(n, x).Price(modes.Forecast{Times: same, Batch: batch, Steepness: nu})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return c.Cost.Seconds()
+			}
+			if h := cost(row.nu) / cost(0); h < paid*7/8 || h > paid*1.65 {
+				t.Errorf("ν = %v, x=%d: %.2f; LeNet paid %.2f", row.nu, x, h, paid)
+			}
+		}
+	}
+}

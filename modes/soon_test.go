@@ -139,3 +139,127 @@ func TestFearsTurnsEarly(t *testing.T) {
 		}
 	}
 }
+
+// With momentum the steepness begins with the prior, stays there while the measurement allows it, and else follows what is surely so, slowly; what is told twice counts once. Bounds of θ are
+// those of (30), and drift makes nothing cheaper than the prior.
+func TestSteepnessFollows(t *testing.T) {
+	const mu, round = 0.9, 128
+	prior := PriorSteepness(mu)
+	theta := func(nu, noise float64) float64 { return nu * (1 - mu) * (1/(1+mu) + noise/round) } // (30)
+	for _, c := range []struct {
+		name        string
+		least, most float64 // ν that is measured
+		after       int     // measurements
+		want        float64
+	}{
+		{"nothing is known", 0, 0, 0, prior},
+		{"the prior may be", 1, 30, 500, prior},
+		{"it is less", 0, 2, 500, 2},
+		{"it is less, as one measurement has it", 0, 2, 1, prior * math.Pow(2/prior, 1./32)},
+		{"it is more", 25, 30, 500, 25},
+		{"beyond what SSGD bears", 100, 200, 500, 38},
+		{"exact gradients that do not change", 0, 0, 2000, 0.02},
+	} {
+		for _, noise := range []float64{0, 64, 1000} {
+			k, err := NewController(ControllerConfig{Workers: 4, Batch: round / 4, Momentum: mu}, SSGD(4))
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.Noise(noise)
+			for i := range c.after {
+				most := theta(c.most, noise) + 1e-12*float64(i%2) // each is another measurement
+				k.Bound(theta(c.least, noise), most)
+				k.Bound(theta(c.least, noise), most)
+			}
+			if math.Abs(k.steep/c.want-1) > 1e-3 {
+				t.Errorf("%s, noise %v: ν %.4f, want %.4f", c.name, noise, k.steep, c.want)
+			}
+			if c.after > 0 {
+				if want := max(min(c.most, 38)*(1+noise/round), minRate); math.Abs(k.bound/want-1) > 1e-6 {
+					t.Errorf("%s, noise %v: θ is at most %.4f, want %.4f", c.name, noise, k.bound, want)
+				}
+			}
+		}
+	}
+	for _, mu := range []float64{0, .9} {
+		k, err := NewController(ControllerConfig{Workers: 4, Batch: 32, Momentum: mu}, SSGD(4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Drift(0.001, 1e6)
+		if want := map[float64]float64{0: minRate, .9: PriorRate}[mu]; math.Abs(k.rate-want) > 1e-3 {
+			t.Errorf("momentum %v: drift makes θ %.3f, want %.3f", mu, k.rate, want)
+		}
+	}
+	if _, err := NewController(ControllerConfig{Workers: 4, Batch: 32, Momentum: 1}, SSGD(4)); err == nil {
+		t.Error("a controller of a job whose updates never fade")
+	}
+}
+
+// After the loss has grown in a plan, it is left alone, and staleness is held to be four times as dear, each time again.
+func TestRecoil(t *testing.T) {
+	k, err := NewController(ControllerConfig{Workers: 4, Batch: 32, Momentum: .9}, SSGD(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for w := range k.workers {
+		for range needed + 1 {
+			k.Observe(star.Record{Worker: star.Worker(w), Samples: 32, Compute: time.Second, Loss: 1})
+		}
+	}
+	dear := 1.0
+	for i := range 6 {
+		k.plan, k.since = ASGD(4), time.Minute
+		d, change := k.recoil(2 * time.Minute)
+		if dear = min(4*dear, 256); !change || !d.Plan.Equal(SSGD(4)) || !k.isBanned(3*time.Minute, ASGD(4)) {
+			t.Fatalf("%d: %v, %v", i, d, change)
+		}
+		f, _, ok := k.Forecast(2 * time.Minute)
+		if !ok || f.Steepness != dear*PriorSteepness(.9) || f.Rate != min(dear*PriorRate, maxRate) {
+			t.Errorf("%d: steepness %v, rate %v; want %v times the priors", i, f.Steepness, f.Rate, dear)
+		}
+	}
+}
+
+// In SSGD there is nothing to go back from: a loss that grows there says nothing of staleness.
+func TestGrowingLossInSSGD(t *testing.T) {
+	k, err := NewController(ControllerConfig{Workers: 2, Batch: 32}, SSGD(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss := func(rounds int, loss float64) {
+		for range rounds {
+			for w := range 2 {
+				k.Observe(star.Record{Worker: star.Worker(w), Samples: 32, Compute: time.Second, Loss: loss})
+			}
+			if d, change := k.Decide(time.Hour); change {
+				t.Fatal(d)
+			}
+		}
+	}
+	loss(20, 1)
+	k.loss.changed()
+	loss(20, 5)
+	if k.shy > 0 || k.doubt {
+		t.Error("staleness is held to be dearer")
+	}
+}
+
+// What the learned decider says is of jobs without momentum: the strain comes on top.
+func TestLearnedUnderStrain(t *testing.T) {
+	d := &Learned{Weights: make([]float64, 21), Mean: make([]float64, 20), Scale: make([]float64, 20), Low: make([]float64, 20), High: make([]float64, 20)}
+	for i := range 20 {
+		d.Scale[i], d.Low[i], d.High[i] = 1, -1e9, 1e9
+	}
+	d.Weights[0] = 1 // the price
+	f := Forecast{Times: []time.Duration{6e8, 6.1e8, 6.2e8, 3e9}, Batch: 32, Noise: 1e4}
+	free, ratio, why, err := d.Choose(f, nil)
+	if err != nil || why != "" {
+		t.Fatal(err, why)
+	}
+	f.Steepness = 30
+	steep, dearer, _, err := d.Choose(f, nil)
+	if err != nil || steep.Samples <= free.Samples || dearer <= ratio {
+		t.Errorf("%v at %.3f of SSGD without momentum, %v at %.3f with it: %v", free.Plan, ratio, steep.Plan, dearer, err)
+	}
+}

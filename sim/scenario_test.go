@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"star"
+	"star/modes"
 	"star/trace"
 	"star/train/optim"
 )
@@ -209,4 +210,32 @@ func FuzzScenario(f *testing.F) {
 			t.Fatal("negative time")
 		}
 	})
+}
+
+// A learner with momentum: auto knows of it, and does not choose what is stale by most of a round, where without it that is the best.
+func TestMomentumOfAScenario(t *testing.T) {
+	for momentum, asgd := range map[string]bool{"0": true, "0.9": false} {
+		s, err := ParseScenario("s", []byte("workers: 8\njitter: 0.05\ntimes: {3: 1800ms}\nlearner: {momentum: "+momentum+", rate: 0.02, sigma: 3}\ntarget: 1\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.Config(nil, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Use("auto", optim.Config{}); err != nil {
+			t.Fatal(err)
+		}
+		c.Limit = time.Minute
+		r, err := Run(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Switches) == 0 || (r.Switches[0].Plan.Equal(modes.ASGD(8))) != asgd {
+			t.Errorf("momentum %s: %v", momentum, r.Switches)
+		}
+	}
+	if _, err := ParseScenario("s", []byte("workers: 2\nlearner: {momentum: 1}\n")); err == nil || !strings.Contains(err.Error(), "learner.momentum") {
+		t.Errorf("momentum 1: %v", err)
+	}
 }
