@@ -12,13 +12,12 @@ type ascent struct {
 	n      int
 	rounds ring    // mean losses
 	first  float64 // the first of them
-	most   float64 // of them, before the change; 0: too few to say
+	most   float64 // of them, before the change; 0: not known
 	middle float64 // their median
 	high   int     // rounds in a row since then that were above all before, and by half above the median
 }
 
 const (
-	known  = 5   // rounds before a change that say what the loss was
 	ascend = 5   // rounds in a row after it that are no chance
 	taller = 1.5 // than the median before
 	little = 0.1 // of the first loss: below it, as at the end of training, a loss may be ten times what it was, and be so again soon
@@ -51,7 +50,7 @@ func (a *ascent) observe(loss float64, workers int) {
 func (a *ascent) changed() {
 	a.most, a.middle, a.high = 0, 0, 0
 	a.sum, a.n = 0, 0
-	if vs := a.rounds.vals; len(vs) >= known {
+	if vs := a.rounds.vals; len(vs) > 0 {
 		a.most, a.middle = slices.Max(vs), median(vs)
 	}
 }

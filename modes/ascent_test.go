@@ -42,6 +42,7 @@ func TestGrowingLoss(t *testing.T) {
 		{"is a little higher", func(r, scatter float64) float64 { return 2.6 * scatter }, 2, 0, false},
 		{"grows late in training", func(r, scatter float64) float64 { return .01 * math.Exp(.2*r) * scatter }, .01, 0, true},
 		{"is higher, but next to nothing", func(r, scatter float64) float64 { return .1 * scatter }, .01, 0, false},
+		{"was as high before, now and then", func(r, scatter float64) float64 { return 3.5 }, 2.01, 0, false},
 		{"is not known", func(r, _ float64) float64 { return 0 }, 0, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -55,6 +56,9 @@ func TestGrowingLoss(t *testing.T) {
 				scatter := jitter(9, r.Worker, r.Step, .4)
 				if r.Loss = c.before * scatter; r.Step < 2 && c.before > 0 {
 					r.Loss = 2
+				}
+				if c.before == 2.01 && r.Step == 1 {
+					r.Loss = 5
 				}
 				if left < 0 && !ctl.Plan().Equal(modes.SSGD(n)) {
 					left = r.Step

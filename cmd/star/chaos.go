@@ -73,8 +73,10 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if job.Hosts != "" {
 				return job.Invalid("hosts", errors.New("star chaos breaks jobs on this machine"))
 			}
-			if job.Council() > 0 && !cmd.Flags().Changed("faults") { // a server that is killed begins the job again, with other logs
-				names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Server) })
+			if job.Council() > 0 && !cmd.Flags().Changed("faults") {
+				if job.Replicas < 2 { // a server that is killed ends the job
+					names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Server) })
+				}
 				names = append(names, string(chaos.Coordinator))
 			}
 			kinds, err := chaos.ParseKinds(names)
@@ -84,10 +86,11 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			switch council := job.Council() > 0; {
 			case slices.Contains(kinds, chaos.Coordinator) && !council:
 				return job.Invalid("faults", errors.New("coordinator: nobody would take over; give --coordinators 3"))
-			case slices.Contains(kinds, chaos.Server) && council:
-				return job.Invalid("faults", errors.New("server: with --coordinators a job is not begun again, and a shard has no copy"))
+			case slices.Contains(kinds, chaos.Server) && council && job.Replicas < 2:
+				return job.Invalid("faults", errors.New("server: with --coordinators a job is not begun again, and a shard has no copy; give --replicas 2"))
 			case council:
 				job.Restarts = 0
+				most = min(most, max(job.Replicas-1, 0)) // as many as copies make up for at any moment
 			}
 			if every <= 0 || until < 0 || longest <= 0 || stall <= 0 {
 				return job.Invalid("every", errors.New("--every, --longest and --stall must be above 0, --for at least 0"))
@@ -339,6 +342,7 @@ func (r *launch) inflict(f chaos.Fault) {
 		if r.ways != nil {
 			f.Target = 0 // a ring has one, which coordinates
 		}
+		f.Target += r.seats.count // the first ones coordinate, and have no shards
 		signal("ps", syscall.SIGKILL)
 	case chaos.FullDisk:
 		r.disk.fill(f.For, r.noRoom)

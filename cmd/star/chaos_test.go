@@ -68,3 +68,20 @@ func TestChaosOfARing(t *testing.T) {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
+
+// Where several processes may coordinate, and each shard has two copies, one that coordinates and a server are killed, and nothing is lost.
+func TestChaosOfACouncil(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many processes")
+	}
+	t.Parallel()
+	r, said, err := breaks(t, "--coordinators", "3", "--shards", "3", "--replicas", "2", "--faults", "server,coordinator", "--fault-seed", "1", "--for", "8s", "--every", "1s",
+		"--mode", "asgd", "--slow", "0:+20ms,1:+20ms,2:+20ms", "--steps", "500")
+	kinds := map[string]int{}
+	for _, f := range r.Faults {
+		kinds[f.Kind]++
+	}
+	if err != nil || len(r.Invariants) != 7 || r.Lives != 1 || kinds["server"] != 1 || kinds["coordinator"] != 1 {
+		t.Errorf("%v: %+v\n%s", err, r, said)
+	}
+}
