@@ -99,6 +99,8 @@ type Controller struct {
 
 	looked   []time.Duration // the averages that the last decision was made from
 	lookedAt time.Duration
+	content  bool // it was sure, and wanted nothing else
+	overdue  bool // somebody computes for longer than it ever has
 
 	begun time.Duration // the first update
 	seen  bool          // there was one
@@ -449,6 +451,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 		predicted = c.cfg.Predictor.Predict()
 	}
 	living := false
+	c.overdue = false
 	for i := range c.workers {
 		w := &c.workers[i]
 		if w.gone {
@@ -474,6 +477,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 		}
 		if over := (at - w.released).Seconds(); w.computes && over > slices.Max(lately) && over <= maxTime.Seconds() {
 			lately = append(slices.Clone(lately), over) // longer than ever already
+			c.overdue = true
 		}
 		f.Fits[i] = fitOf(w.samples.vals, w.times.vals, w.compute.vals)
 		fit, b := f.Fits[i], float64(c.cfg.Batch)
@@ -598,11 +602,11 @@ func (c *Controller) obvious(f Forecast) bool {
 	return false
 }
 
-// unchanged reports whether a decision of a large job would be made from what the last one was made from: of more than 64 workers nobody's
-// average has moved by a twentieth, and it was made within eight rounds. Such a decision is made up to once in a round of the fastest worker, and takes time in
-// proportion to the number of workers.
+// unchanged reports whether a decision would be made from what the last one was made from: nobody's average has moved by a twentieth, nobody is overdue, the last one was content, and it was made within
+// eight rounds. A decision is made up to once in a round of the fastest worker, and takes some part of a millisecond for a few workers and time in
+// proportion to their number for many. Of more than 64 the last one need not have been content. A Decider may go by more than averages, and is asked each time for fewer.
 func (c *Controller) unchanged(at time.Duration, times []time.Duration) bool {
-	if len(times) <= exhaustive || len(c.looked) == 0 || at-c.lookedAt >= 8*slices.Max(times) {
+	if len(times) <= exhaustive && (!c.content || c.overdue || c.cfg.Decider != nil) || len(c.looked) == 0 || at-c.lookedAt >= 8*slices.Max(times) {
 		return false
 	}
 	for w, t := range times {
@@ -741,7 +745,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if c.safe {
 		c.safe, c.since = false, at // from here on as usual
 	}
-	c.looked, c.lookedAt = append(c.looked[:0], f.Times...), at
+	c.looked, c.lookedAt, c.content = append(c.looked[:0], f.Times...), at, false
 	sure := c.sure(h, f)
 	if !sure && !c.obvious(f) {
 		return Decision{}, false
@@ -789,7 +793,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		}
 		best = Decision{Plan: ssgd, Cost: home.Cost, Why: fmt.Sprintf("ssgd: nobody is slow any more, %v is not cheaper", c.plan.mode())}
 	default:
-		c.wants, c.homeward = 0, 0
+		c.wants, c.homeward, c.content = 0, 0, sure
 		return Decision{}, false
 	}
 	if !best.Plan.Equal(ssgd) {

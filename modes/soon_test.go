@@ -263,3 +263,47 @@ func TestLearnedUnderStrain(t *testing.T) {
 		t.Errorf("%v at %.3f of SSGD without momentum, %v at %.3f with it: %v", free.Plan, ratio, steep.Plan, dearer, err)
 	}
 }
+
+// A controller that is sure and content looks again after eight rounds, and at once when somebody's times change or somebody is overdue.
+func TestContentIsNotAskedAgain(t *testing.T) {
+	const n = 4
+	for _, c := range []struct {
+		name  string
+		last  time.Duration // of worker 3, in the rounds that count
+		late  time.Duration // of the decision after the last update
+		least int           // looks in 32 rounds
+		most  int
+	}{
+		{"nothing changes", 100 * time.Millisecond, 0, 4, 6},
+		{"it becomes slow", 190 * time.Millisecond, 0, 7, 32},
+		{"it is overdue", 100 * time.Millisecond, 150 * time.Millisecond, 25, 32},
+	} {
+		k, err := NewController(ControllerConfig{Workers: n, Batch: 32}, SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, looks, seen := time.Duration(0), 0, time.Duration(-1)
+		for round := range 64 {
+			took := time.Duration(0)
+			for w := range n {
+				own := 100*time.Millisecond + time.Duration(w+round%3)*time.Microsecond
+				if w == 3 && round >= 32 {
+					own = c.last
+				}
+				took = max(took, own)
+				k.Observe(star.Record{Worker: star.Worker(w), Step: int64(round), Samples: 32, Compute: own})
+			}
+			at += took
+			k.Fired(at, []star.Worker{0, 1, 2, 3}, n*32)
+			k.Decide(at + c.late)
+			if k.lookedAt != seen && round >= 32 {
+				looks++
+			}
+			seen = k.lookedAt
+			at += c.late
+		}
+		if looks < c.least || looks > c.most {
+			t.Errorf("%s: looked %d times in 32 rounds, want %d to %d", c.name, looks, c.least, c.most)
+		}
+	}
+}
