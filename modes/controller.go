@@ -73,6 +73,7 @@ type Controller struct {
 	phase float64
 
 	workers []watched
+	gone    int // of them
 	loss    ascent
 	since   time.Duration
 	asked   time.Duration // last decision
@@ -339,24 +340,24 @@ func (c *Controller) Phase(done float64) {
 }
 
 // living is how many workers there are, at least one.
-func (c *Controller) living() int {
-	n := 0
-	for w := range c.workers {
-		if !c.workers[w].gone {
-			n++
-		}
-	}
-	return max(n, 1)
-}
+func (c *Controller) living() int { return max(len(c.workers)-c.gone, 1) }
 
 // round is the samples of a round of all.
 func (c *Controller) round() int { return c.living() * c.cfg.Batch }
 
 // Leave tells that a worker is gone, Join that it is back.
-func (c *Controller) Leave(w star.Worker) { c.workers[w].gone, c.workers[w].computes = true, false }
+func (c *Controller) Leave(w star.Worker) {
+	if !c.workers[w].gone {
+		c.gone++
+	}
+	c.workers[w].gone, c.workers[w].computes = true, false
+}
 
 // Join tells that a worker is back, and computes since then.
 func (c *Controller) Join(at time.Duration, w star.Worker) {
+	if c.workers[w].gone {
+		c.gone--
+	}
 	c.workers[w] = watched{computes: true, released: at}
 }
 
@@ -891,6 +892,7 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast, present Cand
 	d := Decision{Plan: t.from, Cost: before.Cost, Why: fmt.Sprintf("back to %v: %v was to gain %.0f %%, but %.0f %% is seen (%.0f samples/s instead of %.0f)",
 		t.from.mode(), c.plan.mode(), 100*t.predicted, 100*gain, seen, priced)}
 	c.plan, c.since, c.wants = t.from.Clone(), at, 0
+	c.loss.changed()
 	return d, true
 }
 
