@@ -4,6 +4,8 @@
 # has less than 90 % of the changes of mode: to the same plan, at most one round of samples apart.
 #
 #   bench/fidelity.sh [DIR]     STAR=path/of/star TRACES="a.csv b.csv" ITERATION=200ms STEPS=300 RUN=what each job is started with (nice -n -15)
+#                               AUTO="--optimizer sgd --lr 0.2", more settings of the job with --mode auto; AUTO= is momentum, with which the prices of ASGD
+#                               and of waiting for all but one are so close here that what is measured of a few gradients decides (docs/simulator.md)
 #                               DIR keeps the jobs' folders
 #
 # Without TRACES there are three: nobody slow for 20 iterations, one worker four times slower for 20, nobody, another one three times, and so on, with a
@@ -43,7 +45,7 @@ for trace in $TRACES; do
 	job "$name-ssgd" "$trace" $((steps / 2)) --mode ssgd & pids+=($!)
 	job "$name-x3" "$trace" $((steps * 2 / 3)) --mode x=3 & pids+=($!)
 	job "$name-asgd" "$trace" $((steps * 2 / 3)) --mode asgd & pids+=($!)
-	job "$name-auto" "$trace" "$steps" --mode auto & pids+=($!)
+	job "$name-auto" "$trace" "$steps" --mode auto ${AUTO---optimizer sgd --lr 0.2} & pids+=($!)
 	job "$name-greedy" "$trace" "$steps" --baseline sync-switch:switch=0.99,online=greedy & pids+=($!)
 	for p in "${pids[@]}"; do wait "$p"; done
 	for m in ssgd x3 asgd auto greedy; do jobs+=("$dir/$name-$m"); done
