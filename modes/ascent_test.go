@@ -24,7 +24,7 @@ func TestGrowingLoss(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		loss   func(rounds float64, scatter float64) float64 // rounds since SSGD was left, by the fast workers' steps
-		before float64 // the loss in SSGD after a while; the job begins with 2
+		before float64                                       // the loss in SSGD after a while; the job begins with 2
 		mu     float64
 		leaves bool
 	}{
