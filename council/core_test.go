@@ -301,6 +301,70 @@ func TestTheLeaseEndsByItself(t *testing.T) {
 	}
 }
 
+// Who has answered a leader's question neither stands for election nor votes while the leader relies on it, though it may have forgotten whom it follows.
+func TestPromise(t *testing.T) {
+	for seed := range uint64(20) {
+		w := newWorld(t, 3, seed)
+		w.members[0].campaign()
+		w.settle(w.members[0])
+		first := w.await(time.Second)
+		b, c := (first+1)%3, (first+2)%3
+		w.cut[[2]int{first, c}], w.cut[[2]int{c, first}] = true, true
+		w.run(3 * time.Second) // c asks for votes in vain
+		if w.holder() != first {
+			t.Fatalf("seed %d: who was cut off from one of three has lost the lease", seed)
+		}
+		w.cut[[2]int{first, b}], w.cut[[2]int{b, first}] = true, true
+		for range 70 {
+			for _, p := range []*player{w.members[b], w.members[c]} {
+				p.campaign()
+				w.settle(p)
+			}
+			w.run(10 * time.Millisecond)
+		}
+		if next := w.await(5 * time.Second); next == first {
+			t.Errorf("seed %d: who is cut off holds the lease", seed)
+		}
+	}
+
+	// It hears of a later term, and forgets whom it followed.
+	m, err := newCore(1, 3, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	votes := func(at time.Duration) (granted bool) {
+		for _, msg := range []raftpb.Message{
+			{Type: raftpb.MsgPreVoteResp, From: 3, To: 2, Term: 4, Reject: true},
+			{Type: raftpb.MsgVote, From: 3, To: 2, Term: 4, Index: 1, LogTerm: 1},
+		} {
+			if err := m.step(2, msg, at); err != nil {
+				t.Fatal(err)
+			}
+			out, err := m.ready()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range out {
+				granted = granted || o.Type == raftpb.MsgVoteResp && !o.Reject
+			}
+		}
+		return granted
+	}
+	const asked = 5 * time.Second
+	if err := m.step(0, raftpb.Message{Type: raftpb.MsgHeartbeat, From: 1, To: 2, Term: 3, Commit: 1}, asked); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.ready(); err != nil {
+		t.Fatal(err)
+	}
+	if votes(asked + lease) {
+		t.Error("it votes while the leader whom it answered may rely on it")
+	}
+	if !votes(asked + promise) {
+		t.Error("it does not vote when its promise is over")
+	}
+}
+
 // A member that was away for so long that the log no longer reaches back gets what it came to.
 func TestALongLogIsCompacted(t *testing.T) {
 	w := newWorld(t, 3, 3)
