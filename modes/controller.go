@@ -69,7 +69,7 @@ type Controller struct {
 	bound float64 // of both; 0: not known
 	steep float64 // ν; 0: there is no momentum
 	swing float64 // bound of θ̂ that it has heard of
-	shy   float64 // times the loss has grown in a plan that the price had said to be good
+	shy   float64 // how often the loss has grown in a plan that the price had said to be good
 	phase float64
 
 	workers []watched

@@ -88,7 +88,7 @@ func edge(p modes.Plan, times []time.Duration, mu float64) float64 {
 		}
 		return size+math.Log(max(math.Abs(w), math.Abs(v))) < 0
 	}
-	lo, hi := .05, 60.0
+	lo, hi := .05, 100.0
 	for range 12 {
 		if m := math.Sqrt(lo * hi); stable(m) {
 			lo = m
@@ -107,6 +107,17 @@ func TestEdges(t *testing.T) {
 		times[w] = 600 * time.Millisecond
 	}
 	times[6] *= 3
+	if testing.Verbose() { // the table
+		for _, mu := range []float64{0, .5, .9, .95} {
+			for _, mode := range []string{"ssgd", "groups=0-5,7+6", "x=7", "x=6", "x=4", "x=2", "asgd"} {
+				p, err := modes.Parse(mode, n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("momentum %-4v  %-14s  %5.1f", mu, mode, edge(p, times, mu))
+			}
+		}
+	}
 	for _, mu := range []float64{0, .5, .9} {
 		if got, want := edge(modes.SSGD(n), times, mu), 2*(1+mu)/(1-mu); math.Abs(got/want-1) > 0.02 {
 			t.Errorf("momentum %v: SSGD bears %.2f, want %.2f", mu, got, want)
@@ -194,7 +205,7 @@ func TestGroupsUnderStrain(t *testing.T) {
 	}
 }
 
-// (31) beside what LeNet paid at three learning rates (docs/modes.md): not more than an eighth below, and at most 1.65 times as much, where it is known.
+// (31) beside what LeNet paid at three learning rates (docs/modes.md): within a quarter below and a third above, where it is known.
 func TestStrain(t *testing.T) {
 	const n, batch = 8, 16
 	same := make([]time.Duration, n)
@@ -205,9 +216,9 @@ func TestStrain(t *testing.T) {
 		nu   float64
 		paid map[int]float64 // samples beside SSGD's, by x
 	}{
-		{10, map[int]float64{7: .99, 6: 1.05, 4: 1.19, 2: 1.44, 1: 1.36}},
-		{14, map[int]float64{7: .98, 6: 1.09, 4: 1.48, 2: 2.09, 1: 2.09}},
-		{18, map[int]float64{7: .96, 6: 1.21, 4: 2.40}},
+		{7.0, map[int]float64{7: 1.00, 6: 1.03, 4: 1.20, 2: 1.46, 1: 1.34}},
+		{13.3, map[int]float64{7: 1.04, 6: 1.14, 4: 1.61, 2: 2.18, 1: 2.27}},
+		{14.2, map[int]float64{7: .99, 6: 1.16, 4: 2.32}},
 	} {
 		for x, paid := range row.paid {
 			cost := func(nu float64) float64 {
@@ -217,7 +228,7 @@ func TestStrain(t *testing.T) {
 				}
 				return c.Cost.Seconds()
 			}
-			if h := cost(row.nu) / cost(0); h < paid*7/8 || h > paid*1.65 {
+			if h := cost(row.nu) / cost(0); h < paid*3/4 || h > paid*4/3 {
 				t.Errorf("ν = %v, x=%d: %.2f; LeNet paid %.2f", row.nu, x, h, paid)
 			}
 		}

@@ -26,7 +26,6 @@ import (
 	"star/train"
 	"star/train/data"
 	"star/train/net"
-	"star/train/optim"
 )
 
 // fidelityRow is a real run beside the simulated one: an element of star bench fidelity --json.
@@ -251,14 +250,12 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 	defer task.model.Close()
 	trained := &sim.Trained{Task: task, Every: math.MaxInt}
 	c.Learner = trained
-	own := optim.Config{Name: r.Optimizer, LR: r.LR, Schedule: r.Schedule}
-	if r.Optimizer == optim.Momentum || r.Optimizer == optim.Nesterov {
-		own.Momentum = r.Momentum
-	}
+	job := &settings.Job{Mode: r.Mode, Arch: r.Arch, Workers: r.Workers, Batch: r.Batch, Predictor: node.PredictorNone, Decider: r.Decider, Seed: r.Seed,
+		Optimizer: r.Optimizer, LR: r.LR, Momentum: r.Momentum, Schedule: r.Schedule}
+	own := node.Optimizer(job)
 	row.Run, row.Method = filepath.Base(strings.TrimSuffix(path, string(filepath.Separator)+node.RunLogName)), cmp.Or(r.Baseline, r.Mode)
 	if row.Method == node.Auto {
-		p, err := node.NewPilot(&settings.Job{Mode: r.Mode, Arch: r.Arch, Workers: r.Workers, Batch: r.Batch, Predictor: node.PredictorNone, Decider: r.Decider, Seed: r.Seed,
-			Optimizer: r.Optimizer, Momentum: r.Momentum})
+		p, err := node.NewPilot(job)
 		if err != nil {
 			return row, err
 		}

@@ -290,8 +290,8 @@ func (s *server) prepare() (err error) {
 	return err
 }
 
-// optimizer is the optimiser of the job.
-func optimizer(job *settings.Job) optim.Config {
+// Optimizer is the optimiser of the job. It looks at Optimizer, LR, Momentum, WeightDecay and Schedule.
+func Optimizer(job *settings.Job) optim.Config {
 	opt := optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule}
 	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
 		opt.Momentum = job.Momentum
@@ -301,7 +301,7 @@ func optimizer(job *settings.Job) optim.Config {
 
 // updateRule is the optimiser of the job, checked, with its learning rate.
 func updateRule(job *settings.Job) (optim.Config, optim.Schedule, error) {
-	opt := optimizer(job)
+	opt := Optimizer(job)
 	if err := opt.Validate(); err != nil {
 		return opt, optim.Schedule{}, job.Invalid("optimizer", err)
 	}
