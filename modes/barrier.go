@@ -79,22 +79,9 @@ type Barrier struct {
 	version int64
 
 	groups []group
-	home   []int32   // by worker: the group it is a member of, or nowhere
-	rides  [][]int32 // by worker: the groups it rides in
-
-	gone    []bool  // by worker
-	basis   []int64 // by worker: version of the last release
-	arrival []int64 // by worker: number of the arrival it waits with, or 0
-	count   int64   // arrivals so far
-
-	// report is, by waiting worker, the first of those whose gradients arrived in
-	// one report with its own: itself, if it came alone. They are never split.
-	report []star.Worker
-
-	held    []bool  // by worker: Plan.Held
-	clock   []int64 // by worker: iterations since the first plan with Ahead that is still in force
-	stopped []bool  // by worker: its gradient is applied, and it waits for the slowest
-	nstop   int     // of them
+	at     []member // by worker
+	count  int64    // arrivals so far
+	nstop  int      // workers that are stopped
 
 	least int64 // the slowest clock of those who count
 	rear  int   // how many of them have it; 0: not known, nor is least
@@ -102,22 +89,34 @@ type Barrier struct {
 
 	firings  []Firing      // what the current call returns
 	released []star.Worker // backs Workers and Dropped of firings
+	fetched  int64         // by Fetch: of no meaning
 	alone    [1]star.Worker
 }
 
 const nowhere = -1
 
+// member is what the Barrier knows of a worker: one line of the processor's cache, because with many workers that is what an arrival costs.
+type member struct {
+	basis   int64       // version of the last release
+	arrival int64       // number of the arrival it waits with, or 0
+	clock   int64       // iterations since the first plan with Ahead that is still in force
+	report  star.Worker // who waits: the first of those whose gradients arrived in one report with its own, which are never split; itself, if it came alone
+	rides   []int32     // the groups it rides in
+	home    int32       // the group it is a member of, or nowhere
+	gone    bool
+	held    bool // Plan.Held
+	stopped bool // its gradient is applied, and it waits for the slowest
+}
+
 type group struct {
-	quorum  int
-	live    int           // living members
-	arrived int           // members in queue
-	queue   []star.Worker // waiting members and riders, in order of arrival
-	last    int64         // version of the last firing under this plan; 0: none yet
-
+	quorum   int32
+	live     int32 // living members
+	arrived  int32 // members in queue
 	dropLate bool
-
-	again bool
-	bank  []star.Worker // whose gradients are kept, in order of arrival
+	again    bool
+	queue    []star.Worker // waiting members and riders, in order of arrival
+	last     int64         // version of the last firing under this plan; 0: none yet
+	bank     []star.Worker // whose gradients are kept, in order of arrival
 }
 
 // NewBarrier starts with the workers 0..n-1 computing on the given version of
@@ -126,17 +125,12 @@ type group struct {
 func NewBarrier(p Plan, n int, version int64) *Barrier {
 	b := &Barrier{
 		version:  version,
-		gone:     make([]bool, n),
-		basis:    make([]int64, n),
-		arrival:  make([]int64, n),
-		report:   make([]star.Worker, n),
-		clock:    make([]int64, n),
-		stopped:  make([]bool, n),
+		at:       make([]member, n),
 		firings:  make([]Firing, 0, n), // each has at least one worker
 		released: make([]star.Worker, 0, n),
 	}
-	for w := range b.basis {
-		b.basis[w] = version
+	for w := range b.at {
+		b.at[w].basis = version
 	}
 	b.load(p)
 	return b
@@ -151,27 +145,41 @@ func (b *Barrier) Version() int64 { return b.version }
 
 // Basis is the version with which w was released last, which is the version it
 // computes its gradient on.
-func (b *Barrier) Basis(w star.Worker) int64 { return b.basis[w] }
+func (b *Barrier) Basis(w star.Worker) int64 { return b.at[w].basis }
 
 // Live says whether w is computing or waiting.
-func (b *Barrier) Live(w star.Worker) bool { return !b.gone[w] }
+func (b *Barrier) Live(w star.Worker) bool { return !b.at[w].gone }
+
+// Fetch reads what the arrivals of ws will need, and changes nothing. With many thousand workers that lies in main memory, from where it comes sooner
+// when much is asked for at once; a simulator knows who arrives next.
+func (b *Barrier) Fetch(ws []star.Worker) {
+	for _, w := range ws {
+		m := &b.at[w]
+		b.fetched += m.basis
+		if m.home != nowhere && len(b.groups) > 1 {
+			if g := &b.groups[m.home]; cap(g.queue) > 0 {
+				b.fetched += int64(g.queue[:1][0])
+			}
+		}
+	}
+}
 
 // Waiting lists who has arrived and is not released, in order of arrival. Workers
 // that have left, but whose gradient is in a report with others, are among them.
 func (b *Barrier) Waiting() []star.Worker {
 	var ws []star.Worker
-	for w, a := range b.arrival {
-		if a > 0 {
+	for w := range b.at {
+		if b.at[w].arrival > 0 {
 			ws = append(ws, star.Worker(w))
 		}
 	}
-	slices.SortFunc(ws, func(v, w star.Worker) int { return int(b.arrival[v] - b.arrival[w]) })
+	slices.SortFunc(ws, func(v, w star.Worker) int { return int(b.at[v].arrival - b.at[w].arrival) })
 	return ws
 }
 
 // Stopped says whether w is ahead of the slowest by as much as the plan allows, and waits
 // for it without a gradient.
-func (b *Barrier) Stopped(w star.Worker) bool { return b.stopped[w] }
+func (b *Barrier) Stopped(w star.Worker) bool { return b.at[w].stopped }
 
 // Missing lists, by rank, whom the waiting workers wait for: the living members
 // that have not arrived, of each group in which somebody waits. With a quorum
@@ -179,12 +187,13 @@ func (b *Barrier) Stopped(w star.Worker) bool { return b.stopped[w] }
 func (b *Barrier) Missing() []star.Worker {
 	var ws []star.Worker
 	slowest, waited := b.slowest(), b.nstop > 0
-	for w, i := range b.home {
-		if waited && b.counts(star.Worker(w)) && b.clock[w] == slowest && b.arrival[w] == 0 {
+	for w := range b.at {
+		i := b.at[w].home
+		if waited && b.counts(star.Worker(w)) && b.at[w].clock == slowest && b.at[w].arrival == 0 {
 			ws = append(ws, star.Worker(w))
 			continue
 		}
-		if i != nowhere && len(b.groups[i].queue)+len(b.groups[i].bank) > 0 && !b.gone[w] && b.arrival[w] == 0 {
+		if i != nowhere && len(b.groups[i].queue)+len(b.groups[i].bank) > 0 && !b.at[w].gone && b.at[w].arrival == 0 {
 			ws = append(ws, star.Worker(w))
 		}
 	}
@@ -194,10 +203,10 @@ func (b *Barrier) Missing() []star.Worker {
 // Arrive says that the gradient of w is there. The second arrival of a worker
 // that waits, or of one that has left, is a mistake of the caller and panics.
 func (b *Barrier) Arrive(w star.Worker) []Firing {
-	if b.gone[w] {
+	if b.at[w].gone {
 		panic(fmt.Sprintf("modes: arrival of worker %d, which has left", w))
 	}
-	if b.arrival[w] > 0 || b.stopped[w] {
+	if b.at[w].arrival > 0 || b.at[w].stopped {
 		panic(fmt.Sprintf("modes: second arrival of waiting worker %d", w))
 	}
 	b.alone[0] = w
@@ -213,27 +222,27 @@ func (b *Barrier) Arrive(w star.Worker) []Firing {
 // they make an update of their own.
 func (b *Barrier) Report(ws []star.Worker) []Firing {
 	for i, w := range ws {
-		if b.gone[w] && i == 0 {
+		if b.at[w].gone && i == 0 {
 			panic(fmt.Sprintf("modes: report of worker %d, which has left", w))
 		}
-		if b.arrival[w] > 0 || b.stopped[w] || slices.Contains(ws[:i], w) {
+		if b.at[w].arrival > 0 || b.at[w].stopped || slices.Contains(ws[:i], w) {
 			panic(fmt.Sprintf("modes: second arrival of waiting worker %d", w))
 		}
 	}
 	b.begin()
 	for _, w := range ws {
-		if i := b.home[w]; i != nowhere && b.groups[i].dropLate && b.basis[w] < b.groups[i].last {
+		if i := b.at[w].home; i != nowhere && b.groups[i].dropLate && b.at[w].basis < b.groups[i].last {
 			b.drop(ws)
 			return b.firings
 		}
 	}
-	if i := b.home[ws[0]]; i != nowhere && b.groups[i].again && len(ws) == 1 {
+	if i := b.at[ws[0]].home; i != nowhere && b.groups[i].again && len(ws) == 1 {
 		b.deposit(i, ws[0])
 		return b.firings
 	}
 	for _, w := range ws {
 		b.count++
-		b.arrival[w], b.report[w] = b.count, ws[0]
+		b.at[w].arrival, b.at[w].report = b.count, ws[0]
 	}
 	if !b.whole(ws) {
 		b.fireSum(ws)
@@ -243,7 +252,7 @@ func (b *Barrier) Report(ws []star.Worker) []Firing {
 	for _, w := range ws {
 		b.enqueue(w)
 	}
-	i := b.home[ws[0]]
+	i := b.at[ws[0]].home
 	switch {
 	case i != nowhere && b.ready(i):
 		b.fire(i)
@@ -259,11 +268,11 @@ func (b *Barrier) deposit(i int32, w star.Worker) {
 	g := &b.groups[i]
 	g.bank = append(g.bank, w)
 	b.alone[0] = w
-	if len(g.bank) >= g.quorum {
+	if len(g.bank) >= int(g.quorum) {
 		b.spend(i, b.alone[:])
 		return
 	}
-	b.basis[w] = b.version
+	b.at[w].basis = b.version
 	b.firings = append(b.firings, Firing{Version: b.version, Again: b.keep(b.alone[:])})
 }
 
@@ -276,7 +285,7 @@ func (b *Barrier) spend(i int32, again []star.Worker) {
 	b.version++
 	g.last = b.version
 	for _, w := range again {
-		b.basis[w] = b.version
+		b.at[w].basis = b.version
 	}
 	b.firings = append(b.firings, Firing{Version: b.version, Workers: b.keep(g.bank), Again: b.keep(again), Banked: true})
 	g.bank = g.bank[:0]
@@ -286,7 +295,7 @@ func (b *Barrier) spend(i int32, again []star.Worker) {
 func (b *Barrier) Retire(w star.Worker) []Firing { return b.leave(w, true) }
 
 // counts says whether w is one of those who must not fall behind too far.
-func (b *Barrier) counts(w star.Worker) bool { return !b.gone[w] && !b.held[w] }
+func (b *Barrier) counts(w star.Worker) bool { return !b.at[w].gone && !b.at[w].held }
 
 // slowest is the least clock of those who count; where nobody does, the greatest of all, so
 // that nobody is ahead of it.
@@ -297,7 +306,8 @@ func (b *Barrier) slowest() int64 {
 	if b.rear > 0 {
 		return b.least
 	}
-	for w, c := range b.clock {
+	for w := range b.at {
+		c := b.at[w].clock
 		switch {
 		case !b.counts(star.Worker(w)):
 		case b.rear == 0 || c < b.least:
@@ -307,7 +317,11 @@ func (b *Barrier) slowest() int64 {
 		}
 	}
 	if b.rear == 0 {
-		return slices.Max(b.clock)
+		most := int64(0)
+		for w := range b.at {
+			most = max(most, b.at[w].clock)
+		}
+		return most
 	}
 	return b.least
 }
@@ -319,10 +333,10 @@ func (b *Barrier) recount() { b.rear, b.swept = 0, -1 }
 // too far ahead, whom it returns.
 func (b *Barrier) stop(ws []star.Worker) []star.Worker {
 	for _, w := range ws {
-		if b.rear > 0 && b.clock[w] == b.least && b.counts(w) {
+		if b.rear > 0 && b.at[w].clock == b.least && b.counts(w) {
 			b.rear--
 		}
-		b.clock[w]++
+		b.at[w].clock++
 	}
 	if b.plan.Ahead == 0 {
 		return nil
@@ -330,8 +344,8 @@ func (b *Barrier) stop(ws []star.Worker) []star.Worker {
 	slowest := b.slowest()
 	from := len(b.released)
 	for _, w := range ws {
-		if !b.gone[w] && b.clock[w]-slowest >= int64(b.plan.Ahead) {
-			b.stopped[w] = true
+		if !b.at[w].gone && b.at[w].clock-slowest >= int64(b.plan.Ahead) {
+			b.at[w].stopped = true
 			b.nstop++
 			b.released = append(b.released, w)
 		}
@@ -353,11 +367,11 @@ func (b *Barrier) free() {
 	}
 	b.swept = slowest
 	from := len(b.released)
-	for w := range b.stopped {
-		if b.stopped[w] && (b.plan.Ahead == 0 || b.clock[w]-slowest < int64(b.plan.Ahead)) {
-			b.stopped[w] = false
+	for w := range b.at {
+		if b.at[w].stopped && (b.plan.Ahead == 0 || b.at[w].clock-slowest < int64(b.plan.Ahead)) {
+			b.at[w].stopped = false
 			b.nstop--
-			b.basis[w] = b.version
+			b.at[w].basis = b.version
 			b.released = append(b.released, star.Worker(w))
 		}
 	}
@@ -372,7 +386,7 @@ func (b *Barrier) whole(ws []star.Worker) bool {
 		return true
 	}
 	for _, w := range ws {
-		if b.home[w] == nowhere || b.home[w] != b.home[ws[0]] || len(b.rides[w]) > 0 || b.groups[b.home[w]].again {
+		if b.at[w].home == nowhere || b.at[w].home != b.at[ws[0]].home || len(b.at[w].rides) > 0 || b.groups[b.at[w].home].again {
 			return false
 		}
 	}
@@ -387,20 +401,20 @@ func (b *Barrier) Leave(w star.Worker) []Firing { return b.leave(w, false) }
 
 func (b *Barrier) leave(w star.Worker, used bool) []Firing {
 	b.begin()
-	if i := b.home[w]; i != nowhere && !used {
+	if i := b.at[w].home; i != nowhere && !used {
 		g := &b.groups[i]
 		g.bank = slices.DeleteFunc(g.bank, func(v star.Worker) bool { return v == w })
 	}
-	if b.gone[w] {
+	if b.at[w].gone {
 		return nil
 	}
-	b.gone[w] = true
+	b.at[w].gone = true
 	b.recount()
-	if b.stopped[w] {
-		b.stopped[w] = false
+	if b.at[w].stopped {
+		b.at[w].stopped = false
 		b.nstop--
 	}
-	i := b.home[w]
+	i := b.at[w].home
 	if b.shared(w) {
 		b.groups[i].arrived-- // its gradient stays in the queue, for nobody
 	} else {
@@ -432,8 +446,8 @@ func (b *Barrier) leave(w star.Worker, used bool) []Firing {
 
 // letGo releases held workers that wait although nobody else lives.
 func (b *Barrier) letGo() {
-	for w, h := range b.held {
-		if w := star.Worker(w); h && b.arrival[w] > 0 && b.stranded(w) {
+	for w := range b.at {
+		if w := star.Worker(w); b.at[w].held && b.at[w].arrival > 0 && b.stranded(w) {
 			b.withdraw(w)
 			b.alone[0] = w
 			b.drop(b.alone[:])
@@ -444,11 +458,11 @@ func (b *Barrier) letGo() {
 // shared says whether the gradient of w waits in a report with that of somebody who
 // lives.
 func (b *Barrier) shared(w star.Worker) bool {
-	if b.arrival[w] == 0 {
+	if b.at[w].arrival == 0 {
 		return false
 	}
-	for v := range b.report {
-		if b.arrival[v] > 0 && b.report[v] == b.report[w] && !b.gone[v] {
+	for v := range b.at {
+		if b.at[v].arrival > 0 && b.at[v].report == b.at[w].report && !b.at[v].gone {
 			return true
 		}
 	}
@@ -457,13 +471,13 @@ func (b *Barrier) shared(w star.Worker) bool {
 
 // withdraw takes the report in which w waits, if it does, out of every queue.
 func (b *Barrier) withdraw(w star.Worker) {
-	if b.arrival[w] == 0 {
+	if b.at[w].arrival == 0 {
 		return
 	}
-	lead := b.report[w]
-	for v := range b.report {
-		if b.arrival[v] > 0 && b.report[v] == lead {
-			if i := b.home[v]; i != nowhere && star.Worker(v) != w {
+	lead := b.at[w].report
+	for v := range b.at {
+		if b.at[v].arrival > 0 && b.at[v].report == lead {
+			if i := b.at[v].home; i != nowhere && star.Worker(v) != w {
 				b.groups[i].arrived++ // it had left before, and dequeue counts it off
 			}
 			b.dequeue(star.Worker(v), nowhere)
@@ -476,14 +490,14 @@ func (b *Barrier) withdraw(w star.Worker) {
 // The join of a worker that has not left, or whose last gradient still waits in a
 // report, is a mistake of the caller and panics.
 func (b *Barrier) Join(w star.Worker) {
-	if !b.gone[w] || b.arrival[w] > 0 {
+	if !b.at[w].gone || b.at[w].arrival > 0 {
 		panic(fmt.Sprintf("modes: join of worker %d, which has not left", w))
 	}
-	b.basis[w] = b.version
-	b.clock[w] = b.slowest()
-	b.gone[w] = false
+	b.at[w].basis = b.version
+	b.at[w].clock = b.slowest()
+	b.at[w].gone = false
 	b.recount()
-	if i := b.home[w]; i != nowhere {
+	if i := b.at[w].home; i != nowhere {
 		b.groups[i].live++
 	}
 }
@@ -504,20 +518,22 @@ func (b *Barrier) Install(p Plan) []Firing {
 		return nil
 	}
 	b.check(p)
-	for w, h := range b.held {
+	for w := range b.at {
 		w := star.Worker(w)
-		if !h || slices.Contains(p.Held, w) {
+		if !b.at[w].held || slices.Contains(p.Held, w) {
 			continue
 		}
-		b.clock[w] = b.slowest()
-		if b.arrival[w] > 0 {
+		b.at[w].clock = b.slowest()
+		if b.at[w].arrival > 0 {
 			b.withdraw(w)
 			b.alone[0] = w
 			b.drop(b.alone[:])
 		}
 	}
 	if b.plan.Ahead == 0 {
-		clear(b.clock)
+		for w := range b.at {
+			b.at[w].clock = 0
+		}
 	}
 	for i := range b.groups {
 		b.spend(int32(i), nil)
@@ -526,10 +542,10 @@ func (b *Barrier) Install(p Plan) []Firing {
 	b.load(p)
 	var split [][]star.Worker // reports that the new groups would take apart
 	for _, w := range waiting {
-		if b.report[w] != w {
+		if b.at[w].report != w {
 			continue
 		}
-		ws := slices.DeleteFunc(slices.Clone(waiting), func(v star.Worker) bool { return b.report[v] != w })
+		ws := slices.DeleteFunc(slices.Clone(waiting), func(v star.Worker) bool { return b.at[v].report != w })
 		if !b.whole(ws) {
 			split = append(split, ws)
 			continue
@@ -539,7 +555,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 		}
 	}
 	for i := range b.groups {
-		b.groups[i].sort(b.arrival)
+		b.groups[i].sort(b.at)
 		if b.ready(int32(i)) {
 			b.fire(int32(i))
 		}
@@ -548,7 +564,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 		b.fireSum(ws)
 	}
 	for _, w := range waiting {
-		if b.arrival[w] > 0 && !b.held[w] && b.stranded(w) {
+		if b.at[w].arrival > 0 && !b.at[w].held && b.stranded(w) {
 			b.fireAlone(w)
 		}
 	}
@@ -558,7 +574,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 }
 
 func (b *Barrier) check(p Plan) {
-	if err := p.Validate(len(b.gone)); err != nil {
+	if err := p.Validate(len(b.at)); err != nil {
 		panic("modes: invalid plan: " + err.Error())
 	}
 }
@@ -566,33 +582,30 @@ func (b *Barrier) check(p Plan) {
 // load replaces the groups by those of p, with empty queues.
 func (b *Barrier) load(p Plan) {
 	b.check(p)
-	n := len(b.gone)
 	b.plan = p.Clone()
 	b.groups = make([]group, len(p.Groups))
-	b.home = make([]int32, n)
-	b.rides = make([][]int32, n)
-	b.held = make([]bool, n)
-	for _, w := range p.Held {
-		b.held[w] = true
+	for w := range b.at {
+		m := &b.at[w]
+		m.home, m.rides, m.held = nowhere, nil, false
 	}
-	for w := range b.home {
-		b.home[w] = nowhere
+	for _, w := range p.Held {
+		b.at[w].held = true
 	}
 	for i, g := range p.Groups {
 		s := group{
-			quorum:   g.Quorum,
+			quorum:   int32(g.Quorum),
 			queue:    make([]star.Worker, 0, len(g.Members)+len(g.Riders)),
 			dropLate: g.DropLate,
 			again:    g.Again,
 		}
 		for _, w := range g.Members {
-			b.home[w] = int32(i)
-			if !b.gone[w] {
+			b.at[w].home = int32(i)
+			if !b.at[w].gone {
 				s.live++
 			}
 		}
 		for _, w := range g.Riders {
-			b.rides[w] = append(b.rides[w], int32(i))
+			b.at[w].rides = append(b.at[w].rides, int32(i))
 		}
 		b.groups[i] = s
 	}
@@ -614,18 +627,18 @@ func (b *Barrier) ready(i int32) bool {
 // stranded says whether w, a member nowhere, rides only in groups that nobody
 // is left to fire, or is held while nobody else is left.
 func (b *Barrier) stranded(w star.Worker) bool {
-	if b.home[w] != nowhere {
+	if b.at[w].home != nowhere {
 		return false
 	}
-	if b.held[w] {
-		for v := range b.gone {
+	if b.at[w].held {
+		for v := range b.at {
 			if b.counts(star.Worker(v)) {
 				return false
 			}
 		}
 		return true
 	}
-	for _, i := range b.rides[w] {
+	for _, i := range b.at[w].rides {
 		if b.groups[i].live > 0 {
 			return false
 		}
@@ -636,14 +649,14 @@ func (b *Barrier) stranded(w star.Worker) bool {
 // enqueue puts w, which has arrived, into the queues of its groups. Workers that have
 // left do not count there.
 func (b *Barrier) enqueue(w star.Worker) {
-	if i := b.home[w]; i != nowhere {
+	if i := b.at[w].home; i != nowhere {
 		g := &b.groups[i]
-		if !b.gone[w] {
+		if !b.at[w].gone {
 			g.arrived++
 		}
 		g.queue = append(g.queue, w)
 	}
-	for _, i := range b.rides[w] {
+	for _, i := range b.at[w].rides {
 		g := &b.groups[i]
 		g.queue = append(g.queue, w)
 	}
@@ -651,15 +664,15 @@ func (b *Barrier) enqueue(w star.Worker) {
 
 // dequeue takes w, if it waits, out of every queue but that of group except.
 func (b *Barrier) dequeue(w star.Worker, except int32) {
-	if b.arrival[w] == 0 {
+	if b.at[w].arrival == 0 {
 		return
 	}
-	b.arrival[w] = 0
-	if i := b.home[w]; i != nowhere && i != except {
+	b.at[w].arrival = 0
+	if i := b.at[w].home; i != nowhere && i != except {
 		b.groups[i].arrived--
 		b.groups[i].remove(w)
 	}
-	for _, i := range b.rides[w] {
+	for _, i := range b.at[w].rides {
 		if i != except {
 			b.groups[i].remove(w)
 		}
@@ -671,8 +684,8 @@ func (g *group) remove(w star.Worker) {
 	g.queue = slices.Delete(g.queue, at, at+1)
 }
 
-func (g *group) sort(arrival []int64) {
-	slices.SortFunc(g.queue, func(v, w star.Worker) int { return int(arrival[v] - arrival[w]) })
+func (g *group) sort(at []member) {
+	slices.SortFunc(g.queue, func(v, w star.Worker) int { return int(at[v].arrival - at[w].arrival) })
 }
 
 // fire makes an update of all that wait in group i.
@@ -684,8 +697,11 @@ func (b *Barrier) fire(i int32) {
 	b.released = append(b.released, g.queue...)
 	ws := b.released[from:len(b.released):len(b.released)]
 	for _, w := range ws {
-		b.dequeue(w, i)
-		b.basis[w] = b.version
+		m := &b.at[w]
+		if len(m.rides) > 0 { // it may wait elsewhere, too
+			b.dequeue(w, i)
+		}
+		m.arrival, m.basis = 0, b.version
 	}
 	g.queue = g.queue[:0]
 	g.arrived = 0
@@ -703,7 +719,7 @@ func (b *Barrier) fireAlone(w star.Worker) {
 func (b *Barrier) fireSum(ws []star.Worker) {
 	b.version++
 	for _, w := range ws {
-		b.arrival[w], b.basis[w] = 0, b.version
+		b.at[w].arrival, b.at[w].basis = 0, b.version
 	}
 	ws = b.keep(ws)
 	b.firings = append(b.firings, Firing{Version: b.version, Workers: ws, Stopped: b.stop(ws)})
@@ -712,7 +728,7 @@ func (b *Barrier) fireSum(ws []star.Worker) {
 // drop sends ws on with the current version, without their gradients.
 func (b *Barrier) drop(ws []star.Worker) {
 	for _, w := range ws {
-		b.basis[w] = b.version
+		b.at[w].basis = b.version
 	}
 	b.firings = append(b.firings, Firing{Version: b.version, Dropped: b.keep(ws)})
 }

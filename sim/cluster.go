@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -185,29 +186,30 @@ type Result struct {
 	Switches  []Switch
 }
 
-// worker is one machine.
+// worker is one machine: two lines of the processor's cache, because with many workers that is what an event costs.
 type worker struct {
 	step    int64
-	tick    int64 // the first mini-batch of this iteration; they are as many as steps without Plan.Local
-	ticks   int64 // mini-batches handed out
+	ticks   int64 // mini-batches handed out; they are as many as steps without Plan.Local
 	basis   int64
-	local   int
-	micro   int           // parts of the batch; 0: it is not cut
-	planned int           // samples handed out
-	samples int           // of these that are in its gradient
-	full    time.Duration // computing time of all planned
 	began   time.Duration // the release
-	spent   Spent
 	due     time.Duration // of its arrival, while it computes; -1: not known yet
-	ended   time.Duration // when it had computed
-	limit   time.Duration // of computing (Plan.Cap)
-	gone    bool
-	bank    []Gradient // that are kept, the oldest first
 	arrived time.Duration
+	waited  time.Duration // before the present iteration
+	gone    bool
 	busy    bool // computes
 	waits   bool
-	waited  time.Duration // before the present iteration
+
+	spent   Spent
+	full    time.Duration // computing time of all planned
+	limit   time.Duration // of computing (Plan.Cap)
+	planned int           // samples handed out
+	samples int           // of these that are in its gradient
+	local   int32
+	micro   int32 // parts of the batch; 0: it is not cut
 }
+
+// tick is the first mini-batch of this iteration.
+func (m *worker) tick() int64 { return m.ticks - int64(max(1, m.local)) }
 
 // run is a Config on its way.
 type run struct {
@@ -216,7 +218,8 @@ type run struct {
 	barrier *modes.Barrier
 	agenda  agenda
 	workers []worker
-	equal   float64 // samples of an equal share
+	banks   map[star.Worker][]Gradient // that are kept, the oldest first
+	equal   float64                    // samples of an equal share
 	applied []Gradient
 	stale   int64
 	waiting time.Duration
@@ -231,6 +234,9 @@ type run struct {
 	begun     bool      // the workers have
 	live      int       // workers
 	released  []star.Worker
+	marks     []uint64 // of sort
+	soon      []star.Worker
+	fetched   time.Duration // of fetch: of no meaning
 
 	net    *network
 	timers []func(at time.Duration) error
@@ -283,7 +289,7 @@ func Run(c Config) (Result, error) {
 		}
 	}
 	r := &run{Config: c, live: n, plan: c.Plan, barrier: modes.NewBarrier(c.Plan, n, 0), workers: make([]worker, n),
-		agenda: make(agenda, 0, n), equal: float64(c.Batch)}
+		equal: float64(c.Batch)}
 	r.salvager, _ = c.Learner.(Salvager)
 	c.Learner.Begin(n, n*c.Batch)
 	if s, ok := c.Learner.(Sized); ok && r.Bytes == 0 {
@@ -310,8 +316,22 @@ func Run(c Config) (Result, error) {
 	if err := r.start(); err != nil {
 		return Result{}, err
 	}
-	for len(r.agenda) > 0 {
-		e := r.agenda.next()
+	for {
+		e, ok := r.agenda.next()
+		if !ok {
+			break
+		}
+		if r.agenda.opened {
+			r.agenda.opened = false
+			r.soon = r.soon[:0]
+			for _, e := range r.agenda.near {
+				if e.kind == arrival {
+					r.soon = append(r.soon, star.Worker(e.worker))
+				}
+			}
+			r.fetch(r.soon)
+			r.barrier.Fetch(r.soon)
+		}
 		if e.kind == arrival && (!r.workers[e.worker].busy || r.workers[e.worker].due != e.at) {
 			continue // it was told to stop sooner, or is gone
 		}
@@ -340,6 +360,31 @@ func Run(c Config) (Result, error) {
 		r.result.Waiting = r.waiting.Seconds() / r.result.Time.Seconds() / float64(n)
 	}
 	return r.result, nil
+}
+
+// fetch reads what is known of workers that are needed soon. With many of them that lies in main memory, from where much comes in the time of one thing if it is asked for at once.
+func (r *run) fetch(ws []star.Worker) {
+	for _, w := range ws {
+		m := &r.workers[w]
+		r.fetched += m.due + m.full
+	}
+}
+
+// sort has released in order of their ranks, which is that in which they lie in memory.
+func (r *run) sort() {
+	if r.marks == nil {
+		r.marks = make([]uint64, (len(r.workers)+63)/64)
+	}
+	for _, w := range r.released {
+		r.marks[w/64] |= 1 << (w % 64)
+	}
+	r.released = r.released[:0]
+	for i, m := range r.marks {
+		for ; m != 0; m &= m - 1 {
+			r.released = append(r.released, star.Worker(i*64+bits.TrailingZeros64(m)))
+		}
+		r.marks[i] = 0
+	}
 }
 
 // start has everybody begin, or the first validation.
@@ -474,7 +519,8 @@ func (r *run) leave(at time.Duration, w star.Worker) error {
 	if m.waits {
 		r.waiting += at - m.arrived
 	}
-	m.gone, m.busy, m.waits, m.bank = true, false, false, nil
+	m.gone, m.busy, m.waits = true, false, false
+	delete(r.banks, w)
 	if l, ok := r.Learner.(Keeper); ok {
 		l.Forget(w)
 	}
@@ -569,9 +615,9 @@ func (r *run) prepare(w star.Worker, version int64) {
 	if r.net != nil {
 		r.net.at[w].halt = false
 	}
-	m.local, m.micro, m.limit = r.plan.Local, r.plan.Micro, r.plan.Cap
-	m.planned = r.plan.Share(w, r.Batch) * max(1, m.local)
-	m.tick, m.ticks = m.ticks, m.ticks+int64(max(1, m.local))
+	m.local, m.micro, m.limit = int32(r.plan.Local), int32(r.plan.Micro), r.plan.Cap
+	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Local)
+	m.ticks += int64(max(1, m.local))
 	r.Learner.Release(w, m.planned)
 }
 
@@ -581,12 +627,12 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 	m := &r.workers[w]
 	m.began = at
 	share := r.plan.Share(w, r.Batch)
-	m.spent = r.Times.Spend(w, m.tick, at, float64(share)/r.equal)
+	m.spent = r.Times.Spend(w, m.tick(), at, float64(share)/r.equal)
 	if m.spent.Total() <= 0 {
 		return fmt.Errorf("sim: step %d of worker %d takes %v", m.step, w, m.spent.Total())
 	}
-	for k := 1; k < m.local; k++ { // what these push nobody waits for
-		s := r.Times.Spend(w, m.tick+int64(k), at+m.spent.Load+m.spent.Compute, float64(share)/r.equal)
+	for k := int64(1); k < int64(m.local); k++ { // what these push nobody waits for
+		s := r.Times.Spend(w, m.tick()+k, at+m.spent.Load+m.spent.Compute, float64(share)/r.equal)
 		if s.Total() <= 0 {
 			return fmt.Errorf("sim: step %d of worker %d takes %v", m.step, w, s.Total())
 		}
@@ -597,7 +643,6 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 		m.stop(m.limit)
 	}
 	m.due = at + m.spent.Total()
-	m.ended = m.due - m.spent.Push
 	r.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})
 	return nil
 }
@@ -605,7 +650,7 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 // stop has the worker begin no part of its batch, but the first, once it has computed for so long. Parts take times in proportion to
 // their samples.
 func (m *worker) stop(computed time.Duration) {
-	k := min(m.micro, m.planned)
+	k := min(int(m.micro), m.planned)
 	for i := 1; i <= k; i++ {
 		samples := i * m.planned / k
 		if after := time.Duration(float64(m.full) * float64(samples) / float64(m.planned)); i == k || after > computed {
@@ -634,7 +679,6 @@ func (r *run) cancel(at time.Duration) {
 		}
 		if m.stop(told); m.began+m.spent.Total() < m.due {
 			m.due = m.began + m.spent.Total()
-			m.ended = m.due - m.spent.Push
 			r.agenda.add(event{at: m.due, kind: arrival, worker: int32(i)})
 		}
 	}
@@ -646,7 +690,7 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 	m.arrived, m.waits, m.busy = at, true, false
 	if r.Pilot != nil {
 		record := star.Record{
-			Worker: w, Step: m.step, Basis: m.basis, At: m.ended, Samples: m.samples,
+			Worker: w, Step: m.step, Basis: m.basis, At: at - m.spent.Push, Samples: m.samples,
 			Load: m.spent.Load, Compute: m.spent.Compute, Push: m.spent.Push, Wait: m.waited,
 		}
 		if r.net != nil {
@@ -717,11 +761,15 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 			}
 		}
 		r.applied = r.applied[:0]
-		for _, w := range f.Workers {
+		for i, w := range f.Workers {
+			if i%inSpan == 0 && len(f.Workers) > few {
+				r.fetch(f.Workers[i:min(i+inSpan, len(f.Workers))])
+			}
 			m := &r.workers[w]
 			g := m.gradient(w)
 			if f.Banked {
-				g, m.bank = m.bank[0], m.bank[1:]
+				kept := r.banks[w]
+				g, r.banks[w] = kept[0], kept[1:]
 			}
 			r.applied = append(r.applied, g)
 			r.stale += f.Version - 1 - g.Basis
@@ -754,16 +802,21 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 				}
 			}
 		}
-		r.released = r.released[:0]
-		for w := range f.Released() {
+		r.released = slices.AppendSeq(r.released[:0], f.Released())
+		if len(r.released) > few && r.net == nil {
+			r.sort()
+		}
+		kept := r.released[:0]
+		for _, w := range r.released {
 			m := &r.workers[w]
 			if m.gone {
 				continue
 			}
 			m.waits, m.waited = false, at+r.Latency-m.arrived
 			r.waiting += at - m.arrived
-			r.released = append(r.released, w)
+			kept = append(kept, w)
 		}
+		r.released = kept
 		var err error
 		if r.Ring != nil && len(f.Workers) > 0 {
 			err = r.ring(at, f.Version, r.released)
@@ -786,13 +839,16 @@ func (r *run) keep(w star.Worker) error {
 			return err
 		}
 	}
-	r.workers[w].bank = append(r.workers[w].bank, g)
+	if r.banks == nil {
+		r.banks = map[star.Worker][]Gradient{}
+	}
+	r.banks[w] = append(r.banks[w], g)
 	return nil
 }
 
 // gradient is the one with which w waits.
 func (m *worker) gradient(w star.Worker) Gradient {
-	return Gradient{Worker: w, Step: m.step - 1, Basis: m.basis, Samples: m.samples, Local: m.local}
+	return Gradient{Worker: w, Step: m.step - 1, Basis: m.basis, Samples: m.samples, Local: int(m.local)}
 }
 
 // rest is the part of the workers that were not in the last update.

@@ -2,9 +2,12 @@ package sim
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"star"
 	"star/modes"
@@ -134,9 +137,74 @@ func TestAgenda(t *testing.T) {
 		q.add(want[(i*5+3)%len(want)])
 	}
 	for _, w := range want {
-		if e := q.next(); e != w {
+		if e, ok := q.next(); e != w || !ok {
 			t.Errorf("%v, want %v", e, w)
 		}
+	}
+}
+
+// Many events, close together or far apart or all at once, come in the order in which few would; also where those that come make others, sooner or later.
+func TestAgendaOfMany(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var q agenda
+		var h heap
+		draw := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		add := func(at time.Duration) {
+			e := event{at: at, kind: kind(draw.IntN(4)), worker: draw.Int32N(1000)}
+			q.add(e)
+			h.add(e)
+		}
+		now := time.Duration(0)
+		for range rapid.IntRange(1, 6).Draw(t, "phases") {
+			width := time.Duration(rapid.SampledFrom([]int64{1, 100, 1e6, 1e12}).Draw(t, "width"))
+			for range rapid.SampledFrom([]int{0, 10, few / 2, few + 1, 5 * few}).Draw(t, "come") {
+				add(now + time.Duration(draw.Int64N(int64(width))))
+			}
+			if rapid.Bool().Draw(t, "outlier") {
+				add(now + 1e6*width)
+			}
+			again := rapid.Float64Range(0, 0.9).Draw(t, "again") // of those that go
+			for range rapid.SampledFrom([]int{10, few, 20 * few}).Draw(t, "go") {
+				e, ok := q.next()
+				if ok != (len(h) > 0) {
+					t.Fatalf("something is next: %v; %d are there", ok, len(h))
+				}
+				if !ok {
+					break
+				}
+				if want := h.next(); e != want {
+					t.Fatalf("%v, want %v", e, want)
+				}
+				now = e.at
+				if draw.Float64() < again {
+					add(now + time.Duration(draw.Int64N(int64(width))))
+				}
+			}
+		}
+	})
+}
+
+// Many workers are released in the order of their ranks, whoever came first.
+func TestManyAreSorted(t *testing.T) {
+	r := &run{workers: make([]worker, 200)}
+	for _, ws := range [][]star.Worker{{130, 5, 199, 64, 0, 63}, {7, 6}, {}} {
+		r.released = slices.Clone(ws)
+		r.sort()
+		slices.Sort(ws)
+		if !slices.Equal(r.released, ws) {
+			t.Errorf("%v, want %v", r.released, ws)
+		}
+	}
+}
+
+// A record's time is the end of computing, before the push.
+func TestRecordedEnd(t *testing.T) {
+	e := &ear{worker: 1}
+	if _, err := Run(Config{Times: Steady{Iteration: []time.Duration{100 * ms, 50 * ms}, Fixed: 0.2}, Learner: &counter{}, Pilot: e, Batch: 8, Limit: 250 * ms}); err != nil {
+		t.Fatal(err)
+	}
+	if len(e.records) != 3 || e.records[0].At != 40*ms || e.records[1].At != 140*ms {
+		t.Errorf("records %+v, want ends at 40ms, 140ms and 240ms", e.records)
 	}
 }
 

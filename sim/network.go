@@ -142,6 +142,7 @@ type iteration struct {
 	missing  int           // slices on the way
 	released time.Duration // by the coordinator
 	pull     time.Duration
+	ended    time.Duration // computing
 	pushed   time.Duration
 	transit  time.Duration // of the gradient
 	before   time.Duration // of the one before, which is told with this one's record
@@ -327,8 +328,8 @@ func (n *network) begin(at time.Duration, w star.Worker) error {
 // step makes the k-th step, of those that w makes by itself, or the whole.
 func (n *network) step(at time.Duration, w star.Worker, k int) error {
 	m := &n.r.workers[w]
-	samples := m.planned / max(1, m.local)
-	s := n.r.Times.Spend(w, m.tick+int64(k), at, float64(samples)/n.r.equal)
+	samples := m.planned / max(1, int(m.local))
+	s := n.r.Times.Spend(w, m.tick()+int64(k), at, float64(samples)/n.r.equal)
 	if s.Load+s.Compute <= 0 || s.Push < 0 {
 		return fmt.Errorf("sim: step %d of worker %d takes %v", m.step, w, s.Load+s.Compute)
 	}
@@ -350,15 +351,15 @@ func (n *network) part(at time.Duration, w star.Worker, k, i int) error {
 	m := &n.r.workers[w]
 	parts := 1
 	if m.micro > 0 {
-		parts = min(m.micro, m.planned)
+		parts = min(int(m.micro), m.planned)
 	}
 	if i == parts || i > 0 && (m.spent.Compute > m.limit || n.at[w].halt) {
-		if k+1 < m.local {
+		if k+1 < int(m.local) {
 			return n.step(at, w, k+1)
 		}
 		return n.computed(at, w)
 	}
-	total := m.planned / max(1, m.local)
+	total := m.planned / max(1, int(m.local))
 	samples := (i+1)*total/parts - i*total/parts
 	work := m.full.Seconds() * float64(samples) / float64(total)
 	a := &activity{left: work * n.Threads, most: n.Threads, weight: n.Threads, worker: int(w), done: func(end time.Duration) error {
@@ -376,7 +377,7 @@ func (n *network) part(at time.Duration, w star.Worker, k, i int) error {
 // computed sends w's gradient to every shard; a member of a ring says that it is ready, a rider sends it to a member.
 func (n *network) computed(at time.Duration, w star.Worker) error {
 	m, i := &n.r.workers[w], &n.at[w]
-	m.ended = at
+	i.ended = at
 	i.pushed = at + m.spent.Push
 	if n.r.Ring != nil {
 		to := n.carrier(w)
@@ -582,6 +583,6 @@ func ringPlan(p modes.Plan) error {
 // record adds what the worker, and the coordinator, know of the links.
 func (n *network) record(r *star.Record) {
 	i := &n.at[r.Worker]
-	r.Pull, r.Transit = i.pull, i.before
+	r.At, r.Pull, r.Transit = i.ended, i.pull, i.before
 	i.before = i.transit
 }
