@@ -60,6 +60,10 @@ type Config struct {
 	// (AlgorithmHierarchy) and between whom shared memory is tried.
 	HostID string
 
+	// Checksum says over which TCP connections bytes travel with a CRC-32, so that what was damaged on the way is found before it is used:
+	// ChecksumFar, ChecksumAll or ChecksumOff. With TLS it has no effect: that finds all damage. (all)
+	Checksum string
+
 	// Connections is the TCP connections between two ranks. Zero means 1: more help only where a
 	// network gives each connection a part of what it carries. (all)
 	Connections int

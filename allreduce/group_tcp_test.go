@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -476,5 +477,158 @@ func TestDeath(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// flipper is a connection that damages one bit of what is written, after so many bytes.
+type flipper struct {
+	net.Conn
+	after int
+}
+
+func (f *flipper) Write(b []byte) (int, error) {
+	if f.after >= 0 && f.after < len(b) {
+		b = slices.Clone(b)
+		b[f.after] ^= 0x10
+	}
+	f.after -= len(b)
+	return f.Conn.Write(b)
+}
+
+// through dials by way of somebody who damages a bit of what is sent.
+func through(t *testing.T, after int) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			defer l.Close()
+			a, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b, err := net.Dial(network, addr)
+			if err != nil {
+				a.Close()
+				return
+			}
+			var wg sync.WaitGroup
+			wg.Go(func() { _, _ = io.Copy(&flipper{b, after}, onlyReader{a}); b.(*net.TCPConn).CloseWrite() })
+			wg.Go(func() { _, _ = io.Copy(onlyWriter{a}, onlyReader{b}); a.(*net.TCPConn).CloseWrite() })
+			wg.Wait()
+			a.Close()
+			b.Close()
+		}()
+		return new(net.Dialer).DialContext(ctx, network, l.Addr().String())
+	}
+}
+
+type onlyReader struct{ io.Reader }
+type onlyWriter struct{ io.Writer }
+
+// With checksums a bit that was damaged between two ranks is found before anybody uses it: whoever has a result has the right one, and the others know where it was.
+func TestDamageIsFound(t *testing.T) {
+	const n, count = 3, 300_000
+	for _, after := range []int{3_000, 700_000, 1_100_000} {
+		groups := form(t, n, func(c *allreduce.Config) {
+			c.Transport, c.Checksum, c.Algorithm = "tcp", allreduce.ChecksumAll, allreduce.AlgorithmRing
+			if c.Rank == 2 {
+				c.Dial = through(t, after)
+			}
+		})
+		vs := make([][]float32, n)
+		errs := all(groups, func(g *allreduce.Group) error {
+			v := make([]float32, count)
+			for i := range v {
+				v[i] = float32(i % 1000)
+			}
+			vs[g.Rank()] = v
+			return g.AllReduce(context.Background(), allreduce.Sum, v)
+		})
+		named := false
+		for r, err := range errs {
+			if err == nil {
+				for i, x := range vs[r] {
+					if x != n*float32(i%1000) {
+						t.Fatalf("after %d: rank %d has %v at %d, and no error", after, r, x, i)
+					}
+				}
+				continue
+			}
+			var e *allreduce.Error
+			if !errors.As(err, &e) {
+				t.Fatal(err)
+			}
+			named = named || strings.Contains(err.Error(), "damaged")
+		}
+		if !named {
+			t.Errorf("after %d: nobody says that anything was damaged: %v", after, errs)
+		}
+		for _, g := range groups {
+			g.Close()
+		}
+	}
+}
+
+// Ranks that share a host do not sum what they say to each other; who has another setting is refused.
+func TestChecksumSettings(t *testing.T) {
+	for name, set := range map[string]func(*allreduce.Config){
+		"hosts apart": func(c *allreduce.Config) { c.HostID = fmt.Sprint("host ", c.Rank) },
+		"all":         func(c *allreduce.Config) { c.Transport, c.Checksum, c.Connections = "tcp", allreduce.ChecksumAll, 2 },
+		"shm":         func(c *allreduce.Config) { c.Checksum = allreduce.ChecksumAll },
+		"off":         func(c *allreduce.Config) { c.Transport, c.Checksum = "tcp", allreduce.ChecksumOff },
+	} {
+		t.Run(name, func(t *testing.T) {
+			groups := form(t, 3, set)
+			for _, count := range []int{1, 1000, 1_000_000} {
+				vs := make([][]float32, 3)
+				if err := firstOf(all(groups, func(g *allreduce.Group) error {
+					v := make([]float32, count)
+					for i := range v {
+						v[i] = float32(g.Rank()*i%1000 + 1)
+					}
+					vs[g.Rank()] = v
+					return g.AllReduce(context.Background(), allreduce.Sum, v)
+				})); err != nil {
+					t.Fatal(err)
+				}
+				for i := range count {
+					want := float32(3)
+					for r := range 3 {
+						want += float32(r * i % 1000)
+					}
+					if vs[0][i] != want || vs[1][i] != want || vs[2][i] != want {
+						t.Fatalf("%d elements: %v %v %v at %d, want %v", count, vs[0][i], vs[1][i], vs[2][i], i, want)
+					}
+				}
+			}
+		})
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, 2)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for r := range 2 {
+		cfg := allreduce.Config{Rank: r, Size: 2, Rendezvous: l.Addr().String(), Log: slog.New(slog.DiscardHandler)}
+		if r == 0 {
+			cfg.Listener = l
+		} else {
+			cfg.Checksum = allreduce.ChecksumAll
+		}
+		wg.Go(func() {
+			var g *allreduce.Group
+			if g, errs[r] = allreduce.Dial(ctx, cfg); g != nil {
+				g.Close()
+			}
+		})
+	}
+	wg.Wait()
+	if errs[1] == nil || !strings.Contains(errs[1].Error(), `rank 0 has "" as setting of checksums, rank 1 has "on"`) {
+		t.Errorf("%v", errs)
 	}
 }

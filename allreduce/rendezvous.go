@@ -27,7 +27,7 @@ import (
 
 // Protocol is the version of the handshake and of what follows it. All ranks must
 // speak the same one.
-const Protocol = 2
+const Protocol = 3
 
 // MaxRanks bounds Config.Size.
 const MaxRanks = 1024
@@ -50,8 +50,9 @@ type greeting struct {
 	Connections, Part int
 
 	// Of a greeting for the group:
-	Place place
-	Kind  string // Config.Transport
+	Place    place
+	Kind     string // Config.Transport
+	Checksum string // Config.Checksum
 }
 
 // place is where a rank is to be found.
@@ -181,6 +182,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("Config.Transport is %q, but TLS goes over tcp only", c.Transport)
 	case c.Algorithm > lastAllReduce:
 		return fmt.Errorf("Config.Algorithm is %v: it must be one of AllReduce", c.Algorithm)
+	case c.Checksum != ChecksumFar && c.Checksum != ChecksumAll && c.Checksum != ChecksumOff:
+		return fmt.Errorf("Config.Checksum is %q: it must be empty, %q or %q", c.Checksum, ChecksumAll, ChecksumOff)
 	case c.Connections < 0 || c.Connections > maxConnections:
 		return fmt.Errorf("Config.Connections is %d: it must be 0 to %d", c.Connections, maxConnections)
 	case c.Segment < 0 || c.Segment%align != 0:
@@ -411,7 +414,7 @@ func (f *forming) reach(ctx context.Context) (net.Conn, error) {
 
 func (f *forming) greet(what string) greeting {
 	c := &f.cfg
-	return greeting{Protocol: Protocol, Job: c.Job, Token: c.Token, Generation: c.Generation, Rank: c.Rank, Size: c.Size, For: what, Kind: c.Transport, Connections: f.connections("tcp")}
+	return greeting{Protocol: Protocol, Job: c.Job, Token: c.Token, Generation: c.Generation, Rank: c.Rank, Size: c.Size, For: what, Kind: c.Transport, Checksum: c.Checksum, Connections: f.connections("tcp")}
 }
 
 // objection is why a greeting is refused, or empty.
@@ -433,6 +436,8 @@ func (f *forming) objection(g *greeting) string {
 		return differ("as number of ranks", c.Size, g.Size)
 	case g.Kind != c.Transport:
 		return differ("as transport", fmt.Sprintf("%q", c.Transport), fmt.Sprintf("%q", g.Kind))
+	case g.Checksum != c.Checksum:
+		return differ("as setting of checksums", fmt.Sprintf("%q", c.Checksum), fmt.Sprintf("%q", g.Checksum))
 	case g.Connections != f.connections("tcp"):
 		return differ("as number of connections", f.connections("tcp"), g.Connections)
 	case g.Part < 0 || g.Part >= f.connections(g.For):
@@ -839,6 +844,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	g := newGroup(f.cfg, peers, control, w)
 	g.over(f.common())
 	g.sit(f.ranks)
+	g.check()
 	g.patience.most = mostPatience
 	if g.crowded = crowd(f.ranksHere()); g.crowded {
 		g.patience.most = crowdedPatience

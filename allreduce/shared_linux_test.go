@@ -268,3 +268,19 @@ func TestStripedTakesWhatItCan(t *testing.T) {
 		}
 	})
 }
+
+// Who waits for a checked link waits for its socket.
+func TestCheckedLinkIsWaitedFor(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := &socket{fd: fds[0], size: 100}, &socket{fd: fds[1], size: 100}
+	defer near.close()
+	defer far.close()
+	w := new(rawWaiter)
+	w.wait([]ask{{newChecked(near), true, true}}, time.Millisecond)
+	if len(w.fds) != 1 || w.fds[0].Fd != int32(fds[0]) {
+		t.Errorf("waited for %v, want socket %d", w.fds, fds[0])
+	}
+}

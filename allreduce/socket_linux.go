@@ -203,6 +203,9 @@ func (w *rawWaiter) wait(asks []ask, d time.Duration) {
 		if !a.in && !a.out {
 			continue
 		}
+		if c, ok := a.link.(*checked); ok {
+			a.link = c.link
+		}
 		if s, ok := a.link.(*striped); ok { // the sockets whose turn it is
 			if a.in {
 				k, _ := s.turn(s.in)

@@ -210,6 +210,7 @@ func benchAllReduce() *cobra.Command {
 	settings.Var(&s.set, &s.buffers, "sndbuf", nil, "bytes of the sockets' buffers, both ways; kernel: its own choice (1MiB)")
 	settings.Var(&s.set, &s.controls, "congestion", nil, "congestion control of all sides; kernel: the machine's (cubic)")
 	settings.Var(&s.set, &cfg.Rank.Poll, "poll", false, "wait by asking again and again: a whole processor for each rank")
+	settings.Var(&s.set, &cfg.Rank.Checksum, "checksum", "off", "CRC-32 over what our ranks send over TCP, as between hosts", "on", "off")
 	settings.Var(&s.set, &s.model, "allreduce-model", "", "cost model that --tune has written")
 	settings.Var(&s.set, &s.tune, "tune", "", "measure what is the fastest, and write the cost model to this file")
 	s.rows.declare(&s.set)

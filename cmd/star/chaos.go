@@ -64,6 +64,10 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if _, err := job.Load(environment); err != nil {
 				return err
 			}
+			if mode := settings.Variable("mode") + "="; job.Arch == settings.AllReduce && job.Mode == chaosDefaults["mode"] && !cmd.Flags().Changed("mode") &&
+				!slices.ContainsFunc(environ(), func(e string) bool { return strings.HasPrefix(e, mode) }) {
+				job.Mode = "ssgd" // a ring has no other mode in which every worker's part is in each update
+			}
 			if job.Config.PrintWanted() {
 				return job.Print(cmd.OutOrStdout())
 			}
@@ -169,6 +173,9 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		r.front = append(r.front, p)
 	}
 	if job.Arch == settings.AllReduce {
+		if job.Checksum == node.Auto { // the ways of workers to each other stand for a network
+			job.Checksum = "on"
+		}
 		o.Servers += job.Ranks() // behind that to the coordinator, the ways of workers to each other
 		for range job.Ranks() {
 			p, err := chaos.NewForward(host)
@@ -184,13 +191,6 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	}
 	defer os.RemoveAll(r.ears)
 	faults := chaos.Schedule(o)
-	if r.ways != nil && !job.TLS() {
-		for i := range faults {
-			if faults[i].Kind == chaos.Corrupt { // between members of a ring only TLS finds a bit that was turned over
-				faults[i].Target = 0
-			}
-		}
-	}
 	if slices.Contains(o.Kinds, chaos.FullDisk) {
 		if job.Checkpoint != "" {
 			return job.Invalid("checkpoint", errors.New("full-disk fills a disk of its own: leave --checkpoint away"))

@@ -83,6 +83,9 @@ func ruleText(job *settings.Job) string {
 	if job.Transport != Auto {
 		algorithm += " allreduce-transport=" + job.Transport
 	}
+	if job.Checksum != Auto {
+		algorithm += " allreduce-checksum=" + job.Checksum
+	}
 	baseline := ""
 	if job.Baseline != "" {
 		baseline = " baseline=" + job.Baseline
@@ -397,6 +400,9 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 	}
 	if w.job.Transport != Auto {
 		cfg.Transport = w.job.Transport
+	}
+	if w.job.Checksum != Auto {
+		cfg.Checksum = w.job.Checksum
 	}
 	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {
 		return w.job.Invalid("allreduce-algorithm", err)

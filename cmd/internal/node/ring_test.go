@@ -7,10 +7,15 @@ import (
 	"star/cmd/internal/settings"
 )
 
-// A transport that is forced is a part of the rule that members and coordinator compare; what is chosen by itself is not.
+// A transport that is forced is a part of the rule that members and coordinator compare, and so are checksums; what is chosen by itself is not.
 func TestForcedTransportIsAgreedOn(t *testing.T) {
-	job := &settings.Job{Transport: "auto", Algorithm: "auto"}
+	job := &settings.Job{Transport: "auto", Algorithm: "auto", Checksum: "auto"}
 	free := ruleText(job)
+	job.Checksum = "on"
+	if forced := ruleText(job); forced != free+" allreduce-checksum=on" {
+		t.Errorf("the rule is %q, with checksums %q", free, forced)
+	}
+	job.Checksum = "auto"
 	job.Transport = "unix"
 	if forced := ruleText(job); strings.Contains(free, "transport") || forced != free+" allreduce-transport=unix" {
 		t.Errorf("the rule is %q, forced %q", free, forced)
