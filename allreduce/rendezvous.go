@@ -848,6 +848,11 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	g.patience.most = mostPatience
 	if g.crowded = crowd(f.ranksHere()); g.crowded {
 		g.patience.most = crowdedPatience
+		for _, p := range g.peers {
+			if k, ok := p.link.(interface{ rewind() }); ok && f.ranksHere() > 2*runtime.NumCPU() {
+				k.rewind()
+			}
+		}
 	}
 	g.patience.now = g.patience.most
 	if err == nil {

@@ -22,6 +22,7 @@ type shared struct {
 	in, out oneWay
 	copier  copier
 	misses  uint
+	rewinds bool // what is sent into an empty ring begins at its front
 	dead    error
 }
 
@@ -35,7 +36,8 @@ type oneWay struct {
 // oneWayState has a cache line for what each side writes.
 type oneWayState struct {
 	written     atomic.Uint64 // bytes, since the beginning
-	_           [56]byte
+	offset      atomic.Uint64 // the byte that is at the front of the ring, or one before it in the same cache line; it changes only while the ring is empty
+	_           [48]byte
 	read        atomic.Uint64
 	_           [56]byte
 	readerWaits atomic.Uint32
@@ -176,7 +178,10 @@ func (k *shared) send(b []byte) (int, error) {
 		if err != nil {
 			return sent, err
 		}
-		at := k.out.written.Load() & (size - 1)
+		if n == 0 && k.rewinds {
+			k.out.offset.Store(k.out.written.Load() &^ (vectorAlign - 1))
+		}
+		at := (k.out.written.Load() - k.out.offset.Load()) & (size - 1)
 		room := min(size-n, size-at, pieceSize, uint64(len(b)-sent))
 		if room == 0 {
 			return sent, k.miss()
@@ -301,7 +306,7 @@ func (k *shared) view(int) ([]byte, error) {
 		}
 		return nil, k.miss()
 	}
-	at := k.in.read.Load() & (k.in.size() - 1)
+	at := (k.in.read.Load() - k.in.offset.Load()) & (k.in.size() - 1)
 	return k.in.buf[at:min(at+n, at+pieceSize, k.in.size())], nil
 }
 
@@ -352,6 +357,10 @@ func (k *shared) disarm() {
 }
 
 func (k *shared) kind() string { return "shm" }
+
+// rewind has this end use the front of its ring again and again, as long as the peer keeps up. Where ranks share processors the front stays in a cache of both; else the whole ring of each of
+// many pairs goes through it, in turns. Where they do not, lines that the reader's cache has given up cost less than those that must be taken from it (see ringSize).
+func (k *shared) rewind() { k.rewinds = true }
 
 func (k *shared) close() {
 	k.bell.close()

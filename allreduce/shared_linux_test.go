@@ -3,10 +3,13 @@ package allreduce
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"net"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -106,7 +109,16 @@ func TestSharedMemoryWakes(t *testing.T) {
 }
 
 func TestSharedMemoryKeepsOrder(t *testing.T) {
+	for _, rewinds := range []bool{false, true} {
+		t.Run(fmt.Sprint("rewinds=", rewinds), func(t *testing.T) { keepsOrder(t, rewinds) })
+	}
+}
+
+func keepsOrder(t *testing.T, rewinds bool) {
 	a, b := sharedPair(t)
+	if rewinds {
+		a.rewind()
+	}
 	var sent, received []byte
 	for i := 0; len(received) < 5*smallRing; i++ {
 		piece := bytes.Repeat([]byte{byte(i)}, 1+i*7919%(smallRing/3))
@@ -127,6 +139,67 @@ func TestSharedMemoryKeepsOrder(t *testing.T) {
 	if !bytes.Equal(received, sent[:len(received)]) {
 		t.Error("the bytes came in another order")
 	}
+	if rewound := a.out.offset.Load() > 0; rewound != rewinds {
+		t.Errorf("it has begun at the front again: %v, want %v", rewound, rewinds)
+	}
+}
+
+// Where ranks share processors a writer begins at the front of the ring whenever the reader has read all, and its lines stay as they are aligned.
+func TestSharedMemoryRewinds(t *testing.T) {
+	a, b := sharedPair(t)
+	a.rewind()
+	buf := make([]byte, smallRing)
+	for range 100 {
+		n, err := a.send(buf[:200])
+		if n != 200 || err != nil {
+			t.Fatal(n, err)
+		}
+		v, err := b.view(8)
+		if err != nil || len(v) != 200 {
+			t.Fatal(len(v), err)
+		}
+		at := uintptr(unsafe.Pointer(&v[0])) - uintptr(unsafe.Pointer(&b.in.buf[0]))
+		if pos := b.in.read.Load(); at >= vectorAlign || uint64(at) != pos%vectorAlign {
+			t.Fatalf("byte %d of the stream is at %d of the ring", pos, at)
+		}
+		b.skip(len(v))
+	}
+
+	// At the same time as somebody reads.
+	const total = 40 * smallRing
+	go func() {
+		for i := 0; i < total; {
+			n := min(1+i%70_000, total-i, len(buf))
+			for k := range n {
+				buf[k] = byte((i + k) % 251)
+			}
+			for sent := 0; sent < n; {
+				m, err := a.send(buf[sent:n])
+				if err != nil {
+					return
+				}
+				sent += m
+			}
+			i += n
+		}
+	}()
+	within(t, "a writer that rewinds", func() {
+		got, dst := 0, make([]byte, 50_000)
+		for got < total {
+			n, err := b.read(dst[:1+got%50_000])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for k := range n {
+				if dst[k] != byte((got+k)%251) {
+					t.Errorf("byte %d is %d, want %d", got+k, dst[k], (got+k)%251)
+					return
+				}
+			}
+			got += n
+		}
+	})
 }
 
 // A peer that is gone is seen when all that it has sent is read.
@@ -153,6 +226,13 @@ func TestSharedMemoryIsNotTrusted(t *testing.T) {
 	a.out.written.Store(smallRing + 1)
 	if v, err := b.view(1); !errors.Is(err, errCorrupt) {
 		t.Errorf("%d bytes, %v, want %v", len(v), err, errCorrupt)
+	}
+	a.out.written.Store(100)
+	for _, offset := range []uint64{1, 99, smallRing - 1, 1 << 63, math.MaxUint64} {
+		a.out.offset.Store(offset)
+		if v, err := b.view(1); err != nil || len(v) < 1 || len(v) > 100 {
+			t.Errorf("offset %d: %d bytes, %v", offset, len(v), err)
+		}
 	}
 	b.out.read.Store(1)
 	if n, err := b.send([]byte{1}); !errors.Is(err, errCorrupt) {
