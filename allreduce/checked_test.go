@@ -17,7 +17,6 @@ type wireLink struct {
 	link
 	chance *rand.Rand
 	way    []byte
-	shown  int // of way, by view
 	ended  bool
 }
 
