@@ -300,6 +300,9 @@ func (f *fan) alive() error {
 			return nil
 		}
 	}
+	if last == nil {
+		last = errors.New("none of those that hold it now has answered yet")
+	}
 	return fmt.Errorf("no copy of it can be reached: %w", last)
 }
 

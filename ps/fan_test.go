@@ -1,0 +1,354 @@
+package ps
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/transport"
+)
+
+// holder is a server with a copy of a shard, which notes what it is sent and answers questions for parameters with its rank.
+type holder struct {
+	transport.Holder
+	t      *testing.T
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	heard []string
+	conns []transport.Conn
+}
+
+// holders are servers 0 to n−1.
+func holders(t *testing.T, net *transport.Pipe, n int) (hs []*holder) {
+	for r := range n {
+		h := &holder{Holder: transport.Holder{Rank: r, Addr: fmt.Sprint("server-", r)}, t: t}
+		hs = append(hs, h)
+		l, err := net.Listen(h.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ctx context.Context
+		ctx, h.cancel = context.WithCancel(t.Context())
+		go transport.Serve(ctx, l, transport.Config{Log: slog.New(slog.DiscardHandler)}, func(c transport.Conn, _ transport.Hello, _ []byte) { h.serve(c) })
+	}
+	return hs
+}
+
+func (h *holder) serve(c transport.Conn) {
+	defer c.Close()
+	if transport.Send(c, transport.Welcome{}, nil) != nil {
+		return
+	}
+	h.mu.Lock()
+	h.conns = append(h.conns, c)
+	h.mu.Unlock()
+	for {
+		f, err := c.Recv()
+		if err != nil || c.Discard() != nil {
+			return
+		}
+		said := f.Kind.String()
+		if f.Kind == transport.KindTurn {
+			m, err := transport.ParseTurn(f.Header)
+			if err != nil {
+				h.t.Error(err)
+			}
+			said = fmt.Sprint("turn ", m.Term)
+		}
+		h.mu.Lock()
+		h.heard = append(h.heard, said)
+		h.mu.Unlock()
+		if f.Kind == transport.KindPull {
+			transport.Send(c, transport.Params{Version: int64(h.Rank)}, nil)
+		}
+	}
+}
+
+// die closes its connections, and it takes no more.
+func (h *holder) die() {
+	h.cancel()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.conns {
+		c.Close()
+	}
+}
+
+// said is what it has heard since the last time.
+func (h *holder) said() string {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := strings.Join(h.heard, ", ")
+	h.heard = nil
+	return s
+}
+
+func view(term int64, hs ...*holder) transport.View {
+	v := transport.View{Term: term}
+	for _, h := range hs {
+		v.Holders = append(v.Holders, h.Holder)
+	}
+	return v
+}
+
+// fans runs a test of a fan to the first two of three servers, in fake time.
+func fans(t *testing.T, f func(t *testing.T, f *fan, hs []*holder)) {
+	synctest.Test(t, func(t *testing.T) {
+		net := new(transport.Pipe)
+		hs := holders(t, net, 3)
+		cfg := LinkConfig{Network: net, Hello: transport.Hello{Job: "j", Rank: 7}, Stall: 10 * time.Second, Log: slog.New(slog.DiscardHandler)}
+		a, err := dialFan(t.Context(), cfg, transport.ShardInfo{}, view(1, hs[0], hs[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(t, a, hs)
+		a.Close()
+		for _, h := range hs {
+			h.die()
+		}
+		synctest.Wait()
+	})
+}
+
+func push(f *fan) error {
+	f.SetWriteDeadline(time.Now().Add(time.Second))
+	return transport.Send(f, transport.Push{Worker: 7}, []byte{1, 2, 3, 4})
+}
+
+// answers is the rank of who answers a question for parameters.
+func answers(f *fan) (int64, error) {
+	if err := f.ask(); err != nil {
+		return -1, err
+	}
+	m, err := f.Recv()
+	if err != nil {
+		return -1, err
+	}
+	p, err := transport.ParseParams(m.Header)
+	return p.Version, err
+}
+
+// Gradients go to every copy, all else to the primary, and what is read is the primary's.
+func TestFanReachesAllCopies(t *testing.T) {
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		if err := push(f); err != nil {
+			t.Fatal(err)
+		}
+		if who, err := answers(f); who != 0 || err != nil {
+			t.Errorf("server %d answers, %v; want the primary", who, err)
+		}
+		for r, want := range []string{"turn 1, push, pull", "turn 1, push", ""} {
+			if got := hs[r].said(); got != want {
+				t.Errorf("server %d heard %q, want %q", r, got, want)
+			}
+		}
+		if sent, got := f.Traffic(); sent == 0 || got == 0 {
+			t.Errorf("traffic %d, %d", sent, got)
+		}
+	})
+}
+
+// Without a copy that is not the primary all goes on; without the primary gradients go to the others, and who reads waits for a view that has another one.
+func TestFanLosesCopies(t *testing.T) {
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		hs[1].die()
+		synctest.Wait()
+		for range 2 { // the first may not notice
+			if err := push(f); err != nil {
+				t.Fatalf("with one of two copies: %v", err)
+			}
+		}
+		if who, err := answers(f); who != 0 || err != nil {
+			t.Errorf("server %d answers, %v", who, err)
+		}
+	})
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		hs[0].die()
+		synctest.Wait()
+		hs[1].said()
+		for range 2 {
+			if err := push(f); err != nil {
+				t.Fatalf("without the primary: %v", err)
+			}
+		}
+		if got := hs[1].said(); got != "push, push" {
+			t.Errorf("the other copy heard %q", got)
+		}
+		_, lost := answers(f)
+		if lost == nil {
+			t.Fatal("who is dead answers")
+		}
+		go func() {
+			time.Sleep(3 * time.Second)
+			f.turn(view(5, hs[1], hs[2]))
+		}()
+		begun := time.Now()
+		if err := f.renew(lost); err != nil {
+			t.Fatalf("another primary is there: %v", err)
+		}
+		if d := time.Since(begun); d < 3*time.Second || d > 4*time.Second {
+			t.Errorf("it took %v until there was another primary", d)
+		}
+		if who, err := answers(f); who != 1 || err != nil {
+			t.Errorf("server %d answers, %v; want 1", who, err)
+		}
+		synctest.Wait()
+		if err := push(f); err != nil {
+			t.Fatal(err)
+		}
+		for r, want := range []string{"", "turn 5, pull, push", "turn 5, push"} {
+			if got := hs[r].said(); r > 0 && !sameWords(got, want) {
+				t.Errorf("then server %d heard %q, want %q", r, got, want)
+			}
+		}
+	})
+}
+
+// sameWords compares what two goroutines have said, in whichever order.
+func sameWords(a, b string) bool {
+	x, y := strings.Split(a, ", "), strings.Split(b, ", ")
+	slices.Sort(x)
+	slices.Sort(y)
+	return slices.Equal(x, y)
+}
+
+// A view that leaves out who is alive ends the connection to it, and who waits for its word hears of that; one whose connection broke is reached again.
+func TestFanTurns(t *testing.T) {
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		if err := push(f); err != nil {
+			t.Fatal(err)
+		}
+		hs[0].said()
+		sent, _ := f.Traffic()
+		read := make(chan error)
+		go func() { // the primary has nothing to say
+			_, err := f.Recv()
+			read <- f.renew(err)
+		}()
+		synctest.Wait()
+		f.turn(view(2, hs[2], hs[1]))
+		if err := <-read; err != nil {
+			t.Errorf("who waited for the old primary: %v", err)
+		}
+		if now, _ := f.Traffic(); now < sent {
+			t.Errorf("%d bytes sent in all, %d before", now, sent)
+		}
+		if who, err := answers(f); who != 2 || err != nil {
+			t.Errorf("server %d answers, %v; want the primary of the new view", who, err)
+		}
+		if err := push(f); err != nil {
+			t.Fatal(err)
+		}
+		if got := hs[0].said(); got != "" {
+			t.Errorf("who is left out heard %q", got)
+		}
+
+		// A connection breaks, its server does not.
+		hs[1].said()
+		hs[1].mu.Lock()
+		hs[1].conns[0].Close()
+		hs[1].mu.Unlock()
+		for range 2 {
+			if err := push(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := hs[1].said(); got != "" {
+			t.Errorf("over a broken connection came %q", got)
+		}
+		f.turn(view(3, hs[2], hs[1]))
+		synctest.Wait()
+		if err := push(f); err != nil {
+			t.Fatal(err)
+		}
+		if got := hs[1].said(); got != "turn 3, push" {
+			t.Errorf("over the new connection came %q", got)
+		}
+		f.turn(view(4, hs[1], hs[2])) // the same servers, another primary
+		synctest.Wait()
+		if who, err := answers(f); who != 1 || err != nil {
+			t.Errorf("server %d answers, %v; want the new primary", who, err)
+		}
+	})
+}
+
+// Without anybody writing fails; nobody is waited for longer than the stall; an older view changes nothing.
+func TestFanGivesUp(t *testing.T) {
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		f.turn(view(1, hs[2]))
+		f.turn(view(9))
+		synctest.Wait()
+		if got := hs[2].said(); got != "" {
+			t.Errorf("who is in no newer view heard %q", got)
+		}
+		hs[0].die()
+		hs[1].die()
+		synctest.Wait()
+		_, lost := answers(f)
+		push(f)
+		if err := push(f); err == nil || !strings.Contains(err.Error(), "no copy of it can be reached") {
+			t.Errorf("without a copy: %v", err)
+		}
+		begun := time.Now()
+		if err := f.renew(lost); err == nil || !strings.Contains(err.Error(), "nobody took its place within 10s") {
+			t.Errorf("without a copy: %v", err)
+		}
+		if d := time.Since(begun); d != 10*time.Second {
+			t.Errorf("it waited for %v, want the stall", d)
+		}
+	})
+	// A view whose servers are not reached yet.
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		hs[2].die()
+		f.turn(view(2, hs[2]))
+		synctest.Wait()
+		if err := push(f); err == nil || strings.Contains(err.Error(), "%!") {
+			t.Errorf("with nobody there: %v", err)
+		}
+		time.Sleep(11 * time.Second)
+	})
+	// A primary that is not reached yet: nobody else takes its place.
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		hs[2].die()
+		f.turn(view(2, hs[2], hs[1]))
+		synctest.Wait()
+		hs[1].said()
+		if who, err := answers(f); err != errNoPrimary {
+			t.Errorf("server %d answers, %v; the primary is not there", who, err)
+		}
+		if got := hs[1].said(); got != "" {
+			t.Errorf("a copy heard %q", got)
+		}
+		time.Sleep(11 * time.Second)
+	})
+	// Of a shard with one copy nobody can take the place of who is lost.
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		f.turn(view(2, hs[0]))
+		synctest.Wait()
+		hs[0].die()
+		synctest.Wait()
+		_, lost := f.Recv()
+		begun := time.Now()
+		if err := f.renew(lost); err != lost || time.Since(begun) > 0 {
+			t.Errorf("after %v: %v, want %v at once", time.Since(begun), err, lost)
+		}
+	})
+	// An error that is not one of a connection is not waited for.
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		if _, err := answers(f); err != nil {
+			t.Fatal(err)
+		}
+		other := fmt.Errorf("another error")
+		if err := f.renew(other); err != other {
+			t.Error(err)
+		}
+	})
+}
