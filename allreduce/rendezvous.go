@@ -848,8 +848,10 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	g.patience.most = mostPatience
 	if g.crowded = crowd(f.ranksHere()); g.crowded {
 		g.patience.most = crowdedPatience
+	}
+	if f.ranksHere() > 2*runtime.NumCPU() {
 		for _, p := range g.peers {
-			if k, ok := p.link.(interface{ rewind() }); ok && f.ranksHere() > 2*runtime.NumCPU() {
+			if k, ok := p.link.(interface{ rewind() }); ok {
 				k.rewind()
 			}
 		}

@@ -52,21 +52,23 @@ replaced too, over a network that loses, doubles and delays messages.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			environment := environ()
-			if slices.Contains(names, string(chaos.FullDisk)) && !slices.ContainsFunc(environment, func(e string) bool { return strings.HasPrefix(e, "STAR_KEEP=") }) {
-				environment = append(environment, "STAR_KEEP=3")
+			given := func(name string) bool {
+				return slices.ContainsFunc(environment, func(e string) bool { return strings.HasPrefix(e, settings.Variable(name)+"=") })
+			}
+			wanted := cmd.Flags().Changed("mode") || given("mode")
+			if slices.Contains(names, string(chaos.FullDisk)) && !given("keep") {
+				environment = append(environment, settings.Variable("keep")+"=3")
 			}
 			for name, value := range chaosDefaults {
-				v := settings.Variable(name) + "="
-				if !slices.ContainsFunc(environment, func(e string) bool { return strings.HasPrefix(e, v) }) {
-					environment = append(environment, v+value)
+				if !given(name) {
+					environment = append(environment, settings.Variable(name)+"="+value)
 				}
 			}
 			if _, err := job.Load(environment); err != nil {
 				return err
 			}
-			if mode := settings.Variable("mode") + "="; job.Arch == settings.AllReduce && job.Mode == chaosDefaults["mode"] && !cmd.Flags().Changed("mode") &&
-				!slices.ContainsFunc(environ(), func(e string) bool { return strings.HasPrefix(e, mode) }) {
-				job.Mode = "ssgd" // a ring has no other mode in which every worker's part is in each update
+			if job.Arch == settings.AllReduce && !wanted {
+				job.Mode = "ssgd" // the default above is for servers
 			}
 			if job.Config.PrintWanted() {
 				return job.Print(cmd.OutOrStdout())
