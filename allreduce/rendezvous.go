@@ -37,6 +37,9 @@ const (
 	maxGreeting   = 1 << 20 // bytes of a message of the handshake
 )
 
+// meshTime is how long ranks may take to connect with each other when all of them have come; a group of many takes longer. Tests change it.
+var meshTime = 10 * time.Second
+
 // greeting opens every connection: to rank 0 of the group, and between two ranks.
 type greeting struct {
 	Protocol   int
@@ -333,10 +336,26 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	if err := f.mayPoll(); err != nil {
 		return nil, err
 	}
-	if err := f.mesh(ctx, listeners); err != nil {
+	// All are there. Who does not connect now has lost the way to somebody, and tries again from the start, where the others must be, too.
+	limit := meshTime + time.Duration(c.Size)*50*time.Millisecond
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("all ranks came, and their connections were not complete %v later", limit))
+	defer cancel()
+	present, unwatch := f.watch(ctx)
+	err = because(present, f.mesh(present, listeners))
+	unwatch()
+	if err != nil {
 		return nil, err
 	}
-	return f.group(ctx)
+	g, err := f.group(ctx)
+	return g, because(ctx, err)
+}
+
+// because puts why ctx has ended, if it has, before an error.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
 }
 
 // listen listens for other ranks, on loopback or with protection.
@@ -523,6 +542,60 @@ func (f *forming) gather(ctx context.Context, l net.Listener, here place, model 
 		}
 	}
 	return places, nil
+}
+
+// watch ends the context that it returns when the connection to rank 0, or of another rank to rank 0, ends: that rank has given up, and waits for all to
+// begin again. Whoever has TLS waits for meshTime instead. The function ends the watch.
+func (f *forming) watch(ctx context.Context) (context.Context, func()) {
+	present, left := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	for r, nc := range f.control {
+		if nc == nil {
+			continue
+		}
+		nc.SetReadDeadline(time.Time{})
+		wg.Go(func() {
+			if ended(nc) {
+				left(fmt.Errorf("rank %d has left while the connections were made", r))
+			}
+		})
+	}
+	return present, func() {
+		for _, nc := range f.control {
+			if nc != nil {
+				nc.SetReadDeadline(time.Unix(1, 0))
+			}
+		}
+		wg.Wait()
+		for _, nc := range f.control {
+			if nc != nil {
+				nc.SetReadDeadline(time.Time{})
+			}
+		}
+		left(nil)
+	}
+}
+
+// ended is whether a connection has; tests change it.
+var ended = hasEnded
+
+// hasEnded waits until the peer closes the connection, or sends something, which it leaves there, or the read deadline passes. It reports whether it was closed.
+func hasEnded(nc net.Conn) bool {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n, failed := 0, error(nil)
+	err = rc.Read(func(fd uintptr) bool {
+		var b [1]byte
+		n, _, failed = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK)
+		return failed != syscall.EAGAIN && failed != syscall.EINTR
+	})
+	return err == nil && n <= 0
 }
 
 // release takes c off the list of what shut closes.

@@ -1,0 +1,88 @@
+package allreduce
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// cut is a connection that ends when something was written to it.
+type cut struct{ net.Conn }
+
+func (c cut) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b[:len(b)/2])
+	c.Conn.Close()
+	return n, err
+}
+
+// A rank that loses its way to another one while all connect leaves, and the others, who wait for its link, do not wait for as long as for somebody who
+// has not come: all try again, and form the group.
+func TestLostLinkWhileForming(t *testing.T) {
+	for name, cause := range map[string]string{"who is left sees it": "has left", "they wait for a while": "all ranks came"} {
+		t.Run(name, func(t *testing.T) { lostLink(t, cause) })
+	}
+}
+
+func lostLink(t *testing.T, cause string) {
+	if cause == "all ranks came" { // as with TLS
+		before, sees := meshTime, ended
+		meshTime, ended = 300*time.Millisecond, func(net.Conn) bool { return false }
+		defer func() { meshTime, ended = before, sees }()
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	broken, waited := false, ""
+	groups, errs := make([]*Group, 3), make([]error, 3)
+	for r := range 3 {
+		cfg := Config{Rank: r, Size: 3, Rendezvous: addr, Transport: "tcp", DialTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)}
+		if r == 0 {
+			cfg.Listener = l
+		}
+		if r == 2 {
+			cfg.Dial = func(ctx context.Context, network, to string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, to)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil && to != addr && !broken { // a link, the first of them
+					broken = true
+					return cut{conn}, nil
+				}
+				return conn, err
+			}
+		}
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if groups[r], errs[r] = Dial(ctx, cfg); errs[r] == nil {
+					return
+				}
+				mu.Lock()
+				waited = fmt.Sprint(waited, errs[r], "\n")
+				mu.Unlock()
+				cfg.Listener = nil // it is closed
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+	for r, g := range groups {
+		if errs[r] != nil {
+			t.Fatalf("rank %d: %v", r, errs[r])
+		}
+		defer g.Close()
+	}
+	if !broken || !strings.Contains(waited, cause) {
+		t.Errorf("a link was broken: %v; the ranks said\n%s", broken, waited)
+	}
+}
