@@ -43,10 +43,11 @@ type entry struct {
 
 // agreed is what the entries come to. It is a state machine of its own: the same entries make the same agreed.
 type agreed struct {
-	Term uint64 `json:"term"` // of the last reign that began
-	Rank int    `json:"rank"` // of its holder
-	Note []byte `json:"note"` // the last one
-	Over bool   `json:"over,omitempty"`
+	Term  uint64         `json:"term"` // of the last reign that began
+	Rank  int            `json:"rank"` // of its holder
+	Note  []byte         `json:"note"` // the last one
+	Over  bool           `json:"over,omitempty"`
+	Seats map[int]holder `json:"seats,omitempty"` // by rank: who has the place of a founder now
 }
 
 // apply takes in an entry. It reports false for one of a reign that was over when the entry was agreed on.
@@ -68,7 +69,8 @@ func (a *agreed) apply(e entry) bool {
 // core is one member's part in the protocol: messages and the time in, messages out. It has no network, no clock and no
 // goroutine; only the library's choice of how long to wait for a leader is left to chance.
 type core struct {
-	self   uint64 // rank + 1
+	self   uint64 // see idOf
+	rank   int
 	node   *raft.RawNode
 	store  *raft.MemoryStorage
 	state  agreed
@@ -82,12 +84,18 @@ type core struct {
 	done   []uint64        // those that are, since the last look
 	index  uint64          // of the last entry that was applied
 	first  uint64          // of the log
+
+	conf     raftpb.ConfState         // who votes
+	heard    map[uint64]time.Duration // when each member was heard of last
+	led      uint64                   // the term of which since tells
+	since    time.Duration            // when this member began to lead
+	resigned uint64                   // the term that this member gave up by itself
 }
 
 func newCore(rank, members int, log *slog.Logger) (*core, error) {
 	var voters []uint64
 	for r := range members {
-		voters = append(voters, uint64(r)+1)
+		voters = append(voters, founderID(r))
 	}
 	// Everybody begins with the same empty snapshot, in which everybody is a member.
 	store := raft.NewMemoryStorage()
@@ -99,22 +107,43 @@ func newCore(rank, members int, log *slog.Logger) (*core, error) {
 	if err := store.SetHardState(raftpb.HardState{Term: 1, Commit: 1}); err != nil {
 		return nil, err
 	}
+	c, err := coreOf(founderID(rank), store, 1, log)
+	if err == nil {
+		c.conf, c.index, c.first = start.Metadata.ConfState, 1, 2
+	}
+	return c, err
+}
+
+// newLateCore is the part of a process that comes in the place of one of its rank that has ended. It knows nothing, and votes for nobody, before the
+// others have agreed that it has the place.
+func newLateCore(id uint64, log *slog.Logger) (*core, error) {
+	return coreOf(id, raft.NewMemoryStorage(), 0, log)
+}
+
+func coreOf(id uint64, store *raft.MemoryStorage, applied uint64, log *slog.Logger) (*core, error) {
 	node, err := raft.NewRawNode(&raft.Config{
-		ID: uint64(rank) + 1, ElectionTick: electionTicks, HeartbeatTick: 1, Storage: store, Applied: 1,
+		ID: id, ElectionTick: electionTicks, HeartbeatTick: 1, Storage: store, Applied: applied,
 		MaxSizePerMsg: 1 << 20, MaxInflightMsgs: 64, CheckQuorum: true, PreVote: true, DisableProposalForwarding: true,
 		Logger: logger{log},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &core{self: uint64(rank) + 1, node: node, store: store, state: agreed{Rank: -1}, waits: map[uint64]bool{}, index: 1, first: 2}, nil
+	return &core{self: id, rank: rankOf(id), node: node, store: store, state: agreed{Rank: -1}, waits: map[uint64]bool{}, heard: map[uint64]time.Duration{}}, nil
 }
 
 // tick tells that a beat has passed.
 func (c *core) tick(now time.Duration) {
 	c.now = max(c.now, now)
 	c.node.Tick()
-	if c.leads() {
+	if !c.leads() {
+		return
+	}
+	if c.resigned == c.node.BasicStatus().Term { // whoever was asked has not taken over
+		if next, _ := c.heirs(); next > 0 {
+			c.node.TransferLeader(next)
+		}
+	} else {
 		c.node.ReadIndex(binary.BigEndian.AppendUint64(nil, uint64(c.now)))
 	}
 }
@@ -127,24 +156,33 @@ func (c *core) campaign() {
 }
 
 // step takes in a message of another member, which said who it is when it connected.
-func (c *core) step(from int, m raftpb.Message, now time.Duration) error {
+func (c *core) step(from uint64, m raftpb.Message, now time.Duration) error {
 	c.now = max(c.now, now)
 	switch last := c.node.BasicStatus(); {
-	case m.From != uint64(from)+1 || m.To != c.self:
-		return fmt.Errorf("council: a message from %d to %d on the connection of member %d", m.From, m.To, from)
+	case m.From != from || rankOf(m.To) != c.rank:
+		return fmt.Errorf("council: a message from %x to %x on the connection of member %d (%x)", m.From, m.To, rankOf(from), from)
+	case raftpb.MessageType_name[int32(m.Type)] == "":
+		return fmt.Errorf("council: a message of type %d of member %d, which there is not", m.Type, rankOf(from))
+	case m.To != c.self:
+		return nil // to who had this place before, or has it now
 	case raft.IsLocalMsg(m.Type), m.Type == raftpb.MsgProp:
-		return fmt.Errorf("council: a message %v of member %d, which members keep to themselves", m.Type, from)
+		return fmt.Errorf("council: a message %v of member %d, which members keep to themselves", m.Type, rankOf(from))
 	case m.Type == raftpb.MsgHeartbeat && m.Term >= last.Term && m.Commit > c.lastIndex():
-		return fmt.Errorf("council: member %d says that %d entries are agreed on, here are %d", from, m.Commit, c.lastIndex())
-	case (m.Type == raftpb.MsgVote || m.Type == raftpb.MsgPreVote) && c.now < c.bound:
-		return nil // it asks again
+		return fmt.Errorf("council: member %d says that %d entries are agreed on, here are %d", rankOf(from), m.Commit, c.lastIndex())
+	}
+	c.heard[from] = c.now
+	switch m.Type {
+	case raftpb.MsgVote, raftpb.MsgPreVote:
+		if c.now < c.bound && string(m.Context) != handedOver { // it asks again
+			return nil
+		}
 	}
 	// What cannot be, a member with other bugs than ours may say all the same: it must not end this process.
 	var err error
 	func() {
 		defer func() {
 			if r := recover(); r != nil {
-				err = fmt.Errorf("council: message %v of member %d: %v: %w", m.Type, from, r, errBroken)
+				err = fmt.Errorf("council: message %v of member %d: %v: %w", m.Type, rankOf(from), r, errBroken)
 			}
 		}()
 		err = c.node.Step(m)
@@ -167,7 +205,7 @@ func (c *core) lastIndex() uint64 {
 func (c *core) leads() bool { return c.node.BasicStatus().RaftState == raft.StateLeader }
 
 // leader is the rank of the leader; -1: not known.
-func (c *core) leader() int { return int(c.node.BasicStatus().Lead) - 1 }
+func (c *core) leader() int { return rankOf(c.node.BasicStatus().Lead) }
 
 // propose has members agree on a note in this reign, or that all is over. done will have the ID.
 func (c *core) propose(note []byte, over bool) (id uint64, err error) {
@@ -175,7 +213,7 @@ func (c *core) propose(note []byte, over bool) (id uint64, err error) {
 		return 0, ErrDeposed
 	}
 	c.nextID++
-	if err := c.offer(entry{Term: c.term, Rank: int(c.self) - 1, ID: c.nextID, Note: note, Over: over}); err != nil {
+	if err := c.offer(entry{Term: c.term, Rank: c.rank, ID: c.nextID, Note: note, Over: over}); err != nil {
 		return 0, err
 	}
 	c.waits[c.nextID] = true
@@ -205,6 +243,7 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 				return out, fmt.Errorf("council: what was agreed on: %w", err)
 			}
 			c.index, c.first = rd.Snapshot.Metadata.Index, rd.Snapshot.Metadata.Index+1
+			c.conf = rd.Snapshot.Metadata.ConfState
 		}
 		if err := c.store.Append(rd.Entries); err != nil {
 			return out, err
@@ -217,6 +256,12 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 		out = append(out, rd.Messages...)
 		for _, e := range rd.CommittedEntries {
 			c.index = e.Index
+			if e.Type == raftpb.EntryConfChangeV2 {
+				if err := c.reseat(e.Data); err != nil {
+					return out, fmt.Errorf("council: entry %d: %w", e.Index, err)
+				}
+				continue
+			}
 			if len(e.Data) == 0 || e.Type != raftpb.EntryNormal {
 				continue // of a leader that was elected
 			}
@@ -241,6 +286,10 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 			c.node.ReportSnapshot(m.To, raft.SnapshotFinish)
 		case raftpb.MsgHeartbeatResp: // the question was asked before now
 			c.bound = c.now + promise
+		case raftpb.MsgAppResp: // as if it had been: who votes may change with it, and a lease rests on those who voted before
+			if !m.Reject && m.Index > 0 {
+				c.bound = c.now + promise
+			}
 		}
 	}
 	return out, nil
@@ -248,7 +297,7 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 
 // take applies an entry that members have agreed on.
 func (c *core) take(e entry) {
-	if c.state.apply(e) && e.ID > 0 && c.waits[e.ID] && e.Rank == int(c.self)-1 && e.Term == c.term {
+	if c.state.apply(e) && e.ID > 0 && c.waits[e.ID] && e.Rank == c.rank && e.Term == c.term {
 		delete(c.waits, e.ID)
 		c.done = append(c.done, e.ID)
 	}
@@ -257,17 +306,20 @@ func (c *core) take(e entry) {
 // judge says whether this member holds a reign.
 func (c *core) judge() {
 	st := c.node.BasicStatus()
-	if st.RaftState != raft.StateLeader || c.term > 0 && c.term != st.Term {
+	if st.RaftState == raft.StateLeader && c.led != st.Term {
+		c.led, c.since = st.Term, c.now
+	}
+	if st.RaftState != raft.StateLeader || c.resigned == st.Term || c.term > 0 && c.term != st.Term {
 		c.term, c.until = 0, 0
 		clear(c.waits)
 		return
 	}
 	switch {
 	case c.term > 0:
-	case c.state.Term == st.Term && c.state.Rank == int(c.self)-1: // with it, everything before it
+	case c.state.Term == st.Term && c.state.Rank == c.rank: // with it, everything before it
 		c.term = st.Term
 	case c.asked < st.Term:
-		if c.offer(entry{Term: st.Term, Rank: int(c.self) - 1, Begin: true}) == nil {
+		if c.offer(entry{Term: st.Term, Rank: c.rank, Begin: true}) == nil {
 			c.asked = st.Term
 		}
 	}
@@ -282,7 +334,7 @@ func (c *core) compact() {
 	if err != nil {
 		return
 	}
-	if _, err := c.store.CreateSnapshot(c.index, nil, b); err != nil {
+	if _, err := c.store.CreateSnapshot(c.index, &c.conf, b); err != nil {
 		return
 	}
 	if c.store.Compact(c.index-compactAfter) == nil {

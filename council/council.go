@@ -3,7 +3,6 @@ package council
 import (
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -48,10 +47,40 @@ func (e *FormError) Error() string {
 // ExitCode is that of a join that timed out.
 func (e *FormError) ExitCode() int { return exitLost }
 
+// LateError: a process that was started in the place of another one did not get it in time.
+type LateError struct {
+	Rank    int
+	Timeout time.Duration
+	Silent  []string // others that it has no connection to
+}
+
+func (e *LateError) Error() string {
+	why := "whoever has it is there, or too few are left to agree"
+	if len(e.Silent) > 0 {
+		why += fmt.Sprintf("; no connection to %v", e.Silent)
+	}
+	return fmt.Sprintf("another process was star-ps %d of this job before, and the others have not given this one its place within %v (--join-timeout): %s", e.Rank, e.Timeout, why)
+}
+
+// ExitCode is that of a join that timed out.
+func (e *LateError) ExitCode() int { return exitLost }
+
+// ReplacedError: the others were without this member for so long that they gave its place to another process.
+type ReplacedError struct {
+	Rank int
+	By   string // who has told
+}
+
+func (e *ReplacedError) Error() string {
+	return fmt.Sprintf("%s says that another process is star-ps %d of this job now: this one was not heard of for %v, and another one was started with that --rank", e.By, e.Rank, vacantAfter)
+}
+
+// ExitCode is that of two processes with one rank.
+func (e *ReplacedError) ExitCode() int { return exitDisagree }
+
 // Exit codes; docs/operations.md.
 const (
 	exitLost     = 69
-	exitRestart  = 75
 	exitDisagree = 78
 )
 
@@ -64,6 +93,7 @@ const (
 	sendTime  = 2 * time.Second
 	retryTime = 200 * time.Millisecond
 	noteTime  = 10 * time.Second // how long a note may wait to be agreed on
+	handTime  = 3 * time.Second  // how long another member may take to begin its reign
 	partTime  = 5 * time.Second  // how long a member that knows that all is over stays for others who may not
 )
 
@@ -75,12 +105,15 @@ type Council struct {
 	in   chan input
 	done chan struct{} // closed when Run has ended
 
-	mu    sync.Mutex
-	lives map[int][life]byte // of the others
-	here  map[int]int        // by rank: connections that it has made
-	met   chan struct{}      // a token when somebody was met
+	mu      sync.Mutex
+	lives   map[int]holder // by rank: the process that has the place, as far as this one knows
+	turn    int            // of this one
+	agreed  map[int]bool   // others for whom this one is a founder
+	callers map[int]caller // processes in the place of others that want to be let in
+	here    map[int]int    // by rank: connections that it has made
+	met     chan struct{}  // a token when somebody was met
+	turned  chan struct{}  // closed when turn is another one
 
-	formed chan struct{} // closed when all have found each other
 	status atomic.Pointer[Status]
 	reigns chan *Reign
 
@@ -92,6 +125,8 @@ type Council struct {
 	notes map[uint64]chan error
 	parts map[int]bool // others that know that all is over
 	until time.Time    // when this member goes nevertheless; zero: nothing is over
+
+	admitAt time.Duration // when somebody may be let in again
 }
 
 // Status is what a member knows of the reign.
@@ -104,10 +139,12 @@ type Status struct {
 // input is what reaches the member's goroutine.
 type input struct {
 	from   int
+	id     uint64 // of the process
 	msg    raftpb.Message
 	bye    bool // it knows that all is over
 	note   []byte
 	over   bool
+	resign bool
 	reign  *Reign
 	answer chan error // of a note
 }
@@ -124,8 +161,9 @@ func New(cfg Config) (*Council, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Council{
-		cfg: cfg, log: cfg.Log, in: make(chan input, 256), done: make(chan struct{}), lives: map[int][life]byte{}, here: map[int]int{},
-		parts: map[int]bool{}, closed: make(chan struct{}), met: make(chan struct{}, 1), formed: make(chan struct{}), reigns: make(chan *Reign, 1), begun: time.Now(), notes: map[uint64]chan error{},
+		cfg: cfg, log: cfg.Log, in: make(chan input, 256), done: make(chan struct{}), lives: map[int]holder{}, here: map[int]int{},
+		agreed: map[int]bool{}, callers: map[int]caller{}, turned: make(chan struct{}),
+		parts: map[int]bool{}, closed: make(chan struct{}), met: make(chan struct{}, 1), reigns: make(chan *Reign, 1), begun: time.Now(), notes: map[uint64]chan error{},
 	}
 	rand.Read(c.own[:])
 	c.status.Store(&Status{Leader: -1})
@@ -160,39 +198,6 @@ func (c *Council) Await(ctx context.Context) (*Reign, error) {
 	}
 }
 
-// meet notes that a member is there. It is refused when another process had its rank before.
-func (c *Council) meet(rank int, id []byte) error {
-	if len(id) != life {
-		return fmt.Errorf("member %d does not say which process it is", rank)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if old, ok := c.lives[rank]; ok {
-		if subtle.ConstantTimeCompare(old[:], id) != 1 {
-			return fmt.Errorf("star-ps %d was started again: it has forgotten what it agreed to, and the others go on without it", rank)
-		}
-		return nil
-	}
-	c.lives[rank] = [life]byte(id)
-	select {
-	case c.met <- struct{}{}:
-	default:
-	}
-	return nil
-}
-
-// missing lists the members that were not met.
-func (c *Council) missing() (at []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for r, addr := range c.cfg.Members {
-		if _, ok := c.lives[r]; !ok && r != c.cfg.Rank {
-			at = append(at, fmt.Sprintf("star-ps %d (%s)", r, addr))
-		}
-	}
-	return at
-}
-
 // Accept serves the connection of another member until it ends. payload is its Hello's.
 func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.Hello, payload []byte) error {
 	defer conn.Close()
@@ -208,17 +213,18 @@ func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.H
 		return refuse(exitDisagree, fmt.Errorf("%s %d is not one of the %d that may coordinate this job, or takes my place, %d (--coordinators, --rank)",
 			h.Role, h.Rank, len(c.cfg.Members), c.cfg.Rank))
 	}
-	if err := c.meet(h.Rank, payload); err != nil {
-		return refuse(exitRestart, err)
+	who, err := parseGreeting(payload)
+	if err != nil {
+		return refuse(exitDisagree, fmt.Errorf("star-ps %d: %w", h.Rank, err))
 	}
+	says := c.greet(h.Rank, who)
 	conn.SetPeer(fmt.Sprintf("coordinator %d (%s)", h.Rank, conn.RemoteAddr()))
 	conn.SetWriteDeadline(time.Now().Add(sendTime))
-	if err := transport.Send(conn, transport.Welcome{Rank: h.Rank}, c.own[:]); err != nil {
+	if err := transport.Send(conn, transport.Welcome{Rank: h.Rank}, append(c.own[:], byte(says))); err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	c.count(h.Rank, 1)
-	defer c.count(h.Rank, -1)
+	defer c.connected(h.Rank, who)()
 	for {
 		conn.SetReadDeadline(time.Time{}) // a follower may have nothing to say for long
 		f, err := conn.Recv()
@@ -237,7 +243,7 @@ func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.H
 		if err != nil {
 			return err
 		}
-		in := input{from: h.Rank, bye: len(text) == 0}
+		in := input{from: h.Rank, id: who.id(h.Rank), bye: len(text) == 0}
 		if err := in.msg.Unmarshal(text); err != nil || b.From != h.Rank || b.To != c.cfg.Rank {
 			err = fmt.Errorf("a ballot from %d to %d that does not belong here: %v", b.From, b.To, err)
 			c.log.Warn("closed the connection of a member of the council", "peer", conn.Peer(), "reason", err)
@@ -251,13 +257,6 @@ func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.H
 			return nil
 		}
 	}
-}
-
-// count notes that a member has made a connection, or that one has ended.
-func (c *Council) count(rank, n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.here[rank] += n
 }
 
 // Run takes part until ctx ends, or all is over (Reign.Close) and the others know it: then it returns nil.
@@ -280,10 +279,20 @@ func (c *Council) Run(ctx context.Context) (err error) {
 			}
 		})
 	}
-	if err := c.form(ctx); err != nil {
+	founds, err := c.form(ctx)
+	if err != nil {
 		return err
 	}
 	core, err := newCore(c.cfg.Rank, len(c.cfg.Members), c.log)
+	var limit <-chan time.Time // for one that comes late to be let in
+	site := waits.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others to give it the place of another process", "", "")
+	defer site.Close()
+	if !founds {
+		core, err = newLateCore(lateID(c.cfg.Rank, c.own), c.log)
+		c.log.Info("asks for the place of a process that was star-ps of this rank before")
+		limit = time.After(c.cfg.JoinTimeout)
+		site.Begin(-1, c.cfg.JoinTimeout)
+	}
 	if err != nil {
 		return err
 	}
@@ -294,10 +303,13 @@ func (c *Council) Run(ctx context.Context) (err error) {
 		select {
 		case <-tick.C:
 			// The first one begins, so that a job whose processes are all there has its coordinator at once.
-			if n++; c.cfg.Rank == 0 && n <= electionTicks && core.leader() < 0 {
+			if n++; c.cfg.Rank == 0 && founds && n <= electionTicks && core.leader() < 0 {
 				core.campaign()
 			}
 			core.tick(time.Since(c.begun))
+			c.letIn(core)
+		case <-limit:
+			return &LateError{c.cfg.Rank, c.cfg.JoinTimeout, c.silent()}
 		case m := <-c.in:
 			switch {
 			case m.reign != nil:
@@ -305,7 +317,7 @@ func (c *Council) Run(ctx context.Context) (err error) {
 			case m.bye:
 				c.parts[m.from] = true
 			default:
-				if err := core.step(m.from, m.msg, time.Since(c.begun)); errors.Is(err, errBroken) {
+				if err := core.step(m.id, m.msg, time.Since(c.begun)); errors.Is(err, errBroken) {
 					return err
 				} else if err != nil {
 					c.log.Warn("passed over a message", "reason", err)
@@ -319,9 +331,13 @@ func (c *Council) Run(ctx context.Context) (err error) {
 			return err
 		}
 		c.publish(core)
+		if limit != nil && core.seated(core.self) {
+			limit = nil
+			site.End()
+		}
 		for _, m := range msgs {
 			select {
-			case out[m.To-1] <- m:
+			case out[rankOf(m.To)] <- m:
 			default: // the protocol sends it again
 			}
 		}
@@ -350,49 +366,28 @@ func (c *Council) part(out []chan raftpb.Message) bool {
 	return all || time.Now().After(c.until)
 }
 
-// form waits until all members have found each other: from then on everybody knows which process of a rank took part in the
-// first vote, and lets no other one in.
-func (c *Council) form(ctx context.Context) error {
-	site := waits.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others that may coordinate", "", "")
-	defer site.Close()
-	site.Begin(-1, c.cfg.JoinTimeout)
-	limit := time.NewTimer(c.cfg.JoinTimeout)
-	defer limit.Stop()
-	for {
-		missing := c.missing()
-		if len(missing) == 0 {
-			close(c.formed)
-			return nil
-		}
-		site.Say(fmt.Sprint("missing: ", missing))
-		select {
-		case <-c.met:
-		case <-c.in: // of somebody who is further than we are, and says it again
-		case <-limit.C:
-			return &FormError{c.cfg.JoinTimeout, missing}
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
 // speak sends messages to one member, over a connection that is made anew when it ends. Only a refusal is an error.
 func (c *Council) speak(ctx context.Context, to int, queue <-chan raftpb.Message) error {
 	h := c.cfg.Hello
 	h.Service, h.Role, h.Job, h.Rank, h.Addr = transport.ServiceCouncil, transport.RoleServer, c.cfg.Job, c.cfg.Rank, c.cfg.Members[c.cfg.Rank]
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, dialTime)
-		conn, _, id, err := transport.Open(limited, c.cfg.Network, c.cfg.Members[to], h, c.own[:])
+		mine, turned := c.greeting()
+		conn, _, text, err := transport.Open(limited, c.cfg.Network, c.cfg.Members[to], h, mine.append(nil))
 		cancel()
 		if err == nil {
-			if err = c.meet(to, id); err == nil {
-				err = c.send(ctx, conn, to, queue)
+			if err = c.answered(to, mine, text); err == nil {
+				err = c.send(ctx, conn, to, turned, queue)
 			}
 			conn.Close()
 		}
 		var refused *transport.RejectError
-		if errors.As(err, &refused) {
+		var replaced *ReplacedError
+		switch {
+		case errors.As(err, &refused):
 			return fmt.Errorf("council: %w", err)
+		case errors.As(err, &replaced):
+			return replaced
 		}
 		c.log.Debug("no connection to a member of the council", "rank", to, "addr", c.cfg.Members[to], "reason", err)
 		nap := time.NewTimer(retryTime)
@@ -412,7 +407,8 @@ func (c *Council) speak(ctx context.Context, to int, queue <-chan raftpb.Message
 	return nil
 }
 
-func (c *Council) send(ctx context.Context, conn transport.Conn, to int, queue <-chan raftpb.Message) error {
+// send sends messages over a connection until it ends, or this process is not any more what it has said there.
+func (c *Council) send(ctx context.Context, conn transport.Conn, to int, turned <-chan struct{}, queue <-chan raftpb.Message) error {
 	over := make(chan error, 1)
 	go func() { // the other side says nothing: its end is all there is to read
 		_, err := conn.Recv()
@@ -440,6 +436,8 @@ func (c *Council) send(ctx context.Context, conn transport.Conn, to int, queue <
 		case err := <-over:
 			over <- err
 			return err
+		case <-turned:
+			return nil
 		case <-ctx.Done():
 			return nil
 		}
@@ -453,6 +451,7 @@ func (c *Council) publish(core *core) {
 		c.last = slices.Clone(core.state.Note)
 		close(c.closed)
 	}
+	c.seats(core)
 	st := Status{Term: int64(core.node.BasicStatus().Term), Leader: core.leader()}
 	if st.Leader >= 0 {
 		st.Addr = c.cfg.Members[st.Leader]
@@ -503,6 +502,14 @@ func (c *Council) noteIt(core *core, m input) {
 		m.answer <- ErrDeposed
 		return
 	}
+	if m.resign {
+		if !core.resign() {
+			m.answer <- errAlone
+			return
+		}
+		c.notes[0] = m.answer // told ErrDeposed when the reign is over: no note has that number
+		return
+	}
 	id, err := core.propose(m.note, m.over)
 	if err != nil {
 		m.answer <- err
@@ -548,6 +555,22 @@ func (r *Reign) SetNote(note []byte) error { return r.propose(input{note: note})
 // Close has members agree that all is over: nobody will reign any more, and each member ends when it knows that, and that the others do. The error is like
 // that of SetNote. When it returns nil, Closed is closed here.
 func (r *Reign) Close() error { return r.propose(input{over: true}) }
+
+// HandOver ends this reign in favour of another member, which begins one within moments, and waits for that. The error says why there is none; if it is
+// errAlone, this member reigns on.
+func (r *Reign) HandOver() error {
+	if err := r.propose(input{resign: true}); !errors.Is(err, ErrDeposed) {
+		return err
+	}
+	for end := time.Now().Add(handTime); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if st := r.c.Status(); st.Leader >= 0 && st.Leader != r.Rank {
+			return nil
+		}
+	}
+	return fmt.Errorf("council: nobody has taken over within %v", handTime)
+}
+
+var errAlone = errors.New("too few of the others that may coordinate are there")
 
 func (r *Reign) propose(m input) error {
 	m.reign, m.answer = r, make(chan error, 1)

@@ -17,6 +17,7 @@
 // The first one can be broken by a process that stands still between Hold and what it does next. Whoever must not hear two
 // coordinators compares their terms: shards do (package ps).
 //
-// What will bite: members keep all of it in memory. One that ends is gone for good, and one that is started again is not
-// let in, because it has forgotten what it voted for. A council of three survives the end of one, one of five that of two.
+// Members keep all of it in memory. One that ends has forgotten what it voted for, and is never taken for the same one when it is started again: as another
+// one, it gets the place when the rest has agreed on that. So a council of three survives the end of one, one of five that of two, and the end of others when these have
+// been replaced.
 package council
