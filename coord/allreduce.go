@@ -209,7 +209,7 @@ type Order struct {
 	Ring    transport.Ring
 	Save    transport.Save
 	Buffers transport.Buffers
-	Payload []byte // of buffers: float32
+	Payload []byte // of buffers: float32; of release: Stand.Memo
 	Branch  transport.Branch
 	Detach  transport.Detach
 	Route   transport.Route
@@ -228,7 +228,9 @@ func (m *Member) Order() (Order, error) {
 	o := Order{Kind: f.Kind}
 	switch f.Kind {
 	case transport.KindRelease:
-		o.Release, err = transport.ParseRelease(f.Header)
+		if o.Release, err = transport.ParseRelease(f.Header); err == nil && f.Size > 0 {
+			o.Payload, err = transport.ReadAll(m.Conn, f)
+		}
 	case transport.KindRing:
 		o.Ring, err = transport.ParseRing(f.Header)
 	case transport.KindSave:

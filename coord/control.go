@@ -167,6 +167,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if c.cfg.Office != nil && (p.Parents != nil || p.AutoTree) {
 		return nil, fmt.Errorf("mode %v: a job with --coordinators has no trees", p)
 	}
+	if c.cfg.Office != nil && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
+		return nil, fmt.Errorf("mode %v: with --coordinators the members of a ring compute whole batches: which parts are in an update would be lost with the coordinator", p)
+	}
 	if c.cfg.Ring != nil {
 		if err := RingPlan(p); err != nil {
 			return nil, err

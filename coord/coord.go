@@ -203,6 +203,9 @@ type Enrolment struct {
 
 	// Codec is what this worker's gradients go through (--compress); empty: they go as they are. Each worker may have another one.
 	Codec string `json:"codec,omitempty"`
+
+	// Stand is how far a worker of a ring has come that looks for another coordinator; nil: it comes to the job.
+	Stand *Stand `json:"stand,omitempty"`
 }
 
 // Error is a failure of the whole job with the exit code that fits.
@@ -247,6 +250,7 @@ type Coordinator struct {
 	spares   int     // workers that an update goes without, where the plan says so (sized)
 	shortage shortage
 	memory   recollection
+	memo     []byte // that goes with releases of a ring, where others may take over
 	enrolled *Enrolment
 	hello    transport.Hello // the first worker's
 	shards   []transport.ShardInfo
@@ -332,6 +336,7 @@ type peer struct {
 	own      window  // of iterations: loading and computing
 	load     hostLoad
 	codec    string // of its gradients; empty: none
+	stand    *Stand // in a ring that was taken over; nil: it comes to the job
 }
 
 // event is one thing that a connection said. kind 0: it ended.
@@ -398,7 +403,7 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
 	}
-	if cfg.Replicas > cfg.Servers-cfg.Council {
+	if cfg.Replicas > cfg.Servers-cfg.Council && cfg.Ring == nil {
 		return nil, &Error{exitUsage, fmt.Sprintf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, cfg.Servers-cfg.Council)}
 	}
 	if err := cfg.checkSize(); err != nil {
@@ -488,6 +493,12 @@ func setDefault(d *time.Duration, v time.Duration) {
 // payload is the Hello's. It may be called from any goroutine.
 func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []byte) {
 	defer conn.Close()
+	select {
+	case <-c.done:
+		c.turnAway(conn)
+		return
+	default:
+	}
 	defer context.AfterFunc(c.life, func() { conn.Close() })()
 	if h.Role != transport.RoleTool {
 		if h.Role != transport.RoleServer || h.Rank >= c.cfg.Council {
@@ -509,7 +520,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 	defer box.Close()
 	p := &peer{conn: box, role: h.Role, rank: h.Rank, hello: h}
 	if !c.post(event{peer: p, kind: transport.KindHello, hello: h, payload: payload}) {
-		transport.Refuse(conn, transport.Reject{Exit: exitLost, Reason: "the job is over"})
+		c.turnAway(conn)
 		return
 	}
 	for {
@@ -527,6 +538,15 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 		}
 		c.post(e) // after the end too: the other side hangs up, not we
 	}
+}
+
+// turnAway answers who comes when Run has ended: the job is over, or this process's part in it.
+func (c *Coordinator) turnAway(conn transport.Conn) {
+	if c.deposed != nil {
+		transport.Refer(conn, transport.Elsewhere{})
+		return
+	}
+	transport.Refuse(conn, transport.Reject{Exit: exitLost, Reason: "the job is over"})
 }
 
 // Connected counts the members whose connections are still open, without those that may coordinate.
@@ -647,6 +667,7 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 		err = c.conclusion(ctx, err)
 	}
 	if errors.Is(err, ErrDeposed) {
+		c.deposed = err // before done is closed: see turnAway
 		c.abdicate(err)
 	}
 	close(c.done)
@@ -924,6 +945,10 @@ func (c *Coordinator) issue(orders []order) {
 	if len(orders) > 0 && !c.may() {
 		return
 	}
+	if c.cfg.Office != nil && c.ledger.ring != nil {
+		c.issueRing(orders)
+		return
+	}
 	if c.cfg.Office != nil && len(orders) > 0 {
 		// This process may end at any time, and another one goes on: what led to these orders is on record, the orders are with
 		// the shards. An error of the log is for tick.
@@ -937,6 +962,27 @@ func (c *Coordinator) issue(orders []order) {
 		if orders[i].fire.Seq > 0 {
 			c.fire(&orders[i])
 		}
+		c.follow(&orders[i])
+	}
+}
+
+// issueRing sends what the ledger of a ring ordered that another process may take over. Members remember from then on what is complete, so that is
+// on record before, like what led to it.
+func (c *Coordinator) issueRing(orders []order) {
+	released := false
+	for i := range orders {
+		if orders[i].fire.Seq > 0 {
+			c.fire(&orders[i])
+		}
+		released = released || len(orders[i].releases) > 0
+	}
+	if len(orders) > 0 {
+		c.cfg.RunLog.flush()
+	}
+	if released {
+		c.memo = c.ledger.ring.remark(c.term())
+	}
+	for i := range orders {
 		c.follow(&orders[i])
 	}
 }
@@ -1031,7 +1077,7 @@ func (c *Coordinator) release(r transport.Release) {
 	if a := &c.ledger.accounts[r.Worker]; a.led && !p.flight.from.IsZero() && c.ledger.ring == nil && !c.beside(p) {
 		c.meter.add(span{p.flight.from.Sub(c.begun), p.flight.to.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
 	}
-	c.send(p, func() error { return transport.Send(p.conn, r, nil) })
+	c.send(p, func() error { return transport.Send(p.conn, r, c.memo) })
 }
 
 // norm adds a shard's part of a norm; the last one lets the update happen.
@@ -1405,7 +1451,11 @@ func (c *Coordinator) missing() string {
 			parts = append(parts, c.wanting()...)
 		}
 		list("workers", workers)
-		list("the connection to every shard of workers", linking)
+		if c.cfg.Ring == nil {
+			list("the connection to every shard of workers", linking)
+		} else if list("the word that they have joined of workers", linking); c.trained() && len(c.withParameters()) == 0 {
+			parts = append(parts, "a worker that has the parameters")
+		}
 		list("the parameters of shards", shards)
 	} else if c.round != nil && c.final {
 		list("the evaluation of workers", c.round.missing())

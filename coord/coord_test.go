@@ -37,6 +37,7 @@ type world struct {
 	over   chan struct{}
 	stop   context.CancelFunc
 	end    context.CancelCauseFunc // of Run
+	newest int64                   // version that a ring has when it is formed, at least
 
 	sum2    float64 // that shards report
 	servers []*fakeServer
@@ -1548,11 +1549,20 @@ func (w *world) saves(asked []time.Duration, all *[]string, want string) {
 }
 
 // ringWorker joins and plays a member of a ring until the job is over. It needs a second for a
-// round, and no time to add up. saving, if not nil, is told of each Save that is due; if it is false, the worker dies.
-func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s transport.Save) bool) {
+// round, and no time to add up. saving, if not nil, is told of each Save that is due; if it is false, the worker dies. stand, if not nil, is how far it has
+// come under another coordinator; the ring has the newest version that any of its members has (newest), and what it was told goes to told.
+func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s transport.Save) bool, stand ...*Stand) *ringTold {
+	told := new(ringTold)
 	w.wg.Go(func() {
 		h, e, me := hello(rank), enrolment, star.Worker(rank)
 		h.Addr, e.Rule, e.Codec = fmt.Sprintf("meet%d,door%d", rank, rank), "sgd", codec
+		version := int64(0)
+		if len(stand) > 0 {
+			e.Stand, version = stand[0], -1
+			if stand[0] != nil {
+				version = stand[0].Version
+			}
+		}
 		m, err := w.join(h, e)
 		if err != nil {
 			w.t.Errorf("worker %d: %v", rank, err)
@@ -1563,7 +1573,7 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 		Say(m, transport.Joined{Worker: me}, nil)
 		var ring transport.Ring
 		var saves []transport.Save
-		version := int64(0)
+		told.set(func() { told.welcome = m.Welcome })
 		for {
 			o, err := m.Order()
 			if err != nil {
@@ -1576,14 +1586,23 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 				if ring = o.Ring; ring.Now {
 					saves = nil // as a worker forgets all orders
 				}
+				told.set(func() { told.rings = append(told.rings, ring) })
+				version = max(version, w.newest, ring.From)
 				Say(m, transport.Formed{Worker: me, Generation: ring.Generation, Version: version}, nil)
 			case o.Kind == transport.KindSave:
-				saves = append(saves, o.Save)
+				if saves = append(saves, o.Save); o.Save.Seq == 0 && o.Save.Version != version {
+					w.t.Errorf("worker %d is told to save version %d and has %d", rank, o.Save.Version, version)
+				}
 			case r.Action == transport.Stop:
 				return
 			case r.Action == transport.Finish:
 				Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
 			default:
+				told.set(func() { told.memos = append(told.memos, o.Payload) })
+				if memo, err := parseRingMemo(o.Payload, m.Welcome.Workers); err == nil && memo.Version > w.c.cfg.Resume.Version &&
+					!strings.Contains(w.run.String(), fmt.Sprintf(`"version":%d,"workers":`, memo.Version)) {
+					w.t.Errorf("worker %d remembers that version %d is complete, and the log does not say so yet", rank, memo.Version)
+				}
 				time.Sleep(time.Second)
 				Say(m, transport.Arrive{Record: star.Record{Worker: me, Step: version, Basis: version, Samples: r.Count, Loss: 1}}, nil)
 				version++
@@ -1602,6 +1621,21 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 			}
 		}
 	})
+	return told
+}
+
+// ringTold is what a ringWorker was told.
+type ringTold struct {
+	mu      sync.Mutex
+	welcome transport.Welcome
+	rings   []transport.Ring
+	memos   [][]byte
+}
+
+func (r *ringTold) set(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
 }
 
 func TestFailedCheckpoint(t *testing.T) {

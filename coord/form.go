@@ -169,6 +169,10 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitUsage, err.Error())
 		return
 	}
+	if err := c.stands(p, e.Stand); err != nil {
+		c.refuse(p, exitDisagree, err.Error())
+		return
+	}
 	p.rank = rank
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
 	c.workers[rank] = p
@@ -263,7 +267,7 @@ func (c *Coordinator) welcome(p *peer) {
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(),
 	}
-	if c.heir != nil {
+	if c.heir != nil && c.cfg.Ring == nil {
 		w.Step = c.heir.memo.steps[p.rank] + 1
 	}
 	buffers := c.cfg.Buffers
@@ -272,6 +276,12 @@ func (c *Coordinator) welcome(p *peer) {
 		if c.buffers != nil {
 			buffers = c.buffers
 		}
+	}
+	if c.trained() && c.cfg.Ring != nil {
+		if p.stand != nil {
+			w.Seed, w.Version, w.Step = true, p.stand.Version, p.stand.Step
+		}
+		w.Version, w.Step = max(w.Version, 1), max(w.Step, 1) // the ring is beyond every checkpoint
 	}
 	c.send(p, func() error { return transport.Send(p.conn, w, transport.Floats(buffers)) })
 	c.tellViews(p)
@@ -300,6 +310,9 @@ func (c *Coordinator) tryStart() {
 	if c.cfg.Poison != PoisonOff {
 		l.guard = new(poison.Norms)
 	}
+	if c.trained() && c.cfg.Ring != nil {
+		c.recollect()
+	}
 	l.resume(c.cfg.Resume)
 	l.memos = c.cfg.Office != nil
 	absent := c.apart(l)
@@ -307,7 +320,8 @@ func (c *Coordinator) tryStart() {
 		c.takeUp(l)
 	}
 	if r := c.cfg.Ring; r != nil {
-		newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale}).version = c.cfg.Resume.Version
+		ring := newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale})
+		ring.version, ring.generation = c.cfg.Resume.Version, generationsOf(c.term())
 	} else {
 		l.doors = make([]bool, len(c.workers))
 		for w, p := range c.workers {
@@ -348,9 +362,21 @@ func (c *Coordinator) tryStart() {
 	}
 	if c.trained() {
 		c.resumeLog(l)
-		c.issue(l.clearStore(c.heir.memo.steps))
 	}
-	c.issue(l.begin())
+	switch {
+	case c.trained() && l.ring != nil:
+		l.ring.takeUp(c.heir.ring)
+		with := c.withParameters()
+		for _, w := range with {
+			l.ring.told(c.workers[w].stand.Told)
+		}
+		c.issue(l.ring.regroup(with))
+	case c.trained():
+		c.issue(l.clearStore(c.heir.memo.steps))
+		fallthrough
+	default:
+		c.issue(l.begin())
+	}
 	c.tryFinish() // a job that resumes may have nothing left to do
 }
 

@@ -43,6 +43,7 @@ type ring struct {
 	next    int64          // the first round that is not granted
 	rounds  []ringRound    // version … next-1
 
+	remarks    int64 // memos (ringsuccession.go)
 	generation int64 // of the newest formation
 	now        formation
 	staged     *formation    // takes over at its from
@@ -97,7 +98,8 @@ type ringRound struct {
 	norm2      []float64 // of each member's gradient
 	left       int       // members that have not arrived
 	total      int64
-	tally      transport.Tally // Carried and Dropped
+	tally      transport.Tally        // Carried and Dropped
+	recalled   map[star.Worker]errand // batches of riders that are in it, of which errands does not know
 
 	closing
 }
@@ -344,6 +346,9 @@ func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error)
 		for _, s := range r.rounds[i].spans {
 			r.redo(s)
 		}
+		for _, e := range r.rounds[i].recalled {
+			r.redo(e.Span)
+		}
 	}
 	r.rounds, r.next, r.now.from = nil, r.version, r.version
 	r.transfer(true)
@@ -468,10 +473,11 @@ func (r *ring) complete() {
 	}
 	for _, g := range rd.tally.Carried {
 		e, ok := r.errands[g.Worker]
-		if !ok || e.Start != g.Step {
+		if ok = ok && e.Start == g.Step; ok {
+			delete(r.errands, g.Worker)
+		} else if e, ok = rd.recalled[g.Worker]; !ok || e.Start != g.Step {
 			continue
 		}
-		delete(r.errands, g.Worker)
 		l.used += int64(e.Count)
 		f.Gradients = append(f.Gradients, g)
 		stale = append(stale, at-e.basis)
@@ -511,6 +517,11 @@ func (r *ring) progress() Progress {
 			if s.Count > 0 {
 				p.Redo = append(p.Redo, s)
 			}
+		}
+	}
+	for i := range r.rounds {
+		for _, e := range r.rounds[i].recalled {
+			p.Redo = append(p.Redo, e.Span)
 		}
 	}
 	for _, e := range r.errands {

@@ -30,6 +30,7 @@ type sea struct {
 	deaths bool
 	joins  int
 	closes bool // plans with rounds that are closed
+	term   int64
 }
 
 type swimmer struct {
@@ -48,6 +49,7 @@ type swimmer struct {
 	step    int64
 	seats   map[star.Worker]*berth
 	tallies []transport.Tally // of the last versions it has
+	memo    []byte            // of the last release
 
 	shut   []transport.Close // that it will hear
 	closed transport.Close   // that it has heard last
@@ -97,6 +99,12 @@ func (s *sea) join(w *swimmer) {
 	}
 }
 
+// released is a release as a worker gets it.
+type released struct {
+	transport.Release
+	memo []byte
+}
+
 // berth is what a parent has of a rider.
 type berth struct {
 	span       *Span
@@ -117,7 +125,7 @@ func (s *sea) issue(orders []order) {
 			s.ws[r.to].in = append(s.ws[r.to].in, r.msg)
 		}
 		for _, r := range o.releases {
-			s.ws[r.Worker].in = append(s.ws[r.Worker].in, r)
+			s.ws[r.Worker].in = append(s.ws[r.Worker].in, released{r, s.r.remark(s.term)})
 		}
 		for _, m := range o.closes {
 			s.ws[m.to].shut = append(s.ws[m.to].shut, m.msg)
@@ -165,7 +173,8 @@ func (s *sea) read(w *swimmer) {
 		}
 		return
 	}
-	rel := m.(transport.Release)
+	w.memo = m.(released).memo
+	rel := m.(released).Release
 	switch {
 	case w.broken:
 	case w.member:
@@ -264,6 +273,7 @@ func (s *sea) end(w *swimmer) {
 				w.out = append(w.out, t)
 			}
 			w.version, w.history, w.tallies = root.version, slices.Clone(root.history), slices.Clone(root.tallies)
+			w.memo = NewerMemo(w.memo, root.memo)
 		}
 		w.forming = false
 		w.out = append(w.out, transport.Formed{Worker: w.id, Generation: w.ring.Generation, Version: w.version})
@@ -291,7 +301,7 @@ func (s *sea) end(w *swimmer) {
 				continue
 			}
 			if rider >= 0 {
-				t.Carried = append(t.Carried, transport.Gradient{Worker: rider, Step: span.Start})
+				t.Carried = append(t.Carried, transport.Gradient{Worker: rider, Step: span.Start, Weight: float32(float64(span.Count) / float64(w.ring.Of))})
 				rider = -1
 			}
 			w.history = append(w.history, span)
@@ -373,6 +383,51 @@ func (s *sea) come() {
 		s.issue(s.l.join(w.id))
 		return
 	}
+}
+
+// takeOver has another coordinator in the place of this one: what was on its way is lost, in both directions, and all that is known is what workers have.
+func (s *sea) takeOver() {
+	n := len(s.ws)
+	var m *ringMemo
+	for _, w := range s.ws {
+		w.in, w.out, w.shut = nil, nil, nil
+		if !w.alive || w.memo == nil {
+			continue
+		}
+		k, err := parseRingMemo(w.memo, n)
+		if err != nil {
+			s.t.Fatalf("%v: %s", err, w.memo)
+		}
+		if m == nil || k.after(m.stamp) {
+			m = k
+		}
+	}
+	if m == nil {
+		m = unreleased(Progress{}, n)
+	}
+	s.term++
+	l := newLedger(s.l.plan, n, 0, 3, s.l.limit)
+	l.resume(m.Progress)
+	s.l, s.r = l, newRing(l, transport.Ring{})
+	l.seq, l.waste, s.r.generation = m.Seq, m.Waste, generationsOf(s.term)
+	s.r.takeUp(m)
+	var with []star.Worker
+	for w, x := range s.ws {
+		l.accounts[w].step = m.Steps[w]
+		if !x.alive {
+			l.absent(star.Worker(w))
+			continue
+		}
+		x.ring, x.member, x.forming, x.broken, x.release, x.errand, x.late, x.told = transport.Ring{}, false, false, false, nil, nil, nil, false
+		if x.version >= m.Version {
+			with = append(with, x.id)
+			s.r.told(x.tallies)
+		}
+	}
+	if len(with) == 0 {
+		s.t.Skip("nobody is left who has the parameters")
+	}
+	s.issue(s.r.regroup(with))
 }
 
 // alive counts those who are.
@@ -463,6 +518,10 @@ func TestRingModel(t *testing.T) {
 		s.issue(s.l.begin())
 		joins := rapid.IntRange(0, 4).Draw(t, "joins")
 		kills, changes, faults := rapid.IntRange(0, n-1).Draw(t, "kills"), rapid.IntRange(0, 4).Draw(t, "changes"), rapid.IntRange(0, 2).Draw(t, "faults")
+		takes := 0
+		if !s.closes {
+			takes = rapid.IntRange(0, 3).Draw(t, "takes")
+		}
 		for steps := 0; ; steps++ {
 			if steps > 20_000 {
 				t.Fatal("the job never ends")
@@ -476,6 +535,9 @@ func TestRingModel(t *testing.T) {
 				}
 			case x == 3 && s.joins < joins:
 				s.come()
+			case x == 4 && takes > 0:
+				takes--
+				s.takeOver()
 			case x == 1 && changes > 0:
 				changes--
 				s.change()

@@ -9,6 +9,29 @@ import (
 	"star/transport"
 )
 
+// While a ring is formed nobody knows which version it will have, so none is saved or evaluated.
+func TestNothingBeginsWhileARingForms(t *testing.T) {
+	l := newLedger(modes.SSGD(3), 3, 0, 4, 100)
+	r := newRing(l, transport.Ring{})
+	r.begin()
+	c := &Coordinator{cfg: Config{Save: func(Checkpoint) (string, error) { return "", nil }}, ledger: l, saveNow: true, nextEval: 0}
+	if _, save := c.due(); !save {
+		t.Error("no checkpoint is due")
+	}
+	l.leave(2)
+	if _, save := c.due(); save || len(r.forming) != 2 {
+		t.Errorf("a checkpoint is due while the ring waits for %v", r.forming)
+	}
+	for w := range star.Worker(2) {
+		if _, err := r.formed(w, r.now.generation, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, save := c.due(); !save {
+		t.Error("no checkpoint is due when the ring is formed")
+	}
+}
+
 // made has members say that they have made a version, and returns what follows from the last word.
 func made(t *testing.T, r *ring, version int64, ws ...star.Worker) (last []order) {
 	t.Helper()

@@ -71,6 +71,9 @@ func (c *Coordinator) due() (eval, save bool) {
 	if c.round != nil || c.final || c.save != nil || c.mover.holds() || c.short() {
 		return false, false
 	}
+	if r := c.ledger.ring; r != nil && len(r.forming) > 0 {
+		return false, false // which version the ring has is not known yet
+	}
 	used := c.ledger.used
 	if used >= c.ledger.limit || c.ledger.drained() { // drained sooner where gradients were dropped
 		return false, false // the end evaluates and saves anyway

@@ -68,6 +68,7 @@ type Estate struct {
 	Owner      []int       // by shard: the rank of the server that has it
 	Seats      map[int]int // by rank of a server that has shards: how many
 	End        *Ending     // the job is over; nil: it is not
+	Ring       bool        `json:",omitempty"` // all-reduce: there are no shards
 
 	Views []replica.View `json:",omitempty"` // by shard: who holds its copies, where it has some
 }
@@ -78,7 +79,7 @@ func ParseEstate(note []byte) (*Estate, error) {
 	if err := json.Unmarshal(note, e); err != nil {
 		return nil, fmt.Errorf("coord: what the coordinator before has left: %w", err)
 	}
-	if e.End == nil && len(e.Shards) == 0 || len(e.Shards) != len(e.Owner) {
+	if e.End == nil && len(e.Shards) == 0 && !e.Ring || len(e.Shards) != len(e.Owner) {
 		return nil, fmt.Errorf("coord: what the coordinator before has left names %d shards and where %d are", len(e.Shards), len(e.Owner))
 	}
 	return e, nil
@@ -177,6 +178,7 @@ type succession struct {
 	from    int64       // the last firing that every copy holds
 
 	before []replica.View // as the coordinator before has left them
+	ring   *ringMemo      // all-reduce: the newest that anybody has; nil: nobody has one
 }
 
 // standing is what a server has been given.
@@ -202,8 +204,8 @@ func (c *Coordinator) inherit() error {
 		c.heir = &succession{estate: e}
 		return nil
 	}
-	if c.cfg.Ring != nil {
-		return errors.New("coord: nobody takes over an all-reduce")
+	if e.Ring != (c.cfg.Ring != nil) {
+		return errors.New("coord: the job that was left is of another architecture (--arch)")
 	}
 	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
 		return fmt.Errorf("coord: the plan that was left: %w", err)
@@ -218,6 +220,9 @@ func (c *Coordinator) inherit() error {
 	c.hello = transport.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}
 	c.shards, c.owner = e.Shards, e.Owner
 	c.ready = make([]bool, len(e.Shards))
+	if e.Ring {
+		c.inheritRing()
+	}
 	return c.inheritCopies()
 }
 
@@ -225,7 +230,9 @@ func (c *Coordinator) inherit() error {
 func (c *Coordinator) trained() bool { return c.heir != nil && !c.heir.estate.Trains.IsZero() }
 
 // succeeds says whether servers are still to say how far they have come.
-func (c *Coordinator) succeeds() bool { return c.heir != nil && c.heir.settled.IsZero() }
+func (c *Coordinator) succeeds() bool {
+	return c.heir != nil && c.heir.settled.IsZero() && c.cfg.Ring == nil
+}
 
 // reseat takes in a server in a job that has others who may coordinate: one that comes to a new coordinator, or one without shards whose connection
 // had ended. It reports false when it is not for this to decide.
@@ -452,6 +459,9 @@ func (c *Coordinator) gathered() bool {
 	if c.succeeds() {
 		return false
 	}
+	if c.cfg.Ring != nil && !c.ringGathers() {
+		return false
+	}
 	n := 0
 	for w, p := range c.workers {
 		switch {
@@ -534,7 +544,7 @@ func (c *Coordinator) found(l *ledger) bool {
 	e := Estate{
 		Begun: c.begun.UTC().Round(0), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
 		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Buffers: c.hello.Buffers, Enrolment: *c.enrolled,
-		Shards: c.shards, Owner: c.owner,
+		Shards: c.shards, Owner: c.owner, Ring: c.cfg.Ring != nil,
 	}
 	if h := c.heir; h != nil {
 		e = *h.estate

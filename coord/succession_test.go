@@ -381,6 +381,10 @@ func TestDeposed(t *testing.T) {
 				if !errors.As(b.last, &lost) || !errors.As(x.err, &lost) {
 					t.Errorf("a server was told %v, a worker %v; want nothing but the end of the connection", b.last, x.err)
 				}
+				conn, _, _, err := transport.Open(w.t.Context(), w.net, "coord", transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleWorker, Job: "job", Rank: 1}, nil)
+				if elsewhere := new(*transport.ElsewhereError); !errors.As(err, elsewhere) {
+					t.Errorf("who comes afterwards is told %v, %v; want that somebody else coordinates", conn, err)
+				}
 				if after := len(b.seen()); after != before {
 					t.Errorf("%d fires after it was lost", after-before)
 				}

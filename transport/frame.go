@@ -94,7 +94,7 @@ func (l Limits) Payload(k Kind) int64 {
 		return orElse(l.Probe, 64<<20)
 	case KindNorm:
 		return normLimit
-	case KindFire, KindAhead:
+	case KindFire, KindAhead, KindRelease:
 		return fireLimit
 	}
 	return 0

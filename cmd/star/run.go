@@ -177,7 +177,9 @@ func (r *launch) run(ctx context.Context) (err error) {
 	if r.spread != nil {
 		servers += r.spread.spare
 	}
-	servers = max(servers, r.seats.count+r.job.Replicas)
+	if r.job.Arch != settings.AllReduce {
+		servers = max(servers, r.seats.count+r.job.Replicas)
+	}
 	if err := r.aim(); err != nil {
 		return err
 	}
@@ -231,7 +233,12 @@ func (r *launch) run(ctx context.Context) (err error) {
 
 // servers is how many star-ps have shards when the job begins; with all-reduce there is the coordinator only.
 // Those that may coordinate, where several may, come before them.
-func (r *launch) servers() int { return r.seats.count + max(r.job.Shards, 1) }
+func (r *launch) servers() int {
+	if r.job.Arch == settings.AllReduce && r.seats.count > 0 {
+		return r.seats.count
+	}
+	return r.seats.count + max(r.job.Shards, 1)
+}
 
 // address finds the port of the coordinator.
 func (r *launch) address() error {
@@ -454,7 +461,8 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	var early []exit // workers that failed when no training had been seen
 	stop := func(sig syscall.Signal) {
 		if kill == nil {
-			signal(children, sig)
+			signal(children[:r.seats.count], r.seats.ends(sig))
+			signal(children[r.seats.count:], sig)
 			kill = time.After(grace)
 		}
 	}
@@ -467,6 +475,11 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
+			case r.seats.returns(e) && kill == nil && r.left > 0:
+				c := r.restart(e)
+				children[slices.Index(children, e.child)] = c
+				left++
+				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d and is started again, to take its place again (--worker-restarts: %d left); another one coordinates", e.name, e.code(), r.left))
 			case e.role == "ps" && e.code() != 0 && r.seats.spares(e):
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; another one coordinates, or goes on to", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0:
@@ -518,7 +531,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			// same reason. Whoever is left a moment later is told directly.
 			r.screen.say("run", fmt.Sprintf("%v: ending the job", sig))
 			failed = context.Cause(ctx)
-			signal(children[:max(1, r.seats.count)], sig)
+			signal(children[:max(1, r.seats.count)], r.seats.ends(sig))
 			direct = time.After(2 * time.Second)
 			kill = time.After(grace)
 		case <-direct:

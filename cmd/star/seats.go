@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"sync/atomic"
+	"syscall"
 )
 
 // seats are the processes that may coordinate a job, where several may.
@@ -35,6 +36,18 @@ func (s *seats) choose(first string) error {
 	}
 	return nil
 }
+
+// ends is the signal by which the one that coordinates ends the job: where others may coordinate, SIGTERM would have it hand the job over.
+func (s *seats) ends(sig syscall.Signal) syscall.Signal {
+	if s.count > 0 {
+		return syscall.SIGINT
+	}
+	return sig
+}
+
+// returns says whether a process that may coordinate was ended by a signal, so that another one can have its place. One that ends by itself
+// has a reason, such as the end of the job.
+func (s *seats) returns(e exit) bool { return e.role == "ps" && e.rank < s.count && e.code() > 128 }
 
 // spares says whether the job goes on although that process has ended: a majority of those that may coordinate is left.
 func (s *seats) spares(e exit) bool {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"star/cmd/internal/settings"
@@ -24,14 +25,12 @@ func (s *server) checkCouncil() error {
 	}
 	no := func(why string) error { return job.Invalid("coordinators", errors.New(why)) }
 	switch {
-	case job.Arch == settings.AllReduce:
-		return no("an all-reduce has one coordinator: nobody else could take it over yet")
-	case job.Clip > 0:
+	case job.Arch == settings.AllReduce && (s.plan.Micro > 0 || s.plan.Local > 0):
+		return no("not with micro, local or --baseline: which parts of a batch are in an update would be lost with the coordinator")
+	case job.Clip > 0 && job.Arch != settings.AllReduce:
 		return no("not with --clip: the norm that an update waits for would be lost with the coordinator")
 	case job.Baseline != "":
 		return no("not with --baseline: what a scheme has learned would be lost with the coordinator")
-	case job.Compress != "none":
-		return no("not with --compress: what workers have left out would be lost when they look for another coordinator")
 	case job.Cluster != "":
 		return no("not with --cluster: the job's place there belongs to star-ps 0")
 	case job.MoveShards == Auto:
@@ -195,8 +194,7 @@ func (s *server) reigns(ctx context.Context, members *council.Council, now *atom
 			begun(c)
 		}
 		now.Store(c)
-		result, err := c.Run(ctx)
-		now.Store(nil)
+		result, err := s.reign(ctx, r, c, func() { now.Store(nil) })
 		stop()
 		looks.Wait()
 		if !errors.Is(err, coord.ErrDeposed) {
@@ -213,6 +211,36 @@ func (s *server) reigns(ctx context.Context, members *council.Council, now *atom
 			begun(nil)
 		}
 	}
+}
+
+// reign coordinates the job until it is over, or somebody else does. SIGTERM is for this process alone: the job is handed over, if others are there
+// who can go on with it. SIGINT ends it. over is called as soon as nobody is to talk with c any more.
+func (s *server) reign(ctx context.Context, r *council.Reign, c *coord.Coordinator, over func()) (coord.Result, error) {
+	told, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	handed := make(chan struct{})
+	undo := context.AfterFunc(ctx, func() {
+		defer close(handed)
+		why := context.Cause(ctx)
+		if sig, ok := errors.AsType[*SignalError](why); ok && sig.Signal == syscall.SIGTERM {
+			err := r.HandOver()
+			select {
+			case <-r.Over():
+				s.log.Info("has handed the job over", "because", why, "missing", err)
+				return
+			default:
+				s.log.Warn("ends the job, because it cannot be handed over", "reason", err)
+			}
+		}
+		cancel(why)
+	})
+	defer func() {
+		over()
+		if !undo() {
+			<-handed // this process must not be gone before another one has taken over
+		}
+	}()
+	return c.Run(told)
 }
 
 // ended is how a job has ended, by the last note: nil if well.

@@ -18,6 +18,13 @@ type session struct {
 	dial  func(m *coord.Member) (*ps.Link, error) // the shards
 }
 
+// follower is what may lose its coordinator, and find another one.
+type follower interface {
+	work(ctx context.Context) error
+	leaderless(ctx context.Context, err error) bool
+	follow(ctx context.Context, s *session, why error) error
+}
+
 // farewell has a signal, or the end of the caller, say good-bye and end every wait, until stop.
 func farewell(ctx context.Context, m *coord.Member) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
@@ -63,8 +70,9 @@ func (w *worker) follow(ctx context.Context, s *session, why error) error {
 	begun := time.Now()
 	w.log.Warn("the coordinator is lost; looking for the next one", "step", w.step, "reason", why)
 	w.member.Close()
-	if w.link != nil {
-		w.link.Close() // what is still on these connections will not be taken for a later step
+	before := w.link
+	if before != nil {
+		before.Close() // what is still on these connections will not be taken for a later step
 	}
 	if w.inbox != nil {
 		w.inbox.orders.Close()
@@ -81,8 +89,24 @@ func (w *worker) follow(ctx context.Context, s *session, why error) error {
 	if err := w.open(ctx, s); err != nil {
 		return err
 	}
+	if err := w.carryOver(before); err != nil {
+		return err
+	}
 	w.log.Info("follows another coordinator", "term", m.Welcome.Term, "version", m.Welcome.Version, "step", w.step, "after", time.Since(begun).Round(time.Millisecond))
 	return nil
+}
+
+// carryOver begins with what the codec of the link before had left out when the gradients before the one in hand had been used: that one is computed again.
+func (w *worker) carryOver(before *ps.Link) error {
+	if before == nil || w.link == nil || w.step < 1 {
+		return nil
+	}
+	r := before.Freeze(w.step-1, false)
+	if r == nil { // there is no codec
+		return nil
+	}
+	_, err := w.link.Recall(func(_ int64, dst []float32) error { r.Next(dst); return nil }, r.Pieces)
+	return err
 }
 
 // onLoss has f called when the coordinator is lost, with the reason.

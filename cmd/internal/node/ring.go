@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -57,6 +58,8 @@ type ringWorker struct {
 	errand  errand
 	orphan  error     // why the parent is lost
 	ended   time.Time // of the last round
+
+	memo []byte // of the last release, for whoever coordinates next
 
 	part  partial // with rounds that are closed
 	guard *guard  // nil: --poison off
@@ -184,6 +187,14 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 	if w.version >= 0 {
 		w.door.change(w.version, func() {})
 	}
+	return w.work(ctx)
+}
+
+// work is the time from Joined to the end of the job, or of the coordinator.
+func (w *ringWorker) work(ctx context.Context) error {
+	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
+		return err
+	}
 	w.inbox = newInbox(w.member, nil, nil)
 	w.late = func() bool {
 		_, closed := w.inbox.closing(w.ring.Generation, w.version)
@@ -198,6 +209,9 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 		}
 		if o.Kind == transport.KindRelease && o.Release.Action == transport.Stop {
 			return nil
+		}
+		if o.Kind == transport.KindRelease && len(o.Payload) > 0 {
+			w.memo = o.Payload
 		}
 		if w.broken && (o.Kind != transport.KindRing || !o.Ring.Now) {
 			continue // of the ring that has failed
@@ -221,6 +235,35 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 			return err
 		}
 	}
+}
+
+// follow finds the coordinator after one was lost. It keeps parameters and optimiser, and tells how far they are; the ring is given up.
+func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
+	w.broken = true
+	w.leaveGroup(ctx)
+	w.parent.close()
+	w.parent.addr, w.errand, w.orphan = "", errand{}, nil
+	w.part.forget()
+	w.ring, w.broken = transport.Ring{}, false
+	w.inbox.orders.Close()
+	enrol := *s.joins.Enrol
+	enrol.Stand = &coord.Stand{Version: w.version, Step: w.step, Memo: w.memo, Told: w.last}
+	s.joins.Enrol = &enrol
+	if err := w.worker.follow(ctx, s, why); err != nil {
+		return err
+	}
+	if !w.member.Welcome.Seed && w.member.Welcome.Step > 0 { // the others went on without this one
+		w.version = -1
+		w.last = nil
+	}
+	return nil
+}
+
+// leaderless says whether a worker that ended with err has lost its coordinator, and there are others.
+func (w *ringWorker) leaderless(ctx context.Context, err error) bool {
+	var lost *coord.LostError
+	return w.worker.leaderless(ctx, err) ||
+		err != nil && len(w.job.Coordinators) > 0 && ctx.Err() == nil && w.inbox != nil && errors.As(w.inbox.failed(), &lost)
 }
 
 // order waits for the next order; a rider without parent does not wait without end.
@@ -473,7 +516,7 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 	// lose it when the root is lost in the middle.
 	state := w.opt.State()
 	told := packTallies(w.last)
-	counts := []int64{state.Steps, w.samples, int64(len(told))}
+	counts := []int64{state.Steps, w.samples, int64(len(told)), int64(len(w.memo))}
 	if err := allreduce.Broadcast(ctx, w.group, root, counts); err != nil {
 		return err
 	}
@@ -482,9 +525,21 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 			return fmt.Errorf("%w: worker %d tells %d numbers of its last versions", errRing, w.ring.Members[root], counts[2])
 		}
 		told = make([]int64, counts[2])
+		if counts[3] < 0 || counts[3] > (transport.Limits{}).Payload(transport.KindRelease) {
+			return fmt.Errorf("%w: worker %d tells %d bytes of what it was released with", errRing, w.ring.Members[root], counts[3])
+		}
 	}
 	if err := allreduce.Broadcast(ctx, w.group, root, told); err != nil {
 		return err
+	}
+	memo := packBytes(w.memo)
+	if counts[3] > 0 { // of jobs that others may coordinate
+		if place != root {
+			memo = make([]int64, (counts[3]+7)/8)
+		}
+		if err := allreduce.Broadcast(ctx, w.group, root, memo); err != nil {
+			return err
+		}
 	}
 	receive := func(own []float32) ([]float32, error) {
 		v := own
@@ -513,6 +568,9 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 	}
 	w.door.change(highest, func() { copy(w.params, params) })
 	w.version, w.samples, w.last = highest, counts[1], unpackTallies(told, star.Worker(w.rank))
+	if counts[3] > 0 {
+		w.memo = coord.NewerMemo(w.memo, unpackBytes(memo)[:counts[3]])
+	}
 	for _, t := range w.last { // who made these versions may have had no time to say so
 		if err := coord.Say(w.member, t, nil); err != nil {
 			return err
@@ -523,16 +581,34 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 }
 
 // maxTold bounds what a member tells of its last versions: two of all riders there can be.
-const maxTold = 2 * (4 + 2*2*transport.MaxWorkers)
+const maxTold = 2 * (4 + 2*3*transport.MaxWorkers)
+
+// packBytes puts bytes into numbers, and zeros behind them.
+func packBytes(b []byte) []int64 {
+	v := make([]int64, (len(b)+7)/8)
+	whole := append(slices.Clone(b), make([]byte, 8*len(v)-len(b))...)
+	for i := range v {
+		v[i] = int64(binary.LittleEndian.Uint64(whole[8*i:]))
+	}
+	return v
+}
+
+// unpackBytes is the reverse.
+func unpackBytes(v []int64) (b []byte) {
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint64(b, uint64(x))
+	}
+	return b
+}
 
 // packTallies puts tallies into numbers: of each generation, version, the numbers
-// of riders carried and dropped, and of each of these worker and step.
+// of riders carried and dropped, and of each of these worker, step and the bits of the weight.
 func packTallies(ts []transport.Tally) []int64 {
 	v := []int64{int64(len(ts))} // never empty
 	for _, t := range ts {
 		v = append(v, t.Generation, t.Version, int64(len(t.Carried)), int64(len(t.Dropped)))
 		for _, g := range slices.Concat(t.Carried, t.Dropped) {
-			v = append(v, int64(g.Worker), g.Step)
+			v = append(v, int64(g.Worker), g.Step, int64(math.Float32bits(g.Weight)))
 		}
 	}
 	return v
@@ -545,18 +621,18 @@ func unpackTallies(v []int64, me star.Worker) []transport.Tally {
 		t := transport.Tally{Worker: me, Generation: v[0], Version: v[1]}
 		carried, dropped := v[2], v[3]
 		v = v[4:]
-		if carried < 0 || dropped < 0 || carried > transport.MaxWorkers || dropped > transport.MaxWorkers || 2*(carried+dropped) > int64(len(v)) {
+		if carried < 0 || dropped < 0 || carried > transport.MaxWorkers || dropped > transport.MaxWorkers || 3*(carried+dropped) > int64(len(v)) {
 			break
 		}
 		for i := range carried + dropped {
-			g := transport.Gradient{Worker: star.Worker(v[2*i]), Step: v[2*i+1]}
+			g := transport.Gradient{Worker: star.Worker(v[3*i]), Step: v[3*i+1], Weight: math.Float32frombits(uint32(v[3*i+2]))}
 			if i < carried {
 				t.Carried = append(t.Carried, g)
 			} else {
 				t.Dropped = append(t.Dropped, g)
 			}
 		}
-		v = v[2*(carried+dropped):]
+		v = v[3*(carried+dropped):]
 		ts = append(ts, t)
 	}
 	return ts

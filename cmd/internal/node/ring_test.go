@@ -1,10 +1,12 @@
 package node
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
 	"star/cmd/internal/settings"
+	"star/transport"
 )
 
 // A transport that is forced is a part of the rule that members and coordinator compare, and so are checksums; what is chosen by itself is not.
@@ -19,6 +21,22 @@ func TestForcedTransportIsAgreedOn(t *testing.T) {
 	job.Transport = "unix"
 	if forced := ruleText(job); strings.Contains(free, "transport") || forced != free+" allreduce-transport=unix" {
 		t.Errorf("the rule is %q, forced %q", free, forced)
+	}
+}
+
+// What members tell each other of riders and memos comes out as it went in.
+func TestWhatMembersTell(t *testing.T) {
+	for _, text := range []string{"", "a", "12345678", `{"term":3}`} {
+		if got := string(unpackBytes(packBytes([]byte(text)))[:len(text)]); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+	want := []transport.Tally{
+		{Worker: 1, Generation: 5, Version: 8, Carried: []transport.Gradient{{Worker: 2, Step: 96, Weight: .25}}, Dropped: []transport.Gradient{{Worker: 3, Step: 4}}},
+		{Worker: 1, Generation: 5, Version: 9},
+	}
+	if got := unpackTallies(packTallies(want), 1); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v became %+v", want, got)
 	}
 }
 

@@ -309,19 +309,18 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	}
 	defer tenant.leave()
 	log.Info("joined", "data", trainSet.Name(), "gemm", kernel.Name())
+	var life follower = w
 	if ring != nil {
-		if err := coord.Say(member, transport.Joined{Worker: star.Worker(rank)}, nil); err != nil {
-			return err
-		}
+		life = ring
 		err = ring.train(ctx, w, hello)
 	} else {
 		err = w.work(ctx)
 	}
-	for w.leaderless(ctx, err) {
+	for life.leaderless(ctx, err) {
 		stop()
-		if err = w.follow(ctx, comes, err); err == nil {
+		if err = life.follow(ctx, comes, err); err == nil {
 			member, stop = w.member, farewell(ctx, w.member)
-			err = w.work(ctx)
+			err = life.work(ctx)
 		}
 	}
 	if cause := context.Cause(ctx); cause != nil {

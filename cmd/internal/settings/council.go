@@ -49,6 +49,9 @@ func (j *Job) validateCoordinators(bad func(name, format string, a ...any) error
 		return nil
 	}
 	switch {
+	case j.Arch == AllReduce && j.Servers != n:
+		return bad("servers", "an all-reduce has no star-ps but those that may coordinate: --coordinators names %d, so --servers %d", n, n)
+	case j.Arch == AllReduce:
 	case j.Servers <= n:
 		return bad("coordinators", "those %d have no shards, and --servers is %d (from %s): nobody would hold the parameters", n, j.Servers, j.Origin("servers"))
 	case j.Rank < n && j.Shards > 0:
