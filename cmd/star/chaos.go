@@ -51,23 +51,18 @@ With --simulate no job is run: jobs with copies of their shards are rehearsed in
 replaced too, over a network that loses, doubles and delays messages.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			environment := environ()
-			given := func(name string) bool {
-				return slices.ContainsFunc(environment, func(e string) bool { return strings.HasPrefix(e, settings.Variable(name)+"=") })
-			}
-			wanted := cmd.Flags().Changed("mode") || given("mode")
-			if slices.Contains(names, string(chaos.FullDisk)) && !given("keep") {
-				environment = append(environment, settings.Variable("keep")+"=3")
-			}
+			const own = settings.Origin("star chaos")
+			defaults := map[string]settings.Found{}
 			for name, value := range chaosDefaults {
-				if !given(name) {
-					environment = append(environment, settings.Variable(name)+"="+value)
-				}
+				defaults[name] = settings.Found{Value: value, Origin: own}
 			}
-			if _, err := job.Load(environment); err != nil {
+			if slices.Contains(names, string(chaos.FullDisk)) {
+				defaults["keep"] = settings.Found{Value: "3", Origin: own}
+			}
+			if _, err := job.LoadOver(defaults, environ()); err != nil {
 				return err
 			}
-			if job.Arch == settings.AllReduce && !wanted {
+			if job.Arch == settings.AllReduce && job.Config.Origin("mode") == own {
 				job.Mode = "ssgd" // the default above is for servers
 			}
 			if job.Config.PrintWanted() {
@@ -83,15 +78,15 @@ replaced too, over a network that loses, doubles and delays messages.`,
 				if job.Replicas < 2 { // a server that is killed ends the job
 					names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Server) })
 				}
-				names = append(names, string(chaos.Coordinator))
+				names = append(names, string(chaos.Coordinator), string(chaos.HandOver))
 			}
 			kinds, err := chaos.ParseKinds(names)
 			if err != nil {
 				return job.Invalid("faults", err)
 			}
 			switch council := job.Council() > 0; {
-			case slices.Contains(kinds, chaos.Coordinator) && !council:
-				return job.Invalid("faults", errors.New("coordinator: nobody would take over; give --coordinators 3"))
+			case (slices.Contains(kinds, chaos.Coordinator) || slices.Contains(kinds, chaos.HandOver)) && !council:
+				return job.Invalid("faults", errors.New("coordinator, hand-over: nobody would take over; give --coordinators 3"))
 			case slices.Contains(kinds, chaos.Server) && council && job.Replicas < 2:
 				return job.Invalid("faults", errors.New("server: with --coordinators a job is not begun again, and a shard has no copy; give --replicas 2"))
 			case council:
@@ -110,15 +105,15 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
 			return breakJob(ctx, cmd.OutOrStdout(), job, chaos.Options{
-				Seed: seed, Workers: job.Workers, Servers: max(job.Shards, 1), Kinds: kinds, Every: every, Until: until, Longest: longest, Most: most,
-				Successors: (job.Council() - 1) / 2,
+				Seed: seed, Workers: job.Workers, Servers: withShards(job), Kinds: kinds, Every: every, Until: until, Longest: longest, Most: most,
+				Successors: (job.Council() - 1) / 2, Return: comesBack(job),
 			}, stall)
 		},
 	}
 	job.Bind(cmd, settings.ForRun)
 	var all []string
 	for _, k := range chaos.Kinds {
-		if k != chaos.Coordinator {
+		if k != chaos.Coordinator && k != chaos.HandOver {
 			all = append(all, string(k))
 		}
 	}
@@ -134,6 +129,23 @@ replaced too, over a network that loses, doubles and delays messages.`,
 	f.Uint64Var(&virtual.seeds, "seeds", 1000, "with --simulate: jobs, from --fault-seed on")
 	f.BoolVar(&virtual.unfenced, "unfenced", false, "with --simulate: switch off what keeps those out who were replaced, and exit with 1 if nobody notices")
 	return cmd
+}
+
+// withShards is how many servers there are behind proxies: those with shards, or who coordinates a ring alone.
+func withShards(job *settings.Job) int {
+	if job.Arch == settings.AllReduce && job.Council() > 0 {
+		return 0
+	}
+	return max(job.Shards, 1)
+}
+
+// comesBack is after what time the place of a coordinator that was killed is surely taken: its loss is noticed, somebody else leads, misses it for three
+// seconds more, and lets in the process that was started. 0: none is.
+func comesBack(job *settings.Job) time.Duration {
+	if job.WorkerRestarts == 0 {
+		return 0
+	}
+	return 10 * time.Second
 }
 
 // broken is what star chaos says of a job.
@@ -348,9 +360,9 @@ func (r *launch) inflict(f chaos.Fault) {
 		signal("ps", syscall.SIGKILL)
 	case chaos.FullDisk:
 		r.disk.fill(f.For, r.noRoom)
-	case chaos.Coordinator:
+	case chaos.Coordinator, chaos.HandOver:
 		f.Target = int(r.seats.at.Load())
-		signal("ps", syscall.SIGKILL)
+		signal("ps", map[chaos.Kind]syscall.Signal{chaos.Coordinator: syscall.SIGKILL, chaos.HandOver: syscall.SIGTERM}[f.Kind])
 	}
 }
 

@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -10,7 +13,13 @@ import (
 // breaks runs star chaos in a folder of its own: what it says of the job, what it logged, and its exit.
 func breaks(t *testing.T, args ...string) (r broken, said string, err error) {
 	t.Helper()
-	cmd := exec.Command(star(t), append([]string{"chaos", "--out", t.TempDir(), "--progress", "off", "--json"}, args...)...)
+	return breaksIn(t, t.TempDir(), args...)
+}
+
+// breaksIn is breaks in a folder that the caller looks into.
+func breaksIn(t *testing.T, dir string, args ...string) (r broken, said string, err error) {
+	t.Helper()
+	cmd := exec.Command(star(t), append([]string{"chaos", "--out", dir, "--progress", "off", "--json"}, args...)...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -18,6 +27,20 @@ func breaks(t *testing.T, args ...string) (r broken, said string, err error) {
 		t.Fatalf("%v, %v: %s\n%s", err, e, out, errs.String())
 	}
 	return r, errs.String(), err
+}
+
+// What star chaos has defaults of its own for a file of settings may say otherwise, like a flag and the environment.
+func TestChaosTakesAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "job.yaml")
+	if err := os.WriteFile(file, []byte("steps: 77\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(star(t), "chaos", "--config", file, "--batch", "5", "--print-config").CombinedOutput()
+	for _, want := range []string{`(?m)^steps +77 +.*job\.yaml:1$`, `(?m)^batch +5 +--batch$`, `(?m)^model +softmax +star chaos$`} {
+		if !regexp.MustCompile(want).Match(out) {
+			t.Errorf("%v: want %s in\n%s", err, want, out)
+		}
+	}
 }
 
 // A job that is broken in every way keeps its promises.

@@ -28,12 +28,15 @@ const (
 	// Coordinator is the death of the process that coordinates, where others may take over.
 	Coordinator Kind = "coordinator"
 
+	// HandOver tells the process that coordinates to leave, so that another one takes over before anybody misses it.
+	HandOver Kind = "hand-over"
+
 	// FullDisk has no room left where checkpoints are written, for a while.
 	FullDisk Kind = "full-disk"
 )
 
 // Kinds are those that any job can have, in the order of the constants.
-var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server, Coordinator}
+var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server, Coordinator, HandOver}
 
 // OnRequest are kinds that a job must be prepared for: nobody gets them without asking.
 var OnRequest = []Kind{FullDisk}
@@ -73,7 +76,7 @@ func (f Fault) String() string {
 		who = fmt.Sprintf("the way to server %d", f.Target)
 	case Server:
 		who = fmt.Sprintf("server %d", f.Target)
-	case Coordinator:
+	case Coordinator, HandOver:
 		who = "who coordinates"
 	case FullDisk:
 		who = "the disk of checkpoints"
@@ -98,6 +101,7 @@ type Options struct {
 	Longest          time.Duration // none lasts longer
 	Most             int           // servers that are killed at most
 	Successors       int           // coordinators that are killed at most
+	Return           time.Duration // after a pause of that, which is when others have their places, so many again; 0: they do not come back
 }
 
 // Schedule makes faults from a seed, in the order of their times: exponential times between them, everything else uniform. The same
@@ -105,7 +109,8 @@ type Options struct {
 func Schedule(o Options) []Fault {
 	rnd := rand.New(rand.NewPCG(o.Seed, 0x5eed))
 	var fs []Fault
-	killed, fallen := 0, 0
+	killed := 0
+	fallen, fell := 0, time.Duration(0) // coordinators, and when the last one did
 	for at := time.Duration(0); ; {
 		at += time.Duration(rnd.ExpFloat64() * float64(o.Every))
 		if at > o.Until || len(o.Kinds) == 0 {
@@ -130,11 +135,14 @@ func Schedule(o Options) []Fault {
 				continue
 			}
 			killed++
-		case Coordinator:
+		case Coordinator, HandOver:
+			if o.Return > 0 && at-fell > o.Return { // who leads has had the time to let others in, which nobody has while leaders die
+				fallen = 0
+			}
 			if fallen == o.Successors {
 				continue
 			}
-			f.Target, fallen = 0, fallen+1
+			f.Target, fallen, fell = 0, fallen+1, at
 		}
 		fs = append(fs, f)
 	}

@@ -49,3 +49,29 @@ func TestSchedule(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// So many coordinators die that most are left; when nobody has died for a while others have their places, and as many may die again.
+func TestCoordinatorsDieWithinReason(t *testing.T) {
+	for seed := range uint64(50) {
+		o := Options{Seed: seed, Kinds: []Kind{Coordinator, HandOver, Kill}, Every: time.Second, Until: 2 * time.Minute, Longest: time.Second, Successors: 2, Return: 10 * time.Second}
+		run, last, all := 0, -time.Hour, 0
+		for _, f := range Schedule(o) {
+			if f.Kind == Kill {
+				continue
+			}
+			if all++; f.At-last > o.Return {
+				run = 0
+			}
+			if run++; run > o.Successors {
+				t.Fatalf("seed %d: at %v coordinator %d in a row", seed, f.At, run)
+			}
+			last = f.At
+		}
+		if all <= 4 {
+			t.Errorf("seed %d: of a job of two minutes only %d coordinators die", seed, all)
+		}
+		if o.Return = 0; len(slices.DeleteFunc(Schedule(o), func(f Fault) bool { return f.Kind == Kill })) != 2 {
+			t.Errorf("seed %d: those that do not come back die more than twice", seed)
+		}
+	}
+}

@@ -265,7 +265,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Segment, "allreduce-segment", 0, "allreduce: KiB after which a part of a vector is passed on; 0: by the cost model")
 	Var(s, &j.Buffer, "allreduce-buffer", 0, "allreduce: KiB of each socket's buffers; 0: by the cost model; -1: the kernel's choice")
 	Var(s, &j.OnFailure, "on-failure", "shrink", "when a worker is gone: go on without it, or stop", "shrink", "stop")
-	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job")
+	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job; with --coordinators also processes that may coordinate and were killed")
 
 	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
 	Var(s, &j.CheckpointEvery, "checkpoint-every", 0, "time between checkpoints; 0: only at the end")
@@ -314,7 +314,12 @@ func (j *Job) Bind(cmd *cobra.Command, role Role) {
 // Load gives every setting its value, from the flags that were parsed, the
 // environment, the file and the launcher. The warnings are to be logged.
 func (j *Job) Load(environment []string) (warnings []string, err error) {
-	src := Sources{Environ: environment}
+	return j.LoadOver(nil, environment)
+}
+
+// LoadOver is Load for a command with defaults of its own, which star run does not have.
+func (j *Job) LoadOver(defaults map[string]Found, environment []string) (warnings []string, err error) {
+	src := Sources{Environ: environment, Detected: defaults}
 	if j.role != ForRun { // star run starts its processes itself
 		size := "workers"
 		if j.role == ForServer {
@@ -459,7 +464,7 @@ func (j *Job) Validate() error {
 		return bad("rank", "a star-ps needs its rank; 0 hosts the coordinator")
 	case j.Arch == AllReduce && j.role != ForWorker && j.Shards > 0:
 		return bad("shards", "an all-reduce has no shards: leave --shards away, or choose --arch ps")
-	case j.Arch == AllReduce && j.role != ForWorker && j.Servers > 1:
+	case j.Arch == AllReduce && j.role != ForWorker && j.Servers > 1 && len(j.Coordinators) == 0:
 		return bad("servers", "an all-reduce has one star-ps, which coordinates: leave --servers away, or choose --arch ps")
 	case j.Arch == AllReduce:
 	case j.role == ForServer && j.Servers == 1 && j.Shards == 0:
