@@ -6,9 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
 	"star/checkpoint"
+	"star/cmd/internal/settings"
 )
 
 // Whoever coordinates is killed, or told to leave, with servers and with a ring. Another process takes the job over, no promise is broken, and the parameters at
@@ -104,5 +109,26 @@ func TestCoordinatorsComeBack(t *testing.T) {
 		"--workers", "2", "--shards", "1", "--mode", "ssgd", "--steps", "2600")
 	if err != nil || len(r.Takeovers) != 2 || r.Updates != 2600 || r.Lives != 1 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
+	}
+}
+
+// A process that is started again is told the same as the one before: as many servers, also those that only hold copies.
+func TestStartedAgainIsToldTheSame(t *testing.T) {
+	job, cmd := new(settings.Job), new(cobra.Command)
+	job.Bind(cmd, settings.ForRun)
+	if err := cmd.ParseFlags([]string{"--coordinators", "3", "--shards", "1", "--replicas", "2", "--worker-restarts", "1"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := job.Load(nil); err != nil {
+		t.Fatal(err)
+	}
+	r := &launch{job: job, screen: newScreen(job), seats: seats{count: 3, addrs: make([]string, 3)}, left: 1, again: make(chan *child, 1), addr: "127.0.0.1:7700"}
+	first := r.child("ps", 1)
+	second := r.restart(exit{child: first})
+	if diff := cmp.Diff(first.cmd.Env, second.cmd.Env); diff != "" {
+		t.Errorf("the settings of a process and of the one in its place (-, +):\n%s", diff)
+	}
+	if !slices.Contains(second.cmd.Env, "STAR_SERVERS=5") {
+		t.Errorf("the process is not told of three that may coordinate, one with a shard, and one with its copy: %v", second.cmd.Env)
 	}
 }

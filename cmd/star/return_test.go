@@ -50,7 +50,7 @@ func TestWorkerRestarts(t *testing.T) {
 // A worker is killed, and another process takes its rank while the job runs: from then on it does its part, every sample is applied
 // once, and the decisions of the job replay.
 func TestReturnedWorker(t *testing.T) {
-	common := []string{"--mode", "auto", "--steps", "300", "--slow", "0:+10ms"}
+	common := []string{"--mode", "auto", "--steps", "300", "--slow", "0:+40ms,1:+20ms,2:+20ms"} // nobody can do all of it while a process starts
 	g := group(t, 2, 3, common...)
 	g.training()
 	g.until("worker 1 takes part", func() bool { return len(g.lines("record")) > 30 })

@@ -173,22 +173,16 @@ func (r *launch) run(ctx context.Context) (err error) {
 	if err := r.address(); err != nil {
 		return err
 	}
-	servers := r.servers()
-	if r.spread != nil {
-		servers += r.spread.spare
-	}
-	if r.job.Arch != settings.AllReduce {
-		servers = max(servers, r.seats.count+r.job.Replicas)
-	}
+	servers := r.processes()
 	if err := r.aim(); err != nil {
 		return err
 	}
 	children := make([]*child, 0, servers+r.job.Workers)
 	for i := range servers {
-		children = append(children, r.child("ps", i, servers))
+		children = append(children, r.child("ps", i))
 	}
 	for i := range r.job.Workers {
-		children = append(children, r.child("worker", i, servers))
+		children = append(children, r.child("worker", i))
 	}
 
 	r.left = r.job.WorkerRestarts
@@ -240,6 +234,18 @@ func (r *launch) servers() int {
 	return r.seats.count + max(r.job.Shards, 1)
 }
 
+// processes is how many star-ps there are: also spare ones, and those that only hold copies.
+func (r *launch) processes() int {
+	n := r.servers()
+	if r.spread != nil {
+		n += r.spread.spare
+	}
+	if r.job.Arch == settings.AllReduce {
+		return n
+	}
+	return max(n, r.seats.count+r.job.Replicas)
+}
+
 // address finds the port of the coordinator.
 func (r *launch) address() error {
 	if r.spread != nil {
@@ -277,7 +283,7 @@ func (r *launch) aim() error {
 }
 
 // child makes the command of one process. Its settings travel in the environment.
-func (r *launch) child(role string, rank, servers int) *child {
+func (r *launch) child(role string, rank int) *child {
 	c := &child{name: fmt.Sprintf("%s %d", role, rank), role: role, rank: rank}
 	self, err := os.Executable()
 	if err != nil {
@@ -300,7 +306,7 @@ func (r *launch) child(role string, rank, servers int) *child {
 		set("coordinators", strings.Join(r.seats.addrs, ","))
 	}
 	set("rank", fmt.Sprint(rank))
-	set("servers", fmt.Sprint(servers))
+	set("servers", fmt.Sprint(r.processes()))
 	set("http", settings.Off)
 	if r.resume != "" {
 		set("resume", r.resume)
@@ -447,7 +453,7 @@ func (r *launch) restartable(e exit) bool {
 // restart starts it and returns the new child.
 func (r *launch) restart(e exit) *child {
 	r.left--
-	c := r.child(e.role, e.rank, r.servers())
+	c := r.child(e.role, e.rank)
 	r.again <- c
 	return c
 }
