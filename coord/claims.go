@@ -160,9 +160,9 @@ func (c *Coordinator) recoverCopies() error {
 	if err != nil {
 		return &Error{exitLost, err.Error()}
 	}
-	ready := c.copies.ready
+	before := c.copies
 	c.copies = newCopies(t, len(c.shards))
-	c.copies.ready = ready
+	c.copies.ready, c.copies.norms, c.copies.told = before.ready, before.norms, from
 	h.from, h.seq = from, to
 	return nil
 }

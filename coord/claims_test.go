@@ -39,7 +39,7 @@ func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...ti
 		defer m.Close()
 		s.copies = map[int]*replica.Copy{}
 		seq := max(held[0], held[1])
-		st := transport.Standing{Term: m.Welcome.Term, Seq: seq}
+		st := transport.Standing{Term: m.Welcome.Term, Seq: seq, Applied: p.answered(rank)}
 		for shard, last := range held {
 			if last < 0 {
 				continue
@@ -54,6 +54,9 @@ func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...ti
 			frames = append(frames, f...)
 		}
 		Say(m, st, frames)
+		for _, seq := range p.repeats[rank] {
+			s.sayNorms(seq)
+		}
 		s.last = s.serve()
 	})
 	return s
@@ -100,6 +103,36 @@ func TestTakeOverCopies(t *testing.T) {
 				if len(vs) != 2 || vs[0].Term != 7<<32+1 || vs[0].Primary != 0 || vs[1].Primary != 1 || office.last().Seats[0] != 2 {
 					t.Errorf("noted is %+v", vs)
 				}
+			})
+		})
+	}
+}
+
+// Updates that wait for the norm of their gradient get it, whoever of those that hold copies was told of it, or said it.
+func TestTakeOverCopiesDecidesNorms(t *testing.T) {
+	for name, c := range map[string]struct {
+		held    [2][2]int64 // by server and shard
+		told    [2]int64    // by server
+		repeats map[int][]int64
+	}{
+		"nobody was told":              {[2][2]int64{{3, 3}, {3, 3}}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}},
+		"one was told":                 {[2][2]int64{{3, 3}, {3, 3}}, [2]int64{3, 2}, map[int][]int64{1: {3}}},
+		"one follower is ahead":        {[2][2]int64{{2, 3}, {2, 2}}, [2]int64{2, 2}, nil},
+		"a follower was ahead, waited": {[2][2]int64{{2, 3}, {2, 2}}, [2]int64{2, 2}, map[int][]int64{0: {3}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := live(3, 40, func(l *ledger) { l.norm = true })
+			p.twice()
+			p.told, p.repeats = c.told, c.repeats
+			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Norm: true, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+				servers := [2]*fakeServer{w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1], time.Second)} // what the first says comes too early
+				a, b := w.worker(0), w.worker(1)
+				w.finished(time.Minute)
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				exactly(t, 40, p.applied, a.used, b.used)
+				p.toldOnce(t, servers)
 			})
 		})
 	}

@@ -384,6 +384,7 @@ type reply struct {
 // normSum is what shards say of the weighted sum of a firing.
 type normSum struct {
 	left    int
+	said    []bool        // by shard, where another coordinator may be told again; else nil
 	report  bool          // after the update, in sum2
 	sum     exact.Squares // before it
 	sum2    float64
@@ -798,6 +799,10 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.copies != nil {
 			return c.normAt(p, e)
 		}
+		if c.succeeds() {
+			c.heir.norms = append(c.heir.norms, heard{p, e})
+			return nil
+		}
 		return c.norm(p, e)
 	case transport.KindSaved:
 		c.saved(e)
@@ -1084,7 +1089,7 @@ func (c *Coordinator) release(r transport.Release) {
 func (c *Coordinator) norm(p *peer, e event) error {
 	n := c.norms[e.norm.Seq]
 	if n == nil && c.heir != nil && e.norm.Seq <= c.heir.seq {
-		return nil // the coordinator before wanted to know
+		return nil // the coordinator before wanted to know, or it was told twice
 	}
 	if n == nil {
 		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", e.norm.Seq))
@@ -1102,6 +1107,15 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		if err := n.hold(e.norm, &e.payload, len(c.shards)); err != nil {
 			return c.drop(p, err)
 		}
+	}
+	if n.said != nil {
+		if e.norm.Shard < 0 || e.norm.Shard >= len(n.said) || c.owner[e.norm.Shard] != p.rank {
+			return c.drop(p, fmt.Errorf("a norm of shard %d, which it has not", e.norm.Shard))
+		}
+		if n.said[e.norm.Shard] {
+			return nil
+		}
+		n.said[e.norm.Shard] = true
 	}
 	part, err := exact.ParseSquares(e.payload)
 	if err != nil {

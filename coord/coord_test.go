@@ -306,15 +306,7 @@ func (s *fakeServer) serve() error {
 				}
 			}
 			if m.NormFirst {
-				for _, i := range s.own {
-					var sq exact.Squares
-					sq.Add([]float32{3, 4}[i%2 : i%2+1])
-					b := sq.AppendTo(nil)
-					if s.ref {
-						b = sq.AppendTo(b)
-					}
-					Say(s.m, transport.Norm{Shard: i, Seq: m.Seq, Sum2: float64(i + 1)}, b)
-				}
+				s.sayNorms(m.Seq)
 			}
 		case transport.KindApply:
 			m, err := transport.ParseApply(f.Header)
@@ -371,6 +363,19 @@ func (s *fakeServer) serve() error {
 		default:
 			return fmt.Errorf("unexpected %v", f.Kind)
 		}
+	}
+}
+
+// sayNorms says what the sums of a firing are like: 3 and 4, so that the norm of the whole is 5.
+func (s *fakeServer) sayNorms(seq int64) {
+	for _, i := range s.own {
+		var sq exact.Squares
+		sq.Add([]float32{3, 4}[i%2 : i%2+1])
+		b := sq.AppendTo(nil)
+		if s.ref {
+			b = sq.AppendTo(b)
+		}
+		Say(s.m, transport.Norm{Shard: i, Seq: seq, Sum2: float64(i + 1)}, b)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -173,12 +174,19 @@ type succession struct {
 	seq     int64       // of the last Fire that any server was given
 	memo    memo
 	log     []logRecall // Fires that servers have told of
+	norms   []heard     // by servers that stand already; at most two of each of their shards
 	claims  claims      // of copies
 	came    time.Time   // the first server
 	from    int64       // the last firing that every copy holds
 
 	before []replica.View // as the coordinator before has left them
 	ring   *ringMemo      // all-reduce: the newest that anybody has; nil: nobody has one
+}
+
+// heard is what a server has said.
+type heard struct {
+	by *peer
+	event
 }
 
 // standing is what a server has been given.
@@ -389,6 +397,10 @@ func (c *Coordinator) settle() error {
 		}
 		h.memo.steps = append(h.memo.steps, step)
 	}
+	asked, err := c.undecided(all)
+	if err != nil {
+		return err
+	}
 	if c.copies != nil {
 		if ok, err := c.reinstate(all); err != nil || !ok {
 			return err
@@ -406,6 +418,9 @@ func (c *Coordinator) settle() error {
 			}
 			c.send(p, func() error { return p.conn.WriteFrame(transport.KindFire, f.header, f.memo, transport.Sum(f.memo)) })
 		}
+	}
+	if err := c.decide(asked); err != nil {
+		return err
 	}
 	for seq := int64(1); seq <= h.seq; seq++ {
 		if f, ok := all[seq]; ok {
@@ -428,6 +443,66 @@ func (c *Coordinator) settle() error {
 		}
 	}
 	c.tryStart()
+	return nil
+}
+
+// undecided begins to wait for the norms of Fires that nobody was given an Apply of, and returns those Applys that some were given and others were
+// not, by server.
+//
+// All shards compute the same norm, to the bit, whoever asks; so whether the coordinator before had decided makes no difference to who has not been told.
+// But a shard that was told has no norm any more, so what it was told must be passed on. A server keeps a Fire for a shorter time than the Apply of it, which
+// comes later: one that tells of the Fire and not of the Apply was not given that.
+func (c *Coordinator) undecided(all map[int64]recall) (map[int][]transport.Apply, error) {
+	h := c.heir
+	given := map[int64]transport.Apply{}
+	for _, st := range h.stands {
+		for i := 0; st != nil && i < len(st.Applied); i++ {
+			given[st.Applied[i].Seq] = st.Applied[i]
+		}
+	}
+	late := map[int][]transport.Apply{}
+	for _, seq := range slices.Sorted(maps.Keys(all)) {
+		f, err := transport.ParseFire(all[seq].header)
+		if err != nil || !f.NormFirst || seq > h.seq {
+			continue
+		}
+		a, ok := given[seq]
+		if !ok {
+			if !c.cfg.Norm {
+				return nil, &Error{exitDisagree, fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", seq)}
+			}
+			c.norms[seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), version: f.Version}
+			continue
+		}
+		for rank, st := range h.stands {
+			if st == nil || !c.here(rank) {
+				continue
+			}
+			if _, has := st.fires[seq]; has && !slices.ContainsFunc(st.Applied, func(b transport.Apply) bool { return b.Seq == seq }) {
+				late[rank] = append(late[rank], a)
+			}
+		}
+	}
+	return late, nil
+}
+
+// decide passes on what some were told, and counts the norms that were said too early.
+func (c *Coordinator) decide(late map[int][]transport.Apply) error {
+	for rank, as := range late {
+		p := c.servers[rank]
+		for _, a := range as {
+			c.send(p, func() error { return transport.Send(p.conn, a, nil) })
+		}
+	}
+	early := c.heir.norms
+	c.heir.norms = nil
+	for _, s := range early {
+		if s.by == c.servers[s.by.rank] && !s.by.gone {
+			if err := c.norm(s.by, s.event); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -78,12 +79,52 @@ type past struct {
 	estate  Estate
 	frames  [][]byte // by Fire
 	applied []Span   // by the updates
+
+	told    [2]int64        // by server: the last firing whose norm it was told
+	repeats map[int][]int64 // by rank: the firings whose norm is said once more, behind the Standing
+}
+
+// answered is what a server was told of norms, of 3 and 4.
+func (p *past) answered(rank int) (as []transport.Apply) {
+	for seq := range p.told[rank] {
+		as = append(as, transport.Apply{Seq: seq + 1, Norm: 5, Factor: 1})
+	}
+	return as
+}
+
+// toldOnce checks that servers were told the norm of every firing that asks for it, once; of the last one perhaps not, because these workers do not wait for
+// its parameters before they end.
+func (p *past) toldOnce(t *testing.T, servers [2]*fakeServer) {
+	t.Helper()
+	for rank, s := range servers {
+		due := map[int64]int{}
+		for seq := p.told[rank] + 1; seq <= int64(len(p.frames)); seq++ {
+			due[seq]++
+		}
+		for _, f := range s.seen() {
+			if f.Seq > int64(len(p.frames)) && f.NormFirst {
+				due[f.Seq]++
+			}
+		}
+		for _, m := range s.applies {
+			due[m.Seq]--
+		}
+		last := slices.Max(slices.Collect(maps.Keys(due)))
+		for seq, n := range due {
+			if n != 0 && (n != 1 || seq != last || last <= int64(len(p.frames))) {
+				t.Errorf("server %d: %d norms of fire %d are missing", rank, n, seq)
+			}
+		}
+	}
 }
 
 // live plays rounds of that job, with the ledger alone.
-func live(rounds, limit int64) past {
+func live(rounds, limit int64, change ...func(*ledger)) past {
 	l := newLedger(modes.SSGD(2), 2, 2, 4, limit)
 	l.memos = true
+	for _, f := range change {
+		f(l)
+	}
 	var p past
 	out := map[star.Worker]Span{}
 	take := func(orders []order) {
@@ -136,11 +177,14 @@ func (w *world) stands(p past, rank int, keeps, seq int64, change ...func(*trans
 		}
 		s.m = m
 		defer m.Close()
-		st := transport.Standing{Term: m.Welcome.Term, Seq: seq, Shards: []transport.ShardVersion{{Shard: rank, Version: seq}}}
+		st := transport.Standing{Term: m.Welcome.Term, Seq: seq, Shards: []transport.ShardVersion{{Shard: rank, Version: seq}}, Applied: p.answered(rank)}
 		for _, c := range change {
 			c(&st)
 		}
 		Say(m, st, bytes.Join(p.frames[keeps-1:seq], nil))
+		for _, seq := range p.repeats[rank] {
+			s.sayNorms(seq)
+		}
 		s.last = s.serve()
 	})
 	return s
@@ -199,6 +243,45 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("the first update is at %v s of a run that began a minute ago", at)
 		}
 	})
+}
+
+// Updates that wait for the norm of their gradient (--clip) get it from the coordinator that takes over: what the one before has told some is
+// passed on to the others, and what it has told nobody is asked anew. No shard is told twice.
+func TestTakeOverDecidesNorms(t *testing.T) {
+	const limit = 40
+	for name, c := range map[string]struct {
+		fires, told [2]int64 // by server
+		repeats     map[int][]int64
+	}{
+		"nobody was told":            {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}},
+		"one says it twice":          {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3, 3}, 1: {3, 3}}},
+		"one was told":               {[2]int64{3, 3}, [2]int64{3, 2}, map[int][]int64{1: {3}}},
+		"one has not got the fire":   {[2]int64{3, 2}, [2]int64{2, 2}, map[int][]int64{0: {3}}},
+		"two wait, one has got both": {[2]int64{3, 2}, [2]int64{1, 1}, map[int][]int64{0: {2}, 1: {2}}},
+		"all were told":              {[2]int64{3, 3}, [2]int64{3, 3}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := live(3, limit, func(l *ledger) { l.norm = true })
+			p.told, p.repeats = c.told, c.repeats
+			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Norm: true, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+				var servers [2]*fakeServer
+				for rank := range servers {
+					servers[rank] = w.stands(p, rank, 1, c.fires[rank])
+				}
+				a, b := w.worker(0), w.worker(1)
+				if name == "two wait, one has got both" {
+					synctest.Wait() // server 0 has not summed fire 3 before it was told of fire 2
+					servers[0].sayNorms(3)
+				}
+				w.finished(time.Minute)
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				exactly(t, limit, p.applied, a.used, b.used)
+				p.toldOnce(t, servers)
+			})
+		})
+	}
 }
 
 // exactly checks that every sample was used once.
@@ -315,9 +398,10 @@ func TestTakeOverRefuses(t *testing.T) {
 		"a shard without parameters":  {1, 3, func(s *transport.Standing) { s.Shards[0].Version = -1 }, exitDisagree, "shard 1"},
 		"another shard":               {1, 3, func(s *transport.Standing) { s.Shards[0].Shard = 0 }, exitDisagree, "shard 0"},
 		"no shard":                    {1, 3, func(s *transport.Standing) { s.Shards = nil }, exitLost, "0 of its 1 shards"},
+		"norms that it cannot answer": {1, 3, nil, exitDisagree, "--clip"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := live(3, 40)
+			p := live(3, 40, func(l *ledger) { l.norm = c.words == "--clip" })
 			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
 				w.stands(p, 0, c.keeps, 3)
 				w.stands(p, 1, 1, c.seq, func(s *transport.Standing) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"star/replica"
 	"star/transport"
 )
 
@@ -35,9 +37,10 @@ func (e *lostError) Unwrap() error { return e.err }
 
 // history is the last orders of the coordinator, for another one: some may have reached this server only.
 type history struct {
-	seq    int64 // of the last Fire
-	frames [][]byte
-	next   int // the oldest, when it is full
+	seq     int64 // of the last Fire
+	frames  [][]byte
+	next    int               // the oldest, when it is full
+	applied []transport.Apply // the oldest first, as many as there are frames at most
 }
 
 // historyBytes bounds the payload of a Standing: a frame of the protocol has room for it.
@@ -47,6 +50,14 @@ const historyBytes = 8 << 20
 // so there is one Fire of each worker's gradients, one more of those that are kept (Store), and those that only drop some.
 func newHistory(workers, store int) *history {
 	return &history{frames: make([][]byte, 0, 4*workers+2*store+64)}
+}
+
+// apply keeps an Apply.
+func (p *history) apply(m transport.Apply) {
+	if most := min(cap(p.frames), transport.MaxApplied); len(p.applied) >= most {
+		p.applied = slices.Delete(p.applied, 0, len(p.applied)-most+1)
+	}
+	p.applied = append(p.applied, m)
 }
 
 // add keeps a Fire. It copies both.
@@ -80,6 +91,11 @@ func (p *history) at(i int) []byte { return p.frames[(p.next+i)%len(p.frames)] }
 
 // ordered notes what the coordinator has said, before it is passed on. It reads the payload.
 func (s *Server) ordered(coord transport.Conn, f transport.Frame) error {
+	if f.Kind == transport.KindApply && s.past != nil {
+		if m, err := transport.ParseApply(f.Header); err == nil { // else the listener says so
+			s.past.apply(m)
+		}
+	}
 	if f.Kind != transport.KindFire && f.Kind != transport.KindAhead || s.past == nil {
 		if f.Size > 0 {
 			return coord.Discard()
@@ -110,10 +126,21 @@ func (s *Server) attach(coord transport.Conn, term int64) error {
 		return fmt.Errorf("ps: the coordinator at %s has term %d, but one of term %d was here already", coord.Peer(), term, s.term)
 	}
 	claims := s.claims(term)
-	m := transport.Standing{Term: term, Seq: s.past.seq}
+	m := transport.Standing{Term: term, Seq: s.past.seq, Applied: s.past.applied}
 	for h := range s.serving {
 		m.Shards = append(m.Shards, transport.ShardVersion{Shard: h.info.Shard, Version: h.version.Load()})
 	}
+	if err := s.stand(coord, m, claims); err != nil {
+		return err
+	}
+	for h := range s.serving {
+		h.put(input{kind: inRepeat})
+	}
+	return nil
+}
+
+// stand says how far this server has come. From then on its shards talk to coord.
+func (s *Server) stand(coord transport.Conn, m transport.Standing, claims []replica.Claim) error {
 	s.coord.lock <- struct{}{}
 	defer func() { <-s.coord.lock }()
 	if err := coord.SetWriteDeadline(time.Now().Add(s.patience(historyBytes))); err != nil {
@@ -127,7 +154,7 @@ func (s *Server) attach(coord transport.Conn, term int64) error {
 	if err := transport.Send(coord, m, s.past.appendTo(nil)); err != nil { // before anything that shards say
 		return err
 	}
-	s.coord.conn, s.term = coord, term
+	s.coord.conn, s.term = coord, m.Term
 	s.coord.live.Store(&coord)
 	if s.ctx.Err() != nil { // perhaps before there was something to close
 		coord.Close()

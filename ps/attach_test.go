@@ -3,6 +3,7 @@ package ps
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -204,6 +205,98 @@ func TestAnotherCoordinator(t *testing.T) {
 	})
 }
 
+// A norm that was said to the coordinator before, and not answered, is said to the next one, too; who has the answer says so instead.
+func TestAnotherCoordinatorDecidesNorms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := new(transport.Pipe)
+		s := awaitsNext(t, net)
+		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 2, workers: 2, quorum: 9, server: ServerConfig{Again: s.again}, noReader: true})
+		defer func() {
+			j.cancel()
+			<-j.over
+			j.coord.Close()
+			s.theirs.Close()
+			j.wg.Wait()
+		}()
+		link, err := j.dial(net, 0, make([]float32, 10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { link.Close() }()
+		if err := link.Init(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		say := func(c transport.Conn, m transport.Message) {
+			t.Helper()
+			c.SetWriteDeadline(time.Now().Add(time.Second))
+			if err := transport.Send(c, m, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kinds := func(c transport.Conn, k transport.Kind, n int) (parts []string) {
+			t.Helper()
+			for range n {
+				f, b := next(t, c)
+				if f.Kind != k {
+					t.Fatalf("%v, want %v", f.Kind, k)
+				}
+				parts = append(parts, string(f.Header)+string(b))
+			}
+			slices.Sort(parts)
+			return parts
+		}
+		grad := make([]float32, 10)
+		grad[0], grad[9] = 3, 4
+		update := func(c transport.Conn, step int64) {
+			t.Helper()
+			if err := link.Push(t.Context(), step, step, 1, grad); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			say(c, transport.Fire{Seq: step + 1, Version: step + 1, NormFirst: true, Gradients: []transport.Gradient{{Worker: 0, Step: step, Weight: 1}}})
+		}
+		kinds(j.coord, transport.KindReady, 2)
+		update(j.coord, 0)
+		kinds(j.coord, transport.KindNorm, 2)
+		say(j.coord, transport.Apply{Seq: 1, Norm: 5, Factor: 1})
+		if v, err := link.Wait(t.Context(), 1); err != nil || v != 1 {
+			t.Fatalf("version %d, %v", v, err)
+		}
+		update(j.coord, 1)
+		before := kinds(j.coord, transport.KindNorm, 2)
+		j.coord.Close()
+		<-s.asked
+
+		second := s.take(t, 4)
+		if m, fires, _ := standing(t, second); m.Seq != 2 || len(fires) != 2 || !slices.Equal(m.Applied, []transport.Apply{{Seq: 1, Norm: 5, Factor: 1}}) {
+			t.Errorf("it stands as %+v, and was given %d fires", m, len(fires))
+		}
+		if again := kinds(second, transport.KindNorm, 2); !slices.Equal(again, before) {
+			t.Errorf("it says %q, and said %q", again, before)
+		}
+		say(second, transport.Apply{Seq: 2, Norm: 5, Factor: .5})
+		if v, err := link.Wait(t.Context(), 2); err != nil || v != 2 {
+			t.Fatalf("version %d, %v", v, err)
+		}
+		second.Close()
+		<-s.asked
+
+		third := s.take(t, 5)
+		if m, _, _ := standing(t, third); len(m.Applied) != 2 || m.Applied[1].Factor != .5 {
+			t.Errorf("it stands as %+v", m)
+		}
+		synctest.Wait()
+		say(third, transport.Ping{Seq: 9})
+		kinds(third, transport.KindPong, 1) // and nothing before
+		say(third, transport.Leave{})
+		<-j.over
+		if j.err != nil {
+			t.Errorf("Run ended with %v", j.err)
+		}
+		third.Close()
+	})
+}
+
 // A server that finds nobody ends with the reason.
 func TestNoOtherCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -239,6 +332,12 @@ func TestHistory(t *testing.T) {
 			t.Fatalf("fire %d with note %v, %v; want %d", f.Seq, note, err, want)
 		}
 		list = rest
+	}
+	for seq := range int64(3 * n) {
+		p.apply(transport.Apply{Seq: seq})
+	}
+	if k := len(p.applied); k != n || p.applied[0].Seq != int64(2*n) || p.applied[k-1].Seq != int64(3*n-1) {
+		t.Errorf("%d Applys, want %d: %v", k, n, p.applied)
 	}
 	if want != int64(3*n) || p.seq != int64(3*n-1) {
 		t.Errorf("the last is %d, %d; want %d", want-1, p.seq, 3*n-1)

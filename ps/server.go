@@ -163,10 +163,11 @@ type host struct {
 	fires   chan *transport.Fire // free ones
 	version atomic.Int64         // -1: not ready
 
-	conns  []*conn // by worker
-	stored []*conn // who sent the gradient that is stored, by worker; nil: it was passed on
-	pulls  []*conn // to be answered when there are parameters
-	norm   []byte
+	conns  []*conn        // by worker
+	stored []*conn        // who sent the gradient that is stored, by worker; nil: it was passed on
+	pulls  []*conn        // to be answered when there are parameters
+	norm   []byte         // payload of said
+	said   transport.Norm // the last one before an update
 
 	copying copying // replica.go
 
@@ -220,6 +221,7 @@ const (
 	inLate     // replica.go
 	inLent     // replica.go
 	inClaim    // replica.go
+	inRepeat   // for another coordinator: what was said to the one before, and not answered
 )
 
 // coordinator is the connection to the coordinator, written to by all shards of
@@ -642,6 +644,10 @@ func (h *host) handle(m input) error {
 		}
 	case inResume:
 		h.shard.Resume()
+	case inRepeat:
+		if seq, ok := h.shard.Summed(); ok && seq == h.said.Seq {
+			return h.sayNorm()
+		}
 	default:
 		return h.moving(m)
 	}
@@ -703,9 +709,8 @@ func (h *host) announce(ev Event) error {
 		if ev.Ref != nil {
 			h.norm = ev.Ref.AppendTo(h.norm)
 		}
-		if err := tell(h.coord, transport.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Dot}, h.norm); err != nil {
-			return fmt.Errorf("lost the coordinator: %w", err)
-		}
+		h.said = transport.Norm{Shard: h.info.Shard, Seq: ev.Seq, Sum2: ev.Dot}
+		return h.sayNorm()
 	case SaveDue:
 		h.save(ev)
 	case Turned:
@@ -713,6 +718,14 @@ func (h *host) announce(ev Event) error {
 		if err := tell(h.coord, m, nil); err != nil {
 			return fmt.Errorf("lost the coordinator: %w", err)
 		}
+	}
+	return nil
+}
+
+// sayNorm says what the sum of the update in hand is like, and that it waits for the norm of the whole.
+func (h *host) sayNorm() error {
+	if err := tell(h.coord, h.said, h.norm); err != nil {
+		return fmt.Errorf("lost the coordinator: %w", err)
 	}
 	return nil
 }

@@ -339,15 +339,25 @@ func (s *Shard) Read(w star.Worker) {
 	}
 }
 
-// Apply gives the norm of the whole direction to the firing that waits for it, and what the direction
+// Apply gives the norm of the whole direction to a firing with NormFirst, and what the direction
 // is multiplied by before it is applied. With 0 the parameters stay as they are, and are a new version all the same.
+// Where others have summed the direction too, it may come before this shard has; then there is no Summed.
 func (s *Shard) Apply(seq int64, norm, factor float64) error {
-	if s.head == len(s.queue) || s.queue[s.head].Seq != seq || s.queue[s.head].dir == nil || s.queue[s.head].normed {
-		return fmt.Errorf("ps: a norm for firing %d, which is not waiting for one (completed: %d)", seq, s.done)
+	for i := range s.queue[s.head:] {
+		if f := &s.queue[s.head+i]; f.Seq == seq && f.NormFirst && !f.normed {
+			f.normed, f.norm, f.factor = true, norm*factor, float32(factor)
+			return nil
+		}
 	}
-	f := &s.queue[s.head]
-	f.normed, f.norm, f.factor = true, norm*factor, float32(factor)
-	return nil
+	return fmt.Errorf("ps: a norm for firing %d, which is not waiting for one (completed: %d)", seq, s.done)
+}
+
+// Summed is the firing that waits for its norm: the last Summed was of it. It reports false when none does.
+func (s *Shard) Summed() (seq int64, ok bool) {
+	if s.head == len(s.queue) || s.queue[s.head].dir == nil || s.queue[s.head].normed {
+		return 0, false
+	}
+	return s.queue[s.head].Seq, true
 }
 
 // Save asks for a SaveDue after the firing sv.Seq.
@@ -399,7 +409,7 @@ func (s *Shard) Next() (Event, bool) {
 		s.params = next
 		s.mem.Written()
 		s.free(nil)
-	case !f.NormFirst:
+	case !f.NormFirst, f.dir == nil && f.normed:
 		f.dir = s.combine(f)
 	case f.dir == nil:
 		f.dir = s.combine(f)

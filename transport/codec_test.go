@@ -255,6 +255,14 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 			}
 			continue
 		}
+		if k == KindStanding { // so did what was applied
+			if m, err := parseAny(k, fewer); err != nil || m.(Standing).Applied != nil || m.(Standing).Shards == nil {
+				t.Errorf("a standing without what was applied: %+v, %v", m, err)
+			}
+			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if k == KindUsage { // so did the leases and the memory
 			for _, n := range []int{9, 8} {
 				if fewer, err = msgpack.Marshal(list[:n]); err != nil {
@@ -294,6 +302,8 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Hello{Token: long}, "field token: 5000 bytes, at most 1024"},
 		{Hello{Job: "\xff"}, "field job: not UTF-8"},
 		{Hello{Params: MaxParams + 1}, "field params"},
+		{Standing{Applied: make([]Apply, MaxApplied+1)}, "field applied: 1025 elements, at most 1024"},
+		{Standing{Applied: []Apply{{Seq: -1}}}, "field applied: -1"},
 		{Welcome{Shards: make([]ShardInfo, MaxShards+1)}, "field shards: 1025 elements, at most 1024"},
 		{Assign{Shards: []ShardInfo{{To: -1}}}, "field shards: -1"},
 		{Fire{Gradients: make([]Gradient, MaxWorkers+1)}, "field gradients: 4097 elements, at most 4096"},
@@ -414,7 +424,14 @@ func TestLargestHeadersFit(t *testing.T) {
 		bundle.Members = append(bundle.Members, Share{i, 1 << 31, 1 << 20})
 		branch.Children = append(branch.Children, Child{i, 1 << 31})
 	}
-	for _, m := range []Message{w, f, ring, bundle, branch} {
+	st := Standing{Term: 1 << 40, Seq: 1 << 40}
+	for i := range MaxShards {
+		st.Shards = append(st.Shards, ShardVersion{i, 1 << 40})
+	}
+	for range MaxApplied {
+		st.Applied = append(st.Applied, Apply{1 << 40, 1, 1})
+	}
+	for _, m := range []Message{w, f, ring, bundle, branch, st} {
 		if n := len(m.AppendTo(nil)); n > MaxHeader {
 			t.Errorf("%v of the largest job: %d bytes, at most %d", m.Kind(), n, MaxHeader)
 		}

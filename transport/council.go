@@ -24,7 +24,13 @@ type Standing struct {
 	Term   int64 // of the Welcome that it answers
 	Seq    int64 // of the last Fire that it was given; 0: none
 	Shards []ShardVersion
+
+	// Applied is the last Applys that it was given, oldest first, at most MaxApplied.
+	Applied []Apply
 }
+
+// MaxApplied bounds the Applys of a Standing.
+const MaxApplied = 1024
 
 // ShardVersion says of which version a shard's parameters are; -1: it has none yet. Fires that it was given may still be
 // on the way to it.
@@ -78,7 +84,7 @@ func ParseBallot(b []byte) (Ballot, error) {
 func (Standing) Kind() Kind { return KindStanding }
 
 func (m Standing) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 3)
+	dst = appendArray(dst, 4)
 	dst = appendInt(dst, m.Term)
 	dst = appendInt(dst, m.Seq)
 	dst = appendArray(dst, len(m.Shards))
@@ -86,6 +92,10 @@ func (m Standing) AppendTo(dst []byte) []byte {
 		dst = appendArray(dst, 2)
 		dst = appendInt(dst, int64(s.Shard))
 		dst = appendInt(dst, s.Version)
+	}
+	dst = appendArray(dst, len(m.Applied))
+	for _, a := range m.Applied {
+		dst = a.AppendTo(dst)
 	}
 	return dst
 }
@@ -103,6 +113,19 @@ func ParseStanding(b []byte) (Standing, error) {
 			return m, p.err
 		}
 		m.Shards = append(m.Shards, s)
+	}
+	if p.err != nil || p.left == 0 { // absent from older servers
+		return m, p.end()
+	}
+	p.left--
+	for range p.arrayLen("applied", MaxApplied) {
+		extra := p.row("applied", 3)
+		a := Apply{Seq: p.between("applied", 0, 1<<63-1), Norm: p.real("applied"), Factor: p.real("applied")}
+		p.skip(extra)
+		if p.err != nil {
+			return m, p.err
+		}
+		m.Applied = append(m.Applied, a)
 	}
 	return m, p.end()
 }

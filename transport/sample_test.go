@@ -103,7 +103,7 @@ var samples = []sample{
 	{Close{Generation: 2, Version: 300, First: []star.Worker{0, 1, 3}, Late: []star.Worker{2}, Total: 240}, nil},
 	{Poison{Shard: -1, Worker: 3, Step: 41, Cause: "exploding", Value: 12345, Where: "conv1.weight"}, nil},
 	{Ballot{From: 2, To: 0}, []byte{8, 8, 16, 1}},
-	{Standing{Term: 4, Seq: 42, Shards: []ShardVersion{{0, 41}, {1, -1}}}, AppendFrame(nil, Fire{Seq: 42, Version: 41}.AppendTo(nil), []byte{1})},
+	{Standing{Term: 4, Seq: 42, Shards: []ShardVersion{{0, 41}, {1, -1}}, Applied: []Apply{{41, 2.5, .5}}}, AppendFrame(nil, Fire{Seq: 42, Version: 41}.AppendTo(nil), []byte{1})},
 	{Elsewhere{Addr: "10.0.0.3:7070"}, nil},
 	{View{Shard: 1, Term: 3, Holders: []Holder{{2, "10.0.0.3:7070"}, {0, ":7070"}}, From: 30853, To: 61706}, nil},
 	{Held{Shard: 1, Term: 3, Seq: 42}, nil},

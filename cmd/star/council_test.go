@@ -19,15 +19,21 @@ import (
 // Whoever coordinates is killed, or told to leave, with servers and with a ring. Another process takes the job over, no promise is broken, and the parameters at
 // the end are those of a job to which nothing happened, to the bit.
 func TestCoordinatorIsReplaced(t *testing.T) {
-	for _, arch := range []string{"ps", "allreduce"} {
-		common := []string{"--listen", "127.0.0.1:0", "--arch", arch, "--dataset", "digits:n=400,test=100", "--workers", "2", "--model", "softmax",
-			"--mode", "ssgd", "--batch", "8", "--steps", "300", "--slow", "0:+5ms", "--eval-every", "0"}
+	for name, own := range map[string][]string{
+		"ps":        nil,
+		"clip":      {"--clip", "0.5"}, // each update waits for a norm that the coordinator makes
+		"copies":    {"--clip", "0.5", "--replicas", "2", "--shards", "2"},
+		"allreduce": {"--arch", "allreduce"},
+	} {
+		common := append([]string{"--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--workers", "2", "--model", "softmax",
+			"--mode", "ssgd", "--batch", "8", "--steps", "300", "--slow", "0:+5ms", "--eval-every", "0"}, own...)
 		calm := t.TempDir()
 		if out, err := exec.Command(star(t), append([]string{"run", "--progress", "off", "--json", "--out", calm}, common...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		for _, fault := range []string{"coordinator", "hand-over"} {
-			t.Run(arch+" "+fault, func(t *testing.T) {
+			t.Run(name+" "+fault, func(t *testing.T) {
+				t.Parallel() // they wait most of the time
 				broke := t.TempDir()
 				r, said, err := breaksIn(t, broke, append([]string{"--coordinators", "3", "--faults", fault, "--fault-seed", "2", "--every", "300ms", "--for", "1s"}, common...)...)
 				if err != nil || len(r.Takeovers) == 0 || r.Updates != 300 || r.Lives != 1 {
