@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"strings"
 	"time"
 )
@@ -30,11 +31,12 @@ const (
 )
 
 // A notice has a fixed size: kind and length of texts, rank, step, steps, done,
-// total, then the two texts.
+// total, then the two texts, and a CRC-32 (IEEE 802.3) of all that: a damaged verdict would blame somebody else.
 const (
 	noticeSize   = 768
 	noticeFields = 4 + 4 + 4 + 4 + 8 + 8
-	noticeTexts  = noticeSize - noticeFields
+	noticeSum    = 4
+	noticeTexts  = noticeSize - noticeFields - noticeSum
 )
 
 const noticeMagic = 0xA1
@@ -55,12 +57,17 @@ func (m notice) bytes() []byte {
 	binary.LittleEndian.PutUint64(b[16:], uint64(m.fault.Done))
 	binary.LittleEndian.PutUint64(b[24:], uint64(m.fault.Total))
 	b = append(append(b, op...), why...)
-	return append(b, make([]byte, noticeSize-len(b))...)
+	b = b[:noticeSize-noticeSum] // what is behind the texts is zero
+	return binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 }
 
 func parseNotice(b []byte) (notice, error) {
 	if b[0] != noticeMagic || b[1] < byte(noticeComplaint) || b[1] > byte(noticeBye) || int(b[2]) > noticeTexts {
 		return notice{}, fmt.Errorf("bad notice % x", b[:4])
+	}
+	b, sum := b[:noticeSize-noticeSum], binary.LittleEndian.Uint32(b[noticeSize-noticeSum:])
+	if crc32.ChecksumIEEE(b) != sum {
+		return notice{}, errDamaged{"the sum of a notice is wrong"}
 	}
 	op, why := b[noticeFields:][:b[2]], b[noticeFields+int(b[2]):]
 	return notice{noticeKind(b[1]), Error{

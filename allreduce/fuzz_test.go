@@ -2,6 +2,11 @@ package allreduce
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -23,13 +28,36 @@ func FuzzParseOperation(f *testing.F) {
 	})
 }
 
+// A notice of which any byte is another one is not taken.
+func TestDamagedNotice(t *testing.T) {
+	long := strings.Repeat("x", noticeSize)
+	for _, m := range []notice{
+		{noticeVerdict, Error{Rank: 2, Operation: "barrier 3", Step: 1, Steps: 2, Done: 3, Total: 4, Err: errGone}},
+		{noticeWaiting, Error{Rank: None, Operation: long, Err: errors.New(long)}},
+		{kind: noticeBye},
+	} {
+		b := m.bytes()
+		if got, err := parseNotice(b); err != nil || got.kind != m.kind || got.fault.Rank != m.fault.Rank || len(b) != noticeSize {
+			t.Fatalf("%+v came back as %+v, %v, in %d bytes", m, got, err, len(b))
+		}
+		for i := range b {
+			b[i] ^= 0x10
+			if got, err := parseNotice(b); err == nil {
+				t.Fatalf("with another byte %d: %+v", i, got)
+			}
+			b[i] ^= 0x10
+		}
+	}
+}
+
 func FuzzParseNotice(f *testing.F) {
 	f.Add(notice{noticeVerdict, Error{Rank: None, Operation: "barrier 3", Step: 1, Steps: 2, Done: 3, Total: 4, Err: errGone}}.bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) != noticeSize {
 			return
 		}
-		m, err := parseNotice(b)
+		body := b[:noticeSize-noticeSum] // made-up bytes have no right sum
+		m, err := parseNotice(binary.LittleEndian.AppendUint32(slices.Clone(body), crc32.ChecksumIEEE(body)))
 		if err != nil {
 			return
 		}

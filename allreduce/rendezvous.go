@@ -27,7 +27,7 @@ import (
 
 // Protocol is the version of the handshake and of what follows it. All ranks must
 // speak the same one.
-const Protocol = 3
+const Protocol = 4
 
 // MaxRanks bounds Config.Size.
 const MaxRanks = 1024
