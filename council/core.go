@@ -69,7 +69,7 @@ func (a *agreed) apply(e entry) bool {
 // core is one member's part in the protocol: messages and the time in, messages out. It has no network, no clock and no
 // goroutine; only the library's choice of how long to wait for a leader is left to chance.
 type core struct {
-	self   uint64 // see idOf
+	self   uint64 // founderID or lateID
 	rank   int
 	node   *raft.RawNode
 	store  *raft.MemoryStorage
