@@ -64,9 +64,6 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			if err := node.Check(job); err != nil {
 				return err
 			}
-			if job.Council() > 0 && job.Hosts != "" {
-				return job.Invalid("coordinators", errors.New("star run starts them on this machine: leave --hosts away, or start the processes yourself"))
-			}
 			r := &launch{job: job, out: cmd.OutOrStdout(), screen: newScreen(job), seats: seats{count: job.Council()}}
 			for _, w := range warnings {
 				r.screen.say("run", w)
@@ -249,9 +246,13 @@ func (r *launch) processes() int {
 // address finds the port of the coordinator.
 func (r *launch) address() error {
 	if r.spread != nil {
-		var err error
-		r.addr, err = r.spread.coordinator(r.job)
-		return err
+		addrs, err := r.spread.coordinators(r.job)
+		if err != nil {
+			return err
+		}
+		r.addr = addrs[0]
+		r.seats.begin(addrs)
+		return nil
 	}
 	l, err := net.Listen("tcp", r.job.Listen)
 	if err != nil {
@@ -363,7 +364,7 @@ func (r *launch) child(role string, rank int) *child {
 	c.cmd.Env = env
 	if r.spread != nil {
 		at := r.spread.of(role, rank)
-		if role == "worker" || rank > 0 {
+		if role == "worker" || rank >= max(1, r.seats.count) {
 			env = append(env, settings.Variable("listen")+"="+net.JoinHostPort(at.reach(), "0"))
 		}
 		if r.job.HostID == "" { // what the file calls it is what rings and a resource service call it

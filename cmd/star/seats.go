@@ -25,16 +25,22 @@ func (s *seats) choose(first string) error {
 	if err != nil {
 		return err
 	}
-	s.addrs, s.results, s.lost = []string{first}, make([]bytes.Buffer, s.count), 0
-	for len(s.addrs) < s.count {
+	addrs := []string{first}
+	for len(addrs) < s.count {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
 			return err
 		}
 		defer l.Close() // so that each one is another
-		s.addrs = append(s.addrs, l.Addr().String())
+		addrs = append(addrs, l.Addr().String())
 	}
+	s.begin(addrs)
 	return nil
+}
+
+// begin is for a life of the job in which they have these addresses.
+func (s *seats) begin(addrs []string) {
+	s.addrs, s.results, s.lost = addrs, make([]bytes.Buffer, s.count), 0
 }
 
 // ends is the signal by which the one that coordinates ends the job: where others may coordinate, SIGTERM would have it hand the job over.

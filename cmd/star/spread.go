@@ -30,6 +30,7 @@ type spread struct {
 	jobs   []placement.Job
 	result placement.Result
 	where  map[string]site // by role and rank
+	seats  int             // processes that may coordinate and have no shards, with the first ranks
 	spare  int             // servers without shards, with the ranks behind the others
 	part   float64         // of the demand that was reckoned
 }
@@ -82,7 +83,7 @@ func spreadOut(job *settings.Job) (*spread, error) {
 	if job.Arch == settings.AllReduce {
 		servers = 0
 	}
-	s := &spread{hosts: hosts, where: map[string]site{}, part: 1}
+	s := &spread{hosts: hosts, where: map[string]site{}, part: 1, seats: job.Council()}
 	if job.Demands != "" {
 		err = s.read(job, servers)
 	} else {
@@ -103,14 +104,20 @@ func spreadOut(job *settings.Job) (*spread, error) {
 	if len(s.result.Infeasible) > 0 {
 		return nil, fmt.Errorf("--hosts %s: the job does not fit: %s; --demands says what it wants", job.Hosts, s.result.Infeasible[0].Why)
 	}
-	for _, c := range s.result.Choices {
+	for i := range s.result.Choices {
+		c := &s.result.Choices[i]
 		role := "worker"
 		if c.Kind == placement.Server {
 			role = "ps"
+			c.Rank += s.seats
 		}
 		s.where[fmt.Sprintf("%s %d", role, c.Rank)] = site{hosts[c.Host]}
 	}
-	if servers == 0 { // the coordinator of an all-reduce moves no gradients
+	all := s.emptiest(func(int) bool { return true })
+	for seat := range s.seats {
+		s.where[fmt.Sprintf("ps %d", seat)] = site{hosts[all[seat%len(all)]]}
+	}
+	if servers+s.seats == 0 { // the coordinator of an all-reduce moves no gradients
 		s.where["ps 0"] = s.where["worker 0"]
 	}
 	if job.MoveShards == node.Auto && servers > 0 {
@@ -135,17 +142,22 @@ func (s *spread) spares(servers int) {
 			has[c.Host] = true
 		}
 	}
-	var free []int
-	for h := range s.hosts {
-		if !has[h] {
-			free = append(free, h)
-		}
-	}
-	slices.SortStableFunc(free, func(a, b int) int { return cmp.Compare(s.result.Loads[a].Max(), s.result.Loads[b].Max()) })
+	free := s.emptiest(func(h int) bool { return !has[h] })
 	for _, h := range free[:min(len(free), mostSpares)] {
 		s.where[fmt.Sprintf("ps %d", servers+s.spare)] = site{s.hosts[h]}
 		s.spare++
 	}
+}
+
+// emptiest lists the hosts that fit, the emptiest first.
+func (s *spread) emptiest(fits func(host int) bool) (hs []int) {
+	for h := range s.hosts {
+		if fits(h) {
+			hs = append(hs, h)
+		}
+	}
+	slices.SortStableFunc(hs, func(a, b int) int { return cmp.Compare(s.result.Loads[a].Max(), s.result.Loads[b].Max()) })
+	return hs
 }
 
 // capacities are the settings that tell a process what its host has for it, as the file says. What is not limited there is left away.
@@ -203,6 +215,10 @@ func (s *spread) of(role string, rank int) site { return s.where[fmt.Sprintf("%s
 // print shows the placement as star place does.
 func (s *spread) print(w io.Writer, asJSON bool) error {
 	r := placed(inventory.Places(s.hosts), s.jobs, s.result)
+	for seat := range s.seats {
+		r.Assignments = append(r.Assignments, placeAssignment{Job: s.jobs[0].Name, Task: fmt.Sprintf("ps %d", seat), Host: s.of("ps", seat).Name,
+			Why: "may coordinate, and has no shards: on the emptiest hosts, as many as there are"})
+	}
 	if asJSON {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
@@ -229,6 +245,11 @@ func (s *spread) lines() []string {
 				there = append(there, fmt.Sprintf("%s %d", c.Kind, c.Rank))
 			}
 		}
+		for seat := range s.seats {
+			if s.of("ps", seat).Name == host.Name {
+				there = append(there, fmt.Sprintf("ps %d (may coordinate)", seat))
+			}
+		}
 		for i := range s.spare {
 			if rank := len(s.jobs[0].Servers) + i; s.of("ps", rank).Name == host.Name {
 				there = append(there, fmt.Sprintf("ps %d (spare)", rank))
@@ -241,26 +262,40 @@ func (s *spread) lines() []string {
 	return lines
 }
 
-// coordinator is the address of the first server: the port of --listen on its host.
-func (s *spread) coordinator(job *settings.Job) (string, error) {
-	at := s.of("ps", 0)
-	_, port, err := net.SplitHostPort(job.Listen)
+// coordinators is the addresses of the processes that may coordinate, or of the first server: the port of --listen on its host. If several are on one
+// host, they have the next ports.
+func (s *spread) coordinators(job *settings.Job) (addrs []string, err error) {
+	_, text, err := net.SplitHostPort(job.Listen)
 	if err != nil {
-		return "", job.Invalid("listen", err)
+		return nil, job.Invalid("listen", err)
 	}
-	addr := net.JoinHostPort(at.reach(), port)
-	if len(at.Launch) > 0 {
-		if port == "0" {
-			return "", job.Invalid("listen", fmt.Errorf("a free port of %s cannot be found from here; give one, such as :%s", at.Name, settings.DefaultPort))
+	first, err := net.LookupPort("tcp", text)
+	if err != nil {
+		return nil, job.Invalid("listen", err)
+	}
+	taken := map[string]int{}
+	for rank := range max(1, s.seats) {
+		at, port := s.of("ps", rank), first
+		if port > 0 {
+			port += taken[at.Name]
+			taken[at.Name]++
 		}
-		return addr, nil
+		addr := net.JoinHostPort(at.reach(), strconv.Itoa(port))
+		if len(at.Launch) > 0 {
+			if port == 0 {
+				return nil, job.Invalid("listen", fmt.Errorf("a free port of %s cannot be found from here; give one, such as :%s", at.Name, settings.DefaultPort))
+			}
+			addrs = append(addrs, addr)
+			continue
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return nil, job.Invalid("listen", fmt.Errorf("on host %s: %w", at.Name, err))
+		}
+		defer l.Close() // so that each one is another
+		addrs = append(addrs, l.Addr().String())
 	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return "", job.Invalid("listen", fmt.Errorf("on host %s: %w", at.Name, err))
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return addrs, nil
 }
 
 // command is the process of a role on this host. Its settings go through its standard

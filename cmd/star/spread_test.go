@@ -196,3 +196,52 @@ func TestHostsBadInput(t *testing.T) {
 		}
 	}
 }
+
+// Processes that may coordinate are on different hosts, as far as there are some, each where the others look for it. One of them is lost with
+// its host: another one goes on.
+func TestCoordinatorsOnHosts(t *testing.T) {
+	const file = `hosts:
+  - {name: one, address: 127.0.0.1, cpu: 2}
+  - {name: two, address: 127.0.0.2, cpu: 2, launch: [env, THROUGH=env]}
+`
+	for _, args := range [][]string{{"--workers", "2", "--shards", "2"}, {"--workers", "2", "--arch", "allreduce"}} {
+		dir := t.TempDir()
+		path, out := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "out")
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(star(t), append([]string{"run", "--hosts", path, "--listen", "127.0.0.1:" + freePort(t), "--coordinators", "3", "--dataset", "digits:n=400,test=100", "--model", "softmax",
+			"--batch", "8", "--mode", "ssgd", "--steps", "400", "--slow", "0:+5ms", "--eval-every", "0", "--json", "--log-format", "text", "--out", out}, args...)...)
+		cmd.Env = append(os.Environ(), "STAR_TOKEN=secret")
+		var result, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &result, &errs
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(40 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			b, _ := os.ReadFile(filepath.Join(out, "run.jsonl"))
+			if bytes.Count(b, []byte(`"type":"fire"`)) > 20 {
+				break
+			}
+			if time.Now().After(end) {
+				cmd.Process.Kill()
+				t.Fatalf("%v: no training within 40 s", args)
+			}
+		}
+		if p := childOf(out, "ps", 0); p == 0 || syscall.Kill(p, syscall.SIGKILL) != nil {
+			t.Fatalf("%v: process %d of star-ps 0 could not be killed", args, p)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, errs.Bytes())
+		}
+		var r coord.Result
+		if err := json.Unmarshal(result.Bytes(), &r); err != nil || r.Samples != 6400 {
+			t.Errorf("%v: %+v, %v", args, r, err)
+		}
+		for _, want := range []string{"on one: ", "on two: ", "ps 0 (may coordinate)", "ps 2 (may coordinate)", "127.0.0.2:", "follows another coordinator"} {
+			if !strings.Contains(errs.String(), want) {
+				t.Errorf("%v: the log has no %q:\n%s", args, want, errs.Bytes())
+			}
+		}
+	}
+}
