@@ -38,7 +38,9 @@ func TestLimitOfAKilledWorker(t *testing.T) {
 		}
 		for _, e := range es {
 			if strings.HasPrefix(e.Owner.Who, "worker 0") && len(es) == 2 { // and the server's: it has looked for what is left behind
-				held = []actuate.Entry{e}
+				if _, err := os.Stat(e.Cgroup.Dir); err == nil { // the lease is written first
+					held = []actuate.Entry{e}
+				}
 			}
 		}
 		if held != nil {
