@@ -111,6 +111,7 @@ func TestCoordinatorsComeBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute")
 	}
+	t.Parallel()
 	r, said, err := breaks(t, "--coordinators", "3", "--faults", "coordinator", "--fault-seed", "5", "--every", "1s", "--for", "12s",
 		"--workers", "2", "--shards", "1", "--mode", "ssgd", "--steps", "2600")
 	if err != nil || len(r.Takeovers) != 2 || r.Updates != 2600 || r.Lives != 1 {

@@ -176,6 +176,7 @@ func TestKilledWorker(t *testing.T) {
 		for i := range 3 {
 			dies, when := fmt.Sprintf("w%d", rnd.IntN(3)), time.Duration(rnd.IntN(200))*time.Millisecond
 			t.Run(fmt.Sprintf("%s/%d", mode, i), func(t *testing.T) {
+				t.Parallel()
 				g := group(t, 2, 3, "--mode", mode, "--steps", "1000")
 				g.training()
 				time.Sleep(when)
