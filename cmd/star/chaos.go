@@ -106,7 +106,7 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			defer cancel()
 			return breakJob(ctx, cmd.OutOrStdout(), job, chaos.Options{
 				Seed: seed, Workers: job.Workers, Servers: withShards(job), Kinds: kinds, Every: every, Until: until, Longest: longest, Most: most,
-				Successors: (job.Council() - 1) / 2, Return: comesBack(job),
+				Successors: (job.Council() - 1) / 2, Return: comesBack(job), Copied: copied(job),
 			}, stall)
 		},
 	}
@@ -146,6 +146,15 @@ func comesBack(job *settings.Job) time.Duration {
 		return 0
 	}
 	return 10 * time.Second
+}
+
+// copied is after what time all shards of a server that was killed surely have as many copies as before: it is started again, and gets them one after the
+// other, one a second. 0: it is not, or the job begins again.
+func copied(job *settings.Job) time.Duration {
+	if job.Council() == 0 || job.WorkerRestarts == 0 {
+		return 0
+	}
+	return comesBack(job) + time.Duration(job.Shards)*time.Second
 }
 
 // broken is what star chaos says of a job.

@@ -107,8 +107,10 @@ type launch struct {
 	resume string  // what this life of the job goes on with
 	far    reached // how far the job was seen to come, in any life; the watcher's until it has ended
 
-	again chan *child // workers that are to be started once more
-	left  int         // how many more may be
+	again chan *child   // processes that are to be started once more
+	left  int           // how many more may be
+	ended chan exit     // of this life
+	over  chan struct{} // closed when nobody is to be started any more
 
 	front []*chaos.Proxy // before each server; nil: nothing is
 	ways  []*chaos.Proxy // of each worker to others of its ring; nil: they are direct
@@ -126,6 +128,9 @@ type child struct {
 	cmd    *exec.Cmd
 	orders *orders // to a process on another host; nil: it is told by signals
 	http   string  // where it answers; empty: nowhere that we know
+
+	begun    time.Time
+	failures int // in a row, of those in its place before
 }
 
 // exit is the end of a child.
@@ -185,7 +190,7 @@ func (r *launch) run(ctx context.Context) (err error) {
 	r.left = r.job.WorkerRestarts
 	ended := make(chan exit, len(children)+r.left)
 	again := make(chan *child, r.left) // this life's own: the goroutine may look at it when the next one has begun
-	r.again = again
+	r.again, r.ended, r.over = again, ended, make(chan struct{})
 	defer close(again)
 	started := make(chan error, 1)
 	go func() {
@@ -397,6 +402,7 @@ func (r *launch) start(c *child, ended chan<- exit) error {
 			return err
 		}
 	}
+	c.begun = time.Now()
 	if err := c.cmd.Start(); err != nil {
 		return err
 	}
@@ -451,12 +457,57 @@ func (r *launch) restartable(e exit) bool {
 	return true
 }
 
-// restart starts it and returns the new child.
-func (r *launch) restart(e exit) *child {
+// restart starts a process again that has ended, perhaps in a while, and says what for.
+func (r *launch) restart(e exit, children []*child, gains string) {
 	r.left--
 	c := r.child(e.role, e.rank)
-	r.again <- c
-	return c
+	children[slices.Index(children, e.child)] = c
+	c.failures = e.again(time.Since(e.begun))
+	pause, in := backOff(c.failures), ""
+	if pause > 0 {
+		in = fmt.Sprintf(" in %v", pause)
+	}
+	if gains != "" {
+		gains = ", " + gains
+	}
+	r.screen.say("run", fmt.Sprintf("%s ended with exit code %d and is started again%s%s (--worker-restarts: %d left)", e.name, e.code(), in, gains, r.left))
+	if pause == 0 {
+		r.again <- c
+		return
+	}
+	again, ended, over := r.again, r.ended, r.over
+	r.pipes.Go(func() {
+		select {
+		case <-time.After(pause):
+			again <- c
+		case <-over: // it is not needed any more
+			ended <- exit{c, nil}
+		}
+	})
+}
+
+// shortLife is that of a process which has failed by itself, such as one whose host is down. Who is started again and lives no longer waits for twice as long
+// the next time, from a second to longestBackOff.
+const (
+	shortLife      = 10 * time.Second
+	longestBackOff = 30 * time.Second
+)
+
+// again is how often in a row a process has failed by itself soon after it was started, with the end e of one that lived for so long. The first time does not count,
+// and who was ended by a signal has not failed by itself.
+func (e exit) again(lived time.Duration) int {
+	if signalled := e.code() > 128 && e.code() <= 128+64; signalled || lived >= shortLife {
+		return 0
+	}
+	return e.failures + 1
+}
+
+// backOff is how long a process waits that has failed so often.
+func backOff(failures int) time.Duration {
+	if failures < 2 {
+		return 0
+	}
+	return min(time.Second<<min(failures-2, 10), longestBackOff)
 }
 
 // wait returns when every child has ended.
@@ -466,8 +517,9 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	var direct, kill, verdict <-chan time.Time
 	var failed error
 	var early []exit // workers that failed when no training had been seen
+	ending := sync.OnceFunc(func() { close(r.over) })
 	stop := func(sig syscall.Signal) {
-		if kill == nil {
+		if ending(); kill == nil {
 			signal(children[:r.seats.count], r.seats.ends(sig))
 			signal(children[r.seats.count:], sig)
 			kill = time.After(grace)
@@ -478,15 +530,17 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 		case e := <-ended:
 			left--
 			switch {
+			case r.seats.returns(e, r.job.Replicas > 1) && kill == nil && r.left > 0:
+				left++
+				gains := "to take its place again; another one coordinates"
+				if e.rank >= r.seats.count {
+					gains = "to get copies of shards; the others go on"
+				}
+				r.restart(e, children, gains)
 			case e.role == "ps" && e.code() != 0 && e.rank >= max(1, r.seats.count) && r.job.Replicas > 1 && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
-			case r.seats.returns(e) && kill == nil && r.left > 0:
-				c := r.restart(e)
-				children[slices.Index(children, e.child)] = c
-				left++
-				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d and is started again, to take its place again (--worker-restarts: %d left); another one coordinates", e.name, e.code(), r.left))
 			case e.role == "ps" && e.code() != 0 && r.seats.spares(e):
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; another one coordinates, or goes on to", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0:
@@ -495,17 +549,15 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				}
 				stop(syscall.SIGTERM)
 			case e.role == "ps" && (e.rank == 0 || e.rank < r.seats.count):
-				if kill == nil { // over; nobody else needs long
+				if ending(); kill == nil { // over; nobody else needs long
 					kill = time.After(grace)
 					if r.left < r.job.WorkerRestarts { // who has just been started again looks for a coordinator
 						direct = time.After(time.Second)
 					}
 				}
 			case e.code() != 0 && kill == nil && r.restartable(e):
-				c := r.restart(e)
-				children[slices.Index(children, e.child)] = c
 				left++
-				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d and is started again (--worker-restarts: %d left)", e.name, e.code(), r.left))
+				r.restart(e, children, "")
 			case e.code() != 0 && kill == nil && !r.screen.training():
 				if early = append(early, e); verdict == nil {
 					verdict = time.After(2 * askEvery)
@@ -540,6 +592,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			failed = context.Cause(ctx)
 			signal(children[:max(1, r.seats.count)], r.seats.ends(sig))
 			direct = time.After(2 * time.Second)
+			ending()
 			kill = time.After(grace)
 		case <-direct:
 			signal(children, syscall.SIGTERM)

@@ -51,9 +51,11 @@ func (s *seats) ends(sig syscall.Signal) syscall.Signal {
 	return sig
 }
 
-// returns says whether a process that may coordinate was ended by a signal, so that another one can have its place. One that ends by itself
-// has a reason, such as the end of the job.
-func (s *seats) returns(e exit) bool { return e.role == "ps" && e.rank < s.count && e.code() > 128 }
+// returns says whether a star-ps was ended by a signal, so that another one can have its place: that of one that may coordinate, or, where others have
+// copies of its shards, that of a server. One that ends by itself has a reason, such as the end of the job.
+func (s *seats) returns(e exit, copies bool) bool {
+	return e.role == "ps" && s.count > 0 && (e.rank < s.count || copies) && e.code() > 128
+}
 
 // spares says whether the job goes on although that process has ended: a majority of those that may coordinate is left.
 func (s *seats) spares(e exit) bool {

@@ -102,6 +102,7 @@ type Options struct {
 	Most             int           // servers that are killed at most
 	Successors       int           // coordinators that are killed at most
 	Return           time.Duration // after a pause of that, which is when others have their places, so many again; 0: they do not come back
+	Copied           time.Duration // the same of servers: others have copies of what they had
 }
 
 // Schedule makes faults from a seed, in the order of their times: exponential times between them, everything else uniform. The same
@@ -109,7 +110,7 @@ type Options struct {
 func Schedule(o Options) []Fault {
 	rnd := rand.New(rand.NewPCG(o.Seed, 0x5eed))
 	var fs []Fault
-	killed := 0
+	killed, gone := 0, time.Duration(0) // servers
 	fallen, fell := 0, time.Duration(0) // coordinators, and when the last one did
 	for at := time.Duration(0); ; {
 		at += time.Duration(rnd.ExpFloat64() * float64(o.Every))
@@ -131,10 +132,13 @@ func Schedule(o Options) []Fault {
 		case Cut, Corrupt:
 			f.Target = server
 		case Server:
+			if o.Copied > 0 && at-gone > o.Copied {
+				killed = 0
+			}
 			if f.Target = server; killed == o.Most {
 				continue
 			}
-			killed++
+			killed, gone = killed+1, at
 		case Coordinator, HandOver:
 			if o.Return > 0 && at-fell > o.Return { // who leads has had the time to let others in, which nobody has while leaders die
 				fallen = 0

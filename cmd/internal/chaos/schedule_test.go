@@ -50,6 +50,32 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// Of servers as many are killed as copies make up for; when none was for a while, others have copies, and as many may be killed again.
+func TestServersDieWithinReason(t *testing.T) {
+	for seed := range uint64(50) {
+		o := Options{Seed: seed, Kinds: []Kind{Server, Kill}, Servers: 3, Every: time.Second, Until: 2 * time.Minute, Longest: time.Second, Most: 2, Copied: 12 * time.Second}
+		run, last, all := 0, -time.Hour, 0
+		for _, f := range Schedule(o) {
+			if f.Kind == Kill {
+				continue
+			}
+			if all++; f.At-last > o.Copied {
+				run = 0
+			}
+			if run++; run > o.Most {
+				t.Fatalf("seed %d: at %v server %d in a row", seed, f.At, run)
+			}
+			last = f.At
+		}
+		if all <= 4 {
+			t.Errorf("seed %d: in two minutes only %d servers are killed", seed, all)
+		}
+		if o.Copied = 0; len(slices.DeleteFunc(Schedule(o), func(f Fault) bool { return f.Kind == Kill })) != 2 {
+			t.Errorf("seed %d: where nobody gets copies more than two are killed", seed)
+		}
+	}
+}
+
 // So many coordinators die that most are left; when nobody has died for a while others have their places, and as many may die again.
 func TestCoordinatorsDieWithinReason(t *testing.T) {
 	for seed := range uint64(50) {

@@ -265,7 +265,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Segment, "allreduce-segment", 0, "allreduce: KiB after which a part of a vector is passed on; 0: by the cost model")
 	Var(s, &j.Buffer, "allreduce-buffer", 0, "allreduce: KiB of each socket's buffers; 0: by the cost model; -1: the kernel's choice")
 	Var(s, &j.OnFailure, "on-failure", "shrink", "when a worker is gone: go on without it, or stop", "shrink", "stop")
-	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job; with --coordinators also processes that may coordinate and were killed")
+	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job; with --coordinators also processes that may coordinate and were killed, and with --replicas as well servers")
 
 	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
 	Var(s, &j.CheckpointEvery, "checkpoint-every", 0, "time between checkpoints; 0: only at the end")
