@@ -451,14 +451,18 @@ func (c *Coordinator) settle() error {
 //
 // All shards compute the same norm, to the bit, whoever asks; so whether the coordinator before had decided makes no difference to who has not been told.
 // But a shard that was told has no norm any more, so what it was told must be passed on. A server keeps a Fire for a shorter time than the Apply of it, which
-// comes later: one that tells of the Fire and not of the Apply was not given that.
+// comes later: one that tells of the Fire and not of the Apply was not given that, unless it tells of later ones only (transport.MaxApplied).
 func (c *Coordinator) undecided(all map[int64]recall) (map[int][]transport.Apply, error) {
 	h := c.heir
-	given := map[int64]transport.Apply{}
+	given, since := map[int64]transport.Apply{}, int64(0)
 	for _, st := range h.stands {
-		for i := 0; st != nil && i < len(st.Applied); i++ {
-			given[st.Applied[i].Seq] = st.Applied[i]
+		if st == nil || len(st.Applied) == 0 {
+			continue
 		}
+		for _, a := range st.Applied {
+			given[a.Seq] = a
+		}
+		since = max(since, st.Applied[0].Seq)
 	}
 	late := map[int][]transport.Apply{}
 	for _, seq := range slices.Sorted(maps.Keys(all)) {
@@ -467,7 +471,10 @@ func (c *Coordinator) undecided(all map[int64]recall) (map[int][]transport.Apply
 			continue
 		}
 		a, ok := given[seq]
-		if !ok {
+		switch {
+		case !ok && seq < since: // so long ago that nobody can be waiting
+			continue
+		case !ok:
 			if !c.cfg.Norm {
 				return nil, &Error{exitDisagree, fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", seq)}
 			}

@@ -81,13 +81,14 @@ type past struct {
 	applied []Span   // by the updates
 
 	told    [2]int64        // by server: the last firing whose norm it was told
+	forgot  int64           // those up to it are not in Standings any more
 	repeats map[int][]int64 // by rank: the firings whose norm is said once more, behind the Standing
 }
 
 // answered is what a server was told of norms, of 3 and 4.
 func (p *past) answered(rank int) (as []transport.Apply) {
-	for seq := range p.told[rank] {
-		as = append(as, transport.Apply{Seq: seq + 1, Norm: 5, Factor: 1})
+	for seq := p.forgot + 1; seq <= p.told[rank]; seq++ {
+		as = append(as, transport.Apply{Seq: seq, Norm: 5, Factor: 1})
 	}
 	return as
 }
@@ -252,17 +253,19 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 	for name, c := range map[string]struct {
 		fires, told [2]int64 // by server
 		repeats     map[int][]int64
+		forgot      int64
 	}{
-		"nobody was told":            {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}},
-		"one says it twice":          {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3, 3}, 1: {3, 3}}},
-		"one was told":               {[2]int64{3, 3}, [2]int64{3, 2}, map[int][]int64{1: {3}}},
-		"one has not got the fire":   {[2]int64{3, 2}, [2]int64{2, 2}, map[int][]int64{0: {3}}},
-		"two wait, one has got both": {[2]int64{3, 2}, [2]int64{1, 1}, map[int][]int64{0: {2}, 1: {2}}},
-		"all were told":              {[2]int64{3, 3}, [2]int64{3, 3}, nil},
+		"nobody was told":            {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}, 0},
+		"what was long ago":          {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3}, 1: {3}}, 1},
+		"one says it twice":          {[2]int64{3, 3}, [2]int64{2, 2}, map[int][]int64{0: {3, 3}, 1: {3, 3}}, 0},
+		"one was told":               {[2]int64{3, 3}, [2]int64{3, 2}, map[int][]int64{1: {3}}, 0},
+		"one has not got the fire":   {[2]int64{3, 2}, [2]int64{2, 2}, map[int][]int64{0: {3}}, 0},
+		"two wait, one has got both": {[2]int64{3, 2}, [2]int64{1, 1}, map[int][]int64{0: {2}, 1: {2}}, 0},
+		"all were told":              {[2]int64{3, 3}, [2]int64{3, 3}, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, limit, func(l *ledger) { l.norm = true })
-			p.told, p.repeats = c.told, c.repeats
+			p.told, p.repeats, p.forgot = c.told, c.repeats, c.forgot
 			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Norm: true, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
 				var servers [2]*fakeServer
 				for rank := range servers {
@@ -279,6 +282,11 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 				}
 				exactly(t, limit, p.applied, a.used, b.used)
 				p.toldOnce(t, servers)
+				for seq := range w.c.norms {
+					if seq <= 3 {
+						t.Errorf("it still waits for the norm of fire %d", seq)
+					}
+				}
 			})
 		})
 	}
