@@ -143,8 +143,8 @@ func (f *fan) turn(v transport.View) {
 		f.seek()
 	}
 	for _, l := range f.legs {
-		if !holds(v, l.Rank) {
-			l.conn.Close() // a write that waits for it ends
+		if !slices.Contains(v.Holders, l.Holder) {
+			l.fail(errLeftOut) // a write that waits for it ends, and if its server is a holder again soon, that is another connection
 		}
 	}
 	select {
@@ -160,9 +160,7 @@ func (f *fan) turn(v transport.View) {
 	})
 }
 
-func holds(v transport.View, rank int) bool {
-	return slices.ContainsFunc(v.Holders, func(h transport.Holder) bool { return h.Rank == rank })
-}
+var errLeftOut = errors.New("it holds no copy any more")
 
 // follow has the copies of a view, and the primary first of all.
 func (f *fan) follow(ctx context.Context, v transport.View) {
@@ -207,7 +205,7 @@ func (f *fan) keep(v transport.View) (missing []transport.Holder) {
 		return nil
 	}
 	f.legs = slices.DeleteFunc(slices.Clone(f.legs), func(l *leg) bool {
-		out := !holds(v, l.Rank) || l.failed() != nil
+		out := !slices.Contains(v.Holders, l.Holder) || l.failed() != nil
 		if out {
 			l.conn.Close()
 			s, r := l.conn.Traffic()
@@ -216,7 +214,7 @@ func (f *fan) keep(v transport.View) (missing []transport.Holder) {
 		return out
 	})
 	for _, h := range v.Holders {
-		if !slices.ContainsFunc(f.legs, func(l *leg) bool { return l.Rank == h.Rank }) {
+		if !slices.ContainsFunc(f.legs, func(l *leg) bool { return l.Holder == h }) {
 			missing = append(missing, h)
 		}
 	}
@@ -238,14 +236,14 @@ func (f *fan) order() {
 }
 
 func (f *fan) place(l *leg) int {
-	return slices.IndexFunc(f.view.Holders, func(h transport.Holder) bool { return h.Rank == l.Rank })
+	return slices.Index(f.view.Holders, l.Holder)
 }
 
 // primary is the connection to the primary; nil: there is none now.
 func (f *fan) primary() (l *leg, turned <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.legs) > 0 && f.legs[0].Rank == f.view.Holders[0].Rank {
+	if len(f.legs) > 0 && f.legs[0].Holder == f.view.Holders[0] {
 		l = f.legs[0]
 	}
 	return l, f.turned

@@ -280,6 +280,38 @@ func TestFanTurns(t *testing.T) {
 	})
 }
 
+// A server is lost, comes back, and has a copy again, at another address or at the same one, while this worker stood still: it is told of both at once,
+// and what it had was the connection to the one before.
+func TestFanOfAServerThatCameBack(t *testing.T) {
+	for name, move := range map[string]bool{"at another address": true, "at the same address": false} {
+		t.Run(name, func(t *testing.T) {
+			fans(t, func(t *testing.T, f *fan, hs []*holder) {
+				if err := push(f); err != nil {
+					t.Fatal(err)
+				}
+				hs[1].said()
+				back := hs[1]
+				if move {
+					back = hs[2]
+					back.Rank = 1
+				}
+				f.turn(view(2, hs[0]))
+				f.turn(view(3, hs[0], back))
+				synctest.Wait()
+				if err := push(f); err != nil {
+					t.Fatal(err)
+				}
+				if got := back.said(); got != "turn 3, push" {
+					t.Errorf("the one that came back heard %q", got)
+				}
+				if who, err := answers(f); who != 0 || err != nil {
+					t.Errorf("server %d answers, %v; want the primary", who, err)
+				}
+			})
+		})
+	}
+}
+
 // Without anybody writing fails; nobody is waited for longer than the stall; an older view changes nothing.
 func TestFanGivesUp(t *testing.T) {
 	fans(t, func(t *testing.T, f *fan, hs []*holder) {
