@@ -151,7 +151,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 			return nil, fmt.Errorf("mode auto: the job was not begun with --mode auto, nothing watches it")
 		}
 		c.manual = false
-		if c.auto == nil && c.cfg.Ring == nil && c.cfg.Office == nil {
+		if c.auto == nil && c.cfg.Ring == nil {
 			c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
 		}
 		now := c.ledger.plan.String()
@@ -163,9 +163,6 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	p, err := modes.Parse(spec, c.cfg.Workers)
 	if err != nil {
 		return nil, err
-	}
-	if c.cfg.Office != nil && (p.Parents != nil || p.AutoTree) {
-		return nil, fmt.Errorf("mode %v: a job with --coordinators has no trees", p)
 	}
 	if c.cfg.Office != nil && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
 		return nil, fmt.Errorf("mode %v: with --coordinators the members of a ring compute whole batches: which parts are in an update would be lost with the coordinator", p)
@@ -217,10 +214,9 @@ func mostKept(p modes.Plan) (most int) {
 
 // plant prepares an automatic tree, if p wants one: it comes when the load is known.
 func (c *Coordinator) plant(p modes.Plan) modes.Plan {
-	if c.auto = nil; c.cfg.Office != nil {
-		p.AutoTree = false // what is on its way up a tree would be lost with the coordinator
-	} else if p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.cfg.Ring == nil {
+	if c.auto = nil; p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.cfg.Ring == nil {
 		c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
+		c.auto.keeper.Resume(p.Parents) // that the coordinator before has built, if it has
 		p.AutoTree = false
 	}
 	return p
@@ -237,7 +233,7 @@ func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 	if p = c.graft(p); p.Equal(from) {
 		return nil
 	}
-	if !c.bequeath(func(e *Estate) { e.Plan, e.Manual = p, c.manual }) {
+	if !c.bequeath(func(e *Estate) { e.Plan, e.Manual, e.Grows = p, c.manual, c.auto != nil }) {
 		return c.deposed
 	}
 	c.stats.switches++

@@ -95,7 +95,7 @@ type (
 		Stale   []int64 `json:"staleness"`
 		Reports []int   `json:"reports,omitempty"` // with a tree: whose pushes have the gradients
 		Dropped []int   `json:"dropped,omitempty"`
-		Pieces  []int   `json:"pieces,omitempty"` // with all-reduce: of each worker, where its samples begin in the stream, and how many there are
+		Pieces  []int   `json:"pieces,omitempty"` // with all-reduce, and with reports: of each worker, where its samples begin in the stream, and how many there are
 		Samples int64   `json:"samples"`          // applied, after this update
 	}
 	logRecall struct {
@@ -106,6 +106,7 @@ type (
 		Workers []int   `json:"workers"`
 		Dropped []int   `json:"dropped,omitempty"`
 		Samples int64   `json:"samples"`
+		Pieces  []int   `json:"pieces,omitempty"`
 	}
 	logTerm struct {
 		Type    string  `json:"type"` // "term": this process coordinates from here on, or no more

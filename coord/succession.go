@@ -59,6 +59,7 @@ type Estate struct {
 	Limit      int64    // where the stream ends, in samples
 	Plan       modes.Plan
 	Manual     bool // the pilot is not heeded
+	Grows      bool `json:",omitempty"` // a tree that follows the load is wanted
 	Workers    []star.Worker
 	Model      string
 	ModelHash  string
@@ -91,9 +92,22 @@ type memo struct {
 	Progress
 	waste int64
 	steps []int64 // -1: nobody has had the rank
+
+	// Whose gradients are applied, with which samples, and dropped, where the Fire names only who has pushed their sums: a tree.
+	summed []share
+	left   []star.Worker
 }
 
-const memoVersion = 1
+// share is the part of a worker in an update.
+type share struct {
+	worker star.Worker
+	Span
+}
+
+const (
+	memoVersion = 1
+	treeVersion = 2 // with summed and left
+)
 
 // appendTo appends the memo as varints.
 func (m *memo) appendTo(b []byte) []byte {
@@ -102,12 +116,26 @@ func (m *memo) appendTo(b []byte) []byte {
 			b = binary.AppendVarint(b, v)
 		}
 	}
-	put(memoVersion, m.Version, m.Samples, m.Cursor, m.waste, int64(len(m.Redo)))
+	version := int64(memoVersion)
+	if m.summed != nil {
+		version = treeVersion
+	}
+	put(version, m.Version, m.Samples, m.Cursor, m.waste, int64(len(m.Redo)))
 	for _, s := range m.Redo {
 		put(s.Start, int64(s.Count))
 	}
 	put(int64(len(m.steps)))
 	put(m.steps...)
+	if version == treeVersion {
+		put(int64(len(m.summed)))
+		for _, s := range m.summed {
+			put(int64(s.worker), s.Start, int64(s.Count))
+		}
+		put(int64(len(m.left)))
+		for _, w := range m.left {
+			put(int64(w))
+		}
+	}
 	return b
 }
 
@@ -131,7 +159,8 @@ func parseMemo(b []byte) (m memo, err error) {
 		}
 		return int(n)
 	}
-	if get() != memoVersion {
+	version := get()
+	if version != memoVersion && version != treeVersion {
 		return m, errMemo
 	}
 	m.Version, m.Samples, m.Cursor, m.waste = get(), get(), get(), get()
@@ -148,20 +177,49 @@ func parseMemo(b []byte) (m memo, err error) {
 	for range list() {
 		m.steps = append(m.steps, get())
 	}
+	worker := func() star.Worker {
+		w := get()
+		if w < 0 || w >= transport.MaxWorkers {
+			err = errMemo
+		}
+		return star.Worker(w)
+	}
+	if version == treeVersion {
+		m.summed = []share{} // not nil: it was written
+		for range list() {
+			s := share{worker(), Span{Start: get(), Count: int(get())}}
+			if s.Start < 0 || s.Count < 0 || s.Start > m.Cursor-int64(s.Count) {
+				err = errMemo
+			}
+			m.summed = append(m.summed, s)
+		}
+		for range list() {
+			m.left = append(m.left, worker())
+		}
+	}
 	if err != nil || len(b) > 0 || m.Version < 0 || m.Samples < 0 || m.Cursor < 0 || m.waste < 0 {
 		return m, errMemo
 	}
 	return m, nil
 }
 
-// remark is the memo that belongs to the last Fire that the ledger has made; nil where nobody can take over.
-func (l *ledger) remark() []byte {
+// remark is the memo that belongs to the last Fire that the ledger has made, that of o; nil where nobody can take over.
+func (l *ledger) remark(o *order) []byte {
 	if !l.memos {
 		return nil
 	}
 	m := memo{Progress: l.progress(), waste: l.waste}
 	for i := range l.accounts {
 		m.steps = append(m.steps, l.accounts[i].step)
+	}
+	if len(o.members) > len(o.fire.Gradients) || len(o.dropped) > len(o.fire.Dropped) {
+		m.summed, m.left = []share{}, workersOf(o.dropped)
+		for i, s := range o.pieces {
+			m.summed = append(m.summed, share{o.members[i].Worker, s})
+		}
+		for i := len(o.pieces); i < len(o.members); i++ { // each reports for itself: there are records
+			m.summed = append(m.summed, share{worker: o.members[i].Worker})
+		}
 	}
 	return m.appendTo(nil) // not reused: it waits in the outboxes
 }
@@ -220,6 +278,7 @@ func (c *Coordinator) inherit() error {
 	}
 	c.heir = &succession{estate: e, stands: make([]*standing, len(c.servers))}
 	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
+	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
 	if !e.Trains.IsZero() { // workers have what they need
 		c.cfg.ResumeHash, c.cfg.Buffers = "", nil
 	}
@@ -526,13 +585,31 @@ func recalled(f recall) (line logRecall, ok bool) {
 		return line, false
 	}
 	line = logRecall{Type: "recall", Seq: m.Seq, Version: m.Version, Samples: note.Samples}
-	for _, g := range m.Gradients {
-		line.Workers = append(line.Workers, int(g.Worker))
+	for _, s := range note.summed {
+		line.Workers = append(line.Workers, int(s.worker))
+		if len(m.Gradients) < len(note.summed) {
+			line.Pieces = append(line.Pieces, int(s.Start), s.Count)
+		}
 	}
-	for _, g := range m.Dropped {
-		line.Dropped = append(line.Dropped, int(g.Worker))
+	if note.summed == nil {
+		for _, w := range workersOf(m.Gradients) {
+			line.Workers = append(line.Workers, int(w))
+		}
+		note.left = workersOf(m.Dropped)
+	}
+	for _, w := range note.left {
+		line.Dropped = append(line.Dropped, int(w))
 	}
 	return line, true
+}
+
+// workersOf is whose gradients they are.
+func workersOf(gs []transport.Gradient) []star.Worker {
+	ws := make([]star.Worker, len(gs))
+	for i, g := range gs {
+		ws[i] = g.Worker
+	}
+	return ws
 }
 
 // gathered says whether a training that was taken over can go on: everybody who had a part in it is there again, or was waited for.
@@ -632,7 +709,7 @@ func (c *Coordinator) found(l *ledger) bool {
 		e = *h.estate
 	}
 	if l != nil {
-		e.Limit, e.Plan = l.limit, l.plan
+		e.Limit, e.Plan, e.Grows = l.limit, l.plan, c.auto != nil
 		if e.Trains.IsZero() {
 			e.Trains = time.Now().UTC().Round(0)
 		}

@@ -507,9 +507,6 @@ func TestWhatIsNoted(t *testing.T) {
 		if e := office.last(); !slices.Equal(e.Workers, []star.Worker{0}) {
 			t.Errorf("workers %v are noted, want only 0", e.Workers)
 		}
-		if _, no := w.ask("mode", "tree=0(1)"); !strings.Contains(no, "no trees") {
-			t.Errorf("a tree: %q", no)
-		}
 		if _, no := w.ask("move", "0", "0"); !strings.Contains(no, "stay where they are") {
 			t.Errorf("a move: %q", no)
 		}
@@ -540,10 +537,20 @@ func TestMemo(t *testing.T) {
 			m.Redo = append(m.Redo, Span{rapid.Int64Range(0, m.Cursor-int64(n)).Draw(t, "start"), n})
 		}
 		m.steps = rapid.SliceOf(rapid.Int64Min(-1)).Draw(t, "steps")
+		if ws := rapid.SliceOf(rapid.IntRange(0, transport.MaxWorkers-1)); rapid.Bool().Draw(t, "a tree") {
+			m.summed = []share{}
+			for _, w := range ws.Draw(t, "summed") {
+				n := rapid.IntRange(0, 50).Draw(t, "count")
+				m.summed = append(m.summed, share{star.Worker(w), Span{rapid.Int64Range(0, m.Cursor-int64(n)).Draw(t, "start"), n}})
+			}
+			for _, w := range ws.Draw(t, "left") {
+				m.left = append(m.left, star.Worker(w))
+			}
+		}
 		b := m.appendTo(nil)
 		got, err := parseMemo(b)
 		if err != nil || got.Version != m.Version || got.Samples != m.Samples || got.Cursor != m.Cursor || got.waste != m.waste ||
-			!slices.Equal(got.Redo, m.Redo) || !slices.Equal(got.steps, m.steps) {
+			!slices.Equal(got.Redo, m.Redo) || !slices.Equal(got.steps, m.steps) || !slices.Equal(got.summed, m.summed) || !slices.Equal(got.left, m.left) || (got.summed == nil) != (m.summed == nil) {
 			t.Fatalf("%+v became %+v, %v", m, got, err)
 		}
 		if cut := rapid.IntRange(0, len(b)-1).Draw(t, "cut"); true {
@@ -561,14 +568,16 @@ func TestMemo(t *testing.T) {
 func FuzzMemo(f *testing.F) {
 	m := memo{Progress: Progress{3, 96, 128, []Span{{96, 16}, {112, 16}}}, steps: []int64{3, 3, -1}}
 	f.Add(m.appendTo(nil))
+	m.summed = []share{{0, Span{80, 8}}, {1, Span{88, 8}}}
+	f.Add(m.appendTo(nil))
 	f.Add([]byte{2, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := parseMemo(b)
 		if err != nil {
 			return
 		}
-		if len(m.Redo)+len(m.steps) > len(b) {
-			t.Fatalf("%d bytes became %d entries", len(b), len(m.Redo)+len(m.steps))
+		if n := len(m.Redo) + len(m.steps) + len(m.summed) + len(m.left); n > len(b) {
+			t.Fatalf("%d bytes became %d entries", len(b), n)
 		}
 		if again, err := parseMemo(m.appendTo(nil)); err != nil || again.Cursor != m.Cursor || !slices.Equal(again.steps, m.steps) {
 			t.Fatalf("%+v: %v", again, err)

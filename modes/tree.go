@@ -407,6 +407,9 @@ type TreeKeeper struct {
 // Parents is the tree that it has now; nil: none.
 func (k *TreeKeeper) Parents() []star.Worker { return k.parents }
 
+// Resume goes on with a tree that somebody else has built. Whether it is still wanted shows with the next load.
+func (k *TreeKeeper) Resume(parents []star.Worker) { k.parents = slices.Clone(parents) }
+
 // Update takes a load and returns the parents of each worker, nil for no tree, and, when
 // they are others than before, why.
 //

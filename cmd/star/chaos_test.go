@@ -96,6 +96,23 @@ func TestChaosOfARing(t *testing.T) {
 	}
 }
 
+// In a tree, too, where a worker may be gone whose gradient is in its parent's report, and a coordinator that knew who is in a report.
+func TestChaosOfATree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many processes")
+	}
+	t.Parallel()
+	r, said, err := breaks(t, "--coordinators", "3", "--shards", "2", "--workers", "5", "--mode", "tree=0(1),2(3(4))", "--faults", "kill,term,pause,coordinator", "--fault-seed", "4",
+		"--every", "250ms", "--for", "3s", "--longest", "1s", "--slow", "0:+5ms", "--steps", "600")
+	kinds := map[string]int{}
+	for _, f := range r.Faults {
+		kinds[f.Kind]++
+	}
+	if err != nil || r.Lives != 1 || r.Updates < 600 || kinds["kill"]+kinds["term"] < 2 || kinds["coordinator"] != 1 {
+		t.Errorf("%v: %+v\n%s", err, r, said)
+	}
+}
+
 // Where several processes may coordinate, and each shard has two copies, one that coordinates and a server are killed, and nothing is lost.
 func TestChaosOfACouncil(t *testing.T) {
 	if testing.Short() {

@@ -25,6 +25,7 @@ func TestCoordinatorIsReplaced(t *testing.T) {
 		"ps":        nil,
 		"clip":      {"--clip", "0.5"}, // each update waits for a norm that the coordinator makes
 		"copies":    {"--clip", "0.5", "--replicas", "2", "--shards", "2"},
+		"tree":      {"--mode", "tree=0(1),2(3)", "--workers", "4"},
 		"allreduce": {"--arch", "allreduce"},
 	} {
 		common := append([]string{"--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--workers", "2", "--model", "softmax",

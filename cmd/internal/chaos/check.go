@@ -235,14 +235,16 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 			for i, w := range m.Workers {
 				s.members[w] = true
 				b, ok := held[w]
-				if l.Ring {
+				if l.Ring || len(m.Pieces) == 2*len(m.Workers) { // of a worker in a tree that is gone there may be no record
 					b, ok = batch{span: span{m.Pieces[2*i], m.Pieces[2*i] + m.Pieces[2*i+1]}}, true
 				}
 				if !ok {
 					wrong("the update uses a gradient of worker %d that nobody has seen", w)
 					continue
 				}
-				delete(held, w)
+				if l.Ring || held[w].span == b.span { // else it has come back since, with another batch
+					delete(held, w)
+				}
 				sum += b.span.to - b.span.from
 				l.applied = append(l.applied, b.span)
 			}

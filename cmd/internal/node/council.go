@@ -33,8 +33,6 @@ func (s *server) checkCouncil() error {
 		return no("not with --cluster: the job's place there belongs to star-ps 0")
 	case job.MoveShards == Auto:
 		return no("not with --move-shards: shards stay where they are")
-	case s.plan.Parents != nil || s.plan.AutoTree:
-		return no("not with a tree: what is on its way up would be lost with the coordinator")
 	}
 	return nil
 }

@@ -78,6 +78,7 @@ func (w *worker) follow(ctx context.Context, s *session, why error) error {
 		w.inbox.orders.Close()
 		w.inbox = nil
 	}
+	w.tree.forget()
 	s.joins.Anew, s.joins.Hello.Rank = true, w.rank
 	m, err := coord.Join(ctx, s.joins)
 	if err != nil {

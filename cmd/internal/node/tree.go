@@ -45,6 +45,16 @@ var errDetached = errors.New("detached from the parent")
 
 var noBranch = transport.Branch{Parent: -1, Step: -1}
 
+// forget leaves every tree: what was on its way up is void, and the connection to the parent with it.
+func (t *treePart) forget() {
+	t.up.close()
+	t.up.addr = ""
+	t.next, t.branch = noBranch, noBranch
+	if t.landing != nil {
+		t.landing.hide()
+	}
+}
+
 // me is our gradient in hand.
 func (w *worker) me() transport.Child {
 	return transport.Child{Worker: star.Worker(w.rank), Step: w.step}
