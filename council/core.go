@@ -167,6 +167,8 @@ func (c *core) step(from uint64, m raftpb.Message, now time.Duration) error {
 		return nil // to who had this place before, or has it now
 	case raft.IsLocalMsg(m.Type), m.Type == raftpb.MsgProp:
 		return fmt.Errorf("council: a message %v of member %d, which members keep to themselves", m.Type, rankOf(from))
+	case m.Term == 0, !sequel(m):
+		return fmt.Errorf("council: a message %v of member %d without a term, or with entries that do not follow each other", m.Type, rankOf(from))
 	case m.Type == raftpb.MsgHeartbeat && m.Term >= last.Term && m.Commit > c.lastIndex():
 		return fmt.Errorf("council: member %d says that %d entries are agreed on, here are %d", rankOf(from), m.Commit, c.lastIndex())
 	}
@@ -191,6 +193,20 @@ func (c *core) step(from uint64, m raftpb.Message, now time.Duration) error {
 		return nil
 	}
 	return err
+}
+
+// sequel says whether the entries of a message follow the one that it names, and each other. The library takes that for granted, and would apply one of a number that
+// was agreed on before again and again.
+func sequel(m raftpb.Message) bool {
+	index, term := m.Index, m.LogTerm
+	for _, e := range m.Entries {
+		index++
+		if m.Type != raftpb.MsgApp || e.Index != index || e.Term < max(term, 1) || e.Term > m.Term {
+			return false
+		}
+		term = e.Term
+	}
+	return true
 }
 
 // errBroken: the protocol's state is not to be relied on any more.

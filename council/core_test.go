@@ -477,6 +477,13 @@ func TestBadMessagesAreRefused(t *testing.T) {
 		"a local one":       {Type: raftpb.MsgHup, From: 1, To: 2},
 		"a proposal":        {Type: raftpb.MsgProp, From: 1, To: 2, Entries: []raftpb.Entry{{Data: []byte("{}")}}},
 		"far in the future": {Type: raftpb.MsgHeartbeat, From: 1, To: 2, Term: 9, Commit: 1000},
+		"without a term":    {Type: raftpb.MsgApp, From: 1, To: 2, Index: 1, LogTerm: 1},
+		"a number twice":    {Type: raftpb.MsgApp, From: 1, To: 2, Term: 2, Index: 1, LogTerm: 1, Commit: 3, Entries: []raftpb.Entry{{Term: 2, Index: 2}, {Term: 2, Index: 2}}},
+		"a gap":             {Type: raftpb.MsgApp, From: 1, To: 2, Term: 2, Index: 1, LogTerm: 1, Entries: []raftpb.Entry{{Term: 2, Index: 3}}},
+		"a later term":      {Type: raftpb.MsgApp, From: 1, To: 2, Term: 2, Index: 1, LogTerm: 1, Entries: []raftpb.Entry{{Term: 3, Index: 2}}},
+		"terms backwards":   {Type: raftpb.MsgApp, From: 1, To: 2, Term: 3, Index: 1, LogTerm: 1, Entries: []raftpb.Entry{{Term: 3, Index: 2}, {Term: 2, Index: 3}}},
+		"of no term":        {Type: raftpb.MsgApp, From: 1, To: 2, Term: 2, Index: 1, Entries: []raftpb.Entry{{Index: 2}}},
+		"in another kind":   {Type: raftpb.MsgHeartbeat, From: 1, To: 2, Term: 2, Index: 1, LogTerm: 1, Entries: []raftpb.Entry{{Term: 2, Index: 2}}},
 	} {
 		if err := c.step(founderID(0), m, 0); err == nil {
 			t.Errorf("%s: it was taken in", name)
