@@ -516,7 +516,8 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	done := ctx.Done()
 	var direct, kill, verdict <-chan time.Time
 	var failed error
-	var early []exit // workers that failed when no training had been seen
+	finished := false // somebody who coordinates has said so
+	var early []exit  // workers that failed when no training had been seen
 	ending := sync.OnceFunc(func() { close(r.over) })
 	stop := func(sig syscall.Signal) {
 		if ending(); kill == nil {
@@ -541,6 +542,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
+			case finished && e.role == "ps" && e.rank < r.seats.count && e.code() > 128: // it was told to leave, or too slow to
 			case e.role == "ps" && e.code() != 0 && r.seats.spares(e):
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; another one coordinates, or goes on to", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0:
@@ -549,6 +551,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				}
 				stop(syscall.SIGTERM)
 			case e.role == "ps" && (e.rank == 0 || e.rank < r.seats.count):
+				finished = true
 				if ending(); kill == nil { // over; nobody else needs long
 					kill = time.After(grace)
 					if r.left < r.job.WorkerRestarts { // who has just been started again looks for a coordinator
