@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 bad=0 total=0 count=0
 
-time_of() { if [ -n "${TURN:-}" ] && [ $(($1)) = $((TURN % $2)) ]; then echo 1m; else echo "${FUZZTIME:-10000000x}"; fi; }
+time_of() { if [ -n "${TURN:-}" ] && [ "$1" = $((TURN % $2)) ]; then echo 1m; else echo "${FUZZTIME:-10000000x}"; fi; }
 
 # Go 1.26 and before sometimes take the end of a time for a failure (go.dev/issue/75804). Of a real one there is more to say than that, and an input.
 just_over() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"star/replica"
@@ -40,7 +39,7 @@ type history struct {
 	seq     int64 // of the last Fire
 	frames  [][]byte
 	next    int               // the oldest, when it is full
-	applied []transport.Apply // the oldest first, as many as there are frames at most
+	applied []transport.Apply // the oldest first, at least as many as answers returns
 }
 
 // historyBytes bounds the payload of a Standing: a frame of the protocol has room for it.
@@ -54,11 +53,16 @@ func newHistory(workers, store int) *history {
 
 // apply keeps an Apply.
 func (p *history) apply(m transport.Apply) {
-	if most := min(cap(p.frames), transport.MaxApplied); len(p.applied) >= most {
-		p.applied = slices.Delete(p.applied, 0, len(p.applied)-most+1)
+	if most := p.most(); len(p.applied) == 2*most {
+		p.applied = append(p.applied[:0], p.applied[most:]...)
 	}
 	p.applied = append(p.applied, m)
 }
+
+// answers is the last Applys, as many as there are Fires at most.
+func (p *history) answers() []transport.Apply { return p.applied[max(0, len(p.applied)-p.most()):] }
+
+func (p *history) most() int { return min(cap(p.frames), transport.MaxApplied) }
 
 // add keeps a Fire. It copies both.
 func (p *history) add(seq int64, header, payload []byte) {
@@ -126,7 +130,7 @@ func (s *Server) attach(coord transport.Conn, term int64) error {
 		return fmt.Errorf("ps: the coordinator at %s has term %d, but one of term %d was here already", coord.Peer(), term, s.term)
 	}
 	claims := s.claims(term)
-	m := transport.Standing{Term: term, Seq: s.past.seq, Applied: s.past.applied}
+	m := transport.Standing{Term: term, Seq: s.past.seq, Applied: s.past.answers()}
 	for h := range s.serving {
 		m.Shards = append(m.Shards, transport.ShardVersion{Shard: h.info.Shard, Version: h.version.Load()})
 	}

@@ -101,9 +101,8 @@ func awaitsNext(t *testing.T, net *transport.Pipe) *successors {
 	return &successors{coming: make(chan successor), theirs: l, net: net, asked: make(chan error, 8)}
 }
 
-// Shards outlive their coordinator. They tell the next one what they were given, turn away from one with a lower term, and go on where the
-// one before ended.
-func TestAnotherCoordinator(t *testing.T) {
+// outlives runs a test of two shards that look for another coordinator, in fake time.
+func outlives(t *testing.T, f func(t *testing.T, net *transport.Pipe, j *fakeJob, s *successors)) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
 		s := awaitsNext(t, net)
@@ -115,6 +114,14 @@ func TestAnotherCoordinator(t *testing.T) {
 			s.theirs.Close()
 			j.wg.Wait()
 		}()
+		f(t, net, j, s)
+	})
+}
+
+// Shards outlive their coordinator. They tell the next one what they were given, turn away from one with a lower term, and go on where the
+// one before ended.
+func TestAnotherCoordinator(t *testing.T) {
+	outlives(t, func(t *testing.T, net *transport.Pipe, j *fakeJob, s *successors) {
 		params, grad := make([]float32, 10), make([]float32, 10)
 		grad[0], grad[9] = 1, 1
 		work := func(w int) *Link {
@@ -207,17 +214,7 @@ func TestAnotherCoordinator(t *testing.T) {
 
 // A norm that was said to the coordinator before, and not answered, is said to the next one, too; who has the answer says so instead.
 func TestAnotherCoordinatorDecidesNorms(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := new(transport.Pipe)
-		s := awaitsNext(t, net)
-		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 2, workers: 2, quorum: 9, server: ServerConfig{Again: s.again}, noReader: true})
-		defer func() {
-			j.cancel()
-			<-j.over
-			j.coord.Close()
-			s.theirs.Close()
-			j.wg.Wait()
-		}()
+	outlives(t, func(t *testing.T, net *transport.Pipe, j *fakeJob, s *successors) {
 		link, err := j.dial(net, 0, make([]float32, 10))
 		if err != nil {
 			t.Fatal(err)
@@ -336,8 +333,8 @@ func TestHistory(t *testing.T) {
 	for seq := range int64(3 * n) {
 		p.apply(transport.Apply{Seq: seq})
 	}
-	if k := len(p.applied); k != n || p.applied[0].Seq != int64(2*n) || p.applied[k-1].Seq != int64(3*n-1) {
-		t.Errorf("%d Applys, want %d: %v", k, n, p.applied)
+	if as := p.answers(); len(as) != n || as[0].Seq != int64(2*n) || as[n-1].Seq != int64(3*n-1) {
+		t.Errorf("%d Applys, want %d: %v", len(as), n, as)
 	}
 	if want != int64(3*n) || p.seq != int64(3*n-1) {
 		t.Errorf("the last is %d, %d; want %d", want-1, p.seq, 3*n-1)

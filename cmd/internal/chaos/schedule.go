@@ -110,8 +110,7 @@ type Options struct {
 func Schedule(o Options) []Fault {
 	rnd := rand.New(rand.NewPCG(o.Seed, 0x5eed))
 	var fs []Fault
-	killed, gone := 0, time.Duration(0) // servers
-	fallen, fell := 0, time.Duration(0) // coordinators, and when the last one did
+	servers, coordinators := quota{most: o.Most, refill: o.Copied}, quota{most: o.Successors, refill: o.Return}
 	for at := time.Duration(0); ; {
 		at += time.Duration(rnd.ExpFloat64() * float64(o.Every))
 		if at > o.Until || len(o.Kinds) == 0 {
@@ -132,22 +131,34 @@ func Schedule(o Options) []Fault {
 		case Cut, Corrupt:
 			f.Target = server
 		case Server:
-			if o.Copied > 0 && at-gone > o.Copied {
-				killed = 0
-			}
-			if f.Target = server; killed == o.Most {
+			if f.Target = server; !servers.take(at) {
 				continue
 			}
-			killed, gone = killed+1, at
-		case Coordinator, HandOver:
-			if o.Return > 0 && at-fell > o.Return { // who leads has had the time to let others in, which nobody has while leaders die
-				fallen = 0
-			}
-			if fallen == o.Successors {
+		case Coordinator, HandOver: // nobody lets others in while leaders die
+			if f.Target = 0; !coordinators.take(at) {
 				continue
 			}
-			f.Target, fallen, fell = 0, fallen+1, at
 		}
 		fs = append(fs, f)
 	}
+}
+
+// quota is how many processes of a kind may be lost: so many, and again so many when none was lost for as long as it takes others to be in their places.
+type quota struct {
+	most   int
+	refill time.Duration // 0: nobody takes their places
+	lost   int
+	last   time.Duration // when one was
+}
+
+// take says whether one more may be lost.
+func (q *quota) take(at time.Duration) bool {
+	if q.refill > 0 && at-q.last > q.refill {
+		q.lost = 0
+	}
+	if q.lost == q.most {
+		return false
+	}
+	q.lost, q.last = q.lost+1, at
+	return true
 }

@@ -50,54 +50,37 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// Of servers as many are killed as copies make up for; when none was for a while, others have copies, and as many may be killed again.
-func TestServersDieWithinReason(t *testing.T) {
-	for seed := range uint64(50) {
-		o := Options{Seed: seed, Kinds: []Kind{Server, Kill}, Servers: 3, Every: time.Second, Until: 2 * time.Minute, Longest: time.Second, Most: 2, Copied: 12 * time.Second}
-		run, last, all := 0, -time.Hour, 0
-		for _, f := range Schedule(o) {
-			if f.Kind == Kill {
-				continue
-			}
-			if all++; f.At-last > o.Copied {
-				run = 0
-			}
-			if run++; run > o.Most {
-				t.Fatalf("seed %d: at %v server %d in a row", seed, f.At, run)
-			}
-			last = f.At
+// So many servers are killed as copies make up for, and so many coordinators die that most are left; when none was lost for a while others are in their
+// places, and as many may be lost again.
+func TestProcessesDieWithinReason(t *testing.T) {
+	for name, o := range map[string]Options{
+		"servers":      {Kinds: []Kind{Server, Kill}, Servers: 3, Most: 2, Copied: 12 * time.Second},
+		"coordinators": {Kinds: []Kind{Coordinator, HandOver, Kill}, Successors: 2, Return: 10 * time.Second},
+	} {
+		o.Every, o.Until, o.Longest = time.Second, 2*time.Minute, time.Second
+		most, refill := o.Most+o.Successors, o.Copied+o.Return
+		lost := func(o Options) []Fault {
+			return slices.DeleteFunc(Schedule(o), func(f Fault) bool { return f.Kind == Kill })
 		}
-		if all <= 4 {
-			t.Errorf("seed %d: in two minutes only %d servers are killed", seed, all)
-		}
-		if o.Copied = 0; len(slices.DeleteFunc(Schedule(o), func(f Fault) bool { return f.Kind == Kill })) != 2 {
-			t.Errorf("seed %d: where nobody gets copies more than two are killed", seed)
-		}
-	}
-}
-
-// So many coordinators die that most are left; when nobody has died for a while others have their places, and as many may die again.
-func TestCoordinatorsDieWithinReason(t *testing.T) {
-	for seed := range uint64(50) {
-		o := Options{Seed: seed, Kinds: []Kind{Coordinator, HandOver, Kill}, Every: time.Second, Until: 2 * time.Minute, Longest: time.Second, Successors: 2, Return: 10 * time.Second}
-		run, last, all := 0, -time.Hour, 0
-		for _, f := range Schedule(o) {
-			if f.Kind == Kill {
-				continue
+		for o.Seed = range uint64(50) {
+			run, last := 0, -time.Hour
+			all := lost(o)
+			for _, f := range all {
+				if f.At-last > refill {
+					run = 0
+				}
+				if run++; run > most {
+					t.Fatalf("%s, seed %d: at %v number %d in a row is lost", name, o.Seed, f.At, run)
+				}
+				last = f.At
 			}
-			if all++; f.At-last > o.Return {
-				run = 0
+			if len(all) <= 4 {
+				t.Errorf("%s, seed %d: in two minutes only %d are lost", name, o.Seed, len(all))
 			}
-			if run++; run > o.Successors {
-				t.Fatalf("seed %d: at %v coordinator %d in a row", seed, f.At, run)
+			final := o
+			if final.Copied, final.Return = 0, 0; len(lost(final)) != most {
+				t.Errorf("%s, seed %d: where nobody takes their places not %d are lost", name, o.Seed, most)
 			}
-			last = f.At
-		}
-		if all <= 4 {
-			t.Errorf("seed %d: of a job of two minutes only %d coordinators die", seed, all)
-		}
-		if o.Return = 0; len(slices.DeleteFunc(Schedule(o), func(f Fault) bool { return f.Kind == Kill })) != 2 {
-			t.Errorf("seed %d: those that do not come back die more than twice", seed)
 		}
 	}
 }
