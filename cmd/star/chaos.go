@@ -151,10 +151,11 @@ func comesBack(job *settings.Job) time.Duration {
 // copied is after what time all shards of a server that was killed surely have as many copies as before: it is started again, and gets them one after the
 // other, one a second. 0: it is not, or the job begins again.
 func copied(job *settings.Job) time.Duration {
-	if job.Council() == 0 || job.WorkerRestarts == 0 {
+	back := comesBack(job)
+	if job.Council() == 0 || back == 0 {
 		return 0
 	}
-	return comesBack(job) + time.Duration(job.Shards)*time.Second
+	return back + time.Duration(job.Shards)*time.Second
 }
 
 // broken is what star chaos says of a job.

@@ -37,9 +37,8 @@ type ringWorker struct {
 	hello transport.Hello  // for parents
 	costs *allreduce.Model // nil: not measured
 
-	meet  *meeting // where a ring is formed, if we are its first member
-	door  *door    // where riders come
-	inbox *inbox
+	meet *meeting // where a ring is formed, if we are its first member
+	door *door    // where riders come
 
 	params []float32
 	opt    *optim.Optimizer
@@ -245,7 +244,6 @@ func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
 	w.parent.addr, w.errand, w.orphan = "", errand{}, nil
 	w.part.forget()
 	w.ring, w.broken = transport.Ring{}, false
-	w.inbox.orders.Close()
 	enrol := *s.joins.Enrol
 	enrol.Stand = &coord.Stand{Version: w.version, Step: w.step, Memo: w.memo, Told: w.last}
 	s.joins.Enrol = &enrol
@@ -257,13 +255,6 @@ func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
 		w.last = nil
 	}
 	return nil
-}
-
-// leaderless says whether a worker that ended with err has lost its coordinator, and there are others.
-func (w *ringWorker) leaderless(ctx context.Context, err error) bool {
-	var lost *coord.LostError
-	return w.worker.leaderless(ctx, err) ||
-		err != nil && len(w.job.Coordinators) > 0 && ctx.Err() == nil && w.inbox != nil && errors.As(w.inbox.failed(), &lost)
 }
 
 // order waits for the next order; a rider without parent does not wait without end.
