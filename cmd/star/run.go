@@ -493,10 +493,13 @@ const (
 	longestBackOff = 30 * time.Second
 )
 
+// signalled says whether a signal has ended it.
+func (e exit) signalled() bool { return e.code() > 128 && e.code() <= 128+64 }
+
 // again is how often in a row a process has failed by itself soon after it was started, with the end e of one that lived for so long. The first time does not count,
 // and who was ended by a signal has not failed by itself.
 func (e exit) again(lived time.Duration) int {
-	if signalled := e.code() > 128 && e.code() <= 128+64; signalled || lived >= shortLife {
+	if e.signalled() || lived >= shortLife {
 		return 0
 	}
 	return e.failures + 1
@@ -517,7 +520,12 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 	var direct, kill, verdict <-chan time.Time
 	var failed error
 	finished := false // somebody who coordinates has said so
-	var early []exit  // workers that failed when no training had been seen
+	var early []exit  // who failed when no training had been seen
+	fails := func(e exit) {
+		if early = append(early, e); verdict == nil {
+			verdict = time.After(2 * askEvery)
+		}
+	}
 	ending := sync.OnceFunc(func() { close(r.over) })
 	stop := func(sig syscall.Signal) {
 		if ending(); kill == nil {
@@ -544,6 +552,11 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
 			case finished && e.role == "ps" && e.rank < r.seats.count && e.code() > 128: // it was told to leave, or too slow to
 			case e.role == "ps" && e.code() != 0 && r.seats.spares(e):
+				if kill == nil && !e.signalled() && !r.screen.training() {
+					// What keeps it from its work, such as its port, is there at once; and before all of them have found each other, none coordinates.
+					fails(e)
+					break
+				}
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; another one coordinates, or goes on to", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0:
 				if kill == nil || failed == nil { // it is the cause, or all that we know
@@ -562,9 +575,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				left++
 				r.restart(e, children, "")
 			case e.code() != 0 && kill == nil && !r.screen.training():
-				if early = append(early, e); verdict == nil {
-					verdict = time.After(2 * askEvery)
-				}
+				fails(e)
 			case e.code() != 0 && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
 			}

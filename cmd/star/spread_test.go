@@ -7,10 +7,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,16 +23,26 @@ import (
 	"star/placement"
 )
 
-// freePort finds a port that nobody listens on.
+// freePort finds a port that nobody listens on, nor on the next one, which a second process of a host has. It is not one of those that systems give
+// connections that go out, as others in this process and beside it do.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := 10000 + rand.IntN(20000)
+		if free(port) && free(port+1) {
+			return strconv.Itoa(port)
+		}
 	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+	t.Fatal("no free ports between 10000 and 30000")
+	return ""
+}
+
+func free(port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err == nil {
+		l.Close()
+	}
+	return err == nil
 }
 
 // onHosts runs star run on the hosts of a file, and returns its result and log.
@@ -197,6 +209,27 @@ func TestHostsBadInput(t *testing.T) {
 	}
 }
 
+// A process that may coordinate and fails before it has met the others fails the job: there is no coordinator without it.
+func TestCoordinatorWithoutItsPort(t *testing.T) {
+	dir, port := t.TempDir(), freePort(t)
+	l, err := net.Listen("tcp", "127.0.0.2:"+port)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer l.Close()
+	path := filepath.Join(dir, "cluster.yaml")
+	if err := os.WriteFile(path, []byte("hosts:\n- {name: one, address: 127.0.0.1, cpu: 2}\n- {name: two, address: 127.0.0.2, cpu: 2, launch: [env, THROUGH=env]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second) // they look for each other for two minutes
+	defer cancel()
+	out, err := exec.CommandContext(ctx, star(t), "run", "--hosts", path, "--listen", "127.0.0.1:"+port, "--coordinators", "3", "--workers", "2", "--shards", "2", "--steps", "10",
+		"--dataset", "digits:n=400,test=100", "--model", "softmax", "--token", "secret", "--out", filepath.Join(dir, "out")).CombinedOutput()
+	if code(err) != 2 || !bytes.Contains(out, []byte("listen 127.0.0.2:"+port)) || !bytes.Contains(out, []byte("ps 1 ended with exit code 2")) {
+		t.Errorf("exit %d, want 2:\n%s", code(err), out)
+	}
+}
+
 // Processes that may coordinate are on different hosts, as far as there are some, each where the others look for it. One of them is lost with
 // its host: another one goes on.
 func TestCoordinatorsOnHosts(t *testing.T) {
@@ -224,8 +257,9 @@ func TestCoordinatorsOnHosts(t *testing.T) {
 				break
 			}
 			if time.Now().After(end) {
-				cmd.Process.Kill()
-				t.Fatalf("%v: no training within 40 s", args)
+				cmd.Process.Signal(syscall.SIGTERM)
+				cmd.Wait()
+				t.Fatalf("%v: no training within 40 s:\n%s", args, errs.Bytes())
 			}
 		}
 		if p := childOf(out, "ps", 0); p == 0 || syscall.Kill(p, syscall.SIGKILL) != nil {
