@@ -652,7 +652,7 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	c.begun = time.Now()
 	c.progress = c.begun
 	if c.heir != nil {
-		c.begun = c.begun.Add(-ago(c.heir.estate.Begun))
+		c.begun = c.when(c.heir.estate.Begun)
 	}
 	c.result = c.cfg.Result
 	c.cfg.RunLog.write(logStart{

@@ -200,9 +200,8 @@ func TestForgottenErrand(t *testing.T) {
 // from the others.
 func TestRingTakeOver(t *testing.T) {
 	r, text := ridden(t)
-	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	estate := Estate{
-		Begun: now.Add(-time.Minute), Trains: now.Add(-50 * time.Second), Generation: 3, Limit: 100, Plan: modes.SSGD(4), Workers: []star.Worker{0, 1, 2},
+		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 100, Plan: modes.SSGD(4), Workers: []star.Worker{0, 1, 2},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
 	}
 	m, err := parseRingMemo(text, 3)
@@ -278,9 +277,8 @@ func TestRingTakeOver(t *testing.T) {
 
 // What cannot be taken up is refused, and without anybody who has the parameters the job does not go on.
 func TestRingTakeOverRefuses(t *testing.T) {
-	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	estate := Estate{
-		Begun: now.Add(-time.Minute), Trains: now.Add(-50 * time.Second), Generation: 3, Limit: 100, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
+		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 100, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
 	}
 	ring := &RingConfig{Rule: "sgd"}

@@ -43,6 +43,9 @@ type Office interface {
 	// Over is closed when the office is lost.
 	Over() <-chan struct{}
 
+	// Clock is the time by a clock that goes on from one coordinator to the next.
+	Clock() time.Duration
+
 	// SetNote has those who may coordinate agree on what a successor must know. After an error the office is given up.
 	SetNote(note []byte) error
 }
@@ -52,8 +55,8 @@ var ErrDeposed = errors.New("another process coordinates the job now")
 
 // Estate is what a successor must know that is not in the Fires.
 type Estate struct {
-	Begun      time.Time // of the run, by its first coordinator's clock
-	Trains     time.Time // since when it trains; zero: shards are assigned, and the training has not begun
+	Begun      time.Duration // when the run did, by Office.Clock
+	Trains     time.Duration // since when it trains; 0: shards are assigned, and the training has not begun
 	Generation int64
 	From       Progress // where the training began
 	Limit      int64    // where the stream ends, in samples
@@ -279,7 +282,7 @@ func (c *Coordinator) inherit() error {
 	c.heir = &succession{estate: e, stands: make([]*standing, len(c.servers))}
 	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
 	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
-	if !e.Trains.IsZero() { // workers have what they need
+	if e.Trains > 0 { // workers have what they need
 		c.cfg.ResumeHash, c.cfg.Buffers = "", nil
 	}
 	enrolment := e.Enrolment
@@ -294,7 +297,7 @@ func (c *Coordinator) inherit() error {
 }
 
 // trained says whether the training had begun when the job was taken over.
-func (c *Coordinator) trained() bool { return c.heir != nil && !c.heir.estate.Trains.IsZero() }
+func (c *Coordinator) trained() bool { return c.heir != nil && c.heir.estate.Trains > 0 }
 
 // succeeds says whether servers are still to say how far they have come.
 func (c *Coordinator) succeeds() bool {
@@ -671,8 +674,13 @@ func (c *Coordinator) resumeLog(l *ledger) {
 	c.cfg.RunLog.write(logTerm{Type: "term", T: c.elapsed().Seconds(), Term: c.term(), Version: l.version(), Seq: h.seq, Samples: l.used,
 		Waited: time.Since(h.settled).Seconds()})
 	c.stats.updates = l.version() - h.estate.From.Version
-	c.stats.begin(time.Now().Add(-ago(h.estate.Trains)), h.estate.From.Samples)
+	c.stats.begin(c.when(h.estate.Trains), h.estate.From.Samples)
 	h.log = nil
+}
+
+// when is the moment that another coordinator has noted by the office's clock.
+func (c *Coordinator) when(noted time.Duration) time.Time {
+	return time.Now().Add(-max(0, c.cfg.Office.Clock()-noted))
 }
 
 // bequeath has a successor know of a change before it is in force. It reports false when the office is lost.
@@ -701,7 +709,7 @@ func (c *Coordinator) found(l *ledger) bool {
 		return true
 	}
 	e := Estate{
-		Begun: c.begun.UTC().Round(0), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
+		Begun: c.cfg.Office.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
 		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Buffers: c.hello.Buffers, Enrolment: *c.enrolled,
 		Shards: c.shards, Owner: c.owner, Ring: c.cfg.Ring != nil,
 	}
@@ -710,8 +718,8 @@ func (c *Coordinator) found(l *ledger) bool {
 	}
 	if l != nil {
 		e.Limit, e.Plan, e.Grows = l.limit, l.plan, c.auto != nil
-		if e.Trains.IsZero() {
-			e.Trains = time.Now().UTC().Round(0)
+		if e.Trains == 0 {
+			e.Trains = max(c.cfg.Office.Clock(), 1)
 		}
 	}
 	c.seats(&e)

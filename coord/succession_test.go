@@ -44,6 +44,11 @@ func (d *desk) end() chan struct{} {
 	return d.over
 }
 
+// Clock is an hour when bubbles begin.
+func (d *desk) Clock() time.Duration {
+	return time.Hour + time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+}
+
 func (d *desk) Hold() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,9 +160,8 @@ func live(rounds, limit int64, change ...func(*ledger)) past {
 			take(o)
 		}
 	}
-	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // when bubbles begin
 	p.estate = Estate{
-		Begun: now.Add(-time.Minute), Trains: now.Add(-50 * time.Second), Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
+		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Owner: []int{0, 1}, Seats: map[int]int{0: 1, 1: 1},
 		Shards: []transport.ShardInfo{{Shard: 0, Addr: "s0", From: 0, To: 50}, {Shard: 1, Addr: "s1", From: 50, To: 100}},
 	}
@@ -231,10 +235,13 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("a worker is welcomed with %+v", a.m.Welcome)
 		}
 		exactly(t, limit, p.applied, a.used, b.used)
+		if w.result.Wall < 50 || w.result.Wall > 60 || office.last().Begun != p.estate.Begun || office.last().Trains != p.estate.Trains {
+			t.Errorf("the training took %g s; noted is that it has begun at %v and trains since %v", w.result.Wall, office.last().Begun, office.last().Trains)
+		}
 		if w.result.Samples != limit || w.result.Updates != limit/8 {
 			t.Errorf("%d samples in %d updates, want %d in %d", w.result.Samples, w.result.Updates, limit, limit/8)
 		}
-		if terms := w.lines("term"); len(terms) != 1 || terms[0]["version"] != float64(rounds) || terms[0]["seq"] != float64(rounds) {
+		if terms := w.lines("term"); len(terms) != 1 || terms[0]["version"] != float64(rounds) || terms[0]["seq"] != float64(rounds) || terms[0]["t"].(float64) < 60 || terms[0]["t"].(float64) > 70 {
 			t.Errorf("the run log says %v", terms)
 		}
 		if recalls := w.lines("recall"); len(recalls) != rounds {
@@ -357,7 +364,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 	t.Run("shards are assigned, nothing more", func(t *testing.T) {
 		p := live(0, 0)
-		p.estate.Trains, p.estate.Workers = time.Time{}, nil
+		p.estate.Trains, p.estate.Workers = 0, nil
 		office := newDesk(2)
 		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
 			w.stands(p, 0, 1, 0, func(s *transport.Standing) { s.Shards[0].Version = -1 }) // waits for Init
@@ -369,7 +376,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 			}
 			w.servers[0].ready(0)
 			w.finished(time.Minute)
-			if w.err != nil || len(s.own) != 1 || s.own[0] != 1 || office.last().Trains.IsZero() {
+			if w.err != nil || len(s.own) != 1 || s.own[0] != 1 || office.last().Trains == 0 {
 				t.Errorf("%v; the server that came anew has %v", w.err, s.own)
 			}
 			exactly(t, 40, a.used, b.used)
@@ -458,7 +465,7 @@ func TestDeposed(t *testing.T) {
 				time.Sleep(3500 * time.Millisecond)
 				synctest.Wait()
 				before := len(b.seen())
-				if before == 0 || office.last().Trains.IsZero() || len(office.last().Workers) != 2 {
+				if before == 0 || office.last().Trains == 0 || len(office.last().Workers) != 2 {
 					t.Fatalf("%d fires, and noted is %+v", before, office.last())
 				}
 				take(w, office)
@@ -492,10 +499,14 @@ func TestDeposed(t *testing.T) {
 func TestWhatIsNoted(t *testing.T) {
 	office := newDesk(1)
 	play(t, Config{Workers: 2, Servers: 1, Steps: 100, Office: office}, func(w *world) {
+		time.Sleep(2 * time.Second)
 		w.server(0, 1, false)
 		w.worker(0)
 		b := w.worker(1, dying("released", 6))
 		time.Sleep(3500 * time.Millisecond)
+		if e := office.last(); e.Begun != time.Hour || e.Trains < time.Hour+2*time.Second || e.Trains > time.Hour+3*time.Second {
+			t.Errorf("noted is that it has begun at %v and trains since %v", e.Begun, e.Trains)
+		}
 		if _, no := w.ask("mode", "asgd"); no != "" {
 			t.Fatal(no)
 		}

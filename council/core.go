@@ -87,6 +87,8 @@ type core struct {
 
 	conf     raftpb.ConfState         // who votes
 	heard    map[uint64]time.Duration // when each member was heard of last
+	common   time.Duration            // what the clock of all members is ahead of this one's: see follow
+	leaderOf uint64                   // the term of the leader that common is of
 	led      uint64                   // the term of which since tells
 	since    time.Duration            // when this member began to lead
 	resigned uint64                   // the term that this member gave up by itself
@@ -144,7 +146,28 @@ func (c *core) tick(now time.Duration) {
 			c.node.TransferLeader(next)
 		}
 	} else {
-		c.node.ReadIndex(binary.BigEndian.AppendUint64(nil, uint64(c.now)))
+		c.node.ReadIndex(question(c.now, c.now+c.common))
+	}
+}
+
+// question is what a leader asks members every beat, which says when, by its own clock and by that of all members.
+func question(own, common time.Duration) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(own)), uint64(common))
+}
+
+func parseQuestion(b []byte) (own, common time.Duration, ok bool) {
+	if len(b) != 16 {
+		return 0, 0, false
+	}
+	own, common = time.Duration(binary.BigEndian.Uint64(b)), time.Duration(binary.BigEndian.Uint64(b[8:]))
+	return own, common, own >= 0 && common >= 0
+}
+
+// follow has this member know the time by the clock of all members, which is the leader's: whoever leads next goes on with it. No wall clock has a part in it. What is
+// on its way for longest says least, so of one leader the highest counts.
+func (c *core) follow(term uint64, common time.Duration) {
+	if ahead := common - c.now; term != c.leaderOf || ahead > c.common {
+		c.leaderOf, c.common = term, ahead
 	}
 }
 
@@ -191,6 +214,11 @@ func (c *core) step(from uint64, m raftpb.Message, now time.Duration) error {
 	}()
 	if errors.Is(err, raft.ErrProposalDropped) || errors.Is(err, raft.ErrStepPeerNotFound) {
 		return nil
+	}
+	if m.Type == raftpb.MsgHeartbeat && err == nil && c.node.BasicStatus().Lead == from {
+		if _, common, ok := parseQuestion(m.Context); ok {
+			c.follow(m.Term, common)
+		}
 	}
 	return err
 }
@@ -288,8 +316,8 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 			c.take(it)
 		}
 		for _, r := range rd.ReadStates {
-			if len(r.RequestCtx) == 8 { // a majority has answered what was asked then
-				c.until = max(c.until, time.Duration(binary.BigEndian.Uint64(r.RequestCtx))+lease)
+			if own, _, ok := parseQuestion(r.RequestCtx); ok { // a majority has answered what was asked then
+				c.until = max(c.until, own+lease)
 			}
 		}
 		c.node.Advance(rd)

@@ -27,6 +27,7 @@ type world struct {
 	last    string            // of them
 	reigns  map[uint64]uint64 // who held it
 	newest  uint64
+	first   time.Duration // what the clock of who leads first is ahead
 }
 
 type fataler interface {
@@ -36,6 +37,7 @@ type fataler interface {
 type player struct {
 	*core
 	rank    int
+	ahead   time.Duration // of its own clock
 	asleep  time.Duration // until then
 	next    time.Duration // when it ticks
 	dead    bool
@@ -43,6 +45,11 @@ type player struct {
 	ask     map[uint64]string
 	pending []letter
 }
+
+func (p *player) own(w *world) time.Duration { return w.now + p.ahead }
+
+// clock is the time by the clock of all members, as it has it.
+func (p *player) clock(w *world) time.Duration { return p.own(w) + p.common }
 
 type letter struct {
 	from *player
@@ -71,7 +78,7 @@ func (w *world) another(rank int) *player {
 	if err != nil {
 		w.t.Fatalf("%v", err)
 	}
-	p := &player{core: c, rank: rank, life: id, next: w.now + time.Duration(w.chance.Int64N(int64(beat))), ask: map[uint64]string{}}
+	p := &player{core: c, rank: rank, ahead: -w.now, life: id, next: w.now + time.Duration(w.chance.Int64N(int64(beat))), ask: map[uint64]string{}}
 	w.members = append(w.members, p)
 	return p
 }
@@ -140,14 +147,14 @@ func (w *world) run(d time.Duration) {
 				continue
 			}
 			for _, l := range p.pending {
-				if err := p.step(l.from.self, l.msg, w.now); err != nil {
+				if err := p.step(l.from.self, l.msg, p.own(w)); err != nil {
 					w.t.Fatalf("member %d: %v", p.rank, err)
 				}
 				w.settle(p)
 			}
 			p.pending = p.pending[:0]
 			if w.now >= p.next { // a ticker keeps one tick for who is late
-				p.tick(w.now)
+				p.tick(p.own(w))
 				w.letIn(p)
 				if p.next += beat; p.next < w.now {
 					p.next = w.now/beat*beat + p.next%beat
@@ -210,18 +217,23 @@ func (w *world) knows(p *player, note string) bool {
 func (w *world) check() {
 	var held []int
 	for _, p := range w.members {
-		if !p.dead && p.holds(w.now) {
+		if !p.dead && p.holds(p.own(w)) {
 			held = append(held, p.rank)
 		}
 	}
 	if len(held) > 1 {
 		w.t.Fatalf("at %v members %v all hold the lease", w.now, held)
 	}
+	for _, p := range w.members { // messages take time, so that nobody is before the first leader's clock
+		if p.term > 0 && p.clock(w) > w.now+w.first {
+			w.t.Fatalf("at %v the clock of member %d is %v ahead", w.now, p.rank, p.clock(w)-w.now-w.first)
+		}
+	}
 }
 
 // holder is who holds the lease; -1: nobody.
 func (w *world) holder() int {
-	return slices.IndexFunc(w.members, func(p *player) bool { return !p.dead && p.holds(w.now) })
+	return slices.IndexFunc(w.members, func(p *player) bool { return !p.dead && p.holds(p.own(w)) })
 }
 
 func (w *world) await(limit time.Duration) int {
@@ -296,6 +308,43 @@ func TestOnlyOneReigns(t *testing.T) {
 			t.Fatalf("nobody holds the lease for %v", 20*time.Second)
 		}
 	})
+}
+
+// All members share a clock, which goes on when another one leads that began at another time, also one that came later.
+func TestOneClock(t *testing.T) {
+	w := newWorld(t, 3, 7)
+	w.members[0].ahead, w.members[1].ahead, w.members[2].ahead = time.Hour, 0, 9*time.Hour
+	w.first = time.Hour
+	w.members[0].campaign()
+	w.settle(w.members[0])
+	for n := range 6 {
+		r := w.await(10 * time.Second)
+		p := w.members[r]
+		if off := w.now + w.first - p.clock(w); off < 0 || off > time.Duration(n)*30*time.Millisecond {
+			t.Errorf("leader %d, member %d: its clock is %v behind", n, p.rank, off)
+		}
+		w.run(time.Second)
+		p.dead = true
+		late := w.another(p.rank)
+		w.run(12 * time.Second)
+		if len(late.conf.Voters) == 0 {
+			t.Fatalf("who came in the place of member %d was not let in", p.rank)
+		}
+	}
+}
+
+// Of what one leader says what was on its way for the shortest time counts; the next leader is believed anew.
+func TestFollow(t *testing.T) {
+	c := new(core)
+	for _, q := range []struct {
+		term           uint64
+		now, says, has time.Duration
+	}{{2, 10, 110, 100}, {2, 20, 115, 100}, {2, 30, 135, 105}, {3, 40, 100, 60}, {3, 50, 105, 60}} {
+		c.now = q.now
+		if c.follow(q.term, q.says); c.common != q.has {
+			t.Errorf("at %d, told %d in term %d: %d ahead, want %d", q.now, q.says, q.term, c.common, q.has)
+		}
+	}
 }
 
 // When the leader is gone another one reigns within the 6 s that are promised, and knows what was noted. The two who are left draw when they

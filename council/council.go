@@ -464,7 +464,7 @@ func (c *Council) publish(core *core) {
 		c.over()
 	}
 	if core.term > 0 && c.reign == nil && !core.state.Over {
-		c.reign = &Reign{Term: int64(core.term), Rank: c.cfg.Rank, Note: slices.Clone(core.state.Note), c: c, over: make(chan struct{})}
+		c.reign = &Reign{Term: int64(core.term), Rank: c.cfg.Rank, Note: slices.Clone(core.state.Note), c: c, common: core.common, over: make(chan struct{})}
 		select {
 		case <-c.reigns: // one that nobody took notice of is over
 		default:
@@ -524,9 +524,10 @@ type Reign struct {
 	Rank int
 	Note []byte // the last one of the reigns before; nil: there was none
 
-	c     *Council
-	until atomic.Int64 // the lease's end, since c.begun; 0: it is over
-	over  chan struct{}
+	c      *Council
+	common time.Duration // what the clock of all members is ahead of this one's
+	until  atomic.Int64  // the lease's end, since c.begun; 0: it is over
+	over   chan struct{}
 }
 
 // Over is closed when the reign has ended.
@@ -534,6 +535,10 @@ func (r *Reign) Over() <-chan struct{} { return r.over }
 
 // Held says whether nobody else can coordinate now.
 func (r *Reign) Held() bool { return time.Since(r.c.begun) < time.Duration(r.until.Load()) }
+
+// Clock is the time by a clock that all members share: it goes on from reign to reign, whatever the wall clocks of hosts do, and is off by as long as a message
+// takes. It began about when the council did.
+func (r *Reign) Clock() time.Duration { return time.Since(r.c.begun) + r.common }
 
 // Hold waits until Held, or returns ErrDeposed when the reign has ended. A leader whom a majority does not answer stops to be one
 // after a second or two, so it does not wait for long.

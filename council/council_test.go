@@ -37,6 +37,7 @@ func newBench(t *testing.T, k int) *bench {
 	}
 	for r := range k {
 		b.start(r, ls[r])
+		time.Sleep(100 * time.Millisecond)
 	}
 	return b
 }
@@ -103,6 +104,7 @@ func TestSuccession(t *testing.T) {
 		if err := first.Hold(); err != nil {
 			t.Fatal(err)
 		}
+		said, at := first.Clock(), time.Now()
 		b.stops[0]()
 		<-b.ends[0]
 		if err := first.Hold(); !errors.Is(err, ErrDeposed) {
@@ -115,6 +117,9 @@ func TestSuccession(t *testing.T) {
 		second := b.await(6 * time.Second)
 		if second.Rank == 0 || second.Term <= first.Term || string(second.Note) != "two" {
 			t.Errorf("member %d reigns after %v with term %d after %d, and note %q", second.Rank, time.Since(begun), second.Term, first.Term, second.Note)
+		}
+		if went, has := time.Since(at), second.Clock()-said; has < went-10*time.Millisecond || has > went+10*time.Millisecond {
+			t.Errorf("in %v the clock of all went on by %v", went, has)
 		}
 		if st := b.members[3-second.Rank].Status(); st.Leader != second.Rank || st.Addr != b.addrs[second.Rank] {
 			t.Errorf("the other one says %+v", st)
