@@ -42,7 +42,8 @@ func chaosCommand() *cobra.Command {
 		Use:   "chaos",
 		Short: "Break a running job on purpose, and see what it promises",
 		Long: `Runs a job as star run does, and breaks it while it trains, by a schedule of faults made from --seed: workers are killed, told to leave,
-stopped, stopped for 800 ms of each second; the ways to the servers are cut, fall silent, become slow, turn bits over; servers are killed.
+stopped, stopped for 800 ms of each second; the ways to the servers are cut, fall silent, become slow, turn bits over; servers are killed;
+wall clocks jump.
 Then it reads the run logs and the checkpoints, and says which promises were kept. The same seed gives the same schedule.
 
 Takes the settings of star run. Exit code 1: a promise was broken.
@@ -84,6 +85,9 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if err != nil {
 				return job.Invalid("faults", err)
 			}
+			if why := chaos.CanJump(); why != nil && slices.Contains(kinds, chaos.Clock) && !virtual.on {
+				return job.Invalid("faults", fmt.Errorf("clock: %w", why))
+			}
 			switch council := job.Council() > 0; {
 			case (slices.Contains(kinds, chaos.Coordinator) || slices.Contains(kinds, chaos.HandOver)) && !council:
 				return job.Invalid("faults", errors.New("coordinator, hand-over: nobody would take over; give --coordinators 3"))
@@ -113,7 +117,7 @@ replaced too, over a network that loses, doubles and delays messages.`,
 	job.Bind(cmd, settings.ForRun)
 	var all []string
 	for _, k := range chaos.Kinds {
-		if k != chaos.Coordinator && k != chaos.HandOver {
+		if k != chaos.Coordinator && k != chaos.HandOver && (k != chaos.Clock || chaos.CanJump() == nil) {
 			all = append(all, string(k))
 		}
 	}
@@ -131,12 +135,15 @@ replaced too, over a network that loses, doubles and delays messages.`,
 	return cmd
 }
 
-// withShards is how many servers there are behind proxies: those with shards, or who coordinates a ring alone.
+// withShards is how many servers there are behind proxies: those with shards or copies of them, or who coordinates a ring alone.
 func withShards(job *settings.Job) int {
 	if job.Arch == settings.AllReduce && job.Council() > 0 {
 		return 0
 	}
-	return max(job.Shards, 1)
+	if job.Arch == settings.AllReduce {
+		return 1
+	}
+	return max(job.Shards, job.Replicas, 1)
 }
 
 // comesBack is after what time the place of a coordinator that was killed is surely taken: its loss is noticed, somebody else leads, misses it for three
@@ -177,7 +184,9 @@ type fault struct {
 	Target int     `json:"target"`
 	For    float64 `json:"for_s,omitempty"`
 	Rate   int64   `json:"rate_Bps,omitempty"`
-	Done   bool    `json:"done"` // the job was still there
+	Off    float64 `json:"off_s,omitempty"`  // a clock
+	Daemon bool    `json:"daemon,omitempty"` // that of star-ps target
+	Done   bool    `json:"done"`             // the job was still there
 }
 
 func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Options, stall time.Duration) error {
@@ -214,6 +223,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		return err
 	}
 	defer os.RemoveAll(r.ears)
+	o.Daemons = r.processes()
 	faults := chaos.Schedule(o)
 	if slices.Contains(o.Kinds, chaos.FullDisk) {
 		if job.Checkpoint != "" {
@@ -258,7 +268,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	}
 	result := broken{Seed: o.Seed, Wall: time.Since(begun).Seconds(), Faults: []fault{}, Takeovers: []float64{}}
 	for i, f := range faults {
-		result.Faults = append(result.Faults, fault{f.At.Seconds(), string(f.Kind), f.Target, f.For.Seconds(), f.Rate, done[i]})
+		result.Faults = append(result.Faults, fault{f.At.Seconds(), string(f.Kind), f.Target, f.For.Seconds(), f.Rate, f.Off.Seconds(), f.Daemon, done[i]})
 	}
 	result.Processes = holds.end()
 	var full []chaos.Filled
@@ -282,7 +292,8 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	if r.seats.count > 0 { // to whoever takes over, servers too
 		come += r.servers()
 	}
-	result.Invariants = append(chaos.Judge(lives, saved, bad, node.ExitCode(failed), stall), flat(result.Processes, come))
+	result.Invariants = append(chaos.Judge(lives, saved, bad, node.ExitCode(failed), stall),
+		chaos.JudgeClocks(lives, time.Since(begun)), flat(result.Processes, come))
 	if r.disk != nil {
 		result.Invariants = append(result.Invariants, chaos.JudgeDisk(full, lives, saved, job.CheckpointEvery))
 	}
@@ -330,6 +341,8 @@ func (r *launch) describe(f chaos.Fault) string {
 func (r *launch) inflict(f chaos.Fault) {
 	signal := func(role string, s syscall.Signal) {
 		if c, ok := r.live.Load(fmt.Sprintf("%s %d", role, f.Target)); ok {
+			r.still.Lock()
+			defer r.still.Unlock()
 			c.(*child).cmd.Process.Signal(s)
 		}
 	}
@@ -368,11 +381,36 @@ func (r *launch) inflict(f chaos.Fault) {
 		}
 		f.Target += r.seats.count // the first ones coordinate, and have no shards
 		signal("ps", syscall.SIGKILL)
+	case chaos.Clock:
+		r.jump(f, f.Off)
+		after(func() { r.jump(f, 0) })
 	case chaos.FullDisk:
 		r.disk.fill(f.For, r.noRoom)
 	case chaos.Coordinator, chaos.HandOver:
 		f.Target = int(r.seats.at.Load())
 		signal("ps", map[chaos.Kind]syscall.Signal{chaos.Coordinator: syscall.SIGKILL, chaos.HandOver: syscall.SIGTERM}[f.Kind])
+	}
+}
+
+// jump has the clock of a process that is there be off by so much. One that has ended meanwhile has none.
+func (r *launch) jump(f chaos.Fault, off time.Duration) {
+	role := "worker"
+	if f.Daemon {
+		role = "ps"
+	}
+	c, ok := r.live.Load(fmt.Sprintf("%s %d", role, f.Target))
+	if !ok {
+		return
+	}
+	r.still.Lock()
+	defer r.still.Unlock()
+	p := c.(*child).cmd.Process
+	there := func() bool { return p.Signal(syscall.Signal(0)) == nil }
+	if !there() {
+		return
+	}
+	if err := chaos.Jump(p.Pid, off); err != nil && there() {
+		r.screen.say("chaos", err.Error())
 	}
 }
 

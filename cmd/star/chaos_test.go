@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"star/cmd/internal/chaos"
 )
 
 // breaks runs star chaos in a folder of its own: what it says of the job, what it logged, and its exit.
@@ -54,7 +56,7 @@ func TestChaos(t *testing.T) {
 	for _, f := range r.Faults {
 		done[f.Kind] = done[f.Kind] || f.Done
 	}
-	if err != nil || len(r.Invariants) != 7 || len(done) < 5 || r.Updates < 1500 {
+	if err != nil || len(r.Invariants) != 8 || len(done) < 5 || r.Updates < 1500 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
@@ -74,7 +76,27 @@ func TestChaosOfAFullDisk(t *testing.T) {
 	t.Parallel()
 	r, said, err := breaks(t, "--faults", "full-disk", "--fault-seed", "67", "--for", "1s", "--longest", "4s", "--checkpoint-every", "1s", // from 0.2 s on for 3 s
 		"--slow", "0:+20ms,1:+20ms,2:+20ms", "--steps", "400")
-	if err != nil || len(r.Invariants) != 8 || len(r.Faults) != 1 || r.Lives != 1 || strings.Contains(r.Invariants[7].Detail, " 0 checkpoints failed") {
+	if err != nil || len(r.Invariants) != 9 || len(r.Faults) != 1 || r.Lives != 1 || strings.Contains(r.Invariants[8].Detail, " 0 checkpoints failed") {
+		t.Errorf("%v: %+v\n%s", err, r, said)
+	}
+}
+
+// Wall clocks that jump change nothing, also where another process takes over whose clock is wrong. A shard has more copies than there are shards.
+func TestChaosOfClocks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many processes")
+	}
+	if err := chaos.CanJump(); err != nil {
+		t.Skip(err)
+	}
+	t.Parallel()
+	r, said, err := breaks(t, "--coordinators", "3", "--shards", "1", "--replicas", "2", "--workers", "2", "--faults", "clock,coordinator", "--fault-seed", "1",
+		"--every", "150ms", "--longest", "60s", "--for", "2s", "--slow", "0:+10ms,1:+10ms", "--steps", "250")
+	kinds := map[string]int{}
+	for _, f := range r.Faults {
+		kinds[f.Kind]++
+	}
+	if err != nil || len(r.Invariants) != 8 || r.Lives != 1 || kinds["clock"] < 5 || kinds["coordinator"] != 1 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
@@ -91,7 +113,7 @@ func TestChaosOfARing(t *testing.T) {
 	for _, f := range r.Faults {
 		within = within || f.Kind == "corrupt" && f.Target > 0
 	}
-	if err != nil || len(r.Invariants) != 8 || r.Updates < 400 || !within {
+	if err != nil || len(r.Invariants) != 9 || r.Updates < 400 || !within {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
@@ -125,7 +147,7 @@ func TestChaosOfACouncil(t *testing.T) {
 	for _, f := range r.Faults {
 		kinds[f.Kind]++
 	}
-	if err != nil || len(r.Invariants) != 7 || r.Lives != 1 || kinds["server"] != 1 || kinds["coordinator"] != 1 {
+	if err != nil || len(r.Invariants) != 8 || r.Lives != 1 || kinds["server"] != 1 || kinds["coordinator"] != 1 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }

@@ -118,6 +118,7 @@ type launch struct {
 	disk  *disk          // of the checkpoints, where it is filled; nil: it is not
 	ears  string         // folder of the sockets where processes answer HTTP; empty: they do not
 	live  sync.Map       // children by name, the last ones started
+	still sync.Mutex     // held by who stops one, or has it go on
 }
 
 // child is one process of the job.

@@ -41,6 +41,9 @@ type Life struct {
 	Members int  // of the last update that are still there
 	Alike   int  // of them, whose parameters were compared at the end and are the same to the last bit; -1: none were
 
+	Took time.Duration // until the last update, since the job began
+	Back []string      // updates that are said to be before the one before
+
 	// Pauses are the times from the last update of one coordinator to the first of the next one.
 	Pauses []time.Duration
 
@@ -266,6 +269,9 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				continue // nobody knows when it was made
 			}
 			gap := time.Duration((m.T - s.last) * float64(time.Second))
+			if l.Took = time.Duration(m.T * float64(time.Second)); gap < -clockError && s.begun {
+				l.Back = append(l.Back, fmt.Sprintf("%s:%d: the update is of %.3f s, the one before of %.3f s", name, number, m.T, s.last))
+			}
 			if gap > l.Worst {
 				l.Worst, l.WorstAt = gap, time.Duration(s.last*float64(time.Second))
 			}
@@ -291,6 +297,25 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 		}
 	}
 	return nil
+}
+
+// clockError is by how much a coordinator may be mistaken about the time since the job began, which another one has told it.
+const clockError = time.Second
+
+// JudgeClocks says whether the times of updates are those that have passed, whatever clocks say: a life of a job is part of all, which took so long.
+func JudgeClocks(lives []*Life, all time.Duration) Invariant {
+	const name = "times are right"
+	var sum time.Duration
+	for _, l := range lives {
+		if len(l.Back) > 0 {
+			return Invariant{name, false, l.Back[0] + more(len(l.Back)-1)}
+		}
+		sum += l.Took
+	}
+	if sum > all+clockError {
+		return Invariant{name, false, fmt.Sprintf("by the run logs it went on for %v, and %v have passed", sum.Round(time.Millisecond), all.Round(time.Millisecond))}
+	}
+	return Invariant{name, true, fmt.Sprintf("%v of %v", sum.Round(time.Millisecond), all.Round(time.Millisecond))}
 }
 
 // number is how many updates a life has made.

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +106,44 @@ func TestJudge(t *testing.T) {
 				t.Errorf("broken: %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// The times of updates are those that have passed: none is before the one before it, and a life of the job is no longer than all of it.
+func TestJudgeClocks(t *testing.T) {
+	log := func(times ...float64) string {
+		text := `{"type":"train","t":1,"version":0,"limit":100}` + "\n"
+		for i, at := range times {
+			text += fmt.Sprintf(`{"type":"record","t":%g,"worker":0,"step":%d,"start":%d,"samples":1,"loss":1}`+"\n", at, i, i)
+			text += fmt.Sprintf(`{"type":"fire","t":%g,"version":%d,"workers":[0],"samples":%d}`+"\n", at, i+1, i+1)
+		}
+		return text
+	}
+	for _, c := range []struct {
+		name string
+		logs []string
+		want string
+	}{
+		{"one life", []string{log(2, 3, 5)}, "true 5s of 10s"},
+		{"two lives", []string{log(2, 5), log(2, 4.5)}, "true 9.5s of 10s"},
+		{"a clock that is behind a little", []string{log(2, 1.5, 3)}, "true 3s of 10s"},
+		{"a clock that is behind", []string{log(5, 3.5, 4, 2)}, "false 0:5: the update is of 3.500 s, the one before of 5.000 s (and 1 more)"},
+		{"a clock that is behind, at once", []string{log(-20, 1)}, "false 0:3: the update is of -20.000 s, the one before of 1.000 s"},
+		{"a clock that is ahead", []string{log(2, 12)}, "false by the run logs it went on for 12s, and 10s have passed"},
+		{"two lives too long", []string{log(2, 6), log(6)}, "false by the run logs it went on for 12s, and 10s have passed"},
+	} {
+		var lives []*Life
+		for i, text := range c.logs {
+			l, err := Read(strings.NewReader(text), fmt.Sprint(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			lives = append(lives, l)
+		}
+		v := JudgeClocks(lives, 10*time.Second)
+		if got := fmt.Sprint(v.OK, " ", v.Detail); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
 	}
 }
 

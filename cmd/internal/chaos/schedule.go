@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -31,12 +32,15 @@ const (
 	// HandOver tells the process that coordinates to leave, so that another one takes over before anybody misses it.
 	HandOver Kind = "hand-over"
 
+	// Clock has the wall clock of a process jump, forward or back, and after a while to the right time again (Jump).
+	Clock Kind = "clock"
+
 	// FullDisk has no room left where checkpoints are written, for a while.
 	FullDisk Kind = "full-disk"
 )
 
 // Kinds are those that any job can have, in the order of the constants.
-var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server, Coordinator, HandOver}
+var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server, Coordinator, HandOver, Clock}
 
 // OnRequest are kinds that a job must be prepared for: nobody gets them without asking.
 var OnRequest = []Kind{FullDisk}
@@ -66,6 +70,8 @@ type Fault struct {
 	Target int           // rank of the worker, or of the server
 	For    time.Duration // how long it lasts; 0: it is over at once
 	Rate   int64         // bytes per second, of a slow link
+	Off    time.Duration // of a clock
+	Daemon bool          // the clock is that of star-ps Target, not of a worker
 }
 
 // String says it in a few words.
@@ -80,8 +86,15 @@ func (f Fault) String() string {
 		who = "who coordinates"
 	case FullDisk:
 		who = "the disk of checkpoints"
+	case Clock:
+		if f.Daemon {
+			who = fmt.Sprintf("ps %d", f.Target)
+		}
 	}
 	s := fmt.Sprintf("%v %s: %s", f.At.Round(time.Millisecond), who, f.Kind)
+	if f.Off != 0 {
+		s += fmt.Sprintf(" off by %v", f.Off)
+	}
 	if f.For > 0 {
 		s += fmt.Sprintf(" for %v", f.For.Round(time.Millisecond))
 	}
@@ -95,6 +108,7 @@ func (f Fault) String() string {
 type Options struct {
 	Seed             uint64
 	Workers, Servers int
+	Daemons          int // processes of star-ps
 	Kinds            []Kind
 	Every            time.Duration // mean time between two faults
 	Until            time.Duration // none begins later
@@ -104,6 +118,9 @@ type Options struct {
 	Return           time.Duration // after a pause of that, which is when others have their places, so many again; 0: they do not come back
 	Copied           time.Duration // the same of servers: others have copies of what they had
 }
+
+// A clock jumps by a second to a day: from what one is corrected by to a wrong time zone or a date.
+const leastJump, mostJump = time.Second, 24 * time.Hour
 
 // Schedule makes faults from a seed, in the order of their times: exponential times between them, everything else uniform. The same
 // Options give the same faults.
@@ -130,6 +147,17 @@ func Schedule(o Options) []Fault {
 			f.Target, f.For, f.Rate = server, long, rate
 		case Cut, Corrupt:
 			f.Target = server
+		case Clock:
+			f.For = long
+			if n := rnd.IntN(max(o.Workers+o.Daemons, 1)); n >= o.Workers {
+				f.Target, f.Daemon = n-o.Workers, true
+			} else {
+				f.Target = n
+			}
+			f.Off = time.Duration(float64(leastJump) * math.Pow(float64(mostJump/leastJump), rnd.Float64())).Round(time.Second)
+			if rnd.IntN(2) == 0 {
+				f.Off = -f.Off
+			}
 		case Server:
 			if f.Target = server; !servers.take(at) {
 				continue

@@ -17,6 +17,7 @@ func TestSchedule(t *testing.T) {
 			Seed: rapid.Uint64().Draw(t, "seed"), Workers: rapid.IntRange(1, 8).Draw(t, "workers"), Servers: rapid.IntRange(1, 4).Draw(t, "servers"),
 			Kinds: rapid.SliceOfNDistinct(rapid.SampledFrom(slices.Concat(Kinds, OnRequest)), 1, len(Kinds), rapid.ID).Draw(t, "kinds"),
 			Every: time.Second, Until: 30 * time.Second, Longest: 3 * time.Second, Most: rapid.IntRange(0, 3).Draw(t, "most"),
+			Daemons: rapid.IntRange(0, 4).Draw(t, "daemons"),
 		}
 		fs := Schedule(o)
 		if !reflect.DeepEqual(fs, Schedule(o)) {
@@ -32,7 +33,13 @@ func TestSchedule(t *testing.T) {
 			if f.Kind == Server {
 				killed++
 			}
-			lasts := f.Kind == Pause || f.Kind == StopAndGo || f.Kind == Silence || f.Kind == SlowLink || f.Kind == FullDisk
+			if f.Daemon {
+				ranks = o.Daemons
+			}
+			if off := f.Off.Abs(); (f.Kind == Clock) != (off > 0) || off > 0 && (off < time.Second || off > 24*time.Hour || off%time.Second != 0) || f.Daemon && f.Kind != Clock {
+				t.Fatalf("%+v", f)
+			}
+			lasts := f.Kind == Pause || f.Kind == StopAndGo || f.Kind == Silence || f.Kind == SlowLink || f.Kind == FullDisk || f.Kind == Clock
 			if f.At < last || f.At > o.Until || f.Target < 0 || f.Target >= ranks || lasts != (f.For > 0) || f.For > o.Longest || (f.Kind == SlowLink) != (f.Rate > 0) {
 				t.Fatalf("%+v after %v", f, last)
 			}
@@ -42,8 +49,18 @@ func TestSchedule(t *testing.T) {
 			t.Fatalf("%d servers are killed, at most %d may be", killed, o.Most)
 		}
 	})
+	kinds := map[[2]bool]int{} // of clocks: of a server or not, forward or back
+	for _, f := range Schedule(Options{Seed: 1, Workers: 3, Daemons: 3, Kinds: []Kind{Clock}, Every: time.Second, Until: time.Minute, Longest: time.Second}) {
+		kinds[[2]bool{f.Daemon, f.Off > 0}]++
+	}
+	if len(kinds) != 4 {
+		t.Errorf("clocks jump in %v", kinds)
+	}
 	if _, err := ParseKinds([]string{"kill", "flood"}); err == nil || !strings.Contains(err.Error(), `"flood" is no fault: want some of kill, term`) {
 		t.Error(err)
+	}
+	if got := (Fault{At: time.Second, Kind: Clock, Target: 2, Daemon: true, For: time.Second, Off: -time.Hour}).String(); got != "1s ps 2: clock off by -1h0m0s for 1s" {
+		t.Error(got)
 	}
 	if got := (Fault{At: 1500 * time.Millisecond, Kind: SlowLink, Target: 1, For: time.Second, Rate: 50000}).String(); got != "1.5s the way to server 1: slow-link for 1s at 50 kB/s" {
 		t.Error(got)
