@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,26 +38,42 @@ type fan struct {
 	reads  *leg  // from whom the last frame came; the reader's
 	broken error // that connection is of no more use
 
+	suspects []*leg        // whose connections have ended, and that are holders in every view since
+	useless  chan struct{} // closed when lost is set
+	lost     error         // why this worker cannot go on with the shard
+
+	ctx  context.Context // of searches for servers, until Close
+	stop context.CancelFunc
 	done chan struct{}
 	once sync.Once
-	wg   sync.WaitGroup
+	wg   sync.WaitGroup // grows under mu, or by what is in it, and not after done
 }
 
 // leg is the connection to one copy.
 type leg struct {
 	transport.Holder
 	conn transport.Conn
+	come chan arrival // what it sends first, or its end; nil: it was read
 
 	mu  sync.Mutex
 	err error // why nothing is written to it any more
 }
 
+type arrival struct {
+	frame transport.Frame
+	err   error
+}
+
+// suspicion is how long the coordinator has to say that a server is gone whose connection has ended, before it is asked whether it is there.
+const suspicion = 2 * time.Second
+
 // dialFan connects to all copies of a shard.
 func dialFan(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v transport.View) (*fan, error) {
 	f := &fan{
 		cfg: cfg, info: info, worker: star.Worker(cfg.Hello.Rank), stall: cfg.Stall, log: cfg.Log, view: v,
-		turned: make(chan struct{}), done: make(chan struct{}), name: fmt.Sprintf("shard %d", info.Shard),
+		turned: make(chan struct{}), useless: make(chan struct{}), done: make(chan struct{}), name: fmt.Sprintf("shard %d", info.Shard),
 	}
+	f.ctx, f.stop = context.WithCancel(context.Background())
 	if f.stall == 0 {
 		f.stall = 30 * time.Second
 	}
@@ -69,12 +86,102 @@ func dialFan(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v tr
 		err = f.say(v.Term)
 	}
 	if err != nil {
+		f.stop()
 		for _, l := range legs {
 			l.conn.Close()
 		}
 		return nil, err
 	}
+	for _, l := range f.legs {
+		f.watch(l)
+	}
 	return f, nil
+}
+
+// watch reads the first frame of a copy for whoever reads from it, so that the end of a connection is seen from which nobody reads.
+func (f *fan) watch(l *leg) {
+	l.come = make(chan arrival, 1)
+	come := l.come
+	f.wg.Go(func() {
+		m, err := l.conn.Recv()
+		come <- arrival{m, err}
+		if err == nil && m.Kind == transport.KindReject {
+			r, bad := transport.ParseReject(m.Header)
+			err = cmp.Or(bad, error(&transport.RejectError{Peer: l.conn.Peer(), Exit: r.Exit, Reason: r.Reason}))
+		}
+		if err != nil {
+			l.fail(err)
+			f.suspect(l, err)
+		}
+	})
+}
+
+// suspect finds out why a connection to a copy has ended. If its server is gone the coordinator says so soon, in a view without it. Else what was pushed may not have
+// arrived there, and nobody but this worker knows: it cannot go on, and must come back.
+func (f *fan) suspect(l *leg, why error) {
+	f.mu.Lock()
+	known := slices.Contains(f.suspects, l)
+	if !known && slices.Contains(f.view.Holders, l.Holder) {
+		f.suspects = append(f.suspects, l)
+	}
+	f.mu.Unlock()
+	if known {
+		return
+	}
+	for end := time.Now().Add(f.stall); ; {
+		nap := time.NewTimer(suspicion)
+		select {
+		case <-nap.C:
+		case <-f.useless:
+		case <-f.done:
+		}
+		nap.Stop()
+		if !f.suspected(l) {
+			return
+		}
+		ctx, cancel := context.WithTimeoutCause(f.ctx, suspicion, fmt.Errorf("not reached within %v", suspicion))
+		info := f.info
+		info.Addr = l.Addr
+		c, err := open(ctx, f.cfg, info)
+		cancel()
+		if err == nil {
+			c.Close()
+			f.abandon(l, fmt.Errorf("the connection to its copy at star-ps %d (%s) has ended, though that one is there: %w", l.Rank, l.Addr, why))
+			return
+		}
+		if time.Now().After(end) {
+			f.abandon(l, fmt.Errorf("its copy at star-ps %d cannot be reached from here: %w", l.Rank, err))
+			return
+		}
+	}
+}
+
+// suspected says whether nothing has been said of a copy since its connection ended.
+func (f *fan) suspected(l *leg) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	select {
+	case <-f.done:
+		return false
+	case <-f.useless:
+		return false
+	default:
+	}
+	return slices.Contains(f.suspects, l)
+}
+
+// abandon makes the fan useless, unless the suspect has been left out meanwhile.
+func (f *fan) abandon(l *leg, why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lost != nil || !slices.Contains(f.suspects, l) {
+		return
+	}
+	f.lost = why
+	close(f.useless)
+	for _, l := range f.legs {
+		l.fail(why) // whoever reads or writes learns of it
+	}
 }
 
 // dial connects to some copies. It returns those that it has reached even with an error.
@@ -142,6 +249,7 @@ func (f *fan) turn(v transport.View) {
 	if f.seek != nil {
 		f.seek()
 	}
+	f.suspects = slices.DeleteFunc(f.suspects, func(l *leg) bool { return !slices.Contains(v.Holders, l.Holder) })
 	for _, l := range f.legs {
 		if !slices.Contains(v.Holders, l.Holder) {
 			l.fail(errLeftOut) // a write that waits for it ends, and if its server is a holder again soon, that is another connection
@@ -184,6 +292,9 @@ func (f *fan) follow(ctx context.Context, v transport.View) {
 			l.conn.Close()
 		}
 		return
+	}
+	for _, l := range legs {
+		f.watch(l)
 	}
 	f.legs = append(f.legs, legs...)
 	f.order()
@@ -292,6 +403,9 @@ func (f *fan) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) e
 func (f *fan) alive() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.lost != nil {
+		return f.lost
+	}
 	var last error
 	for _, l := range f.legs {
 		if last = l.failed(); last == nil {
@@ -320,6 +434,11 @@ func (f *fan) Recv() (transport.Frame, error) {
 	if f.reads, _ = f.primary(); f.reads == nil {
 		return transport.Frame{}, f.note(errNoPrimary)
 	}
+	if f.reads.come != nil {
+		a := <-f.reads.come
+		f.reads.come = nil
+		return a.frame, f.note(a.err)
+	}
 	m, err := f.reads.conn.Recv()
 	return m, f.note(err)
 }
@@ -335,6 +454,20 @@ func (f *fan) SetReadDeadline(t time.Time) error {
 	return f.note(f.reads.conn.SetReadDeadline(t))
 }
 
+// ended suspects whoever was read from.
+func (f *fan) ended() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	select {
+	case <-f.done:
+		return
+	default:
+	}
+	if l, why := f.reads, f.broken; l != nil {
+		f.wg.Go(func() { f.suspect(l, why) })
+	}
+}
+
 // renew waits for another primary, after an error of whoever reads. It returns err, unless that was a broken connection and there is
 // another one.
 func (f *fan) renew(err error) error {
@@ -343,7 +476,13 @@ func (f *fan) renew(err error) error {
 	}
 	timeout := time.NewTimer(f.stall)
 	defer timeout.Stop()
+	f.ended()
 	for {
+		select {
+		case <-f.useless:
+			return f.lost
+		default:
+		}
 		l, turned := f.primary()
 		if l != nil && l != f.reads {
 			return nil
@@ -356,6 +495,7 @@ func (f *fan) renew(err error) error {
 		}
 		select {
 		case <-turned:
+		case <-f.useless:
 		case <-f.done:
 			return err
 		case <-timeout.C:
@@ -412,6 +552,7 @@ func (f *fan) Close() error {
 	f.once.Do(func() {
 		f.mu.Lock()
 		close(f.done)
+		f.stop()
 		if f.seek != nil {
 			f.seek()
 		}

@@ -73,7 +73,18 @@ func (h *holder) serve(c transport.Conn) {
 
 // die closes its connections, and it takes no more.
 func (h *holder) die() {
+	synctest.Wait() // it knows of them all
 	h.cancel()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.conns {
+		c.Close()
+	}
+}
+
+// hangUp ends its connections, and it takes others.
+func (h *holder) hangUp() {
+	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range h.conns {
@@ -312,6 +323,112 @@ func TestFanOfAServerThatCameBack(t *testing.T) {
 	}
 }
 
+// A connection to a copy ends, and its server is there: what was pushed last may not be, and nobody else knows. The worker is told so within seconds, unless a view
+// says that the server has no copy any more. A server that cannot be reached, and is in the view for as long as the stall, is no better.
+func TestFanLosesAConnection(t *testing.T) {
+	reads := func(f *fan) (time.Duration, error) {
+		begun := time.Now()
+		_, err := f.Recv()
+		if err != nil {
+			err = f.renew(err)
+		}
+		return time.Since(begun), err
+	}
+	for r, name := range []string{"the primary's", "a follower's"} {
+		t.Run(name, func(t *testing.T) {
+			fans(t, func(t *testing.T, f *fan, hs []*holder) {
+				push(f)
+				if who, err := answers(f); who != 0 || err != nil {
+					t.Fatalf("server %d answers, %v", who, err)
+				}
+				hs[r].hangUp()
+				took, err := reads(f)
+				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("star-ps %d (server-%d) has ended, though that one is there", r, r)) || took < suspicion || took > 2*suspicion {
+					t.Errorf("after %v: %v", took, err)
+				}
+				if again := push(f); again == nil || err == nil || again.Error() != err.Error() {
+					t.Errorf("the next push: %v", again)
+				}
+			})
+		})
+	}
+	t.Run("refused", func(t *testing.T) {
+		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+			synctest.Wait()
+			transport.Send(hs[1].conns[0], transport.Reject{Exit: 69, Reason: "left behind"}, nil)
+			if took, err := reads(f); err == nil || !strings.Contains(err.Error(), "left behind") || took > 2*suspicion {
+				t.Errorf("after %v: %v", took, err)
+			}
+		})
+	})
+	t.Run("its server is gone", func(t *testing.T) {
+		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+			hs[1].die()
+			if took, err := reads(f); err == nil || !strings.Contains(err.Error(), "its copy at star-ps 1 cannot be reached from here") || took < f.stall || took > f.stall+2*suspicion {
+				t.Errorf("after %v: %v", took, err)
+			}
+		})
+	})
+	t.Run("it is left out, and comes back", func(t *testing.T) {
+		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+			hs[1].hangUp()
+			time.Sleep(suspicion / 2)
+			f.turn(view(2, hs[0]))
+			synctest.Wait()
+			f.turn(view(3, hs[0], hs[1]))
+			time.Sleep(3 * f.stall)
+			hs[1].said()
+			if err := push(f); err != nil || hs[1].said() != "push" {
+				t.Errorf("afterwards: %v", err)
+			}
+			if who, err := answers(f); who != 0 || err != nil {
+				t.Errorf("server %d answers, %v", who, err)
+			}
+		})
+	})
+	t.Run("one that came later", func(t *testing.T) {
+		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+			f.turn(view(2, hs[0], hs[2]))
+			hs[2].hangUp()
+			if took, err := reads(f); err == nil || !strings.Contains(err.Error(), "star-ps 2 (server-2) has ended") || took > 2*suspicion {
+				t.Errorf("after %v: %v", took, err)
+			}
+		})
+	})
+	t.Run("closed meanwhile", func(t *testing.T) {
+		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+			hs[1].die()
+			time.Sleep(suspicion + suspicion/2) // it looks for the server
+			begun := time.Now()
+			if f.Close(); time.Since(begun) > 0 {
+				t.Errorf("it closes after %v", time.Since(begun))
+			}
+		})
+	})
+}
+
+// What a copy sends before this worker knows that it is the primary is read when it does.
+func TestFanReadsWhatCameEarly(t *testing.T) {
+	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		synctest.Wait()
+		if err := transport.Send(hs[1].conns[0], transport.Params{Version: 44}, []byte{1, 2, 3, 4}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		f.turn(view(2, hs[1]))
+		synctest.Wait()
+		m, err := f.Recv()
+		p, bad := transport.ParseParams(m.Header)
+		text := make([]byte, m.Size)
+		if err != nil || bad != nil || f.ReadPayload(text) != nil || p.Version != 44 || len(text) != 4 || text[3] != 4 {
+			t.Fatalf("%v, %v: version %d, %v", err, bad, p.Version, text)
+		}
+		if who, err := answers(f); who != 1 || err != nil {
+			t.Errorf("server %d answers, %v", who, err)
+		}
+	})
+}
+
 // Without anybody writing fails; nobody is waited for longer than the stall; an older view changes nothing.
 func TestFanGivesUp(t *testing.T) {
 	fans(t, func(t *testing.T, f *fan, hs []*holder) {
@@ -324,7 +441,7 @@ func TestFanGivesUp(t *testing.T) {
 		hs[0].die()
 		hs[1].die()
 		synctest.Wait()
-		_, lost := answers(f)
+		_, lost := f.Recv()
 		push(f)
 		if err := push(f); err == nil || !strings.Contains(err.Error(), "no copy of it can be reached") {
 			t.Errorf("without a copy: %v", err)
