@@ -24,6 +24,7 @@ type fan struct {
 	log    *slog.Logger
 
 	writing sync.Mutex // one frame at a time, and no other copies meanwhile
+	inHand  *frame     // what it has of the gradient is the caller's, until drop; the writer's
 
 	mu     sync.Mutex
 	view   transport.View // the newest that was heard of
@@ -42,11 +43,14 @@ type fan struct {
 	useless  chan struct{} // closed when lost is set
 	lost     error         // why this worker cannot go on with the shard
 
-	ctx  context.Context // of searches for servers, until Close
-	stop context.CancelFunc
-	done chan struct{}
-	once sync.Once
-	wg   sync.WaitGroup // grows under mu, or by what is in it, and not after done
+	ctx     context.Context // of searches for servers, until Close
+	stop    context.CancelFunc
+	dialing chan struct{}   // held by one search at a time: a server has one connection of each worker
+	probing context.Context // of a server whose connection has ended, until there is another view
+	probe   context.CancelFunc
+	done    chan struct{}
+	once    sync.Once
+	wg      sync.WaitGroup // grows under mu, or by what is in it, and not after done
 }
 
 // leg is the connection to one copy.
@@ -54,6 +58,11 @@ type leg struct {
 	transport.Holder
 	conn transport.Conn
 	come chan arrival // what it sends first, or its end; nil: it was read
+
+	made    time.Time
+	short   int  // connections before it that have ended at once
+	mending bool // it has ended, and somebody makes it anew; under the fan's mu
+	out     bool // a view has left it out; under the fan's mu
 
 	mu  sync.Mutex
 	err error // why nothing is written to it any more
@@ -64,16 +73,28 @@ type arrival struct {
 	err   error
 }
 
-// suspicion is how long the coordinator has to say that a server is gone whose connection has ended, before it is asked whether it is there.
-const suspicion = 2 * time.Second
+// Times of connections that are made again.
+const (
+	suspicion = 2 * time.Second        // how long a server may take to answer, and the coordinator to say that it is gone, before it is asked once more
+	mendPause = 100 * time.Millisecond // so long its end may take to be known
+	mendMost  = 5                      // connections in a row that end at once
+)
+
+// frame is what a worker has pushed last, for as long as it is in hand: not every copy may have it.
+type frame struct {
+	kind            transport.Kind
+	header, payload []byte
+	sum             uint32
+}
 
 // dialFan connects to all copies of a shard.
 func dialFan(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v transport.View) (*fan, error) {
 	f := &fan{
 		cfg: cfg, info: info, worker: star.Worker(cfg.Hello.Rank), stall: cfg.Stall, log: cfg.Log, view: v,
-		turned: make(chan struct{}), useless: make(chan struct{}), done: make(chan struct{}), name: fmt.Sprintf("shard %d", info.Shard),
+		turned: make(chan struct{}), useless: make(chan struct{}), dialing: make(chan struct{}, 1), done: make(chan struct{}), name: fmt.Sprintf("shard %d", info.Shard),
 	}
 	f.ctx, f.stop = context.WithCancel(context.Background())
+	f.probing, f.probe = context.WithCancel(f.ctx)
 	if f.stall == 0 {
 		f.stall = 30 * time.Second
 	}
@@ -100,7 +121,7 @@ func dialFan(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v tr
 
 // watch reads the first frame of a copy for whoever reads from it, so that the end of a connection is seen from which nobody reads.
 func (f *fan) watch(l *leg) {
-	l.come = make(chan arrival, 1)
+	l.made, l.come = time.Now(), make(chan arrival, 1)
 	come := l.come
 	f.wg.Go(func() {
 		m, err := l.conn.Recv()
@@ -111,25 +132,33 @@ func (f *fan) watch(l *leg) {
 		}
 		if err != nil {
 			l.fail(err)
-			f.suspect(l, err)
+			f.mend(l, err)
 		}
 	})
 }
 
-// suspect finds out why a connection to a copy has ended. If its server is gone the coordinator says so soon, in a view without it. Else what was pushed may not have
-// arrived there, and nobody but this worker knows: it cannot go on, and must come back.
-func (f *fan) suspect(l *leg, why error) {
+// mend makes a connection to a copy anew that has ended, and sends what is in hand once more: it may not have arrived, and nobody else knows. If the server is gone
+// the coordinator says so soon, in a view without it. A server that nobody else misses, and that does not answer here, leaves this worker useless.
+func (f *fan) mend(l *leg, why error) {
 	f.mu.Lock()
-	known := slices.Contains(f.suspects, l)
-	if !known && slices.Contains(f.view.Holders, l.Holder) {
-		f.suspects = append(f.suspects, l)
-	}
+	known := l.mending || l.out
+	l.mending = true
+	f.miss(l)
 	f.mu.Unlock()
 	if known {
 		return
 	}
-	for end := time.Now().Add(f.stall); ; {
-		nap := time.NewTimer(suspicion)
+	short := 0
+	if time.Since(l.made) < suspicion {
+		short = l.short + 1
+	}
+	var refused *transport.RejectError
+	pause, end := mendPause, time.Now().Add(f.stall)
+	if errors.As(why, &refused) || short > mendMost {
+		pause, end = suspicion, time.Now()
+	}
+	for {
+		nap := time.NewTimer(pause)
 		select {
 		case <-nap.C:
 		case <-f.useless:
@@ -139,27 +168,104 @@ func (f *fan) suspect(l *leg, why error) {
 		if !f.suspected(l) {
 			return
 		}
-		ctx, cancel := context.WithTimeoutCause(f.ctx, suspicion, fmt.Errorf("not reached within %v", suspicion))
-		info := f.info
-		info.Addr = l.Addr
-		c, err := open(ctx, f.cfg, info)
-		cancel()
-		if err == nil {
-			c.Close()
-			f.abandon(l, fmt.Errorf("the connection to its copy at star-ps %d (%s) has ended, though that one is there: %w", l.Rank, l.Addr, why))
+		if !time.Now().Before(end) {
+			f.abandon(l, fmt.Errorf("the connection to its copy at star-ps %d (%s) has ended, and cannot be made again: %w", l.Rank, l.Addr, why))
 			return
 		}
-		if time.Now().After(end) {
-			f.abandon(l, fmt.Errorf("its copy at star-ps %d cannot be reached from here: %w", l.Rank, err))
-			return
+		pause = suspicion / 2
+		if err := f.connect(l, short); err != nil {
+			why = err
 		}
 	}
 }
 
-// suspected says whether nothing has been said of a copy since its connection ended.
-func (f *fan) suspected(l *leg) bool {
+// miss notes that a copy is missed, unless it is a holder no more. The caller has mu.
+func (f *fan) miss(l *leg) {
+	if !l.out && !slices.Contains(f.suspects, l) && slices.Contains(f.view.Holders, l.Holder) {
+		f.suspects = append(f.suspects, l)
+	}
+}
+
+// connect makes a connection anew.
+func (f *fan) connect(l *leg, short int) error {
+	f.dialing <- struct{}{}
+	defer func() { <-f.dialing }()
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	waits, ctx := f.waits(l), f.probing
+	f.mu.Unlock()
+	if !waits {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, suspicion, fmt.Errorf("not reached within %v", suspicion))
+	defer cancel()
+	info := f.info
+	info.Addr = l.Addr
+	c, err := open(ctx, f.cfg, info)
+	if err == nil {
+		f.replace(l, &leg{Holder: l.Holder, conn: c, short: short})
+	}
+	return err
+}
+
+// replace has a new connection in the place of one that has ended.
+func (f *fan) replace(old, l *leg) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.mu.Lock()
+	if !f.waits(old) {
+		f.mu.Unlock()
+		l.conn.Close()
+		return
+	}
+	f.remove(func(o *leg) bool { return o == old })
+	f.watch(l)
+	f.legs = append(f.legs, l)
+	f.order()
+	term := f.view.Term
+	f.mu.Unlock()
+	f.log.Warn("connected again to a copy of a shard", "shard", f.info.Shard, "server", l.Rank, "addr", l.Addr)
+	f.tell(l, term)
+	f.repeat(l)
+}
+
+// tell tells one copy that each gradient goes to every holder of the view of a term. The caller has the lock of writers.
+func (f *fan) tell(l *leg, term int64) error {
+	l.conn.SetWriteDeadline(time.Now().Add(f.stall))
+	err := transport.Send(l.conn, transport.Turn{Shard: f.info.Shard, Worker: f.worker, Term: term}, nil)
+	if err != nil {
+		l.fail(err)
+	}
+	return err
+}
+
+// repeat sends what is in hand to a copy whose connection was made again, which drops what it has already. The caller has the lock of writers.
+func (f *fan) repeat(l *leg) {
+	f.mu.Lock()
+	f.suspects = slices.DeleteFunc(f.suspects, func(o *leg) bool { return o.Holder == l.Holder && o != l })
+	f.mu.Unlock()
+	switch h := f.inHand; {
+	case h == nil || l.failed() != nil:
+	case h.kind == transport.KindInit:
+		f.mu.Lock()
+		f.giveUp(fmt.Errorf("the connection to its copy at star-ps %d (%s) has ended while it got the first parameters", l.Rank, l.Addr))
+		f.mu.Unlock()
+	default:
+		l.conn.SetWriteDeadline(time.Now().Add(f.stall + time.Duration(len(h.payload)>>20)*time.Second))
+		if err := l.conn.WriteFrame(h.kind, h.header, h.payload, h.sum); err != nil {
+			l.fail(err)
+		}
+	}
+}
+
+// drop forgets what was pushed: every copy has it, or it is not wanted any more. Its memory is the caller's again.
+func (f *fan) drop() {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.inHand = nil
+}
+
+// waits says whether a copy is missed. The caller has mu.
+func (f *fan) waits(l *leg) bool {
 	select {
 	case <-f.done:
 		return false
@@ -170,11 +276,25 @@ func (f *fan) suspected(l *leg) bool {
 	return slices.Contains(f.suspects, l)
 }
 
+// suspected says whether nothing has been said of a copy since its connection ended.
+func (f *fan) suspected(l *leg) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.waits(l)
+}
+
 // abandon makes the fan useless, unless the suspect has been left out meanwhile.
 func (f *fan) abandon(l *leg, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.lost != nil || !slices.Contains(f.suspects, l) {
+	if f.waits(l) {
+		f.giveUp(why)
+	}
+}
+
+// giveUp makes the fan useless. The caller has mu.
+func (f *fan) giveUp(why error) {
+	if f.lost != nil {
 		return
 	}
 	f.lost = why
@@ -210,14 +330,9 @@ func (f *fan) dial(ctx context.Context, holders []transport.Holder) (legs []*leg
 }
 
 // say tells all copies that from here on each gradient goes to every holder of the view of a term. The caller has the lock of writers.
-func (f *fan) say(term int64) error {
-	m := transport.Turn{Shard: f.info.Shard, Worker: f.worker, Term: term}
-	var err error
+func (f *fan) say(term int64) (err error) {
 	for _, l := range f.legs {
-		l.conn.SetWriteDeadline(time.Now().Add(f.stall))
-		if err = transport.Send(l.conn, m, nil); err != nil {
-			l.fail(err)
-		}
+		err = cmp.Or(f.tell(l, term), err)
 	}
 	return err
 }
@@ -249,9 +364,15 @@ func (f *fan) turn(v transport.View) {
 	if f.seek != nil {
 		f.seek()
 	}
-	f.suspects = slices.DeleteFunc(f.suspects, func(l *leg) bool { return !slices.Contains(v.Holders, l.Holder) })
+	f.probe()
+	f.probing, f.probe = context.WithCancel(f.ctx)
+	f.suspects = slices.DeleteFunc(f.suspects, func(l *leg) bool {
+		l.out = !slices.Contains(v.Holders, l.Holder)
+		return l.out
+	})
 	for _, l := range f.legs {
 		if !slices.Contains(v.Holders, l.Holder) {
+			l.out = true
 			l.fail(errLeftOut) // a write that waits for it ends, and if its server is a holder again soon, that is another connection
 		}
 	}
@@ -272,6 +393,8 @@ var errLeftOut = errors.New("it holds no copy any more")
 
 // follow has the copies of a view, and the primary first of all.
 func (f *fan) follow(ctx context.Context, v transport.View) {
+	f.dialing <- struct{}{}
+	defer func() { <-f.dialing }()
 	missing := f.keep(v)
 	if missing == nil {
 		return
@@ -298,12 +421,21 @@ func (f *fan) follow(ctx context.Context, v transport.View) {
 	}
 	f.legs = append(f.legs, legs...)
 	f.order()
+	var mended []*leg // that were holders before
+	for _, l := range legs {
+		if slices.ContainsFunc(f.suspects, func(o *leg) bool { return o.Holder == l.Holder }) {
+			mended = append(mended, l)
+		}
+	}
 	f.mu.Unlock()
 	if err != nil {
 		f.log.Warn("a copy of a shard cannot be reached; its primary passes on what it gets", "shard", f.info.Shard, "err", err)
-		return
+	} else {
+		f.say(v.Term)
 	}
-	f.say(v.Term)
+	for _, l := range mended {
+		f.repeat(l)
+	}
 }
 
 // keep drops the copies that are not in a view, and has the primary be the first. It returns those that are missing; nil: the view is old, or complete.
@@ -315,15 +447,7 @@ func (f *fan) keep(v transport.View) (missing []transport.Holder) {
 		f.mu.Unlock()
 		return nil
 	}
-	f.legs = slices.DeleteFunc(slices.Clone(f.legs), func(l *leg) bool {
-		out := !slices.Contains(v.Holders, l.Holder) || l.failed() != nil
-		if out {
-			l.conn.Close()
-			s, r := l.conn.Traffic()
-			f.sent, f.got = f.sent+s, f.got+r
-		}
-		return out
-	})
+	f.remove(func(l *leg) bool { return !slices.Contains(v.Holders, l.Holder) || l.failed() != nil })
 	for _, h := range v.Holders {
 		if !slices.ContainsFunc(f.legs, func(l *leg) bool { return l.Holder == h }) {
 			missing = append(missing, h)
@@ -335,6 +459,20 @@ func (f *fan) keep(v transport.View) (missing []transport.Holder) {
 		f.say(v.Term)
 	}
 	return missing
+}
+
+// remove closes connections that are of no more use. The caller has both locks.
+func (f *fan) remove(out func(*leg) bool) {
+	f.legs = slices.DeleteFunc(slices.Clone(f.legs), func(l *leg) bool {
+		if !out(l) {
+			return false
+		}
+		f.miss(l)
+		l.conn.Close()
+		s, r := l.conn.Traffic()
+		f.sent, f.got = f.sent+s, f.got+r
+		return true
+	})
 }
 
 // order puts the primary first, and wakes who waits for it.
@@ -385,6 +523,9 @@ func (f *fan) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) e
 			put(l)
 		}
 		return f.alive()
+	}
+	if f.inHand = (&frame{k, slices.Clone(header), payload, sum}); k == transport.KindInit {
+		f.inHand.payload = nil // parameters that come are written there
 	}
 	var others sync.WaitGroup
 	for i, l := range legs {
@@ -454,7 +595,7 @@ func (f *fan) SetReadDeadline(t time.Time) error {
 	return f.note(f.reads.conn.SetReadDeadline(t))
 }
 
-// ended suspects whoever was read from.
+// ended has a connection made again to whoever was read from.
 func (f *fan) ended() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -464,7 +605,7 @@ func (f *fan) ended() {
 	default:
 	}
 	if l, why := f.reads, f.broken; l != nil {
-		f.wg.Go(func() { f.suspect(l, why) })
+		f.wg.Go(func() { f.mend(l, why) })
 	}
 }
 

@@ -448,6 +448,7 @@ func (l *Link) say(version int64, codec, why string) {
 
 // send gives j to every writer, with its slice of vec, and waits for all.
 func (l *Link) send(ctx context.Context, j job, vec []float32) error {
+	l.drop()
 	n := 0
 	l.pushing.Begin(j.push.Step, l.patience(len(vec)))
 	defer l.pushing.End()
@@ -459,6 +460,15 @@ func (l *Link) send(ctx context.Context, j job, vec []float32) error {
 		n += p.give(j)
 	}
 	return l.collect(ctx, n)
+}
+
+// drop forgets what was pushed last.
+func (l *Link) drop() {
+	for _, p := range l.peers {
+		if f, ok := p.conn.(*fan); ok {
+			f.drop()
+		}
+	}
 }
 
 // give hands j to the writer and returns how many results will follow: one, or
@@ -564,6 +574,7 @@ func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error
 			lo, hi = min(lo, v), max(hi, v)
 		}
 		if missing == nil && behind == nil {
+			l.drop()
 			return lo, hi, nil
 		}
 		if missing == nil {
