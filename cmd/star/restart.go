@@ -32,9 +32,9 @@ func (r *launch) lives(ctx context.Context) error {
 	before := generation(r.checkpoints())
 	begun := false // to train, in any life
 	for again := 1; ; again++ {
-		start := time.Now()
+		r.since = time.Now()
 		err := r.run(ctx)
-		begun = begun || r.screen.training() || r.trained(start)
+		begun = begun || r.training()
 		if err == nil || again > r.job.Restarts || !begun || !mends(ctx, err) {
 			return r.report(err)
 		}
@@ -46,11 +46,14 @@ func (r *launch) lives(ctx context.Context) error {
 	}
 }
 
-// trained says whether the run log, if it is of a life that began then, tells of a training: the screen asks only now and then.
-func (r *launch) trained(start time.Time) bool {
+// training says whether the training has begun in this life of the job: the screen asks only now and then, the run log says it, too.
+func (r *launch) training() bool {
+	if r.screen.training() {
+		return true
+	}
 	name := filepath.Join(r.job.Out, node.RunLogName)
 	info, err := os.Stat(name)
-	return err == nil && info.ModTime().After(start) && chaos.Began(name)
+	return err == nil && info.ModTime().After(r.since) && chaos.Began(name)
 }
 
 // checkpoints is where those of the job are.

@@ -109,6 +109,7 @@ type launch struct {
 
 	again chan *child   // processes that are to be started once more
 	left  int           // how many more may be
+	since time.Time     // when this life began
 	ended chan exit     // of this life
 	over  chan struct{} // closed when nobody is to be started any more
 
@@ -260,12 +261,19 @@ func (r *launch) address() error {
 		r.seats.begin(addrs)
 		return nil
 	}
-	l, err := net.Listen("tcp", r.job.Listen)
+	host, port, err := net.SplitHostPort(r.job.Listen)
+	if err == nil && port == "0" {
+		r.addr, err = reserve(host)
+	} else if err == nil {
+		var l net.Listener
+		if l, err = net.Listen("tcp", r.job.Listen); err == nil {
+			r.addr = l.Addr().String()
+			l.Close()
+		}
+	}
 	if err != nil {
 		return r.job.Invalid("listen", fmt.Errorf("%w; --listen 127.0.0.1:0 takes a free port", err))
 	}
-	defer l.Close() // so that no other process gets the same
-	r.addr = l.Addr().String()
 	return r.seats.choose(r.addr)
 }
 
@@ -276,12 +284,10 @@ func (r *launch) aim() error {
 	for i, p := range r.front {
 		addr := r.addr
 		if i > 0 || r.seats.count > 0 {
-			l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-			if err != nil {
+			var err error
+			if addr, err = reserve(host, append(slices.Clone(r.back), r.seats.addrs...)...); err != nil {
 				return err
 			}
-			addr = l.Addr().String()
-			l.Close()
 		}
 		r.back = append(r.back, addr)
 		p.Aim(addr)
@@ -547,13 +553,15 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 					gains = "to get copies of shards; the others go on"
 				}
 				r.restart(e, children, gains)
+			case e.role == "ps" && e.code() != 0 && e.rank >= max(1, r.seats.count) && r.job.Replicas > 1 && kill == nil && !e.signalled() && !r.training():
+				fails(e)
 			case e.role == "ps" && e.code() != 0 && e.rank >= max(1, r.seats.count) && r.job.Replicas > 1 && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
 			case finished && e.role == "ps" && e.rank < r.seats.count && e.code() > 128: // it was told to leave, or too slow to
 			case e.role == "ps" && e.code() != 0 && r.seats.spares(e):
-				if kill == nil && !e.signalled() && !r.screen.training() {
+				if kill == nil && !e.signalled() && !r.training() {
 					// What keeps it from its work, such as its port, is there at once; and before all of them have found each other, none coordinates.
 					fails(e)
 					break
@@ -575,7 +583,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			case e.code() != 0 && kill == nil && r.restartable(e):
 				left++
 				r.restart(e, children, "")
-			case e.code() != 0 && kill == nil && !r.screen.training():
+			case e.code() != 0 && kill == nil && !r.training():
 				fails(e)
 			case e.code() != 0 && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on", e.name, e.code()))
@@ -585,7 +593,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			verdict = nil
 			switch {
 			case kill != nil:
-			case !r.screen.training():
+			case !r.training():
 				failed = &childError{early[0].name, early[0].code()} // it will never join
 				stop(syscall.SIGTERM)
 			default:

@@ -29,6 +29,7 @@ type screen struct {
 	mu     sync.Mutex
 	drawn  []string
 	phase  string
+	begun  bool
 	last   time.Time
 	closed bool
 }
@@ -79,6 +80,7 @@ func (s *screen) show(st coord.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.phase = st.Phase
+	s.begun = s.begun || s.phase != "" && s.phase != "joining"
 	if s.closed {
 		return
 	}
@@ -128,18 +130,18 @@ func fit(lines []string, height int) []string {
 	return append(lines[:room-1:room-1], fmt.Sprintf("  … %d more", len(lines)-room+1))
 }
 
-// training reports whether the job has begun.
+// training reports whether the job has begun. While another coordinator takes it over members join again: it has.
 func (s *screen) training() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.phase != "" && s.phase != "joining"
+	return s.begun
 }
 
 // reopen begins anew after close.
 func (s *screen) reopen() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.phase, s.closed = "", false
+	s.phase, s.begun, s.closed = "", false, false
 }
 
 // close removes the table: the summary follows.

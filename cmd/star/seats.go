@@ -27,12 +27,11 @@ func (s *seats) choose(first string) error {
 	}
 	addrs := []string{first}
 	for len(addrs) < s.count {
-		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		addr, err := reserve(host, addrs...)
 		if err != nil {
 			return err
 		}
-		defer l.Close() // so that each one is another
-		addrs = append(addrs, l.Addr().String())
+		addrs = append(addrs, addr)
 	}
 	s.begin(addrs)
 	return nil

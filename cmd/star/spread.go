@@ -288,12 +288,15 @@ func (s *spread) coordinators(job *settings.Job) (addrs []string, err error) {
 			addrs = append(addrs, addr)
 			continue
 		}
-		l, err := net.Listen("tcp", addr)
+		if port == 0 {
+			addr, err = reserve(at.reach(), addrs...)
+		} else {
+			addr, err = listens(at.reach(), port)
+		}
 		if err != nil {
 			return nil, job.Invalid("listen", fmt.Errorf("on host %s: %w", at.Name, err))
 		}
-		defer l.Close() // so that each one is another
-		addrs = append(addrs, l.Addr().String())
+		addrs = append(addrs, addr)
 	}
 	return addrs, nil
 }

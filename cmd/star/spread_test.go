@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -23,26 +22,22 @@ import (
 	"star/placement"
 )
 
-// freePort finds a port that nobody listens on, nor on the next one, which a second process of a host has. It is not one of those that systems give
-// connections that go out, as others in this process and beside it do.
+// freePort finds a port that nobody listens on, nor on the next one, which a second process of a host has.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
-		port := 10000 + rand.IntN(20000)
-		if free(port) && free(port+1) {
-			return strconv.Itoa(port)
+		addr, err := reserve("127.0.0.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := net.SplitHostPort(addr)
+		n, _ := strconv.Atoi(port)
+		if _, err := listens("", n+1); err == nil {
+			return port
 		}
 	}
-	t.Fatal("no free ports between 10000 and 30000")
+	t.Fatal("no two free ports")
 	return ""
-}
-
-func free(port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
-	if err == nil {
-		l.Close()
-	}
-	return err == nil
 }
 
 // onHosts runs star run on the hosts of a file, and returns its result and log.
