@@ -417,6 +417,16 @@ func TestFanConnectsAgain(t *testing.T) {
 			}
 		})
 	})
+	t.Run("a view comes while its server is looked for", func(t *testing.T) {
+		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+			hs[1].die()
+			time.Sleep(suspicion / 2)
+			f.turn(view(2, hs[0], hs[2]))
+			if got := hs[2].said(); got != "turn 2" {
+				t.Errorf("whom the view names heard %q", got)
+			}
+		})
+	})
 	t.Run("closed meanwhile", func(t *testing.T) {
 		fans(t, func(t *testing.T, f *fan, hs []*holder) {
 			hs[1].die()
