@@ -173,7 +173,7 @@ func (f *fan) mend(l *leg, why error) {
 			return
 		}
 		pause = suspicion / 2
-		if err := f.connect(l, short); err != nil {
+		if err := f.connect(l, short); err != nil && !errors.Is(err, context.Canceled) { // by another view
 			why = err
 		}
 	}
@@ -516,6 +516,7 @@ func (f *fan) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) e
 		}
 		if err != nil {
 			l.fail(err)
+			f.ended(l, err)
 		}
 	}
 	if k != transport.KindPush && k != transport.KindInit {
@@ -595,16 +596,13 @@ func (f *fan) SetReadDeadline(t time.Time) error {
 	return f.note(f.reads.conn.SetReadDeadline(t))
 }
 
-// ended has a connection made again to whoever was read from.
-func (f *fan) ended() {
+// ended has a connection made again that has ended.
+func (f *fan) ended(l *leg, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	select {
 	case <-f.done:
-		return
 	default:
-	}
-	if l, why := f.reads, f.broken; l != nil {
 		f.wg.Go(func() { f.mend(l, why) })
 	}
 }
@@ -617,7 +615,9 @@ func (f *fan) renew(err error) error {
 	}
 	timeout := time.NewTimer(f.stall)
 	defer timeout.Stop()
-	f.ended()
+	if f.reads != nil {
+		f.ended(f.reads, f.broken)
+	}
 	for {
 		select {
 		case <-f.useless:

@@ -417,6 +417,21 @@ func TestFanConnectsAgain(t *testing.T) {
 			}
 		})
 	})
+	t.Run("one that was read from, and is the primary no more", func(t *testing.T) {
+		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+			if who, err := answers(f); who != 0 || err != nil {
+				t.Fatalf("server %d answers, %v", who, err)
+			}
+			f.turn(view(2, hs[1], hs[0]))
+			hs[0].said()
+			hs[0].hangUp()
+			push(f) // nobody reads from it: this is how its end is seen
+			time.Sleep(mendPause)
+			if got := hs[0].said(); got != "turn 2, push" {
+				t.Errorf("it heard %q", got)
+			}
+		})
+	})
 	t.Run("a view comes while its server is looked for", func(t *testing.T) {
 		fans(t, func(t *testing.T, f *fan, hs []*holder) {
 			hs[1].die()
