@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -103,7 +105,11 @@ func (g *gang) until(what string, f func() bool) {
 	g.t.Helper()
 	for end := time.Now().Add(60 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			g.t.Fatalf("not within 60 s: %s\nstar ps 0: %s", what, g.said("ps0"))
+			var said strings.Builder
+			for _, name := range slices.Sorted(maps.Keys(g.all)) {
+				fmt.Fprintf(&said, "%s: %s\n", name, g.said(name))
+			}
+			g.t.Fatalf("not within 60 s: %s\n%s", what, said.String())
 		}
 	}
 }

@@ -251,12 +251,11 @@ func startServer(t *testing.T, args ...string) (cmd *exec.Cmd, addr string, errs
 
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := reserve("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addr
 }
 
 func python(t *testing.T) string {

@@ -522,7 +522,7 @@ func (w *worker) train(ctx context.Context) error {
 		ctx, lost = context.WithCancelCause(ctx)
 		over := make(chan struct{})
 		defer close(over)
-		go w.heed(lost, over)
+		go heed(w.link, lost, over)
 		if len(w.job.Coordinators) > 0 {
 			w.inbox.onLoss(lost)
 		}
@@ -591,15 +591,15 @@ func (w *worker) train(ctx context.Context) error {
 
 // heed ends a worker that waits for the coordinator while its gradient is on a connection that has ended: the shard will never say that it has it.
 // When the job is over the connections end as well, and the coordinator says so.
-func (w *worker) heed(lost context.CancelCauseFunc, over <-chan struct{}) {
+func heed(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}) {
 	select {
-	case <-w.link.Dead():
+	case <-link.Dead():
 	case <-over:
 		return
 	}
 	select {
 	case <-time.After(time.Second):
-		lost(w.link.Err())
+		lost(link.Err())
 	case <-over:
 	}
 }
