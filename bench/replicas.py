@@ -94,6 +94,8 @@ for optimizer in a.optimizer.split(","):
         kills += 1
         pauses.append(pause)
         equal += bits(out) == want
+    if not pauses:
+        sys.exit(f"{optimizer}: in {tries} jobs no primary was killed before the end: more --steps")
     pauses.sort()
     ok = ok and kills == a.kills and equal == kills and pauses[-1] <= 3
     print(f"{optimizer}: {kills} primaries killed, {equal} jobs with the same bits, pause {1e3 * pauses[len(pauses) // 2]:.0f} ms (median), {1e3 * pauses[-1]:.0f} ms (most)", flush=True)
