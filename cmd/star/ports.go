@@ -27,17 +27,17 @@ func reserve(host string, taken ...string) (addr string, err error) {
 		}
 	}
 	for try := 0; try < 100 && most > leastPort; try++ {
-		addr, err = listens(host, leastPort+rand.IntN(most-leastPort))
+		addr, err = listens(net.JoinHostPort(host, strconv.Itoa(leastPort+rand.IntN(most-leastPort))))
 		if err == nil && !slices.Contains(taken, addr) {
 			return addr, nil
 		}
 	}
-	return listens(host, 0)
+	return listens(net.JoinHostPort(host, "0"))
 }
 
 // listens says where one can listen: nobody does now.
-func listens(host string, port int) (addr string, err error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+func listens(at string) (addr string, err error) {
+	l, err := net.Listen("tcp", at)
 	if err != nil {
 		return "", err
 	}

@@ -25,7 +25,7 @@ func TestReserve(t *testing.T) {
 		}
 		taken = append(taken, addr)
 	}
-	if addr, err := listens("127.0.0.1", 0); err != nil || addr == "127.0.0.1:0" {
+	if addr, err := listens("127.0.0.1:0"); err != nil || addr == "127.0.0.1:0" {
 		t.Errorf("any port is %q, %v", addr, err)
 	}
 	if _, err := reserve("192.0.2.1"); err == nil { // for documentation: not ours

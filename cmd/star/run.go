@@ -265,11 +265,7 @@ func (r *launch) address() error {
 	if err == nil && port == "0" {
 		r.addr, err = reserve(host)
 	} else if err == nil {
-		var l net.Listener
-		if l, err = net.Listen("tcp", r.job.Listen); err == nil {
-			r.addr = l.Addr().String()
-			l.Close()
-		}
+		r.addr, err = listens(r.job.Listen)
 	}
 	if err != nil {
 		return r.job.Invalid("listen", fmt.Errorf("%w; --listen 127.0.0.1:0 takes a free port", err))
@@ -553,9 +549,11 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 					gains = "to get copies of shards; the others go on"
 				}
 				r.restart(e, children, gains)
-			case e.role == "ps" && e.code() != 0 && e.rank >= max(1, r.seats.count) && r.job.Replicas > 1 && kill == nil && !e.signalled() && !r.training():
-				fails(e)
 			case e.role == "ps" && e.code() != 0 && e.rank >= max(1, r.seats.count) && r.job.Replicas > 1 && kill == nil:
+				if !e.signalled() && !r.training() {
+					fails(e)
+					break
+				}
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))

@@ -291,7 +291,7 @@ func (s *spread) coordinators(job *settings.Job) (addrs []string, err error) {
 		if port == 0 {
 			addr, err = reserve(at.reach(), addrs...)
 		} else {
-			addr, err = listens(at.reach(), port)
+			addr, err = listens(addr)
 		}
 		if err != nil {
 			return nil, job.Invalid("listen", fmt.Errorf("on host %s: %w", at.Name, err))

@@ -32,7 +32,7 @@ func freePort(t *testing.T) string {
 		}
 		_, port, _ := net.SplitHostPort(addr)
 		n, _ := strconv.Atoi(port)
-		if _, err := listens("", n+1); err == nil {
+		if _, err := listens(fmt.Sprint(":", n+1)); err == nil {
 			return port
 		}
 	}

@@ -97,15 +97,16 @@ func TestJumpOfAStoppedProcess(t *testing.T) {
 			fmt.Sscan(string(b), &pid, &name, &s)
 			return s == "T"
 		}
-		for end := time.Now().Add(5 * time.Second); state() != c.still && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
+		await := func() {
+			for end := time.Now().Add(5 * time.Second); state() != c.still && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
 		}
+		await()
 		if err := Jump(cmd.Process.Pid, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(5 * time.Second); state() != c.still && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
+		await()
 		if state() != c.still {
 			t.Errorf("after SIG%s: stands still is %v, want %v", c.first, state(), c.still)
 		}
