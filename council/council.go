@@ -536,8 +536,8 @@ func (r *Reign) Over() <-chan struct{} { return r.over }
 // Held says whether nobody else can coordinate now.
 func (r *Reign) Held() bool { return time.Since(r.c.begun) < time.Duration(r.until.Load()) }
 
-// Clock is the time by a clock that all members share: it goes on from reign to reign, whatever the wall clocks of hosts do, and is off by as long as a message
-// takes. It began about when the council did.
+// Clock is the time by a clock that all members share: it goes on from reign to reign, whatever the wall clocks of hosts do, and is off by a beat and as long as a
+// message takes. It began about when the council did.
 func (r *Reign) Clock() time.Duration { return time.Since(r.c.begun) + r.common }
 
 // Hold waits until Held, or returns ErrDeposed when the reign has ended. A leader whom a majority does not answer stops to be one

@@ -37,7 +37,7 @@ func newBench(t *testing.T, k int) *bench {
 	}
 	for r := range k {
 		b.start(r, ls[r])
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(3 * beat)
 	}
 	return b
 }
@@ -118,7 +118,7 @@ func TestSuccession(t *testing.T) {
 		if second.Rank == 0 || second.Term <= first.Term || string(second.Note) != "two" {
 			t.Errorf("member %d reigns after %v with term %d after %d, and note %q", second.Rank, time.Since(begun), second.Term, first.Term, second.Note)
 		}
-		if went, has := time.Since(at), second.Clock()-said; has < went-10*time.Millisecond || has > went+10*time.Millisecond {
+		if went, has := time.Since(at), second.Clock()-said; has < went-beat-10*time.Millisecond || has > went+10*time.Millisecond {
 			t.Errorf("in %v the clock of all went on by %v", went, has)
 		}
 		if st := b.members[3-second.Rank].Status(); st.Leader != second.Rank || st.Addr != b.addrs[second.Rank] {
