@@ -21,6 +21,10 @@ import (
 
 // Main runs a command and ends the process with the exit code that fits.
 func Main(cmd *cobra.Command) {
+	os.Exit(serveMainThread(func() int { return run(cmd) }))
+}
+
+func run(cmd *cobra.Command) (code int) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	err := cmd.Execute()
 	if err != nil {
@@ -30,7 +34,7 @@ func Main(cmd *cobra.Command) {
 		}
 		fmt.Fprintln(os.Stderr, says)
 	}
-	os.Exit(node.ExitCode(err))
+	return node.ExitCode(err)
 }
 
 // load reads the settings of a command. It reports false when the command has

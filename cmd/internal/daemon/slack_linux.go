@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"os"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -11,13 +10,15 @@ import (
 
 // Relax lets the kernel be late with this process's timers by up to slack, so that it wakes threads less often: PR_SET_TIMERSLACK of prctl(2).
 // A thread has from its beginning what the thread had that started it, and the runtime has threads already when a program begins. So the process
-// runs its program again, with the same arguments, environment and open files, once. Where that cannot be done, it goes on as it is.
+// runs its program again, with the same arguments, environment and open files, once. Where that cannot be done, it goes on as it is. Main must be
+// running: it is the first thread that starts the program again.
 func Relax(slack time.Duration) {
-	if slack == 0 {
-		return
+	if slack != 0 {
+		onMainThread(func() { relax(slack) })
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+}
+
+func relax(slack time.Duration) {
 	get := func() int {
 		ns, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 		if err != nil {
