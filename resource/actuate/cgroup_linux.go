@@ -120,8 +120,11 @@ func (c *Cgroup) plan() (Lease, error) {
 		}
 	}
 	g.Dir = filepath.Join(parent, prefix+strconv.Itoa(c.pid))
+	// The group of a process that had this number and was killed is empty. In a container every life of a process has the same number, and the leases may be gone with the last one.
 	if sys.groups.Exists(g.Dir) {
-		return Lease{}, fmt.Errorf("%s is there already, and no lease says of whom; rmdir it if nobody is in it", g.Dir)
+		if err := sys.groups.Remove(g.Dir); err != nil {
+			return Lease{}, fmt.Errorf("%s is there already, no lease says of whom, and somebody may be in it: %w", g.Dir, err)
+		}
 	}
 	l.Cgroup, l.Former = g, "process "+strconv.Itoa(c.pid)+" in "+home.dir
 	return l, nil

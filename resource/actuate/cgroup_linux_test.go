@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -175,6 +176,33 @@ func TestQuotaThatFails(t *testing.T) {
 	}
 }
 
+// What a process of the same number has left is taken away if nobody is in it.
+func TestQuotaAfterAnotherLife(t *testing.T) {
+	for inhabitant, wants := range map[string]string{"": "", strconv.Itoa(sleeper(t).Process.Pid): "no lease says of whom"} {
+		s, pid := store(t), sleeper(t).Process.Pid
+		f := newFakeGroups(t)
+		s.sys = f.system(pid)
+		left := filepath.Join(f.root(), "job", fmt.Sprintf("star-%d", pid))
+		if err := f.Mkdir(left); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(left, "cgroup.procs"), []byte(inhabitant), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := NewCgroup(s, "a test", pid)
+		err := c.Apply(Limit{Cores: 1}, time.Time{})
+		if wants == "" && err != nil || wants != "" && (err == nil || !strings.Contains(err.Error(), wants) || !strings.Contains(err.Error(), left)) {
+			t.Errorf("with %q in it: %v, want %q", inhabitant, err, wants)
+		}
+		if !s.sys.groups.Exists(left) {
+			t.Errorf("with %q in it: %s is not there", inhabitant, left)
+		}
+		if err := c.Undo(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 var errPlanted = errors.New("planted")
 
 // failing fails once.
@@ -229,15 +257,6 @@ func TestQuotaRefuses(t *testing.T) {
 	f.put("cg/job/cgroup.subtree_control", "memory")
 	if err := NewCgroup(s, "a test", pid).Apply(Limit{Cores: 1}, time.Time{}); err == nil || !strings.Contains(err.Error(), "does not hand on the cpu controller") {
 		t.Error(err)
-	}
-	f.put("cg/job/cgroup.subtree_control", "cpu")
-	dir := filepath.Join(f.root(), "job", fmt.Sprintf("star-%d", pid))
-	f.Mkdir(dir)
-	if err := NewCgroup(s, "a test", pid).Apply(Limit{Cores: 1}, time.Time{}); err == nil || !strings.Contains(err.Error(), "no lease says of whom") {
-		t.Error(err)
-	}
-	if !f.Exists(dir) {
-		t.Error("removed somebody else's group")
 	}
 }
 
