@@ -1,45 +1,47 @@
 #!/usr/bin/env bash
-# Feeds made-up bytes to every parser, one after the other, and prints a table: package, target, executions, time. Exits with 1 where one was wrong;
+# Feeds made-up bytes to every parser and prints a table: package, target, executions, time. Exits with 1 where one was wrong;
 # the input is then in testdata/fuzz of its package.
 #
-#   bench/fuzz.sh      FUZZTIME=10000000x PACKAGES=./... TARGETS='^Fuzz' TURN=
+#   bench/fuzz.sh      FUZZTIME=10000000x PACKAGES=./... TARGETS='^Fuzz' LANES=1
 #
-# FUZZTIME is for each: a time, or a number of executions. All targets with ten million executions each take hours. TURN is a number that grows, such as that of the commits: one
-# target gets a minute, another one for each TURN.
+# FUZZTIME is for each: a time, or a number of executions. All targets with ten million executions each take hours. LANES targets run at a time and share the processors.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-log=$(mktemp); trap 'rm -f "$log"' EXIT
-bad=0 total=0 count=0
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+export time=${FUZZTIME:-10000000x} work
+lanes=${LANES:-1}
+export procs=$(($(getconf _NPROCESSORS_ONLN) / lanes)); [ "$procs" -gt 0 ] || procs=1
 
-time_of() { if [ -n "${TURN:-}" ] && [ "$1" = $((TURN % $2)) ]; then echo 1m; else echo "${FUZZTIME:-10000000x}"; fi; }
-
-# Go 1.26 and before sometimes take the end of a time for a failure (go.dev/issue/75804). Of a real one there is more to say than that, and an input.
-just_over() {
-	[[ $time != *x ]] && ! grep -q 'Failing input\|panic\|fatal error\|DATA RACE' "$log" &&
-		[ "$(grep -A1 '^--- FAIL' "$log" | sed -n '2s/^ *//p')" = 'context deadline exceeded' ]
+# one fuzzes a target: package, name.
+one() {
+	local pkg=$1 f=$2 begun=$SECONDS log n
+	log=$work/${pkg//\//_}.$f
+	# Go 1.26 and before sometimes take the end of a time for a failure (go.dev/issue/75804). Of a real one there is more to say than that, and an input.
+	if ! go test -run '^$' -fuzz "^$f\$" -fuzztime "$time" -parallel "$procs" "$pkg" >"$log" 2>&1 &&
+		! { [[ $time != *x ]] && ! grep -q 'Failing input\|panic\|fatal error\|DATA RACE' "$log" &&
+			[ "$(grep -A1 '^--- FAIL' "$log" | sed -n '2s/^ *//p')" = 'context deadline exceeded' ]; }; then
+		: >"$work/bad"
+		cat "$log" >&2
+	fi
+	n=$(sed -n 's/^fuzz: .* execs: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
+	echo "${n:-0}" >>"$work/counts"
+	printf '%-24s %-20s %14d %8ds\n' "$pkg" "$f" "${n:-0}" $((SECONDS - begun))
 }
+export -f one
+
 printf '%-24s %-20s %14s %9s\n' package target executions time
 # go test -list names the targets of a package, and then the package
-all=() names=()
+names=()
 while read -r word rest; do
 	case $word in
 	Fuzz*) names+=("$word") ;;
 	ok)
-		for f in ${names[@]+"${names[@]}"}; do all+=("${rest%%[[:space:]]*} $f"); done
+		for f in ${names[@]+"${names[@]}"}; do printf '%s %s\n' "${rest%%[[:space:]]*}" "$f"; done
 		names=()
 		;;
 	esac
-done < <(go test -list "${TARGETS:-^Fuzz}" ${PACKAGES:-./...} | grep -v '^Test\|^Example\|^Benchmark')
-for target in ${all[@]+"${all[@]}"}; do
-	pkg=${target% *} f=${target#* } time=$(time_of "$count" "${#all[@]}") begun=$SECONDS
-	if ! go test -run '^$' -fuzz "^$f\$" -fuzztime "$time" "$pkg" >"$log" 2>&1 && ! just_over; then
-		bad=1
-		cat "$log" >&2
-	fi
-	n=$(sed -n 's/^fuzz: .* execs: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
-	printf '%-24s %-20s %14d %8ds\n' "$pkg" "$f" "${n:-0}" $((SECONDS - begun))
-	total=$((total + ${n:-0})) count=$((count + 1))
-done
-printf '%-24s %-20s %14d %8ds\n' all "$count targets" "$total" "$SECONDS"
-[ "$count" -gt 0 ] || { echo "no target" >&2; exit 1; }
-exit $bad
+done < <(go test -list "${TARGETS:-^Fuzz}" ${PACKAGES:-./...} | grep -v '^Test\|^Example\|^Benchmark') >"$work/all"
+[ -s "$work/all" ] || { echo "no target" >&2; exit 1; }
+xargs -P "$lanes" -L 1 bash -c 'set -euo pipefail; one "$1" "$2"' one <"$work/all" || : >"$work/bad"
+printf '%-24s %-20s %14d %8ds\n' all "$(wc -l <"$work/counts") targets" "$(awk '{ n += $1 } END { print n + 0 }' "$work/counts")" "$SECONDS"
+[ ! -e "$work/bad" ]
