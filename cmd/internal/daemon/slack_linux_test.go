@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -34,6 +35,8 @@ func TestMain(m *testing.M) {
 
 // Who starts its program again still hears when its parent dies.
 func TestRelaxedProcessHearsOfItsParent(t *testing.T) {
+	runtime.LockOSThread() // its end would be the parent's
+	defer runtime.UnlockOSThread()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
