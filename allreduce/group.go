@@ -422,10 +422,11 @@ func allReduceSchedule(a Algorithm, hosts []int, rank int) Schedule {
 // be longer than waking up takes, which is 10 to 50 µs: otherwise one rank that
 // has slept makes its peer go to sleep, and so on for ever. And who wakes is often put on the processor
 // of the rank that has woken it, where both then wait for each other: it pays to be
-// awake a while longer, if processors are free.
+// awake a while longer, if processors are free. Where ranks share processors each look lets others run, and twice as long as waking up takes is enough: with 4
+// ranks on two processors 1 MiB took 790 µs with 100 µs of patience, 600 with 200, no less with 400; steps of training were the same.
 const (
 	mostPatience    = 400 * time.Microsecond
-	crowdedPatience = 100 * time.Microsecond
+	crowdedPatience = 200 * time.Microsecond
 )
 
 // crowd says whether so many ranks must share the processors of a host: who waits
