@@ -11,18 +11,18 @@ import (
 )
 
 func FuzzParseOperation(f *testing.F) {
-	f.Add(operation{call: callReduce, op: Max, typ: Int64Type, root: 3, generation: 9, number: 1 << 40, count: 12}.appendTo(nil))
+	f.Add(operation{call: callReduce, op: Max, typ: Int64Type, root: 3, generation: 9, number: 1 << 40, count: 12}.appendTo(nil, true))
 	f.Add(make([]byte, headerSize))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) != headerSize {
 			return
 		}
-		o, err := parseOperation(b)
+		o, receipt, err := parseOperation(b)
 		if err != nil {
 			return
 		}
 		_ = o.String()
-		if back := o.appendTo(nil); !bytes.Equal(back, b) {
+		if back := o.appendTo(nil, receipt); !bytes.Equal(back, b) {
 			t.Errorf("% x came back as % x", b, back)
 		}
 	})

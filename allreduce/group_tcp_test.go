@@ -96,7 +96,15 @@ func firstOf(errs []error) error {
 	return errs[i]
 }
 
-var transports = []string{"tcp", "unix", "shm"}
+var transports = []string{"tcp", "lent", "unix", "shm"}
+
+// over has a group's links as one of transports.
+func over(c *allreduce.Config, kind string) {
+	c.Transport, c.ZeroCopy = kind, allreduce.ZeroCopyOff
+	if kind == "lent" {
+		c.Transport, c.ZeroCopy = "tcp", allreduce.ZeroCopyAll
+	}
+}
 
 func TestAllReduce(t *testing.T) {
 	for _, kind := range transports {
@@ -104,7 +112,7 @@ func TestAllReduce(t *testing.T) {
 			for _, a := range []allreduce.Algorithm{allreduce.AlgorithmAuto, allreduce.AlgorithmRing, allreduce.AlgorithmDoubling,
 				allreduce.AlgorithmHalving, allreduce.AlgorithmTree, allreduce.AlgorithmDoubleTree} {
 				t.Run(fmt.Sprintf("%s/%d/%v", kind, n, a), func(t *testing.T) {
-					groups := form(t, n, func(c *allreduce.Config) { c.Algorithm, c.Transport = a, kind })
+					groups := form(t, n, func(c *allreduce.Config) { c.Algorithm = a; over(c, kind) })
 					for _, count := range []int{0, 1, 5, 1000, 300_001} {
 						err := firstOf(all(groups, func(g *allreduce.Group) error {
 							v := make([]float32, count)
@@ -135,7 +143,7 @@ func TestAllReduce(t *testing.T) {
 // must stay right whatever came before.
 func TestManyOperationsInARow(t *testing.T) {
 	for _, kind := range transports {
-		groups := form(t, 3, func(c *allreduce.Config) { c.Transport, c.Segment = kind, 4096 })
+		groups := form(t, 3, func(c *allreduce.Config) { c.Segment = 4096; over(c, kind) })
 		err := firstOf(all(groups, func(g *allreduce.Group) error {
 			ctx := t.Context()
 			for i := range 60 {
@@ -180,7 +188,7 @@ func TestNoAllocationsInSteadyState(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	for _, kind := range transports {
-		groups := form(t, 4, func(c *allreduce.Config) { c.Transport = kind })
+		groups := form(t, 4, func(c *allreduce.Config) { over(c, kind) })
 		const ops = 200
 		var before, after runtime.MemStats
 		err := firstOf(all(groups, func(g *allreduce.Group) error {

@@ -50,6 +50,10 @@ type peer struct {
 	head  [vectorAlign - 1 + headerSize]byte
 	nhead int
 
+	// note is what has come of the receipt that is waited for.
+	note  [receiptSize]byte
+	nnote int
+
 	// staged are bytes, in stage, that must leave before all others.
 	staged []byte
 	stage  []byte

@@ -14,6 +14,7 @@ type transfer struct {
 	lo, hi, pos int
 	step        int
 	add, last   bool
+	lend        bool // of a send: nothing changes the bytes before the peer has received them, but for a result that they are part of
 
 	// deps are earlier transfers that this one must not overtake where they overlap:
 	// a send waits for what is received into its range; a receive for that and for
@@ -30,9 +31,12 @@ type lane struct {
 	recvsFrom    bool
 
 	// State of the run in progress.
-	sent, received int  // sends and recvs that are complete
-	headOut        bool // our header has left
-	headIn         bool // the peer's header has come and fits
+	sent, received int    // sends and recvs that are complete
+	headOut        bool   // our header has left
+	headIn         bool   // the peer's header has come and fits
+	lender         lender // where the peer is lent memory
+	awaits         bool   // a receipt from the peer
+	owes           bool   // a receipt to the peer
 }
 
 // compile cuts s for a vector of count elements of size bytes.
@@ -61,6 +65,7 @@ func arrange(s Schedule, ranks int, cuts []int) *program {
 	type touched struct {
 		write int32 // or None
 		reads []int32
+		sends []int32 // all
 	}
 	blocks := make([]touched, s.Blocks)
 	for i := range blocks {
@@ -83,8 +88,9 @@ func arrange(s Schedule, ranks int, cuts []int) *program {
 			l.sendsTo = true
 			if lo, hi := cuts[m.Send.Lo], cuts[m.Send.Hi]; lo < hi {
 				id := int32(len(p.transfers))
-				t := transfer{lo: lo, hi: hi, pos: lo, step: m.Step}
+				t := transfer{lo: lo, hi: hi, pos: lo, step: m.Step, lend: true}
 				for b := m.Send.Lo; b < m.Send.Hi; b++ {
+					blocks[b].sends = append(blocks[b].sends, id)
 					depend(&t, blocks[b].write)
 					blocks[b].reads = append(blocks[b].reads, id)
 				}
@@ -102,6 +108,11 @@ func arrange(s Schedule, ranks int, cuts []int) *program {
 					depend(&t, blocks[b].write)
 					for _, r := range blocks[b].reads {
 						depend(&t, r)
+					}
+					if m.Add {
+						for _, s := range blocks[b].sends {
+							p.transfers[s].lend = false
+						}
 					}
 					blocks[b].write, blocks[b].reads = id, blocks[b].reads[:0]
 				}
@@ -139,7 +150,18 @@ func (p *program) reset() {
 	for i := range p.lanes {
 		l := &p.lanes[i]
 		l.sent, l.received, l.headOut, l.headIn = 0, 0, !l.sendsTo, !l.recvsFrom
+		l.lender, l.awaits, l.owes = nil, false, false
 	}
+}
+
+// lendable says whether l has memory to lend: a whole page at least.
+func (p *program) lendable(l *lane) bool {
+	for _, id := range l.sends {
+		if t := &p.transfers[id]; t.lend && t.hi-t.lo >= 2*pageSize {
+			return true
+		}
+	}
+	return false
 }
 
 // limit is how far t may go now. It may be less than t.pos, or even t.lo.

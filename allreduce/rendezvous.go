@@ -27,7 +27,7 @@ import (
 
 // Protocol is the version of the handshake and of what follows it. All ranks must
 // speak the same one.
-const Protocol = 4
+const Protocol = 5
 
 // MaxRanks bounds Config.Size.
 const MaxRanks = 1024
@@ -185,6 +185,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("Config.Transport is %q, but TLS goes over tcp only", c.Transport)
 	case c.Algorithm > lastAllReduce:
 		return fmt.Errorf("Config.Algorithm is %v: it must be one of AllReduce", c.Algorithm)
+	case c.ZeroCopy != ZeroCopyLong && c.ZeroCopy != ZeroCopyAll && c.ZeroCopy != ZeroCopyOff:
+		return fmt.Errorf("Config.ZeroCopy is %q: it must be empty, %q or %q", c.ZeroCopy, ZeroCopyAll, ZeroCopyOff)
 	case c.Checksum != ChecksumFar && c.Checksum != ChecksumAll && c.Checksum != ChecksumOff:
 		return fmt.Errorf("Config.Checksum is %q: it must be empty, %q or %q", c.Checksum, ChecksumAll, ChecksumOff)
 	case c.Connections < 0 || c.Connections > maxConnections:

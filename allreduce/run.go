@@ -68,9 +68,16 @@ const headerSize = 32
 
 const headerMagic = 0x52415453 // "STAR", little-endian
 
-func (o operation) appendTo(b []byte) []byte {
+// receiptWanted is a flag beside the call: the peer is to say when it has received everything.
+const receiptWanted = 0x80
+
+func (o operation) appendTo(b []byte, receipt bool) []byte {
+	c := byte(o.call)
+	if receipt {
+		c |= receiptWanted
+	}
 	b = binary.LittleEndian.AppendUint32(b, headerMagic)
-	b = append(b, byte(o.call), byte(o.algorithm), byte(o.op), byte(o.typ))
+	b = append(b, c, byte(o.algorithm), byte(o.op), byte(o.typ))
 	b = binary.LittleEndian.AppendUint32(b, uint32(o.root))
 	b = binary.LittleEndian.AppendUint32(b, o.generation)
 	b = binary.LittleEndian.AppendUint64(b, o.number)
@@ -79,17 +86,17 @@ func (o operation) appendTo(b []byte) []byte {
 
 // parseOperation reads what appendTo wrote. Any 32 bytes that begin with the magic
 // parse: what they mean is compared, not used.
-func parseOperation(b []byte) (operation, error) {
+func parseOperation(b []byte) (o operation, receipt bool, err error) {
 	if m := binary.LittleEndian.Uint32(b); m != headerMagic {
-		return operation{}, fmt.Errorf("no header but %#08x where an operation must begin", m)
+		return operation{}, false, fmt.Errorf("no header but %#08x where an operation must begin", m)
 	}
 	return operation{
-		call: call(b[4]), algorithm: Algorithm(b[5]), op: Op(b[6]), typ: Type(b[7]),
+		call: call(b[4] &^ receiptWanted), algorithm: Algorithm(b[5]), op: Op(b[6]), typ: Type(b[7]),
 		root:       int(binary.LittleEndian.Uint32(b[8:])),
 		generation: binary.LittleEndian.Uint32(b[12:]),
 		number:     binary.LittleEndian.Uint64(b[16:]),
 		count:      int(binary.LittleEndian.Uint64(b[24:])),
-	}, nil
+	}, b[4]&receiptWanted != 0, nil
 }
 
 // run is one operation in progress.
@@ -115,6 +122,12 @@ func (g *Group) execute(ctx context.Context) error {
 	r := &g.now
 	r.prog.reset()
 	left := len(r.prog.lanes)
+	for i := range r.prog.lanes {
+		l := &r.prog.lanes[i]
+		if k := g.lends(g.peers[l.peer].link, len(r.buf)); k != nil && r.prog.lendable(l) {
+			l.lender, l.awaits = k, true
+		}
+	}
 	g.moved = time.Now()
 	idle, passes, slept := 0, 0, false
 	var patience time.Duration
@@ -138,7 +151,7 @@ func (g *Group) execute(ctx context.Context) error {
 			}
 			g.asks[i] = ask{g.peers[l.peer].link, wantIn, wantOut}
 			progress = progress || n || m
-			if l.headIn && l.headOut && l.received == len(l.recvs) && l.sent == len(l.sends) && len(g.peers[l.peer].staged) == 0 {
+			if l.headIn && l.headOut && l.received == len(l.recvs) && l.sent == len(l.sends) && len(g.peers[l.peer].staged) == 0 && !l.awaits && !l.owes {
 				g.done[i] = true
 				g.asks[i] = ask{}
 				left--
@@ -304,7 +317,7 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 		if !l.headOut {
 			b := p.stage[:padding(p.sent)]
 			clear(b)
-			b = r.operation.appendTo(b)
+			b = r.operation.appendTo(b, l.awaits)
 			if t != nil {
 				n := min(limit-t.pos, stageSize)
 				b = append(b, r.buf[t.pos:t.pos+n]...)
@@ -315,13 +328,31 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 			continue
 		}
 		if t == nil {
+			if l.owes && l.received == len(l.recvs) {
+				p.staged = r.operation.appendReceipt(p.stage)
+				l.owes = false
+				continue
+			}
 			return progress, false, nil
 		}
-		n, err := p.link.send(r.buf[t.pos:min(limit, t.pos+p.segment)])
+		n, err := l.give(p, t, r.buf, min(limit, t.pos+p.segment))
 		p.sent += int64(n)
 		g.advance(l, t, n)
 		return progress || n > 0, n == 0 || t.pos < limit || l.sent < len(l.sends), err
 	}
+}
+
+// give sends bytes of t up to end, or fewer.
+func (l *lane) give(p *peer, t *transfer, buf []byte, end int) (int, error) {
+	if l.lender == nil || !t.lend {
+		return p.link.send(buf[t.pos:end])
+	}
+	if end < t.hi { // what is left of the last page will go with what follows
+		if head, pages := wholePages(buf[t.pos:end]); pages > 0 {
+			end = t.pos + head + pages
+		}
+	}
+	return l.lender.lend(buf[t.pos:end])
 }
 
 // advance notes that n more bytes of t have been copied out of the vector.
@@ -340,18 +371,23 @@ func (g *Group) advance(l *lane, t *transfer, n int) {
 func (g *Group) pull(l *lane) (progress, want bool, err error) {
 	r, p := &g.now, &g.peers[l.peer]
 	if !l.headIn {
-		theirs, ok, err := p.header()
+		theirs, receipt, ok, err := p.header()
 		if !ok {
 			return false, true, err
 		}
 		if theirs != r.operation {
 			return false, false, g.mismatch(theirs)
 		}
-		l.headIn, p.nhead, progress = true, 0, true
+		l.headIn, l.owes, p.nhead, progress = true, receipt, 0, true
 	}
 	t := r.prog.receiving(l)
 	if t == nil {
-		return progress, false, nil
+		if !l.awaits {
+			return progress, false, nil
+		}
+		ok, err := p.receipt(r.operation)
+		l.awaits = !ok
+		return progress || ok, true, err
 	}
 	limit := r.prog.limit(t)
 	if limit <= t.pos {
@@ -391,7 +427,7 @@ func (g *Group) pull(l *lane) (progress, want bool, err error) {
 
 // header reads the header of the peer's next operation. It stays until nhead is
 // set to zero.
-func (p *peer) header() (o operation, ok bool, err error) {
+func (p *peer) header() (o operation, receipt, ok bool, err error) {
 	pad := padding(p.received - int64(p.nhead))
 	want := pad + headerSize
 	for p.nhead < want {
@@ -399,11 +435,11 @@ func (p *peer) header() (o operation, ok bool, err error) {
 		p.nhead += n
 		p.received += int64(n)
 		if n == 0 {
-			return operation{}, false, err
+			return operation{}, false, false, err
 		}
 	}
-	o, err = parseOperation(p.head[pad:want])
-	return o, err == nil, err
+	o, receipt, err = parseOperation(p.head[pad:want])
+	return o, receipt, err == nil, err
 }
 
 // strays looks at the ranks from which nothing is expected: one that has begun
@@ -414,11 +450,11 @@ func (g *Group) strays() error {
 		if p.link == nil {
 			continue
 		}
-		if l := g.now.prog.laneOf(rank); l != nil && l.recvsFrom {
+		if l := g.now.prog.laneOf(rank); l != nil && (l.recvsFrom || l.awaits) {
 			continue
 		}
 		// Errors are for the operation that needs the link.
-		if theirs, ok, _ := p.header(); ok && theirs.number <= g.now.number && theirs != g.now.operation {
+		if theirs, _, ok, _ := p.header(); ok && theirs.number <= g.now.number && theirs != g.now.operation {
 			return g.report(&Error{Rank: rank, Operation: g.now.operation.String(), Err: g.mismatch(theirs)})
 		}
 	}

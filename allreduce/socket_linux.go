@@ -79,6 +79,8 @@ type socket struct {
 	in   []byte
 	r, w int
 	size int // of in, which is made when it is needed: many links are never used
+
+	pipe *pipe // nil until something is lent
 }
 
 func (s *socket) send(b []byte) (int, error) {
@@ -188,6 +190,9 @@ func (s *socket) close() {
 	if s.fd >= 0 {
 		unix.Close(s.fd)
 		s.fd, s.err = -1, net.ErrClosed
+		if s.pipe != nil {
+			s.pipe.close()
+		}
 	}
 }
 

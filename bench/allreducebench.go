@@ -75,7 +75,7 @@ type RankConfig struct {
 	Transport                 string
 	Algorithm                 allreduce.Algorithm
 	Congestion                string
-	Checksum                  string
+	Checksum, ZeroCopy        string
 	Segment                   int
 	SendBuffer, ReceiveBuffer int
 	Poll                      bool
@@ -126,7 +126,7 @@ func RankMain(ctx context.Context, text string, out io.Writer) error {
 		return fmt.Errorf("%s: %w", RankVariable, err)
 	}
 	cfg := allreduce.Config{
-		Rank: c.Rank, Size: c.Size, Rendezvous: c.Rendezvous, Transport: c.Transport, Algorithm: c.Algorithm, Congestion: c.Congestion, Checksum: c.Checksum,
+		Rank: c.Rank, Size: c.Size, Rendezvous: c.Rendezvous, Transport: c.Transport, Algorithm: c.Algorithm, Congestion: c.Congestion, Checksum: c.Checksum, ZeroCopy: c.ZeroCopy,
 		Segment: c.Segment, SendBuffer: c.SendBuffer, ReceiveBuffer: c.ReceiveBuffer, Poll: c.Poll, Model: c.Model,
 		Log: slog.New(slog.DiscardHandler),
 	}

@@ -193,7 +193,7 @@ type allReduceSuite struct {
 
 	cfg                                            bench.AllReduceConfig
 	sizes, algorithms, segments, buffers, controls []string
-	tune, model                                    string
+	tune, model, zeroCopy                          string
 }
 
 func benchAllReduce() *cobra.Command {
@@ -211,6 +211,7 @@ func benchAllReduce() *cobra.Command {
 	settings.Var(&s.set, &s.controls, "congestion", nil, "congestion control of all sides; kernel: the machine's (cubic)")
 	settings.Var(&s.set, &cfg.Rank.Poll, "poll", false, "wait by asking again and again: a whole processor for each rank")
 	settings.Var(&s.set, &cfg.Rank.Checksum, "checksum", "off", "CRC-32 over what our ranks send over TCP, as between hosts", "on", "off")
+	settings.Var(&s.set, &s.zeroCopy, "zero-copy", "auto", "which vectors our TCP sockets get without a copy; auto: those of 2 MiB and more", "auto", "on", "off")
 	settings.Var(&s.set, &s.model, "allreduce-model", "", "cost model that --tune has written")
 	settings.Var(&s.set, &s.tune, "tune", "", "measure what is the fastest, and write the cost model to this file")
 	s.rows.declare(&s.set)
@@ -251,6 +252,9 @@ func (s *allReduceSuite) parse() (sizes []int64, segments, buffers []int, err er
 	}
 	if buffers, err = intsOf(s.buffers); err != nil {
 		return nil, nil, nil, s.set.Invalid("sndbuf", err)
+	}
+	if s.zeroCopy != node.Auto {
+		s.cfg.Rank.ZeroCopy = s.zeroCopy
 	}
 	s.cfg.Algorithms = nil
 	for _, text := range s.algorithms {

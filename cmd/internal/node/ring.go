@@ -438,6 +438,9 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 	if w.job.Checksum != Auto {
 		cfg.Checksum = w.job.Checksum
 	}
+	if w.job.ZeroCopy != Auto {
+		cfg.ZeroCopy = w.job.ZeroCopy
+	}
 	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {
 		return w.job.Invalid("allreduce-algorithm", err)
 	}

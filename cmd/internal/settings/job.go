@@ -123,6 +123,7 @@ type Job struct {
 	Connections  int           // TCP connections between two workers
 	Transport    string        // of links between members: auto, shm, unix, tcp
 	Checksum     string        // over their TCP connections: auto, on, off
+	ZeroCopy     string        // which vectors their TCP sockets get without a copy: auto, on, off
 	HostID       string        // of this worker's host; empty: as the kernel says
 	Segment      int           // KiB after which a part is passed on; 0: by the model
 	Buffer       int           // KiB of each socket's buffers; 0: by the model; -1: the kernel's choice
@@ -261,6 +262,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Connections, "allreduce-connections", 1, "allreduce: TCP connections between two workers, for networks that limit each")
 	Var(s, &j.Transport, "allreduce-transport", "auto", "allreduce: how members reach each other; auto: through shared memory within a host, over TCP between hosts", "auto", "shm", "unix", "tcp")
 	Var(s, &j.Checksum, "allreduce-checksum", "auto", "allreduce: CRC-32 over what members send over TCP without TLS; auto: between hosts", "auto", "on", "off")
+	Var(s, &j.ZeroCopy, "allreduce-zero-copy", "auto", "allreduce: which vectors TCP sockets get without a copy (Linux; not with checksums or TLS); auto: those of 2 MiB and more", "auto", "on", "off")
 	Var(s, &j.HostID, "host-id", "", "allreduce: workers with the same one share a host; empty: the kernel says")
 	Var(s, &j.Segment, "allreduce-segment", 0, "allreduce: KiB after which a part of a vector is passed on; 0: by the cost model")
 	Var(s, &j.Buffer, "allreduce-buffer", 0, "allreduce: KiB of each socket's buffers; 0: by the cost model; -1: the kernel's choice")

@@ -1,0 +1,159 @@
+package allreduce
+
+import (
+	"os"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipeSize is the bytes of the pipe through which pages go to a socket.
+const pipeSize = 256 << 10
+
+// pipe is the way from memory to a socket of pages in the place of copies.
+type pipe struct {
+	in, out int // descriptors
+	size    int
+	held    int // bytes in it: those with which the next lend begins
+}
+
+func newPipe() (*pipe, error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return nil, os.NewSyscallError("pipe2", err)
+	}
+	p := &pipe{in: fds[1], out: fds[0]}
+	size, err := unix.FcntlInt(uintptr(p.in), unix.F_SETPIPE_SZ, pipeSize)
+	if err != nil { // this user has many large ones: the usual size will do
+		size, err = unix.FcntlInt(uintptr(p.in), unix.F_GETPIPE_SZ, 0)
+	}
+	if err != nil {
+		p.close()
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	p.size = size
+	return p, nil
+}
+
+func (p *pipe) close() {
+	unix.Close(p.in)
+	unix.Close(p.out)
+}
+
+// fill puts whole pages of memory into the pipe, which is empty.
+func (p *pipe) fill(b []byte) error {
+	iov := unix.Iovec{Base: unsafe.SliceData(b)}
+	iov.SetLen(min(len(b), p.size))
+	for {
+		n, err := unix.Vmsplice(p.in, []unix.Iovec{iov}, unix.SPLICE_F_NONBLOCK)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("vmsplice", err)
+		}
+		p.held = n
+		return nil
+	}
+}
+
+// drain gives fd what is in the pipe, as much as it takes at once.
+func (p *pipe) drain(fd int) (int, error) {
+	for {
+		n, err := unix.Splice(p.out, nil, fd, nil, p.held, unix.SPLICE_F_NONBLOCK)
+		switch err {
+		case nil:
+			p.held -= int(n)
+			return int(n), nil
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return 0, nil
+		}
+		return 0, linkError("splice", err)
+	}
+}
+
+// canLend says whether this kernel lends memory to sockets and lets us take it back: vmsplice and mremap as Linux has them since 5.7.
+var canLend = sync.OnceValue(func() bool {
+	mem, err := unix.Mmap(-1, 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Munmap(mem) }()
+	p, err := newPipe()
+	if err != nil {
+		return false
+	}
+	defer p.close()
+	mem[0] = 1
+	if p.fill(mem) != nil || p.held != pageSize || takeBack(mem) != nil || mem[0] != 1 {
+		return false
+	}
+	mem[0] = 2
+	var seen [1]byte
+	n, err := unix.Read(p.out, seen[:])
+	return err == nil && n == 1 && seen[0] == 1
+})
+
+func (s *socket) lends() bool { return s.name == "tcp" && canLend() }
+
+// lend is send, but where b has whole pages the socket gets the memory itself: the peer sees what is written there until it has received it.
+// After less than len(b) bytes were taken, the next lend must go on with the rest, or with more than that.
+func (s *socket) lend(b []byte) (int, error) {
+	if s.pipe == nil {
+		p, err := newPipe()
+		if err != nil {
+			return s.send(b) // this process has too many open files, or the user too many pipes
+		}
+		s.pipe = p
+	}
+	sent := 0
+	for sent < len(b) {
+		rest := b[sent:]
+		var n int
+		var err error
+		if head, pages := wholePages(rest); s.pipe.held > 0 {
+			n, err = s.pipe.drain(s.fd)
+		} else if head > 0 {
+			n, err = s.send(rest[:head])
+		} else if pages == 0 {
+			n, err = s.send(rest)
+		} else if s.pipe.fill(rest[:pages]) != nil { // this memory cannot be lent
+			n, err = s.send(rest[:pages])
+		} else {
+			n, err = s.pipe.drain(s.fd)
+		}
+		sent += n
+		if err != nil || n == 0 {
+			return sent, err
+		}
+	}
+	return sent, nil
+}
+
+// takeBack puts copies into the place of those whole pages of b that were lent, so that who has borrowed them keeps what is there now. Nobody else may
+// use b meanwhile. It is for private memory that no file backs, as the heap is.
+func takeBack(b []byte) error {
+	head, pages := wholePages(b)
+	b = b[head:][:pages]
+	for piece := len(b); len(b) > 0; {
+		piece = min(piece, len(b))
+		at := unsafe.Pointer(unsafe.SliceData(b))
+		moved, err := unix.MremapPtr(at, uintptr(piece), nil, uintptr(piece), unix.MREMAP_MAYMOVE|unix.MREMAP_DONTUNMAP)
+		if err == unix.EFAULT && piece > pageSize { // more than one mapping
+			piece = max(pageSize, piece/2/pageSize*pageSize)
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("mremap", err)
+		}
+		copy(b, unsafe.Slice((*byte)(moved), piece))
+		if err := unix.MunmapPtr(moved, uintptr(piece)); err != nil {
+			return os.NewSyscallError("munmap", err)
+		}
+		b = b[piece:]
+	}
+	return nil
+}
