@@ -39,3 +39,15 @@ func TestPatience(t *testing.T) {
 		}
 	}
 }
+
+func TestCrowdedPatience(t *testing.T) {
+	const us = time.Microsecond
+	for _, c := range []struct {
+		ranks, processors int
+		want              time.Duration
+	}{{3, 2, 200 * us}, {4, 2, 200 * us}, {5, 2, 600 * us}, {8, 2, 1200 * us}, {2, 1, 200 * us}, {64, 2, 2000 * us}} {
+		if got := crowdedPatience(c.ranks, c.processors); got != c.want {
+			t.Errorf("%d ranks on %d processors: %v, want %v", c.ranks, c.processors, got, c.want)
+		}
+	}
+}

@@ -922,7 +922,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	g.check()
 	g.patience.most = mostPatience
 	if g.crowded = crowd(f.ranksHere()); g.crowded {
-		g.patience.most = crowdedPatience
+		g.patience.most = crowdedPatience(f.ranksHere(), min(runtime.NumCPU(), runtime.GOMAXPROCS(0)))
 	}
 	if f.ranksHere() > 2*runtime.NumCPU() {
 		for _, p := range g.peers {
