@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash"
 	"hash/fnv"
-	"runtime"
 	"sync"
 	"unsafe"
 
@@ -24,7 +23,7 @@ import (
 var building sync.Mutex
 
 // A graph is a model's expression graph for one batch size and one mode, with the
-// machine that runs it.
+// operations in the order in which they run.
 type graph struct {
 	batch int
 	train bool
@@ -33,8 +32,12 @@ type graph struct {
 	y     []int32 // labels, one for each prediction
 	loss  *softmaxLoss
 	expr  *G.ExprGraph
-	vm    G.VM
 	ctx   context.Context // of the run
+
+	// tape has the operations in the order in which they were applied, each behind those whose results it takes. Only gr.run uses values: the results, by place in tape.
+	tape   []instruction
+	places map[*G.Node]int // in tape, while the graph is built
+	values []G.Value
 
 	// ready is called for parts of the gradient that are complete, from the end to
 	// the beginning; nil: nobody wants to know. uses counts, for each tensor of the layout,
@@ -44,8 +47,7 @@ type graph struct {
 	layout     []train.TensorSpec
 	at         map[string]int // by name, in layout
 	uses, left []int
-	low        int   // tensors
-	err        error // what stopped the run, as the layer said it
+	low        int // tensors
 }
 
 // newGraph makes the graph of a model.
@@ -60,7 +62,7 @@ func newGraph(m *network, batch int, training bool) (gr *graph, err error) {
 		}
 	}()
 
-	gr = &graph{batch: batch, train: training, expr: G.NewGraph(), ctx: context.Background()}
+	gr = &graph{batch: batch, train: training, expr: G.NewGraph(), ctx: context.Background(), places: map[*G.Node]int{}}
 	gr.layout, gr.at = m.layout, make(map[string]int, len(m.layout))
 	for i, t := range m.layout {
 		gr.at[t.Name] = i
@@ -85,11 +87,34 @@ func newGraph(m *network, batch int, training bool) (gr *graph, err error) {
 			return nil, fmt.Errorf("net: derivative of %s: %w", m.spec.Name, err)
 		}
 	}
-	gr.vm = G.NewTapeMachine(gr.expr)
-	// Gorgonia's finalizer does nothing without CUDA, but the machine and our
-	// operations point at each other, and a cycle with a finalizer is never freed.
-	runtime.SetFinalizer(gr.vm, nil)
+	gr.values, gr.places = make([]G.Value, len(gr.tape)), nil
 	return gr, nil
+}
+
+// An instruction runs one operation.
+type instruction struct {
+	op   G.Op
+	in   []G.Value // those that are no results are always the same
+	from []int     // place in the tape of the one that makes in[i], or -1
+}
+
+// apply makes the node of an operation of ours, and puts it on the tape.
+func (gr *graph) apply(op G.Op, children ...*G.Node) (*G.Node, error) {
+	node, err := G.ApplyOp(op, children...)
+	if err != nil {
+		return nil, err
+	}
+	step := instruction{op: op, in: make([]G.Value, len(children)), from: make([]int, len(children))}
+	for i, c := range children {
+		if place, ok := gr.places[c]; ok {
+			step.from[i] = place
+		} else {
+			step.from[i], step.in[i] = -1, c.Value()
+		}
+	}
+	gr.places[node] = len(gr.tape)
+	gr.tape = append(gr.tape, step)
+	return node, nil
 }
 
 // feed makes the input node, on memory that the model writes before each run.
@@ -136,7 +161,7 @@ func (gr *graph) chain(node *G.Node, layers []Layer) (scores *G.Node, weights G.
 			children = append(children, w)
 			weights = append(weights, w)
 		}
-		if node, err = G.ApplyOp(op, children...); err != nil {
+		if node, err = gr.apply(op, children...); err != nil {
 			return nil, nil, fmt.Errorf("%v: %w", op, err)
 		}
 		needGrad = needGrad || len(params) > 0
@@ -151,21 +176,28 @@ func (gr *graph) score(scores *G.Node, classes int) (*G.Node, error) {
 	labels := G.NewTensor(gr.expr, tensor.Int32, 1, G.WithShape(rows), G.WithName("y"),
 		G.WithValue(tensor.New(tensor.WithShape(rows), tensor.WithBacking(gr.y))))
 	gr.loss = newSoftmaxLoss(rows, classes, gr.train)
-	return G.ApplyOp(&lossOp{gr: gr, loss: gr.loss, in: scores.Shape().Clone(), inType: scores.Type(), labels: gr.y}, scores, labels)
+	return gr.apply(&lossOp{gr: gr, loss: gr.loss, in: scores.Shape().Clone(), inType: scores.Type(), labels: gr.y}, scores, labels)
 }
 
 // run runs the graph on what is in x, tok and y.
 func (gr *graph) run(ctx context.Context) error {
-	gr.ctx, gr.err = ctx, nil
+	gr.ctx = ctx
 	copy(gr.left, gr.uses)
 	gr.low = len(gr.layout)
 	defer func() { gr.ctx = context.Background() }()
-	defer gr.vm.Reset()
-	err := gr.vm.RunAll()
-	if err != nil && gr.err != nil {
-		return gr.err // gorgonia's error hides it from errors.Is
+	for i, s := range gr.tape {
+		for j, from := range s.from {
+			if from >= 0 {
+				s.in[j] = gr.values[from]
+			}
+		}
+		v, err := s.op.Do(s.in...)
+		if err != nil {
+			return err
+		}
+		gr.values[i] = v
 	}
-	return err
+	return nil
 }
 
 // finished notes that a layer has written its gradients.
@@ -187,15 +219,11 @@ func (gr *graph) finished(params []*Param) {
 }
 
 // step is one operation of a run: it stops when the context is done, and turns a
-// panic inside a layer into an error. The machine runs the graph on a goroutine
-// of its own, where nobody else could recover.
+// panic inside a layer into an error.
 func (gr *graph) step(what fmt.Stringer, f func() G.Value) (v G.Value, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v: %v", what, r)
-		}
-		if err != nil {
-			gr.err = err
 		}
 	}()
 	if err := gr.ctx.Err(); err != nil {
@@ -303,7 +331,7 @@ func (op *layerOp) SymDiff(inputs G.Nodes, output, grad *G.Node) (G.Nodes, error
 	if !op.inGrad {
 		out = tensor.Shape{} // a token of completion
 	}
-	back, err := G.ApplyOp(&gradOp{layerOp: op, dx: view{shape: out}, dyType: grad.Type(), done: G.NewF32(0)}, grad, output)
+	back, err := op.gr.apply(&gradOp{layerOp: op, dx: view{shape: out}, dyType: grad.Type(), done: G.NewF32(0)}, grad, output)
 	if err != nil {
 		return nil, err
 	}
@@ -413,7 +441,7 @@ func (op *lossOp) Do(in ...G.Value) (G.Value, error) {
 }
 
 func (op *lossOp) SymDiff(inputs G.Nodes, output, grad *G.Node) (G.Nodes, error) {
-	n, err := G.ApplyOp(&lossGradOp{lossOp: op, d: view{shape: op.in}}, grad, output)
+	n, err := op.gr.apply(&lossGradOp{lossOp: op, d: view{shape: op.in}}, grad, output)
 	return G.Nodes{n, nil}, err
 }
 
