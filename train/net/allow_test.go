@@ -186,7 +186,7 @@ func TestNaNThroughPoolingComesBack(t *testing.T) {
 	}
 }
 
-// A panic in a layer happens on gorgonia's goroutine; it must come back as an error.
+// A panic in a layer comes back as an error.
 func TestPanicInLayerIsAnError(t *testing.T) {
 	m, err := declare(Spec{Name: "mlp", Input: flat, Batch: 4}, true)
 	if err != nil {
@@ -199,8 +199,8 @@ func TestPanicInLayerIsAnError(t *testing.T) {
 	g.loss.cols = 1 << 40 // the loss will slice beyond its scores
 	b := traintest.Batch(flat, 4, 1)
 	_, err = m.Grad(context.Background(), m.Gradient(), b)
-	if err == nil || !strings.Contains(err.Error(), "softmax cross-entropy") || strings.Contains(err.Error(), "PC") {
-		t.Errorf("%v; want an error that names the layer and not gorgonia's instruction", err)
+	if err == nil || !strings.Contains(err.Error(), "softmax cross-entropy") {
+		t.Errorf("%v; want an error that names the layer", err)
 	}
 	g.loss.cols = 5
 	if _, err := m.Grad(context.Background(), m.Gradient(), b); err != nil {
@@ -266,8 +266,7 @@ func TestGraphsAreKept(t *testing.T) {
 	}
 }
 
-// A graph that is dropped must go, with all its activations: gorgonia puts a finalizer
-// on its machine, and what is in a cycle with one is never freed.
+// A graph that is dropped must go, with all its activations.
 func TestDroppedGraphsAreFreed(t *testing.T) {
 	m, err := declare(Spec{Name: "mlp", Input: flat}, true)
 	if err != nil {
