@@ -445,5 +445,8 @@ func crowdedPatience(ranks, processors int) time.Duration {
 // crowd says whether so many ranks must share the processors of a host: who waits
 // then lets others run each time that it has looked in vain.
 func crowd(ranksHere int) bool {
-	return ranksHere > runtime.NumCPU() || ranksHere > runtime.GOMAXPROCS(0)
+	return ranksHere > processors()
 }
+
+// processors is how many this process may use at once.
+func processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }

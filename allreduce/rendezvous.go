@@ -266,7 +266,7 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	if c.Size == 1 {
 		return newGroup(*c, make([]peer, 1), make([]*wire, 1), newChannelWaiter()), nil
 	}
-	here := place{Host: cmp.Or(c.HostID, hostID()), Kernel: hostID(), Cores: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
+	here := place{Host: cmp.Or(c.HostID, hostID()), Kernel: hostID(), Cores: processors()}
 	var listeners []net.Listener
 	var rendezvous net.Listener
 	if c.Rank == 0 {
@@ -922,7 +922,7 @@ func (f *forming) group(ctx context.Context) (*Group, error) {
 	g.check()
 	g.patience.most = mostPatience
 	if g.crowded = crowd(f.ranksHere()); g.crowded {
-		g.patience.most = crowdedPatience(f.ranksHere(), min(runtime.NumCPU(), runtime.GOMAXPROCS(0)))
+		g.patience.most = crowdedPatience(f.ranksHere(), processors())
 	}
 	if f.ranksHere() > 2*runtime.NumCPU() {
 		for _, p := range g.peers {

@@ -55,7 +55,7 @@ func newGraph(m *network, batch int, training bool) (gr *graph, err error) {
 	building.Lock()
 	defer building.Unlock()
 	defer func() {
-		// Gorgonia panics on what it cannot compile; the layers are ours, so
+		// Gorgonia panics on what it cannot derive; the layers are ours, so
 		// this is a defect, but a worker shall say so and not crash.
 		if r := recover(); r != nil {
 			gr, err = nil, fmt.Errorf("net: building the graph of %s for batch %d: %v", m.spec.Name, batch, r)
@@ -341,10 +341,6 @@ func (op *layerOp) SymDiff(inputs G.Nodes, output, grad *G.Node) (G.Nodes, error
 	}
 	for i, p := range op.params {
 		pick := &pickOp{from: op, index: i, backType: back.Type(), p: p}
-		pick.value = tensor.New(tensor.WithShape(p.Shape...), tensor.WithBacking(p.G))
-		if unsafe.SliceData(pick.value.Float32s()) != unsafe.SliceData(p.G) {
-			panic("net: gorgonia copied the gradient of " + p.Name)
-		}
 		if all[i+1], err = G.ApplyOp(pick, back); err != nil {
 			return nil, err
 		}
@@ -387,15 +383,14 @@ func (op *gradOp) Do(in ...G.Value) (G.Value, error) {
 	})
 }
 
-// pickOp shows a parameter's gradient, which gradOp has written into the flat
-// gradient: dx → dw.
+// pickOp stands for a parameter's gradient, dx → dw, which gorgonia asks for. It does not run: gradOp
+// has written into the flat gradient.
 type pickOp struct {
 	fused
 	from     *layerOp
 	index    int
 	p        *Param
 	backType hm.Type
-	value    *tensor.Dense
 }
 
 func (op *pickOp) String() string        { return fmt.Sprintf("gradient %d of %v", op.index, op.from) }
@@ -408,7 +403,9 @@ func (op *pickOp) InferShape(...G.DimSizer) (tensor.Shape, error) {
 	return tensor.Shape(op.p.Shape).Clone(), nil
 }
 
-func (op *pickOp) Do(...G.Value) (G.Value, error) { return op.value, nil }
+func (op *pickOp) Do(...G.Value) (G.Value, error) {
+	return nil, fmt.Errorf("net: %v does not run", op)
+}
 
 // lossOp is the mean softmax cross-entropy: (logits, labels) → loss.
 type lossOp struct {
