@@ -20,6 +20,7 @@ func TestEndIsNoted(t *testing.T) {
 		w.finished(time.Minute)
 		<-b.gone
 		<-x.gone
+		synctest.Wait()
 		if w.err != nil || b.last != nil || x.err != nil {
 			t.Fatalf("the job ends with %v, a server with %v, a worker with %v", w.err, b.last, x.err)
 		}

@@ -3,6 +3,7 @@ package coord
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"star/modes"
@@ -66,6 +67,7 @@ func TestReturnRefused(t *testing.T) {
 			t.Errorf("a second worker 0: %v", err)
 		}
 		<-first.gone
+		synctest.Wait() // until the coordinator knows
 		h := hello(-1)
 		h.ModelHash = "d00d"
 		if _, err := w.join(h, enrolment); err == nil || !strings.Contains(err.Error(), "different models") {
@@ -112,6 +114,7 @@ func TestReturnInSilence(t *testing.T) {
 		w.worker(0)
 		first := w.worker(1, dying("released", 3))
 		<-first.gone
+		synctest.Wait() // until the coordinator knows
 		m, err := w.join(hello(1), enrolment)
 		if err != nil {
 			t.Fatal(err)
