@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"star/vector"
 )
 
 // TuneConfig says what Tune measures. The zero value works.
@@ -139,7 +141,7 @@ func (g *Group) resegment() {
 // measure is the median time of an all-reduce of size bytes: of each run, that of
 // the slowest rank.
 func (g *Group) measure(ctx context.Context, size int64, runs int) (float64, error) {
-	v := make([]float32, size/4)
+	v := vector.Make[float32](int(size / 4))
 	inner := int(max(1, min(50, 256<<10/size)))
 	times := make([]float64, 1+runs) // the first one warms up
 	for i := range times {

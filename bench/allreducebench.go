@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"star/allreduce"
+	"star/vector"
 )
 
 //go:embed peers/mpi_allreduce.c
@@ -175,7 +176,7 @@ func RankMain(ctx context.Context, text string, out io.Writer) error {
 
 func measureRank(ctx context.Context, g *allreduce.Group, w Work) (measured, error) {
 	m := measured{Bytes: w.Bytes, Ops: w.Inner * w.Samples}
-	v := make([]float32, w.Bytes/4)
+	v := vector.Make[float32](int(w.Bytes / 4))
 	clear(v)
 	slowest, total := make([]float64, 1), make([]float64, 1)
 	var before, after runtime.MemStats

@@ -19,6 +19,7 @@ import (
 	"star/train"
 	"star/train/net"
 	"star/transport"
+	"star/vector"
 )
 
 // BareJobConfig says what BareJob runs.
@@ -232,7 +233,7 @@ func (p bareProcess) work(ctx context.Context) error {
 		return err
 	}
 	defer model.Close()
-	grad := make([]float32, len(model.Params()))
+	grad := vector.Make[float32](len(model.Params()))
 	if g, ok := model.(interface{ Gradient() []float32 }); ok {
 		grad = g.Gradient()
 	}

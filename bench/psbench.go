@@ -18,6 +18,7 @@ import (
 	"star/ps"
 	"star/train/optim"
 	"star/transport"
+	"star/vector"
 )
 
 // PSConfig says what PS measures. The zero value measures what the project
@@ -297,8 +298,8 @@ func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (
 			return nil, nil, err
 		}
 		conns = append(conns, c, far)
-		there[w], back[w] = make([]byte, size), make([]byte, size)
-		grad, params := make([]byte, size), make([]byte, size)
+		there[w], back[w] = vector.Make[byte](int(size)), vector.Make[byte](int(size))
+		grad, params := vector.Make[byte](int(size)), vector.Make[byte](int(size))
 		for _, b := range [][]byte{there[w], back[w], grad, params} { // or they would all be one page of zeros
 			for i := range b {
 				b[i] = byte(i)
@@ -399,7 +400,7 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 
 	params, grads := make([][]float32, workers), make([][]float32, workers)
 	for w := range workers {
-		params[w], grads[w] = make([]float32, size/4), make([]float32, size/4)
+		params[w], grads[w] = vector.Make[float32](int(size/4)), vector.Make[float32](int(size/4))
 		for i := range grads[w] {
 			grads[w][i] = float32(i%7) * 1e-6
 		}

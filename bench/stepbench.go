@@ -16,6 +16,7 @@ import (
 
 	"star/train"
 	"star/train/net"
+	"star/vector"
 )
 
 // torchStep times the same models in PyTorch.
@@ -132,7 +133,7 @@ func stepPair(ctx context.Context, m stepModel, cfg StepConfig, script string) (
 		return StepResult{}, err
 	}
 	defer model.Close()
-	grad := make([]float32, len(model.Params()))
+	grad := vector.Make[float32](len(model.Params()))
 	if g, ok := model.(interface{ Gradient() []float32 }); ok {
 		grad = g.Gradient()
 	}

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"star/train"
+	"star/vector"
 )
 
 // keep is how many training graphs of different batch sizes a model holds: each
@@ -110,7 +111,7 @@ func (d *definition) declare(spec Spec, fill bool) (*network, error) {
 	if !fill {
 		return m, nil
 	}
-	m.params, m.grad = make([]float32, made.size), make([]float32, made.size)
+	m.params, m.grad = vector.Make[float32](made.size), vector.Make[float32](made.size)
 	for i, t := range m.layout {
 		p, end := m.named[t.Name], t.Offset+t.Len()
 		p.W, p.G = m.params[t.Offset:end:end], m.grad[t.Offset:end:end]

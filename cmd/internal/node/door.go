@@ -12,6 +12,7 @@ import (
 
 	"star"
 	"star/transport"
+	"star/vector"
 )
 
 // door is where riders come: it takes their gradients and sends them parameters, beside
@@ -234,7 +235,7 @@ func (d *door) vector() []float32 {
 		d.spare = d.spare[:n-1]
 		return v
 	}
-	return make([]float32, len(d.params))
+	return vector.Make[float32](len(d.params))
 }
 
 // free takes back the memory of a gradient.

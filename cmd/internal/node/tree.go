@@ -11,6 +11,7 @@ import (
 	"star/coord"
 	"star/train/kernel"
 	"star/transport"
+	"star/vector"
 	"star/waits"
 )
 
@@ -256,7 +257,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 func (w *worker) add(m *transport.Bundle, got []*bundle) []float32 {
 	t := &w.tree
 	if t.sum == nil {
-		t.sum = make([]float32, len(w.grad))
+		t.sum = vector.Make[float32](len(w.grad))
 	}
 	slices.SortFunc(got, func(a, b *bundle) int { return int(a.Worker - b.Worker) })
 	own := m.Members[0].Samples

@@ -32,6 +32,7 @@ import (
 	"star/train/kernel"
 	"star/train/net"
 	"star/transport"
+	"star/vector"
 	"star/waits"
 )
 
@@ -480,7 +481,7 @@ func gradient(m train.Model) []float32 {
 	if g, ok := m.(interface{ Gradient() []float32 }); ok {
 		return g.Gradient()
 	}
-	return make([]float32, len(m.Params()))
+	return vector.Make[float32](len(m.Params()))
 }
 
 func tensors(specs []train.TensorSpec) []coord.Tensor {
