@@ -1,6 +1,7 @@
 package allreduce
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -84,5 +85,48 @@ func lostLink(t *testing.T, cause string) {
 	}
 	if !broken || !strings.Contains(waited, cause) {
 		t.Errorf("a link was broken: %v; the ranks said\n%s", broken, waited)
+	}
+}
+
+// Who waits for a link sees at once that a peer has gone, and that one has all its connections but gives up.
+func TestHasEnded(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		does  func(nc net.Conn)
+		ended bool
+	}{
+		{"nothing", func(net.Conn) {}, false},
+		{"closes", func(nc net.Conn) { nc.Close() }, true},
+		{"asks", func(nc net.Conn) { nc.Write(notice{kind: noticeQuery}.bytes()) }, false},
+		{"waits", func(nc net.Conn) { nc.Write(notice{kind: noticeWaiting}.bytes()) }, false},
+		{"complains", func(nc net.Conn) { nc.Write(notice{kind: noticeComplaint}.bytes()) }, true},
+		{"says why it fails", func(nc net.Conn) { nc.Write(notice{kind: noticeVerdict}.bytes()); nc.Close() }, true},
+		{"leaves in good order", func(nc net.Conn) { nc.Write(notice{kind: noticeBye}.bytes()) }, true},
+		{"sends other things", func(nc net.Conn) { nc.Write(bytes.Repeat([]byte{byte(noticeVerdict)}, 10)) }, false},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait := 20 * time.Second
+		if c.name == "nothing" {
+			wait = 20 * time.Millisecond
+		}
+		b.SetReadDeadline(time.Now().Add(wait))
+		c.does(a)
+		if ended := hasEnded(b); ended != c.ended {
+			t.Errorf("a peer that %s: ended %v, want %v", c.name, ended, c.ended)
+		}
+		a.Close()
+		b.Close()
+		l.Close()
 	}
 }

@@ -558,7 +558,7 @@ func (f *forming) watch(ctx context.Context) (context.Context, func()) {
 		nc.SetReadDeadline(time.Time{})
 		wg.Go(func() {
 			if ended(nc) {
-				left(fmt.Errorf("rank %d has left while the connections were made", r))
+				left(fmt.Errorf("rank %d has left, or given up, while the connections were made", r))
 			}
 		})
 	}
@@ -581,7 +581,8 @@ func (f *forming) watch(ctx context.Context) (context.Context, func()) {
 // ended is whether a connection has; tests change it.
 var ended = hasEnded
 
-// hasEnded waits until the peer closes the connection, or sends something, which it leaves there, or the read deadline passes. It reports whether it was closed.
+// hasEnded waits until the peer closes the connection, or sends something, which it leaves there, or the read deadline passes. It reports whether it was closed, or is about to be:
+// who has all its connections already is in the first operation, and says there why it leaves.
 func hasEnded(nc net.Conn) bool {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -591,13 +592,16 @@ func hasEnded(nc net.Conn) bool {
 	if err != nil {
 		return false
 	}
+	var b [2]byte
 	n, failed := 0, error(nil)
 	err = rc.Read(func(fd uintptr) bool {
-		var b [1]byte
 		n, _, failed = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK)
 		return failed != syscall.EAGAIN && failed != syscall.EINTR
 	})
-	return err == nil && n <= 0
+	if err != nil {
+		return false
+	}
+	return n <= 0 || n == len(b) && b[0] == noticeMagic && slices.Contains([]noticeKind{noticeComplaint, noticeVerdict, noticeBye}, noticeKind(b[1]))
 }
 
 // release takes c off the list of what shut closes.
