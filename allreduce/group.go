@@ -65,8 +65,8 @@ type Config struct {
 	// ChecksumFar, ChecksumAll or ChecksumOff. With TLS it has no effect: that finds all damage. (all)
 	Checksum string
 
-	// ZeroCopy says which vectors TCP sockets get without a copy, where the kernel can (Linux 5.7), and nothing stands between: no TLS, no checksum, not more than one
-	// connection. ZeroCopyLong, ZeroCopyAll or ZeroCopyOff. An operation then ends when the other ranks have received what this one sends. What
+	// ZeroCopy says which vectors other ranks take from this one's memory, without a copy on this side: over TCP where the kernel can (Linux 5.7), and nothing stands between: no TLS, no checksum, not more than one
+	// connection; through shared memory where processes may read each other. ZeroCopyLong, ZeroCopyAll or ZeroCopyOff. An operation then ends when the other ranks have received what this one sends. What
 	// is written to a vector after an operation that has failed stays unseen by them if it is ordinary memory, as make returns it.
 	ZeroCopy string
 

@@ -96,13 +96,16 @@ func firstOf(errs []error) error {
 	return errs[i]
 }
 
-var transports = []string{"tcp", "lent", "unix", "shm"}
+var transports = []string{"tcp", "lent", "unix", "shm", "lent-shm"}
 
 // over has a group's links as one of transports.
 func over(c *allreduce.Config, kind string) {
 	c.Transport, c.ZeroCopy = kind, allreduce.ZeroCopyOff
-	if kind == "lent" {
+	switch kind {
+	case "lent":
 		c.Transport, c.ZeroCopy = "tcp", allreduce.ZeroCopyAll
+	case "lent-shm":
+		c.Transport, c.ZeroCopy = "shm", allreduce.ZeroCopyAll
 	}
 }
 

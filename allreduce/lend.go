@@ -33,21 +33,43 @@ func wholePages(b []byte) (head, pages int) {
 //   - a transfer lends only what nothing of the same operation changes before the peer has received it. A receive that takes the place of what was lent brings a result that the lent bytes are part
 //     of, so they have been received; one that adds to it may come before (program.go, and TestLentIsReceivedBeforeItIsOverwritten);
 //   - an operation ends when the peers have said that they have received everything: a receipt, which a flag of the header asks for;
-//   - one that fails takes the memory back before the caller gets it: the peer keeps the old pages.
+//   - one that fails takes the memory back before the caller gets it: the peer keeps the old pages, or gets nothing more.
 type lender interface {
+	// lends says whether it can, gains whether that is faster for a vector of lendAbove or more.
 	lends() bool
+	gains(vector []byte) bool
+
+	// lend is send.
 	lend(b []byte) (int, error)
+
+	// takeBack ends what was lent of b: what is written there from now on the peer does not get.
+	takeBack(b []byte) error
 }
 
-// lends is the lender of a link to which an operation on a vector of so many bytes may lend, or nil.
-func (g *Group) lends(k link, bytes int) lender {
-	if g.cfg.ZeroCopy == ZeroCopyOff || g.cfg.ZeroCopy == ZeroCopyLong && bytes < lendAbove {
+// lends is the lender of a link to which an operation on a vector may lend, or nil.
+func (g *Group) lends(k link, vector []byte) lender {
+	l, ok := k.(lender)
+	if !ok || g.cfg.ZeroCopy == ZeroCopyOff || !l.lends() {
 		return nil
 	}
-	if l, ok := k.(lender); ok && l.lends() {
-		return l
+	if g.cfg.ZeroCopy == ZeroCopyLong && (len(vector) < lendAbove || !l.gains(vector)) {
+		return nil
 	}
-	return nil
+	return l
+}
+
+// tellBlind logs why vectors of ranks on this host are copied twice.
+func (g *Group) tellBlind() {
+	for r := range g.peers {
+		k, ok := g.peers[r].link.(interface{ unreadable() error })
+		if !ok || g.cfg.ZeroCopy == ZeroCopyOff {
+			continue
+		}
+		if err := k.unreadable(); err != nil { // of one it is of all, mostly
+			g.cfg.log().Info("all-reduce: memory of a rank on this host cannot be read from here; its vectors are copied twice", "rank", r, "err", err)
+			return
+		}
+	}
 }
 
 // A receipt ends what a rank sends in an operation to a peer that has asked for it.
@@ -88,7 +110,7 @@ func (g *Group) takeBack() error {
 		}
 		for _, id := range l.sends {
 			if t := &g.now.prog.transfers[id]; t.lend {
-				errs = append(errs, takeBack(g.now.buf[t.lo:t.pos]))
+				errs = append(errs, l.lender.takeBack(g.now.buf[t.lo:t.pos]))
 			}
 		}
 	}

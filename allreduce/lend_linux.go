@@ -97,7 +97,8 @@ var canLend = sync.OnceValue(func() bool {
 	return err == nil && n == 1 && seen[0] == 1
 })
 
-func (s *socket) lends() bool { return s.name == "tcp" && canLend() }
+func (s *socket) lends() bool       { return s.name == "tcp" && canLend() }
+func (s *socket) gains([]byte) bool { return true }
 
 // lend is send, but where b has whole pages the socket gets the memory itself: the peer sees what is written there until it has received it.
 // After less than len(b) bytes were taken, the next lend must go on with the rest, or with more than that.
@@ -132,6 +133,8 @@ func (s *socket) lend(b []byte) (int, error) {
 	}
 	return sent, nil
 }
+
+func (s *socket) takeBack(b []byte) error { return takeBack(b) }
 
 // takeBack puts copies into the place of those whole pages of b that were lent, so that who has borrowed them keeps what is there now. Nobody else may
 // use b meanwhile. It is for private memory that no file backs, as the heap is.

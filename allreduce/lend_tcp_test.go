@@ -10,11 +10,17 @@ import (
 	"star/allreduce"
 )
 
-// Over sockets that are lent memory, what a rank writes to its vector after an operation reaches nobody.
+// Over links that are lent memory, what a rank writes to its vector after an operation reaches nobody.
 func TestVectorsAreFreeAfterAnOperation(t *testing.T) {
+	for _, kind := range []string{"lent", "lent-shm"} {
+		t.Run(kind, func(t *testing.T) { freeAfterAnOperation(t, kind) })
+	}
+}
+
+func freeAfterAnOperation(t *testing.T, kind string) {
 	for n := 2; n <= 5; n++ {
 		for _, a := range []allreduce.Algorithm{allreduce.AlgorithmRing, allreduce.AlgorithmDoubling, allreduce.AlgorithmHalving, allreduce.AlgorithmTree, allreduce.AlgorithmDoubleTree} {
-			groups := form(t, n, func(c *allreduce.Config) { c.Algorithm = a; over(c, "lent") })
+			groups := form(t, n, func(c *allreduce.Config) { c.Algorithm = a; over(c, kind) })
 			err := firstOf(all(groups, func(g *allreduce.Group) error {
 				whole := make([]int32, 600_000)
 				for round := range 8 {
@@ -49,9 +55,15 @@ func TestVectorsAreFreeAfterAnOperation(t *testing.T) {
 
 // The same after an operation that has failed: who receives late what such a rank has sent gets what it was.
 func TestVectorsAreFreeAfterAFailure(t *testing.T) {
+	for _, kind := range []string{"lent", "lent-shm"} {
+		t.Run(kind, func(t *testing.T) { freeAfterAFailure(t, kind) })
+	}
+}
+
+func freeAfterAFailure(t *testing.T, kind string) {
 	const count = 300_000
 	for _, a := range []allreduce.Algorithm{allreduce.AlgorithmRing, allreduce.AlgorithmHalving, allreduce.AlgorithmTree} {
-		groups := form(t, 2, func(c *allreduce.Config) { c.Algorithm = a; over(c, "lent") })
+		groups := form(t, 2, func(c *allreduce.Config) { c.Algorithm = a; over(c, kind) })
 		// Rank 0 gives up while rank 1, which is late, has received nothing.
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		mine := make([]int32, count)

@@ -191,6 +191,8 @@ type lentLink struct {
 func (k *lentLink) send(b []byte) (int, error) { return k.out.put(b, false) }
 func (k *lentLink) lend(b []byte) (int, error) { return k.out.put(b, true) }
 func (k *lentLink) lends() bool                { return true }
+func (k *lentLink) takeBack([]byte) error      { return nil }
+func (k *lentLink) gains([]byte) bool          { return true }
 func (k *lentLink) skip(n int)                 { k.got = k.got[n:] }
 func (k *lentLink) kind() string               { return "tcp" }
 

@@ -27,7 +27,7 @@ import (
 
 // Protocol is the version of the handshake and of what follows it. All ranks must
 // speak the same one.
-const Protocol = 5
+const Protocol = 6
 
 // MaxRanks bounds Config.Size.
 const MaxRanks = 1024
@@ -110,6 +110,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 		return nil, fmt.Errorf("allreduce: rank %d of %d: %w", cfg.Rank, cfg.Size, err)
 	}
 	cfg.log().Info("all-reduce group", "rank", cfg.Rank, "ranks", cfg.Size, "generation", cfg.Generation, "links", g.Transports(), "hosts", g.Hosts(), "algorithms", g.algorithms(), "poll", cfg.Poll)
+	g.tellBlind()
 	return g, nil
 }
 

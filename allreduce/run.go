@@ -124,7 +124,7 @@ func (g *Group) execute(ctx context.Context) error {
 	left := len(r.prog.lanes)
 	for i := range r.prog.lanes {
 		l := &r.prog.lanes[i]
-		if k := g.lends(g.peers[l.peer].link, len(r.buf)); k != nil && r.prog.lendable(l) {
+		if k := g.lends(g.peers[l.peer].link, r.buf); k != nil && r.prog.lendable(l) {
 			l.lender, l.awaits = k, true
 		}
 	}

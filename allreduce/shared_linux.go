@@ -13,17 +13,21 @@ import (
 )
 
 // shared is a link through memory that two processes map: one ring for each direction.
-// A vector is copied once, into the ring, and added up from there. Who finds
+// A vector is copied once, into the ring, and added up from there; or it is lent, and the peer takes it
+// from this process (lend_shared_linux.go). Who finds
 // nothing to do says so in the memory before going to sleep, and is woken by a byte
 // through the Unix socket, whose end also tells that the peer is gone.
 type shared struct {
-	bell    *socket
-	mem     []byte
-	in, out oneWay
-	copier  copier
-	misses  uint
-	rewinds bool // what is sent into an empty ring begins at its front
-	dead    error
+	bell     *socket
+	mem      []byte
+	in, out  oneWay
+	copier   copier
+	from     borrower
+	blind    error // why this process cannot read the peer's memory
+	readable bool  // the peer can read this process's
+	misses   uint
+	rewinds  bool // what is sent into an empty ring begins at its front
+	dead     error
 }
 
 // oneWay is one direction. All but buf is in shared memory, so the peer may have put
@@ -44,6 +48,7 @@ type oneWayState struct {
 	_           [60]byte
 	writerWaits atomic.Uint32
 	_           [60]byte
+	oneWayLoans
 }
 
 const (
@@ -71,18 +76,24 @@ func newShared(nc *net.UnixConn, dialled bool, ring int) (*shared, error) {
 	}
 	defer unix.Close(fd)
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	ack := []byte{1}
-	if err != nil {
-		ack[0] = 0
+	k := &shared{mem: mem}
+	if err == nil {
+		for i, h := range []*oneWay{&k.in, &k.out} {
+			if dialled {
+				i = 1 - i
+			}
+			h.oneWayState = (*oneWayState)(unsafe.Pointer(&mem[i*stateSize/2]))
+			h.buf = mem[stateSize+i*ring:][:ring]
+		}
+		k.light()
 	}
-	if _, werr := nc.Write(ack); err == nil {
-		err = werr
-	}
-	if _, rerr := io.ReadFull(nc, ack); err == nil {
-		err = rerr
-	}
-	if err == nil && ack[0] != 1 {
+	theirs, aerr := agree(nc, err == nil)
+	if err = errors.Join(err, aerr); err == nil && !theirs {
 		err = errors.New("the peer cannot map the memory")
+	}
+	if err == nil {
+		k.blind = k.see(nc)
+		k.readable, err = agree(nc, k.blind == nil)
 	}
 	if err != nil {
 		if mem != nil {
@@ -90,15 +101,18 @@ func newShared(nc *net.UnixConn, dialled bool, ring int) (*shared, error) {
 		}
 		return nil, fmt.Errorf("shared memory: %w", err)
 	}
-	k := &shared{mem: mem}
-	for i, h := range []*oneWay{&k.in, &k.out} {
-		if dialled {
-			i = 1 - i
-		}
-		h.oneWayState = (*oneWayState)(unsafe.Pointer(&mem[i*2048]))
-		h.buf = mem[stateSize+i*ring:][:ring]
-	}
 	return k, nil
+}
+
+// agree tells the peer yes or no, and hears the same from it.
+func agree(nc *net.UnixConn, yes bool) (theirs bool, err error) {
+	b := []byte{0}
+	if yes {
+		b[0] = 1
+	}
+	_, werr := nc.Write(b)
+	_, rerr := io.ReadFull(nc, b)
+	return b[0] == 1, errors.Join(werr, rerr)
 }
 
 const sharedSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
@@ -189,11 +203,28 @@ func (k *shared) send(b []byte) (int, error) {
 		k.copier.copy(k.out.buf[at:at+room], b[sent:sent+int(room)])
 		k.out.written.Add(room)
 		sent += int(room)
-		if k.out.readerWaits.Load() != 0 && k.out.readerWaits.Swap(0) != 0 {
-			k.ring()
-		}
+		k.wakeReader()
 	}
 	return sent, nil
+}
+
+func (k *shared) wakeReader() {
+	if k.out.readerWaits.Load() != 0 && k.out.readerWaits.Swap(0) != 0 {
+		k.ring()
+	}
+}
+
+// hasRoom says whether a writer of h that sleeps can go on.
+func (h *oneWay) hasRoom() bool {
+	n, err := h.fill()
+	lent, lerr := h.pending()
+	return h.size()-n >= enoughRoom && lent < maxLoans || err != nil || lerr != nil
+}
+
+func (k *shared) wakeWriter() {
+	if k.in.writerWaits.Load() != 0 && k.in.hasRoom() && k.in.writerWaits.Swap(0) != 0 {
+		k.ring()
+	}
 }
 
 // copier copies into a ring whose lines the reader has read last. An ordinary store must first get the
@@ -296,11 +327,24 @@ func (k *shared) listen() {
 }
 
 func (k *shared) view(int) ([]byte, error) {
-	n, err := k.in.fill()
-	if err != nil {
-		return nil, err
+	if len(k.from.held) > 0 {
+		return k.from.held, nil
 	}
-	if n == 0 {
+	l, n, err := k.loan()
+	switch {
+	case err != nil:
+		return nil, err
+	case l != nil:
+		if k.from.scratch == nil {
+			k.from.scratch = make([]byte, borrowAtOnce)
+		}
+		b := k.from.scratch[:min(borrowAtOnce, l.size-k.from.begun)]
+		if err := k.borrow(l, b); err != nil {
+			return nil, k.late(err)
+		}
+		k.from.held = b
+		return b, nil
+	case n == 0:
 		if k.dead != nil {
 			return nil, k.dead
 		}
@@ -310,18 +354,36 @@ func (k *shared) view(int) ([]byte, error) {
 	return k.in.buf[at:min(at+n, at+pieceSize, k.in.size())], nil
 }
 
-func (k *shared) skip(n int) {
-	k.in.read.Add(uint64(n))
-	if k.in.writerWaits.Load() != 0 {
-		if fill, err := k.in.fill(); (err != nil || k.in.size()-fill >= enoughRoom) && k.in.writerWaits.Swap(0) != 0 {
-			k.ring()
-		}
+// late is err, but what was taken back is only not there: others say why.
+func (k *shared) late(err error) error {
+	if err == errRevoked {
+		return k.miss()
 	}
+	return err
+}
+
+func (k *shared) skip(n int) {
+	if len(k.from.held) > 0 {
+		k.from.held = k.from.held[n:]
+		k.repay(n)
+		return
+	}
+	k.in.read.Add(uint64(n))
+	k.wakeWriter()
 }
 
 func (k *shared) read(dst []byte) (int, error) {
 	got := 0
 	for got < len(dst) {
+		if l, _, err := k.loan(); err == nil && l != nil && len(k.from.held) == 0 {
+			n := int(min(uint64(len(dst)-got), l.size-k.from.begun))
+			if err := k.borrow(l, dst[got:got+n]); err != nil {
+				return got, k.late(err)
+			}
+			k.repay(n)
+			got += n
+			continue
+		}
 		b, err := k.view(1)
 		n := copy(dst[got:], b)
 		if n == 0 {
@@ -341,12 +403,12 @@ func (k *shared) arm(a ask) (ready bool) {
 	if a.in {
 		k.in.readerWaits.Store(1)
 		n, err := k.in.fill()
-		ready = n > 0 || err != nil
+		lent, lerr := k.in.pending()
+		ready = n > 0 || err != nil || lerr != nil || lent > 0 && k.in.revoked.Load() == 0
 	}
 	if a.out {
 		k.out.writerWaits.Store(1)
-		n, err := k.out.fill()
-		ready = ready || k.out.size()-n >= enoughRoom || err != nil
+		ready = ready || k.out.hasRoom()
 	}
 	return ready || k.dead != nil
 }

@@ -211,7 +211,7 @@ func benchAllReduce() *cobra.Command {
 	settings.Var(&s.set, &s.controls, "congestion", nil, "congestion control of all sides; kernel: the machine's (cubic)")
 	settings.Var(&s.set, &cfg.Rank.Poll, "poll", false, "wait by asking again and again: a whole processor for each rank")
 	settings.Var(&s.set, &cfg.Rank.Checksum, "checksum", "off", "CRC-32 over what our ranks send over TCP, as between hosts", "on", "off")
-	settings.Var(&s.set, &s.zeroCopy, "zero-copy", "auto", "which vectors our TCP sockets get without a copy; auto: those of 2 MiB and more", "auto", "on", "off")
+	settings.Var(&s.set, &s.zeroCopy, "zero-copy", "auto", "which vectors our ranks take from each other's memory, without a copy for the socket or the shared memory; auto: those of 2 MiB and more", "auto", "on", "off")
 	settings.Var(&s.set, &s.model, "allreduce-model", "", "cost model that --tune has written")
 	settings.Var(&s.set, &s.tune, "tune", "", "measure what is the fastest, and write the cost model to this file")
 	s.rows.declare(&s.set)

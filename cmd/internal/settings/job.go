@@ -262,7 +262,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Connections, "allreduce-connections", 1, "allreduce: TCP connections between two workers, for networks that limit each")
 	Var(s, &j.Transport, "allreduce-transport", "auto", "allreduce: how members reach each other; auto: through shared memory within a host, over TCP between hosts", "auto", "shm", "unix", "tcp")
 	Var(s, &j.Checksum, "allreduce-checksum", "auto", "allreduce: CRC-32 over what members send over TCP without TLS; auto: between hosts", "auto", "on", "off")
-	Var(s, &j.ZeroCopy, "allreduce-zero-copy", "auto", "allreduce: which vectors TCP sockets get without a copy (Linux; not with checksums or TLS); auto: those of 2 MiB and more", "auto", "on", "off")
+	Var(s, &j.ZeroCopy, "allreduce-zero-copy", "auto", "allreduce: which vectors others take from this process's memory, without a copy for the socket (not with checksums or TLS) or the shared memory; Linux; auto: those of 2 MiB and more", "auto", "on", "off")
 	Var(s, &j.HostID, "host-id", "", "allreduce: workers with the same one share a host; empty: the kernel says")
 	Var(s, &j.Segment, "allreduce-segment", 0, "allreduce: KiB after which a part of a vector is passed on; 0: by the cost model")
 	Var(s, &j.Buffer, "allreduce-buffer", 0, "allreduce: KiB of each socket's buffers; 0: by the cost model; -1: the kernel's choice")
