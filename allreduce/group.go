@@ -138,6 +138,7 @@ type Group struct {
 	number   uint64 // of the last operation
 	now      run
 	moved    time.Time // when bytes moved last, or a little before
+	breath   time.Time // when the goroutine went through Go's scheduler last, at the latest
 	done     []bool    // by lane
 	asks     []ask     // by lane
 	programs map[programKey]programSteps

@@ -122,13 +122,18 @@ func (g *Group) execute(ctx context.Context) error {
 	r := &g.now
 	r.prog.reset()
 	left := len(r.prog.lanes)
+	calls := false // into the kernel
 	for i := range r.prog.lanes {
 		l := &r.prog.lanes[i]
+		calls = calls || g.peers[l.peer].link.kind() != "shm"
 		if k := g.lends(g.peers[l.peer].link, r.buf); k != nil && r.prog.lendable(l) {
-			l.lender, l.awaits = k, true
+			l.lender, l.awaits, calls = k, true, true
 		}
 	}
 	g.moved = time.Now()
+	if calls {
+		g.breathe(g.moved)
+	}
 	idle, passes, slept := 0, 0, false
 	var patience time.Duration
 	for i := range g.done {
@@ -163,8 +168,11 @@ func (g *Group) execute(ctx context.Context) error {
 			}
 			idle, slept = 0, false
 			// Bad news must not wait until a long vector is through.
-			if passes++; passes%256 == 0 {
+			if passes++; passes%64 == 0 {
 				g.moved = time.Now()
+				if calls {
+					g.breathe(g.moved)
+				}
 				if err := g.pause(ctx, r, true); err != nil {
 					return err
 				}
@@ -205,6 +213,18 @@ func (g *Group) execute(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// breathEvery is how often a goroutine must go through Go's scheduler: one that has not for 10 ms, and is found in a system call, loses its processor (P), and Go's monitor then
+// looks every 20 µs, for milliseconds, who else must. Its thread needs 10 µs for that, of the same processor as the rank's.
+const breathEvery = 5 * time.Millisecond
+
+// breathe goes through Go's scheduler if it is time to.
+func (g *Group) breathe(now time.Time) {
+	if now.Sub(g.breath) >= breathEvery {
+		runtime.Gosched()
+		g.breath = now
+	}
 }
 
 // pause sleeps until something can be done, and looks for reasons to give up.
