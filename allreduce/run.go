@@ -131,8 +131,8 @@ func (g *Group) execute(ctx context.Context) error {
 		}
 	}
 	g.moved = time.Now()
-	if calls {
-		g.breathe(g.moved)
+	if calls && g.moved.Sub(g.breath) >= breathEvery {
+		g.breathe()
 	}
 	idle, passes, slept := 0, 0, false
 	var patience time.Duration
@@ -170,9 +170,6 @@ func (g *Group) execute(ctx context.Context) error {
 			// Bad news must not wait until a long vector is through.
 			if passes++; passes%64 == 0 {
 				g.moved = time.Now()
-				if calls {
-					g.breathe(g.moved)
-				}
 				if err := g.pause(ctx, r, true); err != nil {
 					return err
 				}
@@ -219,12 +216,10 @@ func (g *Group) execute(ctx context.Context) error {
 // looks every 20 µs, for milliseconds, who else must. Its thread needs 10 µs for that, of the same processor as the rank's.
 const breathEvery = 5 * time.Millisecond
 
-// breathe goes through Go's scheduler if it is time to.
-func (g *Group) breathe(now time.Time) {
-	if now.Sub(g.breath) >= breathEvery {
-		runtime.Gosched()
-		g.breath = now
-	}
+// breathe goes through Go's scheduler.
+func (g *Group) breathe() {
+	runtime.Gosched()
+	g.breath = g.moved // or later
 }
 
 // pause sleeps until something can be done, and looks for reasons to give up.
@@ -248,7 +243,7 @@ func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
 		}
 	}
 	if awake {
-		runtime.Gosched()
+		g.breathe()
 		return nil
 	}
 	asks := g.asks[:len(r.prog.lanes)]
