@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -33,16 +32,6 @@ const (
 	// borrowAtOnce is what is taken at once of what will be added up: it is read again at once, so it should be in a near cache then.
 	borrowAtOnce = 128 << 10
 )
-
-// oneWayLoans are the loans of one direction.
-type oneWayLoans struct {
-	lent    atomic.Uint64 // loans, since the beginning
-	revoked atomic.Uint32 // not zero: the writer uses its memory for other things
-	_       [52]byte
-	taken   atomic.Uint64 // loans that were read to their ends
-	_       [56]byte
-	loans   [maxLoans]loan
-}
 
 // pending is the number of loans that are not taken.
 func (h *oneWay) pending() (uint64, error) {
@@ -167,8 +156,7 @@ var beacon = func() *[16]byte {
 	return b
 }()
 
-// A test of reading the peer's memory. Each side writes where its beacon is, and what it says, to the other one's first loan.
-
+// light tells the peer where the beacon is, and what it says, in the place of the first loan.
 func (k *shared) light() {
 	k.out.loans[0] = loan{
 		at:      binary.LittleEndian.Uint64(beacon[:]),

@@ -41,15 +41,21 @@ type oneWay struct {
 type oneWayState struct {
 	written     atomic.Uint64 // bytes, since the beginning
 	offset      atomic.Uint64 // the byte that is at the front of the ring, or one before it in the same cache line; it changes only while the ring is empty
-	_           [48]byte
+	lent        atomic.Uint64 // loans, since the beginning
+	revoked     atomic.Uint32 // not zero: the writer uses the memory of its loans for other things
+	_           [36]byte
 	read        atomic.Uint64
-	_           [56]byte
+	taken       atomic.Uint64 // loans that were read to their ends
+	_           [48]byte
 	readerWaits atomic.Uint32
 	_           [60]byte
 	writerWaits atomic.Uint32
 	_           [60]byte
-	oneWayLoans
+	loans       [maxLoans]loan
 }
+
+// A direction has half of the page.
+const _ = uint(stateSize/2 - unsafe.Sizeof(oneWayState{}))
 
 const (
 	// pieceSize is the most that is copied before the peer is told.
