@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star/allreduce"
+	"star/vector"
 )
 
 // Over links that are lent memory, what a rank writes to its vector after an operation reaches nobody.
@@ -56,17 +57,16 @@ func freeAfterAnOperation(t *testing.T, kind string) {
 // The same after an operation that has failed: who receives late what such a rank has sent gets what it was.
 func TestVectorsAreFreeAfterAFailure(t *testing.T) {
 	for _, kind := range []string{"lent", "lent-shm"} {
-		t.Run(kind, func(t *testing.T) { freeAfterAFailure(t, kind) })
+		t.Run(kind, func(t *testing.T) { freeAfterAFailure(t, kind, make([]int32, 300_000)) })
+		t.Run(kind+", huge pages", func(t *testing.T) { freeAfterAFailure(t, kind, vector.Make[int32](1_300_000)) })
 	}
 }
 
-func freeAfterAFailure(t *testing.T, kind string) {
-	const count = 300_000
+func freeAfterAFailure(t *testing.T, kind string, mine []int32) {
 	for _, a := range []allreduce.Algorithm{allreduce.AlgorithmRing, allreduce.AlgorithmHalving, allreduce.AlgorithmTree} {
 		groups := form(t, 2, func(c *allreduce.Config) { c.Algorithm = a; over(c, kind) })
 		// Rank 0 gives up while rank 1, which is late, has received nothing.
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		mine := make([]int32, count)
 		for i := range mine {
 			mine[i] = 2
 		}
@@ -79,7 +79,7 @@ func freeAfterAFailure(t *testing.T, kind string) {
 		for i := range mine {
 			mine[i] = 1000
 		}
-		theirs := make([]int32, count)
+		theirs := make([]int32, len(mine))
 		for i := range theirs {
 			theirs[i] = 1
 		}
