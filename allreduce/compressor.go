@@ -12,7 +12,6 @@ import (
 
 	"star/compress"
 	"star/train/kernel"
-	"star/vector"
 )
 
 // CompressorConfig says what a Compressor is for. Len, Codec, Tensors and Seed must be
@@ -110,7 +109,7 @@ func NewCompressor(cfg CompressorConfig) (*Compressor, error) {
 	if err := compress.Check(cfg.Codec); err != nil {
 		return nil, fmt.Errorf("allreduce: compressor: %w", err)
 	}
-	c := &Compressor{cfg: cfg, residual: vector.Make[float32](cfg.Len), before: vector.Make[float32](cfg.Len)}
+	c := &Compressor{cfg: cfg, residual: make([]float32, cfg.Len), before: make([]float32, cfg.Len)}
 	if cfg.Codec == compress.Auto {
 		c.tuner = newChoice(cfg.Len)
 	}

@@ -60,9 +60,12 @@ func (g *Group) lends(k link, vector []byte) lender {
 
 // tellBlind logs why vectors of ranks on this host are copied twice.
 func (g *Group) tellBlind() {
+	if g.cfg.ZeroCopy == ZeroCopyOff {
+		return
+	}
 	for r := range g.peers {
 		k, ok := g.peers[r].link.(interface{ unreadable() error })
-		if !ok || g.cfg.ZeroCopy == ZeroCopyOff {
+		if !ok {
 			continue
 		}
 		if err := k.unreadable(); err != nil { // of one it is of all, mostly

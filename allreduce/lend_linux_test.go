@@ -13,19 +13,7 @@ import (
 
 // sockets are both ends of a TCP connection.
 func sockets(t interface{ Fatal(...any) }) (a, b *socket) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	x, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	y, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	x, y := connection(t)
 	var ends [2]*socket
 	for i, nc := range []net.Conn{x, y} {
 		k, err := rawLink(nc, "tcp", false, 64<<10)

@@ -104,15 +104,7 @@ func TestLoansWake(t *testing.T) {
 	w := newRawWaiter()
 	defer w.close()
 	buf, dst := make([]byte, leastLoan), make([]byte, leastLoan)
-	got := make(chan int)
-	go func() {
-		n := 0
-		for n == 0 {
-			w.wait([]ask{{b, true, false}}, time.Minute)
-			n, _ = b.read(dst)
-		}
-		got <- n
-	}()
+	got := retry(w, ask{b, true, false}, func() (int, error) { return b.read(dst) })
 	for b.in.readerWaits.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -135,14 +127,7 @@ func TestLoansWake(t *testing.T) {
 	if n, err := a.send(buf[:8]); n != 8 || err != nil {
 		t.Fatalf("there is room in the ring: %d bytes, %v", n, err)
 	}
-	go func() {
-		n := 0
-		for n == 0 {
-			w.wait([]ask{{a, false, true}}, time.Minute)
-			n, _ = a.lend(buf)
-		}
-		got <- n
-	}()
+	got = retry(w, ask{a, false, true}, func() (int, error) { return a.lend(buf) })
 	for a.out.writerWaits.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}

@@ -88,6 +88,22 @@ func lostLink(t *testing.T, cause string) {
 	}
 }
 
+// connection is both ends of a TCP connection.
+func connection(t interface{ Fatal(...any) }) (a, b net.Conn) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
 // Who waits for a link sees at once that a peer has gone, and that one has all its connections but gives up.
 func TestHasEnded(t *testing.T) {
 	for _, c := range []struct {
@@ -104,18 +120,7 @@ func TestHasEnded(t *testing.T) {
 		{"leaves in good order", func(nc net.Conn) { nc.Write(notice{kind: noticeBye}.bytes()) }, true},
 		{"sends other things", func(nc net.Conn) { nc.Write(bytes.Repeat([]byte{byte(noticeVerdict)}, 10)) }, false},
 	} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, b := connection(t)
 		wait := 20 * time.Second
 		if c.name == "nothing" {
 			wait = 20 * time.Millisecond
@@ -127,6 +132,5 @@ func TestHasEnded(t *testing.T) {
 		}
 		a.Close()
 		b.Close()
-		l.Close()
 	}
 }

@@ -122,10 +122,9 @@ func (g *Group) execute(ctx context.Context) error {
 	r := &g.now
 	r.prog.reset()
 	left := len(r.prog.lanes)
-	calls := false // into the kernel
+	calls := g.kind != "shm" // into the kernel
 	for i := range r.prog.lanes {
 		l := &r.prog.lanes[i]
-		calls = calls || g.peers[l.peer].link.kind() != "shm"
 		if k := g.lends(g.peers[l.peer].link, r.buf); k != nil && r.prog.lendable(l) {
 			l.lender, l.awaits, calls = k, true, true
 		}

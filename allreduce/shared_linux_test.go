@@ -58,6 +58,20 @@ func within(t *testing.T, what string, f func()) {
 	}
 }
 
+// retry sleeps until a can go on, and tries, until that has moved bytes: as many as come.
+func retry(w waiter, a ask, try func() (int, error)) <-chan int {
+	got := make(chan int)
+	go func() {
+		n := 0
+		for n == 0 {
+			w.wait([]ask{a}, time.Minute)
+			n, _ = try()
+		}
+		got <- n
+	}()
+	return got
+}
+
 func TestSharedMemoryWakes(t *testing.T) {
 	a, b := sharedPair(t)
 	w := newRawWaiter()
@@ -74,15 +88,7 @@ func TestSharedMemoryWakes(t *testing.T) {
 	}
 
 	// A sleeping reader is woken by data. It may wake for no reason too.
-	got := make(chan int)
-	go func() {
-		n := 0
-		for n == 0 {
-			sleep(ask{b, true, false})
-			n, _ = b.read(buf)
-		}
-		got <- n
-	}()
+	got := retry(w, ask{b, true, false}, func() (int, error) { return b.read(buf) })
 	for b.in.readerWaits.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -93,14 +99,7 @@ func TestSharedMemoryWakes(t *testing.T) {
 	if n, _ := a.send(buf); n != smallRing {
 		t.Fatalf("%d bytes went into a ring of %d", n, smallRing)
 	}
-	go func() {
-		n := 0
-		for n == 0 {
-			sleep(ask{a, false, true})
-			n, _ = a.send(buf[:8])
-		}
-		got <- n
-	}()
+	got = retry(w, ask{a, false, true}, func() (int, error) { return a.send(buf[:8]) })
 	for a.out.writerWaits.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}

@@ -19,7 +19,6 @@ import (
 	"star/train"
 	"star/train/net"
 	"star/transport"
-	"star/vector"
 )
 
 // BareJobConfig says what BareJob runs.
@@ -233,7 +232,7 @@ func (p bareProcess) work(ctx context.Context) error {
 		return err
 	}
 	defer model.Close()
-	grad := vector.Make[float32](len(model.Params()))
+	grad := make([]float32, len(model.Params()))
 	if g, ok := model.(interface{ Gradient() []float32 }); ok {
 		grad = g.Gradient()
 	}

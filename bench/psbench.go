@@ -298,7 +298,7 @@ func newBare(ctx context.Context, tcp *transport.TCP, size int64, workers int) (
 			return nil, nil, err
 		}
 		conns = append(conns, c, far)
-		there[w], back[w] = vector.Make[byte](int(size)), vector.Make[byte](int(size))
+		there[w], back[w] = make([]byte, size), make([]byte, size)
 		grad, params := vector.Make[byte](int(size)), vector.Make[byte](int(size))
 		for _, b := range [][]byte{there[w], back[w], grad, params} { // or they would all be one page of zeros
 			for i := range b {

@@ -16,7 +16,6 @@ import (
 
 	"star/train"
 	"star/train/net"
-	"star/vector"
 )
 
 // torchStep times the same models in PyTorch.
@@ -133,7 +132,7 @@ func stepPair(ctx context.Context, m stepModel, cfg StepConfig, script string) (
 		return StepResult{}, err
 	}
 	defer model.Close()
-	grad := vector.Make[float32](len(model.Params()))
+	grad := make([]float32, len(model.Params()))
 	if g, ok := model.(interface{ Gradient() []float32 }); ok {
 		grad = g.Gradient()
 	}

@@ -1,4 +1,4 @@
-// Package vector makes the memory of long vectors: parameters, gradients, what they are added up in.
+// Package vector makes the memory of long vectors, as parameters and gradients are.
 //
 // Who touches a long vector from one end to the other goes through a page of 4 KiB every thousand elements, and so does a kernel that hands its
 // memory to a socket or to another process: for each page it looks up where that is and counts who uses it. Where Linux gives huge pages to those who ask (transparent_hugepage

@@ -12,7 +12,6 @@ import (
 
 	"star"
 	"star/transport"
-	"star/vector"
 )
 
 // door is where riders come: it takes their gradients and sends them parameters, beside
@@ -235,7 +234,7 @@ func (d *door) vector() []float32 {
 		d.spare = d.spare[:n-1]
 		return v
 	}
-	return vector.Make[float32](len(d.params))
+	return make([]float32, len(d.params))
 }
 
 // free takes back the memory of a gradient.

@@ -14,7 +14,6 @@ import (
 	"star"
 	"star/cmd/internal/settings"
 	"star/transport"
-	"star/vector"
 )
 
 // landing is where the children of a worker in a tree come: it takes their bundles and
@@ -278,7 +277,7 @@ func (d *landing) vector() []float32 {
 		d.spare = d.spare[:n-1]
 		return v
 	}
-	return vector.Make[float32](len(d.params))
+	return make([]float32, len(d.params))
 }
 
 func (d *landing) free(v []float32) {

@@ -12,7 +12,6 @@ import (
 	"star/train/kernel"
 	"star/train/optim"
 	"star/transport"
-	"star/vector"
 )
 
 // errLocal is why a worker and its job do not fit together.
@@ -45,7 +44,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 			return computed, err
 		}
 	} else if w.sum == nil {
-		w.sum = vector.Make[float32](len(w.grad))
+		w.sum = make([]float32, len(w.grad))
 	}
 	clear(w.sum)
 	at := w.member.Elapsed()

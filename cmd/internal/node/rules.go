@@ -16,7 +16,6 @@ import (
 	"star/train/net"
 	"star/train/optim"
 	"star/transport"
-	"star/vector"
 )
 
 // rules reads what the baseline makes of gradients, if it is something else than the job's optimiser does.
@@ -163,7 +162,7 @@ func (s *server) newValidator() (*validator, error) {
 		return nil, job.Invalid("model", err)
 	}
 	v.loader = data.NewLoader(trainSet, data.Stream{Seed: job.Seed ^ validationSeed})
-	v.grad, v.sum = gradient(v.model), vector.Make[float32](len(v.model.Params()))
+	v.grad, v.sum = gradient(v.model), make([]float32, len(v.model.Params()))
 	return v, nil
 }
 

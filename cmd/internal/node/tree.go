@@ -11,7 +11,6 @@ import (
 	"star/coord"
 	"star/train/kernel"
 	"star/transport"
-	"star/vector"
 	"star/waits"
 )
 
@@ -257,7 +256,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 func (w *worker) add(m *transport.Bundle, got []*bundle) []float32 {
 	t := &w.tree
 	if t.sum == nil {
-		t.sum = vector.Make[float32](len(w.grad))
+		t.sum = make([]float32, len(w.grad))
 	}
 	slices.SortFunc(got, func(a, b *bundle) int { return int(a.Worker - b.Worker) })
 	own := m.Members[0].Samples

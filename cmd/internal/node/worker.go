@@ -32,7 +32,6 @@ import (
 	"star/train/kernel"
 	"star/train/net"
 	"star/transport"
-	"star/vector"
 	"star/waits"
 )
 
@@ -481,7 +480,7 @@ func gradient(m train.Model) []float32 {
 	if g, ok := m.(interface{ Gradient() []float32 }); ok {
 		return g.Gradient()
 	}
-	return vector.Make[float32](len(m.Params()))
+	return make([]float32, len(m.Params()))
 }
 
 func tensors(specs []train.TensorSpec) []coord.Tensor {
