@@ -13,10 +13,18 @@ import (
 
 const settings = "/sys/kernel/mm/transparent_hugepage/"
 
-// hugePage is the bytes of a huge page, and 0 where there are none.
+// mode says who gets huge pages: always, madvise, never; empty: there are none.
+var mode = sync.OnceValue(func() string {
+	b, _ := os.ReadFile(settings + "enabled")
+	_, chosen, _ := strings.Cut(string(b), "[")
+	chosen, _, _ = strings.Cut(chosen, "]")
+	return chosen
+})
+
+// hugePage is the bytes of a huge page, and 0 where Make cannot have any.
 var hugePage = sync.OnceValue(func() int {
 	b, err := os.ReadFile(settings + "hpage_pmd_size")
-	if err != nil {
+	if err != nil || mode() == "never" {
 		return 0
 	}
 	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
@@ -24,12 +32,6 @@ var hugePage = sync.OnceValue(func() int {
 		return 0
 	}
 	return n
-})
-
-// forAll: the system gives huge pages to who does not ask, too.
-var forAll = sync.OnceValue(func() bool {
-	b, err := os.ReadFile(settings + "enabled")
-	return err == nil && strings.Contains(string(b), "[always]")
 })
 
 // made are the vectors in huge pages, by the order in which they were made.
@@ -77,7 +79,7 @@ func forget(which uint64) {
 
 func isHuge(b []byte) bool {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	return forAll() || asked(span{at, at + uintptr(len(b))})
+	return mode() == "always" || asked(span{at, at + uintptr(len(b))})
 }
 
 // asked says whether s is part of a vector that Make has made.
