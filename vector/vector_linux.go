@@ -47,7 +47,7 @@ type span struct{ from, to uintptr }
 func makeHuge[T any](n int) []T {
 	var one T
 	size, page := int(unsafe.Sizeof(one)), hugePage()
-	if size == 0 || page%size != 0 || n < page/size {
+	if page == 0 || size == 0 || page%size != 0 || n < page/size {
 		return make([]T, n)
 	}
 	whole := n * size / page * page // what is left has small ones

@@ -11,6 +11,13 @@ import (
 	"unsafe"
 )
 
+// Vectors are made where there are no huge pages, too.
+func TestMakeWithoutHugePages(t *testing.T) {
+	defer func(before func() int) { hugePage = before }(hugePage)
+	hugePage = func() int { return 0 }
+	TestMake(t)
+}
+
 // A long vector lies in huge pages, where the system gives them.
 func TestHugePages(t *testing.T) {
 	if hugePage() == 0 {
