@@ -39,16 +39,17 @@ func runCommand() *cobra.Command {
 		Use:   "run",
 		Short: "Run a whole job on this machine",
 		Long: `Starts parameter servers and workers as processes of this machine, shows what they do, and ends when the
-job is over. Without flags: LeNet on generated digits, 2 shards, 4 workers, the last one slowed 3x.
+job is over. Without flags it is a demonstration: LeNet on generated digits, 2 shards, 4 workers, the last one
+slowed 3x on purpose. With --dataset, --model or --hosts nobody is slowed, unless --slow says so.
 
-The processes talk TCP over loopback, as they would between hosts. --slow none runs without a straggler.`,
+The processes talk TCP over loopback, as they would between hosts. --slow none runs the demonstration without a straggler.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			warnings, err := job.Load(environ())
 			if err != nil {
 				return err
 			}
-			demo := !job.Config.IsSet("slow") && !job.Config.IsSet("straggler-trace") && job.Workers > 1
+			demo := demonstrates(job)
 			if demo {
 				job.Slow = []string{fmt.Sprintf("%d:3x", job.Workers-1)}
 			}
@@ -69,7 +70,7 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 				r.screen.say("run", w)
 			}
 			if demo {
-				r.screen.say("run", fmt.Sprintf("worker %d is slowed 3x, so that there is a straggler; --slow none leaves it alone", job.Workers-1))
+				r.screen.say("run", fmt.Sprintf("a demonstration: worker %d is slowed 3x, so that there is a straggler; --slow none leaves it alone", job.Workers-1))
 			}
 			if job.Hosts != "" {
 				if r.spread, err = spreadOut(job); err != nil {
@@ -91,6 +92,16 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 	}
 	job.Bind(cmd, settings.ForRun)
 	return cmd
+}
+
+// demonstrates says whether a job shows what STAR does, and is nobody's work: then it has a straggler. Who says what is trained, or where, wants that.
+func demonstrates(job *settings.Job) bool {
+	for _, name := range []string{"dataset", "model", "hosts", "resume", "slow", "straggler-trace"} {
+		if job.Config.IsSet(name) {
+			return false
+		}
+	}
+	return job.Workers > 1
 }
 
 // launch is one star run: its children and what is shown of them.
