@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -29,7 +30,7 @@ type hall struct {
 
 // guest is a connection in the hall. Its fields are guarded by hall.mu.
 type guest struct {
-	conn   Conn
+	conn   io.Closer
 	host   string
 	since  time.Time
 	thrown bool
@@ -42,8 +43,8 @@ func newHall(most int) *hall {
 // enter takes in a connection, and throws another one out if there is no room: the oldest
 // of the host that has the most, when it has had hallGrace. So a host that floods us closes its own
 // connections first, and where all come from one, those that have had the most time.
-func (h *hall) enter(ctx context.Context, c Conn) *guest {
-	g := &guest{conn: c, host: hostOf(c.RemoteAddr())}
+func (h *hall) enter(ctx context.Context, c io.Closer, addr string) *guest {
+	g := &guest{conn: c, host: hostOf(addr)}
 	for {
 		h.mu.Lock()
 		left := h.makeRoom(time.Now())
@@ -120,6 +121,54 @@ func hostOf(addr string) string {
 		return host
 	}
 	return addr
+}
+
+// Limit is l with room for that many connections at once. A further one takes the place of another, by the rule of those that have not said
+// Hello: the oldest of the host that has the most.
+func Limit(l net.Listener, most int) net.Listener {
+	ctx, stop := context.WithCancel(context.Background())
+	return &limited{l, newHall(most), ctx, stop}
+}
+
+type limited struct {
+	net.Listener
+	hall *hall
+	ctx  context.Context
+	stop context.CancelFunc
+}
+
+func (l *limited) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	g := l.hall.enter(l.ctx, c, c.RemoteAddr().String())
+	return &visitor{Conn: c, left: sync.OnceFunc(func() { l.hall.leave(g) })}, nil
+}
+
+func (l *limited) Close() error {
+	l.stop()
+	return l.Listener.Close()
+}
+
+// visitor is a connection of a Limit.
+type visitor struct {
+	net.Conn
+	left func()
+}
+
+func (v *visitor) Close() error {
+	v.left()
+	return v.Conn.Close()
+}
+
+// Portion is a part of the files and connections that this process may have open, at most so many: what is taken by those who are nobody yet must not
+// be missing for members of a job and for checkpoints.
+func Portion(part, most int) int {
+	if n := descriptors(); n > 0 {
+		most = min(most, max(n/part, 8))
+	}
+	return most
 }
 
 // grumbler logs refused connections, but no more than a few in a second: who floods us

@@ -230,7 +230,7 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	hall := newHall(orElse(cfg.MaxPending, 256))
+	hall := newHall(orElse(cfg.MaxPending, Portion(4, 256)))
 	refused := grumbler{log: cfg.log()}
 	pause := time.Duration(0)
 	for {
@@ -252,7 +252,7 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 			continue
 		}
 		pause = 0
-		guest := hall.enter(ctx, c)
+		guest := hall.enter(ctx, c, c.RemoteAddr())
 		wg.Go(func() {
 			h, text, err := admit(ctx, c, &cfg)
 			if hall.leave(guest) && err != nil {

@@ -32,7 +32,7 @@ type Config struct {
 	HandshakeTimeout time.Duration
 
 	// MaxPending bounds the connections that have not said Hello yet. A further one
-	// closes another. Zero means 256.
+	// closes another. Zero means 256, or a quarter of the descriptors that this process may have, if that is less.
 	MaxPending int
 
 	// TLS, if not nil, is used on both sides. See TLSConfig.

@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/binary"
 	"flag"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -233,4 +236,103 @@ func TestAttacks(t *testing.T) {
 	if n := len(g.lines("leave")); n != 1 {
 		t.Errorf("%d members left, want the mad one only", n)
 	}
+}
+
+// Callers of --http that never finish a request, or never read the answer, take neither the descriptors nor the memory of a job: with 1024
+// descriptors workers join and checkpoints are written, and who asks properly is answered.
+func TestHTTPUnderAttack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a job under attack takes some seconds")
+	}
+	web := freeAddr(t)
+	g := &gang{t: t, addr: freeAddr(t), out: t.TempDir(), all: map[string]*member{}}
+	common := []string{"--workers", "2", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "30s"}
+	server := append([]string{"-c", `ulimit -n 1024; exec "$@"`, "sh", star(t), "ps", "--rank", "0", "--coordinator", g.addr, "--listen", g.addr, "--http", web, "--out", g.out,
+		"--lr", "0.001", "--json", "--mode", "ssgd", "--steps", "4000", "--eval-every", "0", "--checkpoint-every", "200ms"}, common...)
+	g.run("ps0", exec.Command("sh", server...))
+	g.until("it listens", func() bool {
+		c, err := net.Dial("tcp", web)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	const crowd = 1500
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(over)
+	here := make(chan struct{}, crowd)
+	for i := range crowd {
+		wg.Go(func() {
+			for first := true; ; {
+				c, err := net.DialTimeout("tcp", web, 10*time.Second)
+				if err == nil {
+					if i%2 == 0 { // a body that never comes
+						io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: star\r\nContent-Length: 100\r\n\r\n")
+					} else { // answers that are never read
+						go io.WriteString(c, strings.Repeat("GET /metrics HTTP/1.1\r\nHost: star\r\n\r\n", 1000))
+					}
+				}
+				if first {
+					first = false
+					here <- struct{}{}
+				}
+				if err == nil {
+					if i%2 == 0 {
+						gone := make(chan struct{})
+						go func() {
+							c.Read(make([]byte, 1<<10))
+							c.Read(make([]byte, 1<<10))
+							close(gone)
+						}()
+						select {
+						case <-gone: // again
+						case <-over:
+						}
+					} else {
+						<-over
+					}
+					c.Close()
+				}
+				select {
+				case <-over:
+					return
+				case <-time.After(time.Second):
+				}
+			}
+		})
+	}
+	for range crowd {
+		<-here
+	}
+	for i := range 2 {
+		g.worker(i, common)
+	}
+	g.training()
+	r, err := (&http.Client{Timeout: 30 * time.Second}).Get("http://" + web + "/readyz")
+	if err != nil {
+		t.Errorf("who asks properly: %v", err)
+	} else {
+		r.Body.Close()
+	}
+	if fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", g.all["ps0"].cmd.Process.Pid)); err == nil {
+		t.Logf("%d callers, %d descriptors", crowd, len(fds))
+		if len(fds) > 512 {
+			t.Errorf("%d descriptors are open while %d callers hang", len(fds), crowd)
+		}
+	}
+	for _, name := range []string{"ps0", "w0", "w1"} {
+		g.ends(name, 0)
+	}
+	saved := 0
+	for _, l := range g.lines("checkpoint") {
+		if saved++; l["error"] != nil {
+			t.Errorf("a checkpoint failed: %v", l)
+		}
+	}
+	if saved < 2 {
+		t.Errorf("%d checkpoints", saved)
+	}
+	g.accounted(2 * 8 * 4000)
 }

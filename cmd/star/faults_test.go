@@ -69,7 +69,13 @@ func (g *gang) worker(rank int, common []string) {
 
 func (g *gang) start(name string, args ...string) {
 	g.t.Helper()
-	m := &member{cmd: exec.Command(star(g.t), args...), errs: filepath.Join(g.out, name+".err"), done: make(chan struct{})}
+	g.run(name, exec.Command(star(g.t), args...))
+}
+
+// run starts a member by a command of its own.
+func (g *gang) run(name string, cmd *exec.Cmd) {
+	g.t.Helper()
+	m := &member{cmd: cmd, errs: filepath.Join(g.out, name+".err"), done: make(chan struct{})}
 	f, err := os.Create(m.errs)
 	if err != nil {
 		g.t.Fatal(err)

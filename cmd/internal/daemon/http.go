@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
+	"star/transport"
 	"star/waits"
 )
 
@@ -47,9 +49,12 @@ func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err 
 	mux.HandleFunc("/debug/pprof/profile", local(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", local(pprof.Symbol))
 	mux.HandleFunc("/debug/pprof/trace", local(pprof.Trace))
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	srv := &http.Server{
+		Handler: http.MaxBytesHandler(within(mux), maxBody), MaxHeaderBytes: maxBody,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: answerTime, IdleTimeout: time.Minute,
+	}
 	go func() {
-		if err := srv.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(transport.Limit(l, transport.Portion(16, maxCallers))); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			log.Error("the HTTP server ended", "err", err)
 		}
 	}()
@@ -58,6 +63,33 @@ func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err 
 		defer cancel()
 		srv.Shutdown(ctx)
 	}, nil
+}
+
+// Bounds of what callers can take from the job: descriptors, memory and time.
+const (
+	maxCallers = 64               // connections, or a sixteenth of the descriptors, if that is less
+	maxBody    = 64 << 10         // bytes of a request's header, and of its body
+	answerTime = 10 * time.Second // for a request to come, and for its answer to be taken
+)
+
+// within gives each answer a deadline, so that who does not read holds nothing for long. A profile takes as long as it is told to.
+func within(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		limit := answerTime
+		if strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
+			seconds, err := strconv.ParseFloat(r.URL.Query().Get("seconds"), 64)
+			if !(err == nil && seconds > 0) {
+				seconds = 30
+			}
+			limit += time.Duration(min(seconds, 3600) * float64(time.Second))
+		}
+		deadline := http.NewResponseController(w)
+		deadline.SetWriteDeadline(time.Now().Add(limit))
+		if limit > answerTime { // who is still there is noticed by reading
+			deadline.SetReadDeadline(time.Now().Add(limit))
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // listen opens the address of --http. A socket that a process has left behind that was killed is taken over.
