@@ -205,10 +205,10 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		defer p.Close()
 		r.front = append(r.front, p)
 	}
-	if job.Arch == settings.AllReduce {
-		if job.Checksum == node.Auto { // the ways of workers to each other stand for a network
-			job.Checksum = "on"
-		}
+	if job.Arch == settings.AllReduce && job.Checksum == node.Auto { // the ways of workers to each other stand for a network
+		job.Checksum = "on"
+	}
+	if job.Arch == settings.AllReduce || strings.Contains(job.Mode, "tree") {
 		o.Servers += job.Ranks() // behind that to the coordinator, the ways of workers to each other
 		for range job.Ranks() {
 			p, err := chaos.NewForward(host)
@@ -312,7 +312,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	return nil
 }
 
-// way is the proxy that a fault of a target is for: one before a server, or, in a ring, one behind which a worker has reached others. Not all
+// way is the proxy that a fault of a target is for: one before a server, or, in a ring or tree, one behind which a worker has reached others. Not all
 // have: of two members one reaches the other.
 func (r *launch) way(target int) *chaos.Proxy {
 	if target < len(r.front) {

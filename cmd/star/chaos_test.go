@@ -135,6 +135,25 @@ func TestChaosOfATree(t *testing.T) {
 	}
 }
 
+// The ways between the workers of a tree are cut, garbled and silent, too: a gradient that was lost there is sent again, or goes to the shards.
+func TestChaosBetweenTheWorkersOfATree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many processes")
+	}
+	t.Parallel()
+	r, said, err := breaks(t, "--workers", "4", "--coordinators", "3", "--replicas", "2", "--mode", "tree=0(1,2(3))", "--faults", "cut,corrupt", "--fault-seed", "4",
+		"--every", "100ms", "--for", "3s", "--longest", "1s", "--slow", "0:+5ms", "--steps", "600")
+	between := 0
+	for _, f := range r.Faults {
+		if f.Target > 0 {
+			between++
+		}
+	}
+	if err != nil || r.Lives != 1 || r.Updates < 600 || between < 10 {
+		t.Errorf("%v: %d faults between workers, %+v\n%s", err, between, r, said)
+	}
+}
+
 // Where several processes may coordinate, and each shard has two copies, one that coordinates and a server are killed, and nothing is lost.
 func TestChaosOfACouncil(t *testing.T) {
 	if testing.Short() {

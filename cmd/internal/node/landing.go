@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	gonet "net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,21 +31,32 @@ type landing struct {
 	version int64 // -1: hidden
 
 	mu      sync.Mutex
-	guests  map[star.Worker]*guest
-	bundles map[star.Worker]*bundle // the last of each; a worker has one gradient at a time
+	guests  []*guest                    // in order of arrival
+	due     []transport.Child           // whose gradients the worker takes in the step in hand
+	turned  chan struct{}               // closed when that changes
+	bundles map[transport.Child]*bundle // of those that are due
 	spare   [][]float32
 	news    chan struct{} // a token when a bundle has come
 
 	sent, received atomic.Int64 // bytes of payload
 }
 
-// guest is one child's connection.
+// guest is the connection of a child, or of somebody who says so: without a token that may be anybody. So none of them takes the place of
+// another one, or of what it has brought.
 type guest struct {
 	conn    transport.Conn
+	rank    star.Worker
+	close   context.CancelFunc
 	wants   int64         // a version; -1: none
 	wake    chan struct{} // a token when that, or the parameters, have changed
 	sending bool
+	brought bool // a bundle that was due
+
+	write sync.Mutex // parameters, and that a bundle has come
 }
+
+// guestsOfOne bounds the connections that say they are of one child. A further one takes the place of the oldest that has brought nothing.
+const guestsOfOne = 8
 
 // bundle is what a child has sent.
 type bundle struct {
@@ -85,18 +97,20 @@ func newLanding(job *settings.Job, tcp *transport.TCP, all *links, log *slog.Log
 	ctx, stop := context.WithCancel(context.Background())
 	d := &landing{
 		addr: l.Addr(), log: log, stop: stop, version: -1,
-		guests: map[star.Worker]*guest{}, bundles: map[star.Worker]*bundle{}, news: make(chan struct{}, 1),
+		turned: make(chan struct{}), bundles: map[transport.Child]*bundle{}, news: make(chan struct{}, 1),
 	}
 	cfg := tcp.Config
 	cfg.Log = log
 	d.served.Go(func() {
 		transport.Serve(ctx, &counted{l, all}, cfg, func(c transport.Conn, h transport.Hello, _ []byte) {
+			ctx, end := context.WithCancel(ctx)
+			defer end()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
 			if h.Service != transport.ServiceTree || h.Job != job.Name || h.Rank < 0 {
 				transport.Refuse(c, transport.Reject{Exit: ExitDisagree, Reason: fmt.Sprintf("this is a worker of job %q, for its children in a tree only", job.Name)})
 				return
 			}
-			if err := d.serve(c, star.Worker(h.Rank)); err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) && !errors.Is(err, gonet.ErrClosed) {
+			if err := d.serve(ctx, end, c, star.Worker(h.Rank)); err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) && !errors.Is(err, gonet.ErrClosed) {
 				log.Warn("closed the connection of a child in the tree", "worker", h.Rank, "reason", err)
 			}
 		})
@@ -131,24 +145,59 @@ func (d *landing) show(version int64) {
 // hide ends a show. Whoever is still being sent parameters is nobody's child any more
 // (ours have answered with gradients): it has to look for them elsewhere.
 func (d *landing) hide() {
-	d.mu.Lock()
-	for _, g := range d.guests {
-		if g.sending {
-			g.conn.Close()
-		}
-	}
-	d.mu.Unlock()
+	d.hangUp(func(g *guest) bool { return g.sending })
 	d.state.Lock()
 	d.version = -1
 	d.state.Unlock()
 }
 
 // expel hangs up on a child that is gone.
-func (d *landing) expel(w star.Worker) {
+func (d *landing) expel(w star.Worker) { d.hangUp(func(g *guest) bool { return g.rank == w }) }
+
+func (d *landing) hangUp(on func(g *guest) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if g := d.guests[w]; g != nil {
-		g.conn.Close()
+	for _, g := range d.guests {
+		if on(g) {
+			g.close()
+		}
+	}
+}
+
+// expect says whose gradients are due from now on. What came for others is void.
+func (d *landing) expect(children []transport.Child) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c, b := range d.bundles {
+		d.spare = append(d.spare, b.vec)
+		delete(d.bundles, c)
+	}
+	d.due = children
+	close(d.turned)
+	d.turned = make(chan struct{})
+}
+
+// wanted says whether the gradient of c is due and not there. A child may be released a moment before its parent is: then it waits
+// until that has heard of it.
+func (d *landing) wanted(ctx context.Context, c transport.Child, size int) (bool, error) {
+	patience := time.NewTimer(treeStall(size))
+	defer patience.Stop()
+	for {
+		d.mu.Lock()
+		i := slices.IndexFunc(d.due, func(due transport.Child) bool { return due.Worker == c.Worker && due.Step >= c.Step })
+		if i >= 0 {
+			defer d.mu.Unlock()
+			return d.due[i] == c && d.bundles[c] == nil, nil
+		}
+		turned := d.turned
+		d.mu.Unlock()
+		select {
+		case <-turned:
+		case <-ctx.Done():
+			return false, gonet.ErrClosed
+		case <-patience.C:
+			return false, fmt.Errorf("a bundle of worker %d step %d, for which nobody waits", c.Worker, c.Step)
+		}
 	}
 }
 
@@ -159,32 +208,44 @@ func (g *guest) poke() {
 	}
 }
 
+// enter takes in a connection.
+func (d *landing) enter(g *guest) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, out := 0, -1
+	for i, old := range d.guests {
+		if old.rank != g.rank {
+			continue
+		}
+		if n++; out < 0 || d.guests[out].brought && !old.brought {
+			out = i
+		}
+	}
+	if n >= guestsOfOne {
+		d.guests[out].close()
+		d.guests = slices.Delete(d.guests, out, out+1)
+	}
+	d.guests = append(d.guests, g)
+}
+
 // serve is the life of a child's connection.
-func (d *landing) serve(c transport.Conn, w star.Worker) error {
+func (d *landing) serve(ctx context.Context, end context.CancelFunc, c transport.Conn, w star.Worker) error {
 	defer c.Close()
-	c.SetWriteDeadline(time.Now().Add(riderStall(0)))
+	c.SetWriteDeadline(time.Now().Add(treeStall(0)))
 	if err := transport.Send(c, transport.Welcome{Rank: int(w)}, nil); err != nil {
 		return err
 	}
-	g := &guest{conn: c, wants: -1, wake: make(chan struct{}, 1)}
-	d.mu.Lock()
-	if old := d.guests[w]; old != nil {
-		old.conn.Close()
-	}
-	d.guests[w] = g
-	d.mu.Unlock()
-	done := make(chan struct{})
+	g := &guest{conn: c, rank: w, close: end, wants: -1, wake: make(chan struct{}, 1)}
+	d.enter(g)
 	var sender sync.WaitGroup
-	sender.Go(func() { d.send(g, done) })
+	sender.Go(func() { d.send(ctx, g) })
 	defer sender.Wait()
-	defer close(done)
 	defer c.Close() // or the sender would not end
+	defer end()
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.guests[w] == g {
-			delete(d.guests, w)
-		}
+		d.guests = slices.DeleteFunc(d.guests, func(o *guest) bool { return o == g })
 	}()
 	for {
 		f, err := c.Recv()
@@ -203,31 +264,11 @@ func (d *landing) serve(c transport.Conn, w star.Worker) error {
 			g.poke()
 		case transport.KindBundle:
 			m, err := transport.ParseBundle(f.Header)
-			switch {
-			case err != nil:
-				return err
-			case m.Worker != w || f.Size != int64(4*len(d.params)) || f.Size == 0:
-				return fmt.Errorf("a bundle of worker %d, %d bytes; expected worker %d, %d bytes", m.Worker, f.Size, w, 4*len(d.params))
-			case len(m.Members) == 0 || m.Members[0].Worker != w || m.Members[0].Step != m.Step || m.Samples() < 1:
-				return fmt.Errorf("a bundle of worker %d step %d that does not begin with it: %v", m.Worker, m.Step, m.Members)
-			}
-			b := &bundle{Bundle: m, vec: d.vector()}
-			c.SetReadDeadline(time.Now().Add(riderStall(len(d.params))))
-			if err := c.ReadPayload(transport.Floats(b.vec)); err != nil {
-				d.free(b.vec)
+			if err != nil {
 				return err
 			}
-			c.SetReadDeadline(time.Time{})
-			d.received.Add(f.Size)
-			d.mu.Lock()
-			if old := d.bundles[w]; old != nil {
-				d.spare = append(d.spare, old.vec)
-			}
-			d.bundles[w] = b
-			d.mu.Unlock()
-			select {
-			case d.news <- struct{}{}:
-			default:
+			if err := d.receive(ctx, g, m, f.Size); err != nil {
+				return err
 			}
 		default:
 			return fmt.Errorf("unexpected %v", f.Kind)
@@ -235,16 +276,68 @@ func (d *landing) serve(c transport.Conn, w star.Worker) error {
 	}
 }
 
+// receive takes in a bundle, and says that it did. One that came already, or too late, changes nothing: it was sent again because the
+// child could not know that.
+func (d *landing) receive(ctx context.Context, g *guest, m transport.Bundle, size int64) error {
+	n := len(d.params)
+	switch w := g.rank; {
+	case m.Worker != w || size != int64(4*n) || size == 0:
+		return fmt.Errorf("a bundle of worker %d, %d bytes; expected worker %d, %d bytes", m.Worker, size, w, 4*n)
+	case len(m.Members) == 0 || m.Members[0].Worker != w || m.Members[0].Step != m.Step || m.Samples() < 1:
+		return fmt.Errorf("a bundle of worker %d step %d that does not begin with it: %v", m.Worker, m.Step, m.Members)
+	}
+	me := transport.Child{Worker: m.Worker, Step: m.Step}
+	wanted, err := d.wanted(ctx, me, n)
+	if err != nil {
+		return err
+	}
+	g.conn.SetReadDeadline(time.Now().Add(treeStall(n)))
+	if wanted {
+		vec := d.vector()
+		if err := g.conn.ReadPayload(transport.Floats(vec)); err != nil {
+			d.free(vec)
+			return err
+		}
+		d.put(me, &bundle{m, vec})
+	} else if err := g.conn.Discard(); err != nil {
+		return err
+	}
+	g.conn.SetReadDeadline(time.Time{})
+	d.received.Add(size)
+	d.mu.Lock()
+	g.brought = g.brought || wanted
+	d.mu.Unlock()
+	g.write.Lock()
+	defer g.write.Unlock()
+	g.conn.SetWriteDeadline(time.Now().Add(treeStall(0)))
+	return transport.Send(g.conn, transport.Stored{Worker: m.Worker, Step: m.Step, Sum2: -1}, nil)
+}
+
+// put keeps a bundle if it is due still.
+func (d *landing) put(c transport.Child, b *bundle) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.bundles[c] != nil || !slices.Contains(d.due, c) {
+		d.spare = append(d.spare, b.vec)
+		return
+	}
+	d.bundles[c] = b
+	select {
+	case d.news <- struct{}{}:
+	default:
+	}
+}
+
 // send sends a child the parameters when it wants them and they are to be had.
-func (d *landing) send(g *guest, done <-chan struct{}) {
+func (d *landing) send(ctx context.Context, g *guest) {
 	for {
 		select {
 		case <-g.wake:
-		case <-done:
+		case <-ctx.Done():
 			return
 		}
 		if !d.answer(g) {
-			g.conn.Close() // its reader says why
+			g.close() // its reader says why
 			return
 		}
 	}
@@ -260,8 +353,10 @@ func (d *landing) answer(g *guest) bool {
 	}
 	g.wants, g.sending = -1, true
 	d.mu.Unlock()
-	g.conn.SetWriteDeadline(time.Now().Add(riderStall(len(d.params))))
+	g.write.Lock()
+	g.conn.SetWriteDeadline(time.Now().Add(treeStall(len(d.params))))
 	err := transport.Send(g.conn, transport.Params{Version: d.version}, transport.Floats(d.params))
+	g.write.Unlock()
 	d.mu.Lock()
 	g.sending = false
 	d.mu.Unlock()
@@ -290,18 +385,14 @@ func (d *landing) free(v []float32) {
 func (d *landing) has(c transport.Child) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b := d.bundles[c.Worker]
-	return b != nil && b.Step == c.Step
+	return d.bundles[c] != nil
 }
 
 // take takes the bundle of a child, nil if it is not there. The caller frees its vector.
 func (d *landing) take(c transport.Child) *bundle {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b := d.bundles[c.Worker]
-	if b == nil || b.Step != c.Step {
-		return nil
-	}
-	delete(d.bundles, c.Worker)
+	b := d.bundles[c]
+	delete(d.bundles, c)
 	return b
 }

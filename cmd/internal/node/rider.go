@@ -81,17 +81,22 @@ func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 	return up
 }
 
-// do does something over the connection to the parent, twice if the connection has
-// broken in between.
-func (p *parent) do(ctx context.Context, tcp *transport.TCP, hello transport.Hello, f func(c transport.Conn, again bool) error) error {
+// do does something over the connection to the parent, and once more over another one if that has
+// broken in between, or as often as that happens within a time.
+func (p *parent) do(ctx context.Context, within time.Duration, net transport.Network, hello transport.Hello, f func(c transport.Conn, again bool) error) error {
 	var last error
-	for try := range 2 {
+	pause, end := 10*time.Millisecond, time.Now().Add(within)
+	for try := 0; try < 2 || time.Now().Before(end); try++ {
+		if try > 1 {
+			sleep(ctx, pause)
+			pause = min(2*pause, 100*time.Millisecond)
+		}
 		if context.Cause(ctx) != nil {
 			return context.Cause(ctx)
 		}
 		if p.conn == nil {
 			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
-			c, _, _, err := transport.Open(limited, tcp, p.addr, hello, nil)
+			c, _, _, err := transport.Open(limited, net, p.addr, hello, nil)
 			cancel()
 			if err != nil {
 				last = err
@@ -121,7 +126,7 @@ func (p *parent) do(ctx context.Context, tcp *transport.TCP, hello transport.Hel
 // withParent does something over the connection to the parent, which first hears what
 // ring we are in.
 func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, again bool) error) error {
-	return w.parent.do(ctx, w.tcp, w.hello, func(c transport.Conn, again bool) error {
+	return w.parent.do(ctx, 0, w.tcp, w.hello, func(c transport.Conn, again bool) error {
 		if w.parent.told != w.ring.Generation {
 			w.parent.told = w.ring.Generation
 			c.SetWriteDeadline(time.Now().Add(riderStall(0)))

@@ -17,7 +17,7 @@ import (
 // treePart is a worker's part in trees: docs/architecture.md. Without a branch for a step,
 // it has none in it.
 type treePart struct {
-	tcp     *transport.TCP
+	net     transport.Network
 	hello   transport.Hello // for parents
 	landing *landing        // nil: others cannot come to us
 	up      parent
@@ -32,10 +32,18 @@ type treePart struct {
 	sent, received int64 // bytes exchanged with the parent
 }
 
-// treePatience is how long a parent waits for a child of which nothing is heard, not even
-// from the coordinator, that it is gone. Then it goes on, and the child reports for
-// itself. A child that computes is waited for in it.
+// treePatience is how long a parent waits for a child that computes. Then it goes on, and the child reports for
+// itself. Of one that is gone, or cannot hand its gradient over, it hears sooner.
 const treePatience = 10 * time.Minute
+
+// treeStall is how long a child tries to exchange one message with its parent: until it has the parameters, or has heard that the parent has
+// its gradient. Then the shards are asked, or get the gradient.
+func treeStall(elements int) time.Duration {
+	return 5*time.Second + time.Duration(elements>>18)*time.Second
+}
+
+// treeAgain is how long it connects to the parent again with its gradient: what is broken for less goes on through it.
+const treeAgain = time.Second
 
 // treeWarn is how often a parent that waits says for whom.
 const treeWarn = 15 * time.Second
@@ -51,6 +59,8 @@ func (t *treePart) forget() {
 	t.up.addr = ""
 	t.next, t.branch = noBranch, noBranch
 	if t.landing != nil {
+		t.landing.expect(nil)
+		t.landing.hangUp(func(*guest) bool { return true })
 		t.landing.hide()
 	}
 }
@@ -69,6 +79,7 @@ func (w *worker) take(ctx context.Context, rel transport.Release) error {
 	}
 	w.inbox.forget(w.me(), t.branch.Children)
 	if t.landing != nil {
+		t.landing.expect(t.branch.Children)
 		t.landing.hide()
 	}
 	var err error
@@ -88,16 +99,11 @@ func (w *worker) take(ctx context.Context, rel transport.Release) error {
 
 // relay gets the parameters from the parent, and if that fails, from the shards.
 func (w *worker) relay(ctx context.Context, version int64) error {
-	site := waits.Open(fmt.Sprintf("worker %d, in a tree", w.rank), "parameters of version", "worker", "")
-	defer site.Close()
-	site.Begin(version, riderStall(len(w.model.Params())), int(w.tree.branch.Parent))
-	err := w.withParent(ctx, func(c transport.Conn, _ bool) error {
-		c.SetWriteDeadline(time.Now().Add(riderStall(0)))
+	err := w.withParent(ctx, 0, "parameters of version", version, func(c transport.Conn, _ bool) error {
 		if err := transport.Send(c, transport.Want{Worker: star.Worker(w.rank), Version: version}, nil); err != nil {
 			return err
 		}
 		params := w.model.Params()
-		c.SetReadDeadline(time.Now().Add(riderStall(len(params))))
 		for {
 			f, err := c.Recv()
 			if err != nil {
@@ -133,17 +139,24 @@ func (w *worker) relay(ctx context.Context, version int64) error {
 	return err
 }
 
-// withParent does something over the connection to the parent, unless we are
-// detached meanwhile.
-func (w *worker) withParent(ctx context.Context, do func(c transport.Conn, again bool) error) error {
+// withParent does something over the connection to the parent, within treeStall, unless we are
+// detached meanwhile. For some time (again) a connection that breaks is made anew. What for, and of which step or version, it shows while it waits.
+func (w *worker) withParent(ctx context.Context, again time.Duration, what string, step int64, do func(c transport.Conn, again bool) error) error {
 	t := &w.tree
 	if t.up.addr != t.branch.Door {
 		t.up.close()
 		t.up.addr = t.branch.Door
 	}
+	stall := treeStall(len(w.grad))
+	site := waits.Open(fmt.Sprintf("worker %d, in a tree", w.rank), what, "worker", "")
+	defer site.Close()
+	site.Begin(step, stall, t.branch.Parent)
+	late := fmt.Errorf("no answer within %v", stall)
 	limited, end := w.inbox.until(ctx, w.me())
 	defer end()
-	return t.up.do(limited, t.tcp, t.hello, do)
+	limited, stop := context.WithTimeoutCause(limited, stall, late)
+	defer stop()
+	return t.up.do(limited, again, t.net, t.hello, do)
 }
 
 // collect waits for the children's gradients, and takes those that come.
@@ -233,9 +246,11 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 		}
 		return w.push(ctx, w.step, rec.Basis, m.Samples(), vec)
 	}
-	err = w.withParent(ctx, func(c transport.Conn, _ bool) error {
-		c.SetWriteDeadline(time.Now().Add(riderStall(len(vec))))
-		return transport.Send(c, m, transport.Floats(vec))
+	err = w.withParent(ctx, treeAgain, "the parent to have its gradient, of step", w.step, func(c transport.Conn, _ bool) error {
+		if err := transport.Send(c, m, transport.Floats(vec)); err != nil {
+			return err
+		}
+		return w.stored(c)
 	})
 	t.sent += int64(4 * len(vec))
 	switch {
@@ -248,6 +263,26 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 		return coord.Say(w.member, transport.Fault{Worker: star.Worker(w.rank), Generation: w.step, Suspect: t.branch.Parent, Reason: err.Error()}, nil)
 	}
 	return nil
+}
+
+// stored waits until the parent says that it has our gradient: what was only sent may be lost with the connection.
+func (w *worker) stored(c transport.Conn) error {
+	for {
+		f, err := c.Recv()
+		if err != nil {
+			return err
+		}
+		if f.Kind != transport.KindStored {
+			return fmt.Errorf("unexpected %v, waiting for word that it has the gradient", f.Kind)
+		}
+		m, err := transport.ParseStored(f.Header)
+		if err != nil {
+			return err
+		}
+		if m.Worker == star.Worker(w.rank) && m.Step == w.step {
+			return nil
+		}
+	}
 }
 
 // add makes the mean gradient over our samples and those of the bundles, in order of

@@ -1,12 +1,15 @@
 package node
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	gonet "net"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -248,17 +251,14 @@ func TestParentThatSendsNothing(t *testing.T) {
 	d.begin(model.Params())
 	taken := 0
 	p := &puppet{addr: d.addr, collect: func(_ *puppet, children []transport.Child) (in []transport.Share) {
+		d.expect(children)
 		for _, c := range children {
 			for end := time.Now().Add(20 * time.Second); !d.has(c); time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					t.Errorf("no gradient of %+v", c)
 					return in
 				}
-				d.mu.Lock()
-				if g := d.guests[c.Worker]; g != nil && g.wants >= 0 {
-					g.conn.Close()
-				}
-				d.mu.Unlock()
+				d.hangUp(func(g *guest) bool { return g.rank == c.Worker && g.wants >= 0 })
 			}
 			b := d.take(c)
 			in = append(in, b.Members...)
@@ -347,28 +347,64 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	sending := func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return d.guests[2].sending
+		return d.guests[0].sending
 	}
 	for end := time.Now().Add(10 * time.Second); sending() && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	d.hide()
 
-	// Bundles: the last one of a child counts, by its step.
-	for step := range int64(2) {
+	// Bundles: that of the step that is due counts, once, and each is acknowledged.
+	bring := func(c transport.Conn, step int64) {
+		t.Helper()
 		b := transport.Bundle{Worker: 2, Step: step, Members: []transport.Share{{Worker: 2, Step: step, Samples: 5}}}
 		if err := transport.Send(c, b, transport.Floats([]float32{float32(step), 0, 0})); err != nil {
 			t.Fatal(err)
 		}
 	}
-	now := transport.Child{Worker: 2, Step: 1}
-	for end := time.Now().Add(10 * time.Second); !d.has(now) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	stored := func(c transport.Conn, step int64) {
+		t.Helper()
+		c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		f, err := c.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, err := transport.ParseStored(f.Header); err != nil || m.Step != step || m.Worker != 2 {
+			t.Fatalf("%v %+v, %v; want word of step %d", f.Kind, m, err, step)
+		}
 	}
+	now := transport.Child{Worker: 2, Step: 1}
+	bring(c, 1) // before we have heard that it is due
+	d.expect([]transport.Child{now})
+	stored(c, 1)
+	bring(c, 0)
+	stored(c, 0)
+	stranger, err := open(hello) // says that it is worker 2
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	bring(stranger, 7)
+	bring(c, 1) // again, over the connection that it has
+	stored(c, 1)
 	if b := d.take(transport.Child{Worker: 2, Step: 0}); b != nil {
-		t.Error("the bundle of step 0 is still there")
+		t.Error("the bundle of step 0 was kept")
 	}
 	if b := d.take(now); b == nil || b.vec[0] != 1 || b.Samples() != 5 || d.has(now) {
 		t.Errorf("bundle %+v", b)
 	}
+	for range 3 * guestsOfOne { // who has brought something is not pushed out
+		c, err := open(hello)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	bring(c, 1)
+	stored(c, 1)
+	if n := len(d.guests); n > guestsOfOne {
+		t.Errorf("%d connections of one child, want %d at most", n, guestsOfOne)
+	}
+	d.expect(nil)
 
 	// What is not a bundle of this child ends its connection.
 	for _, bad := range []transport.Bundle{
@@ -391,4 +427,143 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	if d.has(transport.Child{Worker: 2, Step: 2}) {
 		t.Error("a bad bundle was taken")
 	}
+}
+
+// A gradient that is lost with its connection is sent again, and where the parent cannot be reached, or hears nothing, the child
+// pushes it to the shards.
+func TestGradientLostOnItsWayUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		lose    int           // so many connections end with the first gradient on them
+		dark    int           // and behind those, so many pass nothing on
+		refused time.Duration // from the first loss on, whoever comes is sent away
+		crowd   int           // of strangers at the parent's port
+	}{
+		"lost":               {lose: 3},
+		"reset for 0.3 s":    {lose: 1, refused: 300 * time.Millisecond},
+		"reset for 3 s":      {lose: 1, refused: 3 * time.Second},
+		"nothing goes along": {dark: 1},
+		"strangers":          {crowd: 192},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := gonet.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				var since time.Time
+				for n := 0; ; n++ {
+					from, err := l.Accept()
+					if err != nil {
+						return
+					}
+					t.Cleanup(func() { from.Close() })
+					if !since.IsZero() && time.Since(since) < c.refused {
+						from.Close()
+						continue
+					}
+					if n < c.lose {
+						since = time.Now()
+					}
+					come := strangers
+					if n > 0 {
+						come = func(string, int) {}
+					}
+					go lead(from, n < c.lose, n >= c.lose && n < c.lose+c.dark, func(addr string) { come(addr, c.crowd) })
+				}
+			}()
+			t.Setenv(ViaVariable, l.Addr().String())
+			r := whole(t, "--mode", "tree=0(1)", "--steps", "100")
+			if r.Samples != 1200 || r.Updates != 100 || r.Staleness.Max != 0 {
+				t.Errorf("%d samples in %d updates, staleness up to %d; want 1200 in 100 without", r.Samples, r.Updates, r.Staleness.Max)
+			}
+		})
+	}
+}
+
+// lead leads a connection to where it says. If it loses, both ends are closed with the first gradient on its way; in the dark nothing
+// goes along behind the hello.
+func lead(from gonet.Conn, loses, dark bool, hear func(addr string)) {
+	defer from.Close()
+	in := bufio.NewReader(from)
+	addr, err := in.ReadString('\n')
+	if err != nil {
+		return
+	}
+	hear(strings.TrimSpace(addr))
+	to, err := gonet.Dial("tcp", strings.TrimSpace(addr))
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	go func() {
+		defer from.Close()
+		io.Copy(from, to)
+	}()
+	buf := make([]byte, 64<<10)
+	for n := 0; ; {
+		k, err := in.Read(buf)
+		if n += k; err != nil || loses && n > 1000 {
+			return
+		}
+		if dark && n > 1000 {
+			continue
+		}
+		if _, err := to.Write(buf[:k]); err != nil {
+			return
+		}
+	}
+}
+
+// strangers come to a parent's port, n of them: half say that they are worker 1 and bring what it never said, half say nothing of use.
+func strangers(addr string, n int) {
+	for i := range n {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			hello := transport.Hello{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: "star", Rank: 1 + i%2}
+			c, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{}), addr, hello, nil)
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			bad := transport.Bundle{Worker: 1, Step: int64(1000 + i), Members: []transport.Share{{Worker: 1, Step: int64(1000 + i), Samples: 5}}}
+			transport.Send(c, bad, make([]byte, 31400))
+			transport.Send(c, transport.Pull{Worker: 1}, nil)
+			<-ctx.Done()
+		}()
+	}
+}
+
+// whole runs a job of three workers.
+func whole(t *testing.T, args ...string) (r coord.Result) {
+	t.Helper()
+	l, err := gonet.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	errs := make(chan error, 3)
+	for rank := range 3 {
+		job := setting(t, settings.ForWorker, "--rank", string(rune('0'+rank)), "--coordinator", addr)
+		go func() { errs <- Work(ctx, job, log, nil) }()
+	}
+	job := setting(t, settings.ForServer, append([]string{"--listen", addr, "--coordinator", addr, "--http", "off", "--out", t.TempDir()}, args...)...)
+	err = Serve(ctx, job, log, nil, func(got coord.Result) error {
+		r = got
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for range 3 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	return r
 }

@@ -5,9 +5,11 @@ import (
 	"io"
 	"net"
 	"os"
+
+	"star/transport"
 )
 
-// ViaVariable is set by star chaos: the address of a proxy through which a worker reaches other workers of its ring. Whoever connects there says whom it
+// ViaVariable is set by star chaos: the address of a proxy through which a worker reaches other workers of its ring or tree. Whoever connects there says whom it
 // wants to reach, as host:port and a new line.
 const ViaVariable = "INSIDE_STAR_CHAOS_VIA"
 
@@ -28,4 +30,28 @@ func via() func(ctx context.Context, network, addr string) (net.Conn, error) {
 		}
 		return c, nil
 	}
+}
+
+// peers is the network on which workers of a tree reach each other: tcp, or that proxy.
+func peers(tcp *transport.TCP) transport.Network {
+	dial := via()
+	if dial == nil {
+		return tcp
+	}
+	return &detour{tcp, dial}
+}
+
+type detour struct {
+	*transport.TCP
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+func (d *detour) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	nc, err := d.dial(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	c := transport.NewConn(nc, d.Limits)
+	c.SetPeer(addr)
+	return c, nil
 }

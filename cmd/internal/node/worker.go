@@ -267,7 +267,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		defer sampler.Close()
 		w.meter = host.NewMeter(sampler)
 	}
-	w.tree.tcp, w.tree.hello, w.tree.handed, w.tree.up.all = tcp, hello, -1, all
+	w.tree.net, w.tree.hello, w.tree.handed, w.tree.up.all = peers(tcp), hello, -1, all
 	w.tree.hello.Service, w.tree.hello.Rank, w.tree.hello.Addr = transport.ServiceTree, rank, ""
 	w.tree.next, w.tree.branch = noBranch, noBranch
 	defer func() { w.tree.up.close() }()
