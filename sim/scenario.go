@@ -259,18 +259,36 @@ func (s *Scenario) bad(path []any, format string, args ...any) error {
 	return fmt.Errorf("line %d: %w", line, err)
 }
 
-func (s *Scenario) defaults() {
-	set := func(d *Duration, v time.Duration) {
-		if *d == 0 {
-			*d = Duration(v)
+// given says whether the text has the key at path, whatever its value.
+func (s *Scenario) given(path ...string) bool {
+	n := s.root.Content[0] // there is a document
+	for _, key := range path {
+		at := n
+		if n = nil; at.Kind == yaml.AliasNode {
+			at = at.Alias
+		}
+		for i := 0; at.Kind == yaml.MappingNode && i+1 < len(at.Content); i += 2 {
+			if at.Content[i].Value == key {
+				n = at.Content[i+1]
+			}
+		}
+		if n == nil {
+			return false
 		}
 	}
-	set(&s.Iteration, 600*time.Millisecond)
+	return true
+}
+
+// defaults fills in what the text does not have. A zero in it is a zero.
+func (s *Scenario) defaults() {
+	if !s.given("iteration") {
+		s.Iteration = Duration(600 * time.Millisecond)
+	}
 	fixed := 0.1
-	if s.Hosts == nil {
-		set(&s.Latency, time.Millisecond)
-	} else {
+	if s.Hosts != nil {
 		fixed = 0
+	} else if !s.given("latency") {
+		s.Latency = Duration(time.Millisecond)
 	}
 	if s.Fixed == nil {
 		s.Fixed = &fixed
@@ -281,26 +299,26 @@ func (s *Scenario) defaults() {
 	if s.By == "" {
 		s.By = "auto"
 	}
-	if s.Batch == 0 {
+	if !s.given("batch") {
 		s.Batch = 128
 	}
 	l := &s.Learner
-	number := func(f *float64, v float64) {
-		if *f == 0 {
+	number := func(f *float64, key string, v float64) {
+		if !s.given("learner", key) {
 			*f = v
 		}
 	}
 	if l.Kind == "" {
 		l.Kind = "quadratic"
 	}
-	if l.Dim == 0 {
+	if !s.given("learner", "dim") {
 		l.Dim = 64
 	}
-	number(&l.Condition, 20)
-	number(&l.Sigma, 1)
-	number(&l.Rate, 0.1)
-	number(&l.Noise, 1000)
-	number(&l.Kappa, 0.05)
+	number(&l.Condition, "condition", 20)
+	number(&l.Sigma, "sigma", 1)
+	number(&l.Rate, "rate", 0.1)
+	number(&l.Noise, "noise", 1000)
+	number(&l.Kappa, "kappa", 0.05)
 	if s.Target == 0 && s.Limit == 0 {
 		s.Target = 2
 		if l.Kind == "tally" {
@@ -345,6 +363,10 @@ func (s *Scenario) check() error {
 		}
 	}
 	switch {
+	case s.Iteration == 0:
+		return s.bad([]any{"iteration"}, "iteration: it takes no time")
+	case s.Threads == 0 && s.given("threads"):
+		return s.bad([]any{"threads"}, "threads is 0: a worker occupies more than none")
 	case l.Kind != "quadratic" && l.Kind != "tally":
 		return s.bad([]any{"learner", "kind"}, "learner.kind is %q: want quadratic or tally", l.Kind)
 	case s.Trace == "" && (s.Workers < 1 || s.Workers > 1<<20):

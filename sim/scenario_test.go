@@ -114,6 +114,29 @@ func TestScenarioRejects(t *testing.T) {
 	}
 }
 
+// A zero in the text is a zero, and no default.
+func TestScenarioZeros(t *testing.T) {
+	s, err := ParseScenario("a.yaml", []byte("workers: 2\nlatency: 0s\nlearner: {sigma: 0, noise: 0, kappa: 0}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := s.Learner; s.Latency != 0 || l.Sigma != 0 || l.Noise != 0 || l.Kappa != 0 || l.Rate != 0.1 || l.Dim != 64 || s.Batch != 128 {
+		t.Errorf("%+v", s)
+	}
+	for text, want := range map[string]string{
+		"workers: 2\niteration: 0s\n":           "line 2: iteration: it takes no time",
+		"workers: 2\nbatch: 0\n":                "line 2: batch is 0",
+		"workers: 2\nlearner:\n  rate: 0\n":     "line 3: learner.rate is 0",
+		"workers: 2\nlearner:\n  dim: 0\n":      "line 3: learner.dim is 0",
+		"workers: 2\nlearner: {condition: 0}\n": "line 2: learner.condition is 0",
+		"workers: 2\nthreads: 0\n":              "line 2: threads is 0",
+	} {
+		if _, err := ParseScenario("a.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %q", text, err, want)
+		}
+	}
+}
+
 // The scenarios that come with STAR are scenarios, and those that need no trace run.
 func TestScenariosOfTheRepository(t *testing.T) {
 	paths, err := filepath.Glob("../bench/scenarios/*.yaml")

@@ -60,9 +60,12 @@ type Config struct {
 
 	// Schedule of the learning rate, see [ParseSchedule]. Empty: constant.
 	Schedule string `json:"schedule,omitempty"`
+
+	// Given says that LR and Momentum are somebody's choice: zero means zero.
+	Given bool `json:"-"`
 }
 
-// WithDefaults fills in what is zero.
+// WithDefaults fills in what is zero, and was not given.
 func (c Config) WithDefaults() Config {
 	def := func(v *float64, d float64) {
 		if *v == 0 {
@@ -72,17 +75,19 @@ func (c Config) WithDefaults() Config {
 	if c.Name == "" {
 		c.Name = SGD
 	}
+	rate, momentum := 0.01, 0.0
 	switch c.Name {
 	case Momentum, Nesterov:
-		def(&c.LR, 0.01)
-		def(&c.Momentum, 0.9)
+		momentum = 0.9
 	case Adam, AdamW:
-		def(&c.LR, 0.001)
+		rate = 0.001
 		def(&c.Beta1, 0.9)
 		def(&c.Beta2, 0.999)
 		def(&c.Epsilon, 1e-8)
-	default:
-		def(&c.LR, 0.01)
+	}
+	if !c.Given {
+		def(&c.LR, rate)
+		def(&c.Momentum, momentum)
 	}
 	return c
 }
@@ -104,7 +109,7 @@ func (c Config) Validate() error {
 		value    float64
 		from, to float64 // from ≤ value < to
 	}{
-		{"learning rate", c.LR, math.SmallestNonzeroFloat64, math.Inf(1)},
+		{"learning rate", c.LR, 0, math.Inf(1)},
 		{"momentum", c.Momentum, 0, 1},
 		{"beta1", c.Beta1, 0, 1},
 		{"beta2", c.Beta2, 0, 1},
@@ -115,13 +120,17 @@ func (c Config) Validate() error {
 			return fmt.Errorf("optim: %s is %g: want a value in [%.3g, %g)", s.name, s.value, s.from, s.to)
 		}
 	}
-	_, err := ParseSchedule(c.Schedule, c.LR)
+	_, err := c.Rate()
 	return err
 }
 
 // Rate is the learning rate of c as a function of samples.
 func (c Config) Rate() (Schedule, error) {
-	return ParseSchedule(c.Schedule, c.WithDefaults().LR)
+	if c = c.WithDefaults(); c.LR != 0 {
+		return ParseSchedule(c.Schedule, c.LR)
+	}
+	_, err := ParseSchedule(c.Schedule, 1)
+	return Schedule{}, err // whatever its course, it is 0
 }
 
 // Memory is how much of its last step is in the next one: the momentum, or β₁.

@@ -266,6 +266,41 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// A zero that somebody gave is a zero, whatever the optimiser and the schedule.
+func TestGivenZero(t *testing.T) {
+	for _, c := range []Config{
+		{LR: 0},
+		{Name: Momentum, Momentum: 0.5},
+		{Name: Nesterov, Momentum: 0},
+		{Name: AdamW, WeightDecay: 0.1},
+		{Name: SGD, Schedule: "warmup=10,cosine=100,min=0.5"},
+	} {
+		c.Given = true
+		rate, err := c.Rate()
+		if err != nil || rate.At(0) != 0 || rate.At(50) != 0 {
+			t.Errorf("%+v: learning rate %v and %v, %v", c, rate.At(0), rate.At(50), err)
+		}
+		o, err := New(c, 2)
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
+			continue
+		}
+		if got := o.Config(); got.LR != 0 || got.Momentum != c.Momentum {
+			t.Errorf("%+v became %+v", c, got)
+		}
+		w := []float32{1, -2}
+		for range 3 {
+			o.Step(w, []float32{3, 4}, rate.At(50))
+		}
+		if w[0] != 1 || w[1] != -2 {
+			t.Errorf("%+v: three steps lead to %v", c, w)
+		}
+	}
+	if _, err := (Config{Given: true, Schedule: "cosine"}).Rate(); err == nil {
+		t.Error("a schedule that is none, with a learning rate of 0: no error")
+	}
+}
+
 // A step on the wrong vector is a mistake of the caller, not of a peer.
 func TestMistakesPanic(t *testing.T) {
 	o, err := New(Config{Name: Adam}, 4)

@@ -66,7 +66,7 @@ func keeps(p modes.Plan) (most int) {
 
 // outer is the optimiser of the shards where workers train by themselves.
 func outer(o baseline.Outer) optim.Config {
-	c := optim.Config{Name: optim.SGD, LR: o.Rate}
+	c := optim.Config{Name: optim.SGD, LR: o.Rate, Given: true}
 	if o.Momentum > 0 {
 		c.Name, c.Momentum = optim.Nesterov, o.Momentum
 	}

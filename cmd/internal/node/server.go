@@ -292,7 +292,7 @@ func (s *server) prepare() (err error) {
 
 // Optimizer is the optimiser of the job. It looks at Optimizer, LR, Momentum, WeightDecay and Schedule.
 func Optimizer(job *settings.Job) optim.Config {
-	opt := optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule}
+	opt := optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule, Given: true}
 	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
 		opt.Momentum = job.Momentum
 	}

@@ -429,12 +429,16 @@ func (j *Job) Validate() error {
 	); err != nil {
 		return firstOf(err)
 	}
-	const maxMembers = 1 << 16 // ranks travel in small integers, and nobody has more
-	if j.Workers > maxMembers {
-		return bad("workers", "must be at most %d", maxMembers)
+	for _, c := range []struct {
+		name  string
+		value int
+	}{{"workers", j.Workers}, {"max-workers", j.MaxWorkers}, {"servers", j.Servers}} {
+		if c.value > MaxMembers {
+			return bad(c.name, "a job has at most %d", MaxMembers)
+		}
 	}
-	if j.MaxWorkers > maxMembers {
-		return bad("max-workers", "must be at most %d", maxMembers)
+	if j.Rank >= MaxMembers {
+		return bad("rank", "a job has at most %d members of a kind, so ranks are 0 to %d", MaxMembers, MaxMembers-1)
 	}
 	if j.MaxWorkers > 0 && j.MaxWorkers < j.Workers && (j.role != ForWorker || j.Config.IsSet("workers")) {
 		return bad("max-workers", "fewer than --workers %d (from %s), with which the job begins", j.Workers, j.Origin("workers"))
@@ -444,9 +448,6 @@ func (j *Job) Validate() error {
 	}
 	if j.Baseline != "" && (j.Ranks() > j.Workers || j.MinWorkers > 0) {
 		return bad("baseline", "the schemes of papers know from the start who there is: leave --max-workers and --min-workers away")
-	}
-	if j.Servers > maxMembers {
-		return bad("servers", "must be at most %d", maxMembers)
 	}
 	if j.Shards > 1024 {
 		return bad("shards", "must be at most 1024")
@@ -605,6 +606,9 @@ const maxTimerSlack = 10 * time.Millisecond
 
 // maxKiB bounds segments and buffers.
 const maxKiB = 64 << 10
+
+// MaxMembers is how many workers a job has at most, and how many servers: the wire's limit (docs/protocol.md).
+const MaxMembers = 4096
 
 // MaxRing is how many workers an all-reduce has at most.
 const MaxRing = 1024
