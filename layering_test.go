@@ -62,7 +62,7 @@ var rooms = []struct {
 	{"star/cmd/internal/chaos", "star star/replica", "", "breaks jobs on purpose"},
 	{"star/cmd/internal/doctor", "star star/transport star/cmd/internal/settings", "", "looks at hosts"},
 	{"star/cmd/internal/pilot", "star star/coord star/modes star/modes/baseline star/pgns star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
-	{"star/cmd/internal/whatif", "star star/coord star/modes star/sim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},
+	{"star/cmd/internal/whatif", "star star/coord star/modes star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},
 	{"star/cmd/internal/explain", "star star/coord star/modes star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/cmd/internal/node", "*", "", "wiring"},
 	{"star/cmd/internal/daemon", "*", "", "wiring"},

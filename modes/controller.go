@@ -249,9 +249,7 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 	for w := range c.workers {
 		c.workers[w].computes = true
 	}
-	if cfg.Momentum > 0 {
-		c.steep = PriorSteepness(cfg.Momentum)
-	}
+	c.steep = PriorSteepness(cfg.Momentum)
 	return c, nil
 }
 

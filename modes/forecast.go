@@ -116,11 +116,9 @@ type problem struct {
 	gone    []star.Worker
 	fit     []Fit
 	guess   []bool  // fit is a guess
-	b, B    float64 // samples of an equal share, and of a round
-	φ, y, e float64 // noise scale; φ/B; θ/(1 + φ/B)
-	unit    float64 // what one unit of cost takes at SSGD's efficiency
-	best    float64 // efficiency of SSGD
+	b       float64 // samples of an equal share
 	maxRate float64 // Σ 1/τ
+	Price
 }
 
 var errNobody = errors.New("modes: a forecast without a living worker")
@@ -128,21 +126,18 @@ var errNobody = errors.New("modes: a forecast without a living worker")
 // problem checks f and puts it in order.
 func (f *Forecast) problem() (*problem, error) {
 	n := len(f.Times)
+	if err := worthless(f.Noise, f.Rate, f.Steepness); err != nil {
+		return nil, fmt.Errorf("modes: a forecast with %w", err)
+	}
 	switch {
 	case f.Batch < 1:
 		return nil, fmt.Errorf("modes: a forecast with a batch of %d samples: at least 1 is needed", f.Batch)
-	case !(f.Noise >= 0) || math.IsInf(f.Noise, 1):
-		return nil, fmt.Errorf("modes: a forecast with noise scale %v: want a number of at least 0", f.Noise)
-	case !(f.Rate >= 0 && f.Rate <= maxRate):
-		return nil, fmt.Errorf("modes: a forecast with rate %v: want 0 to 1", f.Rate)
-	case !(f.Steepness >= 0) || math.IsInf(f.Steepness, 1):
-		return nil, fmt.Errorf("modes: a forecast with steepness %v: want a number of at least 0", f.Steepness)
 	case f.Shares != nil && len(f.Shares) != n || f.Fits != nil && len(f.Fits) != n:
 		return nil, fmt.Errorf("modes: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
 	case f.RiderWait < 0 || !(f.LinkRate >= 0) || f.LinkBytes < 0:
 		return nil, errors.New("modes: a forecast with a negative wait or link")
 	}
-	p := &problem{f: f, n: n, b: float64(f.Batch), φ: f.Noise}
+	p := &problem{f: f, n: n, b: float64(f.Batch)}
 	for w, t := range f.Times {
 		if t < 0 || t > maxTime {
 			return nil, fmt.Errorf("modes: the forecast says that worker %d takes %v for an iteration: want at most %v, or 0 if it is gone", w, t, maxTime)
@@ -178,15 +173,7 @@ func (f *Forecast) problem() (*problem, error) {
 	}
 	p.byRank = p.t // sort makes another
 	p.sort()
-	p.B = p.b * float64(len(p.ws))
-	p.y = p.φ / p.B
-	θ := f.Rate
-	if θ == 0 {
-		θ = PriorRate
-	}
-	p.e = θ / (1 + p.y)
-	p.best = 1 - θ/2
-	p.unit = p.B * (1 + p.y) * p.best
+	p.Price = priceOf(p.b*float64(len(p.ws)), f.Noise, f.Rate, f.Steepness)
 	for _, t := range p.t {
 		p.maxRate += 1 / t
 	}
@@ -218,7 +205,7 @@ type flow struct {
 
 // cost of a plan, in seconds: see [Candidate].
 func (p *problem) cost(f flow) float64 {
-	return p.unit * p.strain(f) / (f.rate * max(1-p.e*((f.own+p.φ)/(2*p.B)+f.behind), floor*p.best))
+	return p.unit * p.strain(f.behind) / (f.rate * p.kept(f.own, f.behind))
 }
 
 // undropped is the flow of a plan that drops nothing. Samples that were applied while a

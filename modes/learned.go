@@ -38,7 +38,7 @@ type Lesson struct {
 func (p *problem) features(c Candidate) []float64 {
 	n := len(p.t)
 	at := func(q float64) float64 { return math.Log(p.t[int(q*float64(n-1)+0.5)] / p.t[0]) }
-	price := math.Log(c.Cost.Seconds() / p.strain(c.flow) / p.ssgdCost().Seconds()) // what momentum adds is not learned
+	price := math.Log(c.Cost.Seconds() / p.strain(c.flow.behind) / p.ssgdCost().Seconds()) // what momentum adds is not learned
 	rate := math.Log(c.Rate() * p.t[n-1] / p.B)
 	size := math.Log(c.Samples / p.B)
 	noise := math.Log1p(p.y)
@@ -76,7 +76,7 @@ func Learn(lessons []Lesson, ridge float64) (*Learned, error) {
 		if err != nil {
 			return nil, fmt.Errorf("modes: lesson %d: %w", i, err)
 		}
-		xs, ys = append(xs, p.features(c)), append(ys, math.Log(l.Ratio/p.strain(c.flow)))
+		xs, ys = append(xs, p.features(c)), append(ys, math.Log(l.Ratio/p.strain(c.flow.behind)))
 	}
 	if len(xs) == 0 {
 		return nil, errors.New("modes: nothing to learn from: no lessons")
@@ -208,7 +208,7 @@ func (d *Learned) Choose(f Forecast, ok func(Candidate) bool) (best Candidate, r
 			return best, 0, fmt.Sprintf("the %s is outside what was learned from", name), nil
 		}
 		if c.Kind != KindSSGD || c.Plan.Shares != nil {
-			r = d.ratio(x) * p.strain(c.flow)
+			r = d.ratio(x) * p.strain(c.flow.behind)
 		}
 		if r < ratio {
 			best, ratio = c, r

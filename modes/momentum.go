@@ -19,8 +19,13 @@ package modes
 // bearable is the ν·d up to which a plan costs no more: networks are trained on where they are less steep. It is measured (docs/modes.md).
 const bearable = 4
 
-// PriorSteepness is ν where it was not measured: a third of (28).
-func PriorSteepness(momentum float64) float64 { return steepest(momentum) / 3 }
+// PriorSteepness is ν where it was not measured: a third of (28), and 0 without momentum.
+func PriorSteepness(momentum float64) float64 {
+	if momentum == 0 {
+		return 0
+	}
+	return steepest(momentum) / 3
+}
 
 // steepest is (28).
 func steepest(momentum float64) float64 { return 2 * (1 + momentum) / (1 - momentum) }
@@ -37,4 +42,4 @@ func Steepness(theta, noise float64, round int, momentum float64) float64 {
 }
 
 // strain is what a plan costs more because gradients are stale where memory makes steps that they are too old for.
-func (p *problem) strain(f flow) float64 { return max(1, p.f.Steepness*f.behind/bearable) }
+func (p Price) strain(behind float64) float64 { return max(1, p.ν*behind/bearable) }

@@ -129,7 +129,6 @@ func (c *Config) Use(name string, own optim.Config) error {
 		}
 	}
 	if name == "auto" {
-		var err error
 		c.Plan = modes.SSGD(n)
 		if q, ok := c.Learner.(*Quadratic); ok {
 			own = q.optimizer()
@@ -138,8 +137,15 @@ func (c *Config) Use(name string, own optim.Config) error {
 		if config.Ring {
 			config.Own = star.Record.Own
 		}
-		c.Pilot, err = NewAuto(config, c.Plan)
-		return err
+		auto, err := NewAuto(config, c.Plan)
+		if err != nil {
+			return err
+		}
+		if p, ok := c.Learner.(*Priced); ok { // it has no gradients to measure
+			auto.controller.Noise(p.noise)
+		}
+		c.Pilot = auto
+		return nil
 	}
 	p, err := modes.Parse(name, n)
 	if err != nil {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -94,11 +95,57 @@ func (s *Script) Decide(time.Duration) (p modes.Plan, why string, change bool) {
 	return p, why, change
 }
 
-// Common is a Tally whose unit is an update of SSGD with so many samples, whatever the cluster: the progress of clusters of different sizes can
-// be compared.
-type Common struct {
-	Tally
-	Round int // samples
+// Priced counts progress as modes are priced (modes.Price), in updates of SSGD by a cluster with so many samples in a round, whatever the cluster: the progress of clusters of different sizes can
+// be compared. As a plan's price is one of means, what an update costs for its size and its staleness is that of the means of the last 32 rounds of samples: as many as the controller remembers. Make one with [NewPriced].
+type Priced struct {
+	round            int
+	noise, steepness float64
+
+	price    modes.Price
+	samples  float64   // of a round of the cluster
+	unit     float64   // exact updates in one of SSGD
+	first    int64     // version of applied[0]
+	applied  []float64 // samples, when each version was made
+	progress float64
+
+	// Means over the last rounds, by samples: what they are divided by, sizes of updates, rounds behind.
+	weight, size, behind float64
 }
 
-func (c *Common) Begin(workers, _ int) { c.Tally.Begin(workers, c.Round) }
+// NewPriced makes one. noise is φ in samples, steepness that of modes.Forecast: modes.PriorSteepness of the optimiser's memory where it was not measured.
+func NewPriced(round int, noise, steepness float64) (*Priced, error) {
+	_, err := modes.NewPrice(round, noise, 0, steepness)
+	return &Priced{round: round, noise: noise, steepness: steepness, unit: 1 + noise/float64(round)}, err
+}
+
+// Begin implements Learner.
+func (p *Priced) Begin(_, round int) {
+	*p = Priced{round: p.round, noise: p.noise, steepness: p.steepness, unit: p.unit, samples: float64(round)}
+	var err error
+	if p.price, err = modes.NewPrice(round, p.noise, 0, p.steepness); err != nil {
+		panic(err) // NewPriced has checked all but the round, and a cluster without samples does not run
+	}
+}
+
+// Release implements Learner.
+func (p *Priced) Release(star.Worker, int) {}
+
+// Update implements Learner.
+func (p *Priced) Update(version int64, gs []Gradient) Outcome {
+	if len(p.applied) == 0 {
+		p.first, p.applied = version-1, append(p.applied, 0)
+	}
+	before := p.applied[len(p.applied)-1]
+	sum, late := 0.0, 0.0
+	for _, g := range gs {
+		sum += float64(g.Samples)
+		late += float64(g.Samples) * (before - p.applied[max(0, g.Basis-p.first)])
+	}
+	p.applied = append(p.applied, before+sum)
+	if sum > 0 {
+		keep := math.Exp(-sum / p.samples / 32)
+		p.weight, p.size, p.behind = keep*p.weight+sum, keep*p.size+sum*sum, keep*p.behind+late/p.samples
+		p.progress += p.unit * p.price.Worth(sum, p.size/p.weight, p.behind/p.weight)
+	}
+	return Outcome{Progress: p.progress}
+}

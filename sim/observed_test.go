@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"math"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -39,10 +41,13 @@ func TestObserved(t *testing.T) {
 	}
 }
 
-// A script changes the plan when it says, and a Common has the unit that it says.
+// A script changes the plan when it says, and a Priced has the unit that it says.
 func TestScript(t *testing.T) {
 	s := &Script{Changes: []Change{{After: 3, Plan: modes.ASGD(2)}, {After: 3, Plan: modes.SSGD(2)}, {After: 5, Plan: modes.ASGD(2), Why: "so"}}}
-	l := &Common{Tally{Noise: 30}, 60}
+	l, err := NewPriced(60, 30, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r, err := Run(Config{Times: steady(100*ms, 300*ms), Pilot: s, Learner: l, Batch: 15, Limit: 3 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -58,5 +63,50 @@ func TestScript(t *testing.T) {
 	r, err = Run(Config{Times: steady(100*ms, 300*ms), Learner: l, Batch: 15, Target: 5 * 0.75})
 	if err != nil || r.Updates != 5 {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// The time to the same progress is in the proportion of what modes cost, with momentum and without: there is one price.
+func TestPricedAsModesAre(t *testing.T) {
+	const batch = 32
+	for _, times := range [][]time.Duration{
+		{100 * ms, 100 * ms, 100 * ms, 100 * ms},
+		{101 * ms, 103 * ms, 107 * ms, 331 * ms},
+		{97 * ms, 101 * ms, 103 * ms, 107 * ms, 109 * ms, 113 * ms, 127 * ms, 311 * ms},
+	} {
+		n := len(times)
+		for _, momentum := range []float64{0, 0.5, 0.9} {
+			for _, noise := range []float64{0, 60, 3000} {
+				f := modes.Forecast{Times: times, Batch: batch, Noise: noise, Steepness: modes.PriorSteepness(momentum)}
+				seen := func(p modes.Plan) float64 {
+					l, err := NewPriced(n*batch, noise, f.Steepness)
+					if err != nil {
+						t.Fatal(err)
+					}
+					r, err := Run(Config{Times: Steady{Iteration: times}, Plan: p, Learner: l, Batch: batch, Target: 600, Limit: 24 * time.Hour})
+					if err != nil || !r.Reached {
+						t.Fatal(r, err)
+					}
+					return r.Time.Seconds()
+				}
+				cost := func(p modes.Plan) float64 {
+					c, err := p.Price(f)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return c.Cost.Seconds()
+				}
+				ssgd, price := seen(modes.SSGD(n)), cost(modes.SSGD(n))
+				for _, mode := range []string{"asgd", "x=2", "x=3", "groups=0,1/2-" + strconv.Itoa(n-1), "ring-minus=" + strconv.Itoa(n-1), "backup=1"} {
+					p, err := modes.Parse(mode, n)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if a, b := seen(p)/ssgd, cost(p)/price; math.Abs(a/b-1) > 0.01 {
+						t.Errorf("%v, momentum %v, noise %v: %s takes %.4f of ssgd, priced %.4f", times, momentum, noise, mode, a, b)
+					}
+				}
+			}
+		}
 	}
 }

@@ -175,9 +175,7 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 	if !(p.momentum >= 0 && p.momentum < 1) {
 		return f, p.set.Invalid("momentum", fmt.Errorf("want at least 0 and less than 1"))
 	}
-	if p.momentum > 0 {
-		f.Steepness = modes.PriorSteepness(p.momentum)
-	}
+	f.Steepness = modes.PriorSteepness(p.momentum)
 	if !(p.link >= 0) || !(p.bytes >= 0 && p.bytes < 1e15) {
 		return f, p.set.Invalid("link", fmt.Errorf("--link and --gradient-bytes must not be negative"))
 	}

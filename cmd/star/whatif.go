@@ -35,6 +35,7 @@ type whatIfOptions struct {
 	from          []string
 	without, even []string
 	noise         float64
+	momentum      float64
 	batch         int
 	steps         imports
 }
@@ -44,12 +45,10 @@ func (o *whatIfOptions) declare(s *settings.Set) {
 	settings.Var(s, &o.without, "without", []string(nil), "with --from: leave these workers out, such as w3")
 	settings.Var(s, &o.even, "even", []string(nil), "with --from: these workers take what the median of the others takes")
 	settings.Var(s, &o.noise, "noise-scale", 0.0, "with --from: gradient noise scale in samples; 0: the log's median, 1000 where it has none")
+	settings.Var(s, &o.momentum, "momentum", 0.0, "with --from: momentum of the optimiser in a step log, β₁ of Adam: it makes staleness dear")
 	settings.Var(s, &o.batch, "batch", 0, "with --from: samples of one worker in a step log; 0: 128")
 	o.steps.declare(s)
 }
-
-// kappa is what an update of staleness costs: that of star sim's tally (docs/operations.md).
-const kappa = 0.05
 
 // whatIfJSON is the JSON of star sim --from.
 type whatIfJSON struct {
@@ -61,6 +60,8 @@ type whatIfJSON struct {
 	Mode    string   `json:"mode"`
 	Batch   int      `json:"batch"`
 	Noise   float64  `json:"noise_scale"`
+	Memory  float64  `json:"momentum"`  // of the optimiser, β₁ of Adam
+	Steep   float64  `json:"steepness"` // what that makes staleness cost (docs/modes.md)
 	Latency float64  `json:"latency_s"`
 	Cut     bool     `json:"cut"`
 	Notices []string `json:"notices,omitempty"`
@@ -130,6 +131,9 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 	if !(o.noise >= 0) || math.IsInf(o.noise, 0) {
 		return s.Invalid("noise-scale", fmt.Errorf("%v is not a number of at least 0", o.noise))
 	}
+	if !(o.momentum >= 0 && o.momentum < 1) {
+		return s.Invalid("momentum", errors.New("want at least 0 and less than 1"))
+	}
 	if o.batch < 0 {
 		return s.Invalid("batch", fmt.Errorf("%d is below 0", o.batch))
 	}
@@ -140,15 +144,19 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 	out := whatIfJSON{From: strings.Join(o.from, ","), Without: []int{}, Even: []int{}}
 	var base sim.Config                                       // the recorded workers
 	var times func(without []nouns.Worker) (sim.Times, error) // the others
-	var learner func(noise float64) *sim.Common               // of progress in one unit
-	var progress func(noise float64) float64                  // of the recorded run
-	var again func() (time.Duration, error)                   // the time of the recorded run, simulated
+	var learner func(noise float64) (*sim.Priced, error)      // of progress in one unit
+	var progress func(noise float64) (float64, error)         // of the recorded run
+	var optimizer optim.Config
+	var again func() (time.Duration, error) // the time of the recorded run, simulated
 	if run {
 		if len(o.from) > 1 {
 			return s.Invalid("from", errors.New("one run log at a time"))
 		}
 		if o.batch > 0 {
 			return s.Invalid("batch", errors.New("a run log says itself how large a batch is"))
+		}
+		if s.IsSet("momentum") {
+			return s.Invalid("momentum", errors.New("a run log says itself what the optimiser is"))
 		}
 		r, err := readRun(o.from[0])
 		if err != nil {
@@ -170,9 +178,7 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 				}
 			}
 		}
-		times = r.Times
-		learner = func(noise float64) *sim.Common { return r.Learner(noise, kappa) }
-		progress = func(noise float64) float64 { return r.Progress(noise, kappa) }
+		times, learner, progress, optimizer = r.Times, r.Learner, r.Progress, r.Optimizer
 		again = func() (time.Duration, error) { res, err := r.Again(); return res.Time, err }
 	} else {
 		t, notices, err := o.steps.read(s, o.from)
@@ -195,19 +201,27 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 			}
 			return sim.Subset{Times: all, Keep: keep}, nil
 		}
-		learner = func(noise float64) *sim.Common {
-			return &sim.Common{Tally: sim.Tally{Noise: noise, Kappa: kappa}, Round: t.Workers * out.Batch}
+		if o.momentum > 0 {
+			optimizer = optim.Config{Name: optim.Momentum, Momentum: o.momentum}
 		}
-		progress = func(float64) float64 { return float64(t.Steps) }
+		learner = func(noise float64) (*sim.Priced, error) {
+			return sim.NewPriced(t.Workers*out.Batch, noise, modes.PriorSteepness(o.momentum))
+		}
+		progress = func(float64) (float64, error) { return float64(t.Steps), nil }
 		again = func() (time.Duration, error) {
 			c := base
-			c.Times, c.Learner, c.Target = all, learner(out.Noise), float64(t.Steps)
+			var err error
+			if c.Learner, err = learner(out.Noise); err != nil {
+				return 0, err
+			}
+			c.Times, c.Target = all, float64(t.Steps)
 			c.Target -= 1e-6 // the sum of its updates is rounded
 			res, err := sim.Run(c)
 			return res.Time, err
 		}
 	}
 	out.Noise = cmp.Or(o.noise, out.Noise, 1000)
+	out.Memory, out.Steep = optimizer.Memory(), modes.PriorSteepness(optimizer.Memory())
 	without, err := workersOf(s, "without", o.without, out.Workers)
 	if err != nil {
 		return err
@@ -244,7 +258,9 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 	}
 
 	// First its own story. Workers that are left out because nobody knows their times make that impossible; then what was seen stands for it.
-	out.Progress = progress(out.Noise)
+	if out.Progress, err = progress(out.Noise); err != nil {
+		return err
+	}
 	switch took, err := again(); {
 	case err == nil:
 		out.Simulated = took.Seconds()
@@ -262,9 +278,12 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 	for _, name := range names {
 		c := base
 		c.Times, c.Plan, c.Pilot = t, modes.Plan{}, nil
-		c.Learner, c.Target = learner(out.Noise), out.Progress-1e-6*out.Progress
+		if c.Learner, err = learner(out.Noise); err != nil {
+			return err
+		}
+		c.Target = out.Progress - 1e-6*out.Progress
 		c.Limit = time.Duration(100 * out.Simulated * float64(time.Second))
-		if err := c.Use(name, optim.Config{}); err != nil {
+		if err := c.Use(name, optimizer); err != nil {
 			return fmt.Errorf("%s: %s: %w", out.From, name, err)
 		}
 		res, err := sim.Run(c)
@@ -331,7 +350,11 @@ func (a whatIfJSON) text(out io.Writer) error {
 	case len(a.Notices) == 0:
 		fmt.Fprintf(out, "simulated as it was: %s, %+.1f %% off\n", round(a.Simulated), 100**a.Error)
 	}
-	fmt.Fprintf(out, "noise scale %.0f samples; an update takes %s from its last gradient\n", a.Noise, cmp.Or(map[bool]string{true: "nothing"}[a.Latency == 0], seconds(a.Latency)))
+	memory := "no momentum"
+	if a.Memory > 0 {
+		memory = fmt.Sprintf("momentum %g", a.Memory)
+	}
+	fmt.Fprintf(out, "noise scale %.0f samples, %s; an update takes %s from its last gradient\n", a.Noise, memory, cmp.Or(map[bool]string{true: "nothing"}[a.Latency == 0], seconds(a.Latency)))
 	names := func(ws []int) string {
 		var text []string
 		for _, w := range ws {

@@ -133,10 +133,15 @@ func (c Config) Rate() (Schedule, error) {
 	return Schedule{}, err // whatever its course, it is 0
 }
 
-// Memory is how much of its last step is in the next one: the momentum, or β₁.
+// Memory is how much of its last step is in the next one: the momentum, or β₁. Settings that the optimiser does not look at do not count.
 func (c Config) Memory() float64 {
-	c = c.WithDefaults()
-	return c.Momentum + c.Beta1 // it has one of them, or none
+	switch c = c.WithDefaults(); c.Name {
+	case Momentum, Nesterov:
+		return c.Momentum
+	case Adam, AdamW:
+		return c.Beta1
+	}
+	return 0
 }
 
 // Slot is a vector of state beside the parameters, one element for each. The

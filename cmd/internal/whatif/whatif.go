@@ -15,18 +15,20 @@ import (
 	"star/coord"
 	"star/modes"
 	"star/sim"
+	"star/train/optim"
 )
 
 // Run is a recorded run.
 type Run struct {
-	Name    string
-	Arch    string
-	Workers int
-	Batch   int
-	Round   int          // samples of an update in which everybody has an equal share
-	Plan    modes.Plan   // the first one
-	Changes []sim.Change // of it
-	Noise   float64      // median noise scale, in samples; 0: the log has none
+	Name      string
+	Arch      string
+	Optimizer optim.Config // of it what Memory goes by
+	Workers   int
+	Batch     int
+	Round     int          // samples of an update in which everybody has an equal share
+	Plan      modes.Plan   // the first one
+	Changes   []sim.Change // of it
+	Noise     float64      // median noise scale, in samples; 0: the log has none
 
 	// Latency is the median time from the arrival that completes an update to the update.
 	Latency time.Duration
@@ -44,9 +46,8 @@ type Run struct {
 }
 
 type fire struct {
-	version int64
-	samples int
-	stale   []int64
+	version   int64
+	gradients []sim.Gradient // Basis and Samples
 }
 
 // Reader makes a Run of the lines of a log.
@@ -60,6 +61,7 @@ type Reader struct {
 	last    []time.Duration         // arrival, by worker
 	step    []int64
 	line    []int // of that step
+	size    []int // its samples
 	latency []time.Duration
 	noise   []float64
 	samples int64
@@ -80,8 +82,10 @@ func (r *Reader) Add(l coord.RunLine) error {
 	switch e := l.Entry.(type) {
 	case coord.RunStart:
 		var c struct {
-			Arch  string `json:"arch"`
-			Batch int    `json:"batch"`
+			Arch      string  `json:"arch"`
+			Batch     int     `json:"batch"`
+			Optimizer string  `json:"optimizer"`
+			Momentum  float64 `json:"momentum"`
 		}
 		if err := json.Unmarshal(e.Config, &c); err != nil {
 			return fail("the configuration: %w", err)
@@ -90,6 +94,10 @@ func (r *Reader) Add(l coord.RunLine) error {
 			return fail("the configuration has a batch of %d, want at least 1", c.Batch)
 		}
 		r.run.Arch, r.run.Batch = c.Arch, c.Batch
+		r.run.Optimizer = optim.Config{Name: c.Optimizer, Momentum: c.Momentum}
+		if m := r.run.Optimizer.Memory(); !(m >= 0 && m < 1) {
+			return fail("the configuration has a momentum of %v, want at least 0 and less than 1", m)
+		}
 	case coord.RunTrain:
 		for _, w := range e.Absent {
 			r.run.left[star.Worker(w)], r.run.absent[star.Worker(w)] = l.Number, true
@@ -101,6 +109,7 @@ func (r *Reader) Add(l coord.RunLine) error {
 		n := e.Workers
 		r.run.Workers, r.run.Plan, r.run.Round = n, p, n*r.run.Batch
 		r.run.iterations, r.last, r.step, r.line = make([][]sim.Iteration, n), make([]time.Duration, n), make([]int64, n), make([]int, n)
+		r.size = make([]int, n)
 		r.train, r.begun, r.version, r.held = l.T, true, e.Version, holds(p)
 		r.at[e.Version] = l.T
 	case coord.RunRecord:
@@ -125,7 +134,7 @@ func (r *Reader) Add(l coord.RunLine) error {
 		if e.Samples < r.samples {
 			return fail("%d samples, want at least %d as in the update before", e.Samples, r.samples)
 		}
-		r.run.fires = append(r.run.fires, fire{e.Version, int(e.Samples - r.samples), e.Staleness})
+		r.run.fires = append(r.run.fires, r.fired(e, int(e.Samples-r.samples)))
 		r.samples = e.Samples
 		r.run.Updates++
 		r.run.Took = l.T - r.train
@@ -150,6 +159,22 @@ func (r *Reader) Add(l coord.RunLine) error {
 		}
 	}
 	return nil
+}
+
+// fired is an update of so many samples. If those are not the ones of its gradients' records, each has as many as the others.
+func (r *Reader) fired(e coord.RunFire, samples int) fire {
+	f := fire{version: e.Version, gradients: make([]sim.Gradient, len(e.Workers))}
+	sum := 0
+	for i, w := range e.Workers {
+		f.gradients[i] = sim.Gradient{Worker: w, Basis: e.Version - 1 - e.Staleness[i], Samples: r.size[w]}
+		sum += r.size[w]
+	}
+	if n := len(f.gradients); sum != samples {
+		for i := range f.gradients {
+			f.gradients[i].Samples = (i+1)*samples/n - i*samples/n
+		}
+	}
+	return f
 }
 
 const allReduce = "allreduce"
@@ -206,7 +231,7 @@ func (r *Reader) record(l coord.RunLine, e star.Record, fail func(string, ...any
 	}
 	i.After = took - i.Compute - i.Before
 	r.run.iterations[w] = append(r.run.iterations[w], i)
-	r.last[w], r.step[w], r.line[w] = l.T, e.Step, l.Number
+	r.last[w], r.step[w], r.line[w], r.size[w] = l.T, e.Step, l.Number, e.Samples
 	return nil
 }
 
@@ -252,26 +277,23 @@ func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 	return o, nil
 }
 
-// Learner is what makes progress of updates: in updates of SSGD with everybody, by docs/modes.md's price of noise and staleness.
-func (r *Run) Learner(noise, kappa float64) *sim.Common {
-	return &sim.Common{Tally: sim.Tally{Noise: noise, Kappa: kappa}, Round: r.Round}
+// Learner is what makes progress of updates: in updates of SSGD with everybody, by the price of modes (docs/modes.md) for the run's own optimiser.
+func (r *Run) Learner(noise float64) (*sim.Priced, error) {
+	return sim.NewPriced(r.Round, noise, modes.PriorSteepness(r.Optimizer.Memory()))
 }
 
 // Progress is what the run itself achieved.
-func (r *Run) Progress(noise, kappa float64) float64 {
-	l := r.Learner(noise, kappa)
+func (r *Run) Progress(noise float64) (float64, error) {
+	l, err := r.Learner(noise)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", r.Name, err)
+	}
 	l.Begin(r.Workers, r.Round)
 	progress := 0.0
-	var gs []sim.Gradient
 	for _, f := range r.fires {
-		gs = gs[:0]
-		for _, s := range f.stale {
-			gs = append(gs, sim.Gradient{Basis: f.version - 1 - s})
-		}
-		gs[0].Samples = f.samples
-		progress = l.Update(f.version, gs).Progress
+		progress = l.Update(f.version, f.gradients).Progress
 	}
-	return progress
+	return progress, nil
 }
 
 // counter counts updates.

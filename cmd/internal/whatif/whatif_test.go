@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/coord"
+	"star/modes"
 	"star/sim"
 )
 
@@ -21,9 +22,12 @@ type log struct {
 	n int
 }
 
-func begin(arch, plan string, workers int) *log {
+func begin(arch, plan string, workers int) *log { return beginWith(arch, plan, workers, "") }
+
+// beginWith has more settings.
+func beginWith(arch, plan string, workers int, settings string) *log {
 	l := new(log)
-	l.add(`{"type":"start","format":1,"program":"star","config":{"arch":%q,"batch":10}}`, arch)
+	l.add(`{"type":"start","format":1,"program":"star","config":{"arch":%q,"batch":10%s}}`, arch, settings)
 	l.add(`{"type":"train","t":1,"workers":%d,"shards":1,"version":0,"limit":1000,"plan":%q}`, workers, plan)
 	return l
 }
@@ -80,7 +84,7 @@ func TestRun(t *testing.T) {
 	if got := times.Spend(0, 2, 0, 0.5); got.Total().Round(ms) != 70*ms || got.Load.Round(ms) != 30*ms || got.Compute.Round(ms) != 30*ms {
 		t.Errorf("half a share of worker 0: %v", got)
 	}
-	if p := r.Progress(100, 0.05); math.Abs(p-4) > 1e-9 {
+	if p, err := r.Progress(100); err != nil || math.Abs(p-4) > 1e-9 {
 		t.Errorf("progress %v, want 4 updates of SSGD", p)
 	}
 	again, err := r.Again()
@@ -124,10 +128,82 @@ func TestChange(t *testing.T) {
 	if err != nil || (again.Time-600*ms).Abs() > ms || again.Updates != 5 || len(again.Switches) != 1 {
 		t.Errorf("%+v, %v", again, err)
 	}
-	// One update of SSGD, then two, one of staleness 2, and one of staleness 1, of half the samples: (1+φ/20)/(1+φ/10)/(1+κs), φ = 20.
-	want := 1 + 2./3*(1+1+1/1.2+1/1.1)
-	if p := r.Progress(20, 0.1); math.Abs(p-want) > 1e-9 {
+	// One update of SSGD, then four of half the samples, of staleness 0, 0, 2 and 1, in which one, half and half a round were applied since: (24) with B = φ = 20 and θ = 0.1, so v = 0.05. Means
+	// are those of the last 32 rounds.
+	worth, weight, size, behind := 0.0, 0.0, 0.0, 0.0
+	for _, u := range []struct{ samples, behind float64 }{{20, 0}, {10, 0}, {10, 0}, {10, 1}, {10, 0.5}} {
+		keep := math.Exp(-u.samples / 20 / 32)
+		weight, size, behind = keep*weight+u.samples, keep*size+u.samples*u.samples, keep*behind+u.samples*u.behind
+		worth += u.samples / 20 * (1 - 0.05*((size/weight+20)/40+behind/weight)) / (1 - 0.05*(20+20)/40)
+	}
+	want := worth
+	if p, err := r.Progress(20); err != nil || math.Abs(p-want) > 1e-9 {
 		t.Errorf("progress %v, want %v", p, want)
+	}
+}
+
+// What modes cost is what star plan and the controller say for the log's own optimiser: with momentum, asynchronous modes are dear.
+func TestPriceOfTheOptimiser(t *testing.T) {
+	const noise = 60
+	for _, x := range []struct {
+		settings string
+		momentum float64 // as star plan --momentum
+	}{
+		{`,"optimizer":"momentum","momentum":0.9`, 0.9},
+		{`,"optimizer":"nesterov","momentum":0.5`, 0.5},
+		{`,"optimizer":"sgd","momentum":0.9`, 0}, // it is there, and not looked at
+		{`,"optimizer":"adam","momentum":0.9`, 0.9},
+		{``, 0},
+	} {
+		l := beginWith("ps", "ssgd", 4, x.settings)
+		took := []time.Duration{97 * ms, 98 * ms, 99 * ms, 101 * ms}
+		for k := range 40 {
+			at := 1 + 0.101*float64(k)
+			for w, d := range took {
+				l.record(at+d.Seconds(), w, k, k, fmt.Sprintf(`,"compute":%v`, d.Seconds()-0.001))
+			}
+			l.fire(at+0.101, k+1, 40*(k+1), "0,1,2,3", "0,0,0,0")
+		}
+		r, err := l.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err := r.Progress(noise); err != nil || math.Abs(p-40) > 1e-9 {
+			t.Errorf("%s: progress %v, %v; want 40 updates of SSGD", x.settings, p, err)
+		}
+		times, err := r.Times(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := modes.Forecast{Times: took, Batch: 10, Noise: noise, Steepness: modes.PriorSteepness(x.momentum)}
+		cost := func(p modes.Plan) (seen, priced float64) {
+			learner, err := r.Learner(noise)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := sim.Run(sim.Config{Times: times, Plan: p, Learner: learner, Batch: 10, Target: 2000, Limit: time.Hour})
+			if err != nil || !res.Reached {
+				t.Fatal(res, err)
+			}
+			c, err := p.Price(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.Time.Seconds(), c.Cost.Seconds()
+		}
+		seen, priced := cost(modes.SSGD(4))
+		for _, p := range []modes.Plan{modes.XOrder(4, 3), modes.XOrder(4, 2), modes.ASGD(4)} {
+			if a, b := cost(p); math.Abs(a/seen/(b/priced)-1) > 0.01 {
+				t.Errorf("%s: %v takes %.3f of ssgd, priced %.3f", x.settings, p, a/seen, b/priced)
+			}
+		}
+		if a, _ := cost(modes.ASGD(4)); (a > 2*seen) != (x.momentum == 0.9) {
+			t.Errorf("%s: asgd takes %.3f of ssgd", x.settings, a/seen)
+		}
+	}
+	l := beginWith("ps", "ssgd", 1, `,"optimizer":"momentum","momentum":1`)
+	if _, err := l.read(); err == nil || !strings.Contains(err.Error(), "run.jsonl:1: the configuration has a momentum of 1, want") {
+		t.Error(err)
 	}
 }
 
@@ -228,8 +304,8 @@ func FuzzRun(f *testing.F) {
 				if res, err = run.Again(); err == nil && res.Time < 0 {
 					t.Fatalf("%+v", res)
 				}
-				if p := run.Progress(10, 0.1); !(p >= 0) {
-					t.Fatalf("progress %v", p)
+				if p, err := run.Progress(10); err != nil || !(p >= 0) {
+					t.Fatalf("progress %v, %v", p, err)
 				}
 				return
 			}
