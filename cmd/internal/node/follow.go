@@ -15,7 +15,7 @@ import (
 // model and data, and has everything else anew, like a worker that comes back.
 type session struct {
 	joins coord.MemberConfig
-	dial  func(m *coord.Member) (*ps.Link, error) // the shards
+	dial  func(ctx context.Context, m *coord.Member, views []transport.View) (*ps.Link, error) // the shards
 }
 
 // follower is what may lose its coordinator, and find another one.
@@ -33,17 +33,29 @@ func farewell(ctx context.Context, m *coord.Member) (stop func() bool) {
 	})
 }
 
-// open reaches every shard and says so.
-func (w *worker) open(ctx context.Context, s *session) (err error) {
-	if len(w.member.Welcome.Shards) > 0 {
-		if w.link, err = s.dial(w.member); err != nil {
-			return err
-		}
-		if w.member.Welcome.Seed {
-			if err := w.link.Init(ctx); err != nil {
-				return err
-			}
-		}
+// open reaches every shard. Until it has, the link is the one before, or nil. From here on what the coordinator says is heeded: it may be lost meanwhile, or
+// have others hold copies of a shard.
+func (w *worker) open(ctx context.Context, s *session) error {
+	if len(w.member.Welcome.Shards) == 0 {
+		return nil
+	}
+	views, err := w.views(w.member)
+	if err != nil {
+		return err
+	}
+	t := &toShards{w: w, views: views, turned: make(chan struct{})}
+	w.inbox = newInbox(w.member, t.turn, t.freeze)
+	link, err := t.reach(w.inbox.begin(ctx, 0), func(ctx context.Context, views []transport.View) (*ps.Link, error) {
+		return s.dial(ctx, w.member, views)
+	})
+	w.inbox.end()
+	if err != nil {
+		return err
+	}
+	w.link = link
+	w.linked.Store(link)
+	if w.member.Welcome.Seed {
+		return w.link.Init(ctx)
 	}
 	return nil
 }

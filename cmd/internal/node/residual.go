@@ -15,6 +15,7 @@ import (
 	"star/cmd/internal/settings"
 	"star/compress"
 	"star/coord"
+	"star/ps"
 	"star/train/kernel"
 	"star/transport"
 )
@@ -34,8 +35,8 @@ func enrolledCodec(job *settings.Job) string {
 }
 
 // freeze writes what was left out when the gradients before step m.Seq had been used. The inbox's goroutine calls it.
-func (w *worker) freeze(m transport.Save, dropped bool) {
-	r := w.link.Freeze(m.Seq, dropped)
+func (w *worker) freeze(link *ps.Link, m transport.Save, dropped bool) {
+	r := link.Freeze(m.Seq, dropped)
 	if r == nil { // it goes as it is now
 		w.saidSaved(m, nil, nil)
 		return

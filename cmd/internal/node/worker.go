@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"star"
@@ -65,7 +66,8 @@ type worker struct {
 	test   data.Dataset
 	loader *data.Loader
 	member *coord.Member
-	link   *ps.Link
+	link   *ps.Link                // to the shards; nil: there was none yet
+	linked atomic.Pointer[ps.Link] // the same, for whoever wants to know the traffic
 	inbox  *inbox
 	tree   treePart
 	inject *inject.Injector
@@ -275,11 +277,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		tree.landing.begin(model.Params())
 	}
 	hello.Service, hello.Rank = transport.ServiceShard, rank
-	comes := &session{joins: joins, dial: func(member *coord.Member) (*ps.Link, error) {
-		views, err := w.views(member)
-		if err != nil {
-			return nil, err
-		}
+	comes := &session{joins: joins, dial: func(ctx context.Context, member *coord.Member, views []transport.View) (*ps.Link, error) {
 		return ps.Dial(ctx, ps.LinkConfig{
 			Network: tcp, Shards: shardAddrs(member.Welcome.Shards, job.Coordinator), Views: views, Hello: hello, Params: model.Params(), JoinTimeout: job.JoinTimeout,
 			Compress: job.Compress, Tensors: matrices(model.Layout()), Workers: member.Welcome.Workers, Log: log,
@@ -287,20 +285,26 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		})
 	}}
 	data.Warm(trainSet) // from now on others may wait for us
-	if err := w.open(ctx, comes); err != nil {
-		return err
-	}
+	lost := w.open(ctx, comes)
 	defer w.saves.Wait()
-	if w.link != nil {
-		w.legacy = legacy(job, member.Welcome, log)
-		defer func() { w.link.Close() }()
+	defer func() {
+		if w.link != nil {
+			w.link.Close()
+		}
+	}()
+	if lost != nil && !w.leaderless(ctx, lost) {
+		return lost
 	}
 	traffic := all.traffic
-	if w.link != nil {
+	if ring == nil {
+		w.legacy = legacy(job, member.Welcome, log)
 		traffic = func() (sent, received int64) {
-			sent, received = w.link.TrafficWith(elsewhere)
-			s, r := all.traffic()
-			return sent + s, received + r
+			sent, received = all.traffic()
+			if l := w.linked.Load(); l != nil {
+				s, r := l.TrafficWith(elsewhere)
+				sent, received = sent+s, received+r
+			}
+			return sent, received
 		}
 	}
 	tenant, err := enter(job, log, tcp, transport.RoleWorker, rank, limits, nil, traffic)
@@ -310,10 +314,13 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	defer tenant.leave()
 	log.Info("joined", "data", trainSet.Name(), "gemm", kernel.Name())
 	var life follower = w
-	if ring != nil {
+	switch {
+	case ring != nil:
 		life = ring
 		err = ring.train(ctx, w, hello)
-	} else {
+	case lost != nil: // the coordinator, while the shards were being reached
+		err = lost
+	default:
 		err = w.work(ctx)
 	}
 	for life.leaderless(ctx, err) {
@@ -328,7 +335,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	}
 	var nan *NaNError
 	var poisoned *PoisonError
-	var lost *coord.LostError
+	var gone *coord.LostError
 	var coded interface{ ExitCode() int }
 	switch {
 	case err == nil:
@@ -341,7 +348,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		return err
 	case ring != nil:
 		return err
-	case errors.As(err, &lost): // it may have said why it hung up
+	case errors.As(err, &gone): // it may have said why it hung up
 		return w.why(err)
 	case errors.As(err, &coded):
 		return err
@@ -503,11 +510,6 @@ func matrices(specs []train.TensorSpec) []compress.Tensor {
 // train is the life of a worker: wait for a release, take the parameters, compute,
 // push, arrive.
 func (w *worker) train(ctx context.Context) error {
-	var freeze func(transport.Save, bool)
-	if w.link != nil {
-		freeze = w.freeze
-	}
-	w.inbox = newInbox(w.member, w.turn, freeze)
 	w.late = func() bool { return w.inbox.late(w.step) }
 	w.average = func(eval int64, buffers []float32) error {
 		w.inbox.begin(ctx, 0)
