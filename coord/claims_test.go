@@ -1,8 +1,10 @@
 package coord
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,5 +272,62 @@ func TestServerWithCopiesComesBack(t *testing.T) {
 		}
 		w.end(fmt.Errorf("enough"))
 		<-w.over
+	})
+}
+
+// An update that was ordered waits for copies while a worker that has a part in it is lost. The run log tells of the update first: the worker's loss took nothing
+// from it.
+func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
+	p := live(3, 80)
+	p.twice()
+	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 10, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+		w.stakes(p, 0, 1, [2]int64{3, 3})
+		b := w.stakes(p, 1, 1, [2]int64{3, 3})
+		w.worker(0, func(f *fakeWorker) { f.pace = time.Second })
+		y := w.worker(1, func(f *fakeWorker) { f.pace = time.Second })
+		for w.status().Version < 5 {
+			time.Sleep(500 * time.Millisecond)
+		}
+		synctest.Wait()
+		b.copies = nil // it says no more that they hold what is fired
+		time.Sleep(3 * time.Second)
+		y.m.Close()
+		<-y.gone
+		time.Sleep(time.Second)
+		b.m.Close()
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		held, left := map[float64]bool{}, false
+		for line := range strings.Lines(w.run.String()) {
+			var m struct {
+				Type    string
+				Worker  float64
+				Workers json.RawMessage
+			}
+			if err := json.Unmarshal([]byte(line), &m); err != nil {
+				t.Fatal(err)
+			}
+			switch m.Type {
+			case "record":
+				held[m.Worker] = true
+			case "leave":
+				left = true
+				delete(held, m.Worker)
+			case "fire":
+				var ws []float64
+				json.Unmarshal(m.Workers, &ws)
+				for _, v := range ws {
+					if !held[v] {
+						t.Errorf("an update of worker %v, whose gradient nobody has seen: %s", v, line)
+					}
+					delete(held, v)
+				}
+			}
+		}
+		if !left {
+			t.Error("no worker was lost")
+		}
 	})
 }

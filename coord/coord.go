@@ -943,6 +943,7 @@ func (c *Coordinator) carry(orders []order) error {
 
 // issue sends what the ledger ordered.
 func (c *Coordinator) issue(orders []order) {
+	c.record(orders)
 	orders = c.withhold(orders)
 	if c.hold(orders) {
 		return
@@ -1033,12 +1034,29 @@ func (c *Coordinator) fire(o *order) {
 	if f.NormFirst || f.Report {
 		c.norms[f.Seq] = &normSum{left: len(c.shards), report: f.Report, version: f.Version, noise: o.noise, samples: f.Samples}
 	}
-	switch { // after the line of the update
-	case len(o.pair.Gradients) > 0:
-		defer c.observe(f.Version, o.pair)
-	case o.noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have said it
-		defer c.observe(f.Version, o.noise)
+	if len(f.Gradients) > 0 {
+		c.stats.updates++
 	}
+	switch {
+	case len(o.pair.Gradients) > 0:
+		c.observe(f.Version, o.pair)
+	case o.noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have said it
+		c.observe(f.Version, o.noise)
+	}
+}
+
+// record writes down the updates that the ledger has ordered, when it has: what comes behind them in the run log happened behind them, whenever they are carried out.
+func (c *Coordinator) record(orders []order) {
+	for i := range orders {
+		if o := &orders[i]; o.fire.Seq > 0 && !o.silent && !o.recorded {
+			o.recorded = true
+			c.recordFire(o)
+		}
+	}
+}
+
+func (c *Coordinator) recordFire(o *order) {
+	f := &o.fire
 	at := c.elapsed()
 	line := &logFire{Type: "fire", T: at.Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
 		Workers: make([]int, 0, len(f.Gradients)), Stale: append([]int64{}, o.stale...)}
@@ -1059,9 +1077,6 @@ func (c *Coordinator) fire(o *order) {
 	}
 	for _, s := range o.pieces {
 		line.Pieces = append(line.Pieces, int(s.Start), s.Count)
-	}
-	if len(f.Gradients) > 0 {
-		c.stats.updates++
 	}
 	c.cfg.RunLog.write(line)
 	c.leftOut(o.poison)
@@ -1396,7 +1411,7 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if p == nil || p.gone || !p.welcomed {
 		return nil
 	}
-	if p.role == transport.RoleServer && (c.ledger == nil || p.hello.Shards == 0) {
+	if p.role == transport.RoleServer && (c.ledger == nil && !(c.trained() && c.assigned) || p.hello.Shards == 0) {
 		return nil // reads its checkpoint, or has no part in the job
 	}
 	var why error
@@ -1477,7 +1492,7 @@ func (c *Coordinator) missing() string {
 		parts = append(parts, c.save.missing())
 	} else {
 		if c.short() {
-			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.ledger.live(), c.cfg.Least))
+			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.ledger.live(), c.cfg.least()))
 		}
 		if c.mover.holds() {
 			parts = append(parts, fmt.Sprintf("shard %d, which moves to server %d", c.mover.shard, c.mover.to))

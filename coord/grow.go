@@ -25,6 +25,14 @@ func (c *Config) first() int {
 // grows says whether workers may come that the job does not begin with, or it may begin or wait with fewer.
 func (c *Config) grows() bool { return c.first() < c.Workers || c.Least > 0 }
 
+// least is how many workers there must be for the training to go on. A job that another process can take over, which then waits for workers, waits for them without that, too.
+func (c *Config) least() int {
+	if c.Council > 0 && c.Ring == nil {
+		return max(c.Least, 1)
+	}
+	return c.Least
+}
+
 // checkSize says what is wrong with the numbers of workers.
 func (c *Config) checkSize() error {
 	switch {
@@ -164,7 +172,7 @@ func (c *Coordinator) short() bool { return !c.shortage.since.IsZero() }
 
 // awaits says whether the job goes on without any worker, because others may come. In an all-reduce the parameters have gone with the last one.
 func (c *Coordinator) awaits() bool {
-	return c.ledger.ring == nil && (c.short() || c.cfg.Least > 0 && c.mover.holds() && c.ledger.unfinished())
+	return c.ledger.ring == nil && (c.short() || c.cfg.least() > 0 && c.mover.holds() && c.ledger.unfinished())
 }
 
 // unfinished says whether there is, or may again be, something to compute.
@@ -173,17 +181,17 @@ func (l *ledger) unfinished() bool { return !l.drained() || len(l.redo) > 0 || l
 // thin sees whether the job has as many workers as it wants, after one came or went. While a shard moves, the end of the move sees to it.
 func (c *Coordinator) thin() {
 	l := c.ledger
-	lacks := c.cfg.Least > 0 && l != nil && !c.final && l.live() < c.cfg.Least && l.unfinished()
+	lacks := c.cfg.least() > 0 && l != nil && !c.final && l.live() < c.cfg.least() && l.unfinished()
 	switch {
 	case lacks == c.short() || c.mover.holds():
 	case lacks:
 		c.shortage = shortage{since: time.Now()}
-		c.cfg.RunLog.write(logSize{Type: "short", T: c.elapsed().Seconds(), Workers: l.live(), Least: c.cfg.Least})
-		c.log.Warn("waiting for workers", "there", l.live(), "at_least", c.cfg.Least, "for", c.cfg.JoinTimeout)
+		c.cfg.RunLog.write(logSize{Type: "short", T: c.elapsed().Seconds(), Workers: l.live(), Least: c.cfg.least()})
+		c.log.Warn("waiting for workers", "there", l.live(), "at_least", c.cfg.least(), "for", c.cfg.JoinTimeout)
 	default:
 		held, since := c.shortage.held, c.shortage.since
 		c.shortage, c.progress = shortage{}, time.Now()
-		c.cfg.RunLog.write(logSize{Type: "enough", T: c.elapsed().Seconds(), Workers: l.live(), Least: c.cfg.Least})
+		c.cfg.RunLog.write(logSize{Type: "enough", T: c.elapsed().Seconds(), Workers: l.live(), Least: c.cfg.least()})
 		c.log.Info("there are enough workers again", "there", l.live(), "waited", time.Since(since).Round(time.Millisecond))
 		c.issue(held)
 	}
@@ -231,7 +239,7 @@ func without[T any](s []T, f func(T) bool) []T {
 
 // watchSize ends a job that has waited for workers for too long.
 func (c *Coordinator) watchSize(now time.Time) error {
-	if !c.cfg.grows() || c.ledger == nil {
+	if !c.cfg.grows() && c.cfg.least() == 0 || c.ledger == nil {
 		return nil
 	}
 	c.thin()
@@ -242,5 +250,5 @@ func (c *Coordinator) watchSize(now time.Time) error {
 		return nil
 	}
 	return &Error{exitLost, fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and nobody has come for %v (--join-timeout): resume from a checkpoint",
-		c.ledger.live(), c.cfg.Least, c.cfg.JoinTimeout)}
+		c.ledger.live(), c.cfg.least(), c.cfg.JoinTimeout)}
 }

@@ -333,3 +333,33 @@ func TestSizesThatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+// Where another process may take a job over, the last worker may go: whoever takes it over would wait for workers, and so does the coordinator that is there.
+func TestLastWorkerWhereOthersMayCoordinate(t *testing.T) {
+	for name, back := range map[string]bool{"it comes back": true, "nobody comes": false} {
+		t.Run(name, func(t *testing.T) {
+			play(t, Config{Workers: 2, Servers: 2, Council: 1, Steps: 20, Office: newDesk(1), JoinTimeout: time.Minute}, func(w *world) {
+				w.server(0, 0, false)
+				w.server(1, 1, false)
+				a, b := w.worker(0, dying("computed", 4)), w.worker(1, dying("computed", 4))
+				<-a.gone
+				<-b.gone
+				time.Sleep(5 * time.Second)
+				if back {
+					w.worker(-1, func(f *fakeWorker) { f.rank = 0 })
+					time.Sleep(100 * time.Millisecond)
+					w.worker(-1, func(f *fakeWorker) { f.rank = 1 })
+				}
+				w.finished(time.Hour)
+				switch {
+				case !back:
+					w.failed(exitLost, "only 0 workers are left, of at least 1", "1m0s")
+				case w.err != nil:
+					t.Fatalf("%v\n%s", w.err, w.logs)
+				default:
+					w.accounted(20 * 2 * 4)
+				}
+			})
+		})
+	}
+}

@@ -251,7 +251,7 @@ func (c *Coordinator) status() Status {
 		}
 	}
 	if c.short() {
-		s.Short = c.cfg.Least
+		s.Short = c.cfg.least()
 	}
 	for i, p := range c.workers {
 		w := WorkerStatus{Worker: i, State: "absent"}
