@@ -50,7 +50,7 @@ var rooms = []struct {
 	{"star/cluster", "star/transport star/resource star/waits", "", "jobs that share hosts; knows neither models nor what jobs do inside"},
 	{"star/allreduce", "star star/transport star/compress star/train/kernel star/vector star/waits", "", "a library of its own: knows neither models nor the coordinator"},
 	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},
-	{"star/checkpoint", "star/waits", "net sync", "files"},
+	{"star/checkpoint", "star/waits", "net", "files; a lock guards the list of those that are half written"},
 	{"star/placement", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: where tasks go follows from hosts and demands"},
 	{"star/sim", "star star/modes star/modes/baseline star/pgns star/trace star/ps star/allreduce star/train/optim star/transport", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
 	{"star/bench", "*", "", "wiring"},

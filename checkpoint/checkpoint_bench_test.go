@@ -19,7 +19,7 @@ func BenchmarkWriteShard(b *testing.B) {
 			for b.Loop() {
 				if i++; i%8 == 0 {
 					b.StopTimer()
-					Keep(root, 1)
+					Keep(root, 1, Manifest{Job: "job", Generation: 1})
 					b.StartTimer()
 				}
 				if _, err := writeShard(st, filepath.Join(root, strconv.Itoa(i%4)), 0, s); err != nil {

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -37,6 +38,9 @@ func (quickFile) Sync() error { return nil }
 type job struct {
 	n       int
 	version int64
+	life    int64 // 0: 1
+	began   int64 // Manifest.FirstLife
+	name    string
 }
 
 func (j job) vector(kind int64) []float32 {
@@ -89,9 +93,9 @@ func (j job) save(st store, dir string, cuts ...int) error {
 		return err
 	}
 	return writeManifest(st, dir, Manifest{
-		Job: "job", Model: "fc", ModelHash: "abc", Created: "2026-01-02T03:04:05Z", Residuals: residuals,
+		Job: cmp.Or(j.name, "job"), Model: "fc", ModelHash: "abc", Created: "2026-01-02T03:04:05Z", Residuals: residuals,
 		Params: int64(j.n), Layout: j.layout(), BufferLayout: []TensorSpec{{Name: "bn.mean", Shape: []int{3}}},
-		Version: j.version, Samples: 10 * j.version, Cursor: 11 * j.version, Generation: 1,
+		Version: j.version, Samples: 10 * j.version, Cursor: 11 * j.version, Generation: cmp.Or(j.life, 1), FirstLife: j.began,
 		Optimizer: "adam", Steps: j.version + 5, Config: json.RawMessage(`{"lr": 0.1}`),
 		Shards: files, Buffers: &b, More: []File{more},
 	})
@@ -394,6 +398,24 @@ func TestForgedManifest(t *testing.T) {
 		"params":        func(m *Manifest) { m.Params = 1 << 50 },
 		"ranges":        func(m *Manifest) { m.Shards[0].To, m.Shards[1].From = 25, 25 },
 		"buffer layout": func(m *Manifest) { m.BufferLayout[0].Shape = []int{2} },
+
+		// The job of the manifest has used 10 samples of 11 that were handed out.
+		"more used than handed out":       func(m *Manifest) { m.Samples = 12 },
+		"samples beyond all":              func(m *Manifest) { m.Samples, m.Cursor = 1<<62, 3 },
+		"cursor beyond all":               func(m *Manifest) { m.Cursor = 1 << 62 },
+		"samples of no update":            func(m *Manifest) { m.Version, m.Shards[0].Version, m.Shards[1].Version = 0, 0, 0 },
+		"another version than the shards": func(m *Manifest) { m.Version, m.Shards[0].Version, m.Shards[1].Version = 2, 2, 2 },
+		"other steps than the shards":     func(m *Manifest) { m.Steps, m.Shards[0].Steps, m.Shards[1].Steps = 7, 7, 7 },
+		"redo beyond the cursor":          func(m *Manifest) { m.Extra.Redo = []Span{{11, 1}} },
+		"redo of 2^40":                    func(m *Manifest) { m.Extra.Redo = []Span{{0, 1 << 40}} },
+		"redo of 2^40, cursor too":        func(m *Manifest) { m.Extra.Redo, m.Cursor = []Span{{0, 1 << 40}}, 1<<40+10 },
+		"redo that overflows":             func(m *Manifest) { m.Extra.Redo = []Span{{math.MaxInt64, 1}} },
+		"redo of nothing":                 func(m *Manifest) { m.Extra.Redo = []Span{{3, 0}} },
+		"redo below nought":               func(m *Manifest) { m.Extra.Redo = []Span{{-1, 1}} },
+		"redo twice":                      func(m *Manifest) { m.Cursor, m.Extra.Redo = 20, []Span{{0, 4}, {3, 4}} },
+		"redo of what is used":            func(m *Manifest) { m.Extra.Redo = []Span{{0, 2}} },
+		"a job that began later":          func(m *Manifest) { m.FirstLife = 2 },
+		"no data":                         func(m *Manifest) { m.Data = &Data{Name: "mnist/train"} },
 	} {
 		dir := t.TempDir()
 		if err := os.CopyFS(dir, os.DirFS(src)); err != nil {
@@ -415,6 +437,148 @@ func TestForgedManifest(t *testing.T) {
 		if _, err := Open(dir); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v, want ErrCorrupt", name, err)
 		}
+	}
+}
+
+// What the folder is called is held against the manifest, and what the manifest says of progress is passed on.
+func TestFolderName(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, Name(4, 1))
+	if err := (job{n: 9, version: 4}).save(local{quick{}}, dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{Name(5, 1), Name(4, 2)} {
+		other := filepath.Join(root, name)
+		if err := os.CopyFS(other, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		for what, open := range map[string]func() error{
+			"Open":     func() error { _, err := Open(other); return err },
+			"Describe": func() error { _, err := Describe(other); return err },
+		} {
+			if err := open(); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "as the folder is called") {
+				t.Errorf("%s of a folder called %s: %v", what, name, err)
+			}
+		}
+	}
+	if err := os.CopyFS(filepath.Join(root, "best"), os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(filepath.Join(root, "best")); err != nil {
+		t.Errorf("a folder with a name of the user's own: %v", err)
+	}
+}
+
+// A job that keeps one checkpoint leaves those of other jobs in the folder, whatever these are called.
+func TestKeepOwn(t *testing.T) {
+	root := t.TempDir()
+	for _, j := range []job{
+		{version: 50, life: 1},                         // an earlier job of the same name
+		{version: 3, life: 2, name: "other"},           // another one, in the same folder
+		{version: 4, life: 3, began: 3},                // ours
+		{version: 5, life: 3, began: 3},                //
+		{version: 1, life: 4, name: "other"},           // another one
+		{version: 6, life: 5, began: 3},                // ours again, resumed
+		{version: 2, life: 6, began: 2, name: "other"}, // another one, resumed
+		{version: 7, life: 7, began: 3},
+	} {
+		j.n = 9
+		if err := j.save(local{quick{}}, filepath.Join(root, Name(j.version, j.life))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{Name(4, 5), Name(9, 1), Name(9, 6)} { // of crashes
+		if err := os.Mkdir(filepath.Join(root, name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := Open(filepath.Join(root, Name(7, 7)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Follows(root) != 3 || c.Follows(t.TempDir()) != 0 || c.Follows("s3://bucket/x") != 0 {
+		t.Errorf("a job that goes on with it began with life %d here, %d elsewhere", c.Follows(root), c.Follows("elsewhere"))
+	}
+	if err := Keep(root, 1, c.Manifest()); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	found, err := List(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		names = append(names, f.Name)
+	}
+	if want := []string{Name(7, 7), Name(9, 6), Name(2, 6), Name(1, 4), Name(3, 2), Name(50, 1), Name(9, 1)}; !slices.Equal(names, want) {
+		t.Errorf("kept %q, want %q", names, want)
+	}
+}
+
+// What crashes have left is swept away, and nothing else.
+func TestSweep(t *testing.T) {
+	root := t.TempDir()
+	whole := filepath.Join(root, Name(3, 1))
+	if err := (job{n: 9, version: 3}).save(local{quick{}}, whole); err != nil {
+		t.Fatal(err)
+	}
+	half := filepath.Join(root, Name(9, 1))
+	for _, path := range []string{
+		filepath.Join(half, ShardName(0)), filepath.Join(half, ".manifest.json.tmp"), filepath.Join(whole, ".manifest.json.tmp"),
+		filepath.Join(whole, "notes.tmp"), filepath.Join(root, "mine", ".a.tmp"), filepath.Join(root, ".b.tmp"),
+	} {
+		os.MkdirAll(filepath.Dir(path), 0o777)
+		if err := os.WriteFile(path, nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed, err := Sweep(root)
+	if want := []string{filepath.Join(whole, ".manifest.json.tmp"), half}; err != nil || !slices.Equal(removed, want) {
+		t.Errorf("removed %q, %v; want %q", removed, err, want)
+	}
+	for _, path := range []string{filepath.Join(whole, "notes.tmp"), filepath.Join(root, "mine", ".a.tmp"), filepath.Join(root, ".b.tmp")} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := Open(whole); err != nil {
+		t.Error(err)
+	}
+	if removed, err := Sweep(filepath.Join(root, "nowhere")); err != nil || len(removed) > 0 {
+		t.Errorf("of no folder: %q, %v", removed, err)
+	}
+}
+
+// A process that ends while it writes takes what is half written along.
+func TestAbandon(t *testing.T) {
+	defer func() { unfinished.over = false }()
+	dir := t.TempDir()
+	inside, goOn, done := make(chan bool), make(chan bool), make(chan error)
+	go func() {
+		_, err := writeFile(local{quick{}}, dir, ManifestName, func(w io.Writer) error { close(inside); <-goOn; return nil })
+		done <- err
+	}()
+	<-inside
+	temp := filepath.Join(dir, ".manifest.json.tmp")
+	if _, err := os.Stat(temp); err != nil {
+		t.Fatal(err)
+	}
+	Abandon()
+	if _, err := os.Stat(temp); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the half written file: %v", err)
+	}
+	close(goOn)
+	if err := <-done; err == nil {
+		t.Error("the writer has heard of no error")
+	}
+	if _, err := writeFile(local{quick{}}, dir, "a", func(io.Writer) error { return nil }); !errors.Is(err, errOver) {
+		t.Errorf("written after the end: %v", err)
+	}
+	if names, _ := os.ReadDir(dir); len(names) > 0 {
+		t.Errorf("left: %v", names)
 	}
 }
 
@@ -492,7 +656,7 @@ func TestLatestAndKeep(t *testing.T) {
 	}
 	save := func(version, generation int64) string {
 		dir := filepath.Join(root, Name(version, generation))
-		if err := (job{n: 9, version: version}).save(local{quick{}}, dir, 4); err != nil {
+		if err := (job{n: 9, version: version, life: generation, began: 1}).save(local{quick{}}, dir, 4); err != nil {
 			t.Fatal(err)
 		}
 		return dir
@@ -531,10 +695,10 @@ func TestLatestAndKeep(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, Name(1, 1)), nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := Keep(root, 0); err == nil {
+	if err := Keep(root, 0, Manifest{}); err == nil {
 		t.Error("keep 0: no error")
 	}
-	if err := Keep(root, 3); err != nil {
+	if err := Keep(root, 3, Manifest{Job: "job", Generation: 3, FirstLife: 1}); err != nil {
 		t.Fatal(err)
 	}
 	var names []string

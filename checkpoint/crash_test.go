@@ -171,7 +171,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 					t.Errorf("%s: saved again: %v", what, err)
 				}
 			}
-			if err := Keep(root, 1); err != nil {
+			if err := Keep(root, 1, Manifest{Job: "job", Generation: 1}); err != nil {
 				t.Errorf("%s: keep: %v", what, err)
 			}
 			if done {
@@ -216,7 +216,7 @@ func TestCrashWhileRemoving(t *testing.T) {
 			}
 			return
 		}
-		if e := Keep(root, 1); e != nil { // the next one removes the rest, or, as it is newer than what is complete, leaves it
+		if e := Keep(root, 1, Manifest{Job: "job", Generation: 1}); e != nil { // the next one removes the rest, or, as it is newer than what is complete, leaves it
 			t.Error(e)
 		}
 		if e := (local{quick{}}).remove(dir); e != nil {

@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"star/waits"
@@ -20,6 +22,9 @@ import (
 
 // isAddress says whether a place is an address.
 func isAddress(place string) bool { return strings.Contains(place, "://") }
+
+// Folder says whether a place is a folder of this machine, and not in an object store.
+func Folder(place string) bool { return !isAddress(place) }
 
 // Join is the place called name within another place.
 func Join(place, name string) string {
@@ -129,7 +134,11 @@ func (l local) put(dir, name string, write func(io.Writer) error) (err error) {
 	if err := d.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, os.ErrPermission) {
 		return err
 	}
-	temp := filepath.Join(dir, "."+name+".tmp")
+	temp := filepath.Join(dir, tempPrefix+name+tempSuffix)
+	if err := unfinished.begin(temp); err != nil {
+		return err
+	}
+	defer unfinished.end(temp)
 	out, err := d.Create(temp)
 	if err != nil {
 		return err
@@ -153,6 +162,96 @@ func (l local) put(dir, name string, write func(io.Writer) error) (err error) {
 		return err
 	}
 	return d.SyncDir(dir)
+}
+
+// A file has this name until all of it is there.
+const tempPrefix, tempSuffix = ".", ".tmp"
+
+// temps are the files that are being written in folders, by anybody in this process.
+type temps struct {
+	mu    sync.Mutex
+	paths map[string]bool
+	over  bool
+}
+
+var unfinished = temps{paths: map[string]bool{}}
+
+func (t *temps) begin(path string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return errOver
+	}
+	t.paths[path] = true
+	return nil
+}
+
+func (t *temps) end(path string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.paths, path)
+}
+
+var errOver = errors.New("the process ends")
+
+// Abandon removes the files that are half written. The process calls it when it ends before they are done; afterwards nothing can be written.
+func Abandon() {
+	unfinished.mu.Lock()
+	defer unfinished.mu.Unlock()
+	unfinished.over = true
+	for path := range unfinished.paths {
+		os.Remove(path)
+	}
+}
+
+// Sweep removes what crashes have left among the checkpoints in the folder dir: checkpoints without a manifest, and files that are half
+// written in others. The caller has the folder to itself ([Lock]), and nothing is being written there. It returns what it has removed.
+// In an object store there are no such files, and nobody can have a place to themselves.
+func Sweep(dir string) (removed []string, err error) {
+	if isAddress(dir) {
+		return nil, nil
+	}
+	l := local{osDisk{}}
+	folders, err := l.list(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range folders {
+		if _, _, ok := parseName(f.name); !ok {
+			continue
+		}
+		path := filepath.Join(dir, f.name)
+		if !slices.Contains(f.files, ManifestName) {
+			if err := l.remove(path); err != nil {
+				return removed, err
+			}
+			removed = append(removed, path)
+			continue
+		}
+		for _, name := range f.files {
+			if !strings.HasPrefix(name, tempPrefix) || !strings.HasSuffix(name, tempSuffix) {
+				continue
+			}
+			if err := os.Remove(filepath.Join(path, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return removed, err
+			}
+			removed = append(removed, filepath.Join(path, name))
+		}
+	}
+	return removed, nil
+}
+
+// sameFolder says whether two places are one.
+func sameFolder(a, b string) bool {
+	if isAddress(a) || isAddress(b) {
+		return a == b
+	}
+	x, errA := os.Stat(a)
+	y, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
 func (local) get(dir, name string, offset, length int64) (io.ReadCloser, error) {

@@ -123,7 +123,7 @@ func TestAddresses(t *testing.T) {
 	if err := (job{n: 100, version: 3}).save(at(c.Dir()), c.Dir()); !errors.Is(err, os.ErrExist) {
 		t.Errorf("written over: %v", err)
 	}
-	if err := Keep(place, 1); err != nil {
+	if err := Keep(place, 1, c.Manifest()); err != nil {
 		t.Error(err)
 	}
 	if found, err := List(place); err != nil || len(found) != 1 || found[0].Version != 3 || !Complete(Join(place, found[0].Name)) {

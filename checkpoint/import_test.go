@@ -43,7 +43,7 @@ for t, a in {"F32": w.astype("<f4"), "F16": w.astype("<f2"), "F64": w.astype("<f
 `
 
 var imported = Manifest{
-	Model: "two layers", ModelHash: "abc", Version: 1, Optimizer: "adam",
+	Model: "two layers", ModelHash: "abc", Version: 1, Generation: 1, Optimizer: "adam",
 	Layout:       []TensorSpec{{"w", []int{3, 4}, 0}, {"b", []int{3}, 12}},
 	BufferLayout: []TensorSpec{{"bn.mean", []int{2}, 0}},
 }

@@ -54,6 +54,9 @@ func openIn(st store, dir string) (*Checkpoint, error) {
 				return nil, corrupt(path, 8, fmt.Sprintf("tensors of %d F32", s.To-s.From), "%s", describe(h))
 			}
 		}
+		if problem := disagrees(h.Metadata, s); problem != "" {
+			return nil, corrupt(path, 8, "what the manifest says of it", "%s", problem)
+		}
 		if len(c.headers) > 0 && !slices.Equal(slotNames(h), slotNames(c.headers[0])) {
 			return nil, corrupt(path, 8, fmt.Sprintf("the slots %q as in %s", slotNames(c.headers[0]), m.Shards[0].Name), "%q", slotNames(h))
 		}
@@ -126,6 +129,19 @@ func describe(h *Header) string {
 	return strings.TrimSpace(b.String())
 }
 
+// disagrees names what a shard's file says of itself and its manifest otherwise, or is empty.
+func disagrees(said map[string]string, s ShardFile) string {
+	for _, f := range []struct {
+		key string
+		n   int64
+	}{{"from", s.From}, {"to", s.To}, {"version", s.Version}, {"steps", s.Steps}} {
+		if v, ok := said[f.key]; ok && v != strconv.FormatInt(f.n, 10) {
+			return fmt.Sprintf("%s %s, not %d", f.key, clip(v), f.n)
+		}
+	}
+	return ""
+}
+
 func slotNames(h *Header) []string {
 	var names []string
 	for _, t := range h.Tensors {
@@ -142,7 +158,22 @@ func readManifest(st store, dir string) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseManifest(text, path)
+	m, err := parseManifest(text, path)
+	if err != nil {
+		return nil, err
+	}
+	// A folder that has been copied and named anew says nothing; one that is called as we call them says which one it is.
+	_, name := split(dir)
+	if version, generation, ok := parseName(name); ok && (version != m.Version || generation != m.Generation) {
+		return nil, corrupt(path, -1, fmt.Sprintf("version %d of life %d, as the folder is called", version, generation), "version %d of life %d", m.Version, m.Generation)
+	}
+	return m, nil
+}
+
+// parseName is the inverse of Name.
+func parseName(name string) (version, generation int64, ok bool) {
+	_, err := fmt.Sscanf(name, "ckpt-%d-g%d", &version, &generation)
+	return version, generation, err == nil && name == Name(version, generation)
 }
 
 func parseManifest(text []byte, path string) (*Manifest, error) {
@@ -406,10 +437,10 @@ func Latest(dir string) (c *Checkpoint, skipped []error, err error) {
 	return nil, nil, &Error{Kind: ErrMissing, Path: dir, Offset: -1, Expected: "a checkpoint", Found: "none"}
 }
 
-// Keep removes all but the newest k complete checkpoints in dir, and the
-// incomplete ones older than the newest complete one: those are left from crashes.
-// It touches nothing but folders that have a [Name]. k is at least 1.
-func Keep(dir string, k int) error {
+// Keep removes all but the newest k complete checkpoints of a job in dir, the job that wrote m, and its incomplete ones older than its newest
+// complete one: those are left from crashes. It touches nothing but folders that have a [Name], and none of another job: two jobs
+// may use one folder, one after the other, and each life of a job has a generation of its own there. k is at least 1.
+func Keep(dir string, k int, m Manifest) error {
 	if k < 1 {
 		return fmt.Errorf("checkpoint: keep %d: at least one must stay", k)
 	}
@@ -418,8 +449,21 @@ func Keep(dir string, k int) error {
 	if err != nil {
 		return err
 	}
+	own := map[int64]bool{m.Generation: true}
+	for _, e := range found {
+		if _, known := own[e.Generation]; known || !e.Complete {
+			continue
+		}
+		// What cannot be read may be anybody's, and others of its life may tell.
+		if other, err := readManifest(st, Join(dir, e.Name)); err == nil {
+			own[e.Generation] = other.Job == m.Job && other.firstLife() == m.firstLife()
+		}
+	}
 	complete := 0
 	for _, e := range found {
+		if !own[e.Generation] {
+			continue
+		}
 		if e.Complete {
 			complete++
 			if complete <= k {
@@ -433,6 +477,17 @@ func Keep(dir string, k int) error {
 		}
 	}
 	return nil
+}
+
+// firstLife is FirstLife, also of a job that has had no other, or whose writer did not tell.
+func (m *Manifest) firstLife() int64 { return cmp.Or(m.FirstLife, m.Generation) }
+
+// Follows is the FirstLife of a job that goes on with the checkpoint and writes its own into the folder dir: in another folder that life is its first one.
+func (c *Checkpoint) Follows(dir string) int64 {
+	if in, _ := split(c.dir); !sameFolder(in, dir) {
+		return 0
+	}
+	return c.m.firstLife()
 }
 
 // Discard removes the checkpoint folder dir if it is not complete: what a save that failed has left.
@@ -464,12 +519,11 @@ func list(st store, dir string) ([]Found, error) {
 	}
 	var found []Found
 	for _, f := range folders {
-		e := Found{Name: f.name}
-		if _, err := fmt.Sscanf(e.Name, "ckpt-%d-g%d", &e.Version, &e.Generation); err != nil || e.Name != Name(e.Version, e.Generation) {
+		version, generation, ok := parseName(f.name)
+		if !ok {
 			continue
 		}
-		e.Complete = slices.Contains(f.files, ManifestName)
-		found = append(found, e)
+		found = append(found, Found{f.name, version, generation, slices.Contains(f.files, ManifestName)})
 	}
 	slices.SortFunc(found, func(a, b Found) int {
 		return cmp.Or(cmp.Compare(b.Generation, a.Generation), cmp.Compare(b.Version, a.Version))

@@ -115,7 +115,7 @@ func TestResidualsAreChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := Manifest{Params: int64(j.n), Version: 7, Optimizer: "adam", Steps: 12, Shards: []ShardFile{f}, Residuals: files}
+	good := Manifest{Params: int64(j.n), Version: 7, Generation: 1, Optimizer: "adam", Steps: 12, Shards: []ShardFile{f}, Residuals: files}
 	for _, c := range []struct {
 		why    string
 		change func(fs []ResidualFile) []ResidualFile
@@ -168,7 +168,7 @@ func TestResidualOfAnotherModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := Manifest{Params: int64(j.n), Version: 7, Optimizer: "adam", Steps: 12, Shards: []ShardFile{f}, Residuals: files[:1]}
+	m := Manifest{Params: int64(j.n), Version: 7, Generation: 1, Optimizer: "adam", Steps: 12, Shards: []ShardFile{f}, Residuals: files[:1]}
 	if err := writeManifest(local{quick{}}, dir, m); err != nil {
 		t.Fatal(err)
 	}

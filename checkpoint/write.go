@@ -63,10 +63,15 @@ type Manifest struct {
 	Optimizer string `json:"optimizer"`
 	Steps     int64  `json:"steps"` // of the optimiser
 
-	// Config is the job's effective configuration, Extra whatever else the
-	// writer wants to find again. Both are JSON or nil.
+	// FirstLife is the generation of the job's first life in this folder; 0: this one. Whoever keeps only the newest of its checkpoints
+	// knows by it which ones are its own.
+	FirstLife int64 `json:"first_life,omitempty"`
+
+	Data *Data `json:"data,omitempty"`
+
+	// Config is the job's effective configuration, JSON or nil.
 	Config json.RawMessage `json:"config,omitempty"`
-	Extra  json.RawMessage `json:"extra,omitempty"`
+	Extra  Extra           `json:"extra,omitzero"`
 
 	Shards  []ShardFile `json:"shards"`
 	Buffers *File       `json:"buffers,omitempty"`
@@ -242,8 +247,8 @@ func (m *Manifest) check() string {
 	if m.Format != Format {
 		return fmt.Sprintf("format %d; this program knows %d: use the version of star that wrote it", m.Format, Format)
 	}
-	if m.Version < 0 || m.Samples < 0 || m.Cursor < 0 || m.Generation < 0 || m.Steps < 0 || m.Params < 0 {
-		return "a count is negative"
+	if problem := m.checkProgress(); problem != "" {
+		return problem
 	}
 	if problem := checkLayout("layout", m.Layout, m.Params); problem != "" {
 		return problem

@@ -103,6 +103,9 @@ type Config struct {
 	// averaged Model.Buffers in it, for workers to begin with.
 	Resume     Progress
 	ResumeHash string
+
+	// ResumeData is the data set of the checkpoint, in Data, Samples and Digest; nil: not known, or another one is meant.
+	ResumeData *Enrolment
 	Buffers    []float32
 
 	// Remember is what the checkpoint knows of the workers' last iterations.
@@ -197,7 +200,8 @@ type Enrolment struct {
 	Layout  []Tensor `json:"layout"`
 	Buffers []Tensor `json:"buffers,omitempty"`
 	Data    string   `json:"data"`
-	Samples int64    `json:"samples"` // of one epoch
+	Samples int64    `json:"samples"`          // of one epoch
+	Digest  string   `json:"digest,omitempty"` // of the contents of the data; empty: not known
 	Tests   int64    `json:"tests"`
 	Rule    string   `json:"rule,omitempty"` // all-reduce: RingConfig.Rule
 

@@ -438,7 +438,7 @@ func (w *world) join(h transport.Hello, e Enrolment) (*Member, error) {
 	return Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: h, Enrol: &e, DeadAfter: time.Minute})
 }
 
-var enrolment = Enrolment{Data: "none", Samples: 40, Tests: 10}
+var enrolment = Enrolment{Data: "none", Samples: 40, Digest: "a", Tests: 10}
 
 // worker joins and plays a worker until the job is over.
 func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
@@ -993,6 +993,7 @@ func TestRefusals(t *testing.T) {
 		refused("size", exitDisagree, "99 parameters", change(func(h *transport.Hello) { h.Params = 99 }), enrolment)
 		refused("data", exitDisagree, "41 samples", hello(-1), Enrolment{Data: "none", Samples: 41})
 		refused("other data", exitDisagree, "some", hello(-1), Enrolment{Data: "some", Samples: 40})
+		refused("other contents", exitDisagree, "other contents", hello(-1), Enrolment{Data: "none", Samples: 40, Digest: "b"})
 		refused("rank twice", exitUsage, "worker rank 0 is taken", hello(0), enrolment)
 		w.end(errors.New("enough"))
 		<-first.gone
@@ -1088,13 +1089,19 @@ func TestRanges(t *testing.T) {
 }
 
 func TestResumedJob(t *testing.T) {
-	cfg := Config{Workers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{16, 8}}}}
+	cfg := Config{Workers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", ResumeData: &Enrolment{Data: "none", Samples: 40, Digest: "a"}, Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{16, 8}}}}
 	play(t, cfg, func(w *world) {
 		s := w.server(0, 1, true)
 		refused := hello(0)
 		refused.ModelHash = "beef"
 		if _, err := w.join(refused, enrolment); err == nil || !strings.Contains(err.Error(), "cafe") || !strings.Contains(err.Error(), "beef") {
 			t.Errorf("another model than the checkpoint's: %v", err)
+		}
+		for _, e := range []Enrolment{{Data: "none", Samples: 41}, {Data: "some", Samples: 40}, {Data: "none", Samples: 40, Digest: "b"}} {
+			var rejected *transport.RejectError
+			if _, err := w.join(hello(0), e); !errors.As(err, &rejected) || rejected.Exit != exitDisagree || !strings.Contains(err.Error(), "--resume-other-data") {
+				t.Errorf("other data than the checkpoint's, %+v: %v", e, err)
+			}
 		}
 		a, b := w.worker(0), w.worker(1)
 		synctest.Wait()

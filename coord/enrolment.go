@@ -27,6 +27,17 @@ func parseEnrolment(h transport.Hello, payload []byte) (Enrolment, error) {
 	return e, nil
 }
 
+// otherData says how the data of two members differ, or is empty. What one of them does not know cannot differ.
+func (e *Enrolment) otherData(first *Enrolment) string {
+	switch {
+	case e.Samples != first.Samples || e.Data != first.Data:
+		return fmt.Sprintf("%.100s with %d samples, not %.100s with %d", e.Data, e.Samples, first.Data, first.Samples)
+	case e.Digest != first.Digest && e.Digest != "" && first.Digest != "":
+		return fmt.Sprintf("%.100s with %d samples and the digest %.32s, not %.32s: other contents of the same name and size", e.Data, e.Samples, e.Digest, first.Digest)
+	}
+	return ""
+}
+
 // follow says whether tensors cover the elements 0 to n−1 one after the other. There may be none of them: then nothing has a name.
 func follow(tensors []Tensor, n int64) error {
 	at := int64(0)

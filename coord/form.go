@@ -122,9 +122,9 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 			c.refuse(p, exitDisagree, fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d buffers, the job has %d and %d",
 				h.Params, h.Buffers, c.hello.Params, c.hello.Buffers))
 			return
-		case e.Samples != first.Samples || e.Data != first.Data:
-			c.refuse(p, exitDisagree, fmt.Sprintf("workers disagree on the data: %s with %d samples, the job has %s with %d",
-				e.Data, e.Samples, first.Data, first.Samples))
+		}
+		if why := e.otherData(first); why != "" {
+			c.refuse(p, exitDisagree, "workers disagree on the data: this one has "+why)
 			return
 		}
 	}
@@ -132,6 +132,12 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitDisagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
 			c.cfg.ResumeHash, h.Model, h.ModelHash))
 		return
+	}
+	if c.cfg.ResumeData != nil {
+		if why := e.otherData(c.cfg.ResumeData); why != "" {
+			c.refuse(p, exitDisagree, "the checkpoint is of another data set: the worker has "+why+"; --resume-other-data goes on with it all the same")
+			return
+		}
 	}
 	switch {
 	case h.Params < 1 || e.Samples < 1:

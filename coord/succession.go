@@ -283,7 +283,7 @@ func (c *Coordinator) inherit() error {
 	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
 	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
 	if e.Trains > 0 { // workers have what they need
-		c.cfg.ResumeHash, c.cfg.Buffers = "", nil
+		c.cfg.ResumeHash, c.cfg.ResumeData, c.cfg.Buffers = "", nil, nil
 	}
 	enrolment := e.Enrolment
 	c.enrolled = &enrolment

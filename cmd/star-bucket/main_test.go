@@ -237,7 +237,7 @@ func TestMain(m *testing.M) {
 func save(t *testing.T, place string, version int64, n int) {
 	t.Helper()
 	dir := checkpoint.Join(place, checkpoint.Name(version, 1))
-	m := checkpoint.Manifest{Params: int64(n), Version: version, Optimizer: "sgd"}
+	m := checkpoint.Manifest{Params: int64(n), Version: version, Generation: 1, Optimizer: "sgd"}
 	for i, cut := range [][2]int{{0, n / 3}, {n / 3, n / 2}, {n / 2, n}} {
 		s := checkpoint.Shard{From: int64(cut[0]), To: int64(cut[1]), Version: version, Optimizer: "sgd", Params: vector(version, n)[cut[0]:cut[1]]}
 		f, err := checkpoint.WriteShard(dir, i, s)
@@ -301,7 +301,7 @@ func TestCheckpoints(t *testing.T) {
 			if err := checkpoint.Discard(checkpoint.Join(place, checkpoint.Name(9, 1))); err != nil {
 				t.Error(err)
 			}
-			if err := checkpoint.Keep(place, 2); err != nil {
+			if err := checkpoint.Keep(place, 2, c.Manifest()); err != nil {
 				t.Error(err)
 			}
 			found, err := checkpoint.List(place)

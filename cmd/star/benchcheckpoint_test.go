@@ -16,7 +16,7 @@ func TestCostOfCheckpoints(t *testing.T) {
 	place := filepath.Join(dir, "checkpoints", checkpoint.Name(1, 1))
 	f, err := checkpoint.WriteShard(place, 0, checkpoint.Shard{To: 2, Version: 1, Params: []float32{1, 2}})
 	if err == nil {
-		err = checkpoint.WriteManifest(place, checkpoint.Manifest{Params: 2, Version: 1, Shards: []checkpoint.ShardFile{f}})
+		err = checkpoint.WriteManifest(place, checkpoint.Manifest{Params: 2, Version: 1, Generation: 1, Shards: []checkpoint.ShardFile{f}})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/checkpoint"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/coord"
@@ -27,6 +28,7 @@ func Main(cmd *cobra.Command) {
 func run(cmd *cobra.Command) (code int) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	err := cmd.Execute()
+	checkpoint.Abandon() // one that is not done by now will not be
 	if err != nil {
 		says := err.Error()
 		if !strings.HasPrefix(says, cmd.Name()+":") && !strings.HasPrefix(says, cmd.Name()+" ") { // star run: …

@@ -105,6 +105,7 @@ func Signals(parent context.Context) (context.Context, context.CancelFunc) {
 			return
 		}
 		if s, ok := (<-c).(syscall.Signal); ok {
+			checkpoint.Abandon()
 			os.Exit(128 + int(s))
 		}
 	}()

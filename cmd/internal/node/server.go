@@ -58,6 +58,7 @@ type server struct {
 	office office                        // with --coordinators, of this process's reign
 	heir   *coord.Estate                 // that it takes over; nil: the job begins
 	params int64                         // of the job, once it was assigned its part
+	locks  []*checkpoint.Lock            // of the folders that it writes into, once it coordinates
 }
 
 // Report prints what a job came to, also one that failed.
@@ -70,6 +71,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	if err := s.prepare(); err != nil {
 		return err
 	}
+	defer s.leaveFolders()
 	tcp, err := network(job, s.log)
 	if err != nil {
 		return err
@@ -475,11 +477,6 @@ func checkpointDir(job *settings.Job, id string) string {
 	return checkpoint.Join(checkpointsOf(job), id)
 }
 
-// extra is what a manifest remembers beside its own fields.
-type extra struct {
-	Redo []coord.Span `json:"redo,omitempty"` // pieces of the sample stream behind the cursor that are to be done again
-}
-
 // memoryName is the file of the workers' last iterations, as lines of a run log.
 const memoryName = "predictor.jsonl"
 
@@ -492,10 +489,6 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 			err = fullDisk(err)
 		}
 	}()
-	more, err := json.Marshal(extra{c.Redo})
-	if err != nil {
-		return "", err
-	}
 	config, err := json.Marshal(s.job)
 	if err != nil {
 		return "", err
@@ -504,7 +497,11 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 		Job: s.job.Name, Model: c.Model, ModelHash: c.ModelHash, Created: time.Now().UTC().Format(time.RFC3339),
 		Params: c.Params, Layout: specs(c.Enrolment.Layout), BufferLayout: specs(c.Enrolment.Buffers),
 		Version: c.Version, Samples: c.Samples, Cursor: c.Cursor, Generation: c.Generation,
-		Config: config, Extra: more,
+		Config: config, FirstLife: s.firstLife(c.Generation),
+		Data: &checkpoint.Data{Name: c.Enrolment.Data, Samples: c.Enrolment.Samples, Digest: c.Enrolment.Digest},
+	}
+	for _, p := range c.Redo {
+		m.Extra.Redo = append(m.Extra.Redo, checkpoint.Span{Start: p.Start, Count: int64(p.Count)})
 	}
 	for i, part := range c.Parts {
 		var f checkpoint.ShardFile
@@ -537,7 +534,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 		return "", err
 	}
 	if s.job.Keep > 0 {
-		if err := checkpoint.Keep(checkpointsOf(s.job), s.job.Keep); err != nil {
+		if err := checkpoint.Keep(checkpointsOf(s.job), s.job.Keep, m); err != nil {
 			s.log.Warn("older checkpoints are still there", "keep", s.job.Keep, "reason", err)
 		}
 	}
@@ -579,6 +576,16 @@ func (s *server) lives() int64 {
 	return n + 1
 }
 
+// firstLife is the generation of the life in which the job has begun to write into its folder of checkpoints.
+func (s *server) firstLife(generation int64) int64 {
+	if s.resume != nil {
+		if first := s.resume.Follows(checkpointsOf(s.job)); first > 0 {
+			return first
+		}
+	}
+	return generation
+}
+
 // createLog makes the run log. One that is there already is kept under another name.
 func (s *server) createLog(path string) (*os.File, error) {
 	for i := 1; ; i++ {
@@ -600,8 +607,8 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(job.Out, 0o777); err != nil {
-		return nil, job.Invalid("out", err)
+	if err := s.takeFolders(); err != nil {
+		return nil, err
 	}
 	path := s.logPath()
 	file, err := s.createLog(path)
@@ -667,14 +674,14 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	if s.resume != nil {
 		m := s.resume.Manifest()
-		var more extra
-		if len(m.Extra) > 0 {
-			if err := json.Unmarshal(m.Extra, &more); err != nil {
-				return nil, job.Invalid("resume", fmt.Errorf("extra of the manifest: %w", err))
-			}
+		cfg.Resume = coord.Progress{Version: m.Version, Samples: m.Samples, Cursor: m.Cursor}
+		for _, p := range m.Extra.Redo {
+			cfg.Resume.Redo = append(cfg.Resume.Redo, coord.Span{Start: p.Start, Count: int(p.Count)})
 		}
-		cfg.Resume = coord.Progress{Version: m.Version, Samples: m.Samples, Cursor: m.Cursor, Redo: more.Redo}
 		cfg.ResumeHash = m.ModelHash
+		if m.Data != nil && !job.ResumeOtherData {
+			cfg.ResumeData = &coord.Enrolment{Data: m.Data.Name, Samples: m.Data.Samples, Digest: m.Data.Digest}
+		}
 		text, err := s.resume.More(memoryName)
 		if err == nil {
 			cfg.Remember, err = coord.DecodeRecords(text)

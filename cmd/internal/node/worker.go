@@ -130,6 +130,10 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if err != nil {
 		return job.Invalid("model", err)
 	}
+	digest, err := data.Digest(trainSet)
+	if err != nil {
+		return fmt.Errorf("--dataset: %w", err)
+	}
 	slows, recorded, err := handicaps(job)
 	if err != nil {
 		return err
@@ -192,7 +196,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		Network: tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(model.Layout()), Buffers: tensors(model.BufferLayout()),
-			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Tests: int64(testSet.Len()), Rule: rule, Codec: enrolledCodec(job),
+			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Digest: digest, Tests: int64(testSet.Len()), Rule: rule, Codec: enrolledCodec(job),
 		},
 	}
 	member, err := coord.Join(ctx, joins)

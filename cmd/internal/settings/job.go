@@ -139,6 +139,7 @@ type Job struct {
 	Keep            int           // newest checkpoints that stay; 0: all
 	Restarts        int           // star run: how often a job that fails is begun again from its last checkpoint
 	Resume          string        // checkpoint to start from; empty: none
+	ResumeOtherData bool          // whose data set may be another one
 	EvalEvery       float64       // epochs between evaluations; 0: only at the end
 
 	// Waiting.
@@ -274,6 +275,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Checkpoint, "checkpoint", "", "where checkpoints are kept: a folder, or an address like s3://bucket/prefix?region=REGION (checkpoints in --out)")
 	Var(s, &j.Keep, "keep", 0, "checkpoints that stay, the newest; 0: all")
 	Var(s, &j.Resume, "resume", "", "checkpoint to start from")
+	Var(s, &j.ResumeOtherData, "resume-other-data", false, "go on with a checkpoint of another data set than --dataset, which is refused otherwise")
 	Var(s, &j.Restarts, "restarts", 0, "star run: how often a job that fails is begun again from its last checkpoint")
 	Var(s, &j.EvalEvery, "eval-every", 1, "epochs between evaluations; 0: only at the end")
 
