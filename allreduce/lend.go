@@ -69,7 +69,7 @@ func (g *Group) tellBlind() {
 			continue
 		}
 		if err := k.unreadable(); err != nil { // of one it is of all, mostly
-			g.cfg.log().Info("all-reduce: memory of a rank on this host cannot be read from here; its vectors are copied twice", "rank", r, "err", err)
+			g.cfg.log().Info("all-reduce: memory of a rank on this host cannot be read from here; its vectors are copied twice", "member", r, "err", err)
 			return
 		}
 	}

@@ -109,7 +109,7 @@ func Dial(ctx context.Context, cfg Config) (*Group, error) {
 		f.abort()
 		return nil, fmt.Errorf("allreduce: rank %d of %d: %w", cfg.Rank, cfg.Size, err)
 	}
-	cfg.log().Info("all-reduce group", "rank", cfg.Rank, "ranks", cfg.Size, "generation", cfg.Generation, "links", g.Transports(), "hosts", g.Hosts(), "algorithms", g.algorithms(), "poll", cfg.Poll)
+	cfg.log().Info("all-reduce group", "member", cfg.Rank, "members", cfg.Size, "generation", cfg.Generation, "links", g.Transports(), "hosts", g.Hosts(), "algorithms", g.algorithms(), "poll", cfg.Poll)
 	g.tellBlind()
 	return g, nil
 }
@@ -500,7 +500,7 @@ func (f *forming) gather(ctx context.Context, l net.Listener, here place, model 
 			if why != "" {
 				refused = why
 				mu.Unlock()
-				f.cfg.log().Warn("all-reduce: rank refused", "from", nc.RemoteAddr(), "rank", g.Rank, "why", why)
+				f.cfg.log().Warn("all-reduce: rank refused", "from", nc.RemoteAddr(), "member", g.Rank, "why", why)
 				_ = transmit(nc, answer{Refused: why})
 				nc.Close()
 				return

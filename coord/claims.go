@@ -172,7 +172,7 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 	h, k := c.heir, c.copies
 	for rank, p := range c.servers {
 		if p != nil && !c.here(rank) && h.estate.Seats[rank] > 0 {
-			c.log.Warn("a server has not come to this coordinator: the job goes on with the copies that others have", "rank", rank)
+			c.log.Warn("a server has not come to this coordinator: the job goes on with the copies that others have", "server", rank)
 			p.hangUp()
 			c.servers[rank] = nil
 		}

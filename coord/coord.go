@@ -1245,14 +1245,14 @@ func (c *Coordinator) lost(p *peer, why error) error {
 				return nil
 			}
 			if c.cfg.Office != nil && p.hello.Shards == 0 && (c.copies == nil || c.ledger == nil || p.rank < c.cfg.Council) { // another one that may coordinate
-				c.log.Warn("a server without shards is gone", "rank", p.rank, "reason", why)
+				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				return nil
 			}
 			if c.copies != nil && (c.ledger != nil || c.trained() && c.assigned) && (p.rank != 0 || c.cfg.Office != nil) {
 				return c.lostServer(p, why)
 			}
 			if c.ledger != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
-				c.log.Warn("a server without shards is gone", "rank", p.rank, "reason", why)
+				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				if c.mover.stage != moveIdle {
 					c.moving.why = fmt.Sprintf("server %d is lost: %v", p.rank, why)
 				}
@@ -1294,7 +1294,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	}
 	if c.ledger == nil {
 		c.workers[p.rank] = nil // its rank is free again
-		c.log.Warn("a worker is gone before the start", "rank", p.rank, "reason", why)
+		c.log.Warn("a worker is gone before the start", "worker", p.rank, "reason", why)
 		return
 	}
 	a := c.ledger.accounts[p.rank]
@@ -1305,7 +1305,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	}
 	c.cfg.RunLog.write(line)
 	c.tell(at, RunMember{false, star.Worker(p.rank), line.Peer, why, line.Start, line.Count})
-	c.log.Warn("a worker is gone", "rank", p.rank, "step", a.step, "reason", why)
+	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.step, "reason", why)
 	orders := c.ledger.leave(star.Worker(p.rank))
 	c.forgetInRound(p)
 	c.forgetResidual(star.Worker(p.rank))

@@ -54,7 +54,7 @@ func (c *Coordinator) returns(p *peer, rank int) error {
 	p.rank = rank
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
 	c.late = append(c.late, p)
-	c.log.Info("a worker comes to the job", "rank", rank, "peer", p.conn.RemoteAddr())
+	c.log.Info("a worker comes to the job", "worker", rank, "peer", p.conn.RemoteAddr())
 	c.receive()
 	return nil
 }
@@ -113,7 +113,7 @@ func (c *Coordinator) enter(p *peer) {
 	c.cfg.RunLog.write(logMember{Type: "join", T: at.Seconds(), Worker: p.rank, Peer: p.conn.RemoteAddr()})
 	orders := c.ledger.join(w)
 	c.tell(at, RunMember{Joined: true, Worker: w, Peer: p.conn.RemoteAddr()})
-	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "rank", p.rank, "step", c.ledger.accounts[w].step, "version", c.ledger.version())
+	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "worker", p.rank, "step", c.ledger.accounts[w].step, "version", c.ledger.version())
 	c.seen[w] = true
 	c.thin()
 	c.enlisted()
@@ -127,6 +127,6 @@ func (c *Coordinator) enter(p *peer) {
 func (c *Coordinator) lostLate(p *peer, why error) {
 	p.hangUp()
 	c.joined[p.rank] = false
-	c.log.Warn("a worker that came to the job is gone again", "rank", p.rank, "reason", why)
+	c.log.Warn("a worker that came to the job is gone again", "worker", p.rank, "reason", why)
 	c.receive()
 }

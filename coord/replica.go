@@ -314,7 +314,7 @@ func (c *Coordinator) countNorms() error {
 // lostServer goes on without a server, if every shard has a copy elsewhere.
 func (c *Coordinator) lostServer(p *peer, why error) error {
 	k := c.copies
-	c.log.Warn("a server is gone", "rank", p.rank, "addr", p.hello.Addr, "reason", why)
+	c.log.Warn("a server is gone", "server", p.rank, "addr", p.hello.Addr, "reason", why)
 	if m := &c.mover; m.copies && m.stage == moveRouting && m.from == p.rank && k.table.View(m.shard).Copies() == 2 {
 		// What it had still to pass on to the new copy is lost with it.
 		return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost while server %d got a copy of shard %d, and nobody else has one: %v", p.rank, p.hello.Addr, m.to, m.shard, why)}
@@ -498,7 +498,7 @@ func (c *Coordinator) takeServer(p *peer) error {
 	p.rank, p.welcomed, p.hello.Shards = rank, true, 0
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", rank, p.conn.RemoteAddr()))
 	c.servers[rank] = p
-	c.log.Info("a server takes the place of one that is gone", "rank", rank, "addr", p.hello.Addr)
+	c.log.Info("a server takes the place of one that is gone", "server", rank, "addr", p.hello.Addr)
 	c.send(p, func() error {
 		return transport.Send(p.conn, transport.Welcome{Rank: rank, Workers: c.cfg.Workers, Elapsed: c.elapsed(), Term: c.term()}, nil)
 	})

@@ -389,7 +389,7 @@ func (c *Council) speak(ctx context.Context, to int, queue <-chan raftpb.Message
 		case errors.As(err, &replaced):
 			return replaced
 		}
-		c.log.Debug("no connection to a member of the council", "rank", to, "addr", c.cfg.Members[to], "reason", err)
+		c.log.Debug("no connection to a member of the council", "member", to, "addr", c.cfg.Members[to], "reason", err)
 		nap := time.NewTimer(retryTime)
 		select {
 		case <-nap.C:
@@ -458,7 +458,7 @@ func (c *Council) publish(core *core) {
 	}
 	if old := c.status.Load(); *old != st {
 		c.status.Store(&st)
-		c.log.Debug("who coordinates", "rank", st.Leader, "term", st.Term)
+		c.log.Debug("who coordinates", "member", st.Leader, "term", st.Term)
 	}
 	if r := c.reign; r != nil && core.term != uint64(r.Term) {
 		c.over()

@@ -343,10 +343,10 @@ func (c *Council) letIn(core *core) {
 			continue
 		}
 		if err := core.admit(rank, k.life); err != nil {
-			c.log.Debug("a process is not let in yet", "rank", rank, "reason", err)
+			c.log.Debug("a process is not let in yet", "member", rank, "reason", err)
 			continue
 		}
-		c.log.Info("a process gets the place of one that is not heard of any more", "rank", rank)
+		c.log.Info("a process gets the place of one that is not heard of any more", "member", rank)
 		c.admitAt = core.now + admitPause
 		return
 	}

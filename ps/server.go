@@ -825,7 +825,7 @@ func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.
 	}
 	c, err := s.admit(ctx, tc, hello)
 	if err != nil {
-		s.log.Warn("refused a worker", "peer", tc.Peer(), "rank", hello.Rank, "shard", hello.Shard, "reason", err)
+		s.log.Warn("refused a worker", "peer", tc.Peer(), "worker", hello.Rank, "shard", hello.Shard, "reason", err)
 		return err
 	}
 	defer s.wg.Done()
