@@ -150,11 +150,19 @@ type Config struct {
 	Council int
 
 	Settings json.RawMessage // the effective configuration: line 1 of the run log
-	Notes    []string        // injections and the like, for the run log
-	Program  string          // name and version
-	Result   Result          // fields that only the caller knows are copied into the result
-	RunLog   *RunLog
-	Log      *slog.Logger
+
+	// Fits says what is wrong with a worker that comes, by what the servers of this job were told; vouched: they were told what it is to
+	// train, and it was told the same. Nil: whoever comes first is right.
+	Fits func(h transport.Hello, e Enrolment) (vouched bool, err error)
+
+	// Trains is what a job trains whose workers have enrolled so, with the Settings that belong to it. Nil: what Result and Settings say.
+	Trains func(h transport.Hello, e Enrolment) (Told, json.RawMessage)
+
+	Notes   []string // injections and the like, for the run log
+	Program string   // name and version
+	Result  Result   // fields that only the caller knows are copied into the result
+	RunLog  *RunLog
+	Log     *slog.Logger
 }
 
 // Progress is a place in a run.
@@ -205,11 +213,22 @@ type Enrolment struct {
 	Tests   int64    `json:"tests"`
 	Rule    string   `json:"rule,omitempty"` // all-reduce: RingConfig.Rule
 
+	// Told is what the worker was told to train; nil: it does not say.
+	Told *Told `json:"told,omitempty"`
+
 	// Codec is what this worker's gradients go through (--compress); empty: they go as they are. Each worker may have another one.
 	Codec string `json:"codec,omitempty"`
 
 	// Stand is how far a worker of a ring has come that looks for another coordinator; nil: it comes to the job.
 	Stand *Stand `json:"stand,omitempty"`
+}
+
+// Told is what a member was told to train, in the words of its settings.
+type Told struct {
+	Model   string `json:"model"`
+	Dataset string `json:"dataset"`
+	Seed    uint64 `json:"seed"`
+	Batch   int    `json:"batch,omitempty"` // 0: it was not told, and takes what it is given
 }
 
 // Error is a failure of the whole job with the exit code that fits.
@@ -247,11 +266,13 @@ type Coordinator struct {
 
 	// Owned by Run from here on.
 	begun    time.Time
-	servers  []*peer // by rank
-	workers  []*peer // by rank; nil: not there
-	late     []*peer // workers that came when the job had begun, until they have a part in it
-	seen     []bool  // by rank: somebody has had a part in the job
-	spares   int     // workers that an update goes without, where the plan says so (sized)
+	started  time.Time // of this coordinator, by the wall clock
+	opened   bool      // the run log has its first line
+	servers  []*peer   // by rank
+	workers  []*peer   // by rank; nil: not there
+	late     []*peer   // workers that came when the job had begun, until they have a part in it
+	seen     []bool    // by rank: somebody has had a part in the job
+	spares   int       // workers that an update goes without, where the plan says so (sized)
 	shortage shortage
 	memory   recollection
 	memo     []byte // that goes with releases of a ring, where others may take over
@@ -323,6 +344,8 @@ type peer struct {
 	role     string
 	rank     int
 	hello    transport.Hello
+	came     time.Duration // since the run began
+	vouched  bool          // Config.Fits says so
 	heard    time.Time
 	pushed   time.Time // it said so of its last gradient
 	last     star.Record
@@ -654,15 +677,11 @@ const settle = 2 * time.Second
 // Run drives the job to its end. It returns the result, also of a job that failed.
 func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	c.begun = time.Now()
-	c.progress = c.begun
+	c.progress, c.started = c.begun, c.begun.UTC()
 	if c.heir != nil {
 		c.begun = c.when(c.heir.estate.Begun)
 	}
 	c.result = c.cfg.Result
-	c.cfg.RunLog.write(logStart{
-		Type: "start", Format: 1, Program: c.cfg.Program, Time: time.Now().UTC(), Job: c.cfg.Job,
-		Notes: c.cfg.Notes, Config: c.cfg.Settings,
-	})
 	c.idle = waits.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
 	defer c.idle.Close()
 	var err error
@@ -677,6 +696,7 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	}
 	close(c.done)
 	time.AfterFunc(settle, c.hangUp)
+	c.open()
 	if e := c.cfg.RunLog.close(); e != nil && err == nil {
 		err = fmt.Errorf("coord: write the run log: %w", e)
 	}
@@ -728,6 +748,30 @@ func ending(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// open writes the first lines of the run log: once the training begins, because only then is it known what is trained, and by whom;
+// else at the end.
+func (c *Coordinator) open() {
+	if c.opened {
+		return
+	}
+	c.opened = true
+	settings := c.cfg.Settings
+	if c.enrolled != nil && c.cfg.Trains != nil {
+		var t Told
+		t, settings = c.cfg.Trains(c.hello, *c.enrolled)
+		c.result.Model, c.result.Dataset, c.result.Seed = t.Model, t.Dataset, t.Seed
+	}
+	c.cfg.RunLog.write(logStart{
+		Type: "start", Format: 1, Program: c.cfg.Program, Time: c.started, Job: c.cfg.Job,
+		Notes: c.cfg.Notes, Config: settings,
+	})
+	for rank, p := range c.workers {
+		if c.joined[rank] { // else it takes no part yet
+			c.cfg.RunLog.write(logMember{Type: "join", T: p.came.Seconds(), Worker: rank, Peer: p.conn.RemoteAddr()})
+		}
+	}
 }
 
 func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }

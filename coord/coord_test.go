@@ -421,6 +421,7 @@ type fakeWorker struct {
 	norm2   float64 // of its gradients
 	change  float64 // of each from the one before; 0: it does not say
 	buffers []float32
+	told    *Told
 	err     error
 	gone    chan struct{}
 
@@ -450,7 +451,9 @@ func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
 		defer close(f.gone)
 		h := hello(rank)
 		h.Buffers = int64(len(f.buffers))
-		m, err := w.join(h, enrolment)
+		e := enrolment
+		e.Told = f.told
+		m, err := w.join(h, e)
 		if err != nil {
 			f.err = err
 			return

@@ -108,25 +108,22 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitDisagree, err.Error())
 		return
 	}
-	if first := c.enrolled; first != nil {
-		switch {
-		case h.ModelHash != c.hello.ModelHash:
-			why := ""
-			if h.Model == c.hello.Model {
-				why = "; they look alike, so it is the seed or a setting (--seed, --model)"
-			}
-			c.refuse(p, exitDisagree, fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s%s",
-				h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash, why))
-			return
-		case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers:
-			c.refuse(p, exitDisagree, fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d buffers, the job has %d and %d",
-				h.Params, h.Buffers, c.hello.Params, c.hello.Buffers))
+	vouched := false
+	if c.cfg.Fits != nil {
+		if vouched, err = c.cfg.Fits(h, e); err != nil {
+			c.refuse(p, exitDisagree, err.Error())
 			return
 		}
-		if why := e.otherData(first); why != "" {
-			c.refuse(p, exitDisagree, "workers disagree on the data: this one has "+why)
-			return
-		}
+	}
+	if v := c.checks.peer; v != nil && v.hello.ModelHash != h.ModelHash {
+		c.refuse(p, exitDisagree, fmt.Sprintf("star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
+			h.Model, h.ModelHash, v.hello.Model, v.hello.ModelHash))
+		return
+	}
+	why := c.differs(h, e)
+	if why != "" && !c.yields(vouched) {
+		c.refuse(p, exitDisagree, why)
+		return
 	}
 	if c.cfg.ResumeHash != "" && h.ModelHash != c.cfg.ResumeHash {
 		c.refuse(p, exitDisagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
@@ -156,6 +153,9 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitDisagree, err.Error())
 		return
 	}
+	if why != "" {
+		c.beginAnew()
+	}
 	rank, err := freeRank(p.rank, c.taken(), "worker")
 	if err != nil {
 		exit := exitUsage
@@ -182,13 +182,83 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	p.rank = rank
 	p.conn.SetPeer(fmt.Sprintf("worker %d (%s)", rank, p.conn.RemoteAddr()))
 	c.workers[rank] = p
+	p.came, p.vouched = c.elapsed(), vouched
 	if c.enrolled == nil {
 		c.enrolled, c.hello = &e, h
 	}
-	c.cfg.RunLog.write(logMember{Type: "join", T: c.elapsed().Seconds(), Worker: rank, Peer: p.conn.RemoteAddr()})
 	c.tryAssign()
 	if c.assigned {
 		c.welcome(p)
+	}
+}
+
+// differs says how a worker differs from those that have enrolled before; empty: not at all.
+func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
+	first := c.enrolled
+	if first == nil {
+		return ""
+	}
+	told := ""
+	if e.Told != nil && first.Told != nil && *e.Told != *first.Told {
+		mine, theirs := *e.Told, *first.Told
+		mine.Batch, theirs.Batch = 0, 0
+		if mine != theirs {
+			told = fmt.Sprintf("; it was told --model %s --dataset %s --seed %d, the job's workers --model %s --dataset %s --seed %d: those that star-ps is told it holds everybody to, else the first worker's count",
+				mine.Model, mine.Dataset, mine.Seed, theirs.Model, theirs.Dataset, theirs.Seed)
+		}
+	}
+	switch {
+	case h.ModelHash != c.hello.ModelHash:
+		if told == "" && h.Model == c.hello.Model {
+			told = "; they look alike, so it is the seed or a setting (--seed, --model)"
+		}
+		return fmt.Sprintf("workers train different models: %s has hash %s, the job's %s has hash %s%s",
+			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash, told)
+	case h.Params != c.hello.Params || h.Buffers != c.hello.Buffers:
+		return fmt.Sprintf("workers disagree on the size of the model: %d parameters and %d buffers, the job has %d and %d%s",
+			h.Params, h.Buffers, c.hello.Params, c.hello.Buffers, told)
+	}
+	if why := e.otherData(first); why != "" {
+		return "workers disagree on the data: this one has " + why + told
+	}
+	return ""
+}
+
+// yields says whether those who have enrolled make way for a worker that differs from them: before the training begins, where nobody of them is left,
+// or what they train nobody vouches for, and somebody does for what it trains.
+func (c *Coordinator) yields(vouched bool) bool {
+	if c.ledger != nil || c.heir != nil || c.cfg.Validation != nil {
+		return false
+	}
+	for _, p := range c.workers {
+		if p != nil && (p.vouched || !vouched) {
+			return false
+		}
+	}
+	return true
+}
+
+// beginAnew forgets those who have enrolled, and what was assigned for them: servers are told to come again, as at the beginning.
+func (c *Coordinator) beginAnew() {
+	for _, p := range c.workers {
+		if p != nil {
+			c.refuse(p, exitDisagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
+				c.hello.Model, c.hello.ModelHash, c.enrolled.Data))
+			c.removeWorker(p, "it trains something else")
+		}
+	}
+	c.log.Warn("begins anew: who enrolled before trains something else", "model", c.hello.Model, "data", c.enrolled.Data)
+	c.enrolled, c.hello = nil, transport.Hello{}
+	if !c.assigned {
+		return
+	}
+	c.assigned, c.seeder, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, nil, nil
+	for rank, s := range c.servers {
+		if s != nil && !s.gone {
+			c.part(s, exitRestart, "the job begins anew, with other workers")
+			s.gone = true
+		}
+		c.servers[rank] = nil
 	}
 }
 
@@ -309,6 +379,7 @@ func (c *Coordinator) tryStart() {
 	if c.cfg.Validation != nil && !c.checks.joined {
 		return
 	}
+	c.open()
 	l := newLedger(c.plant(c.cfg.Plan), c.cfg.Workers, len(c.shards), c.cfg.Batch, 0)
 	l.limit = c.end(l.roundOf(c.cfg.first()))
 	l.scale, l.norm, l.report = c.cfg.Scale, c.cfg.Norm, !c.cfg.Lossy

@@ -192,6 +192,7 @@ func rate(samples int64, d time.Duration) float64 {
 
 // summarise completes the result and writes the last line of the run log.
 func (c *Coordinator) summarise(err error) {
+	c.open()
 	r := &c.result
 	r.Workers, r.Shards, r.Switches = c.members(), len(c.shards), c.stats.switches
 	r.Mode = c.cfg.Plan.String()

@@ -116,6 +116,8 @@ type Server struct {
 
 	tensors []compress.Tensor
 
+	fired atomic.Bool
+
 	mu       sync.Mutex
 	running  bool
 	over     bool
@@ -144,6 +146,9 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	return s
 }
+
+// Fired says whether the coordinator has ordered an update.
+func (s *Server) Fired() bool { return s.fired.Load() }
 
 // Describe says what tensors the parameters are made of, without which gradients
 // cannot come compressed by powersgd. Before Run.
@@ -444,6 +449,7 @@ func (s *Server) listen(coord transport.Conn) error {
 				return fmt.Errorf("ps: coordinator: %w", err)
 			}
 		case transport.KindFire, transport.KindAhead:
+			s.fired.Store(true)
 			for h := range s.serving {
 				var fire *transport.Fire
 				select {

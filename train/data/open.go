@@ -82,6 +82,31 @@ func Open(specification string, opts Options) (train, test Dataset, err error) {
 	return train, test, nil
 }
 
+// Kind is a specification with all its options, in alphabetical order, and without paths, which differ from host to host: those of the same data are
+// the same. Its defaults are those that Usage names.
+func Kind(specification string) (string, error) {
+	name, arguments, _ := strings.Cut(specification, ":")
+	formats := Formats()
+	i := slices.IndexFunc(formats, func(f Format) bool { return f.Name == name })
+	if i < 0 {
+		return "", badSpec(specification, "no format %q", name)
+	}
+	s, err := parseSpec(specification, arguments, formats[i])
+	if err != nil {
+		return "", err
+	}
+	kind, sep := name, ":"
+	for _, key := range slices.Sorted(slices.Values(formats[i].Options)) {
+		value, ok := s.options[key]
+		if !ok {
+			value = regexp.MustCompile(`\b` + key + `=([^,|\]]*)`).FindStringSubmatch(s.format.Usage)[1]
+		}
+		kind += sep + key + "=" + value
+		sep = ","
+	}
+	return kind, nil
+}
+
 // spec is a parsed specification. Reading an option that does not parse sets
 // err and returns the default, so that a format reads its options in one go
 // and asks once.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"unsafe"
 
 	"star/train"
@@ -191,13 +190,6 @@ func (m *network) BufferLayout() []train.TensorSpec { return m.bufferLayout }
 func (m *network) Gradient() []float32 { return m.grad }
 
 func (m *network) describe() string {
-	var b strings.Builder
-	b.WriteString(m.def.name)
-	sep := ":"
-	for _, k := range slices.Sorted(maps.Keys(m.set)) {
-		b.WriteString(sep + k + "=" + format(m.set[k]))
-		sep = ","
-	}
 	n := 0
 	for _, t := range m.layout {
 		n += t.Len()
@@ -206,8 +198,7 @@ func (m *network) describe() string {
 	if m.spec.Input.Tokens {
 		kind = "tokens"
 	}
-	fmt.Fprintf(&b, ", %d parameters in %d tensors, %s %v, %d classes", n, len(m.layout), kind, m.spec.Input.Shape, m.spec.Input.Classes)
-	return b.String()
+	return fmt.Sprintf("%s, %d parameters in %d tensors, %s %v, %d classes", m.def.full(m.set), n, len(m.layout), kind, m.spec.Input.Shape, m.spec.Input.Classes)
 }
 
 func (m *network) String() string { return m.describe() }

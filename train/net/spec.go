@@ -103,6 +103,34 @@ func Describe(spec Spec) (string, error) {
 	return m.describe(), nil
 }
 
+// Full is the name of the model that s asks for, with all its settings: the beginning of what Describe says.
+func Full(s string) (string, error) {
+	spec, err := Parse(s)
+	if err != nil {
+		return "", err
+	}
+	d, err := find(spec.Name)
+	if err != nil {
+		return "", err
+	}
+	set, err := d.read(spec.Settings)
+	if err != nil {
+		return "", err
+	}
+	return d.full(set), nil
+}
+
+// full is the name with settings.
+func (d *definition) full(set settings) string {
+	b := d.name
+	sep := ":"
+	for _, k := range slices.Sorted(maps.Keys(set)) {
+		b += sep + k + "=" + format(set[k])
+		sep = ","
+	}
+	return b
+}
+
 // Count is how many parameters the spec builds: elements of the flat vector.
 func Count(spec Spec) (int, error) {
 	m, err := declare(spec, false)

@@ -49,9 +49,12 @@ func (o office) Term() int64 { return o.Reign.Term }
 func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFunc, tcp *transport.TCP, listener *counted, begun func(*coord.Coordinator), report Report) error {
 	job := s.job
 	addr := listener.Addr()
-	hosting := s.shards(tcp)
-	hosting.Again = s.again(tcp, addr)
-	shards := ps.NewServer(hosting)
+	configure := func(tcp *transport.TCP) ps.ServerConfig {
+		hosting := s.shards(tcp)
+		hosting.Again = s.again(tcp, addr)
+		return hosting
+	}
+	s.hosting.Store(ps.NewServer(configure(tcp)))
 	var members *council.Council
 	var reigning atomic.Pointer[coord.Coordinator]
 	if s.candidate() {
@@ -85,7 +88,7 @@ func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFun
 			case h.Service == transport.ServiceCouncil && members != nil:
 				members.Accept(accept, c, h, payload) // logs why it ended
 			case h.Service == transport.ServiceShard:
-				shards.Accept(accept, c, h)
+				s.hosting.Load().Accept(accept, c, h)
 			default:
 				transport.Refuse(c, transport.Reject{Exit: ExitUsage,
 					Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator is one of %v (--coordinators)", addr, job.Rank, h.Service, job.Coordinators)})
@@ -96,7 +99,7 @@ func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFun
 		}
 	})
 	hosted := make(chan error, 1)
-	go func() { hosted <- s.host(ctx, tcp, shards, addr) }()
+	go func() { hosted <- s.host(ctx, tcp, configure, addr) }()
 	if members == nil {
 		return <-hosted
 	}

@@ -35,6 +35,7 @@ const (
 	ExitMissing  = 66
 	ExitLost     = 69
 	ExitDiverged = 70
+	ExitRestart  = 75
 	ExitDisagree = 78
 	ExitInt      = 130
 	ExitTerm     = 143

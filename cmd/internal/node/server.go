@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shirou/gopsutil/v4/mem"
@@ -59,6 +60,8 @@ type server struct {
 	heir   *coord.Estate                 // that it takes over; nil: the job begins
 	params int64                         // of the job, once it was assigned its part
 	locks  []*checkpoint.Lock            // of the folders that it writes into, once it coordinates
+
+	hosting atomic.Pointer[ps.Server] // the shards of this process
 }
 
 // Report prints what a job came to, also one that failed.
@@ -143,7 +146,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	if s.tenant != nil {
 		s.tenant.Store(tenant)
 	}
-	shards := ps.NewServer(s.shards(tcp))
+	s.hosting.Store(ps.NewServer(s.shards(tcp)))
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -155,7 +158,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 			case h.Service == transport.ServiceCoord && coordinator != nil:
 				coordinator.Accept(c, h, payload)
 			case h.Service == transport.ServiceShard:
-				shards.Accept(accept, c, h) // logs why it ended
+				s.hosting.Load().Accept(accept, c, h) // logs why it ended
 			default:
 				transport.Refuse(c, transport.Reject{Exit: ExitUsage,
 					Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator is star-ps 0 (--coordinator)", addr, job.Rank, h.Service)})
@@ -170,7 +173,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	// rank 0 over loopback.
 	hosted := make(chan error, 1)
 	join := func() {
-		err := s.host(ctx, tcp, shards, addr)
+		err := s.host(ctx, tcp, s.shards, addr)
 		if err != nil {
 			cancel(err)
 		}
@@ -489,7 +492,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 			err = fullDisk(err)
 		}
 	}()
-	config, err := json.Marshal(s.job)
+	config, err := s.trained(s.trains(transport.Hello{Model: c.Model}, c.Enrolment))
 	if err != nil {
 		return "", err
 	}
@@ -640,6 +643,14 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
 		Save: s.saveManifest, Saved: s.saved, Discard: s.discard, Name: checkpoint.Name, Generation: s.lives(),
 		Settings: config, Notes: notes, Program: Program,
+		Fits: s.fits, Trains: func(h transport.Hello, e coord.Enrolment) (coord.Told, json.RawMessage) {
+			t := s.trains(h, e)
+			text, err := s.trained(t)
+			if err != nil { // it was marshalled before
+				text = config
+			}
+			return t, text
+		},
 		StopOnLoss: job.OnFailure == "stop",
 		Result:     coord.Result{Arch: job.Arch, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
 		Cancel:     s.made.Cancel,
@@ -714,17 +725,31 @@ func room(servers int) int64 {
 	return int64(v.Total/(4*4)) * int64(servers)
 }
 
-// host joins the coordinator and hosts what it assigns.
-func (s *server) host(ctx context.Context, tcp *transport.TCP, shards *ps.Server, addr string) error {
+// host joins the coordinator and hosts what it assigns. A coordinator whose job begins anew, before the first update, has it come again: then what it
+// hosts is configured anew.
+func (s *server) host(ctx context.Context, tcp *transport.TCP, configure func(*transport.TCP) ps.ServerConfig, addr string) error {
+	for {
+		again, err := s.hostOnce(ctx, tcp, addr)
+		if !again || ctx.Err() != nil {
+			return err
+		}
+		s.log.Info("comes to the job again", "because", err)
+		s.hosting.Store(ps.NewServer(configure(tcp)))
+	}
+}
+
+// hostOnce does it once. again: it was told to come again.
+func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) (again bool, err error) {
+	shards := s.hosting.Load()
 	var member *coord.Member
 	var assign transport.Assign
 	for {
 		var err error
 		if member, err = s.join(ctx, tcp, addr, 0); errors.As(err, new(*coord.OverError)) {
 			s.log.Info(err.Error())
-			return nil
+			return false, nil
 		} else if err != nil {
-			return err
+			return false, err
 		}
 		// The coordinator's own time-out comes first: it knows who is missing.
 		if assign, err = member.Assignment(ctx, s.job.JoinTimeout+5*time.Second); err == nil {
@@ -732,7 +757,7 @@ func (s *server) host(ctx context.Context, tcp *transport.TCP, shards *ps.Server
 		}
 		member.Close()
 		if !s.lostEarly(ctx, err) {
-			return err
+			return false, err
 		}
 	}
 	defer member.Close()
@@ -746,7 +771,9 @@ func (s *server) host(ctx context.Context, tcp *transport.TCP, shards *ps.Server
 		layout[i] = compress.Tensor{Offset: t.Offset, Shape: t.Shape}
 	}
 	shards.Describe(layout)
-	return shards.Run(ctx, member.Hosted(), assign)
+	err = shards.Run(ctx, member.Hosted(), assign)
+	told, ok := errors.AsType[*transport.RejectError](err)
+	return ok && told.Exit == ExitRestart && !shards.Fired(), err
 }
 
 // advertise is the address under which workers reach this process. Without

@@ -196,7 +196,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 		Network: tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(model.Layout()), Buffers: tensors(model.BufferLayout()),
-			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Digest: digest, Tests: int64(testSet.Len()), Rule: rule, Codec: enrolledCodec(job),
+			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Digest: digest, Tests: int64(testSet.Len()), Rule: rule, Codec: enrolledCodec(job), Told: toldTo(job),
 		},
 	}
 	member, err := coord.Join(ctx, joins)
@@ -366,6 +366,15 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	sent, got := w.link.Traffic()
 	log.Info("finished", "steps", w.step, "to_shards", sent, "from_shards", got)
 	return nil
+}
+
+// toldTo is what this worker was told to train. A batch that nobody named is for the servers to choose.
+func toldTo(job *settings.Job) *coord.Told {
+	t := &coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed}
+	if job.Config.IsSet("batch") {
+		t.Batch = job.Batch
+	}
+	return t
 }
 
 // toldWorkers is how many workers the job may have, as this process was told; 0: it was not.
