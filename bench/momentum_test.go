@@ -128,29 +128,31 @@ func reaches(ws []*lossWatch) (looks, seconds float64) {
 // One iteration (-benchtime 1x) is all of it.
 func BenchmarkMomentum(b *testing.B) {
 	const mu = 0.9
-	for _, lr := range []float64{0.01, 0.02, 0.04} {
-		for _, mode := range []string{"ssgd", "groups=0-5,7+6", "x=7", "x=6", "x=4", "x=2", "asgd", "auto-untold", "auto"} {
-			b.Run(fmt.Sprintf("lr=%v/%s", lr, mode), func(b *testing.B) {
-				for range b.N {
-					var ws []*lossWatch
-					for seed := uint64(1); seed <= 2; seed++ {
-						name, untold := strings.CutSuffix(mode, "-untold")
-						ws = append(ws, learns(b, "workers: 8\njitter: 0.05\ntimes: {6: 1800ms}\n", name, 16, optim.Config{Name: optim.Momentum, LR: lr, Momentum: mu}, seed, untold))
-					}
-					looks, seconds := reaches(ws)
-					b.ReportMetric(looks*10, "rounds")
-					b.ReportMetric(seconds, "virtual-s")
-					if mode == "ssgd" {
-						nu, k := 0.0, 0.0
-						for _, w := range ws {
-							for i := 4; i < len(w.theta) && float64(i) < looks; i++ {
-								nu, k = nu+modes.Steepness(w.theta[i], w.scales[i], 8*16, mu), k+1
-							}
+	for _, optimizer := range []string{optim.Momentum, optim.DANA} {
+		for _, lr := range []float64{0.01, 0.02, 0.04} {
+			for _, mode := range []string{"ssgd", "groups=0-5,7+6", "x=7", "x=6", "x=4", "x=2", "asgd", "auto-untold", "auto"} {
+				b.Run(fmt.Sprintf("%s/lr=%v/%s", optimizer, lr, mode), func(b *testing.B) {
+					for range b.N {
+						var ws []*lossWatch
+						for seed := uint64(1); seed <= 2; seed++ {
+							name, untold := strings.CutSuffix(mode, "-untold")
+							ws = append(ws, learns(b, "workers: 8\njitter: 0.05\ntimes: {6: 1800ms}\n", name, 16, optim.Config{Name: optimizer, LR: lr, Momentum: mu}, seed, untold))
 						}
-						b.ReportMetric(nu/k, "ν")
+						looks, seconds := reaches(ws)
+						b.ReportMetric(looks*10, "rounds")
+						b.ReportMetric(seconds, "virtual-s")
+						if mode == "ssgd" && optimizer == optim.Momentum {
+							nu, k := 0.0, 0.0
+							for _, w := range ws {
+								for i := 4; i < len(w.theta) && float64(i) < looks; i++ {
+									nu, k = nu+modes.Steepness(w.theta[i], w.scales[i], 8*16, mu), k+1
+								}
+							}
+							b.ReportMetric(nu/k, "ν")
+						}
 					}
-				}
-			})
+				})
+			}
 		}
 	}
 }

@@ -43,7 +43,8 @@ type TTAConfig struct {
 	Data  string    // folder with mnist, cifar-10-batches-bin, tinyshakespeare, straggler-traces; what is not there is generated, or left out
 	Rates []float64 // learning rates to try; empty: the task's, times 1 − Momentum
 
-	Momentum float64 // of the optimiser; 0: plain SGD
+	Optimizer string  // sgd, momentum, nesterov or dana; empty: momentum, or sgd without any
+	Momentum  float64 // of the optimiser; 0: plain SGD
 
 	Seeds int
 
@@ -567,6 +568,9 @@ func (t *tta) key(c cell, limit float64) string {
 	}
 	if t.Momentum > 0 {
 		kind += fmt.Sprintf(" momentum %g", t.Momentum)
+		if t.Optimizer != "" && t.Optimizer != optim.Momentum {
+			kind += " " + t.Optimizer
+		}
 	}
 	return fmt.Sprintf("%s: %s %d workers bound %.6f, %s %s round %d of %d target %g tests %d, %s %s lr %g seed %d", kind, s.name, s.workers, s.bound,
 		task.Name, task.TTATask, task.Round, task.Rounds, task.Target, task.Tests, c.arch, suited(c.method, task.batch(s.workers)), c.rate, c.seed)
@@ -597,7 +601,7 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 		conf.Network, conf.Bytes, conf.Ring = set.Network, set.Bytes, set.Ring
 		conf.Limit *= 16 // the times are of computing alone
 	}
-	if err := prepare(&conf, c, task, budget, t.Momentum); err != nil {
+	if err := prepare(&conf, c, task, budget, t.own()); err != nil {
 		return TTAResult{}, err
 	}
 	watch := &watched{Trained: learner, target: task.Target, budget: budget, pilot: conf.Pilot}
@@ -637,12 +641,20 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 	return out, err
 }
 
-// prepare gives a run its method.
-func prepare(conf *sim.Config, c cell, task opened, budget int64, momentum float64) error {
-	own := optim.Config{LR: c.rate, Schedule: fmt.Sprintf("linear=%d", budget)}
-	if momentum > 0 {
-		own.Name, own.Momentum = optim.Momentum, momentum
+// own is the optimiser of all methods that have none of their own.
+func (t *tta) own() optim.Config {
+	switch {
+	case t.Momentum == 0:
+		return optim.Config{}
+	case t.Optimizer == "":
+		return optim.Config{Name: optim.Momentum, Momentum: t.Momentum}
 	}
+	return optim.Config{Name: t.Optimizer, Momentum: t.Momentum}
+}
+
+// prepare gives a run its method.
+func prepare(conf *sim.Config, c cell, task opened, budget int64, own optim.Config) error {
+	own.LR, own.Schedule = c.rate, fmt.Sprintf("linear=%d", budget)
 	n := conf.Times.Workers()
 	k := riders(c.method)
 	switch {

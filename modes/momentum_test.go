@@ -43,8 +43,16 @@ func TestSteepness(t *testing.T) {
 	}
 }
 
-// edge is the largest ν at which a parameter does not swing more and more widely, when p runs with these times and momentum: (28) of SSGD, about (29) of all that is stale.
-func edge(p modes.Plan, times []time.Duration, mu float64) float64 {
+// memory is whose gradients a step's memory is of.
+type memory bool
+
+const (
+	ofAll  memory = false // heavy ball: one velocity, which fades with every update
+	ofEach memory = true  // DANA: a velocity for each worker, and Nesterov's step
+)
+
+// edge is the largest ν at which a parameter does not swing more and more widely, when p runs with these times and momentum: with heavy ball (28) of SSGD, about (29) of all that is stale.
+func edge(p modes.Plan, times []time.Duration, mu float64, of memory) float64 {
 	n := len(times)
 	stable := func(nu float64) bool {
 		r := rand.New(rand.NewPCG(3, 4))
@@ -54,7 +62,22 @@ func edge(p modes.Plan, times []time.Duration, mu float64) float64 {
 		for w := range due {
 			due[w], read[w] = took(w), 1
 		}
-		w, v, size := 1.0, 0.0, 0.0
+		w, v, size := 1.0, make([]float64, n), 0.0
+		step := func(f *modes.Firing) {
+			g := 0.0
+			for _, k := range f.Workers {
+				own := (1 - mu) * nu * read[k] / float64(n)
+				if g += own; of == ofEach {
+					v[k] = mu*v[k] + own
+					g += mu * v[k]
+				}
+			}
+			if of == ofAll {
+				v[0] = mu*v[0] + g
+				g = v[0]
+			}
+			w -= g
+		}
 		for range 1500 * n {
 			next := 0
 			for i, at := range due {
@@ -65,28 +88,24 @@ func edge(p modes.Plan, times []time.Duration, mu float64) float64 {
 			now := due[next]
 			due[next] = math.Inf(1)
 			for _, f := range b.Arrive(star.Worker(next)) {
-				g := 0.0
-				for _, k := range f.Workers {
-					g += nu * read[k] / float64(n)
-				}
-				v = mu*v + (1-mu)*g
-				w -= v
+				step(&f)
 				for k := range f.Released() {
 					read[k], due[k] = w, now+took(int(k))
 				}
 			}
-			if m := max(math.Abs(w), math.Abs(v)); m > 1e9 || m < 1e-9 { // scale all of it
+			if m := max(math.Abs(w), most(v)); m > 1e9 || m < 1e-9 { // scale all of it
 				size += math.Log(m)
-				w, v = w/m, v/m
+				w /= m
 				for k := range read {
 					read[k] /= m
+					v[k] /= m
 				}
 				if size < -400 {
 					return true
 				}
 			}
 		}
-		return size+math.Log(max(math.Abs(w), math.Abs(v))) < 0
+		return size+math.Log(max(math.Abs(w), most(v))) < 0
 	}
 	lo, hi := .05, 100.0
 	for range 12 {
@@ -97,6 +116,14 @@ func edge(p modes.Plan, times []time.Duration, mu float64) float64 {
 		}
 	}
 	return lo
+}
+
+// most is the largest of |v|.
+func most(v []float64) (m float64) {
+	for _, x := range v {
+		m = max(m, math.Abs(x))
+	}
+	return m
 }
 
 // What plans bear: SSGD (28), others between (29) and a third more than that where they are a quarter of a round late or more. The table in docs/modes.md.
@@ -114,19 +141,32 @@ func TestEdges(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Logf("momentum %-4v  %-14s  %5.1f", mu, mode, edge(p, times, mu))
+				t.Logf("momentum %-4v  %-14s  heavy ball %5.1f  dana %5.1f", mu, mode, edge(p, times, mu, ofAll), edge(p, times, mu, ofEach))
 			}
 		}
 	}
 	for _, mu := range []float64{0, .5, .9} {
-		if got, want := edge(modes.SSGD(n), times, mu), 2*(1+mu)/(1-mu); math.Abs(got/want-1) > 0.02 {
+		if got, want := edge(modes.SSGD(n), times, mu, ofAll), 2*(1+mu)/(1-mu); math.Abs(got/want-1) > 0.02 {
 			t.Errorf("momentum %v: SSGD bears %.2f, want %.2f", mu, got, want)
 		}
 	}
 	for _, x := range []int{6, 4, 2, 1} {
 		d := 1 - float64(x)/n
-		if got := edge(modes.XOrder(n, x), times, .9); got*d < 1 || got*d > 4./3 {
+		if got := edge(modes.XOrder(n, x), times, .9, ofAll); got*d < 1 || got*d > 4./3 {
 			t.Errorf("x=%d bears %.2f, which is %.2f/d; want 1 to 1.33", x, got, got*d)
+		}
+	}
+	// With a velocity for each worker staleness takes a third of what is borne at most, and mostly nothing.
+	for _, mu := range []float64{.5, .9} {
+		nesterov := 2 * (1 + mu) / ((1 + 2*mu) * (1 - mu)) // (33): z² − (1 + μ)(1 − ηλ)·z + μ·(1 − ηλ) has the root −1 there
+		for mode, part := range map[string]float64{"ssgd": .98, "groups=0-5,7+6": 1, "x=7": 1, "x=6": 1, "x=4": .9, "x=2": .7, "asgd": .6} {
+			p, err := modes.Parse(mode, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := edge(p, times, mu, ofEach) / nesterov; got < part || mode == "ssgd" && got > 1.02 {
+				t.Errorf("momentum %v: %s bears %.2f of Nesterov's limit in SSGD, want %v or more", mu, mode, got, part)
+			}
 		}
 	}
 	for mode, least := range map[string]float64{"x=7": 25, "groups=0-5,7+6": 25} { // who waits for all but one
@@ -134,7 +174,7 @@ func TestEdges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := edge(p, times, .9); got < least {
+		if got := edge(p, times, .9, ofAll); got < least {
 			t.Errorf("%s bears %.2f, want more than %v", mode, got, least)
 		}
 	}

@@ -29,7 +29,8 @@
 // multiply-add): only so do k shards give the bits of one. A Rule or an
 // Optimizer that breaks this breaks resuming with another number of shards.
 //
-// Memory of a shard is (optimiser state + 2 + one per worker) times its range.
+// Memory of a shard is (optimiser state + 2 + one per worker) times its range, with
+// WorkerMomentum one more per worker.
 // The two are the parameters and a spare vector; a worker's buffer holds its
 // gradient, or an older snapshot that is still being sent to it, but never both.
 // A connection over which gradients come compressed has room for one message

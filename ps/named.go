@@ -164,6 +164,8 @@ func Inner(r Rule) *Descent {
 		return r.Then
 	case *Validated:
 		return r.Then
+	case *WorkerMomentum:
+		return r.Then
 	}
 	return nil
 }

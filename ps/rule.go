@@ -202,7 +202,8 @@ type pass struct {
 	next, params []float32      // nil: only sum
 	optimizer    RangeOptimizer // with next
 	lr           float64
-	made         bool // gs is a direction that a pass before this one has made
+	made         bool            // gs is a direction that a pass before this one has made
+	own          *WorkerMomentum // nil: the sum is the direction
 }
 
 // over runs p over elements [from, to). A sum that nobody wants to keep is made
@@ -212,7 +213,7 @@ func (p *pass) over(from, to int, scratch []float32, sum2 *squareSum) {
 	for at := from; at < to; at += stretch {
 		end := min(at+stretch, to)
 		sum := p.gs[0].Vec[at:end]
-		if p.next != nil && (len(p.gs) > 1 || p.gs[0].Weight != 1) {
+		if p.next != nil && (len(p.gs) > 1 || p.gs[0].Weight != 1 || p.own != nil) {
 			sum = scratch[:copy(scratch, sum)]
 		}
 		scale(p.gs[0].Weight, sum)
@@ -224,6 +225,9 @@ func (p *pass) over(from, to int, scratch []float32, sum2 *squareSum) {
 		}
 		if p.next == nil {
 			continue
+		}
+		if p.own != nil {
+			p.own.accelerate(sum, p.params[at:end], p.gs, at)
 		}
 		if &p.next[0] != &p.params[0] {
 			copy(p.next[at:end], p.params[at:end])
@@ -300,13 +304,7 @@ func (d *Descent) Update(next, params []float32, version int64, gs []Gradient, s
 
 // Step clips and hands over to the optimiser.
 func (d *Descent) Step(params, dir []float32, samples int64, norm float64) {
-	// Pascanu, Mikolov, Bengio: On the difficulty of training recurrent neural
-	// networks. ICML 2013, algorithm 1. A norm that is not finite is left alone:
-	// it would turn the whole direction into NaN and hide which element was bad.
-	weight := float32(1)
-	if d.Clip > 0 && norm > d.Clip && !math.IsInf(norm, 1) {
-		weight = float32(d.Clip / norm)
-	}
+	weight := d.clip(norm)
 	lr := d.Schedule.At(samples)
 	o, ok := d.Optimizer.(RangeOptimizer)
 	if !ok {
@@ -319,6 +317,18 @@ func (d *Descent) Step(params, dir []float32, samples int64, norm float64) {
 	d.pass = pass{gs: d.one[:], next: params, params: params, optimizer: o, lr: lr, made: true}
 	d.run()
 	d.one[0] = Gradient{}
+}
+
+// clip is what a direction of that norm is multiplied by.
+//
+// Pascanu, Mikolov, Bengio: On the difficulty of training recurrent neural
+// networks. ICML 2013, algorithm 1. A norm that is not finite is left alone:
+// it would turn the whole direction into NaN and hide which element was bad.
+func (d *Descent) clip(norm float64) float32 {
+	if d.Clip > 0 && norm > d.Clip && !math.IsInf(norm, 1) {
+		return float32(d.Clip / norm)
+	}
+	return 1
 }
 
 // scale multiplies x by c; multiplying by one changes no bit.

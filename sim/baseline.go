@@ -184,6 +184,9 @@ func IsBaseline(name string) bool {
 // play sets up the optimisers.
 func (t *Trained) play(m baseline.Made, own optim.Config) error {
 	n := len(t.Task.Params())
+	if m.Rule != "" || m.Local != nil {
+		own = own.Shared()
+	}
 	rate, err := own.Rate()
 	if err != nil {
 		return err
@@ -203,7 +206,10 @@ func (t *Trained) play(m baseline.Made, own optim.Config) error {
 	if err != nil {
 		return err
 	}
-	t.Rule = &ps.Descent{Optimizer: o, Schedule: schedule, Threads: 1}
+	descent := &ps.Descent{Optimizer: o, Schedule: schedule, Threads: 1}
+	if t.Rule = descent; own.Name == optim.DANA {
+		t.Rule = ps.NewWorkerMomentum(descent, 0, o.Config().Momentum, own.WeightDecay)
+	}
 	return nil
 }
 

@@ -107,15 +107,17 @@ func TestSSGDIsOneProcessOnTheWholeBatch(t *testing.T) {
 // The number of shards changes no bit, with clipping, momentum and a schedule.
 func TestShardsChangeNoBit(t *testing.T) {
 	aboutNumbers(t)
-	args := []string{"--model", "mlp", "--workers", "2", "--batch", "16", "--steps", "12", "--optimizer", "nesterov",
-		"--clip", "0.5", "--weight-decay", "1e-4", "--schedule", "warmup=100,cosine=384"}
-	one, _ := job(t, append(args, "--shards", "1")...)
-	for _, k := range []string{"2", "5"} {
-		many, _ := job(t, append(args, "--shards", k)...)
-		a, b := parameters(t, one), parameters(t, many)
-		for i := range a {
-			if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
-				t.Fatalf("%s shards: parameter %d is %v, with one shard %v", k, i, b[i], a[i])
+	for optimizer, counts := range map[string][]string{"nesterov": {"2", "5"}, "dana": {"3"}} {
+		args := []string{"--model", "mlp", "--workers", "2", "--batch", "16", "--steps", "12", "--optimizer", optimizer,
+			"--clip", "0.5", "--weight-decay", "1e-4", "--schedule", "warmup=100,cosine=384"}
+		one, _ := job(t, append(args, "--shards", "1")...)
+		for _, k := range counts {
+			many, _ := job(t, append(args, "--shards", k)...)
+			a, b := parameters(t, one), parameters(t, many)
+			for i := range a {
+				if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
+					t.Fatalf("%s, %s shards: parameter %d is %v, with one shard %v", optimizer, k, i, b[i], a[i])
+				}
 			}
 		}
 	}
@@ -124,17 +126,19 @@ func TestShardsChangeNoBit(t *testing.T) {
 // A job that resumes goes on as if it had not stopped.
 func TestResume(t *testing.T) {
 	aboutNumbers(t)
-	args := []string{"--model", "mlp", "--workers", "2", "--batch", "16", "--optimizer", "adam", "--lr", "0.001"}
-	whole, _ := job(t, append(args, "--steps", "20")...)
-	half, dir := job(t, append(args, "--steps", "10", "--shards", "3")...)
-	rest, _ := job(t, append(args, "--steps", "20", "--shards", "2", "--resume", dir)...)
-	if half.Updates != 10 || rest.Updates != 10 {
-		t.Fatalf("%d and %d updates", half.Updates, rest.Updates)
-	}
-	a, b := parameters(t, whole), parameters(t, rest)
-	for i := range a {
-		if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
-			t.Fatalf("parameter %d is %v after resuming, %v without a stop", i, b[i], a[i])
+	for _, optimizer := range []string{"adam", "dana"} {
+		args := []string{"--model", "mlp", "--workers", "2", "--batch", "16", "--optimizer", optimizer, "--lr", "0.001"}
+		whole, _ := job(t, append(args, "--steps", "20")...)
+		half, dir := job(t, append(args, "--steps", "10", "--shards", "3")...)
+		rest, _ := job(t, append(args, "--steps", "20", "--shards", "2", "--resume", dir)...)
+		if half.Updates != 10 || rest.Updates != 10 {
+			t.Fatalf("%d and %d updates", half.Updates, rest.Updates)
+		}
+		a, b := parameters(t, whole), parameters(t, rest)
+		for i := range a {
+			if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
+				t.Fatalf("%s: parameter %d is %v after resuming, %v without a stop", optimizer, i, b[i], a[i])
+			}
 		}
 	}
 }

@@ -43,7 +43,7 @@ func TestShardsMove(t *testing.T) {
 		bits bool
 	}{
 		{"ssgd", []string{"--optimizer", "adam", "--clip", "0.5"}, true},
-		{"ssgd tree=0(1),2", nil, true},
+		{"ssgd tree=0(1),2", []string{"--optimizer", "dana"}, true},
 		{"x=2", []string{"--checkpoint-every", "1s"}, false},
 		{"asgd", []string{"--compress", "int8"}, false},
 	} {
@@ -56,7 +56,7 @@ func TestShardsMove(t *testing.T) {
 				out, err := exec.Command(star(t), append([]string{"ctl", "move"}, append(strings.Fields(m), "--coordinator", g.addr)...)...).CombinedOutput()
 				switch said := string(out); {
 				case err != nil && !strings.Contains(said, "is moving: one at a time"):
-					if m == "2 2" && strings.Contains(said, "already") || strings.Contains(said, "about to end") {
+					if m == "2 2" && strings.Contains(said, "already") || strings.Contains(said, "about to end") || strings.Contains(said, "no coordinator at") { // on a busy machine the job ends first
 						continue
 					}
 					t.Errorf("move %s: %v\n%s", m, err, out)

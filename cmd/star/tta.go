@@ -49,6 +49,7 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &cfg.Search, "search", 3, "seeds with which each learning rate is tried, with and without a straggler; a rate must arrive with all")
 	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates, of which each method has its own best (the task's)")
 	settings.Var(&s.set, &cfg.Momentum, "momentum", 0.0, "momentum of the optimiser; 0: plain SGD. The task's learning rates are multiplied by 1 − momentum")
+	settings.Var(&s.set, &cfg.Optimizer, "optimizer", "momentum", "with --momentum: what it is the momentum of", "momentum", "nesterov", "dana")
 	settings.Var(&s.set, &cfg.Target, "target", 0.0, "accuracy on the test samples; 0: the task's")
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run, at whose end the learning rate is 0; 0: the task's")
 	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")

@@ -45,5 +45,8 @@ func vMomentum(w, g, v []float32, lr, mu, rest, decay float32) {
 func vNesterov(w, g, v []float32, lr, mu, rest, decay float32) {
 	nesterovGo(w, g, v, lr, mu, rest, decay)
 }
+func vAccelerate(sum, g, w, v []float32, mu, gain, decay float32) {
+	accelerateGo(sum, g, w, v, mu, gain, decay)
+}
 func vAdam(w, g, m, v []float32, c *adamConsts)                    { adamGo(w, g, m, v, c) }
 func vMax2x2(y []float32, arg []int32, r0, r1 []float32, base int) { max2x2Go(y, arg, r0, r1, base) }

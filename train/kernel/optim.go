@@ -28,6 +28,17 @@ func Momentum(w, g, v []float32, lr, mu, damp, decay float32, nesterov bool) {
 	vMomentum(w, g, v, lr, mu, 1-damp, decay)
 }
 
+// Accelerate takes a gradient into a velocity of its own, and adds gain times that to a sum:
+//
+//	v = mu·v + (g + decay·w)
+//	sum = sum + gain·v
+func Accelerate(sum, g, w, v []float32, mu, gain, decay float32) {
+	same("Accelerate", sum, g)
+	same("Accelerate", sum, w)
+	same("Accelerate", sum, v)
+	vAccelerate(sum, g, w, v, mu, gain, decay)
+}
+
 // AdamStep is what an Adam step needs beside the vectors.
 type AdamStep struct {
 	LR, Beta1, Beta2, Eps float32
@@ -96,6 +107,15 @@ func nesterovGo(w, g, v []float32, lr, mu, rest, decay float32) {
 		v[i] = u
 		d += float32(mu * u)
 		w[i] = x - float32(lr*d)
+	}
+}
+
+func accelerateGo(sum, g, w, v []float32, mu, gain, decay float32) {
+	for i, x := range g {
+		d := x + float32(decay*w[i])
+		u := float32(mu*v[i]) + d
+		v[i] = u
+		sum[i] += float32(gain * u)
 	}
 }
 

@@ -218,6 +218,14 @@ func vNesterov(w, g, v []float32, lr, mu, rest, decay float32) {
 	nesterovGo(w, g, v, lr, mu, rest, decay)
 }
 
+func vAccelerate(sum, g, w, v []float32, mu, gain, decay float32) {
+	if isa >= avx2 {
+		accelerate256(ptr(sum), ptr(g), ptr(w), ptr(v), len(sum), mu, gain, decay)
+		return
+	}
+	accelerateGo(sum, g, w, v, mu, gain, decay)
+}
+
 func vAdam(w, g, m, v []float32, c *adamConsts) {
 	if isa >= avx2 {
 		adam256(ptr(w), ptr(g), ptr(m), ptr(v), len(w), c.beta1, c.rest1, c.beta2, c.rest2, c.rate, c.root, c.eps, c.keep, c.decay)

@@ -1558,6 +1558,58 @@ done:
 	VZEROUPPER
 	RET
 
+// func accelerate256(sum, grad, w, v *float32, n int, mu, gain, decay float32)
+TEXT ·accelerate256(SB), NOSPLIT, $0-52
+	MOVQ sum+0(FP), R8
+	MOVQ grad+8(FP), R9
+	MOVQ w+16(FP), R10
+	MOVQ v+24(FP), R11
+	MOVQ n+32(FP), CX
+	VBROADCASTSS mu+40(FP), Y14
+	VBROADCASTSS gain+44(FP), Y13
+	VBROADCASTSS decay+48(FP), Y12
+	XORQ AX, AX
+	SUBQ $8, CX
+	JLT tail
+loop:
+	VMOVUPS (R10)(AX*4), Y0
+	VMOVUPS (R9)(AX*4), Y1
+	VMULPS Y12, Y0, Y0
+	VADDPS Y0, Y1, Y1
+	VMOVUPS (R11)(AX*4), Y2
+	VMULPS Y14, Y2, Y2
+	VADDPS Y1, Y2, Y2
+	VMOVUPS Y2, (R11)(AX*4)
+	VMOVUPS (R8)(AX*4), Y0
+	VMULPS Y13, Y2, Y2
+	VADDPS Y2, Y0, Y0
+	VMOVUPS Y0, (R8)(AX*4)
+	ADDQ $8, AX
+	SUBQ $8, CX
+	JGE loop
+tail:
+	ADDQ $8, CX
+	JEQ done
+	SHLQ $2, CX
+	LEAQ ·laneTable+32(SB), DX
+	SUBQ CX, DX
+	VMOVDQU (DX), Y15
+	VMASKMOVPS (R10)(AX*4), Y15, Y0
+	VMASKMOVPS (R9)(AX*4), Y15, Y1
+	VMULPS Y12, Y0, Y0
+	VADDPS Y0, Y1, Y1
+	VMASKMOVPS (R11)(AX*4), Y15, Y2
+	VMULPS Y14, Y2, Y2
+	VADDPS Y1, Y2, Y2
+	VMASKMOVPS Y2, Y15, (R11)(AX*4)
+	VMASKMOVPS (R8)(AX*4), Y15, Y0
+	VMULPS Y13, Y2, Y2
+	VADDPS Y2, Y0, Y0
+	VMASKMOVPS Y0, Y15, (R8)(AX*4)
+done:
+	VZEROUPPER
+	RET
+
 // func adam256(w, grad, m, v *float32, n int, beta1, rest1, beta2, rest2, rate, root, eps, keep, decay float32)
 TEXT ·adam256(SB), NOSPLIT, $0-76
 	MOVQ w+0(FP), R8

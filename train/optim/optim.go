@@ -35,18 +35,22 @@ const (
 	Nesterov = "nesterov"
 	Adam     = "adam"
 	AdamW    = "adamw"
+
+	// DANA is Nesterov's momentum with a velocity for each worker. Those are with the rule that makes gradients a direction (ps.WorkerMomentum), which adds the weight
+	// decay too: what is left for the optimiser is the plain step.
+	DANA = "dana"
 )
 
 // Config chooses an optimiser. The zero value is SGD at a learning rate of 0.01.
 type Config struct {
-	// Name is sgd, momentum, nesterov, adam or adamw. Empty means sgd.
+	// Name is sgd, momentum, nesterov, dana, adam or adamw. Empty means sgd.
 	Name string `json:"name"`
 
 	// LR is the learning rate before the schedule. Zero means 0.01 for the SGD
 	// family and 0.001 for the Adam family (PyTorch's for Adam).
 	LR float64 `json:"lr"`
 
-	// Momentum of momentum and nesterov. Zero means 0.9.
+	// Momentum of momentum, nesterov and dana. Zero means 0.9.
 	Momentum float64 `json:"momentum,omitempty"`
 
 	// Beta1, Beta2, Epsilon of the Adam family. Zero means 0.9, 0.999, 1e-8.
@@ -77,7 +81,7 @@ func (c Config) WithDefaults() Config {
 	}
 	rate, momentum := 0.01, 0.0
 	switch c.Name {
-	case Momentum, Nesterov:
+	case Momentum, Nesterov, DANA:
 		momentum = 0.9
 	case Adam, AdamW:
 		rate = 0.001
@@ -96,13 +100,13 @@ func (c Config) WithDefaults() Config {
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	switch c.Name {
-	case SGD, Momentum, Nesterov, Adam, AdamW:
+	case SGD, Momentum, Nesterov, DANA, Adam, AdamW:
 	default:
 		return fmt.Errorf("optim: unknown optimiser %q: want %s", c.Name,
-			strings.Join([]string{SGD, Momentum, Nesterov, Adam, AdamW}, ", "))
+			strings.Join([]string{SGD, Momentum, Nesterov, DANA, Adam, AdamW}, ", "))
 	}
 	if (c.Name == SGD || c.Name == Adam || c.Name == AdamW) && c.Momentum != 0 {
-		return fmt.Errorf("optim: %s takes no momentum (%g is set): use %s or %s", c.Name, c.Momentum, Momentum, Nesterov)
+		return fmt.Errorf("optim: %s takes no momentum (%g is set): use %s, %s or %s", c.Name, c.Momentum, Momentum, Nesterov, DANA)
 	}
 	for _, s := range []struct {
 		name     string
@@ -133,7 +137,15 @@ func (c Config) Rate() (Schedule, error) {
 	return Schedule{}, err // whatever its course, it is 0
 }
 
-// Memory is how much of its last step is in the next one: the momentum, or β₁. Settings that the optimiser does not look at do not count.
+// Shared is c where all workers share one velocity: Nesterov's momentum in DANA's place, which is the same in SSGD.
+func (c Config) Shared() Config {
+	if c.Name == DANA {
+		c.Name = Nesterov
+	}
+	return c
+}
+
+// Memory is how much of its last step is in the next one, whoever's gradients that is made of: the momentum, or β₁; of DANA 0. Settings that the optimiser does not look at do not count.
 func (c Config) Memory() float64 {
 	switch c = c.WithDefaults(); c.Name {
 	case Momentum, Nesterov:
@@ -220,6 +232,8 @@ func (o *Optimizer) StepRange(params, grad []float32, from int, lr float64) {
 	switch c.Name {
 	case SGD:
 		kernel.SGD(params, grad, float32(lr), float32(c.WeightDecay))
+	case DANA:
+		kernel.SGD(params, grad, float32(lr), 0)
 	case Momentum, Nesterov:
 		kernel.Momentum(params, grad, o.slots[0].Data[from:to], float32(lr), float32(c.Momentum), 0, float32(c.WeightDecay), c.Name == Nesterov)
 	case Adam, AdamW:

@@ -75,7 +75,7 @@ const ringPatience = 10 * time.Minute
 // ruleText is the update rule in words: what all members of a ring must agree on.
 func ruleText(job *settings.Job) string {
 	momentum := ""
-	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
+	if job.HasMomentum() {
 		momentum = fmt.Sprintf(" momentum=%v", job.Momentum)
 	}
 	algorithm := ""

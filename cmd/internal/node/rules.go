@@ -43,7 +43,11 @@ func (s *server) rules() (err error) {
 
 // newRule is the rule of one shard: the baseline's, before the job's optimiser.
 func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) ps.Rule {
-	return s.named.Make(&ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, s.job.Workers, int(i.To-i.From))
+	descent := &ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}
+	if c := o.Config(); c.Name == optim.DANA {
+		return ps.NewWorkerMomentum(descent, s.job.Ranks(), c.Momentum, c.WeightDecay)
+	}
+	return s.named.Make(descent, s.job.Workers, int(i.To-i.From))
 }
 
 // ruleState is what a rule remembers, its optimiser's part first; with lasting what a checkpoint keeps of it.

@@ -276,6 +276,9 @@ func (s *server) prepare() (err error) {
 	if s.opt, s.rate, err = updateRule(job); err != nil {
 		return err
 	}
+	if s.named.Name != "" {
+		s.opt = s.opt.Shared() // the baseline's rule makes one direction of gradients
+	}
 	if s.made.Local != nil { // the job's own one is the workers'
 		s.opt = outer(s.made.Local.Outer)
 		if s.rate, err = s.opt.Rate(); err != nil {
@@ -298,8 +301,11 @@ func (s *server) prepare() (err error) {
 // Optimizer is the optimiser of the job. It looks at Optimizer, LR, Momentum, WeightDecay and Schedule.
 func Optimizer(job *settings.Job) optim.Config {
 	opt := optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule, Given: true}
-	if job.Optimizer == optim.Momentum || job.Optimizer == optim.Nesterov {
+	if job.HasMomentum() {
 		opt.Momentum = job.Momentum
+	}
+	if job.Arch == settings.AllReduce {
+		opt = opt.Shared() // all ranks of a ring have one velocity
 	}
 	return opt
 }

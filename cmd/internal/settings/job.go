@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -226,9 +227,9 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Steps, "steps", 0, "end after so many iterations of all workers; 0: no such end")
 	Var(s, &j.Seed, "seed", 1, "seed of parameters, data order and noise")
 
-	Var(s, &j.Optimizer, "optimizer", "momentum", "update rule", "sgd", "momentum", "nesterov", "adam", "adamw")
+	Var(s, &j.Optimizer, "optimizer", "momentum", "update rule", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
 	Var(s, &j.LR, "lr", 0.02, "learning rate")
-	Var(s, &j.Momentum, "momentum", 0.9, "momentum, of momentum and nesterov")
+	Var(s, &j.Momentum, "momentum", 0.9, "momentum, of momentum, nesterov and dana")
 	Var(s, &j.WeightDecay, "weight-decay", 0, "weight decay")
 	Var(s, &j.Clip, "clip", 0, "bound of the gradient's global norm; 0: none")
 	Var(s, &j.Schedule, "schedule", "constant", "learning rate over samples seen")
@@ -457,7 +458,7 @@ func (j *Job) Validate() error {
 	if j.Momentum >= 1 {
 		return bad("momentum", "must be less than 1, or the updates never fade")
 	}
-	if (j.Optimizer == "momentum" || j.Optimizer == "nesterov") && j.Momentum == 0 {
+	if j.HasMomentum() && j.Momentum == 0 {
 		return bad("momentum", "must be more than 0 with --optimizer %s; without momentum it is --optimizer sgd", j.Optimizer)
 	}
 
@@ -628,6 +629,11 @@ func (j *Job) members() (count int, setting string) {
 
 // Ranks is how many workers the job may have at once.
 func (j *Job) Ranks() int { return max(j.Workers, j.MaxWorkers) }
+
+// HasMomentum says whether the optimiser is one that --momentum is of.
+func (j *Job) HasMomentum() bool {
+	return slices.Contains([]string{"momentum", "nesterov", "dana"}, j.Optimizer)
+}
 
 // firstOf takes the first of joined errors: one thing at a time.
 func firstOf(err error) error {

@@ -405,6 +405,20 @@ var functions = []function{
 		b.sub(0, 0, 1)
 		b.store(0, "w")
 	}},
+	{name: "accelerate", ptrs: []string{"sum", "grad", "w", "v"}, scalars: []string{"mu", "gain", "decay"}, body: func(b *body) {
+		b.load("w", 0)
+		b.load("grad", 1)
+		b.mul(0, 0, 12)
+		b.add(1, 1, 0)
+		b.load("v", 2)
+		b.mul(2, 2, 14)
+		b.add(2, 2, 1)
+		b.store(2, "v")
+		b.load("sum", 0)
+		b.mul(2, 2, 13)
+		b.add(0, 0, 2)
+		b.store(0, "sum")
+	}},
 	{name: "adam", ptrs: []string{"w", "grad", "m", "v"}, scalars: []string{
 		"beta1", "rest1", "beta2", "rest2", "rate", "root", "eps", "keep", "decay"}, body: func(b *body) {
 		b.load("w", 0)

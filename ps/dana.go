@@ -1,0 +1,148 @@
+package ps
+
+import (
+	"fmt"
+
+	"star/train/kernel"
+)
+
+// WorkerMomentum is Nesterov's momentum with a velocity for each worker: DANA. An update of the gradients gᵢ with weights cᵢ makes
+//
+//	vᵢ ← μ·vᵢ + gᵢ + λ·w           for each worker i of the update
+//	w  ← w − η·Σ cᵢ·(gᵢ + λ·w + μ·vᵢ)
+//
+// with λ the weight decay. A velocity fades with its own worker's gradients, so once in a round of all workers in whatever mode, where that of
+// [optim.Momentum] fades with every update: N times as fast in ASGD. And a worker that computes is not carried away meanwhile by what the others remember: their velocities move the parameters when
+// their own next gradients come. In SSGD Σ cᵢ·vᵢ is the velocity of [optim.Nesterov], and so is the update, but for roundings.
+//
+// Gradients arrive as they were computed. What is measured of them (noise, poison, the norm that is clipped) and codecs know nothing of velocities. Clipping scales each gᵢ before it
+// enters its velocity, as it does in SSGD. A gradient that is dropped, or refused by a judge, leaves no trace. In a tree the report is its top's gradient.
+//
+// I. Hakimi, S. Barkai, M. Gabel, A. Schuster: Taming Momentum in a Distributed Asynchronous Environment. arXiv 1907.11612, 2019, algorithm 6 (DANA-Slim), with the velocities at the
+// parameter server: it holds a vector of its length more for each worker, and workers need know nothing of the rule. Their sum has weights 1 where ours has cᵢ.
+//
+// [optim.Momentum]: https://pkg.go.dev/star/train/optim
+type WorkerMomentum struct {
+	Then     *Descent // of plain steps; it clips
+	Momentum float64  // μ, 0 ≤ μ < 1
+	Decay    float64  // λ
+
+	velocity [][]float32 // by worker; nil: zero
+	hand     []Gradient  // of a direction that Combine has made, until Step; Vec is in fresh
+	fresh    [][]float32
+}
+
+// NewWorkerMomentum makes the rule for so many workers.
+func NewWorkerMomentum(then *Descent, workers int, momentum, decay float64) *WorkerMomentum {
+	return &WorkerMomentum{Then: then, Momentum: momentum, Decay: decay, velocity: make([][]float32, workers)}
+}
+
+// begin gives the workers of gs velocities of n elements.
+func (r *WorkerMomentum) begin(gs []Gradient, n int) {
+	for _, g := range gs {
+		for int(g.Worker) >= len(r.velocity) {
+			r.velocity = append(r.velocity, nil)
+		}
+		if r.velocity[g.Worker] == nil {
+			r.velocity[g.Worker] = make([]float32, n)
+		}
+	}
+}
+
+// Combine implements [Rule]. Velocities change in Step, when the norm is known.
+func (r *WorkerMomentum) Combine(params []float32, version int64, gs []Gradient) []float32 {
+	r.hand = append(r.hand[:0], gs...)
+	for i := range r.hand {
+		if i == len(r.fresh) {
+			r.fresh = append(r.fresh, nil)
+		}
+		r.fresh[i] = append(r.fresh[i][:0], r.hand[i].Vec...)
+		r.hand[i].Vec = r.fresh[i]
+	}
+	return r.Then.Combine(params, version, gs)
+}
+
+// Step implements [Rule].
+func (r *WorkerMomentum) Step(params, dir []float32, samples int64, norm float64) {
+	r.begin(r.hand, len(dir))
+	clip := r.Then.clip(norm)
+	scale(clip, dir)
+	for at := 0; at < len(dir); at += stretch {
+		end := min(at+stretch, len(dir))
+		for i := range r.hand {
+			scale(clip, r.hand[i].Vec[at:end])
+		}
+		r.accelerate(dir[at:end], params[at:end], r.hand, at)
+	}
+	r.hand = r.hand[:0]
+	r.Then.Step(params, dir, samples, -1)
+}
+
+// Update implements [Fused].
+func (r *WorkerMomentum) Update(next, params []float32, version int64, gs []Gradient, samples int64) {
+	o, ok := r.Then.Optimizer.(RangeOptimizer)
+	if !ok {
+		dir := r.Combine(params, version, gs)
+		if &next[0] != &params[0] {
+			copy(next, params)
+		}
+		r.Step(next, dir, samples, -1)
+		return
+	}
+	r.begin(gs, len(params))
+	o.Begin()
+	r.Then.pass = pass{gs: gs, next: next, params: params, optimizer: o, lr: r.Then.Schedule.At(samples), own: r}
+	r.Then.run()
+}
+
+// accelerate makes the elements from at on of Σ cᵢ·gᵢ, sum, a direction, and brings velocities up to date. params and sum begin there, the vectors of gs at 0.
+func (r *WorkerMomentum) accelerate(sum, params []float32, gs []Gradient, at int) {
+	mu, decay, weights := float32(r.Momentum), float32(r.Decay), float32(0)
+	for _, g := range gs {
+		weights += g.Weight
+	}
+	if decay != 0 {
+		kernel.Axpy(weights*decay, params, sum)
+	}
+	for _, g := range gs {
+		kernel.Accelerate(sum, g.Vec[at:at+len(sum)], params, r.velocity[g.Worker][at:at+len(sum)], mu, g.Weight*mu, decay)
+	}
+}
+
+// Measure implements [Measurer].
+func (r *WorkerMomentum) Measure(on bool) { r.Then.Measure(on) }
+
+// Sum2 implements [Measurer]: of Σ cᵢ·gᵢ.
+func (r *WorkerMomentum) Sum2() float64 { return r.Then.Sum2() }
+
+const velocitySlot = "dana.velocity.%d"
+
+// Slots implements [Stateful].
+func (r *WorkerMomentum) Slots(n int) []RuleSlot {
+	out := make([]RuleSlot, len(r.velocity))
+	for w, v := range r.velocity {
+		if v == nil {
+			v = make([]float32, n)
+		}
+		out[w] = RuleSlot{Name: fmt.Sprintf(velocitySlot, w), Data: v}
+	}
+	return out
+}
+
+// Lasting implements [Stateful].
+func (r *WorkerMomentum) Lasting(n int) []RuleSlot { return r.Slots(n) }
+
+// SetSlots implements [Stateful]. What belongs to workers that the job has no more is left out.
+func (r *WorkerMomentum) SetSlots(slots []RuleSlot) error {
+	for w, s := range slots {
+		if s.Name != fmt.Sprintf(velocitySlot, w) {
+			return fmt.Errorf("ps: %q is no state of the optimiser dana: give every star-ps the same --optimizer and --baseline", s.Name)
+		}
+	}
+	for w := range r.velocity {
+		if r.velocity[w] = nil; w < len(slots) {
+			r.velocity[w] = append([]float32(nil), slots[w].Data...)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,327 @@
+package ps
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"star"
+	"star/train/optim"
+)
+
+// dana is the rule with the optimiser of jobs.
+func dana(t interface{ Fatal(...any) }, n, workers, threads int, mu, decay, clip float64) *WorkerMomentum {
+	o, err := optim.New(optim.Config{Name: optim.DANA, LR: 0.1, Momentum: mu, WeightDecay: decay}, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewWorkerMomentum(&Descent{Optimizer: o, Schedule: Constant(0.1), Clip: clip, Threads: threads}, workers, mu, decay)
+}
+
+// someOf is a random one of some of the workers, each with a gradient of n elements; with again, some bring several.
+func someOf(r *rand.Rand, workers, n int, again bool) (gs []Gradient) {
+	for w := range workers {
+		for r.IntN(2) == 0 {
+			g := Gradient{Worker: star.Worker(w), Weight: 1 / float32(workers), Vec: make([]float32, n)}
+			for i := range g.Vec {
+				g.Vec[i] = float32(r.NormFloat64())
+			}
+			if gs = append(gs, g); !again {
+				break
+			}
+		}
+	}
+	return gs
+}
+
+func cloned(gs []Gradient) []Gradient {
+	gs = slices.Clone(gs)
+	for i := range gs {
+		gs[i].Vec = slices.Clone(gs[i].Vec)
+	}
+	return gs
+}
+
+// The rule is algorithm 6 of the paper in double precision, with weights, clipping and decay: u = g + λw + μv, w ← w − η·Σ c·u.
+func TestWorkerMomentumIsDANASlim(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		workers, n := rapid.IntRange(1, 5).Draw(t, "workers"), rapid.IntRange(1, 4).Draw(t, "n")
+		mu, decay, clip := rapid.SampledFrom([]float64{0, 0.5, 0.9}).Draw(t, "mu"), rapid.SampledFrom([]float64{0, 0.01}).Draw(t, "decay"), rapid.SampledFrom([]float64{0, 0.5}).Draw(t, "clip")
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		rule := dana(t, n, workers, 1, mu, decay, clip)
+		w, want := make([]float32, n), make([]float64, n)
+		for i := range w {
+			w[i] = float32(r.NormFloat64())
+			want[i] = float64(w[i])
+		}
+		v := make([][]float64, workers)
+		for i := range v {
+			v[i] = make([]float64, n)
+		}
+		for range 30 {
+			gs := someOf(r, workers, n, true)
+			if len(gs) == 0 {
+				continue
+			}
+			norm := 0.0
+			for i := range n {
+				sum := 0.0
+				for _, g := range gs {
+					sum += float64(g.Weight) * float64(g.Vec[i])
+				}
+				norm += sum * sum
+			}
+			norm = math.Sqrt(norm)
+			short := 1.0
+			if clip > 0 && norm > clip {
+				short = clip / norm
+			}
+			next := slices.Clone(want)
+			for _, g := range gs {
+				for i, x := range g.Vec {
+					d := short*float64(x) + decay*want[i]
+					v[g.Worker][i] = mu*v[g.Worker][i] + d
+					next[i] -= 0.1 * float64(g.Weight) * (d + mu*v[g.Worker][i])
+				}
+			}
+			want = next
+			if clip > 0 {
+				rule.Step(w, rule.Combine(w, 0, gs), 0, norm)
+			} else {
+				rule.Update(w, w, 0, gs, 0)
+			}
+			for i := range w {
+				if math.Abs(float64(w[i])-want[i]) > 1e-4*(1+math.Abs(want[i])) {
+					t.Fatalf("element %d is %v, want %v", i, w[i], want[i])
+				}
+			}
+		}
+	})
+}
+
+// In SSGD it is Nesterov's momentum.
+func TestWorkerMomentumInSSGD(t *testing.T) {
+	const n, workers = 7, 4
+	o, err := optim.New(optim.Config{Name: optim.Nesterov, LR: 0.1, Momentum: 0.9, WeightDecay: 0.01}, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, each := &Descent{Optimizer: o, Schedule: Constant(0.1)}, dana(t, n, workers, 1, 0.9, 0.01, 0)
+	a, b := make([]float32, n), make([]float32, n)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 100 {
+		var gs []Gradient
+		for len(gs) < workers {
+			gs = someOf(r, workers, n, false)
+		}
+		one.Update(a, a, 0, cloned(gs), 0)
+		each.Update(b, b, 0, gs, 0)
+	}
+	for i := range a {
+		if math.Abs(float64(a[i]-b[i])) > 1e-5 {
+			t.Errorf("element %d: %v, Nesterov's %v", i, b[i], a[i])
+		}
+	}
+}
+
+// One pass or two, one goroutine or several, one shard or two, and across a checkpoint or a move: the bits are the same.
+func TestWorkerMomentumPaths(t *testing.T) {
+	const n, workers, steps = 3*enough + 17, 3, 4
+	gradients := func(step int) []Gradient {
+		r := rand.New(rand.NewPCG(7, uint64(step)))
+		gs := someOf(r, workers, n, false)
+		if len(gs) == 0 {
+			gs = append(gs, Gradient{Weight: 1, Vec: make([]float32, n)})
+		}
+		return gs
+	}
+	cut := func(gs []Gradient, from, to int) []Gradient {
+		for i := range gs {
+			gs[i].Vec = gs[i].Vec[from:to]
+		}
+		return gs
+	}
+	begin := func() []float32 {
+		w := make([]float32, n)
+		for i := range w {
+			w[i] = float32(math.Sin(float64(i)))
+		}
+		return w
+	}
+	want := begin()
+	ref := dana(t, n, workers, 1, 0.9, 0.01, 0)
+	for step := range steps {
+		ref.Step(want, ref.Combine(want, 0, gradients(step)), 0, -1)
+	}
+	for name, do := range map[string]func() []float32{
+		"one pass, 1 goroutine, in place": func() []float32 {
+			d, w := dana(t, n, workers, 1, 0.9, 0.01, 0), begin()
+			for step := range steps {
+				d.Update(w, w, 0, gradients(step), 0)
+			}
+			return w
+		},
+		"one pass, 3 goroutines, into a spare vector, measured": func() []float32 {
+			d, w := dana(t, n, workers, 3, 0.9, 0.01, 0), begin()
+			d.Measure(true)
+			for step := range steps {
+				next := make([]float32, n)
+				d.Update(next, w, 0, gradients(step), 0)
+				w = next
+			}
+			return w
+		},
+		"an optimiser that steps as a whole": func() []float32 {
+			d, w := dana(t, n, workers, 1, 0.9, 0.01, 0), begin()
+			d.Then.Optimizer = wholeOnly{d.Then.Optimizer}
+			for step := range steps {
+				d.Update(w, w, 0, gradients(step), 0)
+			}
+			return w
+		},
+		"two shards": func() []float32 {
+			w := begin()
+			for _, part := range [][2]int{{0, enough + 5}, {enough + 5, n}} {
+				d := dana(t, part[1]-part[0], workers, 2, 0.9, 0.01, 0)
+				for step := range steps {
+					d.Update(w[part[0]:part[1]], w[part[0]:part[1]], 0, cut(gradients(step), part[0], part[1]), 0)
+				}
+			}
+			return w
+		},
+		"moved, then resumed": func() []float32 {
+			d, w := dana(t, n, workers, 1, 0.9, 0.01, 0), begin()
+			for step := range steps {
+				d.Update(w, w, 0, gradients(step), 0)
+				slots, next := d.Slots(n), dana(t, n, workers, 1, 0.9, 0.01, 0)
+				if step%2 == 1 {
+					slots = d.Lasting(n)
+				}
+				if err := next.SetSlots(slots); err != nil {
+					t.Fatal(err)
+				}
+				d = next
+			}
+			return w
+		},
+		"with a direction that is refused in between": func() []float32 {
+			d, w := dana(t, n, workers, 1, 0.9, 0.01, 0), begin()
+			for step := range steps {
+				d.Combine(w, 0, gradients(100+step)) // no Step
+				d.Step(w, d.Combine(w, 0, gradients(step)), 0, -1)
+			}
+			return w
+		},
+	} {
+		if got := do(); !slices.Equal(got, want) {
+			t.Errorf("%s: other bits", name)
+		}
+	}
+}
+
+// What is measured is Σ c·g: velocities are not part of it.
+func TestWorkerMomentumMeasuresGradients(t *testing.T) {
+	d := dana(t, 1, 1, 1, 0.9, 0, 0)
+	d.Measure(true)
+	w := []float32{0}
+	for range 3 {
+		d.Update(w, w, 0, []Gradient{{Weight: 0.5, Vec: []float32{2}}}, 0)
+		if d.Sum2() != 1 {
+			t.Fatalf("the square of the sum is %v, want 1", d.Sum2())
+		}
+	}
+	if got := w[0]; got == 0 {
+		t.Fatal("nothing moved")
+	}
+}
+
+// State of another rule, or of more workers than there are.
+func TestWorkerMomentumState(t *testing.T) {
+	d := dana(t, 2, 2, 1, 0.9, 0, 0)
+	if err := d.SetSlots([]RuleSlot{{"dc-asgd.ms", make([]float32, 2)}}); err == nil {
+		t.Error("the state of another rule was taken")
+	}
+	three := dana(t, 2, 3, 1, 0.9, 0, 0).Slots(2)
+	three[1].Data = []float32{3, 4}
+	if err := d.SetSlots(three); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.Slots(2); len(got) != 2 || !slices.Equal(got[1].Data, []float32{3, 4}) {
+		t.Errorf("slots %v", got)
+	}
+}
+
+// TestWorkerMomentumBears is what makes the rule worth its memory: how steep a direction may be, in ν = η·λ/(1 − μ), so that workers that take turns (a round-robin ASGD) go down it. Heavy ball
+// bears 2(1+μ)/(1−μ) = 38 in SSGD and 1/d ≈ 1.3 in turns; Nesterov's limit in SSGD is 2(1+μ)/((1+2μ)(1−μ)) = 13.6.
+func TestWorkerMomentumBears(t *testing.T) {
+	const mu = 0.9
+	bears := func(nu float64, workers int, rule func() Rule) bool {
+		r := rule()
+		w, eta := []float32{1}, 0.1
+		curvature := nu * (1 - mu) / eta
+		read := make([]float32, workers)
+		for i := range read {
+			read[i] = 1
+		}
+		for range 300 {
+			for i := range read {
+				g := Gradient{Worker: star.Worker(i), Weight: 1 / float32(workers), Vec: []float32{float32(curvature) * read[i]}}
+				r.Step(w, r.Combine(w, 0, []Gradient{g}), 0, -1)
+				read[i] = w[0]
+				if math.Abs(float64(w[0])) > 1e6 {
+					return false
+				}
+			}
+		}
+		return math.Abs(float64(w[0])) < 0.1
+	}
+	heavy := func() Rule {
+		o, err := optim.New(optim.Config{Name: optim.Momentum, LR: 0.1, Momentum: mu}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &Descent{Optimizer: o, Schedule: Constant(0.1)}
+	}
+	for _, c := range []struct {
+		name     string
+		workers  int
+		rule     func() Rule
+		from, to float64 // it bears from, and not to
+	}{
+		{"one worker", 1, func() Rule { return dana(t, 1, 1, 1, mu, 0, 0) }, 13.4, 13.7},
+		{"eight in turns", 8, func() Rule { return dana(t, 1, 8, 1, mu, 0, 0) }, 7.5, 7.9},
+		{"eight in turns, heavy ball", 8, heavy, 1.2, 1.35},
+	} {
+		if !bears(c.from, c.workers, c.rule) {
+			t.Errorf("%s: does not bear %v", c.name, c.from)
+		}
+		if bears(c.to, c.workers, c.rule) {
+			t.Errorf("%s: bears %v", c.name, c.to)
+		}
+	}
+}
+
+// An update of four gradients of a quarter of a million elements: what velocities cost beside one.
+func BenchmarkWorkerMomentum(b *testing.B) {
+	const n, workers = 1 << 18, 4
+	o, err := optim.New(optim.Config{Name: optim.Nesterov, LR: 0.1, Momentum: 0.9}, n)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var gs []Gradient
+	for w := range workers {
+		gs = append(gs, Gradient{Worker: star.Worker(w), Weight: 1. / workers, Vec: make([]float32, n)})
+	}
+	for name, rule := range map[string]Fused{"one velocity": &Descent{Optimizer: o, Schedule: Constant(0.1), Threads: 1}, "one for each worker": dana(b, n, workers, 1, 0.9, 0, 0)} {
+		b.Run(name, func(b *testing.B) {
+			w := make([]float32, n)
+			b.SetBytes(4 * n * workers)
+			for b.Loop() {
+				rule.Update(w, w, 0, gs, 0)
+			}
+		})
+	}
+}
