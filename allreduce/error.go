@@ -3,6 +3,7 @@ package allreduce
 import (
 	"errors"
 	"fmt"
+	"net"
 	"time"
 )
 
@@ -33,12 +34,16 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Timeout: waiting had no end.
-func (e *Error) Timeout() bool { return errors.Is(e.Err, errTimeout) }
+func (e *Error) Timeout() bool {
+	var late net.Error
+	return errors.Is(e.Err, errTimeout) || errors.Is(e.Err, errSilent) || errors.As(e.Err, &late) && late.Timeout()
+}
 
 var (
 	errGone    = errors.New("its connection has ended")
 	errClosed  = errors.New("the group was closed during the operation")
 	errTimeout = errors.New("no byte has moved")
+	errSilent  = errors.New("nothing comes back from its host: the way to it is cut, or the host is off")
 	errSpoilt  = errors.New("the group has failed before and cannot be used any more; form another one with the next generation")
 	errBusy    = errors.New("another operation of this group is running; a Group is for one goroutine at a time")
 )

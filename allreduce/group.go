@@ -98,6 +98,10 @@ type Config struct {
 	// DialTimeout bounds Dial if its context has no end. Zero means 1 minute.
 	DialTimeout time.Duration
 
+	// ReachTimeout is how long rank 0 may be out of reach before Dial gives up, for where it is known to listen
+	// already. Zero: no longer than DialTimeout.
+	ReachTimeout time.Duration
+
 	// Log receives what has been chosen. Nil means slog.Default().
 	Log *slog.Logger
 }

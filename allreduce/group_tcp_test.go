@@ -301,6 +301,52 @@ func TestPollIsRefusedWithoutProcessors(t *testing.T) {
 	}
 }
 
+// Connections that say nothing do not hold a group up: more of them than may be pending, at the rendezvous, and at every rank's own port as
+// soon as that is known. Their time to say something is longer than the group has.
+func TestSilenceAtThePorts(t *testing.T) {
+	var mu sync.Mutex
+	var held []net.Conn
+	defer func() {
+		for _, c := range held {
+			c.Close()
+		}
+	}()
+	silent := func(addr string, n int) {
+		for range n {
+			if c, err := net.Dial("tcp", addr); err == nil {
+				mu.Lock()
+				held = append(held, c)
+				mu.Unlock()
+			}
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent(l.Addr().String(), 1200)
+	var wg sync.WaitGroup
+	for r := range 3 {
+		cfg := allreduce.Config{Rank: r, Size: 3, Rendezvous: l.Addr().String(), Log: slog.New(slog.DiscardHandler), DialTimeout: 4 * time.Second, Transport: "tcp"}
+		if r == 0 {
+			cfg.Listener = l
+		}
+		cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			silent(addr, 100)
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+		wg.Go(func() {
+			g, err := allreduce.Dial(t.Context(), cfg)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			g.Close()
+		})
+	}
+	wg.Wait()
+}
+
 // Garbage at the rendezvous and strangers do not disturb a group that is forming.
 func TestGarbageAtTheRendezvous(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

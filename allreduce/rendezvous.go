@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -209,6 +210,8 @@ type forming struct {
 	plain bool // links are streams
 	ranks []place
 
+	strangers atomic.Int64 // that came
+
 	mu      sync.Mutex
 	over    bool
 	closers []io.Closer // listeners, and connections that are still shaking hands
@@ -341,7 +344,7 @@ func (f *forming) form(ctx context.Context) (*Group, error) {
 	}
 	// All are there. Who does not connect now has lost the way to somebody, and tries again from the start, where the others must be, too.
 	limit := meshTime + time.Duration(c.Size)*50*time.Millisecond
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("all ranks came, and their connections were not complete %v later", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("all ranks came, and their connections were not complete %v later: %w", limit, os.ErrDeadlineExceeded))
 	defer cancel()
 	present, unwatch := f.watch(ctx)
 	err = because(present, f.mesh(present, listeners))
@@ -405,20 +408,84 @@ func (f *forming) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return nc, nil
 }
 
-// accept calls handle for each connection that l accepts, until l is closed.
-func (f *forming) accept(l net.Listener, handle func(net.Conn)) {
+// Connections that have not said who they are: whoever reaches the port can open them, and say nothing.
+const (
+	maxPending   = 512
+	pendingGrace = 100 * time.Millisecond // a rank says it at once; it may be far away
+	maxGrumbles  = 20                     // lines for them in one forming
+	maxFailed    = 1000                   // accepts in a row, 5 ms apart: the listener is of no use
+)
+
+// accept calls handle for each connection that l accepts and that has said who it is, until l is closed. Those that have not by then are
+// closed, and nobody waits for them; of too many, the oldest is.
+func (f *forming) accept(l net.Listener, handle func(net.Conn, greeting)) {
+	type guest struct {
+		nc    net.Conn
+		since time.Time
+	}
+	var mu sync.Mutex
+	var pending []guest // in order of arrival
+	drop := func() {
+		if len(pending) > 0 {
+			pending[0].nc.Close()
+			pending = pending[1:]
+		}
+	}
+	leave := func(nc net.Conn) {
+		mu.Lock()
+		defer mu.Unlock()
+		pending = slices.DeleteFunc(pending, func(g guest) bool { return g.nc == nc })
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for {
+	for failed := 0; ; {
 		nc, err := l.Accept()
-		if err != nil {
+		mu.Lock()
+		if failed++; err == nil {
+			failed = 0
+		}
+		if errors.Is(err, net.ErrClosed) || failed > maxFailed {
+			for len(pending) > 0 {
+				drop()
+			}
+			mu.Unlock()
 			return
+		}
+		if err != nil { // out of descriptors, most often
+			drop()
+			mu.Unlock()
+			time.Sleep(5 * time.Millisecond)
+			continue
+		}
+		if len(pending) >= maxPending {
+			if wait := pendingGrace - time.Since(pending[0].since); wait > 0 {
+				mu.Unlock()
+				time.Sleep(wait)
+				mu.Lock()
+			}
+			drop()
 		}
 		if f.cfg.TLS != nil {
 			nc = tls.Server(nc, f.cfg.TLS)
 		}
+		pending = append(pending, guest{nc, time.Now()})
+		mu.Unlock()
 		f.keep(nc)
-		wg.Go(func() { handle(nc) })
+		wg.Go(func() {
+			var g greeting
+			nc.SetDeadline(time.Now().Add(handshakeTime))
+			err := receive(nc, &g)
+			leave(nc)
+			if err != nil {
+				nc.Close()
+				f.release(nc)
+				if n := f.strangers.Add(1); n <= maxGrumbles {
+					f.cfg.log().Warn("all-reduce: no rank of ours", "from", nc.RemoteAddr(), "err", err)
+				}
+				return
+			}
+			handle(nc, g)
+		})
 	}
 }
 
@@ -427,11 +494,17 @@ func (f *forming) reach(ctx context.Context) (net.Conn, error) {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.MaxInterval = 5*time.Millisecond, 500*time.Millisecond
 	nc, err := backoff.Retry(ctx, func() (net.Conn, error) { return f.dial(ctx, "tcp", f.cfg.Rendezvous) },
-		backoff.WithBackOff(b), backoff.WithMaxElapsedTime(0))
+		backoff.WithBackOff(b), backoff.WithMaxElapsedTime(f.cfg.ReachTimeout))
 	if err != nil {
-		return nil, fmt.Errorf("rank 0 at %s: %w", f.cfg.Rendezvous, err)
+		return nil, unreached(0, f.cfg.Rendezvous, err)
 	}
+	watched(nc)
 	return nc, nil
+}
+
+// unreached: the group cannot be formed because of the way to a rank.
+func unreached(rank int, addr string, err error) *Error {
+	return &Error{Rank: rank, Operation: "connecting to " + addr, Err: err}
 }
 
 func (f *forming) greet(what string) greeting {
@@ -481,14 +554,7 @@ func (f *forming) gather(ctx context.Context, l net.Listener, here place, model 
 	all := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		f.accept(l, func(nc net.Conn) {
-			var g greeting
-			nc.SetDeadline(time.Now().Add(handshakeTime))
-			if err := receive(nc, &g); err != nil {
-				f.cfg.log().Warn("all-reduce: no rank of ours", "from", nc.RemoteAddr(), "err", err)
-				nc.Close()
-				return
-			}
+		f.accept(l, func(nc net.Conn, g greeting) {
 			mu.Lock()
 			why := f.objection(&g)
 			if why == "" && g.For != "group" {
@@ -505,6 +571,7 @@ func (f *forming) gather(ctx context.Context, l net.Listener, here place, model 
 				nc.Close()
 				return
 			}
+			watched(nc)
 			f.mu.Lock()
 			f.control[g.Rank] = nc
 			f.mu.Unlock()
@@ -620,6 +687,9 @@ func (f *forming) join(nc net.Conn, here place) (answer, error) {
 	if err == nil && len(a.Places) != f.cfg.Size {
 		err = fmt.Errorf("%d places for %d ranks", len(a.Places), f.cfg.Size)
 	}
+	if late := unreached(0, f.cfg.Rendezvous, err); err != nil && late.Timeout() {
+		return a, late
+	}
 	if err != nil {
 		return a, fmt.Errorf("rank 0 at %s: %w", f.cfg.Rendezvous, err)
 	}
@@ -677,13 +747,7 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 	var wg sync.WaitGroup
 	for _, l := range listeners {
 		wg.Go(func() {
-			f.accept(l, func(nc net.Conn) {
-				nc.SetDeadline(time.Now().Add(handshakeTime))
-				var g greeting
-				if err := receive(nc, &g); err != nil {
-					nc.Close()
-					return
-				}
+			f.accept(l, func(nc net.Conn, g greeting) {
 				mu.Lock()
 				why := f.objection(&g)
 				if why == "" && (g.Rank < f.cfg.Rank || f.links[g.Rank] != nil) {
@@ -736,6 +800,12 @@ func (f *forming) mesh(ctx context.Context, listeners []net.Listener) error {
 				}
 			}
 			err = fmt.Errorf("no link to rank %s", strings.Join(who, ", "))
+			for r := range f.cfg.Size {
+				if waiting[r] && errors.Is(context.Cause(ctx), os.ErrDeadlineExceeded) {
+					err = &Error{Rank: r, Operation: "connecting", Err: fmt.Errorf("%w: %w", err, os.ErrDeadlineExceeded)}
+					break
+				}
+			}
 		}
 	}
 	if err != nil {
@@ -791,7 +861,7 @@ func (f *forming) linkTo(ctx context.Context, r int) (link, error) {
 		for _, k := range parts {
 			k.close()
 		}
-		err = fmt.Errorf("rank %d at %s: %w", r, addr, err)
+		err = unreached(r, addr, err)
 		f.cfg.log().Debug("all-reduce: no link", "to", r, "kind", kind, "err", err)
 	}
 	return nil, err

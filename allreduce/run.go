@@ -241,6 +241,11 @@ func (g *Group) pause(ctx context.Context, r *run, awake bool) error {
 			return err
 		}
 	}
+	if waited > silentAfter {
+		if err := g.silence(); err != nil {
+			return err
+		}
+	}
 	if awake {
 		g.breathe()
 		return nil

@@ -196,6 +196,23 @@ func (s *socket) close() {
 	}
 }
 
+// tries is how often bytes on their way have been sent without an answer.
+func (s *socket) tries() int {
+	if s.fd < 0 || s.name != "tcp" {
+		return 0
+	}
+	return unanswered(s.fd)
+}
+
+// unanswered is how often the kernel has sent bytes of a TCP socket, or asked for room for them, since the other host answered last.
+func unanswered(fd int) int {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0
+	}
+	return int(info.Retransmits) + int(info.Probes)
+}
+
 // rawWaiter waits in poll.
 type rawWaiter struct{ fds []unix.PollFd }
 

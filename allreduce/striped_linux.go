@@ -81,6 +81,14 @@ func (s *striped) resize(segment int) {
 	}
 }
 
+func (s *striped) tries() int {
+	most := 0
+	for _, k := range s.links {
+		most = max(most, k.tries())
+	}
+	return most
+}
+
 func (s *striped) kind() string { return s.links[0].kind() }
 
 func (s *striped) close() {

@@ -143,7 +143,7 @@ func (c *Coordinator) fromRing(p *peer, e event) error {
 		return c.carry(orders)
 	case transport.KindFault:
 		c.log.Warn("a ring has failed", "at", p.conn.Peer(), "generation", e.fault.Generation, "suspect", e.fault.Suspect, "reason", e.fault.Reason)
-		r.failed(e.fault.Generation, e.fault.Suspect, e.fault.Reason)
+		r.failed(star.Worker(p.rank), e.fault.Generation, e.fault.Suspect, e.fault.Reason)
 	case transport.KindSaved:
 		switch {
 		case e.saved.Shard > 0: // what its codec has left out

@@ -62,9 +62,10 @@ type ring struct {
 	closed  bool                   // the stream is used up: no riders any more
 	over    bool                   // the job is: nobody forms a ring any more
 
-	faults   int    // rings that failed since the last complete round
-	fault    string // why the present one failed; empty: it did not
-	suspects map[star.Worker]int
+	faults   int                 // rings that failed since the last complete round
+	fault    string              // why the present one failed; empty: it did not
+	suspects map[star.Worker]int // how often it was named
+	accusers map[star.Worker]int // how often it named somebody
 
 	saveAt int64     // take kept at this version; -1: none
 	kept   *Progress // what a checkpoint of version saveAt must remember
@@ -153,7 +154,7 @@ func RingPlan(p modes.Plan) error {
 
 // newRing makes the ledger one of all-reduce. Before resume.
 func newRing(l *ledger, of transport.Ring) *ring {
-	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, suspects: map[star.Worker]int{}, unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
+	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, suspects: map[star.Worker]int{}, accusers: map[star.Worker]int{}, unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
 	l.ring = r
 	return r
 }
@@ -357,18 +358,20 @@ func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error)
 }
 
 // failed notes that a member's ring has failed.
-func (r *ring) failed(generation int64, suspect int, reason string) {
+func (r *ring) failed(by star.Worker, generation int64, suspect int, reason string) {
 	if generation < r.since || r.over {
 		return
 	}
 	r.fault = reason
 	if suspect >= 0 && suspect < len(r.l.accounts) && r.l.accounts[suspect].live {
 		r.suspects[star.Worker(suspect)]++
+		r.accusers[by]++
 	}
 }
 
 // mend answers faults, when the connections of those who are gone have had a moment to
-// end. A worker that two rings in a row have suspected is to be taken leave of. An
+// end. When a worker has been suspected twice in two rings in a row, one is to be taken leave of: who has suspected and been suspected
+// most often, as one that is cut off from all others both names them and is named by them. An
 // error: the ring cannot be mended.
 func (r *ring) mend() (orders []order, evict star.Worker, err error) {
 	r.l.out = r.l.out[:0]
@@ -379,15 +382,39 @@ func (r *ring) mend() (orders []order, evict star.Worker, err error) {
 		return nil, -1, fmt.Errorf("the ring has failed %d times without a round between, last: %s", r.faults, r.fault)
 	}
 	if r.faults > 1 {
-		for w := range r.l.accounts {
-			if w := star.Worker(w); r.l.accounts[w].live && r.suspects[w] > 1 && r.l.live() > 1 {
-				delete(r.suspects, w)
-				return nil, w, nil
-			}
+		if w := r.outcast(); w >= 0 && r.l.live() > 1 {
+			r.forgive(w)
+			return nil, w, nil
 		}
 	}
 	r.reform()
 	return r.l.out, -1, nil
+}
+
+// outcast is whom to take leave of, -1: nobody.
+func (r *ring) outcast() star.Worker {
+	out, twice := star.Worker(-1), false
+	part := func(w star.Worker) int { return r.suspects[w] + r.accusers[w] }
+	for w := range r.l.accounts {
+		w := star.Worker(w)
+		if !r.l.accounts[w].live {
+			continue
+		}
+		twice = twice || r.suspects[w] > 1
+		if out < 0 || part(w) > part(out) || part(w) == part(out) && r.suspects[w] > r.suspects[out] {
+			out = w
+		}
+	}
+	if !twice {
+		return -1
+	}
+	return out
+}
+
+// forgive forgets what was said of w, and by it.
+func (r *ring) forgive(w star.Worker) {
+	delete(r.suspects, w)
+	delete(r.accusers, w)
 }
 
 // tally notes that a member has made a version, and what it knows of it.
@@ -450,6 +477,7 @@ func (r *ring) complete() {
 	r.version++
 	r.faults = 0
 	clear(r.suspects)
+	clear(r.accusers)
 	l.seq++
 	l.used += rd.total
 	f := transport.Fire{Seq: l.seq, Version: r.version, Samples: l.used - rd.total}

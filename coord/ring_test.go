@@ -330,7 +330,7 @@ func (s *sea) hear(w *swimmer) {
 	case transport.Computed:
 		orders, err = s.r.computed(m)
 	case transport.Fault:
-		s.r.failed(m.Generation, m.Suspect, m.Reason)
+		s.r.failed(w.id, m.Generation, m.Suspect, m.Reason)
 	case star.Record:
 		s.r.arrive(m)
 	}
@@ -703,8 +703,8 @@ func TestRingFaults(t *testing.T) {
 	r := newRing(l, transport.Ring{})
 	l.begin()
 	for try := 1; ; try++ {
-		r.failed(r.now.generation-1, 2, "of a ring before this one") // the first time there is none
-		r.failed(r.now.generation, -1, "nobody knows why")
+		r.failed(0, r.now.generation-1, 2, "of a ring before this one") // the first time there is none
+		r.failed(0, r.now.generation, -1, "nobody knows why")
 		orders, evict, err := r.mend()
 		if try > maxFaults {
 			if err == nil || !strings.Contains(err.Error(), "nobody knows why") {
@@ -729,11 +729,45 @@ func TestRingFaults(t *testing.T) {
 	l = newLedger(modes.SSGD(3), 3, 0, 10, 1000)
 	r = newRing(l, transport.Ring{})
 	l.begin()
-	r.failed(1, 2, "no link to 2")
+	r.failed(0, 1, 2, "no link to 2")
 	r.mend()
-	r.failed(r.now.generation, 2, "no link to 2")
+	r.failed(0, r.now.generation, 2, "no link to 2")
 	if _, evict, err := r.mend(); evict != 2 || err != nil {
 		t.Errorf("worker %d, %v; want worker 2 to go", evict, err)
+	}
+}
+
+// Who names whom, ring after ring, says who is cut off: the one that is in most of it.
+func TestRingOutcast(t *testing.T) {
+	for name, c := range map[string]struct {
+		rings [][][2]int // in each, who names whom
+		out   star.Worker
+	}{
+		"one hangs":                      {[][][2]int{{{0, 2}, {1, 2}}, {{1, 2}}}, 2},
+		"two of two":                     {[][][2]int{{{0, 1}}, {{0, 1}}}, 1},
+		"two that do not reach":          {[][][2]int{{{1, 2}}, {{2, 1}}, {{2, 1}}}, 1},
+		"one is cut off from all others": {[][][2]int{{{1, 3}, {3, 0}}, {{3, 0}}}, 3},
+		"damage here and there":          {[][][2]int{{{0, 1}}, {{1, 2}}, {{2, 3}}}, -1},
+	} {
+		l := newLedger(modes.SSGD(4), 4, 0, 10, 1000)
+		r := newRing(l, transport.Ring{})
+		l.begin()
+		out := star.Worker(-1)
+		for _, names := range c.rings {
+			if out >= 0 {
+				t.Errorf("%s: worker %d is taken leave of before the last ring", name, out)
+			}
+			for _, n := range names {
+				r.failed(star.Worker(n[0]), r.now.generation, n[1], "no byte has moved")
+			}
+			var err error
+			if _, out, err = r.mend(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out != c.out {
+			t.Errorf("%s: worker %d is taken leave of, want %d", name, out, c.out)
+		}
 	}
 }
 

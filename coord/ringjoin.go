@@ -16,7 +16,7 @@ func (r *ring) join(w star.Worker) []order {
 		return nil
 	}
 	*a = account{live: true, counted: true, parked: true, step: a.step + 1, stored: a.stored, up: a.up}
-	delete(r.suspects, w)
+	r.forgive(w)
 	if r.closed || len(r.l.redo) == 0 && r.l.cursor >= r.l.limit {
 		return r.l.out
 	}

@@ -15,7 +15,11 @@ func Unreachable(c Conn, d time.Duration) error {
 	if !ok || d <= 0 {
 		return nil
 	}
-	nc := w.nc
+	return UnreachableConn(w.nc, d)
+}
+
+// UnreachableConn does the same for a connection that carries something else.
+func UnreachableConn(nc net.Conn, d time.Duration) error {
 	if t, ok := nc.(*tls.Conn); ok {
 		nc = t.NetConn()
 	}

@@ -7,6 +7,7 @@ import (
 	gonet "net"
 	"slices"
 	"sync"
+	"time"
 
 	"star/coord"
 	"star/transport"
@@ -297,13 +298,24 @@ func newMeeting(l gonet.Listener) *meeting {
 	go func() {
 		for {
 			c, err := l.Accept()
-			if err != nil {
+			if errors.Is(err, gonet.ErrClosed) {
 				m.close()
 				return
 			}
+			if err != nil || len(m.conns) == cap(m.conns) { // out of descriptors, or nobody comes to fetch them: the oldest are strangers, or try again
+				select {
+				case old := <-m.conns:
+					old.Close()
+				default:
+				}
+			}
+			if err != nil {
+				time.Sleep(5 * time.Millisecond)
+				continue
+			}
 			select {
 			case m.conns <- c:
-			default: // nobody comes to fetch them
+			case <-m.done:
 				c.Close()
 			}
 		}

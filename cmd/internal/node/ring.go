@@ -72,6 +72,10 @@ type ringWorker struct {
 // any iteration; who is gone is found by the coordinator, and much earlier.
 const ringPatience = 10 * time.Minute
 
+// ringReach is how long a member tries to connect to another one whose address it knows, and which listens, before it says so. The
+// coordinator has the ring formed again, and takes leave of one of the two if they still cannot.
+const ringReach = 5 * time.Second
+
 // ruleText is the update rule in words: what all members of a ring must agree on.
 func ruleText(job *settings.Job) string {
 	momentum := ""
@@ -429,7 +433,7 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 		Rank: place, Size: len(w.ring.Members), Rendezvous: w.ring.Addr,
 		Job: w.job.Name, Token: string(w.job.Token), Generation: uint32(w.ring.Generation),
 		TLS: w.tls, Insecure: w.job.Insecure, Congestion: w.job.Congestion,
-		Timeout: ringPatience, DialTimeout: ringPatience, Log: w.log, HostID: w.job.HostID, Connections: w.job.Connections,
+		Timeout: ringPatience, DialTimeout: ringPatience, ReachTimeout: ringReach, Log: w.log, HostID: w.job.HostID, Connections: w.job.Connections,
 		Dial: via(), Model: w.costs, Segment: w.job.Segment << 10, SendBuffer: w.job.Buffer << 10, ReceiveBuffer: w.job.Buffer << 10,
 	}
 	if w.job.Transport != Auto {
@@ -454,6 +458,7 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 	}
 	site.Begin(w.ring.Generation, ringPatience, others...)
 	end := time.Now().Add(ringPatience)
+	var cut time.Time // since when the way to another member is
 	for try := 0; ; try++ {
 		if place == 0 {
 			cfg.Listener = w.meet.open()
@@ -470,6 +475,14 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 			return context.Cause(ctx)
 		case time.Now().After(end):
 			return fmt.Errorf("%w %d of workers %v cannot be formed: %w", errRing, w.ring.Generation, w.ring.Members, err)
+		}
+		if peer, ok := errors.AsType[*allreduce.Error](err); ok && peer.Rank != allreduce.None {
+			if cut.IsZero() {
+				cut = time.Now()
+			}
+			if peer.Timeout() || time.Since(cut) > ringReach {
+				return err
+			}
 		}
 		level := slog.LevelDebug
 		if cfg.Transport != "" && try == 0 { // which may not be to be had

@@ -1,9 +1,13 @@
 package node
 
 import (
+	"errors"
+	gonet "net"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"star/cmd/internal/settings"
 	"star/transport"
@@ -48,6 +52,46 @@ func TestForcedTransportAndTLS(t *testing.T) {
 		}
 		if err := checkTransport(kind, false); err != nil {
 			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+// Of the connections that come to a ring's first member while it computes the newest are kept: the oldest of so many say nothing.
+func TestMeetingKeepsTheNewest(t *testing.T) {
+	l, err := gonet.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMeeting(l)
+	defer m.close()
+	var conns []gonet.Conn
+	for range cap(m.conns) + 50 {
+		c, err := gonet.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		conns = append(conns, c)
+	}
+	for _, c := range conns[:50] {
+		c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("one of the oldest is still there")
+		}
+	}
+	last := conns[len(conns)-1]
+	s := m.open()
+	defer s.Close()
+	for n := 0; ; n++ {
+		timer := time.AfterFunc(20*time.Second, func() { s.Close() })
+		c, err := s.Accept()
+		timer.Stop()
+		if err != nil {
+			t.Fatalf("the last of those that came is not among %d", n)
+		}
+		defer c.Close()
+		if c.RemoteAddr().String() == last.LocalAddr().String() {
+			return
 		}
 	}
 }
