@@ -203,7 +203,7 @@ func (t *replayedTimes) Spend(w nouns.Worker, step int64, _ time.Duration, load 
 	} else if of := t.beside[w]; len(of) > 0 {
 		s = of[int(rand.New(rand.NewPCG(0, uint64(step))).Float64()*float64(len(of)))]
 	}
-	s.Compute += max(time.Duration(t.Relative(w, step)*float64(t.median)), time.Duration(load*float64(t.own)))
+	s.Compute += max(time.Duration(load*t.Relative(w, step)*float64(t.median)), time.Duration(load*float64(t.own)))
 	return s
 }
 

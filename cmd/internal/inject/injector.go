@@ -29,7 +29,7 @@ type Config struct {
 	Trace   *trace.Trace // nil: none
 	By      By
 
-	// Median is what an iteration that the trace has as its median one is to take, computing included. 0: the trace says by how much
+	// Median is what an iteration of an equal share that the trace has as its median one is to take, computing included. 0: the trace says by how much
 	// computing takes longer than it does.
 	Median time.Duration
 }
@@ -117,19 +117,20 @@ func (in *Injector) Data() time.Duration {
 
 // Delay is the time to sleep after a computation that began at at (since the run
 // began) and took compute, so that its end is where that of the slow worker would
-// be. step counts the worker's own iterations from 0.
+// be. step counts the worker's own iterations from 0; share is how many times the samples of an equal
+// share it had, by which Median counts.
 //
 // Factors multiply, that of the trace included, or what computes for less than the trace says with Median
 // goes on until then; then come additions; then the pauses of bursts, which fall on the last Pause of every Period, counted from
 // the beginning of the run.
-func (in *Injector) Delay(step int64, at, compute time.Duration) time.Duration {
+func (in *Injector) Delay(step int64, at, compute time.Duration, share float64) time.Duration {
 	if !in.Active() || compute < 0 {
 		return 0
 	}
 	at = max(at, 0)
 	factor := in.factor
 	if in.trace != nil && in.median > 0 {
-		recorded := in.trace.Relative(in.worker, max(step, 0)) * float64(in.median)
+		recorded := in.trace.Relative(in.worker, max(step, 0)) * float64(in.median) * share
 		compute = max(compute, 1)
 		factor *= math.Max(1, recorded/float64(compute))
 	} else if in.trace != nil {

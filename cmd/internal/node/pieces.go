@@ -85,7 +85,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 		}
 		// The injection slows all of an iteration down: each piece sleeps for what is due so far.
 		worked += time.Since(loaded)
-		if due := w.inject.Delay(w.step, at, worked) - rec.Injected; due > 0 {
+		if due := w.inject.Delay(w.step, at, worked, w.share(done)) - rec.Injected; due > 0 {
 			if !sleep(ctx, due) {
 				return computed, context.Cause(ctx)
 			}

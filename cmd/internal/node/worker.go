@@ -368,6 +368,9 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	return nil
 }
 
+// share is how many equal shares so many samples are.
+func (w *worker) share(samples int) float64 { return float64(samples) / float64(w.job.Batch) }
+
 // toldTo is what this worker was told to train. A batch that nobody named is for the servers to choose.
 func toldTo(job *settings.Job) *coord.Told {
 	t := &coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed}
@@ -687,7 +690,7 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 		return computed, err
 	}
 	w.compare(rec)
-	if rec.Injected = w.inject.Delay(w.step, at, time.Since(loaded)); rec.Injected > 0 {
+	if rec.Injected = w.inject.Delay(w.step, at, time.Since(loaded), w.share(rel.Count)); rec.Injected > 0 {
 		if !sleep(ctx, rec.Injected) {
 			return computed, context.Cause(ctx)
 		}
