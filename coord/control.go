@@ -230,7 +230,7 @@ func (c *Coordinator) adopt(p modes.Plan, why string) error {
 // install makes p the plan, and writes line, whose reason is there.
 func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 	from := c.ledger.plan
-	if p = c.graft(p); p.Equal(from) {
+	if p = c.graft(p); p.Equal(from) || c.stopping.frozen {
 		return nil
 	}
 	if !c.bequeath(func(e *Estate) { e.Plan, e.Manual, e.Grows = p, c.manual, c.auto != nil }) {

@@ -111,6 +111,9 @@ type Config struct {
 	// Remember is what the checkpoint knows of the workers' last iterations.
 	Remember []star.Record
 
+	// Grace is how long the job may take to save itself when it is told to end (Stop), or when too many of its members are. Zero: it ends at once.
+	Grace time.Duration
+
 	JoinTimeout time.Duration // zero means 2 min
 	SendTimeout time.Duration // zero means 10 s: how long a member may take for a small message; others do not wait for it
 	DeadAfter   time.Duration // zero means 60 s: a member that said nothing for so long is gone
@@ -259,7 +262,13 @@ type Coordinator struct {
 	log    *slog.Logger
 	events chan event
 	done   chan struct{}
-	conns  atomic.Int64
+
+	notices  chan notice
+	stopping stopping
+	leaves   notice // that this process is to end, and others may coordinate
+	leavesAt time.Time
+
+	conns atomic.Int64
 
 	life   context.Context // of the connections: it ends a moment after Run
 	hangUp context.CancelFunc
@@ -351,8 +360,10 @@ type peer struct {
 	last     star.Record
 	welcomed bool
 	gone     bool
-	unsaid   bool   // a server that has come back, and has yet to say what it has
-	parted   bool   // was told why: its reader will close the connection
+	unsaid   bool      // a server that has come back, and has yet to say what it has
+	parted   bool      // was told why: its reader will close the connection
+	leaving  time.Time // it said that it was told to end
+	leave    transport.Leave
 	evals    bool   // is to evaluate at its next release
 	recent   window // of iterations
 	busy     window // of them, without waiting
@@ -498,6 +509,7 @@ func New(cfg Config) (*Coordinator, error) {
 		log:     cfg.Log,
 		events:  make(chan event, 4*(cfg.Workers+cfg.Servers)),
 		done:    make(chan struct{}),
+		notices: make(chan notice, 1),
 		life:    life,
 		hangUp:  hangUp,
 		servers: make([]*peer, cfg.Servers),
@@ -722,11 +734,15 @@ func (c *Coordinator) loop(ctx context.Context) error {
 			return ErrDeposed
 		case e := <-c.events:
 			if err := c.handle(e); err != nil {
-				return ending(ctx, err)
+				return c.ending(ctx, err)
 			}
 		case now := <-tick.C:
 			if err := c.tick(now); err != nil {
-				return ending(ctx, err)
+				return c.ending(ctx, err)
+			}
+		case n := <-c.notices:
+			if err := c.noticed(n); err != nil {
+				return c.ending(ctx, err)
 			}
 		case now := <-look.C:
 			look.Reset(c.overdue(now))
@@ -743,7 +759,17 @@ func (c *Coordinator) loop(ctx context.Context) error {
 
 // ending is why a job ends: if this process was told to end, that is the reason, and what was lost just now, such as the server in
 // it, was lost with it.
-func ending(ctx context.Context, err error) error {
+func (c *Coordinator) ending(ctx context.Context, err error) error {
+	select {
+	case n := <-c.notices:
+		if n.yield == nil && n.cause != nil {
+			return n.cause
+		}
+	default:
+	}
+	if c.stopping.cause != nil && !errors.Is(err, ErrDeposed) {
+		return c.stopping.cause
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -791,6 +817,9 @@ func (c *Coordinator) handle(e event) error {
 		return nil
 	}
 	p.heard = time.Now()
+	if c.ignores(e.kind) {
+		return nil
+	}
 	switch e.kind {
 	case 0:
 		return c.lost(p, e.err)
@@ -1268,6 +1297,10 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 		c.removeWorker(p, m.Reason)
 		return &Error{exitDiverged, fmt.Sprintf("worker %d: %s", p.rank, m.Reason)}
 	}
+	if c.leaving(p, m) {
+		c.log.Info("is to leave", "peer", p.conn.Peer(), "reason", m.Reason)
+		return c.muster(time.Now())
+	}
 	c.log.Info("left", "peer", p.conn.Peer(), "reason", m.Reason)
 	return c.lost(p, fmt.Errorf("left: %s", m.Reason))
 }
@@ -1310,6 +1343,13 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		c.lostLate(p, why)
 		return nil
 	}
+	if c.stopping.frozen && c.ledger.ring == nil { // its gradient would not count any more
+		p.hangUp()
+		c.forgetInRound(p)
+		c.forgetResidual(star.Worker(p.rank))
+		c.trySaved()
+		return nil
+	}
 	c.removeWorker(p, why.Error())
 	if c.ledger == nil {
 		return nil
@@ -1318,7 +1358,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if c.cfg.StopOnLoss && !c.final {
 		return &Error{exitLost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
-	if c.ledger.live() == 0 && (!c.final || c.ledger.ring != nil) && !c.awaits() {
+	if c.ledger.live() == 0 && (!c.final || c.ledger.ring != nil) && !c.awaits() && c.stopping.cause == nil {
 		return &Error{exitLost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 	}
 	if err := c.resize(); err != nil {
@@ -1403,6 +1443,12 @@ func (c *Coordinator) tick(now time.Time) error {
 		return err
 	}
 	c.watchResiduals(now)
+	if err := c.muster(now); err != nil {
+		return err
+	}
+	if err := c.halt(); err != nil {
+		return err
+	}
 	if c.heir != nil && c.ledger == nil && !c.succeeds() {
 		c.tryStart()
 	}

@@ -68,7 +68,7 @@ func (c *Coordinator) milestones() {
 
 // due says what begins now.
 func (c *Coordinator) due() (eval, save bool) {
-	if c.round != nil || c.final || c.save != nil || c.mover.holds() || c.short() {
+	if c.round != nil || c.final || c.save != nil || c.mover.holds() || c.short() || c.stopping.cause != nil {
 		return false, false
 	}
 	if r := c.ledger.ring; r != nil && len(r.forming) > 0 {
@@ -260,6 +260,9 @@ func (c *Coordinator) tryRound() {
 
 // tryFinish begins the final evaluation when no gradient is on the way any more.
 func (c *Coordinator) tryFinish() error {
+	if c.stopping.cause != nil && !c.final {
+		return c.halt()
+	}
 	if c.ledger == nil || c.final || c.cfg.Validation != nil && !c.checks.begun {
 		return nil
 	}
@@ -430,6 +433,10 @@ func (c *Coordinator) saidWritten(w *written) error {
 	if s.final {
 		c.ended, c.lastSave = true, w.err
 		return nil
+	}
+	if c.stopping.frozen {
+		c.stopping.done = true
+		return c.halt()
 	}
 	c.milestones()
 	return c.tryFinish()

@@ -39,9 +39,9 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout)
-	stop()
+	// Whoever has started this ends it, or ends itself, which ends the input. A signal to the whole group or host is for it: it may have a checkpoint written first.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM)
+	err := run(context.Background(), os.Args[1:], os.Stdin, os.Stdout)
 	switch {
 	case err == nil:
 	case gcerrors.Code(err) == gcerrors.NotFound:

@@ -104,13 +104,15 @@ func takeSettings(in io.Reader) error {
 	return nil
 }
 
-// obey passes signals on until the input ends, which counts as SIGTERM.
+// obey passes signals on until the input ends, which counts as SIGTERM, or as SIGKILL after another signal: star run has waited long enough.
 func obey(in io.Reader, send func(syscall.Signal)) {
 	lines := bufio.NewScanner(in)
+	last := syscall.SIGTERM
 	for lines.Scan() {
 		if n, err := strconv.Atoi(lines.Text()); err == nil && n > 0 && n < 65 {
 			send(syscall.Signal(n))
+			last = syscall.SIGKILL
 		}
 	}
-	send(syscall.SIGTERM)
+	send(last)
 }

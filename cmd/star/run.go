@@ -85,7 +85,7 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			} else if job.PrintPlacement || job.Demands != "" {
 				return job.Invalid("hosts", errors.New("a placement needs a file of hosts"))
 			}
-			ctx, cancel := node.Signals(context.Background())
+			ctx, cancel := node.Signals(context.Background(), r.atOnce)
 			defer cancel()
 			return r.lives(ctx)
 		},
@@ -620,12 +620,16 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			}
 			// The coordinator ends the job for everybody, so that all leave for the
 			// same reason. Whoever is left a moment later is told directly.
-			r.screen.say("run", fmt.Sprintf("%v: ending the job", sig))
+			how := "ending the job"
+			if r.job.Grace > 0 && r.training() {
+				how += fmt.Sprintf(", after a checkpoint (--grace %v); once more: at once", r.job.Grace)
+			}
+			r.screen.say("run", fmt.Sprintf("%v: %s", sig, how))
 			failed = context.Cause(ctx)
 			signal(children[:max(1, r.seats.count)], r.seats.ends(sig))
-			direct = time.After(2 * time.Second)
+			direct = time.After(r.job.Grace + 2*time.Second)
 			ending()
-			kill = time.After(grace)
+			kill = time.After(r.job.Grace + grace)
 		case <-direct:
 			signal(children, syscall.SIGTERM)
 		case <-kill:
@@ -634,6 +638,14 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 		}
 	}
 	return failed
+}
+
+// atOnce ends all processes of the job.
+func (r *launch) atOnce() {
+	r.live.Range(func(_, c any) bool {
+		signal([]*child{c.(*child)}, syscall.SIGKILL)
+		return true
+	})
 }
 
 // end ends children that were started although others could not be.

@@ -347,14 +347,10 @@ func (o *orders) attach(cmd *exec.Cmd) error {
 }
 
 // signal passes a signal on. It reports false if the process that was started is to
-// get it itself: SIGKILL cannot be handled, so whoever carries the orders is ended, and with
-// that the orders.
+// get it itself: SIGKILL is for whoever carries the orders as well, and with that the orders end.
 func (o *orders) signal(sig syscall.Signal) bool {
-	if sig == syscall.SIGKILL {
-		return false
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_, err := fmt.Fprintf(o.to, "%d\n", int(sig))
-	return err == nil
+	return err == nil && sig != syscall.SIGKILL
 }

@@ -193,7 +193,8 @@ func (s *server) reigns(ctx context.Context, members *council.Council, now *atom
 			begun(c)
 		}
 		now.Store(c)
-		result, err := s.reign(ctx, r, c, func() { now.Store(nil) })
+		s.coordinates.Store(true)
+		result, err := s.reign(ctx, r, c, func() { now.Store(nil); s.coordinates.Store(false) })
 		stop()
 		looks.Wait()
 		if !errors.Is(err, coord.ErrDeposed) {
@@ -209,37 +210,45 @@ func (s *server) reigns(ctx context.Context, members *council.Council, now *atom
 		if begun != nil {
 			begun(nil)
 		}
+		if s.told.Err() != nil {
+			return context.Cause(s.told)
+		}
 	}
 }
 
-// reign coordinates the job until it is over, or somebody else does. SIGTERM is for this process alone: the job is handed over, if others are there
-// who can go on with it. SIGINT ends it. over is called as soon as nobody is to talk with c any more.
+// reign coordinates the job until it is over, or somebody else does. SIGTERM is for this process alone, unless too many others hear it as well: the job is handed
+// over, if others are there who can go on with it. SIGINT ends it. over is called as soon as nobody is to talk with c any more.
 func (s *server) reign(ctx context.Context, r *council.Reign, c *coord.Coordinator, over func()) (coord.Result, error) {
-	told, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
-	handed := make(chan struct{})
-	undo := context.AfterFunc(ctx, func() {
+	handed, ended := make(chan struct{}), make(chan struct{})
+	undo := context.AfterFunc(s.told, func() {
 		defer close(handed)
-		why := context.Cause(ctx)
-		if sig, ok := errors.AsType[*SignalError](why); ok && sig.Signal == syscall.SIGTERM {
-			err := r.HandOver()
-			select {
-			case <-r.Over():
-				s.log.Info("has handed the job over", "because", why, "missing", err)
-				return
-			default:
-				s.log.Warn("ends the job, because it cannot be handed over", "reason", err)
-			}
+		why := context.Cause(s.told)
+		if sig, ok := errors.AsType[*SignalError](why); !ok || sig.Signal != syscall.SIGTERM {
+			c.Stop(why)
+			return
 		}
-		cancel(why)
+		select {
+		case <-c.Yield(why):
+		case <-ended:
+			return
+		}
+		err := r.HandOver()
+		select {
+		case <-r.Over():
+			s.log.Info("has handed the job over", "because", why, "missing", err)
+		default:
+			s.log.Warn("ends the job, because it cannot be handed over", "reason", err)
+			c.Stop(why)
+		}
 	})
 	defer func() {
 		over()
+		close(ended)
 		if !undo() {
 			<-handed // this process must not be gone before another one has taken over
 		}
 	}()
-	return c.Run(told)
+	return c.Run(ctx)
 }
 
 // ended is how a job has ended, by the last note: nil if well.
@@ -285,6 +294,7 @@ func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
 		if err != nil {
 			return nil, 0, err
 		}
+		s.farewell(m)
 		return m.Hosted(), m.Welcome.Term, nil
 	}
 }

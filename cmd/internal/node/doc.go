@@ -4,15 +4,11 @@
 package node
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/signal"
 	"runtime"
-	"syscall"
 
 	"star/checkpoint"
 	"star/cmd/internal/settings"
@@ -40,19 +36,6 @@ const (
 	ExitInt      = 130
 	ExitTerm     = 143
 )
-
-// SignalError says that a signal ended the process.
-type SignalError struct{ Signal os.Signal }
-
-func (e *SignalError) Error() string { return fmt.Sprintf("ended by %v", e.Signal) }
-
-// ExitCode is 128 plus the number of the signal.
-func (e *SignalError) ExitCode() int {
-	if s, ok := e.Signal.(syscall.Signal); ok {
-		return 128 + int(s)
-	}
-	return ExitFailure
-}
 
 // ExitCode is the exit code that fits err.
 func ExitCode(err error) int {
@@ -91,28 +74,6 @@ func (e *fileError) Unwrap() error { return e.error }
 
 // ExitCode is that of a file that is missing or corrupt.
 func (e *fileError) ExitCode() int { return e.code }
-
-// Signals is a context that SIGINT and SIGTERM end, with a *SignalError as its
-// cause. A second signal ends the process at once. SIGQUIT has it say what it waits for.
-func Signals(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(parent)
-	c := make(chan os.Signal, 2)
-	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		select {
-		case s := <-c:
-			cancel(&SignalError{s})
-		case <-ctx.Done():
-			return
-		}
-		if s, ok := (<-c).(syscall.Signal); ok {
-			checkpoint.Abandon()
-			os.Exit(128 + int(s))
-		}
-	}()
-	undo := explainQuits()
-	return ctx, func() { signal.Stop(c); undo(); cancel(nil) }
-}
 
 // network is how this process speaks, by the settings.
 func network(job *settings.Job, log *slog.Logger) (*transport.TCP, error) {

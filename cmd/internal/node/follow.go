@@ -25,14 +25,6 @@ type follower interface {
 	follow(ctx context.Context, s *session, why error) error
 }
 
-// farewell has a signal, or the end of the caller, say good-bye and end every wait, until stop.
-func farewell(ctx context.Context, m *coord.Member) (stop func() bool) {
-	return context.AfterFunc(ctx, func() {
-		m.Leave(ExitCode(context.Cause(ctx)), context.Cause(ctx).Error())
-		m.Close()
-	})
-}
-
 // open reaches every shard. Until it has, the link is the one before, or nil. From here on what the coordinator says is heeded: it may be lost meanwhile, or
 // have others hold copies of a shard.
 func (w *worker) open(ctx context.Context, s *session) error {
@@ -44,7 +36,7 @@ func (w *worker) open(ctx context.Context, s *session) error {
 		return err
 	}
 	t := &toShards{w: w, views: views, turned: make(chan struct{})}
-	w.inbox = newInbox(w.member, t.turn, t.freeze)
+	w.inbox = newInbox(w.member, t.turn, t.freeze, w.dismissed)
 	link, err := t.reach(w.inbox.begin(ctx, 0), func(ctx context.Context, views []transport.View) (*ps.Link, error) {
 		return s.dial(ctx, w.member, views)
 	})

@@ -198,7 +198,7 @@ func (w *ringWorker) work(ctx context.Context) error {
 	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
 	}
-	w.inbox = newInbox(w.member, nil, nil)
+	w.inbox = newInbox(w.member, nil, nil, w.dismissed)
 	w.late = func() bool {
 		_, closed := w.inbox.closing(w.ring.Generation, w.version)
 		return closed

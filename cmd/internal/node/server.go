@@ -41,6 +41,7 @@ const (
 
 // server is one star-ps process.
 type server struct {
+	told   context.Context // ends when this process is told to end
 	job    *settings.Job
 	log    *slog.Logger
 	opt    optim.Config
@@ -61,7 +62,8 @@ type server struct {
 	params int64                         // of the job, once it was assigned its part
 	locks  []*checkpoint.Lock            // of the folders that it writes into, once it coordinates
 
-	hosting atomic.Pointer[ps.Server] // the shards of this process
+	hosting     atomic.Pointer[ps.Server] // the shards of this process
+	coordinates atomic.Bool               // now, where others may, too
 }
 
 // Report prints what a job came to, also one that failed.
@@ -69,8 +71,15 @@ type Report func(coord.Result) error
 
 // Serve hosts shards, and on rank 0 the coordinator, until the job is over. Whoever coordinates reports what it came to. begun, if not nil, is
 // told the coordinator.
-func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(*coord.Coordinator), report Report) error {
-	s := &server{job: job, log: log.With("rank", job.Rank)}
+func Serve(told context.Context, job *settings.Job, log *slog.Logger, begun func(*coord.Coordinator), report Report) error {
+	s := &server{job: job, log: log.With("rank", job.Rank), told: told}
+	ctx, end := linger(told, job.Grace)
+	defer end()
+	return endsWith(told, s.serve(ctx, begun, report), s.log)
+}
+
+func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), report Report) error {
+	job := s.job
 	if err := s.prepare(); err != nil {
 		return err
 	}
@@ -85,7 +94,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 	}
 	listener := &counted{plain, new(links)}
 	addr := listener.Addr()
-	friends, err := meetJob(ctx, job, cluster.JobMember{Role: "server", Rank: job.Rank, Shards: job.Shards, Addr: told(job, addr), Host: hostname()}, s.log)
+	friends, err := meetJob(s.told, job, cluster.JobMember{Role: "server", Rank: job.Rank, Shards: job.Shards, Addr: told(job, addr), Host: hostname()}, s.log)
 	if err != nil {
 		listener.Close()
 		return err
@@ -198,6 +207,7 @@ func Serve(ctx context.Context, job *settings.Job, log *slog.Logger, begun func(
 			}
 		})
 	}
+	defer context.AfterFunc(s.told, func() { coordinator.Stop(context.Cause(s.told)) })()
 	result, err := coordinator.Run(ctx)
 	close(over)
 	// Give the members a moment to hang up first: a connection that is closed with
@@ -645,7 +655,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		Poison: job.Poison,
 		Plan:   s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
-		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery,
+		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery, Grace: job.Grace,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
 		Save: s.saveManifest, Saved: s.saved, Discard: s.discard, Name: checkpoint.Name, Generation: s.lives(),
 		Settings: config, Notes: notes, Program: Program,
@@ -751,18 +761,18 @@ func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) 
 	var assign transport.Assign
 	for {
 		var err error
-		if member, err = s.join(ctx, tcp, addr, 0); errors.As(err, new(*coord.OverError)) {
+		if member, err = s.join(s.told, tcp, addr, 0); errors.As(err, new(*coord.OverError)) {
 			s.log.Info(err.Error())
 			return false, nil
 		} else if err != nil {
 			return false, err
 		}
 		// The coordinator's own time-out comes first: it knows who is missing.
-		if assign, err = member.Assignment(ctx, s.job.JoinTimeout+5*time.Second); err == nil {
+		if assign, err = member.Assignment(s.told, s.job.JoinTimeout+5*time.Second); err == nil {
 			break
 		}
 		member.Close()
-		if !s.lostEarly(ctx, err) {
+		if !s.lostEarly(s.told, err) {
 			return false, err
 		}
 	}
@@ -777,9 +787,26 @@ func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) 
 		layout[i] = compress.Tensor{Offset: t.Offset, Shape: t.Shape}
 	}
 	shards.Describe(layout)
+	defer s.farewell(member)()
 	err = shards.Run(ctx, member.Hosted(), assign)
 	told, ok := errors.AsType[*transport.RejectError](err)
 	return ok && told.Exit == ExitRestart && !shards.Fired(), err
+}
+
+// farewell has the coordinator know when this process is told to end, unless it is this process that coordinates.
+func (s *server) farewell(m *coord.Member) (stop func() bool) {
+	if s.job.Rank == 0 && len(s.job.Coordinators) == 0 {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(s.told, func() {
+		why := context.Cause(s.told)
+		if s.coordinates.Load() {
+			return // it hears of it otherwise
+		}
+		if err := m.Leave(ExitCode(why), why.Error()); err != nil || s.job.Grace <= 0 {
+			m.Close()
+		}
+	})
 }
 
 // advertise is the address under which workers reach this process. Without

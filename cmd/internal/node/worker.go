@@ -59,6 +59,8 @@ func (e *NaNError) ExitCode() int { return ExitDiverged }
 
 // worker is one star-worker process.
 type worker struct {
+	told   context.Context // ends when this process is told to end
+	end    func()          // ends every wait
 	job    *settings.Job
 	log    *slog.Logger
 	model  train.Model
@@ -105,7 +107,14 @@ type worker struct {
 // Work joins the job and trains until it is over. A nil error means that the
 // coordinator said so. sampler is a command that reads the GPU (gpu.Sample); without
 // one nvidia-smi does.
-func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []string) error {
+func Work(told context.Context, job *settings.Job, log *slog.Logger, sampler []string) error {
+	ctx, end := linger(told, job.Grace)
+	defer end()
+	return endsWith(told, work(told, ctx, end, job, log, sampler), log)
+}
+
+// work is Work. Until the process is in the job it ends when told does; then when the coordinator lets it go, or with ctx, which end ends.
+func work(told, ctx context.Context, end func(), job *settings.Job, log *slog.Logger, sampler []string) error {
 	if err := compress.Check(job.Compress); err != nil {
 		return job.Invalid("compress", err)
 	}
@@ -138,7 +147,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	if err != nil {
 		return err
 	}
-	friends, err := meetJob(ctx, job, cluster.JobMember{Role: "worker", Rank: job.Rank, Host: hostname()}, log)
+	friends, err := meetJob(told, job, cluster.JobMember{Role: "worker", Rank: job.Rank, Host: hostname()}, log)
 	if err != nil {
 		return err
 	}
@@ -199,7 +208,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 			Data: trainSet.Name(), Samples: int64(trainSet.Len()), Digest: digest, Tests: int64(testSet.Len()), Rule: rule, Codec: enrolledCodec(job), Told: toldTo(job),
 		},
 	}
-	member, err := coord.Join(ctx, joins)
+	member, err := coord.Join(told, joins)
 	if over, ok := errors.AsType[*coord.OverError](err); ok {
 		log.Info(over.Error())
 		return nil
@@ -251,10 +260,11 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	}()
 
 	// A signal, or the end of the caller, says good-bye and ends every wait.
-	stop := farewell(ctx, member)
+	stop := farewell(told, member, 0, end) // as long as there is nothing that a checkpoint could hold
 	defer func() { stop() }()
 
 	w := &worker{
+		told: told, end: end,
 		job: job, log: log, model: model, test: testSet, member: member, inject: in, limits: limits, rank: rank,
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}),
 		step:   member.Welcome.Step, hash: hash,
@@ -296,7 +306,7 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 			w.link.Close()
 		}
 	}()
-	if lost != nil && !w.leaderless(ctx, lost) {
+	if lost != nil && !w.leaderless(told, lost) {
 		return lost
 	}
 	traffic := all.traffic
@@ -317,6 +327,8 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	}
 	defer tenant.leave()
 	log.Info("joined", "data", trainSet.Name(), "gemm", kernel.Name())
+	stop()
+	stop = farewell(told, member, job.Grace, end)
 	var life follower = w
 	switch {
 	case ring != nil:
@@ -327,14 +339,14 @@ func Work(ctx context.Context, job *settings.Job, log *slog.Logger, sampler []st
 	default:
 		err = w.work(ctx)
 	}
-	for life.leaderless(ctx, err) {
+	for life.leaderless(told, err) {
 		stop()
 		if err = life.follow(ctx, comes, err); err == nil {
-			member, stop = w.member, farewell(ctx, w.member)
+			member, stop = w.member, farewell(told, w.member, job.Grace, end)
 			err = life.work(ctx)
 		}
 	}
-	if cause := context.Cause(ctx); cause != nil {
+	if cause := context.Cause(told); cause != nil {
 		return cause
 	}
 	var nan *NaNError
@@ -604,6 +616,13 @@ func (w *worker) train(ctx context.Context) error {
 			return err
 		}
 		pushed, last = time.Now(), rec
+	}
+}
+
+// dismissed ends what a worker does that was told to end and is let go.
+func (w *worker) dismissed() {
+	if w.told.Err() != nil {
+		w.end()
 	}
 }
 

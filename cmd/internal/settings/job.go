@@ -136,6 +136,7 @@ type Job struct {
 
 	Out             string        // folder of run.jsonl and checkpoints
 	CheckpointEvery time.Duration // 0: only at the end
+	Grace           time.Duration // for a checkpoint when the job is told to end; 0: none is made
 	Checkpoint      string        // folder or address of checkpoints; empty: one in Out
 	Keep            int           // newest checkpoints that stay; 0: all
 	Restarts        int           // star run: how often a job that fails is begun again from its last checkpoint
@@ -272,7 +273,8 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job; with --coordinators also processes that may coordinate and were killed, and with --replicas as well servers")
 
 	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
-	Var(s, &j.CheckpointEvery, "checkpoint-every", 0, "time between checkpoints; 0: only at the end")
+	Var(s, &j.CheckpointEvery, "checkpoint-every", 5*time.Minute, "time between checkpoints; 0: only at the end")
+	Var(s, &j.Grace, "grace", 20*time.Second, "how long a job that is told to end (SIGINT, SIGTERM) may take to save a checkpoint; 0: it ends at once, without one; for every member")
 	Var(s, &j.Checkpoint, "checkpoint", "", "where checkpoints are kept: a folder, or an address like s3://bucket/prefix?region=REGION (checkpoints in --out)")
 	Var(s, &j.Keep, "keep", 0, "checkpoints that stay, the newest; 0: all")
 	Var(s, &j.Resume, "resume", "", "checkpoint to start from")
@@ -505,6 +507,7 @@ func (j *Job) Validate() error {
 		{"join-timeout", j.JoinTimeout, time.Second},
 		{"dead-after", j.DeadAfter, time.Second},
 		{"checkpoint-every", j.CheckpointEvery, 0},
+		{"grace", j.Grace, 0},
 		{"rider-wait", j.RiderWait, 0},
 		{"timer-slack", j.TimerSlack, 0},
 	} {

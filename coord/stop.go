@@ -1,0 +1,252 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// A job that is told to end while it trains is saved first, if that takes no longer than Config.Grace. Either this process is told (Stop), or so
+// many others are that the job cannot go on. Who is to leave says so (a Leave with the exit code of a signal) and works on until the
+// coordinator lets it go. So a job all of whose processes are told at once, as schedulers do, is whole when it is saved.
+//
+//	Stop, or too many leave ──► buffers of the workers, for half of the grace ──► frozen: no update is made any more ──► the checkpoint ──► the end
+
+// musterTime is how long one that is to leave is kept, because others may be told as well: schedulers tell the processes of a job one after the other,
+// and those of other hosts a little later.
+const musterTime = 2 * time.Second
+
+// yieldTime is that for a process whose job others may coordinate. It is shorter, because those that are told next have the job saved when too few are left.
+const yieldTime = 200 * time.Millisecond
+
+// signalled is the first exit code of processes that a signal has ended.
+const signalled = 128
+
+// stopping is the end of a job that was told to.
+type stopping struct {
+	cause  error // nil: nobody wants that
+	until  time.Time
+	asked  time.Time // the workers for their buffers
+	frozen bool      // what arrives changes nothing any more
+	done   bool      // the checkpoint is there, or has failed
+}
+
+// notice is what a process has told its coordinator: that it is to end.
+type notice struct {
+	cause error           // nil: it is time to look who is to leave
+	yield chan<- struct{} // closed if the job can go on elsewhere; nil: it is to end
+}
+
+// Stop ends the job with cause, after a checkpoint. It may be called at any time, from any goroutine.
+func (c *Coordinator) Stop(cause error) { c.notify(notice{cause: cause}) }
+
+// Yield is for a process whose job others may coordinate. The channel is closed when they can go on with it; else the job ends as with Stop.
+func (c *Coordinator) Yield(cause error) <-chan struct{} {
+	yield := make(chan struct{})
+	c.notify(notice{cause, yield})
+	return yield
+}
+
+func (c *Coordinator) notify(n notice) {
+	select {
+	case c.notices <- n:
+	case <-c.done:
+	}
+}
+
+// noticed is what becomes of a notice.
+func (c *Coordinator) noticed(n notice) error {
+	switch {
+	case n.cause == nil:
+		return c.muster(time.Now())
+	case n.yield == nil:
+		return c.stop(n.cause)
+	case c.ledger == nil && c.heir == nil || c.cfg.Grace <= 0:
+		close(n.yield)
+		return nil
+	}
+	c.leaves, c.leavesAt = n, time.Now()
+	c.musterIn(yieldTime)
+	return c.muster(time.Now())
+}
+
+// musterIn has those who are to leave looked at in a while.
+func (c *Coordinator) musterIn(d time.Duration) {
+	time.AfterFunc(d, func() { c.notify(notice{}) })
+}
+
+// stop begins the end of the job, or gives it another cause.
+func (c *Coordinator) stop(cause error) error {
+	s := &c.stopping
+	if s.cause != nil {
+		s.cause = cause
+		return nil
+	}
+	s.cause, s.until = cause, time.Now().Add(c.cfg.Grace)
+	if c.ledger == nil || c.cfg.Save == nil || c.cfg.Grace <= 0 {
+		s.done = true
+		return c.halt()
+	}
+	c.log.Info("ending the job, after a checkpoint", "why", cause, "grace", c.cfg.Grace)
+	c.cfg.RunLog.write(logStop{Type: "stop", T: c.elapsed().Seconds(), Limit: c.ledger.used, Why: cause.Error()})
+	return c.halt()
+}
+
+// halt goes on with the end of a job. It returns the cause when all is done.
+func (c *Coordinator) halt() error {
+	s := &c.stopping
+	now := time.Now()
+	switch {
+	case s.cause == nil:
+		return nil
+	case s.done:
+		return s.cause
+	case !now.Before(s.until):
+		c.log.Warn("the job ends without a checkpoint of its last updates: not within the grace (--grace)", "grace", c.cfg.Grace, "missing", c.missing())
+		return s.cause
+	case c.final || c.save != nil: // it will be saved, or is being
+		return nil
+	case c.succeeds() || c.mover.holds() || c.ledger.ring != nil && len(c.ledger.ring.forming) > 0:
+		return nil // where the parameters are, and of which version, is being found out
+	case c.ledger.ring != nil && c.ledger.live() == 0:
+		return s.cause
+	case !s.frozen && c.savedAlready():
+		return s.cause
+	case c.hello.Buffers > 0 && !s.frozen && !c.collected(now):
+		return nil
+	}
+	if !s.frozen {
+		s.frozen = true
+		if c.ledger.ring != nil { // its rounds under way come to their end
+			c.ledger.limit = c.ledger.cursor
+		}
+	}
+	c.startSave()
+	return nil
+}
+
+// collected says whether the workers have sent their buffers, or have had the time to.
+func (c *Coordinator) collected(now time.Time) bool {
+	s := &c.stopping
+	if s.asked.IsZero() {
+		s.asked = now
+		if c.round == nil {
+			c.startRound(false, false)
+		}
+		return false
+	}
+	r := c.round
+	if r == nil || r.averaged {
+		return true
+	}
+	if now.Sub(s.asked) < c.cfg.Grace/2 {
+		return false
+	}
+	c.log.Warn("the checkpoint is without the buffers of workers that have not sent them", "workers", r.missing())
+	for w := range c.workers {
+		if p := c.workers[w]; p != nil && !r.buffered[star.Worker(w)] {
+			p.evals = false
+			c.forgetInRound(p)
+		}
+	}
+	return true
+}
+
+// ignores says whether an event comes too late to change anything: what is saved is to be all that was done.
+func (c *Coordinator) ignores(k transport.Kind) bool {
+	if !c.stopping.frozen || c.ledger.ring != nil {
+		return false
+	}
+	return slices.Contains([]transport.Kind{transport.KindArrive, transport.KindStored, transport.KindBundle, transport.KindFault}, k)
+}
+
+// leaving takes in that a member was told to end. It reports false for one whose good-bye counts at once.
+func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
+	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.ledger == nil || p.role == transport.RoleValidator || c.isLate(p) {
+		return false
+	}
+	if p.leaving.IsZero() {
+		p.leaving, p.leave = time.Now(), m
+		c.musterIn(musterTime)
+	}
+	return true
+}
+
+// muster lets those go who were told to end, or ends the job if it cannot go on without them.
+func (c *Coordinator) muster(now time.Time) error {
+	if c.stopping.cause != nil || c.ledger == nil {
+		return nil
+	}
+	if why := c.deserted(); why != "" {
+		var cause error = &Error{exitLost, why}
+		if c.leaves.yield != nil {
+			cause = c.leaves.cause
+		}
+		return c.stop(cause)
+	}
+	for _, p := range slices.Concat(c.workers, c.servers) {
+		if p == nil || p.gone || p.leaving.IsZero() || now.Sub(p.leaving) < musterTime {
+			continue
+		}
+		c.part(p, p.leave.Exit, "it leaves, as it was told to")
+		if err := c.lost(p, errors.New("left: "+p.leave.Reason)); err != nil {
+			return err
+		}
+	}
+	if c.leaves.yield != nil && now.Sub(c.leavesAt) >= yieldTime {
+		close(c.leaves.yield)
+		c.leaves.yield = nil
+	}
+	return nil
+}
+
+// deserted is why the job cannot go on without those who were told to end. Empty: it can.
+func (c *Coordinator) deserted() string {
+	going := func(p *peer) bool { return p != nil && !p.gone && !p.leaving.IsZero() }
+	stays := func(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() }
+	var why string
+	some := false
+	for _, p := range c.workers {
+		if going(p) {
+			some = true
+			why = fmt.Sprintf("every worker was told to end, the last one is worker %d: %s", p.rank, p.leave.Reason)
+		}
+	}
+	switch {
+	case !some:
+	case c.cfg.StopOnLoss:
+		return why + " (--on-failure stop)"
+	case !slices.ContainsFunc(c.workers, stays) && (c.cfg.Least == 0 || c.ledger.ring != nil):
+		return why
+	}
+	seats := 0 // of those who may coordinate, that stay
+	for rank, p := range c.servers {
+		switch {
+		case rank < c.cfg.Council && stays(p):
+			seats++
+		case rank >= c.cfg.Council && going(p) && p.hello.Shards > 0 && c.copies == nil:
+			return fmt.Sprintf("server %d was told to end, which has shards: %s", rank, p.leave.Reason)
+		}
+	}
+	if c.copies != nil && slices.ContainsFunc(c.servers, going) {
+		for shard := range c.shards {
+			v := c.copies.table.View(shard)
+			if !slices.ContainsFunc(append([]int{v.Primary}, v.Followers...), func(s int) bool { return stays(c.servers[s]) }) {
+				return fmt.Sprintf("every server that has shard %d was told to end", shard)
+			}
+		}
+	}
+	if k := c.cfg.Council; k > 0 {
+		if c.leaves.yield != nil {
+			seats--
+		}
+		if (c.leaves.yield != nil || slices.ContainsFunc(c.servers[:k], going)) && seats < k/2+1 {
+			return fmt.Sprintf("too many of those that may coordinate were told to end: %d of %d would stay", max(seats, 0), k)
+		}
+	}
+	return ""
+}

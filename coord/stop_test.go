@@ -1,0 +1,217 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"star/modes"
+	"star/transport"
+)
+
+// keeper notes the checkpoints of a job.
+func keeper(to *[]Checkpoint) func(Checkpoint) (string, error) {
+	return func(c Checkpoint) (string, error) {
+		*to = append(*to, c)
+		return c.ID, nil
+	}
+}
+
+// A job that is told to end makes a checkpoint of its last update, with what is in hand to be done again; nothing that comes after that counts. Models with
+// buffers are saved with those that workers send in time.
+func TestStopSaves(t *testing.T) {
+	for _, mode := range []string{"ssgd", "asgd", "x=2"} {
+		for _, buffers := range []int{0, 2} {
+			t.Run(fmt.Sprint(mode, " ", buffers), func(t *testing.T) {
+				var saved []Checkpoint
+				plan, _ := modes.Parse(mode, 3)
+				play(t, Config{Workers: 3, Plan: plan, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+					w.server(0, 2, false)
+					for i := range 3 {
+						w.worker(i, func(f *fakeWorker) { f.pace *= time.Duration(1 + i); f.buffers = make([]float32, buffers) })
+					}
+					time.Sleep(15500 * time.Millisecond)
+					told := errors.New("SIGTERM")
+					w.c.Stop(told)
+					w.finished(20 * time.Second)
+					if !errors.Is(w.err, told) || len(saved) != 1 {
+						t.Fatalf("ended with %v, %d checkpoints\n%s", w.err, len(saved), w.logs)
+					}
+					at, fires := saved[0], w.lines("fire")
+					last := fires[len(fires)-1]
+					if float64(at.Version) != last["version"] || float64(at.Samples) != last["samples"] || at.Samples != w.result.Samples || w.result.Checkpoint != at.ID {
+						t.Errorf("saved is version %d of %d samples; the last update is %v, the summary has %d samples and %q", at.Version, at.Samples, last, w.result.Samples, w.result.Checkpoint)
+					}
+					redo := int64(0)
+					for _, s := range at.Redo {
+						redo += int64(s.Count)
+					}
+					if at.Samples+redo+w.result.Wasted != at.Cursor {
+						t.Errorf("%d samples are applied and %d to be done again, of %d that were handed out", at.Samples, redo, at.Cursor)
+					}
+					if len(at.Buffers) != buffers {
+						t.Errorf("%d buffers, want %d", len(at.Buffers), buffers)
+					}
+					if s := w.lines("stop"); len(s) != 1 || s[0]["why"] != "SIGTERM" {
+						t.Errorf("the run log says %v", s)
+					}
+				})
+			})
+		}
+	}
+}
+
+// What does not come within the grace is not waited for.
+func TestGraceEnds(t *testing.T) {
+	t.Run("the disk", func(t *testing.T) {
+		var never chan struct{}
+		play(t, Config{Workers: 1, Steps: 1000, Grace: 20 * time.Second, Save: func(Checkpoint) (string, error) { <-never; return "", nil }}, func(w *world) {
+			w.server(0, 1, false)
+			w.worker(0)
+			time.Sleep(5500 * time.Millisecond)
+			never = make(chan struct{}) // of this bubble
+			told, begun := errors.New("SIGTERM"), time.Now()
+			w.c.Stop(told)
+			w.finished(time.Minute)
+			if took := time.Since(begun); !errors.Is(w.err, told) || took < 20*time.Second || took > 23*time.Second {
+				t.Errorf("ended with %v after %v", w.err, took)
+			}
+			if !strings.Contains(w.logs.String(), "not within the grace") {
+				t.Errorf("the log:\n%s", w.logs)
+			}
+			close(never)
+		})
+	})
+	t.Run("buffers of one worker", func(t *testing.T) {
+		var saved []Checkpoint
+		play(t, Config{Workers: 2, Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved), Plan: modes.ASGD(2)}, func(w *world) {
+			w.server(0, 1, false)
+			w.worker(0, func(f *fakeWorker) { f.buffers = []float32{3} })
+			w.worker(1, func(f *fakeWorker) { f.buffers = []float32{5}; f.pace = time.Hour })
+			time.Sleep(5500 * time.Millisecond)
+			w.c.Stop(errors.New("SIGTERM"))
+			w.finished(time.Minute)
+			if len(saved) != 1 || len(saved[0].Buffers) != 1 || saved[0].Buffers[0] != 3 {
+				t.Errorf("saved %+v\n%s", saved, w.logs)
+			}
+		})
+	})
+	t.Run("none is given", func(t *testing.T) {
+		var saved []Checkpoint
+		play(t, Config{Workers: 1, Steps: 1000, Save: keeper(&saved)}, func(w *world) {
+			w.server(0, 1, false)
+			w.worker(0)
+			time.Sleep(5500 * time.Millisecond)
+			told, begun := errors.New("SIGTERM"), time.Now()
+			w.c.Stop(told)
+			w.finished(time.Minute)
+			if !errors.Is(w.err, told) || len(saved) != 0 || time.Since(begun) > 0 {
+				t.Errorf("%v, %d checkpoints after %v", w.err, len(saved), time.Since(begun))
+			}
+		})
+	})
+	t.Run("before the start", func(t *testing.T) {
+		play(t, Config{Workers: 1, Steps: 1000, Grace: time.Hour, Save: keeper(new([]Checkpoint))}, func(w *world) {
+			w.server(0, 1, false)
+			told := errors.New("SIGTERM")
+			w.c.Stop(told)
+			w.finished(time.Second)
+			if !errors.Is(w.err, told) {
+				t.Error(w.err)
+			}
+		})
+	})
+}
+
+// Who is told to end is let go after a while, if the job can go on without it; else the job is saved, and ends.
+func TestMuster(t *testing.T) {
+	leave := func(m *Member, rank int) {
+		m.Leave(143, fmt.Sprintf("worker %d: SIGTERM", rank))
+	}
+	for name, c := range map[string]struct {
+		cfg     Config
+		workers []int // that leave
+		server  bool  // leaves too
+		ends    string
+	}{
+		"one worker":           {Config{}, []int{1}, false, ""},
+		"one, and all must be": {Config{StopOnLoss: true}, []int{1}, false, "--on-failure stop"},
+		"all workers":          {Config{}, []int{0, 1}, false, "every worker was told to end"},
+		"a server":             {Config{}, nil, true, "server 1 was told to end"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var saved []Checkpoint
+			c.cfg.Workers, c.cfg.Servers, c.cfg.Steps, c.cfg.Grace, c.cfg.Save = 2, 2, 40, 20*time.Second, keeper(&saved)
+			play(t, c.cfg, func(w *world) {
+				w.server(0, 1, false)
+				s := w.server(1, 1, false)
+				ws := []*fakeWorker{w.worker(0), w.worker(1)}
+				time.Sleep(5500 * time.Millisecond)
+				for _, r := range c.workers {
+					leave(ws[r].m, r)
+				}
+				if c.server {
+					leave(s.m, 1)
+				}
+				if c.ends != "" {
+					w.finished(20 * time.Second)
+					w.failed(exitLost, c.ends)
+					if len(saved) != 1 || saved[0].Samples != w.result.Samples || saved[0].Samples == 0 {
+						t.Errorf("saved %+v", saved)
+					}
+					return
+				}
+				time.Sleep(musterTime / 2)
+				if len(w.lines("leave")) > 0 {
+					t.Error("it is let go before the others could have been told")
+				}
+				<-ws[1].gone
+				var refused *transport.RejectError
+				if !errors.As(ws[1].err, &refused) || refused.Exit != 143 {
+					t.Errorf("it is let go with %v", ws[1].err)
+				}
+				w.finished(time.Hour)
+				w.accounted(320)
+				if w.err != nil || len(w.lines("leave")) != 1 {
+					t.Errorf("%v; who left: %v", w.err, w.lines("leave"))
+				}
+			})
+		})
+	}
+}
+
+// A coordinator that is told to end has others go on, unless too few of those that may coordinate stay.
+func TestYield(t *testing.T) {
+	for name, c := range map[string]struct {
+		leave []int
+		yield bool
+	}{"alone": {nil, true}, "with another one": {[]int{2}, false}} {
+		t.Run(name, func(t *testing.T) {
+			var saved []Checkpoint
+			play(t, Config{Workers: 1, Servers: 4, Council: 3, Office: newDesk(1), Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+				var seats []*fakeServer
+				for i := range 3 {
+					seats = append(seats, w.server(i, 0, false))
+				}
+				w.server(3, 1, false)
+				w.worker(0)
+				time.Sleep(5500 * time.Millisecond)
+				told := errors.New("SIGTERM")
+				yield := w.c.Yield(told)
+				for _, i := range c.leave {
+					seats[i].m.Leave(143, "SIGTERM")
+				}
+				if c.yield {
+					<-yield
+					return
+				}
+				w.finished(20 * time.Second)
+				if !errors.Is(w.err, told) || len(saved) != 1 {
+					t.Errorf("%v, %d checkpoints\n%s", w.err, len(saved), w.logs)
+				}
+			})
+		})
+	}
+}
