@@ -108,29 +108,33 @@ func Candidates(f Forecast) ([]Candidate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return promising(p, math.Inf(1))
+	return (&search{problem: p, all: true, most: math.Inf(1)}).sorted(), nil
 }
 
 // promising are those of Candidates that may be had for less than most times the cost of the cheapest one, by what nobody can be
-// faster than, and perhaps others.
-func promising(p *problem, most float64) ([]Candidate, error) {
-	s := search{problem: p, all: true, most: most}
+// faster than, and perhaps others. Their intervals are rough.
+func promising(p *problem, most float64) []Candidate {
+	return (&search{problem: p, all: true, most: most, rough: true}).sorted()
+}
+
+// sorted runs s, with all.
+func (s *search) sorted() []Candidate {
 	s.run()
 	slices.SortStableFunc(s.found, func(a, b Candidate) int { return int(a.Cost - b.Cost) })
-	return s.found, nil
+	return s.found
 }
 
 // search goes through the candidates.
 type search struct {
 	*problem
-	all     bool        // keep all; else only the best
-	most    float64     // with all: what has no chance to cost less than so many times the best is left out
-	least   float64     // with all: the lowest cost so far; 0: none yet
-	found   []Candidate // all, or the best at [0]
-	heap    agenda      // reused
-	waiting []star.Worker
-	ns      []time.Duration
-	rest    opens // reused
+	all    bool        // keep all; else only the best
+	most   float64     // with all: what has no chance to cost less than so many times the best is left out
+	least  float64     // with all: the lowest cost so far; 0: none yet
+	found  []Candidate // all, or the best at [0]
+	rough  bool        // intervals need not be exact
+	rhythm rhythm      // reused
+	ns     []time.Duration
+	rest   opens // reused
 }
 
 func (s *search) add(c Candidate) {
@@ -230,47 +234,23 @@ func (s *search) orders() {
 	}
 }
 
-// order is the mean interval of static x-order in the long run, by its events: x-order has
-// no closed form. It looks at as many gradients as make the slowest worker come often, and
-// leaves out the first fifth.
+// order is the mean interval of static x-order in the long run. Where candidates are only put in order, as by the controller, which plays them anew over what was seen, no more
+// gradients are looked at than make the slowest worker come often.
 func (s *search) order(x int) float64 {
-	t := s.byRank // what meets is taken by rank, as the Barrier's callers do
-	n := len(t)
-	total := max(24*n, 1000) // gradients
-	if n > exhaustive {
-		total = 10 * n
+	n := len(s.byRank)
+	most := settles
+	switch {
+	case s.rough && n > exhaustive:
+		most = 10 * n
+	case s.rough:
+		most = max(24*n, 32000/n)
 	}
-	h := s.heap[:0]
 	ns := s.ns[:0]
-	for w := range t {
-		ns = append(ns, max(seconds(t[w]), 1))
-		h.add(event{ns[w], star.Worker(w)})
+	for _, t := range s.byRank {
+		ns = append(ns, max(seconds(t), 1))
 	}
-	waiting := s.waiting[:0]
-	updates, start := 0, time.Duration(0)
-	for k := 1; ; k++ {
-		now := h[0].at
-		waiting = append(waiting, h[0].worker)
-		if len(waiting) < x {
-			h.next()
-			continue
-		}
-		for _, w := range waiting[:x-1] { // all are released now
-			h.add(event{now + ns[w], w})
-		}
-		w := waiting[x-1] // still the first
-		h.replace(event{now + ns[w], w})
-		waiting = waiting[:0]
-		if k <= total/5 {
-			start = now
-			continue
-		}
-		updates++
-		if k >= total && updates >= 8 {
-			s.heap, s.waiting, s.ns = h, waiting, ns
-			return (now - start).Seconds() / float64(updates)
-		}
-	}
+	s.ns = ns
+	return s.rhythm.play(ns, x, max(most, 8*x), nil)
 }
 
 // partition prices groups, given as the ends of runs of workers in order of speed.

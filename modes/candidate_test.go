@@ -68,33 +68,80 @@ func drawIterations(t *rapid.T, n int) []time.Duration {
 	return ts
 }
 
-// The interval of x=K as a candidate is that by the Barrier, but where iteration times keep step with each other.
+// longRun is the mean interval of x-order, in seconds, over a very long time, in the simplest way there is: who comes next is looked for among all.
+func longRun(times []time.Duration, x, gradients int) float64 {
+	due := slices.Clone(times)
+	arrived := make([]bool, len(times))
+	var from, now time.Duration
+	updates := 0
+	for k := 0; k < gradients; {
+		for range x {
+			first := -1
+			for w := range due {
+				if !arrived[w] && (first < 0 || due[w] < due[first]) {
+					first = w
+				}
+			}
+			arrived[first], now = true, due[first]
+			k++
+		}
+		for w, there := range arrived {
+			if there {
+				arrived[w], due[w] = false, now+times[w]
+			}
+		}
+		if k < gradients/3 {
+			from = now
+		} else {
+			updates++
+		}
+	}
+	return (now - from).Seconds() / float64(updates)
+}
+
+// The intervals of candidates and of Pace are those of the long run, and so are the shares.
 func TestIntervalsOfX(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	off, all := 0, 0
-	for range 300 {
-		f := Forecast{Batch: 128, Noise: 480}
-		for range 2 + r.IntN(8) {
-			f.Times = append(f.Times, time.Duration(50+r.IntN(1951))*time.Millisecond)
+	cases := [][]time.Duration{
+		ms(1154, 1906, 1644, 624, 1624, 1767, 709, 1380, 74), // x = 4: 525.9 after a thousand gradients, 496.5 in the end
+		ms(101, 103, 107, 109, 113, 127, 131, 400),           // x = 3: 52.877, and 53.5
+	}
+	for range intervalCases {
+		var times []time.Duration
+		for range 3 + r.IntN(7) {
+			times = append(times, time.Duration(50+r.IntN(1951))*time.Millisecond+time.Duration(r.IntN(2)*r.IntN(1e6)))
 		}
-		for _, c := range candidates(t, f) {
-			if c.Kind != KindStatic || c.Plan.Shares != nil || ties(f.Times) {
+		cases = append(cases, times)
+	}
+	for _, times := range cases {
+		for _, c := range candidates(t, Forecast{Times: times, Batch: 128, Noise: 480}) {
+			if c.Kind != KindStatic || c.Plan.Shares != nil {
 				continue
 			}
-			g, err := c.Plan.Price(f)
-			if err != nil {
-				t.Fatal(err)
+			want := longRun(times, c.X, 300_000)
+			if got := c.Interval.Seconds(); !near(got, want, .005) {
+				t.Errorf("%v, x = %d: interval %.4f ms, %.4f in the long run", times, c.X, 1e3*got, 1e3*want)
 			}
-			all++
-			if !near(g.Interval.Seconds(), c.Interval.Seconds(), .02) {
-				off++
+			pc := pace(t, c.Plan, times)
+			if got := pc.Interval.Seconds(); !near(got, want, .005) {
+				t.Errorf("%v, x = %d: pace %.4f ms, %.4f in the long run", times, c.X, 1e3*got, 1e3*want)
+			}
+			sum, most := 0.0, float64(c.X)/want
+			for w, share := range pc.Shares {
+				sum += share
+				if share*most > 1.005/times[w].Seconds() || share < 0 {
+					t.Errorf("%v, x = %d: worker %d brings %.4f gradients a second", times, c.X, w, share*most)
+				}
+			}
+			if !near(sum, 1, 1e-9) || !near(pc.Staleness, float64(len(times))/float64(c.X)-1, 1e-9) {
+				t.Errorf("%v, x = %d: %+v", times, c.X, pc)
 			}
 		}
 	}
-	if off*100 > all {
-		t.Errorf("%d of %d intervals are off by more than 2 %%", off, all)
-	}
 }
+
+// intervalCases are tried at random besides the two that are known.
+const intervalCases = 25
 
 // Every candidate is a valid plan, its cost is the product of its parts, and the decision is
 // the cheapest of them; Price of its plan by the Barrier says the same.

@@ -930,10 +930,7 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 	if len(h) > exhaustive {
 		most = 1.1
 	}
-	found, err := promising(q, most)
-	if err != nil {
-		return Decision{}, err
-	}
+	found := promising(q, most)
 	// By their averages the candidates come in order; over what was seen lately the best of each kind are priced anew.
 	best, least := ssgd, time.Duration(math.MaxInt64)
 	tried := map[string]int{}

@@ -194,12 +194,8 @@ func (d *Learned) Choose(f Forecast, ok func(Candidate) bool) (best Candidate, r
 	if err != nil {
 		return best, 0, "", err
 	}
-	cs, err := Candidates(f)
-	if err != nil {
-		return best, 0, "", err
-	}
 	ratio = math.Inf(1)
-	for _, c := range cs {
+	for _, c := range promising(p, math.Inf(1)) {
 		if ok != nil && !ok(c) {
 			continue
 		}

@@ -2,6 +2,7 @@ package modes
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"star"
@@ -38,17 +39,17 @@ const maxTime = 100 * 24 * time.Hour
 // its release to its arrival, takes times[w].
 //
 // A group that waits for all its members, and whose members wait for nobody
-// else, fires every max τ. A group of quorum 1 fires with every arrival. Groups
+// else, fires every max τ. A group of quorum 1 fires with every arrival; one of another
+// quorum is played until its rhythm recurs (type rhythm). Groups
 // run side by side, so their rates f_g add up:
 //
-//	I = 1 / Σ f_g,    f_g = 1/max τ   or   f_g = Σ 1/τ
+//	I = 1 / Σ f_g,    f_g = 1/max τ   or   f_g = Σ 1/τ   or   f_g of the rhythm
 //
-// Where groups are of these two kinds that is exact. In a tree workers wait for the
+// Where groups are of these kinds that is exact. In a tree workers wait for the
 // others of their report, so it counts as one arrival of several gradients; the time that
 // sending takes is not in it. For all others the
-// [Barrier] itself is run in virtual time (see [Plan.Simulate]) until the slowest
-// worker has come 50 times, or 2¹⁸ gradients have. Against the published means
-// that is within 1 %. Gradients that arrive at the same instant are taken by rank;
+// [Barrier] itself is run in virtual time (see [Plan.Simulate]) until 2¹⁴ gradients have come and
+// the slowest worker's 50 times, or 2¹⁸ gradients have. Gradients that arrive at the same instant are taken by rank;
 // where times are equal that choice can move the interval by a few percent.
 //
 // Since a worker always computes or waits, the versions that pass during all
@@ -66,14 +67,19 @@ func (p Plan) Pace(times []time.Duration) (Pace, error) {
 	for _, t := range times {
 		slowest = max(slowest, t)
 	}
-	const warmUp, least, most = 100, 400, 1 << 18
-	return p.simulate(times, warmUp, func(updates, arrivals int, elapsed time.Duration) bool {
-		return updates >= least && elapsed >= 50*slowest || arrivals >= most
-	}), nil
+	const least, most = 1 << 14, 1 << 18
+	warmUp := min(1000, int(farthest/8/slowest)) // an update takes no more than twice the slowest: what is late is thrown away
+	return p.simulate(times, warmUp, func(_, arrivals int, elapsed time.Duration) bool {
+		return arrivals >= least && elapsed >= 50*slowest || arrivals >= most || elapsed >= farthest/2
+	})
 }
 
+// mostUpdates are those that Simulate plays at most: some minutes.
+const mostUpdates = 1e9
+
 // Simulate runs the Barrier in virtual time, from all workers starting at once,
-// and returns the means over the given number of updates after the first skip.
+// and returns the means over the given number of updates after the first skip. It is an
+// error if they are more than a billion, or do not fit into a time.Duration.
 func (p Plan) Simulate(times []time.Duration, skip, updates int) (Pace, error) {
 	if err := p.checkTimes(times); err != nil {
 		return Pace{}, err
@@ -81,7 +87,10 @@ func (p Plan) Simulate(times []time.Duration, skip, updates int) (Pace, error) {
 	if skip < 0 || updates < 1 {
 		return Pace{}, fmt.Errorf("modes: simulate %d updates after %d: at least one after at least none", updates, skip)
 	}
-	return p.simulate(times, skip, func(done, _ int, _ time.Duration) bool { return done == updates }), nil
+	if skip > mostUpdates || updates > mostUpdates-skip {
+		return Pace{}, fmt.Errorf("modes: simulate %d updates after %d: at most %d in all", updates, skip, int(mostUpdates))
+	}
+	return p.simulate(times, skip, func(done, _ int, _ time.Duration) bool { return done == updates })
 }
 
 func (p Plan) checkTimes(times []time.Duration) error {
@@ -109,15 +118,31 @@ func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
 		if p.hasTree() && !all { // whoever is in a tree waits for the others in it
 			return Pace{}, false
 		}
-		if len(g.Riders) > 0 || !all && (g.Quorum > 1 || g.DropLate) {
+		if len(g.Riders) > 0 || g.Again || !all && g.DropLate {
 			return Pace{}, false
 		}
-		if !all { // quorum 1
+		if !all && g.Quorum == 1 {
 			for _, w := range g.Members {
 				rate[w] = 1 / times[w].Seconds()
 				updates += rate[w]
 				spread += rate[w]
 			}
+			continue
+		}
+		if !all {
+			members := slices.Sorted(slices.Values(g.Members)) // what meets is taken by rank
+			var own []time.Duration
+			for _, w := range members {
+				own = append(own, times[w])
+			}
+			shares := make([]float64, len(own))
+			x := float64(g.Quorum)
+			f := 1 / new(rhythm).play(own, g.Quorum, settles, shares)
+			for i, w := range members {
+				rate[w] = shares[i] * x * f
+			}
+			updates += f
+			spread += x * x * f
 			continue
 		}
 		slowest := time.Duration(0)
@@ -148,7 +173,7 @@ func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
 
 // simulate measures from the update number skip (0: the start) to the first
 // update at which done is true of the updates, arrivals and time since then.
-func (p Plan) simulate(times []time.Duration, skip int, done func(updates, arrivals int, elapsed time.Duration) bool) Pace {
+func (p Plan) simulate(times []time.Duration, skip int, done func(updates, arrivals int, elapsed time.Duration) bool) (Pace, error) {
 	n := len(times)
 	b := NewBarrier(p, n, 0)
 	q := make(agenda, 0, n)
@@ -170,6 +195,9 @@ func (p Plan) simulate(times []time.Duration, skip int, done func(updates, arriv
 	updates, arrivals, skipped := 0, 0, 0
 	for {
 		e := q.next()
+		if e.at > farthest {
+			return Pace{}, fmt.Errorf("modes: simulate: after %d updates %v have passed, and more does not fit: want fewer updates, or shorter iterations", skipped+updates, e.at)
+		}
 		measuring := skipped == skip
 		if measuring {
 			arrivals++
@@ -225,7 +253,7 @@ func (p Plan) simulate(times []time.Duration, skip int, done func(updates, arriv
 			for w, k := range counts {
 				pc.Shares[w] = float64(k) / float64(applied)
 			}
-			return pc
+			return pc, nil
 		}
 	}
 }
