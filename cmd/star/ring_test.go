@@ -135,14 +135,16 @@ func TestAllReduceAveragesBuffers(t *testing.T) {
 
 // A ring that waits for its riders is a tree, and trains as SSGD does.
 func TestRidersThatAreWaitedFor(t *testing.T) {
-	args := []string{"--model", "lenet", "--workers", "4", "--steps", "30", "--batch", "8", "--lr", "0.01", "--arch", "allreduce"}
-	full, _ := job(t, args...)
-	tree, dir := job(t, append(args, "--mode", "ring-minus=1,3", "--rider-wait", "10s", "--slow", "3:2x")...)
-	if tree.Updates != 30 || tree.Samples != full.Samples || tree.Staleness.Max != 0 {
-		t.Errorf("%d updates of %d samples, staleness up to %d; want 30 of %d without", tree.Updates, tree.Samples, tree.Staleness.Max, full.Samples)
+	for _, optimizer := range []string{"momentum", "dana"} {
+		args := []string{"--model", "lenet", "--workers", "4", "--steps", "30", "--batch", "8", "--lr", "0.01", "--arch", "allreduce", "--optimizer", optimizer}
+		full, _ := job(t, args...)
+		tree, dir := job(t, append(args, "--mode", "ring-minus=1,3", "--rider-wait", "10s", "--slow", "3:2x")...)
+		if tree.Updates != 30 || tree.Samples != full.Samples || tree.Staleness.Max != 0 {
+			t.Errorf("%d updates of %d samples, staleness up to %d; want 30 of %d without", tree.Updates, tree.Samples, tree.Staleness.Max, full.Samples)
+		}
+		near(t, optimizer+": riders that are waited for and a full ring", parameters(t, full), parameters(t, tree))
+		everySampleOnce(t, dir, full.Samples)
 	}
-	near(t, "riders that are waited for and a full ring", parameters(t, full), parameters(t, tree))
-	everySampleOnce(t, dir, full.Samples)
 }
 
 // Riders that are not waited for are carried when they are there, and every sample is

@@ -60,8 +60,9 @@ type ringWorker struct {
 
 	memo []byte // of the last release, for whoever coordinates next
 
-	part  partial // with rounds that are closed
-	guard *guard  // nil: --poison off
+	riding *riderMomentum // nil: riders' gradients are as the members'
+	part   partial        // with rounds that are closed
+	guard  *guard         // nil: --poison off
 
 	codec *allreduce.Compressor // nil: gradients go as they are
 	tuned int64                 // version at which it was chosen
@@ -285,6 +286,10 @@ func (w *ringWorker) load() error {
 		return err
 	}
 	w.part.live = strings.HasPrefix(made.Rule, "lgc")
+	if cfg.Name == optim.DANA && made.Rule == "" && made.Local == nil {
+		w.riding = newRiderMomentum(len(w.params), cfg.Momentum, w.job.Clip, w.door.free)
+	}
+	cfg = cfg.Shared()     // members always make their updates together
 	if made.Local != nil { // the job's own optimiser is that of the steps between
 		cfg = outer(made.Local.Outer)
 		if rate, err = cfg.Rate(); err != nil {
@@ -389,6 +394,11 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	w.door.admit(ring, me)
 	w.broken = w.broken || ring.Now
 	w.part.forget()
+	if w.riding != nil {
+		w.riding.keep(func(r star.Worker) bool {
+			return slices.ContainsFunc(ring.Riders, func(x transport.Rider) bool { return x.Worker == r && x.Parent == me })
+		})
+	}
 	place := slices.Index(ring.Members, me)
 	if place < 0 {
 		w.leaveGroup(ctx)
@@ -750,7 +760,10 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 	if tally, carried, err = w.carry(ctx); err != nil {
 		return tally, 0, computed, err
 	}
-	return tally, carried, computed, w.reduce(ctx, w.grad, 0)
+	if err = w.reduce(ctx, w.grad, 0); err == nil && w.riding != nil && len(tally.Carried) > 0 {
+		err = w.riding.exchange(ctx, w.group)
+	}
+	return tally, carried, computed, err
 }
 
 // weight is c of the update rule, for a gradient over so many samples.
@@ -769,7 +782,12 @@ func (w *ringWorker) update() (sum2 float64) {
 	} else {
 		sum2 = kernel.SumSq(w.grad)
 	}
-	w.door.change(w.version+1, func() { w.rule.Step(w.params, w.grad, w.samples, norm) })
+	w.door.change(w.version+1, func() {
+		w.rule.Step(w.params, w.grad, w.samples, norm)
+		if w.riding != nil {
+			w.riding.move(w.params, w.rule.Schedule.At(w.samples))
+		}
+	})
 	w.version++
 	return sum2
 }
@@ -779,6 +797,9 @@ func (w *ringWorker) update() (sum2 float64) {
 func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int64, err error) {
 	riders := w.ring.Riders
 	t = transport.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version + 1}
+	if w.riding != nil {
+		w.riding.begin()
+	}
 	if len(riders) == 0 {
 		return t, 0, nil
 	}
@@ -805,6 +826,10 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 		if !clean || w.ring.MaxStale > 0 && w.version-g.Basis > w.ring.MaxStale {
 			w.marks[2*i] = -w.marks[2*i]
 		} else {
+			if w.riding != nil {
+				w.riding.carry(g, w.weight(g.Samples))
+				continue
+			}
 			kernel.Axpy(w.weight(g.Samples), g.vec, w.grad)
 		}
 		w.door.free(g)

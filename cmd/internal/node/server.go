@@ -314,9 +314,6 @@ func Optimizer(job *settings.Job) optim.Config {
 	if job.HasMomentum() {
 		opt.Momentum = job.Momentum
 	}
-	if job.Arch == settings.AllReduce {
-		opt = opt.Shared() // all ranks of a ring have one velocity
-	}
 	return opt
 }
 
