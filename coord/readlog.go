@@ -3,7 +3,6 @@ package coord
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 
 	"star"
 	"star/transport"
+	"star/unpack"
 )
 
 // RunLine is one line of a run log, as ReadRun passes it on.
@@ -220,18 +220,12 @@ func ReadRun(r io.Reader, name string, each func(RunLine) error) (RunSummary, er
 // scanRun passes every line that is a JSON object with a type on, and says how many lines
 // there were, and whether the last one was cut.
 func scanRun(r io.Reader, name string, each func(n int, kind string, b []byte) error) (lines int, cut bool, err error) {
-	br := bufio.NewReaderSize(r, 64<<10)
-	r = br
-	if magic, _ := br.Peek(2); string(magic) == "\x1f\x8b" {
-		z, err := gzip.NewReader(br)
-		if err != nil {
-			return 0, false, &RunError{name, 1, fmt.Errorf("gzip: %w", err)}
-		}
-		defer z.Close()
-		r = z
+	br, err := unpack.Reader(r)
+	if err != nil {
+		return 0, false, &RunError{name, 1, err}
 	}
-	sc := bufio.NewScanner(r)
-	sc.Buffer(make([]byte, 0, 64<<10), maxRunLine)
+	sc := bufio.NewScanner(br)
+	sc.Buffer(make([]byte, 0, 64<<10), MaxRunLine)
 	sc.Split(wholeLines)
 	started := false
 	for sc.Scan() {
@@ -264,7 +258,7 @@ func scanRun(r io.Reader, name string, each func(n int, kind string, b []byte) e
 	case errors.Is(err, io.ErrUnexpectedEOF) && started: // of gzip
 		return lines, true, nil
 	case errors.Is(err, bufio.ErrTooLong):
-		return lines, false, &RunError{name, lines + 1, fmt.Errorf("a line of more than %d MiB, which no run log has", maxRunLine>>20)}
+		return lines, false, &RunError{name, lines + 1, fmt.Errorf("a line of more than %d MiB, which no run log has", MaxRunLine>>20)}
 	case err != nil:
 		return lines, false, &RunError{name, lines + 1, err}
 	case !started:

@@ -225,7 +225,7 @@ func TestReadRunRefuses(t *testing.T) {
 
 // A line that never ends does not take all memory.
 func TestReadRunBoundsLines(t *testing.T) {
-	endless := io.MultiReader(strings.NewReader(startLine+`{"type":"`), io.LimitReader(zeros{}, maxRunLine+10))
+	endless := io.MultiReader(strings.NewReader(startLine+`{"type":"`), io.LimitReader(zeros{}, MaxRunLine+10))
 	_, err := ReadRun(endless, "run.jsonl", func(RunLine) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "run.jsonl:2: a line of more than 16 MiB") {
 		t.Error(err)

@@ -47,7 +47,8 @@ func (e *RunError) Unwrap() error { return e.Err }
 // ExitCode is that of damaged data.
 func (e *RunError) ExitCode() int { return 65 }
 
-const maxRunLine = 16 << 20 // bytes; the first line has the whole configuration
+// MaxRunLine is the longest line of a run log, in bytes: the first one has the whole configuration.
+const MaxRunLine = 16 << 20
 
 // ReadRecords reads a run log, plain or gzip, and passes each record on, in the log's order, until
 // one of them is answered with an error. Lines of other types are passed over; a

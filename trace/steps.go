@@ -3,7 +3,6 @@ package trace
 import (
 	"bufio"
 	"cmp"
-	"compress/gzip"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"star/unpack"
 )
 
 // Columns are the names that a step log has for what an Import needs. The zero value finds them.
@@ -130,14 +131,9 @@ const (
 
 // Read reads one more file, plain or gzip. Errors begin with name:line. A last line without its end is left out: it may have been cut.
 func (m *Import) Read(r io.Reader, name string) error {
-	br := bufio.NewReader(r)
-	if magic, _ := br.Peek(2); string(magic) == "\x1f\x8b" {
-		z, err := gzip.NewReader(br)
-		if err != nil {
-			return corrupt{fmt.Sprintf("%s: gzip: %v", name, err)}
-		}
-		defer z.Close()
-		br = bufio.NewReader(z)
+	br, err := unpack.Reader(r)
+	if err != nil {
+		return corrupt{fmt.Sprintf("%s: %v", name, err)}
 	}
 	file := int32(len(m.files))
 	m.files = append(m.files, name)

@@ -4,7 +4,6 @@ package trace
 
 import (
 	"bufio"
-	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"star"
+	"star/unpack"
 )
 
 // Trace is a recorded job: the time of every worker in every step.
@@ -80,14 +80,9 @@ func Open(path string) (*Trace, error) {
 // the median of the job; both are above 0. The last line ends like the others: one that does not may have been cut. The duration itself has no unit that is
 // known here; it is checked and not kept. Errors begin with name:line.
 func Read(r io.Reader, name string) (*Trace, error) {
-	br := bufio.NewReader(r)
-	if magic, _ := br.Peek(2); string(magic) == "\x1f\x8b" {
-		z, err := gzip.NewReader(br)
-		if err != nil {
-			return nil, corrupt{fmt.Sprintf("%s: gzip: %v", name, err)}
-		}
-		defer z.Close()
-		return read(z, name)
+	br, err := unpack.Reader(r)
+	if err != nil {
+		return nil, corrupt{fmt.Sprintf("%s: %v", name, err)}
 	}
 	return read(br, name)
 }

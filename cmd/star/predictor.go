@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +23,7 @@ import (
 	"star/coord"
 	"star/straggler"
 	"star/trace"
+	"star/unpack"
 )
 
 func predictorCommand() *cobra.Command {
@@ -71,16 +71,16 @@ func openRecorded(path string) (*recorded, error) {
 		return nil, node.FileError(err, errNoFile)
 	}
 	defer f.Close()
-	in := bufio.NewReaderSize(f, 1<<20)
-	if magic, _ := in.Peek(2); string(magic) == "\x1f\x8b" {
-		z, err := gzip.NewReader(in)
-		if err != nil {
-			return nil, &coord.RunError{Name: path, Line: 1, Err: err}
-		}
-		in = bufio.NewReaderSize(z, 1<<20)
+	in, err := unpack.Reader(f)
+	if err != nil {
+		return nil, &coord.RunError{Name: path, Line: 1, Err: err}
 	}
-	first, err := in.ReadBytes('\n') // the configuration
-	if err != nil && err != io.EOF {
+	var first []byte // the configuration; whoever reads the records refuses a line that is too long
+	for part, more := []byte(nil), true; more && len(first) <= coord.MaxRunLine; {
+		part, err = in.ReadSlice('\n')
+		first, more = append(first, part...), err == bufio.ErrBufferFull
+	}
+	if err != nil && err != io.EOF && err != bufio.ErrBufferFull {
 		return nil, &coord.RunError{Name: path, Line: 1, Err: err}
 	}
 	var start struct {

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +26,7 @@ import (
 	"star/modes"
 	"star/sim"
 	"star/train/optim"
+	"star/unpack"
 )
 
 // whatIfOptions are the settings of star sim --from.
@@ -114,13 +113,9 @@ func isRun(path string) (bool, error) {
 	if filepath.Base(f.Name()) == node.RunLogName {
 		return true, nil
 	}
-	br := bufio.NewReader(f)
-	if magic, _ := br.Peek(2); string(magic) == "\x1f\x8b" {
-		z, err := gzip.NewReader(br)
-		if err != nil {
-			return false, node.FileError(fmt.Errorf("%s: gzip: %w", path, err), gzip.ErrHeader)
-		}
-		br = bufio.NewReader(z)
+	br, err := unpack.Reader(f)
+	if err != nil {
+		return false, &coord.RunError{Name: path, Line: 1, Err: err}
 	}
 	line, _ := br.Peek(4096)
 	return strings.HasPrefix(strings.TrimSpace(string(line)), `{"type"`), nil

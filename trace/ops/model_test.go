@@ -349,6 +349,28 @@ func written[R any](t testing.TB, of []R) []byte {
 	return b.Bytes()
 }
 
+// A small file whose columns are large when they are unpacked is refused before they are.
+func TestParquetThatUnpacksToMuch(t *testing.T) {
+	type padded struct {
+		row
+		Pad string `parquet:"pad,zstd"`
+	}
+	var all []padded
+	for len(all) < 5000 {
+		for _, r := range rows(even([2]int{1, 0}, 3)) {
+			all = append(all, padded{r, strings.Repeat("a", 16<<10)})
+		}
+	}
+	var file bytes.Buffer
+	if err := parquet.Write(&file, all, parquet.SkipPageBounds("pad"), parquet.PageBufferSize(64<<20)); err != nil {
+		t.Fatal(err)
+	}
+	b := file.Bytes()
+	if _, err := Read(bytes.NewReader(b), int64(len(b)), "a.parquet"); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), "100 times its size") {
+		t.Errorf("%d operations in %d bytes: %v", len(all), len(b), err)
+	}
+}
+
 func TestReadParquet(t *testing.T) {
 	want := even([2]int{1, 0}, 3)
 	b := written(t, rows(want))

@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"star/unpack"
 )
 
 // npzKeys are the names under which the arrays of an archive are looked for:
@@ -119,7 +121,8 @@ func readMember(path string, m *zip.File, archive, maxBytes int64) (*array, erro
 	packed := int64(min(m.CompressedSize64, uint64(archive)))
 	most := packed
 	if m.Method != zip.Store {
-		most = packed * expansion
+		most = min(packed*expansion, unpack.Most(packed))
+		maxBytes = min(maxBytes, most)
 	}
 	size := int64(min(m.UncompressedSize64, uint64(most)))
 	r, err := m.Open()

@@ -8,6 +8,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+
+	"star/unpack"
 )
 
 // source is a file that is read once from front to back, unpacked if it is
@@ -67,6 +69,10 @@ func newSource(path string, r io.Reader, size, maxBytes int64) (*source, error) 
 		s.packed = true
 		s.limit = size * expansion
 		s.why = fmt.Sprintf("%d bytes of gzip hold at most %d", size, s.limit)
+		if most := unpack.Most(size); most < s.limit {
+			s.limit = most
+			s.why = fmt.Sprintf("of %d bytes of gzip at most %d are unpacked here; unpack the file first", size, most)
+		}
 	}
 	if s.limit > maxBytes {
 		s.limit = maxBytes
