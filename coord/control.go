@@ -150,7 +150,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		if c.cfg.Pilot == nil {
 			return nil, fmt.Errorf("mode auto: the job was not begun with --mode auto, nothing watches it")
 		}
-		c.manual = false
+		c.manual, c.given = false, ""
 		if c.auto == nil && c.cfg.Ring == nil {
 			c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
 		}
@@ -158,7 +158,8 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		at := c.elapsed()
 		c.cfg.RunLog.write(logPlan{Type: "plan", T: at.Seconds(), Plan: now, From: now, Why: why + " mode auto"})
 		c.tell(at, RunPlan{now, now, why + " mode auto", math.NaN(), 0, false})
-		return modeChange{From: now, To: now, Version: c.ledger.version()}, nil
+		words := c.words(c.ledger.plan)
+		return modeChange{From: words, To: words, Version: c.ledger.version()}, nil
 	}
 	p, err := modes.Parse(spec, c.cfg.Workers)
 	if err != nil {
@@ -196,7 +197,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	case p.Local == 0:
 		p.Local = from.Local
 	}
-	answer := modeChange{From: from.String(), To: p.String(), Version: c.ledger.version()}
+	before := c.words(from)
+	c.given = spec
+	answer := modeChange{From: before, To: c.words(p), Version: c.ledger.version()}
 	c.manual = true
 	p = c.plant(p)
 	return answer, c.adopt(p, why)
@@ -245,6 +248,6 @@ func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 	line.Type, line.T, line.Plan, line.From = "plan", at.Seconds(), p.String(), from.String()
 	c.cfg.RunLog.write(line)
 	c.tell(at, RunPlan{line.Plan, line.From, line.Why, math.NaN(), line.After, line.Forced})
-	c.log.Info("mode", "from", from.String(), "to", p.String(), "why", line.Why)
+	c.log.Info("mode", "from", c.words(from), "to", c.words(p), "why", line.Why)
 	return c.carry(c.ledger.install(p))
 }

@@ -52,6 +52,7 @@ type Config struct {
 	Replicas int
 
 	Plan  modes.Plan // zero means SSGD
+	Words string     // Plan as it was given; empty: in no words of its own
 	Pilot Pilot      // changes the plan while the job runs; nil: the plan stays
 
 	// Admission is asked before the Pilot leaves SSGD. Nil: nobody is.
@@ -277,6 +278,7 @@ type Coordinator struct {
 	begun    time.Time
 	started  time.Time // of this coordinator, by the wall clock
 	opened   bool      // the run log has its first line
+	given    string    // the mode as somebody has given it; empty: nobody has, or a pilot chooses
 	servers  []*peer   // by rank
 	workers  []*peer   // by rank; nil: not there
 	late     []*peer   // workers that came when the job had begun, until they have a part in it
@@ -518,6 +520,7 @@ func New(cfg Config) (*Coordinator, error) {
 		seen:    make([]bool, cfg.Workers),
 		norms:   map[int64]*normSum{},
 		noise:   noise,
+		given:   cfg.Words,
 		stats:   statistics{losses: window{}},
 	}
 	return c, c.inherit()

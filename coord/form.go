@@ -428,7 +428,8 @@ func (c *Coordinator) tryStart() {
 		Samples: c.enrolled.Samples, Limit: l.limit, Version: l.version(), Plan: c.cfg.Plan.String(), Absent: absent,
 	})
 	c.log.Info("training", "workers", l.live(), "shards", len(c.shards), "parameters", c.hello.Params,
-		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.cfg.Plan.String())
+		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.words(c.cfg.Plan))
+	c.caution(l)
 	c.remember(at)
 	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against
 		c.validate()
@@ -456,6 +457,35 @@ func (c *Coordinator) tryStart() {
 	}
 	c.tryFinish() // a job that resumes may have nothing left to do
 }
+
+// caution says of a job that begins what the numbers of its result will not say: that little or nothing is left to train, and why.
+func (c *Coordinator) caution(l *ledger) {
+	if c.trained() {
+		return // it was said when it began
+	}
+	note := func(format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		c.log.Warn(text)
+		c.result.Notes = append(c.result.Notes, text)
+	}
+	if l.used >= l.limit {
+		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); what is there is evaluated", l.used, l.limit)
+		return
+	}
+	if int64(c.cfg.Batch) > c.enrolled.Samples {
+		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", c.cfg.Batch, c.enrolled.Samples)
+	}
+	round, how := l.roundOf(c.cfg.first()), "--batch"
+	if k := l.plan.Local; k > 1 {
+		round, how = round*int64(k), fmt.Sprintf("%d steps of each worker by itself, as --baseline says, and --batch", k)
+	}
+	if n := l.limit / round; n < fewRounds && (c.cfg.Steps == 0 || n != c.cfg.Steps) {
+		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(l.limit)/float64(round), round, how, l.limit)
+	}
+}
+
+// fewRounds are so few that next to nothing is learned in them. Who asks for them by --steps knows.
+const fewRounds = 10
 
 // end is the first of the ends that the configuration names, in samples.
 func (c *Coordinator) end(round int64) int64 {

@@ -2,10 +2,13 @@ package coord
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"star"
+	"star/modes"
 )
 
 // Result is what a run came to: the JSON of `star run --json` and the last line of
@@ -13,6 +16,7 @@ import (
 type Result struct {
 	Arch            string    `json:"arch"`
 	Mode            string    `json:"mode"`
+	Baseline        string    `json:"baseline,omitempty"`
 	Workers         int       `json:"workers"`
 	Shards          int       `json:"shards"`
 	Model           string    `json:"model"`
@@ -34,6 +38,7 @@ type Result struct {
 	RunLog          string    `json:"run_log"`
 	Checkpoint      string    `json:"checkpoint"`
 	CheckpointError string    `json:"checkpoint_error,omitempty"`
+	Notes           []string  `json:"notes,omitempty"` // what the numbers do not say: for people
 	Error           string    `json:"error,omitempty"`
 }
 
@@ -190,24 +195,40 @@ func rate(samples int64, d time.Duration) float64 {
 	return float64(samples) / d.Seconds()
 }
 
+// words is a plan as people read it: as somebody has given it, or, in a ring, by its riders; else in its own.
+func (c *Coordinator) words(p modes.Plan) string {
+	own := p.String()
+	s := p.Words(c.given)
+	if s == own && own != c.given && c.cfg.Ring != nil && len(p.Groups) == 1 && len(p.Groups[0].Riders) > 0 {
+		riders := strings.Fields(strings.Trim(fmt.Sprint(p.Groups[0].Riders), "[]"))
+		return p.Words("ring-minus=" + strings.Join(riders, ","))
+	}
+	return s
+}
+
 // summarise completes the result and writes the last line of the run log.
 func (c *Coordinator) summarise(err error) {
 	c.open()
 	r := &c.result
 	r.Workers, r.Shards, r.Switches = c.members(), len(c.shards), c.stats.switches
-	r.Mode = c.cfg.Plan.String()
+	r.Mode = c.words(c.cfg.Plan)
 	if err != nil {
 		r.Error = err.Error()
+	}
+	if c.stats.losses.n == 0 {
+		r.TrainLoss = Number(math.NaN())
 	}
 	if l := c.ledger; l != nil {
 		if c.stats.end.IsZero() {
 			c.stats.stop(time.Now(), l.used)
 		}
-		r.Mode = l.plan.String()
+		r.Mode = c.words(l.plan)
 		r.Updates, r.Samples, r.Wasted = c.stats.updates, l.used-c.stats.from, l.waste
 		r.Wall = c.stats.end.Sub(c.stats.start).Seconds()
 		r.SamplesPerS = rate(c.stats.to-c.stats.from, c.stats.end.Sub(c.stats.start))
-		r.TrainLoss = Number(c.stats.losses.mean())
+		if c.stats.losses.n > 0 {
+			r.TrainLoss = Number(c.stats.losses.mean())
+		}
 		r.BytesSent = int64(c.stats.bytes)
 		r.Staleness.Histogram = l.staleness
 		var sum int64
@@ -225,7 +246,7 @@ func (c *Coordinator) summarise(err error) {
 
 func (c *Coordinator) status() Status {
 	s := Status{
-		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.cfg.Plan.String(), Elapsed: c.elapsed().Seconds(),
+		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),
 		Loss: Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
 		Auto: c.tower != nil && !c.manual, Stragglers: c.stragglers(), Refused: c.refused,
 	}
@@ -235,7 +256,7 @@ func (c *Coordinator) status() Status {
 	s.Noise = NoiseStatus{Scale: n.Scale, Grad2: n.Grad2, Var: n.Var, Mixed: n.Mixed, Observations: n.Observations}
 	l := c.ledger
 	if l != nil {
-		s.Phase, s.Mode, s.Version = "training", l.plan.String(), l.version()
+		s.Phase, s.Mode, s.Version = "training", c.words(l.plan), l.version()
 		s.Samples, s.Limit, s.EpochSize, s.Params = l.used, l.limit, c.enrolled.Samples, c.hello.Params
 		end := c.stats.end
 		if end.IsZero() {

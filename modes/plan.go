@@ -80,6 +80,9 @@ type Plan struct {
 	Cap   time.Duration
 }
 
+// NoCap is a Cap that stops nobody: a worker computes all parts, unless it is told to stop.
+const NoCap = 24 * 365 * time.Hour
+
 // SSGD waits for all n workers: one group of everybody.
 func SSGD(n int) Plan { return XOrder(n, n) }
 
@@ -332,10 +335,15 @@ func (p Plan) String() string {
 		writeTree(&b, p.Parents)
 		s = b.String()
 	}
+	return s + p.shares()
+}
+
+// shares is what p says of mini-batches, as words behind the mode.
+func (p Plan) shares() string {
 	if p.Shares == nil {
-		return s
+		return ""
 	}
-	b := []byte(s + " shares=")
+	b := []byte(" shares=")
 	for i, k := range p.Shares {
 		if i > 0 {
 			b = append(b, ',')
@@ -359,9 +367,35 @@ func (p Plan) steps() string {
 		fmt.Fprintf(&b, " local=%d", p.Local)
 	}
 	if p.Micro > 0 {
-		fmt.Fprintf(&b, " micro=%d cap=%v", p.Micro, p.Cap)
+		fmt.Fprintf(&b, " micro=%d cap=", p.Micro)
+		if p.Cap == NoCap {
+			b.WriteString("none")
+		} else {
+			b.WriteString(p.Cap.String())
+		}
 	}
 	return b.String()
+}
+
+// Words is p in words that somebody has given, if they mean p; else String. What they say nothing of, shares and local steps, comes behind them.
+func (p Plan) Words(given string) string {
+	q, err := Parse(given, max(p.Workers(), 1))
+	if err != nil {
+		return p.String()
+	}
+	more := ""
+	if q.Shares == nil && p.Shares != nil {
+		q.Shares = p.Shares
+		more = p.shares()
+	}
+	if q.Local == 0 && p.Local > 0 {
+		q.Local = p.Local
+		more = fmt.Sprintf(" local=%d", p.Local) + more
+	}
+	if !q.Equal(p) {
+		return p.String()
+	}
+	return strings.Join(strings.Fields(given), " ") + more
 }
 
 func (p Plan) isSSP() bool {
@@ -437,7 +471,7 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 }
 
 // Grammar is what [Parse] reads, for help texts and errors.
-const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, local=H, micro=M cap=DURATION"
+const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, local=H, micro=M cap=DURATION (or none)"
 
 // Parse reads a mode for the workers 0..n-1:
 //
@@ -462,7 +496,7 @@ const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=
 //	ahead=S                nobody begins an iteration more than S ahead of the slowest (Plan.Ahead)
 //	held=2,3               these wait for another plan, and are in no group
 //	local=H                H steps by itself between releases
-//	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time
+//	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time; cap=none: at any time
 //
 // A tree without a mode before it is that of ssgd. The plan that Parse returns is
 // valid for n workers.
@@ -596,9 +630,12 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	case "micro":
 		return true, number(&p.Micro, 1, 1<<20, 0)
 	case "cap":
-		d, err := time.ParseDuration(value)
+		d, err := NoCap, error(nil)
+		if value != "none" {
+			d, err = time.ParseDuration(value)
+		}
 		if err != nil || d <= 0 {
-			return true, fmt.Errorf("cap is %q, not a duration such as 120ms", clip(value))
+			return true, fmt.Errorf("cap is %q, not a duration such as 120ms, nor none", clip(value))
 		}
 		if p.Cap != 0 {
 			return true, errors.New("cap is given twice")

@@ -245,3 +245,30 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A plan comes back in the words that it was given in, if these mean it; a cap that stops nobody is none.
+func TestWords(t *testing.T) {
+	for _, c := range []struct {
+		plan, given, want string
+	}{
+		{"groups=0-2+3", "ring-minus=3", "ring-minus=3"},
+		{"groups=0-2+3", "groups=0,1,2+3", "groups=0,1,2+3"},
+		{"x=3 shares=1,2,3,4", " groups=0-3:3 ", "groups=0-3:3 shares=1,2,3,4"},
+		{"ssgd local=5", "ssgd", "ssgd local=5"},
+		{"asgd", "ssgd", "asgd"},
+		{"asgd", "", "asgd"},
+		{"asgd", "nonsense", "asgd"},
+		{"backup=1 micro=8 cap=none", "", "backup=1 micro=8 cap=none"},
+		{"backup=1 micro=8 cap=8760h", "", "backup=1 micro=8 cap=none"}, // as older run logs have it
+		{"backup=1 micro=8 cap=100ms", "", "backup=1 micro=8 cap=100ms"},
+	} {
+		p, err := Parse(c.plan, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := p.Words(c.given)
+		if q, err := Parse(got, 4); got != c.want || err != nil || !q.Equal(p) {
+			t.Errorf("%s given as %q is %q (%v), want %q", c.plan, c.given, got, err, c.want)
+		}
+	}
+}

@@ -131,7 +131,7 @@ func parts(j Job, v Values, p modes.Plan) (Made, error) {
 
 // cut is p with mini-batches in blocks.
 func cut(j Job, v Values, p modes.Plan) (Made, error) {
-	p.Micro, p.Cap = v.Whole("blocks", min(8, j.Batch)), noCap
+	p.Micro, p.Cap = v.Whole("blocks", min(8, j.Batch)), modes.NoCap
 	if p.Micro > j.Batch {
 		return Made{}, fmt.Errorf("blocks=%d: a mini-batch has %d samples", p.Micro, j.Batch)
 	}

@@ -3,7 +3,6 @@ package baseline
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"star"
 	"star/modes"
@@ -76,7 +75,7 @@ var lgc = Entry{
 			err = fmt.Errorf("blocks=%d: a mini-batch has %d samples", blocks, j.Batch)
 		}
 		p := modes.Backup(j.Workers, j.Workers-k)
-		p.Micro, p.Cap = v.Whole("blocks", 8), noCap
+		p.Micro, p.Cap = v.Whole("blocks", 8), modes.NoCap
 		m := Made{Plan: p, Rule: ruleText("lgc", v, "weight", "partial", "blocks"), Cancel: true}
 		if warm := v.Whole("warmup", 0); warm > 0 && k < j.Workers {
 			m.Plan = modes.Backup(j.Workers, 0)
@@ -86,9 +85,6 @@ var lgc = Entry{
 		return m, err
 	},
 }
-
-// noCap lets a worker compute all parts of its batch, unless it is told to stop.
-const noCap = 24 * 365 * time.Hour
 
 // warmUp is a scheme that changes the plan once, after so many updates.
 type warmUp struct {

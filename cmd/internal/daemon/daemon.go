@@ -136,13 +136,30 @@ func Report(w io.Writer, r coord.Result, asJSON bool) error {
 		verb = "ended"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-9s %s on %s: %d samples in %d updates, %v (%.0f samples/s)\n", verb, r.Model, r.Dataset, r.Samples, r.Updates, wall, r.SamplesPerS)
-	fmt.Fprintf(&b, "mode      %s, staleness %.2f mean, %d max, %d switches\n", r.Mode, r.Staleness.Mean, r.Staleness.Max, r.Switches)
-	fmt.Fprintf(&b, "loss      %s in training", loss(r.TrainLoss))
-	if r.Evaluated {
-		fmt.Fprintf(&b, ", %s on the test set\naccuracy  %.2f %%", loss(r.TestLoss), 100*r.TestAccuracy)
+	if r.Steps == 0 && r.Evaluated && r.Error == "" {
+		fmt.Fprintf(&b, "evaluated %s on %s: nothing was trained\n", r.Model, r.Dataset)
+	} else {
+		fmt.Fprintf(&b, "%-9s %s on %s: %d samples in %d updates, %v (%.0f samples/s)\n", verb, r.Model, r.Dataset, r.Samples, r.Updates, wall, r.SamplesPerS)
 	}
-	fmt.Fprintf(&b, "\nfiles     %s\n", r.RunLog)
+	for _, n := range r.Notes {
+		fmt.Fprintf(&b, "note      %s\n", n)
+	}
+	if r.Baseline != "" {
+		fmt.Fprintf(&b, "baseline  %s\n", r.Baseline)
+	}
+	fmt.Fprintf(&b, "mode      %s, staleness %.2f mean, %d max, %d switches\n", r.Mode, r.Staleness.Mean, r.Staleness.Max, r.Switches)
+	var losses []string
+	if r.Steps > 0 {
+		losses = append(losses, loss(r.TrainLoss)+" in training")
+	}
+	if r.Evaluated {
+		losses = append(losses, loss(r.TestLoss)+" on the test set")
+	}
+	fmt.Fprintf(&b, "loss      %s\n", strings.Join(losses, ", "))
+	if r.Evaluated {
+		fmt.Fprintf(&b, "accuracy  %.2f %%\n", 100*r.TestAccuracy)
+	}
+	fmt.Fprintf(&b, "files     %s\n", r.RunLog)
 	if r.Checkpoint != "" {
 		fmt.Fprintf(&b, "          %s\n", r.Checkpoint)
 	}

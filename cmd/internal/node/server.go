@@ -650,7 +650,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	cfg := coord.Config{
 		Job: job.Name, Workers: job.Ranks(), First: job.Workers, Least: job.MinWorkers, Servers: job.Servers, Replicas: job.Replicas,
 		Poison: job.Poison,
-		Plan:   s.plan, Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
+		Plan:   s.plan, Words: s.words(), Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery, Grace: job.Grace,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
@@ -665,7 +665,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 			return t, text
 		},
 		StopOnLoss: job.OnFailure == "stop",
-		Result:     coord.Result{Arch: job.Arch, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
+		Result:     coord.Result{Arch: job.Arch, Baseline: job.Baseline, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
 		Cancel:     s.made.Cancel,
 		RunLog:     coord.NewRunLog(file), Log: s.log,
 	}

@@ -129,6 +129,14 @@ func (s *server) trains(h transport.Hello, e coord.Enrolment) coord.Told {
 	return t
 }
 
+// words are the mode as it was given; empty: somebody else chooses it.
+func (s *server) words() string {
+	if s.job.Baseline != "" || s.job.Mode == Auto {
+		return ""
+	}
+	return s.job.Mode
+}
+
 // trained is the configuration of a job that trains t.
 func (s *server) trained(t coord.Told) (json.RawMessage, error) {
 	job := *s.job
