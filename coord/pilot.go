@@ -163,7 +163,7 @@ func (c *Coordinator) heed(s *saying) error {
 		}
 	case s.Verdict != nil:
 		v := s.Verdict
-		c.cfg.RunLog.write(logVerdict{Type: "verdict", T: at.Seconds(), Worker: int(v.Worker), Event: v.Event, Step: v.Step, Since: v.Since,
+		c.cfg.RunLog.write(logVerdict{Type: "verdict", T: at.Seconds(), Worker: int(v.Worker), Event: v.Event, Step: v.Step, Since: v.Since, Until: v.Until,
 			Slowdown: Number(v.Slowdown), Cause: v.Cause, Evidence: v.Evidence})
 		c.verdicts = slices.DeleteFunc(c.verdicts, func(o workerVerdict) bool { return o.worker == v.Worker })
 		if v.Event != "recovered" {

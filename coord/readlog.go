@@ -92,6 +92,7 @@ type (
 		Worker      star.Worker
 		Event       string // slow, changed or recovered
 		Step, Since int64  // of the worker: when it was noticed, and when it began
+		Until       int64  // recovered: its first step that was like the others'; 0: the log does not say
 		Slowdown    float64
 		Cause       string
 		Evidence    []RunEvidence
@@ -415,6 +416,7 @@ func (p *runParser) parse(kind string, line int, b []byte) (l RunLine, known boo
 			Event    string        `json:"event"`
 			Step     int64         `json:"step"`
 			Since    int64         `json:"since"`
+			Until    int64         `json:"until"`
 			Slowdown Number        `json:"slowdown"`
 			Cause    string        `json:"cause"`
 			Evidence []RunEvidence `json:"evidence"`
@@ -425,7 +427,8 @@ func (p *runParser) parse(kind string, line int, b []byte) (l RunLine, known boo
 		c.text("event", s.Event)
 		c.atLeast("step", s.Step, 0)
 		c.atLeast("since", s.Since, 0)
-		l.Entry = RunVerdict{star.Worker(s.Worker), s.Event, s.Step, s.Since, float64(s.Slowdown), s.Cause, s.Evidence}
+		c.atLeast("until", s.Until, 0)
+		l.Entry = RunVerdict{star.Worker(s.Worker), s.Event, s.Step, s.Since, s.Until, float64(s.Slowdown), s.Cause, s.Evidence}
 	case "gain":
 		s := struct {
 			T         float64 `json:"t"`

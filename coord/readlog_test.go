@@ -72,7 +72,7 @@ func TestRunReadsBack(t *testing.T) {
 		{8, 3 * time.Second, RunPlan{"x=2", "ssgd", "w", 0.375, 12, false}},
 		{9, 3 * time.Second, RunPredictor{1200, 1190, 40, 0.375, 12500 * time.Millisecond, 3000}},
 		{11, 3 * time.Second, RunLate{1, 1500 * time.Millisecond, 1250 * time.Millisecond}},
-		{12, 3 * time.Second, RunVerdict{2, "slow", 9, 5, 2.5, "steal", []RunEvidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
+		{12, 3 * time.Second, RunVerdict{2, "slow", 9, 5, 0, 2.5, "steal", []RunEvidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
 		{13, 4 * time.Second, RunGain{"x=2", 0.375, -0.125, true}},
 		{14, 4 * time.Second, RunCodec{1, 3, "fp16", "w"}},
 		{15, 5 * time.Second, RunEval{4, 5, 16, 0.5, 0.75, 100, true}},

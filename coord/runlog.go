@@ -167,6 +167,7 @@ type (
 		Event    string        `json:"event"`
 		Step     int64         `json:"step"`
 		Since    int64         `json:"since"`
+		Until    int64         `json:"until,omitempty"`
 		Slowdown Number        `json:"slowdown"`
 		Cause    string        `json:"cause"`
 		Evidence []RunEvidence `json:"evidence"`

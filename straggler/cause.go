@@ -1,8 +1,10 @@
 package straggler
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"star"
@@ -57,6 +59,7 @@ type Evidence struct {
 type Verdict struct {
 	Worker   star.Worker
 	Since    int64   // its step at which it began
+	Until    int64   // of a worker that has recovered: its first step that is like the others'
 	Step     int64   // its step now
 	Slowdown float64 // own time over the reference's
 	Cause    Cause
@@ -74,56 +77,67 @@ func (v Verdict) String() string {
 		text = strings.Join(ts, ", ")
 	}
 	if v.Cause == Unknown {
-		text = "unknown cause: " + text
+		text = "unknown: " + text
 	}
 	return fmt.Sprintf("w%d %.1fx slow since it %d: %s", v.Worker, v.Slowdown, v.Since, text)
 }
 
-// profile is the mean of some iterations.
+// profile is the mean of some iterations, in which what is longer ago counts less.
 type profile struct {
-	n       int
+	n, took float64 // iterations and seconds; what is forgotten counts less
 	own     float64
 	part    [parts]float64
-	compute []float64 // of each
-	samples float64   // of the mini-batch
-	netOut  float64   // bytes
+	cpu     float64 // processors
+	samples float64 // of the mini-batch
+	netOut  float64 // bytes
 	netIn   float64
-	metric  [star.NumMetrics]float64 // NaN: not measured
+	metric  [star.NumMetrics]float64
+	count   [star.NumMetrics]float64
 }
 
-func profileOf(ss []*sample) (p profile) {
-	p.n = len(ss)
-	if p.n == 0 {
-		return p
+// A profile remembers 64 iterations, or 5 s if these are more: the host's metrics are sampled ten times a second.
+const (
+	remembered = 64
+	recently   = 5 // s
+	sampling   = 0.1
+)
+
+// add takes in an iteration.
+func (p *profile) add(s *sample) {
+	took := max(s.rec.Iteration().Seconds(), s.own, 1e-6)
+	keep := 1 - min(1.0/remembered, took/recently)
+	p.n = p.n*keep + 1
+	p.took = p.took*keep + took
+	p.cpu += took / p.took * (s.rec.CPU - p.cpu)
+	k := 1 / p.n
+	p.own += k * (s.own - p.own)
+	for i, v := range s.part {
+		p.part[i] += k * (v - p.part[i])
 	}
-	var count [star.NumMetrics]float64
-	k := 1 / float64(p.n)
-	for _, s := range ss {
-		p.own += k * s.own
-		p.compute = append(p.compute, s.part[compute])
-		for i, v := range s.part {
-			p.part[i] += k * v
+	p.samples += k * (float64(s.rec.Samples) - p.samples)
+	p.netOut += k * (s.rec.NetOut - p.netOut)
+	p.netIn += k * (s.rec.NetIn - p.netIn)
+	for m := range star.NumMetrics {
+		p.count[m] *= keep
+		if v, ok := s.rec.Telemetry.Get(m); ok {
+			p.count[m]++
+			p.metric[m] += (v - p.metric[m]) / p.count[m]
 		}
-		p.samples += k * float64(s.rec.Samples)
-		p.netOut += k * s.rec.NetOut
-		p.netIn += k * s.rec.NetIn
-		for m := range star.NumMetrics {
-			if v, ok := s.rec.Telemetry.Get(m); ok {
-				p.metric[m] += v
-				count[m]++
-			}
-		}
 	}
-	for m := range p.metric {
-		p.metric[m] /= count[m] // NaN of nothing
-	}
-	return p
 }
 
-// above is how much larger a metric is than the reference's, which counts as 0
+// mean is that of a metric; NaN if it was rarely measured.
+func (p *profile) mean(m star.Metric) float64 {
+	if p.count[m] == 0 || p.count[m] < p.n/2 {
+		return math.NaN()
+	}
+	return p.metric[m]
+}
+
+// above is how much larger a metric is than the others', which counts as 0
 // where it was not measured; 0 if it is not larger or not known.
 func (p *profile) above(ref *profile, m star.Metric) float64 {
-	v, r := p.metric[m], ref.metric[m]
+	v, r := p.mean(m), ref.mean(m)
 	if math.IsNaN(v) {
 		return 0
 	}
@@ -144,143 +158,169 @@ var reasons = []struct {
 	name string
 }{{0x4, "power cap"}, {0x8, "hardware slowdown"}, {0x10, "sync boost"}, {0x20, "too hot"}, {0x40, "much too hot"}, {0x80, "power brake"}}
 
-// enough is the part of the lost time that a cause must explain to be named.
-const enough = 0.4
+// A cause is named when it explains margin more of the lost time than the next one, and besides a standard error of the difference. No
+// value between 0 and 1 has a standard deviation of more than a half (Popoviciu 1935), so that of the mean of n is at most 0.5/√n; samples
+// of the host are as many as there were periods of sampling.
+const margin = 0.2
+
+// claim is a cause that may be, with what it explains of the lost time.
+type claim struct {
+	cause    Cause
+	explains float64
+	why      []Evidence
+}
+
+// words name causes where several are.
+var words = [...]string{"something else", "computing", "quota", "steal", "contention", "data", "network out", "network in", "pauses", "GPU"}
 
 // attribute says why iterations like bad take longer than iterations like ref. What the host
-// did to the process is asked first, because it shows in every part of the time;
-// then the parts.
-func attribute(bad, ref profile, intermittent bool, long, of int) (Cause, []Evidence) {
+// did to the process shows in every part of the time, so parts explain what that leaves. calm is the share of the worker's iterations that are
+// like those of the others.
+func attribute(bad, ref *profile, calm float64, window []sample) (Cause, []Evidence) {
 	if bad.n == 0 || ref.n == 0 || bad.own <= ref.own {
 		return Unknown, []Evidence{{What: "own", Value: bad.own, Other: ref.own, Text: "nothing to compare with"}}
 	}
-	lost := 1 - ref.own/bad.own // share of the worker's time
-	busy := bad.own             // s
-	pct := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
-	var best Cause
-	var why []Evidence
-	most := enough
-	offer := func(c Cause, explains float64, e ...Evidence) {
-		if explains > most {
-			best, most, why = c, explains, e
+	claims := byHost(bad, ref)
+	grown := byPart(bad, ref, calm, window)
+	left := 1.0
+	for i := range claims {
+		claims[i].explains = min(claims[i].explains, 1)
+		if c := &claims[i]; c.cause == Contention { // threads that wait for bytes wait for processors, too, but it is not that which takes long
+			c.explains = min(c.explains, 2*(1-grown[1].explains-grown[2].explains))
+		}
+		left = max(left-claims[i].explains, 0)
+	}
+	for _, c := range grown {
+		c.explains *= left
+		claims = append(claims, c)
+	}
+	slices.SortStableFunc(claims, func(a, b claim) int { return cmp.Compare(b.explains, a.explains) })
+	best, next := claims[0], claim{explains: 0}
+	for _, c := range claims[1:] {
+		if c.cause != best.cause {
+			next = c
+			break
 		}
 	}
+	periods := max(min(bad.n, bad.took/sampling), 1)
+	if best.explains-next.explains >= margin+0.5/math.Sqrt(periods) {
+		return best.cause, best.why
+	}
+	text := words[best.cause]
+	if next.explains > 0.05 {
+		text += " or " + words[next.cause]
+	} else {
+		text = "perhaps " + text
+	}
+	why := []Evidence{{What: "causes", Value: best.explains, Other: next.explains, Text: text}}
+	why = append(why, best.why...)
+	if next.explains > 0.05 {
+		why = append(why, next.why...)
+	}
+	return Unknown, why
+}
+
+// used is the part of a quota from which on it is nearly used up: threads do not ask for it evenly.
+const used = 0.6
+
+// byHost asks what the host did to the process.
+func byHost(bad, ref *profile) (claims []claim) {
+	lost := 1 - ref.own/bad.own // share of the worker's time
+	pct := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
+	offer := func(c Cause, explains float64, e ...Evidence) { claims = append(claims, claim{c, explains, e}) }
 	measured := func(m star.Metric, text string) Evidence {
-		return Evidence{What: m.String(), Value: bad.metric[m], Other: ref.metric[m], Text: text}
+		return Evidence{What: m.String(), Value: bad.mean(m), Other: ref.mean(m), Text: text}
 	}
 
-	gpu := int(bad.metric[star.GPUThrottle]) // NaN becomes some number: asked below
-	if v := bad.metric[star.GPUThrottle]; math.IsNaN(v) {
-		gpu = 0
-	}
-	if usual := ref.metric[star.GPUThrottle]; gpu&harmful != 0 && (math.IsNaN(usual) || int(usual)&gpu&harmful != gpu&harmful) {
+	if gpu := int(bad.metric[star.GPUThrottle]); gpu&harmful != 0 && int(ref.metric[star.GPUThrottle])&gpu&harmful != gpu&harmful {
 		var names []string
 		for _, r := range reasons {
 			if gpu&r.bit != 0 {
 				names = append(names, r.name)
 			}
 		}
-		clock, usual := bad.metric[star.GPUClock], ref.metric[star.GPUClock]
+		clock, usual := bad.mean(star.GPUClock), ref.mean(star.GPUClock)
 		text := "GPU held back: " + strings.Join(names, ", ")
 		explains := 0.6 // the driver says so, nobody says how much
 		if clock > 0 && usual > 0 {
-			explains = (1 - clock/usual) / lost
+			explains = max(1-clock/usual, 0) / lost
 			text = fmt.Sprintf("GPU at %.0f MHz, others %.0f: %s", clock, usual, strings.Join(names, ", "))
 		}
 		offer(GPU, explains, measured(star.GPUThrottle, text))
 	}
 
-	throttled := bad.above(&ref, star.Throttled)
-	if throttled > 0.03 {
-		text := "CPU quota held it back " + pct(min(bad.metric[star.Throttled], 1))
-		if q := bad.metric[star.Quota]; q > 0 {
-			text += fmt.Sprintf(" of the time (%.2g processors allowed)", q)
-		} else {
-			text += " of the time"
+	// A thread that the quota holds back counts as waiting, too, and one of a group that has nearly used up its quota waits for that.
+	throttled, quota := bad.above(ref, star.Throttled), bad.mean(star.Quota)
+	queue := max(bad.above(ref, star.RunDelay)-throttled, 0)
+	held := throttled
+	if bad.cpu > used*quota {
+		held, queue = throttled+queue, 0
+	}
+	if held > 0.03 {
+		text := "CPU quota held it back " + pct(min(held, 1)) + " of the time"
+		if quota > 0 {
+			text += fmt.Sprintf(" (%.2g processors allowed)", quota)
 		}
-		offer(Quota, throttled/lost, measured(star.Throttled, text))
+		offer(Quota, held/lost, measured(star.Throttled, text))
 	}
-	if s := bad.above(&ref, star.Steal); s > 0.03 {
-		offer(Steal, s/lost, measured(star.Steal, "CPU steal "+pct(bad.metric[star.Steal])))
+	if s := bad.above(ref, star.Steal); s > 0.03 {
+		offer(Steal, s/lost, measured(star.Steal, "CPU steal "+pct(bad.mean(star.Steal))))
 	}
-	// A thread that the quota holds back counts as waiting, too.
-	queue := max(bad.above(&ref, star.RunDelay)-throttled, 0)
 	if queue > 0.03 {
-		e := []Evidence{measured(star.RunDelay, fmt.Sprintf("waited for a processor %s of the time", pct(min(bad.metric[star.RunDelay], 1))))}
-		if h := bad.metric[star.HostCPU]; h > 0 {
+		e := []Evidence{measured(star.RunDelay, fmt.Sprintf("waited for a processor %s of the time", pct(min(bad.mean(star.RunDelay), 1))))}
+		if h := bad.mean(star.HostCPU); h > 0 {
 			e = append(e, measured(star.HostCPU, fmt.Sprintf("host %s busy", pct(h))))
 		}
 		offer(Contention, queue/lost, e...)
 	}
 	// A page from disk takes a tenth of a millisecond on a good one.
-	if faults := bad.above(&ref, star.MajorFaults); faults >= 5 {
-		offer(Contention, faults*1e-4/busy/lost, measured(star.MajorFaults, fmt.Sprintf("short of memory: %.0f pages from disk in each iteration", bad.metric[star.MajorFaults])))
+	if faults := bad.above(ref, star.MajorFaults); faults >= 5 {
+		offer(Contention, faults*1e-4/bad.own/lost, measured(star.MajorFaults, fmt.Sprintf("short of memory: %.0f pages from disk in each iteration", bad.mean(star.MajorFaults))))
 	}
-	if still := bad.above(&ref, star.Stalled) - throttled - queue; still > 0.03 {
-		offer(Pauses, still/lost, measured(star.Stalled, fmt.Sprintf("the process stood still %s of the time", pct(bad.metric[star.Stalled]))))
+	if still := bad.above(ref, star.Stalled) - held - queue; still > 0.03 {
+		offer(Pauses, still/lost, measured(star.Stalled, fmt.Sprintf("the process stood still %s of the time", pct(bad.mean(star.Stalled)))))
 	}
-	if best != Unknown {
-		return best, why
-	}
-	return byPart(bad, ref, intermittent, long, of)
+	return claims
 }
 
+// Between pauses there are iterations like the others'. A worker that is slow all the time has hardly any, one that
+// pauses in all but a fifth of its iterations has that fifth.
+const hardly, fifth = 0.05, 0.2
+
 // byPart asks which part of the time has grown.
-func byPart(bad, ref profile, intermittent bool, long, of int) (Cause, []Evidence) {
+func byPart(bad, ref *profile, calm float64, window []sample) (claims []claim) {
 	var excess [parts]float64
-	total, top := 0.0, load
+	total := 0.0
 	for i := range parts {
 		excess[i] = max(bad.part[i]-ref.part[i], 0)
 		total += excess[i]
-		if excess[i] > excess[top] {
-			top = i
-		}
 	}
 	names := [parts]string{"load", "compute", "push", "pull"}
-	ms := func(p part) string {
-		return fmt.Sprintf("%s %s, others %s", names[p], span(bad.part[p]), span(ref.part[p]))
+	grown := func(p part, before, after string) Evidence {
+		return Evidence{What: names[p], Value: bad.part[p], Other: ref.part[p],
+			Text: fmt.Sprintf("%s%s %s, others %s%s", before, names[p], span(bad.part[p]), span(ref.part[p]), after)}
 	}
-	grown := Evidence{What: names[top], Value: bad.part[top], Other: ref.part[top], Text: ms(top)}
-	if total == 0 || excess[top] < 0.5*total {
-		var es []Evidence
-		for i := range parts {
-			if excess[i] > 0.2*total {
-				es = append(es, Evidence{What: names[i], Value: bad.part[i], Other: ref.part[i], Text: ms(i)})
-			}
-		}
-		return Unknown, es
+	share := func(p part) float64 { return excess[p] / max(total, 1e-12) }
+	claims = []claim{
+		{Data, share(load), []Evidence{grown(load, "slow data: ", "")}},
+		{NetworkOut, share(out), []Evidence{grown(out, "network out: ", speed(bad.netOut, bad.part[out]))}},
+		{NetworkIn, share(in), []Evidence{grown(in, "network in: ", speed(bad.netIn, bad.part[in]))}},
 	}
-	switch top {
-	case load:
-		grown.Text = "slow data: " + grown.Text
-		return Data, []Evidence{grown}
-	case out:
-		grown.Text = "network out: " + grown.Text + speed(bad.netOut, bad.part[out])
-		return NetworkOut, []Evidence{grown}
-	case in:
-		grown.Text = "network in: " + grown.Text + speed(bad.netIn, bad.part[in])
-		return NetworkIn, []Evidence{grown}
-	}
-	cpu, usual := bad.metric[star.ComputeCPU], ref.metric[star.ComputeCPU]
+
+	cpu, usual := bad.mean(star.ComputeCPU), ref.mean(star.ComputeCPU)
 	off := !math.IsNaN(cpu) && !math.IsNaN(usual) && cpu < 0.85*usual
 	busy := !math.IsNaN(cpu) && !math.IsNaN(usual) && !off
-	// Between pauses there are iterations without, or almost.
-	calm := 0
-	for _, c := range bad.compute {
-		if c < ref.part[compute]+excess[compute]/3 {
-			calm++
+	pauses := 0.0
+	if !busy {
+		pauses = min(max((calm-hardly)/(fifth-hardly), 0), 1)
+	}
+	beyond := 0
+	for i := range window {
+		if window[i].beyond[past] {
+			beyond++
 		}
 	}
-	uneven := calm >= 2 && calm*10 >= bad.n
-	each := excess[compute] // of the iterations that were hit
-	if !intermittent && bad.n > calm {
-		long, of, each = bad.n-calm, bad.n, excess[compute]*float64(bad.n)/float64(bad.n-calm)
-	}
-	if intermittent && !busy || off && uneven {
-		return Pauses, []Evidence{{What: "compute", Value: bad.part[compute], Other: ref.part[compute],
-			Text: fmt.Sprintf("stands still: %d of %d iterations took %s longer", long, of, span(each))}}
-	}
-	es := []Evidence{grown}
+	es := []Evidence{grown(compute, "", "")}
 	if r := ref.samples; r > 0 && bad.samples > 1.1*r {
 		es = append(es, Evidence{What: "samples", Value: bad.samples, Other: r, Text: fmt.Sprintf("%.0f samples, others %.0f", bad.samples, r)})
 	}
@@ -288,7 +328,18 @@ func byPart(bad, ref profile, intermittent bool, long, of int) (Cause, []Evidenc
 		es = append(es, Evidence{What: star.ComputeCPU.String(), Value: cpu, Other: usual,
 			Text: fmt.Sprintf("off the processor %.0f %% of it, and nobody kept it off", 100*(1-cpu/usual))})
 	}
-	return Compute, es
+	paused := share(compute) * pauses
+	if bad.above(ref, star.Stalled) > 0.03 { // what stands still now and then neither sends nor receives
+		for i := range claims[1:] {
+			p := min(max((calm-hardly)/(fifth-hardly), 0), 1) * claims[1+i].explains
+			claims[1+i].explains -= p
+			paused += p
+		}
+	}
+	return append(claims,
+		claim{Compute, share(compute) * (1 - pauses), es},
+		claim{Pauses, paused, []Evidence{{What: "compute", Value: bad.part[compute], Other: ref.part[compute],
+			Text: fmt.Sprintf("stands still: %d of %d iterations took %s longer", beyond, len(window), span(bad.own-ref.own))}}})
 }
 
 // span writes seconds.

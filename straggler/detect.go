@@ -1,6 +1,7 @@
 package straggler
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -13,25 +14,22 @@ import (
 type Config struct {
 	Workers int // of the job
 
-	// Ratio is how much slower than the fastest a worker must be: 0.20, the
+	// Ratio is how much slower than the fast ones a worker must be: 0.20, the
 	// artefact's (t − min)/min.
 	Ratio float64
 
-	// Least is how much longer than the fastest it must at least take: 2 ms; −1: any
+	// Least is how much longer than the fast ones it must at least take: 2 ms; −1: any
 	// time. A scheduler that shares a processor takes a millisecond or some from whoever it
 	// likes, which is much of an iteration of 5 ms.
 	Least time.Duration
 
-	// MADs is how many median absolute deviations above the fastest it must be: 3.
-	MADs float64
+	// Certain is the logarithm of how many records of a worker are at least between two
+	// wrong verdicts, and of how many records of a slow one between two wrong recoveries: 11, 60,000.
+	Certain float64
 
 	// Window is how many iterations of each worker are remembered: 20. Recent is how
 	// many of them make its level: 5.
 	Window, Recent int
-
-	// Enter is how many records in a row must speak for a verdict: 4. Leave is how
-	// many must speak against it, at three quarters of Ratio and Least: 8.
-	Enter, Leave int
 
 	// Warmup is how many first records of each worker are not looked at, because
 	// caches are cold: 3; −1: none.
@@ -51,16 +49,14 @@ func (c Config) withDefaults() Config {
 	if c.Ratio == 0 {
 		c.Ratio = 0.20
 	}
-	if c.MADs == 0 {
-		c.MADs = 3
+	if c.Certain == 0 {
+		c.Certain = 11
 	}
 	if c.Least == 0 {
 		c.Least = 2 * time.Millisecond
 	}
 	or(&c.Window, 20)
 	or(&c.Recent, 5)
-	or(&c.Enter, 4)
-	or(&c.Leave, 8)
 	or(&c.Warmup, 3)
 	return c
 }
@@ -69,11 +65,10 @@ func (c Config) check() error {
 	switch {
 	case c.Workers < 1:
 		return fmt.Errorf("straggler: %d workers, want at least 1", c.Workers)
-	case !(c.Ratio > 0) || !(c.MADs >= 0):
-		return fmt.Errorf("straggler: ratio %v and %v deviations, want positive numbers", c.Ratio, c.MADs)
-	case c.Window < 4 || c.Recent < 1 || c.Recent > c.Window || c.Enter < 1 || c.Leave < 1:
-		return fmt.Errorf("straggler: window %d, recent %d, enter %d, leave %d: want a window of at least 4 that contains the recent ones",
-			c.Window, c.Recent, c.Enter, c.Leave)
+	case !(c.Ratio > 0) || !(c.Certain > 0):
+		return fmt.Errorf("straggler: ratio %v and certainty %v, want positive numbers", c.Ratio, c.Certain)
+	case c.Window < 4 || c.Recent < 1 || c.Recent > c.Window:
+		return fmt.Errorf("straggler: window %d, recent %d: want a window of at least 4 that contains the recent ones", c.Window, c.Recent)
 	}
 	return nil
 }
@@ -131,13 +126,26 @@ const (
 	parts
 )
 
+// An iteration is beyond what the fast ones take, or far beyond, as a whole; or one part of it is: where processors are shared
+// computing varies so much that nothing else would be seen.
+const (
+	past  = iota
+	far   // as a whole
+	first // the first part
+	views = first + int(parts)
+)
+
+// reach is how many times Ratio and Least an iteration must take more than the fast ones', as a whole, to be past them, or far past.
+var reach = [...]float64{past: leniency, far: 4}
+
 // sample is what is remembered of a record.
 type sample struct {
-	step int64
-	own  float64        // seconds
-	part [parts]float64 // seconds
-	rec  star.Record
-	long bool // against the worker's own median
+	step   int64
+	own    float64        // seconds
+	part   [parts]float64 // seconds
+	rec    star.Record
+	beyond [views]bool // beyond what the fast ones take
+	long   bool        // against the worker's own median
 }
 
 // watch is the detector's view of one worker.
@@ -145,26 +153,77 @@ type watch struct {
 	seen    int
 	gone    bool
 	last    star.Record
+	fresh   int      // records that were not judged, because the others were not known
 	window  []sample // a ring; next is the oldest once it is full
 	next    int
-	level   float64 // median of the recent own times
-	jitter  float64 // of that level: its standard error
-	usual   float64 // median of the window
-	avg     float64 // mean of the window
-	base    float64 // lower quartile of the window
-	longs   int     // in the window
-	rate, n float64 // of long ones after one that is not, and of all these: sums that forget
-	sum     float64 // of evidence for pauses
-	from    int64   // the step at which it began to grow
-	hit     int64   // the step that it last grew at
-	paused  bool    // the verdict rests on it
-	odd     uint64  // metrics that were reported
+	level   float64        // median of the recent own times
+	usual   float64        // median of the window
+	avg     float64        // mean of the window
+	jitter  float64        // of that mean: its standard error
+	base    float64        // lower quartile of the window
+	longs   rate           // long ones after one that is not
+	beyonds [views][2]rate // beyond the fast ones, after one that is not and after one that is
+	odd     uint64         // metrics that were reported
+
+	behind [views]evidence // that it is slower than the fast ones
+	pauses evidence        // that it stands still now and then
+	hit    int64           // the step that the latter last grew at
+
 	slow    bool
-	streak  int // records in a row that speak for a change of state
 	verdict Verdict
-	turn    int   // records in a row that speak for another cause
-	turned  Cause // that cause
+	again   evidence // that it is as fast as the others again
+	spell   rate     // beyond the fast ones, while it is slow
+	doubt   rate     // the same, since again began to grow
+	bad     profile  // its iterations beyond the fast ones, while it is slow
+	good    profile  // those of the others, meanwhile
+	calm    rate     // its iterations that are like those of the others
+	turn    int      // records in a row that speak for another cause
+	turned  Cause    // that cause
 }
+
+// rate is how often something is the case: k of n, and what is longer ago counts less.
+type rate struct{ k, n float64 }
+
+func (r *rate) add(yes bool, memory float64) {
+	keep := 1 - 1/memory
+	r.k *= keep
+	r.n = r.n*keep + 1
+	if yes {
+		r.k++
+	}
+}
+
+func (r *rate) join(o rate) { r.k, r.n = r.k+o.k, r.n+o.n }
+
+// or is the rate, with what is supposed before anything is known.
+func (r rate) or(supposed rate) float64 { return (r.k + supposed.k) / (r.n + supposed.n) }
+
+// most is the rate by or, a standard error more, and a half at most.
+func (r rate) most(supposed rate) float64 {
+	p := r.or(supposed)
+	return min(p+math.Sqrt(p*(1-p)/(r.n+supposed.n)), 0.5)
+}
+
+// evidence is Page's cumulative sum: of the logarithms of how much likelier each observation is if what it speaks for is
+// the case, and never below 0.
+type evidence struct {
+	sum  float64
+	from int64 // the step at which it began to grow: the likeliest beginning
+}
+
+// add takes in an observation whose probability is p, and would be q; it counts as so many.
+func (e *evidence) add(step int64, p, q, weight, most float64) {
+	if e.sum == 0 {
+		e.from = step
+	}
+	e.sum = min(max(e.sum+weight*math.Log(q/p), 0), most)
+}
+
+// A scheduler that is short of processors treats a thread well or badly for some ten milliseconds, so shorter iterations are
+// no observations of their own: they count as the part of apart that they last.
+const apart = 0.1 // s
+
+func (s *sample) weight() float64 { return min(s.own/apart, 1) }
 
 // Detector judges records. It is a pure state machine: the same records give the
 // same events.
@@ -178,10 +237,12 @@ type Detector struct {
 	order   []int
 }
 
-// reference is what the fastest quarter of the workers does.
+// reference is what the fast workers do.
 type reference struct {
 	members []int
 	level   float64 // s
+	part    [parts]float64
+	avg     float64 // s
 	mad     float64 // s
 }
 
@@ -273,46 +334,42 @@ func (d *Detector) remember(w *watch, r star.Record) {
 		w.window[w.next] = s
 		w.next = (w.next + 1) % len(w.window)
 	}
+	w.fresh = min(w.fresh+1, len(w.window))
 
 	d.scratch = d.scratch[:0]
 	for i := range min(d.cfg.Recent, len(w.window)) {
 		d.scratch = append(d.scratch, w.back(i).own)
 	}
 	w.level = median(d.scratch)
-	// The median of n normal values has the standard error 1.2533·σ/√n.
-	w.jitter = 1.2533 * spread(d.scratch, w.level) / math.Sqrt(float64(len(d.scratch)))
 	d.scratch = d.scratch[:0]
 	for i := range w.window {
 		d.scratch = append(d.scratch, w.window[i].own)
 	}
-	w.avg, w.usual, w.base = mean(d.scratch), median(d.scratch), quartile(d.scratch)
+	w.avg, w.jitter = mean(d.scratch), 0
+	for _, v := range d.scratch {
+		w.jitter += (v - w.avg) * (v - w.avg)
+	}
+	w.jitter = math.Sqrt(w.jitter) / float64(len(d.scratch))
+	w.usual, w.base = median(d.scratch), quartile(d.scratch)
 	// Long: clearly beyond what the worker itself usually takes, and beyond its noise. Where half of its iterations are
-	// long its own deviation says nothing, and what the fastest take counts.
+	// long its own deviation says nothing, and what the fast ones take counts.
 	dev := spread(d.scratch, w.usual)
 	limit := d.long(w.usual, dev)
-	if ref := d.ref.level; ref > 0 && !slices.Contains(d.ref.members, int(r.Worker)) && dev > wild*max(d.ref.mad, 0.02*ref) {
+	if ref := d.ref.level; ref > 0 && w.usual > d.beyond(ref, 1) && dev > wild*max(d.ref.mad, 0.02*ref) {
 		limit = min(limit, d.long(ref, max(d.ref.mad, 0.02*ref)))
 	}
-	w.longs = 0
 	for i := range w.window {
-		s := &w.window[i]
-		if s.long = s.own > limit; s.long {
-			w.longs++
-		}
+		w.window[i].long = w.window[i].own > limit
 	}
 	if len(w.window) > 1 && w.back(0).long && w.back(1).long {
 		return // see count
 	}
-	w.rate *= 1 - 1/memory
-	w.n = w.n*(1-1/memory) + 1
-	if w.back(0).long {
-		w.rate++
-	}
+	w.longs.add(w.back(0).long, memory)
 }
 
 // long is the limit beyond which an iteration is long among those that usually take t, with the given deviation.
 func (d *Detector) long(t, mad float64) float64 {
-	return max(d.beyond(t, 1), t+(1+d.cfg.MADs)*mad)
+	return max(d.beyond(t, 1), t+4*mad)
 }
 
 // beyond is what is clearly longer than t, in seconds: by a share of Ratio, and of Least.
@@ -320,10 +377,10 @@ func (d *Detector) beyond(t, share float64) float64 {
 	return t + share*max(t*d.cfg.Ratio, d.least)
 }
 
-// wild is how many times the deviation of the fastest makes a deviation one of iterations of two kinds.
+// wild is how many times the deviation of the fast ones makes a deviation one of iterations of two kinds.
 const wild = 3
 
-// memory is over how many of a worker's iterations its rate of long ones is taken.
+// memory is over how many of a worker's iterations rates are taken.
 const memory = 200
 
 // back is the sample i records ago.
@@ -335,11 +392,14 @@ func (w *watch) back(i int) *sample {
 // known reports whether enough was seen of a worker to compare it with.
 func (d *Detector) known(w *watch) bool { return !w.gone && len(w.window) >= min(d.cfg.Recent, 4) }
 
-// refresh takes the reference anew: of the known workers the fastest quarter, as
-// far as they are within Ratio of the fastest. In a large job that is not done for
-// every record.
+// crowd is how many workers are enough to make the level, and to know what is usual.
+const crowd = 16
+
+// refresh takes the reference anew: of the known workers the fastest, and all that take no more than Ratio
+// and Least longer on average, or whose distance may be chance (two standard errors). One alone would be the luckiest, and
+// all others slower by comparison. That is done twice for each record of everybody; in a large job a quarter makes the level.
 func (d *Detector) refresh() {
-	if d.stale++; d.stale <= len(d.workers)/16 && len(d.ref.members) > 0 {
+	if d.stale++; d.stale <= len(d.workers)/2 && len(d.ref.members) > 0 {
 		return
 	}
 	d.stale = 0
@@ -349,39 +409,42 @@ func (d *Detector) refresh() {
 			d.order = append(d.order, i)
 		}
 	}
-	slices.SortStableFunc(d.order, func(a, b int) int {
-		switch x, y := d.workers[a].pace(), d.workers[b].pace(); {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(d.order, func(a, b int) int { return cmp.Compare(d.workers[a].avg, d.workers[b].avg) })
 	r := &d.ref
 	r.members = r.members[:0]
 	if len(d.order) < 2 {
 		return
 	}
-	fastest := d.workers[d.order[0]].pace()
+	fastest, enough := &d.workers[d.order[0]], max(crowd, len(d.order)/4)
 	d.scratch = d.scratch[:0]
-	for _, i := range d.order[:max(1, len(d.order)/4)] {
+	for _, i := range d.order {
 		w := &d.workers[i]
-		if w.pace() > fastest*(1+d.cfg.Ratio) {
-			break
+		if w.avg > max(d.beyond(fastest.avg, 1), fastest.avg+2*math.Hypot(w.jitter, fastest.jitter)) {
+			continue
 		}
-		r.members = append(r.members, i)
+		if r.members = append(r.members, i); len(r.members) > enough {
+			continue
+		}
 		for j := range w.window {
 			d.scratch = append(d.scratch, w.window[j].own)
 		}
 	}
-	r.level = median(d.scratch)
+	r.avg, r.level = mean(d.scratch), median(d.scratch)
 	r.mad = spread(d.scratch, r.level)
+	for p := range parts {
+		d.scratch = d.scratch[:0]
+		for _, i := range r.members[:min(len(r.members), enough)] {
+			w := &d.workers[i]
+			for j := range w.window {
+				d.scratch = append(d.scratch, w.window[j].part[p])
+			}
+		}
+		r.part[p] = median(d.scratch)
+	}
 }
 
-// pace is the level, and what iterations take on average beyond what the fast ones do: who stands still in every other one
-// is no measure of others.
-func (w *watch) pace() float64 { return w.level + max(w.avg-w.base, 0) }
+// leniency is how much of the thresholds a worker must stay under not to be slow.
+const leniency = 0.75
 
 // judge moves a worker's state.
 func (d *Detector) judge(id star.Worker, step int64) []Event {
@@ -390,164 +453,259 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 	if !d.known(w) || len(d.ref.members) == 0 {
 		return nil
 	}
-	d.count(int(id))
-	strict := !w.slow
-	steady, now := d.steady(int(id), strict), d.nowAndThen(int(id), strict)
-	// Who pauses in every other iteration looks steady half of the time, and is as fast as the fastest in between.
-	pauses := now && (!steady || w.base <= d.beyond(d.ref.level, 1))
-	if (steady || now) == w.slow {
-		w.streak = 0
-		if w.slow {
-			return d.reconsider(w, id, step, pauses)
+	others := d.others(int(id))
+	for ; w.fresh > 0; w.fresh-- { // more than one when the others have just become known
+		d.count(w, w.fresh-1, others)
+	}
+	now := w.back(0)
+	if slices.Contains(d.ref.members, int(id)) { // what slow ones are compared with
+		for i := range d.workers {
+			if o := &d.workers[i]; o.slow && i != int(id) {
+				o.good.add(now)
+			}
 		}
+	}
+	if w.slow {
+		return d.reconsider(w, id, step, others)
+	}
+	// Each of the tests is on rates; the mean must suffer, too.
+	much := w.avg > d.beyond(d.ref.avg, 1)
+	steady := w.behind[past].sum >= d.cfg.Certain && w.level > d.beyond(d.ref.level, 1) && much
+	best := far
+	for l := far; l < views; l++ {
+		if w.behind[l].sum > w.behind[best].sum {
+			best = l
+		}
+	}
+	often := w.behind[best].sum >= d.cfg.Certain && much
+	pauses := w.pauses.sum >= d.cfg.Certain && w.avg > max(w.base, d.ref.avg)+max(w.base*d.cfg.Ratio/2, d.least)
+	var since int64
+	switch {
+	case steady:
+		since = w.onset(w.behind[past].from)
+	case often:
+		since = w.onset(w.behind[best].from)
+	case pauses:
+		since = w.pauses.from
+	default:
 		return nil
 	}
-	w.streak++
-	switch {
-	case !w.slow && (w.streak >= d.cfg.Enter || pauses): // counting is a test of its own
-		w.verdict = d.verdict(w, id, step, pauses)
-		w.slow, w.streak, w.turn, w.paused = true, 0, 0, now
-		return []Event{{Kind: Slow, Worker: id, Step: step, Verdict: w.verdict}}
-	case w.slow && w.streak >= d.cfg.Leave:
-		w.slow, w.streak, w.sum = false, 0, 0
-		return []Event{{Kind: Recovered, Worker: id, Step: step, Verdict: w.verdict}}
-	}
-	return nil
+	d.begin(w, id, since, !steady && !often)
+	w.verdict = d.verdict(w, id, step)
+	return []Event{{Kind: Slow, Worker: id, Step: step, Verdict: w.verdict}}
 }
 
-// leniency is how much of the thresholds a worker must stay under to recover.
-const leniency = 0.75
-
-// steady: the level is above the reference, by Ratio and Least and beyond its noise and, to
-// become slow, the worker's own. Clocks and schedulers have a noise of their own, so the
-// deviation counts as 2 % at least.
-func (d *Detector) steady(id int, strict bool) bool {
-	if slices.Contains(d.ref.members, id) {
-		return false
+// onset is the likeliest step at which slowness began, not before from, if most iterations have been beyond the fast ones
+// since then, or one of three, and one of twenty was before.
+func (w *watch) onset(from int64) (since int64) {
+	best := math.Inf(-1)
+	for _, p := range []float64{0.8, 1. / 3} {
+		sum := 0.0
+		for i := range w.window {
+			s := w.back(i)
+			if s.step < from {
+				break
+			}
+			if s.beyond[past] {
+				sum += math.Log(p / 0.05)
+			} else {
+				sum += math.Log((1 - p) / 0.95)
+			}
+			if sum > best {
+				since, best = s.step, sum
+			}
+		}
 	}
-	share := 1.0
-	if !strict {
-		share = leniency
-	}
-	ref := d.ref.level
-	if strict && d.workers[id].level <= ref+d.cfg.MADs*d.workers[id].jitter {
-		return false
-	}
-	return d.workers[id].level > d.beyond(ref, share) && d.workers[id].level > ref+share*d.cfg.MADs*max(d.ref.mad, 0.02*ref)
+	return since
 }
 
-// A worker that pauses has rarely long iterations, but clearly more often than others.
-// Page's cumulative sum (Biometrika 41, 1954) is the test that notices that soonest: with
-// the usual rate p₀ and the suspected p₁ a long iteration adds ln p₁/p₀, another one
-// ln (1−p₁)/(1−p₀), and the sum is never below 0. False alarms are at least e^certain
-// records apart (Lorden, Annals of Mathematical Statistics 42, 1971): 60,000.
+// isBeyond says whether an iteration is beyond what the fast ones take.
+func (d *Detector) isBeyond(s *sample, view int) bool {
+	if view >= first {
+		return s.part[view-first] > d.ref.part[view-first]+d.beyond(d.ref.level, 1)-d.ref.level
+	}
+	return s.own > d.beyond(d.ref.level, reach[view])
+}
+
+// habits is what workers do that nothing is wrong with.
+type habits struct {
+	longs   float64           // rate of long iterations after one that is not
+	beyonds [views][2]float64 // rates of iterations beyond the fast ones, after one that is not and after one that is
+	beyond  float64           // of those past the fast ones, after any
+}
+
+// others are the habits of the reference's workers but id, with what is supposed before anything is known.
+func (d *Detector) others(id int) (h habits) {
+	var longs rate
+	var beyonds [views][2]rate
+	for i := 0; i < len(d.ref.members); i += 1 + len(d.ref.members)/(2*crowd) {
+		if o := &d.workers[d.ref.members[i]]; d.ref.members[i] != id && !o.slow {
+			longs.join(o.longs)
+			for l := range views {
+				beyonds[l][0].join(o.beyonds[l][0])
+				beyonds[l][1].join(o.beyonds[l][1])
+			}
+		}
+	}
+	h.longs = min(longs.or(rate{0.5, 10}), 0.5)
+	for l := range views {
+		h.beyonds[l][0] = beyonds[l][0].most(rate{1, 5})
+		h.beyonds[l][1] = max(beyonds[l][1].or(rate{0.5, 5}), h.beyonds[l][0])
+	}
+	all := beyonds[past][0]
+	all.join(beyonds[past][1])
+	h.beyond = all.or(rate{0.5, 10})
+	return h
+}
+
+// Who is slow is found with Page's cumulative sum (Biometrika 41, 1954), the test that notices a change of
+// probabilities soonest: with the usual rate p₀ and the suspected p₁ something that is the case adds ln p₁/p₀ and something that is not
+// ln (1−p₁)/(1−p₀), and the sum is never below 0. False alarms are at least e^Certain records apart (Lorden, Annals of
+// Mathematical Statistics 42, 1971). The usual rates are those of the fast ones. What is long comes in crowds where
+// processors are shared, so a rate is asked for after each of the two things that may have been before: the
+// logarithm is that of a Markov chain.
 const (
-	certain   = 11.0
-	suspected = 0.2 // p₁, or five times the usual rate
+	suspected = 0.2 // p₁ of pauses, or five times the usual rate
 	seldom    = 10  // iterations without a long one, which one worker in ten that pauses has by chance: what was before is chance, too
 )
 
-// count adds the newest iteration of a worker to the evidence for pauses. A second long
-// one in a row says nothing: that is how steady slowness begins.
-func (d *Detector) count(id int) {
-	w := &d.workers[id]
-	longs, n := 0.5, 10.0 // before anything is known: one of twenty
-	for i := range d.workers {
-		if o := &d.workers[i]; i != id && d.known(o) {
-			longs += o.rate
-			n += o.n
-		}
+// slower is p₁ of being beyond the fast ones, at least, or half of what is missing to all.
+var slower = [views]float64{past: 0.6, far: 0.4, first + int(load): 0.6, first + int(compute): 0.6, first + int(out): 0.6, first + int(in): 0.6}
+
+// count adds an iteration of a worker, so many ago, to the evidence. A second long one in a row says nothing of pauses: that is
+// how steady slowness begins.
+func (d *Detector) count(w *watch, i int, others habits) {
+	now, last := w.back(i), &sample{}
+	if i+1 < len(w.window) {
+		last = w.back(i + 1)
 	}
-	p0 := min(longs/n, 0.5)
+	for l := range views {
+		now.beyond[l] = d.isBeyond(now, l)
+		before := 0
+		if last.beyond[l] {
+			before = 1
+		}
+		if !w.slow {
+			w.beyonds[l][before].add(now.beyond[l], memory)
+		}
+		p0 := others.beyonds[l][before]
+		p1 := max(slower[l], min(5*p0, (1+p0)/2))
+		if !now.beyond[l] {
+			p0, p1 = 1-p0, 1-p1
+		}
+		w.behind[l].add(now.step, p0, p1, now.weight(), d.cfg.Certain)
+	}
+
+	p0 := others.longs
 	p1 := max(suspected, min(5*p0, (1+p0)/2))
-	switch again := len(w.window) > 1 && w.back(1).long; {
-	case w.back(0).long && again:
-	case w.back(0).long:
-		if step := w.back(0).step; w.sum == 0 || step > w.hit+seldom {
-			w.from = step
+	switch {
+	case now.long && last.long:
+	case now.long:
+		if w.pauses.add(now.step, p0, p1, now.weight(), d.cfg.Certain); now.step > w.hit+seldom {
+			w.pauses.from = now.step
 		}
-		w.hit = w.back(0).step
-		w.sum = min(w.sum+math.Log(p1/p0), certain)
+		w.hit = now.step
 	default:
-		w.sum = max(w.sum+math.Log((1-p1)/(1-p0)), 0)
+		w.pauses.add(now.step, 1-p0, 1-p1, now.weight(), d.cfg.Certain)
 	}
 }
 
-// nowAndThen: iterations of the worker are long now and then, and the mean suffers by
-// half of Ratio, and by Least.
-func (d *Detector) nowAndThen(id int, strict bool) bool {
-	w := &d.workers[id]
-	if !strict {
-		return w.paused && w.sum > leniency*certain
+// begin opens a spell of slowness of a worker, with what is remembered of it.
+func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses bool) {
+	w.slow, w.verdict = true, Verdict{Since: since}
+	w.again, w.doubt, w.spell, w.calm = evidence{}, rate{}, rate{}, rate{}
+	w.bad, w.good = profile{}, profile{}
+	n := 0
+	for i := len(w.window) - 1; i >= 0; i-- {
+		s := w.back(i)
+		if s.step < since {
+			continue
+		}
+		n++
+		w.spell.add(s.beyond[past], memory)
+		if s.beyond[past] || pauses && s.long {
+			w.bad.add(s)
+		}
 	}
-	return w.sum >= certain && w.avg > w.base+max(w.base*d.cfg.Ratio/2, d.least)
+	for _, i := range d.ref.members {
+		if o := &d.workers[i]; i != int(id) {
+			for j := min(max(n, d.cfg.Recent), len(o.window)) - 1; j >= 0; j-- {
+				w.good.add(o.back(j))
+			}
+		}
+	}
+	for i := min(n, len(w.window)) - 1; i >= 0; i-- {
+		w.calm.add(w.calmly(w.back(i)), memory)
+	}
 }
 
-// reconsider keeps the numbers of a verdict fresh and notices when its cause is
-// another one.
-func (d *Detector) reconsider(w *watch, id star.Worker, step int64, intermittent bool) []Event {
-	if intermittent && w.longs == 0 {
-		return nil // a longer while without a pause than usual
+// calmly says whether an iteration of a slow worker is like those of the others: no longer, and no more off the
+// processor.
+func (w *watch) calmly(s *sample) bool {
+	if s.beyond[past] || w.good.n == 0 {
+		return false
 	}
-	v := d.verdict(w, id, step, intermittent)
-	v.Since = w.verdict.Since
-	if v.Cause == w.verdict.Cause {
+	cpu, ok := s.rec.Telemetry.Get(star.ComputeCPU)
+	usual := w.good.mean(star.ComputeCPU)
+	return !ok || math.IsNaN(usual) || cpu >= 0.85*usual
+}
+
+// reconsider asks of a slow worker whether it still is, keeps the numbers of its verdict fresh, and notices when its cause
+// is another one. The test is that of count, the other way round: usual is now how often it was
+// beyond the fast ones while it was slow, of all records before those that speak against it, and suspected what the others do.
+func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habits) []Event {
+	now := w.back(0)
+	if n := float64(now.rec.Samples); n > 0 && n < w.good.samples { // who is given less to do because it is slow is no faster
+		now.beyond[past] = now.own+(now.part[load]+now.part[compute])*(w.good.samples/n-1) > d.beyond(d.ref.level, leniency)
+	}
+	w.doubt.add(now.beyond[past], memory)
+	p0 := min(max(w.spell.or(rate{0.5, 1}), 0.05), 0.8)
+	p1 := min(max(others.beyond, 0.02), p0-0.03)
+	if !now.beyond[past] {
+		p0, p1 = 1-p0, 1-p1
+	}
+	if w.again.add(step, p0, p1, now.weight(), d.cfg.Certain); w.again.sum == 0 {
+		w.spell.k, w.spell.n = w.spell.k*(1-w.doubt.n/memory), w.spell.n*(1-w.doubt.n/memory)
+		w.spell.join(w.doubt)
+		w.doubt = rate{}
+	}
+	if w.again.sum >= d.cfg.Certain {
+		w.slow, w.behind, w.pauses = false, [views]evidence{}, evidence{}
+		w.verdict.Step, w.verdict.Until = step, w.again.from
+		return []Event{{Kind: Recovered, Worker: id, Step: step, Verdict: w.verdict}}
+	}
+	w.calm.add(w.calmly(now), memory)
+	if !now.beyond[past] {
+		return nil
+	}
+	w.bad.add(now)
+	v := d.verdict(w, id, step)
+	if v.Cause == w.verdict.Cause || v.Cause == Unknown {
+		if v.Cause == Unknown { // what was named stays
+			v.Cause, v.Evidence = w.verdict.Cause, w.verdict.Evidence
+		}
 		w.verdict, w.turn = v, 0
 		return nil
 	}
 	if v.Cause != w.turned {
 		w.turn, w.turned = 0, v.Cause
 	}
-	if w.turn++; w.turn < d.cfg.Enter {
+	if w.turn++; w.turn < lasting {
 		return nil
 	}
 	w.verdict, w.turn = v, 0
 	return []Event{{Kind: Changed, Worker: id, Step: step, Verdict: v}}
 }
 
+// lasting is how many records in a row must speak for another cause.
+const lasting = 4
+
 // verdict describes a slow worker.
-func (d *Detector) verdict(w *watch, id star.Worker, step int64, intermittent bool) Verdict {
-	v := Verdict{Worker: id, Step: step, Since: step, Slowdown: w.level / d.ref.level}
-	var bad, good []*sample
-	if intermittent {
-		v.Slowdown, v.Since = w.avg/d.ref.level, w.from
-		for i := len(w.window) - 1; i >= 0; i-- {
-			if s := w.back(i); s.long {
-				bad = append(bad, s)
-			} else {
-				good = append(good, s)
-			}
-		}
-	} else {
-		limit := d.beyond(d.ref.level, leniency)
-		calm := 0
-		for i := range w.window { // backwards, over one or two fast ones
-			s := w.back(i)
-			if calm++; s.own > limit {
-				calm = 0
-			}
-			if w.slow { // it is known when it began
-				if s.step < w.verdict.Since {
-					break
-				}
-			} else if calm > 2 {
-				break
-			}
-			bad = append(bad, s)
-		}
-		for len(bad) > 0 && bad[len(bad)-1].own <= limit { // that was before it began
-			bad = bad[:len(bad)-1]
-		}
-		slices.Reverse(bad)
-		for _, i := range d.ref.members {
-			for j := range d.workers[i].window {
-				good = append(good, &d.workers[i].window[j])
-			}
-		}
+func (d *Detector) verdict(w *watch, id star.Worker, step int64) Verdict {
+	v := Verdict{Worker: id, Step: step, Since: w.verdict.Since, Slowdown: 1}
+	if w.good.own > 0 {
+		v.Slowdown += w.spell.or(rate{}) * max(w.bad.own/w.good.own-1, 0)
 	}
-	if len(bad) > 0 && !intermittent {
-		v.Since = bad[0].step
-	}
-	v.Cause, v.Evidence = attribute(profileOf(bad), profileOf(good), intermittent, len(bad), len(w.window))
+	v.Cause, v.Evidence = attribute(&w.bad, &w.good, w.calm.or(rate{0, 1}), w.window)
 	return v
 }

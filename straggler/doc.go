@@ -6,20 +6,18 @@
 //	(τ_i − min τ)/min τ > 0.20
 //
 // In real jobs that holds in almost every iteration of almost every job, because
-// single times are noisy. So the detector compares levels (medians of the last few
-// iterations) with the fastest quarter of the workers, asks besides that the
-// distance be more than k median absolute deviations of that quarter, and has
-// states with hysteresis. Pauses that hit a few iterations only, which medians do
-// not see, are found by counting: a worker that has significantly more long
-// iterations than the others stands still now and then.
+// single times are noisy. So the detector counts how often the iterations of a worker, or a
+// part of them, are beyond what the fast workers take, and calls it slow when that is significantly more often
+// than theirs are: Page's cumulative sum, a sequential test with a known rate of false alarms.
+// The same test, the other way round, says when a slow worker is as fast as the others again.
 //
 // A worker's own time is what counts ([star.Record.Busy], or Own where the exchange
 // is collective): in a synchronous job everybody's iteration lasts as long as the
 // slowest worker's, and waiting for others is no slowness.
 //
 // The cause follows from which part of the own time has grown against the
-// reference, and from the telemetry of process, host and GPU; it comes with the
-// numbers that speak for it ([Verdict]).
+// reference, and from the telemetry of process, host and GPU, while it is slow; it comes with the
+// numbers that speak for it ([Verdict]), and is named only when it explains clearly more than the next one.
 //
 // [Last], [EWMA] and [LSTM] predict every worker's next times, [Contest] chooses among them
 // by how well they did lately. The LSTM is that of the artefact (two layers, a head that
@@ -42,6 +40,8 @@
 //
 // References:
 //   - Z. Zhang, H. Shen: Straggler Tolerant and Resilient DL Training on Homogeneous GPUs. arXiv 2512.09685, and its artefact.
+//   - E. Page: Continuous Inspection Schemes. Biometrika 41, 1954. G. Lorden: Procedures for Reacting to a Change in Distribution.
+//     Annals of Mathematical Statistics 42, 1971 (its rate of false alarms).
 //   - F. Hampel: The Influence Curve and its Role in Robust Estimation. JASA 69, 1974 (median absolute deviation).
 //   - S. Hochreiter, J. Schmidhuber: Long Short-Term Memory. Neural Computation 9(8), 1997.
 //   - D. Kingma, J. Ba: Adam: A Method for Stochastic Optimization. ICLR 2015.

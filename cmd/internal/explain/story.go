@@ -182,7 +182,7 @@ type Teller struct {
 	collective bool
 }
 
-// The detector's defaults, by name, because the end of an episode is told from them.
+// What the detector of older logs looked at: how many iterations made a level, and how many had to be fast.
 const (
 	recent = 5
 	leave  = 8
@@ -215,7 +215,7 @@ func (t *Teller) Add(l coord.RunLine) error {
 			s.Workers[w].Never, s.Workers[w].Left = true, l.T
 		}
 		var err error
-		t.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Recent: recent, Leave: leave, Collective: t.collective})
+		t.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: t.collective})
 		return err
 	case coord.RunRecord:
 		t.record(l.T, e.Record)
@@ -251,7 +251,7 @@ func (t *Teller) Add(l coord.RunLine) error {
 		}
 	case coord.RunVerdict:
 		s.Own = true
-		m := mark{t: l.T, worker: e.Worker, step: e.Step, since: e.Since, slowdown: e.Slowdown, cause: e.Cause, evidence: e.Evidence, paused: e.Cause == straggler.Pauses.String()}
+		m := mark{t: l.T, worker: e.Worker, step: e.Step, since: e.Since, until: e.Until, slowdown: e.Slowdown, cause: e.Cause, evidence: e.Evidence, paused: e.Cause == straggler.Pauses.String()}
 		if e.Event == straggler.Recovered.String() {
 			t.told.recovered(m, &s.Workers[e.Worker])
 		} else {
@@ -541,6 +541,7 @@ type mark struct {
 	t           time.Duration
 	worker      star.Worker
 	step, since int64
+	until       int64 // recovered: the first step that was like the others'; 0: not known
 	slowdown    float64
 	cause       string
 	evidence    []coord.RunEvidence
@@ -548,7 +549,7 @@ type mark struct {
 }
 
 func markOf(at time.Duration, v straggler.Verdict) mark {
-	m := mark{t: at, worker: v.Worker, step: v.Step, since: v.Since, slowdown: v.Slowdown, cause: v.Cause.String(), paused: v.Cause == straggler.Pauses}
+	m := mark{t: at, worker: v.Worker, step: v.Step, since: v.Since, until: v.Until, slowdown: v.Slowdown, cause: v.Cause.String(), paused: v.Cause == straggler.Pauses}
 	for _, e := range v.Evidence {
 		m.evidence = append(m.evidence, coord.RunEvidence{What: e.What, Value: coord.Number(e.Value), Other: coord.Number(e.Other), Text: e.Text})
 	}
@@ -586,15 +587,18 @@ func (k *tracker) goesOn(m mark) {
 	e.causes[i].evidence = m.evidence
 }
 
-// recovered closes an episode. That is noticed late: the median of recent iterations has
-// to fall, and then so many have to be fast; what pauses, has stopped to after its last long iteration.
+// recovered closes an episode. That is noticed late, and the verdict says since when. Older logs do not: there the median of recent
+// iterations had to fall, and then so many had to be fast; what paused, had stopped to after its last long iteration.
 func (k *tracker) recovered(m mark, w *Life) {
 	e := k.open[m.worker]
 	if e == nil {
 		return
 	}
-	to := m.step - leave - recent/2
-	if m.paused {
+	to := m.until - 1
+	if m.until == 0 {
+		to = m.step - leave - recent/2
+	}
+	if m.until == 0 && m.paused {
 		var busy []float64
 		for _, it := range w.Iterations {
 			if it.Step >= e.From {

@@ -309,7 +309,7 @@ w3   ===========.....................=.=..=.==.==.=.============
 t                      50 s              100 s             150 s
      = works  # slow  . waits for others  blank: neither (evaluates, has not begun, is gone)
 
-w2 2.0x slow, it 30–69 (100 s): compute 1.9 s, others 1 s → mode x=3 (gain 33 % seen); others waited 3.0 min
+w2 2.7x slow, it 30–69 (100 s): compute 2.4 s, others 1 s → mode x=3 (gain 33 % seen); others waited 3.0 min
 
 changes of mode
       91 s  ssgd → x=3 (gain 33 % seen), 13 → 20 samples/s: star ctl

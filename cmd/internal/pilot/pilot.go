@@ -254,7 +254,7 @@ func (p *Pilot) notice(e straggler.Event) {
 	switch e.Kind {
 	case straggler.Slow, straggler.Changed, straggler.Recovered:
 		v := e.Verdict
-		out := &coord.RunVerdict{Worker: e.Worker, Event: e.Kind.String(), Step: e.Step, Since: v.Since, Slowdown: v.Slowdown, Cause: v.Cause.String()}
+		out := &coord.RunVerdict{Worker: e.Worker, Event: e.Kind.String(), Step: e.Step, Since: v.Since, Until: v.Until, Slowdown: v.Slowdown, Cause: v.Cause.String()}
 		for _, x := range v.Evidence {
 			out.Evidence = append(out.Evidence, coord.RunEvidence{What: x.What, Value: coord.Number(x.Value), Other: coord.Number(x.Other), Text: x.Text})
 		}
