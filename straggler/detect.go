@@ -130,9 +130,10 @@ const (
 // computing varies so much that nothing else would be seen.
 const (
 	past  = iota
-	far   // as a whole
-	first // the first part
-	views = first + int(parts)
+	far                        // as a whole
+	first                      // the first part
+	held  = first + int(parts) // the host says that the process was held back
+	views = held + 1
 )
 
 // reach is how many times Ratio and Least an iteration must take more than the fast ones', as a whole, to be past them, or far past.
@@ -521,6 +522,11 @@ func (w *watch) onset(from int64) (since int64) {
 
 // isBeyond says whether an iteration is beyond what the fast ones take.
 func (d *Detector) isBeyond(s *sample, view int) bool {
+	if view == held {
+		throttled, _ := s.rec.Telemetry.Get(star.Throttled)
+		stalled, _ := s.rec.Telemetry.Get(star.Stalled)
+		return throttled+stalled > d.cfg.Ratio
+	}
 	if view >= first {
 		return s.part[view-first] > d.ref.part[view-first]+d.beyond(d.ref.level, 1)-d.ref.level
 	}
@@ -570,7 +576,7 @@ const (
 )
 
 // slower is p₁ of being beyond the fast ones, at least, or half of what is missing to all.
-var slower = [views]float64{past: 0.6, far: 0.4, first + int(load): 0.6, first + int(compute): 0.6, first + int(out): 0.6, first + int(in): 0.6}
+var slower = [views]float64{past: 0.6, far: 0.4, first + int(load): 0.6, first + int(compute): 0.6, first + int(out): 0.6, first + int(in): 0.6, held: 0.6}
 
 // count adds an iteration of a worker, so many ago, to the evidence. A second long one in a row says nothing of pauses: that is
 // how steady slowness begins.
