@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,6 +69,29 @@ func TestBadInput(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.want) {
 			t.Errorf("star sim %s: %v\n%s\nwant %d, and %q", c.args, err, out, c.code, c.want)
+		}
+	}
+}
+
+// The exit codes of docs/operations.md where nothing is there, and a text that counts one thing as one.
+func TestExitCodesOfTools(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, c := range []struct {
+		args []string
+		exit int
+		says string
+	}{
+		{[]string{"ctl", "--coordinator", "127.0.0.1:1", "status"}, 69, "no coordinator at 127.0.0.1:1"},
+		{[]string{"run", "--config", "nowhere.yaml"}, 66, "--config: open nowhere.yaml"},
+		{[]string{"doctor", "--listen", taken.Addr().String()}, 1, "star: 1 check failed"},
+	} {
+		out, err := exec.Command(star(t), c.args...).CombinedOutput()
+		if code(err) != c.exit || !strings.Contains(string(out), c.says) {
+			t.Errorf("star %s: exit %d, want %d and %q: %s", strings.Join(c.args, " "), code(err), c.exit, c.says, out)
 		}
 	}
 }

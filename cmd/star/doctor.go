@@ -15,7 +15,7 @@ import (
 // illError ends star doctor when a check failed; the report is printed already.
 type illError struct{ failures int }
 
-func (e *illError) Error() string { return fmt.Sprintf("%d checks failed", e.failures) }
+func (e *illError) Error() string { return doctor.Plural(e.failures, "check") + " failed" }
 func (e *illError) ExitCode() int { return node.ExitFailure }
 
 func doctorCommand() *cobra.Command {

@@ -84,6 +84,8 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 				}
 			} else if job.PrintPlacement || job.Demands != "" {
 				return job.Invalid("hosts", errors.New("a placement needs a file of hosts"))
+			} else if err := node.CheckFolders(job); err != nil {
+				return err
 			}
 			ctx, cancel := node.Signals(context.Background(), r.atOnce)
 			defer cancel()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/cmd/internal/inventory"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/modes/baseline"
@@ -111,6 +112,9 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 	}
 	s, err := sim.ParseScenario(path, text)
 	if err != nil {
+		if _, e := inventory.ParseHosts(path, text); e == nil {
+			err = fmt.Errorf("%w: it is a file of hosts, as star place and star run --hosts take it; star sim wants a scenario (docs/simulator.md)", err)
+		}
 		return nil, node.FileError(err, sim.ErrScenario)
 	}
 	if s.Name == "" {

@@ -71,12 +71,13 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	fmt.Fprintf(&b, "%d ok, %s, %s on %s (%s, protocol %d)\n",
-		count[OK], plural(count[Warn], "warning"), plural(count[Fail], "failure"), r.Host, r.Version, r.Protocol)
+		count[OK], Plural(count[Warn], "warning"), Plural(count[Fail], "failure"), r.Host, r.Version, r.Protocol)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func plural(n int, what string) string {
+// Plural counts things.
+func Plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

@@ -89,15 +89,20 @@ func New(c Config) (*Injector, error) {
 	}
 	if t := c.Trace; t != nil {
 		if t.Workers < c.Workers {
-			return nil, fmt.Errorf("straggler trace %s: has %d workers, the job has %d; use another trace or fewer workers",
-				t.Name, t.Workers, c.Workers)
+			return nil, &TraceError{fmt.Sprintf("straggler trace %s: has %d workers, the job has %d; use another trace or fewer workers",
+				t.Name, t.Workers, c.Workers)}
 		}
 		if in.by == ByQuota {
-			return nil, fmt.Errorf("straggler trace %s: changes at every step, which a quota cannot follow; use --straggler-by sleep", t.Name)
+			return nil, &TraceError{fmt.Sprintf("straggler trace %s: changes at every step, which a quota cannot follow; use --straggler-by sleep", t.Name)}
 		}
 	}
 	return in, nil
 }
+
+// TraceError is a trace that does not fit the job; all other errors of New are of Slows.
+type TraceError struct{ text string }
+
+func (e *TraceError) Error() string { return e.text }
 
 // Active reports whether there is anything to inject.
 func (in *Injector) Active() bool {

@@ -2,7 +2,7 @@
 // there are, and what jobs want of them.
 //
 // Both are YAML, strict: an unknown key, a key twice and a value without sense are
-// errors that name file and line. docs/placement.md lists the keys. Amounts have units:
+// errors that name file and line. Only the lists of hosts may be several, as star inventory >> FILE makes them. docs/placement.md lists the keys. Amounts have units:
 //
 //	cpu      8, "8 cores", "50%" (of a core)
 //	net      "10Gbit/s", "1.25GB/s", "100MiB/s", or bytes per second

@@ -137,6 +137,9 @@ func (p *parser) root(text []byte, key string) (*yaml.Node, error) {
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, &fault{fmt.Sprintf("%s: more than one YAML document; keep one", p.file)}
 	}
+	if key == "hosts" {
+		gather(doc.Content[0], key)
+	}
 	var list *yaml.Node
 	err := p.mapping(doc.Content[0], "the file", fields{key: func(n *yaml.Node) error {
 		if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
@@ -149,6 +152,26 @@ func (p *parser) root(text []byte, key string) (*yaml.Node, error) {
 		err = p.fail(doc.Content[0], "no key %s", key)
 	}
 	return list, err
+}
+
+// gather makes one list of those that a file has under a key: star inventory >> FILE adds one for each host.
+func gather(n *yaml.Node, key string) {
+	var first *yaml.Node
+	kept := n.Content[:0]
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if k.Value == key && v.Kind == yaml.SequenceNode {
+			if first != nil {
+				first.Content = append(first.Content, v.Content...)
+				continue
+			}
+			first = v
+		}
+		kept = append(kept, k, v)
+	}
+	if n.Kind == yaml.MappingNode {
+		n.Content = kept
+	}
 }
 
 // fields say what to do with each key. Keys have hyphens; the file may have underscores.

@@ -54,9 +54,17 @@ func Check(job *settings.Job) error {
 		return err
 	}
 	if _, err := inject.New(inject.Config{Workers: job.Ranks(), Slows: slows, Trace: trace, By: inject.By(job.StragglerBy)}); err != nil {
-		return job.Invalid("slow", err)
+		return unfit(job, err)
 	}
 	return nil
+}
+
+// unfit names the setting of what inject.New does not take.
+func unfit(job *settings.Job, err error) error {
+	if errors.As(err, new(*inject.TraceError)) {
+		return job.Invalid("straggler-trace", err)
+	}
+	return job.Invalid("slow", err)
 }
 
 // Parameters is how many elements the job's parameter vector has. It opens the

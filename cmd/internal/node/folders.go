@@ -3,10 +3,12 @@ package node
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
 	"star/checkpoint"
+	"star/cmd/internal/settings"
 )
 
 // folderPatience is how long a process that was killed may take to be gone, and to leave its folders.
@@ -15,10 +17,34 @@ const folderPatience = 2 * time.Second
 // takeFolders takes the folders of the run log and of checkpoints for this job, so that no other job writes into them while it lives, and
 // removes what crashes have left among the checkpoints. A process that takes the job over does without a folder that the one before still has.
 func (s *server) takeFolders() error {
-	job := s.job
 	if len(s.locks) > 0 { // it has coordinated before
 		return nil
 	}
+	dir, err := s.lockFolders()
+	if err != nil || dir == "" || s.heir != nil { // others of the job may be writing there already
+		return err
+	}
+	removed, err := checkpoint.Sweep(dir)
+	for _, path := range removed {
+		s.log.Info("removed what a crash had left", "path", path)
+	}
+	if err != nil {
+		s.log.Warn("what crashes have left among the checkpoints is still there", "folder", dir, "reason", err)
+	}
+	return nil
+}
+
+// CheckFolders says whether a job on this host could have its folders, before any process of it starts.
+func CheckFolders(job *settings.Job) error {
+	s := &server{job: job, log: slog.New(slog.DiscardHandler)}
+	defer s.leaveFolders()
+	_, err := s.lockFolders()
+	return err
+}
+
+// lockFolders takes the locks, and says where checkpoints are if that folder is locked.
+func (s *server) lockFolders() (dir string, err error) {
+	job := s.job
 	patience := folderPatience
 	if s.heir != nil {
 		patience = 0
@@ -40,9 +66,9 @@ func (s *server) takeFolders() error {
 		return false, nil
 	}
 	taken, err := take("out", job.Out)
-	dir := checkpointsOf(job)
+	dir = checkpointsOf(job)
 	if err != nil || !checkpoint.Folder(dir) {
-		return err
+		return "", err
 	}
 	if !same(dir, job.Out) {
 		name := "out"
@@ -50,20 +76,13 @@ func (s *server) takeFolders() error {
 			name = "checkpoint"
 		}
 		if taken, err = take(name, dir); err != nil {
-			return err
+			return "", err
 		}
 	}
-	if !taken || s.heir != nil { // others of the job may be writing there already
-		return nil
+	if !taken {
+		return "", nil
 	}
-	removed, err := checkpoint.Sweep(dir)
-	for _, path := range removed {
-		s.log.Info("removed what a crash had left", "path", path)
-	}
-	if err != nil {
-		s.log.Warn("what crashes have left among the checkpoints is still there", "folder", dir, "reason", err)
-	}
-	return nil
+	return dir, nil
 }
 
 // same says whether two paths are of one folder.

@@ -320,6 +320,9 @@ func Optimizer(job *settings.Job) optim.Config {
 // updateRule is the optimiser of the job, checked, with its learning rate.
 func updateRule(job *settings.Job) (optim.Config, optim.Schedule, error) {
 	opt := Optimizer(job)
+	if _, err := optim.ParseSchedule(job.Schedule, 1); err != nil {
+		return opt, optim.Schedule{}, job.Invalid("schedule", err)
+	}
 	if err := opt.Validate(); err != nil {
 		return opt, optim.Schedule{}, job.Invalid("optimizer", err)
 	}

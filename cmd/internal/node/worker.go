@@ -241,7 +241,7 @@ func work(told, ctx context.Context, end func(), job *settings.Job, log *slog.Lo
 		Worker: star.Worker(rank), Workers: member.Welcome.Workers, Slows: slows, Trace: recorded, By: inject.By(job.StragglerBy), Median: job.StragglerTime,
 	})
 	if err != nil {
-		return job.Invalid("slow", err)
+		return unfit(job, err)
 	}
 	if in.Active() {
 		log.Warn("straggler injection", "what", in.String(), "by", job.StragglerBy)

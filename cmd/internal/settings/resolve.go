@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -30,6 +31,14 @@ func (e *UsageError) Error() string { return e.Msg }
 
 // ExitCode is 2.
 func (e *UsageError) ExitCode() int { return 2 }
+
+// missingError is a file of settings that is not there.
+type missingError struct{ error }
+
+func (e *missingError) Unwrap() error { return e.error }
+
+// ExitCode is that of a file that is missing.
+func (e *missingError) ExitCode() int { return 66 }
 
 // Found is a value that a launcher left behind, see [Detect]. A non-nil Err says
 // why it could not be made out; that matters only if nobody else sets it.
@@ -171,7 +180,11 @@ func (s *Set) Resolve(src Sources) (warnings []string, err error) {
 	if file != "" {
 		b, err := readLimited(file)
 		if err != nil {
-			return nil, &UsageError{fmt.Sprintf("%s: %v", fileFrom, err)}
+			err = fmt.Errorf("%s: %w", fileFrom, err)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil, &missingError{err}
+			}
+			return nil, &UsageError{err.Error()}
 		}
 		if keys, err = s.parseFile(file, b); err != nil {
 			return nil, err

@@ -197,7 +197,6 @@ func TestErrors(t *testing.T) {
 		{"not a mapping", "- count", nil, nil, []string{"job.yaml:1", "setting: value"}},
 		{"two documents", "count: 1\n---\ncount: 2", nil, nil, []string{"more than one"}},
 		{"not YAML", "count: [", nil, nil, []string{"job.yaml", "line"}},
-		{"no file", "", nil, []string{"--config=/no/such/file"}, []string{"--config", "/no/such/file"}},
 		{"a folder", "", nil, []string{"--config=/"}, []string{"--config"}},
 		{"detection failed", "", nil, nil, []string{"Slurm (SLURM_PROCID)", "is broken", "give --big"}},
 	} {
@@ -371,4 +370,21 @@ func FuzzFile(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A file of settings that is not there is a missing file, and not a slip on the command line.
+func TestConfigMissing(t *testing.T) {
+	for _, c := range []struct {
+		file string
+		exit int
+	}{{filepath.Join(t.TempDir(), "nowhere.yaml"), 66}, {t.TempDir(), 2}} {
+		var s Set
+		x := 0
+		Var(&s, &x, "x", 1, "a number")
+		_, err := s.Resolve(Sources{Environ: []string{"STAR_CONFIG=" + c.file}})
+		var coded interface{ ExitCode() int }
+		if !errors.As(err, &coded) || coded.ExitCode() != c.exit || !strings.Contains(err.Error(), "STAR_CONFIG: ") {
+			t.Errorf("%s: %v, want exit code %d", c.file, err, c.exit)
+		}
+	}
 }
