@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net"
 	"time"
 
 	"star"
@@ -70,6 +71,11 @@ func (c *Coordinator) enrolServer(p *peer) {
 		return
 	}
 	p.rank = rank
+	if host, _, err := net.SplitHostPort(p.conn.RemoteAddr()); err == nil && net.ParseIP(host) != nil && c.site(p) != here && leadsBack(h.Addr) {
+		c.refuse(p, exitUsage, fmt.Sprintf("star-ps %d is at %s, and says that it is reached at %s, which from other hosts leads to themselves: give it --advertise HOST:PORT, and --listen beyond loopback",
+			rank, host, h.Addr))
+		return
+	}
 	p.conn.SetPeer(fmt.Sprintf("server %d (%s)", rank, p.conn.RemoteAddr()))
 	c.servers[rank] = p
 	p.welcomed = true
@@ -327,6 +333,15 @@ func (c *Coordinator) tryAssign() {
 func (c *Coordinator) welcome(p *peer) {
 	if p.welcomed || p.gone {
 		return
+	}
+	for _, s := range c.servers {
+		if s != nil && s.hello.Shards > 0 {
+			if why := c.reaches(p, s); why != "" {
+				c.refuse(p, exitDisagree, why)
+				c.removeWorker(p, why)
+				return
+			}
+		}
 	}
 	p.welcomed = true
 	seed := false

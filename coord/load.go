@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"fmt"
 	"net"
 	"slices"
 	"time"
@@ -63,6 +64,9 @@ func (c *Coordinator) site(p *peer) string {
 	return p.at
 }
 
+// here is the site of this process.
+const here = "here"
+
 func (c *Coordinator) locate(p *peer) string {
 	if p.conn == nil { // it has not come to this coordinator
 		return p.hello.Host
@@ -73,9 +77,26 @@ func (c *Coordinator) locate(p *peer) string {
 	case err != nil || ip == nil: // no network of hosts
 		return p.hello.Host
 	case ip.IsLoopback() || slices.ContainsFunc(c.ownAddrs(), ip.Equal):
-		return "here"
+		return here
 	}
 	return p.hello.Host + " " + ip.String()
+}
+
+// reaches says why a member cannot reach a server under the address that this one has given: it leads back to the member's own host. Empty: it
+// may.
+func (c *Coordinator) reaches(p, server *peer) string {
+	if !leadsBack(server.hello.Addr) || c.site(p) == c.site(server) {
+		return ""
+	}
+	return fmt.Sprintf("star-ps %d says that it is reached at %s, which from another host leads to that host itself: start it with --advertise HOST:PORT, and --listen beyond loopback",
+		server.rank, server.hello.Addr)
+}
+
+// leadsBack says whether an address is that of whoever uses it.
+func leadsBack(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // ownAddrs are the addresses of this host.

@@ -1,8 +1,12 @@
 package coord
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
+
+	"star/transport"
 )
 
 // What the links carry is the bytes over the time in which any of them were on the way.
@@ -29,5 +33,46 @@ func TestLinkMeter(t *testing.T) {
 		if got := m.rate(1); got < c.want*0.999999 || got > c.want*1.000001 {
 			t.Errorf("%s: %v bytes per second, want %v", c.name, got, c.want)
 		}
+	}
+}
+
+// A server that gives an address that leads every other host back to itself is named to whoever comes from another host, with what it lacks.
+func TestAddressesThatLeadBack(t *testing.T) {
+	for _, c := range []struct {
+		addr, worker string // the server is on host a
+		refused      bool
+	}{
+		{"127.0.0.1:7070", "b", true},
+		{"[::1]:7070", "b", true},
+		{"localhost:7070", "b", true},
+		{"127.0.0.1:7070", "a", false},
+		{":7070", "b", false},
+		{"10.0.0.1:7070", "b", false},
+	} {
+		play(t, Config{Workers: 1}, func(w *world) {
+			m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
+				Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Shards: 1, Addr: c.addr, Host: "a"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			h := hello(0)
+			h.Host = c.worker
+			worker, err := w.join(h, enrolment)
+			if !c.refused {
+				if err != nil {
+					t.Fatalf("%s for a worker on %s: %v", c.addr, c.worker, err)
+				}
+				worker.Close()
+				return
+			}
+			var no *transport.RejectError
+			if !errors.As(err, &no) || no.Exit != exitDisagree || !strings.Contains(no.Reason, "star-ps 0") || !strings.Contains(no.Reason, c.addr) || !strings.Contains(no.Reason, "--advertise") {
+				t.Errorf("%s for a worker on %s: %v", c.addr, c.worker, err)
+			}
+			if !strings.Contains(w.logs.String(), "--advertise") {
+				t.Errorf("the log does not say it:\n%s", w.logs)
+			}
+		})
 	}
 }

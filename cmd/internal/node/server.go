@@ -828,6 +828,9 @@ func (s *server) advertise(addr, coordinator string) string {
 	if c, err := gonet.Dial("udp", coordinator); err == nil { // sends nothing: asks the routing table
 		defer c.Close()
 		if local, _, err := gonet.SplitHostPort(c.LocalAddr().String()); err == nil {
+			if ip := gonet.ParseIP(local); ip.IsLoopback() && len(s.job.Coordinators) == 0 {
+				return ":" + port // the coordinator's host is this one: as above
+			}
 			return gonet.JoinHostPort(local, port)
 		}
 	}
