@@ -145,6 +145,34 @@ type prefix struct {
 	check       uint32
 }
 
+// How records of TLS begin (RFC 8446, 5.1): an alert or a handshake, then the version.
+const (
+	recordAlert     = 21
+	recordHandshake = 22
+	recordMajor     = 3
+)
+
+// speaksTLS says that the peer speaks TLS and we do not.
+type speaksTLS struct{ error }
+
+func (e *speaksTLS) Unwrap() error { return e.error }
+
+// ExitCode is that of a member that is refused: without certificates no second try will be better.
+func (e *speaksTLS) ExitCode() int { return exitRefused }
+
+// stranger says what else begins with b, of 4 bytes at least, than a frame.
+func stranger(b []byte) error {
+	switch {
+	case string(b[:4]) == magic:
+		return nil
+	case (b[0] == recordAlert || b[0] == recordHandshake) && b[1] == recordMajor:
+		return &speaksTLS{fmt.Errorf("%w but with %q: it speaks TLS, and this process does not (--tls-cert, --tls-key, --tls-ca)", ErrNotSTAR, b[:4])}
+	case string(b[:4]) == "HTTP":
+		return fmt.Errorf("%w: an HTTP server answers", ErrNotSTAR)
+	}
+	return fmt.Errorf("%w but with %q", ErrNotSTAR, b[:4])
+}
+
 // parsePrefix checks what can be checked without the header. A Reject may be of
 // any version: its frame is the same in all of them, so that an old peer can
 // still be told why it is refused.
@@ -155,8 +183,8 @@ func parsePrefix(b *[prefixSize]byte, l Limits) (prefix, error) {
 		pad:     int(b[7]),
 		check:   binary.LittleEndian.Uint32(b[20:]),
 	}
-	if string(b[:4]) != magic {
-		return p, fmt.Errorf("%w but with %q", ErrNotSTAR, b[:4])
+	if err := stranger(b[:]); err != nil {
+		return p, err
 	}
 	if p.version != Protocol && p.kind != KindReject {
 		return p, &VersionError{Ours: Protocol, Theirs: p.version}

@@ -50,6 +50,14 @@ func tlsReason(err error) error {
 	var verify *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
 	var host x509.HostnameError
+	if errors.As(err, &record) {
+		switch head := string(record.RecordHeader[:]); {
+		case strings.HasPrefix(head, magic):
+			return &tlsError{errors.New("the server does not speak it: start it with certificates, too, or leave --tls-cert, --tls-key and --tls-ca away here")}
+		case strings.HasPrefix(head, "HTTP"):
+			return fmt.Errorf("%w: an HTTP server answers", ErrNotSTAR)
+		}
+	}
 	if errors.As(err, &alert) || errors.As(err, &verify) || errors.As(err, &record) || errors.As(err, &host) ||
 		strings.Contains(err.Error(), "remote error: tls:") {
 		return &tlsError{err}
@@ -267,6 +275,9 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 	}
 }
 
+// errWantsTLS is for those who do not speak TLS to a process that does.
+var errWantsTLS = errors.New("the server wants TLS: start this process with the job's --tls-cert, --tls-key and --tls-ca")
+
 var errToken = errors.New("the token is wrong or missing: start this process with the job's --token")
 
 // admit is the listener's half of the handshake. It closes the connections that
@@ -288,7 +299,14 @@ func admit(ctx context.Context, c Conn, cfg *Config) (Hello, []byte, error) {
 	}
 	var version *VersionError
 	var parse *ParseError
+	var record tls.RecordHeaderError
+	var secure *speaksTLS
 	switch {
+	case errors.As(err, &secure):
+		Refuse(c, Reject{Exit: exitRefused, Reason: "the server does not speak TLS"}) // its reader sees that it does not
+	case errors.As(err, &record) && record.Conn != nil && string(record.RecordHeader[:len(magic)]) == magic:
+		Refuse(NewConn(record.Conn, cfg.Limits), Reject{Exit: exitRefused, Reason: errWantsTLS.Error()})
+		err = errors.New("it speaks without TLS, which this process wants (--tls-cert)")
 	case errors.Is(err, errToken):
 		Refuse(c, Reject{Exit: exitRefused, Reason: errToken.Error()})
 	case errors.As(err, &version):

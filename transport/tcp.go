@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -68,6 +69,24 @@ type TCP struct{ Config }
 // NewTCP makes a Network of TCP connections.
 func NewTCP(c Config) *TCP { return &TCP{c} }
 
+// Itself is the network by which a process reaches itself. With TLS it demands the very certificate that this process shows: under which address it finds
+// itself, such as 127.0.0.1, does not matter, because who has the certificate's key is this process, or may be it.
+func (t *TCP) Itself() *TCP {
+	if t.TLS == nil || len(t.TLS.Certificates) == 0 {
+		return t
+	}
+	own := *t
+	own.TLS = t.TLS.Clone()
+	own.TLS.InsecureSkipVerify = true // the name only: see VerifyConnection
+	own.TLS.VerifyConnection = func(s tls.ConnectionState) error {
+		if len(s.PeerCertificates) == 0 || !bytes.Equal(s.PeerCertificates[0].Raw, t.TLS.Certificates[0].Certificate[0]) {
+			return &tlsError{errors.New("another process answers at this process's own address: its certificate is not ours")}
+		}
+		return nil
+	}
+	return &own
+}
+
 func (t *TCP) keepAlive() net.KeepAliveConfig {
 	d := orElse(t.KeepAlive, 15*time.Second)
 	return net.KeepAliveConfig{Enable: d > 0, Idle: d, Interval: d, Count: 4}
@@ -100,7 +119,7 @@ func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
 		tc := tls.Client(nc, cfg)
 		if err := tc.HandshakeContext(ctx); err != nil {
 			nc.Close()
-			return nil, &Error{"dial", addr, tlsReason(err)}
+			return nil, &Error{"TLS with", addr, tlsReason(err)}
 		}
 		nc = tc
 	}

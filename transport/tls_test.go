@@ -144,3 +144,47 @@ func TestTLSConfigNamesTheFile(t *testing.T) {
 		}
 	}
 }
+
+// Who speaks TLS to one who does not, or the other way round, hears so at once. A process reaches itself whatever its certificate is for, and nobody else.
+func TestTLSAndPlain(t *testing.T) {
+	a := certify(t)
+	a.sign(t, "two", a.cert, a.key)
+	secure, other, plain := transport.Config{TLS: a.config(t, "one")}, transport.Config{TLS: a.config(t, "two")}, transport.Config{}
+	secure.Log, other.Log, plain.Log = slog.New(slog.DiscardHandler), slog.New(slog.DiscardHandler), slog.New(slog.DiscardHandler)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for name, c := range map[string]struct {
+		server transport.Config
+		client *transport.TCP
+		exit   int
+		words  string
+	}{
+		"plain to TLS":        {secure, transport.NewTCP(plain), 77, "the server wants TLS"},
+		"TLS to plain":        {plain, transport.NewTCP(secure), 77, "the server does not speak it"},
+		"itself":              {secure, transport.NewTCP(secure).Itself(), 0, ""},
+		"another one":         {secure, transport.NewTCP(other).Itself(), 77, "its certificate is not ours"},
+		"itself without":      {plain, transport.NewTCP(plain).Itself(), 0, ""},
+		"plain to plain":      {plain, transport.NewTCP(plain), 0, ""},
+		"TLS to TLS, by name": {secure, transport.NewTCP(other), 0, ""},
+	} {
+		l, err := transport.NewTCP(c.server).Listen("127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go transport.Serve(ctx, l, c.server, func(conn transport.Conn, _ transport.Hello, _ []byte) {
+			transport.Send(conn, transport.Welcome{}, nil)
+			conn.Close()
+		})
+		conn, _, _, err := transport.Open(ctx, c.client, l.Addr(), transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}, nil)
+		if err == nil {
+			conn.Close()
+		}
+		var coded interface{ ExitCode() int }
+		switch {
+		case c.exit == 0 && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.exit != 0 && (!errors.As(err, &coded) || coded.ExitCode() != c.exit || !strings.Contains(err.Error(), c.words)):
+			t.Errorf("%s: %v, want exit code %d and %q", name, err, c.exit, c.words)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -295,6 +296,9 @@ func (c *wire) Recv() (Frame, error) {
 	if err := c.need(prefixSize); err != nil {
 		if c.r < c.w {
 			err = midway(err)
+		}
+		if c.w-c.r >= len(magic) { // less than a frame, and then the end: an alert of TLS
+			err = cmp.Or(stranger(c.buf[c.r:c.w]), err)
 		}
 		return Frame{}, c.fail("recv", err)
 	}

@@ -102,6 +102,8 @@ func ctlCommand() *cobra.Command {
 	settings.Var(set, &addr, "coordinator", "127.0.0.1:7070", "address of the job's coordinator, host:port")
 	var secret settings.Secret
 	settings.Var(set, &secret, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
+	var shows credentials
+	shows.declare(set)
 	settings.Var(set, &job, "job", "star", "name of the job")
 	settings.Var(set, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	settings.Var(set, &asJSON, "json", false, "the answer as JSON on standard output")
@@ -123,7 +125,11 @@ func ctlCommand() *cobra.Command {
 				return err
 			}
 			token = string(secret)
-			c, err := reach(cmd.Context(), transport.NewTCP(transport.Config{Token: token}), job, addr, token, timeout)
+			t, err := shows.config(set)
+			if err != nil {
+				return err
+			}
+			c, err := reach(cmd.Context(), transport.NewTCP(transport.Config{Token: token, TLS: t}), job, addr, token, timeout)
 			if err != nil {
 				return err
 			}

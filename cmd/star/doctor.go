@@ -21,16 +21,15 @@ func (e *illError) ExitCode() int { return node.ExitFailure }
 func doctorCommand() *cobra.Command {
 	s := new(settings.Set)
 	cfg := doctor.Config{Version: node.Program}
-	var serve, cert, key, ca string
+	var serve string
+	var shows credentials
 	var token settings.Secret
 	var insecure, asJSON bool
 	settings.Var(s, &cfg.Listen, "listen", []string{":7070", ":7071"}, "addresses that must be free")
 	settings.Var(s, &cfg.Advertise, "advertise", "", "address under which others will look for this host, host:port")
 	settings.Var(s, &cfg.Job, "job", "star", "name of the job")
 	settings.Var(s, &token, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
-	settings.Var(s, &cert, "tls-cert", "", "certificate of this process, PEM")
-	settings.Var(s, &key, "tls-key", "", "key of the certificate, PEM")
-	settings.Var(s, &ca, "tls-ca", "", "certificates that sign the members' certificates, PEM")
+	shows.declare(s)
 	settings.Var(s, &cfg.Members, "members", 64, "connections that the busiest process will have")
 	settings.Var(s, &cfg.Congestion, "congestion", "", "TCP congestion control (the host's)")
 	settings.Var(s, &cfg.Timeout, "timeout", cfg.Timeout, "how long to examine one peer; 0: 20 s")
@@ -50,12 +49,9 @@ or star doctor --serve :7070 over there. Exits with 1 if a check failed.`,
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
 			tcp := transport.NewTCP(transport.Config{Token: string(token), Insecure: insecure, CongestionControl: cfg.Congestion})
-			if cert != "" {
-				t, err := transport.TLSConfig(cert, key, ca)
-				if err != nil {
-					return s.Invalid("tls-cert", err)
-				}
-				tcp.TLS = t
+			var err error
+			if tcp.TLS, err = shows.config(s); err != nil {
+				return err
 			}
 			if serve != "" {
 				l, err := tcp.Listen(serve)

@@ -31,7 +31,7 @@ func root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(settings.FlagError)
-	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), explainCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
+	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), explainCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	return cmd
 }

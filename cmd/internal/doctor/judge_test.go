@@ -148,7 +148,7 @@ func TestJudgeOpen(t *testing.T) {
 		{wrap(transport.ErrNotSTAR), "something else listens"},
 		{errors.New("strange"), "star doctor --serve"},
 	} {
-		expect(t, judgeOpen("h:7", c.err), Fail, c.err.Error(), c.fix)
+		expect(t, judgeOpen("h:7", c.err, ""), Fail, c.err.Error(), c.fix)
 	}
 }
 

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -51,7 +53,11 @@ func peer(ctx context.Context, c *Config, addr string) []Result {
 		Job: c.Job, Token: c.Token, Version: c.Version, Host: self("").Host,
 	}, nil)
 	if err != nil {
-		return []Result{judgeOpen(addr, err)}
+		var speaks string
+		if mute(err) {
+			speaks = identify(addr)
+		}
+		return []Result{judgeOpen(addr, err, speaks)}
 	}
 	defer conn.Close()
 	deadline, _ := ctx.Deadline()
@@ -86,14 +92,51 @@ func hostOf(addr string) string {
 	return h
 }
 
-// judgeOpen: why a connection did not come about.
-func judgeOpen(addr string, err error) Result {
+// patience is how long a peer that says nothing may take to answer in another language.
+const patience = 2 * time.Second
+
+// mute says whether a connection was made, and then nothing was heard, or only its end.
+func mute(err error) bool {
+	var e *transport.Error
+	var coded interface{ ExitCode() int }
+	return errors.As(err, &e) && e.Op != "dial" && !errors.As(err, &coded) && !errors.Is(err, transport.ErrNotSTAR)
+}
+
+// identify asks whoever listens at an address in HTTP, and says what the answer looks like: "HTTP", "TLS", or empty: there is none. Most servers of HTTP wait for the
+// end of a line, which a frame of ours may not have.
+func identify(addr string) string {
+	conn, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience))
+	fmt.Fprintf(conn, "HEAD / HTTP/1.0\r\n\r\n")
+	b := make([]byte, 5)
+	n, _ := io.ReadFull(conn, b)
+	switch {
+	case strings.HasPrefix(string(b[:n]), "HTTP"):
+		return "HTTP"
+	case n >= 2 && (b[0] == 21 || b[0] == 22) && b[1] == 3: // an alert or a handshake (RFC 8446, 5.1)
+		return "TLS"
+	}
+	return ""
+}
+
+// judgeOpen: why a connection did not come about. speaks is what a peer that said nothing to us speaks.
+func judgeOpen(addr string, err error, speaks string) Result {
 	r := Result{Check: "peer " + addr, Status: Fail, Detail: err.Error()}
 	var dns *net.DNSError
 	var version *transport.VersionError
-	var timeout net.Error
 	var coded interface{ ExitCode() int }
+	var open *transport.Error
 	switch {
+	case speaks == "HTTP":
+		r.Detail = "an HTTP server listens there, not STAR: " + r.Detail
+		r.Fix = "give the port of star-ps (--listen, 7070 by default); 7071 is its /metrics"
+	case speaks == "TLS":
+		r.Detail = "something that wants TLS listens there: " + r.Detail
+		r.Fix = "if it is STAR, give the job's certificates (--tls-cert, --tls-key, --tls-ca); else check the port"
 	case errors.As(err, &version):
 		r.Check += ": protocol"
 		r.Fix = "install the same release of STAR on both hosts"
@@ -108,13 +151,21 @@ func judgeOpen(addr string, err error) Result {
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		r.Fix = "there is no way to this host: check its address and the routes (ip route get " + hostOf(addr) + ")"
 	case errors.Is(err, transport.ErrNotSTAR):
-		r.Fix = "something else listens there, or the peer wants TLS: check the port, and give the certificates"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		r.Fix = "something else listens there: give the port of star-ps (--listen, 7070 by default)"
+	case errors.As(err, &open) && open.Op != "dial" && slow(err):
+		r.Detail = "accepts connections, and says nothing: " + r.Detail
+		r.Fix = "something else listens there, or a firewall or proxy accepts connections and drops what follows, or the process stands still: look at it on that host (ss -ltnp), and at the MTU"
+	case slow(err):
 		r.Fix = "nothing answers: most often a firewall drops packets to port " + portOf(addr) + ", or the host is down"
 	default:
 		r.Fix = "check the address, and that star-ps, or star doctor --serve, runs there"
 	}
 	return r
+}
+
+func slow(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // judgeVersion: the protocol agreed already, or there would be no Welcome.

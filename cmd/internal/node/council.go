@@ -306,6 +306,9 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 	if job.Rank == 0 {
 		to = reachable(addr)
 	}
+	if job.Rank == 0 && len(job.Coordinators) == 0 {
+		tcp = tcp.Itself()
+	}
 	return coord.Join(ctx, coord.MemberConfig{
 		Network: tcp, Addr: to, Addrs: job.Coordinators, Anew: params > 0, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: s.log,
 		Hello: transport.Hello{

@@ -202,7 +202,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 		}
 		wg.Go(func() {
 			defer v.close()
-			if err := v.live(ctx, over, tcp, reachable(addr)); err != nil {
+			if err := v.live(ctx, over, tcp.Itself(), reachable(addr)); err != nil {
 				cancel(err)
 			}
 		})
