@@ -29,8 +29,101 @@ func TestApportion(t *testing.T) {
 		{12, []float64{0, math.NaN(), 2, math.Inf(1)}, 1, 12, []int{3, 3, 3, 3}},
 		{9, []float64{0, 0, 0}, 1, 9, []int{3, 3, 3}},
 	} {
-		if got := Apportion(c.total, c.speeds, c.least, c.most); !slices.Equal(got, c.want) {
-			t.Errorf("%d by %v within %d..%d: %v, want %v", c.total, c.speeds, c.least, c.most, got, c.want)
+		got, err := Apportion(c.total, c.speeds, c.least, slices.Repeat([]int{c.most}, len(c.speeds)))
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%d by %v within %d..%d: %v, %v, want %v", c.total, c.speeds, c.least, c.most, got, err, c.want)
+		}
+	}
+	// Each has a bound of its own: 100 by 8 : 1 : 1 are 80, 10, 10; the first holds 30, and of the 70 others the last holds 20.
+	got, err := Apportion(100, []float64{8, 1, 1}, 1, []int{30, 100, 20})
+	if err != nil || !slices.Equal(got, []int{30, 50, 20}) {
+		t.Error(got, err)
+	}
+	for want, c := range map[string]struct {
+		total, least int
+		most         []int
+	}{
+		"3 workers hold 3 to 150 samples, and have to hold 151":                             {151, 1, []int{50, 50, 50}},
+		"3 workers hold 30 to 150 samples, and have to hold 29":                             {29, 10, []int{50, 50, 50}},
+		"worker 1 is to have at least 10 and at most 9 samples":                             {60, 10, []int{50, 9, 50}},
+		"2 bounds for 3 workers":                                                            {60, 10, []int{50, 9}},
+		"9223372036854775807 samples for 3 workers of at least 1 each: want 0 to":           {math.MaxInt, 1, []int{math.MaxInt, math.MaxInt, math.MaxInt}},
+		"worker 0 is to have at least 1 and at most 9223372036854775807 samples":            {60, 1, []int{math.MaxInt, math.MaxInt, math.MaxInt}},
+		"60 samples for 3 workers of at least 9223372036854775807 each: want 0 to":          {60, math.MaxInt, []int{50, 50, 50}},
+		"-1 samples for 3 workers of at least 0 each: want 0 to 1099511627776, and at most": {-1, 0, []int{50, 50, 50}},
+	} {
+		if got, err := Apportion(c.total, []float64{1, 2, 3}, c.least, c.most); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, %v; want %q", got, err, want)
+		}
+	}
+}
+
+// With cap_i of its own no worker is ever given more than its memory holds, from the first plan on, and a round stays whole while they hold it.
+func TestBalanceKeepsEachCap(t *testing.T) {
+	spec, err := Parse("lb-bsp:max=100/40/20,predictor=last")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := spec.Make(Job{Workers: 3, Batch: 32})
+	if err != nil || !slices.Equal(m.Plan.Shares, []int{38, 38, 20}) {
+		t.Fatal(m.Plan.Shares, err)
+	}
+	fire := func(speeds ...float64) []int {
+		for w, v := range speeds {
+			if v > 0 {
+				m.Scheme.Observe(star.Record{Worker: star.Worker(w), Samples: 1000, Compute: time.Duration(1000 / v * float64(time.Second))})
+			}
+		}
+		d, _ := m.Scheme.Fired(Update{})
+		return d.Plan.Shares
+	}
+	if got := fire(1, 100, 100); !slices.Equal(got, []int{36, 40, 20}) {
+		t.Errorf("the fast ones hold little: %v", got)
+	}
+	m.Scheme.Leave(0)
+	if got := fire(0, 100, 100); !slices.Equal(got, []int{36, 40, 20}) && got != nil {
+		t.Errorf("with worker 0 gone the others hold 60 of 64: %v", got)
+	}
+	tuned, err := Parse("lb-bsp:device=gpu,max=60/40/32,window=1,delta=8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err = tuned.Make(Job{Workers: 3, Batch: 32}); err != nil {
+		t.Fatal(err)
+	}
+	for range 12 {
+		d, ok := m.Scheme.Fired(Update{})
+		for w := range 3 {
+			m.Scheme.Observe(star.Record{Worker: star.Worker(w), Samples: 32, Compute: time.Duration(3-w) * time.Second})
+		}
+		if ok && (d.Plan.Shares[0] > 60 || d.Plan.Shares[1] > 40 || d.Plan.Shares[2] > 32) {
+			t.Errorf("gpu: %v", d.Plan.Shares)
+		}
+	}
+}
+
+// Of two workers the detector flags nobody, however slow one is, and whoever starts the job is told so.
+func TestNobodyOfTwoIsSlow(t *testing.T) {
+	for n, want := range map[int]bool{2: false, 3: true} {
+		d := NewThroughput(n, 5, 3, 0.9)
+		found := false
+		for range 20 {
+			for w := range n {
+				speed := 100.0
+				if w == 1 {
+					speed = 1
+				}
+				d.Observe(star.Worker(w), speed)
+			}
+			found = found || len(d.Judge(func(star.Worker) bool { return true })) > 0
+		}
+		spec, err := Parse("sync-switch:online=greedy")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := spec.Make(Job{Workers: n, Batch: 8})
+		if err != nil || found != want || (m.Notice == "") != want {
+			t.Errorf("%d workers: found %v, notice %q, %v", n, found, m.Notice, err)
 		}
 	}
 }
@@ -43,7 +136,10 @@ func TestApportionKeepsTheTotal(t *testing.T) {
 		most := least + rapid.IntRange(0, 200).Draw(t, "room")
 		total := rapid.IntRange(n*least, n*most).Draw(t, "total")
 		speeds := rapid.SliceOfN(rapid.Float64Range(1e-3, 1e6), n, n).Draw(t, "speeds")
-		got := Apportion(total, speeds, least, most)
+		got, err := Apportion(total, speeds, least, slices.Repeat([]int{most}, n))
+		if err != nil {
+			t.Fatal(err)
+		}
 		sum := 0
 		for i, b := range got {
 			sum += b
@@ -64,7 +160,11 @@ func TestApportionKeepsTheTotal(t *testing.T) {
 
 // Weights by batch size: what a plan with shares gives (coord's scale n), and the pre-scaled form for a plain mean.
 func TestWeights(t *testing.T) {
-	b, g := Apportion(512, []float64{3, 1, 2, 2}, 1, 512), []float64{1, 5, 2, 3}
+	b, err := Apportion(512, []float64{3, 1, 2, 2}, 1, []int{512, 512, 512, 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := []float64{1, 5, 2, 3}
 	weighted, scaled := 0.0, 0.0
 	for i := range b {
 		weighted += float64(b[i]) / 512 * g[i]
@@ -125,7 +225,7 @@ func TestNARXLearns(t *testing.T) {
 // GPUs whose time is max(50, m·b + 10): the moves of the spec, and where they end.
 func TestTuner(t *testing.T) {
 	slope := []int{1, 1, 1, 2}
-	tu := NewTuner([]int{128, 128, 128, 128}, 1, 1<<20, 5, 5)
+	tu := NewTuner([]int{128, 128, 128, 128}, 1, []int{1 << 20, 1 << 20, 1 << 20, 1 << 20}, 5, 5)
 	moves := map[int][]int{5: {133, 128, 128, 123}, 10: {133, 133, 128, 118}, 15: {133, 133, 133, 113}, 20: {138, 133, 133, 108}}
 	times := func() []time.Duration {
 		var ts []time.Duration
@@ -285,7 +385,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for text, says := range map[string]string{
-		"lb-bsp:min=33": "min=33", "lb-bsp:max=31": "max=31", "backup:b=4": "fewer than the 4", "k-sync:k=5": "at most the 4", "dropcompute:micro=33": "only 32",
+		"lb-bsp:min=33": "min=33", "lb-bsp:max=31": "max=31", "lb-bsp:max=64/64": "want one, or one for each of 4 workers", "lb-bsp:max=32/32/32/31": "4 workers hold 4 to 127 samples, and have to hold 128", "backup:b=4": "fewer than the 4", "k-sync:k=5": "at most the 4", "dropcompute:micro=33": "only 32",
 	} {
 		s, err := Parse(text)
 		if err != nil {

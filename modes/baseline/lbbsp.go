@@ -28,24 +28,24 @@ var lbbsp = Entry{
 		{Name: "change", Default: "0.02", Source: "ours", Kind: Number, Min: 0, Max: 1,
 			About: "cpu: part of the iteration that new shares must be expected to save; 0: every change of a sample counts, as in the paper"},
 		{Name: "min", Default: "1", Source: "paper", Kind: Whole, Min: 1, Max: 1 << 20, About: "samples that a worker gets at least"},
-		{Name: "max", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 20, About: "samples that a worker's memory holds; 4 equal shares where it is not given"},
+		{Name: "max", Source: "ours", Kind: Wholes, Min: 1, Max: 1 << 20, About: "samples that a worker's memory holds, one number for all or one for each, such as 64/64/32; 4 equal shares where it is not given"},
 		{Name: "delta", Default: "5", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 20, About: "gpu: samples moved at once, at first"},
 		{Name: "window", Default: "5", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 20, About: "gpu: iterations between moves, at first"},
 	},
 	Make: func(j Job, v Values) (Made, error) {
-		most := v.Whole("max", 4*j.Batch)
+		most, err := v.Wholes("max", j.Workers, 4*j.Batch)
+		if err != nil {
+			return Made{}, err
+		}
 		least := v.Whole("min", 1)
-		switch {
-		case least > j.Batch:
+		if least > j.Batch {
 			return Made{}, fmt.Errorf("min=%d is more than an equal share, %d", least, j.Batch)
-		case most < j.Batch:
-			return Made{}, fmt.Errorf("max=%d is less than an equal share, %d", most, j.Batch)
+		}
+		shares, err := Apportion(j.Workers*j.Batch, make([]float64, j.Workers), least, most)
+		if err != nil {
+			return Made{}, fmt.Errorf("min=%d, max=%s: %w", least, clip(v["max"]), err)
 		}
 		m := Made{Plan: modes.SSGD(j.Workers)}
-		shares := make([]int, j.Workers)
-		for w := range shares {
-			shares[w] = j.Batch
-		}
 		m.Plan.Shares = shares
 		if v["device"] == "gpu" {
 			m.Scheme = &pairwise{tuner: NewTuner(shares, least, most, v.Whole("delta", 5), v.Whole("window", 5)), workers: j.Workers,
@@ -69,14 +69,28 @@ var lbbsp = Entry{
 	},
 }
 
-// Apportion divides total samples in proportion to speeds (LB-BSP, section 3.2: bᵢ = B·vᵢ/Σv), each within least and most. It rounds
+// Apportion divides total samples in proportion to speeds (LB-BSP, section 3.2: bᵢ = B·vᵢ/Σv), each at least least and at most its own of most (cap_i). It rounds
 // down and gives what is left to the largest fractions, of equal ones to the lowest rank first. Where bounds are violated, those of the
 // side with the larger violation are fixed and the rest is divided anew. Speeds that are not positive and finite count as the smallest
-// that is; with none, shares are equal. It panics where total does not fit between the bounds.
-func Apportion(total int, speeds []float64, least, most int) []int {
+// that is; with none, shares are equal. A total that does not fit between the bounds is an error, and so are numbers beyond 2⁴⁰.
+func Apportion(total int, speeds []float64, least int, most []int) ([]int, error) {
 	n := len(speeds)
-	if total < n*least || total > n*most {
-		panic(fmt.Sprintf("baseline: %d samples for %d workers of %d to %d each", total, n, least, most))
+	if len(most) != n {
+		return nil, fmt.Errorf("%d bounds for %d workers", len(most), n)
+	}
+	const farthest = 1 << 40 // sums of 4096 of them are exact
+	if n > 4096 || total < 0 || total > farthest || least < 0 || least > farthest {
+		return nil, fmt.Errorf("%d samples for %d workers of at least %d each: want 0 to %d, and at most 4096 workers", total, n, least, farthest)
+	}
+	room := 0
+	for w, k := range most {
+		if k < least || k > farthest {
+			return nil, fmt.Errorf("worker %d is to have at least %d and at most %d samples", w, least, k)
+		}
+		room += k
+	}
+	if total < n*least || total > room {
+		return nil, fmt.Errorf("%d workers hold %d to %d samples, and have to hold %d", n, n*least, room, total)
 	}
 	v := slices.Clone(speeds)
 	good := func(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
@@ -111,19 +125,19 @@ func Apportion(total int, speeds []float64, least, most int) []int {
 				continue
 			}
 			exact[i] = float64(left) * (x / slices.Max(v)) / sum
-			over += max(0, exact[i]-float64(most))
+			over += max(0, exact[i]-float64(most[i]))
 			under += max(0, float64(least)-exact[i])
 		}
 		if over == 0 && under == 0 {
 			round(shares, exact, fixed, left)
-			return shares
+			return shares, nil
 		}
 		for i := range v {
 			switch {
 			case fixed[i]:
-			case over >= under && exact[i] > float64(most):
-				shares[i], fixed[i] = most, true
-				left -= most
+			case over >= under && exact[i] > float64(most[i]):
+				shares[i], fixed[i] = most[i], true
+				left -= most[i]
 			case over < under && exact[i] < float64(least):
 				shares[i], fixed[i] = least, true
 				left -= least
@@ -186,13 +200,14 @@ func (e *EMA) predict() float64        { return e.value }
 
 // balance is LB-BSP for clusters of processors.
 type balance struct {
-	total       int // B, with everybody there
-	least, most int
-	change      float64
-	shares      []int
-	speed       []predictor
-	seen        []int
-	gone        []bool
+	total  int // B, with everybody there
+	least  int
+	most   []int // by worker: what its memory holds
+	change float64
+	shares []int
+	speed  []predictor
+	seen   []int
+	gone   []bool
 }
 
 // Observe implements Scheme.
@@ -225,8 +240,9 @@ func (b *balance) Leave(w star.Worker) { b.gone[w] = true }
 // Fired implements Scheme.
 func (b *balance) Fired(Update) (Decision, bool) {
 	n := len(b.shares)
-	var ranks []int
+	var ranks, most []int
 	var speeds []float64
+	room := 0
 	for w := range n {
 		if b.gone[w] {
 			continue
@@ -234,13 +250,17 @@ func (b *balance) Fired(Update) (Decision, bool) {
 		if b.seen[w] == 0 {
 			return Decision{}, false
 		}
-		ranks, speeds = append(ranks, w), append(speeds, b.speed[w].predict())
+		ranks, speeds, most = append(ranks, w), append(speeds, b.speed[w].predict()), append(most, b.most[w])
+		room += b.most[w]
 	}
 	if len(ranks) == 0 {
 		return Decision{}, false
 	}
-	// Who is gone has taken its samples along: the batch of the others stays what it was.
-	got := Apportion(b.total/n*len(ranks), speeds, b.least, b.most)
+	// Who is gone has taken its samples along: the batch of the others stays what it was, or what their memories hold.
+	got, err := Apportion(min(b.total/n*len(ranks), room), speeds, b.least, most)
+	if err != nil {
+		panic("baseline: " + err.Error()) // of numbers that Make has checked
+	}
 	next := slices.Clone(b.shares)
 	now, then := 0.0, 0.0
 	for i, w := range ranks {
@@ -276,8 +296,9 @@ func rounded(vs []float64) string {
 // has been more than a tenth above what it was then for two windows, the tuner begins anew.
 type Tuner struct {
 	shares        []int
-	least, most   int
-	delta, window int // now
+	least         int
+	most          []int // by worker
+	delta, window int   // now
 	delta0, win0  int
 	from, to      int // of the last move; from -1: none
 	holds         bool
@@ -285,9 +306,9 @@ type Tuner struct {
 	worse         int     // windows in which it was more than a tenth above that
 }
 
-// NewTuner begins with the given shares. It keeps the slice no longer than the call.
-func NewTuner(shares []int, least, most, delta, window int) *Tuner {
-	return &Tuner{shares: slices.Clone(shares), least: least, most: most, delta: delta, window: window, delta0: delta, win0: window, from: -1}
+// NewTuner begins with the given shares; most is what each worker has at most. It keeps the slices no longer than the call.
+func NewTuner(shares []int, least int, most []int, delta, window int) *Tuner {
+	return &Tuner{shares: slices.Clone(shares), least: least, most: slices.Clone(most), delta: delta, window: window, delta0: delta, win0: window, from: -1}
 }
 
 // Shares of the workers. Not to be written to.
@@ -313,7 +334,7 @@ func (t *Tuner) Step(times []time.Duration) bool {
 		if quick < 0 || d < times[quick] {
 			quick = i
 		}
-		if t.shares[i]+t.delta <= t.most && (l < 0 || d < times[l]) {
+		if t.shares[i]+t.delta <= t.most[i] && (l < 0 || d < times[l]) {
 			l = i
 		}
 	}

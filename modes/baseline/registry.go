@@ -69,6 +69,7 @@ type Made struct {
 	Plan   modes.Plan // that the job begins with
 	Scheme Scheme     // nil: the plan stays
 	Local  *Local     // nil: workers send gradients
+	Notice string     // what whoever starts the job should know of the scheme with these settings; empty: nothing
 	Rule   string     // what the shards make of gradients, if not the job's optimiser: a name that package ps knows; empty: the optimiser
 
 	// Cancel has those without whom an update is made told to stop computing for it, between the parts of their mini-batches
@@ -84,6 +85,7 @@ const (
 	Whole              // a whole number within Min and Max
 	Choice             // one of Of
 	Span               // a duration, of seconds within Min and Max; 0s where Min is 0
+	Wholes             // a whole number within Min and Max, or one for each worker, by rank: 64/64/32
 )
 
 // Setting is one parameter of a scheme.
@@ -127,6 +129,22 @@ func (v Values) Whole(name string, def int) int {
 		return def
 	}
 	return k
+}
+
+// Wholes is the value of a setting of kind Wholes for so many workers, def for each where it has neither value nor default.
+func (v Values) Wholes(name string, workers, def int) ([]int, error) {
+	parts := strings.Split(v[name], "/")
+	if v[name] == "" {
+		parts = []string{strconv.Itoa(def)}
+	}
+	if len(parts) != 1 && len(parts) != workers {
+		return nil, fmt.Errorf("%s=%s has %d numbers: want one, or one for each of %d workers", name, clip(v[name]), len(parts), workers)
+	}
+	ks := make([]int, workers)
+	for w := range ks {
+		ks[w], _ = strconv.Atoi(parts[w%len(parts)]) // checked by Parse
+	}
+	return ks, nil
 }
 
 // Span is the value of a setting of kind Span.
@@ -212,6 +230,9 @@ func (s Spec) Make(j Job) (Made, error) {
 	if j.Workers < 1 || j.Batch < 1 {
 		return Made{}, fmt.Errorf("baseline %s: a job of %d workers with batches of %d samples: at least 1 of each is needed", s.Entry.Name, j.Workers, j.Batch)
 	}
+	if j.Batch > modes.MaxBatch {
+		return Made{}, fmt.Errorf("baseline %s: batches of %d samples: want at most %d", s.Entry.Name, j.Batch, modes.MaxBatch)
+	}
 	m, err := s.Entry.Make(j, s.Values)
 	if err != nil {
 		return m, fmt.Errorf("baseline %s: %w", s.Entry.Name, err)
@@ -244,6 +265,17 @@ func (s Setting) check(value string) error {
 	case Choice:
 		if !slices.Contains(s.Of, value) {
 			return fmt.Errorf("want one of %s", strings.Join(s.Of, ", "))
+		}
+		return nil
+	case Wholes:
+		for part := range strings.SplitSeq(value, "/") {
+			k, err := strconv.Atoi(part)
+			if err != nil {
+				return fmt.Errorf("want a whole number from %v to %v, or one for each worker, such as 64/64/32", s.Min, s.Max)
+			}
+			if err := within(float64(k), ""); err != nil {
+				return err
+			}
 		}
 		return nil
 	case Span:

@@ -41,7 +41,11 @@ var syncSwitch = Entry{
 		}
 		s := &switcher{workers: j.Workers, loose: asp.Plan, part: v.Number("switch"), online: v["online"], batch: int64(j.Batch),
 			detector: NewThroughput(j.Workers, v.Whole("window", 5), v.Whole("hits", 3), v.Number("slack")), evicted: make([]bool, j.Workers), gone: make([]bool, j.Workers)}
-		return Made{Plan: modes.SSGD(j.Workers), Scheme: s}, err
+		m := Made{Plan: modes.SSGD(j.Workers), Scheme: s}
+		if s.online != "ignore" && j.Workers <= 2 {
+			m.Notice = fmt.Sprintf("online=%s finds nobody slow among %d: of two, the mean throughput minus the standard deviation is that of the slower one, and a straggler must be below it; three workers are needed", s.online, j.Workers)
+		}
+		return m, err
 	},
 }
 
@@ -70,7 +74,7 @@ func SwitchPoint(target, slack float64, rounds int, measure func(p float64) floa
 }
 
 // Throughput finds stragglers by their throughput: less than mean minus standard deviation over the workers, in several windows one
-// after the other (Sync-Switch, section VI). The standard deviation is that of the population.
+// after the other (Sync-Switch, section VI). The standard deviation is that of the population: so of two workers nobody can be slow, since the bound is the speed of the slower one.
 type Throughput struct {
 	window, hits int
 	slack        float64

@@ -643,6 +643,10 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	}
 	if spec, err := baseline.Parse(job.Baseline); job.Baseline != "" && err == nil {
 		notes = append(notes, "baseline: "+spec.String())
+		if n := s.made.Notice; n != "" {
+			s.log.Warn("baseline", "says", spec.Entry.Name+": "+n)
+			notes = append(notes, spec.Entry.Name+": "+n)
+		}
 	}
 	if s.pilot != nil {
 		for _, n := range s.pilot.Notices() {
