@@ -59,6 +59,9 @@ type Forecast struct {
 // seconds. Fixed is communication and overhead.
 type Fit struct{ Fixed, PerSample float64 }
 
+// MaxBatch is the largest share of one worker that is reckoned with: more would be beyond all memories, and rounds of many such workers beyond the numbers that are counted exactly.
+const MaxBatch = 1 << 30
+
 const (
 	// PriorRate is θ where staleness was not measured. It is a guess, of what is seen on
 	// quadratics whose curvatures lie orders of magnitude apart: progress is made where
@@ -130,8 +133,10 @@ func (f *Forecast) problem() (*problem, error) {
 		return nil, fmt.Errorf("modes: a forecast with %w", err)
 	}
 	switch {
-	case f.Batch < 1:
-		return nil, fmt.Errorf("modes: a forecast with a batch of %d samples: at least 1 is needed", f.Batch)
+	case f.Batch < 1 || f.Batch > MaxBatch:
+		return nil, fmt.Errorf("modes: a forecast with a batch of %d samples: want 1 to %d", f.Batch, MaxBatch)
+	case f.MaxShare < 0 || f.MaxShare > 2*MaxBatch:
+		return nil, fmt.Errorf("modes: a forecast whose workers have at most %d samples: want 1 to %d", f.MaxShare, 2*MaxBatch)
 	case f.Shares != nil && len(f.Shares) != n || f.Fits != nil && len(f.Fits) != n:
 		return nil, fmt.Errorf("modes: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
 	case f.RiderWait < 0 || !(f.LinkRate >= 0) || f.LinkBytes < 0:
@@ -148,8 +153,8 @@ func (f *Forecast) problem() (*problem, error) {
 		}
 		b, s := p.b, t.Seconds()
 		if f.Shares != nil {
-			if b = float64(f.Shares[w]); b < 1 {
-				return nil, fmt.Errorf("modes: worker %d has a share of %v samples: want at least 1", w, b)
+			if b = float64(f.Shares[w]); b < 1 || b > 2*MaxBatch {
+				return nil, fmt.Errorf("modes: worker %d has a share of %d samples: want 1 to %d", w, f.Shares[w], 2*MaxBatch)
 			}
 		}
 		fit, guess := Fit{SplitPrior * s, (1 - SplitPrior) * s / b}, true

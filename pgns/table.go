@@ -85,6 +85,8 @@ func parseTable(text []byte) (*Table, error) {
 			return nil, fmt.Errorf("pgns: noise table, line %d: epoch %d, want 0 to %d", line, epoch, maxEpoch)
 		case !(sqr > 0) || math.IsInf(sqr, 0) || !(vari > 0) || math.IsInf(vari, 0):
 			return nil, fmt.Errorf("pgns: noise table, line %d: grad_sqr %v and grad_var %v, want positive numbers", line, sqr, vari)
+		case math.IsInf(vari/sqr, 0) || vari/sqr == 0:
+			return nil, fmt.Errorf("pgns: noise table, line %d: grad_var %v by grad_sqr %v, the noise scale, is %v: want a positive number of samples", line, vari, sqr, vari/sqr)
 		}
 		for len(t.rows[batch]) <= epoch {
 			t.rows[batch] = append(t.rows[batch], Moments{})

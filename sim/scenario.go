@@ -16,6 +16,7 @@ import (
 
 	"star"
 	"star/allreduce"
+	"star/modes"
 	"star/trace"
 )
 
@@ -343,7 +344,7 @@ func (s *Scenario) check() error {
 	for _, err := range []error{
 		finite("fixed", *s.Fixed, 0, 1),
 		finite("jitter", s.Jitter, 0, 3),
-		finite("batch", float64(s.Batch), 1, 1<<30),
+		finite("batch", float64(s.Batch), 1, modes.MaxBatch),
 		finite("samples", float64(s.Samples), 0, 1<<53),
 		finite("bytes", s.Bytes, 0, huge),
 		finite("threads", s.Threads, 0, 1<<20),

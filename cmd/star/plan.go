@@ -160,8 +160,8 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 	if len(compute) > 0 && len(compute) != len(f.Times) {
 		return f, p.set.Invalid("compute", fmt.Errorf("%d times for %d workers", len(compute), len(f.Times)))
 	}
-	if p.batch < 1 {
-		return f, p.set.Invalid("batch", fmt.Errorf("want at least 1"))
+	if p.batch < 1 || p.batch > modes.MaxBatch {
+		return f, p.set.Invalid("batch", fmt.Errorf("want 1 to %d", modes.MaxBatch))
 	}
 	for i, c := range compute {
 		if c < 0 || c > f.Times[i] {
@@ -198,9 +198,12 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 		if f.Noise, err = t.Scale(float64(p.batch*len(f.Times)), p.epoch); err != nil {
 			return f, p.set.Invalid("epoch", err)
 		}
+		if f.Noise > mostNoise {
+			return f, node.FileError(fmt.Errorf("%s: for rounds of %d samples its noise scale, grad_var by grad_sqr, is %.3g samples: want at most %.0e", p.table, p.batch*len(f.Times), f.Noise, float64(mostNoise)), pgns.ErrTable)
+		}
 	}
-	if !(f.Noise >= 0 && f.Noise <= 1e12) {
-		return f, p.set.Invalid("noise-scale", fmt.Errorf("want 0 to 1e12"))
+	if !(f.Noise >= 0 && f.Noise <= mostNoise) {
+		return f, p.set.Invalid("noise-scale", fmt.Errorf("want 0 to %.0e", float64(mostNoise)))
 	}
 	return f, nil
 }
@@ -278,6 +281,9 @@ func (p *planFlags) affordable(f modes.Forecast, cs []modes.Candidate, r *planRe
 	}
 	return modes.Decision{Plan: cs[best].Plan, Cost: cs[best].Cost, Why: fmt.Sprintf("%v would be chosen (%s), but %s; %v is the cheapest that the host can afford", d.Plan, d.Why, why, cs[best].Plan)}, nil
 }
+
+// mostNoise is the largest noise scale, in samples.
+const mostNoise = 1e12
 
 // maxPlanned is the most workers of star plan, as of a job.
 const maxPlanned = 4096
@@ -370,9 +376,17 @@ func numbers[W ~int](ws []W) (ns []int) {
 	return ns
 }
 
+// longestName is how long the text of a plan may be to stand in the first column.
+const longestName = 64
+
 func (r *planResult) print(tw *tabwriter.Writer) {
 	fmt.Fprintln(tw, "mode\tinterval\tstaleness\tupdates\tpenalty\tcost\t")
 	for _, c := range r.Candidates {
+		// A list of many workers stands behind the columns, or every row would be as wide.
+		name, all := c.Plan, ""
+		if len(name) > longestName {
+			name, all = c.Kind, c.Plan
+		}
 		guess := ""
 		if c.Guess {
 			guess = "shares are a guess"
@@ -380,14 +394,17 @@ func (r *planResult) print(tw *tabwriter.Writer) {
 		if c.Refused != "" {
 			guess = "cannot be afforded: " + c.Refused
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%.2f\t%.3f\t%.3f\t%s\t%s\n", c.Plan, seconds(c.Interval), c.Staleness, c.Updates, c.Penalty, seconds(c.Cost), guess)
+		if all != "" && guess != "" {
+			guess += "; "
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%.2f\t%.3f\t%.3f\t%s\t%s\n", name, seconds(c.Interval), c.Staleness, c.Updates, c.Penalty, seconds(c.Cost), guess+all)
 	}
 	if p := r.Published; p != nil {
 		fmt.Fprintln(tw, "\npublished\tT")
 		for i, t := range p.Static {
 			fmt.Fprintf(tw, "x=%d\t%.4f ms\n", i+1, 1e3*t)
 		}
-		fmt.Fprintf(tw, "groups %v\t%.3f ms\n", p.Groups, 1e3*p.Dynamic)
+		fmt.Fprintf(tw, "groups\t%.3f ms  %v\n", 1e3*p.Dynamic, p.Groups)
 		fmt.Fprintf(tw, "k = %d\t%.4f ms\n", p.X, 1e3*p.Best)
 		fmt.Fprintf(tw, "first heuristic: %s, hybrid %d\tssgd %.3f ms, asgd %.3f ms\n", p.First.Mode, p.First.Hybrid, 1e3*p.First.SSGD, 1e3*p.First.ASGD)
 	}

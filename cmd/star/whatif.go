@@ -129,8 +129,8 @@ func whatIf(cmd *cobra.Command, s *settings.Set, o *whatIfOptions, methods []str
 	if !(o.momentum >= 0 && o.momentum < 1) {
 		return s.Invalid("momentum", errors.New("want at least 0 and less than 1"))
 	}
-	if o.batch < 0 {
-		return s.Invalid("batch", fmt.Errorf("%d is below 0", o.batch))
+	if o.batch < 0 || o.batch > modes.MaxBatch {
+		return s.Invalid("batch", fmt.Errorf("want 0 to %d", modes.MaxBatch))
 	}
 	run, err := isRun(o.from[0])
 	if err != nil {

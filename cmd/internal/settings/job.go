@@ -457,6 +457,9 @@ func (j *Job) Validate() error {
 	if j.Shards > 1024 {
 		return bad("shards", "must be at most 1024")
 	}
+	if j.Batch > maxBatch {
+		return bad("batch", "must be at most %d samples", maxBatch)
+	}
 	if j.Momentum >= 1 {
 		return bad("momentum", "must be less than 1, or the updates never fade")
 	}
@@ -493,6 +496,9 @@ func (j *Job) Validate() error {
 		for w, n := range j.Shares {
 			if n < 1 {
 				return bad("shares", "worker %d would get %d samples; give at least 1", w, n)
+			}
+			if n > maxBatch {
+				return bad("shares", "worker %d would get %d samples; give at most %d", w, n, maxBatch)
 			}
 		}
 	}
@@ -612,6 +618,9 @@ const maxTimerSlack = 10 * time.Millisecond
 
 // maxKiB bounds segments and buffers.
 const maxKiB = 64 << 10
+
+// maxBatch is the largest mini-batch: more would be beyond all memories (modes.MaxBatch).
+const maxBatch = 1 << 30
 
 // MaxMembers is how many workers a job has at most, and how many servers: the wire's limit (docs/protocol.md).
 const MaxMembers = 4096
