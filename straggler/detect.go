@@ -173,6 +173,7 @@ type watch struct {
 	slow    bool
 	verdict Verdict
 	again   evidence // that it is as fast as the others again
+	mean    float64  // of its own time, while it is slow
 	spell   rate     // beyond the fast ones, while it is slow
 	doubt   rate     // the same, since again began to grow
 	bad     profile  // its iterations beyond the fast ones, while it is slow
@@ -640,6 +641,7 @@ func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses bool) {
 			}
 		}
 	}
+	w.mean = w.bad.own
 	for i := min(n, len(w.window)) - 1; i >= 0; i-- {
 		w.calm.add(w.calmly(w.back(i)), memory)
 	}
@@ -661,9 +663,12 @@ func (w *watch) calmly(s *sample) bool {
 // beyond the fast ones while it was slow, of all records before those that speak against it, and suspected what the others do.
 func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habits) []Event {
 	now := w.back(0)
+	own := now.own
 	if n := float64(now.rec.Samples); n > 0 && n < w.good.samples { // who is given less to do because it is slow is no faster
-		now.beyond[past] = now.own+(now.part[load]+now.part[compute])*(w.good.samples/n-1) > d.beyond(d.ref.level, leniency)
+		own += (now.part[load] + now.part[compute]) * (w.good.samples/n - 1)
+		now.beyond[past] = own > d.beyond(d.ref.level, leniency)
 	}
+	w.mean += now.weight() / lasts * (own - w.mean)
 	w.doubt.add(now.beyond[past], memory)
 	p0 := min(max(w.spell.or(rate{0.5, 1}), 0.05), 0.8)
 	p1 := min(max(others.beyond, 0.02), p0-0.03)
@@ -675,9 +680,9 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 		w.spell.join(w.doubt)
 		w.doubt = rate{}
 	}
-	if w.again.sum >= d.cfg.Certain {
+	if w.again.sum >= d.cfg.Certain || w.mean < d.beyond(d.ref.avg, 0.5) {
 		w.slow, w.behind, w.pauses = false, [views]evidence{}, evidence{}
-		w.verdict.Step, w.verdict.Until = step, w.again.from
+		w.verdict.Step, w.verdict.Until = step, max(w.again.from, w.verdict.Since+1)
 		return []Event{{Kind: Recovered, Worker: id, Step: step, Verdict: w.verdict}}
 	}
 	w.calm.add(w.calmly(now), memory)
@@ -702,6 +707,10 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 	w.verdict, w.turn = v, 0
 	return []Event{{Kind: Changed, Worker: id, Step: step, Verdict: v}}
 }
+
+// lasts is over how many observations the mean of a slow worker is taken: where it is hardly above the fast ones' for so long,
+// it has recovered, whatever each iteration says.
+const lasts = 40
 
 // lasting is how many records in a row must speak for another cause.
 const lasting = 4

@@ -153,13 +153,15 @@ type Episode struct {
 	noticed   time.Duration
 	slowdowns []float64
 	causes    []held
+	now       int   // the cause that was said last
+	at        int64 // the step at which it was
 }
 
 // held is a cause for as long as it held.
 type held struct {
 	cause    string
 	evidence []coord.RunEvidence
-	records  int
+	steps    int64
 }
 
 // Change is a change of mode. Gains are shares of the time for the same number of samples: 1 − before/after; NaN: not known.
@@ -466,7 +468,7 @@ func (s *Story) finish(e *Episode) {
 	e.Slowdown = middle(e.slowdowns)
 	longest := 0
 	for i, h := range e.causes {
-		if h.records > e.causes[longest].records {
+		if h.steps > e.causes[longest].steps {
 			longest = i
 		}
 	}
@@ -566,7 +568,7 @@ type tracker struct {
 func (k *tracker) slow(m mark) {
 	e := k.open[m.worker]
 	if e == nil {
-		e = &Episode{Worker: m.worker, From: m.since, noticed: m.t}
+		e = &Episode{Worker: m.worker, From: m.since, noticed: m.t, at: m.step}
 		k.open[m.worker] = e
 	}
 	k.goesOn(m)
@@ -583,8 +585,16 @@ func (k *tracker) goesOn(m mark) {
 		i = len(e.causes)
 		e.causes = append(e.causes, held{cause: m.cause})
 	}
-	e.causes[i].records++
 	e.causes[i].evidence = m.evidence
+	e.lasted(m.step)
+	e.now, e.at = i, m.step
+}
+
+// lasted says that the cause said last held until a step.
+func (e *Episode) lasted(step int64) {
+	if step > e.at {
+		e.causes[e.now].steps += step - e.at
+	}
 }
 
 // recovered closes an episode. That is noticed late, and the verdict says since when. Older logs do not: there the median of recent
@@ -625,6 +635,7 @@ func (k *tracker) end(worker star.Worker, w *Life, t time.Duration, open bool) {
 }
 
 func (k *tracker) close(e *Episode, w *Life, to int64, t time.Duration) {
+	e.lasted(max(to, e.at+1))
 	e.To, e.Until = to, t
 	for _, it := range w.Iterations {
 		if it.Step == to {

@@ -191,6 +191,18 @@ func TestCauses(t *testing.T) {
 	}
 }
 
+// What was said first, before anybody could know, is not it.
+func TestCauseFoundLater(t *testing.T) {
+	l := newLog("ps")
+	l.rounds(40, 1, 1, 1, 1)
+	for i, cause := range []string{"unknown", "compute"} {
+		l.say(`{"type":"verdict","t":%g,"worker":1,"event":%q,"step":%d,"since":2,"slowdown":2,"cause":%q}`, l.t, []string{"slow", "changed"}[i], 5+3*i, cause)
+	}
+	if e := l.story(t).Episodes[0]; e.Cause != "compute" || len(e.Others) != 1 || e.Others[0] != "unknown" {
+		t.Errorf("%+v", e)
+	}
+}
+
 // A worker that stood still now and then did so until its last long iteration.
 func TestPausesEnd(t *testing.T) {
 	l := newLog("ps")

@@ -393,7 +393,7 @@ func (s *Story) line(e Episode) string {
 	if len(ts) > 0 {
 		text = strings.Join(ts, ", ")
 		if e.Cause == "unknown" {
-			text = "unknown cause: " + text
+			text = "unknown: " + text
 		}
 	}
 	if len(e.Others) > 0 {
