@@ -38,6 +38,7 @@ const (
 	GradChange                 // |g − g′|², g′ the worker's gradient before: of a sample of coordinates (pgns.Change)
 	FarIn                      // bytes from other hosts since the worker's last record; of a ring in a cluster
 	FarOut                     // bytes to other hosts, likewise
+	LinkRate                   // bytes per second at which the way to the shards carries what is sent, as the kernel saw it last
 	NumMetrics
 )
 
@@ -46,7 +47,7 @@ var metricNames = [NumMetrics]string{
 	"steal", "host_cpu", "host_load", "iowait", "cpu_pressure", "mem_available", "host_net_in", "host_net_out",
 	"gpu_use", "gpu_memory", "gpu_power", "gpu_power_cap", "gpu_clock", "gpu_clock_max", "gpu_mem_clock", "gpu_temp",
 	"gpu_throttle", "gpu_link_in", "gpu_link_out", "gpu_link_share",
-	"paused", "grad_change", "far_in", "far_out",
+	"paused", "grad_change", "far_in", "far_out", "link_rate",
 }
 
 // String is the metric's name in the run log.

@@ -330,12 +330,18 @@ type autoTree struct {
 	rate   []float64       // by worker: the highest rate seen at which it sent, bytes per second
 	use    []float64       // by worker: mean bytes per second, in and out
 	seen   []int           // by worker: records
+
+	carried [][linkRates]float64 // by worker: the last rates at which its way to the shards carried bytes, as its kernel says
 }
+
+// linkRates is how many records of a worker say what its way carries: the kernel's word is of one round trip.
+const linkRates = 8
 
 func newAutoTree(rule modes.TreeRule, workers int) *autoTree {
 	return &autoTree{
 		keeper: modes.TreeKeeper{Rule: rule}, own: make([]time.Duration, workers),
 		rate: make([]float64, workers), use: make([]float64, workers), seen: make([]int, workers),
+		carried: make([][linkRates]float64, workers),
 	}
 }
 
@@ -358,6 +364,9 @@ func (t *autoTree) observe(r star.Record) {
 	}
 	if d := r.Iteration(); d > 0 {
 		t.use[w] = mean(t.use[w], (r.NetIn+r.NetOut)/d.Seconds())
+	}
+	if v, ok := r.Telemetry.Get(star.LinkRate); ok {
+		t.carried[w][t.seen[w]%linkRates] = v
 	}
 	t.seen[w]++
 }
@@ -412,13 +421,26 @@ func (c *Coordinator) growTree() error {
 	if !ok || !treeable(c.ledger.plan) || !c.capacity() {
 		return nil
 	}
-	parents, why := c.auto.keeper.Update(load)
+	k := &c.auto.keeper
+	now := c.ledger.plan
+	flat := now.Clone()
+	flat.Parents = nil
+	v, why := k.Seen(c.elapsed(), c.ledger.used, c.ledger.version(), fmt.Sprint(flat, load.Able, load.Others))
+	if v != nil {
+		at := c.elapsed()
+		c.cfg.RunLog.write(logGain{Type: "gain", T: at.Seconds(), Plan: now.String(), Predicted: Number(v.Predicted), Seen: Number(v.Seen), Reverted: v.Reverted})
+		c.log.Info("gain", "mode", now.String(), "seen", round4(v.Seen), "reverted", v.Reverted)
+	}
+	if why != "" {
+		why = "back to the tree before: " + why
+	} else if k.Ready() {
+		_, why = k.Update(load)
+	}
 	if why == "" {
 		return nil
 	}
-	p := c.ledger.plan.Clone()
-	p.Parents = parents
-	return c.install(p, logPlan{Why: "tree=auto: " + why, Forced: c.tower != nil})
+	flat.Parents = slices.Clone(k.Parents())
+	return c.install(flat, logPlan{Why: "tree=auto: " + why, Forced: c.tower != nil})
 }
 
 // capacity gives the tree's rule what the links carry: what the configuration says, or what was
@@ -428,13 +450,15 @@ func (c *Coordinator) capacity() bool {
 	if c.cfg.Tree.Capacity > 0 {
 		return true
 	}
-	remote := 0
-	for _, p := range c.workers {
+	remote, best := 0, 0.
+	for w, p := range c.workers {
 		if p != nil && !p.gone && !c.beside(p) {
 			remote++
+			best = max(best, slices.Max(c.auto.carried[w][:]))
 		}
 	}
-	now := 2 * c.meter.rate(remote) // in and out
+	// What pushes got, waits and all, is the least that the links carry; of a link that is not full a worker's kernel knows better.
+	now := 2 * max(c.meter.rate(remote), best) // in and out
 	if now <= 0 || remote < 2 {
 		return false
 	}

@@ -2,6 +2,7 @@ package coord
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -540,6 +541,37 @@ func TestTreeLoad(t *testing.T) {
 		co.workers[2] = nil // gone
 		if l, ok := co.treeLoad(a); !ok || l.Others != 0 || l.Hosts[2] != "" {
 			t.Errorf("%s, after a death: %+v, %v", c.mode, l, ok)
+		}
+	}
+}
+
+// What pushes got of a link is not what it carries: most of a short push is waiting. The kernel of a worker knows better; of a worker beside the
+// shards it knows nothing of a link.
+func TestTreeCapacity(t *testing.T) {
+	for _, c := range []struct {
+		rates []float64 // by worker, as the kernels say; 0: nothing
+		want  float64
+	}{
+		{[]float64{0, 0, 0}, 2 * 100e6},
+		{[]float64{0, 3e9, 1e9}, 2 * 3e9},
+		{[]float64{0, 20e6, 30e6}, 2 * 100e6},
+		{[]float64{9e9, 0, 0}, 2 * 100e6},
+	} {
+		co := &Coordinator{cfg: Config{Workers: 3}, auto: newAutoTree(modes.TreeRule{}, 3), servers: []*peer{{at: "host0"}}, owner: []int{0}}
+		for w := range 3 {
+			co.workers = append(co.workers, &peer{rank: w, at: fmt.Sprint("host", w)})
+			r := star.Record{Worker: star.Worker(w)}
+			if c.rates[w] > 0 {
+				r.Telemetry.Set(star.LinkRate, c.rates[w])
+			}
+			co.auto.observe(r)
+		}
+		for i := range 4 * metered {
+			at := time.Duration(i) * time.Second
+			co.meter.add(span{at, at + time.Millisecond, 1e5}, 3)
+		}
+		if !co.capacity() || math.Abs(co.auto.keeper.Rule.Capacity/c.want-1) > 1e-6 {
+			t.Errorf("kernels say %v: the links carry %g, want %g", c.rates, co.auto.keeper.Rule.Capacity, c.want)
 		}
 	}
 }

@@ -402,6 +402,7 @@ type TreeKeeper struct {
 	parents []star.Worker // nil: none
 	able    []bool        // when it was built
 	demand  float64       // when it was built
+	view    treeView
 }
 
 // Parents is the tree that it has now; nil: none.
@@ -441,6 +442,7 @@ func (k *TreeKeeper) Update(l TreeLoad) (parents []star.Worker, why string) {
 		k.able = slices.Clone(l.Able)
 		return k.parents, ""
 	}
+	k.try(k.parents)
 	k.parents, k.able, k.demand = next, slices.Clone(l.Able), d
 	if next == nil {
 		return nil, fmt.Sprintf("every worker reporting for itself needs %s of %s", rate(d), rate(c))

@@ -288,6 +288,17 @@ func (l *Link) Traffic() (sent, received int64) {
 	return sent, received
 }
 
+// DeliveryRate is the highest rate at which the kernel has seen bytes arrive at a shard: transport.DeliveryRate.
+func (l *Link) DeliveryRate() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	most := 0.
+	for _, p := range l.peers {
+		most = max(most, transport.DeliveryRate(p.conn))
+	}
+	return most
+}
+
 // TrafficWith is the bytes sent to and received from shards at addresses that count, since the links to them were made.
 func (l *Link) TrafficWith(counts func(addr string) bool) (sent, received int64) {
 	l.mu.Lock()

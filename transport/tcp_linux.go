@@ -59,3 +59,18 @@ func userTimeout(c *net.TCPConn, d time.Duration) error {
 	}
 	return err
 }
+
+// deliveryRate asks the kernel (tcp_rate.c: of the last sample that was not limited by the sender, or of a higher one that was).
+func deliveryRate(c *net.TCPConn) float64 {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	rate := 0.
+	_ = rc.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			rate = float64(info.Delivery_rate)
+		}
+	})
+	return rate
+}

@@ -12,7 +12,7 @@ import (
 // connection is not TCP it does nothing.
 func Unreachable(c Conn, d time.Duration) error {
 	w, ok := c.(*wire)
-	if !ok || d <= 0 {
+	if !ok {
 		return nil
 	}
 	return UnreachableConn(w.nc, d)
@@ -20,11 +20,8 @@ func Unreachable(c Conn, d time.Duration) error {
 
 // UnreachableConn does the same for a connection that carries something else.
 func UnreachableConn(nc net.Conn, d time.Duration) error {
-	if t, ok := nc.(*tls.Conn); ok {
-		nc = t.NetConn()
-	}
-	tcp, ok := nc.(*net.TCPConn)
-	if !ok {
+	tcp := tcpOf(nc)
+	if tcp == nil || d <= 0 {
 		return nil
 	}
 	const probes = 5
@@ -33,4 +30,24 @@ func UnreachableConn(nc net.Conn, d time.Duration) error {
 		return err
 	}
 	return userTimeout(tcp, d)
+}
+
+// tcpOf is the TCP connection below nc; nil: it is none.
+func tcpOf(nc net.Conn) *net.TCPConn {
+	if t, ok := nc.(*tls.Conn); ok {
+		nc = t.NetConn()
+	}
+	tcp, _ := nc.(*net.TCPConn)
+	return tcp
+}
+
+// DeliveryRate is how fast, in bytes per second, the kernel has seen what was sent on a connection arrive at the other host: over a round trip, and
+// not while there was nothing to send, so it is what the way carries and not what was used of it. 0: not known; it is on Linux, over TCP.
+func DeliveryRate(c Conn) float64 {
+	if w, ok := c.(*wire); ok {
+		if tcp := tcpOf(w.nc); tcp != nil {
+			return deliveryRate(tcp)
+		}
+	}
+	return 0
 }

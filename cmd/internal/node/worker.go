@@ -729,6 +729,11 @@ func (w *worker) arrive(rec *star.Record) error {
 	}
 	w.cpu = cpu
 	w.meter.Fill(rec)
+	if w.link != nil {
+		if v := w.link.DeliveryRate(); v > 0 {
+			rec.Telemetry.Set(star.LinkRate, v)
+		}
+	}
 	w.far(rec)
 	w.observe(rec)
 	w.step++
