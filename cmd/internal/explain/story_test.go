@@ -473,3 +473,20 @@ func TestShifts(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
+
+// A rank that nobody has had is not one of the job's workers.
+func TestRanksThatNobodyHad(t *testing.T) {
+	l := newLog("ps")
+	text := strings.Replace(l.String(), `"plan":"ssgd"}`, `"plan":"ssgd","absent":[2,3]}`, 1)
+	l.Reset()
+	l.WriteString(text)
+	l.rounds(10, 1, 1)
+	story := l.story(t)
+	var b strings.Builder
+	if err := story.Text(&b, View{Width: 100}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "m on d, 2 workers:") || strings.Contains(b.String(), "w3") || strings.Contains(b.String(), "more") {
+		t.Error(b.String())
+	}
+}

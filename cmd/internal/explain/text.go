@@ -45,7 +45,7 @@ func (s *Story) head(b *strings.Builder) {
 		if s.End != nil {
 			wall = time.Duration(s.End.Wall * float64(time.Second))
 		}
-		fmt.Fprintf(b, "%s  %s, %s on %s, %d workers: %d samples in %d updates, %s", s.Start.Program, s.Arch, model, s.Train.Data, s.Train.Workers,
+		fmt.Fprintf(b, "%s  %s, %s on %s, %d workers: %d samples in %d updates, %s", s.Start.Program, s.Arch, model, s.Train.Data, s.part(),
 			s.Samples, s.Updates, took(wall))
 		speed := s.speed(s.Began, s.Ended)
 		if s.End != nil {
@@ -81,6 +81,16 @@ func (s *Story) head(b *strings.Builder) {
 	if len(kinds) > 0 {
 		fmt.Fprintf(b, "Lines of a type that this program does not know were passed over: %s.\n", strings.Join(kinds, ", "))
 	}
+}
+
+// part is how many workers have had a part in the job.
+func (s *Story) part() (n int) {
+	for i := range s.Workers {
+		if !s.Workers[i].Never {
+			n++
+		}
+	}
+	return n
 }
 
 // shown are the workers that have a row: if there are too many, those that were slow for longest
@@ -159,13 +169,7 @@ func (s *Story) timeline(b *strings.Builder, v View) {
 	for _, w := range rows {
 		fmt.Fprintf(b, "%-*s%s\n", label, fmt.Sprintf("w%d", w), paint(strings.TrimRight(string(s.row(w, cols)), " "), v.Colour))
 	}
-	n := 0
-	for w := range s.Workers {
-		if !s.Workers[w].Never {
-			n++
-		}
-	}
-	if n -= len(rows); n > 0 {
+	if n := s.part() - len(rows); n > 0 {
 		fmt.Fprintf(b, "%-*sand %d workers more\n", label, "", n)
 	}
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"star"
+	"star/cmd/internal/settings"
 	"star/coord"
 	"star/resource/actuate"
 	"star/train"
@@ -38,7 +39,7 @@ func TestPauseInTheRecord(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		const takes, pause = 70 * time.Millisecond, 30 * time.Millisecond
-		w := &worker{member: &coord.Member{}, loader: data.NewLoader(trainSet, data.Stream{Seed: 1}), limits: governor(t, actuate.Pace)}
+		w := &worker{job: &settings.Job{Batch: 8}, member: &coord.Member{}, loader: data.NewLoader(trainSet, data.Stream{Seed: 1}), limits: governor(t, actuate.Pace)}
 		defer w.loader.Close()
 		w.grads = func(context.Context, []float32, train.Batch) (float64, error) { time.Sleep(takes); return 0.5, nil }
 		w.finite = func([]float32) (float64, int) { return 1, -1 }
