@@ -77,7 +77,7 @@ func (c *Coordinator) announce(r ringFor) {
 
 // reformed forgets what the ring that was given up would have done.
 func (c *Coordinator) reformed() {
-	c.hash = transport.Tally{}
+	clear(c.hashes)
 	if r := c.round; r != nil && !r.final { // its members have given it up as well
 		c.round = nil
 		for _, p := range c.workers {
@@ -116,16 +116,7 @@ func (c *Coordinator) fromRing(p *peer, e event) error {
 			return c.drop(p, fmt.Errorf("a tally of worker %d", t.Worker))
 		}
 		if t.Hash != 0 {
-			if t.Version == c.hash.Version && t.Hash != c.hash.Hash && c.hash.Hash != 0 {
-				return &Error{exitFailure, fmt.Sprintf("members of the ring have different parameters of version %d: worker %d has hash %08x, worker %d %08x; processors that compute differently cannot train together with all-reduce",
-					t.Version, c.hash.Worker, c.hash.Hash, t.Worker, t.Hash)}
-			}
-			if t.Version != c.hash.Version {
-				c.alike = 0
-			}
-			c.alike++
-			c.hash = t
-			return nil
+			return c.compare(t)
 		}
 		orders, err := r.tally(t)
 		if err != nil {
@@ -156,11 +147,57 @@ func (c *Coordinator) fromRing(p *peer, e event) error {
 }
 
 // compared is how many members of a ring have said what the hash of the parameters is that they evaluated: it was the same.
-func (c *Coordinator) compared(r *round) int {
-	if c.ledger.ring == nil || c.hash.Version != r.to {
-		return 0
+func (c *Coordinator) compared(version int64) int {
+	return len(c.hashes[version])
+}
+
+// compare notes the hash of a member's parameters. All members have the same ones. Who has others than most goes; where that cannot be told, the job ends.
+func (c *Coordinator) compare(t transport.Tally) error {
+	for v := range c.hashes {
+		if v < t.Version-ringAhead {
+			delete(c.hashes, v)
+		}
 	}
-	return c.alike
+	said := c.hashes[t.Version]
+	if said == nil {
+		said = map[int]int64{}
+		c.hashes[t.Version] = said
+	}
+	said[int(t.Worker)] = t.Hash
+	members := map[int64][]int{}
+	most := t.Hash
+	for w, hash := range said {
+		if members[hash] = append(members[hash], w); len(members[hash]) > len(members[most]) {
+			most = hash
+		}
+	}
+	switch missing := len(c.ledger.ring.now.members) - len(said); {
+	case len(members) == 1:
+		return nil
+	case 2*len(members[most]) > len(said)+max(missing, 0):
+		for w, hash := range said {
+			if hash == most {
+				continue
+			}
+			delete(said, w)
+			if p := c.workers[w]; p != nil && !p.gone {
+				if err := c.drop(p, fmt.Errorf("its parameters of version %d have hash %08x, those of workers %v %08x: its processor computes differently, and cannot train with theirs with all-reduce",
+					t.Version, hash, members[most], most)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	case missing > 0:
+		return nil // they decide
+	}
+	for w, hash := range said {
+		if hash != t.Hash {
+			return &Error{exitFailure, fmt.Sprintf("members of the ring have different parameters of version %d: worker %d has hash %08x, worker %d %08x; processors that compute differently cannot train together with all-reduce",
+				t.Version, w, hash, t.Worker, t.Hash)}
+		}
+	}
+	return nil
 }
 
 // mendRing has a failed ring formed again.
@@ -174,7 +211,7 @@ func (c *Coordinator) mendRing() error {
 	}
 	if evict >= 0 {
 		p := c.workers[evict]
-		why := errors.New("the others cannot exchange gradients with it")
+		why := errors.New("the others cannot exchange gradients with it, or it says that it has another version than they")
 		c.part(p, exitRestart, fmt.Sprintf("the job goes on without this worker: %v", why))
 		return c.lost(p, why)
 	}

@@ -299,6 +299,7 @@ type Coordinator struct {
 	pacer    *pacer   // nil: pushes are not paced
 	own      []net.IP // of this host; nil: not looked up yet
 	assigned bool
+	hosts    map[[2]int]bool // by server and shard: it has it, had it, or is to get it
 	ready    []bool
 	joined   []bool
 	seeder   *peer
@@ -309,6 +310,7 @@ type Coordinator struct {
 
 	poisonings []map[poison.Cause]int64 // gradients that were left out, by worker
 	sick       error                    // poison that ends the job
+	diverged   map[int]string           // why, of workers that have left because their numbers are none
 
 	tower    *tower
 	manual   bool            // star ctl mode: the pilot is not heeded
@@ -324,12 +326,11 @@ type Coordinator struct {
 	nextSave time.Time
 	saveNow  bool // star ctl checkpoint
 	save     *saving
-	early    *leftovers      // of the checkpoint that will begin when the present orders are out; nil: none will
-	complete string          // ID of the newest complete checkpoint of this life; empty: none
-	buffers  []float32       // last average
-	hash     transport.Tally // all-reduce: the last one with a Hash
-	alike    int             // members that have said that of its version
-	final    bool            // the final evaluation has begun
+	early    *leftovers              // of the checkpoint that will begin when the present orders are out; nil: none will
+	complete string                  // ID of the newest complete checkpoint of this life; empty: none
+	buffers  []float32               // last average
+	hashes   map[int64]map[int]int64 // all-reduce: of the parameters, by version and member
+	final    bool                    // the final evaluation has begun
 	ended    bool
 	lastSave error // of the checkpoint at the end
 	progress time.Time
@@ -389,6 +390,7 @@ type event struct {
 	arrive  transport.Arrive
 	stored  transport.Stored
 	ready   transport.Ready
+	joined  transport.Joined
 	norm    transport.Norm
 	saved   transport.Saved
 	buffers transport.Buffers
@@ -424,7 +426,7 @@ type reply struct {
 // normSum is what shards say of the weighted sum of a firing.
 type normSum struct {
 	left    int
-	said    []bool        // by shard, where another coordinator may be told again; else nil
+	said    []bool        // by shard: one that is told again counts once
 	report  bool          // after the update, in sum2
 	sum     exact.Squares // before it
 	sum2    float64
@@ -519,9 +521,13 @@ func New(cfg Config) (*Coordinator, error) {
 		joined:  make([]bool, cfg.Workers),
 		seen:    make([]bool, cfg.Workers),
 		norms:   map[int64]*normSum{},
-		noise:   noise,
-		given:   cfg.Words,
-		stats:   statistics{losses: window{}},
+		hosts:   map[[2]int]bool{},
+		hashes:  map[int64]map[int]int64{},
+
+		diverged: map[int]string{},
+		noise:    noise,
+		given:    cfg.Words,
+		stats:    statistics{losses: window{}},
 	}
 	return c, c.inherit()
 }
@@ -625,7 +631,7 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	case transport.KindReady:
 		e.ready, err = transport.ParseReady(f.Header)
 	case transport.KindJoined:
-		_, err = transport.ParseJoined(f.Header)
+		e.joined, err = transport.ParseJoined(f.Header)
 	case transport.KindNorm:
 		e.norm, err = transport.ParseNorm(f.Header)
 	case transport.KindSaved:
@@ -836,6 +842,9 @@ func (c *Coordinator) handle(e event) error {
 	case transport.KindLeave:
 		return c.left(p, e.leave)
 	}
+	if err := c.wellFormed(p, &e); err != nil {
+		return c.drop(p, err)
+	}
 	switch p.role {
 	case transport.RoleServer:
 		return c.fromServer(p, e)
@@ -848,11 +857,11 @@ func (c *Coordinator) handle(e event) error {
 func (c *Coordinator) fromServer(p *peer, e event) error {
 	switch e.kind {
 	case transport.KindReady:
-		if e.ready.Shard < 0 || e.ready.Shard >= len(c.ready) {
-			return c.drop(p, fmt.Errorf("ready shard %d, of %d", e.ready.Shard, len(c.ready)))
+		if c.ledger != nil {
+			return nil // of a copy that comes later
 		}
 		c.ready[e.ready.Shard] = c.readyAt(p, e.ready.Shard)
-		if e.ready.Version != c.cfg.Resume.Version {
+		if c.hosts[[2]int{p.rank, e.ready.Shard}] && e.ready.Version != c.cfg.Resume.Version {
 			return &Error{exitDisagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d", e.ready.Shard, e.ready.Version, c.cfg.Resume.Version)}
 		}
 		c.tryStart()
@@ -885,7 +894,9 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		}
 		return c.norm(p, e)
 	case transport.KindSaved:
-		c.saved(e)
+		if c.owner[e.saved.Shard] == p.rank {
+			c.saved(e)
+		}
 	case transport.KindMoved:
 		return c.moved(p, e.moved)
 	case transport.KindHeld:
@@ -908,14 +919,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 }
 
 func (c *Coordinator) fromWorker(p *peer, e event) error {
-	if e.kind != transport.KindJoined && c.isLate(p) {
-		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker that has no part in the job yet", e.kind))
-	}
 	switch e.kind {
 	case transport.KindJoined:
-		if !p.welcomed {
-			return c.drop(p, errors.New("joined before it was welcomed"))
-		}
 		c.joined[p.rank] = true
 		c.tryStart()
 		c.receive()
@@ -942,9 +947,6 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	case transport.KindPoison:
 		return c.toldPoison(p, e.poison)
 	case transport.KindCompression:
-		if int(e.codec.Worker) != p.rank {
-			return c.drop(p, fmt.Errorf("compression of worker %d", e.codec.Worker))
-		}
 		c.cfg.RunLog.write(logCodec{
 			Type: "compression", T: c.elapsed().Seconds(), Worker: p.rank, Version: e.codec.Version, Codec: e.codec.Codec, Why: e.codec.Why,
 		})
@@ -955,12 +957,6 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 }
 
 func (c *Coordinator) arrived(p *peer, r star.Record) error {
-	if c.ledger == nil {
-		return c.drop(p, errors.New("a gradient before the start"))
-	}
-	if int(r.Worker) != p.rank {
-		return c.drop(p, fmt.Errorf("a record of worker %d", r.Worker))
-	}
 	var orders []order
 	var err error
 	start := int64(-1)
@@ -1112,7 +1108,7 @@ func (c *Coordinator) fire(o *order) {
 	}
 	c.received(len(f.Gradients))
 	if f.NormFirst || f.Report {
-		c.norms[f.Seq] = &normSum{left: len(c.shards), report: f.Report, version: f.Version, noise: o.noise, samples: f.Samples}
+		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), report: f.Report, version: f.Version, noise: o.noise, samples: f.Samples}
 	}
 	if len(f.Gradients) > 0 {
 		c.stats.updates++
@@ -1189,6 +1185,10 @@ func (c *Coordinator) norm(p *peer, e event) error {
 	if n == nil {
 		return c.drop(p, fmt.Errorf("a norm for fire %d, which asked for none", e.norm.Seq))
 	}
+	if n.said[e.norm.Shard] {
+		return nil
+	}
+	n.said[e.norm.Shard] = true
 	if n.report {
 		n.sum2 += e.norm.Sum2
 		if n.left--; n.left == 0 {
@@ -1202,15 +1202,6 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		if err := n.hold(e.norm, &e.payload, len(c.shards)); err != nil {
 			return c.drop(p, err)
 		}
-	}
-	if n.said != nil {
-		if e.norm.Shard < 0 || e.norm.Shard >= len(n.said) || c.owner[e.norm.Shard] != p.rank {
-			return c.drop(p, fmt.Errorf("a norm of shard %d, which it has not", e.norm.Shard))
-		}
-		if n.said[e.norm.Shard] {
-			return nil
-		}
-		n.said[e.norm.Shard] = true
 	}
 	part, err := exact.ParseSquares(e.payload)
 	if err != nil {
@@ -1296,16 +1287,22 @@ func (p *peer) hangUp() {
 
 // left is a member that said good-bye.
 func (c *Coordinator) left(p *peer, m transport.Leave) error {
-	if m.Exit == exitDiverged {
-		c.removeWorker(p, m.Reason)
-		return &Error{exitDiverged, fmt.Sprintf("worker %d: %s", p.rank, m.Reason)}
-	}
 	if c.leaving(p, m) {
 		c.log.Info("is to leave", "peer", p.conn.Peer(), "reason", m.Reason)
 		return c.muster(time.Now())
 	}
 	c.log.Info("left", "peer", p.conn.Peer(), "reason", m.Reason)
-	return c.lost(p, fmt.Errorf("left: %s", m.Reason))
+	why := fmt.Errorf("left: %s", m.Reason)
+	if m.Exit != exitDiverged || p.role != transport.RoleWorker || c.ledger == nil || c.isLate(p) {
+		return c.lost(p, why)
+	}
+	// Where the parameters are no numbers any more, every worker finds out in its next iteration. One that is alone with that is broken, or lies.
+	c.diverged[p.rank] = fmt.Sprintf("worker %d: %s", p.rank, m.Reason)
+	err := c.lost(p, why)
+	if c.cfg.Poison == PoisonFatal || c.cfg.StopOnLoss || len(c.diverged) > c.ledger.live() {
+		return &Error{exitDiverged, c.diverged[p.rank]}
+	}
+	return err
 }
 
 // lost is a member whose connection ended.

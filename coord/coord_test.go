@@ -882,7 +882,7 @@ func TestBrokenRules(t *testing.T) {
 	}{
 		"arrive of another": {func(m *Member) error {
 			return Say(m, transport.Arrive{Record: star.Record{Worker: 0, Samples: 4}}, nil)
-		}, "a record of worker 0"},
+		}, "arrive of worker 0"},
 		"wrong step": {func(m *Member) error {
 			return Say(m, transport.Arrive{Record: star.Record{Worker: 1, Step: 3, Samples: 4}}, nil)
 		}, "step 3, expected step 0"},
@@ -1613,6 +1613,10 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 			case r.Action == transport.Finish:
 				Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
 			default:
+				if r.Action == transport.Evaluate {
+					Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version, Hash: 1 + version}, nil)
+					Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
+				}
 				told.set(func() { told.memos = append(told.memos, o.Payload) })
 				if memo, err := parseRingMemo(o.Payload, m.Welcome.Workers); err == nil && memo.Version > w.c.cfg.Resume.Version &&
 					!strings.Contains(w.run.String(), fmt.Sprintf(`"version":%d,"workers":`, memo.Version)) {
@@ -1678,22 +1682,51 @@ func TestNormBeforeUpdate(t *testing.T) {
 	})
 }
 
+// A worker whose numbers are none is broken where it is alone with that. Where most are, the training has diverged.
 func TestDivergence(t *testing.T) {
-	play(t, Config{Workers: 2, Steps: 40}, func(w *world) {
-		w.server(0, 1, false)
-		w.worker(0)
-		w.worker(1, func(f *fakeWorker) {
-			f.dies = func(p string, _ transport.Release) bool {
-				if f.step < 3 || p != "computed" {
-					return false
+	for broken, want := range []int{0, 0, exitDiverged, exitDiverged} {
+		t.Run(fmt.Sprint(broken, " of 3"), func(t *testing.T) {
+			play(t, Config{Workers: 3, Steps: 40}, func(w *world) {
+				w.server(0, 1, false)
+				for i := range 3 {
+					w.worker(i, func(f *fakeWorker) {
+						f.dies = func(p string, _ transport.Release) bool {
+							if i >= broken || f.step < 3 || p != "computed" {
+								return false
+							}
+							f.m.Leave(exitDiverged, "the gradient of worker "+fmt.Sprint(i)+" is NaN at step 3")
+							return true
+						}
+					})
 				}
-				f.m.Leave(exitDiverged, "the gradient of worker 1 is NaN at step 3")
-				return true
-			}
+				w.finished(time.Hour)
+				if want != 0 {
+					w.failed(want, "is NaN at step 3")
+				} else if w.err != nil {
+					t.Error(w.err)
+				} else {
+					w.accounted(3 * 40 * 4)
+				}
+			})
 		})
-		w.finished(time.Minute)
-		w.failed(exitDiverged, "worker 1", "NaN at step 3")
-	})
+	}
+	for name, cfg := range map[string]Config{"--poison fatal": {Poison: PoisonFatal}, "--on-failure stop": {StopOnLoss: true}} {
+		t.Run(name, func(t *testing.T) {
+			cfg.Workers, cfg.Steps = 3, 40
+			play(t, cfg, func(w *world) {
+				w.server(0, 1, false)
+				for i := range 3 {
+					w.worker(i, func(f *fakeWorker) {
+						f.dies = func(p string, _ transport.Release) bool {
+							return i == 1 && f.step == 3 && p == "computed" && f.m.Leave(exitDiverged, "NaN") == nil
+						}
+					})
+				}
+				w.finished(time.Hour)
+				w.failed(exitDiverged, "worker 1", "NaN")
+			})
+		})
+	}
 }
 
 // Weights count live workers; those who are gone no longer.

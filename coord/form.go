@@ -291,6 +291,7 @@ func (c *Coordinator) tryAssign() {
 		for range s.hello.Shards {
 			if next < k {
 				c.owner = append(c.owner, rank)
+				c.hosts[[2]int{rank, next}] = true
 				c.shards = append(c.shards, transport.ShardInfo{
 					Shard: next, Addr: s.hello.Addr,
 					From: n * int64(next) / int64(k), To: n * int64(next+1) / int64(k),

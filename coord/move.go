@@ -298,10 +298,12 @@ func (c *Coordinator) moveArgs(args []string) (shard, to int, err error) {
 
 // moved hears from the server to which a shard moves.
 func (c *Coordinator) moved(p *peer, m transport.Moved) error {
-	if m.Err != "" {
-		c.moving.why = fmt.Sprintf("server %d: %s", p.rank, m.Err)
+	if c.mover.stage != moveIdle && p.rank == c.mover.to && m.Move == c.mover.id {
+		if m.Err != "" {
+			c.moving.why = fmt.Sprintf("server %d: %s", p.rank, m.Err)
+		}
+		c.moving.Version = max(c.moving.Version, m.Version)
 	}
-	c.moving.Version = max(c.moving.Version, m.Version)
 	return c.moveOn(c.mover.said(p.rank, m, c.save != nil || c.short()))
 }
 
@@ -347,6 +349,7 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 	for _, step := range steps {
 		switch step {
 		case tellPrepare:
+			c.hosts[[2]int{c.mover.to, shard}] = true
 			adopt(transport.Prepare)
 		case tellForget:
 			adopt(transport.Forget)

@@ -115,6 +115,7 @@ func (c *Coordinator) enter(p *peer) {
 	c.tell(at, RunMember{Joined: true, Worker: w, Peer: p.conn.RemoteAddr()})
 	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "worker", p.rank, "step", c.ledger.accounts[w].step, "version", c.ledger.version())
 	c.seen[w] = true
+	delete(c.diverged, p.rank)
 	c.thin()
 	c.enlisted()
 	c.issue(orders)

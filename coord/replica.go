@@ -110,6 +110,7 @@ func (c *Coordinator) viewOf(shard int) transport.View {
 func (c *Coordinator) tellServers(shard int) {
 	m := c.viewOf(shard)
 	for _, h := range m.Holders {
+		c.hosts[[2]int{h.Rank, shard}] = true
 		p := c.servers[h.Rank]
 		c.send(p, func() error { return transport.Send(p.conn, m, nil) })
 	}

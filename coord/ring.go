@@ -46,11 +46,13 @@ type ring struct {
 	remarks    int64 // memos (ringsuccession.go)
 	generation int64 // of the newest formation
 	now        formation
-	staged     *formation    // takes over at its from
-	changed    bool          // plan or membership have changed since the newest formation
-	forming    []star.Worker // rounds wait for these to form the ring
-	agreed     int64         // version, by those who have formed
-	since      int64         // generation of the last ring that was formed at once: all before it are void
+	staged     *formation            // takes over at its from
+	changed    bool                  // plan or membership have changed since the newest formation
+	forming    []star.Worker         // rounds wait for these to form the ring
+	words      map[star.Worker]int64 // the versions that those say who have formed it: they have agreed on one
+	liars      []star.Worker         // said another one than the others
+	heard      map[star.Worker]int64 // the step behind that of the last record
+	since      int64                 // generation of the last ring that was formed at once: all before it are void
 
 	// unformed is who of a planned ring has not said Formed, by generation. A ring may
 	// be replaced before it has made a round, and still its members form it, so that
@@ -154,7 +156,7 @@ func RingPlan(p modes.Plan) error {
 
 // newRing makes the ledger one of all-reduce. Before resume.
 func newRing(l *ledger, of transport.Ring) *ring {
-	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, suspects: map[star.Worker]int{}, accusers: map[star.Worker]int{}, unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
+	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, words: map[star.Worker]int64{}, heard: map[star.Worker]int64{}, suspects: map[star.Worker]int{}, accusers: map[star.Worker]int{}, unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
 	l.ring = r
 	return r
 }
@@ -274,7 +276,7 @@ func (r *ring) reform() {
 	r.since = r.now.generation
 	clear(r.unformed)
 	r.forming = slices.Clone(r.now.members)
-	r.agreed = -1
+	clear(r.words)
 	clear(r.lates)
 	o := r.order()
 	for _, w := range r.now.members {
@@ -327,18 +329,15 @@ func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error)
 	if i < 0 || generation != r.now.generation {
 		return nil, nil // of a ring that was replaced meanwhile, or that nobody waits for
 	}
-	if r.agreed < 0 {
-		r.agreed = version
+	if version > r.next {
+		return nil, fmt.Errorf("formed ring %d at version %d, and rounds %d to %d are under way", generation, version, r.version, r.next-1)
 	}
-	if version < r.version {
-		return nil, &Error{exitLost, fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
-	}
-	if version != r.agreed || version > r.next {
-		return nil, fmt.Errorf("formed ring %d at version %d; others at %d, and rounds %d to %d are under way",
-			generation, version, r.agreed, r.version, r.next-1)
-	}
+	r.words[w] = version
 	if r.forming = slices.Delete(r.forming, i, i+1); len(r.forming) > 0 {
 		return nil, nil
+	}
+	if version = r.agreed(); version < r.version {
+		return nil, &Error{exitLost, fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
 	}
 	for r.version < version {
 		r.complete()
@@ -355,6 +354,25 @@ func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error)
 	r.transfer(true)
 	r.proceed()
 	return r.l.out, nil
+}
+
+// agreed is the version that the members of the new ring say that they have: what most say, or the higher one. Those who say another one are to go.
+func (r *ring) agreed() (version int64) {
+	count := map[int64]int{}
+	for _, v := range r.words {
+		count[v]++
+	}
+	for v, n := range count {
+		if n > count[version] || n == count[version] && v > version {
+			version = v
+		}
+	}
+	for w, v := range r.words {
+		if v != version {
+			r.liars = append(r.liars, w)
+		}
+	}
+	return version
 }
 
 // failed notes that a member's ring has failed.
@@ -375,6 +393,12 @@ func (r *ring) failed(by star.Worker, generation int64, suspect int, reason stri
 // error: the ring cannot be mended.
 func (r *ring) mend() (orders []order, evict star.Worker, err error) {
 	r.l.out = r.l.out[:0]
+	for len(r.liars) > 0 {
+		w := r.liars[0]
+		if r.liars = r.liars[1:]; r.l.accounts[w].live && r.l.live() > 1 {
+			return nil, w, nil
+		}
+	}
 	if r.fault == "" || r.over {
 		return nil, -1, nil
 	}
@@ -450,6 +474,7 @@ func (r *ring) tally(t transport.Tally) ([]order, error) {
 func (r *ring) arrive(rec star.Record) {
 	a := &r.l.accounts[rec.Worker]
 	a.step = rec.Step + 1
+	r.heard[rec.Worker] = a.step
 	a.norm2, a.change = rec.Norm2, changeOf(&rec)
 	read := r.l.used // of a member
 	if e, ok := r.errands[rec.Worker]; ok {

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"time"
-	"unsafe"
 
 	"star"
 	"star/transport"
@@ -28,10 +30,7 @@ type round struct {
 	sum      []float64
 	n        int
 	parts    map[star.Worker][2]int64
-	from, to int64 // versions
-	loss     float64
-	correct  int64
-	count    int64
+	results  map[star.Worker]transport.EvalResult
 }
 
 // tenThousand is the whole test set in Release.From and To.
@@ -97,7 +96,7 @@ func (c *Coordinator) savedAlready() bool {
 
 func (c *Coordinator) startRound(test, final bool) {
 	c.rounds++
-	r := &round{id: c.rounds, test: test, final: final, from: -1, to: -1,
+	r := &round{id: c.rounds, test: test, final: final, results: map[star.Worker]transport.EvalResult{},
 		expect: map[star.Worker]bool{}, buffered: map[star.Worker]bool{}, parts: map[star.Worker][2]int64{}}
 	var ws []star.Worker
 	for _, w := range c.live() {
@@ -142,7 +141,7 @@ func (c *Coordinator) gather(p *peer, e event) error {
 	if len(e.payload) == 0 || int64(len(e.payload)) != c.hello.Buffers*4 {
 		return c.drop(p, fmt.Errorf("buffers of %d bytes, expected %d", len(e.payload), c.hello.Buffers*4))
 	}
-	for i, v := range unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(e.payload))), c.hello.Buffers) {
+	for i, v := range floats(e.payload) {
 		r.sum[i] += float64(v)
 	}
 	r.n++
@@ -179,20 +178,11 @@ func (c *Coordinator) evaluated(p *peer, e transport.EvalResult) error {
 	if r == nil || e.Eval != r.id || !r.expect[w] {
 		return nil
 	}
-	switch {
-	case e.Correct < 0 || e.Correct > e.Count:
-		return c.drop(p, fmt.Errorf("%d predictions of %d are right", e.Correct, e.Count))
-	case c.hello.Buffers > 0 && !r.buffered[w]:
+	if c.hello.Buffers > 0 && !r.buffered[w] {
 		return c.drop(p, fmt.Errorf("the result of evaluation %d before the buffers, for which others wait", r.id))
 	}
 	delete(r.expect, w)
-	if r.from < 0 || e.Version < r.from {
-		r.from = e.Version
-	}
-	r.to = max(r.to, e.Version)
-	r.loss += e.LossSum
-	r.correct += e.Correct
-	r.count += e.Count
+	r.results[w] = e
 	c.progress = time.Now()
 	c.tryRound()
 	return c.tryFinish()
@@ -235,15 +225,27 @@ func (c *Coordinator) tryRound() {
 		return
 	}
 	c.round = nil
-	if r.test && r.count > 0 {
-		c.result.Evaluated = r.final
-		loss, acc := r.loss/float64(r.count), float64(r.correct)/float64(r.count)
-		c.result.TestLoss, c.result.TestAccuracy = Number(loss), acc
-		c.cfg.RunLog.write(logEval{Type: "eval", T: c.elapsed().Seconds(), Eval: r.id, From: r.from, To: r.to,
-			Samples: c.ledger.used, Loss: Number(loss), Accuracy: acc, Count: r.count, Final: r.final, Alike: c.compared(r)})
-		c.log.Info("evaluated", "version", r.to, "loss", round4(loss), "accuracy", round4(acc), "predictions", r.count)
+	c.exclude(r)
+	from, to, sum, correct, count := int64(-1), int64(-1), 0., int64(0), int64(0)
+	for _, w := range slices.Sorted(maps.Keys(r.results)) {
+		e := r.results[w]
+		if from < 0 || e.Version < from {
+			from = e.Version
+		}
+		to = max(to, e.Version)
+		sum += e.LossSum
+		correct += e.Correct
+		count += e.Count
 	}
-	if r.final && r.count == 0 {
+	if r.test && count > 0 {
+		c.result.Evaluated = r.final
+		loss, acc := sum/float64(count), float64(correct)/float64(count)
+		c.result.TestLoss, c.result.TestAccuracy = Number(loss), acc
+		c.cfg.RunLog.write(logEval{Type: "eval", T: c.elapsed().Seconds(), Eval: r.id, From: from, To: to,
+			Samples: c.ledger.used, Loss: Number(loss), Accuracy: acc, Count: count, Final: r.final, Alike: c.compared(to)})
+		c.log.Info("evaluated", "version", to, "loss", round4(loss), "accuracy", round4(acc), "predictions", count)
+	}
+	if r.final && count == 0 {
 		c.log.Warn("nobody was left to evaluate the result")
 	}
 	if !r.final {
@@ -256,6 +258,37 @@ func (c *Coordinator) tryRound() {
 		return
 	}
 	c.startSave()
+}
+
+// strange is how many times the loss of a part of the test set must be that of most others before nothing but a broken worker explains it.
+const strange = 1e6
+
+// exclude leaves parts of an evaluation out that have nothing to do with those of most others, and takes leave of who has sent them.
+func (c *Coordinator) exclude(r *round) {
+	var losses []float64
+	mean := func(e transport.EvalResult) float64 { return math.Abs(e.LossSum) / float64(max(e.Count, 1)) }
+	for _, e := range r.results {
+		if l := mean(e); l-l == 0 {
+			losses = append(losses, l)
+		}
+	}
+	slices.Sort(losses)
+	if len(r.results) < 3 || 2*len(losses) <= len(r.results) {
+		return
+	}
+	median := losses[len(losses)/2]
+	for w, e := range r.results {
+		l := mean(e)
+		if l <= strange*(1+median) {
+			continue
+		}
+		delete(r.results, w)
+		if p := c.workers[w]; p != nil && !p.gone {
+			if err := c.drop(p, fmt.Errorf("its part of the test set has a loss of %g, and those of others of %.3g", l, median)); err != nil && c.sick == nil {
+				c.sick = err
+			}
+		}
+	}
 }
 
 // tryFinish begins the final evaluation when no gradient is on the way any more.

@@ -290,6 +290,9 @@ func (c *Coordinator) inherit() error {
 	c.hello = transport.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}
 	c.shards, c.owner = e.Shards, e.Owner
 	c.ready = make([]bool, len(e.Shards))
+	for shard, owner := range e.Owner {
+		c.hosts[[2]int{owner, shard}] = true
+	}
 	if e.Ring {
 		c.inheritRing()
 	}

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -120,11 +119,11 @@ func (p *parser) amounts(field string) (a Amounts) {
 	return a
 }
 
-// positive is a number outside the count of fields, finite and not negative.
+// positive is a number outside the count of fields, not negative, and not more than there is of anything.
 func (p *parser) positive(field string) float64 {
 	v := p.real(field)
-	if p.err == nil && !(v >= 0 && v <= math.MaxFloat64) {
-		p.fail(field, fmt.Errorf("%g, want a number that is not negative", v))
+	if p.err == nil && !(v >= 0 && v <= maxAmount) {
+		p.fail(field, fmt.Errorf("%g, want 0 to %g", v, maxAmount))
 	}
 	return v
 }
@@ -135,7 +134,7 @@ func (p *parser) amount(field string) float64 {
 }
 
 // span is a duration that is not negative.
-func (p *parser) span(field string) time.Duration { return time.Duration(p.natural(field)) }
+func (p *parser) span(field string) time.Duration { return time.Duration(p.within(field, 0, maxTime)) }
 
 func (Enlist) Kind() Kind { return KindEnlist }
 
@@ -205,7 +204,7 @@ func ParseUsage(b []byte) (Usage, error) {
 	if n := p.arrayLen("times", MaxWorkers); n > 0 {
 		m.Times = make([]time.Duration, n)
 		for i := range m.Times {
-			m.Times[i] = time.Duration(p.between("times", 0, math.MaxInt64))
+			m.Times[i] = time.Duration(p.between("times", 0, maxTime))
 		}
 	}
 	m.Delay = p.span("delay")

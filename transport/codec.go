@@ -23,6 +23,9 @@ const (
 	maxText  = 4 << 10 // bytes of a reason or an error
 	maxArgs  = 64      // words of a Control
 	maxArg   = 1 << 10 // bytes of one of them
+
+	maxTime   = 1_000_000_000_000_000_000 // nanoseconds: 31 years, of which some can be added up
+	maxAmount = 1e18
 )
 
 // Message is what a header says. AppendTo appends the header to dst.
@@ -78,7 +81,7 @@ func (p *parser) count(field string) int {
 }
 
 func (p *parser) duration(field string) time.Duration {
-	return time.Duration(p.integer(field))
+	return time.Duration(p.within(field, -maxTime, maxTime))
 }
 
 func appendShards(dst []byte, ss []ShardInfo) []byte {

@@ -1,0 +1,345 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"star"
+	"star/transport"
+)
+
+// What a member says is held against what it can know, before anybody acts on it: whose word it is, whether it is its own, and whether an honest program could
+// have measured it. Who says anything else loses its connection, and nothing of it reaches the barrier, an average, or the run log.
+//
+// What this cannot notice is a lie that could be true. So nothing that a single worker says of itself ends the job (left), and what the shards have measured
+// goes before what a worker says of the same gradient (ledger.judge).
+
+// slack is by how much the clock of a member may be ahead of ours: hosts sleep.
+const slack = time.Hour
+
+// largest32 is the square of the largest float32: no element of a vector adds more to the square of its norm.
+const largest32 = math.MaxFloat32 * math.MaxFloat32
+
+// wellFormed says what is wrong with a message of a member, if anything is.
+func (c *Coordinator) wellFormed(p *peer, e *event) error {
+	if w, ok := e.speaker(); ok && int(w) != p.rank && p.role != transport.RoleServer {
+		return fmt.Errorf("%v of worker %d, which it is not", e.kind, w)
+	}
+	switch p.role {
+	case transport.RoleServer:
+		return c.serverSays(p, e)
+	case transport.RoleWorker:
+		return c.workerSays(p, e)
+	}
+	return nil
+}
+
+// speaker is the worker in whose name a message is.
+func (e *event) speaker() (w star.Worker, ok bool) {
+	switch e.kind {
+	case transport.KindJoined:
+		return e.joined.Worker, true
+	case transport.KindArrive:
+		return e.arrive.Record.Worker, true
+	case transport.KindBuffers:
+		return e.buffers.Worker, true
+	case transport.KindEvalResult:
+		return e.eval.Worker, true
+	case transport.KindFormed:
+		return e.formed.Worker, true
+	case transport.KindTally:
+		return e.tally.Worker, true
+	case transport.KindComputed:
+		return e.computed.Worker, true
+	case transport.KindFault:
+		return e.fault.Worker, true
+	case transport.KindBundle:
+		return e.bundle.Worker, true
+	case transport.KindCompression:
+		return e.codec.Worker, true
+	}
+	return 0, false
+}
+
+// workerSays is for workers.
+func (c *Coordinator) workerSays(p *peer, e *event) error {
+	switch e.kind {
+	case transport.KindJoined:
+		switch {
+		case !p.welcomed:
+			return errors.New("joined before it was welcomed")
+		case c.joined[p.rank]:
+			return errors.New("joined a second time")
+		}
+		return nil
+	case transport.KindPing, transport.KindPong, transport.KindLeave:
+		return nil
+	}
+	switch {
+	case c.isLate(p):
+		return fmt.Errorf("unexpected frame %v from a worker that has no part in the job yet", e.kind)
+	case e.kind == transport.KindCompression: // of the first codec, before the start
+		m := &e.codec
+		known := func(r rune) bool {
+			return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune("-=.", r)
+		}
+		if p.codec == "" || m.Codec == "" || strings.ContainsFunc(m.Codec, func(r rune) bool { return !known(r) }) {
+			return fmt.Errorf("compression %.40q of a worker that came with %q (--compress)", m.Codec, p.codec)
+		}
+		return c.past("compression", m.Version)
+	case c.ledger == nil:
+		return fmt.Errorf("%v before the start", e.kind)
+	}
+	a := &c.ledger.accounts[p.rank]
+	switch e.kind {
+	case transport.KindArrive:
+		if err := c.possible(&e.arrive.Record); err != nil {
+			return err
+		}
+	case transport.KindEvalResult:
+		return c.evaluable(&e.eval)
+	case transport.KindBuffers:
+		if err := c.asked(e.buffers.Eval); err != nil {
+			return err
+		}
+		for _, v := range floats(e.payload) {
+			if v-v != 0 {
+				return fmt.Errorf("buffers with the value %v, which would be in everybody's", v)
+			}
+		}
+	case transport.KindPoison:
+		m := &e.poison
+		switch own := int(m.Worker) == p.rank; {
+		case !own && !(c.ledger.ring != nil && c.carries(p.rank, m.Worker)):
+			return fmt.Errorf("poison of worker %d, for which it does not speak", m.Worker)
+		case m.Shard != -1:
+			return fmt.Errorf("poison of shard %d, which a worker has not", m.Shard)
+		case own && m.Step > a.step+ringAhead:
+			return fmt.Errorf("poison of step %d, and it is at step %d", m.Step, a.step)
+		case math.Abs(m.Value) > largest32:
+			return fmt.Errorf("poison of the value %g", m.Value)
+		}
+	}
+	switch r := c.ledger.ring; {
+	case r != nil:
+		return r.sayable(p.rank, e, c.hello.Params)
+	case e.kind == transport.KindFault && e.fault.Generation > a.step:
+		return fmt.Errorf("a fault in step %d, and it is at step %d", e.fault.Generation, a.step)
+	}
+	return nil
+}
+
+// floats is a payload of float32.
+func floats(b []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
+// past says what is wrong with a version that is told of something that has happened.
+func (c *Coordinator) past(what string, version int64) error {
+	newest := c.cfg.Resume.Version
+	if l := c.ledger; l != nil {
+		if newest = l.version(); l.ring != nil {
+			newest = l.ring.next
+		}
+	}
+	if version > newest {
+		return fmt.Errorf("%s at version %d of the parameters, and the newest is %d", what, version, newest)
+	}
+	return nil
+}
+
+// possible says what is wrong with a record, which its worker may have measured or not.
+func (c *Coordinator) possible(r *star.Record) error {
+	most := c.elapsed() + slack
+	for _, d := range []struct {
+		name string
+		is   time.Duration
+	}{{"at", r.At}, {"compute", r.Compute}, {"load", r.Load}, {"push", r.Push}, {"wait", r.Wait}, {"pull", r.Pull}, {"injected", r.Injected}} {
+		if d.is < 0 || d.is > most {
+			return fmt.Errorf("a record with a %s of %v in a job that has run for %v", d.name, d.is, c.elapsed().Round(time.Second))
+		}
+	}
+	bytes := float64(64*(int64(c.cfg.Workers)+2)*(c.hello.Params+c.hello.Buffers)) + 1<<30 // of an iteration: what is exchanged, many times
+	for _, v := range []struct {
+		name      string
+		is        float64
+		low, high float64
+		unknown   bool // it may be no number
+	}{
+		{"loss", r.Loss, -largest32, largest32, true},
+		{"norm2", r.Norm2, 0, float64(c.hello.Params) * largest32, true},
+		{"cpu", r.CPU, 0, 1e9, true},
+		{"net_in", r.NetIn, 0, bytes, false},
+		{"net_out", r.NetOut, 0, bytes, false},
+	} {
+		if !(v.is >= v.low && v.is <= v.high) && !(v.unknown && math.IsNaN(v.is)) {
+			return fmt.Errorf("a record with a %s of %g, want %.3g to %.3g", v.name, v.is, v.low, v.high)
+		}
+	}
+	for m := range star.NumMetrics {
+		if v, ok := r.Telemetry.Get(m); ok && m != star.GradChange && math.Abs(v) > 1e18 || ok && m == star.GradChange && v < 0 {
+			return fmt.Errorf("a record with a %v of %g", m, v)
+		}
+	}
+	return c.past("a gradient", r.Basis)
+}
+
+// evaluable says what is wrong with a part of an evaluation.
+func (c *Coordinator) evaluable(e *transport.EvalResult) error {
+	const each = 1 << 20 // predictions of one sample, such as the characters of a text
+	switch tests := max(c.enrolled.Tests, c.enrolled.Samples, 1); {
+	case e.Correct < 0 || e.Correct > e.Count:
+		return fmt.Errorf("%d predictions of %d are right", e.Correct, e.Count)
+	case e.Count/each > tests:
+		return fmt.Errorf("%d predictions of %d samples", e.Count, tests)
+	case math.IsInf(e.LossSum, 0) || math.Abs(e.LossSum) > float64(max(e.Count, 1))*math.MaxFloat32:
+		return fmt.Errorf("a loss of %g in %d predictions", e.LossSum, e.Count)
+	case e.Took < 0 || e.Took > c.elapsed()+slack:
+		return fmt.Errorf("an evaluation of %v in a job that has run for %v", e.Took, c.elapsed().Round(time.Second))
+	}
+	if err := c.asked(e.Eval); err != nil {
+		return err
+	}
+	return c.past("evaluated", e.Version)
+}
+
+// asked says what is wrong with the number of an evaluation that somebody has made.
+func (c *Coordinator) asked(eval int64) error {
+	if c.heir == nil && eval > c.rounds {
+		return fmt.Errorf("evaluation %d, and the last one was %d", eval, c.rounds)
+	}
+	return nil
+}
+
+// carries says whether a member of a ring speaks for a rider: it adds its gradients.
+func (c *Coordinator) carries(member int, w star.Worker) bool {
+	r := c.ledger.ring
+	rides := transport.Rider{Worker: w, Parent: star.Worker(member)}
+	return slices.Contains(r.now.riders, rides) || r.staged != nil && slices.Contains(r.staged.riders, rides)
+}
+
+// sayable says what is wrong with what a worker of a ring says of rings and rounds.
+func (r *ring) sayable(rank int, e *event, params int64) error {
+	a := &r.l.accounts[rank]
+	generation := func(g int64) error {
+		if g > r.generation {
+			return fmt.Errorf("%v of ring %d, and the newest is %d", e.kind, g, r.generation)
+		}
+		return nil
+	}
+	switch e.kind {
+	case transport.KindArrive:
+		rec := &e.arrive.Record
+		most := a.count
+		for _, rd := range r.rounds {
+			if k := slices.Index(rd.members, star.Worker(rank)); k >= 0 {
+				most = max(most, rd.spans[k].Count)
+			}
+		}
+		switch {
+		case rec.Step < r.heard[star.Worker(rank)] || rec.Step > a.step+maxSkip:
+			return fmt.Errorf("step %d, and step %d is due", rec.Step, a.step)
+		case rec.Samples > most:
+			return fmt.Errorf("a gradient over %d samples, of a batch of at most %d", rec.Samples, most)
+		}
+	case transport.KindFormed:
+		if e.formed.Version > r.next {
+			return fmt.Errorf("formed ring %d at version %d, and rounds %d to %d are under way", e.formed.Generation, e.formed.Version, r.version, r.next-1)
+		}
+		return generation(e.formed.Generation)
+	case transport.KindComputed:
+		if e.computed.Version > r.next {
+			return fmt.Errorf("a gradient of version %d, and rounds %d to %d are under way", e.computed.Version, r.version, r.next-1)
+		}
+		return generation(e.computed.Generation)
+	case transport.KindFault:
+		if e.fault.Suspect == rank {
+			return errors.New("suspects itself")
+		}
+		return generation(e.fault.Generation)
+	case transport.KindTally:
+		t := &e.tally
+		if t.Version > r.next {
+			return fmt.Errorf("a tally of version %d, and rounds %d to %d are under way", t.Version, r.version, r.next-1)
+		}
+		if t.Sum2 < 0 || t.Sum2 > float64(params)*largest32 {
+			return fmt.Errorf("a sum with the squared norm %g", t.Sum2)
+		}
+		for _, g := range slices.Concat(t.Carried, t.Dropped) {
+			if int(g.Worker) >= len(r.l.accounts) || !(g.Weight >= 0 && g.Weight <= math.MaxFloat32) {
+				return fmt.Errorf("a tally with a gradient of worker %d of weight %g", g.Worker, g.Weight)
+			}
+		}
+		return generation(t.Generation)
+	}
+	return nil
+}
+
+// maxSkip is how many steps of a worker of a ring may be missing: records of the last rounds are lost with a coordinator.
+const maxSkip = 1 << 10
+
+// serverSays is for servers: they speak for shards that they have.
+func (c *Coordinator) serverSays(p *peer, e *event) error {
+	switch e.kind {
+	case transport.KindReady:
+		return c.speaksFor(p, e.kind, e.ready.Shard)
+	case transport.KindStored:
+		m := &e.stored
+		if err := c.speaksFor(p, e.kind, m.Shard); err != nil {
+			return err
+		}
+		if s := c.shards[m.Shard]; m.Sum2 > 1.01*float64(s.To-s.From)*largest32 && !math.IsInf(m.Sum2, 1) {
+			return fmt.Errorf("a slice of %d elements with the squared norm %g", s.To-s.From, m.Sum2)
+		}
+		if c.ledger != nil && int(m.Worker) < len(c.ledger.accounts) && m.Step > c.ledger.accounts[m.Worker].step+1 {
+			return fmt.Errorf("holds step %d of worker %d, which is at step %d", m.Step, m.Worker, c.ledger.accounts[m.Worker].step)
+		}
+	case transport.KindNorm:
+		if err := c.speaksFor(p, e.kind, e.norm.Shard); err != nil {
+			return err
+		}
+		if math.Abs(e.norm.Sum2) > float64(c.hello.Params)*largest32 && !math.IsInf(e.norm.Sum2, 0) {
+			return fmt.Errorf("a norm with the square %g", e.norm.Sum2)
+		}
+	case transport.KindSaved:
+		return c.speaksFor(p, e.kind, e.saved.Shard)
+	case transport.KindPoison:
+		m := &e.poison
+		if !(math.Abs(m.Value) <= 1.01) {
+			return fmt.Errorf("poison with the mean cosine %g", m.Value)
+		}
+		return c.speaksFor(p, e.kind, m.Shard)
+	case transport.KindHeld:
+		return c.speaksFor(p, e.kind, e.held.Shard)
+	case transport.KindMoved:
+		m := &e.moved
+		if m.Move < 1 || m.Move > c.mover.id {
+			return fmt.Errorf("a move %d, of %d", m.Move, c.mover.id)
+		}
+		if c.ledger != nil {
+			return c.past("a shard has moved", m.Version)
+		}
+	case transport.KindStanding:
+		if c.cfg.Office == nil {
+			return errors.New("it stands to a coordinator that nobody else can replace")
+		}
+	}
+	return nil
+}
+
+// speaksFor says what is wrong if a server speaks for a shard: it never had it, nor was to get it. What it says of one that it had may have been on its way.
+// Where copies are taken over, nobody knows all that were there before: the word of those that do not count is not heeded.
+func (c *Coordinator) speaksFor(p *peer, kind transport.Kind, shard int) error {
+	if shard < 0 || shard >= len(c.shards) {
+		return fmt.Errorf("%v of shard %d, of %d", kind, shard, len(c.shards))
+	}
+	if !c.hosts[[2]int{p.rank, shard}] && (c.copies == nil || c.cfg.Office == nil) {
+		return fmt.Errorf("%v of shard %d, which it has not", kind, shard)
+	}
+	return nil
+}

@@ -1,0 +1,526 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/transport"
+	"star/transport/transporttest"
+)
+
+// hostile is a job of three honest workers and a fourth one that says what it likes, or of honest workers and a spare server that does.
+type hostile struct {
+	*world
+	mode string
+
+	mu     sync.Mutex
+	counts map[transport.Child]int // samples of batches, by worker and step
+}
+
+// hostileModes are what the job does meanwhile.
+var hostileModes = []string{"ssgd", "asgd", "tree=0(1,2(3))", "tree=3(0(1),2)", "ring"}
+
+// attacked plays such a job. f may attack before all honest workers are there (early), and while they train; then the job is told to stop, and must be as
+// it would have been.
+func attacked(t *testing.T, mode string, f func(h *hostile)) {
+	t.Helper()
+	cfg := Config{Workers: 4, Servers: 2, Steps: 1 << 30, Least: 3, EvalEvery: 0.5, Grace: 20 * time.Second, Pilot: &script{}, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	if mode == "ring" {
+		cfg.Ring, cfg.Pilot = &RingConfig{Rule: "sgd"}, nil
+	} else {
+		var err error
+		if cfg.Plan, err = modes.Parse(mode, 4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	play(t, cfg, func(w *world) {
+		h := &hostile{world: w, mode: mode, counts: map[transport.Child]int{}}
+		f(h)
+		if w.over == nil {
+			return
+		}
+		before := len(w.run.String())
+		h.goesOn("after it all")
+		if _, no := w.ask("stop"); no != "" {
+			t.Error(no)
+		}
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Errorf("the job ended with %v", w.err)
+		}
+		used := int64(0)
+		_, err := ReadRun(strings.NewReader(w.run.String()), "run.jsonl", func(l RunLine) error {
+			switch e := l.Entry.(type) {
+			case RunFire:
+				used = e.Samples
+			case RunMember:
+				if !e.Joined && e.Worker < 3 {
+					t.Errorf("worker %d had to go: %s", e.Worker, e.Why)
+				}
+			case RunEval:
+				if !(e.Loss >= -1 && e.Loss < 10) || e.Accuracy < 0 || e.Accuracy > 1 {
+					t.Errorf("evaluated as %+v", e)
+				}
+			case RunEnd:
+				if e.Samples != used || e.Error != "" {
+					t.Errorf("the summary counts %d samples, %d are in updates; %s", e.Samples, used, e.Error)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("the log cannot be read: %v", err)
+		}
+		if used == 0 || len(w.run.String()) == before {
+			t.Error("nothing was trained")
+		}
+	})
+}
+
+// goesOn wants updates within five minutes of the fake clock.
+func (h *hostile) goesOn(after string) {
+	h.t.Helper()
+	synctest.Wait()
+	version := func() int64 {
+		select {
+		case <-h.over:
+			h.t.Fatalf("after %s the job is over: %v\n%s", after, h.err, h.logs)
+		default:
+		}
+		return h.c.ledger.version()
+	}
+	from := version()
+	for range 300 {
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if version() > from+1 {
+			return
+		}
+	}
+	h.t.Fatalf("after %s no update in 5 min; waiting for %s\n%.4000s", after, h.waiting(), tail(h.logs.String(), 4000))
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// honest has honest workers join: of a tree, of a ring, or each for itself.
+func (h *hostile) honest(ranks ...int) {
+	for _, r := range ranks {
+		if h.mode == "ring" {
+			h.ringWorker(r, "", nil)
+		} else {
+			h.treeWorker(r)
+		}
+	}
+}
+
+// treeWorker plays a worker that may be in a tree: its parent has what it hands over a moment later.
+func (h *hostile) treeWorker(rank int) {
+	w := h.world
+	w.wg.Go(func() {
+		hi, me := hello(rank), star.Worker(rank)
+		hi.Addr, hi.Buffers = fmt.Sprintf("door%d", rank), 2
+		m, err := w.join(hi, enrolment)
+		if err != nil {
+			w.t.Errorf("worker %d: %v", rank, err)
+			return
+		}
+		defer m.Close()
+		m.Beat()
+		Say(m, transport.Joined{Worker: me}, nil)
+		step, branch, pushed := m.Welcome.Step, transport.Branch{Parent: -1, Step: -1}, int64(-1)
+		orders := make(chan Order, 64)
+		w.wg.Go(func() {
+			defer close(orders)
+			for {
+				o, err := m.Order()
+				if err != nil {
+					w.t.Errorf("worker %d: %v", rank, err)
+					return
+				}
+				orders <- o
+				if o.Release.Action == transport.Stop {
+					return
+				}
+			}
+		})
+		away := map[transport.Child]bool{}
+		push := func(s int64) {
+			if pushed < s {
+				pushed = s
+				w.stored(me, s)
+			}
+		}
+		take := func(o Order) {
+			switch o.Kind {
+			case transport.KindBranch:
+				branch = o.Branch
+			case transport.KindDetach:
+				away[transport.Child(o.Detach)] = true
+				if o.Detach.Worker == me && o.Detach.Step < step {
+					push(o.Detach.Step)
+				}
+			}
+		}
+		for o := range orders {
+			take(o)
+			if o.Kind != transport.KindRelease {
+				continue
+			}
+			r := o.Release
+			h.mu.Lock()
+			h.counts[transport.Child{Worker: me, Step: step}] = r.Count
+			h.mu.Unlock()
+			switch r.Action {
+			case transport.Stop:
+				return
+			case transport.Finish, transport.Evaluate:
+				Say(m, transport.Buffers{Worker: me, Eval: r.Eval}, transport.Floats([]float32{1, 3}))
+				for o := range orders {
+					if take(o); o.Kind == transport.KindBuffers {
+						if b := floats(o.Payload); len(b) != 2 || b[0] != 1 || b[1] != 3 {
+							w.t.Errorf("worker %d: the average of buffers is %v", rank, b)
+						}
+						break
+					}
+				}
+				n := (r.To - r.From) / 1000
+				Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
+				if r.Action == transport.Finish {
+					continue
+				}
+			}
+			for pace := time.After(time.Second + time.Duration(rank)*time.Millisecond); pace != nil; {
+				select {
+				case o, ok := <-orders:
+					if !ok {
+						return
+					}
+					take(o)
+				case <-pace:
+					pace = nil
+				}
+			}
+			mine := branch.Step == step && !away[transport.Child{Worker: me, Step: step}]
+			rec := star.Record{Worker: me, Step: step, Basis: r.Version, Samples: r.Count, Loss: 1, Norm2: 4}
+			switch {
+			case mine && branch.Parent >= 0:
+			case mine && len(branch.Children) > 0:
+				time.Sleep(50 * time.Millisecond) // for the children's
+				b := transport.Bundle{Worker: me, Step: step, Members: []transport.Share{{Worker: me, Step: step, Samples: r.Count}}}
+				h.mu.Lock()
+				for _, c := range branch.Children { // a fourth one hands over nothing
+					if n := h.counts[c]; !away[c] && n > 0 {
+						b.Members = append(b.Members, transport.Share{Worker: c.Worker, Step: c.Step, Samples: n})
+					}
+				}
+				h.mu.Unlock()
+				Say(m, b, nil)
+				push(step)
+			default:
+				push(step)
+			}
+			Say(m, transport.Arrive{Record: rec}, nil)
+			step++
+		}
+	})
+}
+
+// rogue is the fourth worker.
+type rogue struct {
+	m      *Member
+	step   int64
+	rel    transport.Release
+	ring   transport.Ring
+	branch transport.Branch
+}
+
+// Phases in which the fourth worker says what it likes.
+var phases = []string{"welcomed", "released", "arrived", "evaluating"}
+
+// join has the fourth worker come as far as a phase.
+func (h *hostile) comes(phase string) *rogue {
+	h.t.Helper()
+	hi, e := hello(3), enrolment
+	hi.Addr, hi.Buffers = "door3", 2
+	if h.mode == "ring" {
+		hi.Addr, hi.Buffers, e.Rule = "meet3,door3", 0, "sgd"
+	}
+	m, err := h.join(hi, e)
+	if err != nil {
+		h.t.Fatalf("the fourth worker cannot join: %v\n%s", err, tail(h.logs.String(), 2000))
+	}
+	r := &rogue{m: m, step: m.Welcome.Step, branch: transport.Branch{Parent: -1, Step: -1}}
+	if phase == "welcomed" {
+		return r
+	}
+	Say(m, transport.Joined{Worker: 3}, nil)
+	for r.rel.Count == 0 || phase == "evaluating" && r.rel.Action != transport.Evaluate {
+		if r.rel.Count > 0 { // no evaluation yet
+			h.gradient(r)
+			r.rel.Count = 0
+		}
+		o, err := m.Order()
+		if err != nil {
+			h.t.Fatalf("the fourth worker is not released: %v\n%s", err, tail(h.logs.String(), 2000))
+		}
+		switch o.Kind {
+		case transport.KindBranch:
+			r.branch = o.Branch
+		case transport.KindRing:
+			r.ring = o.Ring
+			Say(m, transport.Formed{Worker: 3, Generation: o.Ring.Generation, Version: max(o.Ring.From, h.version())}, nil)
+		case transport.KindRelease:
+			r.rel = o.Release
+		case transport.KindDetach:
+			if o.Detach.Worker == 3 {
+				h.stored(3, o.Detach.Step)
+			}
+		}
+	}
+	if phase == "arrived" {
+		r.arrive()
+	}
+	return r
+}
+
+func (r *rogue) arrive() {
+	Say(r.m, transport.Arrive{Record: star.Record{Worker: 3, Step: r.step, Basis: r.rel.Version, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
+	r.step++
+}
+
+// gradient makes one as an honest worker would.
+func (h *hostile) gradient(r *rogue) {
+	time.Sleep(time.Second)
+	top := r.branch.Step == r.step && r.branch.Parent < 0
+	if h.mode != "ring" && r.branch.Step != r.step || top {
+		if top {
+			Say(r.m, transport.Bundle{Worker: 3, Step: r.step, Members: []transport.Share{{Worker: 3, Step: r.step, Samples: r.rel.Count}}}, nil)
+		}
+		h.stored(3, r.step)
+	}
+	r.arrive()
+	if h.mode == "ring" {
+		Say(r.m, transport.Tally{Worker: 3, Generation: r.ring.Generation, Version: r.rel.Version + 1}, nil)
+	}
+}
+
+func (h *hostile) version() int64 {
+	synctest.Wait()
+	return h.c.ledger.version()
+}
+
+// dropped says whether the coordinator takes leave of a member within some seconds. In either case its connection ends.
+func dropped(m *Member) bool {
+	defer m.Close()
+	m.Conn.SetReadDeadline(time.Now().Add(3 * time.Second))
+	for {
+		f, err := m.Conn.Recv()
+		if err != nil {
+			return !errors.Is(err, os.ErrDeadlineExceeded)
+		}
+		if err := m.Conn.Discard(); err != nil || f.Kind == transport.KindReject {
+			return true
+		}
+	}
+}
+
+// honestly is a message of a kind as the fourth worker could say it.
+func (r *rogue) honestly(k transport.Kind) transport.Message {
+	return transporttest.Fill(transporttest.Of(k), map[string]any{
+		"Worker": 3, "Rank": 3, "Step": r.step, "Basis": r.rel.Version, "Version": r.rel.Version, "Samples": max(r.rel.Count, 1), "Count": 1,
+		"Generation": max(r.ring.Generation, 1), "Loss": 1., "Norm2": 4., "Cause": "not-finite", "Shard": -1, "Suspect": -1, "ID": "none", "Eval": max(r.rel.Eval, 1),
+	})
+}
+
+// One message of one member, of which each has stopped a job or spoiled its log, costs that member its connection.
+func TestOneWordOfAMember(t *testing.T) {
+	for name, m := range map[string]transport.Message{
+		"a norm that nothing has":     transport.Arrive{Record: star.Record{Worker: 3, Samples: 4, Loss: 1, Norm2: 1e308}},
+		"a time before the job":       transport.Arrive{Record: star.Record{Worker: 3, Samples: 4, Loss: 1, At: -time.Hour}},
+		"an iteration of 30 years":    transport.Arrive{Record: star.Record{Worker: 3, Samples: 4, Loss: 1, Compute: 1e9 * time.Second}},
+		"its numbers are none":        transport.Leave{Worker: 3, Exit: 70, Reason: "NaN"},
+		"a codec without a name":      transport.Compression{Worker: 3, Why: "it is there"},
+		"a codec of another job":      transport.Compression{Worker: 3, Codec: "int8"},
+		"another one's compression":   transport.Compression{Worker: 0, Codec: "int8"},
+		"another one's poison":        transport.Poison{Shard: -1, Worker: 0, Cause: "not-finite"},
+		"a shard it has not is ready": transport.Ready{Shard: 0, Version: 99},
+		"not finite in another shard": transport.Stored{Shard: 0, Worker: 0, Step: 5, Sum2: math.NaN()},
+		"another shard's checkpoint":  transport.Saved{Shard: 0, ID: "c0-0", Err: "the disk is full"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			attacked(t, "ssgd", func(h *hostile) {
+				h.server(0, 2, false)
+				spare, err := Join(h.t.Context(), MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
+					Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Addr: "s1"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				h.honest(0, 1, 2)
+				time.Sleep(5500 * time.Millisecond)
+				from := h.comes("released").m
+				switch m.Kind() {
+				case transport.KindReady, transport.KindStored, transport.KindSaved:
+					defer from.Close()
+					from = spare
+				}
+				Say(from, m, nil)
+				if !dropped(from) {
+					t.Error("it costs the sender nothing")
+				}
+				spare.Close()
+			})
+		})
+	}
+}
+
+// harmless are fields in which a worker may say anything, and why. Of all others the ends of what a number can hold, and what is none, cost it the
+// connection.
+var harmless = map[string]string{
+	"ping": "nobody reads it", "pong": "likewise",
+	"arrive.Record.Transit":   "it does not go over the wire",
+	"arrive.Record.Telemetry": "what is not finite counts as not measured",
+	"arrive.Record.Loss=NaN":  "the loss of a gradient that was skipped",
+	"arrive.Record.Norm2=NaN": "likewise",
+	"arrive.Record.CPU=NaN":   "not measured",
+	"eval-result.LossSum=NaN": "the training has diverged; one part that says so is left out",
+	"poison.Value=NaN":        "there is no number for it",
+	"tally.Sum2=NaN":          "the training has diverged",
+	"tally.Carried[0].Step":   "it counts where the rider has that batch",
+	"tally.Dropped[0].Step":   "likewise",
+	"usage.Seq":               "a count that is held against nothing", "usage.Step": "likewise", "usage.Free": "likewise, of bytes",
+}
+
+// extreme says whether a name of transporttest.Absurd is of a number that nobody means.
+func extreme(name string) bool {
+	_, is, _ := strings.Cut(name, "=")
+	switch is {
+	case "-9223372036854775808", "4611686018427387904", "9223372036854775807", "1e+308", "-1e+308", "1.7976931348623157e+308", "NaN", "+Inf", "-Inf":
+		return true
+	}
+	return false
+}
+
+// costs wants an absurd message to have cost its sender the connection.
+func (h *hostile) costs(m *Member, name string) {
+	h.t.Helper()
+	if dropped(m) || !extreme(name) {
+		return
+	}
+	for field := range harmless {
+		if strings.HasPrefix(name, field) {
+			return
+		}
+	}
+	h.t.Errorf("%s costs its sender nothing", name)
+}
+
+// attack sends all absurd messages of a kind from one who comes anew for each, and wants the job to go on.
+func (h *hostile) attack(empty transport.Message, comes func() (m *Member, base transport.Message)) {
+	for name := range transporttest.Absurd(transporttest.Fill(empty, nil)) {
+		m, base := comes()
+		for now, msg := range transporttest.Absurd(base) {
+			if now == name {
+				Say(m, msg, nil)
+			}
+		}
+		h.costs(m, name)
+		h.goesOn(name)
+		if strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String()) {
+			return // whatever is in it
+		}
+	}
+}
+
+func TestHostileWorkers(t *testing.T) {
+	for _, mode := range hostileModes {
+		for _, phase := range phases {
+			if testing.Short() && (mode != "ssgd" || phase != "released") {
+				continue
+			}
+			for _, empty := range transporttest.Messages {
+				t.Run(fmt.Sprint(mode, "/", phase, "/", empty.Kind()), func(t *testing.T) {
+					attacked(t, mode, func(h *hostile) {
+						h.server(0, map[bool]int{true: 0, false: 2}[mode == "ring"], false)
+						h.server(1, 0, false)
+						h.honest(0, 1, 2)
+						time.Sleep(5 * time.Second)
+						h.attack(empty, func() (*Member, transport.Message) {
+							r := h.comes(phase)
+							return r.m, r.honestly(empty.Kind())
+						})
+					})
+				})
+			}
+		}
+	}
+}
+
+// A server that has no shard speaks for shards that others have: before the job begins, and while it trains.
+func TestHostileServers(t *testing.T) {
+	for _, early := range []bool{true, false} {
+		for _, empty := range transporttest.Messages {
+			if testing.Short() && (early || empty.Kind() != transport.KindStored) {
+				continue
+			}
+			t.Run(fmt.Sprintf("early %v/%v", early, empty.Kind()), func(t *testing.T) {
+				base := transporttest.Fill(empty, map[string]any{
+					"Worker": 1, "Rank": 1, "Samples": 4, "Count": 1, "Generation": 1, "Cause": "flipped", "Err": "the disk is full", "ID": "c3-0", "Seq": 1, "Move": 1, "Host": "h", "Job": "job",
+				})
+				var variants []transport.Message
+				names := []string{"as it is"}
+				variants = append(variants, base)
+				for name, m := range transporttest.Absurd(base) {
+					names, variants = append(names, name), append(variants, m)
+				}
+				for i, m := range variants {
+					over := false
+					attacked(t, "ssgd", func(h *hostile) {
+						h.server(0, 2, false)
+						spare, err := Join(h.t.Context(), MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
+							Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Addr: "s1"}})
+						if err != nil {
+							t.Fatal(err)
+						}
+						defer spare.Close()
+						if !early {
+							h.honest(0, 1, 2)
+							time.Sleep(4500 * time.Millisecond)
+						}
+						Say(spare, m, nil)
+						h.costs(spare, names[i])
+						if early {
+							time.Sleep(time.Second)
+							if m, err := Join(h.t.Context(), MemberConfig{Network: h.net, Addr: "coord", Hello: transport.Hello{
+								Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Addr: "s1"}}); err == nil {
+								defer m.Close()
+								m.Beat()
+							} else {
+								t.Fatalf("after %s nobody can take the place of server 1: %v", names[i], err)
+							}
+							h.honest(0, 1, 2)
+							time.Sleep(5 * time.Second)
+						}
+						h.ask("checkpoint")
+						h.goesOn(names[i])
+						if h.c.result.CheckpointError != "" {
+							t.Errorf("after %s a checkpoint failed: %s", names[i], h.c.result.CheckpointError)
+						}
+						over = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
+					})
+					if over || t.Failed() {
+						return
+					}
+				}
+			})
+		}
+	}
+}

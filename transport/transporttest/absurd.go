@@ -1,0 +1,150 @@
+package transporttest
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"reflect"
+	"strings"
+
+	"star/transport"
+)
+
+// Messages has each message of the protocol once, empty. A test compares it with the kinds that there are.
+var Messages = []transport.Message{
+	transport.Hello{}, transport.Welcome{}, transport.Reject{}, transport.Assign{}, transport.Ready{}, transport.Joined{}, transport.Arrive{},
+	transport.Stored{}, transport.Fire{}, transport.Norm{}, transport.Apply{}, transport.Release{}, transport.Push{}, transport.Params{},
+	transport.Pull{}, transport.Init{}, transport.Buffers{}, transport.EvalResult{}, transport.Save{}, transport.Saved{}, transport.Leave{},
+	transport.Control{}, transport.Reply{}, transport.Ping{}, transport.Pong{}, transport.Ring{}, transport.Formed{}, transport.Tally{},
+	transport.Fault{}, transport.Branch{}, transport.Bundle{}, transport.Detach{}, transport.Want{}, transport.Compression{},
+	transport.Enlist{}, transport.Usage{}, transport.Ask{}, transport.Grant{}, transport.Order{}, transport.Obeyed{}, transport.Yield{},
+	transport.Adopt{}, transport.Hand{}, transport.Moved{}, transport.State{}, transport.Slot{}, transport.Route{}, transport.Cancel{},
+	transport.Computed{}, transport.Close{}, transport.Poison{}, transport.Ballot{}, transport.Standing{}, transport.Elsewhere{},
+	transport.View{}, transport.Held{}, transport.Turn{}, transport.Ahead{},
+}
+
+// Of is the empty message of a kind.
+func Of(k transport.Kind) transport.Message {
+	for _, m := range Messages {
+		if m.Kind() == k {
+			return m
+		}
+	}
+	panic(fmt.Sprintf("transporttest: %v is not among Messages", k))
+}
+
+// Fill sets fields of a message by their names, also inside structs and in the elements of lists, which get one element. A value that a field of that name
+// cannot hold is passed over.
+func Fill(m transport.Message, fields map[string]any) transport.Message {
+	v := reflect.New(reflect.TypeOf(m)).Elem()
+	v.Set(reflect.ValueOf(m))
+	fill(v, fields)
+	return v.Interface().(transport.Message)
+}
+
+func fill(v reflect.Value, fields map[string]any) {
+	for i := range v.NumField() {
+		f := v.Field(i)
+		if x, ok := fields[v.Type().Field(i).Name]; ok {
+			if x := reflect.ValueOf(x); x.CanConvert(f.Type()) && (x.Kind() == reflect.String) == (f.Kind() == reflect.String) {
+				f.Set(x.Convert(f.Type()))
+				continue
+			}
+		}
+		switch {
+		case f.Kind() == reflect.Struct:
+			fill(f, fields)
+		case f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Struct:
+			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+			fill(f.Index(0), fields)
+		}
+	}
+}
+
+// Absurd yields a message with one field after the other made what hardly anybody honest says: the ends of what the field's type can hold, zero, numbers
+// that are finite and mean nothing, and numbers that are none. The name says which field, and what it is.
+func Absurd(m transport.Message) iter.Seq2[string, transport.Message] {
+	return func(yield func(string, transport.Message) bool) {
+		v := reflect.New(reflect.TypeOf(m)).Elem()
+		v.Set(reflect.ValueOf(m))
+		absurd(v, "", func(name string) bool { return yield(m.Kind().String()+name, v.Interface().(transport.Message)) })
+	}
+}
+
+var (
+	ints   = []int64{0, -1, 1, 70, 4095, 1<<31 - 1, 1 << 62, math.MaxInt64, math.MinInt64}
+	floats = []float64{0, -1, 1e308, -1e308, 1e38, math.MaxFloat64, math.SmallestNonzeroFloat64, math.NaN(), math.Inf(1), math.Inf(-1)}
+	texts  = []string{"", "nonsense", "\xff", strings.Repeat("x", 300)}
+)
+
+// absurd changes v, calls next for each change, and changes it back. It reports false when next does.
+func absurd(v reflect.Value, name string, next func(string) bool) bool {
+	old := reflect.New(v.Type()).Elem()
+	old.Set(v)
+	defer v.Set(old)
+	try := func(what string, set func()) bool {
+		set()
+		defer v.Set(old)
+		return next(name + "=" + what)
+	}
+	switch v.Kind() {
+	case reflect.Bool:
+		return try(fmt.Sprint(!v.Bool()), func() { v.SetBool(!old.Bool()) })
+	case reflect.Int, reflect.Int64, reflect.Int32:
+		for _, x := range ints {
+			if !v.OverflowInt(x) && !try(fmt.Sprint(x), func() { v.SetInt(x) }) {
+				return false
+			}
+		}
+	case reflect.Uint8, reflect.Uint64:
+		for _, x := range []uint64{0, 1, 255, math.MaxUint64} {
+			if !v.OverflowUint(x) && !try(fmt.Sprint(x), func() { v.SetUint(x) }) {
+				return false
+			}
+		}
+	case reflect.Float32, reflect.Float64:
+		for _, x := range floats {
+			if !try(fmt.Sprint(x), func() { v.SetFloat(x) }) {
+				return false
+			}
+		}
+	case reflect.String:
+		for _, x := range texts {
+			if what := fmt.Sprintf("%.20q", x); !try(what, func() { v.SetString(x) }) {
+				return false
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if !absurd(v.Field(i), name+"."+v.Type().Field(i).Name, next) {
+				return false
+			}
+		}
+	case reflect.Array:
+		return absurd(v.Index(0), name+"[0]", next)
+	case reflect.Slice:
+		one := reflect.MakeSlice(v.Type(), 1, 1)
+		if v.Len() > 0 {
+			one.Index(0).Set(v.Index(0))
+		}
+		if v.Len() > 0 && !try("[]", func() { v.Set(reflect.Zero(v.Type())) }) {
+			return false
+		}
+		if v.Len() == 0 && !try("[0]", func() { v.Set(one) }) {
+			return false
+		}
+		twice := reflect.AppendSlice(one, one)
+		if !try("twice", func() { v.Set(twice) }) {
+			return false
+		}
+		own := reflect.MakeSlice(v.Type(), 1, 1)
+		own.Index(0).Set(one.Index(0))
+		return absurd(own.Index(0), name+"[0]", func(name string) bool {
+			v.Set(reflect.AppendSlice(reflect.Zero(v.Type()), own)) // whoever keeps the message keeps this list
+			return next(name)
+		})
+	default:
+		panic(fmt.Sprintf("transporttest: a field of kind %v: say what is absurd for it", v.Kind()))
+	}
+	return true
+}
