@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/big"
 	"math/bits"
+	"slices"
+	"sort"
 )
 
 // Dual is the proof that a matching is the best: prices by which every edge
@@ -63,7 +65,8 @@ var ErrProof = errors.New("blossom: no proof")
 // sum of the prices (of a blossom: times the edges that it has room for) is at
 // least what any matching weighs, and exactly what m weighs (W. H. Cunningham, A. B.
 // Marsh III: A primal algorithm for optimum matching. Math. Programming Study 8,
-// 1978). It takes O(m·depth), depth the most blossoms around one vertex.
+// 1978). It takes O(m·log(depth)) and the size of the blossoms, depth the most of them around one vertex, where of any two blossoms that
+// share a vertex one contains the other, as those of Solve do.
 func Verify(n int, edges []Edge, m *Matching, opts ...Option) error {
 	o := join(opts)
 	if err := check(n, edges); err != nil {
@@ -102,11 +105,8 @@ func Verify(n int, edges []Edge, m *Matching, opts ...Option) error {
 	// What each edge costs: prices are not negative, so that sums may end at the
 	// largest number there is.
 	cost := make([]uint64, len(edges))
-	at := make([][]int, n) // edges of each vertex
 	for i, e := range edges {
 		cost[i] = uint64(m.Dual.Vertex[e.U]) + uint64(m.Dual.Vertex[e.V])
-		at[e.U] = append(at[e.U], i)
-		at[e.V] = append(at[e.V], i)
 	}
 	inside := make([]int, n) // 1 + the last blossom seen around it
 	for k, b := range m.Dual.Blossoms {
@@ -124,19 +124,17 @@ func Verify(n int, edges []Edge, m *Matching, opts ...Option) error {
 			if w := m.Mate[v]; w > v && inside[w] == k+1 {
 				full++
 			}
-			for _, i := range at[v] {
-				if e := edges[i]; e.U == v && inside[e.V] == k+1 { // once for each edge
-					sum, carry := bits.Add64(cost[i], uint64(b.Price), 0)
-					if carry > 0 {
-						sum = math.MaxUint64
-					}
-					cost[i] = sum
-				}
-			}
 		}
 		if b.Price > 0 && full != len(b.Vertices)/2 {
 			return bad("blossom %d has the price %d and contains %d edges of the matching, not %d", k, b.Price, full, len(b.Vertices)/2)
 		}
+	}
+	if f, ok := nest(n, m.Dual.Blossoms); ok {
+		for i, e := range edges {
+			cost[i] = most(cost[i], f.around(e.U, e.V))
+		}
+	} else {
+		crossing(n, edges, m.Dual.Blossoms, cost)
 	}
 	for i, e := range edges {
 		w := max(weights[i], 0)
@@ -152,6 +150,111 @@ func Verify(n int, edges []Edge, m *Matching, opts ...Option) error {
 		return bad("%d of the pairs are no edges", chosen)
 	}
 	return nil
+}
+
+// most is a + b, or the largest number there is.
+func most(a, b uint64) uint64 {
+	sum, carry := bits.Add64(a, b, 0)
+	if carry > 0 {
+		return math.MaxUint64
+	}
+	return sum
+}
+
+// nested are blossoms of which any two that share a vertex contain one another. The vertices of each stand together in an order of all.
+type nested struct {
+	at     []int   // by vertex: its place in that order
+	chains [][]set // by vertex: the blossoms around it, the smallest first
+}
+
+// set is the places that a blossom has, and the price of it and of all around it.
+type set struct {
+	from, to int
+	price    uint64
+}
+
+// nest finds the order; false: two of the blossoms cross.
+func nest(n int, blossoms []Blossom) (f nested, ok bool) {
+	order := make([]int, len(blossoms)) // larger ones first
+	for k := range order {
+		order[k] = k
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return len(blossoms[b].Vertices) - len(blossoms[a].Vertices) })
+	const nobody = -1
+	smallest := slices.Repeat([]int{nobody}, n) // by vertex: of the blossoms so far
+	parent := make([]int, len(blossoms))
+	for _, k := range order {
+		vs := blossoms[k].Vertices
+		parent[k] = smallest[vs[0]]
+		for _, v := range vs {
+			if smallest[v] != parent[k] {
+				return f, false
+			}
+			smallest[v] = k
+		}
+	}
+	// Each takes its places from those of its parent, from the front; what is left there is for the parent's own vertices.
+	sets, free, front := make([]set, len(blossoms)), make([]int, len(blossoms)), 0
+	for _, k := range order {
+		next, price := &front, uint64(0)
+		if p := parent[k]; p != nobody {
+			next, price = &free[p], sets[p].price
+		}
+		sets[k] = set{*next, *next + len(blossoms[k].Vertices), most(price, uint64(blossoms[k].Price))}
+		free[k], *next = *next, sets[k].to
+	}
+	f.at, f.chains = make([]int, n), make([][]set, n)
+	for v, k := range smallest {
+		next := &front
+		if k != nobody {
+			next = &free[k]
+		}
+		f.at[v], *next = *next, *next+1
+	}
+	chain := make([][]set, len(blossoms))
+	for _, k := range order {
+		chain[k] = []set{sets[k]}
+		if p := parent[k]; p != nobody {
+			chain[k] = append(chain[k], chain[p]...)
+		}
+	}
+	for v, k := range smallest {
+		if k != nobody {
+			f.chains[v] = chain[k]
+		}
+	}
+	return f, true
+}
+
+// around is the price of all blossoms around both u and v.
+func (f *nested) around(u, v int) uint64 {
+	chain, at := f.chains[u], f.at[v]
+	k := sort.Search(len(chain), func(k int) bool { return chain[k].from <= at && at < chain[k].to })
+	if k == len(chain) {
+		return 0
+	}
+	return chain[k].price
+}
+
+// crossing adds to the cost of each edge the prices of the blossoms around it, whatever these are.
+func crossing(n int, edges []Edge, blossoms []Blossom, cost []uint64) {
+	at := make([][]int, n) // edges of each vertex
+	for i, e := range edges {
+		at[e.U] = append(at[e.U], i)
+	}
+	inside := make([]int, n) // 1 + the last blossom seen around it
+	for k, b := range blossoms {
+		for _, v := range b.Vertices {
+			inside[v] = k + 1
+		}
+		for _, v := range b.Vertices {
+			for _, i := range at[v] {
+				if inside[edges[i].V] == k+1 {
+					cost[i] = most(cost[i], uint64(b.Price))
+				}
+			}
+		}
+	}
 }
 
 // weights are the scaled weights, and the most that rounding can have cost.
