@@ -329,11 +329,12 @@ func byPart(bad, ref *profile, calm float64, window []sample) (claims []claim) {
 			Text: fmt.Sprintf("off the processor %.0f %% of it, and nobody kept it off", 100*(1-cpu/usual))})
 	}
 	paused := share(compute) * pauses
-	if bad.above(ref, star.Stalled) > 0.03 { // what stands still now and then neither sends nor receives
+	if still := bad.above(ref, star.Stalled) / (1 - ref.own/bad.own); calm > fifth { // what stands still neither sends nor receives
 		for i := range claims[1:] {
-			p := min(max((calm-hardly)/(fifth-hardly), 0), 1) * claims[1+i].explains
+			p := min(claims[1+i].explains, still)
 			claims[1+i].explains -= p
 			paused += p
+			still -= p
 		}
 	}
 	return append(claims,

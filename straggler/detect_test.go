@@ -102,6 +102,12 @@ var injuries = []struct {
 	}},
 	{"thin link out, buffered", NetworkOut, "network out: push", func(r *star.Record, _ int64, rnd *rand.Rand) { r.Transit += 80 * ms }},
 	{"thin link out, full buffers", NetworkOut, "MB/s)", func(r *star.Record, _ int64, rnd *rand.Rand) { r.Push += 80 * ms }},
+	{"thin link out, a buffer now and then, a busy host", NetworkOut, "network out: push", func(r *star.Record, step int64, _ *rand.Rand) {
+		if step%4 != 0 {
+			r.Transit += 90 * ms
+		}
+		r.Telemetry.Set(star.Stalled, 0.06)
+	}},
 	{"thin link in", NetworkIn, "network in: pull", func(r *star.Record, _ int64, rnd *rand.Rand) { r.Pull += 60 * ms }},
 	{"data loader", Data, "slow data: load", func(r *star.Record, _ int64, rnd *rand.Rand) { r.Load += 50 * ms }},
 	{"stop and go, some iterations", Pauses, "stands still", func(r *star.Record, step int64, rnd *rand.Rand) {
