@@ -28,6 +28,17 @@ type TTAGroup struct {
 	Staleness                float64
 }
 
+// leastRuns is how many runs an interval is given for: of two it is 12.7 times the standard error, of five 2.8 times.
+const leastRuns = 5
+
+// interval is Interval of so many runs that it says something; else the half is NaN.
+func interval(xs []float64) (mean, half float64) {
+	if mean, half = Interval(xs); len(xs) < leastRuns {
+		half = math.NaN()
+	}
+	return mean, half
+}
+
 // TTAGroups puts runs together by method, in the order in which they come.
 func TTAGroups(rs []TTAResult) []TTAGroup {
 	var out []TTAGroup
@@ -52,9 +63,9 @@ func TTAGroups(rs []TTAResult) []TTAGroup {
 		}
 		g.Mean, g.Half = math.Inf(1), math.NaN()
 		if g.Arrived == k {
-			g.Mean, g.Half = Interval(g.Times)
+			g.Mean, g.Half = interval(g.Times)
 		}
-		g.Accuracy, g.AccuracyHalf = Interval(g.Accuracies)
+		g.Accuracy, g.AccuracyHalf = interval(g.Accuracies)
 		out, rs = append(out, g), rs[k:]
 	}
 	return out
@@ -72,7 +83,7 @@ func TTAMeasures(rs []TTAResult) (ms []Measure) {
 		}
 		m := Measure{Name: fmt.Sprintf("%s, %s, %s, %s", g.Task, g.Arch, g.Scenario, g.Method), Value: g.Mean, Unit: "s"}
 		if !math.IsNaN(g.Half) {
-			m.Low, m.High = g.Mean-g.Half, g.Mean+g.Half
+			m.Low, m.High = max(0, g.Mean-g.Half), g.Mean+g.Half
 		}
 		ms = append(ms, m)
 	}
@@ -112,7 +123,7 @@ func paired(a, b *TTAGroup) (mean, half float64) {
 	for i := range min(len(a.Accuracies), len(b.Accuracies)) {
 		ds = append(ds, a.Accuracies[i]-b.Accuracies[i])
 	}
-	return Interval(ds)
+	return interval(ds)
 }
 
 // uncertain is half the width of the 95 % confidence interval of the ratio of two groups' times, seed by seed; NaN where it is not known.
@@ -121,7 +132,7 @@ func uncertain(a, b *TTAGroup) float64 {
 	for i := range min(len(a.Times), len(b.Times)) {
 		logs = append(logs, math.Log(a.Times[i]/b.Times[i]))
 	}
-	_, half := Interval(logs)
+	_, half := interval(logs)
 	return half
 }
 
@@ -299,7 +310,6 @@ func plotCases(cases []TTACase) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = cases[0].Task + ", " + cases[0].Arch
 	p.Y.Label.Text = "time to the target, of SSGD's"
-	p.Y.Min = 0
 	p.Legend.Top = true
 	p.Add(plotter.NewGrid())
 	var names []string
@@ -347,7 +357,7 @@ func plotCases(cases []TTACase) (*plot.Plot, error) {
 		for i, c := range cases {
 			if v, half, ok := s.of(c); ok {
 				points.XYs = append(points.XYs, plotter.XY{X: float64(i) + (float64(k)-float64(len(all)-1)/2)*0.1, Y: v})
-				points.YErrors = append(points.YErrors, struct{ Low, High float64 }{half, half})
+				points.YErrors = append(points.YErrors, struct{ Low, High float64 }{min(half, v), half}) // no time is below 0
 				most = max(most, v+half)
 			}
 		}
@@ -367,7 +377,7 @@ func plotCases(cases []TTACase) (*plot.Plot, error) {
 		p.Add(bars, scatter)
 		p.Legend.Add(s.name, scatter)
 	}
-	p.Y.Max = 1.6 * min(most, 2) // the legend is above
+	p.Y.Min, p.Y.Max = 0, 1.6*min(most, 2) // the legend is above
 	p.X.Min, p.X.Max = -0.5, float64(len(cases))-0.5
 	return p, nil
 }

@@ -33,6 +33,7 @@ type ttaSuite struct {
 	own   bench.TTATask
 	rates []string
 	quick bool
+	csv   string
 
 	markdown bool
 }
@@ -45,7 +46,7 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &cfg.Scenarios, "scenarios", []string{}, "clusters: "+strings.Join(bench.TTAScenarios(), ", ")+", or YAML files of star sim (all whose traces are there)")
 	settings.Var(&s.set, &cfg.Methods, "methods", []string{"all"}, "modes, auto, baselines with or without settings, rider-K (a ring that does not wait for the K slowest); fixed: the fixed modes; all: these, auto and the baselines")
 	settings.Var(&s.set, &cfg.Data, "data", "", "folder with mnist, cifar-10-batches-bin, tinyshakespeare and straggler-traces; what is not there is generated, or left out")
-	settings.Var(&s.set, &cfg.Seeds, "seeds", 5, "runs of each method")
+	settings.Var(&s.set, &cfg.Seeds, "seeds", 5, "runs of each method; there are intervals for 5 and more")
 	settings.Var(&s.set, &cfg.Search, "search", 3, "seeds with which each learning rate is tried, with and without a straggler; a rate must arrive with all")
 	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates, of which each method has its own best (the task's)")
 	settings.Var(&s.set, &cfg.Momentum, "momentum", 0.0, "momentum of the optimiser; 0: plain SGD. The task's learning rates are multiplied by 1 − momentum")
@@ -54,7 +55,8 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run, at whose end the learning rate is 0; 0: the task's")
 	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")
 	settings.Var(&s.set, &cfg.Out, "out", "", "journal of finished runs; those that are in it already are not made again")
-	settings.Var(&s.set, &s.quick, "quick", false, "2 seeds, 1 of the search, 4 scenarios and 10 methods, where nothing else is said")
+	settings.Var(&s.set, &s.quick, "quick", false, "1 seed of the search, 4 scenarios and 10 methods, where nothing else is said: minutes")
+	settings.Var(&s.set, &s.csv, "csv", "", "file for a table of all runs, CSV")
 	settings.Var(&s.set, &s.markdown, "markdown", false, "short tables in Markdown, a line for each scenario")
 	settings.Var(&s.set, &s.own.Model, "model", "", "a model of your own in place of the tasks, without batch normalisation")
 	settings.Var(&s.set, &s.own.Dataset, "dataset", "digits", "with --model: the data set")
@@ -62,8 +64,24 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &s.own.Tests, "tests", 250, "with --model: test samples of an evaluation")
 	s.measures, s.title, s.draw = bench.TTAMeasures, "time to accuracy", bench.PlotTTA
 	compared(&s.suite, &s.measureOptions)
+	checked := s.suite.check
+	s.suite.check = func() error {
+		if s.csv != "" { // before hours of measuring
+			f, err := os.OpenFile(s.csv, os.O_WRONLY|os.O_CREATE, 0o666)
+			if err != nil {
+				return s.set.Invalid("csv", err)
+			}
+			f.Close()
+		}
+		return checked()
+	}
 	settled := s.finish
 	s.suite.finish = func(w io.Writer, result any) error {
+		if s.csv != "" {
+			if err := writeTTA(s.csv, result.([]bench.TTAResult)); err != nil {
+				return err
+			}
+		}
 		if err := settled(w, result); err != nil || !s.asJSON {
 			return err
 		}
@@ -76,6 +94,22 @@ seeds that do not count. Below the table is what STAR aims at, and whether it is
 
 Runs are deterministic: with --out a table can be made in several sittings.`,
 		s.measure, s.print)
+}
+
+// writeTTA writes the runs to a file, one on each line, under the names that they have in JSON.
+func writeTTA(path string, rs []bench.TTAResult) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	err = bench.WriteTTA(f, rs)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 // finish is that of the measures; the suite has a field of this name.
@@ -162,9 +196,6 @@ func (s *ttaSuite) parse(cfg *bench.TTAConfig) error {
 		cfg.Own = &own
 	}
 	if s.quick {
-		if !s.set.IsSet("seeds") {
-			cfg.Seeds = 2
-		}
 		if !s.set.IsSet("search") {
 			cfg.Search = 1
 		}
