@@ -115,7 +115,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		return
 	}
 	vouched := false
-	if c.cfg.Fits != nil {
+	if c.cfg.Fits != nil && c.heir == nil { // what was left says what the job trains
 		if vouched, err = c.cfg.Fits(h, e); err != nil {
 			c.refuse(p, exitDisagree, err.Error())
 			return

@@ -363,6 +363,10 @@ func (j *Job) LoadOver(defaults map[string]Found, environment []string) (warning
 		j.Coordinator = j.Coordinators[0]
 	}
 
+	if j.Predictor == "" { // somebody gave it so; a child's environment says nothing of what is empty
+		j.Predictor = "none"
+	}
+
 	// Another end that somebody chose replaces the default number of epochs.
 	if !j.Config.IsSet("epochs") && (j.Samples > 0 || j.Steps > 0) {
 		j.Epochs = 0

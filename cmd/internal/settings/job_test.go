@@ -188,6 +188,18 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// What was given is given to children too, also a zero, and nothing in the place of a name.
+func TestGivenNothing(t *testing.T) {
+	job, _, err := load(t, ForRun, "", "--lr=0", "--predictor=", "--eval-every=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, _, err := load(t, ForServer, strings.Join(job.Config.Environ("listen"), " "), "--insecure")
+	if err != nil || child.LR != 0 || child.Predictor != "none" || child.EvalEvery != 0 {
+		t.Errorf("learning rate %v, predictor %q, evaluations every %v epochs, %v", child.LR, child.Predictor, child.EvalEvery, err)
+	}
+}
+
 // Loading again forgets what was loaded before.
 func TestLoadTwice(t *testing.T) {
 	j, _, err := load(t, ForRun, "STAR_WORKERS=7")
