@@ -1154,6 +1154,9 @@ func (c *Coordinator) recordFire(o *order) {
 	for _, s := range o.pieces {
 		line.Pieces = append(line.Pieces, int(s.Start), s.Count)
 	}
+	if c.ledger.ring != nil {
+		line.Round = o.noise.Round
+	}
 	c.cfg.RunLog.write(line)
 	c.leftOut(o.poison)
 	if c.tower != nil {

@@ -44,6 +44,11 @@ func (r *rig) carry(os []order) {
 	for _, o := range os {
 		r.check(&o)
 		for _, g := range o.fire.Gradients {
+			if s := r.given[[2]int64{int64(g.Worker), g.Step}]; len(o.members) == len(o.fire.Gradients) && r.l.plan.Local == 0 {
+				if want := float32(float64(s.Count) / float64(r.round())); g.Weight != want {
+					r.t.Fatalf("fire %d gives the gradient of worker %d, over %d of the %d samples of a round, the weight %v, want %v", o.fire.Seq, g.Worker, s.Count, r.round(), g.Weight, want)
+				}
+			}
 			r.count(r.used, g)
 		}
 		for _, g := range o.fire.Dropped {
@@ -66,6 +71,16 @@ func (r *rig) carry(os []order) {
 			r.out[rel.Worker] = rel
 		}
 	}
+}
+
+// round is the samples of one iteration of everybody who is there: a gradient counts for its part of them, whatever the mode, and while the mode changes.
+func (r *rig) round() (n int) {
+	for w, a := range r.l.accounts {
+		if a.live {
+			n += r.l.plan.Share(star.Worker(w), r.l.batch)
+		}
+	}
+	return n
 }
 
 // check compares an order with what a shard and a worker make of it: after the

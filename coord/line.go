@@ -66,6 +66,9 @@ func (l *logFire) appendTo(b []byte) []byte {
 		b = appendInts(append(b, `,"pieces":`...), l.Pieces)
 	}
 	b = strconv.AppendInt(append(b, `,"samples":`...), l.Samples, 10)
+	if l.Round != 0 {
+		b = strconv.AppendInt(append(b, `,"round":`...), int64(l.Round), 10)
+	}
 	return append(b, '}')
 }
 

@@ -46,7 +46,7 @@ func TestLines(t *testing.T) {
 			},
 			&logFire{
 				Type: "fire", T: f("t"), Seq: i("seq"), Version: i("version"), Workers: ints.Draw(t, "workers"), Stale: stale,
-				Reports: ints.Draw(t, "reports"), Dropped: ints.Draw(t, "dropped"), Pieces: ints.Draw(t, "pieces"), Samples: i("samples"),
+				Reports: ints.Draw(t, "reports"), Dropped: ints.Draw(t, "dropped"), Pieces: ints.Draw(t, "pieces"), Samples: i("samples"), Round: int(i("round")),
 			},
 			&logNoise{
 				Type: "noise", T: f("t"), Version: i("version"), Grad2: n("grad2"), Var: n("var"), Mixed: rapid.Bool().Draw(t, "mixed"),

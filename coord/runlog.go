@@ -97,6 +97,7 @@ type (
 		Dropped []int   `json:"dropped,omitempty"`
 		Pieces  []int   `json:"pieces,omitempty"` // with all-reduce, and with reports: of each worker, where its samples begin in the stream, and how many there are
 		Samples int64   `json:"samples"`          // applied, after this update
+		Round   int     `json:"round,omitempty"`  // with all-reduce: the samples that weights are parts of (B), which a ring keeps as long as it lasts
 	}
 	logRecall struct {
 		Type    string  `json:"type"` // "recall": an update that shards tell of. The coordinator that has made it may have written it too

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,61 @@ func TestNoTornReads(t *testing.T) {
 				t.Errorf("shard %d made %d vectors, at most %d are allowed", st.Shard, st.Vectors, workers+2)
 			}
 		}
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Who asks for parameters while others update gets those of the version that is said, and none older than it has asked for. Every update adds exactly one to every
+// parameter.
+func TestPulledParametersAreOfTheirVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, workers = 4000, 3
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{
+			net: pipe, addr: "ps", params: n, shards: 1, workers: workers, quorum: 1,
+			server: ServerConfig{NewRule: plain(-workers, 0)},
+		})
+		var latest atomic.Int64
+		var wg sync.WaitGroup
+		for w := range workers - 1 {
+			wg.Go(func() {
+				err := j.work(pipe, w, n, 80, func(step int, params, grad []float32) {
+					time.Sleep(time.Duration(w*3+step%4+1) * time.Millisecond)
+					for i := range grad {
+						grad[i] = 1
+					}
+				}, func(version int64, _ []float32) { latest.Store(max(latest.Load(), version)) })
+				if err != nil {
+					t.Errorf("worker %d: %v", w, err)
+				}
+			})
+		}
+		<-j.ready
+		params := make([]float32, n)
+		l, err := j.dial(pipe.Via(transport.Link{}, transport.Link{Delay: 300 * time.Microsecond}), workers-1, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		for range 100 {
+			time.Sleep(1700 * time.Microsecond)
+			want := latest.Load()
+			version, err := l.Pull(t.Context(), want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if version < want {
+				t.Fatalf("asked for version %d, it got version %d", want, version)
+			}
+			for i, v := range params {
+				if v != float32(version) {
+					t.Fatalf("element %d of version %d is %v", i, version, v)
+				}
+			}
+		}
+		wg.Wait()
 		if err := j.stop(); err != nil {
 			t.Error(err)
 		}

@@ -297,6 +297,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	if r.disk != nil {
 		result.Invariants = append(result.Invariants, chaos.JudgeDisk(full, lives, saved, job.CheckpointEvery))
 	}
+	result.Invariants = append(result.Invariants, r.calm(ctx, lives, time.Since(begun)))
 	if asJSON {
 		if err := json.NewEncoder(out).Encode(result); err != nil {
 			return err

@@ -56,7 +56,7 @@ func TestChaos(t *testing.T) {
 	for _, f := range r.Faults {
 		done[f.Kind] = done[f.Kind] || f.Done
 	}
-	if err != nil || len(r.Invariants) != 8 || len(done) < 5 || r.Updates < 1500 {
+	if err != nil || len(r.Invariants) != 9 || len(done) < 5 || r.Updates < 1500 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
@@ -76,7 +76,7 @@ func TestChaosOfAFullDisk(t *testing.T) {
 	t.Parallel()
 	r, said, err := breaks(t, "--faults", "full-disk", "--fault-seed", "67", "--for", "1s", "--longest", "4s", "--checkpoint-every", "1s", // from 0.2 s on for 3 s
 		"--slow", "0:+20ms,1:+20ms,2:+20ms", "--steps", "400")
-	if err != nil || len(r.Invariants) != 9 || len(r.Faults) != 1 || r.Lives != 1 || strings.Contains(r.Invariants[8].Detail, " 0 checkpoints failed") {
+	if err != nil || len(r.Invariants) != 10 || len(r.Faults) != 1 || r.Lives != 1 || strings.Contains(r.Invariants[8].Detail, " 0 checkpoints failed") {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
@@ -96,7 +96,7 @@ func TestChaosOfClocks(t *testing.T) {
 	for _, f := range r.Faults {
 		kinds[f.Kind]++
 	}
-	if err != nil || len(r.Invariants) != 8 || r.Lives != 1 || kinds["clock"] < 5 || kinds["coordinator"] != 1 {
+	if err != nil || len(r.Invariants) != 9 || r.Lives != 1 || kinds["clock"] < 5 || kinds["coordinator"] != 1 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
@@ -113,7 +113,7 @@ func TestChaosOfARing(t *testing.T) {
 	for _, f := range r.Faults {
 		within = within || f.Kind == "corrupt" && f.Target > 0
 	}
-	if err != nil || len(r.Invariants) != 9 || r.Updates < 400 || !within {
+	if err != nil || len(r.Invariants) != 10 || r.Updates < 400 || !within {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
@@ -166,7 +166,7 @@ func TestChaosOfACouncil(t *testing.T) {
 	for _, f := range r.Faults {
 		kinds[f.Kind]++
 	}
-	if err != nil || len(r.Invariants) != 8 || r.Lives != 1 || kinds["server"] != 1 || kinds["coordinator"] != 1 {
+	if err != nil || len(r.Invariants) != 9 || r.Lives != 1 || kinds["server"] != 1 || kinds["coordinator"] != 1 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }

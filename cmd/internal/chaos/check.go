@@ -37,9 +37,10 @@ type Life struct {
 	Returns int  // workers that came back
 	Wasted  int64
 	Saved   []Save
-	Ring    bool // with all-reduce: every member has the parameters
-	Members int  // of the last update that are still there
-	Alike   int  // of them, whose parameters were compared at the end and are the same to the last bit; -1: none were
+	SavedAs []string // their names
+	Ring    bool     // with all-reduce: every member has the parameters
+	Members int      // of the last update that are still there
+	Alike   int      // of them, whose parameters were compared at the end and are the same to the last bit; -1: none were
 
 	Took time.Duration // until the last update, since the job began
 	Back []string      // updates that are said to be before the one before
@@ -47,11 +48,54 @@ type Life struct {
 	// Pauses are the times from the last update of one coordinator to the first of the next one.
 	Pauses []time.Duration
 
+	// Updates are what it has made, in order.
+	Updates []Update
+
 	applied  []span // of the stream, by this life
 	problems []string
 }
 
 type span struct{ from, to int64 }
+
+// Update is one that a life has made.
+type Update struct {
+	Version int64 // that it made
+	Before  int64 // samples applied before it
+	Plan    string
+	Live    []int    // the workers of the job
+	Round   int      // the samples that weights are parts of, where a ring was formed with other workers than are there; 0: the log does not say
+	Members []Member // whose gradients are in it
+	Summed  bool     // not one by one: a tree or a ring added them up on their way
+}
+
+// Member is one gradient in an Update.
+type Member struct {
+	Worker  int
+	Step    int64
+	Basis   int64 // version of the parameters that it was to be computed with
+	Start   int64 // its samples in the stream
+	Samples int
+	Out     bool // it counts for nothing: poison
+
+	First bool // of its worker, since that has come to the job, or its coordinator has: it has asked for the parameters
+
+	Said        bool // its worker has said, in a record:
+	Loss, Norm2 float64
+}
+
+// leavesOut notes that an update before was made without a gradient of it that does not belong.
+func (l *Life) leavesOut(m *line) {
+	if m.Over || m.Cause == "flipped" || m.Policy == "off" {
+		return
+	}
+	for i := len(l.Updates) - 1; i >= max(0, len(l.Updates)-8); i-- {
+		for j := range l.Updates[i].Members {
+			if g := &l.Updates[i].Members[j]; g.Worker == m.Worker && g.Step == m.Step {
+				g.Out = true
+			}
+		}
+	}
+}
 
 // Save is a checkpoint that a run log speaks of.
 type Save struct {
@@ -63,6 +107,7 @@ type Save struct {
 type line struct {
 	Type    string          `json:"type"`
 	T       float64         `json:"t"`
+	ID      string          `json:"id"`
 	Worker  int             `json:"worker"`
 	Step    int64           `json:"step"`
 	Basis   int64           `json:"basis"`
@@ -79,24 +124,55 @@ type line struct {
 	Limit   int64           `json:"limit"`
 	Wasted  int64           `json:"wasted_samples"`
 
+	Norm2   json.RawMessage `json:"norm2"`
+	Stale   json.RawMessage `json:"staleness"` // of an update: a list; of the summary: how it was spread
+	Reports []int           `json:"reports"`
+	Round   int             `json:"round"`
+	Plan    string          `json:"plan"`
+	Absent  []int           `json:"absent"`
+	Cause   string          `json:"cause"`
+	Policy  string          `json:"policy"`
+
 	Over bool            `json:"over"`
 	Err  json.RawMessage `json:"error"` // of a checkpoint: a text; of a predictor: a number
 }
 
-// ranks are workers, or, in a line that says how many there are, nothing.
+// ranks are workers, or, in a line that says how many there are, all of them.
 type ranks []int
 
 func (r *ranks) UnmarshalJSON(b []byte) error {
-	if len(b) == 0 || b[0] != '[' {
-		return nil
+	if len(b) > 0 && b[0] == '[' {
+		return json.Unmarshal(b, (*[]int)(r))
 	}
-	return json.Unmarshal(b, (*[]int)(r))
+	var n int
+	if json.Unmarshal(b, &n) == nil && n > 0 && n < maxRanks {
+		for w := range n {
+			*r = append(*r, w)
+		}
+	}
+	return nil
+}
+
+// maxRanks is more than a job can have.
+const maxRanks = 1 << 16
+
+// finite is a number of a line, NaN if it is not finite.
+func finite(b json.RawMessage) float64 {
+	var v float64
+	if len(b) == 0 || string(b) == "null" || json.Unmarshal(b, &v) != nil {
+		return math.NaN()
+	}
+	return v
 }
 
 // batch is what a worker said last and nobody has used yet.
 type batch struct {
 	step int64
 	span span
+
+	basis       int64
+	loss, norm2 float64
+	first       bool // since it came to the job, or its coordinator did
 }
 
 // Read reads the run log of one life. An error means that it is no run log; what a log shows that must not be is in the Life.
@@ -142,16 +218,36 @@ type reader struct {
 	taken  bool  // no update since another coordinator took over
 
 	members map[int]bool // whose gradients the last update is of, and who are still there
+
+	live map[int]bool // the workers of the job
+	next map[int]bool // those of the coordinator that takes over, when it does; nil: none does
+	plan string
+	came map[int]bool // who has said nothing since it came
 }
 
 func newReader(name string) *reader {
-	return &reader{life: &Life{Name: name, Alike: -1}, held: map[int]batch{}, before: -1, members: map[int]bool{}}
+	return &reader{life: &Life{Name: name, Alike: -1}, held: map[int]batch{}, before: -1, members: map[int]bool{}, came: map[int]bool{}}
+}
+
+// trains notes with whom a training begins, or goes on.
+func (s *reader) trains(m *line) {
+	live := map[int]bool{}
+	for _, w := range m.Workers {
+		live[w] = !slices.Contains(m.Absent, w)
+		s.came[w] = true
+	}
+	if s.begun {
+		s.next = live // updates of the coordinator before may follow
+		return
+	}
+	s.live, s.plan = live, m.Plan
 }
 
 // read reads one log, but no updates after version until; -1: all.
 func (s *reader) read(r io.Reader, name string, until int64) error {
 	l, held := s.life, s.held
 	in := bufio.NewReaderSize(r, 1<<20)
+	trains := false
 	for number := 1; ; number++ {
 		text, err := in.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
@@ -171,6 +267,8 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 		switch m.Type {
 		case "train":
 			l.Ring = m.Shards != nil && *m.Shards == 0
+			trains = true
+			s.trains(&m)
 			if l.Limit = m.Limit; s.begun {
 				continue // another coordinator takes over
 			}
@@ -185,8 +283,11 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 			clear(held) // handed out again
 			l.Reigns++
 			s.taken = true
+			if s.next != nil {
+				s.live, s.next = s.next, nil
+			}
 		case "record":
-			if len(m.Loss) > 0 && m.Loss[0] == '"' {
+			if len(m.Loss) > 0 && math.IsNaN(finite(m.Loss)) {
 				l.Losses++
 			}
 			if until >= 0 && m.Basis > until {
@@ -202,14 +303,26 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				wrong("the record does not say where its samples begin")
 				continue
 			}
-			held[m.Worker] = batch{m.Step, span{*m.Start, *m.Start + m.Samples}}
+			held[m.Worker] = batch{m.Step, span{*m.Start, *m.Start + m.Samples}, m.Basis, finite(m.Loss), finite(m.Norm2), s.came[m.Worker]}
+			delete(s.came, m.Worker)
+		case "plan":
+			s.plan = m.Plan
+		case "poison":
+			l.leavesOut(&m)
 		case "leave":
 			l.Deaths++
+			if trains {
+				s.live[m.Worker] = false
+			}
 			delete(held, m.Worker) // others do it
 			delete(s.members, m.Worker)
 		case "join":
 			if s.begun {
 				l.Returns++
+			}
+			s.came[m.Worker] = true
+			if trains {
+				s.live[m.Worker] = true
 			}
 		case "fire", "recall":
 			if m.Type == "recall" && m.Version <= l.Version {
@@ -235,11 +348,27 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				continue
 			}
 			clear(s.members)
+			u := Update{Version: m.Version, Plan: s.plan, Round: m.Round, Summed: len(m.Reports) > 0}
+			for w, there := range s.live {
+				if there || slices.Contains(m.Workers, w) {
+					u.Live = append(u.Live, w)
+				}
+			}
+			slices.Sort(u.Live)
 			for i, w := range m.Workers {
 				s.members[w] = true
 				b, ok := held[w]
+				said := ok
 				if l.Ring || len(m.Pieces) == 2*len(m.Workers) { // of a worker in a tree that is gone there may be no record
-					b, ok = batch{span: span{m.Pieces[2*i], m.Pieces[2*i] + m.Pieces[2*i+1]}}, true
+					at := span{m.Pieces[2*i], m.Pieces[2*i] + m.Pieces[2*i+1]}
+					if u.Summed = true; b.span != at {
+						b, said = batch{span: at, basis: m.Version - 1}, false
+						var stale []int64
+						if json.Unmarshal(m.Stale, &stale) == nil && i < len(stale) {
+							b.basis -= stale[i]
+						}
+					}
+					ok = true
 				}
 				if !ok {
 					wrong("the update uses a gradient of worker %d that nobody has seen", w)
@@ -250,6 +379,8 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				}
 				sum += b.span.to - b.span.from
 				l.applied = append(l.applied, b.span)
+				u.Members = append(u.Members, Member{Worker: w, Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.span.to - b.span.from),
+					First: b.first, Said: said, Loss: b.loss, Norm2: b.norm2})
 			}
 			for _, w := range m.Dropped {
 				delete(held, w)
@@ -261,6 +392,8 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				s.before = m.Samples - sum
 				l.Before, l.Samples = s.before, s.before
 			}
+			u.Before = l.Samples
+			l.Updates = append(l.Updates, u)
 			if l.Samples += sum; l.Samples != m.Samples {
 				wrong("%d samples are applied after the update, its gradients make it %d", m.Samples, l.Samples)
 				l.Samples = m.Samples
@@ -288,7 +421,7 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 			if len(m.Err) > 0 && json.Unmarshal(m.Err, &s.Err) != nil {
 				wrong("why a checkpoint failed is no text: %.100s", m.Err)
 			}
-			l.Saved = append(l.Saved, s)
+			l.Saved, l.SavedAs = append(l.Saved, s), append(l.SavedAs, m.ID)
 		case "summary":
 			l.Ended, l.Wasted = true, m.Wasted
 			if s.before >= 0 && m.Samples != l.Samples-s.before { // it counts this life

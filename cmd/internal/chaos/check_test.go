@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // lines of a life of two workers with batches of 4 that ends well, 16 samples long.
@@ -70,6 +72,7 @@ func TestJudge(t *testing.T) {
 		{"samples twice", [][]string{change(`"step":2,"start":12`, `"step":2,"start":8`)}, []int64{3}, nil, 0, "every sample once: 0: samples 8 to 11 were applied twice (and 1 more)"},
 		{"a stall", [][]string{change(`"t":2.7`, `"t":42.7`)}, []int64{3}, nil, 0, "no stall: 0: no update for 41.2s from 1.5s on"},
 		{"a loss", [][]string{change(`"start":8,"samples":4,"loss":2`, `"start":8,"samples":4,"loss":"NaN"`)}, []int64{3}, nil, 0, "finite losses: 1 losses are not finite"},
+		{"a loss that is no number", [][]string{change(`"start":8,"samples":4,"loss":2`, `"start":8,"samples":4,"loss":null`)}, []int64{3}, nil, 0, "finite losses: 1 losses are not finite"},
 		{"an exit code", [][]string{good}, []int64{3}, nil, 69, "ended: exit code 69"},
 		{"no end", [][]string{good[:14]}, []int64{3}, nil, 0, "ended: exit code 0"},
 		{"a summary that is wrong", [][]string{change(`"samples":16,"wasted`, `"samples":12,"wasted`)}, []int64{3}, nil, 0, "one lineage of versions: 0:15: the summary says 12 samples, the updates 16"},
@@ -150,5 +153,35 @@ func TestJudgeClocks(t *testing.T) {
 func TestReadRefuses(t *testing.T) {
 	if _, err := Read(strings.NewReader("{\"type\":\"start\"}\nhello\n"), "run.jsonl"); err == nil || !strings.Contains(err.Error(), "run.jsonl:2: want a JSON object") {
 		t.Error(err)
+	}
+}
+
+// What updates are made of is read as it is: who was there, which gradients, with which parameters.
+func TestUpdates(t *testing.T) {
+	lines := []string{
+		`{"type":"train","t":1,"workers":3,"limit":64,"version":5,"plan":"ssgd","absent":[2]}`,
+		`{"type":"record","t":1.1,"worker":0,"step":3,"basis":5,"start":0,"samples":4,"loss":2,"norm2":0.5}`,
+		`{"type":"record","t":1.2,"worker":1,"step":7,"basis":4,"start":4,"samples":4,"loss":3,"norm2":0.25}`,
+		`{"type":"fire","t":1.2,"seq":1,"version":6,"workers":[0,1],"staleness":[0,1],"samples":8}`,
+		`{"type":"poison","t":1.2,"worker":1,"step":7,"cause":"exploding","policy":"skip"}`,
+		`{"type":"join","t":1.3,"worker":2}`, `{"type":"leave","t":1.3,"worker":1}`, `{"type":"plan","t":1.3,"plan":"asgd"}`,
+		`{"type":"fire","t":1.4,"seq":2,"version":7,"workers":[0,1],"staleness":[1,2],"reports":[0],"pieces":[8,4,12,4],"samples":16}`,
+		`{"type":"summary","t":3,"samples":16,"staleness":{"mean":1}}`,
+	}
+	l, err := Read(strings.NewReader(strings.Join(lines, "\n")+"\n"), "log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Update{
+		{Version: 6, Before: 0, Plan: "ssgd", Live: []int{0, 1}, Members: []Member{
+			{Worker: 0, Step: 3, Basis: 5, Start: 0, Samples: 4, First: true, Said: true, Loss: 2, Norm2: 0.5},
+			{Worker: 1, Step: 7, Basis: 4, Start: 4, Samples: 4, First: true, Said: true, Loss: 3, Norm2: 0.25, Out: true},
+		}},
+		{Version: 7, Before: 8, Plan: "asgd", Live: []int{0, 1, 2}, Summed: true, Members: []Member{ // whose gradient is in it counts in the round
+			{Worker: 0, Basis: 5, Start: 8, Samples: 4}, {Worker: 1, Basis: 4, Start: 12, Samples: 4},
+		}},
+	}
+	if diff := cmp.Diff(want, l.Updates); diff != "" {
+		t.Errorf("(-, +):\n%s", diff)
 	}
 }

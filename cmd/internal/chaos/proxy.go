@@ -141,7 +141,9 @@ func (p *Proxy) pass(dst, src net.Conn) {
 		if n > 0 {
 			<-p.passing()
 			if k := p.bits.Load(); k > 0 && p.bits.CompareAndSwap(k, k-1) {
-				buf[n/2] ^= 1 << (n % 8)
+				for i := max(0, min(n/2, n-4)); i < min(n, n/2+4); i++ {
+					buf[i] ^= 1 << 6
+				}
 				p.turned.Add(1)
 			}
 			if r := p.rate.Load(); r > 0 {
@@ -192,10 +194,11 @@ func (p *Proxy) Silence(on bool) {
 // Slow passes on so many bytes per second in each direction of each connection; 0: as fast as it goes.
 func (p *Proxy) Slow(rate int64) { p.rate.Store(rate) }
 
-// Corrupt turns over one bit of what is passed on next.
+// Corrupt turns over a bit of each of four bytes of what is passed on next: one of them is the exponent's highest if that is a float32, so that it is not nothing
+// to a zero. CRC-32 finds whatever lies within 32 bits.
 func (p *Proxy) Corrupt() { p.bits.Add(1) }
 
-// Turned is how many bits were turned over.
+// Turned is how often that was done.
 func (p *Proxy) Turned() int64 { return p.turned.Load() }
 
 // Close ends it and all connections.

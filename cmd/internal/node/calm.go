@@ -1,0 +1,163 @@
+package node
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"star"
+	"star/cmd/internal/settings"
+	"star/exact"
+	"star/ps"
+	"star/train"
+	"star/train/data"
+	"star/train/kernel"
+	"star/train/net"
+	"star/train/optim"
+)
+
+// Calm makes updates of a job again, in one process to which nothing happens: without a server, a connection and a coordinator. What it comes to is what
+// the job must have come to, to the bit, if gradients were computed one by one with the parameters that are said, and no codec has changed them.
+// One goroutine uses it.
+type Calm struct {
+	job    *settings.Job
+	model  train.Model
+	loader *data.Loader
+	rule   ps.Rule
+	params []float32
+	spare  [][]float32
+}
+
+// NewCalm begins where the job begins that has no checkpoint.
+func NewCalm(job *settings.Job) (*Calm, error) {
+	threads(job.Threads) // as a worker has
+	trainSet, _, err := openData(job)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := net.Parse(job.Model)
+	if err != nil {
+		return nil, job.Invalid("model", err)
+	}
+	spec.Input, spec.Batch, spec.Seed = trainSet.Input(), job.Batch, job.Seed
+	cfg, rate, err := updateRule(job)
+	if err != nil {
+		return nil, err
+	}
+	model, err := net.Build(spec)
+	if err != nil {
+		return nil, job.Invalid("model", err)
+	}
+	opt, err := optim.New(cfg, len(model.Params()))
+	if err != nil {
+		model.Close()
+		return nil, job.Invalid("optimizer", err)
+	}
+	var rule ps.Rule
+	if rule = (&ps.Descent{Optimizer: opt, Schedule: rate, Clip: job.Clip}); cfg.Name == optim.DANA {
+		rule = ps.NewWorkerMomentum(rule.(*ps.Descent), job.Ranks(), opt.Config().Momentum, opt.Config().WeightDecay)
+	}
+	return &Calm{
+		job: job, model: model, rule: rule,
+		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}), params: slices.Clone(model.Params()),
+	}, nil
+}
+
+// Close ends it.
+func (c *Calm) Close() {
+	c.loader.Close()
+	c.model.Close()
+}
+
+// Params are the parameters now: valid until the next Update.
+func (c *Calm) Params() []float32 { return c.params }
+
+// State is a copy of where it is.
+func (c *Calm) State() (params []float32, st optim.State) {
+	return slices.Clone(c.params), copied(ruleState(c.rule, func(r ps.Stateful) []ps.RuleSlot { return r.Slots(len(c.params)) }))
+}
+
+// Back goes back to a State.
+func (c *Calm) Back(params []float32, st optim.State) error {
+	copy(c.params, params)
+	return setRuleState(c.rule, st)
+}
+
+// CalmGradient is a gradient, and what its worker would say of it.
+type CalmGradient struct {
+	Vec         []float32
+	Loss, Norm2 float64
+}
+
+// Gradient computes one with any parameters.
+func (c *Calm) Gradient(ctx context.Context, params []float32, start int64, samples int) (g CalmGradient, err error) {
+	batch, err := c.loader.Next(start, samples)
+	if err != nil {
+		return g, err
+	}
+	copy(c.model.Params(), params)
+	g.Vec = c.vector()
+	if g.Loss, err = c.model.Grad(ctx, g.Vec, batch); err != nil {
+		return g, err
+	}
+	var bad int
+	if g.Norm2, bad = kernel.FiniteSumSq(g.Vec); bad >= 0 || math.IsNaN(g.Loss) || math.IsInf(g.Loss, 0) {
+		clear(g.Vec) // as with --on-nan skip
+		g.Loss, g.Norm2 = math.NaN(), math.NaN()
+	}
+	return g, nil
+}
+
+func (c *Calm) vector() []float32 {
+	if n := len(c.spare); n > 0 {
+		v := c.spare[n-1]
+		c.spare = c.spare[:n-1]
+		return v
+	}
+	return make([]float32, len(c.params))
+}
+
+// Free takes back a gradient that is not needed.
+func (c *Calm) Free(g CalmGradient) { c.spare = append(c.spare, g.Vec) }
+
+// Weighted is a gradient in an update.
+type Weighted struct {
+	CalmGradient
+	Worker int
+	Weight float32
+}
+
+// Update makes one of gradients in the order of their workers, after so many samples, and frees them.
+func (c *Calm) Update(before int64, gs []Weighted) {
+	in := make([]ps.Gradient, len(gs))
+	for i, g := range gs {
+		in[i] = ps.Gradient{Worker: star.Worker(g.Worker), Weight: g.Weight, Vec: g.Vec}
+	}
+	dir := c.rule.Combine(c.params, 0, in)
+	norm := -1.0
+	if c.job.Clip > 0 {
+		var sum exact.Squares
+		sum.Add(dir)
+		norm = math.Sqrt(sum.Float64())
+	}
+	c.rule.Step(c.params, dir, before, norm)
+	for _, g := range gs {
+		c.Free(g.CalmGradient)
+	}
+}
+
+// Steady says whether the same gradient comes out when it is computed again: not with dropout.
+func (c *Calm) Steady(ctx context.Context) (bool, error) {
+	a, err := c.Gradient(ctx, c.params, 0, 1)
+	if err != nil {
+		return false, err
+	}
+	b, err := c.Gradient(ctx, c.params, 0, 1)
+	if err != nil {
+		return false, err
+	}
+	same := slices.Equal(a.Vec, b.Vec)
+	c.Free(a)
+	c.Free(b)
+	return same, nil
+}

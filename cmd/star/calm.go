@@ -1,0 +1,443 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"star/checkpoint"
+	"star/cmd/internal/chaos"
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/coord"
+	"star/modes"
+	"star/train/optim"
+)
+
+// What star chaos has broken is compared with a job to which nothing happened and which made the same updates: the run log says which gradients are in each of
+// them, of which samples and with which parameters, so that one process can compute them again, one after the other. What a gradient counts for follows from
+// docs/modes.md, not from the log.
+//
+// Where gradients come to the shards one by one, as they are, everything is equal to the bit: what each worker has said of its gradient (loss and norm), and
+// parameters and optimiser in every checkpoint. A tree or a ring adds gradients up on their way in another order, and a codec changes them: then parameters may
+// be apart by a part of the way that they have come since the job began. What a codec leaves out comes with later gradients, or never: so the end of the job
+// must be nearer to the calm one's end than the beginning was, and nothing else is compared.
+const (
+	apartSummed  = 1e-3 // roundings, which later gradients carry on; 6e-7 was seen
+	apartHalf    = 1e-2 // fp16, bf16; 2e-5 was seen
+	apartByte    = 0.1  // int8, int8-stochastic; 0.013 was seen
+	apartLeftOut = 1    // topk, powersgd, auto; 0.11 to 0.25 was seen, and 0.6 early in a job
+)
+
+// calmJob makes the updates of a job's lives again.
+type calmJob struct {
+	*node.Calm
+	job    *settings.Job
+	limit  time.Time
+	begin  []float32
+	apart  float64 // 0: to the bit
+	coded  bool    // gradients are not what workers have computed
+	last   int64   // only this version is compared; 0: all
+	shards int
+	plans  map[string]modes.Plan
+
+	wanted []*wanted // gradients that come next, whose parameters are there
+	past   map[int64][]float32
+	states map[int64]calmState
+
+	updates, gradients, later int
+	compared                  int
+	worst                     float64
+}
+
+type calmState struct {
+	params []float32
+	opt    optim.State
+}
+
+// wanted is a gradient of an update to come.
+type wanted struct {
+	chaos.Member
+	use   int64 // the version that the update makes
+	g     node.CalmGradient
+	right bool // it is what its worker has said
+}
+
+var (
+	errOutOfTime = errors.New("out of time")
+	errNoCalm    = errors.New("not compared")
+)
+
+// unlike is a difference to the calm job.
+type unlike struct{ what string }
+
+func (u *unlike) Error() string { return u.what }
+
+// calm compares what the lives of a job have come to with a calm job.
+func (r *launch) calm(ctx context.Context, lives []*chaos.Life, took time.Duration) chaos.Invariant {
+	const name = "parameters of a calm job that made the same updates"
+	job := r.job
+	pass := func(format string, a ...any) chaos.Invariant {
+		return chaos.Invariant{Name: name, OK: true, Detail: fmt.Sprintf(format, a...)}
+	}
+	switch {
+	case job.Resume != "":
+		return pass("not compared: the job began with a checkpoint")
+	case job.Arch == settings.AllReduce && job.Optimizer == optim.DANA:
+		return pass("not compared: members of a ring have velocities of their own with dana")
+	case job.Baseline != "":
+		return pass("not compared: a baseline makes updates of its own kind")
+	}
+	began := slices.IndexFunc(lives, func(l *chaos.Life) bool { return len(l.Updates) > 0 })
+	if began < 0 {
+		return pass("there are no updates")
+	}
+	c, err := node.NewCalm(job)
+	if err != nil {
+		return chaos.Invariant{Name: name, Detail: err.Error()}
+	}
+	defer c.Close()
+	params, opt := c.State()
+	k := &calmJob{
+		Calm: c, job: job, limit: time.Now().Add(max(time.Minute, 2*took)), begin: params, shards: max(job.Shards, 1), plans: map[string]modes.Plan{},
+		states: map[int64]calmState{0: {params, opt}}, coded: job.Compress != "none",
+	}
+	switch {
+	case job.Compress == "fp16" || job.Compress == "bf16":
+		k.apart = apartHalf
+	case strings.HasPrefix(job.Compress, "int8"):
+		k.apart = apartByte
+	case k.coded:
+		k.apart, k.last = apartLeftOut, lives[len(lives)-1].Version
+	}
+	if ok, err := c.Steady(ctx); err != nil {
+		return chaos.Invariant{Name: name, Detail: err.Error()}
+	} else if !ok {
+		return pass("not compared: the model draws at random (dropout), as nobody else will")
+	}
+	err = k.lives(ctx, lives, r.checkpoints())
+	made := fmt.Sprintf("%d updates of %d gradients", k.updates, k.gradients)
+	var u *unlike
+	switch {
+	case errors.As(err, &u):
+		return chaos.Invariant{Name: name, Detail: u.what}
+	case errors.Is(err, errOutOfTime):
+		made = "the time was enough for " + made
+	case errors.Is(err, errNoCalm):
+		return pass("%v", err)
+	case err != nil:
+		return chaos.Invariant{Name: name, Detail: err.Error()}
+	}
+	if k.later > 0 {
+		made += fmt.Sprintf(", %d of them with later parameters than said", k.later)
+	}
+	if k.apart > 0 {
+		return pass("%s, %d checkpoints: at most %.2g of the way apart, %.2g allowed", made, k.compared, k.worst, k.apart)
+	}
+	return pass("%s, %d checkpoints: the same bits", made, k.compared)
+}
+
+// lives makes the updates of all lives. A life goes on from where the lives before it were at the version that it begins with.
+func (k *calmJob) lives(ctx context.Context, lives []*chaos.Life, place string) error {
+	found, err := checkpoint.List(place)
+	if err != nil {
+		return err
+	}
+	for i, l := range lives {
+		if len(l.Updates) == 0 {
+			continue
+		}
+		st, ok := k.states[l.From]
+		if !ok {
+			return &unlike{fmt.Sprintf("%s begins with version %d, which no life before has come to", l.Name, l.From)}
+		}
+		if err := k.Back(st.params, st.opt); err != nil {
+			return err
+		}
+		starts := map[int64]bool{}
+		for _, later := range lives[i+1:] {
+			starts[later.From] = len(later.Updates) > 0 || starts[later.From]
+		}
+		saved := map[int64]string{} // by version
+		for _, f := range found {
+			own := slices.Contains(l.SavedAs, f.Name)
+			last := starts[f.Version] && f.Version > l.From && i+1 < len(lives) // it was killed before it could say so
+			if f.Complete && (own || last) {
+				saved[f.Version] = checkpoint.Join(place, f.Name)
+			}
+		}
+		if err := k.life(ctx, l, starts, saved); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// life makes the updates of one life. It keeps the states at versions that others begin with, and compares those that were saved.
+func (k *calmJob) life(ctx context.Context, l *chaos.Life, starts map[int64]bool, saved map[int64]string) error {
+	basis := map[int64][]*wanted{}
+	updates := make([][]*wanted, len(l.Updates))
+	for i, u := range l.Updates {
+		for _, m := range u.Members {
+			w := &wanted{Member: m, use: u.Version}
+			basis[m.Basis] = append(basis[m.Basis], w)
+			updates[i] = append(updates[i], w)
+		}
+	}
+	k.wanted, k.past = nil, map[int64][]float32{}
+	at := l.From
+	for i, u := range l.Updates {
+		if err := k.reached(ctx, at, basis[at]); err != nil {
+			return err
+		}
+		if u.Version != at+1 {
+			return fmt.Errorf("%w: the log of %s lacks updates behind version %d", errNoCalm, l.Name, at)
+		}
+		gs, err := k.weighted(ctx, u, updates[i])
+		if err != nil {
+			return err
+		}
+		k.Update(u.Before, gs)
+		k.updates++
+		k.gradients += len(gs)
+		at = u.Version
+		if starts[at] {
+			params, opt := k.State()
+			k.states[at] = calmState{params, opt}
+		}
+		if dir, ok := saved[at]; ok {
+			if err := k.compare(dir, at); err != nil {
+				return err
+			}
+		}
+		if time.Now().After(k.limit) {
+			return errOutOfTime
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// reached computes the gradients of the version that is reached, and those again that are not what was said: a worker may have been sent later parameters.
+func (k *calmJob) reached(ctx context.Context, version int64, fresh []*wanted) error {
+	open := false
+	for _, w := range k.wanted {
+		if !w.right && w.use > version {
+			g, err := k.Gradient(ctx, k.Params(), w.Start, w.Samples)
+			if err != nil {
+				return err
+			}
+			if k.as(w, g) {
+				w.right, w.g, g = true, g, w.g
+				k.later++
+			}
+			k.Free(g)
+		}
+		open = open || !w.right
+	}
+	for _, w := range fresh {
+		g, err := k.Gradient(ctx, k.Params(), w.Start, w.Samples)
+		if err != nil {
+			return err
+		}
+		w.g, w.right = g, k.as(w, g)
+		k.wanted = append(k.wanted, w)
+		open = open || !w.right
+	}
+	if !open {
+		clear(k.past)
+	} else if k.shards > 1 && len(k.past) < pastBytes/(4*max(len(k.begin), 1)) {
+		k.past[version] = slices.Clone(k.Params())
+	}
+	return nil
+}
+
+// as says whether a gradient is what its worker has said of it.
+func (k *calmJob) as(w *wanted, g node.CalmGradient) bool {
+	switch {
+	case !w.Said || k.coded || math.IsNaN(w.Loss) && math.IsNaN(g.Loss):
+		return true
+	case k.apart == 0:
+		return w.Loss == g.Loss && w.Norm2 == g.Norm2
+	}
+	near := func(a, b float64) bool { return math.Abs(a-b) <= 10*k.apart*math.Max(math.Abs(b), 1e-2) }
+	return near(w.Loss, g.Loss)
+}
+
+// weighted are the gradients of an update, with what they count for.
+func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wanted) ([]node.Weighted, error) {
+	if u.Summed && k.apart == 0 {
+		k.apart = apartSummed
+	}
+	plan, ok := k.plans[u.Plan]
+	if !ok {
+		plan, _ = modes.Parse(u.Plan, k.job.Ranks()) // else with equal shares
+		k.plans[u.Plan] = plan
+	}
+	if plan.Local > 0 || plan.Micro > 0 {
+		return nil, fmt.Errorf("%w: %s makes gradients of several", errNoCalm, u.Plan)
+	}
+	round, total := 0, 0
+	for _, w := range u.Live {
+		if plan.Shares == nil {
+			round += k.job.Batch
+		} else {
+			round += plan.Shares[w]
+		}
+	}
+	for _, m := range members {
+		total += m.Samples
+	}
+	if u.Round > 0 {
+		if u.Round < total || u.Round > k.job.Ranks()*k.job.Batch && plan.Shares == nil {
+			return nil, &unlike{fmt.Sprintf("update %d of %d samples says that a round has %d", u.Version, total, u.Round)}
+		}
+		round = u.Round
+	}
+	slices.SortFunc(members, func(a, b *wanted) int { return a.Worker - b.Worker })
+	var gs []node.Weighted
+	for _, m := range members {
+		if m.g.Vec == nil {
+			return nil, &unlike{fmt.Sprintf("update %d uses a gradient of worker %d of version %d of the parameters, which its life has not come to", u.Version, m.Worker, m.Basis)}
+		}
+		if !m.right {
+			if err := k.torn(ctx, m); err != nil {
+				return nil, err
+			}
+		}
+		k.wanted = slices.DeleteFunc(k.wanted, func(w *wanted) bool { return w == m })
+		c := float64(m.Samples) / float64(round)
+		switch coord.Scale(k.job.UpdateScale) {
+		case coord.ScaleFiring:
+			c = float64(m.Samples) / float64(total)
+		case coord.ScaleDamped:
+			c = c / float64(1+max(u.Version-1-m.Basis, 0))
+		}
+		if m.Out {
+			c = 0
+		}
+		gs = append(gs, node.Weighted{CalmGradient: m.g, Worker: m.Worker, Weight: float32(c)})
+	}
+	return gs, nil
+}
+
+// A worker that asks for parameters while updates go on, because it comes to the job, may be sent other versions by one shard than by another (ps.Link.Pull), and
+// nobody writes down which. They are looked for, for so long:
+const tornTime = 20 * time.Second
+
+// pastBytes bounds the memory of the parameters that are kept for that.
+const pastBytes = 1 << 29
+
+// torn looks for the two versions that shards have sent a worker. The error says that there are none.
+func (k *calmJob) torn(ctx context.Context, m *wanted) error {
+	var versions []int64
+	for v := range k.past {
+		if v >= m.Basis {
+			versions = append(versions, v)
+		}
+	}
+	slices.Sort(versions)
+	masks := 1 << min(k.shards, 6)
+	params, n := slices.Clone(k.Params()), len(k.Params())
+	end := time.Now().Add(tornTime)
+	for gap := 1; gap < len(versions) && (m.First || gap < 8); gap++ { // they are seldom far apart
+		for i := range len(versions) - gap {
+			for mask := 1; mask < masks-1; mask++ {
+				for s := range k.shards {
+					from, to, v := n*s/k.shards, n*(s+1)/k.shards, versions[i]
+					if mask>>min(s, 5)&1 == 1 {
+						v = versions[i+gap]
+					}
+					copy(params[from:to], k.past[v][from:to])
+				}
+				g, err := k.Gradient(ctx, params, m.Start, m.Samples)
+				if err != nil {
+					return err
+				}
+				if k.as(m, g) {
+					k.Free(m.g)
+					m.g, m.right = g, true
+					k.later++
+					return nil
+				}
+				k.Free(g)
+			}
+			if time.Now().After(end) && m.First {
+				return fmt.Errorf("%w behind %d updates: which parameters worker %d was sent between versions %d and %d is not known", errNoCalm, k.updates, m.Worker, m.Basis, m.use)
+			}
+		}
+	}
+	return &unlike{fmt.Sprintf("the gradient of worker %d at step %d, in update %d, is of other parameters than version %d: its loss was %v and its norm² %v, in a calm job %v and %v",
+		m.Worker, m.Step, m.use, m.Basis, m.Loss, m.Norm2, m.g.Loss, m.g.Norm2)}
+}
+
+// compare holds a checkpoint of a version against where the calm job is.
+func (k *calmJob) compare(dir string, version int64) error {
+	if k.last > 0 && version != k.last {
+		return nil
+	}
+	c, err := checkpoint.Open(dir)
+	if err != nil {
+		return nil // the invariant of checkpoints says so
+	}
+	s, err := c.Shard(0, c.Manifest().Params)
+	if err != nil {
+		return err
+	}
+	if len(s.Params) != len(k.Params()) {
+		return &unlike{fmt.Sprintf("%s has %d parameters, the model %d", dir, len(s.Params), len(k.Params()))}
+	}
+	k.compared++
+	if k.apart > 0 {
+		var off, way float64
+		for i, v := range k.Params() {
+			off += square(float64(s.Params[i]) - float64(v))
+			way += square(float64(v) - float64(k.begin[i]))
+		}
+		apart := math.Sqrt(off / math.Max(way, math.SmallestNonzeroFloat64))
+		k.worst = max(k.worst, apart)
+		if !(apart <= k.apart) {
+			return &unlike{fmt.Sprintf("%s: the parameters of version %d are %.3g of the way since the beginning apart from those of a calm job, at most %.2g", dir, version, apart, k.apart)}
+		}
+		return nil
+	}
+	if err := sameVector(dir, "parameters", version, s.Params, k.Params()); err != nil {
+		return err
+	}
+	_, opt := k.State()
+	for _, slot := range opt.Slots {
+		i := slices.IndexFunc(s.Slots, func(o checkpoint.Slot) bool { return o.Name == slot.Name })
+		if i < 0 {
+			return &unlike{fmt.Sprintf("%s: version %d is without the optimiser's %s", dir, version, slot.Name)}
+		}
+		if err := sameVector(dir, slot.Name, version, s.Slots[i].Data, slot.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func square(x float64) float64 { return x * x }
+
+// sameVector says where two vectors differ.
+func sameVector(dir, what string, version int64, got, want []float32) error {
+	n, first := 0, -1
+	for i := range want {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			if n++; first < 0 {
+				first = i
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return &unlike{fmt.Sprintf("%s: %s of version %d differ in %d of %d elements from those of a calm job, first element %d: %v, want %v",
+		dir, what, version, n, len(want), first, got[first], want[first])}
+}
