@@ -81,6 +81,16 @@ type Model interface {
 	Close() error
 }
 
+// Scorer is a Model that says what it makes of samples.
+type Scorer interface {
+	Model
+
+	// Scores runs forward over b as Eval does, and calls each once for every prediction, in order: one for each sample, or, for language models, one for each
+	// position of each sample. scores has one number for each class, whose softmax is their probability; it is borrowed for the call. Labels are not
+	// looked at, and must be as for Eval.
+	Scores(ctx context.Context, b Batch, each func(prediction int, scores []float32)) error
+}
+
 // Streamer is a Model that says which part of the gradient is complete while it still
 // computes the rest, so that sending can begin.
 type Streamer interface {

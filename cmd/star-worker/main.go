@@ -12,6 +12,5 @@ func main() {
 	cmd := daemon.Worker("star-worker")
 	cmd.AddCommand(daemon.Sampler())
 	cmd.SetHelpCommand(&cobra.Command{Hidden: true}) // settings, not commands, are what it has
-	cmd.CompletionOptions.DisableDefaultCmd = true
 	daemon.Main(cmd)
 }

@@ -120,7 +120,7 @@ func placeArg(args []string) string {
 func atMost(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > n {
-			return &settings.UsageError{Msg: fmt.Sprintf("star checkpoint %s wants %s, and got %q", cmd.Name(), what, args)}
+			return &settings.UsageError{Msg: fmt.Sprintf("%s wants %s, and got %q", cmd.CommandPath(), what, args)}
 		}
 		return nil
 	}

@@ -108,8 +108,9 @@ func ctlCommand() *cobra.Command {
 	settings.Var(set, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	settings.Var(set, &asJSON, "json", false, "the answer as JSON on standard output")
 	cmd := &cobra.Command{
-		Use:   "ctl {status | mode PLAN | move SHARD SERVER | checkpoint | stop}",
-		Short: "Ask or change a running job",
+		ValidArgs: verbs,
+		Use:       "ctl {status | mode PLAN | move SHARD SERVER | checkpoint | stop}",
+		Short:     "Ask or change a running job",
 		Long: `Talks to the coordinator of a running job.
 
   star ctl status            who does what

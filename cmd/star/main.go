@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
-	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 )
 
@@ -17,13 +16,14 @@ func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "star",
 		Short:   "Train on machines that are not perfectly even",
-		Version: node.Program[len("star "):],
+		Version: daemon.Built().String(),
 		Long: `star trains one model with many workers, some of which are slower than others.
 
   star run                       a whole job on this machine: 2 parameter servers, 4 workers, one of them slow
   star run --slow 2:3x --mode asgd
   star ctl mode x=3              change the mode of a running job
   star doctor                    what would go wrong here, and what to do about it
+  star eval star-out             what the parameters that it came to are worth
   star explain star-out          who was slow in a run, when, why, and what was done about it
   star plan --times 600ms,600ms,1200ms   what each mode would cost, and which one to choose
   star bench ps                  how fast gradients and parameters travel`,
@@ -31,8 +31,11 @@ func root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(settings.FlagError)
-	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), explainCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
+	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), explainCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
 	cmd.CompletionOptions.HiddenDefaultCmd = true
+	for _, c := range cmd.Commands() {
+		daemon.Complete(c)
+	}
 	return cmd
 }
 

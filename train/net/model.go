@@ -319,16 +319,39 @@ func (m *network) gradient(ctx context.Context, dst []float32, b train.Batch, re
 // normalisation uses the running statistics.
 func (m *network) Eval(ctx context.Context, b train.Batch) (train.Result, error) {
 	var sum train.Result
+	err := m.forward(ctx, b, func(g *graph, _, _ int) {
+		sum.LossSum += g.loss.found.Sum
+		sum.Correct += g.loss.found.Correct
+		sum.Count += g.loss.found.Count
+	})
+	if err != nil {
+		return train.Result{}, err
+	}
+	return sum, nil
+}
+
+// Scores implements train.Scorer.
+func (m *network) Scores(ctx context.Context, b train.Batch, each func(prediction int, scores []float32)) error {
+	return m.forward(ctx, b, func(g *graph, from, n int) {
+		rows, cols := len(g.y)/evalBatch, g.loss.cols
+		for i := range n * rows {
+			each(from*rows+i, g.loss.scores[i*cols:(i+1)*cols])
+		}
+	})
+}
+
+// forward runs over b in evaluation mode, evalBatch samples at a time; each is called with the first of them and their number.
+func (m *network) forward(ctx context.Context, b train.Batch, each func(g *graph, from, n int)) error {
 	if m.closed {
-		return sum, errClosed
+		return errClosed
 	}
 	if err := m.check(b); err != nil {
-		return sum, err
+		return err
 	}
 	if m.eval == nil {
 		g, err := newGraph(m, evalBatch, false)
 		if err != nil {
-			return sum, err
+			return err
 		}
 		m.eval = g
 	}
@@ -345,11 +368,9 @@ func (m *network) Eval(ctx context.Context, b train.Batch) (train.Result, error)
 			g.y[i] = -1 // padding does not count
 		}
 		if err := g.run(ctx); err != nil {
-			return train.Result{}, fmt.Errorf("net: %s: evaluation of a batch of %d: %w", m.spec.Name, b.Samples, err)
+			return fmt.Errorf("net: %s: evaluation of a batch of %d: %w", m.spec.Name, b.Samples, err)
 		}
-		sum.LossSum += g.loss.found.Sum
-		sum.Correct += g.loss.found.Correct
-		sum.Count += g.loss.found.Count
+		each(g, from, n)
 	}
-	return sum, nil
+	return nil
 }

@@ -64,8 +64,9 @@ func load(cmd *cobra.Command, job *settings.Job) (goOn bool, err error) {
 func Server(use string) *cobra.Command {
 	job := new(settings.Job)
 	cmd := &cobra.Command{
-		Use:   use,
-		Short: "Host parameters; rank 0 also coordinates the job",
+		Use:     use,
+		Version: Built().String(),
+		Short:   "Host parameters; rank 0 also coordinates the job",
 		Long: "Hosts shards of the parameters. The process of rank 0 also is the job's coordinator: everybody else\n" +
 			"finds it by --coordinator. Ends when the job is over.",
 		Args: settings.NoArgs,
@@ -91,6 +92,8 @@ func Server(use string) *cobra.Command {
 		},
 	}
 	job.Bind(cmd, settings.ForServer)
+	Complete(cmd)
+	cmd.CompletionOptions.HiddenDefaultCmd = true
 	return cmd
 }
 
@@ -98,10 +101,11 @@ func Server(use string) *cobra.Command {
 func Worker(use string) *cobra.Command {
 	job := new(settings.Job)
 	cmd := &cobra.Command{
-		Use:   use,
-		Short: "Compute gradients",
-		Long:  "Joins a job, computes gradients on its part of the data, and ends when the job is over.",
-		Args:  settings.NoArgs,
+		Use:     use,
+		Version: Built().String(),
+		Short:   "Compute gradients",
+		Long:    "Joins a job, computes gradients on its part of the data, and ends when the job is over.",
+		Args:    settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if ok, err := load(cmd, job); !ok {
 				return err
@@ -122,6 +126,8 @@ func Worker(use string) *cobra.Command {
 		},
 	}
 	job.Bind(cmd, settings.ForWorker)
+	Complete(cmd)
+	cmd.CompletionOptions.HiddenDefaultCmd = true
 	return cmd
 }
 

@@ -85,6 +85,9 @@ func (s *Set) Bind(cmd *cobra.Command) {
 		if it.kind == "bool" {
 			f.NoOptDefVal = "true"
 		}
+		if len(it.choices) > 0 {
+			cmd.RegisterFlagCompletionFunc(it.name, cobra.FixedCompletions(it.choices, cobra.ShellCompDirectiveNoFileComp)) // it fails for flags that are not there
+		}
 	}
 	fs.StringVar(&s.flags.config, configFlag, "", "file of settings, YAML (also STAR_CONFIG)")
 	fs.BoolVar(&s.flags.print, printFlag, false, "print every setting with its origin, and exit")
