@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -54,8 +55,6 @@ func (f *killingFile) Write(b []byte) (n int, err error) {
 }
 func (f *killingFile) Sync() error { return f.d.at(f.file.Sync) }
 
-const killAt = "STAR_TEST_KILL_AT"
-
 // kill -9 at every write point of a save of three shards, in a process of its own: a whole checkpoint is there afterwards, and the next try goes through.
 func TestKillAtEveryStep(t *testing.T) {
 	if at, err := strconv.Atoi(os.Getenv(killAt)); err == nil {
@@ -65,6 +64,8 @@ func TestKillAtEveryStep(t *testing.T) {
 		}
 		return
 	}
+	runtime.LockOSThread() // who starts them must live
+	defer runtime.UnlockOSThread()
 	killed := 0
 	for at := 1; ; at++ {
 		root := t.TempDir()
@@ -73,6 +74,7 @@ func TestKillAtEveryStep(t *testing.T) {
 		}
 		dir := filepath.Join(root, Name(2, 1))
 		cmd := exec.Command(os.Args[0], "-test.run=^TestKillAtEveryStep$")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // nobody outlives a test that has timed out
 		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", killAt, at), killAt+"_DIR="+dir)
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -16,16 +16,23 @@ import (
 	"time"
 )
 
+// killAt is set in processes that are to kill themselves (TestKillAtEveryStep).
+const killAt = "STAR_TEST_KILL_AT"
+
 // TestMain lets the test binary be a helper for addresses like dir:///folder; cmd/star-bucket has the real one, and tests of it on S3.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == HelperName {
 		os.Exit(fakeHelper(os.Args[1:]))
 	}
-	dir, err := os.MkdirTemp("", "star-checkpoint")
+	if os.Getenv(killAt) != "" { // it kills itself, and would leave a folder each time
+		os.Exit(m.Run())
+	}
+	self, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	self, err := os.Executable()
+	// Beside the binary, where go test itself removes all there is, also when this process was killed.
+	dir, err := os.MkdirTemp(filepath.Dir(self), "star-checkpoint")
 	if err == nil {
 		err = os.Symlink(self, filepath.Join(dir, HelperName))
 	}
@@ -33,6 +40,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	os.Setenv("TMPDIR", dir)
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)

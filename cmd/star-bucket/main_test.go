@@ -217,11 +217,12 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	dir, err := os.MkdirTemp("", "star-bucket")
+	self, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	self, err := os.Executable()
+	// Beside the binary, where go test itself removes all there is, also when this process was killed.
+	dir, err := os.MkdirTemp(filepath.Dir(self), "star-bucket")
 	if err == nil {
 		err = os.Symlink(self, filepath.Join(dir, checkpoint.HelperName))
 	}
