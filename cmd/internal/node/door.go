@@ -34,6 +34,7 @@ type door struct {
 	// generation of our ring. A gradient of an earlier one may have been carried in it
 	// already. A rider may also be ahead of us.
 	generation int64
+	of         int64 // samples of a full round of it: no batch has more
 }
 
 // seat is one rider's.
@@ -112,7 +113,7 @@ func (s *seat) poke() {
 func (d *door) admit(ring transport.Ring, me star.Worker) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.generation = ring.Generation
+	d.generation, d.of = ring.Generation, ring.Of
 	for w, s := range d.seats {
 		if s.grad != nil && s.grad.generation < ring.Generation {
 			d.spare = append(d.spare, s.grad.vec)
@@ -182,6 +183,9 @@ func (d *door) serve(c transport.Conn, w star.Worker) error {
 			case m.Worker != w || f.Size != int64(4*len(d.params)) || f.Size == 0:
 				return fmt.Errorf("a gradient of worker %d, %d bytes; expected worker %d, %d bytes", m.Worker, f.Size, w, 4*len(d.params))
 			}
+			if err := d.weighs(m); err != nil {
+				return err
+			}
 			g := &riderGrad{Push: m, generation: generation, vec: d.vector()}
 			c.SetReadDeadline(time.Now().Add(riderStall(len(d.params))))
 			if err := c.ReadPayload(transport.Floats(g.vec)); err != nil {
@@ -224,6 +228,24 @@ func (d *door) send(c transport.Conn, s *seat, done <-chan struct{}) {
 			return
 		}
 	}
+}
+
+// weighs says what is wrong with a gradient that would weigh more than a round of all workers, or is of parameters that nobody has yet: its weight in the
+// update is what its rider says of it.
+func (d *door) weighs(m transport.Push) error {
+	d.state.RLock()
+	version := d.version
+	d.state.RUnlock()
+	d.mu.Lock()
+	of := d.of
+	d.mu.Unlock()
+	switch {
+	case m.Samples < 1 || of > 0 && int64(m.Samples) > of:
+		return fmt.Errorf("a gradient over %d samples, and a round of all workers has %d", m.Samples, of)
+	case version >= 0 && m.Basis > version+2: // a rider may be ahead of us
+		return fmt.Errorf("a gradient of version %d of the parameters, and the newest is %d", m.Basis, version)
+	}
+	return nil
 }
 
 func (d *door) vector() []float32 {
