@@ -83,22 +83,22 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			}
 			kinds, err := chaos.ParseKinds(names)
 			if err != nil {
-				return job.Invalid("faults", err)
+				return badFaults(names, err)
 			}
 			if why := chaos.CanJump(); why != nil && slices.Contains(kinds, chaos.Clock) && !virtual.on {
-				return job.Invalid("faults", fmt.Errorf("clock: %w", why))
+				return badFaults(names, fmt.Errorf("clock: %w", why))
 			}
 			switch council := job.Council() > 0; {
 			case (slices.Contains(kinds, chaos.Coordinator) || slices.Contains(kinds, chaos.HandOver)) && !council:
-				return job.Invalid("faults", errors.New("coordinator, hand-over: nobody would take over; give --coordinators 3"))
+				return badFaults(names, errors.New("coordinator, hand-over: nobody would take over; give --coordinators 3"))
 			case slices.Contains(kinds, chaos.Server) && council && job.Replicas < 2:
-				return job.Invalid("faults", errors.New("server: with --coordinators a job is not begun again, and a shard has no copy; give --replicas 2"))
+				return badFaults(names, errors.New("server: with --coordinators a job is not begun again, and a shard has no copy; give --replicas 2"))
 			case council:
 				job.Restarts = 0
 				most = min(most, max(job.Replicas-1, 0)) // as many as copies make up for at any moment
 			}
 			if every <= 0 || until < 0 || longest <= 0 || stall <= 0 {
-				return job.Invalid("every", errors.New("--every, --longest and --stall must be above 0, --for at least 0"))
+				return &settings.UsageError{Msg: "--every, --longest and --stall must be above 0, --for at least 0"}
 			}
 			if virtual.on {
 				return virtual.run(cmd.OutOrStdout(), job, seed)
@@ -187,6 +187,11 @@ type fault struct {
 	Off    float64 `json:"off_s,omitempty"`  // a clock
 	Daemon bool    `json:"daemon,omitempty"` // that of star-ps target
 	Done   bool    `json:"done"`             // the job was still there
+}
+
+// badFaults: --faults, which is no setting of the job, has what cannot be.
+func badFaults(names []string, err error) error {
+	return &settings.UsageError{Msg: fmt.Sprintf("--faults %s: %v", strings.Join(names, ","), err)}
 }
 
 func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Options, stall time.Duration) error {
