@@ -109,7 +109,7 @@ func TestRunOnTwoNetworks(t *testing.T) {
 	}
 }
 
-// When star run is told to end, or is killed, nothing goes on anywhere.
+// When star run is told to end, or is killed, nothing goes on anywhere, and what was done is saved.
 func TestHostsAreLeft(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		dir := t.TempDir()
@@ -151,6 +151,9 @@ func TestHostsAreLeft(t *testing.T) {
 			t.Errorf("%v: %v", sig, err)
 		}
 		await("nobody is left", func() bool { return marked() == 0 })
+		if saved, _ := filepath.Glob(filepath.Join(dir, "out", "checkpoints", "*", "manifest.json")); len(saved) != 1 {
+			t.Errorf("%v: checkpoints %v", sig, saved)
+		}
 	}
 }
 
