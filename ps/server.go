@@ -1027,6 +1027,10 @@ func (c *conn) receive() error {
 			if err != nil {
 				return fmt.Errorf("initial parameters: %w", err)
 			}
+			if s := kernel.SumSq(vec); s-s != 0 {
+				c.h.mem.Free(vec)
+				return fmt.Errorf("initial parameters that are not finite (their squares add up to %v)", s)
+			}
 			c.h.put(input{kind: inInit, conn: c, grad: Gradient{Vec: vec}})
 		case transport.KindPull:
 			m, err := transport.ParsePull(f.Header)
