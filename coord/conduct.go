@@ -16,8 +16,8 @@ import (
 // What a member says is held against what it can know, before anybody acts on it: whose word it is, whether it is its own, and whether an honest program could
 // have measured it. Who says anything else loses its connection, and nothing of it reaches the barrier, an average, or the run log.
 //
-// What this cannot notice is a lie that could be true. So nothing that a single worker says of itself ends the job (left), and what the shards have measured
-// goes before what a worker says of the same gradient (ledger.judge).
+// What this cannot notice is a lie that could be true. So nothing that a single worker says of itself ends the job (left), and where several say the same
+// thing most of them are right (compare, ring.agreed, exclude).
 
 // slack is by how much the clock of a member may be ahead of ours: hosts sleep.
 const slack = time.Hour
