@@ -56,7 +56,8 @@ func (c *Course) Gradient(worker int, step, basis int64, samples int, norm2, cha
 	was := c.last[worker]
 	now := leg{step: step, basis: basis, samples: samples, norm2: norm2, before: was.basis}
 	sum := norm2 + was.norm2
-	if now.known = was.samples > 0 && step == was.step+1 && change >= 0 && !math.IsNaN(sum) && !math.IsInf(sum, 1); now.known {
+	if now.known = was.samples > 0 && step == was.step+1 && change >= 0 && !math.IsNaN(sum) && !math.IsInf(sum, 1) &&
+		(norm2 == 0 || was.norm2 == 0 || norm2 < leap*was.norm2 && was.norm2 < leap*norm2); now.known {
 		now.product = (sum - change) / 2
 		// Of two vectors of these lengths.
 		most := math.Sqrt(norm2 * was.norm2)

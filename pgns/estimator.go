@@ -83,6 +83,12 @@ func (e *Estimator) Observe(u Update) (Moments, error) {
 		e.refused++
 		return m, err
 	}
+	if old := e.lately.mean(); old > 0 && u.each() > leap*old {
+		e.lately.fade(recent)
+		e.lately.num, e.lately.den = e.lately.num+leap*old, e.lately.den+1 // so that a leap that lasts is believed soon
+		e.refused++
+		return m, fmt.Errorf("pgns: gradients with a mean squared norm of %.3g, and those of late had %.3g", u.each(), old)
+	}
 	e.seen++
 	e.clean.fade(e.theta)
 	e.mixed.fade(e.theta)
@@ -123,6 +129,7 @@ func (e *Estimator) reliable() bool {
 }
 
 const (
+	leap   = 1e8 // of |g|² from one update to the next: nothing that is measured does that
 	recent = 0.9 // what is kept of lately from one update to the next: a memory of 10
 	alike  = 1.5
 )
