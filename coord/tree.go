@@ -94,6 +94,14 @@ func (l *ledger) link(o *order) {
 	if len(below) == 0 {
 		return
 	}
+	under := map[star.Worker][]transport.Below{}
+	for _, r := range o.releases {
+		a := &l.accounts[r.Worker]
+		for v := r.Worker; l.accounts[v].up != modes.Direct; v = l.accounts[v].up {
+			up := l.accounts[v].up
+			under[up] = append(under[up], transport.Below{Child: v, Worker: r.Worker, Step: a.step, Samples: a.count})
+		}
+	}
 	crews := map[star.Worker]*crew{}
 	for _, r := range o.releases {
 		w := r.Worker
@@ -110,8 +118,11 @@ func (l *ledger) link(o *order) {
 		}
 		a.crew = crews[top]
 		a.crew.members = append(a.crew.members, w)
+		if len(under[w]) > transport.MaxBelow {
+			under[w] = nil
+		}
 		o.branches = append(o.branches, transport.Branch{
-			Worker: w, Step: a.step, Parent: int(a.up), Relay: a.up != modes.Direct && !a.led, Children: below[w],
+			Worker: w, Step: a.step, Parent: int(a.up), Relay: a.up != modes.Direct && !a.led, Children: below[w], Below: under[w],
 		})
 	}
 }

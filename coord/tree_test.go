@@ -274,6 +274,11 @@ func (o *orchard) hand(c *climber, fails bool) {
 	ms := []transport.Share{c.own()}
 	if !c.detached {
 		for _, v := range c.branch.Children {
+			for _, s := range c.got[v].Members {
+				if !slices.Contains(c.branch.Below, transport.Below{Child: v.Worker, Worker: s.Worker, Step: s.Step, Samples: s.Samples}) {
+					o.t.Fatalf("worker %d has %+v from worker %d, and a branch that knows of %+v below", c.w, s, v.Worker, c.branch.Below)
+				}
+			}
 			ms = append(ms, c.got[v].Members...)
 		}
 	}

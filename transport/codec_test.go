@@ -263,6 +263,14 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if k == KindBranch { // and who is below
+			if m, err := parseAny(k, fewer); err != nil || m.(Branch).Below != nil || m.(Branch).Children == nil {
+				t.Errorf("a branch without who is below: %+v, %v", m, err)
+			}
+			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if k == KindUsage { // so did the leases and the memory
 			for _, n := range []int{9, 8} {
 				if fewer, err = msgpack.Marshal(list[:n]); err != nil {
@@ -325,6 +333,7 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		{Branch{Parent: -2}, "field parent: -2, want -1 to 4095"},
 		{Branch{Door: long}, "field door: 5000 bytes, at most 255"},
 		{Branch{Children: []Child{{Worker: 4096}}}, "field children: 4096, want 0 to 4095"},
+		{Branch{Below: []Below{{Samples: -1}}}, "field below: -1, want 0 to 2147483647"},
 		{Bundle{Members: make([]Share, MaxWorkers+1)}, "field members: 4097 elements, at most 4096"},
 		{Bundle{Members: []Share{{Samples: -1}}}, "field members: -1"},
 		{Want{Version: -1}, "field version: -1"},
@@ -423,6 +432,9 @@ func TestLargestHeadersFit(t *testing.T) {
 	for i := range star.Worker(MaxWorkers) {
 		bundle.Members = append(bundle.Members, Share{i, 1 << 31, 1 << 20})
 		branch.Children = append(branch.Children, Child{i, 1 << 31})
+		if i < MaxBelow {
+			branch.Below = append(branch.Below, Below{i, i, 1 << 31, 1 << 20})
+		}
 	}
 	st := Standing{Term: 1 << 40, Seq: 1 << 40}
 	for i := range MaxShards {

@@ -71,7 +71,7 @@ var samples = []sample{
 	{Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
 	{Compression{Worker: 3, Version: 1000, Codec: "int8", Why: "int8: 1000 values at 25 MB/s take 0.04 ms in place of 0.16 ms"}, nil},
 	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
-	{Branch{Worker: 2, Step: 41, Parent: 0, Door: "10.0.0.2:40124", Relay: true, Children: []Child{{3, 17}, {4, 40}}}, nil},
+	{Branch{Worker: 2, Step: 41, Parent: 0, Door: "10.0.0.2:40124", Relay: true, Children: []Child{{3, 17}, {4, 40}}, Below: []Below{{3, 3, 17, 32}, {3, 5, 9, 16}, {4, 4, 40, 32}}}, nil},
 	{Branch{Worker: 0, Step: 41, Parent: -1, Children: []Child{{2, 41}}}, nil},
 	{Bundle{Worker: 2, Step: 41, Members: []Share{{2, 41, 64}, {3, 17, 32}}}, Floats([]float32{1, -2, 0.5})},
 	{Detach{Worker: 3, Step: 17}, nil},

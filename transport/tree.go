@@ -15,6 +15,19 @@ type Branch struct {
 
 	// Children are those whose gradients this one takes.
 	Children []Child
+
+	// Below are all whose gradients may come through a child, itself included. Empty where these are more than MaxBelow, or the coordinator is of an older program.
+	Below []Below
+}
+
+// MaxBelow bounds them, so that a Branch fits into a header.
+const MaxBelow = 1024
+
+// Below is a gradient that may come up a tree through Child.
+type Below struct {
+	Child, Worker star.Worker
+	Step          int64
+	Samples       int
 }
 
 // Child is a worker below another one in a tree, and the step of its gradient.
@@ -66,7 +79,7 @@ type Want struct {
 func (Branch) Kind() Kind { return KindBranch }
 
 func (m Branch) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 6)
+	dst = appendArray(dst, 7)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Step)
 	dst = appendInt(dst, int64(m.Parent))
@@ -77,6 +90,14 @@ func (m Branch) AppendTo(dst []byte) []byte {
 		dst = appendArray(dst, 2)
 		dst = appendInt(dst, int64(c.Worker))
 		dst = appendInt(dst, c.Step)
+	}
+	dst = appendArray(dst, len(m.Below))
+	for _, s := range m.Below {
+		dst = appendArray(dst, 4)
+		dst = appendInt(dst, int64(s.Child))
+		dst = appendInt(dst, int64(s.Worker))
+		dst = appendInt(dst, s.Step)
+		dst = appendInt(dst, int64(s.Samples))
 	}
 	return dst
 }
@@ -98,6 +119,24 @@ func ParseBranch(b []byte) (Branch, error) {
 			break
 		}
 		m.Children = append(m.Children, c)
+	}
+	if p.err == nil && p.left > 0 { // absent from older coordinators
+		const field = "below"
+		p.left--
+		for range p.arrayLen(field, MaxBelow) {
+			extra := p.row(field, 4)
+			s := Below{
+				Child:   star.Worker(p.between(field, 0, MaxWorkers-1)),
+				Worker:  star.Worker(p.between(field, 0, MaxWorkers-1)),
+				Step:    p.between(field, 0, 1<<63-1),
+				Samples: int(p.between(field, 0, 1<<31-1)),
+			}
+			p.skip(extra)
+			if p.err != nil {
+				break
+			}
+			m.Below = append(m.Below, s)
+		}
 	}
 	return m, p.end()
 }

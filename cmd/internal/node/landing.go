@@ -33,6 +33,7 @@ type landing struct {
 	mu      sync.Mutex
 	guests  []*guest                    // in order of arrival
 	due     []transport.Child           // whose gradients the worker takes in the step in hand
+	below   []transport.Below           // what may be in them; nil: not known
 	turned  chan struct{}               // closed when that changes
 	bundles map[transport.Child]*bundle // of those that are due
 	spare   [][]float32
@@ -164,15 +165,17 @@ func (d *landing) hangUp(on func(g *guest) bool) {
 	}
 }
 
-// expect says whose gradients are due from now on. What came for others is void.
-func (d *landing) expect(children []transport.Child) {
+// expect says whose gradients are due from now on, and what may be in them. What came for others is void.
+func (d *landing) expect(children []transport.Child, below []transport.Below) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c, b := range d.bundles {
-		d.spare = append(d.spare, b.vec)
+		if b.vec != nil {
+			d.spare = append(d.spare, b.vec)
+		}
 		delete(d.bundles, c)
 	}
-	d.due = children
+	d.due, d.below = children, below
 	close(d.turned)
 	d.turned = make(chan struct{})
 }
@@ -288,6 +291,9 @@ func (d *landing) receive(ctx context.Context, g *guest, m transport.Bundle, siz
 	}
 	me := transport.Child{Worker: m.Worker, Step: m.Step}
 	wanted, err := d.wanted(ctx, me, n)
+	if err == nil && wanted {
+		err = d.claims(m)
+	}
 	if err != nil {
 		return err
 	}
@@ -313,6 +319,23 @@ func (d *landing) receive(ctx context.Context, g *guest, m transport.Bundle, siz
 	return transport.Send(g.conn, transport.Stored{Worker: m.Worker, Step: m.Step, Sum2: -1}, nil)
 }
 
+// claims says what is wrong with what a bundle of a child that is due says to be in it. Such a child is not waited for: the report goes without it, and the coordinator
+// has everybody below it push their own.
+func (d *landing) claims(m transport.Bundle) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.below == nil {
+		return nil
+	}
+	for i, s := range m.Members {
+		if !slices.Contains(d.below, transport.Below{Child: m.Worker, Worker: s.Worker, Step: s.Step, Samples: s.Samples}) || slices.Contains(m.Members[:i], s) {
+			d.keep(transport.Child{Worker: m.Worker, Step: m.Step}, &bundle{})
+			return fmt.Errorf("a bundle of worker %d step %d with step %d of worker %d, %d samples, which is not so, or twice", m.Worker, m.Step, s.Step, s.Worker, s.Samples)
+		}
+	}
+	return nil
+}
+
 // put keeps a bundle if it is due still.
 func (d *landing) put(c transport.Child, b *bundle) {
 	d.mu.Lock()
@@ -321,6 +344,11 @@ func (d *landing) put(c transport.Child, b *bundle) {
 		d.spare = append(d.spare, b.vec)
 		return
 	}
+	d.keep(c, b)
+}
+
+// keep keeps a bundle; one without a vector is none that counts. The caller holds d.mu.
+func (d *landing) keep(c transport.Child, b *bundle) {
 	d.bundles[c] = b
 	select {
 	case d.news <- struct{}{}:
@@ -394,5 +422,8 @@ func (d *landing) take(c transport.Child) *bundle {
 	defer d.mu.Unlock()
 	b := d.bundles[c]
 	delete(d.bundles, c)
+	if b == nil || b.vec == nil {
+		return nil
+	}
 	return b
 }

@@ -59,7 +59,7 @@ func (t *treePart) forget() {
 	t.up.addr = ""
 	t.next, t.branch = noBranch, noBranch
 	if t.landing != nil {
-		t.landing.expect(nil)
+		t.landing.expect(nil, nil)
 		t.landing.hangUp(func(*guest) bool { return true })
 		t.landing.hide()
 	}
@@ -79,7 +79,7 @@ func (w *worker) take(ctx context.Context, rel transport.Release) error {
 	}
 	w.inbox.forget(w.me(), t.branch.Children)
 	if t.landing != nil {
-		t.landing.expect(t.branch.Children)
+		t.landing.expect(t.branch.Children, t.branch.Below)
 		t.landing.hide()
 	}
 	var err error

@@ -251,7 +251,7 @@ func TestParentThatSendsNothing(t *testing.T) {
 	d.begin(model.Params())
 	taken := 0
 	p := &puppet{addr: d.addr, collect: func(_ *puppet, children []transport.Child) (in []transport.Share) {
-		d.expect(children)
+		d.expect(children, nil)
 		for _, c := range children {
 			for end := time.Now().Add(20 * time.Second); !d.has(c); time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
@@ -374,7 +374,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	}
 	now := transport.Child{Worker: 2, Step: 1}
 	bring(c, 1) // before we have heard that it is due
-	d.expect([]transport.Child{now})
+	d.expect([]transport.Child{now}, nil)
 	stored(c, 1)
 	bring(c, 0)
 	stored(c, 0)
@@ -404,7 +404,7 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	if n := len(d.guests); n > guestsOfOne {
 		t.Errorf("%d connections of one child, want %d at most", n, guestsOfOne)
 	}
-	d.expect(nil)
+	d.expect(nil, nil)
 
 	// What is not a bundle of this child ends its connection.
 	for _, bad := range []transport.Bundle{
@@ -426,6 +426,45 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	}
 	if d.has(transport.Child{Worker: 2, Step: 2}) {
 		t.Error("a bad bundle was taken")
+	}
+
+	// One that says what its branch has not ends it, too, and its child is waited for no longer.
+	own, grandchild := transport.Share{Worker: 2, Step: 3, Samples: 5}, transport.Share{Worker: 4, Step: 9, Samples: 8}
+	below := []transport.Below{{Child: 2, Worker: 2, Step: 3, Samples: 5}, {Child: 2, Worker: 4, Step: 9, Samples: 8}, {Child: 3, Worker: 3, Step: 1, Samples: 5}}
+	third := transport.Child{Worker: 2, Step: 3}
+	for name, members := range map[string][]transport.Share{
+		"more samples":            {{Worker: 2, Step: 3, Samples: 6}},
+		"another step of another": {own, {Worker: 4, Step: 8, Samples: 8}},
+		"whoever is not there":    {own, {Worker: 7, Step: 1, Samples: 8}},
+		"another child's":         {own, {Worker: 3, Step: 1, Samples: 5}},
+		"the same twice":          {own, grandchild, grandchild},
+	} {
+		d.expect([]transport.Child{third}, below)
+		c, err := open(hello)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport.Send(c, transport.Bundle{Worker: 2, Step: 3, Members: members}, transport.Floats([]float32{1, 2, 3}))
+		c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := c.Recv(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: %v, want the end of the connection", name, err)
+		}
+		c.Close()
+		if !d.has(third) || d.take(third) != nil {
+			t.Errorf("%s: the child is waited for, or its bundle is used", name)
+		}
+	}
+	d.expect([]transport.Child{third}, below)
+	if c, err = open(hello); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := transport.Send(c, transport.Bundle{Worker: 2, Step: 3, Members: []transport.Share{own, grandchild}}, transport.Floats([]float32{1, 2, 3})); err != nil {
+		t.Fatal(err)
+	}
+	stored(c, 3)
+	if b := d.take(third); b == nil || b.Samples() != 13 {
+		t.Errorf("a bundle that is as its branch says: %+v", b)
 	}
 }
 
