@@ -289,7 +289,9 @@ func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 		}
 		synctest.Wait()
+		b.mu.Lock()
 		b.copies = nil // it says no more that they hold what is fired
+		b.mu.Unlock()
 		time.Sleep(3 * time.Second)
 		y.m.Close()
 		<-y.gone

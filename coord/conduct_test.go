@@ -96,7 +96,7 @@ func (h *hostile) goesOn(after string) {
 			h.t.Fatalf("after %s the job is over: %v\n%s", after, h.err, h.logs)
 		default:
 		}
-		return h.c.ledger.version()
+		return h.status().Version
 	}
 	from := version()
 	for range 300 {

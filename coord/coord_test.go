@@ -381,7 +381,10 @@ func (s *fakeServer) sayNorms(seq int64) {
 
 // hold has its copies take a firing, and say so as a server does.
 func (s *fakeServer) hold(seq int64, to replica.To) error {
-	for shard, c := range s.copies {
+	s.mu.Lock()
+	copies := s.copies
+	s.mu.Unlock()
+	for shard, c := range copies {
 		s.mu.Lock()
 		word, term := c.Fire(1, seq, to), c.Term()
 		s.mu.Unlock()

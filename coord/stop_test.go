@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"star/modes"
@@ -149,6 +150,7 @@ func TestMuster(t *testing.T) {
 				s := w.server(1, 1, false)
 				ws := []*fakeWorker{w.worker(0), w.worker(1)}
 				time.Sleep(5500 * time.Millisecond)
+				synctest.Wait()
 				for _, r := range c.workers {
 					leave(ws[r].m, r)
 				}

@@ -31,6 +31,9 @@ func (e *SignalError) ExitCode() int {
 // of a host, and by star run, which ends it when it takes too long. SIGQUIT has it say what it waits for.
 func Signals(parent context.Context, last ...func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
+	if os.Getenv(LaunchedVariable) != "" {
+		signal.Ignore(syscall.SIGPIPE) // star run, which reads what we say, may be killed: then there is a checkpoint to save
+	}
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
 	go func() {
