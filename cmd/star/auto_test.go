@@ -9,6 +9,7 @@ import (
 
 // A job chooses its mode, with parameter servers and without; its log replays to the same decisions and tells the story.
 func TestAuto(t *testing.T) {
+	aboutNumbers(t) // where the pilot is slow, its last decision may come when the job is over: the log does not say so
 	for _, arch := range []string{"ps", "allreduce"} {
 		t.Run(arch, func(t *testing.T) {
 			t.Parallel()
