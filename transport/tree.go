@@ -125,20 +125,25 @@ func ParseBranch(b []byte) (Branch, error) {
 		p.left--
 		for range p.arrayLen(field, MaxBelow) {
 			extra := p.row(field, 4)
-			s := Below{
-				Child:   star.Worker(p.between(field, 0, MaxWorkers-1)),
-				Worker:  star.Worker(p.between(field, 0, MaxWorkers-1)),
-				Step:    p.between(field, 0, 1<<63-1),
-				Samples: int(p.between(field, 0, 1<<31-1)),
-			}
+			child := star.Worker(p.between(field, 0, MaxWorkers-1))
+			s := p.share(field)
 			p.skip(extra)
 			if p.err != nil {
 				break
 			}
-			m.Below = append(m.Below, s)
+			m.Below = append(m.Below, Below{child, s.Worker, s.Step, s.Samples})
 		}
 	}
 	return m, p.end()
+}
+
+// share reads the fields of a Share.
+func (p *parser) share(field string) Share {
+	return Share{
+		Worker:  star.Worker(p.between(field, 0, MaxWorkers-1)),
+		Step:    p.between(field, 0, 1<<63-1),
+		Samples: int(p.between(field, 0, 1<<31-1)),
+	}
 }
 
 func (Bundle) Kind() Kind { return KindBundle }
@@ -165,11 +170,7 @@ func ParseBundle(b []byte) (Bundle, error) {
 	p.left--
 	for range p.arrayLen(field, MaxWorkers) {
 		extra := p.row(field, 3)
-		s := Share{
-			Worker:  star.Worker(p.between(field, 0, MaxWorkers-1)),
-			Step:    p.between(field, 0, 1<<63-1),
-			Samples: int(p.between(field, 0, 1<<31-1)),
-		}
+		s := p.share(field)
 		p.skip(extra)
 		if p.err != nil {
 			break

@@ -53,12 +53,8 @@ func NewCalm(job *settings.Job) (*Calm, error) {
 		model.Close()
 		return nil, job.Invalid("optimizer", err)
 	}
-	var rule ps.Rule
-	if rule = (&ps.Descent{Optimizer: opt, Schedule: rate, Clip: job.Clip}); cfg.Name == optim.DANA {
-		rule = ps.NewWorkerMomentum(rule.(*ps.Descent), job.Ranks(), opt.Config().Momentum, opt.Config().WeightDecay)
-	}
 	return &Calm{
-		job: job, model: model, rule: rule,
+		job: job, model: model, rule: ownRule(job, opt, rate),
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}), params: slices.Clone(model.Params()),
 	}, nil
 }

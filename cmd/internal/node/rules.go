@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star"
+	"star/cmd/internal/settings"
 	"star/coord"
 	"star/ps"
 	"star/train"
@@ -43,11 +44,19 @@ func (s *server) rules() (err error) {
 
 // newRule is the rule of one shard: the baseline's, before the job's optimiser.
 func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) ps.Rule {
-	descent := &ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}
-	if c := o.Config(); c.Name == optim.DANA {
-		return ps.NewWorkerMomentum(descent, s.job.Ranks(), c.Momentum, c.WeightDecay)
+	if s.named.Name == "" {
+		return ownRule(s.job, o, s.rate)
 	}
-	return s.named.Make(descent, s.job.Workers, int(i.To-i.From))
+	return s.named.Make(&ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, s.job.Workers, int(i.To-i.From))
+}
+
+// ownRule is the rule of a job's optimiser alone.
+func ownRule(job *settings.Job, o *optim.Optimizer, rate optim.Schedule) ps.Rule {
+	descent := &ps.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip}
+	if c := o.Config(); c.Name == optim.DANA {
+		return ps.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
+	}
+	return descent
 }
 
 // ruleState is what a rule remembers, its optimiser's part first; with lasting what a checkpoint keeps of it.
