@@ -18,6 +18,7 @@ const (
 	KindGroups = "groups" // dynamic x-order
 	KindRing   = "ring"   // with riders
 	KindTree   = "tree"   // SSGD through a tree
+	KindQueue  = "queue"  // who is through with a part of the round takes the next one
 )
 
 // Candidate is a plan with its price.
@@ -100,7 +101,7 @@ func grid(n int) []int {
 
 // Candidates prices every plan that comes into question, cheapest first: SSGD, ASGD,
 // static x-order with every x; the best partition into groups, and that of Ward clustering
-// at 50 ms; a ring without its slowest members, by every number; a tree; and where it makes
+// at 50 ms; a ring without its slowest members, by every number; a tree; a queue; and where it makes
 // a difference each with shares by speed. With a ring only those that a ring can run.
 // Beyond 64 workers x and the number of riders are tried on a grid, and around its best.
 func Candidates(f Forecast) ([]Candidate, error) {
@@ -167,6 +168,7 @@ func (s *search) worth(f flow) bool {
 func (s *search) run() {
 	n := len(s.ws)
 	s.ssgd()
+	s.queue()
 	s.tree()
 	s.rings()
 	if s.f.Ring || n == 1 {
@@ -660,6 +662,9 @@ func (p Plan) Price(f Forecast) (Candidate, error) {
 	if err != nil {
 		return Candidate{}, err
 	}
+	if p.Queue > 0 { // pc has its shares, but the fits say more
+		return q.candidate(KindQueue, p, q.queueFlow(p)), nil
+	}
 	mean := 0.0 // samples of a gradient
 	for w, share := range pc.Shares {
 		mean += share * sizes[w]
@@ -680,6 +685,8 @@ func (p Plan) kind() string {
 	switch {
 	case p.hasTree() || p.AutoTree:
 		return KindTree
+	case p.Queue > 0:
+		return KindQueue
 	case p.sameGroups(SSGD(n)):
 		return KindSSGD
 	case p.sameGroups(ASGD(n)):

@@ -31,6 +31,7 @@ type ControllerConfig struct {
 
 	Ring      bool // only plans of one ring
 	RiderWait time.Duration
+	Queue     int     // see Forecast
 	LinkBytes int64   // see Forecast
 	LinkRate  float64 // see Forecast
 
@@ -102,6 +103,7 @@ type Controller struct {
 	lookedAt time.Duration
 	content  bool // it was sure, and wanted nothing else
 	overdue  bool // somebody computes for longer than it ever has
+	queued   bool // workers have taken samples from a queue: how many follows from their times, not the other way round
 
 	begun time.Duration // the first update
 	seen  bool          // there was one
@@ -443,7 +445,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 	h = make(History, n)
 	f = Forecast{
 		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Rate: c.bounded(c.rate, PriorRate, minRate), Steepness: c.steep * c.dear(), Fits: make([]Fit, n),
-		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
+		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 	var predicted []time.Duration
 	if c.cfg.Predictor != nil {
@@ -451,6 +453,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 	}
 	living := false
 	c.overdue = false
+	c.queued = c.queued || c.plan.Queue > 0
 	for i := range c.workers {
 		w := &c.workers[i]
 		if w.gone {
@@ -478,7 +481,9 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 			lately = append(slices.Clone(lately), over) // longer than ever already
 			c.overdue = true
 		}
-		f.Fits[i] = fitOf(w.samples.vals, w.times.vals, w.compute.vals)
+		if f.Fits[i] = fitOf(w.samples.vals, w.times.vals, w.compute.vals); c.queued {
+			f.Fits[i] = fitOfDrawn(w.samples.vals, w.times.vals, w.compute.vals)
+		}
 		fit, b := f.Fits[i], float64(c.cfg.Batch)
 		mean := 0.0
 		for k, t := range lately {
@@ -667,6 +672,16 @@ func (r *ring) at(k int) float64 {
 		return r.vals[k]
 	}
 	return r.vals[(r.next+k)%remembered]
+}
+
+// fitOfDrawn is fitOf where workers have taken as many samples as their speed allowed (Plan.Queue): all times are those of a round then, and
+// samples differ because speeds do. What the computation took for each sample is what depends on them.
+func fitOfDrawn(samples, times, compute []float64) Fit {
+	each, rest := make([]float64, len(samples)), make([]float64, len(samples))
+	for i := range samples {
+		each[i], rest[i] = compute[i]/samples[i], max(times[i]-compute[i], 0)
+	}
+	return Fit{median(rest), median(each)}
 }
 
 // fitOf finds how times depend on samples: by the median of the slopes of all pairs (Theil
@@ -971,7 +986,7 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 // chosen among by it; whether the best of them is worth a change is up to what was seen.
 func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast) (k, feared Candidate, err error) {
 	k, err = p.PriceOver(h, f)
-	if err != nil || c.slow < 0 || k.Kind == KindStatic || k.Kind == KindASGD || k.Kind == KindSSGD && p.Shares == nil {
+	if err != nil || c.slow < 0 || k.Kind == KindStatic || k.Kind == KindASGD || k.Kind == KindQueue || k.Kind == KindSSGD && p.Shares == nil {
 		return k, k, err
 	}
 	fast := c.slow
@@ -1067,7 +1082,7 @@ func (p Plan) price(f Forecast) (Candidate, error) {
 	}
 	s := search{problem: q}
 	n := len(q.ws)
-	if p.Shares == nil && !p.hasTree() && !p.AutoTree && len(p.Groups) == 1 && !p.Groups[0].DropLate && len(q.gone) == 0 {
+	if p.Shares == nil && p.Queue == 0 && !p.hasTree() && !p.AutoTree && len(p.Groups) == 1 && !p.Groups[0].DropLate && len(q.gone) == 0 {
 		g := p.Groups[0]
 		switch {
 		case g.Quorum == len(g.Members) && len(g.Riders) == 0:
@@ -1118,7 +1133,7 @@ func (p Plan) without(gone []star.Worker, n int) Plan {
 		}
 		return out
 	}
-	var q Plan
+	q := Plan{Queue: p.Queue}
 	placed := make([]bool, k)
 	for _, g := range p.Groups {
 		h := Group{Members: pick(g.Members), Riders: pick(g.Riders), DropLate: g.DropLate}

@@ -51,6 +51,9 @@ type Forecast struct {
 	LinkBytes int64
 	LinkRate  float64
 
+	// Queue is into how many parts a share may be cut for a queue of samples (Plan.Queue). Zero: a queue is no candidate.
+	Queue int
+
 	// Phase is how much of the job is done, 0 to 1. Only a learned decider looks at it.
 	Phase float64
 }
@@ -139,6 +142,8 @@ func (f *Forecast) problem() (*problem, error) {
 		return nil, fmt.Errorf("modes: a forecast whose workers have at most %d samples: want 1 to %d", f.MaxShare, 2*MaxBatch)
 	case f.Shares != nil && len(f.Shares) != n || f.Fits != nil && len(f.Fits) != n:
 		return nil, fmt.Errorf("modes: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
+	case f.Queue < 0 || f.Queue > maxQueue:
+		return nil, fmt.Errorf("modes: a forecast with a queue of %d parts of a share: want 0 to %d", f.Queue, maxQueue)
 	case f.RiderWait < 0 || !(f.LinkRate >= 0) || f.LinkBytes < 0:
 		return nil, errors.New("modes: a forecast with a negative wait or link")
 	}

@@ -78,7 +78,21 @@ type Plan struct {
 	// those that it has, at least one (DropCompute). Both are zero, or neither.
 	Micro int
 	Cap   time.Duration
+
+	// Queue is into how many parts a worker's share of the round is cut. They wait in one queue for all workers: who is
+	// through with a part takes the next one, and when none is left reports the mean over those that it has had, at
+	// least one. So a round of all shares is over for everybody at about the same time, whoever is slow in it
+	// (docs/modes.md, A queue of samples). Zero: everybody computes its own share.
+	Queue int
 }
+
+// Part is the size in samples of the parts that w takes from the queue, where its share without a plan is def.
+func (p Plan) Part(w star.Worker, def int) int {
+	return max(1, (p.Share(w, def)+p.Queue/2)/max(1, p.Queue))
+}
+
+// maxQueue is the most parts that a share is cut into: each costs a message.
+const maxQueue = 1 << 10
 
 // NoCap is a Cap that stops nobody: a worker computes all parts, unless it is told to stop.
 const NoCap = 24 * 365 * time.Hour
@@ -236,8 +250,10 @@ func (p Plan) Validate(n int) error {
 func (p Plan) validateSteps() error {
 	tree := p.AutoTree || p.hasTree()
 	switch {
-	case p.Ahead < 0 || p.Local < 0 || p.Micro < 0 || p.Cap < 0:
-		return fmt.Errorf("modes: ahead %d, local %d, micro %d and cap %v: none may be negative", p.Ahead-1, p.Local, p.Micro, p.Cap)
+	case p.Ahead < 0 || p.Local < 0 || p.Micro < 0 || p.Cap < 0 || p.Queue < 0:
+		return fmt.Errorf("modes: ahead %d, local %d, micro %d, cap %v and queue %d: none may be negative", p.Ahead-1, p.Local, p.Micro, p.Cap, p.Queue)
+	case p.Queue > maxQueue:
+		return fmt.Errorf("modes: queue %d is beyond every use: at most %d parts of a share", p.Queue, maxQueue)
 	case p.Ahead > 1<<30 || p.Local > 1<<20 || p.Micro > 1<<20:
 		return fmt.Errorf("modes: ahead %d, local %d or micro %d is beyond every use: at most %d, %d and %d", p.Ahead-1, p.Local, p.Micro, 1<<30-1, 1<<20, 1<<20)
 	case (p.Micro > 0) != (p.Cap > 0):
@@ -246,6 +262,12 @@ func (p Plan) validateSteps() error {
 		return errors.New("modes: local steps have no parts: give either local or micro")
 	case tree && (p.Ahead > 0 || len(p.Held) > 0 || p.Local > 0 || p.Micro > 0):
 		return errors.New("modes: a tree goes with none of ahead, held, local and micro: leave it away")
+	}
+	if p.Queue > 0 {
+		g := p.Groups[0]
+		if len(p.Groups) > 1 || g.Quorum != len(g.Members) || len(g.Riders) > 0 || g.DropLate || g.Again || len(p.Held) > 0 || p.Ahead > 0 || p.Local > 0 || p.Micro > 0 || tree {
+			return errors.New("modes: a queue is of one group that waits for all its members: it goes with shares, and with nothing else")
+		}
 	}
 	if p.Ahead == 0 {
 		return nil
@@ -274,7 +296,7 @@ func (p Plan) Share(w star.Worker, def int) int {
 // Equal says whether p and q behave alike: the same groups in the same order,
 // whatever the order of workers within them, the same shares, and the same tree.
 func (p Plan) Equal(q Plan) bool {
-	return p.sameBarrier(q) && p.Local == q.Local && p.Micro == q.Micro && p.Cap == q.Cap && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
+	return p.sameBarrier(q) && p.Local == q.Local && p.Micro == q.Micro && p.Cap == q.Cap && p.Queue == q.Queue && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
 }
 
 func (p Plan) sameGroups(q Plan) bool {
@@ -374,6 +396,9 @@ func (p Plan) steps() string {
 			b.WriteString(p.Cap.String())
 		}
 	}
+	if p.Queue > 0 {
+		fmt.Fprintf(&b, " queue=%d", p.Queue)
+	}
 	return b.String()
 }
 
@@ -471,7 +496,7 @@ func writeSet(b *strings.Builder, ws []star.Worker) {
 }
 
 // Grammar is what [Parse] reads, for help texts and errors.
-const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, local=H, micro=M cap=DURATION (or none)"
+const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=K | ring-minus=RIDERS | groups=SET/SET/… with SET = workers[:quorum][*][!][+riders] such as 0,1/2-5:3+6; then optionally tree=auto or tree=PARENT(CHILDREN),… such as 0(1,2(3)),4(5), shares=S0,S1,…, ahead=S, held=WORKERS, local=H, micro=M cap=DURATION (or none), queue=M"
 
 // Parse reads a mode for the workers 0..n-1:
 //
@@ -497,6 +522,7 @@ const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=
 //	held=2,3               these wait for another plan, and are in no group
 //	local=H                H steps by itself between releases
 //	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time; cap=none: at any time
+//	queue=M                M parts of a mini-batch, which go into one queue: who is through takes the next (Plan.Queue)
 //
 // A tree without a mode before it is that of ssgd. The plan that Parse returns is
 // valid for n workers.
@@ -608,7 +634,7 @@ func Parse(s string, n int) (Plan, error) {
 // maxSlack is the largest S of ssp=S.
 const maxSlack = 1<<30 - 1
 
-// parseSteps reads one of ahead, held, local, micro and cap; false: it is another word.
+// parseSteps reads one of ahead, held, local, micro, cap and queue; false: it is another word.
 func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	key, value, _ := strings.Cut(f, "=")
 	number := func(into *int, least, most, add int) error {
@@ -629,6 +655,8 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 		return true, number(&p.Local, 1, 1<<20, 0)
 	case "micro":
 		return true, number(&p.Micro, 1, 1<<20, 0)
+	case "queue":
+		return true, number(&p.Queue, 1, maxQueue, 0)
 	case "cap":
 		d, err := NoCap, error(nil)
 		if value != "none" {

@@ -43,6 +43,8 @@ func TestParse(t *testing.T) {
 		{in: "groups=0/1 ahead=1 held=2", n: 3, want: Plan{Groups: ASGD(2).Groups, Ahead: 2, Held: []star.Worker{2}}},
 		{in: "ssgd local=8 shares=1,2", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 8, Shares: []int{1, 2}}},
 		{in: "x=2 micro=8 cap=120ms", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Micro: 8, Cap: 120 * time.Millisecond}},
+		{in: "ssgd queue=8", n: 3, want: Plan{Groups: SSGD(3).Groups, Queue: 8}},
+		{in: "ssgd queue=8 shares=1,2", n: 2, want: Plan{Groups: SSGD(2).Groups, Queue: 8, Shares: []int{1, 2}}},
 		{in: " x=2  shares=1,2,3 ", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Shares: []int{1, 2, 3}}, out: "x=2 shares=1,2,3"},
 	} {
 		p, err := Parse(c.in, c.n)

@@ -52,6 +52,8 @@ const maxTime = 100 * 24 * time.Hour
 // the slowest worker's 50 times, or 2¹⁸ gradients have. Gradients that arrive at the same instant are taken by rank;
 // where times are equal that choice can move the interval by a few percent.
 //
+// A queue is played for a round (type queue), times being all of computing.
+//
 // Since a worker always computes or waits, the versions that pass during all
 // iterations of N workers are N per update, whatever the plan; with G gradients
 // in an update and none dropped, the mean staleness is N/G − 1. These are
@@ -90,6 +92,9 @@ func (p Plan) Simulate(times []time.Duration, skip, updates int) (Pace, error) {
 	if skip > mostUpdates || updates > mostUpdates-skip {
 		return Pace{}, fmt.Errorf("modes: simulate %d updates after %d: at most %d in all", updates, skip, int(mostUpdates))
 	}
+	if p.Queue > 0 { // each of its rounds is the same
+		return p.queuePace(times), nil
+	}
 	return p.simulate(times, skip, func(done, _ int, _ time.Duration) bool { return done == updates })
 }
 
@@ -110,6 +115,9 @@ func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
 		return Pace{}, false
 	}
 	n := len(times)
+	if p.Queue > 0 {
+		return p.queuePace(times), true
+	}
 	rate := make([]float64, n) // gradients of each worker per second
 	updates := 0.0             // per second
 	spread := 0.0

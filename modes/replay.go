@@ -43,6 +43,9 @@ func (p Plan) PriceOver(h History, f Forecast) (Candidate, error) {
 
 // replay is the flow of p over h.
 func (q *problem) replay(p Plan, h History) flow {
+	if p.Queue > 0 {
+		return q.replayQueue(p, h)
+	}
 	n := len(h)
 	b := NewBarrier(p, n, 0)
 	for _, w := range q.gone {

@@ -136,6 +136,8 @@ func (c *Config) Use(name string, own optim.Config) error {
 		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil, Momentum: own.Memory()}
 		if config.Ring {
 			config.Own = star.Record.Own
+		} else {
+			config.Queue = min(Queue, c.Batch)
 		}
 		auto, err := NewAuto(config, c.Plan)
 		if err != nil {

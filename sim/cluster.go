@@ -133,6 +133,14 @@ type Learner interface {
 	Update(version int64, gs []Gradient) Outcome
 }
 
+// Drawer is a Learner whose workers need not know at their release which samples they will compute (modes.Plan.Queue).
+type Drawer interface {
+	Learner
+
+	// Draw hands w, which was released for none, so many of the stream, before they are applied.
+	Draw(w star.Worker, samples int)
+}
+
 // Salvager is a Learner that must know of gradients that are dropped.
 type Salvager interface {
 	Learner
@@ -206,6 +214,8 @@ type worker struct {
 	samples int           // of these that are in its gradient
 	local   int32
 	micro   int32 // parts of the batch; 0: it is not cut
+	part    int32 // samples of a part that it takes from the queue; 0: it has a batch of its own
+	taken   int32 // samples that it has taken, with those of the part that it is at
 }
 
 // tick is the first mini-batch of this iteration.
@@ -225,6 +235,7 @@ type run struct {
 	waiting time.Duration
 	result  Result
 	alarm   time.Duration // when a Watcher is asked next
+	queue   queue
 
 	salvager  Salvager  // the Learner, if it is one
 	validator Validator // the Learner, with Validation
@@ -519,6 +530,7 @@ func (r *run) leave(at time.Duration, w star.Worker) error {
 	if m.waits {
 		r.waiting += at - m.arrived
 	}
+	r.quit(w)
 	m.gone, m.busy, m.waits = true, false, false
 	delete(r.banks, w)
 	if l, ok := r.Learner.(Keeper); ok {
@@ -618,6 +630,11 @@ func (r *run) prepare(w star.Worker, version int64) {
 	m.local, m.micro, m.limit = int32(r.plan.Local), int32(r.plan.Micro), r.plan.Cap
 	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Local)
 	m.ticks += int64(max(1, m.local))
+	if m.part, m.taken = 0, 0; r.plan.Queue > 0 {
+		m.part = int32(r.plan.Part(w, r.Batch))
+		r.Learner.Release(w, 0)
+		return
+	}
 	r.Learner.Release(w, m.planned)
 }
 
@@ -639,6 +656,12 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 		m.spent = Spent{Load: m.spent.Load + s.Load, Compute: m.spent.Compute + s.Compute, Push: s.Push}
 	}
 	m.samples, m.full = m.planned, m.spent.Compute
+	if m.part > 0 {
+		m.samples, m.spent.Compute = 0, 0
+		r.enter(w)
+		r.partOf(at+m.spent.Load, w)
+		return nil
+	}
 	if m.micro > 0 {
 		m.stop(m.limit)
 	}
@@ -702,6 +725,9 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 		r.result.Bytes += float64(r.Bytes)
 	}
 	m.step++
+	if d, ok := r.Learner.(Drawer); ok && m.part > 0 {
+		d.Draw(w, m.samples)
+	}
 	if err := r.fire(at, r.barrier.Arrive(w)); err != nil {
 		return err
 	}

@@ -322,6 +322,9 @@ func (n *network) begin(at time.Duration, w star.Worker) error {
 	m, i := &n.r.workers[w], &n.at[w]
 	i.pull = at - i.released
 	m.began, m.spent, m.samples = at, Spent{}, 0
+	if m.part > 0 {
+		n.r.enter(w)
+	}
 	return n.step(at, w, 0)
 }
 
@@ -353,7 +356,12 @@ func (n *network) part(at time.Duration, w star.Worker, k, i int) error {
 	if m.micro > 0 {
 		parts = min(int(m.micro), m.planned)
 	}
-	if i == parts || i > 0 && (m.spent.Compute > m.limit || n.at[w].halt) {
+	if m.part > 0 && (i == 0 || n.r.another(at, w)) {
+		parts = i + 1
+	} else if m.part > 0 {
+		parts = i
+	}
+	if i == parts || i > 0 && m.part == 0 && (m.spent.Compute > m.limit || n.at[w].halt) {
 		if k+1 < int(m.local) {
 			return n.step(at, w, k+1)
 		}
@@ -361,6 +369,9 @@ func (n *network) part(at time.Duration, w star.Worker, k, i int) error {
 	}
 	total := m.planned / max(1, int(m.local))
 	samples := (i+1)*total/parts - i*total/parts
+	if m.part > 0 {
+		samples = int(m.part)
+	}
 	work := m.full.Seconds() * float64(samples) / float64(total)
 	a := &activity{left: work * n.Threads, most: n.Threads, weight: n.Threads, worker: int(w), done: func(end time.Duration) error {
 		m.spent.Compute += end - at

@@ -141,6 +141,12 @@ func (t *Trained) Release(w star.Worker, samples int) {
 	t.shard.Read(w)
 }
 
+// Draw implements Drawer.
+func (t *Trained) Draw(w star.Worker, samples int) {
+	t.reads[w].from, t.reads[w].n = t.cursor, samples
+	t.cursor += int64(samples)
+}
+
 // compute writes to vec what the worker of g pushes, and what it is told of its length into g.
 func (t *Trained) compute(vec []float32, g *Gradient) error {
 	r := &t.reads[g.Worker]

@@ -1,0 +1,88 @@
+package sim
+
+import (
+	"time"
+
+	"star"
+)
+
+// queue is the queue of samples of a round (modes.Plan.Queue): of those that were released with one version.
+type queue struct {
+	version int64
+	taken   int           // samples, by who is there
+	empty   time.Duration // since when as many are taken as a round has; -1: they are not
+}
+
+// whole is how many samples a round has.
+func (r *run) whole() (samples int) {
+	if r.plan.Shares == nil {
+		return r.live * r.Batch
+	}
+	for w := range r.workers {
+		if !r.workers[w].gone {
+			samples += r.plan.Shares[w]
+		}
+	}
+	return samples
+}
+
+// enter has w take its first part of the round that it was released for.
+func (r *run) enter(w star.Worker) {
+	m, q := &r.workers[w], &r.queue
+	if q.version != m.basis || q.taken == 0 {
+		*q = queue{version: m.basis, empty: -1}
+	}
+	r.take(w)
+}
+
+func (r *run) take(w star.Worker) {
+	r.queue.taken += int(r.workers[w].part)
+	r.workers[w].taken += r.workers[w].part
+}
+
+// another has w, which is through with a part, take the next one, if there is one. That there is none a worker hears a Latency later.
+func (r *run) another(at time.Duration, w star.Worker) bool {
+	m, q := &r.workers[w], &r.queue
+	if q.version != m.basis || r.plan.Queue == 0 {
+		return false
+	}
+	if q.taken < r.whole() {
+		q.empty = -1
+	} else if q.empty < 0 {
+		q.empty = at
+	}
+	if q.empty >= 0 && at >= q.empty+r.Latency {
+		return false
+	}
+	r.take(w)
+	return true
+}
+
+// quit puts the samples back that w has taken and nobody has yet.
+func (r *run) quit(w star.Worker) {
+	m, q := &r.workers[w], &r.queue
+	if q.version == m.basis {
+		q.taken -= int(m.taken)
+	}
+	m.taken = 0
+}
+
+// partOf computes a part for w from the given time on, and those that it takes then.
+func (r *run) partOf(at time.Duration, w star.Worker) {
+	m := &r.workers[w]
+	began := m.began
+	took := max(1, time.Duration(float64(m.full)*float64(m.part)/float64(m.planned)))
+	r.after(at+took, func(at time.Duration) error {
+		if !m.busy || m.began != began {
+			return nil // it is gone, and perhaps back
+		}
+		m.samples += int(m.part)
+		if m.spent.Compute += took; r.another(at, w) {
+			r.partOf(at, w)
+			return nil
+		}
+		m.due = at + m.spent.Push
+		r.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})
+		return nil
+	})
+}
