@@ -165,6 +165,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.cfg.Office != nil && p.Queue > 0 {
+		return nil, fmt.Errorf("mode %v: with --coordinators workers compute batches of their own: which samples are in an update would be lost with the coordinator", p)
+	}
 	if c.cfg.Office != nil && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
 		return nil, fmt.Errorf("mode %v: with --coordinators the members of a ring compute whole batches: which parts are in an update would be lost with the coordinator", p)
 	}
@@ -192,7 +195,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		return nil, fmt.Errorf("mode %v: shards keep %d gradients of workers that go on before an update is made, as the job's first mode wanted, not %d", p, mostKept(c.cfg.Plan), mostKept(p))
 	case p.Local > 0 && from.Local == 0:
 		return nil, fmt.Errorf("mode %v: the workers of this job send gradients, local steps are for jobs with such a --baseline", p)
-	case p.Micro > 0 && from.Local > 0:
+	case (p.Micro > 0 || p.Queue > 0) && from.Local > 0:
 		return nil, fmt.Errorf("mode %v: the workers of this job train by themselves and send no gradients", p)
 	case p.Local == 0:
 		p.Local = from.Local

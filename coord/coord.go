@@ -940,7 +940,12 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 			return c.savedResidual(p, e)
 		}
 		return c.fromRing(p, e)
-	case transport.KindFormed, transport.KindTally, transport.KindComputed:
+	case transport.KindComputed:
+		if c.cfg.Ring == nil {
+			return c.hasComputed(p, e.computed)
+		}
+		return c.fromRing(p, e)
+	case transport.KindFormed, transport.KindTally:
 		return c.fromRing(p, e)
 	case transport.KindBundle:
 		return c.fromTree(p, e)
@@ -956,14 +961,25 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	return nil
 }
 
+// hasComputed is told how far a worker has come with its batch.
+func (c *Coordinator) hasComputed(p *peer, m transport.Computed) error {
+	c.progress = time.Now()
+	orders, err := c.ledger.computed(m)
+	if err != nil {
+		return c.drop(p, err)
+	}
+	return c.carry(orders)
+}
+
 func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	var orders []order
 	var err error
-	start := int64(-1)
+	start, more := int64(-1), []Span(nil)
 	if c.ledger.ring != nil {
 		c.ledger.ring.arrive(r)
 	} else {
 		start = c.ledger.accounts[p.rank].start
+		more = c.ledger.accounts[p.rank].beyond(r.Samples)
 		c.ledger.accounts[p.rank].norm2, c.ledger.accounts[p.rank].change = r.Norm2, changeOf(&r)
 		orders, err = c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
 	}
@@ -975,7 +991,7 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
 		at := c.elapsed()
-		c.cfg.RunLog.record(at, r, start)
+		c.cfg.RunLog.record(at, r, start, more)
 		c.tell(at, RunRecord{r})
 		c.memory.add(r)
 		c.stats.observe(r)
@@ -1388,7 +1404,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	at := c.elapsed()
 	line := logMember{Type: "leave", T: at.Seconds(), Worker: p.rank, Peer: p.conn.Peer(), Why: why}
 	if !a.parked {
-		line.Start, line.Count = a.start, a.count
+		line.Start, line.Count = a.start, a.whole()
 	}
 	c.cfg.RunLog.write(line)
 	c.tell(at, RunMember{false, star.Worker(p.rank), line.Peer, why, line.Start, line.Count})

@@ -173,10 +173,16 @@ func (w *world) waiting() string {
 }
 
 // lines of the run log of one type.
-func (w *world) lines(kind string) (out []map[string]any) {
+func (w *world) lines(kind string) []map[string]any { return w.log(kind) }
+
+// log are the lines of the run log of some types, in order.
+func (w *world) log(kinds ...string) (out []map[string]any) {
 	for line := range strings.Lines(w.run.String()) {
 		var m map[string]any
-		if json.Unmarshal([]byte(line), &m) == nil && m["type"] == kind {
+		if json.Unmarshal([]byte(line), &m) != nil {
+			continue
+		}
+		if kind, _ := m["type"].(string); slices.Contains(kinds, kind) {
 			out = append(out, m)
 		}
 	}
@@ -423,6 +429,7 @@ type fakeWorker struct {
 
 	norm2   float64 // of its gradients
 	change  float64 // of each from the one before; 0: it does not say
+	parts   bool    // it computes batches part by part, where the plan has a queue
 	buffers []float32
 	told    *Told
 	err     error
@@ -468,6 +475,10 @@ func (w *world) worker(rank int, change ...func(*fakeWorker)) *fakeWorker {
 			return
 		}
 		Say(m, transport.Joined{Worker: f.rank}, nil)
+		if f.parts {
+			f.err = f.trainInParts()
+			return
+		}
 		f.err = f.train()
 	})
 	return f

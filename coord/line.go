@@ -37,6 +37,9 @@ func (l *logRecord) appendTo(b []byte) []byte {
 		b = strconv.AppendInt(append(b, `,"start":`...), *l.Start, 10)
 	}
 	b = strconv.AppendInt(append(b, `,"samples":`...), int64(l.Samples), 10)
+	if len(l.More) > 0 {
+		b = appendInts(append(b, `,"more":`...), l.More)
+	}
 	b = appendFloat(append(b, `,"loss":`...), float64(l.Loss))
 	b = appendFloat(append(b, `,"norm2":`...), float64(l.Norm2))
 	b = appendFloat(append(b, `,"cpu":`...), float64(l.CPU))

@@ -94,7 +94,7 @@ func BenchmarkRunLog(b *testing.B) {
 	l := NewRunLog(nopCloser{io.Discard})
 	b.ReportAllocs()
 	for b.Loop() {
-		l.record(80*time.Second, r, 0)
+		l.record(80*time.Second, r, 0, nil)
 	}
 	if l.err != nil {
 		b.Fatal(l.err)

@@ -63,7 +63,7 @@ type RunMemory struct{ Records []star.Record }
 func EncodeRecords(w io.Writer, records []star.Record) error {
 	l := NewRunLog(unclosed{w})
 	for _, r := range records {
-		l.record(r.At, r, -1)
+		l.record(r.At, r, -1, nil)
 	}
 	return l.close()
 }

@@ -38,7 +38,7 @@ func TestRunReadsBack(t *testing.T) {
 	l.write(logStart{Type: "start", Format: 1, Program: "star 1", Time: began, Job: "j", Notes: []string{"n"}, Config: []byte(`{"arch":"ps"}`)})
 	l.write(logMember{Type: "join", T: 0.25, Worker: 2, Peer: "p"})
 	l.write(logTrain{Type: "train", T: 0.5, Workers: 3, Shards: 2, Model: "m", Hash: "h", Params: 9, Data: "d", Samples: 10, Limit: 30, Version: 4, Plan: "ssgd", Absent: []int{1}})
-	l.record(time.Second, rec, -1)
+	l.record(time.Second, rec, -1, nil)
 	l.write(logFire{Type: "fire", T: 2, Seq: 1, Version: 5, Workers: []int{0, 2}, Stale: []int64{0, 1}, Dropped: []int{1}, Samples: 16})
 	l.write(logNoise{Type: "noise", T: 2, Version: 5, Grad2: Number(math.NaN()), Var: 2, Mixed: true, Scale: 3, Drift: 0.5, Strength: 4})
 	l.write(logPlan{Type: "plan", T: 3, Plan: "x=2", From: "ssgd", Why: "star ctl"})

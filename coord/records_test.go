@@ -37,7 +37,7 @@ func TestRecordsReadBack(t *testing.T) {
 	l := NewRunLog(&w)
 	l.write(logStart{Type: "start"})
 	for _, r := range want {
-		l.record(time.Minute, r, 640)
+		l.record(time.Minute, r, 640, nil)
 		l.write(logFire{Type: "fire"})
 	}
 	if err := l.flush(); err != nil {

@@ -135,6 +135,9 @@ func RingPlan(p modes.Plan) error {
 	if p.AutoTree || p.Parents != nil {
 		return fmt.Errorf("mode %v: all-reduce has no tree of its own choice to go by: trees are for parameter servers (--arch ps)", p)
 	}
+	if p.Queue > 0 {
+		return fmt.Errorf("mode %v: in an all-reduce everybody has samples of its own: queue is for parameter servers (--arch ps)", p)
+	}
 	if p.Ahead > 0 {
 		return fmt.Errorf("mode %v: nobody runs ahead in an all-reduce: ahead is for parameter servers (--arch ps)", p)
 	}

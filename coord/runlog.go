@@ -78,6 +78,7 @@ type (
 		Transit  float64 `json:"transit"`
 		Start    *int64  `json:"start,omitempty"` // position of its first sample in the stream; all-reduce does not say
 		Samples  int     `json:"samples"`
+		More     []int   `json:"more,omitempty"` // with a queue: where else in the stream samples of it begin, and how many there are; those before are at start
 		Loss     Number  `json:"loss"`
 		Norm2    Number  `json:"norm2"`
 		CPU      Number  `json:"cpu"`
@@ -315,8 +316,8 @@ func (l *RunLog) close() error {
 	return err
 }
 
-// record writes that of a gradient whose first sample is at start of the stream; below 0: nobody knows.
-func (l *RunLog) record(t time.Duration, r star.Record, start int64) {
+// record writes that of a gradient whose first sample is at start of the stream; below 0: nobody knows. More is where others are.
+func (l *RunLog) record(t time.Duration, r star.Record, start int64, more []Span) {
 	if l.w == nil {
 		return
 	}
@@ -330,6 +331,9 @@ func (l *RunLog) record(t time.Duration, r star.Record, start int64) {
 		Wait: r.Wait.Seconds(), Pull: r.Pull.Seconds(), Transit: r.Transit.Seconds(), Start: from, Samples: r.Samples,
 		Loss: Number(r.Loss), Norm2: Number(r.Norm2), CPU: Number(r.CPU), NetIn: Number(r.NetIn), NetOut: Number(r.NetOut),
 		Telemetry: telemetry(r.Telemetry),
+	}
+	for _, s := range more {
+		l.rec.More = append(l.rec.More, int(s.Start), s.Count)
 	}
 	l.write(&l.rec)
 }

@@ -168,6 +168,34 @@ func (p *parser) workers(field string) []star.Worker {
 	return ws
 }
 
+// MaxPieces bounds of how many pieces of the stream a batch is, beside the first.
+const MaxPieces = 1 << 12
+
+func appendPieces(dst []byte, ps []Piece) []byte {
+	dst = appendArray(dst, len(ps))
+	for _, s := range ps {
+		dst = appendArray(dst, 2)
+		dst = appendInt(dst, s.Start)
+		dst = appendInt(dst, int64(s.Count))
+	}
+	return dst
+}
+
+func (p *parser) pieces(field string) []Piece {
+	p.left--
+	var ps []Piece
+	for range p.arrayLen(field, MaxPieces) {
+		extra := p.row(field, 2)
+		s := Piece{Start: p.between(field, 0, 1<<63-1), Count: int(p.between(field, 1, 1<<31-1))}
+		p.skip(extra)
+		if p.err != nil {
+			return nil
+		}
+		ps = append(ps, s)
+	}
+	return ps
+}
+
 func appendRiders(dst []byte, rs []Rider) []byte {
 	dst = appendArray(dst, len(rs))
 	for _, r := range rs {
@@ -527,7 +555,7 @@ func ParseApply(b []byte) (Apply, error) {
 func (Release) Kind() Kind { return KindRelease }
 
 func (m Release) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 15)
+	dst = appendArray(dst, 17)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, int64(m.Action))
@@ -542,13 +570,15 @@ func (m Release) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, int64(m.Delay))
 	dst = appendInt(dst, int64(m.Local))
 	dst = appendInt(dst, int64(m.Micro))
-	return appendInt(dst, int64(m.Cap))
+	dst = appendInt(dst, int64(m.Cap))
+	dst = appendInt(dst, int64(m.Part))
+	return appendPieces(dst, m.More)
 }
 
 // maxSteps bounds the steps, and the parts, of one batch.
 const maxSteps = 1 << 20
 
-// ParseRelease parses the header of a Release. It does not allocate.
+// ParseRelease parses the header of a Release. It does not allocate, unless the batch is of several pieces.
 func ParseRelease(b []byte) (Release, error) {
 	p := parse(KindRelease, b, 11)
 	m := Release{
@@ -575,6 +605,12 @@ func ParseRelease(b []byte) (Release, error) {
 	}
 	if p.err == nil && p.left > 0 {
 		m.Cap = time.Duration(p.natural("cap"))
+	}
+	if p.err == nil && p.left > 0 {
+		m.Part = p.count("part")
+	}
+	if p.err == nil && p.left > 0 {
+		m.More = p.pieces("more")
 	}
 	return m, p.end()
 }

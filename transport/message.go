@@ -237,6 +237,17 @@ type Release struct {
 	// further one is begun. 0: the batch is whole.
 	Micro int
 	Cap   time.Duration
+
+	// Part is the size in samples of the parts that the batch is computed in, of which the worker says each that is done (Computed), until it is told
+	// to stop (Cancel) or the batch is at its end. 0: there are none. More are what the batch has beside Start and Count.
+	Part int
+	More []Piece
+}
+
+// Piece is a part of the stream of samples.
+type Piece struct {
+	Start int64
+	Count int
 }
 
 // Push carries one shard's slice of a gradient. Payload: float32, or what Codec

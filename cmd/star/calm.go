@@ -280,7 +280,7 @@ func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wante
 		plan, _ = modes.Parse(u.Plan, k.job.Ranks()) // else with equal shares
 		k.plans[u.Plan] = plan
 	}
-	if plan.Local > 0 || plan.Micro > 0 {
+	if plan.Local > 0 || plan.Micro > 0 || plan.Queue > 0 {
 		return nil, fmt.Errorf("%w: %s makes gradients of several", errNoCalm, u.Plan)
 	}
 	round, total := 0, 0

@@ -182,10 +182,10 @@ func (g *gang) accounted(limit int64) {
 // A worker is killed at some time: the others do its work.
 func TestKilledWorker(t *testing.T) {
 	if testing.Short() {
-		t.Skip("fifteen jobs of several processes")
+		t.Skip("eighteen jobs of several processes")
 	}
 	rnd := rand.New(rand.NewPCG(3, 7))
-	for _, mode := range []string{"ssgd", "asgd", "x=2", "groups=0,1/2", "backup=1"} {
+	for _, mode := range []string{"ssgd", "asgd", "x=2", "groups=0,1/2", "backup=1", "ssgd queue=4"} {
 		for i := range 3 {
 			dies, when := fmt.Sprintf("w%d", rnd.IntN(3)), time.Duration(rnd.IntN(200))*time.Millisecond
 			t.Run(fmt.Sprintf("%s/%d", mode, i), func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"star/checkpoint"
+	"star/cmd/internal/chaos"
 	"star/coord"
 )
 
@@ -149,7 +150,7 @@ func TestModes(t *testing.T) {
 	for _, c := range []struct {
 		mode     string
 		maxStale bool // staleness is possible
-	}{{"ssgd", false}, {"asgd", true}, {"x=2", true}, {"groups=0,1/2", true}, {"backup=1", false}} {
+	}{{"ssgd", false}, {"asgd", true}, {"x=2", true}, {"groups=0,1/2", true}, {"backup=1", false}, {"ssgd queue=4", false}} {
 		t.Run(c.mode, func(t *testing.T) {
 			r, _ := job(t, "--model", "mlp", "--workers", "3", "--batch", "8", "--epochs", "9", "--lr", "0.05", "--mode", c.mode, "--slow", "2:2x")
 			if r.Samples+r.Wasted != 3600 {
@@ -165,6 +166,36 @@ func TestModes(t *testing.T) {
 				t.Errorf("mode %s", r.Mode)
 			}
 		})
+	}
+}
+
+// With a queue a slow worker has less of each round, and a job that is resumed makes what is left of the stream, each sample once.
+func TestQueue(t *testing.T) {
+	aboutNumbers(t)
+	args := []string{"--model", "mlp", "--workers", "3", "--batch", "16", "--lr", "0.05", "--mode", "ssgd queue=8", "--slow", "2:+30ms", "--eval-every", "0"}
+	half, dir := job(t, append(args, "--steps", "20")...)
+	rest, _ := job(t, append(args, "--steps", "40", "--resume", dir)...)
+	for i, r := range []coord.Result{half, rest} {
+		if r.Samples != 20*48 || r.Wasted != 0 || r.Staleness.Max != 0 {
+			t.Errorf("job %d: %d samples in %d updates, %d wasted, staleness up to %d; want 960, none and none", i, r.Samples, r.Updates, r.Wasted, r.Staleness.Max)
+		}
+		text, err := os.ReadFile(r.RunLog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		life, err := chaos.Read(bytes.NewReader(text), r.RunLog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var by [3]int
+		for _, u := range life.Updates {
+			for _, m := range u.Members {
+				by[m.Worker] += m.Samples
+			}
+		}
+		if 2*by[2] >= by[0] || 2*by[2] >= by[1] {
+			t.Errorf("job %d: samples of the workers: %v; the last one is slow", i, by)
+		}
 	}
 }
 

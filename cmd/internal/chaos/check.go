@@ -112,6 +112,7 @@ type line struct {
 	Step    int64           `json:"step"`
 	Basis   int64           `json:"basis"`
 	Start   *int64          `json:"start"`
+	More    []int64         `json:"more"` // with a queue: where else samples are, and how many
 	Samples int64           `json:"samples"`
 	Loss    json.RawMessage `json:"loss"`
 	Version int64           `json:"version"`
@@ -169,10 +170,32 @@ func finite(b json.RawMessage) float64 {
 type batch struct {
 	step int64
 	span span
+	more []span // what else is in it
 
 	basis       int64
 	loss, norm2 float64
 	first       bool // since it came to the job, or its coordinator did
+}
+
+// split is b where some of its samples are not behind its first one: of each of these, where they begin, and how many there are.
+func (b batch) split(more []int64) (batch, bool) {
+	for i := 0; i+1 < len(more); i += 2 {
+		if more[i] < 0 || more[i+1] < 1 {
+			return b, false
+		}
+		b.more = append(b.more, span{more[i], more[i] + more[i+1]})
+		b.span.to -= more[i+1]
+	}
+	return b, len(more)%2 == 0 && b.span.to > b.span.from
+}
+
+// samples is how many it has.
+func (b batch) samples() int64 {
+	n := b.span.to - b.span.from
+	for _, s := range b.more {
+		n += s.to - s.from
+	}
+	return n
 }
 
 // Read reads the run log of one life. An error means that it is no run log; what a log shows that must not be is in the Life.
@@ -303,7 +326,14 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				wrong("the record does not say where its samples begin")
 				continue
 			}
-			held[m.Worker] = batch{m.Step, span{*m.Start, *m.Start + m.Samples}, m.Basis, finite(m.Loss), finite(m.Norm2), s.came[m.Worker]}
+			held[m.Worker] = batch{m.Step, span{*m.Start, *m.Start + m.Samples}, nil, m.Basis, finite(m.Loss), finite(m.Norm2), s.came[m.Worker]}
+			if len(m.More) > 0 {
+				b, ok := held[m.Worker].split(m.More)
+				if !ok {
+					wrong("the record of %d samples has more than these in other places: %v", m.Samples, m.More)
+				}
+				held[m.Worker] = b
+			}
 			delete(s.came, m.Worker)
 		case "plan":
 			s.plan = m.Plan
@@ -377,9 +407,9 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				if l.Ring || held[w].span == b.span { // else it has come back since, with another batch
 					delete(held, w)
 				}
-				sum += b.span.to - b.span.from
-				l.applied = append(l.applied, b.span)
-				u.Members = append(u.Members, Member{Worker: w, Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.span.to - b.span.from),
+				sum += b.samples()
+				l.applied = append(append(l.applied, b.span), b.more...)
+				u.Members = append(u.Members, Member{Worker: w, Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.samples()),
 					First: b.first, Said: said, Loss: b.loss, Norm2: b.norm2})
 			}
 			for _, w := range m.Dropped {

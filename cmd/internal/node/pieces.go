@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/cmd/internal/settings"
+	"star/coord"
 	"star/ps"
 	"star/train/kernel"
 	"star/train/optim"
@@ -32,6 +33,20 @@ func newLocal(job *settings.Job, workers, params int) (*ps.Solo, error) {
 	return &ps.Solo{Pull: made.Local.Pull, Reset: made.Local.Reset, Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(c, params) }}, nil
 }
 
+// partsOf is what a worker computes one after the other.
+func partsOf(rel transport.Release) []ps.Piece {
+	if rel.Part == 0 {
+		return ps.Pieces(rel.Start, rel.Count, max(rel.Local, rel.Micro))
+	}
+	var out []ps.Piece
+	for _, s := range append([]transport.Piece{{Start: rel.Start, Count: rel.Count}}, rel.More...) {
+		for at := 0; at < s.Count; at += rel.Part {
+			out = append(out, ps.Piece{Start: s.Start + int64(at), Count: min(rel.Part, s.Count-at)})
+		}
+	}
+	return out
+}
+
 // pieces computes a batch piece by piece: the steps of a worker that trains by itself, or the parts of a batch of which it leaves
 // out what it has no time for. What it hands over is in w.grad.
 func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
@@ -51,10 +66,18 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 	done, worked := 0, time.Duration(0)
 	loss, norm := 0.0, 0.0
 	w.meter.Begin()
-	pieces := ps.Pieces(rel.Start, rel.Count, max(rel.Local, rel.Micro))
+	pieces := partsOf(rel)
 	for i, p := range pieces {
 		if rel.Micro > 0 && i > 0 && (rec.Compute > rel.Cap || w.late()) {
 			break
+		}
+		if rel.Part > 0 && i > 0 {
+			if w.late() {
+				break
+			}
+			if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Version: rel.Version, Samples: done}, nil); err != nil {
+				return computed, err
+			}
 		}
 		begun := time.Now()
 		batch, err := w.loader.Next(p.Start, p.Count)

@@ -678,7 +678,7 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 		rec.Wait += paused
 		rec.Telemetry.Set(star.Paused, paused.Seconds())
 	}
-	if rel.Local > 0 || rel.Micro > 0 || w.local != nil {
+	if rel.Local > 0 || rel.Micro > 0 || rel.Part > 0 || w.local != nil {
 		return w.pieces(ctx, rel, rec)
 	}
 	start := time.Now()

@@ -22,6 +22,7 @@ type Config struct {
 	Plan      modes.Plan    // that the job begins with
 	Ring      bool          // all-reduce
 	RiderWait time.Duration // of the ring
+	Queue     int           // see modes.Forecast
 	LinkRate  float64       // see modes.Forecast
 	Momentum  float64       // of the optimiser: see modes.ControllerConfig
 
@@ -99,7 +100,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	p.timer = timer
 	p.controller, err = modes.NewController(modes.ControllerConfig{
 		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum,
-		Ring: c.Ring, RiderWait: c.RiderWait, LinkBytes: 4 * params, LinkRate: c.LinkRate,
+		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, LinkBytes: 4 * params, LinkRate: c.LinkRate,
 	}, c.Plan)
 	return err
 }

@@ -1,0 +1,142 @@
+package coord
+
+import (
+	"fmt"
+
+	"star"
+	"star/transport"
+)
+
+// A round of a plan with a queue (modes.Plan.Queue): everybody is handed more of the stream than its share, computes it part by part, and says each part. As soon as those that are
+// done, and those that somebody is at, are a round's samples, everybody is told to stop; it finishes the part that it is at. What nobody has begun is handed out again, first of all.
+//
+//	Release (lease) ──► part ──► Computed ──► part ──► … ──► Cancel ──► the part that it is at ──► Arrive
+//
+// Nobody waits for an answer between two parts, and whoever takes from the queue more slowly has less of the round.
+
+// leased is how many of its shares a worker is handed at most: no more than so many times as quick as the mean may it be.
+const leased = 3
+
+// lease takes from the stream what w may compute in this round.
+func (l *ledger) lease(w star.Worker) (pieces []transport.Piece) {
+	most := leased * l.plan.Share(w, l.batch)
+	// Towards the end there is not as much for everybody.
+	left := l.limit - l.cursor
+	for _, s := range l.redo {
+		left += int64(s.Count)
+	}
+	if n := int64(max(l.live(), 1)); left < n*int64(most) {
+		most = int(max((left+n-1)/n, 1))
+	}
+	for most > 0 && len(pieces) <= transport.MaxPieces {
+		s, ok := l.take(most)
+		if !ok {
+			break
+		}
+		most -= s.Count
+		if k := len(pieces) - 1; k >= 0 && pieces[k].Start+int64(pieces[k].Count) == s.Start {
+			pieces[k].Count += s.Count
+			continue
+		}
+		pieces = append(pieces, transport.Piece{Start: s.Start, Count: s.Count})
+	}
+	return pieces
+}
+
+// spans are the samples of a worker's present batch.
+func (a *account) spans() []Span {
+	out := []Span{{a.start, a.count}}
+	for _, p := range a.more {
+		out = append(out, Span(p))
+	}
+	return out
+}
+
+// beyond are those of the first so many samples of its batch that do not follow on its start.
+func (a *account) beyond(samples int) (out []Span) {
+	if len(a.more) == 0 {
+		return nil
+	}
+	for i, s := range a.spans() {
+		had := min(samples, s.Count)
+		if samples -= had; i > 0 && had > 0 {
+			out = append(out, Span{s.Start, had})
+		}
+	}
+	return out
+}
+
+// whole is how many they are.
+func (a *account) whole() int {
+	n := a.count
+	for _, p := range a.more {
+		n += p.Count
+	}
+	return n
+}
+
+// trim gives back what of its batch a worker has not computed: all but the first so many samples.
+func (l *ledger) trim(a *account, samples int) {
+	if a.part == 0 {
+		return
+	}
+	spans := a.spans()
+	a.more = nil
+	for i, s := range spans {
+		had := min(samples, s.Count)
+		if samples -= had; had < s.Count {
+			l.redo = append(l.redo, Span{s.Start + int64(had), s.Count - had})
+		}
+		switch {
+		case i == 0:
+			a.count = had
+		case had > 0:
+			a.more = append(a.more, transport.Piece{Start: s.Start, Count: had})
+		}
+	}
+}
+
+// computed notes how much of its batch a worker has, and says whom to stop.
+func (l *ledger) computed(m transport.Computed) ([]order, error) {
+	l.out = l.out[:0]
+	a := &l.accounts[m.Worker]
+	switch {
+	case !a.live || a.parked || a.arrived || a.part == 0 || m.Version != a.basis:
+		return nil, fmt.Errorf("worker %d told what it has of version %d, which nobody has asked for", m.Worker, m.Version)
+	case m.Samples <= a.done || m.Samples > a.whole():
+		return nil, fmt.Errorf("worker %d has computed %d samples, of a batch of %d, after %d", m.Worker, m.Samples, a.whole(), a.done)
+	}
+	a.done = m.Samples
+	l.emptied()
+	return l.out, nil
+}
+
+// emptied stops everybody in the round when nothing is left to take, or the plan has no queue any more.
+func (l *ledger) emptied() {
+	if !l.queues {
+		return
+	}
+	taken := int64(0)
+	for w := range l.accounts {
+		if a := &l.accounts[w]; a.live && !a.parked && a.part > 0 && a.basis == l.barrier.Version() {
+			if a.arrived {
+				taken += int64(a.used)
+			} else {
+				taken += int64(min(a.done+a.part, a.whole()))
+			}
+		}
+	}
+	if l.plan.Queue > 0 && taken < l.round() {
+		return
+	}
+	var o order
+	for w := range l.accounts {
+		if a := &l.accounts[w]; a.live && !a.parked && a.part > 0 && !a.arrived && !a.told {
+			a.told = true
+			o.cancels = append(o.cancels, transport.Cancel{Worker: star.Worker(w), Step: a.step})
+		}
+	}
+	if len(o.cancels) > 0 {
+		l.out = append(l.out, o)
+	}
+}

@@ -1,0 +1,407 @@
+package coord
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"star"
+	"star/modes"
+	"star/sim"
+	"star/transport"
+)
+
+// queuer is a worker that takes parts, for tests of the ledger alone.
+type queuer struct {
+	spans []Span // its lease
+	part  int
+	done  int
+	step  int64
+	basis int64
+	told  bool
+}
+
+func (q *queuer) whole() (n int) {
+	for _, s := range q.spans {
+		n += s.Count
+	}
+	return n
+}
+
+// first are the first n samples of its lease.
+func (q *queuer) first(n int) (out []Span) {
+	for _, s := range q.spans {
+		if k := min(n, s.Count); k > 0 {
+			out = append(out, Span{s.Start, k})
+			n -= k
+		}
+	}
+	return out
+}
+
+// Whoever computes, stops, leaves and comes back, in whatever order, and whatever the plan becomes meanwhile: every sample of the stream is in one update, and in one gradient of it.
+func TestQueueOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 5).Draw(t, "n")
+		const batch = 6
+		var plans []modes.Plan
+		for _, s := range []string{"ssgd queue=1", "ssgd queue=3", "ssgd queue=6", "ssgd", "asgd"} {
+			p, err := modes.Parse(s, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			plans = append(plans, p)
+		}
+		limit := int64(rapid.IntRange(1, 400).Draw(t, "limit"))
+		l := newLedger(rapid.SampledFrom(plans[:3]).Draw(t, "plan"), n, 0, batch, limit)
+		out := map[star.Worker]*queuer{}
+		steps := make([]int64, n)
+		sent := map[star.Worker][]Span{}
+		seen := make([]int, limit)
+		carry := func(os []order) {
+			for _, o := range os {
+				for _, g := range o.fire.Gradients {
+					for _, s := range sent[g.Worker] {
+						for k := range s.Count {
+							seen[s.Start+int64(k)]++
+						}
+					}
+					delete(sent, g.Worker)
+				}
+				if len(o.fire.Dropped) > 0 {
+					t.Fatalf("dropped: %v", o.fire.Dropped)
+				}
+				for _, c := range o.cancels {
+					if q := out[c.Worker]; q != nil && q.step == c.Step {
+						q.told = true
+					}
+				}
+				for _, r := range o.releases {
+					if out[r.Worker] != nil {
+						t.Fatalf("worker %d released twice", r.Worker)
+					}
+					q := &queuer{spans: []Span{{r.Start, r.Count}}, part: r.Part, step: l.accounts[r.Worker].step, basis: r.Version}
+					for _, p := range r.More {
+						q.spans = append(q.spans, Span(p))
+					}
+					if q.part > 0 && q.whole() > leased*batch {
+						t.Fatalf("a lease of %d samples", q.whole())
+					}
+					steps[r.Worker], out[r.Worker] = q.step, q
+				}
+			}
+		}
+		carry(l.begin())
+		for turn := 0; !l.drained(); turn++ {
+			if turn > 20_000 {
+				t.Fatalf("%v: still not at the end", l.plan)
+			}
+			var busy []star.Worker
+			for w := range out {
+				busy = append(busy, w)
+			}
+			if slices.Sort(busy); len(busy) == 0 {
+				t.Fatalf("%v: nobody computes, and it is not the end", l.plan)
+			}
+			w := rapid.SampledFrom(busy).Draw(t, "w")
+			switch q := out[w]; rapid.IntRange(0, 29).Draw(t, "what") {
+			case 0:
+				carry(l.install(rapid.SampledFrom(plans).Draw(t, "plan")))
+			case 1:
+				if l.live() > 1 {
+					delete(out, w)
+					carry(l.leave(w))
+				}
+			case 2:
+				for v := range star.Worker(n) {
+					if !l.accounts[v].live {
+						delete(sent, v)
+						carry(l.join(v))
+					}
+				}
+			default:
+				if q.part > 0 {
+					q.done = min(q.done+q.part, q.whole())
+				} else {
+					q.done = q.whole()
+				}
+				if q.done < q.whole() && !q.told {
+					os, err := l.computed(transport.Computed{Worker: w, Version: q.basis, Samples: q.done})
+					if err != nil {
+						t.Fatal(err)
+					}
+					carry(os)
+					continue
+				}
+				delete(out, w)
+				sent[w] = q.first(q.done)
+				os, err := l.arrive(w, q.step, q.done)
+				if err != nil {
+					t.Fatal(err)
+				}
+				carry(os)
+			}
+			p := l.progress()
+			left := p.Samples
+			for _, s := range p.Redo {
+				left += int64(s.Count)
+			}
+			if left != p.Cursor {
+				t.Fatalf("a checkpoint at %d samples would do %v again, and then %d to the end", p.Samples, p.Redo, p.Cursor)
+			}
+		}
+		for i, k := range seen {
+			if k != 1 {
+				t.Fatalf("sample %d of %d is in %d updates", i, limit, k)
+			}
+		}
+		if l.waste != 0 || l.used != limit {
+			t.Fatalf("%d samples applied, %d wasted, of %d", l.used, l.waste, limit)
+		}
+	})
+}
+
+// Three workers with shares of 8 in four parts of 2: the one that is through first takes most. When done and begun are 24 samples everybody is told, once.
+func TestQueueStops(t *testing.T) {
+	plan, err := modes.Parse("ssgd queue=4", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLedger(plan, 3, 0, 8, 1000)
+	l.begin()
+	told := 0
+	for k := 1; k <= 10; k++ { // 6 samples are begun, and each part of worker 0 begins 2 more
+		os, err := l.computed(transport.Computed{Worker: 0, Samples: 2 * k})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range os {
+			told += len(o.cancels)
+		}
+		if want := map[bool]int{true: 3}[k >= 9]; told != want {
+			t.Fatalf("after %d parts %d are told to stop, want %d", k, told, want)
+		}
+	}
+	for _, bad := range []transport.Computed{{Worker: 0, Samples: 20}, {Worker: 0, Samples: 25}, {Worker: 1, Samples: 0}, {Worker: 1, Version: 1, Samples: 2}} {
+		if _, err := l.computed(bad); err == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+	if _, err := l.arrive(0, 0, 18); err == nil {
+		t.Error("fewer samples than were told of are taken")
+	}
+	var weights []float32
+	for w, k := range []int{22, 2, 2} {
+		os, err := l.arrive(star.Worker(w), 0, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range os {
+			for _, g := range o.fire.Gradients {
+				weights = append(weights, g.Weight)
+			}
+		}
+	}
+	if want := []float32{22. / 24, 2. / 24, 2. / 24}; !slices.Equal(weights, want) {
+		t.Errorf("weights %v, want %v", weights, want)
+	}
+	if got := l.progress(); got.Samples != 26 || l.waste != 0 {
+		t.Errorf("%d samples applied, %d wasted", got.Samples, l.waste)
+	}
+}
+
+// trainInParts is train for a plan with a queue: the pace is that of an equal share.
+func (f *fakeWorker) trainInParts() error {
+	orders := make(chan Order, 16)
+	var stopped atomic.Int64
+	go func() {
+		defer close(orders)
+		for {
+			o, err := f.m.Order()
+			switch {
+			case err != nil:
+				return
+			case o.Kind == transport.KindCancel:
+				stopped.Store(o.Cancel.Step + 1)
+			default:
+				orders <- o
+			}
+		}
+	}()
+	for o := range orders {
+		r := o.Release
+		if o.Kind != transport.KindRelease {
+			continue
+		}
+		if r.Action == transport.Stop || f.ask("released", r) {
+			return nil
+		}
+		if r.Action != transport.Continue {
+			n := (r.To - r.From) / 1000
+			Say(f.m, transport.EvalResult{Worker: f.rank, Eval: r.Eval, Version: r.Version, LossSum: float64(n), Correct: n / 2, Count: n}, nil)
+		}
+		if r.Action == transport.Finish {
+			continue
+		}
+		q := queuer{spans: []Span{{r.Start, r.Count}}}
+		for _, p := range r.More {
+			q.spans = append(q.spans, Span(p))
+		}
+		for done := 0; done < q.whole(); q.done = done {
+			if done > 0 {
+				if stopped.Load() > f.step {
+					break
+				}
+				if f.ask("part", r) {
+					return nil
+				}
+				if err := Say(f.m, transport.Computed{Worker: f.rank, Version: r.Version, Samples: done}, nil); err != nil {
+					return err
+				}
+			}
+			k := q.whole()
+			if r.Part > 0 {
+				k = min(r.Part, k-done)
+			}
+			time.Sleep(max(1, time.Duration(float64(f.pace)*float64(k)/float64(f.w.c.cfg.Batch))))
+			done += k
+		}
+		f.w.stored(f.rank, f.step)
+		if f.ask("pushed", r) {
+			return nil
+		}
+		if err := Say(f.m, transport.Arrive{Record: star.Record{Worker: f.rank, Step: f.step, Basis: r.Version, Samples: q.done, Loss: 1}}, nil); err != nil {
+			return err
+		}
+		f.step++
+		f.used = append(f.used, q.first(q.done)...)
+	}
+	return nil
+}
+
+// once checks that every sample up to the limit is in one update of the run log.
+func (w *world) once(limit int) {
+	w.t.Helper()
+	seen := make([]int, limit)
+	held := map[int][]Span{}
+	for _, l := range w.log("record", "fire") {
+		if l["type"] == "record" {
+			n := int(l["samples"].(float64))
+			spans := []Span{}
+			if more, ok := l["more"].([]any); ok {
+				for i := 0; i < len(more); i += 2 {
+					s := Span{int64(more[i].(float64)), int(more[i+1].(float64))}
+					spans = append(spans, s)
+					n -= s.Count
+				}
+			}
+			held[int(l["worker"].(float64))] = append(spans, Span{int64(l["start"].(float64)), n})
+			continue
+		}
+		for _, v := range l["workers"].([]any) {
+			for _, s := range held[int(v.(float64))] {
+				for k := range s.Count {
+					seen[int(s.Start)+k]++
+				}
+			}
+		}
+	}
+	for i, k := range seen {
+		if k != 1 {
+			w.t.Fatalf("sample %d of %d is in %d updates", i, limit, k)
+		}
+	}
+}
+
+// Whatever a worker is doing when it dies, the others do what it had taken, and no sample is lost or used twice. One comes in its place.
+func TestQueueDeaths(t *testing.T) {
+	plan, _ := modes.Parse("ssgd queue=4", 3)
+	for _, phase := range []string{"released", "part", "pushed"} {
+		for _, again := range []bool{false, true} {
+			t.Run(fmt.Sprint(phase, again), func(t *testing.T) {
+				play(t, Config{Workers: 3, Plan: plan, Steps: 20, EvalEvery: 5}, func(w *world) {
+					w.server(0, 2, false)
+					var dead *fakeWorker
+					for i := range 3 {
+						f := w.worker(i, func(f *fakeWorker) {
+							f.parts, f.pace = true, f.pace*time.Duration(1+i)
+							if i == 1 {
+								f.dies = func(at string, _ transport.Release) bool { return at == phase && f.step == 4 }
+							}
+						})
+						if i == 1 {
+							dead = f
+						}
+					}
+					if again {
+						<-dead.gone
+						time.Sleep(time.Second)
+						w.worker(1, func(f *fakeWorker) { f.parts = true })
+					}
+					w.finished(time.Hour)
+					if w.err != nil {
+						t.Fatal(w.err)
+					}
+					w.accounted(240)
+					w.once(240)
+					if w.result.Wasted != 0 {
+						t.Errorf("%d samples wasted", w.result.Wasted)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The coordinator and the simulator take the same parts at the same nanosecond, through changes of plan.
+func TestSimulatorQueuesTheSame(t *testing.T) {
+	const n, steps, batch = 4, 80, 4
+	parse := func(text string) modes.Plan {
+		p, err := modes.Parse(text, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	changes := map[int64]modes.Plan{20: parse("ssgd queue=4"), 40: parse("ssgd queue=1"), 50: parse("ssgd queue=2")}
+	times := uneven{n}
+	virtual := &noted{atVersion: &atVersion{plans: changes}}
+	if _, err := sim.Run(sim.Config{Times: times, Plan: parse("ssgd queue=2"), Pilot: virtual, Learner: still{}, Batch: batch, Limit: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	play(t, Config{Workers: n, Steps: steps, Plan: parse("ssgd queue=2"), Pilot: &atVersion{plans: changes}}, func(w *world) {
+		w.server(0, 2, false)
+		for rank := range n {
+			w.worker(rank, func(f *fakeWorker) {
+				f.parts = true
+				f.dies = func(phase string, r transport.Release) bool {
+					if phase == "released" {
+						f.pace = times.Spend(f.rank, f.step, 0, 1).Compute
+					}
+					return false
+				}
+			})
+		}
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		w.once(n * steps * batch)
+		begun := w.lines("train")[0]["t"].(float64)
+		fires := w.lines("fire")
+		if fires = fires[:len(fires)*3/4]; len(fires) < 55 {
+			t.Fatalf("%d updates are too few to compare", len(fires))
+		}
+		for i, l := range fires {
+			f := fired{at: time.Duration(math.Round((l["t"].(float64) - begun) * 1e9)), version: int64(l["version"].(float64))}
+			if v := virtual.fires[i]; v.at != f.at || v.version != f.version {
+				t.Fatalf("update %d: the coordinator at %v, the simulator at %v", i, f, v)
+			}
+		}
+	})
+}
