@@ -15,6 +15,9 @@ import (
 // [optim.Momentum] fades with every update: N times as fast in ASGD. And a worker that computes is not carried away meanwhile by what the others remember: their velocities move the parameters when
 // their own next gradients come. In SSGD Σ cᵢ·vᵢ is the velocity of [optim.Nesterov], and so is the update, but for roundings.
 //
+// Where no norm is asked for before an update, a shard sends its parameters off first and brings velocities up to date while they are on their way ([Settler]): workers wait for a vector more to be read for each gradient, not for one
+// to be written.
+//
 // Gradients arrive as they were computed. What is measured of them (noise, poison, the norm that is clipped) and codecs know nothing of velocities. Clipping scales each gᵢ before it
 // enters its velocity, as it does in SSGD. A gradient that is dropped, or refused by a judge, leaves no trace. In a tree the report is its top's gradient.
 //
@@ -28,6 +31,7 @@ type WorkerMomentum struct {
 	Decay    float64  // λ
 
 	velocity [][]float32 // by worker; nil: zero
+	ahead    bool        // the update in hand leaves velocities to Settle
 	hand     []Gradient  // of a direction that Combine has made, until Step; Vec is in fresh
 	fresh    [][]float32
 }
@@ -95,6 +99,34 @@ func (r *WorkerMomentum) Update(next, params []float32, version int64, gs []Grad
 	r.Then.run()
 }
 
+// Ahead implements [Settler].
+func (r *WorkerMomentum) Ahead(next, params []float32, version int64, gs []Gradient, samples int64) bool {
+	if _, ok := r.Then.Optimizer.(RangeOptimizer); !ok || repeated(gs) {
+		return false
+	}
+	r.ahead = true
+	r.Update(next, params, version, gs, samples)
+	r.ahead = false
+	return true
+}
+
+// Settle implements [Settler]: decay is in the gradients since Ahead.
+func (r *WorkerMomentum) Settle(gs []Gradient) {
+	for _, g := range gs {
+		kernel.Fade(r.velocity[g.Worker], g.Vec, float32(r.Momentum))
+	}
+}
+
+// repeated says whether a worker has several gradients in gs, which are sorted by worker: the second one finds the velocity that the first has left.
+func repeated(gs []Gradient) bool {
+	for i := range gs[1:] {
+		if gs[i].Worker == gs[i+1].Worker {
+			return true
+		}
+	}
+	return false
+}
+
 // accelerate makes the elements from at on of Σ cᵢ·gᵢ, sum, a direction, and brings velocities up to date. params and sum begin there, the vectors of gs at 0.
 func (r *WorkerMomentum) accelerate(sum, params []float32, gs []Gradient, at int) {
 	mu, decay, weights := float32(r.Momentum), float32(r.Decay), float32(0)
@@ -105,6 +137,13 @@ func (r *WorkerMomentum) accelerate(sum, params []float32, gs []Gradient, at int
 		kernel.Axpy(weights*decay, params, sum)
 	}
 	for _, g := range gs {
+		if r.ahead {
+			if decay != 0 {
+				kernel.Axpy(decay, params, g.Vec[at:at+len(sum)])
+			}
+			kernel.Foresee(sum, g.Vec[at:at+len(sum)], r.velocity[g.Worker][at:at+len(sum)], mu, g.Weight*mu)
+			continue
+		}
 		kernel.Accelerate(sum, g.Vec[at:at+len(sum)], params, r.velocity[g.Worker][at:at+len(sum)], mu, g.Weight*mu, decay)
 	}
 }

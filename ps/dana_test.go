@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/train/optim"
+	"star/transport"
 )
 
 // dana is the rule with the optimiser of jobs.
@@ -174,6 +175,49 @@ func TestWorkerMomentumPaths(t *testing.T) {
 			}
 			return w
 		},
+		"ahead and settled, then at once, 3 goroutines": func() []float32 {
+			d, w := dana(t, n, workers, 3, 0.9, 0.01, 0), begin()
+			for step := range steps {
+				gs := gradients(step)
+				if step%2 == 1 { // as a firing that a worker is in twice
+					d.Update(w, w, 0, gs, 0)
+					continue
+				}
+				if !d.Ahead(w, w, 0, gs, 0) {
+					t.Fatal("not ahead")
+				}
+				d.Settle(gs)
+			}
+			return w
+		},
+		"a shard": func() []float32 {
+			d, w := dana(t, n, workers, 2, 0.9, 0.01, 0), begin()
+			freed := 0
+			s := NewShard(n, d, counted{&freed})
+			s.Load(w, 0)
+			for step := range steps {
+				f := transport.Fire{Seq: int64(step + 1), Version: int64(step + 1)}
+				gs := gradients(step)
+				for _, g := range gs {
+					g.Step = int64(step)
+					if err := s.Push(g); err != nil {
+						t.Fatal(err)
+					}
+					f.Gradients = append(f.Gradients, transport.Gradient{Worker: g.Worker, Step: g.Step, Weight: g.Weight})
+				}
+				if err := s.Fire(&f); err != nil {
+					t.Fatal(err)
+				}
+				before := freed
+				if ev, ok := s.Next(); !ok || ev.Kind != Updated || freed != before {
+					t.Fatalf("%v, %v, %d vectors freed before velocities are brought up to date", ev.Kind, ok, freed-before)
+				}
+				if _, ok := s.Next(); ok || freed != before+len(gs) {
+					t.Fatalf("%d vectors freed, want %d", freed-before, len(gs))
+				}
+			}
+			return w
+		},
 		"an optimiser that steps as a whole": func() []float32 {
 			d, w := dana(t, n, workers, 1, 0.9, 0.01, 0), begin()
 			d.Then.Optimizer = wholeOnly{d.Then.Optimizer}
@@ -219,6 +263,22 @@ func TestWorkerMomentumPaths(t *testing.T) {
 		if got := do(); !slices.Equal(got, want) {
 			t.Errorf("%s: other bits", name)
 		}
+	}
+}
+
+// counted is a Memory whose parameters nobody reads, which counts the vectors that come back.
+type counted struct{ freed *int }
+
+func (counted) Writable(params []float32) []float32 { return params }
+func (counted) Written()                            {}
+func (c counted) Free([]float32)                    { *c.freed++ }
+
+// Two gradients of a worker in one update: the second is sent off with the velocity that the first has left, so nothing is put off.
+func TestWorkerMomentumIsNotAheadOfItself(t *testing.T) {
+	d := dana(t, 1, 2, 1, 0.9, 0, 0)
+	w := []float32{1}
+	if d.Ahead(w, w, 0, []Gradient{{Worker: 1, Weight: 1, Vec: []float32{1}}, {Worker: 1, Step: 1, Weight: 1, Vec: []float32{1}}}, 0) || w[0] != 1 {
+		t.Errorf("ahead, to %v", w[0])
 	}
 }
 
@@ -315,6 +375,20 @@ func BenchmarkWorkerMomentum(b *testing.B) {
 	for w := range workers {
 		gs = append(gs, Gradient{Worker: star.Worker(w), Weight: 1. / workers, Vec: make([]float32, n)})
 	}
+	each := dana(b, n, workers, 1, 0.9, 0, 0)
+	b.Run("one for each worker, ahead", func(b *testing.B) { // what workers wait for
+		w := make([]float32, n)
+		b.SetBytes(4 * n * workers)
+		for b.Loop() {
+			each.Ahead(w, w, 0, gs, 0)
+		}
+	})
+	b.Run("one for each worker, settling", func(b *testing.B) {
+		b.SetBytes(4 * n * workers)
+		for b.Loop() {
+			each.Settle(gs)
+		}
+	})
 	for name, rule := range map[string]Fused{"one velocity": &Descent{Optimizer: o, Schedule: Constant(0.1), Threads: 1}, "one for each worker": dana(b, n, workers, 1, 0.9, 0, 0)} {
 		b.Run(name, func(b *testing.B) {
 			w := make([]float32, n)

@@ -52,6 +52,18 @@ type Fused interface {
 	Update(next, params []float32, version int64, gs []Gradient, samples int64)
 }
 
+// Settler is a Fused rule that can leave to later what only the next update needs: what the shard does while parameters are on their way to workers, no worker waits for.
+type Settler interface {
+	Fused
+
+	// Ahead is Update, but for that. False: nothing is done yet, and Update must do it all. If true, Settle must follow before any other call, with the
+	// same gs, whose vectors nobody has changed since.
+	Ahead(next, params []float32, version int64, gs []Gradient, samples int64) bool
+
+	// Settle does what Ahead has left.
+	Settle(gs []Gradient)
+}
+
 // Measurer is a Rule that can say how long a direction is while it makes it.
 type Measurer interface {
 	Rule

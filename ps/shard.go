@@ -88,6 +88,8 @@ type Shard struct {
 	n       int
 	rule    Rule
 	fused   Fused    // rule, if it is one
+	settler Settler  // rule, if it is one
+	owed    bool     // Settle, with gradients: before anything else is done
 	meter   Measurer // rule, if it is one
 	witness Witness  // rule, if it is one
 	salvage Salvager // rule, if it is one
@@ -138,11 +140,12 @@ func NewShard(n int, rule Rule, mem Memory) *Shard {
 		panic("ps: a shard of no elements")
 	}
 	fused, _ := rule.(Fused)
+	settler, _ := rule.(Settler)
 	meter, _ := rule.(Measurer)
 	witness, _ := rule.(Witness)
 	salvage, _ := rule.(Salvager)
 	personal, _ := rule.(Personal)
-	return &Shard{n: n, rule: rule, fused: fused, meter: meter, witness: witness, salvage: salvage, personal: personal, mem: mem}
+	return &Shard{n: n, rule: rule, fused: fused, settler: settler, meter: meter, witness: witness, salvage: salvage, personal: personal, mem: mem}
 }
 
 // Watch has the shard compare the directions of gradients that are applied together and are of one
@@ -378,6 +381,11 @@ func (s *Shard) Resume() { s.held = false }
 // Next does the next thing that is due and says what others must learn of it;
 // false: nothing is due.
 func (s *Shard) Next() (Event, bool) {
+	if s.owed {
+		s.settler.Settle(s.gradients)
+		s.free(nil)
+		s.owed = false
+	}
 	if len(s.turns) > 0 {
 		t := s.turns[0]
 		s.turns = s.turns[1:]
@@ -405,10 +413,14 @@ func (s *Shard) Next() (Event, bool) {
 	case !f.NormFirst && s.fused != nil:
 		s.take(f)
 		next := s.mem.Writable(s.params)
-		s.fused.Update(next, s.params, s.version, s.gradients, f.Samples)
+		if s.owed = s.settler != nil && s.settler.Ahead(next, s.params, s.version, s.gradients, f.Samples); !s.owed {
+			s.fused.Update(next, s.params, s.version, s.gradients, f.Samples)
+		}
 		s.params = next
 		s.mem.Written()
-		s.free(nil)
+		if !s.owed {
+			s.free(nil)
+		}
 	case !f.NormFirst, f.dir == nil && f.normed:
 		f.dir = s.combine(f)
 	case f.dir == nil:

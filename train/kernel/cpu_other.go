@@ -48,5 +48,13 @@ func vNesterov(w, g, v []float32, lr, mu, rest, decay float32) {
 func vAccelerate(sum, g, w, v []float32, mu, gain, decay float32) {
 	accelerateGo(sum, g, w, v, mu, gain, decay)
 }
+
+func vForesee(sum, g, v []float32, mu, gain float32) {
+	foreseeGo(sum, g, v, mu, gain)
+}
+
+func vFade(v, g []float32, mu float32) {
+	fadeGo(v, g, mu)
+}
 func vAdam(w, g, m, v []float32, c *adamConsts)                    { adamGo(w, g, m, v, c) }
 func vMax2x2(y []float32, arg []int32, r0, r1 []float32, base int) { max2x2Go(y, arg, r0, r1, base) }

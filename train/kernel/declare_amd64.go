@@ -482,6 +482,12 @@ func nesterov256(w, grad, v *float32, n int, lr, mu, rest, decay float32)
 func accelerate256(sum, grad, w, v *float32, n int, mu, gain, decay float32)
 
 //go:noescape
+func foresee256(sum, grad, v *float32, n int, mu, gain float32)
+
+//go:noescape
+func fade256(v, grad *float32, n int, mu float32)
+
+//go:noescape
 func adam256(w, grad, m, v *float32, n int, beta1, rest1, beta2, rest2, rate, root, eps, keep, decay float32)
 
 // tile512z runs the one for r rows and v vectors.

@@ -39,6 +39,23 @@ func Accelerate(sum, g, w, v []float32, mu, gain, decay float32) {
 	vAccelerate(sum, g, w, v, mu, gain, decay)
 }
 
+// Foresee adds to a sum what [Accelerate] without decay does, and leaves the velocity to [Fade]: both together give the bits that it gives.
+//
+//	sum = sum + gain·(mu·v + g)
+func Foresee(sum, g, v []float32, mu, gain float32) {
+	same("Foresee", sum, g)
+	same("Foresee", sum, v)
+	vForesee(sum, g, v, mu, gain)
+}
+
+// Fade takes a gradient into a velocity:
+//
+//	v = mu·v + g
+func Fade(v, g []float32, mu float32) {
+	same("Fade", v, g)
+	vFade(v, g, mu)
+}
+
 // AdamStep is what an Adam step needs beside the vectors.
 type AdamStep struct {
 	LR, Beta1, Beta2, Eps float32
@@ -116,6 +133,19 @@ func accelerateGo(sum, g, w, v []float32, mu, gain, decay float32) {
 		u := float32(mu*v[i]) + d
 		v[i] = u
 		sum[i] += float32(gain * u)
+	}
+}
+
+func foreseeGo(sum, g, v []float32, mu, gain float32) {
+	for i, x := range g {
+		u := float32(mu*v[i]) + x
+		sum[i] += float32(gain * u)
+	}
+}
+
+func fadeGo(v, g []float32, mu float32) {
+	for i, x := range g {
+		v[i] = float32(mu*v[i]) + x
 	}
 }
 

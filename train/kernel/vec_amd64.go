@@ -226,6 +226,22 @@ func vAccelerate(sum, g, w, v []float32, mu, gain, decay float32) {
 	accelerateGo(sum, g, w, v, mu, gain, decay)
 }
 
+func vForesee(sum, g, v []float32, mu, gain float32) {
+	if isa >= avx2 {
+		foresee256(ptr(sum), ptr(g), ptr(v), len(sum), mu, gain)
+		return
+	}
+	foreseeGo(sum, g, v, mu, gain)
+}
+
+func vFade(v, g []float32, mu float32) {
+	if isa >= avx2 {
+		fade256(ptr(v), ptr(g), len(v), mu)
+		return
+	}
+	fadeGo(v, g, mu)
+}
+
 func vAdam(w, g, m, v []float32, c *adamConsts) {
 	if isa >= avx2 {
 		adam256(ptr(w), ptr(g), ptr(m), ptr(v), len(w), c.beta1, c.rest1, c.beta2, c.rest2, c.rate, c.root, c.eps, c.keep, c.decay)

@@ -1610,6 +1610,82 @@ done:
 	VZEROUPPER
 	RET
 
+// func foresee256(sum, grad, v *float32, n int, mu, gain float32)
+TEXT ·foresee256(SB), NOSPLIT, $0-40
+	MOVQ sum+0(FP), R8
+	MOVQ grad+8(FP), R9
+	MOVQ v+16(FP), R10
+	MOVQ n+24(FP), CX
+	VBROADCASTSS mu+32(FP), Y14
+	VBROADCASTSS gain+36(FP), Y13
+	XORQ AX, AX
+	SUBQ $8, CX
+	JLT tail
+loop:
+	VMOVUPS (R9)(AX*4), Y1
+	VMOVUPS (R10)(AX*4), Y2
+	VMULPS Y14, Y2, Y2
+	VADDPS Y1, Y2, Y2
+	VMOVUPS (R8)(AX*4), Y0
+	VMULPS Y13, Y2, Y2
+	VADDPS Y2, Y0, Y0
+	VMOVUPS Y0, (R8)(AX*4)
+	ADDQ $8, AX
+	SUBQ $8, CX
+	JGE loop
+tail:
+	ADDQ $8, CX
+	JEQ done
+	SHLQ $2, CX
+	LEAQ ·laneTable+32(SB), DX
+	SUBQ CX, DX
+	VMOVDQU (DX), Y15
+	VMASKMOVPS (R9)(AX*4), Y15, Y1
+	VMASKMOVPS (R10)(AX*4), Y15, Y2
+	VMULPS Y14, Y2, Y2
+	VADDPS Y1, Y2, Y2
+	VMASKMOVPS (R8)(AX*4), Y15, Y0
+	VMULPS Y13, Y2, Y2
+	VADDPS Y2, Y0, Y0
+	VMASKMOVPS Y0, Y15, (R8)(AX*4)
+done:
+	VZEROUPPER
+	RET
+
+// func fade256(v, grad *float32, n int, mu float32)
+TEXT ·fade256(SB), NOSPLIT, $0-28
+	MOVQ v+0(FP), R8
+	MOVQ grad+8(FP), R9
+	MOVQ n+16(FP), CX
+	VBROADCASTSS mu+24(FP), Y14
+	XORQ AX, AX
+	SUBQ $8, CX
+	JLT tail
+loop:
+	VMOVUPS (R9)(AX*4), Y1
+	VMOVUPS (R8)(AX*4), Y2
+	VMULPS Y14, Y2, Y2
+	VADDPS Y1, Y2, Y2
+	VMOVUPS Y2, (R8)(AX*4)
+	ADDQ $8, AX
+	SUBQ $8, CX
+	JGE loop
+tail:
+	ADDQ $8, CX
+	JEQ done
+	SHLQ $2, CX
+	LEAQ ·laneTable+32(SB), DX
+	SUBQ CX, DX
+	VMOVDQU (DX), Y15
+	VMASKMOVPS (R9)(AX*4), Y15, Y1
+	VMASKMOVPS (R8)(AX*4), Y15, Y2
+	VMULPS Y14, Y2, Y2
+	VADDPS Y1, Y2, Y2
+	VMASKMOVPS Y2, Y15, (R8)(AX*4)
+done:
+	VZEROUPPER
+	RET
+
 // func adam256(w, grad, m, v *float32, n int, beta1, rest1, beta2, rest2, rate, root, eps, keep, decay float32)
 TEXT ·adam256(SB), NOSPLIT, $0-76
 	MOVQ w+0(FP), R8

@@ -50,6 +50,8 @@ var elementwise = []struct {
 	{"momentum", 3, func(x [][]float32) { Momentum(x[0], x[1], x[2], 0.1, 0.9, 0.5, 0.01, false) }, func(x [][]float32) { momentumGo(x[0], x[1], x[2], 0.1, 0.9, 0.5, 0.01) }},
 	{"nesterov", 3, func(x [][]float32) { Momentum(x[0], x[1], x[2], 0.1, 0.9, 0, 0.01, true) }, func(x [][]float32) { nesterovGo(x[0], x[1], x[2], 0.1, 0.9, 1, 0.01) }},
 	{"accelerate", 4, func(x [][]float32) { Accelerate(x[0], x[1], x[2], x[3], 0.9, 0.225, 0.01) }, func(x [][]float32) { accelerateGo(x[0], x[1], x[2], x[3], 0.9, 0.225, 0.01) }},
+	{"foresee", 3, func(x [][]float32) { Foresee(x[0], x[1], x[2], 0.9, 0.225) }, func(x [][]float32) { foreseeGo(x[0], x[1], x[2], 0.9, 0.225) }},
+	{"fade", 2, func(x [][]float32) { Fade(x[0], x[1], 0.9) }, func(x [][]float32) { fadeGo(x[0], x[1], 0.9) }},
 	{"adam", 4, func(x [][]float32) { vAdam(x[0], x[1], x[2], x[3], &someAdam) }, func(x [][]float32) { adamGo(x[0], x[1], x[2], x[3], &someAdam) }},
 }
 

@@ -419,6 +419,23 @@ var functions = []function{
 		b.add(0, 0, 2)
 		b.store(0, "sum")
 	}},
+	{name: "foresee", ptrs: []string{"sum", "grad", "v"}, scalars: []string{"mu", "gain"}, body: func(b *body) {
+		b.load("grad", 1)
+		b.load("v", 2)
+		b.mul(2, 2, 14)
+		b.add(2, 2, 1)
+		b.load("sum", 0)
+		b.mul(2, 2, 13)
+		b.add(0, 0, 2)
+		b.store(0, "sum")
+	}},
+	{name: "fade", ptrs: []string{"v", "grad"}, scalars: []string{"mu"}, body: func(b *body) {
+		b.load("grad", 1)
+		b.load("v", 2)
+		b.mul(2, 2, 14)
+		b.add(2, 2, 1)
+		b.store(2, "v")
+	}},
 	{name: "adam", ptrs: []string{"w", "grad", "m", "v"}, scalars: []string{
 		"beta1", "rest1", "beta2", "rest2", "rate", "root", "eps", "keep", "decay"}, body: func(b *body) {
 		b.load("w", 0)
