@@ -38,17 +38,18 @@ type TTAConfig struct {
 
 	// Methods are modes, auto, and baselines; fixed stands for the fixed modes of an architecture, all for these, auto and the baselines.
 	// rider-K is a ring in which the K workers that are the slowest on average are not waited for. Empty: all. A method that an architecture does not have is left out there.
+	// METHOD@OPTIMISER has an optimiser of its own: sgd, momentum, nesterov, dana, adam, or best, which is that of sgd, momentum and nesterov with which it is the soonest in the search.
 	Methods []string
 
 	Data  string    // folder with mnist, cifar-10-batches-bin, tinyshakespeare, straggler-traces; what is not there is generated, or left out
-	Rates []float64 // learning rates to try; empty: the task's, times 1 − Momentum
+	Rates []float64 // learning rates to try first, with the optimiser of all; empty: the task's, times 1 − Momentum
 
-	Optimizer string  // sgd, momentum, nesterov or dana; empty: momentum, or sgd without any
-	Momentum  float64 // of the optimiser; 0: plain SGD
+	Optimizer string  // of all methods without their own: sgd, momentum, nesterov, dana or adam; empty: momentum, or sgd without any
+	Momentum  float64 // of the optimiser; 0: plain SGD. What has momentum while this is 0 has 0.9
 
 	Seeds int
 
-	// Search is with how many seeds a learning rate is tried on each of the two clusters of the search. Zero: 3.
+	// Search is with how many seeds a learning rate is tried on each of the clusters of the search. Zero: 3.
 	Search int
 
 	Jobs int    // runs at a time; zero: one for each processor
@@ -74,20 +75,25 @@ type TTAResult struct {
 	Task      string   `json:"task"`
 	Arch      string   `json:"arch"`
 	Method    string   `json:"method"`
+	Optimizer string   `json:"optimizer"`
 	Seed      uint64   `json:"seed"`
 	Rate      float64  `json:"lr"`
 	Target    float64  `json:"target"`
 	TTA       *float64 `json:"tta_s"` // null: not reached
 	Reached   bool     `json:"reached"`
-	Accuracy  float64  `json:"final_accuracy"` // on up to 2000 test samples, when the run has had all its samples
-	Seconds   float64  `json:"run_s"`          // virtual time of the whole run
-	Updates   int64    `json:"updates"`
-	Samples   int64    `json:"samples"`
-	Bytes     int64    `json:"bytes"` // of gradients and parameters that were sent
-	Links     bool     `json:"links"` // the scenario has hosts with links, and the time of bytes is in tta_s and run_s
-	Params    int      `json:"params"`
-	Staleness float64  `json:"staleness"`
-	Switches  int      `json:"switches"`
+
+	// Levels are the times, in seconds, at which the smoothed test loss was down to each of the task's levels, from the highest, as far as it came.
+	Levels []float64 `json:"level_s"`
+
+	Accuracy  float64 `json:"final_accuracy"` // on up to 2000 test samples, when the run has had all its samples
+	Seconds   float64 `json:"run_s"`          // virtual time of the whole run
+	Updates   int64   `json:"updates"`
+	Samples   int64   `json:"samples"`
+	Bytes     int64   `json:"bytes"` // of gradients and parameters that were sent
+	Links     bool    `json:"links"` // the scenario has hosts with links, and the time of bytes is in tta_s and run_s
+	Params    int     `json:"params"`
+	Staleness float64 `json:"staleness"`
+	Switches  int     `json:"switches"`
 }
 
 // cell is one run to be made.
@@ -95,16 +101,25 @@ type cell struct {
 	scenario int
 	task     int
 	arch     string
-	method   string
+	method   string // with an optimiser of its own behind @, if it has one
 	rate     float64
 	seed     uint64
+
+	optimizer string // that it has
 }
 
-// The search for a learning rate is on these clusters, with and without a straggler, since who chooses a rate does not know whether there will be one. Its seeds do
-// not count among the results.
-var searchScenarios = [...]string{"one-3x", calm}
+// The search for a learning rate is on these clusters, one with stragglers and one without, since who chooses a rate does not know whether there will be one. They are none of those that
+// results are made of, nor are their seeds.
+var searchScenarios = [...]struct{ name, text string }{
+	{"search-slow", "workers: 8\njitter: 0.08\ntimes: {1: 780ms, 6: 1500ms}\n"},
+	{"search-even", "workers: 8\njitter: 0.08\n"},
+}
 
-const searchFirst = 1 << 32
+// Seeds of the search, and of scenarios that nobody tunes to, are apart from those of all others.
+const (
+	searchFirst = 1 << 32
+	heldFirst   = 2 << 32
+)
 
 // evaluated is how many rounds of samples lie between two evaluations.
 const evaluated = 2
@@ -121,9 +136,9 @@ type tta struct {
 }
 
 // TTA measures the virtual time that methods need to an accuracy, in real training, and the accuracy at the end of a run of a
-// fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the learning rate, of the same list, with which all of its runs of the search
-// arrive, and on average first: runs with seeds that do not count among the results, of 8 workers with and without one that takes three times as long. A rate is given up where one of its runs
-// does not arrive, or where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond it are tried.
+// fixed number of samples. Gradients are real, iterations take what the scenario says. Each method has the learning rate, of the same grid, with which all of its runs of the search
+// arrive, and on average first: runs with seeds and on clusters that do not count among the results. A rate is given up where one of its runs
+// does not arrive, or where it takes longer than the best so far, and where the best is the first or the last of the list, rates beyond it are tried; at last those √2 beside the best.
 // Runs are independent and deterministic, so they may be made in parallel and in several sittings.
 func TTA(ctx context.Context, cfg TTAConfig) ([]TTAResult, error) {
 	t := &tta{TTAConfig: cfg}
@@ -137,12 +152,13 @@ func TTA(ctx context.Context, cfg TTAConfig) ([]TTAResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	rates, err := t.findRates(ctx, cells)
+	choices, err := t.findRates(ctx, cells)
 	if err != nil {
 		return nil, err
 	}
 	for i := range cells {
-		cells[i].rate = rates[t.searchKey(cells[i])]
+		c := choices[t.searchKey(cells[i])]
+		cells[i].rate, cells[i].optimizer = c.rate, c.optimizer
 	}
 	t.done, t.all = 0, len(cells)
 	results := make([]TTAResult, len(cells))
@@ -175,6 +191,7 @@ func (t *tta) open() error {
 	if all {
 		t.Scenarios = TTAScenarios()
 	}
+	t.Scenarios = spread(t.Scenarios)
 	var tasks []TTATask
 	for _, name := range t.Tasks {
 		task, err := FindTTATask(name, t.Data)
@@ -192,15 +209,6 @@ func (t *tta) open() error {
 		}
 		if t.Rounds > 0 {
 			task.Rounds = t.Rounds
-		}
-		switch {
-		case len(t.Rates) > 0:
-			task.Rates = t.Rates
-		case t.Momentum > 0:
-			task.Rates = slices.Clone(task.Rates)
-			for i := range task.Rates {
-				task.Rates[i] = math.Round(task.Rates[i]*(1-t.Momentum)*1e12) / 1e12
-			}
 		}
 		o, err := openTask(task)
 		if err != nil {
@@ -222,8 +230,8 @@ func (t *tta) open() error {
 		t.scenarios = append(t.scenarios, s)
 	}
 	t.search = len(t.scenarios)
-	for _, name := range searchScenarios {
-		s, err := openScenario(name, "")
+	for _, search := range searchScenarios {
+		s, err := parseScenario(search.name, []byte(search.text), "")
 		if err != nil {
 			return err
 		}
@@ -284,7 +292,7 @@ func (t *tta) methods(arch string, s ttaScenario) (names []string, err error) {
 				add(TTABaselines...)
 			}
 		default:
-			if name, _, _ := strings.Cut(m, ":"); t.has(m, arch, n) && (arch != ArchRing || !sim.IsBaseline(name) || slices.Contains(rings, name)) {
+			if name := methodOf(m); t.has(m, arch, n) && (arch != ArchRing || !sim.IsBaseline(name) || slices.Contains(rings, name)) {
 				add(m)
 			}
 		}
@@ -305,13 +313,45 @@ func riders(method string) int {
 // same says whether a method makes the same updates at the same times with servers and in a ring, as long as no time is reckoned for
 // bytes.
 func same(method string) bool {
-	name, _, _ := strings.Cut(method, ":")
-	return method == "ssgd" || slices.Contains(ringBaselines, name)
+	name := methodOf(method)
+	return name == "ssgd" || slices.Contains(ringBaselines, name)
+}
+
+// apart is a method without the optimiser of its own that it may have.
+func apart(method string) (name, optimizer string) {
+	if i := strings.LastIndexByte(method, '@'); i >= 0 {
+		return method[:i], method[i+1:]
+	}
+	return method, ""
+}
+
+// methodOf is the name of a method, without settings and optimiser.
+func methodOf(method string) string {
+	name, _ := apart(method)
+	name, _, _ = strings.Cut(name, ":")
+	return name
+}
+
+// ownBest is in place of an optimiser: the one of searched with which a method is the soonest in the search.
+const ownBest = "best"
+
+var searched = []string{optim.SGD, optim.Momentum, optim.Nesterov}
+
+// TTAOptimizers are the optimisers that a method can have.
+func TTAOptimizers() []string {
+	return []string{optim.SGD, optim.Momentum, optim.Nesterov, optim.DANA, optim.Adam}
 }
 
 // CheckTTAMethod says whether TTAConfig.Methods may have a name, for some number of workers.
 func CheckTTAMethod(method string) (err error) {
-	if method == "all" || method == "fixed" || riders(method) > 0 {
+	if method == "all" || method == "fixed" {
+		return nil
+	}
+	method, own := apart(method)
+	if own != "" && own != ownBest && !slices.Contains(TTAOptimizers(), own) {
+		return fmt.Errorf("bench: %s@%s: no optimiser %q; there are %s and %s", method, own, own, strings.Join(TTAOptimizers(), ", "), ownBest)
+	}
+	if riders(method) > 0 {
 		return nil
 	}
 	for _, n := range []int{8, 10, 16, 2, 3, 4, 5, 6, 7, 1 << 10} {
@@ -328,6 +368,7 @@ func CheckTTAMethod(method string) (err error) {
 
 // has says whether an architecture has a method.
 func (t *tta) has(method, arch string, n int) bool {
+	method, _ = apart(method)
 	if k := riders(method); k > 0 {
 		return arch == ArchRing && k < n
 	}
@@ -353,8 +394,12 @@ func (t *tta) cells() ([]cell, error) {
 					return nil, err
 				}
 				for _, m := range names {
-					for seed := 1; seed <= t.Seeds; seed++ {
-						cells = append(cells, cell{scenario: s, task: task, arch: arch, method: m, seed: uint64(seed)})
+					first := uint64(0)
+					if t.scenarios[s].held {
+						first = heldFirst
+					}
+					for k := range uint64(t.Seeds) {
+						cells = append(cells, cell{scenario: s, task: task, arch: arch, method: m, seed: first + 1 + k})
 					}
 				}
 			}
@@ -370,8 +415,12 @@ func (t *tta) cells() ([]cell, error) {
 func (t *tta) searchKey(c cell) cell {
 	n := t.scenarios[c.scenario].workers
 	if text, ok := strings.CutPrefix(c.method, "x="); ok && n != 8 {
+		text, own := apart(text)
 		if x, err := strconv.Atoi(text); err == nil {
 			c.method = fmt.Sprintf("x=%d", min(max(int(math.Round(float64(8*x)/float64(n))), 2), 7))
+			if own != "" {
+				c.method += "@" + own
+			}
 		}
 	}
 	if c.arch == ArchRing && same(c.method) {
@@ -380,49 +429,101 @@ func (t *tta) searchKey(c cell) cell {
 	return cell{scenario: t.search, task: c.task, arch: c.arch, method: c.method}
 }
 
-// findRates is the best learning rate of every method.
-func (t *tta) findRates(ctx context.Context, cells []cell) (map[cell]float64, error) {
-	var keys []cell
+// choice is the learning rate of a method, its optimiser, and what they have brought in the search.
+type choice struct {
+	rate      float64
+	optimizer string
+	brought   tried
+}
+
+// findRates is the best learning rate of every method, and where it has the choice its best optimiser.
+func (t *tta) findRates(ctx context.Context, cells []cell) (map[cell]choice, error) {
+	var keys []cell // with the optimiser, one for each search
 	for _, c := range cells {
-		if k := t.searchKey(c); !slices.Contains(keys, k) {
-			keys = append(keys, k)
+		for _, k := range t.searches(t.searchKey(c)) {
+			if !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
 		}
 	}
 	for _, k := range keys {
-		t.all += t.Search * len(searchScenarios) * len(t.tasks[k.task].Rates)
+		t.all += t.Search * len(searchScenarios) * len(t.rates(k))
 	}
-	best := make([]float64, len(keys))
-	err := t.each(ctx, len(keys), func(ctx context.Context, i int) error {
-		rate, err := t.findRate(ctx, keys[i])
-		best[i] = rate
+	best := make([]choice, len(keys))
+	err := t.each(ctx, len(keys), func(ctx context.Context, i int) (err error) {
+		best[i], err = t.findRate(ctx, keys[i])
 		return err
 	})
-	rates := map[cell]float64{}
-	for i, k := range keys {
-		rates[k] = best[i]
+	choices := map[cell]choice{}
+	for _, c := range cells {
+		key := t.searchKey(c)
+		var first choice
+		for _, k := range t.searches(key) {
+			if now := best[slices.Index(keys, k)]; first.optimizer == "" || now.brought.before(first.brought) {
+				first = now
+			}
+		}
+		choices[key] = first
 	}
-	return rates, err
+	return choices, err
 }
 
-// findRate tries the rates of the task, and where the best of them is the largest or the smallest goes on beyond it by factors of 2, as long as that is better, three times at most.
+// searches are a method's searches for a rate: one for each optimiser that it may have.
+func (t *tta) searches(key cell) (all []cell) {
+	method, own := apart(key.method)
+	optimizers := []string{own}
+	switch own {
+	case "":
+		optimizers = []string{t.own("").Name}
+	case ownBest:
+		optimizers = searched
+	}
+	for _, o := range optimizers {
+		key.method, key.optimizer = method, o
+		all = append(all, key)
+	}
+	return all
+}
+
+// rates are those that a method with its optimiser is tried with first. A rate η of plain SGD stands for η·(1 − μ) with momentum μ, whose steps add up to the same.
+func (t *tta) rates(c cell) []float64 {
+	own, all := t.own(c.optimizer), t.own("")
+	if own.Name == optim.Adam {
+		if len(t.Rates) > 0 && all.Name == optim.Adam {
+			return t.Rates
+		}
+		return t.tasks[c.task].AdamRates
+	}
+	rates := slices.Clone(t.tasks[c.task].Rates)
+	factor := 1 - own.Momentum
+	if len(t.Rates) > 0 && all.Name != optim.Adam {
+		rates = slices.Clone(t.Rates)
+		factor /= 1 - all.Momentum
+	}
+	for i := range rates {
+		rates[i] = math.Round(rates[i]*factor*1e12) / 1e12
+	}
+	return rates
+}
+
+// findRate tries the rates of the task, and where the best of them is the largest or the smallest goes on beyond it by factors of 2, as long as that is better, three times at most; then the two
+// rates that are √2 beside the best.
 // Of those that are within a twentieth of the best it takes the smallest: a few seeds are no ground for the edge of what is stable (the rule of one standard error: L. Breiman et al.:
 // Classification and Regression Trees, 1984).
-func (t *tta) findRate(ctx context.Context, c cell) (float64, error) {
+func (t *tta) findRate(ctx context.Context, c cell) (choice, error) {
 	all := t.Search * len(searchScenarios)
-	return findRate(t.tasks[c.task].Rates, func(rate float64, best tried) (tried, error) {
-		return attempt(all, best, func(k int, limit float64) (TTAResult, error) {
+	rate, brought, err := findRate(t.rates(c), func(rate float64, best tried) (tried, error) {
+		return attempt(all, best, t.tasks[c.task].levels() != nil, func(k int, limit float64) (TTAResult, error) {
 			c.rate, c.scenario, c.seed = rate, t.search+k%len(searchScenarios), searchFirst+uint64(k)
 			return t.run(ctx, c, max(limit, 1e-3))
 		})
 	})
+	return choice{rate, c.optimizer, brought}, err
 }
 
 // findRate asks what rates bring, and until when that counts: a rate need not be tried to its end once it cannot be before the best.
-func findRate(rates []float64, bring func(rate float64, best tried) (tried, error)) (float64, error) {
+func findRate(rates []float64, bring func(rate float64, best tried) (tried, error)) (float64, tried, error) {
 	rates = slices.Sorted(slices.Values(rates))
-	if len(rates) == 1 {
-		return rates[0], nil
-	}
 	var best tried
 	at := 0.0
 	seen := map[float64]tried{}
@@ -436,8 +537,11 @@ func findRate(rates []float64, bring func(rate float64, best tried) (tried, erro
 	}
 	for _, rate := range rates {
 		if _, err := try(rate); err != nil {
-			return 0, err
+			return 0, best, err
 		}
+	}
+	if len(rates) == 1 { // it was chosen
+		return rates[0], best, nil
 	}
 	factor := 0.0
 	switch at {
@@ -449,10 +553,15 @@ func findRate(rates []float64, bring func(rate float64, best tried) (tried, erro
 	for k := 0; k < 3 && factor > 0; k++ {
 		better, err := try(at * factor)
 		if err != nil {
-			return 0, err
+			return 0, best, err
 		}
 		if !better {
 			break
+		}
+	}
+	for middle, beside := at, []float64{math.Sqrt2, 1 / math.Sqrt2}; len(beside) > 0; beside = beside[1:] {
+		if _, err := try(round4(middle * beside[0])); err != nil {
+			return 0, best, err
 		}
 	}
 	for rate, r := range seen {
@@ -460,10 +569,16 @@ func findRate(rates []float64, bring func(rate float64, best tried) (tried, erro
 			at = min(at, rate)
 		}
 	}
-	return at, nil
+	return at, seen[at], nil
 }
 
-// tried is what a learning rate has brought: runs that reached the target, their mean time, and the mean accuracy of all.
+// round4 is x with four digits.
+func round4(x float64) float64 {
+	x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'g', 4, 64), 64)
+	return x
+}
+
+// tried is what a learning rate has brought: runs that arrived (see arrival), their mean time, and the mean accuracy of all.
 type tried struct {
 	reached       int
 	tta, accuracy float64
@@ -476,8 +591,20 @@ func (r tried) before(s tried) bool {
 	return r.reached > 0 && r.tta < s.tta || r.reached == 0 && r.accuracy > s.accuracy
 }
 
-// attempt makes all runs of a rate, or those until it cannot be before best any more. A run ends at the target, or after so many seconds; 0: no limit.
-func attempt(all int, best tried, run func(k int, limit float64) (TTAResult, error)) (now tried, err error) {
+// arrival is when a run of the search has arrived: at the last level of the loss, which tells more than an accuracy of a few test samples.
+// Where a task has no levels it is at the target.
+func (r TTAResult) arrival(levels bool) (at float64, ok bool) {
+	switch {
+	case !levels && r.Reached:
+		return *r.TTA, true
+	case len(r.Levels) < ttaLevels:
+		return 0, false
+	}
+	return r.Levels[ttaLevels-1], true
+}
+
+// attempt makes all runs of a rate, or those until it cannot be before best any more. A run ends when it arrives, or after so many seconds; 0: no limit.
+func attempt(all int, best tried, levels bool, run func(k int, limit float64) (TTAResult, error)) (now tried, err error) {
 	for k := range all {
 		limit := 0.0
 		if best.reached == all {
@@ -490,8 +617,8 @@ func attempt(all int, best tried, run func(k int, limit float64) (TTAResult, err
 			return now, err
 		}
 		now.accuracy += r.Accuracy / float64(all)
-		if r.Reached {
-			now.reached, now.tta = now.reached+1, now.tta+*r.TTA
+		if at, ok := r.arrival(levels); ok {
+			now.reached, now.tta = now.reached+1, now.tta+at
 		}
 	}
 	now.tta /= float64(max(now.reached, 1))
@@ -526,7 +653,7 @@ func (t *tta) each(ctx context.Context, n int, do func(ctx context.Context, i in
 	return context.Cause(ctx)
 }
 
-// run makes one run, or takes it out of the journal. limit, if not zero, is of a search: it ends at the target, or after so many seconds; less than a
+// run makes one run, or takes it out of the journal. limit, if not zero, is of a search: it ends when it arrives, or after so many seconds; less than a
 // millisecond means no limit.
 func (t *tta) run(ctx context.Context, c cell, limit float64) (TTAResult, error) {
 	if err := context.Cause(ctx); err != nil {
@@ -547,6 +674,7 @@ func (t *tta) run(ctx context.Context, c cell, limit float64) (TTAResult, error)
 			return r, err
 		}
 	}
+	r.Method = c.method
 	if arch != c.arch {
 		r.Arch, r.Bytes = arch, r.Bytes-8*int64(r.Params)*r.Updates // see sent
 	}
@@ -566,14 +694,14 @@ func (t *tta) key(c cell, limit float64) string {
 	if limit > 0 {
 		kind = fmt.Sprintf("search within %.6g s", limit)
 	}
-	if t.Momentum > 0 {
-		kind += fmt.Sprintf(" momentum %g", t.Momentum)
-		if t.Optimizer != "" && t.Optimizer != optim.Momentum {
-			kind += " " + t.Optimizer
-		}
+	own := t.own(c.optimizer)
+	kind += " " + own.Name
+	if own.Momentum > 0 {
+		kind += fmt.Sprintf(" %g", own.Momentum)
 	}
-	return fmt.Sprintf("%s: %s %d workers bound %.6f, %s %s round %d of %d target %g tests %d, %s %s lr %g seed %d", kind, s.name, s.workers, s.bound,
-		task.Name, task.TTATask, task.Round, task.Rounds, task.Target, task.Tests, c.arch, suited(c.method, task.batch(s.workers)), c.rate, c.seed)
+	method, _ := apart(c.method)
+	return fmt.Sprintf("%s: %s %d workers bound %.6f, %s %s round %d of %d target %g loss %g to %g tests %d, %s %s lr %g seed %d", kind, s.name, s.workers, s.bound,
+		task.Name, task.TTATask, task.Round, task.Rounds, task.Target, task.Loss[0], task.Loss[1], task.Tests, c.arch, suited(method, task.batch(s.workers)), c.rate, c.seed)
 }
 
 func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error) {
@@ -601,10 +729,11 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 		conf.Network, conf.Bytes, conf.Ring = set.Network, set.Bytes, set.Ring
 		conf.Limit *= 16 // the times are of computing alone
 	}
-	if err := prepare(&conf, c, task, budget, t.own()); err != nil {
+	own := t.own(c.optimizer)
+	if err := prepare(&conf, c, task, budget, own); err != nil {
 		return TTAResult{}, err
 	}
-	watch := &watched{Trained: learner, target: task.Target, budget: budget, pilot: conf.Pilot}
+	watch := &watched{Trained: learner, net: model, target: task.Target, levels: task.levels(), budget: budget, pilot: conf.Pilot}
 	if limit > 0 {
 		watch.ends = true
 	}
@@ -613,7 +742,8 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 	}
 	conf.Learner, conf.Pilot = watch, watch
 	out := TTAResult{
-		Scenario: s.name, Bound: s.bound, Task: task.Name + " (" + task.TTATask.String() + ")", Arch: c.arch, Method: c.method, Seed: c.seed, Rate: c.rate, Target: task.Target,
+		Scenario: s.name, Bound: s.bound, Task: task.Name + " (" + task.TTATask.String() + ")", Arch: c.arch, Method: c.method, Optimizer: own.Name, Seed: c.seed,
+		Rate: c.rate, Target: task.Target, Levels: []float64{},
 	}
 	res, err := sim.Run(conf)
 	if errors.Is(err, sim.ErrDiverged) {
@@ -629,6 +759,7 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 	if out.Links = s.links; out.Links {
 		out.Bytes = int64(res.Bytes)
 	}
+	out.Levels = watch.down
 	if out.Reached = watch.reached; out.Reached {
 		sec := watch.at.Seconds()
 		out.TTA = &sec
@@ -641,21 +772,30 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 	return out, err
 }
 
-// own is the optimiser of all methods that have none of their own.
-func (t *tta) own() optim.Config {
-	switch {
-	case t.Momentum == 0:
-		return optim.Config{}
-	case t.Optimizer == "":
-		return optim.Config{Name: optim.Momentum, Momentum: t.Momentum}
+// own is the optimiser of that name, with the momentum of all; without a name it is that of all methods that have none of their own.
+func (t *tta) own(name string) optim.Config {
+	if name == "" {
+		if name = t.Optimizer; name == "" || name == optim.Momentum {
+			if name = optim.Momentum; t.Momentum == 0 {
+				name = optim.SGD
+			}
+		}
 	}
-	return optim.Config{Name: t.Optimizer, Momentum: t.Momentum}
+	c := optim.Config{Name: name}
+	switch name {
+	case optim.Momentum, optim.Nesterov, optim.DANA:
+		if c.Momentum = t.Momentum; c.Momentum == 0 {
+			c.Momentum = 0.9
+		}
+	}
+	return c
 }
 
 // prepare gives a run its method.
 func prepare(conf *sim.Config, c cell, task opened, budget int64, own optim.Config) error {
 	own.LR, own.Schedule = c.rate, fmt.Sprintf("linear=%d", budget)
 	n := conf.Times.Workers()
+	c.method, _ = apart(c.method)
 	k := riders(c.method)
 	switch {
 	case k > 0:
@@ -715,19 +855,47 @@ func sent(arch string, vector int64, r sim.Result) int64 {
 	return 2 * vector * (r.Gradients + r.Dropped)
 }
 
-// watched ends a run when it has had its samples, and says when it had the accuracy. It is the run's Learner and its Pilot at once, and passes on to
+// watched ends a run when it has had its samples, and says when it had the accuracy, and when its loss was down to which level. It is the run's Learner and its Pilot at once, and passes on to
 // the pilot proper.
 type watched struct {
 	*sim.Trained
+	net    *netTask
 	target float64
+	levels []float64 // logarithms of losses, falling
 	budget int64
-	ends   bool // at the target
+	ends   bool // when it arrives
 	pilot  sim.Pilot
 
 	used    int64
 	had     bool // the accuracy, with the present update
 	reached bool
 	at      time.Duration
+
+	looks []float64 // logarithms of the losses of all evaluations
+	fresh bool      // the last one is of the present update
+	last  look
+	down  []float64 // seconds, by level
+}
+
+// look is the smoothed loss at some time.
+type look struct {
+	log float64
+	at  time.Duration
+}
+
+// looksBack is how many evaluations a smoothed loss is the geometric mean of.
+const looksBack = 3
+
+// smooth is the logarithm of the smoothed loss now; +Inf before there are so many.
+func (w *watched) smooth() (log float64) {
+	n := len(w.looks)
+	if n < looksBack {
+		return math.Inf(1)
+	}
+	for _, l := range w.looks[n-looksBack:] {
+		log += l / looksBack
+	}
+	return log
 }
 
 // Update implements sim.Learner.
@@ -736,12 +904,28 @@ func (w *watched) Update(version int64, gs []sim.Gradient) sim.Outcome {
 	for i := range gs {
 		w.used += int64(gs[i].Samples)
 	}
+	if w.fresh = len(w.Evaluations) > len(w.looks); w.fresh {
+		w.looks = append(w.looks, math.Log(max(w.net.loss, 1e-9)))
+	}
 	w.had = o.Progress >= w.target
 	o.Progress = 0
-	if w.used >= w.budget || w.had && w.ends {
+	if k := len(w.levels); w.used >= w.budget || w.ends && (k > 0 && w.smooth() <= w.levels[k-1] || k == 0 && w.had) {
 		o.Progress = 1
 	}
 	return o
+}
+
+// sink notes which levels the loss has come down to since the evaluation before, by a straight line of its logarithm over time between the two.
+func (w *watched) sink(at time.Duration) {
+	now := look{w.smooth(), at}
+	for k := len(w.down); k < len(w.levels) && now.log <= w.levels[k]; k++ {
+		when := now.at
+		if above := w.last.log - w.levels[k]; !math.IsInf(w.last.log, 1) && above > 0 {
+			when = w.last.at + time.Duration(above/(w.last.log-now.log)*float64(now.at-w.last.at))
+		}
+		w.down = append(w.down, when.Seconds())
+	}
+	w.last = now
 }
 
 // Leave implements sim.Attendant.
@@ -770,6 +954,9 @@ func (w *watched) Fired(at time.Duration, version int64, gs []sim.Gradient, o si
 	if w.had && !w.reached {
 		w.reached, w.at = true, at
 	}
+	if w.fresh {
+		w.sink(at)
+	}
 	if w.pilot != nil {
 		w.pilot.Fired(at, version, gs, o)
 	}
@@ -796,15 +983,21 @@ func Interval(xs []float64) (mean, half float64) {
 	for _, x := range xs {
 		v += (x - mean) * (x - mean) / (n - 1)
 	}
+	return mean, student(len(xs)-1) * math.Sqrt(v/n)
+}
+
+// student is the quantile 0.975 of Student's t of so many degrees of freedom.
+func student(freedom int) (q float64) {
 	// Quantile 0.975 for 1 to 9 degrees of freedom; beyond, by Cornish and Fisher (1938), off by less than 0.001.
 	table := []float64{12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622}
-	var q float64
-	if d := n - 1; int(d) <= len(table) {
-		q = table[int(d)-1]
+	if d := float64(freedom); freedom < 1 {
+		q = math.NaN()
+	} else if freedom <= len(table) {
+		q = table[freedom-1]
 	} else {
 		const z = 1.959964
 		z3, z5, z7 := z*z*z, math.Pow(z, 5), math.Pow(z, 7)
 		q = z + (z3+z)/(4*d) + (5*z5+16*z3+3*z)/(96*d*d) + (3*z7+19*z5+17*z3-15*z)/(384*d*d*d)
 	}
-	return mean, q * math.Sqrt(v/n)
+	return q
 }

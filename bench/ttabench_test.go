@@ -7,6 +7,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,8 +45,8 @@ func TestTTAInSittings(t *testing.T) {
 	var mu sync.Mutex
 	made := 0
 	cfg := TTAConfig{
-		Own:    &TTATask{Name: "own", Model: "softmax", Dataset: "digits:n=300,test=100", Round: 12, Rounds: 20, Target: 0.3, Tests: 50, Rates: []float64{0.1, 0.2}},
-		Arches: []string{ArchPS, ArchRing}, Scenarios: []string{scenario}, Methods: []string{"ssgd", "auto", "lgc", "zeno++", "rider-1", "x=2"}, Seeds: 2, Jobs: 2,
+		Own:    &TTATask{Name: "own", Model: "softmax", Dataset: "digits:n=300,test=100", Round: 12, Rounds: 20, Target: 0.3, Loss: [2]float64{2.2, 1.5}, Tests: 50, Rates: []float64{0.1, 0.2}},
+		Arches: []string{ArchPS, ArchRing}, Scenarios: []string{scenario}, Methods: []string{"ssgd", "auto", "lgc", "zeno++", "rider-1", "x=2@best"}, Seeds: 2, Jobs: 2,
 		Progress: func(TTAResult, bool, int, int) { mu.Lock(); made++; mu.Unlock() },
 	}
 	first, err := TTA(t.Context(), cfg)
@@ -85,7 +87,7 @@ func TestTTAInSittings(t *testing.T) {
 			t.Errorf("%s, seed %d: time %v and %v", a.Method, a.Seed, a.TTA, b.TTA)
 		}
 		a.TTA, b.TTA = nil, nil
-		if a != b {
+		if !reflect.DeepEqual(a, b) {
 			t.Errorf("%+v\n%+v", a, b)
 		}
 	}
@@ -108,23 +110,27 @@ func TestFindRate(t *testing.T) {
 		want  float64
 		runs  int // that are made
 	}{
-		"the least mean":              {map[float64][]float64{1: {50, 50, 50}, 2: {30, 40, 35}, 4: {60, 9, 9}, 8: {90, 90, 90}}, 4, 10},
-		"the edge of what is stable":  {map[float64][]float64{1: {50, 50, 50}, 2: {40, 40, 40}, 4: {20, 20, 0}, 8: {0, 0, 0}}, 2, 10},
-		"alike":                       {map[float64][]float64{1: {50, 50, 50}, 2: {41, 41, 41}, 4: {40, 40, 40}, 8: {60, 60, 60}}, 2, 11},
-		"beyond the largest":          {map[float64][]float64{1: {90, 90, 90}, 2: {80, 80, 80}, 4: {70, 70, 70}, 8: {40, 40, 40}, 16: {20, 20, 20}, 32: {0, 0, 0}}, 16, 16},
-		"below the smallest":          {map[float64][]float64{0.25: {50, 50, 50}, 0.5: {30, 30, 30}, 1: {40, 40, 40}, 2: {0, 50, 50}, 4: {0, 0, 0}, 8: {0, 0, 0}}, 0.5, 11},
-		"none with all":               {map[float64][]float64{1: {0, 0, 90}, 2: {0, 60, 70}, 4: {0, 0, 0}, 8: {0, 0, 9}}, 2, 12},
-		"a sum that is no more to do": {map[float64][]float64{1: {40, 40, 40}, 2: {100, 1, 1}, 4: {121, 1, 1}, 8: {119, 2, 1}}, 2, 8},
+		"the least mean":              {map[float64][]float64{1: {50, 50, 50}, 2: {30, 40, 35}, 4: {60, 9, 9}, 8: {90, 90, 90}}, 4, 12},
+		"between":                     {map[float64][]float64{1: {50, 50, 50}, 2: {30, 40, 35}, 2.828: {20, 20, 20}, 4: {60, 60, 9}, 8: {90, 90, 90}}, 2.828, 14},
+		"the edge of what is stable":  {map[float64][]float64{1: {50, 50, 50}, 2: {40, 40, 40}, 4: {20, 20, 0}, 8: {0, 0, 0}}, 2, 12},
+		"alike":                       {map[float64][]float64{1: {50, 50, 50}, 2: {41, 41, 41}, 4: {40, 40, 40}, 8: {60, 60, 60}}, 2, 13},
+		"beyond the largest":          {map[float64][]float64{1: {90, 90, 90}, 2: {80, 80, 80}, 4: {70, 70, 70}, 8: {40, 40, 40}, 16: {20, 20, 20}, 32: {0, 0, 0}}, 16, 18},
+		"below the smallest":          {map[float64][]float64{0.25: {50, 50, 50}, 0.5: {30, 30, 30}, 1: {40, 40, 40}, 2: {0, 50, 50}, 4: {0, 0, 0}, 8: {0, 0, 0}}, 0.5, 13},
+		"none with all":               {map[float64][]float64{1: {0, 0, 90}, 2: {0, 60, 70}, 4: {0, 0, 0}, 8: {0, 0, 9}}, 2, 18},
+		"a sum that is no more to do": {map[float64][]float64{1: {40, 40, 40}, 2: {100, 1, 1}, 4: {121, 1, 1}, 8: {119, 2, 1}}, 2, 10},
 	} {
 		runs := 0
-		got, err := findRate([]float64{4, 1, 8, 2}, func(rate float64, best tried) (tried, error) {
-			return attempt(3, best, func(k int, limit float64) (TTAResult, error) {
+		got, _, err := findRate([]float64{4, 1, 8, 2}, func(rate float64, best tried) (tried, error) {
+			return attempt(3, best, true, func(k int, limit float64) (TTAResult, error) {
 				runs++
-				sec := x.times[rate][k]
+				sec := 0.0
+				if all := x.times[rate]; all != nil {
+					sec = all[k]
+				}
 				if sec == 0 || limit > 0 && sec > limit {
 					return TTAResult{}, nil
 				}
-				return TTAResult{Reached: true, TTA: &sec}, nil
+				return TTAResult{Levels: slices.Repeat([]float64{sec}, ttaLevels)}, nil
 			})
 		})
 		if err != nil || got != x.want || runs != x.runs {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// WriteTTA writes runs as CSV: a header with the names that the fields have in JSON, then each run on a line. What is null there is empty here.
+// WriteTTA writes runs as CSV: a header with the names that the fields have in JSON, then each run on a line. What is null there is empty here; numbers of a list have spaces between them.
 func WriteTTA(w io.Writer, rs []TTAResult) error {
 	out := csv.NewWriter(w)
 	kind := reflect.TypeFor[TTAResult]()
@@ -32,6 +32,12 @@ func WriteTTA(w io.Writer, rs []TTAResult) error {
 // textOf is the text of one value.
 func textOf(v reflect.Value) string {
 	switch v.Kind() {
+	case reflect.Slice:
+		var all []string
+		for i := range v.Len() {
+			all = append(all, textOf(v.Index(i)))
+		}
+		return strings.Join(all, " ")
 	case reflect.Pointer:
 		if v.IsNil() {
 			return ""

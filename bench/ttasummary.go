@@ -96,7 +96,7 @@ type TTACase struct {
 	Bound                float64
 	SSGD, Auto           *TTAGroup // nil: not measured
 	Fixed                *TTAGroup // the best fixed mode in hindsight, SSGD among them
-	Baseline             *TTAGroup // the best of TTABaselines
+	Baseline             *TTAGroup // the least of TTABaselines with the rule of all; chance alone makes it sooner than each
 	All                  []TTAGroup
 }
 
@@ -153,8 +153,10 @@ func TTACases(rs []TTAResult) []TTACase {
 					*p = g
 				}
 			}
-			name, _, _ := strings.Cut(g.Method, ":")
+			name, own := apart(g.Method)
+			name, _, _ = strings.Cut(name, ":")
 			switch {
+			case own != "": // held against auto one by one
 			case g.Method == "auto":
 				c.Auto = g
 			case slices.Contains(TTABaselines, name):

@@ -2,9 +2,11 @@ package bench
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,35 +24,76 @@ import (
 // TTATask is something to learn.
 type TTATask struct {
 	Name    string
-	Model   string    // of package net, without running statistics
-	Dataset string    // of package data
-	Round   int       // samples of a full round, shared by the workers
-	Rounds  int       // of samples that a run has; the learning rate falls to 0 in a straight line meanwhile
-	Target  float64   // accuracy
-	Tests   int       // samples of an evaluation while it trains; at the end there are all
-	Rates   []float64 // learning rates, of which each method has its own best
+	Model   string  // of package net
+	Dataset string  // of package data
+	Round   int     // samples of a full round, shared by the workers
+	Rounds  int     // of samples that a run has; the learning rate falls to 0 in a straight line meanwhile
+	Target  float64 // accuracy
+
+	// Loss are the first and the last of the levels of the test loss, in nats, whose times are compared: the first one is passed while learning is still fast, the last is what the
+	// runs of a method arrive at. Between them levels are equally far apart in their logarithms.
+	Loss [2]float64
+
+	Tests int       // samples of an evaluation while it trains; at the end there are all
+	Rates []float64 // learning rates of plain SGD that a method's search for its own best begins with
+
+	AdamRates []float64 // the same for Adam
 }
 
 // ttaTasks are the tasks by name. Those of dir are taken where dir has their data, else generated ones.
 var ttaTasks = []struct {
 	made TTATask // on generated data
 
-	// found is the specification of real data in a folder, and of what file says that they are there.
+	// found is the specification of real data in a folder, and of what file says that they are there; target and loss are of those.
 	file, found string
 	target      float64
+	loss        [2]float64
 }{
 	{
-		made: TTATask{Name: "digits", Model: "lenet:width=0.5", Dataset: "digits", Round: 64, Rounds: 240, Target: 0.85, Tests: 250, Rates: []float64{0.1, 0.2, 0.4}},
-		file: "mnist/train-images-idx3-ubyte*", found: "mnist:%s/mnist", target: 0.91,
+		made: TTATask{Name: "digits", Model: "lenet:width=0.5", Dataset: "digits", Round: 64, Rounds: 240, Target: 0.85, Loss: [2]float64{1.6, 0.5}, Tests: 250,
+			Rates: []float64{0.1, 0.2, 0.4}, AdamRates: []float64{0.001, 0.002, 0.004}},
+		file: "mnist/train-images-idx3-ubyte*", found: "mnist:%s/mnist", target: 0.91, loss: [2]float64{1.2, 0.3},
 	},
 	{
-		made: TTATask{Name: "images", Model: "lenet:width=0.5", Dataset: "shapes", Round: 64, Rounds: 240, Target: 0.85, Tests: 250, Rates: []float64{0.1, 0.2, 0.4}},
-		file: "cifar-10-batches-bin/data_batch_1.bin*", found: "cifar10:%s/cifar-10-batches-bin", target: 0.35,
+		made: TTATask{Name: "images", Model: "lenet:width=0.5", Dataset: "shapes", Round: 64, Rounds: 240, Target: 0.85, Loss: [2]float64{1.6, 0.5}, Tests: 250,
+			Rates: []float64{0.1, 0.2, 0.4}, AdamRates: []float64{0.001, 0.002, 0.004}},
+		file: "cifar-10-batches-bin/data_batch_1.bin*", found: "cifar10:%s/cifar-10-batches-bin", target: 0.35, loss: [2]float64{2.2, 1.8},
 	},
 	{
-		made: TTATask{Name: "text", Model: "lstm:layers=1,hidden=48,embed=16", Dataset: "babble:window=32", Round: 32, Rounds: 200, Target: 0.62, Tests: 64, Rates: []float64{4, 8, 16}},
-		file: "tinyshakespeare/input.txt", found: "chars:%s/tinyshakespeare/input.txt,window=32", target: 0.33,
+		made: TTATask{Name: "text", Model: "lstm:layers=1,hidden=48,embed=16", Dataset: "babble:window=32", Round: 32, Rounds: 200, Target: 0.62, Loss: [2]float64{2.4, 1.3}, Tests: 64,
+			Rates: []float64{4, 8, 16}, AdamRates: []float64{0.004, 0.008, 0.016}},
+		file: "tinyshakespeare/input.txt", found: "chars:%s/tinyshakespeare/input.txt,window=32", target: 0.33, loss: [2]float64{3, 2.4},
 	},
+	{
+		made: TTATask{Name: "mlp", Model: "mlp:hidden=32", Dataset: "digits", Round: 64, Rounds: 120, Target: 0.7, Loss: [2]float64{1.6, 0.9}, Tests: 250,
+			Rates: []float64{0.1, 0.2, 0.4}, AdamRates: []float64{0.001, 0.002, 0.004}},
+		file: "mnist/train-images-idx3-ubyte*", found: "mnist:%s/mnist", target: 0.88, loss: [2]float64{0.9, 0.4},
+	},
+	{
+		made: TTATask{Name: "resnet", Model: "resnet20:width=0.125", Dataset: "shapes", Round: 32, Rounds: 60, Target: 0.25, Loss: [2]float64{2.25, 2}, Tests: 100,
+			Rates: []float64{0.2, 0.4, 0.8}, AdamRates: []float64{0.004, 0.008, 0.016}},
+		file: "cifar-10-batches-bin/data_batch_1.bin*", found: "cifar10:%s/cifar-10-batches-bin", target: 0.25, loss: [2]float64{2.2, 2},
+	},
+	{
+		made: TTATask{Name: "chars", Model: "transformer:layers=1,heads=2,width=32,ff=64", Dataset: "babble:window=16", Round: 32, Rounds: 200, Target: 0.4, Loss: [2]float64{2.6, 2}, Tests: 64,
+			Rates: []float64{0.5, 1, 2}, AdamRates: []float64{0.004, 0.008, 0.016}},
+		file: "tinyshakespeare/input.txt", found: "chars:%s/tinyshakespeare/input.txt,window=16", target: 0.28, loss: [2]float64{3, 2.6},
+	},
+}
+
+// ttaLevels is how many levels of the loss are compared.
+const ttaLevels = 12
+
+// levels are the logarithms of the task's levels of the loss.
+func (t TTATask) levels() (levels []float64) {
+	if t.Loss[1] <= 0 {
+		return nil
+	}
+	first, last := math.Log(t.Loss[0]), math.Log(t.Loss[1])
+	for k := range ttaLevels {
+		levels = append(levels, first+(last-first)*float64(k)/(ttaLevels-1))
+	}
+	return levels
 }
 
 // TTATasks are the names of the tasks.
@@ -71,7 +114,7 @@ func FindTTATask(name, dir string) (TTATask, error) {
 		task := t.made
 		if dir != "" {
 			if found, _ := filepath.Glob(filepath.Join(dir, t.file)); len(found) > 0 {
-				task.Dataset, task.Target = fmt.Sprintf(t.found, dir), t.target
+				task.Dataset, task.Target, task.Loss = fmt.Sprintf(t.found, dir), t.target, t.loss
 			}
 		}
 		return task, nil
@@ -93,6 +136,7 @@ type ttaScenario struct {
 	links    bool // it has hosts: bytes take time, and workers may share processors
 	workers  int
 	bound    float64
+	held     bool // nobody tunes to it
 }
 
 // Clusters of 8 workers whose iterations take 600 ms and vary by 5 %, and the recorded ones.
@@ -106,9 +150,11 @@ var ttaScenarios = []struct{ name, text string }{
 	{"alibaba-job1", "trace: straggler-traces/alibaba-job1.csv.gz\n"},
 	{"alibaba-job4", "trace: straggler-traces/alibaba-job4.csv.gz\n"},
 	{"bytedance-AR", "trace: straggler-traces/bytedance-AR-allranks.csv.gz\n"},
+	{"wide-32", "workers: 32\ntimes: {3: 1800ms, 17: 1200ms, 29: 1200ms}\n"},
+	{"wide-64", "workers: 64\ntimes: {3: 1800ms, 17: 1200ms, 29: 1200ms, 40: 1500ms, 55: 1200ms}\n"},
 }
 
-// TTAScenarios are the names of the scenarios that are built in.
+// TTAScenarios are the names of the scenarios that are built in, without those of TTAHeld.
 func TTAScenarios() []string {
 	var names []string
 	for _, s := range ttaScenarios {
@@ -117,24 +163,64 @@ func TTAScenarios() []string {
 	return names
 }
 
+//go:embed scenarios/held-*.yaml
+var heldFiles embed.FS
+
+// heldScenarios are held-1 to held-N, which judge and which nobody tunes to.
+const heldScenarios = 12
+
+// held is the name that stands for all of them.
+const held = "held"
+
+// TTAHeld are the names of the scenarios that judge: no rule and no setting may be chosen by what comes of them. Their seeds are those of nothing else.
+func TTAHeld() []string {
+	var names []string
+	for k := range heldScenarios {
+		names = append(names, fmt.Sprintf("%s-%d", held, k+1))
+	}
+	return names
+}
+
+// spread has the scenarios that names stand for.
+func spread(names []string) (all []string) {
+	for _, name := range names {
+		if name == held {
+			all = append(all, TTAHeld()...)
+		} else {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
 // boundSteps is over how many steps the bound of a cluster without a trace is taken.
 const boundSteps = 300
 
 // openScenario is a scenario by name, or of a YAML file. dir has the recorded traces. An error in which fs.ErrNotExist is says that a trace of a built-in
 // scenario is not there.
 func openScenario(name, dir string) (ttaScenario, error) {
-	out := ttaScenario{name: name}
-	text, at := []byte(nil), dir
 	if i := slices.Index(TTAScenarios(), name); i >= 0 {
-		text = []byte("jitter: 0.05\n" + ttaScenarios[i].text)
-	} else {
-		var err error
-		if text, err = os.ReadFile(name); err != nil {
-			return out, fmt.Errorf("scenario %s is no name of %v, and as a file: %w", name, TTAScenarios(), err)
-		}
-		at = filepath.Dir(name)
-		out.name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
+		return parseScenario(name, []byte("jitter: 0.05\n"+ttaScenarios[i].text), dir)
 	}
+	if slices.Contains(TTAHeld(), name) {
+		text, err := heldFiles.ReadFile("scenarios/" + name + ".yaml")
+		if err != nil {
+			return ttaScenario{}, fmt.Errorf("bench: %w", err)
+		}
+		s, err := parseScenario(name, text, dir)
+		s.held = true
+		return s, err
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return ttaScenario{name: name}, fmt.Errorf("scenario %s is no name of %v, %s, %s-1 to %s-%d, and as a file: %w", name, TTAScenarios(), held, held, held, heldScenarios, err)
+	}
+	return parseScenario(name, text, filepath.Dir(name))
+}
+
+// parseScenario is the scenario of a text; at is where its trace is looked for.
+func parseScenario(name string, text []byte, at string) (ttaScenario, error) {
+	out := ttaScenario{name: strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))}
 	s, err := sim.ParseScenario(name, text)
 	if err != nil {
 		return out, err
@@ -215,7 +301,8 @@ func openTask(t TTATask) (opened, error) {
 	return opened{t, trainSet, testSet}, err
 }
 
-// netTask is a model with its data, as sim.Task.
+// netTask is a model with its data, as sim.Task. Gradients depend on no running statistics. Those of batch normalisation, which evaluations use, follow the mini-batches of all workers in the order in
+// which gradients are made; in a job each worker follows its own, and their mean is taken.
 type netTask struct {
 	ctx     context.Context
 	model   train.Model
@@ -224,6 +311,7 @@ type netTask struct {
 	indices []int
 	batch   train.Batch
 	test    train.Batch
+	loss    float64 // of the last evaluation, mean of all predictions
 }
 
 // build makes a model with its data, for mini-batches of so many samples.
@@ -236,10 +324,6 @@ func (t opened) build(ctx context.Context, batch int, seed uint64) (*netTask, er
 	model, err := net.Build(spec)
 	if err != nil {
 		return nil, err
-	}
-	if len(model.Buffers()) > 0 {
-		model.Close()
-		return nil, fmt.Errorf("bench: %s has running statistics, which each worker keeps for itself; take a model without batch normalisation", t.Model)
 	}
 	task := &netTask{ctx: ctx, model: model, set: t.train, stream: data.Stream{Seed: seed, N: t.train.Len()}}
 	if err := task.tests(t.test, t.Tests); err != nil {
@@ -282,6 +366,7 @@ func (t *netTask) Accuracy(params []float32) (float64, error) {
 	if err != nil || r.Count == 0 {
 		return 0, err
 	}
+	t.loss = r.LossSum / float64(r.Count)
 	return float64(r.Correct) / float64(r.Count), nil
 }
 

@@ -41,21 +41,21 @@ type ttaSuite struct {
 func benchTTA() *cobra.Command {
 	s := new(ttaSuite)
 	cfg := &s.cfg
-	settings.Var(&s.set, &cfg.Tasks, "tasks", bench.TTATasks(), "tasks: digits (LeNet on MNIST or generated digits), images (LeNet on CIFAR-10 or generated figures), text (LSTM on characters of Shakespeare or of a generated text)")
+	settings.Var(&s.set, &cfg.Tasks, "tasks", []string{"digits", "images", "text"}, "tasks: digits (LeNet on MNIST or generated digits), images (LeNet on CIFAR-10 or generated figures), text (LSTM on characters of Shakespeare or of a generated text), mlp (a small perceptron on those digits), resnet (a narrow ResNet-20 on those images), chars (a small Transformer on that text)")
 	settings.Var(&s.set, &cfg.Arches, "arch", []string{bench.ArchPS, bench.ArchRing}, "ps, allreduce")
-	settings.Var(&s.set, &cfg.Scenarios, "scenarios", []string{}, "clusters: "+strings.Join(bench.TTAScenarios(), ", ")+", or YAML files of star sim (all whose traces are there)")
-	settings.Var(&s.set, &cfg.Methods, "methods", []string{"all"}, "modes, auto, baselines with or without settings, rider-K (a ring that does not wait for the K slowest); fixed: the fixed modes; all: these, auto and the baselines")
+	settings.Var(&s.set, &cfg.Scenarios, "scenarios", []string{}, "clusters: "+strings.Join(bench.TTAScenarios(), ", ")+", held-1 to held-12 or held for all of these, or YAML files of star sim (those first ones whose traces are there)")
+	settings.Var(&s.set, &cfg.Methods, "methods", []string{"all"}, "modes, auto, baselines with or without settings, rider-K (a ring that does not wait for the K slowest), each with @OPTIMISER for one of its own (@best: of sgd, momentum and nesterov the soonest in the search); fixed: the fixed modes; all: these, auto and the baselines")
 	settings.Var(&s.set, &cfg.Data, "data", "", "folder with mnist, cifar-10-batches-bin, tinyshakespeare and straggler-traces; what is not there is generated, or left out")
 	settings.Var(&s.set, &cfg.Seeds, "seeds", 5, "runs of each method; there are intervals for 5 and more")
-	settings.Var(&s.set, &cfg.Search, "search", 3, "seeds with which each learning rate is tried, with and without a straggler; a rate must arrive with all")
+	settings.Var(&s.set, &cfg.Search, "search", 3, "seeds with which each learning rate is tried, with and without stragglers; a rate must arrive with all")
 	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates, of which each method has its own best (the task's)")
-	settings.Var(&s.set, &cfg.Momentum, "momentum", 0.0, "momentum of the optimiser; 0: plain SGD. The task's learning rates are multiplied by 1 − momentum")
-	settings.Var(&s.set, &cfg.Optimizer, "optimizer", "momentum", "with --momentum: what it is the momentum of", "momentum", "nesterov", "dana")
+	settings.Var(&s.set, &cfg.Momentum, "momentum", 0.0, "momentum of the optimiser; 0: plain SGD, and 0.9 for who has momentum nevertheless. The task's learning rates are multiplied by 1 − momentum")
+	settings.Var(&s.set, &cfg.Optimizer, "optimizer", "momentum", "of all methods without their own; momentum is plain SGD where --momentum is 0", bench.TTAOptimizers()...)
 	settings.Var(&s.set, &cfg.Target, "target", 0.0, "accuracy on the test samples; 0: the task's")
 	settings.Var(&s.set, &cfg.Rounds, "rounds", 0, "rounds of samples of a run, at whose end the learning rate is 0; 0: the task's")
 	settings.Var(&s.set, &cfg.Jobs, "jobs", 0, "runs at a time; 0: one for each processor")
 	settings.Var(&s.set, &cfg.Out, "out", "", "journal of finished runs; those that are in it already are not made again")
-	settings.Var(&s.set, &s.quick, "quick", false, "1 seed of the search, 4 scenarios and 10 methods, where nothing else is said: minutes")
+	settings.Var(&s.set, &s.quick, "quick", false, "5 seeds and 1 of the search, the task mlp, 4 scenarios and 10 methods, where nothing else is said: minutes")
 	settings.Var(&s.set, &s.csv, "csv", "", "file for a table of all runs, CSV")
 	settings.Var(&s.set, &s.markdown, "markdown", false, "short tables in Markdown, a line for each scenario")
 	settings.Var(&s.set, &s.own.Model, "model", "", "a model of your own in place of the tasks, without batch normalisation")
@@ -89,8 +89,8 @@ func benchTTA() *cobra.Command {
 	}
 	return s.command("tta", "Time to an accuracy, of auto, every mode and the baselines",
 		`Trains real models in virtual time with the barrier, the controller, the shard and the baselines of real jobs on clusters with stragglers, and says when
-each method has the accuracy: mean and 95 % confidence interval over seeds, and the accuracy when all runs have had the same number of samples. Each method has its own best learning rate, of the same list, found with
-seeds that do not count. Below the table is what STAR aims at, and whether it is met. Beside the bound of a scenario, 1 − (N/Σ1/τ)/mean(τmax): no mode can save more of SSGD's time to first order.
+each method has the accuracy: mean and 95 % confidence interval over seeds, and the accuracy when all runs have had the same number of samples; with --markdown also ratios by pairs of the same seed, pooled over scenarios. Each method has its own best learning rate, of the same grid, found with
+seeds and on clusters that do not count. Below the table is what STAR aims at, and whether it is met. Beside the bound of a scenario, 1 − (N/Σ1/τ)/mean(τmax): no mode can save more of SSGD's time to first order.
 
 Runs are deterministic: with --out a table can be made in several sittings.`,
 		s.measure, s.print)
@@ -192,10 +192,13 @@ func (s *ttaSuite) parse(cfg *bench.TTAConfig) error {
 			return s.set.Invalid("model", err)
 		}
 		own := s.own
-		own.Name, own.Rounds, own.Target, own.Rates = "own", 240, 0.85, []float64{0.1, 0.2, 0.4}
+		own.Name, own.Rounds, own.Target, own.Rates, own.AdamRates = "own", 240, 0.85, []float64{0.1, 0.2, 0.4}, []float64{0.001, 0.002, 0.004}
 		cfg.Own = &own
 	}
 	if s.quick {
+		if !s.set.IsSet("tasks") {
+			cfg.Tasks = []string{"mlp"}
+		}
 		if !s.set.IsSet("search") {
 			cfg.Search = 1
 		}
