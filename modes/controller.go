@@ -94,10 +94,10 @@ type Controller struct {
 	relapses int           // returns to SSGD, after which it was left again
 	back     bool          // SSGD is the present plan because it was returned to
 
-	slow      star.Worker   // the slowest one, if it is clearly slow; else -1
+	slow      star.Worker   // one that is clearly slow, the slowest when it became so; else -1
 	slowSince time.Duration // since when it is that one
 	slowLast  star.Worker   // the last one that was; -1: none yet
-	moves     int           // how often it was another one than the last
+	moves     int           // how often it was another one, and the last one slow no more
 
 	looked   []time.Duration // the averages that the last decision was made from
 	lookedAt time.Duration
@@ -640,7 +640,7 @@ func (c *Controller) crowded() bool {
 	return median(shares) >= full
 }
 
-// suspect follows who is the slowest by more than apart, compared with the median of all, and since when it is the same one.
+// suspect follows who is the slowest by more than apart, compared with the median of all, and since when. It is the same one as long as it is that slow, whoever is slower by now.
 func (c *Controller) suspect(at time.Duration, times []time.Duration) {
 	var living []float64
 	who := star.Worker(-1)
@@ -652,18 +652,25 @@ func (c *Controller) suspect(at time.Duration, times []time.Duration) {
 			who = star.Worker(w)
 		}
 	}
-	if times[who].Seconds() < apart*median(living) {
+	limit := apart * median(living)
+	if times[who].Seconds() < limit {
 		who = -1
 	}
-	if who != c.slow {
-		c.slow, c.slowSince = who, at
-		if who >= 0 {
-			if c.slowLast >= 0 && who != c.slowLast {
-				c.moves++
-			}
-			c.slowLast = who
-		}
+	if who == c.slow {
+		return
 	}
+	// Of several that are slow the slowest is chance: while the last one still is, nobody's turn is over.
+	if who >= 0 && c.slow >= 0 && times[c.slow].Seconds() >= limit {
+		return
+	}
+	c.slow, c.slowSince = who, at
+	if who < 0 {
+		return
+	}
+	if c.slowLast >= 0 && who != c.slowLast && times[c.slowLast].Seconds() < limit {
+		c.moves++
+	}
+	c.slowLast = who
 }
 
 // at is value k of inOrder.

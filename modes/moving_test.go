@@ -40,6 +40,34 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
+// Which of several slow workers is the slowest is chance, and nobody's turn: that is over when the last one is slow no more.
+func TestSuspectsAlike(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		turns [][]time.Duration
+		slow  star.Worker
+		moves int
+	}{
+		{"two that overtake each other", [][]time.Duration{{300, 310, 100, 100, 100}, {310, 300, 100, 100, 100}, {300, 310, 100, 100, 100}}, 1, 0},
+		{"another one joins, and is slower", [][]time.Duration{{300, 100, 100, 100, 100}, {300, 400, 100, 100, 100}}, 0, 0},
+		{"the first of two is slow no more", [][]time.Duration{{300, 200, 100, 100, 100}, {100, 200, 100, 100, 100}}, 1, 1},
+		{"nobody for a while, then both", [][]time.Duration{{300, 100, 100, 100, 100}, {100, 100, 100, 100, 100}, {300, 400, 100, 100, 100}}, 1, 0},
+		{"nobody for a while, then the other", [][]time.Duration{{300, 100, 100, 100, 100}, {100, 100, 100, 100, 100}, {100, 400, 100, 100, 100}}, 1, 1},
+		{"the last one is gone", [][]time.Duration{{300, 100, 100, 100, 100}, {0, 400, 100, 100, 100}}, 1, 1},
+	} {
+		k, err := NewController(ControllerConfig{Workers: 5, Batch: 1}, SSGD(5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, times := range c.turns {
+			k.suspect(time.Duration(i)*time.Second, times)
+		}
+		if k.slow != c.slow || k.moves != c.moves {
+			t.Errorf("%s: worker %d after %d moves; want %d, %d", c.name, k.slow, k.moves, c.slow, c.moves)
+		}
+	}
+}
+
 // A plan that is made for one worker costs what it does when it is another one's turn, as often as it may be before it has stood for its dwell. One that takes
 // whoever comes costs what it costs.
 func TestPriceMoving(t *testing.T) {
