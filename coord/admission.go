@@ -58,24 +58,18 @@ func (c *Coordinator) ruled(q *petition, ok bool, why string) {
 	c.log.Info("admission", "mode", l.Plan, "granted", ok, "why", why)
 }
 
-// spare does without what was asked for: the pilot wants p, which needs no permission.
-func (c *Coordinator) spare(p modes.Plan, after int64) {
+// spare does without what was asked for: the pilot wants what needs no permission.
+func (c *Coordinator) spare() {
 	c.refused = nil
-	if old := c.asking; old != nil {
-		c.ruled(old, false, "the pilot has changed its mind")
-		if p.Equal(c.ledger.plan) { // no line of type plan will say that this was decided
-			c.ruled(&petition{Change{Plan: p}, after}, true, "it is in force")
-		}
-	}
-	c.yield()
+	c.yield("the pilot has changed its mind")
 }
 
 // abide does what an answer says.
 func (c *Coordinator) abide(r *ruling) error {
 	switch {
 	case r.petition == c.asking && r.ok:
-		if c.manual || c.final || c.ended {
-			c.yield()
+		if because := c.deaf(); because != "" {
+			c.yield(because)
 			return nil
 		}
 		c.asking, c.permit = nil, r.petition
@@ -98,9 +92,12 @@ func (c *Coordinator) abide(r *ruling) error {
 	return nil
 }
 
-// yield gives back what was granted.
-func (c *Coordinator) yield() {
+// yield gives back what was granted, and does without what was asked for.
+func (c *Coordinator) yield(why string) {
 	if c.cfg.Admission != nil && (c.asking != nil || c.permit != nil) {
+		if c.asking != nil {
+			c.ruled(c.asking, false, why)
+		}
 		c.asking, c.permit = nil, nil
 		c.cfg.Admission.Yield()
 	}

@@ -245,7 +245,7 @@ func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 	c.stats.switches++
 	c.refused = nil
 	if InStep(p) {
-		c.yield()
+		c.yield("another plan is installed: " + line.Why)
 	}
 	at := c.elapsed()
 	line.Type, line.T, line.Plan, line.From = "plan", at.Seconds(), p.String(), from.String()

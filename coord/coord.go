@@ -708,8 +708,12 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	var err error
 	if c.heir != nil && c.heir.estate.End != nil {
 		err = c.conclude(ctx)
-	} else if err = c.loop(ctx); !errors.Is(err, ErrDeposed) {
-		err = c.conclusion(ctx, err)
+	} else {
+		err = c.loop(ctx)
+		c.lastWords()
+		if !errors.Is(err, ErrDeposed) {
+			err = c.conclusion(ctx, err)
+		}
 	}
 	if errors.Is(err, ErrDeposed) {
 		c.deposed = err // before done is closed: see turnAway

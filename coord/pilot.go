@@ -65,6 +65,7 @@ type tower struct {
 	queue []RunLine
 	wake  chan struct{}
 	told  int64 // lines so far
+	heard int64 // lines to which all that the pilot has to say has been posted
 }
 
 // saying is a Remark with the number of lines that were told before it, or what has come of a Study, or the answer of the Admission, or the end of a checkpoint.
@@ -103,9 +104,45 @@ func (c *Coordinator) fly() {
 						return
 					}
 				}
+				t.mu.Lock()
+				t.heard = told
+				t.mu.Unlock()
 			}
 		}
 	}()
+}
+
+// lastWords notes, when the job is over, what the pilot has decided too late, and how far it was heard: where it lags behind, it is not waited for.
+func (c *Coordinator) lastWords() {
+	t := c.tower
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	heard := t.heard // first: what was said up to there is in events, or done
+	t.mu.Unlock()
+	c.yield(isOver)
+	for {
+		select {
+		case e := <-c.events:
+			if e.kind == kindSaying && e.saying.Change != nil {
+				c.unheeded(e.saying.Change, e.saying.after, isOver)
+			}
+		default:
+			c.cfg.RunLog.write(logHeard{Type: "heard", T: c.elapsed().Seconds(), After: heard})
+			return
+		}
+	}
+}
+
+// isOver is why nothing is made of a plan that comes when the job has ended, or is evaluated for the last time.
+const isOver = "the job is over"
+
+// unheeded notes a plan of the pilot that is not installed.
+func (c *Coordinator) unheeded(ch *Change, after int64, because string) {
+	p := ch.Plan.String()
+	c.cfg.RunLog.write(logUnheeded{Type: "unheeded", T: c.elapsed().Seconds(), Plan: p, Why: ch.Why, Because: because, After: after})
+	c.log.Info("a plan of the pilot is not installed", "mode", p, "because", because)
 }
 
 // tell passes a line on to the pilot, if there is one. Slices in it are copied by the caller.
@@ -184,28 +221,46 @@ func (c *Coordinator) heed(s *saying) error {
 	return nil
 }
 
-// change installs the pilot's plan, unless somebody at the keyboard has taken over.
+// deaf is why nothing is made of a plan that the pilot wants, whatever it is; empty: it is heeded.
+func (c *Coordinator) deaf() string {
+	switch {
+	case c.final || c.ended:
+		return isOver
+	case c.stopping.frozen:
+		return "the job is being saved, and ends"
+	case c.manual:
+		return "star ctl mode has set another one"
+	}
+	return ""
+}
+
+// change installs the pilot's plan, unless somebody at the keyboard has taken over, or says in the run log why not.
 func (c *Coordinator) change(ch *Change, after int64) error {
-	if c.manual || c.final || c.ended {
-		return nil
-	}
 	p := ch.Plan
-	if err := p.Validate(c.cfg.Workers); err != nil {
-		c.log.Error("the pilot wants what is no plan", "err", err)
-		return nil
-	}
-	if c.cfg.Ring != nil {
-		if err := RingPlan(p); err != nil {
-			c.log.Error("the pilot wants what no ring can run", "err", err)
-			return nil
+	because := c.deaf()
+	if because == "" {
+		err := p.Validate(c.cfg.Workers)
+		if err == nil && c.cfg.Ring != nil {
+			err = RingPlan(p)
 		}
+		if err != nil {
+			because = err.Error()
+		}
+	}
+	if because != "" {
+		c.unheeded(ch, after, because)
+		return nil
 	}
 	if c.cfg.Admission != nil {
 		if !InStep(p) {
 			c.ask(ch, after)
 			return nil
 		}
-		c.spare(p, after)
+		c.spare()
+	}
+	if c.graft(p).Equal(c.ledger.plan) {
+		c.unheeded(ch, after, "it is in force")
+		return nil
 	}
 	line := logPlan{Why: ch.Why, After: after}
 	if !math.IsNaN(ch.Predicted) {

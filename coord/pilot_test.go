@@ -80,6 +80,10 @@ func TestPilot(t *testing.T) {
 			plans[1]["why"] != "star ctl" || plans[1]["after"] != nil {
 			t.Errorf("%v", plans)
 		}
+		lost := w.lines("unheeded")
+		if len(lost) != 2 || lost[0]["after"] != 22.0 || lost[1]["after"] != 30.0 || lost[1]["plan"] != "ssgd" || lost[1]["why"] != "not heeded" || lost[1]["because"] != "star ctl mode has set another one" {
+			t.Errorf("%v", lost)
+		}
 		if v := w.lines("verdict"); len(v) != 1 || v[0]["cause"] != "compute" {
 			t.Errorf("%v", v)
 		}
@@ -120,6 +124,96 @@ func show(l RunLine) string {
 		l.Entry = p
 	}
 	return fmt.Sprintf("%v %v %+v", l.T, reflect.TypeOf(l.Entry), l.Entry)
+}
+
+// restless is a Pilot that wants another plan after each update, and takes its time.
+type restless struct {
+	lag  time.Duration
+	told int64
+	n    int
+	mu   sync.Mutex
+	said map[int64]string // plans by how many lines it had been told
+}
+
+func (p *restless) Tell(l RunLine) []Remark {
+	time.Sleep(p.lag)
+	p.told++
+	if _, ok := l.Entry.(RunFire); !ok {
+		return nil
+	}
+	p.n++
+	c := &Change{Plan: []modes.Plan{modes.ASGD(2), modes.SSGD(2), modes.SSGD(2), modes.XOrder(2, 1)}[p.n%4], Why: "w", Predicted: 0.5}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.said[p.told] = c.Plan.String()
+	return []Remark{{Change: c}}
+}
+
+// Whatever a pilot has decided is in the log, whether it was done or not; of what it decides when the job is over the log says from where on.
+func TestEveryDecisionIsLogged(t *testing.T) {
+	for name, c := range map[string]struct {
+		lag   time.Duration
+		clerk *clerk
+	}{
+		"in time":          {},
+		"behind":           {lag: time.Second},
+		"standing still":   {lag: 9 * time.Hour},
+		"granted":          {clerk: &clerk{rule: func(string) (bool, string, bool) { return true, "there is room", true }}},
+		"refused":          {clerk: &clerk{rule: func(string) (bool, string, bool) { return false, "no room", true }}},
+		"never answered":   {clerk: &clerk{rule: func(string) (bool, string, bool) { return false, "", false }}},
+		"behind, answered": {time.Second, &clerk{rule: func(string) (bool, string, bool) { return true, "there is room", true }}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pilot := &restless{lag: c.lag, said: map[int64]string{}}
+			cfg := Config{Workers: 2, Steps: 40, Pilot: pilot}
+			if c.clerk != nil {
+				cfg.Admission = c.clerk
+			}
+			play(t, cfg, func(w *world) {
+				w.server(0, 1, false)
+				w.worker(0)
+				w.worker(1, func(f *fakeWorker) { f.pace *= 5 })
+				time.Sleep(15 * time.Second)
+				_, no := w.ask("mode", "x=1")
+				time.Sleep(15 * time.Second)
+				if _, never := w.ask("mode", "auto"); no != "" || never != "" {
+					t.Fatal(no, never)
+				}
+				w.finished(10 * time.Minute)
+				defer time.Sleep(5000 * time.Hour) // until the pilot has ended, too
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				heard := w.lines("heard")
+				if len(heard) != 1 {
+					t.Fatalf("%v", heard)
+				}
+				logged := map[int64]string{}
+				for _, kind := range []string{"admission", "plan", "unheeded"} {
+					for _, l := range w.lines(kind) {
+						if after, ok := l["after"].(float64); ok {
+							logged[int64(after)] = l["plan"].(string)
+						}
+					}
+				}
+				pilot.mu.Lock()
+				defer pilot.mu.Unlock()
+				up := int64(heard[0]["after"].(float64))
+				for after, plan := range pilot.said {
+					if got, ok := logged[after]; ok && got != plan || !ok && after <= up {
+						t.Errorf("the pilot wanted %s after %d lines, of %d heard, and the log says %q", plan, after, up, got)
+					}
+					delete(logged, after)
+				}
+				if len(logged) > 0 {
+					t.Errorf("nobody wanted what the log says: %v", logged)
+				}
+				if standing := c.lag > time.Hour; up == 0 != standing {
+					t.Errorf("the pilot was heard on %d lines", up)
+				}
+			})
+		})
+	}
 }
 
 func TestNoPilot(t *testing.T) {

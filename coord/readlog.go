@@ -20,7 +20,7 @@ type RunLine struct {
 	Number int           // of the line, from 1
 	T      time.Duration // since the coordinator began; 0 of RunStart and RunEnd
 
-	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor, RunVerdict,
+	// Entry is one of RunStart, RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunUnheeded, RunHeard, RunLate, RunAdmission, RunPredictor, RunVerdict,
 	// RunGain, RunCodec, RunMemory, RunPoison, RunMember, RunSize, RunEval, RunSave, RunPace, RunMove, RunReplica, RunShift, RunStop and RunEnd. What could not be
 	// measured is NaN.
 	Entry any
@@ -70,6 +70,14 @@ type (
 		After           int64   // a pilot's: how many lines it had been told; else 0
 		Forced          bool    // an admission was taken back
 	}
+	// RunUnheeded is a plan of a pilot that was not installed.
+	RunUnheeded struct {
+		Plan, Why string
+		Because   string // it was not
+		After     int64  // how many lines the pilot had been told
+	}
+	// RunHeard says, when the job is over, on how many of the lines that the pilot had been told it had been heard: what it makes of later ones came to nobody.
+	RunHeard struct{ After int64 }
 	// RunAdmission is the answer to a pilot that wants to leave SSGD, or takes an earlier yes back.
 	RunAdmission struct {
 		Plan, Now string // wanted, and in force
@@ -383,6 +391,22 @@ func (p *runParser) parse(kind string, line int, b []byte) (l RunLine, known boo
 		c.share("predicted_gain", s.Predicted)
 		c.atLeast("after", s.After, 0)
 		l.Entry = RunPlan{s.Plan, s.From, s.Why, float64(s.Predicted), s.After, s.Forced}
+	case "unheeded":
+		s := logUnheeded{T: nan, After: absent}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.begun(p)
+		c.text("plan", s.Plan)
+		c.text("because", s.Because)
+		c.atLeast("after", s.After, 1)
+		l.Entry = RunUnheeded{s.Plan, s.Why, s.Because, s.After}
+	case "heard":
+		s := logHeard{T: nan, After: absent}
+		c.read(b, &s)
+		l.T = c.time("t", s.T)
+		c.begun(p)
+		c.atLeast("after", s.After, 0)
+		l.Entry = RunHeard{s.After}
 	case "late":
 		s := logLate{T: nan, Worker: absent, Waited: nan, Deadline: nan}
 		c.read(b, &s)

@@ -56,6 +56,8 @@ func TestRunReadsBack(t *testing.T) {
 	l.write(logMember{Type: "leave", T: 7, Worker: 2, Peer: "p", Why: "eof", Start: 8, Count: 4})
 	l.write(logSize{Type: "short", T: 7, Workers: 1, Least: 2})
 	l.write(logSize{Type: "enough", T: 7.5, Workers: 2, Least: 2})
+	l.write(logUnheeded{Type: "unheeded", T: 7, Plan: "asgd", Why: "w", Because: "b", After: 9})
+	l.write(logHeard{Type: "heard", T: 7, After: 10})
 	l.write(logPoison{Type: "poison", T: 7, Worker: 1, Step: 3, Cause: "exploding", Value: 1e6, Where: "w", Policy: "skip"})
 	l.write(logEnd{"summary", Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}})
 	if err := l.flush(); err != nil {
@@ -81,8 +83,10 @@ func TestRunReadsBack(t *testing.T) {
 		{18, 7 * time.Second, RunMember{false, 2, "p", "eof", 8, 4}},
 		{19, 7 * time.Second, RunSize{false, 1, 2}},
 		{20, 7500 * time.Millisecond, RunSize{true, 2, 2}},
-		{21, 7 * time.Second, RunPoison{1, 3, "exploding", 1e6, "w", false, "skip"}},
-		{22, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
+		{21, 7 * time.Second, RunUnheeded{"asgd", "w", "b", 9}},
+		{22, 7 * time.Second, RunHeard{10}},
+		{23, 7 * time.Second, RunPoison{1, 3, "exploding", 1e6, "w", false, "skip"}},
+		{24, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
 	}
 	got, s, err := readAll(w.String())
 	if err != nil {
@@ -91,7 +95,7 @@ func TestRunReadsBack(t *testing.T) {
 	if d := cmp.Diff(want, got, cmpopts.EquateNaNs()); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if d := cmp.Diff(RunSummary{Lines: 22, Unknown: map[string]int{"news": 1}}, s); d != "" {
+	if d := cmp.Diff(RunSummary{Lines: 24, Unknown: map[string]int{"news": 1}}, s); d != "" {
 		t.Errorf("summary: -want +got:\n%s", d)
 	}
 	if _, err := ReadRun(strings.NewReader(w.String()), "", func(RunLine) error { return io.EOF }); err != io.EOF {

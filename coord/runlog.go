@@ -155,6 +155,19 @@ type (
 		Why     string  `json:"why"`
 		After   int64   `json:"after"` // how many lines the pilot had been told when it wanted that
 	}
+	logUnheeded struct {
+		Type    string  `json:"type"` // "unheeded": a pilot's plan that was not installed
+		T       float64 `json:"t"`
+		Plan    string  `json:"plan"`
+		Why     string  `json:"why"`     // the pilot's
+		Because string  `json:"because"` // it was not
+		After   int64   `json:"after"`
+	}
+	logHeard struct {
+		Type  string  `json:"type"` // "heard": the job is over, and the pilot was heard up to there
+		T     float64 `json:"t"`
+		After int64   `json:"after"`
+	}
 	logLate struct {
 		Type     string  `json:"type"` // "late"
 		T        float64 `json:"t"`

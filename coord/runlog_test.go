@@ -28,7 +28,7 @@ func TestRunLogIsDocumented(t *testing.T) {
 		paragraphs[kind] += line
 	}
 	for kind, line := range map[string]any{
-		"start": logStart{}, "train": logTrain{}, "record": logRecord{}, "fire": logFire{}, "noise": logNoise{}, "plan": logPlan{}, "admission": logAdmission{}, "move": ShardMove{}, "replica": ReplicaChange{}, "late": logLate{},
+		"start": logStart{}, "train": logTrain{}, "record": logRecord{}, "fire": logFire{}, "noise": logNoise{}, "plan": logPlan{}, "unheeded": logUnheeded{}, "heard": logHeard{}, "admission": logAdmission{}, "move": ShardMove{}, "replica": ReplicaChange{}, "late": logLate{},
 		"verdict": logVerdict{}, "gain": logGain{}, "predictor": logPredictor{}, "compression": logCodec{}, "poison": logPoison{}, "leave": logMember{}, "short": logSize{}, "eval": logEval{}, "checkpoint": logSave{}, "stop": logStop{}, "pace": logPace{}, "memory": logMemory{}, "shift": ShiftNote{}, "validation": logValidation{}, "judgement": logJudgement{},
 		"term": logTerm{}, "recall": logRecall{},
 	} {

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,6 +35,8 @@ type decision struct {
 	Why    string  `json:"why"`
 	Logged bool    `json:"logged"`
 	Made   bool    `json:"replayed"`
+
+	Unheeded string `json:"unheeded,omitempty"` // why it was not carried out
 }
 
 // differError says that a log does not replay.
@@ -87,6 +91,8 @@ the kind of processor that it ran on.`,
 						mark = "only in the log"
 					case !d.Logged:
 						mark = "only in the replay"
+					case d.Unheeded != "":
+						d.Why += " (not carried out: " + d.Unheeded + ")"
 					}
 					fmt.Fprintf(out, "%10.3fs  after %6d  %-18s  %s\n", d.T, d.After, mark, d.Why)
 				}
@@ -131,8 +137,20 @@ func replay(path string) (*replayed, error) {
 	r := &replayed{Decisions: []decision{}}
 	var pilot coord.Pilot
 	told, begun := int64(0), false
-	at := map[int64]int{} // decisions by After
+	heard, last := int64(-1), time.Duration(0) // up to which line the job's pilot was heard, -1: the log does not say; the time of the last one
+	at := map[int64]int{}                      // decisions of the replay by After
+	logged := func(d decision) {
+		d.Logged = true
+		i, made := at[d.After]
+		if !made || r.Decisions[i].Plan != d.Plan {
+			r.Decisions = append(r.Decisions, d)
+			return
+		}
+		r.Decisions[i].Logged = true
+		r.Decisions[i].T, r.Decisions[i].Unheeded = d.T, d.Unheeded
+	}
 	summary, err := coord.ReadRun(f, path, func(l coord.RunLine) error {
+		last = max(last, l.T)
 		switch e := l.Entry.(type) {
 		case coord.RunStart:
 			var cfg struct {
@@ -174,27 +192,25 @@ func replay(path string) (*replayed, error) {
 			if e.Joined && !begun { // before the start; who comes back later is for the pilot
 				return nil
 			}
+		case coord.RunUnheeded:
+			logged(decision{T: l.T.Seconds(), After: e.After, Plan: e.Plan, Why: e.Why, Unheeded: e.Because})
+			return nil
+		case coord.RunHeard:
+			heard = e.After
+			return nil
 		default:
 			return nil
 		}
 		if pilot == nil {
 			return errors.New("no start") // cannot be: ReadRun insists on it
 		}
-		if p, ok := l.Entry.(coord.RunPlan); ok && p.After > 0 {
-			i, made := at[p.After]
-			if made && r.Decisions[i].Plan == p.Plan {
-				r.Decisions[i].Logged = true
-				r.Decisions[i].T = l.T.Seconds()
-			} else {
-				r.Decisions = append(r.Decisions, decision{T: l.T.Seconds(), After: p.After, Plan: p.Plan, Why: p.Why, Logged: true})
+		switch e := l.Entry.(type) {
+		case coord.RunPlan:
+			if e.After > 0 {
+				logged(decision{T: l.T.Seconds(), After: e.After, Plan: treeless(e.Plan), Why: e.Why})
 			}
-		}
-		if a, ok := l.Entry.(coord.RunAdmission); ok {
-			if i, made := at[a.After]; made && r.Decisions[i].Plan == a.Plan {
-				r.Decisions[i].Logged = true
-			} else {
-				r.Decisions = append(r.Decisions, decision{T: l.T.Seconds(), After: a.After, Plan: a.Plan, Why: a.Why, Logged: true})
-			}
+		case coord.RunAdmission:
+			logged(decision{T: l.T.Seconds(), After: e.After, Plan: e.Plan, Why: e.Why})
 		}
 		if _, ok := l.Entry.(coord.RunTrain); ok {
 			begun = true
@@ -212,6 +228,22 @@ func replay(path string) (*replayed, error) {
 		}
 		return nil
 	})
+	r.Decisions = slices.DeleteFunc(r.Decisions, func(d decision) bool {
+		late := d.After > heard
+		if heard < 0 {
+			late = d.T > (last - unflushed).Seconds()
+		}
+		return late && !d.Logged
+	})
 	r.Lines, r.Cut = int(told), summary.Cut
 	return r, err
+}
+
+// unflushed is for how long lines of a run log wait in the coordinator's memory: what follows from the last second of one whose process was killed may have been done.
+const unflushed = time.Second
+
+// treeless is a plan without its tree, which is put into it by the coordinator, and not by the pilot.
+func treeless(plan string) string {
+	words := strings.Fields(plan)
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return strings.HasPrefix(w, "tree=") }), " ")
 }
