@@ -76,7 +76,12 @@ type Moments struct {
 var (
 	ErrFew    = errors.New("pgns: noise shows only between gradients: at least two are needed")
 	ErrWeight = errors.New("pgns: a weighted sum that is one gradient alone: noise does not show in it")
+	ErrLength = errors.New("pgns: no gradients of these norms have a weighted sum of that one")
 )
+
+// lengthSlack is the part of Σ c|g| that rounding may add to a length, or take off: of squared norms good to 10⁻⁵ (transport.ReadSquares), and of
+// sums of float32 vectors, whose elements are off by 2⁻²⁴ for each addend; ten times what that is for a hundred of them.
+const lengthSlack = 1e-4
 
 // Moments estimates both moments, without bias where all gradients are of the
 // same parameters and of independent samples. The weights of the sum need not be
@@ -92,6 +97,7 @@ func (u Update) Moments() (Moments, error) {
 		return Moments{}, ErrFew
 	}
 	var samples, weights, squares float64 // B, Σc, Σ b|g|²
+	var length, longest float64           // Σ c|g|, max c|g|
 	for i, g := range u.Gradients {
 		switch {
 		case g.Samples < 1:
@@ -105,12 +111,18 @@ func (u Update) Moments() (Moments, error) {
 		samples += b
 		weights += g.Weight
 		squares += b * g.Norm2
+		part := g.Weight * math.Sqrt(g.Norm2)
+		length, longest = length+part, max(longest, part)
 	}
 	if !(u.Sum2 >= 0) || math.IsInf(u.Sum2, 1) {
 		return Moments{}, fmt.Errorf("pgns: the weighted sum has a squared norm of %v, want a finite one of at least 0", u.Sum2)
 	}
 	if weights == 0 {
 		return Moments{}, errors.New("pgns: all weights are 0")
+	}
+	// 2·max c|g| − Σ c|g| ≤ |Σ c·g| ≤ Σ c|g|: the triangle inequality. Norms are what workers say, and the sum is what others have measured.
+	if got := math.Sqrt(u.Sum2); got > length*(1+lengthSlack) || got < 2*longest-length*(1+lengthSlack) {
+		return Moments{}, ErrLength
 	}
 	spread := 0.0 // Σ a²/b
 	for _, g := range u.Gradients {

@@ -133,13 +133,14 @@ func TestEqualBatches(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n, b := rapid.IntRange(2, 9).Draw(t, "n"), rapid.IntRange(1, 512).Draw(t, "b")
 		var u Update
-		L := 0.0
+		L, length, longest := 0.0, 0.0, 0.0
 		for range n {
 			g := rapid.Float64Range(0, 100).Draw(t, "g")
 			L += g / float64(n)
+			length, longest = length+math.Sqrt(g)/float64(n), max(longest, math.Sqrt(g)/float64(n))
 			u.Gradients = append(u.Gradients, Gradient{Norm2: g, Samples: b, Weight: 1 / float64(n)})
 		}
-		T := rapid.Float64Range(0, 100).Draw(t, "T")
+		T := sq(rapid.Float64Range(max(0, 2*longest-length), length).Draw(t, "|Σ c·g|")) // as long as such a sum can be
 		u.Sum2 = T
 		m, err := u.Moments()
 		if err != nil {
@@ -348,5 +349,35 @@ func TestForgets(t *testing.T) {
 	}
 	if n := e.Noise(); !near(n.Var, 40, .01) { // 8·(20 − 15)
 		t.Errorf("%+v", n)
+	}
+}
+
+// Norms that no vectors have whose weighted sum has that norm say nothing, whoever is wrong.
+func TestTriangle(t *testing.T) {
+	for name, c := range map[string]struct {
+		lengths []float64 // |g|, each over 8 samples with weight ½
+		sum     float64   // |Σ c·g|
+		err     error
+	}{
+		"at right angles":             {[]float64{3, 4}, 2.5, nil},
+		"in one direction":            {[]float64{3, 5}, 4, nil},
+		"but for rounding":            {[]float64{3, 5}, 4.0002, nil},
+		"against each other":          {[]float64{3, 5}, 1, nil},
+		"against each other, rounded": {[]float64{3, 5}, 0.9999, nil},
+		"of nothing":                  {[]float64{4, 4}, 0, nil},
+		"longer than both":            {[]float64{3, 5}, 4.01, ErrLength},
+		"shorter than one alone":      {[]float64{3, 5}, 0.99, ErrLength},
+		"one that exaggerates":        {[]float64{4, 4, 4e10}, 3, ErrLength},
+		"one that says it has none":   {[]float64{0, 3}, 2, ErrLength},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := Update{Sum2: c.sum * c.sum}
+			for _, l := range c.lengths {
+				u.Gradients = append(u.Gradients, Gradient{Norm2: l * l, Samples: 8, Weight: 0.5})
+			}
+			if _, err := u.Moments(); !errors.Is(err, c.err) {
+				t.Errorf("%v, want %v", err, c.err)
+			}
+		})
 	}
 }
