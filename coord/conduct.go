@@ -287,7 +287,10 @@ const maxSkip = 1 << 10
 func (c *Coordinator) serverSays(p *peer, e *event) error {
 	switch e.kind {
 	case transport.KindReady:
-		return c.speaksFor(p, e.kind, e.ready.Shard)
+		if err := c.speaksFor(p, e.kind, e.ready.Shard); err != nil || c.ledger == nil {
+			return err
+		}
+		return c.past("a shard is ready", e.ready.Version)
 	case transport.KindStored:
 		m := &e.stored
 		if err := c.speaksFor(p, e.kind, m.Shard); err != nil {
@@ -305,6 +308,9 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 		}
 		if math.Abs(e.norm.Sum2) > float64(c.hello.Params)*largest32 && !math.IsInf(e.norm.Sum2, 0) {
 			return fmt.Errorf("a norm with the square %g", e.norm.Sum2)
+		}
+		if c.ledger != nil && e.norm.Seq > c.ledger.seq {
+			return fmt.Errorf("a norm for fire %d, and the last one is %d", e.norm.Seq, c.ledger.seq)
 		}
 	case transport.KindSaved:
 		return c.speaksFor(p, e.kind, e.saved.Shard)

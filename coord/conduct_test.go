@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +21,8 @@ import (
 // hostile is a job of three honest workers and a fourth one that says what it likes, or of honest workers and a spare server that does.
 type hostile struct {
 	*world
-	mode string
+	mode   string
+	ending bool // it was told to stop
 
 	mu     sync.Mutex
 	counts map[transport.Child]int // samples of batches, by worker and step
@@ -31,14 +33,17 @@ var hostileModes = []string{"ssgd", "asgd", "tree=0(1,2(3))", "tree=3(0(1),2)", 
 
 // attacked plays such a job. f may attack before all honest workers are there (early), and while they train; then the job is told to stop, and must be as
 // it would have been.
-func attacked(t *testing.T, mode string, f func(h *hostile)) {
+func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Config)) {
 	t.Helper()
 	cfg := Config{Workers: 4, Servers: 2, Steps: 1 << 30, Least: 3, EvalEvery: 0.5, Grace: 20 * time.Second, Pilot: &script{}, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	for _, c := range change {
+		c(&cfg)
+	}
 	if mode == "ring" {
 		cfg.Ring, cfg.Pilot = &RingConfig{Rule: "sgd"}, nil
 	} else {
 		var err error
-		if cfg.Plan, err = modes.Parse(mode, 4); err != nil {
+		if cfg.Plan, err = modes.Parse(mode, cfg.Workers); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,10 +53,13 @@ func attacked(t *testing.T, mode string, f func(h *hostile)) {
 		if w.over == nil {
 			return
 		}
-		before := len(w.run.String())
-		h.goesOn("after it all")
-		if _, no := w.ask("stop"); no != "" {
-			t.Error(no)
+		before := 0
+		if !h.ending {
+			before = len(w.run.String())
+			h.goesOn("after it all")
+			if _, no := w.ask("stop"); no != "" {
+				t.Error(no)
+			}
 		}
 		w.finished(time.Hour)
 		if w.err != nil {
@@ -234,8 +242,9 @@ func (h *hostile) treeWorker(rank int) {
 	})
 }
 
-// rogue is the fourth worker.
+// rogue is the fourth worker, or one of several that say what they like.
 type rogue struct {
+	rank   star.Worker
 	m      *Member
 	step   int64
 	rel    transport.Release
@@ -246,54 +255,80 @@ type rogue struct {
 // Phases in which the fourth worker says what it likes.
 var phases = []string{"welcomed", "released", "arrived", "evaluating"}
 
-// join has the fourth worker come as far as a phase.
+// comes has the fourth worker come as far as a phase.
 func (h *hostile) comes(phase string) *rogue {
 	h.t.Helper()
-	hi, e := hello(3), enrolment
-	hi.Addr, hi.Buffers = "door3", 2
+	r, err := h.rogue(3, phase)
+	if err != nil {
+		h.t.Fatalf("%v\n%s", err, tail(h.logs.String(), 2000))
+	}
+	return r
+}
+
+// rogue is a worker of a rank that has come as far as a phase.
+func (h *hostile) rogue(rank int, phase string) (*rogue, error) {
+	hi, e, me := hello(rank), enrolment, star.Worker(rank)
+	hi.Addr, hi.Buffers = fmt.Sprintf("door%d", rank), 2
 	if h.mode == "ring" {
-		hi.Addr, hi.Buffers, e.Rule = "meet3,door3", 0, "sgd"
+		hi.Addr, hi.Buffers, e.Rule = fmt.Sprintf("meet%d,door%d", rank, rank), 0, "sgd"
 	}
 	m, err := h.join(hi, e)
 	if err != nil {
-		h.t.Fatalf("the fourth worker cannot join: %v\n%s", err, tail(h.logs.String(), 2000))
+		return nil, fmt.Errorf("worker %d cannot join: %w", rank, err)
 	}
-	r := &rogue{m: m, step: m.Welcome.Step, branch: transport.Branch{Parent: -1, Step: -1}}
+	r := &rogue{rank: me, m: m, step: m.Welcome.Step, branch: transport.Branch{Parent: -1, Step: -1}}
 	if phase == "welcomed" {
-		return r
+		return r, nil
 	}
-	Say(m, transport.Joined{Worker: 3}, nil)
-	for r.rel.Count == 0 || phase == "evaluating" && r.rel.Action != transport.Evaluate {
-		if r.rel.Count > 0 { // no evaluation yet
-			h.gradient(r)
-			r.rel.Count = 0
+	Say(m, transport.Joined{Worker: me}, nil)
+	there := func() bool {
+		switch phase {
+		case "evaluating":
+			return r.rel.Count > 0 && r.rel.Action == transport.Evaluate
+		case "finishing":
+			return r.rel.Action == transport.Finish
+		case "stopped":
+			return r.rel.Action == transport.Stop
 		}
+		return r.rel.Count > 0
+	}
+	for !there() {
+		if r.rel.Count > 0 { // not yet
+			h.gradient(r)
+		}
+		if r.rel.Action == transport.Finish {
+			if hi.Buffers > 0 {
+				Say(m, transport.Buffers{Worker: me, Eval: r.rel.Eval}, transport.Floats([]float32{1, 3}))
+			}
+			Say(m, transport.EvalResult{Worker: me, Eval: r.rel.Eval, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
+		}
+		r.rel = transport.Release{}
 		o, err := m.Order()
 		if err != nil {
-			h.t.Fatalf("the fourth worker is not released: %v\n%s", err, tail(h.logs.String(), 2000))
+			return nil, fmt.Errorf("worker %d is not %s: %w", rank, phase, err)
 		}
 		switch o.Kind {
 		case transport.KindBranch:
 			r.branch = o.Branch
 		case transport.KindRing:
 			r.ring = o.Ring
-			Say(m, transport.Formed{Worker: 3, Generation: o.Ring.Generation, Version: max(o.Ring.From, h.version())}, nil)
+			Say(m, transport.Formed{Worker: me, Generation: o.Ring.Generation, Version: max(o.Ring.From, h.status().Version)}, nil)
 		case transport.KindRelease:
 			r.rel = o.Release
 		case transport.KindDetach:
-			if o.Detach.Worker == 3 {
-				h.stored(3, o.Detach.Step)
+			if o.Detach.Worker == me {
+				h.stored(me, o.Detach.Step)
 			}
 		}
 	}
 	if phase == "arrived" {
 		r.arrive()
 	}
-	return r
+	return r, nil
 }
 
 func (r *rogue) arrive() {
-	Say(r.m, transport.Arrive{Record: star.Record{Worker: 3, Step: r.step, Basis: r.rel.Version, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
+	Say(r.m, transport.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: r.rel.Version, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
 	r.step++
 }
 
@@ -303,19 +338,14 @@ func (h *hostile) gradient(r *rogue) {
 	top := r.branch.Step == r.step && r.branch.Parent < 0
 	if h.mode != "ring" && r.branch.Step != r.step || top {
 		if top {
-			Say(r.m, transport.Bundle{Worker: 3, Step: r.step, Members: []transport.Share{{Worker: 3, Step: r.step, Samples: r.rel.Count}}}, nil)
+			Say(r.m, transport.Bundle{Worker: r.rank, Step: r.step, Members: []transport.Share{{Worker: r.rank, Step: r.step, Samples: r.rel.Count}}}, nil)
 		}
-		h.stored(3, r.step)
+		h.stored(r.rank, r.step)
 	}
 	r.arrive()
 	if h.mode == "ring" {
-		Say(r.m, transport.Tally{Worker: 3, Generation: r.ring.Generation, Version: r.rel.Version + 1}, nil)
+		Say(r.m, transport.Tally{Worker: r.rank, Generation: r.ring.Generation, Version: r.rel.Version + 1}, nil)
 	}
-}
-
-func (h *hostile) version() int64 {
-	synctest.Wait()
-	return h.c.ledger.version()
 }
 
 // dropped says whether the coordinator takes leave of a member within some seconds. In either case its connection ends.
@@ -336,7 +366,7 @@ func dropped(m *Member) bool {
 // honestly is a message of a kind as the fourth worker could say it.
 func (r *rogue) honestly(k transport.Kind) transport.Message {
 	return transporttest.Fill(transporttest.Of(k), map[string]any{
-		"Worker": 3, "Rank": 3, "Step": r.step, "Basis": r.rel.Version, "Version": r.rel.Version, "Samples": max(r.rel.Count, 1), "Count": 1,
+		"Worker": r.rank, "Rank": int(r.rank), "Step": r.step, "Basis": r.rel.Version, "Version": r.rel.Version, "Samples": max(r.rel.Count, 1), "Count": 1,
 		"Generation": max(r.ring.Generation, 1), "Loss": 1., "Norm2": 4., "Cause": "not-finite", "Shard": -1, "Suspect": -1, "ID": "none", "Eval": max(r.rel.Eval, 1),
 	})
 }
@@ -399,20 +429,10 @@ var harmless = map[string]string{
 	"usage.Seq":               "a count that is held against nothing", "usage.Step": "likewise", "usage.Free": "likewise, of bytes",
 }
 
-// extreme says whether a name of transporttest.Absurd is of a number that nobody means.
-func extreme(name string) bool {
-	_, is, _ := strings.Cut(name, "=")
-	switch is {
-	case "-9223372036854775808", "4611686018427387904", "9223372036854775807", "1e+308", "-1e+308", "1.7976931348623157e+308", "NaN", "+Inf", "-Inf":
-		return true
-	}
-	return false
-}
-
 // costs wants an absurd message to have cost its sender the connection.
 func (h *hostile) costs(m *Member, name string) {
 	h.t.Helper()
-	if dropped(m) || !extreme(name) {
+	if dropped(m) || !transporttest.Extreme(name) {
 		return
 	}
 	for field := range harmless {
@@ -457,6 +477,183 @@ func TestHostileWorkers(t *testing.T) {
 							r := h.comes(phase)
 							return r.m, r.honestly(empty.Kind())
 						})
+					})
+				})
+			}
+		}
+	}
+}
+
+// copied plays a job of three honest workers on two servers, each of which has a copy of both shards.
+func copied(t *testing.T, f func(h *hostile, liar *fakeServer), change ...func(*Config)) {
+	t.Helper()
+	attacked(t, "ssgd", func(h *hostile) {
+		h.sums = func(*fakeServer, star.Worker, int64) float64 { return 2 } // Norm2 is 4
+		h.server(0, 1, false)
+		f(h, h.server(1, 1, false))
+	}, append(change, func(c *Config) { c.Replicas, c.Workers = 2, 3 })...)
+}
+
+// A server that has copies of shards says what it likes: it loses its place, the job goes on from the other copies, and no worker has to go.
+func TestHostileHolders(t *testing.T) {
+	harmless := []string{
+		"stored.Sum2=NaN", "stored.Sum2=+Inf", "stored.Sum2=-", // of a gradient that has not arrived: what it says at last counts; or that it does not measure
+		"held.Seq", "held.Term", // no more than it was offered, and under its own term
+		"usage", "ping", "pong", "saved.ID", // of a checkpoint that there is not
+		"poison.Step",                                       // of a direction: its step is the worker's present one
+		"norm.Sum2=NaN", "norm.Sum2=+Inf", "norm.Sum2=-Inf", // the training may have diverged
+	}
+	for _, empty := range transporttest.Messages {
+		if testing.Short() && empty.Kind() != transport.KindStored {
+			continue
+		}
+		t.Run(empty.Kind().String(), func(t *testing.T) {
+			base := transporttest.Fill(empty, map[string]any{
+				"Shard": 1, "Worker": 1, "Rank": 1, "Samples": 4, "Count": 1, "Generation": 1, "Cause": "flipped", "ID": "c3-0", "Seq": 1, "Term": 1, "Move": 1, "Host": "h", "Job": "job",
+			})
+			for name, m := range transporttest.Absurd(base) {
+				unknown := false
+				copied(t, func(h *hostile, liar *fakeServer) {
+					h.honest(0, 1, 2)
+					time.Sleep(4500 * time.Millisecond)
+					Say(liar.m, m, nil)
+					select {
+					case <-liar.gone:
+					case <-time.After(3 * time.Second):
+						if transporttest.Extreme(name) && !slices.ContainsFunc(harmless, func(s string) bool { return strings.HasPrefix(name, s) }) {
+							t.Errorf("%s costs its sender nothing", name)
+						}
+					}
+					h.goesOn(name)
+					h.ask("checkpoint")
+					h.goesOn(name)
+					if h.c.result.CheckpointError != "" {
+						t.Errorf("after %s a checkpoint failed: %s", name, h.c.result.CheckpointError)
+					}
+					unknown = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
+				})
+				if unknown || t.Failed() {
+					return
+				}
+			}
+		})
+	}
+}
+
+// A server with copies that says of gradients what is not so, or breaks the wire: it loses its place, and is named.
+func TestHolderThatLies(t *testing.T) {
+	for name, c := range map[string]struct {
+		sum   func(worker star.Worker, step int64) float64 // of each slice; nil: 2
+		early func(m *Member)                              // before the job begins
+		later func(m *Member)
+		why   string
+	}{
+		"sums that are too large": {sum: func(star.Worker, int64) float64 { return 3 }, why: "squared norm of 3, and it is 2"},
+		"sums of nothing":         {sum: func(star.Worker, int64) float64 { return 0 }, why: "squared norm of 0, and it is 2"},
+		"gradients that are none": {sum: func(star.Worker, int64) float64 { return math.NaN() }, why: "squared norm of NaN, and it is 2"},
+		"of one worker only": {sum: func(w star.Worker, step int64) float64 {
+			if w == 1 && step == 5 {
+				return 2.01
+			}
+			return 2
+		}, why: "worker 1, step 5, has a squared norm of 2.01, and it is 2"},
+		"ready with another version": {early: func(m *Member) { Say(m, transport.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
+		"ready later, likewise":      {later: func(m *Member) { Say(m, transport.Ready{Shard: 0, Version: 99}, nil) }, why: "version 99"},
+		"a wrong checksum": {later: func(m *Member) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.Conn.WriteFrame(transport.KindSaved, transport.Saved{Shard: 1, ID: "x"}.AppendTo(nil), []byte("null"), 7)
+		}, why: "checksum"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			copied(t, func(h *hostile, liar *fakeServer) {
+				h.sums = func(s *fakeServer, w star.Worker, step int64) float64 {
+					if s == liar && c.sum != nil {
+						return c.sum(w, step)
+					}
+					return 2
+				}
+				h.honest(0)
+				time.Sleep(time.Second)
+				if c.early != nil {
+					c.early(liar.m)
+					time.Sleep(time.Second)
+				}
+				h.honest(1, 2)
+				time.Sleep(4500 * time.Millisecond)
+				if c.later != nil {
+					c.later(liar.m)
+				}
+				select {
+				case <-liar.gone:
+				case <-time.After(10 * time.Second):
+					t.Error("it keeps its place")
+				}
+				h.goesOn(name)
+				if said := h.logs.String(); !strings.Contains(said, c.why) || !strings.Contains(said, "server 1") && !strings.Contains(said, "server=1") {
+					t.Errorf("%q is not said\n%s", c.why, tail(said, 3000))
+				}
+			})
+		})
+	}
+}
+
+// Whatever workers say when the job comes to its end, or when they were told that it is over, it ends as it would have: each message, with each field absurd, by a worker of its own.
+func TestHostileWorkersAtTheEnd(t *testing.T) {
+	for _, mode := range hostileModes {
+		for _, phase := range []string{"finishing", "stopped"} {
+			if testing.Short() && (mode != "ssgd" || phase != "finishing") {
+				continue
+			}
+			for _, empty := range transporttest.Messages {
+				t.Run(fmt.Sprint(mode, "/", phase, "/", empty.Kind()), func(t *testing.T) {
+					var names []string
+					for name := range transporttest.Absurd((&rogue{rank: 3}).honestly(empty.Kind())) {
+						names = append(names, name)
+					}
+					attacked(t, mode, func(h *hostile) {
+						h.server(0, map[bool]int{true: 0, false: 2}[mode == "ring"], false)
+						h.server(1, 0, false)
+						h.honest(0, 1, 2)
+						ended := 0
+						for i, name := range names {
+							h.wg.Go(func() {
+								r, err := h.rogue(3+i, phase)
+								if err != nil {
+									t.Error(err)
+									return
+								}
+								defer r.m.Close()
+								for now, msg := range transporttest.Absurd(r.honestly(empty.Kind())) {
+									if now == name {
+										Say(r.m, msg, nil)
+									}
+								}
+								if phase == "finishing" {
+									h.costs(r.m, name)
+								}
+								h.mu.Lock()
+								defer h.mu.Unlock()
+								ended++
+							})
+						}
+						time.Sleep(20 * time.Second)
+						if h.status().Version < 3 {
+							t.Fatalf("nothing is trained; waiting for %s", h.waiting())
+						}
+						if _, no := h.ask("stop"); no != "" {
+							t.Error(no)
+						}
+						h.ending = true
+						h.finished(time.Hour)
+						time.Sleep(time.Minute)
+						h.mu.Lock()
+						defer h.mu.Unlock()
+						if ended != len(names) {
+							t.Errorf("%d of %d came as far", ended, len(names))
+						}
+					}, func(c *Config) {
+						c.Workers, c.Least, c.EvalEvery = 3+len(names), 0, 0
 					})
 				})
 			}

@@ -864,10 +864,14 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.ledger != nil {
 			return nil // of a copy that comes later
 		}
-		c.ready[e.ready.Shard] = c.readyAt(p, e.ready.Shard)
 		if c.hosts[[2]int{p.rank, e.ready.Shard}] && e.ready.Version != c.cfg.Resume.Version {
-			return &Error{exitDisagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d", e.ready.Shard, e.ready.Version, c.cfg.Resume.Version)}
+			why := &Error{exitDisagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d", e.ready.Shard, e.ready.Version, c.cfg.Resume.Version)}
+			if c.spared(p) {
+				return c.drop(p, why)
+			}
+			return why
 		}
+		c.ready[e.ready.Shard] = c.readyAt(p, e.ready.Shard)
 		c.tryStart()
 	case transport.KindStored:
 		if c.ledger == nil {
@@ -876,10 +880,11 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.cfg.Validation != nil && int(e.stored.Worker) == len(c.workers) {
 			return c.referred(e.stored)
 		}
-		if !c.wholeAt(p, e.stored) {
+		sums := c.wholeAt(p, e.stored)
+		if sums == nil {
 			return nil
 		}
-		orders, err := c.ledger.store(e.stored.Shard, e.stored.Worker, e.stored.Step, e.stored.Sum2)
+		orders, err := c.ledger.store(e.stored.Shard, e.stored.Worker, e.stored.Step, sums...)
 		if err != nil {
 			return c.drop(p, err)
 		}
@@ -984,7 +989,10 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	} else {
 		start = c.ledger.accounts[p.rank].start
 		more = c.ledger.accounts[p.rank].beyond(r.Samples)
-		c.ledger.accounts[p.rank].norm2, c.ledger.accounts[p.rank].change = r.Norm2, changeOf(&r)
+		a := &c.ledger.accounts[p.rank]
+		if a.coded = p.codec != ""; !a.arrived {
+			a.norm2, a.change = r.Norm2, changeOf(&r)
+		}
 		orders, err = c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
 	}
 	if err != nil {
@@ -1033,6 +1041,9 @@ func (c *Coordinator) carry(orders []order) error {
 	}
 	if c.sick != nil {
 		return c.sick
+	}
+	if err := c.confront(); err != nil {
+		return err
 	}
 	return c.tryFinish()
 }
@@ -1350,6 +1361,16 @@ func (c *Coordinator) lost(p *peer, why error) error {
 			}
 			if c.copies != nil && (c.ledger != nil || c.trained() && c.assigned) && (p.rank != 0 || c.cfg.Office != nil) {
 				return c.lostServer(p, why)
+			}
+			if c.ledger == nil && c.spared(p) {
+				if err := c.lostServer(p, why); err != nil {
+					return err
+				}
+				for shard := range c.ready {
+					c.ready[shard] = c.readyAll(shard)
+				}
+				c.tryStart()
+				return nil
 			}
 			if c.ledger != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)

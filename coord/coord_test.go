@@ -39,7 +39,8 @@ type world struct {
 	end    context.CancelCauseFunc // of Run
 	newest int64                   // version that a ring has when it is formed, at least
 
-	sum2    float64 // that shards report
+	sum2    float64                                                     // that shards report
+	sums    func(s *fakeServer, worker star.Worker, step int64) float64 // what shards say of the squares of a slice; nil: they do not measure
 	servers []*fakeServer
 	wg      sync.WaitGroup
 }
@@ -222,6 +223,9 @@ func (s *fakeServer) seen() []transport.Fire {
 // they are ready.
 func (w *world) server(rank, k int, quiet bool) *fakeServer {
 	s := &fakeServer{gone: make(chan struct{})}
+	if w.c.cfg.Replicas > 1 {
+		s.copies = map[int]*replica.Copy{}
+	}
 	w.servers = append(w.servers, s)
 	m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: transport.Hello{
 		Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: rank, Shards: k, Addr: fmt.Sprintf("s%d", rank)}})
@@ -283,8 +287,14 @@ func (s *fakeServer) serve() error {
 				v.Followers = append(v.Followers, h.Rank)
 			}
 			s.mu.Lock()
-			if s.copies[m.Shard] != nil {
-				s.copies[m.Shard].Take(v)
+			if c := s.copies[m.Shard]; c != nil {
+				c.Take(v)
+			} else if s.copies != nil {
+				fresh := replica.NewCopy(s.m.Welcome.Rank, v, 0)
+				s.copies[m.Shard] = &fresh
+				if !slices.Contains(s.own, m.Shard) {
+					Say(s.m, transport.Ready{Shard: m.Shard}, nil)
+				}
 			}
 			s.mu.Unlock()
 		case transport.KindAhead:
@@ -307,7 +317,7 @@ func (s *fakeServer) serve() error {
 				return err
 			}
 			if m.Report {
-				for _, i := range s.own {
+				for _, i := range s.has() {
 					Say(s.m, transport.Norm{Shard: i, Seq: m.Seq, Sum2: s.sum2}, nil)
 				}
 			}
@@ -330,7 +340,7 @@ func (s *fakeServer) serve() error {
 			s.mu.Lock()
 			s.saves = append(s.saves, m)
 			s.mu.Unlock()
-			for _, i := range s.own {
+			for _, i := range s.has() {
 				if c := s.copies[i]; c != nil && !c.Primary() {
 					continue
 				}
@@ -374,7 +384,7 @@ func (s *fakeServer) serve() error {
 
 // sayNorms says what the sums of a firing are like: 3 and 4, so that the norm of the whole is 5.
 func (s *fakeServer) sayNorms(seq int64) {
-	for _, i := range s.own {
+	for _, i := range s.has() {
 		var sq exact.Squares
 		sq.Add([]float32{3, 4}[i%2 : i%2+1])
 		b := sq.AppendTo(nil)
@@ -383,6 +393,18 @@ func (s *fakeServer) sayNorms(seq int64) {
 		}
 		Say(s.m, transport.Norm{Shard: i, Seq: seq, Sum2: float64(i + 1)}, b)
 	}
+}
+
+// has is the shards that it has, and those of which it has a copy.
+func (s *fakeServer) has() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.own)
+	for shard := range s.copies {
+		all = append(all, shard)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // hold has its copies take a firing, and say so as a server does.
@@ -410,9 +432,13 @@ func (w *world) stored(worker star.Worker, step int64) {
 		s.mu.Lock()
 		mute := s.mute
 		s.mu.Unlock()
-		for _, i := range s.own {
+		for _, i := range s.has() {
 			if !mute {
-				Say(s.m, transport.Stored{Shard: i, Worker: worker, Step: step}, nil)
+				m := transport.Stored{Shard: i, Worker: worker, Step: step, Sum2: -1}
+				if w.sums != nil {
+					m.Sum2 = w.sums(s, worker, step)
+				}
+				Say(s.m, m, nil)
 			}
 		}
 	}

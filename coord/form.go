@@ -401,7 +401,7 @@ func (c *Coordinator) tryStart() {
 	l.scale, l.norm, l.report = c.cfg.Scale, c.cfg.Norm, !c.cfg.Lossy
 	l.halts = c.cfg.Cancel
 	if c.cfg.Poison != PoisonOff {
-		l.guard = new(poison.Norms)
+		l.guard, l.weighs = new(poison.Norms), true
 	}
 	if c.trained() && c.cfg.Ring != nil {
 		c.recollect()

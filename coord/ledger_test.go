@@ -9,8 +9,12 @@ import (
 
 	"star"
 	"star/modes"
+	"star/replica"
 	"star/transport"
 )
+
+// one is what a server says of a slice of length 1.
+var one = replica.Sum{Sum2: 1}
 
 // rig plays workers and shards against a ledger.
 type rig struct {
@@ -154,7 +158,7 @@ func (r *rig) push(w star.Worker, order []int, k int) {
 			r.carry(os)
 		}
 		if i < len(order) {
-			os, err := r.l.store(order[i], w, step, 1)
+			os, err := r.l.store(order[i], w, step, one)
 			if err != nil {
 				r.t.Fatal(err)
 			}
@@ -281,10 +285,10 @@ func TestArrivedMeansStored(t *testing.T) {
 		want int
 	}{
 		{func() ([]order, error) { return l.arrive(0, 0, 4) }, 0},
-		{func() ([]order, error) { return l.store(1, 0, 0, 1) }, 0},
-		{func() ([]order, error) { return l.store(1, 0, 0, 1) }, 0}, // said twice counts once
-		{func() ([]order, error) { return l.store(0, 0, 7, 1) }, 0}, // of another step
-		{func() ([]order, error) { return l.store(0, 0, 0, 1) }, 1},
+		{func() ([]order, error) { return l.store(1, 0, 0, one) }, 0},
+		{func() ([]order, error) { return l.store(1, 0, 0, one) }, 0}, // said twice counts once
+		{func() ([]order, error) { return l.store(0, 0, 7, one) }, 0}, // of another step
+		{func() ([]order, error) { return l.store(0, 0, 0, one) }, 1},
 	} {
 		os, err := step.do()
 		if err != nil || len(os) != step.want {
@@ -304,8 +308,8 @@ func TestRefusedArrivals(t *testing.T) {
 			return err
 		},
 		"gone":    func(l *ledger) error { l.leave(0); _, err := l.arrive(0, 0, 4); return err },
-		"shard":   func(l *ledger) error { _, err := l.store(9, 0, 0, 1); return err },
-		"of whom": func(l *ledger) error { _, err := l.store(0, 9, 0, 1); return err },
+		"shard":   func(l *ledger) error { _, err := l.store(9, 0, 0, one); return err },
+		"of whom": func(l *ledger) error { _, err := l.store(0, 9, 0, one); return err },
 	} {
 		l := newLedger(modes.SSGD(2), 2, 1, 4, 100)
 		l.begin()

@@ -3,10 +3,12 @@ package coord
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"star"
 	"star/poison"
+	"star/replica"
 	"star/transport"
 )
 
@@ -17,21 +19,32 @@ const (
 	PoisonOff   = "off"   // nobody looks
 )
 
-// measure takes in what a shard says of its slice of the present gradient.
-func (a *account) measure(shard int, sum2 float64) {
-	switch {
-	case sum2-sum2 != 0:
-		a.bad = append(a.bad, shard)
-	case sum2 < 0:
+// measure takes in what the copies of a shard say of its slice of the present gradient.
+func (a *account) measure(shard int, sums []replica.Sum) {
+	sums = slices.DeleteFunc(slices.Clone(sums), func(s replica.Sum) bool { return s.Sum2 < 0 })
+	if len(sums) == 0 {
 		a.unknown = true
-	default:
-		a.sum2 += sum2
+		return
+	}
+	for _, s := range sums[1:] {
+		if !agree(s.Sum2, sums[0].Sum2) {
+			if a.disputed == nil {
+				a.disputed = map[int][]replica.Sum{}
+			}
+			a.disputed[shard] = sums
+			return
+		}
+	}
+	if one := sums[0].Sum2; one-one != 0 {
+		a.bad = append(a.bad, shard)
+	} else {
+		a.sum2 += one
 	}
 }
 
 // unmeasure forgets that: another gradient is to come.
 func (a *account) unmeasure() {
-	a.sum2, a.unknown, a.bad, a.poison, a.factor = 0, false, nil, poison.None, 0
+	a.sum2, a.unknown, a.disputed, a.bad, a.poison, a.factor = 0, false, nil, nil, poison.None, 0
 }
 
 // judge looks at a gradient that has arrived whole.

@@ -8,6 +8,7 @@ import (
 	"star"
 	"star/modes"
 	"star/poison"
+	"star/replica"
 )
 
 // lengths drives a ledger of n workers and two shards, round after round; sums are the squares that each shard says.
@@ -30,7 +31,7 @@ func (r *lengths) round(sums ...[2]float64) order {
 	var out []order
 	for w, s := range sums {
 		for shard := range 2 {
-			os, err := r.l.store(shard, star.Worker(w), r.step, s[shard])
+			os, err := r.l.store(shard, star.Worker(w), r.step, replica.Sum{Sum2: s[shard]})
 			if err != nil {
 				r.t.Fatal(err)
 			}
@@ -158,7 +159,7 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 					for _, g := range gs {
 						l.accounts[g.worker].norm2, l.accounts[g.worker].change = 1, 1
 						for _, f := range []func() ([]order, error){
-							func() ([]order, error) { return l.store(0, g.worker, steps[g.worker], g.sum2) },
+							func() ([]order, error) { return l.store(0, g.worker, steps[g.worker], replica.Sum{Sum2: g.sum2}) },
 							func() ([]order, error) { return l.arrive(g.worker, steps[g.worker], 4) },
 						} {
 							out, err := f()
@@ -237,7 +238,7 @@ func TestPairAfterPoison(t *testing.T) {
 			sum = math.Inf(1)
 		}
 		l.accounts[0].norm2, l.accounts[0].change = sum, 1
-		if _, err := l.store(0, 0, step, sum); err != nil {
+		if _, err := l.store(0, 0, step, replica.Sum{Sum2: sum}); err != nil {
 			t.Fatal(err)
 		}
 		os, err := l.arrive(0, step, 4)

@@ -150,10 +150,23 @@ func (c *Coordinator) readyAt(p *peer, shard int) bool {
 	return c.readyAll(shard)
 }
 
-// wholeAt notes that a copy holds a gradient. It reports whether every copy does.
-func (c *Coordinator) wholeAt(p *peer, m transport.Stored) bool {
+// spared says whether the job can begin without a server that has its shards already: others have the parameters of each of them.
+func (c *Coordinator) spared(p *peer) bool {
+	if c.copies == nil || c.heir != nil || p.rank == 0 && c.cfg.Office == nil {
+		return false
+	}
+	for shard := range c.shards {
+		if v := c.copies.table.View(shard); v.Has(p.rank) && !slices.ContainsFunc(holders(v), func(s int) bool { return s != p.rank && c.copies.ready[shard][s] && !c.servers[s].gone }) {
+			return false
+		}
+	}
+	return true
+}
+
+// wholeAt notes that a copy holds a gradient. When every copy does it returns what they say of it, else nil.
+func (c *Coordinator) wholeAt(p *peer, m transport.Stored) []replica.Sum {
 	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) { // the ledger says what is wrong
-		return true
+		return []replica.Sum{{Server: p.rank, Sum2: m.Sum2}}
 	}
 	return c.copies.table.Stored(m.Shard, p.rank, replica.Gradient{Worker: m.Worker, Step: m.Step}, m.Sum2)
 }
@@ -161,7 +174,7 @@ func (c *Coordinator) wholeAt(p *peer, m transport.Stored) bool {
 // whole passes on gradients that are whole since somebody is gone.
 func (c *Coordinator) whole(shard int, gs []replica.Whole) error {
 	for _, g := range gs {
-		orders, err := c.ledger.store(shard, g.Worker, g.Step, g.Sum2)
+		orders, err := c.ledger.store(shard, g.Worker, g.Step, g.Sums...)
 		if err == nil {
 			err = c.carry(orders)
 		}
@@ -365,7 +378,9 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 func (c *Coordinator) noteCopies(l ReplicaChange) {
 	v := c.copies.table.View(l.Shard)
 	l.Term, l.Primary, l.Followers, l.Of = v.Term, v.Primary, append([]int{}, v.Followers...), c.copies.table.Want()
-	c.cfg.RunLog.write(logReplica{Type: "replica", T: c.elapsed().Seconds(), ReplicaChange: l})
+	if c.opened || c.heir != nil { // else its first line comes later
+		c.cfg.RunLog.write(logReplica{Type: "replica", T: c.elapsed().Seconds(), ReplicaChange: l})
+	}
 	c.log.Info("copies of a shard", "shard", l.Shard, "event", l.Event, "server", l.Server, "term", l.Term, "primary", l.Primary, "copies", v.Copies(), "of", l.Of)
 }
 

@@ -84,7 +84,7 @@ func TestLedgerScripts(t *testing.T) {
 				for _, w := range workers("w") {
 					a := l.accounts[w]
 					for s := range l.shards {
-						says(l.store(s, w, a.step, 1))
+						says(l.store(s, w, a.step, one))
 					}
 					says(l.arrive(w, a.step, a.count))
 				}
@@ -94,7 +94,7 @@ func TestLedgerScripts(t *testing.T) {
 				}
 			case "store":
 				w := workers("w")[0]
-				says(l.store(int(number("shard", 0)), w, l.accounts[w].step, 1))
+				says(l.store(int(number("shard", 0)), w, l.accounts[w].step, one))
 			case "told":
 				w := workers("w")[0]
 				m := transport.Bundle{Worker: w, Step: l.accounts[w].step}

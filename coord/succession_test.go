@@ -150,7 +150,7 @@ func live(rounds, limit int64, change ...func(*ledger)) past {
 	for step := range rounds {
 		for w := range star.Worker(2) {
 			for shard := range 2 {
-				o, _ := l.store(shard, w, step, 1)
+				o, _ := l.store(shard, w, step, one)
 				take(o)
 			}
 			o, err := l.arrive(w, step, out[w].Count)

@@ -85,22 +85,29 @@ func (l *ledger) link(o *order) {
 				}
 			}
 		}
-		if a.up != modes.Direct {
-			below[a.up] = append(below[a.up], transport.Child{Worker: r.Worker, Step: a.step})
-		} else if !a.led {
-			r.Pull = true
-		}
-	}
-	if len(below) == 0 {
-		return
 	}
 	under := map[star.Worker][]transport.Below{}
-	for _, r := range o.releases {
+	for i := range o.releases {
+		r := &o.releases[i]
 		a := &l.accounts[r.Worker]
+		for v := a.up; v != modes.Direct; v = l.accounts[v].up {
+			if len(under[v]) >= transport.MaxBelow { // v could not be told of it, and takes nothing that it was not told of
+				a.up = modes.Direct
+				break
+			}
+		}
+		if a.up == modes.Direct {
+			r.Pull = r.Pull || !a.led
+			continue
+		}
+		below[a.up] = append(below[a.up], transport.Child{Worker: r.Worker, Step: a.step})
 		for v := r.Worker; l.accounts[v].up != modes.Direct; v = l.accounts[v].up {
 			up := l.accounts[v].up
 			under[up] = append(under[up], transport.Below{Child: v, Worker: r.Worker, Step: a.step, Samples: a.count})
 		}
+	}
+	if len(below) == 0 {
+		return
 	}
 	crews := map[star.Worker]*crew{}
 	for _, r := range o.releases {
@@ -118,9 +125,6 @@ func (l *ledger) link(o *order) {
 		}
 		a.crew = crews[top]
 		a.crew.members = append(a.crew.members, w)
-		if len(under[w]) > transport.MaxBelow {
-			under[w] = nil
-		}
 		o.branches = append(o.branches, transport.Branch{
 			Worker: w, Step: a.step, Parent: int(a.up), Relay: a.up != modes.Direct && !a.led, Children: below[w], Below: under[w],
 		})

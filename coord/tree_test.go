@@ -412,7 +412,7 @@ func TestTreeModel(t *testing.T) {
 				add(fmt.Sprint("store ", s), func() {
 					o.word = slices.Delete(o.word, i, i+1)
 					o.holds[s.shard][s.sheet] = true
-					os, err := o.l.store(s.shard, s.w, s.step, 1)
+					os, err := o.l.store(s.shard, s.w, s.step, one)
 					if err != nil {
 						t.Fatal(err)
 					}

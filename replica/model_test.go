@@ -158,7 +158,7 @@ func (w *world) push(s, shard int, g replica.Gradient, term int64) {
 }
 
 func (w *world) stored(c *coordinator, s, shard int, g replica.Gradient) {
-	if c == w.c && c.table.Stored(shard, s, g, 0) {
+	if c == w.c && c.table.Stored(shard, s, g, 0) != nil {
 		w.whole(shard, g)
 	}
 }

@@ -49,10 +49,16 @@ type Gradient struct {
 	Step   int64
 }
 
-// Whole is a gradient of which every copy of a shard has its slice, with the sum of squares of that.
+// Whole is a gradient of which every copy of a shard has its slice, with what each says of that, the primary first.
 type Whole struct {
 	Gradient
-	Sum2 float64
+	Sums []Sum
+}
+
+// Sum is what a server says of a slice: the sum of its squares, as in transport.Stored.
+type Sum struct {
+	Server int
+	Sum2   float64
 }
 
 // Table is the coordinator's account of all copies.
@@ -71,9 +77,14 @@ type entry struct {
 }
 
 // record is who holds a gradient that is not whole.
-type record struct {
-	sum2    float64
-	servers []int
+type record struct{ said []Sum }
+
+// of is what a server has said; nil: nothing.
+func (r *record) of(server int) *Sum {
+	if i := slices.IndexFunc(r.said, func(s Sum) bool { return s.Server == server }); i >= 0 {
+		return &r.said[i]
+	}
+	return nil
 }
 
 // NewTable begins with a view for each shard. want is how many copies each is to have.
@@ -101,11 +112,11 @@ func (t *Table) Want() int { return t.want }
 // Joining is the server that is getting a copy of a shard; -1: none is.
 func (t *Table) Joining(shard int) int { return t.shards[shard].joining }
 
-// Stored notes that a server has its slice of a gradient. It reports true when now every copy has: once, unless a server says the same again.
-func (t *Table) Stored(shard, server int, g Gradient, sum2 float64) bool {
+// Stored notes that a server has its slice of a gradient. When now every copy has, it returns what they have said: once, unless a server says the same again. Else nil.
+func (t *Table) Stored(shard, server int, g Gradient, sum2 float64) []Sum {
 	e := &t.shards[shard]
 	if !e.view.Has(server) && e.joining != server {
-		return false
+		return nil
 	}
 	r := e.grads[g]
 	if r == nil {
@@ -117,32 +128,39 @@ func (t *Table) Stored(shard, server int, g Gradient, sum2 float64) bool {
 		r = new(record)
 		e.grads[g] = r
 	}
-	r.sum2 = sum2
-	if !slices.Contains(r.servers, server) {
-		r.servers = append(r.servers, server)
+	if s := r.of(server); s != nil {
+		s.Sum2 = sum2
+	} else {
+		r.said = append(r.said, Sum{server, sum2})
 	}
-	if !e.whole(r) {
-		return false
+	sums := e.whole(r)
+	if sums != nil {
+		delete(e.grads, g)
 	}
-	delete(e.grads, g)
-	return true
+	return sums
 }
 
-// whole says whether every copy holds a gradient, and the one that is coming too.
-func (e *entry) whole(r *record) bool {
-	for _, s := range e.members() {
-		if !slices.Contains(r.servers, s) {
-			return false
-		}
+// whole is what the copies say of a gradient, and the one that is coming too; nil: not all have it.
+func (e *entry) whole(r *record) (sums []Sum) {
+	all := e.members()
+	if e.joining >= 0 {
+		all = append(all, e.joining)
 	}
-	return e.joining < 0 || slices.Contains(r.servers, e.joining)
+	for _, server := range all {
+		s := r.of(server)
+		if s == nil {
+			return nil
+		}
+		sums = append(sums, *s)
+	}
+	return sums
 }
 
 // collect takes out the gradients that are whole since somebody is not waited for any more, in order.
 func (e *entry) collect() (ws []Whole) {
 	for g, r := range e.grads {
-		if e.whole(r) {
-			ws = append(ws, Whole{g, r.sum2})
+		if sums := e.whole(r); sums != nil {
+			ws = append(ws, Whole{g, sums})
 			delete(e.grads, g)
 		}
 	}

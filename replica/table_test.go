@@ -13,13 +13,13 @@ func table() *replica.Table {
 
 func TestGradientsThatLackedOnlyTheLostServer(t *testing.T) {
 	tab, g := table(), replica.Gradient{Worker: 3, Step: 7}
-	if tab.Stored(0, 1, g, 2.5) || tab.Stored(0, 2, g, 2.5) {
+	if tab.Stored(0, 1, g, 2.5) != nil || tab.Stored(0, 2, g, 2.5) != nil {
 		t.Error("whole without the primary")
 	}
 	cs := tab.Lost(0)
 	want := []replica.Change{{
 		Shard: 0, View: replica.View{Term: 2, Primary: 1, Followers: []int{}}, Promoted: true,
-		Whole: []replica.Whole{{Gradient: g, Sum2: 2.5}},
+		Whole: []replica.Whole{{Gradient: g, Sums: []replica.Sum{{Server: 1, Sum2: 2.5}}}},
 	}}
 	if !reflect.DeepEqual(cs, want) {
 		t.Errorf("got %+v, want %+v", cs, want)
@@ -42,11 +42,12 @@ func TestACopyThatIsComing(t *testing.T) {
 		t.Error("two at once")
 	}
 	tab.Stored(0, 0, g, 0)
-	if tab.Stored(0, 1, g, 0) {
+	if tab.Stored(0, 1, g, 0) != nil {
 		t.Error("whole without the one that is coming")
 	}
-	if !tab.Stored(0, 3, g, 0) {
-		t.Error("not whole when all have it")
+	want := []replica.Sum{{Server: 0}, {Server: 1}, {Server: 3, Sum2: 2}}
+	if got := tab.Stored(0, 3, g, 2); !reflect.DeepEqual(got, want) {
+		t.Errorf("when all have it: %v, want %v", got, want)
 	}
 	v, err := tab.Joined(0, 4)
 	if err != nil || v.Term != 2 || !reflect.DeepEqual(v.Followers, []int{1, 3}) {

@@ -16,11 +16,11 @@ type Branch struct {
 	// Children are those whose gradients this one takes.
 	Children []Child
 
-	// Below are all whose gradients may come through a child, itself included. Empty where these are more than MaxBelow, or the coordinator is of an older program.
+	// Below are all whose gradients may come through a child, itself included. Empty where the coordinator is of an older program.
 	Below []Below
 }
 
-// MaxBelow bounds them, so that a Branch fits into a header.
+// MaxBelow bounds them, so that a Branch fits into a header: no more workers are linked below one.
 const MaxBelow = 1024
 
 // Below is a gradient that may come up a tree through Child.

@@ -16,6 +16,7 @@ import (
 	"star/coord"
 	"star/ps"
 	"star/train/data"
+	"star/train/kernel"
 	"star/train/net"
 	"star/transport"
 )
@@ -115,7 +116,7 @@ func (g *gang) rogue(rank int, spoil func(step int64, grad []float32)) error {
 		if err := l.Push(ctx, step, rel.Version, rel.Count, grad); err != nil {
 			return lost(err)
 		}
-		if err := coord.Say(m, transport.Arrive{Record: core.Record{Worker: core.Worker(rank), Step: step, Basis: rel.Version, Samples: rel.Count, Loss: 1, Norm2: 1}}, nil); err != nil {
+		if err := coord.Say(m, transport.Arrive{Record: core.Record{Worker: core.Worker(rank), Step: step, Basis: rel.Version, Samples: rel.Count, Loss: 1, Norm2: kernel.SumSq(grad)}}, nil); err != nil {
 			return err
 		}
 		step++

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 
 	"star/transport"
@@ -76,6 +77,16 @@ var (
 	floats = []float64{0, -1, 1e308, -1e308, 1e38, math.MaxFloat64, math.SmallestNonzeroFloat64, math.NaN(), math.Inf(1), math.Inf(-1)}
 	texts  = []string{"", "nonsense", "\xff", strings.Repeat("x", 300)}
 )
+
+// Extreme says whether a name that Absurd has given is of a number that nobody means: the ends of what its type can hold, or none.
+func Extreme(name string) bool {
+	_, is, _ := strings.Cut(name, "=")
+	return slices.Contains(extremes, is)
+}
+
+var extremes = []string{
+	fmt.Sprint(math.MinInt64), fmt.Sprint(1 << 62), fmt.Sprint(math.MaxInt64), "1e+308", "-1e+308", fmt.Sprint(math.MaxFloat64), "NaN", "+Inf", "-Inf",
+}
 
 // absurd changes v, calls next for each change, and changes it back. It reports false when next does.
 func absurd(v reflect.Value, name string, next func(string) bool) bool {

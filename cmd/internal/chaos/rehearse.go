@@ -461,7 +461,7 @@ func (w *stage) push(s, shard int, g replica.Gradient, term int64) {
 }
 
 func (w *stage) stored(c *director, s, shard int, g replica.Gradient) {
-	if c == w.c && c.table.Stored(shard, s, g, 0) {
+	if c == w.c && c.table.Stored(shard, s, g, 0) != nil {
 		w.whole(shard, g)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"star"
 	"star/cmd/internal/settings"
+	"star/train/kernel"
 	"star/transport"
 )
 
@@ -300,7 +301,12 @@ func (d *landing) receive(ctx context.Context, g *guest, m transport.Bundle, siz
 	g.conn.SetReadDeadline(time.Now().Add(treeStall(n)))
 	if wanted {
 		vec := d.vector()
-		if err := g.conn.ReadPayload(transport.Floats(vec)); err != nil {
+		sum2, err := transport.ReadSquares(g.conn, vec, kernel.SumSq)
+		if err == nil && sum2-sum2 != 0 { // a sum with it would be none, either, and nobody could tell whose fault that is
+			d.put(me, &bundle{})
+			err = fmt.Errorf("a bundle of worker %d step %d that is not finite", m.Worker, m.Step)
+		}
+		if err != nil {
 			d.free(vec)
 			return err
 		}
@@ -319,12 +325,12 @@ func (d *landing) receive(ctx context.Context, g *guest, m transport.Bundle, siz
 	return transport.Send(g.conn, transport.Stored{Worker: m.Worker, Step: m.Step, Sum2: -1}, nil)
 }
 
-// claims says what is wrong with what a bundle of a child that is due says to be in it. Such a child is not waited for: the report goes without it, and the coordinator
-// has everybody below it push their own.
+// claims says what is wrong with what a bundle of a child that is due says to be in it. Such a child is not waited for, nor is one whose gradient is not finite: the report goes without
+// it, and the coordinator has everybody below it push their own.
 func (d *landing) claims(m transport.Bundle) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.below == nil {
+	if d.below == nil { // an older coordinator
 		return nil
 	}
 	for i, s := range m.Members {
@@ -341,7 +347,9 @@ func (d *landing) put(c transport.Child, b *bundle) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.bundles[c] != nil || !slices.Contains(d.due, c) {
-		d.spare = append(d.spare, b.vec)
+		if b.vec != nil {
+			d.spare = append(d.spare, b.vec)
+		}
 		return
 	}
 	d.keep(c, b)

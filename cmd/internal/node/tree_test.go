@@ -9,6 +9,7 @@ import (
 	gonet "net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -156,7 +157,7 @@ func (p *puppet) train(ctx context.Context, job *settings.Job) error {
 		if err := link.Push(ctx, step, r.Version, m.Samples(), grad); err != nil {
 			return err
 		}
-		if err := coord.Say(p.member, transport.Arrive{Record: star.Record{Step: step, Samples: r.Count, Norm2: 1}}, nil); err != nil {
+		if err := coord.Say(p.member, transport.Arrive{Record: star.Record{Step: step, Samples: r.Count}}, nil); err != nil {
 			return err
 		}
 		step++
@@ -166,39 +167,12 @@ func (p *puppet) train(ctx context.Context, job *settings.Job) error {
 // play runs a job of twelve steps of three workers, of which p is worker 0.
 func (p *puppet) play(t *testing.T) coord.Result {
 	t.Helper()
-	l, err := gonet.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	log := slog.New(slog.DiscardHandler)
-	errs := make(chan error, 3)
-	for rank := range 3 {
-		job := setting(t, settings.ForWorker, "--rank", string(rune('0'+rank)), "--coordinator", addr)
-		go func() {
-			if rank == 0 {
-				errs <- p.train(ctx, job)
-			} else {
-				errs <- Work(ctx, job, log, nil)
-			}
-		}()
-	}
-	var r coord.Result
-	err = Serve(ctx, setting(t, settings.ForServer, "--listen", addr, "--coordinator", addr, "--http", "off", "--steps", "12", "--mode", "tree=0(1)", "--out", t.TempDir()), log, nil, func(got coord.Result) error {
-		r = got
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	for range 3 {
-		if err := <-errs; err != nil {
-			t.Error(err)
+	r := run(t, func(ctx context.Context, rank int, job *settings.Job, log *slog.Logger) error {
+		if rank == 0 {
+			return p.train(ctx, job)
 		}
-	}
+		return Work(ctx, job, log, nil)
+	}, "--steps", "12", "--mode", "tree=0(1)")
 	if r.Samples != 12*12 || r.Updates != 12 || r.Staleness.Max != 0 {
 		t.Errorf("%d samples in %d updates, staleness up to %d; want 144 in 12 without", r.Samples, r.Updates, r.Staleness.Max)
 	}
@@ -223,17 +197,7 @@ func TestUnreachableParent(t *testing.T) {
 
 // A child whose parent does not send parameters asks the shards, and still reports to it.
 func TestParentThatSendsNothing(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	job := setting(t, settings.ForWorker)
-	tcp, err := network(job, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := newLanding(job, tcp, new(links), log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.close()
+	d, job, _ := lands(t, nil)
 	spec, err := net.Parse("softmax")
 	if err != nil {
 		t.Fatal(err)
@@ -273,9 +237,9 @@ func TestParentThatSendsNothing(t *testing.T) {
 	}
 }
 
-// Parameters are sent once they are of the version that was asked for, and only between
-// show and hide.
-func TestLandingSendsWhatIsShown(t *testing.T) {
+// lands is where the children of a worker in a tree come, and how to get there.
+func lands(t *testing.T, params []float32) (*landing, *settings.Job, func(transport.Hello) (transport.Conn, error)) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	job := setting(t, settings.ForWorker)
 	tcp, err := network(job, log)
@@ -286,14 +250,20 @@ func TestLandingSendsWhatIsShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.close()
-	params := []float32{1, 2, 3}
+	t.Cleanup(d.close)
 	d.begin(params)
-	hello := transport.Hello{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: job.Name, Rank: 2}
-	open := func(h transport.Hello) (transport.Conn, error) {
+	return d, job, func(h transport.Hello) (transport.Conn, error) {
 		c, _, _, err := transport.Open(t.Context(), tcp, d.addr, h, nil)
 		return c, err
 	}
+}
+
+// Parameters are sent once they are of the version that was asked for, and only between
+// show and hide.
+func TestLandingSendsWhatIsShown(t *testing.T) {
+	params := []float32{1, 2, 3}
+	d, job, open := lands(t, params)
+	hello := transport.Hello{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: job.Name, Rank: 2}
 	for _, bad := range []transport.Hello{
 		{Service: transport.ServiceRing, Role: transport.RoleWorker, Job: job.Name, Rank: 2},
 		{Service: transport.ServiceTree, Role: transport.RoleWorker, Job: "another", Rank: 2},
@@ -575,7 +545,15 @@ func strangers(addr string, n int) {
 }
 
 // whole runs a job of three workers.
-func whole(t *testing.T, args ...string) (r coord.Result) {
+func whole(t *testing.T, args ...string) coord.Result {
+	t.Helper()
+	return run(t, func(ctx context.Context, _ int, job *settings.Job, log *slog.Logger) error {
+		return Work(ctx, job, log, nil)
+	}, args...)
+}
+
+// run runs a job of three workers, whatever these are, and wants all of it to end well.
+func run(t *testing.T, work func(ctx context.Context, rank int, job *settings.Job, log *slog.Logger) error, args ...string) (r coord.Result) {
 	t.Helper()
 	l, err := gonet.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -583,20 +561,19 @@ func whole(t *testing.T, args ...string) (r coord.Result) {
 	}
 	addr := l.Addr().String()
 	l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	errs := make(chan error, 3)
 	for rank := range 3 {
-		job := setting(t, settings.ForWorker, "--rank", string(rune('0'+rank)), "--coordinator", addr)
-		go func() { errs <- Work(ctx, job, log, nil) }()
+		job := setting(t, settings.ForWorker, "--rank", strconv.Itoa(rank), "--coordinator", addr)
+		go func() { errs <- work(ctx, rank, job, log) }()
 	}
 	job := setting(t, settings.ForServer, append([]string{"--listen", addr, "--coordinator", addr, "--http", "off", "--out", t.TempDir()}, args...)...)
-	err = Serve(ctx, job, log, nil, func(got coord.Result) error {
+	if err = Serve(ctx, job, log, nil, func(got coord.Result) error {
 		r = got
 		return nil
-	})
-	if err != nil {
+	}); err != nil {
 		t.Error(err)
 	}
 	for range 3 {
