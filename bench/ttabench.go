@@ -439,19 +439,28 @@ type choice struct {
 // findRates is the best learning rate of every method, and where it has the choice its best optimiser.
 func (t *tta) findRates(ctx context.Context, cells []cell) (map[cell]choice, error) {
 	var keys []cell // with the optimiser, one for each search
+	open := map[cell]bool{}
 	for _, c := range cells {
-		for _, k := range t.searches(t.searchKey(c)) {
+		all := t.searches(t.searchKey(c))
+		for _, k := range all {
 			if !slices.Contains(keys, k) {
 				keys = append(keys, k)
 			}
+			open[k] = open[k] || len(all) > 1 || len(t.rates(k)) > 1
 		}
 	}
 	for _, k := range keys {
-		t.all += t.Search * len(searchScenarios) * len(t.rates(k))
+		if open[k] {
+			t.all += t.Search * len(searchScenarios) * len(t.rates(k))
+		}
 	}
 	best := make([]choice, len(keys))
 	err := t.each(ctx, len(keys), func(ctx context.Context, i int) (err error) {
-		best[i], err = t.findRate(ctx, keys[i])
+		if k := keys[i]; open[k] {
+			best[i], err = t.findRate(ctx, k)
+		} else { // one rate and one optimiser: there is nothing to find
+			best[i] = choice{rate: t.rates(k)[0], optimizer: k.optimizer}
+		}
 		return err
 	})
 	choices := map[cell]choice{}
