@@ -67,16 +67,17 @@ func (e Evened) Spend(w star.Worker, step int64, at time.Duration, load float64)
 	return others[(len(others)-1)/2]
 }
 
-// Change is one of the plan in a Script.
+// Change is one of the plan in a Script, when so many updates were made and so much time has passed.
 type Change struct {
 	After int64 // updates
+	At    time.Duration
 	Plan  modes.Plan
 	Why   string
 }
 
 // Script is a Pilot that does what it is told: what a recorded run did, in its order.
 type Script struct {
-	Changes []Change // by After
+	Changes []Change // by After and At
 	updates int64
 }
 
@@ -86,9 +87,17 @@ func (s *Script) Observe(star.Record) {}
 // Fired implements Pilot.
 func (s *Script) Fired(time.Duration, int64, []Gradient, Outcome) { s.updates++ }
 
-// Decide implements Pilot. Of changes at the same update the last one counts.
-func (s *Script) Decide(time.Duration) (p modes.Plan, why string, change bool) {
-	for len(s.Changes) > 0 && s.Changes[0].After <= s.updates {
+// Next implements Watcher: a change is made at its time, though nothing arrives.
+func (s *Script) Next(at time.Duration) time.Duration {
+	if len(s.Changes) > 0 && s.Changes[0].At > at {
+		return s.Changes[0].At
+	}
+	return 0
+}
+
+// Decide implements Pilot. Of changes that are due together the last one counts.
+func (s *Script) Decide(at time.Duration) (p modes.Plan, why string, change bool) {
+	for len(s.Changes) > 0 && s.Changes[0].After <= s.updates && s.Changes[0].At <= at {
 		p, why, change = s.Changes[0].Plan, s.Changes[0].Why, true
 		s.Changes = s.Changes[1:]
 	}

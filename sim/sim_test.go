@@ -213,3 +213,14 @@ func TestWatcher(t *testing.T) {
 		t.Errorf("%d updates, %+v", r.Updates, r.Switches)
 	}
 }
+
+// A Script's change is made at its time, between two arrivals, too.
+func TestScriptAt(t *testing.T) {
+	r, err := Run(Config{Times: steady(100*ms, 1000*ms), Learner: &counter{}, Pilot: &Script{Changes: []Change{{At: 550 * ms, Plan: modes.ASGD(2)}}}, Batch: 1, Limit: 700 * ms})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Switches) != 1 || r.Switches[0].At != 550*ms || r.Updates != 2 { // the waiting gradient, and one at 650 ms
+		t.Errorf("%d updates, %+v", r.Updates, r.Switches)
+	}
+}

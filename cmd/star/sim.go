@@ -17,6 +17,7 @@ import (
 	"star/cmd/internal/inventory"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
+	"star/modes"
 	"star/modes/baseline"
 	"star/sim"
 	"star/trace"
@@ -41,6 +42,49 @@ type simResult struct {
 	Switches      int      `json:"switches"`
 	Bytes         float64  `json:"bytes"` // that workers sent and received; 0 where the scenario does not say how large gradients are
 	Waiting       float64  `json:"waiting"`
+	Regret        *regret  `json:"regret,omitempty"` // of auto, with --regret
+}
+
+// regret is what auto took more than the best mode of the table with the same seed, in seconds. The three parts add up to it: each is what one run takes more than the next, from auto's
+// by its first plan from its first change on, and by the best mode from there on, to the best mode from the beginning.
+type regret struct {
+	Best     string  `json:"best"`
+	Seeing   float64 `json:"seeing_s"`   // until the first change; without one, all of it
+	Choosing float64 `json:"choosing_s"` // the first plan in place of the best
+	Changing float64 `json:"changing_s"` // all changes after it: negative where they gained
+}
+
+// regretOf splits what auto took, by runs of config with a plan that is changed at the moment of auto's first change.
+func regretOf(config func() (sim.Config, error), best string, took time.Duration, auto sim.Result) (*regret, error) {
+	of := &regret{Best: best}
+	if len(auto.Switches) == 0 {
+		of.Seeing = (auto.Time - took).Seconds()
+		return of, nil
+	}
+	first := auto.Switches[0]
+	from := func(p modes.Plan) (time.Duration, error) {
+		c, err := config()
+		if err != nil {
+			return 0, err
+		}
+		c.Plan, c.Pilot = modes.SSGD(c.Times.Workers()), &sim.Script{Changes: []sim.Change{{At: first.At, Plan: p}}}
+		r, err := sim.Run(c)
+		return r.Time, err
+	}
+	plan, err := modes.Parse(best, first.Plan.Workers())
+	if err != nil {
+		return nil, err
+	}
+	late, err := from(plan)
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := from(first.Plan)
+	if err != nil {
+		return nil, err
+	}
+	of.Seeing, of.Choosing, of.Changing = (late - took).Seconds(), (chosen - late).Seconds(), (auto.Time - chosen).Seconds()
+	return of, nil
 }
 
 func simCommand() *cobra.Command {
@@ -48,7 +92,7 @@ func simCommand() *cobra.Command {
 	var methods, baselines []string
 	var seeds int
 	var first uint64
-	var asJSON, explain bool
+	var asJSON, explain, regrets bool
 	var traces string
 	var past whatIfOptions
 	settings.Var(s, &methods, "mode", []string{"all"}, "modes to compare; all: every x=K and auto; fixed: every x=K")
@@ -57,6 +101,7 @@ func simCommand() *cobra.Command {
 	settings.Var(s, &seeds, "seeds", 5, "runs of each mode, with seeds of their own")
 	settings.Var(s, &first, "seed", 1, "the first seed")
 	settings.Var(s, &explain, "explain", false, "also each change of mode of the first seed, and why")
+	settings.Var(s, &regrets, "regret", false, "also what auto takes more than the best of the modes with the same seed, split into seeing, choosing and changing")
 	settings.Var(s, &asJSON, "json", false, "each run as JSON on standard output")
 	past.declare(s)
 	cmd := &cobra.Command{
@@ -88,7 +133,7 @@ With --from it is the cluster of a recorded job: what each worker took in each s
 			}
 			all := []simResult{}
 			for _, path := range args {
-				results, err := simulate(cmd.OutOrStdout(), path, traces, slices.Concat(simBaselines(methods), allBaselines(simBaselines(baselines))), first, seeds, asJSON, explain)
+				results, err := simulate(cmd.OutOrStdout(), path, traces, slices.Concat(simBaselines(methods), allBaselines(simBaselines(baselines))), first, seeds, asJSON, explain, regrets)
 				if err != nil {
 					return err
 				}
@@ -105,7 +150,7 @@ With --from it is the cluster of a recorded job: what each worker took in each s
 }
 
 // simulate runs one scenario and prints its table, unless it is for JSON.
-func simulate(out io.Writer, path, traces string, methods []string, first uint64, seeds int, quiet, explain bool) ([]simResult, error) {
+func simulate(out io.Writer, path, traces string, methods []string, first uint64, seeds int, quiet, explain, regrets bool) ([]simResult, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, node.FileError(err, sim.ErrScenario)
@@ -172,6 +217,9 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 	}
 	var rows []row
 	var changes []sim.Switch
+	best := make([]string, seeds) // by seed: the mode that takes least, but for auto
+	least := make([]time.Duration, seeds)
+	autos := map[int]sim.Result{} // by result
 	for _, name := range names {
 		r := row{name: name}
 		for k := range seeds {
@@ -201,6 +249,11 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 				one.TTA = &tta
 				r.reached++
 			}
+			if name == "auto" && res.Reached {
+				autos[len(results)] = res
+			} else if name != "auto" && !sim.IsBaseline(name) && res.Reached && (best[k] == "" || res.Time < least[k]) {
+				best[k], least[k] = name, res.Time
+			}
 			r.tta = append(r.tta, tta)
 			r.updates += float64(res.Updates) / float64(seeds)
 			r.staleness += res.Staleness / float64(seeds)
@@ -214,15 +267,22 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 		slices.Sort(r.tta)
 		rows = append(rows, r)
 	}
+	for i, auto := range autos {
+		if k := int(results[i].Seed - first); regrets && best[k] != "" {
+			if results[i].Regret, err = regretOf(func() (sim.Config, error) { return s.Config(recorded, results[i].Seed) }, best[k], least[k], auto); err != nil {
+				return nil, err
+			}
+		}
+	}
 	if quiet {
 		return results, nil
 	}
 	fmt.Fprintf(out, "%s: %d workers, target %g, %d seeds; no mode can save more than %.0f %% of the time of ssgd (first order)\n", s.Name, n, s.Target, seeds, 100*bound)
-	best := math.Inf(1)
+	lowest := math.Inf(1)
 	ssgd := math.NaN()
 	for _, r := range rows {
 		m := median(r.tta)
-		best = min(best, m)
+		lowest = min(lowest, m)
 		if r.name == "ssgd" {
 			ssgd = m
 		}
@@ -234,7 +294,7 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 		took, vs, vsBest := "not reached", "-", "-"
 		if !math.IsInf(m, 1) {
 			took = time.Duration(m * float64(time.Second)).Round(100 * time.Millisecond).String()
-			vsBest = fmt.Sprintf("%.3f", m/best)
+			vsBest = fmt.Sprintf("%.3f", m/lowest)
 			if !math.IsNaN(ssgd) && !math.IsInf(ssgd, 1) {
 				vs = fmt.Sprintf("%+.1f %%", 100*(m/ssgd-1))
 			}
@@ -244,6 +304,11 @@ func simulate(out io.Writer, path, traces string, methods []string, first uint64
 	}
 	if err := w.Flush(); err != nil {
 		return nil, err
+	}
+	for _, r := range results {
+		if g := r.Regret; g != nil {
+			fmt.Fprintf(out, "  seed %d: auto takes %+.1f s of %s: seeing %+.1f s, choosing %+.1f s, changing %+.1f s\n", r.Seed, g.Seeing+g.Choosing+g.Changing, g.Best, g.Seeing, g.Choosing, g.Changing)
+		}
 	}
 	if explain {
 		for _, c := range changes {
