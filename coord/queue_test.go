@@ -210,6 +210,13 @@ func TestQueueStops(t *testing.T) {
 	if want := []float32{22. / 24, 2. / 24, 2. / 24}; !slices.Equal(weights, want) {
 		t.Errorf("weights %v, want %v", weights, want)
 	}
+	told = 0
+	for _, o := range l.install(modes.SSGD(3)) {
+		told += len(o.cancels)
+	}
+	if told != 3 {
+		t.Errorf("without a queue %d workers that take from it are told to stop, want 3", told)
+	}
 	if got := l.progress(); got.Samples != 26 || l.waste != 0 {
 		t.Errorf("%d samples applied, %d wasted", got.Samples, l.waste)
 	}
