@@ -570,7 +570,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 				r.screen.say("run", fmt.Sprintf("%s ended with exit code %d; the others go on if they hold its shards", e.name, e.code()))
 			case e.role == "ps" && e.code() != 0 && e.rank >= r.servers() && kill == nil:
 				r.screen.say("run", fmt.Sprintf("%s, a spare one, ended with exit code %d; the others go on if it had no shard", e.name, e.code()))
-			case finished && e.role == "ps" && e.rank < r.seats.count && e.code() > 128: // it was told to leave, or too slow to
+			case finished && e.role == "ps" && e.signalled(): // it was told to leave, or too slow to
 			case e.role == "ps" && e.code() != 0 && r.seats.spares(e):
 				if kill == nil && !e.signalled() && !r.training() {
 					// What keeps it from its work, such as its port, is there at once; and before all of them have found each other, none coordinates.
