@@ -2,6 +2,7 @@ package coord
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"reflect"
 	"strings"
@@ -126,23 +127,23 @@ func show(l RunLine) string {
 	return fmt.Sprintf("%v %v %+v", l.T, reflect.TypeOf(l.Entry), l.Entry)
 }
 
-// restless is a Pilot that wants another plan after each update, and takes its time.
+// restless is a Pilot that wants another plan after each line that is not about plans, and takes its time.
 type restless struct {
 	lag  time.Duration
+	want []modes.Plan // in turn
 	told int64
-	n    int
 	mu   sync.Mutex
 	said map[int64]string // plans by how many lines it had been told
 }
 
 func (p *restless) Tell(l RunLine) []Remark {
 	time.Sleep(p.lag)
+	c := &Change{Plan: p.want[p.told%int64(len(p.want))], Why: "w", Predicted: 0.5}
 	p.told++
-	if _, ok := l.Entry.(RunFire); !ok {
+	switch l.Entry.(type) {
+	case RunPlan, RunAdmission: // it would have no end
 		return nil
 	}
-	p.n++
-	c := &Change{Plan: []modes.Plan{modes.ASGD(2), modes.SSGD(2), modes.SSGD(2), modes.XOrder(2, 1)}[p.n%4], Why: "w", Predicted: 0.5}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.said[p.told] = c.Plan.String()
@@ -160,11 +161,15 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 		"standing still":   {lag: 9 * time.Hour},
 		"granted":          {clerk: &clerk{rule: func(string) (bool, string, bool) { return true, "there is room", true }}},
 		"refused":          {clerk: &clerk{rule: func(string) (bool, string, bool) { return false, "no room", true }}},
-		"never answered":   {clerk: &clerk{rule: func(string) (bool, string, bool) { return false, "", false }}},
+		"answered late":    {clerk: &clerk{rule: func(string) (bool, string, bool) { return false, "", false }}},
 		"behind, answered": {time.Second, &clerk{rule: func(string) (bool, string, bool) { return true, "there is room", true }}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pilot := &restless{lag: c.lag, said: map[int64]string{}}
+			pilot := &restless{lag: c.lag, said: map[int64]string{}, want: []modes.Plan{modes.ASGD(2), modes.SSGD(2), modes.SSGD(2), modes.XOrder(2, 1)}}
+			late := name == "answered late"
+			if late {
+				pilot.want = pilot.want[:1]
+			}
 			cfg := Config{Workers: 2, Steps: 40, Pilot: pilot}
 			if c.clerk != nil {
 				cfg.Admission = c.clerk
@@ -175,12 +180,15 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 				w.worker(1, func(f *fakeWorker) { f.pace *= 5 })
 				time.Sleep(15 * time.Second)
 				_, no := w.ask("mode", "x=1")
+				if late {
+					c.clerk.say(true, "there is room now")
+				}
 				time.Sleep(15 * time.Second)
 				if _, never := w.ask("mode", "auto"); no != "" || never != "" {
 					t.Fatal(no, never)
 				}
 				w.finished(10 * time.Minute)
-				defer time.Sleep(5000 * time.Hour) // until the pilot has ended, too
+				time.Sleep(5000 * time.Hour) // until the pilot has ended, too
 				if w.err != nil {
 					t.Fatal(w.err)
 				}
@@ -213,6 +221,24 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What the pilot has said and nobody has looked at when the job ends is in the log, too.
+func TestLastWords(t *testing.T) {
+	var text keep
+	c := &Coordinator{begun: time.Now(), events: make(chan event, 2), tower: &tower{heard: 7}, log: slog.New(slog.DiscardHandler)}
+	c.cfg.RunLog = NewRunLog(&text)
+	c.events <- event{kind: kindSaying, saying: &saying{Remark: Remark{Text: "all is well"}, after: 3}}
+	c.events <- event{kind: kindSaying, saying: &saying{Remark: wants(modes.ASGD(2)), after: 5}}
+	c.lastWords()
+	c.cfg.RunLog.flush()
+	var got []any
+	if _, err := ReadRun(strings.NewReader(startLine+trainLine+text.String()), "run.jsonl", func(l RunLine) error { got = append(got, l.Entry); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if want := []any{RunUnheeded{"asgd", "w", "the job is over", 5}, RunHeard{7}}; !reflect.DeepEqual(got[2:], want) {
+		t.Errorf("%+v, want %+v", got[2:], want)
 	}
 }
 
