@@ -768,7 +768,7 @@ func (t *tta) make(ctx context.Context, c cell, limit float64) (TTAResult, error
 	if out.Links = s.links; out.Links {
 		out.Bytes = int64(res.Bytes)
 	}
-	out.Levels = watch.down
+	out.Levels = append(out.Levels, watch.down...)
 	if out.Reached = watch.reached; out.Reached {
 		sec := watch.at.Seconds()
 		out.TTA = &sec
