@@ -24,10 +24,11 @@ import (
 
 // gang is the processes of a job that a test started one by one.
 type gang struct {
-	t    *testing.T
-	addr string
-	out  string
-	all  map[string]*member
+	t      *testing.T
+	addr   string
+	out    string
+	common []string // of the command lines of group
+	all    map[string]*member
 }
 
 type member struct {
@@ -42,6 +43,7 @@ func group(t *testing.T, servers, workers int, args ...string) *gang {
 	g := &gang{t: t, addr: freeAddr(t), out: t.TempDir(), all: map[string]*member{}}
 	common := append([]string{"--workers", strconv.Itoa(workers), "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8",
 		"--log-format", "json", "--join-timeout", "30s"}, args...)
+	g.common = common
 	for i := range servers {
 		listen := "127.0.0.1:0"
 		if i == 0 {
