@@ -246,6 +246,8 @@ func (c *Coordinator) beginMove(e event) error {
 		err = fmt.Errorf("shard %d is moving: one at a time", c.mover.shard)
 	case c.final || c.ended:
 		err = errors.New("the job is about to end")
+	case c.short():
+		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.ledger.live(), c.cfg.least())
 	case len(c.late) > 0:
 		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.late[0].rank)
 	case c.owner[shard] == to:
@@ -309,16 +311,19 @@ func (c *Coordinator) moved(p *peer, m transport.Moved) error {
 
 // watchMove gives up a move that takes too long, and goes on with one that waited.
 func (c *Coordinator) watchMove(now time.Time) error {
+	if c.short() { // what is ordered is kept until workers come, and these are not told where shards are while one moves
+		return c.dropMove("the job waits for workers")
+	}
 	if c.mover.stage == movePreparing || c.mover.stage == moveCopying {
 		if now.After(c.moving.limit) {
 			c.moving.why = fmt.Sprintf("server %d: nothing was heard of it in time", c.mover.to)
 			return c.moveOn(c.mover.fail())
 		}
 	}
-	return c.moveOn(c.mover.copy(c.save != nil || c.short()))
+	return c.moveOn(c.mover.copy(c.save != nil))
 }
 
-// dropMove gives up a move that has not come far, because the job ends.
+// dropMove gives up a move that has not come far, because the job ends, or waits.
 func (c *Coordinator) dropMove(why string) error {
 	if c.mover.stage != movePreparing {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"star"
 	"star/transport"
 )
 
@@ -81,4 +82,54 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While a server makes room for a shard, all workers go: who comes in their place does not wait for the move, which would wait for them.
+func TestMoveWithoutWorkers(t *testing.T) {
+	play(t, Config{Workers: 2, Least: 1, Servers: 3, Steps: 60, JoinTimeout: time.Minute}, func(w *world) {
+		w.server(0, 1, false)
+		w.server(1, 1, false)
+		to := w.server(2, 0, false)
+		to.moving = func(id int64, stage transport.AdoptStage) {
+			if stage == transport.Prepare {
+				w.wg.Go(func() {
+					time.Sleep(10 * time.Second)
+					Say(to.m, transport.Moved{Move: id, Shard: 1, Stage: transport.Prepared}, nil)
+				})
+			}
+		}
+		a, b := w.worker(0), w.worker(1)
+		time.Sleep(3500 * time.Millisecond)
+		said := make(chan string, 1)
+		w.wg.Go(func() {
+			_, no := w.ask("move", "1", "2")
+			said <- no
+		})
+		time.Sleep(time.Second)
+		a.m.Close()
+		b.m.Close()
+		<-a.gone
+		<-b.gone
+		if no := <-said; !strings.Contains(no, "the job waits for workers") {
+			t.Errorf("star ctl move is told %q", no)
+		}
+		if _, no := w.ask("move", "1", "2"); !strings.Contains(no, "the job waits for workers: 0 are there, of at least 1") {
+			t.Errorf("star ctl move without a worker is told %q", no)
+		}
+		begun := time.Now()
+		for rank := range 2 {
+			w.worker(-1, func(f *fakeWorker) { f.rank = star.Worker(rank) })
+		}
+		for len(w.lines("join")) < 4 && time.Since(begun) < time.Minute {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if d := time.Since(begun); d > 5*time.Second {
+			t.Errorf("those who come in the place of others waited for %v", d)
+		}
+		w.finished(5 * time.Minute)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		w.accounted(2 * 4 * 60)
+	})
 }

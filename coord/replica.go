@@ -403,7 +403,7 @@ func (c *Coordinator) saveAgain(shard int) {
 // watchCopies has a server get a copy where one is missing.
 func (c *Coordinator) watchCopies(now time.Time) error {
 	k := c.copies
-	if k == nil || c.ledger == nil || c.final || c.ended || c.mover.stage != moveIdle || len(c.late) > 0 || now.Before(k.retry) {
+	if k == nil || c.ledger == nil || c.final || c.ended || c.short() || c.mover.stage != moveIdle || len(c.late) > 0 || now.Before(k.retry) {
 		return nil
 	}
 	missing := k.table.Short()
