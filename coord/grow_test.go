@@ -334,26 +334,42 @@ func TestSizesThatCannotBe(t *testing.T) {
 	}
 }
 
-// Where another process may take a job over, the last worker may go: whoever takes it over would wait for workers, and so does the coordinator that is there.
+// Where another process may take a job over, the last worker may go: whoever takes it over would wait for workers, and so does the coordinator that is there. It makes no
+// difference whether workers die or are told to end.
 func TestLastWorkerWhereOthersMayCoordinate(t *testing.T) {
-	for name, back := range map[string]bool{"it comes back": true, "nobody comes": false} {
+	for name, c := range map[string]struct{ back, told bool }{
+		"it comes back": {back: true}, "nobody comes": {}, "it was told to end, and comes back": {back: true, told: true}, "it was told to end": {told: true},
+	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, Config{Workers: 2, Servers: 2, Council: 1, Steps: 20, Office: newDesk(1), JoinTimeout: time.Minute}, func(w *world) {
+			var saved []Checkpoint
+			play(t, Config{Workers: 2, Servers: 2, Council: 1, Steps: 20, Office: newDesk(1), JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
 				w.server(0, 0, false)
 				w.server(1, 1, false)
-				a, b := w.worker(0, dying("computed", 4)), w.worker(1, dying("computed", 4))
+				var a, b *fakeWorker
+				if c.told {
+					a, b = w.worker(0), w.worker(1)
+					time.Sleep(5500 * time.Millisecond)
+					synctest.Wait()
+					a.m.Leave(143, "SIGTERM")
+					b.m.Leave(143, "SIGTERM")
+				} else {
+					a, b = w.worker(0, dying("computed", 4)), w.worker(1, dying("computed", 4))
+				}
 				<-a.gone
 				<-b.gone
 				time.Sleep(5 * time.Second)
-				if back {
+				if c.back {
 					w.worker(-1, func(f *fakeWorker) { f.rank = 0 })
 					time.Sleep(100 * time.Millisecond)
 					w.worker(-1, func(f *fakeWorker) { f.rank = 1 })
 				}
 				w.finished(time.Hour)
 				switch {
-				case !back:
+				case !c.back:
 					w.failed(exitLost, "only 0 workers are left, of at least 1", "1m0s")
+					if c.told && (len(saved) != 1 || saved[0].Samples == 0) {
+						t.Errorf("saved %+v", saved)
+					}
 				case w.err != nil:
 					t.Fatalf("%v\n%s", w.err, w.logs)
 				default:

@@ -172,6 +172,8 @@ func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
 	if p.leaving.IsZero() {
 		p.leaving, p.leave = time.Now(), m
 		c.musterIn(musterTime)
+		// Where it waits for others, perhaps in vain: they still work for that time.
+		c.saveNow = c.saveNow || !slices.ContainsFunc(c.workers, func(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() })
 	}
 	return true
 }
@@ -220,7 +222,7 @@ func (c *Coordinator) deserted() string {
 	case !some:
 	case c.cfg.StopOnLoss:
 		return why + " (--on-failure stop)"
-	case !slices.ContainsFunc(c.workers, stays) && (c.cfg.Least == 0 || c.ledger.ring != nil):
+	case !slices.ContainsFunc(c.workers, stays) && (c.cfg.least() == 0 || c.ledger.ring != nil):
 		return why
 	}
 	seats := 0 // of those who may coordinate, that stay
