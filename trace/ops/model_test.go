@@ -415,7 +415,7 @@ func TestReadParquetRejects(t *testing.T) {
 		{"empty", nil, "a: want a Parquet file"},
 		{"text", []byte("rank,step,seconds\n0,0,1\n"), "a: want a Parquet file"},
 		{"cut", whole[:len(whole)/2], "a: want a Parquet file"},
-		{"damaged", damaged, "a: row 1: "},
+		{"damaged", damaged, "a: damaged Parquet: column dp_rank: page at byte 4: its header: "},
 		{"no rows", written(t, []row{}), "a: 0 rows"},
 		{"no column", written(t, []struct {
 			Step int64 `parquet:"step"`
@@ -439,6 +439,7 @@ func TestReadParquetRejects(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add(written(f, rows(even([2]int{}, 1))[:6]))
 	f.Add(written(f, []row{}))
+	f.Add(written(f, packedRows()[:8]))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		all, err := Read(bytes.NewReader(b), int64(len(b)), "a")
 		if err != nil {

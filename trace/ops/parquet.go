@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"github.com/parquet-go/parquet-go"
-
-	"star/unpack"
 )
 
 // Columns of a trace file. Whole numbers may have any width, times 32 or 64 bits; other columns are not looked at. optype is one of the
@@ -72,15 +70,8 @@ func Read(r io.ReaderAt, size int64, name string) (all []Op, err error) {
 	if n := file.NumRows(); n < 1 || n > maxOps {
 		return fail("%d rows, want 1 to %d", n, maxOps)
 	}
-	unpacked := int64(0)
-	for _, group := range file.Metadata().RowGroups {
-		for _, c := range group.Columns {
-			n := c.MetaData.TotalUncompressedSize // as the file says itself: a page that lies is as long as its own header says, at most 2 GiB
-			if n < 0 || n > unpack.Most(size)-unpacked {
-				return fail("damaged Parquet: a column of %d bytes in a file of %d: %v", n, size, unpack.ErrTooMuch)
-			}
-			unpacked += n
-		}
+	if err := checkPages(r, size, file); err != nil {
+		return fail("damaged Parquet: %v", err)
 	}
 	var at [numColumns]int
 	for c, column := range columnNames {
