@@ -167,7 +167,8 @@ func (r *ring) told(ts []transport.Tally) {
 	}
 }
 
-// recall takes in a rider's batch that is in a round, and was handed out later than those who are left remember: the rider knew, and is gone.
+// recall takes in a rider's batch that is in a round, and was handed out later than those who are left remember: the rider knew, and is gone. Who has had
+// that batch, or a part of it, by what they remember, has it no more: it was handed out again when that one left, or became a member.
 func (r *ring) recall(rd *ringRound, g transport.Gradient) {
 	count := int(math.Round(float64(g.Weight) * float64(max(rd.of, 1))))
 	if e, ok := r.errands[g.Worker]; ok && e.Start == g.Step || count < 1 || g.Step < 0 || g.Worker < 0 || int(g.Worker) >= len(r.l.accounts) {
@@ -180,6 +181,12 @@ func (r *ring) recall(rd *ringRound, g transport.Gradient) {
 		rd.recalled = map[star.Worker]errand{}
 	}
 	s := Span{g.Step, count}
+	for w, e := range r.errands {
+		if e.Start < s.Start+int64(s.Count) && s.Start < e.Start+int64(e.Count) {
+			delete(r.errands, w)
+			r.redo(e.Span) // what of it is not in s
+		}
+	}
 	r.l.claim(s)
 	rd.recalled[g.Worker] = errand{Span: s, basis: max(r.version-1, 0), norm2: math.NaN(), read: r.l.used}
 }

@@ -196,6 +196,64 @@ func TestForgottenErrand(t *testing.T) {
 	}
 }
 
+// A batch of a rider that left, which another rider has brought since, is nobody's errand any more, though those who are left remember it as the first one's:
+// its samples are applied once, or handed out once, whether the other rider had all of it or a part.
+func TestErrandOfAnother(t *testing.T) {
+	for name, c := range map[string]struct {
+		share   int // of rider 2
+		reached int64
+	}{"all of it, and the round was made": {4, 3}, "a part, and the round was made": {3, 3}, "all of it, and the round was not made": {4, 2}, "a part, and the round was not made": {3, 2}} {
+		t.Run(name, func(t *testing.T) {
+			plan := modes.Ring(4, 2, 3)
+			plan.Shares = []int{4, 4, c.share, 4}
+			l := newLedger(plan, 4, 0, 4, 100)
+			r := newRing(l, transport.Ring{})
+			r.begin()
+			left, brought := r.errands[3].Span, []transport.Gradient{{Worker: 2, Step: r.errands[2].Start, Weight: float32(c.share) / float32(r.now.of)}}
+			r.leave(3) // the ring without it begins with round 2
+			made(t, r, 1, 0, 1)
+			m, err := parseRingMemo(r.remark(1), 4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			told := []transport.Tally{{Generation: r.rounds[0].generation, Version: 2, Carried: brought}}
+			for w := range star.Worker(2) {
+				if _, err := r.tally(transport.Tally{Worker: w, Generation: told[0].Generation, Version: 2, Carried: brought}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			again := r.errands[2]
+			if again.Start != left.Start || again.Count != c.share || !slices.ContainsFunc(m.Errands, func(e memoErrand) bool { return e.Worker == 3 && e.Span == left }) {
+				t.Fatalf("rider 2 has %+v, want of %+v; the memo: %+v", again, left, m.Errands)
+			}
+			told = append(told, transport.Tally{Generation: r.now.generation, Version: 3,
+				Carried: []transport.Gradient{{Worker: 2, Step: again.Start, Weight: float32(c.share) / float32(r.now.of)}}})
+
+			l = newLedger(plan, 4, 0, 4, 100)
+			l.resume(m.Progress)
+			l.absent(2)
+			l.absent(3)
+			heir := newRing(l, transport.Ring{})
+			heir.generation = generationsOf(2)
+			heir.takeUp(m)
+			heir.told(told)
+			heir.regroup([]star.Worker{0, 1})
+			var pieces []Span
+			for w := range star.Worker(2) {
+				orders, err := heir.formed(w, heir.now.generation, c.reached)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, o := range orders {
+					pieces = append(pieces, o.pieces...)
+				}
+			}
+			p := heir.progress()
+			exactly(t, p.Cursor, []Span{{0, int(m.Samples)}}, pieces, p.Redo)
+		})
+	}
+}
+
 // A coordinator goes on with a ring by what its members remember: with all that was made, no sample twice, and those who come too late take the parameters
 // from the others.
 func TestRingTakeOver(t *testing.T) {
