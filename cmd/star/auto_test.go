@@ -42,8 +42,9 @@ func retold(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	lines := bytes.SplitAfter(text, []byte("\n"))
-	first := 0 // line of a decision
-	for ; first < len(lines) && !bytes.Contains(lines[first], []byte(`"after":`)); first++ { // a plan, or, where somebody is asked, the answer
+	first := 0 // line of a decision: a plan, or, where somebody is asked, the answer
+	for first < len(lines) && !bytes.Contains(lines[first], []byte(`"after":`)) {
+		first++
 	}
 	if first == len(lines) {
 		t.Fatalf("no decision in %s", path)
