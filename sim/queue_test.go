@@ -14,7 +14,6 @@ import (
 type drawn struct {
 	counter
 	next    int64
-	from    map[star.Worker]int64
 	updates [][]Gradient
 	total   []int64 // of the stream, after each
 }

@@ -146,6 +146,7 @@ func checkPage(page []byte, leaf *parquet.Column, h *format.PageHeader) error {
 	switch {
 	case h.Type == format.DictionaryPage:
 		d := &h.DictionaryPageHeader.V
+		//lint:ignore SA1019 older writers say so
 		if d.Encoding != format.Plain && d.Encoding != format.PlainDictionary {
 			return fmt.Errorf("a dictionary that is encoded as %v, want %v", d.Encoding, format.Plain)
 		}
@@ -202,6 +203,7 @@ func checkPage(page []byte, leaf *parquet.Column, h *format.PageHeader) error {
 		return nil
 	}
 	switch encoding {
+	//lint:ignore SA1019 older writers say so
 	case format.PlainDictionary, format.RLEDictionary:
 		return checkRuns(page[1:], int(page[0]), values)
 	case format.RLE: // of booleans, behind 4 bytes that say how long they are
