@@ -84,12 +84,16 @@ func (s *Server) host(shard int) *host {
 	return nil
 }
 
-// remove closes a shard that is not here any more.
+// remove closes a shard that is not here any more. A copy that came while the coordinator was lost is removed by whoever is first, the one that fetches it or the next
+// coordinator's word to forget it.
 func (s *Server) remove(h *host) {
 	s.mu.Lock()
+	here := slices.Contains(s.hosts, h)
 	s.hosts = slices.DeleteFunc(slices.Clone(s.hosts), func(o *host) bool { return o == h })
 	s.mu.Unlock()
-	close(h.quit)
+	if here {
+		close(h.quit)
+	}
 }
 
 // hand does what the coordinator says about a shard that leaves.
