@@ -448,3 +448,60 @@ func TestOverBeforeItWasTold(t *testing.T) {
 		j.wg.Wait()
 	})
 }
+
+// A worker that came back after the last Fire has pushed a gradient that the next coordinator does not know of. It pushes it once more, over another connection, while
+// the memory is full of the gradients of everybody and that one, and all that could make room is the update that waits for it.
+func TestGradientThatNobodyKnowsOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, workers = 50, 3
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{net: pipe, addr: "ps", params: n, shards: 2, workers: workers, quorum: workers, noReader: true})
+		ctx := context.Background()
+		grad, params := make([]float32, n), make([]float32, n)
+		var links [workers]*Link
+		dial := func(w int) {
+			l, err := j.dial(pipe, w, params)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if links[w] = l; w == 0 {
+				if err := l.Init(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := l.Pull(ctx, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		push := func(w int) {
+			if err := links[w].Push(ctx, 7, 0, 1, grad); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		for w := range workers {
+			dial(w)
+		}
+		push(1)
+		links[1].Close()
+		dial(1)
+		push(0)
+		push(2)
+		push(1)
+		fire := transport.Fire{Seq: 1, Version: 1}
+		for w := range star.Worker(workers) {
+			fire.Gradients = append(fire.Gradients, transport.Gradient{Worker: w, Step: 7, Weight: 1. / workers})
+		}
+		time.Sleep(time.Second)
+		j.tell(fire)
+		if v, err := links[1].Wait(ctx, 1); err != nil || v != 1 {
+			t.Errorf("version %d, %v", v, err)
+		}
+		for _, l := range links {
+			l.Close()
+		}
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

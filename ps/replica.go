@@ -122,7 +122,7 @@ func (h *host) defers(m input) bool {
 			m.conn.term = m.seq
 			return true
 		}
-	case inPush, inPull, inInit:
+	case inComing, inPush, inPull, inInit:
 		if !c.Seated() || c.Write(m.conn.term) == replica.Yes && !queued(c.early, m.conn) {
 			return false
 		}

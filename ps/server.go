@@ -209,6 +209,7 @@ const (
 	inJoin inputKind = iota + 1
 	inGone
 	inInit
+	inComing // a gradient, the first one on its connection: its payload is still to be read
 	inPush
 	inPull
 	inFire
@@ -618,6 +619,8 @@ func (h *host) handle(m input) error {
 		h.mem.load(m.grad.Vec)
 		h.shard.Load(m.grad.Vec, 0)
 		return h.ready()
+	case inComing:
+		h.comes(m)
 	case inPush:
 		return h.push(m)
 	case inPull:
@@ -660,6 +663,22 @@ func (h *host) handle(m input) error {
 	return nil
 }
 
+// comes makes room for the first gradient on a connection, which is read when there is some: after another coordinator has taken the job over there may be one of
+// an earlier connection that it does not know of.
+func (h *host) comes(m input) {
+	w := m.grad.Worker
+	if h.conns[w] == m.conn && !(h.copying.Seated() && m.grad.Step <= h.copying.steps[w]) { // else it comes a second time
+		h.outlive(m.conn)
+	}
+}
+
+// outlive forgets what an earlier life of a worker has left: by now the coordinator has either fired it or never will.
+func (h *host) outlive(c *conn) {
+	if _, ok := h.shard.Pending(c.worker); ok && h.stored[c.worker] != c {
+		h.shard.Forget(c.worker)
+	}
+}
+
 func (h *host) push(m input) error {
 	w := m.grad.Worker
 	if h.conns[w] != m.conn { // replaced by a newer connection meanwhile
@@ -670,11 +689,7 @@ func (h *host) push(m input) error {
 		h.mem.Free(m.grad.Vec)
 		return nil
 	}
-	if _, ok := h.shard.Pending(w); ok && h.stored[w] != m.conn {
-		// Left by an earlier life of this worker, and by now the coordinator has
-		// either fired it or never will.
-		h.shard.Forget(w)
-	}
+	h.outlive(m.conn)
 	if err := h.shard.Push(m.grad); err != nil {
 		h.mem.Free(m.grad.Vec)
 		m.conn.end(err)
@@ -794,8 +809,9 @@ type conn struct {
 
 	term int64 // of the view that the worker knows; the owner's
 
-	push transport.Push // the reader's, for the codec's name
-	pack unpacker       // the reader's
+	push   transport.Push // the reader's, for the codec's name
+	pushed bool           // the reader's: a gradient has come
+	pack   unpacker       // the reader's
 
 	reading, sending *waits.Site
 
@@ -1007,6 +1023,10 @@ func (c *conn) receive() error {
 			m := c.push
 			if err := c.mine("gradient", m.Worker, m.Shard); err != nil {
 				return err
+			}
+			if !c.pushed {
+				c.pushed = true
+				c.h.put(input{kind: inComing, conn: c, grad: Gradient{Worker: m.Worker, Step: m.Step}})
 			}
 			vec, sum2, err := c.gradient(f, m.Codec)
 			if err != nil {
