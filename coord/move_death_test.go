@@ -119,12 +119,13 @@ func TestMoveWithoutWorkers(t *testing.T) {
 		begun := time.Now()
 		for rank := range 2 {
 			w.worker(-1, func(f *fakeWorker) { f.rank = star.Worker(rank) })
+			time.Sleep(100 * time.Millisecond) // so that each gets the rank that it says
 		}
 		for len(w.lines("join")) < 4 && time.Since(begun) < time.Minute {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if d := time.Since(begun); d > 5*time.Second {
-			t.Errorf("those who come in the place of others waited for %v", d)
+			t.Errorf("those who come in the place of others waited for %v\n%s", d, w.logs)
 		}
 		w.finished(5 * time.Minute)
 		if w.err != nil {
