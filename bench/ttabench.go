@@ -690,6 +690,7 @@ func (t *tta) run(ctx context.Context, c cell, limit float64) (TTAResult, error)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.done++
+	t.all = max(t.all, t.done) // a search goes on beside and beyond the rates that it begins with
 	if t.Progress != nil {
 		t.Progress(r, limit > 0, t.done, t.all)
 	}
