@@ -45,23 +45,31 @@ func TestMain(m *testing.M) {
 // form makes a group of n ranks in this process; set changes a rank's settings.
 func form(t testing.TB, n int, set func(*allreduce.Config)) []*allreduce.Group {
 	t.Helper()
+	groups, errs := meet(t, context.Background(), listen(t), n, func(c *allreduce.Config) {
+		c.DialTimeout = 20 * time.Second
+		if set != nil {
+			set(c)
+		}
+	})
+	if err := firstOf(errs); err != nil {
+		t.Fatal(err)
+	}
+	return groups
+}
+
+// listen is where a group may meet.
+func listen(t testing.TB) net.Listener {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+// meet has n ranks try to be a group, which the end of the test closes. It says what became of each.
+func meet(t testing.TB, ctx context.Context, l net.Listener, n int, set func(*allreduce.Config)) ([]*allreduce.Group, []error) {
 	groups, errs := make([]*allreduce.Group, n), make([]error, n)
-	var wg sync.WaitGroup
-	for r := range n {
-		cfg := allreduce.Config{Rank: r, Size: n, Rendezvous: l.Addr().String(), DialTimeout: 20 * time.Second, Log: slog.New(slog.DiscardHandler)}
-		if r == 0 {
-			cfg.Listener = l
-		}
-		if set != nil {
-			set(&cfg)
-		}
-		wg.Go(func() { groups[r], errs[r] = allreduce.Dial(context.Background(), cfg) })
-	}
-	wg.Wait()
 	t.Cleanup(func() {
 		for _, g := range groups {
 			if g != nil {
@@ -69,12 +77,19 @@ func form(t testing.TB, n int, set func(*allreduce.Config)) []*allreduce.Group {
 			}
 		}
 	})
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
+	var wg sync.WaitGroup
+	for r := range n {
+		cfg := allreduce.Config{Rank: r, Size: n, Rendezvous: l.Addr().String(), Log: slog.New(slog.DiscardHandler)}
+		if r == 0 {
+			cfg.Listener = l
 		}
+		if set != nil {
+			set(&cfg)
+		}
+		wg.Go(func() { groups[r], errs[r] = allreduce.Dial(ctx, cfg) })
 	}
-	return groups
+	wg.Wait()
+	return groups, errs
 }
 
 // all runs f on all ranks at once and returns their errors.
@@ -230,11 +245,7 @@ func TestDialRefuses(t *testing.T) {
 		"transport":  {func(c *allreduce.Config) { c.Transport = "tcp" }, `rank 0 has "" as transport, rank 1 has "tcp"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			quiet := slog.New(slog.DiscardHandler)
+			l, quiet := listen(t), slog.New(slog.DiscardHandler)
 			zero := allreduce.Config{Rank: 0, Size: 2, Listener: l, Log: quiet}
 			one := allreduce.Config{Rank: 1, Size: 2, Rendezvous: l.Addr().String(), Log: quiet}
 			c.odd(&one)
@@ -279,21 +290,7 @@ func TestBadConfig(t *testing.T) {
 }
 
 func TestPollIsRefusedWithoutProcessors(t *testing.T) {
-	n := runtime.GOMAXPROCS(0) + 1
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for r := range n {
-		cfg := allreduce.Config{Rank: r, Size: n, Rendezvous: l.Addr().String(), Poll: true, Log: slog.New(slog.DiscardHandler)}
-		if r == 0 {
-			cfg.Listener = l
-		}
-		wg.Go(func() { _, errs[r] = allreduce.Dial(t.Context(), cfg) })
-	}
-	wg.Wait()
+	_, errs := meet(t, t.Context(), listen(t), runtime.GOMAXPROCS(0)+1, func(c *allreduce.Config) { c.Poll = true })
 	for r, err := range errs {
 		if err == nil || !strings.Contains(err.Error(), "Poll with") {
 			t.Errorf("rank %d: %v", r, err)
@@ -320,39 +317,23 @@ func TestSilenceAtThePorts(t *testing.T) {
 			}
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	silent(l.Addr().String(), 1200)
-	var wg sync.WaitGroup
-	for r := range 3 {
-		cfg := allreduce.Config{Rank: r, Size: 3, Rendezvous: l.Addr().String(), Log: slog.New(slog.DiscardHandler), DialTimeout: 4 * time.Second, Transport: "tcp"}
-		if r == 0 {
-			cfg.Listener = l
-		}
-		cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+	_, errs := meet(t, t.Context(), l, 3, func(c *allreduce.Config) {
+		c.DialTimeout, c.Transport = 4*time.Second, "tcp"
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			silent(addr, 100)
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		}
-		wg.Go(func() {
-			g, err := allreduce.Dial(t.Context(), cfg)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			g.Close()
-		})
+	})
+	if err := firstOf(errs); err != nil {
+		t.Error(err)
 	}
-	wg.Wait()
 }
 
 // Garbage at the rendezvous and strangers do not disturb a group that is forming.
 func TestGarbageAtTheRendezvous(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	for _, text := range []string{"", "GET / HTTP/1.1\r\n\r\n", "STAR\xff\xff\xff\xff", "STAR\x02\x00\x00\x00{}", "STAR\x01\x00\x00\x00{"} {
 		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
@@ -361,23 +342,9 @@ func TestGarbageAtTheRendezvous(t *testing.T) {
 		c.Write([]byte(text))
 		c.Close()
 	}
-	quiet := slog.New(slog.DiscardHandler)
-	var wg sync.WaitGroup
-	for r := range 2 {
-		cfg := allreduce.Config{Rank: r, Size: 2, Rendezvous: l.Addr().String(), Log: quiet}
-		if r == 0 {
-			cfg.Listener = l
-		}
-		wg.Go(func() {
-			g, err := allreduce.Dial(t.Context(), cfg)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			g.Close()
-		})
+	if _, errs := meet(t, t.Context(), l, 2, nil); firstOf(errs) != nil {
+		t.Error(firstOf(errs))
 	}
-	wg.Wait()
 }
 
 func TestTLS(t *testing.T) {
@@ -662,29 +629,13 @@ func TestChecksumSettings(t *testing.T) {
 			}
 		})
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	errs := make([]error, 2)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	var wg sync.WaitGroup
-	for r := range 2 {
-		cfg := allreduce.Config{Rank: r, Size: 2, Rendezvous: l.Addr().String(), Log: slog.New(slog.DiscardHandler)}
-		if r == 0 {
-			cfg.Listener = l
-		} else {
-			cfg.Checksum = allreduce.ChecksumAll
+	_, errs := meet(t, ctx, listen(t), 2, func(c *allreduce.Config) {
+		if c.Rank == 1 {
+			c.Checksum = allreduce.ChecksumAll
 		}
-		wg.Go(func() {
-			var g *allreduce.Group
-			if g, errs[r] = allreduce.Dial(ctx, cfg); g != nil {
-				g.Close()
-			}
-		})
-	}
-	wg.Wait()
+	})
 	if errs[1] == nil || !strings.Contains(errs[1].Error(), `rank 0 has "" as setting of checksums, rank 1 has "on"`) {
 		t.Errorf("%v", errs)
 	}

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -20,33 +19,15 @@ func TestRingWithALostDirection(t *testing.T) {
 	t.Parallel()
 	on := rack(t, 3)
 	const addr = "10.79.1.1:7070"
-	dir := t.TempDir()
-	common := []string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", dir, "--dataset", "digits:n=400,test=100",
-		"--model", "mlp", "--batch", "8", "--arch", "allreduce"}
-	logs := new(bytes.Buffer)
-	start := func(on []string, args ...string) *exec.Cmd {
-		cmd := onHost(t, on, append(args, common...)...)
-		cmd.Stderr = logs
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-		return cmd
-	}
-	server := start(on[0], "ps", "--workers", "3", "--epochs", "1e6", "--eval-every", "0", "--mode", "ssgd")
+	jobs := &away{t: t, common: []string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", t.TempDir(), "--dataset", "digits:n=400,test=100",
+		"--model", "mlp", "--batch", "8", "--arch", "allreduce"}}
+	server := jobs.start("ps", on[0], "ps", "--workers", "3", "--epochs", "1e6", "--eval-every", "0", "--mode", "ssgd")
 	for w := range 3 {
-		start(on[w], "worker", "--rank", strconv.Itoa(w), "--coordinator", addr)
+		jobs.start(fmt.Sprint("worker ", w), on[w], "worker", "--rank", strconv.Itoa(w), "--coordinator", addr)
 	}
-	version := func(least int64) (s coord.Status) {
+	version := func(least int64) coord.Status {
 		t.Helper()
-		for end := time.Now().Add(90 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-			out, err := onHost(t, on[0], "ctl", "status", "--coordinator", addr, "--json").Output()
-			if err == nil && jsonInto(out, &s) && s.Version >= least {
-				return s
-			}
-		}
-		t.Fatalf("not at version %d; %+v\n%s", least, s, logs)
-		return s
+		return jobs.status(on[0], addr, func(s coord.Status) bool { return s.Version >= least })
 	}
 	version(50)
 	ns := on[1][len(on[1])-1]
@@ -61,6 +42,6 @@ func TestRingWithALostDirection(t *testing.T) {
 		t.Fatalf("stop: %v\n%s", err, out)
 	}
 	if err := server.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, logs)
+		t.Errorf("%v\n%s", err, jobs.logs)
 	}
 }

@@ -81,6 +81,44 @@ func onHost(t testing.TB, on []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// away is the processes of a job on hosts of a rack.
+type away struct {
+	t      *testing.T
+	common []string // of their command lines
+	logs   map[string]*bytes.Buffer
+}
+
+// start starts one on a host; the end of the test kills it.
+func (a *away) start(name string, on []string, args ...string) *exec.Cmd {
+	a.t.Helper()
+	cmd := onHost(a.t, on, append(args, a.common...)...)
+	if a.logs == nil {
+		a.logs = map[string]*bytes.Buffer{}
+	}
+	if a.logs[name] == nil {
+		a.logs[name] = new(bytes.Buffer)
+	}
+	cmd.Stderr = a.logs[name]
+	if err := cmd.Start(); err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd
+}
+
+// status waits until the coordinator on a host says something.
+func (a *away) status(on []string, addr string, until func(coord.Status) bool) (s coord.Status) {
+	a.t.Helper()
+	for end := time.Now().Add(90 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		out, err := onHost(a.t, on, "ctl", "status", "--coordinator", addr, "--json").Output()
+		if err == nil && json.Unmarshal(out, &s) == nil && until(s) {
+			return s
+		}
+	}
+	a.t.Fatalf("not within 90 s; %+v\n%s", s, a.logs)
+	return s
+}
+
 // crossed is the bytes that have come over a host's cable.
 func crossed(t *testing.T, on []string) float64 {
 	t.Helper()
@@ -102,33 +140,15 @@ func TestAutomaticTreeHalvesTheLoad(t *testing.T) {
 	aboutNumbers(t)
 	on := rack(t, 3)
 	const addr = "10.79.1.1:7070"
-	dir := t.TempDir()
-	common := []string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", dir, "--dataset", "digits:n=400,test=100",
-		"--model", "lenet", "--batch", "8"}
-	logs := new(bytes.Buffer)
-	start := func(on []string, args ...string) *exec.Cmd {
-		cmd := onHost(t, on, append(args, common...)...)
-		cmd.Stderr = logs
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-		return cmd
-	}
-	server := start(on[0], "ps", "--workers", "4", "--epochs", "1e6", "--eval-every", "0", "--mode", "ssgd")
+	jobs := &away{t: t, common: []string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", t.TempDir(), "--dataset", "digits:n=400,test=100",
+		"--model", "lenet", "--batch", "8"}}
+	server := jobs.start("ps", on[0], "ps", "--workers", "4", "--epochs", "1e6", "--eval-every", "0", "--mode", "ssgd")
 	for w := range 4 {
-		start(on[1+w%2], "worker", "--rank", strconv.Itoa(w), "--coordinator", addr)
+		jobs.start(fmt.Sprint("worker ", w), on[1+w%2], "worker", "--rank", strconv.Itoa(w), "--coordinator", addr)
 	}
-	status := func(until func(coord.Status) bool) (s coord.Status) {
+	status := func(until func(coord.Status) bool) coord.Status {
 		t.Helper()
-		for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			out, err := onHost(t, on[0], "ctl", "status", "--coordinator", addr, "--json").Output()
-			if err == nil && jsonInto(out, &s) && until(s) {
-				return s
-			}
-		}
-		t.Fatalf("not within a minute; %+v\n%s", s, logs)
-		return s
+		return jobs.status(on[0], addr, until)
 	}
 	tell := func(args ...string) {
 		t.Helper()
@@ -164,8 +184,6 @@ func TestAutomaticTreeHalvesTheLoad(t *testing.T) {
 	}
 	tell("stop")
 	if err := server.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, logs)
+		t.Errorf("%v\n%s", err, jobs.logs)
 	}
 }
-
-func jsonInto(b []byte, v any) bool { return json.Unmarshal(b, v) == nil }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,21 +16,10 @@ func TestBlackHole(t *testing.T) {
 	on := rack(t, 2)
 	t.Parallel()
 	dir := t.TempDir()
-	common := []string{"--join-timeout", "40s", "--log-format", "text", "--dataset", "digits:n=400,test=100", "--model", "softmax", "--batch", "8", "--dead-after", "1m"}
-	logs := map[string]*bytes.Buffer{}
-	start := func(name string, on []string, args ...string) *exec.Cmd {
-		cmd := onHost(t, on, append(args, common...)...)
-		logs[name] = new(bytes.Buffer)
-		cmd.Stderr = logs[name]
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-		return cmd
-	}
-	ps := start("ps", on[0], "ps", "--listen", "10.79.1.1:7070", "--http", "off", "--out", dir, "--workers", "2", "--steps", "100000", "--eval-every", "0", "--mode", "ssgd")
-	start("near", on[0], "worker", "--rank", "0", "--coordinator", "10.79.1.1:7070")
-	far := start("far", on[1], "worker", "--rank", "1", "--coordinator", "10.79.1.1:7070")
+	jobs := &away{t: t, common: []string{"--join-timeout", "40s", "--log-format", "text", "--dataset", "digits:n=400,test=100", "--model", "softmax", "--batch", "8", "--dead-after", "1m"}}
+	ps := jobs.start("ps", on[0], "ps", "--listen", "10.79.1.1:7070", "--http", "off", "--out", dir, "--workers", "2", "--steps", "100000", "--eval-every", "0", "--mode", "ssgd")
+	jobs.start("near", on[0], "worker", "--rank", "0", "--coordinator", "10.79.1.1:7070")
+	far := jobs.start("far", on[1], "worker", "--rank", "1", "--coordinator", "10.79.1.1:7070")
 	wait := func(what string, f func(log string) bool) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
@@ -40,7 +28,7 @@ func TestBlackHole(t *testing.T) {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("not within a minute: %s\n%s", what, logs["ps"])
+				t.Fatalf("not within a minute: %s\n%s", what, jobs.logs["ps"])
 			}
 		}
 	}
@@ -67,7 +55,7 @@ func TestBlackHole(t *testing.T) {
 	ps.Process.Signal(syscall.SIGTERM)
 	ps.Wait()
 	far.Wait()
-	if code := far.ProcessState.ExitCode(); code != 69 || !strings.Contains(logs["far"].String(), "the coordinator at 10.79.1.1:7070 is lost") {
-		t.Errorf("the far worker ended with %d\n%s", code, logs["far"])
+	if code := far.ProcessState.ExitCode(); code != 69 || !strings.Contains(jobs.logs["far"].String(), "the coordinator at 10.79.1.1:7070 is lost") {
+		t.Errorf("the far worker ended with %d\n%s", code, jobs.logs["far"])
 	}
 }
