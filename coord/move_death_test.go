@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"star"
@@ -106,6 +107,7 @@ func TestMoveWithoutWorkers(t *testing.T) {
 			said <- no
 		})
 		time.Sleep(time.Second)
+		synctest.Wait()
 		a.m.Close()
 		b.m.Close()
 		<-a.gone
