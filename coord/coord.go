@@ -987,9 +987,8 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	if c.ledger.ring != nil {
 		c.ledger.ring.arrive(r)
 	} else {
-		start = c.ledger.accounts[p.rank].start
-		more = c.ledger.accounts[p.rank].beyond(r.Samples)
 		a := &c.ledger.accounts[p.rank]
+		start, more = a.start, a.beyond(r.Samples)
 		if a.coded = p.codec != ""; !a.arrived {
 			a.norm2, a.change = r.Norm2, changeOf(&r)
 		}

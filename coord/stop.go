@@ -173,7 +173,7 @@ func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
 		p.leaving, p.leave = time.Now(), m
 		c.musterIn(musterTime)
 		// Where it waits for others, perhaps in vain: they still work for that time.
-		c.saveNow = c.saveNow || !slices.ContainsFunc(c.workers, func(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() })
+		c.saveNow = c.saveNow || !slices.ContainsFunc(c.workers, stays)
 	}
 	return true
 }
@@ -206,10 +206,12 @@ func (c *Coordinator) muster(now time.Time) error {
 	return nil
 }
 
+// stays says whether a member is there, and was not told to end.
+func stays(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() }
+
 // deserted is why the job cannot go on without those who were told to end. Empty: it can.
 func (c *Coordinator) deserted() string {
 	going := func(p *peer) bool { return p != nil && !p.gone && !p.leaving.IsZero() }
-	stays := func(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() }
 	var why string
 	some := false
 	for _, p := range c.workers {

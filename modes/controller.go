@@ -481,9 +481,11 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 			lately = append(slices.Clone(lately), over) // longer than ever already
 			c.overdue = true
 		}
-		if f.Fits[i] = fitOf(w.samples.vals, w.times.vals, w.compute.vals); c.queued {
-			f.Fits[i] = fitOfDrawn(w.samples.vals, w.times.vals, w.compute.vals)
+		fitted := fitOf
+		if c.queued {
+			fitted = fitOfDrawn
 		}
+		f.Fits[i] = fitted(w.samples.vals, w.times.vals, w.compute.vals)
 		fit, b := f.Fits[i], float64(c.cfg.Batch)
 		mean := 0.0
 		for k, t := range lately {

@@ -91,6 +91,9 @@ func (p Plan) Part(w star.Worker, def int) int {
 	return max(1, (p.Share(w, def)+p.Queue/2)/max(1, p.Queue))
 }
 
+// QueueParts is into how many parts auto cuts a share for a queue of samples.
+const QueueParts = 8
+
 // maxQueue is the most parts that a share is cut into: each costs a message.
 const maxQueue = 1 << 10
 

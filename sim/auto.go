@@ -153,9 +153,6 @@ func (a *Auto) expect() {
 	}
 }
 
-// Queue is into how many parts auto may cut a share for a queue of samples.
-const Queue = 8
-
 // patience is the least deadline, as in package coord.
 const patience = 250 * time.Millisecond
 

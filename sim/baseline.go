@@ -137,7 +137,7 @@ func (c *Config) Use(name string, own optim.Config) error {
 		if config.Ring {
 			config.Own = star.Record.Own
 		} else {
-			config.Queue = min(Queue, c.Batch)
+			config.Queue = min(modes.QueueParts, c.Batch)
 		}
 		auto, err := NewAuto(config, c.Plan)
 		if err != nil {

@@ -21,9 +21,6 @@ const (
 	PredictorNone   = "none"
 )
 
-// queueParts is into how many parts a share is cut for a queue of samples.
-const queueParts = 8
-
 // NewPilot makes the pilot of a job. It looks at Workers, MaxWorkers, Batch, Shares, Arch, RiderWait, PSBandwidth, Optimizer, Momentum, Predictor, Decider, and Seed if the predictor is
 // trained online. An empty Predictor is none.
 //
@@ -37,7 +34,7 @@ func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 	c := pilot.Config{Workers: job.Ranks(), Batch: job.Batch, Plan: plan, Ring: job.Arch == settings.AllReduce, RiderWait: job.RiderWait,
 		LinkRate: 1e6 * job.PSBandwidth, Momentum: Optimizer(job).Memory()}
 	if !c.Ring && len(job.Coordinators) == 0 {
-		c.Queue = min(queueParts, job.Batch)
+		c.Queue = min(modes.QueueParts, job.Batch)
 	}
 	switch job.Predictor {
 	case "", PredictorNone:
