@@ -165,9 +165,6 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.cfg.Office != nil && p.Queue > 0 {
-		return nil, fmt.Errorf("mode %v: with --coordinators workers compute batches of their own: which samples are in an update would be lost with the coordinator", p)
-	}
 	if c.cfg.Office != nil && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
 		return nil, fmt.Errorf("mode %v: with --coordinators the members of a ring compute whole batches: which parts are in an update would be lost with the coordinator", p)
 	}

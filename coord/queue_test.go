@@ -59,12 +59,20 @@ func TestQueueOnce(t *testing.T) {
 		}
 		limit := int64(rapid.IntRange(1, 400).Draw(t, "limit"))
 		l := newLedger(rapid.SampledFrom(plans[:3]).Draw(t, "plan"), n, 0, batch, limit)
+		l.memos = true
+		var note memo // of the last update
 		out := map[star.Worker]*queuer{}
 		steps := make([]int64, n)
 		sent := map[star.Worker][]Span{}
 		seen := make([]int, limit)
 		carry := func(os []order) {
 			for _, o := range os {
+				if o.fire.Seq > 0 {
+					var err error
+					if note, err = parseMemo(o.memo); err != nil {
+						t.Fatal(err)
+					}
+				}
 				for _, g := range o.fire.Gradients {
 					for _, s := range sent[g.Worker] {
 						for k := range s.Count {
@@ -124,6 +132,22 @@ func TestQueueOnce(t *testing.T) {
 						carry(l.join(v))
 					}
 				}
+			case 3: // another process coordinates: it knows what went with the last update
+				next := newLedger(l.plan, n, 0, batch, limit)
+				next.memos = true
+				next.resume(note.Progress)
+				next.seq, next.waste = l.seq, note.waste
+				for v := range next.accounts {
+					next.accounts[v].live, next.accounts[v].counted = l.accounts[v].live, l.accounts[v].live
+					if next.accounts[v].live {
+						continue
+					}
+					next.barrier.Leave(star.Worker(v))
+				}
+				l = next
+				clear(out)
+				clear(sent)
+				carry(l.begin())
 			default:
 				if q.part > 0 {
 					q.done = min(q.done+q.part, q.whole())

@@ -135,6 +135,23 @@ func TestChaosOfATree(t *testing.T) {
 	}
 }
 
+// Whoever is gone, a worker with samples of the queue or the coordinator that has handed them out, every sample is in one update.
+func TestChaosOfAQueue(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many processes")
+	}
+	t.Parallel()
+	r, said, err := breaks(t, "--coordinators", "3", "--shards", "2", "--workers", "4", "--mode", "ssgd queue=8", "--faults", "kill,term,pause,coordinator", "--fault-seed", "4",
+		"--every", "250ms", "--for", "3s", "--longest", "1s", "--slow", "0:+20ms", "--steps", "400")
+	kinds := map[string]int{}
+	for _, f := range r.Faults {
+		kinds[f.Kind]++
+	}
+	if err != nil || r.Lives != 1 || r.Updates < 200 || kinds["kill"]+kinds["term"] < 2 || kinds["coordinator"] != 1 {
+		t.Errorf("%v: %+v\n%s", err, r, said)
+	}
+}
+
 // The ways between the workers of a tree are cut, garbled and silent, too: a gradient that was lost there is sent again, or goes to the shards.
 func TestChaosBetweenTheWorkersOfATree(t *testing.T) {
 	if testing.Short() {

@@ -33,7 +33,7 @@ func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 	}
 	c := pilot.Config{Workers: job.Ranks(), Batch: job.Batch, Plan: plan, Ring: job.Arch == settings.AllReduce, RiderWait: job.RiderWait,
 		LinkRate: 1e6 * job.PSBandwidth, Momentum: Optimizer(job).Memory()}
-	if !c.Ring && len(job.Coordinators) == 0 {
+	if !c.Ring {
 		c.Queue = min(modes.QueueParts, job.Batch)
 	}
 	switch job.Predictor {

@@ -27,8 +27,6 @@ func (s *server) checkCouncil() error {
 	switch {
 	case job.Arch == settings.AllReduce && (s.plan.Micro > 0 || s.plan.Local > 0):
 		return no("not with micro, local or --baseline: which parts of a batch are in an update would be lost with the coordinator")
-	case s.plan.Queue > 0:
-		return no("not with queue: which samples are in an update would be lost with the coordinator")
 	case job.Baseline != "":
 		return no("not with --baseline: what a scheme has learned would be lost with the coordinator")
 	case job.Cluster != "":
