@@ -2,6 +2,7 @@ package ps
 
 import (
 	"fmt"
+	"slices"
 
 	"star/train/kernel"
 )
@@ -18,6 +19,9 @@ import (
 // Where no norm is asked for before an update, a shard sends its parameters off first and brings velocities up to date while they are on their way ([Settler]): workers wait for a vector more to be read for each gradient, not for one
 // to be written.
 //
+// In an update of a whole round, whose weights come to 1 or more, only Σ cᵢ·vᵢ counts, so there workers have one velocity in common: a shard that makes such updates only holds one vector, and takes as long for them as with
+// [optim.Nesterov], of the same bits. A worker whose gradient is in an update of less begins with a copy of it. What is remembered moves the parameters by η·μ/(1−μ)·Σ cᵢ·vᵢ in all, before and after.
+//
 // Gradients arrive as they were computed. What is measured of them (noise, poison, the norm that is clipped) and codecs know nothing of velocities. Clipping scales each gᵢ before it
 // enters its velocity, as it does in SSGD. A gradient that is dropped, or refused by a judge, leaves no trace. In a tree the report is its top's gradient.
 //
@@ -30,9 +34,14 @@ type WorkerMomentum struct {
 	Momentum float64  // μ, 0 ≤ μ < 1
 	Decay    float64  // λ
 
-	velocity [][]float32 // by worker; nil: zero
-	ahead    bool        // the update in hand leaves velocities to Settle
-	hand     []Gradient  // of a direction that Combine has made, until Step; Vec is in fresh
+	// Apart says that weights do not tell what part of a round an update is of: velocities are never in common.
+	Apart bool
+
+	velocity [][]float32 // by worker; nil: common
+	common   []float32   // nil: zero
+	united   united
+	ahead    bool       // the update in hand leaves velocities to Settle
+	hand     []Gradient // of a direction that Combine has made, until Step; Vec is in fresh
 	fresh    [][]float32
 }
 
@@ -49,14 +58,84 @@ func (r *WorkerMomentum) begin(gs []Gradient, n int) {
 		}
 		if r.velocity[g.Worker] == nil {
 			r.velocity[g.Worker] = make([]float32, n)
+			copy(r.velocity[g.Worker], r.common)
 		}
 	}
+}
+
+// whole says whether an update is of a whole round of samples, or more.
+func (r *WorkerMomentum) whole(gs []Gradient) bool { return !r.Apart && weights(gs) > 1-1e-6 }
+
+// weights is what those of gs come to.
+func weights(gs []Gradient) (sum float64) {
+	for _, g := range gs {
+		sum += float64(g.Weight)
+	}
+	return sum
+}
+
+// unite makes the velocities, of n elements, of all workers of an update one: their mean.
+func (r *WorkerMomentum) unite(gs []Gradient, n int) {
+	if r.owned() {
+		r.begin(gs, n)
+		all, mean := weights(gs), make([]float32, n)
+		for _, g := range gs {
+			kernel.Axpy(float32(float64(g.Weight)/all), r.velocity[g.Worker], mean)
+		}
+		clear(r.velocity)
+		r.common = mean
+	}
+	if r.common == nil {
+		r.common = make([]float32, n)
+	}
+}
+
+// owned says whether any worker has a velocity of its own.
+func (r *WorkerMomentum) owned() bool {
+	return slices.ContainsFunc(r.velocity, func(v []float32) bool { return v != nil })
+}
+
+// united is the optimiser of whole rounds: Nesterov's momentum.
+type united struct {
+	rule *WorkerMomentum
+	of   Optimizer // of all other updates
+}
+
+// Begin implements [RangeOptimizer].
+func (u *united) Begin() {
+	if o, ok := u.of.(RangeOptimizer); ok {
+		o.Begin()
+	}
+}
+
+// Step implements [Optimizer].
+func (u *united) Step(params, grad []float32, lr float64) {
+	u.Begin()
+	u.StepRange(params, grad, 0, lr)
+}
+
+// StepRange implements [RangeOptimizer].
+func (u *united) StepRange(params, grad []float32, from int, lr float64) {
+	r := u.rule
+	kernel.Momentum(params, grad, r.common[from:from+len(params)], float32(lr), float32(r.Momentum), 0, float32(r.Decay), true)
+}
+
+// round has update make one of gs, which are a whole round, of n elements.
+func (r *WorkerMomentum) round(gs []Gradient, n int, update func(*Descent)) {
+	r.unite(gs, n)
+	r.united = united{r, r.Then.Optimizer}
+	r.Then.Optimizer = &r.united
+	update(r.Then)
+	r.Then.Optimizer = r.united.of
 }
 
 // Combine implements [Rule]. Velocities change in Step, when the norm is known.
 func (r *WorkerMomentum) Combine(params []float32, version int64, gs []Gradient) []float32 {
 	r.hand = append(r.hand[:0], gs...)
 	for i := range r.hand {
+		if r.whole(gs) {
+			break
+		}
 		if i == len(r.fresh) {
 			r.fresh = append(r.fresh, nil)
 		}
@@ -68,6 +147,11 @@ func (r *WorkerMomentum) Combine(params []float32, version int64, gs []Gradient)
 
 // Step implements [Rule].
 func (r *WorkerMomentum) Step(params, dir []float32, samples int64, norm float64) {
+	if r.whole(r.hand) {
+		r.round(r.hand, len(dir), func(d *Descent) { d.Step(params, dir, samples, norm) })
+		r.hand = r.hand[:0]
+		return
+	}
 	r.begin(r.hand, len(dir))
 	clip := r.Then.clip(norm)
 	scale(clip, dir)
@@ -84,6 +168,10 @@ func (r *WorkerMomentum) Step(params, dir []float32, samples int64, norm float64
 
 // Update implements [Fused].
 func (r *WorkerMomentum) Update(next, params []float32, version int64, gs []Gradient, samples int64) {
+	if r.whole(gs) {
+		r.round(gs, len(params), func(d *Descent) { d.Update(next, params, version, gs, samples) })
+		return
+	}
 	o, ok := r.Then.Optimizer.(RangeOptimizer)
 	if !ok {
 		dir := r.Combine(params, version, gs)
@@ -101,7 +189,7 @@ func (r *WorkerMomentum) Update(next, params []float32, version int64, gs []Grad
 
 // Ahead implements [Settler].
 func (r *WorkerMomentum) Ahead(next, params []float32, version int64, gs []Gradient, samples int64) bool {
-	if _, ok := r.Then.Optimizer.(RangeOptimizer); !ok || repeated(gs) {
+	if _, ok := r.Then.Optimizer.(RangeOptimizer); !ok || repeated(gs) || r.whole(gs) {
 		return false
 	}
 	r.ahead = true
@@ -154,12 +242,18 @@ func (r *WorkerMomentum) Measure(on bool) { r.Then.Measure(on) }
 // Sum2 implements [Measurer]: of Σ cᵢ·gᵢ.
 func (r *WorkerMomentum) Sum2() float64 { return r.Then.Sum2() }
 
-const velocitySlot = "dana.velocity.%d"
+const (
+	velocitySlot = "dana.velocity.%d"
+	commonSlot   = "dana.velocity"
+)
 
-// Slots implements [Stateful].
+// Slots implements [Stateful]. Velocities that are all the same are one in common.
 func (r *WorkerMomentum) Slots(n int) []RuleSlot {
 	out := make([]RuleSlot, len(r.velocity))
 	for w, v := range r.velocity {
+		if v == nil {
+			v = r.common
+		}
 		if v == nil {
 			v = make([]float32, n)
 		}
@@ -169,19 +263,28 @@ func (r *WorkerMomentum) Slots(n int) []RuleSlot {
 }
 
 // Lasting implements [Stateful].
-func (r *WorkerMomentum) Lasting(n int) []RuleSlot { return r.Slots(n) }
+func (r *WorkerMomentum) Lasting(n int) []RuleSlot {
+	if r.common == nil || r.owned() {
+		return r.Slots(n)
+	}
+	return []RuleSlot{{Name: commonSlot, Data: r.common}}
+}
 
 // SetSlots implements [Stateful]. What belongs to workers that the job has no more is left out.
 func (r *WorkerMomentum) SetSlots(slots []RuleSlot) error {
+	one := len(slots) > 0 && !slices.ContainsFunc(slots, func(s RuleSlot) bool { return !slices.Equal(s.Data, slots[0].Data) })
 	for w, s := range slots {
-		if s.Name != fmt.Sprintf(velocitySlot, w) {
+		if name := fmt.Sprintf(velocitySlot, w); s.Name != name && (s.Name != commonSlot || len(slots) > 1) {
 			return fmt.Errorf("ps: %q is no state of the optimiser dana: give every star-ps the same --optimizer and --baseline", s.Name)
 		}
 	}
-	for w := range r.velocity {
-		if r.velocity[w] = nil; w < len(slots) {
-			r.velocity[w] = append([]float32(nil), slots[w].Data...)
-		}
+	clear(r.velocity)
+	if r.common = nil; one {
+		r.common = slices.Clone(slots[0].Data)
+		return nil
+	}
+	for w := range min(len(r.velocity), len(slots)) {
+		r.velocity[w] = slices.Clone(slots[w].Data)
 	}
 	return nil
 }

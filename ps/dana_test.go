@@ -46,13 +46,15 @@ func cloned(gs []Gradient) []Gradient {
 	return gs
 }
 
-// The rule is algorithm 6 of the paper in double precision, with weights, clipping and decay: u = g + λw + μv, w ← w − η·Σ c·u.
+// The rule is algorithm 6 of the paper in double precision, with weights, clipping and decay: u = g + λw + μv, w ← w − η·Σ c·u; and Nesterov's in whole rounds, which
+// begin with the mean of the velocities, where weights tell of them.
 func TestWorkerMomentumIsDANASlim(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		workers, n := rapid.IntRange(1, 5).Draw(t, "workers"), rapid.IntRange(1, 4).Draw(t, "n")
 		mu, decay, clip := rapid.SampledFrom([]float64{0, 0.5, 0.9}).Draw(t, "mu"), rapid.SampledFrom([]float64{0, 0.01}).Draw(t, "decay"), rapid.SampledFrom([]float64{0, 0.5}).Draw(t, "clip")
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		rule := dana(t, n, workers, 1, mu, decay, clip)
+		rule.Apart = rapid.Bool().Draw(t, "apart")
 		w, want := make([]float32, n), make([]float64, n)
 		for i := range w {
 			w[i] = float32(r.NormFloat64())
@@ -80,8 +82,22 @@ func TestWorkerMomentumIsDANASlim(t *testing.T) {
 			if clip > 0 && norm > clip {
 				short = clip / norm
 			}
-			next := slices.Clone(want)
-			for _, g := range gs {
+			next, own := slices.Clone(want), gs
+			if all := weights(gs); !rule.Apart && all > 1-1e-6 {
+				for i := range next {
+					mean, d := 0.0, decay*want[i]
+					for _, g := range gs {
+						mean += float64(g.Weight) / all * v[g.Worker][i]
+						d += short * float64(g.Weight) * float64(g.Vec[i])
+					}
+					for k := range v {
+						v[k][i] = mu*mean + d
+					}
+					next[i] -= 0.1 * (d + mu*v[0][i])
+				}
+				own = nil
+			}
+			for _, g := range own {
 				for i, x := range g.Vec {
 					d := short*float64(x) + decay*want[i]
 					v[g.Worker][i] = mu*v[g.Worker][i] + d
@@ -103,29 +119,85 @@ func TestWorkerMomentumIsDANASlim(t *testing.T) {
 	})
 }
 
-// In SSGD it is Nesterov's momentum.
+// In SSGD it is Nesterov's momentum, bit for bit, and no worker has a velocity of its own: also where the norm is asked for before, and after a plan in which workers had some.
 func TestWorkerMomentumInSSGD(t *testing.T) {
 	const n, workers = 7, 4
-	o, err := optim.New(optim.Config{Name: optim.Nesterov, LR: 0.1, Momentum: 0.9, WeightDecay: 0.01}, n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	one, each := &Descent{Optimizer: o, Schedule: Constant(0.1)}, dana(t, n, workers, 1, 0.9, 0.01, 0)
-	a, b := make([]float32, n), make([]float32, n)
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 100 {
-		var gs []Gradient
-		for len(gs) < workers {
-			gs = someOf(r, workers, n, false)
+	for _, clip := range []float64{0, 0.5} {
+		o, err := optim.New(optim.Config{Name: optim.Nesterov, LR: 0.1, Momentum: 0.9, WeightDecay: 0.01}, n)
+		if err != nil {
+			t.Fatal(err)
 		}
-		one.Update(a, a, 0, cloned(gs), 0)
-		each.Update(b, b, 0, gs, 0)
-	}
-	for i := range a {
-		if math.Abs(float64(a[i]-b[i])) > 1e-5 {
-			t.Errorf("element %d: %v, Nesterov's %v", i, b[i], a[i])
+		one, each := &Descent{Optimizer: o, Schedule: Constant(0.1), Clip: clip}, dana(t, n, workers, 1, 0.9, 0.01, clip)
+		a, b := make([]float32, n), make([]float32, n)
+		r := rand.New(rand.NewPCG(1, 2))
+		for range 100 {
+			var gs []Gradient
+			for len(gs) < workers {
+				gs = someOf(r, workers, n, false)
+			}
+			if twin := cloned(gs); clip > 0 {
+				one.Step(a, one.Combine(a, 0, twin), 0, 2)
+				each.Step(b, each.Combine(b, 0, gs), 0, 2)
+			} else {
+				one.Update(a, a, 0, twin, 0)
+				each.Update(b, b, 0, gs, 0)
+			}
+			if !slices.Equal(a, b) {
+				t.Fatalf("%v, Nesterov's %v", b, a)
+			}
+			if each.owned() || len(each.Lasting(n)) != 1 {
+				t.Fatal("workers have velocities of their own in SSGD")
+			}
+		}
+		single := someOf(rand.New(rand.NewPCG(3, 4)), workers, n, false)[:1]
+		each.Update(b, b, 0, single, 0)
+		if !each.owned() || len(each.Lasting(n)) != workers {
+			t.Fatal("a worker has no velocity of its own after an update of its gradient alone")
+		}
+		for len(single) < workers {
+			single = someOf(r, workers, n, false)
+		}
+		if each.Update(b, b, 0, single, 0); each.owned() {
+			t.Fatal("velocities are not one after a whole round")
 		}
 	}
+}
+
+// However velocities were split and made one, what is remembered moves the parameters as far, in the end, as if each worker had always had its own.
+func TestWorkerMomentumReach(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const n, workers, mu = 2, 3, 0.5
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		a, b := dana(t, n, workers, 1, mu, 0, 0), dana(t, n, workers, 1, mu, 0, 0)
+		b.Apart = true
+		wa, wb := make([]float32, n), make([]float32, n)
+		update := func(gs []Gradient) {
+			b.Update(wb, wb, 0, cloned(gs), 0)
+			a.Update(wa, wa, 0, gs, 0)
+		}
+		for range 20 {
+			for range r.IntN(4) {
+				gs := someOf(r, workers, n, false)
+				for len(gs) < workers {
+					gs = someOf(r, workers, n, false)
+				}
+				update(gs)
+			}
+			for range r.IntN(8) {
+				if gs := someOf(r, workers, n, false); len(gs) > 0 {
+					update(gs)
+				}
+			}
+		}
+		for range 60 * workers { // until nothing is left, in any order
+			update([]Gradient{{Worker: star.Worker(r.IntN(workers)), Weight: 1. / workers, Vec: make([]float32, n)}})
+		}
+		for i := range wa {
+			if math.Abs(float64(wa[i]-wb[i])) > 1e-4 {
+				t.Fatalf("element %d is %v, with velocities of their own throughout %v", i, wa[i], wb[i])
+			}
+		}
+	})
 }
 
 // One pass or two, one goroutine or several, one shard or two, and across a checkpoint or a move: the bits are the same.

@@ -210,7 +210,9 @@ func (t *Trained) play(m baseline.Made, own optim.Config) error {
 	}
 	descent := &ps.Descent{Optimizer: o, Schedule: schedule, Threads: 1}
 	if t.Rule = descent; own.Name == optim.DANA {
-		t.Rule = ps.NewWorkerMomentum(descent, 0, o.Config().Momentum, own.WeightDecay)
+		each := ps.NewWorkerMomentum(descent, 0, o.Config().Momentum, own.WeightDecay)
+		each.Apart = t.Mean
+		t.Rule = each
 	}
 	return nil
 }

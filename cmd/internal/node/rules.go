@@ -54,7 +54,9 @@ func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) ps.Rule {
 func ownRule(job *settings.Job, o *optim.Optimizer, rate optim.Schedule) ps.Rule {
 	descent := &ps.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip}
 	if c := o.Config(); c.Name == optim.DANA {
-		return ps.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
+		r := ps.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
+		r.Apart = job.UpdateScale == string(coord.ScaleFiring)
+		return r
 	}
 	return descent
 }
