@@ -52,6 +52,9 @@ type TTAConfig struct {
 	// Search is with how many seeds a learning rate is tried on each of the clusters of the search. Zero: 3.
 	Search int
 
+	// RateTimes multiplies the rates that the search has found: how much hangs on them. Zero: 1.
+	RateTimes float64
+
 	Jobs int    // runs at a time; zero: one for each processor
 	Out  string // journal of finished runs; those that are in it are not made again. Empty: none
 
@@ -158,7 +161,7 @@ func TTA(ctx context.Context, cfg TTAConfig) ([]TTAResult, error) {
 	}
 	for i := range cells {
 		c := choices[t.searchKey(cells[i])]
-		cells[i].rate, cells[i].optimizer = c.rate, c.optimizer
+		cells[i].rate, cells[i].optimizer = c.rate*t.RateTimes, c.optimizer
 	}
 	t.done, t.all = 0, len(cells)
 	results := make([]TTAResult, len(cells))
@@ -183,6 +186,9 @@ func (t *tta) open() error {
 	}
 	if t.Search == 0 {
 		t.Search = 3
+	}
+	if t.RateTimes == 0 {
+		t.RateTimes = 1
 	}
 	if t.Jobs == 0 {
 		t.Jobs = runtime.GOMAXPROCS(0)

@@ -48,6 +48,7 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &cfg.Data, "data", "", "folder with mnist, cifar-10-batches-bin, tinyshakespeare and straggler-traces; what is not there is generated, or left out")
 	settings.Var(&s.set, &cfg.Seeds, "seeds", 5, "runs of each method; there are intervals for 5 and more")
 	settings.Var(&s.set, &cfg.Search, "search", 3, "seeds with which each learning rate is tried, with and without stragglers; a rate must arrive with all")
+	settings.Var(&s.set, &cfg.RateTimes, "rate-times", 1.0, "factor on each method's best learning rate: what half or twice of it brings")
 	settings.Var(&s.set, &s.rates, "rates", []string{}, "learning rates, of which each method has its own best (the task's)")
 	settings.Var(&s.set, &cfg.Momentum, "momentum", 0.0, "momentum of the optimiser; 0: plain SGD, and 0.9 for who has momentum nevertheless. The task's learning rates are multiplied by 1 − momentum")
 	settings.Var(&s.set, &cfg.Optimizer, "optimizer", "momentum", "of all methods without their own; momentum is plain SGD where --momentum is 0", bench.TTAOptimizers()...)
@@ -161,6 +162,7 @@ func (s *ttaSuite) parse(cfg *bench.TTAConfig) error {
 	}{
 		{"seeds", cfg.Seeds >= 1 && cfg.Seeds <= 1000, "1 to 1000"},
 		{"search", cfg.Search >= 1 && cfg.Search <= 1000, "1 to 1000"},
+		{"rate-times", cfg.RateTimes > 0 && cfg.RateTimes <= 1000, "above 0, up to 1000"},
 		{"rounds", cfg.Rounds >= 0 && cfg.Rounds <= 1e6, "0 to 1000000"},
 		{"jobs", cfg.Jobs >= 0 && cfg.Jobs <= 1024, "0 to 1024"},
 		{"momentum", cfg.Momentum >= 0 && cfg.Momentum < 1, "at least 0 and less than 1"},
