@@ -505,3 +505,67 @@ func TestGradientThatNobodyKnowsOf(t *testing.T) {
 		}
 	})
 }
+
+// A shard that was sent to another server, whole, and is still here because a worker does not know of the other one: when its move is given up, or
+// the coordinator is lost, it goes on.
+func TestGivenUpWhenAllIsSent(t *testing.T) {
+	for name, stages := range map[string][]transport.HandStage{"moves": {transport.Give}, "copied": {transport.Lend}, "copied and counted": {transport.Lend, transport.Shared}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := new(transport.Pipe)
+				s := awaitsNext(t, net)
+				j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 1, workers: 1, quorum: 9, noReader: true, server: ServerConfig{
+					Again: s.again, Copies: true, Hello: transport.Hello{Rank: 1},
+					Load: func(transport.ShardInfo) ([]float32, int64, error) { return make([]float32, 10), 0, nil },
+				}})
+				if f, _ := next(t, j.coord); f.Kind != transport.KindReady {
+					t.Fatal(f.Kind)
+				}
+				coord := j.coord
+				j.tell(transport.View{Shard: 0, Term: 3, From: 0, To: 10, Holders: []transport.Holder{{Rank: 1, Addr: "shards"}}})
+				l, err := j.dial(net, 0, make([]float32, 10))
+				if err != nil {
+					t.Fatal(err)
+				}
+				heir, _, _, err := transport.Open(t.Context(), net, "shards", transport.Hello{Service: transport.ServiceShard, Role: transport.RoleServer, Job: "test", Rank: 2, Params: 10}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, stage := range stages {
+					j.tell(transport.Hand{Stage: stage})
+					if i == 0 {
+						if f, _ := next(t, heir); f.Kind != transport.KindState {
+							t.Fatal(f.Kind)
+						}
+					}
+					synctest.Wait()
+				}
+				if name == "moves" {
+					j.tell(transport.Hand{Stage: transport.Keep})
+				} else {
+					j.coord.Close()
+					<-s.asked
+					coord = s.take(t, 4)
+					if f, _ := next(t, coord); f.Kind != transport.KindHeld {
+						t.Errorf("%v, want what it holds", f.Kind)
+					}
+					standing(t, coord)
+				}
+				coord.SetWriteDeadline(time.Now().Add(time.Second))
+				if err := transport.Send(coord, transport.Fire{Seq: 1}, nil); err != nil {
+					t.Fatal(err)
+				}
+				if f, _ := next(t, coord); f.Kind != transport.KindHeld {
+					t.Errorf("%v, want that it holds a firing", f.Kind)
+				}
+				l.Close()
+				heir.Close()
+				j.cancel()
+				<-j.over
+				coord.Close()
+				s.theirs.Close()
+				j.wg.Wait()
+			})
+		})
+	}
+}

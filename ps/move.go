@@ -54,6 +54,20 @@ type leaving struct {
 	lending lending // a copy; else it moves
 }
 
+// stop ends the giver, who may be sending, or wait for more to send.
+func (l *leaving) stop() {
+	if l.heir != nil {
+		l.heir.Close()
+	}
+	if l.giver == nil {
+		return
+	}
+	if !l.retired {
+		close(l.giver.last)
+	}
+	<-l.giver.over // it reads what updates would change
+}
+
 // pass has a gradient that is stored sent to the heir.
 func (l *leaving) pass(g Gradient) {
 	l.giver.queue <- g // has room: a worker has one gradient here
@@ -273,11 +287,8 @@ func (h *host) keep() error {
 	if l.gone {
 		return errors.New("it was given away, and is to be kept")
 	}
-	if l.heir != nil {
-		l.heir.Close()
-	}
+	l.stop()
 	if g := l.giver; g != nil {
-		<-g.over // reads what updates would change; its connection is closed
 		h.mem.release(g.snap)
 		h.shard.Resume()
 		for _, m := range l.unsaid {

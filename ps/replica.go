@@ -260,15 +260,10 @@ func (h *host) lend(m transport.Hand) error {
 // unlend ends the lending of a copy that is not to be, or is gone.
 func (h *host) unlend() {
 	l := &h.leaves
-	if l.heir != nil {
-		l.heir.Close()
-	}
-	if g := l.giver; g != nil {
-		<-g.over // reads what updates would change; its connection is closed
-		if !l.lending.shared {
-			h.mem.release(g.snap)
-			h.shard.Resume()
-		}
+	l.stop()
+	if g := l.giver; g != nil && !l.lending.shared {
+		h.mem.release(g.snap)
+		h.shard.Resume()
 	}
 	*l = leaving{}
 }
