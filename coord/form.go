@@ -360,7 +360,7 @@ func (c *Coordinator) welcome(p *peer) {
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(),
 	}
 	if c.heir != nil && c.cfg.Ring == nil {
-		w.Step = c.heir.memo.steps[p.rank] + 1
+		w.Step = c.heir.steps[p.rank] + 1
 	}
 	buffers := c.cfg.Buffers
 	if c.ledger != nil { // it comes back
@@ -466,7 +466,7 @@ func (c *Coordinator) tryStart() {
 		}
 		c.issue(l.ring.regroup(with))
 	case c.trained():
-		c.issue(l.clearStore(c.heir.memo.steps))
+		c.issue(l.clearStore(c.heir.memo.steps, c.heir.steps))
 		fallthrough
 	default:
 		c.issue(l.begin())

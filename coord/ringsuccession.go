@@ -281,7 +281,7 @@ func (c *Coordinator) recollect() {
 		m = unreleased(h.estate.From, c.cfg.Workers)
 		h.ring = m
 	}
-	h.memo = memo{Progress: m.Progress, waste: m.Waste, steps: m.Steps}
+	h.memo, h.steps = memo{Progress: m.Progress, waste: m.Waste}, m.Steps
 	h.seq = m.Seq
 	c.cfg.Resume = m.Progress
 	c.log.Info("goes on with the ring", "term", c.term(), "version", m.Version, "samples", m.Samples, "under_way", len(m.Rounds), "memo_of_term", m.Term)

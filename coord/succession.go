@@ -64,6 +64,7 @@ type Estate struct {
 	Manual     bool // the pilot is not heeded
 	Grows      bool `json:",omitempty"` // a tree that follows the load is wanted
 	Workers    []star.Worker
+	Steps      []int64 `json:",omitempty"` // by worker, the step in hand when Workers were noted; -1: nobody has had the rank
 	Model      string
 	ModelHash  string
 	Params     int64
@@ -234,6 +235,7 @@ type succession struct {
 	settled time.Time   // when all servers stood; zero: some do not
 	seq     int64       // of the last Fire that any server was given
 	memo    memo
+	steps   []int64     // by worker: the last that anybody may have been released for; -1: nobody has had the rank
 	log     []logRecall // Fires that servers have told of
 	norms   []heard     // by servers that stand already; at most two of each of their shards
 	claims  claims      // of copies
@@ -455,12 +457,9 @@ func (c *Coordinator) settle() error {
 		}
 		last = seq
 	}
-	for w := len(h.memo.steps); w < c.cfg.Workers; w++ {
-		step := int64(-1)
-		if last == 0 && slices.Contains(h.estate.Workers, star.Worker(w)) { // released, and not fired yet
-			step = 0
-		}
-		h.memo.steps = append(h.memo.steps, step)
+	h.steps = make([]int64, c.cfg.Workers)
+	for w := range h.steps {
+		h.steps[w] = max(stepOf(h.memo.steps, w), stepOf(h.estate.Steps, w)) // who came after the last Fire is in no memo
 	}
 	asked, err := c.undecided(all)
 	if err != nil {
@@ -647,19 +646,27 @@ func (c *Coordinator) takeUp(l *ledger) {
 	l.limit, l.seq, l.waste = h.estate.Limit, h.seq, h.memo.waste
 	for w := range l.accounts {
 		a := &l.accounts[w]
-		a.step = h.memo.steps[w]
+		a.step = h.steps[w]
 		if a.live {
 			a.step++ // as the Welcome has said: what shards say of the step before is not meant
 		}
 	}
 }
 
-// clearStore has the shards drop what they hold of gradients that no Fire names: their batches are handed out again, and their
-// memory is needed.
-func (l *ledger) clearStore(steps []int64) (orders []order) {
+// stepOf is the step of a worker in a list of them, -1 if it is not there.
+func stepOf(steps []int64, w int) int64 {
+	if w < len(steps) {
+		return steps[w]
+	}
+	return -1
+}
+
+// clearStore has the shards drop what they hold of gradients that no Fire names, from the steps of the last memo on: their batches are handed out again, and
+// their memory is needed.
+func (l *ledger) clearStore(from, to []int64) (orders []order) {
 	l.out = l.out[:0]
-	for w, step := range steps {
-		if step >= 0 {
+	for w, last := range to {
+		for step := max(stepOf(from, w), 0); step <= last; step++ {
 			l.throwAwayStep(star.Worker(w), step)
 			l.out[len(l.out)-1].silent = true
 		}
@@ -726,26 +733,24 @@ func (c *Coordinator) found(l *ledger) bool {
 		}
 	}
 	c.seats(&e)
-	e.Workers = nil
-	for w := 0; l != nil && w < len(l.accounts); w++ {
-		if l.accounts[w].live {
-			e.Workers = append(e.Workers, star.Worker(w))
-		}
-	}
+	e.enlist(l)
 	c.estate = e
 	return c.bequeath(func(*Estate) {})
 }
 
 // enlisted has a successor know who has a part in the job.
-func (c *Coordinator) enlisted() {
-	c.bequeath(func(e *Estate) {
-		e.Workers = nil
-		for w := range c.ledger.accounts {
-			if c.ledger.accounts[w].live {
-				e.Workers = append(e.Workers, star.Worker(w))
-			}
+func (c *Coordinator) enlisted() { c.bequeath(func(e *Estate) { e.enlist(c.ledger) }) }
+
+// enlist notes who has a part in the job, and which step is not to be used again. l is nil before the training begins.
+func (e *Estate) enlist(l *ledger) {
+	e.Workers, e.Steps = nil, nil
+	for w := 0; l != nil && w < len(l.accounts); w++ {
+		a := &l.accounts[w]
+		if a.live {
+			e.Workers = append(e.Workers, star.Worker(w))
 		}
-	})
+		e.Steps = append(e.Steps, a.step)
+	}
 }
 
 // may says whether an order may be given: it waits until nobody else holds the office.

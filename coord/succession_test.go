@@ -161,7 +161,7 @@ func live(rounds, limit int64, change ...func(*ledger)) past {
 		}
 	}
 	p.estate = Estate{
-		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
+		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1}, Steps: []int64{0, 0},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Owner: []int{0, 1}, Seats: map[int]int{0: 1, 1: 1},
 		Shards: []transport.ShardInfo{{Shard: 0, Addr: "s0", From: 0, To: 50}, {Shard: 1, Addr: "s1", From: 50, To: 100}},
 	}
@@ -364,7 +364,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 	t.Run("shards are assigned, nothing more", func(t *testing.T) {
 		p := live(0, 0)
-		p.estate.Trains, p.estate.Workers = 0, nil
+		p.estate.Trains, p.estate.Workers, p.estate.Steps = 0, nil, nil
 		office := newDesk(2)
 		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
 			w.stands(p, 0, 1, 0, func(s *transport.Standing) { s.Shards[0].Version = -1 }) // waits for Init
@@ -398,6 +398,50 @@ func TestWorkerTriesAgainDuringATakeOver(t *testing.T) {
 		}
 		w.end(errors.New("enough"))
 		<-w.over
+	})
+}
+
+// A job is taken over twice with no update in between, and a worker came meanwhile. What workers may have pushed in that time is dropped, and no step is
+// used a second time: copies of shards would take what comes for what they have.
+func TestTakenOverTwice(t *testing.T) {
+	const rounds, limit = 3, 40
+	p := live(rounds, limit)
+	first := newDesk(7)
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: first, Heir: &p.estate}, func(w *world) {
+		w.stands(p, 0, 1, rounds)
+		w.stands(p, 1, 1, rounds)
+		w.worker(0)
+		b := w.worker(1, dying("released", rounds+1))
+		<-b.gone
+		b = w.worker(1)
+		time.Sleep(500 * time.Millisecond)
+		close(first.end())
+		<-w.over
+		if b.m.Welcome.Step != rounds+2 {
+			t.Errorf("who comes again is welcomed with step %d, want %d", b.m.Welcome.Step, rounds+2)
+		}
+	})
+	p.estate = first.last()
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(8), Heir: &p.estate}, func(w *world) {
+		s := w.stands(p, 0, 1, rounds)
+		w.stands(p, 1, 1, rounds)
+		a, b := w.worker(0), w.worker(1)
+		w.finished(time.Minute)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		if a.m.Welcome.Step != rounds+2 || b.m.Welcome.Step != rounds+3 {
+			t.Errorf("workers are welcomed with steps %d and %d, want %d and %d", a.m.Welcome.Step, b.m.Welcome.Step, rounds+2, rounds+3)
+		}
+		var dropped []transport.Gradient
+		for _, f := range s.seen() {
+			dropped = append(dropped, f.Dropped...)
+		}
+		want := []transport.Gradient{{Worker: 0, Step: rounds}, {Worker: 0, Step: rounds + 1}, {Worker: 1, Step: rounds}, {Worker: 1, Step: rounds + 1}, {Worker: 1, Step: rounds + 2}}
+		if !slices.Equal(dropped, want) {
+			t.Errorf("dropped are %v, want %v", dropped, want)
+		}
+		exactly(t, limit, p.applied, a.used, b.used)
 	})
 }
 
