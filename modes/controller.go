@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"time"
 
 	"star"
@@ -99,6 +100,8 @@ type Controller struct {
 	slowLast  star.Worker   // the last one that was; -1: none yet
 	moves     int           // how often it was another one, and the last one slow no more
 
+	begins []float64 // when the iterations of the last forecast began
+
 	looked   []time.Duration // the averages that the last decision was made from
 	lookedAt time.Duration
 	content  bool // it was sure, and wanted nothing else
@@ -122,6 +125,7 @@ type watched struct {
 	times    ring   // seconds
 	compute  ring   // seconds, of the same iterations
 	samples  ring   // of the same iterations
+	begins   ring   // when they began, seconds
 	busy     ring   // share of its host's processors that was busy during them; 0: not known
 	seen     int64  // valid records
 	bad      int    // invalid ones in a row
@@ -190,7 +194,7 @@ func (w *watched) shift(t float64) {
 			keep = leapt - 1
 		}
 		w.far, w.leaps = 0, 0
-		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.busy} {
+		for _, r := range []*ring{&w.times, &w.compute, &w.samples, &w.begins, &w.busy} {
 			r.keep(keep)
 		}
 	}
@@ -391,6 +395,7 @@ func (c *Controller) Observe(r star.Record) {
 		w.times.add(t.Seconds())
 		w.compute.add((r.Load + r.Compute).Seconds())
 		w.samples.add(float64(r.Samples))
+		w.begins.add(w.released.Seconds())
 		busy, ok := r.Telemetry.Get(star.HostCPU)
 		if !ok || !(busy >= 0 && busy <= 1) {
 			busy = 0
@@ -452,6 +457,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 		predicted = c.cfg.Predictor.Predict()
 	}
 	living := false
+	begins := make([][]float64, n)
 	c.overdue = false
 	c.queued = c.queued || c.plan.Queue > 0
 	for i := range c.workers {
@@ -466,19 +472,20 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 			}
 			// As slow as the first time, or slower.
 			t := max((at - w.released).Seconds(), w.first)
-			h[i], f.Times[i] = []time.Duration{seconds(t)}, seconds(t)
+			h[i], f.Times[i], begins[i] = []time.Duration{seconds(t)}, seconds(t), []float64{w.released.Seconds()}
 			continue
 		}
 		lately := w.times.inOrder()
+		begins[i] = w.begins.inOrder()
 		lo, hi := slices.Min(lately), slices.Max(lately)
 		// A prediction beyond all that was seen is a level that nobody has seen yet; one that is far beyond is not believed.
 		if i < len(predicted) {
 			if t := predicted[i].Seconds(); t > hi && t < 20*hi || t > lo/20 && t < lo {
-				lately = []float64{t}
+				lately, begins[i] = []float64{t}, begins[i][len(begins[i])-1:]
 			}
 		}
 		if over := (at - w.released).Seconds(); w.computes && over > slices.Max(lately) && over <= maxTime.Seconds() {
-			lately = append(slices.Clone(lately), over) // longer than ever already
+			lately, begins[i] = append(slices.Clone(lately), over), append(slices.Clone(begins[i]), w.released.Seconds()) // longer than ever already
 			c.overdue = true
 		}
 		fitted := fitOf
@@ -500,8 +507,46 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 		f.Times[i] = max(seconds(mean), 1)
 	}
 	f.Shares = nil // these are times of equal shares
+	c.begins = align(h, begins)
 	c.pool(f, h)
 	return f, h, living
+}
+
+// align has iterations that were at the same time come at the same time when h is played: what slows all workers, such as a network that they share, makes SSGD wait once, and not once for each of them. begins is when they
+// began. Each worker gets as many as the one has that has most of them: its own in their order, spread evenly over the other's in the time that is known of both, so that their mean stays, and once more for the time before and
+// behind. So where everybody waits for everybody those of one round come together. When the iterations of the one that has most began is returned.
+func align(h History, begins [][]float64) []float64 {
+	most := 0
+	for w := range h {
+		if len(h[w]) > len(h[most]) {
+			most = w
+		}
+	}
+	all := begins[most]
+	half := func(b []float64) float64 { return (b[len(b)-1] - b[0]) / float64(max(2*len(b)-2, 1)) } // of the time between two of them
+	for w, own := range h {
+		if len(own) == 0 || w == most {
+			continue
+		}
+		b := begins[w]
+		last := min(all[len(all)-1]+half(all), b[len(b)-1]+half(b))
+		within := func(b []float64, first float64) (from, n int) {
+			from = sort.SearchFloat64s(b, first)
+			for n = 0; from+n < len(b) && b[from+n] <= last; n++ {
+			}
+			return from, n
+		}
+		to, k := within(all, b[0]-half(b))
+		from, l := within(b, all[0]-half(all))
+		if k == 0 || l == 0 { // never at the same time
+			to, k, from, l = 0, len(own), 0, len(own)
+		}
+		h[w] = make([]time.Duration, len(all))
+		for i := range all {
+			h[w][i] = own[from+((i-to)%k+k)%k*l/k]
+		}
+	}
+	return all
 }
 
 // lags reports whether w, of which one iteration has arrived, took half longer than most for it, and has by now taken half longer than most for the second: nobody needs
@@ -575,7 +620,7 @@ func (c *Controller) pool(f Forecast, h History) {
 		f.Fits[w] = Fit{max(mean-k*float64(c.cfg.Batch), 0), k}
 	}
 	for _, w := range alike {
-		h[w] = out[w][:min(len(out[w]), remembered)]
+		h[w] = out[w][:min(len(out[w]), max(remembered/len(h[w]), 1)*len(h[w]))] // whole rounds
 	}
 }
 
@@ -785,7 +830,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		}
 	}
 	if c.trial != nil && at >= c.trial.until {
-		if d, change := c.judge(at, h, f, present); change {
+		if d, change := c.judge(at, h, f); change {
 			return d, true
 		}
 	}
@@ -886,12 +931,18 @@ func (c *Controller) dwell(slowest time.Duration) time.Duration {
 }
 
 // judge compares what a plan on trial was to bring with what is seen: the samples applied
-// in a second, against those that it would apply by the present forecast, correct its cost. Where
-// the plan before would be cheaper now, that one comes back.
-func (c *Controller) judge(at time.Duration, h History, f Forecast, present Candidate) (Decision, bool) {
+// in a second, against those that it would apply in the iterations that it had, correct its cost. Where
+// the plan before would have been cheaper in these, that one comes back.
+func (c *Controller) judge(at time.Duration, h History, f Forecast) (Decision, bool) {
 	t := c.trial
 	c.trial = nil
 	took := (at - t.begun).Seconds()
+	// Over what was there while it stood: it is not to blame for what has come, or gone.
+	h = c.during(h, t.begun)
+	present, err := c.plan.PriceOver(h, f)
+	if err != nil {
+		return Decision{}, false
+	}
 	before, err := t.from.PriceOver(h, f)
 	if took <= 0 || t.samples == 0 || err != nil {
 		return Decision{}, false
@@ -916,6 +967,22 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast, present Cand
 	c.plan, c.since, c.wants = t.from.Clone(), at, 0
 	c.loss.changed()
 	return d, true
+}
+
+// during is what h has of the iterations since some time; all of it where those are too few.
+func (c *Controller) during(h History, since time.Duration) History {
+	k := sort.SearchFloat64s(c.begins, since.Seconds())
+	if len(c.begins)-k < needed {
+		return h
+	}
+	lately := make(History, len(h))
+	for w := range h {
+		if len(h[w]) > 0 && len(h[w]) != len(c.begins) {
+			return h // lent
+		}
+		lately[w] = h[w][min(k, len(h[w])):]
+	}
+	return lately
 }
 
 // Rate is the samples that a candidate applies in a second.

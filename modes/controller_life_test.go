@@ -271,6 +271,29 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// A plan is judged over the iterations that it had: that everybody has become slower since it was chosen is not its fault.
+func TestVerdictOfItsTime(t *testing.T) {
+	l := begin(t, modes.SSGD(4))
+	l.own[3] = 220 * time.Millisecond
+	l.stays(25)
+	l.goes(modes.ASGD(4))
+	l.applied = 0
+	for w := range l.own {
+		l.own[w] = l.own[w] * 23 / 20
+		l.applied += 0.25 * 200 / float64(l.own[w].Milliseconds())
+	}
+	for range 20 {
+		l.round()
+		if v := l.c.Verdict(); v != nil {
+			if v.Reverted || v.Seen < -0.05 {
+				t.Errorf("%+v", *v)
+			}
+			return
+		}
+	}
+	t.Error("no verdict")
+}
+
 // priced is the part of an equal share of everybody that p is priced to apply in 200 ms.
 func (l *life) priced(p modes.Plan) float64 {
 	l.Helper()

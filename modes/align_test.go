@@ -1,0 +1,104 @@
+package modes
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"star"
+)
+
+// What slows all workers at the same time makes SSGD wait once for it, whatever plan it was seen under, also where less is known of one of them than of the others: SSGD is priced at what its rounds take.
+func TestCommonSlowness(t *testing.T) {
+	const n, batch, steps = 4, 64, 40
+	common := func(at time.Duration) float64 { // three seconds of seven are 2.5 times as slow
+		if at%(7*time.Second) < 3*time.Second {
+			return 2.5
+		}
+		return 1
+	}
+	for _, c := range []struct {
+		name  string
+		plan  Plan
+		ratio float64       // of worker 3 to the others
+		joins time.Duration // when worker 3 is there
+		off   float64
+	}{
+		{"ssgd", SSGD(n), 1, 0, 0.03},
+		{"ssgd, and one has come later", SSGD(n), 1, 12 * time.Second, 0.08},
+		{"asgd", ASGD(n), 1, 0, 0.03},
+		{"asgd, and one is slow", ASGD(n), 2, 0, 0.08},
+	} {
+		k, err := NewController(ControllerConfig{Workers: n, Batch: batch}, c.plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := NewBarrier(c.plan, n, 0)
+		q := make(agenda, 0, n)
+		step := make([]int64, n)
+		took := make([]time.Duration, n)
+		release := func(w star.Worker, at time.Duration) {
+			s := 0.4 * common(at)
+			if w == 3 {
+				s *= c.ratio
+			}
+			took[w] = seconds(s * (1 + 0.02*float64((int64(w)*7+step[w]*5)%11)/11))
+			q.add(event{at + took[w], w})
+		}
+		for w := range star.Worker(n) {
+			if w == 3 && c.joins > 0 {
+				k.Leave(w)
+				b.Leave(w)
+				continue
+			}
+			release(w, 0)
+		}
+		now, joined := time.Duration(0), c.joins == 0
+		for step[0] < steps {
+			e := q.next()
+			now = e.at
+			k.Observe(star.Record{Worker: e.worker, Step: step[e.worker], Compute: took[e.worker], Samples: batch})
+			step[e.worker]++
+			for _, f := range b.Arrive(e.worker) {
+				k.Fired(now, f.Workers, batch*len(f.Workers))
+				for w := range f.Released() {
+					release(w, now)
+				}
+				if now >= c.joins && !joined {
+					joined = true
+					k.Join(now, 3)
+					b.Join(3)
+					release(3, now)
+				}
+			}
+		}
+		f, h, ok := k.Forecast(now)
+		if !ok {
+			t.Fatal("nothing is known")
+		}
+		p, err := SSGD(n).PriceOver(h, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What its rounds would have taken since the oldest iteration that is remembered; the slowest takes 2 % more of what all share.
+		want, rounds := 0.0, 0.0
+		for at := seconds(oldest(k)); at < now; rounds++ {
+			d := 0.4 * c.ratio * common(at) * 1.018
+			at += seconds(d)
+			want += d
+		}
+		want /= rounds
+		if got := p.Interval.Seconds(); math.Abs(got/want-1) > c.off {
+			t.Errorf("%s: ssgd is priced at a round in %.3f s, and it takes %.3f", c.name, got, want)
+		}
+	}
+}
+
+// oldest is when the first began of the iterations that k remembers.
+func oldest(k *Controller) float64 {
+	first := math.Inf(1)
+	for w := range k.workers {
+		first = min(first, k.workers[w].begins.inOrder()[0])
+	}
+	return first
+}
