@@ -859,7 +859,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		if c.early(at, slowest, c.cautious(f, home), c.cautious(f, present)) {
 			return Decision{}, false
 		}
-		best = Decision{Plan: ssgd, Cost: home.Cost, Why: fmt.Sprintf("ssgd: nobody is slow any more, %v is not cheaper", c.plan.mode())}
+		best = Decision{Plan: ssgd, Cost: home.Cost, Why: fmt.Sprintf("ssgd: nobody is slow any more, %v is not cheaper", c.plan.name())}
 	default:
 		c.wants, c.homeward, c.content = 0, 0, sure
 		return Decision{}, false
@@ -963,7 +963,7 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast) (Decision, b
 	c.calm = min(c.calm+1, 8)
 	c.punish(at, c.plan, at-t.begun)
 	d := Decision{Plan: t.from, Cost: before.Cost, Why: fmt.Sprintf("back to %v: %v was to gain %.0f %%, but %.0f %% is seen (%.0f samples/s instead of %.0f)",
-		t.from.mode(), c.plan.mode(), 100*t.predicted, 100*gain, seen, priced)}
+		t.from.name(), c.plan.name(), 100*t.predicted, 100*gain, seen, priced)}
 	c.plan, c.since, c.wants = t.from.Clone(), at, 0
 	c.loss.changed()
 	return d, true
@@ -1113,7 +1113,7 @@ func (c *Controller) recoil(at time.Duration) (Decision, bool) {
 	was, from, to := c.plan, c.loss.middle, c.loss.latest()
 	c.shy++
 	c.punish(at, was, max(at-c.since, refusal))
-	d, change := c.retreat(at, fmt.Sprintf("the loss has grown from %.3g to %.3g in %v", from, to, was.mode()))
+	d, change := c.retreat(at, fmt.Sprintf("the loss has grown from %.3g to %.3g in %v", from, to, was.name()))
 	c.loss.changed()
 	return d, change
 }

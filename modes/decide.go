@@ -83,7 +83,7 @@ func (f *Forecast) why(c Candidate, ssgd time.Duration) string {
 	if c.Guess {
 		guess = "; the shares rest on a guess"
 	}
-	name := c.Plan.mode()
+	name := c.Plan.name()
 	if c.Plan.Shares != nil {
 		name += " with shares by speed"
 	}

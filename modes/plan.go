@@ -350,7 +350,7 @@ func (p Plan) Workers() int {
 // String is p in the grammar of [Parse]: for a valid plan of n workers,
 // Parse(p.String(), n) equals p.
 func (p Plan) String() string {
-	s := p.mode() + p.steps()
+	s := p.name()
 	switch {
 	case p.AutoTree:
 		s += " tree=auto"
@@ -377,6 +377,9 @@ func (p Plan) shares() string {
 	}
 	return string(b)
 }
+
+// name is p without shares and tree.
+func (p Plan) name() string { return p.mode() + p.steps() }
 
 // steps is what p says of iterations, as words behind the mode.
 func (p Plan) steps() string {
