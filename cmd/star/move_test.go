@@ -2,11 +2,15 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"star/cmd/internal/chaos"
 	"star/coord"
 )
 
@@ -17,7 +21,7 @@ func (g *gang) result() coord.Result {
 		g.ends(name, 0)
 	}
 	end := g.lines("summary")[0]
-	return coord.Result{Checkpoint: end["checkpoint"].(string), Samples: int64(end["samples"].(float64))}
+	return coord.Result{Checkpoint: end["checkpoint"].(string), Samples: int64(end["samples"].(float64)), Updates: int64(end["updates"].(float64))}
 }
 
 // version waits for an update and returns its version.
@@ -48,39 +52,47 @@ func TestShardsMove(t *testing.T) {
 		{"asgd", []string{"--compress", "int8"}, false},
 	} {
 		t.Run(c.mode, func(t *testing.T) {
-			args := append([]string{"--mode", c.mode, "--model", "mlp", "--steps", "500", "--eval-every", "20"}, c.more...)
-			g := group(t, 3, 3, args...)
+			until := func(steps int64) []string {
+				return append([]string{"--mode", c.mode, "--model", "mlp", "--eval-every", "20", "--steps", strconv.FormatInt(steps, 10)}, c.more...)
+			}
+			g := group(t, 3, 3, until(1_000_000)...)
 			g.training()
 			v := g.version(20)
 			for _, m := range []string{"1 2", "1 0", "2 1", "0 2", "1 2", "2 2"} { // server 2 has none in the middle of it, server 0 at the end
-				out, err := exec.Command(star(t), append([]string{"ctl", "move"}, append(strings.Fields(m), "--coordinator", g.addr)...)...).CombinedOutput()
-				switch said := string(out); {
-				case err != nil && !strings.Contains(said, "is moving: one at a time"):
-					if m == "2 2" && strings.Contains(said, "already") || strings.Contains(said, "about to end") || strings.Contains(said, "no coordinator at") { // on a busy machine the job ends first
-						continue
+				g.until("shard and server "+m, func() bool {
+					out, err := exec.Command(star(t), append([]string{"ctl", "move"}, append(strings.Fields(m), "--coordinator", g.addr)...)...).CombinedOutput()
+					if err != nil && !strings.Contains(string(out), "is moving: one at a time") {
+						t.Fatalf("move %s: %v\n%s", m, err, out)
 					}
-					t.Errorf("move %s: %v\n%s", m, err, out)
-				}
+					return err == nil
+				})
 				v = g.version(v + 20)
 			}
+			ctl(t, g.addr, "stop")
 			r := g.result()
 			moves := g.lines("move")
-			if len(moves) < 4 {
-				t.Errorf("%d moves in the run log", len(moves))
+			if len(moves) != 6 {
+				t.Errorf("%d moves in the run log, want 6", len(moves))
 			}
 			for _, m := range moves {
 				if m["error"] != nil || m["bytes"].(float64) == 0 {
 					t.Errorf("%v", m)
 				}
 			}
-			if want := int64(3 * 8 * 500); r.Samples != want {
-				t.Errorf("%d samples, want %d", r.Samples, want)
+			lives, err := chaos.ReadAll(runLogs(g.out), os.ReadFile)
+			if err != nil {
+				t.Fatal(err)
 			}
-			everySampleOnce(t, g.out, r.Samples)
+			lives[0].Limit = r.Samples // where it was told to stop
+			for _, v := range chaos.Judge(lives, []int64{r.Updates}, nil, 0, time.Hour) {
+				if !v.OK {
+					t.Errorf("%s: %s", v.Name, v.Detail)
+				}
+			}
 			if !c.bits {
 				return
 			}
-			same := group(t, 3, 3, args...)
+			same := group(t, 3, 3, until(r.Updates)...)
 			sameBits(t, "with and without moves", parameters(t, same.result()), parameters(t, r))
 		})
 	}
