@@ -412,6 +412,45 @@ func TestOneWordOfAMember(t *testing.T) {
 	}
 }
 
+// What is next to what is right costs the sender its connection, too: the same once more, one further than the job is, another one's name, and numbers that are none
+// where a payload holds them.
+func TestOneWordTooMany(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode, phase string
+		say         func(h *hostile, r *rogue)
+	}{
+		"joined twice": {"ssgd", "released", func(h *hostile, r *rogue) { Say(r.m, transport.Joined{Worker: r.rank}, nil) }},
+		"the next version": {"ssgd", "released", func(h *hostile, r *rogue) {
+			Say(r.m, transport.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: h.status().Version + 1, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
+		}},
+		"another one's report": {"tree=0(1,2(3))", "released", func(h *hostile, r *rogue) {
+			step := h.c.ledger.accounts[0].step
+			Say(r.m, transport.Bundle{Worker: 0, Step: step, Members: []transport.Share{{Worker: 0, Step: step, Samples: h.c.ledger.accounts[0].count}}}, nil)
+		}},
+		"the next evaluation": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
+			Say(r.m, transport.EvalResult{Worker: r.rank, Eval: r.rel.Eval + 1, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)
+		}},
+		"buffers that are none": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
+			Say(r.m, transport.Buffers{Worker: r.rank, Eval: r.rel.Eval}, transport.Floats([]float32{1, float32(math.NaN())}))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			attacked(t, c.mode, func(h *hostile) {
+				h.server(0, 2, false)
+				h.server(1, 0, false)
+				h.honest(0, 1, 2)
+				time.Sleep(5500 * time.Millisecond)
+				r := h.comes(c.phase)
+				synctest.Wait()
+				c.say(h, r)
+				if !dropped(r.m) {
+					t.Error("it costs the sender nothing")
+				}
+			})
+		})
+	}
+}
+
 // harmless are fields in which a worker may say anything, and why. Of all others the ends of what a number can hold, and what is none, cost it the
 // connection.
 var harmless = map[string]string{

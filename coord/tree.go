@@ -328,9 +328,6 @@ func (c *Coordinator) fromTree(p *peer, e event) error {
 		c.log.Warn("a worker cannot reach its parent in the tree", "at", p.conn.Peer(), "step", e.fault.Generation, "parent", e.fault.Suspect, "reason", e.fault.Reason)
 		return c.carry(c.ledger.unreachable(star.Worker(p.rank), e.fault.Generation))
 	}
-	if int(e.bundle.Worker) != p.rank {
-		return c.drop(p, fmt.Errorf("a report of worker %d", e.bundle.Worker))
-	}
 	orders, err := c.ledger.told(e.bundle)
 	if err != nil {
 		return c.drop(p, err)
