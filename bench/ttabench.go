@@ -841,7 +841,7 @@ func prepare(conf *sim.Config, c cell, task opened, budget int64, own optim.Conf
 			return err
 		}
 		var err error
-		conf.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: conf.Batch, Ring: true, Momentum: own.Memory()}, conf.Plan)
+		conf.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: conf.Batch, Ring: true, Momentum: own.Memory(), Velocities: own.Velocities()}, conf.Plan)
 		return err
 	}
 	return conf.Use(suited(c.method, conf.Batch), own)

@@ -30,6 +30,9 @@ type ControllerConfig struct {
 	// Momentum is the optimiser's: how much of its last step is in the next one; β₁ of Adam. It makes staleness dear ([Steepness]).
 	Momentum float64
 
+	// Velocities is the momentum where each worker has a velocity of its own (DANA, whose Momentum is 0): see [VelocityRate]. 0: they have none.
+	Velocities float64
+
 	Ring      bool // only plans of one ring
 	RiderWait time.Duration
 	Queue     int     // see Forecast
@@ -251,6 +254,9 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 	if !(cfg.Momentum >= 0 && cfg.Momentum < 1) {
 		return nil, fmt.Errorf("modes: a controller of a job with momentum %v: want at least 0 and less than 1", cfg.Momentum)
 	}
+	if !(cfg.Velocities >= 0 && cfg.Velocities < 1) {
+		return nil, fmt.Errorf("modes: a controller of a job with velocities of momentum %v: want at least 0 and less than 1", cfg.Velocities)
+	}
 	c := &Controller{cfg: cfg, plan: plan.Clone(), workers: make([]watched, cfg.Workers), slow: -1, slowLast: -1}
 	for w := range c.workers {
 		c.workers[w].computes = true
@@ -327,7 +333,9 @@ func (c *Controller) bounded(measured, prior, least float64) float64 {
 	if measured == 0 {
 		measured = prior
 	}
-	if c.bound > 0 {
+	if c.cfg.Velocities > 0 {
+		measured = VelocityRate
+	} else if c.bound > 0 {
 		measured = min(measured, max(c.bound, least))
 	}
 	return min(measured*c.dear(), maxRate)
@@ -449,7 +457,7 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 	n := len(c.workers)
 	h = make(History, n)
 	f = Forecast{
-		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Rate: c.bounded(c.rate, PriorRate, minRate), Steepness: c.steep * c.dear(), Fits: make([]Fit, n),
+		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: seenNoise(c.noise, c.cfg.Velocities), Rate: c.bounded(c.rate, PriorRate, minRate), Steepness: c.steep * c.dear(), Fits: make([]Fit, n),
 		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 	var predicted []time.Duration

@@ -43,3 +43,10 @@ func Steepness(theta, noise float64, round int, momentum float64) float64 {
 
 // strain is what a plan costs more because gradients are stale where memory makes steps that they are too old for.
 func (p Price) strain(behind float64) float64 { return max(1, p.ν*behind/bearable) }
+
+// VelocityRate is θ where each worker has a velocity of its own. What gradients tell of θ, by their drift or in SSGD (27), is no measure of it there: with memory consecutive gradients are alike (30). So it is what
+// five networks need under ASGD of the samples of SSGD (docs/modes.md, Momentum of each worker).
+const VelocityRate = 0.3
+
+// seenNoise is the noise scale of a direction that remembers with momentum μ: the sum over gradients weighted by μ⁰, μ¹, …, whose squares are 1/(1 − μ²) of one where its square is 1/(1 − μ)².
+func seenNoise(noise, μ float64) float64 { return noise * (1 - μ) / (1 + μ) }

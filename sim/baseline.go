@@ -133,7 +133,7 @@ func (c *Config) Use(name string, own optim.Config) error {
 		if q, ok := c.Learner.(*Quadratic); ok {
 			own = q.optimizer()
 		}
-		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil, Momentum: own.Memory()}
+		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil, Momentum: own.Memory(), Velocities: own.Velocities()}
 		if config.Ring {
 			config.Own = star.Record.Own
 		} else {

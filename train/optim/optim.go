@@ -156,6 +156,14 @@ func (c Config) Memory() float64 {
 	return 0
 }
 
+// Velocities is the momentum where each worker has a velocity of its own; 0: they have none.
+func (c Config) Velocities() float64 {
+	if c = c.WithDefaults(); c.Name == DANA {
+		return c.Momentum
+	}
+	return 0
+}
+
 // Slot is a vector of state beside the parameters, one element for each. The
 // names are PyTorch's: momentum_buffer; exp_avg and exp_avg_sq.
 type Slot struct {

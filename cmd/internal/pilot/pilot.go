@@ -17,14 +17,15 @@ import (
 
 // Config says what is piloted.
 type Config struct {
-	Workers   int
-	Batch     int           // samples of an equal share
-	Plan      modes.Plan    // that the job begins with
-	Ring      bool          // all-reduce
-	RiderWait time.Duration // of the ring
-	Queue     int           // see modes.Forecast
-	LinkRate  float64       // see modes.Forecast
-	Momentum  float64       // of the optimiser: see modes.ControllerConfig
+	Workers    int
+	Batch      int           // samples of an equal share
+	Plan       modes.Plan    // that the job begins with
+	Ring       bool          // all-reduce
+	RiderWait  time.Duration // of the ring
+	Queue      int           // see modes.Forecast
+	LinkRate   float64       // see modes.Forecast
+	Momentum   float64       // of the optimiser: see modes.ControllerConfig
+	Velocities float64       // see modes.ControllerConfig
 
 	// Model is a trained predictor that takes part in the contest; nil: none.
 	Model *straggler.Model
@@ -99,7 +100,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	c := p.cfg
 	p.timer = timer
 	p.controller, err = modes.NewController(modes.ControllerConfig{
-		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum,
+		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities,
 		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, LinkBytes: 4 * params, LinkRate: c.LinkRate,
 	}, c.Plan)
 	return err
