@@ -68,9 +68,9 @@ func (c *Calm) Close() {
 // Params are the parameters now: valid until the next Update.
 func (c *Calm) Params() []float32 { return c.params }
 
-// State is a copy of where it is.
+// State is a copy of where it is, as a checkpoint has it.
 func (c *Calm) State() (params []float32, st optim.State) {
-	return slices.Clone(c.params), copied(ruleState(c.rule, func(r ps.Stateful) []ps.RuleSlot { return r.Slots(len(c.params)) }))
+	return slices.Clone(c.params), copied(ruleState(c.rule, func(r ps.Stateful) []ps.RuleSlot { return r.Lasting(len(c.params)) }))
 }
 
 // Back goes back to a State.
