@@ -338,6 +338,9 @@ type Coordinator struct {
 	idle     *waits.Site // nothing happens
 	idles    bool
 
+	key   string // makes the passes that workers show to shards
+	lives int64  // passes that were made here
+
 	heir    *succession // nil: the job has begun here
 	estate  Estate      // for a successor, with an Office
 	deposed error       // why the office is lost
@@ -511,6 +514,7 @@ func New(cfg Config) (*Coordinator, error) {
 
 		cfg:     cfg,
 		log:     cfg.Log,
+		key:     transport.NewKey(),
 		events:  make(chan event, 4*(cfg.Workers+cfg.Servers)),
 		done:    make(chan struct{}),
 		notices: make(chan notice, 1),

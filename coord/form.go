@@ -317,7 +317,7 @@ func (c *Coordinator) tryAssign() {
 			}
 		}
 		c.send(s, func() error {
-			return transport.Send(s.conn, transport.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation}, layout)
+			return transport.Send(s.conn, transport.Assign{Shards: own, Of: k, Params: n, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
 		})
 	}
 	c.ready = make([]bool, k)
@@ -375,8 +375,15 @@ func (c *Coordinator) welcome(p *peer) {
 		}
 		w.Version, w.Step = max(w.Version, 1), max(w.Step, 1) // the ring is beyond every checkpoint
 	}
+	w.Pass = c.pass(p.rank, w.Step)
 	c.send(p, func() error { return transport.Send(p.conn, w, transport.Floats(buffers)) })
 	c.tellViews(p)
+}
+
+// pass makes what the worker that is welcomed with a rank now shows to shards. Its number is higher than those before it, also those of coordinators before.
+func (c *Coordinator) pass(rank int, step int64) string {
+	c.lives++
+	return transport.Pass(c.key, transport.RoleWorker, rank, transport.Life{Number: c.term()<<32 + c.lives, Step: step})
 }
 
 // tryStart begins the training once everybody is there.

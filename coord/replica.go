@@ -520,7 +520,7 @@ func (c *Coordinator) takeServer(p *peer) error {
 	})
 	layout, _ := json.Marshal(c.enrolled)
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Assign{Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation}, layout)
+		return transport.Send(p.conn, transport.Assign{Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
 	})
 	return nil
 }

@@ -69,6 +69,7 @@ type Estate struct {
 	ModelHash  string
 	Params     int64
 	Buffers    int64
+	Key        string `json:",omitempty"` // of the passes that workers have; empty: shards want none
 	Enrolment  Enrolment
 	Shards     []transport.ShardInfo
 	Owner      []int       // by shard: the rank of the server that has it
@@ -288,7 +289,7 @@ func (c *Coordinator) inherit() error {
 		c.cfg.ResumeHash, c.cfg.ResumeData, c.cfg.Buffers = "", nil, nil
 	}
 	enrolment := e.Enrolment
-	c.enrolled = &enrolment
+	c.enrolled, c.key = &enrolment, e.Key
 	c.hello = transport.Hello{Model: e.Model, ModelHash: e.ModelHash, Params: e.Params, Buffers: e.Buffers}
 	c.shards, c.owner = e.Shards, e.Owner
 	c.ready = make([]bool, len(e.Shards))
@@ -352,7 +353,7 @@ func (c *Coordinator) reseat(p *peer) bool {
 	}
 	layout, _ := json.Marshal(c.enrolled)
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Assign{Shards: own, Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation}, layout)
+		return transport.Send(p.conn, transport.Assign{Shards: own, Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
 	})
 	if c.succeeds() && shards > 0 {
 		c.heir.stands[p.rank] = &standing{}
@@ -721,7 +722,7 @@ func (c *Coordinator) found(l *ledger) bool {
 	e := Estate{
 		Begun: c.cfg.Office.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
 		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Buffers: c.hello.Buffers, Enrolment: *c.enrolled,
-		Shards: c.shards, Owner: c.owner, Ring: c.cfg.Ring != nil,
+		Shards: c.shards, Owner: c.owner, Ring: c.cfg.Ring != nil, Key: c.key,
 	}
 	if h := c.heir; h != nil {
 		e = *h.estate

@@ -98,7 +98,7 @@ func (c *Coordinator) welcomeValidator() {
 	}
 	c.send(p, func() error {
 		return transport.Send(p.conn, transport.Welcome{
-			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(),
+			Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: version, Step: step, Shards: c.shards, Elapsed: c.elapsed(), Pass: c.pass(p.rank, step),
 		}, nil)
 	})
 }

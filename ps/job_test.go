@@ -31,6 +31,7 @@ type fakeJob struct {
 	codec   func(w int) string
 	tensors []compress.Tensor
 	linkLog *slog.Logger
+	key     string
 
 	cancel   context.CancelFunc
 	over     chan struct{} // closed when the server has ended, with err
@@ -55,6 +56,8 @@ type jobConfig struct {
 	norm     bool
 	server   ServerConfig
 	noReader bool                 // the test plays the coordinator itself
+	key      string               // of passes
+	empty    bool                 // the server has no shard yet
 	unheard  map[star.Worker]bool // whose gradients are never fired
 	codec    func(w int) string   // nil: none
 	tensors  []compress.Tensor
@@ -74,7 +77,7 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 	t.Helper()
 	j := &fakeJob{
 		t: t, net: cfg.net, workers: cfg.workers, quorum: cfg.quorum, norm: cfg.norm, unheard: cfg.unheard,
-		codec: cfg.codec, tensors: cfg.tensors, linkLog: cfg.linkLog,
+		codec: cfg.codec, tensors: cfg.tensors, linkLog: cfg.linkLog, key: cfg.key,
 		over: make(chan struct{}), lock: make(chan struct{}, 1), ready: make(chan struct{}),
 		saved: make(chan transport.Saved, 16),
 	}
@@ -124,7 +127,10 @@ func start(t testing.TB, cfg jobConfig) *fakeJob {
 	}
 	j.coord = c
 	theirs := <-accepted
-	assign := transport.Assign{Shards: j.shards, Of: cfg.shards, Params: int64(cfg.params), Workers: cfg.workers, Generation: 1}
+	assign := transport.Assign{Shards: j.shards, Of: cfg.shards, Params: int64(cfg.params), Workers: cfg.workers, Generation: 1, Key: cfg.key}
+	if cfg.empty {
+		assign.Shards = nil
+	}
 	j.wg.Go(func() {
 		j.err = j.server.Run(ctx, theirs, assign)
 		close(j.over)
@@ -221,7 +227,12 @@ func (j *fakeJob) coordinate() {
 }
 
 // hello is worker w's.
-func (j *fakeJob) hello(w int) transport.Hello { return transport.Hello{Job: "test", Rank: w} }
+func (j *fakeJob) hello(w int) transport.Hello { return j.helloOf(w, transport.Life{Number: 1}) }
+
+// helloOf is that of one of its lives.
+func (j *fakeJob) helloOf(w int, life transport.Life) transport.Hello {
+	return transport.Hello{Job: "test", Rank: w, Pass: transport.Pass(j.key, transport.RoleWorker, w, life)}
+}
 
 // dial connects worker w over net.
 func (j *fakeJob) dial(net transport.Network, w int, params []float32) (*Link, error) {

@@ -30,7 +30,7 @@ type LinkConfig struct {
 	Views []transport.View
 
 	// Hello is what the worker says to each shard. Job, Token, Version, Host,
-	// Rank and Model are used; the rest Dial fills in.
+	// Rank, Model and Pass are used; the rest Dial fills in.
 	Hello transport.Hello
 
 	// Params is the worker's parameter vector. Between a Push or Pull and the
@@ -216,7 +216,7 @@ func open(ctx context.Context, cfg LinkConfig, s transport.ShardInfo) (transport
 		Service: transport.ServiceShard, Role: transport.RoleWorker,
 		Job: cfg.Hello.Job, Token: cfg.Hello.Token, Version: cfg.Hello.Version, Host: cfg.Hello.Host,
 		Rank: cfg.Hello.Rank, Model: cfg.Hello.Model, ModelHash: cfg.Hello.ModelHash,
-		Shard: s.Shard, Params: int64(len(cfg.Params)),
+		Shard: s.Shard, Params: int64(len(cfg.Params)), Pass: cfg.Hello.Pass,
 	}
 	pause := backoff.NewExponentialBackOff() // jittered: not all workers at once
 	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, 3*time.Second

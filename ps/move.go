@@ -136,11 +136,14 @@ func (s *Server) acceptHeir(ctx context.Context, tc transport.Conn, hello transp
 		return context.Cause(ctx)
 	}
 	h := s.host(hello.Shard)
+	_, passes := transport.CheckPass(s.assign.Key, transport.RoleServer, hello.Rank, hello.Pass)
 	switch {
 	case hello.Job != s.cfg.Job:
 		return s.refuse(tc, exitDisagree, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job))
 	case h == nil:
 		return s.refuse(tc, exitDisagree, fmt.Errorf("shard %d is not here", hello.Shard))
+	case !passes:
+		return s.refuse(tc, exitDisagree, fmt.Errorf("server %d does not show a pass of this job", hello.Rank))
 	case hello.Params != s.assign.Params:
 		return s.refuse(tc, exitDisagree, fmt.Errorf("server %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params))
 	}
@@ -207,6 +210,7 @@ func (h *host) moving(m input) error {
 			l.gone, l.unsaid = true, nil
 		}
 	case inLoad:
+		h.outlived(m.lives)
 		h.mem.load(m.grad.Vec)
 		h.shard.LoadAt(m.grad.Vec, m.fire.Version, m.fire.Seq)
 		h.version.Store(m.fire.Version)
@@ -255,7 +259,7 @@ func (h *host) give() error {
 		g.slots = st.Slots
 		g.first = transport.State{
 			Shard: h.info.Shard, Seq: h.shard.Done(), Version: h.shard.Version(),
-			Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots), Pending: len(waiting),
+			Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots), Pending: len(waiting), Lives: slices.Clone(h.lives),
 		}
 		for _, w := range waiting {
 			g.queue <- w
@@ -404,6 +408,16 @@ func (s *Server) adopt(m transport.Adopt) error {
 	return nil
 }
 
+// outlived takes over whom the server that had the shard has seen, and ends connections of those who had their ranks before.
+func (h *host) outlived(lives []int64) {
+	for w := range min(len(lives), len(h.lives)) {
+		h.lives[w] = max(h.lives[w], lives[w])
+		if c := h.conns[w]; c != nil && c.life.Number < h.lives[w] {
+			c.end(errReplaced)
+		}
+	}
+}
+
 // say tells the coordinator how far a move is.
 func (h *host) say(a *adoption, m transport.Moved) error { return a.say(h.coord, m) }
 
@@ -459,6 +473,7 @@ func (s *Server) receive(ctx context.Context, a *adoption) (transport.MovedStage
 	hello = transport.Hello{
 		Service: transport.ServiceShard, Role: transport.RoleServer, Job: s.cfg.Job, Token: hello.Token, Version: hello.Version,
 		Host: hello.Host, Rank: hello.Rank, Shard: a.Shard, Params: s.assign.Params,
+		Pass: transport.Pass(s.assign.Key, transport.RoleServer, hello.Rank, transport.Life{}),
 	}
 	limited, cancel := context.WithTimeout(ctx, s.stall)
 	defer cancel()
@@ -567,7 +582,7 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 			return 0, err
 		}
 	}
-	h.put(input{kind: inLoad, fire: &transport.Fire{Seq: m.Seq, Version: m.Version}, grad: Gradient{Vec: vec}})
+	h.put(input{kind: inLoad, fire: &transport.Fire{Seq: m.Seq, Version: m.Version}, grad: Gradient{Vec: vec}, lives: m.Lives})
 	return m.Pending, nil
 }
 

@@ -169,6 +169,7 @@ type host struct {
 	version atomic.Int64         // -1: not ready
 
 	conns  []*conn        // by worker
+	lives  []int64        // by worker: the highest number of a pass that was shown here, or where the shard came from
 	stored []*conn        // who sent the gradient that is stored, by worker; nil: it was passed on
 	pulls  []*conn        // to be answered when there are parameters
 	norm   []byte         // payload of said
@@ -200,6 +201,7 @@ type input struct {
 	view   replica.View
 	ahead  bool // a firing: for followers
 	giver  *giver
+	lives  []int64
 	claim  chan<- replica.Claim
 }
 
@@ -387,6 +389,7 @@ func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, wo
 		fires:  make(chan *transport.Fire, 16),
 		conns:  make([]*conn, s.members(workers)),
 		stored: make([]*conn, s.members(workers)),
+		lives:  make([]int64, s.members(workers)),
 		quit:   make(chan struct{}),
 		disk:   make(chan struct{}, 1),
 	}
@@ -591,10 +594,7 @@ func (h *host) handle(m input) error {
 	}
 	switch m.kind {
 	case inJoin:
-		if old := h.conns[m.conn.worker]; old != nil {
-			old.end(errors.New("the worker has connected again"))
-		}
-		h.conns[m.conn.worker] = m.conn
+		h.join(m.conn)
 	case inGone:
 		// What it has stored stays: a firing that names it may be on the way.
 		if h.conns[m.conn.worker] == m.conn {
@@ -661,6 +661,20 @@ func (h *host) handle(m input) error {
 		return h.moving(m)
 	}
 	return nil
+}
+
+// join takes in a worker's connection, in the place of the one before.
+func (h *host) join(c *conn) {
+	w := c.worker
+	if c.life.Number < h.lives[w] {
+		c.end(errReplaced)
+		return
+	}
+	h.lives[w] = c.life.Number
+	if old := h.conns[w]; old != nil {
+		old.end(errors.New("the worker has connected again"))
+	}
+	h.conns[w] = c
 }
 
 // comes makes room for the first gradient on a connection, which is read when there is some: after another coordinator has taken the job over there may be one of
@@ -807,7 +821,8 @@ type conn struct {
 	out    chan parcel
 	done   chan struct{} // closed by end
 
-	term int64 // of the view that the worker knows; the owner's
+	life transport.Life // of the worker's Welcome
+	term int64          // of the view that the worker knows; the owner's
 
 	push   transport.Push // the reader's, for the codec's name
 	pushed bool           // the reader's: a gradient has come
@@ -884,7 +899,10 @@ const (
 	exitDisagree = 78
 )
 
-var errStopped = errors.New("the server stops")
+var (
+	errStopped  = errors.New("the server stops")
+	errReplaced = errors.New("another process has been welcomed as this worker since")
+)
 
 // admit checks the Hello, answers it, and counts the connection.
 func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.Hello) (*conn, error) {
@@ -897,7 +915,7 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.H
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	h, err := s.check(hello)
+	h, life, err := s.check(hello)
 	if err != nil {
 		exit := exitDisagree
 		if errors.Is(err, errNotHere) && s.cfg.Copies {
@@ -926,27 +944,30 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.H
 	}
 	s.wg.Add(1)
 	return &conn{
-		Conn: tc, h: h, worker: star.Worker(hello.Rank),
+		Conn: tc, h: h, worker: star.Worker(hello.Rank), life: life,
 		out:  make(chan parcel, 4),
 		done: make(chan struct{}),
 	}, nil
 }
 
-func (s *Server) check(hello transport.Hello) (*host, error) {
+func (s *Server) check(hello transport.Hello) (h *host, life transport.Life, err error) {
+	life, ok := transport.CheckPass(s.assign.Key, transport.RoleWorker, hello.Rank, hello.Pass)
 	switch {
 	case hello.Service != transport.ServiceShard || hello.Role != transport.RoleWorker:
-		return nil, fmt.Errorf("a %s asked for service %q, and workers find shards here", hello.Role, hello.Service)
+		return nil, life, fmt.Errorf("a %s asked for service %q, and workers find shards here", hello.Role, hello.Service)
 	case hello.Job != s.cfg.Job:
-		return nil, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job)
+		return nil, life, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job)
 	case hello.Rank < 0 || hello.Rank >= s.members(s.assign.Workers):
-		return nil, fmt.Errorf("rank %d is not one of the %d workers", hello.Rank, s.assign.Workers)
+		return nil, life, fmt.Errorf("rank %d is not one of the %d workers", hello.Rank, s.assign.Workers)
 	case hello.Params != s.assign.Params:
-		return nil, fmt.Errorf("worker %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params)
+		return nil, life, fmt.Errorf("worker %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params)
+	case !ok:
+		return nil, life, fmt.Errorf("worker %d does not show the pass that the coordinator has given it: it is not that worker, or another release of STAR", hello.Rank)
 	}
-	if h := s.host(hello.Shard); h != nil {
-		return h, nil
+	if h = s.host(hello.Shard); h != nil {
+		return h, life, nil
 	}
-	return nil, fmt.Errorf("shard %d is %w", hello.Shard, errNotHere)
+	return nil, life, fmt.Errorf("shard %d is %w", hello.Shard, errNotHere)
 }
 
 var errNotHere = errors.New("not here")

@@ -171,14 +171,21 @@ func TestPulledParametersAreOfTheirVersion(t *testing.T) {
 // rogue is a worker's connection to shard 0 without a Link around it.
 func (j *fakeJob) rogue(t *testing.T, w int) transport.Conn {
 	t.Helper()
-	h := j.hello(w)
-	h.Service, h.Role = transport.ServiceShard, transport.RoleWorker
-	h.Params = j.shards[len(j.shards)-1].To
-	c, _, _, err := transport.Open(context.Background(), j.net, j.shards[0].Addr, h, nil)
+	c, err := j.open(j.hello(w))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// open says a worker's hello to shard 0.
+func (j *fakeJob) open(h transport.Hello) (transport.Conn, error) {
+	h.Service, h.Params = transport.ServiceShard, j.shards[len(j.shards)-1].To
+	if h.Role == "" {
+		h.Role = transport.RoleWorker
+	}
+	c, _, _, err := transport.Open(context.Background(), j.net, j.shards[0].Addr, h, nil)
+	return c, err
 }
 
 // What one worker does wrong ends its connection and nothing else.

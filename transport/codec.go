@@ -227,7 +227,7 @@ func (p *parser) riders(field string) []Rider {
 func (Hello) Kind() Kind { return KindHello }
 
 func (m Hello) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 14)
+	dst = appendArray(dst, 15)
 	dst = appendString(dst, m.Service)
 	dst = appendString(dst, m.Role)
 	dst = appendString(dst, m.Job)
@@ -241,7 +241,8 @@ func (m Hello) AppendTo(dst []byte) []byte {
 	dst = appendText(dst, m.Model, maxModel)
 	dst = appendString(dst, m.ModelHash)
 	dst = appendInt(dst, m.Params)
-	return appendInt(dst, m.Buffers)
+	dst = appendInt(dst, m.Buffers)
+	return appendString(dst, m.Pass)
 }
 
 // ParseHello parses the header of a Hello.
@@ -263,13 +264,16 @@ func ParseHello(b []byte) (Hello, error) {
 		Params:    p.within("params", 0, MaxParams),
 		Buffers:   p.within("buffers", 0, MaxParams),
 	}
+	if p.err == nil && p.left > 0 { // absent from older peers
+		m.Pass = p.string("pass", maxName)
+	}
 	return m, p.end()
 }
 
 func (Welcome) Kind() Kind { return KindWelcome }
 
 func (m Welcome) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 9)
+	dst = appendArray(dst, 10)
 	dst = appendInt(dst, int64(m.Rank))
 	dst = appendInt(dst, int64(m.Workers))
 	dst = appendInt(dst, m.Generation)
@@ -278,7 +282,8 @@ func (m Welcome) AppendTo(dst []byte) []byte {
 	dst = appendShards(dst, m.Shards)
 	dst = appendInt(dst, int64(m.Elapsed))
 	dst = appendInt(dst, m.Step)
-	return appendInt(dst, m.Term)
+	dst = appendInt(dst, m.Term)
+	return appendString(dst, m.Pass)
 }
 
 // ParseWelcome parses the header of a Welcome.
@@ -296,6 +301,9 @@ func ParseWelcome(b []byte) (Welcome, error) {
 	}
 	if p.err == nil && p.left > 0 { // absent from older peers
 		m.Term = p.natural("term")
+	}
+	if p.err == nil && p.left > 0 {
+		m.Pass = p.string("pass", maxName)
 	}
 	return m, p.end()
 }
@@ -318,12 +326,13 @@ func ParseReject(b []byte) (Reject, error) {
 func (Assign) Kind() Kind { return KindAssign }
 
 func (m Assign) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 5)
+	dst = appendArray(dst, 6)
 	dst = appendShards(dst, m.Shards)
 	dst = appendInt(dst, int64(m.Of))
 	dst = appendInt(dst, m.Params)
 	dst = appendInt(dst, int64(m.Workers))
-	return appendInt(dst, m.Generation)
+	dst = appendInt(dst, m.Generation)
+	return appendString(dst, m.Key)
 }
 
 // ParseAssign parses the header of an Assign.
@@ -335,6 +344,9 @@ func ParseAssign(b []byte) (Assign, error) {
 		Params:     p.within("params", 0, MaxParams),
 		Workers:    int(p.within("workers", 0, MaxWorkers)),
 		Generation: p.natural("generation"),
+	}
+	if p.err == nil && p.left > 0 { // absent from older peers
+		m.Key = p.string("key", maxName)
 	}
 	return m, p.end()
 }

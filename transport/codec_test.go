@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -249,11 +250,26 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 			}
 			continue
 		}
-		if k == KindWelcome { // so did the term
+		if k == KindWelcome { // so did the term, and the pass
+			if m, err := parseAny(k, fewer); err != nil || m.(Welcome).Pass != "" || m.(Welcome).Term == 0 {
+				t.Errorf("a welcome without pass: %+v, %v", m, err)
+			}
+			if fewer, err = msgpack.Marshal(list[:8]); err != nil {
+				t.Fatal(err)
+			}
 			if m, err := parseAny(k, fewer); err != nil || m.(Welcome).Term != 0 || m.(Welcome).Step == 0 {
 				t.Errorf("a welcome without term: %+v, %v", m, err)
 			}
 			continue
+		}
+		if k == KindHello || k == KindAssign || k == KindState { // so did what passes need
+			m, err := parseAny(k, fewer)
+			if got := fmt.Sprintf("%+v", m); err != nil || !strings.Contains(got, "Pass:}") && !strings.Contains(got, "Key:}") && !strings.Contains(got, "Lives:[]}") {
+				t.Errorf("%v without its last field: %s, %v", k, got, err)
+			}
+			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if k == KindStanding { // so did what was applied
 			if m, err := parseAny(k, fewer); err != nil || m.(Standing).Applied != nil || m.(Standing).Shards == nil {

@@ -104,6 +104,7 @@ type Hello struct {
 	ModelHash string // workers: hash over model, settings, layout, seed
 	Params    int64  // workers: elements of the parameter vector
 	Buffers   int64  // workers: elements of Model.Buffers
+	Pass      string // ServiceShard: that of the worker's Welcome, or one that a server has made with its key
 }
 
 // ShardInfo says who holds which range of the flat vector.
@@ -124,6 +125,7 @@ type Welcome struct {
 	Elapsed    time.Duration // since the run began
 	Step       int64         // of the worker's next gradient: not 0 where one of its rank was there before
 	Term       int64         // of the coordinator's reign, where several processes may coordinate; else 0
+	Pass       string        // a worker shows it to the shards
 }
 
 // Reject refuses a Hello or ends a membership. Exit is the exit code that fits.
@@ -139,6 +141,7 @@ type Assign struct {
 	Params     int64
 	Workers    int
 	Generation int64
+	Key        string // makes and checks passes; empty: there are none
 }
 
 // Ready: a shard has its parameters, at Version (0, or that of a checkpoint).

@@ -73,6 +73,7 @@ type State struct {
 	Steps   int64  // updates that the rule counts
 	Slots   int
 	Pending int
+	Lives   []int64 // by rank: the highest number of a pass that the shard has seen
 }
 
 // Slot is one vector of the state of an update rule. Payload: float32, as long as the
@@ -153,15 +154,23 @@ func ParseMoved(b []byte) (Moved, error) {
 func (State) Kind() Kind { return KindState }
 
 func (m State) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 7)
+	dst = appendArray(dst, 8)
 	dst = appendInt(dst, int64(m.Shard))
 	dst = appendInt(dst, m.Seq)
 	dst = appendInt(dst, m.Version)
 	dst = appendString(dst, m.Rule)
 	dst = appendInt(dst, m.Steps)
 	dst = appendInt(dst, int64(m.Slots))
-	return appendInt(dst, int64(m.Pending))
+	dst = appendInt(dst, int64(m.Pending))
+	dst = appendArray(dst, len(m.Lives))
+	for _, n := range m.Lives {
+		dst = appendInt(dst, n)
+	}
+	return dst
 }
+
+// maxRanks is how many ranks a shard knows: the workers, and the validator.
+const maxRanks = MaxWorkers + 1
 
 // maxSlots is how many vectors an update rule may have.
 const maxSlots = 16
@@ -172,6 +181,13 @@ func ParseState(b []byte) (State, error) {
 	m := State{
 		Shard: p.shard("shard"), Seq: p.natural("seq"), Version: p.natural("version"), Rule: p.string("rule", maxName),
 		Steps: p.natural("steps"), Slots: int(p.within("slots", 0, maxSlots)), Pending: int(p.within("pending", 0, MaxWorkers)),
+	}
+	if p.err == nil && p.left > 0 { // absent from older peers
+		const field = "lives"
+		p.left--
+		for range p.arrayLen(field, maxRanks) {
+			m.Lives = append(m.Lives, p.between(field, 0, 1<<63-1))
+		}
 	}
 	return m, p.end()
 }

@@ -191,7 +191,7 @@ func TestAttacks(t *testing.T) {
 		if step != 10 {
 			return
 		}
-		hello := wired(transport.Hello{Service: transport.ServiceShard, Role: transport.RoleWorker, Job: "star", Rank: 2, Params: int64(len(grad))}, nil)
+		hello := wired(transport.Hello{Service: transport.ServiceShard, Role: transport.RoleWorker, Job: "star", Rank: 2, Params: int64(len(grad)), Pass: g.pass}, nil)
 		push := wired(transport.Push{Worker: 2, Step: step, Basis: 10, Samples: 8}, transport.Floats(grad))
 		began := time.Now()
 		for sent < *attackFrames {

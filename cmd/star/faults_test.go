@@ -29,6 +29,7 @@ type gang struct {
 	out    string
 	common []string // of the command lines of group
 	all    map[string]*member
+	pass   string // of the rogue's welcome
 }
 
 type member struct {

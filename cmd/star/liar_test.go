@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -148,5 +150,45 @@ func TestOneLiar(t *testing.T) {
 				t.Errorf("it has said %d such things", said)
 			}
 		})
+	}
+}
+
+// A worker of a job of real processes says hello to the shard in the name of another one, with what it has: the shard refuses it, and nobody loses anything.
+func TestSecondHello(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a job of several processes")
+	}
+	const steps = 100
+	g := group(t, 1, 2, "--workers", "3", "--mode", "ssgd", "--steps", fmt.Sprint(steps))
+	refused := 0
+	err := g.rogue(2, func(step int64, grad []float32) {
+		hello := transport.Hello{Service: transport.ServiceShard, Role: transport.RoleWorker, Job: "star", Rank: int(step % 2), Params: int64(len(grad))}
+		if step%3 > 0 {
+			hello.Pass = g.pass
+		}
+		if step%5 == 4 {
+			hello.Role = transport.RoleServer
+		}
+		c, _, _, err := transport.Open(context.Background(), transport.NewTCP(transport.Config{}), g.addr, hello, nil)
+		if err == nil {
+			c.Close()
+		}
+		if no, ok := errors.AsType[*transport.RejectError](err); !ok || no.Exit != 78 || !strings.Contains(no.Reason, "does not show") {
+			t.Errorf("step %d: %v", step, err)
+		}
+		refused++
+	})
+	if err != nil || refused != steps {
+		t.Errorf("%d hellos, then %v", refused, err)
+	}
+	for _, name := range []string{"ps0", "w0", "w1"} {
+		g.ends(name, 0)
+	}
+	g.accounted(3 * 8 * steps)
+	if left := g.lines("leave"); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	if said := g.said("ps0"); strings.Contains(said, g.pass) {
+		t.Error("a pass is in the log")
 	}
 }

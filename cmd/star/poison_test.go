@@ -59,6 +59,7 @@ func (g *gang) rogue(rank int, spoil func(step int64, grad []float32)) error {
 	}
 	defer m.Close()
 	defer context.AfterFunc(ctx, func() { m.Close() })()
+	hello.Pass, g.pass = m.Welcome.Pass, m.Welcome.Pass
 	l, err := ps.Dial(ctx, ps.LinkConfig{Network: tcp, Shards: m.Welcome.Shards, Hello: hello, Params: model.Params(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err

@@ -202,7 +202,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 	defer member.Close()
 	defer context.AfterFunc(ctx, func() { member.Close() })()
 	member.Beat()
-	hello.Service, hello.Rank = transport.ServiceShard, member.Welcome.Rank
+	hello.Service, hello.Rank, hello.Pass = transport.ServiceShard, member.Welcome.Rank, member.Welcome.Pass
 	link, err := ps.Dial(ctx, ps.LinkConfig{
 		Network: tcp, Shards: shardAddrs(member.Welcome.Shards, addr), Hello: hello, Params: v.model.Params(), JoinTimeout: job.JoinTimeout, Log: v.s.log,
 	})

@@ -97,7 +97,7 @@ func (p *puppet) train(ctx context.Context, job *settings.Job) error {
 	}
 	defer p.member.Close()
 	p.member.Beat()
-	hello.Service = transport.ServiceShard
+	hello.Service, hello.Pass = transport.ServiceShard, p.member.Welcome.Pass
 	link, err := ps.Dial(ctx, ps.LinkConfig{Network: tcp, Shards: p.member.Welcome.Shards, Hello: hello, Params: model.Params()})
 	if err != nil {
 		return err

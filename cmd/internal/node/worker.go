@@ -292,6 +292,8 @@ func work(told, ctx context.Context, end func(), job *settings.Job, log *slog.Lo
 	}
 	hello.Service, hello.Rank = transport.ServiceShard, rank
 	comes := &session{joins: joins, dial: func(ctx context.Context, member *coord.Member, views []transport.View) (*ps.Link, error) {
+		hello := hello
+		hello.Pass = member.Welcome.Pass
 		return ps.Dial(ctx, ps.LinkConfig{
 			Network: tcp, Shards: shardAddrs(member.Welcome.Shards, job.Coordinator), Views: views, Hello: hello, Params: model.Params(), JoinTimeout: job.JoinTimeout,
 			Compress: job.Compress, Tensors: matrices(model.Layout()), Workers: member.Welcome.Workers, Log: log,

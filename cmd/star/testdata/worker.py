@@ -68,18 +68,18 @@ def main():
     addr, rank, params, model, steps, data, samples = sys.argv[1:]
     rank, params, steps, samples = int(rank), int(params), int(steps), int(samples)
 
-    def hello(service, shard):
-        return [service, "worker", "star", "", "worker.py", "python", rank, shard, "", 0, "python", model, params, 0]
+    def hello(service, shard, pass_=""):
+        return [service, "worker", "star", "", "worker.py", "python", rank, shard, "", 0, "python", model, params, 0, pass_]
 
     coordinator = Conn(addr)
     enrolment = {"layout": [{"name": "w", "shape": [params], "offset": 0}], "data": data, "samples": samples, "tests": 0}
     coordinator.send(HELLO, hello("coord", 0), json.dumps(enrolment).encode())
-    _, (rank, workers, generation, version, seed, shards, *_), _ = coordinator.recv(WELCOME)
+    _, (rank, workers, generation, version, seed, shards, elapsed, step, term, pass_, *_), _ = coordinator.recv(WELCOME)
 
     links = []
     for shard, shard_addr, start, end, *_ in shards:
         link = Conn(shard_addr)
-        link.send(HELLO, hello("shard", shard))
+        link.send(HELLO, hello("shard", shard, pass_))
         link.recv(WELCOME)
         if seed:
             link.send(INIT, [shard, rank], struct.pack(f"<{end - start}f", *range(start, end)))

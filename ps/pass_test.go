@@ -1,0 +1,166 @@
+package ps
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"star/transport"
+)
+
+// ended waits for the other side to close a connection.
+func ended(c transport.Conn) bool {
+	defer c.Close()
+	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	for {
+		f, err := c.Recv()
+		if err != nil {
+			return !strings.Contains(err.Error(), "timeout")
+		}
+		if transport.ReadAll(c, f); f.Kind == transport.KindReject {
+			return true
+		}
+	}
+}
+
+// Who has the token and not the pass of a worker costs it nothing: its connection to the shard stays, and every step of it counts.
+func TestHostileHellos(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 16
+		pipe := &transport.Pipe{}
+		key := transport.NewKey()
+		j := start(t, jobConfig{net: pipe, addr: "ps", params: n, shards: 1, workers: 3, quorum: 1, key: key})
+		seal := func(key, role string, rank int, number int64) string {
+			return transport.Pass(key, role, rank, transport.Life{Number: number})
+		}
+		mine := seal(key, transport.RoleWorker, 1, 1) // the attacker is worker 1
+		now, err := j.open(j.helloOf(2, transport.Life{Number: 5}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hellos := []struct {
+			name, role string
+			rank       int
+			pass       string
+		}{
+			{"no pass", "", 0, ""},
+			{"nonsense", "", 0, "nonsense"},
+			{"only numbers", "", 0, "9.0."},
+			{"its own pass", "", 0, mine},
+			{"its own seal and another number", "", 1, "9" + mine},
+			{"another key", "", 0, seal(transport.NewKey(), transport.RoleWorker, 0, 9)},
+			{"a server's pass", "", 0, seal(key, transport.RoleServer, 0, 9)},
+			{"who had the rank before", "", 2, seal(key, transport.RoleWorker, 2, 4)},
+			{"a server without pass", transport.RoleServer, 0, ""},
+			{"a server with a worker's pass", transport.RoleServer, 1, mine},
+			{"a validator", transport.RoleValidator, 0, mine},
+			{"the rank after the last", "", 3, seal(key, transport.RoleWorker, 3, 9)},
+		}
+		done := make(chan error, 1)
+		go func() {
+			done <- j.work(pipe, 0, n, len(hellos)+2, func(_ int, _, grad []float32) { time.Sleep(2 * time.Second) }, nil)
+		}()
+		time.Sleep(time.Second)
+		for _, c := range hellos {
+			h := j.hello(c.rank)
+			h.Role, h.Pass = c.role, c.pass
+			conn, err := j.open(h)
+			var refusal *transport.RejectError
+			if err == nil && !ended(conn) || err != nil && (!errors.As(err, &refusal) || refusal.Exit != 78) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if err != nil && strings.Contains(err.Error(), key) {
+				t.Errorf("%s: the key is in %v", c.name, err)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("worker 0: %v", err)
+		}
+		if err := transport.Send(now, transport.Pull{Worker: 2}, nil); err != nil {
+			t.Error(err)
+		}
+		if f, _ := next(t, now); f.Kind != transport.KindParams {
+			t.Errorf("worker 2 was sent %v", f.Kind)
+		}
+		for _, number := range []int64{5, 6} { // it comes again, and somebody else has its rank
+			after, err := j.open(j.helloOf(2, transport.Life{Number: number}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ended(now) {
+				t.Errorf("the connection before that of life %d goes on", number)
+			}
+			now = after
+		}
+		now.Close()
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A shard that has moved knows who had which rank before.
+func TestPassesMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := &transport.Pipe{}
+		key := transport.NewKey()
+		from := start(t, jobConfig{net: pipe, addr: "from", params: 10, shards: 1, workers: 2, noReader: true, key: key})
+		to := start(t, jobConfig{net: pipe, addr: "to", params: 10, shards: 1, workers: 2, noReader: true, key: key, empty: true,
+			server: ServerConfig{Network: pipe, Hello: transport.Hello{Rank: 1}}})
+		worker, err := from.open(from.helloOf(1, transport.Life{Number: 7}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer worker.Close()
+		if err := transport.Send(worker, transport.Init{Worker: 1}, transport.Floats(make([]float32, 10))); err != nil {
+			t.Fatal(err)
+		}
+		if f, _ := next(t, from.coord); f.Kind != transport.KindReady {
+			t.Fatalf("it says %v", f.Kind)
+		}
+		told := func(stage transport.MovedStage) {
+			t.Helper()
+			f, _ := next(t, to.coord)
+			if m, err := transport.ParseMoved(f.Header); err != nil || m.Stage != stage || m.Err != "" {
+				t.Fatalf("%v %+v, %v; want stage %v", f.Kind, m, err, stage)
+			}
+		}
+		move := transport.Adopt{Move: 1, Addr: "from", To: 10}
+		to.tell(move)
+		told(transport.Prepared)
+		for _, pass := range []string{"", transport.Pass(key, transport.RoleWorker, 1, transport.Life{Number: 7})} {
+			if c, err := from.open(transport.Hello{Job: "test", Role: transport.RoleServer, Rank: 1, Pass: pass}); err == nil {
+				t.Error("it gives its shard to whoever comes")
+				c.Close()
+			}
+		}
+		from.tell(transport.Hand{Move: 1, Stage: transport.Give})
+		told(transport.Loaded)
+		move.Stage = transport.Own
+		to.tell(move)
+		from.tell(transport.Hand{Move: 1, Stage: transport.Gone})
+		before, err := to.open(to.helloOf(1, transport.Life{Number: 6}))
+		if err == nil && !ended(before) {
+			t.Error("who had the rank before is heard")
+		}
+		after, err := to.open(to.helloOf(1, transport.Life{Number: 7}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer after.Close()
+		if err := transport.Send(after, transport.Pull{Worker: 1}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if f, _ := next(t, after); f.Kind != transport.KindParams {
+			t.Errorf("the worker was sent %v", f.Kind)
+		}
+		for _, j := range []*fakeJob{to, from} {
+			if err := j.stop(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
