@@ -164,3 +164,57 @@ func TestPassesMove(t *testing.T) {
 		}
 	})
 }
+
+// What a process has pushed to a copy does not keep the next one with its rank from being heard: a step that nobody was given, least of all.
+func TestStepsOfLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := &transport.Pipe{}
+		j := start(t, jobConfig{net: pipe, addr: "ps", params: 10, shards: 1, workers: 2, noReader: true, key: transport.NewKey(), server: ServerConfig{Copies: true,
+			Load: func(transport.ShardInfo) ([]float32, int64, error) { return make([]float32, 10), 0, nil }}})
+		stored := func() transport.Stored {
+			t.Helper()
+			for {
+				j.coord.SetReadDeadline(time.Now().Add(10 * time.Second))
+				f, err := j.coord.Recv()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if f.Kind == transport.KindStored {
+					m, _ := transport.ParseStored(f.Header)
+					return m
+				}
+			}
+		}
+		j.tell(transport.View{Term: 1, Holders: []transport.Holder{{Rank: 0, Addr: "ps"}}, To: 10})
+		push := func(life transport.Life, step int64) transport.Conn {
+			t.Helper()
+			c, err := j.open(j.helloOf(1, life))
+			if err == nil {
+				err = transport.Send(c, transport.Turn{Worker: 1, Term: 1}, nil)
+			}
+			if err == nil {
+				err = transport.Send(c, transport.Push{Worker: 1, Step: step, Samples: 1}, transport.Floats(make([]float32, 10)))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		first := push(transport.Life{Number: 1}, 1<<60)
+		defer first.Close()
+		if m := stored(); m.Step != 1<<60 {
+			t.Errorf("stored %+v", m)
+		}
+		second := push(transport.Life{Number: 2, Step: 5}, 4) // what is late of the life before is not of this one
+		defer second.Close()
+		if err := transport.Send(second, transport.Push{Worker: 1, Step: 5, Samples: 1}, transport.Floats(make([]float32, 10))); err != nil {
+			t.Fatal(err)
+		}
+		if m := stored(); m.Step != 5 {
+			t.Errorf("stored %+v", m)
+		}
+		if err := j.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

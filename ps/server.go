@@ -670,6 +670,9 @@ func (h *host) join(c *conn) {
 		c.end(errReplaced)
 		return
 	}
+	if c.life.Number > h.lives[w] && h.copying.Seated() {
+		h.copying.steps[w] = c.life.Step - 1 // whatever those before it have sent
+	}
 	h.lives[w] = c.life.Number
 	if old := h.conns[w]; old != nil {
 		old.end(errors.New("the worker has connected again"))
