@@ -197,6 +197,11 @@ func rate(samples int64, d time.Duration) float64 {
 
 // words is a plan as people read it: as somebody has given it, or, in a ring, by its riders; else in its own.
 func (c *Coordinator) words(p modes.Plan) string {
+	if c.auto != nil && p.Parents == nil { // plant has taken the wish for a tree from it
+		if asked, err := modes.Parse(c.given, c.cfg.Workers); err == nil {
+			p.AutoTree = asked.AutoTree
+		}
+	}
 	own := p.String()
 	s := p.Words(c.given)
 	if s == own && own != c.given && c.cfg.Ring != nil && len(p.Groups) == 1 && len(p.Groups[0].Riders) > 0 {

@@ -580,3 +580,23 @@ func TestTreeCapacity(t *testing.T) {
 		}
 	}
 }
+
+// A job that waits for a tree says so in the words that it was given, before there is one and when there is none any more.
+func TestWordsOfAutomaticTrees(t *testing.T) {
+	for given, want := range map[string][2]string{
+		"tree=auto":      {"tree=auto", "ssgd tree=0(1-3)"},
+		"ssgd tree=auto": {"ssgd tree=auto", "ssgd tree=0(1-3)"},
+		"":               {"ssgd", "ssgd tree=0(1-3)"}, // a pilot's
+		"ssgd":           {"ssgd", "ssgd tree=0(1-3)"}, // as the answer to star ctl mode says it, before the tree is given up
+		"tree=0(1,2,3)":  {"ssgd", "tree=0(1,2,3)"},
+	} {
+		c := &Coordinator{cfg: Config{Workers: 4}, given: given, auto: newAutoTree(modes.TreeRule{}, 4)}
+		tree, err := modes.Parse("tree=0(1,2,3)", 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := [2]string{c.words(modes.SSGD(4)), c.words(tree)}; got != want {
+			t.Errorf("given %q: %q, want %q", given, got, want)
+		}
+	}
+}
