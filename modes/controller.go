@@ -1098,9 +1098,8 @@ func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast
 
 // punish keeps a plan away, longer each time.
 func (c *Controller) punish(at time.Duration, p Plan, trial time.Duration) {
-	p = Plan{Groups: p.Groups, Parents: p.Parents}
 	for i := range c.banned {
-		if b := &c.banned[i]; b.plan.sameGroups(p) && b.plan.sameTree(p) {
+		if b := &c.banned[i]; b.plan.sameKind(p) {
 			b.times = min(b.times+1, 16)
 			b.until = at + trial*time.Duration(1<<b.times)
 			return
@@ -1113,7 +1112,12 @@ func (c *Controller) punish(at time.Duration, p Plan, trial time.Duration) {
 }
 
 func (c *Controller) isBanned(at time.Duration, p Plan) bool {
-	return slices.ContainsFunc(c.banned, func(b ban) bool { return at < b.until && b.plan.sameGroups(p) && b.plan.sameTree(p) })
+	return slices.ContainsFunc(c.banned, func(b ban) bool { return at < b.until && b.plan.sameKind(p) })
+}
+
+// sameKind says whether what was learnt of p goes for q: they differ in the sizes of shares at most.
+func (p Plan) sameKind(q Plan) bool {
+	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0)
 }
 
 // recoil is from a plan in which the loss has grown to SSGD. Staleness is held to be four times as dear from then on.
