@@ -102,3 +102,56 @@ func oldest(k *Controller) float64 {
 	}
 	return first
 }
+
+// A trial compares whole rounds with what its plan and the one before make of these: it does not matter when it is asked, and nothing that was slow meanwhile is forgotten.
+func TestTrialIsWhole(t *testing.T) {
+	const n, batch = 4, 64
+	plan := SSGD(n)
+	plan.Queue = 32
+	k, err := NewController(ControllerConfig{Workers: n, Batch: batch, Queue: 32}, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Noise(1e6)
+	all := []star.Worker{0, 1, 2, 3}
+	const fixed, each = 10 * time.Millisecond, time.Millisecond // of an iteration, and of a sample
+	var now, took, ssgd time.Duration
+	rounds := func(many int, slow time.Duration) {
+		for range many {
+			ws := make([]taker, n)
+			for w := range ws {
+				ws[w] = taker{size: batch / 32, part: each * batch / 32, fixed: fixed}
+			}
+			ws[3].part *= slow
+			var q queue
+			lasts, samples := q.round(ws, n*batch)
+			for w, s := range q.taken {
+				c := time.Duration(s) * ws[w].part / (batch / 32)
+				k.Observe(star.Record{Worker: star.Worker(w), Compute: c, Push: fixed, Samples: int(s)})
+			}
+			now += lasts
+			k.Fired(now, all, int(samples))
+			took, ssgd = took+lasts, ssgd+fixed+slow*each*batch
+		}
+	}
+	rounds(8, 2)
+	k.trial = &trial{from: SSGD(n), predicted: 0.6, begun: now + 1, had: make([][]iteration, n)}
+	rounds(1, 2) // has begun before
+	took, ssgd = 0, 0
+	rounds(5, 2)
+	rounds(7, 1)
+	f, h, ok := k.Forecast(now + 60*time.Millisecond)
+	if !ok {
+		t.Fatal("nothing is known")
+	}
+	if f.Times[3] > f.Times[0]*11/10 {
+		t.Errorf("worker 3 is expected to take %v, and the others %v: it has been as fast as they are for seven rounds", f.Times[3], f.Times[0])
+	}
+	if d, change := k.judge(now+60*time.Millisecond, h, f); change {
+		t.Error(d.Why)
+	}
+	want := 1 - took.Seconds()/ssgd.Seconds()
+	if v := k.Verdict(); v == nil || math.Abs(v.Seen-want) > 0.05 {
+		t.Errorf("%+v, want a gain of %.3f", v, want)
+	}
+}

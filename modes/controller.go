@@ -103,8 +103,6 @@ type Controller struct {
 	slowLast  star.Worker   // the last one that was; -1: none yet
 	moves     int           // how often it was another one, and the last one slow no more
 
-	begins []float64 // when the iterations of the last forecast began
-
 	looked   []time.Duration // the averages that the last decision was made from
 	lookedAt time.Duration
 	content  bool // it was sure, and wanted nothing else
@@ -173,11 +171,17 @@ func (r *ring) keep(k int) {
 
 // shift looks whether t belongs to a new level: several iterations in a row far above the median of those that are
 // remembered, or far below it, as one that is slow now and then hardly ever has. Then all before them is forgotten.
-func (w *watched) shift(t float64) {
+//
+// Iterations count as if each had been of as many samples as this one: who is slow takes fewer from a queue, and as long as everybody.
+func (w *watched) shift(t, samples float64) {
 	if len(w.times.vals) < needed {
 		return
 	}
-	m := median(w.times.vals)
+	same := slices.Clone(w.times.vals)
+	for i, k := range w.samples.vals {
+		same[i] += w.compute.vals[i] * (samples/k - 1)
+	}
+	m := median(same)
 	switch {
 	case t > apart*m:
 		w.far = max(w.far, 0) + 1
@@ -218,7 +222,16 @@ type trial struct {
 	predicted float64 // gain
 	begun     time.Duration
 	until     time.Duration
+	counts    bool          // it has begun with an update
+	last      time.Duration // the newest update
 	samples   int
+	had       [][]iteration // of each worker, that began while it stood, whatever is forgotten meanwhile
+}
+
+// iteration is one of a worker, in seconds.
+type iteration struct {
+	began, took float64
+	samples     int
 }
 
 // ban is a plan that did not keep its promise.
@@ -399,7 +412,10 @@ func (c *Controller) Observe(r star.Record) {
 			}
 			return // the first iteration pays for what is built once
 		}
-		w.shift(t.Seconds())
+		if c.trial != nil && w.released >= c.trial.begun {
+			c.trial.had[r.Worker] = append(c.trial.had[r.Worker], iteration{w.released.Seconds(), t.Seconds(), r.Samples})
+		}
+		w.shift(t.Seconds(), float64(r.Samples))
 		w.times.add(t.Seconds())
 		w.compute.add((r.Load + r.Compute).Seconds())
 		w.samples.add(float64(r.Samples))
@@ -427,8 +443,10 @@ func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 			c.workers[w].released, c.workers[w].computes = at, true
 		}
 	}
-	if c.trial != nil && at > c.trial.begun {
-		c.trial.samples += samples
+	if t := c.trial; t != nil && at > t.begun {
+		if t.last, t.samples = at, t.samples+samples; !t.counts { // from one update to another, so that whole ones count
+			t.counts, t.begun, t.samples = true, at, 0
+		}
 	}
 }
 
@@ -515,15 +533,15 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 		f.Times[i] = max(seconds(mean), 1)
 	}
 	f.Shares = nil // these are times of equal shares
-	c.begins = align(h, begins)
+	align(h, begins)
 	c.pool(f, h)
 	return f, h, living
 }
 
 // align has iterations that were at the same time come at the same time when h is played: what slows all workers, such as a network that they share, makes SSGD wait once, and not once for each of them. begins is when they
 // began. Each worker gets as many as the one has that has most of them: its own in their order, spread evenly over the other's in the time that is known of both, so that their mean stays, and once more for the time before and
-// behind. So where everybody waits for everybody those of one round come together. When the iterations of the one that has most began is returned.
-func align(h History, begins [][]float64) []float64 {
+// behind. So where everybody waits for everybody those of one round come together.
+func align(h History, begins [][]float64) {
 	most := 0
 	for w := range h {
 		if len(h[w]) > len(h[most]) {
@@ -554,7 +572,6 @@ func align(h History, begins [][]float64) []float64 {
 			h[w][i] = own[from+((i-to)%k+k)%k*l/k]
 		}
 	}
-	return all
 }
 
 // lags reports whether w, of which one iteration has arrived, took half longer than most for it, and has by now taken half longer than most for the second: nobody needs
@@ -897,7 +914,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 				c.relapses, c.back = min(c.relapses+1, 6), false
 			}
 		}
-		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + c.dwell(slowest)}
+		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + c.dwell(slowest), had: make([][]iteration, len(c.workers))}
 	}
 	c.plan, c.since, c.wants = best.Plan.Clone(), at, 0
 	c.loss.changed()
@@ -944,9 +961,9 @@ func (c *Controller) dwell(slowest time.Duration) time.Duration {
 func (c *Controller) judge(at time.Duration, h History, f Forecast) (Decision, bool) {
 	t := c.trial
 	c.trial = nil
-	took := (at - t.begun).Seconds()
+	took := (t.last - t.begun).Seconds()
 	// Over what was there while it stood: it is not to blame for what has come, or gone.
-	h = c.during(h, t.begun)
+	h = t.history(h, f.Fits, c.cfg.Batch)
 	present, err := c.plan.PriceOver(h, f)
 	if err != nil {
 		return Decision{}, false
@@ -977,20 +994,24 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast) (Decision, b
 	return d, true
 }
 
-// during is what h has of the iterations since some time; all of it where those are too few.
-func (c *Controller) during(h History, since time.Duration) History {
-	k := sort.SearchFloat64s(c.begins, since.Seconds())
-	if len(c.begins)-k < needed {
-		return h
-	}
-	lately := make(History, len(h))
-	for w := range h {
-		if len(h[w]) > 0 && len(h[w]) != len(c.begins) {
-			return h // lent
+// history is what t had, by fits as if each iteration had been of an equal share of batch samples. Of whom it had none it is what is in h.
+func (t *trial) history(h History, fits []Fit, batch int) History {
+	had := make(History, len(h))
+	begins := make([][]float64, len(h))
+	for w, its := range t.had {
+		if len(h[w]) == 0 {
+			continue
 		}
-		lately[w] = h[w][min(k, len(h[w])):]
+		for _, it := range its {
+			had[w] = append(had[w], max(seconds(it.took*fits[w].at(batch)/fits[w].at(it.samples)), 1))
+			begins[w] = append(begins[w], it.began)
+		}
+		if len(its) == 0 {
+			had[w], begins[w] = h[w], make([]float64, len(h[w]))
+		}
 	}
-	return lately
+	align(had, begins)
+	return had
 }
 
 // Rate is the samples that a candidate applies in a second.

@@ -62,6 +62,9 @@ type Forecast struct {
 // seconds. Fixed is communication and overhead.
 type Fit struct{ Fixed, PerSample float64 }
 
+// at is the time of so many samples.
+func (f Fit) at(samples int) float64 { return f.Fixed + f.PerSample*float64(samples) }
+
 // MaxBatch is the largest share of one worker that is reckoned with: more would be beyond all memories, and rounds of many such workers beyond the numbers that are counted exactly.
 const MaxBatch = 1 << 30
 

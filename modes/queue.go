@@ -65,10 +65,11 @@ func (q *problem) queueFlow(p Plan) flow {
 
 // replayQueue is the flow of p over h. Everybody begins a round together, so the k-th round is of everybody's k-th iteration.
 func (q *problem) replayQueue(p Plan, h History) flow {
-	longest := remembered
+	longest := 1
 	for _, w := range q.ws {
 		longest = max(longest, len(h[w]))
 	}
+	longest = whole(longest)
 	if n := len(q.ws); n*longest > played {
 		longest = max(played/n, 8)
 	}

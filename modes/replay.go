@@ -41,6 +41,9 @@ func (p Plan) PriceOver(h History, f Forecast) (Candidate, error) {
 	return q.candidate(p.kind(), p, q.replay(p, h)), nil
 }
 
+// whole is how many iterations are played where so many were seen: all of them equally often, and at least as many as are remembered.
+func whole(seen int) int { return (max(remembered, seen) + seen - 1) / seen * seen }
+
 // replay is the flow of p over h.
 func (q *problem) replay(p Plan, h History) flow {
 	if p.Queue > 0 {
@@ -65,7 +68,7 @@ func (q *problem) replay(p Plan, h History) flow {
 		most += size[w] / (mean * scale[w])
 	}
 	// Of a few iterations a plan's rate would be that of where they begin and end.
-	longest = max(longest, remembered)
+	longest = whole(longest)
 	// Of very many workers fewer iterations are enough.
 	if n := len(q.ws); n*longest > played {
 		longest = max(played/n, 8)
