@@ -472,6 +472,29 @@ const (
 
 // Forecast is what the Controller expects now. ok: enough is known of everybody.
 func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool) {
+	if f, h, ok = c.look(at); ok && !c.young() {
+		align(h, c.begins(h))
+	}
+	return f, h, ok
+}
+
+// begins is when the iterations of h began.
+func (c *Controller) begins(h History) [][]float64 {
+	all := make([][]float64, len(h))
+	for i := range h {
+		if k := len(h[i]); k > 0 {
+			b := c.workers[i].begins.inOrder()
+			if k > len(b) { // the present one, too
+				b = append(slices.Clone(b), c.workers[i].released.Seconds())
+			}
+			all[i] = b[len(b)-k:]
+		}
+	}
+	return all
+}
+
+// look is Forecast with a history that is still to be aligned, unless all are young: most looks at the averages change nothing.
+func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 	n := len(c.workers)
 	h = make(History, n)
 	f = Forecast{
@@ -483,7 +506,6 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 		predicted = c.cfg.Predictor.Predict()
 	}
 	living := false
-	begins := make([][]float64, n)
 	c.overdue = false
 	c.queued = c.queued || c.plan.Queue > 0
 	for i := range c.workers {
@@ -498,20 +520,19 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 			}
 			// As slow as the first time, or slower.
 			t := max((at - w.released).Seconds(), w.first)
-			h[i], f.Times[i], begins[i] = []time.Duration{seconds(t)}, seconds(t), []float64{w.released.Seconds()}
+			h[i], f.Times[i] = []time.Duration{seconds(t)}, seconds(t)
 			continue
 		}
 		lately := w.times.inOrder()
-		begins[i] = w.begins.inOrder()
 		lo, hi := slices.Min(lately), slices.Max(lately)
 		// A prediction beyond all that was seen is a level that nobody has seen yet; one that is far beyond is not believed.
 		if i < len(predicted) {
 			if t := predicted[i].Seconds(); t > hi && t < 20*hi || t > lo/20 && t < lo {
-				lately, begins[i] = []float64{t}, begins[i][len(begins[i])-1:]
+				lately = []float64{t}
 			}
 		}
 		if over := (at - w.released).Seconds(); w.computes && over > slices.Max(lately) && over <= maxTime.Seconds() {
-			lately, begins[i] = append(slices.Clone(lately), over), append(slices.Clone(begins[i]), w.released.Seconds()) // longer than ever already
+			lately = append(slices.Clone(lately), over) // longer than ever already
 			c.overdue = true
 		}
 		fitted := fitOf
@@ -533,9 +554,21 @@ func (c *Controller) Forecast(at time.Duration) (f Forecast, h History, ok bool)
 		f.Times[i] = max(seconds(mean), 1)
 	}
 	f.Shares = nil // these are times of equal shares
-	align(h, begins)
-	c.pool(f, h)
+	if c.young() {
+		align(h, c.begins(h))
+		c.pool(f, h)
+	}
 	return f, h, living
+}
+
+// young reports whether nobody was seen often.
+func (c *Controller) young() bool {
+	for i := range c.workers {
+		if w := &c.workers[i]; !w.gone && w.seen > pooled {
+			return false
+		}
+	}
+	return true
 }
 
 // align has iterations that were at the same time come at the same time when h is played: what slows all workers, such as a network that they share, makes SSGD wait once, and not once for each of them. begins is when they
@@ -551,10 +584,10 @@ func align(h History, begins [][]float64) {
 	all := begins[most]
 	half := func(b []float64) float64 { return (b[len(b)-1] - b[0]) / float64(max(2*len(b)-2, 1)) } // of the time between two of them
 	for w, own := range h {
-		if len(own) == 0 || w == most {
+		b := begins[w]
+		if len(own) == 0 || slices.Equal(b, all) {
 			continue
 		}
-		b := begins[w]
 		last := min(all[len(all)-1]+half(all), b[len(b)-1]+half(b))
 		within := func(b []float64, first float64) (from, n int) {
 			from = sort.SearchFloat64s(b, first)
@@ -568,8 +601,16 @@ func align(h History, begins [][]float64) {
 			to, k, from, l = 0, len(own), 0, len(own)
 		}
 		h[w] = make([]time.Duration, len(all))
+		j := (k - to%k) % k
 		for i := range all {
-			h[w][i] = own[from+((i-to)%k+k)%k*l/k]
+			at := j
+			if k != l {
+				at = j * l / k
+			}
+			h[w][i] = own[from+at]
+			if j++; j == k {
+				j = 0
+			}
 		}
 	}
 }
@@ -605,11 +646,9 @@ func (c *Controller) firsts() float64 {
 // that varies, and least of all which of several that are alike is the slowest.
 func (c *Controller) pool(f Forecast, h History) {
 	var living []float64
-	for w, t := range f.Times {
+	for _, t := range f.Times {
 		if t > 0 {
-			if living = append(living, t.Seconds()); c.workers[w].seen > pooled {
-				return
-			}
+			living = append(living, t.Seconds())
 		}
 	}
 	m := median(living)
@@ -811,7 +850,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if at < c.rest {
 		return Decision{}, false
 	}
-	f, h, ok := c.Forecast(at)
+	f, h, ok := c.look(at)
 	if !ok {
 		return Decision{}, false
 	}
@@ -834,6 +873,9 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	}
 	if at-c.begun < settling {
 		return Decision{}, false
+	}
+	if !c.young() {
+		align(h, c.begins(h))
 	}
 	if c.safe {
 		c.safe, c.since = false, at // from here on as usual
