@@ -337,9 +337,9 @@ func (c *Controller) Bound(theta, most float64) {
 	c.bound = max(most, minRate)
 }
 
-// slowly is by what part the steepness follows what is measured, at each measurement: networks change it over many rounds, and what is measured in
-// ten of them scatters by a factor of two.
-const slowly = 1. / 32
+// slowly is by what part the steepness follows what is measured, at each measurement. What is measured is of the last ten rounds, scatters by a factor of two, and is believed only with two standard errors, in favour of the prior: that is caution enough,
+// and by less the decision that a straggler asks for, in its first rounds, is made by the prior.
+const slowly = 1. / 2
 
 // bounded is θ that is believed: what was measured of stale gradients, else prior; no more than the bound, of which nothing counts that is below least.
 func (c *Controller) bounded(measured, prior, least float64) float64 {

@@ -140,7 +140,7 @@ func TestFearsTurnsEarly(t *testing.T) {
 	}
 }
 
-// With momentum the steepness begins with the prior, stays there while the measurement allows it, and else follows what is surely so, slowly; what is told twice counts once. Bounds of θ are
+// With momentum the steepness begins with the prior, stays there while the measurement allows it, and else follows what is surely so, by half at each measurement; what is told twice counts once. Bounds of θ are
 // those of (30), and drift makes nothing cheaper than the prior.
 func TestSteepnessFollows(t *testing.T) {
 	const mu, round = 0.9, 128
@@ -155,7 +155,7 @@ func TestSteepnessFollows(t *testing.T) {
 		{"nothing is known", 0, 0, 0, prior},
 		{"the prior may be", 1, 30, 500, prior},
 		{"it is less", 0, 2, 500, 2},
-		{"it is less, as one measurement has it", 0, 2, 1, prior * math.Pow(2/prior, 1./32)},
+		{"it is less, as one measurement has it", 0, 2, 1, math.Sqrt(2 * prior)},
 		{"it is more", 25, 30, 500, 25},
 		{"beyond what SSGD bears", 100, 200, 500, 38},
 		{"exact gradients that do not change", 0, 0, 2000, 0.02},
