@@ -5,6 +5,9 @@ import "time"
 // Worker is a worker's rank: dense, 0..N-1, stable for the life of a job.
 type Worker int
 
+// MaxWorkers is how many workers a job has at most.
+const MaxWorkers = 4096
+
 // Record is what one worker measured during one iteration. It rides to the
 // coordinator in the worker's next arrival and becomes one line of the run log.
 type Record struct {

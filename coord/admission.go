@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"star/modes"
+	"star/runlog"
 )
 
 // Admission is asked before a plan of the Pilot is installed that makes more updates than SSGD, because that uses
@@ -52,9 +53,9 @@ func (c *Coordinator) ask(ch *Change, after int64) {
 // ruled writes an answer into the run log, and tells the pilot.
 func (c *Coordinator) ruled(q *petition, ok bool, why string) {
 	at := c.elapsed()
-	l := logAdmission{Type: "admission", T: at.Seconds(), Plan: q.change.Plan.String(), Granted: ok, Now: c.ledger.plan.String(), Why: why, After: q.after}
-	c.cfg.RunLog.write(l)
-	c.tell(at, RunAdmission{l.Plan, l.Now, l.Granted, l.Why, l.After})
+	l := runlog.Admission{Plan: q.change.Plan.String(), Granted: ok, Now: c.ledger.plan.String(), Why: why, After: q.after}
+	c.cfg.RunLog.Write(at, l)
+	c.tell(at, l)
 	c.log.Info("admission", "mode", l.Plan, "granted", ok, "why", why)
 }
 
@@ -76,13 +77,13 @@ func (c *Coordinator) abide(r *ruling) error {
 		c.refused = nil
 		c.ruled(r.petition, true, r.why)
 		ch := &c.permit.change
-		return c.install(ch.Plan, logPlan{Why: ch.Why, Predicted: &ch.Predicted, After: r.after})
+		return c.install(ch.Plan, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: r.after})
 	case r.petition == c.asking, r.petition == c.permit && !r.ok:
 		c.asking, c.permit = nil, nil
 		if !InStep(c.ledger.plan) && !c.manual && !c.final && !c.ended {
 			home := modes.SSGD(c.cfg.Workers)
 			home.Shares = c.ledger.plan.Shares
-			if err := c.install(home, logPlan{Why: "back to ssgd: " + r.why, Forced: true}); err != nil {
+			if err := c.install(home, runlog.Plan{Why: "back to ssgd: " + r.why, Forced: true}); err != nil {
 				return err
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star/modes"
+	"star/runlog"
 )
 
 // clerk is an Admission that does what a test says.
@@ -49,9 +50,9 @@ func (s *script) hear() (out []string) {
 	defer s.mu.Unlock()
 	for _, l := range s.told {
 		switch e := l.Entry.(type) {
-		case RunPlan:
+		case runlog.Plan:
 			out = append(out, fmt.Sprintf("plan %s after %d forced %v", e.Plan, e.After, e.Forced))
-		case RunAdmission:
+		case runlog.Admission:
 			out = append(out, fmt.Sprintf("%s %v now %s after %d: %s", e.Plan, e.Granted, e.Now, e.After, e.Why))
 		}
 	}

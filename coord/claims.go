@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star/replica"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -219,7 +220,7 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 				if v.Primary == rank {
 					event = "promoted"
 				}
-				c.noteCopies(ReplicaChange{Shard: shard, Event: event, Server: rank, Why: "it did not come to the coordinator that took over"})
+				c.noteCopies(runlog.Replica{Shard: shard, Event: event, Server: rank, Why: "it did not come to the coordinator that took over"})
 			}
 		}
 	}

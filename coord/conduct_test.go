@@ -14,6 +14,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/runlog"
 	"star/transport"
 	"star/transport/transporttest"
 )
@@ -66,19 +67,19 @@ func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Con
 			t.Errorf("the job ended with %v", w.err)
 		}
 		used := int64(0)
-		_, err := ReadRun(strings.NewReader(w.run.String()), "run.jsonl", func(l RunLine) error {
+		_, err := runlog.Read(strings.NewReader(w.run.String()), "run.jsonl", func(l runlog.Line) error {
 			switch e := l.Entry.(type) {
-			case RunFire:
+			case runlog.Fire:
 				used = e.Samples
-			case RunMember:
-				if !e.Joined && e.Worker < 3 {
+			case runlog.Leave:
+				if e.Worker < 3 {
 					t.Errorf("worker %d had to go: %s", e.Worker, e.Why)
 				}
-			case RunEval:
+			case runlog.Eval:
 				if !(e.Loss >= -1 && e.Loss < 10) || e.Accuracy < 0 || e.Accuracy > 1 {
 					t.Errorf("evaluated as %+v", e)
 				}
-			case RunEnd:
+			case runlog.Summary:
 				if e.Samples != used || e.Error != "" {
 					t.Errorf("the summary counts %d samples, %d are in updates; %s", e.Samples, used, e.Error)
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"star/modes"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -131,7 +132,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 			return nil, c.deposed
 		}
 		c.ledger.limit = limit
-		c.cfg.RunLog.write(logStop{Type: "stop", T: c.elapsed().Seconds(), Limit: c.ledger.limit, Why: "star ctl"})
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.ledger.limit, Why: "star ctl"})
 		c.log.Info("stopping", "at_samples", c.ledger.limit, "why", "star ctl")
 		return map[string]any{"samples": c.ledger.limit}, nil
 	}
@@ -156,8 +157,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		}
 		now := c.ledger.plan.String()
 		at := c.elapsed()
-		c.cfg.RunLog.write(logPlan{Type: "plan", T: at.Seconds(), Plan: now, From: now, Why: why + " mode auto"})
-		c.tell(at, RunPlan{now, now, why + " mode auto", math.NaN(), 0, false})
+		line := runlog.Plan{Plan: now, From: now, Why: why + " mode auto", Predicted: runlog.Number(math.NaN())}
+		c.cfg.RunLog.Write(at, line)
+		c.tell(at, line)
 		words := c.words(c.ledger.plan)
 		return modeChange{From: words, To: words, Version: c.ledger.version()}, nil
 	}
@@ -227,11 +229,11 @@ func (c *Coordinator) plant(p modes.Plan) modes.Plan {
 
 // adopt installs another plan.
 func (c *Coordinator) adopt(p modes.Plan, why string) error {
-	return c.install(p, logPlan{Why: why})
+	return c.install(p, runlog.Plan{Why: why})
 }
 
-// install makes p the plan, and writes line, whose reason is there.
-func (c *Coordinator) install(p modes.Plan, line logPlan) error {
+// install makes p the plan, and writes line, which has the reason, and of a pilot's plan what it predicts, and when.
+func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	from := c.ledger.plan
 	if p = c.graft(p); p.Equal(from) || c.stopping.frozen {
 		return nil
@@ -245,9 +247,12 @@ func (c *Coordinator) install(p modes.Plan, line logPlan) error {
 		c.yield("another plan is installed: " + line.Why)
 	}
 	at := c.elapsed()
-	line.Type, line.T, line.Plan, line.From = "plan", at.Seconds(), p.String(), from.String()
-	c.cfg.RunLog.write(line)
-	c.tell(at, RunPlan{line.Plan, line.From, line.Why, math.NaN(), line.After, line.Forced})
+	line.Plan, line.From = p.String(), from.String()
+	if line.After == 0 { // nobody has predicted anything
+		line.Predicted = runlog.Number(math.NaN())
+	}
+	c.cfg.RunLog.Write(at, line)
+	c.tell(at, line)
 	c.log.Info("mode", "from", c.words(from), "to", c.words(p), "why", line.Why)
 	return c.carry(c.ledger.install(p))
 }

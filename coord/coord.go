@@ -31,6 +31,7 @@ import (
 	"star/modes"
 	"star/pgns"
 	"star/poison"
+	"star/runlog"
 	"star/transport"
 	"star/waits"
 )
@@ -162,10 +163,10 @@ type Config struct {
 	// Trains is what a job trains whose workers have enrolled so, with the Settings that belong to it. Nil: what Result and Settings say.
 	Trains func(h transport.Hello, e Enrolment) (Told, json.RawMessage)
 
-	Notes   []string // injections and the like, for the run log
-	Program string   // name and version
-	Result  Result   // fields that only the caller knows are copied into the result
-	RunLog  *RunLog
+	Notes   []string      // injections and the like, for the run log
+	Program string        // name and version
+	Result  runlog.Result // fields that only the caller knows are copied into the result
+	RunLog  *runlog.Writer
 	Log     *slog.Logger
 }
 
@@ -183,6 +184,14 @@ type Progress struct {
 type Span struct {
 	Start int64
 	Count int
+}
+
+// flat are the spans as the run log has them: where each begins, and how many samples it has.
+func flat(spans []Span) (out []int64) {
+	for _, s := range spans {
+		out = append(out, s.Start, int64(s.Count))
+	}
+	return out
 }
 
 // Checkpoint is what the coordinator knows of a checkpoint whose parts are saved.
@@ -350,7 +359,7 @@ type Coordinator struct {
 	ticked time.Time
 	pinged time.Time // the servers were, last
 	stats  statistics
-	result Result
+	result runlog.Result
 }
 
 // peer is one member's connection.
@@ -415,7 +424,7 @@ type event struct {
 	enlist   transport.Enlist
 	usage    transport.Usage
 	standing transport.Standing
-	note     *ShiftNote
+	note     *runlog.Shift
 }
 
 // kindSaying marks an event of the pilot. No frame has it.
@@ -497,7 +506,7 @@ func New(cfg Config) (*Coordinator, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.RunLog == nil {
-		cfg.RunLog = NewRunLog(nil)
+		cfg.RunLog = runlog.NewWriter(nil)
 	}
 	noise, err := pgns.New(pgns.Config{})
 	if err != nil {
@@ -700,7 +709,7 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 const settle = 2 * time.Second
 
 // Run drives the job to its end. It returns the result, also of a job that failed.
-func (c *Coordinator) Run(ctx context.Context) (Result, error) {
+func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 	c.begun = time.Now()
 	c.progress, c.started = c.begun, c.begun.UTC()
 	if c.heir != nil {
@@ -726,7 +735,7 @@ func (c *Coordinator) Run(ctx context.Context) (Result, error) {
 	close(c.done)
 	time.AfterFunc(settle, c.hangUp)
 	c.open()
-	if e := c.cfg.RunLog.close(); e != nil && err == nil {
+	if e := c.cfg.RunLog.Close(); e != nil && err == nil {
 		err = fmt.Errorf("coord: write the run log: %w", e)
 	}
 	return c.result, err
@@ -806,13 +815,13 @@ func (c *Coordinator) open() {
 		t, settings = c.cfg.Trains(c.hello, *c.enrolled)
 		c.result.Model, c.result.Dataset, c.result.Seed = t.Model, t.Dataset, t.Seed
 	}
-	c.cfg.RunLog.write(logStart{
-		Type: "start", Format: 1, Program: c.cfg.Program, Time: c.started, Job: c.cfg.Job,
+	c.cfg.RunLog.Write(0, runlog.Start{
+		Format: runlog.MaxFormat, Program: c.cfg.Program, Time: c.started, Job: c.cfg.Job,
 		Notes: c.cfg.Notes, Config: settings,
 	})
 	for rank, p := range c.workers {
 		if c.joined[rank] { // else it takes no part yet
-			c.cfg.RunLog.write(logMember{Type: "join", T: p.came.Seconds(), Worker: rank, Peer: p.conn.RemoteAddr()})
+			c.cfg.RunLog.Write(p.came, runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
 		}
 	}
 }
@@ -965,9 +974,7 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	case transport.KindPoison:
 		return c.toldPoison(p, e.poison)
 	case transport.KindCompression:
-		c.cfg.RunLog.write(logCodec{
-			Type: "compression", T: c.elapsed().Seconds(), Worker: p.rank, Version: e.codec.Version, Codec: e.codec.Codec, Why: e.codec.Why,
-		})
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Compression{Worker: star.Worker(p.rank), Version: e.codec.Version, Codec: e.codec.Codec, Why: e.codec.Why})
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
 	}
@@ -1006,8 +1013,9 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
 		at := c.elapsed()
-		c.cfg.RunLog.record(at, r, start, more)
-		c.tell(at, RunRecord{r})
+		line := runlog.Record{Record: r, Start: start, More: flat(more)}
+		c.cfg.RunLog.Record(at, &line)
+		c.tell(at, line)
 		c.memory.add(r)
 		c.stats.observe(r)
 		if c.auto != nil {
@@ -1068,7 +1076,7 @@ func (c *Coordinator) issue(orders []order) {
 	if c.cfg.Office != nil && len(orders) > 0 {
 		// This process may end at any time, and another one goes on: what led to these orders is on record, the orders are with
 		// the shards. An error of the log is for tick.
-		c.cfg.RunLog.flush()
+		c.cfg.RunLog.Flush()
 	}
 	if c.copies != nil {
 		c.chain(orders)
@@ -1093,7 +1101,7 @@ func (c *Coordinator) issueRing(orders []order) {
 		released = released || len(orders[i].releases) > 0
 	}
 	if len(orders) > 0 {
-		c.cfg.RunLog.flush()
+		c.cfg.RunLog.Flush()
 	}
 	if released {
 		c.memo = c.ledger.ring.remark(c.term())
@@ -1168,34 +1176,23 @@ func (c *Coordinator) record(orders []order) {
 func (c *Coordinator) recordFire(o *order) {
 	f := &o.fire
 	at := c.elapsed()
-	line := &logFire{Type: "fire", T: at.Seconds(), Seq: f.Seq, Version: f.Version, Samples: o.used,
-		Workers: make([]int, 0, len(f.Gradients)), Stale: append([]int64{}, o.stale...)}
+	line := runlog.Fire{Seq: f.Seq, Version: f.Version, Samples: o.used, Staleness: append([]int64{}, o.stale...)}
 	gradients, dropped := f.Gradients, f.Dropped
 	if o.members != nil || o.dropped != nil { // with a tree the Fire may name fewer
 		gradients, dropped = o.members, o.dropped
 	}
-	for _, g := range gradients {
-		line.Workers = append(line.Workers, int(g.Worker))
-	}
-	for _, g := range dropped {
-		line.Dropped = append(line.Dropped, int(g.Worker))
-	}
+	line.Workers, line.Dropped = workersOf(gradients), workersOf(dropped)
 	if len(f.Gradients) < len(gradients) {
-		for _, g := range f.Gradients {
-			line.Reports = append(line.Reports, int(g.Worker))
-		}
+		line.Reports = workersOf(f.Gradients)
 	}
-	for _, s := range o.pieces {
-		line.Pieces = append(line.Pieces, int(s.Start), s.Count)
-	}
+	line.Pieces = flat(o.pieces)
 	if c.ledger.ring != nil {
 		line.Round = o.noise.Round
 	}
-	c.cfg.RunLog.write(line)
+	e := runlog.Entry(line)
+	c.cfg.RunLog.Write(at, e)
 	c.leftOut(o.poison)
-	if c.tower != nil {
-		c.tell(at, RunFire{line.Seq, line.Version, ranksOf(line.Workers), line.Stale, ranksOf(line.Dropped), line.Samples})
-	}
+	c.tell(at, e)
 }
 
 func (c *Coordinator) release(r transport.Release) {
@@ -1282,9 +1279,10 @@ func (c *Coordinator) observe(version int64, u pgns.Update) {
 	n := c.noise.Noise()
 	drift, strength := c.noise.Drift()
 	at := c.elapsed()
-	c.cfg.RunLog.write(&logNoise{Type: "noise", T: at.Seconds(), Version: version, Grad2: Number(m.Grad2), Var: Number(m.Var),
-		Mixed: u.Mixed(), Scale: Number(n.Scale), Drift: Number(drift), Strength: Number(strength)})
-	c.tell(at, RunNoise{version, m.Grad2, m.Var, n.Scale, u.Mixed(), drift, strength})
+	line := runlog.Noise{Version: version, Grad2: runlog.Number(m.Grad2), Var: runlog.Number(m.Var),
+		Mixed: u.Mixed(), Scale: runlog.Number(n.Scale), Drift: runlog.Number(drift), Strength: runlog.Number(strength)}
+	c.cfg.RunLog.Write(at, line)
+	c.tell(at, line)
 }
 
 // send sends one small message, behind those that wait. A peer that does not take it is closed; its reader
@@ -1430,12 +1428,12 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	}
 	a := c.ledger.accounts[p.rank]
 	at := c.elapsed()
-	line := logMember{Type: "leave", T: at.Seconds(), Worker: p.rank, Peer: p.conn.Peer(), Why: why}
+	line := runlog.Leave{Worker: star.Worker(p.rank), Peer: p.conn.Peer(), Why: why}
 	if !a.parked {
 		line.Start, line.Count = a.start, a.whole()
 	}
-	c.cfg.RunLog.write(line)
-	c.tell(at, RunMember{false, star.Worker(p.rank), line.Peer, why, line.Start, line.Count})
+	c.cfg.RunLog.Write(at, line)
+	c.tell(at, line)
 	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.step, "reason", why)
 	orders := c.ledger.leave(star.Worker(p.rank))
 	c.forgetInRound(p)
@@ -1452,7 +1450,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 
 // tick looks for members that say nothing.
 func (c *Coordinator) tick(now time.Time) error {
-	if err := c.cfg.RunLog.flush(); err != nil {
+	if err := c.cfg.RunLog.Flush(); err != nil {
 		return fmt.Errorf("coord: write the run log: %w", err)
 	}
 	c.receive()

@@ -20,6 +20,7 @@ import (
 	"star/exact"
 	"star/modes"
 	"star/replica"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -32,7 +33,7 @@ type world struct {
 	logs *syncBuffer // what the coordinator logs
 	run  *syncBuffer // the run log
 
-	result Result
+	result runlog.Result
 	err    error
 	over   chan struct{}
 	stop   context.CancelFunc
@@ -72,7 +73,7 @@ func play(t *testing.T, cfg Config, f func(*world)) {
 			cfg.Steps = 3
 		}
 		cfg.Log = slog.New(slog.NewTextHandler(w.logs, nil))
-		cfg.RunLog = NewRunLog(w.run)
+		cfg.RunLog = runlog.NewWriter(w.run)
 		if cfg.Name == nil {
 			cfg.Name = func(version, life int64) string { return fmt.Sprintf("c%d-%d", version, life) }
 		}

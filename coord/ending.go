@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"star/runlog"
 	"star/transport"
 )
 
@@ -16,7 +17,7 @@ import (
 type Ending struct {
 	Exit   int // that members are told; 0: the job is done
 	Reason string
-	Result Result
+	Result runlog.Result
 	Code   int    // with which the coordinator ends; it may have an error that is not the members'
 	Error  string // empty: none
 }
@@ -52,7 +53,7 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 		err = &Error{exitFailure, fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", c.lastSave)}
 	}
 	if c.cfg.Office != nil {
-		c.cfg.RunLog.flush() // a successor writes nothing of what was before; close says what is wrong
+		c.cfg.RunLog.Flush() // a successor writes nothing of what was before; close says what is wrong
 		end := &Ending{Exit: exit, Reason: reason, Result: c.result, Code: codeOf(err)}
 		if err != nil {
 			end.Error = err.Error()

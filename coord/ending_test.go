@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/runlog"
 	"star/transport"
 )
 
@@ -72,11 +73,11 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 		end  Ending
 		exit int
 	}{
-		"done":                      {Ending{Reason: "finished", Result: Result{Samples: 40}}, 0},
-		"failed":                    {Ending{Exit: exitDiverged, Reason: "worker 1: NaN", Code: exitDiverged, Error: "worker 1: NaN", Result: Result{Samples: 40}}, exitDiverged},
-		"done, but the checkpoint":  {Ending{Reason: "finished", Code: exitFailure, Error: "no room", Result: Result{Samples: 40}}, exitFailure},
+		"done":                      {Ending{Reason: "finished", Result: runlog.Result{Samples: 40}}, 0},
+		"failed":                    {Ending{Exit: exitDiverged, Reason: "worker 1: NaN", Code: exitDiverged, Error: "worker 1: NaN", Result: runlog.Result{Samples: 40}}, exitDiverged},
+		"done, but the checkpoint":  {Ending{Reason: "finished", Code: exitFailure, Error: "no room", Result: runlog.Result{Samples: 40}}, exitFailure},
 		"before shards were there":  {Ending{Exit: exitLost, Reason: "join timeout", Code: exitLost, Error: "join timeout"}, exitLost},
-		"everybody is gone already": {Ending{Reason: "finished", Result: Result{Samples: 40}}, 0},
+		"everybody is gone already": {Ending{Reason: "finished", Result: runlog.Result{Samples: 40}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)

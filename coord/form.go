@@ -9,6 +9,7 @@ import (
 
 	"star"
 	"star/poison"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -443,13 +444,12 @@ func (c *Coordinator) tryStart() {
 		c.fly()
 	}
 	at := c.elapsed()
-	c.tell(at, RunTrain{c.cfg.Workers, len(c.shards), c.hello.Model, c.hello.ModelHash, c.hello.Params, c.enrolled.Data,
-		c.enrolled.Samples, l.limit, l.version(), c.cfg.Plan.String(), absent})
-	c.cfg.RunLog.write(logTrain{
-		Type: "train", T: at.Seconds(), Workers: c.cfg.Workers, Shards: len(c.shards),
-		Model: c.hello.Model, Hash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
-		Samples: c.enrolled.Samples, Limit: l.limit, Version: l.version(), Plan: c.cfg.Plan.String(), Absent: absent,
-	})
+	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
+		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
+		Epoch: c.enrolled.Samples, Limit: l.limit, Version: l.version(), Plan: c.cfg.Plan.String(), Absent: absent,
+	}
+	c.cfg.RunLog.Write(at, line)
+	c.tell(at, line)
 	c.log.Info("training", "workers", l.live(), "shards", len(c.shards), "parameters", c.hello.Params,
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.words(c.cfg.Plan))
 	c.caution(l)

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -60,13 +61,13 @@ func (c *Coordinator) enough() bool {
 
 // apart takes those who are not there yet, or have not reached every shard, out of a training that begins. They come to it
 // like everybody who is late. It returns the ranks that nobody has.
-func (c *Coordinator) apart(l *ledger) (absent []int) {
+func (c *Coordinator) apart(l *ledger) (absent []star.Worker) {
 	for w, p := range c.workers {
 		if c.joined[w] {
 			c.seen[w] = true
 			continue
 		}
-		absent = append(absent, w)
+		absent = append(absent, star.Worker(w))
 		l.absent(star.Worker(w))
 		if c.workers[w] = nil; p != nil && !p.gone {
 			c.late = append(c.late, p)
@@ -158,7 +159,7 @@ func (c *Coordinator) resize() error {
 	if p.Groups[0].Quorum == l.plan.Groups[0].Quorum {
 		return nil
 	}
-	return c.install(p, logPlan{Why: fmt.Sprintf("%d workers are there: an update goes without %d of them", l.live(), min(c.spares, l.live()-1))})
+	return c.install(p, runlog.Plan{Why: fmt.Sprintf("%d workers are there: an update goes without %d of them", l.live(), min(c.spares, l.live()-1))})
 }
 
 // shortage is a job that has fewer workers than it wants (Config.Least): what the ledger orders is kept until others have come.
@@ -186,12 +187,12 @@ func (c *Coordinator) thin() {
 	case lacks == c.short() || c.mover.holds():
 	case lacks:
 		c.shortage = shortage{since: time.Now()}
-		c.cfg.RunLog.write(logSize{Type: "short", T: c.elapsed().Seconds(), Workers: l.live(), Least: c.cfg.least()})
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: l.live(), Least: c.cfg.least()})
 		c.log.Warn("waiting for workers", "there", l.live(), "at_least", c.cfg.least(), "for", c.cfg.JoinTimeout)
 	default:
 		held, since := c.shortage.held, c.shortage.since
 		c.shortage, c.progress = shortage{}, time.Now()
-		c.cfg.RunLog.write(logSize{Type: "enough", T: c.elapsed().Seconds(), Workers: l.live(), Least: c.cfg.least()})
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Enough{Workers: l.live(), Least: c.cfg.least()})
 		c.log.Info("there are enough workers again", "there", l.live(), "waited", time.Since(since).Round(time.Millisecond))
 		c.issue(held)
 	}

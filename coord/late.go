@@ -2,6 +2,7 @@ package coord
 
 import (
 	"slices"
+	"star/runlog"
 	"time"
 
 	"star"
@@ -50,8 +51,9 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 		if waited >= limit {
 			p.late.missed++
 			at := c.elapsed()
-			c.cfg.RunLog.write(logLate{Type: "late", T: at.Seconds(), Worker: w, Waited: waited.Seconds(), Deadline: limit.Seconds()})
-			c.tell(at, RunLate{Worker: star.Worker(w), Waited: waited, Deadline: limit})
+			line := runlog.Late{Worker: star.Worker(w), Waited: runlog.SecondsOf(waited), Deadline: runlog.SecondsOf(limit)}
+			c.cfg.RunLog.Write(at, line)
+			c.tell(at, line)
 			c.log.Info("late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.ledger.plan.String())
 			limit = d << min(p.late.missed, 30)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star/modes"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -18,11 +19,11 @@ type hasty struct {
 	late      atomic.Int32
 }
 
-func (h *hasty) Tell(l RunLine) []Remark {
+func (h *hasty) Tell(l runlog.Line) []Remark {
 	switch l.Entry.(type) {
-	case RunTrain:
+	case runlog.Train:
 		return []Remark{{Deadlines: h.deadlines}}
-	case RunLate:
+	case runlog.Late:
 		if h.late.Add(1); h.change {
 			return []Remark{{Change: &Change{Plan: modes.ASGD(2), Why: "w1 is late"}}}
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"star"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -136,23 +137,9 @@ func (m *mover) lost(server int) []moveStep {
 // holds says whether nothing is to be fired now.
 func (m *mover) holds() bool { return m.stage == moveCopying }
 
-// ShardMove is what became of the move of a shard: the answer of Move and of star ctl move, and
-// what the run log says of it. Bytes, and seconds.
-type ShardMove struct {
-	Shard   int     `json:"shard"`
-	From    int     `json:"from"` // ranks of servers
-	To      int     `json:"to"`
-	Version int64   `json:"version"`
-	Bytes   int64   `json:"bytes"`   // of the parameters; the optimiser's state comes on top of them
-	Prepare float64 `json:"prepare"` // until the new server was ready for it
-	Copy    float64 `json:"copy"`    // from there until it had everything
-	Delay   float64 `json:"delay"`   // by which the first update that was due meanwhile was late
-	Err     string  `json:"error,omitempty"`
-}
-
 // moving is what the coordinator knows of a move beside its stage.
 type moving struct {
-	ShardMove
+	runlog.Move
 	begun, copying time.Time
 	held           []order
 	heldSince      time.Time
@@ -169,8 +156,8 @@ func moveTimeout(bytes int64) time.Duration {
 // Move has a shard moved to the server of a rank while the job runs, and returns when that is
 // done: from then on the new server has it. An error says why it stays where it is; the job goes on
 // in either case.
-func (c *Coordinator) Move(ctx context.Context, shard, server int) (ShardMove, error) {
-	var m ShardMove
+func (c *Coordinator) Move(ctx context.Context, shard, server int) (runlog.Move, error) {
+	var m runlog.Move
 	err := c.Ask(ctx, &m, "move", strconv.Itoa(shard), strconv.Itoa(server))
 	return m, err
 }
@@ -260,8 +247,8 @@ func (c *Coordinator) beginMove(e event) error {
 	s := c.shards[shard]
 	now := time.Now()
 	c.moving = moving{
-		ShardMove: ShardMove{Shard: shard, From: c.owner[shard], To: to, Bytes: 4 * (s.To - s.From)},
-		begun:     now, limit: now.Add(moveTimeout(0)), answers: []chan<- reply{e.reply},
+		Move:  runlog.Move{Shard: shard, From: c.owner[shard], To: to, Bytes: 4 * (s.To - s.From)},
+		begun: now, limit: now.Add(moveTimeout(0)), answers: []chan<- reply{e.reply},
 	}
 	c.log.Info("a shard moves", "shard", shard, "from", c.owner[shard], "to", to, "bytes", c.moving.Bytes)
 	return c.moveOn(c.mover.begin(shard, c.owner[shard], to))
@@ -363,13 +350,13 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 			c.shards[shard].Addr = to.hello.Addr
 			to.hello.Shards++
 			to.copyRate = float64(m.Bytes) / now.Sub(m.copying).Seconds()
-			m.Copy = now.Sub(m.copying).Seconds()
+			m.Copy = runlog.SecondsOf(now.Sub(m.copying))
 			if !m.heldSince.IsZero() {
-				m.Delay = now.Sub(m.heldSince).Seconds()
+				m.Delay = runlog.SecondsOf(now.Sub(m.heldSince))
 			}
 			adopt(transport.Own)
 		case tellLend:
-			m.Prepare, m.copying, m.limit = now.Sub(m.begun).Seconds(), now, now.Add(moveTimeout(4*m.Bytes))
+			m.Prepare, m.copying, m.limit = runlog.SecondsOf(now.Sub(m.begun)), now, now.Add(moveTimeout(4*m.Bytes))
 			if err := c.lendCopy(); err != nil {
 				return err
 			}
@@ -381,7 +368,7 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 			}
 			hand(transport.Shared)
 		case tellGive:
-			m.Prepare, m.copying, m.limit = now.Sub(m.begun).Seconds(), now, now.Add(moveTimeout(4*m.Bytes))
+			m.Prepare, m.copying, m.limit = runlog.SecondsOf(now.Sub(m.begun)), now, now.Add(moveTimeout(4*m.Bytes))
 			hand(transport.Give)
 		case tellKeep:
 			hand(transport.Keep)
@@ -433,15 +420,15 @@ func (c *Coordinator) endMove(why string) {
 	m := &c.moving
 	m.Err = why
 	c.shift.forget(m.From, m.To)
-	c.cfg.RunLog.write(logMove{Type: "move", T: c.elapsed().Seconds(), ShardMove: m.ShardMove})
+	c.cfg.RunLog.Write(c.elapsed(), m.Move)
 	r := reply{}
 	if why != "" {
 		c.log.Warn("a shard stays where it is", "shard", m.Shard, "server", m.From, "reason", why)
 		r.err = fmt.Sprintf("move: shard %d stays at server %d: %s", m.Shard, m.From, why)
 	} else {
 		c.log.Info("a shard has moved", "shard", m.Shard, "from", m.From, "to", m.To, "bytes", m.Bytes,
-			"copied_in", time.Duration(m.Copy*float64(time.Second)).Round(time.Microsecond), "update_late_by", time.Duration(m.Delay*float64(time.Second)).Round(time.Microsecond))
-		r.json, _ = json.Marshal(m.ShardMove)
+			"copied_in", m.Copy.Duration().Round(time.Microsecond), "update_late_by", m.Delay.Duration().Round(time.Microsecond))
+		r.json, _ = json.Marshal(m.Move)
 	}
 	for _, a := range m.answers {
 		a <- r

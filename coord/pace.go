@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -74,7 +75,7 @@ func (c *Coordinator) watchLink() {
 		}
 	}
 	if (took > 0) != (p.took > 0) {
-		c.cfg.RunLog.write(logPace{Type: "pace", T: c.elapsed().Seconds(), On: took > 0, Why: why})
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Pace{On: took > 0, Why: why})
 		c.log.Info("pushes", "paced", took > 0, "why", why)
 	}
 	p.took = took

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -29,7 +30,7 @@ func TestPace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		co := &Coordinator{cfg: Config{Workers: 3, RunLog: NewRunLog(nil)}, begun: time.Now(), ledger: newLedger(p, 3, 1, 1, 100), pacer: newPacer(3),
+		co := &Coordinator{cfg: Config{Workers: 3, RunLog: runlog.NewWriter(nil)}, begun: time.Now(), ledger: newLedger(p, 3, 1, 1, 100), pacer: newPacer(3),
 			servers: []*peer{{at: "a"}}, owner: []int{0}}
 		co.pacer.took = 100 * time.Millisecond
 		var rs []transport.Release

@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/runlog"
 )
 
 // Pilot watches a job and changes its plan (--mode auto). It is told what the run log is told, in the same order and with
@@ -16,14 +17,14 @@ import (
 type Pilot interface {
 	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor or RunMember. What it
 	// says is valid until the next call.
-	Tell(l RunLine) []Remark
+	Tell(l runlog.Line) []Remark
 }
 
 // Remark is what a Pilot has to say. One of its fields is set.
 type Remark struct {
-	Verdict *RunVerdict // about a worker
-	Text    string      // the same in words; or a notice, where nothing else is set
-	Gain    *RunGain    // what the last change of plan brought
+	Verdict *runlog.Verdict // about a worker
+	Text    string          // the same in words; or a notice, where nothing else is set
+	Gain    *runlog.Gain    // what the last change of plan brought
 	Change  *Change
 	Study   Study
 
@@ -40,7 +41,7 @@ type Study interface {
 	Step() (more bool)
 
 	// Result is what has come out of it, after the last Step; Took and After are not set.
-	Result() RunPredictor
+	Result() runlog.Predictor
 }
 
 // studyShare is the part of the time in which a Study is worked at, of one processor.
@@ -62,7 +63,7 @@ type Change struct {
 // tower is the coordinator's side of a Pilot: lines wait here until its goroutine takes them.
 type tower struct {
 	mu    sync.Mutex
-	queue []RunLine
+	queue []runlog.Line
 	wake  chan struct{}
 	told  int64 // lines so far
 	heard int64 // lines to which all that the pilot has to say has been posted
@@ -72,7 +73,7 @@ type tower struct {
 type saying struct {
 	Remark
 	after   int64
-	learned *RunPredictor
+	learned *runlog.Predictor
 	ruling  *ruling
 	written *written
 }
@@ -83,7 +84,7 @@ func (c *Coordinator) fly() {
 	c.tower = t
 	go func() {
 		var told int64
-		var batch []RunLine
+		var batch []runlog.Line
 		for {
 			select {
 			case <-t.wake:
@@ -129,7 +130,7 @@ func (c *Coordinator) lastWords() {
 				c.unheeded(e.saying.Change, e.saying.after, isOver)
 			}
 		default:
-			c.cfg.RunLog.write(logHeard{Type: "heard", T: c.elapsed().Seconds(), After: heard})
+			c.cfg.RunLog.Write(c.elapsed(), runlog.Heard{After: heard})
 			return
 		}
 	}
@@ -141,19 +142,19 @@ const isOver = "the job is over"
 // unheeded notes a plan of the pilot that is not installed.
 func (c *Coordinator) unheeded(ch *Change, after int64, because string) {
 	p := ch.Plan.String()
-	c.cfg.RunLog.write(logUnheeded{Type: "unheeded", T: c.elapsed().Seconds(), Plan: p, Why: ch.Why, Because: because, After: after})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Unheeded{Plan: p, Why: ch.Why, Because: because, After: after})
 	c.log.Info("a plan of the pilot is not installed", "mode", p, "because", because)
 }
 
 // tell passes a line on to the pilot, if there is one. Slices in it are copied by the caller.
-func (c *Coordinator) tell(at time.Duration, entry any) {
+func (c *Coordinator) tell(at time.Duration, entry runlog.Entry) {
 	t := c.tower
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
 	t.told++
-	t.queue = append(t.queue, RunLine{T: at, Entry: entry})
+	t.queue = append(t.queue, runlog.Line{T: at, Entry: entry})
 	t.mu.Unlock()
 	select {
 	case t.wake <- struct{}{}:
@@ -178,7 +179,7 @@ func (c *Coordinator) work(s Study, after int64) {
 		}
 	}
 	r := s.Result()
-	r.Took, r.After = time.Since(began), after
+	r.Took, r.After = runlog.SecondsOf(time.Since(began)), after
 	c.post(event{kind: kindSaying, saying: &saying{learned: &r}})
 }
 
@@ -192,16 +193,14 @@ func (c *Coordinator) heed(s *saying) error {
 		return c.abide(s.ruling)
 	case s.learned != nil:
 		r := s.learned
-		c.cfg.RunLog.write(logPredictor{Type: "predictor", T: at.Seconds(), Records: r.Records, Rows: r.Rows, Epochs: r.Epochs,
-			Error: Number(r.Error), Took: r.Took.Seconds(), After: r.After})
+		c.cfg.RunLog.Write(at, *r)
 		c.tell(at, *r)
-		if !math.IsNaN(r.Error) { // else the pilot says why
-			c.log.Info("predictor trained", "records", r.Records, "error", round4(r.Error), "took", r.Took.Round(time.Millisecond))
+		if e := float64(r.Error); !math.IsNaN(e) { // else the pilot says why
+			c.log.Info("predictor trained", "records", r.Records, "error", round4(e), "took", r.Took.Duration().Round(time.Millisecond))
 		}
 	case s.Verdict != nil:
 		v := s.Verdict
-		c.cfg.RunLog.write(logVerdict{Type: "verdict", T: at.Seconds(), Worker: int(v.Worker), Event: v.Event, Step: v.Step, Since: v.Since, Until: v.Until,
-			Slowdown: Number(v.Slowdown), Cause: v.Cause, Evidence: v.Evidence})
+		c.cfg.RunLog.Write(at, *v)
 		c.verdicts = slices.DeleteFunc(c.verdicts, func(o workerVerdict) bool { return o.worker == v.Worker })
 		if v.Event != "recovered" {
 			c.verdicts = append(c.verdicts, workerVerdict{v.Worker, s.Text})
@@ -209,8 +208,8 @@ func (c *Coordinator) heed(s *saying) error {
 		c.log.Info("straggler", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
 	case s.Gain != nil:
 		g := s.Gain
-		c.cfg.RunLog.write(logGain{Type: "gain", T: at.Seconds(), Plan: g.Plan, Predicted: Number(g.Predicted), Seen: Number(g.Seen), Reverted: g.Reverted})
-		c.log.Info("gain", "mode", g.Plan, "predicted", round4(g.Predicted), "seen", round4(g.Seen), "reverted", g.Reverted)
+		c.cfg.RunLog.Write(at, *g)
+		c.log.Info("gain", "mode", g.Plan, "predicted", round4(float64(g.Predicted)), "seen", round4(float64(g.Seen)), "reverted", g.Reverted)
 	case s.Change != nil:
 		return c.change(s.Change, s.after)
 	case s.Deadlines != nil:
@@ -262,26 +261,13 @@ func (c *Coordinator) change(ch *Change, after int64) error {
 		c.unheeded(ch, after, "it is in force")
 		return nil
 	}
-	line := logPlan{Why: ch.Why, After: after}
-	if !math.IsNaN(ch.Predicted) {
-		line.Predicted = &ch.Predicted
-	}
-	return c.install(p, line)
+	return c.install(p, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: after})
 }
 
 // workerVerdict is the last word on a worker.
 type workerVerdict struct {
 	worker star.Worker
 	text   string
-}
-
-// ranksOf are ranks as workers; nil stays nil.
-func ranksOf(ranks []int) []star.Worker {
-	var ws []star.Worker
-	for _, r := range ranks {
-		ws = append(ws, star.Worker(r))
-	}
-	return ws
 }
 
 // stragglers is what the pilot says of workers that are slow now, by rank.

@@ -3,7 +3,6 @@ package coord
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"reflect"
 	"strings"
 	"sync"
@@ -12,13 +11,14 @@ import (
 	"time"
 
 	"star/modes"
+	"star/runlog"
 )
 
 // script is a Pilot that says what it was given after so many lines, and remembers them.
 type script struct {
 	says map[int]Remark
 	mu   sync.Mutex
-	told []RunLine
+	told []runlog.Line
 }
 
 func (s *script) count() int {
@@ -27,7 +27,7 @@ func (s *script) count() int {
 	return len(s.told)
 }
 
-func (s *script) Tell(l RunLine) []Remark {
+func (s *script) Tell(l runlog.Line) []Remark {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told = append(s.told, l)
@@ -40,9 +40,9 @@ func (s *script) Tell(l RunLine) []Remark {
 // The pilot is told what the log says, in its order, and what it says is done and logged.
 func TestPilot(t *testing.T) {
 	pilot := &script{says: map[int]Remark{
-		10: {Verdict: &RunVerdict{Worker: 1, Event: "slow", Step: 4, Since: 2, Slowdown: 5, Cause: "compute"}, Text: "w1 5x slow"},
+		10: {Verdict: &runlog.Verdict{Worker: 1, Event: "slow", Step: 4, Since: 2, Slowdown: 5, Cause: "compute"}, Text: "w1 5x slow"},
 		12: {Change: &Change{Plan: modes.ASGD(2), Why: "w1 is slow", Predicted: 0.25}},
-		20: {Gain: &RunGain{Plan: "asgd", Predicted: 0.25, Seen: 0.2}},
+		20: {Gain: &runlog.Gain{Plan: "asgd", Predicted: 0.25, Seen: 0.2}},
 		22: {Change: &Change{Plan: modes.SSGD(7)}}, // no plan
 		30: {Change: &Change{Plan: modes.SSGD(2), Why: "not heeded"}},
 	}}
@@ -93,13 +93,11 @@ func TestPilot(t *testing.T) {
 		}
 
 		// A reader of the log sees the very lines that the pilot was told.
-		var read []RunLine
-		if _, err := ReadRun(strings.NewReader(w.run.String()), "run.jsonl", func(l RunLine) error {
+		var read []runlog.Line
+		if _, err := runlog.Read(strings.NewReader(w.run.String()), "run.jsonl", func(l runlog.Line) error {
 			switch l.Entry.(type) {
-			case RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunMember:
-				if _, joined := l.Entry.(RunMember); !joined || !l.Entry.(RunMember).Joined {
-					read = append(read, l)
-				}
+			case runlog.Train, runlog.Record, runlog.Fire, runlog.Noise, runlog.Plan, runlog.Leave:
+				read = append(read, l)
 			}
 			return nil
 		}); err != nil {
@@ -118,12 +116,8 @@ func TestPilot(t *testing.T) {
 	})
 }
 
-// show makes lines comparable: NaN is not equal to itself, and a plan that was told does not say what it was to gain.
-func show(l RunLine) string {
-	if p, ok := l.Entry.(RunPlan); ok {
-		p.Predicted = math.NaN()
-		l.Entry = p
-	}
+// show makes lines comparable: NaN is not equal to itself.
+func show(l runlog.Line) string {
 	return fmt.Sprintf("%v %v %+v", l.T, reflect.TypeOf(l.Entry), l.Entry)
 }
 
@@ -136,12 +130,12 @@ type restless struct {
 	said map[int64]string // plans by how many lines it had been told
 }
 
-func (p *restless) Tell(l RunLine) []Remark {
+func (p *restless) Tell(l runlog.Line) []Remark {
 	time.Sleep(p.lag)
 	c := &Change{Plan: p.want[p.told%int64(len(p.want))], Why: "w", Predicted: 0.5}
 	p.told++
 	switch l.Entry.(type) {
-	case RunPlan, RunAdmission: // it would have no end
+	case runlog.Plan, runlog.Admission: // it would have no end
 		return nil
 	}
 	p.mu.Lock()
@@ -226,18 +220,18 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 
 // What the pilot has said and nobody has looked at when the job ends is in the log, too.
 func TestLastWords(t *testing.T) {
-	var text keep
+	var text syncBuffer
 	c := &Coordinator{begun: time.Now(), events: make(chan event, 2), tower: &tower{heard: 7}, log: slog.New(slog.DiscardHandler)}
-	c.cfg.RunLog = NewRunLog(&text)
+	c.cfg.RunLog = runlog.NewWriter(&text)
 	c.events <- event{kind: kindSaying, saying: &saying{Remark: Remark{Text: "all is well"}, after: 3}}
 	c.events <- event{kind: kindSaying, saying: &saying{Remark: wants(modes.ASGD(2)), after: 5}}
 	c.lastWords()
-	c.cfg.RunLog.flush()
+	c.cfg.RunLog.Flush()
 	var got []any
-	if _, err := ReadRun(strings.NewReader(startLine+trainLine+text.String()), "run.jsonl", func(l RunLine) error { got = append(got, l.Entry); return nil }); err != nil {
+	if _, err := runlog.Read(strings.NewReader(`{"type":"start","format":1}`+"\n"+`{"type":"train","t":0,"workers":2,"version":0,"limit":1}`+"\n"+text.String()), "run.jsonl", func(l runlog.Line) error { got = append(got, l.Entry); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if want := []any{RunUnheeded{"asgd", "w", "the job is over", 5}, RunHeard{7}}; !reflect.DeepEqual(got[2:], want) {
+	if want := []any{runlog.Unheeded{Plan: "asgd", Why: "w", Because: "the job is over", After: 5}, runlog.Heard{After: 7}}; !reflect.DeepEqual(got[2:], want) {
 		t.Errorf("%+v, want %+v", got[2:], want)
 	}
 }

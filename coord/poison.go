@@ -9,6 +9,7 @@ import (
 	"star"
 	"star/poison"
 	"star/replica"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -116,9 +117,7 @@ func (c *Coordinator) poisoned(w star.Worker, step int64, cause poison.Cause, va
 			c.sick = &Error{exitDiverged, "poison: " + text + " (--poison fatal)"}
 		}
 	}
-	c.cfg.RunLog.write(logPoison{
-		Type: "poison", T: c.elapsed().Seconds(), Worker: int(w), Step: step, Cause: cause.String(), Value: Number(value), Where: where, Over: over, Policy: c.cfg.Poison,
-	})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Poison{Worker: w, Step: step, Cause: cause.String(), Value: runlog.Number(value), Where: where, Over: over, Policy: c.cfg.Poison})
 }
 
 // toldPoison takes in what a worker says of itself or a rider, or a server of a worker's direction.

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -110,9 +111,10 @@ func (c *Coordinator) enter(p *peer) {
 		c.ledger.doors[w] = p.hello.Addr != ""
 	}
 	at := c.elapsed()
-	c.cfg.RunLog.write(logMember{Type: "join", T: at.Seconds(), Worker: p.rank, Peer: p.conn.RemoteAddr()})
+	line := runlog.Join{Worker: w, Peer: p.conn.RemoteAddr()}
+	c.cfg.RunLog.Write(at, line)
 	orders := c.ledger.join(w)
-	c.tell(at, RunMember{Joined: true, Worker: w, Peer: p.conn.RemoteAddr()})
+	c.tell(at, line)
 	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "worker", p.rank, "step", c.ledger.accounts[w].step, "version", c.ledger.version())
 	c.seen[w] = true
 	delete(c.diverged, p.rank)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star/replica"
+	"star/runlog"
 	"star/transport"
 	"star/waits"
 )
@@ -34,25 +35,6 @@ type waitingOrder struct {
 	order
 	seq  int64
 	told bool // primaries know of it
-}
-
-// ReplicaChange is what has happened to the copies of a shard: a line of the run log.
-type ReplicaChange struct {
-	Shard     int     `json:"shard"`
-	Event     string  `json:"event"` // promoted: another server answers; lost: a follower is gone; copied: another server holds it; uncopied: it was to
-	Server    int     `json:"server"`
-	Term      int64   `json:"term"`
-	Primary   int     `json:"primary"`
-	Followers []int   `json:"followers"`
-	Of        int     `json:"of"`               // copies that there are to be
-	Took      float64 `json:"took_s,omitempty"` // copied: from the decision on
-	Why       string  `json:"why,omitempty"`
-}
-
-type logReplica struct {
-	Type string  `json:"type"`
-	T    float64 `json:"t"`
-	ReplicaChange
 }
 
 // placeCopies decides, when shards are cut, who holds copies of them.
@@ -353,7 +335,7 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 		if ch.Gave {
 			continue
 		}
-		line := ReplicaChange{Shard: ch.Shard, Event: "lost", Server: p.rank, Why: why.Error()}
+		line := runlog.Replica{Shard: ch.Shard, Event: "lost", Server: p.rank, Why: why.Error()}
 		if ch.Promoted {
 			line.Event = "promoted"
 		}
@@ -375,11 +357,11 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 }
 
 // noteCopies writes down what has happened to the copies of a shard.
-func (c *Coordinator) noteCopies(l ReplicaChange) {
+func (c *Coordinator) noteCopies(l runlog.Replica) {
 	v := c.copies.table.View(l.Shard)
 	l.Term, l.Primary, l.Followers, l.Of = v.Term, v.Primary, append([]int{}, v.Followers...), c.copies.table.Want()
 	if c.opened || c.heir != nil { // else its first line comes later
-		c.cfg.RunLog.write(logReplica{Type: "replica", T: c.elapsed().Seconds(), ReplicaChange: l})
+		c.cfg.RunLog.Write(c.elapsed(), l)
 	}
 	c.log.Info("copies of a shard", "shard", l.Shard, "event", l.Event, "server", l.Server, "term", l.Term, "primary", l.Primary, "copies", v.Copies(), "of", l.Of)
 }
@@ -423,8 +405,8 @@ func (c *Coordinator) watchCopies(now time.Time) error {
 		}
 		s := c.shards[shard]
 		c.moving = moving{
-			ShardMove: ShardMove{Shard: shard, From: v.Primary, To: to, Bytes: 4 * (s.To - s.From)},
-			begun:     now, limit: now.Add(moveTimeout(0)),
+			Move:  runlog.Move{Shard: shard, From: v.Primary, To: to, Bytes: 4 * (s.To - s.From)},
+			begun: now, limit: now.Add(moveTimeout(0)),
 		}
 		c.log.Info("a server gets a copy of a shard", "shard", shard, "from", v.Primary, "to", to, "bytes", c.moving.Bytes)
 		steps := c.mover.begin(shard, v.Primary, to)
@@ -454,7 +436,7 @@ func (c *Coordinator) shareCopy() error {
 		return nil
 	}
 	c.servers[m.to].hello.Shards++
-	c.noteCopies(ReplicaChange{Shard: m.shard, Event: "copied", Server: m.to, Took: time.Since(c.moving.begun).Seconds()})
+	c.noteCopies(runlog.Replica{Shard: m.shard, Event: "copied", Server: m.to, Took: runlog.SecondsOf(time.Since(c.moving.begun))})
 	c.tellView(m.shard)
 	return nil
 }
@@ -490,7 +472,7 @@ func (c *Coordinator) unshareCopy() error {
 // endCopy notes that a copy was not to be.
 func (c *Coordinator) endCopy(why string) {
 	c.copies.retry = time.Now().Add(copyPause)
-	c.noteCopies(ReplicaChange{Shard: c.mover.shard, Event: "uncopied", Server: c.mover.to, Why: why})
+	c.noteCopies(runlog.Replica{Shard: c.mover.shard, Event: "uncopied", Server: c.mover.to, Why: why})
 }
 
 // copyPause is how long nothing is copied after it has failed.

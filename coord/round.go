@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"star"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -240,9 +241,9 @@ func (c *Coordinator) tryRound() {
 	if r.test && count > 0 {
 		c.result.Evaluated = r.final
 		loss, acc := sum/float64(count), float64(correct)/float64(count)
-		c.result.TestLoss, c.result.TestAccuracy = Number(loss), acc
-		c.cfg.RunLog.write(logEval{Type: "eval", T: c.elapsed().Seconds(), Eval: r.id, From: from, To: to,
-			Samples: c.ledger.used, Loss: Number(loss), Accuracy: acc, Count: count, Final: r.final, Alike: c.compared(to)})
+		c.result.TestLoss, c.result.TestAccuracy = runlog.Number(loss), acc
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Eval{Eval: r.id, From: from, To: to,
+			Samples: c.ledger.used, Loss: runlog.Number(loss), Accuracy: runlog.Number(acc), Count: count, Final: r.final, Alike: c.compared(to)})
 		c.log.Info("evaluated", "version", to, "loss", round4(loss), "accuracy", round4(acc), "predictions", count)
 	}
 	if r.final && count == 0 {
@@ -414,7 +415,7 @@ func (c *Coordinator) trySaved() {
 		}()
 		return
 	}
-	c.cfg.RunLog.flush() // if this process is killed, its log must have come at least as far as its checkpoints. An error is for tick
+	c.cfg.RunLog.Flush() // if this process is killed, its log must have come at least as far as its checkpoints. An error is for tick
 	whole := Checkpoint{
 		ID: s.id, Generation: c.cfg.Generation, Progress: s.at, Enrolment: *c.enrolled, Model: c.hello.Model, ModelHash: c.hello.ModelHash,
 		Params: c.hello.Params, Buffers: c.buffers, Parts: s.parts, Residuals: s.rest.parts, Records: c.memory.records(),
@@ -453,7 +454,8 @@ func (c *Coordinator) saidWritten(w *written) error {
 	s := w.s
 	c.save = nil
 	c.progress = time.Now()
-	line := logSave{Type: "checkpoint", T: c.elapsed().Seconds(), ID: s.id, Version: s.at.Version, Took: time.Since(s.begun).Seconds()}
+	line := runlog.Checkpoint{ID: s.id, Version: s.at.Version, Took: runlog.SecondsOf(time.Since(s.begun))}
+	at := c.elapsed()
 	if w.err != nil {
 		line.Err = w.err.Error()
 		c.log.Error("checkpoint failed", "id", s.id, "err", w.err)
@@ -462,7 +464,7 @@ func (c *Coordinator) saidWritten(w *written) error {
 		c.result.Checkpoint, c.complete = w.path, s.id
 		c.log.Info("checkpoint", "path", w.path, "version", s.at.Version)
 	}
-	c.cfg.RunLog.write(line)
+	c.cfg.RunLog.Write(at, line)
 	if s.final {
 		c.ended, c.lastSave = true, w.err
 		return nil

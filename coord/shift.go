@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"star/runlog"
 	"star/transport"
 )
 
@@ -13,7 +14,7 @@ import (
 type shifting struct {
 	inlets map[int]*linkMeter        // by server: gradients of workers on other hosts
 	held   map[int]map[int]time.Time // by worker and server: when it had the last part of the worker's gradient
-	notes  []ShiftNote
+	notes  []runlog.Shift
 	count  int           // of moves that were wanted
 	at     time.Duration // of the newest note, since the run began
 }
@@ -46,22 +47,11 @@ type ServerLoad struct {
 	Inflow float64 `json:"inflow_Bps"`
 }
 
-// ShiftNote is what whoever moves shards has to say of one move.
-type ShiftNote struct {
-	Event     string  `json:"event"` // wanted, moved, failed, kept, back
-	Shard     int     `json:"shard"`
-	From      int     `json:"from"` // ranks of servers
-	To        int     `json:"to"`
-	Predicted float64 `json:"predicted_gain"` // share of the time of a round
-	Seen      Number  `json:"seen_gain"`      // null: not looked at yet, or nothing to compare with
-	Why       string  `json:"why"`
-}
-
 // ShiftStatus is what became of moves by themselves.
 type ShiftStatus struct {
-	Wanted int         `json:"wanted"` // moves so far, also back
-	Notes  []ShiftNote `json:"last"`   // the last ones, the newest at the end
-	At     float64     `json:"at_s"`   // of the newest, since the run began
+	Wanted int            `json:"wanted"` // moves so far, also back
+	Notes  []runlog.Shift `json:"last"`   // the last ones, the newest at the end
+	At     float64        `json:"at_s"`   // of the newest, since the run began
 }
 
 // maxNotes is how many notes a status has.
@@ -71,7 +61,7 @@ const maxNotes = 8
 const kindNote transport.Kind = 254
 
 // Note writes down what was decided on a move, and shows it in the status. It may be called from any goroutine while Run runs.
-func (c *Coordinator) Note(ctx context.Context, n ShiftNote) error {
+func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	select {
 	case c.events <- event{kind: kindNote, note: &n}:
 		return nil
@@ -82,7 +72,7 @@ func (c *Coordinator) Note(ctx context.Context, n ShiftNote) error {
 	}
 }
 
-func (c *Coordinator) noted(n ShiftNote) {
+func (c *Coordinator) noted(n runlog.Shift) {
 	s := &c.shift
 	if n.Event == "wanted" || n.Event == "back" {
 		s.count++
@@ -92,7 +82,7 @@ func (c *Coordinator) noted(n ShiftNote) {
 	}
 	at := c.elapsed()
 	s.at = at
-	c.cfg.RunLog.write(logShift{Type: "shift", T: at.Seconds(), ShiftNote: n})
+	c.cfg.RunLog.Write(at, n)
 	c.log.Info("a shard is to move, or did", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
 }
 
@@ -100,7 +90,7 @@ func (c *Coordinator) shiftStatus() *ShiftStatus {
 	if !c.cfg.Shift {
 		return nil
 	}
-	return &ShiftStatus{c.shift.count, append([]ShiftNote{}, c.shift.notes...), c.shift.at.Seconds()}
+	return &ShiftStatus{c.shift.count, append([]runlog.Shift{}, c.shift.notes...), c.shift.at.Seconds()}
 }
 
 // took notes that a server holds its part of a worker's gradient.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"star/runlog"
 	"star/transport"
 )
 
@@ -61,12 +62,12 @@ func TestInflow(t *testing.T) {
 
 // Notes are kept for the status, the newest of them, and counted.
 func TestNotes(t *testing.T) {
-	c := &Coordinator{cfg: Config{Shift: true, RunLog: NewRunLog(nil)}, log: slog.New(slog.DiscardHandler), begun: time.Now()}
+	c := &Coordinator{cfg: Config{Shift: true, RunLog: runlog.NewWriter(nil)}, log: slog.New(slog.DiscardHandler), begun: time.Now()}
 	for i := range 5 {
-		c.noted(ShiftNote{Event: "wanted", Shard: i})
-		c.noted(ShiftNote{Event: "kept", Shard: i})
+		c.noted(runlog.Shift{Event: "wanted", Shard: i})
+		c.noted(runlog.Shift{Event: "kept", Shard: i})
 	}
-	c.noted(ShiftNote{Event: "back", Shard: 9})
+	c.noted(runlog.Shift{Event: "back", Shard: 9})
 	s := c.shiftStatus()
 	if s.Wanted != 6 || len(s.Notes) != maxNotes || s.Notes[maxNotes-1].Shard != 9 || s.Notes[0].Shard != 1 {
 		t.Errorf("%+v", s)

@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
@@ -9,85 +8,26 @@ import (
 
 	"star"
 	"star/modes"
+	"star/runlog"
 )
-
-// Result is what a run came to: the JSON of `star run --json` and the last line of
-// the run log. Seconds, bytes and samples.
-type Result struct {
-	Arch            string    `json:"arch"`
-	Mode            string    `json:"mode"`
-	Baseline        string    `json:"baseline,omitempty"`
-	Workers         int       `json:"workers"`
-	Shards          int       `json:"shards"`
-	Model           string    `json:"model"`
-	Dataset         string    `json:"dataset"`
-	Seed            uint64    `json:"seed"`
-	Steps           int64     `json:"steps"`   // gradients that were used
-	Updates         int64     `json:"updates"` // versions made
-	Samples         int64     `json:"samples"` // of the gradients that were used
-	Wasted          int64     `json:"wasted_samples"`
-	TrainLoss       Number    `json:"train_loss"`
-	TestLoss        Number    `json:"test_loss"`
-	TestAccuracy    float64   `json:"test_accuracy"`
-	Evaluated       bool      `json:"evaluated"` // the parameters at the end were; else the test fields are of an earlier evaluation, or zero
-	Wall            float64   `json:"wall_s"`    // of the training, without joining and final evaluation
-	SamplesPerS     float64   `json:"samples_per_s"`
-	Staleness       Staleness `json:"staleness"`
-	Switches        int       `json:"switches"`
-	BytesSent       int64     `json:"bytes_sent"` // gradients and parameters, both directions
-	RunLog          string    `json:"run_log"`
-	Checkpoint      string    `json:"checkpoint"`
-	CheckpointError string    `json:"checkpoint_error,omitempty"`
-	Notes           []string  `json:"notes,omitempty"` // what the numbers do not say: for people
-	Error           string    `json:"error,omitempty"`
-}
-
-// Number is a float64 that may be NaN or infinite, which JSON cannot say: then it is
-// null.
-type Number float64
-
-// MarshalJSON writes null for what is not finite.
-func (n Number) MarshalJSON() ([]byte, error) {
-	if f := float64(n); math.IsNaN(f) || math.IsInf(f, 0) {
-		return []byte("null"), nil
-	}
-	return json.Marshal(float64(n))
-}
-
-// UnmarshalJSON reads null as NaN.
-func (n *Number) UnmarshalJSON(b []byte) error {
-	if string(b) == "null" {
-		*n = Number(math.NaN())
-		return nil
-	}
-	return json.Unmarshal(b, (*float64)(n))
-}
-
-// Staleness is the distribution of updates between reading parameters and the
-// update that used the gradient. Histogram[s] counts gradients of staleness s.
-type Staleness struct {
-	Mean      float64         `json:"mean"`
-	Max       int64           `json:"max"`
-	Histogram map[int64]int64 `json:"histogram"`
-}
 
 // Status is the job now: the answer to `star ctl status`.
 type Status struct {
-	Job       string  `json:"job"`
-	Phase     string  `json:"phase"` // joining, training, evaluating, saving, over
-	Waiting   string  `json:"waiting_for"`
-	Mode      string  `json:"mode"`
-	Version   int64   `json:"version"`
-	Samples   int64   `json:"samples"`
-	Limit     int64   `json:"limit"`
-	Params    int64   `json:"params"`
-	EpochSize int64   `json:"epoch_size"`
-	Elapsed   float64 `json:"elapsed_s"`
-	Loss      Number  `json:"train_loss"`
-	TestLoss  Number  `json:"test_loss"`
-	TestAcc   float64 `json:"test_accuracy"`
-	Rate      float64 `json:"samples_per_s"`
-	Switches  int     `json:"switches"`
+	Job       string        `json:"job"`
+	Phase     string        `json:"phase"` // joining, training, evaluating, saving, over
+	Waiting   string        `json:"waiting_for"`
+	Mode      string        `json:"mode"`
+	Version   int64         `json:"version"`
+	Samples   int64         `json:"samples"`
+	Limit     int64         `json:"limit"`
+	Params    int64         `json:"params"`
+	EpochSize int64         `json:"epoch_size"`
+	Elapsed   float64       `json:"elapsed_s"`
+	Loss      runlog.Number `json:"train_loss"`
+	TestLoss  runlog.Number `json:"test_loss"`
+	TestAcc   float64       `json:"test_accuracy"`
+	Rate      float64       `json:"samples_per_s"`
+	Switches  int           `json:"switches"`
 
 	Short      int      `json:"short,omitempty"`      // it waits, because it has fewer workers than these; 0: it does not
 	Auto       bool     `json:"auto"`                 // a pilot changes the mode
@@ -221,7 +161,7 @@ func (c *Coordinator) summarise(err error) {
 		r.Error = err.Error()
 	}
 	if c.stats.losses.n == 0 {
-		r.TrainLoss = Number(math.NaN())
+		r.TrainLoss = runlog.Number(math.NaN())
 	}
 	if l := c.ledger; l != nil {
 		if c.stats.end.IsZero() {
@@ -229,10 +169,10 @@ func (c *Coordinator) summarise(err error) {
 		}
 		r.Mode = c.words(l.plan)
 		r.Updates, r.Samples, r.Wasted = c.stats.updates, l.used-c.stats.from, l.waste
-		r.Wall = c.stats.end.Sub(c.stats.start).Seconds()
+		r.Wall = runlog.SecondsOf(c.stats.end.Sub(c.stats.start))
 		r.SamplesPerS = rate(c.stats.to-c.stats.from, c.stats.end.Sub(c.stats.start))
 		if c.stats.losses.n > 0 {
-			r.TrainLoss = Number(c.stats.losses.mean())
+			r.TrainLoss = runlog.Number(c.stats.losses.mean())
 		}
 		r.BytesSent = int64(c.stats.bytes)
 		r.Staleness.Histogram = l.staleness
@@ -246,13 +186,13 @@ func (c *Coordinator) summarise(err error) {
 			r.Staleness.Mean = float64(sum) / float64(r.Steps)
 		}
 	}
-	c.cfg.RunLog.write(logEnd{Type: "summary", Result: *r})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Summary{Result: *r})
 }
 
 func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),
-		Loss: Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
+		Loss: runlog.Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
 		Auto: c.tower != nil && !c.manual, Stragglers: c.stragglers(), Refused: c.refused,
 	}
 	s.Servers, s.Shards = c.placed()
@@ -333,4 +273,18 @@ func (c *Coordinator) status() Status {
 		s.Workers = append(s.Workers, w)
 	}
 	return s
+}
+
+// named are the metrics that were measured, by name; nil if there are none.
+func named(t *star.Telemetry) map[string]float64 {
+	if t.Seen == 0 {
+		return nil
+	}
+	m := map[string]float64{}
+	for k := range star.NumMetrics {
+		if v, ok := t.Get(k); ok {
+			m[k.String()] = v
+		}
+	}
+	return m
 }

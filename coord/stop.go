@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -92,7 +93,7 @@ func (c *Coordinator) stop(cause error) error {
 		return c.halt()
 	}
 	c.log.Info("ending the job, after a checkpoint", "why", cause, "grace", c.cfg.Grace)
-	c.cfg.RunLog.write(logStop{Type: "stop", T: c.elapsed().Seconds(), Limit: c.ledger.used, Why: cause.Error()})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.ledger.used, Why: cause.Error()})
 	return c.halt()
 }
 

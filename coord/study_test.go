@@ -2,6 +2,7 @@ package coord
 
 import (
 	"math"
+	"star/runlog"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,7 @@ type lesson struct {
 
 	mu    sync.Mutex
 	made  int
-	spoke bool // Result was asked for
+	spoke bool // runlog.Result was asked for
 }
 
 func (s *lesson) Step() bool {
@@ -29,13 +30,13 @@ func (s *lesson) Step() bool {
 	return s.steps != 0
 }
 
-func (s *lesson) Result() RunPredictor {
+func (s *lesson) Result() runlog.Predictor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.spoke = true
-	r := RunPredictor{Records: 7, Rows: 5, Epochs: 3, Error: 0.25}
+	r := runlog.Predictor{Records: 7, Rows: 5, Epochs: 3, Error: 0.25}
 	if s.fails {
-		r.Error = math.NaN()
+		r.Error = runlog.Number(math.NaN())
 	}
 	return r
 }
@@ -88,15 +89,11 @@ func TestStudy(t *testing.T) {
 					said[0]["took"] != test.took.Seconds() || (said[0]["error"] == nil) != study.fails {
 					t.Fatalf("%v, want it to take %v", said, test.took)
 				}
-				var read []RunLine
-				if _, err := ReadRun(strings.NewReader(w.run.String()), "run.jsonl", func(l RunLine) error {
-					switch e := l.Entry.(type) {
-					case RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunPredictor:
+				var read []runlog.Line
+				if _, err := runlog.Read(strings.NewReader(w.run.String()), "run.jsonl", func(l runlog.Line) error {
+					switch l.Entry.(type) {
+					case runlog.Train, runlog.Record, runlog.Fire, runlog.Noise, runlog.Plan, runlog.Predictor, runlog.Leave:
 						read = append(read, l)
-					case RunMember:
-						if !e.Joined {
-							read = append(read, l)
-						}
 					}
 					return nil
 				}); err != nil {
@@ -109,7 +106,7 @@ func TestStudy(t *testing.T) {
 					if a, b := show(read[i]), show(l); a != b {
 						t.Fatalf("line %d of the log is\n%s, told was\n%s", i, a, b)
 					}
-					if _, learned := l.Entry.(RunPredictor); learned {
+					if _, learned := l.Entry.(runlog.Predictor); learned {
 						between = i - 6
 					}
 				}

@@ -12,6 +12,7 @@ import (
 	"star"
 	"star/modes"
 	"star/replica"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -236,12 +237,12 @@ type succession struct {
 	settled time.Time   // when all servers stood; zero: some do not
 	seq     int64       // of the last Fire that any server was given
 	memo    memo
-	steps   []int64     // by worker: the last that anybody may have been released for; -1: nobody has had the rank
-	log     []logRecall // Fires that servers have told of
-	norms   []heard     // by servers that stand already; at most two of each of their shards
-	claims  claims      // of copies
-	came    time.Time   // the first server
-	from    int64       // the last firing that every copy holds
+	steps   []int64         // by worker: the last that anybody may have been released for; -1: nobody has had the rank
+	log     []runlog.Recall // Fires that servers have told of
+	norms   []heard         // by servers that stand already; at most two of each of their shards
+	claims  claims          // of copies
+	came    time.Time       // the first server
+	from    int64           // the last firing that every copy holds
 
 	before []replica.View // as the coordinator before has left them
 	ring   *ringMemo      // all-reduce: the newest that anybody has; nil: nobody has one
@@ -584,28 +585,24 @@ func (c *Coordinator) nobody(rank int) *peer {
 }
 
 // recalled is the line of a Fire that servers tell of, and the coordinator before may not have written. It reports false for one of no update.
-func recalled(f recall) (line logRecall, ok bool) {
+func recalled(f recall) (line runlog.Recall, ok bool) {
 	m, err := transport.ParseFire(f.header)
 	note, noteErr := parseMemo(f.memo)
 	if err != nil || noteErr != nil || len(m.Gradients) == 0 {
 		return line, false
 	}
-	line = logRecall{Type: "recall", Seq: m.Seq, Version: m.Version, Samples: note.Samples}
+	line = runlog.Recall{Seq: m.Seq, Version: m.Version, Samples: note.Samples}
 	for _, s := range note.summed {
-		line.Workers = append(line.Workers, int(s.worker))
+		line.Workers = append(line.Workers, s.worker)
 		if len(m.Gradients) < len(note.summed) {
-			line.Pieces = append(line.Pieces, int(s.Start), s.Count)
+			line.Pieces = append(line.Pieces, s.Start, int64(s.Count))
 		}
 	}
 	if note.summed == nil {
-		for _, w := range workersOf(m.Gradients) {
-			line.Workers = append(line.Workers, int(w))
-		}
+		line.Workers = workersOf(m.Gradients)
 		note.left = workersOf(m.Dropped)
 	}
-	for _, w := range note.left {
-		line.Dropped = append(line.Dropped, int(w))
-	}
+	line.Dropped = append(line.Dropped, note.left...)
 	return line, true
 }
 
@@ -679,11 +676,10 @@ func (l *ledger) clearStore(from, to []int64) (orders []order) {
 func (c *Coordinator) resumeLog(l *ledger) {
 	h := c.heir
 	for i := range h.log {
-		h.log[i].T = c.elapsed().Seconds()
-		c.cfg.RunLog.write(&h.log[i])
+		c.cfg.RunLog.Write(c.elapsed(), h.log[i])
 	}
-	c.cfg.RunLog.write(logTerm{Type: "term", T: c.elapsed().Seconds(), Term: c.term(), Version: l.version(), Seq: h.seq, Samples: l.used,
-		Waited: time.Since(h.settled).Seconds()})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Version: l.version(), Seq: h.seq, Samples: l.used,
+		Waited: runlog.SecondsOf(time.Since(h.settled))})
 	c.stats.updates = l.version() - h.estate.From.Version
 	c.stats.begin(c.when(h.estate.Trains), h.estate.From.Samples)
 	h.log = nil
@@ -778,6 +774,6 @@ func (c *Coordinator) over() <-chan struct{} {
 // abdicate ends every connection without a word: the members look for who coordinates now.
 func (c *Coordinator) abdicate(why error) {
 	c.log.Warn("this process does not coordinate the job any more", "term", c.term(), "reason", why)
-	c.cfg.RunLog.write(logTerm{Type: "term", T: c.elapsed().Seconds(), Term: c.term(), Over: true})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Over: true})
 	c.hangUp()
 }

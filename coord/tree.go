@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -440,7 +441,7 @@ func (c *Coordinator) growTree() error {
 	v, why := k.Seen(c.elapsed(), c.ledger.used, c.ledger.version(), fmt.Sprint(flat, load.Able, load.Others))
 	if v != nil {
 		at := c.elapsed()
-		c.cfg.RunLog.write(logGain{Type: "gain", T: at.Seconds(), Plan: now.String(), Predicted: Number(v.Predicted), Seen: Number(v.Seen), Reverted: v.Reverted})
+		c.cfg.RunLog.Write(at, runlog.Gain{Plan: now.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted})
 		c.log.Info("gain", "mode", now.String(), "seen", round4(v.Seen), "reverted", v.Reverted)
 	}
 	if why != "" {
@@ -452,7 +453,7 @@ func (c *Coordinator) growTree() error {
 		return nil
 	}
 	flat.Parents = slices.Clone(k.Parents())
-	return c.install(flat, logPlan{Why: "tree=auto: " + why, Forced: c.tower != nil})
+	return c.install(flat, runlog.Plan{Why: "tree=auto: " + why, Forced: c.tower != nil})
 }
 
 // capacity gives the tree's rule what the links carry: what the configuration says, or what was

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/exact"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -134,7 +135,7 @@ func (c *Coordinator) lostValidator(p *peer, why error) error {
 	v.step++
 	v.lost = true
 	c.log.Warn("the validator is lost: gradients are applied without being judged until there is another one", "reason", why)
-	c.cfg.RunLog.write(logValidation{Type: "validation", T: c.elapsed().Seconds(), Seq: c.ledger.seq, Version: v.version, From: c.ledger.version(), Lost: why.Error()})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: c.ledger.seq, Version: v.version, From: c.ledger.version(), Lost: why.Error()})
 	if v.begun {
 		return nil
 	}
@@ -179,7 +180,7 @@ func (c *Coordinator) referred(m transport.Stored) error {
 	l.seq++
 	c.issue([]order{{silent: true, fire: transport.Fire{Seq: l.seq, Version: l.version(), Samples: l.used,
 		Dropped: []transport.Gradient{{Worker: w, Step: v.step}}, Quiet: []star.Worker{w}}}})
-	c.cfg.RunLog.write(logValidation{Type: "validation", T: c.elapsed().Seconds(), Seq: l.seq, Version: v.basis, From: l.version()})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: l.seq, Version: v.basis, From: l.version()})
 	v.busy, v.lost, v.version = false, false, v.basis
 	v.step++
 	if !v.begun {
@@ -228,8 +229,8 @@ func (c *Coordinator) verdict(seq int64, n *normSum) float64 {
 	if v.Factor == 0 {
 		c.checks.refused++
 	}
-	c.cfg.RunLog.write(logJudgement{Type: "judgement", T: c.elapsed().Seconds(), Seq: seq, Version: n.version, Score: Number(v.Score), Limit: Number(v.Limit),
-		Accepted: v.Factor != 0, Factor: Number(v.Factor), Behind: n.version - 1 - c.checks.version})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Judgement{Seq: seq, Version: n.version, Score: runlog.Number(v.Score), Limit: runlog.Number(v.Limit),
+		Accepted: v.Factor != 0, Factor: runlog.Number(v.Factor), Behind: n.version - 1 - c.checks.version})
 	return v.Factor
 }
 

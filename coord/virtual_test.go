@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/runlog"
 	"star/sim"
 	"star/transport"
 )
@@ -20,8 +21,8 @@ type atVersion struct {
 	now   int64
 }
 
-func (p *atVersion) Tell(l RunLine) []Remark {
-	if f, ok := l.Entry.(RunFire); ok && len(f.Workers) > 0 {
+func (p *atVersion) Tell(l runlog.Line) []Remark {
+	if f, ok := l.Entry.(runlog.Fire); ok && len(f.Workers) > 0 {
 		if q, ok := p.plans[f.Version]; ok {
 			return []Remark{{Change: &Change{Plan: q, Why: "it is time", Predicted: math.NaN()}}}
 		}

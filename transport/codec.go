@@ -12,7 +12,7 @@ import (
 // Limits of what a header may say. They bound memory, not ambition: change
 // them here and in docs/protocol.md together.
 const (
-	MaxWorkers = 4096
+	MaxWorkers = star.MaxWorkers
 	MaxShards  = 1024
 	MaxParams  = 1 << 40 // elements
 

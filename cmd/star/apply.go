@@ -10,6 +10,7 @@ import (
 
 	"star/cmd/internal/inventory"
 	"star/coord"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -47,7 +48,7 @@ func (p *placeFlags) apply(ctx context.Context, hosts []inventory.Host, r *place
 		if err := heldBy(&s, shard, m.From, sites[m.From]); err != nil {
 			return fmt.Errorf("%w: the placement of --from is not in force", err)
 		}
-		moved := new(coord.ShardMove)
+		moved := new(runlog.Move)
 		if err := c.ask(moveWait, moved, "move", strconv.Itoa(shard), sites[m.To]); err != nil {
 			return fmt.Errorf("%s to host %s: %w", m.Task, m.To, err)
 		}

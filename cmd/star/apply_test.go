@@ -9,11 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"star/runlog"
 	"strings"
 	"testing"
 	"time"
-
-	"star/coord"
 )
 
 // The host of a server becomes full while the job runs: star place proposes a move that pays, and has it carried out. The
@@ -104,7 +103,7 @@ func TestMovesAreCarriedOut(t *testing.T) {
 	case <-time.After(60 * time.Second):
 		t.Fatal("waited 60s for the end of the job")
 	}
-	var result coord.Result
+	var result runlog.Result
 	if err != nil || json.Unmarshal(out.Bytes(), &result) != nil || result.Samples != 1500*2*8 {
 		t.Errorf("%v: %s\n%s", err, out.Bytes(), errs.Bytes())
 	}

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"star/coord"
 	"star/modes/baseline"
+	"star/runlog"
 )
 
 // apart is the distance of two jobs' parameters, relative to the first.
-func apart(t *testing.T, a, b coord.Result) float64 {
+func apart(t *testing.T, a, b runlog.Result) float64 {
 	t.Helper()
 	x, y := parameters(t, a), parameters(t, b)
 	var diff, norm float64
@@ -63,7 +63,7 @@ func TestEveryBaselineRuns(t *testing.T) {
 func TestBaselinesOnARing(t *testing.T) {
 	aboutNumbers(t)
 	ring := []string{"--arch", "allreduce", "--workers", "2", "--steps", "8"}
-	run := func(baseline string, args ...string) coord.Result {
+	run := func(baseline string, args ...string) runlog.Result {
 		t.Helper()
 		r, _ := ruled(t, baseline, args...)
 		return r
@@ -73,7 +73,7 @@ func TestBaselinesOnARing(t *testing.T) {
 	elastic := run("easgd:sync=yes,steps=2", "--workers", "2", "--steps", "8")
 	for _, c := range []struct {
 		baseline string
-		like     coord.Result
+		like     runlog.Result
 		updates  int64
 	}{
 		{"lgc:k=2,blocks=1", ssgd, 8},

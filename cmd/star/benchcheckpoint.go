@@ -19,7 +19,7 @@ import (
 	"star/checkpoint"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
-	"star/coord"
+	"star/runlog"
 )
 
 // checkpointCost is what checkpoints cost a job.
@@ -90,7 +90,7 @@ so much smaller.`,
 }
 
 // lifeOf runs a job until it has written so many checkpoints, and tells when that and when updates were, in seconds since it began.
-func lifeOf(ctx context.Context, args []string, dir string, n int) (saves []coord.RunLine, fires []float64, err error) {
+func lifeOf(ctx context.Context, args []string, dir string, n int) (saves []runlog.Line, fires []float64, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
@@ -125,11 +125,11 @@ func lifeOf(ctx context.Context, args []string, dir string, n int) (saves []coor
 		if err != nil {
 			continue // it has just begun
 		}
-		_, err = coord.ReadRun(f, f.Name(), func(l coord.RunLine) error {
+		_, err = runlog.Read(f, f.Name(), func(l runlog.Line) error {
 			switch l.Entry.(type) {
-			case coord.RunSave:
+			case runlog.Checkpoint:
 				saves = append(saves, l)
-			case coord.RunFire:
+			case runlog.Fire:
 				fires = append(fires, l.T.Seconds())
 			}
 			return nil
@@ -142,7 +142,7 @@ func lifeOf(ctx context.Context, args []string, dir string, n int) (saves []coor
 }
 
 // costOf compares the windows behind the beginnings of checkpoints with those behind them. The first one warms up.
-func costOf(dir, arch string, window time.Duration, saves []coord.RunLine, fires []float64) (*checkpointCost, error) {
+func costOf(dir, arch string, window time.Duration, saves []runlog.Line, fires []float64) (*checkpointCost, error) {
 	r := &checkpointCost{Arch: arch, Window: window.Seconds()}
 	all, err := lookAt(dir, checkpoint.Describe)
 	if err != nil {
@@ -164,16 +164,16 @@ func costOf(dir, arch string, window time.Duration, saves []coord.RunLine, fires
 	}
 	var with, without, slowdown, took []float64
 	for _, l := range saves[1 : len(saves)-1] {
-		save := l.Entry.(coord.RunSave)
+		save := l.Entry.(runlog.Checkpoint)
 		if save.Err != "" {
 			return nil, fmt.Errorf("a checkpoint failed: %s", save.Err)
 		}
-		begin := (l.T - save.Took).Seconds()
+		begin := (l.T - save.Took.Duration()).Seconds()
 		a, b := every(begin, begin+r.Window), every(begin+r.Window, begin+2*r.Window)
 		if a == 0 || b == 0 {
 			return nil, errors.New("too few updates in a window: choose a larger --window or a smaller --model")
 		}
-		with, without, slowdown, took = append(with, a), append(without, b), append(slowdown, 1-b/a), append(took, save.Took.Seconds())
+		with, without, slowdown, took = append(with, a), append(without, b), append(slowdown, 1-b/a), append(took, float64(save.Took))
 	}
 	quantile := func(v []float64, q float64) float64 {
 		v = slices.Sorted(slices.Values(v))

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"star/checkpoint"
-	"star/coord"
+	"star/runlog"
 )
 
 // Updates every 10 ms, and every 12.5 ms for a second behind the beginning of each checkpoint: it costs a fifth of that second.
@@ -22,10 +22,10 @@ func TestCostOfCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	var fires []float64
-	var saves []coord.RunLine
+	var saves []runlog.Line
 	at := 0.0
 	for pair := range 6 {
-		saves = append(saves, coord.RunLine{T: time.Duration((float64(2*pair) + 0.3) * float64(time.Second)), Entry: coord.RunSave{Took: 300 * time.Millisecond}})
+		saves = append(saves, runlog.Line{T: time.Duration((float64(2*pair) + 0.3) * float64(time.Second)), Entry: runlog.Checkpoint{Took: 0.3}})
 		for ; at < float64(2*pair+1); at += 0.0125 {
 			fires = append(fires, at)
 		}

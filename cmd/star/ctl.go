@@ -16,6 +16,7 @@ import (
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/coord"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -195,7 +196,7 @@ func printAnswer(w io.Writer, args []string, answer json.RawMessage, asJSON bool
 		_, err := fmt.Fprintf(w, "%s → %s at version %d\n", m.From, m.To, m.Version)
 		return err
 	case "move":
-		var m coord.ShardMove
+		var m runlog.Move
 		if err := json.Unmarshal(answer, &m); err != nil {
 			return err
 		}
@@ -203,7 +204,7 @@ func printAnswer(w io.Writer, args []string, answer json.RawMessage, asJSON bool
 			return time.Duration(s * float64(time.Second)).Round(100 * time.Microsecond)
 		}
 		_, err := fmt.Fprintf(w, "shard %d → server %d at version %d: %.1f MB copied in %v, an update late by %v\n",
-			m.Shard, m.To, m.Version, float64(m.Bytes)/1e6, ms(m.Copy), ms(m.Delay))
+			m.Shard, m.To, m.Version, float64(m.Bytes)/1e6, ms(float64(m.Copy)), ms(float64(m.Delay)))
 		return err
 	}
 	_, err := fmt.Fprintf(w, "ok %s\n", answer)

@@ -12,13 +12,13 @@ import (
 
 	nouns "star"
 	"star/cmd/internal/inventory"
-	"star/coord"
+	"star/runlog"
 )
 
 // described is what the log of a run says of a job's demands.
 type described struct {
 	name    string
-	train   coord.RunTrain
+	train   runlog.Train
 	skipped map[nouns.Worker]int
 	cpu     []float64                  // of every record
 	in, out map[nouns.Worker][]float64 // bytes per second
@@ -34,18 +34,18 @@ type described struct {
 const warmUp = 2
 
 // observe takes in a line.
-func (d *described) observe(l coord.RunLine) {
+func (d *described) observe(l runlog.Line) {
 	switch e := l.Entry.(type) {
-	case coord.RunStart:
+	case runlog.Start:
 		d.name = e.Job
-	case coord.RunTrain:
+	case runlog.Train:
 		d.train = e
-	case coord.RunFire:
+	case runlog.Fire:
 		if len(e.Workers) > 0 {
 			d.fires++
 			d.fired += len(e.Workers)
 		}
-	case coord.RunRecord:
+	case runlog.Record:
 		it := e.Iteration()
 		if d.skipped == nil {
 			d.skipped, d.in, d.out = map[nouns.Worker]int{}, map[nouns.Worker][]float64{}, map[nouns.Worker][]float64{}
@@ -154,12 +154,12 @@ func describe(w io.Writer, files []string) error {
 	return err
 }
 
-func readRunLog(name string, each func(coord.RunLine)) error {
+func readRunLog(name string, each func(runlog.Line)) error {
 	f, err := openRun(name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	_, err = coord.ReadRun(f, name, func(l coord.RunLine) error { each(l); return nil })
+	_, err = runlog.Read(f, name, func(l runlog.Line) error { each(l); return nil })
 	return err
 }

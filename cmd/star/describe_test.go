@@ -8,21 +8,21 @@ import (
 
 	nouns "star"
 	"star/cmd/internal/inventory"
-	"star/coord"
+	"star/runlog"
 )
 
 // Demands are those of the records, as a file of jobs reads them.
 func TestDescribe(t *testing.T) {
 	const ms = time.Millisecond
 	d := new(described)
-	tell := func(entry any) { d.observe(coord.RunLine{Entry: entry}) }
-	tell(coord.RunStart{Job: "lm"})
-	tell(coord.RunTrain{Workers: 2, Shards: 4, Params: 1_000_000})
+	tell := func(entry runlog.Entry) { d.observe(runlog.Line{Entry: entry}) }
+	tell(runlog.Start{Job: "lm"})
+	tell(runlog.Train{Workers: 2, Shards: 4, Params: 1_000_000})
 	record := func(w int, wait time.Duration, out float64) {
 		r := nouns.Record{Worker: nouns.Worker(w), Load: 10 * ms, Compute: 50 * ms, Injected: 20 * ms, Push: 10 * ms, Wait: wait, Pull: 30*ms - wait, CPU: 0.5, NetIn: 4e6, NetOut: out}
 		r.Telemetry.Set(nouns.GPUUse, 0.25)
 		r.Telemetry.Set(nouns.GPUMemory, 0.5)
-		tell(coord.RunRecord{Record: r})
+		tell(runlog.Record{Record: r})
 	}
 	for range warmUp { // these do not count
 		record(0, 0, 1e12)
@@ -35,10 +35,10 @@ func TestDescribe(t *testing.T) {
 	for range 5 {
 		record(0, 10*ms, 2e6)
 		record(1, 20*ms, 4e6)
-		tell(coord.RunFire{Workers: []nouns.Worker{0, 1}})
+		tell(runlog.Fire{Workers: []nouns.Worker{0, 1}})
 	}
 	record(0, 10*ms, 1e9) // one that is not like the others
-	tell(coord.RunFire{Dropped: []nouns.Worker{0}})
+	tell(runlog.Fire{Dropped: []nouns.Worker{0}})
 	b.WriteString("jobs:\n")
 	if err := d.yaml(&b); err != nil {
 		t.Fatal(err)
@@ -76,13 +76,13 @@ func TestDescribe(t *testing.T) {
 // A job without servers has none in the file, and one that does not use the GPU of its host wants none.
 func TestDescribeRing(t *testing.T) {
 	d := new(described)
-	d.observe(coord.RunLine{Entry: coord.RunStart{Job: "ring"}})
-	d.observe(coord.RunLine{Entry: coord.RunTrain{Workers: 1, Params: 10}})
+	d.observe(runlog.Line{Entry: runlog.Start{Job: "ring"}})
+	d.observe(runlog.Line{Entry: runlog.Train{Workers: 1, Params: 10}})
 	for range 5 {
 		r := nouns.Record{Compute: time.Second, CPU: 1}
 		r.Telemetry.Set(nouns.GPUUse, 0.001)
 		r.Telemetry.Set(nouns.GPUMemory, 0.5)
-		d.observe(coord.RunLine{Entry: coord.RunRecord{Record: r}})
+		d.observe(runlog.Line{Entry: runlog.Record{Record: r}})
 	}
 	var b strings.Builder
 	if err := d.yaml(&b); err != nil || strings.Contains(b.String(), "servers") || strings.Contains(b.String(), "gpu") || strings.Contains(b.String(), "GPU") {

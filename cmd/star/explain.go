@@ -11,7 +11,7 @@ import (
 	"star/bench"
 	"star/cmd/internal/explain"
 	"star/cmd/internal/settings"
-	"star/coord"
+	"star/runlog"
 )
 
 func explainCommand() *cobra.Command {
@@ -79,7 +79,7 @@ func readStory(path string) (*explain.Story, error) {
 	}
 	defer f.Close()
 	t := explain.New()
-	read, err := coord.ReadRun(f, f.Name(), t.Add)
+	read, err := runlog.Read(f, f.Name(), t.Add)
 	if err != nil {
 		return nil, err
 	}

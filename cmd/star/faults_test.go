@@ -13,13 +13,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"star/runlog"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"star/coord"
 )
 
 // gang is the processes of a job that a test started one by one.
@@ -479,7 +478,7 @@ func TestUnwritableCheckpoint(t *testing.T) {
 		"--steps", "3", "--slow", "none", "--progress", "off", "--json")
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
-	var r coord.Result
+	var r runlog.Result
 	if json.Unmarshal(out, &r) != nil || code(err) != 1 || r.Updates != 3 || r.CheckpointError == "" || !strings.Contains(errs.String(), "last checkpoint") {
 		t.Errorf("%v: %s\n%s", err, out, errs.Bytes())
 	}

@@ -21,6 +21,7 @@ import (
 	"star/coord"
 	"star/modes"
 	"star/pgns"
+	"star/runlog"
 	"star/sim"
 	"star/trace"
 	"star/train"
@@ -121,7 +122,7 @@ type seenRun struct {
 
 	limit    int64
 	records  []nouns.Record
-	fires    []coord.RunFire
+	fires    []runlog.Fire
 	at       []time.Duration // of fires
 	switches []fidelitySwitch
 	waits    []time.Duration // after the gradient that completed an update, until its worker was released
@@ -137,27 +138,27 @@ func seen(path string) (*seenRun, error) {
 	r := new(seenRun)
 	last := map[nouns.Worker]bool{} // who has completed an update, and sent no record since
 	var newest nouns.Worker
-	_, err = coord.ReadRun(f, f.Name(), func(l coord.RunLine) error {
+	_, err = runlog.Read(f, f.Name(), func(l runlog.Line) error {
 		switch e := l.Entry.(type) {
-		case coord.RunStart:
+		case runlog.Start:
 			if err := json.Unmarshal(e.Config, r); err != nil {
-				return &coord.RunError{Name: f.Name(), Line: l.Number, Err: fmt.Errorf("the configuration: %w", err)}
+				return &runlog.Error{Name: f.Name(), Line: l.Number, Err: fmt.Errorf("the configuration: %w", err)}
 			}
-		case coord.RunTrain:
+		case runlog.Train:
 			r.limit = e.Limit
-		case coord.RunRecord:
+		case runlog.Record:
 			if last[e.Worker] {
 				r.waits = append(r.waits, e.Wait)
 			}
 			last[e.Worker] = false
 			newest = e.Worker
 			r.records = append(r.records, e.Record)
-		case coord.RunFire:
+		case runlog.Fire:
 			if len(e.Workers) > 0 {
 				r.fires, r.at = append(r.fires, e), append(r.at, l.T)
 				last[newest] = true
 			}
-		case coord.RunPlan:
+		case runlog.Plan:
 			k := int64(0)
 			if n := len(r.fires); n > 0 {
 				k = r.fires[n-1].Samples
@@ -450,12 +451,12 @@ func newLived(p coord.Pilot, r *seenRun) (*lived, error) {
 		return nil, err
 	}
 	l := &lived{pilot: p, noise: noise, plan: "ssgd", flights: make([]flight, r.Workers)}
-	l.tell(0, coord.RunTrain{Workers: r.Workers, Limit: r.limit})
+	l.tell(0, runlog.Train{Workers: r.Workers, Limit: r.limit})
 	return l, nil
 }
 
-func (l *lived) tell(at time.Duration, e any) {
-	for _, r := range l.pilot.Tell(coord.RunLine{T: at, Entry: e}) {
+func (l *lived) tell(at time.Duration, e runlog.Entry) {
+	for _, r := range l.pilot.Tell(runlog.Line{T: at, Entry: e}) {
 		if r.Change != nil {
 			l.next = r.Change
 		}
@@ -490,7 +491,7 @@ func (l *lived) overdue(at time.Duration) {
 	for w := range l.flights {
 		if limit, due := l.due(w); limit > 0 && due <= at {
 			l.flights[w].missed++
-			l.tell(at, coord.RunLate{Worker: nouns.Worker(w), Waited: at - l.flights[w].released, Deadline: limit})
+			l.tell(at, runlog.Late{Worker: nouns.Worker(w), Waited: runlog.SecondsOf(at - l.flights[w].released), Deadline: runlog.SecondsOf(limit)})
 		}
 	}
 }
@@ -503,11 +504,11 @@ func (l *lived) Observe(r nouns.Record) {
 			r.Telemetry.Set(nouns.GradChange, g.change)
 		}
 	}
-	l.tell(r.At, coord.RunRecord{Record: r})
+	l.tell(r.At, runlog.Record{Record: r, Start: -1})
 }
 
 func (l *lived) Fired(at time.Duration, version int64, gs []sim.Gradient, o sim.Outcome) {
-	f := coord.RunFire{Version: version}
+	f := runlog.Fire{Version: version}
 	for _, g := range gs {
 		f.Workers = append(f.Workers, g.Worker)
 		f.Staleness = append(f.Staleness, version-1-g.Basis)
@@ -518,7 +519,8 @@ func (l *lived) Fired(at time.Duration, version int64, gs []sim.Gradient, o sim.
 	l.tell(at, f)
 	if scale, drift, strength, ok := l.noise.Fired(version, gs, o); ok {
 		grad2, mixed := l.noise.Moments()
-		l.tell(at, coord.RunNoise{Version: version, Grad2: grad2, Var: math.NaN(), Scale: scale, Mixed: mixed, Drift: drift, Strength: strength})
+		l.tell(at, runlog.Noise{Version: version, Grad2: runlog.Number(grad2), Var: runlog.Number(math.NaN()), Scale: runlog.Number(scale), Mixed: mixed,
+			Drift: runlog.Number(drift), Strength: runlog.Number(strength)})
 	}
 }
 
@@ -529,7 +531,7 @@ func (l *lived) Decide(at time.Duration) (modes.Plan, string, bool) {
 	if c == nil || c.Plan.String() == l.plan {
 		return modes.Plan{}, "", false
 	}
-	l.tell(at, coord.RunPlan{Plan: c.Plan.String(), From: l.plan, Why: c.Why, Predicted: c.Predicted, After: 1})
+	l.tell(at, runlog.Plan{Plan: c.Plan.String(), From: l.plan, Why: c.Why, Predicted: runlog.Number(c.Predicted), After: 1})
 	l.plan = c.Plan.String()
 	return c.Plan, c.Why, true
 }

@@ -9,6 +9,7 @@ import (
 	nouns "star"
 	"star/coord"
 	"star/pgns"
+	"star/runlog"
 	"star/sim"
 )
 
@@ -60,17 +61,17 @@ func TestFidelityNeedsATrace(t *testing.T) {
 // ears is a pilot that knows how long iterations may take, and keeps what it is told.
 type ears struct {
 	deadlines []time.Duration
-	late      []coord.RunLate
+	late      []runlog.Late
 	records   []nouns.Record
 }
 
-func (e *ears) Tell(l coord.RunLine) []coord.Remark {
+func (e *ears) Tell(l runlog.Line) []coord.Remark {
 	switch x := l.Entry.(type) {
-	case coord.RunTrain:
+	case runlog.Train:
 		return []coord.Remark{{Deadlines: e.deadlines}}
-	case coord.RunLate:
+	case runlog.Late:
 		e.late = append(e.late, x)
-	case coord.RunRecord:
+	case runlog.Record:
 		e.records = append(e.records, x.Record)
 	}
 	return nil
@@ -95,8 +96,9 @@ func TestLived(t *testing.T) {
 			t.Errorf("at %v the next deadline is at %v, want %v", x.at, next, x.next)
 		}
 	}
-	want := []coord.RunLate{{Worker: 2, Waited: coord.Patience, Deadline: coord.Patience}, {Worker: 2, Waited: 2 * coord.Patience, Deadline: 2 * coord.Patience},
-		{Worker: 0, Waited: s, Deadline: s}, {Worker: 2, Waited: s, Deadline: s}}
+	patience := runlog.SecondsOf(coord.Patience)
+	want := []runlog.Late{{Worker: 2, Waited: patience, Deadline: patience}, {Worker: 2, Waited: 2 * patience, Deadline: 2 * patience},
+		{Worker: 0, Waited: 1, Deadline: 1}, {Worker: 2, Waited: 1, Deadline: 1}}
 	if !slices.Equal(pilot.late, want) {
 		t.Errorf("told of %v, want %v", pilot.late, want)
 	}

@@ -8,12 +8,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"star/runlog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"star/coord"
 )
 
 // hosts makes two hosts of network namespaces with a cable between them, and
@@ -72,7 +71,7 @@ func TestTwoHosts(t *testing.T) {
 	job := []string{"--servers", "2", "--workers", "3", "--epochs", "2", "--mode", "x=2", "--json"}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	var result coord.Result
+	var result runlog.Result
 	for i, p := range []process{
 		{"worker 0, by torchrun", b, []string{"RANK=0", "WORLD_SIZE=3", "LOCAL_RANK=0", "MASTER_ADDR=10.79.0.1", "MASTER_PORT=7070"}, []string{"worker"}},
 		{"worker 1, by Slurm", a, []string{"SLURM_PROCID=1", "SLURM_NTASKS=3"}, []string{"worker", "--coordinator", "10.79.0.1:7070"}},

@@ -19,7 +19,7 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
-	"star/coord"
+	"star/runlog"
 )
 
 // aboutNumbers leaves out, in the race run (-short), a test of what comes out of a job: the detector has nothing to say about it, and other
@@ -32,7 +32,7 @@ func aboutNumbers(t *testing.T) {
 }
 
 // job runs star run with small defaults and returns its result and folder.
-func job(t *testing.T, args ...string) (coord.Result, string) {
+func job(t *testing.T, args ...string) (runlog.Result, string) {
 	t.Helper()
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -51,7 +51,7 @@ func job(t *testing.T, args ...string) (coord.Result, string) {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("star %s: %v\n%s", strings.Join(args, " "), err, errs.Bytes())
 	}
-	var r coord.Result
+	var r runlog.Result
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("star run --json printed %q: %v", out.Bytes(), err)
 	}
@@ -71,7 +71,7 @@ func writer(t *testing.T, dir string) func(name, text string) string {
 }
 
 // parameters of a job's last checkpoint.
-func parameters(t *testing.T, r coord.Result) []float32 {
+func parameters(t *testing.T, r runlog.Result) []float32 {
 	t.Helper()
 	c, err := checkpoint.Open(r.Checkpoint)
 	if err != nil {
@@ -175,7 +175,7 @@ func TestQueue(t *testing.T) {
 	args := []string{"--model", "mlp", "--workers", "3", "--batch", "16", "--lr", "0.05", "--mode", "ssgd queue=8", "--slow", "2:+30ms", "--eval-every", "0"}
 	half, dir := job(t, append(args, "--steps", "20")...)
 	rest, _ := job(t, append(args, "--steps", "40", "--resume", dir)...)
-	for i, r := range []coord.Result{half, rest} {
+	for i, r := range []runlog.Result{half, rest} {
 		if r.Samples != 20*48 || r.Wasted != 0 || r.Staleness.Max != 0 {
 			t.Errorf("job %d: %d samples in %d updates, %d wasted, staleness up to %d; want 960, none and none", i, r.Samples, r.Updates, r.Wasted, r.Staleness.Max)
 		}
@@ -238,7 +238,7 @@ func TestBuffersAreResumed(t *testing.T) {
 	}
 }
 
-func buffers(t *testing.T, r coord.Result) []float32 {
+func buffers(t *testing.T, r runlog.Result) []float32 {
 	t.Helper()
 	c, err := checkpoint.Open(r.Checkpoint)
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"time"
 
 	"star/cmd/internal/chaos"
-	"star/coord"
+	"star/runlog"
 )
 
 // result is the checkpoint and the samples of a job that is over.
-func (g *gang) result() coord.Result {
+func (g *gang) result() runlog.Result {
 	g.t.Helper()
 	for name := range g.all {
 		g.ends(name, 0)
 	}
 	end := g.lines("summary")[0]
-	return coord.Result{Checkpoint: end["checkpoint"].(string), Samples: int64(end["samples"].(float64)), Updates: int64(end["updates"].(float64))}
+	return runlog.Result{Checkpoint: end["checkpoint"].(string), Samples: int64(end["samples"].(float64)), Updates: int64(end["updates"].(float64))}
 }
 
 // version waits for an update and returns its version.

@@ -16,8 +16,8 @@ import (
 	"star/cmd/internal/inventory"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
-	"star/coord"
 	"star/placement"
+	"star/runlog"
 )
 
 // placeResult is star place --json.
@@ -67,7 +67,7 @@ type placeMove struct {
 	Cost float64 `json:"cost_s"`
 	Why  string  `json:"why"`
 
-	Moved *coord.ShardMove `json:"moved,omitempty"` // with --apply
+	Moved *runlog.Move `json:"moved,omitempty"` // with --apply
 }
 
 // placeFlags are the settings of star place.
@@ -312,7 +312,7 @@ func (r *placeResult) print(w io.Writer, moves bool) error {
 		for _, m := range r.Moves {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Job, m.Task, m.From, m.To, seconds(m.Gain), seconds(m.Cost), m.Why)
 			if d := m.Moved; d != nil {
-				fmt.Fprintf(tw, "\t\t\t\t\t\tmoved at version %d: %.1f MB in %s, an update late by %s\n", d.Version, float64(d.Bytes)/1e6, seconds(d.Copy), seconds(d.Delay))
+				fmt.Fprintf(tw, "\t\t\t\t\t\tmoved at version %d: %.1f MB in %s, an update late by %s\n", d.Version, float64(d.Bytes)/1e6, seconds(float64(d.Copy)), seconds(float64(d.Delay)))
 			}
 		}
 	} else if len(r.Assignments) > 0 {

@@ -20,7 +20,7 @@ import (
 	nouns "star"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
-	"star/coord"
+	"star/runlog"
 	"star/straggler"
 	"star/trace"
 	"star/unpack"
@@ -73,15 +73,15 @@ func openRecorded(path string) (*recorded, error) {
 	defer f.Close()
 	in, err := unpack.Reader(f)
 	if err != nil {
-		return nil, &coord.RunError{Name: path, Line: 1, Err: err}
+		return nil, &runlog.Error{Name: path, Line: 1, Err: err}
 	}
 	var first []byte // the configuration; whoever reads the records refuses a line that is too long
-	for part, more := []byte(nil), true; more && len(first) <= coord.MaxRunLine; {
+	for part, more := []byte(nil), true; more && len(first) <= runlog.MaxLine; {
 		part, err = in.ReadSlice('\n')
 		first, more = append(first, part...), err == bufio.ErrBufferFull
 	}
 	if err != nil && err != io.EOF && err != bufio.ErrBufferFull {
-		return nil, &coord.RunError{Name: path, Line: 1, Err: err}
+		return nil, &runlog.Error{Name: path, Line: 1, Err: err}
 	}
 	var start struct {
 		Config struct{ Arch string }
@@ -89,13 +89,13 @@ func openRecorded(path string) (*recorded, error) {
 	if json.Unmarshal(first, &start) == nil && start.Config.Arch == settings.AllReduce {
 		j.ring, j.timer = true, nouns.Record.Own
 	}
-	err = coord.ReadRecords(io.MultiReader(bytes.NewReader(first), in), path, func(r nouns.Record) error {
+	err = runlog.ReadRecords(io.MultiReader(bytes.NewReader(first), in), path, func(r nouns.Record) error {
 		j.workers = max(j.workers, int(r.Worker)+1)
 		j.records = append(j.records, r)
 		return nil
 	})
 	if err == nil && j.workers == 0 {
-		err = &coord.RunError{Name: path, Line: 1, Err: errors.New("no records")}
+		err = &runlog.Error{Name: path, Line: 1, Err: errors.New("no records")}
 	}
 	return j, err
 }

@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"star/checkpoint"
-	"star/coord"
+	"star/runlog"
 )
 
 // preempt begins a job, has tell do to it what a scheduler does when it has made an update, and returns what it came to.
-func preempt(t *testing.T, want int, tell func(cmd *exec.Cmd), args ...string) (coord.Result, string) {
+func preempt(t *testing.T, want int, tell func(cmd *exec.Cmd), args ...string) (runlog.Result, string) {
 	t.Helper()
 	dir := t.TempDir()
 	cmd := exec.Command(star(t), append([]string{"run", "--listen", "127.0.0.1:0", "--out", dir, "--json", "--progress", "off", "--log-format", "text",
@@ -43,7 +43,7 @@ func preempt(t *testing.T, want int, tell func(cmd *exec.Cmd), args ...string) (
 	if got := cmd.ProcessState.ExitCode(); got != want {
 		t.Errorf("exit code %d, want %d\n%s", got, want, errs.Bytes())
 	}
-	var r coord.Result
+	var r runlog.Result
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v: %q\n%s", err, out.Bytes(), errs.Bytes())
 	}

@@ -16,6 +16,7 @@ import (
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/coord"
+	"star/runlog"
 )
 
 // replayed is the JSON of star replay.
@@ -149,10 +150,10 @@ func replay(path string) (*replayed, error) {
 		r.Decisions[i].Logged = true
 		r.Decisions[i].T, r.Decisions[i].Unheeded = d.T, d.Unheeded
 	}
-	summary, err := coord.ReadRun(f, path, func(l coord.RunLine) error {
+	summary, err := runlog.Read(f, path, func(l runlog.Line) error {
 		last = max(last, l.T)
 		switch e := l.Entry.(type) {
-		case coord.RunStart:
+		case runlog.Start:
 			var cfg struct {
 				Mode        string  `json:"mode"`
 				Baseline    string  `json:"baseline"`
@@ -170,7 +171,7 @@ func replay(path string) (*replayed, error) {
 				Momentum    float64 `json:"momentum"`
 			}
 			if err := json.Unmarshal(e.Config, &cfg); err != nil {
-				return &coord.RunError{Name: path, Line: l.Number, Err: fmt.Errorf("the configuration: %w", err)}
+				return &runlog.Error{Name: path, Line: l.Number, Err: fmt.Errorf("the configuration: %w", err)}
 			}
 			if cfg.Baseline != "" {
 				_, scheme, err := node.NewBaseline(&settings.Job{Baseline: cfg.Baseline, Workers: cfg.Workers, Batch: cfg.Batch})
@@ -187,15 +188,16 @@ func replay(path string) (*replayed, error) {
 				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth, Optimizer: cfg.Optimizer, Momentum: cfg.Momentum}
 			pilot, err = node.NewPilot(job)
 			return err
-		case coord.RunTrain, coord.RunRecord, coord.RunFire, coord.RunNoise, coord.RunPlan, coord.RunLate, coord.RunAdmission, coord.RunPredictor, coord.RunMemory:
-		case coord.RunMember:
-			if e.Joined && !begun { // before the start; who comes back later is for the pilot
+		case runlog.Train, runlog.Record, runlog.Fire, runlog.Noise, runlog.Plan, runlog.Late, runlog.Admission, runlog.Predictor, runlog.Memory:
+		case runlog.Leave:
+		case runlog.Join:
+			if !begun { // before the start; who comes back later is for the pilot
 				return nil
 			}
-		case coord.RunUnheeded:
+		case runlog.Unheeded:
 			logged(decision{T: l.T.Seconds(), After: e.After, Plan: e.Plan, Why: e.Why, Unheeded: e.Because})
 			return nil
-		case coord.RunHeard:
+		case runlog.Heard:
 			heard = e.After
 			return nil
 		default:
@@ -205,19 +207,19 @@ func replay(path string) (*replayed, error) {
 			return errors.New("no start") // cannot be: ReadRun insists on it
 		}
 		switch e := l.Entry.(type) {
-		case coord.RunPlan:
+		case runlog.Plan:
 			if e.After > 0 {
 				logged(decision{T: l.T.Seconds(), After: e.After, Plan: treeless(e.Plan), Why: e.Why})
 			}
-		case coord.RunAdmission:
+		case runlog.Admission:
 			logged(decision{T: l.T.Seconds(), After: e.After, Plan: e.Plan, Why: e.Why})
 		}
-		if _, ok := l.Entry.(coord.RunTrain); ok {
+		if _, ok := l.Entry.(runlog.Train); ok {
 			begun = true
 		}
 		told++
-		_, trained := l.Entry.(coord.RunPredictor)
-		for _, say := range pilot.Tell(coord.RunLine{T: l.T, Entry: l.Entry}) {
+		_, trained := l.Entry.(runlog.Predictor)
+		for _, say := range pilot.Tell(runlog.Line{T: l.T, Entry: l.Entry}) {
 			if say.Change != nil {
 				at[told] = len(r.Decisions)
 				r.Decisions = append(r.Decisions, decision{T: l.T.Seconds(), After: told, Plan: say.Change.Plan.String(), Why: say.Change.Why, Made: true})

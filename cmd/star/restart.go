@@ -12,7 +12,7 @@ import (
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/node"
-	"star/coord"
+	"star/runlog"
 )
 
 // reached is how far a job has come.
@@ -151,8 +151,8 @@ func (r *reached) read(path string) {
 		return
 	}
 	defer f.Close()
-	coord.ReadRun(f, path, func(l coord.RunLine) error { // one that was cut short counts as far as it goes
-		if e, ok := l.Entry.(coord.RunFire); ok {
+	runlog.Read(f, path, func(l runlog.Line) error { // one that was cut short counts as far as it goes
+		if e, ok := l.Entry.(runlog.Fire); ok {
 			r.at(e.Version, e.Samples)
 		}
 		return nil

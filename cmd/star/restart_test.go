@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"star/checkpoint"
-	"star/coord"
+	"star/runlog"
 )
 
 // A server is killed; the job begins again from its last checkpoint by itself, says what that costs, and ends with the same bits as
@@ -54,7 +54,7 @@ func TestRestart(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, errs.Bytes())
 	}
-	var r coord.Result
+	var r runlog.Result
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v: %s", err, out.Bytes())
 	}

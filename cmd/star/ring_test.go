@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"star/coord"
+	"star/runlog"
 )
 
 // distance is the relative Euclidean distance of two vectors.
@@ -266,13 +267,13 @@ func TestRingChangesWhileRunning(t *testing.T) {
 }
 
 // stopped ends a job by star ctl stop and returns its result, which must be whole.
-func stopped(t *testing.T, cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) coord.Result {
+func stopped(t *testing.T, cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) runlog.Result {
 	t.Helper()
 	ctl(t, addr, "stop")
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, errs)
 	}
-	var r coord.Result
+	var r runlog.Result
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}

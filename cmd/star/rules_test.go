@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"star/runlog"
 	"testing"
-
-	"star/coord"
 )
 
 // ruleLine is what the tests look at in a line of the run log.
@@ -21,7 +20,7 @@ type ruleLine struct {
 }
 
 // ruled runs star run with a baseline and small defaults, and returns its result and its run log.
-func ruled(t *testing.T, baseline string, args ...string) (coord.Result, []ruleLine) {
+func ruled(t *testing.T, baseline string, args ...string) (runlog.Result, []ruleLine) {
 	t.Helper()
 	r, _ := job(t, append([]string{"--baseline", baseline, "--batch", "16", "--optimizer", "sgd", "--lr", "0.05", "--eval-every", "0"}, args...)...)
 	text, err := os.ReadFile(r.RunLog)

@@ -27,6 +27,7 @@ import (
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/coord"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -735,11 +736,11 @@ func (r *launch) ask(ctx context.Context, tcp transport.Network) bool {
 
 // report prints the result that the first server left.
 func (r *launch) report(failed error) error {
-	var result coord.Result
+	var result runlog.Result
 	err := json.Unmarshal(r.result.Bytes(), &result)
 	for i := range r.seats.results { // whoever coordinated last, and perhaps the one before, who was lost while it said so
 		if err != nil {
-			result = coord.Result{}
+			result = runlog.Result{}
 			err = json.Unmarshal(r.seats.results[i].Bytes(), &result)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"star/cmd/internal/inventory"
-	"star/coord"
 	"star/placement"
+	"star/runlog"
 )
 
 // freePort finds a port that nobody listens on, nor on the next one, which a second process of a host has.
@@ -41,7 +41,7 @@ func freePort(t *testing.T) string {
 }
 
 // onHosts runs star run on the hosts of a file, and returns its result and log.
-func onHosts(t *testing.T, file string, args ...string) (r coord.Result, log string) {
+func onHosts(t *testing.T, file string, args ...string) (r runlog.Result, log string) {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "cluster.yaml")
@@ -266,7 +266,7 @@ func TestCoordinatorsOnHosts(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, errs.Bytes())
 		}
-		var r coord.Result
+		var r runlog.Result
 		if err := json.Unmarshal(result.Bytes(), &r); err != nil || r.Samples != 6400 {
 			t.Errorf("%v: %+v, %v", args, r, err)
 		}

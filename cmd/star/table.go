@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"star/coord"
+	"star/runlog"
 )
 
 // table draws the state of a job in lines of at most width columns.
@@ -66,7 +67,7 @@ func refusal(s coord.Status) string {
 }
 
 // gains is what the move of a shard was to save of a round's time, and what it did.
-func gains(n coord.ShiftNote) string {
+func gains(n runlog.Shift) string {
 	text := fmt.Sprintf("%.0f %% of a round predicted", 100*n.Predicted)
 	if seen := float64(n.Seen); seen == seen {
 		text += fmt.Sprintf(", %.0f %% seen", 100*seen)

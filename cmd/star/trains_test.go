@@ -12,6 +12,7 @@ import (
 
 	"star/checkpoint"
 	"star/coord"
+	"star/runlog"
 )
 
 // What star-ps was told its workers are held to; what it was not told is what they train, in the result, the manifest and the run log. A worker that was
@@ -57,7 +58,7 @@ func TestSaysWhatWasTrained(t *testing.T) {
 	if err := ps.Wait(); err != nil {
 		t.Fatalf("star ps: %v\n%s", err, &errs)
 	}
-	var r coord.Result
+	var r runlog.Result
 	if err := json.Unmarshal(result.Bytes(), &r); err != nil || r.Model != "softmax" || r.Seed != 5 || r.Dataset != "digits:n=400,test=100" || r.Updates != 5 {
 		t.Errorf("result %s, %v", &result, err)
 	}

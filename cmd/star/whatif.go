@@ -22,8 +22,8 @@ import (
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/cmd/internal/whatif"
-	"star/coord"
 	"star/modes"
+	"star/runlog"
 	"star/sim"
 	"star/train/optim"
 	"star/unpack"
@@ -115,7 +115,7 @@ func isRun(path string) (bool, error) {
 	}
 	br, err := unpack.Reader(f)
 	if err != nil {
-		return false, &coord.RunError{Name: path, Line: 1, Err: err}
+		return false, &runlog.Error{Name: path, Line: 1, Err: err}
 	}
 	line, _ := br.Peek(4096)
 	return strings.HasPrefix(strings.TrimSpace(string(line)), `{"type"`), nil
@@ -317,7 +317,7 @@ func readRun(path string) (*whatif.Run, error) {
 	}
 	defer f.Close()
 	r := whatif.New(f.Name())
-	summary, err := coord.ReadRun(f, f.Name(), r.Add)
+	summary, err := runlog.Read(f, f.Name(), r.Add)
 	if err != nil {
 		return nil, node.FileError(err, fs.ErrInvalid)
 	}

@@ -17,7 +17,7 @@ import (
 	"star/checkpoint"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
-	"star/coord"
+	"star/runlog"
 )
 
 // Main runs a command and ends the process with the exit code that fits.
@@ -83,7 +83,7 @@ func Server(use string) *cobra.Command {
 				return err
 			}
 			defer stop()
-			return node.Serve(ctx, job, log, b.coordinator.Store, func(r coord.Result) error {
+			return node.Serve(ctx, job, log, b.coordinator.Store, func(r runlog.Result) error {
 				if r.Steps == 0 && !r.Evaluated { // it did not come to a training
 					return nil
 				}
@@ -132,11 +132,11 @@ func Worker(use string) *cobra.Command {
 }
 
 // Report prints what a run came to.
-func Report(w io.Writer, r coord.Result, asJSON bool) error {
+func Report(w io.Writer, r runlog.Result, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(r)
 	}
-	wall := time.Duration(r.Wall * float64(time.Second)).Round(10 * time.Millisecond)
+	wall := r.Wall.Duration().Round(10 * time.Millisecond)
 	verb := "trained"
 	if r.Error != "" {
 		verb = "ended"
@@ -173,7 +173,7 @@ func Report(w io.Writer, r coord.Result, asJSON bool) error {
 	return err
 }
 
-func loss(n coord.Number) string {
+func loss(n runlog.Number) string {
 	if f := float64(n); f-f != 0 {
 		return "not finite"
 	}

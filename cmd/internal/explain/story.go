@@ -22,17 +22,17 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
 	"star/modes"
+	"star/runlog"
 	"star/straggler"
 )
 
 // Story is what happened in a run. Times are since the coordinator began.
 type Story struct {
-	Start coord.RunStart
-	Train *coord.RunTrain // nil: the training never began
-	End   *coord.Result   // nil: the log does not have its end
-	Read  coord.RunSummary
+	Start runlog.Start
+	Train *runlog.Train  // nil: the training never began
+	End   *runlog.Result // nil: the log does not have its end
+	Read  runlog.Contents
 	Arch  string
 
 	Began, Ended     time.Duration // of what is told: the training, as far as the log goes
@@ -105,7 +105,7 @@ type Poisoned struct {
 // Copied is what happened to the copies of a shard.
 type Copied struct {
 	T time.Duration
-	coord.ReplicaChange
+	runlog.Replica
 	Pause time.Duration // from the update before it to the next one; 0: there was none
 }
 
@@ -146,7 +146,7 @@ type Episode struct {
 	Open      bool    // it was slow at the end of the log
 	Slowdown  float64 // own time over that of the others; median
 	Cause     string
-	Evidence  []coord.RunEvidence
+	Evidence  []runlog.Evidence
 	Others    []string      // causes that held for shorter
 	Action    int           // index in Changes; -1: nothing was done
 	Waited    time.Duration // by all others, meanwhile
@@ -160,7 +160,7 @@ type Episode struct {
 // held is a cause for as long as it held.
 type held struct {
 	cause    string
-	evidence []coord.RunEvidence
+	evidence []runlog.Evidence
 	steps    int64
 }
 
@@ -199,17 +199,17 @@ func New() *Teller {
 }
 
 // Add takes in the next line.
-func (t *Teller) Add(l coord.RunLine) error {
+func (t *Teller) Add(l runlog.Line) error {
 	s := &t.s
 	s.Ended = max(s.Ended, l.T)
 	switch e := l.Entry.(type) {
-	case coord.RunStart:
+	case runlog.Start:
 		s.Start = e
 		var c struct{ Arch string }
 		json.Unmarshal(e.Config, &c) // what it does not say is the default
 		s.Arch = cmp.Or(c.Arch, "ps")
 		t.collective = s.Arch == "allreduce"
-	case coord.RunTrain:
+	case runlog.Train:
 		s.Train, s.Began, s.plan = &e, l.T, e.Plan
 		s.Workers = make([]Life, e.Workers)
 		t.ride(e.Plan)
@@ -219,9 +219,9 @@ func (t *Teller) Add(l coord.RunLine) error {
 		var err error
 		t.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: t.collective})
 		return err
-	case coord.RunRecord:
+	case runlog.Record:
 		t.record(l.T, e.Record)
-	case coord.RunFire:
+	case runlog.Fire:
 		n := int64(len(e.Workers))
 		if len(s.grads) > 0 {
 			n += s.grads[len(s.grads)-1]
@@ -233,79 +233,79 @@ func (t *Teller) Add(l coord.RunLine) error {
 		}
 		s.Rate, s.grads = append(s.Rate, Point{l.T, float64(e.Samples)}), append(s.grads, n)
 		s.Samples, s.Updates = e.Samples, e.Version-s.Train.Version
-	case coord.RunNoise:
-		if e.Scale > 0 && !math.IsInf(e.Scale, 0) {
-			s.Noise = append(s.Noise, Point{l.T, e.Scale})
+	case runlog.Noise:
+		if e.Scale > 0 && !math.IsInf(float64(e.Scale), 0) {
+			s.Noise = append(s.Noise, Point{l.T, float64(e.Scale)})
 		}
-	case coord.RunPlan:
-		s.Changes = append(s.Changes, Change{T: l.T, Plan: e.Plan, From: e.From, Why: e.Why, Predicted: e.Predicted,
+	case runlog.Plan:
+		s.Changes = append(s.Changes, Change{T: l.T, Plan: e.Plan, From: e.From, Why: e.Why, Predicted: float64(e.Predicted),
 			Seen: math.NaN(), Before: math.NaN(), After: math.NaN()})
 		t.ride(e.Plan)
-	case coord.RunGain:
+	case runlog.Gain:
 		for i := len(s.Changes) - 1; i >= 0; i-- {
 			if c := &s.Changes[i]; c.Plan == e.Plan {
-				c.Seen, c.Reverted = e.Seen, e.Reverted
-				if !math.IsNaN(e.Predicted) {
-					c.Predicted = e.Predicted
+				c.Seen, c.Reverted = float64(e.Seen), e.Reverted
+				if p := float64(e.Predicted); !math.IsNaN(p) {
+					c.Predicted = p
 				}
 				break
 			}
 		}
-	case coord.RunVerdict:
+	case runlog.Verdict:
 		s.Own = true
-		m := mark{t: l.T, worker: e.Worker, step: e.Step, since: e.Since, until: e.Until, slowdown: e.Slowdown, cause: e.Cause, evidence: e.Evidence, paused: e.Cause == straggler.Pauses.String()}
+		m := mark{t: l.T, worker: e.Worker, step: e.Step, since: e.Since, until: e.Until, slowdown: float64(e.Slowdown), cause: e.Cause, evidence: e.Evidence, paused: e.Cause == straggler.Pauses.String()}
 		if e.Event == straggler.Recovered.String() {
 			t.told.recovered(m, &s.Workers[e.Worker])
 		} else {
 			t.told.slow(m)
 		}
-	case coord.RunPoison:
+	case runlog.Poison:
 		s.poisoned(e)
-	case coord.RunSize:
-		if n := len(s.Short); e.Enough && n > 0 {
+	case runlog.Short:
+		s.Short = append(s.Short, Short{T: l.T, Workers: e.Workers, Least: e.Least})
+		s.marks = append(s.marks, l.T)
+	case runlog.Enough:
+		if n := len(s.Short); n > 0 {
 			s.Short[n-1].Until = l.T
-		} else if !e.Enough {
-			s.Short = append(s.Short, Short{T: l.T, Workers: e.Workers, Least: e.Least})
 		}
 		s.marks = append(s.marks, l.T)
-	case coord.RunMember:
+	case runlog.Join:
 		if s.Train == nil {
 			break
 		}
 		w := &s.Workers[e.Worker]
-		if e.Joined {
-			if w.Never {
-				w.Never = false
-				s.Came = append(s.Came, Came{e.Worker, l.T, e.Peer})
-			}
-			w.Away, w.Left = w.Away+l.T-w.Left, 0
-			for i := range s.Gone {
-				if g := &s.Gone[i]; g.Worker == e.Worker && g.Back == 0 {
-					g.Back = l.T
-				}
-			}
-			s.marks = append(s.marks, l.T)
-			break
+		if w.Never {
+			w.Never = false
+			s.Came = append(s.Came, Came{e.Worker, l.T, e.Peer})
 		}
+		w.Away, w.Left = w.Away+l.T-w.Left, 0
+		for i := range s.Gone {
+			if g := &s.Gone[i]; g.Worker == e.Worker && g.Back == 0 {
+				g.Back = l.T
+			}
+		}
+		s.marks = append(s.marks, l.T)
+	case runlog.Leave:
+		w := &s.Workers[e.Worker]
 		w.Left = l.T
 		s.Gone = append(s.Gone, Gone{Worker: e.Worker, T: l.T, Step: w.lastStep(), Why: e.Why})
 		s.marks = append(s.marks, l.T)
 		t.detector.Leave(e.Worker)
 		t.found.end(e.Worker, w, l.T, false)
 		t.told.end(e.Worker, w, l.T, false)
-	case coord.RunShift:
+	case runlog.Shift:
 		t.shift(l.T, e)
-	case coord.RunReplica:
-		s.Copies = append(s.Copies, Copied{T: l.T, ReplicaChange: e.ReplicaChange})
+	case runlog.Replica:
+		s.Copies = append(s.Copies, Copied{T: l.T, Replica: e})
 		s.marks = append(s.marks, l.T)
-	case coord.RunMove:
+	case runlog.Move:
 		t.move(l.T, e)
-	case coord.RunEval:
-		s.Accuracy = e.Accuracy
+	case runlog.Eval:
+		s.Accuracy = float64(e.Accuracy)
 		s.halts = append(s.halts, l.T)
-	case coord.RunSave:
+	case runlog.Checkpoint:
 		s.halts = append(s.halts, l.T)
-	case coord.RunEnd:
+	case runlog.Summary:
 		r := e.Result
 		s.End = &r
 	}
@@ -313,23 +313,23 @@ func (t *Teller) Add(l coord.RunLine) error {
 }
 
 // poisoned takes in a gradient that did not belong.
-func (s *Story) poisoned(e coord.RunPoison) {
+func (s *Story) poisoned(e runlog.Poison) {
 	i := slices.IndexFunc(s.Poison, func(p Poisoned) bool { return p.Worker == e.Worker && p.Cause == e.Cause && !p.Over })
 	if i < 0 {
 		i = len(s.Poison)
-		s.Poison = append(s.Poison, Poisoned{Worker: e.Worker, Cause: e.Cause, From: e.Step, Value: e.Value, Where: e.Where})
+		s.Poison = append(s.Poison, Poisoned{Worker: e.Worker, Cause: e.Cause, From: e.Step, Value: float64(e.Value), Where: e.Where})
 	}
 	p := &s.Poison[i]
 	p.To, p.Over = e.Step, e.Over
 	if !e.Over {
 		p.Count++
-		p.Value = max(p.Value, e.Value)
-		p.Fatal = e.Policy == coord.PoisonFatal
+		p.Value = max(p.Value, float64(e.Value))
+		p.Fatal = e.Policy == "fatal"
 	}
 }
 
 // shift takes in what was decided on the move of a shard; the move itself follows.
-func (t *Teller) shift(at time.Duration, e coord.RunShift) {
+func (t *Teller) shift(at time.Duration, e runlog.Shift) {
 	s := &t.s
 	if e.Event != "wanted" { // it was looked at the last one
 		for i := len(s.Shifts) - 1; i >= 0; i-- {
@@ -340,12 +340,12 @@ func (t *Teller) shift(at time.Duration, e coord.RunShift) {
 		}
 	}
 	if e.Event == "wanted" {
-		s.Shifts = append(s.Shifts, Shift{T: at, Shard: e.Shard, From: e.From, To: e.To, Predicted: e.Predicted, Seen: math.NaN(), Why: e.Why})
+		s.Shifts = append(s.Shifts, Shift{T: at, Shard: e.Shard, From: e.From, To: e.To, Predicted: float64(e.Predicted), Seen: math.NaN(), Why: e.Why})
 	}
 }
 
 // move takes in what became of a move. One that nobody has announced was asked for by hand, or is a way back.
-func (t *Teller) move(at time.Duration, e coord.RunMove) {
+func (t *Teller) move(at time.Duration, e runlog.Move) {
 	s := &t.s
 	if n := len(s.Shifts); n > 0 {
 		if c := &s.Shifts[n-1]; c.Shard == e.Shard && c.From == e.From && c.To == e.To && math.IsNaN(c.Seen) && !math.IsNaN(c.Predicted) && c.Err == "" {
@@ -408,7 +408,7 @@ func (t *Teller) record(at time.Duration, r star.Record) {
 }
 
 // Story is what was told, when the log has ended; the Teller is used up.
-func (t *Teller) Story(read coord.RunSummary) *Story {
+func (t *Teller) Story(read runlog.Contents) *Story {
 	s := &t.s
 	s.Read = read
 	if s.Train == nil {
@@ -546,14 +546,14 @@ type mark struct {
 	until       int64 // recovered: the first step that was like the others'; 0: not known
 	slowdown    float64
 	cause       string
-	evidence    []coord.RunEvidence
+	evidence    []runlog.Evidence
 	paused      bool
 }
 
 func markOf(at time.Duration, v straggler.Verdict) mark {
 	m := mark{t: at, worker: v.Worker, step: v.Step, since: v.Since, until: v.Until, slowdown: v.Slowdown, cause: v.Cause.String(), paused: v.Cause == straggler.Pauses}
 	for _, e := range v.Evidence {
-		m.evidence = append(m.evidence, coord.RunEvidence{What: e.What, Value: coord.Number(e.Value), Other: coord.Number(e.Other), Text: e.Text})
+		m.evidence = append(m.evidence, runlog.Evidence{What: e.What, Value: runlog.Number(e.Value), Other: runlog.Number(e.Other), Text: e.Text})
 	}
 	return m
 }
@@ -660,21 +660,21 @@ func middle(vs []float64) float64 {
 
 // Entry is an episode as star explain --json prints it. Gains are shares of the time; null: not known.
 type Entry struct {
-	Worker    star.Worker         `json:"worker"`
-	FromStep  int64               `json:"from_step"`
-	ToStep    int64               `json:"to_step"`
-	From      float64             `json:"from_s"`
-	To        float64             `json:"to_s"`
-	Open      bool                `json:"open"`
-	Slowdown  coord.Number        `json:"slowdown"`
-	Cause     string              `json:"cause"`
-	Evidence  []coord.RunEvidence `json:"evidence"`
-	Action    string              `json:"action"`
-	Why       string              `json:"why"`
-	Predicted coord.Number        `json:"predicted_gain"`
-	Seen      coord.Number        `json:"seen_gain"`
-	Reverted  bool                `json:"reverted"`
-	Waited    float64             `json:"others_waited_s"`
+	Worker    star.Worker       `json:"worker"`
+	FromStep  int64             `json:"from_step"`
+	ToStep    int64             `json:"to_step"`
+	From      float64           `json:"from_s"`
+	To        float64           `json:"to_s"`
+	Open      bool              `json:"open"`
+	Slowdown  runlog.Number     `json:"slowdown"`
+	Cause     string            `json:"cause"`
+	Evidence  []runlog.Evidence `json:"evidence"`
+	Action    string            `json:"action"`
+	Why       string            `json:"why"`
+	Predicted runlog.Number     `json:"predicted_gain"`
+	Seen      runlog.Number     `json:"seen_gain"`
+	Reverted  bool              `json:"reverted"`
+	Waited    float64           `json:"others_waited_s"`
 }
 
 // Entries are the episodes, in the order of their beginning.
@@ -683,12 +683,12 @@ func (s *Story) Entries() []Entry {
 	for _, e := range s.Episodes {
 		x := Entry{
 			Worker: e.Worker, FromStep: e.From, ToStep: e.To, From: e.Since.Seconds(), To: e.Until.Seconds(), Open: e.Open,
-			Slowdown: coord.Number(e.Slowdown), Cause: e.Cause, Evidence: append([]coord.RunEvidence{}, e.Evidence...), Waited: e.Waited.Seconds(),
-			Predicted: coord.Number(math.NaN()), Seen: coord.Number(math.NaN()),
+			Slowdown: runlog.Number(e.Slowdown), Cause: e.Cause, Evidence: append([]runlog.Evidence{}, e.Evidence...), Waited: e.Waited.Seconds(),
+			Predicted: runlog.Number(math.NaN()), Seen: runlog.Number(math.NaN()),
 		}
 		if e.Action >= 0 {
 			c := s.Changes[e.Action]
-			x.Action, x.Why, x.Predicted, x.Seen, x.Reverted = c.Plan, c.Why, coord.Number(c.Predicted), coord.Number(c.Seen), c.Reverted
+			x.Action, x.Why, x.Predicted, x.Seen, x.Reverted = c.Plan, c.Why, runlog.Number(c.Predicted), runlog.Number(c.Seen), c.Reverted
 		}
 		es = append(es, x)
 	}

@@ -8,11 +8,10 @@ import (
 	"image/png"
 	"io"
 	"math"
+	"star/runlog"
 	"strings"
 	"testing"
 	"time"
-
-	"star/coord"
 )
 
 // log writes run logs.
@@ -63,7 +62,7 @@ func (l *log) rounds(n int, seconds ...float64) {
 func (l *log) story(t testing.TB) *Story {
 	t.Helper()
 	teller := New()
-	read, err := coord.ReadRun(strings.NewReader(l.String()), "log", teller.Add)
+	read, err := runlog.Read(strings.NewReader(l.String()), "log", teller.Add)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -424,8 +423,8 @@ func FuzzStory(f *testing.F) {
 	f.Add(newLog("ps").String() + `{"type":"verdict","t":5,"worker":1,"event":"slow","step":3,"since":9}` + "\n" + `{"type":"plan","t":2,"plan":"?","from":"x"}` + "\n" + `{"type":"noise","t":2,"version":1,"scale":1e-300}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		teller := New()
-		read, err := coord.ReadRun(strings.NewReader(text), "f", teller.Add)
-		var re *coord.RunError
+		read, err := runlog.Read(strings.NewReader(text), "f", teller.Add)
+		var re *runlog.Error
 		if err != nil && !errors.As(err, &re) {
 			t.Fatal(err)
 		}

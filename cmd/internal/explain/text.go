@@ -43,7 +43,7 @@ func (s *Story) head(b *strings.Builder) {
 		model, _, _ := strings.Cut(s.Train.Model, ",")
 		wall := s.Ended - s.Began
 		if s.End != nil {
-			wall = time.Duration(s.End.Wall * float64(time.Second))
+			wall = s.End.Wall.Duration()
 		}
 		fmt.Fprintf(b, "%s  %s, %s on %s, %d workers: %d samples in %d updates, %s", s.Start.Program, s.Arch, model, s.Train.Data, s.part(),
 			s.Samples, s.Updates, took(wall))
@@ -338,7 +338,7 @@ func (c Copied) String() string {
 	case "lost":
 		what = fmt.Sprintf("server %d is lost, which had a copy", c.Server)
 	case "copied":
-		what = fmt.Sprintf("server %d has got a copy in %s", c.Server, took(time.Duration(c.Took*float64(time.Second))))
+		what = fmt.Sprintf("server %d has got a copy in %s", c.Server, took(c.Took.Duration()))
 	default:
 		what = fmt.Sprintf("server %d has no copy", c.Server)
 	}

@@ -14,6 +14,7 @@ import (
 	"star/coord"
 	"star/council"
 	"star/ps"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -218,7 +219,7 @@ func (s *server) reigns(ctx context.Context, members *council.Council, now *atom
 
 // reign coordinates the job until it is over, or somebody else does. SIGTERM is for this process alone, unless too many others hear it as well: the job is handed
 // over, if others are there who can go on with it. SIGINT ends it. over is called as soon as nobody is to talk with c any more.
-func (s *server) reign(ctx context.Context, r *council.Reign, c *coord.Coordinator, over func()) (coord.Result, error) {
+func (s *server) reign(ctx context.Context, r *council.Reign, c *coord.Coordinator, over func()) (runlog.Result, error) {
 	handed, ended := make(chan struct{}), make(chan struct{})
 	undo := context.AfterFunc(s.told, func() {
 		defer close(handed)

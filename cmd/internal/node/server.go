@@ -29,6 +29,7 @@ import (
 	"star/ps"
 	"star/resource"
 	"star/resource/actuate"
+	"star/runlog"
 	"star/train/optim"
 	"star/transport"
 )
@@ -67,7 +68,7 @@ type server struct {
 }
 
 // Report prints what a job came to, also one that failed.
-type Report func(coord.Result) error
+type Report func(runlog.Result) error
 
 // Serve hosts shards, and on rank 0 the coordinator, until the job is over. Whoever coordinates reports what it came to. begun, if not nil, is
 // told the coordinator.
@@ -539,7 +540,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 	}
 	if len(c.Records) > 0 {
 		var text bytes.Buffer
-		if err := coord.EncodeRecords(&text, c.Records); err != nil {
+		if err := runlog.EncodeRecords(&text, c.Records); err != nil {
 			return "", err
 		}
 		f, err := checkpoint.WriteMore(dir, memoryName, text.Bytes())
@@ -672,9 +673,9 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 			return t, text
 		},
 		StopOnLoss: job.OnFailure == "stop",
-		Result:     coord.Result{Arch: job.Arch, Baseline: job.Baseline, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
+		Result:     runlog.Result{Arch: job.Arch, Baseline: job.Baseline, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
 		Cancel:     s.made.Cancel,
-		RunLog:     coord.NewRunLog(file), Log: s.log,
+		RunLog:     runlog.NewWriter(file), Log: s.log,
 	}
 	if s.office.Reign != nil {
 		cfg.Office, cfg.Heir, cfg.Council = s.office, s.heir, len(job.Coordinators)
@@ -715,7 +716,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		}
 		text, err := s.resume.More(memoryName)
 		if err == nil {
-			cfg.Remember, err = coord.DecodeRecords(text)
+			cfg.Remember, err = runlog.DecodeRecords(text)
 		}
 		if err != nil {
 			return nil, err

@@ -19,6 +19,7 @@ import (
 	"star/modes"
 	"star/placement"
 	"star/resource/host"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -126,7 +127,7 @@ func (s *shifter) run(ctx context.Context, c *coord.Coordinator) {
 			continue // the job is over, busy or not that far; the next look comes soon
 		}
 		do, m, seen := s.shift.Look(now, r)
-		note := coord.ShiftNote{Event: "wanted", Shard: m.Shard, From: m.From, To: m.To, Predicted: m.Gain, Seen: coord.Number(seen), Why: m.Why}
+		note := runlog.Shift{Event: "wanted", Shard: m.Shard, From: m.From, To: m.To, Predicted: runlog.Number(m.Gain), Seen: runlog.Number(seen), Why: m.Why}
 		switch do {
 		case placement.Stay:
 			continue

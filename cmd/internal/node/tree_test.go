@@ -20,6 +20,7 @@ import (
 	"star/cmd/internal/settings"
 	"star/coord"
 	"star/ps"
+	"star/runlog"
 	"star/train/net"
 	"star/transport"
 )
@@ -165,7 +166,7 @@ func (p *puppet) train(ctx context.Context, job *settings.Job) error {
 }
 
 // play runs a job of twelve steps of three workers, of which p is worker 0.
-func (p *puppet) play(t *testing.T) coord.Result {
+func (p *puppet) play(t *testing.T) runlog.Result {
 	t.Helper()
 	r := run(t, func(ctx context.Context, rank int, job *settings.Job, log *slog.Logger) error {
 		if rank == 0 {
@@ -545,7 +546,7 @@ func strangers(addr string, n int) {
 }
 
 // whole runs a job of three workers.
-func whole(t *testing.T, args ...string) coord.Result {
+func whole(t *testing.T, args ...string) runlog.Result {
 	t.Helper()
 	return run(t, func(ctx context.Context, _ int, job *settings.Job, log *slog.Logger) error {
 		return Work(ctx, job, log, nil)
@@ -553,7 +554,7 @@ func whole(t *testing.T, args ...string) coord.Result {
 }
 
 // run runs a job of three workers, whatever these are, and wants all of it to end well.
-func run(t *testing.T, work func(ctx context.Context, rank int, job *settings.Job, log *slog.Logger) error, args ...string) (r coord.Result) {
+func run(t *testing.T, work func(ctx context.Context, rank int, job *settings.Job, log *slog.Logger) error, args ...string) (r runlog.Result) {
 	t.Helper()
 	l, err := gonet.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -570,7 +571,7 @@ func run(t *testing.T, work func(ctx context.Context, rank int, job *settings.Jo
 		go func() { errs <- work(ctx, rank, job, log) }()
 	}
 	job := setting(t, settings.ForServer, append([]string{"--listen", addr, "--coordinator", addr, "--http", "off", "--out", t.TempDir()}, args...)...)
-	if err = Serve(ctx, job, log, nil, func(got coord.Result) error {
+	if err = Serve(ctx, job, log, nil, func(got runlog.Result) error {
 		r = got
 		return nil
 	}); err != nil {

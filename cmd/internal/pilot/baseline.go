@@ -8,6 +8,7 @@ import (
 	"star/coord"
 	"star/modes"
 	"star/modes/baseline"
+	"star/runlog"
 )
 
 // Baseline lets the scheme of a paper pilot a job (--baseline). It implements coord.Pilot.
@@ -26,32 +27,30 @@ func NewBaseline(s baseline.Scheme, plan modes.Plan) *Baseline {
 }
 
 // Tell implements coord.Pilot.
-func (b *Baseline) Tell(l coord.RunLine) []coord.Remark {
+func (b *Baseline) Tell(l runlog.Line) []coord.Remark {
 	b.remarks = b.remarks[:0]
 	switch e := l.Entry.(type) {
-	case coord.RunTrain:
+	case runlog.Train:
 		b.limit = e.Limit
-	case coord.RunRecord:
+	case runlog.Record:
 		b.scheme.Observe(e.Record)
-	case coord.RunFire:
+	case runlog.Fire:
 		b.samples = e.Samples
 		if len(e.Workers) > 0 {
 			b.fired(l.T, e)
 		}
-	case coord.RunPlan:
+	case runlog.Plan:
 		if e.After == 0 { // star ctl mode takes the job out of our hands; star ctl mode auto gives it back
 			b.manual = e.Plan != e.From
 		}
 		b.plan = e.Plan
-	case coord.RunMember:
-		if !e.Joined {
-			b.scheme.Leave(e.Worker)
-		}
+	case runlog.Leave:
+		b.scheme.Leave(e.Worker)
 	}
 	return b.remarks
 }
 
-func (b *Baseline) fired(at time.Duration, e coord.RunFire) {
+func (b *Baseline) fired(at time.Duration, e runlog.Fire) {
 	d, change := b.scheme.Fired(baseline.Update{At: at, Workers: slices.Clone(e.Workers), Samples: b.samples, Limit: b.limit})
 	if !change || b.manual || d.Plan.String() == b.plan {
 		return

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
 	"star/modes"
 	"star/modes/baseline"
+	"star/runlog"
 	"star/sim"
 	"star/train/optim"
 )
@@ -24,8 +24,8 @@ type both struct {
 	changes int
 }
 
-func (b *both) tell(at time.Duration, e any) {
-	for _, r := range b.real.Tell(coord.RunLine{T: at, Entry: e}) {
+func (b *both) tell(at time.Duration, e runlog.Entry) {
+	for _, r := range b.real.Tell(runlog.Line{T: at, Entry: e}) {
 		if r.Change != nil {
 			b.asked = append(b.asked, r.Change.Plan.String()+": "+r.Change.Why)
 		}
@@ -33,12 +33,12 @@ func (b *both) tell(at time.Duration, e any) {
 }
 
 func (b *both) Observe(r star.Record) {
-	b.tell(r.At, coord.RunRecord{Record: r})
+	b.tell(r.At, runlog.Record{Record: r})
 	b.Baseline.Observe(r)
 }
 
 func (b *both) Fired(at time.Duration, version int64, gs []sim.Gradient, o sim.Outcome) {
-	e := coord.RunFire{Version: version}
+	e := runlog.Fire{Version: version}
 	for _, g := range gs {
 		e.Workers = append(e.Workers, g.Worker)
 		b.samples += int64(g.Samples)
@@ -58,7 +58,7 @@ func (b *both) Decide(at time.Duration) (modes.Plan, string, bool) {
 			b.t.Errorf("at %v the simulator wants %s, the pilot of real jobs %q", at, got, b.asked)
 		}
 		b.changes++
-		b.tell(at, coord.RunPlan{Plan: p.String(), From: b.plan, After: 1})
+		b.tell(at, runlog.Plan{Plan: p.String(), From: b.plan, After: 1})
 		b.plan = p.String()
 	}
 	b.asked = nil
@@ -97,7 +97,7 @@ func TestSimulatorDecidesTheSame(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := &both{Baseline: sim.NewBaseline(made(), length), t: t, real: NewBaseline(m.Scheme, m.Plan), plan: m.Plan.String()}
-			b.tell(0, coord.RunTrain{Limit: length})
+			b.tell(0, runlog.Train{Limit: length})
 			c.Pilot = b
 			res, err := sim.Run(c)
 			if err != nil {

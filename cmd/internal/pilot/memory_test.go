@@ -1,11 +1,11 @@
 package pilot
 
 import (
+	"star/runlog"
 	"testing"
 	"time"
 
 	"star"
-	"star/coord"
 )
 
 // A job that resumes predicts from its first iteration on what the one before knew, and has no verdict on anybody yet.
@@ -21,7 +21,7 @@ func TestMemory(t *testing.T) {
 			known = append(known, r)
 		}
 	}
-	if said := p.Tell(coord.RunLine{Entry: coord.RunMemory{Records: known}}); len(said) > 0 {
+	if said := p.Tell(runlog.Line{Entry: runlog.Memory{Records: known}}); len(said) > 0 {
 		t.Errorf("it says %+v of what is long over", said)
 	}
 	times := p.contest.Predict()

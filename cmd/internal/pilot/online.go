@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"star"
-	"star/coord"
+	"star/runlog"
 	"star/straggler"
 )
 
@@ -80,7 +80,7 @@ func (o *online) observe(r star.Record) *study {
 
 // install lets the predictor of a line enter the contest, and returns what there is to say of it. Where the training
 // was not done beside the job (in a replay), it is done now.
-func (o *online) install(contest *straggler.Contest, line coord.RunPredictor) string {
+func (o *online) install(contest *straggler.Contest, line runlog.Predictor) string {
 	s := o.study
 	o.study = nil
 	if s == nil || s.records != line.Records {
@@ -88,7 +88,7 @@ func (o *online) install(contest *straggler.Contest, line coord.RunPredictor) st
 	}
 	for s.Step() {
 	}
-	if got := s.Result(); math.Float64bits(got.Error) != math.Float64bits(line.Error) && !(math.IsNaN(got.Error) && math.IsNaN(line.Error)) {
+	if got := s.Result(); got.Error != line.Error && !(got.Error.IsZero() && line.Error.IsZero()) {
 		return o.enter(contest, s, fmt.Sprintf("the predictor of %d records is trained to an error of %v here, and was to %v: another build or processor",
 			line.Records, got.Error, line.Error))
 	}
@@ -151,13 +151,13 @@ func (s *study) Step() (more bool) {
 }
 
 // Result implements coord.Study.
-func (s *study) Result() coord.RunPredictor {
-	r := coord.RunPredictor{Records: s.records, Rows: s.rows, Error: math.NaN()}
+func (s *study) Result() runlog.Predictor {
+	r := runlog.Predictor{Records: s.records, Rows: s.rows, Error: runlog.Number(math.NaN())}
 	if s.trainer != nil {
 		r.Epochs = s.trainer.Epochs()
 	}
 	if s.model != nil {
-		r.Error = s.model.Error
+		r.Error = runlog.Number(s.model.Error)
 	}
 	return r
 }

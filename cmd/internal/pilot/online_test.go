@@ -11,6 +11,7 @@ import (
 	"star"
 	"star/coord"
 	"star/modes"
+	"star/runlog"
 	"star/straggler"
 )
 
@@ -25,7 +26,7 @@ type class struct {
 	pilot *Pilot
 	delay int
 
-	log   []coord.RunLine
+	log   []runlog.Line
 	said  map[int][]string // by the number of lines told
 	study coord.Study
 	after int // lines told when it was wanted
@@ -46,7 +47,7 @@ func newPilot(t *testing.T, workers int, random func(int) straggler.Source) *Pil
 }
 
 // tell tells a line, and does what the pilot says.
-func (c *class) tell(l coord.RunLine) {
+func (c *class) tell(l runlog.Line) {
 	c.log = append(c.log, l)
 	n := len(c.log)
 	var change *coord.Change
@@ -66,22 +67,22 @@ func (c *class) tell(l coord.RunLine) {
 	}
 	c.check(l)
 	if change != nil {
-		c.tell(coord.RunLine{T: l.T, Entry: coord.RunPlan{Plan: change.Plan.String(), From: "ssgd", Why: change.Why, After: int64(n)}})
+		c.tell(runlog.Line{T: l.T, Entry: runlog.Plan{Plan: change.Plan.String(), From: "ssgd", Why: change.Why, After: int64(n)}})
 	}
 	if c.study != nil && n >= c.after+c.delay {
 		for c.study.Step() {
 		}
 		r := c.study.Result()
 		r.After, c.study = int64(c.after), nil
-		c.tell(coord.RunLine{T: l.T, Entry: r})
+		c.tell(runlog.Line{T: l.T, Entry: r})
 	}
 }
 
 // check looks at the contest after a line.
-func (c *class) check(l coord.RunLine) {
+func (c *class) check(l runlog.Line) {
 	p := c.pilot
 	switch e := l.Entry.(type) {
-	case coord.RunRecord:
+	case runlog.Record:
 		if now := p.contest.Champion().Name; now != c.champion {
 			c.champion, c.reign = now, 0
 		}
@@ -91,8 +92,8 @@ func (c *class) check(l coord.RunLine) {
 				c.t.Errorf("%q after %d records", s, c.reign)
 			}
 		}
-	case coord.RunPredictor:
-		if math.IsNaN(e.Error) {
+	case runlog.Predictor:
+		if e.Error.IsZero() {
 			break
 		}
 		if now := p.contest.Champion().Name; now != "ewma" {
@@ -122,7 +123,7 @@ func show(r coord.Remark) string {
 func (c *class) rhythm(workers, iterations int) {
 	rnd := rand.New(rand.NewPCG(3, 3))
 	at := time.Duration(0)
-	c.tell(coord.RunLine{Entry: coord.RunTrain{Workers: workers, Params: 1000, Limit: int64(8 * workers * iterations), Plan: "ssgd"}})
+	c.tell(runlog.Line{Entry: runlog.Train{Workers: workers, Params: 1000, Limit: int64(8 * workers * iterations), Plan: "ssgd"}})
 	var all []star.Worker
 	for w := range workers {
 		all = append(all, star.Worker(w))
@@ -135,17 +136,17 @@ func (c *class) rhythm(workers, iterations int) {
 				d *= 3
 			}
 			longest = max(longest, d)
-			c.tell(coord.RunLine{T: at + d, Entry: coord.RunRecord{Record: star.Record{
+			c.tell(runlog.Line{T: at + d, Entry: runlog.Record{Record: star.Record{
 				Worker: star.Worker(w), Step: int64(i), Basis: int64(i), At: at + d, Compute: d, Samples: 8, CPU: 0.9, NetIn: 1e5, NetOut: 1e5}}})
 		}
 		at += longest
-		c.tell(coord.RunLine{T: at, Entry: coord.RunFire{Seq: int64(i), Version: int64(i) + 1, Workers: all,
+		c.tell(runlog.Line{T: at, Entry: runlog.Fire{Seq: int64(i), Version: int64(i) + 1, Workers: all,
 			Staleness: make([]int64, workers), Samples: int64(8 * workers * (i + 1))}})
 	}
 }
 
 // replay tells a fresh pilot the log and nothing else.
-func replay(p *Pilot, log []coord.RunLine) map[int][]string {
+func replay(p *Pilot, log []runlog.Line) map[int][]string {
 	said := map[int][]string{}
 	for i, l := range log {
 		for _, s := range p.Tell(l) {
@@ -171,10 +172,10 @@ func TestOnline(t *testing.T) {
 			c.rhythm(4, 260)
 			lessons, crowned := 0, false
 			for i, l := range c.log {
-				if p, ok := l.Entry.(coord.RunPredictor); ok {
+				if p, ok := l.Entry.(runlog.Predictor); ok {
 					if lessons++; lessons == 1 && math.IsNaN(first) {
-						first = p.Error
-					} else if lessons == 1 && p.Error != first {
+						first = float64(p.Error)
+					} else if lessons == 1 && float64(p.Error) != first {
 						t.Errorf("%d lines later the same training has an error of %v, not %v", delay, p.Error, first)
 					}
 				}
@@ -194,7 +195,7 @@ func TestOnline(t *testing.T) {
 			for i, n := range c.asked {
 				records := 0
 				for _, l := range c.log[:n] {
-					if _, ok := l.Entry.(coord.RunRecord); ok {
+					if _, ok := l.Entry.(runlog.Record); ok {
 						records++
 					}
 				}
@@ -233,9 +234,9 @@ func TestOnlineOddLines(t *testing.T) {
 	at, records := 0, 0
 	for i, l := range c.log {
 		switch l.Entry.(type) {
-		case coord.RunPredictor:
+		case runlog.Predictor:
 			at = i
-		case coord.RunRecord:
+		case runlog.Record:
 			if at == 0 {
 				records++
 			}
@@ -247,27 +248,27 @@ func TestOnlineOddLines(t *testing.T) {
 	if at == 0 {
 		t.Fatal("nothing was trained")
 	}
-	last := func(p *Pilot, change func(*coord.RunPredictor)) string {
-		line := c.log[at].Entry.(coord.RunPredictor)
+	last := func(p *Pilot, change func(*runlog.Predictor)) string {
+		line := c.log[at].Entry.(runlog.Predictor)
 		change(&line)
 		replay(p, c.log[:at])
-		return fmt.Sprint(replay(p, []coord.RunLine{{T: c.log[at].T, Entry: line}})[1])
+		return fmt.Sprint(replay(p, []runlog.Line{{T: c.log[at].T, Entry: line}})[1])
 	}
-	same := func(*coord.RunPredictor) {}
+	same := func(*runlog.Predictor) {}
 	if s := last(newPilot(t, 2, seeded(1)), same); s != "[]" {
 		t.Error(s)
 	}
 	if s := last(newPilot(t, 2, seeded(2)), same); !strings.Contains(s, "another build or processor") {
 		t.Error(s)
 	}
-	if s := last(newPilot(t, 2, seeded(1)), func(r *coord.RunPredictor) { r.Records++ }); !strings.Contains(s, "not one that was to be trained") {
+	if s := last(newPilot(t, 2, seeded(1)), func(r *runlog.Predictor) { r.Records++ }); !strings.Contains(s, "not one that was to be trained") {
 		t.Error(s)
 	}
 	if s := last(newPilot(t, 2, nil), same); s != "[]" {
 		t.Errorf("without training: %s", s)
 	}
 	p := newPilot(t, 2, seeded(1))
-	if s := fmt.Sprint(replay(p, []coord.RunLine{c.log[0], c.log[at]})); !strings.Contains(s, "not one that was to be trained") {
+	if s := fmt.Sprint(replay(p, []runlog.Line{c.log[0], c.log[at]})); !strings.Contains(s, "not one that was to be trained") {
 		t.Error(s)
 	}
 }
@@ -275,10 +276,10 @@ func TestOnlineOddLines(t *testing.T) {
 // Records that nothing can be learned from make no predictor, and the job goes on with the moving average.
 func TestOnlineUnusable(t *testing.T) {
 	c := &class{t: t, pilot: newPilot(t, 1, seeded(1)), said: map[int][]string{}}
-	c.tell(coord.RunLine{Entry: coord.RunTrain{Workers: 1, Params: 10, Limit: 1e6, Plan: "ssgd"}})
+	c.tell(runlog.Line{Entry: runlog.Train{Workers: 1, Params: 10, Limit: 1e6, Plan: "ssgd"}})
 	for i := range 400 {
 		r := star.Record{Step: int64(i), Samples: 8, Compute: -time.Second}
-		c.tell(coord.RunLine{T: time.Duration(i) * time.Second, Entry: coord.RunRecord{Record: r}})
+		c.tell(runlog.Line{T: time.Duration(i) * time.Second, Entry: runlog.Record{Record: r}})
 	}
 	said := fmt.Sprint(c.said)
 	if n := strings.Count(said, "no predictor was trained on "); n != 2 || !strings.Contains(said, "0 rows are too few") {
@@ -345,18 +346,18 @@ func BenchmarkTell(b *testing.B) {
 			iteration := func() {
 				for w := range star.Worker(8) {
 					d := time.Duration(1e8 * (1 + 0.05*rnd.NormFloat64()))
-					for _, s := range p.Tell(coord.RunLine{T: at + d, Entry: coord.RunRecord{Record: star.Record{
+					for _, s := range p.Tell(runlog.Line{T: at + d, Entry: runlog.Record{Record: star.Record{
 						Worker: w, Step: step, Basis: step, At: at + d, Compute: d, Samples: 8, CPU: 0.9}}}) {
 						if s.Study != nil {
 							for s.Study.Step() {
 							}
-							defer p.Tell(coord.RunLine{T: at + d, Entry: s.Study.Result()})
+							defer p.Tell(runlog.Line{T: at + d, Entry: s.Study.Result()})
 						}
 					}
 				}
 				at += 130 * time.Millisecond
 				step++
-				p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Seq: step, Version: step, Workers: []star.Worker{0, 1, 2, 3, 4, 5, 6, 7}, Samples: 64 * step}})
+				p.Tell(runlog.Line{T: at, Entry: runlog.Fire{Seq: step, Version: step, Workers: []star.Worker{0, 1, 2, 3, 4, 5, 6, 7}, Samples: 64 * step}})
 			}
 			for range 160 {
 				iteration()

@@ -12,6 +12,7 @@ import (
 	"star/coord"
 	"star/modes"
 	"star/pgns"
+	"star/runlog"
 	"star/straggler"
 )
 
@@ -110,10 +111,10 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 func (p *Pilot) Notices() []string { return p.cfg.Notices }
 
 // Tell implements coord.Pilot.
-func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
+func (p *Pilot) Tell(l runlog.Line) []coord.Remark {
 	p.remarks = p.remarks[:0]
 	switch e := l.Entry.(type) {
-	case coord.RunRecord:
+	case runlog.Record:
 		p.samples[e.Worker] = e.Samples
 		for _, v := range p.detector.Observe(e.Record) {
 			p.notice(v)
@@ -138,7 +139,7 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 				p.say(coord.Remark{Study: s})
 			}
 		}
-	case coord.RunMemory: // of the life before, whose steps are not ours: it tells how long iterations take, not since when
+	case runlog.Memory: // of the life before, whose steps are not ours: it tells how long iterations take, not since when
 		for _, r := range e.Records {
 			p.samples[r.Worker] = r.Samples
 			p.controller.Observe(r)
@@ -148,14 +149,14 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 				}
 			}
 		}
-	case coord.RunPredictor:
+	case runlog.Predictor:
 		if p.online == nil {
 			break
 		}
 		if say := p.online.install(p.contest, e); say != "" {
 			p.say(coord.Remark{Text: say})
 		}
-	case coord.RunFire:
+	case runlog.Fire:
 		applied := 0
 		members := make([]int, len(e.Workers))
 		for i, w := range e.Workers {
@@ -171,27 +172,25 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 			p.expect()
 		}
 		p.decide(l.T)
-	case coord.RunNoise:
-		p.controller.Noise(e.Scale)
-		p.controller.Drift(e.Drift, e.Strength)
+	case runlog.Noise:
+		p.controller.Noise(float64(e.Scale))
+		p.controller.Drift(float64(e.Drift), float64(e.Strength))
 		if !e.Mixed {
-			p.course.Moments(e.Version, e.Grad2)
+			p.course.Moments(e.Version, float64(e.Grad2))
 		}
 		if theta, most, ok := p.course.Bound(); ok {
 			p.controller.Bound(theta, most)
 		}
-	case coord.RunLate: // whoever waits for it waits: is that worth it?
+	case runlog.Late: // whoever waits for it waits: is that worth it?
 		p.decide(l.T)
-	case coord.RunMember:
-		if e.Joined {
-			p.controller.Join(l.T, e.Worker)
-			p.here = min(p.here+1, p.cfg.Workers)
-			break
-		}
+	case runlog.Join:
+		p.controller.Join(l.T, e.Worker)
+		p.here = min(p.here+1, p.cfg.Workers)
+	case runlog.Leave:
 		p.here = max(p.here-1, 1)
 		p.detector.Leave(e.Worker)
 		p.controller.Leave(e.Worker)
-	case coord.RunPlan:
+	case runlog.Plan:
 		if e.After > 0 || e.Forced { // our own, or told as an admission
 			break
 		}
@@ -200,9 +199,9 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 		if plan, err := modes.Parse(e.Plan, p.cfg.Workers); err == nil {
 			p.controller.Installed(l.T, plan)
 		}
-	case coord.RunAdmission:
+	case runlog.Admission:
 		p.admitted(l.T, e)
-	case coord.RunTrain:
+	case runlog.Train:
 		p.begin(p.timer, e.Params) // cannot fail: it did not with 0
 		p.limit = e.Limit
 		for _, w := range e.Absent {
@@ -215,7 +214,7 @@ func (p *Pilot) Tell(l coord.RunLine) []coord.Remark {
 }
 
 // admitted hears whether others can afford what was decided.
-func (p *Pilot) admitted(at time.Duration, e coord.RunAdmission) {
+func (p *Pilot) admitted(at time.Duration, e runlog.Admission) {
 	plan, err := modes.Parse(e.Plan, p.cfg.Workers)
 	if err != nil {
 		return
@@ -256,9 +255,9 @@ func (p *Pilot) notice(e straggler.Event) {
 	switch e.Kind {
 	case straggler.Slow, straggler.Changed, straggler.Recovered:
 		v := e.Verdict
-		out := &coord.RunVerdict{Worker: e.Worker, Event: e.Kind.String(), Step: e.Step, Since: v.Since, Until: v.Until, Slowdown: v.Slowdown, Cause: v.Cause.String()}
+		out := &runlog.Verdict{Worker: e.Worker, Event: e.Kind.String(), Step: e.Step, Since: v.Since, Until: v.Until, Slowdown: runlog.Number(v.Slowdown), Cause: v.Cause.String()}
 		for _, x := range v.Evidence {
-			out.Evidence = append(out.Evidence, coord.RunEvidence{What: x.What, Value: coord.Number(x.Value), Other: coord.Number(x.Other), Text: x.Text})
+			out.Evidence = append(out.Evidence, runlog.Evidence{What: x.What, Value: runlog.Number(x.Value), Other: runlog.Number(x.Other), Text: x.Text})
 		}
 		p.say(coord.Remark{Verdict: out, Text: e.String()})
 	default:
@@ -273,7 +272,7 @@ func (p *Pilot) decide(at time.Duration) {
 	}
 	d, change := p.controller.Decide(at)
 	if v := p.controller.Verdict(); v != nil {
-		p.say(coord.Remark{Gain: &coord.RunGain{Plan: v.Plan.String(), Predicted: v.Predicted, Seen: v.Seen, Reverted: v.Reverted}})
+		p.say(coord.Remark{Gain: &runlog.Gain{Plan: v.Plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted}})
 	}
 	if !change {
 		return

@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/coord"
 	"star/modes"
+	"star/runlog"
 )
 
 const ms = time.Millisecond
@@ -26,10 +27,10 @@ func ssgd(p *Pilot, rounds int, from time.Duration, slow star.Worker, factor int
 				t *= time.Duration(factor)
 			}
 			r := star.Record{Worker: w, Step: step, Basis: step, At: at + t, Compute: t, Samples: 32, Wait: 100*ms*time.Duration(factor) - t}
-			said = append(said, keep(p.Tell(coord.RunLine{T: at + t, Entry: coord.RunRecord{Record: r}}))...)
+			said = append(said, keep(p.Tell(runlog.Line{T: at + t, Entry: runlog.Record{Record: r}}))...)
 		}
 		at += 100 * ms * time.Duration(factor)
-		out := keep(p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Version: step + 1, Workers: []star.Worker{0, 1, 2, 3}, Staleness: make([]int64, 4), Samples: 128 * (step + 1)}}))
+		out := keep(p.Tell(runlog.Line{T: at, Entry: runlog.Fire{Version: step + 1, Workers: []star.Worker{0, 1, 2, 3}, Staleness: make([]int64, 4), Samples: 128 * (step + 1)}}))
 		said = append(said, out...)
 		for _, r := range out {
 			if r.Change != nil {
@@ -50,7 +51,7 @@ func begin(t *testing.T, c Config) *Pilot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Tell(coord.RunLine{Entry: coord.RunTrain{Workers: 4, Params: 1000, Limit: 1e6}})
+	p.Tell(runlog.Line{Entry: runlog.Train{Workers: 4, Params: 1000, Limit: 1e6}})
 	return p
 }
 
@@ -82,7 +83,7 @@ func TestSlowWorker(t *testing.T) {
 // Somebody at the keyboard takes over, and gives back.
 func TestManual(t *testing.T) {
 	p := begin(t, Config{})
-	p.Tell(coord.RunLine{Entry: coord.RunPlan{Plan: "x=3", From: "ssgd", Why: "star ctl"}})
+	p.Tell(runlog.Line{Entry: runlog.Plan{Plan: "x=3", From: "ssgd", Why: "star ctl"}})
 	said, at := ssgd(p, 30, 0, 2, 3)
 	verdict := false
 	for _, r := range said {
@@ -97,8 +98,8 @@ func TestManual(t *testing.T) {
 	if got := p.controller.Plan().String(); got != "x=3" {
 		t.Errorf("the controller believes in %s", got)
 	}
-	p.Tell(coord.RunLine{T: at, Entry: coord.RunPlan{Plan: "ssgd", From: "x=3", Why: "star ctl"}})
-	p.Tell(coord.RunLine{T: at, Entry: coord.RunPlan{Plan: "ssgd", From: "ssgd", Why: "star ctl mode auto"}})
+	p.Tell(runlog.Line{T: at, Entry: runlog.Plan{Plan: "ssgd", From: "x=3", Why: "star ctl"}})
+	p.Tell(runlog.Line{T: at, Entry: runlog.Plan{Plan: "ssgd", From: "ssgd", Why: "star ctl mode auto"}})
 	if said, _ := ssgd(p, 40, at, 2, 3); !changes(said) {
 		t.Error("no change after star ctl mode auto")
 	}
@@ -129,13 +130,13 @@ func TestImpossible(t *testing.T) {
 		at := time.Duration(k) * 300 * ms
 		for w := range star.Worker(4) {
 			r := star.Record{Worker: w, Step: k, Basis: k, At: at, Compute: -time.Second, Samples: 32}
-			for _, s := range p.Tell(coord.RunLine{T: at, Entry: coord.RunRecord{Record: r}}) {
+			for _, s := range p.Tell(runlog.Line{T: at, Entry: runlog.Record{Record: r}}) {
 				if s.Text != "" {
 					notices++
 				}
 			}
 		}
-		if said := p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Version: k + 1, Workers: []star.Worker{0, 1, 2, 3}, Samples: 128 * (k + 1)}}); changes(said) {
+		if said := p.Tell(runlog.Line{T: at, Entry: runlog.Fire{Version: k + 1, Workers: []star.Worker{0, 1, 2, 3}, Samples: 128 * (k + 1)}}); changes(said) {
 			t.Fatalf("%+v", said)
 		}
 	}
@@ -147,13 +148,13 @@ func TestImpossible(t *testing.T) {
 // A worker that is gone is not waited for in any plan that is wanted.
 func TestGone(t *testing.T) {
 	p := begin(t, Config{})
-	p.Tell(coord.RunLine{Entry: coord.RunMember{Worker: 2}})
+	p.Tell(runlog.Line{Entry: runlog.Leave{Worker: 2}})
 	for k := range int64(60) {
 		at := time.Duration(k+1) * 100 * ms
 		for _, w := range []star.Worker{0, 1, 3} {
-			p.Tell(coord.RunLine{T: at, Entry: coord.RunRecord{Record: star.Record{Worker: w, Step: k, Basis: k, At: at, Compute: 100 * ms, Samples: 32}}})
+			p.Tell(runlog.Line{T: at, Entry: runlog.Record{Record: star.Record{Worker: w, Step: k, Basis: k, At: at, Compute: 100 * ms, Samples: 32}}})
 		}
-		if said := p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Version: k + 1, Workers: []star.Worker{0, 1, 3}, Samples: 96 * (k + 1)}}); changes(said) {
+		if said := p.Tell(runlog.Line{T: at, Entry: runlog.Fire{Version: k + 1, Workers: []star.Worker{0, 1, 3}, Samples: 96 * (k + 1)}}); changes(said) {
 			t.Fatalf("nobody who is left is slow: %+v", said)
 		}
 	}
@@ -166,20 +167,20 @@ func TestAdmission(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		e    coord.RunAdmission
+		e    runlog.Admission
 		want string
 	}{
-		{coord.RunAdmission{Plan: "x=3", Now: "ssgd", Granted: true, After: 4}, "x=3"},
-		{coord.RunAdmission{Plan: "asgd", Now: "x=3", After: 9}, "x=3"},
-		{coord.RunAdmission{Plan: "x=3", Now: "ssgd", After: 4}, "ssgd"},
+		{runlog.Admission{Plan: "x=3", Now: "ssgd", Granted: true, After: 4}, "x=3"},
+		{runlog.Admission{Plan: "asgd", Now: "x=3", After: 9}, "x=3"},
+		{runlog.Admission{Plan: "x=3", Now: "ssgd", After: 4}, "ssgd"},
 	} {
-		p.Tell(coord.RunLine{T: time.Minute, Entry: c.e})
+		p.Tell(runlog.Line{T: time.Minute, Entry: c.e})
 		if got := p.controller.Plan().String(); got != c.want {
 			t.Errorf("after %+v the controller believes in %s, want %s", c.e, got, c.want)
 		}
 	}
 	// What follows a forced change is still the pilot's.
-	p.Tell(coord.RunLine{T: time.Minute, Entry: coord.RunPlan{Plan: "ssgd", From: "x=3", Why: "back", Forced: true}})
+	p.Tell(runlog.Line{T: time.Minute, Entry: runlog.Plan{Plan: "ssgd", From: "x=3", Why: "back", Forced: true}})
 	if p.manual {
 		t.Error("a forced change counts as somebody's at the keyboard")
 	}
@@ -203,13 +204,13 @@ func TestLate(t *testing.T) {
 	}
 	step := int64(at / (100 * ms))
 	for _, w := range []star.Worker{0, 1, 3} {
-		p.Tell(coord.RunLine{T: at + 100*ms, Entry: coord.RunRecord{Record: star.Record{Worker: w, Step: step, Basis: step, At: at + 100*ms, Compute: 100 * ms, Samples: 32}}})
+		p.Tell(runlog.Line{T: at + 100*ms, Entry: runlog.Record{Record: star.Record{Worker: w, Step: step, Basis: step, At: at + 100*ms, Compute: 100 * ms, Samples: 32}}})
 	}
-	if rs := p.Tell(coord.RunLine{T: at + 150*ms, Entry: coord.RunLate{Worker: 2, Waited: 150 * ms, Deadline: 150 * ms}}); len(rs) != 0 {
+	if rs := p.Tell(runlog.Line{T: at + 150*ms, Entry: runlog.Late{Worker: 2, Waited: 0.15, Deadline: 0.15}}); len(rs) != 0 {
 		t.Errorf("a little late: %v", rs)
 	}
 	var change *coord.Change
-	for _, r := range p.Tell(coord.RunLine{T: at + 10*time.Second, Entry: coord.RunLate{Worker: 2, Waited: 10 * time.Second, Deadline: 9600 * ms}}) {
+	for _, r := range p.Tell(runlog.Line{T: at + 10*time.Second, Entry: runlog.Late{Worker: 2, Waited: 10, Deadline: 9.6}}) {
 		if r.Change != nil {
 			change = r.Change
 		}
@@ -223,9 +224,11 @@ func TestLate(t *testing.T) {
 func TestLateTheSecondTime(t *testing.T) {
 	for _, late := range []bool{true, false} {
 		p := begin(t, Config{})
-		tell := func(at time.Duration, e any) []coord.Remark { return keep(p.Tell(coord.RunLine{T: at, Entry: e})) }
+		tell := func(at time.Duration, e runlog.Entry) []coord.Remark {
+			return keep(p.Tell(runlog.Line{T: at, Entry: e}))
+		}
 		record := func(w star.Worker, step int64, at, took time.Duration) {
-			tell(at, coord.RunRecord{Record: star.Record{Worker: w, Step: step, Basis: step, At: at, Compute: took, Samples: 32}})
+			tell(at, runlog.Record{Record: star.Record{Worker: w, Step: step, Basis: step, At: at, Compute: took, Samples: 32}})
 		}
 		everybody := []star.Worker{0, 1, 2, 3}
 		deadline := func(rs []coord.Remark) (d time.Duration) {
@@ -243,7 +246,7 @@ func TestLateTheSecondTime(t *testing.T) {
 			}
 			record(w, 0, took, took)
 		}
-		if d := deadline(tell(1800*ms, coord.RunFire{Version: 1, Workers: everybody, Staleness: make([]int64, 4), Samples: 128})); d != time.Second {
+		if d := deadline(tell(1800*ms, runlog.Fire{Version: 1, Workers: everybody, Staleness: make([]int64, 4), Samples: 128})); d != time.Second {
 			t.Fatalf("a deadline of %v", d)
 		}
 		for _, w := range []star.Worker{0, 1, 3} {
@@ -251,10 +254,10 @@ func TestLateTheSecondTime(t *testing.T) {
 		}
 		var said []coord.Remark
 		if late {
-			said = tell(2801*ms, coord.RunLate{Worker: 2, Waited: 1001 * ms, Deadline: time.Second})
+			said = tell(2801*ms, runlog.Late{Worker: 2, Waited: 1.001, Deadline: 1})
 		} else {
 			record(2, 1, 2450*ms, 650*ms)
-			said = tell(2850*ms, coord.RunFire{Version: 2, Workers: everybody, Staleness: make([]int64, 4), Samples: 256})
+			said = tell(2850*ms, runlog.Fire{Version: 2, Workers: everybody, Staleness: make([]int64, 4), Samples: 256})
 			if d := deadline(said); d != 0 || !slices.ContainsFunc(said, func(r coord.Remark) bool { return r.Deadlines != nil }) {
 				t.Errorf("still a deadline: %+v", said)
 			}
@@ -279,10 +282,10 @@ func TestCourseIsHeard(t *testing.T) {
 				if v > 1 && !c.silent {
 					r.Telemetry.Set(star.GradChange, (g/0.9-g)*(g/0.9-g))
 				}
-				p.Tell(coord.RunLine{T: at, Entry: coord.RunRecord{Record: r}})
+				p.Tell(runlog.Line{T: at, Entry: runlog.Record{Record: r}})
 			}
-			p.Tell(coord.RunLine{T: at, Entry: coord.RunFire{Version: v, Workers: []star.Worker{0, 1, 2, 3}, Staleness: make([]int64, 4), Samples: 128 * v}})
-			p.Tell(coord.RunLine{T: at, Entry: coord.RunNoise{Version: v, Grad2: g * g, Var: 1, Scale: 1, Mixed: c.mixed}})
+			p.Tell(runlog.Line{T: at, Entry: runlog.Fire{Version: v, Workers: []star.Worker{0, 1, 2, 3}, Staleness: make([]int64, 4), Samples: 128 * v}})
+			p.Tell(runlog.Line{T: at, Entry: runlog.Noise{Version: v, Grad2: runlog.Number(g * g), Var: 1, Scale: 1, Mixed: c.mixed}})
 			g *= 0.9
 		}
 		_, θ, ok := p.course.Bound()

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
 	"star/modes"
+	"star/runlog"
 	"star/sim"
 	"star/train/optim"
 )
@@ -74,13 +74,13 @@ func New(name string) *Reader {
 	return &Reader{run: Run{Name: name, left: map[star.Worker]int{}, absent: map[star.Worker]bool{}}, at: map[int64]time.Duration{}}
 }
 
-// Add takes the next line. Its errors are of type *coord.RunError.
-func (r *Reader) Add(l coord.RunLine) error {
+// Add takes the next line. Its errors are of type *runlog.Error.
+func (r *Reader) Add(l runlog.Line) error {
 	fail := func(format string, a ...any) error {
-		return &coord.RunError{Name: r.run.Name, Line: l.Number, Err: fmt.Errorf(format, a...)}
+		return &runlog.Error{Name: r.run.Name, Line: l.Number, Err: fmt.Errorf(format, a...)}
 	}
 	switch e := l.Entry.(type) {
-	case coord.RunStart:
+	case runlog.Start:
 		var c struct {
 			Arch      string  `json:"arch"`
 			Batch     int     `json:"batch"`
@@ -98,7 +98,7 @@ func (r *Reader) Add(l coord.RunLine) error {
 		if m := r.run.Optimizer.Memory(); !(m >= 0 && m < 1) {
 			return fail("the configuration has a momentum of %v, want at least 0 and less than 1", m)
 		}
-	case coord.RunTrain:
+	case runlog.Train:
 		for _, w := range e.Absent {
 			r.run.left[star.Worker(w)], r.run.absent[star.Worker(w)] = l.Number, true
 		}
@@ -112,9 +112,9 @@ func (r *Reader) Add(l coord.RunLine) error {
 		r.size = make([]int, n)
 		r.train, r.begun, r.version, r.held = l.T, true, e.Version, holds(p)
 		r.at[e.Version] = l.T
-	case coord.RunRecord:
+	case runlog.Record:
 		return r.record(l, e.Record, fail)
-	case coord.RunFire:
+	case runlog.Fire:
 		if len(e.Workers) == 0 {
 			return nil
 		}
@@ -138,11 +138,11 @@ func (r *Reader) Add(l coord.RunLine) error {
 		r.samples = e.Samples
 		r.run.Updates++
 		r.run.Took = l.T - r.train
-	case coord.RunNoise:
-		if e.Scale > 0 && !math.IsInf(e.Scale, 0) {
-			r.noise = append(r.noise, e.Scale)
+	case runlog.Noise:
+		if e.Scale > 0 && !math.IsInf(float64(e.Scale), 0) {
+			r.noise = append(r.noise, float64(e.Scale))
 		}
-	case coord.RunPlan:
+	case runlog.Plan:
 		p, err := modes.Parse(e.Plan, r.run.Workers)
 		if err != nil {
 			return fail("plan: %w", err)
@@ -153,8 +153,8 @@ func (r *Reader) Add(l coord.RunLine) error {
 			break
 		}
 		r.run.Changes = append(r.run.Changes, sim.Change{After: r.run.Updates, Plan: p, Why: e.Why})
-	case coord.RunMember:
-		if r.begun && !e.Joined && r.run.left[e.Worker] == 0 {
+	case runlog.Leave:
+		if r.begun && r.run.left[e.Worker] == 0 {
 			r.run.left[e.Worker] = l.Number
 		}
 	}
@@ -162,7 +162,7 @@ func (r *Reader) Add(l coord.RunLine) error {
 }
 
 // fired is an update of so many samples. If those are not the ones of its gradients' records, each has as many as the others.
-func (r *Reader) fired(e coord.RunFire, samples int) fire {
+func (r *Reader) fired(e runlog.Fire, samples int) fire {
 	f := fire{version: e.Version, gradients: make([]sim.Gradient, len(e.Workers))}
 	sum := 0
 	for i, w := range e.Workers {
@@ -205,7 +205,7 @@ func holds(p modes.Plan) bool { return p.Ahead > 0 || len(p.Held) > 0 }
 
 // record takes an iteration. It began with the worker's release, by an update or later, and ended with its arrival: both by the coordinator's
 // clock, so that the way of the parameters, evaluations in between, and whatever else there is are in it.
-func (r *Reader) record(l coord.RunLine, e star.Record, fail func(string, ...any) error) error {
+func (r *Reader) record(l runlog.Line, e star.Record, fail func(string, ...any) error) error {
 	w := e.Worker
 	if r.run.left[w] > 0 {
 		return nil // what is not all there is of no use
@@ -235,15 +235,15 @@ func (r *Reader) record(l coord.RunLine, e star.Record, fail func(string, ...any
 	return nil
 }
 
-// Run is what was read. s is what coord.ReadRun says of it.
-func (r *Reader) Run(s coord.RunSummary) (*Run, error) {
+// Run is what was read. s is what runlog.Read says of it.
+func (r *Reader) Run(s runlog.Contents) (*Run, error) {
 	run := r.run
 	run.Samples, run.Cut = r.samples, s.Cut
 	if run.Updates == 0 {
-		return nil, &coord.RunError{Name: run.Name, Line: s.Lines, Err: fmt.Errorf("the log ends before the first update: there is nothing to compare with")}
+		return nil, &runlog.Error{Name: run.Name, Line: s.Lines, Err: fmt.Errorf("the log ends before the first update: there is nothing to compare with")}
 	}
 	if run.Took <= 0 {
-		return nil, &coord.RunError{Name: run.Name, Line: s.Lines, Err: fmt.Errorf("%d updates in %v", run.Updates, run.Took)}
+		return nil, &runlog.Error{Name: run.Name, Line: s.Lines, Err: fmt.Errorf("%d updates in %v", run.Updates, run.Took)}
 	}
 	slices.Sort(r.latency)
 	run.Latency = r.latency[len(r.latency)/2]
@@ -264,9 +264,9 @@ func (r *Run) Times(without []star.Worker) (sim.Times, error) {
 		case slices.Contains(without, star.Worker(w)):
 			continue
 		case r.left[star.Worker(w)] > 0:
-			return nil, &coord.RunError{Name: r.Name, Line: r.left[star.Worker(w)], Err: fmt.Errorf("worker %d %s: what it would have taken is not known; leave it out (--without w%d)", w, map[bool]string{true: "comes later", false: "leaves"}[r.absent[star.Worker(w)]], w)}
+			return nil, &runlog.Error{Name: r.Name, Line: r.left[star.Worker(w)], Err: fmt.Errorf("worker %d %s: what it would have taken is not known; leave it out (--without w%d)", w, map[bool]string{true: "comes later", false: "leaves"}[r.absent[star.Worker(w)]], w)}
 		case len(of) == 0:
-			return nil, &coord.RunError{Name: r.Name, Line: 1, Err: fmt.Errorf("worker %d has no records, want some of workers 0 to %d; leave it out (--without w%d)", w, r.Workers-1, w)}
+			return nil, &runlog.Error{Name: r.Name, Line: 1, Err: fmt.Errorf("worker %d has no records, want some of workers 0 to %d; leave it out (--without w%d)", w, r.Workers-1, w)}
 		}
 		keep = append(keep, star.Worker(w))
 		o.Iterations = append(o.Iterations, of)

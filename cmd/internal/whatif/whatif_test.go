@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
 	"star/modes"
+	"star/runlog"
 	"star/sim"
 )
 
@@ -48,7 +48,7 @@ func (l *log) fire(t float64, version, samples int, workers, stale string) {
 
 func (l *log) read() (*Run, error) {
 	r := New("run.jsonl")
-	s, err := coord.ReadRun(strings.NewReader(l.b.String()), "run.jsonl", r.Add)
+	s, err := runlog.Read(strings.NewReader(l.b.String()), "run.jsonl", r.Add)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +263,7 @@ func TestRejects(t *testing.T) {
 		{"a plan", func() *log { return begin("ps", "x=9", 2) }, "run.jsonl:2: plan: "},
 	} {
 		_, err := x.make().read()
-		if e := (*coord.RunError)(nil); !errors.As(err, &e) || !strings.Contains(err.Error(), x.want) {
+		if e := (*runlog.Error)(nil); !errors.As(err, &e) || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%s: %v, want %q", x.name, err, x.want)
 		}
 	}
@@ -296,7 +296,7 @@ func FuzzRun(f *testing.F) {
 	f.Add(two().b.String())
 	f.Fuzz(func(t *testing.T, text string) {
 		r := New("a")
-		s, err := coord.ReadRun(strings.NewReader(text), "a", r.Add)
+		s, err := runlog.Read(strings.NewReader(text), "a", r.Add)
 		if err == nil {
 			var run *Run
 			if run, err = r.Run(s); err == nil && run.Updates < 100 {
@@ -310,7 +310,7 @@ func FuzzRun(f *testing.F) {
 				return
 			}
 		}
-		if e := (*coord.RunError)(nil); err != nil && !errors.As(err, &e) && !strings.HasPrefix(err.Error(), "sim: ") {
+		if e := (*runlog.Error)(nil); err != nil && !errors.As(err, &e) && !strings.HasPrefix(err.Error(), "sim: ") {
 			t.Fatal(err)
 		}
 	})

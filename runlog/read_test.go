@@ -1,4 +1,4 @@
-package coord
+package runlog
 
 import (
 	"bytes"
@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,90 +24,150 @@ const (
 	trainLine = `{"type":"train","t":0.5,"workers":3,"shards":1,"limit":100,"version":0,"plan":"ssgd"}` + "\n"
 )
 
-// readAll is what ReadRun passes on.
-func readAll(text string) (lines []RunLine, s RunSummary, err error) {
-	s, err = ReadRun(strings.NewReader(text), "run.jsonl", func(l RunLine) error { lines = append(lines, l); return nil })
+// readAll is what Read passes on.
+func readAll(text string) (lines []Line, s Contents, err error) {
+	s, err = Read(strings.NewReader(text), "run.jsonl", func(l Line) error { lines = append(lines, l); return nil })
 	return lines, s, err
 }
 
-// What RunLog writes is what ReadRun reads, and what newer programs add is passed over.
-func TestRunReadsBack(t *testing.T) {
-	var w keep
-	l := NewRunLog(&w)
-	began := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
-	rec := star.Record{Worker: 2, Step: 1, Basis: 1, At: time.Second, Compute: time.Millisecond, Samples: 8, Norm2: math.NaN()}
+// keep is a file that is kept.
+type keep struct{ bytes.Buffer }
+
+func (*keep) Close() error { return nil }
+
+// of is x, for a line that has a number or not.
+func of(x float64) Number { return Number(x) }
+
+// entries has a line of each type, with every field.
+func entries() []Line {
+	rec := star.Record{Worker: 2, Step: 1, Basis: 1, At: time.Second, Compute: time.Millisecond, Samples: 8, Loss: 0.25, Norm2: math.NaN(), CPU: math.NaN()}
 	rec.Telemetry.Set(star.Steal, 0.5)
-	l.write(logStart{Type: "start", Format: 1, Program: "star 1", Time: began, Job: "j", Notes: []string{"n"}, Config: []byte(`{"arch":"ps"}`)})
-	l.write(logMember{Type: "join", T: 0.25, Worker: 2, Peer: "p"})
-	l.write(logTrain{Type: "train", T: 0.5, Workers: 3, Shards: 2, Model: "m", Hash: "h", Params: 9, Data: "d", Samples: 10, Limit: 30, Version: 4, Plan: "ssgd", Absent: []int{1}})
-	l.record(time.Second, rec, -1, nil)
-	l.write(logFire{Type: "fire", T: 2, Seq: 1, Version: 5, Workers: []int{0, 2}, Stale: []int64{0, 1}, Dropped: []int{1}, Samples: 16})
-	l.write(logNoise{Type: "noise", T: 2, Version: 5, Grad2: Number(math.NaN()), Var: 2, Mixed: true, Scale: 3, Drift: 0.5, Strength: 4})
-	l.write(logPlan{Type: "plan", T: 3, Plan: "x=2", From: "ssgd", Why: "star ctl"})
-	l.write(map[string]any{"type": "plan", "t": 3, "plan": "x=2", "from": "ssgd", "why": "w", "predicted_gain": 0.375, "after": 12, "more": 1})
-	l.write(logPredictor{Type: "predictor", T: 3, Records: 1200, Rows: 1190, Epochs: 40, Error: 0.375, Took: 12.5, After: 3000})
-	l.write(map[string]any{"type": "news", "t": "tomorrow"})
-	l.write(logLate{Type: "late", T: 3, Worker: 1, Waited: 1.5, Deadline: 1.25})
-	l.write(map[string]any{"type": "verdict", "t": 3, "worker": 2, "event": "slow", "step": 9, "since": 5, "slowdown": 2.5, "cause": "steal",
-		"evidence": []map[string]any{{"what": "steal", "value": 0.5, "other": 0.125, "text": "CPU steal 50 %"}}})
-	l.write(map[string]any{"type": "gain", "t": 4, "plan": "x=2", "predicted_gain": 0.375, "seen_gain": -0.125, "reverted": true})
-	l.write(map[string]any{"type": "compression", "t": 4, "worker": 1, "version": 3, "codec": "fp16", "why": "w"})
-	l.write(logEval{Type: "eval", T: 5, Eval: 1, From: 4, To: 5, Samples: 16, Loss: 0.5, Accuracy: 0.75, Count: 100, Final: true})
-	l.write(logSave{Type: "checkpoint", T: 6, ID: "c", Version: 5, Took: 0.5, Err: "e"})
-	l.write(logStop{Type: "stop", T: 6, Limit: 20, Why: "star ctl"})
-	l.write(logMember{Type: "leave", T: 7, Worker: 2, Peer: "p", Why: "eof", Start: 8, Count: 4})
-	l.write(logSize{Type: "short", T: 7, Workers: 1, Least: 2})
-	l.write(logSize{Type: "enough", T: 7.5, Workers: 2, Least: 2})
-	l.write(logUnheeded{Type: "unheeded", T: 7, Plan: "asgd", Why: "w", Because: "b", After: 9})
-	l.write(logHeard{Type: "heard", T: 7, After: 10})
-	l.write(logPoison{Type: "poison", T: 7, Worker: 1, Step: 3, Cause: "exploding", Value: 1e6, Where: "w", Policy: "skip"})
-	l.write(logEnd{"summary", Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}})
-	if err := l.flush(); err != nil {
+	before := rec
+	before.At = -time.Second
+	s := time.Second
+	return []Line{
+		{T: 0, Entry: Start{1, "star 1", time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC), "j", []string{"n"}, []byte(`{"arch":"ps"}`)}},
+		{T: s / 4, Entry: Join{2, "p"}},
+		{T: s / 2, Entry: Train{3, 2, "m", "h", 9, "d", 10, 30, 4, "ssgd", []star.Worker{1}}},
+		{T: s / 2, Entry: Memory{[]star.Record{before}}},
+		{T: s, Entry: Record{rec, -1, nil}},
+		{T: s, Entry: Record{star.Record{Worker: 1, Loss: math.NaN(), Norm2: 2, CPU: 0.5, NetIn: 1, NetOut: 2}, 8, []int64{24, 4, 32, 2}}},
+		{T: 2 * s, Entry: Fire{1, 5, []star.Worker{0, 2}, []int64{0, 1}, []star.Worker{2}, []star.Worker{1}, []int64{0, 8, 8, 8}, 16, 24}},
+		{T: 2 * s, Entry: Fire{2, 5, nil, nil, nil, []star.Worker{1}, nil, 16, 0}},
+		{T: 2 * s, Entry: Noise{5, of(math.NaN()), 2, true, 3, 0.5, 4}},
+		{T: 3 * s, Entry: Plan{"x=2", "ssgd", "star ctl", of(math.NaN()), 0, false}},
+		{T: 3 * s, Entry: Plan{"x=2", "ssgd", "w", 0.375, 12, true}},
+		{T: 3 * s, Entry: Unheeded{"asgd", "w", "b", 9}},
+		{T: 3 * s, Entry: Heard{10}},
+		{T: 3 * s, Entry: Predictor{1200, 1190, 40, 0.375, 12.5, 3000}},
+		{T: 3 * s, Entry: Late{1, 1.5, 1.25}},
+		{T: 3 * s, Entry: Admission{"asgd", true, "ssgd", "w", 3}},
+		{T: 3 * s, Entry: Verdict{2, "slow", 9, 5, 0, 2.5, "steal", []Evidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
+		{T: 3 * s, Entry: Verdict{2, "recovered", 19, 5, 16, of(math.NaN()), "steal", nil}},
+		{T: 4 * s, Entry: Gain{"x=2", 0.375, -0.125, true}},
+		{T: 4 * s, Entry: Compression{1, 3, "fp16", "w"}},
+		{T: 4 * s, Entry: Poison{1, 3, "exploding", 1e6, "w", true, "skip"}},
+		{T: 4 * s, Entry: Pace{true, "w"}},
+		{T: 4 * s, Entry: Move{1, 0, 2, 7, 4096, 0.5, 0.25, 0.125, "e"}},
+		{T: 4 * s, Entry: Replica{1, "copied", 2, 3, 0, []int{2}, 2, 0.5, "w"}},
+		{T: 4 * s, Entry: Shift{"back", 1, 0, 2, 0.25, of(math.NaN()), "w"}},
+		{T: 4 * s, Entry: Validation{3, 4, 5, "w"}},
+		{T: 4 * s, Entry: Judgement{3, 4, 0.5, 0.25, true, 1, 2}},
+		{T: 5 * s, Entry: Eval{1, 4, 5, 16, 0.5, 0.75, 100, true, 3}},
+		{T: 6 * s, Entry: Checkpoint{"c", 5, 0.5, "e"}},
+		{T: 6 * s, Entry: Stop{20, "star ctl"}},
+		{T: 7 * s, Entry: Leave{2, "p", "eof", 8, 4}},
+		{T: 7 * s, Entry: Short{1, 2}},
+		{T: 15 * s / 2, Entry: Enough{2, 2}},
+		{T: 8 * s, Entry: Term{2, true, 5, 6, 7, 0.5}},
+		{T: 8 * s, Entry: Recall{3, 6, []star.Worker{0}, []star.Worker{1}, 24, []int64{16, 8}}},
+		{T: 0, Entry: Summary{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75, TrainLoss: of(math.NaN()), TestLoss: 1}}},
+	}
+}
+
+// Every line is read as what was written, and what newer programs add is passed over.
+func TestReadsBack(t *testing.T) {
+	var file keep
+	w := NewWriter(&file)
+	want := entries()
+	seen := map[string]bool{}
+	for i, l := range want {
+		want[i].Number = i + 1
+		seen[l.Entry.kind()] = true
+		w.Write(l.T, l.Entry)
+	}
+	for _, e := range kinds {
+		if !seen[e.kind()] {
+			t.Errorf("no line of type %q", e.kind())
+		}
+	}
+	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	want := []RunLine{
-		{1, 0, RunStart{"star 1", began, "j", []string{"n"}, []byte(`{"arch":"ps"}`)}},
-		{2, 250 * time.Millisecond, RunMember{true, 2, "p", "", 0, 0}},
-		{3, 500 * time.Millisecond, RunTrain{3, 2, "m", "h", 9, "d", 10, 30, 4, "ssgd", []int{1}}},
-		{4, time.Second, RunRecord{rec}},
-		{5, 2 * time.Second, RunFire{1, 5, []star.Worker{0, 2}, []int64{0, 1}, []star.Worker{1}, 16}},
-		{6, 2 * time.Second, RunNoise{5, math.NaN(), 2, 3, true, 0.5, 4}},
-		{7, 3 * time.Second, RunPlan{"x=2", "ssgd", "star ctl", math.NaN(), 0, false}},
-		{8, 3 * time.Second, RunPlan{"x=2", "ssgd", "w", 0.375, 12, false}},
-		{9, 3 * time.Second, RunPredictor{1200, 1190, 40, 0.375, 12500 * time.Millisecond, 3000}},
-		{11, 3 * time.Second, RunLate{1, 1500 * time.Millisecond, 1250 * time.Millisecond}},
-		{12, 3 * time.Second, RunVerdict{2, "slow", 9, 5, 0, 2.5, "steal", []RunEvidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
-		{13, 4 * time.Second, RunGain{"x=2", 0.375, -0.125, true}},
-		{14, 4 * time.Second, RunCodec{1, 3, "fp16", "w"}},
-		{15, 5 * time.Second, RunEval{4, 5, 16, 0.5, 0.75, 100, true}},
-		{16, 6 * time.Second, RunSave{"c", 5, 500 * time.Millisecond, "e"}},
-		{17, 6 * time.Second, RunStop{20, "star ctl"}},
-		{18, 7 * time.Second, RunMember{false, 2, "p", "eof", 8, 4}},
-		{19, 7 * time.Second, RunSize{false, 1, 2}},
-		{20, 7500 * time.Millisecond, RunSize{true, 2, 2}},
-		{21, 7 * time.Second, RunUnheeded{"asgd", "w", "b", 9}},
-		{22, 7 * time.Second, RunHeard{10}},
-		{23, 7 * time.Second, RunPoison{1, 3, "exploding", 1e6, "w", false, "skip"}},
-		{24, 0, RunEnd{Result{Arch: "ps", Samples: 16, Updates: 1, Wall: 6.5, TestAccuracy: 0.75}}},
+	text := strings.ReplaceAll(file.String(), `{"type":"plan",`, `{"type":"news","t":"tomorrow"}`+"\n"+`{"type":"plan","more":1,`)
+	for i, more := 0, 0; i < len(want); i++ {
+		if _, ok := want[i].Entry.(Plan); ok {
+			more++
+		}
+		want[i].Number += more
 	}
-	got, s, err := readAll(w.String())
+	got, c, err := readAll(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(want, got, cmpopts.EquateNaNs()); d != "" {
+	if d := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmp.Comparer(func(a, b Number) bool { return a == b || a.IsZero() && b.IsZero() })); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if d := cmp.Diff(RunSummary{Lines: 24, Unknown: map[string]int{"news": 1}}, s); d != "" {
-		t.Errorf("summary: -want +got:\n%s", d)
+	if d := cmp.Diff(Contents{Lines: len(want) + 2, Unknown: map[string]int{"news": 2}}, c); d != "" {
+		t.Errorf("contents: -want +got:\n%s", d)
 	}
-	if _, err := ReadRun(strings.NewReader(w.String()), "", func(RunLine) error { return io.EOF }); err != io.EOF {
+	if _, err := Read(strings.NewReader(text), "", func(Line) error { return io.EOF }); err != io.EOF {
 		t.Errorf("the caller's error becomes %v", err)
+	}
+}
+
+// Logs that an earlier version has written are read, and written again byte for byte.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.jsonl")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	seen := map[string]bool{}
+	for _, name := range files {
+		want, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file keep
+		w := NewWriter(&file)
+		c, err := Read(bytes.NewReader(want), name, func(l Line) error {
+			seen[l.Entry.kind()] = true
+			w.Write(l.T, l.Entry)
+			return nil
+		})
+		if err != nil || c.Cut || len(c.Unknown) > 0 {
+			t.Errorf("%s: %+v, %v", name, c, err)
+		}
+		if err := w.Flush(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got := strings.SplitAfter(file.String(), "\n")
+		for i, line := range strings.SplitAfter(string(want), "\n") {
+			if i >= len(got) || got[i] != line {
+				t.Fatalf("%s:%d: %q is written as %q", name, i+1, line, got[min(i, len(got)-1)])
+			}
+		}
+	}
+	for _, e := range kinds {
+		if !seen[e.kind()] {
+			t.Errorf("testdata has no line of type %q", e.kind())
+		}
 	}
 }
 
 // A log that ends anywhere behind its first line is read up to there, and said to be cut
 // if that is in the middle of a line. Compressed ones are too.
-func TestRunCutAnywhere(t *testing.T) {
+func TestCutAnywhere(t *testing.T) {
 	text := startLine + trainLine + `{"type":"plan","t":1,"plan":"asgd","from":"ssgd"}` + "\n"
 	for n := len(startLine); n <= len(text); n++ {
 		lines, s, err := readAll(text[:n])
@@ -154,13 +216,13 @@ func fires(seqs ...int) (text string) {
 }
 
 // Workers that leave and come back count on, and some firings have no line.
-func TestReadRunPassesOverGaps(t *testing.T) {
+func TestPassesOverGaps(t *testing.T) {
 	if lines, _, err := readAll(startLine + trainLine + records(0, 0, 1, 7, 0, 5, 1, 8) + fires(1, 2, 4)); err != nil || len(lines) != 9 {
 		t.Errorf("%d lines, %v", len(lines), err)
 	}
 }
 
-func TestReadRunRefuses(t *testing.T) {
+func TestRefuses(t *testing.T) {
 	const head = startLine + trainLine
 	for _, c := range []struct{ log, want string }{
 		{"", "run.jsonl:1: empty"},
@@ -210,17 +272,17 @@ func TestReadRunRefuses(t *testing.T) {
 		{head + `{"type":"admission","t":1,"now":"ssgd","after":4}`, "it has no plan"},
 		{head + `{"type":"admission","t":1,"plan":"asgd","after":4}`, "it has no now"},
 		{head + `{"type":"predictor","t":1,"trained_on":0,"after":4}`, "trained_on is 0, want at least 1"},
-		{head + `{"type":"predictor","t":1,"trained_on":9}`, "it has no after"},
+		{head + `{"type":"predictor","t":1,"trained_on":9,"rows":9,"epochs":1,"took":1}`, "it has no after"},
 		{head + `{"type":"predictor","t":1,"trained_on":9,"after":4,"rows":-1}`, "rows is -1, want at least 0"},
-		{head + `{"type":"predictor","t":1,"trained_on":9,"after":4,"took":-1}`, "took is -1 s"},
-		{startLine + `{"type":"predictor","t":1,"trained_on":9,"after":4}`, "before the line of type train"},
+		{head + `{"type":"predictor","t":1,"trained_on":9,"after":4,"rows":9,"epochs":1,"took":-1}`, "took is -1 s"},
+		{startLine + `{"type":"predictor","t":1,"trained_on":9,"rows":9,"epochs":1,"took":1,"after":4}`, "before the line of type train"},
 		{head + `{"type":"verdict","t":1,"worker":0}`, "verdict: it has no event"},
 		{head + `{"type":"leave","t":1,"worker":3}`, "leave: worker is 3"},
 		{startLine + `{"type":"leave","t":1,"worker":0}`, "leave: it comes before"},
 		{head + `{"type":"summary","samples":1,"updates":1}`, "summary: it has no wall_s"},
 	} {
 		_, _, err := readAll(c.log)
-		var re *RunError
+		var re *Error
 		if !errors.As(err, &re) || !strings.Contains(err.Error(), c.want) || re.ExitCode() != 65 {
 			t.Errorf("%q: %v, want %q", c.log, err, c.want)
 		}
@@ -228,9 +290,9 @@ func TestReadRunRefuses(t *testing.T) {
 }
 
 // A line that never ends does not take all memory.
-func TestReadRunBoundsLines(t *testing.T) {
-	endless := io.MultiReader(strings.NewReader(startLine+`{"type":"`), io.LimitReader(zeros{}, MaxRunLine+10))
-	_, err := ReadRun(endless, "run.jsonl", func(RunLine) error { return nil })
+func TestBoundsLines(t *testing.T) {
+	endless := io.MultiReader(strings.NewReader(startLine+`{"type":"`), io.LimitReader(zeros{}, MaxLine+10))
+	_, err := Read(endless, "run.jsonl", func(Line) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "run.jsonl:2: a line of more than 16 MiB") {
 		t.Error(err)
 	}
@@ -245,14 +307,14 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func FuzzReadRun(f *testing.F) {
+func FuzzRead(f *testing.F) {
 	f.Add([]byte(startLine + trainLine + `{"type":"fire","t":1,"seq":1,"version":1,"samples":1,"workers":[0],"staleness":[0]}`))
 	f.Add([]byte(startLine + trainLine + `{"type":"record","t":1,"worker":1,"step":0,"telemetry":{"steal":0.5}}` + "\n" + `{"type":"gain","t":1,"plan":"x=2","seen_gain":null}`))
 	f.Add([]byte(startLine + trainLine + `{"type":"verdict","t":1,"worker":1,"event":"slow","step":3,"since":1,"evidence":[{"what":"x","other":null}]}`))
 	f.Add([]byte(startLine + trainLine + `{"type":"summary","wall_s":1,"samples":1,"updates":1,"staleness":{"histogram":{"0":1}}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		workers, last := -1, 0
-		s, err := ReadRun(bytes.NewReader(b), "f", func(l RunLine) error {
+		s, err := Read(bytes.NewReader(b), "f", func(l Line) error {
 			if l.Number <= last || l.T < 0 {
 				t.Fatalf("line %d after %d, at %v", l.Number, last, l.T)
 			}
@@ -263,13 +325,13 @@ func FuzzReadRun(f *testing.F) {
 				}
 			}
 			switch e := l.Entry.(type) {
-			case RunTrain:
+			case Train:
 				workers = e.Workers
-			case RunRecord:
+			case Record:
 				in(e.Worker)
-			case RunVerdict:
+			case Verdict:
 				in(e.Worker)
-			case RunFire:
+			case Fire:
 				if len(e.Workers) != len(e.Staleness) {
 					t.Fatalf("%+v", e)
 				}
@@ -279,7 +341,7 @@ func FuzzReadRun(f *testing.F) {
 			}
 			return nil
 		})
-		var re *RunError
+		var re *Error
 		if err != nil && !errors.As(err, &re) || err == nil && s.Lines < last {
 			t.Fatalf("%+v, %v", s, err)
 		}

@@ -1,7 +1,6 @@
-package coord
+package runlog
 
 import (
-	"encoding/json"
 	"math"
 	"strconv"
 
@@ -11,28 +10,31 @@ import (
 // The lines of which there are several for each update are encoded here, by hand and to the very bytes
 // that encoding/json makes of them: the coordinator writes them while shards and workers wait for it.
 
-// line is a line of the run log that encodes itself.
-type line interface {
-	appendTo(b []byte) []byte
+// appender is an entry that encodes itself: its whole line but the end, of something t seconds after the coordinator began.
+type appender interface {
+	appendTo(b []byte, t float64) []byte
 }
 
-func (l *logRecord) appendTo(b []byte) []byte {
-	b = append(b, `{"type":`...)
-	b = appendText(b, l.Type)
-	b = appendFloat(append(b, `,"t":`...), l.T)
+func appendHead(b []byte, kind string, t float64) []byte {
+	b = appendText(append(b, `{"type":`...), kind)
+	return appendFloat(append(b, `,"t":`...), t)
+}
+
+func (l *recordLine) appendTo(b []byte, t float64) []byte {
+	b = appendHead(b, "record", t)
 	b = strconv.AppendInt(append(b, `,"worker":`...), int64(l.Worker), 10)
 	b = strconv.AppendInt(append(b, `,"step":`...), l.Step, 10)
 	b = strconv.AppendInt(append(b, `,"basis":`...), l.Basis, 10)
-	b = appendFloat(append(b, `,"at":`...), l.At)
-	b = appendFloat(append(b, `,"load":`...), l.Load)
-	b = appendFloat(append(b, `,"compute":`...), l.Compute)
+	b = appendFloat(append(b, `,"at":`...), float64(l.At))
+	b = appendFloat(append(b, `,"load":`...), float64(l.Load))
+	b = appendFloat(append(b, `,"compute":`...), float64(l.Compute))
 	if l.Injected != 0 {
-		b = appendFloat(append(b, `,"injected":`...), l.Injected)
+		b = appendFloat(append(b, `,"injected":`...), float64(l.Injected))
 	}
-	b = appendFloat(append(b, `,"push":`...), l.Push)
-	b = appendFloat(append(b, `,"wait":`...), l.Wait)
-	b = appendFloat(append(b, `,"pull":`...), l.Pull)
-	b = appendFloat(append(b, `,"transit":`...), l.Transit)
+	b = appendFloat(append(b, `,"push":`...), float64(l.Push))
+	b = appendFloat(append(b, `,"wait":`...), float64(l.Wait))
+	b = appendFloat(append(b, `,"pull":`...), float64(l.Pull))
+	b = appendFloat(append(b, `,"transit":`...), float64(l.Transit))
 	if l.Start != nil {
 		b = strconv.AppendInt(append(b, `,"start":`...), *l.Start, 10)
 	}
@@ -51,14 +53,12 @@ func (l *logRecord) appendTo(b []byte) []byte {
 	return append(b, '}')
 }
 
-func (l *logFire) appendTo(b []byte) []byte {
-	b = append(b, `{"type":`...)
-	b = appendText(b, l.Type)
-	b = appendFloat(append(b, `,"t":`...), l.T)
+func (l Fire) appendTo(b []byte, t float64) []byte {
+	b = appendHead(b, l.kind(), t)
 	b = strconv.AppendInt(append(b, `,"seq":`...), l.Seq, 10)
 	b = strconv.AppendInt(append(b, `,"version":`...), l.Version, 10)
 	b = appendInts(append(b, `,"workers":`...), l.Workers)
-	b = appendInts(append(b, `,"staleness":`...), l.Stale)
+	b = appendInts(append(b, `,"staleness":`...), l.Staleness)
 	if len(l.Reports) > 0 {
 		b = appendInts(append(b, `,"reports":`...), l.Reports)
 	}
@@ -75,10 +75,8 @@ func (l *logFire) appendTo(b []byte) []byte {
 	return append(b, '}')
 }
 
-func (l *logNoise) appendTo(b []byte) []byte {
-	b = append(b, `{"type":`...)
-	b = appendText(b, l.Type)
-	b = appendFloat(append(b, `,"t":`...), l.T)
+func (l Noise) appendTo(b []byte, t float64) []byte {
+	b = appendHead(b, l.kind(), t)
 	b = strconv.AppendInt(append(b, `,"version":`...), l.Version, 10)
 	b = appendFloat(append(b, `,"grad2":`...), float64(l.Grad2))
 	b = appendFloat(append(b, `,"var":`...), float64(l.Var))
@@ -116,7 +114,7 @@ func appendText(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-func appendInts[T int | int64](b []byte, xs []T) []byte {
+func appendInts[T ~int | int64](b []byte, xs []T) []byte {
 	if xs == nil {
 		return append(b, "null"...)
 	}
@@ -145,16 +143,4 @@ func appendFloat(b []byte, x float64) []byte {
 		b = b[:n-1]
 	}
 	return b
-}
-
-// encode is one line with its end, in b.
-func encode(b []byte, v any) ([]byte, error) {
-	if l, ok := v.(line); ok {
-		return append(l.appendTo(b), '\n'), nil
-	}
-	text, err := json.Marshal(v)
-	if err != nil {
-		return b, err
-	}
-	return append(append(b, text...), '\n'), nil
 }

@@ -1,0 +1,184 @@
+package runlog
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"star"
+	"star/unpack"
+)
+
+// Line is one line of a run log.
+type Line struct {
+	Number int           // of the line, from 1
+	T      time.Duration // since the coordinator began; 0 of Start and Summary
+	Entry  Entry         // what it says
+}
+
+// Contents is what Read found.
+type Contents struct {
+	Lines int
+
+	// Cut says that the log ends in the middle of a line: the coordinator was killed, or
+	// still writes.
+	Cut bool
+
+	// Unknown counts lines by types that this program does not know.
+	Unknown map[string]int
+}
+
+// Error says where a run log is not one.
+type Error struct {
+	Name string // of the file
+	Line int
+	Err  error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %v", e.Name, e.Line, e.Err) }
+func (e *Error) Unwrap() error { return e.Err }
+
+// ExitCode is that of damaged data.
+func (e *Error) ExitCode() int { return 65 }
+
+// MaxLine is the longest line, in bytes: the first one has the whole configuration.
+const MaxLine = 16 << 20
+
+// Read reads a run log, plain or gzip, and passes each line on, in the log's order, until one
+// of them is answered with an error, which it returns. Fields and types of lines that it does not know, as newer programs
+// write them, are passed over; so is the rest of a last line that was cut. All other
+// damage is an error of type *Error: what is missing, cannot be, or is there twice; name is the file's.
+func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
+	p := reader{workers: -1}
+	s := Contents{Unknown: map[string]int{}}
+	var err error
+	s.Lines, s.Cut, err = scan(r, name, func(n int, b []byte) error {
+		l, err := p.parse(n, b)
+		if u := (unknownKind{}); errors.As(err, &u) {
+			s.Unknown[u.kind]++
+			return nil
+		}
+		if err != nil {
+			return &Error{name, n, err}
+		}
+		return each(l)
+	})
+	return s, err
+}
+
+// ReadRecords reads a run log, plain or gzip, and passes each record on, in the log's order, until
+// one of them is answered with an error. Lines of other types are passed over, and so is a
+// last line that was cut, as in a run that still goes on. Errors of the
+// log are of type *Error; name is the file's.
+func ReadRecords(r io.Reader, name string, each func(star.Record) error) error {
+	var s sequence
+	_, _, err := scan(r, name, func(n int, b []byte) error {
+		if kind, _, _ := head(b); kind != "record" {
+			return nil
+		}
+		rec, err := parseRecord(b)
+		if err == nil {
+			err = s.record(&rec, n)
+		}
+		if err != nil {
+			return &Error{name, n, fmt.Errorf("record: %w", err)}
+		}
+		return each(rec.Record)
+	})
+	return err
+}
+
+// scan passes every line that is a JSON object with a type on, and says how many lines
+// there were, and whether the last one was cut.
+func scan(r io.Reader, name string, each func(n int, b []byte) error) (lines int, cut bool, err error) {
+	br, err := unpack.Reader(r)
+	if err != nil {
+		return 0, false, &Error{name, 1, err}
+	}
+	sc := bufio.NewScanner(br)
+	sc.Buffer(make([]byte, 0, 64<<10), MaxLine)
+	sc.Split(wholeLines)
+	started := false
+	for sc.Scan() {
+		lines++
+		b := sc.Bytes()
+		whole := b[len(b)-1] == '\n'
+		if b = bytes.TrimSpace(b); len(b) == 0 {
+			continue
+		}
+		kind, _, err := head(b)
+		if err != nil && !whole && started {
+			return lines - 1, true, nil
+		}
+		if err != nil {
+			return lines, false, &Error{name, lines, fmt.Errorf("not a line of a run log: %w", err)}
+		}
+		if started == (kind == "start") {
+			if started {
+				return lines, false, &Error{name, lines, errors.New("a second line of type start: a run log is of one run")}
+			}
+			return lines, false, &Error{name, lines, fmt.Errorf("begins with a line of type %q, a run log begins with start", kind)}
+		}
+		started = true
+		if err := each(lines, b); err != nil {
+			return lines, false, err
+		}
+	}
+	err = sc.Err()
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF) && started: // of gzip
+		return lines, true, nil
+	case errors.Is(err, bufio.ErrTooLong):
+		return lines, false, &Error{name, lines + 1, fmt.Errorf("a line of more than %d MiB, which no run log has", MaxLine>>20)}
+	case err != nil:
+		return lines, false, &Error{name, lines + 1, err}
+	case !started:
+		return lines, false, &Error{name, 1, errors.New("empty: a run log begins with a line of type start")}
+	}
+	return lines, false, nil
+}
+
+// wholeLines splits behind each newline, and keeps it: a last line without one may have been cut.
+func wholeLines(data []byte, atEOF bool) (int, []byte, error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i+1], nil
+	}
+	if atEOF && len(data) > 0 {
+		return len(data), data, nil
+	}
+	return 0, nil, nil
+}
+
+// head is the type of a line and its t, NaN if it has none. Ours begin with them.
+func head(b []byte) (kind string, t Seconds, err error) {
+	if rest, ours := bytes.CutPrefix(b, []byte(`{"type":"`)); ours && json.Valid(b) {
+		if i := bytes.IndexByte(rest, '"'); i >= 0 && bytes.IndexByte(rest[:i], '\\') < 0 {
+			if number, timed := bytes.CutPrefix(rest[i+1:], []byte(`,"t":`)); timed {
+				end := bytes.IndexAny(number, ",}")
+				if t, err := strconv.ParseFloat(string(number[:end]), 64); err == nil {
+					return string(rest[:i]), Seconds(t), nil
+				}
+			}
+		}
+	}
+	h := struct {
+		Type string `json:"type"`
+		T    any    `json:"t"` // a line of another program may mean something else by it
+	}{}
+	if err := json.Unmarshal(b, &h); err != nil {
+		return "", 0, err
+	}
+	if h.Type == "" {
+		return "", 0, errors.New("it has no type")
+	}
+	t = none
+	if f, ok := h.T.(float64); ok {
+		t = Seconds(f)
+	}
+	return h.Type, t, nil
+}

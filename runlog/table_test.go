@@ -1,0 +1,123 @@
+package runlog
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var write = flag.Bool("write", false, "write the tables of docs/operations.md")
+
+const (
+	document = "../docs/operations.md"
+	begin    = "<!-- run log: begin (written by go test ./runlog -run TestTable -write) -->\n"
+	end      = "<!-- run log: end -->\n"
+)
+
+// What docs/operations.md says of lines and their fields is what the types say.
+func TestTable(t *testing.T) {
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s has no %s", document, begin)
+	}
+	want := before + begin + "\n" + table(t) + "\n" + end + after
+	if *write {
+		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(text) {
+		t.Errorf("%s is not what the types say: go test ./runlog -run TestTable -write", document)
+	}
+}
+
+// table has a paragraph for each type of line, and a row for each field.
+func table(t *testing.T) string {
+	types := map[string]*ast.TypeSpec{}
+	about := map[string]string{}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, s := range g.Specs {
+				if s, ok := s.(*ast.TypeSpec); ok {
+					doc := s.Doc
+					if doc == nil {
+						doc = g.Doc
+					}
+					types[s.Name.Name], about[s.Name.Name] = s, oneLine(doc)
+				}
+			}
+		}
+	}
+	var b strings.Builder
+	for i, e := range kinds {
+		name := reflect.TypeOf(e).Name()
+		rest, ok := strings.CutPrefix(about[name], name)
+		if !ok {
+			t.Errorf("the comment of %s does not begin with its name", name)
+		}
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "`%s`%s\n", e.kind(), rest)
+		fields := name
+		if name == "Record" {
+			fields = "recordLine"
+		}
+		rows(t, &b, types[fields])
+	}
+	return b.String()
+}
+
+// rows writes a table of the fields that are explained.
+func rows(t *testing.T, b *strings.Builder, s *ast.TypeSpec) {
+	of, ok := s.Type.(*ast.StructType)
+	if !ok {
+		return // as those of another type
+	}
+	said, all := 0, 0
+	for _, f := range of.Fields.List {
+		if f.Tag == nil {
+			continue
+		}
+		all++
+		tag, _ := strconv.Unquote(f.Tag.Value)
+		name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
+		if text := oneLine(f.Comment); text != "" {
+			if said++; said == 1 {
+				b.WriteString("\n| field | meaning |\n|---|---|\n")
+			}
+			fmt.Fprintf(b, "| `%s` | %s |\n", name, strings.ReplaceAll(text, "|", "\\|"))
+		}
+	}
+	if said != 0 && said != all {
+		t.Errorf("%s: %d of %d fields have a comment", s.Name.Name, said, all)
+	}
+}
+
+func oneLine(c *ast.CommentGroup) string {
+	return strings.TrimSpace(strings.ReplaceAll(c.Text(), "\n", " "))
+}

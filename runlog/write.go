@@ -1,0 +1,99 @@
+package runlog
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"time"
+)
+
+// Writer writes a run log. It is used by one goroutine. The first error stays, and nothing is written after it.
+type Writer struct {
+	w    *bufio.Writer
+	c    io.Closer
+	text []byte     // of a line
+	rec  recordLine // of Record
+	err  error
+}
+
+// NewWriter writes to w; a nil w makes a log that forgets.
+func NewWriter(w io.WriteCloser) *Writer {
+	if w == nil {
+		return &Writer{}
+	}
+	return &Writer{w: bufio.NewWriterSize(w, 64<<10), c: w}
+}
+
+// Write writes the line of what happened t after the coordinator began; t of Start and Summary does not count. Records have a method of their own.
+func (w *Writer) Write(t time.Duration, e Entry) {
+	if w.w == nil || w.err != nil {
+		return
+	}
+	if w.text, w.err = appendLine(w.text[:0], t, e); w.err == nil {
+		_, w.err = w.w.Write(w.text)
+	}
+}
+
+// Record writes a record without allocating. More of it is not kept.
+func (w *Writer) Record(t time.Duration, r *Record) {
+	if w.w == nil || w.err != nil {
+		return
+	}
+	w.rec.set(r)
+	w.text = append(w.rec.appendTo(w.text[:0], t.Seconds()), '\n')
+	_, w.err = w.w.Write(w.text)
+}
+
+// Flush hands what is buffered to the file.
+func (w *Writer) Flush() error {
+	if w.w != nil && w.err == nil {
+		w.err = w.w.Flush()
+	}
+	return w.err
+}
+
+// Close flushes and closes the file, and says the first error of all that was written. It may be called twice.
+func (w *Writer) Close() error {
+	err := w.Flush()
+	if w.c != nil {
+		if e := w.c.Close(); err == nil {
+			err = e
+		}
+		w.c = nil
+	}
+	return err
+}
+
+// appendLine appends the line of e.
+func appendLine(b []byte, t time.Duration, e Entry) ([]byte, error) {
+	switch e := e.(type) {
+	case appender:
+		return append(e.appendTo(b, t.Seconds()), '\n'), nil
+	case Record:
+		var l recordLine
+		l.set(&e)
+		return append(l.appendTo(b, t.Seconds()), '\n'), nil
+	}
+	fields, err := json.Marshal(e)
+	if err != nil {
+		return b, err
+	}
+	if timed(e) {
+		b = appendHead(b, e.kind(), t.Seconds())
+	} else {
+		b = appendText(append(b, `{"type":`...), e.kind())
+	}
+	if len(fields) > len("{}") {
+		b = append(b, ',')
+	}
+	return append(append(b, fields[1:]...), '\n'), nil
+}
+
+// timed says whether lines of e have t.
+func timed(e Entry) bool {
+	switch e.(type) {
+	case Start, Summary:
+		return false
+	}
+	return true
+}
