@@ -28,7 +28,7 @@ import (
 var chaosDefaults = map[string]string{
 	"steps": "6000", "model": "softmax", "dataset": "digits:n=2000,test=200", "batch": "16", "workers": "3", "mode": "asgd", "slow": "0:+5ms",
 	"checkpoint-every": "2s", "worker-restarts": "1000", "restarts": "100", "eval-every": "0", "listen": "127.0.0.1:0", "dead-after": "5s",
-	"out": "star-chaos", "http": "off", "progress": "plain",
+	"keep": "0", "out": "star-chaos", "http": "off", "progress": "plain", // all checkpoints: they are compared
 }
 
 func chaosCommand() *cobra.Command {
