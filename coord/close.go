@@ -55,7 +55,7 @@ func (rd *ringRound) within(i int) bool { return rd.quorum == 0 || rd.first[i] }
 
 // samples is how many the gradient of the i-th member is the mean over.
 func (rd *ringRound) samples(i int) int {
-	if rd.quorum == 0 {
+	if rd.have == nil {
 		return rd.spans[i].Count
 	}
 	return rd.have[i]
@@ -64,6 +64,9 @@ func (rd *ringRound) samples(i int) int {
 // computed notes what a member has of its batch, and closes the round when enough have told.
 func (r *ring) computed(m transport.Computed) ([]order, error) {
 	r.l.out = r.l.out[:0]
+	if m.Generation == 0 && r.now.queue > 0 { // as with parameter servers: it knows no queues of rings
+		return nil, fmt.Errorf("told what it has of version %d, and not of which ring", m.Version)
+	}
 	i := m.Version - r.version
 	if i < 0 || i >= int64(len(r.rounds)) || r.rounds[i].generation != m.Generation {
 		return nil, nil // of a round that was given up
@@ -76,6 +79,8 @@ func (r *ring) computed(m transport.Computed) ([]order, error) {
 		}
 	}
 	switch {
+	case k >= 0 && rd.parts != nil:
+		return r.taken(rd, k, m)
 	case k < 0 || rd.quorum == 0 || rd.said[k]:
 		return nil, fmt.Errorf("told what it has of version %d, which nobody has asked for", m.Version)
 	case m.Samples > rd.spans[k].Count || (m.Samples < 1) != (rd.spans[k].Count < 1):

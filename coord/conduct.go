@@ -238,7 +238,7 @@ func (r *ring) sayable(rank int, e *event, params int64) error {
 		most := a.count
 		for _, rd := range r.rounds {
 			if k := slices.Index(rd.members, star.Worker(rank)); k >= 0 {
-				most = max(most, rd.spans[k].Count)
+				most = max(most, rd.whole(k))
 			}
 		}
 		switch {

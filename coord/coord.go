@@ -1187,7 +1187,7 @@ func (c *Coordinator) recordFire(o *order) {
 	}
 	line.Pieces = flat(o.pieces)
 	if c.ledger.ring != nil {
-		line.Round = o.noise.Round
+		line.Round, line.More = o.noise.Round, o.more
 	}
 	e := runlog.Entry(line)
 	c.cfg.RunLog.Write(at, e)

@@ -17,15 +17,29 @@ import (
 // leased is how many of its shares a worker is handed at most: no more than so many times as quick as the mean may it be.
 const leased = 3
 
-// lease takes from the stream what w may compute in this round.
-func (l *ledger) lease(w star.Worker) (pieces []transport.Piece) {
-	most := leased * l.plan.Share(w, l.batch)
-	// Towards the end there is not as much for everybody.
-	left := l.limit - l.cursor
+// left is how many samples are to be handed out.
+func (l *ledger) left() int64 {
+	n := l.limit - l.cursor
 	for _, s := range l.redo {
-		left += int64(s.Count)
+		n += int64(s.Count)
 	}
-	if n := int64(max(l.live(), 1)); left < n*int64(most) {
+	return n
+}
+
+// empty counts who has no lease in this round.
+func (l *ledger) empty() (n int) {
+	for w := range l.accounts {
+		if a := &l.accounts[w]; a.live && (a.part == 0 || a.arrived || a.basis != l.barrier.Version()) {
+			n++
+		}
+	}
+	return n
+}
+
+// lease takes from the stream what the next of so many workers without a lease may compute in this round, at most so many samples.
+func (l *ledger) lease(most, workers int) (pieces []transport.Piece) {
+	// Towards the end there is not as much for everybody.
+	if n, left := int64(max(workers, 1)), l.left(); left < n*int64(most) {
 		most = int(max((left+n-1)/n, 1))
 	}
 	for most > 0 && len(pieces) <= transport.MaxPieces {
@@ -53,17 +67,12 @@ func (a *account) spans() []Span {
 }
 
 // beyond are those of the first so many samples of its batch that do not follow on its start.
-func (a *account) beyond(samples int) (out []Span) {
+func (a *account) beyond(samples int) []Span {
 	if len(a.more) == 0 {
 		return nil
 	}
-	for i, s := range a.spans() {
-		had := min(samples, s.Count)
-		if samples -= had; i > 0 && had > 0 {
-			out = append(out, Span{s.Start, had})
-		}
-	}
-	return out
+	had, _ := cut(a.spans(), samples)
+	return had[1:]
 }
 
 // whole is how many they are.
@@ -80,19 +89,11 @@ func (l *ledger) trim(a *account, samples int) {
 	if a.part == 0 {
 		return
 	}
-	spans := a.spans()
-	a.more = nil
-	for i, s := range spans {
-		had := min(samples, s.Count)
-		if samples -= had; had < s.Count {
-			l.redo = append(l.redo, Span{s.Start + int64(had), s.Count - had})
-		}
-		switch {
-		case i == 0:
-			a.count = had
-		case had > 0:
-			a.more = append(a.more, transport.Piece{Start: s.Start, Count: had})
-		}
+	had, left := cut(a.spans(), samples)
+	l.redo = append(l.redo, left...)
+	a.count, a.more = had[0].Count, nil
+	for _, s := range had[1:] {
+		a.more = append(a.more, transport.Piece(s))
 	}
 }
 

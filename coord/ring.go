@@ -85,6 +85,8 @@ type formation struct {
 	micro  int // parts of a batch; 0: rounds are not closed, all members are in them
 	cap    time.Duration
 	keep   bool // what came too late for a round is in the next one
+
+	queue int // parts of a share that members take from a queue; 0: everybody has its own
 }
 
 func (f *formation) rides(w star.Worker) bool {
@@ -105,6 +107,7 @@ type ringRound struct {
 	recalled   map[star.Worker]errand // batches of riders that are in it, of which errands does not know
 
 	closing
+	drawing
 }
 
 // errand is a rider's batch.
@@ -134,9 +137,6 @@ var errRing = errors.New("all-reduce has one ring, whose members all wait for ea
 func RingPlan(p modes.Plan) error {
 	if p.AutoTree || p.Parents != nil {
 		return fmt.Errorf("mode %v: all-reduce has no tree of its own choice to go by: trees are for parameter servers (--arch ps)", p)
-	}
-	if p.Queue > 0 {
-		return fmt.Errorf("mode %v: in an all-reduce everybody has samples of its own: queue is for parameter servers (--arch ps)", p)
 	}
 	if p.Ahead > 0 {
 		return fmt.Errorf("mode %v: nobody runs ahead in an all-reduce: ahead is for parameter servers (--arch ps)", p)
@@ -191,7 +191,7 @@ func (r *ring) formation(from int64) formation {
 	r.generation++
 	f := formation{generation: r.generation, from: from, of: r.l.round()}
 	g := r.l.plan.Groups[0]
-	f.quorum, f.micro, f.cap = g.Quorum, r.l.plan.Micro, r.l.plan.Cap
+	f.quorum, f.micro, f.cap, f.queue = g.Quorum, r.l.plan.Micro, r.l.plan.Cap, r.l.plan.Queue
 	f.keep = r.l.halts || !g.DropLate
 	var riders, held []star.Worker
 	for w := range r.l.accounts {
@@ -343,11 +343,16 @@ func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error)
 		return nil, &Error{exitLost, fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
 	}
 	for r.version < version {
+		if rd := &r.rounds[0]; !rd.fits(&rd.tally) {
+			return nil, &Error{exitLost, fmt.Sprintf("nobody who is left says which samples are in version %d of the parameters; resume from a checkpoint", r.version+1)}
+		}
 		r.complete()
 	}
 	for i := range r.rounds {
-		for _, s := range r.rounds[i].spans {
-			r.redo(s)
+		for k := range r.rounds[i].members {
+			for _, s := range r.rounds[i].lease(k) {
+				r.redo(s)
+			}
 		}
 		for _, e := range r.rounds[i].recalled {
 			r.redo(e.Span)
@@ -452,6 +457,9 @@ func (r *ring) tally(t transport.Tally) ([]order, error) {
 		return nil, nil // of a round that was given up
 	}
 	rd := &r.rounds[i]
+	if !rd.fits(&t) {
+		return nil, fmt.Errorf("tells that version %d has %v samples of its members, which they were not given", t.Version, t.Samples)
+	}
 	if t.Sum2 == 0 { // this one has made the version of another's sum
 		t.Sum2 = rd.tally.Sum2
 	}
@@ -501,6 +509,7 @@ func (r *ring) arrive(rec star.Record) {
 func (r *ring) complete() {
 	l, rd := r.l, r.rounds[0]
 	r.rounds = r.rounds[1:]
+	r.drawn(&rd)
 	at := r.version
 	r.version++
 	r.faults = 0
@@ -511,6 +520,7 @@ func (r *ring) complete() {
 	f := transport.Fire{Seq: l.seq, Version: r.version, Samples: l.used - rd.total}
 	var stale []int64
 	var pieces []Span
+	var more []int64
 	noise := pgns.Update{Sum2: rd.tally.Sum2, Round: int(max(rd.of, 1))}
 	see := func(norm2 float64, samples int, basis, behind int64) {
 		noise.Gradients = append(noise.Gradients, pgns.Gradient{
@@ -522,7 +532,11 @@ func (r *ring) complete() {
 		if rd.spans[i].Count > 0 && rd.within(i) {
 			f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: rd.spans[i].Start})
 			stale = append(stale, 0)
-			pieces = append(pieces, Span{rd.spans[i].Start, rd.samples(i)})
+			had, _ := cut(rd.lease(i), rd.samples(i))
+			for _, s := range had[1:] {
+				more = append(more, int64(len(pieces)), s.Start, int64(s.Count))
+			}
+			pieces = append(pieces, had[0])
 			see(rd.norm2[i], rd.samples(i), at, 0)
 			l.staleness[0]++
 		}
@@ -554,7 +568,7 @@ func (r *ring) complete() {
 	if len(rd.late) > 0 || r.l.halts || r.l.plan.Local > 0 { // the sum is of more than these gradients, or of none
 		noise = pgns.Update{}
 	}
-	o.fire, o.stale, o.pieces, o.used, o.noise = f, stale, pieces, l.used, noise
+	o.fire, o.stale, o.pieces, o.more, o.used, o.noise = f, stale, pieces, more, l.used, noise
 	if len(noise.Gradients) == 1 && l.accounts[f.Gradients[0].Worker].last.basis == at {
 		o.pair, _ = l.accounts[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
 	}
@@ -569,9 +583,11 @@ func (r *ring) progress() Progress {
 	l := r.l
 	p := Progress{Version: r.version, Samples: l.used, Cursor: l.cursor, Redo: slices.Clone(l.redo)}
 	for i := range r.rounds {
-		for _, s := range r.rounds[i].spans {
-			if s.Count > 0 {
-				p.Redo = append(p.Redo, s)
+		for k := range r.rounds[i].members {
+			for _, s := range r.rounds[i].lease(k) {
+				if s.Count > 0 {
+					p.Redo = append(p.Redo, s)
+				}
 			}
 		}
 	}
@@ -706,7 +722,17 @@ func (r *ring) grant(ahead int64) {
 		}
 		rd := ringRound{generation: f.generation, of: f.of, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
 		local := r.l.plan.Local
-		for _, w := range f.members {
+		if f.queue > 0 && r.next > r.version && r.l.left() < f.of {
+			return // the round in hand gives back what makes this one whole
+		}
+		if f.queue > 0 {
+			r.draws(f, &rd)
+		}
+		for i, w := range f.members {
+			if f.queue > 0 {
+				rd.total += int64(rd.whole(i))
+				continue
+			}
 			s, _ := r.l.take(r.l.plan.Share(w, r.l.batch) * max(1, local))
 			rd.spans = append(rd.spans, s)
 			rd.total += int64(s.Count)
@@ -720,8 +746,11 @@ func (r *ring) grant(ahead int64) {
 			s := rd.spans[i]
 			rd.norm2[i] = math.NaN() // until its record is there
 			r.account(w, s, r.next)
-			o.releases = append(o.releases, transport.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total,
-				Local: local, Micro: f.micro, Cap: f.cap})
+			m := transport.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: local, Micro: f.micro, Cap: f.cap}
+			if rd.parts != nil {
+				m.Total, m.Part, m.More = 0, rd.parts[i], rd.beside[i]
+			}
+			o.releases = append(o.releases, m)
 		}
 		r.rounds = append(r.rounds, rd)
 		r.next++

@@ -30,6 +30,7 @@ type sea struct {
 	deaths bool
 	joins  int
 	closes bool // plans with rounds that are closed
+	queues bool // plans with a queue
 	term   int64
 }
 
@@ -57,6 +58,33 @@ type swimmer struct {
 	told   bool              // has said what it has computed in its round
 	have   int               // samples of it
 	late   []Span            // of the round before, which was closed without it
+}
+
+// lease is what the worker may compute in its round, with a queue.
+func (w *swimmer) lease() []Span {
+	out := []Span{{w.release.Start, w.release.Count}}
+	for _, p := range w.release.More {
+		out = append(out, Span(p))
+	}
+	return out
+}
+
+// takes computes a part of the lease, says so, and goes into the exchange when there is no other, or the worker was told to stop.
+func (s *sea) takes(w *swimmer) {
+	whole := 0
+	for _, s := range w.lease() {
+		whole += s.Count
+	}
+	w.have = min(w.have+w.release.Part, whole)
+	if w.have < whole && !w.around(w.closed) {
+		w.out = append(w.out, transport.Computed{Worker: w.id, Generation: w.ring.Generation, Version: w.version, Samples: w.have})
+		return
+	}
+	key := [2]int64{w.ring.Generation, w.version}
+	if s.rounds[key] == nil {
+		s.rounds[key] = map[star.Worker][]Span{}
+	}
+	s.rounds[key][w.id], _ = cut(w.lease(), w.have)
 }
 
 // around says whether a Close is of the worker's round.
@@ -181,8 +209,8 @@ func (s *sea) read(w *swimmer) {
 		if rel.Version != w.version {
 			s.t.Fatalf("worker %d is released with version %d and has %d", w.id, rel.Version, w.version)
 		}
-		if rel.Micro > 0 {
-			w.release, w.told = &rel, false
+		if rel.Micro > 0 || rel.Part > 0 {
+			w.release, w.told, w.have = &rel, false, 0
 			return
 		}
 		key := [2]int64{w.ring.Generation, rel.Version}
@@ -282,6 +310,16 @@ func (s *sea) end(w *swimmer) {
 	in := s.rounds[[2]int64{w.ring.Generation, w.release.Version}]
 	t := transport.Tally{Worker: w.id, Generation: w.ring.Generation, Version: w.version + 1}
 	samples := w.release.Count
+	if w.release.Part > 0 {
+		samples = w.have
+		for _, m := range w.ring.Members {
+			n := 0
+			for _, s := range in[m] {
+				n += s.Count
+			}
+			t.Samples = append(t.Samples, n)
+		}
+	}
 	if w.release.Micro > 0 {
 		total := int64(0)
 		for _, spans := range in {
@@ -354,6 +392,10 @@ func (s *sea) change() {
 		s.issue(s.l.install(s.partial()))
 		return
 	}
+	if s.queues && rapid.Bool().Draw(s.t, "queues") {
+		s.issue(s.l.install(s.queue()))
+		return
+	}
 	var riders []star.Worker
 	for w := range star.Worker(n) {
 		if rapid.Bool().Draw(s.t, "rides") && len(riders) < n-1 {
@@ -361,6 +403,13 @@ func (s *sea) change() {
 		}
 	}
 	s.issue(s.l.install(modes.Ring(n, riders...)))
+}
+
+// queue is a plan with a queue.
+func (s *sea) queue() modes.Plan {
+	p := modes.SSGD(len(s.ws))
+	p.Queue = rapid.IntRange(1, 3).Draw(s.t, "parts")
+	return p
 }
 
 // partial is a plan whose rounds are closed.
@@ -463,6 +512,11 @@ func (s *sea) step() bool {
 				can = append(can, func() { s.join(w) })
 			}
 		}
+		if w.release != nil && w.release.Part > 0 {
+			if _, in := s.rounds[[2]int64{w.ring.Generation, w.release.Version}][w.id]; !in {
+				can = append(can, func() { s.takes(w) })
+			}
+		}
 		if s.ready(w) {
 			can = append(can, func() { s.end(w) })
 		}
@@ -506,6 +560,8 @@ func TestRingModel(t *testing.T) {
 		}
 		if s.closes = rapid.Bool().Draw(t, "closed rounds"); s.closes {
 			plan = s.partial()
+		} else if s.queues = rapid.Bool().Draw(t, "queues"); s.queues {
+			plan = s.queue()
 		}
 		s.l = newLedger(plan, n, 0, 3, limit)
 		s.r = newRing(s.l, transport.Ring{})
@@ -681,11 +737,67 @@ func TestRidersKeepTheirBatches(t *testing.T) {
 	}
 }
 
+// Rounds of a queue are whole ones, the last perhaps not, whatever was handed out beforehand: an optimiser with a memory goes on as far after a round of few samples as after another.
+func TestRingQueueEnds(t *testing.T) {
+	const n, batch, limit = 4, 8, 20*32 + 5
+	plan, err := modes.Parse("ssgd queue=4", n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLedger(plan, n, 0, batch, limit)
+	r := newRing(l, transport.Ring{})
+	l.begin()
+	var sizes []int
+	for len(r.rounds) > 0 {
+		rd := &r.rounds[0]
+		// The last member is slow: the first that are quicker take what there is, until they are told.
+		m := transport.Tally{Generation: rd.generation, Version: r.version + 1, Samples: make([]int, n)}
+		sum := 0
+		for i := range n {
+			m.Samples[i] = min(rd.parts[i], rd.whole(i))
+			sum += m.Samples[i]
+		}
+		for i := 0; sum < n*batch && i < n; i++ {
+			for sum < n*batch && m.Samples[i] < rd.whole(i) {
+				if _, err = r.computed(transport.Computed{Worker: star.Worker(i), Generation: rd.generation, Version: r.version, Samples: m.Samples[i]}); err != nil {
+					t.Fatal(err)
+				}
+				k := min(rd.parts[i], rd.whole(i)-m.Samples[i])
+				m.Samples[i], sum = m.Samples[i]+k, sum+k
+			}
+		}
+		sizes = append(sizes, sum)
+		for i := range n {
+			m.Worker = star.Worker(i)
+			if i == 0 { // who lies about it is not heeded
+				lie := m
+				lie.Samples = slices.Clone(m.Samples)
+				lie.Samples[1] = rd.whole(1) + 1
+				if _, err := r.tally(lie); err == nil {
+					t.Fatal("more samples than a member was given are counted")
+				}
+			}
+			if _, err = r.tally(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, k := range sizes {
+		if k < n*batch && i < len(sizes)-1 || k >= n*batch+n*2 {
+			t.Fatalf("rounds of %v samples, want %d", sizes, n*batch)
+		}
+	}
+	if len(sizes) < 19 || l.used != limit || l.waste != 0 {
+		t.Errorf("%d samples in rounds of %v, %d wasted", l.used, sizes, l.waste)
+	}
+}
+
 // A plan that a ring cannot do is refused with what it can do.
 func TestRingPlan(t *testing.T) {
 	for text, ok := range map[string]bool{"ssgd": true, "ring-minus=1,2": true, "groups=0-2+3": true,
 		"asgd": false, "x=2": false, "backup=1": false, "groups=0,1/2,3": false, "groups=0-2:2+3": false,
-		"ssgd local=4": true, "ssgd micro=4 cap=1s": true, "x=2 micro=4 cap=1s": true, "backup=1 micro=4 cap=1s": true, "groups=0-2 held=3": true} {
+		"ssgd local=4": true, "ssgd micro=4 cap=1s": true, "x=2 micro=4 cap=1s": true, "backup=1 micro=4 cap=1s": true, "groups=0-2 held=3": true,
+		"ssgd queue=4": true, "ssgd queue=4 shares=8,8,8,4": true} {
 		p, err := modes.Parse(text, 4)
 		if err != nil {
 			t.Fatal(err)

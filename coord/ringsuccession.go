@@ -52,6 +52,10 @@ type memoRound struct {
 	Of         int64         `json:"of"`
 	Members    []star.Worker `json:"members"`
 	Spans      []Span        `json:"spans"`
+
+	// With a queue.
+	Parts []int               `json:"parts,omitempty"`
+	More  [][]transport.Piece `json:"more,omitempty"`
 }
 
 type memoErrand struct {
@@ -74,7 +78,7 @@ func (r *ring) remark(term int64) []byte {
 	}
 	for i := range r.rounds {
 		rd := &r.rounds[i]
-		m.Rounds = append(m.Rounds, memoRound{rd.generation, rd.of, rd.members, rd.spans})
+		m.Rounds = append(m.Rounds, memoRound{rd.generation, rd.of, rd.members, rd.spans, rd.parts, rd.beside})
 	}
 	for w, e := range r.errands {
 		m.Errands = append(m.Errands, memoErrand{w, e.Span, e.basis, e.read})
@@ -110,7 +114,12 @@ func parseRingMemo(b []byte, workers int) (*ringMemo, error) {
 		bad = bad || !whole(s)
 	}
 	for _, r := range m.Rounds {
-		bad = bad || len(r.Members) != len(r.Spans) || len(r.Members) == 0
+		bad = bad || len(r.Members) != len(r.Spans) || len(r.Members) == 0 || len(r.Parts) != len(r.More) || len(r.Parts) > 0 && len(r.Parts) != len(r.Members)
+		for _, more := range r.More {
+			for _, s := range more {
+				bad = bad || s.Count < 1 || !whole(Span(s))
+			}
+		}
 		for _, s := range r.Spans {
 			bad = bad || s.Count > 0 && !whole(s)
 		}
@@ -142,8 +151,11 @@ func (r *ring) takeUp(m *ringMemo) {
 	for _, k := range m.Rounds {
 		rd := ringRound{generation: k.Generation, of: k.Of, members: k.Members, spans: k.Spans,
 			arrived: make([]bool, len(k.Members)), norm2: make([]float64, len(k.Members)), left: len(k.Members)}
-		for i, s := range k.Spans {
-			rd.total += int64(s.Count)
+		if len(k.Parts) > 0 {
+			rd.drawing = drawing{parts: k.Parts, beside: k.More, done: make([]int, len(k.Members))}
+		}
+		for i := range k.Spans {
+			rd.total += int64(rd.whole(i))
 			rd.norm2[i] = math.NaN()
 		}
 		r.rounds = append(r.rounds, rd)
@@ -157,7 +169,7 @@ func (r *ring) takeUp(m *ringMemo) {
 func (r *ring) told(ts []transport.Tally) {
 	for _, t := range ts {
 		i := t.Version - 1 - r.version
-		if i >= 0 && i < int64(len(r.rounds)) && r.rounds[i].generation == t.Generation {
+		if i >= 0 && i < int64(len(r.rounds)) && r.rounds[i].generation == t.Generation && r.rounds[i].fits(&t) {
 			t.Sum2 = 0 // how noisy the gradient was is learned from records, which are lost
 			r.rounds[i].tally = t
 			for _, g := range t.Carried {

@@ -68,6 +68,9 @@ func (l Fire) appendTo(b []byte, t float64) []byte {
 	if len(l.Pieces) > 0 {
 		b = appendInts(append(b, `,"pieces":`...), l.Pieces)
 	}
+	if len(l.More) > 0 {
+		b = appendInts(append(b, `,"more":`...), l.More)
+	}
 	b = strconv.AppendInt(append(b, `,"samples":`...), l.Samples, 10)
 	if l.Round != 0 {
 		b = strconv.AppendInt(append(b, `,"round":`...), int64(l.Round), 10)

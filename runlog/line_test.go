@@ -44,7 +44,7 @@ func TestLines(t *testing.T) {
 		same(t, "record", at, &l)
 		same(t, "fire", at, Fire{
 			Seq: i("seq"), Version: i("version"), Workers: many[star.Worker](ints.Draw(t, "workers")), Staleness: many[int64](ints.Draw(t, "stale")),
-			Reports: many[star.Worker](ints.Draw(t, "reports")), Dropped: many[star.Worker](ints.Draw(t, "dropped")), Pieces: many[int64](ints.Draw(t, "pieces")),
+			Reports: many[star.Worker](ints.Draw(t, "reports")), Dropped: many[star.Worker](ints.Draw(t, "dropped")), Pieces: many[int64](ints.Draw(t, "pieces")), More: many[int64](ints.Draw(t, "more of it")),
 			Samples: i("samples"), Round: int(i("round")),
 		})
 		same(t, "noise", at, Noise{

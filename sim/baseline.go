@@ -133,11 +133,9 @@ func (c *Config) Use(name string, own optim.Config) error {
 		if q, ok := c.Learner.(*Quadratic); ok {
 			own = q.optimizer()
 		}
-		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil, Momentum: own.Memory(), Velocities: own.Velocities()}
+		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil, Momentum: own.Memory(), Velocities: own.Velocities(), Queue: min(modes.QueueParts, c.Batch)}
 		if config.Ring {
 			config.Own = star.Record.Own
-		} else {
-			config.Queue = min(modes.QueueParts, c.Batch)
 		}
 		auto, err := NewAuto(config, c.Plan)
 		if err != nil {

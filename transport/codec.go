@@ -168,6 +168,23 @@ func (p *parser) workers(field string) []star.Worker {
 	return ws
 }
 
+func appendCounts(dst []byte, ns []int) []byte {
+	dst = appendArray(dst, len(ns))
+	for _, n := range ns {
+		dst = appendInt(dst, int64(n))
+	}
+	return dst
+}
+
+func (p *parser) counts(field string) []int {
+	p.left--
+	var ns []int
+	for range p.arrayLen(field, MaxWorkers) {
+		ns = append(ns, int(p.between(field, 0, 1<<31-1)))
+	}
+	return ns
+}
+
 // MaxPieces bounds of how many pieces of the stream a batch is, beside the first.
 const MaxPieces = 1 << 12
 
@@ -923,14 +940,15 @@ func ParseFormed(b []byte) (Formed, error) {
 func (Tally) Kind() Kind { return KindTally }
 
 func (m Tally) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 7)
+	dst = appendArray(dst, 8)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Generation)
 	dst = appendInt(dst, m.Version)
 	dst = appendInt(dst, m.Hash)
 	dst = appendGradients(dst, m.Carried)
 	dst = appendGradients(dst, m.Dropped)
-	return appendFloat64(dst, m.Sum2)
+	dst = appendFloat64(dst, m.Sum2)
+	return appendCounts(dst, m.Samples)
 }
 
 // ParseTally parses the header of a Tally.
@@ -939,6 +957,9 @@ func ParseTally(b []byte) (Tally, error) {
 	m := Tally{
 		Worker: p.worker("worker"), Generation: p.natural("generation"), Version: p.natural("version"), Hash: p.within("hash", 0, 1<<32-1),
 		Carried: p.gradients("carried", nil), Dropped: p.gradients("dropped", nil), Sum2: p.float("sum2"),
+	}
+	if p.err == nil && p.left > 0 { // absent from older members
+		m.Samples = p.counts("samples")
 	}
 	return m, p.end()
 }

@@ -172,7 +172,13 @@ func TestModes(t *testing.T) {
 // With a queue a slow worker has less of each round, and a job that is resumed makes what is left of the stream, each sample once.
 func TestQueue(t *testing.T) {
 	aboutNumbers(t)
-	args := []string{"--model", "mlp", "--workers", "3", "--batch", "16", "--lr", "0.05", "--mode", "ssgd queue=8", "--slow", "2:+30ms", "--eval-every", "0"}
+	for _, arch := range []string{"ps", "allreduce"} {
+		t.Run(arch, func(t *testing.T) { testQueue(t, arch) })
+	}
+}
+
+func testQueue(t *testing.T, arch string) {
+	args := []string{"--arch", arch, "--model", "mlp", "--workers", "3", "--batch", "16", "--lr", "0.05", "--mode", "ssgd queue=8", "--slow", "2:+30ms", "--eval-every", "0"}
 	half, dir := job(t, append(args, "--steps", "20")...)
 	rest, _ := job(t, append(args, "--steps", "40", "--resume", dir)...)
 	for i, r := range []runlog.Result{half, rest} {
@@ -195,6 +201,20 @@ func TestQueue(t *testing.T) {
 		}
 		if 2*by[2] >= by[0] || 2*by[2] >= by[1] {
 			t.Errorf("job %d: samples of the workers: %v; the last one is slow", i, by)
+		}
+	}
+}
+
+// Of a queue whose parts are whole shares nobody takes a second one: the updates of a ring are SSGD's, to the bit.
+func TestQueueOfSharesIsSSGD(t *testing.T) {
+	aboutNumbers(t)
+	args := []string{"--arch", "allreduce", "--model", "mlp", "--workers", "3", "--batch", "16", "--lr", "0.05", "--steps", "30", "--clip", "1"}
+	plain, _ := job(t, args...)
+	queued, _ := job(t, append(args, "--mode", "ssgd queue=1")...)
+	a, b := parameters(t, plain), parameters(t, queued)
+	for i := range a {
+		if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
+			t.Fatalf("parameter %d is %v with a queue, %v without", i, b[i], a[i])
 		}
 	}
 }

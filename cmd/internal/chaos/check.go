@@ -112,7 +112,7 @@ type line struct {
 	Step    int64           `json:"step"`
 	Basis   int64           `json:"basis"`
 	Start   *int64          `json:"start"`
-	More    []int64         `json:"more"` // with a queue: where else samples are, and how many
+	More    []int64         `json:"more"` // with a queue: where else samples are, and how many; of an update of a ring: before each whose they are
 	Samples int64           `json:"samples"`
 	Loss    json.RawMessage `json:"loss"`
 	Version int64           `json:"version"`
@@ -396,6 +396,12 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 						var stale []int64
 						if json.Unmarshal(m.Stale, &stale) == nil && i < len(stale) {
 							b.basis -= stale[i]
+						}
+					}
+					b.more = nil
+					for k := 0; k+2 < len(m.More); k += 3 {
+						if m.More[k] == int64(i) {
+							b.more = append(b.more, span{m.More[k+1], m.More[k+1] + m.More[k+2]})
 						}
 					}
 					ok = true

@@ -75,7 +75,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 			if w.late() {
 				break
 			}
-			if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Version: rel.Version, Samples: done}, nil); err != nil {
+			if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done}, nil); err != nil {
 				return computed, err
 			}
 		}

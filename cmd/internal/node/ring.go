@@ -386,7 +386,7 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 		return nil
 	}
 	old := w.ring
-	w.ring = ring
+	w.ring, w.generation = ring, ring.Generation
 	if err := w.recallRing(ring); err != nil {
 		return err
 	}
@@ -598,7 +598,7 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 }
 
 // maxTold bounds what a member tells of its last versions: two of all riders there can be.
-const maxTold = 2 * (4 + 2*3*transport.MaxWorkers)
+const maxTold = 2 * (6 + (2*3+1)*transport.MaxWorkers)
 
 // packBytes puts bytes into numbers, and zeros behind them.
 func packBytes(b []byte) []int64 {
@@ -619,7 +619,7 @@ func unpackBytes(v []int64) (b []byte) {
 }
 
 // packTallies puts tallies into numbers: of each generation, version, the numbers
-// of riders carried and dropped, and of each of these worker, step and the bits of the weight.
+// of riders carried and dropped, and of each of these worker, step and the bits of the weight; then, of those that tell it, version, and how many samples of each member are in it.
 func packTallies(ts []transport.Tally) []int64 {
 	v := []int64{int64(len(ts))} // never empty
 	for _, t := range ts {
@@ -628,13 +628,25 @@ func packTallies(ts []transport.Tally) []int64 {
 			v = append(v, int64(g.Worker), g.Step, int64(math.Float32bits(g.Weight)))
 		}
 	}
+	for _, t := range ts { // behind all of them, and only with a queue
+		if len(t.Samples) > 0 {
+			v = append(v, t.Version, int64(len(t.Samples)))
+			for _, n := range t.Samples {
+				v = append(v, int64(n))
+			}
+		}
+	}
 	return v
 }
 
 // unpackTallies is the reverse. What does not make sense it leaves out.
 func unpackTallies(v []int64, me star.Worker) []transport.Tally {
 	var ts []transport.Tally
-	for v = v[min(1, len(v)):]; len(v) >= 4; {
+	if len(v) == 0 {
+		return nil
+	}
+	n := v[0]
+	for v = v[1:]; len(v) >= 4 && int64(len(ts)) < n; {
 		t := transport.Tally{Worker: me, Generation: v[0], Version: v[1]}
 		carried, dropped := v[2], v[3]
 		v = v[4:]
@@ -651,6 +663,17 @@ func unpackTallies(v []int64, me star.Worker) []transport.Tally {
 		}
 		v = v[3*(carried+dropped):]
 		ts = append(ts, t)
+	}
+	for len(v) >= 2 && v[1] >= 0 && v[1] <= min(transport.MaxWorkers, int64(len(v)-2)) {
+		for i := range ts {
+			if ts[i].Version != v[0] {
+				continue
+			}
+			for _, k := range v[2 : 2+v[1]] {
+				ts[i].Samples = append(ts[i].Samples, int(k))
+			}
+		}
+		v = v[2+v[1]:]
 	}
 	return ts
 }
@@ -718,7 +741,7 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 		weight /= float32(rel.Local) // of as many steps as the others make
 		defer w.back()
 	}
-	if m, ok := w.overlaps(); ok && w.bucketed() && rel.Count > 0 && rel.Local == 0 {
+	if m, ok := w.overlaps(); ok && w.bucketed() && rel.Count > 0 && rel.Local == 0 && rel.Part == 0 {
 		op, cancel := context.WithCancel(ctx)
 		defer cancel()
 		b := w.exchange(op, weight, len(w.grad))
@@ -751,19 +774,41 @@ func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.R
 	if computed, err = w.own(ctx, rel, rec); err != nil {
 		return tally, 0, computed, err
 	}
+	drawn := int64(0) // from the queue, by all
+	if rel.Part > 0 {
+		weight = w.weight(rec.Samples)
+		if tally.Samples, drawn, err = w.count(ctx, rec.Samples); err != nil {
+			return tally, 0, computed, err
+		}
+	}
 	if w.bucketed() {
 		b := w.exchange(ctx, weight, 0)
-		return tally, 0, computed, <-b.done
+		return tally, drawn, computed, <-b.done
 	}
 	kernel.Scale(weight, w.grad)
 	w.guard.sample(w.grad, 0, w.left(0, len(w.grad)))
+	samples := tally.Samples
 	if tally, carried, err = w.carry(ctx); err != nil {
 		return tally, 0, computed, err
 	}
+	tally.Samples = samples
 	if err = w.reduce(ctx, w.grad, 0); err == nil && w.riding != nil && len(tally.Carried) > 0 {
 		err = w.riding.exchange(ctx, w.group)
 	}
-	return tally, carried, computed, err
+	return tally, drawn + carried, computed, err
+}
+
+// count has all members know how many samples each of them has taken from the queue of the round.
+func (w *ringWorker) count(ctx context.Context, own int) (each []int, all int64, err error) {
+	v := make([]int64, len(w.ring.Members))
+	v[slices.Index(w.ring.Members, star.Worker(w.rank))] = int64(own)
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Sum, v); err != nil {
+		return nil, 0, err
+	}
+	for _, n := range v {
+		each, all = append(each, int(n)), all+n
+	}
+	return each, all, nil
 }
 
 // weight is c of the update rule, for a gradient over so many samples.

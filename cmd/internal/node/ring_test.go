@@ -37,7 +37,7 @@ func TestWhatMembersTell(t *testing.T) {
 	}
 	want := []transport.Tally{
 		{Worker: 1, Generation: 5, Version: 8, Carried: []transport.Gradient{{Worker: 2, Step: 96, Weight: .25}}, Dropped: []transport.Gradient{{Worker: 3, Step: 4}}},
-		{Worker: 1, Generation: 5, Version: 9},
+		{Worker: 1, Generation: 5, Version: 9, Samples: []int{3, 0, 5}},
 	}
 	if got := unpackTallies(packTallies(want), 1); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v became %+v", want, got)

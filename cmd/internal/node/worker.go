@@ -85,6 +85,8 @@ type worker struct {
 	got    int64
 	start  int64 // of the batch before
 
+	generation int64 // of its ring; 0: there is none
+
 	farSent, farGot int64 // as told with the last record
 
 	average func(eval int64, buffers []float32) error // over all workers
