@@ -30,6 +30,7 @@ func newLocal(job *settings.Job, workers, params int) (*ps.Solo, error) {
 	if err != nil {
 		return nil, err
 	}
+	c = c.Shared()
 	return &ps.Solo{Pull: made.Local.Pull, Reset: made.Local.Reset, Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(c, params) }}, nil
 }
 
