@@ -242,10 +242,10 @@ func (r *WorkerMomentum) Measure(on bool) { r.Then.Measure(on) }
 // Sum2 implements [Measurer]: of Σ cᵢ·gᵢ.
 func (r *WorkerMomentum) Sum2() float64 { return r.Then.Sum2() }
 
-const (
-	velocitySlot = "dana.velocity.%d"
-	commonSlot   = "dana.velocity"
-)
+// CommonVelocity is the slot of a velocity that all workers have in common. It is what [optim.Nesterov] remembers.
+const CommonVelocity = "dana.velocity"
+
+const velocitySlot = "dana.velocity.%d"
 
 // Slots implements [Stateful]. Velocities that are all the same are one in common.
 func (r *WorkerMomentum) Slots(n int) []RuleSlot {
@@ -267,14 +267,14 @@ func (r *WorkerMomentum) Lasting(n int) []RuleSlot {
 	if r.common == nil || r.owned() {
 		return r.Slots(n)
 	}
-	return []RuleSlot{{Name: commonSlot, Data: r.common}}
+	return []RuleSlot{{Name: CommonVelocity, Data: r.common}}
 }
 
 // SetSlots implements [Stateful]. What belongs to workers that the job has no more is left out.
 func (r *WorkerMomentum) SetSlots(slots []RuleSlot) error {
 	one := len(slots) > 0 && !slices.ContainsFunc(slots, func(s RuleSlot) bool { return !slices.Equal(s.Data, slots[0].Data) })
 	for w, s := range slots {
-		if name := fmt.Sprintf(velocitySlot, w); s.Name != name && (s.Name != commonSlot || len(slots) > 1) {
+		if name := fmt.Sprintf(velocitySlot, w); s.Name != name && (s.Name != CommonVelocity || len(slots) > 1) {
 			return fmt.Errorf("ps: %q is no state of the optimiser dana: give every star-ps the same --optimizer and --baseline", s.Name)
 		}
 	}

@@ -144,6 +144,18 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// A job that resumes has the optimiser of its checkpoint, if nobody asks for one: also what was made when another one was the default.
+func TestResumeKeepsTheOptimiser(t *testing.T) {
+	aboutNumbers(t)
+	for _, arch := range []string{"ps", "allreduce"} {
+		args, heavy := []string{"--model", "softmax", "--workers", "2", "--batch", "16", "--arch", arch}, []string{"--optimizer", "momentum"}
+		whole, _ := job(t, append(append(args, heavy...), "--steps", "20")...)
+		_, dir := job(t, append(append(args, heavy...), "--steps", "10")...)
+		rest, _ := job(t, append(args, "--steps", "20", "--resume", dir)...)
+		sameBits(t, arch+": with and without a stop", parameters(t, whole), parameters(t, rest))
+	}
+}
+
 // Every mode trains; the update rule counts every gradient.
 func TestModes(t *testing.T) {
 	aboutNumbers(t)

@@ -105,7 +105,14 @@ func TestBuckets(t *testing.T) {
 // Checkpoints of both architectures are the same, and either goes on with the other's.
 func TestAllReduceResumes(t *testing.T) {
 	aboutNumbers(t)
-	args := []string{"--model", "mlp", "--workers", "3", "--batch", "8", "--optimizer", "adam", "--lr", "0.001"}
+	for _, optimizer := range []string{"adam", "dana"} {
+		resumes(t, optimizer)
+	}
+}
+
+func resumes(t *testing.T, optimizer string) {
+	t.Helper()
+	args := []string{"--model", "mlp", "--workers", "3", "--batch", "8", "--optimizer", optimizer, "--lr", "0.001"}
 	ring := append(args, "--arch", "allreduce")
 	whole, _ := job(t, append(ring, "--steps", "20")...)
 	_, half := job(t, append(ring, "--steps", "10")...)

@@ -321,7 +321,7 @@ func (w *ringWorker) load() error {
 		return &DisagreeError{fmt.Errorf("--resume %s: the checkpoint has version %d of %d parameters, the job resumes at version %d of %d: give every worker the same checkpoint",
 			w.job.Resume, m.Version, m.Params, at, len(w.params))}
 	}
-	params, err := restore(c, transport.ShardInfo{To: m.Params}, w.opt.SetState)
+	params, err := restore(c, transport.ShardInfo{To: m.Params}, func(st optim.State) error { return setRuleState(w.rule, st) })
 	if err != nil {
 		return err
 	}

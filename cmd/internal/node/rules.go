@@ -2,12 +2,14 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"star"
+	"star/checkpoint"
 	"star/cmd/internal/settings"
 	"star/coord"
 	"star/ps"
@@ -73,9 +75,41 @@ func ruleState(r ps.Rule, slots func(ps.Stateful) []ps.RuleSlot) optim.State {
 	return st
 }
 
+// fitted is st for an optimiser of n parameters: what nesterov remembers is the one velocity of dana, and the mean of several takes as far.
+func fitted(st optim.State, name string, n int) optim.State {
+	switch {
+	case name == optim.DANA && st.Name == optim.Nesterov && len(st.Slots) == 1:
+		st.Name, st.Slots = name, []optim.Slot{{Name: ps.CommonVelocity, Data: st.Slots[0].Data}}
+	case name == optim.Nesterov && st.Name == optim.DANA:
+		mean := make([]float32, n)
+		for _, v := range st.Slots {
+			if len(v.Data) == n {
+				kernel.Axpy(1/float32(len(st.Slots)), v.Data, mean)
+			}
+		}
+		st.Name, st.Slots = name, []optim.Slot{{Name: optim.Config{Name: name}.SlotNames()[0], Data: mean}}
+	}
+	return st
+}
+
+// keepOptimizer has a job that resumes go on with the optimiser that its checkpoint is of, where nobody asked for one.
+func keepOptimizer(job *settings.Job, m checkpoint.Manifest) {
+	if job.Baseline != "" || job.Config.IsSet("optimizer") {
+		return
+	}
+	var was struct{ Optimizer string }
+	if json.Unmarshal(m.Config, &was) != nil || was.Optimizer == "" {
+		was.Optimizer = m.Optimizer
+	}
+	if (optim.Config{Name: was.Optimizer}).Validate() == nil && was.Optimizer != "" {
+		job.Optimizer = was.Optimizer
+	}
+}
+
 // setRuleState makes a rule remember what a ruleState says.
 func setRuleState(r ps.Rule, st optim.State) error {
 	o := optimizerOf(r)
+	st = fitted(st, o.Config().Name, o.Len())
 	own := len(o.State().Slots)
 	var more []ps.RuleSlot
 	for i, slot := range st.Slots {

@@ -247,6 +247,12 @@ func (s *server) prepare() (err error) {
 	if err := checkReplicas(job); err != nil {
 		return err
 	}
+	if job.Resume != "" {
+		if s.resume, err = openCheckpoint(job.Resume, s.log); err != nil {
+			return err
+		}
+		keepOptimizer(job, s.resume.Manifest())
+	}
 	if job.Baseline != "" {
 		if err := s.baseline(); err != nil {
 			return err
@@ -302,11 +308,7 @@ func (s *server) prepare() (err error) {
 	if err := s.checkCouncil(); err != nil {
 		return err
 	}
-	if job.Resume == "" {
-		return nil
-	}
-	s.resume, err = openCheckpoint(job.Resume, s.log)
-	return err
+	return nil
 }
 
 // Optimizer is the optimiser of the job. It looks at Optimizer, LR, Momentum, WeightDecay and Schedule.

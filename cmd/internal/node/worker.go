@@ -185,6 +185,11 @@ func work(told, ctx context.Context, end func(), job *settings.Job, log *slog.Lo
 	var ring *ringWorker
 	var rule string
 	if job.Arch == settings.AllReduce {
+		if job.Resume != "" && !job.Config.IsSet("optimizer") {
+			if c, err := openCheckpoint(job.Resume, slog.New(slog.DiscardHandler)); err == nil { // what is wrong with it is said when it is needed
+				keepOptimizer(job, c.Manifest())
+			}
+		}
 		if ring, err = newRingWorker(job, trainSet.Len(), tcp, all, log); err != nil {
 			return err
 		}
