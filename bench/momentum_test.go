@@ -113,8 +113,8 @@ func (r lossRun) run(b *testing.B) *lossWatch {
 	return w
 }
 
-// reaches says when the loss, the geometric mean of runs and of three looks, is a quarter: after how many looks, interpolated in its logarithm, and at what time. NaN: it never is.
-func reaches(ws []*lossWatch) (looks, seconds float64) {
+// reaches says when the loss, the geometric mean of runs and of three looks, is so much: after how many looks, interpolated in its logarithm, and at what time. NaN: it never is.
+func reaches(ws []*lossWatch, loss float64) (looks, seconds float64) {
 	n := math.MaxInt
 	for _, w := range ws {
 		n = min(n, len(w.losses))
@@ -129,7 +129,7 @@ func reaches(ws []*lossWatch) (looks, seconds float64) {
 	smooth := func(i int) float64 {
 		return (logs[max(i-1, 0)] + logs[i] + logs[min(i+1, n-1)]) / 3
 	}
-	target := math.Log(.25)
+	target := math.Log(loss)
 	for i := 1; i < n; i++ {
 		if a, b := smooth(i-1), smooth(i); b < target {
 			part := (a - target) / (a - b)
@@ -154,7 +154,7 @@ func BenchmarkMomentum(b *testing.B) {
 							name, untold := strings.CutSuffix(mode, "-untold")
 							ws = append(ws, digits(b, "workers: 8\njitter: 0.05\ntimes: {6: 1800ms}\n", name, 16, optim.Config{Name: optimizer, LR: lr, Momentum: mu}, seed, untold))
 						}
-						looks, seconds := reaches(ws)
+						looks, seconds := reaches(ws, 0.25)
 						b.ReportMetric(looks*10, "rounds")
 						b.ReportMetric(seconds, "virtual-s")
 						if mode == "ssgd" && optimizer == optim.Momentum {

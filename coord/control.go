@@ -192,8 +192,9 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	switch { // what workers hand over is settled when the job begins
 	case mostKept(p) > mostKept(c.cfg.Plan):
 		return nil, fmt.Errorf("mode %v: shards keep %d gradients of workers that go on before an update is made, as the job's first mode wanted, not %d", p, mostKept(c.cfg.Plan), mostKept(p))
+	case c.cfg.Strides:
 	case p.Local > 0 && from.Local == 0:
-		return nil, fmt.Errorf("mode %v: the workers of this job send gradients, local steps are for jobs with such a --baseline", p)
+		return nil, fmt.Errorf("mode %v: the workers of this job send gradients, and its settings have them make no steps of their own (docs/modes.md, Local steps)", p)
 	case (p.Micro > 0 || p.Queue > 0) && from.Local > 0:
 		return nil, fmt.Errorf("mode %v: the workers of this job train by themselves and send no gradients", p)
 	case p.Local == 0:

@@ -406,6 +406,7 @@ func (c *Coordinator) tryStart() {
 	c.open()
 	l := newLedger(c.plant(c.cfg.Plan), c.cfg.Workers, len(c.shards), c.cfg.Batch, 0)
 	l.limit = c.end(l.roundOf(c.cfg.first()))
+	l.strides = c.cfg.Strides
 	l.scale, l.norm, l.report = c.cfg.Scale, c.cfg.Norm, !c.cfg.Lossy
 	l.halts = c.cfg.Cancel
 	if c.cfg.Poison != PoisonOff {

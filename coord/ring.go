@@ -102,6 +102,7 @@ type ringRound struct {
 	arrived    []bool
 	norm2      []float64 // of each member's gradient
 	left       int       // members that have not arrived
+	local      int       // steps that each member makes by itself; 0: gradients
 	total      int64
 	tally      transport.Tally        // Carried and Dropped
 	recalled   map[star.Worker]errand // batches of riders that are in it, of which errands does not know
@@ -565,7 +566,7 @@ func (r *ring) complete() {
 		}
 	}
 	o := r.order()
-	if len(rd.late) > 0 || r.l.halts || r.l.plan.Local > 0 { // the sum is of more than these gradients, or of none
+	if len(rd.late) > 0 || r.l.halts || rd.local > 0 { // the sum is of more than these gradients, or of none
 		noise = pgns.Update{}
 	}
 	o.fire, o.stale, o.pieces, o.more, o.used, o.noise = f, stale, pieces, more, l.used, noise
@@ -720,8 +721,8 @@ func (r *ring) grant(ahead int64) {
 		if r.staged != nil && r.next >= r.staged.from {
 			f = r.staged
 		}
-		rd := ringRound{generation: f.generation, of: f.of, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
 		local := r.l.plan.Local
+		rd := ringRound{generation: f.generation, of: f.of, local: local, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
 		if f.queue > 0 && r.next > r.version && r.l.left() < f.of {
 			return // the round in hand gives back what makes this one whole
 		}

@@ -483,7 +483,9 @@ func (c *Coordinator) capacity() bool {
 }
 
 // treeable says whether an automatic tree can go with p: everybody in one group.
-func treeable(p modes.Plan) bool { return len(p.Groups) == 1 && len(p.Groups[0].Riders) == 0 }
+func treeable(p modes.Plan) bool {
+	return len(p.Groups) == 1 && len(p.Groups[0].Riders) == 0 && p.Queue == 0 && p.Local == 0
+}
 
 // graft puts the tree that there is now into a plan that says nothing of trees.
 func (c *Coordinator) graft(p modes.Plan) modes.Plan {

@@ -19,6 +19,7 @@ const (
 	KindRing   = "ring"   // with riders
 	KindTree   = "tree"   // SSGD through a tree
 	KindQueue  = "queue"  // who is through with a part of the round takes the next one
+	KindLocal  = "local"  // SSGD whose workers make several steps by themselves between two exchanges
 )
 
 // Candidate is a plan with its price.
@@ -101,7 +102,7 @@ func grid(n int) []int {
 
 // Candidates prices every plan that comes into question, cheapest first: SSGD, ASGD,
 // static x-order with every x; the best partition into groups, and that of Ward clustering
-// at 50 ms; a ring without its slowest members, by every number; a tree; a queue; and where it makes
+// at 50 ms; a ring without its slowest members, by every number; a tree; a queue; local steps where exchanges dominate; and where it makes
 // a difference each with shares by speed. With a ring only those that a ring can run.
 // Beyond 64 workers x and the number of riders are tried on a grid, and around its best.
 func Candidates(f Forecast) ([]Candidate, error) {
@@ -169,6 +170,7 @@ func (s *search) run() {
 	n := len(s.ws)
 	s.ssgd()
 	s.queue()
+	s.local()
 	s.tree()
 	s.rings()
 	if s.f.Ring || n == 1 {
@@ -658,6 +660,9 @@ func (p Plan) Price(f Forecast) (Candidate, error) {
 		sizes[w] = b
 		times[w] = max(seconds(q.fit[i].Fixed+q.fit[i].PerSample*b), 1)
 	}
+	if p.Local > 0 && p.sameGroups(SSGD(q.n)) {
+		return q.candidate(KindLocal, p, q.localFlow(p)), nil
+	}
 	pc, err := p.Pace(times)
 	if err != nil {
 		return Candidate{}, err
@@ -687,6 +692,8 @@ func (p Plan) kind() string {
 		return KindTree
 	case p.Queue > 0:
 		return KindQueue
+	case p.Local > 0:
+		return KindLocal
 	case p.sameGroups(SSGD(n)):
 		return KindSSGD
 	case p.sameGroups(ASGD(n)):

@@ -36,6 +36,7 @@ type ControllerConfig struct {
 	Ring      bool // only plans of one ring
 	RiderWait time.Duration
 	Queue     int     // see Forecast
+	Local     int     // see Forecast
 	LinkBytes int64   // see Forecast
 	LinkRate  float64 // see Forecast
 
@@ -499,7 +500,7 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 	h = make(History, n)
 	f = Forecast{
 		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: seenNoise(c.noise, c.cfg.Velocities), Rate: c.bounded(c.rate, PriorRate, minRate), Steepness: c.steep * c.dear(), Fits: make([]Fit, n),
-		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
+		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, Local: c.cfg.Local, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 	var predicted []time.Duration
 	if c.cfg.Predictor != nil {
@@ -523,31 +524,29 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 			h[i], f.Times[i] = []time.Duration{seconds(t)}, seconds(t)
 			continue
 		}
-		lately := w.times.inOrder()
-		lo, hi := slices.Min(lately), slices.Max(lately)
-		// A prediction beyond all that was seen is a level that nobody has seen yet; one that is far beyond is not believed.
-		if i < len(predicted) {
-			if t := predicted[i].Seconds(); t > hi && t < 20*hi || t > lo/20 && t < lo {
-				lately = []float64{t}
-			}
-		}
-		if over := (at - w.released).Seconds(); w.computes && over > slices.Max(lately) && over <= maxTime.Seconds() {
-			lately = append(slices.Clone(lately), over) // longer than ever already
-			c.overdue = true
-		}
 		fitted := fitOf
 		if c.queued {
 			fitted = fitOfDrawn
 		}
 		f.Fits[i] = fitted(w.samples.vals, w.times.vals, w.compute.vals)
-		fit, b := f.Fits[i], float64(c.cfg.Batch)
-		mean := 0.0
-		for k, t := range lately {
-			n := float64(c.plan.Share(star.Worker(i), c.cfg.Batch))
-			if len(lately) == len(w.samples.vals) {
-				n = w.samples.at(k)
+		b, now := float64(c.cfg.Batch), c.load(star.Worker(i))
+		lately := slices.Clone(w.times.inOrder()) // as if they had been of an equal share
+		for k := range lately {
+			lately[k] *= f.Fits[i].of(b) / f.Fits[i].of(w.samples.at(k))
+		}
+		lo, hi := slices.Min(lately), slices.Max(lately)
+		// A prediction beyond all that was seen is a level that nobody has seen yet; one that is far beyond is not believed, nor one from iterations of other samples than the next has.
+		if i < len(predicted) && (c.plan.Queue > 0 || w.samples.at(len(lately)-1) == now) {
+			if t := predicted[i].Seconds() * f.Fits[i].of(b) / f.Fits[i].of(now); t > hi && t < 20*hi || t > lo/20 && t < lo {
+				lately = []float64{t}
 			}
-			t *= (fit.Fixed + fit.PerSample*b) / (fit.Fixed + fit.PerSample*n)
+		}
+		if over := (at - w.released).Seconds() * f.Fits[i].of(b) / f.Fits[i].of(now); w.computes && over > slices.Max(lately) && over <= maxTime.Seconds() {
+			lately = append(lately, over) // longer than ever already
+			c.overdue = true
+		}
+		mean := 0.0
+		for _, t := range lately {
 			h[i] = append(h[i], max(seconds(t), 1))
 			mean += t / float64(len(lately))
 		}
@@ -614,6 +613,14 @@ func align(h History, begins [][]float64) {
 		}
 	}
 }
+
+// load is how many samples an iteration of w has that begins now, but for what it may take from a queue.
+func (c *Controller) load(w star.Worker) float64 {
+	return float64(c.plan.Share(w, c.cfg.Batch) * max(1, c.plan.Local))
+}
+
+// of is what an iteration of so many samples takes, in seconds.
+func (f Fit) of(samples float64) float64 { return f.Fixed + f.PerSample*samples }
 
 // lags reports whether w, of which one iteration has arrived, took half longer than most for it, and has by now taken half longer than most for the second: nobody needs
 // to wait for its end to know that.
@@ -1133,7 +1140,7 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 // chosen among by it; whether the best of them is worth a change is up to what was seen.
 func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast) (k, feared Candidate, err error) {
 	k, err = p.PriceOver(h, f)
-	if err != nil || c.slow < 0 || k.Kind == KindStatic || k.Kind == KindASGD || k.Kind == KindQueue || k.Kind == KindSSGD && p.Shares == nil {
+	if err != nil || c.slow < 0 || k.Kind == KindStatic || k.Kind == KindASGD || k.Kind == KindQueue || (k.Kind == KindSSGD || k.Kind == KindLocal) && p.Shares == nil {
 		return k, k, err
 	}
 	fast := c.slow
@@ -1178,9 +1185,9 @@ func (c *Controller) isBanned(at time.Duration, p Plan) bool {
 	return slices.ContainsFunc(c.banned, func(b ban) bool { return at < b.until && b.plan.sameKind(p) })
 }
 
-// sameKind says whether what was learnt of p goes for q: they differ in the sizes of shares at most.
+// sameKind says whether what was learnt of p goes for q: they differ in the sizes of shares at most, and in how many local steps they have.
 func (p Plan) sameKind(q Plan) bool {
-	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0)
+	return p.sameBarrier(q) && p.sameTree(q) && (p.Shares == nil) == (q.Shares == nil) && (p.Queue == 0) == (q.Queue == 0) && (p.Local == 0) == (q.Local == 0)
 }
 
 // recoil is from a plan in which the loss has grown to SSGD. Staleness is held to be four times as dear from then on.
@@ -1216,6 +1223,13 @@ func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 		}
 		return 0, false
 	}
+	if k := c.workers[w]; c.plan.Local > 0 { // longer than they were before there were such steps
+		vs = slices.Clone(vs)
+		fit := fitOf(k.samples.vals, k.times.vals, k.compute.vals)
+		for i := range vs {
+			vs[i] *= fit.of(c.load(w)) / fit.of(k.samples.vals[i])
+		}
+	}
 	m := median(vs)
 	dev := make([]float64, len(vs))
 	for i, v := range vs {
@@ -1233,7 +1247,7 @@ func (p Plan) price(f Forecast) (Candidate, error) {
 	}
 	s := search{problem: q}
 	n := len(q.ws)
-	if p.Shares == nil && p.Queue == 0 && !p.hasTree() && !p.AutoTree && len(p.Groups) == 1 && !p.Groups[0].DropLate && len(q.gone) == 0 {
+	if p.Shares == nil && p.Queue == 0 && p.Local == 0 && !p.hasTree() && !p.AutoTree && len(p.Groups) == 1 && !p.Groups[0].DropLate && len(q.gone) == 0 {
 		g := p.Groups[0]
 		switch {
 		case g.Quorum == len(g.Members) && len(g.Riders) == 0:
@@ -1284,7 +1298,7 @@ func (p Plan) without(gone []star.Worker, n int) Plan {
 		}
 		return out
 	}
-	q := Plan{Queue: p.Queue}
+	q := Plan{Queue: p.Queue, Local: p.Local}
 	placed := make([]bool, k)
 	for _, g := range p.Groups {
 		h := Group{Members: pick(g.Members), Riders: pick(g.Riders), DropLate: g.DropLate}

@@ -87,6 +87,10 @@ func (f *Forecast) why(c Candidate, ssgd time.Duration) string {
 	if c.Plan.Shares != nil {
 		name += " with shares by speed"
 	}
+	if c.Plan.Local > 0 {
+		return fmt.Sprintf("%s: %.1f %% sooner than ssgd (%v instead of %v for the same progress); of an iteration most is the exchange, and workers make %d steps for each",
+			name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), short(c.Cost), short(ssgd), c.Plan.Local)
+	}
 	return fmt.Sprintf("%s: %.1f %% sooner than ssgd (%v instead of %v for the same progress); worker %d takes %.2fx of the fastest%s",
 		name, 100*(1-c.Cost.Seconds()/ssgd.Seconds()), short(c.Cost), short(ssgd), slow, ratio, guess)
 }

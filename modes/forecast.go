@@ -54,6 +54,9 @@ type Forecast struct {
 	// Queue is into how many parts a share may be cut for a queue of samples (Plan.Queue). Zero: a queue is no candidate.
 	Queue int
 
+	// Local is how many steps workers may make by themselves between two exchanges (Plan.Local), at most. Below 2 local steps are no candidate.
+	Local int
+
 	// Phase is how much of the job is done, 0 to 1. Only a learned decider looks at it.
 	Phase float64
 }
@@ -147,6 +150,8 @@ func (f *Forecast) problem() (*problem, error) {
 		return nil, fmt.Errorf("modes: a forecast of %d times, %d shares and %d fits: want one of each for every worker, or none", n, len(f.Shares), len(f.Fits))
 	case f.Queue < 0 || f.Queue > maxQueue:
 		return nil, fmt.Errorf("modes: a forecast with a queue of %d parts of a share: want 0 to %d", f.Queue, maxQueue)
+	case f.Local < 0 || f.Local > 1<<20:
+		return nil, fmt.Errorf("modes: a forecast with %d local steps: want 0 to %d", f.Local, 1<<20)
 	case f.RiderWait < 0 || !(f.LinkRate >= 0) || f.LinkBytes < 0:
 		return nil, errors.New("modes: a forecast with a negative wait or link")
 	}
@@ -214,11 +219,12 @@ type flow struct {
 	own     float64 // mean size of the update that a sample is in: E S²/E S
 	behind  float64 // mean rounds applied between reading and applying, of a sample
 	stale   float64 // the same in updates, of a gradient
+	local   int     // steps that workers make by themselves between two updates
 }
 
 // cost of a plan, in seconds: see [Candidate].
 func (p *problem) cost(f flow) float64 {
-	return p.unit * p.strain(f.behind) / (f.rate * p.kept(f.own, f.behind))
+	return p.unit * p.strain(f.behind) / (f.rate * p.kept(f.own, f.behind) * p.together(f.local, len(p.ws)))
 }
 
 // undropped is the flow of a plan that drops nothing. Samples that were applied while a

@@ -49,6 +49,9 @@ func (q *problem) replay(p Plan, h History) flow {
 	if p.Queue > 0 {
 		return q.replayQueue(p, h)
 	}
+	if p.Local > 0 && p.sameGroups(SSGD(q.n)) {
+		return q.replayLocal(p, h)
+	}
 	n := len(h)
 	b := NewBarrier(p, n, 0)
 	for _, w := range q.gone {

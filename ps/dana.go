@@ -187,6 +187,27 @@ func (r *WorkerMomentum) Update(next, params []float32, version int64, gs []Grad
 	r.Then.run()
 }
 
+// Strides implements [Strider].
+func (r *WorkerMomentum) Strides() bool { return r.Then.Strides() }
+
+// Stride implements [Strider]: velocities are the mean ones of the steps, in common after a whole round, else each worker's.
+func (r *WorkerMomentum) Stride(params []float32, gs []Gradient, steps int, samples int64) {
+	gain, whole := float32(1/(1-r.Momentum)), r.whole(gs)
+	if !whole {
+		r.begin(gs, len(params))
+		for _, g := range gs {
+			clear(r.velocity[g.Worker])
+			kernel.Axpy(gain, g.Vec, r.velocity[g.Worker])
+		}
+	}
+	r.Then.Stride(params, gs, steps, samples)
+	if whole { // the first vector is the sum of all
+		clear(r.velocity)
+		r.common = append(r.common[:0], gs[0].Vec...)
+		kernel.Scale(gain, r.common)
+	}
+}
+
 // Ahead implements [Settler].
 func (r *WorkerMomentum) Ahead(next, params []float32, version int64, gs []Gradient, samples int64) bool {
 	if _, ok := r.Then.Optimizer.(RangeOptimizer); !ok || repeated(gs) || r.whole(gs) {

@@ -52,6 +52,18 @@ type Fused interface {
 	Update(next, params []float32, version int64, gs []Gradient, samples int64)
 }
 
+// Strider is a Rule that can move the parameters by what workers have done in steps of their own.
+type Strider interface {
+	Rule
+
+	// Strides says whether it can: not with every optimiser, nor with clipping.
+	Strides() bool
+
+	// Stride moves params by gs, each of which is what a [Solo] with a Gain hands over after so many steps. What the rule remembers of gradients becomes what these steps
+	// have come to. The vectors of gs may be overwritten.
+	Stride(params []float32, gs []Gradient, steps int, samples int64)
+}
+
 // Settler is a Fused rule that can leave to later what only the next update needs: what the shard does while parameters are on their way to workers, no worker waits for.
 type Settler interface {
 	Fused
@@ -139,6 +151,13 @@ type RangeOptimizer interface {
 	Optimizer
 	Begin()
 	StepRange(params, grad []float32, from int, lr float64)
+}
+
+// StrideOptimizer is an Optimizer that can go on from what workers' own optimisers of the same settings have done, by the mean movement of a step.
+type StrideOptimizer interface {
+	Optimizer
+	Strides() bool
+	Stride(params, mean []float32, steps int, lr float64)
 }
 
 // Schedule is the learning rate after that many samples. Its clock is samples,
@@ -312,6 +331,17 @@ func (d *Descent) Update(next, params []float32, version int64, gs []Gradient, s
 		copy(next, params)
 	}
 	d.Step(next, dir, samples, -1)
+}
+
+// Strides implements [Strider].
+func (d *Descent) Strides() bool {
+	o, ok := d.Optimizer.(StrideOptimizer)
+	return ok && o.Strides() && d.Clip == 0
+}
+
+// Stride implements [Strider].
+func (d *Descent) Stride(params []float32, gs []Gradient, steps int, samples int64) {
+	d.Optimizer.(StrideOptimizer).Stride(params, d.Combine(params, 0, gs), steps, d.Schedule.At(samples))
 }
 
 // Step clips and hands over to the optimiser.

@@ -281,6 +281,9 @@ func (s *Shard) Fire(f *transport.Fire) error {
 	if len(f.Gradients) > 0 {
 		want++
 	}
+	if r, ok := s.rule.(Strider); f.Local > 0 && (!ok || !r.Strides() || f.NormFirst) {
+		return fmt.Errorf("ps: firing %d is of %d steps that workers have made by themselves, of which the rule of this shard (%T) makes no update", f.Seq, f.Local, s.rule)
+	}
 	if f.Version != want {
 		return fmt.Errorf("ps: firing %d of %d gradients makes version %d, but %d is due",
 			f.Seq, len(f.Gradients), f.Version, want)
@@ -304,7 +307,7 @@ func (s *Shard) Fire(f *transport.Fire) error {
 		}
 	}
 	q := s.enqueue()
-	q.Seq, q.Version, q.Samples, q.NormFirst, q.Report = f.Seq, f.Version, f.Samples, f.NormFirst, f.Report
+	q.Seq, q.Version, q.Samples, q.NormFirst, q.Report, q.Local = f.Seq, f.Version, f.Samples, f.NormFirst, f.Report, f.Local
 	q.Gradients = append(q.Gradients[:0], f.Gradients...)
 	q.Dropped = append(q.Dropped[:0], f.Dropped...)
 	q.Quiet = append(q.Quiet[:0], f.Quiet...)
@@ -410,6 +413,16 @@ func (s *Shard) Next() (Event, bool) {
 	}
 	switch {
 	case len(f.Gradients) == 0:
+	case f.Local > 0:
+		s.take(f)
+		next := s.mem.Writable(s.params)
+		if &next[0] != &s.params[0] {
+			copy(next, s.params)
+		}
+		s.rule.(Strider).Stride(next, s.gradients, f.Local, f.Samples)
+		s.params = next
+		s.mem.Written()
+		s.free(nil)
 	case !f.NormFirst && s.fused != nil:
 		s.take(f)
 		next := s.mem.Writable(s.params)

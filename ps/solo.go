@@ -15,17 +15,24 @@ type Solo struct {
 	// Reset makes the optimiser anew at each release.
 	Reset bool
 
+	// Gain is not 0 where what is handed over is to be in the units of a gradient, for a [Strider]: the movement of a step, the mean of a round, by the learning rate and by Gain,
+	// the optimiser's ([optim.Config.Gain]). Without momentum that is the mean of the round's gradients.
+	//
+	// [optim.Config.Gain]: https://pkg.go.dev/star/train/optim#Config.Gain
+	Gain float64
+
 	opt   Optimizer
 	from  []float32 // the shards' parameters at the release
 	own   []float32 // with Pull: the worker's own parameters; nil before the first release
 	pull  []float32 // with Pull: d, by which it and the shards' parameters move towards each other
 	first bool      // no step of the round is made
 	begun bool      // params may differ from from
+	rates float64   // the sum of those of the round's steps
 }
 
 // Begin takes the parameters of the shards, which are in params, and puts there those that the worker goes on with.
 func (s *Solo) Begin(params []float32) (err error) {
-	s.from, s.first, s.begun = append(s.from[:0], params...), true, true
+	s.from, s.first, s.begun, s.rates = append(s.from[:0], params...), true, true, 0
 	if s.Pull > 0 {
 		if s.own == nil {
 			s.own = append([]float32(nil), params...)
@@ -51,7 +58,9 @@ func (s *Solo) Step(params, grad []float32, at int64) {
 			s.pull[i] = alpha * (params[i] - c)
 		}
 	}
-	s.opt.Step(params, grad, s.Schedule.At(at))
+	rate := s.Schedule.At(at)
+	s.rates += rate
+	s.opt.Step(params, grad, rate)
 	if first {
 		kernel.Axpy(-1, s.pull, params)
 	}
@@ -68,6 +77,9 @@ func (s *Solo) End(params, out []float32) {
 	}
 	for i, c := range s.from {
 		out[i] = c - params[i]
+	}
+	if s.Gain > 0 && s.rates > 0 { // at a rate of 0 nobody has moved
+		kernel.Scale(float32(1/(s.rates*s.Gain)), out)
 	}
 }
 

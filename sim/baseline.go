@@ -137,6 +137,9 @@ func (c *Config) Use(name string, own optim.Config) error {
 		if config.Ring {
 			config.Own = star.Record.Own
 		}
+		if t, ok := c.Learner.(*Trained); ok && t.Stride != nil {
+			config.Local = modes.MostLocal
+		}
 		auto, err := NewAuto(config, c.Plan)
 		if err != nil {
 			return err
@@ -205,6 +208,11 @@ func (t *Trained) play(m baseline.Made, own optim.Config) error {
 	o, err := optim.New(own, n)
 	if err != nil {
 		return err
+	}
+	if m.Local == nil && m.Rule == "" && own.Strides() {
+		t.Stride = func() *ps.Solo {
+			return &ps.Solo{Gain: own.Gain(), Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(own.Shared(), n) }}
+		}
 	}
 	descent := &ps.Descent{Optimizer: o, Schedule: schedule, Threads: 1}
 	if t.Rule = descent; own.Name == optim.DANA {

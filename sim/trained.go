@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"star"
 	"star/pgns"
@@ -51,6 +52,10 @@ type Trained struct {
 	// Solo makes what a worker keeps that trains by itself (Plan.Local). nil: workers send gradients.
 	Solo func() *ps.Solo
 
+	// Stride makes what a worker makes steps of its own with where the plan has it do so now, and compute gradients at other times, and what it hands over is for a rule that can go on from there
+	// (ps.Strider). nil: it can make none. Not with Solo.
+	Stride func() *ps.Solo
+
 	// Every is how many samples are applied between evaluations: samples and not updates, so that a mode of many small updates
 	// is not looked at more often. 0: a full round.
 	Every int
@@ -71,6 +76,7 @@ type Trained struct {
 	fire   transport.Fire
 
 	solos     []*ps.Solo
+	strides   []*ps.Solo    // of workers whose last gradient was of steps of their own
 	turns     []pgns.Change // of the workers' gradients: what a controller knows of the noise where updates are of one
 	own       []float32     // parameters of whoever trains by itself
 	step      []float32     // a gradient of it
@@ -115,8 +121,8 @@ func (t *Trained) Begin(workers, round int) {
 		for w := range t.solos {
 			t.solos[w] = t.Solo()
 		}
-		t.own, t.step = make([]float32, len(params)), make([]float32, len(params))
 	}
+	t.strides = make([]*ps.Solo, workers)
 	t.shard = ps.NewShard(len(params), rule, &t.mem)
 	t.shard.Load(params, 0)
 	if t.Every <= 0 {
@@ -151,10 +157,14 @@ func (t *Trained) Draw(w star.Worker, samples int) {
 func (t *Trained) compute(vec []float32, g *Gradient) error {
 	r := &t.reads[g.Worker]
 	switch {
+	case t.Stride != nil:
+		if err := t.stride(vec, g, r); err != nil {
+			return fmt.Errorf("sim: step %d of worker %d: %w", g.Step, g.Worker, err)
+		}
 	case (g.Local > 0) != (t.solos != nil):
 		return fmt.Errorf("sim: step %d of worker %d has %d steps of its own: plan and learner must agree on whether workers train by themselves", g.Step, g.Worker, g.Local)
 	case g.Local > 0:
-		if err := t.train(vec, g, r); err != nil {
+		if err := t.train(vec, g, r, t.solos[g.Worker]); err != nil {
 			return fmt.Errorf("sim: step %d of worker %d: %w", g.Step, g.Worker, err)
 		}
 	default:
@@ -176,6 +186,8 @@ func (t *Trained) compute(vec []float32, g *Gradient) error {
 	}
 	if g.Local == 0 {
 		g.Change, _ = t.turns[g.Worker].Next(vec)
+	} else {
+		t.turns[g.Worker] = pgns.Change{}
 	}
 	if g.Norm2 = norm2; g.Local > 0 {
 		g.Norm2 = 0 // it is the norm of no gradient
@@ -183,10 +195,22 @@ func (t *Trained) compute(vec []float32, g *Gradient) error {
 	return nil
 }
 
+// stride has a worker make its own steps, or forget those that it has made and compute a gradient.
+func (t *Trained) stride(vec []float32, g *Gradient, r *read) error {
+	s := &t.strides[g.Worker]
+	if g.Local == 0 {
+		*s = nil
+		return t.Task.Gradient(vec, r.of.vec, r.from, g.Samples)
+	}
+	if *s == nil {
+		*s = t.Stride()
+	}
+	return t.train(vec, g, r, *s)
+}
+
 // train has a worker make its own steps.
-func (t *Trained) train(vec []float32, g *Gradient, r *read) error {
-	s := t.solos[g.Worker]
-	copy(t.own, r.of.vec)
+func (t *Trained) train(vec []float32, g *Gradient, r *read, s *ps.Solo) error {
+	t.own, t.step = append(t.own[:0], r.of.vec...), append(t.step[:0], r.of.vec...)
 	if err := s.Begin(t.own); err != nil {
 		return err
 	}
@@ -319,6 +343,12 @@ func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 		NormFirst: t.scores || t.descent != nil && t.descent.Clip > 0}
 	samples := 0
 	weight := t.weights(gs)
+	if t.fire.Local = gs[0].Local; t.solos != nil || slices.ContainsFunc(gs, func(g Gradient) bool { return g.Local != gs[0].Local }) {
+		t.fire.Local = 0
+		if each := weight; t.solos == nil { // some bring gradients: see the ledger of package coord
+			weight = func(g *Gradient) float32 { return each(g) * float32(max(1, g.Local)) }
+		}
+	}
 	for i := range gs {
 		g := &gs[i]
 		if !g.Kept {
@@ -337,7 +367,7 @@ func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 		return Outcome{Err: err}
 	}
 	var o Outcome
-	if ev.Report && t.solos == nil {
+	if ev.Report && t.solos == nil && !slices.ContainsFunc(gs, func(g Gradient) bool { return g.Local > 0 }) {
 		scale := float64(t.round) / float64(samples) // the shard's sum has weights bₖ/B
 		if t.Mean {
 			scale = 1

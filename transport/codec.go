@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"strconv"
 	"time"
@@ -506,10 +507,14 @@ func ParseStored(b []byte) (Stored, error) {
 func (Fire) Kind() Kind { return KindFire }
 
 func (m Fire) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 8)
+	samples := m.Samples
+	if m.Local > 0 {
+		samples = ^samples // so that a shard that knows of no steps refuses them, in place of taking them for gradients
+	}
+	dst = appendArray(dst, 9)
 	dst = appendInt(dst, m.Seq)
 	dst = appendInt(dst, m.Version)
-	dst = appendInt(dst, m.Samples)
+	dst = appendInt(dst, samples)
 	dst = appendGradients(dst, m.Gradients)
 	dst = appendGradients(dst, m.Dropped)
 	dst = appendArray(dst, len(m.Quiet))
@@ -517,7 +522,8 @@ func (m Fire) AppendTo(dst []byte) []byte {
 		dst = appendInt(dst, int64(w))
 	}
 	dst = appendBool(dst, m.NormFirst)
-	return appendBool(dst, m.Report)
+	dst = appendBool(dst, m.Report)
+	return appendInt(dst, int64(m.Local))
 }
 
 // Parse parses the header of a Fire into m and reuses the memory of m's lists,
@@ -529,7 +535,7 @@ func (m *Fire) parse(k Kind, b []byte) error {
 	p := parse(k, b, 8)
 	m.Seq = p.natural("seq")
 	m.Version = p.natural("version")
-	m.Samples = p.natural("samples")
+	m.Samples = p.within("samples", math.MinInt64, math.MaxInt64)
 	m.Gradients = p.gradients("gradients", m.Gradients)
 	m.Dropped = p.gradients("dropped", m.Dropped)
 	p.left--
@@ -539,6 +545,15 @@ func (m *Fire) parse(k Kind, b []byte) error {
 	}
 	m.NormFirst = p.bool("norm_first")
 	m.Report = p.bool("report")
+	if m.Local = 0; p.err == nil && p.left > 0 { // absent from older coordinators
+		m.Local = int(p.within("local", 0, maxSteps))
+	}
+	switch steps := m.Samples < 0; {
+	case steps != (m.Local > 0):
+		p.fail("samples", fmt.Errorf("%d with %d local steps: want a negative number with such steps, and none without", m.Samples, m.Local))
+	case steps:
+		m.Samples = ^m.Samples
+	}
 	return p.end()
 }
 

@@ -185,6 +185,9 @@ type Fire struct {
 	Quiet        []star.Worker // of both lists: workers that are gone; nothing is sent to them
 	NormFirst    bool          // answer with Norm and wait for Apply (clipping by global norm)
 	Report       bool          // answer with Norm when the update is made
+
+	// Local is how many steps of their own the Gradients' workers have made, each of which says how far it has come in a step. 0: these are gradients.
+	Local int
 }
 
 // Norm: the sum of squares of a shard's slice of the weighted sum. After a Fire with

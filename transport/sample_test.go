@@ -43,6 +43,7 @@ var samples = []sample{
 		Dropped: []Gradient{{1, 40, 0}}, Quiet: []star.Worker{1}, NormFirst: true, Report: true,
 	}, nil},
 	{Fire{Seq: 1, Version: 1}, nil},
+	{Fire{Seq: 43, Version: 42, Samples: 10368, Gradients: []Gradient{{0, 42, 0.5}, {1, 42, 0.5}}, Local: 8}, nil},
 	{Norm{Shard: 1, Seq: 42}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
 	{Norm{Shard: 1, Seq: 43, Sum2: 0.75}, nil},
 	{Apply{Seq: 42, Norm: 0.5, Factor: 1}, nil},

@@ -221,6 +221,9 @@ func (o *Optimizer) Step(params, grad []float32, lr float64) {
 	o.StepRange(params, grad, 0, lr)
 }
 
+// Strides is that of its Config.
+func (o *Optimizer) Strides() bool { return o.c.Strides() }
+
 // Len is the number of parameters that it is for.
 func (o *Optimizer) Len() int { return o.n }
 
@@ -249,6 +252,28 @@ func (o *Optimizer) StepRange(params, grad []float32, from int, lr float64) {
 			LR: float32(lr), Beta1: float32(c.Beta1), Beta2: float32(c.Beta2), Eps: float32(c.Epsilon),
 			Decay: float32(c.WeightDecay), Decoupled: c.Name == AdamW, Step: o.steps,
 		})
+	}
+}
+
+// Strides says whether workers can make steps of their own for an optimiser of c ([Optimizer.Stride]): those of the SGD family, whose steps are as long as their gradients.
+func (c Config) Strides() bool { return c.Name != Adam && c.Name != AdamW }
+
+// Gain is by how much a step becomes longer because gradients are remembered: 1/(1 − μ), and 1 without momentum.
+func (c Config) Gain() float64 { return 1 / (1 - c.WithDefaults().Momentum) }
+
+// Stride moves params as far as workers have come in so many steps of their own with optimisers of the same settings: mean is what [ps.Solo] hands over, the mean of their movement in a step,
+// by the learning rate and by Gain. What the optimiser remembers becomes the mean velocity of those steps. Optimisers for which Strides is false panic. mean is not changed.
+//
+// [ps.Solo]: https://pkg.go.dev/star/ps#Solo
+func (o *Optimizer) Stride(params, mean []float32, steps int, lr float64) {
+	if len(params) != o.n || len(mean) != o.n || !o.c.Strides() {
+		panic(fmt.Sprintf("optim: a stride of %d parameters, %d of the mean, with %s for %d", len(params), len(mean), o.c.Name, o.n))
+	}
+	o.steps++
+	kernel.Axpy(float32(-lr*float64(steps)*o.c.Gain()), mean, params)
+	for _, s := range o.slots {
+		clear(s.Data)
+		kernel.Axpy(float32(o.c.Gain()), mean, s.Data)
 	}
 }
 

@@ -33,6 +33,9 @@ func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 	}
 	c := pilot.Config{Workers: job.Ranks(), Batch: job.Batch, Plan: plan, Ring: job.Arch == settings.AllReduce, RiderWait: job.RiderWait,
 		LinkRate: 1e6 * job.PSBandwidth, Momentum: Optimizer(job).Memory(), Velocities: Optimizer(job).Velocities(), Queue: min(modes.QueueParts, job.Batch)}
+	if mayStride(job) == nil {
+		c.Local = modes.MostLocal
+	}
 	switch job.Predictor {
 	case "", PredictorNone:
 	case PredictorOnline:

@@ -126,7 +126,9 @@ func (p *partial) keep(own []float32, m transport.Close, first, any bool) {
 
 // back undoes the steps that the worker has made by itself: all members make the same update of the parameters that they began with.
 func (w *ringWorker) back() {
-	if w.local != nil {
-		w.local.Back(w.params)
+	for _, s := range []*ps.Solo{w.local, w.stride} {
+		if s != nil {
+			s.Back(w.params)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"star"
 	"star/cmd/internal/settings"
 	"star/coord"
+	"star/pgns"
 	"star/ps"
 	"star/train/kernel"
 	"star/train/optim"
@@ -30,8 +31,59 @@ func newLocal(job *settings.Job, workers, params int) (*ps.Solo, error) {
 	if err != nil {
 		return nil, err
 	}
-	c = c.Shared()
-	return &ps.Solo{Pull: made.Local.Pull, Reset: made.Local.Reset, Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(c, params) }}, nil
+	return &ps.Solo{Pull: made.Local.Pull, Reset: made.Local.Reset, Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+}
+
+// mayStride says why workers of a job without a baseline can make no steps of their own; nil: they can.
+func mayStride(job *settings.Job) error {
+	switch {
+	case job.Baseline != "":
+		return errors.New("its --baseline says what workers do between two releases")
+	case !Optimizer(job).WithDefaults().Strides():
+		return fmt.Errorf("the steps of --optimizer %s are not as long as their gradients, and what it remembers of them is not known to workers", job.Optimizer)
+	case job.Clip > 0:
+		return errors.New("--clip is for the gradient of all workers, and they make steps with their own")
+	case lossy(job.Compress):
+		return fmt.Errorf("what --compress %s leaves out of a gradient would be made good with a weight that is not its own", job.Compress)
+	case job.UpdateScale != string(coord.ScaleRound):
+		return fmt.Errorf("--update-scale %s weighs gradients", job.UpdateScale)
+	case len(job.Coordinators) > 0:
+		return errors.New("with --coordinators, who takes the job over would not know who has made steps")
+	}
+	return nil
+}
+
+// newStride is what a worker makes steps with in a job that otherwise sends gradients.
+func newStride(job *settings.Job, params int) (*ps.Solo, error) {
+	if err := mayStride(job); err != nil {
+		return nil, err
+	}
+	c, rate, err := updateRule(job)
+	if err != nil {
+		return nil, err
+	}
+	return &ps.Solo{Gain: c.Gain(), Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+}
+
+// solo is what the worker makes the steps of a release with; nil: it computes gradients. What it has remembered in such steps is forgotten with the first gradient (compute).
+func (w *worker) solo(rel transport.Release) (*ps.Solo, error) {
+	if w.local != nil {
+		if rel.Local == 0 {
+			return nil, &DisagreeError{fmt.Errorf("the job wants a gradient of this worker: %w", errLocal)}
+		}
+		return w.local, nil
+	}
+	if rel.Local == 0 {
+		return nil, nil
+	}
+	if w.stride == nil {
+		s, err := newStride(w.job, len(w.grad))
+		if err != nil {
+			return nil, &DisagreeError{fmt.Errorf("the job wants %d steps of this worker by itself: %w: %w", rel.Local, err, errLocal)}
+		}
+		w.stride = s
+	}
+	return w.stride, nil
 }
 
 // partsOf is what a worker computes one after the other.
@@ -51,12 +103,14 @@ func partsOf(rel transport.Release) []ps.Piece {
 // pieces computes a batch piece by piece: the steps of a worker that trains by itself, or the parts of a batch of which it leaves
 // out what it has no time for. What it hands over is in w.grad.
 func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
-	steps := rel.Local > 0
-	if steps != (w.local != nil) {
-		return computed, &DisagreeError{fmt.Errorf("the job wants %d steps of this worker by itself: %w", rel.Local, errLocal)}
+	local, err := w.solo(rel)
+	if err != nil {
+		return computed, err
 	}
+	steps := local != nil
 	if steps {
-		if err := w.local.Begin(w.model.Params()); err != nil {
+		w.turns = pgns.Change{} // the next gradient follows on none
+		if err := local.Begin(w.model.Params()); err != nil {
 			return computed, err
 		}
 	} else if w.sum == nil {
@@ -105,7 +159,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 		case !steps:
 			kernel.Axpy(float32(p.Count), w.grad, w.sum)
 		default:
-			w.local.Step(w.model.Params(), w.grad, p.Start)
+			local.Step(w.model.Params(), w.grad, p.Start)
 		}
 		// The injection slows all of an iteration down: each piece sleeps for what is due so far.
 		worked += time.Since(loaded)
@@ -118,7 +172,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 		rec.Compute += time.Since(loaded)
 	}
 	if steps {
-		w.local.End(w.model.Params(), w.grad)
+		local.End(w.model.Params(), w.grad)
 	} else {
 		copy(w.grad, w.sum)
 		over := done

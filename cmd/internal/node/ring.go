@@ -711,7 +711,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	if w.codec != nil {
 		w.codec.Keep()
 	}
-	tally.Sum2 = w.update()
+	tally.Sum2 = w.update(rel.Local)
 	if rel.Micro == 0 {
 		w.samples += rel.Total
 	}
@@ -816,8 +816,8 @@ func (w *ringWorker) weight(samples int) float32 {
 	return float32(float64(samples) / float64(max(w.ring.Of, 1)))
 }
 
-// update makes the next version of the weighted sum in grad, and returns the sum's squared norm.
-func (w *ringWorker) update() (sum2 float64) {
+// update makes the next version of the weighted sum in grad, and returns the sum's squared norm. local is how many steps everybody has made by itself; 0: these are gradients.
+func (w *ringWorker) update(local int) (sum2 float64) {
 	norm := -1.0
 	if w.job.Clip > 0 {
 		var s exact.Squares // the same bits on processors that add in another order
@@ -828,7 +828,11 @@ func (w *ringWorker) update() (sum2 float64) {
 		sum2 = kernel.SumSq(w.grad)
 	}
 	w.door.change(w.version+1, func() {
-		w.rule.Step(w.params, w.grad, w.samples, norm)
+		if local > 0 && w.local == nil {
+			w.rule.Stride(w.params, []ps.Gradient{{Vec: w.grad, Weight: 1}}, local, w.samples)
+		} else {
+			w.rule.Step(w.params, w.grad, w.samples, norm)
+		}
 		if w.riding != nil {
 			w.riding.move(w.params, w.rule.Schedule.At(w.samples))
 		}

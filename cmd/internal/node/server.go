@@ -266,7 +266,9 @@ func (s *server) prepare() (err error) {
 		return job.Invalid("mode", err)
 	}
 	if s.plan.Local > 0 && s.made.Local == nil {
-		return job.Invalid("mode", errors.New("workers that train by themselves need an optimiser of their own, and the servers another one: --baseline local-sgd:steps=H, diloco or easgd"))
+		if err := mayStride(job); err != nil {
+			return job.Invalid("mode", fmt.Errorf("%s: %w", job.Mode, err))
+		}
 	}
 	if job.Shares != nil {
 		s.plan.Shares = job.Shares
@@ -660,7 +662,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	cfg := coord.Config{
 		Job: job.Name, Workers: job.Ranks(), First: job.Workers, Least: job.MinWorkers, Servers: job.Servers, Replicas: job.Replicas,
 		Poison: job.Poison,
-		Plan:   s.plan, Words: s.words(), Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Lossy: lossy(job.Compress) || s.made.Local != nil,
+		Plan:   s.plan, Words: s.words(), Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Strides: mayStride(job) == nil, Lossy: lossy(job.Compress) || s.made.Local != nil,
 		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
 		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery, Grace: job.Grace,
 		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),

@@ -99,8 +99,9 @@ type worker struct {
 	legacy *checkpoint.Residuals // of the job that this one goes on from, until they are taken up
 	saves  sync.WaitGroup        // parts of checkpoints
 
-	local *ps.Solo  // nil: it sends gradients
-	sum   []float32 // of the parts of a batch
+	local  *ps.Solo  // of a baseline whose workers train by themselves; nil: it sends gradients
+	stride *ps.Solo  // in their place, as long as the plan has steps of their own; see solo
+	sum    []float32 // of the parts of a batch
 
 	batch   train.Batch // of the evaluation
 	indices []int
@@ -686,6 +687,9 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 	if paused > 0 { // for others, like a wait: the worker is no slower for it
 		rec.Wait += paused
 		rec.Telemetry.Set(star.Paused, paused.Seconds())
+	}
+	if rel.Local == 0 {
+		w.stride = nil
 	}
 	if rel.Local > 0 || rel.Micro > 0 || rel.Part > 0 || w.local != nil {
 		return w.pieces(ctx, rel, rec)

@@ -24,6 +24,7 @@ type Config struct {
 	Ring       bool          // all-reduce
 	RiderWait  time.Duration // of the ring
 	Queue      int           // see modes.Forecast
+	Local      int           // see modes.Forecast
 	LinkRate   float64       // see modes.Forecast
 	Momentum   float64       // of the optimiser: see modes.ControllerConfig
 	Velocities float64       // see modes.ControllerConfig
@@ -102,7 +103,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	p.timer = timer
 	p.controller, err = modes.NewController(modes.ControllerConfig{
 		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities,
-		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, LinkBytes: 4 * params, LinkRate: c.LinkRate,
+		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, Local: c.Local, LinkBytes: 4 * params, LinkRate: c.LinkRate,
 	}, c.Plan)
 	return err
 }

@@ -1,0 +1,157 @@
+package ps
+
+import (
+	"math"
+	"testing"
+
+	"star"
+	"star/train/optim"
+	"star/transport"
+)
+
+// On a quadratic workers that make steps of their own and then average come to where the same workers come by an update after each of those steps: all of it is linear, parameters and velocities, so the mean of
+// what workers do is what is done to the mean (Woodworth et al. 2020, section 3). Gradients are λ(w − w*) and noise, and the workers' velocities are their own and stay so.
+func TestStepsOfTheirOwnOnAQuadratic(t *testing.T) {
+	const workers, steps, rounds, n = 4, 6, 5, 3
+	curvature := [n]float32{0.5, 2, 8}
+	noise := func(w, k, i int) float32 { return float32(math.Sin(float64(1 + 31*w + 7*k + 3*i))) }
+	gradient := func(dst, params []float32, w, k int) {
+		for i := range dst {
+			dst[i] = curvature[i]*(params[i]-1) + noise(w, k, i)
+		}
+	}
+	begin := func() []float32 { return []float32{5, -3, 2} }
+	for _, c := range []optim.Config{{LR: 0.05}, {Name: optim.Momentum, LR: 0.02}, {Name: optim.Nesterov, LR: 0.02}, {Name: optim.DANA, LR: 0.02}, {Name: optim.Momentum, LR: 0.02, WeightDecay: 0.1}} {
+		t.Run(c.WithDefaults().Name, func(t *testing.T) {
+			own := c.Shared()
+			o, err := optim.New(own, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, mean, g := begin(), make([]float32, n), make([]float32, n)
+			for k := range rounds * steps {
+				clear(mean)
+				for w := range workers {
+					gradient(g, want, w, k)
+					for i := range g {
+						mean[i] += g[i] / workers
+					}
+				}
+				o.Step(want, mean, c.LR)
+			}
+
+			s := strideShard(t, c, n, begin())
+			solos := make([]*Solo, workers)
+			for w := range solos {
+				solos[w] = &Solo{Gain: c.Gain(), Schedule: Constant(c.LR), Make: func() (Optimizer, error) { return optim.New(own, n) }}
+			}
+			for r := range rounds {
+				f := transport.Fire{Seq: int64(r + 1), Version: int64(r + 1), Samples: int64(r * steps * workers), Local: steps}
+				for w := range workers {
+					params, out := append([]float32(nil), s.Params()...), make([]float32, n)
+					if err := solos[w].Begin(params); err != nil {
+						t.Fatal(err)
+					}
+					for k := range steps {
+						gradient(g, params, w, r*steps+k)
+						solos[w].Step(params, g, 0)
+					}
+					solos[w].End(params, out)
+					if err := s.Push(Gradient{Worker: star.Worker(w), Step: int64(r), Basis: int64(r), Samples: steps, Vec: out}); err != nil {
+						t.Fatal(err)
+					}
+					f.Gradients = append(f.Gradients, transport.Gradient{Worker: star.Worker(w), Step: int64(r), Weight: 1. / workers})
+				}
+				if err := s.Fire(&f); err != nil {
+					t.Fatal(err)
+				}
+				if ev, ok := s.Next(); !ok || ev.Kind != Updated || ev.Version != f.Version {
+					t.Fatalf("round %d: %+v, %v", r, ev, ok)
+				}
+			}
+			for i, p := range s.Params() {
+				if math.Abs(float64(p-want[i])) > 2e-5 {
+					t.Errorf("parameter %d is %v, by updates after each step %v", i, p, want[i])
+				}
+			}
+		})
+	}
+}
+
+func strideShard(t *testing.T, c optim.Config, n int, params []float32) *Shard {
+	t.Helper()
+	o, err := optim.New(c, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Descent{Optimizer: o, Schedule: Constant(c.LR)}
+	rule := Rule(d)
+	if c.Name == optim.DANA {
+		rule = NewWorkerMomentum(d, 4, o.Config().Momentum, c.WeightDecay)
+	}
+	s := NewShard(n, rule, keepAll{})
+	s.Load(params, 0)
+	return s
+}
+
+// Without momentum what a worker hands over is the mean of its gradients; with momentum 0.9, of steps with one and the same gradient, it grows towards that, as SSGD's steps do. And the shards' velocity is the mean
+// one of the round, with which SSGD goes on.
+func TestStrideGoesOn(t *testing.T) {
+	const mu, lr, steps = 0.9, 0.1, 3
+	v, moved := 0.0, 0.0 // by hand: heavy ball with gradients of 1
+	for range steps {
+		v = mu*v + 1
+		moved += lr * v
+	}
+	c := optim.Config{Name: optim.Momentum, LR: lr, Momentum: mu}
+	solo := &Solo{Gain: c.Gain(), Schedule: Constant(lr), Make: func() (Optimizer, error) { return optim.New(c, 1) }}
+	params, out := []float32{2}, []float32{0}
+	if err := solo.Begin(params); err != nil {
+		t.Fatal(err)
+	}
+	for range steps {
+		solo.Step(params, []float32{1}, 0)
+	}
+	solo.End(params, out)
+	if want := moved / (steps * lr) * (1 - mu); math.Abs(float64(out[0])-want) > 1e-6 {
+		t.Fatalf("handed over %v, want %v", out[0], want)
+	}
+	o, err := optim.New(c, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Descent{Optimizer: o, Schedule: Constant(lr)}
+	from := []float32{2}
+	if d.Stride(from, []Gradient{{Weight: 1, Vec: out}}, steps, 0); math.Abs(float64(from[0])-(2-moved)) > 1e-6 {
+		t.Errorf("the parameter is %v, want %v", from[0], 2-moved)
+	}
+	if v, want := o.State().Slots[0].Data[0], moved/(steps*lr); math.Abs(float64(v)-want) > 1e-6 {
+		t.Errorf("the velocity is %v, want the mean one, %v", v, want)
+	}
+}
+
+// A shard whose rule cannot go on from such steps refuses them.
+func TestStrideIsRefused(t *testing.T) {
+	s := strideShard(t, optim.Config{LR: 1}, 1, []float32{1})
+	if err := s.Push(Gradient{Vec: []float32{1}}); err != nil {
+		t.Fatal(err)
+	}
+	f := &transport.Fire{Seq: 1, Version: 1, Gradients: []transport.Gradient{{Weight: 1}}, Local: 2, NormFirst: true}
+	if err := s.Fire(f); err == nil {
+		t.Error("a firing of steps with the norm first is accepted")
+	}
+	named, err := ParseNamed("lgc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, _ := optim.New(optim.Config{LR: 1}, 1)
+	s = NewShard(1, named.Make(&Descent{Optimizer: o, Schedule: Constant(1)}, 1, 1), keepAll{})
+	s.Load([]float32{1}, 0)
+	if err := s.Push(Gradient{Vec: []float32{1}}); err != nil {
+		t.Fatal(err)
+	}
+	f.NormFirst = false
+	if err := s.Fire(f); err == nil {
+		t.Error("a rule that knows of no steps makes an update of them")
+	}
+}
