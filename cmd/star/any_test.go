@@ -14,6 +14,7 @@ import (
 // With several processes that may coordinate and copies of every shard, whoever coordinates is killed, and then a server: the job goes on, and its
 // parameters are those of a job to which nothing happened, to the bit.
 func TestCoordinatorAndServerAreKilled(t *testing.T) {
+	t.Parallel()
 	common := []string{"--mode", "ssgd", "--steps", "400", "--optimizer", "adam", "--eval-every", "0"}
 	calm := group(t, 3, 2, common...)
 	var addrs []string

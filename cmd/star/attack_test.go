@@ -92,6 +92,7 @@ func heap(t *testing.T, addr string) int64 {
 
 // A job of real processes under attack: nothing of it is applied, nobody crashes, and the job comes to its end. `make attack` prints the numbers.
 func TestAttacks(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("a job under attack takes some seconds")
 	}
@@ -241,6 +242,7 @@ func TestAttacks(t *testing.T) {
 // Callers of --http that never finish a request, or never read the answer, take neither the descriptors nor the memory of a job: with 1024
 // descriptors workers join and checkpoints are written, and who asks properly is answered.
 func TestHTTPUnderAttack(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("a job under attack takes some seconds")
 	}

@@ -30,6 +30,7 @@ var elsewhere = map[string]bool{"dc-asgd/ps": true, "lgc/ps": true, "zeno++/ps":
 // Every baseline trains in real processes, on each architecture that it knows. What the released programs decide is tested without.
 func TestEveryBaselineRuns(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	fit := map[string]string{ // to four steps
 		"easgd": "easgd:steps=2", "local-sgd": "local-sgd:steps=2", "post-local-sgd": "post-local-sgd:steps=2", "sync-switch": "sync-switch:switch=0.5",
 		"lb-bsp": "lb-bsp:predictor=last", "dropcompute": "dropcompute:micro=2,after=1", "k-batch-sync": "k-batch-sync:k=3",
@@ -62,6 +63,7 @@ func TestEveryBaselineRuns(t *testing.T) {
 // On an all-reduce the schemes of other papers do what they do with servers.
 func TestBaselinesOnARing(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	ring := []string{"--arch", "allreduce", "--workers", "2", "--steps", "8"}
 	run := func(baseline string, args ...string) runlog.Result {
 		t.Helper()

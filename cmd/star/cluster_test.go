@@ -167,6 +167,7 @@ func clusterOn(t *testing.T, s *gang, text string) string {
 
 // Where there is no room a job stays in SSGD, and says why.
 func TestClusterIsFull(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("five processes")
 	}
@@ -283,6 +284,7 @@ func TestJobMakesRoom(t *testing.T) {
 
 // A second service under one name does not start; the processes of a job find the first by gossip.
 func TestOneServiceForACluster(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("gossip takes seconds")
 	}
@@ -307,6 +309,7 @@ func TestOneServiceForACluster(t *testing.T) {
 
 // Two services that did not know of each other serve until their gossips meet. Then the younger one steps down, and names the other.
 func TestServiceStepsDown(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("gossip takes seconds")
 	}
@@ -333,6 +336,7 @@ func TestServiceStepsDown(t *testing.T) {
 
 // The bytes of a ring that leave a host count as its use.
 func TestClusterCountsRings(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("five processes, for seconds")
 	}
@@ -355,6 +359,7 @@ func TestClusterCountsRings(t *testing.T) {
 
 // The service takes only who has the token and a certificate; jobs that do enter, and who looks is refused without.
 func TestClusterWithTLS(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("four processes")
 	}

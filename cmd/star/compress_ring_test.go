@@ -10,6 +10,7 @@ import (
 // members have the same bits the coordinator checks itself.
 func TestCompressedRingsLearn(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	const params = 61706
 	for _, c := range []struct {
 		codec       string
@@ -39,6 +40,7 @@ func TestCompressedRingsLearn(t *testing.T) {
 // exchanged after it; a job repeats; on one host auto changes no bit.
 func TestCompressedRingRepeats(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	args := []string{"--model", "mlp", "--workers", "3", "--steps", "20", "--batch", "8", "--lr", "0.05", "--arch", "allreduce", "--bucket", "0.1"}
 	for _, codec := range []string{"int8", "topk=0.05", "powersgd=2"} {
 		overlap, _ := job(t, append(args, "--compress", codec)...)
@@ -52,6 +54,7 @@ func TestCompressedRingRepeats(t *testing.T) {
 
 // Members are killed, become riders and return while gradients are compressed.
 func TestCompressedRingChanges(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")
 	}

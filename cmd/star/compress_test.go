@@ -45,6 +45,7 @@ func pushed(t *testing.T, dir string) float64 {
 // the codec says.
 func TestCompressedJobsLearn(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	const params = 61706
 	for _, c := range []struct {
 		codec       string
@@ -69,6 +70,7 @@ func TestCompressedJobsLearn(t *testing.T) {
 // changes no bit.
 func TestCompressWithModes(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	r, _ := job(t, "--compress", "topk=0.1", "--mode", "backup=1", "--workers", "3", "--model", "mlp", "--steps", "30", "--slow", "2:+20ms")
 	if r.Updates == 0 || r.Samples == 0 {
 		t.Errorf("result %+v", r)

@@ -21,6 +21,7 @@ import (
 // Whoever coordinates is killed, or told to leave, with servers and with a ring. Another process takes the job over, no promise is broken, and the parameters at
 // the end are those of a job to which nothing happened, to the bit.
 func TestCoordinatorIsReplaced(t *testing.T) {
+	t.Parallel()
 	for name, own := range map[string][]string{
 		"ps":        nil,
 		"clip":      {"--clip", "0.5"}, // each update waits for a norm that the coordinator makes
@@ -65,6 +66,7 @@ func TestCoordinatorIsReplaced(t *testing.T) {
 // What codecs have left out of gradients is not lost with the coordinator: the parameters at the end are those of a job to which nothing happened, but for
 // roundings.
 func TestResidualsOutliveTheCoordinator(t *testing.T) {
+	t.Parallel()
 	common := []string{"--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--workers", "2", "--shards", "1", "--model", "softmax",
 		"--mode", "ssgd", "--batch", "8", "--steps", "300", "--slow", "0:+5ms", "--eval-every", "0", "--optimizer", "sgd", "--lr", "0.05", "--compress", "topk=0.02"}
 	calm, broke := t.TempDir(), t.TempDir()

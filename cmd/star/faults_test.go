@@ -183,6 +183,7 @@ func (g *gang) accounted(limit int64) {
 
 // A worker is killed at some time: the others do its work.
 func TestKilledWorker(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("eighteen jobs of several processes")
 	}
@@ -212,6 +213,7 @@ func TestKilledWorker(t *testing.T) {
 
 // A server is lost for good: everybody ends, and says for whose sake.
 func TestKilledServer(t *testing.T) {
+	t.Parallel()
 	for dies, others := range map[string]string{"ps0": "ps1", "ps1": "ps0"} {
 		t.Run(dies, func(t *testing.T) {
 			t.Parallel()
@@ -228,6 +230,7 @@ func TestKilledServer(t *testing.T) {
 // A stopped process is slow until --dead-after, and gone after it. It learns that when it
 // wakes up.
 func TestStoppedProcesses(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("stops processes for seconds")
 	}
@@ -312,28 +315,26 @@ func mentioning(word string) (pids []string) {
 
 // Who does not fit is refused with the exit code that says why, and the job goes on.
 func TestMisfits(t *testing.T) {
-	t.Setenv("STAR_TOKEN", "secret")
-	g := group(t, 1, 1, "--workers", "2", "--steps", "20")
+	t.Parallel()
+	g := group(t, 1, 1, "--workers", "2", "--steps", "20", "--token", "secret")
 	g.until("worker 0 joins", func() bool { return strings.Contains(g.said("w0"), `"msg":"joined"`) })
 	base := []string{"worker", "--coordinator", g.addr, "--workers", "2", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8",
-		"--join-timeout", "20s"}
+		"--join-timeout", "20s", "--token", "secret"}
 	for name, c := range map[string]struct {
-		args, env []string
-		code      int
-		words     []string
+		args  []string
+		code  int
+		words []string
 	}{
-		"rank twice": {[]string{"--rank", "0"}, nil, 2, []string{"rank 0 is taken", "--rank"}},
-		"rank":       {[]string{"--rank", "2"}, nil, 2, []string{"ranks are 0 to 1"}},
-		"model":      {[]string{"--model", "mlp"}, nil, 78, []string{"--model mlp", "softmax"}},
-		"seed":       {[]string{"--seed", "9"}, nil, 78, []string{"has hash", "--seed"}},
-		"data":       {[]string{"--dataset", "digits:n=300,test=100"}, nil, 78, []string{"digits:n=300", "digits:n=400"}},
-		"job":        {[]string{"--job", "zebra"}, nil, 78, []string{`"zebra"`, `"star"`}},
-		"workers":    {[]string{"--workers", "3"}, nil, 78, []string{"2 workers", "of 3"}},
-		"token":      {nil, []string{"STAR_TOKEN=wrong"}, 77, []string{"token"}},
+		"rank twice": {[]string{"--rank", "0"}, 2, []string{"rank 0 is taken", "--rank"}},
+		"rank":       {[]string{"--rank", "2"}, 2, []string{"ranks are 0 to 1"}},
+		"model":      {[]string{"--model", "mlp"}, 78, []string{"--model mlp", "softmax"}},
+		"seed":       {[]string{"--seed", "9"}, 78, []string{"has hash", "--seed"}},
+		"data":       {[]string{"--dataset", "digits:n=300,test=100"}, 78, []string{"digits:n=300", "digits:n=400"}},
+		"job":        {[]string{"--job", "zebra"}, 78, []string{`"zebra"`, `"star"`}},
+		"workers":    {[]string{"--workers", "3"}, 78, []string{"2 workers", "of 3"}},
+		"token":      {[]string{"--token", "wrong"}, 77, []string{"token"}},
 	} {
-		cmd := exec.Command(star(t), append(base, c.args...)...)
-		cmd.Env = append(os.Environ(), c.env...)
-		out, err := cmd.CombinedOutput()
+		out, err := exec.Command(star(t), append(base, c.args...)...).CombinedOutput()
 		if got := code(err); got != c.code {
 			t.Errorf("%s: exit code %d, want %d\n%s", name, got, c.code, out)
 		}
@@ -351,6 +352,7 @@ func TestMisfits(t *testing.T) {
 
 // A member that is missing is named by everybody who waits.
 func TestMissingMembers(t *testing.T) {
+	t.Parallel()
 	t.Run("worker", func(t *testing.T) {
 		t.Parallel()
 		g := group(t, 2, 1, "--workers", "2", "--join-timeout", "4s")
@@ -384,6 +386,7 @@ func TestMissingMembers(t *testing.T) {
 // Wrong bytes harm their own connection only: the job goes on, and memory does not grow
 // by what frames claim.
 func TestGarbage(t *testing.T) {
+	t.Parallel()
 	g := group(t, 1, 2, "--steps", "1000000", "--shards", "2")
 	g.training()
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -455,6 +458,7 @@ func peakMemory(t *testing.T, pid int) int {
 
 // A job that is resumed where it ended evaluates and ends.
 func TestResumeAtTheEnd(t *testing.T) {
+	t.Parallel()
 	args := []string{"--model", "softmax", "--workers", "2", "--batch", "16", "--steps", "5"}
 	first, dir := job(t, args...)
 	again, _ := job(t, append(args, "--resume", dir)...)
@@ -465,6 +469,7 @@ func TestResumeAtTheEnd(t *testing.T) {
 
 // A checkpoint that cannot be written is a failure, although the training is done.
 func TestUnwritableCheckpoint(t *testing.T) {
+	t.Parallel()
 	// The folder of checkpoints can be made, and in it that of one, but the paths of files in that are too long.
 	dir := t.TempDir()
 	for limit := 4060 - len("/checkpoints"); len(dir) < limit; {
@@ -486,6 +491,7 @@ func TestUnwritableCheckpoint(t *testing.T) {
 
 // With --log-format json every line of the log is JSON, also progress and last words.
 func TestLogIsJSON(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{
 		"good": {"--slow", "1:3x"},
 		"bad":  {"--slow", "none", "--resume", "nowhere-to-be-found"},

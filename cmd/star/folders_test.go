@@ -15,6 +15,7 @@ import (
 
 // Of two jobs with one folder the second one is refused, and hears who has it. A process that is gone has nothing any more, however it went.
 func TestOneJobToAFolder(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	out, kept := filepath.Join(dir, "out"), filepath.Join(dir, "kept")
 	first, addr, errs := startServer(t, "--out", out, "--checkpoint", kept)
@@ -48,6 +49,7 @@ func TestOneJobToAFolder(t *testing.T) {
 
 // What a crash has left among the checkpoints is gone when the next job begins, and what the job itself saves of data it knows again.
 func TestResumeOtherData(t *testing.T) {
+	t.Parallel()
 	_, dir := job(t, "--workers", "1", "--model", "softmax", "--steps", "2")
 	kept := filepath.Join(dir, "checkpoints")
 	half := filepath.Join(kept, checkpoint.Name(9, 9))

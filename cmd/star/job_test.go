@@ -88,6 +88,7 @@ func parameters(t *testing.T, r runlog.Result) []float32 {
 // update rule. The sums are taken in another order, so the bits differ a little.
 func TestSSGDIsOneProcessOnTheWholeBatch(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	one, _ := job(t, "--model", "lenet", "--workers", "1", "--shards", "1", "--batch", "64", "--steps", "50", "--lr", "0.01")
 	four, _ := job(t, "--model", "lenet", "--workers", "4", "--shards", "3", "--batch", "16", "--steps", "50", "--lr", "0.01")
 	if one.Updates != 50 || four.Updates != 50 || four.Steps != 200 || one.Samples != 3200 || four.Samples != 3200 {
@@ -108,6 +109,7 @@ func TestSSGDIsOneProcessOnTheWholeBatch(t *testing.T) {
 // The number of shards changes no bit, with clipping, momentum and a schedule.
 func TestShardsChangeNoBit(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	for optimizer, counts := range map[string][]string{"nesterov": {"2", "5"}, "dana": {"3"}} {
 		args := []string{"--model", "mlp", "--workers", "2", "--batch", "16", "--steps", "12", "--optimizer", optimizer,
 			"--clip", "0.5", "--weight-decay", "1e-4", "--schedule", "warmup=100,cosine=384"}
@@ -127,6 +129,7 @@ func TestShardsChangeNoBit(t *testing.T) {
 // A job that resumes goes on as if it had not stopped.
 func TestResume(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	for _, optimizer := range []string{"adam", "dana"} {
 		args := []string{"--model", "mlp", "--workers", "2", "--batch", "16", "--optimizer", optimizer, "--lr", "0.001"}
 		whole, _ := job(t, append(args, "--steps", "20")...)
@@ -159,6 +162,7 @@ func TestResumeKeepsTheOptimiser(t *testing.T) {
 // Every mode trains; the update rule counts every gradient.
 func TestModes(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	for _, c := range []struct {
 		mode     string
 		maxStale bool // staleness is possible
@@ -184,6 +188,7 @@ func TestModes(t *testing.T) {
 // With a queue a slow worker has less of each round, and a job that is resumed makes what is left of the stream, each sample once.
 func TestQueue(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	for _, arch := range []string{"ps", "allreduce"} {
 		t.Run(arch, func(t *testing.T) { testQueue(t, arch) })
 	}
@@ -234,6 +239,7 @@ func TestQueueOfSharesIsSSGD(t *testing.T) {
 // Models with buffers average them for evaluation and checkpoint.
 func TestBuffersAreAveraged(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	dir := t.TempDir()
 	if err := writeCIFAR(dir, 60); err != nil {
 		t.Fatal(err)
@@ -254,6 +260,7 @@ func TestBuffersAreAveraged(t *testing.T) {
 // … and a job that resumes begins with them.
 func TestBuffersAreResumed(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	data := t.TempDir()
 	if err := writeCIFAR(data, 60); err != nil {
 		t.Fatal(err)
@@ -346,6 +353,7 @@ type line struct {
 // A worker in another language trains: it sends the initial parameters, pushes
 // gradients of ones, and sees w ← w − η·g.
 func TestPythonWorkerAlone(t *testing.T) {
+	t.Parallel()
 	py := python(t)
 	ps, addr, errs := startServer(t, "--workers", "1", "--shards", "3", "--batch", "4", "--optimizer", "sgd", "--lr", "0.5", "--steps", "9", "--epochs", "0")
 	waitFor(t, addr)
@@ -371,6 +379,7 @@ func TestPythonWorkerAlone(t *testing.T) {
 
 // … beside a worker of ours, who goes on when it has left.
 func TestPythonWorkerBesideOurs(t *testing.T) {
+	t.Parallel()
 	py := python(t)
 	ps, addr, errs := startServer(t, "--workers", "2", "--shards", "2", "--batch", "8", "--mode", "asgd", "--lr", "1e-6", "--steps", "30", "--epochs", "0")
 	waitFor(t, addr)
@@ -465,6 +474,7 @@ func waitFor(t *testing.T, addr string) {
 
 // SIGTERM ends every process of a job, and the exit code says so.
 func TestSignal(t *testing.T) {
+	t.Parallel()
 	for sig, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130} {
 		dir := t.TempDir()
 		cmd := exec.Command(star(t), "run", "--listen", "127.0.0.1:0", "--out", dir, "--epochs", "1000", "--progress", "off")

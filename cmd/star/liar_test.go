@@ -74,6 +74,7 @@ func arrives(change func(r *core.Record)) func([]byte) transport.Message {
 
 // One worker of a job of real processes says once what is not so: it loses its connection, and is named; all others end well, and every sample counts once.
 func TestOneLiar(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("jobs of several processes")
 	}

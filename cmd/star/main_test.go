@@ -1,8 +1,11 @@
 package main
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -11,7 +14,21 @@ import (
 // The test binary is star itself when it is called by that name: by scripts, by
 // tests that need a process, and by star run, which starts itself.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"star": main})
+	testscript.Main(waiting{m}, map[string]func(){"star": main})
+}
+
+// waiting runs tests that wait for processes most of the time, so that more go on at once than there are processors. Those that need a quiet machine
+// are not parallel ones.
+type waiting struct{ *testing.M }
+
+func (w waiting) Run() int {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0))))
+	}
+	return w.M.Run()
 }
 
 // Transcripts: what a user types and sees.

@@ -41,6 +41,7 @@ func (g *gang) version(least float64) float64 {
 // without; in other modes no gradient is lost, and none counts twice.
 func TestShardsMove(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	for _, c := range []struct {
 		mode string
 		more []string
@@ -52,6 +53,7 @@ func TestShardsMove(t *testing.T) {
 		{"asgd", []string{"--compress", "int8"}, false},
 	} {
 		t.Run(c.mode, func(t *testing.T) {
+			t.Parallel()
 			until := func(steps int64) []string {
 				return append([]string{"--mode", c.mode, "--model", "mlp", "--eval-every", "20", "--steps", strconv.FormatInt(steps, 10)}, c.more...)
 			}
@@ -101,6 +103,7 @@ func TestShardsMove(t *testing.T) {
 // The server to which a shard moves is killed in the middle of it: the shard stays, and the job
 // goes on. So it does when a server dies that has no shards.
 func TestMoveIsGivenUp(t *testing.T) {
+	t.Parallel()
 	g := group(t, 3, 2, "--steps", "1000000")
 	g.training()
 	ctl(t, g.addr, "move", "2", "0") // now server 2 is a spare one
@@ -112,6 +115,7 @@ func TestMoveIsGivenUp(t *testing.T) {
 		out, _ := move.CombinedOutput()
 		said <- string(out)
 	}()
+	g.until("shard 1 moves", func() bool { return strings.Count(g.said("ps0"), `"msg":"a shard moves"`) == 2 })
 	v = g.version(v + 50) // nobody waits for it
 	g.all["ps2"].cmd.Process.Kill()
 	if out := <-said; !strings.Contains(out, "shard 1 stays at server 1: server 2 is lost") {

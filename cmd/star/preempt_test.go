@@ -197,6 +197,7 @@ func TestWorkersLeaveWhenTold(t *testing.T) {
 
 // A second signal ends the job at once, also one whose checkpoint does not come to its end.
 func TestSecondSignal(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	cmd := exec.Command(star(t), "run", "--listen", "127.0.0.1:0", "--out", dir, "--epochs", "1e6", "--progress", "off", "--model", "softmax", "--mode", "ssgd",
 		"--eval-every", "0", "--grace", "1h", "--workers", "2")

@@ -14,6 +14,7 @@ import (
 // SIGQUIT has processes say what they wait for, on one page, and go on; /debug/star says the same. A second one ends the process with
 // every goroutine.
 func TestQuit(t *testing.T) {
+	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "http") // a port that is free now may be taken by a connection of another test
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)

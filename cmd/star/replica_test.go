@@ -9,6 +9,7 @@ import (
 // a job to which nothing happened.
 func TestServerWithCopiesIsKilled(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	args := []string{"--mode", "ssgd", "--model", "mlp", "--optimizer", "adam", "--clip", "0.5", "--steps", "1200"}
 	g := group(t, 3, 2, append([]string{"--replicas", "2"}, args...)...)
 	g.training()

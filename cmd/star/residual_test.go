@@ -34,6 +34,7 @@ func leftOut(t *testing.T, dir string) (sum []float64, workers int) {
 // on with fewer workers and the other architecture loses nothing of what was left out.
 func TestResidualsGoOn(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	for _, arch := range []string{"ps", "allreduce"} {
 		t.Run(arch, func(t *testing.T) {
 			flags := func(arch, steps string, more ...string) []string {

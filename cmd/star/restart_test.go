@@ -21,6 +21,7 @@ import (
 // A server is killed; the job begins again from its last checkpoint by itself, says what that costs, and ends with the same bits as
 // one in which nobody died.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("needs /proc")
 	}

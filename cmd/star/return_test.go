@@ -50,6 +50,7 @@ func TestWorkerRestarts(t *testing.T) {
 // A worker is killed, and another process takes its rank while the job runs: from then on it does its part, every sample is applied
 // once, and the decisions of the job replay.
 func TestReturnedWorker(t *testing.T) {
+	t.Parallel()
 	common := []string{"--mode", "auto", "--steps", "300", "--slow", "0:+40ms,1:+20ms,2:+20ms"} // nobody can do all of it while a process starts
 	g := group(t, 2, 3, common...)
 	g.training()
@@ -92,6 +93,7 @@ func TestReturnedWorker(t *testing.T) {
 
 // A job of two that may have three: another worker finds it by its gossip while it runs, takes the next rank, and does its part; the log tells of it.
 func TestGrowingJob(t *testing.T) {
+	t.Parallel()
 	key, gossip := filepath.Join(t.TempDir(), "key"), freeAddr(t)
 	if err := os.WriteFile(key, []byte("AAECAwQFBgcICQoLDA0ODw==\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -131,6 +133,7 @@ func TestGrowingJob(t *testing.T) {
 // In an all-reduce a worker is killed and replaced, and one more comes: each takes parameters and optimiser from the others, the members have
 // the same bits from then on, and every sample is applied once.
 func TestRingTakesWorkers(t *testing.T) {
+	t.Parallel()
 	common := []string{"--arch", "allreduce", "--mode", "ssgd", "--steps", "200", "--eval-every", "1", "--slow", "0:+40ms", "--max-workers", "3", "--lr", "0.001"}
 	g := group(t, 1, 2, common...)
 	g.training()

@@ -57,6 +57,7 @@ func sameBits(t *testing.T, what string, a, b []float32) {
 // That the members have the same bits the coordinator checks itself, at every evaluation.
 func TestAllReduceIsSSGD(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	args := []string{"--model", "lenet", "--steps", "50", "--lr", "0.01", "--clip", "1", "--schedule", "warmup=500", "--weight-decay", "1e-4"}
 	one, _ := job(t, append(args, "--workers", "1", "--shards", "1", "--batch", "64")...)
 	ps, _ := job(t, append(args, "--workers", "4", "--shards", "2", "--batch", "16")...)
@@ -76,6 +77,7 @@ func TestAllReduceIsSSGD(t *testing.T) {
 // Buckets that are exchanged while the rest is computed make the same sum, with and
 // without the overlap.
 func TestBuckets(t *testing.T) {
+	t.Parallel()
 	args := []string{"--model", "mlp", "--workers", "3", "--steps", "30", "--batch", "8", "--lr", "0.05", "--arch", "allreduce", "--clip", "1"}
 	whole, _ := job(t, args...)
 	overlap, dir := job(t, append(args, "--bucket", "0.1")...)
@@ -105,6 +107,7 @@ func TestBuckets(t *testing.T) {
 // Checkpoints of both architectures are the same, and either goes on with the other's.
 func TestAllReduceResumes(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	for _, optimizer := range []string{"adam", "dana"} {
 		resumes(t, optimizer)
 	}
@@ -131,6 +134,7 @@ func resumes(t *testing.T, optimizer string) {
 // Models with buffers evaluate and save their average.
 func TestAllReduceAveragesBuffers(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	dir := t.TempDir()
 	if err := writeCIFAR(dir, 60); err != nil {
 		t.Fatal(err)
@@ -158,6 +162,7 @@ func TestRidersThatAreWaitedFor(t *testing.T) {
 // Riders that are not waited for are carried when they are there, and every sample is
 // used once.
 func TestRiders(t *testing.T) {
+	t.Parallel()
 	r, dir := job(t, "--model", "mlp", "--workers", "4", "--epochs", "9", "--batch", "8", "--arch", "allreduce",
 		"--mode", "ring-minus=2,3", "--slow", "3:20x")
 	if r.Samples != 3600 {
@@ -252,6 +257,7 @@ func ctl(t *testing.T, addr string, args ...string) {
 
 // A straggler is taken out of the ring while the job runs, and comes back.
 func TestRingChangesWhileRunning(t *testing.T) {
+	t.Parallel()
 	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "4", "--epochs", "1e6", "--eval-every", "2", "--batch", "8", "--slow", "0:3x")
 	atVersion(t, addr, 20, errs)
 	ctl(t, addr, "mode", "ring-minus=0")
@@ -321,6 +327,7 @@ func killWorker(t *testing.T, parent *exec.Cmd, rank int, sig syscall.Signal) {
 
 // Members and riders are killed; the others go on, and every sample is used once.
 func TestRingLosesMembers(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")
 	}
@@ -339,6 +346,7 @@ func TestRingLosesMembers(t *testing.T) {
 // A member that stands still is given up after --dead-after, and one that continues later
 // does not disturb.
 func TestRingLosesASilentMember(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")
 	}
@@ -354,6 +362,7 @@ func TestRingLosesASilentMember(t *testing.T) {
 
 // With --on-failure stop the job ends when a worker is gone.
 func TestRingStops(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")
 	}
@@ -404,6 +413,7 @@ func certificates(t *testing.T) []string {
 // worker with another update rule is refused, one without --arch too, and TLS protects the
 // ring and its riders.
 func TestRingOfSeparateProcesses(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	common := append([]string{"--batch", "8", "--model", "mlp", "--dataset", "digits:n=400,test=100", "--out", dir, "--log-format", "text"}, certificates(t)...)
 	ps, addr, errs := startServer(t, append(common, "--shards", "0", "--workers", "3", "--steps", "40", "--mode", "ring-minus=2")...)

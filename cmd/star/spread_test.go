@@ -158,6 +158,7 @@ func TestHostsAreLeft(t *testing.T) {
 }
 
 func TestHostsBadInput(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write := writer(t, dir)
 	near := write("near.yaml", "hosts:\n- {name: one, address: 127.0.0.1, cpu: 8}")

@@ -70,6 +70,7 @@ func TestCerts(t *testing.T) {
 // A server whose certificate is for another address than 127.0.0.1 listens everywhere and reaches itself; members that speak TLS where nobody does, or the other way
 // round, hear so at once, and star doctor says the same.
 func TestCertificateOfItsOwnAddress(t *testing.T) {
+	t.Parallel()
 	host, err := os.Hostname()
 	if err != nil || net.ParseIP(host) != nil {
 		t.Skip("needs the name of this host")
@@ -124,6 +125,7 @@ func TestCertificateOfItsOwnAddress(t *testing.T) {
 
 // The way round: and what is no STAR at all.
 func TestDoctorTellsWhoListens(t *testing.T) {
+	t.Parallel()
 	_, flags := madeCerts(t, "127.0.0.1")
 	_, plain, errs := startServer(t, "--workers", "1")
 	waitFor(t, plain)

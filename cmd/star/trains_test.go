@@ -18,6 +18,7 @@ import (
 // What star-ps was told its workers are held to; what it was not told is what they train, in the result, the manifest and the run log. A worker that was
 // there before them and has left changes nothing.
 func TestSaysWhatWasTrained(t *testing.T) {
+	t.Parallel()
 	out, addr := t.TempDir(), freeAddr(t)
 	ps := exec.Command(star(t), "ps", "--listen", addr, "--http", "off", "--out", out, "--log-format", "text", "--json", "--workers", "2", "--steps", "5", "--dataset", "digits:n=400,test=100")
 	var errs, result bytes.Buffer

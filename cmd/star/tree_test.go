@@ -16,6 +16,7 @@ import (
 // Gradients that go up a tree make the update that they make without one.
 func TestTreeIsSSGD(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	for _, c := range []struct {
 		workers int
 		shards  string
@@ -50,6 +51,7 @@ func TestTreeIsSSGD(t *testing.T) {
 // and the last ones, which everybody asks for.
 func TestTreeTakesLoadOffTheServers(t *testing.T) {
 	aboutNumbers(t)
+	t.Parallel()
 	g := group(t, 2, 7, "--mode", "tree=0(1,2(3)),4(5)", "--steps", "40", "--model", "mlp")
 	for name := range g.all {
 		g.ends(name, 0)
@@ -129,6 +131,7 @@ func TestTreeChangesWhileRunning(t *testing.T) {
 // Children, parents and those at the top are killed; the others go on, and every sample is
 // used once.
 func TestTreeLosesMembers(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")
 	}
@@ -185,6 +188,7 @@ func TestAutomaticTree(t *testing.T) {
 }
 
 func TestTreesThatAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ args, says string }{
 		{"--mode tree=0(1 --workers 2", "not closed"},
 		{"--mode tree=0(1) --arch allreduce --workers 2", "--arch ps"},

@@ -11,6 +11,7 @@ import (
 
 // A small file that unpacks to a large one is refused by everything that reads packed files, and named.
 func TestFilesThatUnpackToMuch(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, first, again string) string {
 		path := filepath.Join(dir, name)
