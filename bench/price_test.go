@@ -96,7 +96,7 @@ func samplesOver(a, b []*lossWatch) (ratio, missed float64) {
 // task, optimiser and rate. After the plan is what (24) says with (31) at the ν that SSGD was measured to have, and without it. ν and θ are the means from the fifth look on.
 // One iteration (-benchtime 1x) is all of it.
 func BenchmarkPrice(b *testing.B) {
-	const n, batch, rounds, looks, seeds = 8, 8, 160, 32, 2
+	const n, batch, rounds, looks, seeds = 8, 8, 160, 32, 4
 	times := make([]time.Duration, n)
 	for w := range times {
 		times[w] = 600 * time.Millisecond

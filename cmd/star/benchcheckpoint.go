@@ -46,7 +46,7 @@ func benchCheckpoint() *cobra.Command {
 	var window time.Duration
 	settings.Var(&s.set, &model, "model", "mlp:hidden=2048-1024", "model")
 	settings.Var(&s.set, &arch, "arch", "ps", "ps or allreduce", "ps", settings.AllReduce)
-	settings.Var(&s.set, &optimizer, "optimizer", "adam", "update rule: adam has most to save", "sgd", "momentum", "nesterov", "adam", "adamw")
+	settings.Var(&s.set, &optimizer, "optimizer", "adam", "update rule: adam has most to save", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
 	settings.Var(&s.set, &workers, "workers", 2, "workers")
 	settings.Var(&s.set, &shards, "shards", 2, "shards")
 	settings.Var(&s.set, &batch, "batch", 32, "samples in one worker's mini-batch")

@@ -252,7 +252,7 @@ func checkpointConvert() *cobra.Command {
 	settings.Var(&c.set, &c.model, "model", "", "into a checkpoint, without --like: the model, as of star run")
 	settings.Var(&c.set, &c.dataset, "dataset", "digits", "with --model: the data set it is for, as of star run")
 	settings.Var(&c.set, &c.seed, "seed", 1, "with --model: seed of the job that will go on with it")
-	settings.Var(&c.set, &c.optimizer, "optimizer", "momentum", "with --model: the job's update rule", "sgd", "momentum", "nesterov", "adam", "adamw")
+	settings.Var(&c.set, &c.optimizer, "optimizer", "dana", "with --model: the job's update rule", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
 	settings.Var(&c.set, &c.job, "job", "star", "with --model: name of the job")
 	settings.Var(&c.set, &c.asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{

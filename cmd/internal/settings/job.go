@@ -228,7 +228,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Steps, "steps", 0, "end after so many iterations of all workers; 0: no such end")
 	Var(s, &j.Seed, "seed", 1, "seed of parameters, data order and noise")
 
-	Var(s, &j.Optimizer, "optimizer", "momentum", "update rule", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
+	Var(s, &j.Optimizer, "optimizer", "dana", "update rule; of a job that resumes that of its checkpoint, unless given", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
 	Var(s, &j.LR, "lr", 0.02, "learning rate")
 	Var(s, &j.Momentum, "momentum", 0.9, "momentum, of momentum, nesterov and dana")
 	Var(s, &j.WeightDecay, "weight-decay", 0, "weight decay")
