@@ -165,7 +165,9 @@ func TestAutomaticTreeHalvesTheLoad(t *testing.T) {
 	status(func(s coord.Status) bool { return s.Version > 20 })
 	flat := perUpdate()
 	tell("mode", "tree=auto")
-	s := status(func(s coord.Status) bool { return strings.Contains(s.Mode, "tree=") && !strings.Contains(s.Mode, "tree=auto") })
+	s := status(func(s coord.Status) bool {
+		return strings.Contains(s.Mode, "tree=") && !strings.Contains(s.Mode, "tree=auto")
+	})
 	v := s.Version
 	status(func(s coord.Status) bool { return s.Version > v+5 })
 	tree := perUpdate()
