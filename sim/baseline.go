@@ -133,9 +133,11 @@ func (c *Config) Use(name string, own optim.Config) error {
 		if q, ok := c.Learner.(*Quadratic); ok {
 			own = q.optimizer()
 		}
-		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil, Momentum: own.Memory(), Velocities: own.Velocities(), Queue: min(modes.QueueParts, c.Batch)}
+		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil, Momentum: own.Memory(), Velocities: own.Velocities()}
 		if config.Ring {
 			config.Own = star.Record.Own
+		} else { // as in jobs
+			config.Queue = min(modes.QueueParts, c.Batch)
 		}
 		if t, ok := c.Learner.(*Trained); ok && t.Stride != nil {
 			config.Local = modes.MostLocal

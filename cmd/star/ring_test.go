@@ -162,7 +162,6 @@ func TestRidersThatAreWaitedFor(t *testing.T) {
 // Riders that are not waited for are carried when they are there, and every sample is
 // used once.
 func TestRiders(t *testing.T) {
-	t.Parallel()
 	r, dir := job(t, "--model", "mlp", "--workers", "4", "--epochs", "9", "--batch", "8", "--arch", "allreduce",
 		"--mode", "ring-minus=2,3", "--slow", "3:20x")
 	if r.Samples != 3600 {
