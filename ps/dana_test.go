@@ -447,7 +447,8 @@ func BenchmarkWorkerMomentum(b *testing.B) {
 	for w := range workers {
 		gs = append(gs, Gradient{Worker: star.Worker(w), Weight: 1. / workers, Vec: make([]float32, n)})
 	}
-	each := dana(b, n, workers, 1, 0.9, 0, 0)
+	each, other := dana(b, n, workers, 1, 0.9, 0, 0), dana(b, n, workers, 1, 0.9, 0, 0)
+	each.Apart, other.Apart = true, true                     // as in updates of less than a round
 	b.Run("one for each worker, ahead", func(b *testing.B) { // what workers wait for
 		w := make([]float32, n)
 		b.SetBytes(4 * n * workers)
@@ -461,7 +462,7 @@ func BenchmarkWorkerMomentum(b *testing.B) {
 			each.Settle(gs)
 		}
 	})
-	for name, rule := range map[string]Fused{"one velocity": &Descent{Optimizer: o, Schedule: Constant(0.1), Threads: 1}, "one for each worker": dana(b, n, workers, 1, 0.9, 0, 0)} {
+	for name, rule := range map[string]Fused{"one velocity": &Descent{Optimizer: o, Schedule: Constant(0.1), Threads: 1}, "one for each worker": other, "whole rounds": dana(b, n, workers, 1, 0.9, 0, 0)} {
 		b.Run(name, func(b *testing.B) {
 			w := make([]float32, n)
 			b.SetBytes(4 * n * workers)
