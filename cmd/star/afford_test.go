@@ -10,9 +10,10 @@ import (
 )
 
 // What the host of the servers cannot afford is refused, with the reason in the run log, which replays; the job stays in SSGD.
+// Batches of one sample cannot be shared out or queued, which nobody has to grant, so it is asynchrony that the controller asks for.
 func TestAfford(t *testing.T) {
 	t.Parallel()
-	_, dir := job(t, "--mode", "auto", "--model", "softmax", "--workers", "3", "--slow", "2:+40ms", "--steps", "100", "--batch", "8", "--capacity-net", "0.001")
+	_, dir := job(t, "--mode", "auto", "--model", "softmax", "--workers", "3", "--slow", "2:+40ms", "--steps", "200", "--batch", "1", "--capacity-net", "0.001")
 	log, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
 	if err != nil {
 		t.Fatal(err)
