@@ -40,6 +40,7 @@ var rooms = []struct {
 	{"star/train/net", "star/train star/train/kernel star/vector", "net", "models know nothing of workers"},
 	{"star/train/optim", "star/train/kernel", "net os sync context", "pure arithmetic"},
 	{"star/train/traintest", "star/train", "net os", "the conformance kit of Model"},
+	{"star/worker/foreign", "star/train star/train/data", "", "a model in another process; knows neither jobs nor Python"},
 	{"star/vector", "", "net context time math/rand math/rand/v2", "memory, whatever is in it"},
 	{"star/waits", "", "net os context", "who waits, and nothing else"},
 	{"star/transport", "star star/waits", "", "bytes, not rules"},

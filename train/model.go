@@ -39,6 +39,9 @@ type Batch struct {
 	Y []int32
 
 	Samples int
+
+	// Start is the place of the first sample in the stream that all workers share, where the batch is for training.
+	Start int64
 }
 
 // Result is what a forward pass over a batch found. For language models every

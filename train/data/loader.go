@@ -118,4 +118,5 @@ func (l *Loader) settle() {
 func (l *Loader) fill(s *slot) {
 	s.indices = l.stream.Indices(s.indices, s.start, s.count)
 	s.err = l.ds.Fill(&s.batch, s.indices)
+	s.batch.Start = s.start
 }

@@ -1,0 +1,133 @@
+package foreign
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+
+	"star/train"
+)
+
+// ExitDisagree is the exit code of a program that does not fit its agent or its job (docs/operations.md).
+const ExitDisagree = 78
+
+// AboutError says what is wrong with what a program says of its model.
+type AboutError struct{ Why string }
+
+func (e *AboutError) Error() string { return e.Why }
+
+// ExitCode is that of a program that does not fit.
+func (e *AboutError) ExitCode() int { return ExitDisagree }
+
+// Tensor names one tensor: they lie one after the other, in the order in which they are listed.
+type Tensor struct {
+	Name  string `json:"name"`
+	Shape []int  `json:"shape"`
+}
+
+// About is what a program says first: what it is going to train.
+type About struct {
+	Name    string   `json:"name"`              // of the model
+	Program string   `json:"program,omitempty"` // what computes: "PyTorch 2.5.1"
+	Layout  []Tensor `json:"layout"`            // float32 parameters
+	Buffers []Tensor `json:"buffers,omitempty"` // float32 state that is averaged over workers
+	Data    string   `json:"data,omitempty"`    // name of the data set
+	Samples int64    `json:"samples"`           // of one epoch
+	Tests   int64    `json:"tests,omitempty"`   // samples of the test set; 0: none
+	Batch   int      `json:"batch,omitempty"`   // samples of a worker's step; 0: the job says
+	Epochs  float64  `json:"epochs,omitempty"`  // 0: the job says
+
+	// Optimizer is the update that the job is to make of gradients, as star/train/optim reads it. Null: the job says.
+	Optimizer json.RawMessage `json:"optimizer,omitempty"`
+
+	// Prefetch is how many batches after the one that is computed the program wants to hear of (Lease). They are likely, and no promise.
+	Prefetch int `json:"prefetch,omitempty"`
+
+	PID int `json:"pid"` // of the process that computes
+}
+
+// Bounds of what a program may say.
+const (
+	maxElements = 1 << 33 // 32 GiB of float32
+	maxPrefetch = 1024
+)
+
+// parseAbout reads the first frame of a program.
+func parseAbout(f Frame) (a About, err error) {
+	bad := func(format string, args ...any) (About, error) {
+		return About{}, &AboutError{fmt.Sprintf(format, args...)}
+	}
+	if f.Kind != KindAbout {
+		return bad("the program begins with %v, expected about: it is none that speaks this link (docs/link.md)", f.Kind)
+	}
+	if f.A != Version {
+		return bad("the program speaks version %d of the link, this star version %d: install the star-train that belongs to %s, or set STAR_AGENT to the star that belongs to it", f.A, Version, executable())
+	}
+	if err := json.Unmarshal(f.Body, &a); err != nil {
+		return bad("what the program says of its model is not the JSON it should be: %v", err)
+	}
+	n, err := elements(a.Layout)
+	if err != nil {
+		return bad("parameters: %v", err)
+	}
+	if n == 0 {
+		return bad("the model %.100q has no parameters to train: does one of them need a gradient (requires_grad)?", a.Name)
+	}
+	if _, err := elements(a.Buffers); err != nil {
+		return bad("buffers: %v", err)
+	}
+	switch {
+	case a.Samples < 1 || a.Samples > math.MaxInt32:
+		return bad("a data set of %d samples: want 1 to %d", a.Samples, math.MaxInt32)
+	case a.Tests < 0 || a.Tests > math.MaxInt32:
+		return bad("a test set of %d samples: want 0 to %d", a.Tests, math.MaxInt32)
+	case a.Batch < 0 || 8*a.Batch > maxIndices:
+		return bad("a batch of %d samples: want at most %d", a.Batch, maxIndices/8)
+	case !(a.Epochs >= 0) || math.IsInf(a.Epochs, 0):
+		return bad("%v epochs", a.Epochs)
+	case a.Prefetch < 0 || a.Prefetch > maxPrefetch:
+		return bad("a prefetch of %d batches: want at most %d", a.Prefetch, maxPrefetch)
+	}
+	return a, nil
+}
+
+func executable() string {
+	if p, err := os.Executable(); err == nil {
+		return p
+	}
+	return "it"
+}
+
+// elements is how many of them tensors have.
+func elements(tensors []Tensor) (n int, err error) {
+	seen := make(map[string]bool, len(tensors))
+	for i, t := range tensors {
+		if t.Name == "" || seen[t.Name] {
+			return 0, fmt.Errorf("tensor %d: the name %.100q is empty, or used twice", i, t.Name)
+		}
+		seen[t.Name] = true
+		size := 1
+		for _, d := range t.Shape {
+			if d < 0 || d > 0 && size > maxElements/d {
+				return 0, fmt.Errorf("tensor %.100s cannot have the shape %v", t.Name, t.Shape[:min(len(t.Shape), 8)])
+			}
+			size *= d
+		}
+		if n += size; n > maxElements {
+			return 0, fmt.Errorf("more than %d elements, at tensor %.100s", maxElements, t.Name)
+		}
+	}
+	return n, nil
+}
+
+// specs are the tensors with their places.
+func specs(tensors []Tensor) []train.TensorSpec {
+	out := make([]train.TensorSpec, len(tensors))
+	at := 0
+	for i, t := range tensors {
+		out[i] = train.TensorSpec{Name: t.Name, Shape: t.Shape, Offset: at}
+		at += out[i].Len()
+	}
+	return out
+}

@@ -1,0 +1,4 @@
+package foreign
+
+// ParseAbout is parseAbout.
+var ParseAbout = parseAbout

@@ -1,0 +1,57 @@
+package foreign
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// magic is how the memory begins.
+const magic = "STARLINK"
+
+// page is what each area of the memory begins at a multiple of, in bytes.
+const page = 4096
+
+// layout is where things lie in the shared memory, in bytes. The first page is the header: the magic, then as uint64, little-endian, the
+// version of the link and the fields of this struct in order.
+type layout struct {
+	size            int // of the whole
+	params, nparams int // place, and how many float32
+	grad            int // as many
+	buffers         int
+	nbuffers        int
+}
+
+func arrange(params, buffers int) layout {
+	up := func(n int) int { return (n + page - 1) / page * page }
+	l := layout{params: page, nparams: params, nbuffers: buffers}
+	l.grad = l.params + up(4*params)
+	l.buffers = l.grad + up(4*params)
+	l.size = l.buffers + up(4*buffers)
+	return l
+}
+
+// write puts the header into m.
+func (l layout) write(m []byte) {
+	b := append(m[:0], magic...)
+	for _, v := range []int{Version, l.size, l.params, l.nparams, l.grad, l.buffers, l.nbuffers} {
+		b = binary.LittleEndian.AppendUint64(b, uint64(v))
+	}
+}
+
+// floats are n of them at a place in m.
+func floats(m []byte, at, n int) []float32 {
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(&m[at])), n)
+}
+
+// errNoMemory says why there is no link here.
+var errNoMemory = errors.New("foreign: models in other processes need Linux (memfd_create and seals)")
+
+// memoryError says that the shared memory cannot be had.
+func memoryError(size int, err error) error {
+	return fmt.Errorf("%d MB of shared memory for parameters, gradient and buffers: %w: free memory, or raise the limit of the container", (size+999_999)/1_000_000, err)
+}
