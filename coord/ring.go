@@ -117,7 +117,11 @@ type errand struct {
 	basis int64
 	norm2 float64 // of its gradient, once it is on its way
 	read  int64   // samples applied when it was handed out
+	made  int64   // version of the parameters of its gradient, which may be a later one than basis; 0: nobody has said
 }
+
+// used is the version of the parameters of its gradient, in a round that is made of version at.
+func (e *errand) used(at int64) int64 { return max(e.basis, min(e.made, at)) }
 
 // ringFor is a Ring and whom to tell. The addresses are for the shell to add.
 type ringFor struct {
@@ -464,6 +468,9 @@ func (r *ring) tally(t transport.Tally) ([]order, error) {
 	if t.Sum2 == 0 { // this one has made the version of another's sum
 		t.Sum2 = rd.tally.Sum2
 	}
+	if err := r.behind(&t); err != nil {
+		return nil, err
+	}
 	rd.tally = t
 	k := slices.Index(rd.members, t.Worker)
 	if k < 0 || rd.arrived[k] { // it has received this version, and knows what is in it
@@ -481,6 +488,21 @@ func (r *ring) tally(t transport.Tally) ([]order, error) {
 	return r.l.out, nil
 }
 
+// behind notes how stale the gradients are that a member has carried.
+func (r *ring) behind(t *transport.Tally) error {
+	if n := len(t.Behind); n > 0 && n != len(t.Carried) {
+		return fmt.Errorf("tells of %d gradients of riders how stale they are, and has carried %d", n, len(t.Carried))
+	}
+	for i, n := range t.Behind {
+		g := t.Carried[i]
+		if e, ok := r.errands[g.Worker]; ok && e.Start == g.Step && n > 0 {
+			e.made = t.Version - int64(n)
+			r.errands[g.Worker] = e
+		}
+	}
+	return nil
+}
+
 // arrive notes a record: a member's of the round that it has made, a rider's of the
 // gradient that is on its way to its parent.
 func (r *ring) arrive(rec star.Record) {
@@ -495,7 +517,7 @@ func (r *ring) arrive(rec star.Record) {
 	a.see(rec.Step, rec.Samples, rec.Basis, read)
 	if e, ok := r.errands[rec.Worker]; ok {
 		a.waiting = true
-		e.norm2 = rec.Norm2
+		e.norm2, e.made = rec.Norm2, rec.Basis
 		r.errands[rec.Worker] = e
 		return
 	}
@@ -551,10 +573,11 @@ func (r *ring) complete() {
 		}
 		l.used += int64(e.Count)
 		f.Gradients = append(f.Gradients, g)
-		stale = append(stale, at-e.basis)
+		basis := e.used(at)
+		stale = append(stale, at-basis)
 		pieces = append(pieces, e.Span)
-		see(e.norm2, e.Count, e.basis, l.used-int64(e.Count)-rd.total-e.read)
-		l.staleness[at-e.basis]++
+		see(e.norm2, e.Count, basis, l.used-int64(e.Count)-rd.total-e.read)
+		l.staleness[at-basis]++
 		l.accounts[g.Worker].parked = true
 	}
 	for _, g := range rd.tally.Dropped {

@@ -699,6 +699,56 @@ func TestRingGrants(t *testing.T) {
 	}
 }
 
+// A rider may have got a later version than that it was released with: how stale its gradient is is told by who has carried it, or by its record, whichever comes
+// first. Neither makes it staler than its release, nor younger than the round.
+func TestHowStaleRidersAre(t *testing.T) {
+	for name, c := range map[string]struct {
+		record, again int64 // bases of records before and after the round; -1: none
+		behind        []int // of the round that makes version 4
+		want          int64
+	}{
+		"nobody says":                     {-1, -1, nil, 3},
+		"who has carried it":              {-1, -1, []int{2}, 1},
+		"another member":                  {-1, -1, []int{0}, 3},
+		"its record":                      {2, -1, nil, 1},
+		"both":                            {2, 2, []int{2}, 1},
+		"a version that was given up":     {9, -1, nil, 0},
+		"older than its release":          {-1, -1, []int{9}, 3},
+		"as old as the round":             {3, -1, []int{1}, 0},
+		"the record of the next gradient": {-1, 3, []int{4}, 3},
+	} {
+		l := newLedger(modes.Ring(3, 2), 3, 0, 10, 1000)
+		r := newRing(l, transport.Ring{})
+		l.begin()
+		rides := func(basis int64) {
+			if e := r.errands[2]; basis >= 0 {
+				r.arrive(star.Record{Worker: 2, Step: e.Start, Basis: basis, Samples: e.Count})
+			}
+		}
+		for v := int64(1); v <= 3; v++ {
+			made(t, r, v, 0, 1)
+		}
+		rides(c.record)
+		var last []order
+		for w, behind := range [][]int{c.behind, nil} { // who has carried it speaks first, and is remembered
+			o, err := r.tally(transport.Tally{Worker: star.Worker(w), Generation: 1, Version: 4, Carried: []transport.Gradient{{Worker: 2, Step: r.errands[2].Start}}, Behind: behind})
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			last = slices.Clone(o)
+		}
+		rides(c.again)
+		if got := last[0].stale; !slices.Equal(got, []int64{0, 0, c.want}) || l.staleness[c.want] == 0 {
+			t.Errorf("%s: staleness %v of %d gradients, counted %v; want %d for the rider", name, got, len(got), l.staleness, c.want)
+		}
+	}
+	r, _ := ridden(t)
+	m := transport.Tally{Generation: 1, Version: 2, Carried: []transport.Gradient{{Worker: 2, Step: r.errands[2].Start}}, Behind: []int{1, 1}}
+	if _, err := r.tally(m); err == nil || !strings.Contains(err.Error(), "of 2 gradients of riders how stale they are, and has carried 1") {
+		t.Errorf("of two gradients where it has carried one: %v", err)
+	}
+}
+
 // A rider whose parent changes is told to send its gradient again, unless it was carried; one
 // that becomes a member, and one that is gone, have their batches handed out again.
 func TestRidersKeepTheirBatches(t *testing.T) {

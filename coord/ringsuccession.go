@@ -171,17 +171,25 @@ func (r *ring) told(ts []transport.Tally) {
 		i := t.Version - 1 - r.version
 		if i >= 0 && i < int64(len(r.rounds)) && r.rounds[i].generation == t.Generation && r.rounds[i].fits(&t) {
 			t.Sum2 = 0 // how noisy the gradient was is learned from records, which are lost
+			if r.behind(&t) != nil {
+				continue
+			}
 			r.rounds[i].tally = t
-			for _, g := range t.Carried {
-				r.recall(&r.rounds[i], g)
+			for k, g := range t.Carried {
+				behind := int64(1)
+				if len(t.Behind) > 0 {
+					behind = max(1, int64(t.Behind[k]))
+				}
+				r.recall(&r.rounds[i], g, t.Version-behind)
 			}
 		}
 	}
 }
 
 // recall takes in a rider's batch that is in a round, and was handed out later than those who are left remember: the rider knew, and is gone. Who has had
-// that batch, or a part of it, by what they remember, has it no more: it was handed out again when that one left, or became a member.
-func (r *ring) recall(rd *ringRound, g transport.Gradient) {
+// that batch, or a part of it, by what they remember, has it no more: it was handed out again when that one left, or became a member. basis is the version of the
+// parameters of its gradient.
+func (r *ring) recall(rd *ringRound, g transport.Gradient, basis int64) {
 	count := int(math.Round(float64(g.Weight) * float64(max(rd.of, 1))))
 	if e, ok := r.errands[g.Worker]; ok && e.Start == g.Step || count < 1 || g.Step < 0 || g.Worker < 0 || int(g.Worker) >= len(r.l.accounts) {
 		return
@@ -200,7 +208,7 @@ func (r *ring) recall(rd *ringRound, g transport.Gradient) {
 		}
 	}
 	r.l.claim(s)
-	rd.recalled[g.Worker] = errand{Span: s, basis: max(r.version-1, 0), norm2: math.NaN(), read: r.l.used}
+	rd.recalled[g.Worker] = errand{Span: s, basis: max(basis, 0), norm2: math.NaN(), read: r.l.used}
 }
 
 // claim takes a piece out of what is to be handed out.

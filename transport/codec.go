@@ -955,7 +955,7 @@ func ParseFormed(b []byte) (Formed, error) {
 func (Tally) Kind() Kind { return KindTally }
 
 func (m Tally) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 8)
+	dst = appendArray(dst, 9)
 	dst = appendInt(dst, int64(m.Worker))
 	dst = appendInt(dst, m.Generation)
 	dst = appendInt(dst, m.Version)
@@ -963,7 +963,8 @@ func (m Tally) AppendTo(dst []byte) []byte {
 	dst = appendGradients(dst, m.Carried)
 	dst = appendGradients(dst, m.Dropped)
 	dst = appendFloat64(dst, m.Sum2)
-	return appendCounts(dst, m.Samples)
+	dst = appendCounts(dst, m.Samples)
+	return appendCounts(dst, m.Behind)
 }
 
 // ParseTally parses the header of a Tally.
@@ -975,6 +976,9 @@ func ParseTally(b []byte) (Tally, error) {
 	}
 	if p.err == nil && p.left > 0 { // absent from older members
 		m.Samples = p.counts("samples")
+	}
+	if p.err == nil && p.left > 0 {
+		m.Behind = p.counts("behind")
 	}
 	return m, p.end()
 }

@@ -255,7 +255,13 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 			}
 			continue
 		}
-		if k == KindTally { // so did the samples
+		if k == KindTally { // so did the samples, and how stale riders are
+			if m, err := parseAny(k, fewer); err != nil || m.(Tally).Behind != nil || m.(Tally).Samples == nil {
+				t.Errorf("a tally without behind: %+v, %v", m, err)
+			}
+			if fewer, err = msgpack.Marshal(list[:7]); err != nil {
+				t.Fatal(err)
+			}
 			if m, err := parseAny(k, fewer); err != nil || m.(Tally).Samples != nil || m.(Tally).Sum2 == 0 {
 				t.Errorf("a tally without samples: %+v, %v", m, err)
 			}

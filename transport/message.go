@@ -382,6 +382,7 @@ type Tally struct {
 	Carried, Dropped []Gradient
 	Sum2             float64 // squared norm of the round's weighted sum; 0: not told
 	Samples          []int   // of each member of the ring, in its order, that are in the round; none: those that it was released with
+	Behind           []int   // of each of Carried: Version minus that of the parameters of its gradient; 0: another member carried it, and knows
 }
 
 // Fault: a member's ring has failed. Suspect is the worker whose fault it seems to

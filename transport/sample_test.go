@@ -68,7 +68,7 @@ var samples = []sample{
 	}, nil},
 	{Ring{Generation: 1, From: -1}, nil},
 	{Formed{Worker: 3, Generation: 2, Version: 41}, nil},
-	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}, Sum2: 0.75, Samples: []int{8, 3}}, nil},
+	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}, Sum2: 0.75, Samples: []int{8, 3}, Behind: []int{2}}, nil},
 	{Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
 	{Compression{Worker: 3, Version: 1000, Codec: "int8", Why: "int8: 1000 values at 25 MB/s take 0.04 ms in place of 0.16 ms"}, nil},
 	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},

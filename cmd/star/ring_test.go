@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -171,9 +172,41 @@ func TestRiders(t *testing.T) {
 		t.Error("nobody was carried later than in its own round")
 	}
 	everySampleOnce(t, dir, 3600)
+	asStaleAsSaid(t, dir, 2, 3)
 	if r, _ := job(t, "--model", "mlp", "--workers", "3", "--epochs", "9", "--batch", "8", "--arch", "allreduce",
 		"--mode", "ring-minus=2", "--slow", "2:20x", "--max-staleness", "1"); r.Staleness.Max > 1 || r.Wasted == 0 || r.Samples+r.Wasted != 3600 {
 		t.Errorf("staleness up to %d, %d samples used and %d dropped; want 1 at most, and 3600 in all", r.Staleness.Max, r.Samples, r.Wasted)
+	}
+}
+
+// asStaleAsSaid: an update says of which version of the parameters the gradients of riders are, as their records do. A rider has one batch at a time.
+func asStaleAsSaid(t *testing.T, dir string, riders ...int64) {
+	t.Helper()
+	type record struct{ Worker, Basis int64 }
+	said := map[int64][]int64{}
+	for _, m := range runLog[record](t, dir, "record") {
+		said[m.Worker] = append(said[m.Worker], m.Basis)
+	}
+	type fire struct {
+		Version            int64
+		Workers, Staleness []int64
+	}
+	wrong, all := 0, 0
+	for _, f := range runLog[fire](t, dir, "fire") {
+		for i, w := range f.Workers {
+			if !slices.Contains(riders, w) || len(said[w]) == 0 {
+				continue
+			}
+			if basis := said[w][0]; basis != f.Version-1-f.Staleness[i] {
+				wrong++
+				t.Logf("the gradient of worker %d in version %d is of version %d by its record, and %d behind by the update", w, f.Version, basis, f.Staleness[i])
+			}
+			all++
+			said[w] = said[w][1:]
+		}
+	}
+	if wrong > 0 || all == 0 {
+		t.Errorf("%d of %d gradients are not as stale as it is said", wrong, all)
 	}
 }
 

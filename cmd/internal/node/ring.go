@@ -855,6 +855,7 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 	// Of rider i: 2i: 1 + the first position of its batch, negative when that was
 	// dropped; 2i+1: its samples.
 	w.marks = append(w.marks[:0], make([]int64, 2*len(riders))...)
+	behind := make([]int, len(riders))
 	deadline := time.Now().Add(w.ring.Wait)
 	for i, r := range riders {
 		if r.Parent != star.Worker(w.rank) {
@@ -875,6 +876,7 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 		if !clean || w.ring.MaxStale > 0 && w.version-g.Basis > w.ring.MaxStale {
 			w.marks[2*i] = -w.marks[2*i]
 		} else {
+			behind[i] = int(max(t.Version-g.Basis, 1)) // later than ours: of a version that was given up
 			if w.riding != nil {
 				w.riding.carry(g, w.weight(g.Samples))
 				continue
@@ -891,6 +893,7 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 		case mark > 0:
 			samples += w.marks[2*i+1]
 			t.Carried = append(t.Carried, transport.Gradient{Worker: r.Worker, Step: mark - 1, Weight: w.weight(int(w.marks[2*i+1]))})
+			t.Behind = append(t.Behind, behind[i])
 		case mark < 0:
 			t.Dropped = append(t.Dropped, transport.Gradient{Worker: r.Worker, Step: -mark - 1})
 		}
