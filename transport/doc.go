@@ -1,18 +1,16 @@
 // Package transport is the wire: frames, messages and connections.
 //
 // A frame is a fixed binary prefix with two checksums, a small msgpack header
-// and a raw payload. Headers are arrays that are walked by hand, with bounds:
-// msgpack libraries decode by reflection, allocate what a length claims, and
-// can be killed with five bytes. Payloads are gradients and parameters, little-
+// (package transport/wire) and a raw payload. Payloads are gradients and parameters, little-
 // endian float32, written from and read into the caller's own memory: nothing
 // is copied or allocated on the way. docs/protocol.md draws every message;
 // testdata/vectors.txt has their bytes.
 //
 // The layers, from below:
 //
-//   - message.go, codec.go: messages and their headers. Pure.
+//   - wire: messages and their headers, whose names are also this package's. Pure.
 //   - frame.go: the prefix, limits and checksums. Pure.
-//   - wire.go: a Conn over any stream.
+//   - stream.go: a Conn over any stream.
 //   - tcp.go, tls.go, pipe.go: streams: TCP, TLS 1.3, and memory for tests.
 //   - handshake.go: Open, from the side that dials; Serve, from the side that
 //     listens.
@@ -24,7 +22,6 @@
 // clear unless TLS is on.
 //
 // References:
-//   - msgpack specification, github.com/msgpack/msgpack, 2013.
 //   - CRC-32C: G. Castagnoli et al., Optimization of Cyclic Redundancy-Check
 //     Codes with 24 and 32 Parity Bits. IEEE Transactions on Communications, 1993.
 package transport

@@ -1,18 +1,18 @@
 package transport
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"unsafe"
+
+	"star/transport/wire"
 )
 
 // Protocol is the version of the wire. Both ends must speak the same one.
 const Protocol = 1
-
-// MaxHeader is the longest header, in bytes.
-const MaxHeader = 64 << 10
 
 // A frame, little-endian:
 //
@@ -78,34 +78,21 @@ type Limits struct {
 	Probe int64
 }
 
-const (
-	normLimit = 64 << 10  // bytes of the bins of an exact sum
-	fireLimit = 256 << 10 // bytes of what another coordinator must know
-)
-
 // Payload is the limit of kind k.
 func (l Limits) Payload(k Kind) int64 {
-	switch k {
-	case KindPush, KindParams, KindInit, KindBuffers, KindBundle, KindState, KindSlot:
-		return orElse(l.Data, 4<<30)
-	case KindHello, KindWelcome, KindAssign, KindSaved, KindReply, KindBallot, KindStanding:
-		return orElse(l.Text, 16<<20)
-	case KindPing, KindPong:
-		return orElse(l.Probe, 64<<20)
-	case KindNorm:
-		return normLimit
-	case KindFire, KindAhead, KindRelease:
-		return fireLimit
+	switch k.Payload() {
+	case wire.Data:
+		return cmp.Or(l.Data, 4<<30)
+	case wire.Text:
+		return cmp.Or(l.Text, 16<<20)
+	case wire.Probe:
+		return cmp.Or(l.Probe, 64<<20)
+	case wire.Bins:
+		return 64 << 10
+	case wire.Memo:
+		return 256 << 10
 	}
 	return 0
-}
-
-func orElse[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
 }
 
 // Sum is the checksum of a payload: CRC-32 (IEEE 802.3), as in zlib and gzip.

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"crypto/tls"
@@ -29,7 +30,7 @@ type RejectError struct {
 }
 
 func (e *RejectError) Error() string {
-	return fmt.Sprintf("transport: %s refuses: %s", orElse(e.Peer, "the peer"), e.Reason)
+	return fmt.Sprintf("transport: %s refuses: %s", cmp.Or(e.Peer, "the peer"), e.Reason)
 }
 
 // ExitCode is the exit code that fits.
@@ -202,13 +203,13 @@ func part[M Message](c Conn, m M) {
 	if Send(c, m, nil) != nil {
 		return
 	}
-	if w, ok := c.(*wire); ok {
+	if w, ok := c.(*netConn); ok {
 		w.drain()
 	}
 }
 
 // drain ends the sending side and drops what the peer still sends.
-func (c *wire) drain() {
+func (c *netConn) drain() {
 	h, ok := c.nc.(interface{ CloseWrite() error })
 	if !ok || h.CloseWrite() != nil {
 		return
@@ -238,7 +239,7 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	hall := newHall(orElse(cfg.MaxPending, Portion(4, 256)))
+	hall := newHall(cmp.Or(cfg.MaxPending, Portion(4, 256)))
 	refused := grumbler{log: cfg.log()}
 	pause := time.Duration(0)
 	for {

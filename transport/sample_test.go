@@ -24,26 +24,26 @@ var samples = []sample{
 	{Hello{Service: ServiceCoord, Role: RoleServer, Job: "lenet", Addr: "10.0.0.2:7070", Shards: 2}, nil},
 	{Welcome{
 		Rank: 3, Workers: 4, Generation: 1, Version: 0, Seed: true, Elapsed: 1500 * time.Millisecond, Step: 42, Term: 3, Pass: "12884901889.42.1d980a1062e50928a87651c84023413b",
-		Shards: []ShardInfo{{0, "10.0.0.2:7070", 0, 30853}, {1, "10.0.0.2:7070", 30853, 61706}},
+		Shards: []ShardInfo{{Shard: 0, Addr: "10.0.0.2:7070", From: 0, To: 30853}, {Shard: 1, Addr: "10.0.0.2:7070", From: 30853, To: 61706}},
 	}, []byte(`{"mode":"ssgd"}`)},
 	{Reject{Exit: 78, Reason: "model 5eed here, d00f there"}, nil},
-	{Assign{Shards: []ShardInfo{{1, "", 30853, 61706}}, Of: 2, Params: 61706, Workers: 4, Generation: 1, Key: "KJ3WQZ2MLCVHO5TYRB4XN6GDFA"}, []byte("[]")},
+	{Assign{Shards: []ShardInfo{{Shard: 1, Addr: "", From: 30853, To: 61706}}, Of: 2, Params: 61706, Workers: 4, Generation: 1, Key: "KJ3WQZ2MLCVHO5TYRB4XN6GDFA"}, []byte("[]")},
 	{Ready{Shard: 1, Version: 300}, nil},
 	{Joined{Worker: 3}, nil},
-	{Arrive{star.Record{
+	{Arrive{Record: star.Record{
 		Worker: 3, Step: 41, Basis: 40, At: 90 * time.Second, Compute: 180 * time.Millisecond, Load: 2 * time.Millisecond,
 		Push: 900 * time.Microsecond, Wait: 20 * time.Millisecond, Pull: time.Millisecond, Injected: 120 * time.Millisecond,
 		Samples: 64, Loss: 0.25, Norm2: 1.5, CPU: 0.875, NetIn: 246824, NetOut: 246824,
 		Telemetry: telemetry(map[star.Metric]float64{star.ComputeCPU: 0.5, star.Steal: 0.25, star.GPULinkShare: 1}),
 	}}, nil},
-	{Arrive{star.Record{Worker: 4095, Step: math.MaxInt64, Samples: 1}}, nil},
+	{Arrive{Record: star.Record{Worker: 4095, Step: math.MaxInt64, Samples: 1}}, nil},
 	{Stored{Shard: 1, Worker: 3, Step: 41, Sum2: 2.5}, nil},
 	{Fire{
-		Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{0, 41, 0.25}, {3, 41, 0.25}},
-		Dropped: []Gradient{{1, 40, 0}}, Quiet: []star.Worker{1}, NormFirst: true, Report: true,
+		Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{Worker: 0, Step: 41, Weight: 0.25}, {Worker: 3, Step: 41, Weight: 0.25}},
+		Dropped: []Gradient{{Worker: 1, Step: 40, Weight: 0}}, Quiet: []star.Worker{1}, NormFirst: true, Report: true,
 	}, nil},
 	{Fire{Seq: 1, Version: 1}, nil},
-	{Fire{Seq: 43, Version: 42, Samples: 10368, Gradients: []Gradient{{0, 42, 0.5}, {1, 42, 0.5}}, Local: 8}, nil},
+	{Fire{Seq: 43, Version: 42, Samples: 10368, Gradients: []Gradient{{Worker: 0, Step: 42, Weight: 0.5}, {Worker: 1, Step: 42, Weight: 0.5}}, Local: 8}, nil},
 	{Norm{Shard: 1, Seq: 42}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
 	{Norm{Shard: 1, Seq: 43, Sum2: 0.75}, nil},
 	{Apply{Seq: 42, Norm: 0.5, Factor: 1}, nil},
@@ -63,32 +63,32 @@ var samples = []sample{
 	{Ping{Seq: 1, Sent: 1795219200000000000, Want: 1 << 20}, []byte{0xff}},
 	{Pong{Seq: 1, Sent: 1795219200000000000, Now: math.MaxInt64}, nil},
 	{Ring{
-		Generation: 2, From: 41, Members: []star.Worker{0, 1, 3}, Addr: "10.0.0.2:40123", Riders: []Rider{{2, 0}}, Door: "10.0.0.2:40124",
+		Generation: 2, From: 41, Members: []star.Worker{0, 1, 3}, Addr: "10.0.0.2:40123", Riders: []Rider{{Worker: 2, Parent: 0}}, Door: "10.0.0.2:40124",
 		Of: 256, Wait: 50 * time.Millisecond, MaxStale: 8, Now: true,
 	}, nil},
 	{Ring{Generation: 1, From: -1}, nil},
 	{Formed{Worker: 3, Generation: 2, Version: 41}, nil},
-	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{2, 17, 0.25}}, Dropped: []Gradient{{4, 3, 0}}, Sum2: 0.75, Samples: []int{8, 3}, Behind: []int{2}}, nil},
+	{Tally{Worker: 3, Generation: 2, Version: 42, Hash: 0xfeedbeef, Carried: []Gradient{{Worker: 2, Step: 17, Weight: 0.25}}, Dropped: []Gradient{{Worker: 4, Step: 3, Weight: 0}}, Sum2: 0.75, Samples: []int{8, 3}, Behind: []int{2}}, nil},
 	{Fault{Worker: 3, Generation: 2, Suspect: -1, Reason: "no byte has moved for 30s"}, nil},
 	{Compression{Worker: 3, Version: 1000, Codec: "int8", Why: "int8: 1000 values at 25 MB/s take 0.04 ms in place of 0.16 ms"}, nil},
 	{Pong{Seq: -1, Sent: math.MinInt64, Now: -33}, nil},
-	{Branch{Worker: 2, Step: 41, Parent: 0, Door: "10.0.0.2:40124", Relay: true, Children: []Child{{3, 17}, {4, 40}}, Below: []Below{{3, 3, 17, 32}, {3, 5, 9, 16}, {4, 4, 40, 32}}}, nil},
-	{Branch{Worker: 0, Step: 41, Parent: -1, Children: []Child{{2, 41}}}, nil},
-	{Bundle{Worker: 2, Step: 41, Members: []Share{{2, 41, 64}, {3, 17, 32}}}, Floats([]float32{1, -2, 0.5})},
+	{Branch{Worker: 2, Step: 41, Parent: 0, Door: "10.0.0.2:40124", Relay: true, Children: []Child{{Worker: 3, Step: 17}, {Worker: 4, Step: 40}}, Below: []Below{{Child: 3, Worker: 3, Step: 17, Samples: 32}, {Child: 3, Worker: 5, Step: 9, Samples: 16}, {Child: 4, Worker: 4, Step: 40, Samples: 32}}}, nil},
+	{Branch{Worker: 0, Step: 41, Parent: -1, Children: []Child{{Worker: 2, Step: 41}}}, nil},
+	{Bundle{Worker: 2, Step: 41, Members: []Share{{Worker: 2, Step: 41, Samples: 64}, {Worker: 3, Step: 17, Samples: 32}}}, Floats([]float32{1, -2, 0.5})},
 	{Detach{Worker: 3, Step: 17}, nil},
 	{Want{Worker: 3, Version: 41}, nil},
 	{Hello{Service: ServiceCluster, Role: RoleServer, Job: "rack1", Version: "0.1.0", Host: "node7", Rank: 0}, nil},
 	{Enlist{
 		Job: "lenet", Life: "9f3c", Rank: 0, Host: "node7", Actuator: "pace", Model: "lenet width=1", Params: 61706, Workers: 4, Servers: 1, Fixed: true,
-		Capacity: Amounts{CPU: 16, In: 1.25e9, Out: 1.25e9}, Freed: Amounts{0.5, 1e6, 1e6}, CostCPU: 4.5, CostNet: 2.25,
+		Capacity: Amounts{CPU: 16, In: 1.25e9, Out: 1.25e9}, Freed: Amounts{CPU: 0.5, In: 1e6, Out: 1e6}, CostCPU: 4.5, CostNet: 2.25,
 	}, nil},
 	{Usage{
-		Seq: 7, Step: 41, Mode: "ssgd", Sync: true, Own: Amounts{0.5, 1e6, 2e6}, Host: Amounts{3.25, 4e6, 4e6},
+		Seq: 7, Step: 41, Mode: "ssgd", Sync: true, Own: Amounts{CPU: 0.5, In: 1e6, Out: 2e6}, Host: Amounts{CPU: 3.25, In: 4e6, Out: 4e6},
 		Times: []time.Duration{180 * time.Millisecond, 0, 540 * time.Millisecond}, Delay: 30 * time.Millisecond,
-		Leases: []Lease{{"tc-4711-1", "stale", "out=100mbit on interface eth0", "worker 2 of job lenet", "process 4711 is gone"}}, Free: 8 << 30,
+		Leases: []Lease{{Name: "tc-4711-1", State: "stale", What: "out=100mbit on interface eth0", Who: "worker 2 of job lenet", Why: "process 4711 is gone"}}, Free: 8 << 30,
 	}, nil},
 	{Usage{Seq: 1}, nil},
-	{Ask{ID: 2, Mode: "x=3", Extra: Amounts{0.25, 3e6, 3e6}, Lag: 360 * time.Millisecond, Timeout: 2 * time.Second}, nil},
+	{Ask{ID: 2, Mode: "x=3", Extra: Amounts{CPU: 0.25, In: 3e6, Out: 3e6}, Lag: 360 * time.Millisecond, Timeout: 2 * time.Second}, nil},
 	{Grant{ID: 2, OK: true, Lease: 10 * time.Second, Why: "0.25 of 12.8 processors that are free"}, nil},
 	{Order{ID: 5, Delay: 30 * time.Millisecond, Early: 120 * time.Millisecond, Lease: 10 * time.Second, For: "lenet", Why: "job lenet leaves SSGD"}, nil},
 	{Obeyed{ID: 5, Delay: 30 * time.Millisecond, Err: "no actuator"}, nil},
@@ -104,12 +104,12 @@ var samples = []sample{
 	{Close{Generation: 2, Version: 300, First: []star.Worker{0, 1, 3}, Late: []star.Worker{2}, Total: 240}, nil},
 	{Poison{Shard: -1, Worker: 3, Step: 41, Cause: "exploding", Value: 12345, Where: "conv1.weight"}, nil},
 	{Ballot{From: 2, To: 0}, []byte{8, 8, 16, 1}},
-	{Standing{Term: 4, Seq: 42, Shards: []ShardVersion{{0, 41}, {1, -1}}, Applied: []Apply{{41, 2.5, .5}}}, AppendFrame(nil, Fire{Seq: 42, Version: 41}.AppendTo(nil), []byte{1})},
+	{Standing{Term: 4, Seq: 42, Shards: []ShardVersion{{Shard: 0, Version: 41}, {Shard: 1, Version: -1}}, Applied: []Apply{{Seq: 41, Norm: 2.5, Factor: .5}}}, AppendFrame(nil, Fire{Seq: 42, Version: 41}.AppendTo(nil), []byte{1})},
 	{Elsewhere{Addr: "10.0.0.3:7070"}, nil},
-	{View{Shard: 1, Term: 3, Holders: []Holder{{2, "10.0.0.3:7070"}, {0, ":7070"}}, From: 30853, To: 61706}, nil},
+	{View{Shard: 1, Term: 3, Holders: []Holder{{Rank: 2, Addr: "10.0.0.3:7070"}, {Rank: 0, Addr: ":7070"}}, From: 30853, To: 61706}, nil},
 	{Held{Shard: 1, Term: 3, Seq: 42}, nil},
 	{Turn{Shard: 1, Worker: 3, Term: 3}, nil},
-	{Ahead{Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{0, 41, 0.5}}}, nil},
+	{Ahead{Seq: 42, Version: 41, Samples: 10240, Gradients: []Gradient{{Worker: 0, Step: 41, Weight: 0.5}}}, nil},
 }
 
 func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
@@ -121,125 +121,10 @@ func telemetry(vs map[star.Metric]float64) (t star.Telemetry) {
 
 // parseAny parses a header of kind k.
 func parseAny(k Kind, b []byte) (Message, error) {
-	switch k {
-	case KindHello:
-		return as(ParseHello(b))
-	case KindWelcome:
-		return as(ParseWelcome(b))
-	case KindReject:
-		return as(ParseReject(b))
-	case KindAssign:
-		return as(ParseAssign(b))
-	case KindReady:
-		return as(ParseReady(b))
-	case KindJoined:
-		return as(ParseJoined(b))
-	case KindArrive:
-		return as(ParseArrive(b))
-	case KindStored:
-		return as(ParseStored(b))
-	case KindFire:
-		return as(ParseFire(b))
-	case KindNorm:
-		return as(ParseNorm(b))
-	case KindApply:
-		return as(ParseApply(b))
-	case KindRelease:
-		return as(ParseRelease(b))
-	case KindPush:
-		return as(ParsePush(b))
-	case KindParams:
-		return as(ParseParams(b))
-	case KindPull:
-		return as(ParsePull(b))
-	case KindInit:
-		return as(ParseInit(b))
-	case KindBuffers:
-		return as(ParseBuffers(b))
-	case KindEvalResult:
-		return as(ParseEvalResult(b))
-	case KindSave:
-		return as(ParseSave(b))
-	case KindSaved:
-		return as(ParseSaved(b))
-	case KindLeave:
-		return as(ParseLeave(b))
-	case KindControl:
-		return as(ParseControl(b))
-	case KindReply:
-		return as(ParseReply(b))
-	case KindPing:
-		return as(ParsePing(b))
-	case KindPong:
-		return as(ParsePong(b))
-	case KindRing:
-		return as(ParseRing(b))
-	case KindFormed:
-		return as(ParseFormed(b))
-	case KindTally:
-		return as(ParseTally(b))
-	case KindFault:
-		return as(ParseFault(b))
-	case KindBranch:
-		return as(ParseBranch(b))
-	case KindBundle:
-		return as(ParseBundle(b))
-	case KindDetach:
-		return as(ParseDetach(b))
-	case KindWant:
-		return as(ParseWant(b))
-	case KindCompression:
-		return as(ParseCompression(b))
-	case KindEnlist:
-		return as(ParseEnlist(b))
-	case KindUsage:
-		return as(ParseUsage(b))
-	case KindAsk:
-		return as(ParseAsk(b))
-	case KindGrant:
-		return as(ParseGrant(b))
-	case KindOrder:
-		return as(ParseOrder(b))
-	case KindObeyed:
-		return as(ParseObeyed(b))
-	case KindYield:
-		return as(ParseYield(b))
-	case KindAdopt:
-		return as(ParseAdopt(b))
-	case KindHand:
-		return as(ParseHand(b))
-	case KindMoved:
-		return as(ParseMoved(b))
-	case KindState:
-		return as(ParseState(b))
-	case KindSlot:
-		return as(ParseSlot(b))
-	case KindRoute:
-		return as(ParseRoute(b))
-	case KindCancel:
-		return as(ParseCancel(b))
-	case KindComputed:
-		return as(ParseComputed(b))
-	case KindClose:
-		return as(ParseClose(b))
-	case KindPoison:
-		return as(ParsePoison(b))
-	case KindBallot:
-		return as(ParseBallot(b))
-	case KindStanding:
-		return as(ParseStanding(b))
-	case KindElsewhere:
-		return as(ParseElsewhere(b))
-	case KindView:
-		return as(ParseView(b))
-	case KindHeld:
-		return as(ParseHeld(b))
-	case KindTurn:
-		return as(ParseTurn(b))
-	case KindAhead:
-		return as(ParseAhead(b))
+	if !k.Valid() {
+		return nil, fmt.Errorf("no such kind: %v", k)
 	}
-	return nil, fmt.Errorf("no such kind: %v", k)
+	return parsers[k](b)
 }
 
 func as[M Message](m M, err error) (Message, error) { return m, err }

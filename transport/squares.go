@@ -7,7 +7,7 @@ import "math"
 // the bytes are in the cache, in an order that does not depend on how the bytes came. sumSq does it in float64, where the
 // processor cannot do both at once, for what is left over, and again for vectors that have squares beyond float32.
 func ReadSquares(c Conn, dst []float32, sumSq func([]float32) float64) (float64, error) {
-	w, ok := c.(*wire)
+	w, ok := c.(*netConn)
 	if !ok {
 		if err := c.ReadPayload(Floats(dst)); err != nil {
 			return 0, err
@@ -26,7 +26,7 @@ func ReadSquares(c Conn, dst []float32, sumSq func([]float32) float64) (float64,
 }
 
 // fullSquares is full that tells q of the elements.
-func (c *wire) fullSquares(dst []float32, q *squares) (sum uint32, err error) {
+func (c *netConn) fullSquares(dst []float32, q *squares) (sum uint32, err error) {
 	b := Floats(dst)
 	have := copy(b, c.buf[c.r:c.w])
 	c.r += have

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -52,7 +53,7 @@ type Config struct {
 }
 
 func (c *Config) handshakeTimeout() time.Duration {
-	return orElse(c.HandshakeTimeout, 5*time.Second)
+	return cmp.Or(c.HandshakeTimeout, 5*time.Second)
 }
 
 func (c *Config) log() *slog.Logger {
@@ -88,7 +89,7 @@ func (t *TCP) Itself() *TCP {
 }
 
 func (t *TCP) keepAlive() net.KeepAliveConfig {
-	d := orElse(t.KeepAlive, 15*time.Second)
+	d := cmp.Or(t.KeepAlive, 15*time.Second)
 	return net.KeepAliveConfig{Enable: d > 0, Idle: d, Interval: d, Count: 4}
 }
 

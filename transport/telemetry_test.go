@@ -10,8 +10,8 @@ import (
 
 // An Arrive of a peer that knows nothing of telemetry, or more of it than we do.
 func TestTelemetryOfOtherVersions(t *testing.T) {
-	head := Arrive{star.Record{Worker: 1, Samples: 2}}.AppendTo(nil)[3:] // without the array's length
-	head = head[:len(head)-2]                                            // and without the empty telemetry
+	head := Arrive{Record: star.Record{Worker: 1, Samples: 2}}.AppendTo(nil)[3:] // without the array's length
+	head = head[:len(head)-2]                                                    // and without the empty telemetry
 	with := func(n int, tail ...byte) []byte { return append(append([]byte{0xdc, 0, byte(n)}, head...), tail...) }
 	one := []byte{0xca, 0x3f, 0x80, 0, 0}
 	join := func(bs ...[]byte) (out []byte) {
@@ -56,7 +56,7 @@ func TestTelemetryOfOtherVersions(t *testing.T) {
 func TestTelemetryWritesKnownMetricsOnly(t *testing.T) {
 	var r star.Record
 	r.Telemetry.Seen = math.MaxUint64
-	m, err := ParseArrive(Arrive{r}.AppendTo(nil))
+	m, err := ParseArrive(Arrive{Record: r}.AppendTo(nil))
 	if want := uint64(1<<star.NumMetrics - 1); err != nil || m.Record.Telemetry.Seen != want {
 		t.Errorf("seen %#x, %v; want %#x", m.Record.Telemetry.Seen, err, want)
 	}

@@ -11,7 +11,7 @@ import (
 // still is not unreachable: its kernel answers. It is for connections with small messages: a full window counts as no answer. Where the
 // connection is not TCP it does nothing.
 func Unreachable(c Conn, d time.Duration) error {
-	w, ok := c.(*wire)
+	w, ok := c.(*netConn)
 	if !ok {
 		return nil
 	}
@@ -44,7 +44,7 @@ func tcpOf(nc net.Conn) *net.TCPConn {
 // DeliveryRate is how fast, in bytes per second, the kernel has seen what was sent on a connection arrive at the other host: over a round trip, and
 // not while there was nothing to send, so it is what the way carries and not what was used of it. 0: not known; it is on Linux, over TCP.
 func DeliveryRate(c Conn) float64 {
-	if w, ok := c.(*wire); ok {
+	if w, ok := c.(*netConn); ok {
 		if tcp := tcpOf(w.nc); tcp != nil {
 			return deliveryRate(tcp)
 		}

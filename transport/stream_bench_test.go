@@ -27,7 +27,7 @@ func tcpPair(tb testing.TB, cfg Config) (near, far net.Conn) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	near, far = c.(*wire).nc, s.(*wire).nc
+	near, far = c.(*netConn).nc, s.(*netConn).nc
 	tb.Cleanup(func() { near.Close(); far.Close() })
 	return near, far
 }

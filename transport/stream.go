@@ -59,7 +59,7 @@ func Send[M Message](c Conn, m M, payload []byte) error {
 func SendSum[M Message](c Conn, m M, payload []byte) (sum uint32, err error) {
 	h := headers.Get().(*[]byte)
 	*h = m.AppendTo((*h)[:0])
-	if w, ok := c.(*wire); ok {
+	if w, ok := c.(*netConn); ok {
 		sum, err = w.writeFrame(m.Kind(), *h, payload, 0, false)
 	} else {
 		sum = Sum(payload)
@@ -82,7 +82,7 @@ func SendSummed[M Message](c Conn, m M, payload []byte, sum uint32) error {
 // ReadAll reads the payload of f into fresh memory. It is for texts: memory
 // grows with the bytes that come, not with what the frame claims.
 func ReadAll(c Conn, f Frame) ([]byte, error) {
-	if w, ok := c.(*wire); ok {
+	if w, ok := c.(*netConn); ok {
 		return w.readAll()
 	}
 	b := make([]byte, f.Size)
@@ -91,14 +91,14 @@ func ReadAll(c Conn, f Frame) ([]byte, error) {
 
 // NewConn makes a Conn of a stream. The zero Limits will do.
 func NewConn(nc net.Conn, l Limits) Conn {
-	c := &wire{nc: nc, limits: l, buf: make([]byte, readAhead), out: make([]byte, 0, 512)}
+	c := &netConn{nc: nc, limits: l, buf: make([]byte, readAhead), out: make([]byte, 0, 512)}
 	c.remote = nc.RemoteAddr().String()
 	c.SetPeer(c.remote)
 	return c
 }
 
-// wire is a Conn over a stream.
-type wire struct {
+// netConn is a Conn over a stream.
+type netConn struct {
 	nc     net.Conn
 	limits Limits
 	remote string
@@ -124,16 +124,16 @@ type wire struct {
 	werr error // sticks
 }
 
-func (c *wire) Peer() string       { return *c.peer.Load() }
-func (c *wire) SetPeer(s string)   { c.peer.Store(&s) }
-func (c *wire) RemoteAddr() string { return c.remote }
+func (c *netConn) Peer() string       { return *c.peer.Load() }
+func (c *netConn) SetPeer(s string)   { c.peer.Store(&s) }
+func (c *netConn) RemoteAddr() string { return c.remote }
 
-func (c *wire) Traffic() (sent, received int64) { return c.sent.Load(), c.received.Load() }
+func (c *netConn) Traffic() (sent, received int64) { return c.sent.Load(), c.received.Load() }
 
-func (c *wire) SetReadDeadline(t time.Time) error  { return c.nc.SetReadDeadline(t) }
-func (c *wire) SetWriteDeadline(t time.Time) error { return c.nc.SetWriteDeadline(t) }
+func (c *netConn) SetReadDeadline(t time.Time) error  { return c.nc.SetReadDeadline(t) }
+func (c *netConn) SetWriteDeadline(t time.Time) error { return c.nc.SetWriteDeadline(t) }
 
-func (c *wire) Close() error {
+func (c *netConn) Close() error {
 	if tc, ok := c.nc.(*tls.Conn); ok {
 		// TLS says goodbye, for which it gives a peer that does not read 5 s.
 		defer time.AfterFunc(time.Second/2, func() { tc.NetConn().Close() }).Stop()
@@ -145,13 +145,13 @@ func (c *wire) Close() error {
 	return err
 }
 
-func (c *wire) WriteFrame(k Kind, header, payload []byte, sum uint32) error {
+func (c *netConn) WriteFrame(k Kind, header, payload []byte, sum uint32) error {
 	_, err := c.writeFrame(k, header, payload, sum, true)
 	return err
 }
 
 // writeFrame computes the sum on the way if it is not known, and returns it.
-func (c *wire) writeFrame(k Kind, header, payload []byte, sum uint32, known bool) (uint32, error) {
+func (c *netConn) writeFrame(k Kind, header, payload []byte, sum uint32, known bool) (uint32, error) {
 	if c.werr != nil {
 		return 0, c.werr
 	}
@@ -199,7 +199,7 @@ func (c *wire) writeFrame(k Kind, header, payload []byte, sum uint32, known bool
 }
 
 // write writes up to three pieces in one system call where the stream can.
-func (c *wire) write(head, body, tail []byte) error {
+func (c *netConn) write(head, body, tail []byte) error {
 	var n int64
 	var err error
 	if body == nil {
@@ -221,7 +221,7 @@ func (c *wire) write(head, body, tail []byte) error {
 }
 
 // read is one read from the stream.
-func (c *wire) read(b []byte) (int, error) {
+func (c *netConn) read(b []byte) (int, error) {
 	for range 100 {
 		n, err := c.nc.Read(b)
 		c.received.Add(int64(n))
@@ -236,7 +236,7 @@ func (c *wire) read(b []byte) (int, error) {
 }
 
 // need waits until n bytes lie in the buffer.
-func (c *wire) need(n int) error {
+func (c *netConn) need(n int) error {
 	if c.w-c.r >= n {
 		return nil
 	}
@@ -256,7 +256,7 @@ func (c *wire) need(n int) error {
 
 // full fills b, first from the buffer, then from the stream in chunks, and
 // returns the running sum.
-func (c *wire) full(b []byte, sum uint32) (uint32, error) {
+func (c *netConn) full(b []byte, sum uint32) (uint32, error) {
 	n := copy(b, c.buf[c.r:c.w])
 	c.r += n
 	sum = more(sum, b[:n])
@@ -279,14 +279,14 @@ func midway(err error) error {
 }
 
 // fail makes an error of the reader stick.
-func (c *wire) fail(op string, err error) error {
+func (c *netConn) fail(op string, err error) error {
 	c.rerr = &Error{op, c.Peer(), err}
 	return c.rerr
 }
 
 // Recv returns an error that is io.EOF where the peer has closed the connection
 // between two frames, and io.ErrUnexpectedEOF where it was inside one.
-func (c *wire) Recv() (Frame, error) {
+func (c *netConn) Recv() (Frame, error) {
 	if c.rerr != nil {
 		return Frame{}, c.rerr
 	}
@@ -335,7 +335,7 @@ func (c *wire) Recv() (Frame, error) {
 }
 
 // short fills b, which is no longer than the buffer, and reads ahead.
-func (c *wire) short(b []byte) error {
+func (c *netConn) short(b []byte) error {
 	if err := c.need(len(b)); err != nil {
 		return err
 	}
@@ -343,7 +343,7 @@ func (c *wire) short(b []byte) error {
 	return nil
 }
 
-func (c *wire) ReadPayload(dst []byte) error {
+func (c *netConn) ReadPayload(dst []byte) error {
 	if err := c.fits(len(dst)); err != nil {
 		return err
 	}
@@ -352,7 +352,7 @@ func (c *wire) ReadPayload(dst []byte) error {
 }
 
 // fits says what is wrong with reading the payload into that many bytes.
-func (c *wire) fits(room int) error {
+func (c *netConn) fits(room int) error {
 	if c.rerr != nil {
 		return c.rerr
 	}
@@ -364,7 +364,7 @@ func (c *wire) fits(room int) error {
 }
 
 // ended is what becomes of a payload with that sum, or with an error on the way.
-func (c *wire) ended(sum uint32, err error) error {
+func (c *netConn) ended(sum uint32, err error) error {
 	if err != nil {
 		return c.fail("read", fmt.Errorf("payload of %v: %w", c.kind, err))
 	}
@@ -373,7 +373,7 @@ func (c *wire) ended(sum uint32, err error) error {
 }
 
 // checkSum reads the sum behind a payload and compares it with got.
-func (c *wire) checkSum(got uint32) error {
+func (c *netConn) checkSum(got uint32) error {
 	if c.size == 0 {
 		return nil
 	}
@@ -390,7 +390,7 @@ func (c *wire) checkSum(got uint32) error {
 }
 
 // readAll is ReadPayload into memory that grows.
-func (c *wire) readAll() ([]byte, error) {
+func (c *netConn) readAll() ([]byte, error) {
 	if c.rerr != nil {
 		return nil, c.rerr
 	}
@@ -411,7 +411,7 @@ func (c *wire) readAll() ([]byte, error) {
 }
 
 // Discard drops the payload unread and unchecked.
-func (c *wire) Discard() error {
+func (c *netConn) Discard() error {
 	if c.rerr != nil {
 		return c.rerr
 	}

@@ -1,4 +1,4 @@
-package transport
+package wire
 
 import (
 	"encoding/binary"
@@ -126,6 +126,9 @@ func parse(k Kind, b []byte, n int) parser {
 	}
 	return p
 }
+
+// more says whether there is another field, where older peers do not send it.
+func (p *parser) more() bool { return p.err == nil && p.left > 0 }
 
 // end skips the fields that a newer peer may have added.
 func (p *parser) end() error {
@@ -272,18 +275,10 @@ func (p *parser) between(field string, lo, hi int64) int64 {
 	return v
 }
 
-func (p *parser) integer(field string) int64 {
-	p.left--
-	return p.raw(field)
-}
-
+// within is between for an element of the header's own array.
 func (p *parser) within(field string, lo, hi int64) int64 {
 	p.left--
 	return p.between(field, lo, hi)
-}
-
-func (p *parser) natural(field string) int64 {
-	return p.within(field, 0, math.MaxInt64)
 }
 
 // real reads a float of either width. Integers pass too: dynamic languages
@@ -307,13 +302,18 @@ func (p *parser) real(field string) float64 {
 	return float64(p.raw(field))
 }
 
-func (p *parser) float(field string) float64 {
-	p.left--
-	return p.real(field)
+// positive is a number that is not negative, and not more than there is of anything.
+func (p *parser) positive(field string) float64 {
+	v := p.real(field)
+	if p.err == nil && !(v >= 0 && v <= maxAmount) {
+		p.fail(field, fmt.Errorf("%g, want 0 to %g", v, maxAmount))
+		return 0
+	}
+	return v
 }
 
-func (p *parser) bool(field string) bool {
-	p.left--
+// truth reads a boolean outside the count of fields.
+func (p *parser) truth(field string) bool {
 	t, ok := p.tag(field)
 	if ok && t != 0xc2 && t != 0xc3 {
 		p.wrong(field, "true or false", t)
@@ -321,10 +321,7 @@ func (p *parser) bool(field string) bool {
 	return ok && t == 0xc3
 }
 
-// words reads a string of at most max bytes outside the count of fields.
-func (p *parser) words(field string, max int) string { return string(p.text(field, max)) }
-
-// text is words where they lie.
+// text reads a string of at most max bytes outside the count of fields, where it lies.
 func (p *parser) text(field string, max int) []byte {
 	t, ok := p.tag(field)
 	if !ok {
@@ -354,11 +351,6 @@ func (p *parser) text(field string, max int) []byte {
 		return nil
 	}
 	return b
-}
-
-func (p *parser) string(field string, max int) string {
-	p.left--
-	return p.words(field, max)
 }
 
 // skip passes n values of any type, however deeply nested, without recursion.

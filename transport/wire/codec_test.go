@@ -1,11 +1,13 @@
-package transport
+package wire
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"math"
+	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +22,7 @@ import (
 
 func TestRoundTrip(t *testing.T) {
 	seen := map[Kind]bool{}
-	for _, s := range samples {
+	for _, s := range samples(t) {
 		seen[s.m.Kind()] = true
 		got, err := parseAny(s.m.Kind(), s.m.AppendTo(nil))
 		if err != nil {
@@ -31,7 +33,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", s.m.Kind(), d)
 		}
 	}
-	for k := KindHello; k <= lastKind; k++ {
+	for k := Kind(1); k <= LastKind; k++ {
 		if !seen[k] {
 			t.Errorf("no sample of %v", k)
 		}
@@ -40,7 +42,7 @@ func TestRoundTrip(t *testing.T) {
 
 // Every message goes behind what dst already holds.
 func TestAppendToAppends(t *testing.T) {
-	for _, s := range samples {
+	for _, s := range samples(t) {
 		got := s.m.AppendTo([]byte("before"))
 		if want := append([]byte("before"), s.m.AppendTo(nil)...); !bytes.Equal(got, want) {
 			t.Errorf("%v: %x, want %x", s.m.Kind(), got, want)
@@ -50,7 +52,7 @@ func TestAppendToAppends(t *testing.T) {
 
 // Headers are msgpack: the library reads them, and says the same of each value.
 func TestLibraryReadsHeaders(t *testing.T) {
-	for _, s := range samples {
+	for _, s := range samples(t) {
 		h := s.m.AppendTo(nil)
 		var got []any
 		if err := msgpack.Unmarshal(h, &got); err != nil {
@@ -192,7 +194,7 @@ func TestMoreFieldsAreSkipped(t *testing.T) {
 	extra := []any{nil, true, -1, "words", []byte{1, 2}, 1.5, float32(2), map[string]any{"a": []any{1, map[string]int{"b": 2}}},
 		strings.Repeat("long", 100), make([]byte, 300), make([]int, 20), make([]byte, 70_000), strings.Repeat("x", 70_000), int64(1) << 40,
 		&msgpack.RawMessage{0xd4, 1, 2}, &msgpack.RawMessage{0xc7, 3, 1, 2, 3, 4}, uint16(40000), int32(-70000), int8(-100), uint8(200)}
-	for _, s := range samples {
+	for _, s := range samples(t) {
 		var list []msgpack.RawMessage
 		if err := msgpack.Unmarshal(s.m.AppendTo(nil), &list); err != nil {
 			t.Fatal(err)
@@ -212,10 +214,10 @@ func TestMoreFieldsAreSkipped(t *testing.T) {
 	}
 }
 
-// A header that lacks its last field, or its last byte, is refused, whatever
-// the kind; so is one with a byte behind it.
+// A header that lacks its last byte, or a field that every peer sends, is refused, whatever the kind; so is one with a byte behind it. Fields that
+// older peers do not send may be missing, from the last one on, and count as 0.
 func TestShortAndLongHeadersAreRefused(t *testing.T) {
-	for _, s := range samples {
+	for _, s := range samples(t) {
 		k, h := s.m.Kind(), s.m.AppendTo(nil)
 		for n := range h {
 			if _, err := parseAny(k, h[:n]); err == nil {
@@ -229,111 +231,90 @@ func TestShortAndLongHeadersAreRefused(t *testing.T) {
 		if err := msgpack.Unmarshal(h, &list); err != nil {
 			t.Fatal(err)
 		}
-		fewer, err := msgpack.Marshal(list[:len(list)-1])
-		if err != nil {
+		if n := len(fields[k].needed) + len(fields[k].absent); n != len(list) {
+			t.Errorf("%v has %d fields, want %d", k, len(list), n)
+		}
+		for n := len(list) - 1; n >= 0; n-- {
+			fewer, err := msgpack.Marshal(list[:n])
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := parseAny(k, fewer)
+			f, steps := s.m.(Fire)
+			if n < len(fields[k].needed) || k == KindArrive && n == 17 || steps && f.Local > 0 {
+				if e := (*ParseError)(nil); !errors.As(err, &e) || e.Kind != k {
+					t.Errorf("%v with %d fields: %+v, %v", k, n, m, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%v with %d fields: %v", k, n, err)
+				continue
+			}
+			var again []any
+			if err := msgpack.Unmarshal(m.AppendTo(nil), &again); err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range again {
+				want := plain(list[i])
+				if i >= n {
+					want = map[string]any{"sum2": -1., "pass": "", "key": "", "telemetry": []any(nil), "more": []any(nil), "samples": []any(nil), "behind": []any(nil), "below": []any(nil),
+						"leases": []any(nil), "applied": []any(nil), "lives": []any(nil)}[name(k, i)]
+					if want == nil {
+						want = int64(0)
+					}
+				}
+				if d := cmp.Diff(want, plain(v), cmpopts.EquateEmpty()); d != "" {
+					t.Errorf("%v with %d fields, field %s (-want +got):\n%s", k, n, name(k, i), d)
+				}
+			}
+		}
+	}
+}
+
+// name is that of a field.
+func name(k Kind, place int) string {
+	f := fields[k]
+	return slices.Concat(f.needed, f.absent)[place]
+}
+
+// An integer is taken at both ends of its range, and refused beyond them.
+func TestRanges(t *testing.T) {
+	of := map[Kind][]byte{}
+	for _, s := range samples(t) {
+		of[s.m.Kind()] = s.m.AppendTo(nil)
+	}
+	for _, r := range ranges {
+		var list []msgpack.RawMessage
+		if err := msgpack.Unmarshal(of[r.kind], &list); err != nil {
 			t.Fatal(err)
 		}
-		if k == KindStored { // its last field came later
-			if m, err := parseAny(k, fewer); err != nil || m.(Stored).Sum2 != -1 {
-				t.Errorf("a stored without sum2: %+v, %v", m, err)
-			}
-			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
+		with := func(v int64) error {
+			list[r.place] = appendInt(nil, v)
+			b, err := msgpack.Marshal(list)
+			if err != nil {
 				t.Fatal(err)
 			}
+			_, err = parseAny(r.kind, b)
+			return err
 		}
-		if k == KindRelease { // its last fields came later
-			for ; len(list) > 11; list = list[:len(list)-1] {
-				if m, err := parseAny(k, fewer); err != nil || m.(Release).Cap != 0 {
-					t.Errorf("a release without its last fields: %+v, %v", m, err)
-				}
-				if fewer, err = msgpack.Marshal(list[:len(list)-1]); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if m, err := parseAny(k, fewer); err != nil || m.(Release).Delay != 0 {
-				t.Errorf("a release without delay: %+v, %v", m, err)
-			}
+		if r.field == "seen" || r.field == "local" && r.kind != KindRelease { // other fields must agree
 			continue
 		}
-		if k == KindTally { // so did the samples, and how stale riders are
-			if m, err := parseAny(k, fewer); err != nil || m.(Tally).Behind != nil || m.(Tally).Samples == nil {
-				t.Errorf("a tally without behind: %+v, %v", m, err)
-			}
-			if fewer, err = msgpack.Marshal(list[:7]); err != nil {
-				t.Fatal(err)
-			}
-			if m, err := parseAny(k, fewer); err != nil || m.(Tally).Samples != nil || m.(Tally).Sum2 == 0 {
-				t.Errorf("a tally without samples: %+v, %v", m, err)
-			}
-			continue
-		}
-		if k == KindWelcome { // so did the term, and the pass
-			if m, err := parseAny(k, fewer); err != nil || m.(Welcome).Pass != "" || m.(Welcome).Term == 0 {
-				t.Errorf("a welcome without pass: %+v, %v", m, err)
-			}
-			if fewer, err = msgpack.Marshal(list[:8]); err != nil {
-				t.Fatal(err)
-			}
-			if m, err := parseAny(k, fewer); err != nil || m.(Welcome).Term != 0 || m.(Welcome).Step == 0 {
-				t.Errorf("a welcome without term: %+v, %v", m, err)
-			}
-			continue
-		}
-		if k == KindHello || k == KindAssign || k == KindState { // so did what passes need
-			m, err := parseAny(k, fewer)
-			if got := fmt.Sprintf("%+v", m); err != nil || !strings.Contains(got, "Pass:}") && !strings.Contains(got, "Key:}") && !strings.Contains(got, "Lives:[]}") {
-				t.Errorf("%v without its last field: %s, %v", k, got, err)
-			}
-			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
-				t.Fatal(err)
+		for _, v := range []int64{r.lo, r.hi} {
+			if err := with(v); err != nil {
+				t.Errorf("%v, %s %d: %v", r.kind, r.field, v, err)
 			}
 		}
-		if k == KindStanding { // so did what was applied
-			if m, err := parseAny(k, fewer); err != nil || m.(Standing).Applied != nil || m.(Standing).Shards == nil {
-				t.Errorf("a standing without what was applied: %+v, %v", m, err)
-			}
-			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
-				t.Fatal(err)
+		for _, v := range []int64{r.lo - 1, r.hi + 1} { // if it is not beyond what an int64 holds, it is the smallest one, and outside too
+			var e *ParseError
+			if err := with(v); !errors.As(err, &e) || e.Field != r.field {
+				t.Errorf("%v, %s %d: %v", r.kind, r.field, v, err)
 			}
 		}
-		if k == KindFire || k == KindAhead { // and what workers have done by themselves
-			m, err := parseAny(k, fewer)
-			if f, _ := s.m.(Fire); f.Local > 0 {
-				if err == nil {
-					t.Errorf("a fire of local steps without their number: %+v", m)
-				}
-			} else if err != nil {
-				t.Errorf("a fire without local steps: %v", err)
-			}
-			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if k == KindBranch { // and who is below
-			if m, err := parseAny(k, fewer); err != nil || m.(Branch).Below != nil || m.(Branch).Children == nil {
-				t.Errorf("a branch without who is below: %+v, %v", m, err)
-			}
-			if fewer, err = msgpack.Marshal(list[:len(list)-2]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if k == KindUsage { // so did the leases and the memory
-			for _, n := range []int{9, 8} {
-				if fewer, err = msgpack.Marshal(list[:n]); err != nil {
-					t.Fatal(err)
-				}
-				if m, err := parseAny(k, fewer); err != nil || m.(Usage).Free != 0 || n == 8 && m.(Usage).Leases != nil {
-					t.Errorf("a usage of %d fields: %+v, %v", n, m, err)
-				}
-			}
-			if fewer, err = msgpack.Marshal(list[:7]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var e *ParseError
-		if _, err := parseAny(k, fewer); !errors.As(err, &e) || e.Kind != k {
-			t.Errorf("%v with a field too few: %v", k, err)
-		}
+	}
+	if len(ranges) < 100 {
+		t.Errorf("%d ranges", len(ranges))
 	}
 }
 
@@ -502,7 +483,7 @@ func TestHotMessagesDoNotAllocate(t *testing.T) {
 	}
 	fire, push := Fire{}, Push{}
 	buf := make([]byte, 0, 4096)
-	for _, s := range samples {
+	for _, s := range samples(t) {
 		var run func()
 		switch h := s.m.AppendTo(nil); m := s.m.(type) {
 		case Push:
@@ -534,16 +515,108 @@ func TestHotMessagesDoNotAllocate(t *testing.T) {
 
 func TestKindNames(t *testing.T) {
 	names := map[string]Kind{}
-	for k := KindHello; k <= lastKind; k++ {
+	for k := Kind(1); k <= LastKind; k++ {
 		if other, ok := names[k.String()]; ok || k.String() == "" {
 			t.Errorf("%d and %d are both called %q", k, other, k)
 		}
 		names[k.String()] = k
 	}
-	if KindHello != 1 || KindPong != 25 || lastKind != 58 {
-		t.Errorf("the kinds have moved: hello %d, pong %d, last %d", KindHello, KindPong, lastKind)
+	if KindHello != 1 || KindPong != 25 || LastKind != 58 {
+		t.Errorf("the kinds have moved: hello %d, pong %d, last %d", KindHello, KindPong, LastKind)
 	}
-	if got := Kind(200).String(); got != "kind 200" || Kind(0).Valid() || (lastKind + 1).Valid() {
+	if got := Kind(200).String(); got != "kind 200" || Kind(0).Valid() || (LastKind + 1).Valid() || Kind(200).Payload() != None {
 		t.Errorf("unknown kinds: %q", got)
 	}
+}
+
+// parsing is a message that a header is read into.
+type parsing interface {
+	Message
+	Parse(b []byte) error
+}
+
+// parseAny parses a header of kind k into fresh memory.
+func parseAny(k Kind, b []byte) (Message, error) {
+	m := fresh[k]()
+	err := m.Parse(b)
+	return reflect.ValueOf(m).Elem().Interface().(Message), err
+}
+
+type sample struct{ m Message }
+
+// samples are the messages of the test vectors.
+func samples(t testing.TB) (out []sample) {
+	b, err := os.ReadFile("../testdata/vectors.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]Kind{}
+	for k := Kind(1); k <= LastKind; k++ {
+		kinds[k.String()] = k
+	}
+	var k Kind
+	for line := range strings.Lines(string(b)) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) > 1 && kinds[words[0]] != 0 && line[0] != ' ':
+			k = kinds[words[0]]
+		case len(words) == 2 && words[0] == "header":
+			h, err := hex.DecodeString(words[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := parseAny(k, h)
+			if err != nil {
+				t.Fatalf("%v: %v", k, err)
+			}
+			if again := m.AppendTo(nil); !bytes.Equal(again, h) {
+				t.Fatalf("%v: %x becomes %x", k, h, again)
+			}
+			out = append(out, sample{m})
+		}
+	}
+	return out
+}
+
+// A message into which another one was read holds nothing of that.
+func TestParseReusesMemory(t *testing.T) {
+	into := map[Kind]parsing{}
+	for range 2 {
+		for _, s := range samples(t) {
+			k := s.m.Kind()
+			if into[k] == nil {
+				into[k] = fresh[k]()
+			}
+			if err := into[k].Parse(s.m.AppendTo(nil)); err != nil {
+				t.Fatal(err)
+			}
+			got := reflect.ValueOf(into[k]).Elem().Interface()
+			if d := cmp.Diff(s.m, got, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("%v (-want +got):\n%s", k, d)
+			}
+		}
+	}
+}
+
+// FuzzParse parses arbitrary headers of every kind. What parses is written in
+// one way only: the message of that is the same, and so are its bytes.
+func FuzzParse(f *testing.F) {
+	for _, s := range samples(f) {
+		f.Add(uint8(s.m.Kind())-1, s.m.AppendTo(nil))
+	}
+	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
+		k := Kind(kind%uint8(LastKind)) + 1
+		m, err := parseAny(k, b)
+		if err != nil {
+			return
+		}
+		once := m.AppendTo(nil)
+		again, err := parseAny(k, once)
+		if err != nil {
+			t.Fatalf("%v: %x parses, but not as it writes itself: %x: %v", k, b, once, err)
+		}
+		if twice := again.AppendTo(nil); !bytes.Equal(once, twice) {
+			t.Fatalf("%v: %x, then %x", k, once, twice)
+		}
+	})
 }

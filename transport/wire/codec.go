@@ -1,0 +1,119 @@
+package wire
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"strconv"
+
+	"star"
+)
+
+//go:generate go run ./gen
+
+// Kind is the type of a frame. The values are the protocol; they never change.
+type Kind uint8
+
+// Valid says whether k is a kind of this version of the protocol.
+func (k Kind) Valid() bool { return k >= 1 && k <= LastKind }
+
+// String is the kind's name in logs and in docs/protocol.md.
+func (k Kind) String() string {
+	if k.Valid() {
+		return kindNames[k]
+	}
+	return "kind " + strconv.Itoa(int(k))
+}
+
+// Payload is what bounds the payload of a kind.
+type Payload uint8
+
+const (
+	None  Payload = iota // there is none
+	Data                 // vectors
+	Text                 // settings, layouts, descriptions, answers
+	Probe                // what a Ping or a Pong carries
+	Bins                 // of an exact sum
+	Memo                 // what another coordinator must know
+)
+
+// Payload is that of k; None where k is no kind.
+func (k Kind) Payload() Payload {
+	if k.Valid() {
+		return payloads[k]
+	}
+	return None
+}
+
+// Message is what a header says. AppendTo appends the header to dst.
+type Message interface {
+	Kind() Kind
+	AppendTo(dst []byte) []byte
+}
+
+// sending makes m what its header has: with local steps, samples are such that a shard that knows of none refuses them, in place of taking what
+// workers hand over for gradients.
+func (m *Fire) sending() {
+	if m.Local > 0 {
+		m.Samples = ^m.Samples
+	}
+}
+
+// received undoes sending.
+func (m *Fire) received(p *parser) {
+	switch steps := m.Samples < 0; {
+	case steps != (m.Local > 0):
+		p.fail("samples", fmt.Errorf("%d with %d local steps: want a negative number with such steps, and none without", m.Samples, m.Local))
+	case steps:
+		m.Samples = ^m.Samples
+	}
+}
+
+// ParseAhead parses the header of an Ahead into the memory of m.
+func (m *Fire) ParseAhead(b []byte) error { return (*Ahead)(m).Parse(b) }
+
+// Samples is how many samples all members of m have.
+func (m Bundle) Samples() int {
+	n := 0
+	for _, s := range m.Members {
+		n += s.Samples
+	}
+	return n
+}
+
+// appendTelemetry appends which metrics there are, and their values.
+func appendTelemetry(dst []byte, t *star.Telemetry) []byte {
+	const known = 1<<star.NumMetrics - 1
+	dst = appendInt(dst, int64(t.Seen&known))
+	dst = appendArray(dst, bits.OnesCount64(t.Seen&known))
+	for m := range star.NumMetrics {
+		if t.Seen>>m&1 != 0 {
+			dst = appendFloat32(dst, t.Values[m])
+		}
+	}
+	return dst
+}
+
+// telemetry reads what appendTelemetry wrote, or what a peer wrote that knows more
+// metrics, or one that knows of none. What is not finite counts as not measured.
+func (p *parser) telemetry(t *star.Telemetry) {
+	*t = star.Telemetry{}
+	if p.err != nil || p.left == 0 {
+		return
+	}
+	seen := uint64(p.within("seen", 0, math.MaxInt64))
+	if p.err == nil && p.left == 0 {
+		p.fail("telemetry", errShort)
+	}
+	p.left--
+	n, want := p.arrayLen("telemetry", 63), bits.OnesCount64(seen)
+	if p.err == nil && n != want {
+		p.fail("telemetry", fmt.Errorf("%d values for %d bits of seen", n, want))
+	}
+	for ; seen != 0 && p.err == nil; seen &= seen - 1 {
+		v := p.real("telemetry")
+		if m := star.Metric(bits.TrailingZeros64(seen)); m < star.NumMetrics && p.err == nil {
+			t.Set(m, v)
+		}
+	}
+}
