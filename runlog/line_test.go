@@ -76,6 +76,9 @@ func same(t *rapid.T, kind string, at float64, l appender) {
 	if got := l.appendTo([]byte("x"), at); string(got) != want {
 		t.Fatalf("%s\nwant %s", got, want)
 	}
+	if _, diff := agree(l.appendTo(nil, at)); diff != "" {
+		t.Fatalf("%s is read as something else: %s", want, diff)
+	}
 }
 
 // What JSON cannot say is an error, and the log keeps it.

@@ -38,44 +38,45 @@ func (u unknownKind) Error() string { return fmt.Sprintf("a line of type %q", u.
 // afterTrain are types of lines that no log has before the workers are there. Those with a rank are further ones.
 var afterTrain = []string{"fire", "plan", "unheeded", "heard", "late", "admission", "predictor", "poison"}
 
-func (p *reader) parse(number int, b []byte) (Line, error) {
-	kind, t, err := head(b)
-	if err != nil {
-		return Line{}, err
-	}
-	shape, known := shapes[kind]
+func (p *reader) parse(number int, x text) (Line, error) {
+	shape, known := shapes[x.kind]
 	if !known {
-		return Line{}, unknownKind{kind}
+		return Line{}, unknownKind{x.kind}
 	}
 	l := Line{Number: number}
-	if err := p.fill(&l, kind, shape, t, b); err != nil {
-		return l, fmt.Errorf("%s: %w", kind, err)
+	if err := p.fill(&l, shape, x); err != nil {
+		return l, fmt.Errorf("%s: %w", x.kind, err)
 	}
 	return l, nil
 }
 
-// fill reads what a line of that type says.
-func (p *reader) fill(l *Line, kind string, shape shape, t Seconds, b []byte) (err error) {
-	rank := func(name string, w star.Worker) error { return p.rank(kind, name, w) }
-	if kind == "record" {
-		var r Record
-		if r, err = parseRecord(b); err != nil {
-			return err
+// fill reads what a line says.
+func (p *reader) fill(l *Line, shape shape, x text) (err error) {
+	rank := func(name string, w star.Worker) error { return p.rank(x.kind, name, w) }
+	l.Entry = x.entry
+	if x.kind == "record" {
+		l.Entry, err = x.record()
+	}
+	switch e := l.Entry.(type) {
+	case nil:
+		l.Entry, err = shape.read(x.b, rank)
+	case Record:
+		if err == nil {
+			err = rank("worker", e.Worker)
 		}
-		l.Entry, err = r, rank("worker", r.Worker)
-	} else {
-		l.Entry, err = shape.read(b, rank)
+	case Fire:
+		err = e.ranks(rank)
 	}
 	if err != nil {
 		return err
 	}
 	if timed(l.Entry) {
-		if err := t.check("t"); err != nil {
+		if err := x.t.check("t"); err != nil {
 			return err
 		}
-		l.T = t.Duration()
+		l.T = x.t.Duration()
 	}
-	if p.workers < 0 && slices.Contains(afterTrain, kind) {
+	if p.workers < 0 && slices.Contains(afterTrain, x.kind) {
 		return errBeforeTrain
 	}
 	return p.follow(*l)
@@ -119,6 +120,21 @@ func (p *reader) follow(l Line) error {
 }
 
 var errBeforeTrain = errors.New("it comes before the line of type train")
+
+// ranks checks all of them.
+func (f Fire) ranks(rank func(name string, w star.Worker) error) error {
+	for _, list := range [...]struct {
+		name string
+		of   []star.Worker
+	}{{"workers", f.Workers}, {"reports", f.Reports}, {"dropped", f.Dropped}} {
+		for _, w := range list.of {
+			if err := rank(list.name, w); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // rank says whether a worker can be, in a line of that type.
 func (p *reader) rank(kind, name string, w star.Worker) error {

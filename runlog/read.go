@@ -57,8 +57,8 @@ func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
 	p := reader{workers: -1}
 	s := Contents{Unknown: map[string]int{}}
 	var err error
-	s.Lines, s.Cut, err = scan(r, name, func(n int, b []byte) error {
-		l, err := p.parse(n, b)
+	s.Lines, s.Cut, err = scan(r, name, func(n int, x text) error {
+		l, err := p.parse(n, x)
 		if u := (unknownKind{}); errors.As(err, &u) {
 			s.Unknown[u.kind]++
 			return nil
@@ -77,11 +77,11 @@ func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
 // log are of type *Error; name is the file's.
 func ReadRecords(r io.Reader, name string, each func(star.Record) error) error {
 	var s sequence
-	_, _, err := scan(r, name, func(n int, b []byte) error {
-		if kind, _, _ := head(b); kind != "record" {
+	_, _, err := scan(r, name, func(n int, x text) error {
+		if x.kind != "record" {
 			return nil
 		}
-		rec, err := parseRecord(b)
+		rec, err := x.record()
 		if err == nil {
 			err = s.record(&rec, n)
 		}
@@ -95,7 +95,7 @@ func ReadRecords(r io.Reader, name string, each func(star.Record) error) error {
 
 // scan passes every line that is a JSON object with a type on, and says how many lines
 // there were, and whether the last one was cut.
-func scan(r io.Reader, name string, each func(n int, b []byte) error) (lines int, cut bool, err error) {
+func scan(r io.Reader, name string, each func(n int, x text) error) (lines int, cut bool, err error) {
 	br, err := unpack.Reader(r)
 	if err != nil {
 		return 0, false, &Error{name, 1, err}
@@ -111,21 +111,21 @@ func scan(r io.Reader, name string, each func(n int, b []byte) error) (lines int
 		if b = bytes.TrimSpace(b); len(b) == 0 {
 			continue
 		}
-		kind, _, err := head(b)
+		x, err := head(b)
 		if err != nil && !whole && started {
 			return lines - 1, true, nil
 		}
 		if err != nil {
 			return lines, false, &Error{name, lines, fmt.Errorf("not a line of a run log: %w", err)}
 		}
-		if started == (kind == "start") {
+		if started == (x.kind == "start") {
 			if started {
 				return lines, false, &Error{name, lines, errors.New("a second line of type start: a run log is of one run")}
 			}
-			return lines, false, &Error{name, lines, fmt.Errorf("begins with a line of type %q, a run log begins with start", kind)}
+			return lines, false, &Error{name, lines, fmt.Errorf("begins with a line of type %q, a run log begins with start", x.kind)}
 		}
 		started = true
-		if err := each(lines, b); err != nil {
+		if err := each(lines, x); err != nil {
 			return lines, false, err
 		}
 	}
@@ -154,14 +154,33 @@ func wholeLines(data []byte, atEOF bool) (int, []byte, error) {
 	return 0, nil, nil
 }
 
-// head is the type of a line and its t, NaN if it has none. Ours begin with them.
-func head(b []byte) (kind string, t Seconds, err error) {
+// text is a line that is JSON and has a type.
+type text struct {
+	kind  string
+	t     Seconds // NaN if it has none
+	b     []byte
+	entry Entry // what it says; nil: that is to be found out
+}
+
+// record is what a line of that type says.
+func (x text) record() (Record, error) {
+	if r, ok := x.entry.(Record); ok {
+		return r, nil
+	}
+	return parseRecord(x.b)
+}
+
+// head finds the type of a line and its t.
+func head(b []byte) (text, error) {
+	if e, t, ok := parseQuick(b); ok {
+		return text{e.kind(), t, b, e}, nil
+	}
 	if rest, ours := bytes.CutPrefix(b, []byte(`{"type":"`)); ours && json.Valid(b) {
 		if i := bytes.IndexByte(rest, '"'); i >= 0 && bytes.IndexByte(rest[:i], '\\') < 0 {
 			if number, timed := bytes.CutPrefix(rest[i+1:], []byte(`,"t":`)); timed {
 				end := bytes.IndexAny(number, ",}")
 				if t, err := strconv.ParseFloat(string(number[:end]), 64); err == nil {
-					return string(rest[:i]), Seconds(t), nil
+					return text{kind: string(rest[:i]), t: Seconds(t), b: b}, nil
 				}
 			}
 		}
@@ -171,14 +190,14 @@ func head(b []byte) (kind string, t Seconds, err error) {
 		T    any    `json:"t"` // a line of another program may mean something else by it
 	}{}
 	if err := json.Unmarshal(b, &h); err != nil {
-		return "", 0, err
+		return text{}, err
 	}
 	if h.Type == "" {
-		return "", 0, errors.New("it has no type")
+		return text{}, errors.New("it has no type")
 	}
-	t = none
+	t := none
 	if f, ok := h.T.(float64); ok {
 		t = Seconds(f)
 	}
-	return h.Type, t, nil
+	return text{kind: h.Type, t: t, b: b}, nil
 }

@@ -202,13 +202,13 @@ func DecodeRecords(text []byte) (records []star.Record, err error) {
 }
 
 func decodeRecord(line []byte) (star.Record, error) {
-	kind, _, err := head(line)
+	x, err := head(bytes.TrimSpace(line))
 	if err != nil {
 		return star.Record{}, err
 	}
-	if kind != "record" {
-		return star.Record{}, fmt.Errorf("a line of type %q", kind)
+	if x.kind != "record" {
+		return star.Record{}, fmt.Errorf("a line of type %q", x.kind)
 	}
-	r, err := parseRecord(line)
+	r, err := x.record()
 	return r.Record, err
 }
