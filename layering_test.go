@@ -69,6 +69,7 @@ var rooms = []struct {
 	{"star/cmd/internal/pilot", "star star/coord star/modes star/modes/baseline star/pgns star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/cmd/internal/whatif", "star star/modes star/runlog star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},
 	{"star/cmd/internal/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
+	{"star/cmd/internal/export", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: files for other tools follow from a log"},
 	{"star/cmd/internal/node", "*", "", "wiring"},
 	{"star/cmd/internal/daemon", "*", "", "wiring"},
 	{"star/cmd/star", "*", "", "wiring"},
