@@ -473,7 +473,11 @@ func hello(rank int) transport.Hello {
 }
 
 func (w *world) join(h transport.Hello, e Enrolment) (*Member, error) {
-	return Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: h, Enrol: &e, DeadAfter: time.Minute})
+	m, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: h, Enrol: &e, DeadAfter: time.Minute})
+	if err == nil && m.Welcome.Batch != w.c.cfg.Batch {
+		w.t.Errorf("a worker is told of a batch of %d samples, the job's is %d", m.Welcome.Batch, w.c.cfg.Batch)
+	}
+	return m, err
 }
 
 var enrolment = Enrolment{Data: "none", Samples: 40, Digest: "a", Tests: 10}

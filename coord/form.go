@@ -358,7 +358,7 @@ func (c *Coordinator) welcome(p *peer) {
 	}
 	w := transport.Welcome{
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
-		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(),
+		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch,
 	}
 	if c.heir != nil && c.cfg.Ring == nil {
 		w.Step = c.heir.steps[p.rank] + 1

@@ -247,7 +247,7 @@ func (Welcome) Kind() Kind { return KindWelcome }
 
 // AppendTo appends the header of m to dst.
 func (m Welcome) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 10)
+	dst = appendArray(dst, 11)
 	dst = appendInt(dst, int64(m.Rank))
 	dst = appendInt(dst, int64(m.Workers))
 	dst = appendInt(dst, m.Generation)
@@ -261,6 +261,7 @@ func (m Welcome) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, m.Step)
 	dst = appendInt(dst, m.Term)
 	dst = appendString(dst, m.Pass)
+	dst = appendInt(dst, int64(m.Batch))
 	return dst
 }
 
@@ -296,6 +297,9 @@ func (m *Welcome) Parse(b []byte) error {
 		if s := p.text("pass", maxName); m.Pass != string(s) {
 			m.Pass = string(s)
 		}
+	}
+	if m.Batch = 0; p.more() {
+		m.Batch = int(p.within("batch", 0, maxCount))
 	}
 	return p.end()
 }

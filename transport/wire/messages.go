@@ -130,9 +130,10 @@ type Welcome struct {
 	Seed       bool          // this worker must send init to every shard; in a ring that was taken over: its parameters count, and are not those of a worker that comes too late
 	Shards     []ShardInfo   `wire:"max=MaxShards"` // who holds which elements
 	Elapsed    time.Duration // since the run began
-	Step       int64         `wire:"natural"`        // of the worker's next gradient: not 0 where one of its rank was there before
-	Term       int64         `wire:"natural,absent"` // of the coordinator's reign, where several processes may coordinate the job; else 0
-	Pass       string        `wire:"absent"`         // for workers, to be shown to shards as it is (*Passes*)
+	Step       int64         `wire:"natural"`            // of the worker's next gradient: not 0 where one of its rank was there before
+	Term       int64         `wire:"natural,absent"`     // of the coordinator's reign, where several processes may coordinate the job; else 0
+	Pass       string        `wire:"absent"`             // for workers, to be shown to shards as it is (*Passes*)
+	Batch      int           `wire:"0..maxCount,absent"` // for workers: samples of an equal share of a round, by which they know what part of the work theirs is; 0: not told
 }
 
 // Reject refuses a hello, or ends a membership. The sender closes. This frame is the same in every version of the protocol.

@@ -224,7 +224,7 @@ func (w *worker) recall(rel transport.Release) error {
 	if r == nil || len(r.Files()) == 0 || w.link == nil {
 		return nil
 	}
-	n := workersOf(rel.Total, w.job.Batch, w.member.Welcome.Workers)
+	n := workersOf(rel.Total, equal(w.job, w.member.Welcome), w.member.Welcome.Workers)
 	c := 1 / float64(n)
 	if rel.Total > 0 && rel.Count > 0 {
 		c = float64(rel.Count) / float64(rel.Total)

@@ -7,6 +7,9 @@ import (
 	"pgregory.net/rapid"
 
 	"star/checkpoint"
+	"star/cmd/internal/settings"
+	"star/coord"
+	"star/transport"
 )
 
 // However many workers go on, and whatever their gradients weigh, the sum over the workers of weight times what is left out stays what it was, and each
@@ -57,6 +60,19 @@ func TestSharesKeepTheSum(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A worker that was given no --batch goes by the job's, where it is told.
+func TestEqualShares(t *testing.T) {
+	for _, c := range []struct {
+		own, told, samples int
+		want               float64
+	}{{32, 128, 128, 1}, {32, 128, 64, .5}, {32, 0, 64, 2}} {
+		w := &worker{job: &settings.Job{Batch: c.own}, member: &coord.Member{Welcome: transport.Welcome{Batch: c.told}}}
+		if got := w.share(c.samples); got != c.want {
+			t.Errorf("with --batch %d in a job of %d, %d samples are %v shares, want %v", c.own, c.told, c.samples, got, c.want)
+		}
+	}
 }
 
 // How many workers begin follows from what the first release says of the round; else all come that may.

@@ -280,7 +280,7 @@ func (w *ringWorker) load() error {
 		return err
 	}
 	job := *w.job
-	job.Workers = w.member.Welcome.Workers
+	job.Workers, job.Batch = w.member.Welcome.Workers, equal(w.job, w.member.Welcome)
 	made, _, err := NewBaseline(&job)
 	if err != nil {
 		return err

@@ -390,8 +390,18 @@ func work(told, ctx context.Context, end func(), job *settings.Job, log *slog.Lo
 	return nil
 }
 
+// equal is how many samples an equal share of the job's round has. That is the coordinator's --batch: a worker that was given none has its own default.
+func equal(job *settings.Job, m transport.Welcome) int {
+	if m.Batch > 0 {
+		return m.Batch
+	}
+	return job.Batch
+}
+
 // share is how many equal shares so many samples are.
-func (w *worker) share(samples int) float64 { return float64(samples) / float64(w.job.Batch) }
+func (w *worker) share(samples int) float64 {
+	return float64(samples) / float64(equal(w.job, w.member.Welcome))
+}
 
 // toldTo is what this worker was told to train. A batch that nobody named is for the servers to choose.
 func toldTo(job *settings.Job) *coord.Told {
