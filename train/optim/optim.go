@@ -65,8 +65,32 @@ type Config struct {
 	// Schedule of the learning rate, see [ParseSchedule]. Empty: constant.
 	Schedule string `json:"schedule,omitempty"`
 
-	// Given says that LR and Momentum are somebody's choice: zero means zero.
+	// Groups are parts of the parameters with other settings, one after the other; between them, and behind, Config's own hold. Not with dana.
+	Groups []Group `json:"groups,omitempty"`
+
+	// Given says that LR, Momentum and the settings of the Adam family are somebody's choice: zero means zero.
 	Given bool `json:"-"`
+}
+
+// Group is the parameters From to To, without that one: their learning rate is Factor times that of the others.
+type Group struct {
+	From        int     `json:"from"`
+	To          int     `json:"to"`
+	Factor      float64 `json:"factor"`
+	WeightDecay float64 `json:"weight_decay"`
+}
+
+// Cut is c for the parameters from to to, without that one, which are numbered from 0.
+func (c Config) Cut(from, to int) Config {
+	var cut []Group
+	for _, g := range c.Groups {
+		g.From, g.To = max(g.From, from)-from, min(g.To, to)-from
+		if g.From < g.To {
+			cut = append(cut, g)
+		}
+	}
+	c.Groups = cut
+	return c
 }
 
 // WithDefaults fills in what is zero, and was not given.
@@ -123,6 +147,17 @@ func (c Config) Validate() error {
 		if !(s.value >= s.from && s.value < s.to) { // also false for NaN
 			return fmt.Errorf("optim: %s is %g: want a value in [%.3g, %g)", s.name, s.value, s.from, s.to)
 		}
+	}
+	if len(c.Groups) > 0 && c.Name == DANA {
+		return fmt.Errorf("optim: %s has no groups of parameters: use %s", c.Name, Nesterov)
+	}
+	at := 0
+	for i, g := range c.Groups {
+		if g.From < at || g.To <= g.From || !(g.Factor >= 0 && g.Factor <= 1e6) || !(g.WeightDecay >= 0) || math.IsInf(g.WeightDecay, 1) {
+			return fmt.Errorf("optim: group %d of parameters is %d to %d, with %g of the learning rate and a weight decay of %g: want parts one after the other, a factor of at most 1e6, and no negative number",
+				i, g.From, g.To, g.Factor, g.WeightDecay)
+		}
+		at = g.To
 	}
 	_, err := c.Rate()
 	return err
@@ -240,23 +275,46 @@ func (o *Optimizer) StepRange(params, grad []float32, from int, lr float64) {
 		panic(fmt.Sprintf("optim: step on elements %d..%d with %d of the gradient and an optimiser for %d", from, to, len(grad), o.n))
 	}
 	c := &o.c
+	if len(c.Groups) == 0 {
+		o.stepPart(params, grad, from, lr, c.WeightDecay)
+		return
+	}
+	at := from
+	part := func(end int, factor, decay float64) {
+		if end = min(end, to); at < end {
+			o.stepPart(params[at-from:end-from], grad[at-from:end-from], at, lr*factor, decay)
+			at = end
+		}
+	}
+	for _, g := range c.Groups {
+		if g.To > from {
+			part(g.From, 1, c.WeightDecay)
+			part(g.To, g.Factor, g.WeightDecay)
+		}
+	}
+	part(to, 1, c.WeightDecay)
+}
+
+// stepPart is StepRange for parameters that have the same settings.
+func (o *Optimizer) stepPart(params, grad []float32, from int, lr, decay float64) {
+	c, to := &o.c, from+len(params)
 	switch c.Name {
 	case SGD:
-		kernel.SGD(params, grad, float32(lr), float32(c.WeightDecay))
+		kernel.SGD(params, grad, float32(lr), float32(decay))
 	case DANA:
 		kernel.SGD(params, grad, float32(lr), 0)
 	case Momentum, Nesterov:
-		kernel.Momentum(params, grad, o.slots[0].Data[from:to], float32(lr), float32(c.Momentum), 0, float32(c.WeightDecay), c.Name == Nesterov)
+		kernel.Momentum(params, grad, o.slots[0].Data[from:to], float32(lr), float32(c.Momentum), 0, float32(decay), c.Name == Nesterov)
 	case Adam, AdamW:
 		kernel.Adam(params, grad, o.slots[0].Data[from:to], o.slots[1].Data[from:to], kernel.AdamStep{
 			LR: float32(lr), Beta1: float32(c.Beta1), Beta2: float32(c.Beta2), Eps: float32(c.Epsilon),
-			Decay: float32(c.WeightDecay), Decoupled: c.Name == AdamW, Step: o.steps,
+			Decay: float32(decay), Decoupled: c.Name == AdamW, Step: o.steps,
 		})
 	}
 }
 
-// Strides says whether workers can make steps of their own for an optimiser of c ([Optimizer.Stride]): those of the SGD family, whose steps are as long as their gradients.
-func (c Config) Strides() bool { return c.Name != Adam && c.Name != AdamW }
+// Strides says whether workers can make steps of their own for an optimiser of c ([Optimizer.Stride]): those of the SGD family, whose steps are as long as their gradients, in every part of the parameters alike.
+func (c Config) Strides() bool { return c.Name != Adam && c.Name != AdamW && len(c.Groups) == 0 }
 
 // Gain is by how much a step becomes longer because gradients are remembered: 1/(1 − μ), and 1 without momentum.
 func (c Config) Gain() float64 { return 1 / (1 - c.WithDefaults().Momentum) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -260,7 +261,7 @@ func TestDefaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := o.State(); len(s.Slots) != c.slots || o.Config() != c.config.WithDefaults() || o.Config().LR != c.lr {
+		if s := o.State(); len(s.Slots) != c.slots || !reflect.DeepEqual(o.Config(), c.config.WithDefaults()) || o.Config().LR != c.lr {
 			t.Errorf("%+v: %d slots, %+v", c.config, len(s.Slots), o.Config())
 		}
 	}

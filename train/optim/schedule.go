@@ -3,6 +3,7 @@ package optim
 import (
 	"fmt"
 	"math"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -18,7 +19,7 @@ type Schedule struct {
 	shape shape
 	end   int64   // samples at which cosine and linear reach min
 	min   float64 // factor from there on
-	steps []drop
+	steps []drop  // of a table: factors of lr, not of the step before
 }
 
 type shape uint8
@@ -28,6 +29,7 @@ const (
 	stepwise
 	cosine
 	linear
+	table
 )
 
 type drop struct {
@@ -36,12 +38,13 @@ type drop struct {
 }
 
 // ScheduleGrammar is what [ParseSchedule] reads, for help texts and errors.
-const ScheduleGrammar = "constant | step=SAMPLES:FACTOR,SAMPLES:FACTOR… | cosine=SAMPLES | linear=SAMPLES, with warmup=SAMPLES[:FACTOR] and min=FACTOR before or after, separated by commas"
+const ScheduleGrammar = "constant | step=SAMPLES:FACTOR,SAMPLES:FACTOR… | table=SAMPLES:FACTOR,SAMPLES:FACTOR… | cosine=SAMPLES | linear=SAMPLES, with warmup=SAMPLES[:FACTOR] and min=FACTOR before or after, separated by commas"
 
 // ParseSchedule reads the schedule of a learning rate that is lr at its height:
 //
 //	constant                       lr for ever; so does the empty string
 //	step=20000:0.1,40000:0.1       times 0.1 from sample 20 000 on, and again from 40 000
+//	table=20000:0.1,40000:0.05     0.1·lr from sample 20 000 on, 0.05·lr from 40 000 on
 //	cosine=60000                   half a cosine from lr down to min·lr at sample 60 000
 //	linear=60000                   a straight line to the same place
 //	warmup=1000,cosine=60000       before: a straight line from 0.01·lr at sample 0 to lr at 1000
@@ -71,7 +74,7 @@ func ParseSchedule(spec string, lr float64) (Schedule, error) {
 			return fail("%s is given twice", clip(name))
 		case has:
 			key, seen[name] = name, true
-		case key == "step": // a further step
+		case key == "step" || key == "table": // a further step
 			value = part
 		default:
 			return fail("%q is not understood", clip(part))
@@ -86,7 +89,7 @@ func ParseSchedule(spec string, lr float64) (Schedule, error) {
 			continue
 		}
 		at, err := strconv.ParseInt(number, 10, 64)
-		if err != nil || at < 1 {
+		if err != nil || at < 0 || at == 0 && key != "table" {
 			return fail("%s: %q is not a positive number of samples", clip(key), clip(number))
 		}
 		f := 0.01
@@ -99,17 +102,21 @@ func ParseSchedule(spec string, lr float64) (Schedule, error) {
 		case "warmup":
 			s.warmup, s.start = at, f
 			continue
-		case "step":
+		case "step", "table":
 			if !two {
-				return fail("step %d has no factor", at)
+				return fail("%s %d has no factor", key, at)
 			}
 			if n := len(s.steps); n > 0 && s.steps[n-1].at >= at {
-				return fail("step %d comes after step %d: put them in order", at, s.steps[n-1].at)
+				return fail("%s %d comes after %s %d: put them in order", key, at, key, s.steps[n-1].at)
 			}
-			if s.shape != constant && s.shape != stepwise {
-				return fail("it has two shapes: choose one of step, cosine and linear")
+			kind := stepwise
+			if key == "table" {
+				kind = table
 			}
-			s.shape = stepwise
+			if s.shape != constant && s.shape != kind {
+				return fail("it has two shapes: choose one of step, table, cosine and linear")
+			}
+			s.shape = kind
 			s.steps = append(s.steps, drop{at, f})
 			continue
 		case "cosine", "linear":
@@ -117,7 +124,7 @@ func ParseSchedule(spec string, lr float64) (Schedule, error) {
 				return fail("%s takes one number, the samples at its end", key)
 			}
 			if s.shape != constant {
-				return fail("it has two shapes: choose one of step, cosine and linear")
+				return fail("it has two shapes: choose one of step, table, cosine and linear")
 			}
 			s.shape, s.end = cosine, at
 			if key == "linear" {
@@ -165,6 +172,10 @@ func (s Schedule) At(samples int64) float64 {
 			if samples >= d.at {
 				f *= d.factor
 			}
+		}
+	case table:
+		if i := sort.Search(len(s.steps), func(i int) bool { return s.steps[i].at > samples }); i > 0 {
+			f = s.steps[i-1].factor
 		}
 	case cosine, linear:
 		// t goes from 0 at the end of the warm-up to 1 at the end.
