@@ -837,12 +837,7 @@ func prepare(conf *sim.Config, c cell, task opened, budget int64, own optim.Conf
 		g.Quorum = len(g.Members)
 		return nil
 	case c.method == "auto" && c.arch == ArchRing:
-		if err := conf.Use("ssgd", own); err != nil {
-			return err
-		}
-		var err error
-		conf.Pilot, err = sim.NewAuto(modes.ControllerConfig{Workers: n, Batch: conf.Batch, Ring: true, Momentum: own.Memory(), Velocities: own.Velocities()}, conf.Plan)
-		return err
+		return conf.UseAuto(own)
 	}
 	return conf.Use(suited(c.method, conf.Batch), own)
 }

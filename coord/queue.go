@@ -14,6 +14,26 @@ import (
 //
 // Nobody waits for an answer between two parts, and whoever takes from the queue more slowly has less of the round.
 
+// haste is how a queue allows for the time that words take: what is begun between the last word that was heard and the one to stop is in the round, too. As much of
+// the latest rounds was more than what had been taken when everybody was told; so early the next one is told.
+type haste struct {
+	asked int64   // samples that were taken when everybody in the present round was told to stop; 0: nobody was
+	over  float64 // more than that, of the latest rounds
+}
+
+// enough says whether everybody is to stop when so many samples of a round are taken.
+func (h *haste) enough(taken, round int64) bool {
+	return float64(taken) >= float64(round)-min(h.over, float64(round)/2)
+}
+
+// had notes how many samples a round has come to.
+func (h *haste) had(samples int64) {
+	if h.asked > 0 {
+		h.over += (float64(max(samples-h.asked, 0)) - h.over) / 4
+	}
+	h.asked = 0
+}
+
 // leased is how many of its shares a worker is handed at most: no more than so many times as quick as the mean may it be.
 const leased = 3
 
@@ -127,7 +147,7 @@ func (l *ledger) emptied() {
 			}
 		}
 	}
-	if l.plan.Queue > 0 && taken < l.round() {
+	if l.plan.Queue > 0 && !l.haste.enough(taken, l.round()) {
 		return
 	}
 	var o order
@@ -138,6 +158,7 @@ func (l *ledger) emptied() {
 		}
 	}
 	if len(o.cancels) > 0 {
+		l.haste.asked = max(l.haste.asked, taken)
 		l.out = append(l.out, o)
 	}
 }

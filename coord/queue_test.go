@@ -436,3 +436,70 @@ func TestSimulatorQueuesTheSame(t *testing.T) {
 		}
 	})
 }
+
+// What is begun while words are on their way is allowed for: rounds have the samples of a round on average, however long words take beside a part.
+func TestQueueAllowsForWords(t *testing.T) {
+	const n, batch, rounds = 4, 32, 60
+	plan, err := modes.Parse("ssgd queue=8", n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := plan.Part(0, batch)
+	takes := [n]int{2, 2, 3, 9} // a part, in ticks; a word takes 5
+	const word = 5
+	// round is what members have of one, where computed hears of parts and says whether all are told to stop.
+	round := func(computed func(w star.Worker, samples int) bool) (had [n]int) {
+		for tick := word + 1; ; tick++ {
+			for w := range star.Worker(n) {
+				if k := (tick - word) / takes[w]; k*takes[w] == tick-word && computed(w, k*part) {
+					for w := range n { // they hear of it a word later, and finish the part that they are at
+						had[w] = ((tick+word)/takes[w] + 1) * part
+					}
+					return had
+				}
+			}
+		}
+	}
+	for _, arch := range []string{"ps", "allreduce"} {
+		l := newLedger(plan, n, 0, batch, 1<<40)
+		var r *ring
+		if arch == "allreduce" {
+			r = newRing(l, transport.Ring{})
+		}
+		l.begin()
+		sum := 0
+		for k := range rounds {
+			had := round(func(w star.Worker, samples int) bool {
+				m := transport.Computed{Worker: w, Version: int64(k), Samples: samples}
+				var os []order
+				var err error
+				if r == nil {
+					os, err = l.computed(m)
+				} else {
+					m.Generation = r.rounds[0].generation
+					os, err = r.computed(m)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return slices.ContainsFunc(os, func(o order) bool { return len(o.cancels)+len(o.closes) > 0 })
+			})
+			for w := range star.Worker(n) {
+				if r == nil {
+					_, err = l.arrive(w, int64(k), had[w])
+				} else {
+					_, err = r.tally(transport.Tally{Worker: w, Generation: r.rounds[0].generation, Version: int64(k) + 1, Samples: had[:]})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, k := range had {
+				sum += k
+			}
+		}
+		if mean := float64(sum) / rounds / (n * batch); mean < 0.97 || mean > 1.06 {
+			t.Errorf("%s: a round has %.2f of its samples", arch, mean)
+		}
+	}
+}

@@ -18,6 +18,7 @@ type drawing struct {
 	beside [][]transport.Piece // of each: what it has beside its span
 	done   []int               // of each: samples, as it has told
 	full   bool                // everybody was told to stop
+	asked  int64               // samples that were taken then
 }
 
 // draws hands the members of a ring their leases for a round.
@@ -87,10 +88,10 @@ func (r *ring) taken(rd *ringRound, k int, m transport.Computed) ([]order, error
 	for i := range rd.members {
 		n += int64(min(rd.done[i]+rd.parts[i], rd.whole(i)))
 	}
-	if rd.full || n < rd.of {
+	if rd.full || !r.l.haste.enough(n, rd.of) {
 		return nil, nil
 	}
-	rd.full = true
+	rd.full, rd.asked = true, n
 	o := r.order()
 	for _, w := range rd.members {
 		o.closes = append(o.closes, closeFor{w, transport.Close{Generation: rd.generation, Version: m.Version, First: rd.members}})
@@ -125,4 +126,6 @@ func (r *ring) drawn(rd *ringRound) {
 		_, left := cut(rd.lease(i), n)
 		r.l.redo = append(r.l.redo, left...)
 	}
+	r.l.haste.asked = rd.asked
+	r.l.haste.had(rd.total)
 }

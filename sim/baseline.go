@@ -129,28 +129,7 @@ func (c *Config) Use(name string, own optim.Config) error {
 		}
 	}
 	if name == "auto" {
-		c.Plan = modes.SSGD(n)
-		if q, ok := c.Learner.(*Quadratic); ok {
-			own = q.optimizer()
-		}
-		config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: c.Ring != nil, Momentum: own.Memory(), Velocities: own.Velocities()}
-		if config.Ring {
-			config.Own = star.Record.Own
-		} else { // as in jobs
-			config.Queue = min(modes.QueueParts, c.Batch)
-		}
-		if t, ok := c.Learner.(*Trained); ok && t.Stride != nil {
-			config.Local = modes.MostLocal
-		}
-		auto, err := NewAuto(config, c.Plan)
-		if err != nil {
-			return err
-		}
-		if p, ok := c.Learner.(*Priced); ok { // it has no gradients to measure
-			auto.controller.Noise(p.noise)
-		}
-		c.Pilot = auto
-		return nil
+		return c.steer(c.Ring != nil, own)
 	}
 	p, err := modes.Parse(name, n)
 	if err != nil {
@@ -160,6 +139,39 @@ func (c *Config) Use(name string, own optim.Config) error {
 		return c.Play(baseline.Made{Plan: p}, own)
 	}
 	c.Plan = p
+	return nil
+}
+
+// UseAuto is Use of auto for a job in a ring whose bytes take no time, so that there is no Ring.
+func (c *Config) UseAuto(own optim.Config) error {
+	if err := c.Use("ssgd", own); err != nil {
+		return err
+	}
+	return c.steer(true, own)
+}
+
+// steer has the controller of jobs choose plans, from SSGD on.
+func (c *Config) steer(ring bool, own optim.Config) error {
+	n := c.Times.Workers()
+	c.Plan = modes.SSGD(n)
+	if q, ok := c.Learner.(*Quadratic); ok {
+		own = q.optimizer()
+	}
+	config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: ring, Momentum: own.Memory(), Velocities: own.Velocities(), Queue: min(modes.QueueParts, c.Batch)}
+	if c.Ring != nil {
+		config.Own = star.Record.Own
+	}
+	if t, ok := c.Learner.(*Trained); ok && t.Stride != nil && !ring { // members of a ring do not tell the exchange from waiting
+		config.Local = modes.MostLocal
+	}
+	auto, err := NewAuto(config, c.Plan)
+	if err != nil {
+		return err
+	}
+	if p, ok := c.Learner.(*Priced); ok { // it has no gradients to measure
+		auto.controller.Noise(p.noise)
+	}
+	c.Pilot = auto
 	return nil
 }
 

@@ -9,12 +9,14 @@ import (
 	"strings"
 	"time"
 
+	nouns "star"
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/node"
 	"star/cmd/internal/settings"
 	"star/coord"
 	"star/modes"
+	"star/ps"
 	"star/train/optim"
 )
 
@@ -44,6 +46,7 @@ type calmJob struct {
 	last   int64   // only this version is compared; 0: all
 	shards int
 	plans  map[string]modes.Plan
+	plan   string // of the update before
 
 	wanted []*wanted // gradients that come next, whose parameters are there
 	past   map[int64][]float32
@@ -63,6 +66,7 @@ type calmState struct {
 type wanted struct {
 	chaos.Member
 	use   int64 // the version that the update makes
+	part  int   // samples of each part of it, with a queue; 0: it was computed at once
 	g     node.CalmGradient
 	right bool // it is what its worker has said
 }
@@ -87,14 +91,24 @@ func (r *launch) calm(ctx context.Context, lives []*chaos.Life, took time.Durati
 	switch {
 	case job.Resume != "":
 		return pass("not compared: the job began with a checkpoint")
-	case job.Arch == settings.AllReduce && job.Optimizer == optim.DANA:
-		return pass("not compared: members of a ring have velocities of their own with dana")
 	case job.Baseline != "":
 		return pass("not compared: a baseline makes updates of its own kind")
 	}
 	began := slices.IndexFunc(lives, func(l *chaos.Life) bool { return len(l.Updates) > 0 })
 	if began < 0 {
 		return pass("there are no updates")
+	}
+	if job.Arch == settings.AllReduce && job.Optimizer == optim.DANA {
+		rides := func(u chaos.Update) bool {
+			p, err := modes.Parse(u.Plan, job.Ranks())
+			return err != nil || len(p.Groups) != 1 || len(p.Groups[0].Riders) > 0
+		}
+		if slices.ContainsFunc(lives, func(l *chaos.Life) bool { return slices.ContainsFunc(l.Updates, rides) }) {
+			return pass("not compared: riders of a ring have velocities of their own with dana")
+		}
+		shared := *job
+		shared.Optimizer = optim.Nesterov
+		job = &shared
 	}
 	c, err := node.NewCalm(job)
 	if err != nil {
@@ -184,6 +198,9 @@ func (k *calmJob) life(ctx context.Context, l *chaos.Life, starts map[int64]bool
 	for i, u := range l.Updates {
 		for _, m := range u.Members {
 			w := &wanted{Member: m, use: u.Version}
+			if p := k.planOf(u); p.Queue > 0 {
+				w.part = p.Part(nouns.Worker(m.Worker), k.job.Batch)
+			}
 			basis[m.Basis] = append(basis[m.Basis], w)
 			updates[i] = append(updates[i], w)
 		}
@@ -229,7 +246,7 @@ func (k *calmJob) reached(ctx context.Context, version int64, fresh []*wanted) e
 	open := false
 	for _, w := range k.wanted {
 		if !w.right && w.use > version {
-			g, err := k.Gradient(ctx, k.Params(), w.Start, w.Samples)
+			g, err := k.gradient(ctx, k.Params(), w)
 			if err != nil {
 				return err
 			}
@@ -242,7 +259,7 @@ func (k *calmJob) reached(ctx context.Context, version int64, fresh []*wanted) e
 		open = open || !w.right
 	}
 	for _, w := range fresh {
-		g, err := k.Gradient(ctx, k.Params(), w.Start, w.Samples)
+		g, err := k.gradient(ctx, k.Params(), w)
 		if err != nil {
 			return err
 		}
@@ -256,6 +273,34 @@ func (k *calmJob) reached(ctx context.Context, version int64, fresh []*wanted) e
 		k.past[version] = slices.Clone(k.Params())
 	}
 	return nil
+}
+
+// planOf is the plan of an update.
+func (k *calmJob) planOf(u chaos.Update) modes.Plan {
+	plan, ok := k.plans[u.Plan]
+	if !ok {
+		plan, _ = modes.Parse(u.Plan, k.job.Ranks()) // else with equal shares
+		k.plans[u.Plan] = plan
+	}
+	return plan
+}
+
+// gradient computes the gradient of w with any parameters.
+func (k *calmJob) gradient(ctx context.Context, params []float32, w *wanted) (node.CalmGradient, error) {
+	if w.part == 0 {
+		return k.Gradient(ctx, params, w.Start, w.Samples)
+	}
+	first := int64(w.Samples)
+	for _, s := range w.More {
+		first -= s[1]
+	}
+	var parts []ps.Piece
+	for _, s := range append([][2]int64{{w.Start, first}}, w.More...) {
+		for at := int64(0); at < s[1]; at += int64(w.part) {
+			parts = append(parts, ps.Piece{Start: s[0] + at, Count: int(min(int64(w.part), s[1]-at))})
+		}
+	}
+	return k.Parts(ctx, params, parts)
 }
 
 // as says whether a gradient is what its worker has said of it.
@@ -275,14 +320,14 @@ func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wante
 	if u.Summed && k.apart == 0 {
 		k.apart = apartSummed
 	}
-	plan, ok := k.plans[u.Plan]
-	if !ok {
-		plan, _ = modes.Parse(u.Plan, k.job.Ranks()) // else with equal shares
-		k.plans[u.Plan] = plan
-	}
-	if plan.Local > 0 || plan.Micro > 0 || plan.Queue > 0 {
+	plan := k.planOf(u)
+	if plan.Local > 0 || plan.Micro > 0 {
 		return nil, fmt.Errorf("%w: %s makes gradients of several", errNoCalm, u.Plan)
 	}
+	if k.plan != "" && k.plan != u.Plan && max(plan.Queue, k.plans[k.plan].Queue) > 0 {
+		return nil, fmt.Errorf("%w behind version %d: of what parts its gradients are is not known where %s becomes %s", errNoCalm, u.Version-1, k.plan, u.Plan)
+	}
+	k.plan = u.Plan
 	round, total := 0, 0
 	for _, w := range u.Live {
 		if plan.Shares == nil {
@@ -295,7 +340,7 @@ func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wante
 		total += m.Samples
 	}
 	if u.Round > 0 {
-		if u.Round < total || u.Round > k.job.Ranks()*k.job.Batch && plan.Shares == nil {
+		if u.Round < total && plan.Queue == 0 || u.Round > k.job.Ranks()*k.job.Batch && plan.Shares == nil {
 			return nil, &unlike{fmt.Sprintf("update %d of %d samples says that a round has %d", u.Version, total, u.Round)}
 		}
 		round = u.Round
@@ -356,7 +401,7 @@ func (k *calmJob) torn(ctx context.Context, m *wanted) error {
 					}
 					copy(params[from:to], k.past[v][from:to])
 				}
-				g, err := k.Gradient(ctx, params, m.Start, m.Samples)
+				g, err := k.gradient(ctx, params, m)
 				if err != nil {
 					return err
 				}

@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +19,10 @@ import (
 func TestCalmJob(t *testing.T) {
 	t.Parallel()
 	for name, own := range map[string][]string{
-		"asgd": {"--mode", "asgd", "--slow", "0:+2ms"},
-		"dana": {"--mode", "x=2", "--optimizer", "dana", "--slow", "0:+2ms"},
-		"ssgd": {"--mode", "ssgd", "--clip", "0.5", "--optimizer", "adam", "--lr", "0.01"},
+		"asgd":  {"--mode", "asgd", "--slow", "0:+2ms"},
+		"dana":  {"--mode", "x=2", "--optimizer", "dana", "--slow", "0:+2ms"},
+		"ssgd":  {"--mode", "ssgd", "--clip", "0.5", "--optimizer", "adam", "--lr", "0.01"},
+		"queue": {"--mode", "ssgd queue=4", "--slow", "0:+2ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,6 +60,57 @@ func TestCalmJob(t *testing.T) {
 				got := (&launch{job: job}).calm(t.Context(), lives, time.Minute)
 				if c.want == "" && (!got.OK || !strings.Contains(got.Detail, "the same bits")) || c.want != "" && (got.OK || !strings.Contains(got.Detail, c.want)) {
 					t.Errorf("%s: %+v, want %q", c.what, got, c.want)
+				}
+			}
+		})
+	}
+}
+
+// A ring with a queue of samples makes the updates of one process that has the union of its members' samples, whether gradients go in one piece or in buckets.
+func TestRingQueueIsOneProcess(t *testing.T) {
+	aboutNumbers(t)
+	t.Parallel()
+	apart := regexp.MustCompile(`1 checkpoints: at most (\S+) of the way apart`)
+	for name, own := range map[string][]string{
+		"whole, dana":             nil,
+		"buckets, heavy ball":     {"--bucket", "0.05", "--optimizer", "momentum", "--clip", "0.5", "--weight-decay", "1e-4"},
+		"buckets, shares, no own": {"--bucket", "0.05", "--optimizer", "sgd", "--mode", "ssgd queue=4 shares=20,16,16,12"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"--arch", "allreduce", "--model", "mlp", "--dataset", "digits:n=400,test=100", "--workers", "4", "--batch", "16", "--steps", "25", "--lr", "0.01",
+				"--eval-every", "0", "--mode", "ssgd queue=8", "--slow", "3:+5ms"}, own...)
+			_, dir := job(t, args...)
+			job, cmd := new(settings.Job), new(cobra.Command)
+			job.Bind(cmd, settings.ForRun)
+			if err := cmd.ParseFlags(append(args, "--out", dir)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := job.Load(nil); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []struct {
+				what string
+				do   func(g *chaos.Member)
+				near bool
+			}{
+				{"nothing", func(*chaos.Member) {}, true},
+				{"a member counts for nothing", func(g *chaos.Member) { g.Out = true }, false},
+				{"a member counts for two samples more", func(g *chaos.Member) { g.Samples += 2 }, false},
+			} {
+				lives, err := chaos.ReadAll(runLogs(dir), os.ReadFile)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.do(&lives[0].Updates[len(lives[0].Updates)/2].Members[1])
+				got := (&launch{job: job}).calm(t.Context(), lives, time.Minute)
+				near := false
+				if m := apart.FindStringSubmatch(got.Detail); m != nil {
+					d, err := strconv.ParseFloat(m[1], 64)
+					near = err == nil && d <= 1e-5
+				}
+				if got.OK != c.near || near != c.near {
+					t.Errorf("%s: %+v", c.what, got)
 				}
 			}
 		})

@@ -75,7 +75,8 @@ type Member struct {
 	Basis   int64 // version of the parameters that it was to be computed with
 	Start   int64 // its samples in the stream
 	Samples int
-	Out     bool // it counts for nothing: poison
+	More    [][2]int64 // with a queue: where else some of them are, and how many
+	Out     bool       // it counts for nothing: poison
 
 	First bool // of its worker, since that has come to the job, or its coordinator has: it has asked for the parameters
 
@@ -415,8 +416,11 @@ func (s *reader) read(r io.Reader, name string, until int64) error {
 				}
 				sum += b.samples()
 				l.applied = append(append(l.applied, b.span), b.more...)
-				u.Members = append(u.Members, Member{Worker: w, Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.samples()),
-					First: b.first, Said: said, Loss: b.loss, Norm2: b.norm2})
+				g := Member{Worker: w, Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.samples()), First: b.first, Said: said, Loss: b.loss, Norm2: b.norm2}
+				for _, s := range b.more {
+					g.More = append(g.More, [2]int64{s.from, s.to - s.from})
+				}
+				u.Members = append(u.Members, g)
 			}
 			for _, w := range m.Dropped {
 				delete(held, w)

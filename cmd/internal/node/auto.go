@@ -32,10 +32,7 @@ func NewPilot(job *settings.Job) (*pilot.Pilot, error) {
 		plan.Shares = job.Shares
 	}
 	c := pilot.Config{Workers: job.Ranks(), Batch: job.Batch, Plan: plan, Ring: job.Arch == settings.AllReduce, RiderWait: job.RiderWait,
-		LinkRate: 1e6 * job.PSBandwidth, Momentum: Optimizer(job).Memory(), Velocities: Optimizer(job).Velocities()}
-	if !c.Ring { // in rings nobody has shown yet that learning is as good with it
-		c.Queue = min(modes.QueueParts, job.Batch)
-	}
+		LinkRate: 1e6 * job.PSBandwidth, Momentum: Optimizer(job).Memory(), Velocities: Optimizer(job).Velocities(), Queue: min(modes.QueueParts, job.Batch)}
 	if mayStride(job) == nil {
 		c.Local = modes.MostLocal
 	}

@@ -96,12 +96,37 @@ func (c *Calm) Gradient(ctx context.Context, params []float32, start int64, samp
 	if g.Loss, err = c.model.Grad(ctx, g.Vec, batch); err != nil {
 		return g, err
 	}
+	return g.checked(), nil
+}
+
+// Parts is the mean gradient over samples that a worker has taken from a queue, part by part.
+func (c *Calm) Parts(ctx context.Context, params []float32, parts []ps.Piece) (g CalmGradient, err error) {
+	g.Vec = c.vector()
+	clear(g.Vec)
+	done := 0
+	for _, p := range parts {
+		part, err := c.Gradient(ctx, params, p.Start, p.Count)
+		if err != nil {
+			return g, err
+		}
+		kernel.Axpy(float32(p.Count), part.Vec, g.Vec)
+		g.Loss += part.Loss * float64(p.Count)
+		done += p.Count
+		c.Free(part)
+	}
+	kernel.Scale(1/float32(done), g.Vec)
+	g.Loss /= float64(done)
+	return g.checked(), nil
+}
+
+// checked is g with what its worker says of it.
+func (g CalmGradient) checked() CalmGradient {
 	var bad int
 	if g.Norm2, bad = kernel.FiniteSumSq(g.Vec); bad >= 0 || math.IsNaN(g.Loss) || math.IsInf(g.Loss, 0) {
 		clear(g.Vec) // as with --on-nan skip
 		g.Loss, g.Norm2 = math.NaN(), math.NaN()
 	}
-	return g, nil
+	return g
 }
 
 func (c *Calm) vector() []float32 {
