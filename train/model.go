@@ -44,6 +44,16 @@ type Batch struct {
 	Start int64
 }
 
+// Data is a finite set of samples with random access, which a model learns from or is tested on. It may be used by several goroutines at the same time.
+type Data interface {
+	// Len is the number of samples, the same in every process of a job.
+	Len() int
+
+	// Fill makes b the batch of the samples named by indices, in their order.
+	// It reuses the slices of b where they are large enough. An index outside 0..Len()-1 is an error, and leaves b undefined.
+	Fill(b *Batch, indices []int) error
+}
+
 // Result is what a forward pass over a batch found. For language models every
 // position counts as one prediction.
 type Result struct {

@@ -21,7 +21,7 @@ func TestCoordinatorAndServerAreKilled(t *testing.T) {
 	for range 3 {
 		addrs = append(addrs, freeAddr(t))
 	}
-	g := &gang{t: t, addr: addrs[0], out: t.TempDir(), all: map[string]*member{}}
+	g := &gang{t: t, addr: addrs[0], out: t.TempDir(), all: map[string]*joined{}}
 	args := append([]string{"--workers", "2", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "30s",
 		"--coordinators", strings.Join(addrs, ","), "--replicas", "2", "--slow", "0:+5ms"}, common...)
 	for i := range 6 {

@@ -9,10 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"star/runlog"
 	"strings"
 	"testing"
 	"time"
+
+	"star/runlog"
 )
 
 // The host of a server becomes full while the job runs: star place proposes a move that pays, and has it carried out. The

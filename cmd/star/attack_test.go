@@ -247,7 +247,7 @@ func TestHTTPUnderAttack(t *testing.T) {
 		t.Skip("a job under attack takes some seconds")
 	}
 	web := freeAddr(t)
-	g := &gang{t: t, addr: freeAddr(t), out: t.TempDir(), all: map[string]*member{}}
+	g := &gang{t: t, addr: freeAddr(t), out: t.TempDir(), all: map[string]*joined{}}
 	common := []string{"--workers", "2", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "30s"}
 	server := append([]string{"-c", `ulimit -n 1024; exec "$@"`, "sh", star(t), "ps", "--rank", "0", "--coordinator", g.addr, "--listen", g.addr, "--http", web, "--out", g.out,
 		"--lr", "0.001", "--json", "--mode", "ssgd", "--steps", "4000", "--eval-every", "0", "--checkpoint-every", "200ms"}, common...)

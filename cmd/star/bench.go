@@ -25,7 +25,9 @@ import (
 	"star/allreduce"
 	"star/bench"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
 	"star/train"
 )
 
@@ -163,7 +165,7 @@ behind what it aims at.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := bench.Report(cmd.OutOrStdout(), args[0]); err != nil {
-				return node.FileError(err, bench.ErrRows)
+				return member.FileError(err, bench.ErrRows)
 			}
 			return nil
 		},
@@ -253,7 +255,7 @@ func (s *allReduceSuite) parse() (sizes []int64, segments, buffers []int, err er
 	if buffers, err = intsOf(s.buffers); err != nil {
 		return nil, nil, nil, s.set.Invalid("sndbuf", err)
 	}
-	if s.zeroCopy != node.Auto {
+	if s.zeroCopy != member.Auto {
 		s.cfg.Rank.ZeroCopy = s.zeroCopy
 	}
 	s.cfg.Algorithms = nil
@@ -301,7 +303,7 @@ func (s *allReduceSuite) measure(ctx context.Context) (any, error) {
 	}
 	if s.model != "" {
 		if s.cfg.Rank.Model, err = allreduce.LoadModel(s.model); err != nil {
-			return nil, node.FileError(fmt.Errorf("--allreduce-model %s: %w", s.model, err), allreduce.ErrModel)
+			return nil, member.FileError(fmt.Errorf("--allreduce-model %s: %w", s.model, err), allreduce.ErrModel)
 		}
 	}
 	rows, err := bench.AllReduce(ctx, s.cfg)
@@ -330,7 +332,7 @@ func (s *allReduceSuite) measureModel(ctx context.Context, command []string, siz
 	}
 	base, err := allreduce.LoadModel(s.tune)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, node.FileError(fmt.Errorf("--tune %s: %w", s.tune, err), allreduce.ErrModel)
+		return nil, member.FileError(fmt.Errorf("--tune %s: %w", s.tune, err), allreduce.ErrModel)
 	}
 	cfg.Base = base
 	t, err := bench.Tune(ctx, cfg)
@@ -478,7 +480,7 @@ func benchStep() *cobra.Command {
 		}
 		if model != "" {
 			if x.Model, err = allreduce.LoadModel(model); err != nil {
-				return nil, node.FileError(fmt.Errorf("--allreduce-model %s: %w", model, err), allreduce.ErrModel)
+				return nil, member.FileError(fmt.Errorf("--allreduce-model %s: %w", model, err), allreduce.ErrModel)
 			}
 		}
 		var r stepReport
@@ -589,7 +591,7 @@ func measureOverhead(ctx context.Context, model string, workers, shards, steps, 
 		if err := cmd.Run(); err != nil {
 			return o, fmt.Errorf("star run --model %s: %w: %s", model, err, stderr.Bytes())
 		}
-		f, err := os.Open(filepath.Join(dir, node.RunLogName))
+		f, err := os.Open(filepath.Join(dir, process.RunLogName))
 		if err != nil {
 			return o, err
 		}

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"star/cmd/internal/node"
+	"star/member"
 )
 
 // A file that is missing or of another shape has its own exit code, whoever reads it.
@@ -24,7 +24,7 @@ func TestFilesOfBenchmarks(t *testing.T) {
 		{"bench", "ps", "--compare"},
 		{"match"},
 	} {
-		for file, want := range map[string]int{"other.json": node.ExitCorrupt, "nowhere.json": node.ExitMissing} {
+		for file, want := range map[string]int{"other.json": member.ExitCorrupt, "nowhere.json": member.ExitMissing} {
 			cmd := exec.Command(star(t), append(args, file)...)
 			cmd.Dir = dir
 			out, _ := cmd.CombinedOutput()

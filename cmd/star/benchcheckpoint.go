@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/checkpoint"
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/process"
+	"star/internal/settings"
 	"star/runlog"
 )
 
@@ -121,7 +121,7 @@ func lifeOf(ctx context.Context, args []string, dir string, n int) (saves []runl
 		case <-time.After(time.Second):
 		}
 		saves, fires = saves[:0], fires[:0]
-		f, err := os.Open(filepath.Join(dir, node.RunLogName))
+		f, err := os.Open(filepath.Join(dir, process.RunLogName))
 		if err != nil {
 			continue // it has just begun
 		}

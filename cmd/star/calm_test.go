@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/chaos"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 // A calm job makes the updates of a job again, to the same bits; and if the account of them is not what was done, that is found.

@@ -20,8 +20,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 	"star/transport"
 )
 
@@ -149,7 +149,7 @@ func authority(dir string, valid time.Duration) (ca *x509.Certificate, key *ecds
 		}
 	}
 	if err != nil {
-		return nil, nil, fresh, node.FileError(fmt.Errorf("the authority in %s: %w", dir, err), err)
+		return nil, nil, fresh, member.FileError(fmt.Errorf("the authority in %s: %w", dir, err), err)
 	}
 	return ca, key, fresh, nil
 }

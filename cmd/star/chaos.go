@@ -20,7 +20,9 @@ import (
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
 )
 
 // chaosDefaults are settings of star run that star chaos has other defaults for: a job that is small, lasts longer than the faults
@@ -103,7 +105,7 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if virtual.on {
 				return virtual.run(cmd.OutOrStdout(), job, seed)
 			}
-			if _, err := os.Stat(filepath.Join(job.Out, node.RunLogName)); err == nil {
+			if _, err := os.Stat(filepath.Join(job.Out, process.RunLogName)); err == nil {
 				return job.Invalid("out", fmt.Errorf("%s holds a job already: give an empty folder", job.Out))
 			}
 			ctx, cancel := node.Signals(context.Background())
@@ -210,7 +212,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		defer p.Close()
 		r.front = append(r.front, p)
 	}
-	if job.Arch == settings.AllReduce && job.Checksum == node.Auto { // the ways of workers to each other stand for a network
+	if job.Arch == settings.AllReduce && job.Checksum == member.Auto { // the ways of workers to each other stand for a network
 		job.Checksum = "on"
 	}
 	if job.Arch == settings.AllReduce || strings.Contains(job.Mode, "tree") {
@@ -256,7 +258,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 		case <-time.After(d):
 		}
 	}
-	for !over && !r.screen.training() && !chaos.Began(filepath.Join(job.Out, node.RunLogName)) {
+	for !over && !r.screen.training() && !chaos.Began(filepath.Join(job.Out, process.RunLogName)) {
 		wait(10 * time.Millisecond)
 	}
 	start := time.Now()
@@ -282,7 +284,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	}
 	lives, err := r.read()
 	if err != nil {
-		return node.FileError(err, nil)
+		return member.FileError(err, nil)
 	}
 	for _, l := range lives {
 		result.Updates += l.Version - l.From
@@ -297,7 +299,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	if r.seats.count > 0 { // to whoever takes over, servers too
 		come += r.servers()
 	}
-	result.Invariants = append(chaos.Judge(lives, saved, bad, node.ExitCode(failed), stall),
+	result.Invariants = append(chaos.Judge(lives, saved, bad, member.ExitCode(failed), stall),
 		chaos.JudgeClocks(lives, time.Since(begun)), flat(result.Processes, come))
 	if r.disk != nil {
 		result.Invariants = append(result.Invariants, chaos.JudgeDisk(full, lives, saved, job.CheckpointEvery))
@@ -425,7 +427,7 @@ func (r *launch) read() ([]*chaos.Life, error) {
 	if r.seats.count == 0 {
 		return chaos.ReadAll(runLogs(r.job.Out), os.ReadFile)
 	}
-	names := []string{filepath.Join(r.job.Out, node.RunLogName)}
+	names := []string{filepath.Join(r.job.Out, process.RunLogName)}
 	later, _ := filepath.Glob(filepath.Join(r.job.Out, "run-term*.jsonl"))
 	term := func(name string) (n int) {
 		fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), "run-term"), "%d", &n)
@@ -447,13 +449,13 @@ func (r *launch) read() ([]*chaos.Life, error) {
 
 // runLogs are those of a job's lives, in their order.
 func runLogs(out string) []string {
-	old, _ := filepath.Glob(filepath.Join(out, strings.TrimSuffix(node.RunLogName, ".jsonl")+".*.jsonl"))
+	old, _ := filepath.Glob(filepath.Join(out, strings.TrimSuffix(process.RunLogName, ".jsonl")+".*.jsonl"))
 	number := func(name string) (n int) {
 		fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), "run."), "%d", &n)
 		return n
 	}
 	slices.SortFunc(old, func(a, b string) int { return number(a) - number(b) })
-	return append(old, filepath.Join(out, node.RunLogName))
+	return append(old, filepath.Join(out, process.RunLogName))
 }
 
 // loadable are the versions of the checkpoints that verify, oldest first, and what is wrong with the others that claim to be complete.

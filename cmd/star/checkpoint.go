@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/checkpoint"
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/process"
+	"star/internal/settings"
 	"star/train"
 	"star/train/data"
 	"star/train/net"
@@ -85,7 +85,7 @@ func lookAt(place string, look func(path string) (checkpoint.Manifest, error)) (
 	if checkpoint.Complete(place) {
 		return []*saved{one(place)}, nil
 	}
-	if sub := filepath.Join(place, node.CheckpointsDir); isFolder(sub) {
+	if sub := filepath.Join(place, process.CheckpointsDir); isFolder(sub) {
 		place = sub
 	}
 	found, err := checkpoint.List(place)
@@ -289,7 +289,7 @@ func newest(place string) (*checkpoint.Checkpoint, error) {
 	if checkpoint.Complete(place) {
 		return checkpoint.Open(place)
 	}
-	if sub := filepath.Join(place, node.CheckpointsDir); isFolder(sub) {
+	if sub := filepath.Join(place, process.CheckpointsDir); isFolder(sub) {
 		place = sub
 	}
 	c, _, err := checkpoint.Latest(place)

@@ -14,9 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cluster"
-	"star/cmd/internal/inventory"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/inventory"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
 	"star/resource"
 	"star/resource/actuate"
 	"star/transport"
@@ -101,7 +103,7 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 			if !settings.Loopback(listen) && f.token == "" && f.cert == "" && !f.insecure {
 				return s.Invalid("listen", fmt.Errorf("anybody who reaches this address could slow jobs down; give STAR_TOKEN or certificates (--tls-cert …), listen on 127.0.0.1, or allow it with --insecure"))
 			}
-			key, err := node.ClusterKey(f.key)
+			key, err := process.ClusterKey(f.key)
 			if err != nil {
 				return s.Invalid("cluster-key", err)
 			}
@@ -127,7 +129,7 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 			if advertise == "" {
 				advertise = l.Addr()
 			}
-			svc, err := cluster.New(cluster.Config{Cluster: f.name, Addr: advertise, Program: node.Program, Hosts: capacities, Lease: lease, Log: log})
+			svc, err := cluster.New(cluster.Config{Cluster: f.name, Addr: advertise, Program: member.Program, Hosts: capacities, Lease: lease, Log: log})
 			if err != nil {
 				return err
 			}
@@ -155,7 +157,7 @@ func readHosts(path string) (map[string]resource.Usage, error) {
 	}
 	hosts, err := inventory.Hosts(path)
 	if err != nil {
-		return nil, node.FileError(fmt.Errorf("--hosts: %w", err), inventory.ErrFile)
+		return nil, member.FileError(fmt.Errorf("--hosts: %w", err), inventory.ErrFile)
 	}
 	out := map[string]resource.Usage{}
 	for _, h := range hosts {
@@ -181,7 +183,7 @@ func clusterStatus() *cobra.Command {
 				return err
 			}
 			log := node.Logger(&settings.Job{LogLevel: "error", LogFormat: "text"}, os.Stderr)
-			name, find, err := node.Locate(f.name, f.join, f.key, f.insecure, log)
+			name, find, err := process.Locate(f.name, f.join, f.key, f.insecure, log)
 			if err != nil {
 				return s.Invalid("cluster", err)
 			}
@@ -195,7 +197,7 @@ func clusterStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := cluster.Ask(ctx, network, addr, name, string(f.token), node.Program)
+			st, err := cluster.Ask(ctx, network, addr, name, string(f.token), member.Program)
 			if err != nil {
 				return err
 			}

@@ -87,7 +87,7 @@ func TestCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("nine processes, for several seconds")
 	}
-	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*joined{}}
 	hosts := filepath.Join(s.out, "hosts.yaml") // the machine that runs the test may be busy
 	if err := os.WriteFile(hosts, []byte("hosts: [{name: wide, cpu: 1000}]\n"), 0o666); err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestClusterIsFull(t *testing.T) {
 	if testing.Short() {
 		t.Skip("five processes")
 	}
-	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*joined{}}
 	addr := clusterOn(t, s, "hosts:\n  - {name: tiny, cpu: 0.001, net: 1kB/s}\n")
 	a := group(t, 1, 3, "--cluster", "test@"+addr, "--host-id", "tiny", "--predictor", "none", "--job", "a", "--mode", "auto", "--steps", "100000", "--slow", "1:+60ms")
 	a.training()
@@ -197,7 +197,7 @@ func TestJobMakesRoom(t *testing.T) {
 	if testing.Short() {
 		t.Skip("four processes, for several seconds")
 	}
-	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*joined{}}
 	addr := clusterOn(t, s, "hosts: [{name: shared, cpu: 6}]\n")
 	a := group(t, 1, 1, // a single worker waits for nobody: no mode is better than SSGD, in which alone a job gives
 		"--cluster", "test@"+addr, "--host-id", "shared", "--predictor", "none", "--job", "a", "--mode", "auto", "--steps", "1000000")
@@ -288,7 +288,7 @@ func TestOneServiceForACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("gossip takes seconds")
 	}
-	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*joined{}}
 	key := filepath.Join(s.out, "key")
 	if err := os.WriteFile(key, []byte("MDEyMzQ1Njc4OWFiY2RlZg==\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -313,7 +313,7 @@ func TestServiceStepsDown(t *testing.T) {
 	if testing.Short() {
 		t.Skip("gossip takes seconds")
 	}
-	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*joined{}}
 	key := filepath.Join(s.out, "key")
 	if err := os.WriteFile(key, []byte("MDEyMzQ1Njc4OWFiY2RlZg==\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -340,7 +340,7 @@ func TestClusterCountsRings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("five processes, for seconds")
 	}
-	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*joined{}}
 	addr := clusterOf(t, s, "serve", "--gossip", "off")
 	in := []string{"--cluster", "test@" + addr, "--job", "a", "--arch", "allreduce", "--lr", "0.001"}
 	a := group(t, 1, 2, append(in, "--host-id", "one", "--workers", "3", "--steps", "1000000")...)
@@ -363,7 +363,7 @@ func TestClusterWithTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("four processes")
 	}
-	s := &gang{t: t, out: t.TempDir(), all: map[string]*member{}}
+	s := &gang{t: t, out: t.TempDir(), all: map[string]*joined{}}
 	certs := certificates(t)
 	safe := append([]string{"--token", "secret"}, certs...)
 	addr := clusterOf(t, s, "serve", append(safe, "--gossip", "off")...)

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"star/cmd/internal/node"
+	"star/internal/process"
 )
 
 // pushed is the bytes that the workers of a job sent to shards, for each step.
 func pushed(t *testing.T, dir string) float64 {
 	t.Helper()
-	f, err := os.Open(filepath.Join(dir, node.RunLogName))
+	f, err := os.Open(filepath.Join(dir, process.RunLogName))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/checkpoint"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 // Whoever coordinates is killed, or told to leave, with servers and with a ring. Another process takes the job over, no promise is broken, and the parameters at

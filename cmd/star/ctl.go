@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
 	"star/coord"
+	"star/internal/settings"
+	"star/member"
 	"star/runlog"
 	"star/transport"
 )
@@ -34,7 +34,7 @@ func reach(ctx context.Context, network transport.Network, job, addr, token stri
 	var err error
 	for range 3 { // it may be told of somebody else who coordinates
 		conn, _, _, err = transport.Open(ctx, network, addr, transport.Hello{
-			Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Token: token, Version: node.Program, Rank: -1,
+			Service: transport.ServiceCoord, Role: transport.RoleTool, Job: job, Token: token, Version: member.Program, Rank: -1,
 		}, nil)
 		var elsewhere *transport.ElsewhereError
 		if !errors.As(err, &elsewhere) || elsewhere.Addr == "" {
@@ -64,7 +64,7 @@ func (e *nobodyError) Error() string {
 func (e *nobodyError) Unwrap() error { return e.err }
 
 // ExitCode is that of a coordinator that is not there.
-func (e *nobodyError) ExitCode() int { return node.ExitLost }
+func (e *nobodyError) ExitCode() int { return member.ExitLost }
 
 // ask sends one command and decodes the answer into v.
 func (c *control) ask(timeout time.Duration, v any, args ...string) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/bench"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 // benchDecide measures what --mode auto takes to decide.

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	nouns "star"
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 	"star/modes"
 	"star/sim"
 )
@@ -316,7 +316,7 @@ var errRunLog = errors.New("not a run log")
 func recordedLessons(path string) (ls []modes.Lesson, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, node.FileError(err, errRunLog)
+		return nil, member.FileError(err, errRunLog)
 	}
 	defer f.Close()
 	var (
@@ -366,12 +366,12 @@ func recordedLessons(path string) (ls []modes.Lesson, err error) {
 			Scale                     *float64
 		}
 		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
-			return nil, node.FileError(fmt.Errorf("%s:%d: %w: %v", path, n, errRunLog, err), errRunLog)
+			return nil, member.FileError(fmt.Errorf("%s:%d: %w: %v", path, n, errRunLog, err), errRunLog)
 		}
 		switch l.Type {
 		case "train":
 			if json.Unmarshal(l.Workers, &workers) != nil || workers < 1 || workers > maxPlanned {
-				return nil, node.FileError(fmt.Errorf("%s:%d: %w: %s workers", path, n, errRunLog, l.Workers), errRunLog)
+				return nil, member.FileError(fmt.Errorf("%s:%d: %w: %s workers", path, n, errRunLog, l.Workers), errRunLog)
 			}
 			limit = l.Limit
 			reset()
@@ -381,7 +381,7 @@ func recordedLessons(path string) (ls []modes.Lesson, err error) {
 				return nil, fmt.Errorf("%s:%d: %w", path, n, err)
 			}
 			if plan, err = modes.Parse(l.Plan, workers); err != nil {
-				return nil, node.FileError(fmt.Errorf("%s:%d: %w: %v", path, n, errRunLog, err), errRunLog)
+				return nil, member.FileError(fmt.Errorf("%s:%d: %w: %v", path, n, errRunLog, err), errRunLog)
 			}
 		case "record":
 			if t := l.Load + l.Compute + l.Push + l.Pull; l.Worker >= 0 && l.Worker < workers && t > 0 && l.Samples > 0 {
@@ -403,7 +403,7 @@ func recordedLessons(path string) (ls []modes.Lesson, err error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if workers == 0 {
-		return nil, node.FileError(fmt.Errorf("%s: %w: no line of type train", path, errRunLog), errRunLog)
+		return nil, member.FileError(fmt.Errorf("%s: %w: no line of type train", path, errRunLog), errRunLog)
 	}
 	return ls, flush()
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	nouns "star"
-	"star/cmd/internal/inventory"
+	"star/internal/inventory"
 	"star/runlog"
 )
 

@@ -8,7 +8,8 @@ import (
 
 	"star/cmd/internal/doctor"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 	"star/transport"
 )
 
@@ -16,11 +17,11 @@ import (
 type illError struct{ failures int }
 
 func (e *illError) Error() string { return doctor.Plural(e.failures, "check") + " failed" }
-func (e *illError) ExitCode() int { return node.ExitFailure }
+func (e *illError) ExitCode() int { return member.ExitFailure }
 
 func doctorCommand() *cobra.Command {
 	s := new(settings.Set)
-	cfg := doctor.Config{Version: node.Program}
+	cfg := doctor.Config{Version: member.Program}
 	var serve string
 	var shows credentials
 	var token settings.Secret
@@ -59,7 +60,7 @@ or star doctor --serve :7070 over there. Exits with 1 if a check failed.`,
 					return s.Invalid("serve", err)
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "answering doctors at %s\n", l.Addr())
-				if err := doctor.Serve(ctx, l, tcp.Config, node.Program); err != nil {
+				if err := doctor.Serve(ctx, l, tcp.Config, member.Program); err != nil {
 					return err
 				}
 				return context.Cause(ctx)

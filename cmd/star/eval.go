@@ -17,7 +17,8 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 	"star/train"
 	"star/train/data"
 	"star/train/net"
@@ -153,12 +154,12 @@ func (j *judging) run(place string, f func(context.Context, *checkpoint.Checkpoi
 	spec.Input, spec.Seed = set.Input(), was.Seed
 	model, err := net.Build(spec)
 	if err != nil {
-		return &node.DisagreeError{Err: fmt.Errorf("--model %s for --dataset %s: %w", j.model, j.dataset, err)}
+		return &member.DisagreeError{Err: fmt.Errorf("--model %s for --dataset %s: %w", j.model, j.dataset, err)}
 	}
 	defer model.Close()
 	if !alike(m.Layout, model.Layout()) || !alike(m.BufferLayout, model.BufferLayout()) {
 		here, _ := net.Describe(spec)
-		return &node.DisagreeError{Err: fmt.Errorf("%s has other tensors than this model on this data set: there %s; here %s", c.Dir(), m.Model, here)}
+		return &member.DisagreeError{Err: fmt.Errorf("%s has other tensors than this model on this data set: there %s; here %s", c.Dir(), m.Model, here)}
 	}
 	if err := c.Params(model.Params()); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 
 	"star/bench"
 	"star/cmd/internal/explain"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 	"star/runlog"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/export"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 	"star/runlog"
 )
 

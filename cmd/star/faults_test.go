@@ -13,12 +13,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"star/runlog"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"star/runlog"
 )
 
 // gang is the processes of a job that a test started one by one.
@@ -27,11 +28,11 @@ type gang struct {
 	addr   string
 	out    string
 	common []string // of the command lines of group
-	all    map[string]*member
+	all    map[string]*joined
 	pass   string // of the rogue's welcome
 }
 
-type member struct {
+type joined struct {
 	cmd  *exec.Cmd
 	errs string // file of what it says
 	done chan struct{}
@@ -40,7 +41,7 @@ type member struct {
 // group starts the servers and workers of one small job, as if on several hosts.
 func group(t *testing.T, servers, workers int, args ...string) *gang {
 	t.Helper()
-	g := &gang{t: t, addr: freeAddr(t), out: t.TempDir(), all: map[string]*member{}}
+	g := &gang{t: t, addr: freeAddr(t), out: t.TempDir(), all: map[string]*joined{}}
 	common := append([]string{"--workers", strconv.Itoa(workers), "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8",
 		"--log-format", "json", "--join-timeout", "30s"}, args...)
 	g.common = common
@@ -78,7 +79,7 @@ func (g *gang) start(name string, args ...string) {
 // run starts a member by a command of its own.
 func (g *gang) run(name string, cmd *exec.Cmd) {
 	g.t.Helper()
-	m := &member{cmd: cmd, errs: filepath.Join(g.out, name+".err"), done: make(chan struct{})}
+	m := &joined{cmd: cmd, errs: filepath.Join(g.out, name+".err"), done: make(chan struct{})}
 	f, err := os.Create(m.errs)
 	if err != nil {
 		g.t.Fatal(err)

@@ -17,11 +17,14 @@ import (
 
 	nouns "star"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
 	"star/coord"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
 	"star/modes"
 	"star/pgns"
 	"star/runlog"
+	"star/server"
 	"star/sim"
 	"star/trace"
 	"star/train"
@@ -235,7 +238,7 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 	}
 	recorded, err := trace.Open(r.Trace)
 	if err != nil {
-		return row, node.FileError(fmt.Errorf("%s: its trace: %w", path, err), trace.ErrCorrupt)
+		return row, member.FileError(fmt.Errorf("%s: its trace: %w", path, err), trace.ErrCorrupt)
 	}
 	median := time.Duration(r.Median * float64(time.Second))
 	times := &replayedTimes{Trace: recorded, workers: r.Workers, median: median}
@@ -251,11 +254,11 @@ func fidelity(ctx context.Context, path string) (row fidelityRow, err error) {
 	defer task.model.Close()
 	trained := &sim.Trained{Task: task, Every: math.MaxInt}
 	c.Learner = trained
-	job := &settings.Job{Mode: r.Mode, Arch: r.Arch, Workers: r.Workers, Batch: r.Batch, Predictor: node.PredictorNone, Decider: r.Decider, Seed: r.Seed,
+	job := &settings.Job{Mode: r.Mode, Arch: r.Arch, Workers: r.Workers, Batch: r.Batch, Predictor: server.PredictorNone, Decider: r.Decider, Seed: r.Seed,
 		Optimizer: r.Optimizer, LR: r.LR, Momentum: r.Momentum, Schedule: r.Schedule}
 	own := node.Optimizer(job)
-	row.Run, row.Method = filepath.Base(strings.TrimSuffix(path, string(filepath.Separator)+node.RunLogName)), cmp.Or(r.Baseline, r.Mode)
-	if row.Method == node.Auto {
+	row.Run, row.Method = filepath.Base(strings.TrimSuffix(path, string(filepath.Separator)+process.RunLogName)), cmp.Or(r.Baseline, r.Mode)
+	if row.Method == member.Auto {
 		p, err := node.NewPilot(job)
 		if err != nil {
 			return row, err

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"testing"
 
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 // A job has ended well when who coordinates says so, also where a server is late, and told to leave by a signal.

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"star/cmd/internal/chaos"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 // growth watches what the processes of a job hold while it runs (Linux; elsewhere nothing is seen).

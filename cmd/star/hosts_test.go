@@ -8,11 +8,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"star/runlog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"star/runlog"
 )
 
 // hosts makes two hosts of network namespaces with a cable between them, and

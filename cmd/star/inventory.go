@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
-	"star/cmd/internal/inventory"
-	"star/cmd/internal/settings"
+	"star/internal/inventory"
+	"star/internal/settings"
 )
 
 func inventoryCommand() *cobra.Command {

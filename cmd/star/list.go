@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 	"star/train/data"
 	"star/train/net"
 )

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 func main() { daemon.Main(root()) }

@@ -15,8 +15,8 @@ import (
 
 	"star/bench"
 	"star/blossom"
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 )
 
 // matchResult is what star match --json prints.
@@ -81,18 +81,18 @@ func match(in io.Reader, out io.Writer, files []string, options blossom.Option, 
 		text, err = io.ReadAll(in)
 	}
 	if err != nil {
-		return node.FileError(err, blossom.ErrEdges)
+		return member.FileError(err, blossom.ErrEdges)
 	}
 	names, edges, err := blossom.Parse(text)
 	if err != nil {
-		return node.FileError(fmt.Errorf("%s: %w", name, err), blossom.ErrEdges)
+		return member.FileError(fmt.Errorf("%s: %w", name, err), blossom.ErrEdges)
 	}
 	m, err := blossom.Solve(len(names), edges, options)
 	if err == nil {
 		err = blossom.Verify(len(names), edges, m, options)
 	}
 	if errors.Is(err, blossom.ErrNotPerfect) {
-		return node.FileError(fmt.Errorf("%s: %w; without --perfect they are left out", name, err), blossom.ErrNotPerfect)
+		return member.FileError(fmt.Errorf("%s: %w; without --perfect they are left out", name, err), blossom.ErrNotPerfect)
 	}
 	if err != nil {
 		return err

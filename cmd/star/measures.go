@@ -6,8 +6,8 @@ import (
 	"text/tabwriter"
 
 	"star/bench"
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 )
 
 // measureOptions are --compare and --plot of benchmarks whose result is made of numbers with names. R is the result.
@@ -35,7 +35,7 @@ func (o *measureOptions[R]) check(s *settings.Set) (err error) {
 	if o.compare != "" {
 		var old R
 		if o.old, err = bench.ReadMeasures(o.compare, &old, func() []bench.Measure { return o.measures(old) }); err != nil {
-			return node.FileError(fmt.Errorf("--compare %s: %w", o.compare, err), bench.ErrResult)
+			return member.FileError(fmt.Errorf("--compare %s: %w", o.compare, err), bench.ErrResult)
 		}
 	}
 	return nil

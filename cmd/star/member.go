@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 // memberCommand is what star run --hosts starts on other hosts. Its first line of

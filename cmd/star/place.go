@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/inventory"
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/inventory"
+	"star/internal/settings"
+	"star/member"
 	"star/placement"
 	"star/runlog"
 )
@@ -125,14 +125,14 @@ Exit code 1 if a job does not fit; what misses is printed beside the others' pla
 			}
 			hosts, err := inventory.Hosts(args[0])
 			if err != nil {
-				return node.FileError(err, inventory.ErrFile)
+				return member.FileError(err, inventory.ErrFile)
 			}
 			if err := detectGPUs(cmd.Context(), hosts); err != nil {
 				return err
 			}
 			jobs, err := inventory.Jobs(args[1], hosts)
 			if err != nil {
-				return node.FileError(err, inventory.ErrFile)
+				return member.FileError(err, inventory.ErrFile)
 			}
 			return p.place(cmd.Context(), cmd.OutOrStdout(), hosts, jobs)
 		},
@@ -243,10 +243,10 @@ func (p *placeFlags) moves(hosts []placement.Host, jobs []placement.Job) (*place
 	}
 	text, err := os.ReadFile(p.from)
 	if err != nil {
-		return nil, node.FileError(err, errPlacement)
+		return nil, member.FileError(err, errPlacement)
 	}
 	bad := func(format string, a ...any) error {
-		return node.FileError(fmt.Errorf("%s: %w: %s", p.from, errPlacement, fmt.Sprintf(format, a...)), errPlacement)
+		return member.FileError(fmt.Errorf("%s: %w: %s", p.from, errPlacement, fmt.Sprintf(format, a...)), errPlacement)
 	}
 	r := &placeResult{Infeasible: []placeMissing{}}
 	if err := json.Unmarshal(text, r); err != nil {

@@ -11,8 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
 	"star/modes"
 	"star/pgns"
 	"star/resource"
@@ -189,17 +190,17 @@ func (p *planFlags) forecast() (f modes.Forecast, err error) {
 	default:
 		text, err := os.ReadFile(p.table)
 		if err != nil {
-			return f, node.FileError(err, pgns.ErrTable)
+			return f, member.FileError(err, pgns.ErrTable)
 		}
 		t, err := pgns.ParseTable(text)
 		if err != nil {
-			return f, node.FileError(fmt.Errorf("%s: %w", p.table, err), pgns.ErrTable)
+			return f, member.FileError(fmt.Errorf("%s: %w", p.table, err), pgns.ErrTable)
 		}
 		if f.Noise, err = t.Scale(float64(p.batch*len(f.Times)), p.epoch); err != nil {
 			return f, p.set.Invalid("epoch", err)
 		}
 		if f.Noise > mostNoise {
-			return f, node.FileError(fmt.Errorf("%s: for rounds of %d samples its noise scale, grad_var by grad_sqr, is %.3g samples: want at most %.0e", p.table, p.batch*len(f.Times), f.Noise, float64(mostNoise)), pgns.ErrTable)
+			return f, member.FileError(fmt.Errorf("%s: for rounds of %d samples its noise scale, grad_var by grad_sqr, is %.3g samples: want at most %.0e", p.table, p.batch*len(f.Times), f.Noise, float64(mostNoise)), pgns.ErrTable)
 		}
 	}
 	if !(f.Noise >= 0 && f.Noise <= mostNoise) {
@@ -245,7 +246,7 @@ func (p *planFlags) watch(f modes.Forecast) (*resource.Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := node.LoadOf(modes.SSGD(len(f.Times)), slices.Clone(f.Times))
+	now, err := process.LoadOf(modes.SSGD(len(f.Times)), slices.Clone(f.Times))
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +261,7 @@ func (p *planFlags) affordable(f modes.Forecast, cs []modes.Candidate, r *planRe
 		return d, err
 	}
 	refused := func(plan modes.Plan) string {
-		l, err := node.LoadOf(plan, slices.Clone(f.Times))
+		l, err := process.LoadOf(plan, slices.Clone(f.Times))
 		if err != nil {
 			return err.Error()
 		}
@@ -336,11 +337,11 @@ func (p *planFlags) plan() (*planResult, error) {
 		}
 		text, err := os.ReadFile(p.model)
 		if err != nil {
-			return nil, node.FileError(err, modes.ErrLearned)
+			return nil, member.FileError(err, modes.ErrLearned)
 		}
 		l, err := modes.ParseLearned(text)
 		if err != nil {
-			return nil, node.FileError(fmt.Errorf("%s: %w", p.model, err), modes.ErrLearned)
+			return nil, member.FileError(fmt.Errorf("%s: %w", p.model, err), modes.ErrLearned)
 		}
 		if d, err = l.Decide(f); err != nil {
 			return nil, err

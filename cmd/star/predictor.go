@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 
 	nouns "star"
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 	"star/runlog"
 	"star/straggler"
 	"star/trace"
@@ -54,7 +54,7 @@ func openRecorded(path string) (*recorded, error) {
 	if strings.HasSuffix(strings.TrimSuffix(path, ".gz"), ".csv") {
 		t, err := trace.Open(path)
 		if err != nil {
-			return nil, node.FileError(err, trace.ErrCorrupt)
+			return nil, member.FileError(err, trace.ErrCorrupt)
 		}
 		j.workers, j.bare = t.Workers, true
 		for s := range int64(t.Steps) {
@@ -68,7 +68,7 @@ func openRecorded(path string) (*recorded, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, node.FileError(err, errNoFile)
+		return nil, member.FileError(err, errNoFile)
 	}
 	defer f.Close()
 	in, err := unpack.Reader(f)
@@ -304,7 +304,7 @@ in the next iteration; whether there will be any, as the STAR artefact asks; and
 			if model != "" {
 				b, err := os.ReadFile(model)
 				if err != nil {
-					return node.FileError(err, errNoFile)
+					return member.FileError(err, errNoFile)
 				}
 				if given, err = straggler.ParseModel(b); err != nil {
 					return fmt.Errorf("%s: %w", model, err)

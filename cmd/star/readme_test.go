@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
-	"star/cmd/internal/node"
+	"star/member"
 	"star/modes"
 	"star/train/net"
 )
@@ -145,7 +145,7 @@ func try(program string, args []string) error {
 			return fmt.Errorf("no such command of star ctl: %q", rest)
 		}
 	}
-	if mode == "" || mode == node.Auto || found.Name() == "sim" { // of star sim they are a list
+	if mode == "" || mode == member.Auto || found.Name() == "sim" { // of star sim they are a list
 		return nil
 	}
 	_, err = modes.Parse(mode, workers)

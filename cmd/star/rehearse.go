@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"star/cmd/internal/chaos"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 // rehearsals are the flags of star chaos --simulate.

@@ -14,8 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
 	"star/coord"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
 	"star/runlog"
 )
 
@@ -46,7 +48,7 @@ type differError struct{ n int }
 func (e *differError) Error() string {
 	return fmt.Sprintf("%d decisions differ: was the log written by another version of star, or changed?", e.n)
 }
-func (e *differError) ExitCode() int { return node.ExitFailure }
+func (e *differError) ExitCode() int { return member.ExitFailure }
 
 func replayCommand() *cobra.Command {
 	s := new(settings.Set)
@@ -118,11 +120,11 @@ the kind of processor that it ran on.`,
 // openRun opens a run log, given itself or the folder of its job.
 func openRun(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, node.RunLogName)
+		path = filepath.Join(path, process.RunLogName)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, node.FileError(err, fs.ErrInvalid)
+		return nil, member.FileError(err, fs.ErrInvalid)
 	}
 	return f, nil
 }
@@ -181,7 +183,7 @@ func replay(path string) (*replayed, error) {
 				pilot = scheme
 				return err
 			}
-			if cfg.Mode != node.Auto {
+			if cfg.Mode != member.Auto {
 				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto and baselines decide", path, cfg.Mode)
 			}
 			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, MaxWorkers: cfg.MaxWorkers, Batch: cfg.Batch, Predictor: cfg.Predictor, Decider: cfg.Decider, Seed: cfg.Seed, Shares: cfg.Shares,

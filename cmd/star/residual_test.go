@@ -7,13 +7,13 @@ import (
 	"testing"
 
 	"star/checkpoint"
-	"star/cmd/internal/node"
+	"star/internal/process"
 )
 
 // leftOut is the sum over the workers of weight times what their codecs had left out by the newest checkpoint of a job, and of how many.
 func leftOut(t *testing.T, dir string) (sum []float64, workers int) {
 	t.Helper()
-	c, _, err := checkpoint.Latest(filepath.Join(dir, node.CheckpointsDir))
+	c, _, err := checkpoint.Latest(filepath.Join(dir, process.CheckpointsDir))
 	if err != nil {
 		t.Fatal(err)
 	}

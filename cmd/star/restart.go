@@ -11,7 +11,8 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
-	"star/cmd/internal/node"
+	"star/internal/process"
+	"star/member"
 	"star/runlog"
 )
 
@@ -51,7 +52,7 @@ func (r *launch) training() bool {
 	if r.screen.training() {
 		return true
 	}
-	name := filepath.Join(r.job.Out, node.RunLogName)
+	name := filepath.Join(r.job.Out, process.RunLogName)
 	info, err := os.Stat(name)
 	return err == nil && info.ModTime().After(r.since) && chaos.Began(name)
 }
@@ -61,7 +62,7 @@ func (r *launch) checkpoints() string {
 	if r.job.Checkpoint != "" {
 		return r.job.Checkpoint
 	}
-	return filepath.Join(r.job.Out, node.CheckpointsDir)
+	return filepath.Join(r.job.Out, process.CheckpointsDir)
 }
 
 // mends says whether a failure may be gone when the job is begun again: not one of settings, data or members, which are found
@@ -72,7 +73,7 @@ func mends(ctx context.Context, err error) bool {
 		return false
 	}
 	switch child.code {
-	case node.ExitCorrupt, node.ExitMissing, node.ExitDiverged, exitRefused, node.ExitDisagree,
+	case member.ExitCorrupt, member.ExitMissing, member.ExitDiverged, exitRefused, member.ExitDisagree,
 		128 + int(syscall.SIGINT), 128 + int(syscall.SIGTERM):
 		return false
 	}
@@ -93,7 +94,7 @@ func generation(place string) (g int64) {
 func (r *launch) last(before int64) (from, news string) {
 	end := r.far
 	if r.spread == nil {
-		end.read(filepath.Join(r.job.Out, node.RunLogName))
+		end.read(filepath.Join(r.job.Out, process.RunLogName))
 	}
 	passed := 0
 	c, skipped, err := checkpoint.Latest(r.checkpoints())
@@ -129,7 +130,7 @@ func resumed(place string) (checkpoint.Manifest, bool) {
 		m, err := checkpoint.Describe(place)
 		return m, err == nil
 	}
-	if sub := filepath.Join(place, node.CheckpointsDir); isFolder(sub) {
+	if sub := filepath.Join(place, process.CheckpointsDir); isFolder(sub) {
 		place = sub
 	}
 	c, _, err := checkpoint.Latest(place)

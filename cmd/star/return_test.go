@@ -27,7 +27,7 @@ func TestWorkerRestarts(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	g := &gang{t: t, out: out, all: map[string]*member{}}
+	g := &gang{t: t, out: out, all: map[string]*joined{}}
 	for end := time.Now().Add(time.Minute); len(g.lines("record")) < 20 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 	}
 	if p := childOf(out, "worker", 1); p == 0 || syscall.Kill(p, syscall.SIGKILL) != nil {

@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
-	"star/runlog"
 	"testing"
+
+	"star/runlog"
 )
 
 // ruleLine is what the tests look at in a line of the run log.

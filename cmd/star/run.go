@@ -25,8 +25,10 @@ import (
 	"star/cmd/internal/daemon"
 	"star/cmd/internal/inject"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
 	"star/coord"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
 	"star/runlog"
 	"star/transport"
 )
@@ -162,7 +164,7 @@ func (e exit) code() int {
 	case e.err == nil:
 		return 0
 	case !errors.As(e.err, &x):
-		return node.ExitFailure
+		return member.ExitFailure
 	}
 	if s, ok := x.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 		return 128 + int(s.Signal())
@@ -376,7 +378,7 @@ func (r *launch) child(role string, rank int) *child {
 		}
 	}
 	if r.ways != nil && role == "worker" {
-		env = append(env, node.ViaVariable+"="+r.ways[rank].Addr())
+		env = append(env, process.ViaVariable+"="+r.ways[rank].Addr())
 		set("host-id", c.name) // no shared memory: what passes between workers is to pass where it can be broken
 	}
 	if r.ears != "" && !(role == "ps" && rank == 0 && r.job.HTTP != settings.Off) {
@@ -392,7 +394,7 @@ func (r *launch) child(role string, rank int) *child {
 		if r.job.HostID == "" { // what the file calls it is what rings and a resource service call it
 			env = append(env, settings.Variable("host-id")+"="+at.Name)
 		}
-		if r.job.MoveShards == node.Auto && role == "ps" && r.job.CapacityCPU == 0 && r.job.CapacityNet == 0 {
+		if r.job.MoveShards == member.Auto && role == "ps" && r.job.CapacityCPU == 0 && r.job.CapacityNet == 0 {
 			at.capacities(func(name, value string) { env = append(env, settings.Variable(name)+"="+value) })
 		}
 		c.cmd.Env = env
@@ -468,7 +470,7 @@ func (r *launch) restartable(e exit) bool {
 		return false
 	}
 	switch e.code() {
-	case 0, node.ExitUsage, node.ExitCorrupt, node.ExitMissing, node.ExitDiverged, exitRefused, node.ExitDisagree:
+	case 0, member.ExitUsage, member.ExitCorrupt, member.ExitMissing, member.ExitDiverged, exitRefused, member.ExitDisagree:
 		return false
 	}
 	return true
@@ -616,7 +618,7 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 			}
 		case <-done:
 			done = nil
-			var s *node.SignalError
+			var s *member.SignalError
 			sig := syscall.SIGTERM
 			if errors.As(context.Cause(ctx), &s) {
 				sig, _ = s.Signal.(syscall.Signal)

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/bench"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 func benchScale() *cobra.Command {

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/term"
 
-	"star/cmd/internal/settings"
 	"star/coord"
+	"star/internal/settings"
 )
 
 // screen is what star run shows on standard error: on a terminal a live table under

@@ -18,9 +18,10 @@ import (
 	"time"
 
 	"star/cmd/internal/inject"
-	"star/cmd/internal/inventory"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/inventory"
+	"star/internal/settings"
+	"star/member"
 	"star/placement"
 )
 
@@ -69,7 +70,7 @@ const guess = time.Second
 func spreadOut(job *settings.Job) (*spread, error) {
 	hosts, err := inventory.Hosts(job.Hosts)
 	if err != nil {
-		return nil, node.FileError(err, inventory.ErrFile)
+		return nil, member.FileError(err, inventory.ErrFile)
 	}
 	if err := detectGPUs(context.Background(), hosts); err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func spreadOut(job *settings.Job) (*spread, error) {
 	if servers+s.seats == 0 { // the coordinator of an all-reduce moves no gradients
 		s.where["ps 0"] = s.where["worker 0"]
 	}
-	if job.MoveShards == node.Auto && servers > 0 {
+	if job.MoveShards == member.Auto && servers > 0 {
 		s.spares(servers)
 	}
 	for _, at := range s.where {
@@ -175,7 +176,7 @@ func (s site) capacities(set func(name, value string)) {
 func (s *spread) read(job *settings.Job, servers int) error {
 	jobs, err := inventory.Jobs(job.Demands, s.hosts)
 	if err != nil {
-		return node.FileError(err, inventory.ErrFile)
+		return member.FileError(err, inventory.ErrFile)
 	}
 	for _, j := range jobs {
 		if j.Name != job.Name {

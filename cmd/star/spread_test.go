@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"star/cmd/internal/inventory"
+	"star/internal/inventory"
 	"star/placement"
 	"star/runlog"
 )

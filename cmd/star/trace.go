@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 	"star/trace"
 	"star/trace/ops"
 )
@@ -56,11 +56,11 @@ func (o *imports) read(s *settings.Set, paths []string) (*trace.Trace, []string,
 	m := &trace.Import{Columns: c, Drop: o.gaps == "drop"}
 	for _, path := range paths {
 		if err := readSteps(m, path); err != nil {
-			return nil, nil, node.FileError(node.FileError(err, trace.ErrCorrupt), ops.ErrTrace)
+			return nil, nil, member.FileError(member.FileError(err, trace.ErrCorrupt), ops.ErrTrace)
 		}
 	}
 	t, err := m.Trace(filepath.Base(paths[0]))
-	return t, m.Notices, node.FileError(err, trace.ErrCorrupt)
+	return t, m.Notices, member.FileError(err, trace.ErrCorrupt)
 }
 
 // readSteps reads one file: a step log, or operations in Parquet.
@@ -202,7 +202,7 @@ type offError struct {
 func (e *offError) Error() string {
 	return fmt.Sprintf("%s is %.1f %% off the published number, more than %.1f %%", e.name, 100*e.error, 100*e.accepted)
 }
-func (e *offError) ExitCode() int { return node.ExitFailure }
+func (e *offError) ExitCode() int { return member.ExitFailure }
 
 func traceAttributeCommand() *cobra.Command {
 	s := new(settings.Set)
@@ -246,16 +246,16 @@ func attribute(cmd *cobra.Command, path, meta string, against []string, toleranc
 	if meta != "" {
 		var err error
 		if m, err = ops.OpenMeta(meta); err != nil {
-			return node.FileError(err, ops.ErrTrace)
+			return member.FileError(err, ops.ErrTrace)
 		}
 	}
 	all, err := ops.Open(path)
 	if err != nil {
-		return node.FileError(err, ops.ErrTrace)
+		return member.FileError(err, ops.ErrTrace)
 	}
 	j, err := ops.New(m, all)
 	if err != nil {
-		return node.FileError(fmt.Errorf("%s: %w", path, err), ops.ErrTrace)
+		return member.FileError(fmt.Errorf("%s: %w", path, err), ops.ErrTrace)
 	}
 	r := j.Attribute()
 	out := attributed{Trace: path, DPSize: r.Meta.Data, PPSize: r.Meta.Stages, VPPSize: r.Meta.Chunks, Steps: len(r.Steps), Skipped: j.Skipped,
@@ -278,11 +278,11 @@ func attribute(cmd *cobra.Command, path, meta string, against []string, toleranc
 	for _, file := range against {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return node.FileError(err, ops.ErrTrace)
+			return member.FileError(err, ops.ErrTrace)
 		}
 		lines, err := ops.Compare(r, file, text)
 		if err != nil {
-			return node.FileError(err, ops.ErrTrace)
+			return member.FileError(err, ops.ErrTrace)
 		}
 		for _, l := range lines {
 			e := l.Error()

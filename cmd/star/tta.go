@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/bench"
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 	"star/sim"
 	"star/trace"
 	"star/train/data"
@@ -139,10 +139,10 @@ func (s *ttaSuite) measure(ctx context.Context) (any, error) {
 	}
 	for _, kind := range []error{sim.ErrScenario, trace.ErrCorrupt, bench.ErrJournal, data.ErrCorrupt} {
 		if errors.Is(err, kind) {
-			return nil, node.FileError(err, kind)
+			return nil, member.FileError(err, kind)
 		}
 	}
-	return rs, node.FileError(err, bench.ErrJournal)
+	return rs, member.FileError(err, bench.ErrJournal)
 }
 
 // parse turns texts into what they mean.

@@ -19,9 +19,10 @@ import (
 
 	nouns "star"
 	"star/allreduce"
-	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
 	"star/cmd/internal/whatif"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
 	"star/modes"
 	"star/runlog"
 	"star/sim"
@@ -110,7 +111,7 @@ func isRun(path string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	if filepath.Base(f.Name()) == node.RunLogName {
+	if filepath.Base(f.Name()) == process.RunLogName {
 		return true, nil
 	}
 	br, err := unpack.Reader(f)
@@ -319,7 +320,7 @@ func readRun(path string) (*whatif.Run, error) {
 	r := whatif.New(f.Name())
 	summary, err := runlog.Read(f, f.Name(), r.Add)
 	if err != nil {
-		return nil, node.FileError(err, fs.ErrInvalid)
+		return nil, member.FileError(err, fs.ErrInvalid)
 	}
 	return r.Run(summary)
 }

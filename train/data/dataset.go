@@ -11,20 +11,23 @@ import (
 // Dataset is a finite set of labelled samples with random access. It may be
 // used by several goroutines at the same time.
 type Dataset interface {
+	// Len is the number of samples, at least 1. Fill reuses the slices of a batch where they are large enough, and then does not allocate.
+	train.Data
+
 	// Name is the format and the part, such as "mnist/train".
 	Name() string
-
-	// Len is the number of samples, at least 1.
-	Len() int
 
 	// Input says what the samples look like. Both parts of a data set have the
 	// same Input.
 	Input() train.Input
+}
 
-	// Fill makes b the batch of the samples named by indices, in their order.
-	// It reuses the slices of b where they are large enough, and then does not
-	// allocate. An index outside 0..Len()-1 is an error, and leaves b undefined.
-	Fill(b *train.Batch, indices []int) error
+// NameOf is what d is called: by itself, if it says so.
+func NameOf(d train.Data) string {
+	if n, ok := d.(interface{ Name() string }); ok {
+		return n.Name()
+	}
+	return fmt.Sprintf("%T", d)
 }
 
 // part is what the two halves of every data set have: a name and an input.

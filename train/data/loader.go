@@ -12,7 +12,7 @@ import (
 // the background. A Loader is used by one goroutine at a time; Close must be
 // called, and may be called twice.
 type Loader struct {
-	ds     Dataset
+	ds     train.Data
 	stream Stream
 
 	now, next *slot
@@ -36,12 +36,12 @@ type slot struct {
 
 // NewLoader starts a loader of ds. stream.N must be ds.Len(); zero is taken as
 // that.
-func NewLoader(ds Dataset, stream Stream) *Loader {
+func NewLoader(ds train.Data, stream Stream) *Loader {
 	if stream.N == 0 {
 		stream.N = ds.Len()
 	}
 	if stream.N != ds.Len() {
-		panic(fmt.Sprintf("data: stream of %d samples over %s, which has %d", stream.N, ds.Name(), ds.Len()))
+		panic(fmt.Sprintf("data: stream of %d samples over %s, which has %d", stream.N, NameOf(ds), ds.Len()))
 	}
 	l := &Loader{
 		ds: ds, stream: stream, now: new(slot), next: new(slot),
@@ -62,10 +62,10 @@ func NewLoader(ds Dataset, stream Stream) *Loader {
 // Next waits only for what is left of that work.
 func (l *Loader) Next(start int64, count int) (train.Batch, error) {
 	if l.closed {
-		return train.Batch{}, fmt.Errorf("data: batch asked of a closed loader of %s", l.ds.Name())
+		return train.Batch{}, fmt.Errorf("data: batch asked of a closed loader of %s", NameOf(l.ds))
 	}
 	if start < 0 || count < 1 {
-		return train.Batch{}, fmt.Errorf("data: %s: batch of %d samples at position %d; both must be positive", l.ds.Name(), count, start)
+		return train.Batch{}, fmt.Errorf("data: %s: batch of %d samples at position %d; both must be positive", NameOf(l.ds), count, start)
 	}
 	began := time.Now()
 	l.settle()

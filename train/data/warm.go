@@ -1,8 +1,10 @@
 package data
 
+import "star/train"
+
 // Warm has a data set do now what it would do when it is first asked for samples, as far as that is the same for all of them. Whoever is about to be
 // waited for should have done it.
-func Warm(ds Dataset) {
+func Warm(ds train.Data) {
 	if w, ok := ds.(interface{ warm() }); ok {
 		w.warm()
 	}

@@ -16,7 +16,8 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
+	"star/member"
 	"star/runlog"
 )
 
@@ -36,7 +37,7 @@ func run(cmd *cobra.Command) (code int) {
 		}
 		fmt.Fprintln(os.Stderr, says)
 	}
-	return node.ExitCode(err)
+	return member.ExitCode(err)
 }
 
 // load reads the settings of a command. It reports false when the command has

@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 	"star/transport"
 	"star/waits"
 )

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 func TestHTTPOnASocket(t *testing.T) {

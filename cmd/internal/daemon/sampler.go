@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 	"star/resource/gpu"
 )
 

@@ -6,7 +6,7 @@ import (
 	"runtime/debug"
 	"strings"
 
-	"star/cmd/internal/node"
+	"star/member"
 )
 
 // Build is what is known of a program.
@@ -21,7 +21,7 @@ type Build struct {
 
 // Built is this program, as Go noted when it was built.
 func Built() Build {
-	b := Build{Version: strings.TrimPrefix(node.Program, "star "), Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
+	b := Build{Version: strings.TrimPrefix(member.Program, "star "), Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b

@@ -6,8 +6,9 @@ import (
 	"slices"
 
 	"star"
-	"star/cmd/internal/settings"
 	"star/exact"
+	"star/internal/process"
+	"star/internal/settings"
 	"star/ps"
 	"star/train"
 	"star/train/data"
@@ -30,7 +31,7 @@ type Calm struct {
 
 // NewCalm begins where the job begins that has no checkpoint.
 func NewCalm(job *settings.Job) (*Calm, error) {
-	threads(job.Threads) // as a worker has
+	process.Threads(job.Threads) // as a worker has
 	trainSet, _, err := openData(job)
 	if err != nil {
 		return nil, err
@@ -40,7 +41,8 @@ func NewCalm(job *settings.Job) (*Calm, error) {
 		return nil, job.Invalid("model", err)
 	}
 	spec.Input, spec.Batch, spec.Seed = trainSet.Input(), job.Batch, job.Seed
-	cfg, rate, err := updateRule(job)
+	own := process.JobOf(job)
+	cfg, rate, err := process.UpdateRule(&own)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +56,7 @@ func NewCalm(job *settings.Job) (*Calm, error) {
 		return nil, job.Invalid("optimizer", err)
 	}
 	return &Calm{
-		job: job, model: model, rule: ownRule(job, opt, rate),
+		job: job, model: model, rule: process.OwnRule(&own, opt, rate),
 		loader: data.NewLoader(trainSet, data.Stream{Seed: job.Seed}), params: slices.Clone(model.Params()),
 	}, nil
 }
@@ -70,13 +72,13 @@ func (c *Calm) Params() []float32 { return c.params }
 
 // State is a copy of where it is, as a checkpoint has it.
 func (c *Calm) State() (params []float32, st optim.State) {
-	return slices.Clone(c.params), copied(ruleState(c.rule, func(r ps.Stateful) []ps.RuleSlot { return r.Lasting(len(c.params)) }))
+	return slices.Clone(c.params), process.Copied(process.RuleState(c.rule, func(r ps.Stateful) []ps.RuleSlot { return r.Lasting(len(c.params)) }))
 }
 
 // Back goes back to a State.
 func (c *Calm) Back(params []float32, st optim.State) error {
 	copy(c.params, params)
-	return setRuleState(c.rule, st)
+	return process.SetRuleState(c.rule, st)
 }
 
 // CalmGradient is a gradient, and what its worker would say of it.

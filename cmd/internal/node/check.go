@@ -2,20 +2,21 @@ package node
 
 import (
 	"errors"
-	"log/slog"
 
 	"star/cmd/internal/inject"
-	"star/cmd/internal/settings"
+	"star/internal/process"
+	"star/internal/settings"
 	"star/resource/actuate"
+	"star/server"
 	"star/train/net"
+	"star/worker"
 )
 
 // Check finds what is wrong with the settings before any process starts: for star
 // run, which would otherwise learn it from each of its children. It opens the data
 // set and matches the model with it.
 func Check(job *settings.Job) error {
-	s := &server{job: job, log: slog.New(slog.DiscardHandler)}
-	if err := s.prepare(); err != nil {
+	if err := server.Check(ServerOf(job, nil)); err != nil {
 		return err
 	}
 	spec, err := net.Parse(job.Model)
@@ -30,7 +31,7 @@ func Check(job *settings.Job) error {
 	if _, err := net.Describe(spec); err != nil {
 		return job.Invalid("model", err)
 	}
-	if _, err := costModel(job); err != nil {
+	if err := worker.CheckRing(process.JobOf(job)); err != nil {
 		return err
 	}
 	limit, err := actuate.Parse(job.Limit)
@@ -39,15 +40,6 @@ func Check(job *settings.Job) error {
 	}
 	if err != nil {
 		return job.Invalid("limit", err)
-	}
-	if err := checkCluster(job); err != nil {
-		return err
-	}
-	if err := checkShift(job); err != nil {
-		return err
-	}
-	if err := checkReplicas(job); err != nil {
-		return err
 	}
 	slows, trace, err := handicaps(job)
 	if err != nil {

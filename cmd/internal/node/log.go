@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/term"
 
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 )
 
 // Logger writes to w as the settings say: text on a terminal, JSON otherwise. In

@@ -1,0 +1,67 @@
+// Package node makes the workers and servers of star-worker, star-ps and star: it takes the
+// settings, opens the data, builds the model, and hands both to star/worker and star/server.
+package node
+
+import (
+	"encoding/json"
+	"log/slog"
+
+	"star/coord"
+	"star/internal/pilot"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/modes/baseline"
+	"star/server"
+	"star/train/optim"
+)
+
+// ServerOf is a server as the settings say.
+func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
+	c := server.Config{
+		Job: process.JobOf(j), Shards: j.Shards, MinWorkers: j.MinWorkers, Notes: injected(j), Log: log,
+		Training: server.Training{
+			Model: j.Model, Dataset: j.Dataset, Epochs: j.Epochs, Samples: j.Samples, Steps: j.Steps, EvalEvery: j.EvalEvery, CheckpointEvery: j.CheckpointEvery,
+			ResumeOtherData: j.ResumeOtherData, OnFailure: j.OnFailure,
+		},
+		Policy: server.Policy{
+			Mode: j.Mode, Shares: j.Shares, Predictor: j.Predictor, Decider: j.Decider, PSBandwidth: j.PSBandwidth, TreeFanIn: j.TreeFanIn,
+			PacePushes: j.PacePushes, MoveShards: j.MoveShards,
+		},
+		Settings: func(now *server.Config, t coord.Told) (json.RawMessage, error) {
+			job := *j
+			job.Model, job.Dataset, job.Seed = t.Model, t.Dataset, t.Seed
+			job.Optimizer, job.Coordinator = now.Optimizer, now.Coordinator // which may have been found only since
+			return json.Marshal(job)
+		},
+		Validation: func() (v server.Validation, err error) {
+			trainSet, _, err := openData(j)
+			if err != nil {
+				return v, err
+			}
+			b, err := build(j, trainSet)
+			return server.Validation{Model: b.model, Data: trainSet, Name: b.name, Hash: b.hash}, err
+		},
+	}
+	return c
+}
+
+// NewPilot is server.NewPilot.
+func NewPilot(j *settings.Job) (*pilot.Pilot, error) {
+	c := ServerOf(j, nil)
+	return server.NewPilot(&c)
+}
+
+// NewBaseline is server.NewBaseline.
+func NewBaseline(j *settings.Job) (baseline.Made, coord.Pilot, error) {
+	job := process.JobOf(j)
+	return server.NewBaseline(&job)
+}
+
+// Optimizer is the optimiser of the job. It looks at Optimizer, LR, Momentum, WeightDecay and Schedule.
+func Optimizer(j *settings.Job) optim.Config {
+	job := process.JobOf(j)
+	return process.Optimizer(&job)
+}
+
+// CheckFolders says whether a job on this host could have its folders, before any process of it starts.
+func CheckFolders(j *settings.Job) error { return server.CheckFolders(ServerOf(j, nil)) }

@@ -1,0 +1,117 @@
+// Package process is what every process of a job does, whether it is a worker or a server: it
+// finds the others, measures and bounds what it takes of its host, is a tenant of its cluster, keeps
+// checkpoints, and ends in good order. It is internal: star/worker and star/server are for others.
+package process
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	gonet "net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"star/internal/settings"
+	"star/member"
+	"star/train"
+	"star/transport"
+)
+
+// Network is how this process speaks, by the settings.
+func Network(job *member.Job, log *slog.Logger) (*transport.TCP, error) {
+	cfg := transport.Config{
+		CongestionControl: job.Congestion,
+		Token:             job.Token,
+		Insecure:          job.Insecure,
+		Log:               log,
+	}
+	if job.TLS() {
+		t, err := transport.TLSConfig(job.TLSCert, job.TLSKey, job.TLSCA)
+		if err != nil {
+			return nil, job.Invalid("tls-cert", err)
+		}
+		cfg.TLS = t
+	}
+	return transport.NewTCP(cfg), nil
+}
+
+func Hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}
+
+// Threads bounds the processors that this process uses. The arithmetic of one
+// worker runs on one thread; a second one carries the network and the collector.
+func Threads(n int) {
+	if n == 0 {
+		n = min(2, runtime.NumCPU())
+	}
+	runtime.GOMAXPROCS(n)
+}
+
+// ShardAddrs puts the coordinator's host before addresses that have none: those of
+// shards in the coordinator's own process, when it listens on every interface.
+func ShardAddrs(shards []transport.ShardInfo, coordinator string) []transport.ShardInfo {
+	out := slices.Clone(shards)
+	for i := range out {
+		out[i].Addr = WithHost(out[i].Addr, coordinator)
+	}
+	return out
+}
+
+// WithHost puts the coordinator's host before an address that has none.
+func WithHost(addr, coordinator string) string {
+	port, ok := strings.CutPrefix(addr, ":")
+	host, _, err := gonet.SplitHostPort(coordinator)
+	if !ok || err != nil {
+		return addr
+	}
+	return gonet.JoinHostPort(host, port)
+}
+
+// Gradient is the model's own gradient vector, if it has one that it fills
+// without a copy.
+func Gradient(m train.Model) []float32 {
+	if g, ok := m.(interface{ Gradient() []float32 }); ok {
+		return g.Gradient()
+	}
+	return make([]float32, len(m.Params()))
+}
+
+// Sleep reports false when ctx has ended before.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// ListenAddress is where a worker listens for others: without --listen on the interface
+// that leads to the coordinator, at any port. It is an error to let anybody in.
+func ListenAddress(job *member.Job) (string, error) {
+	host, _, err := gonet.SplitHostPort(job.Listen)
+	if err != nil {
+		return "", job.Invalid("listen", err)
+	}
+	if !job.IsSet("listen") {
+		if c, err := gonet.Dial("udp", job.Coordinator); err == nil { // sends nothing
+			host, _, _ = gonet.SplitHostPort(c.LocalAddr().String())
+			c.Close()
+		}
+	}
+	addr := gonet.JoinHostPort(host, "0")
+	if !settings.Loopback(addr) && !job.TLS() && job.Token == "" && !job.Insecure {
+		return "", job.Invalid("listen", fmt.Errorf("the other workers come to %s, and anybody who reaches it could join: give STAR_TOKEN or certificates, or allow it with --insecure", host))
+	}
+	return addr, nil
+}

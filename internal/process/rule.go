@@ -1,0 +1,195 @@
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"star/checkpoint"
+	"star/coord"
+	"star/member"
+	"star/modes/baseline"
+	"star/ps"
+	"star/train/kernel"
+	"star/train/optim"
+)
+
+// Optimizer is the optimiser of the job. It looks at Optimizer, LR, Momentum, WeightDecay and Schedule.
+func Optimizer(job *member.Job) optim.Config {
+	opt := optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule, Given: true}
+	if job.HasMomentum() {
+		opt.Momentum = job.Momentum
+	}
+	return opt
+}
+
+// UpdateRule is the optimiser of the job, checked, with its learning rate.
+func UpdateRule(job *member.Job) (optim.Config, optim.Schedule, error) {
+	opt := Optimizer(job)
+	if _, err := optim.ParseSchedule(job.Schedule, 1); err != nil {
+		return opt, optim.Schedule{}, job.Invalid("schedule", err)
+	}
+	if err := opt.Validate(); err != nil {
+		return opt, optim.Schedule{}, job.Invalid("optimizer", err)
+	}
+	rate, err := opt.Rate()
+	if err != nil {
+		return opt, rate, job.Invalid("schedule", err)
+	}
+	return opt, rate, nil
+}
+
+// OptimizerOf is the optimiser of a shard's rule, as NewRule has made it.
+func OptimizerOf(r ps.Rule) *optim.Optimizer { return ps.Inner(r).Optimizer.(*optim.Optimizer) }
+
+// Lossy says whether a codec changes gradients by more than the rounding of half
+// precision, so that their norms are not those that workers report.
+func Lossy(codec string) bool { return codec != "none" && codec != "fp16" && codec != "bf16" }
+
+// OwnRule is the rule of a job's optimiser alone.
+func OwnRule(job *member.Job, o *optim.Optimizer, rate optim.Schedule) ps.Rule {
+	descent := &ps.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip}
+	if c := o.Config(); c.Name == optim.DANA {
+		r := ps.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
+		r.Apart = job.UpdateScale == string(coord.ScaleFiring)
+		return r
+	}
+	return descent
+}
+
+// RuleState is what a rule remembers, its optimiser's part first; with lasting what a checkpoint keeps of it.
+func RuleState(r ps.Rule, slots func(ps.Stateful) []ps.RuleSlot) optim.State {
+	st := OptimizerOf(r).State()
+	if more, ok := r.(ps.Stateful); ok {
+		st.Slots = st.Slots[:len(st.Slots):len(st.Slots)]
+		for _, slot := range slots(more) {
+			st.Slots = append(st.Slots, optim.Slot(slot))
+		}
+	}
+	return st
+}
+
+// fitted is st for an optimiser of n parameters: what nesterov remembers is the one velocity of dana, and the mean of several takes as far.
+func fitted(st optim.State, name string, n int) optim.State {
+	switch {
+	case name == optim.DANA && st.Name == optim.Nesterov && len(st.Slots) == 1:
+		st.Name, st.Slots = name, []optim.Slot{{Name: ps.CommonVelocity, Data: st.Slots[0].Data}}
+	case name == optim.Nesterov && st.Name == optim.DANA:
+		mean := make([]float32, n)
+		for _, v := range st.Slots {
+			if len(v.Data) == n {
+				kernel.Axpy(1/float32(len(st.Slots)), v.Data, mean)
+			}
+		}
+		st.Name, st.Slots = name, []optim.Slot{{Name: optim.Config{Name: name}.SlotNames()[0], Data: mean}}
+	}
+	return st
+}
+
+// KeepOptimizer has a job that resumes go on with the optimiser that its checkpoint is of, where nobody asked for one.
+func KeepOptimizer(job *member.Job, m checkpoint.Manifest) {
+	if job.Baseline != "" || job.IsSet("optimizer") {
+		return
+	}
+	var was struct{ Optimizer string }
+	if json.Unmarshal(m.Config, &was) != nil || was.Optimizer == "" {
+		was.Optimizer = m.Optimizer
+	}
+	if (optim.Config{Name: was.Optimizer}).Validate() == nil && was.Optimizer != "" {
+		job.Optimizer = was.Optimizer
+	}
+}
+
+// SetRuleState makes a rule remember what a ruleState says.
+func SetRuleState(r ps.Rule, st optim.State) error {
+	o := OptimizerOf(r)
+	st = fitted(st, o.Config().Name, o.Len())
+	own := len(o.State().Slots)
+	var more []ps.RuleSlot
+	for i, slot := range st.Slots {
+		if i >= own {
+			more = append(more, ps.RuleSlot(slot))
+		}
+	}
+	st.Slots = st.Slots[:min(own, len(st.Slots))]
+	if err := o.SetState(st); err != nil {
+		return err
+	}
+	switch r, ok := r.(ps.Stateful); {
+	case ok:
+		return r.SetSlots(more)
+	case len(more) > 0:
+		return fmt.Errorf("the state has %q, which belongs to a baseline: give the same --baseline, or start without the state", more[0].Name)
+	}
+	return nil
+}
+
+// MayStride says why workers of a job without a baseline can make no steps of their own; nil: they can.
+func MayStride(job *member.Job) error {
+	switch {
+	case job.Baseline != "":
+		return errors.New("its --baseline says what workers do between two releases")
+	case !Optimizer(job).WithDefaults().Strides():
+		return fmt.Errorf("the steps of --optimizer %s are not as long as their gradients, and what it remembers of them is not known to workers", job.Optimizer)
+	case job.Clip > 0:
+		return errors.New("--clip is for the gradient of all workers, and they make steps with their own")
+	case Lossy(job.Compress):
+		return fmt.Errorf("what --compress %s leaves out of a gradient would be made good with a weight that is not its own", job.Compress)
+	case job.UpdateScale != string(coord.ScaleRound):
+		return fmt.Errorf("--update-scale %s weighs gradients", job.UpdateScale)
+	case len(job.Coordinators) > 0:
+		return errors.New("with --coordinators, who takes the job over would not know who has made steps")
+	}
+	return nil
+}
+
+// RuleText is the update rule in words: what all members of a ring must agree on.
+func RuleText(job *member.Job) string {
+	momentum := ""
+	if job.HasMomentum() {
+		momentum = fmt.Sprintf(" momentum=%v", job.Momentum)
+	}
+	algorithm := ""
+	if job.Algorithm != "auto" {
+		algorithm = " allreduce-algorithm=" + job.Algorithm
+	}
+	if job.Transport != member.Auto {
+		algorithm += " allreduce-transport=" + job.Transport
+	}
+	if job.Checksum != member.Auto {
+		algorithm += " allreduce-checksum=" + job.Checksum
+	}
+	baseline := ""
+	if job.Baseline != "" {
+		baseline = " baseline=" + job.Baseline
+	}
+	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v compress=%s%s%s",
+		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket, job.Compress, algorithm, baseline)
+}
+
+// Outer is the optimiser of the shards where workers train by themselves.
+func Outer(o baseline.Outer) optim.Config {
+	c := optim.Config{Name: optim.SGD, LR: o.Rate, Given: true}
+	if o.Momentum > 0 {
+		c.Name, c.Momentum = optim.Nesterov, o.Momentum
+	}
+	return c
+}
+
+// MakeBaseline makes what the job's baseline names; zero without one. It looks at Baseline, Arch, Workers and Batch.
+func MakeBaseline(job *member.Job) (m baseline.Made, err error) {
+	if job.Baseline == "" {
+		return m, nil
+	}
+	spec, err := baseline.Parse(job.Baseline)
+	if err != nil {
+		return m, job.Invalid("baseline", err)
+	}
+	if job.Arch == member.AllReduce && !spec.Entry.Ring {
+		return m, job.Invalid("baseline", fmt.Errorf("%s needs parameter servers: --arch ps", spec.Entry.Name))
+	}
+	if m, err = spec.Make(baseline.Job{Workers: job.Workers, Batch: job.Batch, Ring: job.Arch == member.AllReduce}); err != nil {
+		return m, job.Invalid("baseline", err)
+	}
+	return m, nil
+}

@@ -1,0 +1,53 @@
+package process
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"star/internal/settings"
+	"star/member"
+)
+
+// The zero Job is what the settings say where nobody has chosen anything, but for how long a job may take to save a checkpoint, how many stay, how many workers there are, and the rank.
+func TestDefaults(t *testing.T) {
+	for _, role := range []settings.Role{settings.ForServer, settings.ForWorker} {
+		j, cmd := new(settings.Job), &cobra.Command{}
+		j.Bind(cmd, role)
+		if _, err := j.Load(nil); err != nil {
+			t.Fatal(err)
+		}
+		want := JobOf(j)
+		got := member.Job{Seed: 1, Rank: want.Rank, Workers: want.Workers}
+		got.Grace, got.Keep = want.Grace, want.Keep
+		if role == settings.ForServer {
+			got.Listen = ":7070"
+		}
+		got.Defaults()
+		got.Given, want.Given, got.Explain, want.Explain = nil, nil, nil, nil
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("the zero Job is\n%+v\nand the settings are\n%+v", got, want)
+		}
+	}
+}
+
+// What nobody has chosen is not among Given, whether it comes from settings or from values that are not zero.
+func TestGiven(t *testing.T) {
+	j, cmd := new(settings.Job), &cobra.Command{}
+	j.Bind(cmd, settings.ForWorker)
+	if err := cmd.ParseFlags([]string{"--batch", "8"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Load([]string{"STAR_WORKERS=3"}); err != nil {
+		t.Fatal(err)
+	}
+	own := member.Job{Batch: 8, Workers: 3}
+	own.Defaults()
+	for name, want := range map[string]string{"batch": "--batch", "workers": "STAR_WORKERS", "optimizer": "default", "listen": "default"} {
+		job := JobOf(j)
+		if got := job.Origin(name); got != want || job.IsSet(name) != (want != "default") || own.IsSet(name) != job.IsSet(name) {
+			t.Errorf("%s is from %s, want %s; set: %v and %v", name, got, want, job.IsSet(name), own.IsSet(name))
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package member
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"star/checkpoint"
+	"star/train/data"
+)
+
+// Program is the name and version that members tell each other and the run log.
+const Program = "star 0.1.0"
+
+// Exit codes (docs/operations.md).
+const (
+	ExitOK       = 0
+	ExitFailure  = 1
+	ExitUsage    = 2
+	ExitCorrupt  = 65
+	ExitMissing  = 66
+	ExitLost     = 69
+	ExitDiverged = 70
+	ExitRestart  = 75
+	ExitDisagree = 78
+	ExitInt      = 130
+	ExitTerm     = 143
+)
+
+// ExitCode is the exit code that fits err.
+func ExitCode(err error) int {
+	var coded interface{ ExitCode() int }
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &coded):
+		return coded.ExitCode()
+	case errors.Is(err, data.ErrMissing), errors.Is(err, checkpoint.ErrMissing):
+		return ExitMissing
+	case errors.Is(err, data.ErrCorrupt), errors.Is(err, checkpoint.ErrCorrupt):
+		return ExitCorrupt
+	}
+	return ExitFailure
+}
+
+// FileError gives err the exit code of a file that is missing or, where corrupt is in it,
+// not what it should be.
+func FileError(err, corrupt error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &fileError{err, ExitMissing}
+	case errors.Is(err, corrupt):
+		return &fileError{err, ExitCorrupt}
+	}
+	return err
+}
+
+type fileError struct {
+	error
+	code int
+}
+
+func (e *fileError) Unwrap() error { return e.error }
+
+// ExitCode is that of a file that is missing or corrupt.
+func (e *fileError) ExitCode() int { return e.code }
+
+// DisagreeError says that settings do not fit what is there already.
+type DisagreeError struct{ Err error }
+
+func (e *DisagreeError) Error() string { return e.Err.Error() }
+func (e *DisagreeError) Unwrap() error { return e.Err }
+
+// ExitCode is that of members that disagree.
+func (e *DisagreeError) ExitCode() int { return ExitDisagree }
+
+// LostError says that a shard is gone.
+type LostError struct{ Err error }
+
+func (e *LostError) Error() string { return "lost: " + e.Err.Error() }
+func (e *LostError) Unwrap() error { return e.Err }
+
+// ExitCode is that of a member whose shard is gone for good.
+func (e *LostError) ExitCode() int { return ExitLost }
+
+// NaNError says that a gradient was not finite.
+type NaNError struct {
+	Worker int
+	Step   int64
+	Loss   float64
+	Tensor string // where the first such element lies; empty: only the loss
+	Index  int
+	Value  float32
+}
+
+func (e *NaNError) Error() string {
+	if e.Tensor == "" {
+		return fmt.Sprintf("the loss of worker %d is %v at step %d: lower --lr, or --on-nan=skip", e.Worker, e.Loss, e.Step)
+	}
+	return fmt.Sprintf("the gradient of worker %d is %v at step %d, in element %d of %s: lower --lr, give --clip, or --on-nan=skip",
+		e.Worker, e.Value, e.Step, e.Index, e.Tensor)
+}
+
+// ExitCode is that of a job that diverged.
+func (e *NaNError) ExitCode() int { return ExitDiverged }
+
+// SignalError says that a signal ended the process.
+type SignalError struct{ Signal os.Signal }
+
+func (e *SignalError) Error() string { return fmt.Sprintf("ended by %v", e.Signal) }
+
+// ExitCode is 128 plus the number of the signal.
+func (e *SignalError) ExitCode() int {
+	if s, ok := e.Signal.(syscall.Signal); ok {
+		return 128 + int(s)
+	}
+	return ExitFailure
+}

@@ -1,0 +1,27 @@
+package server
+
+import (
+	"testing"
+
+	"star/member"
+)
+
+// A server that listens everywhere and finds the coordinator on its own host is reached where the coordinator is, and not on loopback.
+func TestAdvertise(t *testing.T) {
+	for _, c := range []struct {
+		job  member.Job
+		addr string
+		want string
+	}{
+		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070"}}, "[::]:7071", ":7071"},
+		{member.Job{Rank: 0, Network: member.Network{Coordinator: "127.0.0.1:7070"}}, "0.0.0.0:7070", ":7070"},
+		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070"}}, "10.0.0.1:7071", "10.0.0.1:7071"},
+		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070"}}, "127.0.0.1:7071", "127.0.0.1:7071"},
+		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070", Advertise: "a:1"}}, "[::]:7071", "a:1"},
+		{member.Job{Rank: 1, Network: member.Network{Coordinator: "127.0.0.1:7070", Coordinators: []string{"127.0.0.1:7070"}}}, "[::]:7071", "127.0.0.1:7071"},
+	} {
+		if got := (&server{job: &Config{Job: c.job}}).advertise(c.addr, c.job.Coordinator); got != c.want {
+			t.Errorf("star-ps %d at %s, coordinator %s: reached at %s, want %s", c.job.Rank, c.addr, c.job.Coordinator, got, c.want)
+		}
+	}
+}

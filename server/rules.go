@@ -1,0 +1,228 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"star"
+	"star/checkpoint"
+	"star/coord"
+	"star/internal/process"
+	"star/member"
+	"star/ps"
+	"star/train"
+	"star/train/data"
+	"star/train/kernel"
+	"star/train/optim"
+	"star/transport"
+)
+
+// rules reads what the baseline makes of gradients, if it is something else than the job's optimiser does.
+func (s *server) rules() (err error) {
+	job := s.job
+	if s.named, err = ps.ParseNamed(s.made.Rule); err != nil {
+		return job.Invalid("baseline", err)
+	}
+	switch name := s.named.Name; {
+	case name == "":
+		return nil
+	case job.Arch != "ps" && name != "lgc":
+		return job.Invalid("arch", fmt.Errorf("%s is a rule of parameter servers: use --arch ps", name))
+	case name == "ad-psgd" && job.Optimizer != optim.SGD:
+		return job.Invalid("optimizer", errors.New("ad-psgd makes plain steps of every worker's model: use --optimizer sgd"))
+	case name == "ad-psgd" && job.Clip > 0:
+		return job.Invalid("clip", errors.New("ad-psgd adds gradients to models of their own: leave --clip away"))
+	case name == "lgc" && job.Compress != "none":
+		return job.Invalid("compress", errors.New("lgc uses gradients that a worker's codec takes for lost: leave --compress away"))
+	case name == "lgc" && job.IsSet("update-scale") && job.UpdateScale != string(coord.ScaleFiring):
+		return job.Invalid("update-scale", errors.New("an update of lgc is the mean of its gradients and a correction: leave --update-scale away"))
+	}
+	return nil
+}
+
+// newRule is the rule of one shard: the baseline's, before the job's optimiser.
+func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) ps.Rule {
+	if s.named.Name == "" {
+		return process.OwnRule(&s.job.Job, o, s.rate)
+	}
+	return s.named.Make(&ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, s.job.Workers, int(i.To-i.From))
+}
+
+// judge is Zeno++ as the coordinator asks it.
+func (s *server) judge(e coord.Evidence) coord.Verdict {
+	v := s.named.Zeno.Judge(ps.Evidence{Dot: e.Dot, Norm: e.Norm, Ref: e.Ref, Rate: s.rate.At(e.Samples), First: s.rate.At(0)})
+	return coord.Verdict{Score: v.Score, Limit: v.Limit, Factor: v.Factor}
+}
+
+// validator computes the validation gradients of Zeno++, in the process of star-ps 0, which is trusted to: with the parameters that the
+// shards have, on batches of the training data that follow an order of their own.
+type validator struct {
+	s      *server
+	model  train.Model
+	loader *data.Loader
+	hash   string
+	text   string // of the model
+	grad   []float32
+	sum    []float32
+	at     int64 // next sample of its stream
+	served bool  // it was asked for a gradient
+	fails  int   // in a row, without a gradient
+}
+
+// validatorTries is how often in a row a validator may fail without having handed over a gradient. Then nothing is judged any more.
+const validatorTries = 5
+
+// live serves the job until over is closed. When it is lost it joins again: the job goes on meanwhile without judgement. An error ends the job: the
+// job has not begun, or has diverged.
+func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transport.TCP, addr string) error {
+	for {
+		err := v.serve(ctx, tcp, addr)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if nan := (*member.NaNError)(nil); errors.As(err, &nan) {
+			return err
+		}
+		// A gradient that nobody waits for may be on its way when the job ends, and shards hang up.
+		select {
+		case <-over:
+			return nil
+		case <-time.After(validatorGrace):
+		}
+		if !v.served {
+			return err
+		}
+		if v.fails++; v.fails >= validatorTries {
+			v.s.log.Error("the validator is given up: gradients are applied without being judged", "tries", v.fails, "err", err)
+			return nil
+		}
+		v.s.log.Warn("the validator joins again", "err", err)
+	}
+}
+
+// validatorGrace is how long the loss of a connection may be the end of the job, of which the coordinator has not told yet, and what lies between two
+// lives of a validator. A shard that is lost for good is the coordinator's to notice.
+const validatorGrace = 2 * time.Second
+
+// validationSeed sets the order of validation batches apart from that of training.
+const validationSeed = 0x7a656e6f
+
+func (s *server) newValidator() (*validator, error) {
+	job := s.job
+	if job.Validation == nil {
+		return nil, job.Invalid("baseline", errors.New("zeno++ needs a model and data in the server: give Config.Validation"))
+	}
+	own, err := job.Validation()
+	if err != nil {
+		return nil, err
+	}
+	v := &validator{s: s, model: own.Model, hash: own.Hash, text: own.Name}
+	v.loader = data.NewLoader(own.Data, data.Stream{Seed: job.Seed ^ validationSeed})
+	v.grad, v.sum = process.Gradient(v.model), make([]float32, len(v.model.Params()))
+	return v, nil
+}
+
+func (v *validator) close() {
+	v.loader.Close()
+	v.model.Close()
+}
+
+// serve joins the job and computes a gradient whenever the coordinator asks for one, until the job is over.
+func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) error {
+	job := v.s.job
+	hello := transport.Hello{
+		Service: transport.ServiceCoord, Role: transport.RoleValidator, Job: job.Name, Token: job.Token, Version: member.Program, Host: process.Hostname(), Rank: -1,
+		Model: v.text, ModelHash: v.hash, Params: int64(len(v.model.Params())), Buffers: int64(len(v.model.Buffers())),
+	}
+	member, err := coord.Join(ctx, coord.MemberConfig{
+		Network: tcp, Addr: addr, Hello: hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: v.s.log,
+	})
+	if err != nil {
+		return fmt.Errorf("validator: %w", err)
+	}
+	defer member.Close()
+	defer context.AfterFunc(ctx, func() { member.Close() })()
+	member.Beat()
+	hello.Service, hello.Rank, hello.Pass = transport.ServiceShard, member.Welcome.Rank, member.Welcome.Pass
+	link, err := ps.Dial(ctx, ps.LinkConfig{
+		Network: tcp, Shards: process.ShardAddrs(member.Welcome.Shards, addr), Hello: hello, Params: v.model.Params(), JoinTimeout: job.JoinTimeout, Log: v.s.log,
+	})
+	if err != nil {
+		return fmt.Errorf("validator: %w", err)
+	}
+	defer link.Close()
+	rank := star.Worker(member.Welcome.Rank)
+	if err := coord.Say(member, transport.Joined{Worker: rank}, nil); err != nil {
+		return err
+	}
+	for step := member.Welcome.Step; ; step++ {
+		rel, err := member.Next()
+		if err != nil {
+			return err
+		}
+		if rel.Action == transport.Stop {
+			return nil
+		}
+		v.served = true
+		basis, err := link.Pull(ctx, rel.Version)
+		if err != nil {
+			return err
+		}
+		if err := v.compute(ctx, v.at, int(rank), step); err != nil {
+			return err
+		}
+		v.at += int64(v.s.named.Samples)
+		if err := link.Push(ctx, step, basis, v.s.named.Samples, v.sum); err != nil {
+			return err
+		}
+		v.fails = 0
+	}
+}
+
+// compute puts the mean gradient of the samples from at on into v.sum, batch by batch.
+func (v *validator) compute(ctx context.Context, at int64, rank int, step int64) error {
+	clear(v.sum)
+	for left := v.s.named.Samples; left > 0; {
+		k := min(left, v.s.job.Batch)
+		batch, err := v.loader.Next(at, k)
+		if err != nil {
+			return err
+		}
+		loss, err := v.model.Grad(ctx, v.grad, batch)
+		if err != nil {
+			return fmt.Errorf("validation gradient %d: %w", step, err)
+		}
+		if _, bad := kernel.FiniteSumSq(v.grad); bad >= 0 {
+			return &member.NaNError{Worker: rank, Step: step, Loss: loss, Tensor: "the validation gradient", Index: bad, Value: v.grad[bad]}
+		}
+		kernel.Axpy(float32(k)/float32(v.s.named.Samples), v.grad, v.sum)
+		at, left = at+int64(k), left-k
+	}
+	return nil
+}
+
+// addResiduals puts the workers' files into the manifest: those that are in the checkpoint's folder.
+func (s *server) addResiduals(m *checkpoint.Manifest, dir string, parts []coord.ResidualPart) {
+	for _, p := range parts {
+		var f checkpoint.ResidualFile
+		err := json.Unmarshal(p.Desc, &f)
+		if err == nil && (f.Worker != int(p.Worker) || f.Name != checkpoint.ResidualName(f.Worker)) {
+			err = fmt.Errorf("it is called %.100q, of worker %d", f.Name, f.Worker)
+		}
+		if err == nil {
+			err = f.There(dir)
+		}
+		if err != nil {
+			s.log.Warn("a checkpoint is without what a worker's codec has left out: workers write into the folder of the servers, give all the same --checkpoint, in a storage that all reach",
+				"worker", p.Worker, "folder", dir, "reason", err)
+			continue
+		}
+		f.Weight = p.Weight
+		m.Residuals = append(m.Residuals, f)
+	}
+	slices.SortFunc(m.Residuals, func(a, b checkpoint.ResidualFile) int { return a.Worker - b.Worker })
+}

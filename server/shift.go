@@ -1,0 +1,335 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shirou/gopsutil/v4/mem"
+
+	"star"
+	"star/coord"
+	"star/internal/inventory"
+	"star/internal/process"
+	"star/member"
+	"star/modes"
+	"star/placement"
+	"star/resource/host"
+	"star/runlog"
+	"star/transport"
+)
+
+// checkShift says why shards cannot move by themselves in a job.
+func checkShift(job *Config) error {
+	if job.MoveShards != member.Auto {
+		return nil
+	}
+	switch {
+	case job.Arch == member.AllReduce:
+		return job.Invalid("move-shards", errors.New("an all-reduce has no shards; leave it off"))
+	case job.Baseline != "":
+		return job.Invalid("move-shards", errors.New("a baseline is measured with its servers where they are; leave it off"))
+	}
+	return nil
+}
+
+// reporter says what a star-ps uses, and what its host has (--move-shards auto).
+type reporter struct {
+	job     *Config
+	traffic func() (sent, received int64) // with other hosts
+	sampler *host.Sampler
+	has     inventory.Found
+
+	mu     sync.Mutex
+	before counted
+}
+
+// counted is what was counted at a moment.
+type counted struct {
+	at        time.Time
+	cpu       time.Duration
+	sent, got int64
+}
+
+// newReporter measures until it is closed.
+func newReporter(job *Config, traffic func() (sent, received int64)) *reporter {
+	return &reporter{job: job, traffic: traffic, sampler: host.Start(host.Config{}), has: inventory.Detect("")}
+}
+
+func (r *reporter) close() { r.sampler.Close() }
+
+// report is what the coordinator is told.
+func (r *reporter) report() (transport.Enlist, transport.Usage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := transport.Enlist{Job: r.job.Name, Rank: r.job.Rank, Host: r.job.HostID, Capacity: transport.Amounts{CPU: r.has.CPU, In: r.has.Net, Out: r.has.Net}}
+	if e.Host == "" {
+		e.Host = process.Hostname()
+	}
+	if r.job.CapacityCPU > 0 {
+		e.Capacity.CPU = r.job.CapacityCPU
+	}
+	if r.job.CapacityNet > 0 {
+		e.Capacity.In, e.Capacity.Out = 1e6*r.job.CapacityNet, 1e6*r.job.CapacityNet
+	}
+	now := counted{at: time.Now(), cpu: process.CPUTime()}
+	now.sent, now.got = r.traffic()
+	var u transport.Usage
+	if d := now.at.Sub(r.before.at).Seconds(); !r.before.at.IsZero() && d > 0 {
+		u.Own = transport.Amounts{CPU: (now.cpu - r.before.cpu).Seconds() / d, In: max(float64(now.got-r.before.got)/d, 0), Out: max(float64(now.sent-r.before.sent)/d, 0)}
+	}
+	r.before = now
+	if tel := r.sampler.Latest(); tel != nil {
+		get := func(m star.Metric, scale float64) float64 {
+			v, _ := tel.Get(m)
+			return max(v*scale, 0)
+		}
+		u.Host = transport.Amounts{CPU: get(star.HostCPU, float64(runtime.NumCPU())), In: get(star.HostNetIn, 1), Out: get(star.HostNetOut, 1)}
+	}
+	if v, err := mem.VirtualMemory(); err == nil {
+		u.Free = int64(v.Available)
+		if m := r.has.Memory; m > 0 {
+			u.Free = min(u.Free, int64(m))
+		}
+	}
+	return e, u
+}
+
+// shifter has shards of the job moved to other servers when that pays (placement.Shifter), and looks whether it did.
+type shifter struct {
+	job     *Config
+	log     *slog.Logger
+	shift   *placement.Shifter
+	waiting string // what was said last of why nothing can be priced
+}
+
+const (
+	shiftLook     = time.Second / 2
+	shiftSettle   = 2 * time.Second // until what is seen counts
+	shiftDeadline = 2 * time.Second // for a status
+	shiftMove     = 5 * time.Minute // the coordinator gives up sooner, unless the shard is large
+)
+
+// newShifter makes the shifter of a job. run starts it.
+func newShifter(job *Config, log *slog.Logger) *shifter {
+	return &shifter{job: job, log: log, shift: placement.NewShifter(placement.ShiftConfig{Settle: shiftSettle})}
+}
+
+// run looks twice a second until the context ends or the job is over.
+func (s *shifter) run(ctx context.Context, c *coord.Coordinator) {
+	tick := time.NewTicker(shiftLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r, now, ok := s.look(ctx, c)
+		if !ok {
+			continue // the job is over, busy or not that far; the next look comes soon
+		}
+		do, m, seen := s.shift.Look(now, r)
+		note := runlog.Shift{Event: "wanted", Shard: m.Shard, From: m.From, To: m.To, Predicted: runlog.Number(m.Gain), Seen: runlog.Number(seen), Why: m.Why}
+		switch do {
+		case placement.Stay:
+			continue
+		case placement.Kept:
+			note.Event, note.Why = "kept", kept(m.Gain, seen)
+		case placement.Back:
+			note.Event = "back"
+		}
+		if c.Note(ctx, note) != nil {
+			return
+		}
+		if do == placement.Kept {
+			continue
+		}
+		within, cancel := context.WithTimeoutCause(ctx, shiftMove, errors.New("the move took too long"))
+		_, err := c.Move(within, m.Shard, m.To) // the run log says what became of it
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if again, at, ok := s.look(ctx, c); ok {
+			r, now = again, at
+		}
+		s.shift.Moved(now, r, err)
+	}
+}
+
+// kept says in words what a move has brought.
+func kept(predicted, seen float64) string {
+	if math.IsNaN(seen) {
+		return "the mode has changed, so there is nothing to compare with"
+	}
+	return "it brought what it was to, or enough of it"
+}
+
+// look asks how the job is.
+func (s *shifter) look(ctx context.Context, c *coord.Coordinator) (placement.Running, time.Duration, bool) {
+	ctx, cancel := context.WithTimeoutCause(ctx, shiftDeadline, errors.New("the coordinator did not say how the job is"))
+	defer cancel()
+	var st coord.Status
+	if err := c.Ask(ctx, &st, "status"); err != nil || st.Phase != "training" {
+		return placement.Running{}, 0, false
+	}
+	r, why := runningOf(st, s.job.Ranks(), s.job.Optimizer)
+	if why == "" {
+		if err := r.Validate(); err != nil {
+			why = err.Error()
+		}
+	}
+	if why != s.waiting {
+		s.waiting = why
+		s.log.Debug("moves of shards", "waiting", why)
+	}
+	return r, time.Duration(st.Elapsed * float64(time.Second)), why == ""
+}
+
+// runningOf makes what was measured of a job what a move is priced by. why says what is missing; empty: nothing.
+func runningOf(st coord.Status, workers int, optimizer string) (r placement.Running, why string) {
+	sites := map[string]int{}
+	site := func(name string) int {
+		i, ok := sites[name]
+		if !ok {
+			inf := math.Inf(1)
+			i, sites[name] = len(r.Sites), len(r.Sites)
+			r.Sites = append(r.Sites, placement.Site{Name: name, In: inf, Out: inf, CPU: inf, Memory: inf})
+		}
+		return i
+	}
+	plan, err := modes.Parse(st.Mode, workers)
+	if err != nil {
+		return r, err.Error()
+	}
+	r.Plan, r.Together = st.Mode, coord.InStep(plan)
+
+	var own, rounds []float64
+	r.Done = math.MaxInt64
+	far := make([]float64, len(st.Workers)) // part of the parameters that is not at the worker's site
+	var total float64
+	at := map[int]string{} // of servers
+	for _, s := range st.Servers {
+		at[s.Server] = s.Site
+	}
+	for _, sh := range st.Shards {
+		total += float64(sh.Bytes)
+		for i, w := range st.Workers {
+			if at[sh.Server] != w.Site {
+				far[i] += float64(sh.Bytes)
+			}
+		}
+	}
+	if total == 0 {
+		return r, "there are no shards"
+	}
+	sent, got := 0.0, 0.0
+	used := map[string]transport.Amounts{} // by this job's processes at each site
+	add := func(name string, a transport.Amounts) {
+		u := used[name]
+		used[name] = transport.Amounts{CPU: u.CPU + a.CPU, In: u.In + a.In, Out: u.Out + a.Out}
+	}
+	for i, w := range st.Workers {
+		if w.State == "absent" || w.State == "gone" || w.State == "joining" {
+			continue
+		}
+		if w.Iteration <= 0 || w.Site == "" {
+			return r, "not every worker has said what its iterations take"
+		}
+		r.Workers = append(r.Workers, site(w.Site))
+		own, rounds = append(own, w.Own), append(rounds, w.Iteration)
+		r.Done = min(r.Done, w.Step)
+		sent, got = max(sent, w.NetOut), max(got, w.NetIn)
+		part := far[i] / total / w.Iteration
+		add(w.Site, transport.Amounts{CPU: w.CPU, In: w.NetIn * part, Out: w.NetOut * part})
+	}
+	if len(own) == 0 {
+		return r, "no worker is there"
+	}
+	slices.Sort(own)
+	slices.Sort(rounds)
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	r.Round, r.Compute = seconds(rounds[len(rounds)/2]), seconds(own[len(own)/2])
+	if r.Together {
+		r.Compute = seconds(own[len(own)-1])
+	}
+	if st.Rate > 0 && st.Limit > st.Samples {
+		r.Left = seconds(min(float64(st.Limit-st.Samples)/st.Rate, 1e6))
+	}
+
+	for _, s := range st.Servers {
+		if l := s.Load; l != nil {
+			add(s.Site, transport.Amounts{CPU: l.CPU, In: l.NetIn, Out: l.NetOut})
+		}
+	}
+	has := map[int]int{} // shards of each server
+	for _, sh := range st.Shards {
+		has[sh.Server]++
+	}
+	load := map[int]*coord.ServerLoad{}
+	for _, s := range st.Servers {
+		for len(r.Servers) <= s.Server {
+			r.Servers = append(r.Servers, -1)
+		}
+		load[s.Server] = s.Load
+		if s.Gone || s.Load == nil && has[s.Server] == 0 {
+			continue
+		}
+		i := site(s.Site)
+		r.Servers[s.Server] = i
+		if l := s.Load; l != nil {
+			u := used[s.Site]
+			r.Sites[i] = leaves(r.Sites[i], l, u)
+			if l.Host != "" {
+				r.Sites[i].Name = l.Host
+			}
+		}
+	}
+	// What the optimiser remembers moves with the parameters.
+	slots := map[string]float64{"sgd": 0, "adam": 2, "adamw": 2}
+	more, ok := slots[optimizer]
+	if !ok {
+		more = 1
+	}
+	for _, sh := range st.Shards {
+		p := placement.Part{Server: sh.Server, State: (1 + more) * float64(sh.Bytes)}
+		p.Gradient, p.Params = float64(sh.Bytes), float64(sh.Bytes)
+		if sent > 0 { // compressed, it may be
+			p.Gradient = min(1, sent/total) * float64(sh.Bytes)
+		}
+		if got > 0 {
+			p.Params = min(1, got/total) * float64(sh.Bytes)
+		}
+		if l := load[sh.Server]; l != nil {
+			p.CPU = l.CPU * r.Round.Seconds() / float64(has[sh.Server])
+		}
+		r.Shards = append(r.Shards, p)
+	}
+	return r, ""
+}
+
+// leaves is what a host leaves to this job, which uses u of it: its capacity without what others take, but a tenth of a link at
+// least. Several servers of one host say the same, about.
+func leaves(s placement.Site, l *coord.ServerLoad, u transport.Amounts) placement.Site {
+	left := func(old, capacity, everybody, ours, least float64) float64 {
+		if capacity <= 0 {
+			return old
+		}
+		return min(old, max(capacity-max(everybody-ours, 0), least*capacity))
+	}
+	s.In = left(s.In, l.LinkIn, l.HostNetIn, u.In, 0.1)
+	s.Out = left(s.Out, l.LinkOut, l.HostNetOut, u.Out, 0.1)
+	// Processors that are not declared are for others, too: what they use counts.
+	s.CPU = left(s.CPU, l.Cores, l.HostCPU, u.CPU, 0)
+	if l.Free > 0 {
+		s.Memory = min(s.Memory, float64(l.Free))
+	}
+	s.Seen = max(s.Seen, l.Inflow)
+	return s
+}

@@ -1,0 +1,141 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"star/coord"
+	"star/member"
+	"star/train/data"
+	"star/train/net"
+	"star/transport"
+)
+
+// What a job trains is what its workers have. Servers hold them to what they were told of it; what they were not told, the first worker says. A worker
+// in another language may not say what it was told: then what it says of its model and data counts, as far as it can be compared.
+
+// modelOf is the model of a worker with all its settings; empty: it is none that we know.
+func modelOf(h transport.Hello, e coord.Enrolment) string {
+	if e.Told != nil {
+		if full, err := net.Full(e.Told.Model); err == nil {
+			return full
+		}
+		return e.Told.Model
+	}
+	name, _, _ := strings.Cut(h.Model, ", ") // net.Describe
+	full, _ := net.Full(name)
+	return full
+}
+
+// dataOf is the kind of a worker's data, and whether that is all of it that can be known; empty: it is none that we know.
+func dataOf(e coord.Enrolment) (kind string, roughly bool) {
+	if e.Told != nil {
+		if kind, err := data.Kind(e.Told.Dataset); err == nil {
+			return kind, false
+		}
+		return e.Told.Dataset, false
+	}
+	name, _, _ := strings.Cut(e.Data, "/") // data.Dataset.Name
+	if _, err := data.Kind(name); err != nil {
+		return "", true
+	}
+	return name, true
+}
+
+// sameData says whether a worker's data are of the kind that the job's are.
+func sameData(job *Config, e coord.Enrolment) (same, known bool) {
+	theirs, roughly := dataOf(e)
+	if theirs == "" {
+		return false, false
+	}
+	ours, err := data.Kind(job.Dataset)
+	if err != nil { // what this program does not know others do not, either
+		ours = job.Dataset
+	}
+	if roughly {
+		ours, _, _ = strings.Cut(ours, ":")
+	}
+	return ours == theirs, true
+}
+
+// sameModel says whether a worker's model is the job's.
+func sameModel(job *Config, h transport.Hello, e coord.Enrolment) (same, known bool) {
+	theirs := modelOf(h, e)
+	ours, err := net.Full(job.Model)
+	if err != nil {
+		ours = job.Model
+	}
+	return ours == theirs, theirs != ""
+}
+
+// fits says what is wrong with a worker, by what this star-ps was told. vouched: it was told something of what is trained, and the worker the same.
+func (s *server) fits(h transport.Hello, e coord.Enrolment) (vouched bool, err error) {
+	job := s.job
+	no := func(name, theirs, ours string) error {
+		return fmt.Errorf("this worker was told --%s %s, the job %s (%s of star-ps): give every member the same", name, theirs, ours, job.Origin(name))
+	}
+	told := e.Told
+	said := func(is func(t *coord.Told) string, otherwise string) string {
+		if told != nil {
+			return is(told)
+		}
+		return otherwise
+	}
+	if job.IsSet("model") {
+		if same, known := sameModel(job, h, e); known && !same {
+			return false, no("model", said(func(t *coord.Told) string { return t.Model }, h.Model), job.Model)
+		}
+		vouched = told != nil
+	}
+	if job.IsSet("dataset") {
+		if same, known := sameData(job, e); known && !same {
+			return false, no("dataset", said(func(t *coord.Told) string { return t.Dataset }, e.Data), job.Dataset)
+		}
+		vouched = told != nil
+	}
+	if told == nil {
+		return false, nil
+	}
+	if job.IsSet("seed") {
+		if told.Seed != job.Seed {
+			return false, no("seed", fmt.Sprint(told.Seed), fmt.Sprint(job.Seed))
+		}
+		vouched = true
+	}
+	if told.Batch > 0 && told.Batch != job.Batch && job.Shares == nil {
+		return false, no("batch", fmt.Sprint(told.Batch), fmt.Sprint(job.Batch))
+	}
+	return vouched, nil
+}
+
+// trains is what a job trains whose workers have enrolled so, in the words of this star-ps where it was told the same.
+func (s *server) trains(h transport.Hello, e coord.Enrolment) coord.Told {
+	job := s.job
+	t := coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, Batch: job.Batch}
+	if same, _ := sameModel(job, h, e); !same {
+		if t.Model = h.Model; e.Told != nil {
+			t.Model = e.Told.Model
+		}
+	}
+	if same, _ := sameData(job, e); !same {
+		if t.Dataset = e.Data; e.Told != nil {
+			t.Dataset = e.Told.Dataset
+		}
+	}
+	if e.Told != nil {
+		t.Seed = e.Told.Seed
+	}
+	return t
+}
+
+// words are the mode as it was given; empty: somebody else chooses it.
+func (s *server) words() string {
+	if s.job.Baseline != "" || s.job.Mode == member.Auto {
+		return ""
+	}
+	return s.job.Mode
+}
+
+// trained is the configuration of a job that trains t.
+func (s *server) trained(t coord.Told) (json.RawMessage, error) { return s.job.Settings(s.job, t) }

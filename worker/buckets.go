@@ -1,0 +1,135 @@
+package worker
+
+import (
+	"context"
+	"sync"
+
+	"star/poison"
+	"star/train"
+	"star/train/kernel"
+)
+
+// buckets exchange a gradient in parts, from its end to its beginning, each as soon as it
+// is computed. All members cut it alike and so make the same operations, whether or not
+// they compute meanwhile.
+type buckets struct {
+	w      *ringWorker
+	weight float32
+	size   int // elements
+
+	mu    sync.Mutex
+	low   int // elements from here on are computed
+	news  chan struct{}
+	done  chan error
+	norm2 float64 // of what was sent, before weighting
+	bad   int     // an element that is not finite; -1: none
+	early bool    // buckets leave before the whole is there
+	found []*PoisonError
+}
+
+// bucketed says whether the ring exchanges gradients in buckets: all members find the
+// same. With riders it does not, because a gradient is whole before theirs are added.
+func (w *ringWorker) bucketed() bool {
+	return float64(4*len(w.grad)) > w.job.Bucket*1e6 && len(w.ring.Riders) == 0
+}
+
+// overlaps says whether this worker computes while it sends. Not where a gradient may
+// be taken back (skipped), or is to be late on purpose.
+func (w *ringWorker) overlaps() (train.Streamer, bool) {
+	m, ok := w.model.(train.Streamer)
+	return m, ok && w.job.OnNaN != "skip" && !w.slow.Active()
+}
+
+// exchange begins to exchange the gradient; low is where the computed part begins.
+func (w *ringWorker) exchange(ctx context.Context, weight float32, low int) *buckets {
+	b := &buckets{
+		w: w, weight: weight, size: max(1, int(w.job.Bucket*1e6/4)),
+		low: low, early: low > 0, news: make(chan struct{}, 1), done: make(chan error, 1), bad: -1,
+	}
+	go func() { b.done <- b.run(ctx) }()
+	return b
+}
+
+// ready notes that elements from here on are computed.
+func (b *buckets) ready(from, _ int) {
+	b.mu.Lock()
+	b.low = from
+	b.mu.Unlock()
+	select {
+	case b.news <- struct{}{}:
+	default:
+	}
+}
+
+func (b *buckets) run(ctx context.Context) error {
+	for i, to := 0, len(b.w.grad); to > 0; i++ {
+		from := max(0, to-b.size)
+		if err := b.wait(ctx, from); err != nil {
+			return err
+		}
+		part := b.w.grad[from:to]
+		sum, bad := kernel.FiniteSumSq(part)
+		if bad >= 0 {
+			b.bad = from + bad
+			return nil // the worker ends, and nobody gets this
+		}
+		if err := b.judge(i, from, to, &sum); err != nil {
+			return err
+		}
+		b.norm2 += sum
+		kernel.Scale(b.weight, part)
+		b.w.guard.sample(part, from, b.w.left(from, to))
+		if err := b.w.reduce(ctx, part, from); err != nil {
+			return err
+		}
+		to = from
+	}
+	return nil
+}
+
+// judge looks at bucket i, elements [from, to), before it is added to the others'. One that does not belong is made
+// zero: the others of the gradient have left, or will.
+func (b *buckets) judge(i, from, to int, norm2 *float64) error {
+	g := b.w.guard
+	if g == nil || !b.early { // the whole was looked at
+		return nil
+	}
+	factor, ok := g.part(i, *norm2)
+	if ok {
+		return nil
+	}
+	e := &PoisonError{Worker: b.w.rank, Step: b.w.step, Cause: poison.Exploding, Value: factor, Tensor: b.w.longest(from, to)}
+	if g.fatal {
+		return e
+	}
+	clear(b.w.grad[from:to])
+	*norm2 = 0
+	b.found = append(b.found, e)
+	return nil
+}
+
+// tell says what was left out, when the exchange is over.
+func (b *buckets) tell() error {
+	for _, e := range b.found {
+		if err := b.w.found(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *buckets) wait(ctx context.Context, from int) error {
+	for {
+		b.mu.Lock()
+		low := b.low
+		b.mu.Unlock()
+		if low <= from {
+			return nil
+		}
+		select {
+		case <-b.news:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package worker
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"star/coord"
+	"star/member"
+	"star/train"
+	"star/train/data"
+	"star/transport"
+)
+
+// Config is a worker: what it trains, on what, and in which job. Model and Data are needed, all else has a default.
+type Config struct {
+	// Job is which job, and how this process takes part in it.
+	member.Job
+
+	// Model is what is trained. The worker uses it from one goroutine, and does not close it. It may be a [train.Streamer], so that gradients
+	// leave while they are computed, and a [Measured]. All workers of a ring must begin with the same parameters; with servers the first worker's are taken.
+	Model train.Model
+
+	// Data are the samples, the same on every worker; Test, those of evaluations, may be nil: then nothing is evaluated.
+	Data, Test train.Data
+
+	// Name says in words what the model is, for logs, tables and checkpoints; empty: its type and size.
+	Name string
+
+	// Hash tells models apart: members with another one are refused. Empty: made of the name, the layout and the initial parameters.
+	Hash string
+
+	// DataName says what Data is; empty: what its method Name says, if it has one, or its type.
+	DataName string
+
+	// Digest tells data of the same name and size apart; empty: data.Digest.
+	Digest string
+
+	// Told is what this process was told to train, in the words of settings: a star-ps that was told something else refuses the worker. Nil: Name, DataName
+	// and Seed.
+	Told *coord.Told
+
+	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is called at the end.
+	Slow func(rank, workers int, log *slog.Logger) (s Slowdown, undo func() error, err error)
+
+	// Telemetry is what is measured beside the times of steps.
+	Telemetry Telemetry
+
+	// Log takes what the worker says; nil: nothing.
+	Log *slog.Logger
+}
+
+// Telemetry is what a worker measures beside the times of its steps, for who is slow and why.
+type Telemetry struct {
+	Off     bool
+	Sampler []string // command that reads the GPU (gpu.Sample); nil: nvidia-smi does
+	Process int      // that computes; 0: this one
+}
+
+// Slowdown is stragglers on purpose, by sleeping.
+type Slowdown interface {
+	// Active says whether there is anything to inject.
+	Active() bool
+
+	// Data is how much later the data of an iteration come.
+	Data() time.Duration
+
+	// Delay is how long to sleep in a step that began at a moment of the job, after its computation has taken so long. share is its samples, in equal shares.
+	Delay(step int64, at, took time.Duration, share float64) time.Duration
+}
+
+// steady slows nobody down.
+type steady struct{}
+
+func (steady) Active() bool                                                     { return false }
+func (steady) Data() time.Duration                                              { return 0 }
+func (steady) Delay(int64, time.Duration, time.Duration, float64) time.Duration { return 0 }
+
+// nothing is a set of no samples.
+type nothing struct{}
+
+func (nothing) Len() int                       { return 0 }
+func (nothing) Fill(*train.Batch, []int) error { return fmt.Errorf("worker: there is no test set") }
+
+// complete fills in what is missing.
+func (c *Config) complete() error {
+	if c.Model == nil || c.Data == nil {
+		return fmt.Errorf("worker: a Config without a Model or Data")
+	}
+	c.Job = *c.Job.Clone()
+	c.Defaults()
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Test == nil {
+		c.Test = nothing{}
+	}
+	if c.Name == "" {
+		c.Name = fmt.Sprintf("%T, %d parameters in %d tensors", c.Model, len(c.Model.Params()), len(c.Model.Layout()))
+	}
+	if c.Hash == "" {
+		c.Hash = hashOf(c.Name, c.Model)
+	}
+	if c.DataName == "" {
+		c.DataName = data.NameOf(c.Data)
+	}
+	if c.Digest == "" {
+		digest, err := data.Digest(c.Data)
+		if err != nil {
+			return fmt.Errorf("--dataset: %w", err)
+		}
+		c.Digest = digest
+	}
+	if c.Told == nil {
+		c.Told = &coord.Told{Model: c.Name, Dataset: c.DataName, Seed: c.Seed}
+		if c.IsSet("batch") {
+			c.Told.Batch = c.Batch
+		}
+	}
+	return nil
+}
+
+// hashOf is the hash of a model that says of none: 32 hexadecimal digits of name, layouts and initial parameters.
+func hashOf(name string, m train.Model) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q\n", name)
+	for _, layout := range [][]train.TensorSpec{m.Layout(), m.BufferLayout()} {
+		for _, t := range layout {
+			fmt.Fprintf(h, "%q %v %d\n", t.Name, t.Shape, t.Offset)
+		}
+		binary.Write(h, binary.LittleEndian, int64(len(layout)))
+	}
+	h.Write(transport.Floats(m.Params()))
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// toldWorkers is how many workers the job may have, as this process was told; 0: it was not.
+func toldWorkers(job *member.Job) int {
+	switch {
+	case job.IsSet("workers"):
+		return job.Ranks()
+	case job.IsSet("max-workers"):
+		return job.MaxWorkers
+	}
+	return 0
+}
+
+// Measured is a Model that computes elsewhere and knows better what that took.
+type Measured interface {
+	// Measured is of the last Grad.
+	Measured() Measurement
+}
+
+// Measurement is what one Grad was made of. What is zero is not known.
+type Measurement struct {
+	Load      time.Duration // waiting for data; not part of Compute
+	Compute   time.Duration
+	CPU       time.Duration // of all threads that compute
+	Faults    int64         // pages read from disk
+	Preempted int64         // involuntary context switches
+}

@@ -1,0 +1,131 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"star"
+	"star/coord"
+	"star/ps"
+	"star/transport"
+)
+
+// session is how a worker comes to a job, and comes to it again when its coordinator is lost and another process takes over: it keeps its
+// model and data, and has everything else anew, like a worker that comes back.
+type session struct {
+	joins coord.MemberConfig
+	dial  func(ctx context.Context, m *coord.Member, views []transport.View) (*ps.Link, error) // the shards
+}
+
+// follower is what may lose its coordinator, and find another one.
+type follower interface {
+	work(ctx context.Context) error
+	leaderless(ctx context.Context, err error) bool
+	follow(ctx context.Context, s *session, why error) error
+}
+
+// open reaches every shard. Until it has, the link is the one before, or nil. From here on what the coordinator says is heeded: it may be lost meanwhile, or
+// have others hold copies of a shard.
+func (w *worker) open(ctx context.Context, s *session) error {
+	if len(w.member.Welcome.Shards) == 0 {
+		return nil
+	}
+	views, err := w.views(w.member)
+	if err != nil {
+		return err
+	}
+	t := &toShards{w: w, views: views, turned: make(chan struct{})}
+	w.inbox = newInbox(w.member, t.turn, t.freeze, w.dismissed)
+	link, err := t.reach(w.inbox.begin(ctx, 0), func(ctx context.Context, views []transport.View) (*ps.Link, error) {
+		return s.dial(ctx, w.member, views)
+	})
+	w.inbox.end()
+	if err != nil {
+		return err
+	}
+	w.link = link
+	w.linked.Store(link)
+	if w.member.Welcome.Seed {
+		return w.link.Init(ctx)
+	}
+	return nil
+}
+
+// work is the time from Joined to the end of the job, or of the coordinator.
+func (w *worker) work(ctx context.Context) error {
+	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
+		return err
+	}
+	return w.train(ctx)
+}
+
+// leaderless says whether a worker that ended with err has lost its coordinator, and there are others.
+func (w *worker) leaderless(ctx context.Context, err error) bool {
+	if err == nil || len(w.job.Coordinators) == 0 || ctx.Err() != nil {
+		return false
+	}
+	var lost *coord.LostError
+	return errors.As(err, &lost) || w.inbox != nil && errors.As(w.inbox.failed(), &lost)
+}
+
+// follow finds the coordinator after one was lost. What was in hand is void: its batch is handed out again.
+func (w *worker) follow(ctx context.Context, s *session, why error) error {
+	begun := time.Now()
+	w.log.Warn("the coordinator is lost; looking for the next one", "step", w.step, "reason", why)
+	w.member.Close()
+	before := w.link
+	if before != nil {
+		before.Close() // what is still on these connections will not be taken for a later step
+	}
+	if w.inbox != nil {
+		w.inbox.orders.Close()
+		w.inbox = nil
+	}
+	w.tree.forget()
+	s.joins.Anew, s.joins.Hello.Rank = true, w.rank
+	m, err := coord.Join(ctx, s.joins)
+	if err != nil {
+		return err
+	}
+	w.member, w.step = m, m.Welcome.Step
+	w.sent, w.got, w.start = 0, 0, 0
+	m.Beat()
+	if err := w.open(ctx, s); err != nil {
+		return err
+	}
+	if err := w.carryOver(before); err != nil {
+		return err
+	}
+	w.log.Info("follows another coordinator", "term", m.Welcome.Term, "version", m.Welcome.Version, "step", w.step, "after", time.Since(begun).Round(time.Millisecond))
+	return nil
+}
+
+// carryOver begins with what the codec of the link before had left out when the gradients before the one in hand had been used: that one is computed again.
+func (w *worker) carryOver(before *ps.Link) error {
+	if before == nil || w.link == nil || w.step < 1 {
+		return nil
+	}
+	r := before.Freeze(w.step-1, false)
+	if r == nil { // there is no codec
+		return nil
+	}
+	_, err := w.link.Recall(func(_ int64, dst []float32) error { r.Next(dst); return nil }, r.Pieces)
+	return err
+}
+
+// onLoss has f called when the coordinator is lost, with the reason.
+func (b *inbox) onLoss(f context.CancelCauseFunc) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.abandon = f
+	b.lostLocked()
+}
+
+// lostLocked tells that the coordinator is lost. The lock is held.
+func (b *inbox) lostLocked() {
+	var lost *coord.LostError
+	if b.abandon != nil && errors.As(b.err, &lost) {
+		b.abandon(b.err)
+	}
+}

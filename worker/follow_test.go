@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	gonet "net"
+	"strings"
+	"testing"
+	"time"
+
+	"star/transport"
+)
+
+// scene is a coordinator and a copy of the only shard, played by a test, on one address.
+type scene struct {
+	t      *testing.T
+	addr   string
+	params int64
+	reigns chan func(c transport.Conn) // what one coordinator after the other does, once it has said Welcome
+}
+
+func newScene(t *testing.T, reigns ...func(transport.Conn)) *scene {
+	log := slog.New(slog.DiscardHandler)
+	l, err := transport.NewTCP(transport.Config{Log: log}).Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scene{t: t, addr: l.Addr(), reigns: make(chan func(transport.Conn), len(reigns))}
+	for _, r := range reigns {
+		s.reigns <- r
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-served })
+	go func() {
+		defer close(served)
+		transport.Serve(ctx, l, transport.Config{Log: log}, func(c transport.Conn, h transport.Hello, _ []byte) {
+			defer c.Close()
+			defer context.AfterFunc(ctx, func() { c.Close() })()
+			if h.Service == transport.ServiceShard {
+				transport.Send(c, transport.Welcome{}, nil)
+				for {
+					f, err := c.Recv()
+					if err != nil || f.Size > 0 && c.Discard() != nil {
+						return
+					}
+				}
+			}
+			select {
+			case reign := <-s.reigns:
+				transport.Send(c, transport.Welcome{Workers: 3, Step: 1, Term: int64(len(reigns) - len(s.reigns)),
+					Shards: []transport.ShardInfo{{Shard: 0, Addr: s.addr, To: h.Params}}}, nil)
+				s.params = h.Params
+				reign(c)
+			default:
+				transport.Send(c, transport.Reject{Exit: 0, Reason: "the job is over"}, nil)
+			}
+		})
+	}()
+	return s
+}
+
+// view says that only the server at addr holds a copy.
+func (s *scene) view(c transport.Conn, term int64, rank int, addr string) {
+	transport.Send(c, transport.View{Shard: 0, Term: term, To: s.params, Holders: []transport.Holder{{Rank: rank, Addr: addr}}}, nil)
+}
+
+// joined waits for the word that the worker has reached every shard.
+func (s *scene) joined(c transport.Conn) {
+	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	for {
+		f, err := c.Recv()
+		if err != nil {
+			s.t.Error("the worker has not reached the shards:", err)
+			return
+		}
+		if f.Kind == transport.KindJoined {
+			return
+		}
+	}
+}
+
+// nobody is an address that nobody listens at.
+func nobody(t *testing.T) string {
+	l, err := gonet.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// work is worker 0 in the job of a scene.
+func (s *scene) work(t *testing.T) error {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return Run(ctx, setting(t, "--rank", "0", "--coordinators", s.addr+","+nobody(t)+","+nobody(t), "--coordinator", s.addr, "--replicas", "2", "--join-timeout", "30s"))
+}
+
+// A server is lost while a worker that has found another coordinator connects to its copies. The worker hears who holds them now, and goes on.
+func TestHoldersChangeWhileTheyAreReached(t *testing.T) {
+	gone := nobody(t)
+	var s *scene
+	s = newScene(t, func(c transport.Conn) {
+		s.view(c, 1, 0, s.addr)
+		s.joined(c)
+	}, func(c transport.Conn) {
+		s.view(c, 2, 1, gone)
+		time.Sleep(100 * time.Millisecond) // it tries
+		s.view(c, 3, 0, s.addr)
+		s.joined(c)
+	})
+	if err := s.work(t); err != nil {
+		t.Error(err)
+	}
+	if len(s.reigns) > 0 {
+		t.Errorf("it has not come to %d coordinators", len(s.reigns))
+	}
+}
+
+// Whatever ends while a worker connects to the shards, whether it is its first coordinator or another, it hears of it: it looks for the next one, or ends with the reason.
+func TestCoordinatorIsLostWhileShardsAreReached(t *testing.T) {
+	gone := nobody(t)
+	for name, c := range map[string]struct {
+		first bool // the first coordinator
+		end   func(c transport.Conn)
+		want  string // in the error; empty: none
+	}{
+		"first lost": {first: true, end: func(transport.Conn) {}},
+		"lost":       {end: func(transport.Conn) {}},
+		"ended": {want: "a server is lost", end: func(c transport.Conn) {
+			transport.Send(c, transport.Reject{Exit: 69, Reason: "a server is lost"}, nil)
+			c.SetReadDeadline(time.Now().Add(time.Second))
+			for {
+				if _, err := c.Recv(); err != nil {
+					return
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var s *scene
+			stuck := func(conn transport.Conn) {
+				s.view(conn, 2, 1, gone)
+				time.Sleep(100 * time.Millisecond)
+				c.end(conn)
+			}
+			reigns := []func(transport.Conn){func(c transport.Conn) {
+				s.view(c, 1, 0, s.addr)
+				s.joined(c)
+			}, stuck}
+			if c.first {
+				reigns = reigns[1:]
+			}
+			s = newScene(t, reigns...)
+			err := s.work(t)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}

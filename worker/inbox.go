@@ -1,0 +1,360 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	gonet "net"
+	"slices"
+	"sync"
+	"time"
+
+	"star/coord"
+	"star/transport"
+	"star/waits"
+)
+
+// inbox is what the coordinator has said to a worker, in order. It is read beside the
+// work, because a ring that has lost a member must be given up at once, and a child in a
+// tree that is gone must not be waited for.
+type inbox struct {
+	mu      sync.Mutex
+	queue   []coord.Order
+	err     error
+	news    chan struct{} // a token when there is something new
+	newest  transport.Ring
+	giveUp  int64                   // generations below this one
+	abandon context.CancelCauseFunc // called when the coordinator is lost; nil: nobody is
+	cancel  context.CancelCauseFunc
+	op      context.Context
+	working int64            // generation of the order in hand
+	buffers chan coord.Order // the last average
+
+	stopped int64           // steps below this one are not waited for any more
+	closed  transport.Close // the last one
+
+	without map[transport.Child]bool // gradients that go another way than was said
+	orders  *waits.Site
+
+	watch   transport.Child
+	unwatch context.CancelCauseFunc // called when watch goes another way; nil: nobody cares
+}
+
+// errSuperseded: another ring takes the place of the one at work.
+var errSuperseded = errors.New("another ring takes its place")
+
+// newInbox reads what the coordinator says. turn, if not nil, is told of copies of shards at once: whoever waits for one that is gone must not. Likewise
+// freeze of a checkpoint, before the release behind it is known; dropped is what the release before it says.
+// over, if not nil, is called when there will be no more orders.
+func newInbox(m *coord.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func()) *inbox {
+	b := &inbox{orders: waits.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
+	go func() {
+		dropped := false
+		for {
+			o, err := m.Order()
+			if err == nil && o.Kind == transport.KindRelease {
+				dropped = o.Release.Dropped
+			}
+			if err == nil && o.Kind == transport.KindSave && freeze != nil {
+				freeze(o.Save, dropped)
+				continue
+			}
+			if err == nil && o.Kind == transport.KindView && turn != nil {
+				if err = turn(o.View); err == nil {
+					continue
+				}
+			}
+			if !b.put(o, err) {
+				if over != nil {
+					over()
+				}
+				return
+			}
+		}
+	}()
+	return b
+}
+
+// put takes in an order. It reports false when there will be no more.
+func (b *inbox) put(o coord.Order, err error) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case err != nil:
+		b.err = err
+		b.lostLocked()
+	case o.Kind == transport.KindBuffers:
+		select {
+		case <-b.buffers: // of an evaluation that was given up
+		default:
+		}
+		b.buffers <- o
+		return true
+	case o.Kind == transport.KindCancel:
+		b.stopped = o.Cancel.Step + 1
+		return true
+	case o.Kind == transport.KindClose:
+		b.closed = o.Close
+	case o.Kind == transport.KindRing:
+		b.newest = o.Ring
+		if o.Ring.Now { // nothing before it will happen
+			b.queue = b.queue[:0]
+			b.giveUp = o.Ring.Generation
+		}
+		b.queue = append(b.queue, o)
+	case o.Kind == transport.KindDetach:
+		c := transport.Child(o.Detach)
+		b.without[c] = true
+		if b.unwatch != nil && c == b.watch {
+			b.unwatch(errDetached)
+		}
+		b.queue = append(b.queue, o)
+	default:
+		b.queue = append(b.queue, o)
+	}
+	if b.cancel != nil && (err != nil || b.giveUp > b.working) {
+		cause := err
+		if cause == nil {
+			cause = errSuperseded
+		}
+		b.cancel(cause)
+	}
+	select {
+	case b.news <- struct{}{}:
+	default:
+	}
+	return err == nil
+}
+
+// late says whether an update was made without the gradient of a step.
+func (b *inbox) late(step int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return step < b.stopped
+}
+
+// closing is the Close of a round, if it has come.
+func (b *inbox) closing(generation, version int64) (transport.Close, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed, b.closed.Generation == generation && b.closed.Version == version && len(b.closed.First) > 0
+}
+
+// awaitClose waits for the Close of a round. The coordinator sends it, or another ring, which ends ctx.
+func (b *inbox) awaitClose(ctx context.Context, generation, version int64) (transport.Close, error) {
+	for {
+		if m, ok := b.closing(generation, version); ok {
+			return m, nil
+		}
+		select {
+		case <-b.news:
+		case <-ctx.Done():
+			return transport.Close{}, context.Cause(ctx)
+		}
+	}
+}
+
+// next waits for an order. The end of the connection is an order too, the last one.
+func (b *inbox) next(ctx context.Context) (coord.Order, error) {
+	for {
+		b.mu.Lock()
+		if len(b.queue) > 0 {
+			o := b.queue[0]
+			b.queue = slices.Delete(b.queue, 0, 1)
+			b.mu.Unlock()
+			return o, nil
+		}
+		err := b.err
+		b.mu.Unlock()
+		if err != nil {
+			return coord.Order{}, err
+		}
+		b.orders.Begin(-1, 0)
+		select {
+		case <-b.news:
+			b.orders.End()
+		case <-ctx.Done():
+			b.orders.End()
+			return coord.Order{}, context.Cause(ctx)
+		}
+	}
+}
+
+// routes takes out of the queue where shards are now.
+func (b *inbox) routes() []transport.Route {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var rs []transport.Route
+	b.queue = slices.DeleteFunc(b.queue, func(o coord.Order) bool {
+		if o.Kind == transport.KindRoute {
+			rs = append(rs, o.Route)
+		}
+		return o.Kind == transport.KindRoute
+	})
+	return rs
+}
+
+// begin is the context of one order for the ring of a generation. It ends with
+// errSuperseded when a later ring says that this one must be given up.
+func (b *inbox) begin(ctx context.Context, generation int64) context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.op, b.cancel = context.WithCancelCause(ctx)
+	b.working = generation
+	if b.giveUp > generation {
+		b.cancel(errSuperseded)
+	}
+	if b.err != nil {
+		b.cancel(b.err)
+	}
+	return b.op
+}
+
+// detached says whether a gradient goes another way than was said.
+func (b *inbox) detached(c transport.Child) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.without[c]
+}
+
+// forget forgets gradients that went another way before that of a step and those of
+// its children.
+func (b *inbox) forget(me transport.Child, children []transport.Child) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.without {
+		old := func(now transport.Child) bool { return c.Worker == now.Worker && c.Step < now.Step }
+		if old(me) || slices.ContainsFunc(children, old) {
+			delete(b.without, c)
+		}
+	}
+}
+
+// until is a context that ends when a gradient goes another way, with errDetached. Call
+// end.
+func (b *inbox) until(ctx context.Context, c transport.Child) (limited context.Context, end func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	limited, cancel := context.WithCancelCause(ctx)
+	b.watch, b.unwatch = c, cancel
+	if b.without[c] {
+		cancel(errDetached)
+	}
+	return limited, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.unwatch = nil
+		cancel(nil)
+	}
+}
+
+// failed is why there will be no more orders; nil: there may be.
+func (b *inbox) failed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+func (b *inbox) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cancel(nil)
+	b.cancel = nil
+}
+
+// rides says whether a rider has its parent still, by the newest that is known.
+func (b *inbox) rides(r transport.Rider) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Contains(b.newest.Riders, r)
+}
+
+// average waits for the average of everybody's buffers.
+func (b *inbox) average(eval int64, dst []byte) error {
+	for {
+		select {
+		case o := <-b.buffers:
+			if o.Buffers.Eval != eval {
+				continue
+			}
+			if len(o.Payload) != len(dst) {
+				return fmt.Errorf("%d bytes of averaged buffers from the coordinator, expected %d", len(o.Payload), len(dst))
+			}
+			copy(dst, o.Payload)
+			return nil
+		case <-b.op.Done():
+			return context.Cause(b.op)
+		}
+	}
+}
+
+// meeting is a listener that is opened again and again, for one ring after the other:
+// the others know its address from the beginning.
+type meeting struct {
+	gonet.Listener
+	conns chan gonet.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newMeeting(l gonet.Listener) *meeting {
+	m := &meeting{Listener: l, conns: make(chan gonet.Conn, 1024), done: make(chan struct{})}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if errors.Is(err, gonet.ErrClosed) {
+				m.close()
+				return
+			}
+			if err != nil || len(m.conns) == cap(m.conns) { // out of descriptors, or nobody comes to fetch them: the oldest are strangers, or try again
+				select {
+				case old := <-m.conns:
+					old.Close()
+				default:
+				}
+			}
+			if err != nil {
+				time.Sleep(5 * time.Millisecond)
+				continue
+			}
+			select {
+			case m.conns <- c:
+			case <-m.done:
+				c.Close()
+			}
+		}
+	}()
+	return m
+}
+
+func (m *meeting) close() {
+	m.once.Do(func() {
+		close(m.done)
+		m.Listener.Close()
+	})
+}
+
+// open is the listener of one ring.
+func (m *meeting) open() gonet.Listener { return &sitting{meeting: m, over: make(chan struct{})} }
+
+// sitting is a meeting until it is closed.
+type sitting struct {
+	*meeting
+	over chan struct{}
+	once sync.Once
+}
+
+func (s *sitting) Accept() (gonet.Conn, error) {
+	select {
+	case c := <-s.conns:
+		return c, nil
+	case <-s.over:
+	case <-s.done:
+	}
+	return nil, gonet.ErrClosed
+}
+
+func (s *sitting) Close() error {
+	s.once.Do(func() { close(s.over) })
+	return nil
+}

@@ -1,0 +1,180 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"star"
+	"star/coord"
+	"star/internal/process"
+	"star/member"
+	"star/pgns"
+	"star/ps"
+	"star/train/kernel"
+	"star/train/optim"
+	"star/transport"
+)
+
+// errLocal is why a worker and its job do not fit together.
+var errLocal = errors.New("give every member of the job the same --baseline")
+
+// newLocal makes it of the job's optimiser; nil where the job's baseline, if it has one, sends gradients.
+func newLocal(job *member.Job, workers, params int) (*ps.Solo, error) {
+	job = &member.Job{Workers: workers, Batch: job.Batch, Rule: job.Rule, Explain: job.Explain}
+	made, err := process.MakeBaseline(job)
+	if err != nil || made.Local == nil {
+		return nil, err
+	}
+	c, rate, err := process.UpdateRule(job)
+	if err != nil {
+		return nil, err
+	}
+	return &ps.Solo{Pull: made.Local.Pull, Reset: made.Local.Reset, Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+}
+
+// newStride is what a worker makes steps with in a job that otherwise sends gradients.
+func newStride(job *member.Job, params int) (*ps.Solo, error) {
+	if err := process.MayStride(job); err != nil {
+		return nil, err
+	}
+	c, rate, err := process.UpdateRule(job)
+	if err != nil {
+		return nil, err
+	}
+	return &ps.Solo{Gain: c.Gain(), Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+}
+
+// solo is what the worker makes the steps of a release with; nil: it computes gradients. What it has remembered in such steps is forgotten with the first gradient (compute).
+func (w *worker) solo(rel transport.Release) (*ps.Solo, error) {
+	if w.local != nil {
+		if rel.Local == 0 {
+			return nil, &member.DisagreeError{Err: fmt.Errorf("the job wants a gradient of this worker: %w", errLocal)}
+		}
+		return w.local, nil
+	}
+	if rel.Local == 0 {
+		return nil, nil
+	}
+	if w.stride == nil {
+		s, err := newStride(w.job, len(w.grad))
+		if err != nil {
+			return nil, &member.DisagreeError{Err: fmt.Errorf("the job wants %d steps of this worker by itself: %w: %w", rel.Local, err, errLocal)}
+		}
+		w.stride = s
+	}
+	return w.stride, nil
+}
+
+// partsOf is what a worker computes one after the other.
+func partsOf(rel transport.Release) []ps.Piece {
+	if rel.Part == 0 {
+		return ps.Pieces(rel.Start, rel.Count, max(rel.Local, rel.Micro))
+	}
+	var out []ps.Piece
+	for _, s := range append([]transport.Piece{{Start: rel.Start, Count: rel.Count}}, rel.More...) {
+		for at := 0; at < s.Count; at += rel.Part {
+			out = append(out, ps.Piece{Start: s.Start + int64(at), Count: min(rel.Part, s.Count-at)})
+		}
+	}
+	return out
+}
+
+// pieces computes a batch piece by piece: the steps of a worker that trains by itself, or the parts of a batch of which it leaves
+// out what it has no time for. What it hands over is in w.grad.
+func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
+	local, err := w.solo(rel)
+	if err != nil {
+		return computed, err
+	}
+	steps := local != nil
+	if steps {
+		w.turns = pgns.Change{} // the next gradient follows on none
+		if err := local.Begin(w.model.Params()); err != nil {
+			return computed, err
+		}
+	} else if w.sum == nil {
+		w.sum = make([]float32, len(w.grad))
+	}
+	clear(w.sum)
+	at := w.member.Elapsed()
+	done, worked := 0, time.Duration(0)
+	loss, norm := 0.0, 0.0
+	w.meter.Begin()
+	pieces := partsOf(rel)
+	for i, p := range pieces {
+		if rel.Micro > 0 && i > 0 && (rec.Compute > rel.Cap || w.late()) {
+			break
+		}
+		if rel.Part > 0 && i > 0 {
+			if w.late() {
+				break
+			}
+			if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done}, nil); err != nil {
+				return computed, err
+			}
+		}
+		begun := time.Now()
+		batch, err := w.loader.Next(p.Start, p.Count)
+		if err != nil {
+			return computed, err
+		}
+		if i+1 < len(pieces) {
+			w.loader.Hint(pieces[i+1].Start, pieces[i+1].Count)
+		}
+		if late := w.slow.Data(); i == 0 && late > 0 && !process.Sleep(ctx, late) {
+			return computed, context.Cause(ctx)
+		}
+		loaded := time.Now()
+		rec.Load += loaded.Sub(begun)
+		if rec.Loss, err = w.grads(ctx, w.grad, batch); err != nil {
+			return computed, fmt.Errorf("step %d: %w", w.step, err)
+		}
+		if err := w.check(rec); err != nil {
+			return computed, err
+		}
+		loss += rec.Loss * float64(p.Count)
+		done += p.Count
+		switch {
+		case !steps:
+			kernel.Axpy(float32(p.Count), w.grad, w.sum)
+		default:
+			local.Step(w.model.Params(), w.grad, p.Start)
+		}
+		// The injection slows all of an iteration down: each piece sleeps for what is due so far.
+		worked += time.Since(loaded)
+		if due := w.slow.Delay(w.step, at, worked, w.share(done)) - rec.Injected; due > 0 {
+			if !process.Sleep(ctx, due) {
+				return computed, context.Cause(ctx)
+			}
+			rec.Injected += due
+		}
+		rec.Compute += time.Since(loaded)
+	}
+	if steps {
+		local.End(w.model.Params(), w.grad)
+	} else {
+		copy(w.grad, w.sum)
+		over := done
+		if plannedPart(w.job.Baseline) {
+			over = rel.Count
+		}
+		kernel.Scale(1/float32(over), w.grad)
+		w.compare(rec)
+	}
+	if norm, _ = w.finite(w.grad); norm >= 0 {
+		rec.Norm2 = norm
+	}
+	rec.Loss, rec.Samples = loss/float64(done), done
+	computed = time.Now()
+	w.meter.End()
+	rec.At = w.member.Elapsed()
+	return computed, nil
+}
+
+// plannedPart says whether a job's baseline wants what a worker that was stopped has done divided by all that was planned.
+func plannedPart(rule string) bool {
+	return strings.HasPrefix(rule, "lgc:") && strings.Contains(rule, "partial=planned")
+}

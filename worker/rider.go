@@ -1,0 +1,185 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"star"
+	"star/internal/process"
+	"star/transport"
+)
+
+// parent is a rider's connection to the ring member that carries its gradients, or a
+// child's in a tree to its parent there.
+type parent struct {
+	addr string
+	conn transport.Conn // nil: not connected
+	all  *process.Links // where connections are counted; nil: nowhere
+	told int64          // the generation that it knows us to be in
+}
+
+func (p *parent) close() {
+	if p.conn != nil {
+		p.conn.Close()
+		p.conn = nil
+	}
+}
+
+// parentError says that the parent cannot be reached. Most often it is gone, and the
+// coordinator will name another one.
+type parentError struct {
+	addr string
+	err  error
+}
+
+func (e *parentError) Error() string { return fmt.Sprintf("parent at %s: %v", e.addr, e.err) }
+func (e *parentError) Unwrap() error { return e.err }
+
+// errand is a rider's batch whose gradient is computed.
+type errand struct {
+	push transport.Push
+	done bool
+}
+
+// ride computes a gradient and sends it to the parent.
+func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
+	if w.errand.done && w.errand.push.Step == rel.Start {
+		return w.pushUp(ctx) // to another parent: nobody has used it yet
+	}
+	released := time.Now()
+	rec := star.Record{Worker: star.Worker(w.rank), Step: w.step, Wait: released.Sub(w.ended)}
+	w.errand, w.version = errand{}, -1
+	version, err := w.fetch(ctx, rel)
+	if err != nil {
+		return err
+	}
+	rec.Basis, rec.Pull = version, time.Since(released)
+	if rel.Action != transport.Continue {
+		rel.Version = version
+		if err := w.evaluate(ctx, rel); err != nil {
+			return err
+		}
+	}
+	if rel.Action == transport.Finish {
+		return nil
+	}
+	computed, err := w.compute(ctx, rel, &rec)
+	if err == nil {
+		err = w.judge(&rec)
+	}
+	if err != nil {
+		return err
+	}
+	w.errand = errand{transport.Push{Worker: star.Worker(w.rank), Step: rel.Start, Basis: version, Samples: rel.Count}, true}
+	up := w.pushUp(ctx)
+	w.ended = time.Now()
+	rec.Push = w.ended.Sub(computed)
+	rec.NetOut, rec.NetIn = float64(4*len(w.grad)), float64(4*len(w.grad))
+	if err := w.arrive(&rec); err != nil {
+		return err
+	}
+	return up
+}
+
+// do does something over the connection to the parent, and once more over another one if that has
+// broken in between, or as often as that happens within a time.
+func (p *parent) do(ctx context.Context, within time.Duration, net transport.Network, hello transport.Hello, f func(c transport.Conn, again bool) error) error {
+	var last error
+	pause, end := 10*time.Millisecond, time.Now().Add(within)
+	for try := 0; try < 2 || time.Now().Before(end); try++ {
+		if try > 1 {
+			process.Sleep(ctx, pause)
+			pause = min(2*pause, 100*time.Millisecond)
+		}
+		if context.Cause(ctx) != nil {
+			return context.Cause(ctx)
+		}
+		if p.conn == nil {
+			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+			c, _, _, err := transport.Open(limited, net, p.addr, hello, nil)
+			cancel()
+			if err != nil {
+				last = err
+				continue
+			}
+			c.SetPeer("parent " + p.addr)
+			p.conn, p.told = c, 0
+			if p.all != nil {
+				p.all.Add(c)
+			}
+		}
+		c := p.conn
+		stop := context.AfterFunc(ctx, func() { c.Close() })
+		last = f(c, try > 0)
+		if !stop() {
+			p.conn = nil
+			return context.Cause(ctx)
+		}
+		if last == nil {
+			return nil
+		}
+		p.close()
+	}
+	return &parentError{p.addr, last}
+}
+
+// withParent does something over the connection to the parent, which first hears what
+// ring we are in.
+func (w *ringWorker) withParent(ctx context.Context, do func(c transport.Conn, again bool) error) error {
+	return w.parent.do(ctx, 0, w.tcp, w.hello, func(c transport.Conn, again bool) error {
+		if w.parent.told != w.ring.Generation {
+			w.parent.told = w.ring.Generation
+			c.SetWriteDeadline(time.Now().Add(riderStall(0)))
+			if err := transport.Send(c, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation}, nil); err != nil {
+				return err
+			}
+		}
+		return do(c, again)
+	})
+}
+
+// fetch receives parameters of the release's version or a later one.
+func (w *ringWorker) fetch(ctx context.Context, rel transport.Release) (version int64, err error) {
+	fresh := w.parent.conn == nil
+	err = w.withParent(ctx, func(c transport.Conn, again bool) error {
+		if rel.Pull || again || fresh { // else the parent sends them, because it has carried us
+			c.SetWriteDeadline(time.Now().Add(riderStall(0)))
+			if err := transport.Send(c, transport.Pull{Worker: star.Worker(w.rank)}, nil); err != nil {
+				return err
+			}
+		}
+		for {
+			c.SetReadDeadline(time.Now().Add(ringPatience))
+			f, err := c.Recv()
+			if err != nil {
+				return err
+			}
+			if f.Kind != transport.KindParams {
+				return fmt.Errorf("unexpected %v, waiting for parameters", f.Kind)
+			}
+			m, err := transport.ParseParams(f.Header)
+			if err != nil {
+				return err
+			}
+			if f.Size != int64(4*len(w.params)) {
+				return fmt.Errorf("%d bytes of parameters, expected %d", f.Size, 4*len(w.params))
+			}
+			if err := c.ReadPayload(transport.Floats(w.params)); err != nil {
+				return err
+			}
+			if version = m.Version; version >= rel.Version {
+				return nil
+			}
+		}
+	})
+	return version, err
+}
+
+// pushUp sends the gradient of the errand to the parent.
+func (w *ringWorker) pushUp(ctx context.Context) error {
+	return w.withParent(ctx, func(c transport.Conn, _ bool) error {
+		c.SetWriteDeadline(time.Now().Add(riderStall(len(w.grad))))
+		return transport.Send(c, w.errand.push, transport.Floats(w.grad))
+	})
+}

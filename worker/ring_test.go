@@ -1,0 +1,98 @@
+package worker
+
+import (
+	"errors"
+	gonet "net"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"star/internal/process"
+	"star/member"
+	"star/transport"
+)
+
+// A transport that is forced is a part of the rule that members and coordinator compare, and so are checksums; what is chosen by itself is not.
+func TestForcedTransportIsAgreedOn(t *testing.T) {
+	job := &member.Job{Ring: member.Ring{Transport: "auto", Algorithm: "auto", Checksum: "auto"}}
+	free := process.RuleText(job)
+	job.Checksum = "on"
+	if forced := process.RuleText(job); forced != free+" allreduce-checksum=on" {
+		t.Errorf("the rule is %q, with checksums %q", free, forced)
+	}
+	job.Checksum = "auto"
+	job.Transport = "unix"
+	if forced := process.RuleText(job); strings.Contains(free, "transport") || forced != free+" allreduce-transport=unix" {
+		t.Errorf("the rule is %q, forced %q", free, forced)
+	}
+}
+
+// What members tell each other of riders and memos comes out as it went in.
+func TestWhatMembersTell(t *testing.T) {
+	for _, text := range []string{"", "a", "12345678", `{"term":3}`} {
+		if got := string(unpackBytes(packBytes([]byte(text)))[:len(text)]); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+	want := []transport.Tally{
+		{Worker: 1, Generation: 5, Version: 8, Carried: []transport.Gradient{{Worker: 2, Step: 96, Weight: .25}}, Dropped: []transport.Gradient{{Worker: 3, Step: 4}}},
+		{Worker: 1, Generation: 5, Version: 9, Samples: []int{3, 0, 5}},
+	}
+	if got := unpackTallies(packTallies(want), 1); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v became %+v", want, got)
+	}
+}
+
+// Shared memory cannot be had with TLS, and whoever asks for both is told so at once.
+func TestForcedTransportAndTLS(t *testing.T) {
+	for kind, no := range map[string]bool{"shm": true, "unix": true, "tcp": false, "auto": false} {
+		if err := checkTransport(kind, true); (err != nil) != no {
+			t.Errorf("%s with TLS: %v", kind, err)
+		}
+		if err := checkTransport(kind, false); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+// Of the connections that come to a ring's first member while it computes the newest are kept: the oldest of so many say nothing.
+func TestMeetingKeepsTheNewest(t *testing.T) {
+	l, err := gonet.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMeeting(l)
+	defer m.close()
+	var conns []gonet.Conn
+	for range cap(m.conns) + 50 {
+		c, err := gonet.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		conns = append(conns, c)
+	}
+	for _, c := range conns[:50] {
+		c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("one of the oldest is still there")
+		}
+	}
+	last := conns[len(conns)-1]
+	s := m.open()
+	defer s.Close()
+	for n := 0; ; n++ {
+		timer := time.AfterFunc(20*time.Second, func() { s.Close() })
+		c, err := s.Accept()
+		timer.Stop()
+		if err != nil {
+			t.Fatalf("the last of those that came is not among %d", n)
+		}
+		defer c.Close()
+		if c.RemoteAddr().String() == last.LocalAddr().String() {
+			return
+		}
+	}
+}

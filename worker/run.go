@@ -1,0 +1,367 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+
+	"star/cluster"
+	"star/compress"
+	"star/coord"
+	"star/internal/process"
+	"star/member"
+	"star/ps"
+	"star/resource/gpu"
+	"star/resource/host"
+	"star/train/data"
+	"star/train/kernel"
+	"star/transport"
+	"star/waits"
+)
+
+// Run joins the job and trains until it is over; then the error is nil. When ctx ends, the coordinator is told, and lets the worker go: after a
+// checkpoint if the job cannot go on without it, within c.Grace; then the error is the cause of ctx.
+//
+// The exit code that fits an error is member.ExitCode. Besides errors of c.Model and c.Data there are *member.SettingError (c cannot be used; what
+// c.Explain makes, if it is set), *member.DisagreeError and *transport.RejectError (the job is another one, or does not want this worker), *member.LostError and *coord.LostError (a
+// shard or the coordinator is gone), *member.NaNError and *PoisonError (a gradient that is none).
+func Run(ctx context.Context, c Config) error {
+	told := ctx
+	ctx, end := process.Linger(told, c.Grace)
+	defer end()
+	if err := c.complete(); err != nil {
+		return err
+	}
+	j := &joining{Config: &c, told: told, end: end, log: c.Log}
+	return process.EndsWith(told, j.run(ctx), c.Log)
+}
+
+// joining is a worker on its way into the job. Until it is in the job it ends when told does; then when the coordinator lets it go.
+type joining struct {
+	*Config
+	told context.Context
+	end  func() // ends every wait
+	log  *slog.Logger
+	undo []func() // at the end, the last one first
+
+	friends *cluster.JobGossip // nil: there is none
+	tcp     *transport.TCP
+	all     *process.Links
+	hello   transport.Hello
+	ring    *ringWorker // nil: there are parameter servers
+	tree    treePart
+	rule    string // of a ring, in words
+	comes   *session
+	member  *coord.Member
+	w       *worker
+	stop    func() bool // of what tells the coordinator of the end
+}
+
+// errOver: the job has ended before we came.
+var errOver = errors.New("the job is over")
+
+func (j *joining) defers(f func()) { j.undo = append(j.undo, f) }
+
+func (j *joining) run(ctx context.Context) error {
+	defer func() {
+		for i := len(j.undo) - 1; i >= 0; i-- {
+			j.undo[i]()
+		}
+	}()
+	if err := j.prepare(); err != nil {
+		return err
+	}
+	if err := j.enlist(); err != nil {
+		return err
+	}
+	if err := j.join(); errors.Is(err, errOver) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := j.make(); err != nil {
+		return err
+	}
+	data.Warm(j.Data) // from now on others may wait for us
+	lost := j.w.open(ctx, j.comes)
+	j.defers(j.w.saves.Wait)
+	j.defers(func() {
+		if j.w.link != nil {
+			j.w.link.Close()
+		}
+	})
+	if lost != nil && !j.w.leaderless(j.told, lost) {
+		return lost
+	}
+	if err := j.settle(); err != nil {
+		return err
+	}
+	return j.ends(j.live(ctx, lost))
+}
+
+// prepare checks what can be checked alone, meets others of the job, and bounds what this process takes.
+func (j *joining) prepare() error {
+	job := &j.Job
+	if err := compress.Check(job.Compress); err != nil {
+		return job.Invalid("compress", err)
+	}
+	if err := process.CheckCluster(job); err != nil {
+		return err
+	}
+	if job.Threads > 0 {
+		runtime.GOMAXPROCS(job.Threads)
+	}
+	var err error
+	if j.friends, err = process.Meet(j.told, job, cluster.JobMember{Role: "worker", Rank: job.Rank, Host: process.Hostname()}, j.log); err != nil {
+		return err
+	}
+	if j.friends != nil {
+		j.defers(func() { j.friends.Close() })
+	}
+	who := "worker of job " + job.Name
+	if job.Rank >= 0 {
+		who = fmt.Sprintf("worker %d of job %s", job.Rank, job.Name)
+	}
+	limits, release, err := process.Govern(job, who, job.Coordinator, j.log)
+	if err != nil {
+		return err
+	}
+	j.defers(release)
+	j.w = &worker{job: job, limits: limits}
+	j.tcp, err = process.Network(job, j.log)
+	return err
+}
+
+// enlist opens the places where others come to this worker, and says what the coordinator is told of it.
+func (j *joining) enlist() (err error) {
+	job, m := &j.Job, j.Model
+	j.all = new(process.Links)
+	j.hello = transport.Hello{
+		Service: transport.ServiceCoord, Role: transport.RoleWorker,
+		Job: job.Name, Token: job.Token, Version: member.Program, Host: process.Hostname(), Rank: job.Rank,
+		Model: j.Name, ModelHash: j.Hash,
+		Params: int64(len(m.Params())), Buffers: int64(len(m.Buffers())),
+	}
+	if job.Arch == member.AllReduce {
+		if err := j.inRing(); err != nil {
+			return err
+		}
+	} else if j.tree.landing, err = newLanding(job, j.tcp, j.all, j.log); err != nil {
+		j.log.Debug("takes no part in trees", "reason", err)
+	} else {
+		j.defers(j.tree.landing.close)
+		j.hello.Addr = j.tree.landing.addr
+	}
+	j.comes = &session{joins: coord.MemberConfig{
+		Network: j.tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: j.hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: j.log,
+		Enrol: &coord.Enrolment{
+			Layout: tensors(m.Layout()), Buffers: tensors(m.BufferLayout()),
+			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Codec: enrolledCodec(job), Told: j.Told,
+		},
+	}}
+	return nil
+}
+
+// inRing is enlist for a worker of an all-reduce.
+func (j *joining) inRing() (err error) {
+	job := &j.Job
+	if job.Resume != "" && !job.IsSet("optimizer") {
+		if c, err := process.OpenCheckpoint(job.Resume, slog.New(slog.DiscardHandler)); err == nil { // what is wrong with it is said when it is needed
+			process.KeepOptimizer(job, c.Manifest())
+		}
+	}
+	if j.ring, err = newRingWorker(job, j.Data.Len(), j.tcp, j.all, j.log); err != nil {
+		return err
+	}
+	j.defers(j.ring.close)
+	if j.ring.codec, err = newCompressor(job, j.Model); err != nil {
+		return err
+	}
+	j.hello.Addr, j.rule = j.ring.addresses(), process.RuleText(job)
+	return nil
+}
+
+// join joins the job. Its error is errOver if that has ended.
+func (j *joining) join() error {
+	job := &j.Job
+	m, err := coord.Join(j.told, j.comes.joins)
+	if over, ok := errors.AsType[*coord.OverError](err); ok {
+		j.log.Info(over.Error())
+		return errOver
+	}
+	if err != nil {
+		return err
+	}
+	j.member = m
+	j.defers(func() { j.member.Close() })
+	if own := transport.Floats(j.Model.Buffers()); len(m.Buffers) > 0 && copy(own, m.Buffers) != len(m.Buffers) {
+		return &member.DisagreeError{Err: fmt.Errorf("the checkpoint has %d bytes of buffers, the model %d", len(m.Buffers), len(own))}
+	}
+	if n, told, from := m.Welcome.Workers, toldWorkers(job), job.Origin("max-workers"); told > 0 && told != n {
+		if !job.IsSet("max-workers") {
+			from = job.Origin("workers")
+		}
+		err := &member.DisagreeError{Err: fmt.Errorf("the job has at most %d workers, this process was told of %d (%s): give every member the same --workers and --max-workers", n, told, from)}
+		m.Leave(err.ExitCode(), err.Error())
+		return err
+	}
+	m.Beat()
+	j.log = j.log.With("rank", m.Welcome.Rank)
+	if j.friends != nil {
+		if err := j.friends.Say(cluster.JobMember{Role: "worker", Rank: m.Welcome.Rank, Host: process.Hostname()}); err != nil {
+			j.log.Debug("others of the gossip may not know our rank", "err", err)
+		}
+	}
+	return nil
+}
+
+// make makes the worker, whose rank is known now.
+func (j *joining) make() (err error) {
+	job, m, w := &j.Job, j.member, j.w
+	rank := m.Welcome.Rank
+	w.slow = steady{}
+	if j.Slow != nil {
+		slow, undo, err := j.Slow(rank, m.Welcome.Workers, j.log)
+		if err != nil {
+			return err
+		}
+		w.slow = slow
+		j.defers(func() {
+			if err := undo(); err != nil {
+				j.log.Error("a limit of the straggler injection is still there", "err", err)
+			}
+		})
+	}
+	// A signal, or the end of the caller, says good-bye and ends every wait.
+	j.stop = process.Farewell(j.told, m, 0, j.end) // as long as there is nothing that a checkpoint could hold
+	j.defers(func() { j.stop() })
+
+	w.told, w.end, w.log, w.model, w.test, w.member, w.rank, w.step = j.told, j.end, j.log, j.Model, j.Test, m, rank, m.Welcome.Step
+	w.grad, w.grads, w.finite = process.Gradient(j.Model), j.Model.Grad, kernel.FiniteSumSq
+	w.hash, w.tree, w.all = j.Hash, j.tree, j.all
+	w.loader = data.NewLoader(j.Data, data.Stream{Seed: job.Seed})
+	j.defers(func() { w.loader.Close() })
+	w.own = waits.Open(fmt.Sprintf("worker %d", rank), "its own computation, of its step", "", "it is done: a slow worker is waited for")
+	j.defers(w.own.Close)
+	if w.local, err = newLocal(job, m.Welcome.Workers, len(w.grad)); err != nil {
+		return err
+	}
+	if !j.Telemetry.Off {
+		device := gpu.Start(gpu.Config{Sampler: j.Telemetry.Sampler, Log: j.log}) // nil without a driver
+		j.defers(func() { device.Close() })
+		sampler := host.Start(host.Config{Also: device.AddTo})
+		j.defers(func() { sampler.Close() })
+		w.meter = host.NewMeter(sampler)
+	}
+	w.tree.net, w.tree.hello, w.tree.handed, w.tree.up.all = process.Peers(j.tcp), j.hello, -1, j.all
+	w.tree.hello.Service, w.tree.hello.Rank, w.tree.hello.Addr = transport.ServiceTree, rank, ""
+	w.tree.next, w.tree.branch = noBranch, noBranch
+	j.defers(func() { w.tree.up.close() })
+	if w.tree.landing != nil {
+		w.tree.landing.begin(j.Model.Params())
+	}
+	j.hello.Service, j.hello.Rank = transport.ServiceShard, rank
+	j.comes.dial = j.dial
+	return nil
+}
+
+// dial reaches the shards of the job.
+func (j *joining) dial(ctx context.Context, m *coord.Member, views []transport.View) (*ps.Link, error) {
+	hello, rank := j.hello, j.w.rank
+	hello.Pass = m.Welcome.Pass
+	return ps.Dial(ctx, ps.LinkConfig{
+		Network: j.tcp, Shards: process.ShardAddrs(m.Welcome.Shards, j.Coordinator), Views: views, Hello: hello, Params: j.Model.Params(), JoinTimeout: j.JoinTimeout,
+		Compress: j.Compress, Tensors: matrices(j.Model.Layout()), Workers: m.Welcome.Workers, Log: j.log,
+		Chosen: func(version int64, codec, why string) { sayCodec(m, rank, version, codec, why) }, // the next message fails too, if this does
+	})
+}
+
+// settle makes the worker a tenant of its cluster, and says that it has joined.
+func (j *joining) settle() error {
+	w := j.w
+	traffic := j.all.Traffic
+	if j.ring == nil {
+		w.legacy = legacy(&j.Job, j.member.Welcome, j.log)
+		traffic = func() (sent, received int64) {
+			sent, received = j.all.Traffic()
+			if l := w.linked.Load(); l != nil {
+				s, r := l.TrafficWith(process.Elsewhere)
+				sent, received = sent+s, received+r
+			}
+			return sent, received
+		}
+	}
+	tenant, err := process.Enter(process.Tenant{
+		Job: &j.Job, Network: j.tcp, Role: transport.RoleWorker, Rank: w.rank, Model: j.Told.Model, Fixed: true, Limits: w.limits, Traffic: traffic, Log: j.log,
+	})
+	if err != nil {
+		return err
+	}
+	j.defers(tenant.Leave)
+	j.log.Info("joined", "data", j.DataName, "gemm", kernel.Name())
+	return nil
+}
+
+// live trains until the job is over, with one coordinator after the other. lost is why the first one is lost already; nil: it is not.
+func (j *joining) live(ctx context.Context, lost error) (err error) {
+	j.stop()
+	j.stop = process.Farewell(j.told, j.member, j.Grace, j.end)
+	var life follower = j.w
+	switch {
+	case j.ring != nil:
+		life = j.ring
+		err = j.ring.train(ctx, j.w, j.hello)
+	case lost != nil: // the coordinator, while the shards were being reached
+		err = lost
+	default:
+		err = j.w.work(ctx)
+	}
+	for life.leaderless(j.told, err) {
+		j.stop()
+		if err = life.follow(ctx, j.comes, err); err == nil {
+			j.member = j.w.member
+			j.stop = process.Farewell(j.told, j.member, j.Grace, j.end)
+			err = life.work(ctx)
+		}
+	}
+	return err
+}
+
+// ends is what a worker ends with whose training has ended with err. It tells the coordinator, if that does not know.
+func (j *joining) ends(err error) error {
+	w, ring := j.w, j.ring != nil
+	if cause := context.Cause(j.told); cause != nil {
+		return cause
+	}
+	var nan *member.NaNError
+	var poisoned *PoisonError
+	var gone *coord.LostError
+	var coded interface{ ExitCode() int }
+	switch {
+	case err == nil:
+	case errors.As(err, new(*coord.OverError)): // it had ended before we heard of it
+	case errors.As(err, &nan), errors.As(err, &poisoned):
+		j.member.Leave(member.ExitDiverged, err.Error())
+		return err
+	case ring && !errors.As(err, &coded):
+		j.member.Leave(member.ExitCode(err), err.Error())
+		return err
+	case ring:
+		return err
+	case errors.As(err, &gone): // it may have said why it hung up
+		return w.why(err)
+	case errors.As(err, &coded):
+		return err
+	default:
+		return w.why(err)
+	}
+	if w.link == nil {
+		j.log.Info("finished", "steps", w.step)
+		return nil
+	}
+	sent, got := w.link.Traffic()
+	j.log.Info("finished", "steps", w.step, "to_shards", sent, "from_shards", got)
+	return nil
+}

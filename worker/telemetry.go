@@ -1,0 +1,29 @@
+package worker
+
+import (
+	"star"
+	"star/member"
+	"star/resource/actuate"
+)
+
+// observe tells the governor what an iteration took.
+func (w *worker) observe(rec *star.Record) {
+	share, ok := rec.Telemetry.Get(star.ComputeCPU)
+	if !ok { // without telemetry: as if what the process did was done while it computed
+		if rec.Compute > 0 {
+			share = rec.CPU * rec.Iteration().Seconds() / rec.Compute.Seconds()
+		}
+	}
+	w.limits.Observe(actuate.Work{Busy: rec.Compute - rec.Injected, Cores: share, Send: rec.Push, Out: rec.NetOut})
+}
+
+// far tells with a record what the worker has exchanged with other hosts since the one before: what a ring takes of links, only its workers know.
+func (w *worker) far(rec *star.Record) {
+	if w.job.Cluster == "" || w.job.Arch != member.AllReduce {
+		return
+	}
+	sent, got := w.all.Traffic()
+	rec.Telemetry.Set(star.FarOut, max(float64(sent-w.farSent), 0))
+	rec.Telemetry.Set(star.FarIn, max(float64(got-w.farGot), 0))
+	w.farSent, w.farGot = sent, got
+}

@@ -1,0 +1,353 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"star"
+	"star/coord"
+	"star/internal/process"
+	"star/train/kernel"
+	"star/transport"
+	"star/waits"
+)
+
+// treePart is a worker's part in trees: docs/architecture.md. Without a branch for a step,
+// it has none in it.
+type treePart struct {
+	net     transport.Network
+	hello   transport.Hello // for parents
+	landing *landing        // nil: others cannot come to us
+	up      parent
+
+	next   transport.Branch // of the release that follows
+	branch transport.Branch // of the release in hand
+	sum    []float32        // our gradient and those of our children
+	handed int64            // the last step whose gradient was handed over
+	direct bool             // … to the shards, by ourselves
+	waited time.Duration    // for children, in the last step
+
+	sent, received int64 // bytes exchanged with the parent
+}
+
+// treePatience is how long a parent waits for a child that computes. Then it goes on, and the child reports for
+// itself. Of one that is gone, or cannot hand its gradient over, it hears sooner.
+const treePatience = 10 * time.Minute
+
+// treeStall is how long a child tries to exchange one message with its parent: until it has the parameters, or has heard that the parent has
+// its gradient. Then the shards are asked, or get the gradient.
+func treeStall(elements int) time.Duration {
+	return 5*time.Second + time.Duration(elements>>18)*time.Second
+}
+
+// treeAgain is how long it connects to the parent again with its gradient: what is broken for less goes on through it.
+const treeAgain = time.Second
+
+// treeWarn is how often a parent that waits says for whom.
+const treeWarn = 15 * time.Second
+
+// errDetached: the coordinator has said that the gradient goes another way.
+var errDetached = errors.New("detached from the parent")
+
+var noBranch = transport.Branch{Parent: -1, Step: -1}
+
+// forget leaves every tree: what was on its way up is void, and the connection to the parent with it.
+func (t *treePart) forget() {
+	t.up.close()
+	t.up.addr = ""
+	t.next, t.branch = noBranch, noBranch
+	if t.landing != nil {
+		t.landing.expect(nil, nil)
+		t.landing.hangUp(func(*guest) bool { return true })
+		t.landing.hide()
+	}
+}
+
+// me is our gradient in hand.
+func (w *worker) me() transport.Child {
+	return transport.Child{Worker: star.Worker(w.rank), Step: w.step}
+}
+
+// take takes up the parameters of a release, from where it says.
+func (w *worker) take(ctx context.Context, rel transport.Release) error {
+	t := &w.tree
+	t.branch, t.next = t.next, noBranch
+	if t.branch.Step != w.step || rel.Count == 0 {
+		t.branch = noBranch
+	}
+	w.inbox.forget(w.me(), t.branch.Children)
+	if t.landing != nil {
+		t.landing.expect(t.branch.Children, t.branch.Below)
+		t.landing.hide()
+	}
+	var err error
+	switch {
+	case rel.Pull:
+		_, err = w.link.Pull(ctx, rel.Version)
+	case t.branch.Relay:
+		err = w.relay(ctx, rel.Version)
+	default:
+		_, err = w.link.Wait(ctx, rel.Version)
+	}
+	if err == nil && len(t.branch.Children) > 0 {
+		t.landing.show(rel.Version)
+	}
+	return err
+}
+
+// relay gets the parameters from the parent, and if that fails, from the shards.
+func (w *worker) relay(ctx context.Context, version int64) error {
+	err := w.withParent(ctx, 0, "parameters of version", version, func(c transport.Conn, _ bool) error {
+		if err := transport.Send(c, transport.Want{Worker: star.Worker(w.rank), Version: version}, nil); err != nil {
+			return err
+		}
+		params := w.model.Params()
+		for {
+			f, err := c.Recv()
+			if err != nil {
+				return err
+			}
+			if f.Kind != transport.KindParams {
+				return fmt.Errorf("unexpected %v, waiting for parameters", f.Kind)
+			}
+			m, err := transport.ParseParams(f.Header)
+			if err != nil {
+				return err
+			}
+			if f.Size != int64(4*len(params)) {
+				return fmt.Errorf("%d bytes of parameters, expected %d", f.Size, 4*len(params))
+			}
+			if err := c.ReadPayload(transport.Floats(params)); err != nil {
+				return err
+			}
+			w.tree.received += f.Size
+			if m.Version >= version {
+				return nil
+			}
+		}
+	})
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	w.log.Warn("no parameters from the parent in the tree; asking the shards", "parent", w.tree.branch.Parent, "version", version, "err", err)
+	_, err = w.link.Pull(ctx, version)
+	return err
+}
+
+// withParent does something over the connection to the parent, within treeStall, unless we are
+// detached meanwhile. For some time (again) a connection that breaks is made anew. What for, and of which step or version, it shows while it waits.
+func (w *worker) withParent(ctx context.Context, again time.Duration, what string, step int64, do func(c transport.Conn, again bool) error) error {
+	t := &w.tree
+	if t.up.addr != t.branch.Door {
+		t.up.close()
+		t.up.addr = t.branch.Door
+	}
+	stall := treeStall(len(w.grad))
+	site := waits.Open(fmt.Sprintf("worker %d, in a tree", w.rank), what, "worker", "")
+	defer site.Close()
+	site.Begin(step, stall, t.branch.Parent)
+	late := fmt.Errorf("no answer within %v", stall)
+	limited, end := w.inbox.until(ctx, w.me())
+	defer end()
+	limited, stop := context.WithTimeoutCause(limited, stall, late)
+	defer stop()
+	return t.up.do(limited, again, t.net, t.hello, do)
+}
+
+// collect waits for the children's gradients, and takes those that come.
+func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
+	t := &w.tree
+	if len(t.branch.Children) == 0 {
+		return nil, nil
+	}
+	begun := time.Now()
+	defer func() { t.waited = time.Since(begun) }()
+	warn := time.NewTicker(treeWarn)
+	defer warn.Stop()
+	site := waits.Open(fmt.Sprintf("worker %d, in a tree", w.rank), "its children's gradients, for its step", "worker", "")
+	defer site.Close()
+	site.Begin(w.step, treePatience)
+	patience := time.NewTimer(treePatience)
+	defer patience.Stop()
+	for wait := true; wait; {
+		var missing []int
+		for _, c := range t.branch.Children {
+			switch {
+			case t.landing.has(c):
+			case w.inbox.detached(c):
+				t.landing.expel(c.Worker)
+			default:
+				missing = append(missing, int(c.Worker))
+			}
+		}
+		if len(missing) == 0 || w.inbox.detached(w.me()) {
+			break
+		}
+		site.Whom(missing...)
+		if err := w.inbox.failed(); err != nil {
+			return nil, err
+		}
+		select {
+		case <-t.landing.news:
+		case <-w.inbox.news:
+		case <-warn.C:
+			w.log.Warn("waiting for children in the tree", "step", w.step, "workers", missing, "since", time.Since(begun).Round(time.Second))
+		case <-patience.C:
+			w.log.Warn("going on without children in the tree", "step", w.step, "workers", missing, "after", treePatience)
+			wait = false
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	var got []*bundle
+	for _, c := range t.branch.Children {
+		if b := t.landing.take(c); b != nil {
+			got = append(got, b)
+		}
+	}
+	return got, nil
+}
+
+// hand hands the gradient over: to the parent, with those of the children, or to the
+// shards.
+func (w *worker) hand(ctx context.Context, rec *star.Record) error {
+	t := &w.tree
+	t.handed, t.direct, t.waited = w.step, false, 0
+	got, err := w.collect(ctx)
+	if t.landing != nil {
+		defer func() {
+			for _, b := range got {
+				t.landing.free(b.vec)
+			}
+		}()
+		t.landing.hide()
+	}
+	switch {
+	case err != nil:
+		return err
+	case w.inbox.detached(w.me()), t.branch.Parent < 0 && len(t.branch.Children) == 0:
+		t.direct = true
+		return w.push(ctx, w.step, rec.Basis, rec.Samples, w.grad)
+	}
+	m := transport.Bundle{Worker: star.Worker(w.rank), Step: w.step, Members: []transport.Share{{Worker: star.Worker(w.rank), Step: w.step, Samples: rec.Samples}}}
+	vec := w.grad
+	if len(got) > 0 {
+		vec = w.add(&m, got)
+	}
+	if t.branch.Parent < 0 {
+		t.direct = true
+		if err := coord.Say(w.member, m, nil); err != nil {
+			return err
+		}
+		return w.push(ctx, w.step, rec.Basis, m.Samples(), vec)
+	}
+	err = w.withParent(ctx, treeAgain, "the parent to have its gradient, of step", w.step, func(c transport.Conn, _ bool) error {
+		if err := transport.Send(c, m, transport.Floats(vec)); err != nil {
+			return err
+		}
+		return w.stored(c)
+	})
+	t.sent += int64(4 * len(vec))
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case w.inbox.detached(w.me()): // the order to push it is in the inbox
+	default:
+		w.log.Warn("cannot reach the parent in the tree", "parent", t.branch.Parent, "step", w.step, "err", err)
+		return coord.Say(w.member, transport.Fault{Worker: star.Worker(w.rank), Generation: w.step, Suspect: t.branch.Parent, Reason: err.Error()}, nil)
+	}
+	return nil
+}
+
+// stored waits until the parent says that it has our gradient: what was only sent may be lost with the connection.
+func (w *worker) stored(c transport.Conn) error {
+	for {
+		f, err := c.Recv()
+		if err != nil {
+			return err
+		}
+		if f.Kind != transport.KindStored {
+			return fmt.Errorf("unexpected %v, waiting for word that it has the gradient", f.Kind)
+		}
+		m, err := transport.ParseStored(f.Header)
+		if err != nil {
+			return err
+		}
+		if m.Worker == star.Worker(w.rank) && m.Step == w.step {
+			return nil
+		}
+	}
+}
+
+// add makes the mean gradient over our samples and those of the bundles, in order of
+// rank, so that the bits do not depend on who came first. Our own gradient stays as it is: we
+// may have to hand it over again.
+func (w *worker) add(m *transport.Bundle, got []*bundle) []float32 {
+	t := &w.tree
+	if t.sum == nil {
+		t.sum = make([]float32, len(w.grad))
+	}
+	slices.SortFunc(got, func(a, b *bundle) int { return int(a.Worker - b.Worker) })
+	own := m.Members[0].Samples
+	total := own
+	for _, b := range got {
+		total += b.Samples()
+		m.Members = append(m.Members, b.Members...)
+	}
+	copy(t.sum, w.grad)
+	kernel.Scale(float32(float64(own)/float64(total)), t.sum)
+	for _, b := range got {
+		kernel.Axpy(float32(float64(b.Samples())/float64(total)), b.vec, t.sum)
+	}
+	return t.sum
+}
+
+// reroute pushes the gradient that was handed to a parent to the shards.
+func (w *worker) reroute(ctx context.Context, d transport.Detach, samples int, basis int64) error {
+	t := &w.tree
+	if d.Step != t.handed || t.direct {
+		return nil // it was pushed
+	}
+	t.direct = true
+	w.log.Info("the parent in the tree did not hand it on; pushing the gradient to the shards", "step", d.Step)
+	return w.push(ctx, d.Step, basis, samples, w.grad)
+}
+
+// push pushes a gradient to the shards, where they are now.
+func (w *worker) push(ctx context.Context, step, basis int64, samples int, vec []float32) error {
+	if err := w.redirect(ctx, w.inbox.routes(), false); err != nil {
+		return err
+	}
+	return w.link.Push(ctx, step, basis, samples, vec)
+}
+
+// redirect goes to shards where they are now. With pushed, the last push went to the old place,
+// and what was owed for it is to come from the new one.
+func (w *worker) redirect(ctx context.Context, routes []transport.Route, pushed bool) error {
+	for _, r := range routes {
+		if int(r.Worker) != w.rank || w.link == nil {
+			return fmt.Errorf("the coordinator told worker %d where a shard is for worker %d", w.rank, r.Worker)
+		}
+		if err := w.link.Route(ctx, r.Shard, process.WithHost(r.Addr, w.job.Coordinator), pushed && w.tree.direct); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// traffic is what was exchanged so far, with shards, parents and children, in bytes.
+func (w *worker) traffic() (sent, received int64) {
+	sent, received = w.link.Traffic()
+	sent, received = sent+w.tree.sent, received+w.tree.received
+	if d := w.tree.landing; d != nil {
+		sent, received = sent+d.sent.Load(), received+d.received.Load()
+	}
+	return sent, received
+}

@@ -1,0 +1,462 @@
+// Package worker is a worker as a library: it joins a job and trains a model of the caller's on data of
+// the caller's, in every mode, with parameter servers or in a ring, until the job is over.
+//
+//	err := worker.Run(ctx, worker.Config{Job: member.Job{Network: member.Network{Coordinator: addr}}, Model: m, Data: d})
+//
+// A worker knows the model as two vectors and two functions ([train.Model]), and the data as a number of samples and a way to
+// fill a batch ([train.Data]). What it says to the coordinator and to the servers, how it comes back after one was lost, what it
+// measures and what it keeps for checkpoints is the same whatever it trains.
+//
+// What bites: one goroutine uses the model, but data are asked for on another one, ahead of time. While the worker runs, it owns the model's
+// parameters: others must not change them.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"star"
+	"star/checkpoint"
+	"star/compress"
+	"star/coord"
+	"star/internal/process"
+	"star/member"
+	"star/pgns"
+	"star/poison"
+	"star/ps"
+	"star/resource/actuate"
+	"star/resource/host"
+	"star/train"
+	"star/train/data"
+	"star/transport"
+	"star/waits"
+)
+
+// worker is one worker of a job. One goroutine runs it.
+type worker struct {
+	told   context.Context // ends when this process is told to end
+	end    func()          // ends every wait
+	job    *member.Job
+	log    *slog.Logger
+	model  train.Model
+	grad   []float32
+	test   train.Data
+	loader *data.Loader
+	member *coord.Member
+	rank   int
+	step   int64
+
+	link   *ps.Link                // to the shards; nil: there was none yet
+	linked atomic.Pointer[ps.Link] // the same, for whoever wants to know the traffic
+	inbox  *inbox
+	tree   treePart
+	all    *process.Links // but those to the shards
+	slow   Slowdown
+	limits *actuate.Governor
+	own    *waits.Site // its own computation
+
+	measures
+	hooks
+	leftovers
+	solos
+	evaluation
+}
+
+// measures is what a worker remembers of its last iteration, for the record of the next one.
+type measures struct {
+	cpu   time.Duration
+	meter *host.Meter // nil: nothing is measured
+	turns pgns.Change // of its gradients
+	sent  int64       // bytes so far
+	got   int64
+	start int64 // of the batch before
+
+	farSent, farGot int64 // as told with the last record
+}
+
+// hooks is what members of a ring do otherwise.
+type hooks struct {
+	average func(eval int64, buffers []float32) error // over all workers
+	grads   func(ctx context.Context, dst []float32, b train.Batch) (loss float64, err error)
+	finite  func(v []float32) (norm2 float64, bad int) // of the gradient; bad is the first element that is not finite, or -1
+	late    func() bool                                // whether others have stopped waiting for the gradient in hand
+}
+
+// leftovers is a worker's part of checkpoints.
+type leftovers struct {
+	hash   string // of the model
+	left   leftover
+	legacy *checkpoint.Residuals // of the job that this one goes on from, until they are taken up
+	saves  sync.WaitGroup        // parts of checkpoints
+}
+
+// solos is what a worker does that makes steps of its own, or computes its batch in parts.
+type solos struct {
+	local      *ps.Solo  // of a baseline whose workers train by themselves; nil: it sends gradients
+	stride     *ps.Solo  // in their place, as long as the plan has steps of their own; see solo
+	sum        []float32 // of the parts of a batch
+	generation int64     // of its ring; 0: there is none
+}
+
+// evaluation is memory of one.
+type evaluation struct {
+	batch   train.Batch
+	indices []int
+}
+
+// equal is how many samples an equal share of the job's round has. That is the coordinator's --batch: a worker that was given none has its own default.
+func equal(job *member.Job, m transport.Welcome) int {
+	if m.Batch > 0 {
+		return m.Batch
+	}
+	return job.Batch
+}
+
+// share is how many equal shares so many samples are.
+func (w *worker) share(samples int) float64 {
+	return float64(samples) / float64(equal(w.job, w.member.Welcome))
+}
+
+// why asks the coordinator what happened when a shard, or the way to the coordinator, is
+// lost. It knows better than we do whether the job goes on, and with whom.
+func (w *worker) why(err error) error {
+	if w.inbox == nil {
+		return &member.LostError{Err: err}
+	}
+	said := make(chan error, 1)
+	limited, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
+	go func() {
+		for {
+			o, e := w.inbox.next(limited)
+			if e == nil && o.Kind == transport.KindRelease && o.Release.Action == transport.Stop {
+				said <- nil
+				return
+			}
+			if e != nil {
+				said <- e
+				return
+			}
+		}
+	}()
+	select {
+	case e := <-said:
+		if e == nil { // the job is over, and that is why
+			return nil
+		}
+		var rejected *transport.RejectError
+		if errors.As(e, &rejected) {
+			return fmt.Errorf("%w (%w)", e, err)
+		}
+		var lost *coord.LostError
+		switch {
+		case errors.As(err, &lost):
+			return err
+		case errors.As(e, &lost):
+			return fmt.Errorf("%w (%w)", e, err)
+		}
+	case <-limited.Done():
+		w.member.Leave(member.ExitLost, err.Error())
+	}
+	return &member.LostError{Err: err}
+}
+
+func tensors(specs []train.TensorSpec) []coord.Tensor {
+	out := make([]coord.Tensor, len(specs))
+	for i, s := range specs {
+		out[i] = coord.Tensor(s)
+	}
+	return out
+}
+
+// matrices are the tensors as a codec sees them.
+func matrices(specs []train.TensorSpec) []compress.Tensor {
+	out := make([]compress.Tensor, len(specs))
+	for i, s := range specs {
+		out[i] = compress.Tensor{Offset: s.Offset, Shape: s.Shape}
+	}
+	return out
+}
+
+// train is the life of a worker: wait for a release, take the parameters, compute,
+// push, arrive.
+func (w *worker) train(ctx context.Context) error {
+	w.late = func() bool { return w.inbox.late(w.step) }
+	w.average = func(eval int64, buffers []float32) error {
+		w.inbox.begin(ctx, 0)
+		defer w.inbox.end()
+		if err := coord.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
+			return err
+		}
+		return w.inbox.average(eval, transport.Floats(buffers))
+	}
+	if w.link != nil {
+		var lost context.CancelCauseFunc
+		ctx, lost = context.WithCancelCause(ctx)
+		over := make(chan struct{})
+		defer close(over)
+		go heed(w.link, lost, over)
+		if len(w.job.Coordinators) > 0 {
+			w.inbox.onLoss(lost)
+		}
+	}
+	w.cpu = process.CPUTime()
+	pushed := time.Now()
+	var last star.Record // of the gradient that was handed over
+	for {
+		o, err := w.inbox.next(ctx)
+		if err != nil {
+			return err
+		}
+		switch o.Kind {
+		case transport.KindRelease:
+		case transport.KindBranch:
+			w.tree.next = o.Branch
+			continue
+		case transport.KindRoute: // its release comes later
+			if err := w.redirect(ctx, []transport.Route{o.Route}, true); err != nil {
+				return err
+			}
+			continue
+		case transport.KindDetach:
+			if o.Detach.Worker == star.Worker(w.rank) {
+				if err := w.reroute(ctx, o.Detach, last.Samples, last.Basis); err != nil {
+					return err
+				}
+			}
+			continue
+		default:
+			return fmt.Errorf("unexpected %v from the coordinator, waiting for a release", o.Kind)
+		}
+		rel, released := o.Release, time.Now()
+		if rel.Action == transport.Stop {
+			return nil
+		}
+		if w.link != nil {
+			if rel.Dropped {
+				w.link.Dropped()
+			}
+			if err := w.take(ctx, rel); err != nil {
+				return err
+			}
+		}
+		rec := star.Record{
+			Worker: star.Worker(w.rank), Step: w.step, Basis: rel.Version,
+			Wait: released.Sub(pushed) + w.tree.waited, Pull: time.Since(released),
+		}
+		if err := w.recall(rel); err != nil {
+			return err
+		}
+		if rel.Action != transport.Continue {
+			if err := w.evaluate(ctx, rel); err != nil {
+				return err
+			}
+		}
+		if rel.Action == transport.Finish {
+			continue
+		}
+		if err := w.iterate(ctx, rel, &rec); err != nil {
+			return err
+		}
+		pushed, last = time.Now(), rec
+	}
+}
+
+// dismissed ends what a worker does that was told to end and is let go.
+func (w *worker) dismissed() {
+	if w.told.Err() != nil {
+		w.end()
+	}
+}
+
+// heed ends a worker that waits for the coordinator while its gradient is on a connection that has ended: the shard will never say that it has it.
+// When the job is over the connections end as well, and the coordinator says so.
+func heed(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}) {
+	select {
+	case <-link.Dead():
+	case <-over:
+		return
+	}
+	select {
+	case <-time.After(time.Second):
+		lost(link.Err())
+	case <-over:
+	}
+}
+
+// iterate computes one gradient and hands it over.
+func (w *worker) iterate(ctx context.Context, rel transport.Release, rec *star.Record) error {
+	computed, err := w.compute(ctx, rel, rec)
+	if err != nil {
+		return err
+	}
+	if w.link != nil {
+		if rel.Delay > 0 && !process.Sleep(ctx, min(rel.Delay, maxDelay)) {
+			return context.Cause(ctx)
+		}
+		delayed := time.Since(computed)
+		if err := w.hand(ctx, rec); err != nil {
+			return err
+		}
+		w.tree.waited += delayed
+		sent, got := w.traffic()
+		rec.NetOut, rec.NetIn = float64(sent-w.sent), float64(got-w.got)
+		w.sent, w.got = sent, got
+	}
+	rec.Push = time.Since(computed) - w.tree.waited // which is a wait, told with the next record
+	return w.arrive(rec)
+}
+
+// maxDelay bounds how long a push waits because the coordinator says so.
+const maxDelay = 10 * time.Second
+
+// compute fills the gradient of a release's batch, and what it has measured of that.
+// It returns when it was done.
+func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
+	paused, err := w.limits.Pause(ctx)
+	if err != nil {
+		return computed, err
+	}
+	if paused > 0 { // for others, like a wait: the worker is no slower for it
+		rec.Wait += paused
+		rec.Telemetry.Set(star.Paused, paused.Seconds())
+	}
+	if rel.Local == 0 {
+		w.stride = nil
+	}
+	if rel.Local > 0 || rel.Micro > 0 || rel.Part > 0 || w.local != nil {
+		return w.pieces(ctx, rel, rec)
+	}
+	start := time.Now()
+	batch, err := w.loader.Next(rel.Start, rel.Count)
+	if err != nil {
+		return computed, err
+	}
+	// Where batches follow each other at an even distance, as they do whenever
+	// everybody is in step, the next one is known before it is handed out.
+	if next := 2*rel.Start - w.start; next > rel.Start {
+		w.loader.Hint(next, rel.Count)
+	}
+	w.start = rel.Start
+	if late := w.slow.Data(); late > 0 && !process.Sleep(ctx, late) {
+		return computed, context.Cause(ctx)
+	}
+	w.own.Begin(w.step, 0)
+	defer w.own.End()
+	loaded, at := time.Now(), w.member.Elapsed()
+	rec.Load, rec.Samples = loaded.Sub(start), rel.Count
+	w.meter.Begin()
+	loss, err := w.grads(ctx, w.grad, batch)
+	if err != nil {
+		return computed, fmt.Errorf("step %d: %w", w.step, err)
+	}
+	rec.Loss = loss
+	if err := w.check(rec); err != nil {
+		return computed, err
+	}
+	w.compare(rec)
+	if rec.Injected = w.slow.Delay(w.step, at, time.Since(loaded), w.share(rel.Count)); rec.Injected > 0 {
+		if !process.Sleep(ctx, rec.Injected) {
+			return computed, context.Cause(ctx)
+		}
+	}
+	computed = time.Now()
+	rec.Compute = computed.Sub(loaded)
+	w.meter.End()
+	rec.At = w.member.Elapsed()
+	return computed, nil
+}
+
+// arrive tells the coordinator of a gradient.
+func (w *worker) arrive(rec *star.Record) error {
+	cpu := process.CPUTime()
+	if it := rec.Iteration(); it > 0 {
+		rec.CPU = (cpu - w.cpu).Seconds() / it.Seconds()
+	}
+	w.cpu = cpu
+	w.meter.Fill(rec)
+	if w.link != nil {
+		if v := w.link.DeliveryRate(); v > 0 {
+			rec.Telemetry.Set(star.LinkRate, v)
+		}
+	}
+	w.far(rec)
+	w.observe(rec)
+	w.step++
+	return coord.Say(w.member, transport.Arrive{Record: *rec}, nil)
+}
+
+// check looks for what is not finite, and takes the norm on the way.
+func (w *worker) check(rec *star.Record) error {
+	var bad int
+	rec.Norm2, bad = w.finite(w.grad)
+	if bad < 0 && !math.IsNaN(rec.Loss) && !math.IsInf(rec.Loss, 0) {
+		return nil
+	}
+	e := &member.NaNError{Worker: w.rank, Step: w.step, Loss: rec.Loss}
+	if bad >= 0 {
+		e.Value = w.grad[bad]
+		for _, t := range w.model.Layout() {
+			if bad >= t.Offset && bad < t.Offset+t.Len() {
+				e.Tensor, e.Index = t.Name, bad-t.Offset
+			}
+		}
+	}
+	if w.job.OnNaN != "skip" {
+		return e
+	}
+	w.log.Warn("skipped a gradient", "reason", e)
+	clear(w.grad) // it arrives, and changes nothing
+	rec.Loss, rec.Norm2 = math.NaN(), math.NaN()
+	return w.tellPoison(&PoisonError{Worker: w.rank, Step: w.step, Cause: poison.NotFinite, Value: math.NaN(), Tensor: e.Tensor}, false)
+}
+
+// compare tells how the gradient differs from the one before.
+func (w *worker) compare(rec *star.Record) {
+	if diff2, ok := w.turns.Next(w.grad); ok {
+		rec.Telemetry.Set(star.GradChange, diff2)
+	}
+}
+
+// evaluate runs this worker's part of the test set with the parameters it has and
+// the average of everybody's buffers.
+func (w *worker) evaluate(ctx context.Context, rel transport.Release) error {
+	begun := time.Now()
+	own := w.model.Buffers()
+	if len(own) > 0 {
+		kept := append([]float32(nil), own...)
+		if err := w.average(rel.Eval, own); err != nil {
+			return err
+		}
+		defer copy(own, kept)
+	}
+	n := int64(w.test.Len())
+	from, to := int(rel.From*n/10_000), int(rel.To*n/10_000)
+	out := transport.EvalResult{Worker: star.Worker(w.rank), Eval: rel.Eval, Version: rel.Version}
+	for from < to {
+		k := min(to-from, max(w.job.Batch, 64))
+		w.indices = w.indices[:0]
+		for i := range k {
+			w.indices = append(w.indices, from+i)
+		}
+		if err := w.test.Fill(&w.batch, w.indices); err != nil {
+			return err
+		}
+		r, err := w.model.Eval(ctx, w.batch)
+		if err != nil {
+			return err
+		}
+		out.LossSum += r.LossSum
+		out.Correct += int64(r.Correct)
+		out.Count += int64(r.Count)
+		from += k
+	}
+	out.Took = time.Since(begun)
+	return coord.Say(w.member, out, nil)
+}
