@@ -103,7 +103,7 @@ func scan(r io.Reader, name string, each func(n int, x text) error) (lines int, 
 	sc := bufio.NewScanner(br)
 	sc.Buffer(make([]byte, 0, 64<<10), MaxLine)
 	sc.Split(wholeLines)
-	started := false
+	var o order
 	for sc.Scan() {
 		lines++
 		b := sc.Bytes()
@@ -111,37 +111,54 @@ func scan(r io.Reader, name string, each func(n int, x text) error) (lines int, 
 		if b = bytes.TrimSpace(b); len(b) == 0 {
 			continue
 		}
-		x, err := head(b)
-		if err != nil && !whole && started {
+		x, err := o.head(b)
+		if errors.As(err, new(notALine)) && !whole && o.started {
 			return lines - 1, true, nil
 		}
 		if err != nil {
-			return lines, false, &Error{name, lines, fmt.Errorf("not a line of a run log: %w", err)}
+			return lines, false, &Error{name, lines, err}
 		}
-		if started == (x.kind == "start") {
-			if started {
-				return lines, false, &Error{name, lines, errors.New("a second line of type start: a run log is of one run")}
-			}
-			return lines, false, &Error{name, lines, fmt.Errorf("begins with a line of type %q, a run log begins with start", x.kind)}
-		}
-		started = true
 		if err := each(lines, x); err != nil {
 			return lines, false, err
 		}
 	}
 	err = sc.Err()
 	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF) && started: // of gzip
+	case errors.Is(err, io.ErrUnexpectedEOF) && o.started: // of gzip
 		return lines, true, nil
 	case errors.Is(err, bufio.ErrTooLong):
 		return lines, false, &Error{name, lines + 1, fmt.Errorf("a line of more than %d MiB, which no run log has", MaxLine>>20)}
 	case err != nil:
 		return lines, false, &Error{name, lines + 1, err}
-	case !started:
+	case !o.started:
 		return lines, false, &Error{name, 1, errors.New("empty: a run log begins with a line of type start")}
 	}
 	return lines, false, nil
 }
+
+// order sees to it that a log begins with start, once.
+type order struct{ started bool }
+
+// head is that of the next line.
+func (o *order) head(b []byte) (text, error) {
+	x, err := head(b)
+	switch {
+	case err != nil:
+		return x, notALine{err}
+	case o.started && x.kind == "start":
+		return x, errors.New("a second line of type start: a run log is of one run")
+	case !o.started && x.kind != "start":
+		return x, fmt.Errorf("begins with a line of type %q, a run log begins with start", x.kind)
+	}
+	o.started = true
+	return x, nil
+}
+
+// notALine says why something is not a line of a run log.
+type notALine struct{ error }
+
+func (e notALine) Error() string { return "not a line of a run log: " + e.error.Error() }
+func (e notALine) Unwrap() error { return e.error }
 
 // wholeLines splits behind each newline, and keeps it: a last line without one may have been cut.
 func wholeLines(data []byte, atEOF bool) (int, []byte, error) {

@@ -1,0 +1,55 @@
+package runlog
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+)
+
+// However a log grows, its tail is what Read makes of the whole.
+func TestTail(t *testing.T) {
+	text, err := os.ReadFile("testdata/lines.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []Line
+	if _, err := Read(bytes.NewReader(text), "", func(l Line) error { want = append(want, l); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		var log bytes.Buffer // as a file: at its end a reader hears EOF, and may come again
+		tail := NewTail(&log, "")
+		var got []Line
+		for rest := text; len(rest) > 0; {
+			n := rapid.IntRange(1, min(5000, len(rest))).Draw(t, "bytes")
+			log.Write(rest[:n])
+			rest = rest[n:]
+			if err := tail.Next(func(l Line) error { got = append(got, l); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if done := len(got); bytes.Count(text[:len(text)-len(rest)], []byte("\n")) != done {
+				t.Fatalf("%d lines", done)
+			}
+		}
+		if d := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmp.Comparer(func(a, b Number) bool { return a == b || a.IsZero() && b.IsZero() })); d != "" {
+			t.Fatal(d)
+		}
+	})
+}
+
+// What is wrong with a log is said as Read says it, and again.
+func TestTailRefuses(t *testing.T) {
+	for _, text := range []string{"{}\n", "\n\nno\n", startLine + startLine, startLine + trainLine + `{"type":"fire","t":1,"seq":0}` + "\n"} {
+		_, want := Read(bytes.NewReader([]byte(text)), "f", func(Line) error { return nil })
+		tail := NewTail(bytes.NewBufferString(text), "f")
+		for range 2 {
+			if got := tail.Next(func(Line) error { return nil }); got == nil || got.Error() != want.Error() {
+				t.Errorf("%q: %v, want %v", text, got, want)
+			}
+		}
+	}
+}
