@@ -51,6 +51,7 @@ var rooms = []struct {
 	{"star/replica", "star", "net os sync context time math/rand math/rand/v2", "pure: a simulator can drive it"},
 	{"star/coord", "star star/modes star/transport star/exact star/pgns star/poison star/replica star/runlog star/waits", "", "the control plane knows neither models nor shards"},
 	{"star/runlog", "star star/unpack", "net os sync context math/rand math/rand/v2", "pure: lines in, lines out"},
+	{"star/web", "star star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
 	{"star/council", "star/transport star/waits", "", "who coordinates; knows nothing of what"},
 	{"star/cluster", "star/transport star/resource star/waits", "", "jobs that share hosts; knows neither models nor what jobs do inside"},
 	{"star/allreduce", "star star/transport star/compress star/train/kernel star/vector star/waits", "", "a library of its own: knows neither models nor the coordinator"},

@@ -79,7 +79,7 @@ func Server(use string) *cobra.Command {
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
 			b := new(board)
-			stop, err := serveHTTP(job, b, log)
+			stop, err := serveHTTP(job, b, job.Out, log)
 			if err != nil {
 				return err
 			}
@@ -117,7 +117,7 @@ func Worker(use string) *cobra.Command {
 			log := node.Logger(job, os.Stderr, "role", "worker")
 			ctx, cancel := node.Signals(context.Background())
 			defer cancel()
-			stop, err := serveHTTP(job, new(board), log)
+			stop, err := serveHTTP(job, new(board), "", log)
 			if err != nil { // one file of settings may be that of all processes of a host
 				log.Warn("no /metrics: the address cannot be opened", "err", err)
 				stop = func() {}

@@ -25,8 +25,8 @@ import (
 )
 
 // serveHTTP answers /healthz, /readyz and /metrics, and pprof to callers on this
-// machine, until stop.
-func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err error) {
+// machine, until stop; at / there is the page of the run log that is written in dir, if that is not empty.
+func serveHTTP(job *settings.Job, b *board, dir string, log *slog.Logger) (stop func(), err error) {
 	if job.HTTP == settings.Off {
 		return func() {}, nil
 	}
@@ -38,7 +38,11 @@ func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err 
 	if err != nil {
 		return nil, job.Invalid("http", fmt.Errorf("%w; --http=off switches it off", err))
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	mux := http.NewServeMux()
+	if dir != "" {
+		mux.Handle("/", page(ctx, dir))
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", b.ready)
 	registry := prometheus.NewRegistry()
@@ -59,6 +63,7 @@ func serveHTTP(job *settings.Job, b *board, log *slog.Logger) (stop func(), err 
 		}
 	}()
 	return func() {
+		cancel() // pages hear of it, and ask no more
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		srv.Shutdown(ctx)

@@ -40,12 +40,12 @@ func TestHTTPOnASocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	if _, err := serveHTTP(job, new(board), log); err == nil || !strings.Contains(err.Error(), "another process answers there") {
+	if _, err := serveHTTP(job, new(board), "", log); err == nil || !strings.Contains(err.Error(), "another process answers there") {
 		t.Errorf("beside another process: %v", err)
 	}
 	left.SetUnlinkOnClose(false)
 	left.Close() // as a process leaves it that is killed
-	stop, err := serveHTTP(job, new(board), log)
+	stop, err := serveHTTP(job, new(board), "", log)
 	if err != nil {
 		t.Fatal(err)
 	}

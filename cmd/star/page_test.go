@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// browser is Chromium, and the environment in which node finds playwright-core.
+func browser(t *testing.T) (path string, env []string) {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if p, err := exec.LookPath(name); err == nil {
+			path = p
+			break
+		}
+	}
+	if path == "" {
+		t.Skip("needs Chromium: apt-get install chromium")
+	}
+	env = os.Environ()
+	if dir := os.Getenv("STAR_NODE_MODULES"); dir != "" {
+		env = append(env, "NODE_PATH="+dir)
+	}
+	cmd := exec.Command("node", "-e", `require("playwright-core")`)
+	cmd.Env = env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("needs Node.js and playwright-core (npm install playwright-core; STAR_NODE_MODULES names its node_modules): %v\n%s", err, out)
+	}
+	return path, env
+}
+
+// A browser looks at a job with a straggler while it trains: testdata/page.js.
+func TestPage(t *testing.T) {
+	aboutNumbers(t)
+	chromium, env := browser(t)
+	addr, page := freeAddr(t), freeAddr(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	run := exec.CommandContext(ctx, star(t), "run", "--listen", addr, "--http", page, "--out", t.TempDir(), "--model", "softmax", "--dataset", "digits:n=400,test=100",
+		"--workers", "3", "--slow", "2:+50ms", "--mode", "ssgd", "--epochs", "100000", "--progress", "off", "--log-level", "warn")
+	run.Cancel = func() error { return run.Process.Signal(os.Interrupt) }
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- run.Wait() }()
+	waitFor(t, page)
+	look := exec.CommandContext(ctx, "node", "testdata/page.js", chromium, "http://"+page+"/", "2")
+	look.Env = env
+	var errs strings.Builder
+	look.Stderr = &errs
+	out, err := look.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := look.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for sc := bufio.NewScanner(out); sc.Scan(); {
+		said = append(said, sc.Text())
+		if sc.Text() == "ready for the end" {
+			if out, err := exec.CommandContext(ctx, star(t), "ctl", "stop", "--coordinator", addr).CombinedOutput(); err != nil {
+				t.Errorf("star ctl stop: %v\n%s", err, out)
+			}
+		}
+	}
+	if err := look.Wait(); err != nil {
+		t.Errorf("the browser: %v\n%s\n%s", err, strings.Join(said, "\n"), errs.String())
+		cancel()
+	}
+	t.Log(strings.Join(said, "\n"))
+	if err := <-ended; err != nil && !t.Failed() {
+		t.Errorf("star run: %v", err)
+	}
+}

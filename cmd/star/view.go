@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/daemon"
+	"star/cmd/internal/node"
+	"star/cmd/internal/settings"
+	"star/runlog"
+	"star/transport"
+	"star/web"
+)
+
+// oneLog wants one argument.
+func oneLog(name string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return &settings.UsageError{Msg: "star " + name + " needs one run log, or the folder of a job"}
+		}
+		return nil
+	}
+}
+
+func viewCommand() *cobra.Command {
+	s := new(settings.Set)
+	var listen string
+	settings.Var(s, &listen, "listen", "127.0.0.1:7071", "address of the page")
+	cmd := &cobra.Command{
+		Use:   "view RUNLOG",
+		Short: "Show a run in a browser",
+		Long: `Serves the page of a job: who was slow, when, why and what it cost, the modes, the loss, the workers. The log may be that of a job that still runs: the
+page follows it. A running star-ps serves the same page at the address of --http.
+
+  star view star-out                    then open http://127.0.0.1:7071/
+  star view old.jsonl.gz --listen 127.0.0.1:0`,
+		Args: oneLog("view"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			ctx, cancel := node.Signals(context.Background())
+			defer cancel()
+			l, err := net.Listen("tcp", listen)
+			if err != nil {
+				return s.Invalid("listen", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
+			}
+			if err := serveView(ctx, l, args[0], cmd.OutOrStdout()); err != nil && ctx.Err() == nil {
+				return err
+			}
+			return nil
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// serveView serves the page of a log until ctx is over.
+func serveView(ctx context.Context, l net.Listener, path string, out io.Writer) error {
+	defer l.Close()
+	f, err := openRun(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	live := web.NewLive()
+	packed, err := isPacked(f)
+	if err != nil {
+		return err
+	}
+	if packed {
+		if _, err := runlog.Read(f, f.Name(), live.Line); err != nil {
+			return err
+		}
+		live.Wake()
+	} else {
+		go live.Follow(ctx, f, f.Name()) // what is wrong with it is on the page
+	}
+	srv := &http.Server{Handler: live.Handler(daemon.Downloads(f.Name())), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10, IdleTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return ctx }}
+	fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), f.Name())
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	if err := srv.Serve(transport.Limit(l, transport.Portion(16, 64))); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// isPacked says whether a log is packed by gzip.
+func isPacked(f *os.File) (bool, error) {
+	var magic [2]byte
+	if n, err := f.ReadAt(magic[:], 0); err != nil && !(errors.Is(err, io.EOF) && n < 2) {
+		return false, err
+	}
+	return magic == [2]byte{0x1f, 0x8b}, nil
+}
+
+func reportCommand() *cobra.Command {
+	s := new(settings.Set)
+	cmd := &cobra.Command{
+		Use:   "report RUNLOG",
+		Short: "Write the page of a run as one file",
+		Long: `Writes what star view shows as one HTML file to standard output. It needs no server and no network: attach it to a ticket.
+
+  star report star-out > run.html`,
+		Args: oneLog("report"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			f, err := openRun(args[0])
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			state := web.NewState()
+			if _, err := runlog.Read(f, f.Name(), state.Line); err != nil {
+				return err
+			}
+			b := bufio.NewWriter(cmd.OutOrStdout())
+			if err := web.Report(b, state); err != nil {
+				return err
+			}
+			return b.Flush()
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}

@@ -1,0 +1,427 @@
+package web
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"star"
+	"star/runlog"
+	"star/straggler"
+)
+
+// State is a job as its page shows it, made of the lines of its run log. It takes the same memory however long the job is: what is drawn over time is kept for so many
+// stretches of time, which become longer as the job does. It is used by one goroutine.
+type State struct {
+	start    runlog.Start
+	ring     bool
+	train    *runlog.Train
+	end      *runlog.Result
+	now      time.Duration
+	began    time.Duration
+	samples  int64
+	updates  int64
+	workers  []worker
+	modes    []mode
+	episodes []episode
+	open     map[star.Worker]int // index in episodes
+	own      bool                // verdicts are the job's own, else of detector
+	detector *straggler.Detector
+	evals    []eval
+	saves    []checkpoint
+	copies   map[int]runlog.Replica
+	happened []event
+	term     int64
+	rate     series // samples applied
+	loss     series // sum of losses, number of samples
+	noise    series
+	spent    series // of each worker two columns: its own time, its waits for others
+	wrong    string // why the log cannot be read any further
+}
+
+type worker struct {
+	peer                      string
+	never, left               bool
+	step                      int64
+	last                      time.Duration
+	load, compute, net, waits average
+	wait                      time.Duration // all of it
+}
+
+// average is a mean that forgets: exponential, of about the last ten.
+type average struct {
+	value float64
+	known bool
+}
+
+func (a *average) add(d time.Duration) {
+	if !a.known {
+		a.value, a.known = d.Seconds(), true
+		return
+	}
+	a.value += 0.2 * (d.Seconds() - a.value)
+}
+
+type mode struct {
+	at                 time.Duration
+	plan, from, why    string
+	predicted, seen    float64
+	reverted, finished bool
+}
+
+type episode struct {
+	worker        star.Worker
+	since, until  time.Duration // until below 0: it is slow now
+	step          int64
+	slowdown      float64
+	cause, says   string
+	waited, whole time.Duration // by all others, since; of everything that they did
+}
+
+type eval struct {
+	at             time.Duration
+	version        int64
+	loss, accuracy float64
+}
+
+type checkpoint struct {
+	at      time.Duration
+	id, err string
+	version int64
+}
+
+type event struct {
+	at   time.Duration
+	says string
+}
+
+// What is kept of things that may happen any number of times.
+const (
+	stretches   = 400 // of time
+	mostEvents  = 200
+	mostShown   = 64 // workers
+	mostChanges = 200
+)
+
+// NewState is the state before the first line.
+func NewState() *State {
+	return &State{open: map[star.Worker]int{}, copies: map[int]runlog.Replica{}}
+}
+
+// Line takes in the next line.
+func (s *State) Line(l runlog.Line) error {
+	s.now = max(s.now, l.T)
+	switch e := l.Entry.(type) {
+	case runlog.Start:
+		s.start = e
+		var c struct{ Arch string }
+		json.Unmarshal(e.Config, &c) // what it does not say is the default
+		s.ring = c.Arch == "allreduce"
+	case runlog.Train:
+		s.train, s.began = &e, l.T
+		s.workers = append(s.workers, make([]worker, max(e.Workers-len(s.workers), 0))...)
+		for i := range s.workers {
+			s.workers[i].step = -1
+		}
+		for _, w := range e.Absent {
+			s.workers[w].never = true
+		}
+		s.rate, s.loss, s.noise, s.spent = newSeries(l.T, 1), newSeries(l.T, 2), newSeries(l.T, 2), newSeries(l.T, 2*e.Workers)
+		s.modes = append(s.modes, mode{at: l.T, plan: e.Plan, predicted: math.NaN(), seen: math.NaN()})
+		var err error
+		s.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: s.ring})
+		return err
+	case runlog.Join:
+		s.join(l.T, e)
+	case runlog.Leave:
+		s.leave(l.T, e)
+	case runlog.Record:
+		s.record(l.T, &e.Record)
+	case runlog.Fire:
+		if e.Samples > s.samples {
+			s.rate.add(l.T, 0, float64(e.Samples-s.samples))
+		}
+		s.samples, s.updates = e.Samples, e.Version-s.train.Version
+	case runlog.Noise:
+		if x := float64(e.Scale); x > 0 && !math.IsInf(x, 0) {
+			s.noise.add(l.T, 0, x)
+			s.noise.add(l.T, 1, 1)
+		}
+	case runlog.Verdict:
+		s.verdict(l.T, e)
+	case runlog.Plan:
+		s.modes = last(append(s.modes, mode{at: l.T, plan: e.Plan, from: e.From, why: e.Why, predicted: float64(e.Predicted), seen: math.NaN()}), mostChanges)
+	case runlog.Gain:
+		for i := len(s.modes) - 1; i >= 0; i-- {
+			if m := &s.modes[i]; m.plan == e.Plan {
+				m.seen, m.reverted = float64(e.Seen), e.Reverted
+				break
+			}
+		}
+	case runlog.Eval:
+		s.evals = last(append(s.evals, eval{l.T, e.To, float64(e.Loss), float64(e.Accuracy)}), stretches)
+	case runlog.Checkpoint:
+		s.saves = last(append(s.saves, checkpoint{l.T, e.ID, e.Err, e.Version}), 20)
+	case runlog.Replica:
+		s.copies[e.Shard] = e
+		s.happen(l.T, "shard %d: server %d %s; server %d answers", e.Shard, e.Server, e.Event, e.Primary)
+	case runlog.Move:
+		if e.Err != "" {
+			s.happen(l.T, "shard %d stays on server %d: %s", e.Shard, e.From, e.Err)
+		} else {
+			s.happen(l.T, "shard %d moved from server %d to %d", e.Shard, e.From, e.To)
+		}
+	case runlog.Poison:
+		if !e.Over {
+			s.happen(l.T, "worker %d sent a gradient that does not belong: %s", e.Worker, e.Cause)
+		}
+	case runlog.Short:
+		s.happen(l.T, "waits for workers: %d are there, at least %d are wanted", e.Workers, e.Least)
+	case runlog.Enough:
+		s.happen(l.T, "goes on with %d workers", e.Workers)
+	case runlog.Term:
+		s.term = e.Term
+		if e.Over {
+			s.happen(l.T, "another process coordinates now")
+		} else {
+			s.happen(l.T, "this process coordinates since then (term %d)", e.Term)
+		}
+	case runlog.Stop:
+		s.happen(l.T, "told to stop: %s", e.Why)
+	case runlog.Summary:
+		s.end = &e.Result
+		for w := range s.open {
+			s.recover(w, s.now)
+		}
+	}
+	return nil
+}
+
+// Wrong says that the log cannot be read any further.
+func (s *State) Wrong(err error) { s.wrong = err.Error() }
+
+// Ended says that the log has its last line.
+func (s *State) Ended() bool { return s.end != nil }
+
+func last[T any](xs []T, n int) []T {
+	if len(xs) > n {
+		return slices.Delete(xs, 0, len(xs)-n)
+	}
+	return xs
+}
+
+func (s *State) happen(at time.Duration, format string, a ...any) {
+	s.happened = last(append(s.happened, event{at, fmt.Sprintf(format, a...)}), mostEvents)
+}
+
+func (s *State) join(at time.Duration, e runlog.Join) {
+	for int(e.Worker) >= len(s.workers) && s.train == nil {
+		s.workers = append(s.workers, worker{step: -1})
+	}
+	w := &s.workers[e.Worker]
+	if s.train != nil {
+		s.happen(at, "worker %d joined", e.Worker)
+	}
+	w.peer, w.never, w.left = e.Peer, false, false
+}
+
+func (s *State) leave(at time.Duration, e runlog.Leave) {
+	s.happen(at, "worker %d left: %s", e.Worker, e.Why)
+	s.recover(e.Worker, at)
+	if int(e.Worker) < len(s.workers) {
+		s.workers[e.Worker].left = true
+	}
+	if s.detector != nil {
+		s.detector.Leave(e.Worker)
+	}
+}
+
+func (s *State) record(at time.Duration, r *star.Record) {
+	w := &s.workers[r.Worker]
+	own, wait, net := r.Busy(), max(r.Wait-r.Transit, 0), r.Push+r.Transit+r.Pull
+	if s.ring { // nobody can exchange alone
+		own, wait, net = r.Own(), r.Wait+r.Push, 0
+	}
+	w.step, w.last, w.wait = r.Step, at, w.wait+wait
+	w.load.add(r.Load)
+	w.compute.add(r.Compute)
+	w.net.add(net)
+	w.waits.add(wait)
+	i := 2 * int(r.Worker)
+	s.spent.spread(at-own, at, i)
+	s.spent.spread(at-own-wait, at-own, i+1)
+	if r.Samples > 0 && r.Loss-r.Loss == 0 {
+		s.loss.add(at, 0, r.Loss*float64(r.Samples))
+		s.loss.add(at, 1, float64(r.Samples))
+	}
+	for slow, i := range s.open {
+		if slow != r.Worker {
+			s.episodes[i].waited += wait
+			s.episodes[i].whole += own + wait
+		}
+	}
+	for _, e := range s.detector.Observe(*r) {
+		if s.own || e.Kind != straggler.Slow && e.Kind != straggler.Changed && e.Kind != straggler.Recovered {
+			continue
+		}
+		if e.Kind == straggler.Recovered {
+			s.recover(e.Worker, at)
+			continue
+		}
+		var says []string
+		for _, v := range e.Verdict.Evidence {
+			says = append(says, v.Text)
+		}
+		s.slow(at, e.Worker, e.Step, e.Verdict.Slowdown, e.Verdict.Cause.String(), says)
+	}
+}
+
+func (s *State) verdict(at time.Duration, e runlog.Verdict) {
+	if !s.own { // from here on the job says it
+		s.own = true
+		s.episodes, s.open = nil, map[star.Worker]int{}
+	}
+	if e.Event == straggler.Recovered.String() {
+		s.recover(e.Worker, at)
+		return
+	}
+	var says []string
+	for _, v := range e.Evidence {
+		says = append(says, v.Text)
+	}
+	s.slow(at, e.Worker, e.Step, float64(e.Slowdown), e.Cause, says)
+}
+
+func (s *State) slow(at time.Duration, w star.Worker, step int64, slowdown float64, cause string, says []string) {
+	i, ok := s.open[w]
+	if !ok {
+		if len(s.episodes) == mostChanges { // the first one that is over makes room
+			if k := slices.IndexFunc(s.episodes, func(e episode) bool { return e.until >= 0 }); k >= 0 {
+				s.episodes = slices.Delete(s.episodes, k, k+1)
+				for w, j := range s.open {
+					if j > k {
+						s.open[w] = j - 1
+					}
+				}
+			}
+		}
+		i = len(s.episodes)
+		s.open[w] = i
+		s.episodes = append(s.episodes, episode{worker: w, since: at, until: -1, step: step})
+	}
+	e := &s.episodes[i]
+	e.slowdown, e.cause, e.says = slowdown, cause, strings.Join(says, "; ")
+}
+
+func (s *State) recover(w star.Worker, at time.Duration) {
+	if i, ok := s.open[w]; ok {
+		s.episodes[i].until = at
+		delete(s.open, w)
+	}
+}
+
+// headline says in one sentence who is slow, and what it costs.
+func (s *State) headline() (text string, bad bool) {
+	switch {
+	case s.wrong != "":
+		return "The run log cannot be read any further: " + s.wrong, true
+	case s.end != nil && s.end.Error != "":
+		return "The job failed: " + s.end.Error, true
+	case s.train == nil:
+		return "The training has not begun: waiting for workers and servers.", false
+	}
+	var worst *episode
+	for _, i := range s.open {
+		if e := &s.episodes[i]; worst == nil || e.slowdown > worst.slowdown {
+			worst = e
+		}
+	}
+	if worst == nil {
+		switch n := len(s.episodes); {
+		case s.end == nil && n == 0:
+			return "Nobody is slow.", false
+		case s.end == nil:
+			return fmt.Sprintf("Nobody is slow now; %s so far.", count(n, "slow time")), false
+		case n == 0:
+			return "Nobody was slow.", false
+		}
+		for i := range s.episodes {
+			if e := &s.episodes[i]; worst == nil || e.waited > worst.waited {
+				worst = e
+			}
+		}
+		return fmt.Sprintf("Worker %d was %.1fx slow from step %d, for %s: %s.%s", worst.worker, worst.slowdown, worst.step, brief(worst.until-worst.since), worst.cause, worst.cost()), true
+	}
+	more := ""
+	if n := len(s.open) - 1; n > 0 {
+		more = fmt.Sprintf(" %s slow, too.", count(n, "other worker"))
+		if n == 1 {
+			more = " Another worker is slow, too."
+		}
+	}
+	return fmt.Sprintf("Worker %d is %.1fx slow since step %d, %s ago: %s.%s%s", worst.worker, worst.slowdown, worst.step, brief(s.now-worst.since), worst.cause, worst.cost(), more), true
+}
+
+// cost is what the others lost meanwhile.
+func (e *episode) cost() string {
+	if e.whole <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" The others waited %.0f %% of their time meanwhile.", 100*float64(e.waited)/float64(e.whole))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// brief is a time for people.
+func brief(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.1f h", d.Hours())
+}
+
+// shown are the workers that have a row: if there are too many, those that were slow, for longest first, and those that left.
+func (s *State) shown() []int {
+	var ws []int
+	for i := range s.workers {
+		if !s.workers[i].never {
+			ws = append(ws, i)
+		}
+	}
+	if len(ws) > mostShown {
+		slow := make([]time.Duration, len(s.workers))
+		for _, e := range s.episodes {
+			until := e.until
+			if until < 0 {
+				until = s.now
+			}
+			slow[e.worker] += until - e.since
+		}
+		slices.SortStableFunc(ws, func(a, b int) int {
+			left := func(i int) int {
+				if s.workers[i].left {
+					return 1
+				}
+				return 0
+			}
+			return cmp.Or(cmp.Compare(slow[b], slow[a]), cmp.Compare(left(b), left(a)))
+		})
+		ws = ws[:mostShown]
+		slices.Sort(ws)
+	}
+	return ws
+}

@@ -1,0 +1,305 @@
+"use strict";
+// The page of a job. It shows the view that the server sends (view.go), whole each time, and keeps nothing of its own but where the reader is.
+// Texts of a view come from a run log, that is from anywhere: they are only ever set as textContent.
+(() => {
+  const PAGE = 1; // of what view.go sends
+  const $ = id => document.getElementById(id);
+  const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  const known = x => x !== null && x !== undefined;
+  const seconds = s => !known(s) ? "–" : s < 0.001 ? (1e6 * s).toFixed(0) + " µs" : s < 1 ? (1e3 * s).toPrecision(3) + " ms" : s < 10 ? s.toFixed(2) + " s" : duration(s);
+  const duration = s => {
+    if (!known(s)) return "–";
+    s = Math.round(s);
+    if (s < 60) return s + " s";
+    const m = Math.floor(s / 60), h = Math.floor(m / 60);
+    return h ? `${h} h ${m % 60} min` : `${m} min ${s % 60} s`;
+  };
+  const at = s => s < 600 ? s.toFixed(1) + " s" : duration(s);
+  const percent = (x, digits = 1) => known(x) ? (100 * x).toFixed(digits) + " %" : "–";
+  const number = x => known(x) ? Number(x.toPrecision(4)).toLocaleString("en") : "–";
+
+  const text = (id, s) => { const e = $(id); if (e.textContent !== s) e.textContent = s; };
+
+  // table fills a table: heads are [name, class], rows lists of texts, each with a class of its own.
+  function table(id, heads, rows, empty) {
+    const t = $(id);
+    const key = JSON.stringify(rows);
+    if (t.dataset.key === key) return;
+    t.dataset.key = key;
+    t.replaceChildren();
+    if (!rows.length) {
+      const c = t.insertRow().insertCell();
+      c.textContent = empty;
+      return;
+    }
+    const head = t.createTHead().insertRow();
+    for (const [name, cls] of heads) {
+      const th = document.createElement("th");
+      th.scope = "col";
+      th.textContent = name;
+      if (cls) th.className = cls;
+      head.append(th);
+    }
+    const body = t.createTBody();
+    for (const { cells, cls } of rows) {
+      const tr = body.insertRow();
+      if (cls) tr.className = cls;
+      cells.forEach((c, i) => {
+        const td = tr.insertCell();
+        td.textContent = c;
+        if (heads[i][1]) td.className = heads[i][1];
+      });
+    }
+  }
+
+  // --- the timeline
+
+  const ROW = 16, GAP = 2, MODE = 20, AXIS = 20, LABEL = 44;
+  let view = null, cursor = null; // cursor: {stretch, row}
+
+  function drawTimeline() {
+    const box = $("timeline"), canvas = box.firstElementChild;
+    const rows = view.workers, n = view.series.t ? view.series.t.length : 0;
+    const width = box.clientWidth, height = MODE + rows.length * (ROW + GAP) + AXIS;
+    const scale = window.devicePixelRatio || 1;
+    if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
+      canvas.width = Math.round(width * scale);
+      canvas.height = Math.round(height * scale);
+      canvas.style.height = height + "px";
+    }
+    const g = canvas.getContext("2d");
+    g.setTransform(scale, 0, 0, scale, 0, 0);
+    g.clearRect(0, 0, width, height);
+    if (!n) return;
+    const span = view.now - view.series.from, x = t => LABEL + (width - LABEL) * Math.min(Math.max((t - view.series.from) / span, 0), 1);
+    const edge = k => x(Math.min(view.series.from + k * view.series.width, view.now));
+    g.font = "12px system-ui, sans-serif";
+    g.textBaseline = "middle";
+    const ink = css("--ink"), faint = css("--faint"), line = css("--line");
+    const colour = { "=": css("--work"), "#": css("--slow"), ".": css("--wait") };
+    view.modes.forEach((m, i) => {
+      const a = x(m.at), z = i + 1 < view.modes.length ? x(view.modes[i + 1].at) : width;
+      g.fillStyle = i % 2 ? css("--panel") : line;
+      g.fillRect(a, 0, z - a, MODE - 3);
+      g.save();
+      g.beginPath();
+      g.rect(a, 0, Math.max(z - a - 2, 0), MODE);
+      g.clip();
+      g.fillStyle = ink;
+      g.fillText(m.plan, a + 4, (MODE - 3) / 2);
+      g.restore();
+    });
+    rows.forEach((w, r) => {
+      const y = MODE + r * (ROW + GAP);
+      g.fillStyle = known(w.slow) ? css("--slow") : faint;
+      g.textAlign = "right";
+      g.fillText("w" + w.rank, LABEL - 6, y + ROW / 2);
+      g.textAlign = "left";
+      for (let k = 0; k < w.line.length;) {
+        let end = k + 1;
+        while (end < w.line.length && w.line[end] === w.line[k]) end++;
+        if (colour[w.line[k]]) {
+          g.fillStyle = colour[w.line[k]];
+          g.fillRect(edge(k), y, Math.max(edge(end) - edge(k), 0.5), ROW);
+        }
+        k = end;
+      }
+    });
+    let step = 1e-3;
+    for (let k = 0; step / span * (width - LABEL) < 80; k++) step *= [2, 2.5, 2][k % 3];
+    g.fillStyle = faint;
+    for (let t = Math.ceil(view.series.from / step) * step; t <= view.now; t += step) {
+      const s = t < 600 ? +t.toPrecision(6) + " s" : duration(t);
+      if (x(t) + g.measureText(s).width < width) g.fillText(s, x(t), height - AXIS / 2);
+      g.fillRect(x(t), height - AXIS, 1, 4);
+    }
+    if (cursor) {
+      g.strokeStyle = ink;
+      const a = edge(cursor.stretch);
+      g.strokeRect(a, MODE + cursor.row * (ROW + GAP) - 1, Math.max(edge(cursor.stretch + 1) - a, 3), ROW + 2);
+    }
+  }
+
+  const DOES = { "=": "works", "#": "is slow", ".": "waits for others", " ": "does neither" };
+  function under() {
+    if (!cursor || !view.series.t) return text("under", "");
+    const w = view.workers[cursor.row];
+    if (!w) return text("under", "");
+    const t = view.series.t[cursor.stretch], episode = view.episodes.find(e => e.worker === w.rank && e.since <= t && (!known(e.until) || t < e.until));
+    const mode = view.modes.findLast(m => m.at <= t);
+    text("under", `at ${at(t)}, worker ${w.rank} ${DOES[w.line[cursor.stretch] || " "]}${mode ? ", mode " + mode.plan : ""}${episode ? ": " + (known(episode.slowdown) ? episode.slowdown.toFixed(1) + "x, " : "") + episode.cause + ", " + episode.says : ""}`);
+  }
+  function point(stretch, row) {
+    const n = view.series.t ? view.series.t.length : 0;
+    if (!n || !view.workers.length) return;
+    cursor = { stretch: Math.min(Math.max(stretch, 0), n - 1), row: Math.min(Math.max(row, 0), view.workers.length - 1) };
+    drawTimeline();
+    under();
+  }
+  $("timeline").addEventListener("mousemove", e => {
+    if (!view || !view.series.t) return;
+    const r = $("timeline").getBoundingClientRect(), y = e.clientY - r.top - MODE;
+    const t = view.series.from + (e.clientX - r.left - LABEL) / (r.width - LABEL) * (view.now - view.series.from);
+    point(Math.floor((t - view.series.from) / view.series.width), Math.floor(y / (ROW + GAP)));
+  });
+  $("timeline").addEventListener("keydown", e => {
+    const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], Home: [-1e9, 0], End: [1e9, 0] }[e.key];
+    if (!view || !move) return;
+    e.preventDefault();
+    const from = cursor || { stretch: 0, row: 0 };
+    point(from.stretch + move[0], from.row + move[1]);
+  });
+
+  // --- charts
+
+  const charts = {};
+  function chart(id, make, data) {
+    const box = $(id);
+    if (!charts[id]) {
+      charts[id] = new uPlot({ width: box.clientWidth || 300, height: 220, ...make() }, data, box);
+    } else {
+      charts[id].setData(data);
+    }
+  }
+  const axis = extra => ({ stroke: () => css("--faint"), grid: { stroke: () => css("--line"), width: 1 }, ticks: { stroke: () => css("--line") }, font: "12px system-ui, sans-serif", ...extra });
+  const times = () => axis({ values: (_, ts) => ts.map(t => t < 600 ? t + " s" : duration(t)), space: 70 });
+  const fromZero = (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.05 || 1];
+  const marks = { // changes of mode
+    hooks: {
+      draw: u => {
+        if (!view) return;
+        const g = u.ctx;
+        g.save();
+        g.strokeStyle = css("--second");
+        g.setLineDash([4, 4]);
+        for (const m of view.modes.slice(1)) {
+          const x = Math.round(u.valToPos(m.at, "x", true));
+          if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
+          g.beginPath();
+          g.moveTo(x, u.bbox.top);
+          g.lineTo(x, u.bbox.top + u.bbox.height);
+          g.stroke();
+        }
+        g.restore();
+      },
+    },
+  };
+
+  function drawCharts() {
+    const s = view.series;
+    if (!s.t || !s.t.length) return;
+    chart("rate", () => ({
+      plugins: [marks], scales: { x: { time: false }, y: { range: fromZero } }, axes: [times(), axis({ size: 62 })],
+      series: [{ label: "at", value: (_, t) => known(t) ? at(t) : "–" }, { label: "samples/s", stroke: () => css("--accent"), width: 2, points: { show: false }, value: (_, v) => number(v) }],
+    }), [s.t, s.rate]);
+    const accuracy = s.t.map(() => null);
+    for (const e of view.evals) {
+      const k = Math.min(Math.max(Math.floor((e.at - s.from) / s.width), 0), s.t.length - 1);
+      accuracy[k] = e.accuracy;
+    }
+    chart("loss", () => ({
+      plugins: [marks], scales: { x: { time: false }, y: { range: fromZero }, a: { range: [0, 1] } },
+      axes: [times(), axis({ size: 62 }), axis({ scale: "a", side: 1, size: 56, grid: { show: false }, values: (_, vs) => vs.map(v => Math.round(100 * v) + " %") })],
+      series: [{ label: "at", value: (_, t) => known(t) ? at(t) : "–" }, { label: "training loss", stroke: () => css("--accent"), width: 2, points: { show: false }, spanGaps: true, value: (_, v) => number(v) },
+        { label: "test accuracy", scale: "a", stroke: () => css("--second"), width: 2, points: { show: true, size: 6 }, spanGaps: true, value: (_, v) => percent(v, 2) }],
+    }), [s.t, s.loss, accuracy]);
+  }
+
+  // --- the rest
+
+  function show(v) {
+    view = v;
+    if (v.page !== PAGE) {
+      text("link", "this page is of another version of star: reload it");
+    }
+    const model = v.model.split(",")[0];
+    text("title", model ? `${model} on ${v.data}` : v.job || "STAR");
+    document.title = `${v.bad && v.status === "running" ? "slow: " : ""}${model || v.job || "job"} · STAR`;
+    text("subtitle", `job ${v.job}, ${v.program}, ${v.arch}${v.shards_of ? ", " + v.shards_of + (v.shards_of === 1 ? " shard" : " shards") : ""}, ${v.workers.length + v.hidden} workers, began ${new Date(v.began).toLocaleString()}`);
+    text("state", v.status);
+    $("state").className = "chip " + v.status;
+    text("headline", v.headline);
+    $("headline").className = v.bad ? "bad" : "";
+    text("notes", v.notes && v.notes.length ? "On purpose: " + v.notes.join("; ") : "");
+    $("progress").value = v.limit ? v.samples / v.limit : 0;
+    stats([
+      ["progress", v.limit ? percent(v.samples / v.limit) : "–"], ["left", v.status === "running" ? duration(v.left) : "–"], ["elapsed", duration(v.now - v.from)], ["mode", v.mode || "–"],
+      ["samples/s", number(v.rate)], ["training loss", number(v.loss)], ["accuracy", percent(v.accuracy, 2)], ["updates", number(v.updates)],
+    ]);
+    drawTimeline();
+    under();
+    drawCharts();
+    table("t-workers", [["worker"], ["state"], ["step", "n"], ["compute", "n"], ["loading", "n"], ["network", "n"], ["waits", "n"], ["address"]], v.workers.map(w => ({
+      cls: known(w.slow) ? "bad" : w.left ? "gone" : "",
+      cells: [w.rank, w.left ? "has left" : known(w.slow) ? `slow ${w.slow.toFixed(1)}x: ${w.cause}` : "", w.step < 0 ? "–" : w.step, seconds(w.compute), seconds(w.load), v.arch === "all-reduce" ? "–" : seconds(w.net), seconds(w.wait), w.peer].map(String),
+    })), "no worker yet");
+    text("hidden", v.hidden ? `and ${v.hidden} workers more, which were not slow` : "");
+    table("t-slow", [["worker", "n"], ["from"], ["to"], ["times", "n"], ["cause"], ["others waited", "n"], ["because", "text"]], v.episodes.slice().reverse().map(e => ({
+      cls: known(e.until) ? "" : "bad",
+      cells: [String(e.worker), at(e.since), known(e.until) ? at(e.until) : "now", known(e.slowdown) ? e.slowdown.toFixed(1) : "–", e.cause, percent(e.cost, 0), e.says],
+    })), "nobody was slow");
+    table("t-modes", [["at"], ["mode"], ["gain predicted", "n"], ["seen", "n"], ["because", "text"]], v.modes.slice().reverse().map(m => ({
+      cells: [at(m.at), m.plan, percent(m.predicted_gain), percent(m.seen_gain) + (m.reverted ? ", taken back" : ""), m.why],
+    })), "not yet");
+    text("coordinator", v.term ? `The coordinator's term is ${v.term}.` : "One process coordinates.");
+    table("t-shards", [["shard", "n"], ["answers"], ["copies"], ["of", "n"]], v.shards.map(s => ({
+      cls: s.followers.length + 1 < s.of ? "bad" : "",
+      cells: [String(s.shard), "server " + s.primary, s.followers.length ? "servers " + s.followers.join(", ") : "none", String(s.of)],
+    })), v.shards_of ? "No copy of a shard was made or lost." : "Workers hold the parameters.");
+    table("t-saves", [["at"], ["version", "n"], ["folder", "text"]], v.checkpoints.slice().reverse().map(c => ({ cls: c.error ? "bad" : "", cells: [at(c.at), String(c.version), c.error || c.id] })), "none yet");
+    table("t-events", [["at"], ["what", "text"]], v.events.slice().reverse().map(e => ({ cells: [at(e.at), e.says] })), "nothing else");
+  }
+
+  function stats(pairs) {
+    const dl = $("stats");
+    pairs.forEach(([name, value], i) => {
+      let d = dl.children[i];
+      if (!d) {
+        d = document.createElement("div");
+        d.append(document.createElement("dt"), document.createElement("dd"));
+        dl.append(d);
+      }
+      if (d.firstChild.textContent !== name) d.firstChild.textContent = name;
+      if (d.lastChild.textContent !== value) d.lastChild.textContent = value;
+    });
+  }
+
+  function resize() {
+    if (!view) return;
+    drawTimeline();
+    for (const id in charts) charts[id].setSize({ width: $(id).clientWidth, height: 220 });
+  }
+  new ResizeObserver(resize).observe(document.body);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { resize(); for (const id in charts) charts[id].redraw(); });
+
+  const embedded = $("view"); // of star report
+  if (embedded) {
+    show(JSON.parse(embedded.textContent));
+    return;
+  }
+  for (const [name, what] of [["run.jsonl", "run log"], ["trace.json.gz", "trace for Perfetto"], ["view.json", "what this page shows"]]) {
+    const a = document.createElement("a");
+    a.href = name;
+    a.download = name;
+    a.textContent = what;
+    $("downloads").append($("downloads").childNodes.length ? ", " : "Download: ", a);
+  }
+  let wait = 500;
+  function connect() {
+    const events = new EventSource("events");
+    events.onmessage = e => {
+      wait = 500;
+      text("link", "");
+      show(JSON.parse(e.data));
+    };
+    events.addEventListener("end", () => events.close()); // the log has its last line
+    events.onerror = () => {
+      events.close();
+      text("link", "not connected: tries again");
+      setTimeout(connect, wait);
+      wait = Math.min(2 * wait, 10000);
+    };
+  }
+  connect();
+})();
