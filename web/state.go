@@ -67,10 +67,10 @@ func (a *average) add(d time.Duration) {
 }
 
 type mode struct {
-	at                 time.Duration
-	plan, from, why    string
-	predicted, seen    float64
-	reverted, finished bool
+	at              time.Duration
+	plan, from, why string
+	predicted, seen float64
+	reverted        bool
 }
 
 type episode struct {
