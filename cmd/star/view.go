@@ -15,7 +15,7 @@ import (
 
 	"star/cmd/internal/daemon"
 	"star/cmd/internal/node"
-	"star/cmd/internal/settings"
+	"star/internal/settings"
 	"star/runlog"
 	"star/transport"
 	"star/web"
