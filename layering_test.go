@@ -49,7 +49,8 @@ var rooms = []struct {
 	{"star/transport/transporttest", "star star/transport", "", "the conformance kit of Network"},
 	{"star/ps", "star star/transport star/exact star/compress star/poison star/replica star/train/kernel star/waits", "os", "shards know neither models nor the coordinator"},
 	{"star/replica", "star", "net os sync context time math/rand math/rand/v2", "pure: a simulator can drive it"},
-	{"star/coord", "star star/modes star/transport star/exact star/pgns star/poison star/replica star/runlog star/waits", "", "the control plane knows neither models nor shards"},
+	{"star/engine", "star star/modes star/pgns star/poison star/replica star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: the coordinator and the simulator do what it decides"},
+	{"star/coord", "star star/engine star/modes star/transport star/exact star/pgns star/poison star/replica star/runlog star/waits", "", "the control plane knows neither models nor shards"},
 	{"star/runlog", "star star/unpack", "net os sync context math/rand math/rand/v2", "pure: lines in, lines out"},
 	{"star/web", "star star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
 	{"star/council", "star/transport star/waits", "", "who coordinates; knows nothing of what"},
@@ -82,24 +83,41 @@ var rooms = []struct {
 	{"star/cmd/star-worker", "*", "", "wiring"},
 }
 
-// TestLayering checks the arrows of docs/architecture.md.
-func TestLayering(t *testing.T) {
+// module is a package as go list shows it.
+type module struct {
+	ImportPath string
+	Imports    []string
+}
+
+// packages are those of this module.
+func packages(t *testing.T) (ps []module) {
 	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	dec := json.NewDecoder(strings.NewReader(string(out)))
-	seen := 0
-	for {
-		var p struct {
-			ImportPath string
-			Imports    []string
-		}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p module
 		if err := dec.Decode(&p); err == io.EOF {
-			break
+			return ps
 		} else if err != nil {
 			t.Fatal(err)
 		}
+		ps = append(ps, p)
+	}
+}
+
+// ours says whether a package is one of this module.
+func ours(imp string) bool { return imp == "star" || strings.HasPrefix(imp, "star/") }
+
+// among says whether a package is one of a list, or below one.
+func among(imp string, list []string) bool {
+	return slices.ContainsFunc(list, func(n string) bool { return imp == n || path.Dir(imp) == n && n != "math" })
+}
+
+// TestLayering checks the arrows of docs/architecture.md.
+func TestLayering(t *testing.T) {
+	seen := 0
+	for _, p := range packages(t) {
 		i := slices.IndexFunc(rooms, func(r struct{ room, needs, not, why string }) bool { return r.room == p.ImportPath })
 		if i < 0 {
 			t.Errorf("%s is no room of the plan: give it a line here and a row in docs/architecture.md", p.ImportPath)
@@ -110,18 +128,59 @@ func TestLayering(t *testing.T) {
 		needs, not := strings.Fields(r.needs), strings.Fields(r.not)
 		for _, imp := range p.Imports {
 			switch {
-			case imp == "star" || strings.HasPrefix(imp, "star/"):
+			case ours(imp):
 				if r.needs != "*" && !slices.Contains(needs, imp) {
 					t.Errorf("%s must not import %s: %s", r.room, imp, r.why)
 				}
 			case r.not == "*" && imp != "time":
 				t.Errorf("%s must not import %s: %s", r.room, imp, r.why)
-			case slices.ContainsFunc(not, func(n string) bool { return imp == n || path.Dir(imp) == n && n != "math" }):
+			case among(imp, not):
 				t.Errorf("%s must not import %s: %s", r.room, imp, r.why)
 			}
 		}
 	}
 	if seen < len(rooms)/2 {
 		t.Fatalf("go list shows %d rooms of %d", seen, len(rooms))
+	}
+}
+
+// lends are packages that pure rooms may import although they are not pure themselves, and what of them is not; *: whatever they import.
+var lends = map[string]string{
+	"star/train/kernel": "sync sync/atomic time", // a pool of goroutines for large products; no result depends on them
+	"star/coord":        "*",                     // of it the types of Pilot
+	"star/sim":          "*",                     // it uses the pure parts of allreduce and ps
+}
+
+// TestPure walks all imports of the pure rooms: who imports them gets no clock, goroutine, lock, file or network by another room.
+func TestPure(t *testing.T) {
+	imports := map[string][]string{}
+	for _, p := range packages(t) {
+		imports[p.ImportPath] = p.Imports
+	}
+	pure := 0
+	for _, r := range rooms {
+		if !strings.HasPrefix(r.why, "pure") {
+			continue
+		}
+		pure++
+		not := strings.Fields(r.not)
+		way := map[string]string{r.room: r.room}
+		for queue := []string{r.room}; len(queue) > 0; queue = queue[1:] {
+			for _, imp := range imports[queue[0]] {
+				switch {
+				case lends[queue[0]] == "*":
+				case ours(imp):
+					if way[imp] == "" {
+						way[imp] = way[queue[0]] + " → " + imp
+						queue = append(queue, imp)
+					}
+				case imp != "time" && among(imp, not) && !slices.Contains(strings.Fields(lends[queue[0]]), imp):
+					t.Errorf("%s imports %s by way of %s: %s", r.room, imp, way[queue[0]], r.why)
+				}
+			}
+		}
+	}
+	if pure < 10 {
+		t.Fatalf("%d pure rooms", pure)
 	}
 }

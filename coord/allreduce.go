@@ -1,14 +1,12 @@
 package coord
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"star"
+	"star/engine"
 	"star/transport"
 )
 
@@ -49,8 +47,8 @@ func (c *Coordinator) joinsRing(h transport.Hello, e Enrolment) error {
 }
 
 // announce tells a worker of a ring, with the addresses that concern it.
-func (c *Coordinator) announce(r ringFor) {
-	p := c.workers[r.to]
+func (c *Coordinator) announce(r engine.To[transport.Ring]) {
+	p := c.workers[r.Worker]
 	if p == nil || p.gone {
 		return
 	}
@@ -60,12 +58,12 @@ func (c *Coordinator) announce(r ringFor) {
 		}
 		return meet, door
 	}
-	m := r.msg
+	m := r.Msg
 	if len(m.Members) > 0 {
 		m.Addr, _ = addr(m.Members[0])
 	}
 	for _, rider := range m.Riders {
-		if rider.Worker == r.to {
+		if rider.Worker == r.Worker {
 			_, m.Door = addr(rider.Parent)
 		}
 	}
@@ -86,7 +84,7 @@ func (c *Coordinator) reformed() {
 			}
 		}
 		if r.test {
-			c.nextEval = max(c.ledger.used, 1)
+			c.nextEval = max(c.engine.State().Used, 1)
 		}
 	}
 	if c.save != nil && !c.save.final && !c.save.writing {
@@ -94,56 +92,15 @@ func (c *Coordinator) reformed() {
 	}
 }
 
-// fromRing handles what only members of rings say.
-func (c *Coordinator) fromRing(p *peer, e event) error {
-	if c.ledger == nil || c.ledger.ring == nil {
-		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
+// savedAt notes that a worker has written its part of a checkpoint: the parameters, where it has some, or what its codec has left out.
+func (c *Coordinator) savedAt(p *peer, e event) error {
+	switch {
+	case c.sharded() || e.saved.Shard > 0:
+		return c.savedResidual(p, e)
+	case c.save != nil && c.save.saver == star.Worker(p.rank):
+		c.saved(e)
 	}
-	r := c.ledger.ring
-	switch e.kind {
-	case transport.KindFormed:
-		orders, err := r.formed(star.Worker(p.rank), e.formed.Generation, e.formed.Version)
-		if e, ok := errors.AsType[*Error](err); ok {
-			return e
-		}
-		if err != nil {
-			return c.drop(p, err)
-		}
-		return c.carry(orders)
-	case transport.KindTally:
-		t := e.tally
-		if int(t.Worker) != p.rank {
-			return c.drop(p, fmt.Errorf("a tally of worker %d", t.Worker))
-		}
-		if t.Hash != 0 {
-			return c.compare(t)
-		}
-		orders, err := r.tally(t)
-		if err != nil {
-			return c.drop(p, err)
-		}
-		return c.carry(orders)
-	case transport.KindComputed:
-		if int(e.computed.Worker) != p.rank {
-			return c.drop(p, fmt.Errorf("told what worker %d has computed", e.computed.Worker))
-		}
-		orders, err := r.computed(e.computed)
-		if err != nil {
-			return c.drop(p, err)
-		}
-		return c.carry(orders)
-	case transport.KindFault:
-		c.log.Warn("a ring has failed", "at", p.conn.Peer(), "generation", e.fault.Generation, "suspect", e.fault.Suspect, "reason", e.fault.Reason)
-		r.failed(star.Worker(p.rank), e.fault.Generation, e.fault.Suspect, e.fault.Reason)
-	case transport.KindSaved:
-		switch {
-		case e.saved.Shard > 0: // what its codec has left out
-			return c.savedResidual(p, e)
-		case c.save != nil && c.save.saver == star.Worker(p.rank):
-			c.saved(e)
-		}
-	}
-	return nil
+	return nil // for a checkpoint that was given up
 }
 
 // compared is how many members of a ring have said what the hash of the parameters is that they evaluated: it was the same.
@@ -154,7 +111,7 @@ func (c *Coordinator) compared(version int64) int {
 // compare notes the hash of a member's parameters. All members have the same ones. Who has others than most goes; where that cannot be told, the job ends.
 func (c *Coordinator) compare(t transport.Tally) error {
 	for v := range c.hashes {
-		if v < t.Version-ringAhead {
+		if v < t.Version-engine.RingAhead {
 			delete(c.hashes, v)
 		}
 	}
@@ -171,7 +128,7 @@ func (c *Coordinator) compare(t transport.Tally) error {
 			most = hash
 		}
 	}
-	switch missing := len(c.ledger.ring.now.members) - len(said); {
+	switch missing := len(c.engine.Members()) - len(said); {
 	case len(members) == 1:
 		return nil
 	case 2*len(members[most]) > len(said)+max(missing, 0):
@@ -200,43 +157,9 @@ func (c *Coordinator) compare(t transport.Tally) error {
 	return nil
 }
 
-// mendRing has a failed ring formed again.
-func (c *Coordinator) mendRing() error {
-	if c.ledger == nil || c.ledger.ring == nil {
-		return nil
-	}
-	orders, evict, err := c.ledger.ring.mend()
-	if err != nil {
-		return &Error{exitLost, err.Error()}
-	}
-	if evict >= 0 {
-		p := c.workers[evict]
-		why := errors.New("the others cannot exchange gradients with it, or it says that it has another version than they")
-		c.part(p, exitRestart, fmt.Sprintf("the job goes on without this worker: %v", why))
-		return c.lost(p, why)
-	}
-	return c.carry(orders)
-}
-
-// evaluates says whether a worker takes part in an evaluation. Riders do not: others
-// would wait for stragglers.
+// evaluates says whether a worker takes part in an evaluation.
 func (c *Coordinator) evaluates(w star.Worker, final bool) bool {
-	if r := c.ledger.ring; r != nil && !slices.Contains(r.now.members, w) {
-		return false
-	}
-	return final || !c.ledger.accounts[w].parked
-}
-
-// startRingSave has the first member of the ring write a checkpoint.
-func (c *Coordinator) startRingSave() {
-	w, v := c.ledger.ring.save()
-	c.save = &saving{
-		id: c.cfg.Name(v, c.cfg.Generation), left: 1, parts: make([]json.RawMessage, 1), begun: time.Now(),
-		final: c.final, saver: w,
-	}
-	p := c.workers[w]
-	c.send(p, func() error { return transport.Send(p.conn, transport.Save{Version: v, ID: c.save.id}, nil) })
-	c.save.rest = c.frozen(c.save.id, v, c.live())
+	return c.engine.Evaluates(w) && (final || !c.engine.Worker(w).Parked)
 }
 
 // Order is something that the coordinator tells a worker.

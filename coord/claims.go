@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"star/engine"
 	"star/replica"
 	"star/runlog"
 	"star/transport"
@@ -85,7 +86,7 @@ func (c *Coordinator) returning(p *peer, fresh bool) bool {
 	case c.succeeds() && fresh && c.trained() && c.heir.estate.Seats[p.rank] > 0:
 		c.refuse(p, exitRestart, "another process takes the job over now; start this one again in a moment")
 		return true
-	case !c.succeeds() && old != nil && old != p && !old.gone && old.hello.Shards > 0 && c.ledger != nil:
+	case !c.succeeds() && old != nil && old != p && !old.gone && old.hello.Shards > 0 && c.engine != nil:
 		old.hangUp()
 		if err := c.lostServer(old, fmt.Errorf("it came again, as %s", p.conn.RemoteAddr())); err != nil {
 			c.sick = err
@@ -229,8 +230,8 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 		if !ok {
 			return false, &Error{exitLost, fmt.Sprintf("some copies lack fire %d, which no server knows any more. Resume from a checkpoint", seq)}
 		}
-		o := order{silent: true, memo: f.memo}
-		if err := o.fire.Parse(f.header); err != nil {
+		o := engine.Ready{Silent: true, Memo: f.memo}
+		if err := o.Fire.Parse(f.header); err != nil {
 			return false, &Error{exitDisagree, fmt.Sprintf("fire %d: %v", seq, err)}
 		}
 		c.offer(&o)

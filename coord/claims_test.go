@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/engine"
 	"star/replica"
 	"star/transport"
 )
@@ -123,7 +124,7 @@ func TestTakeOverCopiesDecidesNorms(t *testing.T) {
 		"a follower was ahead, waited": {[2][2]int64{{2, 3}, {2, 2}}, [2]int64{2, 2}, map[int][]int64{0: {3}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := live(3, 40, func(l *ledger) { l.norm = true })
+			p := live(3, 40, func(g *engine.Config) { g.Norm = true })
 			p.twice()
 			p.told, p.repeats = c.told, c.repeats
 			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Norm: true, Office: newDesk(7), Heir: &p.estate}, func(w *world) {

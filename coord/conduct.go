@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 	"unsafe"
 
 	"star"
+	"star/engine"
 	"star/transport"
 )
 
@@ -92,15 +92,12 @@ func (c *Coordinator) workerSays(p *peer, e *event) error {
 			return fmt.Errorf("compression %.40q of a worker that came with %q (--compress)", m.Codec, p.codec)
 		}
 		return c.past("compression", m.Version)
-	case c.ledger == nil:
+	case c.engine == nil:
 		return fmt.Errorf("%v before the start", e.kind)
 	}
-	a := &c.ledger.accounts[p.rank]
 	switch e.kind {
 	case transport.KindArrive:
-		if err := c.possible(&e.arrive.Record); err != nil {
-			return err
-		}
+		return c.possible(&e.arrive.Record)
 	case transport.KindEvalResult:
 		return c.evaluable(&e.eval)
 	case transport.KindBuffers:
@@ -115,21 +112,15 @@ func (c *Coordinator) workerSays(p *peer, e *event) error {
 	case transport.KindPoison:
 		m := &e.poison
 		switch own := int(m.Worker) == p.rank; {
-		case !own && !(c.ledger.ring != nil && c.carries(p.rank, m.Worker)):
+		case !own && !c.engine.Carries(star.Worker(p.rank), m.Worker):
 			return fmt.Errorf("poison of worker %d, for which it does not speak", m.Worker)
 		case m.Shard != -1:
 			return fmt.Errorf("poison of shard %d, which a worker has not", m.Shard)
-		case own && m.Step > a.step+ringAhead:
-			return fmt.Errorf("poison of step %d, and it is at step %d", m.Step, a.step)
+		case own && m.Step > c.engine.Worker(m.Worker).Step+engine.RingAhead:
+			return fmt.Errorf("poison of step %d, and it is at step %d", m.Step, c.engine.Worker(m.Worker).Step)
 		case math.Abs(m.Value) > largest32:
 			return fmt.Errorf("poison of the value %g", m.Value)
 		}
-	}
-	switch r := c.ledger.ring; {
-	case r != nil:
-		return r.sayable(p.rank, e, c.hello.Params)
-	case e.kind == transport.KindFault && e.fault.Generation > a.step:
-		return fmt.Errorf("a fault in step %d, and it is at step %d", e.fault.Generation, a.step)
 	}
 	return nil
 }
@@ -142,10 +133,8 @@ func floats(b []byte) []float32 {
 // past says what is wrong with a version that is told of something that has happened.
 func (c *Coordinator) past(what string, version int64) error {
 	newest := c.cfg.Resume.Version
-	if l := c.ledger; l != nil {
-		if newest = l.version(); l.ring != nil {
-			newest = l.ring.next
-		}
+	if c.engine != nil {
+		newest = c.engine.State().Next
 	}
 	if version > newest {
 		return fmt.Errorf("%s at version %d of the parameters, and the newest is %d", what, version, newest)
@@ -216,78 +205,11 @@ func (c *Coordinator) asked(eval int64) error {
 	return nil
 }
 
-// carries says whether a member of a ring speaks for a rider: it adds its gradients.
-func (c *Coordinator) carries(member int, w star.Worker) bool {
-	r := c.ledger.ring
-	rides := transport.Rider{Worker: w, Parent: star.Worker(member)}
-	return slices.Contains(r.now.riders, rides) || r.staged != nil && slices.Contains(r.staged.riders, rides)
-}
-
-// sayable says what is wrong with what a worker of a ring says of rings and rounds.
-func (r *ring) sayable(rank int, e *event, params int64) error {
-	a := &r.l.accounts[rank]
-	generation := func(g int64) error {
-		if g > r.generation {
-			return fmt.Errorf("%v of ring %d, and the newest is %d", e.kind, g, r.generation)
-		}
-		return nil
-	}
-	switch e.kind {
-	case transport.KindArrive:
-		rec := &e.arrive.Record
-		most := a.count
-		for _, rd := range r.rounds {
-			if k := slices.Index(rd.members, star.Worker(rank)); k >= 0 {
-				most = max(most, rd.whole(k))
-			}
-		}
-		switch {
-		case rec.Step < r.heard[star.Worker(rank)] || rec.Step > a.step+maxSkip:
-			return fmt.Errorf("step %d, and step %d is due", rec.Step, a.step)
-		case rec.Samples > most:
-			return fmt.Errorf("a gradient over %d samples, of a batch of at most %d", rec.Samples, most)
-		}
-	case transport.KindFormed:
-		if e.formed.Version > r.next {
-			return fmt.Errorf("formed ring %d at version %d, and rounds %d to %d are under way", e.formed.Generation, e.formed.Version, r.version, r.next-1)
-		}
-		return generation(e.formed.Generation)
-	case transport.KindComputed:
-		if e.computed.Version > r.next {
-			return fmt.Errorf("a gradient of version %d, and rounds %d to %d are under way", e.computed.Version, r.version, r.next-1)
-		}
-		return generation(e.computed.Generation)
-	case transport.KindFault:
-		if e.fault.Suspect == rank {
-			return errors.New("suspects itself")
-		}
-		return generation(e.fault.Generation)
-	case transport.KindTally:
-		t := &e.tally
-		if t.Version > r.next {
-			return fmt.Errorf("a tally of version %d, and rounds %d to %d are under way", t.Version, r.version, r.next-1)
-		}
-		if t.Sum2 < 0 || t.Sum2 > float64(params)*largest32 {
-			return fmt.Errorf("a sum with the squared norm %g", t.Sum2)
-		}
-		for _, g := range slices.Concat(t.Carried, t.Dropped) {
-			if int(g.Worker) >= len(r.l.accounts) || !(g.Weight >= 0 && g.Weight <= math.MaxFloat32) {
-				return fmt.Errorf("a tally with a gradient of worker %d of weight %g", g.Worker, g.Weight)
-			}
-		}
-		return generation(t.Generation)
-	}
-	return nil
-}
-
-// maxSkip is how many steps of a worker of a ring may be missing: records of the last rounds are lost with a coordinator.
-const maxSkip = 1 << 10
-
 // serverSays is for servers: they speak for shards that they have.
 func (c *Coordinator) serverSays(p *peer, e *event) error {
 	switch e.kind {
 	case transport.KindReady:
-		if err := c.speaksFor(p, e.kind, e.ready.Shard); err != nil || c.ledger == nil {
+		if err := c.speaksFor(p, e.kind, e.ready.Shard); err != nil || c.engine == nil {
 			return err
 		}
 		return c.past("a shard is ready", e.ready.Version)
@@ -299,8 +221,10 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 		if s := c.shards[m.Shard]; m.Sum2 > 1.01*float64(s.To-s.From)*largest32 && !math.IsInf(m.Sum2, 1) {
 			return fmt.Errorf("a slice of %d elements with the squared norm %g", s.To-s.From, m.Sum2)
 		}
-		if c.ledger != nil && int(m.Worker) < len(c.ledger.accounts) && m.Step > c.ledger.accounts[m.Worker].step+1 {
-			return fmt.Errorf("holds step %d of worker %d, which is at step %d", m.Step, m.Worker, c.ledger.accounts[m.Worker].step)
+		if c.engine != nil && int(m.Worker) < len(c.workers) {
+			if step := c.engine.Worker(m.Worker).Step; m.Step > step+1 {
+				return fmt.Errorf("holds step %d of worker %d, which is at step %d", m.Step, m.Worker, step)
+			}
 		}
 	case transport.KindNorm:
 		if err := c.speaksFor(p, e.kind, e.norm.Shard); err != nil {
@@ -309,8 +233,8 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 		if math.Abs(e.norm.Sum2) > float64(c.hello.Params)*largest32 && !math.IsInf(e.norm.Sum2, 0) {
 			return fmt.Errorf("a norm with the square %g", e.norm.Sum2)
 		}
-		if c.ledger != nil && e.norm.Seq > c.ledger.seq {
-			return fmt.Errorf("a norm for fire %d, and the last one is %d", e.norm.Seq, c.ledger.seq)
+		if c.engine != nil && e.norm.Seq > c.engine.State().Seq {
+			return fmt.Errorf("a norm for fire %d, and the last one is %d", e.norm.Seq, c.engine.State().Seq)
 		}
 	case transport.KindSaved:
 		return c.speaksFor(p, e.kind, e.saved.Shard)
@@ -327,7 +251,7 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 		if m.Move < 1 || m.Move > c.mover.id {
 			return fmt.Errorf("a move %d, of %d", m.Move, c.mover.id)
 		}
-		if c.ledger != nil {
+		if c.engine != nil {
 			return c.past("a shard has moved", m.Version)
 		}
 	case transport.KindStanding:

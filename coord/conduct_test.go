@@ -425,8 +425,8 @@ func TestOneWordTooMany(t *testing.T) {
 			Say(r.m, transport.Arrive{Record: star.Record{Worker: r.rank, Step: r.step, Basis: h.status().Version + 1, Samples: r.rel.Count, Loss: 1, Norm2: 4}}, nil)
 		}},
 		"another one's report": {"tree=0(1,2(3))", "released", func(h *hostile, r *rogue) {
-			step := h.c.ledger.accounts[0].step
-			Say(r.m, transport.Bundle{Worker: 0, Step: step, Members: []transport.Share{{Worker: 0, Step: step, Samples: h.c.ledger.accounts[0].count}}}, nil)
+			step := h.c.engine.Worker(0).Step
+			Say(r.m, transport.Bundle{Worker: 0, Step: step, Members: []transport.Share{{Worker: 0, Step: step, Samples: h.c.engine.Worker(0).Count}}}, nil)
 		}},
 		"the next evaluation": {"ssgd", "evaluating", func(h *hostile, r *rogue) {
 			Say(r.m, transport.EvalResult{Worker: r.rank, Eval: r.rel.Eval + 1, Version: r.rel.Version, LossSum: 1, Count: 1}, nil)

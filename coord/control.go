@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"star/engine"
 	"star/modes"
 	"star/runlog"
 	"star/transport"
@@ -88,7 +89,7 @@ func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) erro
 
 // control carries out one command of star ctl.
 func (c *Coordinator) control(e event) error {
-	if len(e.control) > 0 && e.control[0] == "move" && c.ledger != nil {
+	if len(e.control) > 0 && e.control[0] == "move" && c.engine != nil {
 		if c.cfg.Validation != nil {
 			e.reply <- reply{err: "shards do not move in a job with a validator (--baseline zeno++), which would not find them again"}
 			return nil
@@ -111,7 +112,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 		return nil, fmt.Errorf("no command; one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop")
 	}
 	verb, rest := args[0], args[1:]
-	if verb != "status" && c.ledger == nil {
+	if verb != "status" && c.engine == nil {
 		return nil, fmt.Errorf("%s: the training has not begun: waiting for %s", verb, c.missing())
 	}
 	switch {
@@ -125,16 +126,16 @@ func (c *Coordinator) command(args []string) (any, error) {
 		}
 		c.saveNow = true
 		c.milestones()
-		return map[string]any{"version": c.ledger.version()}, nil
+		return map[string]any{"version": c.engine.State().Version}, nil
 	case verb == "stop" && len(rest) == 0:
-		limit := c.ledger.cursor
+		limit := c.engine.State().Cursor
 		if !c.bequeath(func(e *Estate) { e.Limit = limit }) {
 			return nil, c.deposed
 		}
-		c.ledger.limit = limit
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.ledger.limit, Why: "star ctl"})
-		c.log.Info("stopping", "at_samples", c.ledger.limit, "why", "star ctl")
-		return map[string]any{"samples": c.ledger.limit}, nil
+		c.engine.Stop()
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: limit, Why: "star ctl"})
+		c.log.Info("stopping", "at_samples", limit, "why", "star ctl")
+		return map[string]any{"samples": limit}, nil
 	}
 	return nil, fmt.Errorf("unknown command %q; one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop", strings.Join(args, " "))
 }
@@ -155,13 +156,13 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		if c.auto == nil && c.cfg.Ring == nil {
 			c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
 		}
-		now := c.ledger.plan.String()
+		now := c.engine.Plan().String()
 		at := c.elapsed()
 		line := runlog.Plan{Plan: now, From: now, Why: why + " mode auto", Predicted: runlog.Number(math.NaN())}
 		c.cfg.RunLog.Write(at, line)
 		c.tell(at, line)
-		words := c.words(c.ledger.plan)
-		return modeChange{From: words, To: words, Version: c.ledger.version()}, nil
+		words := c.words(c.engine.Plan())
+		return modeChange{From: words, To: words, Version: c.engine.State().Version}, nil
 	}
 	p, err := modes.Parse(spec, c.cfg.Workers)
 	if err != nil {
@@ -174,18 +175,18 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 		if err := RingPlan(p); err != nil {
 			return nil, err
 		}
-	} else if err := treePlan(p); err != nil {
+	} else if err := engine.TreePlan(p); err != nil {
 		return nil, err
 	}
 	for w, q := range c.workers {
 		if q == nil {
 			continue
 		}
-		if err := treeNeeds(p, w, q.hello); err != nil {
+		if err := engine.TreeNeeds(p, w, q.hello); err != nil {
 			return nil, err
 		}
 	}
-	from := c.ledger.plan
+	from := c.engine.Plan()
 	if p.Shares == nil {
 		p.Shares = from.Shares
 	}
@@ -202,7 +203,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	}
 	before := c.words(from)
 	c.given = spec
-	answer := modeChange{From: before, To: c.words(p), Version: c.ledger.version()}
+	answer := modeChange{From: before, To: c.words(p), Version: c.engine.State().Version}
 	c.manual = true
 	p = c.plant(p)
 	return answer, c.adopt(p, why)
@@ -235,7 +236,7 @@ func (c *Coordinator) adopt(p modes.Plan, why string) error {
 
 // install makes p the plan, and writes line, which has the reason, and of a pilot's plan what it predicts, and when.
 func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
-	from := c.ledger.plan
+	from := c.engine.Plan()
 	if p = c.graft(p); p.Equal(from) || c.stopping.frozen {
 		return nil
 	}
@@ -255,5 +256,5 @@ func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	c.cfg.RunLog.Write(at, line)
 	c.tell(at, line)
 	c.log.Info("mode", "from", c.words(from), "to", c.words(p), "why", line.Why)
-	return c.carry(c.ledger.install(p))
+	return c.carry(c.engine.Install(p))
 }

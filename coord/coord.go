@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"star"
+	"star/engine"
 	"star/exact"
 	"star/modes"
 	"star/pgns"
@@ -174,22 +175,6 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Progress is a place in a run.
-type Progress struct {
-	Version int64 // of the parameters
-	Samples int64 // applied
-	Cursor  int64 // next position of the sample stream
-
-	// Redo lists what lies behind the cursor and is not applied.
-	Redo []Span `json:",omitempty"`
-}
-
-// Span is a piece of the sample stream.
-type Span struct {
-	Start int64
-	Count int
-}
-
 // flat are the spans as the run log has them: where each begins, and how many samples it has.
 func flat(spans []Span) (out []int64) {
 	for _, s := range spans {
@@ -316,7 +301,7 @@ type Coordinator struct {
 	ready    []bool
 	joined   []bool
 	seeder   *peer
-	ledger   *ledger
+	engine   engine.Engine // nil: the training has not begun
 	checks   validation
 	auto     *autoTree // nil: the plan's tree is as it is
 	norms    map[int64]*normSum
@@ -491,7 +476,7 @@ func New(cfg Config) (*Coordinator, error) {
 			return nil, &Error{exitUsage, "coord: " + err.Error()}
 		}
 	}
-	if err := treePlan(cfg.Plan); err != nil {
+	if err := engine.TreePlan(cfg.Plan); err != nil {
 		return nil, &Error{exitUsage, "coord: " + err.Error()}
 	}
 	switch cfg.Poison {
@@ -756,7 +741,7 @@ func (c *Coordinator) loop(ctx context.Context) error {
 		if c.deposed != nil {
 			return c.deposed
 		}
-		if c.sick != nil && c.ledger == nil {
+		if c.sick != nil && c.engine == nil {
 			return c.sick
 		}
 		select {
@@ -777,7 +762,7 @@ func (c *Coordinator) loop(ctx context.Context) error {
 		case now := <-look.C:
 			look.Reset(c.overdue(now))
 		case <-join.C:
-			if c.ledger == nil {
+			if c.engine == nil {
 				return &Error{exitLost, fmt.Sprintf("join timeout: after %v still waiting for %s", c.cfg.JoinTimeout, c.missing())}
 			}
 		case <-ctx.Done():
@@ -878,7 +863,7 @@ func (c *Coordinator) handle(e event) error {
 func (c *Coordinator) fromServer(p *peer, e event) error {
 	switch e.kind {
 	case transport.KindReady:
-		if c.ledger != nil {
+		if c.engine != nil {
 			return nil // of a copy that comes later
 		}
 		if c.hosts[[2]int{p.rank, e.ready.Shard}] && e.ready.Version != c.cfg.Resume.Version {
@@ -891,7 +876,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		c.ready[e.ready.Shard] = c.readyAt(p, e.ready.Shard)
 		c.tryStart()
 	case transport.KindStored:
-		if c.ledger == nil {
+		if c.engine == nil {
 			return nil
 		}
 		if c.cfg.Validation != nil && int(e.stored.Worker) == len(c.workers) {
@@ -901,7 +886,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if sums == nil {
 			return nil
 		}
-		orders, err := c.ledger.store(e.stored.Shard, e.stored.Worker, e.stored.Step, sums...)
+		orders, err := c.engine.Stored(e.stored.Shard, e.stored.Worker, e.stored.Step, sums...)
 		if err != nil {
 			return c.drop(p, err)
 		}
@@ -957,24 +942,29 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	case transport.KindEvalResult:
 		return c.evaluated(p, e.eval)
 	case transport.KindFault:
-		if c.cfg.Ring == nil {
-			return c.fromTree(p, e)
+		says, orders, err := c.engine.Fault(e.fault)
+		if err == nil {
+			c.log.Warn(says.What, "at", p.conn.Peer(), says.Unit, e.fault.Generation, says.Whom, e.fault.Suspect, "reason", e.fault.Reason)
 		}
-		return c.fromRing(p, e)
+		return c.decided(p, orders, err)
 	case transport.KindSaved:
-		if c.cfg.Ring == nil {
-			return c.savedResidual(p, e)
-		}
-		return c.fromRing(p, e)
+		return c.savedAt(p, e)
 	case transport.KindComputed:
-		if c.cfg.Ring == nil {
-			return c.hasComputed(p, e.computed)
+		c.progress = time.Now()
+		orders, err := c.engine.Computed(e.computed)
+		return c.decided(p, orders, err)
+	case transport.KindFormed:
+		orders, err := c.engine.Formed(e.formed)
+		return c.decided(p, orders, err)
+	case transport.KindTally:
+		orders, err := c.engine.Tally(e.tally)
+		if err == nil && e.tally.Hash != 0 {
+			return c.compare(e.tally)
 		}
-		return c.fromRing(p, e)
-	case transport.KindFormed, transport.KindTally:
-		return c.fromRing(p, e)
+		return c.decided(p, orders, err)
 	case transport.KindBundle:
-		return c.fromTree(p, e)
+		orders, err := c.engine.Reported(e.bundle)
+		return c.decided(p, orders, err)
 	case transport.KindPoison:
 		return c.toldPoison(p, e.poison)
 	case transport.KindCompression:
@@ -985,39 +975,36 @@ func (c *Coordinator) fromWorker(p *peer, e event) error {
 	return nil
 }
 
-// hasComputed is told how far a worker has come with its batch.
-func (c *Coordinator) hasComputed(p *peer, m transport.Computed) error {
-	c.progress = time.Now()
-	orders, err := c.ledger.computed(m)
+// decided carries out what the engine made of a member's word, or takes leave of one that broke the protocol.
+func (c *Coordinator) decided(p *peer, orders []engine.Ready, err error) error {
 	if err != nil {
-		return c.drop(p, err)
+		return c.broken(p, err)
 	}
 	return c.carry(orders)
 }
 
-func (c *Coordinator) arrived(p *peer, r star.Record) error {
-	var orders []order
-	var err error
-	start, more := int64(-1), []Span(nil)
-	if c.ledger.ring != nil {
-		c.ledger.ring.arrive(r)
-	} else {
-		a := &c.ledger.accounts[p.rank]
-		start, more = a.start, a.beyond(r.Samples)
-		if a.coded = p.codec != ""; !a.arrived {
-			a.norm2, a.change = r.Norm2, changeOf(&r)
-		}
-		orders, err = c.ledger.arrive(star.Worker(p.rank), r.Step, r.Samples)
+// broken is what follows from an error of the engine: the end of the job, if it cannot go on; else a member is to go.
+func (c *Coordinator) broken(p *peer, err error) error {
+	if lost, ok := errors.AsType[*engine.LostError](err); ok {
+		return &Error{exitLost, lost.Msg}
 	}
+	return c.drop(p, err)
+}
+
+// sharded says whether parameters are with shards, and gradients go to them; else every worker has its own.
+func (c *Coordinator) sharded() bool { return len(c.shards) > 0 }
+
+func (c *Coordinator) arrived(p *peer, r star.Record) error {
+	batch, orders, err := c.engine.Arrive(r, p.codec != "")
 	if err != nil {
 		return c.drop(p, err)
 	}
-	if c.ledger.ring == nil {
+	if c.sharded() {
 		r.Transit = p.flight.arrive(time.Now(), &r)
 	}
 	if r.Samples > 0 { // a ring member without samples computes nothing
 		at := c.elapsed()
-		line := runlog.Record{Record: r, Start: start, More: flat(more)}
+		line := runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
 		c.cfg.RunLog.Record(at, &line)
 		c.tell(at, line)
 		c.memory.add(r)
@@ -1033,38 +1020,39 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	p.late = lateness{released: p.flight.released, there: true}
 	p.recent.add(r.Iteration().Seconds())
 	p.own.add(r.Own().Seconds())
-	if c.cfg.Ring != nil {
-		p.busy.add(r.Own().Seconds())
-	} else {
+	if c.sharded() {
 		p.busy.add(r.Busy().Seconds())
+	} else {
+		p.busy.add(r.Own().Seconds())
 	}
 	return c.carry(orders)
 }
 
-// carry does what the ledger ordered.
-func (c *Coordinator) carry(orders []order) error {
+// carry does what the engine has ready.
+func (c *Coordinator) carry(orders []engine.Ready) error {
+	orders, evict := evictions(orders)
 	if len(orders) > 0 {
 		c.freezeFirst()
 	}
 	c.issue(orders)
 	if len(orders) > 0 {
 		c.progress = time.Now()
-		if c.save != nil && c.ledger.ring != nil {
-			c.trySaved() // it may have waited for this version
-		}
+		c.trySaved() // it may have waited for this version
 		c.milestones()
 	}
 	if c.sick != nil {
 		return c.sick
 	}
-	if err := c.confront(); err != nil {
-		return err
+	for _, e := range evict {
+		if err := c.evict(e); err != nil {
+			return err
+		}
 	}
 	return c.tryFinish()
 }
 
-// issue sends what the ledger ordered.
-func (c *Coordinator) issue(orders []order) {
+// issue sends what the engine has ready.
+func (c *Coordinator) issue(orders []engine.Ready) {
 	c.record(orders)
 	orders = c.withhold(orders)
 	if c.hold(orders) {
@@ -1073,129 +1061,115 @@ func (c *Coordinator) issue(orders []order) {
 	if len(orders) > 0 && !c.may() {
 		return
 	}
-	if c.cfg.Office != nil && c.ledger.ring != nil {
-		c.issueRing(orders)
-		return
-	}
-	if c.cfg.Office != nil && len(orders) > 0 {
-		// This process may end at any time, and another one goes on: what led to these orders is on record, the orders are with
-		// the shards. An error of the log is for tick.
-		c.cfg.RunLog.Flush()
-	}
+	// Where others may coordinate, this process may end at any time, and another one goes on: what led to these orders is on record, the orders are
+	// with the shards. Where members remember what is complete, it is on record before they do.
+	c.onRecord(orders)
 	if c.copies != nil {
 		c.chain(orders)
 		return
 	}
+	released := false
 	for i := range orders {
-		if orders[i].fire.Seq > 0 {
+		if orders[i].Fire.Seq > 0 {
 			c.fire(&orders[i])
 		}
+		released = released || len(orders[i].Releases) > 0
+	}
+	c.onRecord(orders)
+	if released && c.cfg.Office != nil {
+		c.memo = c.engine.Memo(c.term())
+	}
+	for i := range orders {
 		c.follow(&orders[i])
 	}
 }
 
-// issueRing sends what the ledger of a ring ordered that another process may take over. Members remember from then on what is complete, so that is
-// on record before, like what led to it.
-func (c *Coordinator) issueRing(orders []order) {
-	released := false
-	for i := range orders {
-		if orders[i].fire.Seq > 0 {
-			c.fire(&orders[i])
-		}
-		released = released || len(orders[i].releases) > 0
-	}
-	if len(orders) > 0 {
+// onRecord has the run log on disk, where others may coordinate. An error of the log is for tick.
+func (c *Coordinator) onRecord(orders []engine.Ready) {
+	if c.cfg.Office != nil && len(orders) > 0 {
 		c.cfg.RunLog.Flush()
-	}
-	if released {
-		c.memo = c.ledger.ring.remark(c.term())
-	}
-	for i := range orders {
-		c.follow(&orders[i])
 	}
 }
 
 // follow sends what follows from a firing.
-func (c *Coordinator) follow(o *order) {
-	for _, d := range o.detached {
+func (c *Coordinator) follow(o *engine.Ready) {
+	for _, d := range o.Detached {
 		c.detach(d)
 	}
-	for _, r := range o.rings {
+	for _, r := range o.Rings {
 		c.announce(r)
 	}
-	for _, b := range o.branches {
+	for _, b := range o.Branches {
 		c.branch(b)
 	}
-	for _, m := range o.closes {
-		if p := c.workers[m.to]; p != nil && !p.gone {
-			c.send(p, func() error { return transport.Send(p.conn, m.msg, nil) })
+	for _, m := range o.Closes {
+		if p := c.workers[m.Worker]; p != nil && !p.gone {
+			c.send(p, func() error { return transport.Send(p.conn, m.Msg, nil) })
 		}
 	}
-	for _, m := range o.cancels {
+	for _, m := range o.Cancels {
 		if p := c.workers[m.Worker]; p != nil {
 			c.send(p, func() error { return transport.Send(p.conn, m, nil) })
 		}
 	}
-	c.pace(o.releases)
-	for _, r := range o.releases {
+	c.pace(o.Releases)
+	for _, r := range o.Releases {
 		c.release(r)
 	}
 }
 
-func (c *Coordinator) fire(o *order) {
-	f := &o.fire
+func (c *Coordinator) fire(o *engine.Ready) {
+	f := &o.Fire
 	for _, s := range c.servers {
 		if s.hello.Shards > 0 {
-			c.send(s, func() error { return transport.Send(s.conn, *f, o.memo) })
+			c.send(s, func() error { return transport.Send(s.conn, *f, o.Memo) })
 		}
 	}
-	if o.silent {
+	if o.Silent {
 		return
 	}
 	c.received(len(f.Gradients))
 	if f.NormFirst || f.Report {
-		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), report: f.Report, version: f.Version, noise: o.noise, samples: f.Samples}
+		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), report: f.Report, version: f.Version, noise: o.Noise, samples: f.Samples}
 	}
 	if len(f.Gradients) > 0 {
 		c.stats.updates++
 	}
 	switch {
-	case len(o.pair.Gradients) > 0:
-		c.observe(f.Version, o.pair)
-	case o.noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have said it
-		c.observe(f.Version, o.noise)
+	case len(o.Pair.Gradients) > 0:
+		c.observe(f.Version, o.Pair)
+	case o.Noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have said it
+		c.observe(f.Version, o.Noise)
 	}
 }
 
 // record writes down the updates that the ledger has ordered, when it has: what comes behind them in the run log happened behind them, whenever they are carried out.
-func (c *Coordinator) record(orders []order) {
+func (c *Coordinator) record(orders []engine.Ready) {
 	for i := range orders {
-		if o := &orders[i]; o.fire.Seq > 0 && !o.silent && !o.recorded {
-			o.recorded = true
+		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
+			o.Recorded = true
 			c.recordFire(o)
 		}
 	}
 }
 
-func (c *Coordinator) recordFire(o *order) {
-	f := &o.fire
+func (c *Coordinator) recordFire(o *engine.Ready) {
+	f := &o.Fire
 	at := c.elapsed()
-	line := runlog.Fire{Seq: f.Seq, Version: f.Version, Samples: o.used, Staleness: append([]int64{}, o.stale...)}
+	line := runlog.Fire{Seq: f.Seq, Version: f.Version, Samples: o.Used, Staleness: append([]int64{}, o.Stale...)}
 	gradients, dropped := f.Gradients, f.Dropped
-	if o.members != nil || o.dropped != nil { // with a tree the Fire may name fewer
-		gradients, dropped = o.members, o.dropped
+	if o.Members != nil || o.Dropped != nil { // with a tree the Fire may name fewer
+		gradients, dropped = o.Members, o.Dropped
 	}
-	line.Workers, line.Dropped = workersOf(gradients), workersOf(dropped)
+	line.Workers, line.Dropped = engine.WorkersOf(gradients), engine.WorkersOf(dropped)
 	if len(f.Gradients) < len(gradients) {
-		line.Reports = workersOf(f.Gradients)
+		line.Reports = engine.WorkersOf(f.Gradients)
 	}
-	line.Pieces = flat(o.pieces)
-	if c.ledger.ring != nil {
-		line.Round, line.More = o.noise.Round, o.more
-	}
+	line.Pieces = flat(o.Pieces)
+	line.Round, line.More = o.Round, o.More
 	e := runlog.Entry(line)
 	c.cfg.RunLog.Write(at, e)
-	c.leftOut(o.poison)
+	c.leftOut(o.Poison)
 	c.tell(at, e)
 }
 
@@ -1208,7 +1182,7 @@ func (c *Coordinator) release(r transport.Release) {
 	p.flight.release(time.Now(), r.Action == transport.Continue)
 	p.flight.delay = r.Delay
 	c.inflow(p)
-	if a := &c.ledger.accounts[r.Worker]; a.led && !p.flight.from.IsZero() && c.ledger.ring == nil && !c.beside(p) {
+	if !p.flight.from.IsZero() && c.engine.Worker(r.Worker).Led && !c.beside(p) {
 		c.meter.add(span{p.flight.from.Sub(c.begun), p.flight.to.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
 	}
 	c.send(p, func() error { return transport.Send(p.conn, r, c.memo) })
@@ -1264,14 +1238,6 @@ func (c *Coordinator) norm(p *peer, e event) error {
 		}
 	}
 	return nil
-}
-
-// changeOf is |g − g′|² of a record's gradient and the one before; -1: it does not say.
-func changeOf(r *star.Record) float64 {
-	if v, ok := r.Telemetry.Get(star.GradChange); ok {
-		return v
-	}
-	return -1
 }
 
 // observe takes in what an update says of the noise of gradients.
@@ -1332,13 +1298,13 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 	}
 	c.log.Info("left", "peer", p.conn.Peer(), "reason", m.Reason)
 	why := fmt.Errorf("left: %s", m.Reason)
-	if m.Exit != exitDiverged || p.role != transport.RoleWorker || c.ledger == nil || c.isLate(p) {
+	if m.Exit != exitDiverged || p.role != transport.RoleWorker || c.engine == nil || c.isLate(p) {
 		return c.lost(p, why)
 	}
 	// Where the parameters are no numbers any more, every worker finds out in its next iteration. One that is alone with that is broken, or lies.
 	c.diverged[p.rank] = fmt.Sprintf("worker %d: %s", p.rank, m.Reason)
 	err := c.lost(p, why)
-	if c.cfg.Poison == PoisonFatal || c.cfg.StopOnLoss || len(c.diverged) > c.ledger.live() {
+	if c.cfg.Poison == PoisonFatal || c.cfg.StopOnLoss || len(c.diverged) > c.engine.Live() {
 		return &Error{exitDiverged, c.diverged[p.rank]}
 	}
 	return err
@@ -1355,19 +1321,19 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	if p.role == transport.RoleServer {
 		p.hangUp()
 		if p.rank >= 0 && p.rank < len(c.servers) && c.servers[p.rank] == p {
-			if c.ledger == nil && !c.assigned {
+			if c.engine == nil && !c.assigned {
 				c.servers[p.rank] = nil // it may come back
 				c.disclaim(p.rank)
 				return nil
 			}
-			if c.cfg.Office != nil && p.hello.Shards == 0 && (c.copies == nil || c.ledger == nil || p.rank < c.cfg.Council) { // another one that may coordinate
+			if c.cfg.Office != nil && p.hello.Shards == 0 && (c.copies == nil || c.engine == nil || p.rank < c.cfg.Council) { // another one that may coordinate
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				return nil
 			}
-			if c.copies != nil && (c.ledger != nil || c.trained() && c.assigned) && (p.rank != 0 || c.cfg.Office != nil) {
+			if c.copies != nil && (c.engine != nil || c.trained() && c.assigned) && (p.rank != 0 || c.cfg.Office != nil) {
 				return c.lostServer(p, why)
 			}
-			if c.ledger == nil && c.spared(p) {
+			if c.engine == nil && c.spared(p) {
 				if err := c.lostServer(p, why); err != nil {
 					return err
 				}
@@ -1377,7 +1343,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 				c.tryStart()
 				return nil
 			}
-			if c.ledger != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
+			if c.engine != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				if c.mover.stage != moveIdle {
 					c.moving.why = fmt.Sprintf("server %d is lost: %v", p.rank, why)
@@ -1392,7 +1358,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		c.lostLate(p, why)
 		return nil
 	}
-	if c.stopping.frozen && c.ledger.ring == nil { // its gradient would not count any more
+	if c.stopping.still { // its gradient would not count any more
 		p.hangUp()
 		c.forgetInRound(p)
 		c.forgetResidual(star.Worker(p.rank))
@@ -1400,14 +1366,14 @@ func (c *Coordinator) lost(p *peer, why error) error {
 		return nil
 	}
 	c.removeWorker(p, why.Error())
-	if c.ledger == nil {
+	if c.engine == nil {
 		return nil
 	}
 	c.enlisted()
 	if c.cfg.StopOnLoss && !c.final {
 		return &Error{exitLost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
-	if c.ledger.live() == 0 && (!c.final || c.ledger.ring != nil) && !c.awaits() && c.stopping.cause == nil {
+	if c.engine.Live() == 0 && (!c.final || !c.engine.Survives()) && !c.awaits() && c.stopping.cause == nil {
 		return &Error{exitLost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 	}
 	if err := c.resize(); err != nil {
@@ -1425,28 +1391,28 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	if c.seeder == p {
 		c.seeder = nil
 	}
-	if c.ledger == nil {
+	if c.engine == nil {
 		c.workers[p.rank] = nil // its rank is free again
 		c.log.Warn("a worker is gone before the start", "worker", p.rank, "reason", why)
 		return
 	}
-	a := c.ledger.accounts[p.rank]
+	a := c.engine.Worker(star.Worker(p.rank))
 	at := c.elapsed()
 	line := runlog.Leave{Worker: star.Worker(p.rank), Peer: p.conn.Peer(), Why: why}
-	if !a.parked {
-		line.Start, line.Count = a.start, a.whole()
+	if !a.Parked {
+		line.Start, line.Count = a.Start, a.Count
 	}
 	c.cfg.RunLog.Write(at, line)
 	c.tell(at, line)
-	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.step, "reason", why)
-	orders := c.ledger.leave(star.Worker(p.rank))
+	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", why)
+	orders := c.engine.Leave(star.Worker(p.rank))
 	c.forgetInRound(p)
 	c.forgetResidual(star.Worker(p.rank))
 	c.workers[p.rank] = nil
 	c.shortage.strike(star.Worker(p.rank))
 	c.thin()
 	c.issue(orders)
-	if c.save != nil && c.save.final && !c.save.writing && c.ledger.ring != nil && c.save.saver == star.Worker(p.rank) && c.ledger.live() > 0 {
+	if c.save != nil && c.save.final && !c.save.writing && c.save.saver == star.Worker(p.rank) && c.engine.Live() > 0 {
 		c.startSave()
 	}
 	c.trySaved() // it may have waited for this worker only
@@ -1475,8 +1441,14 @@ func (c *Coordinator) tick(now time.Time) error {
 			return err
 		}
 	}
-	if err := c.mendRing(); err != nil {
-		return err
+	if c.engine != nil {
+		orders, err := c.engine.Tick()
+		if err != nil {
+			return c.broken(nil, err)
+		}
+		if err := c.carry(orders); err != nil {
+			return err
+		}
 	}
 	if err := c.growTree(); err != nil {
 		return err
@@ -1498,7 +1470,7 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.halt(); err != nil {
 		return err
 	}
-	if c.heir != nil && c.ledger == nil && !c.succeeds() {
+	if c.heir != nil && c.engine == nil && !c.succeeds() {
 		c.tryStart()
 	}
 	if c.copies != nil && c.succeeds() { // some may not come
@@ -1524,8 +1496,8 @@ func (c *Coordinator) noteIdle(now time.Time) {
 		return
 	}
 	version := int64(-1)
-	if c.ledger != nil {
-		version = c.ledger.version()
+	if c.engine != nil {
+		version = c.engine.State().Version
 	}
 	c.idle.Say("missing: " + c.missing())
 	if !c.idles {
@@ -1554,17 +1526,17 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if p == nil || p.gone || !p.welcomed {
 		return nil
 	}
-	if p.role == transport.RoleServer && (c.ledger == nil && !(c.trained() && c.assigned) || p.hello.Shards == 0) {
+	if p.role == transport.RoleServer && (c.engine == nil && !(c.trained() && c.assigned) || p.hello.Shards == 0) {
 		return nil // reads its checkpoint, or has no part in the job
 	}
 	var why error
 	if now.Sub(p.heard) > c.cfg.DeadAfter {
 		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
-	} else if p.role == transport.RoleWorker && c.ledger != nil && !c.isLate(p) {
-		a := &c.ledger.accounts[p.rank]
-		if c.ledger.owes(star.Worker(p.rank)) && now.Sub(p.pushed) > c.storeTimeout() {
+	} else if p.role == transport.RoleWorker && c.engine != nil && !c.isLate(p) {
+		w := star.Worker(p.rank)
+		if lack := c.engine.Owes(w); lack != nil && now.Sub(p.pushed) > c.storeTimeout() {
 			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
-				now.Sub(p.pushed).Round(time.Second), a.step, a.lacking())
+				now.Sub(p.pushed).Round(time.Second), c.engine.Worker(w).Step, lack)
 		}
 	}
 	if why == nil {
@@ -1597,7 +1569,7 @@ func (c *Coordinator) missing() string {
 			parts = append(parts, fmt.Sprintf("%s %v", what, ids))
 		}
 	}
-	if c.ledger == nil {
+	if c.engine == nil {
 		var servers, workers, shards, linking []int
 		for i, s := range c.servers {
 			if s == nil && (c.heir == nil || c.heir.estate.Seats[i] > 0) {
@@ -1635,7 +1607,7 @@ func (c *Coordinator) missing() string {
 		parts = append(parts, c.save.missing())
 	} else {
 		if c.short() {
-			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.ledger.live(), c.cfg.least()))
+			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.cfg.least()))
 		}
 		if c.mover.holds() {
 			parts = append(parts, fmt.Sprintf("shard %d, which moves to server %d", c.mover.shard, c.mover.to))
@@ -1643,8 +1615,8 @@ func (c *Coordinator) missing() string {
 		if s := c.waitsForCopies(); s != "" {
 			parts = append(parts, s)
 		}
-		for _, w := range c.ledger.computing() {
-			parts = append(parts, c.ledger.holdsUp(w))
+		for _, w := range c.engine.Lacking() {
+			parts = append(parts, c.engine.HoldsUp(w))
 		}
 	}
 	if len(parts) == 0 {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"star"
+	"star/engine"
 	"star/exact"
 	"star/modes"
 	"star/replica"
@@ -574,7 +575,7 @@ func (f *fakeWorker) train() error {
 			return err
 		}
 		f.step++
-		f.used = append(f.used, Span{r.Start, r.Count})
+		f.used = append(f.used, Span{Start: r.Start, Count: r.Count})
 		if f.ask("arrived", r) {
 			return nil
 		}
@@ -1137,7 +1138,7 @@ func TestRanges(t *testing.T) {
 }
 
 func TestResumedJob(t *testing.T) {
-	cfg := Config{Workers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", ResumeData: &Enrolment{Data: "none", Samples: 40, Digest: "a"}, Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{16, 8}}}}
+	cfg := Config{Workers: 2, Steps: 8, EvalEvery: 0.5, ResumeHash: "cafe", ResumeData: &Enrolment{Data: "none", Samples: 40, Digest: "a"}, Resume: Progress{Version: 5, Samples: 24, Cursor: 32, Redo: []Span{{Start: 16, Count: 8}}}}
 	play(t, cfg, func(w *world) {
 		s := w.server(0, 1, true)
 		refused := hello(0)
@@ -1663,7 +1664,7 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 					Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
 				}
 				told.set(func() { told.memos = append(told.memos, o.Payload) })
-				if memo, err := parseRingMemo(o.Payload, m.Welcome.Workers); err == nil && memo.Version > w.c.cfg.Resume.Version &&
+				if memo, err := engine.ParseRingMemo(o.Payload, m.Welcome.Workers); err == nil && memo.Version > w.c.cfg.Resume.Version &&
 					!strings.Contains(w.run.String(), fmt.Sprintf(`"version":%d,"workers":`, memo.Version)) {
 					w.t.Errorf("worker %d remembers that version %d is complete, and the log does not say so yet", rank, memo.Version)
 				}

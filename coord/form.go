@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"star"
-	"star/poison"
+	"star/engine"
 	"star/runlog"
 	"star/transport"
 )
@@ -46,7 +46,7 @@ func (c *Coordinator) enrolServer(p *peer) {
 	if c.reseat(p) {
 		return
 	}
-	if c.ledger != nil && c.copies != nil {
+	if c.engine != nil && c.copies != nil {
 		if err := c.takeServer(p); err != nil {
 			c.refuse(p, exitRestart, err.Error())
 		}
@@ -166,19 +166,19 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	rank, err := freeRank(p.rank, c.taken(), "worker")
 	if err != nil {
 		exit := exitUsage
-		if (c.ledger != nil || c.heir != nil) && p.rank < len(c.workers) { // its earlier life, or try, may be gone, and nobody has noticed yet
+		if (c.engine != nil || c.heir != nil) && p.rank < len(c.workers) { // its earlier life, or try, may be gone, and nobody has noticed yet
 			exit = exitRestart
 		}
 		c.refuse(p, exit, err.Error())
 		return
 	}
-	if c.ledger != nil {
+	if c.engine != nil {
 		if err := c.returns(p, rank); err != nil {
 			c.refuse(p, exitRestart, err.Error())
 		}
 		return
 	}
-	if err := treeNeeds(c.cfg.Plan, rank, h); err != nil {
+	if err := engine.TreeNeeds(c.cfg.Plan, rank, h); err != nil {
 		c.refuse(p, exitUsage, err.Error())
 		return
 	}
@@ -234,7 +234,7 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 // yields says whether those who have enrolled make way for a worker that differs from them: before the training begins, where nobody of them is left,
 // or what they train nobody vouches for, and somebody does for what it trains.
 func (c *Coordinator) yields(vouched bool) bool {
-	if c.ledger != nil || c.heir != nil || c.cfg.Validation != nil {
+	if c.engine != nil || c.heir != nil || c.cfg.Validation != nil {
 		return false
 	}
 	for _, p := range c.workers {
@@ -306,7 +306,7 @@ func (c *Coordinator) tryAssign() {
 		c.sick = err // there are servers enough (New)
 		return
 	}
-	if !c.found(nil) {
+	if !c.found() {
 		return
 	}
 	c.assigned = true
@@ -364,8 +364,8 @@ func (c *Coordinator) welcome(p *peer) {
 		w.Step = c.heir.steps[p.rank] + 1
 	}
 	buffers := c.cfg.Buffers
-	if c.ledger != nil { // it comes back
-		w.Version, w.Step = c.ledger.version(), c.ledger.accounts[p.rank].step+1
+	if c.engine != nil { // it comes back
+		w.Version, w.Step = c.engine.State().Version, c.engine.Worker(star.Worker(p.rank)).Step+1
 		if c.buffers != nil {
 			buffers = c.buffers
 		}
@@ -389,7 +389,7 @@ func (c *Coordinator) pass(rank int, step int64) string {
 
 // tryStart begins the training once everybody is there.
 func (c *Coordinator) tryStart() {
-	if !c.assigned || c.ledger != nil {
+	if !c.assigned || c.engine != nil {
 		return
 	}
 	for _, ok := range c.ready {
@@ -404,86 +404,81 @@ func (c *Coordinator) tryStart() {
 		return
 	}
 	c.open()
-	l := newLedger(c.plant(c.cfg.Plan), c.cfg.Workers, len(c.shards), c.cfg.Batch, 0)
-	l.limit = c.end(l.roundOf(c.cfg.first()))
-	l.strides = c.cfg.Strides
-	l.scale, l.norm, l.report = c.cfg.Scale, c.cfg.Norm, !c.cfg.Lossy
-	l.halts = c.cfg.Cancel
-	if c.cfg.Poison != PoisonOff {
-		l.guard, l.weighs = new(poison.Norms), true
-	}
-	if c.trained() && c.cfg.Ring != nil {
-		c.recollect()
-	}
-	l.resume(c.cfg.Resume)
-	l.memos = c.cfg.Office != nil
-	absent := c.apart(l)
-	if c.trained() {
-		c.takeUp(l)
-	}
-	if r := c.cfg.Ring; r != nil {
-		ring := newRing(l, transport.Ring{Wait: r.Wait, MaxStale: r.MaxStale})
-		ring.version, ring.generation = c.cfg.Resume.Version, generationsOf(c.term())
-	} else {
-		l.doors = make([]bool, len(c.workers))
-		for w, p := range c.workers {
-			l.doors[w] = p != nil && p.hello.Addr != ""
-		}
-	}
-	c.ledger = l
-	l.plan = c.sized(l.plan)
-	l.barrier.Install(l.plan) // nobody waits yet
-	if c.cfg.Pace && l.ring == nil {
+	absent := c.apart()
+	c.engine = c.newEngine(absent)
+	now := c.engine.State()
+	if c.cfg.Pace && c.sharded() {
 		c.pacer = newPacer(c.cfg.Workers)
 	}
 	c.evalStep = int64(math.Ceil(c.cfg.EvalEvery * float64(c.enrolled.Samples)))
-	c.nextEval = nextMultiple(l.used, c.evalStep)
+	c.nextEval = nextMultiple(now.Used, c.evalStep)
 	c.progress = time.Now()
 	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
-	c.stats.begin(c.progress, l.used)
+	c.stats.begin(c.progress, now.Used)
 	if c.cfg.Pilot != nil {
 		c.fly()
 	}
 	at := c.elapsed()
 	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
 		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Data: c.enrolled.Data,
-		Epoch: c.enrolled.Samples, Limit: l.limit, Version: l.version(), Plan: c.cfg.Plan.String(), Absent: absent,
+		Epoch: c.enrolled.Samples, Limit: now.Limit, Version: now.Version, Plan: c.cfg.Plan.String(), Absent: absent,
 	}
 	c.cfg.RunLog.Write(at, line)
 	c.tell(at, line)
-	c.log.Info("training", "workers", l.live(), "shards", len(c.shards), "parameters", c.hello.Params,
+	c.log.Info("training", "workers", c.engine.Live(), "shards", len(c.shards), "parameters", c.hello.Params,
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.words(c.cfg.Plan))
-	c.caution(l)
+	c.caution()
 	c.remember(at)
 	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against
 		c.validate()
 		return
 	}
-	if !c.found(l) {
+	if !c.found() {
 		return
 	}
 	if c.trained() {
-		c.resumeLog(l)
+		c.resumeLog()
 	}
-	switch {
-	case c.trained() && l.ring != nil:
-		l.ring.takeUp(c.heir.ring)
-		with := c.withParameters()
-		for _, w := range with {
-			l.ring.told(c.workers[w].stand.Told)
+	if c.trained() {
+		t := engine.Told{Before: c.heir.memo.Steps, With: c.withParameters()}
+		for _, w := range t.With {
+			t.Tallies = append(t.Tallies, c.workers[w].stand.Told...)
 		}
-		c.issue(l.ring.regroup(with))
-	case c.trained():
-		c.issue(l.clearStore(c.heir.memo.steps, c.heir.steps))
-		fallthrough
-	default:
-		c.issue(l.begin())
+		c.issue(c.engine.Resume(t))
+	} else {
+		c.issue(c.engine.Begin())
 	}
 	c.tryFinish() // a job that resumes may have nothing left to do
 }
 
+// newEngine makes the engine of the job, with whoever is there.
+func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
+	plan := c.plant(c.cfg.Plan)
+	g := engine.Config{
+		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Limit: c.end(engine.Round(plan, c.cfg.Batch, c.cfg.first())),
+		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Strides: c.cfg.Strides,
+		Guard: c.cfg.Poison != PoisonOff, Memos: c.cfg.Office != nil, MaxParams: c.hello.Params,
+	}
+	if c.trained() && c.cfg.Ring != nil {
+		c.recollect()
+	}
+	g.From = c.cfg.Resume
+	if c.trained() {
+		g.After, g.Limit = c.heir.after(), c.heir.estate.Limit
+	}
+	if r := c.cfg.Ring; r != nil {
+		g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}
+	} else {
+		g.Doors = make([]bool, len(c.workers))
+		for w, p := range c.workers {
+			g.Doors[w] = p != nil && p.hello.Addr != ""
+		}
+	}
+	return engine.New(g)
+}
+
 // caution says of a job that begins what the numbers of its result will not say: that little or nothing is left to train, and why.
-func (c *Coordinator) caution(l *ledger) {
+func (c *Coordinator) caution() {
 	if c.trained() {
 		return // it was said when it began
 	}
@@ -492,19 +487,20 @@ func (c *Coordinator) caution(l *ledger) {
 		c.log.Warn(text)
 		c.result.Notes = append(c.result.Notes, text)
 	}
-	if l.used >= l.limit {
-		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); what is there is evaluated", l.used, l.limit)
+	l, plan := c.engine.State(), c.engine.Plan()
+	if l.Used >= l.Limit {
+		note("nothing is left to train: %d samples are applied, and the job ends at %d (--epochs, --samples, --steps); what is there is evaluated", l.Used, l.Limit)
 		return
 	}
 	if int64(c.cfg.Batch) > c.enrolled.Samples {
 		note("a mini-batch of %d samples (--batch) is more than the data set has, %d: samples are in it several times", c.cfg.Batch, c.enrolled.Samples)
 	}
-	round, how := l.roundOf(c.cfg.first()), "--batch"
-	if k := l.plan.Local; k > 1 {
+	round, how := engine.Round(plan, c.cfg.Batch, c.cfg.first()), "--batch"
+	if k := plan.Local; k > 1 {
 		round, how = round*int64(k), fmt.Sprintf("%d steps of each worker by itself, as --baseline says, and --batch", k)
 	}
-	if n := l.limit / round; n < fewRounds && (c.cfg.Steps == 0 || n != c.cfg.Steps) {
-		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(l.limit)/float64(round), round, how, l.limit)
+	if n := l.Limit / round; n < fewRounds && (c.cfg.Steps == 0 || n != c.cfg.Steps) {
+		note("the job is over after %.2g rounds: in a round the workers take %d samples (%s), and the job ends at %d (--epochs, --samples, --steps)", float64(l.Limit)/float64(round), round, how, l.Limit)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"star"
+	"star/engine"
 	"star/modes"
 	"star/runlog"
 	"star/transport"
@@ -61,14 +62,13 @@ func (c *Coordinator) enough() bool {
 
 // apart takes those who are not there yet, or have not reached every shard, out of a training that begins. They come to it
 // like everybody who is late. It returns the ranks that nobody has.
-func (c *Coordinator) apart(l *ledger) (absent []star.Worker) {
+func (c *Coordinator) apart() (absent []star.Worker) {
 	for w, p := range c.workers {
 		if c.joined[w] {
 			c.seen[w] = true
 			continue
 		}
 		absent = append(absent, star.Worker(w))
-		l.absent(star.Worker(w))
 		if c.workers[w] = nil; p != nil && !p.gone {
 			c.late = append(c.late, p)
 		}
@@ -84,7 +84,7 @@ func (c *Coordinator) members() int {
 			n++
 		}
 	}
-	if c.ledger == nil {
+	if c.engine == nil {
 		return c.cfg.first()
 	}
 	return n
@@ -107,24 +107,6 @@ func (c *Coordinator) wanting() []string {
 	return []string{fmt.Sprintf("%d more workers", n)}
 }
 
-// roundOf is the samples of one iteration of the first n ranks.
-func (l *ledger) roundOf(n int) (b int64) {
-	for w := range n {
-		b += int64(l.plan.Share(star.Worker(w), l.batch))
-	}
-	return b
-}
-
-// absent takes a worker out that is not there when the job begins. Before begin, and after resume.
-func (l *ledger) absent(w star.Worker) {
-	a := &l.accounts[w]
-	a.live, a.counted, a.step = false, false, -1
-	if l.ring != nil {
-		a.step = 0 // in a ring a first step of 1 and more tells a worker that it comes later
-	}
-	l.barrier.Leave(w) // nobody waits yet: it fires nothing
-}
-
 // sized is a plan that says how many workers an update goes without (backup=B of modes.Parse) with that number taken from the workers that
 // are there, not from all ranks. Other plans are as they were: a barrier never waits for more than those who live.
 func (c *Coordinator) sized(p modes.Plan) modes.Plan {
@@ -140,7 +122,7 @@ func (c *Coordinator) sized(p modes.Plan) modes.Plan {
 func (c *Coordinator) resized(p modes.Plan) modes.Plan {
 	live := 0
 	for _, w := range p.Groups[0].Members {
-		if c.ledger.accounts[w].live {
+		if c.engine == nil && c.joined[w] || c.engine != nil && c.engine.Worker(w).Live {
 			live++
 		}
 	}
@@ -151,21 +133,21 @@ func (c *Coordinator) resized(p modes.Plan) modes.Plan {
 
 // resize follows a change of the workers with the quorum, where it depends on them.
 func (c *Coordinator) resize() error {
-	l := c.ledger
-	if c.spares == 0 || len(l.plan.Groups) != 1 || l.plan.Groups[0].Again || l.live() == 0 {
+	plan, live := c.engine.Plan(), c.engine.Live()
+	if c.spares == 0 || len(plan.Groups) != 1 || plan.Groups[0].Again || live == 0 {
 		return nil
 	}
-	p := c.resized(l.plan)
-	if p.Groups[0].Quorum == l.plan.Groups[0].Quorum {
+	p := c.resized(plan)
+	if p.Groups[0].Quorum == plan.Groups[0].Quorum {
 		return nil
 	}
-	return c.install(p, runlog.Plan{Why: fmt.Sprintf("%d workers are there: an update goes without %d of them", l.live(), min(c.spares, l.live()-1))})
+	return c.install(p, runlog.Plan{Why: fmt.Sprintf("%d workers are there: an update goes without %d of them", live, min(c.spares, live-1))})
 }
 
 // shortage is a job that has fewer workers than it wants (Config.Least): what the ledger orders is kept until others have come.
 type shortage struct {
 	since time.Time // zero: there are enough
-	held  []order
+	held  []engine.Ready
 }
 
 // short says whether the job waits for workers to come.
@@ -173,27 +155,27 @@ func (c *Coordinator) short() bool { return !c.shortage.since.IsZero() }
 
 // awaits says whether the job goes on without any worker, because others may come. In an all-reduce the parameters have gone with the last one.
 func (c *Coordinator) awaits() bool {
-	return c.ledger.ring == nil && (c.short() || c.cfg.least() > 0 && c.mover.holds() && c.ledger.unfinished())
+	return c.engine.Survives() && (c.short() || c.cfg.least() > 0 && c.mover.holds() && c.engine.Unfinished())
 }
-
-// unfinished says whether there is, or may again be, something to compute.
-func (l *ledger) unfinished() bool { return !l.drained() || len(l.redo) > 0 || l.cursor < l.limit }
 
 // thin sees whether the job has as many workers as it wants, after one came or went. While a shard moves, the end of the move sees to it.
 func (c *Coordinator) thin() {
-	l := c.ledger
-	lacks := c.cfg.least() > 0 && l != nil && !c.final && l.live() < c.cfg.least() && l.unfinished()
+	live := 0
+	if c.engine != nil {
+		live = c.engine.Live()
+	}
+	lacks := c.cfg.least() > 0 && c.engine != nil && !c.final && live < c.cfg.least() && c.engine.Unfinished()
 	switch {
 	case lacks == c.short() || c.mover.holds():
 	case lacks:
 		c.shortage = shortage{since: time.Now()}
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: l.live(), Least: c.cfg.least()})
-		c.log.Warn("waiting for workers", "there", l.live(), "at_least", c.cfg.least(), "for", c.cfg.JoinTimeout)
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: c.cfg.least()})
+		c.log.Warn("waiting for workers", "there", live, "at_least", c.cfg.least(), "for", c.cfg.JoinTimeout)
 	default:
 		held, since := c.shortage.held, c.shortage.since
 		c.shortage, c.progress = shortage{}, time.Now()
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Enough{Workers: l.live(), Least: c.cfg.least()})
-		c.log.Info("there are enough workers again", "there", l.live(), "waited", time.Since(since).Round(time.Millisecond))
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Enough{Workers: live, Least: c.cfg.least()})
+		c.log.Info("there are enough workers again", "there", live, "waited", time.Since(since).Round(time.Millisecond))
 		c.issue(held)
 	}
 }
@@ -201,19 +183,19 @@ func (c *Coordinator) thin() {
 // withhold keeps orders while there are too few workers, and returns those that are to be carried out all the same: a ring that has lost
 // somebody is formed by the others at once, because its members are in the middle of a round that will never end. What was kept for the ring
 // before it is void, but for the lines of the run log.
-func (c *Coordinator) withhold(orders []order) []order {
+func (c *Coordinator) withhold(orders []engine.Ready) []engine.Ready {
 	if !c.short() {
 		return orders
 	}
 	s := &c.shortage
-	var now []order
+	var now []engine.Ready
 	for _, o := range orders {
-		if len(o.rings) > 0 && o.rings[0].msg.Now {
+		if len(o.Rings) > 0 && o.Rings[0].Msg.Now {
 			for i := range s.held {
-				s.held[i].rings, s.held[i].releases, s.held[i].closes = nil, nil, nil
+				s.held[i].Rings, s.held[i].Releases, s.held[i].Closes = nil, nil, nil
 			}
-			now = append(now, order{rings: o.rings})
-			o.rings = nil
+			now = append(now, engine.Ready{Rings: o.Rings})
+			o.Rings = nil
 		}
 		s.held = append(s.held, o)
 	}
@@ -224,12 +206,12 @@ func (c *Coordinator) withhold(orders []order) []order {
 func (s *shortage) strike(w star.Worker) {
 	for i := range s.held {
 		o := &s.held[i]
-		o.releases = without(o.releases, func(r transport.Release) bool { return r.Worker == w })
-		o.cancels = without(o.cancels, func(m transport.Cancel) bool { return m.Worker == w })
-		o.branches = without(o.branches, func(b transport.Branch) bool { return b.Worker == w })
-		o.detached = without(o.detached, func(d detachFor) bool { return d.to == w })
-		o.closes = without(o.closes, func(m closeFor) bool { return m.to == w })
-		o.rings = without(o.rings, func(r ringFor) bool { return r.to == w })
+		o.Releases = without(o.Releases, func(r transport.Release) bool { return r.Worker == w })
+		o.Cancels = without(o.Cancels, func(m transport.Cancel) bool { return m.Worker == w })
+		o.Branches = without(o.Branches, func(b transport.Branch) bool { return b.Worker == w })
+		o.Detached = without(o.Detached, func(d engine.To[transport.Detach]) bool { return d.Worker == w })
+		o.Closes = without(o.Closes, func(m engine.To[transport.Close]) bool { return m.Worker == w })
+		o.Rings = without(o.Rings, func(r engine.To[transport.Ring]) bool { return r.Worker == w })
 	}
 }
 
@@ -240,7 +222,7 @@ func without[T any](s []T, f func(T) bool) []T {
 
 // watchSize ends a job that has waited for workers for too long.
 func (c *Coordinator) watchSize(now time.Time) error {
-	if !c.cfg.grows() && c.cfg.least() == 0 || c.ledger == nil {
+	if !c.cfg.grows() && c.cfg.least() == 0 || c.engine == nil {
 		return nil
 	}
 	c.thin()
@@ -251,5 +233,5 @@ func (c *Coordinator) watchSize(now time.Time) error {
 		return nil
 	}
 	return &Error{exitLost, fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and nobody has come for %v (--join-timeout): resume from a checkpoint",
-		c.ledger.live(), c.cfg.least(), c.cfg.JoinTimeout)}
+		c.engine.Live(), c.cfg.least(), c.cfg.JoinTimeout)}
 }

@@ -25,7 +25,7 @@ type lateness struct {
 
 // overdue tells of those who have missed a deadline, and returns when to look again: when the next one will have been missed.
 func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
-	if c.ledger == nil || c.ledger.ring != nil || c.final || len(c.deadlines) == 0 {
+	if c.engine == nil || !c.sharded() || c.final || len(c.deadlines) == 0 {
 		return time.Second
 	}
 	next = time.Second
@@ -54,7 +54,7 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 			line := runlog.Late{Worker: star.Worker(w), Waited: runlog.SecondsOf(waited), Deadline: runlog.SecondsOf(limit)}
 			c.cfg.RunLog.Write(at, line)
 			c.tell(at, line)
-			c.log.Info("late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.ledger.plan.String())
+			c.log.Info("late", "worker", w, "since", waited.Round(time.Millisecond), "deadline", limit.Round(time.Millisecond), "mode", c.engine.Plan().String())
 			limit = d << min(p.late.missed, 30)
 		}
 		next = min(next, max(limit-waited, time.Millisecond))
@@ -65,7 +65,7 @@ func (c *Coordinator) overdue(now time.Time) (next time.Duration) {
 // stallAfter is when to say whom everybody waits for: after twice the longest deadline of those whose iterations are known, a second at
 // least, and StallAfter where nothing is known.
 func (c *Coordinator) stallAfter() time.Duration {
-	if len(c.deadlines) == 0 || slices.Contains(c.deadlines, 0) || c.ledger == nil || c.ledger.ring != nil || c.round != nil || c.save != nil {
+	if len(c.deadlines) == 0 || slices.Contains(c.deadlines, 0) || c.engine == nil || !c.sharded() || c.round != nil || c.save != nil {
 		return c.cfg.StallAfter
 	}
 	return min(max(2*slices.Max(c.deadlines), time.Second), c.cfg.StallAfter)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/engine"
 	"star/modes"
 	"star/runlog"
 	"star/transport"
@@ -96,7 +97,7 @@ func TestLate(t *testing.T) {
 
 // A stall is worth a warning when it is longer than twice what any iteration may take.
 func TestStallAfter(t *testing.T) {
-	c := &Coordinator{cfg: Config{StallAfter: 15 * time.Second}, ledger: &ledger{}}
+	c := &Coordinator{cfg: Config{StallAfter: 15 * time.Second}, engine: &engine.Shards{}, shards: make([]transport.ShardInfo, 1)}
 	for _, x := range []struct {
 		deadlines []time.Duration
 		want      time.Duration

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"star"
+	"star/engine"
 	"star/runlog"
 	"star/transport"
 )
@@ -141,7 +142,7 @@ func (m *mover) holds() bool { return m.stage == moveCopying }
 type moving struct {
 	runlog.Move
 	begun, copying time.Time
-	held           []order
+	held           []engine.Ready
 	heldSince      time.Time
 	limit          time.Time // then it has taken too long
 	why            string    // it failed
@@ -223,7 +224,7 @@ func (c *Coordinator) beginMove(e event) error {
 	shard, to, err := c.moveArgs(e.control[1:])
 	switch {
 	case err != nil:
-	case c.ledger.ring != nil:
+	case !c.sharded():
 		err = errors.New("an all-reduce has no shards")
 	case c.cfg.Office != nil:
 		err = errors.New("in a job with --coordinators shards stay where they are")
@@ -234,7 +235,7 @@ func (c *Coordinator) beginMove(e event) error {
 	case c.final || c.ended:
 		err = errors.New("the job is about to end")
 	case c.short():
-		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.ledger.live(), c.cfg.least())
+		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.cfg.least())
 	case len(c.late) > 0:
 		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.late[0].rank)
 	case c.owner[shard] == to:
@@ -334,7 +335,7 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 	}
 	hand := func(stage transport.HandStage) {
 		c.send(from, func() error {
-			return transport.Send(from.conn, transport.Hand{Move: id, Stage: stage, Shard: shard, Seq: c.ledger.seq}, nil)
+			return transport.Send(from.conn, transport.Hand{Move: id, Stage: stage, Shard: shard, Seq: c.engine.State().Seq}, nil)
 		})
 	}
 	now := time.Now()
@@ -438,7 +439,7 @@ func (c *Coordinator) endMove(why string) {
 
 // hold keeps orders that must wait for the end of a move. It reports false when they need
 // not.
-func (c *Coordinator) hold(orders []order) bool {
+func (c *Coordinator) hold(orders []engine.Ready) bool {
 	if !c.mover.holds() {
 		return false
 	}

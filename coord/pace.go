@@ -54,7 +54,7 @@ func (p *pacer) known(w star.Worker) bool {
 // an iteration take the link longer than their workers compute.
 func (c *Coordinator) watchLink() {
 	p := c.pacer
-	if p == nil || c.ledger == nil || c.ledger.ring != nil {
+	if p == nil || c.engine == nil {
 		return
 	}
 	var took time.Duration
@@ -70,7 +70,7 @@ func (c *Coordinator) watchLink() {
 		loaded := float64(n)*took.Seconds() > own
 		why = fmt.Sprintf("a push takes the link %v, all %d of them %s than computing, which takes %v", took.Round(10*time.Microsecond), n,
 			map[bool]string{true: "longer", false: "less"}[loaded], time.Duration(own*float64(time.Second)).Round(10*time.Microsecond))
-		if took < leastPush || c.ledger.plan.Parents != nil || allTogether(c.ledger.plan) && !loaded {
+		if took < leastPush || c.engine.Plan().Parents != nil || allTogether(c.engine.Plan()) && !loaded {
 			took = 0
 		}
 	}
@@ -89,17 +89,17 @@ func allTogether(p modes.Plan) bool {
 // pace says in releases how long their pushes wait.
 func (c *Coordinator) pace(rs []transport.Release) {
 	p := c.pacer
-	if p == nil || p.took == 0 || c.ledger.plan.Parents != nil {
+	if p == nil || p.took == 0 || c.engine.Plan().Parents != nil {
 		return
 	}
 	now := c.elapsed()
-	together := allTogether(c.ledger.plan)
+	together := allTogether(c.engine.Plan())
 	var begun []time.Duration
 	released := func(w int) bool {
 		return slices.ContainsFunc(rs, func(r transport.Release) bool { return int(r.Worker) == w })
 	}
 	for w, q := range c.workers {
-		if a := &c.ledger.accounts[w]; q != nil && !q.gone && !a.parked && !a.waiting && !released(w) && !c.beside(q) && p.begins[w]+p.took > now {
+		if a := c.engine.Worker(star.Worker(w)); q != nil && !q.gone && !a.Parked && !a.Waiting && !released(w) && !c.beside(q) && p.begins[w]+p.took > now {
 			begun = append(begun, p.begins[w])
 		}
 	}

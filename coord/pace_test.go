@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"star"
+	"star/engine"
 	"star/modes"
 	"star/runlog"
 	"star/transport"
@@ -30,7 +31,7 @@ func TestPace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		co := &Coordinator{cfg: Config{Workers: 3, RunLog: runlog.NewWriter(nil)}, begun: time.Now(), ledger: newLedger(p, 3, 1, 1, 100), pacer: newPacer(3),
+		co := &Coordinator{cfg: Config{Workers: 3, RunLog: runlog.NewWriter(nil)}, begun: time.Now(), engine: engine.New(engine.Config{Plan: p, Workers: 3, Shards: 1, Batch: 1, Limit: 100}), pacer: newPacer(3),
 			servers: []*peer{{at: "a"}}, owner: []int{0}}
 		co.pacer.took = 100 * time.Millisecond
 		var rs []transport.Release

@@ -257,7 +257,7 @@ func (c *Coordinator) change(ch *Change, after int64) error {
 		}
 		c.spare()
 	}
-	if c.graft(p).Equal(c.ledger.plan) {
+	if c.graft(p).Equal(c.engine.Plan()) {
 		c.unheeded(ch, after, "it is in force")
 		return nil
 	}

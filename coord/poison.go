@@ -3,12 +3,11 @@ package coord
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"star"
+	"star/engine"
 	"star/poison"
-	"star/replica"
 	"star/runlog"
 	"star/transport"
 )
@@ -19,58 +18,6 @@ const (
 	PoisonFatal = "fatal" // the job ends
 	PoisonOff   = "off"   // nobody looks
 )
-
-// measure takes in what the copies of a shard say of its slice of the present gradient.
-func (a *account) measure(shard int, sums []replica.Sum) {
-	sums = slices.DeleteFunc(slices.Clone(sums), func(s replica.Sum) bool { return s.Sum2 < 0 })
-	if len(sums) == 0 {
-		a.unknown = true
-		return
-	}
-	for _, s := range sums[1:] {
-		if !agree(s.Sum2, sums[0].Sum2) {
-			if a.disputed == nil {
-				a.disputed = map[int][]replica.Sum{}
-			}
-			a.disputed[shard] = sums
-			return
-		}
-	}
-	if one := sums[0].Sum2; one-one != 0 {
-		a.bad = append(a.bad, shard)
-	} else {
-		a.sum2 += one
-	}
-}
-
-// unmeasure forgets that: another gradient is to come.
-func (a *account) unmeasure() {
-	a.sum2, a.unknown, a.disputed, a.bad, a.poison, a.factor = 0, false, nil, nil, poison.None, 0
-}
-
-// judge looks at a gradient that has arrived whole.
-func (l *ledger) judge(a *account) {
-	switch {
-	case l.guard == nil:
-	case len(a.bad) > 0:
-		a.poison = poison.NotFinite
-	case !a.unknown:
-		a.poison, a.factor = l.guard.Judge(a.sum2)
-	}
-	if a.poison != poison.None {
-		a.last.samples = 0 // nor is the next one compared with it
-	}
-}
-
-// poisoned says whether the present gradient of a worker, which may be in another one's report, does not belong.
-func (l *ledger) poisoned(w star.Worker) (poisoned, bool) {
-	a, top := &l.accounts[w], &l.accounts[l.lead(w)]
-	cause := top.poison
-	if cause == poison.None && top.flipped && l.guard != nil {
-		cause = poison.Flipped
-	}
-	return poisoned{w, a.step, cause, top.factor, top.bad}, cause != poison.None
-}
 
 // poisonText is for people.
 func poisonText(cause poison.Cause, w star.Worker, step int64, value float64, where string) string {
@@ -91,17 +38,17 @@ func poisonText(cause poison.Cause, w star.Worker, step int64, value float64, wh
 }
 
 // leftOut tells of the gradients that an update leaves out, or ends the job for them.
-func (c *Coordinator) leftOut(ps []poisoned) {
+func (c *Coordinator) leftOut(ps []engine.Poisoned) {
 	for _, p := range ps {
-		value, where := p.factor, ""
-		switch p.cause {
+		value, where := p.Factor, ""
+		switch p.Cause {
 		case poison.NotFinite:
-			value, where = math.NaN(), fmt.Sprintf("shards %v", p.shards)
+			value, where = math.NaN(), fmt.Sprintf("shards %v", p.Shards)
 		case poison.Flipped:
-			c.poisonings[p.worker][p.cause]++ // told when it began
+			c.poisonings[p.Worker][p.Cause]++ // told when it began
 			continue
 		}
-		c.poisoned(p.worker, p.step, p.cause, value, where, false)
+		c.poisoned(p.Worker, p.Step, p.Cause, value, where, false)
 	}
 }
 
@@ -126,7 +73,7 @@ func (c *Coordinator) toldPoison(p *peer, m transport.Poison) error {
 	switch {
 	case !ok:
 		return c.drop(p, fmt.Errorf("poison of the cause %q", m.Cause))
-	case c.ledger == nil || int(m.Worker) >= len(c.workers):
+	case c.engine == nil || int(m.Worker) >= len(c.workers):
 		return c.drop(p, fmt.Errorf("poison of worker %d, which is not there", m.Worker))
 	case c.cfg.Poison == PoisonOff:
 		return nil
@@ -134,13 +81,12 @@ func (c *Coordinator) toldPoison(p *peer, m transport.Poison) error {
 		if cause != poison.Flipped || m.Shard < 0 {
 			return c.drop(p, fmt.Errorf("poison of the cause %q from a server", m.Cause))
 		}
-		a := &c.ledger.accounts[m.Worker]
-		if a.flipped == !m.Over {
+		step, news := c.engine.Flipped(m.Worker, m.Over)
+		if !news {
 			return nil // another shard has said so
 		}
-		a.flipped = !m.Over
-		m.Step = a.step
-	case c.ledger.ring == nil && cause != poison.NotFinite:
+		m.Step = step
+	case c.sharded() && cause != poison.NotFinite:
 		return c.drop(p, fmt.Errorf("poison of the cause %q from a worker: the shards find it", m.Cause))
 	}
 	c.poisoned(m.Worker, m.Step, cause, m.Value, m.Where, m.Over)

@@ -6,45 +6,8 @@ import (
 	"slices"
 
 	"star"
-	"star/modes"
 	"star/runlog"
-	"star/transport"
 )
-
-// join has a worker back that had left, or its replacement: it takes part from the present version on, with a
-// batch of its own, if there is one left.
-func (l *ledger) join(w star.Worker) []order {
-	if l.ring != nil {
-		return l.ring.join(w)
-	}
-	l.out = l.out[:0]
-	a := &l.accounts[w]
-	if a.live || a.ghost {
-		return nil
-	}
-	if l.shards > 0 && a.step >= 0 { // some may hold a gradient of its earlier life, and the memory that the next one needs
-		l.throwAway(w)
-		l.out[0].silent = true
-	}
-	stored := a.stored
-	clear(stored)
-	// What shards say of the earlier life may still be on the way: a new step tells it apart.
-	*a = account{live: true, parked: true, step: a.step + 1, stored: stored, up: modes.Direct}
-	for pair := range l.cut {
-		if pair[0] == w || pair[1] == w {
-			delete(l.cut, pair) // what could not be reached was the one before
-		}
-	}
-	if len(l.redo) == 0 && l.cursor >= l.limit {
-		return l.out // it waits for the end, like the others
-	}
-	l.barrier.Join(w)
-	a.counted = true
-	r, _ := l.release(w, l.barrier.Version())
-	r.Pull, a.led = l.shards > 0, true
-	l.out = append(l.out, order{releases: []transport.Release{r}})
-	return l.out
-}
 
 // returns takes in a worker whose rank nobody has any more in a job that has begun. Until its Joined it is
 // nothing but a connection. It returns why it may not.
@@ -87,7 +50,7 @@ func (c *Coordinator) receive() {
 		if !p.welcomed && c.mover.stage == moveIdle && !c.final {
 			c.welcome(p)
 		}
-		if !c.joined[p.rank] || c.ledger.lingers(star.Worker(p.rank)) || c.final {
+		if !c.joined[p.rank] || c.engine.Lingers(star.Worker(p.rank)) || c.final {
 			return false
 		}
 		c.enter(p)
@@ -95,27 +58,16 @@ func (c *Coordinator) receive() {
 	})
 }
 
-// lingers says whether something of the earlier life of w is still on its way.
-func (l *ledger) lingers(w star.Worker) bool {
-	if l.ring != nil {
-		return l.ring.traces(w)
-	}
-	return l.accounts[w].ghost
-}
-
 // enter gives a worker that has come back its first batch.
 func (c *Coordinator) enter(p *peer) {
 	w := star.Worker(p.rank)
 	c.workers[w] = p
-	if c.ledger.doors != nil {
-		c.ledger.doors[w] = p.hello.Addr != ""
-	}
 	at := c.elapsed()
 	line := runlog.Join{Worker: w, Peer: p.conn.RemoteAddr()}
 	c.cfg.RunLog.Write(at, line)
-	orders := c.ledger.join(w)
+	orders := c.engine.Join(w, p.hello.Addr != "")
 	c.tell(at, line)
-	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "worker", p.rank, "step", c.ledger.accounts[w].step, "version", c.ledger.version())
+	c.log.Info(map[bool]string{true: "a worker is back", false: "a worker has joined"}[c.seen[w]], "worker", p.rank, "step", c.engine.Worker(w).Step, "version", c.engine.State().Version)
 	c.seen[w] = true
 	delete(c.diverged, p.rank)
 	c.thin()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"star/engine"
 	"star/replica"
 	"star/runlog"
 	"star/transport"
@@ -32,7 +33,7 @@ type copies struct {
 
 // waitingOrder is an order that waits for the firings up to seq.
 type waitingOrder struct {
-	order
+	engine.Ready
 	seq  int64
 	told bool // primaries know of it
 }
@@ -156,7 +157,7 @@ func (c *Coordinator) wholeAt(p *peer, m transport.Stored) []replica.Sum {
 // whole passes on gradients that are whole since somebody is gone.
 func (c *Coordinator) whole(shard int, gs []replica.Whole) error {
 	for _, g := range gs {
-		orders, err := c.ledger.store(shard, g.Worker, g.Step, g.Sums...)
+		orders, err := c.engine.Stored(shard, g.Worker, g.Step, g.Sums...)
 		if err == nil {
 			err = c.carry(orders)
 		}
@@ -186,7 +187,7 @@ func (c *Coordinator) held(p *peer, m transport.Held) error {
 }
 
 // chain puts orders behind those that wait for copies. Followers are told of their firings at once.
-func (c *Coordinator) chain(orders []order) {
+func (c *Coordinator) chain(orders []engine.Ready) {
 	for i := range orders {
 		c.offer(&orders[i])
 	}
@@ -196,25 +197,25 @@ func (c *Coordinator) chain(orders []order) {
 }
 
 // offer puts an order behind those that wait, and tells followers of its firing.
-func (c *Coordinator) offer(o *order) {
+func (c *Coordinator) offer(o *engine.Ready) {
 	k := c.copies
-	if o.fire.Seq > 0 {
-		k.table.Offer(o.fire.Seq)
+	if o.Fire.Seq > 0 {
+		k.table.Offer(o.Fire.Seq)
 		for _, s := range c.servers {
 			if s != nil && !s.gone && c.follows(s.rank) {
-				c.send(s, func() error { return transport.Send(s.conn, transport.Ahead(o.fire), o.memo) })
+				c.send(s, func() error { return transport.Send(s.conn, transport.Ahead(o.Fire), o.Memo) })
 			}
 		}
 	}
 	k.put(*o)
 }
 
-func (k *copies) put(o order) {
-	seq := o.fire.Seq
+func (k *copies) put(o engine.Ready) {
+	seq := o.Fire.Seq
 	if n := len(k.queue); seq == 0 && n > 0 {
 		seq = k.queue[n-1].seq
 	}
-	k.queue = append(k.queue, waitingOrder{order: o, seq: seq})
+	k.queue = append(k.queue, waitingOrder{Ready: o, seq: seq})
 }
 
 // keeps has a release wait for those before it. It reports false when there are none.
@@ -223,7 +224,7 @@ func (c *Coordinator) keeps(r transport.Release) bool {
 	if k == nil || k.freeing || len(k.queue) == 0 {
 		return false
 	}
-	k.put(order{releases: []transport.Release{r}})
+	k.put(engine.Ready{Releases: []transport.Release{r}})
 	return true
 }
 
@@ -254,9 +255,9 @@ func (c *Coordinator) pump() error {
 		if w.seq > ready {
 			break
 		}
-		if w.told = true; w.fire.Seq > 0 {
-			k.told = w.fire.Seq
-			c.fire(&w.order)
+		if w.told = true; w.Fire.Seq > 0 {
+			k.told = w.Fire.Seq
+			c.fire(&w.Ready)
 		}
 	}
 	if err := c.countNorms(); err != nil {
@@ -264,7 +265,7 @@ func (c *Coordinator) pump() error {
 	}
 	acked := k.table.Acked()
 	for len(k.queue) > 0 && k.queue[0].told && k.queue[0].seq <= acked {
-		o := k.queue[0].order
+		o := k.queue[0].Ready
 		k.queue = slices.Delete(k.queue, 0, 1)
 		c.progress = time.Now()
 		c.follow(&o)
@@ -378,14 +379,14 @@ func (c *Coordinator) saveAgain(shard int) {
 	}
 	p := c.servers[c.owner[shard]] // whatever else it has saved already it says again
 	c.send(p, func() error {
-		return transport.Send(p.conn, transport.Save{Seq: c.ledger.seq, Version: s.at.Version, ID: s.id}, nil)
+		return transport.Send(p.conn, transport.Save{Seq: c.engine.State().Seq, Version: s.version, ID: s.id}, nil)
 	})
 }
 
 // watchCopies has a server get a copy where one is missing.
 func (c *Coordinator) watchCopies(now time.Time) error {
 	k := c.copies
-	if k == nil || c.ledger == nil || c.final || c.ended || c.short() || c.mover.stage != moveIdle || len(c.late) > 0 || now.Before(k.retry) {
+	if k == nil || c.engine == nil || c.final || c.ended || c.short() || c.mover.stage != moveIdle || len(c.late) > 0 || now.Before(k.retry) {
 		return nil
 	}
 	missing := k.table.Short()
@@ -422,7 +423,7 @@ func (c *Coordinator) lendCopy() error {
 	if _, err := c.copies.table.Join(m.shard, m.to); err != nil {
 		return err
 	}
-	c.copies.from = c.ledger.seq
+	c.copies.from = c.engine.State().Seq
 	return nil
 }
 

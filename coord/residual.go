@@ -49,13 +49,8 @@ func (c *Coordinator) freeze(id string, version int64, ws []star.Worker) {
 		if p == nil || p.gone || p.codec == "" || !c.joined[w] {
 			continue
 		}
-		seq := c.ledger.accounts[w].step
-		part := ResidualPart{Worker: w, Weight: 1}
-		if c.ledger.ring != nil {
-			seq++ // 0 asks the first member for the parameters
-		} else {
-			part.Weight = float64(c.ledger.plan.Share(w, c.ledger.batch)) / float64(max(c.ledger.round(), 1))
-		}
+		seq, weight := c.engine.Residual(w)
+		part := ResidualPart{Worker: w, Weight: weight}
 		c.early.owed[w] = true
 		c.early.parts = append(c.early.parts, part)
 		c.send(p, func() error { return transport.Send(p.conn, transport.Save{Seq: seq, Version: version, ID: id}, nil) })
@@ -64,13 +59,13 @@ func (c *Coordinator) freeze(id string, version int64, ws []star.Worker) {
 
 // freezeFirst does so before the releases that follow from an update, if a checkpoint will follow it.
 func (c *Coordinator) freezeFirst() {
-	if c.ledger.ring != nil || c.save != nil || c.round != nil && c.round.final {
+	if !c.sharded() || c.save != nil || c.round != nil && c.round.final {
 		return
 	}
 	if _, save := c.due(); !save {
 		return
 	}
-	if v := c.ledger.version(); c.early == nil || c.early.id != c.cfg.Name(v, c.cfg.Generation) {
+	if v := c.engine.State().Version; c.early == nil || c.early.id != c.cfg.Name(v, c.cfg.Generation) {
 		c.freeze(c.cfg.Name(v, c.cfg.Generation), v, c.live())
 	}
 }

@@ -3,256 +3,15 @@ package coord
 import (
 	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"star"
+	"star/engine"
 	"star/modes"
 	"star/transport"
 )
-
-// ridden is a ring of members 0 and 1 and rider 2 that has made a round, by its ledger, and the memo of then. Two rounds and the rider's batch are under way.
-func ridden(t *testing.T) (*ring, []byte) {
-	l := newLedger(modes.Ring(3, 2), 3, 0, 4, 100)
-	r := newRing(l, transport.Ring{})
-	r.begin()
-	made(t, r, 1, 0, 1)
-	if len(r.rounds) != 2 || len(r.errands) != 1 {
-		t.Fatalf("rounds %+v, errands %+v", r.rounds, r.errands)
-	}
-	return r, r.remark(1)
-}
-
-func TestRingMemo(t *testing.T) {
-	r, text := ridden(t)
-	m, err := parseRingMemo(text, 3)
-	if err != nil || m.Version != 1 || m.Samples != r.l.used || m.Cursor != r.l.cursor || len(m.Rounds) != 2 || len(m.Errands) != 1 {
-		t.Fatalf("%s became %+v, %v", text, m, err)
-	}
-	for name, change := range map[string]func(m *ringMemo){
-		"more workers":            func(m *ringMemo) { m.Steps = m.Steps[1:] },
-		"a negative version":      func(m *ringMemo) { m.Version = -1 },
-		"redo behind the cursor":  func(m *ringMemo) { m.Redo = []Span{{m.Cursor - 1, 2}} },
-		"more rounds than can be": func(m *ringMemo) { m.Rounds = append(m.Rounds, m.Rounds[0]) },
-		"a round without members": func(m *ringMemo) { m.Rounds[0].Members, m.Rounds[0].Spans = nil, nil },
-		"a span too few":          func(m *ringMemo) { m.Rounds[0].Spans = m.Rounds[0].Spans[1:] },
-		"a member there is not":   func(m *ringMemo) { m.Rounds[0].Members = []star.Worker{0, 3} },
-		"a span that was not out": func(m *ringMemo) { m.Rounds[1].Spans[0].Start = m.Cursor },
-		"a rider there is not":    func(m *ringMemo) { m.Errands[0].Worker = 7 },
-		"a basis of the future":   func(m *ringMemo) { m.Errands[0].Basis = 9 },
-	} {
-		m, err := parseRingMemo(text, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
-		change(m)
-		b, _ := json.Marshal(m)
-		if _, err := parseRingMemo(b, 3); err == nil {
-			t.Errorf("%s: it was taken", name)
-		}
-	}
-	if got := NewerMemo([]byte(`{"term":2,"count":50}`), []byte(`{"term":3,"count":1}`)); string(got) != `{"term":3,"count":1}` {
-		t.Errorf("of an earlier reign and a later one %s is the newer", got)
-	}
-	later := r.remark(1)
-	for i, x := range []struct{ a, b, want []byte }{{nil, text, text}, {text, nil, text}, {text, later, later}, {later, text, later}, {r.remark(2), later, nil}, {nil, nil, nil}} {
-		want := x.want
-		if i == 4 {
-			want = x.a
-		}
-		if got := NewerMemo(x.a, x.b); string(got) != string(want) {
-			t.Errorf("%d: of %s and %s %s is the newer", i, x.a, x.b, got)
-		}
-	}
-}
-
-// FuzzRingMemo says that what goes with a release is refused, or is the ledger of a ring that can go on.
-func FuzzRingMemo(f *testing.F) {
-	f.Add([]byte(`{"term":1,"count":5,"Version":1,"Samples":12,"Cursor":40,"seq":1,"steps":[1,1,0],"rounds":[{"gen":1,"of":12,"members":[0,1],"spans":[{"Start":12,"Count":4},{"Start":16,"Count":4}]}],"errands":[{"worker":2,"span":{"Start":8,"Count":4},"basis":0}]}`), int64(2))
-	f.Add([]byte(`{"steps":[-1,-1,-1],"rounds":null}`), int64(0))
-	f.Fuzz(func(t *testing.T, b []byte, version int64) {
-		m, err := parseRingMemo(b, 3)
-		if err != nil || m.Version > 1<<40 || m.Seq > 1<<40 || m.Cursor > 1<<40 || m.Samples > 1<<40 {
-			return
-		}
-		l := newLedger(modes.Ring(3, 2), 3, 0, 4, m.Cursor+100)
-		l.resume(m.Progress)
-		r := newRing(l, transport.Ring{})
-		r.takeUp(m)
-		r.told([]transport.Tally{{Version: version, Carried: []transport.Gradient{{Worker: 2, Step: version, Weight: .5}}}})
-		r.regroup([]star.Worker{0, 1})
-		for _, w := range slices.Clone(r.forming) {
-			if _, err := r.formed(w, r.now.generation, version); err != nil {
-				return
-			}
-		}
-		if r.version != version {
-			t.Fatalf("the ring was formed at version %d and has %d", version, r.version)
-		}
-	})
-}
-
-// What is claimed is handed out no more, and everything else still is, once.
-func TestClaim(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		const limit = 40
-		l := newLedger(modes.SSGD(1), 1, 0, 3, limit)
-		free := make([]bool, limit) // to be handed out
-		for i := range free {
-			free[i] = true
-		}
-		l.cursor = int64(rapid.IntRange(0, limit).Draw(t, "cursor"))
-		for i := range l.cursor {
-			free[i] = false
-		}
-		for at := int64(0); at < l.cursor; {
-			n := rapid.Int64Range(1, 5).Draw(t, "piece")
-			n = min(n, l.cursor-at)
-			if rapid.Bool().Draw(t, "redo") {
-				l.redo = append(l.redo, Span{at, int(n)})
-				for i := at; i < at+n; i++ {
-					free[i] = true
-				}
-			}
-			at += n
-		}
-		for range rapid.IntRange(1, 3).Draw(t, "claims") {
-			from := rapid.Int64Range(0, limit-1).Draw(t, "from")
-			n := rapid.Int64Range(1, min(6, limit-from)).Draw(t, "count")
-			if from < l.cursor {
-				n = min(n, l.cursor-from) // a batch is of one piece
-			}
-			l.claim(Span{from, int(n)})
-			for i := from; i < from+n; i++ {
-				free[i] = false
-			}
-		}
-		for {
-			s, ok := l.take(4)
-			if !ok {
-				break
-			}
-			for i := s.Start; i < s.Start+int64(s.Count); i++ {
-				if !free[i] {
-					t.Fatalf("sample %d is handed out, and must not be", i)
-				}
-				free[i] = false
-			}
-		}
-		if i := slices.Index(free, true); i >= 0 {
-			t.Fatalf("sample %d is not handed out", i)
-		}
-	})
-}
-
-// A rider's batch that nobody remembers is in the round that carried it, and is handed out again when that round is not made after all.
-func TestForgottenErrand(t *testing.T) {
-	for name, reached := range map[string]int64{"the round was made": 3, "it was not": 1} {
-		t.Run(name, func(t *testing.T) {
-			_, text := ridden(t)
-			m, err := parseRingMemo(text, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l := newLedger(modes.Ring(3, 2), 3, 0, 4, 100)
-			l.resume(m.Progress)
-			r := newRing(l, transport.Ring{})
-			r.takeUp(m)
-			l.absent(2)
-			lost := Span{m.Cursor, 4}
-			first, second := r.rounds[0], r.rounds[1]
-			r.told([]transport.Tally{
-				{Version: 2, Generation: first.generation, Carried: []transport.Gradient{{Worker: 2, Step: m.Errands[0].Span.Start, Weight: 4. / 12}}},
-				{Version: 3, Generation: second.generation, Carried: []transport.Gradient{{Worker: 2, Step: lost.Start, Weight: 4. / 12}}},
-			})
-			want := m.Samples
-			if reached == 3 {
-				want += first.total + second.total + 8
-			}
-			var applied []Span
-			orders := r.regroup([]star.Worker{0, 1})
-			for _, w := range []star.Worker{0, 1} {
-				o, err := r.formed(w, r.now.generation, reached)
-				if err != nil {
-					t.Fatal(err)
-				}
-				orders = append(slices.Clone(orders), o...)
-			}
-			for _, o := range orders {
-				applied = append(applied, o.pieces...)
-			}
-			if l.used != want {
-				t.Errorf("%d samples are applied, want %d: %v", l.used, want, applied)
-			}
-			again := slices.ContainsFunc(append(r.progress().Redo, applied...), func(s Span) bool { return s == lost }) || l.cursor == lost.Start
-			if !again {
-				t.Errorf("the batch %v is in no update and is not to be done: %+v", lost, r.progress())
-			}
-		})
-	}
-}
-
-// A batch of a rider that left, which another rider has brought since, is nobody's errand any more, though those who are left remember it as the first one's:
-// its samples are applied once, or handed out once, whether the other rider had all of it or a part.
-func TestErrandOfAnother(t *testing.T) {
-	for name, c := range map[string]struct {
-		share   int // of rider 2
-		reached int64
-	}{"all of it, and the round was made": {4, 3}, "a part, and the round was made": {3, 3}, "all of it, and the round was not made": {4, 2}, "a part, and the round was not made": {3, 2}} {
-		t.Run(name, func(t *testing.T) {
-			plan := modes.Ring(4, 2, 3)
-			plan.Shares = []int{4, 4, c.share, 4}
-			l := newLedger(plan, 4, 0, 4, 100)
-			r := newRing(l, transport.Ring{})
-			r.begin()
-			left, brought := r.errands[3].Span, []transport.Gradient{{Worker: 2, Step: r.errands[2].Start, Weight: float32(c.share) / float32(r.now.of)}}
-			r.leave(3) // the ring without it begins with round 2
-			made(t, r, 1, 0, 1)
-			m, err := parseRingMemo(r.remark(1), 4)
-			if err != nil {
-				t.Fatal(err)
-			}
-			told := []transport.Tally{{Generation: r.rounds[0].generation, Version: 2, Carried: brought}}
-			for w := range star.Worker(2) {
-				if _, err := r.tally(transport.Tally{Worker: w, Generation: told[0].Generation, Version: 2, Carried: brought}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			again := r.errands[2]
-			if again.Start != left.Start || again.Count != c.share || !slices.ContainsFunc(m.Errands, func(e memoErrand) bool { return e.Worker == 3 && e.Span == left }) {
-				t.Fatalf("rider 2 has %+v, want of %+v; the memo: %+v", again, left, m.Errands)
-			}
-			told = append(told, transport.Tally{Generation: r.now.generation, Version: 3,
-				Carried: []transport.Gradient{{Worker: 2, Step: again.Start, Weight: float32(c.share) / float32(r.now.of)}}})
-
-			l = newLedger(plan, 4, 0, 4, 100)
-			l.resume(m.Progress)
-			l.absent(2)
-			l.absent(3)
-			heir := newRing(l, transport.Ring{})
-			heir.generation = generationsOf(2)
-			heir.takeUp(m)
-			heir.told(told)
-			heir.regroup([]star.Worker{0, 1})
-			var pieces []Span
-			for w := range star.Worker(2) {
-				orders, err := heir.formed(w, heir.now.generation, c.reached)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, o := range orders {
-					pieces = append(pieces, o.pieces...)
-				}
-			}
-			p := heir.progress()
-			exactly(t, p.Cursor, []Span{{0, int(m.Samples)}}, pieces, p.Redo)
-		})
-	}
-}
 
 // A coordinator goes on with a ring by what its members remember: with all that was made, no sample twice, and those who come too late take the parameters
 // from the others.
@@ -262,19 +21,19 @@ func TestRingTakeOver(t *testing.T) {
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 100, Plan: modes.SSGD(4), Workers: []star.Worker{0, 1, 2},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
 	}
-	m, err := parseRingMemo(text, 3)
+	m, err := engine.ParseRingMemo(text, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.Steps = append(m.Steps, -1)
 	for i := range m.Rounds {
-		m.Rounds[i].Generation = generationsOf(1) + 1
+		m.Rounds[i].Generation = engine.GenerationsOf(1) + 1
 	}
 	text, _ = json.Marshal(m)
-	first := unreleased(Progress{}, 4)
+	first := engine.Unreleased(Progress{}, 4)
 	first.Count = m.Count + 50 // of an earlier reign, which was longer
 	older, _ := json.Marshal(first)
-	told := []transport.Tally{{Generation: generationsOf(1) + 1, Version: 2, Carried: []transport.Gradient{{Worker: 2, Step: m.Errands[0].Span.Start, Weight: 4. / 12}}}}
+	told := []transport.Tally{{Generation: engine.GenerationsOf(1) + 1, Version: 2, Carried: []transport.Gradient{{Worker: 2, Step: m.Errands[0].Span.Start, Weight: 4. / 12}}}}
 	office := newDesk(2)
 	play(t, Config{Workers: 4, Steps: 100, Ring: &RingConfig{Rule: "sgd"}, Office: office, Heir: &estate, Council: 1}, func(w *world) {
 		w.newest = 2
@@ -290,14 +49,14 @@ func TestRingTakeOver(t *testing.T) {
 				if !f.welcome.Seed || f.welcome.Step < 1 || f.welcome.Version < 1 || f.welcome.Term != 2 {
 					t.Errorf("%s is welcomed with %+v", name, f.welcome)
 				}
-				if len(f.rings) == 0 || !f.rings[0].Now || f.rings[0].Generation <= generationsOf(2) {
+				if len(f.rings) == 0 || !f.rings[0].Now || f.rings[0].Generation <= engine.GenerationsOf(2) {
 					t.Errorf("%s was told of rings %+v", name, f.rings)
 				}
 				if len(f.memos) == 0 {
 					t.Errorf("%s was not released", name)
 					return
 				}
-				if k, err := parseRingMemo(f.memos[len(f.memos)-1], 4); err != nil || k.Term != 2 {
+				if k, err := engine.ParseRingMemo(f.memos[len(f.memos)-1], 4); err != nil || k.Term != 2 {
 					t.Errorf("%s remembers %+v, %v", name, k, err)
 				}
 			})
@@ -317,7 +76,7 @@ func TestRingTakeOver(t *testing.T) {
 			used = int64(f["samples"].(float64))
 			p := f["pieces"].([]any)
 			for i := 0; i < len(p); i += 2 {
-				pieces = append(pieces, Span{int64(p[i].(float64)), int(p[i+1].(float64))})
+				pieces = append(pieces, Span{Start: int64(p[i].(float64)), Count: int(p[i+1].(float64))})
 			}
 		}
 		if first := w.lines("fire")[0]; first["seq"].(float64) != float64(m.Seq+1) {
@@ -326,8 +85,8 @@ func TestRingTakeOver(t *testing.T) {
 		if used != 100 {
 			t.Errorf("%d samples are applied in the end", used)
 		}
-		exactly(t, 100, []Span{{0, int(r.l.used)}}, pieces) // the first round had those
-		if term := w.lines("term"); len(term) != 1 || term[0]["version"].(float64) != 1 || term[0]["samples"].(float64) != float64(r.l.used) {
+		exactly(t, 100, []Span{{Start: 0, Count: int(r.State().Used)}}, pieces) // the first round had those
+		if term := w.lines("term"); len(term) != 1 || term[0]["version"].(float64) != 1 || term[0]["samples"].(float64) != float64(r.State().Used) {
 			t.Errorf("the log says of the reign %v", term)
 		}
 	})
@@ -361,4 +120,16 @@ func TestRingTakeOverRefuses(t *testing.T) {
 		w.finished(time.Minute)
 		w.failed(69, "join timeout", "a worker that has the parameters")
 	})
+}
+
+// ridden is the memo of a ring of members 0 and 1 and rider 2 that has made a round. Two rounds and the rider's batch are under way.
+func ridden(t *testing.T) (engine.Engine, []byte) {
+	r := engine.New(engine.Config{Plan: modes.Ring(3, 2), Workers: 3, Batch: 4, Limit: 100, MaxParams: 100, Ring: new(engine.RingConfig)})
+	r.Begin()
+	for w := range star.Worker(2) {
+		if _, err := r.Tally(transport.Tally{Worker: w, Generation: 1, Version: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r, r.Memo(1)
 }

@@ -51,7 +51,7 @@ func (r *round) missing() []int {
 func (c *Coordinator) milestones() {
 	eval, save := c.due()
 	if eval {
-		c.nextEval = nextMultiple(c.ledger.used, c.evalStep)
+		c.nextEval = nextMultiple(c.engine.State().Used, c.evalStep)
 	}
 	if save {
 		c.saveNow = false
@@ -71,11 +71,12 @@ func (c *Coordinator) due() (eval, save bool) {
 	if c.round != nil || c.final || c.save != nil || c.mover.holds() || c.short() || c.stopping.cause != nil {
 		return false, false
 	}
-	if r := c.ledger.ring; r != nil && len(r.forming) > 0 {
+	if !c.engine.Settled() {
 		return false, false // which version the ring has is not known yet
 	}
-	used := c.ledger.used
-	if used >= c.ledger.limit || c.ledger.drained() { // drained sooner where gradients were dropped
+	now := c.engine.State()
+	used := now.Used
+	if used >= now.Limit || c.engine.Drained() { // drained sooner where gradients were dropped
 		return false, false // the end evaluates and saves anyway
 	}
 	return c.nextEval > 0 && used >= c.nextEval, c.cfg.Save != nil && (c.saveNow || c.cfg.SaveEvery > 0 && time.Now().After(c.nextSave))
@@ -84,10 +85,7 @@ func (c *Coordinator) due() (eval, save bool) {
 // savedAlready reports whether a checkpoint made now would be one that is complete: no
 // update was made since. It is not written over, so the earlier one counts.
 func (c *Coordinator) savedAlready() bool {
-	v := c.ledger.version()
-	if r := c.ledger.ring; r != nil {
-		v = r.next
-	}
+	v := c.engine.State().Next
 	if c.complete == "" || c.cfg.Name(v, c.cfg.Generation) != c.complete {
 		return false
 	}
@@ -212,11 +210,17 @@ func (c *Coordinator) parkedInRound() {
 		return
 	}
 	for w, p := range c.workers {
-		if p != nil && p.evals && c.ledger.accounts[w].parked && !c.ledger.accounts[w].stopped {
+		if p != nil && p.evals && c.parkedForGood(star.Worker(w)) {
 			p.evals = false
 			c.forgetInRound(p)
 		}
 	}
+}
+
+// parkedForGood says whether a worker has no batch, and will have none.
+func (c *Coordinator) parkedForGood(w star.Worker) bool {
+	k := c.engine.Worker(w)
+	return k.Parked && !k.Stopped
 }
 
 // tryRound ends a round when all results are in.
@@ -243,7 +247,7 @@ func (c *Coordinator) tryRound() {
 		loss, acc := sum/float64(count), float64(correct)/float64(count)
 		c.result.TestLoss, c.result.TestAccuracy = runlog.Number(loss), acc
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Eval{Eval: r.id, From: from, To: to,
-			Samples: c.ledger.used, Loss: runlog.Number(loss), Accuracy: runlog.Number(acc), Count: count, Final: r.final, Alike: c.compared(to)})
+			Samples: c.engine.State().Used, Loss: runlog.Number(loss), Accuracy: runlog.Number(acc), Count: count, Final: r.final, Alike: c.compared(to)})
 		c.log.Info("evaluated", "version", to, "loss", round4(loss), "accuracy", round4(acc), "predictions", count)
 	}
 	if r.final && count == 0 {
@@ -297,72 +301,70 @@ func (c *Coordinator) tryFinish() error {
 	if c.stopping.cause != nil && !c.final {
 		return c.halt()
 	}
-	if c.ledger == nil || c.final || c.cfg.Validation != nil && !c.checks.begun {
+	if c.engine == nil || c.final || c.cfg.Validation != nil && !c.checks.begun {
 		return nil
 	}
 	c.parkedInRound() // may end the round
-	if !c.ledger.drained() || c.round != nil || c.save != nil || c.mover.holds() || c.short() {
+	if !c.engine.Drained() || c.round != nil || c.save != nil || c.mover.holds() || c.short() {
 		return nil
 	}
 	if err := c.dropMove("the job ends"); err != nil {
 		return err
 	}
 	c.final = true
-	c.stats.stop(time.Now(), c.ledger.used)
+	c.stats.stop(time.Now(), c.engine.State().Used)
 	c.startRound(true, true)
-	if r := c.ledger.ring; r != nil {
-		r.over = true
-	}
+	c.engine.Finish()
 	for _, w := range c.live() {
 		if !c.evaluates(w, true) {
 			continue
 		}
-		c.release(transport.Release{Worker: w, Version: c.ledger.version(), Action: transport.Finish, Pull: len(c.shards) > 0})
+		c.release(transport.Release{Worker: w, Version: c.engine.State().Version, Action: transport.Finish, Pull: len(c.shards) > 0})
 	}
 	return nil
 }
 
 // saving is a checkpoint on its way to the disks.
 type saving struct {
-	at    Progress
-	id    string
-	left  int
-	parts []json.RawMessage
-	begun time.Time
-	err   error
-	final bool
-	saver star.Worker // all-reduce: who writes it
+	at      Progress // known when all parts are there
+	version int64
+	id      string
+	left    int
+	parts   []json.RawMessage
+	begun   time.Time
+	err     error
+	final   bool
+	saver   star.Worker // has the parameters, and writes them; -1: shards do
 
 	writing bool // all parts are there, and its manifest is being written
 
 	rest *leftovers // of workers
 }
 
-// startSave has every shard write its part, after the last Fire.
+// startSave has every shard write its part, after the last Fire, or a worker that has the parameters.
 func (c *Coordinator) startSave() {
-	if c.ledger.ring != nil {
-		c.startRingSave()
-		return
-	}
-	at := c.ledger.progress()
-	v := at.Version
+	cut := c.engine.Save()
 	s := &saving{
-		at:    at,
-		id:    c.cfg.Name(v, c.cfg.Generation),
-		left:  len(c.shards),
-		parts: make([]json.RawMessage, len(c.shards)),
-		begun: time.Now(),
-		final: c.final,
+		version: cut.Version,
+		id:      c.cfg.Name(cut.Version, c.cfg.Generation),
+		left:    max(1, len(c.shards)),
+		begun:   time.Now(),
+		final:   c.final,
+		saver:   cut.Writer,
 	}
-	s.rest = c.frozen(s.id, v, c.live())
+	s.parts = make([]json.RawMessage, s.left)
 	c.save = s
+	m := transport.Save{Seq: cut.Seq, Version: cut.Version, ID: s.id}
 	for _, p := range c.servers {
 		if p.hello.Shards > 0 {
-			c.send(p, func() error {
-				return transport.Send(p.conn, transport.Save{Seq: c.ledger.seq, Version: v, ID: s.id}, nil)
-			})
+			c.send(p, func() error { return transport.Send(p.conn, m, nil) })
 		}
 	}
+	if cut.Writer >= 0 {
+		p := c.workers[cut.Writer]
+		c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+	}
+	s.rest = c.frozen(s.id, cut.Version, c.live())
 	c.trySaved()
 }
 
@@ -391,12 +393,11 @@ func (c *Coordinator) trySaved() {
 	if c.hello.Buffers > 0 && c.round != nil && !c.round.averaged {
 		return // they are on their way
 	}
-	if r := c.ledger.ring; r != nil {
-		if r.kept == nil {
-			return // others are still making this version
-		}
-		s.at = *r.kept
+	at, ok := c.engine.Saved()
+	if !ok {
+		return // others are still making this version
 	}
+	s.at = at
 	if s.writing {
 		return
 	}

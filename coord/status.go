@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/engine"
 	"star/modes"
 	"star/runlog"
 )
@@ -163,21 +164,22 @@ func (c *Coordinator) summarise(err error) {
 	if c.stats.losses.n == 0 {
 		r.TrainLoss = runlog.Number(math.NaN())
 	}
-	if l := c.ledger; l != nil {
+	if l := c.engine; l != nil {
+		now := l.State()
 		if c.stats.end.IsZero() {
-			c.stats.stop(time.Now(), l.used)
+			c.stats.stop(time.Now(), now.Used)
 		}
-		r.Mode = c.words(l.plan)
-		r.Updates, r.Samples, r.Wasted = c.stats.updates, l.used-c.stats.from, l.waste
+		r.Mode = c.words(l.Plan())
+		r.Updates, r.Samples, r.Wasted = c.stats.updates, now.Used-c.stats.from, now.Waste
 		r.Wall = runlog.SecondsOf(c.stats.end.Sub(c.stats.start))
 		r.SamplesPerS = rate(c.stats.to-c.stats.from, c.stats.end.Sub(c.stats.start))
 		if c.stats.losses.n > 0 {
 			r.TrainLoss = runlog.Number(c.stats.losses.mean())
 		}
 		r.BytesSent = int64(c.stats.bytes)
-		r.Staleness.Histogram = l.staleness
+		r.Staleness.Histogram = l.Staleness()
 		var sum int64
-		for s, n := range l.staleness {
+		for s, n := range l.Staleness() {
 			r.Steps += n
 			sum += s * n
 			r.Staleness.Max = max(r.Staleness.Max, s)
@@ -199,15 +201,17 @@ func (c *Coordinator) status() Status {
 	s.Shift = c.shiftStatus()
 	n := c.noise.Noise()
 	s.Noise = NoiseStatus{Scale: n.Scale, Grad2: n.Grad2, Var: n.Var, Mixed: n.Mixed, Observations: n.Observations}
-	l := c.ledger
+	l := c.engine
+	var now engine.State
 	if l != nil {
-		s.Phase, s.Mode, s.Version = "training", c.words(l.plan), l.version()
-		s.Samples, s.Limit, s.EpochSize, s.Params = l.used, l.limit, c.enrolled.Samples, c.hello.Params
+		now = l.State()
+		s.Phase, s.Mode, s.Version = "training", c.words(l.Plan()), now.Version
+		s.Samples, s.Limit, s.EpochSize, s.Params = now.Used, now.Limit, c.enrolled.Samples, c.hello.Params
 		end := c.stats.end
 		if end.IsZero() {
 			end = time.Now()
 		}
-		s.Rate = rate(l.used-c.stats.from, end.Sub(c.stats.start))
+		s.Rate = rate(now.Used-c.stats.from, end.Sub(c.stats.start))
 		switch {
 		case c.ended:
 			s.Phase = "over"
@@ -236,8 +240,8 @@ func (c *Coordinator) status() Status {
 			w.Peer, w.State = p.conn.RemoteAddr(), "joining"
 		}
 		if p != nil && l != nil {
-			a := &l.accounts[i]
-			w.Step = a.step
+			a := l.Worker(star.Worker(i))
+			w.Step = a.Step
 			for cause, n := range c.poisonings[i] {
 				if w.Poison == nil {
 					w.Poison = map[string]int64{}
@@ -246,11 +250,11 @@ func (c *Coordinator) status() Status {
 			}
 			w.State = "computing"
 			switch {
-			case a.stopped:
+			case a.Stopped:
 				w.State = "waiting"
-			case a.parked:
+			case a.Parked:
 				w.State = "parked"
-			case a.waiting:
+			case a.Waiting:
 				w.State = "waiting"
 			}
 			w.Iteration, w.Busy = p.recent.mean(), p.busy.mean()
@@ -262,7 +266,7 @@ func (c *Coordinator) status() Status {
 			if c.cfg.Shift {
 				w.Site, w.Own, w.NetIn, w.NetOut = c.site(p), p.own.mean(), p.last.NetIn, p.last.NetOut
 			}
-			w.Stale = max(l.version()-a.basis, 0) // a ring is released one round ahead
+			w.Stale = max(now.Version-a.Basis, 0) // a ring is released one round ahead
 			if c.pacer != nil {
 				w.PushDelay = c.pacer.delays[i].Seconds()
 			}

@@ -32,7 +32,8 @@ type stopping struct {
 	cause  error // nil: nobody wants that
 	until  time.Time
 	asked  time.Time // the workers for their buffers
-	frozen bool      // what arrives changes nothing any more
+	frozen bool      // nothing begins any more
+	still  bool      // what arrives changes nothing, either
 	done   bool      // the checkpoint is there, or has failed
 }
 
@@ -66,7 +67,7 @@ func (c *Coordinator) noticed(n notice) error {
 		return c.muster(time.Now())
 	case n.yield == nil:
 		return c.stop(n.cause)
-	case c.ledger == nil && c.heir == nil || c.cfg.Grace <= 0:
+	case c.engine == nil && c.heir == nil || c.cfg.Grace <= 0:
 		close(n.yield)
 		return nil
 	}
@@ -88,12 +89,12 @@ func (c *Coordinator) stop(cause error) error {
 		return nil
 	}
 	s.cause, s.until = cause, time.Now().Add(c.cfg.Grace)
-	if c.ledger == nil || c.cfg.Save == nil || c.cfg.Grace <= 0 {
+	if c.engine == nil || c.cfg.Save == nil || c.cfg.Grace <= 0 {
 		s.done = true
 		return c.halt()
 	}
 	c.log.Info("ending the job, after a checkpoint", "why", cause, "grace", c.cfg.Grace)
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.ledger.used, Why: cause.Error()})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: c.engine.State().Used, Why: cause.Error()})
 	return c.halt()
 }
 
@@ -111,9 +112,9 @@ func (c *Coordinator) halt() error {
 		return s.cause
 	case c.final || c.save != nil: // it will be saved, or is being
 		return nil
-	case c.succeeds() || c.mover.holds() || c.ledger.ring != nil && len(c.ledger.ring.forming) > 0:
+	case c.succeeds() || c.mover.holds() || !c.engine.Settled():
 		return nil // where the parameters are, and of which version, is being found out
-	case c.ledger.ring != nil && c.ledger.live() == 0:
+	case !c.engine.Survives():
 		return s.cause
 	case !s.frozen && c.savedAlready():
 		return s.cause
@@ -121,10 +122,7 @@ func (c *Coordinator) halt() error {
 		return nil
 	}
 	if !s.frozen {
-		s.frozen = true
-		if c.ledger.ring != nil { // its rounds under way come to their end
-			c.ledger.limit = c.ledger.cursor
-		}
+		s.frozen, s.still = true, c.engine.Freeze()
 	}
 	c.startSave()
 	return nil
@@ -159,7 +157,7 @@ func (c *Coordinator) collected(now time.Time) bool {
 
 // ignores says whether an event comes too late to change anything: what is saved is to be all that was done.
 func (c *Coordinator) ignores(k transport.Kind) bool {
-	if !c.stopping.frozen || c.ledger.ring != nil {
+	if !c.stopping.still {
 		return false
 	}
 	return slices.Contains([]transport.Kind{transport.KindArrive, transport.KindStored, transport.KindBundle, transport.KindFault}, k)
@@ -167,7 +165,7 @@ func (c *Coordinator) ignores(k transport.Kind) bool {
 
 // leaving takes in that a member was told to end. It reports false for one whose good-bye counts at once.
 func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
-	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.ledger == nil || p.role == transport.RoleValidator || c.isLate(p) {
+	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.engine == nil || p.role == transport.RoleValidator || c.isLate(p) {
 		return false
 	}
 	if p.leaving.IsZero() {
@@ -181,7 +179,7 @@ func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
 
 // muster lets those go who were told to end, or ends the job if it cannot go on without them.
 func (c *Coordinator) muster(now time.Time) error {
-	if c.stopping.cause != nil || c.ledger == nil {
+	if c.stopping.cause != nil || c.engine == nil {
 		return nil
 	}
 	if why := c.deserted(); why != "" {
@@ -225,7 +223,7 @@ func (c *Coordinator) deserted() string {
 	case !some:
 	case c.cfg.StopOnLoss:
 		return why + " (--on-failure stop)"
-	case !slices.ContainsFunc(c.workers, stays) && (c.cfg.least() == 0 || c.ledger.ring != nil):
+	case !slices.ContainsFunc(c.workers, stays) && (c.cfg.least() == 0 || !c.sharded()):
 		return why
 	}
 	seats := 0 // of those who may coordinate, that stay

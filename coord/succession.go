@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"star"
+	"star/engine"
 	"star/modes"
 	"star/replica"
 	"star/runlog"
@@ -93,150 +93,13 @@ func ParseEstate(note []byte) (*Estate, error) {
 	return e, nil
 }
 
-// memo is what goes with a Fire for a successor: what is applied after it, and the step of each worker that is then in hand.
-type memo struct {
-	Progress
-	waste int64
-	steps []int64 // -1: nobody has had the rank
-
-	// Whose gradients are applied, with which samples, and dropped, where the Fire names only who has pushed their sums: a tree.
-	summed []share
-	left   []star.Worker
-}
-
-// share is the part of a worker in an update.
-type share struct {
-	worker star.Worker
-	Span
-}
-
-const (
-	memoVersion = 1
-	treeVersion = 2 // with summed and left
-)
-
-// appendTo appends the memo as varints.
-func (m *memo) appendTo(b []byte) []byte {
-	put := func(vs ...int64) {
-		for _, v := range vs {
-			b = binary.AppendVarint(b, v)
-		}
-	}
-	version := int64(memoVersion)
-	if m.summed != nil {
-		version = treeVersion
-	}
-	put(version, m.Version, m.Samples, m.Cursor, m.waste, int64(len(m.Redo)))
-	for _, s := range m.Redo {
-		put(s.Start, int64(s.Count))
-	}
-	put(int64(len(m.steps)))
-	put(m.steps...)
-	if version == treeVersion {
-		put(int64(len(m.summed)))
-		for _, s := range m.summed {
-			put(int64(s.worker), s.Start, int64(s.Count))
-		}
-		put(int64(len(m.left)))
-		for _, w := range m.left {
-			put(int64(w))
-		}
-	}
-	return b
-}
-
-var errMemo = errors.New("coord: what goes with a fire cannot be read")
-
-// parseMemo reads what appendTo has written.
-func parseMemo(b []byte) (m memo, err error) {
-	get := func() int64 {
-		v, n := binary.Varint(b)
-		if n <= 0 || v < -1 {
-			err = errMemo
-			return 0
-		}
-		b = b[n:]
-		return v
-	}
-	list := func() int { // each element has a byte at least
-		n := get()
-		if n < 0 || n > int64(len(b)) {
-			err, n = errMemo, 0
-		}
-		return int(n)
-	}
-	version := get()
-	if version != memoVersion && version != treeVersion {
-		return m, errMemo
-	}
-	m.Version, m.Samples, m.Cursor, m.waste = get(), get(), get(), get()
-	for range list() {
-		s := Span{Start: get(), Count: int(get())}
-		if s.Start < 0 || s.Count < 1 || s.Start > m.Cursor-int64(s.Count) {
-			err = errMemo
-		}
-		if err != nil {
-			return m, err
-		}
-		m.Redo = append(m.Redo, s)
-	}
-	for range list() {
-		m.steps = append(m.steps, get())
-	}
-	worker := func() star.Worker {
-		w := get()
-		if w < 0 || w >= transport.MaxWorkers {
-			err = errMemo
-		}
-		return star.Worker(w)
-	}
-	if version == treeVersion {
-		m.summed = []share{} // not nil: it was written
-		for range list() {
-			s := share{worker(), Span{Start: get(), Count: int(get())}}
-			if s.Start < 0 || s.Count < 0 || s.Start > m.Cursor-int64(s.Count) {
-				err = errMemo
-			}
-			m.summed = append(m.summed, s)
-		}
-		for range list() {
-			m.left = append(m.left, worker())
-		}
-	}
-	if err != nil || len(b) > 0 || m.Version < 0 || m.Samples < 0 || m.Cursor < 0 || m.waste < 0 {
-		return m, errMemo
-	}
-	return m, nil
-}
-
-// remark is the memo that belongs to the last Fire that the ledger has made, that of o; nil where nobody can take over.
-func (l *ledger) remark(o *order) []byte {
-	if !l.memos {
-		return nil
-	}
-	m := memo{Progress: l.progress(), waste: l.waste}
-	for i := range l.accounts {
-		m.steps = append(m.steps, l.accounts[i].step)
-	}
-	if len(o.members) > len(o.fire.Gradients) || len(o.dropped) > len(o.fire.Dropped) {
-		m.summed, m.left = []share{}, workersOf(o.dropped)
-		for i, s := range o.pieces {
-			m.summed = append(m.summed, share{o.members[i].Worker, s})
-		}
-		for i := len(o.pieces); i < len(o.members); i++ { // each reports for itself: there are records
-			m.summed = append(m.summed, share{worker: o.members[i].Worker})
-		}
-	}
-	return m.appendTo(nil) // not reused: it waits in the outboxes
-}
-
 // succession is what a coordinator that takes over knows until the training goes on.
 type succession struct {
 	estate  *Estate
 	stands  []*standing // by rank of the server
 	settled time.Time   // when all servers stood; zero: some do not
 	seq     int64       // of the last Fire that any server was given
-	memo    memo
+	memo    engine.Memo
 	steps   []int64         // by worker: the last that anybody may have been released for; -1: nobody has had the rank
 	log     []runlog.Recall // Fires that servers have told of
 	norms   []heard         // by servers that stand already; at most two of each of their shards
@@ -244,8 +107,8 @@ type succession struct {
 	came    time.Time       // the first server
 	from    int64           // the last firing that every copy holds
 
-	before []replica.View // as the coordinator before has left them
-	ring   *ringMemo      // all-reduce: the newest that anybody has; nil: nobody has one
+	before []replica.View   // as the coordinator before has left them
+	ring   *engine.RingMemo // all-reduce: the newest that anybody has; nil: nobody has one
 }
 
 // heard is what a server has said.
@@ -444,7 +307,7 @@ func (c *Coordinator) settle() error {
 		}
 	}
 	last := int64(0) // of the memos
-	h.memo = memo{Progress: h.estate.From}
+	h.memo = engine.Memo{Snapshot: engine.Snapshot{Progress: h.estate.From}}
 	for seq := h.seq; seq > 0 && last == 0; seq-- {
 		f, ok := all[seq]
 		if !ok {
@@ -454,14 +317,14 @@ func (c *Coordinator) settle() error {
 			continue
 		}
 		var err error
-		if h.memo, err = parseMemo(f.memo); err != nil {
+		if h.memo, err = engine.ParseMemo(f.memo); err != nil {
 			return &Error{exitDisagree, fmt.Sprintf("fire %d: %v", seq, err)}
 		}
 		last = seq
 	}
 	h.steps = make([]int64, c.cfg.Workers)
 	for w := range h.steps {
-		h.steps[w] = max(stepOf(h.memo.steps, w), stepOf(h.estate.Steps, w)) // who came after the last Fire is in no memo
+		h.steps[w] = max(engine.StepOf(h.memo.Steps, w), engine.StepOf(h.estate.Steps, w)) // who came after the last Fire is in no memo
 	}
 	asked, err := c.undecided(all)
 	if err != nil {
@@ -587,32 +450,23 @@ func (c *Coordinator) nobody(rank int) *peer {
 // recalled is the line of a Fire that servers tell of, and the coordinator before may not have written. It reports false for one of no update.
 func recalled(f recall) (line runlog.Recall, ok bool) {
 	m, err := transport.ParseFire(f.header)
-	note, noteErr := parseMemo(f.memo)
+	note, noteErr := engine.ParseMemo(f.memo)
 	if err != nil || noteErr != nil || len(m.Gradients) == 0 {
 		return line, false
 	}
 	line = runlog.Recall{Seq: m.Seq, Version: m.Version, Samples: note.Samples}
-	for _, s := range note.summed {
-		line.Workers = append(line.Workers, s.worker)
-		if len(m.Gradients) < len(note.summed) {
+	for _, s := range note.Summed {
+		line.Workers = append(line.Workers, s.Worker)
+		if len(m.Gradients) < len(note.Summed) {
 			line.Pieces = append(line.Pieces, s.Start, int64(s.Count))
 		}
 	}
-	if note.summed == nil {
-		line.Workers = workersOf(m.Gradients)
-		note.left = workersOf(m.Dropped)
+	if note.Summed == nil {
+		line.Workers = engine.WorkersOf(m.Gradients)
+		note.Left = engine.WorkersOf(m.Dropped)
 	}
-	line.Dropped = append(line.Dropped, note.left...)
+	line.Dropped = append(line.Dropped, note.Left...)
 	return line, true
-}
-
-// workersOf is whose gradients they are.
-func workersOf(gs []transport.Gradient) []star.Worker {
-	ws := make([]star.Worker, len(gs))
-	for i, g := range gs {
-		ws[i] = g.Worker
-	}
-	return ws
 }
 
 // gathered says whether a training that was taken over can go on: everybody who had a part in it is there again, or was waited for.
@@ -638,49 +492,22 @@ func (c *Coordinator) gathered() bool {
 	return n > 0 && n >= c.cfg.Least
 }
 
-// takeUp has a new ledger go on where the history ends. Before begin.
-func (c *Coordinator) takeUp(l *ledger) {
-	h := c.heir
-	l.limit, l.seq, l.waste = h.estate.Limit, h.seq, h.memo.waste
-	for w := range l.accounts {
-		a := &l.accounts[w]
-		a.step = h.steps[w]
-		if a.live {
-			a.step++ // as the Welcome has said: what shards say of the step before is not meant
-		}
-	}
-}
-
-// stepOf is the step of a worker in a list of them, -1 if it is not there.
-func stepOf(steps []int64, w int) int64 {
-	if w < len(steps) {
-		return steps[w]
-	}
-	return -1
-}
-
-// clearStore has the shards drop what they hold of gradients that no Fire names, from the steps of the last memo on: their batches are handed out again, and
-// their memory is needed.
-func (l *ledger) clearStore(from, to []int64) (orders []order) {
-	l.out = l.out[:0]
-	for w, last := range to {
-		for step := max(stepOf(from, w), 0); step <= last; step++ {
-			l.throwAwayStep(star.Worker(w), step)
-			l.out[len(l.out)-1].silent = true
-		}
-	}
-	return l.out
+// after is from what the engine goes on where the one before has left off.
+func (h *succession) after() *engine.Snapshot {
+	s := h.memo.Snapshot
+	s.Seq, s.Steps = h.seq, h.steps
+	return &s
 }
 
 // resumeLog writes what a successor's log begins with.
-func (c *Coordinator) resumeLog(l *ledger) {
-	h := c.heir
+func (c *Coordinator) resumeLog() {
+	h, now := c.heir, c.engine.State()
 	for i := range h.log {
 		c.cfg.RunLog.Write(c.elapsed(), h.log[i])
 	}
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Version: l.version(), Seq: h.seq, Samples: l.used,
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Version: now.Version, Seq: h.seq, Samples: now.Used,
 		Waited: runlog.SecondsOf(time.Since(h.settled))})
-	c.stats.updates = l.version() - h.estate.From.Version
+	c.stats.updates = now.Version - h.estate.From.Version
 	c.stats.begin(c.when(h.estate.Trains), h.estate.From.Samples)
 	h.log = nil
 }
@@ -710,8 +537,8 @@ func (c *Coordinator) bequeath(change func(e *Estate)) bool {
 	return true
 }
 
-// found makes the estate when shards are assigned (l is nil), and when the training begins or goes on.
-func (c *Coordinator) found(l *ledger) bool {
+// found makes the estate when shards are assigned (there is no engine yet), and when the training begins or goes on.
+func (c *Coordinator) found() bool {
 	if c.cfg.Office == nil {
 		return true
 	}
@@ -723,30 +550,32 @@ func (c *Coordinator) found(l *ledger) bool {
 	if h := c.heir; h != nil {
 		e = *h.estate
 	}
-	if l != nil {
-		e.Limit, e.Plan, e.Grows = l.limit, l.plan, c.auto != nil
+	if c.engine != nil {
+		e.Limit, e.Plan, e.Grows = c.engine.State().Limit, c.engine.Plan(), c.auto != nil
 		if e.Trains == 0 {
 			e.Trains = max(c.cfg.Office.Clock(), 1)
 		}
 	}
 	c.seats(&e)
-	e.enlist(l)
+	e.enlist(c.engine)
 	c.estate = e
 	return c.bequeath(func(*Estate) {})
 }
 
 // enlisted has a successor know who has a part in the job.
-func (c *Coordinator) enlisted() { c.bequeath(func(e *Estate) { e.enlist(c.ledger) }) }
+func (c *Coordinator) enlisted() { c.bequeath(func(e *Estate) { e.enlist(c.engine) }) }
 
-// enlist notes who has a part in the job, and which step is not to be used again. l is nil before the training begins.
-func (e *Estate) enlist(l *ledger) {
+// enlist notes who has a part in the job, and which step is not to be used again. g is nil before the training begins.
+func (e *Estate) enlist(g engine.Engine) {
 	e.Workers, e.Steps = nil, nil
-	for w := 0; l != nil && w < len(l.accounts); w++ {
-		a := &l.accounts[w]
-		if a.live {
+	if g == nil {
+		return
+	}
+	for w, step := range g.Steps() {
+		if g.Worker(star.Worker(w)).Live {
 			e.Workers = append(e.Workers, star.Worker(w))
 		}
-		e.Steps = append(e.Steps, a.step)
+		e.Steps = append(e.Steps, step)
 	}
 }
 

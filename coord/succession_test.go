@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"star"
+	"star/engine"
 	"star/modes"
+	"star/replica"
 	"star/transport"
 )
 
@@ -125,35 +125,35 @@ func (p *past) toldOnce(t *testing.T, servers [2]*fakeServer) {
 }
 
 // live plays rounds of that job, with the ledger alone.
-func live(rounds, limit int64, change ...func(*ledger)) past {
-	l := newLedger(modes.SSGD(2), 2, 2, 4, limit)
-	l.memos = true
+func live(rounds, limit int64, change ...func(*engine.Config)) past {
+	g := engine.Config{Plan: modes.SSGD(2), Workers: 2, Shards: 2, Batch: 4, Limit: limit, Memos: true}
 	for _, f := range change {
-		f(l)
+		f(&g)
 	}
+	l := engine.New(g)
 	var p past
 	out := map[star.Worker]Span{}
-	take := func(orders []order) {
+	take := func(orders []engine.Ready) {
 		for _, o := range orders {
-			if o.fire.Seq > 0 {
-				p.frames = append(p.frames, transport.AppendFrame(nil, o.fire.AppendTo(nil), o.memo))
-				for _, g := range o.fire.Gradients {
+			if o.Fire.Seq > 0 {
+				p.frames = append(p.frames, transport.AppendFrame(nil, o.Fire.AppendTo(nil), o.Memo))
+				for _, g := range o.Fire.Gradients {
 					p.applied = append(p.applied, out[g.Worker])
 				}
 			}
-			for _, r := range o.releases {
-				out[r.Worker] = Span{r.Start, r.Count}
+			for _, r := range o.Releases {
+				out[r.Worker] = Span{Start: r.Start, Count: r.Count}
 			}
 		}
 	}
-	take(l.begin())
+	take(l.Begin())
 	for step := range rounds {
 		for w := range star.Worker(2) {
 			for shard := range 2 {
-				o, _ := l.store(shard, w, step, one)
+				o, _ := l.Stored(shard, w, step, replica.Sum{Sum2: 1})
 				take(o)
 			}
-			o, err := l.arrive(w, step, out[w].Count)
+			_, o, err := l.Arrive(star.Record{Worker: w, Step: step, Samples: out[w].Count}, false)
 			if err != nil {
 				panic(err)
 			}
@@ -271,7 +271,7 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 		"all were told":              {[2]int64{3, 3}, [2]int64{3, 3}, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := live(3, limit, func(l *ledger) { l.norm = true })
+			p := live(3, limit, func(g *engine.Config) { g.Norm = true })
 			p.told, p.repeats, p.forgot = c.told, c.repeats, c.forgot
 			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Norm: true, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
 				var servers [2]*fakeServer
@@ -460,7 +460,7 @@ func TestTakeOverRefuses(t *testing.T) {
 		"norms that it cannot answer": {1, 3, nil, exitDisagree, "--clip"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := live(3, 40, func(l *ledger) { l.norm = c.words == "--clip" })
+			p := live(3, 40, func(g *engine.Config) { g.Norm = c.words == "--clip" })
 			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
 				w.stands(p, 0, c.keeps, 3)
 				w.stands(p, 1, 1, c.seq, func(s *transport.Standing) {
@@ -579,63 +579,6 @@ func TestWhatIsNoted(t *testing.T) {
 		back, err := ParseEstate(text)
 		if err != nil || !back.Plan.Equal(office.last().Plan) || back.Limit != office.last().Limit || len(back.Enrolment.Layout) != len(enrolment.Layout) {
 			t.Errorf("%+v, %v", back, err)
-		}
-	})
-}
-
-func TestMemo(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := memo{Progress: Progress{Version: rapid.Int64Min(0).Draw(t, "version"), Samples: rapid.Int64Min(0).Draw(t, "samples"),
-			Cursor: rapid.Int64Range(100, 1<<62).Draw(t, "cursor")}, waste: rapid.Int64Min(0).Draw(t, "waste")}
-		for range rapid.IntRange(0, 5).Draw(t, "redo") {
-			n := rapid.IntRange(1, 50).Draw(t, "count")
-			m.Redo = append(m.Redo, Span{rapid.Int64Range(0, m.Cursor-int64(n)).Draw(t, "start"), n})
-		}
-		m.steps = rapid.SliceOf(rapid.Int64Min(-1)).Draw(t, "steps")
-		if ws := rapid.SliceOf(rapid.IntRange(0, transport.MaxWorkers-1)); rapid.Bool().Draw(t, "a tree") {
-			m.summed = []share{}
-			for _, w := range ws.Draw(t, "summed") {
-				n := rapid.IntRange(0, 50).Draw(t, "count")
-				m.summed = append(m.summed, share{star.Worker(w), Span{rapid.Int64Range(0, m.Cursor-int64(n)).Draw(t, "start"), n}})
-			}
-			for _, w := range ws.Draw(t, "left") {
-				m.left = append(m.left, star.Worker(w))
-			}
-		}
-		b := m.appendTo(nil)
-		got, err := parseMemo(b)
-		if err != nil || got.Version != m.Version || got.Samples != m.Samples || got.Cursor != m.Cursor || got.waste != m.waste ||
-			!slices.Equal(got.Redo, m.Redo) || !slices.Equal(got.steps, m.steps) || !slices.Equal(got.summed, m.summed) || !slices.Equal(got.left, m.left) || (got.summed == nil) != (m.summed == nil) {
-			t.Fatalf("%+v became %+v, %v", m, got, err)
-		}
-		if cut := rapid.IntRange(0, len(b)-1).Draw(t, "cut"); true {
-			if _, err := parseMemo(b[:cut]); err == nil {
-				t.Fatalf("%d bytes of %d were read", cut, len(b))
-			}
-		}
-		if _, err := parseMemo(append(b, 0)); err == nil {
-			t.Fatal("a byte too many was read")
-		}
-	})
-}
-
-// FuzzMemo says that what goes with a Fire is read or refused, and costs no more memory than it has bytes.
-func FuzzMemo(f *testing.F) {
-	m := memo{Progress: Progress{3, 96, 128, []Span{{96, 16}, {112, 16}}}, steps: []int64{3, 3, -1}}
-	f.Add(m.appendTo(nil))
-	m.summed = []share{{0, Span{80, 8}}, {1, Span{88, 8}}}
-	f.Add(m.appendTo(nil))
-	f.Add([]byte{2, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := parseMemo(b)
-		if err != nil {
-			return
-		}
-		if n := len(m.Redo) + len(m.steps) + len(m.summed) + len(m.left); n > len(b) {
-			t.Fatalf("%d bytes became %d entries", len(b), n)
-		}
-		if again, err := parseMemo(m.appendTo(nil)); err != nil || again.Cursor != m.Cursor || !slices.Equal(again.steps, m.steps) {
-			t.Fatalf("%+v: %v", again, err)
 		}
 	})
 }

@@ -94,8 +94,8 @@ func (c *Coordinator) welcomeValidator() {
 	}
 	p.welcomed = true
 	version, step := c.cfg.Resume.Version, c.checks.step
-	if c.ledger != nil {
-		version = c.ledger.version()
+	if c.engine != nil {
+		version = c.engine.State().Version
 	}
 	c.send(p, func() error {
 		return transport.Send(p.conn, transport.Welcome{
@@ -108,7 +108,7 @@ func (c *Coordinator) fromValidator(p *peer, e event) error {
 	switch {
 	case e.kind == transport.KindJoined && p.welcomed && !c.checks.joined:
 		c.checks.joined = true
-		if c.ledger == nil {
+		if c.engine == nil {
 			c.tryStart()
 			return nil
 		}
@@ -129,25 +129,25 @@ func (c *Coordinator) lostValidator(p *peer, why error) error {
 		return nil
 	}
 	v.peer, v.joined, v.busy = nil, false, false
-	if c.final || c.ledger == nil {
+	if c.final || c.engine == nil {
 		return nil // nothing is judged any more; or it may come back before the job begins
 	}
 	v.step++
 	v.lost = true
 	c.log.Warn("the validator is lost: gradients are applied without being judged until there is another one", "reason", why)
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: c.ledger.seq, Version: v.version, From: c.ledger.version(), Lost: why.Error()})
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: c.engine.State().Seq, Version: v.version, From: c.engine.State().Version, Lost: why.Error()})
 	if v.begun {
 		return nil
 	}
 	v.begun = true
-	c.issue(c.ledger.begin())
+	c.issue(c.engine.Begin())
 	return c.tryFinish()
 }
 
 // validate has the validator compute a gradient with the parameters as they are.
 func (c *Coordinator) validate() {
 	v := &c.checks
-	v.busy, v.received, v.basis = true, 0, c.ledger.version()
+	v.busy, v.received, v.basis = true, 0, c.engine.State().Version
 	v.stored, v.left = make([]bool, len(c.shards)), len(c.shards)
 	c.send(v.peer, func() error {
 		return transport.Send(v.peer.conn, transport.Release{Worker: star.Worker(v.peer.rank), Version: v.basis, Pull: true}, nil)
@@ -176,16 +176,14 @@ func (c *Coordinator) referred(m transport.Stored) error {
 	if v.left--; v.left > 0 {
 		return nil
 	}
-	w, l := star.Worker(len(c.workers)), c.ledger
-	l.seq++
-	c.issue([]order{{silent: true, fire: transport.Fire{Seq: l.seq, Version: l.version(), Samples: l.used,
-		Dropped: []transport.Gradient{{Worker: w, Step: v.step}}, Quiet: []star.Worker{w}}}})
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: l.seq, Version: v.basis, From: l.version()})
+	c.issue(c.engine.Refer(star.Worker(len(c.workers)), v.step))
+	now := c.engine.State()
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Validation{Seq: now.Seq, Version: v.basis, From: now.Version})
 	v.busy, v.lost, v.version = false, false, v.basis
 	v.step++
 	if !v.begun {
 		v.begun = true
-		c.issue(l.begin())
+		c.issue(c.engine.Begin())
 		return c.tryFinish()
 	}
 	c.received(0)

@@ -1,9 +1,9 @@
-package coord
+package engine
 
 import (
 	"fmt"
 
-	"star/transport"
+	"star/transport/wire"
 )
 
 // drawing is the part of a round of a ring whose samples members take from a queue (modes.Plan.Queue). Leases, parts and what members say of them are those of
@@ -14,30 +14,30 @@ import (
 // Everybody is in the round with what it has computed. All members know how many samples that is of each of them, and say so in their tallies: so the round can be accounted for
 // whoever is left, and by whoever coordinates.
 type drawing struct {
-	parts  []int               // of each member: samples of its parts; nil: everybody has a batch of its own
-	beside [][]transport.Piece // of each: what it has beside its span
-	done   []int               // of each: samples, as it has told
-	full   bool                // everybody was told to stop
-	asked  int64               // samples that were taken then
+	parts  []int          // of each member: samples of its parts; nil: everybody has a batch of its own
+	beside [][]wire.Piece // of each: what it has beside its span
+	done   []int          // of each: samples, as it has told
+	full   bool           // everybody was told to stop
+	asked  int64          // samples that were taken then
 }
 
 // draws hands the members of a ring their leases for a round.
-func (r *ring) draws(f *formation, rd *ringRound) {
-	plan := r.l.plan
+func (r *Ring) draws(f *formation, rd *ringRound) {
+	plan := r.plan
 	plan.Queue = f.queue
 	first := int64(0)
 	for _, w := range f.members {
-		rd.parts = append(rd.parts, plan.Part(w, r.l.batch))
+		rd.parts = append(rd.parts, plan.Part(w, r.batch))
 		first += int64(rd.parts[len(rd.parts)-1])
 	}
 	rd.done = make([]int, len(f.members))
 	for i, w := range f.members {
-		most := leased * plan.Share(w, r.l.batch)
+		most := leased * plan.Share(w, r.batch)
 		if first >= f.of { // nothing is left when everybody has begun
 			most = rd.parts[i]
 		}
 		var s Span
-		pieces := r.l.lease(most, len(f.members)-i)
+		pieces := r.lease(most, len(f.members)-i)
 		if len(pieces) > 0 {
 			s, pieces = Span(pieces[0]), pieces[1:]
 		}
@@ -64,22 +64,8 @@ func (rd *ringRound) whole(i int) (n int) {
 	return n
 }
 
-// cut parts spans behind the first so many samples. Of those that were cut there is at least one span, which may be empty.
-func cut(spans []Span, samples int) (had, left []Span) {
-	for i, s := range spans {
-		k := min(samples, s.Count)
-		if samples -= k; k > 0 || i == 0 {
-			had = append(had, Span{s.Start, k})
-		}
-		if k < s.Count {
-			left = append(left, Span{s.Start + int64(k), s.Count - k})
-		}
-	}
-	return had, left
-}
-
 // taken notes how much of its lease the k-th member has, and tells everybody to stop when nothing is left to take.
-func (r *ring) taken(rd *ringRound, k int, m transport.Computed) ([]order, error) {
+func (r *Ring) taken(rd *ringRound, k int, m wire.Computed) ([]Ready, error) {
 	if m.Samples <= rd.done[k] || m.Samples > rd.whole(k) {
 		return nil, fmt.Errorf("computed %d samples, of a batch of %d, after %d", m.Samples, rd.whole(k), rd.done[k])
 	}
@@ -88,19 +74,19 @@ func (r *ring) taken(rd *ringRound, k int, m transport.Computed) ([]order, error
 	for i := range rd.members {
 		n += int64(min(rd.done[i]+rd.parts[i], rd.whole(i)))
 	}
-	if rd.full || !r.l.haste.enough(n, rd.of) {
+	if rd.full || !r.haste.enough(n, rd.of) {
 		return nil, nil
 	}
 	rd.full, rd.asked = true, n
 	o := r.order()
 	for _, w := range rd.members {
-		o.closes = append(o.closes, closeFor{w, transport.Close{Generation: rd.generation, Version: m.Version, First: rd.members}})
+		o.Closes = append(o.Closes, To[wire.Close]{w, wire.Close{Generation: rd.generation, Version: m.Version, First: rd.members}})
 	}
-	return r.l.out, nil
+	return r.out, nil
 }
 
 // fits says whether a tally may be one of the round.
-func (rd *ringRound) fits(t *transport.Tally) bool {
+func (rd *ringRound) fits(t *wire.Tally) bool {
 	if rd.parts == nil {
 		return len(t.Samples) == 0
 	}
@@ -116,7 +102,7 @@ func (rd *ringRound) fits(t *transport.Tally) bool {
 }
 
 // drawn counts what members have had of a round that is complete, and has the rest handed out again.
-func (r *ring) drawn(rd *ringRound) {
+func (r *Ring) drawn(rd *ringRound) {
 	if rd.parts == nil {
 		return
 	}
@@ -124,8 +110,8 @@ func (r *ring) drawn(rd *ringRound) {
 	for i, n := range rd.have {
 		rd.total += int64(n)
 		_, left := cut(rd.lease(i), n)
-		r.l.redo = append(r.l.redo, left...)
+		r.ledger.redo = append(r.ledger.redo, left...)
 	}
-	r.l.haste.asked = rd.asked
-	r.l.haste.had(rd.total)
+	r.haste.asked = rd.asked
+	r.haste.had(rd.total)
 }

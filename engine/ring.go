@@ -1,4 +1,4 @@
-package coord
+package engine
 
 import (
 	"errors"
@@ -10,11 +10,10 @@ import (
 	"star"
 	"star/modes"
 	"star/pgns"
-	"star/transport"
+	"star/transport/wire"
 )
 
-// ring is the ledger's part for all-reduce: it says who is in the ring, hands out
-// rounds, and counts what came of them. Like the ledger it is pure.
+// Ring is the engine of all-reduce: it says who is in the ring, hands out rounds, and counts what came of them.
 //
 // Round r makes version r+1 of version r, out of a batch of every member and of
 // riders' gradients that were there in time. Rounds are granted one ahead, so that no
@@ -36,12 +35,12 @@ import (
 // gradient was carried, or dropped as too old, or until it is no rider any more: then
 // the batch is handed out again. When the stream is used up, riders' batches that
 // were not carried go to the members.
-type ring struct {
-	l       *ledger
-	of      transport.Ring // Wait and MaxStale of all rings
-	version int64          // complete
-	next    int64          // the first round that is not granted
-	rounds  []ringRound    // version … next-1
+type Ring struct {
+	ledger
+	of      wire.Ring   // Wait and MaxStale of all rings
+	version int64       // complete
+	next    int64       // the first round that is not granted
+	rounds  []ringRound // version … next-1
 
 	remarks    int64 // memos (ringsuccession.go)
 	generation int64 // of the newest formation
@@ -69,8 +68,10 @@ type ring struct {
 	suspects map[star.Worker]int // how often it was named
 	accusers map[star.Worker]int // how often it named somebody
 
-	saveAt int64     // take kept at this version; -1: none
-	kept   *Progress // what a checkpoint of version saveAt must remember
+	saveAt int64 // take kept at this version; -1: none
+
+	params int64     // elements of a gradient
+	after  *Snapshot // from which it goes on; nil: it begins
 }
 
 // formation is a ring and its riders.
@@ -78,7 +79,7 @@ type formation struct {
 	generation int64
 	from       int64 // first round
 	members    []star.Worker
-	riders     []transport.Rider
+	riders     []wire.Rider
 	of         int64 // samples of one round of all live workers: B of the update rule
 
 	quorum int // with micro: members whose gradients close a round
@@ -90,7 +91,7 @@ type formation struct {
 }
 
 func (f *formation) rides(w star.Worker) bool {
-	return slices.ContainsFunc(f.riders, func(r transport.Rider) bool { return r.Worker == w })
+	return slices.ContainsFunc(f.riders, func(r wire.Rider) bool { return r.Worker == w })
 }
 
 // ringRound is a round that was granted and is not complete.
@@ -104,7 +105,7 @@ type ringRound struct {
 	left       int       // members that have not arrived
 	local      int       // steps that each member makes by itself; 0: gradients
 	total      int64
-	tally      transport.Tally        // Carried and Dropped
+	tally      wire.Tally             // Carried and Dropped
 	recalled   map[star.Worker]errand // batches of riders that are in it, of which errands does not know
 
 	closing
@@ -123,14 +124,8 @@ type errand struct {
 // used is the version of the parameters of its gradient, in a round that is made of version at.
 func (e *errand) used(at int64) int64 { return max(e.basis, min(e.made, at)) }
 
-// ringFor is a Ring and whom to tell. The addresses are for the shell to add.
-type ringFor struct {
-	to  star.Worker
-	msg transport.Ring
-}
-
-// ringAhead is how many rounds are granted and not complete, at most.
-const ringAhead = 2
+// RingAhead is how many rounds are granted and not complete, at most.
+const RingAhead = 2
 
 // maxFaults is how often in a row a ring may fail without a round between.
 const maxFaults = 4
@@ -162,49 +157,55 @@ func RingPlan(p modes.Plan) error {
 	return nil
 }
 
-// newRing makes the ledger one of all-reduce. Before resume.
-func newRing(l *ledger, of transport.Ring) *ring {
-	r := &ring{l: l, of: of, errands: map[star.Worker]errand{}, words: map[star.Worker]int64{}, heard: map[star.Worker]int64{}, suspects: map[star.Worker]int{}, accusers: map[star.Worker]int{}, unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
-	l.ring = r
+// NewRing is an engine of all-reduce. Its rings begin with c.Ring.
+func NewRing(c Config) *Ring {
+	r := &Ring{ledger: ledgerOf(c), of: wire.Ring{Wait: c.Ring.Wait, MaxStale: c.Ring.MaxStale}, generation: c.Ring.Generation,
+		params: c.MaxParams, after: c.After,
+		errands: map[star.Worker]errand{}, words: map[star.Worker]int64{}, heard: map[star.Worker]int64{}, suspects: map[star.Worker]int{},
+		accusers: map[star.Worker]int{}, unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
+	r.version = c.From.Version
+	if c.After != nil {
+		r.version = c.After.Version
+	}
 	return r
 }
 
-// begin forms the first ring and grants its rounds.
-func (r *ring) begin() []order {
-	r.l.out = r.l.out[:0]
+// Begin forms the first ring and grants its rounds.
+func (r *Ring) Begin() []Ready {
+	r.out = r.out[:0]
 	r.next = r.version
 	r.now = r.formation(r.next)
 	r.unformed[r.now.generation] = slices.Clone(r.now.members)
 	o := r.order()
 	for _, w := range r.now.members {
-		o.rings = append(o.rings, r.tell(w, &r.now, false))
+		o.Rings = append(o.Rings, r.tell(w, &r.now, false))
 	}
 	r.grant(1) // the riders' batches lie behind the members' of the same round
 	r.transfer(r.version > 0)
 	r.proceed()
-	return r.l.out
+	return r.out
 }
 
 // order appends an empty order to what the present call returns.
-func (r *ring) order() *order {
-	r.l.out = append(r.l.out, order{})
-	return &r.l.out[len(r.l.out)-1]
+func (r *Ring) order() *Ready {
+	r.out = append(r.out, Ready{})
+	return &r.out[len(r.out)-1]
 }
 
 // formation is the ring of the present plan and members, from a round on.
-func (r *ring) formation(from int64) formation {
+func (r *Ring) formation(from int64) formation {
 	r.generation++
-	f := formation{generation: r.generation, from: from, of: r.l.round()}
-	g := r.l.plan.Groups[0]
-	f.quorum, f.micro, f.cap, f.queue = g.Quorum, r.l.plan.Micro, r.l.plan.Cap, r.l.plan.Queue
-	f.keep = r.l.halts || !g.DropLate
+	f := formation{generation: r.generation, from: from, of: r.round()}
+	g := r.plan.Groups[0]
+	f.quorum, f.micro, f.cap, f.queue = g.Quorum, r.plan.Micro, r.plan.Cap, r.plan.Queue
+	f.keep = r.halts || !g.DropLate
 	var riders, held []star.Worker
-	for w := range r.l.accounts {
+	for w := range r.accounts {
 		switch w := star.Worker(w); {
-		case !r.l.accounts[w].live:
+		case !r.accounts[w].live:
 		case slices.Contains(g.Members, w):
 			f.members = append(f.members, w)
-		case slices.Contains(r.l.plan.Held, w):
+		case slices.Contains(r.plan.Held, w):
 			held = append(held, w)
 		default:
 			riders = append(riders, w)
@@ -224,15 +225,15 @@ func (r *ring) formation(from int64) formation {
 }
 
 // attach gives the j-th rider to the j-th member, and begins again behind the last one.
-func attach(members, riders []star.Worker) []transport.Rider {
-	var rs []transport.Rider
+func attach(members, riders []star.Worker) []wire.Rider {
+	var rs []wire.Rider
 	for j, w := range riders {
-		rs = append(rs, transport.Rider{Worker: w, Parent: members[j%len(members)]})
+		rs = append(rs, wire.Rider{Worker: w, Parent: members[j%len(members)]})
 	}
 	return rs
 }
 
-func riders(rs []transport.Rider) []star.Worker {
+func riders(rs []wire.Rider) []star.Worker {
 	var ws []star.Worker
 	for _, r := range rs {
 		ws = append(ws, r.Worker)
@@ -241,42 +242,43 @@ func riders(rs []transport.Rider) []star.Worker {
 }
 
 // tell is what w must know of f.
-func (r *ring) tell(w star.Worker, f *formation, now bool) ringFor {
+func (r *Ring) tell(w star.Worker, f *formation, now bool) To[wire.Ring] {
 	m := r.of
 	m.Generation, m.From, m.Members, m.Riders, m.Of, m.Now = f.generation, f.from, f.members, f.riders, f.of, now
-	return ringFor{w, m}
+	return To[wire.Ring]{w, m}
 }
 
-// install takes up a change of plan or of members, as soon as that can be.
-func (r *ring) install() []order {
-	r.l.out = r.l.out[:0]
+// Install takes up a change of plan or of members, as soon as that can be.
+func (r *Ring) Install(p modes.Plan) []Ready {
+	r.out = r.out[:0]
+	r.plan = p
 	r.changed = true
 	r.proceed()
-	return r.l.out
+	return r.out
 }
 
-// leave forgets a worker.
-func (r *ring) leave(w star.Worker) []order {
-	r.l.out = r.l.out[:0]
-	if !r.l.accounts[w].live {
+// Leave forgets a worker.
+func (r *Ring) Leave(w star.Worker) []Ready {
+	r.out = r.out[:0]
+	if !r.accounts[w].live {
 		return nil
 	}
-	r.l.accounts[w].live, r.l.accounts[w].parked = false, true
+	r.accounts[w].live, r.accounts[w].parked = false, true
 	member := slices.Contains(r.involved(), w)
 	switch {
 	case r.over:
 		r.now.members = slices.DeleteFunc(slices.Clone(r.now.members), func(m star.Worker) bool { return m == w })
-	case member && r.l.live() > 0:
+	case member && r.live() > 0:
 		r.reform()
 	default:
 		r.changed = true
 		r.proceed()
 	}
-	return r.l.out
+	return r.out
 }
 
 // reform gives up the present ring and has the living form another one.
-func (r *ring) reform() {
+func (r *Ring) reform() {
 	with := r.involved()
 	r.staged, r.fault = nil, ""
 	r.now = r.formation(-1)
@@ -288,13 +290,13 @@ func (r *ring) reform() {
 	clear(r.lates)
 	o := r.order()
 	for _, w := range r.now.members {
-		o.rings = append(o.rings, r.tell(w, &r.now, true))
+		o.Rings = append(o.Rings, r.tell(w, &r.now, true))
 	}
 }
 
 // involved lists, with repetitions, who has the parameters, or waits for others to
 // have them.
-func (r *ring) involved() []star.Worker {
+func (r *Ring) involved() []star.Worker {
 	ws := slices.Clone(r.now.members)
 	if r.staged != nil {
 		ws = append(ws, r.staged.members...)
@@ -310,9 +312,9 @@ func (r *ring) involved() []star.Worker {
 // widen takes the living of ws into a ring, for the time being: they may be the only
 // ones that have the parameters, or wait for somebody who is gone. The ring that the plan
 // wants comes after it.
-func (r *ring) widen(f *formation, ws []star.Worker) {
+func (r *Ring) widen(f *formation, ws []star.Worker) {
 	for _, w := range ws {
-		if r.l.accounts[w].live && !slices.Contains(f.members, w) {
+		if r.accounts[w].live && !slices.Contains(f.members, w) {
 			f.members = append(f.members, w)
 			r.changed = true
 		}
@@ -323,10 +325,17 @@ func (r *ring) widen(f *formation, ws []star.Worker) {
 	}
 }
 
-// formed notes that a member stands in the new ring, with the version that its members
+// Formed notes that a member stands in the new ring, with the version that its members
 // have agreed on.
-func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error) {
-	r.l.out = r.l.out[:0]
+func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
+	r.out = r.out[:0]
+	w, generation, version := m.Worker, m.Generation, m.Version
+	if version > r.next {
+		return nil, fmt.Errorf("formed ring %d at version %d, and rounds %d to %d are under way", generation, version, r.version, r.next-1)
+	}
+	if err := r.known(wire.KindFormed, generation); err != nil {
+		return nil, err
+	}
 	if k := slices.Index(r.unformed[generation], w); k >= 0 {
 		if r.unformed[generation] = slices.Delete(r.unformed[generation], k, k+1); len(r.unformed[generation]) == 0 {
 			delete(r.unformed, generation)
@@ -337,19 +346,16 @@ func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error)
 	if i < 0 || generation != r.now.generation {
 		return nil, nil // of a ring that was replaced meanwhile, or that nobody waits for
 	}
-	if version > r.next {
-		return nil, fmt.Errorf("formed ring %d at version %d, and rounds %d to %d are under way", generation, version, r.version, r.next-1)
-	}
 	r.words[w] = version
 	if r.forming = slices.Delete(r.forming, i, i+1); len(r.forming) > 0 {
 		return nil, nil
 	}
 	if version = r.agreed(); version < r.version {
-		return nil, &Error{exitLost, fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
+		return nil, &LostError{fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
 	}
 	for r.version < version {
 		if rd := &r.rounds[0]; !rd.fits(&rd.tally) {
-			return nil, &Error{exitLost, fmt.Sprintf("nobody who is left says which samples are in version %d of the parameters; resume from a checkpoint", r.version+1)}
+			return nil, &LostError{fmt.Sprintf("nobody who is left says which samples are in version %d of the parameters; resume from a checkpoint", r.version+1)}
 		}
 		r.complete()
 	}
@@ -366,11 +372,11 @@ func (r *ring) formed(w star.Worker, generation, version int64) ([]order, error)
 	r.rounds, r.next, r.now.from = nil, r.version, r.version
 	r.transfer(true)
 	r.proceed()
-	return r.l.out, nil
+	return r.out, nil
 }
 
 // agreed is the version that the members of the new ring say that they have: what most say, or the higher one. Those who say another one are to go.
-func (r *ring) agreed() (version int64) {
+func (r *Ring) agreed() (version int64) {
 	count := map[int64]int{}
 	for _, v := range r.words {
 		count[v]++
@@ -389,26 +395,53 @@ func (r *ring) agreed() (version int64) {
 }
 
 // failed notes that a member's ring has failed.
-func (r *ring) failed(by star.Worker, generation int64, suspect int, reason string) {
+func (r *Ring) failed(by star.Worker, generation int64, suspect int, reason string) {
 	if generation < r.since || r.over {
 		return
 	}
 	r.fault = reason
-	if suspect >= 0 && suspect < len(r.l.accounts) && r.l.accounts[suspect].live {
+	if suspect >= 0 && suspect < len(r.accounts) && r.accounts[suspect].live {
 		r.suspects[star.Worker(suspect)]++
 		r.accusers[by]++
 	}
+}
+
+// Fault notes that a member's ring has failed.
+func (r *Ring) Fault(m wire.Fault) (Failure, []Ready, error) {
+	if m.Suspect == int(m.Worker) {
+		return Failure{}, nil, errors.New("suspects itself")
+	}
+	if err := r.known(wire.KindFault, m.Generation); err != nil {
+		return Failure{}, nil, err
+	}
+	r.failed(m.Worker, m.Generation, m.Suspect, m.Reason)
+	return Failure{"a ring has failed", "generation", "suspect"}, nil, nil
+}
+
+// Tick forms rings anew that have failed.
+func (r *Ring) Tick() ([]Ready, error) {
+	os, evict, err := r.mend()
+	if err != nil {
+		return nil, &LostError{err.Error()}
+	}
+	if evict >= 0 {
+		o := r.order()
+		o.Evict = &Eviction{Rank: int(evict), Again: true,
+			Why: errors.New("the others cannot exchange gradients with it, or it says that it has another version than they")}
+		return r.out, nil
+	}
+	return os, nil
 }
 
 // mend answers faults, when the connections of those who are gone have had a moment to
 // end. When a worker has been suspected twice in two rings in a row, one is to be taken leave of: who has suspected and been suspected
 // most often, as one that is cut off from all others both names them and is named by them. An
 // error: the ring cannot be mended.
-func (r *ring) mend() (orders []order, evict star.Worker, err error) {
-	r.l.out = r.l.out[:0]
+func (r *Ring) mend() (orders []Ready, evict star.Worker, err error) {
+	r.out = r.out[:0]
 	for len(r.liars) > 0 {
 		w := r.liars[0]
-		if r.liars = r.liars[1:]; r.l.accounts[w].live && r.l.live() > 1 {
+		if r.liars = r.liars[1:]; r.accounts[w].live && r.live() > 1 {
 			return nil, w, nil
 		}
 	}
@@ -419,22 +452,22 @@ func (r *ring) mend() (orders []order, evict star.Worker, err error) {
 		return nil, -1, fmt.Errorf("the ring has failed %d times without a round between, last: %s", r.faults, r.fault)
 	}
 	if r.faults > 1 {
-		if w := r.outcast(); w >= 0 && r.l.live() > 1 {
+		if w := r.outcast(); w >= 0 && r.live() > 1 {
 			r.forgive(w)
 			return nil, w, nil
 		}
 	}
 	r.reform()
-	return r.l.out, -1, nil
+	return r.out, -1, nil
 }
 
 // outcast is whom to take leave of, -1: nobody.
-func (r *ring) outcast() star.Worker {
+func (r *Ring) outcast() star.Worker {
 	out, twice := star.Worker(-1), false
 	part := func(w star.Worker) int { return r.suspects[w] + r.accusers[w] }
-	for w := range r.l.accounts {
+	for w := range r.accounts {
 		w := star.Worker(w)
-		if !r.l.accounts[w].live {
+		if !r.accounts[w].live {
 			continue
 		}
 		twice = twice || r.suspects[w] > 1
@@ -449,14 +482,17 @@ func (r *ring) outcast() star.Worker {
 }
 
 // forgive forgets what was said of w, and by it.
-func (r *ring) forgive(w star.Worker) {
+func (r *Ring) forgive(w star.Worker) {
 	delete(r.suspects, w)
 	delete(r.accusers, w)
 }
 
-// tally notes that a member has made a version, and what it knows of it.
-func (r *ring) tally(t transport.Tally) ([]order, error) {
-	r.l.out = r.l.out[:0]
+// Tally notes that a member has made a version, and what it knows of it.
+func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
+	r.out = r.out[:0]
+	if err := r.sayable(&t); err != nil || t.Hash != 0 {
+		return nil, err
+	}
 	i := t.Version - 1 - r.version
 	if i < 0 || i >= int64(len(r.rounds)) || r.rounds[i].generation != t.Generation {
 		return nil, nil // of a round that was given up
@@ -485,11 +521,11 @@ func (r *ring) tally(t transport.Tally) ([]order, error) {
 		r.complete()
 		r.proceed()
 	}
-	return r.l.out, nil
+	return r.out, nil
 }
 
 // behind notes how stale the gradients are that a member has carried.
-func (r *ring) behind(t *transport.Tally) error {
+func (r *Ring) behind(t *wire.Tally) error {
 	if n := len(t.Behind); n > 0 && n != len(t.Carried) {
 		return fmt.Errorf("tells of %d gradients of riders how stale they are, and has carried %d", n, len(t.Carried))
 	}
@@ -503,14 +539,26 @@ func (r *ring) behind(t *transport.Tally) error {
 	return nil
 }
 
-// arrive notes a record: a member's of the round that it has made, a rider's of the
+// Arrive notes a record: a member's of the round that it has made, a rider's of the
 // gradient that is on its way to its parent.
-func (r *ring) arrive(rec star.Record) {
-	a := &r.l.accounts[rec.Worker]
+func (r *Ring) Arrive(rec star.Record, _ bool) (Batch, []Ready, error) {
+	a := &r.accounts[rec.Worker]
+	switch {
+	case rec.Step < r.heard[rec.Worker] || rec.Step > a.step+maxSkip:
+		return Batch{}, nil, fmt.Errorf("step %d, and step %d is due", rec.Step, a.step)
+	case rec.Samples > a.most:
+		return Batch{}, nil, fmt.Errorf("a gradient over %d samples, of a batch of at most %d", rec.Samples, a.most)
+	}
+	r.arrived(&rec)
+	return Batch{Start: -1}, nil, nil
+}
+
+func (r *Ring) arrived(rec *star.Record) {
+	a := &r.accounts[rec.Worker]
 	a.step = rec.Step + 1
 	r.heard[rec.Worker] = a.step
-	a.norm2, a.change = rec.Norm2, changeOf(&rec)
-	read := r.l.used // of a member
+	a.norm2, a.change = rec.Norm2, changeOf(rec)
+	read := r.used // of a member
 	if e, ok := r.errands[rec.Worker]; ok {
 		read = e.read
 	}
@@ -529,8 +577,8 @@ func (r *ring) arrive(rec star.Record) {
 }
 
 // complete accounts for the first of the rounds.
-func (r *ring) complete() {
-	l, rd := r.l, r.rounds[0]
+func (r *Ring) complete() {
+	l, rd := &r.ledger, r.rounds[0]
 	r.rounds = r.rounds[1:]
 	r.drawn(&rd)
 	at := r.version
@@ -540,7 +588,7 @@ func (r *ring) complete() {
 	clear(r.accusers)
 	l.seq++
 	l.used += rd.total
-	f := transport.Fire{Seq: l.seq, Version: r.version, Samples: l.used - rd.total}
+	f := wire.Fire{Seq: l.seq, Version: r.version, Samples: l.used - rd.total}
 	var stale []int64
 	var pieces []Span
 	var more []int64
@@ -553,7 +601,7 @@ func (r *ring) complete() {
 	r.settle(&rd, &f, &stale, &pieces)
 	for i, w := range rd.members {
 		if rd.spans[i].Count > 0 && rd.within(i) {
-			f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: rd.spans[i].Start})
+			f.Gradients = append(f.Gradients, wire.Gradient{Worker: w, Step: rd.spans[i].Start})
 			stale = append(stale, 0)
 			had, _ := cut(rd.lease(i), rd.samples(i))
 			for _, s := range had[1:] {
@@ -589,12 +637,12 @@ func (r *ring) complete() {
 		}
 	}
 	o := r.order()
-	if len(rd.late) > 0 || r.l.halts || rd.local > 0 { // the sum is of more than these gradients, or of none
+	if len(rd.late) > 0 || r.halts || rd.local > 0 { // the sum is of more than these gradients, or of none
 		noise = pgns.Update{}
 	}
-	o.fire, o.stale, o.pieces, o.more, o.used, o.noise = f, stale, pieces, more, l.used, noise
+	o.Fire, o.Stale, o.Pieces, o.More, o.Used, o.Noise, o.Round = f, stale, pieces, more, l.used, noise, noise.Round
 	if len(noise.Gradients) == 1 && l.accounts[f.Gradients[0].Worker].last.basis == at {
-		o.pair, _ = l.accounts[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
+		o.Pair, _ = l.accounts[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
 	}
 	if r.version == r.saveAt {
 		p := r.progress()
@@ -603,8 +651,8 @@ func (r *ring) complete() {
 }
 
 // progress is what a checkpoint of the present version must remember.
-func (r *ring) progress() Progress {
-	l := r.l
+func (r *Ring) progress() Progress {
+	l := &r.ledger
 	p := Progress{Version: r.version, Samples: l.used, Cursor: l.cursor, Redo: slices.Clone(l.redo)}
 	for i := range r.rounds {
 		for k := range r.rounds[i].members {
@@ -628,7 +676,7 @@ func (r *ring) progress() Progress {
 }
 
 // proceed does what has become possible: changes of the ring, batches for riders, rounds.
-func (r *ring) proceed() {
+func (r *Ring) proceed() {
 	if len(r.forming) > 0 || r.over {
 		return
 	}
@@ -644,7 +692,7 @@ func (r *ring) proceed() {
 		if r.staged == nil {
 			r.hire(false)
 		}
-		r.grant(ringAhead)
+		r.grant(RingAhead)
 		if len(r.rounds) > 0 || len(r.errands) == 0 || r.closed {
 			break
 		}
@@ -653,15 +701,15 @@ func (r *ring) proceed() {
 		r.closed, r.changed = true, true
 	}
 	if len(r.rounds) == 0 {
-		for w := range r.l.accounts {
-			r.l.accounts[w].parked = true
+		for w := range r.accounts {
+			r.accounts[w].parked = true
 		}
 	}
 }
 
 // stage announces the ring of the present plan and members, to those who are in
 // the old one and in the new one.
-func (r *ring) stage() {
+func (r *Ring) stage() {
 	f := r.formation(r.next)
 	if !slices.ContainsFunc(f.members, func(w star.Worker) bool { return slices.Contains(r.now.members, w) }) {
 		r.widen(&f, r.now.members) // nobody in it would have the parameters
@@ -670,34 +718,34 @@ func (r *ring) stage() {
 	r.unformed[f.generation] = slices.Clone(f.members)
 	o := r.order()
 	for _, w := range r.now.members {
-		if !slices.Contains(f.members, w) && r.l.accounts[w].live {
-			o.rings = append(o.rings, r.tell(w, &f, false))
+		if !slices.Contains(f.members, w) && r.accounts[w].live {
+			o.Rings = append(o.Rings, r.tell(w, &f, false))
 		}
 	}
 	for _, w := range f.members {
-		o.rings = append(o.rings, r.tell(w, &f, false))
+		o.Rings = append(o.Rings, r.tell(w, &f, false))
 	}
 }
 
 // transfer is the moment when a ring takes over: all rounds of those before it are
 // complete or given up. Only now is it known which riders were carried. pull: see hire.
-func (r *ring) transfer(pull bool) {
+func (r *Ring) transfer(pull bool) {
 	o := r.order()
 	var back []Span
-	for w := range r.l.accounts {
+	for w := range r.accounts {
 		w := star.Worker(w)
 		e, busy := r.errands[w]
 		rides := r.now.rides(w)
 		if busy && !rides {
 			delete(r.errands, w)
 			back = append(back, e.Span)
-			r.l.accounts[w].parked = true
+			r.accounts[w].parked = true
 		}
-		if rides || busy && r.l.accounts[w].live && !slices.Contains(r.now.members, w) {
-			o.rings = append(o.rings, r.tell(w, &r.now, false))
+		if rides || busy && r.accounts[w].live && !slices.Contains(r.now.members, w) {
+			o.Rings = append(o.Rings, r.tell(w, &r.now, false))
 		}
 		if busy && rides { // its gradient may be with a parent that is none any more
-			o.releases = append(o.releases, transport.Release{Worker: w, Version: e.basis, Start: e.Start, Count: e.Count, Pull: true})
+			o.Releases = append(o.Releases, wire.Release{Worker: w, Version: e.basis, Start: e.Start, Count: e.Count, Pull: true})
 		}
 	}
 	for _, s := range back {
@@ -707,46 +755,47 @@ func (r *ring) transfer(pull bool) {
 }
 
 // redo has a piece handed out again.
-func (r *ring) redo(s Span) {
+func (r *Ring) redo(s Span) {
 	if s.Count > 0 {
-		r.l.redo = append(r.l.redo, s)
+		r.ledger.redo = append(r.ledger.redo, s)
 	}
 }
 
 // hire gives riders a batch that have none. pull: they ask their parent for the
 // parameters, because nobody sends them by itself.
-func (r *ring) hire(pull bool) {
+func (r *Ring) hire(pull bool) {
 	for _, rider := range r.now.riders {
 		w := rider.Worker
-		if _, busy := r.errands[w]; busy || !r.l.accounts[w].live {
+		if _, busy := r.errands[w]; busy || !r.accounts[w].live {
 			continue
 		}
-		s, ok := r.l.take(r.l.plan.Share(w, r.l.batch))
+		s, ok := r.take(r.plan.Share(w, r.batch))
 		if !ok {
 			return
 		}
-		r.errands[w] = errand{Span: s, basis: r.version, norm2: math.NaN(), read: r.l.used}
+		r.errands[w] = errand{Span: s, basis: r.version, norm2: math.NaN(), read: r.used}
 		r.account(w, s, r.version)
 		o := r.order()
-		o.releases = append(o.releases, transport.Release{Worker: w, Version: r.version, Start: s.Start, Count: s.Count, Pull: pull})
+		o.Releases = append(o.Releases, wire.Release{Worker: w, Version: r.version, Start: s.Start, Count: s.Count, Pull: pull})
 	}
 }
 
-func (r *ring) account(w star.Worker, s Span, basis int64) {
-	a := &r.l.accounts[w]
+func (r *Ring) account(w star.Worker, s Span, basis int64) {
+	a := &r.accounts[w]
 	a.parked, a.waiting, a.start, a.count, a.basis = false, false, s.Start, s.Count, basis
+	a.most = max(a.most, s.Count)
 }
 
 // grant releases rounds up to so many ahead of the version, as long as there are samples.
-func (r *ring) grant(ahead int64) {
+func (r *Ring) grant(ahead int64) {
 	for r.next < r.version+ahead {
 		f := &r.now
 		if r.staged != nil && r.next >= r.staged.from {
 			f = r.staged
 		}
-		local := r.l.plan.Local
+		local := r.plan.Local
 		rd := ringRound{generation: f.generation, of: f.of, local: local, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
-		if f.queue > 0 && r.next > r.version && r.l.left() < f.of {
+		if f.queue > 0 && r.next > r.version && r.left() < f.of {
 			return // the round in hand gives back what makes this one whole
 		}
 		if f.queue > 0 {
@@ -757,7 +806,7 @@ func (r *ring) grant(ahead int64) {
 				rd.total += int64(rd.whole(i))
 				continue
 			}
-			s, _ := r.l.take(r.l.plan.Share(w, r.l.batch) * max(1, local))
+			s, _ := r.take(r.plan.Share(w, r.batch) * max(1, local))
 			rd.spans = append(rd.spans, s)
 			rd.total += int64(s.Count)
 		}
@@ -770,24 +819,25 @@ func (r *ring) grant(ahead int64) {
 			s := rd.spans[i]
 			rd.norm2[i] = math.NaN() // until its record is there
 			r.account(w, s, r.next)
-			m := transport.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: local, Micro: f.micro, Cap: f.cap}
+			r.accounts[w].most = max(r.accounts[w].most, rd.whole(i))
+			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: local, Micro: f.micro, Cap: f.cap}
 			if rd.parts != nil {
 				m.Total, m.Part, m.More = 0, rd.parts[i], rd.beside[i]
 			}
-			o.releases = append(o.releases, m)
+			o.Releases = append(o.Releases, m)
 		}
 		r.rounds = append(r.rounds, rd)
 		r.next++
 	}
 }
 
-// drained reports whether nothing is under way, and nothing is left.
-func (r *ring) drained() bool {
+// Drained reports whether nothing is under way, and nothing is left.
+func (r *Ring) Drained() bool {
 	return len(r.rounds) == 0 && len(r.errands) == 0 && len(r.forming) == 0
 }
 
-// lacking lists whom the round in hand, or the ring that forms, waits for.
-func (r *ring) lacking() []star.Worker {
+// Lacking lists whom the round in hand, or the ring that forms, waits for.
+func (r *Ring) Lacking() []star.Worker {
 	if len(r.forming) > 0 {
 		return r.forming
 	}
@@ -803,9 +853,9 @@ func (r *ring) lacking() []star.Worker {
 	return ws
 }
 
-// save chooses who writes a checkpoint and of which version: the first that nobody has
-// been released with. What it must remember is in kept when that version is made.
-func (r *ring) save() (w star.Worker, version int64) {
+// Save chooses who writes a checkpoint and of which version: the first that nobody has been released with. What it must
+// remember is known when that version is made.
+func (r *Ring) Save() Cut {
 	f := &r.now
 	if r.staged != nil && r.next >= r.staged.from {
 		f = r.staged
@@ -815,5 +865,5 @@ func (r *ring) save() (w star.Worker, version int64) {
 		p := r.progress()
 		r.kept = &p
 	}
-	return f.members[0], r.next
+	return Cut{Version: r.next, Writer: f.members[0]}
 }

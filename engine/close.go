@@ -1,10 +1,10 @@
-package coord
+package engine
 
 import (
 	"fmt"
 
 	"star"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // closing is the part of a round that is closed before it is exchanged: where a plan has members compute in parts, so that they can stop.
@@ -61,9 +61,15 @@ func (rd *ringRound) samples(i int) int {
 	return rd.have[i]
 }
 
-// computed notes what a member has of its batch, and closes the round when enough have told.
-func (r *ring) computed(m transport.Computed) ([]order, error) {
-	r.l.out = r.l.out[:0]
+// Computed notes what a member has of its batch, and closes the round when enough have told.
+func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
+	r.out = r.out[:0]
+	if m.Version > r.next {
+		return nil, fmt.Errorf("a gradient of version %d, and rounds %d to %d are under way", m.Version, r.version, r.next-1)
+	}
+	if err := r.known(wire.KindComputed, m.Generation); err != nil {
+		return nil, err
+	}
 	if m.Generation == 0 && r.now.queue > 0 { // as with parameter servers: it knows no queues of rings
 		return nil, fmt.Errorf("told what it has of version %d, and not of which ring", m.Version)
 	}
@@ -105,7 +111,7 @@ func (r *ring) computed(m transport.Computed) ([]order, error) {
 		return nil, nil
 	}
 	rd.closed = true
-	msg := transport.Close{Generation: rd.generation, Version: m.Version}
+	msg := wire.Close{Generation: rd.generation, Version: m.Version}
 	for j, w := range rd.members {
 		if rd.first[j] = rd.have[j] > 0; rd.first[j] {
 			msg.First = append(msg.First, w)
@@ -115,30 +121,24 @@ func (r *ring) computed(m transport.Computed) ([]order, error) {
 			rd.more += int64(l.samples)
 		}
 	}
-	if r.l.halts { // what is late corrects a direction: its samples are in no update
+	if r.halts { // what is late corrects a direction: its samples are in no update
 		rd.more = 0
 	}
 	msg.Late, msg.Total = rd.late, total+rd.more
 	rd.total = msg.Total
 	o := r.order()
 	for _, w := range rd.members {
-		o.closes = append(o.closes, closeFor{w, msg})
+		o.Closes = append(o.Closes, To[wire.Close]{w, msg})
 	}
 	for _, w := range rd.late {
 		rd.taken = append(rd.taken, r.lates[w])
 	}
 	clear(r.lates)
-	return r.l.out, nil
-}
-
-// closeFor is a Close and whom to tell.
-type closeFor struct {
-	to  star.Worker
-	msg transport.Close
+	return r.out, nil
 }
 
 // settle accounts for a round that was closed: what is in it, and what is not.
-func (r *ring) settle(rd *ringRound, f *transport.Fire, stale *[]int64, pieces *[]Span) {
+func (r *Ring) settle(rd *ringRound, f *wire.Fire, stale *[]int64, pieces *[]Span) {
 	if rd.quorum == 0 {
 		return
 	}
@@ -146,20 +146,20 @@ func (r *ring) settle(rd *ringRound, f *transport.Fire, stale *[]int64, pieces *
 		switch {
 		case rd.spans[i].Count == 0:
 		case rd.first[i]:
-			r.l.waste += int64(rd.spans[i].Count - rd.have[i])
+			r.waste += int64(rd.spans[i].Count - rd.have[i])
 		default:
-			r.l.waste += int64(rd.spans[i].Count)
-			f.Dropped = append(f.Dropped, transport.Gradient{Worker: w, Step: rd.spans[i].Start})
+			r.waste += int64(rd.spans[i].Count)
+			f.Dropped = append(f.Dropped, wire.Gradient{Worker: w, Step: rd.spans[i].Start})
 		}
 	}
-	if r.l.halts {
+	if r.halts {
 		return
 	}
 	for i, w := range rd.late {
-		f.Gradients = append(f.Gradients, transport.Gradient{Worker: w, Step: rd.taken[i].step})
+		f.Gradients = append(f.Gradients, wire.Gradient{Worker: w, Step: rd.taken[i].step})
 		*stale = append(*stale, 1)
 		*pieces = append(*pieces, Span{rd.taken[i].step, rd.taken[i].samples})
-		r.l.staleness[1]++
-		r.l.waste -= int64(rd.taken[i].samples)
+		r.staleness[1]++
+		r.waste -= int64(rd.taken[i].samples)
 	}
 }

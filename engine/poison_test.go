@@ -1,4 +1,4 @@
-package coord
+package engine
 
 import (
 	"math"
@@ -14,24 +14,24 @@ import (
 // lengths drives a ledger of n workers and two shards, round after round; sums are the squares that each shard says.
 type lengths struct {
 	t    *testing.T
-	l    *ledger
+	l    *Shards
 	step int64
 }
 
 func newLengths(t *testing.T, n int) *lengths {
 	r := &lengths{t: t, l: newLedger(modes.SSGD(n), n, 2, 4, 1<<20)}
 	r.l.guard, r.l.report = new(poison.Norms), true
-	r.l.begin()
+	r.l.Begin()
 	return r
 }
 
 // round is one update; it returns its order.
-func (r *lengths) round(sums ...[2]float64) order {
+func (r *lengths) round(sums ...[2]float64) Ready {
 	r.t.Helper()
-	var out []order
+	var out []Ready
 	for w, s := range sums {
 		for shard := range 2 {
-			os, err := r.l.store(shard, star.Worker(w), r.step, replica.Sum{Sum2: s[shard]})
+			os, err := r.l.Stored(shard, star.Worker(w), r.step, replica.Sum{Sum2: s[shard]})
 			if err != nil {
 				r.t.Fatal(err)
 			}
@@ -71,31 +71,31 @@ func TestPoisonIsLeftOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newLengths(t, 3)
 			for range 8 {
-				if o := r.round(one, one, one); len(o.poison) > 0 {
-					t.Fatalf("%+v", o.poison)
+				if o := r.round(one, one, one); len(o.Poison) > 0 {
+					t.Fatalf("%+v", o.Poison)
 				}
 			}
 			o := r.round(one, c.bad, one)
 			found := c.cause != poison.None
-			if found != (len(o.poison) == 1) || found && (o.poison[0].worker != 1 || o.poison[0].step != 8 || o.poison[0].cause != c.cause || !slices.Equal(o.poison[0].shards, c.where)) {
-				t.Fatalf("found %+v, want %v on shards %v", o.poison, c.cause, c.where)
+			if found != (len(o.Poison) == 1) || found && (o.Poison[0].Worker != 1 || o.Poison[0].Step != 8 || o.Poison[0].Cause != c.cause || !slices.Equal(o.Poison[0].Shards, c.where)) {
+				t.Fatalf("found %+v, want %v on shards %v", o.Poison, c.cause, c.where)
 			}
-			if c.cause == poison.Exploding && math.Abs(o.poison[0].factor-math.Sqrt(1.1e6)) > 1 {
-				t.Errorf("%v times the median", o.poison[0].factor)
+			if c.cause == poison.Exploding && math.Abs(o.Poison[0].Factor-math.Sqrt(1.1e6)) > 1 {
+				t.Errorf("%v times the median", o.Poison[0].Factor)
 			}
-			for _, g := range o.fire.Gradients {
+			for _, g := range o.Fire.Gradients {
 				if (g.Weight == 0) != (found && g.Worker == 1) {
 					t.Errorf("worker %d has weight %v", g.Worker, g.Weight)
 				}
 			}
-			if learns := len(o.noise.Gradients) > 0; learns == found || o.fire.Report == found {
-				t.Errorf("found %v, and asks for the noise: %v, %v", found, learns, o.fire.Report)
+			if learns := len(o.Noise.Gradients) > 0; learns == found || o.Fire.Report == found {
+				t.Errorf("found %v, and asks for the noise: %v, %v", found, learns, o.Fire.Report)
 			}
-			if o.fire.Samples != 96 || o.used != 108 {
-				t.Errorf("samples %d and %d: its samples count", o.fire.Samples, o.used)
+			if o.Fire.Samples != 96 || o.Used != 108 {
+				t.Errorf("samples %d and %d: its samples count", o.Fire.Samples, o.Used)
 			}
-			if o := r.round(one, one, one); len(o.poison) > 0 {
-				t.Errorf("the gradients after it: %+v", o.poison)
+			if o := r.round(one, one, one); len(o.Poison) > 0 {
+				t.Errorf("the gradients after it: %+v", o.Poison)
 			}
 		})
 	}
@@ -107,13 +107,13 @@ func TestFlippedIsLeftOut(t *testing.T) {
 	r := newLengths(t, 3)
 	r.l.accounts[2].flipped = true
 	for range 3 {
-		if o := r.round(one, one, one); len(o.poison) != 1 || o.poison[0].worker != 2 || o.poison[0].cause != poison.Flipped || o.fire.Gradients[2].Weight != 0 || o.fire.Gradients[1].Weight == 0 {
-			t.Fatalf("%+v, %+v", o.poison, o.fire.Gradients)
+		if o := r.round(one, one, one); len(o.Poison) != 1 || o.Poison[0].Worker != 2 || o.Poison[0].Cause != poison.Flipped || o.Fire.Gradients[2].Weight != 0 || o.Fire.Gradients[1].Weight == 0 {
+			t.Fatalf("%+v, %+v", o.Poison, o.Fire.Gradients)
 		}
 	}
 	r.l.accounts[2].flipped = false
-	if o := r.round(one, one, one); len(o.poison) != 0 || o.fire.Gradients[2].Weight == 0 {
-		t.Errorf("%+v, %+v", o.poison, o.fire.Gradients)
+	if o := r.round(one, one, one); len(o.Poison) != 0 || o.Fire.Gradients[2].Weight == 0 {
+		t.Errorf("%+v, %+v", o.Poison, o.Fire.Gradients)
 	}
 }
 
@@ -143,12 +143,12 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 				}
 				l := newLedger(plan, 2, 1, 4, 1<<20)
 				l.guard, l.report = new(poison.Norms), true
-				l.begin()
+				l.Begin()
 				steps := map[star.Worker]int64{}
 				late := func(w star.Worker) bool { // K-batch-sync drops what was computed on an older version
 					return mode == "kbatch=3" && l.accounts[w].basis < l.barrier.Version()
 				}
-				round := func(gs ...gradient) (o order) {
+				round := func(gs ...gradient) (o Ready) {
 					t.Helper()
 					updates := 0
 					for w := range star.Worker(2) {
@@ -158,16 +158,16 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 					}
 					for _, g := range gs {
 						l.accounts[g.worker].norm2, l.accounts[g.worker].change = 1, 1
-						for _, f := range []func() ([]order, error){
-							func() ([]order, error) { return l.store(0, g.worker, steps[g.worker], replica.Sum{Sum2: g.sum2}) },
-							func() ([]order, error) { return l.arrive(g.worker, steps[g.worker], 4) },
+						for _, f := range []func() ([]Ready, error){
+							func() ([]Ready, error) { return l.Stored(0, g.worker, steps[g.worker], replica.Sum{Sum2: g.sum2}) },
+							func() ([]Ready, error) { return l.arrive(g.worker, steps[g.worker], 4) },
 						} {
 							out, err := f()
 							if err != nil {
 								t.Fatal(err)
 							}
 							for _, x := range out {
-								if len(x.fire.Gradients) > 0 {
+								if len(x.Fire.Gradients) > 0 {
 									o = x
 									updates++
 								}
@@ -182,8 +182,8 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 				}
 				sound := []gradient{{0, 1}, {1, 1}, {0, 1}}
 				for range 8 {
-					if o := round(sound...); len(o.poison) > 0 {
-						t.Fatalf("%+v", o.poison)
+					if o := round(sound...); len(o.Poison) > 0 {
+						t.Fatalf("%+v", o.Poison)
 					}
 				}
 				was := map[star.Worker]int64{0: steps[0], 1: steps[1]}
@@ -193,23 +193,23 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 					}
 				}
 				o := round(c.round...)
-				if found := c.bad >= 0; found != (len(o.poison) == 1) || found == (len(o.noise.Gradients) > 0) || found == o.fire.Report {
-					t.Fatalf("found %+v; noise of %d gradients, asked for: %v", o.poison, len(o.noise.Gradients), o.fire.Report)
+				if found := c.bad >= 0; found != (len(o.Poison) == 1) || found == (len(o.Noise.Gradients) > 0) || found == o.Fire.Report {
+					t.Fatalf("found %+v; noise of %d gradients, asked for: %v", o.Poison, len(o.Noise.Gradients), o.Fire.Report)
 				}
 				for i, g := range c.round {
 					step := was[g.worker]
 					was[g.worker]++
-					if i == c.bad && (o.poison[0].worker != g.worker || o.poison[0].step != step || o.poison[0].cause != c.cause) {
-						t.Errorf("%+v, want worker %d, step %d, %v", o.poison[0], g.worker, step, c.cause)
+					if i == c.bad && (o.Poison[0].Worker != g.worker || o.Poison[0].Step != step || o.Poison[0].Cause != c.cause) {
+						t.Errorf("%+v, want worker %d, step %d, %v", o.Poison[0], g.worker, step, c.cause)
 					}
-					for _, f := range o.fire.Gradients {
+					for _, f := range o.Fire.Gradients {
 						if f.Worker == g.worker && f.Step == step && (f.Weight == 0) != (i == c.bad) {
 							t.Errorf("worker %d, step %d has weight %v", f.Worker, f.Step, f.Weight)
 						}
 					}
 				}
-				if o := round(sound...); len(o.poison) > 0 || len(o.noise.Gradients) == 0 {
-					t.Errorf("the update after it: %+v", o.poison)
+				if o := round(sound...); len(o.Poison) > 0 || len(o.Noise.Gradients) == 0 {
+					t.Errorf("the update after it: %+v", o.Poison)
 				}
 			})
 		}
@@ -221,8 +221,8 @@ func TestPoisonOff(t *testing.T) {
 	r := newLengths(t, 2)
 	r.l.guard = nil
 	r.l.accounts[1].flipped = true
-	if o := r.round([2]float64{math.NaN(), 1}, [2]float64{1, 1}); len(o.poison) != 0 || o.fire.Gradients[0].Weight == 0 {
-		t.Errorf("%+v, %+v", o.poison, o.fire.Gradients)
+	if o := r.round([2]float64{math.NaN(), 1}, [2]float64{1, 1}); len(o.Poison) != 0 || o.Fire.Gradients[0].Weight == 0 {
+		t.Errorf("%+v, %+v", o.Poison, o.Fire.Gradients)
 	}
 }
 
@@ -230,7 +230,7 @@ func TestPoisonOff(t *testing.T) {
 func TestPairAfterPoison(t *testing.T) {
 	l := newLedger(modes.ASGD(1), 1, 1, 4, 1<<20)
 	l.guard = new(poison.Norms)
-	l.begin()
+	l.Begin()
 	pairs := 0
 	for step := range int64(20) {
 		sum := 1.0
@@ -238,14 +238,14 @@ func TestPairAfterPoison(t *testing.T) {
 			sum = math.Inf(1)
 		}
 		l.accounts[0].norm2, l.accounts[0].change = sum, 1
-		if _, err := l.store(0, 0, step, replica.Sum{Sum2: sum}); err != nil {
+		if _, err := l.Stored(0, 0, step, replica.Sum{Sum2: sum}); err != nil {
 			t.Fatal(err)
 		}
 		os, err := l.arrive(0, step, 4)
 		if err != nil || len(os) != 1 {
 			t.Fatal(os, err)
 		}
-		if len(os[0].pair.Gradients) > 0 {
+		if len(os[0].Pair.Gradients) > 0 {
 			pairs++
 			if step == 10 || step == 11 {
 				t.Errorf("step %d is compared", step)

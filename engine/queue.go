@@ -1,10 +1,10 @@
-package coord
+package engine
 
 import (
 	"fmt"
 
 	"star"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // A round of a plan with a queue (modes.Plan.Queue): everybody is handed more of the stream than its share, computes it part by part, and says each part. As soon as those that are
@@ -34,20 +34,8 @@ func (h *haste) had(samples int64) {
 	h.asked = 0
 }
 
-// leased is how many of its shares a worker is handed at most: no more than so many times as quick as the mean may it be.
-const leased = 3
-
-// left is how many samples are to be handed out.
-func (l *ledger) left() int64 {
-	n := l.limit - l.cursor
-	for _, s := range l.redo {
-		n += int64(s.Count)
-	}
-	return n
-}
-
 // empty counts who has no lease in this round.
-func (l *ledger) empty() (n int) {
+func (l *Shards) empty() (n int) {
 	for w := range l.accounts {
 		if a := &l.accounts[w]; a.live && (a.part == 0 || a.arrived || a.basis != l.barrier.Version()) {
 			n++
@@ -56,56 +44,8 @@ func (l *ledger) empty() (n int) {
 	return n
 }
 
-// lease takes from the stream what the next of so many workers without a lease may compute in this round, at most so many samples.
-func (l *ledger) lease(most, workers int) (pieces []transport.Piece) {
-	// Towards the end there is not as much for everybody.
-	if n, left := int64(max(workers, 1)), l.left(); left < n*int64(most) {
-		most = int(max((left+n-1)/n, 1))
-	}
-	for most > 0 && len(pieces) <= transport.MaxPieces {
-		s, ok := l.take(most)
-		if !ok {
-			break
-		}
-		most -= s.Count
-		if k := len(pieces) - 1; k >= 0 && pieces[k].Start+int64(pieces[k].Count) == s.Start {
-			pieces[k].Count += s.Count
-			continue
-		}
-		pieces = append(pieces, transport.Piece{Start: s.Start, Count: s.Count})
-	}
-	return pieces
-}
-
-// spans are the samples of a worker's present batch.
-func (a *account) spans() []Span {
-	out := []Span{{a.start, a.count}}
-	for _, p := range a.more {
-		out = append(out, Span(p))
-	}
-	return out
-}
-
-// beyond are those of the first so many samples of its batch that do not follow on its start.
-func (a *account) beyond(samples int) []Span {
-	if len(a.more) == 0 {
-		return nil
-	}
-	had, _ := cut(a.spans(), samples)
-	return had[1:]
-}
-
-// whole is how many they are.
-func (a *account) whole() int {
-	n := a.count
-	for _, p := range a.more {
-		n += p.Count
-	}
-	return n
-}
-
 // trim gives back what of its batch a worker has not computed: all but the first so many samples.
-func (l *ledger) trim(a *account, samples int) {
+func (l *Shards) trim(a *account, samples int) {
 	if a.part == 0 {
 		return
 	}
@@ -113,12 +53,12 @@ func (l *ledger) trim(a *account, samples int) {
 	l.redo = append(l.redo, left...)
 	a.count, a.more = had[0].Count, nil
 	for _, s := range had[1:] {
-		a.more = append(a.more, transport.Piece(s))
+		a.more = append(a.more, wire.Piece(s))
 	}
 }
 
-// computed notes how much of its batch a worker has, and says whom to stop.
-func (l *ledger) computed(m transport.Computed) ([]order, error) {
+// Computed notes how much of its batch a worker has, and says whom to stop.
+func (l *Shards) Computed(m wire.Computed) ([]Ready, error) {
 	l.out = l.out[:0]
 	a := &l.accounts[m.Worker]
 	switch {
@@ -133,7 +73,7 @@ func (l *ledger) computed(m transport.Computed) ([]order, error) {
 }
 
 // emptied stops everybody in the round when nothing is left to take, or the plan has no queue any more.
-func (l *ledger) emptied() {
+func (l *Shards) emptied() {
 	if !l.queues {
 		return
 	}
@@ -150,14 +90,14 @@ func (l *ledger) emptied() {
 	if l.plan.Queue > 0 && !l.haste.enough(taken, l.round()) {
 		return
 	}
-	var o order
+	var o Ready
 	for w := range l.accounts {
 		if a := &l.accounts[w]; a.live && !a.parked && a.part > 0 && !a.arrived && !a.told {
 			a.told = true
-			o.cancels = append(o.cancels, transport.Cancel{Worker: star.Worker(w), Step: a.step})
+			o.Cancels = append(o.Cancels, wire.Cancel{Worker: star.Worker(w), Step: a.step})
 		}
 	}
-	if len(o.cancels) > 0 {
+	if len(o.Cancels) > 0 {
 		l.haste.asked = max(l.haste.asked, taken)
 		l.out = append(l.out, o)
 	}

@@ -1,4 +1,4 @@
-package coord
+package engine
 
 import (
 	"maps"
@@ -10,7 +10,7 @@ import (
 	"star"
 	"star/modes"
 	"star/replica"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // one is what a server says of a slice of length 1.
@@ -19,12 +19,12 @@ var one = replica.Sum{Sum2: 1}
 // rig plays workers and shards against a ledger.
 type rig struct {
 	t      failer
-	l      *ledger
-	out    map[star.Worker]transport.Release // batches that workers compute
-	used   map[int64]int                     // how often each position was applied
-	lost   map[int64]int                     // … was dropped by the plan
-	threw  map[star.Worker]bool              // its last gradient was dropped, and it does not know
-	given  map[[2]int64]Span                 // by worker and step: of gradients that are complete or on the way
+	l      *Shards
+	out    map[star.Worker]wire.Release // batches that workers compute
+	used   map[int64]int                // how often each position was applied
+	lost   map[int64]int                // … was dropped by the plan
+	threw  map[star.Worker]bool         // its last gradient was dropped, and it does not know
+	given  map[[2]int64]Span            // by worker and step: of gradients that are complete or on the way
 	steps  map[star.Worker]int64
 	shards int
 	seq    int64
@@ -38,25 +38,25 @@ type failer interface {
 
 func newRig(t failer, plan modes.Plan, n, shards, batch int, limit int64) *rig {
 	r := &rig{t: t, l: newLedger(plan, n, shards, batch, limit), shards: shards,
-		out: map[star.Worker]transport.Release{}, used: map[int64]int{}, lost: map[int64]int{}, threw: map[star.Worker]bool{},
+		out: map[star.Worker]wire.Release{}, used: map[int64]int{}, lost: map[int64]int{}, threw: map[star.Worker]bool{},
 		given: map[[2]int64]Span{}, steps: map[star.Worker]int64{}}
-	r.carry(r.l.begin())
+	r.carry(r.l.Begin())
 	return r
 }
 
-func (r *rig) carry(os []order) {
+func (r *rig) carry(os []Ready) {
 	for _, o := range os {
 		r.check(&o)
-		for _, g := range o.fire.Gradients {
-			if s := r.given[[2]int64{int64(g.Worker), g.Step}]; len(o.members) == len(o.fire.Gradients) && r.l.plan.Local == 0 {
+		for _, g := range o.Fire.Gradients {
+			if s := r.given[[2]int64{int64(g.Worker), g.Step}]; len(o.Members) == len(o.Fire.Gradients) && r.l.plan.Local == 0 {
 				if want := float32(float64(s.Count) / float64(r.round())); g.Weight != want {
-					r.t.Fatalf("fire %d gives the gradient of worker %d, over %d of the %d samples of a round, the weight %v, want %v", o.fire.Seq, g.Worker, s.Count, r.round(), g.Weight, want)
+					r.t.Fatalf("fire %d gives the gradient of worker %d, over %d of the %d samples of a round, the weight %v, want %v", o.Fire.Seq, g.Worker, s.Count, r.round(), g.Weight, want)
 				}
 			}
 			r.count(r.used, g)
 		}
-		for _, g := range o.fire.Dropped {
-			if o.silent { // of an earlier life
+		for _, g := range o.Fire.Dropped {
+			if o.Silent { // of an earlier life
 				continue
 			}
 			if r.l.accounts[g.Worker].live {
@@ -64,7 +64,7 @@ func (r *rig) carry(os []order) {
 				r.threw[g.Worker] = true
 			}
 		}
-		for _, rel := range o.releases {
+		for _, rel := range o.Releases {
 			if _, busy := r.out[rel.Worker]; busy {
 				r.t.Fatalf("worker %d released twice", rel.Worker)
 			}
@@ -90,46 +90,46 @@ func (r *rig) round() (n int) {
 // check compares an order with what a shard and a worker make of it: after the
 // update a shard sends parameters to everybody whom the Fire names and who is not Quiet,
 // and whom nobody sends parameters must ask for them.
-func (r *rig) check(o *order) {
+func (r *rig) check(o *Ready) {
 	sent := map[star.Worker]bool{}
-	last := transport.Gradient{Worker: -1}
-	for _, g := range o.fire.Gradients {
+	last := wire.Gradient{Worker: -1}
+	for _, g := range o.Fire.Gradients {
 		sent[g.Worker] = true
 		if g.Worker < last.Worker || g.Worker == last.Worker && g.Step <= last.Step {
-			r.t.Fatalf("fire %d adds the gradient of worker %d, step %d after that of worker %d, step %d", o.fire.Seq, g.Worker, g.Step, last.Worker, last.Step)
+			r.t.Fatalf("fire %d adds the gradient of worker %d, step %d after that of worker %d, step %d", o.Fire.Seq, g.Worker, g.Step, last.Worker, last.Step)
 		}
 		last = g
 	}
-	for _, g := range o.fire.Dropped {
+	for _, g := range o.Fire.Dropped {
 		sent[g.Worker] = true
 	}
-	for _, w := range o.fire.Quiet {
+	for _, w := range o.Fire.Quiet {
 		if !sent[w] {
-			r.t.Fatalf("fire %d is quiet about worker %d, which it does not name", o.fire.Seq, w)
+			r.t.Fatalf("fire %d is quiet about worker %d, which it does not name", o.Fire.Seq, w)
 		}
 		delete(sent, w)
 	}
-	for _, rel := range o.releases {
+	for _, rel := range o.Releases {
 		if rel.Pull == (sent[rel.Worker] || r.shards == 0) {
-			r.t.Fatalf("worker %d is released with pull %v, and fire %d sends it parameters: %v", rel.Worker, rel.Pull, o.fire.Seq, sent[rel.Worker])
+			r.t.Fatalf("worker %d is released with pull %v, and fire %d sends it parameters: %v", rel.Worker, rel.Pull, o.Fire.Seq, sent[rel.Worker])
 		}
-		if o.fire.Seq > 0 && rel.Version != o.fire.Version {
-			r.t.Fatalf("fire %d makes version %d and releases with version %d", o.fire.Seq, o.fire.Version, rel.Version)
+		if o.Fire.Seq > 0 && rel.Version != o.Fire.Version {
+			r.t.Fatalf("fire %d makes version %d and releases with version %d", o.Fire.Seq, o.Fire.Version, rel.Version)
 		}
 		delete(sent, rel.Worker)
 	}
 	if len(sent) > 0 {
-		r.t.Fatalf("fire %d sends parameters to %v, who are not released", o.fire.Seq, sent)
+		r.t.Fatalf("fire %d sends parameters to %v, who are not released", o.Fire.Seq, sent)
 	}
-	if o.fire.Seq > 0 {
-		if o.fire.Seq != r.seq+1 || o.fire.Samples != int64(len(r.used)) {
-			r.t.Fatalf("fire %d of %d samples came after fire %d and %d samples", o.fire.Seq, o.fire.Samples, r.seq, len(r.used))
+	if o.Fire.Seq > 0 {
+		if o.Fire.Seq != r.seq+1 || o.Fire.Samples != int64(len(r.used)) {
+			r.t.Fatalf("fire %d of %d samples came after fire %d and %d samples", o.Fire.Seq, o.Fire.Samples, r.seq, len(r.used))
 		}
 		r.seq++
 	}
 }
 
-func (r *rig) count(m map[int64]int, g transport.Gradient) {
+func (r *rig) count(m map[int64]int, g wire.Gradient) {
 	key := [2]int64{int64(g.Worker), g.Step}
 	s, ok := r.given[key]
 	if !ok {
@@ -158,7 +158,7 @@ func (r *rig) push(w star.Worker, order []int, k int) {
 			r.carry(os)
 		}
 		if i < len(order) {
-			os, err := r.l.store(order[i], w, step, one)
+			os, err := r.l.Stored(order[i], w, step, one)
 			if err != nil {
 				r.t.Fatal(err)
 			}
@@ -225,7 +225,7 @@ func TestEverySampleOnce(t *testing.T) {
 			w := rapid.SampledFrom(ws).Draw(t, "worker")
 			switch act := rapid.IntRange(0, 12).Draw(t, "act"); {
 			case act == 0:
-				r.carry(r.l.install(plan("to")))
+				r.carry(r.l.Install(plan("to")))
 			case act == 1 && alive > 1:
 				// Any live worker may die, whatever it is doing.
 				v := star.Worker(rapid.IntRange(0, n-1).Draw(t, "dies"))
@@ -234,7 +234,7 @@ func TestEverySampleOnce(t *testing.T) {
 				}
 				alive--
 				delete(r.out, v)
-				os := r.l.leave(v)
+				os := r.l.Leave(v)
 				maps.DeleteFunc(r.given, func(k [2]int64, _ Span) bool { return k[0] == int64(v) })
 				r.carry(os)
 			case act == 2 && alive < n:
@@ -243,7 +243,7 @@ func TestEverySampleOnce(t *testing.T) {
 					continue
 				}
 				alive++
-				os := r.l.join(v)
+				os := r.l.Join(v, true)
 				if s := r.l.accounts[v].step; s <= r.steps[v]-1 {
 					t.Fatalf("worker %d, which had made step %d, returns with step %d", v, r.steps[v]-1, s)
 				}
@@ -254,7 +254,7 @@ func TestEverySampleOnce(t *testing.T) {
 				r.push(w, order, rapid.IntRange(0, shards).Draw(t, "k"))
 			}
 		}
-		if !r.l.drained() {
+		if !r.l.Drained() {
 			t.Fatal("nobody computes, but the ledger is not drained")
 		}
 		for q := range limit {
@@ -279,16 +279,16 @@ func ranks(n int) []int {
 // A firing waits for the last shard, not for the worker's word.
 func TestArrivedMeansStored(t *testing.T) {
 	l := newLedger(modes.ASGD(2), 2, 2, 4, 100)
-	l.begin()
+	l.Begin()
 	for _, step := range []struct {
-		do   func() ([]order, error)
+		do   func() ([]Ready, error)
 		want int
 	}{
-		{func() ([]order, error) { return l.arrive(0, 0, 4) }, 0},
-		{func() ([]order, error) { return l.store(1, 0, 0, one) }, 0},
-		{func() ([]order, error) { return l.store(1, 0, 0, one) }, 0}, // said twice counts once
-		{func() ([]order, error) { return l.store(0, 0, 7, one) }, 0}, // of another step
-		{func() ([]order, error) { return l.store(0, 0, 0, one) }, 1},
+		{func() ([]Ready, error) { return l.arrive(0, 0, 4) }, 0},
+		{func() ([]Ready, error) { return l.Stored(1, 0, 0, one) }, 0},
+		{func() ([]Ready, error) { return l.Stored(1, 0, 0, one) }, 0}, // said twice counts once
+		{func() ([]Ready, error) { return l.Stored(0, 0, 7, one) }, 0}, // of another step
+		{func() ([]Ready, error) { return l.Stored(0, 0, 0, one) }, 1},
 	} {
 		os, err := step.do()
 		if err != nil || len(os) != step.want {
@@ -298,21 +298,21 @@ func TestArrivedMeansStored(t *testing.T) {
 }
 
 func TestRefusedArrivals(t *testing.T) {
-	for name, do := range map[string]func(*ledger) error{
-		"wrong step":    func(l *ledger) error { _, err := l.arrive(0, 7, 4); return err },
-		"wrong samples": func(l *ledger) error { _, err := l.arrive(0, 0, 5); return err },
-		"fewer samples": func(l *ledger) error { _, err := l.arrive(0, 0, 3); return err },
-		"twice": func(l *ledger) error {
+	for name, do := range map[string]func(*Shards) error{
+		"wrong step":    func(l *Shards) error { _, err := l.arrive(0, 7, 4); return err },
+		"wrong samples": func(l *Shards) error { _, err := l.arrive(0, 0, 5); return err },
+		"fewer samples": func(l *Shards) error { _, err := l.arrive(0, 0, 3); return err },
+		"twice": func(l *Shards) error {
 			l.arrive(0, 0, 4)
 			_, err := l.arrive(0, 0, 4)
 			return err
 		},
-		"gone":    func(l *ledger) error { l.leave(0); _, err := l.arrive(0, 0, 4); return err },
-		"shard":   func(l *ledger) error { _, err := l.store(9, 0, 0, one); return err },
-		"of whom": func(l *ledger) error { _, err := l.store(0, 9, 0, one); return err },
+		"gone":    func(l *Shards) error { l.Leave(0); _, err := l.arrive(0, 0, 4); return err },
+		"shard":   func(l *Shards) error { _, err := l.Stored(9, 0, 0, one); return err },
+		"of whom": func(l *Shards) error { _, err := l.Stored(0, 9, 0, one); return err },
 	} {
 		l := newLedger(modes.SSGD(2), 2, 1, 4, 100)
-		l.begin()
+		l.Begin()
 		if do(l) == nil {
 			t.Errorf("%s: accepted", name)
 		}
@@ -328,13 +328,13 @@ func TestWeights(t *testing.T) {
 	}{{ScaleRound, 3. / 8}, {ScaleFiring, 1}, {ScaleDamped, 3. / 8 / 2}} {
 		l := newLedger(plan, 4, 0, 9, 100)
 		l.scale = c.scale
-		l.begin()
+		l.Begin()
 		l.arrive(0, 0, 1) // version 1
 		os, err := l.arrive(2, 0, 3)
 		if err != nil || len(os) != 1 {
 			t.Fatal(err, os)
 		}
-		if got := os[0].fire.Gradients[0].Weight; got != c.want {
+		if got := os[0].Fire.Gradients[0].Weight; got != c.want {
 			t.Errorf("%s: weight %v, want %v", c.scale, got, c.want)
 		}
 	}
@@ -343,7 +343,7 @@ func TestWeights(t *testing.T) {
 // A checkpoint remembers the batches that are out.
 func TestProgressRemembersWhatIsOut(t *testing.T) {
 	l := newLedger(modes.ASGD(2), 2, 0, 4, 100)
-	l.begin()
+	l.Begin()
 	l.arrive(1, 0, 4)
 	p := l.progress()
 	want := []Span{{0, 4}, {8, 4}}
@@ -351,16 +351,16 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 		t.Errorf("progress %+v, want version 1, 4 samples, cursor 12, redo %v", p, want)
 	}
 	waits := newLedger(modes.SSGD(3), 3, 0, 4, 100)
-	waits.begin()
+	waits.Begin()
 	waits.arrive(0, 0, 4) // waits for the others
-	waits.leave(2)
+	waits.Leave(2)
 	if p, want := waits.progress(), []Span{{0, 4}, {4, 4}, {8, 4}}; !slices.Equal(p.Redo, want) {
 		t.Errorf("redo %v, want %v: of one that waits, one that computes and one that left", p.Redo, want)
 	}
 	m := newLedger(modes.ASGD(2), 2, 0, 4, 100)
 	m.resume(p)
 	var got []int64
-	for _, r := range m.begin()[0].releases {
+	for _, r := range m.Begin()[0].Releases {
 		got = append(got, r.Start)
 	}
 	if !slices.Equal(got, []int64{0, 8}) || m.barrier.Version() != 1 {
@@ -371,14 +371,14 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 // Batches go by rank, whoever came first.
 func TestBatchesByRank(t *testing.T) {
 	l := newLedger(modes.SSGD(3), 3, 0, 4, 100)
-	l.begin()
+	l.Begin()
 	l.arrive(2, 0, 4)
 	l.arrive(0, 0, 4)
 	os, err := l.arrive(1, 0, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, r := range os[0].releases {
+	for i, r := range os[0].Releases {
 		if int(r.Worker) != i || r.Start != int64(12+4*i) {
 			t.Errorf("release %d is worker %d at %d", i, r.Worker, r.Start)
 		}

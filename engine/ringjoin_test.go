@@ -1,4 +1,4 @@
-package coord
+package engine
 
 import (
 	"slices"
@@ -6,37 +6,36 @@ import (
 
 	"star"
 	"star/modes"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // While a ring is formed nobody knows which version it will have, so none is saved or evaluated.
 func TestNothingBeginsWhileARingForms(t *testing.T) {
 	l := newLedger(modes.SSGD(3), 3, 0, 4, 100)
-	r := newRing(l, transport.Ring{})
-	r.begin()
-	c := &Coordinator{cfg: Config{Save: func(Checkpoint) (string, error) { return "", nil }}, ledger: l, saveNow: true, nextEval: 0}
-	if _, save := c.due(); !save {
-		t.Error("no checkpoint is due")
+	r := newRing(l, wire.Ring{})
+	r.Begin()
+	if !r.Settled() {
+		t.Error("no checkpoint may begin")
 	}
-	l.leave(2)
-	if _, save := c.due(); save || len(r.forming) != 2 {
-		t.Errorf("a checkpoint is due while the ring waits for %v", r.forming)
+	r.Leave(2)
+	if r.Settled() || len(r.forming) != 2 {
+		t.Errorf("a checkpoint may begin while the ring waits for %v", r.forming)
 	}
 	for w := range star.Worker(2) {
-		if _, err := r.formed(w, r.now.generation, 0); err != nil {
+		if _, err := r.form(w, r.now.generation, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, save := c.due(); !save {
-		t.Error("no checkpoint is due when the ring is formed")
+	if !r.Settled() {
+		t.Error("no checkpoint may begin when the ring is formed")
 	}
 }
 
 // made has members say that they have made a version, and returns what follows from the last word.
-func made(t *testing.T, r *ring, version int64, ws ...star.Worker) (last []order) {
+func made(t *testing.T, r *Ring, version int64, ws ...star.Worker) (last []Ready) {
 	t.Helper()
 	for _, w := range ws {
-		o, err := r.tally(transport.Tally{Worker: w, Generation: r.now.generation, Version: version})
+		o, err := r.Tally(wire.Tally{Worker: w, Generation: r.now.generation, Version: version})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,14 +48,14 @@ func made(t *testing.T, r *ring, version int64, ws ...star.Worker) (last []order
 // once, and it has a batch there.
 func TestRingTakesWhoComes(t *testing.T) {
 	l := newLedger(modes.SSGD(3), 3, 0, 10, 1000)
-	r := newRing(l, transport.Ring{})
-	l.absent(2)
-	l.begin()
-	os := l.join(2)
-	told := map[star.Worker]transport.Ring{}
+	r := newRing(l, wire.Ring{})
+	r.absent(2)
+	r.Begin()
+	os := r.Join(2, true)
+	told := map[star.Worker]wire.Ring{}
 	for _, o := range os {
-		for _, m := range o.rings {
-			told[m.to] = m.msg
+		for _, m := range o.Rings {
+			told[m.Worker] = m.Msg
 		}
 	}
 	for w := range star.Worker(3) {
@@ -69,7 +68,7 @@ func TestRingTakesWhoComes(t *testing.T) {
 	if r.version != 2 || len(r.rounds) != 2 || !slices.Contains(r.rounds[0].members, 2) || r.rounds[0].total != 30 {
 		t.Errorf("version %d, rounds %+v", r.version, r.rounds)
 	}
-	if again := l.join(2); len(again) > 0 {
+	if again := r.Join(2, true); len(again) > 0 {
 		t.Errorf("it joins twice: %+v", again)
 	}
 }
@@ -77,16 +76,16 @@ func TestRingTakesWhoComes(t *testing.T) {
 // Where the stream is used up, nobody forms a ring for who comes: it waits for the end.
 func TestRingIsDoneWhenSomebodyComes(t *testing.T) {
 	l := newLedger(modes.SSGD(3), 3, 0, 10, 40)
-	r := newRing(l, transport.Ring{})
-	l.absent(2)
-	l.begin() // two rounds of two
-	if os := l.join(2); len(os) > 0 || r.staged != nil || !l.accounts[2].live {
-		t.Errorf("%+v, staged %+v, live %v", os, r.staged, l.accounts[2].live)
+	r := newRing(l, wire.Ring{})
+	r.absent(2)
+	r.Begin() // two rounds of two
+	if os := r.Join(2, true); len(os) > 0 || r.staged != nil || !r.accounts[2].live {
+		t.Errorf("%+v, staged %+v, live %v", os, r.staged, r.accounts[2].live)
 	}
 	made(t, r, 1, 0, 1)
 	made(t, r, 2, 0, 1)
-	if !l.drained() || l.used != 40 {
-		t.Errorf("%d samples, drained %v", l.used, l.drained())
+	if !r.Drained() || r.used != 40 {
+		t.Errorf("%d samples, drained %v", r.used, r.Drained())
 	}
 }
 
@@ -94,26 +93,26 @@ func TestRingIsDoneWhenSomebodyComes(t *testing.T) {
 // a rider.
 func TestRankOfTheGoneIsFreeLater(t *testing.T) {
 	l := newLedger(modes.Ring(4, 3), 4, 0, 10, 1000)
-	r := newRing(l, transport.Ring{})
-	l.begin()
-	l.leave(1)
-	if os := l.join(1); !r.traces(1) || len(os) > 0 || l.accounts[1].live {
+	r := newRing(l, wire.Ring{})
+	r.Begin()
+	r.Leave(1)
+	if os := r.Join(1, true); !r.Lingers(1) || len(os) > 0 || r.accounts[1].live {
 		t.Errorf("worker 1 is back before the others have formed a ring without it: %+v", os)
 	}
 	for _, w := range []star.Worker{0, 2} {
-		if _, err := r.formed(w, r.now.generation, 0); err != nil {
+		if _, err := r.form(w, r.now.generation, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	l.leave(3)
-	if os := l.join(3); !r.traces(3) || len(os) > 0 || l.accounts[3].live {
+	r.Leave(3)
+	if os := r.Join(3, true); !r.Lingers(3) || len(os) > 0 || r.accounts[3].live {
 		t.Errorf("rider 3 is back while its batch is out: %+v", os)
 	}
 	made(t, r, 1, 0, 2)
 	made(t, r, 2, 0, 2) // the ring without rider 3 takes over
 	for _, w := range []star.Worker{1, 3} {
-		l.join(w)
-		if !l.accounts[w].live {
+		r.Join(w, true)
+		if !r.accounts[w].live {
 			t.Errorf("worker %d cannot come back: %+v, errands %v", w, r.now, r.errands)
 		}
 	}

@@ -1,4 +1,4 @@
-package coord
+package engine
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 	"star"
 	"star/modes"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // TestLedgerScripts runs the lives of ledgers in testdata/ledger. Commands:
@@ -32,7 +32,7 @@ import (
 // go test ./coord -run LedgerScripts -rewrite writes the answers anew: read the diff.
 func TestLedgerScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/ledger", func(t *testing.T, path string) {
-		var l *ledger
+		var l *Shards
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			number := func(key string, def int64) int64 {
 				d.MaybeScanArgs(t, key, &def)
@@ -51,7 +51,7 @@ func TestLedgerScripts(t *testing.T) {
 				return ws
 			}
 			var out strings.Builder
-			says := func(os []order, err error) {
+			says := func(os []Ready, err error) {
 				for i := range os {
 					tellOrder(&out, &os[i])
 				}
@@ -73,18 +73,18 @@ func TestLedgerScripts(t *testing.T) {
 				for w := range l.doors {
 					l.doors[w] = !slices.Contains(workers("closed"), star.Worker(w))
 				}
-				says(l.begin(), nil)
+				says(l.Begin(), nil)
 			case "install":
 				p, err := modes.Parse(d.Input, len(l.accounts))
 				if err != nil {
 					d.Fatalf(t, "%v", err)
 				}
-				says(l.install(p), nil)
+				says(l.Install(p), nil)
 			case "push":
 				for _, w := range workers("w") {
 					a := l.accounts[w]
 					for s := range l.shards {
-						says(l.store(s, w, a.step, one))
+						says(l.Stored(s, w, a.step, one))
 					}
 					says(l.arrive(w, a.step, a.count))
 				}
@@ -94,27 +94,27 @@ func TestLedgerScripts(t *testing.T) {
 				}
 			case "store":
 				w := workers("w")[0]
-				says(l.store(int(number("shard", 0)), w, l.accounts[w].step, one))
+				says(l.Stored(int(number("shard", 0)), w, l.accounts[w].step, one))
 			case "told":
 				w := workers("w")[0]
-				m := transport.Bundle{Worker: w, Step: l.accounts[w].step}
+				m := wire.Bundle{Worker: w, Step: l.accounts[w].step}
 				for _, v := range workers("in") {
-					m.Members = append(m.Members, transport.Share{Worker: v, Step: l.accounts[v].step, Samples: l.accounts[v].count})
+					m.Members = append(m.Members, wire.Share{Worker: v, Step: l.accounts[v].step, Samples: l.accounts[v].count})
 				}
 				if k := len(m.Members); k > 0 {
 					m.Members[k-1].Samples = int(number("samples", int64(m.Members[k-1].Samples)))
 					m.Members[k-1].Step = number("step", m.Members[k-1].Step)
 				}
-				says(l.told(m))
+				says(l.Reported(m))
 			case "unreachable":
 				w := workers("w")[0]
 				says(l.unreachable(w, l.accounts[w].step), nil)
 			case "leave":
-				says(l.leave(workers("w")[0]), nil)
+				says(l.Leave(workers("w")[0]), nil)
 			case "waits":
-				for _, w := range l.computing() {
-					fmt.Fprintf(&out, "for %s", l.holdsUp(w))
-					if l.owes(w) {
+				for _, w := range l.Lacking() {
+					fmt.Fprintf(&out, "for %s", l.HoldsUp(w))
+					if l.Owes(w) != nil {
 						out.WriteString(" (owes it)")
 					}
 					out.WriteByte('\n')
@@ -129,8 +129,8 @@ func TestLedgerScripts(t *testing.T) {
 	})
 }
 
-func tellOrder(out *strings.Builder, o *order) {
-	list := func(gs []transport.Gradient) string {
+func tellOrder(out *strings.Builder, o *Ready) {
+	list := func(gs []wire.Gradient) string {
 		var s []string
 		for _, g := range gs {
 			text := fmt.Sprintf("%d.%d", g.Worker, g.Step)
@@ -141,10 +141,10 @@ func tellOrder(out *strings.Builder, o *order) {
 		}
 		return strings.Join(s, " ")
 	}
-	if f := &o.fire; f.Seq > 0 {
+	if f := &o.Fire; f.Seq > 0 {
 		fmt.Fprintf(out, "fire %d: v%d of %s", f.Seq, f.Version, list(f.Gradients))
-		if len(f.Gradients) < len(o.members) {
-			fmt.Fprintf(out, ", which have %s, stale %v", list(o.members), o.stale)
+		if len(f.Gradients) < len(o.Members) {
+			fmt.Fprintf(out, ", which have %s, stale %v", list(o.Members), o.Stale)
 		}
 		if len(f.Dropped) > 0 {
 			fmt.Fprintf(out, "; drops %s", list(f.Dropped))
@@ -154,17 +154,17 @@ func tellOrder(out *strings.Builder, o *order) {
 		}
 		out.WriteByte('\n')
 	}
-	for _, d := range o.detached {
-		fmt.Fprintf(out, "  tell %d: %d.%d is detached\n", d.to, d.msg.Worker, d.msg.Step)
+	for _, d := range o.Detached {
+		fmt.Fprintf(out, "  tell %d: %d.%d is detached\n", d.Worker, d.Msg.Worker, d.Msg.Step)
 	}
-	for _, b := range o.branches {
+	for _, b := range o.Branches {
 		fmt.Fprintf(out, "  branch %d.%d: parent %d, children %v", b.Worker, b.Step, b.Parent, b.Children)
 		if b.Relay {
 			out.WriteString(", relay")
 		}
 		out.WriteByte('\n')
 	}
-	for _, r := range o.releases {
+	for _, r := range o.Releases {
 		fmt.Fprintf(out, "  release %d: v%d [%d,%d)", r.Worker, r.Version, r.Start, r.Start+int64(r.Count))
 		if r.Pull {
 			out.WriteString(" pull")

@@ -1,4 +1,4 @@
-package coord
+package engine
 
 import (
 	"math"
@@ -39,15 +39,15 @@ func TestStepsComeToTheEnd(t *testing.T) {
 		sent := map[star.Worker]int{}
 		parts := map[star.Worker]bool{}
 		applied, dropped := int64(0), int64(0)
-		carry := func(os []order) {
+		carry := func(os []Ready) {
 			for _, o := range os {
-				for _, g := range o.fire.Gradients {
+				for _, g := range o.Fire.Gradients {
 					applied += int64(sent[g.Worker])
 				}
-				for _, g := range o.fire.Dropped {
+				for _, g := range o.Fire.Dropped {
 					dropped += int64(sent[g.Worker])
 				}
-				for _, r := range o.releases {
+				for _, r := range o.Releases {
 					if _, busy := out[r.Worker]; busy {
 						t.Fatalf("worker %d released twice", r.Worker)
 					}
@@ -55,8 +55,8 @@ func TestStepsComeToTheEnd(t *testing.T) {
 				}
 			}
 		}
-		carry(l.begin())
-		for turn := 0; !l.drained(); turn++ {
+		carry(l.Begin())
+		for turn := 0; !l.Drained(); turn++ {
 			if turn > 2000 {
 				t.Fatalf("%v: still not at the end", l.plan)
 			}
@@ -64,7 +64,7 @@ func TestStepsComeToTheEnd(t *testing.T) {
 				t.Fatalf("%v: nobody computes, and it is not the end", l.plan)
 			}
 			if rapid.IntRange(0, 19).Draw(t, "change") == 0 {
-				carry(l.install(rapid.SampledFrom(plans).Draw(t, "plan")))
+				carry(l.Install(rapid.SampledFrom(plans).Draw(t, "plan")))
 				continue
 			}
 			var busy []star.Worker
@@ -112,14 +112,14 @@ func TestWeightsOfSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, o := range os {
-			for _, g := range o.fire.Gradients {
+			for _, g := range o.Fire.Gradients {
 				got = append(got, g.Weight)
 			}
 		}
 	}
-	l.begin()
+	l.Begin()
 	step(0, 0, 40)
-	l.install(plan("ssgd local=2"))
+	l.Install(plan("ssgd local=2"))
 	step(1, 0, 40)
 	step(0, 1, 20)
 	step(1, 1, 20)
@@ -129,7 +129,7 @@ func TestWeightsOfSteps(t *testing.T) {
 		}
 	}
 	l = newLedger(plan("ssgd micro=5 cap=1s"), 2, 0, 10, 1000)
-	l.begin()
+	l.Begin()
 	got = nil
 	step(0, 0, 10)
 	step(1, 0, 4)
@@ -141,7 +141,7 @@ func TestWeightsOfSteps(t *testing.T) {
 			t.Errorf("%d samples of 10 are taken", bad)
 		}
 	}
-	l.install(plan("ssgd"))
+	l.Install(plan("ssgd"))
 	step(0, 1, 7) // released with parts
 	if p := l.plan; p.Micro != 0 || p.Cap != time.Duration(0) {
 		t.Errorf("plan %v", p)

@@ -1,4 +1,4 @@
-package coord
+package engine
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 
 	"star"
 	"star/modes"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // sea is a job of all-reduce whose workers are models of themselves: their
@@ -20,8 +20,7 @@ import (
 // another, workers die.
 type sea struct {
 	t  *rapid.T
-	l  *ledger
-	r  *ring
+	r  *Ring
 	ws []*swimmer
 
 	rounds map[[2]int64]map[star.Worker][]Span // by generation and round: what each member put in
@@ -39,25 +38,25 @@ type swimmer struct {
 	alive   bool
 	in      []any // orders of the coordinator, in order
 	out     []any // what the coordinator will hear
-	ring    transport.Ring
+	ring    wire.Ring
 	member  bool
 	forming bool // has joined the ring of its generation, which is not formed for it
 	broken  bool
 	version int64 // -1: has no state
 	history []Span
-	release *transport.Release // of the round it is in
-	errand  *transport.Release // whose gradient is computed
+	release *wire.Release // of the round it is in
+	errand  *wire.Release // whose gradient is computed
 	step    int64
 	seats   map[star.Worker]*berth
-	tallies []transport.Tally // of the last versions it has
-	memo    []byte            // of the last release
+	tallies []wire.Tally // of the last versions it has
+	memo    []byte       // of the last release
 
-	shut   []transport.Close // that it will hear
-	closed transport.Close   // that it has heard last
-	joined transport.Close   // of its round
-	told   bool              // has said what it has computed in its round
-	have   int               // samples of it
-	late   []Span            // of the round before, which was closed without it
+	shut   []wire.Close // that it will hear
+	closed wire.Close   // that it has heard last
+	joined wire.Close   // of its round
+	told   bool         // has said what it has computed in its round
+	have   int          // samples of it
+	late   []Span       // of the round before, which was closed without it
 }
 
 // lease is what the worker may compute in its round, with a queue.
@@ -77,7 +76,7 @@ func (s *sea) takes(w *swimmer) {
 	}
 	w.have = min(w.have+w.release.Part, whole)
 	if w.have < whole && !w.around(w.closed) {
-		w.out = append(w.out, transport.Computed{Worker: w.id, Generation: w.ring.Generation, Version: w.version, Samples: w.have})
+		w.out = append(w.out, wire.Computed{Worker: w.id, Generation: w.ring.Generation, Version: w.version, Samples: w.have})
 		return
 	}
 	key := [2]int64{w.ring.Generation, w.version}
@@ -88,7 +87,7 @@ func (s *sea) takes(w *swimmer) {
 }
 
 // around says whether a Close is of the worker's round.
-func (w *swimmer) around(m transport.Close) bool {
+func (w *swimmer) around(m wire.Close) bool {
 	return w.release != nil && m.Generation == w.ring.Generation && m.Version == w.release.Version && len(m.First) > 0
 }
 
@@ -98,7 +97,7 @@ func (s *sea) tell(w *swimmer) {
 	if w.around(w.closed) && w.have > 1 {
 		w.have = rapid.IntRange(1, w.have).Draw(s.t, "parts")
 	}
-	w.out = append(w.out, transport.Computed{Worker: w.id, Generation: w.ring.Generation, Version: w.version, Samples: w.have})
+	w.out = append(w.out, wire.Computed{Worker: w.id, Generation: w.ring.Generation, Version: w.version, Samples: w.have})
 }
 
 // join puts what the worker has into a round that is closed.
@@ -116,7 +115,7 @@ func (s *sea) join(w *swimmer) {
 		if len(w.late) == 0 {
 			s.t.Fatalf("worker %d has nothing late: %+v", w.id, w.closed)
 		}
-		if !s.l.halts { // else it corrects the direction, and is in no update
+		if !s.r.halts { // else it corrects the direction, and is in no update
 			spans = append(spans, w.late...)
 		}
 	}
@@ -129,7 +128,7 @@ func (s *sea) join(w *swimmer) {
 
 // released is a release as a worker gets it.
 type released struct {
-	transport.Release
+	wire.Release
 	memo []byte
 }
 
@@ -142,21 +141,21 @@ type berth struct {
 
 type gone struct{}
 
-func (s *sea) issue(orders []order) {
+func (s *sea) issue(orders []Ready) {
 	for _, o := range orders {
-		for _, r := range o.rings {
-			if list := fmt.Sprint(r.msg.Members, r.msg.Riders); s.lists[r.msg.Generation] == "" {
-				s.lists[r.msg.Generation] = list
-			} else if s.lists[r.msg.Generation] != list {
-				s.t.Fatalf("generation %d is %s for one and %s for another", r.msg.Generation, s.lists[r.msg.Generation], list)
+		for _, r := range o.Rings {
+			if list := fmt.Sprint(r.Msg.Members, r.Msg.Riders); s.lists[r.Msg.Generation] == "" {
+				s.lists[r.Msg.Generation] = list
+			} else if s.lists[r.Msg.Generation] != list {
+				s.t.Fatalf("generation %d is %s for one and %s for another", r.Msg.Generation, s.lists[r.Msg.Generation], list)
 			}
-			s.ws[r.to].in = append(s.ws[r.to].in, r.msg)
+			s.ws[r.Worker].in = append(s.ws[r.Worker].in, r.Msg)
 		}
-		for _, r := range o.releases {
-			s.ws[r.Worker].in = append(s.ws[r.Worker].in, released{r, s.r.remark(s.term)})
+		for _, r := range o.Releases {
+			s.ws[r.Worker].in = append(s.ws[r.Worker].in, released{r, s.r.Memo(s.term)})
 		}
-		for _, m := range o.closes {
-			s.ws[m.to].shut = append(s.ws[m.to].shut, m.msg)
+		for _, m := range o.Closes {
+			s.ws[m.Worker].shut = append(s.ws[m.Worker].shut, m.Msg)
 		}
 	}
 }
@@ -164,7 +163,7 @@ func (s *sea) issue(orders []order) {
 // interrupted drops what a ring that must be formed at once makes void.
 func (w *swimmer) interrupted() {
 	for i := len(w.in) - 1; i >= 0; i-- {
-		if m, ok := w.in[i].(transport.Ring); ok && m.Now && m.Generation > w.ring.Generation {
+		if m, ok := w.in[i].(wire.Ring); ok && m.Now && m.Generation > w.ring.Generation {
 			w.in = w.in[i:]
 			if w.release != nil || w.forming {
 				w.release, w.forming, w.broken = nil, false, true
@@ -178,7 +177,7 @@ func (w *swimmer) interrupted() {
 func (s *sea) read(w *swimmer) {
 	m := w.in[0]
 	w.in = w.in[1:]
-	if ring, ok := m.(transport.Ring); ok {
+	if ring, ok := m.(wire.Ring); ok {
 		if w.broken && !ring.Now || ring.Generation <= w.ring.Generation {
 			return
 		}
@@ -194,7 +193,7 @@ func (s *sea) read(w *swimmer) {
 		if w.member {
 			w.errand = nil
 			if w.forming = !was || ring.Now || !slices.Equal(old.Members, ring.Members); !w.forming {
-				w.out = append(w.out, transport.Formed{Worker: w.id, Generation: ring.Generation, Version: w.version})
+				w.out = append(w.out, wire.Formed{Worker: w.id, Generation: ring.Generation, Version: w.version})
 			}
 		} else {
 			w.version = -1
@@ -235,7 +234,7 @@ func (s *sea) read(w *swimmer) {
 }
 
 // ride computes a rider's gradient, if its parent is there, and sends it.
-func (w *swimmer) ride(s *sea, rel transport.Release) {
+func (w *swimmer) ride(s *sea, rel wire.Release) {
 	var parent *swimmer
 	for _, r := range w.ring.Riders {
 		if r.Worker == w.id {
@@ -304,11 +303,11 @@ func (s *sea) end(w *swimmer) {
 			w.memo = NewerMemo(w.memo, root.memo)
 		}
 		w.forming = false
-		w.out = append(w.out, transport.Formed{Worker: w.id, Generation: w.ring.Generation, Version: w.version})
+		w.out = append(w.out, wire.Formed{Worker: w.id, Generation: w.ring.Generation, Version: w.version})
 		return
 	}
 	in := s.rounds[[2]int64{w.ring.Generation, w.release.Version}]
-	t := transport.Tally{Worker: w.id, Generation: w.ring.Generation, Version: w.version + 1}
+	t := wire.Tally{Worker: w.id, Generation: w.ring.Generation, Version: w.version + 1}
 	samples := w.release.Count
 	if w.release.Part > 0 {
 		samples = w.have
@@ -339,14 +338,14 @@ func (s *sea) end(w *swimmer) {
 				continue
 			}
 			if rider >= 0 {
-				t.Carried = append(t.Carried, transport.Gradient{Worker: rider, Step: span.Start, Weight: float32(float64(span.Count) / float64(w.ring.Of))})
+				t.Carried = append(t.Carried, wire.Gradient{Worker: rider, Step: span.Start, Weight: float32(float64(span.Count) / float64(w.ring.Of))})
 				rider = -1
 			}
 			w.history = append(w.history, span)
 		}
 	}
 	w.out = append(w.out, star.Record{Worker: w.id, Step: w.step, Basis: w.version, Samples: samples}, t)
-	w.tallies = append(w.tallies[max(0, len(w.tallies)+1-ringAhead):], t)
+	w.tallies = append(w.tallies[max(0, len(w.tallies)+1-RingAhead):], t)
 	w.step++
 	w.version++
 	w.release = nil
@@ -356,23 +355,23 @@ func (s *sea) end(w *swimmer) {
 func (s *sea) hear(w *swimmer) {
 	m := w.out[0]
 	w.out = w.out[1:]
-	var orders []order
+	var orders []Ready
 	var err error
 	switch m := m.(type) {
 	case gone:
-		orders = s.l.leave(w.id)
-	case transport.Formed:
-		orders, err = s.r.formed(w.id, m.Generation, m.Version)
-	case transport.Tally:
-		orders, err = s.r.tally(m)
-	case transport.Computed:
-		orders, err = s.r.computed(m)
-	case transport.Fault:
+		orders = s.r.Leave(w.id)
+	case wire.Formed:
+		orders, err = s.r.form(w.id, m.Generation, m.Version)
+	case wire.Tally:
+		orders, err = s.r.Tally(m)
+	case wire.Computed:
+		orders, err = s.r.Computed(m)
+	case wire.Fault:
 		s.r.failed(w.id, m.Generation, m.Suspect, m.Reason)
 	case star.Record:
-		s.r.arrive(m)
+		err = s.r.arrive(m)
 	}
-	if _, ok := err.(*Error); ok {
+	if _, ok := err.(*LostError); ok {
 		for _, o := range s.ws {
 			if o.alive && !o.forming && o.version >= s.r.version {
 				s.t.Fatalf("worker %d has version %d: %v", o.id, o.version, err)
@@ -389,11 +388,11 @@ func (s *sea) hear(w *swimmer) {
 func (s *sea) change() {
 	n := len(s.ws)
 	if s.closes && rapid.Bool().Draw(s.t, "closes") {
-		s.issue(s.l.install(s.partial()))
+		s.issue(s.r.Install(s.partial()))
 		return
 	}
 	if s.queues && rapid.Bool().Draw(s.t, "queues") {
-		s.issue(s.l.install(s.queue()))
+		s.issue(s.r.Install(s.queue()))
 		return
 	}
 	var riders []star.Worker
@@ -402,7 +401,7 @@ func (s *sea) change() {
 			riders = append(riders, w)
 		}
 	}
-	s.issue(s.l.install(modes.Ring(n, riders...)))
+	s.issue(s.r.Install(modes.Ring(n, riders...)))
 }
 
 // queue is a plan with a queue.
@@ -424,12 +423,12 @@ func (s *sea) partial() modes.Plan {
 // come has somebody new take a rank that nobody has, if there is one whose last owner has left nothing behind.
 func (s *sea) come() {
 	for _, w := range s.ws {
-		if w.alive || len(w.out) > 0 || s.l.accounts[w.id].live || s.r.traces(w.id) {
+		if w.alive || len(w.out) > 0 || s.r.accounts[w.id].live || s.r.Lingers(w.id) {
 			continue
 		}
-		s.ws[w.id] = &swimmer{id: w.id, alive: true, version: -1, step: s.l.accounts[w.id].step + 1, seats: map[star.Worker]*berth{}}
+		s.ws[w.id] = &swimmer{id: w.id, alive: true, version: -1, step: s.r.accounts[w.id].step + 1, seats: map[star.Worker]*berth{}}
 		s.joins++
-		s.issue(s.l.join(w.id))
+		s.issue(s.r.Join(w.id, true))
 		return
 	}
 }
@@ -437,46 +436,42 @@ func (s *sea) come() {
 // takeOver has another coordinator in the place of this one: what was on its way is lost, in both directions, and all that is known is what workers have.
 func (s *sea) takeOver() {
 	n := len(s.ws)
-	var m *ringMemo
+	var m *RingMemo
 	for _, w := range s.ws {
 		w.in, w.out, w.shut = nil, nil, nil
 		if !w.alive || w.memo == nil {
 			continue
 		}
-		k, err := parseRingMemo(w.memo, n)
+		k, err := ParseRingMemo(w.memo, n)
 		if err != nil {
 			s.t.Fatalf("%v: %s", err, w.memo)
 		}
-		if m == nil || k.after(m.stamp) {
+		if k.After(m) {
 			m = k
 		}
 	}
 	if m == nil {
-		m = unreleased(Progress{}, n)
+		m = Unreleased(Progress{}, n)
 	}
 	s.term++
-	l := newLedger(s.l.plan, n, 0, 3, s.l.limit)
-	l.resume(m.Progress)
-	s.l, s.r = l, newRing(l, transport.Ring{})
-	l.seq, l.waste, s.r.generation = m.Seq, m.Waste, generationsOf(s.term)
-	s.r.takeUp(m)
-	var with []star.Worker
+	c := Config{Plan: s.r.plan, Workers: n, Batch: 3, Limit: s.r.limit, MaxParams: 1 << 30, After: &m.Snapshot, Ring: &RingConfig{Generation: GenerationsOf(s.term)}}
+	var t Told
 	for w, x := range s.ws {
-		l.accounts[w].step = m.Steps[w]
 		if !x.alive {
-			l.absent(star.Worker(w))
+			c.Absent = append(c.Absent, star.Worker(w))
 			continue
 		}
-		x.ring, x.member, x.forming, x.broken, x.release, x.errand, x.late, x.told = transport.Ring{}, false, false, false, nil, nil, nil, false
+		x.ring, x.member, x.forming, x.broken, x.release, x.errand, x.late, x.told = wire.Ring{}, false, false, false, nil, nil, nil, false
 		if x.version >= m.Version {
-			with = append(with, x.id)
-			s.r.told(x.tallies)
+			t.With = append(t.With, x.id)
+			t.Tallies = append(t.Tallies, x.tallies...)
 		}
 	}
-	if len(with) == 0 {
+	if len(t.With) == 0 {
 		s.t.Skip("nobody is left who has the parameters")
 	}
-	s.issue(s.r.regroup(with))
+	s.r = NewRing(c)
+	s.issue(s.r.Resume(t))
 }
 
 // alive counts those who are.
@@ -563,15 +558,15 @@ func TestRingModel(t *testing.T) {
 		} else if s.queues = rapid.Bool().Draw(t, "queues"); s.queues {
 			plan = s.queue()
 		}
-		s.l = newLedger(plan, n, 0, 3, limit)
-		s.r = newRing(s.l, transport.Ring{})
+		c := Config{Plan: plan, Workers: n, Batch: 3, Limit: limit, Ring: new(RingConfig), MaxParams: 1 << 30}
 		for w := range star.Worker(n) {
 			if s.alive() > 1 && rapid.IntRange(0, 3).Draw(t, "comes later") == 0 {
 				s.ws[w].alive = false
-				s.l.absent(w)
+				c.Absent = append(c.Absent, w)
 			}
 		}
-		s.issue(s.l.begin())
+		s.r = NewRing(c)
+		s.issue(s.r.Begin())
 		joins := rapid.IntRange(0, 4).Draw(t, "joins")
 		kills, changes, faults := rapid.IntRange(0, n-1).Draw(t, "kills"), rapid.IntRange(0, 4).Draw(t, "changes"), rapid.IntRange(0, 2).Draw(t, "faults")
 		takes := 0
@@ -601,7 +596,7 @@ func TestRingModel(t *testing.T) {
 				if w := s.ws[rapid.IntRange(0, n-1).Draw(t, "faulty")]; w.alive && w.release != nil {
 					faults--
 					w.release, w.broken = nil, true
-					w.out = append(w.out, transport.Fault{Worker: w.id, Generation: w.ring.Generation, Suspect: -1, Reason: "some reason"})
+					w.out = append(w.out, wire.Fault{Worker: w.id, Generation: w.ring.Generation, Suspect: -1, Reason: "some reason"})
 				}
 			default:
 				if !s.step() {
@@ -615,11 +610,11 @@ func TestRingModel(t *testing.T) {
 
 // check looks at a job in which nothing can happen any more.
 func (s *sea) check(limit int64) {
-	if !s.l.drained() {
-		s.t.Fatalf("the job hangs: rounds %+v, errands %v, forming %v, waiting for %v", s.r.rounds, s.r.errands, s.r.forming, s.r.lacking())
+	if !s.r.Drained() {
+		s.t.Fatalf("the job hangs: rounds %+v, errands %v, forming %v, waiting for %v", s.r.rounds, s.r.errands, s.r.forming, s.r.Lacking())
 	}
-	if s.l.used+s.l.waste != limit || s.l.waste != 0 && !s.closes {
-		s.t.Fatalf("the coordinator counts %d samples, and %d dropped; want %d", s.l.used, s.l.waste, limit)
+	if s.r.used+s.r.waste != limit || s.r.waste != 0 && !s.closes {
+		s.t.Fatalf("the coordinator counts %d samples, and %d dropped; want %d", s.r.used, s.r.waste, limit)
 	}
 	for _, m := range s.r.now.members {
 		w := s.ws[m]
@@ -643,8 +638,8 @@ func (s *sea) check(limit int64) {
 				s.t.Fatalf("worker %d has applied sample %d %d times: %v", m, i, k, w.history)
 			}
 		}
-		if applied != s.l.used {
-			s.t.Fatalf("worker %d has applied %d samples, the coordinator counts %d", m, applied, s.l.used)
+		if applied != s.r.used {
+			s.t.Fatalf("worker %d has applied %d samples, the coordinator counts %d", m, applied, s.r.used)
 		}
 	}
 }
@@ -653,39 +648,39 @@ func (s *sea) check(limit int64) {
 // is complete, in order of rank, with the samples of a full ring's rounds.
 func TestRingGrants(t *testing.T) {
 	l := newLedger(modes.Ring(4, 3), 4, 0, 10, 100)
-	r := newRing(l, transport.Ring{Wait: 5, MaxStale: 7})
+	r := newRing(l, wire.Ring{Wait: 5, MaxStale: 7})
 	var got []string
-	show := func(orders []order) string {
+	show := func(orders []Ready) string {
 		got = got[:0]
 		for _, o := range orders {
-			if o.fire.Seq > 0 {
-				got = append(got, fmt.Sprintf("v%d:%d", o.fire.Version, o.used))
+			if o.Fire.Seq > 0 {
+				got = append(got, fmt.Sprintf("v%d:%d", o.Fire.Version, o.Used))
 			}
-			for _, m := range o.rings {
-				got = append(got, fmt.Sprintf("ring%d→%d", m.msg.Generation, m.to))
+			for _, m := range o.Rings {
+				got = append(got, fmt.Sprintf("ring%d→%d", m.Msg.Generation, m.Worker))
 			}
-			for _, m := range o.releases {
+			for _, m := range o.Releases {
 				got = append(got, fmt.Sprintf("%d@%d:%d+%d/%d", m.Worker, m.Version, m.Start, m.Count, m.Total))
 			}
 		}
 		return strings.Join(got, " ")
 	}
-	made := func(w star.Worker, version int64, carried ...transport.Gradient) string {
-		orders, err := r.tally(transport.Tally{Worker: w, Generation: 1, Version: version, Carried: carried})
+	made := func(w star.Worker, version int64, carried ...wire.Gradient) string {
+		orders, err := r.Tally(wire.Tally{Worker: w, Generation: 1, Version: version, Carried: carried})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return show(orders)
 	}
 	for _, c := range []struct{ got, want string }{
-		{show(l.begin()), "ring1→0 ring1→1 ring1→2 0@0:0+10/30 1@0:10+10/30 2@0:20+10/30 ring1→3 3@0:30+10/0 0@1:40+10/30 1@1:50+10/30 2@1:60+10/30"},
+		{show(r.Begin()), "ring1→0 ring1→1 ring1→2 0@0:0+10/30 1@0:10+10/30 2@0:20+10/30 ring1→3 3@0:30+10/0 0@1:40+10/30 1@1:50+10/30 2@1:60+10/30"},
 		{made(0, 1), ""},
 		{made(2, 1), ""},
 		{made(0, 2), ""},
 		{made(1, 1), "v1:30 0@2:70+10/30 1@2:80+10/30 2@2:90+10/30"},
-		{show(l.install(modes.SSGD(4))), "ring2→0 ring2→1 ring2→2 ring2→3"},
+		{show(r.Install(modes.SSGD(4))), "ring2→0 ring2→1 ring2→2 ring2→3"},
 		{made(1, 2), ""},
-		{made(2, 2, transport.Gradient{Worker: 3, Step: 30}), "v2:70"}, // the rider's too; nothing is left to hand out
+		{made(2, 2, wire.Gradient{Worker: 3, Step: 30}), "v2:70"}, // the rider's too; nothing is left to hand out
 		{made(0, 3), ""},
 		{made(1, 3), ""},
 		{made(2, 3), "v3:100"},
@@ -694,8 +689,8 @@ func TestRingGrants(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", c.got, c.want)
 		}
 	}
-	if !l.drained() || l.staleness[1] != 1 || l.staleness[0] != 9 {
-		t.Errorf("drained: %v, staleness %v", l.drained(), l.staleness)
+	if !r.Drained() || r.staleness[1] != 1 || r.staleness[0] != 9 {
+		t.Errorf("drained: %v, staleness %v", r.Drained(), r.staleness)
 	}
 }
 
@@ -718,33 +713,33 @@ func TestHowStaleRidersAre(t *testing.T) {
 		"the record of the next gradient": {-1, 3, []int{4}, 3},
 	} {
 		l := newLedger(modes.Ring(3, 2), 3, 0, 10, 1000)
-		r := newRing(l, transport.Ring{})
-		l.begin()
+		r := newRing(l, wire.Ring{})
+		r.Begin()
 		rides := func(basis int64) {
 			if e := r.errands[2]; basis >= 0 {
-				r.arrive(star.Record{Worker: 2, Step: e.Start, Basis: basis, Samples: e.Count})
+				r.arrive(star.Record{Worker: 2, Step: r.accounts[2].step, Basis: basis, Samples: e.Count})
 			}
 		}
 		for v := int64(1); v <= 3; v++ {
 			made(t, r, v, 0, 1)
 		}
 		rides(c.record)
-		var last []order
+		var last []Ready
 		for w, behind := range [][]int{c.behind, nil} { // who has carried it speaks first, and is remembered
-			o, err := r.tally(transport.Tally{Worker: star.Worker(w), Generation: 1, Version: 4, Carried: []transport.Gradient{{Worker: 2, Step: r.errands[2].Start}}, Behind: behind})
+			o, err := r.Tally(wire.Tally{Worker: star.Worker(w), Generation: 1, Version: 4, Carried: []wire.Gradient{{Worker: 2, Step: r.errands[2].Start}}, Behind: behind})
 			if err != nil {
 				t.Fatal(name, err)
 			}
 			last = slices.Clone(o)
 		}
 		rides(c.again)
-		if got := last[0].stale; !slices.Equal(got, []int64{0, 0, c.want}) || l.staleness[c.want] == 0 {
-			t.Errorf("%s: staleness %v of %d gradients, counted %v; want %d for the rider", name, got, len(got), l.staleness, c.want)
+		if got := last[0].Stale; !slices.Equal(got, []int64{0, 0, c.want}) || r.staleness[c.want] == 0 {
+			t.Errorf("%s: staleness %v of %d gradients, counted %v; want %d for the rider", name, got, len(got), r.staleness, c.want)
 		}
 	}
 	r, _ := ridden(t)
-	m := transport.Tally{Generation: 1, Version: 2, Carried: []transport.Gradient{{Worker: 2, Step: r.errands[2].Start}}, Behind: []int{1, 1}}
-	if _, err := r.tally(m); err == nil || !strings.Contains(err.Error(), "of 2 gradients of riders how stale they are, and has carried 1") {
+	m := wire.Tally{Generation: 1, Version: 2, Carried: []wire.Gradient{{Worker: 2, Step: r.errands[2].Start}}, Behind: []int{1, 1}}
+	if _, err := r.Tally(m); err == nil || !strings.Contains(err.Error(), "of 2 gradients of riders how stale they are, and has carried 1") {
 		t.Errorf("of two gradients where it has carried one: %v", err)
 	}
 }
@@ -753,27 +748,27 @@ func TestHowStaleRidersAre(t *testing.T) {
 // that becomes a member, and one that is gone, have their batches handed out again.
 func TestRidersKeepTheirBatches(t *testing.T) {
 	l := newLedger(modes.Ring(5, 2, 3, 4), 5, 0, 10, 1000)
-	r := newRing(l, transport.Ring{})
-	l.begin()
+	r := newRing(l, wire.Ring{})
+	r.Begin()
 	batch := func(w star.Worker) int64 { return r.errands[w].Start }
 	two, three, four := batch(2), batch(3), batch(4)
-	l.install(modes.Ring(5, 0, 2, 3)) // 4 joins the ring, 0 leaves it
-	var orders []order
+	r.Install(modes.Ring(5, 0, 2, 3)) // 4 joins the ring, 0 leaves it
+	var orders []Ready
 	for v := int64(1); v <= 2; v++ {
 		for w := range star.Worker(2) {
-			m := transport.Tally{Worker: w, Generation: 1, Version: v}
+			m := wire.Tally{Worker: w, Generation: 1, Version: v}
 			if v == 2 {
-				m.Carried = []transport.Gradient{{Worker: 2, Step: two}, {Worker: 3, Step: two}} // 3 has no such batch
+				m.Carried = []wire.Gradient{{Worker: 2, Step: two}, {Worker: 3, Step: two}} // 3 has no such batch
 			}
 			var err error
-			if orders, err = r.tally(m); err != nil {
+			if orders, err = r.Tally(m); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	got := map[star.Worker]transport.Release{}
+	got := map[star.Worker]wire.Release{}
 	for _, o := range orders {
-		for _, rel := range o.releases {
+		for _, rel := range o.Releases {
 			if r.now.rides(rel.Worker) {
 				got[rel.Worker] = rel
 			}
@@ -795,13 +790,13 @@ func TestRingQueueEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLedger(plan, n, 0, batch, limit)
-	r := newRing(l, transport.Ring{})
-	l.begin()
+	r := newRing(l, wire.Ring{})
+	r.Begin()
 	var sizes []int
 	for len(r.rounds) > 0 {
 		rd := &r.rounds[0]
 		// The last member is slow: the first that are quicker take what there is, until they are told.
-		m := transport.Tally{Generation: rd.generation, Version: r.version + 1, Samples: make([]int, n)}
+		m := wire.Tally{Generation: rd.generation, Version: r.version + 1, Samples: make([]int, n)}
 		sum := 0
 		for i := range n {
 			m.Samples[i] = min(rd.parts[i], rd.whole(i))
@@ -809,7 +804,7 @@ func TestRingQueueEnds(t *testing.T) {
 		}
 		for i := 0; sum < n*batch && i < n; i++ {
 			for sum < n*batch && m.Samples[i] < rd.whole(i) {
-				if _, err = r.computed(transport.Computed{Worker: star.Worker(i), Generation: rd.generation, Version: r.version, Samples: m.Samples[i]}); err != nil {
+				if _, err = r.Computed(wire.Computed{Worker: star.Worker(i), Generation: rd.generation, Version: r.version, Samples: m.Samples[i]}); err != nil {
 					t.Fatal(err)
 				}
 				k := min(rd.parts[i], rd.whole(i)-m.Samples[i])
@@ -823,11 +818,11 @@ func TestRingQueueEnds(t *testing.T) {
 				lie := m
 				lie.Samples = slices.Clone(m.Samples)
 				lie.Samples[1] = rd.whole(1) + 1
-				if _, err := r.tally(lie); err == nil {
+				if _, err := r.Tally(lie); err == nil {
 					t.Fatal("more samples than a member was given are counted")
 				}
 			}
-			if _, err = r.tally(m); err != nil {
+			if _, err = r.Tally(m); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -837,8 +832,8 @@ func TestRingQueueEnds(t *testing.T) {
 			t.Fatalf("rounds of %v samples, want %d", sizes, n*batch)
 		}
 	}
-	if len(sizes) < 19 || l.used != limit || l.waste != 0 {
-		t.Errorf("%d samples in rounds of %v, %d wasted", l.used, sizes, l.waste)
+	if len(sizes) < 19 || r.used != limit || r.waste != 0 {
+		t.Errorf("%d samples in rounds of %v, %d wasted", r.used, sizes, r.waste)
 	}
 }
 
@@ -862,8 +857,8 @@ func TestRingPlan(t *testing.T) {
 // row have suspected is taken leave of.
 func TestRingFaults(t *testing.T) {
 	l := newLedger(modes.SSGD(3), 3, 0, 10, 1000)
-	r := newRing(l, transport.Ring{})
-	l.begin()
+	r := newRing(l, wire.Ring{})
+	r.Begin()
 	for try := 1; ; try++ {
 		r.failed(0, r.now.generation-1, 2, "of a ring before this one") // the first time there is none
 		r.failed(0, r.now.generation, -1, "nobody knows why")
@@ -874,23 +869,23 @@ func TestRingFaults(t *testing.T) {
 			}
 			break
 		}
-		if err != nil || evict >= 0 || len(orders) != 1 || len(orders[0].rings) != 3 || !orders[0].rings[0].msg.Now {
+		if err != nil || evict >= 0 || len(orders) != 1 || len(orders[0].Rings) != 3 || !orders[0].Rings[0].Msg.Now {
 			t.Fatalf("fault %d: %+v, worker %d, %v; want a ring of 3 at once", try, orders, evict, err)
 		}
 	}
 	for w := range star.Worker(3) {
-		if _, err := r.formed(w, r.now.generation, 0); err != nil {
+		if _, err := r.form(w, r.now.generation, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for w := range star.Worker(3) { // of a round that was given up
-		if orders, err := r.tally(transport.Tally{Worker: w, Generation: 1, Version: 1}); len(orders) > 0 || err != nil || r.version != 0 {
+		if orders, err := r.Tally(wire.Tally{Worker: w, Generation: 1, Version: 1}); len(orders) > 0 || err != nil || r.version != 0 {
 			t.Errorf("a tally of ring 1 makes version %d in ring %d, %v", r.version, r.now.generation, err)
 		}
 	}
 	l = newLedger(modes.SSGD(3), 3, 0, 10, 1000)
-	r = newRing(l, transport.Ring{})
-	l.begin()
+	r = newRing(l, wire.Ring{})
+	r.Begin()
 	r.failed(0, 1, 2, "no link to 2")
 	r.mend()
 	r.failed(0, r.now.generation, 2, "no link to 2")
@@ -912,8 +907,8 @@ func TestRingOutcast(t *testing.T) {
 		"damage here and there":          {[][][2]int{{{0, 1}}, {{1, 2}}, {{2, 3}}}, -1},
 	} {
 		l := newLedger(modes.SSGD(4), 4, 0, 10, 1000)
-		r := newRing(l, transport.Ring{})
-		l.begin()
+		r := newRing(l, wire.Ring{})
+		r.Begin()
 		out := star.Worker(-1)
 		for _, names := range c.rings {
 			if out >= 0 {
@@ -949,29 +944,29 @@ func TestClosedRounds(t *testing.T) {
 		p.Groups[0].DropLate, p.Micro, p.Cap = c.drop, 5, time.Hour
 		l := newLedger(p, 3, 0, 10, 60)
 		l.halts = c.corrects
-		r := newRing(l, transport.Ring{})
-		l.begin()
-		say := func(w star.Worker, version int64, samples int) []order {
+		r := newRing(l, wire.Ring{})
+		r.Begin()
+		say := func(w star.Worker, version int64, samples int) []Ready {
 			t.Helper()
-			o, err := r.computed(transport.Computed{Worker: w, Generation: r.generation, Version: version, Samples: samples})
+			o, err := r.Computed(wire.Computed{Worker: w, Generation: r.generation, Version: version, Samples: samples})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return slices.Clone(o)
 		}
-		var last transport.Close
+		var last wire.Close
 		for v := range int64(2) {
 			if o := say(1, v, 10); len(o) > 0 {
 				t.Fatalf("one of two closes a round: %+v", o)
 			}
-			if ws := r.lacking(); !slices.Equal(ws, []star.Worker{0, 2}) {
+			if ws := r.Lacking(); !slices.Equal(ws, []star.Worker{0, 2}) {
 				t.Errorf("round %d lacks %v", v, ws)
 			}
 			o := say(0, v, 10)
-			if len(o) != 1 || len(o[0].closes) != 3 {
+			if len(o) != 1 || len(o[0].Closes) != 3 {
 				t.Fatalf("round %d: %+v, want a Close for each of 3", v, o)
 			}
-			last = o[0].closes[2].msg
+			last = o[0].Closes[2].Msg
 			if !slices.Equal(last.First, []star.Worker{0, 1}) || v == 0 && (len(last.Late) > 0 || last.Total != 20) {
 				t.Errorf("round %d: %+v", v, last)
 			}
@@ -979,29 +974,34 @@ func TestClosedRounds(t *testing.T) {
 				t.Errorf("round %d: who is late closes it again: %+v", v, o)
 			}
 			for w := range star.Worker(3) {
-				if _, err := r.tally(transport.Tally{Worker: w, Generation: r.generation, Version: v + 1}); err != nil {
+				if _, err := r.Tally(wire.Tally{Worker: w, Generation: r.generation, Version: v + 1}); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if !slices.Equal(last.Late, c.late) || last.Total != c.total || l.used != c.used || l.waste != c.waste {
-			t.Errorf("%+v: %+v, %d samples used and %d dropped", c, last, l.used, l.waste)
+		if !slices.Equal(last.Late, c.late) || last.Total != c.total || r.used != c.used || r.waste != c.waste {
+			t.Errorf("%+v: %+v, %d samples used and %d dropped", c, last, r.used, r.waste)
 		}
 	}
 	// What nobody can have computed.
 	p := modes.XOrder(2, 1)
 	p.Micro, p.Cap = 5, time.Hour
 	l := newLedger(p, 2, 0, 10, 60)
-	r := newRing(l, transport.Ring{})
-	l.begin()
-	for _, m := range []transport.Computed{{Worker: 0, Samples: 11}, {Worker: 0, Samples: 0}, {Worker: 5, Samples: 10}} {
+	r := newRing(l, wire.Ring{})
+	r.Begin()
+	for _, m := range []wire.Computed{{Worker: 0, Samples: 11}, {Worker: 0, Samples: 0}, {Worker: 5, Samples: 10}} {
 		m.Generation = r.generation
-		if _, err := r.computed(m); err == nil {
+		if _, err := r.Computed(m); err == nil {
 			t.Errorf("%+v is believed", m)
 		}
 	}
-	for _, m := range []transport.Computed{{Worker: 0, Samples: 10, Version: 7}, {Worker: 0, Samples: 10, Generation: 9}} {
-		if o, err := r.computed(m); err != nil || len(o) > 0 {
+	for _, m := range []wire.Computed{{Worker: 0, Samples: 10, Version: 7}, {Worker: 0, Samples: 10, Generation: 9}} {
+		if _, err := r.Computed(m); err == nil {
+			t.Errorf("%+v is believed", m)
+		}
+	}
+	for _, m := range []wire.Computed{{Worker: 0, Samples: 10, Version: 2, Generation: 1}, {Worker: 0, Samples: 10}} {
+		if o, err := r.Computed(m); err != nil || len(o) > 0 {
 			t.Errorf("%+v, of no round there is: %v, %v", m, o, err)
 		}
 	}
@@ -1012,13 +1012,13 @@ func TestLateOfAnotherRing(t *testing.T) {
 	p := modes.XOrder(3, 2)
 	p.Micro, p.Cap = 5, time.Hour
 	l := newLedger(p, 3, 0, 10, 1000)
-	r := newRing(l, transport.Ring{})
-	l.begin()
+	r := newRing(l, wire.Ring{})
+	r.Begin()
 	old := r.generation
-	say := func(generation int64, version int64, ws ...star.Worker) (last []order) {
+	say := func(generation int64, version int64, ws ...star.Worker) (last []Ready) {
 		t.Helper()
 		for _, w := range ws {
-			o, err := r.computed(transport.Computed{Worker: w, Generation: generation, Version: version, Samples: 10})
+			o, err := r.Computed(wire.Computed{Worker: w, Generation: generation, Version: version, Samples: 10})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -1028,19 +1028,19 @@ func TestLateOfAnotherRing(t *testing.T) {
 	}
 	q := modes.XOrder(3, 1)
 	q.Micro, q.Cap = 5, time.Hour
-	l.install(q)
+	r.Install(q)
 	if r.generation == old || r.staged == nil || r.staged.from != 2 {
 		t.Fatalf("generation %d, staged %+v: want another ring from round 2 on", r.generation, r.staged)
 	}
 	say(old, 0, 0, 1, 2)
 	for w := range star.Worker(3) {
-		if _, err := r.tally(transport.Tally{Worker: w, Generation: old, Version: 1}); err != nil {
+		if _, err := r.Tally(wire.Tally{Worker: w, Generation: old, Version: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	say(old, 1, 0, 1, 2) // worker 2 is late, and round 1 is complete for nobody yet
 	o := say(r.generation, 2, 0)
-	if len(o) != 1 || len(o[0].closes) != 3 || len(o[0].closes[0].msg.Late) > 0 || o[0].closes[0].msg.Total != 10 {
+	if len(o) != 1 || len(o[0].Closes) != 3 || len(o[0].Closes[0].Msg.Late) > 0 || o[0].Closes[0].Msg.Total != 10 {
 		t.Errorf("%+v, want round 2 closed with the gradient of worker 0 alone", o)
 	}
 }
@@ -1050,19 +1050,19 @@ func TestRoundsOfParts(t *testing.T) {
 	p := modes.SSGD(2)
 	p.Micro, p.Cap = 5, time.Hour
 	l := newLedger(p, 2, 0, 10, 20)
-	r := newRing(l, transport.Ring{})
-	l.begin()
+	r := newRing(l, wire.Ring{})
+	r.Begin()
 	for w, have := range []int{10, 4} {
-		if _, err := r.computed(transport.Computed{Worker: star.Worker(w), Generation: r.generation, Samples: have}); err != nil {
+		if _, err := r.Computed(wire.Computed{Worker: star.Worker(w), Generation: r.generation, Samples: have}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for w := range star.Worker(2) {
-		if _, err := r.tally(transport.Tally{Worker: w, Generation: r.generation, Version: 1}); err != nil {
+		if _, err := r.Tally(wire.Tally{Worker: w, Generation: r.generation, Version: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if l.used != 14 || l.waste != 6 || !r.drained() {
-		t.Errorf("%d samples used and %d not, drained %v; want 14 and 6", l.used, l.waste, r.drained())
+	if r.used != 14 || r.waste != 6 || !r.Drained() {
+		t.Errorf("%d samples used and %d not, drained %v; want 14 and 6", r.used, r.waste, r.Drained())
 	}
 }

@@ -1,4 +1,4 @@
-package coord
+package engine
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ import (
 //
 // Who is alone with a word that is not so loses its connection, before a second one counts. Where most others were found wrong, too, it is rather the shard that is, and nothing is learnt.
 
-// sameLength is by how much, of the smaller, two measurements of one |g|² may differ: a shard's is good to 10⁻⁵ (transport.ReadSquares), a worker's, in float64, to n·2⁻⁵³ for n elements,
+// sameLength is by how much, of the smaller, two measurements of one |g|² may differ: a shard's is good to 10⁻⁵ (wire.ReadSquares), a worker's, in float64, to n·2⁻⁵³ for n elements,
 // which is 10⁻⁶ for 2³³ of them; ten times that.
 const sameLength = 1e-4
 
@@ -45,16 +45,21 @@ type belied struct {
 	said, is float64 // |g|², or of a slice
 }
 
-func (b belied) Error() string {
+func (b *belied) Error() string {
 	if b.server {
 		return fmt.Sprintf("says that its slice of the gradient of worker %d, step %d, has a squared norm of %.6g, and it is %.6g", b.worker, b.step, b.said, b.is)
 	}
 	return fmt.Sprintf("says that its gradient of step %d has a squared norm of %.6g, and the shards hold one of %.6g", b.step, b.said, b.is)
 }
 
+// expel has a member leave.
+func (l *Shards) expel(b belied) {
+	l.out = append(l.out, Ready{Evict: &Eviction{Server: b.server, Rank: b.rank, Why: &b}})
+}
+
 // arbitrate settles what copies of shards do not say alike of the gradient of w. A server is wrong if without its word the worker's is right, or if it is alone against several that
 // agree. Where that is no server or more than one, the slice counts as not finite if anybody says so, and else as not measured.
-func (l *ledger) arbitrate(w star.Worker) {
+func (l *Shards) arbitrate(w star.Worker) {
 	a := &l.accounts[w]
 	if len(a.disputed) == 0 {
 		return
@@ -74,7 +79,7 @@ func (l *ledger) arbitrate(w star.Worker) {
 	}
 	if len(wrong) == 1 {
 		a.sum2 = whole
-		l.belied = append(l.belied, wrong[0])
+		l.expel(wrong[0])
 	} else {
 		for shard, sums := range a.disputed {
 			if slices.ContainsFunc(sums, func(s replica.Sum) bool { return s.Sum2-s.Sum2 != 0 }) {
@@ -113,7 +118,7 @@ func (a *account) without(server, shard int) (total, slice float64, several, ok 
 }
 
 // weigh holds the word of a worker on its gradient, which has arrived whole, against what shards have measured.
-func (l *ledger) weigh(w star.Worker) {
+func (l *Shards) weigh(w star.Worker) {
 	a := &l.accounts[w]
 	if !l.weighs || l.shards == 0 || a.coded || a.unknown || len(a.bad) > 0 || a.crew != nil && len(a.crew.in) > 1 {
 		return
@@ -134,30 +139,7 @@ func (l *ledger) weigh(w star.Worker) {
 		}
 	}
 	if a.weighed = true; right > wrong {
-		l.belied = append(l.belied, belied{false, int(w), w, a.step, a.norm2, a.sum2})
+		l.expel(belied{false, int(w), w, a.step, a.norm2, a.sum2})
 	}
 	a.norm2, a.change, a.last.samples = math.NaN(), -1, 0
-}
-
-// confront takes leave of members whose word was not so.
-func (c *Coordinator) confront() error {
-	if c.ledger == nil {
-		return nil
-	}
-	all := c.ledger.belied
-	c.ledger.belied = nil
-	for _, b := range all {
-		of := c.workers
-		if b.server {
-			of = c.servers
-		}
-		p := of[b.rank]
-		if p == nil || p.gone {
-			continue
-		}
-		if err := c.drop(p, b); err != nil {
-			return err
-		}
-	}
-	return nil
 }

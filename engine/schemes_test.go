@@ -1,4 +1,4 @@
-package coord
+package engine
 
 import (
 	"slices"
@@ -9,7 +9,7 @@ import (
 
 	"star"
 	"star/modes/baseline"
-	"star/transport"
+	"star/transport/wire"
 )
 
 // schemeOf draws one of the schemes of other papers, for 1 to 9 workers.
@@ -46,10 +46,8 @@ func TestSchemesOnARing(t *testing.T) {
 		}
 		limit := int64(rapid.IntRange(1, 8).Draw(t, "rounds") * n * batch)
 		s.closes = m.Plan.Micro > 0
-		s.l = newLedger(m.Plan, n, 0, batch, limit)
-		s.l.halts = m.Cancel
-		s.r = newRing(s.l, transport.Ring{})
-		s.issue(s.l.begin())
+		s.r = NewRing(Config{Plan: m.Plan, Workers: n, Batch: batch, Limit: limit, Cancel: m.Cancel, Ring: new(RingConfig), MaxParams: 1 << 30})
+		s.issue(s.r.Begin())
 		slow := star.Worker(rapid.IntRange(0, n-1).Draw(t, "slow"))
 		version := s.r.version
 		for steps := 0; s.step(); steps++ {
@@ -68,10 +66,10 @@ func TestSchemesOnARing(t *testing.T) {
 					m.Scheme.Observe(r)
 				}
 			}
-			if d, ok := m.Scheme.Fired(baseline.Update{Samples: s.l.used, Limit: limit}); ok {
+			if d, ok := m.Scheme.Fired(baseline.Update{Samples: s.r.used, Limit: limit}); ok {
 				m.Plan = d.Plan
 				s.closes = s.closes || d.Plan.Micro > 0
-				s.issue(s.l.install(d.Plan))
+				s.issue(s.r.Install(d.Plan))
 			}
 		}
 		if s.r.version == 0 {
@@ -92,18 +90,18 @@ func TestCancels(t *testing.T) {
 		limit := int64(rapid.IntRange(1, 12).Draw(t, "rounds") * n * batch)
 		l := newLedger(m.Plan, n, 0, batch, limit)
 		l.halts = m.Cancel
-		out, stopped := map[star.Worker]transport.Release{}, map[star.Worker]bool{}
+		out, stopped := map[star.Worker]wire.Release{}, map[star.Worker]bool{}
 		step := make([]int64, n)
 		version, part := int64(0), map[[2]int64]bool{}
-		carry := func(os []order) {
+		carry := func(os []Ready) {
 			for _, o := range os {
-				for _, g := range o.members {
+				for _, g := range o.Members {
 					if part[[2]int64{int64(g.Worker), g.Step}] {
-						t.Fatalf("%s: version %d has a part of step %d of worker %d", text, o.fire.Version, g.Step, g.Worker)
+						t.Fatalf("%s: version %d has a part of step %d of worker %d", text, o.Fire.Version, g.Step, g.Worker)
 					}
 				}
 				var want []star.Worker
-				if len(o.members) > 0 {
+				if len(o.Members) > 0 {
 					version++
 					for w := range star.Worker(n) {
 						if r, ok := out[w]; ok && r.Version == version-1 && m.Cancel {
@@ -112,7 +110,7 @@ func TestCancels(t *testing.T) {
 					}
 				}
 				var told []star.Worker
-				for _, c := range o.cancels {
+				for _, c := range o.Cancels {
 					if told = append(told, c.Worker); c.Step != step[c.Worker] || stopped[c.Worker] {
 						t.Fatalf("%s: worker %d, at step %d, is told to stop step %d, or again", text, c.Worker, step[c.Worker], c.Step)
 					}
@@ -121,13 +119,13 @@ func TestCancels(t *testing.T) {
 				if !slices.Equal(told, want) {
 					t.Fatalf("%s: version %d is made, %v are told to stop, want %v", text, version, told, want)
 				}
-				for _, r := range o.releases {
+				for _, r := range o.Releases {
 					out[r.Worker] = r
 					delete(stopped, r.Worker)
 				}
 			}
 		}
-		carry(l.begin())
+		carry(l.Begin())
 		for len(out) > 0 {
 			var ws []star.Worker
 			for w := range star.Worker(n) {
@@ -150,7 +148,7 @@ func TestCancels(t *testing.T) {
 			}
 			carry(os)
 		}
-		if !l.drained() || l.used+l.waste != limit || version == 0 {
+		if !l.Drained() || l.used+l.waste != limit || version == 0 {
 			t.Fatalf("%s: %d updates, %d samples used and %d not, of %d", text, version, l.used, l.waste, limit)
 		}
 	})

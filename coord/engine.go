@@ -1,0 +1,26 @@
+package coord
+
+import (
+	"star/engine"
+	"star/modes"
+)
+
+// Progress, Span and Scale are the engine's.
+type (
+	Progress = engine.Progress
+	Span     = engine.Span
+	Scale    = engine.Scale
+)
+
+// RingPlan says whether p can be done by all-reduce.
+func RingPlan(p modes.Plan) error { return engine.RingPlan(p) }
+
+// NewerMemo is that of two memos (Stand.Memo) which was made later.
+func NewerMemo(a, b []byte) []byte { return engine.NewerMemo(a, b) }
+
+// Scales of the update rule (docs/modes.md).
+const (
+	ScaleRound  = engine.ScaleRound
+	ScaleFiring = engine.ScaleFiring
+	ScaleDamped = engine.ScaleDamped
+)

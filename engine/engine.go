@@ -1,0 +1,364 @@
+// Package engine decides what becomes of what the members of a job report: which gradients make an update, who goes on with
+// which samples, what a checkpoint must remember, who is to leave. It is pure: no I/O, no clock, no goroutine, no randomness.
+// A coordinator (package coord) tells it what has happened and does what it says; a simulator may do the same in virtual time.
+//
+// There are two engines. [Shards] is for parameter servers: a gradient has arrived when its worker has said so and every shard
+// holds it, and the job's one modes.Barrier turns arrivals into updates. Trees (crews that report once) are decisions inside it.
+// [Ring] is for all-reduce: rounds are granted one ahead, closed where the plan has members compute in parts, and complete when
+// every member has told that it made the version.
+//
+// An engine is told of one thing at a time, and answers with what is ready ([Ready]), in the order in which it is to be done.
+// The slice that it returns, and nothing else of it, is used again by the next call. Only one goroutine may use an engine.
+//
+// What will bite: who reports a gradient twice, or one that it was not released for, has broken the protocol. The error says
+// how; nothing has changed then, and who said it should go. An error of the type *LostError ends the job.
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/pgns"
+	"star/poison"
+	"star/replica"
+	"star/transport/wire"
+)
+
+// Engine decides what becomes of what members report. docs/architecture.md says what a coordinator makes of it.
+type Engine interface {
+	// Begin releases every worker that is there.
+	Begin() []Ready
+
+	// Resume goes on from Config.After, with what members have told of what happened behind it. Instead of Begin.
+	Resume(t Told) []Ready
+
+	// Arrive is told of a worker's gradient. coded: it goes through a codec, so that shards measure something else than its worker.
+	Arrive(r star.Record, coded bool) (Batch, []Ready, error)
+
+	// Stored is told that a shard holds the gradient of worker w's step. sums is what its copies say of the slice.
+	Stored(shard int, w star.Worker, step int64, sums ...replica.Sum) ([]Ready, error)
+
+	// Computed is told how much of its batch a worker has.
+	Computed(m wire.Computed) ([]Ready, error)
+
+	// Reported is told what is in the report of a tree.
+	Reported(m wire.Bundle) ([]Ready, error)
+
+	// Formed is told that a member stands in a new ring, and Tally that it has made a version. A Tally with a hash says nothing else.
+	Formed(m wire.Formed) ([]Ready, error)
+	Tally(m wire.Tally) ([]Ready, error)
+
+	// Fault is told that a worker cannot reach another one.
+	Fault(m wire.Fault) (Failure, []Ready, error)
+
+	// Flipped is told that a worker's gradients point against all others, or do no more. It says in which step, and whether that is news.
+	Flipped(w star.Worker, over bool) (step int64, news bool)
+
+	// Join has a worker in that was not there, or had left. door: others can reach it in trees. Leave forgets one.
+	Join(w star.Worker, door bool) []Ready
+	Leave(w star.Worker) []Ready
+
+	// Install changes the plan. Nobody who waits is stranded.
+	Install(p modes.Plan) []Ready
+
+	// Tick is told now and then that time has passed: what has failed has had a moment to show itself.
+	Tick() ([]Ready, error)
+
+	// Refer has shards use what a member that is no worker has pushed, from this place in the history on.
+	Refer(w star.Worker, step int64) []Ready
+
+	// Stop hands out no more of the stream than it has, and returns where that ends.
+	Stop() (limit int64)
+
+	// Freeze has nothing begun any more. It reports whether nothing is finished, either: what comes in from now on changes nothing.
+	Freeze() bool
+
+	// Finish ends the training: nothing is under way, and nobody begins anything.
+	Finish()
+
+	// Save begins a checkpoint. Saved is what it must remember, once that is known: ok.
+	Save() Cut
+	Saved() (p Progress, ok bool)
+
+	// Residual is what goes with the file of what a worker's codec has left out: the number for its Save, and c of the update rule for its gradients.
+	Residual(w star.Worker) (seq int64, weight float64)
+
+	// Snapshot is from what another engine of this kind can go on (Config.After). Memo is it in bytes, where workers are to keep it
+	// for a coordinator of a later term; nil where shards do, with Ready.Memo.
+	Snapshot() Snapshot
+	Memo(term int64) []byte
+
+	// Plan is in force; State and Worker say what is so.
+	Plan() modes.Plan
+	State() State
+	Worker(w star.Worker) Worker
+	Steps() []int64             // by worker; -1: nobody has had the rank
+	Staleness() map[int64]int64 // how many gradients were applied how many updates late
+
+	// Live counts the members.
+	Live() int
+
+	// Drained reports whether nothing is on its way; Unfinished, whether there is, or may again be, something to compute.
+	Drained() bool
+	Unfinished() bool
+
+	// Settled reports whether it is known which version the parameters have.
+	Settled() bool
+
+	// Survives reports whether the parameters are somewhere even if no worker is.
+	Survives() bool
+
+	// Lacking lists the workers that everybody waits for, HoldsUp says what is missing of one.
+	Lacking() []star.Worker
+	HoldsUp(w star.Worker) string
+
+	// Owes lists the shards that lack a gradient of which its worker has said that it got it there.
+	Owes(w star.Worker) []int
+
+	// Lingers says whether something of an earlier life of w is still on its way, for which who comes in its place must wait.
+	Lingers(w star.Worker) bool
+
+	// Evaluates says whether w takes part in evaluations; Members lists those whose parameters must be alike; Carries, whether one
+	// of them speaks for a rider.
+	Evaluates(w star.Worker) bool
+	Members() []star.Worker
+	Carries(member, rider star.Worker) bool
+}
+
+// Config is what an engine begins with.
+type Config struct {
+	Plan    modes.Plan
+	Workers int // ranks
+	Shards  int
+	Batch   int   // samples of one worker in one iteration, where the plan has no shares
+	Limit   int64 // end of the stream, in samples
+
+	Ring *RingConfig // all-reduce; nil: parameter servers
+
+	From   Progress      // where a checkpoint left off
+	After  *Snapshot     // where another engine left off; nil: none did
+	Absent []star.Worker // ranks that nobody has
+
+	Scale   Scale  // zero means ScaleRound
+	Norm    bool   // Fires ask for the norm first
+	Report  bool   // Fires ask how long the sum was
+	Cancel  bool   // who is too late for an update is to stop computing for it
+	Strides bool   // what workers hand over after steps of their own is for a rule that can go on from there (ps.Strider)
+	Guard   bool   // gradients that do not belong are left out (package poison), and what workers say of lengths is checked
+	Memos   bool   // Fires go with what a successor must know
+	Doors   []bool // by worker: others can reach it in trees; nil: nobody can be reached
+
+	MaxParams int64 // elements of a gradient, for what members may say of lengths
+}
+
+// RingConfig is what there is to say of rings.
+type RingConfig struct {
+	Wait       time.Duration // for riders
+	MaxStale   int64         // riders' gradients that are older are dropped; 0: none
+	Generation int64         // before that of the first ring
+}
+
+// New is the engine that c wants.
+func New(c Config) Engine {
+	if c.Ring != nil {
+		return NewRing(c)
+	}
+	return NewShards(c)
+}
+
+// Fits says what is wrong with a plan for the kind of job; nil: nothing.
+func Fits(p modes.Plan, ring bool) error {
+	if ring {
+		return RingPlan(p)
+	}
+	return TreePlan(p)
+}
+
+// Ready is one consequence: a Fire for every shard (if it has a Seq), then the messages and Releases that follow from it.
+type Ready struct {
+	Fire     wire.Fire
+	Members  []wire.Gradient // the Fire's Gradients one by one, by rank: with a tree it names reports
+	Dropped  []wire.Gradient // likewise
+	Poison   []Poisoned      // of members: left out
+	Stale    []int64         // of members, in updates
+	Pieces   []Span          // of members, of the stream of samples: with all-reduce, and in updates with reports of a tree
+	More     []int64         // of members of a ring, with a queue: what they have in other places: whose of pieces, where it begins, how many samples
+	Round    int             // samples of a round of all workers, where the run log is to have it
+	Noise    pgns.Update     // of members, but for Sum2
+	Pair     pgns.Update     // of the only member's last two gradients; none: no Gradients
+	Used     int64           // samples applied, after the Fire
+	Silent   bool            // the Fire is of no update, and of no worker
+	Recorded bool            // it is in the run log: for whoever does what is said here
+	Memo     []byte          // for who takes the job over, with the Fire
+
+	Detached []To[wire.Detach]
+	Rings    []To[wire.Ring] // before the releases
+	Branches []wire.Branch   // before the releases
+	Cancels  []wire.Cancel
+	Closes   []To[wire.Close]
+	Releases []wire.Release
+
+	// Evict names who is to leave. A Ready that has it has nothing else.
+	Evict *Eviction
+}
+
+// To is a message and whom to tell.
+type To[M any] struct {
+	Worker star.Worker
+	Msg    M
+}
+
+// Eviction is a member that is to leave.
+type Eviction struct {
+	Server bool // else a worker
+	Rank   int
+	Why    error
+
+	// Again says that it may come again; else what it said was not so.
+	Again bool
+}
+
+// Poisoned is a gradient that does not belong.
+type Poisoned struct {
+	Worker star.Worker
+	Step   int64
+	Cause  poison.Cause
+	Factor float64 // exploding: how many times the median its norm is
+	Shards []int   // not finite: where
+}
+
+// Batch is what a gradient was computed over.
+type Batch struct {
+	Start int64  // of the stream; -1: the update will say
+	More  []Span // what does not follow on Start
+}
+
+// Failure is a fault in words.
+type Failure struct{ What, Unit, Whom string }
+
+// Told is what members have told who goes on in the place of another engine.
+type Told struct {
+	Before  []int64       // by worker: the steps of the last Fire; batches handed out since are to be thrown away
+	With    []star.Worker // have the parameters: a ring
+	Tallies []wire.Tally  // of the last versions that workers of a ring have made
+}
+
+// Cut is a checkpoint that begins.
+type Cut struct {
+	Version, Seq int64
+	Writer       star.Worker // has the parameters; -1: every shard writes its own
+}
+
+// State is an engine in numbers.
+type State struct {
+	Version int64 // of the parameters
+	Next    int64 // the newest version that anybody may have been given; a checkpoint that begins now is of it
+	Seq     int64 // of the last Fire
+
+	Cursor int64 // next position of the sample stream
+	Limit  int64 // end of it
+	Used   int64 // samples that were applied
+	Waste  int64 // and dropped
+	Round  int64 // samples of one iteration of all live workers: B of the update rule
+}
+
+// Worker is one worker, as an engine has it.
+type Worker struct {
+	Live    bool // a member of the job
+	Parked  bool // has no batch
+	Stopped bool // has none only until the slowest has caught up
+	Waiting bool // its gradient is complete and not yet fired
+	Led     bool // its last report was its own
+	Door    bool // it can be in trees
+
+	Step, Basis int64
+	Start       int64 // of its batch
+	Count       int   // samples of it
+}
+
+// LostError says that the job cannot go on: something is gone that nobody else has.
+type LostError struct{ Msg string }
+
+func (e *LostError) Error() string { return e.Msg }
+
+// errNot is for what members of this engine's jobs never say.
+var errNot = errors.New("nobody in this job says that")
+
+// unexpected is the error for a message that an engine has no use for.
+func unexpected(k wire.Kind) error { return fmt.Errorf("unexpected frame %v from a worker", k) }
+
+// Round is the samples of one iteration of the first n ranks under a plan: B of the update rule, if these are there.
+func Round(p modes.Plan, batch, n int) (b int64) {
+	for w := range n {
+		b += int64(p.Share(star.Worker(w), batch))
+	}
+	return b
+}
+
+// Plan is the plan in force.
+func (l *ledger) Plan() modes.Plan { return l.plan }
+
+// Staleness counts gradients by how many updates passed between the version that they were computed on and theirs.
+func (l *ledger) Staleness() map[int64]int64 { return l.staleness }
+
+// Live counts the members.
+func (l *ledger) Live() int { return l.live() }
+
+// Stop hands out no more of the stream.
+func (l *ledger) Stop() int64 {
+	l.limit = l.cursor
+	return l.limit
+}
+
+// Worker is what the engine knows of w.
+func (l *ledger) Worker(w star.Worker) Worker {
+	a := &l.accounts[w]
+	return Worker{Live: a.live, Parked: a.parked, Stopped: a.stopped, Waiting: a.waiting, Led: a.led, Step: a.step, Basis: a.basis,
+		Start: a.start, Count: a.whole()}
+}
+
+// Steps are those of all workers; -1: nobody has had the rank.
+func (l *ledger) Steps() (steps []int64) {
+	for i := range l.accounts {
+		steps = append(steps, l.accounts[i].step)
+	}
+	return steps
+}
+
+// Saved is what the checkpoint that was begun last must remember.
+func (l *ledger) Saved() (Progress, bool) {
+	if l.kept == nil {
+		return Progress{}, false
+	}
+	return *l.kept, true
+}
+
+// ledgerOf makes what both engines keep.
+func ledgerOf(c Config) ledger {
+	l := ledger{
+		plan: c.Plan, batch: c.Batch, limit: c.Limit, halts: c.Cancel, accounts: make([]account, c.Workers), staleness: map[int64]int64{},
+	}
+	for i := range l.accounts {
+		l.accounts[i] = account{live: true, counted: true, parked: true, stored: make([]bool, c.Shards)}
+	}
+	for _, w := range c.Absent {
+		l.accounts[w].live, l.accounts[w].counted, l.accounts[w].step = false, false, -1
+	}
+	from := c.From
+	if s := c.After; s != nil {
+		from = s.Progress
+		l.seq, l.waste = s.Seq, s.Waste
+		for w := range l.accounts {
+			a := &l.accounts[w]
+			if a.step = s.Steps[w]; a.live {
+				a.step++ // what shards say of the step before is not meant
+			}
+		}
+	}
+	l.cursor, l.used = from.Cursor, from.Samples
+	l.redo = append(l.redo, from.Redo...)
+	return l
+}

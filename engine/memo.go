@@ -1,0 +1,181 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"star"
+	"star/transport/wire"
+)
+
+// Snapshot is from what an engine goes on where another one has left off.
+type Snapshot struct {
+	Progress
+	Seq   int64   `json:"seq"` // of the last Fire
+	Waste int64   `json:"waste"`
+	Steps []int64 `json:"steps"` // by worker, in hand; -1: nobody has had the rank
+
+	// A ring's.
+	Rounds  []SnapshotRound  `json:"rounds"` // that were granted and are not complete
+	Errands []SnapshotErrand `json:"errands,omitempty"`
+}
+
+// Memo is what goes with a Fire for who takes the job over: the Snapshot after it, without Seq, which the Fire has.
+type Memo struct {
+	Snapshot
+
+	// Whose gradients are applied, with which samples, and dropped, where the Fire names only who has pushed their sums: a tree.
+	Summed []Share
+	Left   []star.Worker
+}
+
+// Share is the part of a worker in an update.
+type Share struct {
+	Worker star.Worker
+	Span
+}
+
+const (
+	memoVersion = 1
+	treeVersion = 2 // with summed and left
+)
+
+// appendTo appends the memo as varints.
+func (m *Memo) appendTo(b []byte) []byte {
+	put := func(vs ...int64) {
+		for _, v := range vs {
+			b = binary.AppendVarint(b, v)
+		}
+	}
+	version := int64(memoVersion)
+	if m.Summed != nil {
+		version = treeVersion
+	}
+	put(version, m.Version, m.Samples, m.Cursor, m.Waste, int64(len(m.Redo)))
+	for _, s := range m.Redo {
+		put(s.Start, int64(s.Count))
+	}
+	put(int64(len(m.Steps)))
+	put(m.Steps...)
+	if version == treeVersion {
+		put(int64(len(m.Summed)))
+		for _, s := range m.Summed {
+			put(int64(s.Worker), s.Start, int64(s.Count))
+		}
+		put(int64(len(m.Left)))
+		for _, w := range m.Left {
+			put(int64(w))
+		}
+	}
+	return b
+}
+
+var errMemo = errors.New("engine: what goes with a fire cannot be read")
+
+// ParseMemo reads what appendTo has written.
+func ParseMemo(b []byte) (m Memo, err error) {
+	get := func() int64 {
+		v, n := binary.Varint(b)
+		if n <= 0 || v < -1 {
+			err = errMemo
+			return 0
+		}
+		b = b[n:]
+		return v
+	}
+	list := func() int { // each element has a byte at least
+		n := get()
+		if n < 0 || n > int64(len(b)) {
+			err, n = errMemo, 0
+		}
+		return int(n)
+	}
+	version := get()
+	if version != memoVersion && version != treeVersion {
+		return m, errMemo
+	}
+	m.Version, m.Samples, m.Cursor, m.Waste = get(), get(), get(), get()
+	for range list() {
+		s := Span{Start: get(), Count: int(get())}
+		if s.Start < 0 || s.Count < 1 || s.Start > m.Cursor-int64(s.Count) {
+			err = errMemo
+		}
+		if err != nil {
+			return m, err
+		}
+		m.Redo = append(m.Redo, s)
+	}
+	for range list() {
+		m.Steps = append(m.Steps, get())
+	}
+	worker := func() star.Worker {
+		w := get()
+		if w < 0 || w >= wire.MaxWorkers {
+			err = errMemo
+		}
+		return star.Worker(w)
+	}
+	if version == treeVersion {
+		m.Summed = []Share{} // not nil: it was written
+		for range list() {
+			s := Share{worker(), Span{Start: get(), Count: int(get())}}
+			if s.Start < 0 || s.Count < 0 || s.Start > m.Cursor-int64(s.Count) {
+				err = errMemo
+			}
+			m.Summed = append(m.Summed, s)
+		}
+		for range list() {
+			m.Left = append(m.Left, worker())
+		}
+	}
+	if err != nil || len(b) > 0 || m.Version < 0 || m.Samples < 0 || m.Cursor < 0 || m.Waste < 0 {
+		return m, errMemo
+	}
+	return m, nil
+}
+
+// remark is the memo that belongs to the last Fire that the ledger has made, that of o; nil where nobody can take over.
+func (l *Shards) remark(o *Ready) []byte {
+	if !l.memos {
+		return nil
+	}
+	m := Memo{Snapshot: l.Snapshot()}
+	if len(o.Members) > len(o.Fire.Gradients) || len(o.Dropped) > len(o.Fire.Dropped) {
+		m.Summed, m.Left = []Share{}, WorkersOf(o.Dropped)
+		for i, s := range o.Pieces {
+			m.Summed = append(m.Summed, Share{o.Members[i].Worker, s})
+		}
+		for i := len(o.Pieces); i < len(o.Members); i++ { // each reports for itself: there are records
+			m.Summed = append(m.Summed, Share{Worker: o.Members[i].Worker})
+		}
+	}
+	return m.appendTo(nil) // not reused: it waits in the outboxes
+}
+
+// WorkersOf is whose gradients they are.
+func WorkersOf(gs []wire.Gradient) []star.Worker {
+	ws := make([]star.Worker, len(gs))
+	for i, g := range gs {
+		ws[i] = g.Worker
+	}
+	return ws
+}
+
+// StepOf is the step of a worker in a list of them, -1 if it is not there.
+func StepOf(steps []int64, w int) int64 {
+	if w < len(steps) {
+		return steps[w]
+	}
+	return -1
+}
+
+// clearStore has the shards drop what they hold of gradients that no Fire names, from the steps of the last memo on: their batches are handed out again, and
+// their memory is needed.
+func (l *Shards) clearStore(from, to []int64) {
+	for w, last := range to {
+		for step := max(StepOf(from, w), 0); step <= last; step++ {
+			l.throwAwayStep(star.Worker(w), step)
+			l.out[len(l.out)-1].Silent = true
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"slices"
+
+	"star"
+	"star/poison"
+	"star/replica"
+)
+
+// measure takes in what the copies of a shard say of its slice of the present gradient.
+func (a *account) measure(shard int, sums []replica.Sum) {
+	sums = slices.DeleteFunc(slices.Clone(sums), func(s replica.Sum) bool { return s.Sum2 < 0 })
+	if len(sums) == 0 {
+		a.unknown = true
+		return
+	}
+	for _, s := range sums[1:] {
+		if !agree(s.Sum2, sums[0].Sum2) {
+			if a.disputed == nil {
+				a.disputed = map[int][]replica.Sum{}
+			}
+			a.disputed[shard] = sums
+			return
+		}
+	}
+	if one := sums[0].Sum2; one-one != 0 {
+		a.bad = append(a.bad, shard)
+	} else {
+		a.sum2 += one
+	}
+}
+
+// unmeasure forgets that: another gradient is to come.
+func (a *account) unmeasure() {
+	a.sum2, a.unknown, a.disputed, a.bad, a.poison, a.factor = 0, false, nil, nil, poison.None, 0
+}
+
+// judge looks at a gradient that has arrived whole.
+func (l *Shards) judge(a *account) {
+	switch {
+	case l.guard == nil:
+	case len(a.bad) > 0:
+		a.poison = poison.NotFinite
+	case !a.unknown:
+		a.poison, a.factor = l.guard.Judge(a.sum2)
+	}
+	if a.poison != poison.None {
+		a.last.samples = 0 // nor is the next one compared with it
+	}
+}
+
+// poisoned says whether the present gradient of a worker, which may be in another one's report, does not belong.
+func (l *Shards) poisoned(w star.Worker) (Poisoned, bool) {
+	a, top := &l.accounts[w], &l.accounts[l.lead(w)]
+	cause := top.poison
+	if cause == poison.None && top.flipped && l.guard != nil {
+		cause = poison.Flipped
+	}
+	return Poisoned{w, a.step, cause, top.factor, top.bad}, cause != poison.None
+}

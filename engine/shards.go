@@ -1,0 +1,595 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"star"
+	"star/modes"
+	"star/pgns"
+	"star/poison"
+	"star/replica"
+	"star/transport/wire"
+)
+
+// Shards is the engine of parameter servers: it turns what workers and shards report into Fires and Releases, and owns the Barrier.
+//
+//	        release                arrive + K × stored             firing
+//	parked ─────────► computing ───────────────────────► waiting ─────────► computing
+//	   ▲                                                    │    no samples left
+//	   └────────────────────────────────────────────────────┘
+type Shards struct {
+	ledger
+	barrier *modes.Barrier
+	shards  int
+	scale   Scale
+	norm    bool // Fires ask for the norm first
+	report  bool // Fires ask how long the sum was
+	memos   bool // Fires go with what a successor must know
+	first   int  // workers in the last update
+
+	queues  bool          // there are, or were, workers with a part of a queue
+	strides bool          // what workers hand over after steps of their own is for a rule that can go on from there (ps.Strider)
+	guard   *poison.Norms // nil: gradients are not looked at
+	weighs  bool          // what workers say of the lengths of gradients is held against what shards measure
+
+	doors []bool                  // by worker: it can be in trees; nil: nobody can
+	cut   map[[2]star.Worker]bool // worker and parent: cannot reach it
+
+	after *Snapshot     // from which it goes on; nil: it begins
+	freed []star.Worker // reused
+}
+
+var _ Engine = (*Shards)(nil)
+
+// NewShards is an engine of parameter servers.
+func NewShards(c Config) *Shards {
+	l := &Shards{ledger: ledgerOf(c), shards: c.Shards, scale: c.Scale, norm: c.Norm, report: c.Report, memos: c.Memos,
+		strides: c.Strides, doors: c.Doors, after: c.After}
+	if c.Guard {
+		l.guard, l.weighs = new(poison.Norms), true
+	}
+	version := c.From.Version
+	if c.After != nil {
+		version = c.After.Version
+	}
+	l.barrier = modes.NewBarrier(l.plan, len(l.accounts), version)
+	for _, w := range c.Absent {
+		l.barrier.Leave(w) // nobody waits yet: it fires nothing
+	}
+	return l
+}
+
+// progress is what a checkpoint at the present version must remember: batches
+// that are out, and not in this version, are to be handed out again.
+func (l *Shards) progress() Progress {
+	p := Progress{Version: l.barrier.Version(), Samples: l.used, Cursor: l.cursor, Redo: slices.Clone(l.redo)}
+	for i := range l.accounts {
+		if a := &l.accounts[i]; a.live && !a.parked || a.ghost {
+			p.Redo = append(p.Redo, a.spans()...)
+		}
+		for _, d := range l.accounts[i].bank {
+			p.Redo = append(p.Redo, d.spans...)
+		}
+	}
+	slices.SortFunc(p.Redo, func(a, b Span) int { return int(a.Start - b.Start) })
+	return p
+}
+
+// Begin releases every worker with the present version.
+func (l *Shards) Begin() []Ready {
+	l.out = l.out[:0]
+	return l.begin()
+}
+
+// Resume has shards drop what was stored and not fired, and begins.
+func (l *Shards) Resume(t Told) []Ready {
+	l.out = l.out[:0]
+	l.clearStore(t.Before, l.after.Steps)
+	return l.begin()
+}
+
+func (l *Shards) begin() []Ready {
+	var rs []wire.Release
+	for w := range l.accounts {
+		if !l.accounts[w].live {
+			continue
+		}
+		if r, ok := l.release(star.Worker(w), l.barrier.Version()); ok {
+			r.Pull, r.Total = l.shards > 0, l.round()
+			l.accounts[w].led = true
+			rs = append(rs, r)
+		}
+	}
+	o := Ready{Releases: rs}
+	l.link(&o)
+	l.out = append(l.out, o)
+	l.idle()
+	l.emptied()
+	return l.out
+}
+
+// release hands worker w its next batch. It reports false when the stream is
+// used up, and parks the worker.
+func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
+	a := &l.accounts[w]
+	a.arrived, a.waiting, a.nstored = false, false, 0
+	a.crew, a.up = nil, modes.Direct
+	clear(a.stored)
+	a.unmeasure()
+	a.basis = version
+	a.stopped, a.local, a.micro = false, l.plan.Local, l.plan.Micro
+	a.more, a.part, a.done, a.told = nil, 0, 0, false
+	var next Span
+	ok := false
+	if l.plan.Queue == 0 {
+		next, ok = l.take(l.plan.Share(w, l.batch) * max(1, a.local))
+	} else if pieces := l.lease(leased*l.plan.Share(w, l.batch), l.empty()); len(pieces) > 0 {
+		next, ok = Span(pieces[0]), true
+		a.more, a.part = pieces[1:], l.plan.Part(w, l.batch)
+		l.queues = true
+	}
+	if !ok {
+		a.parked = true
+		return wire.Release{}, false
+	}
+	a.parked = false
+	a.start, a.count, a.read = next.Start, next.Count, l.used
+	a.used = a.whole()
+	r := wire.Release{Worker: w, Version: version, Start: a.start, Count: a.count, Dropped: a.dropped,
+		Local: a.local, Micro: l.plan.Micro, Cap: l.plan.Cap, Part: a.part, More: a.more}
+	a.dropped = false
+	return r, true
+}
+
+// wake gives parked workers what is to be done again.
+func (l *Shards) wake() {
+	var o Ready
+	for w := range l.accounts {
+		a := &l.accounts[w]
+		if len(l.redo) == 0 {
+			break
+		}
+		if !a.live || !a.parked || a.stopped {
+			continue
+		}
+		l.barrier.Join(star.Worker(w))
+		a.counted = true
+		r, _ := l.release(star.Worker(w), l.barrier.Version())
+		r.Pull = l.shards > 0
+		o.Releases = append(o.Releases, r)
+	}
+	if len(o.Releases) > 0 {
+		l.out = append(l.out, o)
+	}
+}
+
+// idle takes parked workers out of the barrier, so that nobody waits for them.
+func (l *Shards) idle() {
+	for again := true; again; {
+		again = false
+		for w := range l.accounts {
+			if a := &l.accounts[w]; a.parked && a.counted && !a.stopped {
+				a.counted = false
+				if a.live {
+					l.fire(l.barrier.Retire(star.Worker(w))) // may park others
+				} else {
+					l.fire(l.barrier.Leave(star.Worker(w)))
+				}
+				again = true
+			}
+		}
+	}
+}
+
+// Arrive notes that a worker says that it has pushed the gradient of a step.
+func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
+	w, step, samples := r.Worker, r.Step, r.Samples
+	a := &l.accounts[w]
+	switch {
+	case !a.live || a.parked:
+		return Batch{}, nil, fmt.Errorf("worker %d sent a gradient without having been released", w)
+	case a.arrived:
+		return Batch{}, nil, fmt.Errorf("worker %d sent step %d although its step %d is not released yet", w, step, a.step)
+	case step != a.step:
+		return Batch{}, nil, fmt.Errorf("worker %d sent step %d, expected step %d", w, step, a.step)
+	case samples != a.whole() && (a.micro == 0 && a.part == 0 || samples < max(1, a.done) || samples > a.whole()):
+		return Batch{}, nil, fmt.Errorf("worker %d sent a gradient over %d samples, expected %d", w, samples, a.whole())
+	case a.crew != nil && a.crew.top == w && a.crew.in == nil:
+		return Batch{}, nil, fmt.Errorf("worker %d sent step %d, but did not tell what is in its report", w, step)
+	}
+	b := Batch{a.start, a.beyond(samples)}
+	a.coded, a.norm2, a.change = coded, r.Norm2, changeOf(&r)
+	a.arrived = true
+	a.used = samples
+	a.see(step, samples, a.basis, a.read)
+	l.trim(a, samples)
+	l.out = l.out[:0]
+	l.complete(w)
+	return b, l.out, nil
+}
+
+// Stored notes that a shard holds the gradient of worker w's step. sums is what its copies say of the slice.
+func (l *Shards) Stored(shard int, w star.Worker, step int64, sums ...replica.Sum) ([]Ready, error) {
+	if shard < 0 || shard >= l.shards {
+		return nil, fmt.Errorf("stored by shard %d, of %d", shard, l.shards)
+	}
+	if int(w) < 0 || int(w) >= len(l.accounts) {
+		return nil, fmt.Errorf("shard %d stored a gradient of worker %d, of %d", shard, w, len(l.accounts))
+	}
+	a := &l.accounts[w]
+	if !a.live || step != a.step || a.stored[shard] {
+		return nil, nil // of a worker that is gone, or of one that came back
+	}
+	a.stored[shard] = true
+	a.nstored++
+	a.measure(shard, sums)
+	l.out = l.out[:0]
+	l.complete(w)
+	return l.out, nil
+}
+
+// complete tells the barrier when a gradient has arrived: the worker says so
+// and every shard holds it. A report has arrived when all its workers that live say so
+// and every shard holds it.
+func (l *Shards) complete(w star.Worker) {
+	a := &l.accounts[l.lead(w)]
+	if !a.arrived || a.nstored < l.shards || a.waiting {
+		return
+	}
+	if c := a.crew; c != nil {
+		for _, v := range c.in {
+			if b := &l.accounts[v]; b.live && !b.arrived {
+				return
+			}
+		}
+		if c.in == nil {
+			return
+		}
+		for _, v := range c.in {
+			l.accounts[v].waiting = true
+		}
+		l.arbitrate(c.top)
+		l.weigh(c.top)
+		l.judge(a)
+		l.fire(l.barrier.Report(c.in))
+	} else {
+		a.waiting = true
+		l.arbitrate(w)
+		l.weigh(w)
+		l.judge(a)
+		l.fire(l.barrier.Arrive(w))
+	}
+	l.idle()
+	l.emptied()
+}
+
+// Leave forgets a worker. What it had not finished others will do.
+func (l *Shards) Leave(w star.Worker) []Ready {
+	l.out = l.out[:0]
+	a := &l.accounts[w]
+	if !a.live {
+		return nil
+	}
+	a.live = false
+	for _, d := range a.bank { // every shard holds them
+		l.redo = append(l.redo, d.spans...)
+		l.throwAwayStep(w, d.step)
+	}
+	if a.bank = nil; !a.counted {
+		l.barrier.Leave(w)
+	}
+	waiting, crew := a.waiting, a.crew
+	switch {
+	case a.parked:
+	case crew != nil:
+		l.part(w, waiting)
+	default:
+		l.redo = append(l.redo, a.spans()...)
+		if waiting { // every shard holds it
+			l.throwAway(w)
+		}
+	}
+	a.parked, a.stopped, a.arrived, a.waiting = true, false, false, false
+	l.idle()
+	if crew != nil && !waiting && crew.in != nil {
+		l.complete(crew.top) // it may have lacked only the word of w
+	}
+	l.wake()
+	l.emptied()
+	return l.out
+}
+
+// Install changes the plan. Nobody who waits is stranded.
+func (l *Shards) Install(p modes.Plan) []Ready {
+	l.out = l.out[:0]
+	l.plan, l.cut = p, nil
+	l.fire(l.barrier.Install(p))
+	l.idle()
+	l.emptied()
+	return l.out
+}
+
+func (l *Shards) fire(fs []modes.Firing) {
+	for _, f := range fs {
+		if len(f.Freed) > 0 {
+			l.goOn(f)
+			continue
+		}
+		for _, w := range f.Again {
+			l.deposit(w)
+		}
+		if len(f.Again) > 0 && !f.Banked {
+			l.goOn(f)
+			continue
+		}
+		if f.Banked {
+			l.fireBanked(f)
+			continue
+		}
+		l.seq++
+		o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm && len(f.Workers) > 0}}
+		var total int64
+		each := 0.0 // samples of one step
+		local := l.stride(f.Workers)
+		if o.Fire.Local = local.steps; local.steps > 0 {
+			o.Fire.NormFirst = false
+		}
+		for _, w := range f.Workers {
+			total += int64(l.accounts[w].used)
+			l.waste += int64(l.accounts[w].whole() - l.accounts[w].used)
+			each += l.accounts[w].perStep()
+		}
+		for _, w := range f.Workers {
+			a := &l.accounts[w]
+			stale := f.Version - 1 - a.basis
+			l.staleness[stale]++
+			g := wire.Gradient{Worker: w, Step: a.step, Weight: l.weight(a.perStep(), each, stale)}
+			if local.mixed {
+				g.Weight *= float32(max(a.local, 1))
+			}
+			if p, ok := l.poisoned(w); ok {
+				g.Weight = 0
+				o.Poison = append(o.Poison, p)
+			}
+			o.Members = append(o.Members, g)
+		}
+		// Shards add gradients in this order. Sorted, so that the bits do not
+		// depend on who came first.
+		slices.SortFunc(o.Members, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
+		o.Fire.Gradients = l.reports(o.Members)
+		for _, g := range o.Members {
+			a := &l.accounts[g.Worker]
+			o.Stale = append(o.Stale, f.Version-1-a.basis)
+			o.Noise.Gradients = append(o.Noise.Gradients, pgns.Gradient{
+				Norm2: a.norm2, Samples: a.used, Weight: float64(g.Weight), Basis: a.basis, Behind: float64(l.used-a.read) / float64(max(l.round(), 1)),
+			})
+		}
+		if len(o.Fire.Gradients) < len(o.Members) { // of who is gone there may be no record, and its gradient is in a report all the same
+			for _, g := range o.Members {
+				a := &l.accounts[g.Worker]
+				o.Pieces = append(o.Pieces, Span{a.start, a.used})
+			}
+		}
+		o.Noise.Round = int(l.round())
+		if len(o.Poison) > 0 || local.steps > 0 || local.mixed { // nothing to learn from
+			o.Noise.Gradients = nil
+		} else if len(o.Members) == 1 {
+			o.Pair, _ = l.accounts[o.Members[0].Worker].pair(l.used, l.round())
+		}
+		o.Fire.Report = l.report && !l.norm && len(f.Workers) > 1 && len(o.Poison) == 0 && len(o.Noise.Gradients) > 0
+		for _, w := range f.Dropped {
+			g := wire.Gradient{Worker: w, Step: l.accounts[w].step, Weight: l.rest()}
+			if _, ok := l.poisoned(w); ok {
+				g.Weight = 0
+			}
+			o.Dropped = append(o.Dropped, g)
+			l.waste += int64(l.accounts[w].whole())
+			if l.lead(w) == w { // who did not push has nothing to be told
+				o.Fire.Dropped = append(o.Fire.Dropped, g)
+				l.accounts[w].dropped = true
+			}
+		}
+		l.used += total
+		o.Used = l.used
+		l.haste.had(total)
+		if len(f.Workers) > 0 {
+			l.first = len(f.Workers)
+			o.Cancels = l.cancel(f)
+		}
+		// Batches are handed out in order of rank, not of arrival: so every run of an
+		// SSGD job gives every worker the same samples, and a worker in step can tell
+		// its next batch beforehand.
+		l.freed = append(append(l.freed[:0], f.Workers...), f.Dropped...)
+		slices.Sort(l.freed)
+		for _, w := range l.freed {
+			l.accounts[w].led = l.lead(w) == w
+		}
+		for _, w := range l.freed {
+			a := &l.accounts[w]
+			r, ok := wire.Release{}, false
+			switch {
+			case !a.live:
+			case slices.Contains(f.Stopped, w):
+				a.step++
+				a.arrived, a.waiting, a.nstored = false, false, 0
+				clear(a.stored)
+				a.unmeasure()
+				a.parked, a.stopped = true, true
+			default:
+				a.step++
+				r, ok = l.release(w, f.Version)
+			}
+			a.crew, a.ghost = nil, false
+			switch {
+			case ok:
+				o.Releases = append(o.Releases, r)
+			case a.led:
+				o.Fire.Quiet = append(o.Fire.Quiet, w)
+			}
+		}
+		l.link(&o)
+		o.Memo = l.remark(&o)
+		l.out = append(l.out, o)
+	}
+}
+
+// strides is what the workers of an update have done by themselves.
+type strides struct {
+	steps int  // of each of them; 0: they bring gradients
+	mixed bool // some have made more than others, or none: what they bring counts as gradients, each as often as it has steps
+}
+
+// stride says how the workers of a firing have come to what they bring.
+func (l *Shards) stride(ws []star.Worker) (s strides) {
+	if !l.strides || len(ws) == 0 {
+		return s
+	}
+	s.steps = l.accounts[ws[0]].local
+	for _, w := range ws {
+		s.mixed = s.mixed || l.accounts[w].local != s.steps
+	}
+	if s.mixed {
+		s.steps = 0
+	}
+	return s
+}
+
+// weight is that of a gradient over so many samples, in one of the worker's steps, among those of a firing over as many in all.
+func (l *Shards) weight(samples, firing float64, stale int64) float32 {
+	switch l.scale {
+	case ScaleFiring:
+		return float32(samples / firing)
+	case ScaleDamped:
+		return float32(samples / float64(l.round()) / float64(1+max(stale, 0)))
+	default:
+		return float32(samples / float64(l.round()))
+	}
+}
+
+// goOn releases workers that had been stopped. No update belongs to it: they ask the shards for the parameters.
+func (l *Shards) goOn(f modes.Firing) {
+	var o Ready
+	for w := range f.Released() {
+		l.accounts[w].led = true
+		if r, ok := l.release(w, f.Version); ok {
+			r.Pull = l.shards > 0
+			o.Releases = append(o.Releases, r)
+		}
+	}
+	if len(o.Releases) > 0 {
+		l.out = append(l.out, o)
+	}
+}
+
+// deposit keeps the present gradient of w, which every shard holds, for an update to come.
+func (l *Shards) deposit(w star.Worker) {
+	a := &l.accounts[w]
+	d := deposit{a.step, a.basis, a.read, a.spans(), a.used, a.whole(), a.norm2, Poisoned{}}
+	if p, ok := l.poisoned(w); ok {
+		d.poison = p
+	}
+	a.bank = append(a.bank, d)
+	a.unmeasure()
+	a.step++
+	a.arrived, a.waiting, a.nstored = false, false, 0
+	clear(a.stored)
+}
+
+// fireBanked makes an update of gradients that were kept. It releases those who bring the last of them; the others compute.
+func (l *Shards) fireBanked(f modes.Firing) {
+	l.seq++
+	o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm, Report: l.report && !l.norm && len(f.Workers) > 1}}
+	gs := make([]deposit, 0, len(f.Workers))
+	total := 0
+	for _, w := range f.Workers {
+		a := &l.accounts[w]
+		d := a.bank[0]
+		a.bank = a.bank[1:]
+		gs = append(gs, d)
+		total += d.used
+		l.waste += int64(d.count - d.used)
+		o.Members = append(o.Members, wire.Gradient{Worker: w, Step: d.step})
+	}
+	round := max(l.round(), 1)
+	for i, d := range gs {
+		stale := f.Version - 1 - d.basis
+		l.staleness[stale]++
+		g := &o.Members[i]
+		g.Weight = l.weight(float64(d.used), float64(total), stale)
+		if d.poison.Cause != poison.None {
+			g.Weight = 0
+			o.Poison = append(o.Poison, d.poison)
+		}
+		o.Stale = append(o.Stale, stale)
+		o.Noise.Gradients = append(o.Noise.Gradients, pgns.Gradient{
+			Norm2: d.norm2, Samples: d.used, Weight: float64(g.Weight), Basis: d.basis, Behind: float64(l.used-d.read) / float64(round),
+		})
+	}
+	o.Noise.Round = int(round)
+	if len(o.Poison) > 0 { // nothing to learn from
+		o.Noise.Gradients, o.Fire.Report = nil, false
+	}
+	o.Fire.Gradients = slices.Clone(o.Members)
+	slices.SortStableFunc(o.Fire.Gradients, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
+	l.used += int64(total)
+	o.Used = l.used
+	l.first = len(f.Workers)
+	for _, w := range f.Workers {
+		if !slices.Contains(f.Again, w) && !slices.Contains(o.Fire.Quiet, w) {
+			o.Fire.Quiet = append(o.Fire.Quiet, w)
+		}
+	}
+	for _, w := range f.Again {
+		l.accounts[w].led = true
+		if r, ok := l.release(w, f.Version); ok {
+			o.Releases = append(o.Releases, r)
+		} else {
+			o.Fire.Quiet = append(o.Fire.Quiet, w)
+		}
+	}
+	o.Cancels = l.cancel(f)
+	o.Memo = l.remark(&o)
+	l.out = append(l.out, o)
+}
+
+// rest is the part of the workers that were not in the last update: (N − K)/N of LGC.
+func (l *Shards) rest() float32 {
+	n := l.live()
+	if !l.halts || n == 0 || l.first >= n {
+		return 0
+	}
+	return float32(n-l.first) / float32(n)
+}
+
+// cancel lists those who still compute for the update that a firing makes without them.
+func (l *Shards) cancel(f modes.Firing) (cs []wire.Cancel) {
+	for w := range l.accounts {
+		a := &l.accounts[w]
+		if l.halts && a.live && !a.parked && !a.arrived && a.basis == f.Version-1 && a.micro > 1 && (f.Banked || !slices.Contains(f.Workers, star.Worker(w))) {
+			cs = append(cs, wire.Cancel{Worker: star.Worker(w), Step: a.step})
+		}
+	}
+	return cs
+}
+
+// Drained reports whether every live worker is parked: no gradient is on the way.
+func (l *Shards) Drained() bool {
+	for i := range l.accounts {
+		if a := &l.accounts[i]; a.live && !a.parked {
+			return false
+		}
+	}
+	return true
+}
+
+// Lacking lists the workers that have a batch and whose gradient is not complete.
+func (l *Shards) Lacking() []star.Worker {
+	var ws []star.Worker
+	for i := range l.accounts {
+		if a := &l.accounts[i]; a.live && !a.parked && !a.waiting {
+			ws = append(ws, star.Worker(i))
+		}
+	}
+	return ws
+}

@@ -1,0 +1,294 @@
+package engine
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"star"
+	"star/modes"
+	"star/transport/wire"
+)
+
+// crew is the workers of one tree that one firing has released together. Its top
+// reports for all of them, once. A worker without crew reports for itself.
+//
+//	released ──► report ──► complete: every shard holds it ──► fired together
+//	                │
+//	                └──► who is not in it is detached, and reports for itself
+//
+// A gradient is in one place: with its worker until the report that it is in has
+// been told, with that report afterwards. Its worker keeps it until it is released, so
+// none is lost with whoever passed it on. Of a worker that is gone only the report
+// can say whether its gradient was passed on; until then nobody gets its batch again
+// (account.ghost). When the top goes, so does the crew: everybody reports for itself.
+type crew struct {
+	top     star.Worker
+	members []star.Worker // by rank
+	in      []star.Worker // of the report, the top first; nil: it was not told yet
+}
+
+// lead is the worker whose push has the gradient of w.
+func (l *Shards) lead(w star.Worker) star.Worker {
+	if c := l.accounts[w].crew; c != nil {
+		return c.top
+	}
+	return w
+}
+
+// reports are the gradients of a firing, which are in order of rank, as the shards hold
+// them: those of a crew as one, with the sum of their weights. A report is the mean of
+// its gradients by samples, so that sum is right where a weight goes by samples; with
+// ScaleDamped it is as long as all in the report have read the same version, which they
+// have unless the plan has changed in between.
+func (l *Shards) reports(gs []wire.Gradient) []wire.Gradient {
+	if !slices.ContainsFunc(gs, func(g wire.Gradient) bool { return l.accounts[g.Worker].crew != nil }) {
+		return gs
+	}
+	sums := map[star.Worker]float64{}
+	for _, g := range gs {
+		sums[l.lead(g.Worker)] += float64(g.Weight)
+	}
+	var out []wire.Gradient
+	for w, sum := range sums {
+		out = append(out, wire.Gradient{Worker: w, Step: l.accounts[w].step, Weight: float32(sum)})
+	}
+	slices.SortFunc(out, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
+	return out
+}
+
+// link makes crews of the workers that o releases, where the plan has them in a tree. To
+// those that led their last report, the shards send the parameters; the others get theirs
+// from the parent, or have to ask the shards.
+func (l *Shards) link(o *Ready) {
+	here := map[star.Worker]bool{}
+	below := map[star.Worker][]wire.Child{}
+	if l.plan.Parents != nil {
+		for _, r := range o.Releases {
+			here[r.Worker] = l.door(r.Worker)
+		}
+	}
+	for i := range o.Releases {
+		r := &o.Releases[i]
+		a := &l.accounts[r.Worker]
+		if here[r.Worker] {
+			for v := l.plan.Parents[r.Worker]; v != modes.Direct && a.up == modes.Direct; v = l.plan.Parents[v] {
+				if here[v] && !l.cut[[2]star.Worker{r.Worker, v}] {
+					a.up = v // over the heads of those that are not here
+				}
+			}
+		}
+	}
+	under := map[star.Worker][]wire.Below{}
+	for i := range o.Releases {
+		r := &o.Releases[i]
+		a := &l.accounts[r.Worker]
+		for v := a.up; v != modes.Direct; v = l.accounts[v].up {
+			if len(under[v]) >= wire.MaxBelow { // v could not be told of it, and takes nothing that it was not told of
+				a.up = modes.Direct
+				break
+			}
+		}
+		if a.up == modes.Direct {
+			r.Pull = r.Pull || !a.led
+			continue
+		}
+		below[a.up] = append(below[a.up], wire.Child{Worker: r.Worker, Step: a.step})
+		for v := r.Worker; l.accounts[v].up != modes.Direct; v = l.accounts[v].up {
+			up := l.accounts[v].up
+			under[up] = append(under[up], wire.Below{Child: v, Worker: r.Worker, Step: a.step, Samples: a.count})
+		}
+	}
+	if len(below) == 0 {
+		return
+	}
+	crews := map[star.Worker]*crew{}
+	for _, r := range o.Releases {
+		w := r.Worker
+		a := &l.accounts[w]
+		if a.up == modes.Direct && below[w] == nil {
+			continue
+		}
+		top := w
+		for l.accounts[top].up != modes.Direct {
+			top = l.accounts[top].up
+		}
+		if crews[top] == nil {
+			crews[top] = &crew{top: top}
+		}
+		a.crew = crews[top]
+		a.crew.members = append(a.crew.members, w)
+		o.Branches = append(o.Branches, wire.Branch{
+			Worker: w, Step: a.step, Parent: int(a.up), Relay: a.up != modes.Direct && !a.led, Children: below[w], Below: under[w],
+		})
+	}
+}
+
+// door says whether w can be in trees.
+func (l *Shards) door(w star.Worker) bool { return l.doors != nil && l.doors[w] }
+
+// Reported notes what is in the report of a crew. It settles who is in it; the others
+// report for themselves.
+func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
+	l.out = l.out[:0]
+	a := &l.accounts[m.Worker]
+	c := a.crew
+	switch {
+	case !a.live || a.parked:
+		return nil, fmt.Errorf("worker %d told a report without having been released", m.Worker)
+	case c == nil || c.top != m.Worker:
+		return nil, fmt.Errorf("worker %d told a report, but is not at the top of a tree", m.Worker)
+	case c.in != nil:
+		return nil, fmt.Errorf("worker %d told a report of step %d twice", m.Worker, m.Step)
+	case m.Step != a.step:
+		return nil, fmt.Errorf("worker %d told a report of step %d, expected step %d", m.Worker, m.Step, a.step)
+	case len(m.Members) == 0 || m.Members[0].Worker != m.Worker:
+		return nil, fmt.Errorf("worker %d told a report in which it is not the first", m.Worker)
+	}
+	var in []star.Worker
+	for _, s := range m.Members {
+		if int(s.Worker) >= len(l.accounts) || l.accounts[s.Worker].crew != c || slices.Contains(in, s.Worker) {
+			return nil, fmt.Errorf("the report of worker %d step %d has worker %d, whose gradient is not one of it", m.Worker, m.Step, s.Worker)
+		}
+		if b := &l.accounts[s.Worker]; s.Step != b.step || s.Samples != b.count {
+			return nil, fmt.Errorf("the report of worker %d step %d has step %d of worker %d with %d samples, expected step %d with %d",
+				m.Worker, m.Step, s.Step, s.Worker, s.Samples, b.step, b.count)
+		}
+		in = append(in, s.Worker)
+	}
+	c.in = in
+	l.dismiss(c, func(w star.Worker) bool { return !slices.Contains(in, w) })
+	l.wake()
+	l.complete(m.Worker)
+	return l.out, nil
+}
+
+// dismiss takes workers out of a crew: they report for themselves. What those had who
+// are gone is to be done again.
+func (l *Shards) dismiss(c *crew, who func(w star.Worker) bool) {
+	var o Ready
+	for _, w := range c.members {
+		a := &l.accounts[w]
+		if a.crew != c || !who(w) {
+			continue
+		}
+		a.crew = nil
+		if a.ghost {
+			a.ghost = false
+			l.redo = append(l.redo, Span{a.start, a.count})
+		}
+		if a.live {
+			o.Detached = append(o.Detached, To[wire.Detach]{w, wire.Detach{Worker: w, Step: a.step}})
+		}
+	}
+	if len(o.Detached) > 0 {
+		l.out = append(l.out, o)
+	}
+}
+
+// part takes leave of a worker that had a batch and was in a crew.
+func (l *Shards) part(w star.Worker, waiting bool) {
+	a := &l.accounts[w]
+	c := a.crew
+	lives := func(v star.Worker) bool { return l.accounts[v].live }
+	switch {
+	case waiting && slices.ContainsFunc(c.in, lives):
+		a.ghost = true // the sum of which it is a part will be applied
+	case waiting:
+		l.throwAway(c.top)
+		fallthrough
+	case c.top == w: // nobody else has the report
+		a.ghost = true
+		l.dismiss(c, func(star.Worker) bool { return true })
+	default:
+		a.ghost = true
+		if !a.arrived {
+			a.norm2 = math.NaN() // it did not say
+		}
+		if c.in == nil && a.up != modes.Direct && lives(a.up) {
+			l.out = append(l.out, Ready{Detached: []To[wire.Detach]{{a.up, wire.Detach{Worker: w, Step: a.step}}}})
+		}
+	}
+}
+
+// throwAway has the shards drop what w pushed, whom nobody waits for any more.
+func (l *Shards) throwAway(w star.Worker) { l.throwAwayStep(w, l.accounts[w].step) }
+
+func (l *Shards) throwAwayStep(w star.Worker, step int64) {
+	l.seq++
+	l.out = append(l.out, Ready{Used: l.used, Fire: wire.Fire{
+		Seq: l.seq, Version: l.barrier.Version(), Samples: l.used,
+		Dropped: []wire.Gradient{{Worker: w, Step: step}},
+		Quiet:   []star.Worker{w},
+	}})
+}
+
+// unreachable notes that w could not hand its gradient of a step to its parent. The
+// parent goes on without it, in later steps too.
+func (l *Shards) unreachable(w star.Worker, step int64) []Ready {
+	l.out = l.out[:0]
+	a := &l.accounts[w]
+	if !a.live || a.parked || step != a.step || a.crew == nil || a.up == modes.Direct {
+		return nil
+	}
+	if l.cut == nil {
+		l.cut = map[[2]star.Worker]bool{}
+	}
+	l.cut[[2]star.Worker{w, a.up}] = true
+	if a.crew.in == nil && l.accounts[a.up].live {
+		l.out = append(l.out, Ready{Detached: []To[wire.Detach]{{a.up, wire.Detach{Worker: w, Step: step}}}})
+	}
+	return l.out
+}
+
+// Owes lists the shards that lack the gradient of w, if that is the one who has to get it there, and has said that it did.
+func (l *Shards) Owes(w star.Worker) []int {
+	a := &l.accounts[w]
+	if !a.arrived || a.waiting || a.nstored >= l.shards || l.lead(w) != w {
+		return nil
+	}
+	return a.lacking()
+}
+
+// HoldsUp says what is missing of worker w, which is computing or on the way.
+func (l *Shards) HoldsUp(w star.Worker) string {
+	a := &l.accounts[w]
+	switch top := l.lead(w); {
+	case !a.arrived:
+		return fmt.Sprintf("worker %d step %d", w, a.step)
+	case top != w:
+		return fmt.Sprintf("the report of worker %d with the gradient of worker %d step %d", top, w, a.step)
+	case a.nstored < l.shards:
+		return fmt.Sprintf("the gradient of worker %d step %d at shards %v", w, a.step, a.lacking())
+	default:
+		return fmt.Sprintf("the others in the report of worker %d step %d", w, a.step)
+	}
+}
+
+// TreePlan says whether the job can have the tree of p.
+func TreePlan(p modes.Plan) error {
+	switch {
+	case !p.AutoTree:
+		return nil
+	case !Treeable(p):
+		return fmt.Errorf("mode %v: an automatic tree needs a mode of one group without riders, such as ssgd or x=K", p)
+	}
+	return nil
+}
+
+// TreeNeeds says what is wrong if worker w, which says hello, is in the tree of p and
+// others cannot reach it.
+func TreeNeeds(p modes.Plan, w int, hello wire.Hello) error {
+	if hello.Addr != "" || p.Parents == nil {
+		return nil
+	}
+	if p.Parents[w] == modes.Direct && !slices.Contains(p.Parents, star.Worker(w)) {
+		return nil
+	}
+	return fmt.Errorf("mode %v has worker %d in a tree, but it opened no place where others bring gradients: it listens beyond loopback only with STAR_TOKEN, certificates or --insecure", p, w)
+}
+
+// Treeable says whether an automatic tree can go with p: everybody in one group.
+func Treeable(p modes.Plan) bool {
+	return len(p.Groups) == 1 && len(p.Groups[0].Riders) == 0 && p.Queue == 0 && p.Local == 0
+}
