@@ -7,7 +7,10 @@
 // it sends away.
 package train
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // TensorSpec names one tensor inside a flat vector.
 type TensorSpec struct {
@@ -114,6 +117,22 @@ type Streamer interface {
 	// a range again that was ready. ready may be called on another goroutine, but not
 	// after GradStream has returned, and should not wait.
 	GradStream(ctx context.Context, dst []float32, b Batch, ready func(from, to int)) (loss float64, err error)
+}
+
+// Measured is a Model that is computed elsewhere, and knows what that took.
+type Measured interface {
+	Model
+
+	// Measured is of the last call of Grad.
+	Measured() Measurement
+}
+
+// Measurement is what one gradient took that another process has computed.
+type Measurement struct {
+	Load      time.Duration // of the time that Grad took, until the samples were there; the rest is computation
+	CPU       time.Duration // of all threads of that process, since the Measurement before
+	Faults    int64         // pages read from disk, likewise
+	Preempted int64         // involuntary context switches, likewise
 }
 
 // Input says what a model is fed, so that models and data sets can be matched

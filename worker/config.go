@@ -21,7 +21,7 @@ type Config struct {
 	member.Job
 
 	// Model is what is trained. The worker uses it from one goroutine, and does not close it. It may be a [train.Streamer], so that gradients
-	// leave while they are computed, and a [Measured]. All workers of a ring must begin with the same parameters; with servers the first worker's are taken.
+	// leave while they are computed, and [train.Measured]. All workers of a ring must begin with the same parameters; with servers the first worker's are taken.
 	Model train.Model
 
 	// Data are the samples, the same on every worker; Test, those of evaluations, may be nil: then nothing is evaluated.
@@ -45,6 +45,9 @@ type Config struct {
 
 	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is called at the end.
 	Slow func(rank, workers int, log *slog.Logger) (s Slowdown, undo func() error, err error)
+
+	// Joined is told, before the first batch, which worker of how many this is; nil: nobody is told.
+	Joined func(rank, workers int)
 
 	// Telemetry is what is measured beside the times of steps.
 	Telemetry Telemetry
@@ -146,19 +149,4 @@ func toldWorkers(job *member.Job) int {
 		return job.MaxWorkers
 	}
 	return 0
-}
-
-// Measured is a Model that computes elsewhere and knows better what that took.
-type Measured interface {
-	// Measured is of the last Grad.
-	Measured() Measurement
-}
-
-// Measurement is what one Grad was made of. What is zero is not known.
-type Measurement struct {
-	Load      time.Duration // waiting for data; not part of Compute
-	Compute   time.Duration
-	CPU       time.Duration // of all threads that compute
-	Faults    int64         // pages read from disk
-	Preempted int64         // involuntary context switches
 }

@@ -151,7 +151,9 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 			}
 			rec.Injected += due
 		}
-		rec.Compute += time.Since(loaded)
+		took := time.Since(loaded)
+		rec.Compute += took
+		w.elsewhere(rec, took)
 	}
 	if steps {
 		local.End(w.model.Params(), w.grad)

@@ -251,7 +251,7 @@ func (j *joining) make() (err error) {
 	if !j.Telemetry.Off {
 		device := gpu.Start(gpu.Config{Sampler: j.Telemetry.Sampler, Log: j.log}) // nil without a driver
 		j.defers(func() { device.Close() })
-		sampler := host.Start(host.Config{Also: device.AddTo})
+		sampler := host.Start(host.Config{PID: j.Telemetry.Process, Also: device.AddTo})
 		j.defers(func() { sampler.Close() })
 		w.meter = host.NewMeter(sampler)
 	}
@@ -300,6 +300,9 @@ func (j *joining) settle() error {
 		return err
 	}
 	j.defers(tenant.Leave)
+	if j.Joined != nil {
+		j.Joined(w.rank, j.member.Welcome.Workers)
+	}
 	j.log.Info("joined", "data", j.DataName, "gemm", kernel.Name())
 	return nil
 }

@@ -1,9 +1,13 @@
 package worker
 
 import (
+	"time"
+
 	"star"
 	"star/member"
 	"star/resource/actuate"
+	"star/resource/host"
+	"star/train"
 )
 
 // observe tells the governor what an iteration took.
@@ -26,4 +30,19 @@ func (w *worker) far(rec *star.Record) {
 	rec.Telemetry.Set(star.FarOut, max(float64(sent-w.farSent), 0))
 	rec.Telemetry.Set(star.FarIn, max(float64(got-w.farGot), 0))
 	w.farSent, w.farGot = sent, got
+}
+
+// elsewhere corrects what was measured of a gradient that took so long, if another process has computed it: loading its samples was part of that.
+func (w *worker) elsewhere(rec *star.Record, took time.Duration) {
+	m, ok := w.model.(train.Measured)
+	if !ok {
+		return
+	}
+	u := m.Measured()
+	load := min(u.Load, took)
+	rec.Load += load
+	rec.Compute -= load
+	w.remote = true
+	w.used += u.CPU
+	w.meter.Took(host.Usage{CPU: u.CPU, Faults: u.Faults, Preempted: u.Preempted}, took-load)
 }

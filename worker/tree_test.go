@@ -547,7 +547,7 @@ func whole(t *testing.T, mode string, steps int64) runlog.Result {
 }
 
 // run runs a job of three workers, whatever these are, and wants all of it to end well.
-func run(t *testing.T, work func(ctx context.Context, rank int, c Config) error, mode string, steps int64) (r runlog.Result) {
+func run(t *testing.T, work func(ctx context.Context, rank int, c Config) error, mode string, steps int64, args ...string) (r runlog.Result) {
 	t.Helper()
 	l, err := gonet.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -561,13 +561,17 @@ func run(t *testing.T, work func(ctx context.Context, rank int, c Config) error,
 	errs := make(chan error, 3)
 	var job member.Job
 	for rank := range 3 {
-		c := setting(t, "--rank", strconv.Itoa(rank), "--coordinator", addr)
+		c := setting(t, append([]string{"--rank", strconv.Itoa(rank), "--coordinator", addr}, args...)...)
 		c.Log, job = log, c.Job
 		go func() { errs <- work(ctx, rank, c) }()
 	}
 	job.Rank, job.Listen, job.Out = 0, addr, t.TempDir()
+	shards := 1
+	if job.Arch == member.AllReduce {
+		shards = 0
+	}
 	if err = server.Run(ctx, server.Config{
-		Job: job, Shards: 1, Training: server.Training{Model: "softmax", Dataset: "digits:n=60,test=20", Steps: steps}, Policy: server.Policy{Mode: mode}, Log: log,
+		Job: job, Shards: shards, Training: server.Training{Model: "softmax", Dataset: "digits:n=60,test=20", Steps: steps}, Policy: server.Policy{Mode: mode}, Log: log,
 		Report: func(got runlog.Result) error {
 			r = got
 			return nil

@@ -70,14 +70,17 @@ type worker struct {
 
 // measures is what a worker remembers of its last iteration, for the record of the next one.
 type measures struct {
-	cpu   time.Duration
-	meter *host.Meter // nil: nothing is measured
-	turns pgns.Change // of its gradients
-	sent  int64       // bytes so far
+	cpu   time.Duration // of this process so far
+	meter *host.Meter   // nil: nothing is measured
+	turns pgns.Change   // of its gradients
+	sent  int64         // bytes so far
 	got   int64
 	start int64 // of the batch before
 
 	farSent, farGot int64 // as told with the last record
+
+	remote bool          // another process computes
+	used   time.Duration // by it, of processors, since the last record
 }
 
 // hooks is what members of a ring do otherwise.
@@ -368,6 +371,7 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 	}
 	computed = time.Now()
 	rec.Compute = computed.Sub(loaded)
+	w.elsewhere(rec, rec.Compute)
 	w.meter.End()
 	rec.At = w.member.Elapsed()
 	return computed, nil
@@ -377,9 +381,11 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 func (w *worker) arrive(rec *star.Record) error {
 	cpu := process.CPUTime()
 	if it := rec.Iteration(); it > 0 {
-		rec.CPU = (cpu - w.cpu).Seconds() / it.Seconds()
+		if rec.CPU = (cpu - w.cpu).Seconds() / it.Seconds(); w.remote {
+			rec.CPU = w.used.Seconds() / it.Seconds()
+		}
 	}
-	w.cpu = cpu
+	w.cpu, w.used = cpu, 0
 	w.meter.Fill(rec)
 	if w.link != nil {
 		if v := w.link.DeliveryRate(); v > 0 {

@@ -6,11 +6,13 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"time"
 )
 
-// probe reads the counters of this process and its host.
+// probe reads the counters of a process and its host.
 type probe struct {
+	self         string // folder of the process in proc
 	proc, cgroup string // folders; others in tests
 	now          func() time.Time
 	levels       []string
@@ -22,8 +24,12 @@ type probe struct {
 	delay        time.Duration            // of all threads, also those that are gone
 }
 
-func newProbe() *probe {
-	return &probe{proc: "/proc", cgroup: "/sys/fs/cgroup", now: time.Now, buf: make([]byte, 16<<10), waited: map[string]time.Duration{}}
+func newProbe(pid int) *probe {
+	self := "/self"
+	if pid > 0 {
+		self = "/" + strconv.Itoa(pid)
+	}
+	return &probe{self: self, proc: "/proc", cgroup: "/sys/fs/cgroup", now: time.Now, buf: make([]byte, 16<<10), waited: map[string]time.Duration{}}
 }
 
 // read reads the beginning of a file; nil if it cannot be read.
@@ -72,7 +78,7 @@ const resolveEvery = 500 * time.Millisecond
 // resolve finds the levels of the process's control group that have a quota.
 func (p *probe) resolve() {
 	p.levels, p.quota = p.levels[:0], 0
-	g, ok := parseCgroup(p.read(p.proc + "/self/cgroup"))
+	g, ok := parseCgroup(p.read(p.proc + p.self + "/cgroup"))
 	if !ok {
 		return
 	}
@@ -108,7 +114,7 @@ func (p *probe) limit(dir string, v2 bool) (float64, bool) {
 // runDelay is how long threads of the process have waited for a processor since the
 // probe began. Threads come and go, so differences are added up thread by thread.
 func (p *probe) runDelay() (time.Duration, bool) {
-	dir, err := os.Open(p.proc + "/self/task")
+	dir, err := os.Open(p.proc + p.self + "/task")
 	if err != nil {
 		return 0, false
 	}
@@ -119,7 +125,7 @@ func (p *probe) runDelay() (time.Duration, bool) {
 	}
 	seen := false
 	for _, t := range p.tasks {
-		d, ok := parseSchedstat(p.read(p.proc + "/self/task/" + t + "/schedstat"))
+		d, ok := parseSchedstat(p.read(p.proc + p.self + "/task/" + t + "/schedstat"))
 		if !ok {
 			continue
 		}

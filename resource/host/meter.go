@@ -21,6 +21,20 @@ type Meter struct {
 	start   time.Time
 	share   float64 // of the computation
 	last    Usage   // at the last Fill
+	other   bool    // what is measured is another process: Took says what it has used
+}
+
+// Took says, instead of Begin and End, what another process has used for a computation of so long. Faults and Preempted are since it was last told.
+func (m *Meter) Took(u Usage, compute time.Duration) {
+	if m == nil {
+		return
+	}
+	m.other, m.share = true, -1
+	if compute > 0 {
+		m.share = u.CPU.Seconds() / compute.Seconds()
+	}
+	m.begun.Faults += u.Faults
+	m.begun.Preempted += u.Preempted
 }
 
 // NewMeter makes a meter; with a nil sampler it knows only what the process has used.
@@ -28,14 +42,14 @@ func NewMeter(s *Sampler) *Meter { return &Meter{sampler: s, last: Used()} }
 
 // Begin notes that the computation begins.
 func (m *Meter) Begin() {
-	if m != nil {
+	if m != nil && !m.other {
 		m.begun, m.start = Used(), time.Now()
 	}
 }
 
 // End notes that the computation is over.
 func (m *Meter) End() {
-	if m == nil {
+	if m == nil || m.other {
 		return
 	}
 	m.share = -1
@@ -50,6 +64,9 @@ func (m *Meter) Fill(r *star.Record) {
 		return
 	}
 	now := Used()
+	if m.other {
+		now, m.last, m.begun = m.begun, Usage{}, Usage{}
+	}
 	if m.sampler != nil {
 		r.Telemetry.Merge(m.sampler.Latest())
 	}

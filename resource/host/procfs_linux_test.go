@@ -29,7 +29,7 @@ func tree(t *testing.T, dir string, files map[string]string) {
 func fake(t *testing.T, files map[string]string) (*probe, string) {
 	dir := t.TempDir()
 	tree(t, dir, files)
-	p := newProbe()
+	p := newProbe(0)
 	p.proc, p.cgroup = dir+"/proc", dir+"/cgroup"
 	return p, dir
 }
@@ -185,7 +185,7 @@ func TestSampler(t *testing.T) {
 }
 
 func BenchmarkLook(b *testing.B) {
-	p := newProbe()
+	p := newProbe(0)
 	b.ReportAllocs()
 	for b.Loop() {
 		p.look(time.Now())

@@ -75,6 +75,9 @@ type Config struct {
 	Looks     int           // heartbeats between two looks: 5
 	Slow      int           // looks between two that ask gopsutil: 10
 
+	// PID is the process that is looked at. Zero means this one. Of another one it is not known when it stood still (Stalled).
+	PID int
+
 	// Also adds what else is measured, such as a GPU's state. It must not wait. nil:
 	// nothing.
 	Also func(*star.Telemetry)
@@ -121,7 +124,7 @@ func (s *Sampler) Close() {
 func (s *Sampler) run() {
 	tick := time.NewTicker(s.cfg.Heartbeat)
 	defer tick.Stop()
-	p := newProbe()
+	p := newProbe(s.cfg.PID)
 	before := p.look(time.Now())
 	host := slowLook{}
 	pulse := pulse{period: s.cfg.Heartbeat, last: before.at}
@@ -142,7 +145,9 @@ func (s *Sampler) run() {
 		}
 		t.Merge(&host.found)
 		rates(t, &before, &now)
-		t.Set(star.Stalled, pulse.share(now.at.Sub(before.at)))
+		if s.cfg.PID == 0 {
+			t.Set(star.Stalled, pulse.share(now.at.Sub(before.at)))
+		}
 		if s.cfg.Also != nil {
 			s.cfg.Also(t)
 		}
