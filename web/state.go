@@ -41,6 +41,7 @@ type State struct {
 	noise    series
 	spent    series // of each worker two columns: its own time, its waits for others
 	wrong    string // why the log cannot be read any further
+	counted  counted
 }
 
 type worker struct {
@@ -109,7 +110,9 @@ const (
 
 // NewState is the state before the first line.
 func NewState() *State {
-	return &State{open: map[star.Worker]int{}, copies: map[int]runlog.Replica{}}
+	return &State{open: map[star.Worker]int{}, copies: map[int]runlog.Replica{}, counted: counted{
+		dropped: map[string]int64{}, poisoned: map[star.Worker]bool{}, episodes: map[Episode]int64{}, lost: map[star.Worker]float64{}, gain: map[string]runlog.Number{},
+	}}
 }
 
 // Line takes in the next line.
@@ -146,6 +149,7 @@ func (s *State) Line(l runlog.Line) error {
 			s.rate.add(l.T, 0, float64(e.Samples-s.samples))
 		}
 		s.samples, s.updates = e.Samples, e.Version-s.train.Version
+		s.counted.fire(l.T, e)
 	case runlog.Noise:
 		if x := float64(e.Scale); x > 0 && !math.IsInf(x, 0) {
 			s.noise.add(l.T, 0, x)
@@ -156,6 +160,7 @@ func (s *State) Line(l runlog.Line) error {
 	case runlog.Plan:
 		s.modes = last(append(s.modes, mode{at: l.T, plan: e.Plan, from: e.From, why: e.Why, predicted: float64(e.Predicted), seen: math.NaN()}), mostChanges)
 	case runlog.Gain:
+		s.counted.gain["predicted"], s.counted.gain["seen"] = e.Predicted, e.Seen
 		for i := len(s.modes) - 1; i >= 0; i-- {
 			if m := &s.modes[i]; m.plan == e.Plan {
 				m.seen, m.reverted = float64(e.Seen), e.Reverted
@@ -165,6 +170,11 @@ func (s *State) Line(l runlog.Line) error {
 	case runlog.Eval:
 		s.evals = last(append(s.evals, eval{l.T, e.To, float64(e.Loss), float64(e.Accuracy)}), stretches)
 	case runlog.Checkpoint:
+		if e.Err != "" {
+			s.counted.failures++
+		} else {
+			s.counted.saved = l.T
+		}
 		s.saves = last(append(s.saves, checkpoint{l.T, e.ID, e.Err, e.Version}), 20)
 	case runlog.Replica:
 		s.copies[e.Shard] = e
@@ -177,6 +187,7 @@ func (s *State) Line(l runlog.Line) error {
 		}
 	case runlog.Poison:
 		if !e.Over {
+			s.counted.poisoned[e.Worker] = true
 			s.happen(l.T, "worker %d sent a gradient that does not belong: %s", e.Worker, e.Cause)
 		}
 	case runlog.Short:
@@ -258,11 +269,18 @@ func (s *State) record(at time.Duration, r *star.Record) {
 		s.loss.add(at, 0, r.Loss*float64(r.Samples))
 		s.loss.add(at, 1, float64(r.Samples))
 	}
+	worst := -1
 	for slow, i := range s.open {
 		if slow != r.Worker {
 			s.episodes[i].waited += wait
 			s.episodes[i].whole += own + wait
+			if worst < 0 || s.episodes[i].slowdown > s.episodes[worst].slowdown {
+				worst = i
+			}
 		}
+	}
+	if worst >= 0 {
+		s.counted.lost[s.episodes[worst].worker] += wait.Seconds()
 	}
 	for _, e := range s.detector.Observe(*r) {
 		if s.own || e.Kind != straggler.Slow && e.Kind != straggler.Changed && e.Kind != straggler.Recovered {
@@ -284,6 +302,7 @@ func (s *State) verdict(at time.Duration, e runlog.Verdict) {
 	if !s.own { // from here on the job says it
 		s.own = true
 		s.episodes, s.open = nil, map[star.Worker]int{}
+		clear(s.counted.episodes)
 	}
 	if e.Event == straggler.Recovered.String() {
 		s.recover(e.Worker, at)
@@ -309,6 +328,7 @@ func (s *State) slow(at time.Duration, w star.Worker, step int64, slowdown float
 				}
 			}
 		}
+		s.counted.episodes[Episode{w, cause}]++
 		i = len(s.episodes)
 		s.open[w] = i
 		s.episodes = append(s.episodes, episode{worker: w, since: at, until: -1, step: step})

@@ -40,13 +40,15 @@ func serveHTTP(job *settings.Job, b *board, dir string, log *slog.Logger) (stop 
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	mux := http.NewServeMux()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), b, buildInfo())
 	if dir != "" {
-		mux.Handle("/", page(ctx, dir))
+		log := follow(ctx, dir)
+		mux.Handle("/", log)
+		registry.MustRegister(log)
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", b.ready)
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), b)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /debug/star", local(serveWaits))
 	mux.HandleFunc("/debug/pprof/", local(pprof.Index))

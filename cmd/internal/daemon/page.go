@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,47 +43,85 @@ func Downloads(path string) web.Downloads {
 	}
 }
 
-// page serves the page of the run log that is written in dir: where another process has taken the job over, the newest. Until ctx is over.
-func page(ctx context.Context, dir string) http.Handler {
-	var shown atomic.Pointer[http.Handler]
-	began := time.Now().Add(-time.Second) // file systems have coarser clocks
-	go func() {
-		name, over := "", func() {}
-		defer func() { over() }()
-		for tick := time.NewTicker(web.Step); ; {
-			if found := newest(dir, began); found != name {
-				if f, err := os.Open(found); err == nil {
-					over()
-					name = found
-					live := web.NewLive()
-					h := live.Handler(Downloads(found))
-					shown.Store(&h)
-					following, cancel := context.WithCancel(ctx)
-					followed := make(chan struct{})
-					over = func() { cancel(); <-followed; live.Close() }
-					go func() {
-						defer close(followed)
-						defer f.Close()
-						live.Follow(following, f, found) // what is wrong with it is on the page
-					}()
+// follower follows the run log that is written in a folder: where another process has taken the job over, the newest. It begins when somebody asks for the first
+// time, so that a job at which nobody looks is not read.
+type follower struct {
+	dir   string
+	began time.Time
+	ctx   context.Context
+	once  sync.Once
+	shown atomic.Pointer[shown]
+}
+
+// shown is a log that is followed.
+type shown struct {
+	live    *web.Live
+	handler http.Handler
+}
+
+// follow makes a follower, until ctx is over.
+func follow(ctx context.Context, dir string) *follower {
+	return &follower{dir: dir, began: time.Now().Add(-time.Second), ctx: ctx} // file systems have coarser clocks
+}
+
+// now is the log as far as it has been read; nil: there is none yet.
+func (f *follower) now() *shown {
+	f.once.Do(func() {
+		over := f.step("", func() {})
+		go func() {
+			tick := time.NewTicker(web.Step)
+			defer tick.Stop()
+			for {
+				select {
+				case <-f.ctx.Done():
+					over.end()
+					return
+				case <-tick.C:
+					over = f.step(over.name, over.end)
 				}
 			}
-			select {
-			case <-ctx.Done():
-				tick.Stop()
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := shown.Load()
-		if h == nil {
-			http.Error(w, fmt.Sprintf("there is no run log in %s yet: the star-ps that coordinates the job writes it, and shows this page", dir), http.StatusNotFound)
-			return
-		}
-		(*h).ServeHTTP(w, r)
+		}()
 	})
+	return f.shown.Load()
+}
+
+// following is a log that is followed, and what ends that.
+type following struct {
+	name string
+	end  func()
+}
+
+// step looks whether there is a newer log than the one of that name.
+func (f *follower) step(name string, end func()) following {
+	found := newest(f.dir, f.began)
+	if found == name {
+		return following{name, end}
+	}
+	file, err := os.Open(found)
+	if err != nil {
+		return following{name, end}
+	}
+	end()
+	live := web.NewLive()
+	f.shown.Store(&shown{live, live.Handler(Downloads(found))})
+	ctx, cancel := context.WithCancel(f.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer file.Close()
+		live.Follow(ctx, file, found) // what is wrong with it is on the page
+	}()
+	return following{found, func() { cancel(); <-done; live.Close() }}
+}
+
+// ServeHTTP serves the page.
+func (f *follower) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s := f.now()
+	if s == nil {
+		http.Error(w, fmt.Sprintf("there is no run log in %s yet: the star-ps that coordinates the job writes it, and shows this page", f.dir), http.StatusNotFound)
+		return
+	}
+	s.handler.ServeHTTP(w, r)
 }
 
 // newest is the run log that was begun last, of those that have been written since; "" if there is none.

@@ -1,0 +1,105 @@
+package daemon
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"star"
+	"star/web"
+)
+
+// What metrics say that follow from the run log; docs/operations.md lists them.
+var logDescs = struct {
+	job, mode, lastUpdate, updates, interval, slowdown, slow, episodes, lost, gain, dropped, saved, failures, copies, term *prometheus.Desc
+}{
+	job:        prometheus.NewDesc("star_job_info", "1; what is trained, and how.", []string{"job", "model", "arch"}, nil),
+	mode:       prometheus.NewDesc("star_mode_info", "1; the mode in force.", []string{"mode"}, nil),
+	lastUpdate: prometheus.NewDesc("star_last_update_timestamp_seconds", "When the parameters were updated last, by the clock of the coordinator's host.", nil, nil),
+	updates:    prometheus.NewDesc("star_updates_total", "Updates of the parameters by this process as the coordinator.", nil, nil),
+	interval:   prometheus.NewDesc("star_update_interval_seconds", "Time between an update and the one before it.", nil, nil),
+	slowdown:   prometheus.NewDesc("star_worker_slowdown_ratio", "The worker's own time for an iteration over the median of all workers; of a slow one as its verdict says.", workerLabel, nil),
+	slow:       prometheus.NewDesc("star_worker_slow", "1 while the worker is slow, by cause.", []string{"worker", "cause"}, nil),
+	episodes:   prometheus.NewDesc("star_straggler_episodes_total", "Times that the worker became slow, by the cause that was said first.", []string{"worker", "cause"}, nil),
+	lost:       prometheus.NewDesc("star_worker_lost_seconds_total", "Seconds that all other workers waited while this one was slow, and none was slower.", workerLabel, nil),
+	gain:       prometheus.NewDesc("star_mode_gain_ratio", "Of the last change of mode that was on trial: the part of the time for the same progress that it should save, and did save.", []string{"kind"}, nil),
+	dropped:    prometheus.NewDesc("star_gradients_dropped_total", "Gradients that were thrown away: late, or poison.", []string{"reason"}, nil),
+	saved:      prometheus.NewDesc("star_checkpoint_last_success_timestamp_seconds", "When a checkpoint was last written, by the clock of the coordinator's host.", nil, nil),
+	failures:   prometheus.NewDesc("star_checkpoint_failures_total", "Checkpoints that could not be written.", nil, nil),
+	copies:     prometheus.NewDesc("star_shard_copies", "Copies that the shard has now, the one that answers included; once one was lost or made.", []string{"shard"}, nil),
+	term:       prometheus.NewDesc("star_coordinator_term", "Rises with each process that takes the job over; 0 where one process coordinates.", nil, nil),
+}
+
+// buildInfo is the metric that says which program this is.
+func buildInfo() prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "star_build_info", Help: "1; the version of the program.", ConstLabels: prometheus.Labels{"version": Built().Version}})
+	g.Set(1)
+	return g
+}
+
+// Describe announces nothing, so that workers may come and go.
+func (f *follower) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (f *follower) Collect(out chan<- prometheus.Metric) {
+	s := f.now()
+	if s == nil {
+		return
+	}
+	t := s.live.Totals()
+	d := &logDescs
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	count := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
+	gauge(d.job, 1, t.Job, t.Model, t.Arch)
+	if t.Mode != "" {
+		gauge(d.mode, 1, t.Mode)
+	}
+	count(d.updates, float64(t.Updates))
+	if !t.LastUpdate.IsZero() {
+		gauge(d.lastUpdate, seconds(t.LastUpdate.UnixNano()))
+	}
+	buckets, sum := map[float64]uint64{}, uint64(0)
+	for i, b := range web.Bounds {
+		sum += t.Intervals[i]
+		buckets[b.Seconds()] = sum
+	}
+	out <- prometheus.MustNewConstHistogram(d.interval, sum+t.Intervals[len(web.Bounds)], t.Between.Seconds(), buckets)
+	rank := func(w star.Worker) string { return strconv.Itoa(int(w)) }
+	for w, v := range t.Slowdown {
+		gauge(d.slowdown, v, rank(w))
+	}
+	for w, cause := range t.Slow {
+		gauge(d.slow, 1, rank(w), cause)
+	}
+	for e, n := range t.Episodes {
+		count(d.episodes, float64(n), rank(e.Worker), e.Cause)
+		if _, slow := t.Slow[e.Worker]; !slow { // so that an alert ends
+			gauge(d.slow, 0, rank(e.Worker), e.Cause)
+		}
+	}
+	for w, v := range t.Lost {
+		count(d.lost, v, rank(w))
+	}
+	for kind, v := range t.Gain {
+		if !v.IsZero() {
+			gauge(d.gain, float64(v), kind)
+		}
+	}
+	for _, reason := range []string{"late", "poison"} {
+		count(d.dropped, float64(t.Dropped[reason]), reason)
+	}
+	if !t.LastSave.IsZero() {
+		gauge(d.saved, seconds(t.LastSave.UnixNano()))
+	}
+	count(d.failures, float64(t.Failures))
+	for shard, n := range t.Copies {
+		gauge(d.copies, float64(n), strconv.Itoa(shard))
+	}
+	gauge(d.term, float64(t.Term))
+}
+
+func seconds(ns int64) float64 { return float64(ns) / 1e9 }
