@@ -26,9 +26,12 @@ type Totals struct {
 	Gain       map[string]runlog.Number // of the last change of mode that was on trial: predicted, seen
 	LastSave   time.Time                // of a checkpoint that was written; zero: there was none
 	Failures   int64                    // checkpoints that were not written
-	Copies     map[int]int              // of each shard with copies that something has happened to: how many there are
+	Copies     map[int]Copies           // of each shard with copies that something has happened to
 	Term       int64                    // of the coordinator
 }
+
+// Copies are how many copies of a shard there are, and are to be.
+type Copies struct{ Are, Of int }
 
 // Episode is whose slow time it is, and its cause.
 type Episode struct {
@@ -96,7 +99,7 @@ func (s *State) Totals() Totals {
 	t := Totals{
 		Program: s.start.Program, Job: s.start.Job, Arch: "ps", Updates: c.updates, Intervals: c.intervals, Between: c.between, Failures: c.failures, Term: s.term,
 		Dropped: maps.Clone(c.dropped), Episodes: maps.Clone(c.episodes), Lost: maps.Clone(c.lost), Gain: maps.Clone(c.gain),
-		Slow: map[star.Worker]string{}, Slowdown: map[star.Worker]float64{}, Copies: map[int]int{},
+		Slow: map[star.Worker]string{}, Slowdown: map[star.Worker]float64{}, Copies: map[int]Copies{},
 	}
 	if s.ring {
 		t.Arch = "allreduce"
@@ -114,7 +117,7 @@ func (s *State) Totals() Totals {
 		t.LastSave = s.start.Time.Add(c.saved)
 	}
 	for shard, r := range s.copies {
-		t.Copies[shard] = 1 + len(r.Followers)
+		t.Copies[shard] = Copies{1 + len(r.Followers), r.Of}
 	}
 	own := func(w *worker) float64 { return w.load.value + w.compute.value + w.net.value }
 	var all []float64

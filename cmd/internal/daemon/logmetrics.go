@@ -11,7 +11,7 @@ import (
 
 // What metrics say that follow from the run log; docs/operations.md lists them.
 var logDescs = struct {
-	job, mode, lastUpdate, updates, interval, slowdown, slow, episodes, lost, gain, dropped, saved, failures, copies, term *prometheus.Desc
+	job, mode, lastUpdate, updates, interval, slowdown, slow, episodes, lost, gain, dropped, saved, failures, copies, wanted, term *prometheus.Desc
 }{
 	job:        prometheus.NewDesc("star_job_info", "1; what is trained, and how.", []string{"job", "model", "arch"}, nil),
 	mode:       prometheus.NewDesc("star_mode_info", "1; the mode in force.", []string{"mode"}, nil),
@@ -27,6 +27,7 @@ var logDescs = struct {
 	saved:      prometheus.NewDesc("star_checkpoint_last_success_timestamp_seconds", "When a checkpoint was last written, by the clock of the coordinator's host.", nil, nil),
 	failures:   prometheus.NewDesc("star_checkpoint_failures_total", "Checkpoints that could not be written.", nil, nil),
 	copies:     prometheus.NewDesc("star_shard_copies", "Copies that the shard has now, the one that answers included; once one was lost or made.", []string{"shard"}, nil),
+	wanted:     prometheus.NewDesc("star_shard_copies_wanted", "Copies that the shard is to have.", []string{"shard"}, nil),
 	term:       prometheus.NewDesc("star_coordinator_term", "Rises with each process that takes the job over; 0 where one process coordinates.", nil, nil),
 }
 
@@ -96,8 +97,9 @@ func (f *follower) Collect(out chan<- prometheus.Metric) {
 		gauge(d.saved, seconds(t.LastSave.UnixNano()))
 	}
 	count(d.failures, float64(t.Failures))
-	for shard, n := range t.Copies {
-		gauge(d.copies, float64(n), strconv.Itoa(shard))
+	for shard, c := range t.Copies {
+		gauge(d.copies, float64(c.Are), strconv.Itoa(shard))
+		gauge(d.wanted, float64(c.Of), strconv.Itoa(shard))
 	}
 	gauge(d.term, float64(t.Term))
 }
