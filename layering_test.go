@@ -59,7 +59,7 @@ var rooms = []struct {
 	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},
 	{"star/checkpoint", "star/waits", "net", "files; a lock guards the list of those that are half written"},
 	{"star/placement", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: where tasks go follows from hosts and demands"},
-	{"star/sim", "star star/modes star/modes/baseline star/pgns star/trace star/ps star/allreduce star/train/optim star/transport", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
+	{"star/sim", "star star/engine star/modes star/modes/baseline star/pgns star/trace star/ps star/allreduce star/train/optim star/transport star/transport/wire", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/member", "star/checkpoint star/train/data", "net sync", "what the processes of a job have in common: values and errors"},
 	{"star/worker", "star star/allreduce star/checkpoint star/cluster star/compress star/coord star/exact star/internal/process star/member star/pgns star/poison star/ps star/resource/actuate star/resource/gpu star/resource/host star/train star/train/data star/train/kernel star/train/optim star/transport star/waits", "", "a worker: knows neither settings nor models"},

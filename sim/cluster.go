@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/allreduce"
+	"star/engine"
 	"star/modes"
 )
 
@@ -250,6 +251,7 @@ type run struct {
 	fetched   time.Duration // of fetch: of no meaning
 
 	net    *network
+	ringed *ringRun // of a ring, where an engine decides them; else nil
 	timers []func(at time.Duration) error
 	idle   []int32 // of timers: numbers that are free
 }
@@ -289,7 +291,15 @@ func Run(c Config) (Result, error) {
 			return Result{}, fmt.Errorf("sim: a validation every %d gradients that takes %v, for a %T: want a positive time and a learner that validates", v.Every, v.Time, c.Learner)
 		}
 	}
-	if c.Ring != nil {
+	byEngine := c.Ring.byEngine(c.Plan)
+	switch {
+	case byEngine && (c.Network != nil || c.Validation != nil || c.Plan.Local > 0):
+		return Result{}, fmt.Errorf("sim: mode %v: closed rounds are not simulated over a Network, with a validation, or with local steps", c.Plan)
+	case byEngine:
+		if err := engine.RingPlan(c.Plan); err != nil {
+			return Result{}, fmt.Errorf("sim: %w", err)
+		}
+	case c.Ring != nil:
 		if err := ringPlan(c.Plan); err != nil {
 			return Result{}, err
 		}
@@ -324,7 +334,11 @@ func Run(c Config) (Result, error) {
 			r.after(f.Back, func(at time.Duration) error { return r.join(at, f.Worker) })
 		}
 	}
-	if err := r.start(); err != nil {
+	start := r.start
+	if byEngine {
+		start = r.startRounds
+	}
+	if err := start(); err != nil {
 		return Result{}, err
 	}
 	for {
@@ -464,14 +478,7 @@ func (r *run) goOn(at time.Duration, version int64, gradients int) error {
 func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error {
 	members := slices.Clone(workers)
 	if r.net == nil {
-		m := r.Ring.Model
-		if m == nil {
-			m = allreduce.DefaultModel()
-		}
-		a := r.Ring.Algorithm
-		if a == allreduce.AlgorithmAuto {
-			a = m.Choose(len(members), r.Bytes)
-		}
+		m, a := r.ringModel(len(members))
 		took := m.Seconds(a, len(members), r.Bytes)
 		r.result.Bytes += 2 * float64(len(members)-1) * float64(r.Bytes) // what any algorithm that divides the work must send in all
 		r.released = append(r.released[:0], members...)
@@ -521,8 +528,24 @@ func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error
 	})
 }
 
+// ringModel says by what an exchange of n is timed.
+func (r *run) ringModel(n int) (*allreduce.Model, allreduce.Algorithm) {
+	m := r.Ring.Model
+	if m == nil {
+		m = allreduce.DefaultModel()
+	}
+	a := r.Ring.Algorithm
+	if a == allreduce.AlgorithmAuto {
+		a = m.Choose(n, r.Bytes)
+	}
+	return m, a
+}
+
 // leave is the loss of a worker.
 func (r *run) leave(at time.Duration, w star.Worker) error {
+	if r.ringed != nil {
+		return r.ringed.leave(at, w)
+	}
 	m := &r.workers[w]
 	if m.gone {
 		return nil
@@ -547,6 +570,9 @@ func (r *run) leave(at time.Duration, w star.Worker) error {
 
 // join is the return of one.
 func (r *run) join(at time.Duration, w star.Worker) error {
+	if r.ringed != nil {
+		return r.ringed.join(at, w)
+	}
 	if !r.workers[w].gone {
 		return nil
 	}

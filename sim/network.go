@@ -8,6 +8,7 @@ import (
 
 	"star"
 	"star/allreduce"
+	"star/engine"
 	"star/modes"
 )
 
@@ -58,6 +59,16 @@ type Ring struct {
 
 	// Model says what an exchange of Config.Bytes takes where there is no Network. nil means allreduce.DefaultModel.
 	Model *allreduce.Model
+
+	// Engine has engine.Ring decide the rounds, as for a coordinator: they are granted one ahead, and riders are carried by the exchange that comes next. Else an exchange
+	// is of those whom the Barrier fires together. Plans whose rounds are closed by those who were first (x=K micro=M) need it, and have it by themselves; not with
+	// a Network.
+	Engine bool
+}
+
+// byEngine says whether engine.Ring decides the rounds of a plan.
+func (r *Ring) byEngine(p modes.Plan) bool {
+	return r != nil && (r.Engine || ringPlan(p) != nil && engine.RingPlan(p) == nil)
 }
 
 // Check says whether n is a network for so many workers.

@@ -1,0 +1,293 @@
+package coord
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"star"
+	"star/allreduce"
+	"star/modes"
+	"star/sim"
+	"star/transport"
+)
+
+// pool plays the workers of a ring on fake time, in one goroutine: they compute as long as times says, part by part where they are told to, exchange when all
+// members are there, which takes as long as a model says, and carry what riders have brought by then.
+type pool struct {
+	w     *world
+	times sim.Times
+	took  func(members int) time.Duration
+	does  chan func()
+	ws    []*pooled
+	left  int
+}
+
+type pooled struct {
+	m           *Member
+	rank        star.Worker
+	queue       []Order
+	ring        transport.Ring
+	version     int64
+	state       string // idle, forms, computes, waits, adds
+	rel         transport.Release
+	step, ticks int64
+	done, life  int
+	closed      bool
+	brought     map[star.Worker]transport.Release
+}
+
+const poolBytes = 1 << 20
+
+func newPool(w *world, times sim.Times, n int) {
+	model := allreduce.DefaultModel()
+	p := &pool{w: w, times: times, does: make(chan func(), 1024), left: n, took: func(n int) time.Duration {
+		return time.Duration(model.Seconds(model.Choose(n, poolBytes), n, poolBytes) * 1e9)
+	}}
+	var joined sync.WaitGroup
+	joined.Add(n)
+	for rank := range n {
+		x := &pooled{rank: star.Worker(rank), state: "idle", brought: map[star.Worker]transport.Release{}}
+		p.ws = append(p.ws, x)
+		w.wg.Go(func() {
+			h, e := hello(rank), enrolment
+			h.Addr, e.Rule = fmt.Sprintf("meet%d,door%d", rank, rank), "sgd"
+			m, err := w.join(h, e)
+			x.m = m
+			joined.Done()
+			if err != nil {
+				w.t.Errorf("worker %d: %v", rank, err)
+				p.does <- func() { p.left-- }
+				return
+			}
+			m.Beat()
+			Say(m, transport.Joined{Worker: x.rank}, nil)
+			for over := false; !over; {
+				o, err := m.Order()
+				if err != nil {
+					w.t.Errorf("worker %d: %v", rank, err)
+				}
+				over = err != nil || o.Kind == transport.KindRelease && o.Release.Action == transport.Stop
+				last := over
+				p.does <- func() {
+					if last {
+						p.left--
+						m.Close()
+						return
+					}
+					p.hears(x, o)
+				}
+			}
+		})
+	}
+	w.wg.Go(func() {
+		joined.Wait()
+		for p.left > 0 {
+			(<-p.does)()
+			for _, x := range p.ws {
+				p.goOn(x)
+			}
+		}
+	})
+}
+
+func (p *pool) hears(x *pooled, o Order) {
+	switch {
+	case o.Kind == transport.KindClose:
+		if x.rel.Version == o.Close.Version && (x.state == "computes" || x.state == "waits") {
+			x.closed = true
+			p.exchange(x.ring, x.rel.Version)
+		}
+	case o.Kind == transport.KindRing && o.Ring.Now:
+		p.w.t.Errorf("worker %d is told of a ring that failed", x.rank)
+	default:
+		x.queue = append(x.queue, o)
+	}
+}
+
+func (p *pool) goOn(x *pooled) {
+	for x.state == "idle" && len(x.queue) > 0 {
+		o := x.queue[0]
+		x.queue = x.queue[1:]
+		switch member := slices.Contains(x.ring.Members, x.rank); {
+		case o.Kind == transport.KindRing:
+			if x.ring = o.Ring; slices.Contains(x.ring.Members, x.rank) {
+				x.state = "forms"
+				p.form(x.ring)
+			}
+		case o.Release.Action == transport.Finish:
+			Say(x.m, transport.EvalResult{Worker: x.rank, Eval: o.Release.Eval, Version: x.version, Count: 1}, nil)
+		case !member && o.Release.Start == x.rel.Start && x.done > 0:
+			p.bring(x) // the same gradient, to another parent
+		default:
+			x.rel, x.done, x.closed, x.state = o.Release, 0, false, "computes"
+			x.life++
+			p.compute(x)
+		}
+	}
+}
+
+func (p *pool) form(r transport.Ring) {
+	version := int64(0)
+	for _, w := range r.Members {
+		if x := p.ws[w]; x.state != "forms" || x.ring.Generation != r.Generation {
+			return
+		}
+		version = max(version, p.ws[w].version)
+	}
+	for _, w := range r.Members {
+		p.ws[w].state, p.ws[w].version = "idle", version
+		Say(p.ws[w].m, transport.Formed{Worker: w, Generation: r.Generation, Version: version}, nil)
+	}
+}
+
+func (p *pool) compute(x *pooled) {
+	if x.rel.Count == 0 {
+		p.computed(x)
+		return
+	}
+	whole := p.times.Spend(x.rank, x.ticks, 0, float64(x.rel.Count)/4).Compute
+	x.ticks++
+	life := x.life
+	var next func()
+	next = func() {
+		end := x.rel.Count
+		for i, k := 1, min(x.rel.Micro, x.rel.Count); i <= k; i++ { // parts end at i·n/k
+			if at := i * x.rel.Count / k; at > x.done {
+				end = at
+				break
+			}
+		}
+		time.AfterFunc(time.Duration(float64(whole)*float64(end-x.done)/float64(x.rel.Count)), func() {
+			p.does <- func() {
+				switch {
+				case x.life != life:
+				case end < x.rel.Count && !x.closed:
+					x.done = end
+					next()
+				default:
+					x.done = end
+					p.computed(x)
+				}
+			}
+		})
+	}
+	next()
+}
+
+func (p *pool) computed(x *pooled) {
+	if !slices.Contains(x.ring.Members, x.rank) {
+		x.state = "idle"
+		Say(x.m, transport.Arrive{Record: star.Record{Worker: x.rank, Step: x.step, Basis: x.rel.Version, Samples: x.done, Loss: 1}}, nil)
+		x.step++
+		p.bring(x)
+		return
+	}
+	x.state = "waits"
+	if x.rel.Micro > 0 {
+		Say(x.m, transport.Computed{Worker: x.rank, Generation: x.ring.Generation, Version: x.rel.Version, Samples: x.done}, nil)
+	}
+	p.exchange(x.ring, x.rel.Version)
+}
+
+func (p *pool) bring(x *pooled) {
+	for _, r := range x.ring.Riders {
+		if r.Worker == x.rank {
+			p.ws[r.Parent].brought[x.rank] = x.rel
+		}
+	}
+}
+
+func (p *pool) exchange(r transport.Ring, version int64) {
+	for _, w := range r.Members {
+		if x := p.ws[w]; x.state != "waits" || x.rel.Version != version || x.rel.Micro > 0 && !x.closed {
+			return
+		}
+	}
+	var carried []transport.Gradient
+	for _, w := range r.Members {
+		x := p.ws[w]
+		x.state = "adds"
+		for _, rider := range r.Riders {
+			if rel, ok := x.brought[rider.Worker]; ok {
+				carried = append(carried, transport.Gradient{Worker: rider.Worker, Step: rel.Start, Weight: float32(rel.Count) / float32(r.Of)})
+				delete(x.brought, rider.Worker)
+			}
+		}
+	}
+	time.AfterFunc(p.took(len(r.Members)), func() {
+		p.does <- func() {
+			for _, w := range r.Members {
+				x := p.ws[w]
+				x.state, x.version = "idle", version+1
+				if x.done > 0 {
+					Say(x.m, transport.Arrive{Record: star.Record{Worker: w, Step: x.step, Basis: version, Samples: x.done, Loss: 1}}, nil)
+					x.step++
+				}
+				Say(x.m, transport.Tally{Worker: w, Generation: r.Generation, Version: x.version, Carried: carried}, nil)
+			}
+		}
+	})
+}
+
+// The coordinator of a ring, with its goroutines, connections and fake time, and the simulator make the same versions of the same workers' gradients at the same
+// nanosecond: with riders, closed rounds and changes of plan on the way.
+func TestSimulatorMakesTheSameRounds(t *testing.T) {
+	const n, steps, batch = 4, 60, 4
+	parse := func(text string) modes.Plan {
+		p, err := modes.Parse(text, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, test := range []struct {
+		plan    string
+		changes map[int64]modes.Plan
+	}{
+		{"ssgd", nil},
+		{"ring-minus=3", nil},
+		{"groups=0-1+2,3", nil},
+		{"backup=1 micro=4 cap=1h", nil},
+		{"x=2 micro=2 cap=1h", nil},
+		{"ssgd", map[int64]modes.Plan{5: parse("ring-minus=3"), 12: parse("ring-minus=0,3"), 20: parse("ssgd"), 27: parse("backup=1 micro=4 cap=1h"), 35: parse("ring-minus=2")}},
+	} {
+		t.Run(fmt.Sprint(test.plan, len(test.changes)), func(t *testing.T) {
+			times := uneven{n}
+			virtual := &noted{atVersion: &atVersion{plans: test.changes}}
+			if _, err := sim.Run(sim.Config{Times: times, Plan: parse(test.plan), Pilot: virtual, Learner: still{}, Batch: batch, Bytes: poolBytes, Ring: &sim.Ring{Engine: true}, Limit: time.Minute}); err != nil {
+				t.Fatal(err)
+			}
+			play(t, Config{Workers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}, Ring: &RingConfig{Rule: "sgd"}}, func(w *world) {
+				w.server(0, 0, false)
+				newPool(w, times, n)
+				w.finished(time.Hour)
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				var real []fired
+				begun := w.lines("train")[0]["t"].(float64)
+				for _, l := range w.lines("fire") {
+					f := fired{at: time.Duration(math.Round((l["t"].(float64) - begun) * 1e9)), version: int64(l["version"].(float64))}
+					for _, v := range l["workers"].([]any) {
+						f.workers = append(f.workers, int(v.(float64)))
+					}
+					slices.Sort(f.workers)
+					real = append(real, f)
+				}
+				real = real[:len(real)*3/4] // towards the end there are no batches for everybody
+				if len(real) < 30 {
+					t.Fatalf("%d updates are too few to compare", len(real))
+				}
+				for i, f := range real {
+					if v := virtual.fires[i]; v.String() != f.String() {
+						t.Fatalf("update %d: the coordinator at %v, the simulator at %v", i, f, v)
+					}
+				}
+			})
+		})
+	}
+}
