@@ -43,12 +43,27 @@ func (w *wireLink) read(dst []byte) (int, error) {
 	return n, nil
 }
 
+// pieceLink also takes and gives several pieces at once, as sockets do.
+type pieceLink struct{ *wireLink }
+
+func (w pieceLink) sendPieces(pieces [][]byte) (int, error) { return w.send(bytes.Join(pieces, nil)) }
+
+func (w pieceLink) readTwo(a, b []byte) (int, error) {
+	both := make([]byte, len(a)+len(b))
+	n, err := w.read(both)
+	copy(b, both[min(n, copy(a, both[:n])):n])
+	return n, err
+}
+
 // What comes out of a checked link is what went in, in whatever pieces it travels, and nothing after a byte that was damaged on the way.
 func TestCheckedAgainstStream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		chance := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		w := &wireLink{chance: chance}
 		out, in := newChecked(w), newChecked(w)
+		if rapid.Bool().Draw(t, "pieces") {
+			out, in = newChecked(pieceLink{w}), newChecked(pieceLink{w})
+		}
 		total := rapid.SampledFrom([]int{1, 100, parcelMost, 3*parcelMost + 17}).Draw(t, "bytes")
 		text := make([]byte, total)
 		for i := range text {
@@ -58,7 +73,8 @@ func TestCheckedAgainstStream(t *testing.T) {
 		if rapid.Bool().Draw(t, "damaged") {
 			damage = chance.IntN(total)
 		}
-		var got []byte
+		got := make([]byte, 0, total)
+		views := rapid.Bool().Draw(t, "views")
 		sent, travelled := 0, 0
 		for tries := 0; len(got) < total; tries++ {
 			if tries > 1_000_000 {
@@ -73,8 +89,12 @@ func TestCheckedAgainstStream(t *testing.T) {
 				w.way[before+at] ^= 1 << chance.IntN(8)
 			}
 			travelled += len(w.way) - before
-			if chance.IntN(2) == 0 {
-				b := make([]byte, chance.IntN(2*parcelMost))
+			if !views || chance.IntN(2) == 0 {
+				b := got[len(got):] // where it belongs, most of the time
+				if chance.IntN(8) == 0 {
+					b = make([]byte, chance.IntN(2*parcelMost))
+				}
+				b = b[:min(cap(b), total-len(got))]
 				n, err = in.read(b)
 				got = append(got, b[:n]...)
 			} else {

@@ -63,6 +63,9 @@ type peer struct {
 // packet.
 const stageSize = 16 << 10
 
+// direct is how long a read must be to go past the buffer of a socket.
+const direct = 32 << 10
+
 // align is what segments are multiples of: the largest element.
 const align = 8
 

@@ -81,6 +81,8 @@ type socket struct {
 	size int // of in, which is made when it is needed: many links are never used
 
 	pipe *pipe // nil until something is lent
+
+	two [2][]byte // of readTwo
 }
 
 func (s *socket) send(b []byte) (int, error) {
@@ -98,6 +100,22 @@ func (s *socket) send(b []byte) (int, error) {
 			continue
 		}
 		return 0, linkError("write", err)
+	}
+}
+
+// sendPieces is send of several pieces, one after the other.
+func (s *socket) sendPieces(pieces [][]byte) (int, error) {
+	for {
+		n, err := unix.Writev(s.fd, pieces)
+		switch {
+		case err == nil:
+			return n, nil
+		case err == unix.EAGAIN:
+			return 0, nil
+		case err == unix.EINTR:
+			continue
+		}
+		return 0, linkError("writev", err)
 	}
 }
 
@@ -120,6 +138,30 @@ func (s *socket) receive(dst []byte) (int, error) {
 			continue
 		}
 		s.err = linkError("read", err)
+		return 0, s.err
+	}
+}
+
+// readTwo is a read into a and, where that is full, into b. Nothing may be unread in the buffer.
+func (s *socket) readTwo(a, b []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	s.two[0], s.two[1] = a, b
+	for {
+		n, err := unix.Readv(s.fd, s.two[:])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return 0, nil
+		case err == nil && n > 0:
+			return n, nil
+		case err == nil:
+			s.err = io.EOF
+		default:
+			s.err = linkError("readv", err)
+		}
 		return 0, s.err
 	}
 }
@@ -166,9 +208,6 @@ func (s *socket) view(size int) ([]byte, error) {
 }
 
 func (s *socket) skip(n int) { s.r += n }
-
-// direct is how long a read must be to go past the buffer.
-const direct = 32 << 10
 
 func (s *socket) read(dst []byte) (int, error) {
 	if s.r == s.w {

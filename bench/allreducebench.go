@@ -43,6 +43,7 @@ type AllReduceConfig struct {
 	Sizes      []int64               // bytes of the vector; empty means 4 B to 100 MB
 	Transports []string              // of allreduce.Config; empty means tcp and shm
 	Algorithms []allreduce.Algorithm // each is a side of its own; empty means what Rank says
+	Checksums  []string              // of Rank, likewise
 	Rounds     int                   // turns of each side. Zero means 5
 
 	// Peers to measure in turns: openmpi-tcp, openmpi-shm, gloo. They need
@@ -258,13 +259,23 @@ func AllReduce(ctx context.Context, cfg AllReduceConfig) ([]AllReduceResult, err
 		if len(algorithms) == 0 {
 			algorithms = []allreduce.Algorithm{cfg.Rank.Algorithm}
 		}
+		sums := cfg.Checksums
+		if len(sums) == 0 {
+			sums = []string{cfg.Rank.Checksum}
+		}
 		for _, k := range cfg.Transports {
 			for _, a := range algorithms {
-				sides = append(sides, side{"", k, func() ([]measured, error) {
-					c := cfg
-					c.Rank.Algorithm = a
-					return ourTurn(ctx, c, n, k, work)
-				}})
+				for _, sum := range sums {
+					transport := k
+					if sum == allreduce.ChecksumAll && k == "tcp" {
+						transport = "tcp, CRC"
+					}
+					sides = append(sides, side{"", transport, func() ([]measured, error) {
+						c := cfg
+						c.Rank.Algorithm, c.Rank.Checksum = a, sum
+						return ourTurn(ctx, c, n, k, work)
+					}})
+				}
 			}
 		}
 		for _, name := range cfg.Peers {
@@ -303,7 +314,7 @@ func AllReduce(ctx context.Context, cfg AllReduceConfig) ([]AllReduceResult, err
 
 func allReduceRow(n int, name, transport string, turns []measured) AllReduceResult {
 	var medians, times []float64
-	r := AllReduceResult{Ranks: n, Bytes: turns[0].Bytes, Transport: cmp.Or(turns[0].Transport, transport), Algorithm: cmp.Or(name, turns[0].Algorithm), Runs: len(turns), Allocs: -1}
+	r := AllReduceResult{Ranks: n, Bytes: turns[0].Bytes, Transport: cmp.Or(transport, turns[0].Transport), Algorithm: cmp.Or(name, turns[0].Algorithm), Runs: len(turns), Allocs: -1}
 	ops, cpu := 0, 0.0
 	for _, m := range turns {
 		slices.Sort(m.Times)

@@ -212,7 +212,7 @@ func benchAllReduce() *cobra.Command {
 	settings.Var(&s.set, &s.buffers, "sndbuf", nil, "bytes of the sockets' buffers, both ways; kernel: its own choice (1MiB)")
 	settings.Var(&s.set, &s.controls, "congestion", nil, "congestion control of all sides; kernel: the machine's (cubic)")
 	settings.Var(&s.set, &cfg.Rank.Poll, "poll", false, "wait by asking again and again: a whole processor for each rank")
-	settings.Var(&s.set, &cfg.Rank.Checksum, "checksum", "off", "CRC-32 over what our ranks send over TCP, as between hosts", "on", "off")
+	settings.Var(&s.set, &cfg.Checksums, "checksum", []string{"off"}, "CRC-32 over what our ranks send over TCP, as between hosts: on, off, or both in turns")
 	settings.Var(&s.set, &s.zeroCopy, "zero-copy", "auto", "which vectors our ranks take from each other's memory, without a copy for the socket or the shared memory; auto: those of 2 MiB and more", "auto", "on", "off")
 	settings.Var(&s.set, &s.model, "allreduce-model", "", "cost model that --tune has written")
 	settings.Var(&s.set, &s.tune, "tune", "", "measure what is the fastest, and write the cost model to this file")
@@ -254,6 +254,11 @@ func (s *allReduceSuite) parse() (sizes []int64, segments, buffers []int, err er
 	}
 	if buffers, err = intsOf(s.buffers); err != nil {
 		return nil, nil, nil, s.set.Invalid("sndbuf", err)
+	}
+	for _, sum := range s.cfg.Checksums {
+		if sum != allreduce.ChecksumAll && sum != allreduce.ChecksumOff {
+			return nil, nil, nil, s.set.Invalid("checksum", fmt.Errorf("%q is not one of on, off", sum))
+		}
 	}
 	if s.zeroCopy != member.Auto {
 		s.cfg.Rank.ZeroCopy = s.zeroCopy
