@@ -1634,9 +1634,15 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 		Say(m, transport.Joined{Worker: me}, nil)
 		var ring transport.Ring
 		var saves []transport.Save
-		told.set(func() { told.welcome = m.Welcome })
+		told.set(func() { told.welcome, told.m = m.Welcome, m })
 		for {
 			o, err := m.Order()
+			var refused *transport.RejectError
+			leaves := false
+			if told.set(func() { leaves = told.leaves }); leaves && errors.As(err, &refused) {
+				told.set(func() { told.left = time.Now() })
+				return
+			}
 			if err != nil {
 				w.t.Errorf("worker %d: %v", rank, err)
 				return
@@ -1691,10 +1697,13 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 
 // ringTold is what a ringWorker was told.
 type ringTold struct {
+	m       *Member
 	mu      sync.Mutex
 	welcome transport.Welcome
 	rings   []transport.Ring
 	memos   [][]byte
+	leaves  bool      // it was told to end
+	left    time.Time // it was let go; zero: it was not
 }
 
 func (r *ringTold) set(f func()) {

@@ -122,6 +122,40 @@ func TestRingTakeOverRefuses(t *testing.T) {
 	})
 }
 
+// Who was told to end while nobody coordinated, and has the parameters, is kept by the next coordinator until somebody else has them.
+func TestRingTakeOverFromWhoLeaves(t *testing.T) {
+	estate := Estate{
+		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 160, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
+		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
+	}
+	const memo = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
+	cfg := Config{Workers: 2, Steps: 20, Ring: &RingConfig{Rule: "sgd"}, Office: newDesk(2), Heir: &estate, Council: 1, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
+	play(t, cfg, func(w *world) {
+		w.newest = 5
+		last := w.ringWorker(0, "", nil, &Stand{Version: 5, Step: 4, Memo: []byte(memo)})
+		time.Sleep(time.Second)
+		last.set(func() { last.leaves = true })
+		last.m.Leave(143, "SIGTERM")
+		time.Sleep(8 * time.Second)
+		last.set(func() {
+			if !last.left.IsZero() {
+				t.Error("it is let go, though nobody else has come")
+			}
+		})
+		w.ringWorker(1, "", nil, nil)
+		time.Sleep(5 * time.Second)
+		last.set(func() {
+			if last.left.IsZero() {
+				t.Error("it is not let go, though another worker has the parameters")
+			}
+		})
+		w.finished(5 * time.Minute)
+		if w.err != nil || w.result.Samples != 160 {
+			t.Errorf("%v, %d samples\n%s", w.err, w.result.Samples, w.logs)
+		}
+	})
+}
+
 // ridden is the memo of a ring of members 0 and 1 and rider 2 that has made a round. Two rounds and the rider's batch are under way.
 func ridden(t *testing.T) (engine.Engine, []byte) {
 	r := engine.New(engine.Config{Plan: modes.Ring(3, 2), Workers: 3, Batch: 4, Limit: 100, MaxParams: 100, Ring: new(engine.RingConfig)})

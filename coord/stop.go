@@ -165,7 +165,8 @@ func (c *Coordinator) ignores(k transport.Kind) bool {
 
 // leaving takes in that a member was told to end. It reports false for one whose good-bye counts at once.
 func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
-	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.engine == nil || p.role == transport.RoleValidator || c.isLate(p) {
+	begins := c.engine == nil && c.trained() && c.cfg.Ring != nil // nobody else may have the parameters
+	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == transport.RoleValidator || c.isLate(p) {
 		return false
 	}
 	if p.leaving.IsZero() {
@@ -182,7 +183,7 @@ func (c *Coordinator) muster(now time.Time) error {
 	if c.stopping.cause != nil || c.engine == nil {
 		return nil
 	}
-	if why := c.deserted(); why != "" {
+	if why := c.deserted(now); why != "" {
 		var cause error = &Error{exitLost, why}
 		if c.leaves.yield != nil {
 			cause = c.leaves.cause
@@ -190,7 +191,7 @@ func (c *Coordinator) muster(now time.Time) error {
 		return c.stop(cause)
 	}
 	for _, p := range slices.Concat(c.workers, c.servers) {
-		if p == nil || p.gone || p.leaving.IsZero() || now.Sub(p.leaving) < musterTime {
+		if p == nil || p.gone || p.leaving.IsZero() || now.Sub(p.leaving) < musterTime || c.retains(p) {
 			continue
 		}
 		c.part(p, p.leave.Exit, "it leaves, as it was told to")
@@ -208,14 +209,36 @@ func (c *Coordinator) muster(now time.Time) error {
 // stays says whether a member is there, and was not told to end.
 func stays(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() }
 
+// retains says whether a member of a ring that others may coordinate stays though it was told to end: nobody who stays has the parameters yet, and of those who go
+// it is the one that was told last. The others are let go, so that others can come in their places and get the parameters from this one.
+func (c *Coordinator) retains(p *peer) bool {
+	if c.sharded() || c.cfg.Council == 0 || p.role != transport.RoleWorker || !slices.Contains(c.engine.Members(), star.Worker(p.rank)) {
+		return false
+	}
+	later := func(o *peer) bool {
+		return o.leaving.IsZero() || o.leaving.After(p.leaving) || o.leaving.Equal(p.leaving) && o.rank > p.rank
+	}
+	holds := func(w int) bool { return c.engine.Worker(star.Worker(w)).Holds }
+	for w, o := range c.workers {
+		if o != nil && o != p && !o.gone && holds(w) && later(o) {
+			return false
+		}
+	}
+	return !c.engine.Settled() || holds(p.rank)
+}
+
 // deserted is why the job cannot go on without those who were told to end. Empty: it can.
-func (c *Coordinator) deserted() string {
+func (c *Coordinator) deserted(now time.Time) string {
 	going := func(p *peer) bool { return p != nil && !p.gone && !p.leaving.IsZero() }
 	var why string
 	some := false
+	var last time.Time // when one was told
 	for _, p := range c.workers {
 		if going(p) {
 			some = true
+			if p.leaving.After(last) {
+				last = p.leaving
+			}
 			why = fmt.Sprintf("every worker was told to end, the last one is worker %d: %s", p.rank, p.leave.Reason)
 		}
 	}
@@ -223,7 +246,12 @@ func (c *Coordinator) deserted() string {
 	case !some:
 	case c.cfg.StopOnLoss:
 		return why + " (--on-failure stop)"
-	case !slices.ContainsFunc(c.workers, stays) && (c.cfg.least() == 0 || !c.sharded()):
+	case slices.ContainsFunc(c.workers, stays):
+	case !c.sharded() && c.cfg.Council > 0: // one of them is kept until another worker has come, or there is just the time to save
+		if now.Sub(last) >= c.cfg.Grace/2 {
+			return why
+		}
+	case c.cfg.least() == 0 || !c.sharded():
 		return why
 	}
 	seats := 0 // of those who may coordinate, that stay

@@ -217,3 +217,70 @@ func TestYield(t *testing.T) {
 		})
 	}
 }
+
+// A ring whose members are all told to end goes on with those who come in their places, if others may coordinate: one that has the parameters stays until somebody
+// else has them. Where nobody comes there is a checkpoint in half of the grace.
+func TestMusterOfARing(t *testing.T) {
+	for name, c := range map[string]struct {
+		council int
+		back    bool // worker 0 comes again
+		stays   bool // worker 0 was not told
+		want    string
+	}{
+		"they come again":            {council: 1, back: true},
+		"one stays":                  {council: 1, stays: true},
+		"nobody comes":               {council: 1, want: "every worker was told to end"},
+		"nobody else may coordinate": {back: true, want: "every worker was told to end"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var saved []Checkpoint
+			cfg := Config{Workers: 2, Steps: 40, Ring: &RingConfig{Rule: "sgd"}, Council: c.council, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}
+			if c.council > 0 {
+				cfg.Office = newDesk(1)
+			}
+			play(t, cfg, func(w *world) {
+				w.server(0, 0, false)
+				ws := []*ringTold{w.ringWorker(0, "", nil), w.ringWorker(1, "", nil)}
+				time.Sleep(5500 * time.Millisecond)
+				synctest.Wait()
+				told := time.Now()
+				for i, f := range ws {
+					if i == 1 || !c.stays {
+						f.set(func() { f.leaves = true })
+						f.m.Leave(143, "SIGTERM")
+					}
+				}
+				time.Sleep(5 * time.Second)
+				left := func(f *ringTold) (at time.Time) {
+					f.set(func() { at = f.left })
+					return at
+				}
+				switch {
+				case c.want != "" && c.council == 0:
+				case c.stays && left(ws[1]).IsZero():
+					t.Errorf("worker 1 is not let go, though worker 0 stays\n%s", w.logs)
+				case !c.stays && (left(ws[0]).IsZero() || !left(ws[1]).IsZero()):
+					t.Errorf("let go: %v and %v; want one of them", left(ws[0]), left(ws[1]))
+				}
+				if c.back && c.council > 0 {
+					w.ringWorker(0, "", nil, nil)
+					time.Sleep(5 * time.Second)
+					if left(ws[1]).IsZero() {
+						t.Error("worker 1 is not let go, though worker 0 has the parameters")
+					}
+				}
+				w.finished(5 * time.Minute)
+				if c.want == "" {
+					if w.err != nil || w.result.Samples != 320 {
+						t.Errorf("%v, %d samples\n%s", w.err, w.result.Samples, w.logs)
+					}
+					return
+				}
+				w.failed(exitLost, c.want)
+				if took := time.Since(told); len(saved) == 0 || saved[len(saved)-1].Samples != w.result.Samples || c.council > 0 && (took < 10*time.Second || took > 15*time.Second) {
+					t.Errorf("saved %+v of %d samples, after %v", saved, w.result.Samples, took)
+				}
+			})
+		})
+	}
+}

@@ -273,6 +273,7 @@ type Worker struct {
 	Waiting bool // its gradient is complete and not yet fired
 	Led     bool // its last report was its own
 	Door    bool // it can be in trees
+	Holds   bool // it is a member of the ring in force, and has the parameters
 
 	Step, Basis int64
 	Start       int64 // of its batch

@@ -309,6 +309,16 @@ func (r *Ring) involved() []star.Worker {
 	return ws
 }
 
+// holds says whether a worker has the parameters, as far as that is known.
+func (r *Ring) holds(w star.Worker) bool {
+	for _, ws := range r.unformed {
+		if slices.Contains(ws, w) {
+			return false
+		}
+	}
+	return slices.Contains(r.now.members, w) && !slices.Contains(r.forming, w)
+}
+
 // widen takes the living of ws into a ring, for the time being: they may be the only
 // ones that have the parameters, or wait for somebody who is gone. The ring that the plan
 // wants comes after it.

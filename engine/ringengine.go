@@ -63,6 +63,13 @@ func (r *Ring) HoldsUp(w star.Worker) string {
 	return fmt.Sprintf("worker %d step %d", w, r.accounts[w].step)
 }
 
+// Worker is what the engine knows of w.
+func (r *Ring) Worker(w star.Worker) Worker {
+	k := r.ledger.Worker(w)
+	k.Holds = r.holds(w)
+	return k
+}
+
 // Owes is of shards, of which there are none.
 func (r *Ring) Owes(star.Worker) []int { return nil }
 

@@ -45,8 +45,8 @@ var errSuperseded = errors.New("another ring takes its place")
 
 // newInbox reads what the coordinator says. turn, if not nil, is told of copies of shards at once: whoever waits for one that is gone must not. Likewise
 // freeze of a checkpoint, before the release behind it is known; dropped is what the release before it says.
-// over, if not nil, is called when there will be no more orders.
-func newInbox(m *coord.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func()) *inbox {
+// over, if not nil, is called when there will be no more orders, with why.
+func newInbox(m *coord.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func(why error)) *inbox {
 	b := &inbox{orders: waits.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
 	go func() {
 		dropped := false
@@ -66,7 +66,7 @@ func newInbox(m *coord.Member, turn func(transport.View) error, freeze func(m tr
 			}
 			if !b.put(o, err) {
 				if over != nil {
-					over()
+					over(err)
 				}
 				return
 			}

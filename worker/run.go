@@ -310,7 +310,11 @@ func (j *joining) settle() error {
 // live trains until the job is over, with one coordinator after the other. lost is why the first one is lost already; nil: it is not.
 func (j *joining) live(ctx context.Context, lost error) (err error) {
 	j.stop()
-	j.stop = process.Farewell(j.told, j.member, j.Grace, j.end)
+	seeks, over := j.told, j.end
+	if j.w.outlives(&coord.LostError{}) {
+		seeks, over = ctx, func() {}
+	}
+	j.stop = process.Farewell(j.told, j.member, j.Grace, over)
 	var life follower = j.w
 	switch {
 	case j.ring != nil:
@@ -321,11 +325,11 @@ func (j *joining) live(ctx context.Context, lost error) (err error) {
 	default:
 		err = j.w.work(ctx)
 	}
-	for life.leaderless(j.told, err) {
+	for life.leaderless(seeks, err) {
 		j.stop()
 		if err = life.follow(ctx, j.comes, err); err == nil {
 			j.member = j.w.member
-			j.stop = process.Farewell(j.told, j.member, j.Grace, j.end)
+			j.stop = process.Farewell(j.told, j.member, j.Grace, over)
 			err = life.work(ctx)
 		}
 	}

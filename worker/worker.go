@@ -271,9 +271,16 @@ func (w *worker) train(ctx context.Context) error {
 	}
 }
 
+// outlives says whether a worker that was told to end stays though its coordinator is lost, until it has told the next one: in a ring it may be the only one that
+// has the parameters.
+func (w *worker) outlives(why error) bool {
+	var lost *coord.LostError
+	return w.job.Arch == member.AllReduce && w.job.Grace > 0 && len(w.job.Coordinators) > 0 && errors.As(why, &lost)
+}
+
 // dismissed ends what a worker does that was told to end and is let go.
-func (w *worker) dismissed() {
-	if w.told.Err() != nil {
+func (w *worker) dismissed(why error) {
+	if w.told.Err() != nil && !w.outlives(why) {
 		w.end()
 	}
 }

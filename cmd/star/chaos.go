@@ -113,6 +113,7 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			return breakJob(ctx, cmd.OutOrStdout(), job, chaos.Options{
 				Seed: seed, Workers: job.Workers, Servers: withShards(job), Kinds: kinds, Every: every, Until: until, Longest: longest, Most: most,
 				Successors: (job.Council() - 1) / 2, Return: comesBack(job), Copied: copied(job),
+				Ring: job.Arch == settings.AllReduce && job.Council() > 0, // else the job is begun again
 			}, stall)
 		},
 	}

@@ -147,11 +147,7 @@ func TestChaosOfAQueue(t *testing.T) {
 
 func testChaosOfAQueue(t *testing.T, arch string) {
 	t.Parallel()
-	faults := "kill,term,pause,coordinator"
-	if arch == "allreduce" { // who is told to go while nobody coordinates takes the parameters along: all may
-		faults = "kill,pause,coordinator"
-	}
-	r, said, err := breaks(t, "--arch", arch, "--coordinators", "3", "--workers", "4", "--min-workers", "1", "--mode", "ssgd queue=8", "--faults", faults, "--fault-seed", "3",
+	r, said, err := breaks(t, "--arch", arch, "--coordinators", "3", "--workers", "4", "--min-workers", "1", "--mode", "ssgd queue=8", "--faults", "kill,term,pause,coordinator", "--fault-seed", "3",
 		"--every", "400ms", "--for", "4s", "--longest", "1s", "--slow", "0:+20ms", "--steps", "400")
 	kinds := map[string]int{}
 	for _, f := range r.Faults {

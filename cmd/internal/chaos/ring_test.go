@@ -23,6 +23,37 @@ const ringLog = `{"type":"start","t":0}
 {"type":"summary","t":3,"samples":28,"wasted_samples":0}
 `
 
+// The next coordinator of a ring begins with what its members remember, and learns of later versions when they form a ring.
+func TestReignsOfARing(t *testing.T) {
+	const first = `{"type":"train","t":1,"workers":2,"shards":0,"limit":24,"version":0}
+{"type":"record","t":1.1,"worker":0,"step":0,"basis":0,"samples":4,"loss":2}
+{"type":"record","t":1.1,"worker":1,"step":0,"basis":0,"samples":4,"loss":2}
+{"type":"fire","t":1.2,"seq":1,"version":1,"workers":[0,1],"pieces":[0,4,4,4],"samples":8}
+{"type":"record","t":1.3,"worker":0,"step":1,"basis":1,"samples":4,"loss":2}
+{"type":"record","t":1.3,"worker":1,"step":1,"basis":1,"samples":4,"loss":2}
+{"type":"fire","t":1.4,"seq":2,"version":2,"workers":[0,1],"pieces":[8,4,12,4],"samples":16}
+{"type":"record","t":1.5,"worker":0,"step":2,"basis":2,"samples":4,"loss":2}
+`
+	const second = `{"type":"train","t":4,"workers":2,"shards":0,"limit":24,"version":1}
+{"type":"term","t":4,"term":2,"version":1,"seq":1,"samples":8}
+{"type":"fire","t":4.1,"seq":2,"version":2,"workers":[0,1],"pieces":[8,4,12,4],"samples":16}
+{"type":"record","t":4.2,"worker":0,"step":3,"basis":2,"samples":4,"loss":2}
+{"type":"record","t":4.2,"worker":1,"step":3,"basis":2,"samples":4,"loss":2}
+{"type":"fire","t":4.3,"seq":3,"version":3,"workers":[0,1],"pieces":[16,4,20,4],"samples":24}
+{"type":"eval","t":4.4,"final":true,"alike":2}
+{"type":"summary","t":5,"samples":24,"wasted_samples":0}
+`
+	l, err := ReadReigns([][]byte{[]byte(first), []byte(second)}, []string{"run", "two"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range Judge([]*Life{l}, []int64{3}, nil, 0, time.Minute) {
+		if !v.OK {
+			t.Errorf("%s: %s", v.Name, v.Detail)
+		}
+	}
+}
+
 func TestJudgeRing(t *testing.T) {
 	for _, c := range []struct{ name, old, new, want string }{
 		{"all is well", "", "", ""},

@@ -117,6 +117,7 @@ type Options struct {
 	Successors       int           // coordinators that are killed at most
 	Return           time.Duration // after a pause of that, which is when others have their places, so many again; 0: they do not come back
 	Copied           time.Duration // the same of servers: others have copies of what they had
+	Ring             bool          // only the workers have the parameters: one of them is left, until others have come back (Return)
 }
 
 // A clock jumps by a second to a day: from what one is corrected by to a wrong time zone or a date.
@@ -127,6 +128,7 @@ const leastJump, mostJump = time.Second, 24 * time.Hour
 func Schedule(o Options) []Fault {
 	rnd := rand.New(rand.NewPCG(o.Seed, 0x5eed))
 	var fs []Fault
+	members := quota{most: o.Workers - 1, refill: o.Return}
 	servers, coordinators := quota{most: o.Most, refill: o.Copied}, quota{most: o.Successors, refill: o.Return}
 	for at := time.Duration(0); ; {
 		at += time.Duration(rnd.ExpFloat64() * float64(o.Every))
@@ -137,6 +139,10 @@ func Schedule(o Options) []Fault {
 		long := time.Duration((0.1 + 0.9*rnd.Float64()) * float64(o.Longest))
 		server, rate := rnd.IntN(max(o.Servers, 1)), int64(20e3+480e3*rnd.Float64())
 		switch f.Kind {
+		case Kill, Term:
+			if o.Ring && !members.take(at) {
+				continue
+			}
 		case Pause, StopAndGo:
 			f.For = long
 		case FullDisk:

@@ -71,13 +71,14 @@ func TestSchedule(t *testing.T) {
 // places, and as many may be lost again.
 func TestProcessesDieWithinReason(t *testing.T) {
 	for name, o := range map[string]Options{
-		"servers":      {Kinds: []Kind{Server, Kill}, Servers: 3, Most: 2, Copied: 12 * time.Second},
-		"coordinators": {Kinds: []Kind{Coordinator, HandOver, Kill}, Successors: 2, Return: 10 * time.Second},
+		"servers":      {Kinds: []Kind{Server, Pause}, Servers: 3, Most: 2, Copied: 12 * time.Second},
+		"coordinators": {Kinds: []Kind{Coordinator, HandOver, Pause}, Successors: 2, Return: 10 * time.Second},
+		"a ring":       {Kinds: []Kind{Kill, Term, Pause}, Workers: 3, Ring: true, Return: 10 * time.Second},
 	} {
 		o.Every, o.Until, o.Longest = time.Second, 2*time.Minute, time.Second
-		most, refill := o.Most+o.Successors, o.Copied+o.Return
+		most, refill := max(o.Most, o.Successors, o.Workers-1), o.Copied+o.Return
 		lost := func(o Options) []Fault {
-			return slices.DeleteFunc(Schedule(o), func(f Fault) bool { return f.Kind == Kill })
+			return slices.DeleteFunc(Schedule(o), func(f Fault) bool { return f.Kind == Pause })
 		}
 		for o.Seed = range uint64(50) {
 			run, last := 0, -time.Hour
