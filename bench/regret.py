@@ -5,7 +5,7 @@ The traces are of eight kinds of slowness, three of each, from a seed: nobody sl
 slow steps of anybody (blips), bursts, and a straggler that moves on (rotating). Every second trace is for tuning the controller on, the others
 (--half judge) are for judging it; --seed gives 24 others. Traces in CSV may be added.
 
-    bench/regret.py [--star PATH] [--half tune|judge|both] [--momentum 0.9] [--seeds 1] [--seed 1] [--csv FILE] [TRACE.csv.gz ...]
+    bench/regret.py [--star PATH] [--half tune|judge|both] [--momentum 0.9] [--optimizer dana|momentum] [--seeds 1] [--seed 1] [--csv FILE] [TRACE.csv.gz ...]
 
 A line for each trace and rate: seconds of SSGD, of the best fixed mode and of auto, their ratios, changes of plan, and the regret, auto less the best, as parts of the
 best: seeing (until the first change), choosing (its first plan in place of the best from there on), changing (the rest). Geometric means and worst cases at the end.
@@ -16,6 +16,7 @@ ap = argparse.ArgumentParser()
 ap.add_argument("--star", default="star")
 ap.add_argument("--half", choices=["tune", "judge", "both"], default="judge")
 ap.add_argument("--momentum", type=float, default=0.9)
+ap.add_argument("--optimizer", choices=["dana", "momentum"], default="dana")
 ap.add_argument("--seeds", type=int, default=1)
 ap.add_argument("--seed", type=int, default=1, help="of the traces")
 ap.add_argument("--jobs", type=int, default=1)
@@ -86,8 +87,8 @@ def run(job):
     folder = tempfile.mkdtemp(dir=tmp)
     yaml = os.path.join(folder, "s.yaml")
     with open(yaml, "w") as f:
-        f.write("name: %s\nlimit: 100h\ntarget: 2\ntrace: %s\nlearner: {rate: %g, condition: %g, momentum: %g}\n"
-                % (name, path, rate * (1 - a.momentum), condition, a.momentum))
+        f.write("name: %s\nlimit: 100h\ntarget: 2\ntrace: %s\nlearner: {rate: %g, condition: %g, momentum: %g, optimizer: %s}\n"
+                % (name, path, rate * (1 - a.momentum), condition, a.momentum, a.optimizer))
     p = subprocess.run([a.star, "sim", "--mode", "all", "--regret", "--seeds", str(a.seeds), "--json", yaml], capture_output=True, text=True)
     if p.returncode:
         sys.exit(p.stderr)

@@ -91,9 +91,7 @@ func (c *Config) Play(m baseline.Made, own optim.Config) error {
 		if !ok {
 			return fmt.Errorf("sim: this baseline changes what is made of gradients, and a %T has none: use a learner that trains", c.Learner)
 		}
-		q.round = float64(c.Times.Workers() * c.Batch)
-		t, own = &Trained{Task: noisy{q}}, q.optimizer()
-		c.Learner = t
+		t, own = c.shard(q), q.optimizer()
 	}
 	if err := t.play(m, own); err != nil {
 		return err
@@ -108,10 +106,22 @@ func (c *Config) Play(m baseline.Made, own optim.Config) error {
 	return nil
 }
 
+// shard has gradients of q made into updates by a shard.
+func (c *Config) shard(q *Quadratic) *Trained {
+	q.round = float64(c.Times.Workers() * c.Batch)
+	t := &Trained{Task: noisy{q}}
+	c.Learner = t
+	return t
+}
+
 // Use has the run use what a method's name stands for: auto, a baseline (NAME or NAME:key=value,…), or a mode. own is as for Play; a Trained that has a
 // Rule keeps it where the method is a mode or auto.
 func (c *Config) Use(name string, own optim.Config) error {
 	n := c.Times.Workers()
+	if q, ok := c.Learner.(*Quadratic); ok && q.DANA {
+		c.shard(q)
+		own = q.optimizer()
+	}
 	if IsBaseline(name) {
 		spec, err := baseline.Parse(name)
 		if err != nil {

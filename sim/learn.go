@@ -45,6 +45,7 @@ type Quadratic struct {
 	Sigma     float64   // standard deviation of each coordinate of one sample's gradient
 	Rate      float64   // η
 	Momentum  float64   // μ: v ← μ·v + gradient, w ← w − η·v
+	DANA      bool      // a velocity of each worker (ps.WorkerMomentum) in place of that one: only a shard has these, so methods that [Config.Use] sets up have one
 	Seed      uint64
 
 	round  float64
@@ -84,6 +85,9 @@ func (q *Quadratic) Begin(workers, round int) {
 
 // optimizer is that of the shards for the same updates.
 func (q *Quadratic) optimizer() optim.Config {
+	if q.DANA {
+		return optim.Config{Name: optim.DANA, LR: q.Rate, Momentum: q.Momentum}
+	}
 	if q.Momentum > 0 {
 		return optim.Config{Name: optim.Momentum, LR: q.Rate, Momentum: q.Momentum}
 	}

@@ -18,6 +18,7 @@ import (
 	"star/allreduce"
 	"star/modes"
 	"star/trace"
+	"star/train/optim"
 )
 
 // ErrScenario is in the error of a file that is no scenario.
@@ -145,6 +146,7 @@ type Learning struct {
 	Sigma     float64 `yaml:"sigma"`     // quadratic: noise of one sample; default 1
 	Rate      float64 `yaml:"rate"`      // quadratic: learning rate; default 0.1
 	Momentum  float64 `yaml:"momentum"`  // quadratic: of the optimiser; default 0
+	Optimizer string  `yaml:"optimizer"` // quadratic: momentum (the default: heavy ball, plain SGD where momentum is 0) or dana
 	Noise     float64 `yaml:"noise"`     // tally: φ in samples; default 1000
 	Kappa     float64 `yaml:"kappa"`     // tally: κ; default 0.05
 }
@@ -370,6 +372,8 @@ func (s *Scenario) check() error {
 		return s.bad([]any{"threads"}, "threads is 0: a worker occupies more than none")
 	case l.Kind != "quadratic" && l.Kind != "tally":
 		return s.bad([]any{"learner", "kind"}, "learner.kind is %q: want quadratic or tally", l.Kind)
+	case !slices.Contains([]string{"", optim.Momentum, optim.DANA}, l.Optimizer) || l.Kind == "tally" && l.Optimizer != "":
+		return s.bad([]any{"learner", "optimizer"}, "learner.optimizer is %q: a quadratic has momentum or dana, a tally none", l.Optimizer)
 	case s.Trace == "" && (s.Workers < 1 || s.Workers > 1<<20):
 		return s.bad([]any{"workers"}, "workers is %d: give 1 to %d of them, or a trace", s.Workers, 1<<20)
 	case s.Trace != "" && s.Workers != 0:
@@ -548,7 +552,7 @@ func (s *Scenario) Config(recorded *trace.Trace, seed uint64) (Config, error) {
 		c.Learner = &Tally{Noise: l.Noise, Kappa: l.Kappa}
 	} else {
 		q := NewQuadratic(l.Dim, l.Condition, l.Sigma, l.Rate, seed)
-		q.Momentum = l.Momentum
+		q.Momentum, q.DANA = l.Momentum, l.Optimizer == optim.DANA
 		c.Learner = q
 	}
 	return c, nil

@@ -74,7 +74,7 @@ func TestScenarioRejects(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                     "empty",
 		"workers: 2\nworker: 3\n":              "a.yaml: line 2: unknown key worker: want one of name, workers, trace, iteration,",
-		"workers: 2\nlearner: {colour: red}\n": "a.yaml: line 2: unknown key colour: want one of kind, dim, condition, sigma, rate, momentum, noise, kappa",
+		"workers: 2\nlearner: {colour: red}\n": "a.yaml: line 2: unknown key colour: want one of kind, dim, condition, sigma, rate, momentum, optimizer, noise, kappa",
 		"workers: two\n":                       "line 1",
 		"workers: 0\n":                         "workers is 0",
 		"workers: 2\ntrace: a\n":               "workers and trace",
