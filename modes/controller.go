@@ -499,7 +499,7 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 	n := len(c.workers)
 	h = make(History, n)
 	f = Forecast{
-		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: seenNoise(c.noise, c.cfg.Velocities), Rate: c.bounded(c.rate, PriorRate, minRate), Steepness: c.steep * c.dear(), Fits: make([]Fit, n),
+		Times: make([]time.Duration, n), Batch: c.cfg.Batch, Shares: c.plan.Shares, Noise: c.noise, Velocities: c.cfg.Velocities, Rate: c.bounded(c.rate, PriorRate, minRate), Steepness: c.steep * c.dear(), Fits: make([]Fit, n),
 		Ring: c.cfg.Ring, RiderWait: c.cfg.RiderWait, Queue: c.cfg.Queue, Local: c.cfg.Local, LinkBytes: c.cfg.LinkBytes, LinkRate: c.cfg.LinkRate, Phase: c.phase,
 	}
 	var predicted []time.Duration

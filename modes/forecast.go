@@ -32,6 +32,9 @@ type Forecast struct {
 	// Steepness is ν, what the optimiser's memory has it bear: see [Steepness]. Zero: it has none.
 	Steepness float64
 
+	// Velocities is the momentum of a job whose workers have a velocity each: directions are less noisy than gradients then (36). Zero: they have none.
+	Velocities float64
+
 	// Fits is what iterations take by their samples, by rank, where that was measured.
 	// Nil, or a fit that is zero: [SplitPrior] of the time is fixed.
 	Fits []Fit
@@ -191,7 +194,7 @@ func (f *Forecast) problem() (*problem, error) {
 	}
 	p.byRank = p.t // sort makes another
 	p.sort()
-	p.Price = priceOf(p.b*float64(len(p.ws)), f.Noise, f.Rate, f.Steepness)
+	p.Price = priceOf(p.b*float64(len(p.ws)), f.Noise, f.Rate, f.Steepness, f.Velocities)
 	for _, t := range p.t {
 		p.maxRate += 1 / t
 	}

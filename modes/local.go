@@ -15,7 +15,7 @@ func (p Price) together(steps, workers int) float64 {
 	if steps < 2 {
 		return 1
 	}
-	apart := p.e * p.e * float64(steps-1) / 2 * p.y * float64(workers-1) // φ/b·(1 − 1/N) = y·(N − 1)
+	apart := p.walk * float64(steps-1) / 2 * float64(workers-1) // φ/b·(1 − 1/N) = φ/B·(N − 1)
 	return max(1-apart, floor)
 }
 

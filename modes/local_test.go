@@ -69,3 +69,24 @@ func TestLocalStepsWhereExchangesDominate(t *testing.T) {
 		t.Errorf("an exchange that nobody has measured: %v", k.Plan)
 	}
 }
+
+// What drives workers apart is the noise of gradients as they are, also where directions are less noisy because each worker has a velocity.
+func TestLocalStepsOfVelocities(t *testing.T) {
+	f, h := slowLinks(8, 0.9)
+	f.Rate, f.Velocities = VelocityRate, 0.9
+	plan := SSGD(8)
+	plan.Local = 4
+	k, err := plan.PriceOver(h, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	home, err := SSGD(8).PriceOver(h, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := VelocityRate / (1 + 100./128)
+	left := 1 - v*v*1.5*(100./16)*(7./8)
+	if want := 130. / 400 / left; math.Abs(k.Cost.Seconds()/home.Cost.Seconds()-want) > 1e-6 {
+		t.Errorf("local steps cost %.6f of SSGD, want %.6f", k.Cost.Seconds()/home.Cost.Seconds(), want)
+	}
+}

@@ -10,6 +10,7 @@ import (
 type Price struct {
 	B, φ, y, e float64 // samples of a round; noise scale; φ/B; θ/(1 + φ/B)
 	ν          float64 // steepness
+	walk       float64 // v²·φ/B of (38), of gradients as they are
 	unit       float64 // what one unit of cost takes at SSGD's efficiency
 	best       float64 // efficiency of SSGD
 }
@@ -22,7 +23,7 @@ func NewPrice(round int, noise, rate, steepness float64) (Price, error) {
 	if round < 1 {
 		return Price{}, fmt.Errorf("modes: a price with a round of %d samples: at least 1 is needed", round)
 	}
-	return priceOf(float64(round), noise, rate, steepness), nil
+	return priceOf(float64(round), noise, rate, steepness, 0), nil
 }
 
 // worthless names what no price can be made of.
@@ -38,11 +39,13 @@ func worthless(noise, rate, steepness float64) error {
 	return nil
 }
 
-func priceOf(round, noise, θ, ν float64) Price {
-	p := Price{B: round, φ: noise, y: noise / round, ν: ν}
+// priceOf is NewPrice where each worker has a velocity of momentum μ; 0: none has.
+func priceOf(round, noise, θ, ν, μ float64) Price {
 	if θ == 0 {
 		θ = PriorRate
 	}
+	v, seen := θ/(1+noise/round), seenNoise(noise, μ)
+	p := Price{B: round, φ: seen, y: seen / round, ν: ν, walk: v * v * noise / round}
 	p.e = θ / (1 + p.y)
 	p.best = 1 - θ/2
 	p.unit = p.B * (1 + p.y) * p.best
