@@ -16,7 +16,7 @@ if [ -z "$star" ]; then
 	star=$work/star
 	go build -C "$here/.." -o "$star" ./cmd/star
 fi
-settings=(--tasks mlp --momentum 0.9 --arch ps --scenarios held --methods ssgd,auto,lb-bsp,lgc,sync-switch --seeds 20 "$@")
+settings=(--tasks mlp --momentum 0.9 --optimizer dana --arch ps --scenarios held --methods ssgd,auto,lb-bsp,lgc,sync-switch --seeds 20 "$@")
 {
 	printf '<!-- momentum: begin (written by bench/tta.sh --write) -->\n\nMeasured on %s at commit %s by\n\n```\nstar bench tta --data FOLDER %s --markdown\n```\n' \
 		"$(date -u +%F)" "${COMMIT:-$(git -C "$here" rev-parse --short HEAD)}" "${settings[*]}"

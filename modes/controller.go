@@ -30,6 +30,9 @@ type ControllerConfig struct {
 	// Momentum is the optimiser's: how much of its last step is in the next one; β₁ of Adam. It makes staleness dear ([Steepness]).
 	Momentum float64
 
+	// Adaptive says that the length of steps does not follow that of gradients, as with Adam: what gradients tell of the steepness is no measure of what staleness costs, and it stays [PriorSteepness].
+	Adaptive bool
+
 	// Velocities is the momentum where each worker has a velocity of its own (DANA, whose Momentum is 0): see [VelocityRate]. 0: they have none.
 	Velocities float64
 
@@ -82,6 +85,7 @@ type Controller struct {
 	gone    int // of them
 	loss    ascent
 	since   time.Duration
+	pace    time.Duration // of the slowest worker when the plan was chosen: a plan stays for rounds as they were then, also where all have become slower since
 	asked   time.Duration // last decision
 	rest    time.Duration // before it there is nothing to look at
 	doubt   bool          // somebody may have sent too many invalid records in a row
@@ -323,6 +327,9 @@ func (c *Controller) Drift(drift, strength float64) {
 // Bound tells what package pgns measures where nothing is stale (pgns.Course): θ̂, and how much it is at most.
 func (c *Controller) Bound(theta, most float64) {
 	if !(theta >= 0 && most >= 0) || math.IsInf(most, 1) {
+		return
+	}
+	if c.cfg.Adaptive {
 		return
 	}
 	if c.cfg.Momentum > 0 {
@@ -724,6 +731,17 @@ func (c *Controller) obvious(f Forecast) bool {
 	return false
 }
 
+// glimpsed reports whether two iterations of everybody are remembered, and the plan is SSGD still. That is enough for a queue of samples: it is for nobody in particular, and its gradients are those of SSGD,
+// so that where it was for nothing little is lost.
+func (c *Controller) glimpsed() bool {
+	for i := range c.workers {
+		if w := &c.workers[i]; !w.gone && len(w.times.vals) < 2 {
+			return false
+		}
+	}
+	return c.plan.Equal(SSGD(len(c.workers)))
+}
+
 // unchanged reports whether a decision would be made from what the last one was made from: nobody's average has moved by a twentieth, nobody is overdue, the last one was content, and it was made within
 // eight rounds. A decision is made up to once in a round of the fastest worker, and takes some part of a millisecond for a few workers and time in
 // proportion to their number for many. Of more than 64 the last one need not have been content. A Decider may go by more than averages, and is asked each time for fewer.
@@ -888,9 +906,11 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		c.safe, c.since = false, at // from here on as usual
 	}
 	c.looked, c.lookedAt, c.content = append(c.looked[:0], f.Times...), at, false
-	sure := c.sure(h, f)
+	sure, queue := c.sure(h, f), false
 	if !sure && !c.obvious(f) {
-		return Decision{}, false
+		if queue = c.glimpsed(); !queue {
+			return Decision{}, false
+		}
 	}
 	ssgd := SSGD(len(c.workers))
 	home, err := ssgd.PriceOver(h, f)
@@ -908,7 +928,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 			return d, true
 		}
 	}
-	best, err := c.choose(at, h, f, home, sure)
+	best, err := c.choose(at, h, f, home, sure, queue)
 	if err != nil {
 		return c.retreat(at, err.Error())
 	}
@@ -948,7 +968,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
 		confirm = 1 // waiting to be surer costs more than being wrong
 	}
-	if c.wants++; c.wants < confirm || c.since > 0 && at-c.since < c.dwell(slowest)<<c.calm {
+	if c.wants++; c.wants < confirm || c.since > 0 && at-c.since < c.dwell(c.pace)<<c.calm {
 		return Decision{}, false
 	}
 	gain := 1 - best.Cost.Seconds()/present.Cost.Seconds()
@@ -965,7 +985,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		}
 		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + c.dwell(slowest), had: make([][]iteration, len(c.workers))}
 	}
-	c.plan, c.since, c.wants = best.Plan.Clone(), at, 0
+	c.plan, c.since, c.pace, c.wants = best.Plan.Clone(), at, slowest, 0
 	c.loss.changed()
 	return best, true
 }
@@ -1073,8 +1093,8 @@ func (c *Controller) Verdict() *Verdict {
 	return v
 }
 
-// choose is the plan that would be best now.
-func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candidate, sure bool) (Decision, error) {
+// choose is the plan that would be best now; with queue a queue of samples, or SSGD.
+func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candidate, sure, queue bool) (Decision, error) {
 	outside := ""
 	switch d := c.cfg.Decider.(type) {
 	case nil:
@@ -1115,7 +1135,7 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 		if k.Kind == KindStatic || k.Kind == KindRing {
 			most = 12
 		}
-		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == KindSSGD && k.Plan.Shares == nil || !sure && k.Plan.Shares != nil {
+		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == KindSSGD && k.Plan.Shares == nil || !sure && k.Plan.Shares != nil || queue && k.Kind != KindQueue {
 			continue
 		}
 		tried[k.Kind]++

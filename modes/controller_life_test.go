@@ -405,3 +405,17 @@ func TestOverdue(t *testing.T) {
 		t.Errorf("worker 1 is late, and expected to take %v", got)
 	}
 }
+
+// A plan stays for ten rounds as they were when it was chosen. What slows everybody meanwhile does not hold a better one up.
+func TestDwellIsOfItsTime(t *testing.T) {
+	l := begin(t, modes.SSGD(4))
+	l.goes(modes.ASGD(4))
+	for w := range l.own {
+		l.own[w] *= 3
+	}
+	l.applied = 1. / 3
+	l.wants(modes.XOrder(4, 2), 0.1)
+	if got, s := l.until(); got < 2*time.Second || got > 2400*time.Millisecond || !strings.HasPrefix(s, "x=2 ") {
+		t.Errorf("after %v: %s", got, s)
+	}
+}

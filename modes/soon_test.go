@@ -120,7 +120,7 @@ func TestFearsTurnsEarly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := k.choose(time.Duration(rounds)*1800*time.Millisecond, h, f, home, false)
+			d, err := k.choose(time.Duration(rounds)*1800*time.Millisecond, h, f, home, false, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -304,6 +304,66 @@ func TestContentIsNotAskedAgain(t *testing.T) {
 		}
 		if looks < c.least || looks > c.most {
 			t.Errorf("%s: looked %d times in 32 rounds, want %d to %d", c.name, looks, c.least, c.most)
+		}
+	}
+}
+
+// Now this one is slow, now that one: once two rounds were seen after the first, a queue is taken where it saves much, and no other plan. Where nobody is slow nothing is.
+func TestQueueIsTakenEarly(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, c := range []struct {
+		name   string
+		slow   [4]star.Worker // of each round, -1: nobody
+		queue  int
+		rounds int // after which the plan changes; 0: never
+	}{
+		{"by turns", [4]star.Worker{1, 4, 6, 2}, QueueParts, 3},
+		{"by turns, but no queue", [4]star.Worker{1, 4, 6, 2}, 0, 0},
+		{"nobody", [4]star.Worker{-1, -1, -1, -1}, QueueParts, 0},
+		{"in the first round", [4]star.Worker{3, -1, -1, -1}, QueueParts, 0},
+	} {
+		k, err := NewController(ControllerConfig{Workers: n, Batch: batch, Queue: c.queue}, SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([]star.Worker, n)
+		at, changed := time.Duration(0), 0
+		for r, slow := range c.slow {
+			most := 0 * ms
+			for w := range star.Worker(n) {
+				all[w] = w
+				took := time.Duration(600+w) * ms
+				if w == slow {
+					took *= 3
+				}
+				most = max(most, took)
+				k.Observe(star.Record{Worker: w, Step: int64(r), Basis: int64(r), Compute: took, Samples: batch})
+			}
+			at += most
+			k.Fired(at, all, n*batch)
+			if d, change := k.Decide(at); change {
+				if changed = r + 1; d.Plan.kind() != KindQueue {
+					t.Errorf("%s: %v (%s)", c.name, d.Plan, d.Why)
+				}
+				break
+			}
+		}
+		if changed != c.rounds {
+			t.Errorf("%s: a change after %d rounds, want %d", c.name, changed, c.rounds)
+		}
+	}
+}
+
+// With Adam what is measured of the steepness is not believed.
+func TestSteepnessOfAdam(t *testing.T) {
+	for _, adaptive := range []bool{false, true} {
+		k, err := NewController(ControllerConfig{Workers: 2, Batch: 1, Momentum: 0.9, Adaptive: adaptive}, SSGD(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Bound(0.01, 0.02)
+		if prior := PriorSteepness(0.9); (k.steep == prior) != adaptive {
+			t.Errorf("adaptive %v: ν %v after a measurement, before %v", adaptive, k.steep, prior)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func NewPilot(job *Config) (*pilot.Pilot, error) {
 		plan.Shares = job.Shares
 	}
 	c := pilot.Config{Workers: job.Ranks(), Batch: job.Batch, Plan: plan, Ring: job.Arch == member.AllReduce, RiderWait: job.RiderWait,
-		LinkRate: 1e6 * job.PSBandwidth, Momentum: process.Optimizer(&job.Job).Memory(), Velocities: process.Optimizer(&job.Job).Velocities(), Queue: min(modes.QueueParts, job.Batch)}
+		LinkRate: 1e6 * job.PSBandwidth, Momentum: process.Optimizer(&job.Job).Memory(), Velocities: process.Optimizer(&job.Job).Velocities(), Adaptive: process.Optimizer(&job.Job).Adaptive(), Queue: min(modes.QueueParts, job.Batch)}
 	if process.MayStride(&job.Job) == nil {
 		c.Local = modes.MostLocal
 	}

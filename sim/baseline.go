@@ -167,7 +167,7 @@ func (c *Config) steer(ring bool, own optim.Config) error {
 	if q, ok := c.Learner.(*Quadratic); ok {
 		own = q.optimizer()
 	}
-	config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: ring, Momentum: own.Memory(), Velocities: own.Velocities(), Queue: min(modes.QueueParts, c.Batch)}
+	config := modes.ControllerConfig{Workers: n, Batch: c.Batch, Ring: ring, Momentum: own.Memory(), Velocities: own.Velocities(), Adaptive: own.Adaptive(), Queue: min(modes.QueueParts, c.Batch)}
 	if c.Ring != nil {
 		config.Own = star.Record.Own
 	}

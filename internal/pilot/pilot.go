@@ -28,6 +28,7 @@ type Config struct {
 	LinkRate   float64       // see modes.Forecast
 	Momentum   float64       // of the optimiser: see modes.ControllerConfig
 	Velocities float64       // see modes.ControllerConfig
+	Adaptive   bool          // see modes.ControllerConfig
 
 	// Model is a trained predictor that takes part in the contest; nil: none.
 	Model *straggler.Model
@@ -102,7 +103,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	c := p.cfg
 	p.timer = timer
 	p.controller, err = modes.NewController(modes.ControllerConfig{
-		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities,
+		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities, Adaptive: c.Adaptive,
 		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, Local: c.Local, LinkBytes: 4 * params, LinkRate: c.LinkRate,
 	}, c.Plan)
 	return err

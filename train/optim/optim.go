@@ -199,6 +199,9 @@ func (c Config) Velocities() float64 {
 	return 0
 }
 
+// Adaptive says that the length of a step does not follow that of the gradients.
+func (c Config) Adaptive() bool { return c.Name == Adam || c.Name == AdamW }
+
 // Slot is a vector of state beside the parameters, one element for each. The
 // names are PyTorch's: momentum_buffer; exp_avg and exp_avg_sq.
 type Slot struct {
