@@ -26,8 +26,8 @@ type claims map[[2]int]int64
 const absentServers = 3 * time.Second
 
 // newCopies begins the account of copies.
-func newCopies(t *replica.Table, shards int) *copies {
-	k := &copies{table: t, counted: map[int64]map[int]bool{}}
+func newCopies(t *replica.Table, shards int, told int64) *copies {
+	k := &copies{Copies: engine.NewCopies(t, told), counted: map[int64]map[int]bool{}}
 	for range shards {
 		k.ready = append(k.ready, map[int]bool{})
 		k.norms = append(k.norms, map[int]event{})
@@ -46,7 +46,7 @@ func (c *Coordinator) seats(e *Estate) {
 	}
 	e.Seats = map[int]int{}
 	for shard := range c.shards {
-		v := c.copies.table.View(shard)
+		v := c.copies.Table.View(shard)
 		e.Views = append(e.Views, v)
 		for _, s := range holders(v) {
 			e.Seats[s]++
@@ -74,7 +74,7 @@ func (c *Coordinator) inheritCopies() error {
 	for i := range views {
 		views[i].Term = max(views[i].Term, c.term()<<32) + 1
 	}
-	c.copies = newCopies(replica.NewTable(c.cfg.Replicas, views), len(views))
+	c.copies = newCopies(replica.NewTable(c.cfg.Replicas, views), len(views), 0)
 	c.mover.id = c.term() << 32 // what was said to the coordinator before is not for our moves
 	return nil
 }
@@ -112,7 +112,7 @@ func (c *Coordinator) claimed(p *peer, m transport.Standing) error {
 
 // readyAll says whether every copy of a shard has its parameters.
 func (c *Coordinator) readyAll(shard int) bool {
-	return !slices.ContainsFunc(holders(c.copies.table.View(shard)), func(s int) bool { return !c.copies.ready[shard][s] })
+	return !slices.ContainsFunc(holders(c.copies.Table.View(shard)), func(s int) bool { return !c.copies.ready[shard][s] })
 }
 
 // goesWithout says whether a server that does not come is not waited for any more: every shard has a copy elsewhere.
@@ -163,8 +163,8 @@ func (c *Coordinator) recoverCopies() error {
 		return &Error{exitLost, err.Error()}
 	}
 	before := c.copies
-	c.copies = newCopies(t, len(c.shards))
-	c.copies.ready, c.copies.norms, c.copies.told = before.ready, before.norms, from
+	c.copies = newCopies(t, len(c.shards), from)
+	c.copies.ready, c.copies.norms = before.ready, before.norms
 	h.from, h.seq = from, to
 	return nil
 }
@@ -189,7 +189,7 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 		}
 	}
 	for shard := range c.shards {
-		v := k.table.View(shard)
+		v := k.Table.View(shard)
 		c.owner[shard], c.shards[shard].Addr = v.Primary, c.servers[v.Primary].hello.Addr
 	}
 	c.estate = *h.estate
@@ -207,7 +207,7 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 		}
 	}
 	for at := range h.claims {
-		if c.here(at[0]) && !k.table.View(at[1]).Has(at[0]) {
+		if c.here(at[0]) && !k.Table.View(at[1]).Has(at[0]) {
 			c.forgetCopy(c.servers[at[0]], at[1])
 		}
 	}
@@ -242,7 +242,7 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 // forgetExtras has a server that comes back drop the copies that it has and that are not counted on any more.
 func (c *Coordinator) forgetExtras(p *peer, m transport.Standing) {
 	for _, s := range m.Shards {
-		if s.Shard < len(c.shards) && !c.copies.table.View(s.Shard).Has(p.rank) {
+		if s.Shard < len(c.shards) && !c.copies.Table.View(s.Shard).Has(p.rank) {
 			c.forgetCopy(p, s.Shard)
 		}
 	}

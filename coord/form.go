@@ -122,37 +122,8 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 			return
 		}
 	}
-	if v := c.checks.peer; v != nil && v.hello.ModelHash != h.ModelHash {
-		c.refuse(p, exitDisagree, fmt.Sprintf("star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
-			h.Model, h.ModelHash, v.hello.Model, v.hello.ModelHash))
-		return
-	}
-	why := c.differs(h, e)
-	if why != "" && !c.yields(vouched) {
-		c.refuse(p, exitDisagree, why)
-		return
-	}
-	if c.cfg.ResumeHash != "" && h.ModelHash != c.cfg.ResumeHash {
-		c.refuse(p, exitDisagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
-			c.cfg.ResumeHash, h.Model, h.ModelHash))
-		return
-	}
-	if c.cfg.ResumeData != nil {
-		if why := e.otherData(c.cfg.ResumeData); why != "" {
-			c.refuse(p, exitDisagree, "the checkpoint is of another data set: the worker has "+why+"; --resume-other-data goes on with it all the same")
-			return
-		}
-	}
-	switch {
-	case h.Params < 1 || e.Samples < 1:
-		c.refuse(p, exitUsage, fmt.Sprintf("a worker with %d parameters and %d samples cannot train", h.Params, e.Samples))
-		return
-	case c.cfg.MaxParams > 0 && h.Params > c.cfg.MaxParams:
-		c.refuse(p, exitUsage, fmt.Sprintf("a model of %d parameters is too large for the servers of this job, which have memory for %d: more star-ps (--servers), or a smaller model",
-			h.Params, c.cfg.MaxParams))
-		return
-	case h.Buffers < 0 || h.Buffers > maxReport/4:
-		c.refuse(p, exitUsage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, maxReport/4))
+	why, ok := c.admits(p, &e, vouched)
+	if !ok {
 		return
 	}
 	p.codec, e.Codec = e.Codec, ""
@@ -197,6 +168,45 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	if c.assigned {
 		c.welcome(p)
 	}
+}
+
+// admits refuses a worker that cannot have a part in the job, whatever its rank. why is how one that may differs from those that enrolled before: these make way for it.
+func (c *Coordinator) admits(p *peer, e *Enrolment, vouched bool) (why string, ok bool) {
+	h := p.hello
+	if v := c.checks.peer; v != nil && v.hello.ModelHash != h.ModelHash {
+		c.refuse(p, exitDisagree, fmt.Sprintf("star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
+			h.Model, h.ModelHash, v.hello.Model, v.hello.ModelHash))
+		return why, false
+	}
+	why = c.differs(h, *e)
+	if why != "" && !c.yields(vouched) {
+		c.refuse(p, exitDisagree, why)
+		return why, false
+	}
+	if c.cfg.ResumeHash != "" && h.ModelHash != c.cfg.ResumeHash {
+		c.refuse(p, exitDisagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
+			c.cfg.ResumeHash, h.Model, h.ModelHash))
+		return why, false
+	}
+	if c.cfg.ResumeData != nil {
+		if why := e.otherData(c.cfg.ResumeData); why != "" {
+			c.refuse(p, exitDisagree, "the checkpoint is of another data set: the worker has "+why+"; --resume-other-data goes on with it all the same")
+			return why, false
+		}
+	}
+	switch {
+	case h.Params < 1 || e.Samples < 1:
+		c.refuse(p, exitUsage, fmt.Sprintf("a worker with %d parameters and %d samples cannot train", h.Params, e.Samples))
+		return why, false
+	case c.cfg.MaxParams > 0 && h.Params > c.cfg.MaxParams:
+		c.refuse(p, exitUsage, fmt.Sprintf("a model of %d parameters is too large for the servers of this job, which have memory for %d: more star-ps (--servers), or a smaller model",
+			h.Params, c.cfg.MaxParams))
+		return why, false
+	case h.Buffers < 0 || h.Buffers > maxReport/4:
+		c.refuse(p, exitUsage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, maxReport/4))
+		return why, false
+	}
+	return why, true
 }
 
 // differs says how a worker differs from those that have enrolled before; empty: not at all.

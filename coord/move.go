@@ -207,8 +207,8 @@ func (c *Coordinator) placed() (servers []ServerStatus, shards []ShardStatus) {
 	for i, s := range c.shards {
 		shards = append(shards, ShardStatus{Shard: i, Server: c.owner[i], Bytes: 4 * (s.To - s.From), Moving: c.mover.stage != moveIdle && c.mover.shard == i})
 		if c.copies != nil {
-			v, st := c.copies.table.View(i), &shards[i]
-			st.Term, st.Followers, st.Replicas = v.Term, v.Followers, c.copies.table.Want()
+			v, st := c.copies.Table.View(i), &shards[i]
+			st.Term, st.Followers, st.Replicas = v.Term, v.Followers, c.copies.Table.Want()
 		}
 		for j := range servers {
 			if servers[j].Server == c.owner[i] {
@@ -347,14 +347,7 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 		case tellForget:
 			adopt(transport.Forget)
 		case tellOwn:
-			c.owner[shard] = c.mover.to
-			c.shards[shard].Addr = to.hello.Addr
-			to.hello.Shards++
-			to.copyRate = float64(m.Bytes) / now.Sub(m.copying).Seconds()
-			m.Copy = runlog.SecondsOf(now.Sub(m.copying))
-			if !m.heldSince.IsZero() {
-				m.Delay = runlog.SecondsOf(now.Sub(m.heldSince))
-			}
+			c.handOver(shard, to, now)
 			adopt(transport.Own)
 		case tellLend:
 			m.Prepare, m.copying, m.limit = runlog.SecondsOf(now.Sub(m.begun)), now, now.Add(moveTimeout(4*m.Bytes))
@@ -376,13 +369,7 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 		case tellGone:
 			hand(transport.Gone)
 		case tellRoutes:
-			for w, p := range c.workers {
-				if p != nil && !p.gone {
-					c.send(p, func() error {
-						return transport.Send(p.conn, transport.Route{Worker: star.Worker(w), Shard: shard, Addr: to.hello.Addr}, nil)
-					})
-				}
-			}
+			c.tellRoutes(shard, to.hello.Addr)
 			c.endMove("")
 		case goOn:
 			held := m.held
@@ -414,6 +401,30 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 		}
 	}
 	return nil
+}
+
+// tellRoutes has every worker know where a shard is now.
+func (c *Coordinator) tellRoutes(shard int, addr string) {
+	for w, p := range c.workers {
+		if p != nil && !p.gone {
+			c.send(p, func() error {
+				return transport.Send(p.conn, transport.Route{Worker: star.Worker(w), Shard: shard, Addr: addr}, nil)
+			})
+		}
+	}
+}
+
+// handOver notes that a server has the shard that moved to it.
+func (c *Coordinator) handOver(shard int, to *peer, now time.Time) {
+	m := &c.moving
+	c.owner[shard] = c.mover.to
+	c.shards[shard].Addr = to.hello.Addr
+	to.hello.Shards++
+	to.copyRate = float64(m.Bytes) / now.Sub(m.copying).Seconds()
+	m.Copy = runlog.SecondsOf(now.Sub(m.copying))
+	if !m.heldSince.IsZero() {
+		m.Delay = runlog.SecondsOf(now.Sub(m.heldSince))
+	}
 }
 
 // endMove writes down what became of a move, and answers whoever asked for it.

@@ -221,7 +221,7 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 // What the pilot has said and nobody has looked at when the job ends is in the log, too.
 func TestLastWords(t *testing.T) {
 	var text syncBuffer
-	c := &Coordinator{begun: time.Now(), events: make(chan event, 2), tower: &tower{heard: 7}, log: slog.New(slog.DiscardHandler)}
+	c := &Coordinator{timing: timing{begun: time.Now()}, connections: connections{events: make(chan event, 2)}, piloting: piloting{tower: &tower{heard: 7}}, log: slog.New(slog.DiscardHandler)}
 	c.cfg.RunLog = runlog.NewWriter(&text)
 	c.events <- event{kind: kindSaying, saying: &saying{Remark: Remark{Text: "all is well"}, after: 3}}
 	c.events <- event{kind: kindSaying, saying: &saying{Remark: wants(modes.ASGD(2)), after: 5}}

@@ -18,24 +18,15 @@ import (
 // copies is what the coordinator knows of the copies of shards (Config.Replicas); package replica has the rules. Orders wait here
 // until copies hold their firings: followers are told first, then primaries, then workers are released.
 type copies struct {
-	table   *replica.Table
-	ready   []map[int]bool // by shard: servers that have its parameters, before the job begins
-	queue   []waitingOrder
-	freeing bool // an order whose turn has come is being carried out
-	told    int64
+	*engine.Copies
+	ready   []map[int]bool         // by shard: servers that have its parameters, before the job begins
+	freeing bool                   // an order whose turn has come is being carried out
 	norms   []map[int]event        // by shard and server: the last it said
 	counted map[int64]map[int]bool // by firing: shards whose norms count already
 
 	from  int64     // firing up to which the copy that is being sent goes
 	retry time.Time // not before that another one is begun
 	short bool      // was said
-}
-
-// waitingOrder is an order that waits for the firings up to seq.
-type waitingOrder struct {
-	engine.Ready
-	seq  int64
-	told bool // primaries know of it
 }
 
 // placeCopies decides, when shards are cut, who holds copies of them.
@@ -47,7 +38,7 @@ func (c *Coordinator) placeCopies() error {
 	if err != nil {
 		return err
 	}
-	c.copies = newCopies(replica.NewTable(c.cfg.Replicas, views), len(views))
+	c.copies = newCopies(replica.NewTable(c.cfg.Replicas, views), len(views), 0)
 	return nil
 }
 
@@ -57,7 +48,7 @@ func (c *Coordinator) beginCopies() {
 		return
 	}
 	for shard := range c.shards {
-		for _, s := range c.copies.table.View(shard).Followers {
+		for _, s := range c.copies.Table.View(shard).Followers {
 			c.servers[s].hello.Shards++
 		}
 		c.tellServers(shard)
@@ -82,7 +73,7 @@ func (c *Coordinator) places(first bool) []replica.Server {
 
 // viewOf is the message that says who holds a shard.
 func (c *Coordinator) viewOf(shard int) transport.View {
-	v := c.copies.table.View(shard)
+	v := c.copies.Table.View(shard)
 	m := transport.View{Shard: shard, Term: v.Term, From: c.shards[shard].From, To: c.shards[shard].To}
 	for _, s := range append([]int{v.Primary}, v.Followers...) {
 		m.Holders = append(m.Holders, transport.Holder{Rank: s, Addr: c.servers[s].hello.Addr})
@@ -101,7 +92,7 @@ func (c *Coordinator) tellServers(shard int) {
 
 // tellView has everybody know who holds a shard now.
 func (c *Coordinator) tellView(shard int) {
-	v := c.copies.table.View(shard)
+	v := c.copies.Table.View(shard)
 	c.owner[shard], c.shards[shard].Addr = v.Primary, c.servers[v.Primary].hello.Addr
 	c.tellServers(shard)
 	m := c.viewOf(shard)
@@ -139,7 +130,7 @@ func (c *Coordinator) spared(p *peer) bool {
 		return false
 	}
 	for shard := range c.shards {
-		if v := c.copies.table.View(shard); v.Has(p.rank) && !slices.ContainsFunc(holders(v), func(s int) bool { return s != p.rank && c.copies.ready[shard][s] && !c.servers[s].gone }) {
+		if v := c.copies.Table.View(shard); v.Has(p.rank) && !slices.ContainsFunc(holders(v), func(s int) bool { return s != p.rank && c.copies.ready[shard][s] && !c.servers[s].gone }) {
 			return false
 		}
 	}
@@ -151,7 +142,7 @@ func (c *Coordinator) wholeAt(p *peer, m transport.Stored) []replica.Sum {
 	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) { // the ledger says what is wrong
 		return []replica.Sum{{Server: p.rank, Sum2: m.Sum2}}
 	}
-	return c.copies.table.Stored(m.Shard, p.rank, replica.Gradient{Worker: m.Worker, Step: m.Step}, m.Sum2)
+	return c.copies.Table.Stored(m.Shard, p.rank, replica.Gradient{Worker: m.Worker, Step: m.Step}, m.Sum2)
 }
 
 // whole passes on gradients that are whole since somebody is gone.
@@ -182,7 +173,7 @@ func (c *Coordinator) held(p *peer, m transport.Held) error {
 		c.heir.claims[[2]int{p.rank, m.Shard}] = m.Seq
 		return nil
 	}
-	c.copies.table.Held(m.Shard, p.rank, m.Term, m.Seq)
+	c.copies.Table.Held(m.Shard, p.rank, m.Term, m.Seq)
 	return c.pump()
 }
 
@@ -198,40 +189,26 @@ func (c *Coordinator) chain(orders []engine.Ready) {
 
 // offer puts an order behind those that wait, and tells followers of its firing.
 func (c *Coordinator) offer(o *engine.Ready) {
-	k := c.copies
+	c.copies.Offer(o)
 	if o.Fire.Seq > 0 {
-		k.table.Offer(o.Fire.Seq)
 		for _, s := range c.servers {
 			if s != nil && !s.gone && c.follows(s.rank) {
 				c.send(s, func() error { return transport.Send(s.conn, transport.Ahead(o.Fire), o.Memo) })
 			}
 		}
 	}
-	k.put(*o)
-}
-
-func (k *copies) put(o engine.Ready) {
-	seq := o.Fire.Seq
-	if n := len(k.queue); seq == 0 && n > 0 {
-		seq = k.queue[n-1].seq
-	}
-	k.queue = append(k.queue, waitingOrder{Ready: o, seq: seq})
 }
 
 // keeps has a release wait for those before it. It reports false when there are none.
 func (c *Coordinator) keeps(r transport.Release) bool {
 	k := c.copies
-	if k == nil || k.freeing || len(k.queue) == 0 {
-		return false
-	}
-	k.put(engine.Ready{Releases: []transport.Release{r}})
-	return true
+	return k != nil && !k.freeing && k.Keep(r)
 }
 
 // follows says whether a server is a follower in any shard.
 func (c *Coordinator) follows(server int) bool {
 	for shard := range c.shards {
-		if slices.Contains(c.copies.table.View(shard).Followers, server) {
+		if slices.Contains(c.copies.Table.View(shard).Followers, server) {
 			return true
 		}
 	}
@@ -241,32 +218,21 @@ func (c *Coordinator) follows(server int) bool {
 // pump carries out what copies hold: primaries are told of what all followers hold, and workers are released when all copies hold it.
 func (c *Coordinator) pump() error {
 	k := c.copies
-	if k.freeing || len(k.queue) > 0 && !c.may() {
+	if k.freeing {
+		return nil
+	}
+	if _, waits := k.Waits(); waits && !c.may() {
 		return nil
 	}
 	k.freeing = true
 	defer func() { k.freeing = false }()
-	ready := k.table.Ready()
-	for i := range k.queue {
-		w := &k.queue[i]
-		if w.told {
-			continue
-		}
-		if w.seq > ready {
-			break
-		}
-		if w.told = true; w.Fire.Seq > 0 {
-			k.told = w.Fire.Seq
-			c.fire(&w.Ready)
-		}
+	for o := k.Ripe(); o != nil; o = k.Ripe() {
+		c.fire(o)
 	}
 	if err := c.countNorms(); err != nil {
 		return err
 	}
-	acked := k.table.Acked()
-	for len(k.queue) > 0 && k.queue[0].told && k.queue[0].seq <= acked {
-		o := k.queue[0].Ready
-		k.queue = slices.Delete(k.queue, 0, 1)
+	for o, ok := k.Due(); ok; o, ok = k.Due() {
 		c.progress = time.Now()
 		c.follow(&o)
 	}
@@ -286,7 +252,7 @@ func (c *Coordinator) countNorms() error {
 	k := c.copies
 	for shard, said := range k.norms {
 		e, ok := said[c.owner[shard]]
-		if !ok || e.norm.Seq > k.told {
+		if !ok || e.norm.Seq > k.Told() {
 			continue
 		}
 		delete(said, c.owner[shard])
@@ -312,7 +278,7 @@ func (c *Coordinator) countNorms() error {
 func (c *Coordinator) lostServer(p *peer, why error) error {
 	k := c.copies
 	c.log.Warn("a server is gone", "server", p.rank, "addr", p.hello.Addr, "reason", why)
-	if m := &c.mover; m.copies && m.stage == moveRouting && m.from == p.rank && k.table.View(m.shard).Copies() == 2 {
+	if m := &c.mover; m.copies && m.stage == moveRouting && m.from == p.rank && k.Table.View(m.shard).Copies() == 2 {
 		// What it had still to pass on to the new copy is lost with it.
 		return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost while server %d got a copy of shard %d, and nobody else has one: %v", p.rank, p.hello.Addr, m.to, m.shard, why)}
 	}
@@ -322,7 +288,7 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 	if err := c.moveOn(c.mover.lost(p.rank)); err != nil {
 		return err
 	}
-	changes := k.table.Lost(p.rank)
+	changes := k.Table.Lost(p.rank)
 	for _, ch := range changes {
 		if ch.Gone {
 			return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost, and with it the last copy of shard %d: %v", p.rank, p.hello.Addr, ch.Shard, why)}
@@ -359,8 +325,8 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 
 // noteCopies writes down what has happened to the copies of a shard.
 func (c *Coordinator) noteCopies(l runlog.Replica) {
-	v := c.copies.table.View(l.Shard)
-	l.Term, l.Primary, l.Followers, l.Of = v.Term, v.Primary, append([]int{}, v.Followers...), c.copies.table.Want()
+	v := c.copies.Table.View(l.Shard)
+	l.Term, l.Primary, l.Followers, l.Of = v.Term, v.Primary, append([]int{}, v.Followers...), c.copies.Table.Want()
 	if c.opened || c.heir != nil { // else its first line comes later
 		c.cfg.RunLog.Write(c.elapsed(), l)
 	}
@@ -389,17 +355,17 @@ func (c *Coordinator) watchCopies(now time.Time) error {
 	if k == nil || c.engine == nil || c.final || c.ended || c.short() || c.mover.stage != moveIdle || len(c.late) > 0 || now.Before(k.retry) {
 		return nil
 	}
-	missing := k.table.Short()
+	missing := k.Table.Short()
 	if len(missing) == 0 {
 		k.short = false
 		return nil
 	}
 	for _, shard := range missing {
-		v := k.table.View(shard)
+		v := k.Table.View(shard)
 		to, ok := replica.Next(v, c.places(false))
 		if !ok {
 			if !k.short {
-				c.log.Warn("a shard has fewer copies than it is to have, and there is no server for another one", "shard", shard, "copies", v.Copies(), "of", k.table.Want())
+				c.log.Warn("a shard has fewer copies than it is to have, and there is no server for another one", "shard", shard, "copies", v.Copies(), "of", k.Table.Want())
 			}
 			k.short = true
 			continue
@@ -420,7 +386,7 @@ func (c *Coordinator) watchCopies(now time.Time) error {
 // lendCopy begins to send a copy: from now on no gradient is whole without it.
 func (c *Coordinator) lendCopy() error {
 	m := &c.mover
-	if _, err := c.copies.table.Join(m.shard, m.to); err != nil {
+	if _, err := c.copies.Table.Join(m.shard, m.to); err != nil {
 		return err
 	}
 	c.copies.from = c.engine.State().Seq
@@ -430,7 +396,7 @@ func (c *Coordinator) lendCopy() error {
 // shareCopy has a copy be one that counts.
 func (c *Coordinator) shareCopy() error {
 	m := &c.mover
-	if _, err := c.copies.table.Joined(m.shard, c.copies.from); err != nil {
+	if _, err := c.copies.Table.Joined(m.shard, c.copies.from); err != nil {
 		return err
 	}
 	if !c.bequeathCopies() {
@@ -444,17 +410,17 @@ func (c *Coordinator) shareCopy() error {
 
 // dropCopy gives up a copy that was being sent. It returns what waited for it.
 func (c *Coordinator) dropCopy() error {
-	return c.whole(c.mover.shard, c.copies.table.GiveUp(c.mover.shard))
+	return c.whole(c.mover.shard, c.copies.Table.GiveUp(c.mover.shard))
 }
 
 // unshareCopy takes back a copy that counts already, but may lack what the primary had still to pass on.
 func (c *Coordinator) unshareCopy() error {
 	m, k := &c.mover, c.copies
 	to := c.servers[m.to]
-	if !k.table.View(m.shard).Has(m.to) || to.gone {
+	if !k.Table.View(m.shard).Has(m.to) || to.gone {
 		return nil
 	}
-	whole := k.table.Drop(m.shard, m.to)
+	whole := k.Table.Drop(m.shard, m.to)
 	if !c.bequeathCopies() {
 		return nil
 	}
@@ -511,19 +477,23 @@ func (c *Coordinator) takeServer(p *peer) error {
 // waitsForCopies says whose word is missing; empty: nobody's.
 func (c *Coordinator) waitsForCopies() string {
 	k := c.copies
-	if k == nil || len(k.queue) == 0 {
+	if k == nil {
+		return ""
+	}
+	seq, waits := k.Waits()
+	if !waits {
 		return ""
 	}
 	var who []int
 	for shard := range c.shards {
-		for _, s := range k.table.Behind(shard, k.queue[0].seq) {
+		for _, s := range k.Table.Behind(shard, seq) {
 			if !slices.Contains(who, s) {
 				who = append(who, s)
 			}
 		}
 	}
 	slices.Sort(who)
-	return fmt.Sprintf("the word of servers %v that they hold firing %d", who, k.queue[0].seq)
+	return fmt.Sprintf("the word of servers %v that they hold firing %d", who, seq)
 }
 
 // Views waits for who holds the copies of each shard of a job, which the coordinator says behind the Welcome of a worker. Call it before Order.

@@ -224,59 +224,65 @@ func (c *Coordinator) status() Status {
 	if c.short() {
 		s.Short = c.cfg.least()
 	}
-	for i, p := range c.workers {
-		w := WorkerStatus{Worker: i, State: "absent"}
-		switch {
-		case p == nil && l != nil:
-			if c.seen[i] {
-				w.State = "gone"
-			}
-			for _, q := range c.late {
-				if q.rank == i && !q.gone {
-					w.Peer, w.State = q.conn.RemoteAddr(), "joining"
-				}
-			}
-		case p != nil:
-			w.Peer, w.State = p.conn.RemoteAddr(), "joining"
-		}
-		if p != nil && l != nil {
-			a := l.Worker(star.Worker(i))
-			w.Step = a.Step
-			for cause, n := range c.poisonings[i] {
-				if w.Poison == nil {
-					w.Poison = map[string]int64{}
-				}
-				w.Poison[cause.String()] = n
-			}
-			w.State = "computing"
-			switch {
-			case a.Stopped:
-				w.State = "waiting"
-			case a.Parked:
-				w.State = "parked"
-			case a.Waiting:
-				w.State = "waiting"
-			}
-			w.Iteration, w.Busy = p.recent.mean(), p.busy.mean()
-			w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
-			if v := p.last.CPU; v-v == 0 {
-				w.CPU = v
-			}
-			w.Telemetry = named(&p.last.Telemetry)
-			if c.cfg.Shift {
-				w.Site, w.Own, w.NetIn, w.NetOut = c.site(p), p.own.mean(), p.last.NetIn, p.last.NetOut
-			}
-			w.Stale = max(now.Version-a.Basis, 0) // a ring is released one round ahead
-			if c.pacer != nil {
-				w.PushDelay = c.pacer.delays[i].Seconds()
-			}
-			if w.Iteration > 0 {
-				w.Rate = float64(p.last.Samples) / w.Iteration
-			}
-		}
-		s.Workers = append(s.Workers, w)
+	for i := range c.workers {
+		s.Workers = append(s.Workers, c.workerStatus(i, now))
 	}
 	return s
+}
+
+// workerStatus is that of the worker of a rank.
+func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
+	p, l := c.workers[i], c.engine
+	w := WorkerStatus{Worker: i, State: "absent"}
+	switch {
+	case p == nil && l != nil:
+		if c.seen[i] {
+			w.State = "gone"
+		}
+		for _, q := range c.late {
+			if q.rank == i && !q.gone {
+				w.Peer, w.State = q.conn.RemoteAddr(), "joining"
+			}
+		}
+	case p != nil:
+		w.Peer, w.State = p.conn.RemoteAddr(), "joining"
+	}
+	if p != nil && l != nil {
+		a := l.Worker(star.Worker(i))
+		w.Step = a.Step
+		for cause, n := range c.poisonings[i] {
+			if w.Poison == nil {
+				w.Poison = map[string]int64{}
+			}
+			w.Poison[cause.String()] = n
+		}
+		w.State = "computing"
+		switch {
+		case a.Stopped:
+			w.State = "waiting"
+		case a.Parked:
+			w.State = "parked"
+		case a.Waiting:
+			w.State = "waiting"
+		}
+		w.Iteration, w.Busy = p.recent.mean(), p.busy.mean()
+		w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()
+		if v := p.last.CPU; v-v == 0 {
+			w.CPU = v
+		}
+		w.Telemetry = named(&p.last.Telemetry)
+		if c.cfg.Shift {
+			w.Site, w.Own, w.NetIn, w.NetOut = c.site(p), p.own.mean(), p.last.NetIn, p.last.NetOut
+		}
+		w.Stale = max(now.Version-a.Basis, 0) // a ring is released one round ahead
+		if c.pacer != nil {
+			w.PushDelay = c.pacer.delays[i].Seconds()
+		}
+		if w.Iteration > 0 {
+			w.Rate = float64(p.last.Samples) / w.Iteration
+		}
+	}
+	return w
 }
 
 // named are the metrics that were measured, by name; nil if there are none.

@@ -265,7 +265,7 @@ func (c *Coordinator) deserted(now time.Time) string {
 	}
 	if c.copies != nil && slices.ContainsFunc(c.servers, going) {
 		for shard := range c.shards {
-			v := c.copies.table.View(shard)
+			v := c.copies.Table.View(shard)
 			if !slices.ContainsFunc(append([]int{v.Primary}, v.Followers...), func(s int) bool { return stays(c.servers[s]) }) {
 				return fmt.Sprintf("every server that has shard %d was told to end", shard)
 			}

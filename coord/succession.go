@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -306,25 +305,8 @@ func (c *Coordinator) settle() error {
 			return err
 		}
 	}
-	last := int64(0) // of the memos
-	h.memo = engine.Memo{Snapshot: engine.Snapshot{Progress: h.estate.From}}
-	for seq := h.seq; seq > 0 && last == 0; seq-- {
-		f, ok := all[seq]
-		if !ok {
-			return &Error{exitLost, fmt.Sprintf("no server knows any more what fire %d was, of %d: what is applied is not known. Resume from a checkpoint", seq, h.seq)}
-		}
-		if len(f.memo) == 0 {
-			continue
-		}
-		var err error
-		if h.memo, err = engine.ParseMemo(f.memo); err != nil {
-			return &Error{exitDisagree, fmt.Sprintf("fire %d: %v", seq, err)}
-		}
-		last = seq
-	}
-	h.steps = make([]int64, c.cfg.Workers)
-	for w := range h.steps {
-		h.steps[w] = max(engine.StepOf(h.memo.Steps, w), engine.StepOf(h.estate.Steps, w)) // who came after the last Fire is in no memo
+	if err := c.recall(all); err != nil {
+		return err
 	}
 	asked, err := c.undecided(all)
 	if err != nil {
@@ -375,69 +357,28 @@ func (c *Coordinator) settle() error {
 	return nil
 }
 
-// undecided begins to wait for the norms of Fires that nobody was given an Apply of, and returns those Applys that some were given and others were
-// not, by server.
-//
-// All shards compute the same norm, to the bit, whoever asks; so whether the coordinator before had decided makes no difference to who has not been told.
-// But a shard that was told has no norm any more, so what it was told must be passed on. A server keeps a Fire for a shorter time than the Apply of it, which
-// comes later: one that tells of the Fire and not of the Apply was not given that, unless it tells of later ones only (transport.MaxApplied).
-func (c *Coordinator) undecided(all map[int64]recall) (map[int][]transport.Apply, error) {
+// recall finds the end of the history: the last Fire with a memo, of all that any server tells of.
+func (c *Coordinator) recall(all map[int64]recall) error {
 	h := c.heir
-	given, since := map[int64]transport.Apply{}, int64(0)
-	for _, st := range h.stands {
-		if st == nil || len(st.Applied) == 0 {
+	last := int64(0) // of the memos
+	h.memo = engine.Memo{Snapshot: engine.Snapshot{Progress: h.estate.From}}
+	for seq := h.seq; seq > 0 && last == 0; seq-- {
+		f, ok := all[seq]
+		if !ok {
+			return &Error{exitLost, fmt.Sprintf("no server knows any more what fire %d was, of %d: what is applied is not known. Resume from a checkpoint", seq, h.seq)}
+		}
+		if len(f.memo) == 0 {
 			continue
 		}
-		for _, a := range st.Applied {
-			given[a.Seq] = a
+		var err error
+		if h.memo, err = engine.ParseMemo(f.memo); err != nil {
+			return &Error{exitDisagree, fmt.Sprintf("fire %d: %v", seq, err)}
 		}
-		since = max(since, st.Applied[0].Seq)
+		last = seq
 	}
-	late := map[int][]transport.Apply{}
-	for _, seq := range slices.Sorted(maps.Keys(all)) {
-		f, err := transport.ParseFire(all[seq].header)
-		if err != nil || !f.NormFirst || seq > h.seq {
-			continue
-		}
-		a, ok := given[seq]
-		switch {
-		case !ok && seq < since: // so long ago that nobody can be waiting
-			continue
-		case !ok:
-			if !c.cfg.Norm {
-				return nil, &Error{exitDisagree, fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", seq)}
-			}
-			c.norms[seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), version: f.Version}
-			continue
-		}
-		for rank, st := range h.stands {
-			if st == nil || !c.here(rank) {
-				continue
-			}
-			if _, has := st.fires[seq]; has && !slices.ContainsFunc(st.Applied, func(b transport.Apply) bool { return b.Seq == seq }) {
-				late[rank] = append(late[rank], a)
-			}
-		}
-	}
-	return late, nil
-}
-
-// decide passes on what some were told, and counts the norms that were said too early.
-func (c *Coordinator) decide(late map[int][]transport.Apply) error {
-	for rank, as := range late {
-		p := c.servers[rank]
-		for _, a := range as {
-			c.send(p, func() error { return transport.Send(p.conn, a, nil) })
-		}
-	}
-	early := c.heir.norms
-	c.heir.norms = nil
-	for _, s := range early {
-		if s.by == c.servers[s.by.rank] && !s.by.gone {
-			if err := c.norm(s.by, s.event); err != nil {
-				return err
-			}
-		}
+	h.steps = make([]int64, c.cfg.Workers)
+	for w := range h.steps {
+		h.steps[w] = max(engine.StepOf(h.memo.Steps, w), engine.StepOf(h.estate.Steps, w)) // who came after the last Fire is in no memo
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func (l *Shards) Join(w star.Worker, door bool) []Ready {
 	stored := a.stored
 	clear(stored)
 	// What shards say of the earlier life may still be on the way: a new step tells it apart.
-	*a = account{live: true, parked: true, step: a.step + 1, stored: stored, up: modes.Direct}
+	*a = account{live: true, parked: true, step: a.step + 1, stored: stored, reporting: reporting{up: modes.Direct}}
 	for pair := range l.cut {
 		if pair[0] == w || pair[1] == w {
 			delete(l.cut, pair) // what could not be reached was the one before

@@ -54,32 +54,45 @@ type ledger struct {
 
 // account is what the ledger knows of one worker.
 type account struct {
-	live     bool // a member of the job
-	counted  bool // the barrier counts on it
-	parked   bool // has no batch: waits for the end
-	stopped  bool // parked only until the slowest has caught up (Plan.Ahead)
-	local    int  // steps of the present batch, by itself; 0: a gradient
-	micro    int  // parts of the present batch, not all of which need be used; 0: it is whole
-	used     int  // samples of the present gradient
-	arrived  bool // its Arrive for the present step is in
-	waiting  bool // its gradient is complete and not yet fired
-	dropped  bool // its last gradient was thrown away, and it was not told yet
-	step     int64
-	basis    int64
-	start    int64
-	count    int          // samples of the present batch
-	most     int          // of the largest one, in a ring: what a rider has may be on its way when its next batch is of another size
-	more     []wire.Piece // what it has beside these, under a plan with a queue
-	part     int          // samples of its parts then; 0: it has a batch of its own
-	done     int          // of its samples, as it has told
-	told     bool         // to stop
-	norm2    float64      // of the present gradient, as its worker says
-	change   float64      // |g − g′|² to its gradient before, likewise; negative: it does not say
-	last     glance       // of the gradient that arrived last
-	prior    glance       // of the one before
-	read     int64        // samples applied when it was released
-	stored   []bool
-	nstored  int
+	live    bool // a member of the job
+	counted bool // the barrier counts on it
+	parked  bool // has no batch: waits for the end
+	stopped bool // parked only until the slowest has caught up (Plan.Ahead)
+	arrived bool // its Arrive for the present step is in
+	waiting bool // its gradient is complete and not yet fired
+	dropped bool // its last gradient was thrown away, and it was not told yet
+	step    int64
+	stored  []bool
+	nstored int
+	bank    []deposit // gradients that are kept while it goes on (modes.Group.Again), oldest first
+
+	batch
+	measured
+	reporting
+}
+
+// batch is what a worker computes.
+type batch struct {
+	basis int64
+	read  int64 // samples applied when it was released
+	start int64
+	count int          // samples of the present batch
+	most  int          // of the largest one, in a ring: what a rider has may be on its way when its next batch is of another size
+	local int          // steps of the present batch, by itself; 0: a gradient
+	micro int          // parts of the present batch, not all of which need be used; 0: it is whole
+	used  int          // samples of the present gradient
+	more  []wire.Piece // what it has beside these, under a plan with a queue
+	part  int          // samples of its parts then; 0: it has a batch of its own
+	done  int          // of its samples, as it has told
+	told  bool         // to stop
+}
+
+// measured is what is said of a worker's gradients, by it and by shards.
+type measured struct {
+	norm2    float64               // of the present gradient, as its worker says
+	change   float64               // |g − g′|² to its gradient before, likewise; negative: it does not say
+	last     glance                // of the gradient that arrived last
+	prior    glance                // of the one before
 	sum2     float64               // of the slices that are stored
 	unknown  bool                  // of one of them it is not known
 	disputed map[int][]replica.Sum // by shard: of which its copies do not say the same
@@ -92,9 +105,10 @@ type account struct {
 	poison  poison.Cause // what is wrong with the present gradient
 	factor  float64      // how many times the median its norm is
 	flipped bool         // its worker points against the others
+}
 
-	bank []deposit // gradients that are kept while it goes on (modes.Group.Again), oldest first
-
+// reporting is a worker's place in a tree.
+type reporting struct {
 	crew  *crew       // with whom it reports; nil: alone
 	up    star.Worker // its parent there, or modes.Direct
 	led   bool        // its last report was its own: the shards send it the parameters

@@ -94,7 +94,7 @@ func TestNoiseOfALoneMember(t *testing.T) {
 
 // Which gradients are compared: consecutive ones, of parameters that are near.
 func TestPairOfAnAccount(t *testing.T) {
-	ok := account{change: 1, prior: glance{norm2: 2, samples: 4, step: 6, basis: 10, read: 100}, last: glance{norm2: 3, samples: 5, step: 7, basis: 12, read: 108}}
+	ok := account{measured: measured{change: 1, prior: glance{norm2: 2, samples: 4, step: 6, basis: 10, read: 100}, last: glance{norm2: 3, samples: 5, step: 7, basis: 12, read: 108}}}
 	for _, c := range []struct {
 		name   string
 		change func(*account)

@@ -15,7 +15,7 @@ func (r *Ring) Join(w star.Worker, _ bool) []Ready {
 	if a.live || r.Lingers(w) {
 		return nil
 	}
-	*a = account{live: true, counted: true, parked: true, step: a.step + 1, stored: a.stored, up: a.up}
+	*a = account{live: true, counted: true, parked: true, step: a.step + 1, stored: a.stored}
 	r.forgive(w)
 	if r.closed || len(r.ledger.redo) == 0 && r.cursor >= r.limit {
 		return r.out

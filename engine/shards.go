@@ -312,16 +312,18 @@ func (l *Shards) Install(p modes.Plan) []Ready {
 
 func (l *Shards) fire(fs []modes.Firing) {
 	for _, f := range fs {
-		if len(f.Freed) > 0 {
+		switch {
+		case len(f.Freed) > 0:
 			l.goOn(f)
 			continue
-		}
-		for _, w := range f.Again {
-			l.deposit(w)
-		}
-		if len(f.Again) > 0 && !f.Banked {
-			l.goOn(f)
-			continue
+		case len(f.Again) > 0:
+			for _, w := range f.Again {
+				l.deposit(w)
+			}
+			if !f.Banked {
+				l.goOn(f)
+				continue
+			}
 		}
 		if f.Banked {
 			l.fireBanked(f)
@@ -329,108 +331,121 @@ func (l *Shards) fire(fs []modes.Firing) {
 		}
 		l.seq++
 		o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm && len(f.Workers) > 0}}
-		var total int64
-		each := 0.0 // samples of one step
-		local := l.stride(f.Workers)
-		if o.Fire.Local = local.steps; local.steps > 0 {
-			o.Fire.NormFirst = false
-		}
-		for _, w := range f.Workers {
-			total += int64(l.accounts[w].used)
-			l.waste += int64(l.accounts[w].whole() - l.accounts[w].used)
-			each += l.accounts[w].perStep()
-		}
-		for _, w := range f.Workers {
-			a := &l.accounts[w]
-			stale := f.Version - 1 - a.basis
-			l.staleness[stale]++
-			g := wire.Gradient{Worker: w, Step: a.step, Weight: l.weight(a.perStep(), each, stale)}
-			if local.mixed {
-				g.Weight *= float32(max(a.local, 1))
-			}
-			if p, ok := l.poisoned(w); ok {
-				g.Weight = 0
-				o.Poison = append(o.Poison, p)
-			}
-			o.Members = append(o.Members, g)
-		}
-		// Shards add gradients in this order. Sorted, so that the bits do not
-		// depend on who came first.
-		slices.SortFunc(o.Members, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
-		o.Fire.Gradients = l.reports(o.Members)
-		for _, g := range o.Members {
-			a := &l.accounts[g.Worker]
-			o.Stale = append(o.Stale, f.Version-1-a.basis)
-			o.Noise.Gradients = append(o.Noise.Gradients, pgns.Gradient{
-				Norm2: a.norm2, Samples: a.used, Weight: float64(g.Weight), Basis: a.basis, Behind: float64(l.used-a.read) / float64(max(l.round(), 1)),
-			})
-		}
-		if len(o.Fire.Gradients) < len(o.Members) { // of who is gone there may be no record, and its gradient is in a report all the same
-			for _, g := range o.Members {
-				a := &l.accounts[g.Worker]
-				o.Pieces = append(o.Pieces, Span{a.start, a.used})
-			}
-		}
-		o.Noise.Round = int(l.round())
-		if len(o.Poison) > 0 || local.steps > 0 || local.mixed { // nothing to learn from
-			o.Noise.Gradients = nil
-		} else if len(o.Members) == 1 {
-			o.Pair, _ = l.accounts[o.Members[0].Worker].pair(l.used, l.round())
-		}
-		o.Fire.Report = l.report && !l.norm && len(f.Workers) > 1 && len(o.Poison) == 0 && len(o.Noise.Gradients) > 0
-		for _, w := range f.Dropped {
-			g := wire.Gradient{Worker: w, Step: l.accounts[w].step, Weight: l.rest()}
-			if _, ok := l.poisoned(w); ok {
-				g.Weight = 0
-			}
-			o.Dropped = append(o.Dropped, g)
-			l.waste += int64(l.accounts[w].whole())
-			if l.lead(w) == w { // who did not push has nothing to be told
-				o.Fire.Dropped = append(o.Fire.Dropped, g)
-				l.accounts[w].dropped = true
-			}
-		}
-		l.used += total
-		o.Used = l.used
-		l.haste.had(total)
+		l.apply(&o, f)
+		l.dropLate(&o, f)
 		if len(f.Workers) > 0 {
 			l.first = len(f.Workers)
 			o.Cancels = l.cancel(f)
 		}
-		// Batches are handed out in order of rank, not of arrival: so every run of an
-		// SSGD job gives every worker the same samples, and a worker in step can tell
-		// its next batch beforehand.
-		l.freed = append(append(l.freed[:0], f.Workers...), f.Dropped...)
-		slices.Sort(l.freed)
-		for _, w := range l.freed {
-			l.accounts[w].led = l.lead(w) == w
-		}
-		for _, w := range l.freed {
-			a := &l.accounts[w]
-			r, ok := wire.Release{}, false
-			switch {
-			case !a.live:
-			case slices.Contains(f.Stopped, w):
-				a.step++
-				a.arrived, a.waiting, a.nstored = false, false, 0
-				clear(a.stored)
-				a.unmeasure()
-				a.parked, a.stopped = true, true
-			default:
-				a.step++
-				r, ok = l.release(w, f.Version)
-			}
-			a.crew, a.ghost = nil, false
-			switch {
-			case ok:
-				o.Releases = append(o.Releases, r)
-			case a.led:
-				o.Fire.Quiet = append(o.Fire.Quiet, w)
-			}
-		}
+		l.next(&o, f)
 		l.link(&o)
 		o.Memo = l.remark(&o)
 		l.out = append(l.out, o)
+	}
+}
+
+// apply has an update made of the gradients of a firing.
+func (l *Shards) apply(o *Ready, f modes.Firing) {
+	var total int64
+	each := 0.0 // samples of one step
+	local := l.stride(f.Workers)
+	if o.Fire.Local = local.steps; local.steps > 0 {
+		o.Fire.NormFirst = false
+	}
+	for _, w := range f.Workers {
+		total += int64(l.accounts[w].used)
+		l.waste += int64(l.accounts[w].whole() - l.accounts[w].used)
+		each += l.accounts[w].perStep()
+	}
+	for _, w := range f.Workers {
+		a := &l.accounts[w]
+		stale := f.Version - 1 - a.basis
+		l.staleness[stale]++
+		g := wire.Gradient{Worker: w, Step: a.step, Weight: l.weight(a.perStep(), each, stale)}
+		if local.mixed {
+			g.Weight *= float32(max(a.local, 1))
+		}
+		if p, ok := l.poisoned(w); ok {
+			g.Weight = 0
+			o.Poison = append(o.Poison, p)
+		}
+		o.Members = append(o.Members, g)
+	}
+	// Shards add gradients in this order. Sorted, so that the bits do not
+	// depend on who came first.
+	slices.SortFunc(o.Members, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
+	o.Fire.Gradients = l.reports(o.Members)
+	for _, g := range o.Members {
+		a := &l.accounts[g.Worker]
+		o.Stale = append(o.Stale, f.Version-1-a.basis)
+		o.Noise.Gradients = append(o.Noise.Gradients, pgns.Gradient{
+			Norm2: a.norm2, Samples: a.used, Weight: float64(g.Weight), Basis: a.basis, Behind: float64(l.used-a.read) / float64(max(l.round(), 1)),
+		})
+	}
+	if len(o.Fire.Gradients) < len(o.Members) { // of who is gone there may be no record, and its gradient is in a report all the same
+		for _, g := range o.Members {
+			a := &l.accounts[g.Worker]
+			o.Pieces = append(o.Pieces, Span{a.start, a.used})
+		}
+	}
+	o.Noise.Round = int(l.round())
+	if len(o.Poison) > 0 || local.steps > 0 || local.mixed { // nothing to learn from
+		o.Noise.Gradients = nil
+	} else if len(o.Members) == 1 {
+		o.Pair, _ = l.accounts[o.Members[0].Worker].pair(l.used, l.round())
+	}
+	o.Fire.Report = l.report && !l.norm && len(f.Workers) > 1 && len(o.Poison) == 0 && len(o.Noise.Gradients) > 0
+	l.used += total
+	o.Used = l.used
+	l.haste.had(total)
+}
+
+// dropLate has the gradients dropped that a firing leaves out.
+func (l *Shards) dropLate(o *Ready, f modes.Firing) {
+	for _, w := range f.Dropped {
+		g := wire.Gradient{Worker: w, Step: l.accounts[w].step, Weight: l.rest()}
+		if _, ok := l.poisoned(w); ok {
+			g.Weight = 0
+		}
+		o.Dropped = append(o.Dropped, g)
+		l.waste += int64(l.accounts[w].whole())
+		if l.lead(w) == w { // who did not push has nothing to be told
+			o.Fire.Dropped = append(o.Fire.Dropped, g)
+			l.accounts[w].dropped = true
+		}
+	}
+}
+
+// next hands out batches to those whom a firing sets free, in order of rank, not of arrival: so every run of an SSGD job gives every worker the same samples,
+// and a worker in step can tell its next batch beforehand.
+func (l *Shards) next(o *Ready, f modes.Firing) {
+	l.freed = append(append(l.freed[:0], f.Workers...), f.Dropped...)
+	slices.Sort(l.freed)
+	for _, w := range l.freed {
+		l.accounts[w].led = l.lead(w) == w
+	}
+	for _, w := range l.freed {
+		a := &l.accounts[w]
+		r, ok := wire.Release{}, false
+		switch {
+		case !a.live:
+		case slices.Contains(f.Stopped, w):
+			a.step++
+			a.arrived, a.waiting, a.nstored = false, false, 0
+			clear(a.stored)
+			a.unmeasure()
+			a.parked, a.stopped = true, true
+		default:
+			a.step++
+			r, ok = l.release(w, f.Version)
+		}
+		a.crew, a.ghost = nil, false
+		switch {
+		case ok:
+			o.Releases = append(o.Releases, r)
+		case a.led:
+			o.Fire.Quiet = append(o.Fire.Quiet, w)
+		}
 	}
 }
 
@@ -465,92 +480,6 @@ func (l *Shards) weight(samples, firing float64, stale int64) float32 {
 	default:
 		return float32(samples / float64(l.round()))
 	}
-}
-
-// goOn releases workers that had been stopped. No update belongs to it: they ask the shards for the parameters.
-func (l *Shards) goOn(f modes.Firing) {
-	var o Ready
-	for w := range f.Released() {
-		l.accounts[w].led = true
-		if r, ok := l.release(w, f.Version); ok {
-			r.Pull = l.shards > 0
-			o.Releases = append(o.Releases, r)
-		}
-	}
-	if len(o.Releases) > 0 {
-		l.out = append(l.out, o)
-	}
-}
-
-// deposit keeps the present gradient of w, which every shard holds, for an update to come.
-func (l *Shards) deposit(w star.Worker) {
-	a := &l.accounts[w]
-	d := deposit{a.step, a.basis, a.read, a.spans(), a.used, a.whole(), a.norm2, Poisoned{}}
-	if p, ok := l.poisoned(w); ok {
-		d.poison = p
-	}
-	a.bank = append(a.bank, d)
-	a.unmeasure()
-	a.step++
-	a.arrived, a.waiting, a.nstored = false, false, 0
-	clear(a.stored)
-}
-
-// fireBanked makes an update of gradients that were kept. It releases those who bring the last of them; the others compute.
-func (l *Shards) fireBanked(f modes.Firing) {
-	l.seq++
-	o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm, Report: l.report && !l.norm && len(f.Workers) > 1}}
-	gs := make([]deposit, 0, len(f.Workers))
-	total := 0
-	for _, w := range f.Workers {
-		a := &l.accounts[w]
-		d := a.bank[0]
-		a.bank = a.bank[1:]
-		gs = append(gs, d)
-		total += d.used
-		l.waste += int64(d.count - d.used)
-		o.Members = append(o.Members, wire.Gradient{Worker: w, Step: d.step})
-	}
-	round := max(l.round(), 1)
-	for i, d := range gs {
-		stale := f.Version - 1 - d.basis
-		l.staleness[stale]++
-		g := &o.Members[i]
-		g.Weight = l.weight(float64(d.used), float64(total), stale)
-		if d.poison.Cause != poison.None {
-			g.Weight = 0
-			o.Poison = append(o.Poison, d.poison)
-		}
-		o.Stale = append(o.Stale, stale)
-		o.Noise.Gradients = append(o.Noise.Gradients, pgns.Gradient{
-			Norm2: d.norm2, Samples: d.used, Weight: float64(g.Weight), Basis: d.basis, Behind: float64(l.used-d.read) / float64(round),
-		})
-	}
-	o.Noise.Round = int(round)
-	if len(o.Poison) > 0 { // nothing to learn from
-		o.Noise.Gradients, o.Fire.Report = nil, false
-	}
-	o.Fire.Gradients = slices.Clone(o.Members)
-	slices.SortStableFunc(o.Fire.Gradients, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
-	l.used += int64(total)
-	o.Used = l.used
-	l.first = len(f.Workers)
-	for _, w := range f.Workers {
-		if !slices.Contains(f.Again, w) && !slices.Contains(o.Fire.Quiet, w) {
-			o.Fire.Quiet = append(o.Fire.Quiet, w)
-		}
-	}
-	for _, w := range f.Again {
-		l.accounts[w].led = true
-		if r, ok := l.release(w, f.Version); ok {
-			o.Releases = append(o.Releases, r)
-		} else {
-			o.Fire.Quiet = append(o.Fire.Quiet, w)
-		}
-	}
-	o.Cancels = l.cancel(f)
-	o.Memo = l.remark(&o)
-	l.out = append(l.out, o)
 }
 
 // rest is the part of the workers that were not in the last update: (N − K)/N of LGC.

@@ -1,0 +1,205 @@
+package coord
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"star/engine"
+	"star/runlog"
+	"star/transport"
+)
+
+// carry does what the engine has ready.
+func (c *Coordinator) carry(orders []engine.Ready) error {
+	orders, evict := evictions(orders)
+	if len(orders) > 0 {
+		c.freezeFirst()
+	}
+	c.issue(orders)
+	if len(orders) > 0 {
+		c.progress = time.Now()
+		c.trySaved() // it may have waited for this version
+		c.milestones()
+	}
+	if c.sick != nil {
+		return c.sick
+	}
+	for _, e := range evict {
+		if err := c.evict(e); err != nil {
+			return err
+		}
+	}
+	return c.tryFinish()
+}
+
+// issue sends what the engine has ready.
+func (c *Coordinator) issue(orders []engine.Ready) {
+	c.record(orders)
+	orders = c.withhold(orders)
+	if c.hold(orders) {
+		return
+	}
+	if len(orders) > 0 && !c.may() {
+		return
+	}
+	// Where others may coordinate, this process may end at any time, and another one goes on: what led to these orders is on record, the orders are
+	// with the shards. Where members remember what is complete, it is on record before they do.
+	c.onRecord(orders)
+	if c.copies != nil {
+		c.chain(orders)
+		return
+	}
+	released := false
+	for i := range orders {
+		if orders[i].Fire.Seq > 0 {
+			c.fire(&orders[i])
+		}
+		released = released || len(orders[i].Releases) > 0
+	}
+	c.onRecord(orders)
+	if released && c.cfg.Office != nil {
+		c.memo = c.engine.Memo(c.term())
+	}
+	for i := range orders {
+		c.follow(&orders[i])
+	}
+}
+
+// onRecord has the run log on disk, where others may coordinate. An error of the log is for tick.
+func (c *Coordinator) onRecord(orders []engine.Ready) {
+	if c.cfg.Office != nil && len(orders) > 0 {
+		c.cfg.RunLog.Flush()
+	}
+}
+
+// follow sends what follows from a firing.
+func (c *Coordinator) follow(o *engine.Ready) {
+	for _, d := range o.Detached {
+		c.detach(d)
+	}
+	for _, r := range o.Rings {
+		c.announce(r)
+	}
+	for _, b := range o.Branches {
+		c.branch(b)
+	}
+	for _, m := range o.Closes {
+		if p := c.workers[m.Worker]; p != nil && !p.gone {
+			c.send(p, func() error { return transport.Send(p.conn, m.Msg, nil) })
+		}
+	}
+	for _, m := range o.Cancels {
+		if p := c.workers[m.Worker]; p != nil {
+			c.send(p, func() error { return transport.Send(p.conn, m, nil) })
+		}
+	}
+	c.pace(o.Releases)
+	for _, r := range o.Releases {
+		c.release(r)
+	}
+}
+
+func (c *Coordinator) fire(o *engine.Ready) {
+	f := &o.Fire
+	for _, s := range c.servers {
+		if s.hello.Shards > 0 {
+			c.send(s, func() error { return transport.Send(s.conn, *f, o.Memo) })
+		}
+	}
+	if o.Silent {
+		return
+	}
+	c.received(len(f.Gradients))
+	if f.NormFirst || f.Report {
+		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), report: f.Report, version: f.Version, noise: o.Noise, samples: f.Samples}
+	}
+	if len(f.Gradients) > 0 {
+		c.stats.updates++
+	}
+	switch {
+	case len(o.Pair.Gradients) > 0:
+		c.observe(f.Version, o.Pair)
+	case o.Noise.Sum2 > 0 && !c.cfg.Lossy: // all-reduce: its members have said it
+		c.observe(f.Version, o.Noise)
+	}
+}
+
+// record writes down the updates that the ledger has ordered, when it has: what comes behind them in the run log happened behind them, whenever they are carried out.
+func (c *Coordinator) record(orders []engine.Ready) {
+	for i := range orders {
+		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
+			o.Recorded = true
+			c.recordFire(o)
+		}
+	}
+}
+
+func (c *Coordinator) recordFire(o *engine.Ready) {
+	f := &o.Fire
+	at := c.elapsed()
+	line := runlog.Fire{Seq: f.Seq, Version: f.Version, Samples: o.Used, Staleness: append([]int64{}, o.Stale...)}
+	gradients, dropped := f.Gradients, f.Dropped
+	if o.Members != nil || o.Dropped != nil { // with a tree the Fire may name fewer
+		gradients, dropped = o.Members, o.Dropped
+	}
+	line.Workers, line.Dropped = engine.WorkersOf(gradients), engine.WorkersOf(dropped)
+	if len(f.Gradients) < len(gradients) {
+		line.Reports = engine.WorkersOf(f.Gradients)
+	}
+	line.Pieces = flat(o.Pieces)
+	line.Round, line.More = o.Round, o.More
+	e := runlog.Entry(line)
+	c.cfg.RunLog.Write(at, e)
+	c.leftOut(o.Poison)
+	c.tell(at, e)
+}
+
+func (c *Coordinator) release(r transport.Release) {
+	p := c.workers[r.Worker]
+	if p == nil || p.gone || c.keeps(r) {
+		return
+	}
+	c.mark(p, &r)
+	p.flight.release(time.Now(), r.Action == transport.Continue)
+	p.flight.delay = r.Delay
+	c.inflow(p)
+	if !p.flight.from.IsZero() && c.engine.Worker(r.Worker).Led && !c.beside(p) {
+		c.meter.add(span{p.flight.from.Sub(c.begun), p.flight.to.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
+	}
+	c.send(p, func() error { return transport.Send(p.conn, r, c.memo) })
+}
+
+// evictions takes out of what is ready who is to leave.
+func evictions(orders []engine.Ready) ([]engine.Ready, []*engine.Eviction) {
+	if !slices.ContainsFunc(orders, func(o engine.Ready) bool { return o.Evict != nil }) {
+		return orders, nil
+	}
+	var rest []engine.Ready
+	var evict []*engine.Eviction
+	for _, o := range orders {
+		if o.Evict != nil {
+			evict = append(evict, o.Evict)
+		} else {
+			rest = append(rest, o)
+		}
+	}
+	return rest, evict
+}
+
+// evict takes leave of a member that is to leave: its word was not so, or the others cannot go on with it.
+func (c *Coordinator) evict(e *engine.Eviction) error {
+	of := c.workers
+	if e.Server {
+		of = c.servers
+	}
+	p := of[e.Rank]
+	switch {
+	case p == nil || p.gone:
+		return nil
+	case e.Again:
+		c.part(p, exitRestart, fmt.Sprintf("the job goes on without this worker: %v", e.Why))
+		return c.lost(p, e.Why)
+	}
+	return c.drop(p, e.Why)
+}

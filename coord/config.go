@@ -1,0 +1,230 @@
+package coord
+
+import (
+	"encoding/json"
+	"log/slog"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/runlog"
+	"star/transport"
+)
+
+// Config is what a job is. The zero value of a field means what its comment says. It is flat, with more fields than other structs have, because
+// whoever starts a coordinator fills it in one place, with names that say all.
+type Config struct {
+	Job     string
+	Workers int // ranks: the most workers that the job may have at once
+	First   int // workers that it is meant to begin with; zero means Workers
+
+	// Least is with how many workers the job begins, without waiting for First, and with how many it goes on: while there
+	// are fewer it waits, for JoinTimeout at most. Zero: it begins with First, and ends when nobody is left.
+	Least int
+
+	Servers int // star-ps processes; zero means 1
+
+	// Replicas is how many servers hold each shard: an update counts when all of them hold it, and one that is gone takes nothing
+	// along. Zero means 1.
+	Replicas int
+
+	Plan  modes.Plan // zero means SSGD
+	Words string     // Plan as it was given; empty: in no words of its own
+	Pilot Pilot      // changes the plan while the job runs; nil: the plan stays
+
+	// Admission is asked before the Pilot leaves SSGD. Nil: nobody is.
+	Admission Admission
+
+	Ring *RingConfig    // all-reduce; nil: parameter servers
+	Tree modes.TreeRule // for plans that want an automatic tree
+
+	// Pace has pushes that would meet at the servers' link wait for each other, where that
+	// delays no update.
+	Pace bool
+
+	Batch int   // samples of one worker in one iteration
+	Scale Scale // zero means ScaleRound
+	Norm  bool  // shards need the global norm before an update (clipping)
+
+	// Strides says that workers can make steps of their own between two releases (modes.Plan.Local) and hand over how far they have come in units of a gradient, and that
+	// shards or members of a ring can go on from there (ps.Strider), in a job that otherwise sends gradients.
+	Strides bool
+
+	// Validation holds every update against a validation gradient before it is applied (Zeno++).
+	// Nil: nothing does.
+	Validation *Validation
+
+	// Cancel tells workers without which an update was made to stop computing for it, where they
+	// compute in parts (LGC, K-sync).
+	Cancel bool
+
+	// Lossy says that what reaches the shards is not what workers take the norm of,
+	// because compression has changed it. Then the noise scale is measured only in updates of one gradient,
+	// which its worker compares with its last one.
+	Lossy bool
+
+	// Poison says what is done about gradients that do not belong (package poison): PoisonSkip,
+	// PoisonFatal or PoisonOff. Empty means PoisonSkip.
+	Poison string
+
+	// Shift has what each server takes in measured, and shown in the status: somebody may move shards by it (Note).
+	Shift bool
+
+	// StopOnLoss ends the job when a worker is gone after the start.
+	StopOnLoss bool
+
+	// The run ends at the first of these; zero: not there.
+	Samples int64   // of the stream
+	Epochs  float64 // passes over the data
+	Steps   int64   // iterations of all workers
+
+	EvalEvery float64       // epochs between evaluations; zero: only at the end
+	SaveEvery time.Duration // between checkpoints; zero: only at the end
+
+	// Resume is where a checkpoint left off, ResumeHash its model, Buffers the
+	// averaged Model.Buffers in it, for workers to begin with.
+	Resume     Progress
+	ResumeHash string
+
+	// ResumeData is the data set of the checkpoint, in Data, Samples and Digest; nil: not known, or another one is meant.
+	ResumeData *Enrolment
+	Buffers    []float32
+
+	// Remember is what the checkpoint knows of the workers' last iterations.
+	Remember []star.Record
+
+	// Grace is how long the job may take to save itself when it is told to end (Stop), or when too many of its members are. Zero: it ends at once.
+	Grace time.Duration
+
+	JoinTimeout time.Duration // zero means 2 min
+	SendTimeout time.Duration // zero means 10 s: how long a member may take for a small message; others do not wait for it
+	DeadAfter   time.Duration // zero means 60 s: a member that said nothing for so long is gone
+	Unreachable time.Duration // zero means 7 s: a member whose host does not answer for so long is gone (transport.Unreachable)
+	StallAfter  time.Duration // zero means 15 s: when to say whom everybody waits for
+
+	// StoreTimeout is how long the shards may take to hold a gradient after its
+	// worker said that it had pushed it. Then the worker is gone. Zero means 60 s and a
+	// second for each MiB of the parameters: twice what a worker itself waits.
+	StoreTimeout time.Duration
+
+	// MaxParams bounds the model of the first worker, whose word the size of every
+	// shard follows. Zero means what the protocol allows.
+	MaxParams int64
+
+	// Save writes the manifest of a checkpoint whose parts are on disk, and
+	// returns its path. It is called in a goroutine of its own, one at a time. Nil: no checkpoints. Name makes the ID of a checkpoint.
+	Save func(Checkpoint) (path string, err error)
+
+	// Discard removes what a checkpoint that failed has left, as Save is called. Nil: it stays.
+	Discard func(id string)
+
+	// Saved says whether a checkpoint of that ID is complete, and where. A successor asks when it cannot write one. Nil: none is.
+	Saved func(id string) (path string, ok bool)
+
+	Name func(version, generation int64) string
+
+	Generation int64 // lives of this job: one more than that of the checkpoint it resumes from
+
+	// Office is the right to coordinate, where other processes may take the job over; Heir is what the one before has left, for
+	// a job that is taken over (succession.go). Nil: there are no others; the job begins here.
+	Office Office
+	Heir   *Estate
+
+	// Council is how many servers may coordinate: those of the lowest ranks. They are not told that the job is over: whoever holds the office has them
+	// agree on that once the result is out.
+	Council int
+
+	Settings json.RawMessage // the effective configuration: line 1 of the run log
+
+	// Fits says what is wrong with a worker that comes, by what the servers of this job were told; vouched: they were told what it is to
+	// train, and it was told the same. Nil: whoever comes first is right.
+	Fits func(h transport.Hello, e Enrolment) (vouched bool, err error)
+
+	// Trains is what a job trains whose workers have enrolled so, with the Settings that belong to it. Nil: what Result and Settings say.
+	Trains func(h transport.Hello, e Enrolment) (Told, json.RawMessage)
+
+	Notes   []string      // injections and the like, for the run log
+	Program string        // name and version
+	Result  runlog.Result // fields that only the caller knows are copied into the result
+	RunLog  *runlog.Writer
+	Log     *slog.Logger
+}
+
+// flat are the spans as the run log has them: where each begins, and how many samples it has.
+func flat(spans []Span) (out []int64) {
+	for _, s := range spans {
+		out = append(out, s.Start, int64(s.Count))
+	}
+	return out
+}
+
+// Checkpoint is what the coordinator knows of a checkpoint whose parts are saved.
+type Checkpoint struct {
+	ID         string
+	Generation int64
+	Progress
+	Enrolment Enrolment
+	Model     string
+	ModelHash string
+	Params    int64
+	Buffers   []float32         // averaged over workers
+	Parts     []json.RawMessage // one for each shard, in order: what its Saved said
+	Residuals []ResidualPart    // by rank: of workers with codecs that have answered
+	Records   []star.Record     // the workers' last iterations, for Remember
+}
+
+// Tensor names one tensor inside a flat vector.
+type Tensor struct {
+	Name   string `json:"name"`
+	Shape  []int  `json:"shape"`
+	Offset int    `json:"offset"`
+}
+
+// Enrolment is the payload of a worker's Hello: what it is going to train.
+type Enrolment struct {
+	Layout  []Tensor `json:"layout"`
+	Buffers []Tensor `json:"buffers,omitempty"`
+	Data    string   `json:"data"`
+	Samples int64    `json:"samples"`          // of one epoch
+	Digest  string   `json:"digest,omitempty"` // of the contents of the data; empty: not known
+	Tests   int64    `json:"tests"`
+	Rule    string   `json:"rule,omitempty"` // all-reduce: RingConfig.Rule
+
+	// Told is what the worker was told to train; nil: it does not say.
+	Told *Told `json:"told,omitempty"`
+
+	// Codec is what this worker's gradients go through (--compress); empty: they go as they are. Each worker may have another one.
+	Codec string `json:"codec,omitempty"`
+
+	// Stand is how far a worker of a ring has come that looks for another coordinator; nil: it comes to the job.
+	Stand *Stand `json:"stand,omitempty"`
+}
+
+// Told is what a member was told to train, in the words of its settings.
+type Told struct {
+	Model   string `json:"model"`
+	Dataset string `json:"dataset"`
+	Seed    uint64 `json:"seed"`
+	Batch   int    `json:"batch,omitempty"` // 0: it was not told, and takes what it is given
+}
+
+// Error is a failure of the whole job with the exit code that fits.
+type Error struct {
+	Exit int
+	Msg  string
+}
+
+func (e *Error) Error() string { return e.Msg }
+
+// ExitCode is the exit code that fits.
+func (e *Error) ExitCode() int { return e.Exit }
+
+// Exit codes of the coordinator (docs/operations.md).
+const (
+	exitFailure  = 1
+	exitUsage    = 2
+	exitLost     = 69
+	exitDiverged = 70
+	exitRestart  = 75
+	exitDisagree = 78
+)

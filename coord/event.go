@@ -1,0 +1,398 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"star"
+	"star/engine"
+	"star/exact"
+	"star/pgns"
+	"star/runlog"
+	"star/transport"
+)
+
+// peer is one member's connection.
+type peer struct {
+	conn     *outbox
+	role     string
+	rank     int
+	hello    transport.Hello
+	came     time.Duration // since the run began
+	vouched  bool          // Config.Fits says so
+	heard    time.Time
+	pushed   time.Time // it said so of its last gradient
+	last     star.Record
+	welcomed bool
+	gone     bool
+	unsaid   bool      // a server that has come back, and has yet to say what it has
+	parted   bool      // was told why: its reader will close the connection
+	leaving  time.Time // it said that it was told to end
+	leave    transport.Leave
+	evals    bool   // is to evaluate at its next release
+	codec    string // of its gradients; empty: none
+	stand    *Stand // in a ring that was taken over; nil: it comes to the job
+	at       string // site of it; empty: not looked up yet
+
+	pulse
+}
+
+// pulse is what was measured of a member.
+type pulse struct {
+	recent   window // of iterations
+	busy     window // of them, without waiting
+	own      window // of iterations: loading and computing
+	flight   flight
+	late     lateness
+	copyRate float64 // of the last shard that moved here, bytes per second
+	load     hostLoad
+}
+
+// event is one thing that a connection said. kind 0: it ended. It has a field for each message, more than a struct should have, because what is
+// said in every iteration of every worker is handed over without an allocation.
+type event struct {
+	peer    *peer
+	kind    transport.Kind
+	err     error
+	payload []byte
+	hello   transport.Hello
+	arrive  transport.Arrive
+	stored  transport.Stored
+	ready   transport.Ready
+	joined  transport.Joined
+	norm    transport.Norm
+	saved   transport.Saved
+	buffers transport.Buffers
+	eval    transport.EvalResult
+	leave   transport.Leave
+	formed  transport.Formed
+
+	computed transport.Computed
+	bundle   transport.Bundle
+	tally    transport.Tally
+	fault    transport.Fault
+	codec    transport.Compression
+	poison   transport.Poison
+	moved    transport.Moved
+	held     transport.Held
+	control  []string
+	reply    chan<- reply
+	saying   *saying
+	enlist   transport.Enlist
+	usage    transport.Usage
+	standing transport.Standing
+	note     *runlog.Shift
+}
+
+// kindSaying marks an event of the pilot. No frame has it.
+const kindSaying transport.Kind = 255
+
+type reply struct {
+	json []byte
+	err  string
+}
+
+// normSum is what shards say of the weighted sum of a firing.
+type normSum struct {
+	left    int
+	said    []bool        // by shard: one that is told again counts once
+	report  bool          // after the update, in sum2
+	sum     exact.Squares // before it
+	sum2    float64
+	version int64
+	noise   pgns.Update
+	samples int64 // applied before
+
+	dots []float64 // by shard: products with the validation gradient
+	refs exact.Squares
+}
+
+// maxReport is the largest payload that a member may send to the coordinator.
+const (
+	reportTime = 30 * time.Second // for one, and a second for each MiB
+	maxReport  = 64 << 20         // bytes: Model.Buffers of the largest model, norm bins, part descriptions
+)
+
+func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
+	f, err := conn.Recv()
+	if err != nil {
+		return e, err
+	}
+	e.kind = f.Kind
+	switch f.Kind {
+	case transport.KindArrive:
+		e.arrive, err = transport.ParseArrive(f.Header)
+	case transport.KindStored:
+		e.stored, err = transport.ParseStored(f.Header)
+	case transport.KindReady:
+		e.ready, err = transport.ParseReady(f.Header)
+	case transport.KindJoined:
+		e.joined, err = transport.ParseJoined(f.Header)
+	case transport.KindNorm:
+		e.norm, err = transport.ParseNorm(f.Header)
+	case transport.KindSaved:
+		e.saved, err = transport.ParseSaved(f.Header)
+	case transport.KindBuffers:
+		e.buffers, err = transport.ParseBuffers(f.Header)
+	case transport.KindEvalResult:
+		e.eval, err = transport.ParseEvalResult(f.Header)
+	case transport.KindLeave:
+		e.leave, err = transport.ParseLeave(f.Header)
+	case transport.KindFormed:
+		e.formed, err = transport.ParseFormed(f.Header)
+	case transport.KindTally:
+		e.tally, err = transport.ParseTally(f.Header)
+	case transport.KindComputed:
+		e.computed, err = transport.ParseComputed(f.Header)
+	case transport.KindFault:
+		e.fault, err = transport.ParseFault(f.Header)
+	case transport.KindCompression:
+		e.codec, err = transport.ParseCompression(f.Header)
+	case transport.KindPoison:
+		e.poison, err = transport.ParsePoison(f.Header)
+	case transport.KindBundle:
+		e.bundle, err = transport.ParseBundle(f.Header)
+	case transport.KindMoved:
+		e.moved, err = transport.ParseMoved(f.Header)
+	case transport.KindHeld:
+		e.held, err = transport.ParseHeld(f.Header)
+	case transport.KindEnlist:
+		e.enlist, err = transport.ParseEnlist(f.Header)
+	case transport.KindUsage:
+		e.usage, err = transport.ParseUsage(f.Header)
+	case transport.KindStanding:
+		e.standing, err = transport.ParseStanding(f.Header)
+	case transport.KindPing:
+		_, err = transport.ParsePing(f.Header)
+	case transport.KindPong:
+		_, err = transport.ParsePong(f.Header)
+	default:
+		err = fmt.Errorf("unexpected frame %v", f.Kind)
+	}
+	if err != nil || f.Size == 0 {
+		return e, err
+	}
+	switch f.Kind {
+	case transport.KindNorm, transport.KindSaved, transport.KindBuffers, transport.KindStanding:
+	default:
+		return e, fmt.Errorf("frame %v has a payload of %d bytes, expected none", f.Kind, f.Size)
+	}
+	if f.Size > maxReport {
+		return e, fmt.Errorf("frame %v has a payload of %d bytes, at most %d", f.Kind, f.Size, maxReport)
+	}
+	conn.SetReadDeadline(time.Now().Add(reportTime + time.Duration(f.Size>>20)*time.Second))
+	e.payload, err = transport.ReadAll(conn, f)
+	if err == nil {
+		err = conn.SetReadDeadline(time.Time{})
+	}
+	return e, err
+}
+
+func (c *Coordinator) handle(e event) error {
+	p := e.peer
+	switch e.kind {
+	case transport.KindControl:
+		return c.control(e)
+	case kindSaying:
+		return c.heed(e.saying)
+	case kindNote:
+		c.noted(*e.note)
+		return nil
+	}
+	if p.gone {
+		return nil
+	}
+	p.heard = time.Now()
+	if c.ignores(e.kind) {
+		return nil
+	}
+	switch e.kind {
+	case 0:
+		return c.lost(p, e.err)
+	case transport.KindHello:
+		return c.enrol(p, e.payload)
+	case transport.KindPing:
+		c.send(p, func() error { return transport.Send(p.conn, transport.Pong{Now: time.Now().UnixNano()}, nil) })
+		return nil
+	case transport.KindPong:
+		return nil // it was heard
+	case transport.KindLeave:
+		return c.left(p, e.leave)
+	}
+	if err := c.wellFormed(p, &e); err != nil {
+		return c.drop(p, err)
+	}
+	switch p.role {
+	case transport.RoleServer:
+		return c.fromServer(p, e)
+	case transport.RoleValidator:
+		return c.fromValidator(p, e)
+	}
+	return c.fromWorker(p, e)
+}
+
+func (c *Coordinator) fromServer(p *peer, e event) error {
+	switch e.kind {
+	case transport.KindReady:
+		if c.engine != nil {
+			return nil // of a copy that comes later
+		}
+		if c.hosts[[2]int{p.rank, e.ready.Shard}] && e.ready.Version != c.cfg.Resume.Version {
+			why := &Error{exitDisagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d", e.ready.Shard, e.ready.Version, c.cfg.Resume.Version)}
+			if c.spared(p) {
+				return c.drop(p, why)
+			}
+			return why
+		}
+		c.ready[e.ready.Shard] = c.readyAt(p, e.ready.Shard)
+		c.tryStart()
+	case transport.KindStored:
+		if c.engine == nil {
+			return nil
+		}
+		if c.cfg.Validation != nil && int(e.stored.Worker) == len(c.workers) {
+			return c.referred(e.stored)
+		}
+		sums := c.wholeAt(p, e.stored)
+		if sums == nil {
+			return nil
+		}
+		orders, err := c.engine.Stored(e.stored.Shard, e.stored.Worker, e.stored.Step, sums...)
+		if err != nil {
+			return c.drop(p, err)
+		}
+		if w := c.workers[e.stored.Worker]; w != nil {
+			w.flight.stored(time.Now())
+			c.took(int(e.stored.Worker), p.rank)
+		}
+		return c.carry(orders)
+	case transport.KindNorm:
+		if c.copies != nil {
+			return c.normAt(p, e)
+		}
+		if c.succeeds() {
+			c.heir.norms = append(c.heir.norms, heard{p, e})
+			return nil
+		}
+		return c.norm(p, e)
+	case transport.KindSaved:
+		if c.owner[e.saved.Shard] == p.rank {
+			c.saved(e)
+		}
+	case transport.KindMoved:
+		return c.moved(p, e.moved)
+	case transport.KindHeld:
+		return c.held(p, e.held)
+	case transport.KindPoison:
+		if !c.answersFor(p, e.poison.Shard) {
+			return nil // another copy says it too
+		}
+		return c.toldPoison(p, e.poison)
+	case transport.KindEnlist:
+		p.load.enlist = e.enlist
+	case transport.KindUsage:
+		p.load.usage, p.load.heard = e.usage, true
+	case transport.KindStanding:
+		return c.stood(p, e.standing, e.payload)
+	default:
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.kind))
+	}
+	return nil
+}
+
+func (c *Coordinator) fromWorker(p *peer, e event) error {
+	switch e.kind {
+	case transport.KindJoined:
+		c.joined[p.rank] = true
+		c.tryStart()
+		c.receive()
+	case transport.KindArrive:
+		return c.arrived(p, e.arrive.Record)
+	case transport.KindBuffers:
+		return c.gather(p, e)
+	case transport.KindEvalResult:
+		return c.evaluated(p, e.eval)
+	case transport.KindFault:
+		says, orders, err := c.engine.Fault(e.fault)
+		if err == nil {
+			c.log.Warn(says.What, "at", p.conn.Peer(), says.Unit, e.fault.Generation, says.Whom, e.fault.Suspect, "reason", e.fault.Reason)
+		}
+		return c.decided(p, orders, err)
+	case transport.KindSaved:
+		return c.savedAt(p, e)
+	case transport.KindComputed:
+		c.progress = time.Now()
+		orders, err := c.engine.Computed(e.computed)
+		return c.decided(p, orders, err)
+	case transport.KindFormed:
+		orders, err := c.engine.Formed(e.formed)
+		return c.decided(p, orders, err)
+	case transport.KindTally:
+		orders, err := c.engine.Tally(e.tally)
+		if err == nil && e.tally.Hash != 0 {
+			return c.compare(e.tally)
+		}
+		return c.decided(p, orders, err)
+	case transport.KindBundle:
+		orders, err := c.engine.Reported(e.bundle)
+		return c.decided(p, orders, err)
+	case transport.KindPoison:
+		return c.toldPoison(p, e.poison)
+	case transport.KindCompression:
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Compression{Worker: star.Worker(p.rank), Version: e.codec.Version, Codec: e.codec.Codec, Why: e.codec.Why})
+	default:
+		return c.drop(p, fmt.Errorf("unexpected frame %v from a worker", e.kind))
+	}
+	return nil
+}
+
+// decided carries out what the engine made of a member's word, or takes leave of one that broke the protocol.
+func (c *Coordinator) decided(p *peer, orders []engine.Ready, err error) error {
+	if err != nil {
+		return c.broken(p, err)
+	}
+	return c.carry(orders)
+}
+
+// broken is what follows from an error of the engine: the end of the job, if it cannot go on; else a member is to go.
+func (c *Coordinator) broken(p *peer, err error) error {
+	if lost, ok := errors.AsType[*engine.LostError](err); ok {
+		return &Error{exitLost, lost.Msg}
+	}
+	return c.drop(p, err)
+}
+
+func (c *Coordinator) arrived(p *peer, r star.Record) error {
+	batch, orders, err := c.engine.Arrive(r, p.codec != "")
+	if err != nil {
+		return c.drop(p, err)
+	}
+	if c.sharded() {
+		r.Transit = p.flight.arrive(time.Now(), &r)
+	}
+	if r.Samples > 0 { // a ring member without samples computes nothing
+		at := c.elapsed()
+		line := runlog.Record{Record: r, Start: batch.Start, More: flat(batch.More)}
+		c.cfg.RunLog.Record(at, &line)
+		c.tell(at, line)
+		c.memory.add(r)
+		c.stats.observe(r)
+		if c.auto != nil {
+			c.auto.observe(r)
+		}
+		if c.pacer != nil {
+			c.pacer.observe(r)
+		}
+	}
+	p.last, p.pushed = r, time.Now()
+	p.late = lateness{released: p.flight.released, there: true}
+	p.recent.add(r.Iteration().Seconds())
+	p.own.add(r.Own().Seconds())
+	if c.sharded() {
+		p.busy.add(r.Busy().Seconds())
+	} else {
+		p.busy.add(r.Own().Seconds())
+	}
+	return c.carry(orders)
+}

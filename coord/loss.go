@@ -1,0 +1,173 @@
+package coord
+
+import (
+	"fmt"
+	"time"
+
+	"star"
+	"star/runlog"
+	"star/transport"
+)
+
+// send sends one small message, behind those that wait. A peer that does not take it is closed; its reader
+// will say so.
+func (c *Coordinator) send(p *peer, write func() error) {
+	if p == nil || p.gone {
+		return
+	}
+	if err := write(); err != nil {
+		p.conn.fail(err)
+	}
+}
+
+// drop ends the connection of a member that broke the protocol. The job goes on.
+func (c *Coordinator) drop(p *peer, why error) error {
+	c.log.Warn("closing a connection that broke the protocol", "peer", p.conn.Peer(), "reason", why)
+	c.part(p, exitDisagree, why.Error())
+	return c.lost(p, why)
+}
+
+// part tells a peer why it must go. Its reader goes on for a moment, because a
+// socket that is closed with bytes unread takes back what was sent last; the
+// peer's own close, or the deadline, ends it.
+func (c *Coordinator) part(p *peer, exit int, reason string) {
+	c.send(p, func() error { return transport.Send(p.conn, transport.Reject{Exit: exit, Reason: reason}, nil) })
+	p.parted = true
+	p.conn.endReads(time.Now().Add(time.Second))
+}
+
+// hangUp closes the connection of a peer that nobody has taken leave of.
+func (p *peer) hangUp() {
+	p.gone = true
+	if !p.parted {
+		p.conn.Close()
+	}
+}
+
+// left is a member that said good-bye.
+func (c *Coordinator) left(p *peer, m transport.Leave) error {
+	if c.leaving(p, m) {
+		c.log.Info("is to leave", "peer", p.conn.Peer(), "reason", m.Reason)
+		return c.muster(time.Now())
+	}
+	c.log.Info("left", "peer", p.conn.Peer(), "reason", m.Reason)
+	why := fmt.Errorf("left: %s", m.Reason)
+	if m.Exit != exitDiverged || p.role != transport.RoleWorker || c.engine == nil || c.isLate(p) {
+		return c.lost(p, why)
+	}
+	// Where the parameters are no numbers any more, every worker finds out in its next iteration. One that is alone with that is broken, or lies.
+	c.diverged[p.rank] = fmt.Sprintf("worker %d: %s", p.rank, m.Reason)
+	err := c.lost(p, why)
+	if c.cfg.Poison == PoisonFatal || c.cfg.StopOnLoss || len(c.diverged) > c.engine.Live() {
+		return &Error{exitDiverged, c.diverged[p.rank]}
+	}
+	return err
+}
+
+// lost is a member whose connection ended.
+func (c *Coordinator) lost(p *peer, why error) error {
+	if p.gone {
+		return nil
+	}
+	if p.role == transport.RoleValidator {
+		return c.lostValidator(p, why)
+	}
+	if p.role == transport.RoleServer {
+		p.hangUp()
+		if p.rank >= 0 && p.rank < len(c.servers) && c.servers[p.rank] == p {
+			if c.engine == nil && !c.assigned {
+				c.servers[p.rank] = nil // it may come back
+				c.disclaim(p.rank)
+				return nil
+			}
+			if c.cfg.Office != nil && p.hello.Shards == 0 && (c.copies == nil || c.engine == nil || p.rank < c.cfg.Council) { // another one that may coordinate
+				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
+				return nil
+			}
+			if c.copies != nil && (c.engine != nil || c.trained() && c.assigned) && (p.rank != 0 || c.cfg.Office != nil) {
+				return c.lostServer(p, why)
+			}
+			if c.engine == nil && c.spared(p) {
+				if err := c.lostServer(p, why); err != nil {
+					return err
+				}
+				for shard := range c.ready {
+					c.ready[shard] = c.readyAll(shard)
+				}
+				c.tryStart()
+				return nil
+			}
+			if c.engine != nil && p.hello.Shards == 0 && p.rank != 0 { // a spare one
+				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
+				if c.mover.stage != moveIdle {
+					c.moving.why = fmt.Sprintf("server %d is lost: %v", p.rank, why)
+				}
+				return c.moveOn(c.mover.lost(p.rank))
+			}
+			return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
+		}
+		return nil
+	}
+	if c.isLate(p) {
+		c.lostLate(p, why)
+		return nil
+	}
+	if c.stopping.still { // its gradient would not count any more
+		p.hangUp()
+		c.forgetInRound(p)
+		c.forgetResidual(star.Worker(p.rank))
+		c.trySaved()
+		return nil
+	}
+	c.removeWorker(p, why.Error())
+	if c.engine == nil {
+		return nil
+	}
+	c.enlisted()
+	if c.cfg.StopOnLoss && !c.final {
+		return &Error{exitLost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
+	}
+	if c.engine.Live() == 0 && (!c.final || !c.engine.Survives()) && !c.awaits() && c.stopping.cause == nil {
+		return &Error{exitLost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
+	}
+	if err := c.resize(); err != nil {
+		return err
+	}
+	return c.tryFinish()
+}
+
+func (c *Coordinator) removeWorker(p *peer, why string) {
+	p.hangUp()
+	if p.rank < 0 || p.rank >= len(c.workers) || c.workers[p.rank] != p {
+		return
+	}
+	c.joined[p.rank] = false
+	if c.seeder == p {
+		c.seeder = nil
+	}
+	if c.engine == nil {
+		c.workers[p.rank] = nil // its rank is free again
+		c.log.Warn("a worker is gone before the start", "worker", p.rank, "reason", why)
+		return
+	}
+	a := c.engine.Worker(star.Worker(p.rank))
+	at := c.elapsed()
+	line := runlog.Leave{Worker: star.Worker(p.rank), Peer: p.conn.Peer(), Why: why}
+	if !a.Parked {
+		line.Start, line.Count = a.Start, a.Count
+	}
+	c.cfg.RunLog.Write(at, line)
+	c.tell(at, line)
+	c.log.Warn("a worker is gone", "worker", p.rank, "step", a.Step, "reason", why)
+	orders := c.engine.Leave(star.Worker(p.rank))
+	c.forgetInRound(p)
+	c.forgetResidual(star.Worker(p.rank))
+	c.workers[p.rank] = nil
+	c.shortage.strike(star.Worker(p.rank))
+	c.thin()
+	c.issue(orders)
+	if c.save != nil && c.save.final && !c.save.writing && c.save.saver == star.Worker(p.rank) && c.engine.Live() > 0 {
+		c.startSave()
+	}
+	c.trySaved() // it may have waited for this worker only
+}

@@ -1,0 +1,218 @@
+package coord
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"star"
+	"star/transport"
+)
+
+// tick looks for members that say nothing.
+func (c *Coordinator) tick(now time.Time) error {
+	if err := c.cfg.RunLog.Flush(); err != nil {
+		return fmt.Errorf("coord: write the run log: %w", err)
+	}
+	c.receive()
+	members := slices.Concat(c.workers, c.servers, c.late)
+	if late := now.Sub(c.ticked); !c.ticked.IsZero() && late > c.cfg.DeadAfter/2+time.Second {
+		// It is we who stood still. What the others said meanwhile is still to be read.
+		c.log.Warn("this process stood still", "for", late.Round(time.Millisecond))
+		for _, p := range members {
+			if p != nil {
+				p.heard, p.pushed = p.heard.Add(late), p.pushed.Add(late)
+			}
+		}
+	}
+	c.ticked = now
+	c.pingServers(now)
+	for _, p := range members {
+		if err := c.judge(p, now); err != nil {
+			return err
+		}
+	}
+	if c.engine != nil {
+		orders, err := c.engine.Tick()
+		if err != nil {
+			return c.broken(nil, err)
+		}
+		if err := c.carry(orders); err != nil {
+			return err
+		}
+	}
+	if err := c.growTree(); err != nil {
+		return err
+	}
+	c.watchLink()
+	if err := c.watchMove(now); err != nil {
+		return err
+	}
+	if err := c.watchCopies(now); err != nil {
+		return err
+	}
+	if err := c.watchSize(now); err != nil {
+		return err
+	}
+	c.watchResiduals(now)
+	if err := c.muster(now); err != nil {
+		return err
+	}
+	if err := c.halt(); err != nil {
+		return err
+	}
+	if c.heir != nil && c.engine == nil && !c.succeeds() {
+		c.tryStart()
+	}
+	if c.copies != nil && c.succeeds() { // some may not come
+		if err := c.settle(); err != nil {
+			return err
+		}
+	}
+	c.noteIdle(now)
+	if idle, most := now.Sub(c.progress), c.stallAfter(); idle > most && now.Sub(c.warned) > c.cfg.StallAfter {
+		c.warned = now
+		c.log.Warn("waiting", "for", c.missing(), "since", idle.Round(time.Second))
+	}
+	return nil
+}
+
+// noteIdle says whom everybody waits for when nothing has happened for a second.
+func (c *Coordinator) noteIdle(now time.Time) {
+	if now.Sub(c.progress) < time.Second {
+		if c.idles {
+			c.idles = false
+			c.idle.End()
+		}
+		return
+	}
+	version := int64(-1)
+	if c.engine != nil {
+		version = c.engine.State().Version
+	}
+	c.idle.Say("missing: " + c.missing())
+	if !c.idles {
+		c.idles = true
+		c.idle.Begin(version, 0)
+	}
+}
+
+// pingServers has servers say that they are there, and tells them that we are: there
+// is nothing else to say while nobody pushes.
+func (c *Coordinator) pingServers(now time.Time) {
+	if !c.assigned || now.Sub(c.pinged) < c.cfg.DeadAfter/beats {
+		return
+	}
+	c.pinged = now
+	for _, p := range c.servers { // those without shards too: they wait for our word
+		if !p.gone {
+			c.send(p, func() error { return transport.Send(p.conn, transport.Ping{Sent: now.UnixNano()}, nil) })
+		}
+	}
+}
+
+// judge takes leave of a member that has been silent for too long, or whose
+// gradient does not come although it says that it was pushed.
+func (c *Coordinator) judge(p *peer, now time.Time) error {
+	if p == nil || p.gone || !p.welcomed {
+		return nil
+	}
+	if p.role == transport.RoleServer && (c.engine == nil && !(c.trained() && c.assigned) || p.hello.Shards == 0) {
+		return nil // reads its checkpoint, or has no part in the job
+	}
+	var why error
+	if now.Sub(p.heard) > c.cfg.DeadAfter {
+		why = fmt.Errorf("not heard of for %v (--dead-after)", c.cfg.DeadAfter)
+	} else if p.role == transport.RoleWorker && c.engine != nil && !c.isLate(p) {
+		w := star.Worker(p.rank)
+		if lack := c.engine.Owes(w); lack != nil && now.Sub(p.pushed) > c.storeTimeout() {
+			why = fmt.Errorf("said %v ago that it had pushed the gradient of step %d, but shards %v do not hold it",
+				now.Sub(p.pushed).Round(time.Second), c.engine.Worker(w).Step, lack)
+		}
+	}
+	if why == nil {
+		return nil
+	}
+	c.part(p, exitRestart, fmt.Sprintf("the job goes on without this %s: %v", p.what(), why))
+	return c.lost(p, why)
+}
+
+func (c *Coordinator) storeTimeout() time.Duration {
+	if c.cfg.StoreTimeout > 0 {
+		return c.cfg.StoreTimeout
+	}
+	return time.Minute + time.Duration(c.hello.Params>>18)*time.Second
+}
+
+// what is the peer's role in words.
+func (p *peer) what() string {
+	if p.role == transport.RoleServer {
+		return "server"
+	}
+	return p.role
+}
+
+// missing names whom everybody waits for.
+func (c *Coordinator) missing() string {
+	var parts []string
+	list := func(what string, ids []int) {
+		if len(ids) > 0 {
+			parts = append(parts, fmt.Sprintf("%s %v", what, ids))
+		}
+	}
+	if c.engine == nil {
+		var servers, workers, shards, linking []int
+		for i, s := range c.servers {
+			if s == nil && (c.heir == nil || c.heir.estate.Seats[i] > 0) {
+				servers = append(servers, i)
+			}
+		}
+		for i, w := range c.workers {
+			switch {
+			case w == nil:
+				workers = append(workers, i)
+			case w.welcomed && !c.joined[i]:
+				linking = append(linking, i)
+			}
+		}
+		for i, ok := range c.ready {
+			if !ok {
+				shards = append(shards, i)
+			}
+		}
+		list("servers", servers)
+		if c.cfg.grows() {
+			workers = nil
+			parts = append(parts, c.wanting()...)
+		}
+		list("workers", workers)
+		if c.cfg.Ring == nil {
+			list("the connection to every shard of workers", linking)
+		} else if list("the word that they have joined of workers", linking); c.trained() && len(c.withParameters()) == 0 {
+			parts = append(parts, "a worker that has the parameters")
+		}
+		list("the parameters of shards", shards)
+	} else if c.round != nil && c.final {
+		list("the evaluation of workers", c.round.missing())
+	} else if c.save != nil && c.final {
+		parts = append(parts, c.save.missing())
+	} else {
+		if c.short() {
+			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.cfg.least()))
+		}
+		if c.mover.holds() {
+			parts = append(parts, fmt.Sprintf("shard %d, which moves to server %d", c.mover.shard, c.mover.to))
+		}
+		if s := c.waitsForCopies(); s != "" {
+			parts = append(parts, s)
+		}
+		for _, w := range c.engine.Lacking() {
+			parts = append(parts, c.engine.HoldsUp(w))
+		}
+	}
+	if len(parts) == 0 {
+		return "nobody"
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"slices"
+
+	"star"
+	"star/modes"
+	"star/pgns"
+	"star/poison"
+	"star/transport/wire"
+)
+
+// goOn releases workers that had been stopped. No update belongs to it: they ask the shards for the parameters.
+func (l *Shards) goOn(f modes.Firing) {
+	var o Ready
+	for w := range f.Released() {
+		l.accounts[w].led = true
+		if r, ok := l.release(w, f.Version); ok {
+			r.Pull = l.shards > 0
+			o.Releases = append(o.Releases, r)
+		}
+	}
+	if len(o.Releases) > 0 {
+		l.out = append(l.out, o)
+	}
+}
+
+// deposit keeps the present gradient of w, which every shard holds, for an update to come.
+func (l *Shards) deposit(w star.Worker) {
+	a := &l.accounts[w]
+	d := deposit{a.step, a.basis, a.read, a.spans(), a.used, a.whole(), a.norm2, Poisoned{}}
+	if p, ok := l.poisoned(w); ok {
+		d.poison = p
+	}
+	a.bank = append(a.bank, d)
+	a.unmeasure()
+	a.step++
+	a.arrived, a.waiting, a.nstored = false, false, 0
+	clear(a.stored)
+}
+
+// fireBanked makes an update of gradients that were kept. It releases those who bring the last of them; the others compute.
+func (l *Shards) fireBanked(f modes.Firing) {
+	l.seq++
+	o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm, Report: l.report && !l.norm && len(f.Workers) > 1}}
+	gs := make([]deposit, 0, len(f.Workers))
+	total := 0
+	for _, w := range f.Workers {
+		a := &l.accounts[w]
+		d := a.bank[0]
+		a.bank = a.bank[1:]
+		gs = append(gs, d)
+		total += d.used
+		l.waste += int64(d.count - d.used)
+		o.Members = append(o.Members, wire.Gradient{Worker: w, Step: d.step})
+	}
+	round := max(l.round(), 1)
+	for i, d := range gs {
+		stale := f.Version - 1 - d.basis
+		l.staleness[stale]++
+		g := &o.Members[i]
+		g.Weight = l.weight(float64(d.used), float64(total), stale)
+		if d.poison.Cause != poison.None {
+			g.Weight = 0
+			o.Poison = append(o.Poison, d.poison)
+		}
+		o.Stale = append(o.Stale, stale)
+		o.Noise.Gradients = append(o.Noise.Gradients, pgns.Gradient{
+			Norm2: d.norm2, Samples: d.used, Weight: float64(g.Weight), Basis: d.basis, Behind: float64(l.used-d.read) / float64(round),
+		})
+	}
+	o.Noise.Round = int(round)
+	if len(o.Poison) > 0 { // nothing to learn from
+		o.Noise.Gradients, o.Fire.Report = nil, false
+	}
+	o.Fire.Gradients = slices.Clone(o.Members)
+	slices.SortStableFunc(o.Fire.Gradients, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
+	l.used += int64(total)
+	o.Used = l.used
+	l.first = len(f.Workers)
+	for _, w := range f.Workers {
+		if !slices.Contains(f.Again, w) && !slices.Contains(o.Fire.Quiet, w) {
+			o.Fire.Quiet = append(o.Fire.Quiet, w)
+		}
+	}
+	for _, w := range f.Again {
+		l.accounts[w].led = true
+		if r, ok := l.release(w, f.Version); ok {
+			o.Releases = append(o.Releases, r)
+		} else {
+			o.Fire.Quiet = append(o.Fire.Quiet, w)
+		}
+	}
+	o.Cancels = l.cancel(f)
+	o.Memo = l.remark(&o)
+	l.out = append(l.out, o)
+}

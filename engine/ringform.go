@@ -1,0 +1,357 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"star"
+	"star/transport/wire"
+)
+
+// formation is a ring and its riders.
+type formation struct {
+	generation int64
+	from       int64 // first round
+	members    []star.Worker
+	riders     []wire.Rider
+	of         int64 // samples of one round of all live workers: B of the update rule
+
+	quorum int // with micro: members whose gradients close a round
+	micro  int // parts of a batch; 0: rounds are not closed, all members are in them
+	cap    time.Duration
+	keep   bool // what came too late for a round is in the next one
+
+	queue int // parts of a share that members take from a queue; 0: everybody has its own
+}
+
+func (f *formation) rides(w star.Worker) bool {
+	return slices.ContainsFunc(f.riders, func(r wire.Rider) bool { return r.Worker == w })
+}
+
+// maxFaults is how often in a row a ring may fail without a round between.
+const maxFaults = 4
+
+// formation is the ring of the present plan and members, from a round on.
+func (r *Ring) formation(from int64) formation {
+	r.generation++
+	f := formation{generation: r.generation, from: from, of: r.round()}
+	g := r.plan.Groups[0]
+	f.quorum, f.micro, f.cap, f.queue = g.Quorum, r.plan.Micro, r.plan.Cap, r.plan.Queue
+	f.keep = r.halts || !g.DropLate
+	var riders, held []star.Worker
+	for w := range r.accounts {
+		switch w := star.Worker(w); {
+		case !r.accounts[w].live:
+		case slices.Contains(g.Members, w):
+			f.members = append(f.members, w)
+		case slices.Contains(r.plan.Held, w):
+			held = append(held, w)
+		default:
+			riders = append(riders, w)
+		}
+	}
+	if len(f.members) == 0 { // those who were waited for are gone
+		f.members, riders = riders, nil
+	}
+	if len(f.members) == 0 { // nobody is held where nobody else lives
+		f.members = held
+	}
+	if !r.closed {
+		f.riders = attach(f.members, riders)
+	}
+	r.changed = false
+	return f
+}
+
+// attach gives the j-th rider to the j-th member, and begins again behind the last one.
+func attach(members, riders []star.Worker) []wire.Rider {
+	var rs []wire.Rider
+	for j, w := range riders {
+		rs = append(rs, wire.Rider{Worker: w, Parent: members[j%len(members)]})
+	}
+	return rs
+}
+
+func riders(rs []wire.Rider) []star.Worker {
+	var ws []star.Worker
+	for _, r := range rs {
+		ws = append(ws, r.Worker)
+	}
+	return ws
+}
+
+// tell is what w must know of f.
+func (r *Ring) tell(w star.Worker, f *formation, now bool) To[wire.Ring] {
+	m := r.of
+	m.Generation, m.From, m.Members, m.Riders, m.Of, m.Now = f.generation, f.from, f.members, f.riders, f.of, now
+	return To[wire.Ring]{w, m}
+}
+
+// reform gives up the present ring and has the living form another one.
+func (r *Ring) reform() {
+	with := r.involved()
+	r.staged, r.fault = nil, ""
+	r.now = r.formation(-1)
+	r.widen(&r.now, with)
+	r.since = r.now.generation
+	clear(r.unformed)
+	r.forming = slices.Clone(r.now.members)
+	clear(r.words)
+	clear(r.lates)
+	o := r.order()
+	for _, w := range r.now.members {
+		o.Rings = append(o.Rings, r.tell(w, &r.now, true))
+	}
+}
+
+// involved lists, with repetitions, who has the parameters, or waits for others to
+// have them.
+func (r *Ring) involved() []star.Worker {
+	ws := slices.Clone(r.now.members)
+	if r.staged != nil {
+		ws = append(ws, r.staged.members...)
+	}
+	for g := r.since; g <= r.generation; g++ {
+		if len(r.unformed[g]) > 0 {
+			ws = append(ws, r.unformed[g]...)
+		}
+	}
+	return ws
+}
+
+// holds says whether a worker has the parameters, as far as that is known.
+func (r *Ring) holds(w star.Worker) bool {
+	for _, ws := range r.unformed {
+		if slices.Contains(ws, w) {
+			return false
+		}
+	}
+	return slices.Contains(r.now.members, w) && !slices.Contains(r.forming, w)
+}
+
+// widen takes the living of ws into a ring, for the time being: they may be the only
+// ones that have the parameters, or wait for somebody who is gone. The ring that the plan
+// wants comes after it.
+func (r *Ring) widen(f *formation, ws []star.Worker) {
+	for _, w := range ws {
+		if r.accounts[w].live && !slices.Contains(f.members, w) {
+			f.members = append(f.members, w)
+			r.changed = true
+		}
+	}
+	if r.changed {
+		slices.Sort(f.members)
+		f.riders = attach(f.members, slices.DeleteFunc(riders(f.riders), func(w star.Worker) bool { return slices.Contains(f.members, w) }))
+	}
+}
+
+// Formed notes that a member stands in the new ring, with the version that its members
+// have agreed on.
+func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
+	r.out = r.out[:0]
+	w, generation, version := m.Worker, m.Generation, m.Version
+	if version > r.next {
+		return nil, fmt.Errorf("formed ring %d at version %d, and rounds %d to %d are under way", generation, version, r.version, r.next-1)
+	}
+	if err := r.known(wire.KindFormed, generation); err != nil {
+		return nil, err
+	}
+	if k := slices.Index(r.unformed[generation], w); k >= 0 {
+		if r.unformed[generation] = slices.Delete(r.unformed[generation], k, k+1); len(r.unformed[generation]) == 0 {
+			delete(r.unformed, generation)
+		}
+		return nil, nil
+	}
+	i := slices.Index(r.forming, w)
+	if i < 0 || generation != r.now.generation {
+		return nil, nil // of a ring that was replaced meanwhile, or that nobody waits for
+	}
+	r.words[w] = version
+	if r.forming = slices.Delete(r.forming, i, i+1); len(r.forming) > 0 {
+		return nil, nil
+	}
+	if version = r.agreed(); version < r.version {
+		return nil, &LostError{fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
+	}
+	for r.version < version {
+		if rd := &r.rounds[0]; !rd.fits(&rd.tally) {
+			return nil, &LostError{fmt.Sprintf("nobody who is left says which samples are in version %d of the parameters; resume from a checkpoint", r.version+1)}
+		}
+		r.complete()
+	}
+	for i := range r.rounds {
+		for k := range r.rounds[i].members {
+			for _, s := range r.rounds[i].lease(k) {
+				r.redo(s)
+			}
+		}
+		for _, e := range r.rounds[i].recalled {
+			r.redo(e.Span)
+		}
+	}
+	r.rounds, r.next, r.now.from = nil, r.version, r.version
+	r.transfer(true)
+	r.proceed()
+	return r.out, nil
+}
+
+// agreed is the version that the members of the new ring say that they have: what most say, or the higher one. Those who say another one are to go.
+func (r *Ring) agreed() (version int64) {
+	count := map[int64]int{}
+	for _, v := range r.words {
+		count[v]++
+	}
+	for v, n := range count {
+		if n > count[version] || n == count[version] && v > version {
+			version = v
+		}
+	}
+	for w, v := range r.words {
+		if v != version {
+			r.liars = append(r.liars, w)
+		}
+	}
+	return version
+}
+
+// failed notes that a member's ring has failed.
+func (r *Ring) failed(by star.Worker, generation int64, suspect int, reason string) {
+	if generation < r.since || r.over {
+		return
+	}
+	r.fault = reason
+	if suspect >= 0 && suspect < len(r.accounts) && r.accounts[suspect].live {
+		r.suspects[star.Worker(suspect)]++
+		r.accusers[by]++
+	}
+}
+
+// Fault notes that a member's ring has failed.
+func (r *Ring) Fault(m wire.Fault) (Failure, []Ready, error) {
+	if m.Suspect == int(m.Worker) {
+		return Failure{}, nil, errors.New("suspects itself")
+	}
+	if err := r.known(wire.KindFault, m.Generation); err != nil {
+		return Failure{}, nil, err
+	}
+	r.failed(m.Worker, m.Generation, m.Suspect, m.Reason)
+	return Failure{"a ring has failed", "generation", "suspect"}, nil, nil
+}
+
+// Tick forms rings anew that have failed.
+func (r *Ring) Tick() ([]Ready, error) {
+	os, evict, err := r.mend()
+	if err != nil {
+		return nil, &LostError{err.Error()}
+	}
+	if evict >= 0 {
+		o := r.order()
+		o.Evict = &Eviction{Rank: int(evict), Again: true,
+			Why: errors.New("the others cannot exchange gradients with it, or it says that it has another version than they")}
+		return r.out, nil
+	}
+	return os, nil
+}
+
+// mend answers faults, when the connections of those who are gone have had a moment to
+// end. When a worker has been suspected twice in two rings in a row, one is to be taken leave of: who has suspected and been suspected
+// most often, as one that is cut off from all others both names them and is named by them. An
+// error: the ring cannot be mended.
+func (r *Ring) mend() (orders []Ready, evict star.Worker, err error) {
+	r.out = r.out[:0]
+	for len(r.liars) > 0 {
+		w := r.liars[0]
+		if r.liars = r.liars[1:]; r.accounts[w].live && r.live() > 1 {
+			return nil, w, nil
+		}
+	}
+	if r.fault == "" || r.over {
+		return nil, -1, nil
+	}
+	if r.faults++; r.faults > maxFaults {
+		return nil, -1, fmt.Errorf("the ring has failed %d times without a round between, last: %s", r.faults, r.fault)
+	}
+	if r.faults > 1 {
+		if w := r.outcast(); w >= 0 && r.live() > 1 {
+			r.forgive(w)
+			return nil, w, nil
+		}
+	}
+	r.reform()
+	return r.out, -1, nil
+}
+
+// outcast is whom to take leave of, -1: nobody.
+func (r *Ring) outcast() star.Worker {
+	out, twice := star.Worker(-1), false
+	part := func(w star.Worker) int { return r.suspects[w] + r.accusers[w] }
+	for w := range r.accounts {
+		w := star.Worker(w)
+		if !r.accounts[w].live {
+			continue
+		}
+		twice = twice || r.suspects[w] > 1
+		if out < 0 || part(w) > part(out) || part(w) == part(out) && r.suspects[w] > r.suspects[out] {
+			out = w
+		}
+	}
+	if !twice {
+		return -1
+	}
+	return out
+}
+
+// forgive forgets what was said of w, and by it.
+func (r *Ring) forgive(w star.Worker) {
+	delete(r.suspects, w)
+	delete(r.accusers, w)
+}
+
+// stage announces the ring of the present plan and members, to those who are in
+// the old one and in the new one.
+func (r *Ring) stage() {
+	f := r.formation(r.next)
+	if !slices.ContainsFunc(f.members, func(w star.Worker) bool { return slices.Contains(r.now.members, w) }) {
+		r.widen(&f, r.now.members) // nobody in it would have the parameters
+	}
+	r.staged = &f
+	r.unformed[f.generation] = slices.Clone(f.members)
+	o := r.order()
+	for _, w := range r.now.members {
+		if !slices.Contains(f.members, w) && r.accounts[w].live {
+			o.Rings = append(o.Rings, r.tell(w, &f, false))
+		}
+	}
+	for _, w := range f.members {
+		o.Rings = append(o.Rings, r.tell(w, &f, false))
+	}
+}
+
+// transfer is the moment when a ring takes over: all rounds of those before it are
+// complete or given up. Only now is it known which riders were carried. pull: see hire.
+func (r *Ring) transfer(pull bool) {
+	o := r.order()
+	var back []Span
+	for w := range r.accounts {
+		w := star.Worker(w)
+		e, busy := r.errands[w]
+		rides := r.now.rides(w)
+		if busy && !rides {
+			delete(r.errands, w)
+			back = append(back, e.Span)
+			r.accounts[w].parked = true
+		}
+		if rides || busy && r.accounts[w].live && !slices.Contains(r.now.members, w) {
+			o.Rings = append(o.Rings, r.tell(w, &r.now, false))
+		}
+		if busy && rides { // its gradient may be with a parent that is none any more
+			o.Releases = append(o.Releases, wire.Release{Worker: w, Version: e.basis, Start: e.Start, Count: e.Count, Pull: true})
+		}
+	}
+	for _, s := range back {
+		r.redo(s)
+	}
+	r.hire(pull)
+}
