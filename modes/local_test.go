@@ -35,7 +35,7 @@ func TestPriceOfLocalSteps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := PriorRate / (1 + 100./128)
+		v := CautiousRate / (1 + 100./128)
 		left := 1 - v*v*3.5*(100./16)*(7./8)
 		if want := 170. / 800 / left; math.Abs(k.Cost.Seconds()/home.Cost.Seconds()-want) > 1e-6 {
 			t.Errorf("%s: local steps cost %.6f of SSGD, want %.6f", name, k.Cost.Seconds()/home.Cost.Seconds(), want)

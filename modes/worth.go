@@ -44,7 +44,8 @@ func priceOf(round, noise, θ, ν, μ float64) Price {
 	if θ == 0 {
 		θ = PriorRate
 	}
-	v, seen := θ/(1+noise/round), seenNoise(noise, μ)
+	// What is measured of stale gradients says little of how far workers go apart by themselves.
+	v, seen := max(θ, CautiousRate)/(1+noise/round), seenNoise(noise, μ)
 	p := Price{B: round, φ: seen, y: seen / round, ν: ν, walk: v * v * noise / round}
 	p.e = θ / (1 + p.y)
 	p.best = 1 - θ/2
