@@ -24,7 +24,6 @@ import (
 
 	"star/allreduce"
 	"star/bench"
-	"star/cmd/internal/node"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -71,7 +70,7 @@ func (s *suite) command(use, short, long string, measure func(ctx context.Contex
 					return err
 				}
 			}
-			ctx, cancel := node.Signals(context.Background())
+			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			result, err := measure(ctx)
 			if cause := context.Cause(ctx); cause != nil {
@@ -178,7 +177,7 @@ func rankCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "bench-rank", Hidden: true, Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := node.Signals(context.Background())
+			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			if text := os.Getenv(bench.BareVariable); text != "" {
 				return bench.BareMain(ctx, text, cmd.OutOrStdout())

@@ -71,7 +71,7 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if job.Config.PrintWanted() {
 				return job.Print(cmd.OutOrStdout())
 			}
-			if err := errors.Join(job.Validate(), node.Check(job)); err != nil {
+			if err := errors.Join(job.Validate(), node.Check(job, false)); err != nil {
 				return err
 			}
 			if job.Hosts != "" {
@@ -108,7 +108,7 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if _, err := os.Stat(filepath.Join(job.Out, process.RunLogName)); err == nil {
 				return job.Invalid("out", fmt.Errorf("%s holds a job already: give an empty folder", job.Out))
 			}
-			ctx, cancel := node.Signals(context.Background())
+			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			return breakJob(ctx, cmd.OutOrStdout(), job, chaos.Options{
 				Seed: seed, Workers: job.Workers, Servers: withShards(job), Kinds: kinds, Every: every, Until: until, Longest: longest, Most: most,

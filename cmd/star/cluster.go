@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cluster"
-	"star/cmd/internal/node"
 	"star/internal/inventory"
 	"star/internal/process"
 	"star/internal/settings"
@@ -114,8 +113,8 @@ other (exit code 78). Nothing is lost when it stops: jobs go back to SSGD, and e
 			if err != nil {
 				return err
 			}
-			log := node.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "cluster", f.name)
-			ctx, cancel := node.Signals(context.Background())
+			log := process.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "cluster", f.name)
+			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			network, err := f.network(s, transport.Config{Log: log})
 			if err != nil {
@@ -182,7 +181,7 @@ func clusterStatus() *cobra.Command {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
-			log := node.Logger(&settings.Job{LogLevel: "error", LogFormat: "text"}, os.Stderr)
+			log := process.Logger(&settings.Job{LogLevel: "error", LogFormat: "text"}, os.Stderr)
 			name, find, err := process.Locate(f.name, f.join, f.key, f.insecure, log)
 			if err != nil {
 				return s.Invalid("cluster", err)

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/doctor"
-	"star/cmd/internal/node"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 	"star/transport"
@@ -47,7 +47,7 @@ or star doctor --serve :7070 over there. Exits with 1 if a check failed.`,
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
-			ctx, cancel := node.Signals(context.Background())
+			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			tcp := transport.NewTCP(transport.Config{Token: string(token), Insecure: insecure, CongestionControl: cfg.Congestion})
 			var err error

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/checkpoint"
-	"star/cmd/internal/node"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 	"star/train"
@@ -107,7 +107,7 @@ one), its label, the predicted class, and the probability of that. With --all th
 
 // run has f work with the model of a checkpoint, and a data set.
 func (j *judging) run(place string, f func(context.Context, *checkpoint.Checkpoint, train.Model, data.Dataset) error) error {
-	ctx, cancel := node.Signals(context.Background())
+	ctx, cancel := process.Signals(context.Background())
 	defer cancel()
 	c, err := newest(place)
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,10 +25,10 @@ import (
 // is gone.
 func memberCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    "member ROLE",
+		Use:    "member ROLE [-- COMMAND [ARGUMENT…]]",
 		Short:  "A process of star run --hosts",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
+		Args:   cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			roles := map[string]func(string) *cobra.Command{"ps": daemon.Server, "worker": daemon.Worker}
 			make := roles[args[0]]
@@ -40,6 +41,9 @@ func memberCommand() *cobra.Command {
 				}
 				os.Setenv(toldVariable, "1")
 				daemon.Relax(slack()) // and begins again: here, because nobody may read what is not for us in between
+			}
+			if len(args) > 1 {
+				return memberRuns(context.Background(), args[1:], func(send func(syscall.Signal)) { obey(os.Stdin, send) })
 			}
 			self, err := os.FindProcess(os.Getpid())
 			if err != nil {

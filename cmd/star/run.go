@@ -23,9 +23,9 @@ import (
 
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/daemon"
-	"star/cmd/internal/inject"
 	"star/cmd/internal/node"
 	"star/coord"
+	"star/internal/inject"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -39,20 +39,23 @@ var environ = os.Environ
 func runCommand() *cobra.Command {
 	job := new(settings.Job)
 	cmd := &cobra.Command{
-		Use:   "run",
+		Use:   "run [-- COMMAND [ARGUMENT…]]",
 		Short: "Run a whole job on this machine",
 		Long: `Starts parameter servers and workers as processes of this machine, shows what they do, and ends when the
 job is over. Without flags it is a demonstration: LeNet on generated digits, 2 shards, 4 workers, the last one
 slowed 3x on purpose. With --dataset, --model or --hosts nobody is slowed, unless --slow says so.
 
+With a command, that is started in the place of each worker, with the worker's settings in its environment (STAR_…): a program with a model and data of
+its own (docs/own-model.md).
+
 The processes talk TCP over loopback, as they would between hosts. --slow none runs the demonstration without a straggler.`,
-		Args: settings.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: commandArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			warnings, err := job.Load(environ())
 			if err != nil {
 				return err
 			}
-			demo := demonstrates(job)
+			demo := demonstrates(job) && len(args) == 0
 			if demo {
 				job.Slow = []string{fmt.Sprintf("%d:3x", job.Workers-1)}
 			}
@@ -65,10 +68,14 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			if err := job.Validate(); err != nil {
 				return err
 			}
-			if err := node.Check(job); err != nil {
+			command, err := findCommand(args, job.Hosts == "")
+			if err != nil {
 				return err
 			}
-			r := &launch{job: job, out: cmd.OutOrStdout(), screen: newScreen(job), seats: seats{count: job.Council()}}
+			if err := node.Check(job, len(command) > 0); err != nil {
+				return err
+			}
+			r := &launch{job: job, command: command, out: cmd.OutOrStdout(), screen: newScreen(job), seats: seats{count: job.Council()}}
 			for _, w := range warnings {
 				r.screen.say("run", w)
 			}
@@ -90,7 +97,7 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			} else if err := node.CheckFolders(job); err != nil {
 				return err
 			}
-			ctx, cancel := node.Signals(context.Background(), r.atOnce)
+			ctx, cancel := process.Signals(context.Background(), r.atOnce)
 			defer cancel()
 			return r.lives(ctx)
 		},
@@ -111,12 +118,14 @@ func demonstrates(job *settings.Job) bool {
 
 // launch is one star run: its children and what is shown of them.
 type launch struct {
-	job    *settings.Job
-	out    io.Writer
-	screen *screen
-	addr   string  // of the coordinator
-	seats  seats   // of the processes that may coordinate
-	spread *spread // over several hosts; nil: all on this one
+	job *settings.Job
+	out io.Writer
+
+	command []string // in the place of a worker; nil: it is one of ours
+	screen  *screen
+	addr    string  // of the coordinator
+	seats   seats   // of the processes that may coordinate
+	spread  *spread // over several hosts; nil: all on this one
 
 	result bytes.Buffer // standard output of the first server
 	pipes  sync.WaitGroup
@@ -146,6 +155,7 @@ type child struct {
 	cmd    *exec.Cmd
 	orders *orders // to a process on another host; nil: it is told by signals
 	http   string  // where it answers; empty: nowhere that we know
+	own    bool    // it is the command of the caller
 
 	begun    time.Time
 	failures int // in a row, of those in its place before
@@ -314,7 +324,9 @@ func (r *launch) child(role string, rank int) *child {
 	if err != nil {
 		self = os.Args[0]
 	}
-	c.cmd = exec.Command(self, role)
+	if c.cmd = exec.Command(self, role); role == "worker" && len(r.command) > 0 {
+		c.cmd, c.own = exec.Command(r.command[0], r.command[1:]...), true
+	}
 	var env []string
 	for _, e := range environ() {
 		if !strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, "STAR_DATA=") {
@@ -323,7 +335,10 @@ func (r *launch) child(role string, rank int) *child {
 	}
 	env = append(env, r.job.Config.Environ("listen", "advertise", "coordinator", "rank", "servers", "shards", "http", "json",
 		"log-format", "progress", "coordinators", "slow", "mode", "gossip", "gossip-join", "hosts", "demands", "print-placement", "resume", "restarts")...)
-	env = append(env, node.LaunchedVariable+"=1")
+	env = append(env, process.LaunchedVariable+"=1")
+	if c.own {
+		env = append(env, agentVariable+"="+self)
+	}
 	set := func(name, value string) { env = append(env, settings.Variable(name)+"="+value) }
 	host, _, _ := net.SplitHostPort(r.addr)
 	set("coordinator", r.addr)
@@ -399,7 +414,7 @@ func (r *launch) child(role string, rank int) *child {
 		}
 		c.cmd.Env = env
 		if len(at.Launch) > 0 {
-			c.cmd, c.orders = at.command(self, role, env)
+			c.cmd, c.orders = at.command(self, role, env, r.command)
 		}
 	}
 	c.cmd.SysProcAttr = processAttributes()
@@ -410,6 +425,9 @@ func (r *launch) start(c *child, ended chan<- exit) error {
 	stderr, err := c.cmd.StderrPipe()
 	if err != nil {
 		return err
+	}
+	if c.own {
+		c.cmd.Stdout = c.cmd.Stderr // what it prints is shown, too
 	}
 	if c.role == "ps" && c.rank == 0 {
 		c.cmd.Stdout = &r.result

@@ -17,9 +17,10 @@ import (
 	"syscall"
 	"time"
 
-	"star/cmd/internal/inject"
 	"star/cmd/internal/node"
+	"star/internal/inject"
 	"star/internal/inventory"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 	"star/placement"
@@ -304,15 +305,18 @@ func (s *spread) coordinators(job *settings.Job) (addrs []string, err error) {
 
 // command is the process of a role on this host. Its settings go through its standard
 // input: arguments are visible to others.
-func (s site) command(self, role string, env []string) (*exec.Cmd, *orders) {
+func (s site) command(self, role string, env, own []string) (*exec.Cmd, *orders) {
 	program := s.Program
 	if program == "" {
 		program = self
 	}
 	words := append(append([]string{}, s.Launch...), program, "member", role)
+	if role == "worker" && len(own) > 0 {
+		words = append(append(words, "--"), own...)
+	}
 	var ours []string
 	for _, e := range env {
-		if strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, node.LaunchedVariable+"=") {
+		if strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, process.LaunchedVariable+"=") {
 			ours = append(ours, e)
 		}
 	}

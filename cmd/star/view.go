@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
-	"star/cmd/internal/node"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/runlog"
 	"star/transport"
@@ -48,7 +48,7 @@ page follows it. A running star-ps serves the same page at the address of --http
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
 			}
-			ctx, cancel := node.Signals(context.Background())
+			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			l, err := net.Listen("tcp", listen)
 			if err != nil {

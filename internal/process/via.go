@@ -13,6 +13,9 @@ import (
 // wants to reach, as host:port and a new line.
 const ViaVariable = "INSIDE_STAR_CHAOS_VIA"
 
+// SamplerName is the command of star and star-worker that reads a GPU beside a worker.
+const SamplerName = "gpu-sampler"
+
 // Via makes connections through that proxy. Nil: there is none.
 func Via() func(ctx context.Context, network, addr string) (net.Conn, error) {
 	proxy := os.Getenv(ViaVariable)

@@ -322,6 +322,7 @@ func (s *Set) strange(list, foreign []string) (warnings []string) {
 	known := map[string]bool{
 		Variable(configFlag): true,
 		"STAR_DATA":          true, // where the tests look for data sets
+		"STAR_AGENT":         true, // where this program is, for a command of star run
 	}
 	variables := make([]string, 0, len(s.items))
 	for _, it := range s.items {

@@ -16,6 +16,7 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/node"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 	"star/runlog"
@@ -54,7 +55,7 @@ func load(cmd *cobra.Command, job *settings.Job) (goOn bool, err error) {
 		return false, err
 	}
 	Relax(job.TimerSlack)
-	log := node.Logger(job, os.Stderr)
+	log := process.Logger(job, os.Stderr)
 	for _, w := range warnings {
 		log.Warn(w)
 	}
@@ -75,8 +76,8 @@ func Server(use string) *cobra.Command {
 			if ok, err := load(cmd, job); !ok {
 				return err
 			}
-			log := node.Logger(job, os.Stderr, "role", "ps")
-			ctx, cancel := node.Signals(context.Background())
+			log := process.Logger(job, os.Stderr, "role", "ps")
+			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			b := new(board)
 			stop, err := serveHTTP(job, b, job.Out, log)
@@ -114,8 +115,8 @@ func Worker(use string) *cobra.Command {
 			// The graph library makes much short-lived garbage around the buffers that
 			// we keep; collecting half as often costs little memory.
 			debug.SetGCPercent(200)
-			log := node.Logger(job, os.Stderr, "role", "worker")
-			ctx, cancel := node.Signals(context.Background())
+			log := process.Logger(job, os.Stderr, "role", "worker")
+			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			stop, err := serveHTTP(job, new(board), "", log)
 			if err != nil { // one file of settings may be that of all processes of a host

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"star/cmd/internal/node"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/transport"
 	"star/waits"
@@ -137,7 +137,7 @@ func serveWaits(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	node.Page(w)
+	process.Page(w)
 }
 
 // local refuses callers from other machines. Who comes through a socket in the file system has no address.

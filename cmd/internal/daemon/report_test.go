@@ -2,9 +2,10 @@ package daemon
 
 import (
 	"math"
-	"star/runlog"
 	"strings"
 	"testing"
+
+	"star/runlog"
 )
 
 // What a run came to, as a person reads it: no number of what there was not.

@@ -10,13 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"star/cmd/internal/node"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/resource/gpu"
 )
 
 // samplerName is the command that a worker starts of its own program.
-const samplerName = "gpu-sampler"
+const samplerName = process.SamplerName
 
 // samplerCommand is how a worker reads its GPU: this program in a process of its own.
 func samplerCommand() []string {
@@ -53,7 +53,7 @@ func Sampler() *cobra.Command {
 			if list {
 				return gpu.PrintDevices(cmd.OutOrStdout())
 			}
-			ctx, cancel := node.Signals(context.Background())
+			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
 			ctx, end := context.WithCancel(ctx)
 			defer end()

@@ -8,10 +8,11 @@ import (
 	"image/png"
 	"io"
 	"math"
-	"star/runlog"
 	"strings"
 	"testing"
 	"time"
+
+	"star/runlog"
 )
 
 // log writes run logs.

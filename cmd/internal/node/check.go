@@ -3,7 +3,8 @@ package node
 import (
 	"errors"
 
-	"star/cmd/internal/inject"
+	"star/internal/configure"
+	"star/internal/inject"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/resource/actuate"
@@ -14,11 +15,38 @@ import (
 
 // Check finds what is wrong with the settings before any process starts: for star
 // run, which would otherwise learn it from each of its children. It opens the data
-// set and matches the model with it.
-func Check(job *settings.Job) error {
+// set and matches the model with it, unless workers have others of their own.
+func Check(job *settings.Job, own bool) error {
 	if err := server.Check(ServerOf(job, nil)); err != nil {
 		return err
 	}
+	if !own {
+		if err := checkModel(job); err != nil {
+			return err
+		}
+	}
+	if err := worker.CheckRing(process.JobOf(job)); err != nil {
+		return err
+	}
+	limit, err := actuate.Parse(job.Limit)
+	if err == nil && job.Actuator == string(actuate.None) && !limit.Zero() {
+		err = errors.New("--actuator none limits nothing")
+	}
+	if err != nil {
+		return job.Invalid("limit", err)
+	}
+	slows, trace, err := configure.Handicaps(job)
+	if err != nil {
+		return err
+	}
+	if _, err := inject.New(inject.Config{Workers: job.Ranks(), Slows: slows, Trace: trace, By: inject.By(job.StragglerBy)}); err != nil {
+		return configure.Unfit(job, err)
+	}
+	return nil
+}
+
+// checkModel says whether the model and the data of the settings can be had, and fit.
+func checkModel(job *settings.Job) error {
 	spec, err := net.Parse(job.Model)
 	if err != nil {
 		return job.Invalid("model", err)
@@ -31,32 +59,7 @@ func Check(job *settings.Job) error {
 	if _, err := net.Describe(spec); err != nil {
 		return job.Invalid("model", err)
 	}
-	if err := worker.CheckRing(process.JobOf(job)); err != nil {
-		return err
-	}
-	limit, err := actuate.Parse(job.Limit)
-	if err == nil && job.Actuator == string(actuate.None) && !limit.Zero() {
-		err = errors.New("--actuator none limits nothing")
-	}
-	if err != nil {
-		return job.Invalid("limit", err)
-	}
-	slows, trace, err := handicaps(job)
-	if err != nil {
-		return err
-	}
-	if _, err := inject.New(inject.Config{Workers: job.Ranks(), Slows: slows, Trace: trace, By: inject.By(job.StragglerBy)}); err != nil {
-		return unfit(job, err)
-	}
 	return nil
-}
-
-// unfit names the setting of what inject.New does not take.
-func unfit(job *settings.Job, err error) error {
-	if errors.As(err, new(*inject.TraceError)) {
-		return job.Invalid("straggler-trace", err)
-	}
-	return job.Invalid("slow", err)
 }
 
 // Parameters is how many elements the job's parameter vector has. It opens the

@@ -1,0 +1,81 @@
+// Package configure makes the Config of a worker of settings, for star-worker and for programs that star run starts.
+package configure
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"star"
+	"star/coord"
+	"star/internal/inject"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
+	"star/resource/actuate"
+	"star/trace"
+	"star/worker"
+)
+
+// Worker is a worker as the settings say, but for what it trains.
+func Worker(j *settings.Job, log *slog.Logger, sampler []string) (worker.Config, error) {
+	c := worker.Config{Job: process.JobOf(j), Log: log, Telemetry: worker.Telemetry{Off: j.Telemetry == settings.Off, Sampler: sampler}}
+	c.Told = &coord.Told{Model: j.Model, Dataset: j.Dataset, Seed: j.Seed}
+	if j.Config.IsSet("batch") { // one that nobody named is for the servers to choose
+		c.Told.Batch = j.Batch
+	}
+	slows, recorded, err := Handicaps(j)
+	if err != nil {
+		return c, err
+	}
+	c.Slow = func(rank, workers int, log *slog.Logger) (worker.Slowdown, func() error, error) {
+		in, err := inject.New(inject.Config{
+			Worker: star.Worker(rank), Workers: workers, Slows: slows, Trace: recorded, By: inject.By(j.StragglerBy), Median: j.StragglerTime,
+		})
+		if err != nil {
+			return nil, nil, Unfit(j, err)
+		}
+		if in.Active() {
+			log.Warn("straggler injection", "what", in.String(), "by", j.StragglerBy)
+		}
+		if len(in.Stops()) > 0 && os.Getenv(process.LaunchedVariable) == "" {
+			log.Warn("a process cannot wake itself: --slow R:stop=… works under star run only, nothing stops this worker")
+		}
+		undo, err := in.Start(actuate.OpenStore(j.LeaseDir), os.Getpid(), float64(max(j.Threads, 1)), j.Coordinator)
+		if err != nil {
+			return nil, nil, j.Invalid("straggler-by", err)
+		}
+		return in, undo, nil
+	}
+	return c, nil
+}
+
+// Handicaps reads what --slow and --straggler-trace say. Every worker reads all
+// of it, so that a slip is found before the job begins.
+func Handicaps(j *settings.Job) ([]inject.Slow, *trace.Trace, error) {
+	var slows []inject.Slow
+	for _, text := range j.Slow {
+		s, err := inject.Parse(text)
+		if err != nil {
+			return nil, nil, j.Invalid("slow", err)
+		}
+		slows = append(slows, s)
+	}
+	if j.StragglerTrace == "" {
+		return slows, nil, nil
+	}
+	recorded, err := trace.Open(j.StragglerTrace)
+	if err != nil {
+		return nil, nil, member.FileError(fmt.Errorf("--straggler-trace: %w", err), trace.ErrCorrupt)
+	}
+	return slows, recorded, nil
+}
+
+// Unfit names the setting of what inject.New does not take.
+func Unfit(job *settings.Job, err error) error {
+	if errors.As(err, new(*inject.TraceError)) {
+		return job.Invalid("straggler-trace", err)
+	}
+	return job.Invalid("slow", err)
+}
