@@ -5,7 +5,7 @@ The traces are of eight kinds of slowness, three of each, from a seed: nobody sl
 slow steps of anybody (blips), bursts, and a straggler that moves on (rotating). Every second trace is for tuning the controller on, the others
 (--half judge) are for judging it; --seed gives 24 others. Traces in CSV may be added.
 
-    bench/regret.py [--star PATH] [--half tune|judge|both] [--momentum 0.9] [--optimizer dana|momentum] [--seeds 1] [--seed 1] [--csv FILE] [TRACE.csv.gz ...]
+    bench/regret.py [--star PATH] [--half tune|judge|both] [--momentum 0.9] [--optimizer dana|momentum] [--seeds 1] [--seed 1] [--csv FILE] [--keep FOLDER] [TRACE.csv.gz ...]
 
 A line for each trace and rate: seconds of SSGD, of the best fixed mode and of auto, their ratios, changes of plan, and the regret, auto less the best, as parts of the
 best: seeing (until the first change), choosing (its first plan in place of the best from there on), changing (the rest). Geometric means and worst cases at the end.
@@ -21,6 +21,7 @@ ap.add_argument("--seeds", type=int, default=1)
 ap.add_argument("--seed", type=int, default=1, help="of the traces")
 ap.add_argument("--jobs", type=int, default=1)
 ap.add_argument("--csv")
+ap.add_argument("--keep", help="write the traces and a scenario of each to this folder, for star bench tta --scenarios, and end")
 ap.add_argument("traces", nargs="*")
 a = ap.parse_args()
 STEPS = 600
@@ -108,8 +109,8 @@ def mean(xs):
     return math.exp(statistics.mean(map(math.log, xs)))
 
 
-tmp = tempfile.TemporaryDirectory().name
-os.makedirs(tmp)
+tmp = a.keep or tempfile.TemporaryDirectory().name
+os.makedirs(tmp, exist_ok=True)
 traces = []
 for k in range(3):
     for i, kind in enumerate(KINDS):
@@ -117,6 +118,11 @@ for k in range(3):
             path = os.path.join(tmp, "%s-%d.csv" % (kind, k))
             write(path, generate(kind, random.Random("%d %s %d" % (a.seed, kind, k))))
             traces.append(("%s-%d" % (kind, k), path))
+if a.keep:
+    for name, path in traces:
+        with open(path[:-3] + "yaml", "w") as f:
+            f.write("name: %s\ntrace: %s\n" % (name, os.path.basename(path)))
+    sys.exit()
 traces += [(os.path.basename(f).split(".")[0], os.path.abspath(f)) for f in a.traces]
 # Momentum 0 as bench/auto.sh has it; with momentum, η/(1 − μ) where staleness is free, where ASGD begins to pay for it, and where only SSGD can go.
 rates = [(0.02, 20), (0.5, 200), (1, 500)] if a.momentum == 0 else [(0.2, 50), (1, 300), (4, 1500)]
