@@ -147,7 +147,10 @@ func TestCluster(t *testing.T) {
 	}
 	a.until("a has left", func() bool { js := statusOf(t, addr); _, there := js["a"]; return js != nil && !there })
 	out, err := exec.Command(star(t), "replay", "--json", a.out).Output()
-	var r replayed
+	var r struct {
+		Same      bool
+		Decisions []json.RawMessage
+	}
 	if e := json.Unmarshal(out, &r); err != nil || e != nil || !r.Same || len(r.Decisions) == 0 {
 		t.Errorf("the decisions do not replay: %v, %v\n%s", err, e, out)
 	}

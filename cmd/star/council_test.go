@@ -2,20 +2,13 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/cobra"
 
 	"star/checkpoint"
-	"star/internal/settings"
 )
 
 // Whoever coordinates is killed, or told to leave, with servers and with a ring. Another process takes the job over, no promise is broken, and the parameters at
@@ -140,52 +133,5 @@ func TestServersComeBack(t *testing.T) {
 		"--workers", "2", "--shards", "2", "--replicas", "2", "--mode", "ssgd", "--slow", "0:+5ms", "--steps", "3000")
 	if err != nil || len(r.Faults) != 2 || r.Updates != 3000 || r.Lives != 1 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
-	}
-}
-
-// Who fails by itself again soon after it was started waits for twice as long each time; who was killed, or has lived for some time, does not.
-func TestBackOff(t *testing.T) {
-	exits := func(code int) error { return exec.Command("sh", "-c", fmt.Sprintf("exit %d", code)).Run() }
-	killed := exec.Command("sh", "-c", "kill -9 $$").Run()
-	failures := 0
-	for i, c := range []struct {
-		err   error
-		lived time.Duration
-		want  time.Duration
-	}{
-		{exits(255), time.Second, 0}, {exits(255), time.Second, time.Second}, {exits(1), time.Second, 2 * time.Second}, {exits(255), time.Second, 4 * time.Second},
-		{killed, time.Second, 0}, {exits(69), time.Second, 0}, {exits(69), time.Second, time.Second},
-		{exits(69), time.Minute, 0}, {exits(69), time.Second, 0}, {exits(69), time.Second, time.Second}, {exits(137), time.Second, 0},
-	} {
-		failures = exit{&child{failures: failures}, c.err}.again(c.lived)
-		if got := backOff(failures); got != c.want {
-			t.Errorf("%d: after %v and %v it waits for %v, want %v", i, c.err, c.lived, got, c.want)
-		}
-	}
-	if got := backOff(1000); got != longestBackOff {
-		t.Errorf("after 1000 failures it waits for %v", got)
-	}
-}
-
-// A process that is started again is told the same as the one before: as many servers, also those that only hold copies.
-func TestStartedAgainIsToldTheSame(t *testing.T) {
-	job, cmd := new(settings.Job), new(cobra.Command)
-	job.Bind(cmd, settings.ForRun)
-	if err := cmd.ParseFlags([]string{"--coordinators", "3", "--shards", "1", "--replicas", "2", "--worker-restarts", "1"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := job.Load(nil); err != nil {
-		t.Fatal(err)
-	}
-	r := &launch{job: job, screen: newScreen(job), seats: seats{count: 3, addrs: make([]string, 3)}, left: 1, again: make(chan *child, 1), addr: "127.0.0.1:7700"}
-	first := r.child("ps", 1)
-	children := []*child{first}
-	r.restart(exit{child: first}, children, "")
-	second := children[0]
-	if diff := cmp.Diff(first.cmd.Env, second.cmd.Env); diff != "" {
-		t.Errorf("the settings of a process and of the one in its place (-, +):\n%s", diff)
-	}
-	if !slices.Contains(second.cmd.Env, "STAR_SERVERS=5") {
-		t.Errorf("the process is not told of three that may coordinate, one with a shard, and one with its copy: %v", second.cmd.Env)
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
+	"star/cmd/internal/ports"
 	"star/runlog"
 )
 
@@ -326,7 +327,7 @@ func startServer(t *testing.T, args ...string) (cmd *exec.Cmd, addr string, errs
 
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	addr, err := reserve("127.0.0.1")
+	addr, err := ports.Reserve("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}

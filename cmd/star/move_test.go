@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -81,7 +82,7 @@ func TestShardsMove(t *testing.T) {
 					t.Errorf("%v", m)
 				}
 			}
-			lives, err := chaos.ReadAll(runLogs(g.out), os.ReadFile)
+			lives, err := chaos.ReadAll([]string{filepath.Join(g.out, "run.jsonl")}, os.ReadFile)
 			if err != nil {
 				t.Fatal(err)
 			}

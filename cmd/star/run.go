@@ -24,6 +24,7 @@ import (
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/daemon"
 	"star/cmd/internal/node"
+	"star/cmd/internal/ports"
 	"star/coord"
 	"star/internal/inject"
 	"star/internal/process"
@@ -289,9 +290,9 @@ func (r *launch) address() error {
 	}
 	host, port, err := net.SplitHostPort(r.job.Listen)
 	if err == nil && port == "0" {
-		r.addr, err = reserve(host)
+		r.addr, err = ports.Reserve(host)
 	} else if err == nil {
-		r.addr, err = listens(r.job.Listen)
+		r.addr, err = ports.Listens(r.job.Listen)
 	}
 	if err != nil {
 		return r.job.Invalid("listen", fmt.Errorf("%w; --listen 127.0.0.1:0 takes a free port", err))
@@ -307,7 +308,7 @@ func (r *launch) aim() error {
 		addr := r.addr
 		if i > 0 || r.seats.count > 0 {
 			var err error
-			if addr, err = reserve(host, append(slices.Clone(r.back), r.seats.addrs...)...); err != nil {
+			if addr, err = ports.Reserve(host, append(slices.Clone(r.back), r.seats.addrs...)...); err != nil {
 				return err
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync/atomic"
 	"syscall"
+
+	"star/cmd/internal/ports"
 )
 
 // seats are the processes that may coordinate a job, where several may.
@@ -27,7 +29,7 @@ func (s *seats) choose(first string) error {
 	}
 	addrs := []string{first}
 	for len(addrs) < s.count {
-		addr, err := reserve(host, addrs...)
+		addr, err := ports.Reserve(host, addrs...)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 
 	"star/cmd/internal/node"
 	"star/internal/inject"
+	"star/cmd/internal/ports"
 	"star/internal/inventory"
 	"star/internal/process"
 	"star/internal/settings"
@@ -291,9 +292,9 @@ func (s *spread) coordinators(job *settings.Job) (addrs []string, err error) {
 			continue
 		}
 		if port == 0 {
-			addr, err = reserve(at.reach(), addrs...)
+			addr, err = ports.Reserve(at.reach(), addrs...)
 		} else {
-			addr, err = listens(addr)
+			addr, err = ports.Listens(addr)
 		}
 		if err != nil {
 			return nil, job.Invalid("listen", fmt.Errorf("on host %s: %w", at.Name, err))

@@ -17,8 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"star/internal/inventory"
-	"star/placement"
+	"star/cmd/internal/ports"
 	"star/runlog"
 )
 
@@ -26,13 +25,13 @@ import (
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
-		addr, err := reserve("127.0.0.1")
+		addr, err := ports.Reserve("127.0.0.1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, port, _ := net.SplitHostPort(addr)
 		n, _ := strconv.Atoi(port)
-		if _, err := listens(fmt.Sprint(":", n+1)); err == nil {
+		if _, err := ports.Listens(fmt.Sprint(":", n+1)); err == nil {
 			return port
 		}
 	}
@@ -189,15 +188,6 @@ func TestHostsBadInput(t *testing.T) {
 	out, err := exec.Command(star(t), "run", "--hosts", near, "--demands", jobs, "--workers", "3", "--print-placement").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "star  worker 2  one") || !strings.Contains(string(out), "maximum load 100.0 %") {
 		t.Errorf("print-placement: %v\n%s", err, out)
-	}
-	// Workers that share a GPU are named before anything starts.
-	shared := &spread{hosts: []inventory.Host{{Host: placement.Host{Name: "g", Capacity: placement.Resources{CPU: 4}, GPUs: []float64{1}}}},
-		jobs: []placement.Job{{Name: "star", Workers: []placement.Task{{GPU: 0.5}, {GPU: 0.5}}}}, part: 1}
-	if shared.result, err = placement.Place(inventory.Places(shared.hosts), shared.jobs, placement.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if text := strings.Join(shared.lines(), "\n"); !strings.Contains(text, "worker 1 does not have GPU 0 of g for itself: ") || !strings.Contains(text, "shares its GPU with star worker 0") {
-		t.Errorf("shared: %s", text)
 	}
 	for _, in := range []string{"", "{}\n", "[\"x\"]\n", strings.Repeat("x", 1<<21)} {
 		cmd := exec.Command(star(t), "member", "ps")

@@ -1,4 +1,4 @@
-package main
+package ports
 
 import (
 	"net"
@@ -10,7 +10,7 @@ import (
 func TestReserve(t *testing.T) {
 	var taken []string
 	for range 50 {
-		addr, err := reserve("127.0.0.1", taken...)
+		addr, err := Reserve("127.0.0.1", taken...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -25,13 +25,13 @@ func TestReserve(t *testing.T) {
 		}
 		taken = append(taken, addr)
 	}
-	if addr, err := listens("127.0.0.1:0"); err != nil || addr == "127.0.0.1:0" {
+	if addr, err := Listens("127.0.0.1:0"); err != nil || addr == "127.0.0.1:0" {
 		t.Errorf("any port is %q, %v", addr, err)
 	}
-	if _, err := reserve("192.0.2.1"); err == nil { // for documentation: not ours
+	if _, err := Reserve("192.0.2.1"); err == nil { // for documentation: not ours
 		t.Error("an address of another machine")
 	}
-	if _, err := reserve("not a host"); err == nil {
+	if _, err := Reserve("not a host"); err == nil {
 		t.Error("no host")
 	}
 }
