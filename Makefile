@@ -13,7 +13,7 @@ fuzz:
 	@bench/fuzz.sh
 # A job of real processes under attack: prints what it costs.
 attack:
-	go test ./cmd/star -run 'TestAttacks$$' -v -count 1 -args -attack-frames 10000 -attack-idle 1000
+	go test ./cmd/tests/faults -run 'TestAttacks$$' -v -count 1 -args -attack-frames 10000 -attack-idle 1000
 # Real jobs that are broken while they train: minutes, or, with SEEDS="$(seq 1 100)", hours.
 soak:
 	bench/soak.sh

@@ -78,11 +78,21 @@ var rooms = []struct {
 	{"star/cmd/internal/whatif", "star star/modes star/runlog star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},
 	{"star/cmd/internal/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/cmd/internal/export", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: files for other tools follow from a log"},
+	{"star/cmd/internal/ports", "", "", "addresses that are free"},
 	{"star/cmd/internal/node", "*", "", "wiring"},
 	{"star/cmd/internal/daemon", "*", "", "wiring"},
 	{"star/cmd/star", "*", "", "wiring"},
 	{"star/cmd/star-ps", "*", "", "wiring"},
 	{"star/cmd/star-worker", "*", "", "wiring"},
+	{"star/cmd/tests/jobtest", "star star/checkpoint star/cmd/internal/chaos star/cmd/internal/ports star/coord star/runlog", "", "starts jobs as users do; only tests import it"},
+	{"star/cmd/tests/servers", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/rings", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/trees", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/faults", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/recovery", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/clusters", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/network", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/chaos", "", "", "tests of whole jobs, nothing else"},
 }
 
 // module is a package as go list shows it.

@@ -14,13 +14,15 @@ import (
 	"time"
 
 	"star/runlog"
+
+	"star/cmd/tests/jobtest"
 )
 
 // The host of a server becomes full while the job runs: star place proposes a move that pays, and has it carried out. The
 // job goes on to its end with every sample.
 func TestMovesAreCarriedOut(t *testing.T) {
 	dir := t.TempDir()
-	write := writer(t, dir)
+	write := jobtest.Writer(t, dir)
 	cluster := func(used map[string]string) string {
 		text := "hosts:\n"
 		for i, name := range []string{"one", "two"} {
@@ -31,7 +33,7 @@ func TestMovesAreCarriedOut(t *testing.T) {
 	before := write("before.yaml", cluster(nil))
 	jobs := write("jobs.yaml", "jobs:\n- {name: star, servers: {count: 2, cpu: 3, state: 1MB}, workers: {count: 2, cpu: 0.1}}\n")
 	args := []string{"run", "--hosts", before, "--demands", jobs, "--workers", "2", "--shards", "2"}
-	placed, err := exec.Command(star(t), append(args, "--print-placement", "--json")...).Output()
+	placed, err := exec.Command(jobtest.Star(t), append(args, "--print-placement", "--json")...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,9 +54,9 @@ func TestMovesAreCarriedOut(t *testing.T) {
 	if from == to {
 		t.Fatalf("both servers are on %s:\n%s", from, placed)
 	}
-	addr := map[string]string{"one": "127.0.0.1:", "two": "127.0.0.2:"}[to] + freePort(t)
+	addr := map[string]string{"one": "127.0.0.1:", "two": "127.0.0.2:"}[to] + jobtest.FreePort(t)
 	var out, errs bytes.Buffer
-	job := exec.Command(star(t), append(args, "--listen", addr, "--dataset", "digits:n=400,test=100", "--model", "mlp", "--batch", "8", "--steps", "1500", "--mode", "ssgd", "--slow", "none", "--eval-every", "1000",
+	job := exec.Command(jobtest.Star(t), append(args, "--listen", addr, "--dataset", "digits:n=400,test=100", "--model", "mlp", "--batch", "8", "--steps", "1500", "--mode", "ssgd", "--slow", "none", "--eval-every", "1000",
 		"--json", "--log-format", "text", "--out", filepath.Join(dir, "out"))...)
 	job.Stdout, job.Stderr = &out, &errs
 	if err := job.Start(); err != nil {
@@ -72,7 +74,7 @@ func TestMovesAreCarriedOut(t *testing.T) {
 		}
 	}
 	place := func(file string) (placeResult, string, error) {
-		cmd := exec.Command(star(t), "place", file, jobs, "--from", now, "--apply", "--coordinator", addr, "--json")
+		cmd := exec.Command(jobtest.Star(t), "place", file, jobs, "--from", now, "--apply", "--coordinator", addr, "--json")
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		b, err := cmd.Output()

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"star/cmd/tests/jobtest"
 )
 
 // What is wrong with a file ends with 65, what is not there with 66, and what is wrong with the command with 2; the file, the line and what was expected are named.
@@ -64,7 +66,7 @@ func TestBadInput(t *testing.T) {
 		{"--from neg.jsonl", 65, "neg.jsonl:3: record: compute is -1 s, want 0 to 1e+09"},
 		{"--mode x=9 nan.yaml --seeds 0", 2, "--seeds"},
 	} {
-		cmd := exec.CommandContext(ctx, star(t), append([]string{"sim"}, strings.Fields(c.args)...)...)
+		cmd := exec.CommandContext(ctx, jobtest.Star(t), append([]string{"sim"}, strings.Fields(c.args)...)...)
 		cmd.Dir = dir
 		out, err := cmd.CombinedOutput()
 		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.want) {
@@ -89,9 +91,9 @@ func TestExitCodesOfTools(t *testing.T) {
 		{[]string{"run", "--config", "nowhere.yaml"}, 66, "--config: open nowhere.yaml"},
 		{[]string{"doctor", "--listen", taken.Addr().String()}, 1, "star: 1 check failed"},
 	} {
-		out, err := exec.Command(star(t), c.args...).CombinedOutput()
-		if code(err) != c.exit || !strings.Contains(string(out), c.says) {
-			t.Errorf("star %s: exit %d, want %d and %q: %s", strings.Join(c.args, " "), code(err), c.exit, c.says, out)
+		out, err := exec.Command(jobtest.Star(t), c.args...).CombinedOutput()
+		if jobtest.ExitCode(err) != c.exit || !strings.Contains(string(out), c.says) {
+			t.Errorf("star %s: exit %d, want %d and %q: %s", strings.Join(c.args, " "), jobtest.ExitCode(err), c.exit, c.says, out)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"star/member"
+
+	"star/cmd/tests/jobtest"
 )
 
 // A file that is missing or of another shape has its own exit code, whoever reads it.
@@ -25,7 +27,7 @@ func TestFilesOfBenchmarks(t *testing.T) {
 		{"match"},
 	} {
 		for file, want := range map[string]int{"other.json": member.ExitCorrupt, "nowhere.json": member.ExitMissing} {
-			cmd := exec.Command(star(t), append(args, file)...)
+			cmd := exec.Command(jobtest.Star(t), append(args, file)...)
 			cmd.Dir = dir
 			out, _ := cmd.CombinedOutput()
 			if got := cmd.ProcessState.ExitCode(); got != want {

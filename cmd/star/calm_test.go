@@ -13,6 +13,8 @@ import (
 
 	"star/cmd/internal/chaos"
 	"star/internal/settings"
+
+	"star/cmd/tests/jobtest"
 )
 
 // A calm job makes the updates of a job again, to the same bits; and if the account of them is not what was done, that is found.
@@ -29,7 +31,7 @@ func TestCalmJob(t *testing.T) {
 			dir := t.TempDir()
 			args := append([]string{"--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--workers", "3", "--shards", "2", "--model", "softmax",
 				"--batch", "8", "--steps", "60", "--eval-every", "0", "--out", dir}, own...)
-			if out, err := exec.Command(star(t), append([]string{"run", "--progress", "off", "--json"}, args...)...).CombinedOutput(); err != nil {
+			if out, err := exec.Command(jobtest.Star(t), append([]string{"run", "--progress", "off", "--json"}, args...)...).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			job, cmd := new(settings.Job), new(cobra.Command)
@@ -68,7 +70,7 @@ func TestCalmJob(t *testing.T) {
 
 // A ring with a queue of samples makes the updates of one process that has the union of its members' samples, whether gradients go in one piece or in buckets.
 func TestRingQueueIsOneProcess(t *testing.T) {
-	aboutNumbers(t)
+	jobtest.AboutNumbers(t)
 	t.Parallel()
 	apart := regexp.MustCompile(`1 checkpoints: at most (\S+) of the way apart`)
 	for name, own := range map[string][]string{
@@ -80,7 +82,7 @@ func TestRingQueueIsOneProcess(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"--arch", "allreduce", "--model", "mlp", "--dataset", "digits:n=400,test=100", "--workers", "4", "--batch", "16", "--steps", "25", "--lr", "0.01",
 				"--eval-every", "0", "--mode", "ssgd queue=8", "--slow", "3:+5ms"}, own...)
-			_, dir := job(t, args...)
+			_, dir := jobtest.Run(t, args...)
 			job, cmd := new(settings.Job), new(cobra.Command)
 			job.Bind(cmd, settings.ForRun)
 			if err := cmd.ParseFlags(append(args, "--out", dir)); err != nil {

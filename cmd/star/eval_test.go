@@ -17,6 +17,8 @@ import (
 	"star/cmd/internal/daemon"
 	"star/train/data"
 	"star/train/net"
+
+	"star/cmd/tests/jobtest"
 )
 
 // What star eval says of a checkpoint is what the job said that has written it; star predict agrees with both, sample by sample. Models with statistics and models
@@ -27,7 +29,7 @@ func TestEvalSaysWhatTheJobSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	pictures := t.TempDir()
-	if err := writeCIFAR(pictures, 60); err != nil {
+	if err := jobtest.WriteCIFAR(pictures, 60); err != nil {
 		t.Fatal(err)
 	}
 	for name, args := range map[string][]string{
@@ -40,10 +42,10 @@ func TestEvalSaysWhatTheJobSaid(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, dir := job(t, append(args, "--workers", "2", "--batch", "8")...)
-			out, err := exec.Command(star(t), "eval", dir, "--json").Output()
+			r, dir := jobtest.Run(t, append(args, "--workers", "2", "--batch", "8")...)
+			out, err := exec.Command(jobtest.Star(t), "eval", dir, "--json").Output()
 			if err != nil {
-				t.Fatalf("star eval: %v %s", err, stderrOf(err))
+				t.Fatalf("star eval: %v %s", err, jobtest.Stderr(err))
 			}
 			var e judged
 			if err := json.Unmarshal(out, &e); err != nil {
@@ -53,7 +55,7 @@ func TestEvalSaysWhatTheJobSaid(t *testing.T) {
 				t.Errorf("star eval says %+v, the job loss %v, accuracy %v", e, r.TestLoss, r.TestAccuracy)
 			}
 			file := filepath.Join(dir, "predictions.csv")
-			if out, err := exec.Command(star(t), "predict", dir, "--out", file, "--all").CombinedOutput(); err != nil {
+			if out, err := exec.Command(jobtest.Star(t), "predict", dir, "--out", file, "--all").CombinedOutput(); err != nil {
 				t.Fatalf("star predict: %v\n%s", err, out)
 			}
 			f, _ := os.Open(file)
@@ -78,7 +80,7 @@ func TestEvalSaysWhatTheJobSaid(t *testing.T) {
 			if got := loss / float64(e.Predictions); math.Abs(got-e.Loss) > 1e-4*(1+e.Loss) {
 				t.Errorf("the probabilities have the loss %v, star eval says %v", got, e.Loss)
 			}
-			out, err = exec.Command(star(t), "predict", dir, "--format", "jsonl").Output()
+			out, err = exec.Command(jobtest.Star(t), "predict", dir, "--format", "jsonl").Output()
 			var p prediction
 			if err != nil || json.Unmarshal(out[:bytes.IndexByte(out, '\n')], &p) != nil || bytes.Count(out, []byte("\n")) != e.Predictions || fmt.Sprint(p.Label) != rows[1][label] || fmt.Sprint(p.Predicted) != rows[1][label+1] {
 				t.Errorf("%v: as JSON lines: %.200s", err, out)
@@ -90,7 +92,7 @@ func TestEvalSaysWhatTheJobSaid(t *testing.T) {
 				{78, []string{"eval", dir, "--model", "mlp:hidden=7"}}, {2, []string{"eval", dir, "--model", "nonsense"}}, {2, []string{"eval", dir, "--dataset", "nonsense"}},
 				{66, []string{"eval", filepath.Join(dir, "nowhere")}}, {66, []string{"predict", dir, "--dataset", "mnist:" + filepath.Join(dir, "nowhere")}}, {2, []string{"predict", dir, "--format", "xml"}},
 			} {
-				if out, err := exec.Command(star(t), bad.args...).CombinedOutput(); code(err) != bad.code {
+				if out, err := exec.Command(jobtest.Star(t), bad.args...).CombinedOutput(); jobtest.ExitCode(err) != bad.code {
 					t.Errorf("%v: %v, want exit code %d\n%s", bad.args, err, bad.code, out)
 				}
 			}
@@ -102,9 +104,9 @@ func TestEvalSaysWhatTheJobSaid(t *testing.T) {
 func TestLists(t *testing.T) {
 	run := func(args ...string) string {
 		t.Helper()
-		out, err := exec.Command(star(t), args...).Output()
+		out, err := exec.Command(jobtest.Star(t), args...).Output()
 		if err != nil {
-			t.Fatalf("%v: %v %s", args, err, stderrOf(err))
+			t.Fatalf("%v: %v %s", args, err, jobtest.Stderr(err))
 		}
 		return string(out)
 	}
@@ -148,7 +150,7 @@ func TestCompletion(t *testing.T) {
 		"checkpoint convert --op": {"--optimizer"},
 	} {
 		words := strings.Split(typed, " ")
-		out, err := exec.Command(star(t), append([]string{"__complete"}, words...)...).Output()
+		out, err := exec.Command(jobtest.Star(t), append([]string{"__complete"}, words...)...).Output()
 		if err != nil {
 			t.Fatalf("%q: %v", typed, err)
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"star/cmd/tests/jobtest"
 )
 
 // browser is Chromium, and the environment in which node finds playwright-core.
@@ -36,12 +38,12 @@ func browser(t *testing.T) (path string, env []string) {
 
 // A browser looks at a job with a straggler while it trains: testdata/page.js.
 func TestPage(t *testing.T) {
-	aboutNumbers(t)
+	jobtest.AboutNumbers(t)
 	chromium, env := browser(t)
-	addr, page := freeAddr(t), freeAddr(t)
+	addr, page := jobtest.FreeAddr(t), jobtest.FreeAddr(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	run := exec.CommandContext(ctx, star(t), "run", "--listen", addr, "--http", page, "--out", t.TempDir(), "--model", "softmax", "--dataset", "digits:n=400,test=100",
+	run := exec.CommandContext(ctx, jobtest.Star(t), "run", "--listen", addr, "--http", page, "--out", t.TempDir(), "--model", "softmax", "--dataset", "digits:n=400,test=100",
 		"--workers", "3", "--slow", "2:+50ms", "--mode", "ssgd", "--epochs", "100000", "--progress", "off", "--log-level", "warn")
 	run.Cancel = func() error { return run.Process.Signal(os.Interrupt) }
 	if err := run.Start(); err != nil {
@@ -49,7 +51,7 @@ func TestPage(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- run.Wait() }()
-	waitFor(t, page)
+	jobtest.WaitFor(t, page)
 	look := exec.CommandContext(ctx, "node", "testdata/page.js", chromium, "http://"+page+"/", "2")
 	look.Env = env
 	var errs strings.Builder
@@ -65,7 +67,7 @@ func TestPage(t *testing.T) {
 	for sc := bufio.NewScanner(out); sc.Scan(); {
 		said = append(said, sc.Text())
 		if sc.Text() == "ready for the end" {
-			if out, err := exec.CommandContext(ctx, star(t), "ctl", "stop", "--coordinator", addr).CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(ctx, jobtest.Star(t), "ctl", "stop", "--coordinator", addr).CombinedOutput(); err != nil {
 				t.Errorf("star ctl stop: %v\n%s", err, out)
 			}
 		}

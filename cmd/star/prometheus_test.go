@@ -13,12 +13,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"star/cmd/tests/jobtest"
 )
 
 // Rules, dashboard and metrics fit each other: a real Prometheus scrapes a job with a worker that is slow for a while. The alert on it begins once, and ends once;
 // every panel of the dashboard has data.
 func TestPrometheus(t *testing.T) {
-	aboutNumbers(t)
+	jobtest.AboutNumbers(t)
 	for _, name := range []string{"prometheus", "promtool"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skipf("needs %s: apt-get install prometheus", name)
@@ -32,14 +34,14 @@ func TestPrometheus(t *testing.T) {
 		t.Errorf("promtool check rules: %v\n%s", err, out)
 	}
 	dir := t.TempDir()
-	write := writer(t, dir)
+	write := jobtest.Writer(t, dir)
 	// Nobody waits for five minutes here.
 	short := strings.Replace(string(rules), "for: 5m", "for: 2s", 1)
 	if short == string(rules) {
 		t.Fatal("the alert on a straggler does not wait 5 minutes")
 	}
 	write("rules.yaml", short)
-	web := freeAddr(t)
+	web := jobtest.FreeAddr(t)
 	write("prometheus.yaml", fmt.Sprintf(`
 global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}
 rule_files: [rules.yaml]
@@ -60,7 +62,7 @@ scrape_configs: [{job_name: star, static_configs: [{targets: [%q]}]}]
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	run := exec.CommandContext(ctx, star(t), "run", "--listen", freeAddr(t), "--http", web, "--out", filepath.Join(dir, "out"), "--model", "softmax", "--dataset", "digits:n=400,test=100", "--workers", "3",
+	run := exec.CommandContext(ctx, jobtest.Star(t), "run", "--listen", jobtest.FreeAddr(t), "--http", web, "--out", filepath.Join(dir, "out"), "--model", "softmax", "--dataset", "digits:n=400,test=100", "--workers", "3",
 		"--straggler-trace", trace, "--straggler-iteration", "8ms", "--mode", "ssgd", "--epochs", "100000", "--eval-every", "20", "--checkpoint-every", "5s", "--progress", "off", "--log-level", "warn")
 	run.Cancel = func() error { return run.Process.Signal(os.Interrupt) }
 	if err := run.Start(); err != nil {
@@ -68,8 +70,8 @@ scrape_configs: [{job_name: star, static_configs: [{targets: [%q]}]}]
 	}
 	defer run.Wait()
 	defer cancel()
-	waitFor(t, web)
-	at := freeAddr(t)
+	jobtest.WaitFor(t, web)
+	at := jobtest.FreeAddr(t)
 	prometheus := exec.CommandContext(ctx, "prometheus", "--config.file", filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", at, "--log.level", "error")
 	var said strings.Builder
 	prometheus.Stderr = &said
@@ -78,7 +80,7 @@ scrape_configs: [{job_name: star, static_configs: [{targets: [%q]}]}]
 	}
 	defer prometheus.Wait()
 	defer prometheus.Process.Kill()
-	waitFor(t, at)
+	jobtest.WaitFor(t, at)
 
 	query := func(expr string) (values []struct{ Metric map[string]string }) {
 		r, err := http.Get("http://" + at + "/api/v1/query?query=" + url.QueryEscape(expr))

@@ -21,6 +21,8 @@ import (
 	"star/member"
 	"star/modes"
 	"star/train/net"
+
+	"star/cmd/tests/jobtest"
 )
 
 // fenced returns the lines of the fenced blocks of a page. A page without any is a
@@ -181,7 +183,7 @@ func shape(line string) string {
 func TestReadmeShowsWhatIsPrinted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, star(t), "run", "--listen", "127.0.0.1:0", "--steps", "3")
+	cmd := exec.CommandContext(ctx, jobtest.Star(t), "run", "--listen", "127.0.0.1:0", "--steps", "3")
 	cmd.Dir = t.TempDir()
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -313,7 +315,7 @@ func TestNoticeNamesWhatIsLinked(t *testing.T) {
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list: %v %s", err, stderrOf(err))
+		t.Fatalf("go list: %v %s", err, jobtest.Stderr(err))
 	}
 	seen := map[string]bool{}
 	for line := range strings.Lines(string(out)) {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"os/exec"
 	"testing"
+
+	"star/cmd/tests/jobtest"
 )
 
 // star chaos --simulate says what it has looked at, and that it sees: with fencing switched off promises are broken.
@@ -16,7 +18,7 @@ func TestRehearse(t *testing.T) {
 		{[]string{"--seeds", "40"}, false},
 		{[]string{"--seeds", "250", "--unfenced"}, true},
 	} {
-		out, err := exec.Command(star(t), append([]string{"chaos", "--simulate", "--json"}, c.args...)...).Output()
+		out, err := exec.Command(jobtest.Star(t), append([]string{"chaos", "--simulate", "--json"}, c.args...)...).Output()
 		var r rehearsed
 		if e := json.Unmarshal(out, &r); e != nil || err != nil {
 			t.Fatalf("%v: %v, %v: %s", c.args, e, err, out)

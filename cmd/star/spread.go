@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"star/cmd/internal/node"
-	"star/internal/inject"
 	"star/cmd/internal/ports"
+	"star/internal/inject"
 	"star/internal/inventory"
 	"star/internal/process"
 	"star/internal/settings"
