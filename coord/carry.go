@@ -30,6 +30,7 @@ func (c *Coordinator) carry(orders []engine.Ready) error {
 			return err
 		}
 	}
+	c.average() // others may wait for buffers of a worker that waits now
 	return c.tryFinish()
 }
 

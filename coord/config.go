@@ -143,6 +143,9 @@ type Config struct {
 	// Trains is what a job trains whose workers have enrolled so, with the Settings that belong to it. Nil: what Result and Settings say.
 	Trains func(h transport.Hello, e Enrolment) (Told, json.RawMessage)
 
+	// Adopt is asked when shards are about to be assigned what the job takes from its workers because nobody has told it. Nil: nothing.
+	Adopt func(e Enrolment) (Adopted, error)
+
 	Notes   []string      // injections and the like, for the run log
 	Program string        // name and version
 	Result  runlog.Result // fields that only the caller knows are copied into the result
@@ -190,6 +193,12 @@ type Enrolment struct {
 	Tests   int64    `json:"tests"`
 	Rule    string   `json:"rule,omitempty"` // all-reduce: RingConfig.Rule
 
+	// What the worker's program has, for a job that nobody told: the update that is to be made of gradients, for the servers to read, samples of a
+	// batch, and epochs. All workers must say the same. Zero: it says nothing.
+	Optimizer json.RawMessage `json:"optimizer,omitempty"`
+	Batch     int             `json:"batch,omitempty"`
+	Epochs    float64         `json:"epochs,omitempty"`
+
 	// Told is what the worker was told to train; nil: it does not say.
 	Told *Told `json:"told,omitempty"`
 
@@ -198,6 +207,14 @@ type Enrolment struct {
 
 	// Stand is how far a worker of a ring has come that looks for another coordinator; nil: it comes to the job.
 	Stand *Stand `json:"stand,omitempty"`
+}
+
+// Adopted is what a job takes from its workers. What is zero stays as Config has it.
+type Adopted struct {
+	Batch   int
+	Epochs  float64
+	Pilot   Pilot // for that batch and optimiser
+	Strides *bool
 }
 
 // Told is what a member was told to train, in the words of its settings.

@@ -18,6 +18,9 @@ func parseEnrolment(h transport.Hello, payload []byte) (Enrolment, error) {
 	if e.Samples < 0 || e.Tests < 0 {
 		return Enrolment{}, fmt.Errorf("the enrolment of the worker counts %d samples and %d tests", e.Samples, e.Tests)
 	}
+	if e.Batch < 0 || !(e.Epochs >= 0) || math.IsInf(e.Epochs, 0) {
+		return Enrolment{}, fmt.Errorf("the enrolment of the worker has batches of %d samples and %v epochs", e.Batch, e.Epochs)
+	}
 	if err := follow(e.Layout, h.Params); err != nil {
 		return Enrolment{}, fmt.Errorf("the layout of %d parameters: %w", h.Params, err)
 	}

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -238,7 +239,37 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 	if why := e.otherData(first); why != "" {
 		return "workers disagree on the data: this one has " + why + told
 	}
+	if e.Batch != first.Batch || e.Epochs != first.Epochs {
+		return fmt.Sprintf("workers disagree on the job: the program of this one has batches of %d samples and %v epochs, that of the first one %d and %v; 0 is none", e.Batch, e.Epochs, first.Batch, first.Epochs)
+	}
+	if !bytes.Equal(e.Optimizer, first.Optimizer) {
+		return fmt.Sprintf("workers disagree on the optimiser: this one says %.300s, the job's first one %.300s", e.Optimizer, first.Optimizer)
+	}
 	return ""
+}
+
+// takeOver takes from the workers what nobody has told the job.
+func (c *Coordinator) takeOver() error {
+	if c.cfg.Adopt == nil {
+		return nil
+	}
+	a, err := c.cfg.Adopt(*c.enrolled)
+	if err != nil {
+		return err
+	}
+	if a.Batch > 0 {
+		c.cfg.Batch = a.Batch
+	}
+	if a.Epochs > 0 {
+		c.cfg.Epochs = a.Epochs
+	}
+	if a.Pilot != nil {
+		c.cfg.Pilot = a.Pilot
+	}
+	if a.Strides != nil {
+		c.cfg.Strides = *a.Strides
+	}
+	return nil
 }
 
 // yields says whether those who have enrolled make way for a worker that differs from them: before the training begins, where nobody of them is left,
@@ -294,6 +325,10 @@ func (c *Coordinator) tryAssign() {
 	n := c.hello.Params
 	if int64(k) > n {
 		k = int(n) // more shards than parameters: the last ones hold nothing
+	}
+	if err := c.takeOver(); err != nil {
+		c.sick = err
+		return
 	}
 	layout, _ := json.Marshal(c.enrolled)
 	next := 0

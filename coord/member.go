@@ -48,9 +48,11 @@ type Member struct {
 	Welcome transport.Welcome
 	Buffers []byte   // workers of a job that resumes: Model.Buffers to begin with, float32; else empty
 	Layout  []Tensor // servers, after Assignment: what the parameters are made of
-	Conn    transport.Conn
-	cfg     MemberConfig
-	joined  time.Time
+
+	Optimizer json.RawMessage // servers, after Assignment: Enrolment.Optimizer of the workers
+	Conn      transport.Conn
+	cfg       MemberConfig
+	joined    time.Time
 
 	mu sync.Mutex // writes to Conn
 
@@ -260,7 +262,7 @@ func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transpo
 			return a, fmt.Errorf("layout of the model from the coordinator: %w", err)
 		}
 	}
-	m.Layout = e.Layout
+	m.Layout, m.Optimizer = e.Layout, e.Optimizer
 	return a, nil
 }
 

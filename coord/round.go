@@ -140,19 +140,24 @@ func (c *Coordinator) gather(p *peer, e event) error {
 	if len(e.payload) == 0 || int64(len(e.payload)) != c.hello.Buffers*4 {
 		return c.drop(p, fmt.Errorf("buffers of %d bytes, expected %d", len(e.payload), c.hello.Buffers*4))
 	}
+	r.buffered[w] = true
+	r.unsent--
+	if r.averaged { // it was left out, and takes what the others had
+		c.sendAverage(p, r)
+		return nil
+	}
 	for i, v := range floats(e.payload) {
 		r.sum[i] += float64(v)
 	}
 	r.n++
-	r.unsent--
-	r.buffered[w] = true
 	c.average()
 	return nil
 }
 
+// average sends the mean of all buffers to those who have sent theirs, once nobody else can.
 func (c *Coordinator) average() {
 	r := c.round
-	if r.unsent > 0 || r.n == 0 {
+	if r == nil || r.n == 0 || r.unsent > 0 && !c.stalled() {
 		return
 	}
 	c.buffers = make([]float32, len(r.sum))
@@ -160,15 +165,32 @@ func (c *Coordinator) average() {
 		c.buffers[i] = float32(s / float64(r.n))
 	}
 	r.n, r.averaged = 0, true
-	payload := transport.Floats(c.buffers)
 	for w := range c.workers {
 		if p := c.workers[w]; p != nil && r.buffered[star.Worker(w)] {
-			c.send(p, func() error {
-				return transport.Send(p.conn, transport.Buffers{Worker: star.Worker(w), Eval: r.id}, payload)
-			})
+			c.sendAverage(p, r)
 		}
 	}
 	c.trySaved()
+}
+
+func (c *Coordinator) sendAverage(p *peer, r *round) {
+	c.send(p, func() error {
+		return transport.Send(p.conn, transport.Buffers{Worker: star.Worker(p.rank), Eval: r.id}, transport.Floats(c.buffers))
+	})
+}
+
+// stalled says whether nobody can send buffers any more before there is an average: who has not sent them waits for an update that the others' gradients
+// are to make, and they wait for the average. It happens where an update takes fewer gradients than there are workers (x=2 of three).
+func (c *Coordinator) stalled() bool {
+	for _, w := range c.live() {
+		if c.round.buffered[w] {
+			continue
+		}
+		if a := c.engine.Worker(w); !a.Waiting && !a.Parked && !a.Stopped {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *Coordinator) evaluated(p *peer, e transport.EvalResult) error {

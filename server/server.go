@@ -325,7 +325,7 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 		Job: s.job.Name,
 		Log: s.log,
 		NewRule: func(i transport.ShardInfo) (ps.Rule, error) {
-			o, err := optim.New(s.opt, int(i.To-i.From))
+			o, err := optim.New(s.opt.Cut(int(i.From), int(i.To)), int(i.To-i.From))
 			if err != nil {
 				return nil, err
 			}
@@ -400,7 +400,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 			err = process.FullDisk(err)
 		}
 	}()
-	config, err := s.trained(s.trains(transport.Hello{Model: c.Model}, c.Enrolment))
+	config, err := s.trained(s.trains(transport.Hello{Model: c.Model}, c.Enrolment), c.Enrolment)
 	if err != nil {
 		return "", err
 	}
@@ -514,7 +514,7 @@ func (s *server) createLog(path string) (*os.File, error) {
 // coordinator makes the coordinator of rank 0, with its run log.
 func (s *server) coordinator() (*coord.Coordinator, error) {
 	job := s.job
-	config, err := s.trained(coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed})
+	config, err := s.trained(coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed}, coord.Enrolment{})
 	if err != nil {
 		return nil, err
 	}
@@ -551,12 +551,13 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		Settings: config, Notes: notes, Program: member.Program,
 		Fits: s.fits, Trains: func(h transport.Hello, e coord.Enrolment) (coord.Told, json.RawMessage) {
 			t := s.trains(h, e)
-			text, err := s.trained(t)
+			text, err := s.trained(t, e)
 			if err != nil { // it was marshalled before
 				text = config
 			}
 			return t, text
 		},
+		Adopt:      s.adopt,
 		StopOnLoss: job.OnFailure == "stop",
 		Result:     runlog.Result{Arch: job.Arch, Baseline: job.Baseline, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
 		Cancel:     s.made.Cancel,
@@ -664,6 +665,9 @@ func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) 
 	}
 	defer joined.Close()
 	s.params = assign.Params
+	if err := s.takeOptimizer(joined.Optimizer); err != nil {
+		return false, err
+	}
 	shards.Under(joined.Welcome.Term)
 	if len(assign.Shards) > 0 {
 		s.log.Info("hosting", "shards", len(assign.Shards), "of", assign.Of, "parameters", assign.Params)

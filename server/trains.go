@@ -126,6 +126,9 @@ func (s *server) trains(h transport.Hello, e coord.Enrolment) coord.Told {
 	if e.Told != nil {
 		t.Seed = e.Told.Seed
 	}
+	if by, err := s.by(e); err == nil {
+		t.Batch = by.Batch
+	}
 	return t
 }
 
@@ -138,4 +141,10 @@ func (s *server) words() string {
 }
 
 // trained is the configuration of a job that trains t.
-func (s *server) trained(t coord.Told) (json.RawMessage, error) { return s.job.Settings(s.job, t) }
+func (s *server) trained(t coord.Told, e coord.Enrolment) (json.RawMessage, error) {
+	job, err := s.by(e)
+	if err != nil {
+		return nil, err
+	}
+	return s.job.Settings(job, t)
+}

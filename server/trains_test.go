@@ -84,7 +84,7 @@ func TestFits(t *testing.T) {
 		if got != c.trains {
 			t.Errorf("%q, worker %+v: trains %+v, want %+v", c.flags, c.worker, got, c.trains)
 		}
-		text, err := s.trained(got)
+		text, err := s.trained(got, coord.Enrolment{})
 		var config struct {
 			Model, Dataset string
 			Seed           uint64

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star/coord"
+	"star/internal/process"
 	"star/member"
 	"star/train"
 	"star/train/data"
@@ -42,6 +43,13 @@ type Config struct {
 	// Told is what this process was told to train, in the words of settings: a star-ps that was told something else refuses the worker. Nil: Name, DataName
 	// and Seed.
 	Told *coord.Told
+
+	// Optimizer is the update that gradients are to make, as JSON of star/train/optim.Config, where nobody told the job. Nil: the job's own.
+	Optimizer []byte
+
+	// PreferredBatch and PreferredEpochs are the samples of a batch and the epochs that the caller wants, where nobody told the job. Zero: the job's own.
+	PreferredBatch  int
+	PreferredEpochs float64
 
 	// Slow makes this worker slower on purpose, when its rank is known; nil: it is not. undo is called at the end.
 	Slow func(rank, workers int, log *slog.Logger) (s Slowdown, undo func() error, err error)
@@ -95,6 +103,9 @@ func (c *Config) complete() error {
 	}
 	c.Job = *c.Job.Clone()
 	c.Defaults()
+	if err := process.Adopt(&c.Job, c.Optimizer); err != nil {
+		return err
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

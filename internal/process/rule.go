@@ -16,11 +16,51 @@ import (
 
 // Optimizer is the optimiser of the job. It looks at Optimizer, LR, Momentum, WeightDecay and Schedule.
 func Optimizer(job *member.Job) optim.Config {
+	if len(job.Whole) > 0 {
+		if c, err := parseOptimizer(job.Whole); err == nil { // Adopt has read it
+			return c
+		}
+	}
 	opt := optim.Config{Name: job.Optimizer, LR: job.LR, WeightDecay: job.WeightDecay, Schedule: job.Schedule, Given: true}
 	if job.HasMomentum() {
 		opt.Momentum = job.Momentum
 	}
 	return opt
+}
+
+// parseOptimizer reads an optimiser as the program of a worker says it.
+func parseOptimizer(text []byte) (c optim.Config, err error) {
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, fmt.Errorf("the optimiser that the workers want cannot be read: %w", err)
+	}
+	c.Given = true
+	if c.Name == optim.Nesterov && len(c.Groups) == 0 {
+		c.Name = optim.DANA // the same where everybody waits for everybody, and it bears stale gradients elsewhere
+	}
+	if err := c.Validate(); err != nil {
+		return c, fmt.Errorf("the optimiser that the workers want: %w", err)
+	}
+	return c, nil
+}
+
+// Adopt has job make the updates that workers want whose program says so, unless somebody has told job, or its baseline says what becomes of gradients. text is
+// an optimiser as JSON, or empty.
+func Adopt(job *member.Job, text []byte) error {
+	if len(text) == 0 || string(text) == "null" || job.Baseline != "" {
+		return nil
+	}
+	for _, name := range []string{"optimizer", "lr", "momentum", "weight-decay", "schedule"} {
+		if job.IsSet(name) {
+			return nil
+		}
+	}
+	c, err := parseOptimizer(text)
+	if err != nil {
+		return &member.DisagreeError{Err: err}
+	}
+	r := &job.Rule
+	r.Optimizer, r.LR, r.Momentum, r.WeightDecay, r.Schedule, r.Whole = c.Name, c.LR, c.Momentum, c.WeightDecay, c.Schedule, text
+	return nil
 }
 
 // UpdateRule is the optimiser of the job, checked, with its learning rate.
@@ -162,6 +202,9 @@ func RuleText(job *member.Job) string {
 	baseline := ""
 	if job.Baseline != "" {
 		baseline = " baseline=" + job.Baseline
+	}
+	if len(job.Whole) > 0 {
+		algorithm += " whole=" + string(job.Whole)
 	}
 	return fmt.Sprintf("%s lr=%v%s weight-decay=%v clip=%v schedule=%s bucket=%v compress=%s%s%s",
 		job.Optimizer, job.LR, momentum, job.WeightDecay, job.Clip, job.Schedule, job.Bucket, job.Compress, algorithm, baseline)

@@ -323,6 +323,8 @@ func (s *Set) strange(list, foreign []string) (warnings []string) {
 		Variable(configFlag): true,
 		"STAR_DATA":          true, // where the tests look for data sets
 		"STAR_AGENT":         true, // where this program is, for a command of star run
+		"STAR_LINK_FD":       true, // the link between such a program and its agent
+		"STAR_OFF":           true, // for programs: there is no job
 	}
 	variables := make([]string, 0, len(s.items))
 	for _, it := range s.items {

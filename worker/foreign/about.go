@@ -45,6 +45,9 @@ type About struct {
 	Prefetch int `json:"prefetch,omitempty"`
 
 	PID int `json:"pid"` // of the process that computes
+
+	// Stack says that SIGUSR2 has the process write to its standard error where it is.
+	Stack bool `json:"stack,omitempty"`
 }
 
 // Bounds of what a program may say.

@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"cmp"
 	"fmt"
 
 	"star/train"
@@ -19,7 +20,7 @@ func (m *Model) Train() *Data { return &Data{m.about.Data, int(m.about.Samples)}
 func (m *Model) Test() *Data { return &Data{m.about.Data, int(m.about.Tests)} }
 
 // Name is what the program calls it.
-func (d *Data) Name() string { return d.name }
+func (d *Data) Name() string { return cmp.Or(d.name, "data of the program") }
 
 // Len is the number of samples. A test set may have none.
 func (d *Data) Len() int { return d.n }

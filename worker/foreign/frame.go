@@ -26,10 +26,11 @@ const (
 	KindError                     // program: it cannot go on
 	KindStop                      // agent: the job is over, or goes on without this worker
 	KindLeave                     // program: it has nothing more to compute
+	KindJoined                    // agent: which worker of the job it is
 	kinds
 )
 
-var kindNames = [kinds]string{"", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave"}
+var kindNames = [kinds]string{"", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined"}
 
 func (k Kind) String() string {
 	if k > 0 && k < kinds {

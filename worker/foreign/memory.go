@@ -2,7 +2,6 @@ package foreign
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"unsafe"
 )
@@ -47,9 +46,6 @@ func floats(m []byte, at, n int) []float32 {
 	}
 	return unsafe.Slice((*float32)(unsafe.Pointer(&m[at])), n)
 }
-
-// errNoMemory says why there is no link here.
-var errNoMemory = errors.New("foreign: models in other processes need Linux (memfd_create and seals)")
 
 // memoryError says that the shared memory cannot be had.
 func memoryError(size int, err error) error {

@@ -2,8 +2,13 @@
 
 package foreign
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
-func makeMemory(size int) (*os.File, []byte, error) { return nil, nil, errNoMemory }
+func makeMemory(int) (*os.File, []byte, error) {
+	return nil, nil, errors.New("foreign: models in other processes need Linux (memfd_create and seals)")
+}
 
 func freeMemory([]byte) error { return nil }

@@ -165,9 +165,6 @@ func (m *Model) Hash() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Usage is what the program has measured of the last gradient.
-func (m *Model) Usage() Usage { return m.usage }
-
 // Gone is closed when the program has ended, or has said that it does; Err says why.
 func (m *Model) Gone() <-chan struct{} { return m.c.gone }
 
@@ -371,6 +368,18 @@ func (m *Model) lost(err error) error {
 	case <-time.After(100 * time.Millisecond):
 	}
 	return &LostError{m.about.PID, err}
+}
+
+// Joined tells the program which worker of how many it is.
+func (m *Model) Joined(rank, workers int) {
+	m.c.send(Frame{Kind: KindJoined, A: uint64(rank), B: uint64(workers)}) // if it is gone, the next Grad says so
+}
+
+// Stack has the program write to its standard error where it is, if it can.
+func (m *Model) Stack() {
+	if m.about.Stack && m.about.PID > 1 {
+		askStack(m.about.PID)
+	}
 }
 
 // Stop tells the program that the job is over, or goes on without it: code is the exit code, and why says it in words.

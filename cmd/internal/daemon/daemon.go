@@ -103,12 +103,13 @@ func Server(use string) *cobra.Command {
 func Worker(use string) *cobra.Command {
 	job := new(settings.Job)
 	cmd := &cobra.Command{
-		Use:     use,
+		Use:     use + " [-- COMMAND [ARGUMENT…]]",
 		Version: Built().String(),
 		Short:   "Compute gradients",
-		Long:    "Joins a job, computes gradients on its part of the data, and ends when the job is over.",
-		Args:    settings.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Long: "Joins a job, computes gradients on its part of the data, and ends when the job is over.\n" +
+			"With a command, that program computes them, in any language: docs/python.md, docs/link.md.",
+		Args: programArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if ok, err := load(cmd, job); !ok {
 				return err
 			}
@@ -124,6 +125,13 @@ func Worker(use string) *cobra.Command {
 				stop = func() {}
 			}
 			defer stop()
+			program, err := programOf(args, log)
+			if err != nil {
+				return err
+			}
+			if program != nil {
+				return program.work(ctx, job)
+			}
 			return node.Work(ctx, job, log, samplerCommand())
 		},
 	}
@@ -131,6 +139,14 @@ func Worker(use string) *cobra.Command {
 	Complete(cmd)
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	return cmd
+}
+
+// programArgs takes a command behind --.
+func programArgs(cmd *cobra.Command, args []string) error {
+	if cmd.ArgsLenAtDash() == 0 && len(args) > 0 {
+		return nil
+	}
+	return settings.NoArgs(cmd, args)
 }
 
 // Report prints what a run came to.

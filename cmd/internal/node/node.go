@@ -30,7 +30,9 @@ func ServerOf(j *settings.Job, log *slog.Logger) server.Config {
 		Settings: func(now *server.Config, t coord.Told) (json.RawMessage, error) {
 			job := *j
 			job.Model, job.Dataset, job.Seed = t.Model, t.Dataset, t.Seed
-			job.Optimizer, job.Coordinator = now.Optimizer, now.Coordinator // which may have been found only since
+			job.Coordinator = now.Coordinator // which may have been found only since
+			job.Optimizer, job.LR, job.Momentum, job.WeightDecay, job.Schedule = now.Optimizer, now.LR, now.Momentum, now.WeightDecay, now.Schedule
+			job.Batch, job.Epochs = now.Batch, now.Epochs
 			return json.Marshal(job)
 		},
 		Validation: func() (v server.Validation, err error) {

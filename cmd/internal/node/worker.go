@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"star/coord"
 	"star/internal/configure"
@@ -16,6 +17,7 @@ import (
 	"star/train/data"
 	"star/train/net"
 	"star/worker"
+	"star/worker/foreign"
 )
 
 // Work joins the job and trains the model of the settings until it is over. sampler is a command that reads the GPU (gpu.Sample); without
@@ -36,6 +38,28 @@ func Work(told context.Context, j *settings.Job, log *slog.Logger, sampler []str
 	}
 	defer b.model.Close()
 	c.Model, c.Data, c.Test, c.Name, c.Hash = b.model, trainSet, testSet, b.name, b.hash
+	return worker.Run(told, c)
+}
+
+// WorkProgram joins the job and trains what a program in another process computes (star worker -- COMMAND) until it is over.
+func WorkProgram(told context.Context, j *settings.Job, log *slog.Logger, sampler []string, m *foreign.Model) error {
+	a := m.About()
+	for _, name := range []string{"model", "dataset"} {
+		if strings.HasPrefix(string(j.Config.Origin(name)), "--") {
+			return &settings.UsageError{Msg: fmt.Sprintf("--%s (%s) and a program that has its own: leave one of them away", name, j.Config.Origin(name))}
+		}
+	}
+	c, err := configure.Worker(j, log, sampler)
+	if err != nil {
+		return err
+	}
+	c.Model, c.Data, c.Name, c.Hash, c.DataName, c.Optimizer = m, m.Train(), m.Describe(), m.Hash(), m.Train().Name(), a.Optimizer
+	if a.Tests > 0 {
+		c.Test = m.Test()
+	}
+	c.Told.Model, c.Told.Dataset, c.PreferredBatch, c.PreferredEpochs = a.Name, c.DataName, a.Batch, a.Epochs
+	c.Telemetry.Process = a.PID
+	c.Joined = m.Joined
 	return worker.Run(told, c)
 }
 

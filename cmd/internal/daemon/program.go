@@ -1,0 +1,169 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"star/cmd/internal/node"
+	"star/internal/settings"
+	"star/member"
+	"star/train/data"
+	"star/worker/foreign"
+)
+
+// program is a process that computes gradients in the place of a model of ours.
+type program struct {
+	cmd  *exec.Cmd // nil: it has started us
+	link *net.UnixConn
+	done chan struct{} // closed when cmd has ended, with err
+	err  error
+	log  *slog.Logger
+}
+
+// programOf is the program that is to compute: args, which are started, or who has started us with a link. Nil: there is none.
+func programOf(args []string, log *slog.Logger) (*program, error) {
+	link, err := foreign.Inherited()
+	if err != nil {
+		return nil, &settings.UsageError{Msg: err.Error()}
+	}
+	if len(args) == 0 {
+		if link == nil {
+			return nil, nil
+		}
+		return &program{link: link, log: log}, nil
+	}
+	if link != nil {
+		link.Close()
+	}
+	ours, theirs, err := foreign.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	p := &program{link: ours, log: log, done: make(chan struct{})}
+	p.cmd = exec.Command(args[0], args[1:]...)
+	p.cmd.Env = append(os.Environ(), foreign.FDVariable+"=3")
+	p.cmd.ExtraFiles, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = []*os.File{theirs}, os.Stdin, os.Stdout, os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		ours.Close()
+		return nil, &startError{fmt.Errorf("%s cannot be started: %w", args[0], err)}
+	}
+	go func() { p.err = p.cmd.Wait(); close(p.done) }()
+	return p, nil
+}
+
+// startError says that the program cannot be started.
+type startError struct{ error }
+
+func (e *startError) Unwrap() error { return e.error }
+
+// ExitCode is that of a missing file.
+func (e *startError) ExitCode() int { return 66 }
+
+// work trains what the program says until the job is over, and waits for its end.
+func (p *program) work(ctx context.Context, job *settings.Job) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var m *foreign.Model
+	m, err := foreign.Open(ctx, p.link, foreign.Config{Stream: data.Stream{Seed: job.Seed}, Slow: func(pid int, what string, after time.Duration) {
+		p.log.Warn("the program is slow, or hangs: where it is comes next, if it says so", "pid", pid, "waiting_for", what, "since", after.Round(time.Second))
+		m.Stack()
+	}})
+	if err != nil {
+		return p.ended(p.why(err))
+	}
+	defer m.Close()
+	over := make(chan struct{})
+	defer close(over)
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, syscall.SIGQUIT) // which has this process say what it waits for
+	defer signal.Stop(quit)
+	go func() {
+		for {
+			select {
+			case <-m.Gone():
+				cancel(m.Err())
+				return
+			case <-quit:
+				m.Stack()
+			case <-over:
+				return
+			}
+		}
+	}()
+	err = node.WorkProgram(ctx, job, p.log, samplerCommand(), m)
+	if gone := context.Cause(ctx); gone != nil && errors.Is(gone, foreign.ErrLeft) {
+		p.log.Info("the program has nothing more to compute, and leaves the job")
+		err = nil
+	}
+	why := "the job is over"
+	if err != nil {
+		why = err.Error()
+	}
+	m.Stop(member.ExitCode(err), why)
+	m.Close()
+	return p.ended(p.why(err))
+}
+
+// why is what the end of the program says about an error that was because it is gone.
+func (p *program) why(err error) error {
+	var lost *foreign.LostError
+	if !errors.As(err, &lost) || p.cmd == nil {
+		return err
+	}
+	select {
+	case <-p.done:
+		if p.err != nil {
+			lost.Err = p.err
+		}
+	case <-time.After(time.Second):
+	}
+	return lost
+}
+
+// patience is how long a program may take to end when its agent has nothing more for it.
+const patience = 10 * time.Minute
+
+// ended waits for the end of the program that we have started; err is why.
+func (p *program) ended(err error) error {
+	p.link.Close()
+	if p.cmd == nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.log.Warn("the program does not end: it is killed", "pid", p.cmd.Process.Pid, "after", patience)
+		p.cmd.Process.Kill()
+		<-p.done
+	}
+	var exit *exec.ExitError
+	if err == nil && errors.As(p.err, &exit) {
+		return &programExit{exit}
+	}
+	return err
+}
+
+// programExit says that the program failed when the job was over.
+type programExit struct{ *exec.ExitError }
+
+func (e *programExit) Error() string { return "the program failed: " + e.ExitError.Error() }
+
+// ExitCode is that of the program; 128 and the signal that ended it.
+func (e *programExit) ExitCode() int {
+	if c := e.ExitError.ExitCode(); c > 0 {
+		return c
+	}
+	if n := signalOf(e.ExitError); n > 0 {
+		return 128 + n
+	}
+	return 1
+}

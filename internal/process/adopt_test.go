@@ -1,0 +1,46 @@
+package process
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"star/member"
+)
+
+func TestAdopt(t *testing.T) {
+	const adam = `{"name":"adamw","lr":0.003,"beta1":0.8,"beta2":0.99,"epsilon":1e-6,"weight_decay":0.1,"groups":[{"from":0,"to":5,"factor":2,"weight_decay":0}]}`
+	job := func() *member.Job { j := new(member.Job); j.Defaults(); return j }
+	j := job()
+	if err := Adopt(j, []byte(adam)); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := UpdateRule(j)
+	if err != nil || c.Name != "adamw" || c.Beta1 != 0.8 || len(c.Groups) != 1 || j.Optimizer != "adamw" || j.LR != 0.003 || !strings.Contains(RuleText(j), `"factor":2`) || MayStride(j) == nil {
+		t.Errorf("%+v, %+v, %q, %v", c, j.Rule, RuleText(j), err)
+	}
+	// Nesterov's momentum becomes the form that bears stale gradients, unless groups differ.
+	if j = job(); Adopt(j, []byte(`{"name":"nesterov","lr":0.1,"momentum":0.5}`)) != nil || j.Optimizer != "dana" || Optimizer(j).Momentum != 0.5 {
+		t.Errorf("%+v", j.Rule)
+	}
+	if j = job(); Adopt(j, []byte(`{"name":"nesterov","lr":0.1,"momentum":0.5,"groups":[{"from":0,"to":5,"factor":2}]}`)) != nil || j.Optimizer != "nesterov" {
+		t.Errorf("%+v", j.Rule)
+	}
+	// Who was told keeps to that.
+	for _, name := range []string{"optimizer", "lr", "momentum", "weight-decay", "schedule"} {
+		j := job()
+		j.Given[name] = "--" + name
+		if err := Adopt(j, []byte(adam)); err != nil || j.Optimizer != "dana" || len(j.Whole) > 0 {
+			t.Errorf("--%s was given: %+v, %v", name, j.Rule, err)
+		}
+	}
+	if j = job(); Adopt(j, nil) != nil || Adopt(j, []byte("null")) != nil || j.Optimizer != "dana" {
+		t.Errorf("nothing was asked for: %+v", j.Rule)
+	}
+	for _, bad := range []string{`{`, `{"name":"lion"}`, `{"name":"sgd","lr":-1}`, `{"name":"sgd","lr":0.1,"groups":[{"from":3,"to":1}]}`, `{"name":"sgd","lr":0.1,"schedule":"moon"}`} {
+		var e *member.DisagreeError
+		if err := Adopt(job(), []byte(bad)); !errors.As(err, &e) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}

@@ -1,0 +1,9 @@
+"""Train a model of your own with STAR: parameter servers or rings, stragglers seen and lived with.
+
+``star_train.torch`` is the client for PyTorch. ``docs/python.md`` in the project has the five-minute tour.
+"""
+
+from ._link import AgentLost, JobError, StarError
+
+__version__ = "0.1.0"
+__all__ = ["AgentLost", "JobError", "StarError", "__version__"]

@@ -1,0 +1,418 @@
+"""The link to the agent, ``star worker``, which joins the job for this process. docs/link.md describes it; nothing here knows PyTorch."""
+
+from __future__ import annotations
+
+import array
+import atexit
+import faulthandler
+import json
+import mmap
+import os
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import traceback
+from types import FrameType, TracebackType
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Type
+
+VERSION = 1
+
+ABOUT, MEMORY, READY, COMPUTE, PART, DONE, EVALUATE, EVALUATED, LEASE, ERROR, STOP, LEAVE, JOINED = range(1, 14)
+_NAMES = ("", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined")
+
+_HEADER = struct.Struct("<IIQQQ")
+_MEMORY = struct.Struct("<8s7Q")
+_USAGE = struct.Struct("<6q")
+_F64 = struct.Struct("<d")
+_U64 = struct.Struct("<Q")
+
+_MAX_BODY = 16 << 20
+WANTS_PARTS = 1 << 63
+
+# Exit codes (docs/operations.md).
+EXIT_USAGE, EXIT_LOST, EXIT_DISAGREE = 2, 69, 78
+
+
+class StarError(RuntimeError):
+    """What goes wrong between this process, its agent and the job. ``code`` is the exit code that fits."""
+
+    code = 1
+
+    def __init__(self, message: str, code: Optional[int] = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+
+class AgentLost(StarError):
+    """The agent, which speaks to the job for this process, is gone."""
+
+    code = EXIT_LOST
+
+
+class JobError(StarError):
+    """The job has ended with an error, or goes on without this worker."""
+
+
+class Frame(NamedTuple):
+    kind: int
+    a: int
+    b: int
+    c: int
+    body: bytes
+
+
+class Memory(NamedTuple):
+    """Where things lie in the shared memory, in bytes, and how many float32 they are."""
+
+    map: mmap.mmap
+    params: int
+    nparams: int
+    grad: int
+    buffers: int
+    nbuffers: int
+
+
+def indices(f: Frame) -> List[int]:
+    """The samples that a frame names."""
+    a = array.array("q")
+    a.frombytes(f.body)
+    if sys.byteorder != "little":
+        a.byteswap()
+    return a.tolist()
+
+
+class Link:
+    """One end of the link. It is used by one thread at a time, but for :meth:`part`, which a thread of autograd may call meanwhile."""
+
+    def __init__(self, sock: socket.socket, agent: Optional["subprocess.Popen[bytes]"] = None) -> None:
+        self._sock = sock
+        self._agent = agent
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._memory: Optional[Memory] = None
+        self._cpu = 0
+        self._faults = 0
+        self._switches = 0
+        self._measure()
+        _register(self)
+
+    # The handshake.
+
+    def begin(self, about: "dict[str, Any]") -> Memory:
+        """Says what is trained; the memory in which parameters, gradient and buffers are from now on."""
+        about = dict(about, pid=os.getpid())
+        self._send(ABOUT, VERSION, 0, 0, json.dumps(about).encode())
+        f, fd = self._receive_fd()
+        if f.kind == STOP:
+            raise self._stopped(f)
+        if f.kind != MEMORY or fd is None:
+            raise StarError("the agent begins with %s, expected memory: it is no star of this version" % _name(f.kind), EXIT_DISAGREE)
+        try:
+            m = mmap.mmap(fd, f.a, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        magic, version, size, params, nparams, grad, buffers, nbuffers = _MEMORY.unpack_from(m)
+        if magic != b"STARLINK" or version != VERSION or size != f.a:
+            raise StarError("the memory of the agent begins with %r, version %d: this star-train speaks version %d" % (magic, version, VERSION), EXIT_DISAGREE)
+        self._memory = Memory(m, params, nparams, grad, buffers, nbuffers)
+        return self._memory
+
+    def ready(self) -> None:
+        """Parameters and buffers are in the memory."""
+        self._send(READY)
+
+    # A step.
+
+    def receive(self) -> Frame:
+        """Waits for the agent. STOP with another code than 0 is a JobError."""
+        f = self._read()
+        if f.kind == STOP:
+            self._closed = True
+            if f.a != 0:
+                raise self._stopped(f)
+        return f
+
+    def part(self, step: int, element: int) -> None:
+        """The gradient from this element on is complete."""
+        self._send(PART, step, element)
+
+    def done(self, step: int, loss: float, load: int, compute: int) -> None:
+        """The gradient is complete. load and compute are nanoseconds."""
+        cpu, faults, switches = self._cpu, self._faults, self._switches
+        self._measure()
+        usage = _USAGE.pack(max(load, 0), max(compute, 0), max(self._cpu - cpu, 0), max(self._faults - faults, 0), max(self._switches - switches, 0), 0)
+        self._send(DONE, step, _U64.unpack(_F64.pack(loss))[0], 0, usage)
+
+    def evaluated(self, step: int, loss_sum: float, correct: int, count: int) -> None:
+        self._send(EVALUATED, step, correct, count, _F64.pack(loss_sum))
+
+    # The end.
+
+    def fail(self, text: str) -> None:
+        """Says that this process cannot go on."""
+        self._last(ERROR, text.encode("utf-8", "replace")[-(1 << 20) :])
+
+    def leave(self) -> None:
+        """Says that this process has nothing more to compute."""
+        self._last(LEAVE)
+
+    def _last(self, kind: int, body: bytes = b"") -> None:
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        try:
+            self._send(kind, body=body)
+        except (OSError, StarError):
+            pass  # the agent is gone, too
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def wait(self, timeout: float) -> Optional[int]:
+        """Hangs up and waits for the agent, if this process has started it: its exit code."""
+        if os.getpid() != self._pid:
+            return None
+        self._sock.close()
+        if self._agent is None:
+            return None
+        try:
+            return self._agent.wait(timeout)
+        except subprocess.TimeoutExpired:
+            sys.stderr.write("star_train: the agent (process %d) does not end within %.0f s; it goes on by itself\n" % (self._agent.pid, timeout))
+            return None
+
+    def interrupt(self, number: int) -> None:
+        """Passes a signal on to the agent, which has the job let this worker go; False where it has got it by itself."""
+        if self._agent is not None:
+            self._agent.send_signal(number)
+
+    def forked(self) -> None:
+        """In a child of fork(): the link is the parent's. The agent takes the end of the last copy for the end of the program."""
+        self._closed = True
+        try:
+            self._sock.close()
+        except OSError:
+            pass
+
+    # Bytes.
+
+    def _measure(self) -> None:
+        u = resource.getrusage(resource.RUSAGE_SELF)
+        self._cpu = int((u.ru_utime + u.ru_stime) * 1e9)
+        self._faults = u.ru_majflt
+        self._switches = u.ru_nivcsw
+
+    def _mine(self) -> None:
+        if os.getpid() != self._pid:
+            raise StarError(
+                "process %d was forked from process %d, whose link to the job it cannot use: train in the process that has called star.attach" % (os.getpid(), self._pid),
+                EXIT_USAGE,
+            )
+
+    def _send(self, kind: int, a: int = 0, b: int = 0, c: int = 0, body: bytes = b"") -> None:
+        self._mine()
+        data = _HEADER.pack(kind, len(body), a, b, c) + body
+        try:
+            with self._lock:
+                self._sock.sendall(data)
+        except OSError as e:
+            raise self._gone(e) from None
+
+    def _read(self) -> Frame:
+        self._mine()
+        return self._frame(self._exactly(_HEADER.size))
+
+    def _frame(self, header: bytes) -> Frame:
+        kind, size, a, b, c = _HEADER.unpack(header)
+        if size > _MAX_BODY:
+            raise StarError("the agent says %s with %d bytes: it is no star of this version" % (_name(kind), size), EXIT_DISAGREE)
+        return Frame(kind, a, b, c, self._exactly(size) if size else b"")
+
+    def _exactly(self, n: int) -> bytes:
+        try:
+            b = self._sock.recv(n)
+            if len(b) == n:
+                return b
+            parts = [b]
+            got = len(b)
+            while b and got < n:
+                b = self._sock.recv(n - got)
+                parts.append(b)
+                got += len(b)
+        except OSError as e:
+            raise self._gone(e) from None
+        if got < n:
+            raise self._gone(None)
+        return b"".join(parts)
+
+    def _receive_fd(self) -> Tuple[Frame, Optional[int]]:
+        self._mine()
+        try:
+            header, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)
+        except OSError as e:
+            raise self._gone(e) from None
+        if not header:
+            raise self._gone(None)
+        if len(header) < _HEADER.size:
+            header += self._exactly(_HEADER.size - len(header))
+        return self._frame(header), fds[0] if fds else None
+
+    def _gone(self, e: Optional[OSError]) -> StarError:
+        self._closed = True
+        how = ""
+        code = None
+        if self._agent is not None:
+            try:
+                code = self._agent.wait(2)
+                how = ", with exit code %d" % code if code >= 0 else ", by signal %d" % -code
+            except subprocess.TimeoutExpired:
+                pass
+        return AgentLost(
+            "the agent (star worker), which speaks to the job for this process, has ended%s%s: what it said last is in the log above" % (how, " (%s)" % e if e else ""),
+            code if code and code > 0 else None,
+        )
+
+    def _stopped(self, f: Frame) -> StarError:
+        self._closed = True
+        return JobError(f.body.decode("utf-8", "replace") or "the job has ended with exit code %d" % f.a, f.a)
+
+
+def _name(kind: int) -> str:
+    return _NAMES[kind] if 0 < kind < len(_NAMES) else "kind %d" % kind
+
+
+# How a process finds its agent.
+
+
+def wanted() -> bool:
+    """Whether this process is part of a job: somebody has started it as one, and nobody has said STAR_OFF=1."""
+    if os.environ.get("STAR_OFF", "") not in ("", "0"):
+        return False
+    if os.environ.get("STAR_LINK_FD") or os.environ.get("STAR_AGENT") or os.environ.get("STAR_COORDINATOR"):
+        return True
+    # The variables of a launcher that star worker understands, too.
+    return all(os.environ.get(v) for v in ("MASTER_ADDR", "RANK", "WORLD_SIZE"))
+
+
+def connect() -> Link:
+    """The link to the agent that has started this process, or to one that it starts now."""
+    fd = os.environ.pop("STAR_LINK_FD", "")
+    if fd:
+        try:
+            s = socket.socket(fileno=int(fd))
+            s.set_inheritable(False)
+        except (OSError, ValueError) as e:
+            raise StarError(
+                "STAR_LINK_FD=%s is no open socket (%s): start this process by star worker -- …, and no process in between that closes it" % (fd, e), EXIT_USAGE
+            ) from None
+        return Link(s)
+    agent = _agent()
+    ours, theirs = socket.socketpair()
+    env = dict(os.environ, STAR_LINK_FD=str(theirs.fileno()))
+    env.pop("STAR_AGENT", None)
+    try:
+        # A session of its own: Ctrl-C in a terminal reaches this process, which passes it on once.
+        p = subprocess.Popen([agent, "worker"], pass_fds=[theirs.fileno()], env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as e:
+        ours.close()
+        raise StarError("the agent %s cannot be started: %s" % (agent, e), 66) from None
+    finally:
+        theirs.close()
+    return Link(ours, p)
+
+
+def _agent() -> str:
+    """The program star: the one that started the job, the one of this package, the one in PATH."""
+    own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "star")
+    for p in (os.environ.get("STAR_AGENT"), own if os.path.exists(own) else None, shutil.which("star")):
+        if p:
+            return p
+    raise StarError("there is no star to join the job with: install the star-train wheel for this platform, put star into PATH, or set STAR_AGENT to it", 66)
+
+
+def show_stacks() -> bool:
+    """Has SIGUSR2 write where all threads are to standard error, for who asks what this process waits for. False: it cannot."""
+    if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
+        return False
+    try:
+        faulthandler.register(signal.SIGUSR2, all_threads=True)
+    except (OSError, RuntimeError, ValueError, AttributeError):
+        return False  # standard error is no file
+    return True
+
+
+# The end of this process, whatever it is.
+
+_link: Optional[Link] = None
+_failed: Optional[BaseException] = None
+
+
+def _register(link: Link) -> None:
+    global _link
+    if _link is None:
+        os.register_at_fork(after_in_child=_after_fork)
+        atexit.register(_at_exit)
+        _chain_excepthook()
+        _handle_signals()
+    _link = link
+
+
+def _after_fork() -> None:
+    if _link is not None:
+        _link.forked()
+
+
+def _chain_excepthook() -> None:
+    before: Callable[[Type[BaseException], BaseException, Optional[TracebackType]], Any] = sys.excepthook
+
+    def hook(kind: Type[BaseException], e: BaseException, tb: Optional[TracebackType]) -> None:
+        global _failed
+        _failed = e
+        if _link is not None and not isinstance(e, StarError):
+            _link.fail("".join(traceback.format_exception(kind, e, tb)))
+        before(kind, e, tb)
+
+    sys.excepthook = hook
+
+
+def _handle_signals() -> None:
+    """The first SIGINT or SIGTERM has the job let this worker go, after a checkpoint if it must; the second one ends this process."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if signal.getsignal(number) is usual:
+            signal.signal(number, _on_signal)
+
+
+def _on_signal(number: int, _: Optional[FrameType]) -> None:
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    signal.signal(number, usual)
+    if _link is None or _link.closed or os.getpid() != _link._pid:
+        os.kill(os.getpid(), number)
+        return
+    _link.interrupt(number)
+
+
+def _at_exit() -> None:
+    link = _link
+    if link is None or os.getpid() != link._pid:
+        return
+    link.leave()
+    code = link.wait(60)
+    failed = _failed
+    # The interpreter would end with 1 for an exception of ours, and with 0 where the agent has failed.
+    if isinstance(failed, StarError):
+        code = failed.code
+    elif failed is not None or not code or code < 0:
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

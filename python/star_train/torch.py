@@ -1,0 +1,648 @@
+"""STAR for PyTorch::
+
+    import star_train.torch as star                                          # 1
+    opt = star.attach(model, torch.optim.AdamW(model.parameters(), 3e-4))    # 2
+    loader = star.loader(dataset, batch_size=32)                             # 3
+
+and the loops stay as they are. Each ``opt.step()`` hands the gradient of this worker to the job and comes back with the job's parameters,
+with which the next batch is to be computed. Without a job (plain ``python train.py``, or ``STAR_OFF=1``) the same lines are stock PyTorch.
+
+Parameters, gradients and buffers are views of memory that this process shares with its agent: nothing is copied on a processor.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Sized, Tuple, Union, cast
+
+import torch
+import torch.utils.data as tud
+
+from . import _link
+from ._link import AgentLost, JobError, StarError
+
+__all__ = ["AgentLost", "JobError", "StarError", "attach", "evaluate", "loader", "rank", "workers"]
+
+Evaluation = Callable[[Any], Tuple[float, int, int]]
+
+# Parts of a gradient of at least so many elements (1 MiB) are told of while backward still runs.
+_PART = 1 << 18
+
+# So many steps are looked at before parts are told of early: whether the script changes gradients between backward and step.
+_TRIAL = 3
+
+
+class _Tensor(NamedTuple):
+    name: str
+    tensor: torch.Tensor
+    at: int  # elements from the start of its area
+
+
+class _Session:
+    """This process's part in the job."""
+
+    def __init__(self) -> None:
+        self.link: Optional[_link.Link] = None
+        self.model: Optional[torch.nn.Module] = None
+        self.optimizer: Optional[torch.optim.Optimizer] = None
+        self.loader: Optional[_Loader] = None
+        self.test: Optional[_Test] = None
+        self.rank = -1
+        self.workers = 0
+        self.over = False
+
+        self.params: List[_Tensor] = []
+        self.grads: List[torch.Tensor] = []
+        self.buffers: List[_Tensor] = []
+        self.mirrors: List[Tuple[torch.Tensor, torch.Tensor]] = []  # of buffers that are not float32: their own, the one in the memory
+        self.frozen: List[torch.nn.Parameter] = []
+        self.memory: Optional[_link.Memory] = None
+
+        self.step = 0  # of the gradient that is asked for; 0: none is
+        self.parts_wanted = False
+        self.pending: Optional[_link.Frame] = None
+        self.leases: Dict[int, List[int]] = {}
+        self.loss = 0.0
+        self.losses = 0
+        self.asked = 0  # when the batch was asked for, ns
+        self.loaded = 0  # when it was there
+
+        self.trial = _TRIAL
+        self.early = True
+        self.complete: List[int] = []  # by parameter: version of its gradient when it was complete; -1: it is not
+        self.low = 0  # parameters from here on are complete
+        self.told = 0  # element from which on the agent knows
+        self.warned = False
+
+    # The beginning.
+
+    def begin(self) -> None:
+        """Speaks with the agent until the parameters are the job's memory. It needs attach and loader, whichever came first."""
+        if self.link is not None:
+            return
+        model, optimizer, ld = self.model, self.optimizer, self.loader
+        if model is None or optimizer is None or ld is None:
+            raise StarError("star.attach(model, optimizer) comes before the first batch of star.loader", _link.EXIT_USAGE)
+        self._list(model, optimizer)
+        about = {
+            "name": type(model).__name__,
+            "program": "PyTorch " + torch.__version__.split("+")[0],
+            "layout": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.params],
+            "buffers": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.buffers],
+            "data": type(ld.dataset).__name__,
+            "samples": len(cast(Sized, ld.dataset)),
+            "tests": 0 if self.test is None else len(cast(Sized, self.test.dataset)),
+            "batch": ld.batch_size * ld.accumulate,
+            "prefetch": ld.prefetch,
+            "optimizer": _rule(optimizer, self.params),
+        }
+        if _link.show_stacks():
+            about["stack"] = True
+        if ld.epochs:
+            about["epochs"] = ld.epochs
+        self.link = _link.connect()
+        self.memory = self.link.begin(about)
+        self._map(self.memory)
+        self._hook()
+        self.link.ready()
+        torch.Tensor.backward = _backward  # type: ignore[method-assign]
+        self._next()
+
+    def _list(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        updated = {id(p) for g in optimizer.param_groups for p in g["params"]}
+        named = list(model.named_parameters())
+        known = {id(p) for _, p in named}
+        strange = sum(1 for i in updated if i not in known)
+        if strange:
+            raise StarError("%d parameters of the optimizer are none of the model: give star.attach the model that has them all" % strange, _link.EXIT_DISAGREE)
+        at = buffers_at = 0
+        for name, p in named:
+            _check(name, p)
+            if p.requires_grad and id(p) in updated:
+                self.params.append(_Tensor(name, p, at))
+                at += p.numel()
+            else:  # nobody changes it: it is kept with the buffers, so that checkpoints have it
+                self.frozen.append(p)
+                self.buffers.append(_Tensor(name, p, buffers_at))
+                buffers_at += p.numel()
+        saved = set(model.state_dict())
+        for name, b in model.named_buffers():
+            if name in saved and not b.is_complex():
+                _check_device(name, b)
+                self.buffers.append(_Tensor(name, b, buffers_at))
+                buffers_at += b.numel()
+
+    def _map(self, m: _link.Memory) -> None:
+        for _, p, at in self.params:
+            view = _view(m, m.params + 4 * at, p)
+            view.copy_(p.data)
+            p.data = view
+            grad = _view(m, m.grad + 4 * at, p)
+            grad.zero_()
+            p.grad = grad
+            self.grads.append(grad)
+            self.complete.append(-1)
+        for _, b, at in self.buffers:
+            view = _view(m, m.buffers + 4 * at, b)
+            view.copy_(b.data)
+            if b.dtype == torch.float32:
+                b.data = view
+            else:
+                self.mirrors.append((b, view))
+
+    # What the agent says.
+
+    def _next(self) -> None:
+        """Waits until the agent asks for a gradient, which stays pending, or the job is over."""
+        assert self.link is not None
+        while self.pending is None and not self.over:
+            f = self.link.receive()
+            if f.kind == _link.COMPUTE:
+                self.asked = time.perf_counter_ns()
+                self.pending = f
+                for own, mirror in self.mirrors:
+                    own.data.copy_(mirror)
+            elif f.kind == _link.EVALUATE:
+                self._evaluate(f)
+            elif f.kind == _link.LEASE:
+                self.leases[f.a] = _link.indices(f)
+            elif f.kind == _link.JOINED:
+                self.rank, self.workers = f.a, f.b
+            elif f.kind == _link.STOP:
+                self.over = True
+
+    def _evaluate(self, f: _link.Frame) -> None:
+        assert self.link is not None and self.model is not None
+        if self.test is None:
+            raise StarError("the agent asks for an evaluation, and there is no test set")
+        was = [(m, m.training) for m in self.model.modules()]
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                loss, correct, count = self.test.run(_link.indices(f))
+        finally:
+            for m, training in was:
+                m.training = training
+        self.link.evaluated(f.a, float(loss), int(correct), int(count))
+
+    # A gradient.
+
+    def give(self) -> Tuple[int, List[int]]:
+        """The batch that is pending: its position and its samples."""
+        assert self.pending is not None
+        f = self.pending
+        self.step, self.parts_wanted = f.a, bool(f.c & _link.WANTS_PARTS)
+        self.low, self.told = len(self.params), self._elements()
+        self.losses, self.loss = 0, 0.0
+        for i in range(len(self.complete)):
+            self.complete[i] = -1
+        return f.c & ~_link.WANTS_PARTS, _link.indices(f)
+
+    def _elements(self) -> int:
+        last = self.params[-1]
+        return last.at + last.tensor.numel()
+
+    def hand(self, loss: Optional[float]) -> None:
+        """The gradient is complete: the job gets it. Comes back when the parameters are the next ones."""
+        if self.over:
+            return
+        if self.pending is None or self.step == 0:
+            raise StarError("opt.step() without a batch of star.loader in hand: each batch of it makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE)
+        assert self.link is not None
+        for p in self.frozen:
+            if p.requires_grad and p.grad is not None:
+                raise StarError(
+                    "a parameter that was frozen, or not in the optimizer, at star.attach has a gradient now: the job does not know it. Set requires_grad before star.attach",
+                    _link.EXIT_USAGE,
+                )
+        touched = self._gather()
+        if self.told < self._elements() and touched:
+            raise StarError(
+                "the gradient was changed between backward and opt.step(), or backward came twice, when a part of it was on its way: give star.attach(…, overlap=False)",
+                _link.EXIT_USAGE,
+            )
+        if self.trial > 0:
+            self.trial -= 1
+            self.early = self.early and not touched
+        if loss is None:
+            loss = self.loss if self.losses else math.nan
+            if not self.losses and not self.warned:
+                self.warned = True
+                warnings.warn("star_train saw no loss.backward() in this step, so the job does not know the loss: give opt.step(loss=…)", stacklevel=4)
+                loss = 0.0
+            elif not self.losses:
+                loss = 0.0
+        for own, mirror in self.mirrors:
+            mirror.copy_(own.data)
+        step, self.step, self.pending = self.step, 0, None
+        self.link.done(step, loss, self.loaded - self.asked, time.perf_counter_ns() - self.loaded)
+        self._next()
+
+    def _gather(self) -> bool:
+        """Has all gradients in the memory. True: somebody has changed one since backward has completed it."""
+        touched = False
+        for i, (name, p, _) in enumerate(self.params):
+            view, grad = self.grads[i], p.grad
+            if grad is None:
+                view.zero_()
+                p.grad = view
+            elif grad is not view:
+                if grad.is_sparse:
+                    raise StarError("the gradient of %s is sparse: give the embedding sparse=False" % name, _link.EXIT_DISAGREE)
+                if grad.data_ptr() != view.data_ptr():
+                    view.copy_(grad)
+                    self._copied(name)
+                p.grad = view
+            if self.complete[i] != grad_version(p):
+                touched = True
+        return touched
+
+    def _copied(self, name: str) -> None:
+        if not self.warned_copy:
+            self.warned_copy = True
+            warnings.warn(
+                "the gradient of %s is copied in every step: something has replaced p.grad (zero_grad of the model, or set to None); opt.zero_grad() does not" % name, stacklevel=5
+            )
+
+    warned_copy = False
+
+    def zero_grad(self) -> None:
+        for i, (_, p, _) in enumerate(self.params):
+            self.grads[i].zero_()
+            p.grad = self.grads[i]
+
+    # Parts of it, while backward still runs.
+
+    def _hook(self) -> None:
+        self.keep: List[Any] = []
+        for i, (_, p, _) in enumerate(self.params):
+            after = getattr(p, "register_post_accumulate_grad_hook", None)  # from PyTorch 2.1 on
+            if after is not None:
+                after(lambda q, i=i: self._completed(i, q))
+                continue
+            node = p.expand_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+            node.register_hook(  # type: ignore[union-attr]
+                lambda *_, i=i, p=p: self._completed(i, p)
+            )
+            self.keep.append(node)
+
+    def _completed(self, i: int, p: torch.Tensor) -> None:
+        self.complete[i] = grad_version(p)
+        if not (self.parts_wanted and self.early and self.trial == 0 and self.step):
+            return
+        grad = p.grad
+        if grad is None or grad.data_ptr() != self.grads[i].data_ptr():
+            self.early = False  # it is to be copied first
+            return
+        low = self.low
+        while low > 0 and self.complete[low - 1] >= 0:
+            low -= 1
+        self.low = low
+        if low < len(self.params):
+            at = self.params[low].at
+            if at > 0 and self.told - at >= _PART:
+                self.told = at
+                assert self.link is not None
+                self.link.part(self.step, at)
+
+
+def grad_version(p: torch.Tensor) -> int:
+    """Grows with each change of the gradient in place."""
+    return p.grad._version if p.grad is not None else -1
+
+
+_session: Optional[_Session] = None
+_stock_warned = False
+
+
+def _current() -> Optional[_Session]:
+    """The session of this process; None: there is no job, and everything is stock PyTorch."""
+    global _session, _stock_warned
+    if _session is None:
+        if _link.wanted():
+            _session = _Session()
+        elif not _stock_warned:
+            _stock_warned = True
+            warnings.warn("star_train: this process is part of no job, so it trains alone, as plain PyTorch: start it by star run --workers N -- python …", stacklevel=3)
+    return _session
+
+
+_plain_backward = torch.Tensor.backward
+
+
+def _backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    s = _session
+    if s is not None and s.step and self.numel() == 1:
+        s.losses += 1
+        s.loss += float(self.detach())
+    return _plain_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def _check_device(name: str, t: torch.Tensor) -> None:
+    if t.device.type != "cpu":
+        raise StarError("%s is on %s: this version of star_train trains on processors; leave .to(%r) away" % (name, t.device, t.device.type), _link.EXIT_DISAGREE)
+
+
+def _check(name: str, p: torch.Tensor) -> None:
+    _check_device(name, p)
+    if p.dtype != torch.float32:
+        raise StarError(
+            "parameter %s is %s: the job exchanges float32. Use model.float(), and torch.autocast for what may be computed in less" % (name, p.dtype), _link.EXIT_DISAGREE
+        )
+    if p.is_sparse:
+        raise StarError("parameter %s is sparse" % name, _link.EXIT_DISAGREE)
+
+
+def _view(m: _link.Memory, at: int, like: torch.Tensor) -> torch.Tensor:
+    """The memory from a byte on, in the shape of a tensor."""
+    if like.numel() == 0:
+        return torch.empty(like.shape, dtype=torch.float32)
+    return torch.frombuffer(m.map, dtype=torch.float32, count=like.numel(), offset=at).view(like.shape)
+
+
+# 2: the optimizer.
+
+
+def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, overlap: bool = True) -> torch.optim.Optimizer:
+    """Has the job update the parameters of model by the rule of optimizer, which is given back; its ``step`` hands over the gradient.
+
+    SGD (with momentum, Nesterov's too), Adam and AdamW run where the parameters are, with their groups. overlap=False keeps the gradient
+    until it is complete, for scripts that change gradients between ``backward`` and ``step``.
+    """
+    s = _current()
+    if s is None:
+        return optimizer
+    if s.model is not None:
+        raise StarError("star.attach was called before in this process: a process is one worker, and trains one model", _link.EXIT_USAGE)
+    _rule(optimizer, [])  # says now what cannot be
+    s.model, s.optimizer, s.early = model, optimizer, overlap
+    if not overlap:
+        s.trial = 0
+    optimizer.__class__ = type("Star" + type(optimizer).__name__, (_Attached, type(optimizer)), {"__module__": __name__})
+    return optimizer
+
+
+class _Attached:
+    """What changes of an optimizer that is attached."""
+
+    def step(self, closure: Optional[Callable[[], Any]] = None, *, loss: Union[None, float, torch.Tensor] = None) -> Any:
+        s = _session
+        assert s is not None
+        out = None
+        if closure is not None:
+            with torch.enable_grad():
+                out = closure()
+        s.hand(None if loss is None else float(loss))
+        return out
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        s = _session
+        if s is None or s.link is None:
+            for g in self.param_groups:  # type: ignore[attr-defined]
+                for p in g["params"]:
+                    p.grad = None
+            return
+        s.zero_grad()
+
+
+def _rule(optimizer: torch.optim.Optimizer, params: Sequence[_Tensor]) -> "Dict[str, Any]":
+    """The optimizer in the words of the job."""
+
+    def no(what: str) -> StarError:
+        return StarError("%s %s: the job updates by SGD, Adam and AdamW" % (type(optimizer).__name__, what), _link.EXIT_USAGE)
+
+    groups = optimizer.param_groups
+    first = groups[0]
+
+    def same(*names: str) -> None:
+        for n in names:
+            if any(g.get(n) != first.get(n) for g in groups):
+                raise no("has groups that differ in %s, not only in lr and weight_decay" % n)
+
+    if any(g.get("maximize") for g in groups):
+        raise no("with maximize")
+    kinds = [k.__name__ for k in type(optimizer).__mro__]
+    if "SGD" in kinds:
+        same("momentum", "nesterov", "dampening")
+        if first.get("dampening"):
+            raise no("with dampening")
+        name = "sgd" if not first["momentum"] else "nesterov" if first["nesterov"] else "momentum"
+        rule: Dict[str, Any] = {"name": name}
+        if first["momentum"]:
+            rule["momentum"] = float(first["momentum"])
+    elif "AdamW" in kinds or "Adam" in kinds:
+        same("betas", "eps")
+        if any(g.get("amsgrad") for g in groups):
+            raise no("with amsgrad")
+        decoupled = "AdamW" in kinds or bool(first.get("decoupled_weight_decay"))
+        rule = {"name": "adamw" if decoupled else "adam", "beta1": float(first["betas"][0]), "beta2": float(first["betas"][1]), "epsilon": float(first["eps"])}
+    else:
+        raise no("is none of those that it knows")
+    base = next((float(g["lr"]) for g in groups if float(g["lr"]) > 0), 0.0)
+    rule["lr"] = base
+    rule["weight_decay"] = float(first["weight_decay"])
+    of = {id(p): g for g in groups for p in g["params"]}
+    out: List[Dict[str, Any]] = []
+    for _, p, at in params:
+        g = of[id(p)]
+        factor = float(g["lr"]) / base if base else 1.0
+        decay = float(g["weight_decay"])
+        if out and out[-1]["factor"] == factor and out[-1]["weight_decay"] == decay:
+            out[-1]["to"] = at + p.numel()
+        else:
+            out.append({"from": at, "to": at + p.numel(), "factor": factor, "weight_decay": decay})
+    if len(out) > 1:
+        rule["groups"] = out
+    elif out:
+        rule["weight_decay"] = out[0]["weight_decay"]
+    return rule
+
+
+# 3: the data.
+
+
+class _Loader:
+    """Batches of the job, epoch by epoch: each sample of the data set once, over all workers together."""
+
+    def __init__(self, dataset: Any, batch_size: int, accumulate: int, epochs: float, kwargs: "Dict[str, Any]") -> None:
+        self.dataset, self.batch_size, self.accumulate, self.epochs = dataset, batch_size, accumulate, epochs
+        self.kwargs = kwargs
+        self.num_workers = int(kwargs.get("num_workers") or 0)
+        factor = kwargs.get("prefetch_factor") or 2
+        self.prefetch = self.num_workers * int(factor) if self.num_workers else 0
+        self.collate = kwargs.get("collate_fn") or tud.default_collate
+        self.epoch = -1
+        self._ahead: Optional[_Ahead] = None
+
+    def __len__(self) -> int:
+        """Batches of an epoch if all workers take as many; the job may share them out otherwise."""
+        s = _session
+        n = max(s.workers, 1) if s is not None else 1
+        return -(-len(self.dataset) // (self.batch_size * n))
+
+    def __iter__(self) -> Iterator[Any]:
+        s = _session
+        assert s is not None
+        s.begin()
+        self.epoch += 1
+        n = len(self.dataset)
+        while not s.over:
+            if s.pending is None:
+                raise StarError(
+                    "a batch was taken from star.loader before opt.step() of the one before: each batch makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE
+                )
+            position, indices = s.give()
+            if position // n > self.epoch:
+                return  # it is the first of the next epoch
+            before = s.step
+            for part in self._parts(indices):
+                batch = self._fetch(position, part)
+                s.loaded = time.perf_counter_ns() if s.loaded < s.asked else s.loaded
+                yield batch
+            if s.pending is not None and s.step == before:
+                raise StarError(
+                    "a batch was taken from star.loader before opt.step() of the one before: each batch makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE
+                )
+
+    def _parts(self, indices: List[int]) -> List[List[int]]:
+        k = -(-len(indices) // self.accumulate)
+        return [indices[i : i + k] for i in range(0, len(indices), k)]
+
+    def _fetch(self, position: int, indices: List[int]) -> Any:
+        if self.num_workers == 0 or self.accumulate > 1:
+            return self._load(indices)
+        if self._ahead is None:
+            self._ahead = _Ahead(self)
+        s = _session
+        assert s is not None
+        return self._ahead.fetch(position, indices, s.leases)
+
+    def _load(self, indices: List[int]) -> Any:
+        get = getattr(self.dataset, "__getitems__", None)
+        items = get(indices) if get is not None else [self.dataset[i] for i in indices]
+        return self.collate(items)
+
+
+class _Ahead:
+    """Loads batches that are likely to come in processes of their own, by a DataLoader. What comes otherwise is loaded here.
+
+    It is the batch sampler of that DataLoader: a sampler that has nothing now, and may have later.
+    """
+
+    def __init__(self, owner: _Loader) -> None:
+        self.owner = owner
+        self.given: List[Tuple[int, List[int]]] = []  # position and samples of what the DataLoader works on, in order
+        self.leases: Dict[int, List[int]] = {}
+        self.it: Any = None
+
+    def __iter__(self) -> "_Ahead":
+        return self
+
+    def __next__(self) -> List[int]:
+        last = self.given[-1][0] if self.given else -1
+        at = min((p for p in self.leases if p > last), default=None)
+        if at is None:
+            raise StopIteration
+        self.given.append((at, self.leases.pop(at)))
+        return self.given[-1][1]
+
+    def fetch(self, position: int, indices: List[int], leases: "Dict[int, List[int]]") -> Any:
+        for p in [p for p in leases if p <= position and not (self.it is None and p == position)]:
+            del leases[p]
+        self.leases = leases
+        batch = None
+        while self.given and self.given[0][0] <= position:
+            at, samples = self.given.pop(0)
+            got = next(self.it)
+            if at == position and samples == indices:
+                batch = got
+        if batch is not None:
+            self._fill()
+            return batch
+        self._fill()
+        return self.owner._load(indices)
+
+    def _fill(self) -> None:
+        """Has the DataLoader as busy as it may be."""
+        if self.it is None:
+            if not self.leases:
+                return
+            kwargs = dict(self.owner.kwargs)
+            kwargs.pop("shuffle", None)
+            kwargs.pop("drop_last", None)
+            self.it = iter(tud.DataLoader(self.owner.dataset, batch_sampler=cast(Any, self), **kwargs))
+        while self.leases and len(self.given) < self.owner.prefetch:
+            n = len(self.given)
+            self.it._try_put_index()
+            if len(self.given) == n:
+                return
+
+
+def loader(dataset: Any, batch_size: int = 32, *, accumulate: int = 1, epochs: float = 0, **kwargs: Any) -> Any:
+    """The batches of dataset that are this worker's, in the place of a DataLoader, whose other arguments pass through.
+
+    Over all workers each sample comes once in an epoch. accumulate=N cuts the batch of a step into N parts of batch_size, so that ``opt.step()``
+    comes after N of them. epochs is how long the job is where nobody says otherwise (``star run --epochs``).
+    """
+    s = _current()
+    if s is None:
+        if not isinstance(dataset, tud.IterableDataset) and "sampler" not in kwargs and "batch_sampler" not in kwargs:
+            kwargs.setdefault("shuffle", True)
+        return tud.DataLoader(dataset, batch_size=batch_size, **kwargs)
+    for bad in ("sampler", "batch_sampler"):
+        if kwargs.get(bad) is not None:
+            raise StarError("star.loader(%s=…): the job hands out samples, so that each comes once over all workers; leave it away" % bad, _link.EXIT_USAGE)
+    if kwargs.get("shuffle") is False:
+        raise StarError("star.loader(shuffle=False): the job shuffles samples, by its --seed; leave it away", _link.EXIT_USAGE)
+    if isinstance(dataset, tud.IterableDataset) or not hasattr(dataset, "__len__"):
+        raise StarError("star.loader needs a data set with len() and [i]: %s has none, so the job cannot hand out its samples" % type(dataset).__name__, _link.EXIT_USAGE)
+    if batch_size < 1 or accumulate < 1:
+        raise StarError("star.loader(batch_size=%d, accumulate=%d): want at least 1" % (batch_size, accumulate), _link.EXIT_USAGE)
+    if s.loader is not None:
+        raise StarError(
+            "star.loader was called before in this process: the job has one stream of samples. Evaluate by star.evaluate, or with a DataLoader of PyTorch", _link.EXIT_USAGE
+        )
+    s.loader = _Loader(dataset, batch_size, accumulate, epochs, kwargs)
+    return s.loader
+
+
+# Evaluation.
+
+
+class _Test(NamedTuple):
+    f: Evaluation
+    dataset: Any
+    collate: Callable[[List[Any]], Any]
+
+    def run(self, indices: List[int]) -> Tuple[float, int, int]:
+        return self.f(self.collate([self.dataset[i] for i in indices]))
+
+
+def evaluate(f: Evaluation, testset: Any, *, collate_fn: Optional[Callable[[List[Any]], Any]] = None) -> None:
+    """Has the job evaluate, spread over all workers, whenever it does (``star run --eval-every``).
+
+    f takes a batch of testset and gives the sum of the losses, how many predictions are right, and how many there are. It is called without gradients,
+    with the model in evaluation mode, and with buffers averaged over all workers. Call evaluate before the first batch of the loader.
+    """
+    s = _current()
+    if s is None:
+        return
+    if s.link is not None:
+        raise StarError("star.evaluate comes before the first batch of star.loader: the job must know the test set when it begins", _link.EXIT_USAGE)
+    if s.test is not None:
+        raise StarError("star.evaluate was called before in this process", _link.EXIT_USAGE)
+    s.test = _Test(f, testset, collate_fn or tud.default_collate)
+
+
+def rank() -> int:
+    """Which worker of the job this is, from 0; 0 without a job; -1 before the first batch."""
+    s = _current()
+    return 0 if s is None else s.rank
+
+
+def workers() -> int:
+    """How many workers the job may have; 1 without a job; 0 before the first batch."""
+    s = _current()
+    return 1 if s is None else s.workers

@@ -1,0 +1,195 @@
+"""What happens when a Python, or its agent, dies, hangs, raises, leaves or comes."""
+
+import collections
+import json
+import os
+import signal
+from typing import Any, List
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
+
+TRAIN = """
+import json, os, sys, time
+import torch, torch.nn as nn, torch.nn.functional as F
+import star_train.torch as star
+
+N = 320
+pause = float(os.environ.get("PAUSE", "0"))
+do = os.environ.get("DO", "")
+
+class Data(torch.utils.data.Dataset):
+    def __init__(self):
+        g = torch.Generator().manual_seed(3)
+        self.x = torch.randn(N, 6, generator=g)
+        self.y = (self.x[:, :3]).argmax(1)
+    def __len__(self):
+        return N
+    def __getitem__(self, i):
+        if do == "bad sample" and i == 17:
+            raise KeyError("sample 17 is damaged")
+        return i, self.x[i], self.y[i]
+
+torch.manual_seed(5)
+model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+opt = star.attach(model, torch.optim.SGD(model.parameters(), 0.02))
+loader = star.loader(Data(), batch_size=16, num_workers=int(os.environ.get("LOADERS", "0")))
+step = 0
+for epoch in range(1000):
+    for i, x, y in loader:
+        print("batch", json.dumps(i.tolist()), flush=True)
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        step += 1
+        if do == "raise" and step == 5:
+            raise ValueError("the fifth step is too much")
+        if do == "hang" and step == 5:
+            print("hanging", flush=True)
+            time.sleep(1000)
+        if do == "leave" and step == 5:
+            sys.exit(0)
+        if do == "die" and step == 5:
+            os.kill(os.getpid(), 9)
+        if do == "fork" and step == 5:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    opt.step()
+                except star.StarError as e:
+                    print("child:", e, flush=True)
+                os._exit(0)
+            os.waitpid(pid, 0)
+        opt.step()
+        if do == "come" and step == 1:
+            open("came", "w").close()
+        time.sleep(pause if do != "wait" or os.path.exists("came") else 0.5)
+print("over after", step, flush=True)
+"""
+
+
+def indices(*workers: Any) -> List[int]:
+    return [i for w in workers for line in w.log.splitlines() if line.startswith("batch ") for i in json.loads(line[6:])]
+
+
+def complete(job: Any, epochs: int, *workers: Any) -> None:
+    """The job has applied each sample once in each epoch. Who died may have begun a batch that others made again."""
+    begun = collections.Counter(indices(*workers))
+    assert min(begun[i] for i in range(320)) >= epochs
+    assert job.lines("summary")[-1]["samples"] == 320 * epochs
+    positions = {p for r in job.lines("record") for p in range(r["start"], r["start"] + r["samples"])}
+    assert positions == set(range(320 * epochs))
+
+
+@pytest.mark.parametrize("attach", [False, True], ids=["agent first", "python first"])
+@pytest.mark.parametrize("mode", ["ssgd", "asgd"])
+def test_killed_python(job: Any, mode: str, attach: bool) -> None:
+    script = job.script(TRAIN)
+    ps = job.start("--mode", mode, "--epochs", "6")
+    a = job.worker(script, env={"PAUSE": "0.01"}, attach=attach)
+    b = job.worker(script, env={"DO": "die"}, attach=attach)
+    job.finish(ps, a)
+    assert b.wait() != 0
+    complete(job, 6, a, b)
+
+
+def test_killed_agent(job: Any) -> None:
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "6")
+    a = job.worker(script, env={"PAUSE": "0.01"})
+    b = job.worker(script, env={"PAUSE": "0.05"})
+    b.until("batch")
+    os.kill(b.p.pid, signal.SIGKILL)
+    job.finish(ps, a)
+    b.until("AgentLost: the agent (star worker)")
+    complete(job, 6, a, b)
+
+
+def test_exception(job: Any) -> None:
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "4")
+    a = job.worker(script)
+    b = job.worker(script, env={"DO": "raise"})
+    job.finish(ps, a)
+    assert b.wait() == 1
+    assert "ValueError: the fifth step is too much" in b.log and "the program failed: Traceback" in b.log
+    complete(job, 4, a, b)
+
+
+def test_sample_that_raises(job: Any) -> None:
+    script = job.script(TRAIN)
+    job.start("--mode", "ssgd", "--epochs", "4", workers=1)
+    b = job.worker(script, env={"DO": "bad sample"})
+    assert b.wait() == 1
+    assert "KeyError: 'sample 17 is damaged'" in b.log
+
+
+@pytest.mark.parametrize("attach", [False, True], ids=["agent first", "python first"])
+def test_early_exit(job: Any, attach: bool) -> None:
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "4")
+    a = job.worker(script, attach=attach)
+    b = job.worker(script, env={"DO": "leave"}, attach=attach)
+    job.finish(ps, a)
+    assert b.wait() == 0
+    assert "leaves the job" in b.log
+    complete(job, 4, a, b)
+
+
+def test_hang_shows_stack(job: Any) -> None:
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "4")
+    a = job.worker(script)
+    b = job.worker(script, env={"DO": "hang"})
+    b.until("hanging")
+    os.kill(b.p.pid, signal.SIGQUIT)
+    b.until("Current thread")
+    b.until('train.py", line')
+    b.kill()
+    job.finish(ps, a)
+    complete(job, 4, a, b)
+
+
+def test_fork(job: Any) -> None:
+    script = job.script(TRAIN)
+    job.start("--mode", "ssgd", "--epochs", "2", workers=1)
+    a = job.worker(script, env={"DO": "fork"})
+    job.finish()
+    assert "child: process" in a.log and "was forked from process" in a.log
+    complete(job, 2, a)
+
+
+def test_signal(job: Any) -> None:
+    """SIGTERM to a Python that has started its agent: a checkpoint, then the end."""
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "1000", "--grace", "20s", workers=1)
+    a = job.worker(script, attach=True, env={"PAUSE": "0.01"})
+    a.until("batch")
+    os.kill(a.p.pid, signal.SIGTERM)
+    assert a.wait() == 143, a.log
+    ps.wait()
+    assert job.checkpoint().name.startswith("ckpt-")
+
+
+def test_joiner(job: Any) -> None:
+    """Who comes in the middle has the job's parameters and epoch before its first batch."""
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "24", "--max-workers", "3")
+    a, b = (job.worker(script, env={"DO": "wait"}) for _ in range(2))
+    a.until("batch")
+    c = job.worker(script, env={"DO": "come"})
+    job.finish(ps, a, b, c)
+    assert len(indices(c)) >= 100
+    complete(job, 24, a, b, c)
+
+
+@pytest.mark.parametrize("mode", ["ssgd", "asgd", "x=2"])
+def test_loading_processes(job: Any, mode: str) -> None:
+    """With num_workers each sample still comes once, and most batches are there before they are asked for."""
+    script = job.script(TRAIN)
+    job.start("--mode", mode, "--epochs", "6", workers=3)
+    ws = [job.worker(script, env={"LOADERS": "2"}) for _ in range(3)]
+    job.finish()
+    seen = collections.Counter(indices(*ws))
+    assert set(seen) == set(range(320)) and set(seen.values()) == {6}

@@ -1,0 +1,56 @@
+package server
+
+import (
+	"encoding/json"
+
+	"star/coord"
+	"star/internal/process"
+)
+
+// takeOptimizer has the shards of this process make the updates that the workers want.
+func (s *server) takeOptimizer(text json.RawMessage) error {
+	job := s.job.Job.Clone()
+	if err := process.Adopt(job, text); err != nil || len(job.Whole) == 0 {
+		return err
+	}
+	opt, rate, err := process.UpdateRule(job)
+	if err != nil {
+		return err
+	}
+	s.opt, s.rate = opt, rate
+	return nil
+}
+
+// by is the configuration with what workers have said of themselves and nobody told the servers.
+func (s *server) by(e coord.Enrolment) (*Config, error) {
+	job := *s.job
+	job.Job = *s.job.Job.Clone()
+	if err := process.Adopt(&job.Job, e.Optimizer); err != nil {
+		return nil, err
+	}
+	if e.Batch > 0 && !job.IsSet("batch") && job.Shares == nil {
+		job.Batch = e.Batch
+	}
+	if e.Epochs > 0 && !job.IsSet("epochs") && job.Epochs > 0 {
+		job.Epochs = e.Epochs
+	}
+	return &job, nil
+}
+
+// adopt is what the job takes from its workers.
+func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
+	was := s.job
+	job, err := s.by(e)
+	if err != nil {
+		return a, err
+	}
+	strides := process.MayStride(&job.Job) == nil
+	a.Batch, a.Epochs, a.Strides = job.Batch, job.Epochs, &strides
+	if s.pilot != nil && (job.Batch != was.Batch || job.Optimizer != was.Optimizer || job.Momentum != was.Momentum) {
+		if s.pilot, err = NewPilot(job); err != nil {
+			return a, err
+		}
+		a.Pilot = s.pilot
+	}
+	return a, nil
+}
