@@ -99,9 +99,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 		w.sum = make([]float32, len(w.grad))
 	}
 	clear(w.sum)
-	at := w.member.Elapsed()
-	done, worked := 0, time.Duration(0)
-	loss, norm := 0.0, 0.0
+	done := piecework{at: w.member.Elapsed()}
 	w.meter.Begin()
 	pieces := partsOf(rel)
 	for i, p := range pieces {
@@ -112,64 +110,33 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 			if w.late() {
 				break
 			}
-			if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done}, nil); err != nil {
+			if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.generation, Version: rel.Version, Samples: done.samples}, nil); err != nil {
 				return computed, err
 			}
 		}
-		begun := time.Now()
-		batch, err := w.loader.Next(p.Start, p.Count)
-		if err != nil {
-			return computed, err
-		}
+		var next *ps.Piece
 		if i+1 < len(pieces) {
-			w.loader.Hint(pieces[i+1].Start, pieces[i+1].Count)
+			next = &pieces[i+1]
 		}
-		if late := w.slow.Data(); i == 0 && late > 0 && !process.Sleep(ctx, late) {
-			return computed, context.Cause(ctx)
-		}
-		loaded := time.Now()
-		rec.Load += loaded.Sub(begun)
-		if rec.Loss, err = w.grads(ctx, w.grad, batch); err != nil {
-			return computed, fmt.Errorf("step %d: %w", w.step, err)
-		}
-		if err := w.check(rec); err != nil {
+		if err := w.piece(ctx, p, next, local, rec, &done); err != nil {
 			return computed, err
 		}
-		loss += rec.Loss * float64(p.Count)
-		done += p.Count
-		switch {
-		case !steps:
-			kernel.Axpy(float32(p.Count), w.grad, w.sum)
-		default:
-			local.Step(w.model.Params(), w.grad, p.Start)
-		}
-		// The injection slows all of an iteration down: each piece sleeps for what is due so far.
-		worked += time.Since(loaded)
-		if due := w.slow.Delay(w.step, at, worked, w.share(done)) - rec.Injected; due > 0 {
-			if !process.Sleep(ctx, due) {
-				return computed, context.Cause(ctx)
-			}
-			rec.Injected += due
-		}
-		took := time.Since(loaded)
-		rec.Compute += took
-		w.elsewhere(rec, took)
 	}
 	if steps {
 		local.End(w.model.Params(), w.grad)
 	} else {
 		copy(w.grad, w.sum)
-		over := done
+		over := done.samples
 		if plannedPart(w.job.Baseline) {
 			over = rel.Count
 		}
 		kernel.Scale(1/float32(over), w.grad)
 		w.compare(rec)
 	}
-	if norm, _ = w.finite(w.grad); norm >= 0 {
+	if norm, _ := w.finite(w.grad); norm >= 0 {
 		rec.Norm2 = norm
 	}
-	rec.Loss, rec.Samples = loss/float64(done), done
+	rec.Loss, rec.Samples = done.loss/float64(done.samples), done.samples
 	computed = time.Now()
 	w.meter.End()
 	rec.At = w.member.Elapsed()
@@ -179,4 +146,54 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 // plannedPart says whether a job's baseline wants what a worker that was stopped has done divided by all that was planned.
 func plannedPart(rule string) bool {
 	return strings.HasPrefix(rule, "lgc:") && strings.Contains(rule, "partial=planned")
+}
+
+// piecework is what was done of a batch so far.
+type piecework struct {
+	at      time.Duration // of the job, when it began
+	worked  time.Duration
+	samples int
+	loss    float64 // sum over the samples
+}
+
+// piece computes one piece, and adds it to w.sum, or makes a step of it with local, which may be nil. next, which may be nil, will be asked for after it.
+func (w *worker) piece(ctx context.Context, p ps.Piece, next *ps.Piece, local *ps.Solo, rec *star.Record, done *piecework) error {
+	begun, first := time.Now(), done.samples == 0
+	batch, err := w.loader.Next(p.Start, p.Count)
+	if err != nil {
+		return err
+	}
+	if next != nil {
+		w.loader.Hint(next.Start, next.Count)
+	}
+	if late := w.slow.Data(); first && late > 0 && !process.Sleep(ctx, late) {
+		return context.Cause(ctx)
+	}
+	loaded := time.Now()
+	rec.Load += loaded.Sub(begun)
+	if rec.Loss, err = w.grads(ctx, w.grad, batch); err != nil {
+		return fmt.Errorf("step %d: %w", w.step, err)
+	}
+	if err := w.check(rec); err != nil {
+		return err
+	}
+	done.loss += rec.Loss * float64(p.Count)
+	done.samples += p.Count
+	if local == nil {
+		kernel.Axpy(float32(p.Count), w.grad, w.sum)
+	} else {
+		local.Step(w.model.Params(), w.grad, p.Start)
+	}
+	// The injection slows all of an iteration down: each piece sleeps for what is due so far.
+	done.worked += time.Since(loaded)
+	if due := w.slow.Delay(w.step, done.at, done.worked, w.share(done.samples)) - rec.Injected; due > 0 {
+		if !process.Sleep(ctx, due) {
+			return context.Cause(ctx)
+		}
+		rec.Injected += due
+	}
+	took := time.Since(loaded)
+	rec.Compute += took
+	w.elsewhere(rec, took)
+	return nil
 }

@@ -217,25 +217,11 @@ func (w *worker) train(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		switch o.Kind {
-		case transport.KindRelease:
-		case transport.KindBranch:
-			w.tree.next = o.Branch
-			continue
-		case transport.KindRoute: // its release comes later
-			if err := w.redirect(ctx, []transport.Route{o.Route}, true); err != nil {
+		if o.Kind != transport.KindRelease {
+			if err := w.obey(ctx, o, last); err != nil {
 				return err
 			}
 			continue
-		case transport.KindDetach:
-			if o.Detach.Worker == star.Worker(w.rank) {
-				if err := w.reroute(ctx, o.Detach, last.Samples, last.Basis); err != nil {
-					return err
-				}
-			}
-			continue
-		default:
-			return fmt.Errorf("unexpected %v from the coordinator, waiting for a release", o.Kind)
 		}
 		rel, released := o.Release, time.Now()
 		if rel.Action == transport.Stop {
@@ -276,6 +262,23 @@ func (w *worker) train(ctx context.Context) error {
 func (w *worker) outlives(why error) bool {
 	var lost *coord.LostError
 	return w.job.Arch == member.AllReduce && w.job.Grace > 0 && len(w.job.Coordinators) > 0 && errors.As(why, &lost)
+}
+
+// obey does what the coordinator says before a release. last is of the gradient that was handed over.
+func (w *worker) obey(ctx context.Context, o coord.Order, last star.Record) error {
+	switch o.Kind {
+	case transport.KindBranch:
+		w.tree.next = o.Branch
+	case transport.KindRoute: // its release comes later
+		return w.redirect(ctx, []transport.Route{o.Route}, true)
+	case transport.KindDetach:
+		if o.Detach.Worker == star.Worker(w.rank) {
+			return w.reroute(ctx, o.Detach, last.Samples, last.Basis)
+		}
+	default:
+		return fmt.Errorf("unexpected %v from the coordinator, waiting for a release", o.Kind)
+	}
+	return nil
 }
 
 // dismissed ends what a worker does that was told to end and is let go.

@@ -1,0 +1,340 @@
+package worker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"star"
+	"star/allreduce"
+	"star/compress"
+	"star/coord"
+	"star/internal/process"
+	"star/member"
+	"star/train/optim"
+	"star/transport"
+	"star/waits"
+)
+
+// How a member takes up another ring: it leaves the one before, dials the others, and agrees with them on parameters.
+
+// leaveGroup closes the group. What was sent in its last operation may still be on
+// its way, unless the ring has failed.
+func (w *ringWorker) leaveGroup(ctx context.Context) {
+	if w.group == nil {
+		return
+	}
+	if !w.broken {
+		w.group.Barrier(ctx) // others may be gone already, which is all right now
+	}
+	w.group.Close()
+	w.all.Ring(nil)
+	w.group = nil
+}
+
+// join takes up another ring.
+func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
+	if ring.Generation <= w.ring.Generation {
+		return nil
+	}
+	old := w.ring
+	w.ring, w.generation = ring, ring.Generation
+	if err := w.recallRing(ring); err != nil {
+		return err
+	}
+	me := star.Worker(w.rank)
+	w.door.admit(ring, me)
+	w.broken = w.broken || ring.Now
+	w.part.forget()
+	if w.riding != nil {
+		w.riding.keep(func(r star.Worker) bool {
+			return slices.ContainsFunc(ring.Riders, func(x transport.Rider) bool { return x.Worker == r && x.Parent == me })
+		})
+	}
+	place := slices.Index(ring.Members, me)
+	if place < 0 {
+		w.leaveGroup(ctx)
+		w.broken, w.version = false, -1 // the ring will go on without us
+		if w.codec != nil && w.job.Compress != compress.Auto && w.parent.addr == "" {
+			w.log.Info("rides: its gradients go to the member that carries them as float32, --compress is for the ring", "compress", w.job.Compress, "parent", ring.Door)
+		}
+		if ring.Door != w.parent.addr {
+			w.parent.close()
+			w.parent.addr = ring.Door
+		}
+		return nil
+	}
+	w.parent.close()
+	w.parent.addr, w.errand = "", errand{}
+	if w.group != nil && !ring.Now && !w.broken && slices.Equal(old.Members, ring.Members) {
+		return w.sayFormed() // only riders have changed
+	}
+	w.leaveGroup(ctx)
+	w.broken = false
+	if err := w.dial(ctx, place); err != nil {
+		return err
+	}
+	if err := w.agree(ctx, place); err != nil {
+		return err
+	}
+	if err := w.compress(ctx); err != nil {
+		return err
+	}
+	w.ended = time.Now()
+	return w.sayFormed()
+}
+
+func (w *ringWorker) sayFormed() error {
+	return coord.Say(w.member, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version}, nil)
+}
+
+// dial forms the group. Members hear of a ring at different moments, and may still be
+// computing for the one before, so it tries until they are all there.
+func (w *ringWorker) dial(ctx context.Context, place int) error {
+	cfg := allreduce.Config{
+		Rank: place, Size: len(w.ring.Members), Rendezvous: w.ring.Addr,
+		Job: w.job.Name, Token: w.job.Token, Generation: uint32(w.ring.Generation),
+		TLS: w.tls, Insecure: w.job.Insecure, Congestion: w.job.Congestion,
+		Timeout: ringPatience, DialTimeout: ringPatience, ReachTimeout: ringReach, Log: w.log, HostID: w.job.HostID, Connections: w.job.Connections,
+		Dial: process.Via(), Model: w.costs, Segment: w.job.Segment << 10, SendBuffer: w.job.Buffer << 10, ReceiveBuffer: w.job.Buffer << 10,
+	}
+	if w.job.Transport != member.Auto {
+		cfg.Transport = w.job.Transport
+	}
+	if w.job.Checksum != member.Auto {
+		cfg.Checksum = w.job.Checksum
+	}
+	if w.job.ZeroCopy != member.Auto {
+		cfg.ZeroCopy = w.job.ZeroCopy
+	}
+	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {
+		return w.job.Invalid("allreduce-algorithm", err)
+	}
+	site := waits.Open(fmt.Sprintf("worker %d", w.rank), "all members of the ring of generation", "worker", "")
+	defer site.Close()
+	var others []int
+	for _, m := range w.ring.Members {
+		if int(m) != w.rank {
+			others = append(others, int(m))
+		}
+	}
+	site.Begin(w.ring.Generation, ringPatience, others...)
+	end := time.Now().Add(ringPatience)
+	var cut time.Time // since when the way to another member is
+	for try := 0; ; try++ {
+		if place == 0 {
+			cfg.Listener = w.meet.open()
+		}
+		g, err := allreduce.Dial(ctx, cfg)
+		switch {
+		case err == nil:
+			w.group, w.counted = g, allreduce.Traffic{}
+			w.all.Ring(g)
+			size := min(4*int64(len(w.params)), int64(w.job.Bucket*1e6))
+			w.log.Info("ring", "generation", w.ring.Generation, "members", len(w.ring.Members), "algorithm", g.Algorithm(size), "bytes", size)
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case time.Now().After(end):
+			return fmt.Errorf("%w %d of workers %v cannot be formed: %w", errRing, w.ring.Generation, w.ring.Members, err)
+		}
+		if peer, ok := errors.AsType[*allreduce.Error](err); ok && peer.Rank != allreduce.None {
+			if cut.IsZero() {
+				cut = time.Now()
+			}
+			if peer.Timeout() || time.Since(cut) > ringReach {
+				return err
+			}
+		}
+		level := slog.LevelDebug
+		if cfg.Transport != "" && try == 0 { // which may not be to be had
+			level = slog.LevelWarn
+		}
+		w.log.Log(ctx, level, "forming the ring again", "err", err)
+		if !process.Sleep(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// agree gives all members the highest version that one of them has.
+func (w *ringWorker) agree(ctx context.Context, place int) error {
+	v := []int64{w.version, -w.version}
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Max, v); err != nil {
+		return err
+	}
+	highest, same := v[0], v[0] == -v[1]
+	w.settle(highest)
+	switch {
+	case highest < 0:
+		return fmt.Errorf("%w: nobody among workers %v has the parameters", errRing, w.ring.Members)
+	case w.ring.From >= 0 && highest != w.ring.From:
+		return fmt.Errorf("%w %d was to begin at version %d, its members have %d", errRing, w.ring.Generation, w.ring.From, highest)
+	case same:
+		return nil
+	}
+	who := []int64{int64(len(w.ring.Members))}
+	if w.version == highest {
+		who[0] = int64(place)
+	}
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Min, who); err != nil {
+		return err
+	}
+	return w.receive(ctx, place, int(who[0]), highest)
+}
+
+// receive has all members get what root has of a version, which is the highest.
+func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64) error {
+	// What is received goes to fresh memory first: whoever has a whole version must not
+	// lose it when the root is lost in the middle.
+	state := w.opt.State()
+	told := packTallies(w.last)
+	counts := []int64{state.Steps, w.samples, int64(len(told)), int64(len(w.memo))}
+	if err := allreduce.Broadcast(ctx, w.group, root, counts); err != nil {
+		return err
+	}
+	if place != root {
+		if counts[2] < 0 || counts[2] > maxTold {
+			return fmt.Errorf("%w: worker %d tells %d numbers of its last versions", errRing, w.ring.Members[root], counts[2])
+		}
+		told = make([]int64, counts[2])
+		if counts[3] < 0 || counts[3] > (transport.Limits{}).Payload(transport.KindRelease) {
+			return fmt.Errorf("%w: worker %d tells %d bytes of what it was released with", errRing, w.ring.Members[root], counts[3])
+		}
+	}
+	if err := allreduce.Broadcast(ctx, w.group, root, told); err != nil {
+		return err
+	}
+	memo := packBytes(w.memo)
+	if counts[3] > 0 { // of jobs that others may coordinate
+		if place != root {
+			memo = make([]int64, (counts[3]+7)/8)
+		}
+		if err := allreduce.Broadcast(ctx, w.group, root, memo); err != nil {
+			return err
+		}
+	}
+	receive := func(own []float32) ([]float32, error) {
+		v := own
+		if place != root {
+			v = make([]float32, len(own))
+		}
+		return v, allreduce.Broadcast(ctx, w.group, root, v)
+	}
+	params, err := receive(w.params)
+	if err != nil {
+		return err
+	}
+	got := optim.State{Name: state.Name, Steps: counts[0]}
+	for _, slot := range state.Slots {
+		v, err := receive(slot.Data)
+		if err != nil {
+			return err
+		}
+		got.Slots = append(got.Slots, optim.Slot{Name: slot.Name, Data: v})
+	}
+	if w.version == highest {
+		return nil
+	}
+	if err := w.opt.SetState(got); err != nil {
+		return err
+	}
+	w.door.change(highest, func() { copy(w.params, params) })
+	w.version, w.samples, w.last = highest, counts[1], unpackTallies(told, star.Worker(w.rank))
+	if counts[3] > 0 {
+		w.memo = coord.NewerMemo(w.memo, unpackBytes(memo)[:counts[3]])
+	}
+	for _, t := range w.last { // who made these versions may have had no time to say so
+		if err := coord.Say(w.member, t, nil); err != nil {
+			return err
+		}
+	}
+	w.log.Info("received the parameters", "version", highest, "from", w.ring.Members[root])
+	return nil
+}
+
+// maxTold bounds what a member tells of its last versions: two of all riders there can be.
+const maxTold = 2 * (6 + (2*3+1)*transport.MaxWorkers)
+
+// packBytes puts bytes into numbers, and zeros behind them.
+func packBytes(b []byte) []int64 {
+	v := make([]int64, (len(b)+7)/8)
+	whole := append(slices.Clone(b), make([]byte, 8*len(v)-len(b))...)
+	for i := range v {
+		v[i] = int64(binary.LittleEndian.Uint64(whole[8*i:]))
+	}
+	return v
+}
+
+// unpackBytes is the reverse.
+func unpackBytes(v []int64) (b []byte) {
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint64(b, uint64(x))
+	}
+	return b
+}
+
+// packTallies puts tallies into numbers: of each generation, version, the numbers
+// of riders carried and dropped, and of each of these worker, step and the bits of the weight; then, of those that tell it, version, and how many samples of each member are in it.
+func packTallies(ts []transport.Tally) []int64 {
+	v := []int64{int64(len(ts))} // never empty
+	for _, t := range ts {
+		v = append(v, t.Generation, t.Version, int64(len(t.Carried)), int64(len(t.Dropped)))
+		for _, g := range slices.Concat(t.Carried, t.Dropped) {
+			v = append(v, int64(g.Worker), g.Step, int64(math.Float32bits(g.Weight)))
+		}
+	}
+	for _, t := range ts { // behind all of them, and only with a queue
+		if len(t.Samples) > 0 {
+			v = append(v, t.Version, int64(len(t.Samples)))
+			for _, n := range t.Samples {
+				v = append(v, int64(n))
+			}
+		}
+	}
+	return v
+}
+
+// unpackTallies is the reverse. What does not make sense it leaves out.
+func unpackTallies(v []int64, me star.Worker) []transport.Tally {
+	var ts []transport.Tally
+	if len(v) == 0 {
+		return nil
+	}
+	n := v[0]
+	for v = v[1:]; len(v) >= 4 && int64(len(ts)) < n; {
+		t := transport.Tally{Worker: me, Generation: v[0], Version: v[1]}
+		carried, dropped := v[2], v[3]
+		v = v[4:]
+		if carried < 0 || dropped < 0 || carried > transport.MaxWorkers || dropped > transport.MaxWorkers || 3*(carried+dropped) > int64(len(v)) {
+			break
+		}
+		for i := range carried + dropped {
+			g := transport.Gradient{Worker: star.Worker(v[3*i]), Step: v[3*i+1], Weight: math.Float32frombits(uint32(v[3*i+2]))}
+			if i < carried {
+				t.Carried = append(t.Carried, g)
+			} else {
+				t.Dropped = append(t.Dropped, g)
+			}
+		}
+		v = v[3*(carried+dropped):]
+		ts = append(ts, t)
+	}
+	for len(v) >= 2 && v[1] >= 0 && v[1] <= min(transport.MaxWorkers, int64(len(v)-2)) {
+		for i := range ts {
+			if ts[i].Version != v[0] {
+				continue
+			}
+			for _, k := range v[2 : 2+v[1]] {
+				ts[i].Samples = append(ts[i].Samples, int(k))
+			}
+		}
+		v = v[2+v[1]:]
+	}
+	return ts
+}

@@ -1,0 +1,251 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"star"
+	"star/allreduce"
+	"star/coord"
+	"star/exact"
+	"star/ps"
+	"star/train"
+	"star/train/kernel"
+	"star/transport"
+)
+
+// A round of a ring: the weighted sum of everybody's gradients makes the next version.
+
+// round makes one version.
+func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
+	if rel.Version != w.version {
+		return fmt.Errorf("%w: released with version %d, has %d", errRing, rel.Version, w.version)
+	}
+	me := star.Worker(w.rank)
+	begun := time.Now()
+	rec := star.Record{Worker: me, Step: w.step, Basis: rel.Version, Wait: begun.Sub(w.ended)}
+	if rel.Action != transport.Continue {
+		hash := transport.Tally{Worker: me, Generation: w.ring.Generation, Version: w.version, Hash: int64(transport.Sum(transport.Floats(w.params)))}
+		if err := coord.Say(w.member, hash, nil); err != nil {
+			return err
+		}
+		if err := w.evaluate(ctx, rel); err != nil {
+			return err
+		}
+	}
+	if rel.Action == transport.Finish {
+		return nil
+	}
+	if err := w.tune(ctx); err != nil {
+		return err
+	}
+	tally, carried, computed, err := w.sum(ctx, rel, &rec)
+	if err == nil {
+		err = w.compareWithOthers(rec.Samples)
+	}
+	if err != nil {
+		return err
+	}
+	if w.codec != nil {
+		w.codec.Keep()
+	}
+	tally.Sum2 = w.update(rel.Local)
+	if rel.Micro == 0 {
+		w.samples += rel.Total
+	}
+	w.samples += carried
+	w.last = append(w.last[max(0, len(w.last)-1):], tally)
+	w.door.answer(tally)
+	now := w.group.Traffic()
+	rec.NetOut, rec.NetIn = float64(now.Sent-w.counted.Sent), float64(now.Received-w.counted.Received)
+	w.counted = now
+	w.ended = time.Now()
+	rec.Push = w.ended.Sub(computed)
+	if err := w.arrive(&rec); err != nil {
+		return err
+	}
+	return coord.Say(w.member, tally, nil)
+}
+
+// sum makes grad the weighted sum of everybody's gradients.
+func (w *ringWorker) sum(ctx context.Context, rel transport.Release, rec *star.Record) (tally transport.Tally, carried int64, computed time.Time, err error) {
+	tally = transport.Tally{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version + 1}
+	weight := w.weight(rel.Count)
+	w.guard.begin(len(w.grad), w.version)
+	if rel.Micro > 0 {
+		return w.partialSum(ctx, rel, rec)
+	}
+	if rel.Local > 0 {
+		weight /= float32(rel.Local) // of as many steps as the others make
+		defer w.back()
+	}
+	if m, ok := w.overlaps(); ok && w.bucketed() && rel.Count > 0 && rel.Local == 0 && rel.Part == 0 {
+		op, cancel := context.WithCancel(ctx)
+		defer cancel()
+		b := w.exchange(op, weight, len(w.grad))
+		var end time.Time // of the computation: what follows is the exchange
+		w.grads = func(ctx context.Context, dst []float32, batch train.Batch) (float64, error) {
+			defer func() { end = time.Now() }()
+			return m.GradStream(ctx, dst, batch, b.ready)
+		}
+		var sent error
+		exchanged := false
+		w.finite = func([]float32) (float64, int) { // once all of it is computed
+			sent, exchanged = <-b.done, true
+			return b.norm2, b.bad
+		}
+		computed, err = w.compute(ctx, rel, rec)
+		w.grads, w.finite = w.model.Grad, kernel.FiniteSumSq
+		if !exchanged {
+			cancel()
+			<-b.done
+		}
+		if err == nil {
+			if err = sent; err == nil {
+				err = b.tell()
+			}
+			rec.Compute -= computed.Sub(end)
+			rec.At -= computed.Sub(end)
+		}
+		return tally, 0, end, err
+	}
+	if computed, err = w.own(ctx, rel, rec); err != nil {
+		return tally, 0, computed, err
+	}
+	drawn := int64(0) // from the queue, by all
+	if rel.Part > 0 {
+		weight = w.weight(rec.Samples)
+		if tally.Samples, drawn, err = w.count(ctx, rec.Samples); err != nil {
+			return tally, 0, computed, err
+		}
+	}
+	if w.bucketed() {
+		b := w.exchange(ctx, weight, 0)
+		return tally, drawn, computed, <-b.done
+	}
+	kernel.Scale(weight, w.grad)
+	w.guard.sample(w.grad, 0, w.left(0, len(w.grad)))
+	samples := tally.Samples
+	if tally, carried, err = w.carry(ctx); err != nil {
+		return tally, 0, computed, err
+	}
+	tally.Samples = samples
+	if err = w.reduce(ctx, w.grad, 0); err == nil && w.riding != nil && len(tally.Carried) > 0 {
+		err = w.riding.exchange(ctx, w.group)
+	}
+	return tally, drawn + carried, computed, err
+}
+
+// count has all members know how many samples each of them has taken from the queue of the round.
+func (w *ringWorker) count(ctx context.Context, own int) (each []int, all int64, err error) {
+	v := make([]int64, len(w.ring.Members))
+	v[slices.Index(w.ring.Members, star.Worker(w.rank))] = int64(own)
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Sum, v); err != nil {
+		return nil, 0, err
+	}
+	for _, n := range v {
+		each, all = append(each, int(n)), all+n
+	}
+	return each, all, nil
+}
+
+// weight is c of the update rule, for a gradient over so many samples.
+func (w *ringWorker) weight(samples int) float32 {
+	return float32(float64(samples) / float64(max(w.ring.Of, 1)))
+}
+
+// update makes the next version of the weighted sum in grad, and returns the sum's squared norm. local is how many steps everybody has made by itself; 0: these are gradients.
+func (w *ringWorker) update(local int) (sum2 float64) {
+	norm := -1.0
+	if w.job.Clip > 0 {
+		var s exact.Squares // the same bits on processors that add in another order
+		s.Add(w.grad)
+		sum2 = s.Float64()
+		norm = math.Sqrt(sum2)
+	} else {
+		sum2 = kernel.SumSq(w.grad)
+	}
+	w.door.change(w.version+1, func() {
+		if local > 0 && w.local == nil {
+			w.rule.Stride(w.params, []ps.Gradient{{Vec: w.grad, Weight: 1}}, local, w.samples)
+		} else {
+			w.rule.Step(w.params, w.grad, w.samples, norm)
+		}
+		if w.riding != nil {
+			w.riding.move(w.params, w.rule.Schedule.At(w.samples))
+		}
+	})
+	w.version++
+	return sum2
+}
+
+// carry adds the gradients of riders that are there, and learns from the other members
+// which ones they have added: whoever is left must know it.
+func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int64, err error) {
+	riders := w.ring.Riders
+	t = transport.Tally{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version + 1}
+	if w.riding != nil {
+		w.riding.begin()
+	}
+	if len(riders) == 0 {
+		return t, 0, nil
+	}
+	// Of rider i: 2i: 1 + the first position of its batch, negative when that was
+	// dropped; 2i+1: its samples.
+	w.marks = append(w.marks[:0], make([]int64, 2*len(riders))...)
+	behind := make([]int, len(riders))
+	deadline := time.Now().Add(w.ring.Wait)
+	for i, r := range riders {
+		if r.Parent != star.Worker(w.rank) {
+			continue
+		}
+		g, ok, err := w.door.take(ctx, r.Worker, deadline, func() bool { return w.inbox.rides(r) })
+		if err != nil {
+			return t, 0, err
+		}
+		if !ok {
+			continue
+		}
+		w.marks[2*i], w.marks[2*i+1] = 1+g.Step, int64(g.Samples)
+		clean, err := w.carries(g)
+		if err != nil {
+			return t, 0, err
+		}
+		if !clean || w.ring.MaxStale > 0 && w.version-g.Basis > w.ring.MaxStale {
+			w.marks[2*i] = -w.marks[2*i]
+		} else {
+			behind[i] = int(max(t.Version-g.Basis, 1)) // later than ours: of a version that was given up
+			if w.riding != nil {
+				w.riding.carry(g, w.weight(g.Samples))
+				continue
+			}
+			kernel.Axpy(w.weight(g.Samples), g.vec, w.grad)
+		}
+		w.door.free(g)
+	}
+	if err := allreduce.AllReduce(ctx, w.group, allreduce.Sum, w.marks); err != nil {
+		return t, 0, err
+	}
+	for i, r := range riders {
+		switch mark := w.marks[2*i]; {
+		case mark > 0:
+			samples += w.marks[2*i+1]
+			t.Carried = append(t.Carried, transport.Gradient{Worker: r.Worker, Step: mark - 1, Weight: w.weight(int(w.marks[2*i+1]))})
+			t.Behind = append(t.Behind, behind[i])
+		case mark < 0:
+			t.Dropped = append(t.Dropped, transport.Gradient{Worker: r.Worker, Step: -mark - 1})
+		}
+	}
+	return t, samples, nil
+}
+
+// averageBuffers is Member.Average for a worker whose orders come through the inbox.
+func (w *ringWorker) averageBuffers(eval int64, buffers []float32) error {
+	if err := coord.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
+		return err
+	}
+	return w.inbox.average(eval, transport.Floats(buffers))
+}
