@@ -171,11 +171,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if c.cfg.Office != nil && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
 		return nil, fmt.Errorf("mode %v: with --coordinators the members of a ring compute whole batches: which parts are in an update would be lost with the coordinator", p)
 	}
-	if c.cfg.Ring != nil {
-		if err := RingPlan(p); err != nil {
-			return nil, err
-		}
-	} else if err := engine.TreePlan(p); err != nil {
+	if err := c.engine.Fits(p); err != nil {
 		return nil, err
 	}
 	for w, q := range c.workers {

@@ -201,12 +201,7 @@ func New(cfg Config) (*Coordinator, error) {
 	if err := cfg.Plan.Validate(cfg.Workers); err != nil {
 		return nil, &Error{exitUsage, err.Error()}
 	}
-	if cfg.Ring != nil {
-		if err := RingPlan(cfg.Plan); err != nil {
-			return nil, &Error{exitUsage, "coord: " + err.Error()}
-		}
-	}
-	if err := engine.TreePlan(cfg.Plan); err != nil {
+	if err := engine.Fits(cfg.Plan, cfg.Ring != nil); err != nil {
 		return nil, &Error{exitUsage, "coord: " + err.Error()}
 	}
 	switch cfg.Poison {

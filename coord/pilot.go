@@ -239,8 +239,8 @@ func (c *Coordinator) change(ch *Change, after int64) error {
 	because := c.deaf()
 	if because == "" {
 		err := p.Validate(c.cfg.Workers)
-		if err == nil && c.cfg.Ring != nil {
-			err = RingPlan(p)
+		if err == nil {
+			err = c.engine.Fits(p)
 		}
 		if err != nil {
 			because = err.Error()

@@ -61,8 +61,9 @@ type Engine interface {
 	Join(w star.Worker, door bool) []Ready
 	Leave(w star.Worker) []Ready
 
-	// Install changes the plan. Nobody who waits is stranded.
+	// Install changes the plan. Nobody who waits is stranded. Fits says what is wrong with one.
 	Install(p modes.Plan) []Ready
+	Fits(p modes.Plan) error
 
 	// Tick is told now and then that time has passed: what has failed has had a moment to show itself.
 	Tick() ([]Ready, error)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"star"
+	"star/modes"
 	"star/replica"
 	"star/transport/wire"
 )
@@ -17,6 +18,9 @@ func (r *Ring) Resume(t Told) []Ready {
 	r.told(t.Tallies)
 	return r.regroup(t.With)
 }
+
+// Fits says what is wrong with a plan.
+func (r *Ring) Fits(p modes.Plan) error { return RingPlan(p) }
 
 // Stored is for parameter servers.
 func (r *Ring) Stored(int, star.Worker, int64, ...replica.Sum) ([]Ready, error) { return nil, errNot }

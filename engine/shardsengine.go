@@ -4,8 +4,12 @@ import (
 	"fmt"
 
 	"star"
+	"star/modes"
 	"star/transport/wire"
 )
+
+// Fits says what is wrong with a plan.
+func (l *Shards) Fits(p modes.Plan) error { return TreePlan(p) }
 
 // Fault notes that a worker could not hand its gradient to its parent.
 func (l *Shards) Fault(m wire.Fault) (Failure, []Ready, error) {
