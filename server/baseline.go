@@ -1,9 +1,6 @@
 package server
 
 import (
-	"errors"
-	"fmt"
-
 	"star/coord"
 	"star/internal/pilot"
 	"star/internal/process"
@@ -28,14 +25,6 @@ func (s *server) baseline() error {
 	made, pilot, err := NewBaseline(&job.Job)
 	if err != nil {
 		return err
-	}
-	switch {
-	case job.Shares != nil:
-		return job.Invalid("shares", errors.New("a baseline says itself how many samples each worker gets: leave --shares away"))
-	case made.Local != nil && job.Clip > 0:
-		return job.Invalid("clip", fmt.Errorf("%s sends no gradients to the servers: leave --clip away", job.Baseline))
-	case made.Local != nil && job.UpdateScale != string(coord.ScaleRound):
-		return job.Invalid("update-scale", fmt.Errorf("%s averages parameters: leave --update-scale away", job.Baseline))
 	}
 	s.made, s.scheme, s.plan = made, pilot, made.Plan
 	return nil

@@ -19,26 +19,6 @@ import (
 	"star/transport"
 )
 
-// checkCouncil says what does not go together with several processes that may coordinate.
-func (s *server) checkCouncil() error {
-	job := s.job
-	if len(job.Coordinators) == 0 {
-		return nil
-	}
-	no := func(why string) error { return job.Invalid("coordinators", errors.New(why)) }
-	switch {
-	case job.Arch == member.AllReduce && (s.plan.Micro > 0 || s.plan.Local > 0):
-		return no("not with micro, local or --baseline: which parts of a batch are in an update would be lost with the coordinator")
-	case job.Baseline != "":
-		return no("not with --baseline: what a scheme has learned would be lost with the coordinator")
-	case job.Cluster != "":
-		return no("not with --cluster: the job's place there belongs to star-ps 0")
-	case job.MoveShards == member.Auto:
-		return no("not with --move-shards: shards stay where they are")
-	}
-	return nil
-}
-
 // candidate says whether this process may coordinate a job in which others may too.
 func (s *server) candidate() bool { return s.job.Rank < len(s.job.Coordinators) }
 
@@ -324,20 +304,4 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 func (s *server) lostEarly(ctx context.Context, err error) bool {
 	var lost *coord.LostError
 	return len(s.job.Coordinators) > 0 && errors.As(err, &lost) && ctx.Err() == nil
-}
-
-// checkReplicas says why shards cannot have copies in a job.
-func checkReplicas(job *Config) error {
-	if job.Replicas == 1 {
-		return nil
-	}
-	switch {
-	case job.Arch == member.AllReduce:
-		return job.Invalid("replicas", errors.New("in an all-reduce every worker has the parameters: leave it off"))
-	case job.Baseline != "":
-		return job.Invalid("replicas", errors.New("a baseline is measured with its servers as its paper has them: leave it off"))
-	case job.MoveShards == member.Auto:
-		return job.Invalid("replicas", errors.New("shards with copies stay where they are: give --move-shards off"))
-	}
-	return nil
 }

@@ -27,20 +27,6 @@ func (s *server) rules() (err error) {
 	if s.named, err = ps.ParseNamed(s.made.Rule); err != nil {
 		return job.Invalid("baseline", err)
 	}
-	switch name := s.named.Name; {
-	case name == "":
-		return nil
-	case job.Arch != "ps" && name != "lgc":
-		return job.Invalid("arch", fmt.Errorf("%s is a rule of parameter servers: use --arch ps", name))
-	case name == "ad-psgd" && job.Optimizer != optim.SGD:
-		return job.Invalid("optimizer", errors.New("ad-psgd makes plain steps of every worker's model: use --optimizer sgd"))
-	case name == "ad-psgd" && job.Clip > 0:
-		return job.Invalid("clip", errors.New("ad-psgd adds gradients to models of their own: leave --clip away"))
-	case name == "lgc" && job.Compress != "none":
-		return job.Invalid("compress", errors.New("lgc uses gradients that a worker's codec takes for lost: leave --compress away"))
-	case name == "lgc" && job.IsSet("update-scale") && job.UpdateScale != string(coord.ScaleFiring):
-		return job.Invalid("update-scale", errors.New("an update of lgc is the mean of its gradients and a correction: leave --update-scale away"))
-	}
 	return nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"star/cluster"
 	"star/compress"
 	"star/coord"
+	"star/internal/combinations"
 	"star/internal/pilot"
 	"star/internal/process"
 	"star/member"
@@ -240,16 +241,33 @@ func Check(c Config) error {
 	return (&server{job: &c, log: c.Log}).prepare()
 }
 
+// features are what the job has, as far as not everything goes together.
+func (s *server) features() combinations.Set {
+	job, p := s.job, s.plan
+	set := process.Features(&job.Job).
+		With(combinations.LGC, s.named.Name == "lgc").
+		With(combinations.ADPSGD, s.named.Name == "ad-psgd").
+		With(combinations.Tree, p.AutoTree || p.Parents != nil).
+		With(combinations.Parts, p.Micro > 0 || p.Local > 0).
+		With(combinations.Strides, p.Local > 0 && s.made.Local == nil).
+		With(combinations.Slack, p.Ahead > 0).
+		With(combinations.Shares, job.Shares != nil).
+		With(combinations.Moving, job.MoveShards == member.Auto)
+	switch {
+	case job.Baseline == "":
+		return set
+	case s.named.Name != "":
+		return set.With(combinations.OwnRule, true)
+	case s.made.Local != nil:
+		return set.With(combinations.OwnSteps, true)
+	}
+	return set.With(combinations.Deciding, s.made.Scheme != nil).With(combinations.Fixed, s.made.Scheme == nil)
+}
+
 // prepare checks what can be checked before anything listens.
 func (s *server) prepare() (err error) {
 	job := s.job
 	if err := process.CheckCluster(&job.Job); err != nil {
-		return err
-	}
-	if err := checkShift(job); err != nil {
-		return err
-	}
-	if err := checkReplicas(job); err != nil {
 		return err
 	}
 	if job.Resume != "" {
@@ -270,10 +288,8 @@ func (s *server) prepare() (err error) {
 	} else if s.plan, err = modes.Parse(job.Mode, job.Ranks()); err != nil {
 		return job.Invalid("mode", err)
 	}
-	if s.plan.Local > 0 && s.made.Local == nil {
-		if err := process.MayStride(&job.Job); err != nil {
-			return job.Invalid("mode", fmt.Errorf("%s: %w", job.Mode, err))
-		}
+	if r := combinations.Check(s.features()); r != nil {
+		return job.Invalid(r.Setting, r)
 	}
 	if job.Shares != nil {
 		s.plan.Shares = job.Shares
@@ -311,9 +327,6 @@ func (s *server) prepare() (err error) {
 	}
 	if err := checkpoint.Check(process.CheckpointsOf(&job.Job)); err != nil {
 		return job.Invalid("checkpoint", err)
-	}
-	if err := s.checkCouncil(); err != nil {
-		return err
 	}
 	return nil
 }

@@ -16,27 +16,12 @@ import (
 	"star/coord"
 	"star/internal/inventory"
 	"star/internal/process"
-	"star/member"
 	"star/modes"
 	"star/placement"
 	"star/resource/host"
 	"star/runlog"
 	"star/transport"
 )
-
-// checkShift says why shards cannot move by themselves in a job.
-func checkShift(job *Config) error {
-	if job.MoveShards != member.Auto {
-		return nil
-	}
-	switch {
-	case job.Arch == member.AllReduce:
-		return job.Invalid("move-shards", errors.New("an all-reduce has no shards; leave it off"))
-	case job.Baseline != "":
-		return job.Invalid("move-shards", errors.New("a baseline is measured with its servers where they are; leave it off"))
-	}
-	return nil
-}
 
 // reporter says what a star-ps uses, and what its host has (--move-shards auto).
 type reporter struct {

@@ -19,6 +19,7 @@ import (
 
 	"star/cmd/internal/node"
 	"star/cmd/internal/ports"
+	"star/internal/combinations"
 	"star/internal/inject"
 	"star/internal/inventory"
 	"star/internal/process"
@@ -127,8 +128,9 @@ func spreadOut(job *settings.Job) (*spread, error) {
 		s.spares(servers)
 	}
 	for _, at := range s.where {
-		if !settings.Loopback(net.JoinHostPort(at.reach(), "0")) && !job.TLS() && job.Token == "" && !job.Insecure {
-			return nil, job.Invalid("hosts", fmt.Errorf("anybody who reaches %s could join and read the model; give STAR_TOKEN or certificates (--tls-cert …), or allow it with --insecure", at.reach()))
+		open := !job.TLS() && job.Token == "" && !job.Insecure
+		if r := combinations.Check(combinations.Of(combinations.Hosts).With(combinations.Open, open)); r != nil && !settings.Loopback(net.JoinHostPort(at.reach(), "0")) {
+			return nil, job.Invalid(r.Setting, fmt.Errorf("%s: %w", at.reach(), r))
 		}
 	}
 	return s, nil

@@ -2,11 +2,11 @@ package process
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"star/checkpoint"
 	"star/coord"
+	"star/internal/combinations"
 	"star/member"
 	"star/modes/baseline"
 	"star/ps"
@@ -164,21 +164,27 @@ func SetRuleState(r ps.Rule, st optim.State) error {
 	return nil
 }
 
+// Features are what of a job does not go together with everything, as far as it follows from settings alone.
+func Features(job *member.Job) combinations.Set {
+	return combinations.Set(0).
+		With(combinations.AllReduce, job.Arch == member.AllReduce).
+		With(combinations.Copies, job.Replicas > 1).
+		With(combinations.Coordinators, len(job.Coordinators) > 0).
+		With(combinations.Codec, job.Compress != "none").
+		With(combinations.Lossy, Lossy(job.Compress)).
+		With(combinations.Baseline, job.Baseline != "").
+		With(combinations.Clip, job.Clip > 0).
+		With(combinations.Scale, job.UpdateScale != string(coord.ScaleRound)).
+		With(combinations.NotFiring, job.IsSet("update-scale") && job.UpdateScale != string(coord.ScaleFiring)).
+		With(combinations.NotSGD, job.Optimizer != optim.SGD).
+		With(combinations.Adaptive, !Optimizer(job).WithDefaults().Strides()).
+		With(combinations.Cluster, job.Cluster != "")
+}
+
 // MayStride says why workers of a job without a baseline can make no steps of their own; nil: they can.
 func MayStride(job *member.Job) error {
-	switch {
-	case job.Baseline != "":
-		return errors.New("its --baseline says what workers do between two releases")
-	case !Optimizer(job).WithDefaults().Strides():
-		return fmt.Errorf("the steps of --optimizer %s are not as long as their gradients, and what it remembers of them is not known to workers", job.Optimizer)
-	case job.Clip > 0:
-		return errors.New("--clip is for the gradient of all workers, and they make steps with their own")
-	case Lossy(job.Compress):
-		return fmt.Errorf("what --compress %s leaves out of a gradient would be made good with a weight that is not its own", job.Compress)
-	case job.UpdateScale != string(coord.ScaleRound):
-		return fmt.Errorf("--update-scale %s weighs gradients", job.UpdateScale)
-	case len(job.Coordinators) > 0:
-		return errors.New("with --coordinators, who takes the job over would not know who has made steps")
+	if r := combinations.Against(combinations.Strides, Features(job)); r != nil {
+		return r
 	}
 	return nil
 }
@@ -228,8 +234,8 @@ func MakeBaseline(job *member.Job) (m baseline.Made, err error) {
 	if err != nil {
 		return m, job.Invalid("baseline", err)
 	}
-	if job.Arch == member.AllReduce && !spec.Entry.Ring {
-		return m, job.Invalid("baseline", fmt.Errorf("%s needs parameter servers: --arch ps", spec.Entry.Name))
+	if r := combinations.Check(combinations.Set(0).With(combinations.AllReduce, job.Arch == member.AllReduce).With(combinations.ServersOnly, !spec.Entry.Ring)); r != nil {
+		return m, job.Invalid(r.Setting, r)
 	}
 	if m, err = spec.Make(baseline.Job{Workers: job.Workers, Batch: job.Batch, Ring: job.Arch == member.AllReduce}); err != nil {
 		return m, job.Invalid("baseline", err)
