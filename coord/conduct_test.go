@@ -30,7 +30,10 @@ type hostile struct {
 }
 
 // hostileModes are what the job does meanwhile.
-var hostileModes = []string{"ssgd", "asgd", "tree=0(1,2(3))", "tree=3(0(1),2)", "ring"}
+var hostileModes = []string{"ssgd", "asgd", "auto", "tree=0(1,2(3))", "tree=3(0(1),2)", "ring"}
+
+// RealPilot makes the pilot of --mode auto, whose package imports this one (realpilot_test.go).
+var RealPilot func(workers int) Pilot
 
 // attacked plays such a job. f may attack before all honest workers are there (early), and while they train; then the job is told to stop, and must be as
 // it would have been.
@@ -40,9 +43,12 @@ func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Con
 	for _, c := range change {
 		c(&cfg)
 	}
-	if mode == "ring" {
+	switch mode {
+	case "ring":
 		cfg.Ring, cfg.Pilot = &RingConfig{Rule: "sgd"}, nil
-	} else {
+	case "auto":
+		cfg.Pilot = RealPilot(cfg.Workers)
+	default:
 		var err error
 		if cfg.Plan, err = modes.Parse(mode, cfg.Workers); err != nil {
 			t.Fatal(err)
@@ -88,6 +94,9 @@ func attacked(t *testing.T, mode string, f func(h *hostile), change ...func(*Con
 		})
 		if err != nil {
 			t.Errorf("the log cannot be read: %v", err)
+		}
+		if mode == "auto" && !h.ending && !strings.Contains(w.run.String(), `"type":"plan"`) {
+			t.Error("the pilot has done nothing")
 		}
 		if used == 0 || len(w.run.String()) == before {
 			t.Error("nothing was trained")
@@ -207,7 +216,14 @@ func (h *hostile) treeWorker(rank int) {
 					continue
 				}
 			}
-			for pace := time.After(time.Second + time.Duration(rank)*time.Millisecond); pace != nil; {
+			takes, told := time.Second+time.Duration(rank)*time.Millisecond, time.Duration(0)
+			if h.mode == "auto" { // one is slow, so that the pilot has something to do
+				if rank == 2 {
+					takes *= 3
+				}
+				told = takes
+			}
+			for pace := time.After(takes); pace != nil; {
 				select {
 				case o, ok := <-orders:
 					if !ok {
@@ -219,7 +235,7 @@ func (h *hostile) treeWorker(rank int) {
 				}
 			}
 			mine := branch.Step == step && !away[transport.Child{Worker: me, Step: step}]
-			rec := star.Record{Worker: me, Step: step, Basis: r.Version, Samples: r.Count, Loss: 1, Norm2: 4}
+			rec := star.Record{Worker: me, Step: step, Basis: r.Version, Samples: r.Count, Loss: 1, Norm2: 4, Compute: told}
 			switch {
 			case mine && branch.Parent >= 0:
 			case mine && len(branch.Children) > 0:

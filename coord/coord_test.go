@@ -1194,6 +1194,58 @@ func TestResumedAtTheEnd(t *testing.T) {
 	})
 }
 
+// An evaluation of a model with buffers comes to its end, and has all of the test set, where a worker that has not sent its buffers is released only when others bring
+// gradients, and these wait for the average.
+func TestAverageWithoutWhoWaits(t *testing.T) {
+	for _, c := range []struct{ mode, then string }{{"ssgd", ""}, {"asgd", ""}, {"x=2", ""}, {"groups=0,1/2", ""}, {"backup=1", ""}, {"asgd ahead=1", ""}, {"asgd", "ssgd"}, {"asgd", "x=2"}} {
+		t.Run(c.mode+" "+c.then, func(t *testing.T) {
+			plan, err := modes.Parse(c.mode, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			play(t, Config{Workers: 3, Steps: 40, EvalEvery: 0.5, Plan: plan}, func(w *world) {
+				w.server(0, 1, false)
+				for i, value := range []float32{10, 20, 30} {
+					w.worker(i, func(f *fakeWorker) {
+						f.buffers = []float32{value}
+						if i == 2 {
+							f.pace = 6500 * time.Millisecond
+						}
+						f.dies = func(p string, r transport.Release) bool {
+							if p == "averaged" && r.Eval == 1 {
+								if b := f.buffers[0]; b != 20 && b != 15 {
+									t.Errorf("worker %d has the average %v, want that of 10, 20 and 30 or of those who were there", i, b)
+								}
+							}
+							return false
+						}
+					})
+				}
+				if c.then != "" {
+					time.Sleep(5500 * time.Millisecond) // worker 2 computes, the others wait for its buffers
+					synctest.Wait()
+					if _, no := w.ask("mode", c.then); no != "" {
+						t.Error(no)
+					}
+				}
+				w.finished(15 * time.Minute)
+				if w.err != nil {
+					t.Fatalf("%v\n%s", w.err, w.logs)
+				}
+				evals := w.lines("eval")
+				if len(evals) < 4 {
+					t.Fatalf("%d evaluations", len(evals))
+				}
+				for _, e := range evals[:3] { // at the end there may be workers that have no batch any more
+					if e["count"].(float64) < 9 {
+						t.Errorf("evaluated: %v", e)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A worker that dies between its buffers and the average does not count twice.
 func TestDeathBeforeTheAverage(t *testing.T) {
 	play(t, Config{Workers: 3, Plan: modes.ASGD(3), Steps: 20, EvalEvery: 0.1}, func(w *world) {

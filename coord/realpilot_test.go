@@ -1,0 +1,17 @@
+package coord_test
+
+import (
+	"star/coord"
+	"star/internal/pilot"
+	"star/modes"
+)
+
+func init() {
+	coord.RealPilot = func(workers int) coord.Pilot {
+		p, err := pilot.New(pilot.Config{Workers: workers, Batch: 4, Plan: modes.SSGD(workers)}) // no parts of batches: the workers of these tests make whole ones
+		if err != nil {
+			panic(err)
+		}
+		return p
+	}
+}
