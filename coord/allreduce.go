@@ -17,6 +17,9 @@ type RingConfig struct {
 	// because their parameters would drift from the others'.
 	Rule string
 
+	// RuleOf is Rule where the job takes what a worker that enrols so wants (Config.Adopt). Nil: Rule.
+	RuleOf func(e Enrolment) string
+
 	// Wait is how long a round waits for riders.
 	Wait time.Duration
 
@@ -30,6 +33,9 @@ func (c *Coordinator) joinsRing(h transport.Hello, e Enrolment) error {
 	rule := ""
 	if c.cfg.Ring != nil {
 		rule = c.cfg.Ring.Rule
+		if c.cfg.Ring.RuleOf != nil {
+			rule = c.cfg.Ring.RuleOf(e)
+		}
 	}
 	switch {
 	case (e.Rule == "") != (rule == ""):

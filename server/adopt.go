@@ -54,3 +54,12 @@ func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 	}
 	return a, nil
 }
+
+// ruleOf is the update rule of a ring whose workers enrol so.
+func (s *server) ruleOf(e coord.Enrolment) string {
+	job, err := s.by(e)
+	if err != nil { // then it is none that the worker can have, either
+		job = s.job
+	}
+	return process.RuleText(&job.Job)
+}

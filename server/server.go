@@ -600,7 +600,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		cfg.Admission = s.keeper
 	}
 	if job.Arch == member.AllReduce {
-		cfg.Ring = &coord.RingConfig{Rule: process.RuleText(&job.Job), Wait: job.RiderWait, MaxStale: job.MaxStaleness}
+		cfg.Ring = &coord.RingConfig{Rule: process.RuleText(&job.Job), RuleOf: s.ruleOf, Wait: job.RiderWait, MaxStale: job.MaxStaleness}
 		cfg.MaxParams = 0 // every worker has its own
 	}
 	if s.resume != nil {

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -58,8 +59,12 @@ func Adopt(job *member.Job, text []byte) error {
 	if err != nil {
 		return &member.DisagreeError{Err: err}
 	}
+	var whole bytes.Buffer // the same on both sides of an enrolment, which has it without spaces
+	if err := json.Compact(&whole, text); err != nil {
+		return &member.DisagreeError{Err: err}
+	}
 	r := &job.Rule
-	r.Optimizer, r.LR, r.Momentum, r.WeightDecay, r.Schedule, r.Whole = c.Name, c.LR, c.Momentum, c.WeightDecay, c.Schedule, text
+	r.Optimizer, r.LR, r.Momentum, r.WeightDecay, r.Schedule, r.Whole = c.Name, c.LR, c.Momentum, c.WeightDecay, c.Schedule, whole.Bytes()
 	return nil
 }
 
