@@ -75,6 +75,7 @@ class _Session:
         self.low = 0  # parameters from here on are complete
         self.told = 0  # element from which on the agent knows
         self.warned = False
+        self.settings: Optional[List[Any]] = None  # of the optimizer's groups, as the job has them
 
     # The beginning.
 
@@ -86,6 +87,7 @@ class _Session:
         if model is None or optimizer is None or ld is None:
             raise StarError("star.attach(model, optimizer) comes before the first batch of star.loader", _link.EXIT_USAGE)
         self._list(model, optimizer)
+        self.settings = _settings(optimizer)
         about = {
             "name": type(model).__name__,
             "program": "PyTorch " + torch.__version__.split("+")[0],
@@ -390,6 +392,12 @@ class _Attached:
     def step(self, closure: Optional[Callable[[], Any]] = None, *, loss: Union[None, float, torch.Tensor] = None) -> Any:
         s = _session
         assert s is not None
+        if s.settings is not None and _settings(self) != s.settings:
+            raise StarError(
+                "the settings of the optimizer were changed after the first batch, from %s to %s: the parameters are updated where they are kept, by the settings that star.attach has found."
+                " Take the scheduler away, and give the job its --schedule" % (s.settings, _settings(self)),
+                _link.EXIT_USAGE,
+            )
         out = None
         if closure is not None:
             with torch.enable_grad():
@@ -405,6 +413,11 @@ class _Attached:
                     p.grad = None
             return
         s.zero_grad()
+
+
+def _settings(optimizer: Any) -> List[Any]:
+    """What a scheduler could change of the groups."""
+    return [{k: v for k, v in g.items() if k in ("lr", "weight_decay", "momentum", "betas")} for g in optimizer.param_groups]
 
 
 def _rule(optimizer: torch.optim.Optimizer, params: Sequence[_Tensor]) -> "Dict[str, Any]":

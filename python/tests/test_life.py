@@ -34,6 +34,7 @@ class Data(torch.utils.data.Dataset):
 torch.manual_seed(5)
 model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
 opt = star.attach(model, torch.optim.SGD(model.parameters(), 0.02))
+schedule = torch.optim.lr_scheduler.StepLR(opt, step_size=3) if do == "schedule" else None
 loader = star.loader(Data(), batch_size=16, num_workers=int(os.environ.get("LOADERS", "0")))
 step = 0
 for epoch in range(1000):
@@ -62,6 +63,8 @@ for epoch in range(1000):
                 os._exit(0)
             os.waitpid(pid, 0)
         opt.step()
+        if schedule:
+            schedule.step()
         if do == "come" and step == 1:
             open("came", "w").close()
         time.sleep(pause if do != "wait" or os.path.exists("came") else 0.5)
@@ -115,6 +118,15 @@ def test_exception(job: Any) -> None:
     assert b.wait() == 1
     assert "ValueError: the fifth step is too much" in b.log and "the program failed: Traceback" in b.log
     complete(job, 4, a, b)
+
+
+def test_scheduler(job: Any) -> None:
+    """The shards make the updates: a scheduler in the script would change nothing there, so it ends the script, in place of being passed over."""
+    script = job.script(TRAIN)
+    job.start("--mode", "ssgd", "--epochs", "4", workers=1)
+    b = job.worker(script, env={"DO": "schedule"})
+    assert b.wait() == 2
+    assert "the settings of the optimizer were changed after the first batch" in b.log and "--schedule" in b.log and len(indices(b)) == 16 * 4
 
 
 def test_sample_that_raises(job: Any) -> None:
