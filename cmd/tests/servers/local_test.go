@@ -44,7 +44,7 @@ func TestIntoLocalStepsAndOut(t *testing.T) {
 		{[]string{"--arch", "ps", "--optimizer", "momentum"}, []string{"ssgd local=4", "asgd", "ssgd local=2", "x=2", "ssgd local=4", "ssgd"}},
 		{[]string{"--arch", "ps", "--optimizer", "dana"}, []string{"ssgd queue=2", "ssgd local=4", "ssgd local=8", "asgd"}},
 	} {
-		g := jobtest.Start(t, 1, 3, append([]string{"--mode", "ssgd", "--model", "softmax", "--steps", "2000", "--eval-every", "0", "--slow", "0:+4ms,1:+4ms,2:+4ms"}, c.more...)...)
+		g := jobtest.Start(t, 1, 3, append([]string{"--mode", "ssgd", "--model", "softmax", "--steps", "2000", "--eval-every", "0", "--slow", "0:+8ms,1:+8ms,2:+8ms"}, c.more...)...)
 		g.Training()
 		v := g.Version(5)
 		for _, m := range c.modes {
