@@ -29,7 +29,7 @@ func TestLocalStepsAreLocalSGD(t *testing.T) {
 	}
 	for _, args := range [][]string{{"--optimizer", "adam"}, {"--clip", "1"}, {"--compress", "topk:0.1"}, {"--update-scale", "firing"}} {
 		out, err := exec.Command(jobtest.Star(t), append([]string{"run", "--mode", "ssgd local=4", "--workers", "2", "--model", "softmax", "--steps", "4", "--out", t.TempDir(), "--listen", "127.0.0.1:0"}, args...)...).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "ssgd local=4: ") {
+		if err == nil || !strings.Contains(string(out), `--mode "ssgd local=4": `) {
 			t.Errorf("%v: a job with local steps ends with %v\n%s", args, err, out)
 		}
 	}
