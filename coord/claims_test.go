@@ -3,6 +3,7 @@ package coord
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -254,7 +255,9 @@ func (s *fakeServer) term(shard int) int64 {
 func TestServerWithCopiesComesBack(t *testing.T) {
 	p := live(3, 400)
 	p.twice()
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+	estate := p.estate // the coordinator's own: it changes it
+	estate.Seats, estate.Views = maps.Clone(estate.Seats), slices.Clone(estate.Views)
+	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Office: newDesk(7), Heir: &estate}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		again := w.stakes(p, 0, 1, [2]int64{3, 3}, 5*time.Second) // the connection before is still there
