@@ -25,13 +25,13 @@ func browser(t *testing.T) (path string, env []string) {
 		t.Skip("needs Chromium: apt-get install chromium")
 	}
 	env = os.Environ()
-	if dir := os.Getenv("STAR_NODE_MODULES"); dir != "" {
+	if dir := os.Getenv("TEST_NODE_MODULES"); dir != "" {
 		env = append(env, "NODE_PATH="+dir)
 	}
 	cmd := exec.Command("node", "-e", `require("playwright-core")`)
 	cmd.Env = env
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Skipf("needs Node.js and playwright-core (npm install playwright-core; STAR_NODE_MODULES names its node_modules): %v\n%s", err, out)
+		t.Skipf("needs Node.js and playwright-core (npm install playwright-core; TEST_NODE_MODULES names its node_modules): %v\n%s", err, out)
 	}
 	return path, env
 }

@@ -123,7 +123,11 @@ func try(program string, args []string) error {
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs(append(args, "--print-config")) // reads every value, and starts nothing
+	at := slices.Index(args, "--") // what follows is a program of the user's own
+	if at < 0 {
+		at = len(args)
+	}
+	cmd.SetArgs(slices.Insert(slices.Clone(args), at, "--print-config")) // reads every value, and starts nothing
 	if err := cmd.Execute(); err != nil {
 		return err
 	}

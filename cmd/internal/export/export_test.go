@@ -412,12 +412,12 @@ func TestEvents(t *testing.T) {
 
 // Programs that read these files read them.
 func TestReaders(t *testing.T) {
-	python := os.Getenv("STAR_PYTHON")
+	python := os.Getenv("TEST_PYTHON")
 	if python == "" {
 		python = "python3"
 	}
 	if out, err := exec.Command(python, "-c", "import pandas, pyarrow, tensorboard").CombinedOutput(); err != nil {
-		t.Skipf("%s has no pandas, pyarrow and tensorboard (pip install them; STAR_PYTHON names another Python): %s", python, bytes.TrimSpace(out))
+		t.Skipf("%s has no pandas, pyarrow and tensorboard (pip install them; TEST_PYTHON names another Python): %s", python, bytes.TrimSpace(out))
 	}
 	dir := t.TempDir()
 	log := logOf(t, "ssgd")

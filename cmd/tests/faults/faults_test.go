@@ -191,7 +191,7 @@ func TestMisfits(t *testing.T) {
 	g := jobtest.Start(t, 1, 1, "--workers", "2", "--steps", "20", "--token", "secret")
 	g.Until("worker 0 joins", func() bool { return strings.Contains(g.Said("w0"), `"msg":"joined"`) })
 	base := []string{"worker", "--coordinator", g.Addr, "--workers", "2", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8",
-		"--join-timeout", "20s", "--token", "secret"}
+		"--join-timeout", "2m", "--token", "secret"}
 	for name, c := range map[string]struct {
 		args  []string
 		code  int
@@ -227,7 +227,7 @@ func TestMissingMembers(t *testing.T) {
 	t.Parallel()
 	t.Run("worker", func(t *testing.T) {
 		t.Parallel()
-		g := jobtest.Start(t, 2, 1, "--workers", "2", "--join-timeout", "4s")
+		g := jobtest.Start(t, 2, 1, "--workers", "2", "--join-timeout", "20s")
 		for name := range g.All {
 			g.Ends(name, 69, "join timeout", "workers [1]")
 		}

@@ -40,7 +40,7 @@ func Start(t *testing.T, servers, workers int, args ...string) *Job {
 	t.Helper()
 	g := &Job{T: t, Addr: FreeAddr(t), Out: t.TempDir(), All: map[string]*Process{}}
 	common := append([]string{"--workers", strconv.Itoa(workers), "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8",
-		"--log-format", "json", "--join-timeout", "30s"}, args...)
+		"--log-format", "json", "--join-timeout", "3m"}, args...)
 	g.Common = common
 	for i := range servers {
 		listen := "127.0.0.1:0"
@@ -113,13 +113,13 @@ func (g *Job) Lines(kind string) (out []map[string]any) {
 // Until waits for something to become true.
 func (g *Job) Until(what string, f func() bool) {
 	g.T.Helper()
-	for end := time.Now().Add(60 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !f(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			var said strings.Builder
 			for _, name := range slices.Sorted(maps.Keys(g.All)) {
 				fmt.Fprintf(&said, "%s: %s\n", name, g.Said(name))
 			}
-			g.T.Fatalf("not within 60 s: %s\n%s", what, said.String())
+			g.T.Fatalf("not within 2 minutes: %s\n%s", what, said.String())
 		}
 	}
 }
