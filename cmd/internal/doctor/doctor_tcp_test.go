@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -124,6 +126,15 @@ func TestPeerSpeaksSomethingElse(t *testing.T) {
 	l.Close()
 	<-done
 	expect(t, find(t, r, "peer "+addr), Fail, "not a STAR peer", "something else listens")
+}
+
+// A server of HTTP that waits for the rest of a line says nothing to us: it is asked in HTTP long before the time for a peer is over.
+func TestPeerSpeaksHTTP(t *testing.T) {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	defer srv.Close()
+	addr := srv.Listener.Addr().String()
+	r := Run(t.Context(), Config{Listen: []string{}, Peers: []string{addr}, Timeout: 5 * time.Minute})
+	expect(t, find(t, r, "peer "+addr), Fail, "an HTTP server", "7071")
 }
 
 // Serve is for doctors, and within limits.

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -48,16 +49,26 @@ func self(version string) Self {
 func peer(ctx context.Context, c *Config, addr string) []Result {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	conn, _, text, err := transport.Open(ctx, c.Network, addr, transport.Hello{
+	// Who does not speak our language may wait for the rest of a line, and would do so to the end: it is asked in others meanwhile.
+	speaks := sync.OnceValue(func() string { return identify(addr) })
+	opening, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	asks := time.AfterFunc(silence, func() {
+		if s := speaks(); s != "" {
+			giveUp(errors.New("it answers in " + s))
+		}
+	})
+	conn, _, text, err := transport.Open(opening, c.Network, addr, transport.Hello{
 		Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1,
 		Job: c.Job, Token: c.Token, Version: c.Version, Host: self("").Host,
 	}, nil)
+	asks.Stop()
 	if err != nil {
-		var speaks string
+		var other string
 		if mute(err) {
-			speaks = identify(addr)
+			other = speaks()
 		}
-		return []Result{judgeOpen(addr, err, speaks)}
+		return []Result{judgeOpen(addr, err, other)}
 	}
 	defer conn.Close()
 	deadline, _ := ctx.Deadline()
@@ -92,8 +103,10 @@ func hostOf(addr string) string {
 	return h
 }
 
-// patience is how long a peer that says nothing may take to answer in another language.
-const patience = 2 * time.Second
+const (
+	silence  = time.Second     // after which a peer that has not answered is asked in another language
+	patience = 2 * time.Second // how long it may take to answer in that
+)
 
 // mute says whether a connection was made, and then nothing was heard, or only its end.
 func mute(err error) bool {
