@@ -28,7 +28,15 @@ func Logger(job *settings.Job, w *os.File, attrs ...any) *slog.Logger {
 		}
 		return slog.New(h).With(attrs...)
 	}
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})).With(attrs...)
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds})).With(attrs...)
+}
+
+// inSeconds writes durations as all that STAR writes in JSON has them, in seconds: slog would write bare nanoseconds.
+func inSeconds(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
+	}
+	return a
 }
 
 // lines is a slog.Handler for people: the time of day, the level if it is not

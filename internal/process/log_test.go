@@ -2,10 +2,16 @@ package process
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
+	"time"
+
+	"star/internal/settings"
 )
 
 func TestLines(t *testing.T) {
@@ -19,5 +25,27 @@ WARN odd role=ps err="a \"quoted\" reason"
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
+
+// Durations in JSON are in seconds, also in groups and of loggers that have some of their own.
+func TestDurationsInJSON(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	log := Logger(&settings.Job{LogFormat: "json", LogLevel: "info"}, f, "every", 1500*time.Millisecond)
+	log.Info("waiting", "for", 7*time.Second, slog.Group("at", "most", time.Minute), "version", int64(3))
+	b, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatalf("%s: %v", b, err)
+	}
+	if at, _ := m["at"].(map[string]any); m["every"] != 1.5 || m["for"] != 7. || at["most"] != 60. || m["version"] != 3. {
+		t.Errorf("%s", b)
 	}
 }
