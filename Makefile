@@ -22,7 +22,7 @@ replicas:
 	go build -trimpath -o bin/star ./cmd/star
 	bench/replicas.py --star bin/star
 bench:
-	go test -run '^$$' -bench . -count 5 ./modes ./exact ./transport ./ps ./train/...
+	go test -run '^$$' -bench . -count 5 ./modes ./exactsum ./transport ./ps ./train/...
 golden:
 	go test ./modes ./ps -rewrite
 # The helper for checkpoints in object stores, a module of its own: bin/star-bucket belongs beside the other programs, or in PATH.

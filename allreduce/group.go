@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"star/waits"
+	"star/flightrecorder"
 )
 
 // Config says who this rank is and how it reaches the others. Rank, Size and
@@ -136,7 +136,7 @@ type Group struct {
 	err     error         // why the group is useless
 	closed  bool
 
-	site   *waits.Site
+	site   *flightrecorder.Site
 	sleeps bool // in the operation that runs
 
 	number   uint64 // of the last operation
@@ -183,7 +183,7 @@ func newGroup(cfg Config, peers []peer, control []*wire, w waiter) *Group {
 	if g.timeout == 0 {
 		g.timeout = 30 * time.Second
 	}
-	g.site = waits.Open(fmt.Sprintf("rank %d of a ring of %d", cfg.Rank, cfg.Size), "bytes, in its operation", "rank", "")
+	g.site = flightrecorder.Open(fmt.Sprintf("rank %d of a ring of %d", cfg.Rank, cfg.Size), "bytes, in its operation", "rank", "")
 	if g.model == nil {
 		g.model = DefaultModel()
 	}

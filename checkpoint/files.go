@@ -14,7 +14,7 @@ import (
 	"sync"
 	"syscall"
 
-	"star/waits"
+	"star/flightrecorder"
 )
 
 // A place is the path of a folder, or the address of one in an object store
@@ -371,13 +371,13 @@ func writeFile(st store, dir, name string, write func(w io.Writer) error) (f Fil
 	return File{Name: name, Size: count.n, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// busy puts a file that is written or read on the list of those who wait (package waits), until the function that it returns is called.
+// busy puts a file that is written or read on the list of those who wait (package flightrecorder), until the function that it returns is called.
 func busy(st store, dir, name, what string) (done func()) {
 	guard := "the file system answers"
 	if _, ok := st.(helper); ok {
 		guard = fmt.Sprintf("%s moves nothing for %v", HelperName, helperPatience)
 	}
-	site := waits.Open("a checkpoint", what+" "+Join(dir, name), "", guard)
+	site := flightrecorder.Open("a checkpoint", what+" "+Join(dir, name), "", guard)
 	site.Begin(-1, 0)
 	return site.Close
 }

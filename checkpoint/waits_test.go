@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"star/waits"
+	"star/flightrecorder"
 )
 
 // stuck is a disk that does not flush before it is told to.
@@ -33,7 +33,7 @@ func (f *stuckFile) Sync() error {
 // A disk that does not answer is on the list of what is waited for, with the file.
 func TestWaitsAreListed(t *testing.T) {
 	waiting := func(path string) (line string) {
-		for _, w := range waits.List() {
+		for _, w := range flightrecorder.List() {
 			if strings.Contains(w.String(), path) {
 				line = w.String()
 			}

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"star/flightrecorder"
 	"star/transport"
-	"star/waits"
 )
 
 // ClientConfig is how a process of a job speaks with the service. Zero fields mean what their
@@ -70,7 +70,7 @@ type Client struct {
 	order transport.Order
 	delay time.Duration // in force
 
-	asking *waits.Site // for the answer to a question
+	asking *flightrecorder.Site // for the answer to a question
 }
 
 // claim is a wish to leave SSGD.
@@ -243,12 +243,12 @@ func (c *Client) Run(ctx context.Context) error {
 	defer alarm.Stop()
 	told := false // that there is no connection
 	owner := "the client of cluster " + c.cfg.Cluster
-	c.asking = waits.Open(owner, "the answer of the resource service to question", "", "")
+	c.asking = flightrecorder.Open(owner, "the answer of the resource service to question", "", "")
 	defer c.asking.Close()
-	away := waits.Open(owner, "a resource service", "", fmt.Sprintf("one is there: it is tried at least every %v, and the job trains meanwhile", c.cfg.Longest+c.cfg.DialTime))
+	away := flightrecorder.Open(owner, "a resource service", "", fmt.Sprintf("one is there: it is tried at least every %v, and the job trains meanwhile", c.cfg.Longest+c.cfg.DialTime))
 	defer away.Close()
 	away.Begin(-1, 0)
-	word := waits.Open(owner, "the next word of the resource service", "", "")
+	word := flightrecorder.Open(owner, "the next word of the resource service", "", "")
 	defer word.Close()
 	defer func() {
 		if c.conn != nil {
@@ -495,7 +495,7 @@ func hail(ctx context.Context, n transport.Network, addr string, h transport.Hel
 
 // listen passes on what the service says, until the connection ends or ctx does.
 // An end of ctx is no end of the connection: Run still has to say good-bye.
-func listen(ctx context.Context, conn transport.Conn, silent time.Duration, site *waits.Site, news chan<- heard) {
+func listen(ctx context.Context, conn transport.Conn, silent time.Duration, site *flightrecorder.Site, news chan<- heard) {
 	for {
 		h := heard{conn: conn}
 		conn.SetReadDeadline(time.Now().Add(silent))

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"star/waits"
+	"star/flightrecorder"
 )
 
 // A job may have a gossip of its own, by which its processes find each other: whoever knows one member learns where the coordinator is.
@@ -113,7 +113,7 @@ func parseJobMember(b []byte) (m JobMember, ok bool) {
 // Coordinator waits until a member says that it hosts the coordinator, for as long as ctx allows, and returns its address. A member
 // that is gone without a word is remembered by the gossip for some seconds, so the address may be of one that was there.
 func (g *JobGossip) Coordinator(ctx context.Context, job string) (string, error) {
-	site := waits.Open("gossip of job "+job, "a star-ps that hosts the coordinator", "", "")
+	site := flightrecorder.Open("gossip of job "+job, "a star-ps that hosts the coordinator", "", "")
 	defer site.Close()
 	if end, ok := ctx.Deadline(); ok {
 		site.Begin(-1, time.Until(end))

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"star/flightrecorder"
 	"star/resource"
 	"star/transport"
-	"star/waits"
 )
 
 // Config is what a Service is. Zero fields mean what their comments say.
@@ -215,8 +215,8 @@ func (s *Service) Accept(conn transport.Conn, h transport.Hello, _ []byte) {
 }
 
 // site is where one of m's goroutines waits.
-func (s *Service) site(what string, m *member) *waits.Site {
-	site := waits.Open("the service of cluster "+s.cfg.Cluster, what, "", "")
+func (s *Service) site(what string, m *member) *flightrecorder.Site {
+	site := flightrecorder.Open("the service of cluster "+s.cfg.Cluster, what, "", "")
 	site.Say(m.conn.Peer())
 	return site
 }
@@ -359,7 +359,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer close(s.done) // the connections end with it
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	site := waits.Open("the service of cluster "+s.cfg.Cluster, "somebody to say something, or something to be due", "", "")
+	site := flightrecorder.Open("the service of cluster "+s.cfg.Cluster, "somebody to say something, or something to be due", "", "")
 	defer site.Close()
 	for {
 		d := s.wait()

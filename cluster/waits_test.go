@@ -8,13 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/flightrecorder"
 	"star/transport"
-	"star/waits"
 )
 
 // waiting is whether somebody is on the list of those who wait, who says all of words.
 func waiting(words ...string) bool {
-	for _, w := range waits.List() {
+	for _, w := range flightrecorder.List() {
 		all := true
 		for _, word := range words {
 			all = all && strings.Contains(w.String(), word)
@@ -40,21 +40,21 @@ func TestWaitsAreListed(t *testing.T) {
 			{"the client of cluster rack1: waits for the next word of the resource service (service:1), at most 10s"},
 		} {
 			if !waiting(words...) {
-				t.Errorf("nobody waits as %q: %v", words, waits.List())
+				t.Errorf("nobody waits as %q: %v", words, flightrecorder.List())
 			}
 		}
 		if waiting("waits for a resource service") || waiting("a member to take a message") {
-			t.Errorf("somebody waits for what is there: %v", waits.List())
+			t.Errorf("somebody waits for what is there: %v", flightrecorder.List())
 		}
 		b.stop()
 		time.Sleep(time.Second)
 		if !waiting("the client of cluster rack1: waits for a resource service (", "until one is there: it is tried at least every 10s") {
-			t.Errorf("nobody waits for the service, which is gone: %v", waits.List())
+			t.Errorf("nobody waits for the service, which is gone: %v", flightrecorder.List())
 		}
 		p.kill()
 		synctest.Wait()
 		if waiting("cluster rack1") {
-			t.Errorf("somebody waits when all is over: %v", waits.List())
+			t.Errorf("somebody waits when all is over: %v", flightrecorder.List())
 		}
 	})
 }
@@ -89,10 +89,10 @@ func TestQuestionIsListed(t *testing.T) {
 		p.Ask("asgd", transport.Amounts{}, 0, func(ok bool, _ string) { said <- ok })
 		time.Sleep(time.Second)
 		if !waiting(line) {
-			t.Errorf("nobody waits for the answer: %v", waits.List())
+			t.Errorf("nobody waits for the answer: %v", flightrecorder.List())
 		}
 		if ok := <-said; ok || waiting("question 1") {
-			t.Errorf("after the answer %v: %v", ok, waits.List())
+			t.Errorf("after the answer %v: %v", ok, flightrecorder.List())
 		}
 		p.kill()
 		cancel()

@@ -25,12 +25,12 @@ import (
 
 	"star"
 	"star/engine"
+	"star/flightrecorder"
 	"star/modes"
 	"star/pgns"
 	"star/poison"
 	"star/runlog"
 	"star/transport"
-	"star/waits"
 )
 
 // Coordinator runs one job. Make it with New, give it connections with Accept, and
@@ -71,7 +71,7 @@ type timing struct {
 	ended    bool
 	progress time.Time
 	warned   time.Time
-	idle     *waits.Site // nothing happens
+	idle     *flightrecorder.Site // nothing happens
 	idles    bool
 	ticked   time.Time
 	pinged   time.Time // the servers were, last
@@ -333,7 +333,7 @@ func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 		c.begun = c.when(c.heir.estate.Begun)
 	}
 	c.result = c.cfg.Result
-	c.idle = waits.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
+	c.idle = flightrecorder.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
 	defer c.idle.Close()
 	var err error
 	if c.heir != nil && c.heir.estate.End != nil {

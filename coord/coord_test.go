@@ -18,7 +18,7 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exact"
+	"star/exactsum"
 	"star/modes"
 	"star/replica"
 	"star/runlog"
@@ -387,7 +387,7 @@ func (s *fakeServer) serve() error {
 // sayNorms says what the sums of a firing are like: 3 and 4, so that the norm of the whole is 5.
 func (s *fakeServer) sayNorms(seq int64) {
 	for _, i := range s.has() {
-		var sq exact.Squares
+		var sq exactsum.Squares
 		sq.Add([]float32{3, 4}[i%2 : i%2+1])
 		b := sq.AppendTo(nil)
 		if s.ref {

@@ -7,7 +7,7 @@ import (
 
 	"star"
 	"star/engine"
-	"star/exact"
+	"star/exactsum"
 	"star/pgns"
 	"star/runlog"
 	"star/transport"
@@ -96,16 +96,16 @@ type reply struct {
 // normSum is what shards say of the weighted sum of a firing.
 type normSum struct {
 	left    int
-	said    []bool        // by shard: one that is told again counts once
-	report  bool          // after the update, in sum2
-	sum     exact.Squares // before it
+	said    []bool           // by shard: one that is told again counts once
+	report  bool             // after the update, in sum2
+	sum     exactsum.Squares // before it
 	sum2    float64
 	version int64
 	noise   pgns.Update
 	samples int64 // applied before
 
 	dots []float64 // by shard: products with the validation gradient
-	refs exact.Squares
+	refs exactsum.Squares
 }
 
 // maxReport is the largest payload that a member may send to the coordinator.

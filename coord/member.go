@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"star"
+	"star/flightrecorder"
 	"star/transport"
-	"star/waits"
 )
 
 // unreachable is how long a host may be without an answer. A lost packet is sent again after 0.2, 0.6, 1.4, 3 and 6.2 s.
@@ -116,7 +116,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	limited, cancel := context.WithTimeout(ctx, cfg.JoinTimeout)
 	defer cancel()
 	begun := time.Now()
-	site := waits.Open(fmt.Sprintf("%s %d", cfg.Hello.Role, cfg.Hello.Rank), "the welcome of the coordinator at "+cfg.Addr, "", "")
+	site := flightrecorder.Open(fmt.Sprintf("%s %d", cfg.Hello.Role, cfg.Hello.Rank), "the welcome of the coordinator at "+cfg.Addr, "", "")
 	defer site.Close()
 	site.Begin(-1, cfg.JoinTimeout)
 	wait, longest := 50*time.Millisecond, 2*time.Second
@@ -228,7 +228,7 @@ func (m *Member) Next() (transport.Release, error) {
 // Assignment waits for the Assign of a server.
 func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transport.Assign, error) {
 	defer context.AfterFunc(ctx, func() { m.Conn.Close() })()
-	site := waits.Open(fmt.Sprintf("%s %d", m.cfg.Hello.Role, m.cfg.Hello.Rank), "the assignment of shards", "", "")
+	site := flightrecorder.Open(fmt.Sprintf("%s %d", m.cfg.Hello.Role, m.cfg.Hello.Rank), "the assignment of shards", "", "")
 	defer site.Close()
 	site.Begin(-1, timeout)
 	m.Conn.SetReadDeadline(time.Now().Add(timeout))

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"star/exact"
+	"star/exactsum"
 	"star/pgns"
 	"star/runlog"
 	"star/transport"
@@ -37,7 +37,7 @@ func (c *Coordinator) norm(p *peer, e event) error {
 			return c.drop(p, err)
 		}
 	}
-	part, err := exact.ParseSquares(e.payload)
+	part, err := exactsum.ParseSquares(e.payload)
 	if err != nil {
 		return c.drop(p, fmt.Errorf("norm of shard %d: %w", e.norm.Shard, err))
 	}

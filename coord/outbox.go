@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"star/flightrecorder"
 	"star/transport"
-	"star/waits"
 )
 
 // outbox is a member's connection on which nobody waits to write: WriteFrame puts the message into a queue, and a goroutine
@@ -71,7 +71,7 @@ func (o *outbox) WriteFrame(k transport.Kind, header, payload []byte, sum uint32
 
 // deliver sends what is in the queue until the connection is closed.
 func (o *outbox) deliver() {
-	site := waits.Open("coordinator", "a member to take a message", "", "")
+	site := flightrecorder.Open("coordinator", "a member to take a message", "", "")
 	defer site.Close()
 	var queue []letter
 	var heads []byte

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"star/engine"
+	"star/flightrecorder"
 	"star/replica"
 	"star/runlog"
 	"star/transport"
-	"star/waits"
 )
 
 // copies is what the coordinator knows of the copies of shards (Config.Replicas); package replica has the rules. Orders wait here
@@ -499,7 +499,7 @@ func (c *Coordinator) waitsForCopies() string {
 // Views waits for who holds the copies of each shard of a job, which the coordinator says behind the Welcome of a worker. Call it before Order.
 func Views(m *Member, shards int) ([]transport.View, error) {
 	vs := make([]transport.View, shards)
-	site := waits.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "who holds the copies of shards", "", "")
+	site := flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "who holds the copies of shards", "", "")
 	defer site.Close()
 	site.Begin(-1, m.cfg.SendTimeout)
 	m.Conn.SetReadDeadline(time.Now().Add(m.cfg.SendTimeout))

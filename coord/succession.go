@@ -15,7 +15,7 @@ import (
 	"star/transport"
 )
 
-// A job may have several processes that can coordinate it (package council). One does; when it is gone, another one takes the job over, with
+// A job may have several processes that can coordinate it (package election). One does; when it is gone, another one takes the job over, with
 // a new Coordinator:
 //
 //	New(Config.Heir) ──► every server with shards stands to us ──► settle ──► workers join ──► start

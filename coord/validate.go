@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"star"
-	"star/exact"
+	"star/exactsum"
 	"star/runlog"
 	"star/transport"
 )
@@ -193,10 +193,10 @@ func (c *Coordinator) referred(m transport.Stored) error {
 // hold takes what a shard says of the validation gradient off the payload of its norm.
 func (n *normSum) hold(m transport.Norm, payload *[]byte, shards int) error {
 	b := *payload
-	if len(b) != 2*exact.SquaresLen || m.Shard < 0 || m.Shard >= shards {
-		return fmt.Errorf("norm of shard %d with %d bytes, expected %d: give every star-ps the same --baseline", m.Shard, len(b), 2*exact.SquaresLen)
+	if len(b) != 2*exactsum.SquaresLen || m.Shard < 0 || m.Shard >= shards {
+		return fmt.Errorf("norm of shard %d with %d bytes, expected %d: give every star-ps the same --baseline", m.Shard, len(b), 2*exactsum.SquaresLen)
 	}
-	ref, err := exact.ParseSquares(b[exact.SquaresLen:])
+	ref, err := exactsum.ParseSquares(b[exactsum.SquaresLen:])
 	if err != nil {
 		return fmt.Errorf("norm of shard %d: of the validation gradient: %w", m.Shard, err)
 	}
@@ -205,7 +205,7 @@ func (n *normSum) hold(m transport.Norm, payload *[]byte, shards int) error {
 	}
 	n.dots[m.Shard] = m.Sum2
 	n.refs.Merge(&ref)
-	*payload = b[:exact.SquaresLen]
+	*payload = b[:exactsum.SquaresLen]
 	return nil
 }
 

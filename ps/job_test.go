@@ -13,7 +13,7 @@ import (
 
 	"star"
 	"star/compress"
-	"star/exact"
+	"star/exactsum"
 	"star/transport"
 )
 
@@ -164,9 +164,9 @@ func (j *fakeJob) coordinate() {
 	}
 	stored := map[key]int{}
 	var waiting []transport.Gradient
-	var sum exact.Squares
+	var sum exactsum.Squares
 	ready, norms := 0, 0
-	buf := make([]byte, exact.SquaresLen)
+	buf := make([]byte, exactsum.SquaresLen)
 	for {
 		f, err := j.coord.Recv()
 		if err != nil {
@@ -190,14 +190,14 @@ func (j *fakeJob) coordinate() {
 			j.saved <- m
 		case transport.KindNorm:
 			m, _ := transport.ParseNorm(f.Header)
-			part, err := exact.ParseSquares(payload)
+			part, err := exactsum.ParseSquares(payload)
 			if err != nil {
 				j.t.Error(err)
 			}
 			sum.Merge(&part)
 			if norms++; norms == len(j.shards) {
 				j.tell(transport.Apply{Seq: m.Seq, Norm: math.Sqrt(sum.Float64()), Factor: 1})
-				norms, sum = 0, exact.Squares{}
+				norms, sum = 0, exactsum.Squares{}
 			}
 		case transport.KindStored:
 			m, _ := transport.ParseStored(f.Header)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"star/exact"
+	"star/exactsum"
 )
 
 // LiveCompensated is the rule of LGC: an update is made of the first K of N gradients, and of what the others had of the round
@@ -84,7 +84,7 @@ func (l *LiveCompensated) Combine(params []float32, version int64, gs []Gradient
 	}
 	l.count, l.samples = 0, samples
 	if l.measure {
-		var s exact.Squares
+		var s exactsum.Squares
 		s.Add(dir)
 		l.sum2 = s.Float64()
 	}

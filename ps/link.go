@@ -15,8 +15,8 @@ import (
 
 	"star"
 	"star/compress"
+	"star/flightrecorder"
 	"star/transport"
-	"star/waits"
 )
 
 // LinkConfig says how a worker reaches its shards.
@@ -89,7 +89,7 @@ type Link struct {
 	mu             sync.Mutex
 	before, gotten int64 // bytes sent and received by connections that are no more
 
-	pushing, waiting *waits.Site
+	pushing, waiting *flightrecorder.Site
 
 	once   sync.Once
 	dead   chan struct{} // closed when the link is useless
@@ -145,8 +145,8 @@ func Dial(ctx context.Context, cfg LinkConfig) (*Link, error) {
 		timer: time.NewTimer(time.Hour), cfg: cfg,
 	}
 	me := fmt.Sprintf("worker %d", cfg.Hello.Rank)
-	l.pushing = waits.Open(me, "its gradient to leave, of step", "shard", "")
-	l.waiting = waits.Open(me, "parameters of version", "shard", "")
+	l.pushing = flightrecorder.Open(me, "its gradient to leave, of step", "shard", "")
+	l.waiting = flightrecorder.Open(me, "parameters of version", "shard", "")
 	if l.stall == 0 {
 		l.stall = 30 * time.Second
 	}

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
-	"star/exact"
+	"star/exactsum"
 	"star/train/optim"
 	"star/transport"
 )
@@ -84,7 +84,7 @@ func (c *cluster) push(w star.Worker, step int64, g []float32) {
 func (c *cluster) fire(gs []transport.Gradient, norm bool) {
 	c.seq++
 	c.ver++
-	var total exact.Squares
+	var total exactsum.Squares
 	for _, s := range c.shards {
 		if err := s.Fire(&transport.Fire{Seq: c.seq, Version: c.ver, Samples: 10 * c.seq, Gradients: gs, NormFirst: norm}); err != nil {
 			c.t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"star"
-	"star/exact"
+	"star/exactsum"
 	"star/train/kernel"
 )
 
@@ -121,7 +121,7 @@ type Scorer interface {
 
 	// Score is the product of dir and the reference that it is held against, and the reference's squares,
 	// valid until the next call.
-	Score(dir []float32) (dot float64, ref *exact.Squares)
+	Score(dir []float32) (dot float64, ref *exactsum.Squares)
 }
 
 // Stateful is a Rule that remembers more than its optimiser does. n is the length of the shard.

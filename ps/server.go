@@ -13,11 +13,11 @@ import (
 
 	"star"
 	"star/compress"
+	"star/flightrecorder"
 	"star/poison"
 	"star/replica"
 	"star/train/kernel"
 	"star/transport"
-	"star/waits"
 )
 
 // ServerConfig says how a Server does what an Assign tells it.
@@ -431,7 +431,7 @@ func (s *Server) serving(yield func(*host) bool) {
 
 // listen does what the coordinator says.
 func (s *Server) listen(coord transport.Conn) error {
-	site := waits.Open("the shards of this process", "the coordinator", "", "it is silent for --dead-after")
+	site := flightrecorder.Open("the shards of this process", "the coordinator", "", "it is silent for --dead-after")
 	defer site.Close()
 	for {
 		site.Begin(-1, 0)
@@ -831,7 +831,7 @@ type conn struct {
 	pushed bool           // the reader's: a gradient has come
 	pack   unpacker       // the reader's
 
-	reading, sending *waits.Site
+	reading, sending *flightrecorder.Site
 
 	once   sync.Once
 	reason error // why it ended; read it after done
@@ -875,9 +875,9 @@ func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.
 		return errStopped
 	}
 	owner := fmt.Sprintf("shard %d", c.h.info.Shard)
-	c.reading = waits.Open(owner, "the rest of a message", "worker", "")
+	c.reading = flightrecorder.Open(owner, "the rest of a message", "worker", "")
 	defer c.reading.Close()
-	c.sending = waits.Open(owner, "parameters to be taken, of version", "worker", "")
+	c.sending = flightrecorder.Open(owner, "parameters to be taken, of version", "worker", "")
 	defer c.sending.Close()
 	var sender sync.WaitGroup
 	sender.Go(c.send)

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"star"
-	"star/exact"
+	"star/exactsum"
 	"star/poison"
 	"star/transport"
 )
@@ -54,15 +54,15 @@ type Event struct {
 	Kind    EventKind
 	Seq     int64 // the firing
 	Version int64
-	Params  []float32      // the shard's own: not to be written to
-	Workers []star.Worker  // valid until the next call of Next
-	Squares *exact.Squares // valid until the next call of Next
+	Params  []float32         // the shard's own: not to be written to
+	Workers []star.Worker     // valid until the next call of Next
+	Squares *exactsum.Squares // valid until the next call of Next
 	Save    transport.Save
 
 	// With a Rule that is a Scorer, Summed has what it says of the direction: valid until
 	// the next call of Next. Else Ref is nil.
 	Dot float64
-	Ref *exact.Squares
+	Ref *exactsum.Squares
 
 	// Report says that the firing asked for the sum of squares of the direction, which
 	// is Sum2.
@@ -113,7 +113,7 @@ type Shard struct {
 
 	gradients []Gradient // of the firing in hand
 	workers   []star.Worker
-	squares   exact.Squares
+	squares   exactsum.Squares
 
 	angles  *poison.Angles // nil: directions are not compared
 	compare []poison.Gradient
@@ -438,7 +438,7 @@ func (s *Shard) Next() (Event, bool) {
 		f.dir = s.combine(f)
 	case f.dir == nil:
 		f.dir = s.combine(f)
-		s.squares = exact.Squares{}
+		s.squares = exactsum.Squares{}
 		s.squares.Add(f.dir)
 		ev := Event{Kind: Summed, Seq: f.Seq, Squares: &s.squares}
 		if scorer, ok := s.rule.(Scorer); ok {

@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"star"
-	"star/exact"
+	"star/exactsum"
 )
 
 // ZenoForm says which of the published scores is meant. They decide differently; docs/baselines.md has the table.
@@ -79,7 +79,7 @@ type Validated struct {
 	Validator star.Worker
 
 	ref     []float32 // nil: none came yet
-	squares exact.Squares
+	squares exactsum.Squares
 }
 
 // Late implements [Salvager]: the validator's gradient replaces v.
@@ -92,12 +92,12 @@ func (v *Validated) Late(_ int64, g Gradient) {
 
 func (v *Validated) set(vec []float32) {
 	v.ref = append(v.ref[:0], vec...)
-	v.squares = exact.Squares{}
+	v.squares = exactsum.Squares{}
 	v.squares.Add(v.ref)
 }
 
 // Score implements [Scorer]. Without a v both are 0.
-func (v *Validated) Score(dir []float32) (dot float64, ref *exact.Squares) {
+func (v *Validated) Score(dir []float32) (dot float64, ref *exactsum.Squares) {
 	for i, x := range v.ref {
 		dot += float64(x) * float64(dir[i]) // exact, so only the sum rounds
 	}

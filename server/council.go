@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"star/coord"
-	"star/council"
+	"star/election"
 	"star/internal/process"
 	"star/member"
 	"star/ps"
@@ -23,7 +23,7 @@ import (
 func (s *server) candidate() bool { return s.job.Rank < len(s.job.Coordinators) }
 
 // office is a reign, as the coordinator knows it.
-type office struct{ *council.Reign }
+type office struct{ *election.Reign }
 
 func (o office) Term() int64 { return o.Reign.Term }
 
@@ -37,11 +37,11 @@ func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFun
 		return hosting
 	}
 	s.hosting.Store(ps.NewServer(configure(tcp)))
-	var members *council.Council
+	var members *election.Council
 	var reigning atomic.Pointer[coord.Coordinator]
 	if s.candidate() {
 		var err error
-		members, err = council.New(council.Config{
+		members, err = election.New(election.Config{
 			Job: job.Name, Rank: job.Rank, Members: job.Coordinators, Network: tcp, JoinTimeout: job.JoinTimeout, Log: s.log,
 			Hello: transport.Hello{Token: job.Token, Version: member.Program, Host: process.Hostname()},
 		})
@@ -122,7 +122,7 @@ func (s *server) serveCouncil(ctx context.Context, cancel context.CancelCauseFun
 				case <-time.After(2 * time.Second):
 				}
 			}
-			if failed != nil && (err == nil || errors.Is(err, council.ErrDeposed) || errors.Is(err, coord.ErrDeposed)) {
+			if failed != nil && (err == nil || errors.Is(err, election.ErrDeposed) || errors.Is(err, coord.ErrDeposed)) {
 				err = failed
 			}
 			return err
@@ -146,10 +146,10 @@ func bye(c *coord.Coordinator) {
 // reigns coordinates the job whenever this process is chosen, until the job is over or ctx ends. The end is agreed on in three steps, so that the
 // loss of this process between them loses nothing: what the job came to (coord.Ending); then, when that is reported and who has shards or trains was
 // told, that all is over. Who takes over in between reports it again.
-func (s *server) reigns(ctx context.Context, members *council.Council, now *atomic.Pointer[coord.Coordinator], begun func(*coord.Coordinator), report func(runlog.Result) error) error {
+func (s *server) reigns(ctx context.Context, members *election.Council, now *atomic.Pointer[coord.Coordinator], begun func(*coord.Coordinator), report func(runlog.Result) error) error {
 	for {
 		r, err := members.Await(ctx)
-		if errors.Is(err, council.ErrDeposed) && members.Last() != nil {
+		if errors.Is(err, election.ErrDeposed) && members.Last() != nil {
 			return ended(members.Last())
 		}
 		if err != nil {
@@ -200,7 +200,7 @@ func (s *server) reigns(ctx context.Context, members *council.Council, now *atom
 
 // reign coordinates the job until it is over, or somebody else does. SIGTERM is for this process alone, unless too many others hear it as well: the job is handed
 // over, if others are there who can go on with it. SIGINT ends it. over is called as soon as nobody is to talk with c any more.
-func (s *server) reign(ctx context.Context, r *council.Reign, c *coord.Coordinator, over func()) (runlog.Result, error) {
+func (s *server) reign(ctx context.Context, r *election.Reign, c *coord.Coordinator, over func()) (runlog.Result, error) {
 	handed, ended := make(chan struct{}), make(chan struct{})
 	undo := context.AfterFunc(s.told, func() {
 		defer close(handed)

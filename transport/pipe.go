@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"star/waits"
+	"star/flightrecorder"
 )
 
 // Link is one direction of a Pipe's connections. The zero Link is instant.
@@ -287,7 +287,7 @@ func (e *pipeEnd) hand(seg segment) error {
 
 // blocked puts this end on the list of those who wait, until the function that it returns is called.
 func (e *pipeEnd) blocked(what string) (done func()) {
-	site := waits.Open("pipe "+string(e.local), what, "", "the other end moves or closes, or a deadline passes")
+	site := flightrecorder.Open("pipe "+string(e.local), what, "", "the other end moves or closes, or a deadline passes")
 	site.Say("other end: " + string(e.remote))
 	site.Begin(-1, 0)
 	return site.Close

@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/flightrecorder"
 	"star/transport"
-	"star/waits"
 )
 
 // dial is a connection over n, both ends.
@@ -143,7 +143,7 @@ func TestPipeRefuses(t *testing.T) {
 func TestPipeWaitsAreListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := func(words string) (n int) {
-			for _, w := range waits.List() {
+			for _, w := range flightrecorder.List() {
 				if strings.Contains(w.String(), words) {
 					n++
 				}
@@ -167,7 +167,7 @@ func TestPipeWaitsAreListed(t *testing.T) {
 		go near.Recv()
 		synctest.Wait()
 		if n := waiting("pipe stuck: waits for bytes (other end: dial-1), until the other end moves or closes, or a deadline passes"); n != 1 {
-			t.Errorf("%d readers wait: %v", n, waits.List())
+			t.Errorf("%d readers wait: %v", n, flightrecorder.List())
 		}
 		go func() {
 			for transport.Send(near, transport.Pong{}, nil) == nil {
@@ -175,13 +175,13 @@ func TestPipeWaitsAreListed(t *testing.T) {
 		}()
 		synctest.Wait()
 		if n := waiting("pipe stuck: waits for its bytes to be taken (other end: dial-1)"); n != 1 {
-			t.Errorf("%d writers wait: %v", n, waits.List())
+			t.Errorf("%d writers wait: %v", n, flightrecorder.List())
 		}
 		far.Close()
 		near.Close()
 		synctest.Wait()
 		if n := waiting("pipe stuck"); n != 0 {
-			t.Errorf("%d wait at a closed connection: %v", n, waits.List())
+			t.Errorf("%d wait at a closed connection: %v", n, flightrecorder.List())
 		}
 	})
 }

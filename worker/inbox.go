@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"star/coord"
+	"star/flightrecorder"
 	"star/transport"
-	"star/waits"
 )
 
 // inbox is what the coordinator has said to a worker, in order. It is read beside the
@@ -34,7 +34,7 @@ type inbox struct {
 	closed  transport.Close // the last one
 
 	without map[transport.Child]bool // gradients that go another way than was said
-	orders  *waits.Site
+	orders  *flightrecorder.Site
 
 	watch   transport.Child
 	unwatch context.CancelCauseFunc // called when watch goes another way; nil: nobody cares
@@ -47,7 +47,7 @@ var errSuperseded = errors.New("another ring takes its place")
 // freeze of a checkpoint, before the release behind it is known; dropped is what the release before it says.
 // over, if not nil, is called when there will be no more orders, with why.
 func newInbox(m *coord.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func(why error)) *inbox {
-	b := &inbox{orders: waits.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
+	b := &inbox{orders: flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
 	go func() {
 		dropped := false
 		for {

@@ -14,11 +14,11 @@ import (
 	"star/allreduce"
 	"star/compress"
 	"star/coord"
+	"star/flightrecorder"
 	"star/internal/process"
 	"star/member"
 	"star/train/optim"
 	"star/transport"
-	"star/waits"
 )
 
 // How a member takes up another ring: it leaves the one before, dials the others, and agrees with them on parameters.
@@ -115,7 +115,7 @@ func (w *ringWorker) dial(ctx context.Context, place int) error {
 	if err := cfg.Algorithm.UnmarshalText([]byte(w.job.Algorithm)); err != nil {
 		return w.job.Invalid("allreduce-algorithm", err)
 	}
-	site := waits.Open(fmt.Sprintf("worker %d", w.rank), "all members of the ring of generation", "worker", "")
+	site := flightrecorder.Open(fmt.Sprintf("worker %d", w.rank), "all members of the ring of generation", "worker", "")
 	defer site.Close()
 	var others []int
 	for _, m := range w.ring.Members {

@@ -10,7 +10,7 @@ import (
 	"star"
 	"star/allreduce"
 	"star/coord"
-	"star/exact"
+	"star/exactsum"
 	"star/ps"
 	"star/train"
 	"star/train/kernel"
@@ -161,7 +161,7 @@ func (w *ringWorker) weight(samples int) float32 {
 func (w *ringWorker) update(local int) (sum2 float64) {
 	norm := -1.0
 	if w.job.Clip > 0 {
-		var s exact.Squares // the same bits on processors that add in another order
+		var s exactsum.Squares // the same bits on processors that add in another order
 		s.Add(w.grad)
 		sum2 = s.Float64()
 		norm = math.Sqrt(sum2)

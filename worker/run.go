@@ -10,6 +10,7 @@ import (
 	"star/cluster"
 	"star/compress"
 	"star/coord"
+	"star/flightrecorder"
 	"star/internal/process"
 	"star/member"
 	"star/ps"
@@ -18,7 +19,6 @@ import (
 	"star/train/data"
 	"star/train/kernel"
 	"star/transport"
-	"star/waits"
 )
 
 // Run joins the job and trains until it is over; then the error is nil. When ctx ends, the coordinator is told, and lets the worker go: after a
@@ -243,7 +243,7 @@ func (j *joining) make() (err error) {
 	w.hash, w.tree, w.all = j.Hash, j.tree, j.all
 	w.loader = data.NewLoader(j.Data, data.Stream{Seed: job.Seed})
 	j.defers(func() { w.loader.Close() })
-	w.own = waits.Open(fmt.Sprintf("worker %d", rank), "its own computation, of its step", "", "it is done: a slow worker is waited for")
+	w.own = flightrecorder.Open(fmt.Sprintf("worker %d", rank), "its own computation, of its step", "", "it is done: a slow worker is waited for")
 	j.defers(w.own.Close)
 	if w.local, err = newLocal(job, m.Welcome.Workers, len(w.grad)); err != nil {
 		return err

@@ -9,10 +9,10 @@ import (
 
 	"star"
 	"star/coord"
+	"star/flightrecorder"
 	"star/internal/process"
 	"star/train/kernel"
 	"star/transport"
-	"star/waits"
 )
 
 // treePart is a worker's part in trees: docs/architecture.md. Without a branch for a step,
@@ -149,7 +149,7 @@ func (w *worker) withParent(ctx context.Context, again time.Duration, what strin
 		t.up.addr = t.branch.Door
 	}
 	stall := treeStall(len(w.grad))
-	site := waits.Open(fmt.Sprintf("worker %d, in a tree", w.rank), what, "worker", "")
+	site := flightrecorder.Open(fmt.Sprintf("worker %d, in a tree", w.rank), what, "worker", "")
 	defer site.Close()
 	site.Begin(step, stall, t.branch.Parent)
 	late := fmt.Errorf("no answer within %v", stall)
@@ -170,7 +170,7 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 	defer func() { t.waited = time.Since(begun) }()
 	warn := time.NewTicker(treeWarn)
 	defer warn.Stop()
-	site := waits.Open(fmt.Sprintf("worker %d, in a tree", w.rank), "its children's gradients, for its step", "worker", "")
+	site := flightrecorder.Open(fmt.Sprintf("worker %d, in a tree", w.rank), "its children's gradients, for its step", "worker", "")
 	defer site.Close()
 	site.Begin(w.step, treePatience)
 	patience := time.NewTimer(treePatience)

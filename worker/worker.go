@@ -25,6 +25,7 @@ import (
 	"star/checkpoint"
 	"star/compress"
 	"star/coord"
+	"star/flightrecorder"
 	"star/internal/process"
 	"star/member"
 	"star/pgns"
@@ -35,7 +36,6 @@ import (
 	"star/train"
 	"star/train/data"
 	"star/transport"
-	"star/waits"
 )
 
 // worker is one worker of a job. One goroutine runs it.
@@ -59,7 +59,7 @@ type worker struct {
 	all    *process.Links // but those to the shards
 	slow   Slowdown
 	limits *actuate.Governor
-	own    *waits.Site // its own computation
+	own    *flightrecorder.Site // its own computation
 
 	measures
 	hooks

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"star/waits"
+	"star/flightrecorder"
 )
 
 // quitAgain is how soon a second SIGQUIT must follow for Go's own dump.
@@ -27,7 +27,7 @@ func Page(w io.Writer) error {
 		filepath.Base(os.Args[0]), os.Getpid(), time.Since(processBegan).Round(time.Second), runtime.NumGoroutine()); err != nil {
 		return err
 	}
-	return waits.Write(w, pageLines)
+	return flightrecorder.Write(w, pageLines)
 }
 
 // explainQuits has SIGQUIT write a Page to standard error, after which the process goes on; a second one soon after it ends the process with

@@ -18,10 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"star/flightrecorder"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/transport"
-	"star/waits"
 )
 
 // serveHTTP answers /healthz, /readyz and /metrics, and pprof to callers on this
@@ -129,9 +129,9 @@ func listen(addr string) (net.Listener, error) {
 func serveWaits(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("json") {
 		w.Header().Set("Content-Type", "application/json")
-		list := waits.List()
+		list := flightrecorder.List()
 		if list == nil {
-			list = []waits.Wait{}
+			list = []flightrecorder.Wait{}
 		}
 		json.NewEncoder(w).Encode(list)
 		return

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"star"
-	"star/exact"
+	"star/exactsum"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/ps"
@@ -159,7 +159,7 @@ func (c *Calm) Update(before int64, gs []Weighted) {
 	dir := c.rule.Combine(c.params, 0, in)
 	norm := -1.0
 	if c.job.Clip > 0 {
-		var sum exact.Squares
+		var sum exactsum.Squares
 		sum.Add(dir)
 		norm = math.Sqrt(sum.Float64())
 	}

@@ -1,4 +1,4 @@
-// Package council has several processes agree on which of them coordinates a job, and on the little that whoever comes
+// Package election has several processes agree on which of them coordinates a job, and on the little that whoever comes
 // next must know.
 //
 // The agreement is Raft (Ongaro and Ousterhout, In Search of an Understandable Consensus Algorithm, USENIX ATC 2014), and
@@ -20,4 +20,4 @@
 // Members keep all of it in memory. One that ends has forgotten what it voted for, and is never taken for the same one when it is started again: as another
 // one, it gets the place when the rest has agreed on that. So a council of three survives the end of one, one of five that of two, and the end of others when these have
 // been replaced.
-package council
+package election

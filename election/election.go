@@ -1,4 +1,4 @@
-package council
+package election
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"star/flightrecorder"
 	"star/transport"
-	"star/waits"
 )
 
 // Config is what one member must know.
@@ -152,7 +152,7 @@ type input struct {
 // New makes a member.
 func New(cfg Config) (*Council, error) {
 	if n := len(cfg.Members); n < 3 || n > transport.MaxCouncil || cfg.Rank < 0 || cfg.Rank >= n {
-		return nil, fmt.Errorf("council: member %d of %d: want 3 to %d members, and a rank below that", cfg.Rank, n, transport.MaxCouncil)
+		return nil, fmt.Errorf("election: member %d of %d: want 3 to %d members, and a rank below that", cfg.Rank, n, transport.MaxCouncil)
 	}
 	if cfg.JoinTimeout == 0 {
 		cfg.JoinTimeout = 2 * time.Minute
@@ -285,7 +285,7 @@ func (c *Council) Run(ctx context.Context) (err error) {
 	}
 	core, err := newCore(c.cfg.Rank, len(c.cfg.Members), c.log)
 	var limit <-chan time.Time // for one that comes late to be let in
-	site := waits.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others to give it the place of another process", "", "")
+	site := flightrecorder.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others to give it the place of another process", "", "")
 	defer site.Close()
 	if !founds {
 		core, err = newLateCore(lateID(c.cfg.Rank, c.own), c.log)
@@ -385,7 +385,7 @@ func (c *Council) speak(ctx context.Context, to int, queue <-chan raftpb.Message
 		var replaced *ReplacedError
 		switch {
 		case errors.As(err, &refused):
-			return fmt.Errorf("council: %w", err)
+			return fmt.Errorf("election: %w", err)
 		case errors.As(err, &replaced):
 			return replaced
 		}
@@ -572,7 +572,7 @@ func (r *Reign) HandOver() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("council: nobody has taken over within %v", handTime)
+	return fmt.Errorf("election: nobody has taken over within %v", handTime)
 }
 
 var errAlone = errors.New("too few of the others that may coordinate are there")
@@ -581,7 +581,7 @@ func (r *Reign) propose(m input) error {
 	m.reign, m.answer = r, make(chan error, 1)
 	limit := time.NewTimer(noteTime)
 	defer limit.Stop()
-	site := waits.Open(fmt.Sprintf("coordinator %d", r.Rank), "the others to agree on a change", "", "")
+	site := flightrecorder.Open(fmt.Sprintf("coordinator %d", r.Rank), "the others to agree on a change", "", "")
 	defer site.Close()
 	site.Begin(-1, noteTime)
 	select {
@@ -589,7 +589,7 @@ func (r *Reign) propose(m input) error {
 	case <-r.over:
 		return ErrDeposed
 	case <-limit.C:
-		return fmt.Errorf("council: nobody takes a note for %v", noteTime)
+		return fmt.Errorf("election: nobody takes a note for %v", noteTime)
 	}
 	select {
 	case err := <-m.answer:
@@ -597,6 +597,6 @@ func (r *Reign) propose(m input) error {
 	case <-r.over:
 		return ErrDeposed
 	case <-limit.C:
-		return fmt.Errorf("council: the others did not agree on a note within %v", noteTime)
+		return fmt.Errorf("election: the others did not agree on a note within %v", noteTime)
 	}
 }

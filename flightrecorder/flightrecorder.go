@@ -1,4 +1,4 @@
-// Package waits knows who waits in this process: for what, for whom, since when and until when. It is for the moment in which
+// Package flightrecorder knows who waits in this process: for what, for whom, since when and until when. It is for the moment in which
 // somebody asks why nothing happens (SIGQUIT, /debug/star).
 //
 // Like the profiles of runtime/pprof there is one list for the process, because that is what is asked. Whoever waits again and again
@@ -7,7 +7,7 @@
 //
 // A wait has one of three ends: what was waited for, its own limit, or somebody who watches over it. The last kind has no limit of its own,
 // because slow is not dead: its Guard says who ends it.
-package waits
+package flightrecorder
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package council
+package election
 
 import (
 	"encoding/binary"

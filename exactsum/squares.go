@@ -1,4 +1,4 @@
-// Package exact adds without rounding, so that the bits of a sum do not depend
+// Package exactsum adds without rounding, so that the bits of a sum do not depend
 // on the order of its terms or on how they were spread over machines.
 //
 // It exists for clipping by the global norm: the norm is a sum over all shards,
@@ -21,7 +21,7 @@
 //
 // An addition costs about as much as three passes over the vector; nothing here
 // is for sums whose last bits nobody compares.
-package exact
+package exactsum
 
 import (
 	"encoding/binary"
@@ -195,11 +195,11 @@ func (s *Squares) AppendTo(dst []byte) []byte {
 func ParseSquares(b []byte) (Squares, error) {
 	var s Squares
 	if len(b) != SquaresLen {
-		return s, fmt.Errorf("exact: sum of squares: %d bytes, expected %d", len(b), SquaresLen)
+		return s, fmt.Errorf("exactsum: sum of squares: %d bytes, expected %d", len(b), SquaresLen)
 	}
 	s.flags = binary.LittleEndian.Uint64(b)
 	if s.flags&^(flagInf|flagNaN) != 0 {
-		return Squares{}, fmt.Errorf("exact: sum of squares: unknown flags %#x", s.flags)
+		return Squares{}, fmt.Errorf("exactsum: sum of squares: unknown flags %#x", s.flags)
 	}
 	for i := range s.sum {
 		s.sum[i] = binary.LittleEndian.Uint64(b[8+8*i:])

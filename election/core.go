@@ -1,4 +1,4 @@
-package council
+package election
 
 import (
 	"encoding/binary"
@@ -183,17 +183,17 @@ func (c *core) step(from uint64, m raftpb.Message, now time.Duration) error {
 	c.now = max(c.now, now)
 	switch last := c.node.BasicStatus(); {
 	case m.From != from || rankOf(m.To) != c.rank:
-		return fmt.Errorf("council: a message from %x to %x on the connection of member %d (%x)", m.From, m.To, rankOf(from), from)
+		return fmt.Errorf("election: a message from %x to %x on the connection of member %d (%x)", m.From, m.To, rankOf(from), from)
 	case raftpb.MessageType_name[int32(m.Type)] == "":
-		return fmt.Errorf("council: a message of type %d of member %d, which there is not", m.Type, rankOf(from))
+		return fmt.Errorf("election: a message of type %d of member %d, which there is not", m.Type, rankOf(from))
 	case m.To != c.self:
 		return nil // to who had this place before, or has it now
 	case raft.IsLocalMsg(m.Type), m.Type == raftpb.MsgProp:
-		return fmt.Errorf("council: a message %v of member %d, which members keep to themselves", m.Type, rankOf(from))
+		return fmt.Errorf("election: a message %v of member %d, which members keep to themselves", m.Type, rankOf(from))
 	case m.Term == 0, !sequel(m):
-		return fmt.Errorf("council: a message %v of member %d without a term, or with entries that do not follow each other", m.Type, rankOf(from))
+		return fmt.Errorf("election: a message %v of member %d without a term, or with entries that do not follow each other", m.Type, rankOf(from))
 	case m.Type == raftpb.MsgHeartbeat && m.Term >= last.Term && m.Commit > c.lastIndex():
-		return fmt.Errorf("council: member %d says that %d entries are agreed on, here are %d", rankOf(from), m.Commit, c.lastIndex())
+		return fmt.Errorf("election: member %d says that %d entries are agreed on, here are %d", rankOf(from), m.Commit, c.lastIndex())
 	}
 	c.heard[from] = c.now
 	switch m.Type {
@@ -207,7 +207,7 @@ func (c *core) step(from uint64, m raftpb.Message, now time.Duration) error {
 	func() {
 		defer func() {
 			if r := recover(); r != nil {
-				err = fmt.Errorf("council: message %v of member %d: %v: %w", m.Type, rankOf(from), r, errBroken)
+				err = fmt.Errorf("election: message %v of member %d: %v: %w", m.Type, rankOf(from), r, errBroken)
 			}
 		}()
 		err = c.node.Step(m)
@@ -270,7 +270,7 @@ func (c *core) offer(e entry) error {
 		return err
 	}
 	if err := c.node.Propose(b); err != nil {
-		return fmt.Errorf("council: %w", err)
+		return fmt.Errorf("election: %w", err)
 	}
 	return nil
 }
@@ -284,7 +284,7 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 				return out, err
 			}
 			if err := json.Unmarshal(rd.Snapshot.Data, &c.state); err != nil {
-				return out, fmt.Errorf("council: what was agreed on: %w", err)
+				return out, fmt.Errorf("election: what was agreed on: %w", err)
 			}
 			c.index, c.first = rd.Snapshot.Metadata.Index, rd.Snapshot.Metadata.Index+1
 			c.conf = rd.Snapshot.Metadata.ConfState
@@ -302,7 +302,7 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 			c.index = e.Index
 			if e.Type == raftpb.EntryConfChangeV2 {
 				if err := c.reseat(e.Data); err != nil {
-					return out, fmt.Errorf("council: entry %d: %w", e.Index, err)
+					return out, fmt.Errorf("election: entry %d: %w", e.Index, err)
 				}
 				continue
 			}
@@ -311,7 +311,7 @@ func (c *core) ready() (out []raftpb.Message, err error) {
 			}
 			var it entry
 			if err := json.Unmarshal(e.Data, &it); err != nil {
-				return out, fmt.Errorf("council: entry %d: %w", e.Index, err)
+				return out, fmt.Errorf("election: entry %d: %w", e.Index, err)
 			}
 			c.take(it)
 		}

@@ -1,4 +1,4 @@
-package council
+package election
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
 
-	"star/waits"
+	"star/flightrecorder"
 )
 
 // A member that ends has forgotten what it has agreed to, so nobody may take it for the same one when it is started again. Its place is kept: the others
@@ -62,7 +62,7 @@ func (c *core) vacant(rank int) bool {
 func (c *core) admit(rank int, who [life]byte) error {
 	id := lateID(rank, who)
 	if c.term == 0 || len(c.conf.VotersOutgoing) > 0 || c.seated(id) {
-		return errors.New("council: not now")
+		return errors.New("election: not now")
 	}
 	context, err := json.Marshal(map[int]holder{rank: {who, max(c.state.Seats[rank].Turn, founder) + 1}})
 	if err != nil {
@@ -282,7 +282,7 @@ func (c *Council) answered(from int, mine greeting, text []byte) error {
 
 // form waits until this process is a founder to all others, or is told that another one had its place: then it returns false.
 func (c *Council) form(ctx context.Context) (founds bool, err error) {
-	site := waits.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others that may coordinate", "", "")
+	site := flightrecorder.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others that may coordinate", "", "")
 	defer site.Close()
 	site.Begin(-1, c.cfg.JoinTimeout)
 	limit := time.NewTimer(c.cfg.JoinTimeout)
