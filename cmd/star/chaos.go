@@ -201,6 +201,9 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	asJSON := job.JSON
 	job.JSON = true
 	r := &launch{job: job, out: new(bytes.Buffer), screen: newScreen(job), seats: seats{count: job.Council()}}
+	if err := r.counted(); err != nil {
+		return err
+	}
 	host, _, err := net.SplitHostPort(job.Listen)
 	if err != nil {
 		return job.Invalid("listen", err)

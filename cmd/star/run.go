@@ -98,6 +98,9 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			} else if err := node.CheckFolders(job); err != nil {
 				return err
 			}
+			if err := r.counted(); err != nil {
+				return err
+			}
 			ctx, cancel := process.Signals(context.Background(), r.atOnce)
 			defer cancel()
 			return r.lives(ctx)
@@ -275,6 +278,14 @@ func (r *launch) processes() int {
 		return n
 	}
 	return max(n, r.seats.count+r.job.Replicas)
+}
+
+// counted holds --servers, if it is given, against how many star-ps there will be.
+func (r *launch) counted() error {
+	if n := r.processes(); r.job.Config.IsSet("servers") && r.job.Servers != n {
+		return r.job.Invalid("servers", fmt.Errorf("star run starts a star-ps for each shard, beside those that --coordinators, --replicas and --hosts ask for, here %d: leave --servers away, and say --shards", n))
+	}
+	return nil
 }
 
 // address finds the port of the coordinator.
