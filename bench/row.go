@@ -11,7 +11,7 @@ import (
 )
 
 // Row is one line of a result of PS or AllReduce. Its JSON is an interface: see
-// docs/operations.md.
+// bench/README.md.
 type Row struct {
 	Ranks     int     `json:"ranks"` // processes, or workers of a server
 	Bytes     int64   `json:"bytes"` // of the vector, or of the parameters

@@ -7,7 +7,7 @@
 #
 #   long        with LONG: a job of that length, slowed down so that it takes little of the machine, with a fault about every 15 s, of all kinds but those that end its servers
 #
-# Memory, descriptors and goroutines must stay (docs/operations.md, star chaos), and the loss must go on falling: no twentieth of a job may have a mean loss that is half as much
+# Memory, descriptors and goroutines must stay (docs/chaos.md, star chaos), and the loss must go on falling: no twentieth of a job may have a mean loss that is half as much
 # again, and 0.05 more, as that of the one before. Ten minutes: KILLS=3m STOPS=3m SEEDS="1 2" FOR=2m; steps by the machine. An hour: KILLS= STOPS= SEEDS= LONG=1h.
 #
 #   bench/soak.sh      STAR=path/of/star KILLS=40s STOPS=60s SEEDS="1 2 3 4 5 6" FOR=20s STEPS=6000 LONG= OUT=folder that keeps the run logs

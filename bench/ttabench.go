@@ -71,7 +71,7 @@ type TTAConfig struct {
 	Note func(text string)
 }
 
-// TTAResult is one run. Its JSON is an interface: see docs/operations.md.
+// TTAResult is one run. Its JSON is an interface: see bench/README.md.
 type TTAResult struct {
 	Scenario  string   `json:"scenario"`
 	Bound     float64  `json:"bound"`

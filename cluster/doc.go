@@ -19,7 +19,7 @@
 // DELAY_WRK, UNSET_DLY), with ids, leases and time-outs where that waits for ever.
 package cluster
 
-// Exit codes of the service (docs/operations.md).
+// Exit codes of the service (docs/recover.md).
 const (
 	exitUsage    = 2
 	exitLost     = 69

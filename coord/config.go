@@ -236,7 +236,7 @@ func (e *Error) Error() string { return e.Msg }
 // ExitCode is the exit code that fits.
 func (e *Error) ExitCode() int { return e.Exit }
 
-// Exit codes of the coordinator (docs/operations.md).
+// Exit codes of the coordinator (docs/recover.md).
 const (
 	exitFailure  = 1
 	exitUsage    = 2

@@ -78,7 +78,7 @@ func (e *ReplacedError) Error() string {
 // ExitCode is that of two processes with one rank.
 func (e *ReplacedError) ExitCode() int { return exitDisagree }
 
-// Exit codes; docs/operations.md.
+// Exit codes; docs/recover.md.
 const (
 	exitLost     = 69
 	exitDisagree = 78

@@ -9,7 +9,7 @@
 //		})
 //	}
 //
-// Every setting is a variable: --join-timeout is STAR_JOIN_TIMEOUT (docs/operations.md). --model and --dataset are for the models and data of
+// Every setting is a variable: --join-timeout is STAR_JOIN_TIMEOUT (docs/configure.md). --model and --dataset are for the models and data of
 // star-worker; what a program of one's own trains is what it says.
 //
 // What bites: /metrics (--http) and --timer-slack are star-worker's alone.

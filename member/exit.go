@@ -14,7 +14,7 @@ import (
 // Program is the name and version that members tell each other and the run log.
 const Program = "star 0.1.0"
 
-// Exit codes (docs/operations.md).
+// Exit codes (docs/recover.md).
 const (
 	ExitOK       = 0
 	ExitFailure  = 1

@@ -4,7 +4,7 @@
 // host; and how a process ends.
 //
 // The fields of a [Job] have the names of the settings of star-ps and star-worker, which
-// docs/operations.md explains: --join-timeout is JoinTimeout. Errors name settings as these
+// docs/configure.md explains: --join-timeout is JoinTimeout. Errors name settings as these
 // programs do.
 //
 // What bites: the zero value is not always the default of a setting. [Job.Defaults] says what it

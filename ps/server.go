@@ -896,7 +896,7 @@ func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.
 	return c.reason
 }
 
-// Exit codes of a Reject; docs/operations.md.
+// Exit codes of a Reject; docs/recover.md.
 const (
 	exitAbsent   = 69 // a part of the job is not there (yet)
 	exitDisagree = 78

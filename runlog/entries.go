@@ -17,7 +17,7 @@ type Entry interface {
 // (omitempty), and are from 0 to 30 years. A Number that is not there is NaN. Further, check:"min=N": at least that, and it must be there, unless it may be left out;
 // check:"max=1"; check:"given": a text that is not empty.
 //
-// What docs/operations.md says of lines and fields are the comments here.
+// What docs/files.md says of lines and fields are the comments here.
 type (
 	// Start is the first line.
 	Start struct {

@@ -1,6 +1,6 @@
 package runlog
 
-// A line's type of each entry. Its order is that of docs/operations.md.
+// A line's type of each entry. Its order is that of docs/files.md.
 var kinds = []Entry{
 	Start{}, Join{}, Train{}, Record{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Gain{}, Predictor{},
 	Leave{}, Eval{}, Checkpoint{}, Memory{}, Pace{}, Move{}, Replica{}, Shift{}, Validation{}, Judgement{}, Short{}, Enough{}, Term{}, Recall{}, Stop{}, Summary{},

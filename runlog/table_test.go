@@ -14,15 +14,15 @@ import (
 	"testing"
 )
 
-var write = flag.Bool("write", false, "write the tables of docs/operations.md")
+var write = flag.Bool("write", false, "write the tables of docs/files.md")
 
 const (
-	document = "../docs/operations.md"
+	document = "../docs/files.md"
 	begin    = "<!-- run log: begin (written by go test ./runlog -run TestTable -write) -->\n"
 	end      = "<!-- run log: end -->\n"
 )
 
-// What docs/operations.md says of lines and their fields is what the types say.
+// What docs/files.md says of lines and their fields is what the types say.
 func TestTable(t *testing.T) {
 	text, err := os.ReadFile(document)
 	if err != nil {

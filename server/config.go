@@ -120,7 +120,7 @@ func (c *Config) complete() {
 	}
 }
 
-// important are the most important settings, by their names (docs/operations.md).
+// important are the most important settings, by their names (docs/configure.md).
 func important(c *Config, t coord.Told) (json.RawMessage, error) {
 	return json.Marshal(map[string]any{
 		"job": c.Name, "arch": c.Arch, "workers": c.Workers, "max-workers": c.MaxWorkers, "servers": c.Servers, "replicas": c.Replicas,

@@ -24,7 +24,7 @@ import (
 // ErrScenario is in the error of a file that is no scenario.
 var ErrScenario = errors.New("not a scenario")
 
-// Scenario is a cluster and what it is to learn, as a YAML file gives it. docs/operations.md lists its keys.
+// Scenario is a cluster and what it is to learn, as a YAML file gives it. docs/simulator.md lists its keys.
 type Scenario struct {
 	Name string `yaml:"name"`
 

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// The exit codes that the handshake itself can cause; docs/operations.md has
+// The exit codes that the handshake itself can cause; docs/recover.md has
 // them all.
 const (
 	exitRefused  = 77 // TLS or token refused

@@ -107,7 +107,7 @@ func simCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sim SCENARIO … | --from LOG",
 		Short: "Say what a mode would bring on a cluster that is not there",
-		Long: `Runs the cluster of a scenario file (YAML, docs/operations.md lists its keys) in virtual time with the barrier and the controller of real
+		Long: `Runs the cluster of a scenario file (YAML, docs/simulator.md lists its keys) in virtual time with the barrier and the controller of real
 jobs, once for each mode, baseline and seed, and compares the time to the target. The same scenario and seed give the same result.
 
 With --from it is the cluster of a recorded job: what each worker took in each step drives the simulator, and the time is that to the progress of the job.

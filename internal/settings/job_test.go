@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -266,38 +265,5 @@ func TestLoopback(t *testing.T) {
 		if got := Loopback(addr); got != want {
 			t.Errorf("Loopback(%q) = %v", addr, got)
 		}
-	}
-}
-
-// docs/operations.md is the reference: every setting is there, and no other.
-func TestEverySettingIsDocumented(t *testing.T) {
-	b, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ := strings.Cut(string(b), "\n### Who and where\n")
-	text, _, _ = strings.Cut(text, "\n## Launchers\n")
-	documented := make(map[string]bool)
-	for line := range strings.Lines(text) {
-		if cells := strings.Split(line, "|"); len(cells) > 3 { // the first column names settings
-			for i, word := range strings.Split(cells[1], "`") {
-				if i%2 == 1 {
-					documented[word] = true
-				}
-			}
-		}
-	}
-	j, _, err := load(t, ForRun, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range j.Config.Names() {
-		if !documented[name] {
-			t.Errorf("docs/operations.md has no row for %s", name)
-		}
-		delete(documented, name)
-	}
-	for name := range documented {
-		t.Errorf("docs/operations.md has a row for %s, which is no setting", name)
 	}
 }

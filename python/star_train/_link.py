@@ -34,7 +34,7 @@ _U64 = struct.Struct("<Q")
 _MAX_BODY = 16 << 20
 WANTS_PARTS = 1 << 63
 
-# Exit codes (docs/operations.md).
+# Exit codes (docs/recover.md).
 EXIT_USAGE, EXIT_LOST, EXIT_DISAGREE = 2, 69, 78
 
 

@@ -9,7 +9,7 @@ import (
 	"star/train"
 )
 
-// ExitDisagree is the exit code of a program that does not fit its agent or its job (docs/operations.md).
+// ExitDisagree is the exit code of a program that does not fit its agent or its job (docs/recover.md).
 const ExitDisagree = 78
 
 // AboutError says what is wrong with what a program says of its model.

@@ -9,7 +9,7 @@ import (
 	"star/web"
 )
 
-// What metrics say that follow from the run log; docs/operations.md lists them.
+// What metrics say that follow from the run log; docs/monitoring.md lists them.
 var logDescs = struct {
 	job, mode, lastUpdate, updates, interval, slowdown, slow, episodes, lost, gain, dropped, saved, failures, copies, wanted, term *prometheus.Desc
 }{

@@ -29,7 +29,7 @@ func (f Format) Ext() string { return [...]string{".csv", ".parquet"}[f] }
 // Names of the tables, and of their files.
 var Names = []string{"record", "update", "verdict", "plan", "evaluation"}
 
-// Columns that have the name of a field of the run log mean what it means there (docs/operations.md): times are seconds, sizes bytes.
+// Columns that have the name of a field of the run log mean what it means there (docs/files.md): times are seconds, sizes bytes.
 type column struct {
 	name string
 	node parquet.Node

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const repository = "../.."
+
+var (
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	code     = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+	fences   = regexp.MustCompile("(?s)```.*?```")
+	heading  = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	noAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// anchors are the fragments that lead to headings of a page, as GitHub makes them.
+func anchors(text string) (as []string) {
+	for _, m := range heading.FindAllStringSubmatch(fences.ReplaceAllString(text, ""), -1) {
+		a := strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+		as = append(as, a)
+	}
+	return as
+}
+
+// deadLinks returns the links of a page that lead nowhere. read returns a file of the repository.
+func deadLinks(page, text string, read func(string) (string, bool)) (bad []string) {
+	for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
+		to, fragment, _ := strings.Cut(m[1], "#")
+		if strings.Contains(to, "://") || strings.HasPrefix(to, "mailto:") {
+			continue
+		}
+		target, is := text, true
+		if to != "" {
+			target, is = read(path.Join(path.Dir(page), to))
+		}
+		if !is || fragment != "" && !slices.Contains(anchors(target), fragment) {
+			bad = append(bad, m[1])
+		}
+	}
+	return bad
+}
+
+// tracked lists the files of the repository, from its root; it skips the test where git is not there.
+func tracked(t *testing.T, patterns ...string) []string {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{"ls-files", "--cached", "--others", "--exclude-standard", "--"}, patterns...)...)
+	cmd.Dir = repository
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skipf("git ls-files: %v", err)
+	}
+	var files []string
+	for _, f := range strings.Fields(string(out)) {
+		if _, err := os.Stat(filepath.Join(repository, f)); err == nil { // not one that was removed and is not committed yet
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
+// Every link between our pages leads to a file and a heading that are there.
+func TestLinks(t *testing.T) {
+	read := func(name string) (string, bool) {
+		b, err := os.ReadFile(filepath.Join(repository, name))
+		if err != nil { // a folder will do
+			_, err = os.Stat(filepath.Join(repository, name))
+		}
+		return string(b), err == nil
+	}
+	pages := 0
+	for _, name := range tracked(t, "*.md") {
+		text, ok := read(name)
+		if !ok {
+			t.Fatalf("cannot read %s", name)
+		}
+		pages++
+		for _, bad := range deadLinks(name, text, read) {
+			t.Errorf("%s: the link %s leads nowhere", name, bad)
+		}
+	}
+	if pages < 30 {
+		t.Errorf("found %d pages only", pages)
+	}
+}
+
+func TestBrokenLinks(t *testing.T) {
+	files := map[string]string{"pages/a.md": "# Two words: and a third\n", "pages": ""}
+	read := func(name string) (string, bool) { text, ok := files[name]; return text, ok }
+	text := "## Here\n[1](pages/a.md) [2](pages/a.md#two-words-and-a-third) [3](#here) [4](https://x.org/y) [5](pages) `[6](no)`\n"
+	if bad := deadLinks("README.md", text, read); bad != nil {
+		t.Errorf("good links are refused: %v", bad)
+	}
+	text = "# Here\n[1](pages/b.md) [2](pages/a.md#two) [3](#there) [4](a.md)\n```\n# there\n```\n"
+	if bad := deadLinks("README.md", text, read); len(bad) != 4 {
+		t.Errorf("of four broken links %v were found", bad)
+	}
+}
