@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket
+.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2
 all:
 	go vet ./... && go test -short ./...
 test:
@@ -28,7 +28,17 @@ golden:
 # The helper for checkpoints in object stores, a module of its own: bin/star-bucket belongs beside the other programs, or in PATH.
 star-bucket:
 	cd cmd/star-bucket && go vet . && go test . && go build -trimpath -o ../../bin/star-bucket .
+# The wheels of star-train: the Python package with the program star, for processors of two kinds, in dist.
+wheel:
+	python3 python/tools/star_wheel.py
+# Installs the wheel of this machine into a new virtual environment, without a network, and runs the Python tests there. PyTorch and pytest are those of the system
+# (Debian: python3-torch python3-pytest python3-venv). ARGS: more for pytest.
+python:
+	python/tools/tested.sh --system-site-packages
+# The same with a current PyTorch from PyPI, the one for processors where TORCH_INDEX names an index that has it: some gigabytes otherwise.
+torch2:
+	python/tools/tested.sh
 ci:
 	.ci/run
 clean:
-	rm -rf bin star-out
+	rm -rf bin dist star-out

@@ -329,10 +329,13 @@ def connect() -> Link:
     return Link(ours, p)
 
 
+# The program of this package: only wheels have it.
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "star")
+
+
 def _agent() -> str:
     """The program star: the one that started the job, the one of this package, the one in PATH."""
-    own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "star")
-    for p in (os.environ.get("STAR_AGENT"), own if os.path.exists(own) else None, shutil.which("star")):
+    for p in (os.environ.get("STAR_AGENT"), PROGRAM if os.path.exists(PROGRAM) else None, shutil.which("star")):
         if p:
             return p
     raise StarError("there is no star to join the job with: install the star-train wheel for this platform, put star into PATH, or set STAR_AGENT to it", 66)

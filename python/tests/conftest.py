@@ -22,10 +22,15 @@ PATIENCE = float(os.environ.get("STAR_TEST_PATIENCE", "240"))
 
 @pytest.fixture(scope="session")
 def star(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The program star: STAR_BINARY, or built now."""
+    """The program star: STAR_BINARY, the one of the installed wheel, or built now."""
     given = os.environ.get("STAR_BINARY")
     if given:
         return given
+    if os.environ.get("STAR_TEST_INSTALLED"):
+        from star_train import _link
+
+        assert not _link.__file__.startswith(str(ROOT)), "%s is tested, not the wheel" % _link.__file__
+        return _link.PROGRAM
     out = str(tmp_path_factory.mktemp("bin") / "star")
     subprocess.run(["go", "build", "-o", out, "./cmd/star"], cwd=ROOT, check=True)
     return out
