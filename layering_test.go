@@ -59,6 +59,8 @@ var rooms = []struct {
 	{"star/allreduce/asmgen", "", "net", "writes the assembly of the reductions; nothing imports it"},
 	{"star/checkpoint", "star/flightrecorder", "net", "files; a lock guards the list of those that are half written"},
 	{"star/placement", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: where tasks go follows from hosts and demands"},
+	{"star/sched", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: what is simulated is what runs"},
+	{"star/sched/workload", "star/sched", "net os sync context math/rand math/rand/v2", "pure: bytes in, jobs and clusters out"},
 	{"star/sim", "star star/engine star/modes star/modes/baseline star/pgns star/trace star/ps star/allreduce star/train/optim star/transport star/transport/wire", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/member", "star/checkpoint star/train/data", "net sync", "what the processes of a job have in common: values and errors"},

@@ -1,0 +1,190 @@
+package sched
+
+import (
+	"cmp"
+	"container/heap"
+	"math"
+	"slices"
+)
+
+// Task is a job in a State.
+type Task struct {
+	Outcome
+	Left     float64 // s of running that remain, as of the last change
+	Attained float64 // GPU-seconds received, as of the last change
+
+	seq     int     // in order of arrival
+	speed   float64 // s of work a second; 0: is not running
+	since   float64 // when Left and Attained were right
+	waiting float64 // since when it has no GPUs
+	due     float64 // when it ends, if nothing changes
+	index   int     // in State.ends; -1: is not running
+	at      []Share
+}
+
+// Running says whether the task has GPUs.
+func (t *Task) Running() bool { return t.index >= 0 }
+
+// State is what a policy sees and acts on: one virtual cluster.
+type State struct {
+	Now     float64
+	Arrived []*Task // since the last decision, in order of submission
+	Ended   []*Task // since the last decision
+	Cluster Cluster
+
+	compat Compat
+	nodes  *nodes
+	ends   endings
+	wake   float64
+}
+
+// endings is the running tasks by when they end.
+type endings []*Task
+
+func (e endings) Len() int { return len(e) }
+func (e endings) Less(i, j int) bool {
+	return e[i].due < e[j].due || e[i].due == e[j].due && e[i].seq < e[j].seq
+}
+func (e endings) Swap(i, j int) {
+	e[i], e[j] = e[j], e[i]
+	e[i].index, e[j].index = i, j
+}
+func (e *endings) Push(x any) {
+	t := x.(*Task)
+	t.index = len(*e)
+	*e = append(*e, t)
+}
+func (e *endings) Pop() any {
+	old := *e
+	t := old[len(old)-1]
+	*e = old[:len(old)-1]
+	t.index = -1
+	return t
+}
+
+// Free is the number of GPUs that nobody has.
+func (s *State) Free() int { return s.nodes.total }
+
+// GPUs is the number of all GPUs.
+func (s *State) GPUs() int { return s.Cluster.Nodes * s.Cluster.GPUs }
+
+// Running is the tasks that have GPUs, in no order.
+func (s *State) Running() []*Task { return s.ends }
+
+// WakeAt asks for a decision at a time, or before.
+func (s *State) WakeAt(t float64) { s.wake = min(s.wake, t) }
+
+// Start gives a task the GPUs that it asks for, consolidated. False: they do not fit.
+func (s *State) Start(t *Task) bool {
+	at := s.nodes.consolidate(t.GPUs)
+	if at == nil {
+		return false
+	}
+	s.nodes.take(at)
+	t.at, t.Nodes = at, at
+	if math.IsNaN(t.Start) {
+		t.Start = s.Now
+	}
+	t.Queue += s.Now - t.waiting
+	t.since = s.Now
+	heap.Push(&s.ends, t)
+	s.run(t, 1)
+	return true
+}
+
+// run has a task run at a speed from now on.
+func (s *State) run(t *Task, speed float64) {
+	t.speed = speed
+	t.due = s.Now + t.Left/speed
+	heap.Fix(&s.ends, t.index)
+}
+
+// settle brings Left and Attained of a task up to now.
+func (s *State) settle(t *Task) {
+	if t.Running() {
+		d := s.Now - t.since
+		t.Left -= d * t.speed
+		t.Attained += d * float64(t.GPUs)
+	}
+	t.since = s.Now
+}
+
+// stop takes a task's GPUs.
+func (s *State) stop(t *Task) {
+	s.settle(t)
+	heap.Remove(&s.ends, t.index)
+	t.speed = 0
+	s.nodes.give(t.at)
+	t.at = nil
+}
+
+// Preempt takes a task's GPUs, at the cost of some seconds of work that are to be done again.
+func (s *State) Preempt(t *Task, cost float64) {
+	s.stop(t)
+	t.Left += cost
+	t.waiting = s.Now
+	t.Preemptions++
+}
+
+// Decline refuses a task, and says why.
+func (s *State) Decline(t *Task, why string) { t.Why = why }
+
+// late is the delay with which an end is noticed, s.
+func (s *State) late(p Policy) float64 {
+	if l, ok := p.(interface{ late() float64 }); ok && s.compat&Lucid != 0 {
+		return l.late()
+	}
+	return 0
+}
+
+// Simulate runs jobs in a cluster under a policy until all have ended or been declined. Jobs of one virtual cluster only; they are taken in order
+// of submission, those of the same time as they are listed. Outcomes are in the order of jobs.
+func Simulate(jobs []*Job, c Cluster, p Policy, compat Compat) []Outcome {
+	tasks := make([]*Task, len(jobs))
+	for i, j := range jobs {
+		tasks[i] = &Task{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, Left: j.Duration, index: -1, waiting: j.Submit}
+	}
+	due := slices.Clone(tasks)
+	slices.SortStableFunc(due, func(a, b *Task) int { return cmp.Compare(a.Submit, b.Submit) })
+	for i, t := range due {
+		t.seq = i
+	}
+	s := &State{Cluster: c, compat: compat, nodes: newNodes(c), wake: never}
+	late := s.late(p)
+	for {
+		next := s.wake
+		if len(due) > 0 {
+			next = min(next, due[0].Submit)
+		}
+		if len(s.ends) > 0 {
+			next = min(next, s.ends[0].due+late)
+		}
+		if math.IsInf(next, 1) {
+			break
+		}
+		s.Now, s.wake = next, never
+		s.Arrived, s.Ended = s.Arrived[:0], s.Ended[:0]
+		for len(s.ends) > 0 && s.ends[0].due+late <= next {
+			t := s.ends[0]
+			s.stop(t)
+			t.Left = 0
+			t.End = next
+			s.Ended = append(s.Ended, t)
+		}
+		for len(due) > 0 && due[0].Submit <= next {
+			t := due[0]
+			due = due[1:]
+			if most := s.GPUs(); t.GPUs > most {
+				s.Decline(t, fits(t.GPUs, most))
+				continue
+			}
+			s.Arrived = append(s.Arrived, t)
+		}
+		p.Decide(s)
+	}
+	out := make([]Outcome, len(tasks))
+	for i, t := range tasks {
+		out[i] = t.Outcome
+	}
+	return out
+}

@@ -1,0 +1,93 @@
+package sched
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// Share is some GPUs of a node.
+type Share struct {
+	Node int
+	GPUs uint64 // bit i: GPU i
+}
+
+// nodes knows which GPUs are free.
+type nodes struct {
+	free  []uint64 // of a node, bit i: GPU i
+	size  int      // GPUs of a node
+	total int      // free GPUs of all nodes
+	order []int
+}
+
+func newNodes(c Cluster) *nodes {
+	n := &nodes{free: make([]uint64, c.Nodes), size: c.GPUs, total: c.Nodes * c.GPUs}
+	for i := range n.free {
+		n.free[i] = ^uint64(0) >> (64 - c.GPUs)
+	}
+	return n
+}
+
+func (n *nodes) count(node int) int { return bits.OnesCount64(n.free[node]) }
+
+// lowest takes want GPUs of a node, those with the lowest numbers.
+func (n *nodes) lowest(node, want int) Share {
+	s := Share{Node: node}
+	for f := n.free[node]; want > 0; want-- {
+		s.GPUs |= f & -f
+		f &= f - 1
+	}
+	return s
+}
+
+// consolidate places a job on as few nodes as possible: what fits on one node goes where the fewest GPUs are left over; more takes whole
+// nodes, and the rest from the next one. Nil: it does not fit.
+func (n *nodes) consolidate(want int) (at []Share) {
+	if want > n.total {
+		return nil
+	}
+	if want <= n.size {
+		best, left := -1, n.size+1
+		for i := range n.free {
+			if f := n.count(i); f >= want && f < left {
+				best, left = i, f
+			}
+		}
+		if best < 0 {
+			return nil
+		}
+		return []Share{n.lowest(best, want)}
+	}
+	n.order = n.order[:0]
+	for i, f := range n.free {
+		if f != 0 {
+			n.order = append(n.order, i)
+		}
+	}
+	slices.SortStableFunc(n.order, func(a, b int) int { return cmp.Compare(n.count(b), n.count(a)) })
+	for _, i := range n.order {
+		take := min(want, n.size)
+		if n.count(i) < take {
+			return nil
+		}
+		at = append(at, n.lowest(i, take))
+		if want -= take; want == 0 {
+			return at
+		}
+	}
+	return nil
+}
+
+func (n *nodes) take(at []Share) {
+	for _, s := range at {
+		n.free[s.Node] &^= s.GPUs
+		n.total -= bits.OnesCount64(s.GPUs)
+	}
+}
+
+func (n *nodes) give(at []Share) {
+	for _, s := range at {
+		n.free[s.Node] |= s.GPUs
+		n.total += bits.OnesCount64(s.GPUs)
+	}
+}

@@ -1,0 +1,171 @@
+package sched
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// fits says why a job can never run.
+func fits(want, most int) string {
+	return fmt.Sprintf("asks for %d GPUs, and the cluster has %d", want, most)
+}
+
+// queue is a policy that starts jobs in order of a key, and stops at the first one that does not fit.
+type queue struct {
+	key     func(*Task) float64
+	waiting byKey
+
+	byGPUs bool // Lucid's QSSF orders jobs that come while nobody waits by their GPUs, until its next second
+	crude  bool // they have been
+}
+
+type keyed struct {
+	*Task
+	key float64
+}
+
+type byKey []keyed
+
+func (q byKey) Len() int { return len(q) }
+func (q byKey) Less(i, j int) bool {
+	return q[i].key < q[j].key || q[i].key == q[j].key && q[i].seq < q[j].seq
+}
+func (q byKey) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *byKey) Push(x any)   { *q = append(*q, x.(keyed)) }
+func (q *byKey) Pop() any {
+	old := *q
+	x := old[len(old)-1]
+	*q = old[:len(old)-1]
+	return x
+}
+
+// FIFO starts jobs in order of submission.
+func FIFO() Policy { return &queue{key: func(t *Task) float64 { return t.Submit }} }
+
+// SJF starts the job with the shortest duration first, and knows the durations.
+func SJF() Policy { return &queue{key: func(t *Task) float64 { return t.Duration }} }
+
+// QSSF starts the job first whose duration, as the user's earlier jobs let expect, times GPUs is least.
+func QSSF() Policy {
+	return &queue{key: func(t *Task) float64 { return t.History * float64(t.GPUs) }, byGPUs: true}
+}
+
+func (q *queue) Decide(s *State) {
+	if q.crude {
+		q.crude = false
+		for i, w := range q.waiting {
+			q.waiting[i].key = q.key(w.Task)
+		}
+		heap.Init(&q.waiting)
+	}
+	if q.byGPUs && s.compat&Lucid != 0 && len(q.waiting) == 0 && len(s.Arrived) > 1 {
+		q.crude = true
+		s.WakeAt(s.Now + 1)
+	}
+	for _, t := range s.Arrived {
+		k := q.key(t)
+		if q.crude {
+			k = float64(t.GPUs)
+		}
+		heap.Push(&q.waiting, keyed{t, k})
+	}
+	for len(q.waiting) > 0 && s.Start(q.waiting[0].Task) {
+		heap.Pop(&q.waiting)
+	}
+}
+
+// quota is a policy that gives the GPUs to the first jobs in an order, whoever has them now.
+type quota struct {
+	order   func(s *State, t *Task) float64
+	period  float64 // of decisions, s; 0: whenever something happens
+	waiting []*Task
+	running []*Task
+}
+
+// SRTF gives the GPUs to the jobs with the least time left, and knows it.
+func SRTF() Policy { return &quota{order: func(s *State, t *Task) float64 { return t.Left }} }
+
+// lucidLimit is where Tiresias as in Lucid splits its two queues, GPU-seconds.
+const lucidLimit = 18000
+
+// Tiresias gives the GPUs to jobs that have had no more than 18,000 GPU-seconds, then to the others; first come, first served among each.
+// It decides once a minute.
+func Tiresias() Policy {
+	return &quota{period: 60, order: func(s *State, t *Task) float64 {
+		if t.Attained > lucidLimit {
+			return 1
+		}
+		return 0
+	}}
+}
+
+func (q *quota) late() float64 { return 1 }
+
+func (q *quota) Decide(s *State) {
+	q.waiting = append(q.waiting, s.Arrived...)
+	q.running = slices.DeleteFunc(q.running, func(t *Task) bool { return !t.Running() })
+	if len(q.waiting) == 0 {
+		return
+	}
+	if q.period > 0 {
+		if rest := math.Mod(s.Now, q.period); rest != 0 {
+			s.WakeAt(s.Now - rest + q.period)
+			return
+		}
+		s.WakeAt(s.Now + q.period)
+	}
+	type ranked struct {
+		t *Task
+		k float64
+	}
+	var all []ranked
+	lists := [][]*Task{q.waiting, q.running}
+	if q.period > 0 {
+		lists = [][]*Task{q.running, q.waiting}
+	}
+	for _, l := range lists {
+		for _, t := range l {
+			s.settle(t)
+			all = append(all, ranked{t, q.order(s, t)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ranked) int {
+		if q.period > 0 {
+			return cmp.Or(cmp.Compare(a.k, b.k), cmp.Compare(a.t.Submit, b.t.Submit))
+		}
+		return cmp.Compare(a.k, b.k)
+	})
+	left := s.GPUs()
+	var start []*Task
+	changed := false
+	for _, r := range all {
+		if r.t.GPUs <= left {
+			left -= r.t.GPUs
+			if !r.t.Running() {
+				start = append(start, r.t)
+			}
+		} else if r.t.Running() {
+			cost := 40.
+			if r.t.GPUs > 8 {
+				cost = 60
+			}
+			s.Preempt(r.t, cost)
+			q.running = slices.DeleteFunc(q.running, func(t *Task) bool { return t == r.t })
+			q.waiting = append(q.waiting, r.t)
+			changed = true
+		}
+	}
+	for _, t := range start {
+		if s.Start(t) {
+			q.waiting = slices.DeleteFunc(q.waiting, func(w *Task) bool { return w == t })
+			q.running = append(q.running, t)
+			changed = true
+		}
+	}
+	if changed && q.period == 0 && len(q.waiting) > 0 {
+		s.WakeAt(s.Now + 1)
+	}
+}

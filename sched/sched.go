@@ -1,0 +1,99 @@
+// Package sched decides which job gets which machines, how many, and when. A Policy is a pure value: it sees a State (jobs, nodes, GPUs, the
+// time) and acts on it by starting, resizing, preempting, joining and declining jobs. The simulator in this package and a live service
+// call the same policies.
+//
+// Sources: ElasticFlow (Gu et al., ASPLOS 2023), Lucid (Hu et al., ASPLOS 2023), Tiresias (Gu et al., NSDI 2019), AlloX (Le et al., EuroSys
+// 2020), Muri (Zhao et al., SIGCOMM 2022). What their programs do beyond what they describe is a named switch (Compat), off by default.
+//
+// Times are seconds of the trace's clock.
+package sched
+
+import (
+	"fmt"
+	"math"
+)
+
+// Job is what somebody has submitted.
+type Job struct {
+	ID       string
+	VC       string  // virtual cluster; "": there is one
+	Submit   float64 // s
+	Deadline float64 // s of the same clock; +Inf: none
+	GPUs     int     // that it asks for
+	Duration float64 // s of running on GPUs GPUs, alone
+
+	Estimate float64 // predicted duration, s; 0: none
+	History  float64 // the same predicted from the user's earlier jobs, which QSSF uses; 0: none
+
+	Model, Dataset string
+	Batch          int // samples of all GPUs together
+	AMP            bool
+	Memory         float64 // of one GPU, MB
+	Score          int     // how much it is slowed by a neighbour: 0, 1, 2
+
+	Iterations float64   // until it is done
+	Rates      []float64 // iterations/s on 1, 2, 4, … GPUs; 0: cannot be used
+	BestEffort bool      // has no deadline, and is never declined
+}
+
+// Outcome is what became of a job.
+type Outcome struct {
+	*Job
+	Start, End  float64 // s; NaN: never
+	Queue       float64 // s without GPUs since Submit
+	Preemptions int
+	Why         string  // why it was declined; "": it was not
+	Nodes       []Share // where it ran last
+}
+
+// Declined says whether the job was refused.
+func (o *Outcome) Declined() bool { return o.Why != "" }
+
+// JCT is the time from submission to the end, s; NaN: it has not ended.
+func (o *Outcome) JCT() float64 { return o.End - o.Submit }
+
+// Met says whether the job ended by its deadline. A job that has none and ended has met it.
+func (o *Outcome) Met() bool { return o.End <= o.Deadline }
+
+// Compat is a set of originals whose programs are followed where they differ from what they describe.
+type Compat uint
+
+// The originals.
+const (
+	ElasticFlow Compat = 1 << iota
+	Lucid
+	AlloX
+	Muri
+)
+
+// ParseCompat reads the name of an original, or "".
+func ParseCompat(name string) (Compat, error) {
+	switch name {
+	case "":
+		return 0, nil
+	case "elasticflow":
+		return ElasticFlow, nil
+	case "lucid":
+		return Lucid, nil
+	case "allox":
+		return AlloX, nil
+	case "muri":
+		return Muri, nil
+	}
+	return 0, fmt.Errorf("no original is called %q: want elasticflow, lucid, allox or muri", name)
+}
+
+// Cluster is the machines that jobs share.
+type Cluster struct {
+	Nodes int
+	GPUs  int // of a node, at most 64
+	CPUs  int // of a node
+}
+
+// Policy decides. Decide is called when jobs have come or ended (State.Arrived, State.Ended) and when a time it asked for has come.
+type Policy interface {
+	Decide(*State)
+}
+
+// never is the time of what does not happen.
+var never = math.Inf(1)

@@ -1,0 +1,118 @@
+package workload
+
+import (
+	"compress/gzip"
+	"encoding/csv"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"star/sched"
+)
+
+// reference is the folder of published inputs and of what the originals made of them: STAR_DATA, or a folder shared/data beside the repository or above it.
+func reference(t *testing.T) string {
+	t.Helper()
+	dirs := []string{os.Getenv("STAR_DATA")}
+	for up := "../../shared/data"; len(up) < 60; up = "../" + up {
+		dirs = append(dirs, up)
+	}
+	for _, d := range dirs {
+		if _, err := os.Stat(filepath.Join(d, "cluster/elasticflow")); d != "" && err == nil {
+			return filepath.Join(d, "cluster")
+		}
+	}
+	t.Skip("no reference results: neither $STAR_DATA/cluster nor shared/data/cluster in a folder above")
+	return ""
+}
+
+// open opens a file, unpacked.
+func open(t *testing.T, path ...string) io.Reader {
+	t.Helper()
+	p := filepath.Join(path...)
+	f, err := os.Open(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if strings.HasSuffix(p, ".gz") {
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return z
+	}
+	return f
+}
+
+// result is what an original made of a job.
+type result map[string]string
+
+func (r result) number(t *testing.T, name string) float64 {
+	v, err := strconv.ParseFloat(r[name], 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return v
+}
+
+// results reads an original's table of jobs.
+func results(t *testing.T, id string, path ...string) map[string]result {
+	t.Helper()
+	rows, err := csv.NewReader(open(t, path...)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]result{}
+	for _, row := range rows[1:] {
+		r := result{}
+		for i, h := range rows[0] {
+			r[strings.TrimSpace(h)] = row[i]
+		}
+		out[r[id]] = r
+	}
+	return out
+}
+
+// TestLucidOracle compares each job of twelve virtual clusters with what Lucid's simulator made of it.
+func TestLucidOracle(t *testing.T) {
+	dir := filepath.Join(reference(t), "lucid")
+	jobs, err := LucidTrace(open(t, dir, "trace_ordered.csv.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, vcs, err := LucidClusters(open(t, dir, "vc_config.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, policy := range map[string]func() sched.Policy{"fifo": sched.FIFO, "sjf": sched.SJF, "qssf": sched.QSSF, "srtf": sched.SRTF, "tiresias": sched.Tiresias} {
+		t.Run(name, func(t *testing.T) {
+			want := results(t, "job_id", dir, "results", name+".csv.gz")
+			byVC := map[string][]*sched.Job{}
+			for _, j := range jobs {
+				byVC[j.VC] = append(byVC[j.VC], j)
+			}
+			bad, seen := 0, 0
+			for vc, js := range byVC {
+				for _, o := range sched.Simulate(js, vcs[vc], policy(), sched.Lucid) {
+					w, ok := want[o.ID]
+					if !ok {
+						continue
+					}
+					seen++
+					if o.Start != w.number(t, "start_time") || o.End != w.number(t, "end_time") || o.Queue != w.number(t, "queue") || o.Preemptions != int(w.number(t, "ckpt_times")) {
+						if bad++; bad < 5 {
+							t.Errorf("job %s of %s (%d GPUs, submitted %v, %v s): started %v, ended %v, waited %v, preempted %d; the original %v", o.ID, vc, o.GPUs, o.Submit, o.Duration, o.Start, o.End, o.Queue, o.Preemptions, w)
+						}
+					}
+				}
+			}
+			if bad > 0 || seen != len(want) {
+				t.Errorf("%d of %d jobs differ, %d were compared", bad, len(want), seen)
+			}
+		})
+	}
+}

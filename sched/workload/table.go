@@ -1,0 +1,151 @@
+// Package workload reads what schedulers are fed with: traces of jobs in the formats of the originals, clusters, throughputs and estimates.
+// Errors say the line and what to write there.
+package workload
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ErrInput is wrapped by all errors of what was read.
+var ErrInput = errors.New("bad input")
+
+// inputError is an error of a line.
+type inputError struct{ msg string }
+
+func (e *inputError) Error() string { return e.msg }
+func (e *inputError) Unwrap() error { return ErrInput }
+
+func wrong(line int, format string, args ...any) error {
+	return &inputError{fmt.Sprintf("line %d: ", line) + fmt.Sprintf(format, args...)}
+}
+
+// table is CSV with a header. The first error stays, and later reads give zeros.
+type table struct {
+	csv    *csv.Reader
+	column map[string]int
+	row    []string
+	line   int
+	err    error
+}
+
+// newTable reads the header.
+func newTable(r io.Reader) *table {
+	t := &table{csv: csv.NewReader(r), column: map[string]int{}}
+	t.csv.ReuseRecord = true
+	t.csv.TrimLeadingSpace = true
+	header, err := t.csv.Read()
+	switch {
+	case err == io.EOF:
+		t.fail(1, "the file is empty: want a header with the names of the columns")
+	case err != nil:
+		t.err = &inputError{err.Error()}
+	}
+	for i, h := range header {
+		h = strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")
+		if _, twice := t.column[h]; twice {
+			t.fail(1, "column %q is there twice: rename or remove one", h)
+		}
+		t.column[h] = i
+	}
+	return t
+}
+
+func (t *table) fail(line int, format string, args ...any) {
+	if t.err == nil {
+		t.err = wrong(line, format, args...)
+	}
+}
+
+// has says whether there is a column.
+func (t *table) has(name string) bool { _, ok := t.column[name]; return ok }
+
+// one is the one of some names that the table has a column of; more than one of them is an error. It is the first name where there is none.
+func (t *table) one(names ...string) string {
+	have := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !t.has(n) })
+	switch len(have) {
+	case 0:
+		return names[0]
+	case 1:
+		return have[0]
+	}
+	t.fail(1, "columns %q and %q mean the same, in two dialects: remove one", have[0], have[1])
+	return have[0]
+}
+
+// need fails unless there are columns of all names.
+func (t *table) need(names ...string) {
+	for _, n := range names {
+		if !t.has(n) {
+			t.fail(1, "column %q is missing: add it to the header and to each line", n)
+		}
+	}
+}
+
+// next reads a row. False: there is none, or an error.
+func (t *table) next() bool {
+	if t.err != nil {
+		return false
+	}
+	var err error
+	t.row, err = t.csv.Read()
+	if err == io.EOF {
+		return false
+	}
+	if err != nil {
+		t.err = &inputError{err.Error()}
+		return false
+	}
+	t.line, _ = t.csv.FieldPos(0)
+	return true
+}
+
+// text is a cell, "" where there is no such column.
+func (t *table) text(name string) string {
+	i, ok := t.column[name]
+	if !ok {
+		return ""
+	}
+	return strings.Clone(t.row[i])
+}
+
+// number is a finite number of at least low.
+func (t *table) number(name string, low float64) float64 {
+	text := strings.TrimSpace(t.text(name))
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < low {
+		t.fail(t.line, "%s is %q: want a number of at least %v", name, text, low)
+		return low
+	}
+	return v
+}
+
+// whole is an integer of at least low.
+func (t *table) whole(name string, low int) int {
+	v := t.number(name, float64(low))
+	if v != math.Trunc(v) || v > 1<<53 {
+		t.fail(t.line, "%s is %v: want a whole number", name, v)
+	}
+	return int(v)
+}
+
+var never = math.Inf(1)
+
+// id is the job's name, which no other job of the file has.
+func (t *table) id(seen map[string]int) string {
+	id := strings.TrimSpace(t.text("job_id"))
+	if first := seen[id]; first > 0 {
+		t.fail(t.line, "job_id %q is there twice, first in line %d: rename one", id, first)
+	}
+	if id == "" {
+		t.fail(t.line, "job_id is empty: give each job a name of its own")
+	}
+	seen[id] = t.line
+	return id
+}
