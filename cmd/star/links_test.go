@@ -17,6 +17,7 @@ var (
 	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	code     = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
 	fences   = regexp.MustCompile("(?s)```.*?```")
+	pageName = regexp.MustCompile(`\b(docs|bench)/[\w./-]+\.md\b`)
 	heading  = regexp.MustCompile(`(?m)^#+ +(.*)$`)
 	noAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
@@ -66,7 +67,7 @@ func tracked(t *testing.T, patterns ...string) []string {
 	return files
 }
 
-// Every link between our pages leads to a file and a heading that are there.
+// Every link between our pages leads to a file and a heading that are there, and every page that code and text name is there.
 func TestLinks(t *testing.T) {
 	read := func(name string) (string, bool) {
 		b, err := os.ReadFile(filepath.Join(repository, name))
@@ -76,14 +77,21 @@ func TestLinks(t *testing.T) {
 		return string(b), err == nil
 	}
 	pages := 0
-	for _, name := range tracked(t, "*.md") {
+	for _, name := range tracked(t, "*.md", "*.go", "*.sh", "*.py", "*.yaml") {
 		text, ok := read(name)
 		if !ok {
 			t.Fatalf("cannot read %s", name)
 		}
-		pages++
-		for _, bad := range deadLinks(name, text, read) {
-			t.Errorf("%s: the link %s leads nowhere", name, bad)
+		if strings.HasSuffix(name, ".md") {
+			pages++
+			for _, bad := range deadLinks(name, text, read) {
+				t.Errorf("%s: the link %s leads nowhere", name, bad)
+			}
+		}
+		for _, page := range pageName.FindAllString(text, -1) {
+			if _, ok := read(page); !ok {
+				t.Errorf("%s names %s, which is not there", name, page)
+			}
 		}
 	}
 	if pages < 30 {
