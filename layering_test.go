@@ -21,7 +21,7 @@ var rooms = []struct {
 }{
 	{"star", "", "*", "the nouns import nothing but time"},
 	{"star/modes", "star", "net os sync context math/rand math/rand/v2", "pure: the simulator drives the same barrier"},
-	{"star/modes/baseline", "star star/modes", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
+	{"star/modes/baseline", "star star/modes star/ps/rule", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/pgns", "", "net os sync context time math/rand math/rand/v2", "pure arithmetic"},
 	{"star/poison", "star/train/kernel", "net os sync time context math/rand math/rand/v2", "pure arithmetic"},
 	{"star/straggler", "star star/train/kernel", "net os sync context math/rand math/rand/v2", "pure: who is slow follows from records"},
@@ -47,7 +47,8 @@ var rooms = []struct {
 	{"star/transport/wire", "star", "net os sync context math/rand math/rand/v2", "pure: messages and their bytes"},
 	{"star/transport/wire/gen", "", "net", "writes what follows from the table of messages; nothing imports it"},
 	{"star/transport/transporttest", "star star/transport", "", "the conformance kit of Network"},
-	{"star/ps", "star star/transport star/exactsum star/compress star/poison star/replica star/train/kernel star/flightrecorder", "os", "shards know neither models nor the coordinator"},
+	{"star/ps/rule", "star star/exactsum star/train/kernel", "net os context time math/rand math/rand/v2", "pure arithmetic: what is made of gradients"},
+	{"star/ps", "star star/transport star/exactsum star/compress star/poison star/ps/rule star/replica star/train/kernel star/flightrecorder", "os", "shards know neither models nor the coordinator"},
 	{"star/replica", "star", "net os sync context time math/rand math/rand/v2", "pure: a simulator can drive it"},
 	{"star/engine", "star star/modes star/pgns star/poison star/replica star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: the coordinator and the simulator do what it decides"},
 	{"star/coord", "star star/engine star/modes star/transport star/exactsum star/pgns star/poison star/replica star/runlog star/flightrecorder", "", "the control plane knows neither models nor shards"},
@@ -61,13 +62,13 @@ var rooms = []struct {
 	{"star/placement", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: where tasks go follows from hosts and demands"},
 	{"star/sched", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: what is simulated is what runs"},
 	{"star/sched/workload", "star/sched", "net os sync context math/rand math/rand/v2", "pure: bytes in, jobs and clusters out"},
-	{"star/sim", "star star/engine star/modes star/modes/baseline star/pgns star/trace star/ps star/allreduce star/train/optim star/transport star/transport/wire", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
+	{"star/sim", "star star/engine star/modes star/modes/baseline star/pgns star/trace star/ps star/ps/rule star/allreduce star/train/optim star/transport star/transport/wire", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
 	{"star/bench", "*", "", "wiring"},
 	{"star/member", "star/checkpoint star/train/data", "net sync", "what the processes of a job have in common: values and errors"},
-	{"star/worker", "star star/allreduce star/checkpoint star/cluster star/compress star/coord star/exactsum star/internal/process star/member star/pgns star/poison star/ps star/resource/actuate star/resource/gpu star/resource/host star/train star/train/data star/train/kernel star/train/optim star/transport star/flightrecorder", "", "a worker: knows neither settings nor models"},
-	{"star/server", "star star/checkpoint star/cluster star/compress star/coord star/election star/internal/combinations star/internal/inventory star/internal/pilot star/internal/process star/member star/modes star/modes/baseline star/placement star/ps star/resource star/resource/actuate star/resource/host star/runlog star/straggler star/train star/train/data star/train/kernel star/train/net star/train/optim star/transport", "", "a server: knows neither settings nor workers"},
+	{"star/worker", "star star/allreduce star/checkpoint star/cluster star/compress star/coord star/exactsum star/internal/process star/member star/pgns star/poison star/ps star/ps/rule star/resource/actuate star/resource/gpu star/resource/host star/train star/train/data star/train/kernel star/train/optim star/transport star/flightrecorder", "", "a worker: knows neither settings nor models"},
+	{"star/server", "star star/checkpoint star/cluster star/compress star/coord star/election star/internal/combinations star/internal/inventory star/internal/pilot star/internal/process star/member star/modes star/modes/baseline star/placement star/ps star/ps/rule star/resource star/resource/actuate star/resource/host star/runlog star/straggler star/train star/train/data star/train/kernel star/train/net star/train/optim star/transport", "", "a server: knows neither settings nor workers"},
 	{"star/internal/combinations", "", "net os sync context time math/rand math/rand/v2", "pure: a table"},
-	{"star/internal/process", "star star/allreduce star/checkpoint star/cluster star/coord star/internal/combinations star/internal/settings star/member star/modes star/modes/baseline star/ps star/resource star/resource/actuate star/resource/host star/train star/train/kernel star/train/optim star/transport star/flightrecorder", "", "what workers and servers do alike"},
+	{"star/internal/process", "star star/allreduce star/checkpoint star/cluster star/coord star/internal/combinations star/internal/settings star/member star/modes star/modes/baseline star/ps star/ps/rule star/resource star/resource/actuate star/resource/host star/train star/train/kernel star/train/optim star/transport star/flightrecorder", "", "what workers and servers do alike"},
 	{"star/internal/configure", "star star/coord star/internal/inject star/internal/process star/internal/settings star/member star/resource/actuate star/trace star/worker", "", "settings, and a worker"},
 	{"star/launch", "star/checkpoint star/internal/configure star/internal/process star/internal/settings star/member star/worker", "", "programs of others as workers: links no model of ours"},
 	{"star/internal/settings", "", "", "settings know no room"},
@@ -162,6 +163,7 @@ func TestLayering(t *testing.T) {
 // lends are packages that pure rooms may import although they are not pure themselves, and what of them is not; *: whatever they import.
 var lends = map[string]string{
 	"star/train/kernel": "sync sync/atomic time", // a pool of goroutines for large products; no result depends on them
+	"star/ps/rule":      "sync",                  // goroutines for long vectors, of which no result depends either
 	"star/coord":        "*",                     // of it the types of Pilot
 	"star/sim":          "*",                     // it uses the pure parts of allreduce and ps
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"star/ps"
+	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"
 	"star/vector"
@@ -355,9 +356,9 @@ func newStarPS(ctx context.Context, tcp *transport.TCP, size int64, workers, sha
 
 	server := ps.NewServer(ps.ServerConfig{
 		Job: "bench", Log: tcp.Log, Measure: true,
-		NewRule: func(s transport.ShardInfo) (ps.Rule, error) {
+		NewRule: func(s transport.ShardInfo) (rule.Rule, error) {
 			o, err := optim.New(optim.Config{Name: optim.SGD, LR: 0.01}, int(s.To-s.From))
-			return &ps.Descent{Optimizer: o, Schedule: ps.Constant(0.01)}, err
+			return &rule.Descent{Optimizer: o, Schedule: rule.Constant(0.01)}, err
 		},
 	})
 	l, err := tcp.Listen("127.0.0.1:0")

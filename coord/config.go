@@ -47,7 +47,7 @@ type Config struct {
 	Norm  bool  // shards need the global norm before an update (clipping)
 
 	// Strides says that workers can make steps of their own between two releases (modes.Plan.Local) and hand over how far they have come in units of a gradient, and that
-	// shards or members of a ring can go on from there (ps.Strider), in a job that otherwise sends gradients.
+	// shards or members of a ring can go on from there (rule.Strider), in a job that otherwise sends gradients.
 	Strides bool
 
 	// Validation holds every update against a validation gradient before it is applied (Zeno++).

@@ -147,7 +147,7 @@ type Config struct {
 	Norm    bool   // Fires ask for the norm first
 	Report  bool   // Fires ask how long the sum was
 	Cancel  bool   // who is too late for an update is to stop computing for it
-	Strides bool   // what workers hand over after steps of their own is for a rule that can go on from there (ps.Strider)
+	Strides bool   // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
 	Guard   bool   // gradients that do not belong are left out (package poison), and what workers say of lengths is checked
 	Memos   bool   // Fires go with what a successor must know
 	Doors   []bool // by worker: others can reach it in trees; nil: nobody can be reached

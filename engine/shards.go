@@ -29,7 +29,7 @@ type Shards struct {
 	first   int  // workers in the last update
 
 	queues  bool          // there are, or were, workers with a part of a queue
-	strides bool          // what workers hand over after steps of their own is for a rule that can go on from there (ps.Strider)
+	strides bool          // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
 	guard   *poison.Norms // nil: gradients are not looked at
 	weighs  bool          // what workers say of the lengths of gradients is held against what shards measure
 

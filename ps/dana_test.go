@@ -9,24 +9,25 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
+	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"
 )
 
 // dana is the rule with the optimiser of jobs.
-func dana(t interface{ Fatal(...any) }, n, workers, threads int, mu, decay, clip float64) *WorkerMomentum {
+func dana(t interface{ Fatal(...any) }, n, workers, threads int, mu, decay, clip float64) *rule.WorkerMomentum {
 	o, err := optim.New(optim.Config{Name: optim.DANA, LR: 0.1, Momentum: mu, WeightDecay: decay}, n)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewWorkerMomentum(&Descent{Optimizer: o, Schedule: Constant(0.1), Clip: clip, Threads: threads}, workers, mu, decay)
+	return rule.NewWorkerMomentum(&rule.Descent{Optimizer: o, Schedule: rule.Constant(0.1), Clip: clip, Threads: threads}, workers, mu, decay)
 }
 
 // someOf is a random one of some of the workers, each with a gradient of n elements; with again, some bring several.
-func someOf(r *rand.Rand, workers, n int, again bool) (gs []Gradient) {
+func someOf(r *rand.Rand, workers, n int, again bool) (gs []rule.Gradient) {
 	for w := range workers {
 		for r.IntN(2) == 0 {
-			g := Gradient{Worker: star.Worker(w), Weight: 1 / float32(workers), Vec: make([]float32, n)}
+			g := rule.Gradient{Worker: star.Worker(w), Weight: 1 / float32(workers), Vec: make([]float32, n)}
 			for i := range g.Vec {
 				g.Vec[i] = float32(r.NormFloat64())
 			}
@@ -38,7 +39,7 @@ func someOf(r *rand.Rand, workers, n int, again bool) (gs []Gradient) {
 	return gs
 }
 
-func cloned(gs []Gradient) []Gradient {
+func cloned(gs []rule.Gradient) []rule.Gradient {
 	gs = slices.Clone(gs)
 	for i := range gs {
 		gs[i].Vec = slices.Clone(gs[i].Vec)
@@ -83,7 +84,11 @@ func TestWorkerMomentumIsDANASlim(t *testing.T) {
 				short = clip / norm
 			}
 			next, own := slices.Clone(want), gs
-			if all := weights(gs); !rule.Apart && all > 1-1e-6 {
+			all := float64(0)
+			for _, g := range gs {
+				all += float64(g.Weight)
+			}
+			if !rule.Apart && all > 1-1e-6 {
 				for i := range next {
 					mean, d := 0.0, decay*want[i]
 					for _, g := range gs {
@@ -127,11 +132,11 @@ func TestWorkerMomentumInSSGD(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		one, each := &Descent{Optimizer: o, Schedule: Constant(0.1), Clip: clip}, dana(t, n, workers, 1, 0.9, 0.01, clip)
+		one, each := &rule.Descent{Optimizer: o, Schedule: rule.Constant(0.1), Clip: clip}, dana(t, n, workers, 1, 0.9, 0.01, clip)
 		a, b := make([]float32, n), make([]float32, n)
 		r := rand.New(rand.NewPCG(1, 2))
 		for range 100 {
-			var gs []Gradient
+			var gs []rule.Gradient
 			for len(gs) < workers {
 				gs = someOf(r, workers, n, false)
 			}
@@ -145,19 +150,19 @@ func TestWorkerMomentumInSSGD(t *testing.T) {
 			if !slices.Equal(a, b) {
 				t.Fatalf("%v, Nesterov's %v", b, a)
 			}
-			if each.owned() || len(each.Lasting(n)) != 1 {
+			if len(each.Lasting(n)) != 1 {
 				t.Fatal("workers have velocities of their own in SSGD")
 			}
 		}
 		single := someOf(rand.New(rand.NewPCG(3, 4)), workers, n, false)[:1]
 		each.Update(b, b, 0, single, 0)
-		if !each.owned() || len(each.Lasting(n)) != workers {
+		if len(each.Lasting(n)) != workers {
 			t.Fatal("a worker has no velocity of its own after an update of its gradient alone")
 		}
 		for len(single) < workers {
 			single = someOf(r, workers, n, false)
 		}
-		if each.Update(b, b, 0, single, 0); each.owned() {
+		if each.Update(b, b, 0, single, 0); len(each.Lasting(n)) != 1 {
 			t.Fatal("velocities are not one after a whole round")
 		}
 	}
@@ -171,7 +176,7 @@ func TestWorkerMomentumReach(t *testing.T) {
 		a, b := dana(t, n, workers, 1, mu, 0, 0), dana(t, n, workers, 1, mu, 0, 0)
 		b.Apart = true
 		wa, wb := make([]float32, n), make([]float32, n)
-		update := func(gs []Gradient) {
+		update := func(gs []rule.Gradient) {
 			b.Update(wb, wb, 0, cloned(gs), 0)
 			a.Update(wa, wa, 0, gs, 0)
 		}
@@ -190,7 +195,7 @@ func TestWorkerMomentumReach(t *testing.T) {
 			}
 		}
 		for range 60 * workers { // until nothing is left, in any order
-			update([]Gradient{{Worker: star.Worker(r.IntN(workers)), Weight: 1. / workers, Vec: make([]float32, n)}})
+			update([]rule.Gradient{{Worker: star.Worker(r.IntN(workers)), Weight: 1. / workers, Vec: make([]float32, n)}})
 		}
 		for i := range wa {
 			if math.Abs(float64(wa[i]-wb[i])) > 1e-4 {
@@ -202,16 +207,17 @@ func TestWorkerMomentumReach(t *testing.T) {
 
 // One pass or two, one goroutine or several, one shard or two, and across a checkpoint or a move: the bits are the same.
 func TestWorkerMomentumPaths(t *testing.T) {
+	const enough = 128 << 10 // elements for a goroutine of their own
 	const n, workers, steps = 3*enough + 17, 3, 4
-	gradients := func(step int) []Gradient {
+	gradients := func(step int) []rule.Gradient {
 		r := rand.New(rand.NewPCG(7, uint64(step)))
 		gs := someOf(r, workers, n, false)
 		if len(gs) == 0 {
-			gs = append(gs, Gradient{Weight: 1, Vec: make([]float32, n)})
+			gs = append(gs, rule.Gradient{Weight: 1, Vec: make([]float32, n)})
 		}
 		return gs
 	}
-	cut := func(gs []Gradient, from, to int) []Gradient {
+	cut := func(gs []rule.Gradient, from, to int) []rule.Gradient {
 		for i := range gs {
 			gs[i].Vec = gs[i].Vec[from:to]
 		}
@@ -292,7 +298,7 @@ func TestWorkerMomentumPaths(t *testing.T) {
 		},
 		"an optimiser that steps as a whole": func() []float32 {
 			d, w := dana(t, n, workers, 1, 0.9, 0.01, 0), begin()
-			d.Then.Optimizer = wholeOnly{d.Then.Optimizer}
+			d.Then.Optimizer = whole{d.Then.Optimizer}
 			for step := range steps {
 				d.Update(w, w, 0, gradients(step), 0)
 			}
@@ -338,6 +344,9 @@ func TestWorkerMomentumPaths(t *testing.T) {
 	}
 }
 
+// whole hides that an optimiser can step in parts.
+type whole struct{ rule.Optimizer }
+
 // counted is a Memory whose parameters nobody reads, which counts the vectors that come back.
 type counted struct{ freed *int }
 
@@ -349,7 +358,7 @@ func (c counted) Free([]float32)                    { *c.freed++ }
 func TestWorkerMomentumIsNotAheadOfItself(t *testing.T) {
 	d := dana(t, 1, 2, 1, 0.9, 0, 0)
 	w := []float32{1}
-	if d.Ahead(w, w, 0, []Gradient{{Worker: 1, Weight: 1, Vec: []float32{1}}, {Worker: 1, Step: 1, Weight: 1, Vec: []float32{1}}}, 0) || w[0] != 1 {
+	if d.Ahead(w, w, 0, []rule.Gradient{{Worker: 1, Weight: 1, Vec: []float32{1}}, {Worker: 1, Step: 1, Weight: 1, Vec: []float32{1}}}, 0) || w[0] != 1 {
 		t.Errorf("ahead, to %v", w[0])
 	}
 }
@@ -360,7 +369,7 @@ func TestWorkerMomentumMeasuresGradients(t *testing.T) {
 	d.Measure(true)
 	w := []float32{0}
 	for range 3 {
-		d.Update(w, w, 0, []Gradient{{Weight: 0.5, Vec: []float32{2}}}, 0)
+		d.Update(w, w, 0, []rule.Gradient{{Weight: 0.5, Vec: []float32{2}}}, 0)
 		if d.Sum2() != 1 {
 			t.Fatalf("the square of the sum is %v, want 1", d.Sum2())
 		}
@@ -373,7 +382,7 @@ func TestWorkerMomentumMeasuresGradients(t *testing.T) {
 // State of another rule, or of more workers than there are.
 func TestWorkerMomentumState(t *testing.T) {
 	d := dana(t, 2, 2, 1, 0.9, 0, 0)
-	if err := d.SetSlots([]RuleSlot{{"dc-asgd.ms", make([]float32, 2)}}); err == nil {
+	if err := d.SetSlots([]rule.Slot{{Name: "dc-asgd.ms", Data: make([]float32, 2)}}); err == nil {
 		t.Error("the state of another rule was taken")
 	}
 	three := dana(t, 2, 3, 1, 0.9, 0, 0).Slots(2)
@@ -390,8 +399,8 @@ func TestWorkerMomentumState(t *testing.T) {
 // bears 2(1+μ)/(1−μ) = 38 in SSGD and 1/d ≈ 1.3 in turns; Nesterov's limit in SSGD is 2(1+μ)/((1+2μ)(1−μ)) = 13.6.
 func TestWorkerMomentumBears(t *testing.T) {
 	const mu = 0.9
-	bears := func(nu float64, workers int, rule func() Rule) bool {
-		r := rule()
+	bears := func(nu float64, workers int, made func() rule.Rule) bool {
+		r := made()
 		w, eta := []float32{1}, 0.1
 		curvature := nu * (1 - mu) / eta
 		read := make([]float32, workers)
@@ -400,8 +409,8 @@ func TestWorkerMomentumBears(t *testing.T) {
 		}
 		for range 300 {
 			for i := range read {
-				g := Gradient{Worker: star.Worker(i), Weight: 1 / float32(workers), Vec: []float32{float32(curvature) * read[i]}}
-				r.Step(w, r.Combine(w, 0, []Gradient{g}), 0, -1)
+				g := rule.Gradient{Worker: star.Worker(i), Weight: 1 / float32(workers), Vec: []float32{float32(curvature) * read[i]}}
+				r.Step(w, r.Combine(w, 0, []rule.Gradient{g}), 0, -1)
 				read[i] = w[0]
 				if math.Abs(float64(w[0])) > 1e6 {
 					return false
@@ -410,21 +419,21 @@ func TestWorkerMomentumBears(t *testing.T) {
 		}
 		return math.Abs(float64(w[0])) < 0.1
 	}
-	heavy := func() Rule {
+	heavy := func() rule.Rule {
 		o, err := optim.New(optim.Config{Name: optim.Momentum, LR: 0.1, Momentum: mu}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &Descent{Optimizer: o, Schedule: Constant(0.1)}
+		return &rule.Descent{Optimizer: o, Schedule: rule.Constant(0.1)}
 	}
 	for _, c := range []struct {
 		name     string
 		workers  int
-		rule     func() Rule
+		rule     func() rule.Rule
 		from, to float64 // it bears from, and not to
 	}{
-		{"one worker", 1, func() Rule { return dana(t, 1, 1, 1, mu, 0, 0) }, 13.4, 13.7},
-		{"eight in turns", 8, func() Rule { return dana(t, 1, 8, 1, mu, 0, 0) }, 7.5, 7.9},
+		{"one worker", 1, func() rule.Rule { return dana(t, 1, 1, 1, mu, 0, 0) }, 13.4, 13.7},
+		{"eight in turns", 8, func() rule.Rule { return dana(t, 1, 8, 1, mu, 0, 0) }, 7.5, 7.9},
 		{"eight in turns, heavy ball", 8, heavy, 1.2, 1.35},
 	} {
 		if !bears(c.from, c.workers, c.rule) {
@@ -443,9 +452,9 @@ func BenchmarkWorkerMomentum(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var gs []Gradient
+	var gs []rule.Gradient
 	for w := range workers {
-		gs = append(gs, Gradient{Worker: star.Worker(w), Weight: 1. / workers, Vec: make([]float32, n)})
+		gs = append(gs, rule.Gradient{Worker: star.Worker(w), Weight: 1. / workers, Vec: make([]float32, n)})
 	}
 	each, other := dana(b, n, workers, 1, 0.9, 0, 0), dana(b, n, workers, 1, 0.9, 0, 0)
 	each.Apart, other.Apart = true, true                     // as in updates of less than a round
@@ -462,7 +471,7 @@ func BenchmarkWorkerMomentum(b *testing.B) {
 			each.Settle(gs)
 		}
 	})
-	for name, rule := range map[string]Fused{"one velocity": &Descent{Optimizer: o, Schedule: Constant(0.1), Threads: 1}, "one for each worker": other, "whole rounds": dana(b, n, workers, 1, 0.9, 0, 0)} {
+	for name, rule := range map[string]rule.Fused{"one velocity": &rule.Descent{Optimizer: o, Schedule: rule.Constant(0.1), Threads: 1}, "one for each worker": other, "whole rounds": dana(b, n, workers, 1, 0.9, 0, 0)} {
 		b.Run(name, func(b *testing.B) {
 			w := make([]float32, n)
 			b.SetBytes(4 * n * workers)

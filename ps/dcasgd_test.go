@@ -8,10 +8,13 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
+	"star/ps/rule"
 	"star/transport"
 )
 
-func descent(lr float64) *Descent { return &Descent{Optimizer: sgd{}, Schedule: Constant(lr)} }
+func descent(lr float64) *rule.Descent {
+	return &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(lr)}
+}
 
 // scalar is a shard of one element, with its firings in order.
 type scalar struct {
@@ -22,7 +25,7 @@ type scalar struct {
 	step map[star.Worker]int64
 }
 
-func newScalar(t interface{ Fatal(...any) }, rule Rule, w float32) *scalar {
+func newScalar(t interface{ Fatal(...any) }, rule rule.Rule, w float32) *scalar {
 	c := &scalar{t: t, s: NewShard(1, rule, keepAll{}), step: map[star.Worker]int64{}}
 	c.s.Load([]float32{w}, 0)
 	return c
@@ -37,7 +40,7 @@ func (keepAll) Free(v []float32)               { v[0] = float32(math.NaN()) } //
 
 func (c *scalar) push(w star.Worker, basis int64, samples int, g float32) transport.Gradient {
 	c.step[w]++
-	if err := c.s.Push(Gradient{Worker: w, Step: c.step[w], Basis: basis, Samples: samples, Vec: []float32{g}}); err != nil {
+	if err := c.s.Push(rule.Gradient{Worker: w, Step: c.step[w], Basis: basis, Samples: samples, Vec: []float32{g}}); err != nil {
 		c.t.Fatal(err)
 	}
 	return transport.Gradient{Worker: w, Step: c.step[w]}
@@ -69,27 +72,27 @@ func near(t *testing.T, what string, got, want, within float64) {
 
 // w = 1, w_bak = 0.8, g = 0.5, η = 0.1, λ = 0.04: 1 − 0.1·(0.5 + 0.04·0.25·0.2) = 0.9498.
 func TestDelayCompensation(t *testing.T) {
-	d := NewDelayCompensated(descent(0.1), 2, 1, 0.04, 0, false)
+	d := rule.NewDelayCompensated(descent(0.1), 2, 1, 0.04, 0, false)
 	d.Sent(1, []float32{0.8})
-	got := d.Combine([]float32{1}, 3, []Gradient{{Worker: 1, Weight: 1, Vec: []float32{0.5}}})
+	got := d.Combine([]float32{1}, 3, []rule.Gradient{{Worker: 1, Weight: 1, Vec: []float32{0.5}}})
 	w := []float32{1}
 	d.Step(w, got, 0, -1)
 	near(t, "w", float64(w[0]), 0.9498, 1e-7)
 
 	// Another worker's parameters are another's business, and who was sent nothing is not corrected.
-	got = d.Combine([]float32{1}, 3, []Gradient{{Worker: 0, Weight: 1, Vec: []float32{0.5}}})
+	got = d.Combine([]float32{1}, 3, []rule.Gradient{{Worker: 0, Weight: 1, Vec: []float32{0.5}}})
 	near(t, "uncorrected", float64(got[0]), 0.5, 0)
 
 	// The weight comes after the correction: λ acts on the worker's mean gradient.
-	got = d.Combine([]float32{1}, 3, []Gradient{{Worker: 1, Weight: 0.25, Vec: []float32{0.5}}})
+	got = d.Combine([]float32{1}, 3, []rule.Gradient{{Worker: 1, Weight: 0.25, Vec: []float32{0.5}}})
 	near(t, "weighted", float64(got[0]), 0.25*0.502, 1e-7)
 
 	// Adaptive, two steps: MS = 0.05·0.25 = 0.0125, then 0.95·0.0125 + 0.05·0.04 = 0.013875.
-	a := NewDelayCompensated(descent(0.1), 1, 1, 2, 0.95, true)
+	a := rule.NewDelayCompensated(descent(0.1), 1, 1, 2, 0.95, true)
 	a.Sent(0, []float32{0.8})
-	got = a.Combine([]float32{1}, 0, []Gradient{{Weight: 1, Vec: []float32{0.5}}})
+	got = a.Combine([]float32{1}, 0, []rule.Gradient{{Weight: 1, Vec: []float32{0.5}}})
 	near(t, "adaptive", float64(got[0]), 0.5+2/math.Sqrt(0.0125+1e-7)*0.25*0.2, 1e-6)
-	got = a.Combine([]float32{1}, 0, []Gradient{{Weight: 1, Vec: []float32{0.2}}})
+	got = a.Combine([]float32{1}, 0, []rule.Gradient{{Weight: 1, Vec: []float32{0.2}}})
 	near(t, "adaptive, second", float64(got[0]), 0.2+2/math.Sqrt(0.013875+1e-7)*0.04*0.2, 1e-6)
 }
 
@@ -98,7 +101,7 @@ func TestDelayCompensationAgainstTheAlgorithm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "workers")
 		const lr, lambda = 0.1, 0.5
-		c := newScalar(t, NewDelayCompensated(descent(lr), n, 1, lambda, 0, false), 1)
+		c := newScalar(t, rule.NewDelayCompensated(descent(lr), n, 1, lambda, 0, false), 1)
 		w, bak := 1.0, make([]float64, n)
 		basis := make([]int64, n)
 		for i := range bak {
@@ -121,28 +124,28 @@ func TestDelayCompensationAgainstTheAlgorithm(t *testing.T) {
 
 // A rule that is moved goes on as if it had not been: one life with the state taken out and put into a new rule, one without.
 func TestStateMoves(t *testing.T) {
-	makers := map[string]func() Stateful{
-		"dc-asgd":    func() Stateful { return NewDelayCompensated(descent(0.1), 3, 1, 0.5, 0.9, true) },
-		"lgc":        func() Stateful { return &LiveCompensated{Then: descent(0.1)} },
-		"lgc, sizes": func() Stateful { return &LiveCompensated{Then: descent(0.1), Sizes: true} },
+	makers := map[string]func() rule.Stateful{
+		"dc-asgd":    func() rule.Stateful { return rule.NewDelayCompensated(descent(0.1), 3, 1, 0.5, 0.9, true) },
+		"lgc":        func() rule.Stateful { return &rule.LiveCompensated{Then: descent(0.1)} },
+		"lgc, sizes": func() rule.Stateful { return &rule.LiveCompensated{Then: descent(0.1), Sizes: true} },
 	}
 	for name, make := range makers {
 		for moveAt := range 6 {
 			life := func(move bool) (out []float64) {
-				rule := make()
-				c := newScalar(t, rule, 1)
+				now := make()
+				c := newScalar(t, now, 1)
 				c.s.Read(0)
 				c.s.Read(1) // worker 2 is sent nothing at first
 				for i := range 6 {
 					if move && i == moveAt {
 						moved := make()
-						if err := moved.SetSlots(rule.Slots(1)); err != nil {
+						if err := moved.SetSlots(now.Slots(1)); err != nil {
 							t.Fatal(err)
 						}
-						rule, c.s.rule, c.s.fused, c.s.witness, c.s.salvage = moved, moved, nil, nil, nil
-						c.s.fused, _ = Rule(moved).(Fused)
-						c.s.witness, _ = Rule(moved).(Witness)
-						c.s.salvage, _ = Rule(moved).(Salvager)
+						now, c.s.rule, c.s.fused, c.s.witness, c.s.salvage = moved, moved, nil, nil, nil
+						c.s.fused, _ = rule.Rule(moved).(rule.Fused)
+						c.s.witness, _ = rule.Rule(moved).(rule.Witness)
+						c.s.salvage, _ = rule.Rule(moved).(rule.Salvager)
 					}
 					late := c.push(star.Worker(2), c.ver-1, i%3, float32(i)/7)
 					late.Weight = 1. / 3
@@ -163,19 +166,23 @@ func TestStateMoves(t *testing.T) {
 			}
 		}
 	}
-	z := &Validated{Then: descent(0.1), Validator: 2}
-	if fresh := (&Validated{}); fresh.SetSlots(z.Slots(1)) != nil || fresh.ref != nil {
-		t.Errorf("a rule without v moved: v = %v", fresh.ref)
+	square := func(v *rule.Validated) float64 {
+		_, s := v.Score([]float32{1})
+		return s.Float64()
 	}
-	z.Late(0, Gradient{Worker: 2, Vec: []float32{3}})
-	fresh := &Validated{Validator: 2}
-	if err := fresh.SetSlots(z.Slots(1)); err != nil || fresh.ref[0] != 3 || fresh.squares.Float64() != 9 {
-		t.Errorf("moved v = %v, |v|² = %v, %v", fresh.ref, fresh.squares.Float64(), err)
+	z := &rule.Validated{Then: descent(0.1), Validator: 2}
+	if fresh := (&rule.Validated{}); fresh.SetSlots(z.Slots(1)) != nil || square(fresh) != 0 {
+		t.Errorf("a rule without v moved: |v|² = %v", square(fresh))
 	}
-	if err := makers["dc-asgd"]().SetSlots([]RuleSlot{{"lgc.fast", []float32{1}}}); err == nil {
+	z.Late(0, rule.Gradient{Worker: 2, Vec: []float32{3}})
+	fresh := &rule.Validated{Validator: 2}
+	if err := fresh.SetSlots(z.Slots(1)); err != nil || square(fresh) != 9 {
+		t.Errorf("|v|² moved as %v, %v", square(fresh), err)
+	}
+	if err := makers["dc-asgd"]().SetSlots([]rule.Slot{{Name: "lgc.fast", Data: []float32{1}}}); err == nil {
 		t.Error("dc-asgd took the state of lgc")
 	}
-	if err := makers["lgc"]().SetSlots([]RuleSlot{{"dc-asgd.ms", []float32{1}}}); err == nil {
+	if err := makers["lgc"]().SetSlots([]rule.Slot{{Name: "dc-asgd.ms", Data: []float32{1}}}); err == nil {
 		t.Error("lgc took the state of dc-asgd")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"
 )
@@ -37,13 +38,13 @@ func TestFootprint(t *testing.T) {
 			base := settled()
 			cfg := jobConfig{
 				net: tcp(), addr: "127.0.0.1:0", params: n, shards: c.shards, workers: workers, quorum: c.quorum,
-				server: ServerConfig{NewRule: func(s transport.ShardInfo) (Rule, error) {
+				server: ServerConfig{NewRule: func(s transport.ShardInfo) (rule.Rule, error) {
 					cfg := optim.Config{Name: c.optimizer, LR: 0.01}
 					if c.optimizer == optim.Momentum {
 						cfg.Momentum = 0.9
 					}
 					o, err := optim.New(cfg, int(s.To-s.From))
-					return &Descent{Optimizer: o, Schedule: Constant(0.01)}, err
+					return &rule.Descent{Optimizer: o, Schedule: rule.Constant(0.01)}, err
 				}},
 			}
 			if c.codec != "" {

@@ -7,38 +7,41 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
+	"star/ps/rule"
 	"star/transport"
 )
 
 // Models 1 and 3, a gradient of 2 at the first, η = 0.1: (1.8, 2).
 func TestGossipStep(t *testing.T) {
-	g := NewGossip(descent(0.1), 2, 1, Complete)
-	g.models = [][]float32{{1}, {3}}
+	g := rule.NewGossip(descent(0.1), 2, 1, rule.Complete)
+	g.Sent(0, []float32{1})
+	g.Sent(1, []float32{3})
 	next := []float32{0}
-	g.Update(next, []float32{2}, 0, []Gradient{{Worker: 0, Weight: 0.5, Vec: []float32{2}}}, 0)
-	near(t, "x0", float64(g.models[0][0]), 1.8, 1e-6)
-	near(t, "x1", float64(g.models[1][0]), 2, 1e-6)
+	g.Update(next, []float32{2}, 0, []rule.Gradient{{Worker: 0, Weight: 0.5, Vec: []float32{2}}}, 0)
+	near(t, "x0", float64(g.Model(0)[0]), 1.8, 1e-6)
+	near(t, "x1", float64(g.Model(1)[0]), 2, 1e-6)
 	near(t, "mean", float64(next[0]), 1.9, 1e-6)
 
 	// With the norm taken first, and clipped to half.
-	g.models = [][]float32{{1}, {3}}
+	g.Sent(0, []float32{1})
+	g.Sent(1, []float32{3})
 	g.Then.Clip = 1
-	dir := g.Combine([]float32{2}, 0, []Gradient{{Worker: 0, Weight: 0.5, Vec: []float32{2}}})
+	dir := g.Combine([]float32{2}, 0, []rule.Gradient{{Worker: 0, Weight: 0.5, Vec: []float32{2}}})
 	g.Step(next, dir, 0, 2)
-	near(t, "clipped x0", float64(g.models[0][0]), 1.9, 1e-6)
+	near(t, "clipped x0", float64(g.Model(0)[0]), 1.9, 1e-6)
 }
 
 // A partner is another worker, everybody comes to everybody's turn, and on a ring only neighbours do.
 func TestPartners(t *testing.T) {
 	for n := 1; n <= 9; n++ {
-		for _, graph := range []Graph{Complete, Circle} {
+		for _, graph := range []rule.Graph{rule.Complete, rule.Circle} {
 			for w := range star.Worker(n) {
 				met := map[star.Worker]int{}
 				for v := range int64(400) {
 					met[graph.Partner(v, w, n)]++
 				}
 				want := n - 1
-				if graph == Circle {
+				if graph == rule.Circle {
 					want = min(2, n-1)
 				}
 				if n == 1 {
@@ -52,7 +55,7 @@ func TestPartners(t *testing.T) {
 				}
 				for j, k := range met {
 					next, before := star.Worker((int(w)+1)%n), star.Worker((int(w)+n-1)%n)
-					if graph == Circle && j != next && j != before {
+					if graph == rule.Circle && j != next && j != before {
 						t.Errorf("worker %d of %d averages with %d", w, n, j)
 					}
 					if k < 400/want/3 {
@@ -69,9 +72,9 @@ func TestPartners(t *testing.T) {
 func TestGossipModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "workers")
-		graph := rapid.SampledFrom([]Graph{Complete, Circle}).Draw(t, "graph")
+		graph := rapid.SampledFrom([]rule.Graph{rule.Complete, rule.Circle}).Draw(t, "graph")
 		const lr = 0.25
-		c := newScalar(t, NewGossip(descent(lr), n, 1, graph), 4)
+		c := newScalar(t, rule.NewGossip(descent(lr), n, 1, graph), 4)
 		xs := slices.Repeat([]float32{4}, n)
 		for v := range int64(rapid.IntRange(1, 30).Draw(t, "updates")) {
 			w := star.Worker(rapid.IntRange(0, n-1).Draw(t, "w"))
@@ -103,16 +106,16 @@ func TestGossipModel(t *testing.T) {
 
 // A shard that moves takes the models along; a checkpoint does not have them.
 func TestGossipMoves(t *testing.T) {
-	a, b := NewGossip(descent(0.1), 3, 2, Circle), NewGossip(descent(0.1), 3, 2, Circle)
+	a, b := rule.NewGossip(descent(0.1), 3, 2, rule.Circle), rule.NewGossip(descent(0.1), 3, 2, rule.Circle)
 	a.Sent(0, []float32{1, 2})
 	a.Sent(2, []float32{5, 6})
 	if err := b.SetSlots(a.Slots(2)); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(b.Model(0), []float32{1, 2}) || b.Model(1) != nil || !slices.Equal(b.Model(2), []float32{5, 6}) || len(a.Lasting(2)) != 0 {
-		t.Errorf("%v moved as %v", a.models, b.models)
+		t.Errorf("%v moved as %v", a.Slots(2), b.Slots(2))
 	}
-	if err := b.SetSlots([]RuleSlot{{"ad-psgd.model.3", []float32{1, 2}}}); err == nil {
+	if err := b.SetSlots([]rule.Slot{{Name: "ad-psgd.model.3", Data: []float32{1, 2}}}); err == nil {
 		t.Error("the model of a worker that there is not")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"star"
 	"star/compress"
 	"star/exactsum"
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -66,9 +67,9 @@ type jobConfig struct {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-func plain(lr, clip float64) func(transport.ShardInfo) (Rule, error) {
-	return func(transport.ShardInfo) (Rule, error) {
-		return &Descent{Optimizer: sgd{}, Schedule: Constant(lr), Clip: clip}, nil
+func plain(lr, clip float64) func(transport.ShardInfo) (rule.Rule, error) {
+	return func(transport.ShardInfo) (rule.Rule, error) {
+		return &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(lr), Clip: clip}, nil
 	}
 }
 
@@ -319,14 +320,14 @@ func same(n transport.Network) func(int) transport.Network {
 
 // one is what a single shard makes of the same gradients in the same order.
 func one(t testing.TB, n, workers, steps int, lr, clip float64, gradient func(w, step int, params, grad []float32)) []float32 {
-	s := NewShard(n, &Descent{Optimizer: sgd{}, Schedule: Constant(lr), Clip: clip}, &heap{})
+	s := NewShard(n, &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(lr), Clip: clip}, &heap{})
 	s.Load(make([]float32, n), 0)
 	for step := range int64(steps) {
 		f := transport.Fire{Seq: step + 1, Version: step + 1, NormFirst: clip > 0}
 		for w := range workers {
 			g := make([]float32, n)
 			gradient(w, int(step), slices.Clone(s.Params()), g)
-			if err := s.Push(Gradient{Worker: star.Worker(w), Step: step, Vec: g}); err != nil {
+			if err := s.Push(rule.Gradient{Worker: star.Worker(w), Step: step, Vec: g}); err != nil {
 				t.Fatal(err)
 			}
 			f.Gradients = append(f.Gradients, transport.Gradient{Worker: star.Worker(w), Step: step, Weight: 1 / float32(workers)})

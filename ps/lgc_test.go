@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -30,7 +31,7 @@ func lgcRound(c *scalar, n int, first, late []float32) float64 {
 
 // N = 4, K = 2, η = 0.1, w = 0: R0 F{1,3} S{5,9}; R1 F{2,4} S{6,8}; R2 F{1,1}.
 func TestLiveCompensation(t *testing.T) {
-	c := newScalar(t, &LiveCompensated{Then: descent(0.1)}, 0)
+	c := newScalar(t, &rule.LiveCompensated{Then: descent(0.1)}, 0)
 	for i, r := range []struct {
 		first, late []float32
 		want        float64
@@ -46,7 +47,7 @@ func TestLiveCompensation(t *testing.T) {
 
 // What is older than one round is not used, nor what has no samples.
 func TestLiveCompensationIsOneRoundOld(t *testing.T) {
-	c := newScalar(t, &LiveCompensated{Then: descent(0.1)}, 0)
+	c := newScalar(t, &rule.LiveCompensated{Then: descent(0.1)}, 0)
 	lgcRound(c, 4, []float32{1, 3}, nil)
 	lgcRound(c, 4, []float32{1, 3}, nil)
 	before := c.s.Params()[0]
@@ -60,7 +61,7 @@ func TestLiveCompensationIsOneRoundOld(t *testing.T) {
 
 // With Sizes the factor is n_S/(n_F + n_S): F{1,3} of 2 samples each, S{5} of 2 and {9} of 1: gS = 19/3, 3/7·(19/3 − 2) = 13/7.
 func TestLiveCompensationBySamples(t *testing.T) {
-	c := newScalar(t, &LiveCompensated{Then: descent(0.1), Sizes: true}, 0)
+	c := newScalar(t, &rule.LiveCompensated{Then: descent(0.1), Sizes: true}, 0)
 	c.fire(0.5, []transport.Gradient{c.push(0, 0, 2, 1), c.push(1, 0, 2, 3)})
 	c.fire(0, nil, c.push(2, 0, 2, 5), c.push(3, 0, 1, 9))
 	near(t, "w", c.fire(0.5, []transport.Gradient{c.push(0, 1, 2, 2), c.push(1, 1, 2, 4)}), -0.2-0.1*(3+13./7), 1e-6)
@@ -68,19 +69,19 @@ func TestLiveCompensationBySamples(t *testing.T) {
 
 // f_i = (w − c_i)²/2 with c = 0, 1, 4, 7, and workers 2 and 3 always late: all of them agree on 3, the first two alone on 0.5.
 func TestLiveCompensationFixedPoint(t *testing.T) {
-	c := newScalar(t, &LiveCompensated{Then: descent(0.1)}, 0)
+	c := newScalar(t, &rule.LiveCompensated{Then: descent(0.1)}, 0)
 	for range 400 {
 		w := c.s.Params()[0]
 		lgcRound(c, 4, []float32{w, w - 1}, []float32{w - 4, w - 7})
 	}
 	near(t, "with compensation", float64(c.s.Params()[0]), 3, 1e-4)
-	c = newScalar(t, &LiveCompensated{Then: descent(0.1)}, 0)
+	c = newScalar(t, &rule.LiveCompensated{Then: descent(0.1)}, 0)
 	for range 400 {
 		w := c.s.Params()[0]
 		lgcRound(c, 4, []float32{w, w - 1}, nil)
 	}
 	near(t, "without", float64(c.s.Params()[0]), 0.5, 1e-4)
-	c = newScalar(t, &LiveCompensated{Then: descent(0.1)}, 0)
+	c = newScalar(t, &rule.LiveCompensated{Then: descent(0.1)}, 0)
 	for range 400 {
 		w := c.s.Params()[0]
 		lgcRound(c, 4, []float32{w, w - 1, w - 4, w - 7}, nil)
@@ -92,7 +93,7 @@ func TestLiveCompensationFixedPoint(t *testing.T) {
 func TestLiveCompensationOfAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "workers")
-		a, b := newScalar(t, &LiveCompensated{Then: descent(0.1)}, 1), newScalar(t, descent(0.1), 1)
+		a, b := newScalar(t, &rule.LiveCompensated{Then: descent(0.1)}, 1), newScalar(t, descent(0.1), 1)
 		for range 5 {
 			g := rapid.SliceOfN(rapid.Float32Range(-3, 3), n, n).Draw(t, "g")
 			if x, y := lgcRound(a, n, g, nil), lgcRound(b, n, g, nil); x != y {
@@ -105,7 +106,7 @@ func TestLiveCompensationOfAll(t *testing.T) {
 // Whoever is first, and whatever the others had: the sum of the members' terms is what the servers make of it.
 func TestLiveTerms(t *testing.T) {
 	// F_0 = ranks 0, 1 and S_0 = 2, 3; F_1 = ranks 0, 2 with 2 and 4: (2+4)/2 + (5+9)/4 − (2/8)·(1+3) = 5.5.
-	ms := make([]LiveTerm, 4)
+	ms := make([]rule.LiveTerm, 4)
 	for i, g := range []float32{1, 3, 5, 9} {
 		ms[i].Keep([]float32{g}, i < 2)
 	}
@@ -118,9 +119,8 @@ func TestLiveTerms(t *testing.T) {
 
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "members")
-		rule := &LiveCompensated{Then: descent(1)}
-		c := newScalar(t, rule, 0)
-		ms := make([]LiveTerm, n)
+		c := newScalar(t, &rule.LiveCompensated{Then: descent(1)}, 0)
+		ms := make([]rule.LiveTerm, n)
 		lastFirst, lastLive := 0, 0
 		for round := range 4 {
 			order := rapid.Permutation(ranks(n)).Draw(t, "order")

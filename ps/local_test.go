@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"star"
+	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"
 )
@@ -41,9 +42,9 @@ func TestStepsOfTheirOwnOnAQuadratic(t *testing.T) {
 			}
 
 			s := strideShard(t, c, n, begin())
-			solos := make([]*Solo, workers)
+			solos := make([]*rule.Solo, workers)
 			for w := range solos {
-				solos[w] = &Solo{Gain: c.Gain(), Schedule: Constant(c.LR), Make: func() (Optimizer, error) { return optim.New(own, n) }}
+				solos[w] = &rule.Solo{Gain: c.Gain(), Schedule: rule.Constant(c.LR), Make: func() (rule.Optimizer, error) { return optim.New(own, n) }}
 			}
 			for r := range rounds {
 				f := transport.Fire{Seq: int64(r + 1), Version: int64(r + 1), Samples: int64(r * steps * workers), Local: steps}
@@ -57,7 +58,7 @@ func TestStepsOfTheirOwnOnAQuadratic(t *testing.T) {
 						solos[w].Step(params, g, 0)
 					}
 					solos[w].End(params, out)
-					if err := s.Push(Gradient{Worker: star.Worker(w), Step: int64(r), Basis: int64(r), Samples: steps, Vec: out}); err != nil {
+					if err := s.Push(rule.Gradient{Worker: star.Worker(w), Step: int64(r), Basis: int64(r), Samples: steps, Vec: out}); err != nil {
 						t.Fatal(err)
 					}
 					f.Gradients = append(f.Gradients, transport.Gradient{Worker: star.Worker(w), Step: int64(r), Weight: 1. / workers})
@@ -84,12 +85,12 @@ func strideShard(t *testing.T, c optim.Config, n int, params []float32) *Shard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Descent{Optimizer: o, Schedule: Constant(c.LR)}
-	rule := Rule(d)
+	d := &rule.Descent{Optimizer: o, Schedule: rule.Constant(c.LR)}
+	r := rule.Rule(d)
 	if c.Name == optim.DANA {
-		rule = NewWorkerMomentum(d, 4, o.Config().Momentum, c.WeightDecay)
+		r = rule.NewWorkerMomentum(d, 4, o.Config().Momentum, c.WeightDecay)
 	}
-	s := NewShard(n, rule, keepAll{})
+	s := NewShard(n, r, keepAll{})
 	s.Load(params, 0)
 	return s
 }
@@ -104,7 +105,7 @@ func TestStrideGoesOn(t *testing.T) {
 		moved += lr * v
 	}
 	c := optim.Config{Name: optim.Momentum, LR: lr, Momentum: mu}
-	solo := &Solo{Gain: c.Gain(), Schedule: Constant(lr), Make: func() (Optimizer, error) { return optim.New(c, 1) }}
+	solo := &rule.Solo{Gain: c.Gain(), Schedule: rule.Constant(lr), Make: func() (rule.Optimizer, error) { return optim.New(c, 1) }}
 	params, out := []float32{2}, []float32{0}
 	if err := solo.Begin(params); err != nil {
 		t.Fatal(err)
@@ -120,9 +121,9 @@ func TestStrideGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Descent{Optimizer: o, Schedule: Constant(lr)}
+	d := &rule.Descent{Optimizer: o, Schedule: rule.Constant(lr)}
 	from := []float32{2}
-	if d.Stride(from, []Gradient{{Weight: 1, Vec: out}}, steps, 0); math.Abs(float64(from[0])-(2-moved)) > 1e-6 {
+	if d.Stride(from, []rule.Gradient{{Weight: 1, Vec: out}}, steps, 0); math.Abs(float64(from[0])-(2-moved)) > 1e-6 {
 		t.Errorf("the parameter is %v, want %v", from[0], 2-moved)
 	}
 	if v, want := o.State().Slots[0].Data[0], moved/(steps*lr); math.Abs(float64(v)-want) > 1e-6 {
@@ -133,21 +134,17 @@ func TestStrideGoesOn(t *testing.T) {
 // A shard whose rule cannot go on from such steps refuses them.
 func TestStrideIsRefused(t *testing.T) {
 	s := strideShard(t, optim.Config{LR: 1}, 1, []float32{1})
-	if err := s.Push(Gradient{Vec: []float32{1}}); err != nil {
+	if err := s.Push(rule.Gradient{Vec: []float32{1}}); err != nil {
 		t.Fatal(err)
 	}
 	f := &transport.Fire{Seq: 1, Version: 1, Gradients: []transport.Gradient{{Weight: 1}}, Local: 2, NormFirst: true}
 	if err := s.Fire(f); err == nil {
 		t.Error("a firing of steps with the norm first is accepted")
 	}
-	named, err := ParseNamed("lgc")
-	if err != nil {
-		t.Fatal(err)
-	}
 	o, _ := optim.New(optim.Config{LR: 1}, 1)
-	s = NewShard(1, named.Make(&Descent{Optimizer: o, Schedule: Constant(1)}, 1, 1), keepAll{})
+	s = NewShard(1, &rule.LiveCompensated{Then: &rule.Descent{Optimizer: o, Schedule: rule.Constant(1)}}, keepAll{})
 	s.Load([]float32{1}, 0)
-	if err := s.Push(Gradient{Vec: []float32{1}}); err != nil {
+	if err := s.Push(rule.Gradient{Vec: []float32{1}}); err != nil {
 		t.Fatal(err)
 	}
 	f.NormFirst = false

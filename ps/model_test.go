@@ -9,6 +9,7 @@ import (
 
 	"star"
 	"star/exactsum"
+	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"
 )
@@ -58,7 +59,7 @@ type cluster struct {
 	ver    int64
 }
 
-func newCluster(t *rapid.T, params []float32, k int, rule func(n int) Rule) *cluster {
+func newCluster(t *rapid.T, params []float32, k int, rule func(n int) rule.Rule) *cluster {
 	ranges, err := Split(int64(len(params)), k)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ func newCluster(t *rapid.T, params []float32, k int, rule func(n int) Rule) *clu
 func (c *cluster) push(w star.Worker, step int64, g []float32) {
 	for i, s := range c.shards {
 		vec := slices.Clone(g[c.ranges[i].From:c.ranges[i].To])
-		if err := s.Push(Gradient{Worker: w, Step: step, Vec: vec}); err != nil {
+		if err := s.Push(rule.Gradient{Worker: w, Step: step, Vec: vec}); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -160,8 +161,8 @@ func TestShardsAgainstNaive(t *testing.T) {
 		clip := rapid.SampledFrom([]float64{0, 0.5, 3}).Draw(t, "clip")
 		small := rapid.Custom(func(t *rapid.T) float32 { return float32(rapid.IntRange(-40, 40).Draw(t, "x")) / 2 })
 		params := rapid.SliceOfN(small, n, n).Draw(t, "params")
-		c := newCluster(t, params, k, func(int) Rule {
-			return &Descent{Optimizer: sgd{}, Schedule: Constant(0.125), Clip: clip}
+		c := newCluster(t, params, k, func(int) rule.Rule {
+			return &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(0.125), Clip: clip}
 		})
 		m := &naive{params: slices.Clone(params), grads: map[star.Worker][]float32{}, clip: clip, lr: 0.125}
 		life(t, n, workers, small, func(w star.Worker, step int64, g []float32) {
@@ -198,7 +199,7 @@ func TestShardsAgainstOne(t *testing.T) {
 				k := rapid.IntRange(1, min(n, 9)).Draw(t, "k")
 				clip := rapid.SampledFrom([]float64{0, 0.01, 2}).Draw(t, "clip")
 				cfg := optim.Config{Name: name, LR: 0.01, WeightDecay: 1e-3}
-				rule := func(n int) Rule {
+				rule := func(n int) rule.Rule {
 					o, err := optim.New(cfg, n)
 					if err != nil {
 						t.Fatal(err)
@@ -207,7 +208,7 @@ func TestShardsAgainstOne(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					return &Descent{Optimizer: o, Schedule: s, Clip: clip}
+					return &rule.Descent{Optimizer: o, Schedule: s, Clip: clip}
 				}
 				params := rapid.SliceOfN(number, n, n).Draw(t, "params")
 				one, many := newCluster(t, params, 1, rule), newCluster(t, params, k, rule)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -22,19 +23,6 @@ import (
 //	                      └────────────────────────┘
 //	at the new server:  prepares ──state, slots, pending──► loaded ──own──► serves
 //	                          └───────────────forget──────────┴──► closed
-
-// RuleState is what a rule remembers from update to update.
-type RuleState struct {
-	Name  string
-	Steps int64
-	Slots []RuleSlot
-}
-
-// RuleSlot is one vector of it, as long as the shard.
-type RuleSlot struct {
-	Name string
-	Data []float32
-}
 
 // heir is the connection of the server to which a shard is to move.
 type heir struct {
@@ -69,7 +57,7 @@ func (l *leaving) stop() {
 }
 
 // pass has a gradient that is stored sent to the heir.
-func (l *leaving) pass(g Gradient) {
+func (l *leaving) pass(g rule.Gradient) {
 	l.giver.queue <- g // has room: a worker has one gradient here
 	if !l.gone {
 		l.unsaid = append(l.unsaid, transport.Stored{Worker: g.Worker, Step: g.Step, Sum2: g.Sum2})
@@ -82,10 +70,10 @@ type giver struct {
 	heir  *heir
 	first transport.State
 	snap  *snapshot
-	slots []RuleSlot
-	queue chan Gradient // of every worker one at most
-	last  chan struct{} // closed: nothing more will come
-	over  chan struct{} // closed when it has ended
+	slots []rule.Slot
+	queue chan rule.Gradient // of every worker one at most
+	last  chan struct{}      // closed: nothing more will come
+	over  chan struct{}      // closed when it has ended
 }
 
 // host is the shard with that number that is here; nil: none is.
@@ -249,9 +237,9 @@ func (h *host) give() error {
 		h.shard.Hold()
 		g := &giver{
 			h: h, heir: l.heir, snap: h.mem.retain(),
-			queue: make(chan Gradient, 2*len(h.conns)), last: make(chan struct{}), over: make(chan struct{}),
+			queue: make(chan rule.Gradient, 2*len(h.conns)), last: make(chan struct{}), over: make(chan struct{}),
 		}
-		var st RuleState
+		var st rule.State
 		if h.s.cfg.State != nil {
 			st = h.s.cfg.State(h.rule)
 		}
@@ -325,7 +313,7 @@ func (g *giver) send() error {
 			return err
 		}
 	}
-	pass := func(w Gradient) error {
+	pass := func(w rule.Gradient) error {
 		return giveVector(g, transport.Push{Shard: g.h.info.Shard, Worker: w.Worker, Step: w.Step, Basis: w.Basis, Samples: w.Samples}, w.Vec)
 	}
 	for {
@@ -454,11 +442,11 @@ func (s *Server) receive(ctx context.Context, a *adoption) (transport.MovedStage
 	if info.From < 0 || info.To <= info.From || info.To > s.assign.Params || s.host(a.Shard) != nil {
 		return transport.Prepared, fmt.Errorf("shard %d of elements [%d,%d) of %d cannot come here", a.Shard, a.From, a.To, s.assign.Params)
 	}
-	rule, err := s.cfg.NewRule(info)
+	r, err := s.cfg.NewRule(info)
 	if err != nil {
 		return transport.Prepared, err
 	}
-	h := s.newHost(info, rule, s.coord, s.assign.Workers)
+	h := s.newHost(info, r, s.coord, s.assign.Workers)
 	s.mu.Lock()
 	s.hosts = append(slices.Clone(s.hosts), h)
 	s.mu.Unlock()
@@ -517,7 +505,7 @@ func (s *Server) receive(ctx context.Context, a *adoption) (transport.MovedStage
 				h.mem.Free(vec)
 				return transport.Complete, err
 			}
-			h.put(input{kind: inPassed, grad: Gradient{Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: h.s.measure(vec), Vec: vec}})
+			h.put(input{kind: inPassed, grad: rule.Gradient{Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: h.s.measure(vec), Vec: vec}})
 		case transport.KindLeave:
 			if !loaded {
 				return transport.Loaded, errors.New("the server that has it has left in the middle of it")
@@ -543,7 +531,7 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 	if err != nil {
 		return 0, err
 	}
-	var own RuleState
+	var own rule.State
 	if h.s.cfg.State != nil {
 		own = h.s.cfg.State(h.rule)
 	}
@@ -578,11 +566,11 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 		}
 	}
 	if h.s.cfg.SetState != nil {
-		if err := h.s.cfg.SetState(h.rule, RuleState{Name: m.Rule, Steps: m.Steps, Slots: own.Slots}); err != nil {
+		if err := h.s.cfg.SetState(h.rule, rule.State{Name: m.Rule, Steps: m.Steps, Slots: own.Slots}); err != nil {
 			return 0, err
 		}
 	}
-	h.put(input{kind: inLoad, fire: &transport.Fire{Seq: m.Seq, Version: m.Version}, grad: Gradient{Vec: vec}, lives: m.Lives})
+	h.put(input{kind: inLoad, fire: &transport.Fire{Seq: m.Seq, Version: m.Version}, grad: rule.Gradient{Vec: vec}, lives: m.Lives})
 	return m.Pending, nil
 }
 
@@ -601,7 +589,7 @@ func (h *host) read(c transport.Conn, f transport.Frame, vec []float32) error {
 }
 
 // passed stores a gradient that the server that had the shard passes on.
-func (h *host) passed(g Gradient) error {
+func (h *host) passed(g rule.Gradient) error {
 	if h.again(g) {
 		h.mem.Free(g.Vec)
 		return nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"star"
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -36,12 +37,12 @@ func TestUpdateSemantics(t *testing.T) {
 			[][2]float64{{1, 2}, {0.97, 1.99}, {0.97, 1.99}, {0.97, 1.9525}, {0.97, 1.9525}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := NewShard(2, &Descent{Optimizer: sgd{}, Schedule: Constant(0.1)}, &heap{})
+			s := NewShard(2, &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(0.1)}, &heap{})
 			s.Load([]float32{1, 2}, 0)
 			var steps [4]int64
 			var seq int64
 			for i, r := range reports {
-				if err := s.Push(Gradient{Worker: r.w, Step: steps[r.w], Vec: slices.Clone(r.g)}); err != nil {
+				if err := s.Push(rule.Gradient{Worker: r.w, Step: steps[r.w], Vec: slices.Clone(r.g)}); err != nil {
 					t.Fatal(err)
 				}
 				if c.fire[i] != nil {
@@ -104,13 +105,13 @@ func TestSSGDIsTheWholeBatch(t *testing.T) {
 		}
 	}
 	for _, shares := range [][]int{{48}, {24, 24}, {12, 12, 12, 12}, {1, 7, 30, 10}} {
-		s := NewShard(n, &Descent{Optimizer: sgd{}, Schedule: Constant(0.3)}, &heap{})
+		s := NewShard(n, &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(0.3)}, &heap{})
 		s.Load(make([]float32, n), 0)
 		for step := range int64(steps) {
 			f := transport.Fire{Seq: step + 1, Version: step + 1}
 			at := 0
 			for w, k := range shares {
-				if err := s.Push(Gradient{Worker: star.Worker(w), Step: step, Vec: grad(s.Params(), at, at+k)}); err != nil {
+				if err := s.Push(rule.Gradient{Worker: star.Worker(w), Step: step, Vec: grad(s.Params(), at, at+k)}); err != nil {
 					t.Fatal(err)
 				}
 				f.Gradients = append(f.Gradients, transport.Gradient{

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"star"
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -28,12 +29,12 @@ func TestLeftOut(t *testing.T) {
 		for _, norm := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				mem := &heap{}
-				s := NewShard(2, &Descent{Optimizer: sgd{}, Schedule: Constant(1)}, mem)
+				s := NewShard(2, &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(1)}, mem)
 				s.Watch()
 				s.Load(make([]float32, 2), 0)
 				f := transport.Fire{Seq: 1, Version: 1, NormFirst: norm}
 				for w, v := range c.vecs {
-					if err := s.Push(Gradient{Worker: star.Worker(w), Vec: slices.Clone(v)}); err != nil {
+					if err := s.Push(rule.Gradient{Worker: star.Worker(w), Vec: slices.Clone(v)}); err != nil {
 						t.Fatal(err)
 					}
 					f.Gradients = append(f.Gradients, transport.Gradient{Worker: star.Worker(w), Weight: c.weights[w]})
@@ -70,7 +71,7 @@ func TestLeftOut(t *testing.T) {
 func TestTurned(t *testing.T) {
 	const n = 600
 	rnd := rand.New(rand.NewPCG(1, 2))
-	s := NewShard(n, &Descent{Optimizer: sgd{}, Schedule: Constant(0)}, &heap{})
+	s := NewShard(n, &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(0)}, &heap{})
 	s.Watch()
 	s.Load(make([]float32, n), 0)
 	var turns []Event
@@ -93,7 +94,7 @@ func TestTurned(t *testing.T) {
 			if w == 3 {
 				basis = step - 1 // stale, and flipped: nobody's business
 			}
-			if err := s.Push(Gradient{Worker: star.Worker(w), Step: step, Basis: basis, Vec: v}); err != nil {
+			if err := s.Push(rule.Gradient{Worker: star.Worker(w), Step: step, Basis: basis, Vec: v}); err != nil {
 				t.Fatal(err)
 			}
 			f.Gradients = append(f.Gradients, g)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"star/ps/rule"
 	"star/replica"
 	"star/transport"
 )
@@ -200,7 +201,7 @@ func (h *host) claim(term int64) replica.Claim {
 }
 
 // again says whether a gradient was stored before. It can come twice: from its worker, and passed on.
-func (h *host) again(g Gradient) bool {
+func (h *host) again(g rule.Gradient) bool {
 	if !h.copying.Seated() {
 		return false
 	}

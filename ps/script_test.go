@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"star"
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -77,21 +78,21 @@ func TestScripts(t *testing.T) {
 			switch d.Cmd {
 			case "new":
 				mem = &heap{}
-				rule := &Descent{Optimizer: sgd{}, Schedule: Constant(0.1)}
+				r := &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(0.1)}
 				if d.HasArg("lr") {
-					rule.Schedule = Constant(number(t, d, "lr"))
+					r.Schedule = rule.Constant(number(t, d, "lr"))
 				}
 				if d.HasArg("clip") {
-					rule.Clip = number(t, d, "clip")
+					r.Clip = number(t, d, "clip")
 				}
 				params := vector(t, d, "params")
-				s = NewShard(len(params), rule, mem)
+				s = NewShard(len(params), r, mem)
 				if !d.HasArg("empty") {
 					s.Load(params, integer(t, d, "version"))
 				}
 				return say(nil)
 			case "push":
-				return say(s.Push(Gradient{
+				return say(s.Push(rule.Gradient{
 					Worker: star.Worker(integer(t, d, "w")), Step: integer(t, d, "step"), Vec: vector(t, d, "g"),
 				}))
 			case "fire":

@@ -15,6 +15,7 @@ import (
 	"star/compress"
 	"star/flightrecorder"
 	"star/poison"
+	"star/ps/rule"
 	"star/replica"
 	"star/train/kernel"
 	"star/transport"
@@ -26,7 +27,7 @@ type ServerConfig struct {
 	Job string
 
 	// NewRule makes the rule of one shard. Required.
-	NewRule func(transport.ShardInfo) (Rule, error)
+	NewRule func(transport.ShardInfo) (rule.Rule, error)
 
 	// Load returns the parameters of a shard that resumes, and their version.
 	// It is called after NewRule. A nil function or a nil vector: the shard
@@ -46,8 +47,8 @@ type ServerConfig struct {
 
 	// State shows what a rule remembers from update to update; the vectors are the rule's
 	// own. SetState makes a new rule remember it. A nil State: rules remember nothing.
-	State    func(Rule) RuleState
-	SetState func(Rule, RuleState) error
+	State    func(rule.Rule) rule.State
+	SetState func(rule.Rule, rule.State) error
 
 	// Copies says that shards have copies: a worker may ask for one before the coordinator has told of it, and asks again.
 	Copies bool
@@ -99,7 +100,7 @@ type SaveRequest struct {
 	// Rule is the shard's rule; its state may be read until RuleDone is called
 	// or Save returns. Until then the shard makes no updates, so whoever copies the
 	// state or has written it calls RuleDone as soon as that is done.
-	Rule     Rule
+	Rule     rule.Rule
 	RuleDone func()
 }
 
@@ -159,7 +160,7 @@ type host struct {
 	s     *Server
 	info  transport.ShardInfo
 	n     int
-	rule  Rule
+	rule  rule.Rule
 	shard *Shard
 	mem   *memory
 	coord *coordinator
@@ -189,7 +190,7 @@ type host struct {
 type input struct {
 	kind   inputKind
 	conn   *conn
-	grad   Gradient
+	grad   rule.Gradient
 	fire   *transport.Fire
 	seq    int64
 	norm   float64
@@ -380,7 +381,7 @@ func (s *Server) makeHost(info transport.ShardInfo, c *coordinator, a transport.
 	return h, nil
 }
 
-func (s *Server) newHost(info transport.ShardInfo, rule Rule, c *coordinator, workers int) *host {
+func (s *Server) newHost(info transport.ShardInfo, rule rule.Rule, c *coordinator, workers int) *host {
 	n := int(info.To - info.From)
 	h := &host{
 		s: s, info: info, n: n, rule: rule, coord: c,
@@ -1050,13 +1051,13 @@ func (c *conn) receive() error {
 			}
 			if !c.pushed {
 				c.pushed = true
-				c.h.put(input{kind: inComing, conn: c, grad: Gradient{Worker: m.Worker, Step: m.Step}})
+				c.h.put(input{kind: inComing, conn: c, grad: rule.Gradient{Worker: m.Worker, Step: m.Step}})
 			}
 			vec, sum2, err := c.gradient(f, m.Codec)
 			if err != nil {
 				return fmt.Errorf("gradient of step %d: %w", m.Step, err)
 			}
-			c.h.put(input{kind: inPush, conn: c, grad: Gradient{
+			c.h.put(input{kind: inPush, conn: c, grad: rule.Gradient{
 				Worker: m.Worker, Step: m.Step, Basis: m.Basis, Samples: m.Samples, Sum2: sum2, Vec: vec,
 			}})
 		case transport.KindInit:
@@ -1075,7 +1076,7 @@ func (c *conn) receive() error {
 				c.h.mem.Free(vec)
 				return fmt.Errorf("initial parameters that are not finite (their squares add up to %v)", s)
 			}
-			c.h.put(input{kind: inInit, conn: c, grad: Gradient{Vec: vec}})
+			c.h.put(input{kind: inInit, conn: c, grad: rule.Gradient{Vec: vec}})
 		case transport.KindPull:
 			m, err := transport.ParsePull(f.Header)
 			if err != nil {

@@ -8,6 +8,8 @@ import (
 	"star"
 	"star/exactsum"
 	"star/poison"
+	"star/ps/rule"
+	"star/train/kernel"
 	"star/transport"
 )
 
@@ -86,15 +88,15 @@ type Event struct {
 // further use.
 type Shard struct {
 	n       int
-	rule    Rule
-	fused   Fused    // rule, if it is one
-	settler Settler  // rule, if it is one
-	owed    bool     // Settle, with gradients: before anything else is done
-	meter   Measurer // rule, if it is one
-	witness Witness  // rule, if it is one
-	salvage Salvager // rule, if it is one
+	rule    rule.Rule
+	fused   rule.Fused    // rule, if it is one
+	settler rule.Settler  // rule, if it is one
+	owed    bool          // Settle, with gradients: before anything else is done
+	meter   rule.Measurer // rule, if it is one
+	witness rule.Witness  // rule, if it is one
+	salvage rule.Salvager // rule, if it is one
 
-	personal Personal // rule, if it is one
+	personal rule.Personal // rule, if it is one
 	mem      Memory
 	params   []float32 // nil: not ready
 	version  int64
@@ -111,7 +113,7 @@ type Shard struct {
 	saves []transport.Save
 	held  bool
 
-	gradients []Gradient // of the firing in hand
+	gradients []rule.Gradient // of the firing in hand
 	workers   []star.Worker
 	squares   exactsum.Squares
 
@@ -121,7 +123,7 @@ type Shard struct {
 }
 
 type pending struct {
-	Gradient
+	rule.Gradient
 	named bool // a queued firing uses or drops it
 }
 
@@ -135,17 +137,17 @@ type firing struct {
 }
 
 // NewShard makes a shard of n elements, at least one. It is not ready until Load.
-func NewShard(n int, rule Rule, mem Memory) *Shard {
+func NewShard(n int, r rule.Rule, mem Memory) *Shard {
 	if n < 1 {
 		panic("ps: a shard of no elements")
 	}
-	fused, _ := rule.(Fused)
-	settler, _ := rule.(Settler)
-	meter, _ := rule.(Measurer)
-	witness, _ := rule.(Witness)
-	salvage, _ := rule.(Salvager)
-	personal, _ := rule.(Personal)
-	return &Shard{n: n, rule: rule, fused: fused, settler: settler, meter: meter, witness: witness, salvage: salvage, personal: personal, mem: mem}
+	fused, _ := r.(rule.Fused)
+	settler, _ := r.(rule.Settler)
+	meter, _ := r.(rule.Measurer)
+	witness, _ := r.(rule.Witness)
+	salvage, _ := r.(rule.Salvager)
+	personal, _ := r.(rule.Personal)
+	return &Shard{n: n, rule: r, fused: fused, settler: settler, meter: meter, witness: witness, salvage: salvage, personal: personal, mem: mem}
 }
 
 // Watch has the shard compare the directions of gradients that are applied together and are of one
@@ -177,8 +179,8 @@ func (s *Shard) Done() int64 { return s.done }
 func (s *Shard) Idle() bool { return s.head == len(s.queue) && len(s.saves) == 0 }
 
 // Waiting lists the gradients that are stored, by worker. Their vectors are the shard's.
-func (s *Shard) Waiting() []Gradient {
-	var gs []Gradient
+func (s *Shard) Waiting() []rule.Gradient {
+	var gs []rule.Gradient
 	for _, ps := range s.pending {
 		for _, p := range ps {
 			gs = append(gs, p.Gradient)
@@ -203,7 +205,7 @@ func (s *Shard) Store(many int) { s.many = many }
 // Push stores a whole slice. It keeps g.Vec until the firing that names it. A
 // worker can have one gradient stored, unless Store says otherwise: it waits for parameters before it
 // computes the next one.
-func (s *Shard) Push(g Gradient) error {
+func (s *Shard) Push(g rule.Gradient) error {
 	if s.params == nil {
 		return fmt.Errorf("ps: worker %d pushed a gradient before there were parameters", g.Worker)
 	}
@@ -281,7 +283,7 @@ func (s *Shard) Fire(f *transport.Fire) error {
 	if len(f.Gradients) > 0 {
 		want++
 	}
-	if r, ok := s.rule.(Strider); f.Local > 0 && (!ok || !r.Strides() || f.NormFirst) {
+	if r, ok := s.rule.(rule.Strider); f.Local > 0 && (!ok || !r.Strides() || f.NormFirst) {
 		return fmt.Errorf("ps: firing %d is of %d steps that workers have made by themselves, of which the rule of this shard (%T) makes no update", f.Seq, f.Local, s.rule)
 	}
 	if f.Version != want {
@@ -419,7 +421,7 @@ func (s *Shard) Next() (Event, bool) {
 		if &next[0] != &s.params[0] {
 			copy(next, s.params)
 		}
-		s.rule.(Strider).Stride(next, s.gradients, f.Local, f.Samples)
+		s.rule.(rule.Strider).Stride(next, s.gradients, f.Local, f.Samples)
 		s.params = next
 		s.mem.Written()
 		s.free(nil)
@@ -441,7 +443,7 @@ func (s *Shard) Next() (Event, bool) {
 		s.squares = exactsum.Squares{}
 		s.squares.Add(f.dir)
 		ev := Event{Kind: Summed, Seq: f.Seq, Squares: &s.squares}
-		if scorer, ok := s.rule.(Scorer); ok {
+		if scorer, ok := s.rule.(rule.Scorer); ok {
 			ev.Dot, ev.Ref = scorer.Score(f.dir)
 		}
 		return ev, true
@@ -453,7 +455,7 @@ func (s *Shard) Next() (Event, bool) {
 		f.dir = nil
 	}
 	if f.dir != nil {
-		scale(f.factor, f.dir)
+		kernel.Scale(f.factor, f.dir)
 		next := s.mem.Writable(s.params)
 		if &next[0] != &s.params[0] {
 			copy(next, s.params)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -14,7 +15,7 @@ func TestSeveralOfOneWorker(t *testing.T) {
 	s.Load([]float32{0}, 0)
 	s.Store(3)
 	push := func(step int64, g float32) error {
-		return s.Push(Gradient{Worker: 1, Step: step, Vec: []float32{g}})
+		return s.Push(rule.Gradient{Worker: 1, Step: step, Vec: []float32{g}})
 	}
 	for step, g := range []float32{1, 10, 100} {
 		if err := push(int64(step), g); err != nil {
@@ -27,7 +28,7 @@ func TestSeveralOfOneWorker(t *testing.T) {
 	if step, ok := s.Pending(1); !ok || step != 2 || len(s.Waiting()) != 3 {
 		t.Errorf("step %d of %d is the last one", step, len(s.Waiting()))
 	}
-	if err := s.Push(Gradient{Worker: 0, Step: 7, Vec: []float32{5}}); err != nil {
+	if err := s.Push(rule.Gradient{Worker: 0, Step: 7, Vec: []float32{5}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Fire(&transport.Fire{Seq: 1, Version: 1, Gradients: []transport.Gradient{{Worker: 1, Step: 0, Weight: 1}, {Worker: 0, Step: 7, Weight: 1}, {Worker: 1, Step: 2, Weight: 1}}}); err != nil {

@@ -14,6 +14,7 @@ import (
 	"star/internal/process"
 	"star/member"
 	"star/ps"
+	"star/ps/rule"
 	"star/train"
 	"star/train/data"
 	"star/train/kernel"
@@ -21,26 +22,17 @@ import (
 	"star/transport"
 )
 
-// rules reads what the baseline makes of gradients, if it is something else than the job's optimiser does.
-func (s *server) rules() (err error) {
-	job := s.job
-	if s.named, err = ps.ParseNamed(s.made.Rule); err != nil {
-		return job.Invalid("baseline", err)
-	}
-	return nil
-}
-
 // newRule is the rule of one shard: the baseline's, before the job's optimiser.
-func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) ps.Rule {
-	if s.named.Name == "" {
+func (s *server) newRule(i transport.ShardInfo, o *optim.Optimizer) rule.Rule {
+	if s.made.Rule == nil {
 		return process.OwnRule(&s.job.Job, o, s.rate)
 	}
-	return s.named.Make(&ps.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, s.job.Workers, int(i.To-i.From))
+	return s.made.Rule.Make(&rule.Descent{Optimizer: o, Schedule: s.rate, Clip: s.job.Clip}, s.job.Workers, int(i.To-i.From))
 }
 
 // judge is Zeno++ as the coordinator asks it.
-func (s *server) judge(e coord.Evidence) coord.Verdict {
-	v := s.named.Zeno.Judge(ps.Evidence{Dot: e.Dot, Norm: e.Norm, Ref: e.Ref, Rate: s.rate.At(e.Samples), First: s.rate.At(0)})
+func (s *server) judge(zeno rule.Zeno, e coord.Evidence) coord.Verdict {
+	v := zeno.Judge(rule.Evidence{Dot: e.Dot, Norm: e.Norm, Ref: e.Ref, Rate: s.rate.At(e.Samples), First: s.rate.At(0)})
 	return coord.Verdict{Score: v.Score, Limit: v.Limit, Factor: v.Factor}
 }
 
@@ -48,6 +40,7 @@ func (s *server) judge(e coord.Evidence) coord.Verdict {
 // shards have, on batches of the training data that follow an order of their own.
 type validator struct {
 	s      *server
+	zeno   rule.ZenoSpec
 	model  train.Model
 	loader *data.Loader
 	hash   string
@@ -97,16 +90,16 @@ const validatorGrace = 2 * time.Second
 // validationSeed sets the order of validation batches apart from that of training.
 const validationSeed = 0x7a656e6f
 
-func (s *server) newValidator() (*validator, error) {
+func (s *server) newValidator(zeno rule.ZenoSpec) (*validator, error) {
 	job := s.job
 	if job.Validation == nil {
-		return nil, job.Invalid("baseline", errors.New("zeno++ needs a model and data in the server: give Config.Validation"))
+		return nil, job.Invalid("baseline", errors.New("this one needs a model and data in the server: give Config.Validation"))
 	}
 	own, err := job.Validation()
 	if err != nil {
 		return nil, err
 	}
-	v := &validator{s: s, model: own.Model, hash: own.Hash, text: own.Name}
+	v := &validator{s: s, zeno: zeno, model: own.Model, hash: own.Hash, text: own.Name}
 	v.loader = data.NewLoader(own.Data, data.Stream{Seed: job.Seed ^ validationSeed})
 	v.grad, v.sum = process.Gradient(v.model), make([]float32, len(v.model.Params()))
 	return v, nil
@@ -161,8 +154,8 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 		if err := v.compute(ctx, v.at, int(rank), step); err != nil {
 			return err
 		}
-		v.at += int64(v.s.named.Samples)
-		if err := link.Push(ctx, step, basis, v.s.named.Samples, v.sum); err != nil {
+		v.at += int64(v.zeno.Samples)
+		if err := link.Push(ctx, step, basis, v.zeno.Samples, v.sum); err != nil {
 			return err
 		}
 		v.fails = 0
@@ -172,7 +165,7 @@ func (v *validator) serve(ctx context.Context, tcp *transport.TCP, addr string) 
 // compute puts the mean gradient of the samples from at on into v.sum, batch by batch.
 func (v *validator) compute(ctx context.Context, at int64, rank int, step int64) error {
 	clear(v.sum)
-	for left := v.s.named.Samples; left > 0; {
+	for left := v.zeno.Samples; left > 0; {
 		k := min(left, v.s.job.Batch)
 		batch, err := v.loader.Next(at, k)
 		if err != nil {
@@ -185,7 +178,7 @@ func (v *validator) compute(ctx context.Context, at int64, rank int, step int64)
 		if _, bad := kernel.FiniteSumSq(v.grad); bad >= 0 {
 			return &member.NaNError{Worker: rank, Step: step, Loss: loss, Tensor: "the validation gradient", Index: bad, Value: v.grad[bad]}
 		}
-		kernel.Axpy(float32(k)/float32(v.s.named.Samples), v.grad, v.sum)
+		kernel.Axpy(float32(k)/float32(v.zeno.Samples), v.grad, v.sum)
 		at, left = at+int64(k), left-k
 	}
 	return nil

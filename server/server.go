@@ -28,6 +28,7 @@ import (
 	"star/modes"
 	"star/modes/baseline"
 	"star/ps"
+	"star/ps/rule"
 	"star/resource"
 	"star/resource/actuate"
 	"star/runlog"
@@ -47,7 +48,6 @@ type server struct {
 	pilot  *pilot.Pilot  // --mode auto; else nil
 	made   baseline.Made // --baseline; else zero
 	scheme coord.Pilot   // of the baseline; nil: its plan stays
-	named  ps.Named      // rule of the baseline; zero: the optimiser alone
 	keeper *steward      // of this host, where the pilot asks nobody else; else nil
 	tenant *admission    // with a cluster, of rank 0; else nil
 	limits *actuate.Governor
@@ -195,8 +195,8 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	joined := make(chan struct{})
 	go func() { defer close(joined); join() }()
 	over := make(chan struct{})
-	if s.named.Name == "zeno++" {
-		v, err := s.newValidator()
+	if zeno, ok := s.made.Rule.(rule.ZenoSpec); ok {
+		v, err := s.newValidator(zeno)
 		if err != nil {
 			return err
 		}
@@ -245,8 +245,8 @@ func Check(c Config) error {
 func (s *server) features() combinations.Set {
 	job, p := s.job, s.plan
 	set := process.Features(&job.Job).
-		With(combinations.LGC, s.named.Name == "lgc").
-		With(combinations.ADPSGD, s.named.Name == "ad-psgd").
+		With(combinations.LGC, is[rule.LiveSpec](s.made.Rule)).
+		With(combinations.ADPSGD, is[rule.GossipSpec](s.made.Rule)).
 		With(combinations.Tree, p.AutoTree || p.Parents != nil).
 		With(combinations.Parts, p.Micro > 0 || p.Local > 0).
 		With(combinations.Strides, p.Local > 0 && s.made.Local == nil).
@@ -256,13 +256,16 @@ func (s *server) features() combinations.Set {
 	switch {
 	case job.Baseline == "":
 		return set
-	case s.named.Name != "":
+	case s.made.Rule != nil:
 		return set.With(combinations.OwnRule, true)
 	case s.made.Local != nil:
 		return set.With(combinations.OwnSteps, true)
 	}
 	return set.With(combinations.Deciding, s.made.Scheme != nil).With(combinations.Fixed, s.made.Scheme == nil)
 }
+
+// is says whether a baseline's rule is of that kind.
+func is[S rule.Spec](s rule.Spec) bool { _, ok := s.(S); return ok }
 
 // prepare checks what can be checked before anything listens.
 func (s *server) prepare() (err error) {
@@ -278,9 +281,6 @@ func (s *server) prepare() (err error) {
 	}
 	if job.Baseline != "" {
 		if err := s.baseline(); err != nil {
-			return err
-		}
-		if err := s.rules(); err != nil {
 			return err
 		}
 	} else if job.Mode == member.Auto {
@@ -316,7 +316,7 @@ func (s *server) prepare() (err error) {
 	if s.opt, s.rate, err = process.UpdateRule(&job.Job); err != nil {
 		return err
 	}
-	if s.named.Name != "" {
+	if s.made.Rule != nil {
 		s.opt = s.opt.Shared() // the baseline's rule makes one direction of gradients
 	}
 	if s.made.Local != nil { // the job's own one is the workers'
@@ -333,11 +333,11 @@ func (s *server) prepare() (err error) {
 
 // shards configures the hosting of shards.
 func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
-	rules := map[int]ps.Rule{} // by shard; NewRule and Load run one after the other
+	rules := map[int]rule.Rule{} // by shard; NewRule and Load run one after the other
 	cfg := ps.ServerConfig{
 		Job: s.job.Name,
 		Log: s.log,
-		NewRule: func(i transport.ShardInfo) (ps.Rule, error) {
+		NewRule: func(i transport.ShardInfo) (rule.Rule, error) {
 			o, err := optim.New(s.opt.Cut(int(i.From), int(i.To)), int(i.To-i.From))
 			if err != nil {
 				return nil, err
@@ -348,21 +348,21 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 		},
 		Save:      s.saveShard,
 		Copies:    s.job.Replicas > 1,
-		Validator: s.named.Name == "zeno++",
+		Validator: is[rule.ZenoSpec](s.made.Rule),
 		Store:     keeps(s.plan),
 		Measure:   s.job.Poison != member.Off,
 		Pause:     (&pacer{limits: s.limits, moved: s.moved}).pause,
 		Network:   besides{tcp, s.job.Coordinator},
 		Hello:     transport.Hello{Token: s.job.Token, Version: member.Program, Host: process.Hostname(), Rank: s.job.Rank},
-		State: func(r ps.Rule) ps.RuleState {
-			st := process.RuleState(r, func(r ps.Stateful) []ps.RuleSlot { return r.Slots(ps.Inner(r).Optimizer.(*optim.Optimizer).Len()) })
-			out := ps.RuleState{Name: st.Name, Steps: st.Steps}
+		State: func(r rule.Rule) rule.State {
+			st := process.RuleState(r, func(r rule.Stateful) []rule.Slot { return r.Slots(rule.Inner(r).Optimizer.(*optim.Optimizer).Len()) })
+			out := rule.State{Name: st.Name, Steps: st.Steps}
 			for _, slot := range st.Slots {
-				out.Slots = append(out.Slots, ps.RuleSlot(slot))
+				out.Slots = append(out.Slots, rule.Slot(slot))
 			}
 			return out
 		},
-		SetState: func(r ps.Rule, st ps.RuleState) error {
+		SetState: func(r rule.Rule, st rule.State) error {
 			in := optim.State{Name: st.Name, Steps: st.Steps}
 			for _, slot := range st.Slots {
 				in.Slots = append(in.Slots, optim.Slot(slot))
@@ -385,7 +385,7 @@ func (s *server) shards(tcp *transport.TCP) ps.ServerConfig {
 // saveShard writes one shard's part of a checkpoint. Updates wait until the optimiser's state is copied, and not for the disk; the
 // parameters need no copy, because the next update makes others.
 func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
-	st := process.Copied(process.RuleState(r.Rule, func(rule ps.Stateful) []ps.RuleSlot { return rule.Lasting(len(r.Params)) }))
+	st := process.Copied(process.RuleState(r.Rule, func(rule rule.Stateful) []rule.Slot { return rule.Lasting(len(r.Params)) }))
 	r.RuleDone()
 	return process.WriteShard(process.CheckpointDir(&s.job.Job, r.ID), r.Shard, r.Version, r.Params, st)
 }
@@ -582,11 +582,11 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 	if s.pilot != nil {
 		cfg.Pilot = s.pilot
 	}
-	switch s.named.Name {
-	case "lgc":
+	switch r := s.made.Rule.(type) {
+	case rule.LiveSpec:
 		cfg.Scale, cfg.Lossy = coord.ScaleFiring, true
-	case "zeno++":
-		cfg.Validation = &coord.Validation{Every: s.named.Every, Judge: s.judge}
+	case rule.ZenoSpec:
+		cfg.Validation = &coord.Validation{Every: r.Every, Judge: func(e coord.Evidence) coord.Verdict { return s.judge(r.Zeno, e) }}
 	}
 	if s.scheme != nil {
 		cfg.Pilot = s.scheme

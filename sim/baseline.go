@@ -9,7 +9,7 @@ import (
 	"star"
 	"star/modes"
 	"star/modes/baseline"
-	"star/ps"
+	"star/ps/rule"
 	"star/train/optim"
 )
 
@@ -71,20 +71,16 @@ func (b *Baseline) Decide(time.Duration) (modes.Plan, string, bool) {
 // What is made of gradients only a Trained can try: a Quadratic becomes one, with the same gradients and the same measure of progress; a Tally is
 // refused where that matters. m is used up: make one for each run.
 func (c *Config) Play(m baseline.Made, own optim.Config) error {
-	named, err := ps.ParseNamed(m.Rule)
-	if err != nil {
-		return err
-	}
 	c.Plan, c.Cancel = m.Plan, m.Cancel
 	if b := NewBaseline(m, c.Samples); b != nil {
 		c.Pilot = b
 	}
 	t, ok := c.Learner.(*Trained)
 	if !ok {
-		if named.Name == "" && m.Local == nil && !goesOn(m.Plan) {
+		if m.Rule == nil && m.Local == nil && !goesOn(m.Plan) {
 			return nil
 		}
-		if _, ok := c.Learner.(*Tally); ok && named.Name == "" && m.Local == nil {
+		if _, ok := c.Learner.(*Tally); ok && m.Rule == nil && m.Local == nil {
 			return nil // it has no gradients that could be kept
 		}
 		q, ok := c.Learner.(*Quadratic)
@@ -96,12 +92,12 @@ func (c *Config) Play(m baseline.Made, own optim.Config) error {
 	if err := t.play(m, own); err != nil {
 		return err
 	}
-	t.Named = named
-	switch named.Name {
-	case "lgc":
+	t.Spec = m.Rule
+	switch r := m.Rule.(type) {
+	case rule.LiveSpec:
 		t.Mean = true
-	case "zeno++":
-		c.Validation = &Validation{Every: named.Every, Time: c.usual(float64(named.Samples) / float64(c.Batch))}
+	case rule.ZenoSpec:
+		c.Validation = &Validation{Every: r.Every, Time: c.usual(float64(r.Samples) / float64(c.Batch))}
 	}
 	return nil
 }
@@ -211,20 +207,20 @@ func IsBaseline(name string) bool {
 // play sets up the optimisers.
 func (t *Trained) play(m baseline.Made, own optim.Config) error {
 	n := len(t.Task.Params())
-	if m.Rule != "" || m.Local != nil {
+	if m.Rule != nil || m.Local != nil {
 		own = own.Shared()
 	}
 	rate, err := own.Rate()
 	if err != nil {
 		return err
 	}
-	schedule := ps.Schedule(rate)
+	schedule := rule.Schedule(rate)
 	if l := m.Local; l != nil {
 		pull, reset, workers := l.Pull, l.Reset, own
-		t.Solo = func() *ps.Solo {
-			return &ps.Solo{Pull: pull, Reset: reset, Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(workers, n) }}
+		t.Solo = func() *rule.Solo {
+			return &rule.Solo{Pull: pull, Reset: reset, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(workers, n) }}
 		}
-		own, schedule = optim.Config{Name: optim.SGD, LR: l.Outer.Rate}, ps.Constant(l.Outer.Rate)
+		own, schedule = optim.Config{Name: optim.SGD, LR: l.Outer.Rate}, rule.Constant(l.Outer.Rate)
 		if l.Outer.Momentum > 0 {
 			own.Name, own.Momentum = optim.Nesterov, l.Outer.Momentum
 		}
@@ -233,14 +229,14 @@ func (t *Trained) play(m baseline.Made, own optim.Config) error {
 	if err != nil {
 		return err
 	}
-	if m.Local == nil && m.Rule == "" && own.Strides() {
-		t.Stride = func() *ps.Solo {
-			return &ps.Solo{Gain: own.Gain(), Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(own.Shared(), n) }}
+	if m.Local == nil && m.Rule == nil && own.Strides() {
+		t.Stride = func() *rule.Solo {
+			return &rule.Solo{Gain: own.Gain(), Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(own.Shared(), n) }}
 		}
 	}
-	descent := &ps.Descent{Optimizer: o, Schedule: schedule, Threads: 1}
+	descent := &rule.Descent{Optimizer: o, Schedule: schedule, Threads: 1}
 	if t.Rule = descent; own.Name == optim.DANA {
-		each := ps.NewWorkerMomentum(descent, 0, o.Config().Momentum, own.WeightDecay)
+		each := rule.NewWorkerMomentum(descent, 0, o.Config().Momentum, own.WeightDecay)
 		each.Apart = t.Mean
 		t.Rule = each
 	}

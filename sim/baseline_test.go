@@ -13,7 +13,7 @@ import (
 	"star"
 	"star/modes"
 	"star/modes/baseline"
-	"star/ps"
+	"star/ps/rule"
 	"star/train/optim"
 )
 
@@ -398,7 +398,7 @@ func TestRulesAgree(t *testing.T) {
 // walk makes so many steps of SGD.
 func (h *hand) walk(g Gradient, steps int, params []float32) []float64 {
 	d := make([]float32, len(params))
-	for _, p := range ps.Pieces(h.from[g.Worker], g.Samples, steps) {
+	for _, p := range rule.Pieces(h.from[g.Worker], g.Samples, steps) {
 		h.byHand.Gradient(d, params, p.Start, p.Count)
 		for i := range d {
 			params[i] -= float32(h.lr) * d[i]

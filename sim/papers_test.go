@@ -13,7 +13,7 @@ import (
 	"star"
 	"star/modes"
 	"star/modes/baseline"
-	"star/ps"
+	"star/ps/rule"
 	"star/train/optim"
 )
 
@@ -222,7 +222,7 @@ func (p *plainly) Update(v int64, gs []Gradient) Outcome {
 func (p *plainly) steps(g Gradient, lr float64, pull ...float64) []float64 {
 	x := slices.Clone(p.read[g.Worker])
 	d := make([]float32, len(x))
-	for _, piece := range ps.Pieces(p.from[g.Worker], g.Samples, max(1, g.Local)) {
+	for _, piece := range rule.Pieces(p.from[g.Worker], g.Samples, max(1, g.Local)) {
 		at := make([]float32, len(x))
 		for i := range x {
 			at[i] = float32(x[i])
@@ -248,8 +248,8 @@ func TestModelsOfTheirOwn(t *testing.T) {
 		name string
 		make func() *plainly
 	}{
-		{"ad-psgd:graph=ring", func() *plainly { return gossips(ps.Circle, lr) }},
-		{"ad-psgd", func() *plainly { return gossips(ps.Complete, lr) }},
+		{"ad-psgd:graph=ring", func() *plainly { return gossips(rule.Circle, lr) }},
+		{"ad-psgd", func() *plainly { return gossips(rule.Complete, lr) }},
 		// x ← x − η·g(x) − d, c ← c + Σ d, d = α·(x − c), α = β/N (equations 5 and 6).
 		{"easgd:sync=yes,steps=1,beta=0.8", func() *plainly { return springs(0.8, lr) }},
 		{"easgd:sync=yes,steps=3,beta=0.8", func() *plainly { return springs(0.8, lr) }},
@@ -331,7 +331,7 @@ func name(method string) string {
 }
 
 // gossips is AD-PSGD: a worker's model is averaged with another one's, then takes the step that its gradient says, which was computed on what it was sent.
-func gossips(graph ps.Graph, lr float64) *plainly {
+func gossips(graph rule.Graph, lr float64) *plainly {
 	return &plainly{made: func(p *plainly, v int64, gs []Gradient) {
 		for _, g := range gs {
 			w := int(g.Worker)

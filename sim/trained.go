@@ -9,6 +9,7 @@ import (
 	"star"
 	"star/pgns"
 	"star/ps"
+	"star/ps/rule"
 	"star/transport"
 )
 
@@ -41,20 +42,20 @@ type Gauge interface {
 // Progress is the mean accuracy of the last three evaluations: one alone may be luck. A Trained is for one run.
 type Trained struct {
 	Task Task
-	Rule ps.Rule // of this run alone: optimisers remember
+	Rule rule.Rule // of this run alone: optimisers remember
 
-	// Named is what the shard makes of gradients before Rule, which must have a descent in it then; zero: nothing.
-	Named ps.Named
+	// Spec is what the shard makes of gradients before Rule, which must have a descent in it then; nil: nothing.
+	Spec rule.Spec
 
 	// Mean gives gradients the weights of a mean, bₖ by the samples of the update (--update-scale firing).
 	Mean bool
 
 	// Solo makes what a worker keeps that trains by itself (Plan.Local). nil: workers send gradients.
-	Solo func() *ps.Solo
+	Solo func() *rule.Solo
 
 	// Stride makes what a worker makes steps of its own with where the plan has it do so now, and compute gradients at other times, and what it hands over is for a rule that can go on from there
-	// (ps.Strider). nil: it can make none. Not with Solo.
-	Stride func() *ps.Solo
+	// ([rule.Strider]). nil: it can make none. Not with Solo.
+	Stride func() *rule.Solo
 
 	// Every is how many samples are applied between evaluations: samples and not updates, so that a mode of many small updates
 	// is not looked at more often. 0: a full round.
@@ -75,13 +76,15 @@ type Trained struct {
 	reads  []read
 	fire   transport.Fire
 
-	solos     []*ps.Solo
-	strides   []*ps.Solo    // of workers whose last gradient was of steps of their own
+	solos     []*rule.Solo
+	strides   []*rule.Solo  // of workers whose last gradient was of steps of their own
 	turns     []pgns.Change // of the workers' gradients: what a controller knows of the noise where updates are of one
 	own       []float32     // parameters of whoever trains by itself
 	step      []float32     // a gradient of it
-	descent   *ps.Descent
-	scores    bool // the shard asks before it applies
+	descent   *rule.Descent
+	planned   bool          // of LiveSpec
+	zeno      rule.ZenoSpec // where there is one
+	scores    bool          // the shard asks before it applies
 	salvages  bool
 	reference []float32 // on its way: the validation gradient
 	checks    int64     // validation gradients so far
@@ -108,22 +111,25 @@ func (t *Trained) Begin(workers, round int) {
 	params := t.Task.Params()
 	t.round, t.reads = round, make([]read, workers)
 	t.mem = snapshots{n: len(params), cur: &snapshot{vec: params}}
-	rule := t.Rule
-	t.descent = ps.Inner(rule)
-	if t.Named.Name != "" {
-		rule = t.Named.Make(t.descent, workers, len(params))
+	made := t.Rule
+	t.descent = rule.Inner(made)
+	if t.Spec != nil {
+		made = t.Spec.Make(t.descent, workers, len(params))
+		live, _ := t.Spec.(rule.LiveSpec)
+		t.planned = live.Planned
+		t.zeno, _ = t.Spec.(rule.ZenoSpec)
 	}
 	t.turns = make([]pgns.Change, workers)
-	_, t.scores = rule.(ps.Scorer)
-	_, t.salvages = rule.(ps.Salvager)
+	_, t.scores = made.(rule.Scorer)
+	_, t.salvages = made.(rule.Salvager)
 	if t.Solo != nil {
-		t.solos = make([]*ps.Solo, workers)
+		t.solos = make([]*rule.Solo, workers)
 		for w := range t.solos {
 			t.solos[w] = t.Solo()
 		}
 	}
-	t.strides = make([]*ps.Solo, workers)
-	t.shard = ps.NewShard(len(params), rule, &t.mem)
+	t.strides = make([]*rule.Solo, workers)
+	t.shard = ps.NewShard(len(params), made, &t.mem)
 	t.shard.Load(params, 0)
 	if t.Every <= 0 {
 		t.Every = round
@@ -171,7 +177,7 @@ func (t *Trained) compute(vec []float32, g *Gradient) error {
 		if err := t.Task.Gradient(vec, r.of.vec, r.from, g.Samples); err != nil {
 			return fmt.Errorf("sim: step %d of worker %d: %w", g.Step, g.Worker, err)
 		}
-		if t.Named.Planned && g.Samples < r.n {
+		if t.planned && g.Samples < r.n {
 			for i := range vec {
 				vec[i] *= float32(g.Samples) / float32(r.n)
 			}
@@ -209,12 +215,12 @@ func (t *Trained) stride(vec []float32, g *Gradient, r *read) error {
 }
 
 // train has a worker make its own steps.
-func (t *Trained) train(vec []float32, g *Gradient, r *read, s *ps.Solo) error {
+func (t *Trained) train(vec []float32, g *Gradient, r *read, s *rule.Solo) error {
 	t.own, t.step = append(t.own[:0], r.of.vec...), append(t.step[:0], r.of.vec...)
 	if err := s.Begin(t.own); err != nil {
 		return err
 	}
-	for _, p := range ps.Pieces(r.from, g.Samples, g.Local) {
+	for _, p := range rule.Pieces(r.from, g.Samples, g.Local) {
 		if err := t.Task.Gradient(t.step, t.own, p.Start, p.Count); err != nil {
 			return err
 		}
@@ -245,7 +251,7 @@ func (t *Trained) push(g *Gradient) error {
 	if err := t.compute(vec, g); err != nil {
 		return err
 	}
-	return t.shard.Push(ps.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Vec: vec})
+	return t.shard.Push(rule.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Vec: vec})
 }
 
 // Keep implements Keeper.
@@ -270,11 +276,11 @@ func (t *Trained) Drop(version int64, g Gradient, rest float64) error {
 		t.mem.Free(vec)
 		return nil
 	}
-	return t.salvage(version, ps.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Vec: vec}, float32(rest))
+	return t.salvage(version, rule.Gradient{Worker: g.Worker, Step: g.Step, Basis: g.Basis, Samples: g.Samples, Vec: vec}, float32(rest))
 }
 
 // salvage has the shard drop a gradient.
-func (t *Trained) salvage(version int64, g ps.Gradient, weight float32) error {
+func (t *Trained) salvage(version int64, g rule.Gradient, weight float32) error {
 	if err := t.shard.Push(g); err != nil {
 		return err
 	}
@@ -293,7 +299,7 @@ func (t *Trained) Validate() error {
 		return fmt.Errorf("sim: a validation for a rule that has no use for one: %T", t.Rule)
 	}
 	t.reference = t.mem.take()
-	err := t.Task.Gradient(t.reference, t.shard.Params(), validationFrom+t.checks*int64(t.Named.Samples), t.Named.Samples)
+	err := t.Task.Gradient(t.reference, t.shard.Params(), validationFrom+t.checks*int64(t.zeno.Samples), t.zeno.Samples)
 	if err != nil {
 		return fmt.Errorf("sim: validation gradient %d: %w", t.checks, err)
 	}
@@ -302,7 +308,7 @@ func (t *Trained) Validate() error {
 
 // Validated implements Validator.
 func (t *Trained) Validated() error {
-	g := ps.Gradient{Worker: star.Worker(len(t.reads)), Step: t.checks, Samples: t.Named.Samples, Vec: t.reference}
+	g := rule.Gradient{Worker: star.Worker(len(t.reads)), Step: t.checks, Samples: t.zeno.Samples, Vec: t.reference}
 	t.checks++
 	return t.salvage(t.shard.Version(), g, 0)
 }
@@ -317,7 +323,7 @@ func (t *Trained) next(version int64) (ps.Event, error) {
 			for _, g := range t.fire.Gradients {
 				weight += float64(g.Weight)
 			}
-			v := t.Named.Zeno.Judge(ps.Evidence{Dot: ev.Dot / weight, Norm: math.Sqrt(sum2) / weight, Ref: math.Sqrt(ev.Ref.Float64()),
+			v := t.zeno.Judge(rule.Evidence{Dot: ev.Dot / weight, Norm: math.Sqrt(sum2) / weight, Ref: math.Sqrt(ev.Ref.Float64()),
 				Rate: t.descent.Schedule.At(t.used), First: t.descent.Schedule.At(0)})
 			factor = v.Factor
 			if t.Judged++; factor == 0 {

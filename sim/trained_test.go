@@ -11,7 +11,7 @@ import (
 
 	"star"
 	"star/modes"
-	"star/ps"
+	"star/ps/rule"
 )
 
 // line is the task of finding which of two halves of a plane points are in: logistic regression on points that follow
@@ -63,8 +63,8 @@ func (plain) Step(params, grad []float32, lr float64) {
 	}
 }
 
-func descent(lr float64) ps.Rule {
-	return &ps.Descent{Optimizer: plain{}, Schedule: ps.Constant(lr), Threads: 1}
+func descent(lr float64) rule.Rule {
+	return &rule.Descent{Optimizer: plain{}, Schedule: rule.Constant(lr), Threads: 1}
 }
 
 // byHand learns as Trained must, with a copy of everything for everybody: w ← w − η·Σ (bₖ/B)·gₖ(wₖ).

@@ -8,7 +8,7 @@ import (
 
 	"star"
 	"star/coord"
-	"star/ps"
+	"star/ps/rule"
 	"star/train/kernel"
 	"star/transport"
 )
@@ -17,7 +17,7 @@ import (
 // have come too late for that.
 type partial struct {
 	live  bool // LGC: what is late corrects the next direction
-	term  ps.LiveTerm
+	term  rule.LiveTerm
 	own   []float32 // weighted, of the round before
 	spare []float32
 	last  transport.Close
@@ -33,7 +33,7 @@ const (
 )
 
 // forget begins without a past, as all members of another ring do.
-func (p *partial) forget() { p.role, p.term, p.last = partNone, ps.LiveTerm{}, transport.Close{} }
+func (p *partial) forget() { p.role, p.term, p.last = partNone, rule.LiveTerm{}, transport.Close{} }
 
 // own computes the member's own gradient and looks whether it belongs; one without samples in the round has zeros.
 func (w *ringWorker) own(ctx context.Context, rel transport.Release, rec *star.Record) (computed time.Time, err error) {
@@ -126,7 +126,7 @@ func (p *partial) keep(own []float32, m transport.Close, first, any bool) {
 
 // back undoes the steps that the worker has made by itself: all members make the same update of the parameters that they began with.
 func (w *ringWorker) back() {
-	for _, s := range []*ps.Solo{w.local, w.stride} {
+	for _, s := range []*rule.Solo{w.local, w.stride} {
 		if s != nil {
 			s.Back(w.params)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"star"
@@ -12,7 +11,7 @@ import (
 	"star/internal/process"
 	"star/member"
 	"star/pgns"
-	"star/ps"
+	"star/ps/rule"
 	"star/train/kernel"
 	"star/train/optim"
 	"star/transport"
@@ -21,22 +20,33 @@ import (
 // errLocal is why a worker and its job do not fit together.
 var errLocal = errors.New("give every member of the job the same --baseline")
 
-// newLocal makes it of the job's optimiser; nil where the job's baseline, if it has one, sends gradients.
-func newLocal(job *member.Job, workers, params int) (*ps.Solo, error) {
+// byBaseline has the worker do its part of the job's baseline.
+func (w *worker) byBaseline(job *member.Job, workers, params int) error {
 	job = &member.Job{Workers: workers, Batch: job.Batch, Rule: job.Rule, Explain: job.Explain}
 	made, err := process.MakeBaseline(job)
-	if err != nil || made.Local == nil {
-		return nil, err
+	if err != nil {
+		return err
 	}
+	if live, ok := made.Rule.(rule.LiveSpec); ok {
+		w.planned = live.Planned
+	}
+	if made.Local != nil {
+		w.local, err = newLocal(job, params, made.Local.Pull, made.Local.Reset)
+	}
+	return err
+}
+
+// newLocal makes it of the job's optimiser.
+func newLocal(job *member.Job, params int, pull float64, reset bool) (*rule.Solo, error) {
 	c, rate, err := process.UpdateRule(job)
 	if err != nil {
 		return nil, err
 	}
-	return &ps.Solo{Pull: made.Local.Pull, Reset: made.Local.Reset, Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+	return &rule.Solo{Pull: pull, Reset: reset, Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
 // newStride is what a worker makes steps with in a job that otherwise sends gradients.
-func newStride(job *member.Job, params int) (*ps.Solo, error) {
+func newStride(job *member.Job, params int) (*rule.Solo, error) {
 	if err := process.MayStride(job); err != nil {
 		return nil, err
 	}
@@ -44,11 +54,11 @@ func newStride(job *member.Job, params int) (*ps.Solo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ps.Solo{Gain: c.Gain(), Schedule: rate, Make: func() (ps.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+	return &rule.Solo{Gain: c.Gain(), Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
 }
 
 // solo is what the worker makes the steps of a release with; nil: it computes gradients. What it has remembered in such steps is forgotten with the first gradient (compute).
-func (w *worker) solo(rel transport.Release) (*ps.Solo, error) {
+func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 	if w.local != nil {
 		if rel.Local == 0 {
 			return nil, &member.DisagreeError{Err: fmt.Errorf("the job wants a gradient of this worker: %w", errLocal)}
@@ -69,14 +79,14 @@ func (w *worker) solo(rel transport.Release) (*ps.Solo, error) {
 }
 
 // partsOf is what a worker computes one after the other.
-func partsOf(rel transport.Release) []ps.Piece {
+func partsOf(rel transport.Release) []rule.Piece {
 	if rel.Part == 0 {
-		return ps.Pieces(rel.Start, rel.Count, max(rel.Local, rel.Micro))
+		return rule.Pieces(rel.Start, rel.Count, max(rel.Local, rel.Micro))
 	}
-	var out []ps.Piece
+	var out []rule.Piece
 	for _, s := range append([]transport.Piece{{Start: rel.Start, Count: rel.Count}}, rel.More...) {
 		for at := 0; at < s.Count; at += rel.Part {
-			out = append(out, ps.Piece{Start: s.Start + int64(at), Count: min(rel.Part, s.Count-at)})
+			out = append(out, rule.Piece{Start: s.Start + int64(at), Count: min(rel.Part, s.Count-at)})
 		}
 	}
 	return out
@@ -114,7 +124,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 				return computed, err
 			}
 		}
-		var next *ps.Piece
+		var next *rule.Piece
 		if i+1 < len(pieces) {
 			next = &pieces[i+1]
 		}
@@ -127,7 +137,7 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 	} else {
 		copy(w.grad, w.sum)
 		over := done.samples
-		if plannedPart(w.job.Baseline) {
+		if w.planned {
 			over = rel.Count
 		}
 		kernel.Scale(1/float32(over), w.grad)
@@ -143,11 +153,6 @@ func (w *worker) pieces(ctx context.Context, rel transport.Release, rec *star.Re
 	return computed, nil
 }
 
-// plannedPart says whether a job's baseline wants what a worker that was stopped has done divided by all that was planned.
-func plannedPart(rule string) bool {
-	return strings.HasPrefix(rule, "lgc:") && strings.Contains(rule, "partial=planned")
-}
-
 // piecework is what was done of a batch so far.
 type piecework struct {
 	at      time.Duration // of the job, when it began
@@ -157,7 +162,7 @@ type piecework struct {
 }
 
 // piece computes one piece, and adds it to w.sum, or makes a step of it with local, which may be nil. next, which may be nil, will be asked for after it.
-func (w *worker) piece(ctx context.Context, p ps.Piece, next *ps.Piece, local *ps.Solo, rec *star.Record, done *piecework) error {
+func (w *worker) piece(ctx context.Context, p rule.Piece, next *rule.Piece, local *rule.Solo, rec *star.Record, done *piecework) error {
 	begun, first := time.Now(), done.samples == 0
 	batch, err := w.loader.Next(p.Start, p.Count)
 	if err != nil {

@@ -25,11 +25,12 @@ func TestOuterStep(t *testing.T) {
 
 // A worker that trains by itself has one velocity, so with dana it is Nesterov's: what the optimiser of that name does alone is a plain step.
 func TestLocalStepsOfDANA(t *testing.T) {
-	solo, err := newLocal(&member.Job{Batch: 8, Rule: member.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.DANA, LR: 0.1, Momentum: 0.9}}, 2, 1)
+	var worker worker
+	err := worker.byBaseline(&member.Job{Batch: 8, Rule: member.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.DANA, LR: 0.1, Momentum: 0.9}}, 2, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := solo.Make()
+	o, err := worker.local.Make()
 	if err != nil {
 		t.Fatal(err)
 	}

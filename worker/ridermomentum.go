@@ -9,7 +9,7 @@ import (
 	"star/train/kernel"
 )
 
-// riderMomentum is what ps.WorkerMomentum is to riders of a ring: each has a velocity of its own, with the member that carries it. All members make the same update
+// riderMomentum is what rule.WorkerMomentum is to riders of a ring: each has a velocity of its own, with the member that carries it. All members make the same update
 // of their own sum, whose velocity is Nesterov's, and move the parameters by what riders bring besides, which is summed apart in rounds that carry some:
 //
 //	v_r ← μ·v_r + g_r      w ← w − η·Σ c_r·(g_r + μ·v_r)

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"star"
-	"star/ps"
+	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"
 )
@@ -13,14 +13,14 @@ import (
 // A ring whose member has Nesterov's momentum, and whose riders have their own, makes the updates that a shard makes of the same firings with a velocity for each worker.
 func TestRiderMomentumIsThatOfShards(t *testing.T) {
 	const n, mu, lr = 3, 0.9, 0.1
-	descent := func(name string) *ps.Descent {
+	descent := func(name string) *rule.Descent {
 		o, err := optim.New(optim.Config{Name: name, LR: lr, Momentum: mu}, n)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &ps.Descent{Optimizer: o, Schedule: ps.Constant(lr)}
+		return &rule.Descent{Optimizer: o, Schedule: rule.Constant(lr)}
 	}
-	shard, ring := ps.NewWorkerMomentum(descent(optim.DANA), 3, mu, 0), descent(optim.Nesterov)
+	shard, ring := rule.NewWorkerMomentum(descent(optim.DANA), 3, mu, 0), descent(optim.Nesterov)
 	shard.Apart = true // a ring has them apart in whole rounds, too
 	freed := 0
 	riders := newRiderMomentum(n, mu, 0, func(*riderGrad) { freed++ })
@@ -34,7 +34,7 @@ func TestRiderMomentumIsThatOfShards(t *testing.T) {
 	}
 	carried := 0
 	for step := range 40 {
-		gs := []ps.Gradient{{Worker: 0, Weight: 1. / 3, Vec: gradient(0, step)}}
+		gs := []rule.Gradient{{Worker: 0, Weight: 1. / 3, Vec: gradient(0, step)}}
 		rides := func(w int) {
 			riders.carry(&riderGrad{Push: transport.Push{Worker: star.Worker(w)}, vec: gradient(w, step)}, 1./3)
 			carried++
@@ -48,7 +48,7 @@ func TestRiderMomentumIsThatOfShards(t *testing.T) {
 		for w := 1; w <= 2; w++ {
 			if step%(w+1) == 0 {
 				rides(w)
-				gs = append(gs, ps.Gradient{Worker: star.Worker(w), Weight: 1. / 3, Vec: gradient(w, step)})
+				gs = append(gs, rule.Gradient{Worker: star.Worker(w), Weight: 1. / 3, Vec: gradient(w, step)})
 			}
 		}
 		own := gradient(0, step)

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	gonet "net"
 	"slices"
-	"strings"
 	"time"
 
 	"star"
@@ -16,7 +15,7 @@ import (
 	"star/coord"
 	"star/internal/process"
 	"star/member"
-	"star/ps"
+	"star/ps/rule"
 	"star/train/optim"
 	"star/transport"
 )
@@ -61,7 +60,7 @@ type ringWorker struct {
 type replicated struct {
 	params []float32
 	opt    *optim.Optimizer
-	rule   *ps.Descent
+	rule   *rule.Descent
 
 	version int64 // of parameters and optimiser; -1: they are not whole
 	samples int64 // applied until version: the clock of schedules
@@ -266,8 +265,8 @@ func (w *ringWorker) load() error {
 	if err != nil {
 		return err
 	}
-	w.part.live = strings.HasPrefix(made.Rule, "lgc")
-	if cfg.Name == optim.DANA && made.Rule == "" && made.Local == nil {
+	_, w.part.live = made.Rule.(rule.LiveSpec)
+	if cfg.Name == optim.DANA && made.Rule == nil && made.Local == nil {
 		w.riding = newRiderMomentum(len(w.params), cfg.Momentum, w.job.Clip, w.door.free)
 	}
 	cfg = cfg.Shared()     // members always make their updates together
@@ -280,7 +279,7 @@ func (w *ringWorker) load() error {
 	if w.opt, err = optim.New(cfg, len(w.params)); err != nil {
 		return err
 	}
-	w.rule = &ps.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip}
+	w.rule = &rule.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip}
 	at := w.member.Welcome.Version
 	switch {
 	case at > 0 && w.member.Welcome.Step > 0: // the ring is beyond every checkpoint

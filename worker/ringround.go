@@ -11,7 +11,7 @@ import (
 	"star/allreduce"
 	"star/coord"
 	"star/exactsum"
-	"star/ps"
+	"star/ps/rule"
 	"star/train"
 	"star/train/kernel"
 	"star/transport"
@@ -170,7 +170,7 @@ func (w *ringWorker) update(local int) (sum2 float64) {
 	}
 	w.door.change(w.version+1, func() {
 		if local > 0 && w.local == nil {
-			w.rule.Stride(w.params, []ps.Gradient{{Vec: w.grad, Weight: 1}}, local, w.samples)
+			w.rule.Stride(w.params, []rule.Gradient{{Vec: w.grad, Weight: 1}}, local, w.samples)
 		} else {
 			w.rule.Step(w.params, w.grad, w.samples, norm)
 		}

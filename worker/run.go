@@ -245,7 +245,7 @@ func (j *joining) make() (err error) {
 	j.defers(func() { w.loader.Close() })
 	w.own = flightrecorder.Open(fmt.Sprintf("worker %d", rank), "its own computation, of its step", "", "it is done: a slow worker is waited for")
 	j.defers(w.own.Close)
-	if w.local, err = newLocal(job, m.Welcome.Workers, len(w.grad)); err != nil {
+	if err = w.byBaseline(job, m.Welcome.Workers, len(w.grad)); err != nil {
 		return err
 	}
 	if !j.Telemetry.Off {

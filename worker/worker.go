@@ -31,6 +31,7 @@ import (
 	"star/pgns"
 	"star/poison"
 	"star/ps"
+	"star/ps/rule"
 	"star/resource/actuate"
 	"star/resource/host"
 	"star/train"
@@ -101,10 +102,11 @@ type leftovers struct {
 
 // solos is what a worker does that makes steps of its own, or computes its batch in parts.
 type solos struct {
-	local      *ps.Solo  // of a baseline whose workers train by themselves; nil: it sends gradients
-	stride     *ps.Solo  // in their place, as long as the plan has steps of their own; see solo
-	sum        []float32 // of the parts of a batch
-	generation int64     // of its ring; 0: there is none
+	local      *rule.Solo // of a baseline whose workers train by themselves; nil: it sends gradients
+	planned    bool       // what was done of a batch is divided by all that was planned of it
+	stride     *rule.Solo // in their place, as long as the plan has steps of their own; see solo
+	sum        []float32  // of the parts of a batch
+	generation int64      // of its ring; 0: there is none
 }
 
 // evaluation is memory of one.

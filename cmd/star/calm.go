@@ -16,7 +16,7 @@ import (
 	"star/coord"
 	"star/internal/settings"
 	"star/modes"
-	"star/ps"
+	"star/ps/rule"
 	"star/train/optim"
 )
 
@@ -294,10 +294,10 @@ func (k *calmJob) gradient(ctx context.Context, params []float32, w *wanted) (no
 	for _, s := range w.More {
 		first -= s[1]
 	}
-	var parts []ps.Piece
+	var parts []rule.Piece
 	for _, s := range append([][2]int64{{w.Start, first}}, w.More...) {
 		for at := int64(0); at < s[1]; at += int64(w.part) {
-			parts = append(parts, ps.Piece{Start: s[0] + at, Count: int(min(int64(w.part), s[1]-at))})
+			parts = append(parts, rule.Piece{Start: s[0] + at, Count: int(min(int64(w.part), s[1]-at))})
 		}
 	}
 	return k.Parts(ctx, params, parts)

@@ -10,7 +10,7 @@ import (
 	"star/internal/combinations"
 	"star/member"
 	"star/modes/baseline"
-	"star/ps"
+	"star/ps/rule"
 	"star/train/kernel"
 	"star/train/optim"
 )
@@ -85,17 +85,17 @@ func UpdateRule(job *member.Job) (optim.Config, optim.Schedule, error) {
 }
 
 // OptimizerOf is the optimiser of a shard's rule, as NewRule has made it.
-func OptimizerOf(r ps.Rule) *optim.Optimizer { return ps.Inner(r).Optimizer.(*optim.Optimizer) }
+func OptimizerOf(r rule.Rule) *optim.Optimizer { return rule.Inner(r).Optimizer.(*optim.Optimizer) }
 
 // Lossy says whether a codec changes gradients by more than the rounding of half
 // precision, so that their norms are not those that workers report.
 func Lossy(codec string) bool { return codec != "none" && codec != "fp16" && codec != "bf16" }
 
 // OwnRule is the rule of a job's optimiser alone.
-func OwnRule(job *member.Job, o *optim.Optimizer, rate optim.Schedule) ps.Rule {
-	descent := &ps.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip}
+func OwnRule(job *member.Job, o *optim.Optimizer, rate optim.Schedule) rule.Rule {
+	descent := &rule.Descent{Optimizer: o, Schedule: rate, Clip: job.Clip}
 	if c := o.Config(); c.Name == optim.DANA {
-		r := ps.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
+		r := rule.NewWorkerMomentum(descent, job.Ranks(), c.Momentum, c.WeightDecay)
 		r.Apart = job.UpdateScale == string(coord.ScaleFiring)
 		return r
 	}
@@ -103,9 +103,9 @@ func OwnRule(job *member.Job, o *optim.Optimizer, rate optim.Schedule) ps.Rule {
 }
 
 // RuleState is what a rule remembers, its optimiser's part first; with lasting what a checkpoint keeps of it.
-func RuleState(r ps.Rule, slots func(ps.Stateful) []ps.RuleSlot) optim.State {
+func RuleState(r rule.Rule, slots func(rule.Stateful) []rule.Slot) optim.State {
 	st := OptimizerOf(r).State()
-	if more, ok := r.(ps.Stateful); ok {
+	if more, ok := r.(rule.Stateful); ok {
 		st.Slots = st.Slots[:len(st.Slots):len(st.Slots)]
 		for _, slot := range slots(more) {
 			st.Slots = append(st.Slots, optim.Slot(slot))
@@ -118,7 +118,7 @@ func RuleState(r ps.Rule, slots func(ps.Stateful) []ps.RuleSlot) optim.State {
 func fitted(st optim.State, name string, n int) optim.State {
 	switch {
 	case name == optim.DANA && st.Name == optim.Nesterov && len(st.Slots) == 1:
-		st.Name, st.Slots = name, []optim.Slot{{Name: ps.CommonVelocity, Data: st.Slots[0].Data}}
+		st.Name, st.Slots = name, []optim.Slot{{Name: rule.CommonVelocity, Data: st.Slots[0].Data}}
 	case name == optim.Nesterov && st.Name == optim.DANA:
 		mean := make([]float32, n)
 		for _, v := range st.Slots {
@@ -146,21 +146,21 @@ func KeepOptimizer(job *member.Job, m checkpoint.Manifest) {
 }
 
 // SetRuleState makes a rule remember what a ruleState says.
-func SetRuleState(r ps.Rule, st optim.State) error {
+func SetRuleState(r rule.Rule, st optim.State) error {
 	o := OptimizerOf(r)
 	st = fitted(st, o.Config().Name, o.Len())
 	own := len(o.State().Slots)
-	var more []ps.RuleSlot
+	var more []rule.Slot
 	for i, slot := range st.Slots {
 		if i >= own {
-			more = append(more, ps.RuleSlot(slot))
+			more = append(more, rule.Slot(slot))
 		}
 	}
 	st.Slots = st.Slots[:min(own, len(st.Slots))]
 	if err := o.SetState(st); err != nil {
 		return err
 	}
-	switch r, ok := r.(ps.Stateful); {
+	switch r, ok := r.(rule.Stateful); {
 	case ok:
 		return r.SetSlots(more)
 	case len(more) > 0:

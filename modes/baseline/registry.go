@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/modes"
+	"star/ps/rule"
 )
 
 // Scheme decides when gradients become an update, by the rules of one paper. It is told everything in order.
@@ -70,7 +71,7 @@ type Made struct {
 	Scheme Scheme     // nil: the plan stays
 	Local  *Local     // nil: workers send gradients
 	Notice string     // what whoever starts the job should know of the scheme with these settings; empty: nothing
-	Rule   string     // what the shards make of gradients, if not the job's optimiser: a name that package ps knows; empty: the optimiser
+	Rule   rule.Spec  // what the shards make of gradients, if not the job's optimiser; nil: the optimiser
 
 	// Cancel has those without whom an update is made told to stop computing for it, between the parts of their mini-batches
 	// (Plan.Micro). In an all-reduce whose rounds are closed they stop without it; there it has what they did correct the next update.

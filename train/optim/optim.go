@@ -36,7 +36,7 @@ const (
 	Adam     = "adam"
 	AdamW    = "adamw"
 
-	// DANA is Nesterov's momentum with a velocity for each worker. Those are with the rule that makes gradients a direction (ps.WorkerMomentum), which adds the weight
+	// DANA is Nesterov's momentum with a velocity for each worker. Those are with the rule that makes gradients a direction (rule.WorkerMomentum), which adds the weight
 	// decay too: what is left for the optimiser is the plain step.
 	DANA = "dana"
 )
@@ -322,10 +322,10 @@ func (c Config) Strides() bool { return c.Name != Adam && c.Name != AdamW && len
 // Gain is by how much a step becomes longer because gradients are remembered: 1/(1 − μ), and 1 without momentum.
 func (c Config) Gain() float64 { return 1 / (1 - c.WithDefaults().Momentum) }
 
-// Stride moves params as far as workers have come in so many steps of their own with optimisers of the same settings: mean is what [ps.Solo] hands over, the mean of their movement in a step,
+// Stride moves params as far as workers have come in so many steps of their own with optimisers of the same settings: mean is what [rule.Solo] hands over, the mean of their movement in a step,
 // by the learning rate and by Gain. What the optimiser remembers becomes the mean velocity of those steps. Optimisers for which Strides is false panic. mean is not changed.
 //
-// [ps.Solo]: https://pkg.go.dev/star/ps#Solo
+// [rule.Solo]: https://pkg.go.dev/star/ps/rule#Solo
 func (o *Optimizer) Stride(params, mean []float32, steps int, lr float64) {
 	if len(params) != o.n || len(mean) != o.n || !o.c.Strides() {
 		panic(fmt.Sprintf("optim: a stride of %d parameters, %d of the mean, with %s for %d", len(params), len(mean), o.c.Name, o.n))

@@ -9,7 +9,7 @@ import (
 	"star/exactsum"
 	"star/internal/process"
 	"star/internal/settings"
-	"star/ps"
+	"star/ps/rule"
 	"star/train"
 	"star/train/data"
 	"star/train/kernel"
@@ -24,7 +24,7 @@ type Calm struct {
 	job    *settings.Job
 	model  train.Model
 	loader *data.Loader
-	rule   ps.Rule
+	rule   rule.Rule
 	params []float32
 	spare  [][]float32
 }
@@ -72,7 +72,7 @@ func (c *Calm) Params() []float32 { return c.params }
 
 // State is a copy of where it is, as a checkpoint has it.
 func (c *Calm) State() (params []float32, st optim.State) {
-	return slices.Clone(c.params), process.Copied(process.RuleState(c.rule, func(r ps.Stateful) []ps.RuleSlot { return r.Lasting(len(c.params)) }))
+	return slices.Clone(c.params), process.Copied(process.RuleState(c.rule, func(r rule.Stateful) []rule.Slot { return r.Lasting(len(c.params)) }))
 }
 
 // Back goes back to a State.
@@ -102,7 +102,7 @@ func (c *Calm) Gradient(ctx context.Context, params []float32, start int64, samp
 }
 
 // Parts is the mean gradient over samples that a worker has taken from a queue, part by part.
-func (c *Calm) Parts(ctx context.Context, params []float32, parts []ps.Piece) (g CalmGradient, err error) {
+func (c *Calm) Parts(ctx context.Context, params []float32, parts []rule.Piece) (g CalmGradient, err error) {
 	g.Vec = c.vector()
 	clear(g.Vec)
 	done := 0
@@ -152,9 +152,9 @@ type Weighted struct {
 
 // Update makes one of gradients in the order of their workers, after so many samples, and frees them.
 func (c *Calm) Update(before int64, gs []Weighted) {
-	in := make([]ps.Gradient, len(gs))
+	in := make([]rule.Gradient, len(gs))
 	for i, g := range gs {
-		in[i] = ps.Gradient{Worker: star.Worker(g.Worker), Weight: g.Weight, Vec: g.Vec}
+		in[i] = rule.Gradient{Worker: star.Worker(g.Worker), Weight: g.Weight, Vec: g.Vec}
 	}
 	dir := c.rule.Combine(c.params, 0, in)
 	norm := -1.0

@@ -1,4 +1,4 @@
-package ps
+package rule
 
 import (
 	"fmt"
@@ -269,8 +269,8 @@ const CommonVelocity = "dana.velocity"
 const velocitySlot = "dana.velocity.%d"
 
 // Slots implements [Stateful]. Velocities that are all the same are one in common.
-func (r *WorkerMomentum) Slots(n int) []RuleSlot {
-	out := make([]RuleSlot, len(r.velocity))
+func (r *WorkerMomentum) Slots(n int) []Slot {
+	out := make([]Slot, len(r.velocity))
 	for w, v := range r.velocity {
 		if v == nil {
 			v = r.common
@@ -278,22 +278,22 @@ func (r *WorkerMomentum) Slots(n int) []RuleSlot {
 		if v == nil {
 			v = make([]float32, n)
 		}
-		out[w] = RuleSlot{Name: fmt.Sprintf(velocitySlot, w), Data: v}
+		out[w] = Slot{Name: fmt.Sprintf(velocitySlot, w), Data: v}
 	}
 	return out
 }
 
 // Lasting implements [Stateful].
-func (r *WorkerMomentum) Lasting(n int) []RuleSlot {
+func (r *WorkerMomentum) Lasting(n int) []Slot {
 	if r.common == nil || r.owned() {
 		return r.Slots(n)
 	}
-	return []RuleSlot{{Name: CommonVelocity, Data: r.common}}
+	return []Slot{{Name: CommonVelocity, Data: r.common}}
 }
 
 // SetSlots implements [Stateful]. What belongs to workers that the job has no more is left out.
-func (r *WorkerMomentum) SetSlots(slots []RuleSlot) error {
-	one := len(slots) > 0 && !slices.ContainsFunc(slots, func(s RuleSlot) bool { return !slices.Equal(s.Data, slots[0].Data) })
+func (r *WorkerMomentum) SetSlots(slots []Slot) error {
+	one := len(slots) > 0 && !slices.ContainsFunc(slots, func(s Slot) bool { return !slices.Equal(s.Data, slots[0].Data) })
 	for w, s := range slots {
 		if name := fmt.Sprintf(velocitySlot, w); s.Name != name && (s.Name != CommonVelocity || len(slots) > 1) {
 			return fmt.Errorf("ps: %q is no state of the optimiser dana: give every star-ps the same --optimizer and --baseline", s.Name)
@@ -309,3 +309,5 @@ func (r *WorkerMomentum) SetSlots(slots []RuleSlot) error {
 	}
 	return nil
 }
+
+func (r *WorkerMomentum) inner() *Descent { return r.Then }

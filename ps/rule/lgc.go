@@ -1,4 +1,4 @@
-package ps
+package rule
 
 import (
 	"fmt"
@@ -103,7 +103,7 @@ func (l *LiveCompensated) Measure(on bool) { l.measure = on }
 func (l *LiveCompensated) Sum2() float64 { return l.sum2 }
 
 // Slots implements [Stateful]. The scalars fill a vector of their own.
-func (l *LiveCompensated) Slots(n int) []RuleSlot {
+func (l *LiveCompensated) Slots(n int) []Slot {
 	vec := func(v []float32) []float32 {
 		if len(v) == 0 {
 			return make([]float32, n)
@@ -121,14 +121,14 @@ func (l *LiveCompensated) Slots(n int) []RuleSlot {
 	if len(l.fast) > 0 {
 		had = 1 + l.samples
 	}
-	return []RuleSlot{
+	return []Slot{
 		{"lgc.fast", vec(l.fast)}, {"lgc.live", vec(l.live)},
 		{"lgc.count", marks(l.count)}, {"lgc.factor", marks(l.factor)}, {"lgc.samples", marks(had)},
 	}
 }
 
 // SetSlots implements [Stateful].
-func (l *LiveCompensated) SetSlots(slots []RuleSlot) error {
+func (l *LiveCompensated) SetSlots(slots []Slot) error {
 	if len(slots) == 0 {
 		return nil // a new life
 	}
@@ -148,7 +148,7 @@ func (l *LiveCompensated) SetSlots(slots []RuleSlot) error {
 }
 
 // Lasting implements [Stateful].
-func (l *LiveCompensated) Lasting(int) []RuleSlot { return nil }
+func (l *LiveCompensated) Lasting(int) []Slot { return nil }
 
 // LiveTerm is what one member of an all-reduce adds to a round of LGC. One sum over all members then is u, exactly: each keeps
 // its own last gradient and whether it was among the first.
@@ -209,3 +209,16 @@ func (t *LiveTerm) Keep(g []float32, first bool) {
 
 // LGCQuorum is K where none is given: ⌈0.75·N⌉ (ours; no published default is known).
 func LGCQuorum(workers int) int { return int(math.Ceil(0.75 * float64(workers))) }
+
+func (r *LiveCompensated) inner() *Descent { return r.Then }
+
+// LiveSpec are the settings of a [LiveCompensated]. A job with it has the weights of a mean of each update.
+type LiveSpec struct {
+	Sizes   bool
+	Planned bool // what a worker was stopped in is divided by all that was planned, not by what it has done
+}
+
+// Make implements [Spec].
+func (s LiveSpec) Make(then *Descent, _, _ int) Rule {
+	return &LiveCompensated{Then: then, Sizes: s.Sizes}
+}

@@ -1,4 +1,4 @@
-package ps
+package rule
 
 import (
 	"fmt"
@@ -116,20 +116,20 @@ func (d *DelayCompensated) Measure(on bool) { d.Then.Measure(on) }
 func (d *DelayCompensated) Sum2() float64 { return d.Then.Sum2() }
 
 // Slots implements [Stateful]. A worker that was sent nothing has NaN in its place.
-func (d *DelayCompensated) Slots(n int) []RuleSlot {
-	var out []RuleSlot
+func (d *DelayCompensated) Slots(n int) []Slot {
+	var out []Slot
 	for w, v := range d.sent {
 		if v == nil {
 			v = make([]float32, n)
 			v[0] = float32(math.NaN())
 		}
-		out = append(out, RuleSlot{Name: fmt.Sprintf("dc-asgd.sent.%d", w), Data: v})
+		out = append(out, Slot{Name: fmt.Sprintf("dc-asgd.sent.%d", w), Data: v})
 	}
 	return append(out, d.Lasting(n)...)
 }
 
 // SetSlots implements [Stateful].
-func (d *DelayCompensated) SetSlots(slots []RuleSlot) error {
+func (d *DelayCompensated) SetSlots(slots []Slot) error {
 	for _, s := range slots {
 		var w int
 		switch _, err := fmt.Sscanf(s.Name, "dc-asgd.sent.%d", &w); {
@@ -147,9 +147,22 @@ func (d *DelayCompensated) SetSlots(slots []RuleSlot) error {
 }
 
 // Lasting implements [Stateful]: what workers were sent is of no use to those of another life.
-func (d *DelayCompensated) Lasting(int) []RuleSlot {
+func (d *DelayCompensated) Lasting(int) []Slot {
 	if !d.Adaptive {
 		return nil
 	}
-	return []RuleSlot{{Name: "dc-asgd.ms", Data: d.ms}}
+	return []Slot{{Name: "dc-asgd.ms", Data: d.ms}}
+}
+
+func (r *DelayCompensated) inner() *Descent { return r.Then }
+
+// DelaySpec are the settings of a [DelayCompensated].
+type DelaySpec struct {
+	Lambda, Decay float64
+	Adaptive      bool
+}
+
+// Make implements [Spec].
+func (s DelaySpec) Make(then *Descent, workers, n int) Rule {
+	return NewDelayCompensated(then, workers, n, s.Lambda, s.Decay, s.Adaptive)
 }

@@ -1,4 +1,4 @@
-package ps
+package rule
 
 import (
 	"math"
@@ -106,7 +106,7 @@ func TestClip(t *testing.T) {
 		want       float32
 	}{{0, 100, 8}, {5, -1, 8}, {5, 4, 8}, {5, 5, 8}, {5, 10, 4}, {5, math.Inf(1), 8}, {5, math.NaN(), 8}} {
 		w := []float32{0}
-		d := &Descent{Optimizer: sgd{}, Schedule: Constant(-1), Clip: c.clip}
+		d := &Descent{Optimizer: descending{}, Schedule: Constant(-1), Clip: c.clip}
 		d.Step(w, []float32{8}, 0, c.norm)
 		if w[0] != c.want {
 			t.Errorf("clip %v, norm %v: a direction of 8 became %v, want %v", c.clip, c.norm, w[0], c.want)
@@ -117,7 +117,7 @@ func TestClip(t *testing.T) {
 // The schedule's clock is samples.
 func TestScheduleBySamples(t *testing.T) {
 	w := []float32{0}
-	d := &Descent{Optimizer: sgd{}, Schedule: samplesAsRate{}}
+	d := &Descent{Optimizer: descending{}, Schedule: samplesAsRate{}}
 	d.Step(w, []float32{-1}, 640, -1)
 	d.Update(w, w, 0, []Gradient{{Weight: 1, Vec: []float32{-1}}}, 60)
 	if w[0] != 700 {

@@ -1,4 +1,4 @@
-package ps
+package rule
 
 import (
 	"math"
@@ -115,17 +115,17 @@ func (v *Validated) Step(params, dir []float32, samples int64, norm float64) {
 }
 
 // Slots implements [Stateful]. Without a v, its first element is NaN.
-func (v *Validated) Slots(n int) []RuleSlot {
+func (v *Validated) Slots(n int) []Slot {
 	ref := v.ref
 	if len(ref) == 0 {
 		ref = make([]float32, n)
 		ref[0] = float32(math.NaN())
 	}
-	return []RuleSlot{{"zeno.validation", ref}}
+	return []Slot{{"zeno.validation", ref}}
 }
 
 // SetSlots implements [Stateful].
-func (v *Validated) SetSlots(slots []RuleSlot) error {
+func (v *Validated) SetSlots(slots []Slot) error {
 	if len(slots) == 1 && slots[0].Data[0] == slots[0].Data[0] {
 		v.set(append([]float32(nil), slots[0].Data...))
 	}
@@ -133,4 +133,18 @@ func (v *Validated) SetSlots(slots []RuleSlot) error {
 }
 
 // Lasting implements [Stateful]: a job that goes on begins with a new v.
-func (v *Validated) Lasting(int) []RuleSlot { return nil }
+func (v *Validated) Lasting(int) []Slot { return nil }
+
+func (r *Validated) inner() *Descent { return r.Then }
+
+// ZenoSpec are the settings of a [Validated]. A job with it has a validator, whose rank is the one after those of the workers.
+type ZenoSpec struct {
+	Zeno
+	Every   int // gradients received between two of the validator's
+	Samples int // of a validation batch
+}
+
+// Make implements [Spec].
+func (s ZenoSpec) Make(then *Descent, workers, _ int) Rule {
+	return &Validated{Then: then, Validator: star.Worker(workers)}
+}

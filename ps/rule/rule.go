@@ -1,4 +1,4 @@
-package ps
+package rule
 
 import (
 	"math"
@@ -129,13 +129,13 @@ type Stateful interface {
 	Rule
 
 	// Slots show it, for a shard that moves: always as many, in the same order, each n long. The vectors may be the rule's own.
-	Slots(n int) []RuleSlot
+	Slots(n int) []Slot
 
 	// Lasting are those of them that a checkpoint keeps.
-	Lasting(n int) []RuleSlot
+	Lasting(n int) []Slot
 
 	// SetSlots copies what either of these showed into the rule.
-	SetSlots([]RuleSlot) error
+	SetSlots([]Slot) error
 }
 
 // Optimizer moves params along grad at learning rate lr. Both have the length
@@ -379,4 +379,33 @@ func scale(c float32, x []float32) {
 		return
 	}
 	kernel.Scale(c, x)
+}
+
+// State is what a rule remembers from update to update.
+type State struct {
+	Name  string
+	Steps int64
+	Slots []Slot
+}
+
+// Slot is one vector of it, as long as the shard.
+type Slot struct {
+	Name string
+	Data []float32
+}
+
+// Inner is the descent in r, whatever is around it; nil if there is none.
+func Inner(r Rule) *Descent {
+	if around, ok := r.(interface{ inner() *Descent }); ok {
+		return around.inner()
+	}
+	return nil
+}
+
+func (d *Descent) inner() *Descent { return d }
+
+// Spec is a rule as a baseline asks for it, before there is a shard: its settings.
+type Spec interface {
+	// Make makes the rule of a shard of n elements in a job of so many workers. then is what follows it.
+	Make(then *Descent, workers, n int) Rule
 }

@@ -1,4 +1,4 @@
-package ps
+package rule
 
 import (
 	"fmt"
@@ -146,20 +146,20 @@ func (g *Gossip) Step(params, _ []float32, samples int64, norm float64) {
 }
 
 // Slots implements [Stateful]. A worker without a model has NaN in its place.
-func (g *Gossip) Slots(n int) []RuleSlot {
-	var out []RuleSlot
+func (g *Gossip) Slots(n int) []Slot {
+	var out []Slot
 	for w, m := range g.models {
 		if m == nil {
 			m = make([]float32, n)
 			m[0] = float32(math.NaN())
 		}
-		out = append(out, RuleSlot{Name: fmt.Sprintf("ad-psgd.model.%d", w), Data: m})
+		out = append(out, Slot{Name: fmt.Sprintf("ad-psgd.model.%d", w), Data: m})
 	}
 	return out
 }
 
 // SetSlots implements [Stateful].
-func (g *Gossip) SetSlots(slots []RuleSlot) error {
+func (g *Gossip) SetSlots(slots []Slot) error {
 	for _, s := range slots {
 		var w int
 		if _, err := fmt.Sscanf(s.Name, "ad-psgd.model.%d", &w); err != nil || w < 0 || w >= len(g.models) || len(s.Data) != g.n {
@@ -173,4 +173,14 @@ func (g *Gossip) SetSlots(slots []RuleSlot) error {
 }
 
 // Lasting implements [Stateful]: a job that goes on begins with the mean, everywhere.
-func (g *Gossip) Lasting(int) []RuleSlot { return nil }
+func (g *Gossip) Lasting(int) []Slot { return nil }
+
+func (r *Gossip) inner() *Descent { return r.Then }
+
+// GossipSpec are the settings of a [Gossip].
+type GossipSpec struct{ Graph Graph }
+
+// Make implements [Spec].
+func (s GossipSpec) Make(then *Descent, workers, n int) Rule {
+	return NewGossip(then, workers, n, s.Graph)
+}

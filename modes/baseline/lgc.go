@@ -1,0 +1,57 @@
+package baseline
+
+import (
+	"fmt"
+
+	"star"
+	"star/modes"
+	"star/ps/rule"
+)
+
+// lgc makes updates of the first K gradients, and of what the others had of the round before.
+//
+// J. Xu, S.-L. Huang, L. Song, T. Lan: Live Gradient Compensation for Evading Stragglers in Distributed Learning. INFOCOM 2021.
+var lgc = Entry{
+	Name:  "lgc",
+	Paper: "Xu, Huang, Song, Lan, INFOCOM 2021",
+	About: "each update is of the first K gradients, and of what the others had done of theirs one round before",
+	Ring:  true,
+	Settings: []Setting{
+		{Name: "k", Source: "ours", Kind: Whole, Min: 1, Max: 1 << 16, About: "workers that are waited for (K); three quarters of them where it is not given"},
+		{Name: "blocks", Default: "8", Source: "ours", Kind: Whole, Min: 1, Max: 4096, About: "parts of a mini-batch (P), after each of which a straggler can stop"},
+		{Name: "warmup", Default: "0", Source: "ours", Kind: Whole, Min: 0, Max: 1 << 20, About: "rounds at the beginning that wait for everybody"},
+		{Name: "weight", Default: "workers", Source: "paper", Kind: Choice, Of: []string{"workers", "samples"}, About: "whether the stragglers' part is (N−K)/N, or theirs of the samples"},
+		{Name: "partial", Default: "processed", Source: "ours", Kind: Choice, Of: []string{"processed", "planned"}, About: "what the sum over the finished blocks is divided by"},
+	},
+	Make: func(j Job, v Values) (Made, error) {
+		k, err := most(j, v)
+		if blocks := v.Whole("blocks", 8); err == nil && blocks > j.Batch {
+			err = fmt.Errorf("blocks=%d: a mini-batch has %d samples", blocks, j.Batch)
+		}
+		p := modes.Backup(j.Workers, j.Workers-k)
+		p.Micro, p.Cap = v.Whole("blocks", 8), modes.NoCap
+		m := Made{Plan: p, Rule: rule.LiveSpec{Sizes: v["weight"] == "samples", Planned: v["partial"] == "planned"}, Cancel: true}
+		if warm := v.Whole("warmup", 0); warm > 0 && k < j.Workers {
+			m.Plan = modes.Backup(j.Workers, 0)
+			m.Plan.Micro, m.Plan.Cap = p.Micro, p.Cap
+			m.Scheme = &warmUp{rounds: warm, then: p}
+		}
+		return m, err
+	},
+}
+
+// warmUp is a scheme that changes the plan once, after so many updates.
+type warmUp struct {
+	rounds int
+	then   modes.Plan
+}
+
+func (*warmUp) Observe(star.Record) {}
+func (*warmUp) Leave(star.Worker)   {}
+
+func (s *warmUp) Fired(Update) (Decision, bool) {
+	if s.rounds--; s.rounds != 0 {
+		return Decision{}, false
+	}
+	return Decision{Plan: s.then, Why: "lgc: the rounds that wait for everybody are over"}, true
+}
