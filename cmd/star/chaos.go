@@ -447,8 +447,7 @@ func (r *launch) read() ([]*chaos.Life, error) {
 		}
 		logs = append(logs, b)
 	}
-	l, err := chaos.ReadReigns(logs, names)
-	return []*chaos.Life{l}, err
+	return []*chaos.Life{chaos.ReadReigns(logs, names)}, nil
 }
 
 // runLogs are those of a job's lives, in their order.

@@ -1,16 +1,16 @@
 package chaos
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"slices"
 	"time"
+
+	"star"
+	"star/runlog"
 )
 
 // Invariant is a promise, and whether it was kept.
@@ -85,13 +85,13 @@ type Member struct {
 }
 
 // leavesOut notes that an update before was made without a gradient of it that does not belong.
-func (l *Life) leavesOut(m *line) {
+func (l *Life) leavesOut(m runlog.Poison) {
 	if m.Over || m.Cause == "flipped" || m.Policy == "off" {
 		return
 	}
 	for i := len(l.Updates) - 1; i >= max(0, len(l.Updates)-8); i-- {
 		for j := range l.Updates[i].Members {
-			if g := &l.Updates[i].Members[j]; g.Worker == m.Worker && g.Step == m.Step {
+			if g := &l.Updates[i].Members[j]; g.Worker == int(m.Worker) && g.Step == m.Step {
 				g.Out = true
 			}
 		}
@@ -102,69 +102,6 @@ func (l *Life) leavesOut(m *line) {
 type Save struct {
 	Version int64
 	Err     string // why there is none; empty: it was written
-}
-
-// line is what is read of a line of a run log.
-type line struct {
-	Type    string          `json:"type"`
-	T       float64         `json:"t"`
-	ID      string          `json:"id"`
-	Worker  int             `json:"worker"`
-	Step    int64           `json:"step"`
-	Basis   int64           `json:"basis"`
-	Start   *int64          `json:"start"`
-	More    []int64         `json:"more"` // with a queue: where else samples are, and how many; of an update of a ring: before each whose they are
-	Samples int64           `json:"samples"`
-	Loss    json.RawMessage `json:"loss"`
-	Version int64           `json:"version"`
-	Workers ranks           `json:"workers"`
-	Dropped []int           `json:"dropped"`
-	Pieces  []int64         `json:"pieces"`
-	Shards  *int            `json:"shards"`
-	Final   bool            `json:"final"`
-	Alike   int             `json:"alike"`
-	Limit   int64           `json:"limit"`
-	Wasted  int64           `json:"wasted_samples"`
-
-	Norm2   json.RawMessage `json:"norm2"`
-	Stale   json.RawMessage `json:"staleness"` // of an update: a list; of the summary: how it was spread
-	Reports []int           `json:"reports"`
-	Round   int             `json:"round"`
-	Plan    string          `json:"plan"`
-	Absent  []int           `json:"absent"`
-	Cause   string          `json:"cause"`
-	Policy  string          `json:"policy"`
-
-	Over bool            `json:"over"`
-	Err  json.RawMessage `json:"error"` // of a checkpoint: a text; of a predictor: a number
-}
-
-// ranks are workers, or, in a line that says how many there are, all of them.
-type ranks []int
-
-func (r *ranks) UnmarshalJSON(b []byte) error {
-	if len(b) > 0 && b[0] == '[' {
-		return json.Unmarshal(b, (*[]int)(r))
-	}
-	var n int
-	if json.Unmarshal(b, &n) == nil && n > 0 && n < maxRanks {
-		for w := range n {
-			*r = append(*r, w)
-		}
-	}
-	return nil
-}
-
-// maxRanks is more than a job can have.
-const maxRanks = 1 << 16
-
-// finite is a number of a line, NaN if it is not finite.
-func finite(b json.RawMessage) float64 {
-	var v float64
-	if len(b) == 0 || string(b) == "null" || json.Unmarshal(b, &v) != nil {
-		return math.NaN()
-	}
-	return v
 }
 
 // batch is what a worker said last and nobody has used yet.
@@ -199,277 +136,299 @@ func (b batch) samples() int64 {
 	return n
 }
 
-// Read reads the run log of one life. An error means that it is no run log; what a log shows that must not be is in the Life.
-func Read(r io.Reader, name string) (*Life, error) {
-	s := newReader(name)
-	return s.life, s.read(r, name, -1)
-}
+// Read reads the run log of one life. What it shows that must not be is in the Life, also that it is no run log.
+func Read(log []byte, name string) *Life { return ReadReigns([][]byte{log}, []string{name}) }
 
 // ReadReigns reads the run logs of one life of a job that had several coordinators, one after the other. An update that one of them has
 // written down counts only if the next one begins behind it: no shard may have heard of it.
-func ReadReigns(logs [][]byte, names []string) (*Life, error) {
-	s := newReader(names[0])
+func ReadReigns(logs [][]byte, names []string) *Life {
+	s := &reader{
+		life: &Life{Name: names[0], Alike: -1}, held: map[star.Worker]batch{}, before: -1, members: map[star.Worker]bool{}, came: map[star.Worker]bool{},
+	}
 	for i, b := range logs {
-		until := int64(-1)
-		for j := i + 1; j < len(logs) && until < 0; j++ {
-			until = begins(logs[j])
+		s.name, s.until, s.trained = names[i], -1, false
+		for j := i + 1; j < len(logs) && s.until < 0; j++ {
+			s.until = begins(logs[j])
 		}
-		if err := s.read(bytes.NewReader(b), names[i], until); err != nil {
-			return nil, err
+		if err := entries(b, names[i], func(l runlog.Line) error { s.entry(l); return nil }); err != nil {
+			s.life.problems = append(s.life.problems, err.Error())
 		}
 	}
-	return s.life, nil
+	return s.life
 }
+
+// entries passes on what a log says. One without a whole line says nothing: its process was killed before it had written one.
+func entries(log []byte, name string, each func(runlog.Line) error) error {
+	if bytes.IndexByte(log, '\n') < 0 {
+		return nil
+	}
+	_, err := runlog.Read(bytes.NewReader(log), name, each)
+	return err
+}
+
+// errEnough ends the reading of a log.
+var errEnough = errors.New("enough")
 
 // begins is the version at which the reign of a log begins; -1: it did not come to that.
 func begins(log []byte) int64 {
-	for text := range bytes.Lines(log) {
-		var m line
-		if json.Unmarshal(text, &m) == nil && m.Type == "term" && !m.Over {
-			return m.Version
+	at := int64(-1)
+	entries(log, "", func(l runlog.Line) error {
+		if e, ok := l.Entry.(runlog.Term); ok && !e.Over {
+			at = e.Version
+			return errEnough
 		}
-	}
-	return -1
+		return nil
+	})
+	return at
 }
 
 // reader is how far the logs of a life have been read.
 type reader struct {
 	life   *Life
-	held   map[int]batch
-	last   float64 // time of the last update
+	held   map[star.Worker]batch
+	last   time.Duration // of the last update
 	begun  bool
 	before int64 // samples applied before the first update; -1: there was none yet
 	taken  bool  // no update since another coordinator took over
 
-	members map[int]bool // whose gradients the last update is of, and who are still there
+	members map[star.Worker]bool // whose gradients the last update is of, and who are still there
 
-	live map[int]bool // the workers of the job
-	next map[int]bool // those of the coordinator that takes over, when it does; nil: none does
+	live map[star.Worker]bool // the workers of the job
+	next map[star.Worker]bool // those of the coordinator that takes over, when it does; nil: none does
 	plan string
-	came map[int]bool // who has said nothing since it came
+	came map[star.Worker]bool // who has said nothing since it came
+
+	name    string // of the log that is being read
+	number  int    // of its line
+	until   int64  // updates after this version do not count; -1: all do
+	trained bool   // its line of type train has come
 }
 
-func newReader(name string) *reader {
-	return &reader{life: &Life{Name: name, Alike: -1}, held: map[int]batch{}, before: -1, members: map[int]bool{}, came: map[int]bool{}}
+// wrong notes what must not be in the line.
+func (s *reader) wrong(format string, a ...any) {
+	if l := s.life; len(l.problems) < 20 {
+		l.problems = append(l.problems, fmt.Sprintf("%s:%d: ", s.name, s.number)+fmt.Sprintf(format, a...))
+	}
+}
+
+// entry takes in a line.
+func (s *reader) entry(at runlog.Line) {
+	l := s.life
+	s.number = at.Number
+	switch e := at.Entry.(type) {
+	case runlog.Train:
+		s.trains(e, at.T)
+	case runlog.Term:
+		s.takesOver(e)
+	case runlog.Record:
+		s.record(e)
+	case runlog.Plan:
+		s.plan = e.Plan
+	case runlog.Poison:
+		l.leavesOut(e)
+	case runlog.Leave:
+		l.Deaths++
+		if s.trained {
+			s.live[e.Worker] = false
+		}
+		delete(s.held, e.Worker) // others do it
+		delete(s.members, e.Worker)
+	case runlog.Join:
+		if s.begun {
+			l.Returns++
+		}
+		s.came[e.Worker] = true
+		if s.trained {
+			s.live[e.Worker] = true
+		}
+	case runlog.Fire:
+		if s.fire(e) {
+			s.made(at.T)
+		}
+	case runlog.Recall:
+		if e.Version > l.Version { // nobody knows when it was made
+			s.fire(runlog.Fire{Version: e.Version, Workers: e.Workers, Dropped: e.Dropped, Pieces: e.Pieces, Samples: e.Samples})
+		}
+	case runlog.Eval:
+		if e.Final {
+			l.Alike, l.Members = e.Alike, len(s.members)
+		}
+	case runlog.Checkpoint:
+		l.Saved, l.SavedAs = append(l.Saved, Save{Version: e.Version, Err: e.Err}), append(l.SavedAs, e.ID)
+	case runlog.Summary:
+		l.Ended, l.Wasted = true, e.Wasted
+		if s.before >= 0 && e.Samples != l.Samples-s.before { // it counts this life
+			s.wrong("the summary says %d samples, the updates %d", e.Samples, l.Samples-s.before)
+		}
+	}
 }
 
 // trains notes with whom a training begins, or goes on.
-func (s *reader) trains(m *line) {
-	live := map[int]bool{}
-	for _, w := range m.Workers {
-		live[w] = !slices.Contains(m.Absent, w)
+func (s *reader) trains(e runlog.Train, t time.Duration) {
+	l := s.life
+	l.Ring, l.Limit, s.trained = e.Shards == 0, e.Limit, true
+	live := map[star.Worker]bool{}
+	for w := range star.Worker(e.Workers) {
+		live[w] = !slices.Contains(e.Absent, w)
 		s.came[w] = true
 	}
-	if s.begun {
-		s.next = live // updates of the coordinator before may follow
+	if s.begun { // another coordinator takes over; updates of the one before may follow
+		s.next = live
 		return
 	}
-	s.live, s.plan = live, m.Plan
+	s.live, s.plan, s.begun = live, e.Plan, true
+	l.From, l.Version, s.last = e.Version, e.Version, t
 }
 
-// read reads one log, but no updates after version until; -1: all.
-func (s *reader) read(r io.Reader, name string, until int64) error {
-	l, held := s.life, s.held
-	in := bufio.NewReaderSize(r, 1<<20)
-	trains := false
-	for number := 1; ; number++ {
-		text, err := in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			break // a line that was cut off is the last of a killed process
-		} else if err != nil {
-			return err
-		}
-		var m line
-		if err := json.Unmarshal(text, &m); err != nil {
-			return fmt.Errorf("%s:%d: want a JSON object: %w", name, number, err)
-		}
-		wrong := func(format string, a ...any) {
-			if len(l.problems) < 20 {
-				l.problems = append(l.problems, fmt.Sprintf("%s:%d: ", name, number)+fmt.Sprintf(format, a...))
-			}
-		}
-		switch m.Type {
-		case "train":
-			l.Ring = m.Shards != nil && *m.Shards == 0
-			trains = true
-			s.trains(&m)
-			if l.Limit = m.Limit; s.begun {
-				continue // another coordinator takes over
-			}
-			l.From, l.Version, s.last, s.begun = m.Version, m.Version, m.T, true
-		case "term":
-			if m.Over {
-				continue
-			}
-			if m.Version != l.Version {
-				wrong("another coordinator takes over at version %d, but the updates before come to version %d", m.Version, l.Version)
-			}
-			clear(held) // handed out again
-			l.Reigns++
-			s.taken = true
-			if s.next != nil {
-				s.live, s.next = s.next, nil
-			}
-		case "record":
-			if len(m.Loss) > 0 && math.IsNaN(finite(m.Loss)) {
-				l.Losses++
-			}
-			if until >= 0 && m.Basis > until && !l.Ring { // members of a ring go on by themselves, and the next coordinator learns of it when they form another one
-				wrong("worker %d has computed with version %d, but the next coordinator takes over at version %d", m.Worker, m.Basis, until)
-			}
-			if l.Ring {
-				continue // updates say themselves what is in them
-			}
-			if b, ok := held[m.Worker]; ok {
-				wrong("worker %d sent step %d while its step %d was not used or dropped", m.Worker, m.Step, b.step)
-			}
-			if m.Start == nil {
-				wrong("the record does not say where its samples begin")
-				continue
-			}
-			held[m.Worker] = batch{m.Step, span{*m.Start, *m.Start + m.Samples}, nil, m.Basis, finite(m.Loss), finite(m.Norm2), s.came[m.Worker]}
-			if len(m.More) > 0 {
-				b, ok := held[m.Worker].split(m.More)
-				if !ok {
-					wrong("the record of %d samples has more than these in other places: %v", m.Samples, m.More)
-				}
-				held[m.Worker] = b
-			}
-			delete(s.came, m.Worker)
-		case "plan":
-			s.plan = m.Plan
-		case "poison":
-			l.leavesOut(&m)
-		case "leave":
-			l.Deaths++
-			if trains {
-				s.live[m.Worker] = false
-			}
-			delete(held, m.Worker) // others do it
-			delete(s.members, m.Worker)
-		case "join":
-			if s.begun {
-				l.Returns++
-			}
-			s.came[m.Worker] = true
-			if trains {
-				s.live[m.Worker] = true
-			}
-		case "fire", "recall":
-			if m.Type == "recall" && m.Version <= l.Version {
-				continue
-			}
-			if until >= 0 && m.Version > until {
-				for _, w := range m.Workers {
-					delete(held, w)
-				}
-				continue
-			}
-			want := l.Version
-			if len(m.Workers) > 0 {
-				want++
-			}
-			if m.Version != want {
-				wrong("version %d follows version %d", m.Version, l.Version)
-			}
-			l.Version = m.Version
-			var sum int64
-			if l.Ring && len(m.Pieces) != 2*len(m.Workers) {
-				wrong("the update of %d workers has %d numbers of where their samples are", len(m.Workers), len(m.Pieces))
-				continue
-			}
-			clear(s.members)
-			u := Update{Version: m.Version, Plan: s.plan, Round: m.Round, Summed: len(m.Reports) > 0}
-			for w, there := range s.live {
-				if there || slices.Contains(m.Workers, w) {
-					u.Live = append(u.Live, w)
-				}
-			}
-			slices.Sort(u.Live)
-			for i, w := range m.Workers {
-				s.members[w] = true
-				b, ok := held[w]
-				said := ok
-				if l.Ring || len(m.Pieces) == 2*len(m.Workers) { // of a worker in a tree that is gone there may be no record
-					at := span{m.Pieces[2*i], m.Pieces[2*i] + m.Pieces[2*i+1]}
-					if u.Summed = true; b.span != at {
-						b, said = batch{span: at, basis: m.Version - 1}, false
-						var stale []int64
-						if json.Unmarshal(m.Stale, &stale) == nil && i < len(stale) {
-							b.basis -= stale[i]
-						}
-					}
-					b.more = nil
-					for k := 0; k+2 < len(m.More); k += 3 {
-						if m.More[k] == int64(i) {
-							b.more = append(b.more, span{m.More[k+1], m.More[k+1] + m.More[k+2]})
-						}
-					}
-					ok = true
-				}
-				if !ok {
-					wrong("the update uses a gradient of worker %d that nobody has seen", w)
-					continue
-				}
-				if l.Ring || held[w].span == b.span { // else it has come back since, with another batch
-					delete(held, w)
-				}
-				sum += b.samples()
-				l.applied = append(append(l.applied, b.span), b.more...)
-				g := Member{Worker: w, Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.samples()), First: b.first, Said: said, Loss: b.loss, Norm2: b.norm2}
-				for _, s := range b.more {
-					g.More = append(g.More, [2]int64{s.from, s.to - s.from})
-				}
-				u.Members = append(u.Members, g)
-			}
-			for _, w := range m.Dropped {
-				delete(held, w)
-			}
-			if len(m.Workers) == 0 {
-				continue
-			}
-			if s.before < 0 {
-				s.before = m.Samples - sum
-				l.Before, l.Samples = s.before, s.before
-			}
-			u.Before = l.Samples
-			l.Updates = append(l.Updates, u)
-			if l.Samples += sum; l.Samples != m.Samples {
-				wrong("%d samples are applied after the update, its gradients make it %d", m.Samples, l.Samples)
-				l.Samples = m.Samples
-			}
-			if m.Type == "recall" {
-				continue // nobody knows when it was made
-			}
-			gap := time.Duration((m.T - s.last) * float64(time.Second))
-			if l.Took = time.Duration(m.T * float64(time.Second)); gap < -clockError && s.begun {
-				l.Back = append(l.Back, fmt.Sprintf("%s:%d: the update is of %.3f s, the one before of %.3f s", name, number, m.T, s.last))
-			}
-			if gap > l.Worst {
-				l.Worst, l.WorstAt = gap, time.Duration(s.last*float64(time.Second))
-			}
-			if s.taken {
-				l.Pauses, s.taken = append(l.Pauses, gap), false
-			}
-			s.last = m.T
-		case "eval":
-			if m.Final {
-				l.Alike, l.Members = m.Alike, len(s.members)
-			}
-		case "checkpoint":
-			s := Save{Version: m.Version}
-			if len(m.Err) > 0 && json.Unmarshal(m.Err, &s.Err) != nil {
-				wrong("why a checkpoint failed is no text: %.100s", m.Err)
-			}
-			l.Saved, l.SavedAs = append(l.Saved, s), append(l.SavedAs, m.ID)
-		case "summary":
-			l.Ended, l.Wasted = true, m.Wasted
-			if s.before >= 0 && m.Samples != l.Samples-s.before { // it counts this life
-				wrong("the summary says %d samples, the updates %d", m.Samples, l.Samples-s.before)
-			}
+// takesOver notes that another coordinator does.
+func (s *reader) takesOver(e runlog.Term) {
+	if e.Over {
+		return
+	}
+	if l := s.life; e.Version != l.Version {
+		s.wrong("another coordinator takes over at version %d, but the updates before come to version %d", e.Version, l.Version)
+	}
+	clear(s.held) // handed out again
+	s.life.Reigns++
+	s.taken = true
+	if s.next != nil {
+		s.live, s.next = s.next, nil
+	}
+}
+
+// record notes what a worker has computed.
+func (s *reader) record(e runlog.Record) {
+	l := s.life
+	if math.IsNaN(e.Loss) {
+		l.Losses++
+	}
+	if s.until >= 0 && e.Basis > s.until && !l.Ring { // members of a ring go on by themselves, and the next coordinator learns of it when they form another one
+		s.wrong("worker %d has computed with version %d, but the next coordinator takes over at version %d", e.Worker, e.Basis, s.until)
+	}
+	if l.Ring {
+		return // updates say themselves what is in them
+	}
+	if b, ok := s.held[e.Worker]; ok {
+		s.wrong("worker %d sent step %d while its step %d was not used or dropped", e.Worker, e.Step, b.step)
+	}
+	if e.Start < 0 {
+		s.wrong("the record does not say where its samples begin")
+		return
+	}
+	b := batch{e.Step, span{e.Start, e.Start + int64(e.Samples)}, nil, e.Basis, e.Loss, e.Norm2, s.came[e.Worker]}
+	if len(e.More) > 0 {
+		var ok bool
+		if b, ok = b.split(e.More); !ok {
+			s.wrong("the record of %d samples has more than these in other places: %v", e.Samples, e.More)
 		}
 	}
-	return nil
+	s.held[e.Worker] = b
+	delete(s.came, e.Worker)
+}
+
+// fire takes in an update, and says whether it was made.
+func (s *reader) fire(e runlog.Fire) bool {
+	l := s.life
+	if s.until >= 0 && e.Version > s.until {
+		for _, w := range e.Workers {
+			delete(s.held, w)
+		}
+		return false
+	}
+	want := l.Version
+	if len(e.Workers) > 0 {
+		want++
+	}
+	if e.Version != want {
+		s.wrong("version %d follows version %d", e.Version, l.Version)
+	}
+	l.Version = e.Version
+	if l.Ring && len(e.Pieces) != 2*len(e.Workers) {
+		s.wrong("the update of %d workers has %d numbers of where their samples are", len(e.Workers), len(e.Pieces))
+		return false
+	}
+	clear(s.members)
+	u := Update{Version: e.Version, Plan: s.plan, Round: e.Round, Summed: len(e.Reports) > 0 || len(e.Workers) > 0 && len(e.Pieces) == 2*len(e.Workers)}
+	for w, there := range s.live {
+		if there || slices.Contains(e.Workers, w) {
+			u.Live = append(u.Live, int(w))
+		}
+	}
+	slices.Sort(u.Live)
+	sum := int64(0)
+	for i, w := range e.Workers {
+		s.members[w] = true
+		b, said, ok := s.used(e, i)
+		if !ok {
+			s.wrong("the update uses a gradient of worker %d that nobody has seen", w)
+			continue
+		}
+		if l.Ring || s.held[w].span == b.span { // else it has come back since, with another batch
+			delete(s.held, w)
+		}
+		sum += b.samples()
+		l.applied = append(append(l.applied, b.span), b.more...)
+		g := Member{Worker: int(w), Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.samples()), First: b.first, Said: said, Loss: b.loss, Norm2: b.norm2}
+		for _, p := range b.more {
+			g.More = append(g.More, [2]int64{p.from, p.to - p.from})
+		}
+		u.Members = append(u.Members, g)
+	}
+	for _, w := range e.Dropped {
+		delete(s.held, w)
+	}
+	if len(e.Workers) == 0 {
+		return false
+	}
+	if s.before < 0 {
+		s.before = e.Samples - sum
+		l.Before, l.Samples = s.before, s.before
+	}
+	u.Before = l.Samples
+	l.Updates = append(l.Updates, u)
+	if l.Samples += sum; l.Samples != e.Samples {
+		s.wrong("%d samples are applied after the update, its gradients make it %d", e.Samples, l.Samples)
+		l.Samples = e.Samples
+	}
+	return true
+}
+
+// used is the gradient of the i-th worker of an update, and whether that worker has said it itself. It is not ok if nobody knows which it was.
+func (s *reader) used(e runlog.Fire, i int) (b batch, said, ok bool) {
+	b, said = s.held[e.Workers[i]]
+	if len(e.Pieces) != 2*len(e.Workers) {
+		return b, said, said
+	}
+	// Of a worker in a tree that is gone there may be no record, and with all-reduce there is none to go by.
+	if at := (span{e.Pieces[2*i], e.Pieces[2*i] + e.Pieces[2*i+1]}); b.span != at {
+		b, said = batch{span: at, basis: e.Version - 1}, false
+		if i < len(e.Staleness) {
+			b.basis -= e.Staleness[i]
+		}
+	}
+	b.more = nil
+	for k := 0; k+2 < len(e.More); k += 3 {
+		if e.More[k] == int64(i) {
+			b.more = append(b.more, span{e.More[k+1], e.More[k+1] + e.More[k+2]})
+		}
+	}
+	return b, said, true
+}
+
+// made notes when an update was made.
+func (s *reader) made(t time.Duration) {
+	l := s.life
+	gap := t - s.last
+	if l.Took = t; gap < -clockError && s.begun {
+		l.Back = append(l.Back, fmt.Sprintf("%s:%d: the update is of %.3f s, the one before of %.3f s", s.name, s.number, t.Seconds(), s.last.Seconds()))
+	}
+	if gap > l.Worst {
+		l.Worst, l.WorstAt = gap, s.last
+	}
+	if s.taken {
+		l.Pauses, s.taken = append(l.Pauses, gap), false
+	}
+	s.last = t
 }
 
 // clockError is by how much a coordinator may be mistaken about the time since the job began, which another one has told it.
@@ -524,8 +483,10 @@ func Judge(lives []*Life, saved []int64, broken []string, exit int, stall time.D
 	var ended []string
 	if n := len(lives); n == 0 {
 		ended = []string{"no run log"}
-	} else if end := lives[n-1]; exit != 0 || !end.Ended {
+	} else if end := lives[n-1]; exit != 0 {
 		ended = []string{fmt.Sprintf("exit code %d", exit)}
+	} else if !end.Ended {
+		ended = []string{"exit code 0, and the run log does not come to its end"}
 	} else if end.Samples+end.Wasted != end.Limit {
 		ended = []string{fmt.Sprintf("%d samples applied and %d dropped, of %d", end.Samples, end.Wasted, end.Limit)}
 	}
@@ -621,17 +582,23 @@ func ReadAll(names []string, open func(name string) ([]byte, error)) ([]*Life, e
 		if err != nil {
 			return nil, err
 		}
-		l, err := Read(bytes.NewReader(b), n)
-		if err != nil {
-			return nil, err
-		}
-		lives = append(lives, l)
+		lives = append(lives, Read(b, n))
 	}
 	return lives, nil
 }
 
 // Began says whether the run log of that name tells that the training has begun.
 func Began(name string) bool {
-	b, err := os.ReadFile(name)
-	return err == nil && bytes.Contains(b, []byte(`{"type":"train"`))
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	_, err = runlog.Read(f, name, func(l runlog.Line) error {
+		if _, ok := l.Entry.(runlog.Train); ok {
+			return errEnough
+		}
+		return nil
+	})
+	return errors.Is(err, errEnough)
 }

@@ -9,30 +9,30 @@ import (
 
 // The logs of a job of one worker with batches of 10: what the first coordinator wrote, and what the second one did.
 const (
-	firstReign = `{"type":"start","t":0}
-{"type":"train","t":1,"version":0,"limit":50}
+	firstReign = `{"type":"start","format":1}
+{"type":"train","t":1,"workers":1,"shards":1,"version":0,"limit":50}
 {"type":"record","t":2,"worker":0,"step":0,"start":0,"samples":10,"loss":1}
-{"type":"fire","t":2,"version":1,"workers":[0],"samples":10}
+{"type":"fire","t":2,"seq":1,"version":1,"workers":[0],"staleness":[0],"samples":10}
 {"type":"record","t":3,"worker":0,"step":1,"start":10,"samples":10,"loss":1}
-{"type":"fire","t":3,"version":2,"workers":[0],"samples":20}
+{"type":"fire","t":3,"seq":2,"version":2,"workers":[0],"staleness":[0],"samples":20}
 {"type":"record","t":4,"worker":0,"step":2,"basis":2,"start":20,"samples":10,"loss":1}
 `
-	heard   = `{"type":"recall","t":6,"version":2,"workers":[0],"samples":20}` + "\n"
-	unheard = `{"type":"fire","t":4,"version":3,"workers":[0],"samples":30}` + "\n"
-	third   = `{"type":"recall","t":6,"version":3,"workers":[0],"samples":30}` + "\n"
+	heard   = `{"type":"recall","t":6,"seq":1,"version":2,"workers":[0],"samples":20}` + "\n"
+	unheard = `{"type":"fire","t":4,"seq":3,"version":3,"workers":[0],"staleness":[0],"samples":30}` + "\n"
+	third   = `{"type":"recall","t":6,"seq":1,"version":3,"workers":[0],"samples":30}` + "\n"
 
-	begin       = `{"type":"start","t":5}` + "\n" + `{"type":"train","t":6,"version":2,"limit":50}` + "\n"
+	begin       = `{"type":"start","format":1}` + "\n" + `{"type":"train","t":6,"workers":1,"shards":1,"version":2,"limit":50}` + "\n"
 	secondReign = `{"type":"record","t":7,"worker":0,"step":4,"start":20,"samples":10,"loss":1}
-{"type":"fire","t":7,"version":3,"workers":[0],"samples":30}
+{"type":"fire","t":7,"seq":3,"version":3,"workers":[0],"staleness":[0],"samples":30}
 `
 	rest = `{"type":"record","t":8,"worker":0,"step":5,"start":30,"samples":20,"loss":1}
-{"type":"fire","t":8,"version":4,"workers":[0],"samples":50}
-{"type":"summary","samples":50}
+{"type":"fire","t":8,"seq":4,"version":4,"workers":[0],"staleness":[0],"samples":50}
+{"type":"summary","samples":50,"updates":1,"wall_s":1}
 `
 )
 
 func term(version string) string {
-	return `{"type":"term","t":6,"term":2,"version":` + version + `}` + "\n"
+	return `{"type":"term","t":6,"term":2,"version":` + version + `,"waited":0}` + "\n"
 }
 
 func TestReigns(t *testing.T) {
@@ -56,10 +56,7 @@ func TestReigns(t *testing.T) {
 			for i, l := range c.logs {
 				logs, names = append(logs, []byte(l)), append(names, []string{"run", "two", "three"}[i])
 			}
-			l, err := ReadReigns(logs, names)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := ReadReigns(logs, names)
 			var bad []string
 			for _, v := range Judge([]*Life{l}, []int64{4}, nil, 0, time.Minute) {
 				if !v.OK {

@@ -143,10 +143,7 @@ func testQueue(t *testing.T, arch string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		life, err := chaos.Read(bytes.NewReader(text), r.RunLog)
-		if err != nil {
-			t.Fatal(err)
-		}
+		life := chaos.Read(text, r.RunLog)
 		var by [3]int
 		for _, u := range life.Updates {
 			for _, m := range u.Members {
