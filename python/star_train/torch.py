@@ -12,6 +12,7 @@ Parameters, gradients and buffers are views of memory that this process shares w
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 import warnings
@@ -23,7 +24,7 @@ import torch.utils.data as tud
 from . import _link
 from ._link import AgentLost, JobError, StarError
 
-__all__ = ["AgentLost", "JobError", "StarError", "attach", "evaluate", "loader", "rank", "workers"]
+__all__ = ["AgentLost", "JobError", "StarError", "attach", "evaluate", "loader", "rank", "schedule", "workers"]
 
 Evaluation = Callable[[Any], Tuple[float, int, int]]
 
@@ -57,7 +58,8 @@ class _Session:
         self.grads: List[torch.Tensor] = []
         self.buffers: List[_Tensor] = []
         self.mirrors: List[Tuple[torch.Tensor, torch.Tensor]] = []  # of buffers that are not float32: their own, the one in the memory
-        self.frozen: List[torch.nn.Parameter] = []
+        self.schedule: Optional[_Schedule] = None
+        self.frozen: List[Tuple[str, torch.nn.Parameter]] = []  # though the optimizer has them
         self.memory: Optional[_link.Memory] = None
 
         self.step = 0  # of the gradient that is asked for; 0: none is
@@ -72,6 +74,8 @@ class _Session:
         self.trial = _TRIAL
         self.early = True
         self.complete: List[int] = []  # by parameter: version of its gradient when it was complete; -1: it is not
+        self.weight = 1.0  # of the part of the batch that is computed, in the gradient of the whole
+        self.again = False  # backward has come to a parameter twice in this step
         self.low = 0  # parameters from here on are complete
         self.told = 0  # element from which on the agent knows
         self.warned = False
@@ -87,7 +91,13 @@ class _Session:
         if model is None or optimizer is None or ld is None:
             raise StarError("star.attach(model, optimizer) comes before the first batch of star.loader", _link.EXIT_USAGE)
         self._list(model, optimizer)
-        self.settings = _settings(optimizer)
+        rates = None
+        if self.schedule is not None:
+            rates = self.schedule.run(ld)
+        self.settings = _settings(optimizer, self.schedule is not None)
+        rule = _rule(optimizer, self.params, rates)
+        if self.schedule is not None:
+            rule["schedule"] = self.schedule.table
         about = {
             "name": type(model).__name__,
             "program": "PyTorch " + torch.__version__.split("+")[0],
@@ -98,12 +108,14 @@ class _Session:
             "tests": 0 if self.test is None else len(cast(Sized, self.test.dataset)),
             "batch": ld.batch_size * ld.accumulate,
             "prefetch": ld.prefetch,
-            "optimizer": _rule(optimizer, self.params),
+            "optimizer": rule,
         }
         if _link.show_stacks():
             about["stack"] = True
         if ld.epochs:
             about["epochs"] = ld.epochs
+        if ld.accumulate > 1:
+            self.early = False
         self.link = _link.connect()
         self.memory = self.link.begin(about)
         self._map(self.memory)
@@ -126,7 +138,8 @@ class _Session:
                 self.params.append(_Tensor(name, p, at))
                 at += p.numel()
             else:  # nobody changes it: it is kept with the buffers, so that checkpoints have it
-                self.frozen.append(p)
+                if id(p) in updated:
+                    self.frozen.append((name, p))
                 self.buffers.append(_Tensor(name, p, buffers_at))
                 buffers_at += p.numel()
         saved = set(model.state_dict())
@@ -165,7 +178,10 @@ class _Session:
                 self.asked = time.perf_counter_ns()
                 self.pending = f
                 for own, mirror in self.mirrors:
-                    own.data.copy_(mirror)
+                    if not torch.equal(own.data.float(), mirror):  # else nobody has changed it, and float32 may not hold all of it
+                        own.data.copy_(mirror)
+                if self.schedule is not None:
+                    self.schedule.show(f.c & ~_link.WANTS_PARTS)
             elif f.kind == _link.EVALUATE:
                 self._evaluate(f)
             elif f.kind == _link.LEASE:
@@ -197,32 +213,57 @@ class _Session:
         f = self.pending
         self.step, self.parts_wanted = f.a, bool(f.c & _link.WANTS_PARTS)
         self.low, self.told = len(self.params), self._elements()
-        self.losses, self.loss = 0, 0.0
+        self.losses, self.loss, self.again, self.weight = 0, 0.0, False, 1.0
         for i in range(len(self.complete)):
             self.complete[i] = -1
         return f.c & ~_link.WANTS_PARTS, _link.indices(f)
+
+    def weigh(self, weight: float) -> None:
+        """The next part of the batch counts so much, where the script adds up its parts as if they were of one size."""
+        if weight != self.weight:
+            self._scale(self.weight / weight)
+            self.loss *= self.weight / weight
+        self.weight = weight
+
+    def _scale(self, by: float) -> None:
+        for _, p, _ in self.params:
+            if p.grad is not None and not p.grad.is_sparse:
+                if by == 0:
+                    p.grad.zero_()  # even what is not finite
+                else:
+                    p.grad.mul_(by)
 
     def _elements(self) -> int:
         last = self.params[-1]
         return last.at + last.tensor.numel()
 
-    def hand(self, loss: Optional[float]) -> None:
+    def hand(self, loss: Optional[float], scale: Optional[torch.Tensor] = None, infinite: Optional[torch.Tensor] = None) -> None:
         """The gradient is complete: the job gets it. Comes back when the parameters are the next ones."""
         if self.over:
             return
+        if infinite is not None:  # a GradScaler was here
+            if float(infinite) > 0:
+                self._scale(0)  # it counts as zero
+            elif scale is not None:
+                self._scale(1 / float(scale))
+            if loss is None and scale is not None:
+                loss = self.loss / float(scale)
+            elif loss is None:
+                self.losses = 0  # which it has scaled by who knows what
         if self.pending is None or self.step == 0:
             raise StarError("opt.step() without a batch of star.loader in hand: each batch of it makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE)
         assert self.link is not None
-        for p in self.frozen:
-            if p.requires_grad and p.grad is not None:
-                raise StarError(
-                    "a parameter that was frozen, or not in the optimizer, at star.attach has a gradient now: the job does not know it. Set requires_grad before star.attach",
-                    _link.EXIT_USAGE,
-                )
-        touched = self._gather()
+        for name, p in self.frozen:
+            if p.requires_grad:
+                raise StarError("%s was frozen at star.attach and is not now: the job does not know it. Set requires_grad before star.attach" % name, _link.EXIT_USAGE)
+        for name, p, _ in self.params:
+            if not p.requires_grad:
+                raise StarError("%s was frozen after star.attach: the job goes on updating it. Set requires_grad before star.attach" % name, _link.EXIT_USAGE)
+        touched = self._gather() or self.again
         if self.told < self._elements() and touched:
             raise StarError(
-                "the gradient was changed between backward and opt.step(), or backward came twice, when a part of it was on its way: give star.attach(…, overlap=False)",
+                "the gradient was changed between backward and opt.step(), or backward came twice in this step, and in none of the first %d, so that a part of it was on its way:"
+                " give star.attach(…, overlap=False)" % _TRIAL,
                 _link.EXIT_USAGE,
             )
         if self.trial > 0:
@@ -236,6 +277,9 @@ class _Session:
                 loss = 0.0
             elif not self.losses:
                 loss = 0.0
+        if self.weight != 1:
+            self._scale(self.weight)
+            loss *= self.weight
         for own, mirror in self.mirrors:
             mirror.copy_(own.data)
         step, self.step, self.pending = self.step, 0, None
@@ -257,7 +301,7 @@ class _Session:
                     view.copy_(grad)
                     self._copied(name)
                 p.grad = view
-            if self.complete[i] != grad_version(p):
+            if self.complete[i] not in (-1, grad_version(p)):  # what backward has not come to was not told of
                 touched = True
         return touched
 
@@ -291,6 +335,7 @@ class _Session:
             self.keep.append(node)
 
     def _completed(self, i: int, p: torch.Tensor) -> None:
+        self.again = self.again or self.complete[i] >= 0
         self.complete[i] = grad_version(p)
         if not (self.parts_wanted and self.early and self.trial == 0 and self.step):
             return
@@ -382,6 +427,7 @@ def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, overlap:
     s.model, s.optimizer, s.early = model, optimizer, overlap
     if not overlap:
         s.trial = 0
+    optimizer.__dict__.pop("step", None)  # a scheduler that was made before has put the plain one there
     optimizer.__class__ = type("Star" + type(optimizer).__name__, (_Attached, type(optimizer)), {"__module__": __name__})
     return optimizer
 
@@ -389,21 +435,30 @@ def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, overlap:
 class _Attached:
     """What changes of an optimizer that is attached."""
 
+    # GradScaler leaves what it does to step, which it calls in any case.
+    _step_supports_amp_scaling = True
+
     def step(self, closure: Optional[Callable[[], Any]] = None, *, loss: Union[None, float, torch.Tensor] = None) -> Any:
         s = _session
         assert s is not None
-        if s.settings is not None and _settings(self) != s.settings:
+        settings = _settings(self, s.schedule is not None)
+        if s.settings is not None and settings != s.settings:
             raise StarError(
                 "the settings of the optimizer were changed after the first batch, from %s to %s: the parameters are updated where they are kept, by the settings that star.attach has found."
-                " Take the scheduler away, and give the job its --schedule" % (s.settings, _settings(self)),
+                " A scheduler is given to star.schedule before the first batch; or take it away, and give the job its --schedule" % (s.settings, settings),
                 _link.EXIT_USAGE,
             )
         out = None
         if closure is not None:
             with torch.enable_grad():
                 out = closure()
-        s.hand(None if loss is None else float(loss))
+        s.hand(None if loss is None else float(loss), getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         return out
+
+    def add_param_group(self, group: "Dict[str, Any]") -> None:
+        if _session is not None and _session.link is not None:
+            raise StarError("a group of parameters is added after the first batch: the job does not know it. Give the optimizer all groups before star.attach", _link.EXIT_USAGE)
+        super().add_param_group(group)  # type: ignore[misc]
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         s = _session
@@ -415,13 +470,14 @@ class _Attached:
         s.zero_grad()
 
 
-def _settings(optimizer: Any) -> List[Any]:
-    """What a scheduler could change of the groups."""
-    return [{k: v for k, v in g.items() if k in ("lr", "weight_decay", "momentum", "betas")} for g in optimizer.param_groups]
+def _settings(optimizer: Any, scheduled: bool = False) -> List[Any]:
+    """What a scheduler could change of the groups; the rate only if none is known."""
+    names = ("weight_decay", "momentum", "betas") if scheduled else ("lr", "weight_decay", "momentum", "betas")
+    return [{k: v for k, v in g.items() if k in names} for g in optimizer.param_groups]
 
 
-def _rule(optimizer: torch.optim.Optimizer, params: Sequence[_Tensor]) -> "Dict[str, Any]":
-    """The optimizer in the words of the job."""
+def _rule(optimizer: torch.optim.Optimizer, params: Sequence[_Tensor], rates: Optional[List[float]] = None) -> "Dict[str, Any]":
+    """The optimizer in the words of the job; rates of its groups, if not those that it has now."""
 
     def no(what: str) -> StarError:
         return StarError("%s %s: the job updates by SGD, Adam and AdamW" % (type(optimizer).__name__, what), _link.EXIT_USAGE)
@@ -453,14 +509,16 @@ def _rule(optimizer: torch.optim.Optimizer, params: Sequence[_Tensor]) -> "Dict[
         rule = {"name": "adamw" if decoupled else "adam", "beta1": float(first["betas"][0]), "beta2": float(first["betas"][1]), "epsilon": float(first["eps"])}
     else:
         raise no("is none of those that it knows")
-    base = next((float(g["lr"]) for g in groups if float(g["lr"]) > 0), 0.0)
+    if rates is None:
+        rates = [float(g["lr"]) for g in groups]
+    base = next((r for r in rates if r > 0), 0.0)
     rule["lr"] = base
     rule["weight_decay"] = float(first["weight_decay"])
-    of = {id(p): g for g in groups for p in g["params"]}
+    of = {id(p): (g, r) for g, r in zip(groups, rates) for p in g["params"]}
     out: List[Dict[str, Any]] = []
     for _, p, at in params:
-        g = of[id(p)]
-        factor = float(g["lr"]) / base if base else 1.0
+        g, rate = of[id(p)]
+        factor = rate / base if base else 1.0
         decay = float(g["weight_decay"])
         if out and out[-1]["factor"] == factor and out[-1]["weight_decay"] == decay:
             out[-1]["to"] = at + p.numel()
@@ -471,6 +529,84 @@ def _rule(optimizer: torch.optim.Optimizer, params: Sequence[_Tensor]) -> "Dict[
     elif out:
         rule["weight_decay"] = out[0]["weight_decay"]
     return rule
+
+
+# A scheduler.
+
+# More changes of the rate than this are put together: a job's table of them travels with every process that joins.
+_CHANGES = 4096
+
+
+class _Schedule:
+    """The rates of a scheduler, found out by a run ahead, over samples of the job."""
+
+    def __init__(self, scheduler: Any, every: int) -> None:
+        self.scheduler, self.every = scheduler, every
+        self.rates: List[List[float]] = []  # of each group, from step to step of the scheduler
+        self.table = ""
+
+    def run(self, ld: "_Loader") -> List[float]:
+        """Makes the table; the rates of the groups at the height of the first one."""
+        n = len(cast(Sized, ld.dataset))
+        self.every = self.every or n
+        total = ld.epochs * n if ld.epochs else 10_000.0 * n
+        if not ld.epochs and self.every < n:
+            raise StarError("star.schedule(every=%d) needs to know how long the job is: give star.loader(epochs=…)" % self.every, _link.EXIT_USAGE)
+        groups = self.scheduler.optimizer.param_groups
+        dummy = torch.optim.SGD([dict(g, params=[torch.zeros(1, requires_grad=True)]) for g in groups], lr=0.1)
+        before = _settings(dummy, True)
+        ahead = copy.deepcopy(self.scheduler, {id(self.scheduler.optimizer): dummy})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(min(int(total / self.every) + 2, 1_000_000)):
+                self.rates.append([float(g["lr"]) for g in dummy.param_groups])
+                try:
+                    type(ahead).step(ahead)
+                except ValueError:  # OneCycleLR, beyond its end
+                    break
+        if _settings(dummy, True) != before:
+            raise StarError(
+                "%s changes more than the rate: the job keeps momentum and decay as star.attach has found them (cycle_momentum=False)" % type(ahead).__name__, _link.EXIT_USAGE
+            )
+        peak = max(self.rates, key=lambda r: r[0])
+        if not peak[0] > 0:
+            raise StarError("%s: the rate of the first group is never above 0" % type(ahead).__name__, _link.EXIT_USAGE)
+        for r in self.rates:
+            if any(abs(x - r[0] / peak[0] * y) > 1e-6 * max(abs(y), peak[0]) for x, y in zip(r, peak)):
+                raise StarError("%s: the rates of the groups have another course each: the job has one for all, times a factor for each group" % type(ahead).__name__, _link.EXIT_USAGE)
+        changes = [(k, r[0] / peak[0]) for k, r in enumerate(self.rates) if k == 0 or r[0] != self.rates[k - 1][0]]
+        if len(changes) > _CHANGES:
+            changes = [changes[len(changes) * i // _CHANGES] for i in range(_CHANGES)]
+        self.table = "table=" + ",".join("%d:%r" % (k * self.every, f) for k, f in changes)
+        return peak
+
+    def show(self, position: int) -> None:
+        """Has the groups and the scheduler show the rate of a batch."""
+        rates = self.rates[min(position // self.every, len(self.rates) - 1)]
+        for g, r in zip(self.scheduler.optimizer.param_groups, rates):
+            g["lr"] = r
+        self.scheduler._last_lr = list(rates)
+
+
+def schedule(scheduler: Any, *, every: int = 0) -> Any:
+    """Has the job's learning rate follow a scheduler of the attached optimizer, which is given back: it makes a step whenever the job, all workers together, has
+    used ``every`` samples (0: an epoch). ``scheduler.step()`` in the loop does nothing any more.
+
+    So the rate is the same for all workers, whatever the mode, and right for who comes later. Call it before the first batch of the loader. A scheduler that
+    makes a step for each batch has ``every=batch_size``, and star.loader(epochs=…) says how far it is to be followed.
+    """
+    s = _current()
+    if s is None:
+        return scheduler
+    if s.optimizer is None or getattr(scheduler, "optimizer", None) is not s.optimizer:
+        raise StarError("star.schedule needs a scheduler of the optimizer that star.attach was given, and comes after it", _link.EXIT_USAGE)
+    if s.link is not None or s.schedule is not None:
+        raise StarError("star.schedule comes once, and before the first batch of star.loader: the job must know the rates when it begins", _link.EXIT_USAGE)
+    if type(scheduler).__name__ == "ReduceLROnPlateau" or every < 0:
+        raise StarError("star.schedule(%s, every=%d): want a scheduler whose rates follow from the number of steps alone, and a number of samples" % (type(scheduler).__name__, every), _link.EXIT_USAGE)
+    s.schedule = _Schedule(scheduler, every)
+    scheduler.step = lambda *args, **kwargs: None
+    return scheduler
 
 
 # 3: the data.
@@ -510,8 +646,12 @@ class _Loader:
             if position // n > self.epoch:
                 return  # it is the first of the next epoch
             before = s.step
-            for part in self._parts(indices):
-                batch = self._fetch(position, part)
+            for k, (part, weight) in enumerate(self.parts(indices)):
+                batch = self._fetch(position, k, part)
+                if k > 0:
+                    s.weigh(weight)
+                else:
+                    s.weight = weight
                 s.loaded = time.perf_counter_ns() if s.loaded < s.asked else s.loaded
                 yield batch
             if s.pending is not None and s.step == before:
@@ -519,23 +659,32 @@ class _Loader:
                     "a batch was taken from star.loader before opt.step() of the one before: each batch makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE
                 )
 
-    def _parts(self, indices: List[int]) -> List[List[int]]:
-        k = -(-len(indices) // self.accumulate)
-        return [indices[i : i + k] for i in range(0, len(indices), k)]
+    def parts(self, indices: List[int]) -> List[Tuple[List[int], float]]:
+        """As many as ``accumulate`` says, and the weight of each in the gradient. If there are fewer samples, the first ones come again, with a weight of 0."""
+        n, k = len(indices), self.accumulate
+        if k == 1:
+            return [(indices, 1.0)]
+        out = [(indices[:1], 0.0)] * (k - n)
+        k = min(k, n)
+        cuts = [n * i // k for i in range(k + 1)]
+        return out + [(indices[a:b], (b - a) * self.accumulate / n) for a, b in zip(cuts, cuts[1:])]
 
-    def _fetch(self, position: int, indices: List[int]) -> Any:
-        if self.num_workers == 0 or self.accumulate > 1:
+    def _fetch(self, position: int, part: int, indices: List[int]) -> Any:
+        if self.num_workers == 0:
             return self._load(indices)
         if self._ahead is None:
             self._ahead = _Ahead(self)
         s = _session
         assert s is not None
-        return self._ahead.fetch(position, indices, s.leases)
+        return self._ahead.fetch((position, part), indices, s.leases)
 
     def _load(self, indices: List[int]) -> Any:
         get = getattr(self.dataset, "__getitems__", None)
         items = get(indices) if get is not None else [self.dataset[i] for i in indices]
         return self.collate(items)
+
+
+_Place = Tuple[int, int]  # position of a batch, and number of a part of it
 
 
 class _Ahead:
@@ -546,47 +695,46 @@ class _Ahead:
 
     def __init__(self, owner: _Loader) -> None:
         self.owner = owner
-        self.given: List[Tuple[int, List[int]]] = []  # position and samples of what the DataLoader works on, in order
-        self.leases: Dict[int, List[int]] = {}
+        self.given: List[Tuple[_Place, List[int]]] = []  # what the DataLoader works on, in order
+        self.wanted: Dict[_Place, List[int]] = {}  # leases in parts
         self.it: Any = None
 
     def __iter__(self) -> "_Ahead":
         return self
 
     def __next__(self) -> List[int]:
-        last = self.given[-1][0] if self.given else -1
-        at = min((p for p in self.leases if p > last), default=None)
+        last = self.given[-1][0] if self.given else (-1, 0)
+        at = min((p for p in self.wanted if p > last), default=None)
         if at is None:
             raise StopIteration
-        self.given.append((at, self.leases.pop(at)))
+        self.given.append((at, self.wanted.pop(at)))
         return self.given[-1][1]
 
-    def fetch(self, position: int, indices: List[int], leases: "Dict[int, List[int]]") -> Any:
-        for p in [p for p in leases if p <= position and not (self.it is None and p == position)]:
-            del leases[p]
-        self.leases = leases
+    def fetch(self, place: _Place, indices: List[int], leases: "Dict[int, List[int]]") -> Any:
+        for position in list(leases):
+            for k, (part, _) in enumerate(self.owner.parts(leases.pop(position))):
+                self.wanted[position, k] = part
+        for p in [p for p in self.wanted if p <= place]:
+            del self.wanted[p]
         batch = None
-        while self.given and self.given[0][0] <= position:
+        while self.given and self.given[0][0] <= place:
             at, samples = self.given.pop(0)
             got = next(self.it)
-            if at == position and samples == indices:
+            if at == place and samples == indices:
                 batch = got
-        if batch is not None:
-            self._fill()
-            return batch
         self._fill()
-        return self.owner._load(indices)
+        return self.owner._load(indices) if batch is None else batch
 
     def _fill(self) -> None:
         """Has the DataLoader as busy as it may be."""
         if self.it is None:
-            if not self.leases:
+            if not self.wanted:
                 return
             kwargs = dict(self.owner.kwargs)
             kwargs.pop("shuffle", None)
             kwargs.pop("drop_last", None)
             self.it = iter(tud.DataLoader(self.owner.dataset, batch_sampler=cast(Any, self), **kwargs))
-        while self.leases and len(self.given) < self.owner.prefetch:
+        while self.wanted and len(self.given) < self.owner.prefetch:
             n = len(self.given)
             self.it._try_put_index()
             if len(self.given) == n:

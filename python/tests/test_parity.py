@@ -11,14 +11,14 @@ MODEL = """
 import torch, torch.nn as nn, torch.nn.functional as F
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, width=24):
         super().__init__()
         self.unused = nn.Linear(3, 2)
         self.frozen = nn.Linear(12, 12)
         for p in self.frozen.parameters():
             p.requires_grad = False
-        self.hidden = nn.Linear(12, 24)
-        self.out = nn.Linear(24, 4)
+        self.hidden = nn.Linear(12, width)
+        self.out = nn.Linear(width, 4)
 
     def forward(self, x):
         return self.out(torch.tanh(self.hidden(self.frozen(x))))
@@ -35,11 +35,18 @@ def groups(model):
 OPTIMIZERS = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.1, weight_decay=0.01),
     "momentum": lambda m: torch.optim.SGD(m.parameters(), 0.02, momentum=0.9, weight_decay=0.001),
+    "small momentum": lambda m: torch.optim.SGD(m.parameters(), 1e-4, momentum=0.9),
     "nesterov": lambda m: torch.optim.SGD(m.parameters(), 0.02, momentum=0.8, nesterov=True),
     "adam": lambda m: torch.optim.Adam(m.parameters(), 0.003, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.01),
     "adamw": lambda m: torch.optim.AdamW(m.parameters(), 0.003, weight_decay=0.05),
     "sgd groups": lambda m: torch.optim.SGD(groups(m), 0.05, momentum=0.9, weight_decay=0.01),
     "adamw groups": lambda m: torch.optim.AdamW(groups(m), 0.003, weight_decay=0.05),
+}
+
+# Steps of a scheduler come with each second update, of 32 samples.
+SCHEDULES = {
+    "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 30, 0.5),
+    "warm-up": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: min(k / 20, 1.0)),
 }
 """
 
@@ -58,16 +65,24 @@ class Numbered(torch.utils.data.Dataset):
         return i, self.x[i], self.y[i]
 
 torch.manual_seed(5)
-model = Net()
-opt = star.attach(model, OPTIMIZERS[sys.argv[1]](model))
-loader = star.loader(Numbered(), batch_size=16)
+name, width, schedule, accumulate = sys.argv[1:]
+accumulate = int(accumulate)
+model = Net(int(width))
+opt = star.attach(model, OPTIMIZERS[name](model))
+if schedule:
+    star.schedule(SCHEDULES[schedule](opt), every=64)
+loader = star.loader(Numbered(), batch_size=16 // accumulate, accumulate=accumulate, epochs=10)
+taken = []
 for epoch in range(100):
     for i, x, y in loader:
-        opt.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        opt.step()
-        print("batch", json.dumps(i.tolist()))
+        if not taken:
+            opt.zero_grad()
+        (F.cross_entropy(model(x), y) / accumulate).backward()
+        taken.append(i.tolist())
+        if len(taken) == accumulate:
+            opt.step()
+            print("batch", json.dumps(sum(taken, [])))
+            taken = []
 """
 )
 
@@ -76,22 +91,34 @@ def batches_of(worker: Any) -> Any:
     return [json.loads(line[6:]) for line in worker.log.splitlines() if line.startswith("batch ")]
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam", "adamw", "sgd groups", "adamw groups"])
-def test_like_one_process(job: Any, name: str) -> None:
+PS, RING, PARTS = ("--shards", "2"), ("--arch", "allreduce"), ("--arch", "allreduce", "--bucket", "0.2")
+
+
+@pytest.mark.parametrize(
+    "name, width, schedule, accumulate, arch",
+    [(name, 24, "", 1, PS) for name in ("sgd", "momentum", "nesterov", "adam", "adamw", "sgd groups", "adamw groups")]
+    # A gradient of 1.4 MB leaves in parts.
+    + [("sgd groups", 24, "step", 4, PS), ("adamw", 24, "warm-up", 1, RING), ("small momentum", 20_000, "", 1, PARTS), ("sgd", 24, "", 4, RING)],
+    ids=lambda v: "-".join(v) if isinstance(v, tuple) else str(v),
+)
+def test_like_one_process(job: Any, name: str, width: int, schedule: str, accumulate: int, arch: Any) -> None:
     script = job.script(TRAIN)
-    job.start("--mode", "ssgd", "--steps", "200", "--shards", "2")
-    ws = [job.worker(script, name) for _ in range(2)]
+    job.start("--mode", "ssgd", "--steps", "200", *arch)
+    ws = [job.worker(script, name, str(width), schedule, str(accumulate), flags=(*arch, "--out", str(job.out)) if arch != PS else ()) for _ in range(2)]
     job.finish()
     own = {}  # type: Any
     exec(MODEL, own)
     x, y = own["data"]()
     torch.manual_seed(5)
-    model = own["Net"]()
+    model = own["Net"](width)
     start = {k: v.clone() for k, v in model.state_dict().items()}
     opt = own["OPTIMIZERS"][name](model)
+    scheduler = own["SCHEDULES"][schedule](opt) if schedule else None
     batches = list(zip(*map(batches_of, ws)))
     assert len(batches) == 200
-    for a, b in batches:
+    for k, (a, b) in enumerate(batches):
+        if scheduler and k and k % 2 == 0:
+            scheduler.step()
         opt.zero_grad()
         # The job adds up the mean gradients of both halves.
         (own["F"].cross_entropy(model(x[a]), y[a]) / 2 + own["F"].cross_entropy(model(x[b]), y[b]) / 2).backward()
@@ -107,8 +134,8 @@ def test_like_one_process(job: Any, name: str) -> None:
         error = float((got[k] - want).abs().max()) / scale
         assert error < 1e-5, "%s is off by %.2g of its largest element" % (k, error)
         moved = max(moved, float((want - start[k]).abs().max()))
-    assert moved > 0.01
-    own["Net"]().load_state_dict(got)
+    assert moved > (0.01 if width == 24 else 0.001)
+    own["Net"](width).load_state_dict(got)
     # Every sample came once in each epoch: 20 batches of 32.
     seen = [i for a, b in batches for i in a + b]
     for e in range(10):

@@ -1,0 +1,676 @@
+"""What a script's loop may do between two batches: the gradient that the job gets is that of plain PyTorch, or the script ends with a reason.
+
+The agent is played by a thread, which hands out batches, keeps what it gets, and makes plain SGD steps; so each test is one process and takes no time. Whole jobs
+with such loops are in test_parity.py.
+"""
+
+import copy
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+import threading
+import warnings
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
+
+import conftest  # noqa: E402, F401
+import torch.nn as nn  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+import star_train.torch as star  # noqa: E402
+from star_train import _link  # noqa: E402
+
+HEADER = struct.Struct("<IIQQQ")
+RATE = 0.1
+N = 64
+
+
+class Agent(threading.Thread):
+    """The agent's end of a link, for one epoch of batches."""
+
+    def __init__(self, batches: List[List[int]], parts: bool = False, epoch: int = N) -> None:
+        super().__init__(daemon=True)
+        self.sock, theirs = socket.socketpair()
+        self.sock.settimeout(60)
+        os.environ["STAR_LINK_FD"] = str(theirs.detach())
+        self.batches, self.parts = batches, parts
+        self.about: Dict[str, Any] = {}
+        self.gradients: List[torch.Tensor] = []
+        self.losses: List[float] = []
+        self.told: List[int] = []  # parts
+        self.early: Dict[int, torch.Tensor] = {}  # what they were when they were told
+        self.failed: Optional[str] = None
+        self.rates: Callable[[int], float] = lambda position: RATE
+        self.start()
+
+    def read(self) -> Tuple[int, int, int, bytes]:
+        b = b""
+        while len(b) < HEADER.size:
+            got = self.sock.recv(HEADER.size - len(b))
+            if not got:
+                raise EOFError
+            b += got
+        kind, size, a, x, _ = HEADER.unpack(b)
+        body = b""
+        while len(body) < size:
+            body += self.sock.recv(size - len(body))
+        return kind, a, x, body
+
+    def send(self, kind: int, a: int = 0, b: int = 0, c: int = 0, body: bytes = b"") -> None:
+        self.sock.sendall(HEADER.pack(kind, len(body), a, b, c) + body)
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except (EOFError, OSError) as e:
+            self.failed = self.failed or repr(e)
+
+    def _run(self) -> None:
+        _, _, _, body = self.read()
+        self.about = json.loads(body)
+        count = [sum(self._size(t["shape"]) for t in self.about[k]) for k in ("layout", "buffers")]
+        up = lambda n: -(-4 * n // 4096) * 4096  # noqa: E731
+        grad = 4096 + up(count[0])
+        buffers = grad + up(count[0])
+        size = buffers + up(count[1])
+        fd = os.memfd_create("link")
+        os.ftruncate(fd, size)
+        self.map = mmap.mmap(fd, size)
+        self.map[:64] = struct.pack("<8s7Q", b"STARLINK", 1, size, 4096, count[0], grad, buffers, count[1])
+        socket.send_fds(self.sock, [HEADER.pack(_link.MEMORY, 0, size, 0, 0)], [fd])
+        os.close(fd)
+        self.params = torch.frombuffer(self.map, dtype=torch.float32, count=count[0], offset=4096)
+        self.grad = torch.frombuffer(self.map, dtype=torch.float32, count=count[0], offset=grad)
+        assert self.read()[0] == _link.READY
+        self.send(_link.JOINED, 0, 1)
+        position = 0
+        for step, batch in enumerate(self.batches, 1):
+            self.send(_link.COMPUTE, step, len(batch), position | (_link.WANTS_PARTS if self.parts else 0), struct.pack("<%dq" % len(batch), *batch))
+            while True:
+                kind, a, b, body = self.read()
+                if kind == _link.PART:
+                    self.told.append(b)
+                    self.early[b] = self.grad[b:].clone()
+                elif kind == _link.ERROR:
+                    self.failed = body.decode()
+                    return
+                elif kind == _link.LEAVE:
+                    self.failed = "left"
+                    return
+                else:
+                    break
+            assert kind == _link.DONE and a == step
+            self.losses.append(struct.unpack("<d", struct.pack("<Q", b))[0])
+            self.gradients.append(self.grad.clone())
+            for at, early in self.early.items():
+                assert torch.equal(early, self.grad[at:]), "what was told to be complete was changed"
+            self.early.clear()
+            self.params -= self.rates(position) * self.grad
+            position += len(batch)
+        self.send(_link.STOP)
+
+    @staticmethod
+    def _size(shape: List[int]) -> int:
+        n = 1
+        for d in shape:
+            n *= d
+        return n
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agent]]:
+    """Makes the agent of this process."""
+    made: List[Agent] = []
+    backward = torch.Tensor.backward
+    monkeypatch.setattr(_link, "_register", lambda link: None)
+    monkeypatch.setattr(_link, "show_stacks", lambda: False)
+    monkeypatch.setattr(star, "_session", None)
+    for name in ("STAR_OFF", "STAR_AGENT", "STAR_COORDINATOR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def make(*args: Any, **kwargs: Any) -> Agent:
+        made.append(Agent(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    star._session = None
+    torch.Tensor.backward = backward  # type: ignore[method-assign]
+    os.environ.pop("STAR_LINK_FD", None)
+    for a in made:
+        a.sock.close()
+
+
+class Data(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        g = torch.Generator().manual_seed(3)
+        self.x = torch.randn(N, 6, generator=g)
+        self.y = self.x[:, :3].argmax(1)
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> Any:
+        return self.x[i], self.y[i]
+
+
+def small() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+BATCHES = [list(range(i, i + 16)) for i in range(0, N, 16)]
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() if p.grad is not None else torch.zeros(p.numel()) for p in model.parameters() if p.requires_grad])
+
+
+def plain(model: nn.Module, batches: List[List[int]], gradient: Callable[[nn.Module, torch.Tensor, torch.Tensor], Any]) -> List[torch.Tensor]:
+    """The gradients of plain PyTorch in a loop of SGD."""
+    data, out = Data(), []
+    for b in batches:
+        model.zero_grad()
+        gradient(model, data.x[b], data.y[b])
+        out.append(flat(model))
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.grad is not None:
+                    p -= RATE * p.grad
+    return out
+
+
+def ce(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), y)
+
+
+def same(got: List[torch.Tensor], want: List[torch.Tensor]) -> None:
+    assert len(got) == len(want)
+    for i, (g, w) in enumerate(zip(got, want)):
+        assert torch.allclose(g, w, rtol=1e-4, atol=1e-7), "step %d differs by %g" % (i, (g - w).abs().max())
+
+
+def attached(model: nn.Module, **kwargs: Any) -> Any:
+    return star.attach(model, torch.optim.SGD(model.parameters(), RATE), **kwargs)
+
+
+def loop(model: nn.Module, opt: Any, loader: Any, step: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+    for x, y in loader:
+        opt.zero_grad()
+        step(x, y)
+
+
+def test_plain(agent: Any) -> None:
+    a, model = agent(BATCHES), small()
+    opt = attached(model)
+
+    def step(x: Any, y: Any) -> None:
+        ce(model, x, y).backward()
+        opt.step()
+
+    want = plain(copy.deepcopy(model), BATCHES, lambda m, x, y: ce(m, x, y).backward())
+    loop(model, opt, star.loader(Data(), 16), step)
+    same(a.gradients, want)
+
+
+# Parts of the batch: of one size, of several, fewer samples than parts.
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_accumulate(agent: Any, loaders: int) -> None:
+    batches = [list(range(16)), list(range(16, 30)), list(range(30, 35)), list(range(35, 37)), [37]]
+    a, model = agent(batches), small()
+    want = plain(copy.deepcopy(model), batches, lambda m, x, y: ce(m, x, y).backward())
+    data = Data()
+    losses = []
+    m = copy.deepcopy(model)
+    for b in batches:
+        m.zero_grad()
+        loss = ce(m, data.x[b], data.y[b])
+        losses.append(float(loss))
+        loss.backward()
+        with torch.no_grad():
+            for p in m.parameters():
+                p -= RATE * p.grad
+    opt = attached(model)
+    taken = 0
+    for x, y in star.loader(data, 4, accumulate=4, num_workers=loaders):
+        (ce(model, x, y) / 4).backward()
+        taken += 1
+        if taken % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+    assert taken == 4 * len(batches)
+    same(a.gradients, want)
+    assert a.losses == pytest.approx(losses, rel=1e-5)
+
+
+def test_clip(agent: Any) -> None:
+    a, model = agent(BATCHES, parts=True), small()
+
+    def clipped(m: Any, x: Any, y: Any) -> None:
+        ce(m, x, y).backward()
+        nn.utils.clip_grad_norm_(m.parameters(), 0.05)
+
+    want = plain(copy.deepcopy(model), BATCHES, clipped)
+    opt = attached(model)
+    loop(model, opt, star.loader(Data(), 16), lambda x, y: (clipped(model, x, y), opt.step()))
+    same(a.gradients, want)
+
+
+def test_closure(agent: Any) -> None:
+    a, model = agent(BATCHES), small()
+    want = plain(copy.deepcopy(model), BATCHES, lambda m, x, y: ce(m, x, y).backward())
+    opt = attached(model)
+    for x, y in star.loader(Data(), 16):
+
+        def closure() -> Any:
+            opt.zero_grad()
+            loss = ce(model, x, y)  # noqa: B023
+            loss.backward()
+            return loss
+
+        assert float(opt.step(closure)) == pytest.approx(a.losses[-1])
+    same(a.gradients, want)
+
+
+class Wide(nn.Module):
+    """Several MiB, so that parts go early."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.unused, self.a, self.b, self.c = nn.Linear(2, 2), nn.Linear(6, 600), nn.Linear(600, 600), nn.Linear(600, 600)
+        self.out = nn.Linear(600, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(torch.tanh(self.c(torch.tanh(self.b(torch.tanh(self.a(x)))))))
+
+
+MANY = [list(range(8 * i % 64, 8 * i % 64 + 8)) for i in range(8)]
+
+
+def test_parts(agent: Any) -> None:
+    """What is told early stays as it is (the agent looks), and something is told."""
+    a, model = agent(MANY, parts=True), Wide()
+    opt = attached(model)
+    want = plain(copy.deepcopy(model), MANY, lambda m, x, y: ce(m, x, y).backward())
+    loop(model, opt, star.loader(Data(), 8), lambda x, y: (ce(model, x, y).backward(), opt.step()))
+    same(a.gradients, want)
+    assert a.told
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_several_losses(agent: Any, overlap: bool) -> None:
+    """Two calls of backward in a step: nothing goes before the second one."""
+    a, model = agent(MANY, parts=True), Wide()
+
+    def two(m: Any, x: Any, y: Any) -> None:
+        out = m(x)
+        F.cross_entropy(out, y).backward(retain_graph=True)
+        (out**2).mean().backward()
+
+    opt = attached(model, overlap=overlap)
+    want = plain(copy.deepcopy(model), MANY, two)
+    loop(model, opt, star.loader(Data(), 8), lambda x, y: (two(model, x, y), opt.step()))
+    same(a.gradients, want)
+    assert not a.told
+
+
+def test_second_loss_too_late(agent: Any) -> None:
+    """A second call of backward that comes when parts are on their way ends the script: the gradient would be wrong."""
+    a, model = agent(MANY, parts=True), Wide()
+    opt = attached(model)
+    with pytest.raises(star.StarError, match="overlap=False"):
+        for k, (x, y) in enumerate(star.loader(Data(), 8)):
+            opt.zero_grad()
+            out = model(x)
+            F.cross_entropy(out, y).backward(retain_graph=k >= 5)
+            if k >= 5:
+                (out**2).mean().backward()
+            opt.step()
+    assert len(a.gradients) == 5
+
+
+def test_clip_too_late(agent: Any) -> None:
+    agent(MANY, parts=True)
+    model = Wide()
+    opt = attached(model)
+    with pytest.raises(star.StarError, match="overlap=False"):
+        for k, (x, y) in enumerate(star.loader(Data(), 8)):
+            opt.zero_grad()
+            ce(model, x, y).backward()
+            if k >= 5:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            opt.step()
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.into, self.middle, self.out = nn.Linear(6, 6, bias=False), nn.Linear(6, 6), nn.Linear(6, 6, bias=False)
+        self.out.weight = self.into.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.out(torch.tanh(self.middle(self.into(x))))
+
+
+def test_tied(agent: Any) -> None:
+    """One tensor with two names is one parameter, whose gradient is that of both uses; it stays one."""
+    a, model = agent(BATCHES), Tied()
+    want = plain(copy.deepcopy(model), BATCHES, lambda m, x, y: ce(m, x, y).backward())
+    opt = attached(model)
+    loop(model, opt, star.loader(Data(), 16), lambda x, y: (ce(model, x, y).backward(), opt.step()))
+    same(a.gradients, want)
+    assert [t["name"] for t in a.about["layout"]] == ["into.weight", "middle.weight", "middle.bias"]
+    assert model.out.weight is model.into.weight
+
+
+def test_frozen_and_unused(agent: Any) -> None:
+    """Frozen parameters, and those that the optimizer does not have, stay; unused ones have a gradient of zero."""
+    a, model = agent(MANY), Wide()
+    for p in model.a.parameters():
+        p.requires_grad = False
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    opt = star.attach(model, torch.optim.SGD([*model.a.parameters(), *model.b.parameters(), *model.out.parameters(), *model.unused.parameters()], RATE))
+    loop(model, opt, star.loader(Data(), 8), lambda x, y: (ce(model, x, y).backward(), opt.step()))
+    assert len(a.gradients) == len(MANY)
+    for name, now in model.state_dict().items():
+        assert torch.equal(now, start[name]) == (name[0] in "acu"), name
+    assert [t["name"] for t in a.about["layout"]] == ["unused.weight", "unused.bias", "b.weight", "b.bias", "out.weight", "out.bias"]
+    assert a.gradients[-1][:6].abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda m, opt: m.a.weight.requires_grad_(False), "a.weight was frozen after star.attach"),
+        (lambda m, opt: m.b.weight.requires_grad_(True), "b.weight was frozen at star.attach and is not now"),
+        (lambda m, opt: opt.add_param_group({"params": [nn.Parameter(torch.zeros(1))]}), "a group of parameters is added after the first batch"),
+        (lambda m, opt: opt.param_groups[0].update(lr=1.0), "star.schedule"),
+    ],
+)
+def test_changed_too_late(agent: Any, change: Any, says: str) -> None:
+    agent(MANY)
+    model = Wide()
+    model.b.weight.requires_grad = False
+    opt = attached(model)
+    with pytest.raises(star.StarError, match=says):
+        for k, (x, y) in enumerate(star.loader(Data(), 8)):
+            opt.zero_grad()
+            ce(model, x, y).backward()
+            if k == 3:
+                change(model, opt)
+            opt.step()
+
+
+def test_replaced_gradients(agent: Any) -> None:
+    """model.zero_grad() of PyTorch 2 drops the views: gradients are copied, and it is said once."""
+    a, model = agent(BATCHES), small()
+    want = plain(copy.deepcopy(model), BATCHES, lambda m, x, y: ce(m, x, y).backward())
+    opt = attached(model)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for x, y in star.loader(Data(), 16):
+            model.zero_grad(set_to_none=True)
+            ce(model, x, y).backward()
+            opt.step()
+    same(a.gradients, want)
+    assert len([w for w in said if "is copied in every step" in str(w.message)]) == 1
+
+
+def test_batch_norm_buffers(agent: Any) -> None:
+    """Buffers of all types are the job's to see; what it has not changed keeps every bit."""
+    a, model = agent(BATCHES), nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    model.register_buffer("big", torch.tensor([2**24 + 1, 3]))
+    model.register_buffer("fine", torch.tensor([0.1], dtype=torch.float64))
+    own = copy.deepcopy(model)
+    plain(own, BATCHES, lambda m, x, y: ce(m, x, y).backward())
+    opt = attached(model)
+    loop(model, opt, star.loader(Data(), 16), lambda x, y: (ce(model, x, y).backward(), opt.step()))
+    assert len(a.gradients) == 4
+    for (name, want), got in zip(own.state_dict().items(), model.state_dict().values()):
+        assert torch.allclose(got, want, rtol=1e-4, atol=1e-6) if got.is_floating_point() else torch.equal(got, want), name
+    assert model.big[0] == 2**24 + 1 and model.fine[0] == 0.1 and int(model[1].num_batches_tracked) == 4
+
+
+# Schedulers: the table that the job gets is what the scheduler does alone.
+lrs = torch.optim.lr_scheduler
+SCHEDULERS: Dict[str, Callable[[Any], Any]] = {
+    "step": lambda o: lrs.StepLR(o, 3, 0.5),
+    "cosine": lambda o: lrs.CosineAnnealingLR(o, 20),
+    "warm-up from 0": lambda o: lrs.LambdaLR(o, lambda k: min(k / 5, 1.0)),
+    "linear": lambda o: lrs.LinearLR(o, 0.1, 1.0, 4),
+    "one cycle": lambda o: lrs.OneCycleLR(o, max_lr=[0.5, 0.05], total_steps=30, cycle_momentum=False),
+    "two": lambda o: lrs.SequentialLR(o, [lrs.LinearLR(o, 0.1, 1.0, 3), lrs.ExponentialLR(o, 0.9)], [3]),
+}
+
+
+def at(table: str, samples: int) -> float:
+    assert table.startswith("table=")
+    f = 1.0
+    for part in table[6:].split(","):
+        when, factor = part.split(":")
+        if samples >= int(when):
+            f = float(factor)
+    return f
+
+
+def groups_of(model: Any) -> Any:
+    return [{"params": model[0].parameters(), "lr": 0.2}, {"params": model[2].parameters(), "lr": 0.02}]
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["after attach", "before attach"])
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
+def test_schedule(agent: Any, name: str, before: bool) -> None:
+    model = small()
+    alone = torch.optim.SGD(groups_of(model), 0.1)
+    reference = SCHEDULERS[name](alone)
+    rates = []
+    for _ in range(30):
+        rates.append([g["lr"] for g in alone.param_groups])
+        alone.step()
+        if len(rates) < 30:
+            reference.step()
+    model = small()
+    a = agent([[i % N] * 8 for i in range(30)])
+    opt = torch.optim.SGD(groups_of(model), 0.1)
+    sched = SCHEDULERS[name](opt) if before else None
+    assert star.attach(model, opt) is opt
+    sched = star.schedule(sched or SCHEDULERS[name](opt), every=8)
+    shown = []
+    for _ in range(9):
+        for x, y in star.loader(Data(), 8, epochs=30 * 8 / N) if not shown else []:
+            opt.zero_grad()
+            shown.append([g["lr"] for g in opt.param_groups])
+            assert sched.get_last_lr() == shown[-1]
+            ce(model, x, y).backward()
+            opt.step()
+            sched.step()
+    rule = a.about["optimizer"]
+    factors = [next(g["factor"] for g in rule["groups"] if g["from"] <= e < g["to"]) for e in (0, 60)]
+    for k, want in enumerate(rates):
+        got = [rule["lr"] * f * at(rule["schedule"], 8 * k) for f in factors]
+        assert got == pytest.approx(want, rel=1e-6, abs=1e-12), "step %d" % k
+    for got, want in zip(shown, rates):
+        assert got == pytest.approx(want, rel=1e-6, abs=1e-12)
+    assert len(shown) == 8  # an epoch
+
+
+@pytest.mark.parametrize(
+    "make, says",
+    [
+        (lambda o: lrs.OneCycleLR(o, 0.5, total_steps=10), "changes more than the rate"),
+        (lambda o: lrs.LambdaLR(o, [lambda k: 1 / (1 + k), lambda k: 1 / (1 + k) ** 2]), "the rates of the groups have another course each"),
+        (lambda o: lrs.ReduceLROnPlateau(o), "want a scheduler whose rates follow from the number of steps alone"),
+        (lambda o: lrs.StepLR(torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), 2), "a scheduler of the optimizer that star.attach was given"),
+    ],
+)
+def test_schedules_that_cannot_be(agent: Any, make: Any, says: str) -> None:
+    agent(BATCHES)
+    model = small()
+    opt = star.attach(model, torch.optim.SGD(groups_of(model), 0.1, momentum=0.9))
+    with pytest.raises(star.StarError, match=says):
+        star.schedule(make(opt))
+        next(iter(star.loader(Data(), 16, epochs=3)))
+
+
+# Mixed precision.
+
+
+def test_autocast(agent: Any) -> None:
+    a, model = agent(BATCHES), small()
+
+    def low(m: Any, x: Any, y: Any) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = m(x)
+        assert out.dtype == torch.bfloat16
+        F.cross_entropy(out.float(), y).backward()
+
+    want = plain(copy.deepcopy(model), BATCHES, low)
+    opt = attached(model)
+    loop(model, opt, star.loader(Data(), 16), lambda x, y: (low(model, x, y), opt.step()))
+    same(a.gradients, want)
+
+
+@pytest.mark.skipif(not hasattr(getattr(torch, "amp", None), "GradScaler"), reason="GradScaler for processors comes with PyTorch 2.3")
+@pytest.mark.parametrize("unscale", [False, True])
+def test_grad_scaler(agent: Any, unscale: bool) -> None:
+    """The gradient that goes is unscaled; one that overflows goes as zero, and the scale falls."""
+    a, model = agent(BATCHES), small()
+    want = plain(copy.deepcopy(model), [b for i, b in enumerate(BATCHES) if i != 2], lambda m, x, y: ce(m, x, y).backward())
+    opt = attached(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for k, (x, y) in enumerate(star.loader(Data(), 16)):
+        opt.zero_grad()
+        loss = ce(model, x, y)
+        scaler.scale(loss).backward()
+        if k == 2:
+            model[0].weight.grad[0, 0] = float("inf")
+        if unscale:
+            scaler.unscale_(opt)
+        scaler.step(opt, loss=loss) if unscale else scaler.step(opt)
+        scaler.update()
+        assert a.losses[k] == pytest.approx(float(loss), rel=1e-5)
+    assert scaler.get_scale() == 512 and a.gradients[2].abs().max() == 0
+    same([g for i, g in enumerate(a.gradients) if i != 2], want)
+
+
+# What cannot be, and is said.
+
+
+@pytest.mark.parametrize(
+    "model, says",
+    [
+        (lambda: small().double(), "float64: the job exchanges float32"),
+        (lambda: small().half(), "float16: the job exchanges float32"),
+        (lambda: nn.Linear(3, 2, device="meta"), "is on meta: this version of star_train trains on processors"),
+    ],
+)
+def test_models_that_cannot_be(agent: Any, model: Any, says: str) -> None:
+    agent(BATCHES)
+    attached(m) if (m := model()) else None
+    with pytest.raises(star.StarError, match=says) as e:
+        next(iter(star.loader(Data(), 16)))
+    assert e.value.code == 78
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_sparse_gradients(agent: Any, dropped: bool) -> None:
+    """They are added to the job's dense ones. Who drops those is told."""
+    a = agent(BATCHES)
+    model = nn.Sequential(nn.EmbeddingBag(10, 4, sparse=True), nn.Linear(4, 3))
+    words = torch.arange(32).view(16, 2) % 10
+    want = plain(copy.deepcopy(model), BATCHES, lambda m, x, y: (setattr(m[0], "sparse", False), ce(m, words, y).backward()))
+    opt = attached(model)
+
+    def step(x: Any, y: Any) -> None:
+        if dropped:
+            model.zero_grad(set_to_none=True)
+        ce(model, words, y).backward()
+        opt.step()
+
+    if dropped:
+        with pytest.raises(star.StarError, match="the gradient of 0.weight is sparse: give the embedding sparse=False"):
+            loop(model, opt, star.loader(Data(), 16), step)
+        return
+    loop(model, opt, star.loader(Data(), 16), step)
+    same(a.gradients, want)
+
+
+def test_two_of_each(agent: Any) -> None:
+    agent(BATCHES)
+    model = small()
+    attached(model)
+    star.loader(Data(), 16)
+    with pytest.raises(star.StarError, match="star.attach was called before in this process"):
+        attached(model)
+    with pytest.raises(star.StarError, match="star.loader was called before in this process"):
+        star.loader(Data(), 16)
+
+
+def test_parameters_of_another_model(agent: Any) -> None:
+    agent(BATCHES)
+    star.attach(small(), torch.optim.SGD([*small().parameters()], 0.1))
+    with pytest.raises(star.StarError, match="4 parameters of the optimizer are none of the model"):
+        next(iter(star.loader(Data(), 16)))
+
+
+def test_other_optimizers(agent: Any) -> None:
+    agent(BATCHES)
+    model = small()
+    with pytest.raises(star.StarError, match="Adagrad is none of those that it knows"):
+        star.attach(model, torch.optim.Adagrad(model.parameters(), 0.1))
+    with pytest.raises(star.StarError, match="Adam with amsgrad"):
+        star.attach(model, torch.optim.Adam(model.parameters(), 0.1, amsgrad=True))
+
+
+def test_step_without_batch(agent: Any) -> None:
+    agent(BATCHES)
+    model = small()
+    opt = attached(model)
+    loader = star.loader(Data(), 16)
+    with pytest.raises(star.StarError, match="a batch was taken from star.loader before"):
+        for _ in loader:
+            pass
+    with pytest.raises(star.StarError, match="opt.step\\(\\) without a batch"):
+        star._session.step = 0
+        opt.step()
+
+
+# Alone.
+
+
+@pytest.mark.parametrize("why", ["STAR_OFF", "no launcher"])
+def test_off(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """The lines are stock PyTorch."""
+    for name in ("STAR_LINK_FD", "STAR_AGENT", "STAR_COORDINATOR", "RANK", "STAR_OFF"):
+        monkeypatch.delenv(name, raising=False)
+    if why == "STAR_OFF":
+        monkeypatch.setenv("STAR_LINK_FD", "3")
+        monkeypatch.setenv("STAR_OFF", "1")
+    monkeypatch.setattr(star, "_session", None)
+    monkeypatch.setattr(star, "_stock_warned", False)
+    model = small()
+    mine = torch.optim.Adagrad(model.parameters(), 0.1)
+    with pytest.warns(UserWarning, match="part of no job"):
+        opt = star.attach(model, mine)
+    assert opt is mine and type(opt) is torch.optim.Adagrad
+    sched = star.schedule(lrs.StepLR(opt, 1))
+    star.evaluate(lambda batch: (0.0, 0, 0), Data())
+    ld = star.loader(Data(), 16, accumulate=2, epochs=3)
+    assert type(ld) is torch.utils.data.DataLoader and len(ld) == 4
+    for x, y in ld:
+        opt.zero_grad()
+        ce(model, x, y).backward()
+        opt.step()
+    sched.step()
+    assert (star.rank(), star.workers()) == (0, 1) and opt.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+if __name__ == "__main__":
+    sys.exit(pytest.main([__file__]))
