@@ -20,7 +20,7 @@ type CompressorConfig struct {
 	// Len is the elements of the whole vector.
 	Len int
 
-	// Codec is a name of compress.Parse, powersgd=R, or auto, which measures the
+	// Codec is a name of compress.New, or auto, which measures the
 	// links of the group and chooses none, fp16 or int8.
 	Codec string
 
@@ -61,9 +61,9 @@ type Compressor struct {
 	tuner *choice // nil: the codec stays
 
 	g     *Group
-	name  string         // of the codec in use
-	codec compress.Codec // nil: powersgd
-	rank  int            // of powersgd
+	name  string // of the codec in use
+	spec  compress.Spec
+	codec compress.Codec // nil: spec averages
 	plain bool           // none
 
 	residual []float32
@@ -113,13 +113,12 @@ func NewCompressor(cfg CompressorConfig) (*Compressor, error) {
 	if cfg.Codec == compress.Auto {
 		c.tuner = newChoice(cfg.Len)
 	}
-	if rank, ok, _ := compress.ParseRank(cfg.Codec); ok {
-		ms := compress.Matrices(cfg.Tensors, 0, cfg.Len)
-		if _, err := compress.NewPowerSGD(cfg.Len, ms, rank, 0); err != nil {
-			return nil, fmt.Errorf("allreduce: compressor: %w", err)
-		}
-		if len(ms) == 0 {
+	if spec, err := compress.ParseSpec(cfg.Codec); err == nil && spec.Averages() {
+		if len(compress.Matrices(cfg.Tensors, 0, cfg.Len)) == 0 {
 			return nil, fmt.Errorf("allreduce: compressor: %s needs the shapes of tensors, at least one of two dimensions; choose another codec", cfg.Codec)
+		}
+		if _, err := spec.New(compress.Slice{To: cfg.Len, Tensors: cfg.Tensors}, 0); err != nil {
+			return nil, fmt.Errorf("allreduce: compressor: %w", err)
 		}
 	}
 	return c, nil
@@ -194,13 +193,12 @@ func (c *Compressor) compare(ctx context.Context, g *Group) error {
 func (c *Compressor) use(name string) (err error) {
 	c.name, c.codec, c.plain = name, nil, name == compress.Float32{}.Name()
 	c.parts = map[extent]*part{}
-	var ok bool
-	if c.rank, ok, err = compress.ParseRank(name); ok || err != nil {
+	if c.spec, err = compress.ParseSpec(name); err != nil || c.spec.Averages() {
 		return err
 	}
 	// Ranks that rounded alike would add up their errors.
 	seed := c.cfg.Seed + uint64(c.g.rank+1)*0x9e3779b97f4a7c15
-	if c.codec, err = compress.Parse(name, seed); err == nil {
+	if c.codec, err = c.spec.New(compress.Slice{}, seed); err == nil {
 		err = compress.Recall(c.codec, compress.Memory{Drawn: c.drawn})
 	}
 	return err
@@ -260,7 +258,7 @@ func (c *Compressor) part(at extent) (*part, error) {
 	e := c.residual[at.from:at.to:at.to]
 	if c.codec == nil {
 		ms := compress.Matrices(c.cfg.Tensors, at.from, at.to)
-		a, err := compress.AveragerOver(e, ms, c.rank, c.cfg.Seed+uint64(at.from))
+		a, err := c.spec.Averager(e, ms, c.cfg.Seed+uint64(at.from))
 		if m, ok := c.warm[at]; ok && err == nil {
 			_ = a.Recall(m) // all have the same: one that does not fit has all begin anew
 		}

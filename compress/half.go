@@ -14,6 +14,8 @@ import (
 // kept).
 type FP16 struct{}
 
+var fp16 = Entry{Name: "fp16", Loss: Half, make: func(string, string, Slice, uint64) (Codec, error) { return FP16{}, nil }}
+
 func (FP16) Name() string       { return "fp16" }
 func (FP16) MaxBytes(n int) int { return 2 * n }
 func (FP16) unit() int          { return 1 }
@@ -48,6 +50,8 @@ func (c FP16) DecodeAdd(dst []float32, scale float32, src []byte) error {
 // would round to Inf becomes the largest finite bfloat16, 2^127·(2 − 2^-7). Inf
 // stays Inf and NaN stays NaN.
 type BF16 struct{}
+
+var bf16 = Entry{Name: "bf16", Loss: Half, make: func(string, string, Slice, uint64) (Codec, error) { return BF16{}, nil }}
 
 func (BF16) Name() string       { return "bf16" }
 func (BF16) MaxBytes(n int) int { return 2 * n }

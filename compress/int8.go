@@ -41,6 +41,11 @@ type Int8 struct {
 	blocks     uint64 // encoded so far: no two blocks use the same random numbers
 }
 
+var (
+	int8Nearest    = Entry{Name: "int8", Loss: Byte, make: func(string, string, Slice, uint64) (Codec, error) { return &Int8{}, nil }}
+	int8Stochastic = Entry{Name: "int8-stochastic", Loss: Byte, make: func(_, _ string, _ Slice, seed uint64) (Codec, error) { return NewStochasticInt8(seed), nil }}
+)
+
 // NewStochasticInt8 gives an Int8 that rounds up or down at random, so that the
 // mean of what is sent is the value. The random numbers follow from seed and the
 // number of blocks encoded before.
@@ -52,6 +57,20 @@ func (c *Int8) Name() string {
 		return "int8-stochastic"
 	}
 	return "int8"
+}
+
+func (c *Int8) remember() Memory {
+	if !c.stochastic {
+		return Memory{}
+	}
+	return Memory{Drawn: c.blocks}
+}
+
+func (c *Int8) recall(m Memory) error {
+	if c.stochastic {
+		c.blocks = m.Drawn
+	}
+	return nil
 }
 
 func int8Bytes(n int) int { return n + 4*((n+Block-1)/Block) }

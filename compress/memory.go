@@ -20,15 +20,16 @@ type Piece struct {
 	Memory
 }
 
+// remembers is a codec whose encoder has a Memory.
+type remembers interface {
+	remember() Memory
+	recall(Memory) error
+}
+
 // Remember is the memory of c. It is a copy.
 func Remember(c Codec) Memory {
-	switch c := c.(type) {
-	case *PowerSGD:
-		return Memory{Warm: append([]float32(nil), c.l.second...)}
-	case *Int8:
-		if c.stochastic {
-			return Memory{Drawn: c.blocks}
-		}
+	if r, ok := c.(remembers); ok {
+		return r.remember()
 	}
 	return Memory{}
 }
@@ -36,13 +37,8 @@ func Remember(c Codec) Memory {
 // Recall gives c a memory. One that is not of a codec of this name for a slice of this length, or not finite, is an error, and
 // c begins anew.
 func Recall(c Codec, m Memory) error {
-	switch c := c.(type) {
-	case *PowerSGD:
-		return c.l.recall(m.Warm)
-	case *Int8:
-		if c.stochastic {
-			c.blocks = m.Drawn
-		}
+	if r, ok := c.(remembers); ok {
+		return r.recall(m)
 	}
 	return nil
 }

@@ -241,6 +241,32 @@ func (l *lowRank) gather(v []float32) {
 // that are not in such a matrix; Q of each matrix.
 type PowerSGD struct{ l *lowRank }
 
+var powerSGD = Entry{
+	Name: "powersgd", Arg: "4", Loss: LeftOut, missing: "rank",
+	make: func(name, arg string, s Slice, seed uint64) (Codec, error) {
+		rank, err := strconv.Atoi(arg)
+		if err != nil || rank < 1 || rank > MaxRank {
+			return nil, fmt.Errorf("compress: codec %q: rank %q is not a number from 1 to %d", name, arg, MaxRank)
+		}
+		if len(s.Tensors) == 0 {
+			return nil, fmt.Errorf("compress: codec %q needs the shapes of the tensors, which are not known here", name)
+		}
+		l, err := newLowRank(s.To-s.From, Matrices(s.Tensors, s.From, s.To), rank, seed)
+		if err != nil {
+			return nil, err
+		}
+		return &PowerSGD{l}, nil
+	},
+	average: func(arg string, e []float32, ms []Matrix, seed uint64) (*Averager, error) {
+		rank, _ := strconv.Atoi(arg)
+		return AveragerOver(e, ms, rank, seed)
+	},
+}
+
+func (c *PowerSGD) remember() Memory { return Memory{Warm: append([]float32(nil), c.l.second...)} }
+
+func (c *PowerSGD) recall(m Memory) error { return c.l.recall(m.Warm) }
+
 // NewPowerSGD is for slices of n values that contain the given matrices, in order
 // ([Matrices]). Sender and receiver need the same arguments but for the seed.
 func NewPowerSGD(n int, matrices []Matrix, rank int, seed uint64) (*PowerSGD, error) {

@@ -39,6 +39,20 @@ const (
 	fewest = 4 * maxSample
 )
 
+var topK = Entry{Name: "topk", Arg: "0.01", Loss: LeftOut, missing: "amount", make: func(_, arg string, _ Slice, _ uint64) (Codec, error) {
+	if n, err := strconv.Atoi(arg); err == nil {
+		if n < 1 || n > MaxLen {
+			return nil, fmt.Errorf("compress: topk=%s: a number of values must be from 1 to %d", arg, MaxLen)
+		}
+		return NewTopCount(n), nil
+	}
+	f, err := strconv.ParseFloat(arg, 64)
+	if err != nil || !(f > 0 && f < 1) {
+		return nil, fmt.Errorf("compress: topk=%s is neither a share between 0 and 1 nor a whole number", arg)
+	}
+	return NewTopShare(f), nil
+}}
+
 // NewTopShare sends the share f of the values, 0 < f < 1, rounded up.
 func NewTopShare(f float64) *TopK {
 	if !(f > 0 && f < 1) {

@@ -19,21 +19,7 @@ var none = compress.Float32{}
 
 // newCodec makes the codec of a shard's slice from its name.
 func newCodec(name string, tensors []compress.Tensor, shard transport.ShardInfo, seed uint64) (compress.Codec, error) {
-	rank, ok, err := compress.ParseRank(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case !ok:
-		return compress.Parse(name, seed)
-	case len(tensors) == 0:
-		return nil, fmt.Errorf("ps: codec %s needs the shapes of the tensors, which are not known here", name)
-	}
-	from, to := int(shard.From), int(shard.To)
-	c, err := compress.NewPowerSGD(to-from, compress.Matrices(tensors, from, to), rank, seed)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return compress.New(name, compress.Slice{From: int(shard.From), To: int(shard.To), Tensors: tensors}, seed)
 }
 
 // packer makes the messages of one worker for one shard, and remembers what they

@@ -46,7 +46,7 @@ type LinkConfig struct {
 	// second for each MiB. Zero means 30 s.
 	Stall time.Duration
 
-	// Compress is the codec of the gradients: a name of compress.Parse, powersgd=R,
+	// Compress is the codec of the gradients: a name of compress.New,
 	// or auto, which measures the link and chooses none, fp16 or int8. What a
 	// codec leaves out is kept here and added to the next gradient: a vector of the
 	// length of Params. Empty means none.

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	nouns "star"
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
 	"star/cmd/internal/node"
+	"star/compress"
 	"star/coord"
 	"star/internal/settings"
 	"star/modes"
@@ -120,12 +120,16 @@ func (r *launch) calm(ctx context.Context, lives []*chaos.Life, took time.Durati
 		Calm: c, job: job, limit: time.Now().Add(max(time.Minute, 2*took)), begin: params, shards: max(job.Shards, 1), plans: map[string]modes.Plan{},
 		states: map[int64]calmState{0: {params, opt}}, coded: job.Compress != "none",
 	}
-	switch {
-	case job.Compress == "fp16" || job.Compress == "bf16":
+	loss := compress.LeftOut // auto may choose any
+	if spec, err := compress.ParseSpec(job.Compress); err == nil {
+		loss = spec.Loss
+	}
+	switch loss {
+	case compress.Half:
 		k.apart = apartHalf
-	case strings.HasPrefix(job.Compress, "int8"):
+	case compress.Byte:
 		k.apart = apartByte
-	case k.coded:
+	case compress.LeftOut:
 		k.apart, k.last = apartLeftOut, lives[len(lives)-1].Version
 	}
 	if ok, err := c.Steady(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"star/checkpoint"
+	"star/compress"
 	"star/coord"
 	"star/internal/combinations"
 	"star/member"
@@ -89,7 +90,10 @@ func OptimizerOf(r rule.Rule) *optim.Optimizer { return rule.Inner(r).Optimizer.
 
 // Lossy says whether a codec changes gradients by more than the rounding of half
 // precision, so that their norms are not those that workers report.
-func Lossy(codec string) bool { return codec != "none" && codec != "fp16" && codec != "bf16" }
+func Lossy(codec string) bool {
+	s, err := compress.ParseSpec(codec)
+	return err != nil || s.Loss > compress.Half // auto may choose any
+}
 
 // OwnRule is the rule of a job's optimiser alone.
 func OwnRule(job *member.Job, o *optim.Optimizer, rate optim.Schedule) rule.Rule {

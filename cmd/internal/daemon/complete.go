@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,7 +39,7 @@ var values = map[string]func() []string{
 		}
 		return words
 	},
-	"compress":  func() []string { return append(slices.Clone(compress.Names), "powersgd=", "auto") },
+	"compress":  func() []string { return append(compress.Names(), compress.Auto) },
 	"schedule":  func() []string { return []string{"constant", "step=", "cosine=", "linear=", "warmup="} },
 	"predictor": func() []string { return []string{"online", "none"} },
 }
