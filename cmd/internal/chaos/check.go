@@ -23,7 +23,7 @@ type Invariant struct {
 // Life is what the run log of one life of a job tells.
 type Life struct {
 	Name    string
-	Limit   int64 // samples of the job
+	Limit   int64 // samples of the job, or where it was told to stop
 	From    int64 // version that it began with
 	Before  int64 // samples applied when it began
 	Version int64 // the last
@@ -255,6 +255,8 @@ func (s *reader) entry(at runlog.Line) {
 		}
 	case runlog.Checkpoint:
 		l.Saved, l.SavedAs = append(l.Saved, Save{Version: e.Version, Err: e.Err}), append(l.SavedAs, e.ID)
+	case runlog.Stop:
+		l.Limit = min(l.Limit, e.Limit)
 	case runlog.Summary:
 		l.Ended, l.Wasted = true, e.Wasted
 		if s.before >= 0 && e.Samples != l.Samples-s.before { // it counts this life

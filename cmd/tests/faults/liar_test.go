@@ -1,17 +1,27 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	core "star"
+	"star/checkpoint"
+	"star/cmd/internal/chaos"
+	"star/runlog"
 	"star/transport"
 
 	"star/cmd/tests/jobtest"
@@ -20,23 +30,18 @@ import (
 // between has a worker reach the coordinator by way of somebody who may change what it says. It returns where the worker is to go.
 func between(g *jobtest.Job, change func(k transport.Kind, header []byte) []byte) (addr string) {
 	g.T.Helper()
+	return relay(g.T, g.Addr, change, nil)
+}
+
+// relay is between on the way to any address, and changes what comes back, too, unless down is nil.
+func relay(t *testing.T, addr string, up, down func(k transport.Kind, header []byte) []byte) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		g.T.Fatal(err)
+		t.Fatal(err)
 	}
-	g.T.Cleanup(func() { l.Close() })
-	pass := func(from net.Conn) {
-		defer from.Close()
-		to, err := net.Dial("tcp", g.Addr)
-		if err != nil {
-			return
-		}
-		defer to.Close()
-		go func() {
-			defer from.Close()
-			io.Copy(from, to)
-		}()
-		in, out := transport.NewConn(from, transport.Limits{}), transport.NewConn(to, transport.Limits{})
+	t.Cleanup(func() { l.Close() })
+	copies := func(out, in transport.Conn, change func(k transport.Kind, header []byte) []byte) {
 		for {
 			f, err := in.Recv()
 			if err != nil {
@@ -49,6 +54,24 @@ func between(g *jobtest.Job, change func(k transport.Kind, header []byte) []byte
 				return
 			}
 		}
+	}
+	pass := func(from net.Conn) {
+		defer from.Close()
+		to, err := net.Dial("tcp", addr)
+		if err != nil {
+			return
+		}
+		defer to.Close()
+		worker, server := transport.NewConn(from, transport.Limits{}), transport.NewConn(to, transport.Limits{})
+		go func() {
+			defer from.Close()
+			if down == nil {
+				io.Copy(from, to)
+			} else {
+				copies(worker, server, down)
+			}
+		}()
+		copies(server, worker, up)
 	}
 	go func() {
 		for {
@@ -154,6 +177,164 @@ func TestOneLiar(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The coordinator is killed, and the first gradient that a worker tells of to the next one is not so: that worker loses its connection, the job goes on without it,
+// and every sample counts once.
+func TestLiarDuringATakeOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("jobs of several processes")
+	}
+	t.Parallel()
+	for _, c := range []struct {
+		arch    string
+		daemons int
+		kind    transport.Kind
+		lie     func(header []byte) transport.Message
+		why     string
+	}{
+		{"ps", 4, transport.KindArrive, arrives(func(r *core.Record) { r.Worker = 0 }), "which it is not"},
+		{"allreduce", 3, transport.KindTally, func(header []byte) transport.Message {
+			m, err := transport.ParseTally(header)
+			if err != nil {
+				panic(err)
+			}
+			m.Version += 1000
+			return m
+		}, "under way"},
+	} {
+		t.Run(c.arch, func(t *testing.T) {
+			t.Parallel()
+			var addrs, by []string
+			for range 3 {
+				addrs = append(addrs, jobtest.FreeAddr(t))
+			}
+			g := &jobtest.Job{T: t, Addr: addrs[0], Out: t.TempDir(), All: map[string]*jobtest.Process{}}
+			args := []string{"--workers", "3", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "60s",
+				"--mode", "ssgd", "--steps", "1000000", "--eval-every", "0", "--checkpoint-every", "0", "--slow", "0:+5ms", "--arch", c.arch}
+			common := append([]string{"--coordinators", strings.Join(addrs, ",")}, args...)
+			for i := range c.daemons {
+				listen, shards := "127.0.0.1:0", "1"
+				if i < len(addrs) {
+					listen, shards = addrs[i], "0"
+				}
+				g.Start(fmt.Sprintf("ps%d", i), append([]string{"ps", "--rank", fmt.Sprint(i), "--servers", fmt.Sprint(c.daemons), "--shards", shards, "--listen", listen,
+					"--http", "off", "--out", g.Out, "--json"}, common...)...)
+			}
+			g.Worker(0, common)
+			g.Worker(1, common)
+			var killed atomic.Bool
+			var said atomic.Int32 // to the next coordinator
+			elsewhere := func(k transport.Kind, header []byte) []byte {
+				if k != transport.KindElsewhere {
+					return header
+				}
+				m, err := transport.ParseElsewhere(header)
+				if err != nil {
+					panic(err)
+				}
+				if i := slices.Index(addrs, m.Addr); i >= 0 {
+					m.Addr = by[i]
+				}
+				return m.AppendTo(nil)
+			}
+			for _, a := range addrs {
+				by = append(by, relay(t, a, func(k transport.Kind, header []byte) []byte {
+					if k == c.kind && a != addrs[0] && killed.Load() && said.Add(1) == 1 {
+						return c.lie(header).AppendTo(nil)
+					}
+					return header
+				}, elsewhere))
+			}
+			liar := *g
+			liar.Addr = by[0]
+			liar.Worker(2, append([]string{"--coordinators", strings.Join(by, ",")}, args...))
+			g.Training()
+			g.Version(20)
+			killed.Store(true)
+			g.Signal("ps0", syscall.SIGKILL)
+			<-g.All["ps0"].Done
+			delete(g.All, "ps0")
+			g.Until("the liar is thrown out", func() bool {
+				return strings.Contains(g.Said("ps1")+g.Said("ps2"), "closing a connection that broke the protocol")
+			})
+			if c.arch == "ps" { // else it may hear from the other members first
+				g.Ends("w2", 78, c.why)
+			} else {
+				g.Until("the liar ends", func() bool {
+					select {
+					case <-g.All["w2"].Done:
+						return true
+					default:
+						return false
+					}
+				})
+			}
+			g.Until("the job is told to stop", func() bool {
+				return slices.ContainsFunc(addrs[1:], func(a string) bool {
+					return exec.Command(jobtest.Star(t), "ctl", "stop", "--coordinator", a).Run() == nil
+				})
+			})
+			delete(g.All, "w2")
+			closed := 0
+			for name := range g.All {
+				g.Ends(name, 0)
+				closed += strings.Count(g.Said(name), "closing a connection that broke the protocol")
+			}
+			if closed != 1 {
+				t.Errorf("%d connections were closed for what was said", closed)
+			}
+			logs, _ := filepath.Glob(filepath.Join(g.Out, "run*.jsonl"))
+			slices.SortFunc(logs, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }) // run.jsonl, then by term
+			life := readLife(t, logs)
+			for _, v := range chaos.Judge([]*chaos.Life{life}, []int64{saved(t, logs[len(logs)-1])}, nil, 0, time.Minute) {
+				if !v.OK {
+					t.Errorf("%s: %s", v.Name, v.Detail)
+				}
+			}
+			if life.Reigns < 1 || life.Deaths != 1 || life.Samples != life.Limit {
+				t.Errorf("%d take-overs, %d deaths, %d samples of %d", life.Reigns, life.Deaths, life.Samples, life.Limit)
+			}
+		})
+	}
+}
+
+// readLife reads the logs of the coordinators that a job had, in their order.
+func readLife(t *testing.T, names []string) *chaos.Life {
+	t.Helper()
+	var logs [][]byte
+	for _, n := range names {
+		b, err := os.ReadFile(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		logs = append(logs, b)
+	}
+	return chaos.ReadReigns(logs, names)
+}
+
+// saved is the version of the checkpoint that a job ended with.
+func saved(t *testing.T, log string) int64 {
+	t.Helper()
+	f, err := os.Open(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var end runlog.Summary
+	if _, err := runlog.Read(f, log, func(l runlog.Line) error {
+		if s, ok := l.Entry.(runlog.Summary); ok {
+			end = s
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := checkpoint.Open(end.Checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Manifest().Version
 }
 
 // A worker of a job of real processes says hello to the shard in the name of another one, with what it has: the shard refuses it, and nobody loses anything.

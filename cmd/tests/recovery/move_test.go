@@ -63,7 +63,6 @@ func TestShardsMove(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lives[0].Limit = r.Samples // where it was told to stop
 			for _, v := range chaos.Judge(lives, []int64{r.Updates}, nil, 0, time.Hour) {
 				if !v.OK {
 					t.Errorf("%s: %s", v.Name, v.Detail)
