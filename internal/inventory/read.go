@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"star/internal/settings"
+	"star/modes"
 	"star/placement"
 	"star/resource"
 )
@@ -556,19 +557,16 @@ func (p *parser) job(n *yaml.Node, i int, hosts []Host) (j placement.Job, err er
 	return j, nil
 }
 
-// quorumOf is how many gradients make an update in a mode.
+// quorumOf is how many gradients make an update in a mode, of which all updates are of as many.
 func quorumOf(mode string, workers int) (int, error) {
-	switch text, isX := strings.CutPrefix(mode, "x="); {
-	case mode == "ssgd":
-		return max(1, workers), nil
-	case mode == "asgd":
-		return 1, nil
-	case isX:
-		if x, err := strconv.Atoi(text); err == nil && x >= 1 && x <= workers {
-			return x, nil
+	p, err := modes.Parse(mode, max(1, workers))
+	if err == nil {
+		quorum := p.Groups[0].Quorum
+		if !slices.ContainsFunc(p.Groups, func(g modes.Group) bool { return g.Quorum != quorum || quorum > max(1, workers) }) {
+			return quorum, nil
 		}
 	}
-	return 0, fmt.Errorf("mode %q: want ssgd, asgd or x=K with K from 1 to %d", mode, workers)
+	return 0, fmt.Errorf("mode %q: want ssgd, asgd or x=K with K from 1 to %d, or another one whose updates are all of as many gradients", mode, workers)
 }
 
 func (p *parser) tasks(n *yaml.Node, what string, g *tasks, hosts []Host, gpu bool) error {

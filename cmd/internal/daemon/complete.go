@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/compress"
+	"star/modes"
 	"star/modes/baseline"
 	"star/train/data"
 	"star/train/net"
@@ -15,7 +16,15 @@ import (
 // offer it by themselves, others files.
 var values = map[string]func() []string{
 	"mode": func() []string {
-		return []string{"auto", "ssgd", "asgd", "x=", "groups=", "backup=", "kbatch=", "kbatch-async=", "ring-minus=", "tree=", "tree=auto"}
+		words := []string{"auto", "tree=", "tree=auto"}
+		names, _, _ := strings.Cut(modes.Grammar, ";")
+		for mode := range strings.SplitSeq(names, " | ") {
+			if name, _, ok := strings.Cut(mode, "="); ok {
+				mode = name + "="
+			}
+			words = append(words, mode)
+		}
+		return words
 	},
 	"model": func() (words []string) {
 		for _, name := range net.Names() {
