@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	gonet "net"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -510,20 +508,6 @@ func (s *server) firstLife(generation int64) int64 {
 	return generation
 }
 
-// createLog makes the run log. One that is there already is kept under another name.
-func (s *server) createLog(path string) (*os.File, error) {
-	for i := 1; ; i++ {
-		old := strings.TrimSuffix(path, ".jsonl") + fmt.Sprintf(".%d.jsonl", i)
-		if _, err := os.Lstat(old); err == nil {
-			continue
-		}
-		if err := os.Rename(path, old); err == nil {
-			s.log.Info("kept the run log that was there", "as", old)
-		}
-		return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	}
-}
-
 // coordinator makes the coordinator of rank 0, with its run log.
 func (s *server) coordinator() (*coord.Coordinator, error) {
 	job := s.job
@@ -535,9 +519,12 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		return nil, err
 	}
 	path := s.logPath()
-	file, err := s.createLog(path)
+	file, kept, err := process.CreateRunLog(path)
 	if err != nil {
 		return nil, job.Invalid("out", err)
+	}
+	if kept != "" {
+		s.log.Info("kept the run log that was there", "as", kept)
 	}
 	notes := slices.Clone(job.Notes)
 	if spec, err := baseline.Parse(job.Baseline); job.Baseline != "" && err == nil {

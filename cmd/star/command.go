@@ -34,14 +34,23 @@ func findCommand(args []string, here bool) ([]string, error) {
 	if len(args) == 0 || !here {
 		return args, nil
 	}
-	path, err := exec.LookPath(args[0])
-	if err != nil && !errors.Is(err, exec.ErrDot) {
-		return nil, member.FileError(fmt.Errorf("%s cannot be started as a worker: %w", args[0], errors.Unwrap(err)), fs.ErrPermission)
-	}
-	if path, err = filepath.Abs(path); err != nil {
+	path, err := findProgram(args[0], " as a worker")
+	if err != nil {
 		return nil, err
 	}
 	return append([]string{path}, args[1:]...), nil
+}
+
+// findProgram is the whole path of a program that is to be started, as what it says.
+func findProgram(name, as string) (string, error) {
+	path, err := exec.LookPath(name)
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return "", member.FileError(fmt.Errorf("%s cannot be started%s: there is no such program in $PATH: %w", name, as, fs.ErrNotExist), fs.ErrPermission)
+	case err != nil && !errors.Is(err, exec.ErrDot):
+		return "", member.FileError(fmt.Errorf("%s cannot be started%s: %w", name, as, errors.Unwrap(err)), fs.ErrPermission)
+	}
+	return filepath.Abs(path)
 }
 
 // commandError is the end of a command that was started on another host in the place of a worker.

@@ -25,13 +25,14 @@ func root() *cobra.Command {
   star doctor                    what would go wrong here, and what to do about it
   star eval star-out             what the parameters that it came to are worth
   star explain star-out          who was slow in a run, when, why, and what was done about it
+  star watch -- torchrun …       who is slow in a PyTorch job that does not run on STAR
   star plan --times 600ms,600ms,1200ms   what each mode would cost, and which one to choose
   star bench ps                  how fast gradients and parameters travel`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(settings.FlagError)
-	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), explainCommand(), exportCommand(), viewCommand(), reportCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
+	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), explainCommand(), exportCommand(), viewCommand(), watchCommand(), reportCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	for _, c := range cmd.Commands() {
 		daemon.Complete(c)

@@ -30,8 +30,8 @@ func Main(cmd *cobra.Command) {
 func run(cmd *cobra.Command) (code int) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	err := cmd.Execute()
-	checkpoint.Abandon() // one that is not done by now will not be
-	if err != nil {
+	checkpoint.Abandon()                 // one that is not done by now will not be
+	if err != nil && err.Error() != "" { // else a command that was run has said it
 		says := err.Error()
 		if !strings.HasPrefix(says, cmd.Name()+":") && !strings.HasPrefix(says, cmd.Name()+" ") { // star run: …
 			says = cmd.Name() + ": " + says

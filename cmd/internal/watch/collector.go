@@ -1,0 +1,178 @@
+package watch
+
+import (
+	"bufio"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"star"
+	"star/resource/host"
+)
+
+//go:embed hook/*.py
+var hook embed.FS
+
+// Variables of the watched program's environment.
+const (
+	SocketVariable = "STAR_WATCH_SOCKET"
+	pathVariable   = "PYTHONPATH"
+)
+
+// Collector takes the rows of this host's ranks.
+type Collector struct {
+	dir    string // with the socket and the hook
+	l      net.Listener
+	host   string
+	also   func(*star.Telemetry) // what else is known of the host, such as a GPU's state
+	take   func(Row)
+	refuse func(error)
+
+	closed context.Context
+	close  context.CancelFunc
+
+	mu       sync.Mutex
+	samplers map[int]*host.Sampler // by process
+}
+
+// drain is how long rows that were sent may take to be read when a collector is closed.
+const drain = 100 * time.Millisecond
+
+// Listen makes a folder with the hook, and a socket in it. take is called with each row, by several goroutines, and must not wait; refuse with what is none.
+func Listen(hostname string, also func(*star.Telemetry), take func(Row), refuse func(error)) (*Collector, error) {
+	dir, err := os.MkdirTemp("", "star-watch-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Collector{dir: dir, host: hostname, also: also, take: take, refuse: refuse, samplers: map[int]*host.Sampler{}}
+	c.closed, c.close = context.WithCancel(context.Background())
+	if err := c.open(); err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Collector) open() error {
+	files, err := fs.Sub(hook, "hook")
+	if err != nil {
+		return err
+	}
+	if err := os.CopyFS(filepath.Join(c.dir, "hook"), files); err != nil {
+		return err
+	}
+	path := c.socket()
+	if len(path) > 100 {
+		return fmt.Errorf("%s is too long for a socket: set TMPDIR to a shorter folder", path)
+	}
+	c.l, err = net.Listen("unix", path)
+	return err
+}
+
+func (c *Collector) socket() string { return filepath.Join(c.dir, "rows") }
+
+// Env is an environment in which Python programs are measured.
+func (c *Collector) Env(env []string) []string {
+	path := filepath.Join(c.dir, "hook")
+	out := make([]string, 0, len(env)+2)
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		switch name {
+		case pathVariable:
+			if value != "" {
+				path += string(os.PathListSeparator) + value
+			}
+		case SocketVariable:
+		default:
+			out = append(out, kv)
+		}
+	}
+	return append(out, pathVariable+"="+path, SocketVariable+"="+c.socket())
+}
+
+// Run takes rows until ctx is over or the collector is closed, and those that are there then.
+func (c *Collector) Run(ctx context.Context) {
+	var ranks sync.WaitGroup
+	defer ranks.Wait()
+	defer context.AfterFunc(ctx, func() { c.l.Close() })()
+	for {
+		conn, err := c.l.Accept()
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				c.refuse(err)
+			}
+			return
+		}
+		ranks.Go(func() {
+			defer conn.Close()
+			defer context.AfterFunc(c.closed, func() { conn.SetReadDeadline(time.Now().Add(drain)) })()
+			in := bufio.NewReaderSize(conn, MaxRow)
+			for {
+				line, err := in.ReadSlice('\n')
+				if err != nil {
+					if errors.Is(err, bufio.ErrBufferFull) {
+						c.refuse(fmt.Errorf("a row that is none: more than %d bytes", MaxRow))
+					}
+					return
+				}
+				r, err := ParseRow(line)
+				if err != nil {
+					c.refuse(fmt.Errorf("a row that is none: %w", err))
+					continue
+				}
+				c.fill(&r)
+				c.take(r)
+			}
+		})
+	}
+}
+
+// fill adds what the host says of the row's process.
+func (c *Collector) fill(r *Row) {
+	r.Host, r.Telemetry = c.host, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.samplers[r.PID]
+	switch {
+	case r.Kind == "note":
+		return
+	case s == nil && len(c.samplers) < MaxWorld:
+		s = host.Start(host.Config{PID: r.PID, Also: c.also})
+		c.samplers[r.PID] = s
+	case s == nil:
+		return
+	}
+	if r.Kind != "step" {
+		return
+	}
+	t := s.Latest()
+	for m := range star.NumMetrics {
+		if v, ok := t.Get(m); ok {
+			if r.Telemetry == nil {
+				r.Telemetry = map[string]float64{}
+			}
+			r.Telemetry[m.String()] = v
+		}
+	}
+}
+
+// Close ends it and removes its folder; Run returns when it has taken what ranks have sent. Programs that run on are not measured any more.
+func (c *Collector) Close() {
+	c.l.Close()
+	c.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.samplers {
+		s.Close()
+	}
+	clear(c.samplers)
+	os.RemoveAll(c.dir)
+}

@@ -1,0 +1,395 @@
+package watch
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"star"
+	"star/runlog"
+	"star/straggler"
+)
+
+const (
+	behind    = 64              // steps that a rank may be behind another one before what is lacking counts as dropped
+	enough    = 10              // steps behind a verdict after which it is said what it costs
+	greet     = 10              // steps after which the job is introduced
+	duplicate = 3 * time.Second // in which two processes that send rows of one rank are two, and not one that was started again
+)
+
+// Head puts the rows of all ranks together, in their order of arrival. It is used by one goroutine, and has no clock: at is since the watch began.
+type Head struct {
+	log      *runlog.Writer
+	say      func(text string)
+	start    runlog.Start
+	detector *straggler.Detector
+	ranks    []*rank // by number; nil: has not said hello
+	ready    bool    // the log has begun
+	steps    map[int64][]*came
+	offset   int64 // of the steps of processes that were started again
+	newest   int64
+	history  history
+	last     time.Duration // of the last line
+	version  int64
+	samples  int64
+	refused  map[string]bool // texts that were said once
+	orphans  int64           // rows of ranks whose hello was dropped
+	slow     map[star.Worker]runlog.Verdict
+	told     bool          // how fast the job is
+	due      int64         // version at which it is said what those that are slow cost; 0: none
+	lost     time.Duration // by slow ranks, of all steps
+	began    time.Duration // the first update
+	ended    bool
+	taken    int64
+}
+
+// rank is one that has said hello.
+type rank struct {
+	Row           // its hello
+	last          time.Duration
+	dropped       int64
+	droppedBefore int64 // by processes before
+}
+
+// came is the row of a step.
+type came struct {
+	Row
+	at time.Duration
+}
+
+// NewHead writes to log what it is told, and says in words what it finds. What start has besides the configuration goes into the log.
+func NewHead(log *runlog.Writer, start runlog.Start, say func(text string)) *Head {
+	return &Head{log: log, say: say, start: start, steps: map[int64][]*came{}, refused: map[string]bool{}, slow: map[star.Worker]runlog.Verdict{}}
+}
+
+// once says what need be said once only.
+func (h *Head) once(format string, a ...any) {
+	text := fmt.Sprintf(format, a...)
+	if !h.refused[text] && len(h.refused) < 1000 {
+		h.refused[text] = true
+		h.say(text)
+	}
+}
+
+// Take takes a row that has come.
+func (h *Head) Take(r Row, at time.Duration) {
+	if h.ended {
+		return
+	}
+	switch r.Kind {
+	case "hello":
+		h.hello(r, at)
+	case "note":
+		h.once("rank %d is not measured any more, and goes on: %s", r.Rank, r.Text)
+	case "step":
+		h.step(r, at)
+	}
+}
+
+func (h *Head) hello(r Row, at time.Duration) {
+	if h.ranks == nil {
+		h.ranks = make([]*rank, r.World)
+	}
+	if r.World != len(h.ranks) {
+		h.once("rank %d on %s says that the job has %d ranks, others say %d: it is left out; give each job a star watch of its own", r.Rank, r.Host, r.World, len(h.ranks))
+		return
+	}
+	was := h.ranks[r.Rank]
+	if was == nil {
+		h.ranks[r.Rank] = &rank{Row: r, last: at}
+		return
+	}
+	if was.PID == r.PID && was.Host == r.Host {
+		return
+	}
+	if at-was.last < duplicate {
+		h.once("two processes are rank %d: %d on %s, and %d on %s, which is left out; each needs a rank of its own (RANK, or what the launcher sets)", r.Rank, was.PID, was.Host, r.PID, r.Host)
+		return
+	}
+	// Started again, as torchrun does with all ranks: their steps begin anew, behind those that are complete.
+	h.say(fmt.Sprintf("rank %d was started again on %s", r.Rank, r.Host))
+	h.ranks[r.Rank] = &rank{Row: r, last: at, droppedBefore: was.droppedBefore + was.dropped}
+	if len(h.steps) > 0 || h.newest >= h.offset {
+		clear(h.steps)
+		h.offset = h.newest + 1
+		for _, o := range h.ranks { // rows of those that run on would be of another count
+			if o != nil {
+				o.last = min(o.last, at)
+			}
+		}
+	}
+}
+
+func (h *Head) step(r Row, at time.Duration) {
+	if h.ranks == nil || r.Rank >= len(h.ranks) || h.ranks[r.Rank] == nil {
+		h.orphans++
+		return
+	}
+	k := h.ranks[r.Rank]
+	if k.PID != r.PID || k.Host != r.Host {
+		return
+	}
+	k.last, k.dropped = at, r.Dropped
+	h.taken++
+	r.Step += h.offset
+	h.newest = max(h.newest, r.Step)
+	of := h.steps[r.Step]
+	if of == nil {
+		of = make([]*came, len(h.ranks))
+		h.steps[r.Step] = of
+	}
+	of[r.Rank] = &came{r, at}
+	if !slices.Contains(of, nil) {
+		delete(h.steps, r.Step)
+		h.complete(of)
+	}
+	for s := range h.steps {
+		if s < h.newest-behind {
+			delete(h.steps, s)
+		}
+	}
+}
+
+// complete takes a step of all ranks.
+func (h *Head) complete(of []*came) {
+	if !h.ready {
+		h.begin(of)
+	}
+	order := slices.Clone(of)
+	slices.SortStableFunc(order, func(a, b *came) int { return int(a.at - b.at) })
+	fire := runlog.Fire{Seq: h.version + 1, Version: h.version + 1}
+	var events []straggler.Event
+	records := make([]star.Record, len(of))
+	for _, c := range order {
+		h.last = max(h.last+1, c.at)
+		rec := c.record(star.Worker(c.Rank), h.last)
+		rec.Step, rec.Basis = h.version, h.version
+		records[c.Rank] = rec
+		h.log.Record(h.last, &runlog.Record{Record: rec, Start: -1})
+		events = append(events, h.detector.Observe(rec)...)
+	}
+	for w, rec := range records {
+		fire.Workers = append(fire.Workers, star.Worker(w))
+		fire.Staleness = append(fire.Staleness, 0)
+		fire.Pieces = append(fire.Pieces, h.samples, int64(rec.Samples))
+		h.samples += int64(rec.Samples)
+		fire.Round += rec.Samples
+	}
+	fire.Samples = h.samples
+	h.version++
+	h.last++
+	h.log.Write(h.last, fire)
+	h.history.add(records)
+	if len(h.slow) > 0 {
+		seen, even := h.history.without(h.slow, h.version-1)
+		h.lost += seen - even
+	}
+	for _, e := range events {
+		h.event(e)
+	}
+	if h.due > 0 && h.version >= h.due {
+		h.due = 0
+		h.cost()
+	}
+	if h.version == greet {
+		h.introduce()
+	}
+}
+
+// begin writes what the log begins with.
+func (h *Head) begin(of []*came) {
+	h.ready = true
+	first := h.ranks[0]
+	batch := 0
+	for _, c := range of {
+		batch += max(c.Samples, 1)
+	}
+	batch = max(batch/len(of), 1)
+	h.start.Format = runlog.MaxFormat
+	h.start.Config, _ = json.Marshal(map[string]any{ // what readers of logs go by
+		"arch": "allreduce", "batch": batch, "workers": len(of), "mode": "ssgd", "optimizer": strings.ToLower(first.Optimizer), "momentum": first.Momentum,
+		"model": first.Script, "dataset": strings.Join(slices.Sorted(maps.Keys(h.hosts())), ", "), "seed": 0, "watched": first.How,
+	})
+	h.log.Write(0, h.start)
+	for w, r := range h.ranks {
+		h.log.Write(r.last, runlog.Join{Worker: star.Worker(w), Peer: fmt.Sprintf("%s, process %d", r.Host, r.PID)})
+	}
+	h.last = of[0].at - seconds(of[0].Took)
+	for _, r := range h.ranks {
+		h.last = max(h.last, 0, min(r.last, h.last))
+	}
+	h.began = h.last
+	h.log.Write(h.last, runlog.Train{Workers: len(of), Model: first.Script, Params: first.Params, Plan: "ssgd"})
+	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true}) // cannot fail: there is a rank
+	h.history = history{n: len(of), batch: batch, momentum: first.Momentum}
+}
+
+// introduce says what is watched.
+func (h *Head) introduce() {
+	h.told = true
+	first := h.ranks[0]
+	torch := ""
+	if first.Torch != "" {
+		torch = ", torch " + first.Torch
+	}
+	h.say(fmt.Sprintf("%s of %s on %s, %s%s, %s a step", count(len(h.ranks), "rank"), first.Script, count(len(h.hosts()), "host"), first.How, torch, short(h.history.step(0))))
+	if len(h.ranks) == 1 {
+		h.say("with one rank nobody is slower than another")
+	}
+	if first.CUDA {
+		h.say("own times are by the GPU's clock; that was never tried on a GPU")
+	}
+}
+
+func (h *Head) hosts() map[string]int {
+	hosts := map[string]int{}
+	for _, r := range h.ranks {
+		if r != nil {
+			hosts[r.Host]++
+		}
+	}
+	return hosts
+}
+
+// event says and writes what the detector found.
+func (h *Head) event(e straggler.Event) {
+	v := e.Verdict
+	out := runlog.Verdict{Worker: e.Worker, Event: e.Kind.String(), Step: e.Step, Since: v.Since, Until: v.Until, Slowdown: runlog.Number(v.Slowdown), Cause: v.Cause.String()}
+	var texts []string
+	for _, x := range v.Evidence {
+		out.Evidence = append(out.Evidence, runlog.Evidence{What: x.What, Value: runlog.Number(x.Value), Other: runlog.Number(x.Other), Text: x.Text})
+		texts = append(texts, x.Text)
+	}
+	who := fmt.Sprintf("rank %d on %s", e.Worker, h.ranks[e.Worker].Host)
+	switch e.Kind {
+	case straggler.Slow, straggler.Changed:
+		h.log.Write(h.last, out)
+		h.slow[e.Worker] = out
+		cause := "cause: " + v.Cause.String()
+		if e.Kind == straggler.Changed {
+			cause = "the cause is " + v.Cause.String() + " now"
+		}
+		h.say(fmt.Sprintf("%s is %.1fx slow since step %d: %s (%s)", who, v.Slowdown, v.Since, strings.Join(texts, ", "), cause))
+		h.due = max(h.due, h.version+enough)
+	case straggler.Recovered:
+		h.log.Write(h.last, out)
+		delete(h.slow, e.Worker)
+		h.say(fmt.Sprintf("%s is as fast as the others again at step %d (%.1fx slow since step %d, cause: %s)", who, e.Step, v.Slowdown, v.Since, v.Cause))
+	default:
+		h.once("rank %d, step %d: %s", e.Worker, e.Step, e.Why)
+	}
+}
+
+// cost says what those that are slow now cost, and what STAR would save.
+func (h *Head) cost() {
+	if len(h.slow) == 0 {
+		return
+	}
+	var since int64
+	for _, v := range h.slow {
+		since = max(since, v.Since)
+	}
+	seen, even := h.history.without(h.slow, since)
+	if !(seen > 0) {
+		return
+	}
+	text := fmt.Sprintf("that is %.0f %% of the job's time since then: %s a step instead of %s", 100*max(0, 1-float64(even)/float64(seen)), short(seen), short(even))
+	if s := h.history.savings(since); s != "" {
+		text += "; " + s
+	}
+	h.say(text)
+}
+
+// End says what it all came to, and ends the log. why is empty if the watched program has ended by itself.
+func (h *Head) End(at time.Duration, why string) {
+	if h.ended {
+		return
+	}
+	h.ended = true
+	if !h.ready {
+		h.say(h.silent())
+		return
+	}
+	r := runlog.Result{Arch: "allreduce", Mode: "ssgd", Workers: len(h.ranks), Model: h.ranks[0].Script, Dataset: strings.Join(slices.Sorted(maps.Keys(h.hosts())), ", "), Steps: h.version * int64(len(h.ranks)), Updates: h.version, Samples: h.samples,
+		Wall: runlog.SecondsOf(h.last - h.began), SamplesPerS: float64(h.samples) / max((h.last-h.began).Seconds(), 1e-9), Error: why,
+		TrainLoss: runlog.Number(nan), TestLoss: runlog.Number(nan), Staleness: runlog.Staleness{Histogram: map[int64]int64{0: h.version * int64(len(h.ranks))}}}
+	h.log.Write(0, runlog.Summary{Result: r})
+	if !h.told {
+		h.introduce()
+	}
+	took := h.last - h.began
+	text := fmt.Sprintf("%d steps in %s", h.version, short(took))
+	switch {
+	case h.lost > 0:
+		text += fmt.Sprintf(", of which %.0f %% went on waiting for slow ranks", 100*float64(h.lost)/float64(max(took, 1)))
+		if s := h.history.savings(0); s != "" {
+			text += "; over the last " + count(len(h.history.steps), "step") + " " + s
+		}
+	case len(h.ranks) > 1:
+		text += "; no rank was slower than the others"
+	}
+	h.say(text)
+	if n := h.dropped(); n > 0 {
+		h.say(fmt.Sprintf("%d rows of steps were dropped, since nobody took them in time; the steps they belong to are not in the log", n))
+	}
+}
+
+// dropped counts rows that did not come.
+func (h *Head) dropped() int64 {
+	n := h.orphans
+	for _, r := range h.ranks {
+		if r != nil {
+			n += r.dropped + r.droppedBefore
+		}
+	}
+	return n
+}
+
+// silent says why there is nothing to say.
+func (h *Head) silent() string {
+	var there, lack []string
+	for w, r := range h.ranks {
+		if r != nil {
+			there = append(there, fmt.Sprint(w))
+		} else {
+			lack = append(lack, fmt.Sprint(w))
+		}
+	}
+	if len(there) > 0 && len(lack) > 0 {
+		return fmt.Sprintf("no step is complete: there is nothing of %s %s of %d; ranks on other hosts need a star watch --to this one", plural(len(lack), "rank"), strings.Join(lack, ", "), len(h.ranks))
+	}
+	if len(there) > 0 {
+		return "no step is complete: the program ended before all ranks had made one"
+	}
+	return "no rank has made a step: measured are Python programs with torch.optim (DDP, FSDP, own loops with torch.distributed), and loops in star_watch.step(); python -I, -E and -S do not import the hook"
+}
+
+func count(n int, what string) string { return fmt.Sprintf("%d %s", n, plural(n, what)) }
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return what
+	}
+	return what + "s"
+}
+
+// short is a time for people.
+func short(d time.Duration) string {
+	switch {
+	case d >= 100*time.Second:
+		return d.Round(time.Second).String()
+	case d >= 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d >= time.Second:
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	case d >= 10*time.Millisecond:
+		return fmt.Sprintf("%.0f ms", d.Seconds()*1e3)
+	}
+	return fmt.Sprintf("%.1f ms", d.Seconds()*1e3)
+}
+
+// Begun says whether the log has begun.
+func (h *Head) Begun() bool { return h.ready }

@@ -1,0 +1,257 @@
+package watch
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"star/cmd/internal/whatif"
+	"star/runlog"
+)
+
+type closer struct{ io.Writer }
+
+func (closer) Close() error { return nil }
+
+// job is one whose rows a test makes up.
+type job struct {
+	t    *testing.T
+	head *Head
+	log  bytes.Buffer
+	said []string
+	now  time.Duration
+	pid  int
+	rng  *rand.Rand
+}
+
+func newJob(t *testing.T, ranks int) *job {
+	j := &job{t: t, pid: 100, rng: rand.New(rand.NewPCG(1, 2))}
+	j.head = NewHead(runlog.NewWriter(closer{&j.log}), runlog.Start{Program: "test"}, func(s string) { j.said = append(j.said, s) })
+	for r := range ranks {
+		j.hello(r, ranks)
+	}
+	return j
+}
+
+func (j *job) hello(r, world int) {
+	j.head.Take(Row{Kind: "hello", Rank: r, World: world, PID: j.pid + r, Host: "node-a", How: "DDP over gloo", Script: "train.py", Optimizer: "SGD", Momentum: 0.9}, j.now)
+}
+
+// step is one of all ranks, where some load for longer: all wait for the slowest.
+func (j *job) step(n int64, ranks int, load map[int]float64) {
+	rows := make([]Row, ranks)
+	took := 0.0
+	for r := range rows {
+		own := 0.040 + 0.002*j.rng.Float64()
+		rows[r] = Row{Kind: "step", Rank: r, PID: j.pid + r, Host: "node-a", Step: n, Load: load[r], Took: own + load[r], Samples: 32}
+		took = max(took, rows[r].Took)
+	}
+	took += 0.003
+	j.now += seconds(took)
+	for r := range rows {
+		rows[r].Wait, rows[r].Took = took-rows[r].Took, took
+		j.head.Take(rows[r], j.now+time.Duration(r)*time.Microsecond)
+	}
+}
+
+func (j *job) says(words ...string) {
+	j.t.Helper()
+	for _, line := range j.said {
+		all := true
+		for _, w := range words {
+			all = all && strings.Contains(line, w)
+		}
+		if all {
+			return
+		}
+	}
+	j.t.Errorf("nobody says %q:\n%s", words, strings.Join(j.said, "\n"))
+}
+
+func (j *job) saysNot(word string) {
+	j.t.Helper()
+	for _, line := range j.said {
+		if strings.Contains(line, word) {
+			j.t.Errorf("%q is said: %s", word, line)
+		}
+	}
+}
+
+// A rank that loads slowly is named, with what it costs, and its end is.
+func TestSlowRankIsNamed(t *testing.T) {
+	j := newJob(t, 4)
+	n := int64(0)
+	for ; n < 100; n++ {
+		j.step(n, 4, nil)
+	}
+	j.says("4 ranks of train.py on 1 host, DDP over gloo, 4", "ms a step")
+	j.saysNot("slow")
+	for ; n < 200; n++ {
+		j.step(n, 4, map[int]float64{2: 0.080})
+	}
+	j.says("rank 2 on node-a is 3.0x slow since step 100", "load 80 ms", "(cause: data)")
+	j.says("of the job's time since then", "a step instead of 4", "STAR would save")
+	for ; n < 400; n++ {
+		j.step(n, 4, nil)
+	}
+	j.says("rank 2 on node-a is as fast as the others again at step 2")
+	j.head.End(j.now, "")
+	j.says("400 steps in", "went on waiting for slow ranks")
+
+	j.head.log.Flush()
+	r := whatif.New("log")
+	kinds := map[string]int{}
+	contents, err := runlog.Read(&j.log, "log", func(l runlog.Line) error { kinds[fmt.Sprintf("%T", l.Entry)]++; return r.Add(l) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kinds["runlog.Record"] != 1600 || kinds["runlog.Fire"] != 400 || kinds["runlog.Verdict"] < 2 || kinds["runlog.Summary"] != 1 {
+		t.Errorf("the log has %v", kinds)
+	}
+	run, err := r.Run(contents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := run.Again()
+	if off := again.Time.Seconds()/run.Took.Seconds() - 1; err != nil || off > 0.02 || off < -0.02 {
+		t.Errorf("the log, simulated as it was, is %.1f %% off: %v", 100*off, err)
+	}
+}
+
+// With nobody slow nobody is blamed.
+func TestNobodyIsBlamed(t *testing.T) {
+	j := newJob(t, 8)
+	for n := range int64(2000) {
+		j.step(n, 8, nil)
+	}
+	j.head.End(j.now, "")
+	j.says("no rank was slower than the others")
+}
+
+// Rows that are lost cost their steps, and nothing else.
+func TestLostRows(t *testing.T) {
+	j := newJob(t, 3)
+	for n := range int64(300) {
+		switch {
+		case n%10 == 3:
+			j.now += 50 * time.Millisecond
+			for _, r := range []int{0, 2} { // that of rank 1 is lost
+				j.head.Take(Row{Kind: "step", Rank: r, PID: j.pid + r, Host: "node-a", Step: n, Took: 0.05, Samples: 32, Dropped: 0}, j.now)
+			}
+		default:
+			j.step(n, 3, nil)
+		}
+	}
+	for r := range 3 {
+		j.head.Take(Row{Kind: "step", Rank: r, PID: j.pid + r, Host: "node-a", Step: 300, Took: 0.05, Samples: 32, Dropped: []int64{0, 30, 0}[r]}, j.now)
+	}
+	j.head.End(j.now, "")
+	j.says("271 steps")
+	j.says("30 rows of steps were dropped")
+	j.head.log.Flush()
+	r := whatif.New("log")
+	if _, err := runlog.Read(&j.log, "log", r.Add); err != nil {
+		t.Error(err)
+	}
+	if len(j.head.steps) > 3*behind {
+		t.Errorf("%d incomplete steps are kept", len(j.head.steps))
+	}
+}
+
+// Two processes of one rank, ranks of another job, and what is started again.
+func TestWhoIsWho(t *testing.T) {
+	j := newJob(t, 2)
+	for n := range int64(20) {
+		j.step(n, 2, nil)
+	}
+	j.head.Take(Row{Kind: "hello", Rank: 1, World: 2, PID: 999, Host: "node-b"}, j.now)
+	j.says("two processes are rank 1: 101 on node-a, and 999 on node-b, which is left out")
+	j.head.Take(Row{Kind: "hello", Rank: 1, World: 3, PID: 999, Host: "node-b"}, j.now)
+	j.says("rank 1 on node-b says that the job has 3 ranks, others say 2")
+	j.head.Take(Row{Kind: "step", Rank: 1, PID: 999, Host: "node-b", Step: 20, Took: 9}, j.now)
+
+	j.now += 10 * time.Second // all are started again
+	j.pid = 200
+	for r := range 2 {
+		j.hello(r, 2)
+	}
+	j.says("rank 0 was started again")
+	for n := range int64(20) {
+		j.step(n, 2, nil)
+	}
+	j.head.Take(Row{Kind: "note", Rank: 1, Text: "ValueError"}, j.now)
+	j.says("rank 1 is not measured any more, and goes on: ValueError")
+	j.head.End(j.now, "")
+	j.says("40 steps")
+}
+
+// What was lacking is said where nothing could be measured.
+func TestSilence(t *testing.T) {
+	j := newJob(t, 0)
+	j.head.End(0, "")
+	j.says("no rank has made a step", "python -I")
+	j = newJob(t, 0)
+	j.hello(1, 3)
+	j.head.End(0, "")
+	j.says("there is nothing of ranks 0, 2 of 3", "star watch --to")
+	j = newJob(t, 1)
+	for n := range int64(20) {
+		j.step(n, 1, nil)
+	}
+	j.says("with one rank nobody is slower than another")
+}
+
+func TestParseRow(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"k":"step","v":1,"rank":0,"pid":1,"step":3,"took":0.5,"wait":0.1}`:              "",
+		`{"k":"hello","v":1,"rank":3,"world":4,"pid":1,"script":"\u001b[2Jx<script>.py"}`: "",
+		`{"k":"step","v":2,"rank":0,"step":3,"took":0.5}`:                                 "version 2",
+		`{"k":"step","v":1,"rank":0,"step":3,"took":0.5,"wait":0.6}`:                      "0.6 waiting",
+		`{"k":"step","v":1,"rank":0,"step":3,"took":-1}`:                                  "a time of -1",
+		`{"k":"step","v":1,"rank":-1,"step":3,"took":1}`:                                  "rank -1",
+		`{"k":"hello","v":1,"rank":4,"world":4}`:                                          "rank 4 of 4",
+		`{"k":"hello","v":1,"rank":0,"world":4,"momentum":1.5}`:                           "momentum 1.5",
+		`{"k":"stop","v":1}`:   `kind "stop"`,
+		`{"k":"note","v":1} x`: "more than one",
+		`{"k":"note","v":1,"text":"` + strings.Repeat("x", MaxRow) + `"}`: "at most",
+		`step`: "invalid",
+	} {
+		r, err := ParseRow([]byte(text))
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%.60s: %v, want %q", text, err, want)
+		case strings.ContainsRune(r.Script, '\x1b'):
+			t.Errorf("%q would move a cursor", r.Script)
+		}
+	}
+}
+
+func FuzzParseRow(f *testing.F) {
+	f.Add([]byte(`{"k":"step","v":1,"rank":0,"pid":1,"step":3,"took":0.5,"load":0.1,"wait":0.1,"cpu":0.2,"samples":32,"dropped":1,"telemetry":{"steal":0.5}}`))
+	f.Add([]byte(`{"k":"hello","v":1,"rank":0,"world":1,"pid":1,"how":"DDP","script":"x","python":"3","torch":"2","optimizer":"SGD","momentum":0.9,"params":5}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h := NewHead(runlog.NewWriter(nil), runlog.Start{}, func(string) {})
+		for r := range 2 {
+			h.Take(Row{Kind: "hello", Rank: r, World: 2}, 0)
+		}
+		r, err := ParseRow(b)
+		if err != nil {
+			return
+		}
+		for i := range 20 { // whatever passes, the head bears
+			for rank := range 2 {
+				q := r
+				q.PID, q.Host, q.Rank, q.Step = 0, "", rank, int64(i)
+				h.Take(q, time.Duration(i)*time.Second)
+			}
+			h.Take(r, time.Duration(i)*time.Second)
+		}
+		h.End(time.Minute, "")
+	})
+}

@@ -1,0 +1,495 @@
+"""The part of star watch that is in the watched process: it measures each training step of a rank, and sends what it
+took as a line of JSON to the collector of the node. Nothing here waits, and nothing here can end the program: a line
+that cannot be sent at once is dropped and counted, and after the first error of our own nothing more is measured.
+
+What is told apart, per step of an optimizer:
+
+  load      in __next__ of a DataLoader
+  exchange  from the last local gradient to the end of backward(), where DDP waits for the others; where it
+            broadcasts buffers before forward; in collectives that the script calls
+  the rest  the rank's own: forward, backward, whatever the script does
+
+A step lasts from the end of the optimizer's step before to the end of its own. Scripts without DDP say what is what:
+
+  import star_watch
+  with star_watch.step(samples=32):
+      grads = compute()
+      with star_watch.exchange():
+          all_reduce(grads)
+
+Outside star watch there is no module star_watch; star_train.watch has the same two, which do nothing then."""
+
+import json
+import os
+import socket
+import sys
+import time
+
+_VERSION = 1
+_SETTLE = 5  # steps in which every parameter is hooked
+_LAST = 4  # parameters that stay hooked then
+_COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single", "barrier", "broadcast",
+                "broadcast_object_list", "gather", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter")
+_now = time.perf_counter
+
+
+class _Rank:
+    """What is measured of this process."""
+
+    def __init__(self, path):
+        self.path = path
+        self.pid = os.getpid()
+        self.socket = None
+        self.tail = b""
+        self.off = False
+        self.dropped = 0
+        self.said = False
+        self.module = None  # the DDP module
+        self.how = ""
+        self.optimizer = None
+        self.depth = 0  # of optimizer steps that call others
+        self.blocks = 0  # star_watch.step that are open
+        self.inside = 0  # collectives that are called
+        self.count = 0
+        self.handles = []
+        self.order = {}  # of parameters, by when their gradients came
+        self.batch = 0
+        self.gpu = None
+        self.reset(None)
+
+    def reset(self, start):
+        self.start = start  # of the step
+        self.load = self.wait = 0.0
+        self.samples = 0
+        self.last = 0.0  # local gradient
+        self.cpu_start = time.process_time()
+        self.cpu_last = self.cpu_wait = 0.0
+        self.order.clear()
+
+    def fail(self):
+        """An error of ours: the program goes on without us, and the collector hears why."""
+        if not self.off:
+            self.off = True
+            import traceback
+
+            self.send({"k": "note", "text": traceback.format_exc(limit=-2)[-600:]}, True)
+
+    def rank(self):
+        dist = sys.modules.get("torch.distributed")
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        for rank, world in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+            if rank in os.environ and world in os.environ:
+                return int(os.environ[rank]), int(os.environ[world])
+        return 0, 1
+
+    def send(self, row, even_off=False):
+        if self.off and not even_off:
+            return
+        try:
+            if self.pid != os.getpid():  # a process that a DataLoader forked
+                return
+            if self.socket is None:
+                self.tail = b""
+                self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.socket.setblocking(False)
+                self.socket.connect(self.path)
+            while self.tail:  # of a line that went out in part
+                self.tail = self.tail[self.socket.send(self.tail):]
+            row["v"], row["pid"], row["dropped"] = _VERSION, self.pid, self.dropped
+            line = json.dumps(row).encode() + b"\n"
+            self.tail = line[self.socket.send(line):]
+        except BlockingIOError:
+            self.dropped += 1
+        except OSError:  # nobody is there any more
+            self.dropped += 1
+            if self.socket is not None:
+                self.socket.close()
+                self.socket = None
+
+    def hello(self):
+        self.said = True
+        rank, world = self.rank()
+        row = {"k": "hello", "rank": rank, "world": world, "how": self.how or "own loop", "script": os.path.basename(sys.argv[0] or "python")[:200],
+               "python": sys.version.split()[0], "optimizer": "", "momentum": 0.0, "cuda": self.gpu is not None}
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            row["torch"] = str(torch.__version__)
+            if self.module is not None:
+                row["params"] = sum(p.numel() for p in self.module.parameters())
+        if self.optimizer is not None:
+            row["optimizer"] = type(self.optimizer).__name__
+            group = self.optimizer.param_groups[0] if self.optimizer.param_groups else {}
+            betas = group.get("betas")
+            row["momentum"] = float(betas[0] if betas else group.get("momentum", 0.0) or 0.0)
+        self.send(row)
+
+    # -- what hooks call
+
+    def loaded(self, seconds):
+        self.load += seconds
+
+    def gradient(self, name):
+        self.last, self.cpu_last = _now(), time.process_time()
+        self.order[name] = self.last
+        if self.gpu is not None:
+            self.gpu.mark()
+
+    def exchanged(self, since, cpu):
+        self.wait += max(0.0, _now() - since)
+        self.cpu_wait += max(0.0, time.process_time() - cpu)
+
+    def forward(self, module, args, kwargs):
+        if self.start is None:
+            self.begin()
+        for x in list(args) + list(kwargs.values()):
+            if hasattr(x, "shape") and hasattr(x, "size") and len(x.shape) > 0:
+                self.samples += int(x.shape[0])
+                break
+
+    def begin(self):
+        self.reset(_now())
+        if self.gpu is not None:
+            self.gpu.begin()
+
+    def end(self):
+        """The end of a step: that of the first one begins the second."""
+        now = _now()
+        if self.start is None:
+            self.begin()
+            return
+        if not self.said:
+            self.hello()
+        rank, _ = self.rank()
+        took = now - self.start
+        wait = min(self.wait, took)
+        load = min(self.load, took - wait)
+        row = {"k": "step", "rank": rank, "step": self.count, "took": took, "load": load, "wait": wait, "samples": self.samples,
+               "cpu": max(0.0, time.process_time() - self.cpu_start - self.cpu_wait)}
+        if self.gpu is not None:
+            gpu = self.gpu.own()
+            if gpu is not None:
+                row["gpu"] = gpu
+        self.send(row)
+        self.count += 1
+        if self.count == _SETTLE and self.order and self.module is not None:
+            late = sorted(self.order, key=self.order.get)[-_LAST:]
+            self.hook(set(late))
+        self.begin()
+
+    def hook(self, only=None):
+        """Has the parameters of the module, or some of them, say when their gradients are there."""
+        for h in self.handles:
+            h.remove()
+        self.handles = []
+        for name, p in self.module.named_parameters():
+            if not p.requires_grad or (only is not None and name not in only):
+                continue
+
+            def came(grad, name=name):
+                try:
+                    if not self.off:
+                        self.gradient(name)
+                except Exception:
+                    self.fail()
+
+            self.handles.append(p.register_hook(came))
+
+    def adopt(self, module, how):
+        self.module, self.how = module, how
+        torch = sys.modules["torch"]
+        if torch.cuda.is_available() and any(p.is_cuda for p in module.parameters()):
+            self.gpu = _GPU(torch)
+        self.hook()
+
+
+class _GPU:
+    """Times of the GPU: kernels run after the script has gone on. Events of one step are read in a later one, when they are over."""
+
+    def __init__(self, torch):
+        self.torch = torch
+        self.first = self.last = None
+        self.pending = []
+
+    def event(self):
+        e = self.torch.cuda.Event(enable_timing=True)
+        e.record()
+        return e
+
+    def begin(self):
+        if self.first is not None and self.last is not None:
+            self.pending.append((self.first, self.last))
+            del self.pending[:-8]
+        self.first, self.last = self.event(), None
+
+    def mark(self):
+        self.last = self.event()
+
+    def own(self):
+        """Seconds from a step's beginning to its last local gradient, of the newest step that is over; None: there is none."""
+        out = None
+        while self.pending and self.pending[0][1].query():
+            a, b = self.pending.pop(0)
+            out = a.elapsed_time(b) / 1e3
+        return out
+
+
+_rank = None  # type: _Rank
+
+
+def _guard(f):
+    """f, whose errors end the measuring and not the program."""
+
+    def call(*args):
+        r = _rank
+        if r is None or r.off or r.pid != os.getpid():
+            return None
+        try:
+            return f(r, *args)
+        except Exception:
+            r.fail()
+            return None
+
+    return call
+
+
+@_guard
+def _loaded(r, seconds):
+    r.loaded(seconds)
+
+
+@_guard
+def _forward(r, module, args, kwargs):
+    r.forward(module, args, kwargs)
+
+
+@_guard
+def _backward_begins(r):
+    r.last = 0.0
+
+
+@_guard
+def _backward_ends(r):
+    if r.last:
+        r.exchanged(r.last, r.cpu_last)
+    elif r.handles and r.count >= _SETTLE:  # others are the last ones now
+        r.hook()
+
+
+@_guard
+def _stepped(r, optimizer):
+    if r.blocks == 0 and (r.module is not None or r.how):
+        r.optimizer = r.optimizer or optimizer
+        r.end()
+
+
+@_guard
+def _adopt(r, module, how):
+    if r.module is None:
+        r.adopt(module, how)
+
+
+class _Collective(object):
+    """Time in which others are waited for, wherever it is spent: collectives in collectives count once."""
+
+    def __enter__(self):
+        r = self.rank = _rank
+        if r is not None and not r.off:
+            r.inside += 1
+            self.since, self.cpu = _now(), time.process_time()
+
+    def __exit__(self, *exc):
+        r = self.rank
+        if r is not None and r is _rank and not r.off:
+            r.inside -= 1
+            if r.inside == 0:
+                r.exchanged(self.since, self.cpu)
+        return False
+
+
+def _wrap(owner, name, around):
+    """Puts around in the place of a function of a class or a module, once."""
+    own = getattr(owner, name, None)
+    if own is None or getattr(own, "_star_watch", False):
+        return
+    import functools
+
+    @functools.wraps(own)
+    def call(*args, **kwargs):
+        return around(own, args, kwargs)
+
+    call._star_watch = True
+    setattr(owner, name, call)
+
+
+def _patch(torch):
+    """Hooks a torch that has just been imported."""
+    from torch.utils.data import dataloader
+
+    def fetched(own, args, kwargs):
+        since = _now()
+        try:
+            return own(*args, **kwargs)
+        finally:
+            _loaded(_now() - since)
+
+    _wrap(dataloader._BaseDataLoaderIter, "__next__", fetched)
+
+    def optimized(cls):
+        if "step" not in cls.__dict__:
+            return
+
+        def step(own, args, kwargs):
+            r = _rank
+            if r is not None:
+                r.depth += 1
+            try:
+                return own(*args, **kwargs)
+            finally:
+                if r is not None:
+                    r.depth -= 1
+                    if r.depth == 0:
+                        _stepped(args[0])
+
+        _wrap(cls, "step", step)
+
+    def made(own, args, kwargs):
+        out = own(*args, **kwargs)
+        for cls in type(args[0]).__mro__:
+            if cls is not object and cls is not torch.optim.Optimizer:
+                optimized(cls)
+        return out
+
+    _wrap(torch.optim.Optimizer, "__init__", made)
+
+    def backward(own, args, kwargs):
+        _backward_begins()
+        out = own(*args, **kwargs)
+        _backward_ends()
+        return out
+
+    _wrap(torch.autograd, "backward", backward)
+
+    if not torch.distributed.is_available():
+        return
+    ddp = torch.nn.parallel.DistributedDataParallel
+
+    def built(how):
+        def init(own, args, kwargs):
+            out = own(*args, **kwargs)
+            _adopt(args[0], how + " over " + str(torch.distributed.get_backend()))
+            return out
+
+        return init
+
+    def forward(own, args, kwargs):
+        _forward(args[0], args[1:], kwargs)
+        return own(*args, **kwargs)
+
+    def together(own, args, kwargs):
+        with _Collective():
+            return own(*args, **kwargs)
+
+    def collective(own, args, kwargs):
+        r = _rank
+        if r is not None and not r.how and not r.off:
+            r.how = "own loop over " + str(torch.distributed.get_backend())
+        return together(own, args, kwargs)
+
+    _wrap(ddp, "__init__", built("DDP"))
+    _wrap(ddp, "forward", forward)
+    _wrap(ddp, "_sync_buffers", together)
+    for name in _COLLECTIVES:
+        _wrap(torch.distributed, name, collective)
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None:
+        _patch_fsdp(fsdp, built, forward)
+
+
+def _patch_fsdp(fsdp, built, forward):
+    """FSDP gathers parameters in the middle of its passes: its waiting is told from own time only after the last gradient."""
+    _wrap(fsdp.FullyShardedDataParallel, "__init__", built("FSDP (coarse)"))
+    _wrap(fsdp.FullyShardedDataParallel, "forward", forward)
+
+
+class _Finder:
+    """Is asked for every module that is imported, and has torch hooked when it has been."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        import importlib.util
+
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            try:
+                _patch(module)
+            except Exception:
+                if _rank is not None:
+                    _rank.fail()
+
+        try:
+            spec.loader.exec_module = exec_module
+        except AttributeError:
+            pass
+        return spec
+
+
+def install():
+    """Called once, when Python starts."""
+    global _rank
+    path = os.environ.get("STAR_WATCH_SOCKET", "")
+    if not path or _rank is not None:
+        return
+    _rank = _Rank(path)
+    if hasattr(os, "register_at_fork"):  # rows of a child would be of a rank that is there already
+        os.register_at_fork(after_in_child=_forked)
+    if "torch" in sys.modules:
+        _patch(sys.modules["torch"])
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+def _forked():
+    """A child by fork (as multiprocessing makes them) may be a rank itself, or load data: it measures for itself, and says nothing until it has steps."""
+    global _rank
+    if _rank is not None:
+        _rank = _Rank(_rank.path)
+
+
+class step(object):
+    """One training step of a loop that star watch does not know: with star_watch.step(samples=32): …"""
+
+    def __init__(self, samples=0):
+        self.samples = samples
+
+    def __enter__(self):
+        r = _rank
+        if r is not None and not r.off:
+            r.blocks += 1
+            if r.blocks == 1:
+                r.how = r.how or "own loop"
+                r.reset(_now())
+                r.samples = self.samples
+        return self
+
+    def __exit__(self, *exc):
+        r = _rank
+        if r is not None and r.blocks > 0:
+            r.blocks -= 1
+            if r.blocks == 0 and exc[0] is None and not r.off:
+                try:
+                    r.end()
+                except Exception:
+                    r.fail()
+        return False
+
+
+class exchange(_Collective):
+    """The part of a step in which the rank waits for others: with star_watch.exchange(): …"""

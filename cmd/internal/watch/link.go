@@ -1,0 +1,219 @@
+package watch
+
+import (
+	"bufio"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A link carries rows from a collector to the head of another host: TCP, or TLS, and a JSON object on each line. The head begins with a
+// greeting, the collector proves the token, the head answers, and from there on there are rows in one direction.
+
+// greetTime is how long saying hello may take.
+const greetTime = 10 * time.Second
+
+// queued is how many rows a collector keeps for a head that does not take them.
+const queued = 4096
+
+type greeting struct {
+	Version int    `json:"star_watch"`
+	Nonce   string `json:"nonce,omitempty"` // of the head
+	Proof   string `json:"proof,omitempty"` // of the collector
+	Error   string `json:"error,omitempty"`
+}
+
+func proof(token, nonce string) string {
+	m := hmac.New(sha256.New, []byte(token))
+	m.Write([]byte("star watch\n" + nonce))
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+func exchangeLine(c net.Conn, in *bufio.Reader, send *greeting, got *greeting) error {
+	c.SetDeadline(time.Now().Add(greetTime))
+	defer c.SetDeadline(time.Time{})
+	if send != nil {
+		if err := json.NewEncoder(c).Encode(send); err != nil {
+			return err
+		}
+	}
+	if got == nil {
+		return nil
+	}
+	line, err := in.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(line, got); err != nil || got.Version == 0 {
+		return errors.New("it does not speak as a star watch does")
+	}
+	return nil
+}
+
+// Refused is the head's answer to a collector that it does not take: trying again is of no use.
+type Refused struct{ Head, Why string }
+
+func (e *Refused) Error() string {
+	return fmt.Sprintf("the star watch at %s refuses: %s", e.Head, e.Why)
+}
+
+// ExitCode is that of missing permission.
+func (e *Refused) ExitCode() int { return 77 }
+
+// Accept takes rows from one collector until it has no more.
+func Accept(c net.Conn, token string, take func(Row)) error {
+	defer c.Close()
+	in := bufio.NewReaderSize(c, MaxRow)
+	nonce := rand.Text()
+	var from greeting
+	if err := exchangeLine(c, in, &greeting{Version: Version, Nonce: nonce}, &from); err != nil {
+		return err
+	}
+	answer := greeting{Version: Version}
+	switch {
+	case from.Version != Version:
+		answer.Error = fmt.Sprintf("it speaks version %d, this is %d: use one version of star", from.Version, Version)
+	case !hmac.Equal([]byte(from.Proof), []byte(proof(token, nonce))):
+		answer.Error = "its token (STAR_TOKEN) is not the head's"
+	}
+	if err := exchangeLine(c, in, &answer, nil); err != nil {
+		return err
+	}
+	if answer.Error != "" {
+		return errors.New(answer.Error)
+	}
+	for {
+		line, err := in.ReadSlice('\n')
+		if len(line) > 1 {
+			r, perr := ParseRow(line)
+			if perr != nil {
+				return fmt.Errorf("a row that is none: %w", perr)
+			}
+			take(r)
+		}
+		if err != nil {
+			return nil // it has gone
+		}
+	}
+}
+
+// Link is the way to the head of another host. Rows are taken at once or dropped.
+type Link struct {
+	addr, token string
+	tls         *tls.Config
+	say         func(string)
+	rows        chan Row
+	dropped     atomic.Int64
+	refused     error
+	once        sync.Once
+	ended       chan struct{}
+}
+
+// Dial makes a link, and connects as soon as there is somebody, until ctx is over or Close is called.
+func Dial(ctx context.Context, addr, token string, t *tls.Config, say func(string)) *Link {
+	l := &Link{addr: addr, token: token, tls: t, say: say, rows: make(chan Row, queued), ended: make(chan struct{})}
+	go l.run(ctx)
+	return l
+}
+
+// Take sends a row, now or never.
+func (l *Link) Take(r Row) {
+	select {
+	case l.rows <- r:
+	default:
+		l.dropped.Add(1)
+	}
+}
+
+// Close sends what is there, for so long at most, and says how many rows were dropped.
+func (l *Link) Close(most time.Duration) (dropped int64, err error) {
+	l.once.Do(func() { close(l.rows) })
+	select {
+	case <-l.ended:
+	case <-time.After(most):
+		return l.dropped.Load() + int64(len(l.rows)), fmt.Errorf("the star watch at %s has not taken everything within %s", l.addr, short(most))
+	}
+	return l.dropped.Load() + int64(len(l.rows)), l.refused
+}
+
+func (l *Link) run(ctx context.Context) {
+	defer close(l.ended)
+	wait, said := 100*time.Millisecond, false
+	for {
+		over, err := l.carry(ctx)
+		if over || ctx.Err() != nil {
+			return
+		}
+		if r := (*Refused)(nil); errors.As(err, &r) {
+			l.refused = r
+			l.say(r.Error() + "; the program goes on, and is not measured here")
+			for range l.rows {
+				l.dropped.Add(1)
+			}
+			return
+		}
+		if !said {
+			said = true
+			l.say(fmt.Sprintf("no way to the star watch at %s yet (%v): trying on; the program does not wait for it", l.addr, err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, 5*time.Second)
+	}
+}
+
+// carry is one connection. over: there are no more rows.
+func (l *Link) carry(ctx context.Context) (over bool, err error) {
+	d := net.Dialer{Timeout: greetTime}
+	c, err := d.DialContext(ctx, "tcp", l.addr)
+	if err != nil {
+		return false, err
+	}
+	defer func() { c.Close() }()
+	if l.tls != nil {
+		t := l.tls.Clone()
+		if t.ServerName == "" {
+			t.ServerName, _, _ = net.SplitHostPort(l.addr)
+		}
+		c = tls.Client(c, t)
+	}
+	in := bufio.NewReaderSize(c, MaxRow)
+	var head, answer greeting
+	if err := exchangeLine(c, in, nil, &head); err != nil {
+		return false, err
+	}
+	if err := exchangeLine(c, in, &greeting{Version: Version, Proof: proof(l.token, head.Nonce)}, &answer); err != nil {
+		return false, err
+	}
+	if answer.Error != "" {
+		return false, &Refused{l.addr, answer.Error}
+	}
+	out := bufio.NewWriterSize(c, 64<<10)
+	e := json.NewEncoder(out)
+	for r := range l.rows {
+		c.SetWriteDeadline(time.Now().Add(greetTime))
+		if err := e.Encode(r); err != nil {
+			l.dropped.Add(1)
+			return false, err
+		}
+		if len(l.rows) == 0 {
+			if err := out.Flush(); err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, out.Flush()
+}

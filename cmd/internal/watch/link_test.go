@@ -1,0 +1,118 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// head listens as one does.
+func head(t *testing.T, token string) (addr string, rows *atomic.Int64, refused func() string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	rows = new(atomic.Int64)
+	var mu sync.Mutex
+	var why []string
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				if err := Accept(c, token, func(Row) { rows.Add(1) }); err != nil {
+					mu.Lock()
+					why = append(why, err.Error())
+					mu.Unlock()
+				}
+			}()
+		}
+	}()
+	return l.Addr().String(), rows, func() string { mu.Lock(); defer mu.Unlock(); return strings.Join(why, "; ") }
+}
+
+func stepRow(n int) Row {
+	return Row{Kind: "step", V: Version, Step: int64(n), Took: 1, Telemetry: map[string]float64{"steal": 0.5}}
+}
+
+func TestLink(t *testing.T) {
+	addr, rows, _ := head(t, "secret")
+	l := Dial(t.Context(), addr, "secret", nil, func(s string) { t.Error(s) })
+	for n := range 100 {
+		l.Take(stepRow(n))
+	}
+	if dropped, err := l.Close(time.Minute); dropped != 0 || err != nil {
+		t.Errorf("%d dropped, %v", dropped, err)
+	}
+	for end := time.Now().Add(time.Minute); rows.Load() < 100 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	if rows.Load() != 100 {
+		t.Errorf("%d rows came", rows.Load())
+	}
+}
+
+func TestWrongToken(t *testing.T) {
+	addr, rows, refused := head(t, "secret")
+	said := make(chan string, 10)
+	l := Dial(t.Context(), addr, "wrong", nil, func(s string) { said <- s })
+	if s := <-said; !strings.Contains(s, "token") || !strings.Contains(s, "the program goes on") {
+		t.Error(s)
+	}
+	l.Take(stepRow(1))
+	if dropped, err := l.Close(time.Minute); dropped != 1 || err == nil || rows.Load() != 0 {
+		t.Errorf("%d dropped, %v", dropped, err)
+	}
+	if !strings.Contains(refused(), "token") {
+		t.Errorf("the head says %q", refused())
+	}
+}
+
+// A head that is gone, or never was, makes nobody wait; rows that do not fit are counted.
+func TestHeadIsGone(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	said := make(chan string, 10)
+	k := Dial(ctx, addr, "", nil, func(s string) { said <- s })
+	for n := range queued + 50 {
+		k.Take(stepRow(n))
+	}
+	if s := <-said; !strings.Contains(s, addr) || !strings.Contains(s, "does not wait") {
+		t.Error(s)
+	}
+	if dropped, err := k.Close(10 * time.Millisecond); dropped < 50 || err == nil {
+		t.Errorf("%d dropped, %v", dropped, err)
+	}
+}
+
+// Who says what is none is let go, and what came before counts.
+func TestBytesThatAreNoRows(t *testing.T) {
+	for _, bytes := range []string{"GET / HTTP/1.1\r\n\r\n", "{}\n", strings.Repeat("x", 1<<16)} {
+		addr, _, refused := head(t, "")
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(c, bytes)
+		for end := time.Now().Add(time.Minute); refused() == "" && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		}
+		if refused() == "" {
+			t.Errorf("%.20q is taken", bytes)
+		}
+		c.Close()
+	}
+}

@@ -1,0 +1,144 @@
+package watch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode"
+
+	"star"
+)
+
+// Version is that of rows and links.
+const Version = 1
+
+// MaxRow is how many bytes a row has at most.
+const MaxRow = 8 << 10
+
+// MaxWorld is how many ranks a job has at most.
+const MaxWorld = 4096
+
+// Row is what a rank says: hello once, step after each step, note when its measuring has ended. Times are in seconds. Texts come from the watched
+// program, and may say anything.
+type Row struct {
+	Kind string `json:"k"`
+	V    int    `json:"v"`
+	Rank int    `json:"rank"`
+	PID  int    `json:"pid"`
+
+	// Of hello.
+	World     int     `json:"world,omitempty"`
+	How       string  `json:"how,omitempty"` // "DDP over gloo"
+	Script    string  `json:"script,omitempty"`
+	Python    string  `json:"python,omitempty"`
+	Torch     string  `json:"torch,omitempty"`
+	Optimizer string  `json:"optimizer,omitempty"`
+	Momentum  float64 `json:"momentum,omitempty"` // β₁ of Adam
+	Params    int64   `json:"params,omitempty"`
+	CUDA      bool    `json:"cuda,omitempty"`
+
+	// Of step.
+	Step    int64   `json:"step,omitempty"`
+	Took    float64 `json:"took,omitempty"`    // from the end of the step before
+	Load    float64 `json:"load,omitempty"`    // of it, waiting for data
+	Wait    float64 `json:"wait,omitempty"`    // of it, in collectives
+	GPU     float64 `json:"gpu,omitempty"`     // from the beginning of a step before to its last local gradient, by the GPU's clock
+	CPU     float64 `json:"cpu,omitempty"`     // processor time, without that in collectives
+	Samples int     `json:"samples,omitempty"` // of this rank
+	Dropped int64   `json:"dropped,omitempty"` // rows that could not be sent so far
+
+	Text string `json:"text,omitempty"` // of note
+
+	// What the collector adds.
+	Host      string             `json:"host,omitempty"`
+	Telemetry map[string]float64 `json:"telemetry,omitempty"` // by the names of the run log
+}
+
+// ParseRow checks all that a row must be.
+func ParseRow(b []byte) (r Row, err error) {
+	if len(b) > MaxRow {
+		return r, fmt.Errorf("%d bytes, at most %d", len(b), MaxRow)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	if err := d.Decode(&r); err != nil {
+		return r, err
+	}
+	if d.More() {
+		return r, errors.New("more than one object")
+	}
+	if r.V != Version {
+		return r, fmt.Errorf("version %d of rows, this program has %d: the hook and star are of one version where star watch starts the program", r.V, Version)
+	}
+	for _, f := range []float64{r.Took, r.Load, r.Wait, r.GPU, r.CPU} {
+		if !(f >= 0 && f < 1e6) {
+			return r, fmt.Errorf("a time of %v s", f)
+		}
+	}
+	for name, f := range r.Telemetry {
+		if math.IsInf(f, 0) || math.IsNaN(f) || len(name) > 40 {
+			return r, fmt.Errorf("telemetry %q is %v", name, f)
+		}
+	}
+	switch {
+	case r.Rank < 0 || r.Rank >= MaxWorld:
+		return r, fmt.Errorf("rank %d, want 0 to %d", r.Rank, MaxWorld-1)
+	case !(r.Momentum >= 0 && r.Momentum < 1):
+		return r, fmt.Errorf("momentum %v, want 0 to 1", r.Momentum)
+	case r.Samples < 0 || r.Samples > 1<<30 || r.Params < 0 || r.Dropped < 0:
+		return r, fmt.Errorf("%d samples, %d parameters, %d rows dropped", r.Samples, r.Params, r.Dropped)
+	}
+	switch r.Kind {
+	case "hello":
+		if r.World < 1 || r.World > MaxWorld || r.Rank >= r.World {
+			return r, fmt.Errorf("rank %d of %d", r.Rank, r.World)
+		}
+	case "step":
+		if r.Step < 0 || r.Took == 0 || r.Load+r.Wait > r.Took*1.001+1e-6 {
+			return r, fmt.Errorf("step %d took %v s, %v of it loading and %v waiting", r.Step, r.Took, r.Load, r.Wait)
+		}
+	case "note":
+	default:
+		return r, fmt.Errorf("a row of kind %q", r.Kind)
+	}
+	for _, s := range []*string{&r.How, &r.Script, &r.Python, &r.Torch, &r.Optimizer, &r.Host, &r.Text} {
+		*s = printable(*s)
+	}
+	return r, nil
+}
+
+// printable has no control characters, so that no text of a watched program moves a terminal's cursor.
+func printable(s string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '\n':
+			return ' '
+		case !unicode.IsPrint(c):
+			return '?'
+		}
+		return c
+	}, s)
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// record is the row of a step as one of an all-reduce. at is when it came.
+func (r *Row) record(rank star.Worker, at time.Duration) star.Record {
+	wait, load := seconds(r.Wait), seconds(r.Load)
+	own := max(seconds(r.Took)-wait-load, time.Microsecond)
+	if r.GPU > 0 { // the script does not wait for the GPU where it launches: its clock knows what the rank's own part took
+		own = max(min(seconds(r.GPU), own+wait)-load, time.Microsecond)
+		wait = max(seconds(r.Took)-load-own, 0)
+	}
+	out := star.Record{Worker: rank, At: max(at-wait, 0), Compute: own, Load: load, Push: wait, Samples: max(r.Samples, 1), CPU: r.CPU / max(r.Took, 1e-9)}
+	for name, v := range r.Telemetry {
+		if m, ok := star.MetricByName(name); ok {
+			out.Telemetry.Set(m, v)
+		}
+	}
+	out.Telemetry.Set(star.ComputeCPU, r.CPU/own.Seconds())
+	return out
+}
