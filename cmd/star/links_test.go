@@ -111,3 +111,61 @@ func TestBrokenLinks(t *testing.T) {
 		t.Errorf("of four broken links %v were found", bad)
 	}
 }
+
+// Tests, files and log lines that pages name are there, so that a page is noticed when what it speaks of is renamed.
+func TestNamesInPages(t *testing.T) {
+	var code, lines strings.Builder // lines: without tests
+	for _, name := range tracked(t, "*.go") {
+		b, err := os.ReadFile(filepath.Join(repository, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(b)
+		if !strings.HasSuffix(name, "_test.go") {
+			lines.Write(b)
+		}
+	}
+	aTest := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w+`)
+	aFile := regexp.MustCompile("`((?:[a-z]+/)+[\\w.-]+\\.(?:go|sh|py|md|txt|yaml))`")
+	known := map[string]bool{}
+	for _, m := range regexp.MustCompile(`\bfunc (\w+)\(`).FindAllStringSubmatch(code.String(), -1) {
+		known[m[1]] = true
+	}
+	found := 0
+	for _, name := range tracked(t, "*.md") {
+		b, err := os.ReadFile(filepath.Join(repository, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range aTest.FindAllString(string(b), -1) {
+			if found++; !known[test] {
+				t.Errorf("%s names %s, which is not there", name, test)
+			}
+		}
+		for _, m := range aFile.FindAllStringSubmatch(string(b), -1) {
+			found++
+			_, here := os.Stat(filepath.Join(repository, m[1]))
+			if _, err := os.Stat(filepath.Join(repository, path.Dir(name), m[1])); here != nil && err != nil {
+				t.Errorf("%s names %s, which is not there", name, m[1])
+			}
+		}
+	}
+	if found < 200 {
+		t.Errorf("found %d names only", found)
+	}
+	b, err := os.ReadFile(filepath.Join(repository, "docs/monitoring.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(b), "\n| line | from | meaning |\n")
+	if !ok {
+		t.Fatal("docs/monitoring.md has no table of log lines")
+	}
+	for line := range strings.Lines(table) {
+		for _, message := range quoted(strings.SplitN(line+"||", "|", 3)[1]) {
+			if !strings.Contains(lines.String(), `"`+strings.TrimSuffix(message, " …")) {
+				t.Errorf("docs/monitoring.md has the log line %q, which nothing writes", message)
+			}
+		}
+	}
+}
