@@ -119,6 +119,23 @@ type Streamer interface {
 	GradStream(ctx context.Context, dst []float32, b Batch, ready func(from, to int)) (loss float64, err error)
 }
 
+// Updater is a Model that can make the updates itself, with an optimiser of its own. Its gradient is a vector of its own, too.
+type Updater interface {
+	Model
+
+	// Gradient is the vector that Update looks at. It has the length of Params.
+	Gradient() []float32
+
+	// Update changes Params by a step with the mean gradient in Gradient. samples is how many the job has used before.
+	Update(ctx context.Context, samples int64) error
+
+	// State is what the optimiser remembers, in the model's own form.
+	State(ctx context.Context) ([]byte, error)
+
+	// SetState has the optimiser remember what State was of another one for the same model.
+	SetState(ctx context.Context, state []byte) error
+}
+
 // Measured is a Model that is computed elsewhere, and knows what that took.
 type Measured interface {
 	Model

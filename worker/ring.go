@@ -16,6 +16,7 @@ import (
 	"star/internal/process"
 	"star/member"
 	"star/ps/rule"
+	"star/train"
 	"star/train/optim"
 	"star/transport"
 )
@@ -58,9 +59,10 @@ type ringWorker struct {
 
 // replicated is what every member of a ring has.
 type replicated struct {
-	params []float32
-	opt    *optim.Optimizer
-	rule   *rule.Descent
+	params  []float32
+	opt     *optim.Optimizer // nil: updates
+	rule    *rule.Descent    // nil: updates
+	updates train.Updater    // the model makes the updates itself; nil: it does not
 
 	version int64 // of parameters and optimiser; -1: they are not whole
 	samples int64 // applied until version: the clock of schedules
@@ -165,7 +167,7 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 	w.average = w.averageBuffers
 	w.params = w.model.Params()
 	w.door.begin(w.params)
-	if err := w.load(); err != nil {
+	if err := w.load(ctx); err != nil {
 		return err
 	}
 	if w.version >= 0 {
@@ -205,7 +207,7 @@ func (w *ringWorker) work(ctx context.Context) error {
 		case transport.KindRing:
 			err = w.join(op, o.Ring)
 		case transport.KindSave:
-			err = w.save(o.Save)
+			err = w.save(op, o.Save)
 		case transport.KindRelease:
 			if w.group != nil {
 				err = w.round(op, o.Release)
@@ -254,7 +256,7 @@ func (w *ringWorker) order(ctx context.Context) (coord.Order, error) {
 
 // load makes the optimiser, and takes both from the checkpoint of a job that resumes,
 // if this worker has it.
-func (w *ringWorker) load() error {
+func (w *ringWorker) load(ctx context.Context) error {
 	cfg, rate, err := process.UpdateRule(w.job)
 	if err != nil {
 		return err
@@ -276,10 +278,18 @@ func (w *ringWorker) load() error {
 			return err
 		}
 	}
-	if w.opt, err = optim.New(cfg, len(w.params)); err != nil {
-		return err
+	if cfg.Name == optim.Own {
+		own, ok := w.model.(train.Updater)
+		if !ok {
+			return w.job.Invalid("optimizer", fmt.Errorf("the job's workers have optimisers of their own, and this one's model has none"))
+		}
+		w.updates = own
+	} else {
+		if w.opt, err = optim.New(cfg, len(w.params)); err != nil {
+			return err
+		}
+		w.rule = &rule.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip}
 	}
-	w.rule = &rule.Descent{Optimizer: w.opt, Schedule: rate, Clip: w.job.Clip}
 	at := w.member.Welcome.Version
 	switch {
 	case at > 0 && w.member.Welcome.Step > 0: // the ring is beyond every checkpoint
@@ -301,7 +311,12 @@ func (w *ringWorker) load() error {
 		return &member.DisagreeError{Err: fmt.Errorf("--resume %s: the checkpoint has version %d of %d parameters, the job resumes at version %d of %d: give every worker the same checkpoint",
 			w.job.Resume, m.Version, m.Params, at, len(w.params))}
 	}
-	params, err := process.Restore(c, transport.ShardInfo{To: m.Params}, func(st optim.State) error { return process.SetRuleState(w.rule, st) })
+	params, err := process.Restore(c, transport.ShardInfo{To: m.Params}, func(st optim.State) error {
+		if w.updates != nil {
+			return w.setState(ctx, st)
+		}
+		return process.SetRuleState(w.rule, st)
+	})
 	if err != nil {
 		return err
 	}
@@ -348,7 +363,7 @@ var errRing = errors.New("ring")
 
 // save writes a checkpoint of the whole parameters. The files are written beside the
 // training, from a copy.
-func (w *ringWorker) save(m transport.Save) error {
+func (w *ringWorker) save(ctx context.Context, m transport.Save) error {
 	if m.Seq > 0 {
 		w.saveLeft(m)
 		return nil
@@ -357,7 +372,11 @@ func (w *ringWorker) save(m transport.Save) error {
 		return fmt.Errorf("%w: told to save version %d, has %d", errRing, m.Version, w.version)
 	}
 	params := slices.Clone(w.params)
-	st := process.Copied(w.opt.State())
+	st, err := w.state(ctx)
+	if err != nil {
+		return err
+	}
+	st = process.Copied(st)
 	w.saves.Go(func() {
 		text, err := process.WriteShard(process.CheckpointDir(w.job, m.ID), transport.ShardInfo{To: int64(len(params))}, m.Version, params, st)
 		said := transport.Saved{ID: m.ID}

@@ -175,7 +175,7 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 		return fmt.Errorf("%w: nobody among workers %v has the parameters", errRing, w.ring.Members)
 	case w.ring.From >= 0 && highest != w.ring.From:
 		return fmt.Errorf("%w %d was to begin at version %d, its members have %d", errRing, w.ring.Generation, w.ring.From, highest)
-	case same:
+	case same && !w.begins(highest):
 		return nil
 	}
 	who := []int64{int64(len(w.ring.Members))}
@@ -192,7 +192,13 @@ func (w *ringWorker) agree(ctx context.Context, place int) error {
 func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64) error {
 	// What is received goes to fresh memory first: whoever has a whole version must not
 	// lose it when the root is lost in the middle.
-	state := w.opt.State()
+	state, err := w.state(ctx)
+	if err != nil {
+		return err
+	}
+	if state.Slots, err = w.asMany(ctx, place, root, state.Slots); err != nil {
+		return err
+	}
 	told := packTallies(w.last)
 	counts := []int64{state.Steps, w.samples, int64(len(told)), int64(len(w.memo))}
 	if err := allreduce.Broadcast(ctx, w.group, root, counts); err != nil {
@@ -238,10 +244,10 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 		}
 		got.Slots = append(got.Slots, optim.Slot{Name: slot.Name, Data: v})
 	}
-	if w.version == highest {
+	if place == root || w.version == highest && !w.begins(highest) {
 		return nil
 	}
-	if err := w.opt.SetState(got); err != nil {
+	if err := w.setState(ctx, got); err != nil {
 		return err
 	}
 	w.door.change(highest, func() { copy(w.params, params) })

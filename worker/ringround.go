@@ -52,7 +52,9 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	if w.codec != nil {
 		w.codec.Keep()
 	}
-	tally.Sum2 = w.update(rel.Local)
+	if tally.Sum2, err = w.update(ctx, rel.Local); err != nil {
+		return err
+	}
 	if rel.Micro == 0 {
 		w.samples += rel.Total
 	}
@@ -158,7 +160,7 @@ func (w *ringWorker) weight(samples int) float32 {
 }
 
 // update makes the next version of the weighted sum in grad, and returns the sum's squared norm. local is how many steps everybody has made by itself; 0: these are gradients.
-func (w *ringWorker) update(local int) (sum2 float64) {
+func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err error) {
 	norm := -1.0
 	if w.job.Clip > 0 {
 		var s exactsum.Squares // the same bits on processors that add in another order
@@ -169,6 +171,10 @@ func (w *ringWorker) update(local int) (sum2 float64) {
 		sum2 = kernel.SumSq(w.grad)
 	}
 	w.door.change(w.version+1, func() {
+		if w.updates != nil {
+			err = w.stepOwn(ctx, norm)
+			return
+		}
 		if local > 0 && w.local == nil {
 			w.rule.Stride(w.params, []rule.Gradient{{Vec: w.grad, Weight: 1}}, local, w.samples)
 		} else {
@@ -178,8 +184,10 @@ func (w *ringWorker) update(local int) (sum2 float64) {
 			w.riding.move(w.params, w.rule.Schedule.At(w.samples))
 		}
 	})
-	w.version++
-	return sum2
+	if err == nil {
+		w.version++
+	}
+	return sum2, err
 }
 
 // carry adds the gradients of riders that are there, and learns from the other members

@@ -37,6 +37,29 @@ func TestAdopt(t *testing.T) {
 	if j = job(); Adopt(j, nil) != nil || Adopt(j, []byte("null")) != nil || j.Optimizer != "dana" {
 		t.Errorf("nothing was asked for: %+v", j.Rule)
 	}
+	// An optimiser of the program makes the updates itself: in a ring, and where nobody wants others.
+	const own = `{"name":"own","lr":0.1}`
+	j = job()
+	j.Arch = member.AllReduce
+	if err := Adopt(j, []byte(own)); err != nil || j.Optimizer != "own" || MayStride(j) == nil {
+		t.Errorf("%+v, %v", j.Rule, err)
+	}
+	if c, _, err := UpdateRule(j); err != nil || c.Name != "own" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, _, err := UpdateRule(&member.Job{Rule: member.Rule{Optimizer: "own"}}); err == nil {
+		t.Error("--optimizer own, and no program that has one")
+	}
+	for name, change := range map[string]func(*member.Job){
+		"--arch": func(j *member.Job) { j.Arch = member.PS }, "--lr": func(j *member.Job) { j.Given["lr"] = "--lr" }, "--baseline": func(j *member.Job) { j.Baseline = "ssp" },
+	} {
+		var e *member.DisagreeError
+		j := job()
+		j.Arch = member.AllReduce
+		if change(j); !errors.As(Adopt(j, []byte(own)), &e) || !strings.Contains(e.Error(), name) {
+			t.Errorf("%s: %v", name, e)
+		}
+	}
 	for _, bad := range []string{`{`, `{"name":"lion"}`, `{"name":"sgd","lr":-1}`, `{"name":"sgd","lr":0.1,"groups":[{"from":3,"to":1}]}`, `{"name":"sgd","lr":0.1,"schedule":"moon"}`} {
 		var e *member.DisagreeError
 		if err := Adopt(job(), []byte(bad)); !errors.As(err, &e) {

@@ -3,6 +3,7 @@ package process
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"star/checkpoint"
@@ -36,6 +37,9 @@ func parseOptimizer(text []byte) (c optim.Config, err error) {
 		return c, fmt.Errorf("the optimiser that the workers want cannot be read: %w", err)
 	}
 	c.Given = true
+	if c.Name == optim.Own {
+		return optim.Config{Name: c.Name, LR: c.LR, Given: true}, nil
+	}
 	if c.Name == optim.Nesterov && len(c.Groups) == 0 {
 		c.Name = optim.DANA // the same where everybody waits for everybody, and it bears stale gradients elsewhere
 	}
@@ -48,15 +52,22 @@ func parseOptimizer(text []byte) (c optim.Config, err error) {
 // Adopt has job make the updates that workers want whose program says so, unless somebody has told job, or its baseline says what becomes of gradients. text is
 // an optimiser as JSON, or empty.
 func Adopt(job *member.Job, text []byte) error {
-	if len(text) == 0 || string(text) == "null" || job.Baseline != "" {
+	if len(text) == 0 || string(text) == "null" {
 		return nil
 	}
-	for _, name := range []string{"optimizer", "lr", "momentum", "weight-decay", "schedule"} {
-		if job.IsSet(name) {
+	c, err := parseOptimizer(text)
+	own := err == nil && c.Name == optim.Own
+	if own && job.Arch != member.AllReduce {
+		return &member.DisagreeError{Err: errors.New("the program of the workers makes the updates itself (own=True), which is for --arch allreduce: parameter servers have optimisers of their own")}
+	}
+	for _, name := range []string{"baseline", "optimizer", "lr", "momentum", "weight-decay", "schedule"} {
+		switch given := job.IsSet(name) || name == "baseline" && job.Baseline != ""; {
+		case given && own:
+			return &member.DisagreeError{Err: fmt.Errorf("the program of the workers makes the updates itself (own=True), so --%s would do nothing: leave one of them away", name)}
+		case given:
 			return nil
 		}
 	}
-	c, err := parseOptimizer(text)
 	if err != nil {
 		return &member.DisagreeError{Err: err}
 	}
@@ -74,6 +85,9 @@ func UpdateRule(job *member.Job) (optim.Config, optim.Schedule, error) {
 	opt := Optimizer(job)
 	if _, err := optim.ParseSchedule(job.Schedule, 1); err != nil {
 		return opt, optim.Schedule{}, job.Invalid("schedule", err)
+	}
+	if opt.Name == optim.Own && len(job.Whole) > 0 {
+		return opt, optim.Schedule{}, nil
 	}
 	if err := opt.Validate(); err != nil {
 		return opt, optim.Schedule{}, job.Invalid("optimizer", err)

@@ -22,8 +22,8 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Type
 
 VERSION = 1
 
-ABOUT, MEMORY, READY, COMPUTE, PART, DONE, EVALUATE, EVALUATED, LEASE, ERROR, STOP, LEAVE, JOINED = range(1, 14)
-_NAMES = ("", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined")
+ABOUT, MEMORY, READY, COMPUTE, PART, DONE, EVALUATE, EVALUATED, LEASE, ERROR, STOP, LEAVE, JOINED, UPDATE, UPDATED, RECALL, STATE = range(1, 18)
+_NAMES = ("", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined", "update", "updated", "recall", "state")
 
 _HEADER = struct.Struct("<IIQQQ")
 _MEMORY = struct.Struct("<8s7Q")
@@ -32,6 +32,7 @@ _F64 = struct.Struct("<d")
 _U64 = struct.Struct("<Q")
 
 _MAX_BODY = 16 << 20
+_STATE = 1 << 20
 WANTS_PARTS = 1 << 63
 
 # Exit codes (docs/recover.md).
@@ -152,6 +153,27 @@ class Link:
 
     def evaluated(self, step: int, loss_sum: float, correct: int, count: int) -> None:
         self._send(EVALUATED, step, correct, count, _F64.pack(loss_sum))
+
+    # An optimizer of this process's own.
+
+    def updated(self, step: int) -> None:
+        self._send(UPDATED, step)
+
+    def state(self, step: int, state: bytes) -> None:
+        """What the optimizer remembers."""
+        for at in range(0, max(len(state), 1), _STATE):
+            self._send(STATE, step, len(state), 0, state[at : at + _STATE])
+
+    def recalled(self, f: Frame) -> bytes:
+        """All of what another worker's optimizer remembers, of which f is the first part."""
+        parts, got = [f.body], len(f.body)
+        while got < f.b:
+            more = self._read()
+            if more.kind != STATE or more.a != f.a or not more.body:
+                raise StarError("the agent says %s within the state of an optimizer" % _name(more.kind), EXIT_DISAGREE)
+            parts.append(more.body)
+            got += len(more.body)
+        return b"".join(parts)
 
     # The end.
 

@@ -13,6 +13,7 @@ Parameters, gradients and buffers are views of memory that this process shares w
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import time
 import warnings
@@ -21,7 +22,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import torch
 import torch.utils.data as tud
 
-from . import _link
+from . import _link, _state
 from ._link import AgentLost, JobError, StarError
 
 __all__ = ["AgentLost", "JobError", "StarError", "attach", "evaluate", "loader", "rank", "schedule", "workers"]
@@ -59,6 +60,7 @@ class _Session:
         self.buffers: List[_Tensor] = []
         self.mirrors: List[Tuple[torch.Tensor, torch.Tensor]] = []  # of buffers that are not float32: their own, the one in the memory
         self.schedule: Optional[_Schedule] = None
+        self.own = False  # the optimizer makes its steps here
         self.frozen: List[Tuple[str, torch.nn.Parameter]] = []  # though the optimizer has them
         self.memory: Optional[_link.Memory] = None
 
@@ -93,10 +95,13 @@ class _Session:
         self._list(model, optimizer)
         rates = None
         if self.schedule is not None:
-            rates = self.schedule.run(ld)
+            rates = self.schedule.run(ld, self.own)
         self.settings = _settings(optimizer, self.schedule is not None)
-        rule = _rule(optimizer, self.params, rates)
-        if self.schedule is not None:
+        if self.own:
+            rule: Dict[str, Any] = {"name": "own", "lr": float(optimizer.param_groups[0]["lr"])}
+        else:
+            rule = _rule(optimizer, self.params, rates)
+        if self.schedule is not None and not self.own:
             rule["schedule"] = self.schedule.table
         about = {
             "name": type(model).__name__,
@@ -188,8 +193,33 @@ class _Session:
                 self.leases[f.a] = _link.indices(f)
             elif f.kind == _link.JOINED:
                 self.rank, self.workers = f.a, f.b
+            elif f.kind == _link.UPDATE:
+                self._update(f)
+            elif f.kind == _link.RECALL:
+                self.link.state(f.a, _state.pack(self._own().state_dict()))
+            elif f.kind == _link.STATE:
+                optimizer = self._own()
+                optimizer.load_state_dict(_state.unpack(self.link.recalled(f), optimizer.state_dict()))
+                self.link.updated(f.a)
             elif f.kind == _link.STOP:
                 self.over = True
+
+    def _own(self) -> torch.optim.Optimizer:
+        if not self.own:
+            raise StarError("the agent asks for the optimizer of this process, and the job has another one")
+        assert self.optimizer is not None
+        return self.optimizer
+
+    def _update(self, f: _link.Frame) -> None:
+        """The gradient is the mean over the job: the optimizer makes its step here."""
+        assert self.link is not None
+        optimizer = self._own()
+        if self.schedule is not None:
+            self.schedule.show(f.b)
+        for i, (_, p, _) in enumerate(self.params):
+            p.grad = self.grads[i]
+        super(_Attached, optimizer).step()  # type: ignore[misc]
+        self.link.updated(f.a)
 
     def _evaluate(self, f: _link.Frame) -> None:
         assert self.link is not None and self.model is not None
@@ -411,19 +441,26 @@ def _view(m: _link.Memory, at: int, like: torch.Tensor) -> torch.Tensor:
 
 # 2: the optimizer.
 
+_OPTIONAL = inspect.Parameter("closure", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
 
-def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, overlap: bool = True) -> torch.optim.Optimizer:
+
+def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, overlap: bool = True, own: bool = False) -> torch.optim.Optimizer:
     """Has the job update the parameters of model by the rule of optimizer, which is given back; its ``step`` hands over the gradient.
 
-    SGD (with momentum, Nesterov's too), Adam and AdamW run where the parameters are, with their groups. overlap=False keeps the gradient
-    until it is complete, for scripts that change gradients between ``backward`` and ``step``.
+    SGD (with momentum, Nesterov's too), Adam and AdamW run where the parameters are, with their groups. own=True has the optimizer, of any kind, make its steps in
+    this process, of the mean gradient: in jobs with --arch allreduce, whose workers all make the same ones. overlap=False keeps the gradient until it is
+    complete, for scripts that change gradients between ``backward`` and ``step``.
     """
     s = _current()
     if s is None:
         return optimizer
     if s.model is not None:
         raise StarError("star.attach was called before in this process: a process is one worker, and trains one model", _link.EXIT_USAGE)
-    _rule(optimizer, [])  # says now what cannot be
+    if not own:
+        _rule(optimizer, [])  # says now what cannot be
+    elif inspect.signature(optimizer.step).parameters.get("closure", _OPTIONAL).default is inspect.Parameter.empty:
+        raise StarError("%s needs a closure, which it calls several times in a step: the job makes one gradient a step" % type(optimizer).__name__, _link.EXIT_USAGE)
+    s.own = own
     s.model, s.optimizer, s.early = model, optimizer, overlap
     if not overlap:
         s.trial = 0
@@ -480,7 +517,11 @@ def _rule(optimizer: torch.optim.Optimizer, params: Sequence[_Tensor], rates: Op
     """The optimizer in the words of the job; rates of its groups, if not those that it has now."""
 
     def no(what: str) -> StarError:
-        return StarError("%s %s: the job updates by SGD, Adam and AdamW" % (type(optimizer).__name__, what), _link.EXIT_USAGE)
+        return StarError(
+            "%s %s: the job updates by SGD, Adam and AdamW. star.attach(…, own=True) and --arch allreduce have any optimizer make its steps in this process"
+            % (type(optimizer).__name__, what),
+            _link.EXIT_USAGE,
+        )
 
     groups = optimizer.param_groups
     first = groups[0]
@@ -545,7 +586,7 @@ class _Schedule:
         self.rates: List[List[float]] = []  # of each group, from step to step of the scheduler
         self.table = ""
 
-    def run(self, ld: "_Loader") -> List[float]:
+    def run(self, ld: "_Loader", own: bool) -> List[float]:
         """Makes the table; the rates of the groups at the height of the first one."""
         n = len(cast(Sized, ld.dataset))
         self.every = self.every or n
@@ -571,7 +612,7 @@ class _Schedule:
         peak = max(self.rates, key=lambda r: r[0])
         if not peak[0] > 0:
             raise StarError("%s: the rate of the first group is never above 0" % type(ahead).__name__, _link.EXIT_USAGE)
-        for r in self.rates:
+        for r in [] if own else self.rates:
             if any(abs(x - r[0] / peak[0] * y) > 1e-6 * max(abs(y), peak[0]) for x, y in zip(r, peak)):
                 raise StarError("%s: the rates of the groups have another course each: the job has one for all, times a factor for each group" % type(ahead).__name__, _link.EXIT_USAGE)
         changes = [(k, r[0] / peak[0]) for k, r in enumerate(self.rates) if k == 0 or r[0] != self.rates[k - 1][0]]

@@ -40,6 +40,8 @@ OPTIMIZERS = {
     "adam": lambda m: torch.optim.Adam(m.parameters(), 0.003, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.01),
     "adamw": lambda m: torch.optim.AdamW(m.parameters(), 0.003, weight_decay=0.05),
     "sgd groups": lambda m: torch.optim.SGD(groups(m), 0.05, momentum=0.9, weight_decay=0.01),
+    "own rmsprop": lambda m: torch.optim.RMSprop(groups(m), 0.001, momentum=0.5),
+    "own adagrad": lambda m: torch.optim.Adagrad(m.parameters(), 0.01),
     "adamw groups": lambda m: torch.optim.AdamW(groups(m), 0.003, weight_decay=0.05),
 }
 
@@ -68,7 +70,7 @@ torch.manual_seed(5)
 name, width, schedule, accumulate = sys.argv[1:]
 accumulate = int(accumulate)
 model = Net(int(width))
-opt = star.attach(model, OPTIMIZERS[name](model))
+opt = star.attach(model, OPTIMIZERS[name](model), own=name.startswith("own"))
 if schedule:
     star.schedule(SCHEDULES[schedule](opt), every=64)
 loader = star.loader(Numbered(), batch_size=16 // accumulate, accumulate=accumulate, epochs=10)
@@ -92,13 +94,15 @@ def batches_of(worker: Any) -> Any:
 
 
 PS, RING, PARTS = ("--shards", "2"), ("--arch", "allreduce"), ("--arch", "allreduce", "--bucket", "0.2")
+CLIP = ("--arch", "allreduce", "--clip", "0.05")
 
 
 @pytest.mark.parametrize(
     "name, width, schedule, accumulate, arch",
     [(name, 24, "", 1, PS) for name in ("sgd", "momentum", "nesterov", "adam", "adamw", "sgd groups", "adamw groups")]
     # A gradient of 1.4 MB leaves in parts.
-    + [("sgd groups", 24, "step", 4, PS), ("adamw", 24, "warm-up", 1, RING), ("small momentum", 20_000, "", 1, PARTS), ("sgd", 24, "", 4, RING)],
+    + [("sgd groups", 24, "step", 4, PS), ("adamw", 24, "warm-up", 1, RING), ("small momentum", 20_000, "", 1, PARTS), ("sgd", 24, "", 4, RING)]
+    + [("own rmsprop", 24, "", 1, RING), ("own adagrad", 24, "step", 1, CLIP)],
     ids=lambda v: "-".join(v) if isinstance(v, tuple) else str(v),
 )
 def test_like_one_process(job: Any, name: str, width: int, schedule: str, accumulate: int, arch: Any) -> None:
@@ -114,6 +118,7 @@ def test_like_one_process(job: Any, name: str, width: int, schedule: str, accumu
     start = {k: v.clone() for k, v in model.state_dict().items()}
     opt = own["OPTIMIZERS"][name](model)
     scheduler = own["SCHEDULES"][schedule](opt) if schedule else None
+    clipped = 0
     batches = list(zip(*map(batches_of, ws)))
     assert len(batches) == 200
     for k, (a, b) in enumerate(batches):
@@ -125,6 +130,12 @@ def test_like_one_process(job: Any, name: str, width: int, schedule: str, accumu
         for p in model.parameters():  # PyTorch leaves out what has no gradient, the job takes it for zero
             if p.requires_grad and p.grad is None:
                 p.grad = torch.zeros_like(p)
+        if arch == CLIP:
+            grads = [p.grad for p in model.parameters() if p.grad is not None]
+            norm = float(torch.sqrt(sum((g.double() ** 2).sum() for g in grads)))
+            clipped += norm > 0.05
+            for g in grads:
+                g.mul_(min(1.0, 0.05 / norm))
         opt.step()
     got = job.parameters()
     moved = 0.0
@@ -134,6 +145,7 @@ def test_like_one_process(job: Any, name: str, width: int, schedule: str, accumu
         error = float((got[k] - want).abs().max()) / scale
         assert error < 1e-5, "%s is off by %.2g of its largest element" % (k, error)
         moved = max(moved, float((want - start[k]).abs().max()))
+    assert (arch == CLIP) == (clipped > 100)
     assert moved > (0.01 if width == 24 else 0.001)
     own["Net"](width).load_state_dict(got)
     # Every sample came once in each epoch: 20 batches of 32.

@@ -39,6 +39,9 @@ const (
 	// DANA is Nesterov's momentum with a velocity for each worker. Those are with the rule that makes gradients a direction (rule.WorkerMomentum), which adds the weight
 	// decay too: what is left for the optimiser is the plain step.
 	DANA = "dana"
+
+	// Own is an optimiser of the program that computes the gradients, which makes the updates itself. It is known by its name alone, and nothing here can make a step of it.
+	Own = "own"
 )
 
 // Config chooses an optimiser. The zero value is SGD at a learning rate of 0.01.
@@ -317,7 +320,9 @@ func (o *Optimizer) stepPart(params, grad []float32, from int, lr, decay float64
 }
 
 // Strides says whether workers can make steps of their own for an optimiser of c ([Optimizer.Stride]): those of the SGD family, whose steps are as long as their gradients, in every part of the parameters alike.
-func (c Config) Strides() bool { return c.Name != Adam && c.Name != AdamW && len(c.Groups) == 0 }
+func (c Config) Strides() bool {
+	return c.Name != Adam && c.Name != AdamW && c.Name != Own && len(c.Groups) == 0
+}
 
 // Gain is by how much a step becomes longer because gradients are remembered: 1/(1 − μ), and 1 without momentum.
 func (c Config) Gain() float64 { return 1 / (1 - c.WithDefaults().Momentum) }

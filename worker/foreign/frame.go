@@ -27,10 +27,14 @@ const (
 	KindStop                      // agent: the job is over, or goes on without this worker
 	KindLeave                     // program: it has nothing more to compute
 	KindJoined                    // agent: which worker of the job it is
+	KindUpdate                    // agent: the gradient in memory is everybody's mean; the program's own optimiser is to make a step
+	KindUpdated                   // program: it has
+	KindRecall                    // agent: what does the optimiser remember?
+	KindState                     // both: a part of it
 	kinds
 )
 
-var kindNames = [kinds]string{"", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined"}
+var kindNames = [kinds]string{"", "about", "memory", "ready", "compute", "part", "done", "evaluate", "evaluated", "lease", "error", "stop", "leave", "joined", "update", "updated", "recall", "state"}
 
 func (k Kind) String() string {
 	if k > 0 && k < kinds {
@@ -43,6 +47,7 @@ func (k Kind) String() string {
 const (
 	maxText    = 16 << 20 // JSON, a traceback
 	maxIndices = 8 << 20  // 8 for each sample: a batch of a million
+	maxState   = 1 << 20  // of each of its parts
 )
 
 // limit is how long the body of a frame may be.
@@ -52,6 +57,8 @@ func (k Kind) limit() int {
 		return maxText
 	case KindCompute, KindEvaluate, KindLease:
 		return maxIndices
+	case KindState:
+		return maxState
 	case KindDone:
 		return 8 * usageFields
 	case KindEvaluated:

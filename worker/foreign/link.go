@@ -85,7 +85,7 @@ func (c *conn) read() {
 		case KindLeave:
 			c.err = ErrLeft
 			return
-		case KindPart, KindDone, KindEvaluated:
+		case KindPart, KindDone, KindEvaluated, KindUpdated, KindState:
 			select {
 			case c.in <- f: // who sends what nobody asked for waits
 			case <-c.shut:

@@ -1,0 +1,73 @@
+package foreign
+
+import (
+	"context"
+
+	"star/train"
+)
+
+var _ train.Updater = (*Model)(nil)
+
+// maxStateSize bounds what an optimiser of a program may remember, in bytes: eight vectors of as many parameters as there may be.
+const maxStateSize = 8 * 4 * maxElements
+
+// Update has the program's own optimiser make a step with the gradient in shared memory (train.Updater).
+func (m *Model) Update(ctx context.Context, samples int64) error {
+	m.step++
+	if err := m.c.send(Frame{Kind: KindUpdate, A: m.step, B: uint64(samples)}); err != nil {
+		return m.lost(err)
+	}
+	f, err := m.after(ctx, "an update")
+	if err == nil && (f.Kind != KindUpdated || f.A != m.step) {
+		err = errProtocol("%v of step %d, expected updated of step %d", f.Kind, f.A, m.step)
+	}
+	return err
+}
+
+// State is what the program's own optimiser remembers, in the program's own form.
+func (m *Model) State(ctx context.Context) ([]byte, error) {
+	m.step++
+	if err := m.c.send(Frame{Kind: KindRecall, A: m.step}); err != nil {
+		return nil, m.lost(err)
+	}
+	var state []byte
+	for {
+		f, err := m.after(ctx, "what its optimiser remembers")
+		switch {
+		case err != nil:
+			return nil, err
+		case f.Kind != KindState || f.A != m.step || f.B > maxStateSize || uint64(len(state)+len(f.Body)) > f.B || len(f.Body) == 0 && f.B > 0:
+			return nil, errProtocol("%v of step %d with %d bytes after %d of %d, expected state of step %d", f.Kind, f.A, len(f.Body), len(state), f.B, m.step)
+		}
+		if state = append(state, f.Body...); uint64(len(state)) == f.B {
+			return state, nil
+		}
+	}
+}
+
+// SetState has the program's own optimiser remember what State was of another worker.
+func (m *Model) SetState(ctx context.Context, state []byte) error {
+	m.step++
+	for at := 0; ; {
+		part := state[at:min(at+maxState, len(state))]
+		if err := m.c.send(Frame{Kind: KindState, A: m.step, B: uint64(len(state)), Body: part}); err != nil {
+			return m.lost(err)
+		}
+		if at += len(part); at == len(state) {
+			break
+		}
+	}
+	f, err := m.after(ctx, "its optimiser to remember")
+	if err == nil && (f.Kind != KindUpdated || f.A != m.step) {
+		err = errProtocol("%v of step %d, expected updated of step %d", f.Kind, f.A, m.step)
+	}
+	return err
+}
+
+// after is the answer to the last question: those to gradients that were given up are passed over.
+func (m *Model) after(ctx context.Context, what string) (f Frame, err error) {
+	for f, err = m.answer(ctx, what); err == nil && f.A < m.step; {
+		f, err = m.answer(ctx, what)
+	}
+	return f, err
+}
