@@ -322,7 +322,7 @@ func (c *Coordinator) dropMove(why string) error {
 
 // moveOn does what the mover says.
 func (c *Coordinator) moveOn(steps []moveStep) error {
-	m := &c.moving
+	m, now := &c.moving, time.Now()
 	if len(steps) == 0 {
 		return nil
 	}
@@ -338,7 +338,6 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 			return transport.Send(from.conn, transport.Hand{Move: id, Stage: stage, Shard: shard, Seq: c.engine.State().Seq}, nil)
 		})
 	}
-	now := time.Now()
 	for _, step := range steps {
 		switch step {
 		case tellPrepare:

@@ -177,80 +177,108 @@ func (s *shifter) look(ctx context.Context, c *coord.Coordinator) (placement.Run
 	return r, time.Duration(st.Elapsed * float64(time.Second)), why == ""
 }
 
+// running is what a move is priced by, as it comes together from what was measured of a job.
+type running struct {
+	st coord.Status
+	placement.Running
+
+	sites     map[string]int               // in Sites, by name
+	used      map[string]transport.Amounts // by this job's processes, by name of the site
+	bytes     float64                      // of all shards
+	sent, got float64                      // by the worker that has sent and received most, in bytes per second
+}
+
 // runningOf makes what was measured of a job what a move is priced by. why says what is missing; empty: nothing.
 func runningOf(st coord.Status, workers int, optimizer string) (r placement.Running, why string) {
-	sites := map[string]int{}
-	site := func(name string) int {
-		i, ok := sites[name]
-		if !ok {
-			inf := math.Inf(1)
-			i, sites[name] = len(r.Sites), len(r.Sites)
-			r.Sites = append(r.Sites, placement.Site{Name: name, In: inf, Out: inf, CPU: inf, Memory: inf})
-		}
-		return i
-	}
 	plan, err := modes.Parse(st.Mode, workers)
 	if err != nil {
 		return r, err.Error()
 	}
-	r.Plan, r.Together = st.Mode, coord.InStep(plan)
+	m := &running{st: st, sites: map[string]int{}, used: map[string]transport.Amounts{}}
+	m.Plan, m.Together = st.Mode, coord.InStep(plan)
+	for _, sh := range st.Shards {
+		m.bytes += float64(sh.Bytes)
+	}
+	if m.bytes == 0 {
+		return m.Running, "there are no shards"
+	}
+	if why := m.workers(); why != "" {
+		return m.Running, why
+	}
+	m.servers(optimizer)
+	return m.Running, ""
+}
 
-	var own, rounds []float64
-	r.Done = math.MaxInt64
-	far := make([]float64, len(st.Workers)) // part of the parameters that is not at the worker's site
-	var total float64
+// site is the number of a site.
+func (m *running) site(name string) int {
+	i, ok := m.sites[name]
+	if !ok {
+		inf := math.Inf(1)
+		i, m.sites[name] = len(m.Sites), len(m.Sites)
+		m.Sites = append(m.Sites, placement.Site{Name: name, In: inf, Out: inf, CPU: inf, Memory: inf})
+	}
+	return i
+}
+
+// add counts what a process uses.
+func (m *running) add(site string, a transport.Amounts) {
+	u := m.used[site]
+	m.used[site] = transport.Amounts{CPU: u.CPU + a.CPU, In: u.In + a.In, Out: u.Out + a.Out}
+}
+
+// workers takes in where they are and how long their iterations take.
+func (m *running) workers() (why string) {
+	st := &m.st
 	at := map[int]string{} // of servers
 	for _, s := range st.Servers {
 		at[s.Server] = s.Site
 	}
+	far := make([]float64, len(st.Workers)) // bytes of the parameters that are not at the worker's site
 	for _, sh := range st.Shards {
-		total += float64(sh.Bytes)
 		for i, w := range st.Workers {
 			if at[sh.Server] != w.Site {
 				far[i] += float64(sh.Bytes)
 			}
 		}
 	}
-	if total == 0 {
-		return r, "there are no shards"
-	}
-	sent, got := 0.0, 0.0
-	used := map[string]transport.Amounts{} // by this job's processes at each site
-	add := func(name string, a transport.Amounts) {
-		u := used[name]
-		used[name] = transport.Amounts{CPU: u.CPU + a.CPU, In: u.In + a.In, Out: u.Out + a.Out}
-	}
+	var own, rounds []float64
+	m.Done = math.MaxInt64
 	for i, w := range st.Workers {
 		if w.State == "absent" || w.State == "gone" || w.State == "joining" {
 			continue
 		}
 		if w.Iteration <= 0 || w.Site == "" {
-			return r, "not every worker has said what its iterations take"
+			return "not every worker has said what its iterations take"
 		}
-		r.Workers = append(r.Workers, site(w.Site))
+		m.Running.Workers = append(m.Running.Workers, m.site(w.Site))
 		own, rounds = append(own, w.Own), append(rounds, w.Iteration)
-		r.Done = min(r.Done, w.Step)
-		sent, got = max(sent, w.NetOut), max(got, w.NetIn)
-		part := far[i] / total / w.Iteration
-		add(w.Site, transport.Amounts{CPU: w.CPU, In: w.NetIn * part, Out: w.NetOut * part})
+		m.Done = min(m.Done, w.Step)
+		m.sent, m.got = max(m.sent, w.NetOut), max(m.got, w.NetIn)
+		part := far[i] / m.bytes / w.Iteration
+		m.add(w.Site, transport.Amounts{CPU: w.CPU, In: w.NetIn * part, Out: w.NetOut * part})
 	}
 	if len(own) == 0 {
-		return r, "no worker is there"
+		return "no worker is there"
 	}
 	slices.Sort(own)
 	slices.Sort(rounds)
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-	r.Round, r.Compute = seconds(rounds[len(rounds)/2]), seconds(own[len(own)/2])
-	if r.Together {
-		r.Compute = seconds(own[len(own)-1])
+	m.Round, m.Compute = seconds(rounds[len(rounds)/2]), seconds(own[len(own)/2])
+	if m.Together {
+		m.Compute = seconds(own[len(own)-1])
 	}
 	if st.Rate > 0 && st.Limit > st.Samples {
-		r.Left = seconds(min(float64(st.Limit-st.Samples)/st.Rate, 1e6))
+		m.Left = seconds(min(float64(st.Limit-st.Samples)/st.Rate, 1e6))
 	}
+	return ""
+}
 
+// servers takes in what they have, and what their hosts leave to this job. It comes after workers.
+func (m *running) servers(optimizer string) {
+	st := &m.st
 	for _, s := range st.Servers {
 		if l := s.Load; l != nil {
-			add(s.Site, transport.Amounts{CPU: l.CPU, In: l.NetIn, Out: l.NetOut})
+			m.add(s.Site, transport.Amounts{CPU: l.CPU, In: l.NetIn, Out: l.NetOut})
 		}
 	}
 	has := map[int]int{} // shards of each server
@@ -259,20 +287,19 @@ func runningOf(st coord.Status, workers int, optimizer string) (r placement.Runn
 	}
 	load := map[int]*coord.ServerLoad{}
 	for _, s := range st.Servers {
-		for len(r.Servers) <= s.Server {
-			r.Servers = append(r.Servers, -1)
+		for len(m.Servers) <= s.Server {
+			m.Servers = append(m.Servers, -1)
 		}
 		load[s.Server] = s.Load
 		if s.Gone || s.Load == nil && has[s.Server] == 0 {
 			continue
 		}
-		i := site(s.Site)
-		r.Servers[s.Server] = i
+		i := m.site(s.Site)
+		m.Servers[s.Server] = i
 		if l := s.Load; l != nil {
-			u := used[s.Site]
-			r.Sites[i] = leaves(r.Sites[i], l, u)
+			m.Sites[i] = leaves(m.Sites[i], l, m.used[s.Site])
 			if l.Host != "" {
-				r.Sites[i].Name = l.Host
+				m.Sites[i].Name = l.Host
 			}
 		}
 	}
@@ -285,18 +312,17 @@ func runningOf(st coord.Status, workers int, optimizer string) (r placement.Runn
 	for _, sh := range st.Shards {
 		p := placement.Part{Server: sh.Server, State: (1 + more) * float64(sh.Bytes)}
 		p.Gradient, p.Params = float64(sh.Bytes), float64(sh.Bytes)
-		if sent > 0 { // compressed, it may be
-			p.Gradient = min(1, sent/total) * float64(sh.Bytes)
+		if m.sent > 0 { // compressed, it may be
+			p.Gradient = min(1, m.sent/m.bytes) * float64(sh.Bytes)
 		}
-		if got > 0 {
-			p.Params = min(1, got/total) * float64(sh.Bytes)
+		if m.got > 0 {
+			p.Params = min(1, m.got/m.bytes) * float64(sh.Bytes)
 		}
 		if l := load[sh.Server]; l != nil {
-			p.CPU = l.CPU * r.Round.Seconds() / float64(has[sh.Server])
+			p.CPU = l.CPU * m.Round.Seconds() / float64(has[sh.Server])
 		}
-		r.Shards = append(r.Shards, p)
+		m.Shards = append(m.Shards, p)
 	}
-	return r, ""
 }
 
 // leaves is what a host leaves to this job, which uses u of it: its capacity without what others take, but a tenth of a link at

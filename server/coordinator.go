@@ -1,0 +1,162 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/shirou/gopsutil/v4/mem"
+
+	"star/checkpoint"
+	"star/coord"
+	"star/internal/process"
+	"star/member"
+	"star/modes"
+	"star/modes/baseline"
+	"star/ps/rule"
+	"star/runlog"
+	"star/transport"
+)
+
+// logPath is where this process writes its run log: a successor has one of its own, because who coordinated before may not be gone.
+func (s *server) logPath() string {
+	if s.heir == nil {
+		return filepath.Join(s.job.Out, process.RunLogName)
+	}
+	return filepath.Join(s.job.Out, fmt.Sprintf("run-term%d.jsonl", s.office.Term()))
+}
+
+// coordinator makes the coordinator of rank 0, with its run log.
+func (s *server) coordinator() (*coord.Coordinator, error) {
+	job := s.job
+	config, err := s.trained(coord.Told{Model: job.Model, Dataset: job.Dataset, Seed: job.Seed}, coord.Enrolment{})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.takeFolders(); err != nil {
+		return nil, err
+	}
+	path := s.logPath()
+	file, kept, err := process.CreateRunLog(path)
+	if err != nil {
+		return nil, job.Invalid("out", err)
+	}
+	if kept != "" {
+		s.log.Info("kept the run log that was there", "as", kept)
+	}
+	cfg := coord.Config{
+		Job: job.Name, Workers: job.Ranks(), First: job.Workers, Least: job.MinWorkers, Servers: job.Servers, Replicas: job.Replicas,
+		Poison: job.Poison,
+		Plan:   s.plan, Words: s.words(), Tree: modes.TreeRule{Capacity: 1e6 * job.PSBandwidth, FanIn: job.TreeFanIn}, Pace: job.PacePushes == "auto", Shift: job.MoveShards == member.Auto, Batch: job.Batch, Scale: coord.Scale(job.UpdateScale), Norm: job.Clip > 0, Strides: process.MayStride(&job.Job) == nil, Lossy: process.Lossy(job.Compress) || s.made.Local != nil,
+		Samples: job.Samples, Epochs: job.Epochs, Steps: job.Steps,
+		EvalEvery: job.EvalEvery, SaveEvery: job.CheckpointEvery, Grace: job.Grace,
+		JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, MaxParams: room(job.Servers),
+		Save: s.saveManifest, Saved: s.saved, Discard: s.discard, Name: checkpoint.Name, Generation: s.lives(),
+		Settings: config, Notes: s.notes(), Program: member.Program,
+		Fits: s.fits, Trains: func(h transport.Hello, e coord.Enrolment) (coord.Told, json.RawMessage) {
+			t := s.trains(h, e)
+			text, err := s.trained(t, e)
+			if err != nil { // it was marshalled before
+				text = config
+			}
+			return t, text
+		},
+		Adopt:      s.adopt,
+		StopOnLoss: job.OnFailure == "stop",
+		Result:     runlog.Result{Arch: job.Arch, Baseline: job.Baseline, Model: job.Model, Dataset: job.Dataset, Seed: job.Seed, RunLog: path},
+		Cancel:     s.made.Cancel,
+		RunLog:     runlog.NewWriter(file), Log: s.log,
+	}
+	if s.office.Reign != nil {
+		cfg.Office, cfg.Heir, cfg.Council = s.office, s.heir, len(job.Coordinators)
+	}
+	if s.pilot != nil {
+		cfg.Pilot = s.pilot
+	}
+	switch r := s.made.Rule.(type) {
+	case rule.LiveSpec:
+		cfg.Scale, cfg.Lossy = coord.ScaleFiring, true
+	case rule.ZenoSpec:
+		cfg.Validation = &coord.Validation{Every: r.Every, Judge: func(e coord.Evidence) coord.Verdict { return s.judge(r.Zeno, e) }}
+	}
+	if s.scheme != nil {
+		cfg.Pilot = s.scheme
+	}
+	if job.Cluster != "" && s.pilot != nil {
+		s.tenant = new(admission)
+		cfg.Admission = s.tenant
+	}
+	if s.pilot != nil && cfg.Admission == nil && job.Arch != member.AllReduce {
+		s.keeper = newSteward(job)
+		cfg.Admission = s.keeper
+	}
+	if job.Arch == member.AllReduce {
+		cfg.Ring = &coord.RingConfig{Rule: process.RuleText(&job.Job), RuleOf: s.ruleOf, Wait: job.RiderWait, MaxStale: job.MaxStaleness}
+		cfg.MaxParams = 0 // every worker has its own
+	}
+	if err := s.goOn(&cfg); err != nil {
+		return nil, err
+	}
+	return coord.New(cfg)
+}
+
+// notes are what the run log says of the job at its beginning.
+func (s *server) notes() []string {
+	notes := slices.Clone(s.job.Notes)
+	if spec, err := baseline.Parse(s.job.Baseline); s.job.Baseline != "" && err == nil {
+		notes = append(notes, "baseline: "+spec.String())
+		if n := s.made.Notice; n != "" {
+			s.log.Warn("baseline", "says", spec.Entry.Name+": "+n)
+			notes = append(notes, spec.Entry.Name+": "+n)
+		}
+	}
+	if s.pilot != nil {
+		for _, n := range s.pilot.Notices() {
+			s.log.Warn("auto", "says", n)
+			notes = append(notes, n)
+		}
+	}
+	return notes
+}
+
+// goOn has the job go on from the checkpoint that it resumes from, if there is one.
+func (s *server) goOn(cfg *coord.Config) error {
+	if s.resume == nil {
+		return nil
+	}
+	m := s.resume.Manifest()
+	cfg.Resume = coord.Progress{Version: m.Version, Samples: m.Samples, Cursor: m.Cursor}
+	for _, p := range m.Extra.Redo {
+		cfg.Resume.Redo = append(cfg.Resume.Redo, coord.Span{Start: p.Start, Count: int(p.Count)})
+	}
+	cfg.ResumeHash = m.ModelHash
+	if m.Data != nil && !s.job.ResumeOtherData {
+		cfg.ResumeData = &coord.Enrolment{Data: m.Data.Name, Samples: m.Data.Samples, Digest: m.Data.Digest}
+	}
+	text, err := s.resume.More(memoryName)
+	if err == nil {
+		cfg.Remember, err = runlog.DecodeRecords(text)
+	}
+	if err != nil {
+		return err
+	}
+	if n := s.resume.BufferLen(); n > 0 {
+		cfg.Buffers = make([]float32, n)
+		if err := s.resume.Buffers(cfg.Buffers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// room is how many parameters the servers have memory for, if they are like this
+// one: a shard needs four times its slice at least, for the parameters, the next ones, a
+// gradient and the optimiser. 0: not known.
+func room(servers int) int64 {
+	v, err := mem.VirtualMemory()
+	if err != nil {
+		return 0
+	}
+	return int64(v.Total/(4*4)) * int64(servers)
+}

@@ -1,0 +1,167 @@
+package server
+
+import (
+	"context"
+	"errors"
+	gonet "net"
+	"time"
+
+	"star/compress"
+	"star/coord"
+	"star/internal/process"
+	"star/member"
+	"star/ps"
+	"star/transport"
+)
+
+// host joins the coordinator and hosts what it assigns. A coordinator whose job begins anew, before the first update, has it come again: then what it
+// hosts is configured anew.
+func (s *server) host(ctx context.Context, tcp *transport.TCP, addr string) error {
+	for {
+		again, err := s.hostOnce(ctx, tcp, addr)
+		if !again || ctx.Err() != nil {
+			return err
+		}
+		s.log.Info("comes to the job again", "because", err)
+		s.hosting.Store(ps.NewServer(s.shards(tcp, addr)))
+	}
+}
+
+// hostOnce does it once. again: it was told to come again.
+func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) (again bool, err error) {
+	shards := s.hosting.Load()
+	var joined *coord.Member
+	var assign transport.Assign
+	for {
+		var err error
+		if joined, err = s.join(s.told, tcp, addr, 0); errors.As(err, new(*coord.OverError)) {
+			s.log.Info(err.Error())
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		// The coordinator's own time-out comes first: it knows who is missing.
+		if assign, err = joined.Assignment(s.told, s.job.JoinTimeout+5*time.Second); err == nil {
+			break
+		}
+		joined.Close()
+		if !s.lostEarly(s.told, err) {
+			return false, err
+		}
+	}
+	defer joined.Close()
+	s.params = assign.Params
+	if err := s.takeOptimizer(joined.Optimizer); err != nil {
+		return false, err
+	}
+	shards.Under(joined.Welcome.Term)
+	if len(assign.Shards) > 0 {
+		s.log.Info("hosting", "shards", len(assign.Shards), "of", assign.Of, "parameters", assign.Params)
+	}
+	layout := make([]compress.Tensor, len(joined.Layout))
+	for i, t := range joined.Layout {
+		layout[i] = compress.Tensor{Offset: t.Offset, Shape: t.Shape}
+	}
+	shards.Describe(layout)
+	defer s.farewell(joined)()
+	err = shards.Run(ctx, joined.Hosted(), assign)
+	told, ok := errors.AsType[*transport.RejectError](err)
+	return ok && told.Exit == member.ExitRestart && !shards.Fired(), err
+}
+
+// farewell has the coordinator know when this process is told to end, unless it is this process that coordinates.
+func (s *server) farewell(m *coord.Member) (stop func() bool) {
+	if s.job.Rank == 0 && len(s.job.Coordinators) == 0 {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(s.told, func() {
+		why := context.Cause(s.told)
+		if s.coordinates.Load() {
+			return // it hears of it otherwise
+		}
+		if err := m.Leave(member.ExitCode(why), why.Error()); err != nil || s.job.Grace <= 0 {
+			m.Close()
+		}
+	})
+}
+
+// advertise is the address under which workers reach this process. Without
+// --advertise it is that of the interface that leads to the coordinator.
+func (s *server) advertise(addr, coordinator string) string {
+	if s.job.Advertise != "" {
+		return s.job.Advertise
+	}
+	host, port, err := gonet.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := gonet.ParseIP(host); ip != nil && !ip.IsUnspecified() {
+		return addr
+	}
+	if s.job.Rank == 0 {
+		return ":" + port // workers put the coordinator's host before it
+	}
+	if c, err := gonet.Dial("udp", coordinator); err == nil { // sends nothing: asks the routing table
+		defer c.Close()
+		if local, _, err := gonet.SplitHostPort(c.LocalAddr().String()); err == nil {
+			if ip := gonet.ParseIP(local); ip.IsLoopback() && len(s.job.Coordinators) == 0 {
+				return ":" + port // the coordinator's host is this one: as above
+			}
+			return gonet.JoinHostPort(local, port)
+		}
+	}
+	return gonet.JoinHostPort(process.Hostname(), port)
+}
+
+// reachable is a listening address as this machine itself reaches it.
+func reachable(addr string) string {
+	host, port, err := gonet.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := gonet.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return gonet.JoinHostPort("127.0.0.1", port)
+	}
+	return addr
+}
+
+// again finds the coordinator after one was lost.
+func (s *server) again(tcp *transport.TCP, addr string) ps.Again {
+	return func(ctx context.Context, _ error) (transport.Conn, int64, error) {
+		m, err := s.join(ctx, tcp, addr, s.params)
+		if over, ok := errors.AsType[*coord.OverError](err); ok {
+			s.log.Info(over.Error())
+			return nil, 0, ps.ErrOver
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		s.farewell(m)
+		return m.Hosted(), m.Welcome.Term, nil
+	}
+}
+
+// join says Hello to whoever coordinates. params is how many the job has, for a server that was assigned its part; else 0.
+func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, params int64) (*coord.Member, error) {
+	job := s.job
+	to := job.Coordinator
+	if job.Rank == 0 {
+		to = reachable(addr)
+	}
+	if job.Rank == 0 && len(job.Coordinators) == 0 {
+		tcp = tcp.Itself()
+	}
+	return coord.Join(ctx, coord.MemberConfig{
+		Network: tcp, Addr: to, Addrs: job.Coordinators, Anew: params > 0, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: s.log,
+		Hello: transport.Hello{
+			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: job.Name, Token: job.Token,
+			Version: member.Program, Host: process.Hostname(), Rank: job.Rank, Shards: job.Shards, Addr: s.advertise(addr, to), Params: params,
+		},
+	})
+}
+
+// lostEarly says whether a server has lost the coordinator before it was assigned its part, and another one will do that.
+func (s *server) lostEarly(ctx context.Context, err error) bool {
+	var lost *coord.LostError
+	return len(s.job.Coordinators) > 0 && errors.As(err, &lost) && ctx.Err() == nil
+}

@@ -1,0 +1,321 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"star/coord"
+	"star/election"
+	"star/internal/process"
+	"star/member"
+	"star/ps/rule"
+	"star/runlog"
+	"star/transport"
+)
+
+// candidate says whether this process may coordinate a job in which others may too.
+func (s *server) candidate() bool { return s.job.Rank < len(s.job.Coordinators) }
+
+// office is a reign, as the coordinator knows it; zero: nobody else may coordinate.
+type office struct{ *election.Reign }
+
+func (o office) Term() int64 { return o.Reign.Term }
+
+// close has the others know that the job is over.
+func (o office) close() error {
+	if o.Reign == nil {
+		return nil
+	}
+	return o.Reign.Close()
+}
+
+// leading is what a process has that coordinates the job: always, as the only one that may, or whenever the servers that may have chosen it.
+type leading struct {
+	*server
+	begun  func(*coord.Coordinator) // nil: nobody wants to know
+	report func(runlog.Result) error
+	tcp    *transport.TCP // to this process
+	addr   string
+
+	members *election.Council // of those that may coordinate, this one too; nil: it is the only one, or may not
+	now     atomic.Pointer[coord.Coordinator]
+}
+
+// prepare makes the coordinator of a process that is the only one, before anybody can come to it, or else what chooses one.
+func (l *leading) prepare(tcp *transport.TCP) (err error) {
+	job := l.job
+	switch {
+	case len(job.Coordinators) == 0 && job.Rank == 0:
+		c, err := l.coordinator()
+		if err != nil {
+			return err
+		}
+		l.now.Store(c)
+	case l.candidate():
+		l.members, err = election.New(election.Config{
+			Job: job.Name, Rank: job.Rank, Members: job.Coordinators, Network: tcp, JoinTimeout: job.JoinTimeout, Log: l.log,
+			Hello: transport.Hello{Token: job.Token, Version: member.Program, Host: process.Hostname()},
+		})
+		if err != nil {
+			return job.Invalid("coordinators", err)
+		}
+	}
+	return nil
+}
+
+// leads says whether this process coordinates, or may.
+func (l *leading) leads() bool { return l.members != nil || l.now.Load() != nil }
+
+// dispatch is who gets a connection.
+func (l *leading) dispatch(accept context.Context) func(transport.Conn, transport.Hello, []byte) {
+	whose := "is star-ps 0 (--coordinator)"
+	if len(l.job.Coordinators) > 0 {
+		whose = fmt.Sprintf("is one of %v (--coordinators)", l.job.Coordinators)
+	}
+	return func(c transport.Conn, h transport.Hello, payload []byte) {
+		now := l.now.Load()
+		switch {
+		case h.Service == transport.ServiceCoord && now != nil:
+			now.Accept(c, h, payload)
+		case h.Service == transport.ServiceCoord && l.members != nil:
+			at := transport.Elsewhere{}
+			if st := l.members.Status(); st.Leader != l.job.Rank {
+				at.Addr = st.Addr
+			}
+			transport.Refer(c, at)
+		case h.Service == transport.ServiceCouncil && l.members != nil:
+			l.members.Accept(accept, c, h, payload) // logs why it ended
+		case h.Service == transport.ServiceShard:
+			l.hosting.Load().Accept(accept, c, h) // logs why it ended
+		default:
+			transport.Refuse(c, transport.Reject{Exit: member.ExitUsage,
+				Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator %s", l.addr, l.job.Rank, h.Service, whose)})
+		}
+	}
+}
+
+// run coordinates until the job is over, and waits for who is to hear of that. hosted ends with what this process hosts; cancel ends ctx, also of that.
+func (l *leading) run(ctx context.Context, cancel context.CancelCauseFunc, hosted <-chan error) error {
+	sits, leave := context.WithCancel(context.WithoutCancel(ctx))
+	sat := make(chan struct{})
+	defer func() { leave(); <-sat }()
+	over := make(chan error, 1)
+	if l.members == nil {
+		close(sat)
+		go func() { over <- l.lead(ctx, office{}, l.now.Load(), cancel) }()
+	} else {
+		go func() {
+			defer close(sat)
+			if err := l.members.Run(sits); err != nil && sits.Err() == nil {
+				cancel(err)
+			}
+		}()
+		go func() { over <- l.reigns(ctx, cancel) }()
+	}
+	var failed error
+	var idle <-chan time.Time
+	for {
+		select {
+		case failed = <-hosted:
+			hosted = nil
+			if failed != nil {
+				cancel(failed)
+			}
+			if l.members != nil {
+				idle = time.After(staysFor) // the others may need this one to agree that the job is over
+			}
+		case err := <-over:
+			if err == nil {
+				err = context.Cause(ctx)
+			}
+			cancel(nil)
+			l.outlast(sat)
+			if hosted != nil {
+				select {
+				case <-hosted:
+				case <-time.After(2 * time.Second):
+				}
+			}
+			if failed != nil && (err == nil || errors.Is(err, election.ErrDeposed) || errors.Is(err, coord.ErrDeposed)) {
+				err = failed
+			}
+			return err
+		case <-idle:
+			cancel(failed)
+			idle = nil
+		}
+	}
+}
+
+// outlast stays for who may coordinate and does not know yet that the job is over.
+func (l *leading) outlast(sat <-chan struct{}) {
+	if l.members == nil {
+		return
+	}
+	select {
+	case <-l.members.Closed():
+		<-sat
+	default:
+	}
+}
+
+// reigns coordinates the job whenever this process is chosen, until the job is over or ctx ends. The end is agreed on in three steps, so that the
+// loss of this process between them loses nothing: what the job came to (coord.Ending); then, when that is reported and who has shards or trains was
+// told, that all is over. Who takes over in between reports it again.
+func (l *leading) reigns(ctx context.Context, cancel context.CancelCauseFunc) error {
+	for {
+		r, err := l.members.Await(ctx)
+		if errors.Is(err, election.ErrDeposed) && l.members.Last() != nil {
+			return ended(l.members.Last())
+		}
+		if err != nil {
+			return err
+		}
+		var heir *coord.Estate
+		if len(r.Note) > 0 {
+			if heir, err = coord.ParseEstate(r.Note); err != nil {
+				return &member.DisagreeError{Err: err}
+			}
+		}
+		l.log.Info("coordinates the job", "term", r.Term, "takes_over", heir != nil)
+		c, err := l.coordinatorOf(office{r}, heir)
+		if err != nil {
+			return err
+		}
+		if err := l.lead(ctx, office{r}, c, cancel); !errors.Is(err, coord.ErrDeposed) {
+			return err
+		}
+		if l.begun != nil {
+			l.begun(nil)
+		}
+		if l.told.Err() != nil {
+			return context.Cause(l.told)
+		}
+	}
+}
+
+// lead has c coordinate the job until it is over and that is reported, or somebody else coordinates: coord.ErrDeposed.
+func (l *leading) lead(ctx context.Context, o office, c *coord.Coordinator, cancel context.CancelCauseFunc) error {
+	limited, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	if l.keeper != nil {
+		beside.Go(func() { l.keeper.run(limited, c) })
+	}
+	if l.begun != nil {
+		l.begun(c)
+	}
+	l.now.Store(c)
+	l.coordinates.Store(o.Reign != nil)
+	if l.job.MoveShards == member.Auto {
+		beside.Go(func() { newShifter(l.job, l.log).run(limited, c) })
+	}
+	over := make(chan struct{})
+	if zeno, ok := l.made.Rule.(rule.ZenoSpec); ok {
+		v, err := l.newValidator(zeno)
+		if err != nil {
+			stop()
+			beside.Wait()
+			return err
+		}
+		beside.Go(func() {
+			defer v.close()
+			if err := v.live(ctx, over, l.tcp, reachable(l.addr)); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	result, err := l.reign(ctx, o, c)
+	close(over)
+	stop()
+	if !errors.Is(err, coord.ErrDeposed) {
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if e := l.report(result); err == nil {
+			err = e
+		}
+		bye(c)
+		if e := o.close(); e != nil {
+			l.log.Debug("the others were not told that the job is over, and find out", "reason", e)
+		}
+	}
+	beside.Wait()
+	return err
+}
+
+// staysFor is how long a process that may coordinate and has no part in the job any more waits for the others to agree that it is over.
+const staysFor = 20 * time.Second
+
+// bye gives members a moment to hang up first: a connection that is closed with bytes unread loses those on the way to the other side.
+func bye(c *coord.Coordinator) {
+	for end := time.Now().Add(2 * time.Second); c.Connected() > 0 && time.Now().Before(end); {
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// reign coordinates the job until it is over, or somebody else does. SIGTERM is for this process alone, unless too many others hear it as well: the job is handed
+// over, if others are there who can go on with it. SIGINT ends it.
+func (l *leading) reign(ctx context.Context, o office, c *coord.Coordinator) (runlog.Result, error) {
+	handed, ended := make(chan struct{}), make(chan struct{})
+	undo := context.AfterFunc(l.told, func() {
+		defer close(handed)
+		why := context.Cause(l.told)
+		if sig, ok := errors.AsType[*member.SignalError](why); o.Reign == nil || !ok || sig.Signal != syscall.SIGTERM {
+			c.Stop(why)
+			return
+		}
+		select {
+		case <-c.Yield(why):
+		case <-ended:
+			return
+		}
+		err := o.HandOver()
+		select {
+		case <-o.Over():
+			l.log.Info("has handed the job over", "because", why, "missing", err)
+		default:
+			l.log.Warn("ends the job, because it cannot be handed over", "reason", err)
+			c.Stop(why)
+		}
+	})
+	defer func() {
+		if o.Reign != nil { // who comes now is told who coordinates
+			l.now.Store(nil)
+			l.coordinates.Store(false)
+		}
+		close(ended)
+		if !undo() {
+			<-handed // this process must not be gone before another one has taken over
+		}
+	}()
+	return c.Run(ctx)
+}
+
+// ended is how a job has ended, by the last note: nil if well.
+func ended(note []byte) error {
+	e, err := coord.ParseEstate(note)
+	if err != nil {
+		return &member.DisagreeError{Err: err}
+	}
+	if e.End != nil && e.End.Exit != 0 {
+		return &coord.Error{Exit: e.End.Exit, Msg: e.End.Reason}
+	}
+	return nil
+}
+
+// coordinatorOf makes the coordinator of one reign. What it has learned of the job's workers begins anew.
+func (s *server) coordinatorOf(o office, heir *coord.Estate) (*coord.Coordinator, error) {
+	s.office, s.heir, s.keeper = o, heir, nil
+	if s.pilot != nil {
+		var err error
+		if s.pilot, err = NewPilot(s.job); err != nil {
+			return nil, err
+		}
+	}
+	return s.coordinator()
+}

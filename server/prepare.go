@@ -1,0 +1,113 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+
+	"star/checkpoint"
+	"star/compress"
+	"star/coord"
+	"star/internal/combinations"
+	"star/internal/process"
+	"star/member"
+	"star/modes"
+	"star/ps/rule"
+	"star/resource"
+)
+
+// Check says what is wrong with a configuration, as far as that can be found without other processes: errors are those of Run.
+func Check(c Config) error {
+	c.complete()
+	c.Log = slog.New(slog.DiscardHandler)
+	return (&server{job: &c, log: c.Log}).prepare()
+}
+
+// features are what the job has, as far as not everything goes together.
+func (s *server) features() combinations.Set {
+	job, p := s.job, s.plan
+	set := process.Features(&job.Job).
+		With(combinations.LGC, is[rule.LiveSpec](s.made.Rule)).
+		With(combinations.ADPSGD, is[rule.GossipSpec](s.made.Rule)).
+		With(combinations.Tree, p.AutoTree || p.Parents != nil).
+		With(combinations.Parts, p.Micro > 0 || p.Local > 0).
+		With(combinations.Strides, p.Local > 0 && s.made.Local == nil).
+		With(combinations.Slack, p.Ahead > 0).
+		With(combinations.Shares, job.Shares != nil).
+		With(combinations.Moving, job.MoveShards == member.Auto)
+	switch {
+	case job.Baseline == "":
+		return set
+	case s.made.Rule != nil:
+		return set.With(combinations.OwnRule, true)
+	case s.made.Local != nil:
+		return set.With(combinations.OwnSteps, true)
+	}
+	return set.With(combinations.Deciding, s.made.Scheme != nil).With(combinations.Fixed, s.made.Scheme == nil)
+}
+
+// is says whether a baseline's rule is of that kind.
+func is[S rule.Spec](s rule.Spec) bool { _, ok := s.(S); return ok }
+
+// prepare checks what can be checked before anything listens.
+func (s *server) prepare() (err error) {
+	job := s.job
+	if err := process.CheckCluster(&job.Job); err != nil {
+		return err
+	}
+	if job.Resume != "" {
+		if s.resume, err = process.OpenCheckpoint(job.Resume, s.log); err != nil {
+			return err
+		}
+		process.KeepOptimizer(&job.Job, s.resume.Manifest())
+	}
+	if job.Baseline != "" {
+		if err := s.baseline(); err != nil {
+			return err
+		}
+	} else if job.Mode == member.Auto {
+		s.plan = modes.SSGD(job.Ranks())
+	} else if s.plan, err = modes.Parse(job.Mode, job.Ranks()); err != nil {
+		return job.Invalid("mode", err)
+	}
+	if r := combinations.Check(s.features()); r != nil {
+		return job.Invalid(r.Setting, r)
+	}
+	if job.Shares != nil {
+		s.plan.Shares = job.Shares
+	}
+	if err := s.plan.Validate(job.Ranks()); err != nil {
+		return job.Invalid("shares", err)
+	}
+	if err := compress.Check(job.Compress); err != nil {
+		return job.Invalid("compress", err)
+	}
+	if job.Arch == member.AllReduce {
+		if err := coord.RingPlan(s.plan); err != nil {
+			return job.Invalid("mode", err)
+		}
+	}
+	if job.Baseline == "" && job.Mode == member.Auto {
+		if s.pilot, err = NewPilot(job); err != nil {
+			return err
+		}
+	}
+	if _, ok := resource.PublishedModel(job.ModelPrior); job.ModelPrior != "" && !ok {
+		return job.Invalid("model-prior", fmt.Errorf("%q was not published: want one of %s", job.ModelPrior, resource.PublishedNames()))
+	}
+	if s.opt, s.rate, err = process.UpdateRule(&job.Job); err != nil {
+		return err
+	}
+	if s.made.Rule != nil {
+		s.opt = s.opt.Shared() // the baseline's rule makes one direction of gradients
+	}
+	if s.made.Local != nil { // the job's own one is the workers'
+		s.opt = process.Outer(s.made.Local.Outer)
+		if s.rate, err = s.opt.Rate(); err != nil {
+			return err
+		}
+	}
+	if err := checkpoint.Check(process.CheckpointsOf(&job.Job)); err != nil {
+		return job.Invalid("checkpoint", err)
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package server
+
+import (
+	"context"
+
+	"star/internal/process"
+	"star/member"
+	"star/ps"
+	"star/ps/rule"
+	"star/train/optim"
+	"star/transport"
+)
+
+// shards configures the hosting of shards.
+func (s *server) shards(tcp *transport.TCP, addr string) ps.ServerConfig {
+	rules := map[int]rule.Rule{} // by shard; NewRule and Load run one after the other
+	cfg := ps.ServerConfig{
+		Job: s.job.Name,
+		Log: s.log,
+		NewRule: func(i transport.ShardInfo) (rule.Rule, error) {
+			o, err := optim.New(s.opt.Cut(int(i.From), int(i.To)), int(i.To-i.From))
+			if err != nil {
+				return nil, err
+			}
+			r := s.newRule(i, o)
+			rules[i.Shard] = r
+			return r, nil
+		},
+		Save:      s.saveShard,
+		Copies:    s.job.Replicas > 1,
+		Validator: is[rule.ZenoSpec](s.made.Rule),
+		Store:     keeps(s.plan),
+		Measure:   s.job.Poison != member.Off,
+		Pause:     (&pacer{limits: s.limits, moved: s.moved}).pause,
+		Network:   besides{tcp, s.job.Coordinator},
+		Hello:     transport.Hello{Token: s.job.Token, Version: member.Program, Host: process.Hostname(), Rank: s.job.Rank},
+		State: func(r rule.Rule) rule.State {
+			st := process.RuleState(r, func(r rule.Stateful) []rule.Slot { return r.Slots(rule.Inner(r).Optimizer.(*optim.Optimizer).Len()) })
+			out := rule.State{Name: st.Name, Steps: st.Steps}
+			for _, slot := range st.Slots {
+				out.Slots = append(out.Slots, rule.Slot(slot))
+			}
+			return out
+		},
+		SetState: func(r rule.Rule, st rule.State) error {
+			in := optim.State{Name: st.Name, Steps: st.Steps}
+			for _, slot := range st.Slots {
+				in.Slots = append(in.Slots, optim.Slot(slot))
+			}
+			return process.SetRuleState(r, in)
+		},
+	}
+	if len(s.job.Coordinators) > 0 {
+		cfg.Again = s.again(tcp, addr)
+	}
+	if s.says != nil {
+		cfg.Report = s.says.report
+	}
+	if s.resume != nil {
+		cfg.Load = func(i transport.ShardInfo) ([]float32, int64, error) {
+			params, err := process.Restore(s.resume, i, func(st optim.State) error { return process.SetRuleState(rules[i.Shard], st) })
+			return params, s.resume.Manifest().Version, err
+		}
+	}
+	return cfg
+}
+
+// saveShard writes one shard's part of a checkpoint. Updates wait until the optimiser's state is copied, and not for the disk; the
+// parameters need no copy, because the next update makes others.
+func (s *server) saveShard(r ps.SaveRequest) ([]byte, error) {
+	st := process.Copied(process.RuleState(r.Rule, func(rule rule.Stateful) []rule.Slot { return rule.Lasting(len(r.Params)) }))
+	r.RuleDone()
+	return process.WriteShard(process.CheckpointDir(&s.job.Job, r.ID), r.Shard, r.Version, r.Params, st)
+}
+
+// besides is the network as a server reaches other servers over it: an address without a host is
+// that of the coordinator's process.
+type besides struct {
+	transport.Network
+	coordinator string
+}
+
+func (b besides) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	return b.Network.Dial(ctx, process.WithHost(addr, b.coordinator))
+}
