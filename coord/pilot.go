@@ -203,7 +203,7 @@ func (c *Coordinator) heed(s *saying) error {
 		c.cfg.RunLog.Write(at, *v)
 		c.verdicts = slices.DeleteFunc(c.verdicts, func(o workerVerdict) bool { return o.worker == v.Worker })
 		if v.Event != "recovered" {
-			c.verdicts = append(c.verdicts, workerVerdict{v.Worker, s.Text})
+			c.verdicts = append(c.verdicts, workerVerdict{v.Worker, s.Text, v.Cause, float64(v.Slowdown)})
 		}
 		c.log.Info("straggler", "worker", int(v.Worker), "event", v.Event, "says", s.Text)
 	case s.Gain != nil:
@@ -266,8 +266,10 @@ func (c *Coordinator) change(ch *Change, after int64) error {
 
 // workerVerdict is the last word on a worker.
 type workerVerdict struct {
-	worker star.Worker
-	text   string
+	worker   star.Worker
+	text     string
+	cause    string
+	slowdown float64
 }
 
 // stragglers is what the pilot says of workers that are slow now, by rank.

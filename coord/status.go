@@ -73,6 +73,8 @@ type WorkerStatus struct {
 	Rate      float64 `json:"samples_per_s"`
 	Stale     int64   `json:"staleness"`
 	PushDelay float64 `json:"push_delay_s,omitempty"` // how long its next push waits for others
+	Slowdown  float64 `json:"slowdown,omitempty"`     // own time over that of the fast ones; 0: the pilot does not call it slow, or there is none
+	Cause     string  `json:"cause,omitempty"`        // why it is slow
 
 	Poison map[string]int64 `json:"poison,omitempty"` // gradients that were left out, by cause
 
@@ -264,6 +266,11 @@ func (c *Coordinator) workerStatus(i int, now engine.State) WorkerStatus {
 			w.State = "parked"
 		case a.Waiting:
 			w.State = "waiting"
+		}
+		for _, v := range c.verdicts {
+			if int(v.worker) == i && v.slowdown-v.slowdown == 0 {
+				w.Slowdown, w.Cause = v.slowdown, v.cause
+			}
 		}
 		w.Iteration, w.Busy = p.recent.mean(), p.busy.mean()
 		w.Compute, w.Wait = p.last.Compute.Seconds(), p.last.Wait.Seconds()

@@ -58,7 +58,7 @@ type nobodyError struct {
 }
 
 func (e *nobodyError) Error() string {
-	return fmt.Sprintf("no coordinator at %s: %v; is the job running? --coordinator is the address of its star-ps of rank 0", e.addr, e.err)
+	return fmt.Sprintf("no coordinator at %s: %v; is the job running? The address is that of its star-ps of rank 0", e.addr, e.err)
 }
 
 func (e *nobodyError) Unwrap() error { return e.err }

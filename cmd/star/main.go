@@ -21,6 +21,7 @@ func root() *cobra.Command {
 
   star run                       a whole job on this machine: 2 parameter servers, 4 workers, one of them slow
   star run --slow 2:3x --mode asgd
+  star top                       who does what in a running job
   star ctl mode x=3              change the mode of a running job
   star doctor                    what would go wrong here, and what to do about it
   star eval star-out             what the parameters that it came to are worth
@@ -32,7 +33,7 @@ func root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(settings.FlagError)
-	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), explainCommand(), exportCommand(), viewCommand(), watchCommand(), reportCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
+	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), explainCommand(), exportCommand(), viewCommand(), topCommand(), watchCommand(), reportCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	for _, c := range cmd.Commands() {
 		daemon.Complete(c)

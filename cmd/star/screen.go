@@ -20,8 +20,10 @@ import (
 // the children's lines, elsewhere a plain line now and then.
 type screen struct {
 	w     io.Writer
+	who   string // in front of plain lines
 	fd    int
 	live  bool
+	color bool
 	plain bool
 	json  bool
 	every time.Duration // between plain lines
@@ -38,8 +40,9 @@ func newScreen(job *settings.Job) *screen {
 	fd := int(os.Stderr.Fd())
 	tty := term.IsTerminal(fd) && os.Getenv("TERM") != "dumb"
 	return &screen{
-		w: os.Stderr, fd: fd, every: 5 * time.Second,
+		w: os.Stderr, who: "run", fd: fd, every: 5 * time.Second,
 		live:  job.Progress == "auto" && tty,
+		color: tty && os.Getenv("NO_COLOR") == "",
 		plain: job.Progress == "plain" || job.Progress == "auto" && !tty,
 		json:  job.LogFormat == "json",
 	}
@@ -99,7 +102,7 @@ func (s *screen) show(st coord.Status) {
 	}
 	s.last = time.Now()
 	if st.Phase == "joining" {
-		s.line("run", "waiting for "+st.Waiting)
+		s.line(s.who, "waiting for "+st.Waiting)
 		return
 	}
 	var slowest, fastest coord.WorkerStatus
@@ -113,10 +116,15 @@ func (s *screen) show(st coord.Status) {
 	}
 	text := fmt.Sprintf("%s  mode %s  v%d  %s  compute %s (worker %d) to %s (worker %d)", st.Phase, st.Mode, st.Version,
 		progress(st), seconds(fastest.Compute), fastest.Worker, seconds(slowest.Compute), slowest.Worker)
+	for _, w := range st.Workers {
+		if w.Slowdown > 0 {
+			text += fmt.Sprintf("  %s worker %d %.1fx %s", slowMark, w.Worker, w.Slowdown, w.Cause)
+		}
+	}
 	if st.Refused != nil {
 		text += "  " + cut(refusal(st), 60)
 	}
-	s.line("run", text)
+	s.line(s.who, text)
 }
 
 // fit shortens a table to what a terminal of that height shows with the cursor below it
@@ -163,5 +171,9 @@ func (s *screen) draw() {
 	if !s.live || len(s.drawn) == 0 {
 		return
 	}
-	io.WriteString(s.w, strings.Join(s.drawn, "\n")+"\n")
+	text := strings.Join(s.drawn, "\n") + "\n"
+	if s.color {
+		text = strings.ReplaceAll(text, " "+slowMark+" ", " \x1b[31;1m"+slowMark+"\x1b[0m ")
+	}
+	io.WriteString(s.w, text)
 }

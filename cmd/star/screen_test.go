@@ -30,7 +30,7 @@ func TestTableFitsTheTerminal(t *testing.T) {
 func TestRefusalShows(t *testing.T) {
 	st := coord.Status{Phase: "training", Mode: "ssgd", Elapsed: 75, Workers: make([]coord.WorkerStatus, 2),
 		Refused: &coord.Refusal{Mode: "x=1", Why: "0.52 cores of CPU on node7 are missing, and others can give only 0.1 cores", At: 71}}
-	if lines := table(st, 60); len(lines) != 5 || lines[1] != "  x=1 refused 4s ago: 0.52 cores of CPU on node7 are missin…" {
+	if lines := table(st, 60); len(lines) != 6 || lines[2] != "  x=1 refused 4s ago: 0.52 cores of CPU on node7 are missin…" {
 		t.Errorf("%q", lines)
 	}
 	var b bytes.Buffer
@@ -40,7 +40,7 @@ func TestRefusalShows(t *testing.T) {
 		t.Errorf("%q does not end with %q", b.String(), want)
 	}
 	st.Refused = nil
-	if lines := table(st, 60); len(lines) != 4 {
+	if lines := table(st, 60); len(lines) != 5 {
 		t.Errorf("without a refusal: %q", lines)
 	}
 }
@@ -57,6 +57,35 @@ func TestLinesAreOneLineEach(t *testing.T) {
 		}
 		if asJSON != strings.HasPrefix(b.String(), `{"msg":"a"}`) {
 			t.Errorf("json %v: %q", asJSON, b.String())
+		}
+	}
+}
+
+// Who is slow is marked with the cause; how far the job is, when it ends, and its accuracy are there at 80 columns, however long the mode's name is.
+func TestTableAt80Columns(t *testing.T) {
+	st := coord.Status{Phase: "training", Mode: "ssgd queue=8 shares=" + strings.Repeat("32,", 40) + "32", Version: 123456, Samples: 635000, Limit: 1000000, EpochSize: 100000,
+		Rate: 15211, Loss: 0.0013, TestAcc: 0.9975, Noise: coord.NoiseStatus{Scale: 31}}
+	for i := range 4 {
+		st.Workers = append(st.Workers, coord.WorkerStatus{Worker: i, State: "computing", Step: 123456, Iteration: 0.1234, Compute: 0.1234, Wait: 0.1234, Rate: 12345, Stale: 3})
+	}
+	st.Workers[2].Slowdown, st.Workers[2].Cause = 2.13, "contention"
+	lines := table(st, 80)
+	for _, w := range []string{"24s left", "test 99.75 %"} {
+		if !strings.Contains(lines[0], w) {
+			t.Errorf("%q is not in %q", w, lines[0])
+		}
+	}
+	for i, l := range lines[3:] {
+		if slow := strings.Contains(l, "SLOW 2.1x"); slow != (i == 2) {
+			t.Errorf("worker %d: %q", i, l)
+		}
+	}
+	for _, colour := range []bool{false, true} {
+		var b bytes.Buffer
+		s := &screen{w: &b, live: true, color: colour}
+		s.show(st)
+		if strings.Contains(b.String(), "\x1b[31") != colour {
+			t.Errorf("colour %v: %q", colour, b.String())
 		}
 	}
 }

@@ -17,14 +17,12 @@ func table(s coord.Status, width int) []string {
 		line("%s  waiting for %s", s.Phase, s.Waiting)
 		return out
 	}
-	head := fmt.Sprintf("%s  mode %s  v%d  %s", s.Phase, s.Mode, s.Version, progress(s))
-	if s.TestAcc > 0 {
-		head += fmt.Sprintf("  test %.2f %%", 100*s.TestAcc)
-	}
+	line("%s", strings.TrimSpace(fmt.Sprintf("%-10s %s", s.Phase, progress(s)))) // what is longest is cut: how far the job is, is on a line of its own
+	mode := fmt.Sprintf("v%d  mode %s", s.Version, s.Mode)
 	if s.Noise.Scale > 0 {
-		head += fmt.Sprintf("  noise scale %.0f", s.Noise.Scale)
+		mode = fmt.Sprintf("v%d  noise scale %.0f  mode %s", s.Version, s.Noise.Scale, s.Mode)
 	}
-	line("%s", head)
+	line("  %s", mode)
 	if r := s.Refused; r != nil {
 		line("  %s", refusal(s))
 	}
@@ -32,15 +30,19 @@ func table(s coord.Status, width int) []string {
 		n := m.Notes[len(m.Notes)-1]
 		line("  shard %d, server %d → %d, %s at %s: %s", n.Shard, n.From, n.To, n.Event, seconds(m.At), gains(n))
 	}
-	line("  worker  state       step  iteration    compute       wait  samples/s  behind")
+	line(" rank state       step    iter compute    wait  rate/s late")
 	absent := 0
 	for _, w := range s.Workers {
 		if w.State == "absent" {
 			absent++
 			continue
 		}
-		line("  %6d  %-9s %6d  %9s  %9s  %9s  %9.0f  %6d", w.Worker, w.State, w.Step,
-			seconds(w.Iteration), seconds(w.Compute), seconds(w.Wait), w.Rate, w.Stale)
+		slow := ""
+		if w.Slowdown > 0 {
+			slow = fmt.Sprintf(" %s %.1fx %s", slowMark, w.Slowdown, w.Cause)
+		}
+		line(" %4d %-9s %6d %7s %7s %7s %7.0f %4d%s", w.Worker, w.State, w.Step,
+			seconds(w.Iteration), seconds(w.Compute), seconds(w.Wait), w.Rate, w.Stale, slow)
 	}
 	if absent > 0 {
 		line("  and room for %d more", absent)
@@ -60,6 +62,9 @@ func table(s coord.Status, width int) []string {
 	return out
 }
 
+// slowMark is what stands behind a worker that is slow; a terminal shows it in red.
+const slowMark = "SLOW"
+
 // refusal says what the pilot wants and may not.
 func refusal(s coord.Status) string {
 	ago := time.Duration(max(s.Elapsed-s.Refused.At, 0) * float64(time.Second))
@@ -78,12 +83,15 @@ func gains(n runlog.Shift) string {
 // progress is how far the job is, on one line.
 func progress(s coord.Status) string {
 	done := 100 * float64(s.Samples) / float64(max(s.Limit, 1))
-	text := fmt.Sprintf("epoch %.2f  %3.0f %%  %.0f samples/s  loss %.4f",
-		float64(s.Samples)/float64(max(s.EpochSize, 1)), done, s.Rate, s.Loss)
+	text := fmt.Sprintf("epoch %.2f  %3.0f %%  ", float64(s.Samples)/float64(max(s.EpochSize, 1)), done)
 	if s.Rate > 0 && s.Phase == "training" {
 		left := time.Duration(float64(s.Limit-s.Samples) / s.Rate * float64(time.Second))
-		text += "  " + left.Round(time.Second).String() + " left"
+		text += left.Round(time.Second).String() + " left  "
 	}
+	if s.TestAcc > 0 {
+		text += fmt.Sprintf("test %.2f %%  ", 100*s.TestAcc)
+	}
+	text += fmt.Sprintf("%.0f samples/s  loss %.4f", s.Rate, s.Loss)
 	return text
 }
 

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"star/coord"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/transport"
+)
+
+func topCommand() *cobra.Command {
+	var token settings.Secret
+	var job string
+	var every time.Duration
+	var asJSON bool
+	var shows credentials
+	s := new(settings.Set)
+	settings.Var(s, &token, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
+	shows.declare(s)
+	settings.Var(s, &job, "job", "star", "name of the job")
+	settings.Var(s, &every, "every", time.Second, "time between two looks")
+	settings.Var(s, &asJSON, "json", false, "each state as a line of JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "top [HOST:PORT]",
+		Short: "Show a running job as star run does",
+		Long: `Shows who does what in a running job, until it is over or Ctrl-C: the table that star run shows. The address is that of the job's coordinator,
+127.0.0.1:7070 unless it is given. Where the job goes over to another coordinator, so does star top.
+
+  star top                       a job on this host
+  star top node-a:7070           STAR_TOKEN is that of the job
+  star top --json | jq .mode`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return &settings.UsageError{Msg: fmt.Sprintf("star top shows one job: %d addresses", len(args))}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			if every < 50*time.Millisecond {
+				return s.Invalid("every", errors.New("want at least 50ms"))
+			}
+			addr := "127.0.0.1:7070"
+			if len(args) > 0 {
+				addr = args[0]
+			}
+			t, err := shows.config(s)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := process.Signals(cmd.Context())
+			defer cancel()
+			network := transport.NewTCP(transport.Config{Token: string(token), TLS: t})
+			return top(ctx, func() (*control, error) { return reach(ctx, network, job, addr, string(token), 5*time.Second) }, every, cmd.OutOrStdout(), asJSON)
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// lasting is for how long star top looks for a coordinator that was there.
+const lasting = 10 * time.Second
+
+// top shows a job until it is over.
+func top(ctx context.Context, reach func() (*control, error), every time.Duration, out io.Writer, asJSON bool) error {
+	c, err := reach()
+	if err != nil {
+		return err
+	}
+	defer func() { c.conn.Close() }()
+	tty := false
+	s := &screen{w: out, who: "top", every: every, plain: true}
+	if f, ok := out.(*os.File); ok {
+		s.fd = int(f.Fd())
+		tty = term.IsTerminal(s.fd) && os.Getenv("TERM") != "dumb"
+	}
+	s.live, s.color = tty, tty && os.Getenv("NO_COLOR") == ""
+	last, seen := coord.Status{}, time.Now()
+	for {
+		var st coord.Status
+		switch err := c.ask(5*time.Second, &st, "status"); {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			last, seen = st, time.Now()
+			if asJSON {
+				if err := json.NewEncoder(out).Encode(st); err != nil {
+					return err
+				}
+			} else {
+				s.show(st)
+			}
+		case last.Phase == "over" || last.Phase == "saving" || last.Phase == "evaluating":
+			return nil
+		default: // lost, or another one coordinates now
+			c.conn.Close()
+			again, aerr := reach()
+			if aerr == nil {
+				c = again
+				continue
+			}
+			if time.Since(seen) > lasting {
+				return fmt.Errorf("the job is over, or its coordinator is lost: %w", aerr)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(every):
+		}
+	}
+}
