@@ -116,3 +116,61 @@ func TestLucidOracle(t *testing.T) {
 		})
 	}
 }
+
+// TestElasticFlowOracle compares each job with what ElasticFlow's simulator made of it.
+func TestElasticFlowOracle(t *testing.T) {
+	dir := filepath.Join(reference(t), "elasticflow")
+	for _, figure := range []struct {
+		name, trace, cluster, gpu string
+		slot                      float64
+	}{
+		{"fig8a", "elasticVpollux_e.csv", "n16g4", "T4", 60},
+		{"fig9_n8g8", "1000job_1500lam.csv", "n8g8", "A100", 240},
+		{"fig9_n16g8", "1000job_1500lam.csv", "n16g8", "A100", 240},
+		{"fig10", "100jobs_1500lam.csv", "n16g8", "A100", 240},
+		{"fig11_0.1", "200jobs_900lam_0.1.csv", "n8g8", "A100", 240},
+		{"fig11_0.9", "200jobs_900lam_0.9.csv", "n8g8", "A100", 240},
+		{"195job", "195job.csv", "n16g8", "A100", 60},
+		{"fig8b_cluster01", "cluster01.csv.gz", "n64g8", "A100", 60},
+	} {
+		ths := Throughputs{}
+		files, err := filepath.Glob(filepath.Join(dir, "throughputs_"+figure.gpu, "*.csv"))
+		if err != nil || len(files) == 0 {
+			t.Fatal("no throughputs", err)
+		}
+		for _, f := range files {
+			if err := ths.Read(f, open(t, f)); err != nil {
+				t.Fatal(f, err)
+			}
+		}
+		cluster, err := ElasticFlowCluster(open(t, dir, "cluster_specs", figure.cluster+".csv"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs, err := ElasticFlowTrace(open(t, dir, "traces", figure.trace), ths)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for policy, name := range map[string]string{"edf": "edf", "edf-admission": "edf-accessctrl", "gandiva": "gandiva", "tiresias": "dlas-gpu", "ef": "ef", "ef-admission": "ef-accessctrl"} {
+			path := filepath.Join(dir, "results", figure.name+"_"+name+".job.csv.gz")
+			if _, err := os.Stat(path); err != nil {
+				continue
+			}
+			t.Run(figure.name+"/"+policy, func(t *testing.T) {
+				want := results(t, "job_id", path)
+				bad := 0
+				for _, o := range sched.Elastic(jobs, cluster, policy, figure.slot, sched.ElasticFlow) {
+					w, accepted := want[o.ID]
+					if accepted == o.Declined() || accepted && (o.Start != w.number(t, "start_time") || o.End != w.number(t, "end_time") || o.Queue != w.number(t, "pending_time") || o.Preemptions != int(w.number(t, "preempt"))) {
+						if bad++; bad < 4 {
+							t.Errorf("job %s (%s, submitted %.0f, by %.0f): started %.0f, ended %.0f, waited %.0f, preempted %d %s; the original %v", o.ID, o.Model, o.Submit, o.Deadline, o.Start, o.End, o.Queue, o.Preemptions, o.Why, w)
+						}
+					}
+				}
+				if bad > 0 {
+					t.Errorf("%d of %d jobs differ", bad, len(jobs))
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// elastic is the cluster of ElasticFlow in virtual time: jobs of which a policy says in each round on how many GPUs they go on.
+type elastic struct {
+	now      float64
+	slot     float64 // rounds are at least so far apart, s
+	gpus     int
+	compat   Compat
+	runnable []*flex // admitted and not ended, in order of submission
+	policy   rounds
+}
+
+// rounds is what a policy of elastic decides.
+type rounds interface {
+	// admit says of jobs that have come which are let in.
+	admit(e *elastic, new []*flex) []*flex
+	// allot sets n of all runnable jobs.
+	allot(e *elastic)
+}
+
+// flex is a job that can run on 1, 2, 4, … GPUs.
+type flex struct {
+	Outcome
+	left float64 // iterations
+
+	levels  int     // it can use 1, 2, … 1<<(levels-1) GPUs
+	n       int     // GPUs it has; 0: waits
+	was     int     // GPUs it had before this round
+	last    float64 // up to when left is right
+	realEnd float64 // when it ends on what it has
+}
+
+// rate is iterations/s on n GPUs.
+func (f *flex) rate(n int) float64 {
+	if n == 0 {
+		return 0
+	}
+	return f.Rates[bits.Len(uint(n))-1]
+}
+
+// most is the most GPUs that a job can use.
+func (f *flex) most() int { return 1 << (f.levels - 1) }
+
+// level is the greatest number of GPUs that is a power of two, no more than free, and no more than the job can use. 0: none.
+func (f *flex) level(free int) int {
+	if free <= 0 {
+		return 0
+	}
+	return min(1<<(bits.Len(uint(free))-1), f.most())
+}
+
+// Elastic runs jobs that have Rates.
+func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) []Outcome {
+	e := &elastic{now: -slot, slot: slot, gpus: c.Nodes * c.GPUs, compat: compat}
+	switch name {
+	case "edf":
+		e.policy = edf{}
+	}
+	all := make([]*flex, len(jobs))
+	for i, j := range jobs {
+		f := &flex{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, left: j.Iterations}
+		for l, r := range j.Rates {
+			if r > 0 && 1<<l <= j.Batch && 1<<l <= 64 {
+				f.levels = l + 1
+			}
+		}
+		all[i] = f
+	}
+	due := slices.Clone(all)
+	slices.SortStableFunc(due, func(a, b *flex) int { return cmp.Compare(a.Submit, b.Submit) })
+	next, started := never, 0
+	for {
+		at := next
+		if len(due) > 0 && due[0].Submit < at {
+			at = due[0].Submit
+		}
+		if math.IsInf(at, 1) {
+			break
+		}
+		if at < e.now+e.slot && (len(due)+started > 1 || compat&ElasticFlow == 0) { // it does not wait with one event alone
+			at = e.now + e.slot
+		}
+		e.now = at
+		e.advance()
+		var new []*flex
+		for len(due) > 0 && due[0].Submit <= at {
+			due[0].last = at
+			new = append(new, due[0])
+			due = due[1:]
+		}
+		e.runnable = append(e.runnable, e.policy.admit(e, new)...)
+		for _, f := range e.runnable {
+			f.was = f.n
+		}
+		e.policy.allot(e)
+		next, started = never, 0
+		for _, f := range e.runnable {
+			if f.n > 0 && math.IsNaN(f.Start) {
+				f.Start = e.now
+			}
+			if !math.IsNaN(f.Start) {
+				started++
+			}
+			if f.n > 0 {
+				f.realEnd = e.now + math.Ceil(f.left/f.rate(f.n))
+				next = min(next, f.realEnd)
+			}
+			if f.n == 0 && f.was > 0 {
+				f.Preemptions++
+			}
+		}
+	}
+	out := make([]Outcome, len(all))
+	for i, f := range all {
+		out[i] = f.Outcome
+		if compat&ElasticFlow != 0 && !f.Declined() { // it counts no preemption, and no waiting after the start
+			out[i].Queue, out[i].Preemptions = f.Start-f.Submit, 0
+		}
+	}
+	return out
+}
+
+// advance brings all runnable jobs up to now, and ends those that are done.
+func (e *elastic) advance() {
+	e.runnable = slices.DeleteFunc(e.runnable, func(f *flex) bool {
+		d := e.now - f.last
+		f.last = e.now
+		if f.n == 0 {
+			f.Queue += d
+			return false
+		}
+		if f.realEnd <= e.now {
+			f.End = f.realEnd
+			return true
+		}
+		f.left -= d * f.rate(f.n)
+		return false
+	})
+}
+
+// edf gives jobs with earlier deadlines all GPUs that they can use.
+type edf struct{}
+
+func (edf) admit(_ *elastic, new []*flex) []*flex { return new }
+
+func (edf) allot(e *elastic) {
+	order := slices.Clone(e.runnable)
+	slices.SortStableFunc(order, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
+	free := e.gpus
+	for _, f := range order {
+		f.n = f.level(free)
+		free -= f.n
+	}
+}
