@@ -91,7 +91,7 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 		e.advance()
 		var new []*flex
 		for len(due) > 0 && due[0].Submit <= at {
-			due[0].last = at
+			due[0].last, due[0].Queue = at, at-due[0].Submit
 			new = append(new, due[0])
 			due = due[1:]
 		}

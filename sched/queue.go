@@ -88,6 +88,11 @@ type quota struct {
 // SRTF gives the GPUs to the jobs with the least time left, and knows it.
 func SRTF() Policy { return &quota{order: func(s *State, t *Task) float64 { return t.Left }} }
 
+// SRSF gives the GPUs to the jobs with the fewest GPU-seconds left, and knows them.
+func SRSF() Policy {
+	return &quota{order: func(s *State, t *Task) float64 { return t.Left * float64(t.GPUs) }}
+}
+
 // lucidLimit is where Tiresias as in Lucid splits its two queues, GPU-seconds.
 const lucidLimit = 18000
 

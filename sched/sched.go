@@ -43,7 +43,7 @@ type Outcome struct {
 	Queue       float64 // s without GPUs since Submit
 	Preemptions int
 	Why         string  // why it was declined; "": it was not
-	Nodes       []Share // where it ran last
+	Nodes       []Share // where it ran last; nil: not known
 }
 
 // Declined says whether the job was refused.

@@ -151,7 +151,7 @@ func TestElasticFlowOracle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for policy, name := range map[string]string{"edf": "edf", "edf-admission": "edf-accessctrl", "gandiva": "gandiva", "tiresias": "dlas-gpu", "ef": "ef", "ef-admission": "ef-accessctrl"} {
+		for policy, name := range map[string]string{"edf": "edf"} {
 			path := filepath.Join(dir, "results", figure.name+"_"+name+".job.csv.gz")
 			if _, err := os.Stat(path); err != nil {
 				continue

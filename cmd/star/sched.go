@@ -1,0 +1,247 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/internal/settings"
+	"star/member"
+	"star/sched"
+	"star/sched/workload"
+	"star/unpack"
+)
+
+// schedSim are the settings of star sched sim and star sched import.
+type schedSim struct {
+	set                                settings.Set
+	format, cluster, throughputs, jobs string
+	compat                             string
+	policies                           []string
+	slot                               time.Duration
+	asJSON                             bool
+}
+
+// schedResult is one policy of star sched sim --json.
+type schedResult struct {
+	Policy string `json:"policy"`
+	sched.Summary
+	Seconds float64 `json:"simulated_in_s"`
+}
+
+var formats = []string{"star", "elasticflow", "lucid"}
+
+func schedCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sched",
+		Short: "Try policies that decide which job gets which GPUs",
+		Long:  "Simulates clusters under published scheduling policies. docs/scheduling.md says what each one is and what its results were compared with.",
+		Args:  settings.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(schedSimCommand(), schedImportCommand())
+	return cmd
+}
+
+func schedSimCommand() *cobra.Command {
+	p := new(schedSim)
+	s := &p.set
+	settings.Var(s, &p.format, "format", "star", "whose format the trace has", formats...)
+	settings.Var(s, &p.cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8, or a file of ElasticFlow or of Lucid (virtual clusters)")
+	settings.Var(s, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs, for the format elasticflow")
+	settings.Var(s, &p.policies, "policy", []string{"fifo"}, "one or more of "+strings.Join(sched.Policies(), ", "))
+	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
+	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid")
+	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
+	settings.Var(s, &p.asJSON, "json", false, "the summary as JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "sim TRACE",
+		Short: "Simulate a trace of jobs on a cluster under one policy or several",
+		Long: `Reads a trace of jobs and says how long they would wait and run on a cluster under each policy.
+
+  star sched sim jobs.csv --cluster n16g8 --policy fifo,srtf,tiresias
+  star sched sim trace.csv --format lucid --cluster vc_config.csv --policy srtf --compat lucid --jobs out.csv
+  star sched sim trace.csv --format elasticflow --cluster n16g8.csv --throughputs throughputs_A100 --policy edf --slot 240s
+
+Files may be packed by gzip.`,
+		Args: oneTrace,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			return p.sim(cmd.OutOrStdout(), args[0])
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+func schedImportCommand() *cobra.Command {
+	p := new(schedSim)
+	s := &p.set
+	settings.Var(s, &p.format, "format", "star", "whose format the trace has", formats...)
+	settings.Var(s, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs, for the format elasticflow")
+	cmd := &cobra.Command{
+		Use:   "import TRACE",
+		Short: "Write a trace of jobs in STAR's own format",
+		Long:  "Reads a trace of jobs and writes it to standard output as CSV: job_id, vc, submit, gpus, duration, deadline, estimate, history, in seconds.",
+		Args:  oneTrace,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			jobs, err := p.trace(args[0])
+			if err != nil {
+				return err
+			}
+			return workload.Write(cmd.OutOrStdout(), jobs)
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+func oneTrace(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return &settings.UsageError{Msg: fmt.Sprintf("%s: want one trace of jobs, got %d arguments", cmd.CommandPath(), len(args))}
+	}
+	return nil
+}
+
+// readInput has a file read, unpacked. Errors name it.
+func readInput(name string, read func(io.Reader) error) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return member.FileError(err, workload.ErrInput)
+	}
+	defer f.Close()
+	r, err := unpack.Reader(f)
+	if err == nil {
+		err = read(r)
+	}
+	if err != nil {
+		return member.FileError(fmt.Errorf("%s: %w", name, err), workload.ErrInput)
+	}
+	return nil
+}
+
+// trace reads the jobs.
+func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
+	ths := workload.Throughputs{}
+	if p.format == "elasticflow" {
+		if p.throughputs == "" {
+			return nil, p.set.Invalid("throughputs", errors.New("the format elasticflow needs a folder of tables, one for each model"))
+		}
+		files, err := filepath.Glob(filepath.Join(p.throughputs, "*.csv"))
+		if err == nil && len(files) == 0 {
+			err = member.FileError(fmt.Errorf("%s has no tables of throughputs, MODEL.csv: %w", p.throughputs, fs.ErrNotExist), workload.ErrInput)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if err := readInput(f, func(r io.Reader) error { return ths.Read(f, r) }); err != nil {
+				return nil, err
+			}
+		}
+	}
+	err = readInput(name, func(r io.Reader) (err error) {
+		switch p.format {
+		case "elasticflow":
+			jobs, err = workload.ElasticFlowTrace(r, ths)
+		case "lucid":
+			jobs, err = workload.LucidTrace(r)
+		default:
+			jobs, err = workload.StarTrace(r)
+		}
+		return err
+	})
+	return jobs, err
+}
+
+// clusters reads the machines: of each virtual cluster, or of all jobs together.
+func (p *schedSim) clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, err error) {
+	if p.cluster == "" {
+		return nil, p.set.Invalid("cluster", errors.New("which cluster? give nodes and GPUs, such as n16g8, or a file"))
+	}
+	one, short := workload.Short(p.cluster)
+	if !short {
+		err = readInput(p.cluster, func(r io.Reader) (err error) {
+			if p.format == "lucid" {
+				_, vcs, err = workload.LucidClusters(r)
+			} else {
+				one, err = workload.ElasticFlowCluster(r)
+			}
+			return err
+		})
+		if err != nil || vcs != nil {
+			return vcs, err
+		}
+	}
+	for _, j := range jobs {
+		j.VC = ""
+	}
+	return map[string]sched.Cluster{"": one}, nil
+}
+
+func (p *schedSim) sim(w io.Writer, trace string) error {
+	compat, err := sched.ParseCompat(p.compat)
+	if err != nil {
+		return p.set.Invalid("compat", err)
+	}
+	if p.slot < time.Second {
+		return p.set.Invalid("slot", errors.New("want a second or more"))
+	}
+	jobs, err := p.trace(trace)
+	if err != nil {
+		return err
+	}
+	vcs, err := p.clusters(jobs)
+	if err != nil {
+		return err
+	}
+	var table *workload.Outcomes
+	if p.jobs == "-" {
+		table, w = workload.NewOutcomes(w), io.Discard
+	} else if p.jobs != "" {
+		f, err := os.Create(p.jobs)
+		if err != nil {
+			return member.FileError(err, fs.ErrPermission)
+		}
+		defer f.Close()
+		table = workload.NewOutcomes(f)
+	}
+	var results []schedResult
+	for _, policy := range p.policies {
+		begin := time.Now()
+		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Compat: compat})
+		if err != nil {
+			return p.set.Invalid("policy", err)
+		}
+		results = append(results, schedResult{policy, sched.Summarize(out), time.Since(begin).Seconds()})
+		if table != nil {
+			if err := table.Write(policy, out); err != nil {
+				return err
+			}
+		}
+	}
+	if p.asJSON {
+		return json.NewEncoder(w).Encode(results)
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "policy\tjobs\tended\tdeclined\tmet deadline\tmean JCT s\tp99 JCT s\tmean queue s\tmakespan s\tpreemptions\t")
+	for _, r := range results {
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%.1f %%\t%.1f\t%.0f\t%.1f\t%.0f\t%d\t\n", r.Policy, r.Jobs, r.Ended, r.Declined, 100*float64(r.Met)/float64(max(r.Jobs, 1)), r.JCT, r.P99, r.Queue, r.Makespan, r.Preemptions)
+	}
+	return tw.Flush()
+}

@@ -1,0 +1,116 @@
+package sched
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Options of a simulation.
+type Options struct {
+	Policy string  // one of Policies
+	Slot   float64 // s between rounds of policies that plan, at least
+	Compat Compat  // whose program to follow
+}
+
+// policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
+var policies = map[string]func() Policy{
+	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias,
+	"edf": nil,
+}
+
+// Policies lists the names of policies.
+func Policies() (names []string) {
+	for n := range policies {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Run simulates jobs on virtual clusters, each for itself, until all have ended or been declined. Outcomes are in the order of jobs. An
+// error says of which job something is not known that the policy must know.
+func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error) {
+	start, ok := policies[o.Policy]
+	if !ok {
+		return nil, fmt.Errorf("there is no policy %q: want one of %v", o.Policy, Policies())
+	}
+	parts := map[string][]int{}
+	for i, j := range jobs {
+		if _, ok := clusters[j.VC]; !ok {
+			return nil, fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
+		}
+		switch {
+		case o.Policy == "qssf" && j.History == 0 && o.Compat == 0:
+			return nil, fmt.Errorf("job %s: qssf orders jobs by a predicted duration, and it has none: give the column history (lgb_priority)", j.ID)
+		case start == nil && j.Rates == nil:
+			return nil, fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
+		case start != nil && j.Duration == 0 && j.Rates != nil:
+			return nil, fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
+		}
+		parts[j.VC] = append(parts[j.VC], i)
+	}
+	out := make([]Outcome, len(jobs))
+	for vc, indices := range parts {
+		var of []*Job
+		for _, i := range indices {
+			of = append(of, jobs[i])
+		}
+		var part []Outcome
+		if start == nil {
+			part = Elastic(of, clusters[vc], o.Policy, o.Slot, o.Compat)
+		} else {
+			part = Simulate(of, clusters[vc], start(), o.Compat)
+		}
+		for k, i := range indices {
+			out[i] = part[k]
+		}
+	}
+	return out, nil
+}
+
+// Summary is what became of all jobs.
+type Summary struct {
+	Jobs        int     `json:"jobs"`
+	Ended       int     `json:"ended"`
+	Declined    int     `json:"declined"`
+	Met         int     `json:"met_deadline"`
+	JCT         float64 `json:"mean_jct_s"` // of those that ended
+	P99         float64 `json:"p99_jct_s"`
+	Queue       float64 `json:"mean_queue_s"`
+	Makespan    float64 `json:"makespan_s"` // from the first submission to the last end
+	Preemptions int     `json:"preemptions"`
+}
+
+// Summarize adds up outcomes.
+func Summarize(out []Outcome) (s Summary) {
+	s.Jobs = len(out)
+	first, last := never, -never
+	var jct []float64
+	for _, o := range out {
+		first = min(first, o.Submit)
+		s.Preemptions += o.Preemptions
+		if o.Declined() {
+			s.Declined++
+			continue
+		}
+		if math.IsNaN(o.End) {
+			continue
+		}
+		if o.Met() {
+			s.Met++
+		}
+		last = max(last, o.End)
+		jct = append(jct, o.JCT())
+		s.JCT += o.JCT()
+		s.Queue += o.Queue
+	}
+	if s.Ended = len(jct); s.Ended > 0 {
+		s.JCT /= float64(s.Ended)
+		s.Queue /= float64(s.Ended)
+		slices.Sort(jct)
+		s.P99 = jct[(len(jct)*99+99)/100-1]
+		s.Makespan = last - first
+	}
+	return s
+}
