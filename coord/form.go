@@ -227,6 +227,9 @@ func (c *Coordinator) differs(h transport.Hello, e Enrolment) string {
 	}
 	switch {
 	case h.ModelHash != c.hello.ModelHash:
+		if told == "" {
+			told = e.otherTensor(first)
+		}
 		if told == "" && h.Model == c.hello.Model {
 			told = "; they look alike, so it is the seed or a setting (--seed, --model)"
 		}

@@ -109,10 +109,10 @@ class _Session:
             "layout": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.params],
             "buffers": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.buffers],
             "data": type(ld.dataset).__name__,
-            "samples": len(cast(Sized, ld.dataset)),
+            "samples": ld.samples,
             "tests": 0 if self.test is None else len(cast(Sized, self.test.dataset)),
             "batch": ld.batch_size * ld.accumulate,
-            "prefetch": ld.prefetch,
+            "prefetch": 0 if ld.stream is not None else ld.prefetch,
             "optimizer": rule,
         }
         if _link.show_stacks():
@@ -588,7 +588,7 @@ class _Schedule:
 
     def run(self, ld: "_Loader", own: bool) -> List[float]:
         """Makes the table; the rates of the groups at the height of the first one."""
-        n = len(cast(Sized, ld.dataset))
+        n = ld.samples
         self.every = self.every or n
         total = ld.epochs * n if ld.epochs else 10_000.0 * n
         if not ld.epochs and self.every < n:
@@ -656,28 +656,29 @@ def schedule(scheduler: Any, *, every: int = 0) -> Any:
 class _Loader:
     """Batches of the job, epoch by epoch: each sample of the data set once, over all workers together."""
 
-    def __init__(self, dataset: Any, batch_size: int, accumulate: int, epochs: float, kwargs: "Dict[str, Any]") -> None:
-        self.dataset, self.batch_size, self.accumulate, self.epochs = dataset, batch_size, accumulate, epochs
+    def __init__(self, dataset: Any, batch_size: int, accumulate: int, epochs: float, samples: int, kwargs: "Dict[str, Any]") -> None:
+        self.dataset, self.batch_size, self.accumulate, self.epochs, self.samples = dataset, batch_size, accumulate, epochs, samples
         self.kwargs = kwargs
         self.num_workers = int(kwargs.get("num_workers") or 0)
         factor = kwargs.get("prefetch_factor") or 2
         self.prefetch = self.num_workers * int(factor) if self.num_workers else 0
         self.collate = kwargs.get("collate_fn") or tud.default_collate
         self.epoch = -1
+        self.stream: Optional[_Stream] = None  # the order is the script's own
         self._ahead: Optional[_Ahead] = None
 
     def __len__(self) -> int:
         """Batches of an epoch if all workers take as many; the job may share them out otherwise."""
         s = _session
         n = max(s.workers, 1) if s is not None else 1
-        return -(-len(self.dataset) // (self.batch_size * n))
+        return -(-self.samples // (self.batch_size * n))
 
     def __iter__(self) -> Iterator[Any]:
         s = _session
         assert s is not None
         s.begin()
         self.epoch += 1
-        n = len(self.dataset)
+        n = self.samples
         while not s.over:
             if s.pending is None:
                 raise StarError(
@@ -711,6 +712,8 @@ class _Loader:
         return out + [(indices[a:b], (b - a) * self.accumulate / n) for a, b in zip(cuts, cuts[1:])]
 
     def _fetch(self, position: int, part: int, indices: List[int]) -> Any:
+        if self.stream is not None:
+            return self.collate(self.stream.take(len(indices)))
         if self.num_workers == 0:
             return self._load(indices)
         if self._ahead is None:
@@ -782,31 +785,89 @@ class _Ahead:
                 return
 
 
-def loader(dataset: Any, batch_size: int = 32, *, accumulate: int = 1, epochs: float = 0, **kwargs: Any) -> Any:
+class _Stream:
+    """Samples in an order of the script's own: the job says how many, not which."""
+
+    def __init__(self, owner: _Loader) -> None:
+        self.owner = owner
+        self.it: Optional[Iterator[List[Any]]] = None
+        self.rest: List[Any] = []
+
+    def take(self, n: int) -> List[Any]:
+        while len(self.rest) < n:
+            if self.it is None:
+                self.it = iter(self._loader())
+                self.rest += next(self.it, [])
+                if not self.rest:
+                    raise StarError("%s gives no samples" % type(self.owner.dataset).__name__, _link.EXIT_USAGE)
+                continue
+            more = next(self.it, None)
+            if more is None:
+                self.it = None  # once more from its beginning
+            else:
+                self.rest += more
+        out, self.rest = self.rest[:n], self.rest[n:]
+        return out
+
+    def _loader(self) -> Any:
+        kwargs = dict(self.owner.kwargs, collate_fn=_items)
+        sampler = kwargs.get("sampler")
+        if callable(sampler) and not isinstance(sampler, tud.Sampler):
+            kwargs["sampler"] = sampler()
+        for name in ("shuffle", "drop_last"):
+            kwargs.pop(name, None)
+        return tud.DataLoader(self.owner.dataset, batch_size=self.owner.batch_size, **kwargs)
+
+
+def _items(samples: List[Any]) -> List[Any]:
+    return samples
+
+
+def loader(dataset: Any, batch_size: int = 32, *, accumulate: int = 1, epochs: float = 0, samples: int = 0, **kwargs: Any) -> Any:
     """The batches of dataset that are this worker's, in the place of a DataLoader, whose other arguments pass through.
 
     Over all workers each sample comes once in an epoch. accumulate=N cuts the batch of a step into N parts of batch_size, so that ``opt.step()``
     comes after N of them. epochs is how long the job is where nobody says otherwise (``star run --epochs``).
+
+    An IterableDataset, or a sampler, gives samples in an order of its own: then the job says how many this worker is to compute, and whether each sample comes once
+    is the script's affair: each worker needs its own part, by ``star.rank()`` and ``star.workers()``, which are known when the first sample is asked for. sampler may be a
+    function that makes one then. samples is how many an epoch of the whole job has, where the data set has no length.
     """
     s = _current()
     if s is None:
         if not isinstance(dataset, tud.IterableDataset) and "sampler" not in kwargs and "batch_sampler" not in kwargs:
             kwargs.setdefault("shuffle", True)
         return tud.DataLoader(dataset, batch_size=batch_size, **kwargs)
-    for bad in ("sampler", "batch_sampler"):
-        if kwargs.get(bad) is not None:
-            raise StarError("star.loader(%s=…): the job hands out samples, so that each comes once over all workers; leave it away" % bad, _link.EXIT_USAGE)
-    if kwargs.get("shuffle") is False:
-        raise StarError("star.loader(shuffle=False): the job shuffles samples, by its --seed; leave it away", _link.EXIT_USAGE)
-    if isinstance(dataset, tud.IterableDataset) or not hasattr(dataset, "__len__"):
-        raise StarError("star.loader needs a data set with len() and [i]: %s has none, so the job cannot hand out its samples" % type(dataset).__name__, _link.EXIT_USAGE)
+    if kwargs.get("batch_sampler") is not None:
+        raise StarError("star.loader(batch_sampler=…): the job says how large a batch is; leave it away, or give a sampler", _link.EXIT_USAGE)
+    own = kwargs.get("sampler") is not None or isinstance(dataset, tud.IterableDataset)
+    if kwargs.get("shuffle") is False and not own:
+        raise StarError("star.loader(shuffle=False): the job shuffles samples, by its --seed; leave it away, or give a sampler, whose order holds", _link.EXIT_USAGE)
+    if not own and not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise StarError(
+            "star.loader needs a data set with len() and [i], whose samples the job can hand out, or an IterableDataset: %s is neither" % type(dataset).__name__, _link.EXIT_USAGE
+        )
+    if samples and not own:
+        raise StarError("star.loader(samples=%d): the data set has %d; leave it away" % (samples, len(dataset)), _link.EXIT_USAGE)
+    if not samples:
+        try:
+            samples = len(dataset)
+        except TypeError:
+            raise StarError("%s has no len(): give star.loader(samples=…), how many samples an epoch of the job has" % type(dataset).__name__, _link.EXIT_USAGE) from None
     if batch_size < 1 or accumulate < 1:
         raise StarError("star.loader(batch_size=%d, accumulate=%d): want at least 1" % (batch_size, accumulate), _link.EXIT_USAGE)
     if s.loader is not None:
         raise StarError(
             "star.loader was called before in this process: the job has one stream of samples. Evaluate by star.evaluate, or with a DataLoader of PyTorch", _link.EXIT_USAGE
         )
-    s.loader = _Loader(dataset, batch_size, accumulate, epochs, kwargs)
+    s.loader = _Loader(dataset, batch_size, accumulate, epochs, samples, kwargs)
+    if own:
+        s.loader.stream = _Stream(s.loader)
+        warnings.warn(
+            "star.loader: %s gives samples in an order of its own, so the job does not see to it that each comes once in an epoch: give each worker its own part, by star.rank() and"
+            " star.workers()" % type(kwargs.get("sampler") or dataset).__name__,
+            stacklevel=2,
+        )
     return s.loader
 
 

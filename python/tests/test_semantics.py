@@ -642,6 +642,71 @@ def test_step_without_batch(agent: Any) -> None:
         opt.step()
 
 
+# Samples in an order of the script's own.
+
+
+class Endless(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Iterator[Any]:
+        info = torch.utils.data.get_worker_info()
+        k, n = (info.id, info.num_workers) if info else (0, 1)
+        for i in range(40):
+            if i % n == k:
+                yield torch.full((6,), float(i)), star.rank()
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_iterable(agent: Any, loaders: int) -> None:
+    """As many samples as the job asks for, from the beginning again at the end; who has no length needs one."""
+    batches = [[0] * n for n in (16, 16, 5, 16, 11)]
+    a, model = agent(batches), small()
+    opt = attached(model)
+    with pytest.raises(star.StarError, match="Endless has no len\\(\\): give star.loader\\(samples=…\\)"):
+        star.loader(Endless(), 16)
+    with pytest.warns(UserWarning, match="the job does not see to it that each comes once"):
+        loader = star.loader(Endless(), 16, samples=N, num_workers=loaders)
+    seen: List[int] = []
+    for x, rank in loader:
+        seen += x[:, 0].int().tolist()
+        assert rank.abs().max() == 0
+        opt.zero_grad()
+        model(x).sum().backward()
+        opt.step()
+    assert a.about["samples"] == N and len(seen) == N and a.about["prefetch"] == 0
+    assert sorted(seen[:40]) == list(range(40)) and sorted(seen[40:]) == sorted(seen[: len(seen) - 40])
+
+
+def test_sampler(agent: Any) -> None:
+    a, model = agent(BATCHES), small()
+    opt = attached(model)
+    order = list(range(N))[::-1]
+    with pytest.warns(UserWarning, match="each comes once"):
+        loader = star.loader(Data(), 16, sampler=lambda: [i + star.rank() for i in order], shuffle=False)
+    data, seen = Data(), []
+    for x, _ in loader:
+        seen.append(x)
+        opt.zero_grad()
+        model(x).sum().backward()
+        opt.step()
+    assert torch.equal(torch.cat(seen), data.x.flip(0)) and a.about["samples"] == N
+
+
+@pytest.mark.parametrize(
+    "make, says",
+    [
+        (lambda: star.loader(Data(), batch_sampler=[[1]]), "the job says how large a batch is"),
+        (lambda: star.loader(Data(), shuffle=False), "the job shuffles samples"),
+        (lambda: star.loader(iter([1])), "list_iterator is neither"),
+        (lambda: star.loader(Data(), samples=3), "the data set has 64"),
+        (lambda: star.loader(Data(), 0), "want at least 1"),
+    ],
+)
+def test_loaders_that_cannot_be(agent: Any, make: Any, says: str) -> None:
+    agent(BATCHES)
+    with pytest.raises(star.StarError, match=says) as e:
+        make()
+    assert e.value.code == 2
+
+
 # Alone.
 
 

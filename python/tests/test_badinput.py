@@ -1,0 +1,72 @@
+"""What cannot be trained ends with the name, the place, the fix and the right exit code; nothing hangs, and nothing stays."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
+
+TRAIN = """
+import os
+import torch, torch.nn as nn, torch.nn.functional as F
+import star_train.torch as star
+from star_train import _link
+
+do = os.environ.get("DO", "")
+if do == "version":
+    _link.VERSION = 2
+x = torch.randn(330 if do == "samples" else 320, 6, generator=torch.Generator().manual_seed(3))
+data = torch.utils.data.TensorDataset(x, x[:, :3].argmax(1))
+torch.manual_seed(5)
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8 if do == "layout" else 3), nn.Linear(8 if do == "layout" else 3, 3))
+opt = star.attach(model, torch.optim.SGD(model.parameters(), 0.02 if do != "rate" else 0.03))
+steps = 0
+for xs, ys in star.loader(data, batch_size=16):
+    opt.zero_grad()
+    loss = F.cross_entropy(model(xs), ys)
+    if do == "nan" and steps == 3:
+        loss = loss * float("nan")
+    loss.backward()
+    steps += 1
+    opt.step()
+"""
+
+
+def shared() -> int:
+    """Files in shared memory that are this user's, of this package."""
+    import os
+
+    return sum(1 for n in os.listdir("/dev/shm") if "star" in n) if os.path.isdir("/dev/shm") else 0
+
+
+@pytest.mark.parametrize(
+    "do, code, says",
+    [
+        ("layout", 78, ["2.weight", "[8 16]", "[3 16]"]),
+        ("samples", 78, ["320", "330"]),
+        ("rate", 78, ["workers disagree on the optimiser", "0.03", "0.02"]),
+        ("version", 78, ["version 2 of the link, this star version 1", "STAR_AGENT"]),
+    ],
+)
+def test_other_than_the_first(job: Any, do: str, code: int, says: Any) -> None:
+    """The job goes on to its end without the worker that does not fit."""
+    before = shared()
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "1", workers=2)
+    a = job.worker(script)
+    a.until("joined")
+    bad = job.worker(script, env={"DO": do})
+    assert bad.wait() == code, bad.log
+    for text in says:
+        assert text in bad.log, bad.log
+    good = job.worker(script)
+    job.finish(ps, a, good)
+    assert shared() == before
+
+
+def test_nan(job: Any) -> None:
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "1", workers=1)
+    a = job.worker(script, env={"DO": "nan"})
+    assert a.wait() == 70 and "the gradient of worker 0 is" in a.log and "--on-nan=skip" in a.log
+    assert ps.wait() != 0
