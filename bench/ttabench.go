@@ -981,6 +981,14 @@ func (w *watched) Decide(at time.Duration) (modes.Plan, string, bool) {
 	return w.pilot.Decide(at)
 }
 
+// Next implements sim.Watcher.
+func (w *watched) Next(at time.Duration) time.Duration {
+	if p, ok := w.pilot.(sim.Watcher); ok {
+		return p.Next(at)
+	}
+	return 0
+}
+
 // Interval is the mean of xs and half the width of its 95 % confidence interval, by Student's t; the half is NaN of fewer than two.
 func Interval(xs []float64) (mean, half float64) {
 	n := float64(len(xs))

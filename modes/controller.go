@@ -88,6 +88,8 @@ type Controller struct {
 	pace    time.Duration // of the slowest worker when the plan was chosen: a plan stays for rounds as they were then, also where all have become slower since
 	asked   time.Duration // last decision
 	rest    time.Duration // before it there is nothing to look at
+	fled    bool          // the plan is one of escape
+	lacks   bool          // somebody has become late since the last decision
 	doubt   bool          // somebody may have sent too many invalid records in a row
 	wants   int           // decisions in a row that want another plan
 	safe    bool
@@ -138,6 +140,7 @@ type watched struct {
 	why      string // of the last invalid one
 	released time.Duration
 	computes bool
+	late     int     // deadlines that are over, of the iteration that it is at
 	leaps    int     // records in a row that took half more than the median
 	far      int     // records in a row far above the median; negative: below
 	first    float64 // what the first iteration took, which is not remembered; 0: none yet, or it was of other samples than an equal share
@@ -288,7 +291,7 @@ func (c *Controller) Plan() Plan { return c.plan }
 
 // Installed tells of a plan that somebody else has installed.
 func (c *Controller) Installed(at time.Duration, p Plan) {
-	c.plan, c.since, c.trial, c.wants, c.homeward, c.toll = p.Clone(), at, nil, 0, 0, 0
+	c.plan, c.since, c.trial, c.wants, c.homeward, c.toll, c.fled = p.Clone(), at, nil, 0, 0, 0, false
 	c.loss.changed()
 }
 
@@ -400,7 +403,7 @@ func (c *Controller) Observe(r star.Record) {
 		return
 	}
 	w := &c.workers[r.Worker]
-	w.computes = false
+	w.computes, w.late = false, 0
 	t := c.cfg.Own(r)
 	switch {
 	case r.Load < 0 || r.Compute < 0 || r.Push < 0 || r.Pull < 0 || r.Injected < 0:
@@ -440,6 +443,14 @@ func (c *Controller) Observe(r star.Record) {
 	c.doubt = c.doubt || w.bad >= invalid
 }
 
+// Late tells that the gradient of w is not there, although its deadline is over, or twice that, and so on.
+func (c *Controller) Late(w star.Worker) {
+	if c.workers[w].computes {
+		c.workers[w].late++
+		c.lacks = true
+	}
+}
+
 // Fired tells of an update: whose gradients, and over how many samples, were applied. These
 // workers are released.
 func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
@@ -448,7 +459,7 @@ func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 	}
 	for _, w := range ws {
 		if int(w) < len(c.workers) && !c.workers[w].gone {
-			c.workers[w].released, c.workers[w].computes = at, true
+			c.workers[w].released, c.workers[w].computes, c.workers[w].late = at, true, 0
 		}
 	}
 	if t := c.trial; t != nil && at > t.begun {
@@ -632,6 +643,9 @@ func (f Fit) of(samples float64) float64 { return f.Fixed + f.PerSample*samples 
 // lags reports whether w, of which one iteration has arrived, took half longer than most for it, and has by now taken half longer than most for the second: nobody needs
 // to wait for its end to know that.
 func (c *Controller) lags(at time.Duration, w *watched) bool {
+	if w.seen == 1 && w.late > 0 {
+		return true
+	}
 	if w.seen != 1 || !w.computes || w.first <= 1.5*c.firsts() {
 		return false
 	}
@@ -731,15 +745,27 @@ func (c *Controller) obvious(f Forecast) bool {
 	return false
 }
 
-// glimpsed reports whether two iterations of everybody are remembered, and the plan is SSGD still. That is enough for a queue of samples: it is for nobody in particular, and its gradients are those of SSGD,
-// so that where it was for nothing little is lost.
-func (c *Controller) glimpsed() bool {
+// glimpsed has the kinds of plans that may be chosen before much was seen; nil: none, as the plan is not SSGD any more. Local steps are for what all iterations have in common, so one of each worker is enough for them. Where two are
+// remembered of all who are not at their second one that is enough for a queue of samples: it is for nobody in particular, and its gradients are those of SSGD, so that where it was for nothing little is lost.
+func (c *Controller) glimpsed() []string {
+	if !c.fled && !c.plan.Equal(SSGD(len(c.workers))) {
+		return nil
+	}
+	twice := 0
 	for i := range c.workers {
-		if w := &c.workers[i]; !w.gone && len(w.times.vals) < 2 {
-			return false
+		w := &c.workers[i]
+		switch {
+		case w.gone:
+		case len(w.times.vals) >= 2:
+			twice++
+		case !w.computes:
+			return []string{KindLocal}
 		}
 	}
-	return c.plan.Equal(SSGD(len(c.workers)))
+	if 2*twice < c.living() {
+		return []string{KindLocal}
+	}
+	return []string{KindLocal, KindQueue}
 }
 
 // unchanged reports whether a decision would be made from what the last one was made from: nobody's average has moved by a twentieth, nobody is overdue, the last one was content, and it was made within
@@ -759,8 +785,8 @@ func (c *Controller) unchanged(at time.Duration, times []time.Duration) bool {
 
 // crowded reports whether the processors of most workers' hosts are full: 0.75 of them or more are busy, over the iterations that are
 // remembered. Workers that share processors slow each other down, each in its turn, and all the more in a plan in which they wait less:
-// their times under one plan are no measure of another.
-func (c *Controller) crowded() bool {
+// their times under one plan are no measure of another. It goes by workers of which so many iterations say it.
+func (c *Controller) crowded(least float64) bool {
 	var shares []float64
 	for i := range c.workers {
 		sum, known := 0.0, 0.0
@@ -769,7 +795,7 @@ func (c *Controller) crowded() bool {
 				sum, known = sum+b, known+1
 			}
 		}
-		if !c.workers[i].gone && known >= needed-1 {
+		if !c.workers[i].gone && known >= least {
 			shares = append(shares, sum/known)
 		}
 	}
@@ -872,12 +898,20 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 			}
 		}
 	}
-	if at < c.rest {
+	if at < c.rest && !c.lacks {
 		return Decision{}, false
 	}
 	f, h, ok := c.look(at)
 	if !ok {
 		return Decision{}, false
+	}
+	if c.lacks {
+		c.lacks = false
+		if !c.obvious(f) { // else all plans come into question already
+			if d, change := c.escape(at, h, f); change {
+				return d, true
+			}
+		}
 	}
 	fastest, slowest := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, t := range f.Times {
@@ -906,9 +940,9 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		c.safe, c.since = false, at // from here on as usual
 	}
 	c.looked, c.lookedAt, c.content = append(c.looked[:0], f.Times...), at, false
-	sure, queue := c.sure(h, f), false
+	sure, few := c.sure(h, f), []string(nil)
 	if !sure && !c.obvious(f) {
-		if queue = c.glimpsed(); !queue {
+		if few = c.glimpsed(); few == nil {
 			return Decision{}, false
 		}
 	}
@@ -928,7 +962,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 			return d, true
 		}
 	}
-	best, err := c.choose(at, h, f, home, sure, queue)
+	best, err := c.choose(at, h, f, home, sure, few)
 	if err != nil {
 		return c.retreat(at, err.Error())
 	}
@@ -941,7 +975,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 			c.wants = 0
 			return Decision{}, false
 		}
-		if c.crowded() && !best.Plan.Equal(ssgd) && (c.slow < 0 || at-c.slowSince < persists) {
+		if c.crowded(needed-1) && !best.Plan.Equal(ssgd) && (c.slow < 0 || at-c.slowSince < persists) {
 			c.wants = 0 // now this one is slow, now that one: they share processors
 			return Decision{}, false
 		}
@@ -962,22 +996,27 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		c.homeward = 0
 	}
 	confirm := c.cfg.Confirm
-	if !sure && best.Cost.Seconds() > 0.7*present.Cost.Seconds() {
+	if !sure && !c.fled && best.Cost.Seconds() > 0.7*present.Cost.Seconds() {
 		return Decision{}, false
 	}
 	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
 		confirm = 1 // waiting to be surer costs more than being wrong
 	}
-	if c.wants++; c.wants < confirm || c.since > 0 && at-c.since < c.dwell(c.pace)<<c.calm {
+	if c.wants++; c.wants < confirm || c.since > 0 && !c.fled && at-c.since < c.dwell(c.pace)<<c.calm {
 		return Decision{}, false
 	}
+	return c.adopt(at, slowest, best, present), true
+}
+
+// adopt changes the plan to best, where iterations of the slowest worker take so long; present is the price of the one that is there.
+func (c *Controller) adopt(at, slowest time.Duration, best Decision, present Candidate) Decision {
 	gain := 1 - best.Cost.Seconds()/present.Cost.Seconds()
 	best.Gain = gain
-	if best.Plan.Equal(ssgd) {
+	if best.Plan.Equal(SSGD(len(c.workers))) {
 		c.trial = nil // a way home needs no trial
 		c.back = true
 	} else {
-		if c.plan.Equal(ssgd) {
+		if c.plan.Equal(SSGD(len(c.workers))) {
 			c.toll = leapt * gain * slowest.Seconds()
 			if c.back {
 				c.relapses, c.back = min(c.relapses+1, 6), false
@@ -985,9 +1024,43 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 		}
 		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + c.dwell(slowest), had: make([][]iteration, len(c.workers))}
 	}
-	c.plan, c.since, c.pace, c.wants = best.Plan.Clone(), at, slowest, 0
+	c.plan, c.since, c.pace, c.wants, c.fled = best.Plan.Clone(), at, slowest, 0, false
 	c.loss.changed()
-	return best, true
+	return best
+}
+
+// escape is out of a round of SSGD that late workers hold up, a quarter of all at most: x-order without them. What has arrived makes an update at once, which with a queue or shares begins with the next round. How long they
+// take nobody knows: half of what has lasted for t lasts for 2t and longer, whatever the scale (the prior 1/t of Jeffreys), so their iterations are priced as if they took twice as long as these have by now. If that is wrong, little is lost: in x-order
+// of nearly all an update waits for nobody in particular, and few gradients are stale. Who has kept its deadlines for long is waited for until twice the deadline: everybody has a hiccup once. As the plan was chosen blind, it is left without a dwell, and for a queue or local steps before much was seen.
+func (c *Controller) escape(at time.Duration, h History, f Forecast) (Decision, bool) {
+	n, late, slowest := len(c.workers), 0, time.Duration(0)
+	if c.cfg.Ring || c.cfg.Decider != nil || at-c.begun < settling || !c.plan.Equal(SSGD(n)) || c.crowded(1) {
+		return Decision{}, false
+	}
+	f.Times, h = slices.Clone(f.Times), slices.Clone(h)
+	for i := range c.workers {
+		if w := &c.workers[i]; w.late > 1 || w.late == 1 && w.seen <= remembered {
+			late++
+			f.Times[i] = max(2*(at-w.released), f.Times[i])
+			h[i] = []time.Duration{f.Times[i]}
+		}
+		slowest = max(slowest, f.Times[i])
+	}
+	plan := XOrder(n, max(c.living()-late, 1))
+	if late == 0 || late > max(c.living()/4, 1) || c.living() < 3 || c.isBanned(at, plan) {
+		return Decision{}, false
+	}
+	home, err := SSGD(n).PriceOver(h, f)
+	if err != nil {
+		return Decision{}, false
+	}
+	k, err := plan.PriceOver(h, f)
+	if err != nil || k.Cost.Seconds() > 0.7*home.Cost.Seconds() || c.cautious(f, k) > (1-c.cfg.Gain)*c.cautious(f, home) {
+		return Decision{}, false
+	}
+	d := c.adopt(at, slowest/2, Decision{Plan: k.Plan, Cost: k.Cost, Why: f.why(k, home.Cost) + ", as it seems"}, home)
+	c.fled = true
+	return d, true
 }
 
 // early reports whether SSGD, which is wanted, is to wait. Whoever was slow may be slow again, and to find out what it was left for costs a toll once more. So the plan that is there stays until staying has
@@ -1058,7 +1131,7 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast) (Decision, b
 	c.punish(at, c.plan, at-t.begun)
 	d := Decision{Plan: t.from, Cost: before.Cost, Why: fmt.Sprintf("back to %v: %v was to gain %.0f %%, but %.0f %% is seen (%.0f samples/s instead of %.0f)",
 		t.from.name(), c.plan.name(), 100*t.predicted, 100*gain, seen, priced)}
-	c.plan, c.since, c.wants = t.from.Clone(), at, 0
+	c.plan, c.since, c.wants, c.fled = t.from.Clone(), at, 0, false
 	c.loss.changed()
 	return d, true
 }
@@ -1093,8 +1166,8 @@ func (c *Controller) Verdict() *Verdict {
 	return v
 }
 
-// choose is the plan that would be best now; with queue a queue of samples, or SSGD.
-func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candidate, sure, queue bool) (Decision, error) {
+// choose is the plan that would be best now, of the kinds of few, or SSGD; nil: of all kinds.
+func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candidate, sure bool, few []string) (Decision, error) {
 	outside := ""
 	switch d := c.cfg.Decider.(type) {
 	case nil:
@@ -1135,7 +1208,7 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 		if k.Kind == KindStatic || k.Kind == KindRing {
 			most = 12
 		}
-		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == KindSSGD && k.Plan.Shares == nil || !sure && k.Plan.Shares != nil || queue && k.Kind != KindQueue {
+		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == KindSSGD && k.Plan.Shares == nil || !sure && k.Plan.Shares != nil || few != nil && !slices.Contains(few, k.Kind) {
 			continue
 		}
 		tried[k.Kind]++
@@ -1227,7 +1300,7 @@ func (c *Controller) retreat(at time.Duration, why string) (Decision, bool) {
 	if c.plan.Equal(home) {
 		return Decision{}, false
 	}
-	c.plan, c.since = home, at
+	c.plan, c.since, c.fled = home, at, false
 	return Decision{Plan: home, Why: "ssgd, to be safe: " + why}, true
 }
 
@@ -1238,10 +1311,19 @@ func (c *Controller) Deadline(w star.Worker) (d time.Duration, ok bool) {
 	vs := c.workers[w].times.vals
 	if len(vs) < needed {
 		// Whoever took long for its first iteration is looked at again when it has taken long for the second.
-		if o := &c.workers[w]; o.seen == 1 && !o.gone && c.seen && o.first > 1.5*c.firsts() {
+		o := &c.workers[w]
+		switch {
+		case o.seen == 0 || o.gone || !c.seen:
+			return 0, false
+		case o.seen == 1 && o.first > 1.5*c.firsts():
 			return max(seconds(1.5*c.firsts()), c.begun+settling-o.released), true
 		}
-		return 0, false
+		// Nor is anybody else waited for without end while little is known.
+		longest := c.firsts()
+		for _, v := range vs {
+			longest = max(longest, v)
+		}
+		return max(seconds(1.5*longest), c.begun+settling-o.released), true
 	}
 	if k := c.workers[w]; c.plan.Local > 0 { // longer than they were before there were such steps
 		vs = slices.Clone(vs)

@@ -2,6 +2,7 @@ package modes
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -40,11 +41,10 @@ func TestLagging(t *testing.T) {
 			record(w, 0, took)
 		}
 		k.Fired(c.first, []star.Worker{0, 1, 2, 3}, n*batch)
-		if d, ok := k.Deadline(2); ok != (c.first > 900*ms) || ok && d != time.Second {
-			t.Errorf("%s: a deadline of %v, %v", c.name, d, ok)
-		}
-		if d, ok := k.Deadline(1); ok {
-			t.Errorf("%s: a deadline of %v for a worker like the others", c.name, d)
+		for _, w := range []star.Worker{1, 2} {
+			if d, ok := k.Deadline(w); !ok || d != time.Second {
+				t.Errorf("%s: worker %d has a deadline of %v, %v", c.name, w, d, ok)
+			}
 		}
 		for _, w := range []star.Worker{0, 1, 3}[:c.others] {
 			record(w, 1, 600*ms)
@@ -59,6 +59,88 @@ func TestLagging(t *testing.T) {
 		}
 		if change && d.Gain < 0.4 {
 			t.Errorf("%s: gain %v", c.name, d.Gain)
+		}
+	}
+}
+
+// A round of SSGD that somebody holds up is left for x-order without them, which needs no more than that the deadline is over; and what was chosen blind is left for better ones without a dwell.
+func TestEscape(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, c := range []struct {
+		name     string
+		rounds   int           // of 600 ms before
+		late     []star.Worker // in the next one, after which nothing is known of them
+		missed   int           // deadlines
+		busy     float64       // of processors
+		cfg      ControllerConfig
+		momentum float64
+		after    time.Duration // since the release
+		want     string        // "": SSGD stays
+	}{
+		{name: "one, in the second round", rounds: 1, late: []star.Worker{2}, missed: 1, after: 1000 * ms, want: "x=7"},
+		{name: "before caches are warm", rounds: 1, late: []star.Worker{2}, missed: 1, after: 999 * ms},
+		{name: "one, later", rounds: 10, late: []star.Worker{2}, missed: 1, after: 900 * ms, want: "x=7"},
+		{name: "two", rounds: 10, late: []star.Worker{2, 5}, missed: 1, after: 900 * ms, want: "x=6"},
+		{name: "three, which is the network's slowness", rounds: 10, late: []star.Worker{2, 5, 6}, missed: 1, after: 900 * ms},
+		{name: "a little, with a short deadline", rounds: 10, late: []star.Worker{2}, missed: 1, after: 620 * ms, want: "x=7"},
+		{name: "nobody", rounds: 10, after: 900 * ms},
+		{name: "a hiccup after a long calm", rounds: 40, late: []star.Worker{2}, missed: 1, after: 900 * ms},
+		{name: "more than a hiccup", rounds: 40, late: []star.Worker{2}, missed: 2, after: 1800 * ms, want: "x=7"},
+		{name: "on full processors", rounds: 1, late: []star.Worker{2}, missed: 1, busy: 0.9, after: 1000 * ms},
+		{name: "on idle ones", rounds: 3, late: []star.Worker{2}, missed: 1, busy: 0.3, after: 1000 * ms, want: "x=7"},
+		{name: "in a ring", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: ControllerConfig{Ring: true}, after: 900 * ms},
+		{name: "with a decider", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: ControllerConfig{Decider: Cheapest{}}, after: 900 * ms},
+		{name: "with momentum", rounds: 10, late: []star.Worker{2}, missed: 1, cfg: ControllerConfig{Momentum: 0.9}, after: 900 * ms, want: "x=7"},
+	} {
+		c.cfg.Workers, c.cfg.Batch, c.cfg.Queue = n, batch, QueueParts
+		k, err := NewController(c.cfg, SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, step := time.Duration(0), int64(0)
+		record := func(w star.Worker, took time.Duration) {
+			r := star.Record{Worker: w, Step: step, Basis: step, Compute: took, Samples: batch}
+			r.Telemetry.Set(star.HostCPU, c.busy)
+			k.Observe(r)
+		}
+		all := []star.Worker{0, 1, 2, 3, 4, 5, 6, 7}
+		for range c.rounds {
+			for _, w := range all {
+				record(w, 600*ms)
+			}
+			at += 600 * ms
+			step++
+			k.Fired(at, all, n*batch)
+			if d, change := k.Decide(at); change {
+				t.Fatalf("%s: %v before anybody is late", c.name, d)
+			}
+		}
+		for _, w := range all {
+			if !slices.Contains(c.late, w) {
+				record(w, 600*ms)
+			}
+		}
+		if d, change := k.Decide(at + 610*ms); change {
+			t.Errorf("%s: %v before the deadline", c.name, d)
+		}
+		for range c.missed {
+			for _, w := range c.late {
+				k.Late(w)
+			}
+		}
+		d, change := k.Decide(at + c.after)
+		if change != (c.want != "") || change && d.Plan.String() != c.want {
+			t.Errorf("%s: %v, %v, want %q", c.name, d.Plan, change, c.want)
+		}
+		if !change {
+			continue
+		}
+		if !k.fled || k.Plan().String() != c.want || d.Gain < 0.3 {
+			t.Errorf("%s: %+v", c.name, d)
+		}
+		k.Installed(at, SSGD(n))
+		if k.fled {
+			t.Errorf("%s: a plan of somebody else's is taken for its own", c.name)
 		}
 	}
 }
@@ -120,7 +202,7 @@ func TestFearsTurnsEarly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := k.choose(time.Duration(rounds)*1800*time.Millisecond, h, f, home, false, false)
+			d, err := k.choose(time.Duration(rounds)*1800*time.Millisecond, h, f, home, false, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -350,6 +432,42 @@ func TestQueueIsTakenEarly(t *testing.T) {
 		}
 		if changed != c.rounds {
 			t.Errorf("%s: a change after %d rounds, want %d", c.name, changed, c.rounds)
+		}
+	}
+}
+
+// Where exchanges are most of all iterations, local steps are taken once one of each worker is remembered.
+func TestLocalStepsAreTakenEarly(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, c := range []struct {
+		push   time.Duration // of 600 ms
+		local  int
+		rounds int // after which the plan changes; 0: never
+	}{{480 * ms, MostLocal, 3}, {480 * ms, 0, 0}, {240 * ms, MostLocal, 0}} {
+		k, err := NewController(ControllerConfig{Workers: n, Batch: batch, Queue: QueueParts, Local: c.local}, SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([]star.Worker, n)
+		at, changed := time.Duration(0), 0
+		for r := range 6 {
+			at += 600 * ms
+			for w := range star.Worker(n) {
+				all[w] = w
+				k.Observe(star.Record{Worker: w, Step: int64(r), Basis: int64(r), Compute: 600*ms - c.push, Push: c.push, Samples: batch})
+			}
+			d, change := k.Decide(at) // the update waits for this
+			if !change {
+				k.Fired(at, all, n*batch)
+				continue
+			}
+			if changed = r + 1; d.Plan.kind() != KindLocal {
+				t.Errorf("%+v: %v (%s)", c, d.Plan, d.Why)
+			}
+			break
+		}
+		if changed != c.rounds {
+			t.Errorf("%+v: a change after %d rounds, want %d", c, changed, c.rounds)
 		}
 	}
 }

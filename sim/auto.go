@@ -24,6 +24,7 @@ type flight struct {
 	deadline time.Duration // 0: not known
 	released time.Duration
 	missed   int
+	told     int // of these
 	computes bool
 }
 
@@ -212,6 +213,12 @@ func (a *Auto) Join(at time.Duration, w star.Worker) {
 
 // Decide implements Pilot.
 func (a *Auto) Decide(at time.Duration) (modes.Plan, string, bool) {
+	for w, f := range a.watch {
+		if f.computes && f.deadline > 0 && at >= f.released+max(f.deadline, patience)<<f.told {
+			a.controller.Late(star.Worker(w))
+			a.watch[w].told++
+		}
+	}
 	d, change := a.controller.Decide(at)
 	return d.Plan, d.Why, change
 }

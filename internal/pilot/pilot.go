@@ -184,6 +184,7 @@ func (p *Pilot) Tell(l runlog.Line) []coord.Remark {
 			p.controller.Bound(theta, most)
 		}
 	case runlog.Late: // whoever waits for it waits: is that worth it?
+		p.controller.Late(e.Worker)
 		p.decide(l.T)
 	case runlog.Join:
 		p.controller.Join(l.T, e.Worker)

@@ -114,10 +114,10 @@ func changes(rs []coord.Remark) bool {
 	return false
 }
 
-// Nobody is slow: nothing is said, but once what iterations may take.
+// Nobody is slow: nothing is said, but what iterations may take, first and once it is known.
 func TestCalm(t *testing.T) {
 	p := begin(t, Config{})
-	if said, _ := ssgd(p, 100, 0, 2, 1); len(said) != 1 || said[0].Deadlines == nil {
+	if said, _ := ssgd(p, 100, 0, 2, 1); len(said) != 2 || said[0].Deadlines == nil || said[1].Deadlines == nil {
 		t.Errorf("%+v", said)
 	}
 }
@@ -189,7 +189,7 @@ func TestAdmission(t *testing.T) {
 // What iterations may take is passed on, and again when it has changed; a worker that is late then is left behind, although no update was made.
 func TestLate(t *testing.T) {
 	p := begin(t, Config{})
-	said, at := ssgd(p, 30, 0, 2, 1)
+	said, at := ssgd(p, 60, 0, 2, 1)
 	var last []time.Duration
 	for _, r := range said {
 		if r.Deadlines != nil {
@@ -220,7 +220,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// Who was slow in the first iteration is given a deadline for the second, and what is late then is reason enough for a plan; the deadline goes when the iteration was like the others'.
+// Who was slow in the first iteration is given a deadline for the second, and what is late then is reason enough for a plan; nothing is where its iteration was like theirs.
 func TestLateTheSecondTime(t *testing.T) {
 	for _, late := range []bool{true, false} {
 		p := begin(t, Config{})
@@ -258,8 +258,8 @@ func TestLateTheSecondTime(t *testing.T) {
 		} else {
 			record(2, 1, 2450*ms, 650*ms)
 			said = tell(2850*ms, runlog.Fire{Version: 2, Workers: everybody, Staleness: make([]int64, 4), Samples: 256})
-			if d := deadline(said); d != 0 || !slices.ContainsFunc(said, func(r coord.Remark) bool { return r.Deadlines != nil }) {
-				t.Errorf("still a deadline: %+v", said)
+			if d := deadline(said); d != 0 { // 975 ms, which is nearly the same
+				t.Errorf("a deadline of %v after an iteration like the others'", d)
 			}
 		}
 		if got := slices.ContainsFunc(said, func(r coord.Remark) bool { return r.Change != nil }); got != late {
