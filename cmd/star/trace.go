@@ -13,13 +13,19 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"star"
+	"star/cmd/internal/watch"
+	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
+	"star/runlog"
 	"star/trace"
 	"star/trace/ops"
+	"star/unpack"
 )
 
 func traceCommand() *cobra.Command {
@@ -35,8 +41,9 @@ func traceCommand() *cobra.Command {
 
 // imports are the settings of what reads step logs.
 type imports struct {
-	columns []string
-	gaps    string
+	columns  []string
+	gaps     string
+	profiles []*trace.Profile // of the files that are some
 }
 
 func (o *imports) declare(s *settings.Set) {
@@ -55,7 +62,7 @@ func (o *imports) read(s *settings.Set, paths []string) (*trace.Trace, []string,
 	}
 	m := &trace.Import{Columns: c, Drop: o.gaps == "drop"}
 	for _, path := range paths {
-		if err := readSteps(m, path); err != nil {
+		if err := o.readSteps(m, path); err != nil {
 			return nil, nil, member.FileError(member.FileError(err, trace.ErrCorrupt), ops.ErrTrace)
 		}
 	}
@@ -63,8 +70,8 @@ func (o *imports) read(s *settings.Set, paths []string) (*trace.Trace, []string,
 	return t, m.Notices, member.FileError(err, trace.ErrCorrupt)
 }
 
-// readSteps reads one file: a step log, or operations in Parquet.
-func readSteps(m *trace.Import, path string) error {
+// readSteps reads one file: a step log, a trace of PyTorch's profiler, or operations in Parquet.
+func (o *imports) readSteps(m *trace.Import, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -72,7 +79,14 @@ func readSteps(m *trace.Import, path string) error {
 	defer f.Close()
 	var magic [4]byte
 	if _, err := f.ReadAt(magic[:], 0); err != nil || string(magic[:]) != "PAR1" {
-		return m.Read(f, path)
+		br, err := unpack.Reader(f)
+		if err != nil {
+			return m.Read(f, path) // which says so
+		}
+		if head, _ := br.Peek(4096); trace.IsProfile(head) {
+			return o.readProfile(m, br, path)
+		}
+		return m.Read(br, path)
 	}
 	all, err := ops.Open(path)
 	if err != nil {
@@ -97,20 +111,95 @@ func readSteps(m *trace.Import, path string) error {
 	return nil
 }
 
+// readProfile reads the trace of one rank: what counts is its own time, without the waiting in collectives.
+func (o *imports) readProfile(m *trace.Import, r io.Reader, path string) error {
+	p, err := trace.ReadProfile(r, path)
+	if err != nil {
+		return err
+	}
+	if p.Rank < 0 {
+		p.Rank = len(o.profiles)
+		m.Notices = append(m.Notices, fmt.Sprintf("%s does not say its rank: it counts as %d, by its place", path, p.Rank))
+	}
+	o.profiles = append(o.profiles, p)
+	m.Drop = true // profiles begin and end where they like
+	for i, s := range p.Steps {
+		if err := m.Add(p.Rank, int64(i), max(s.Took-s.Wait, 1e-9), path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell has what was read as rows of star watch: a run log, and who was slow in words.
+func (o *imports) tell(s *settings.Set, t *trace.Trace, dir string, say func(string)) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return s.Invalid("run-log", err)
+	}
+	f, kept, err := process.CreateRunLog(filepath.Join(dir, process.RunLogName))
+	if err != nil {
+		return s.Invalid("run-log", err)
+	}
+	if kept != "" {
+		say("kept the run log that was there as " + kept)
+	}
+	log := runlog.NewWriter(f)
+	head := watch.NewHead(log, runlog.Start{Program: member.Program, Time: time.Now().UTC(), Job: "imported"}, say)
+	steps := func(w, i int) trace.ProfiledStep {
+		own := t.Relative(star.Worker(w), int64(i)) * t.Median.Seconds()
+		return trace.ProfiledStep{Took: own}
+	}
+	n := t.Steps
+	if len(o.profiles) == t.Workers {
+		by := make([]*trace.Profile, t.Workers)
+		for _, p := range o.profiles {
+			if p.Rank >= len(by) || by[p.Rank] != nil {
+				return errors.Join(member.FileError(fmt.Errorf("two profiles of rank %d, or none of one below %d", p.Rank, len(by)), trace.ErrCorrupt), log.Close())
+			}
+			by[p.Rank], n = p, min(n, len(p.Steps))
+		}
+		steps = func(w, i int) trace.ProfiledStep { return by[w].Steps[i] }
+	}
+	for w := range t.Workers {
+		head.Take(watch.Row{Kind: "hello", Rank: w, World: t.Workers, PID: w + 1, Host: "imported", How: "from " + t.Name, Script: "a job"}, 0)
+	}
+	at := time.Duration(0)
+	for i := range n {
+		longest := 0.0
+		for w := range t.Workers {
+			longest = max(longest, steps(w, i).Took)
+		}
+		at += time.Duration(longest * float64(time.Second))
+		for w := range t.Workers {
+			s := steps(w, i)
+			head.Take(watch.Row{Kind: "step", Rank: w, PID: w + 1, Host: "imported", Step: int64(i), Took: longest, Load: s.Load, Wait: longest - (s.Took - s.Wait), Samples: 1}, at)
+		}
+	}
+	head.End(at, "")
+	if err := log.Close(); err != nil {
+		return process.FullDisk(err)
+	}
+	say(fmt.Sprintf("star explain %s tells the story, star view %s shows it", dir, dir))
+	return nil
+}
+
 func traceImportCommand() *cobra.Command {
 	s := new(settings.Set)
 	var in imports
-	var out string
+	var out, story string
 	in.declare(s)
 	settings.Var(s, &out, "out", "-", "file of the trace; -: standard output")
+	settings.Var(s, &story, "run-log", "", "folder for a run log of the same, instead of a trace: for star explain, star view and star export; and say who was slow")
 	cmd := &cobra.Command{
 		Use:   "import FILE …",
 		Short: "Make a straggler trace of step logs",
 		Long: `Reads what the workers of a job logged of their steps, in one file or in several: CSV with a header or one JSON object on each line, plain or gzip, with
-a rank, a step and how long it took. Or operations in Parquet, of which the computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios.
+a rank, a step and how long it took. Or what torch.profiler has exported, a file of each rank: a step counts without the time in which only collectives
+ran. Or operations in Parquet, of which the computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios, or with --run-log who was slow.
 
   star trace import steps.csv --out job.csv
   star trace import rank0.jsonl rank1.jsonl --columns rank=file,step=iter,milliseconds=took
+  star trace import rank*.pt.trace.json.gz --run-log story    then star explain story
   star trace import trace-AR.parquet | gzip > AR.csv.gz`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -128,6 +217,9 @@ a rank, a step and how long it took. Or operations in Parquet, of which the comp
 			}
 			for _, n := range notices {
 				fmt.Fprintln(cmd.ErrOrStderr(), n)
+			}
+			if story != "" {
+				return in.tell(s, t, story, func(text string) { fmt.Fprintln(cmd.OutOrStdout(), text) })
 			}
 			if out == "-" {
 				_, err := t.WriteTo(cmd.OutOrStdout())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -71,5 +72,56 @@ func TestTraceAttribute(t *testing.T) {
 	}
 	if err := run("import", path); err != nil || !strings.HasSuffix(out.String(), "\n0,0,4,0.666667,0.666667\n0,1,8,1.33333,1.33333\n") {
 		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// Profiles of ranks that do not run on STAR come to the same story as a job of its own.
+func TestProfilesTellWhoWasSlow(t *testing.T) {
+	dir := t.TempDir()
+	for rank := range 3 {
+		var events []string
+		event := func(name string, at, took float64) {
+			events = append(events, fmt.Sprintf(`{"ph":"X","cat":"cpu_op","name":%q,"pid":1,"tid":1,"ts":%g,"dur":%g}`, name, at, took))
+		}
+		at := 0.0
+		for step := range 80 {
+			compute, took := 20e3+float64((step*7+rank*3)%11)*100, 72e3 // µs; rank 1 is slow from step 30 on
+			if rank == 1 && step >= 30 {
+				compute = 70e3
+			}
+			event("aten::mm", at, compute)
+			event("gloo:all_reduce", at+compute, took-compute-500)
+			event("Optimizer.step#SGD.step", at+took-500, 500)
+			at += took
+		}
+		text := fmt.Sprintf(`{"distributedInfo":{"rank":%d,"world_size":3},"traceEvents":[%s]}`, rank, strings.Join(events, ","))
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("rank%d.json", rank)), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := root()
+		var out bytes.Buffer
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		cmd.SetArgs(args)
+		if err := cmd.Execute(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out.String())
+		}
+		return out.String()
+	}
+	story := filepath.Join(dir, "story")
+	said := run("trace", "import", filepath.Join(dir, "rank2.json"), filepath.Join(dir, "rank0.json"), filepath.Join(dir, "rank1.json"), "--run-log", story)
+	for _, want := range []string{"3 ranks of a job", "rank 1 on imported is ", "x slow since step ", "(cause: compute)", "79 steps in"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("nobody says %q:\n%s", want, said)
+		}
+	}
+	if text := run("explain", story); !strings.Contains(text, "w1 ") || !strings.Contains(text, "slow") {
+		t.Error(text)
+	}
+	if text := run("trace", "import", filepath.Join(dir, "rank0.json"), filepath.Join(dir, "rank1.json"), filepath.Join(dir, "rank2.json")); !strings.Contains(text, "3 workers, 79 steps") {
+		t.Error(text)
 	}
 }

@@ -211,7 +211,7 @@ func (h *Head) begin(of []*came) {
 	h.start.Format = runlog.MaxFormat
 	h.start.Config, _ = json.Marshal(map[string]any{ // what readers of logs go by
 		"arch": "allreduce", "batch": batch, "workers": len(of), "mode": "ssgd", "optimizer": strings.ToLower(first.Optimizer), "momentum": first.Momentum,
-		"model": first.Script, "dataset": strings.Join(slices.Sorted(maps.Keys(h.hosts())), ", "), "seed": 0, "watched": first.How,
+		"model": first.Script, "dataset": h.where(), "seed": 0, "watched": first.How,
 	})
 	h.log.Write(0, h.start)
 	for w, r := range h.ranks {
@@ -222,7 +222,7 @@ func (h *Head) begin(of []*came) {
 		h.last = max(h.last, 0, min(r.last, h.last))
 	}
 	h.began = h.last
-	h.log.Write(h.last, runlog.Train{Workers: len(of), Model: first.Script, Params: first.Params, Plan: "ssgd"})
+	h.log.Write(h.last, runlog.Train{Workers: len(of), Model: first.Script, Data: h.where(), Params: first.Params, Plan: "ssgd"})
 	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true}) // cannot fail: there is a rank
 	h.history = history{n: len(of), batch: batch, momentum: first.Momentum}
 }
@@ -253,6 +253,9 @@ func (h *Head) hosts() map[string]int {
 	}
 	return hosts
 }
+
+// where are the hosts, in words.
+func (h *Head) where() string { return strings.Join(slices.Sorted(maps.Keys(h.hosts())), ", ") }
 
 // event says and writes what the detector found.
 func (h *Head) event(e straggler.Event) {
@@ -313,7 +316,7 @@ func (h *Head) End(at time.Duration, why string) {
 		h.say(h.silent())
 		return
 	}
-	r := runlog.Result{Arch: "allreduce", Mode: "ssgd", Workers: len(h.ranks), Model: h.ranks[0].Script, Dataset: strings.Join(slices.Sorted(maps.Keys(h.hosts())), ", "), Steps: h.version * int64(len(h.ranks)), Updates: h.version, Samples: h.samples,
+	r := runlog.Result{Arch: "allreduce", Mode: "ssgd", Workers: len(h.ranks), Model: h.ranks[0].Script, Dataset: h.where(), Steps: h.version * int64(len(h.ranks)), Updates: h.version, Samples: h.samples,
 		Wall: runlog.SecondsOf(h.last - h.began), SamplesPerS: float64(h.samples) / max((h.last-h.began).Seconds(), 1e-9), Error: why,
 		TrainLoss: runlog.Number(nan), TestLoss: runlog.Number(nan), Staleness: runlog.Staleness{Histogram: map[int64]int64{0: h.version * int64(len(h.ranks))}}}
 	h.log.Write(0, runlog.Summary{Result: r})
