@@ -1,0 +1,60 @@
+"""The scripts of examples/pytorch, small, as whole jobs of star run."""
+
+import difflib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any, List
+
+import pytest
+from conftest import PATIENCE, ROOT
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
+
+EXAMPLES = ROOT / "examples" / "pytorch"
+
+
+def run(star: str, folder: pathlib.Path, flags: List[str], script: str, *args: str) -> Any:
+    """The result of star run."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("STAR_")}
+    env.update(OMP_NUM_THREADS="1")
+    if not os.environ.get("STAR_TEST_INSTALLED"):
+        env["PYTHONPATH"] = str(ROOT / "python")
+    p = subprocess.run(
+        [star, "run", "--http", "off", "--listen", "127.0.0.1:0", "--json", "--join-timeout", "4m", "--workers", "2", *flags, "--", sys.executable, str(EXAMPLES / script), *args],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert p.returncode == 0, p.stdout + p.stderr
+    return json.loads(p.stdout)
+
+
+def test_mnist_beside_plain() -> None:
+    """What turns the classic script into one of STAR: an import, and a line each for the optimizer, the schedule, the evaluation and the data."""
+    plain, star = ((EXAMPLES / n).read_text().splitlines() for n in ("mnist_plain.py", "mnist.py"))
+    diff = [d for d in difflib.unified_diff(plain, star, n=0, lineterm="") if d[:1] in "+-" and d[:3] not in ("+++", "---")]
+    code = [d for d in diff if d[1:].strip() and "mnist_plain" not in d and '"""' not in d]
+    assert [d[0] for d in code].count("-") == 3 and [d[0] for d in code].count("+") == 5, "\n".join(diff)
+
+
+def test_mnist_plain() -> None:
+    p = subprocess.run([sys.executable, str(EXAMPLES / "mnist_plain.py"), "--count", "600", "--epochs", "2"], capture_output=True, text=True, timeout=PATIENCE)
+    assert p.returncode == 0, p.stderr
+    assert float(p.stdout.split("accuracy ")[1]) > 0.8
+
+
+def test_mnist(star: str, tmp_path: pathlib.Path) -> None:
+    r = run(star, tmp_path, ["--arch", "allreduce"], "mnist.py", "--count", "600", "--epochs", "2", "--batch-size", "32")
+    assert r["samples"] == 1200 and r["test_accuracy"] > 0.8, r
+
+
+def test_chars(star: str, tmp_path: pathlib.Path) -> None:
+    r = run(star, tmp_path, ["--mode", "ssgd"], "chars.py", "--epochs", "10", "--width", "32", "--layers", "1", "--length", "32", "--batch-size", "4")
+    assert r["test_loss"] < 3.6, r  # of 4.2 for letters by chance, 5.1 after an epoch
+
+
+def test_resnet(star: str, tmp_path: pathlib.Path) -> None:
+    args = ("--count", "200", "--epochs", "3", "--blocks", "1", "--width", "8", "--batch-size", "5", "--accumulate", "2", "--num-workers", "1", "--bf16")
+    r = run(star, tmp_path, ["--mode", "ssgd"], "resnet.py", *args)
+    assert r["samples"] == 600 and r["test_accuracy"] > 0.2, r
