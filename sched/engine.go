@@ -20,6 +20,8 @@ type Task struct {
 	due     float64 // when it ends, if nothing changes
 	index   int     // in State.ends; -1: is not running
 	at      []Share
+	partner *Task // that has the same GPUs
+	joined  bool  // the partner had them first
 }
 
 // Running says whether the task has GPUs.
@@ -81,6 +83,21 @@ func (s *State) Start(t *Task) bool {
 		return false
 	}
 	s.nodes.take(at)
+	s.start(t, at, 1)
+	return true
+}
+
+// Join starts a task on the GPUs of another, which nobody shares yet. From now on they run at these speeds, until one of them stops.
+func (s *State) Join(t, with *Task, speed, others float64) {
+	s.settle(with)
+	s.run(with, others)
+	s.start(t, with.at, speed)
+	t.partner, with.partner = with, t
+	t.joined, with.joined = true, false
+}
+
+// start has a task run on some GPUs.
+func (s *State) start(t *Task, at []Share, speed float64) {
 	t.at, t.Nodes = at, at
 	if math.IsNaN(t.Start) {
 		t.Start = s.Now
@@ -88,14 +105,23 @@ func (s *State) Start(t *Task) bool {
 	t.Queue += s.Now - t.waiting
 	t.since = s.Now
 	heap.Push(&s.ends, t)
-	s.run(t, 1)
-	return true
+	s.run(t, speed)
 }
 
 // run has a task run at a speed from now on.
 func (s *State) run(t *Task, speed float64) {
 	t.speed = speed
 	t.due = s.Now + t.Left/speed
+	if s.compat&Lucid != 0 { // it counts seconds down
+		t.due = s.Now
+		if speed == 1 {
+			t.due += math.Ceil(t.Left)
+		} else {
+			for left := t.Left; left > 0; left -= speed {
+				t.due++
+			}
+		}
+	}
 	heap.Fix(&s.ends, t.index)
 }
 
@@ -103,7 +129,13 @@ func (s *State) run(t *Task, speed float64) {
 func (s *State) settle(t *Task) {
 	if t.Running() {
 		d := s.Now - t.since
-		t.Left -= d * t.speed
+		if s.compat&Lucid == 0 || t.speed == 1 {
+			t.Left -= d * t.speed
+		} else {
+			for range int(d) {
+				t.Left -= t.speed
+			}
+		}
 		t.Attained += d * float64(t.GPUs)
 	}
 	t.since = s.Now
@@ -114,8 +146,18 @@ func (s *State) stop(t *Task) {
 	s.settle(t)
 	heap.Remove(&s.ends, t.index)
 	t.speed = 0
-	s.nodes.give(t.at)
-	t.at = nil
+	if p := t.partner; p != nil && p != t { // it keeps the GPUs
+		if p.joined && s.compat&Lucid != 0 { // it stays what it was, until its end
+			p.partner = p
+		} else {
+			s.settle(p)
+			s.run(p, 1)
+			p.partner = nil
+		}
+	} else {
+		s.nodes.give(t.at)
+	}
+	t.at, t.partner, t.joined = nil, nil, false
 }
 
 // Preempt takes a task's GPUs, at the cost of some seconds of work that are to be done again.

@@ -23,10 +23,13 @@ type nodes struct {
 func newNodes(c Cluster) *nodes {
 	n := &nodes{free: make([]uint64, c.Nodes), size: c.GPUs, total: c.Nodes * c.GPUs}
 	for i := range n.free {
-		n.free[i] = ^uint64(0) >> (64 - c.GPUs)
+		n.free[i] = n.all()
 	}
 	return n
 }
+
+// all is a node whose GPUs are all free.
+func (n *nodes) all() uint64 { return ^uint64(0) >> (64 - n.size) }
 
 func (n *nodes) count(node int) int { return bits.OnesCount64(n.free[node]) }
 
@@ -90,4 +93,20 @@ func (n *nodes) give(at []Share) {
 		n.free[s.Node] |= s.GPUs
 		n.total += bits.OnesCount64(s.GPUs)
 	}
+}
+
+// add adds a free node.
+func (n *nodes) add() {
+	n.free = append(n.free, n.all())
+	n.total += n.size
+}
+
+// drop has nobody use a node any more. False: it is in use.
+func (n *nodes) drop(node int) bool {
+	if n.free[node] != n.all() {
+		return false
+	}
+	n.free[node] = 0
+	n.total -= n.size
+	return true
 }

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,12 +12,14 @@ type Options struct {
 	Policy string  // one of Policies
 	Slot   float64 // s between rounds of policies that plan, at least
 	Compat Compat  // whose program to follow
+
+	Profile *Profile // for lucid
 }
 
 // policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
 var policies = map[string]func() Policy{
 	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias,
-	"edf": nil,
+	"edf": nil, "lucid": nil,
 }
 
 // Policies lists the names of policies.
@@ -35,20 +38,31 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 	if !ok {
 		return nil, fmt.Errorf("there is no policy %q: want one of %v", o.Policy, Policies())
 	}
+	for _, w := range []struct{ policy, column string }{{"qssf", "history (lgb_priority)"}, {"lucid", "estimate (ebm_priority)"}} {
+		if w.policy == o.Policy && !slices.ContainsFunc(jobs, func(j *Job) bool {
+			return j.Estimate != 0 && w.policy == "lucid" || j.History != 0 && w.policy == "qssf"
+		}) {
+			return nil, fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s", w.policy, w.column)
+		}
+	}
 	parts := map[string][]int{}
 	for i, j := range jobs {
 		if _, ok := clusters[j.VC]; !ok {
 			return nil, fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
 		}
 		switch {
-		case o.Policy == "qssf" && j.History == 0 && o.Compat == 0:
-			return nil, fmt.Errorf("job %s: qssf orders jobs by a predicted duration, and it has none: give the column history (lgb_priority)", j.ID)
-		case start == nil && j.Rates == nil:
+		case o.Policy == "edf" && j.Rates == nil:
 			return nil, fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
 			return nil, fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
 		}
 		parts[j.VC] = append(parts[j.VC], i)
+	}
+	if o.Policy == "lucid" {
+		if o.Profile == nil {
+			return nil, errors.New("lucid needs to know how fast jobs are that share GPUs, and forecasts: give --estimates")
+		}
+		return o.Profile.lucid(jobs, clusters, o.Compat), nil
 	}
 	out := make([]Outcome, len(jobs))
 	for vc, indices := range parts {

@@ -26,6 +26,7 @@ import (
 type schedSim struct {
 	set                                settings.Set
 	format, cluster, throughputs, jobs string
+	estimates                          string
 	compat                             string
 	policies                           []string
 	slot                               time.Duration
@@ -59,6 +60,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.format, "format", "star", "whose format the trace has", formats...)
 	settings.Var(s, &p.cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8, or a file of ElasticFlow or of Lucid (virtual clusters)")
 	settings.Var(s, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs, for the format elasticflow")
+	settings.Var(s, &p.estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
 	settings.Var(s, &p.policies, "policy", []string{"fifo"}, "one or more of "+strings.Join(sched.Policies(), ", "))
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
 	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid")
@@ -194,6 +196,29 @@ func (p *schedSim) clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, er
 	return map[string]sched.Cluster{"": one}, nil
 }
 
+// profile reads what lucid needs. Nil: --estimates does not say where.
+func (p *schedSim) profile() (*sched.Profile, error) {
+	if p.estimates == "" {
+		return nil, nil
+	}
+	var of sched.Profile
+	err := readInput(filepath.Join(p.estimates, "colocate_info.csv"), func(r io.Reader) (err error) {
+		of.Pairs, err = workload.ReadPairs(r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(p.estimates, "*throughput_pred.csv"))
+	if err == nil && len(files) != 1 {
+		err = p.set.Invalid("estimates", fmt.Errorf("want one file *throughput_pred.csv there, got %d", len(files)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &of, readInput(files[0], func(r io.Reader) error { return workload.ReadForecasts(r, &of) })
+}
+
 func (p *schedSim) sim(w io.Writer, trace string) error {
 	compat, err := sched.ParseCompat(p.compat)
 	if err != nil {
@@ -207,6 +232,10 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 		return err
 	}
 	vcs, err := p.clusters(jobs)
+	if err != nil {
+		return err
+	}
+	profile, err := p.profile()
 	if err != nil {
 		return err
 	}
@@ -224,7 +253,7 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 	var results []schedResult
 	for _, policy := range p.policies {
 		begin := time.Now()
-		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Compat: compat})
+		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Compat: compat, Profile: profile})
 		if err != nil {
 			return p.set.Invalid("policy", err)
 		}

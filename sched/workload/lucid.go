@@ -2,6 +2,7 @@ package workload
 
 import (
 	"io"
+	"time"
 
 	"star/sched"
 )
@@ -52,4 +53,47 @@ func LucidClusters(r io.Reader) ([]string, map[string]sched.Cluster, error) {
 		vcs[name] = sched.Cluster{Nodes: t.whole("num", 1), GPUs: 8}
 	}
 	return names, vcs, t.err
+}
+
+// ReadPairs reads how fast two jobs run on the same GPUs: model, dataset, batch size and amp of each, and their speeds as shares of those alone.
+func ReadPairs(r io.Reader) (map[[2]sched.Kind][2]float64, error) {
+	t := newTable(r)
+	t.need("model1", "dataset1", "batchsize1", "amp1", "speed1", "model2", "dataset2", "batchsize2", "amp2", "speed2")
+	pairs := map[[2]sched.Kind][2]float64{}
+	for t.next() {
+		var k [2]sched.Kind
+		var v [2]float64
+		for i, n := range []string{"1", "2"} {
+			k[i] = sched.Kind{Model: t.text("model" + n), Dataset: t.text("dataset" + n), Batch: t.whole("batchsize"+n, 0), AMP: t.whole("amp"+n, 0) == 1}
+			v[i] = t.number("speed"+n, 0)
+		}
+		if _, twice := pairs[k]; !twice {
+			pairs[k] = v
+		}
+	}
+	return pairs, t.err
+}
+
+// epoch is when the clock of Lucid's traces begins.
+var epoch = time.Date(2020, 4, 1, 0, 0, 0, 0, time.UTC)
+
+// ReadForecasts reads how many jobs, and GPUs, were forecast to be submitted in each ten minutes.
+func ReadForecasts(r io.Reader, p *sched.Profile) error {
+	t := newTable(r)
+	t.need("time", "pred_gpu_job", "pred_gpu_num")
+	for t.next() {
+		at, err := time.Parse(time.DateTime, t.text("time"))
+		if err != nil {
+			t.fail(t.line, "time is %q: want such as 2020-09-01 00:10:00", t.text("time"))
+		}
+		if len(p.Jobs) == 0 {
+			p.Begin = at.Sub(epoch).Seconds()
+		}
+		if at.Sub(epoch).Seconds() != p.Begin+600*float64(len(p.Jobs)) {
+			t.fail(t.line, "time is %q: want ten minutes more than in the line before", t.text("time"))
+		}
+		p.Jobs = append(p.Jobs, t.number("pred_gpu_job", -never))
+		p.GPUs = append(p.GPUs, t.number("pred_gpu_num", -never))
+	}
+	return t.err
 }

@@ -117,6 +117,47 @@ func TestLucidOracle(t *testing.T) {
 	}
 }
 
+// TestLucidProfiledOracle does so with Lucid itself: its profiler, and jobs that share GPUs.
+func TestLucidProfiledOracle(t *testing.T) {
+	dir := filepath.Join(reference(t), "lucid")
+	jobs, err := LucidTrace(open(t, dir, "trace_ordered.csv.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, vcs, err := LucidClusters(open(t, dir, "vc_config.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p sched.Profile
+	if p.Pairs, err = ReadPairs(open(t, dir, "colocate_info.csv")); err != nil {
+		t.Fatal(err)
+	}
+	if err = ReadForecasts(open(t, dir, "Venus_throughput_pred.csv"), &p); err != nil {
+		t.Fatal(err)
+	}
+	want := results(t, "job_id", dir, "results", "lucid.csv.gz")
+	bad, seen := 0, 0
+	out, err := sched.Run(jobs, vcs, sched.Options{Policy: "lucid", Compat: sched.Lucid, Profile: &p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range out {
+		w, ok := want[o.ID]
+		if !ok {
+			continue
+		}
+		seen++
+		if o.Start != w.number(t, "start_time") || o.End != w.number(t, "end_time") || o.Queue != w.number(t, "queue") {
+			if bad++; bad < 8 {
+				t.Errorf("job %s of %s (%d GPUs, submitted %.0f, %v s): started %.0f, ended %.0f, waited %v on %v; the original %v", o.ID, o.VC, o.GPUs, o.Submit, o.Duration, o.Start, o.End, o.Queue, o.Nodes, w)
+			}
+		}
+	}
+	if bad > 0 || seen != len(want) {
+		t.Errorf("%d of %d jobs differ, %d were compared", bad, len(want), seen)
+	}
+}
+
 // TestElasticFlowOracle compares each job with what ElasticFlow's simulator made of it.
 func TestElasticFlowOracle(t *testing.T) {
 	dir := filepath.Join(reference(t), "elasticflow")

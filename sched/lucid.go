@@ -1,0 +1,268 @@
+package sched
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+)
+
+// Kind is what jobs that share GPUs are told apart by.
+type Kind struct {
+	Model, Dataset string
+	Batch          int
+	AMP            bool
+}
+
+// Profile is what Lucid knows beside the jobs.
+type Profile struct {
+	Pairs map[[2]Kind][2]float64 // speeds of two jobs on the same GPUs, as shares of those alone
+	Begin float64                // of the forecasts, s
+	Jobs  []float64              // submissions that were forecast for each ten minutes from Begin on
+	GPUs  []float64              // GPUs of these
+}
+
+// Numbers of Lucid's simulator.
+const (
+	forecast    = 600.  // s of an entry of the forecasts
+	shareMemory = 24576 // MB of a GPU
+	shareScore  = 2     // of two jobs together
+	calm        = 2     // jobs in ten minutes: no more, and nobody need share
+	profileTime = 200.  // s
+	profileGPUs = 8     // no job with more is profiled, nor shares GPUs
+)
+
+// mean is the forecasts' mean over the five entries that begin after a time.
+func (p *Profile) mean(of []float64, now float64) (m float64) {
+	i := max(0, int((now-p.Begin)/forecast)+1)
+	if i >= len(of) {
+		return math.Inf(1)
+	}
+	of = of[i:min(len(of), i+5)]
+	for _, v := range of {
+		m += v
+	}
+	return m / float64(len(of))
+}
+
+func (j *Job) kind() Kind { return Kind{j.Model, j.Dataset, j.Batch, j.AMP} }
+
+// speeds is at what speeds two jobs run on the same GPUs. False: not known.
+func (p *Profile) speeds(a, b *Job, compat Compat) (of, other float64, ok bool) {
+	if compat&Lucid != 0 { // its table has other names for these
+		for _, m := range []string{"NeuMF", "ResNet50", "BERT", "Transformer"} {
+			if a.Model == m || b.Model == m {
+				return 1, 1, true
+			}
+		}
+	}
+	if s, ok := p.Pairs[[2]Kind{a.kind(), b.kind()}]; ok {
+		return s[0], s[1], true
+	}
+	s, ok := p.Pairs[[2]Kind{b.kind(), a.kind()}]
+	return s[1], s[0], ok
+}
+
+// colocation is the policy of Lucid in a virtual cluster.
+type colocation struct {
+	*Profile
+	waiting []*Task // by priority
+	running []*Task // in order of their starts
+
+	lent []float64 // when a node is lent to the profiler, and comes back, in turns
+	gone int       // how many of these times have passed
+}
+
+func (*colocation) late() float64 { return 1 }
+
+func priority(t *Task) float64 { return t.Estimate * float64(t.GPUs) }
+
+func (l *colocation) Decide(s *State) {
+	for _, t := range s.Ended {
+		l.running = slices.DeleteFunc(l.running, func(r *Task) bool { return r == t })
+	}
+	for ; l.gone < len(l.lent) && l.lent[l.gone] <= s.Now; l.gone++ {
+		if l.gone%2 == 1 {
+			s.nodes.add()
+		} else if i := slices.Index(s.nodes.free, s.nodes.all()); i >= 0 { // if none is idle, none is lent, and yet one comes back
+			s.nodes.drop(i)
+		}
+	}
+	if l.gone < len(l.lent) {
+		s.WakeAt(l.lent[l.gone])
+	}
+	l.waiting = append(l.waiting, s.Arrived...)
+	slices.SortStableFunc(l.waiting, func(a, b *Task) int { return cmp.Compare(priority(a), priority(b)) })
+	sharing := l.mean(l.Jobs, s.Now-math.Mod(s.Now, 100)) > calm
+	blocked := false
+	l.waiting = slices.DeleteFunc(l.waiting, func(t *Task) bool {
+		if blocked {
+			return false
+		}
+		if sharing && l.join(s, t) || s.Start(t) {
+			l.running = append(l.running, t)
+			return true
+		}
+		blocked = !sharing
+		return false
+	})
+	if len(l.waiting) > 0 {
+		s.WakeAt(s.Now - math.Mod(s.Now, 100) + 100)
+	}
+}
+
+// join has a job share the GPUs of the first that it can share with.
+func (l *colocation) join(s *State, t *Task) bool {
+	if t.GPUs > profileGPUs {
+		return false
+	}
+	for _, r := range l.running {
+		if r.partner != nil || r.GPUs != t.GPUs || r.Memory+t.Memory >= shareMemory || r.Score+t.Score > shareScore || priority(t) > 2*priority(r) {
+			continue
+		}
+		own, other, ok := l.speeds(t.Job, r.Job, s.compat)
+		if !ok {
+			continue
+		}
+		s.Join(t, r, own, other)
+		return true
+	}
+	return false
+}
+
+// profiled is what the profiler made of a job.
+type profiled struct {
+	start, end float64
+	done       bool // the job was so short that it ended there
+}
+
+// profile runs each job that is small enough for a while in a cluster of its own, and says which ended there. Scaled has the times at
+// which that cluster had a node more, and less, in turns, if it can have one.
+func (p *Profile) profile(jobs []*Job, c Cluster, scales bool) (of map[*Job]profiled, scaled []float64) {
+	of = map[*Job]profiled{}
+	due := slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return j.GPUs > profileGPUs })
+	slices.SortStableFunc(due, func(a, b *Job) int { return cmp.Compare(a.Submit, b.Submit) })
+	n := newNodes(c)
+	type run struct {
+		at  []Share
+		end float64
+	}
+	var running []run
+	var queue []*Job
+	more, again := false, false // there is a node more; jobs may start in the next second
+	for now := 0.; ; {
+		next := never
+		if len(due) > 0 {
+			next = due[0].Submit
+		}
+		for _, r := range running {
+			next = min(next, r.end)
+		}
+		if math.IsInf(next, 1) {
+			return of, scaled
+		}
+		if more || scales && len(queue) > 10 {
+			next = min(next, now-math.Mod(now, 10)+10)
+		}
+		if again {
+			next, again = min(next, now+1), false
+		}
+		now = next
+		running = slices.DeleteFunc(running, func(r run) bool {
+			if r.end <= now {
+				n.give(r.at)
+			}
+			return r.end <= now
+		})
+		for len(due) > 0 && due[0].Submit <= now {
+			queue = append(queue, due[0])
+			due = due[1:]
+		}
+		slices.SortStableFunc(queue, func(a, b *Job) int { return cmp.Compare(a.GPUs, b.GPUs) })
+		for len(queue) > 0 {
+			j := queue[0]
+			at := n.consolidate(j.GPUs)
+			if at == nil {
+				break
+			}
+			queue = queue[1:]
+			n.take(at)
+			r := profiled{start: now, end: now + min(j.Duration, profileTime), done: j.Duration <= profileTime}
+			of[j] = r
+			running = append(running, run{at, r.end})
+		}
+		if math.Mod(now, 10) == 0 && len(queue) > 10 && !more && scales {
+			more, again = true, true
+			n.add()
+			scaled = append(scaled, now)
+		}
+		if math.Mod(now, 100) == 0 && len(queue) < 5 && more && p.mean(p.GPUs, now) <= 40 && n.drop(len(n.free)-1) {
+			more = false
+			scaled = append(scaled, now)
+		}
+	}
+}
+
+// lenders says how many nodes which virtual clusters give the profiler: those of Lucid's evaluation, or else the largest one two.
+func lenders(clusters map[string]Cluster) map[string]int {
+	lent := map[string]int{}
+	largest := ""
+	for _, vc := range slices.Sorted(maps.Keys(clusters)) {
+		if vc == "vc8Gr" || vc == "vcefl" {
+			lent[vc] = 1
+		}
+		if clusters[vc].Nodes > clusters[largest].Nodes {
+			largest = vc
+		}
+	}
+	if len(lent) == 0 && clusters[largest].Nodes > 2 {
+		lent[largest] = 2
+	}
+	return lent
+}
+
+// moreLender gives it another one while it is short of them.
+const moreLender = "vcYVn"
+
+// lucid simulates jobs under Lucid: short ones end in the profiler, the others run in their virtual cluster, where they may share GPUs.
+func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster, compat Compat) []Outcome {
+	lent := lenders(clusters)
+	var of map[*Job]profiled
+	var scaled []float64
+	if len(lent) > 0 {
+		c := Cluster{}
+		for vc, n := range lent {
+			c.Nodes += n
+			c.GPUs = clusters[vc].GPUs
+		}
+		of, scaled = p.profile(jobs, c, clusters[moreLender].Nodes > 0)
+	}
+	out := make([]Outcome, len(jobs))
+	parts := map[string][]int{}
+	for i, j := range jobs {
+		if r, ok := of[j]; ok && r.done {
+			out[i] = Outcome{Job: j, Start: r.start, End: r.end, Queue: r.start - j.Submit}
+			continue
+		}
+		parts[j.VC] = append(parts[j.VC], i)
+	}
+	for vc, indices := range parts {
+		c := clusters[vc]
+		c.Nodes -= lent[vc]
+		var js []*Job
+		for _, i := range indices {
+			js = append(js, jobs[i])
+		}
+		policy := &colocation{Profile: p}
+		if vc == moreLender {
+			policy.lent = scaled
+		}
+		for k, o := range Simulate(js, c, policy, compat) {
+			if r, ok := of[o.Job]; ok {
+				o.Queue += r.start - o.Submit
+			}
+			out[indices[k]] = o
+		}
+	}
+	return out
+}
