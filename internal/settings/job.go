@@ -186,6 +186,8 @@ type Job struct {
 	JSON      bool
 	Progress  string // auto, plain or off
 
+	TensorBoard string // folder of event files
+
 	role Role
 }
 
@@ -308,6 +310,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.LogLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
 	Var(s, &j.LogFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
 	Var(s, &j.JSON, "json", false, "results as JSON on standard output")
+	Var(s, &j.TensorBoard, "tensorboard", "", "folder for scalars that TensorBoard shows while the job runs; star export makes them afterwards")
 	Var(s, &j.Progress, "progress", "auto", "auto: live on a terminal, lines otherwise", "auto", "plain", "off")
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/node"
+	"star/coord"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -85,7 +86,9 @@ func Server(use string) *cobra.Command {
 				return err
 			}
 			defer stop()
-			return node.Serve(ctx, job, log, b.coordinator.Store, func(r runlog.Result) error {
+			board := &scalars{dir: job.TensorBoard, out: job.Out, log: log}
+			defer board.end()
+			return node.Serve(ctx, job, log, func(c *coord.Coordinator) { b.coordinator.Store(c); board.begin() }, func(r runlog.Result) error {
 				if r.Steps == 0 && !r.Evaluated { // it did not come to a training
 					return nil
 				}
