@@ -362,7 +362,7 @@ func (g *Group) run(ctx context.Context, o operation, buf []byte) error {
 		g.site.End()
 	}
 	if err != nil {
-		if e := g.takeBack(); e != nil {
+		if e := g.reclaim(); e != nil {
 			err = errors.Join(err, e)
 		}
 		g.err = err

@@ -14,7 +14,7 @@ type transfer struct {
 	lo, hi, pos int
 	step        int
 	add, last   bool
-	lend        bool // of a send: nothing changes the bytes before the peer has received them, but for a result that they are part of
+	zeroCopy    bool // of a send: nothing changes the bytes before the peer has received them, but for a result that they are part of
 
 	// deps are earlier transfers that this one must not overtake where they overlap:
 	// a send waits for what is received into its range; a receive for that and for
@@ -31,12 +31,12 @@ type lane struct {
 	recvsFrom    bool
 
 	// State of the run in progress.
-	sent, received int    // sends and recvs that are complete
-	headOut        bool   // our header has left
-	headIn         bool   // the peer's header has come and fits
-	lender         lender // where the peer is lent memory
-	awaits         bool   // a receipt from the peer
-	owes           bool   // a receipt to the peer
+	sent, received int          // sends and recvs that are complete
+	headOut        bool         // our header has left
+	headIn         bool         // the peer's header has come and fits
+	zeroCopy       zeroCopyLink // where the peer is lent memory
+	awaits         bool         // a receipt from the peer
+	owes           bool         // a receipt to the peer
 }
 
 // compile cuts s for a vector of count elements of size bytes.
@@ -88,7 +88,7 @@ func arrange(s Schedule, ranks int, cuts []int) *program {
 			l.sendsTo = true
 			if lo, hi := cuts[m.Send.Lo], cuts[m.Send.Hi]; lo < hi {
 				id := int32(len(p.transfers))
-				t := transfer{lo: lo, hi: hi, pos: lo, step: m.Step, lend: true}
+				t := transfer{lo: lo, hi: hi, pos: lo, step: m.Step, zeroCopy: true}
 				for b := m.Send.Lo; b < m.Send.Hi; b++ {
 					blocks[b].sends = append(blocks[b].sends, id)
 					depend(&t, blocks[b].write)
@@ -111,7 +111,7 @@ func arrange(s Schedule, ranks int, cuts []int) *program {
 					}
 					if m.Add {
 						for _, s := range blocks[b].sends {
-							p.transfers[s].lend = false
+							p.transfers[s].zeroCopy = false
 						}
 					}
 					blocks[b].write, blocks[b].reads = id, blocks[b].reads[:0]
@@ -150,14 +150,14 @@ func (p *program) reset() {
 	for i := range p.lanes {
 		l := &p.lanes[i]
 		l.sent, l.received, l.headOut, l.headIn = 0, 0, !l.sendsTo, !l.recvsFrom
-		l.lender, l.awaits, l.owes = nil, false, false
+		l.zeroCopy, l.awaits, l.owes = nil, false, false
 	}
 }
 
-// lendable says whether l has memory to lend: a whole page at least.
-func (p *program) lendable(l *lane) bool {
+// zeroCopies says whether l has memory to lend: a whole page at least.
+func (p *program) zeroCopies(l *lane) bool {
 	for _, id := range l.sends {
-		if t := &p.transfers[id]; t.lend && t.hi-t.lo >= 2*pageSize {
+		if t := &p.transfers[id]; t.zeroCopy && t.hi-t.lo >= 2*pageSize {
 			return true
 		}
 	}

@@ -125,8 +125,8 @@ func (g *Group) execute(ctx context.Context) error {
 	calls := g.kind != "shm" // into the kernel
 	for i := range r.prog.lanes {
 		l := &r.prog.lanes[i]
-		if k := g.lends(g.peers[l.peer].link, r.buf); k != nil && r.prog.lendable(l) {
-			l.lender, l.awaits, calls = k, true, true
+		if k := g.zeroCopyLink(g.peers[l.peer].link, r.buf); k != nil && r.prog.zeroCopies(l) {
+			l.zeroCopy, l.awaits, calls = k, true, true
 		}
 	}
 	g.moved = time.Now()
@@ -363,7 +363,7 @@ func (g *Group) push(l *lane) (progress, want bool, err error) {
 
 // give sends bytes of t up to end, or fewer.
 func (l *lane) give(p *peer, t *transfer, buf []byte, end int) (int, error) {
-	if l.lender == nil || !t.lend {
+	if l.zeroCopy == nil || !t.zeroCopy {
 		return p.link.send(buf[t.pos:end])
 	}
 	if end < t.hi { // what is left of the last page will go with what follows
@@ -371,7 +371,7 @@ func (l *lane) give(p *peer, t *transfer, buf []byte, end int) (int, error) {
 			end = t.pos + head + pages
 		}
 	}
-	return l.lender.lend(buf[t.pos:end])
+	return l.zeroCopy.zeroCopySend(buf[t.pos:end])
 }
 
 // advance notes that n more bytes of t have been copied out of the vector.

@@ -39,7 +39,7 @@ type job struct {
 	n       int
 	version int64
 	life    int64 // 0: 1
-	began   int64 // Manifest.FirstLife
+	began   int64 // Manifest.FirstAttempt
 	name    string
 }
 
@@ -95,7 +95,7 @@ func (j job) save(st store, dir string, cuts ...int) error {
 	return writeManifest(st, dir, Manifest{
 		Job: cmp.Or(j.name, "job"), Model: "fc", ModelHash: "abc", Created: "2026-01-02T03:04:05Z", Residuals: residuals,
 		Params: int64(j.n), Layout: j.layout(), BufferLayout: []TensorSpec{{Name: "bn.mean", Shape: []int{3}}},
-		Version: j.version, Samples: 10 * j.version, Cursor: 11 * j.version, Generation: cmp.Or(j.life, 1), FirstLife: j.began,
+		Version: j.version, Samples: 10 * j.version, Cursor: 11 * j.version, Generation: cmp.Or(j.life, 1), FirstAttempt: j.began,
 		Optimizer: "adam", Steps: j.version + 5, Config: json.RawMessage(`{"lr": 0.1}`),
 		Shards: files, Buffers: &b, More: []File{more},
 	})
@@ -414,7 +414,7 @@ func TestForgedManifest(t *testing.T) {
 		"redo below nought":               func(m *Manifest) { m.Extra.Redo = []Span{{-1, 1}} },
 		"redo twice":                      func(m *Manifest) { m.Cursor, m.Extra.Redo = 20, []Span{{0, 4}, {3, 4}} },
 		"redo of what is used":            func(m *Manifest) { m.Extra.Redo = []Span{{0, 2}} },
-		"a job that began later":          func(m *Manifest) { m.FirstLife = 2 },
+		"a job that began later":          func(m *Manifest) { m.FirstAttempt = 2 },
 		"no data":                         func(m *Manifest) { m.Data = &Data{Name: "mnist/train"} },
 	} {
 		dir := t.TempDir()
@@ -698,7 +698,7 @@ func TestLatestAndKeep(t *testing.T) {
 	if err := Keep(root, 0, Manifest{}); err == nil {
 		t.Error("keep 0: no error")
 	}
-	if err := Keep(root, 3, Manifest{Job: "job", Generation: 3, FirstLife: 1}); err != nil {
+	if err := Keep(root, 3, Manifest{Job: "job", Generation: 3, FirstAttempt: 1}); err != nil {
 		t.Fatal(err)
 	}
 	var names []string

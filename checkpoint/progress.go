@@ -30,13 +30,13 @@ func (m *Manifest) checkProgress() string {
 	for _, c := range []struct {
 		name string
 		n    int64
-	}{{"version", m.Version}, {"samples", m.Samples}, {"cursor", m.Cursor}, {"generation", m.Generation}, {"first_life", m.FirstLife}, {"steps", m.Steps}, {"params", m.Params}} {
+	}{{"version", m.Version}, {"samples", m.Samples}, {"cursor", m.Cursor}, {"generation", m.Generation}, {"first_life", m.FirstAttempt}, {"steps", m.Steps}, {"params", m.Params}} {
 		if c.n < 0 || c.n > maxCount {
 			return fmt.Sprintf("%s is %d, expected 0 to 2^53", c.name, c.n)
 		}
 	}
-	if m.FirstLife > m.Generation {
-		return fmt.Sprintf("the job began with life %d, and this is life %d", m.FirstLife, m.Generation)
+	if m.FirstAttempt > m.Generation {
+		return fmt.Sprintf("the job began with life %d, and this is life %d", m.FirstAttempt, m.Generation)
 	}
 	if m.Samples > 0 && m.Version == 0 {
 		return fmt.Sprintf("%d samples are applied in no update", m.Samples)

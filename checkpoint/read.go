@@ -456,7 +456,7 @@ func Keep(dir string, k int, m Manifest) error {
 		}
 		// What cannot be read may be anybody's, and others of its life may tell.
 		if other, err := readManifest(st, Join(dir, e.Name)); err == nil {
-			own[e.Generation] = other.Job == m.Job && other.firstLife() == m.firstLife()
+			own[e.Generation] = other.Job == m.Job && other.firstAttempt() == m.firstAttempt()
 		}
 	}
 	complete := 0
@@ -479,15 +479,15 @@ func Keep(dir string, k int, m Manifest) error {
 	return nil
 }
 
-// firstLife is FirstLife, also of a job that has had no other, or whose writer did not tell.
-func (m *Manifest) firstLife() int64 { return cmp.Or(m.FirstLife, m.Generation) }
+// firstAttempt is FirstAttempt, also of a job that has had no other, or whose writer did not tell.
+func (m *Manifest) firstAttempt() int64 { return cmp.Or(m.FirstAttempt, m.Generation) }
 
-// Follows is the FirstLife of a job that goes on with the checkpoint and writes its own into the folder dir: in another folder that life is its first one.
+// Follows is the FirstAttempt of a job that goes on with the checkpoint and writes its own into the folder dir: in another folder that life is its first one.
 func (c *Checkpoint) Follows(dir string) int64 {
 	if in, _ := split(c.dir); !sameFolder(in, dir) {
 		return 0
 	}
-	return c.m.firstLife()
+	return c.m.firstAttempt()
 }
 
 // Discard removes the checkpoint folder dir if it is not complete: what a save that failed has left.

@@ -63,9 +63,9 @@ type Manifest struct {
 	Optimizer string `json:"optimizer"`
 	Steps     int64  `json:"steps"` // of the optimiser
 
-	// FirstLife is the generation of the job's first life in this folder; 0: this one. Whoever keeps only the newest of its checkpoints
+	// FirstAttempt is the generation of the job's first life in this folder; 0: this one. Whoever keeps only the newest of its checkpoints
 	// knows by it which ones are its own.
-	FirstLife int64 `json:"first_life,omitempty"`
+	FirstAttempt int64 `json:"first_life,omitempty"`
 
 	Data *Data `json:"data,omitempty"`
 

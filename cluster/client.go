@@ -47,11 +47,11 @@ type ClientConfig struct {
 // Client is a process's side of the service. Make it with NewClient and call Run once, in a
 // goroutine of its own. The other methods may be called from any goroutine.
 type Client struct {
-	cfg  ClientConfig
-	log  *slog.Logger
-	life string
-	acts chan func()   // what others want Run to do
-	done chan struct{} // closed when Run has ended
+	cfg     ClientConfig
+	log     *slog.Logger
+	process string
+	acts    chan func()   // what others want Run to do
+	done    chan struct{} // closed when Run has ended
 
 	mu    sync.Mutex
 	state string
@@ -92,7 +92,7 @@ func NewClient(cfg ClientConfig) *Client {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Client{cfg: cfg, log: cfg.Log.With("cluster", cfg.Cluster), life: NewID(), acts: make(chan func(), 16), done: make(chan struct{}),
+	return &Client{cfg: cfg, log: cfg.Log.With("cluster", cfg.Cluster), process: NewID(), acts: make(chan func(), 16), done: make(chan struct{}),
 		state: "connecting", lease: 10 * time.Second}
 }
 
@@ -342,7 +342,7 @@ func (c *Client) Run(ctx context.Context) error {
 // enlistment is who this is now.
 func (c *Client) enlistment() transport.Enlist {
 	e := c.cfg.Enlist()
-	e.Life = c.life
+	e.Life = c.process
 	return e
 }
 

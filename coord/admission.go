@@ -25,33 +25,33 @@ func InStep(p modes.Plan) bool {
 	return len(p.Groups) == 1 && p.Groups[0].Quorum == len(p.Groups[0].Members) && len(p.Groups[0].Riders) == 0
 }
 
-// petition is a change of plan that was asked for.
-type petition struct {
+// admissionRequest is a change of plan that was asked for.
+type admissionRequest struct {
 	change Change
 	after  int64
 }
 
 // ruling is the answer to one.
 type ruling struct {
-	*petition
+	*admissionRequest
 	ok  bool
 	why string
 }
 
 // ask asks for what the pilot wants.
 func (c *Coordinator) ask(ch *Change, after int64) {
-	q := &petition{*ch, after}
+	q := &admissionRequest{*ch, after}
 	if old := c.asking; old != nil {
 		c.ruled(old, false, "the pilot has changed its mind")
 	}
 	c.asking, c.permit = q, nil
 	c.cfg.Admission.Ask(q.change.Plan, func(ok bool, why string) {
-		c.post(event{kind: kindSaying, saying: &saying{ruling: &ruling{q, ok, why}}})
+		c.post(event{kind: kindPilotAction, action: &pilotAction{ruling: &ruling{q, ok, why}}})
 	})
 }
 
 // ruled writes an answer into the run log, and tells the pilot.
-func (c *Coordinator) ruled(q *petition, ok bool, why string) {
+func (c *Coordinator) ruled(q *admissionRequest, ok bool, why string) {
 	at := c.elapsed()
 	l := runlog.Admission{Plan: q.change.Plan.String(), Granted: ok, Now: c.engine.Plan().String(), Why: why, After: q.after}
 	c.cfg.RunLog.Write(at, l)
@@ -68,17 +68,17 @@ func (c *Coordinator) spare() {
 // abide does what an answer says.
 func (c *Coordinator) abide(r *ruling) error {
 	switch {
-	case r.petition == c.asking && r.ok:
+	case r.admissionRequest == c.asking && r.ok:
 		if because := c.deaf(); because != "" {
 			c.yield(because)
 			return nil
 		}
-		c.asking, c.permit = nil, r.petition
+		c.asking, c.permit = nil, r.admissionRequest
 		c.refused = nil
-		c.ruled(r.petition, true, r.why)
+		c.ruled(r.admissionRequest, true, r.why)
 		ch := &c.permit.change
 		return c.install(ch.Plan, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: r.after})
-	case r.petition == c.asking, r.petition == c.permit && !r.ok:
+	case r.admissionRequest == c.asking, r.admissionRequest == c.permit && !r.ok:
 		c.asking, c.permit = nil, nil
 		if !InStep(c.engine.Plan()) && !c.manual && !c.final && !c.ended {
 			home := modes.SSGD(c.cfg.Workers)
@@ -87,7 +87,7 @@ func (c *Coordinator) abide(r *ruling) error {
 				return err
 			}
 		}
-		c.ruled(r.petition, false, r.why)
+		c.ruled(r.admissionRequest, false, r.why)
 		c.refused = &Refusal{r.change.Plan.String(), r.why, c.elapsed().Seconds()}
 	}
 	return nil

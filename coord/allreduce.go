@@ -175,7 +175,7 @@ type Order struct {
 	Ring    transport.Ring
 	Save    transport.Save
 	Buffers transport.Buffers
-	Payload []byte // of buffers: float32; of release: Stand.Memo
+	Payload []byte // of buffers: float32; of release: Stand.Metadata
 	Branch  transport.Branch
 	Detach  transport.Detach
 	Route   transport.Route

@@ -59,8 +59,8 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 		released = released || len(orders[i].Releases) > 0
 	}
 	c.onRecord(orders)
-	if released && c.cfg.Office != nil {
-		c.memo = c.engine.Memo(c.term())
+	if released && c.cfg.Lease != nil {
+		c.metadata = c.engine.Metadata(c.term())
 	}
 	for i := range orders {
 		c.follow(&orders[i])
@@ -69,7 +69,7 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 
 // onRecord has the run log on disk, where others may coordinate. An error of the log is for tick.
 func (c *Coordinator) onRecord(orders []engine.Ready) {
-	if c.cfg.Office != nil && len(orders) > 0 {
+	if c.cfg.Lease != nil && len(orders) > 0 {
 		c.cfg.RunLog.Flush()
 	}
 }
@@ -105,7 +105,7 @@ func (c *Coordinator) fire(o *engine.Ready) {
 	f := &o.Fire
 	for _, s := range c.servers {
 		if s.hello.Shards > 0 {
-			c.send(s, func() error { return transport.Send(s.conn, *f, o.Memo) })
+			c.send(s, func() error { return transport.Send(s.conn, *f, o.Metadata) })
 		}
 	}
 	if o.Silent {
@@ -126,7 +126,7 @@ func (c *Coordinator) fire(o *engine.Ready) {
 	}
 }
 
-// record writes down the updates that the ledger has ordered, when it has: what comes behind them in the run log happened behind them, whenever they are carried out.
+// record writes down the updates that the scheduler has ordered, when it has: what comes behind them in the run log happened behind them, whenever they are carried out.
 func (c *Coordinator) record(orders []engine.Ready) {
 	for i := range orders {
 		if o := &orders[i]; o.Fire.Seq > 0 && !o.Silent && !o.Recorded {
@@ -168,7 +168,7 @@ func (c *Coordinator) release(r transport.Release) {
 	if !p.flight.from.IsZero() && c.engine.Worker(r.Worker).Led && !c.beside(p) {
 		c.meter.add(span{p.flight.from.Sub(c.begun), p.flight.to.Sub(c.begun), min(p.last.NetOut, float64(4*c.hello.Params))}, c.cfg.Workers)
 	}
-	c.send(p, func() error { return transport.Send(p.conn, r, c.memo) })
+	c.send(p, func() error { return transport.Send(p.conn, r, c.metadata) })
 }
 
 // evictions takes out of what is ready who is to leave.

@@ -199,7 +199,7 @@ func (c *Coordinator) evaluable(e *transport.EvalResult) error {
 
 // asked says what is wrong with the number of an evaluation that somebody has made.
 func (c *Coordinator) asked(eval int64) error {
-	if c.heir == nil && eval > c.rounds {
+	if c.takeover == nil && eval > c.rounds {
 		return fmt.Errorf("evaluation %d, and the last one was %d", eval, c.rounds)
 	}
 	return nil
@@ -255,7 +255,7 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 			return c.past("a shard has moved", m.Version)
 		}
 	case transport.KindStanding:
-		if c.cfg.Office == nil {
+		if c.cfg.Lease == nil {
 			return errors.New("it stands to a coordinator that nobody else can replace")
 		}
 	}
@@ -268,7 +268,7 @@ func (c *Coordinator) speaksFor(p *peer, kind transport.Kind, shard int) error {
 	if shard < 0 || shard >= len(c.shards) {
 		return fmt.Errorf("%v of shard %d, of %d", kind, shard, len(c.shards))
 	}
-	if !c.hosts[[2]int{p.rank, shard}] && (c.copies == nil || c.cfg.Office == nil) {
+	if !c.hosts[[2]int{p.rank, shard}] && (c.copies == nil || c.cfg.Lease == nil) {
 		return fmt.Errorf("%v of shard %d, which it has not", kind, shard)
 	}
 	return nil

@@ -125,14 +125,14 @@ type Config struct {
 
 	Generation int64 // lives of this job: one more than that of the checkpoint it resumes from
 
-	// Office is the right to coordinate, where other processes may take the job over; Heir is what the one before has left, for
+	// LeaderLease is the right to coordinate, where other processes may take the job over; Handover is what the one before has left, for
 	// a job that is taken over (succession.go). Nil: there are no others; the job begins here.
-	Office Office
-	Heir   *Estate
+	Lease    LeaderLease
+	Handover *Handover
 
-	// Council is how many servers may coordinate: those of the lowest ranks. They are not told that the job is over: whoever holds the office has them
+	// Coordinators is how many servers may coordinate: those of the lowest ranks. They are not told that the job is over: whoever holds the lease has them
 	// agree on that once the result is out.
-	Council int
+	Coordinators int
 
 	Settings json.RawMessage // the effective configuration: line 1 of the run log
 

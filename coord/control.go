@@ -129,8 +129,8 @@ func (c *Coordinator) command(args []string) (any, error) {
 		return map[string]any{"version": c.engine.State().Version}, nil
 	case verb == "stop" && len(rest) == 0:
 		limit := c.engine.State().Cursor
-		if !c.bequeath(func(e *Estate) { e.Limit = limit }) {
-			return nil, c.deposed
+		if !c.persistHandover(func(e *Handover) { e.Limit = limit }) {
+			return nil, c.leaseLost
 		}
 		c.engine.Stop()
 		c.cfg.RunLog.Write(c.elapsed(), runlog.Stop{Limit: limit, Why: "star ctl"})
@@ -168,7 +168,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.cfg.Office != nil && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
+	if c.cfg.Lease != nil && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
 		return nil, fmt.Errorf("mode %v: with --coordinators the members of a ring compute whole batches: which parts are in an update would be lost with the coordinator", p)
 	}
 	if err := c.engine.Fits(p); err != nil {
@@ -208,7 +208,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 // mostKept is how many gradients an update of p may be made of, where workers go on before it is made.
 func mostKept(p modes.Plan) (most int) {
 	for _, g := range p.Groups {
-		if g.Again {
+		if g.NonBlocking {
 			most = max(most, g.Quorum)
 		}
 	}
@@ -236,8 +236,8 @@ func (c *Coordinator) install(p modes.Plan, line runlog.Plan) error {
 	if p = c.graft(p); p.Equal(from) || c.stopping.frozen {
 		return nil
 	}
-	if !c.bequeath(func(e *Estate) { e.Plan, e.Manual, e.Grows = p, c.manual, c.auto != nil }) {
-		return c.deposed
+	if !c.persistHandover(func(e *Handover) { e.Plan, e.Manual, e.Grows = p, c.manual, c.auto != nil }) {
+		return c.leaseLost
 	}
 	c.stats.switches++
 	c.refused = nil

@@ -2,7 +2,7 @@
 // the sample stream, turns arrivals into Fires for the shards and Releases for the
 // workers, and writes the run log.
 //
-// There is one Coordinator for a job. Its decisions are made by the ledger, which is
+// There is one Coordinator for a job. Its decisions are made by the scheduler, which is
 // pure; everything that touches sockets and clocks is in this file and its
 // neighbours. One goroutine (Run) owns all of it; a reader goroutine for each
 // connection turns frames into events.
@@ -94,7 +94,7 @@ type membership struct {
 	own      []net.IP        // of this host; nil: not looked up yet
 	seeder   *peer
 	key      string         // makes the passes that workers show to shards
-	lives    int64          // passes that were made here
+	passes   int64          // passes that were made here
 	diverged map[int]string // why, of workers that have left because their numbers are none
 }
 
@@ -116,7 +116,7 @@ type placing struct {
 // applying is what makes updates, and what is said of them.
 type applying struct {
 	engine     engine.Engine // nil: the training has not begun
-	memo       []byte        // that goes with releases of a ring, where others may take over
+	metadata   []byte        // that goes with releases of a ring, where others may take over
 	checks     validation
 	auto       *autoTree // nil: the plan's tree is as it is
 	norms      map[int64]*normSum
@@ -129,12 +129,12 @@ type applying struct {
 // piloting is who chooses the mode.
 type piloting struct {
 	given    string // the mode as somebody has given it; empty: nobody has, or a pilot chooses
-	tower    *tower
-	manual   bool            // star ctl mode: the pilot is not heeded
-	asking   *petition       // of the pilot, not answered yet
-	permit   *petition       // that was granted, and is in force
-	refused  *Refusal        // nil: nothing; never changed once it is here
-	verdicts []workerVerdict // of the pilot, on workers that are slow now
+	pilot    *pilotRunner
+	manual   bool              // star ctl mode: the pilot is not heeded
+	asking   *admissionRequest // of the pilot, not answered yet
+	permit   *admissionRequest // that was granted, and is in force
+	refused  *Refusal          // nil: nothing; never changed once it is here
+	verdicts []workerVerdict   // of the pilot, on workers that are slow now
 
 	deadlines []time.Duration // by rank; see Remark
 }
@@ -164,9 +164,9 @@ type parting struct {
 
 // leadership is what there is where others may coordinate.
 type leadership struct {
-	heir    *succession // nil: the job has begun here
-	estate  Estate      // for a successor, with an Office
-	deposed error       // why the office is lost
+	takeover  *takeover // nil: the job has begun here
+	handover  Handover  // for a successor, with a LeaderLease
+	leaseLost error     // why the lease is lost
 }
 
 // New makes the coordinator of one job.
@@ -177,8 +177,8 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
 	}
-	if cfg.Replicas > cfg.Servers-cfg.Council && cfg.Ring == nil {
-		return nil, &Error{exitUsage, fmt.Sprintf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, cfg.Servers-cfg.Council)}
+	if cfg.Replicas > cfg.Servers-cfg.Coordinators && cfg.Ring == nil {
+		return nil, &Error{exitUsage, fmt.Sprintf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, cfg.Servers-cfg.Coordinators)}
 	}
 	if err := cfg.checkSize(); err != nil {
 		return nil, &Error{exitUsage, err.Error()}
@@ -261,7 +261,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 	}
 	defer context.AfterFunc(c.life, func() { conn.Close() })()
 	if h.Role != transport.RoleTool {
-		if h.Role != transport.RoleServer || h.Rank >= c.cfg.Council {
+		if h.Role != transport.RoleServer || h.Rank >= c.cfg.Coordinators {
 			c.conns.Add(1)
 			defer c.conns.Add(-1)
 		}
@@ -302,7 +302,7 @@ func (c *Coordinator) Accept(conn transport.Conn, h transport.Hello, payload []b
 
 // turnAway answers who comes when Run has ended: the job is over, or this process's part in it.
 func (c *Coordinator) turnAway(conn transport.Conn) {
-	if c.deposed != nil {
+	if c.leaseLost != nil {
 		transport.Refer(conn, transport.Elsewhere{})
 		return
 	}
@@ -329,25 +329,25 @@ const settle = 2 * time.Second
 func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 	c.begun = time.Now()
 	c.progress, c.started = c.begun, c.begun.UTC()
-	if c.heir != nil {
-		c.begun = c.when(c.heir.estate.Begun)
+	if c.takeover != nil {
+		c.begun = c.when(c.takeover.handover.Begun)
 	}
 	c.result = c.cfg.Result
 	c.idle = flightrecorder.Open("coordinator", "the update after version", "", "who is missing comes, or is silent for --dead-after")
 	defer c.idle.Close()
 	var err error
-	if c.heir != nil && c.heir.estate.End != nil {
+	if c.takeover != nil && c.takeover.handover.End != nil {
 		err = c.conclude(ctx)
 	} else {
 		err = c.loop(ctx)
 		c.lastWords()
-		if !errors.Is(err, ErrDeposed) {
+		if !errors.Is(err, ErrLeaseLost) {
 			err = c.conclusion(ctx, err)
 		}
 	}
-	if errors.Is(err, ErrDeposed) {
-		c.deposed = err // before done is closed: see turnAway
-		c.abdicate(err)
+	if errors.Is(err, ErrLeaseLost) {
+		c.leaseLost = err // before done is closed: see turnAway
+		c.stepDown(err)
 	}
 	close(c.done)
 	time.AfterFunc(settle, c.hangUp)
@@ -366,15 +366,15 @@ func (c *Coordinator) loop(ctx context.Context) error {
 	look := time.NewTimer(time.Second)
 	defer look.Stop()
 	for !c.ended {
-		if c.deposed != nil {
-			return c.deposed
+		if c.leaseLost != nil {
+			return c.leaseLost
 		}
 		if c.sick != nil && c.engine == nil {
 			return c.sick
 		}
 		select {
 		case <-c.over():
-			return ErrDeposed
+			return ErrLeaseLost
 		case e := <-c.events:
 			if err := c.handle(e); err != nil {
 				return c.ending(ctx, err)
@@ -410,7 +410,7 @@ func (c *Coordinator) ending(ctx context.Context, err error) error {
 		}
 	default:
 	}
-	if c.stopping.cause != nil && !errors.Is(err, ErrDeposed) {
+	if c.stopping.cause != nil && !errors.Is(err, ErrLeaseLost) {
 		return c.stopping.cause
 	}
 	if ctx.Err() != nil {
@@ -451,7 +451,7 @@ func (c *Coordinator) sharded() bool { return len(c.shards) > 0 }
 // finish says good-bye to everybody, but to those that may coordinate.
 func (c *Coordinator) finish(exit int, reason string) {
 	for _, p := range slices.Concat(c.workers, c.servers, c.late, []*peer{c.checks.peer}) {
-		if p == nil || p.gone || p.role == transport.RoleServer && p.rank < c.cfg.Council {
+		if p == nil || p.gone || p.role == transport.RoleServer && p.rank < c.cfg.Coordinators {
 			continue
 		}
 		c.send(p, func() error {

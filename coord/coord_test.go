@@ -1721,10 +1721,10 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 					Say(m, transport.Tally{Worker: me, Generation: ring.Generation, Version: version, Hash: 1 + version}, nil)
 					Say(m, transport.EvalResult{Worker: me, Eval: r.Eval, Version: version, Count: 1}, nil)
 				}
-				told.set(func() { told.memos = append(told.memos, o.Payload) })
-				if memo, err := engine.ParseRingMemo(o.Payload, m.Welcome.Workers); err == nil && memo.Version > w.c.cfg.Resume.Version &&
-					!strings.Contains(w.run.String(), fmt.Sprintf(`"version":%d,"workers":`, memo.Version)) {
-					w.t.Errorf("worker %d remembers that version %d is complete, and the log does not say so yet", rank, memo.Version)
+				told.set(func() { told.metadata = append(told.metadata, o.Payload) })
+				if metadata, err := engine.ParseRingMetadata(o.Payload, m.Welcome.Workers); err == nil && metadata.Version > w.c.cfg.Resume.Version &&
+					!strings.Contains(w.run.String(), fmt.Sprintf(`"version":%d,"workers":`, metadata.Version)) {
+					w.t.Errorf("worker %d remembers that version %d is complete, and the log does not say so yet", rank, metadata.Version)
 				}
 				time.Sleep(time.Second)
 				Say(m, transport.Arrive{Record: star.Record{Worker: me, Step: version, Basis: version, Samples: r.Count, Loss: 1}}, nil)
@@ -1749,13 +1749,13 @@ func (w *world) ringWorker(rank int, codec string, saving func(m *Member, s tran
 
 // ringTold is what a ringWorker was told.
 type ringTold struct {
-	m       *Member
-	mu      sync.Mutex
-	welcome transport.Welcome
-	rings   []transport.Ring
-	memos   [][]byte
-	leaves  bool      // it was told to end
-	left    time.Time // it was let go; zero: it was not
+	m        *Member
+	mu       sync.Mutex
+	welcome  transport.Welcome
+	rings    []transport.Ring
+	metadata [][]byte
+	leaves   bool      // it was told to end
+	left     time.Time // it was let go; zero: it was not
 }
 
 func (r *ringTold) set(f func()) {

@@ -52,15 +52,15 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 	} else if c.lastSave != nil {
 		err = &Error{exitFailure, fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", c.lastSave)}
 	}
-	if c.cfg.Office != nil {
+	if c.cfg.Lease != nil {
 		c.cfg.RunLog.Flush() // a successor writes nothing of what was before; close says what is wrong
 		end := &Ending{Exit: exit, Reason: reason, Result: c.result, Code: codeOf(err)}
 		if err != nil {
 			end.Error = err.Error()
 		}
 		// Who was told to end the job has it end, whoever agrees.
-		if !c.bequeath(func(e *Estate) { e.End = end }) && ctx.Err() == nil {
-			return c.deposed
+		if !c.persistHandover(func(e *Handover) { e.End = end }) && ctx.Err() == nil {
+			return c.leaseLost
 		}
 	}
 	c.finish(exit, reason)
@@ -69,7 +69,7 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 
 // conclude ends a job whose end the coordinator before has noted. Who was not told before it was lost comes, and is told; the others are gone.
 func (c *Coordinator) conclude(ctx context.Context) error {
-	e := c.heir.estate
+	e := c.takeover.handover
 	end := e.End
 	c.result = end.Result
 	c.log.Info("the job was over when its coordinator was lost", "term", c.term(), "exit", end.Exit, "reason", end.Reason)
@@ -86,14 +86,14 @@ func (c *Coordinator) conclude(ctx context.Context) error {
 	for len(awaited) > 0 {
 		select {
 		case <-c.over():
-			return ErrDeposed
+			return ErrLeaseLost
 		case ev := <-c.events:
 			p := ev.peer
 			switch {
 			case ev.kind == transport.KindControl:
 				ev.reply <- reply{err: "the job is over"}
 			case p == nil || p.gone:
-			case ev.kind == transport.KindHello && ev.hello.Job == c.cfg.Job && p.role == transport.RoleServer && p.rank < c.cfg.Council:
+			case ev.kind == transport.KindHello && ev.hello.Job == c.cfg.Job && p.role == transport.RoleServer && p.rank < c.cfg.Coordinators:
 				// What it is to hear is heard by all of those at once. It has noticed that the coordinator before is lost, and so have the others.
 				if !noticed {
 					noticed = true

@@ -14,8 +14,8 @@ import (
 
 // How a job ends is agreed on before anybody is told, and those who may coordinate are not told.
 func TestEndIsNoted(t *testing.T) {
-	office := newDesk(1)
-	play(t, Config{Workers: 1, Servers: 2, Steps: 3, Office: office, Council: 1}, func(w *world) {
+	lease := newTestLease(1)
+	play(t, Config{Workers: 1, Servers: 2, Steps: 3, Lease: lease, Coordinators: 1}, func(w *world) {
 		stands, b := w.server(0, 0, false), w.server(1, 1, false)
 		x := w.worker(0)
 		w.finished(time.Minute)
@@ -30,7 +30,7 @@ func TestEndIsNoted(t *testing.T) {
 			t.Errorf("one that may coordinate was told that the job is over: %v", stands.last)
 		default:
 		}
-		if end := office.last().End; end == nil || end.Exit != 0 || end.Code != 0 || end.Result.Samples != w.result.Samples || end.Result.Samples == 0 {
+		if end := lease.last().End; end == nil || end.Exit != 0 || end.Code != 0 || end.Result.Samples != w.result.Samples || end.Result.Samples == 0 {
 			t.Errorf("noted is %+v", end)
 		}
 		if w.c.Connected() != 0 {
@@ -44,12 +44,12 @@ func TestEndIsNoted(t *testing.T) {
 func TestEndThatIsNotAgreedOn(t *testing.T) {
 	for name, told := range map[string]bool{"the job is done": false, "it was told to end": true} {
 		t.Run(name, func(t *testing.T) {
-			office := newDesk(1)
-			play(t, Config{Workers: 1, Servers: 1, Steps: 3, Office: office}, func(w *world) {
+			lease := newTestLease(1)
+			play(t, Config{Workers: 1, Servers: 1, Steps: 3, Lease: lease}, func(w *world) {
 				b := w.server(0, 1, false)
 				x := w.worker(0)
 				time.Sleep(1500 * time.Millisecond)
-				office.set(nil, errors.New("no majority"))
+				lease.set(nil, errors.New("no majority"))
 				if told {
 					w.end(errors.New("SIGINT"))
 				}
@@ -58,8 +58,8 @@ func TestEndThatIsNotAgreedOn(t *testing.T) {
 				<-x.gone
 				var lost *LostError
 				var refused *transport.RejectError
-				if told && (errors.Is(w.err, ErrDeposed) || !errors.As(b.last, &refused) || !errors.As(x.err, &refused)) ||
-					!told && (!errors.Is(w.err, ErrDeposed) || !errors.As(b.last, &lost) || !errors.As(x.err, &lost)) {
+				if told && (errors.Is(w.err, ErrLeaseLost) || !errors.As(b.last, &refused) || !errors.As(x.err, &refused)) ||
+					!told && (!errors.Is(w.err, ErrLeaseLost) || !errors.As(b.last, &lost) || !errors.As(x.err, &lost)) {
 					t.Errorf("Run ends with %v, a server with %v, a worker with %v", w.err, b.last, x.err)
 				}
 			})
@@ -81,13 +81,13 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
-			p.estate.End, p.estate.Seats = &c.end, map[int]int{1: 1}
+			p.handover.End, p.handover.Seats = &c.end, map[int]int{1: 1}
 			if c.end.Result.Samples == 0 {
-				p.estate = Estate{End: &c.end}
+				p.handover = Handover{End: &c.end}
 			}
-			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Council: 1, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				begun := time.Now()
-				none := name == "everybody is gone already" || len(p.estate.Workers) == 0
+				none := name == "everybody is gone already" || len(p.handover.Workers) == 0
 				if !none {
 					for rank := range 2 {
 						_, err := w.join(hello(rank), enrolment)
@@ -132,8 +132,8 @@ func TestWaitsForWhoWasNotTold(t *testing.T) {
 	}{"nobody has noticed": {false, unreachable + absentGrace}, "one has": {true, time.Second + absentGrace}} {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
-			p.estate.End = &Ending{Reason: "finished"}
-			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Council: 1, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+			p.handover.End = &Ending{Reason: "finished"}
+			play(t, Config{Workers: 2, Servers: 3, Steps: 5, Coordinators: 1, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				begun := time.Now()
 				time.Sleep(time.Second)
 				if c.comes {
@@ -169,7 +169,7 @@ func TestCheckpointIsThereAlready(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := live(5, 40)
 			var discarded []string
-			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate,
+			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
 				Save: func(cp Checkpoint) (string, error) {
 					if c.fails {
 						return "", errors.New("a complete checkpoint is not written over")
@@ -184,7 +184,7 @@ func TestCheckpointIsThereAlready(t *testing.T) {
 				w.worker(0)
 				w.worker(1)
 				w.finished(time.Minute)
-				want := map[bool]string{true: "old", false: "new"}[c.fails] + fmt.Sprintf(" c%d-%d", 5, p.estate.Generation)
+				want := map[bool]string{true: "old", false: "new"}[c.fails] + fmt.Sprintf(" c%d-%d", 5, p.handover.Generation)
 				switch {
 				case c.there && (w.err != nil || w.result.Checkpoint != want):
 					t.Errorf("%v; the checkpoint is %q, want %q", w.err, w.result.Checkpoint, want)
@@ -203,7 +203,7 @@ func TestCheckpointIsThereAlready(t *testing.T) {
 func TestPartIsThereAlready(t *testing.T) {
 	p := live(5, 40)
 	var discarded []string
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate,
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover,
 		Save:    func(Checkpoint) (string, error) { return "", errors.New("parts are missing") },
 		Saved:   func(id string) (string, bool) { return "old", id != "c5-9" },
 		Discard: func(id string) { discarded = append(discarded, id) },

@@ -15,8 +15,8 @@ type (
 // RingPlan says whether p can be done by all-reduce.
 func RingPlan(p modes.Plan) error { return engine.RingPlan(p) }
 
-// NewerMemo is that of two memos (Stand.Memo) which was made later.
-func NewerMemo(a, b []byte) []byte { return engine.NewerMemo(a, b) }
+// NewerMemo is that of two metadata (Stand.Metadata) which was made later.
+func NewerMetadata(a, b []byte) []byte { return engine.NewerMetadata(a, b) }
 
 // Scales of the update rule (docs/modes.md).
 const (

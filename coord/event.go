@@ -78,15 +78,15 @@ type event struct {
 	held     transport.Held
 	control  []string
 	reply    chan<- reply
-	saying   *saying
+	action   *pilotAction
 	enlist   transport.Enlist
 	usage    transport.Usage
-	standing transport.Standing
+	report   transport.Standing
 	note     *runlog.Shift
 }
 
-// kindSaying marks an event of the pilot. No frame has it.
-const kindSaying transport.Kind = 255
+// kindPilotAction marks an event of the pilot. No frame has it.
+const kindPilotAction transport.Kind = 255
 
 type reply struct {
 	json []byte
@@ -162,7 +162,7 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	case transport.KindUsage:
 		e.usage, err = transport.ParseUsage(f.Header)
 	case transport.KindStanding:
-		e.standing, err = transport.ParseStanding(f.Header)
+		e.report, err = transport.ParseStanding(f.Header)
 	case transport.KindPing:
 		_, err = transport.ParsePing(f.Header)
 	case transport.KindPong:
@@ -194,8 +194,8 @@ func (c *Coordinator) handle(e event) error {
 	switch e.kind {
 	case transport.KindControl:
 		return c.control(e)
-	case kindSaying:
-		return c.heed(e.saying)
+	case kindPilotAction:
+		return c.apply(e.action)
 	case kindNote:
 		c.noted(*e.note)
 		return nil
@@ -271,8 +271,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 		if c.copies != nil {
 			return c.normAt(p, e)
 		}
-		if c.succeeds() {
-			c.heir.norms = append(c.heir.norms, heard{p, e})
+		if c.settling() {
+			c.takeover.norms = append(c.takeover.norms, heard{p, e})
 			return nil
 		}
 		return c.norm(p, e)
@@ -294,7 +294,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 	case transport.KindUsage:
 		p.load.usage, p.load.heard = e.usage, true
 	case transport.KindStanding:
-		return c.stood(p, e.standing, e.payload)
+		return c.stood(p, e.report, e.payload)
 	default:
 		return c.drop(p, fmt.Errorf("unexpected frame %v from a server", e.kind))
 	}

@@ -117,7 +117,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		return
 	}
 	vouched := false
-	if c.cfg.Fits != nil && c.heir == nil { // what was left says what the job trains
+	if c.cfg.Fits != nil && c.takeover == nil { // what was left says what the job trains
 		if vouched, err = c.cfg.Fits(h, e); err != nil {
 			c.refuse(p, exitDisagree, err.Error())
 			return
@@ -138,7 +138,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	rank, err := freeRank(p.rank, c.taken(), "worker")
 	if err != nil {
 		exit := exitUsage
-		if (c.engine != nil || c.heir != nil) && p.rank < len(c.workers) { // its earlier life, or try, may be gone, and nobody has noticed yet
+		if (c.engine != nil || c.takeover != nil) && p.rank < len(c.workers) { // its earlier life, or try, may be gone, and nobody has noticed yet
 			exit = exitRestart
 		}
 		c.refuse(p, exit, err.Error())
@@ -278,7 +278,7 @@ func (c *Coordinator) takeOver() error {
 // yields says whether those who have enrolled make way for a worker that differs from them: before the training begins, where nobody of them is left,
 // or what they train nobody vouches for, and somebody does for what it trains.
 func (c *Coordinator) yields(vouched bool) bool {
-	if c.engine != nil || c.heir != nil || c.cfg.Validation != nil {
+	if c.engine != nil || c.takeover != nil || c.cfg.Validation != nil {
 		return false
 	}
 	for _, p := range c.workers {
@@ -315,7 +315,7 @@ func (c *Coordinator) beginAnew() {
 
 // tryAssign cuts the parameter vector once all servers and a worker are there.
 func (c *Coordinator) tryAssign() {
-	if c.assigned || c.enrolled == nil || c.heir != nil {
+	if c.assigned || c.enrolled == nil || c.takeover != nil {
 		return
 	}
 	k := 0
@@ -408,8 +408,8 @@ func (c *Coordinator) welcome(p *peer) {
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch,
 	}
-	if c.heir != nil && c.cfg.Ring == nil {
-		w.Step = c.heir.steps[p.rank] + 1
+	if c.takeover != nil && c.cfg.Ring == nil {
+		w.Step = c.takeover.steps[p.rank] + 1
 	}
 	buffers := c.cfg.Buffers
 	if c.engine != nil { // it comes back
@@ -431,8 +431,8 @@ func (c *Coordinator) welcome(p *peer) {
 
 // pass makes what the worker that is welcomed with a rank now shows to shards. Its number is higher than those before it, also those of coordinators before.
 func (c *Coordinator) pass(rank int, step int64) string {
-	c.lives++
-	return transport.Pass(c.key, transport.RoleWorker, rank, transport.Life{Number: c.term()<<32 + c.lives, Step: step})
+	c.passes++
+	return transport.Pass(c.key, transport.RoleWorker, rank, transport.Attempt{Number: c.term()<<32 + c.passes, Step: step})
 }
 
 // tryStart begins the training once everybody is there.
@@ -464,7 +464,7 @@ func (c *Coordinator) tryStart() {
 	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
 	c.stats.begin(c.progress, now.Used)
 	if c.cfg.Pilot != nil {
-		c.fly()
+		c.startPilot()
 	}
 	at := c.elapsed()
 	line := runlog.Train{Workers: c.cfg.Workers, Shards: len(c.shards),
@@ -488,7 +488,7 @@ func (c *Coordinator) tryStart() {
 		c.resumeLog()
 	}
 	if c.trained() {
-		t := engine.Told{Before: c.heir.memo.Steps, With: c.withParameters()}
+		t := engine.Told{Before: c.takeover.metadata.Steps, With: c.withParameters()}
 		for _, w := range t.With {
 			t.Tallies = append(t.Tallies, c.workers[w].stand.Told...)
 		}
@@ -505,21 +505,21 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	g := engine.Config{
 		Workers: c.cfg.Workers, Shards: len(c.shards), Batch: c.cfg.Batch, Limit: c.end(engine.Round(plan, c.cfg.Batch, c.cfg.first())),
 		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Strides: c.cfg.Strides,
-		Guard: c.cfg.Poison != PoisonOff, Memos: c.cfg.Office != nil, MaxParams: c.hello.Params,
+		Guard: c.cfg.Poison != PoisonOff, WithMetadata: c.cfg.Lease != nil, MaxParams: c.hello.Params,
 	}
 	if c.trained() && c.cfg.Ring != nil {
 		c.recollect()
 	}
 	g.From = c.cfg.Resume
 	if c.trained() {
-		g.After, g.Limit = c.heir.after(), c.heir.estate.Limit
+		g.After, g.Limit = c.takeover.after(), c.takeover.handover.Limit
 	}
 	if r := c.cfg.Ring; r != nil {
 		g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}
 	} else {
-		g.Doors = make([]bool, len(c.workers))
+		g.Reachable = make([]bool, len(c.workers))
 		for w, p := range c.workers {
-			g.Doors[w] = p != nil && p.hello.Addr != ""
+			g.Reachable[w] = p != nil && p.hello.Addr != ""
 		}
 	}
 	return engine.New(g)

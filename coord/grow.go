@@ -29,7 +29,7 @@ func (c *Config) grows() bool { return c.first() < c.Workers || c.Least > 0 }
 
 // least is how many workers there must be for the training to go on. A job that another process can take over, which then waits for workers, waits for them without that, too.
 func (c *Config) least() int {
-	if c.Council > 0 && c.Ring == nil {
+	if c.Coordinators > 0 && c.Ring == nil {
 		return max(c.Least, 1)
 	}
 	return c.Least
@@ -111,7 +111,7 @@ func (c *Coordinator) wanting() []string {
 // are there, not from all ranks. Other plans are as they were: a barrier never waits for more than those who live.
 func (c *Coordinator) sized(p modes.Plan) modes.Plan {
 	c.spares = 0
-	if !c.cfg.grows() || len(p.Groups) != 1 || !p.Groups[0].DropLate || p.Groups[0].Again || len(p.Groups[0].Riders) > 0 {
+	if !c.cfg.grows() || len(p.Groups) != 1 || !p.Groups[0].DropLate || p.Groups[0].NonBlocking || len(p.Groups[0].Riders) > 0 {
 		return p
 	}
 	c.spares = len(p.Groups[0].Members) - p.Groups[0].Quorum
@@ -134,7 +134,7 @@ func (c *Coordinator) resized(p modes.Plan) modes.Plan {
 // resize follows a change of the workers with the quorum, where it depends on them.
 func (c *Coordinator) resize() error {
 	plan, live := c.engine.Plan(), c.engine.Live()
-	if c.spares == 0 || len(plan.Groups) != 1 || plan.Groups[0].Again || live == 0 {
+	if c.spares == 0 || len(plan.Groups) != 1 || plan.Groups[0].NonBlocking || live == 0 {
 		return nil
 	}
 	p := c.resized(plan)
@@ -144,7 +144,7 @@ func (c *Coordinator) resize() error {
 	return c.install(p, runlog.Plan{Why: fmt.Sprintf("%d workers are there: an update goes without %d of them", live, min(c.spares, live-1))})
 }
 
-// shortage is a job that has fewer workers than it wants (Config.Least): what the ledger orders is kept until others have come.
+// shortage is a job that has fewer workers than it wants (Config.Least): what the scheduler orders is kept until others have come.
 type shortage struct {
 	since time.Time // zero: there are enough
 	held  []engine.Ready

@@ -246,7 +246,7 @@ func TestLastWorkerWhereOthersMayCoordinate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			play(t, Config{Workers: 2, Servers: 2, Council: 1, Steps: 20, Office: newDesk(1), JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+			play(t, Config{Workers: 2, Servers: 2, Coordinators: 1, Steps: 20, Lease: newTestLease(1), JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
 				w.server(0, 0, false)
 				w.server(1, 1, false)
 				var a, b *fakeWorker

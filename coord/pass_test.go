@@ -10,26 +10,26 @@ import (
 
 // Each life of a rank has a higher number than those before it, and the coordinator that takes a job over goes on with the key and above all numbers.
 func TestPassesOfLives(t *testing.T) {
-	cfg := func(d *desk) Config {
-		return Config{Workers: 2, Servers: 1, Plan: modes.SSGD(2), Batch: 8, Samples: 1000, Office: d}
+	cfg := func(d *testLease) Config {
+		return Config{Workers: 2, Servers: 1, Plan: modes.SSGD(2), Batch: 8, Samples: 1000, Lease: d}
 	}
-	first, err := New(cfg(newDesk(1)))
+	first, err := New(cfg(newTestLease(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := New(cfg(newDesk(1)))
+	other, err := New(cfg(newTestLease(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if first.key == "" || first.key == other.key {
 		t.Fatalf("keys %q and %q", first.key, other.key)
 	}
-	note, err := json.Marshal(Estate{Plan: modes.SSGD(2), Shards: []transport.ShardInfo{{To: 10}}, Owner: []int{0}, Key: first.key})
+	note, err := json.Marshal(Handover{Plan: modes.SSGD(2), Shards: []transport.ShardInfo{{To: 10}}, Owner: []int{0}, Key: first.key})
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := cfg(newDesk(2))
-	if next.Heir, err = ParseEstate(note); err != nil {
+	next := cfg(newTestLease(2))
+	if next.Handover, err = ParseHandover(note); err != nil {
 		t.Fatal(err)
 	}
 	second, err := New(next)
@@ -38,10 +38,10 @@ func TestPassesOfLives(t *testing.T) {
 	}
 	last := int64(-1)
 	for i, p := range []string{first.pass(1, 0), first.pass(1, 7), second.pass(1, 8), second.pass(1, 9)} {
-		life, ok := transport.CheckPass(first.key, transport.RoleWorker, 1, p)
-		if !ok || life.Number <= last || life.Step != []int64{0, 7, 8, 9}[i] {
-			t.Errorf("pass %d: %v, %+v, after %d", i, ok, life, last)
+		attempt, ok := transport.CheckPass(first.key, transport.RoleWorker, 1, p)
+		if !ok || attempt.Number <= last || attempt.Step != []int64{0, 7, 8, 9}[i] {
+			t.Errorf("pass %d: %v, %+v, after %d", i, ok, attempt, last)
 		}
-		last = life.Number
+		last = attempt.Number
 	}
 }

@@ -60,8 +60,8 @@ type Change struct {
 	Predicted float64 // part of the cost that it saves; NaN: nobody said
 }
 
-// tower is the coordinator's side of a Pilot: lines wait here until its goroutine takes them.
-type tower struct {
+// pilotRunner is the coordinator's side of a Pilot: lines wait here until its goroutine takes them.
+type pilotRunner struct {
 	mu    sync.Mutex
 	queue []runlog.Line
 	wake  chan struct{}
@@ -69,8 +69,8 @@ type tower struct {
 	heard int64 // lines to which all that the pilot has to say has been posted
 }
 
-// saying is a Remark with the number of lines that were told before it, or what has come of a Study, or the answer of the Admission, or the end of a checkpoint.
-type saying struct {
+// pilotAction is a Remark with the number of lines that were told before it, or what has come of a Study, or the answer of the Admission, or the end of a checkpoint.
+type pilotAction struct {
 	Remark
 	after   int64
 	learned *runlog.Predictor
@@ -78,10 +78,10 @@ type saying struct {
 	written *written
 }
 
-// fly starts the pilot's goroutine, which ends with the coordinator.
-func (c *Coordinator) fly() {
-	t := &tower{wake: make(chan struct{}, 1)}
-	c.tower = t
+// startPilot starts the pilot's goroutine, which ends with the coordinator.
+func (c *Coordinator) startPilot() {
+	t := &pilotRunner{wake: make(chan struct{}, 1)}
+	c.pilot = t
 	go func() {
 		var told int64
 		var batch []runlog.Line
@@ -101,7 +101,7 @@ func (c *Coordinator) fly() {
 						go c.work(s.Study, told)
 						continue
 					}
-					if !c.post(event{kind: kindSaying, saying: &saying{Remark: s, after: told}}) {
+					if !c.post(event{kind: kindPilotAction, action: &pilotAction{Remark: s, after: told}}) {
 						return
 					}
 				}
@@ -115,7 +115,7 @@ func (c *Coordinator) fly() {
 
 // lastWords notes, when the job is over, what the pilot has decided too late, and how far it was heard: where it lags behind, it is not waited for.
 func (c *Coordinator) lastWords() {
-	t := c.tower
+	t := c.pilot
 	if t == nil {
 		return
 	}
@@ -126,8 +126,8 @@ func (c *Coordinator) lastWords() {
 	for {
 		select {
 		case e := <-c.events:
-			if e.kind == kindSaying && e.saying.Change != nil {
-				c.unheeded(e.saying.Change, e.saying.after, isOver)
+			if e.kind == kindPilotAction && e.action.Change != nil {
+				c.notApplied(e.action.Change, e.action.after, isOver)
 			}
 		default:
 			c.cfg.RunLog.Write(c.elapsed(), runlog.Heard{After: heard})
@@ -139,8 +139,8 @@ func (c *Coordinator) lastWords() {
 // isOver is why nothing is made of a plan that comes when the job has ended, or is evaluated for the last time.
 const isOver = "the job is over"
 
-// unheeded notes a plan of the pilot that is not installed.
-func (c *Coordinator) unheeded(ch *Change, after int64, because string) {
+// notApplied notes a plan of the pilot that is not installed.
+func (c *Coordinator) notApplied(ch *Change, after int64, because string) {
 	p := ch.Plan.String()
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Unheeded{Plan: p, Why: ch.Why, Because: because, After: after})
 	c.log.Info("a plan of the pilot is not installed", "mode", p, "because", because)
@@ -148,7 +148,7 @@ func (c *Coordinator) unheeded(ch *Change, after int64, because string) {
 
 // tell passes a line on to the pilot, if there is one. Slices in it are copied by the caller.
 func (c *Coordinator) tell(at time.Duration, entry runlog.Entry) {
-	t := c.tower
+	t := c.pilot
 	if t == nil {
 		return
 	}
@@ -180,11 +180,11 @@ func (c *Coordinator) work(s Study, after int64) {
 	}
 	r := s.Result()
 	r.Took, r.After = runlog.SecondsOf(time.Since(began)), after
-	c.post(event{kind: kindSaying, saying: &saying{learned: &r}})
+	c.post(event{kind: kindPilotAction, action: &pilotAction{learned: &r}})
 }
 
-// heed does what the pilot says.
-func (c *Coordinator) heed(s *saying) error {
+// apply does what the pilot says.
+func (c *Coordinator) apply(s *pilotAction) error {
 	at := c.elapsed()
 	switch {
 	case s.written != nil:
@@ -247,7 +247,7 @@ func (c *Coordinator) change(ch *Change, after int64) error {
 		}
 	}
 	if because != "" {
-		c.unheeded(ch, after, because)
+		c.notApplied(ch, after, because)
 		return nil
 	}
 	if c.cfg.Admission != nil {
@@ -258,7 +258,7 @@ func (c *Coordinator) change(ch *Change, after int64) error {
 		c.spare()
 	}
 	if c.graft(p).Equal(c.engine.Plan()) {
-		c.unheeded(ch, after, "it is in force")
+		c.notApplied(ch, after, "it is in force")
 		return nil
 	}
 	return c.install(p, runlog.Plan{Why: ch.Why, Predicted: runlog.Number(ch.Predicted), After: after})

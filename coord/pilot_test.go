@@ -210,7 +210,7 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 				if len(logged) > 0 {
 					t.Errorf("nobody wanted what the log says: %v", logged)
 				}
-				if standing := c.lag > time.Hour; up == 0 != standing {
+				if report := c.lag > time.Hour; up == 0 != report {
 					t.Errorf("the pilot was heard on %d lines", up)
 				}
 			})
@@ -221,10 +221,10 @@ func TestEveryDecisionIsLogged(t *testing.T) {
 // What the pilot has said and nobody has looked at when the job ends is in the log, too.
 func TestLastWords(t *testing.T) {
 	var text syncBuffer
-	c := &Coordinator{timing: timing{begun: time.Now()}, connections: connections{events: make(chan event, 2)}, piloting: piloting{tower: &tower{heard: 7}}, log: slog.New(slog.DiscardHandler)}
+	c := &Coordinator{timing: timing{begun: time.Now()}, connections: connections{events: make(chan event, 2)}, piloting: piloting{pilot: &pilotRunner{heard: 7}}, log: slog.New(slog.DiscardHandler)}
 	c.cfg.RunLog = runlog.NewWriter(&text)
-	c.events <- event{kind: kindSaying, saying: &saying{Remark: Remark{Text: "all is well"}, after: 3}}
-	c.events <- event{kind: kindSaying, saying: &saying{Remark: wants(modes.ASGD(2)), after: 5}}
+	c.events <- event{kind: kindPilotAction, action: &pilotAction{Remark: Remark{Text: "all is well"}, after: 3}}
+	c.events <- event{kind: kindPilotAction, action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}}
 	c.lastWords()
 	c.cfg.RunLog.Flush()
 	var got []any

@@ -60,7 +60,7 @@ func (c *Coordinator) beginCopies() {
 func (c *Coordinator) places(first bool) []replica.Server {
 	out := make([]replica.Server, len(c.servers))
 	for i, s := range c.servers {
-		out[i] = replica.Server{Host: c.site(s), Gone: s.gone || s.unsaid || i < c.cfg.Council, Spare: s.hello.Shards == 0}
+		out[i] = replica.Server{Host: c.site(s), Gone: s.gone || s.unsaid || i < c.cfg.Coordinators, Spare: s.hello.Shards == 0}
 		if host, _, err := net.SplitHostPort(s.hello.Addr); err == nil && host != "" && out[i].Host == "" {
 			out[i].Host = host
 		}
@@ -126,7 +126,7 @@ func (c *Coordinator) readyAt(p *peer, shard int) bool {
 
 // spared says whether the job can begin without a server that has its shards already: others have the parameters of each of them.
 func (c *Coordinator) spared(p *peer) bool {
-	if c.copies == nil || c.heir != nil || p.rank == 0 && c.cfg.Office == nil {
+	if c.copies == nil || c.takeover != nil || p.rank == 0 && c.cfg.Lease == nil {
 		return false
 	}
 	for shard := range c.shards {
@@ -139,7 +139,7 @@ func (c *Coordinator) spared(p *peer) bool {
 
 // wholeAt notes that a copy holds a gradient. When every copy does it returns what they say of it, else nil.
 func (c *Coordinator) wholeAt(p *peer, m transport.Stored) []replica.Sum {
-	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) { // the ledger says what is wrong
+	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) { // the scheduler says what is wrong
 		return []replica.Sum{{Server: p.rank, Sum2: m.Sum2}}
 	}
 	return c.copies.Table.Stored(m.Shard, p.rank, replica.Gradient{Worker: m.Worker, Step: m.Step}, m.Sum2)
@@ -169,8 +169,8 @@ func (c *Coordinator) held(p *peer, m transport.Held) error {
 	if c.copies == nil || m.Shard < 0 || m.Shard >= len(c.shards) {
 		return c.drop(p, fmt.Errorf("held of shard %d, which has no copies", m.Shard))
 	}
-	if c.succeeds() { // what it claims; its standing follows
-		c.heir.claims[[2]int{p.rank, m.Shard}] = m.Seq
+	if c.settling() { // what it claims; its report follows
+		c.takeover.copies[[2]int{p.rank, m.Shard}] = m.Seq
 		return nil
 	}
 	c.copies.Table.Held(m.Shard, p.rank, m.Term, m.Seq)
@@ -193,7 +193,7 @@ func (c *Coordinator) offer(o *engine.Ready) {
 	if o.Fire.Seq > 0 {
 		for _, s := range c.servers {
 			if s != nil && !s.gone && c.follows(s.rank) {
-				c.send(s, func() error { return transport.Send(s.conn, transport.Ahead(o.Fire), o.Memo) })
+				c.send(s, func() error { return transport.Send(s.conn, transport.Ahead(o.Fire), o.Metadata) })
 			}
 		}
 	}
@@ -295,7 +295,7 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 		}
 	}
 	p.hello.Shards = 0
-	if slices.ContainsFunc(changes, func(ch replica.Change) bool { return !ch.Gave }) && !c.bequeathCopies() {
+	if slices.ContainsFunc(changes, func(ch replica.Change) bool { return !ch.Gave }) && !c.persistCopies() {
 		return nil
 	}
 	for _, ch := range changes {
@@ -327,7 +327,7 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 func (c *Coordinator) noteCopies(l runlog.Replica) {
 	v := c.copies.Table.View(l.Shard)
 	l.Term, l.Primary, l.Followers, l.Of = v.Term, v.Primary, append([]int{}, v.Followers...), c.copies.Table.Want()
-	if c.opened || c.heir != nil { // else its first line comes later
+	if c.opened || c.takeover != nil { // else its first line comes later
 		c.cfg.RunLog.Write(c.elapsed(), l)
 	}
 	c.log.Info("copies of a shard", "shard", l.Shard, "event", l.Event, "server", l.Server, "term", l.Term, "primary", l.Primary, "copies", v.Copies(), "of", l.Of)
@@ -399,7 +399,7 @@ func (c *Coordinator) shareCopy() error {
 	if _, err := c.copies.Table.Joined(m.shard, c.copies.from); err != nil {
 		return err
 	}
-	if !c.bequeathCopies() {
+	if !c.persistCopies() {
 		return nil
 	}
 	c.servers[m.to].hello.Shards++
@@ -421,7 +421,7 @@ func (c *Coordinator) unshareCopy() error {
 		return nil
 	}
 	whole := k.Table.Drop(m.shard, m.to)
-	if !c.bequeathCopies() {
+	if !c.persistCopies() {
 		return nil
 	}
 	to.hello.Shards--
@@ -449,7 +449,7 @@ const copyPause = 2 * time.Second
 func (c *Coordinator) takeServer(p *peer) error {
 	rank := p.rank
 	for i, s := range c.servers {
-		if i > 0 && i >= c.cfg.Council && s.gone && (rank < 0 || rank == i) {
+		if i > 0 && i >= c.cfg.Coordinators && s.gone && (rank < 0 || rank == i) {
 			rank = i
 			break
 		}

@@ -434,7 +434,7 @@ func (c *Coordinator) trySaved() {
 			if !c.completed(w) && c.cfg.Discard != nil {
 				c.cfg.Discard(s.id)
 			}
-			c.post(event{kind: kindSaying, saying: &saying{written: w}})
+			c.post(event{kind: kindPilotAction, action: &pilotAction{written: w}})
 		}()
 		return
 	}
@@ -448,14 +448,14 @@ func (c *Coordinator) trySaved() {
 		if w.path, w.err = c.cfg.Save(whole); w.err != nil {
 			c.completed(w)
 		}
-		c.post(event{kind: kindSaying, saying: &saying{written: w}})
+		c.post(event{kind: kindPilotAction, action: &pilotAction{written: w}})
 	}()
 }
 
 // completed says whether the coordinator before has completed the checkpoint that could not be written: it is not written over, and one of the same
 // version and life is as good.
 func (c *Coordinator) completed(w *written) bool {
-	if c.heir == nil || c.cfg.Saved == nil {
+	if c.takeover == nil || c.cfg.Saved == nil {
 		return false
 	}
 	path, ok := c.cfg.Saved(w.s.id)

@@ -197,7 +197,7 @@ func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),
 		Loss: runlog.Number(c.stats.losses.mean()), TestLoss: c.result.TestLoss, TestAcc: c.result.TestAccuracy, Switches: c.stats.switches,
-		Auto: c.tower != nil && !c.manual, Stragglers: c.stragglers(), Refused: c.refused,
+		Auto: c.pilot != nil && !c.manual, Stragglers: c.stragglers(), Refused: c.refused,
 	}
 	s.Servers, s.Shards = c.placed()
 	s.Shift = c.shiftStatus()

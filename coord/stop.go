@@ -67,7 +67,7 @@ func (c *Coordinator) noticed(n notice) error {
 		return c.muster(time.Now())
 	case n.yield == nil:
 		return c.stop(n.cause)
-	case c.engine == nil && c.heir == nil || c.cfg.Grace <= 0:
+	case c.engine == nil && c.takeover == nil || c.cfg.Grace <= 0:
 		close(n.yield)
 		return nil
 	}
@@ -112,7 +112,7 @@ func (c *Coordinator) halt() error {
 		return s.cause
 	case c.final || c.save != nil: // it will be saved, or is being
 		return nil
-	case c.succeeds() || c.mover.holds() || !c.engine.Settled():
+	case c.settling() || c.mover.holds() || !c.engine.Settled():
 		return nil // where the parameters are, and of which version, is being found out
 	case !c.engine.Survives():
 		return s.cause
@@ -212,7 +212,7 @@ func stays(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() }
 // retains says whether a member of a ring that others may coordinate stays though it was told to end: nobody who stays has the parameters yet, and of those who go
 // it is the one that was told last. The others are let go, so that others can come in their places and get the parameters from this one.
 func (c *Coordinator) retains(p *peer) bool {
-	if c.sharded() || c.cfg.Council == 0 || p.role != transport.RoleWorker || !slices.Contains(c.engine.Members(), star.Worker(p.rank)) {
+	if c.sharded() || c.cfg.Coordinators == 0 || p.role != transport.RoleWorker || !slices.Contains(c.engine.Members(), star.Worker(p.rank)) {
 		return false
 	}
 	later := func(o *peer) bool {
@@ -247,7 +247,7 @@ func (c *Coordinator) deserted(now time.Time) string {
 	case c.cfg.StopOnLoss:
 		return why + " (--on-failure stop)"
 	case slices.ContainsFunc(c.workers, stays):
-	case !c.sharded() && c.cfg.Council > 0: // one of them is kept until another worker has come, or there is just the time to save
+	case !c.sharded() && c.cfg.Coordinators > 0: // one of them is kept until another worker has come, or there is just the time to save
 		if now.Sub(last) >= c.cfg.Grace/2 {
 			return why
 		}
@@ -257,9 +257,9 @@ func (c *Coordinator) deserted(now time.Time) string {
 	seats := 0 // of those who may coordinate, that stay
 	for rank, p := range c.servers {
 		switch {
-		case rank < c.cfg.Council && stays(p):
+		case rank < c.cfg.Coordinators && stays(p):
 			seats++
-		case rank >= c.cfg.Council && going(p) && p.hello.Shards > 0 && c.copies == nil:
+		case rank >= c.cfg.Coordinators && going(p) && p.hello.Shards > 0 && c.copies == nil:
 			return fmt.Sprintf("server %d was told to end, which has shards: %s", rank, p.leave.Reason)
 		}
 	}
@@ -271,7 +271,7 @@ func (c *Coordinator) deserted(now time.Time) string {
 			}
 		}
 	}
-	if k := c.cfg.Council; k > 0 {
+	if k := c.cfg.Coordinators; k > 0 {
 		if c.leaves.yield != nil {
 			seats--
 		}

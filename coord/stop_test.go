@@ -192,7 +192,7 @@ func TestYield(t *testing.T) {
 	}{"alone": {nil, true}, "with another one": {[]int{2}, false}} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			play(t, Config{Workers: 1, Servers: 4, Council: 3, Office: newDesk(1), Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
+			play(t, Config{Workers: 1, Servers: 4, Coordinators: 3, Lease: newTestLease(1), Steps: 1000, Grace: 20 * time.Second, Save: keeper(&saved)}, func(w *world) {
 				var seats []*fakeServer
 				for i := range 3 {
 					seats = append(seats, w.server(i, 0, false))
@@ -222,21 +222,21 @@ func TestYield(t *testing.T) {
 // else has them. Where nobody comes there is a checkpoint in half of the grace.
 func TestMusterOfARing(t *testing.T) {
 	for name, c := range map[string]struct {
-		council int
-		back    bool // worker 0 comes again
-		stays   bool // worker 0 was not told
-		want    string
+		coordinators int
+		back         bool // worker 0 comes again
+		stays        bool // worker 0 was not told
+		want         string
 	}{
-		"they come again":            {council: 1, back: true},
-		"one stays":                  {council: 1, stays: true},
-		"nobody comes":               {council: 1, want: "every worker was told to end"},
+		"they come again":            {coordinators: 1, back: true},
+		"one stays":                  {coordinators: 1, stays: true},
+		"nobody comes":               {coordinators: 1, want: "every worker was told to end"},
 		"nobody else may coordinate": {back: true, want: "every worker was told to end"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var saved []Checkpoint
-			cfg := Config{Workers: 2, Steps: 40, Ring: &RingConfig{Rule: "sgd"}, Council: c.council, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}
-			if c.council > 0 {
-				cfg.Office = newDesk(1)
+			cfg := Config{Workers: 2, Steps: 40, Ring: &RingConfig{Rule: "sgd"}, Coordinators: c.coordinators, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(&saved)}
+			if c.coordinators > 0 {
+				cfg.Lease = newTestLease(1)
 			}
 			play(t, cfg, func(w *world) {
 				w.server(0, 0, false)
@@ -256,13 +256,13 @@ func TestMusterOfARing(t *testing.T) {
 					return at
 				}
 				switch {
-				case c.want != "" && c.council == 0:
+				case c.want != "" && c.coordinators == 0:
 				case c.stays && left(ws[1]).IsZero():
 					t.Errorf("worker 1 is not let go, though worker 0 stays\n%s", w.logs)
 				case !c.stays && (left(ws[0]).IsZero() || !left(ws[1]).IsZero()):
 					t.Errorf("let go: %v and %v; want one of them", left(ws[0]), left(ws[1]))
 				}
-				if c.back && c.council > 0 {
+				if c.back && c.coordinators > 0 {
 					w.ringWorker(0, "", nil, nil)
 					time.Sleep(5 * time.Second)
 					if left(ws[1]).IsZero() {
@@ -277,7 +277,7 @@ func TestMusterOfARing(t *testing.T) {
 					return
 				}
 				w.failed(exitLost, c.want)
-				if took := time.Since(told); len(saved) == 0 || saved[len(saved)-1].Samples != w.result.Samples || c.council > 0 && (took < 10*time.Second || took > 15*time.Second) {
+				if took := time.Since(told); len(saved) == 0 || saved[len(saved)-1].Samples != w.result.Samples || c.coordinators > 0 && (took < 10*time.Second || took > 15*time.Second) {
 					t.Errorf("saved %+v of %d samples, after %v", saved, w.result.Samples, took)
 				}
 			})

@@ -112,7 +112,7 @@ func (c *Coordinator) treeLoad(t *autoTree) (modes.TreeLoad, bool) {
 		if c.cfg.Tree.Capacity <= 0 && c.beside(p) {
 			continue // nothing of it goes over a link, neither alone nor in a tree
 		}
-		if l.Able[w] = c.engine.Worker(star.Worker(w)).Door; !l.Able[w] {
+		if l.Able[w] = c.engine.Worker(star.Worker(w)).Reachable; !l.Able[w] {
 			l.Others++
 		}
 	}
@@ -155,7 +155,7 @@ func (c *Coordinator) growTree() error {
 		return nil
 	}
 	flat.Parents = slices.Clone(k.Parents())
-	return c.install(flat, runlog.Plan{Why: "tree=auto: " + why, Forced: c.tower != nil})
+	return c.install(flat, runlog.Plan{Why: "tree=auto: " + why, Forced: c.pilot != nil})
 }
 
 // capacity gives the tree's rule what the links carry: what the configuration says, or what was

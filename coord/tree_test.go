@@ -28,7 +28,7 @@ func TestTreeLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 		co := &Coordinator{cfg: Config{Workers: 3, Tree: modes.TreeRule{Capacity: 1}}, membership: membership{hello: transport.Hello{Params: 1000}},
-			applying: applying{engine: engine.New(engine.Config{Plan: p, Workers: 3, Shards: 1, Batch: 1, Limit: 1, Doors: []bool{true, true, false}})}}
+			applying: applying{engine: engine.New(engine.Config{Plan: p, Workers: 3, Shards: 1, Batch: 1, Limit: 1, Reachable: []bool{true, true, false}})}}
 		for w := range 3 {
 			co.workers = append(co.workers, &peer{rank: w, hello: transport.Hello{Host: fmt.Sprint("host", w)}, at: fmt.Sprint("host", w)})
 		}

@@ -15,9 +15,9 @@ import (
 // But a shard that was told has no norm any more, so what it was told must be passed on. A server keeps a Fire for a shorter time than the Apply of it, which
 // comes later: one that tells of the Fire and not of the Apply was not given that, unless it tells of later ones only (transport.MaxApplied).
 func (c *Coordinator) undecided(all map[int64]recall) (map[int][]transport.Apply, error) {
-	h := c.heir
+	h := c.takeover
 	given, since := map[int64]transport.Apply{}, int64(0)
-	for _, st := range h.stands {
+	for _, st := range h.reports {
 		if st == nil || len(st.Applied) == 0 {
 			continue
 		}
@@ -43,7 +43,7 @@ func (c *Coordinator) undecided(all map[int64]recall) (map[int][]transport.Apply
 			c.norms[seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), version: f.Version}
 			continue
 		}
-		for rank, st := range h.stands {
+		for rank, st := range h.reports {
 			if st == nil || !c.here(rank) {
 				continue
 			}
@@ -63,8 +63,8 @@ func (c *Coordinator) decide(late map[int][]transport.Apply) error {
 			c.send(p, func() error { return transport.Send(p.conn, a, nil) })
 		}
 	}
-	early := c.heir.norms
-	c.heir.norms = nil
+	early := c.takeover.norms
+	c.takeover.norms = nil
 	for _, s := range early {
 		if s.by == c.servers[s.by.rank] && !s.by.gone {
 			if err := c.norm(s.by, s.event); err != nil {

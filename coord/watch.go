@@ -62,10 +62,10 @@ func (c *Coordinator) tick(now time.Time) error {
 	if err := c.halt(); err != nil {
 		return err
 	}
-	if c.heir != nil && c.engine == nil && !c.succeeds() {
+	if c.takeover != nil && c.engine == nil && !c.settling() {
 		c.tryStart()
 	}
-	if c.copies != nil && c.succeeds() { // some may not come
+	if c.copies != nil && c.settling() { // some may not come
 		if err := c.settle(); err != nil {
 			return err
 		}
@@ -164,7 +164,7 @@ func (c *Coordinator) missing() string {
 	if c.engine == nil {
 		var servers, workers, shards, linking []int
 		for i, s := range c.servers {
-			if s == nil && (c.heir == nil || c.heir.estate.Seats[i] > 0) {
+			if s == nil && (c.takeover == nil || c.takeover.handover.Seats[i] > 0) {
 				servers = append(servers, i)
 			}
 		}

@@ -33,7 +33,7 @@ const compactAfter = 256
 
 // entry is what members agree on, one after the other.
 type entry struct {
-	Term  uint64 `json:"term"` // of the reign in which it was proposed
+	Term  uint64 `json:"term"` // of the leadership in which it was proposed
 	Rank  int    `json:"rank"` // of its holder
 	Begin bool   `json:"begin,omitempty"`
 	ID    uint64 `json:"id,omitempty"` // its proposer's own
@@ -43,14 +43,14 @@ type entry struct {
 
 // agreed is what the entries come to. It is a state machine of its own: the same entries make the same agreed.
 type agreed struct {
-	Term  uint64         `json:"term"` // of the last reign that began
+	Term  uint64         `json:"term"` // of the last leadership that began
 	Rank  int            `json:"rank"` // of its holder
 	Note  []byte         `json:"note"` // the last one
 	Over  bool           `json:"over,omitempty"`
 	Seats map[int]holder `json:"seats,omitempty"` // by rank: who has the place of a founder now
 }
 
-// apply takes in an entry. It reports false for one of a reign that was over when the entry was agreed on.
+// apply takes in an entry. It reports false for one of a leadership that was over when the entry was agreed on.
 func (a *agreed) apply(e entry) bool {
 	switch {
 	case e.Begin && e.Term > a.Term:
@@ -77,10 +77,10 @@ type core struct {
 	now    time.Duration // the time, as last told
 	until  time.Duration // the lease's end; 0: none
 	bound  time.Duration // the end of what this member has promised
-	term   uint64        // that of the reign that this member holds; 0: none
+	term   uint64        // that of the leadership that this member holds; 0: none
 	asked  uint64        // the term in which it proposed to begin one
 	nextID uint64
-	waits  map[uint64]bool // notes that were proposed in this reign and are not agreed on yet
+	waits  map[uint64]bool // notes that were proposed in this leadership and are not agreed on yet
 	done   []uint64        // those that are, since the last look
 	index  uint64          // of the last entry that was applied
 	first  uint64          // of the log
@@ -142,7 +142,7 @@ func (c *core) tick(now time.Duration) {
 		return
 	}
 	if c.resigned == c.node.BasicStatus().Term { // whoever was asked has not taken over
-		if next, _ := c.heirs(); next > 0 {
+		if next, _ := c.successors(); next > 0 {
 			c.node.TransferLeader(next)
 		}
 	} else {
@@ -251,10 +251,10 @@ func (c *core) leads() bool { return c.node.BasicStatus().RaftState == raft.Stat
 // leader is the rank of the leader; -1: not known.
 func (c *core) leader() int { return rankOf(c.node.BasicStatus().Lead) }
 
-// propose has members agree on a note in this reign, or that all is over. done will have the ID.
+// propose has members agree on a note in this leadership, or that all is over. done will have the ID.
 func (c *core) propose(note []byte, over bool) (id uint64, err error) {
 	if c.term == 0 {
-		return 0, ErrDeposed
+		return 0, ErrLeadershipLost
 	}
 	c.nextID++
 	if err := c.offer(entry{Term: c.term, Rank: c.rank, ID: c.nextID, Note: note, Over: over}); err != nil {
@@ -347,7 +347,7 @@ func (c *core) take(e entry) {
 	}
 }
 
-// judge says whether this member holds a reign.
+// judge says whether this member holds a leadership.
 func (c *core) judge() {
 	st := c.node.BasicStatus()
 	if st.RaftState == raft.StateLeader && c.led != st.Term {

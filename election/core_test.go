@@ -16,18 +16,18 @@ import (
 // world is members without network and clock: messages take as long as chance wants, or do not come; members stand still
 // and their clocks tick late; others come in their place.
 type world struct {
-	t       fataler
-	chance  *rand.Rand
-	now     time.Duration
-	members []*player // those who founded it, by rank; then those who came later
-	places  int
-	wires   []letter
-	cut     map[[2]int]bool
-	notes   map[string]uint64 // that were said to be agreed on: the term in which
-	last    string            // of them
-	reigns  map[uint64]uint64 // who held it
-	newest  uint64
-	first   time.Duration // what the clock of who leads first is ahead
+	t           fataler
+	chance      *rand.Rand
+	now         time.Duration
+	members     []*player // those who founded it, by rank; then those who came later
+	places      int
+	wires       []letter
+	cut         map[[2]int]bool
+	notes       map[string]uint64 // that were said to be agreed on: the term in which
+	last        string            // of them
+	leaderships map[uint64]uint64 // who held it
+	newest      uint64
+	first       time.Duration // what the clock of who leads first is ahead
 }
 
 type fataler interface {
@@ -41,7 +41,7 @@ type player struct {
 	asleep  time.Duration // until then
 	next    time.Duration // when it ticks
 	dead    bool
-	life    [life]byte // of who came later
+	life    [processIDLen]byte // of who came later
 	ask     map[uint64]string
 	pending []letter
 }
@@ -59,7 +59,7 @@ type letter struct {
 }
 
 func newWorld(t fataler, members int, seed uint64) *world {
-	w := &world{t: t, places: members, chance: rand.New(rand.NewPCG(seed, 1)), cut: map[[2]int]bool{}, notes: map[string]uint64{}, reigns: map[uint64]uint64{}}
+	w := &world{t: t, places: members, chance: rand.New(rand.NewPCG(seed, 1)), cut: map[[2]int]bool{}, notes: map[string]uint64{}, leaderships: map[uint64]uint64{}}
 	for r := range members {
 		c, err := newCore(r, members, slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -72,7 +72,7 @@ func newWorld(t fataler, members int, seed uint64) *world {
 
 // another has a process come in the place of one that is dead, or that stands still.
 func (w *world) another(rank int) *player {
-	var id [life]byte
+	var id [processIDLen]byte
 	binary.BigEndian.PutUint64(id[:], w.chance.Uint64())
 	c, err := newLateCore(lateID(rank, id), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -191,17 +191,17 @@ func (w *world) settle(p *player) {
 		clear(p.ask)
 		return
 	}
-	if who, ok := w.reigns[p.term]; ok && who != p.self {
-		w.t.Fatalf("at %v members %x and %x have the reign of term %d", w.now, who, p.self, p.term)
+	if who, ok := w.leaderships[p.term]; ok && who != p.self {
+		w.t.Fatalf("at %v members %x and %x have the leadership of term %d", w.now, who, p.self, p.term)
 	}
-	if _, ok := w.reigns[p.term]; !ok {
-		w.reigns[p.term] = p.self
+	if _, ok := w.leaderships[p.term]; !ok {
+		w.leaderships[p.term] = p.self
 		if p.term < w.newest {
-			w.t.Fatalf("at %v a reign of term %d begins after one of term %d", w.now, p.term, w.newest)
+			w.t.Fatalf("at %v a leadership of term %d begins after one of term %d", w.now, p.term, w.newest)
 		}
 		w.newest = p.term
 		if w.last != "" && len(p.ask) == 0 && !w.knows(p, w.last) {
-			w.t.Fatalf("at %v the reign of term %d begins without %q, which was agreed on in term %d; it has %q", w.now, p.term, w.last, w.notes[w.last], p.state.Note)
+			w.t.Fatalf("at %v the leadership of term %d begins without %q, which was agreed on in term %d; it has %q", w.now, p.term, w.last, w.notes[w.last], p.state.Note)
 		}
 	}
 }
@@ -247,7 +247,7 @@ func (w *world) await(limit time.Duration) int {
 	return -1
 }
 
-// Whatever happens to messages and members, at most one of them holds the lease, reigns follow each other in order of their
+// Whatever happens to messages and members, at most one of them holds the lease, leaderships follow each other in order of their
 // terms, and each begins with all that was agreed on before.
 func TestOnlyOneReigns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -347,7 +347,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// When the leader is gone another one reigns within the 6 s that are promised, and knows what was noted. The two who are left draw when they
+// When the leader is gone another one leads within the 6 s that are promised, and knows what was noted. The two who are left draw when they
 // stand for election, and one time in ten they do so at once and draw again: more than 6 s is three such draws in a row.
 func TestASuccessorIsThereInTime(t *testing.T) {
 	late := 0
@@ -374,10 +374,10 @@ func TestASuccessorIsThereInTime(t *testing.T) {
 			late++
 		}
 		if got := string(w.members[second].state.Note); got != "1" {
-			t.Errorf("seed %d: the second reign begins with note %q, want 1", seed, got)
+			t.Errorf("seed %d: the second leadership begins with note %q, want 1", seed, got)
 		}
 		if w.members[second].term <= p.term {
-			t.Errorf("seed %d: the second reign has term %d, the first had %d", seed, w.members[second].term, p.term)
+			t.Errorf("seed %d: the second leadership has term %d, the first had %d", seed, w.members[second].term, p.term)
 		}
 	}
 	if late > 2 {
@@ -558,7 +558,7 @@ func FuzzStep(f *testing.F) {
 		{Type: raftpb.MsgVote, From: 1, To: 2, Term: 3, Index: 5, LogTerm: 2},
 		{Type: raftpb.MsgVote, From: 1, To: 2, Term: 3, Index: 5, LogTerm: 2, Context: []byte(handedOver)},
 		{Type: raftpb.MsgTimeoutNow, From: 1, To: 2, Term: 1},
-		{Type: raftpb.MsgApp, From: 1, To: 2, Term: 2, Index: 1, LogTerm: 1, Commit: 2, Entries: []raftpb.Entry{change([]byte(`{"2":{"life":[1,2],"turn":2}}`), 3, lateID(2, [life]byte{1, 2}))}},
+		{Type: raftpb.MsgApp, From: 1, To: 2, Term: 2, Index: 1, LogTerm: 1, Commit: 2, Entries: []raftpb.Entry{change([]byte(`{"2":{"life":[1,2],"turn":2}}`), 3, lateID(2, [processIDLen]byte{1, 2}))}},
 		{Type: raftpb.MsgApp, From: 1, To: 2, Term: 2, Index: 1, LogTerm: 1, Commit: 2, Entries: []raftpb.Entry{change(nil, 3, 0)}},
 		{Type: raftpb.MsgApp, From: 1, To: 2, Term: 2, Index: 1, LogTerm: 1, Commit: 2, Entries: []raftpb.Entry{change([]byte("x"), 1, 1)}},
 		{Type: raftpb.MsgSnap, From: 1, To: 2, Term: 3, Snapshot: &raftpb.Snapshot{Data: []byte("{}"), Metadata: raftpb.SnapshotMetadata{Index: 9, Term: 2, ConfState: raftpb.ConfState{Voters: []uint64{1, 2, 3}}}}},

@@ -31,8 +31,8 @@ type Config struct {
 	Log         *slog.Logger  // nil: nothing is logged
 }
 
-// ErrDeposed: the reign is over.
-var ErrDeposed = errors.New("another process coordinates the job now, or will")
+// ErrLeadershipLost: the leadership is over.
+var ErrLeadershipLost = errors.New("another process coordinates the job now, or will")
 
 // FormError: members have not found each other in time.
 type FormError struct {
@@ -84,8 +84,8 @@ const (
 	exitDisagree = 78
 )
 
-// life tells a process from another one of its rank.
-const life = 16 // bytes
+// processIDLen is the length of what tells a process from another one of its rank.
+const processIDLen = 16 // bytes
 
 // Times of connections between members.
 const (
@@ -93,15 +93,15 @@ const (
 	sendTime  = 2 * time.Second
 	retryTime = 200 * time.Millisecond
 	noteTime  = 10 * time.Second // how long a note may wait to be agreed on
-	handTime  = 3 * time.Second  // how long another member may take to begin its reign
+	handTime  = 3 * time.Second  // how long another member may take to begin to lead
 	partTime  = 5 * time.Second  // how long a member that knows that all is over stays for others who may not
 )
 
-// Council is one member. Make it with New, hand it connections with Accept, and Run it.
-type Council struct {
+// Member is one of the coordinators' group. Make it with New, hand it connections with Accept, and Run it.
+type Member struct {
 	cfg  Config
 	log  *slog.Logger
-	own  [life]byte
+	own  [processIDLen]byte
 	in   chan input
 	done chan struct{} // closed when Run has ended
 
@@ -114,43 +114,43 @@ type Council struct {
 	met     chan struct{}  // a token when somebody was met
 	turned  chan struct{}  // closed when turn is another one
 
-	status atomic.Pointer[Status]
-	reigns chan *Reign
+	status      atomic.Pointer[Status]
+	leaderships chan *Leadership
 
 	closed chan struct{} // closed when all is over, as this member knows
 	last   []byte        // the note then
 
-	begun time.Time
-	reign *Reign // Run's
-	notes map[uint64]chan error
-	parts map[int]bool // others that know that all is over
-	until time.Time    // when this member goes nevertheless; zero: nothing is over
+	begun      time.Time
+	leadership *Leadership // Run's
+	notes      map[uint64]chan error
+	parts      map[int]bool // others that know that all is over
+	until      time.Time    // when this member goes nevertheless; zero: nothing is over
 
 	admitAt time.Duration // when somebody may be let in again
 }
 
-// Status is what a member knows of the reign.
+// Status is what a member knows of the leadership.
 type Status struct {
-	Term   int64 // of the protocol: reigns have such numbers, not every number is one of a reign
+	Term   int64 // of the protocol: leaderships have such numbers, not every number is one of a leadership
 	Leader int   // rank; -1: not known
 	Addr   string
 }
 
 // input is what reaches the member's goroutine.
 type input struct {
-	from   int
-	id     uint64 // of the process
-	msg    raftpb.Message
-	bye    bool // it knows that all is over
-	note   []byte
-	over   bool
-	resign bool
-	reign  *Reign
-	answer chan error // of a note
+	from       int
+	id         uint64 // of the process
+	msg        raftpb.Message
+	bye        bool // it knows that all is over
+	note       []byte
+	over       bool
+	resign     bool
+	leadership *Leadership
+	answer     chan error // of a note
 }
 
 // New makes a member.
-func New(cfg Config) (*Council, error) {
+func New(cfg Config) (*Member, error) {
 	if n := len(cfg.Members); n < 3 || n > transport.MaxCouncil || cfg.Rank < 0 || cfg.Rank >= n {
 		return nil, fmt.Errorf("election: member %d of %d: want 3 to %d members, and a rank below that", cfg.Rank, n, transport.MaxCouncil)
 	}
@@ -160,10 +160,10 @@ func New(cfg Config) (*Council, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Council{
+	c := &Member{
 		cfg: cfg, log: cfg.Log, in: make(chan input, 256), done: make(chan struct{}), lives: map[int]holder{}, here: map[int]int{},
 		agreed: map[int]bool{}, callers: map[int]caller{}, turned: make(chan struct{}),
-		parts: map[int]bool{}, closed: make(chan struct{}), met: make(chan struct{}, 1), reigns: make(chan *Reign, 1), begun: time.Now(), notes: map[uint64]chan error{},
+		parts: map[int]bool{}, closed: make(chan struct{}), met: make(chan struct{}, 1), leaderships: make(chan *Leadership, 1), begun: time.Now(), notes: map[uint64]chan error{},
 	}
 	rand.Read(c.own[:])
 	c.status.Store(&Status{Leader: -1})
@@ -171,13 +171,13 @@ func New(cfg Config) (*Council, error) {
 }
 
 // Status is what this member knows now.
-func (c *Council) Status() Status { return *c.status.Load() }
+func (c *Member) Status() Status { return *c.status.Load() }
 
-// Closed is closed when members have agreed, as far as this one knows, that all is over (Reign.Close).
-func (c *Council) Closed() <-chan struct{} { return c.closed }
+// Closed is closed when members have agreed, as far as this one knows, that all is over (Leadership.Close).
+func (c *Member) Closed() <-chan struct{} { return c.closed }
 
 // Last is the last note that was agreed on, once Closed is closed.
-func (c *Council) Last() []byte {
+func (c *Member) Last() []byte {
 	select {
 	case <-c.closed:
 		return c.last
@@ -186,23 +186,23 @@ func (c *Council) Last() []byte {
 	}
 }
 
-// Await waits until this member holds a reign that it has not been told of. The error is that of Run, or ctx's.
-func (c *Council) Await(ctx context.Context) (*Reign, error) {
+// Await waits until this member holds a leadership that it has not been told of. The error is that of Run, or ctx's.
+func (c *Member) Await(ctx context.Context) (*Leadership, error) {
 	select {
-	case r := <-c.reigns:
+	case r := <-c.leaderships:
 		return r, nil
 	case <-c.done:
-		return nil, ErrDeposed
+		return nil, ErrLeadershipLost
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
 // Accept serves the connection of another member until it ends. payload is its Hello's.
-func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.Hello, payload []byte) error {
+func (c *Member) Accept(ctx context.Context, conn transport.Conn, h transport.Hello, payload []byte) error {
 	defer conn.Close()
 	refuse := func(exit int, err error) error {
-		c.log.Warn("refused a member of the council", "peer", conn.Peer(), "reason", err)
+		c.log.Warn("refused a coordinator candidate", "peer", conn.Peer(), "reason", err)
 		transport.Refuse(conn, transport.Reject{Exit: exit, Reason: err.Error()})
 		return err
 	}
@@ -246,7 +246,7 @@ func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.H
 		in := input{from: h.Rank, id: who.id(h.Rank), bye: len(text) == 0}
 		if err := in.msg.Unmarshal(text); err != nil || b.From != h.Rank || b.To != c.cfg.Rank {
 			err = fmt.Errorf("a ballot from %d to %d that does not belong here: %v", b.From, b.To, err)
-			c.log.Warn("closed the connection of a member of the council", "peer", conn.Peer(), "reason", err)
+			c.log.Warn("closed the connection of a member of the group", "peer", conn.Peer(), "reason", err)
 			return err
 		}
 		select {
@@ -259,8 +259,8 @@ func (c *Council) Accept(ctx context.Context, conn transport.Conn, h transport.H
 	}
 }
 
-// Run takes part until ctx ends, or all is over (Reign.Close) and the others know it: then it returns nil.
-func (c *Council) Run(ctx context.Context) (err error) {
+// Run takes part until ctx ends, or all is over (Leadership.Close) and the others know it: then it returns nil.
+func (c *Member) Run(ctx context.Context) (err error) {
 	defer close(c.done)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -312,7 +312,7 @@ func (c *Council) Run(ctx context.Context) (err error) {
 			return &LateError{c.cfg.Rank, c.cfg.JoinTimeout, c.silent()}
 		case m := <-c.in:
 			switch {
-			case m.reign != nil:
+			case m.leadership != nil:
 				c.noteIt(core, m)
 			case m.bye:
 				c.parts[m.from] = true
@@ -349,7 +349,7 @@ func (c *Council) Run(ctx context.Context) (err error) {
 
 // part tells the others that this member knows that all is over. It reports true when nobody is left who may need it to learn that: everybody else
 // knows it, or is gone.
-func (c *Council) part(out []chan raftpb.Message) bool {
+func (c *Member) part(out []chan raftpb.Message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := true
@@ -367,9 +367,9 @@ func (c *Council) part(out []chan raftpb.Message) bool {
 }
 
 // speak sends messages to one member, over a connection that is made anew when it ends. Only a refusal is an error.
-func (c *Council) speak(ctx context.Context, to int, queue <-chan raftpb.Message) error {
+func (c *Member) speak(ctx context.Context, to int, queue <-chan raftpb.Message) error {
 	h := c.cfg.Hello
-	h.Service, h.Role, h.Job, h.Rank, h.Addr = transport.ServiceCouncil, transport.RoleServer, c.cfg.Job, c.cfg.Rank, c.cfg.Members[c.cfg.Rank]
+	h.Service, h.Role, h.Job, h.Rank, h.Addr = transport.ServiceElection, transport.RoleServer, c.cfg.Job, c.cfg.Rank, c.cfg.Members[c.cfg.Rank]
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, dialTime)
 		mine, turned := c.greeting()
@@ -389,7 +389,7 @@ func (c *Council) speak(ctx context.Context, to int, queue <-chan raftpb.Message
 		case errors.As(err, &replaced):
 			return replaced
 		}
-		c.log.Debug("no connection to a member of the council", "member", to, "addr", c.cfg.Members[to], "reason", err)
+		c.log.Debug("no connection to a member of the group", "member", to, "addr", c.cfg.Members[to], "reason", err)
 		nap := time.NewTimer(retryTime)
 		select {
 		case <-nap.C:
@@ -408,7 +408,7 @@ func (c *Council) speak(ctx context.Context, to int, queue <-chan raftpb.Message
 }
 
 // send sends messages over a connection until it ends, or this process is not any more what it has said there.
-func (c *Council) send(ctx context.Context, conn transport.Conn, to int, turned <-chan struct{}, queue <-chan raftpb.Message) error {
+func (c *Member) send(ctx context.Context, conn transport.Conn, to int, turned <-chan struct{}, queue <-chan raftpb.Message) error {
 	over := make(chan error, 1)
 	go func() { // the other side says nothing: its end is all there is to read
 		_, err := conn.Recv()
@@ -445,7 +445,7 @@ func (c *Council) send(ctx context.Context, conn transport.Conn, to int, turned 
 }
 
 // publish tells others what core has come to.
-func (c *Council) publish(core *core) {
+func (c *Member) publish(core *core) {
 	if core.state.Over && c.until.IsZero() { // before Close returns
 		c.until = time.Now().Add(partTime)
 		c.last = slices.Clone(core.state.Note)
@@ -460,19 +460,19 @@ func (c *Council) publish(core *core) {
 		c.status.Store(&st)
 		c.log.Debug("who coordinates", "member", st.Leader, "term", st.Term)
 	}
-	if r := c.reign; r != nil && core.term != uint64(r.Term) {
+	if r := c.leadership; r != nil && core.term != uint64(r.Term) {
 		c.over()
 	}
-	if core.term > 0 && c.reign == nil && !core.state.Over {
-		c.reign = &Reign{Term: int64(core.term), Rank: c.cfg.Rank, Note: slices.Clone(core.state.Note), c: c, common: core.common, over: make(chan struct{})}
+	if core.term > 0 && c.leadership == nil && !core.state.Over {
+		c.leadership = &Leadership{Term: int64(core.term), Rank: c.cfg.Rank, Note: slices.Clone(core.state.Note), c: c, common: core.common, over: make(chan struct{})}
 		select {
-		case <-c.reigns: // one that nobody took notice of is over
+		case <-c.leaderships: // one that nobody took notice of is over
 		default:
 		}
-		c.reigns <- c.reign
+		c.leaderships <- c.leadership
 	}
-	if c.reign != nil {
-		c.reign.until.Store(int64(core.until))
+	if c.leadership != nil {
+		c.leadership.until.Store(int64(core.until))
 	}
 	for _, id := range core.done {
 		if answer := c.notes[id]; answer != nil {
@@ -483,23 +483,23 @@ func (c *Council) publish(core *core) {
 	core.done = core.done[:0]
 }
 
-// over ends the present reign.
-func (c *Council) over() {
-	if c.reign == nil {
+// over ends the present leadership.
+func (c *Member) over() {
+	if c.leadership == nil {
 		return
 	}
-	c.reign.until.Store(0)
-	close(c.reign.over)
-	c.reign = nil
+	c.leadership.until.Store(0)
+	close(c.leadership.over)
+	c.leadership = nil
 	for id, answer := range c.notes {
-		answer <- ErrDeposed
+		answer <- ErrLeadershipLost
 		delete(c.notes, id)
 	}
 }
 
-func (c *Council) noteIt(core *core, m input) {
-	if c.reign != m.reign {
-		m.answer <- ErrDeposed
+func (c *Member) noteIt(core *core, m input) {
+	if c.leadership != m.leadership {
+		m.answer <- ErrLeadershipLost
 		return
 	}
 	if m.resign {
@@ -507,7 +507,7 @@ func (c *Council) noteIt(core *core, m input) {
 			m.answer <- errAlone
 			return
 		}
-		c.notes[0] = m.answer // told ErrDeposed when the reign is over: no note has that number
+		c.notes[0] = m.answer // told ErrLeadershipLost when the leadership is over: no note has that number
 		return
 	}
 	id, err := core.propose(m.note, m.over)
@@ -518,53 +518,53 @@ func (c *Council) noteIt(core *core, m input) {
 	c.notes[id] = m.answer
 }
 
-// Reign is the time in which this member coordinates.
-type Reign struct {
+// Leadership is the time in which this member coordinates.
+type Leadership struct {
 	Term int64
 	Rank int
-	Note []byte // the last one of the reigns before; nil: there was none
+	Note []byte // the last one of the leaderships before; nil: there was none
 
-	c      *Council
+	c      *Member
 	common time.Duration // what the clock of all members is ahead of this one's
 	until  atomic.Int64  // the lease's end, since c.begun; 0: it is over
 	over   chan struct{}
 }
 
-// Over is closed when the reign has ended.
-func (r *Reign) Over() <-chan struct{} { return r.over }
+// Over is closed when the leadership has ended.
+func (r *Leadership) Over() <-chan struct{} { return r.over }
 
 // Held says whether nobody else can coordinate now.
-func (r *Reign) Held() bool { return time.Since(r.c.begun) < time.Duration(r.until.Load()) }
+func (r *Leadership) Held() bool { return time.Since(r.c.begun) < time.Duration(r.until.Load()) }
 
-// Clock is the time by a clock that all members share: it goes on from reign to reign, whatever the wall clocks of hosts do, and is off by a beat and as long as a
-// message takes. It began about when the council did.
-func (r *Reign) Clock() time.Duration { return time.Since(r.c.begun) + r.common }
+// Clock is the time by a clock that all members share: it goes on from leader to leader, whatever the wall clocks of hosts do, and is off by a beat and as long as a
+// message takes. It began about when the group did.
+func (r *Leadership) Clock() time.Duration { return time.Since(r.c.begun) + r.common }
 
-// Hold waits until Held, or returns ErrDeposed when the reign has ended. A leader whom a majority does not answer stops to be one
+// Hold waits until Held, or returns ErrLeadershipLost when the leadership has ended. A leader whom a majority does not answer stops to be one
 // after a second or two, so it does not wait for long.
-func (r *Reign) Hold() error {
+func (r *Leadership) Hold() error {
 	for !r.Held() {
 		select {
 		case <-r.over:
-			return ErrDeposed
+			return ErrLeadershipLost
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 	return nil
 }
 
-// SetNote has members agree on what whoever reigns next must know, in the place of all that was noted before. When it returns nil, every
-// later reign has it. After an error it may, or not.
-func (r *Reign) SetNote(note []byte) error { return r.propose(input{note: note}) }
+// SetNote has members agree on what whoever leads next must know, in the place of all that was noted before. When it returns nil, every
+// later leadership has it. After an error it may, or not.
+func (r *Leadership) SetNote(note []byte) error { return r.propose(input{note: note}) }
 
-// Close has members agree that all is over: nobody will reign any more, and each member ends when it knows that, and that the others do. The error is like
+// Close has members agree that all is over: nobody will lead any more, and each member ends when it knows that, and that the others do. The error is like
 // that of SetNote. When it returns nil, Closed is closed here.
-func (r *Reign) Close() error { return r.propose(input{over: true}) }
+func (r *Leadership) Close() error { return r.propose(input{over: true}) }
 
-// HandOver ends this reign in favour of another member, which begins one within moments, and waits for that. The error says why there is none; if it is
-// errAlone, this member reigns on.
-func (r *Reign) HandOver() error {
-	if err := r.propose(input{resign: true}); !errors.Is(err, ErrDeposed) {
+// HandOver ends this leadership in favour of another member, which begins one within moments, and waits for that. The error says why there is none; if it is
+// errAlone, this member leads on.
+func (r *Leadership) HandOver() error {
+	if err := r.propose(input{resign: true}); !errors.Is(err, ErrLeadershipLost) {
 		return err
 	}
 	for end := time.Now().Add(handTime); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -577,8 +577,8 @@ func (r *Reign) HandOver() error {
 
 var errAlone = errors.New("too few of the others that may coordinate are there")
 
-func (r *Reign) propose(m input) error {
-	m.reign, m.answer = r, make(chan error, 1)
+func (r *Leadership) propose(m input) error {
+	m.leadership, m.answer = r, make(chan error, 1)
 	limit := time.NewTimer(noteTime)
 	defer limit.Stop()
 	site := flightrecorder.Open(fmt.Sprintf("coordinator %d", r.Rank), "the others to agree on a change", "", "")
@@ -587,7 +587,7 @@ func (r *Reign) propose(m input) error {
 	select {
 	case r.c.in <- m:
 	case <-r.over:
-		return ErrDeposed
+		return ErrLeadershipLost
 	case <-limit.C:
 		return fmt.Errorf("election: nobody takes a note for %v", noteTime)
 	}
@@ -595,7 +595,7 @@ func (r *Reign) propose(m input) error {
 	case err := <-m.answer:
 		return err
 	case <-r.over:
-		return ErrDeposed
+		return ErrLeadershipLost
 	case <-limit.C:
 		return fmt.Errorf("election: the others did not agree on a note within %v", noteTime)
 	}

@@ -16,7 +16,7 @@ type bench struct {
 	t       *testing.T
 	net     *transport.Pipe
 	addrs   []string
-	members []*Council
+	members []*Member
 	stops   []context.CancelFunc
 	ends    []chan error
 	wg      sync.WaitGroup
@@ -55,12 +55,12 @@ func (b *bench) start(rank int, l transport.Listener) {
 	b.wg.Go(func() { b.ends[rank] <- c.Run(ctx) })
 }
 
-// await is the next reign of any of the members.
-func (b *bench) await(limit time.Duration) *Reign {
+// await is the next leadership of any of the members.
+func (b *bench) await(limit time.Duration) *Leadership {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	got := make(chan *Reign, len(b.members))
+	got := make(chan *Leadership, len(b.members))
 	var wg sync.WaitGroup
 	for _, m := range b.members {
 		wg.Go(func() {
@@ -75,7 +75,7 @@ func (b *bench) await(limit time.Duration) *Reign {
 	case r := <-got:
 		return r
 	default:
-		b.t.Fatalf("nobody reigns within %v", limit)
+		b.t.Fatalf("nobody leads within %v", limit)
 		return nil
 	}
 }
@@ -87,14 +87,14 @@ func (b *bench) close() {
 	b.wg.Wait()
 }
 
-// The first member reigns soon. When it ends another one does, with a higher term, and knows the last note.
+// The first member leads soon. When it ends another one does, with a higher term, and knows the last note.
 func TestSuccession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 3)
 		defer b.close()
 		first := b.await(2 * time.Second)
 		if first.Rank != 0 || first.Note != nil {
-			t.Fatalf("member %d reigns first, with note %q", first.Rank, first.Note)
+			t.Fatalf("member %d leaderships first, with note %q", first.Rank, first.Note)
 		}
 		for _, note := range []string{"one", "two"} {
 			if err := first.SetNote([]byte(note)); err != nil {
@@ -107,16 +107,16 @@ func TestSuccession(t *testing.T) {
 		said, at := first.Clock(), time.Now()
 		b.stops[0]()
 		<-b.ends[0]
-		if err := first.Hold(); !errors.Is(err, ErrDeposed) {
+		if err := first.Hold(); !errors.Is(err, ErrLeadershipLost) {
 			t.Errorf("who has ended holds: %v", err)
 		}
-		if err := first.SetNote([]byte("three")); !errors.Is(err, ErrDeposed) {
+		if err := first.SetNote([]byte("three")); !errors.Is(err, ErrLeadershipLost) {
 			t.Errorf("who has ended notes something: %v", err)
 		}
 		begun := time.Now()
 		second := b.await(6 * time.Second)
 		if second.Rank == 0 || second.Term <= first.Term || string(second.Note) != "two" {
-			t.Errorf("member %d reigns after %v with term %d after %d, and note %q", second.Rank, time.Since(begun), second.Term, first.Term, second.Note)
+			t.Errorf("member %d leaderships after %v with term %d after %d, and note %q", second.Rank, time.Since(begun), second.Term, first.Term, second.Note)
 		}
 		if went, has := time.Since(at), second.Clock()-said; has < went-beat-10*time.Millisecond || has > went+10*time.Millisecond {
 			t.Errorf("in %v the clock of all went on by %v", went, has)
@@ -127,7 +127,7 @@ func TestSuccession(t *testing.T) {
 	})
 }
 
-// Without a majority nobody reigns, and who did stops.
+// Without a majority nobody leads, and who did stops.
 func TestNoMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 3)
@@ -140,13 +140,13 @@ func TestNoMajority(t *testing.T) {
 			}
 		}
 		time.Sleep(3 * time.Second)
-		if err := first.Hold(); !errors.Is(err, ErrDeposed) {
+		if err := first.Hold(); !errors.Is(err, ErrLeadershipLost) {
 			t.Errorf("who is alone holds: %v", err)
 		}
 		select {
 		case <-first.Over():
 		default:
-			t.Error("the reign is not over")
+			t.Error("the leadership is not over")
 		}
 	})
 }
@@ -210,7 +210,7 @@ func TestClose(t *testing.T) {
 					t.Fatal(err)
 				}
 				if b.members[r.Rank].Last() == nil { // who waits for Run to end after that looks here whether to
-					t.Error("who has closed the council does not know that it is closed")
+					t.Error("who has closed the group does not know that it is closed")
 				}
 				if c.after {
 					gone[r.Rank] = true

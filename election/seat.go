@@ -22,8 +22,8 @@ import (
 
 // holder is the process that has a place.
 type holder struct {
-	Life [life]byte `json:"life"`
-	Turn int        `json:"turn"` // a founder's is 1, that of who has its place after it 2
+	Life [processIDLen]byte `json:"life"`
+	Turn int                `json:"turn"` // a founder's is 1, that of who has its place after it 2
 }
 
 // Numbers of members in the protocol. The lowest bits are those of a place.
@@ -32,7 +32,7 @@ const placeBits = 6
 func founderID(rank int) uint64 { return uint64(rank) + 1 }
 
 // lateID is the number of a process that comes in the place of another one. No other process has it.
-func lateID(rank int, id [life]byte) uint64 {
+func lateID(rank int, id [processIDLen]byte) uint64 {
 	return max(binary.BigEndian.Uint64(id[:])>>placeBits, 1)<<placeBits | founderID(rank)
 }
 
@@ -59,7 +59,7 @@ func (c *core) vacant(rank int) bool {
 }
 
 // admit has members agree that a process has the place of one that is not heard of any more.
-func (c *core) admit(rank int, who [life]byte) error {
+func (c *core) admit(rank int, who [processIDLen]byte) error {
 	id := lateID(rank, who)
 	if c.term == 0 || len(c.conf.VotersOutgoing) > 0 || c.seated(id) {
 		return errors.New("election: not now")
@@ -116,10 +116,10 @@ func (c *core) reseat(text []byte) (err error) {
 // handedOver is what the library says in a request for votes by whom the leader has asked to lead.
 const handedOver = "CampaignTransfer"
 
-// resign gives the reign up and asks the member that is best informed to lead, at once. It reports false when nobody else can: without this member there
+// resign gives the leadership up and asks the member that is best informed to lead, at once. It reports false when nobody else can: without this member there
 // is no majority. Afterwards nobody relies on what members have promised to this one, so that they may vote before the promise ends.
 func (c *core) resign() bool {
-	next, alive := c.heirs()
+	next, alive := c.successors()
 	if c.term == 0 || alive < len(c.conf.Voters)/2+1 {
 		return false
 	}
@@ -129,8 +129,8 @@ func (c *core) resign() bool {
 	return true
 }
 
-// heirs is the member that is best informed, of others that are there, and how many they are.
-func (c *core) heirs() (best uint64, alive int) {
+// successors is the member that is best informed, of others that are there, and how many they are.
+func (c *core) successors() (best uint64, alive int) {
 	var match uint64
 	c.node.WithProgress(func(id uint64, _ raft.ProgressType, p tracker.Progress) {
 		if id == c.self || !c.seated(id) || c.now-c.heard[id] > lease {
@@ -146,13 +146,13 @@ func (c *core) heirs() (best uint64, alive int) {
 // Turns of processes that have no place yet, and of those that had them first.
 const (
 	late    = -1 // it waits for the place of another one
-	fresh   = 0  // it looks for the others, to found the council with them
+	fresh   = 0  // it looks for the others, to found the group with them
 	founder = 1
 )
 
 // greeting is what a process says of itself to the others: the payload of its Hello.
 type greeting struct {
-	life [life]byte
+	life [processIDLen]byte
 	turn int
 }
 
@@ -161,10 +161,10 @@ func (g greeting) append(b []byte) []byte {
 }
 
 func parseGreeting(b []byte) (g greeting, err error) {
-	if len(b) != life+4 {
+	if len(b) != processIDLen+4 {
 		return g, errors.New("it does not say which process it is")
 	}
-	return greeting{[life]byte(b), int(binary.BigEndian.Uint32(b[life:])) - 1}, nil
+	return greeting{[processIDLen]byte(b), int(binary.BigEndian.Uint32(b[processIDLen:])) - 1}, nil
 }
 
 // id is the number of a process in the protocol.
@@ -187,13 +187,13 @@ const (
 
 // caller is a process that wants a place.
 type caller struct {
-	life  [life]byte
+	life  [processIDLen]byte
 	conns int
 }
 
 // greet judges what a process says of itself. The first process of a rank that a founder meets is a founder to it, and remains so: only who is one to all
 // others takes part in the first vote, so that no two of one rank do.
-func (c *Council) greet(rank int, who greeting) verdict {
+func (c *Member) greet(rank int, who greeting) verdict {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old, met := c.lives[rank]
@@ -212,7 +212,7 @@ func (c *Council) greet(rank int, who greeting) verdict {
 }
 
 // connected notes that a process has made a connection. The function that it returns notes its end.
-func (c *Council) connected(rank int, who greeting) func() {
+func (c *Member) connected(rank int, who greeting) func() {
 	count := func(n int) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -234,27 +234,27 @@ func (c *Council) connected(rank int, who greeting) func() {
 }
 
 // greeting is what this process says of itself; the channel is closed when that is true no more.
-func (c *Council) greeting() (greeting, <-chan struct{}) {
+func (c *Member) greeting() (greeting, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return greeting{c.own, c.turn}, c.turned
 }
 
 // become gives this process its turn. The caller has c.mu.
-func (c *Council) become(turn int) {
+func (c *Member) become(turn int) {
 	c.turn = turn
 	close(c.turned)
 	c.turned = make(chan struct{})
 }
 
 // answered takes in what another process has said to mine.
-func (c *Council) answered(from int, mine greeting, text []byte) error {
-	if len(text) != life+1 {
+func (c *Member) answered(from int, mine greeting, text []byte) error {
+	if len(text) != processIDLen+1 {
 		return fmt.Errorf("star-ps %d does not say which process it is", from)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch says := verdict(text[life]); {
+	switch says := verdict(text[processIDLen]); {
 	case mine.turn != c.turn && mine.turn != fresh: // something else is true by now
 	case says == replaced && c.turn > fresh:
 		return &ReplacedError{c.cfg.Rank, fmt.Sprintf("star-ps %d (%s)", from, c.cfg.Members[from])}
@@ -265,10 +265,10 @@ func (c *Council) answered(from int, mine greeting, text []byte) error {
 	case says == known && c.turn == fresh:
 		h, met := c.lives[from]
 		if !met {
-			h = holder{[life]byte(text), founder}
+			h = holder{[processIDLen]byte(text), founder}
 			c.lives[from] = h
 		}
-		if h.Life != [life]byte(text) { // it will hear that it is late
+		if h.Life != [processIDLen]byte(text) { // it will hear that it is late
 			break
 		}
 		c.agreed[from] = true
@@ -281,7 +281,7 @@ func (c *Council) answered(from int, mine greeting, text []byte) error {
 }
 
 // form waits until this process is a founder to all others, or is told that another one had its place: then it returns false.
-func (c *Council) form(ctx context.Context) (founds bool, err error) {
+func (c *Member) form(ctx context.Context) (founds bool, err error) {
 	site := flightrecorder.Open(fmt.Sprintf("coordinator %d", c.cfg.Rank), "the others that may coordinate", "", "")
 	defer site.Close()
 	site.Begin(-1, c.cfg.JoinTimeout)
@@ -312,7 +312,7 @@ func (c *Council) form(ctx context.Context) (founds bool, err error) {
 }
 
 // others lists the other members for which has is false. The caller has c.mu.
-func (c *Council) others(has func(rank int) bool) (at []string) {
+func (c *Member) others(has func(rank int) bool) (at []string) {
 	for r, addr := range c.cfg.Members {
 		if r != c.cfg.Rank && !has(r) {
 			at = append(at, fmt.Sprintf("star-ps %d (%s)", r, addr))
@@ -322,7 +322,7 @@ func (c *Council) others(has func(rank int) bool) (at []string) {
 }
 
 // silent lists the others that have no connection to this one.
-func (c *Council) silent() []string {
+func (c *Member) silent() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.others(func(r int) bool { return c.here[r] > 0 })
@@ -332,7 +332,7 @@ func (c *Council) silent() []string {
 const admitPause = time.Second
 
 // letIn has members agree, if this one leads, that processes which ask for a place that is vacant have it.
-func (c *Council) letIn(core *core) {
+func (c *Member) letIn(core *core) {
 	if core.term == 0 || core.now < c.admitAt {
 		return
 	}
@@ -353,7 +353,7 @@ func (c *Council) letIn(core *core) {
 }
 
 // seats takes over who has which place, as members have agreed.
-func (c *Council) seats(core *core) {
+func (c *Member) seats(core *core) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for rank, h := range core.state.Seats {

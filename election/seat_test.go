@@ -73,7 +73,7 @@ func TestAPlaceThatIsTaken(t *testing.T) {
 	}
 	w.run(10 * time.Second)
 	first := w.members[w.holder()]
-	next, _ := first.heirs()
+	next, _ := first.successors()
 	for _, p := range w.members[:3] {
 		if p != first && p.self != next {
 			p.asleep = w.now + 500*time.Millisecond // who leads next has not heard of it yet
@@ -89,7 +89,7 @@ func TestAPlaceThatIsTaken(t *testing.T) {
 	}
 }
 
-// A reign that is handed over is another one's at once: nobody keeps to what he has promised to who gave it up.
+// A leadership that is handed over is another one's at once: nobody keeps to what he has promised to who gave it up.
 func TestResign(t *testing.T) {
 	for seed := range uint64(20) {
 		w := newWorld(t, 3+2*int(seed%2), seed)
@@ -108,7 +108,7 @@ func TestResign(t *testing.T) {
 			t.Errorf("seed %d: after %v member %d holds the lease", seed, w.now-at, second.rank)
 		}
 		if string(second.state.Note) != "1" {
-			t.Errorf("seed %d: the second reign begins with note %q", seed, second.state.Note)
+			t.Errorf("seed %d: the second leadership begins with note %q", seed, second.state.Note)
 		}
 		for dead, i := 0, 0; dead < w.places/2; i++ {
 			if w.members[i] != second {
@@ -127,7 +127,7 @@ func TestResign(t *testing.T) {
 func TestIDs(t *testing.T) {
 	seen := map[uint64]bool{}
 	for rank := range 9 {
-		for _, id := range []uint64{founderID(rank), lateID(rank, [life]byte{}), lateID(rank, [life]byte{1}), lateID(rank, [life]byte{0xff, 0xff})} {
+		for _, id := range []uint64{founderID(rank), lateID(rank, [processIDLen]byte{}), lateID(rank, [processIDLen]byte{1}), lateID(rank, [processIDLen]byte{0xff, 0xff})} {
 			if rankOf(id) != rank || id == 0 || seen[id] {
 				t.Errorf("member %d has number %x, of member %d", rank, id, rankOf(id))
 			}
@@ -137,11 +137,11 @@ func TestIDs(t *testing.T) {
 	if rankOf(0) != -1 {
 		t.Errorf("nobody is member %d", rankOf(0))
 	}
-	if _, err := parseGreeting(make([]byte, life)); err == nil {
+	if _, err := parseGreeting(make([]byte, processIDLen)); err == nil {
 		t.Error("a greeting that is too short was taken")
 	}
 	for _, turn := range []int{late, fresh, founder, 7} {
-		g := greeting{[life]byte{1, 2}, turn}
+		g := greeting{[processIDLen]byte{1, 2}, turn}
 		if back, err := parseGreeting(g.append(nil)); err != nil || back != g {
 			t.Errorf("%v came back as %v, %v", g, back, err)
 		}
@@ -150,7 +150,7 @@ func TestIDs(t *testing.T) {
 
 // What a process is told when it says who it is.
 func TestGreetings(t *testing.T) {
-	a, b, c := [life]byte{1}, [life]byte{2}, [life]byte{3}
+	a, b, c := [processIDLen]byte{1}, [processIDLen]byte{2}, [processIDLen]byte{3}
 	for name, x := range map[string]struct {
 		turn  int // of who judges
 		has   map[int]holder
@@ -212,9 +212,9 @@ func TestAnswers(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.turn = x.turn
-		m.lives[2] = holder{[life]byte{9}, founder}
+		m.lives[2] = holder{[processIDLen]byte{9}, founder}
 		mine, turned := m.greeting()
-		err = m.answered(1, mine, append(make([]byte, life), byte(x.says)))
+		err = m.answered(1, mine, append(make([]byte, processIDLen), byte(x.says)))
 		if got := errors.As(err, new(*ReplacedError)); got != x.end || m.turn != x.turnsTo {
 			t.Errorf("%s: turn %d, %v", name, m.turn, err)
 		}
@@ -234,11 +234,11 @@ func TestAnswers(t *testing.T) {
 	}
 	m, _ := New(Config{Members: make([]string, 3)})
 	mine, _ := m.greeting()
-	if err := m.answered(1, mine, make([]byte, life)); err == nil {
+	if err := m.answered(1, mine, make([]byte, processIDLen)); err == nil {
 		t.Error("an answer that is too short was taken")
 	}
-	m.greet(1, greeting{[life]byte{1}, fresh})
-	for by, want := range map[[life]byte]bool{{2}: false, {1}: true} { // another process in the place of the one that was met does not count
+	m.greet(1, greeting{[processIDLen]byte{1}, fresh})
+	for by, want := range map[[processIDLen]byte]bool{{2}: false, {1}: true} { // another process in the place of the one that was met does not count
 		clear(m.agreed)
 		if err := m.answered(1, mine, append(by[:], byte(known))); err != nil || m.agreed[1] != want {
 			t.Errorf("process %x takes this one for a founder: counted %v, %v", by[:1], m.agreed[1], err)
@@ -247,7 +247,7 @@ func TestAnswers(t *testing.T) {
 }
 
 // Processes come in the place of those that have ended, until none is left of those who began; what they have noted is known, and the others are led
-// meanwhile. A reign that is handed over is another one's before the old one would have been missed.
+// meanwhile. A leadership that is handed over is another one's before the old one would have been missed.
 func TestProcessesComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 3)
@@ -300,9 +300,9 @@ func TestProcessesComeBack(t *testing.T) {
 		}
 		next := b.await(time.Second)
 		if took := time.Since(begun); took > 300*time.Millisecond || next.Rank == r.Rank || string(next.Note) != "note" {
-			t.Errorf("after %v member %d reigns, with note %q", took, next.Rank, next.Note)
+			t.Errorf("after %v member %d leaderships, with note %q", took, next.Rank, next.Note)
 		}
-		if err := r.Hold(); !errors.Is(err, ErrDeposed) {
+		if err := r.Hold(); !errors.Is(err, ErrLeadershipLost) {
 			t.Errorf("who has handed over holds: %v", err)
 		}
 	})
@@ -329,7 +329,7 @@ func TestARankThatIsTaken(t *testing.T) {
 	})
 }
 
-// With too few others a reign cannot be handed over, and goes on.
+// With too few others a leadership cannot be handed over, and goes on.
 func TestNobodyToHandOverTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 3)

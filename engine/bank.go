@@ -14,7 +14,7 @@ import (
 func (l *Shards) goOn(f modes.Firing) {
 	var o Ready
 	for w := range f.Released() {
-		l.accounts[w].led = true
+		l.states[w].led = true
 		if r, ok := l.release(w, f.Version); ok {
 			r.Pull = l.shards > 0
 			o.Releases = append(o.Releases, r)
@@ -27,7 +27,7 @@ func (l *Shards) goOn(f modes.Firing) {
 
 // deposit keeps the present gradient of w, which every shard holds, for an update to come.
 func (l *Shards) deposit(w star.Worker) {
-	a := &l.accounts[w]
+	a := &l.states[w]
 	d := deposit{a.step, a.basis, a.read, a.spans(), a.used, a.whole(), a.norm2, Poisoned{}}
 	if p, ok := l.poisoned(w); ok {
 		d.poison = p
@@ -46,7 +46,7 @@ func (l *Shards) fireBanked(f modes.Firing) {
 	gs := make([]deposit, 0, len(f.Workers))
 	total := 0
 	for _, w := range f.Workers {
-		a := &l.accounts[w]
+		a := &l.states[w]
 		d := a.bank[0]
 		a.bank = a.bank[1:]
 		gs = append(gs, d)
@@ -79,12 +79,12 @@ func (l *Shards) fireBanked(f modes.Firing) {
 	o.Used = l.used
 	l.first = len(f.Workers)
 	for _, w := range f.Workers {
-		if !slices.Contains(f.Again, w) && !slices.Contains(o.Fire.Quiet, w) {
+		if !slices.Contains(f.NonBlocking, w) && !slices.Contains(o.Fire.Quiet, w) {
 			o.Fire.Quiet = append(o.Fire.Quiet, w)
 		}
 	}
-	for _, w := range f.Again {
-		l.accounts[w].led = true
+	for _, w := range f.NonBlocking {
+		l.states[w].led = true
 		if r, ok := l.release(w, f.Version); ok {
 			o.Releases = append(o.Releases, r)
 		} else {
@@ -92,6 +92,6 @@ func (l *Shards) fireBanked(f modes.Firing) {
 		}
 	}
 	o.Cancels = l.cancel(f)
-	o.Memo = l.remark(&o)
+	o.Metadata = l.remark(&o)
 	l.out = append(l.out, o)
 }

@@ -3,7 +3,7 @@
 // A coordinator (package coord) tells it what has happened and does what it says; a simulator may do the same in virtual time.
 //
 // There are two engines. [Shards] is for parameter servers: a gradient has arrived when its worker has said so and every shard
-// holds it, and the job's one modes.Barrier turns arrivals into updates. Trees (crews that report once) are decisions inside it.
+// holds it, and the job's one modes.Barrier turns arrivals into updates. Trees (groups that report once) are decisions inside it.
 // [Ring] is for all-reduce: rounds are granted one ahead, closed where the plan has members compute in parts, and complete when
 // every member has told that it made the version.
 //
@@ -57,8 +57,8 @@ type Engine interface {
 	// Flipped is told that a worker's gradients point against all others, or do no more. It says in which step, and whether that is news.
 	Flipped(w star.Worker, over bool) (step int64, news bool)
 
-	// Join has a worker in that was not there, or had left. door: others can reach it in trees. Leave forgets one.
-	Join(w star.Worker, door bool) []Ready
+	// Join has a worker in that was not there, or had left. reachable: others can reach it in trees. Leave forgets one.
+	Join(w star.Worker, reachable bool) []Ready
 	Leave(w star.Worker) []Ready
 
 	// Install changes the plan. Nobody who waits is stranded. Fits says what is wrong with one.
@@ -87,10 +87,10 @@ type Engine interface {
 	// Residual is what goes with the file of what a worker's codec has left out: the number for its Save, and c of the update rule for its gradients.
 	Residual(w star.Worker) (seq int64, weight float64)
 
-	// Snapshot is from what another engine of this kind can go on (Config.After). Memo is it in bytes, where workers are to keep it
-	// for a coordinator of a later term; nil where shards do, with Ready.Memo.
+	// Snapshot is from what another engine of this kind can go on (Config.After). Metadata is it in bytes, where workers are to keep it
+	// for a coordinator of a later term; nil where shards do, with Ready.Metadata.
 	Snapshot() Snapshot
-	Memo(term int64) []byte
+	Metadata(term int64) []byte
 
 	// Plan is in force; State and Worker say what is so.
 	Plan() modes.Plan
@@ -143,14 +143,14 @@ type Config struct {
 	After  *Snapshot     // where another engine left off; nil: none did
 	Absent []star.Worker // ranks that nobody has
 
-	Scale   Scale  // zero means ScaleRound
-	Norm    bool   // Fires ask for the norm first
-	Report  bool   // Fires ask how long the sum was
-	Cancel  bool   // who is too late for an update is to stop computing for it
-	Strides bool   // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
-	Guard   bool   // gradients that do not belong are left out (package poison), and what workers say of lengths is checked
-	Memos   bool   // Fires go with what a successor must know
-	Doors   []bool // by worker: others can reach it in trees; nil: nobody can be reached
+	Scale        Scale  // zero means ScaleRound
+	Norm         bool   // Fires ask for the norm first
+	Report       bool   // Fires ask how long the sum was
+	Cancel       bool   // who is too late for an update is to stop computing for it
+	Strides      bool   // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
+	Guard        bool   // gradients that do not belong are left out (package poison), and what workers say of lengths is checked
+	WithMetadata bool   // Fires go with what a successor must know
+	Reachable    []bool // by worker: others can reach it in trees; nil: nobody can be reached
 
 	MaxParams int64 // elements of a gradient, for what members may say of lengths
 }
@@ -193,7 +193,7 @@ type Ready struct {
 	Used     int64           // samples applied, after the Fire
 	Silent   bool            // the Fire is of no update, and of no worker
 	Recorded bool            // it is in the run log: for whoever does what is said here
-	Memo     []byte          // for who takes the job over, with the Fire
+	Metadata []byte          // for who takes the job over, with the Fire
 
 	Detached []To[wire.Detach]
 	Rings    []To[wire.Ring] // before the releases
@@ -268,13 +268,13 @@ type State struct {
 
 // Worker is one worker, as an engine has it.
 type Worker struct {
-	Live    bool // a member of the job
-	Parked  bool // has no batch
-	Stopped bool // has none only until the slowest has caught up
-	Waiting bool // its gradient is complete and not yet fired
-	Led     bool // its last report was its own
-	Door    bool // it can be in trees
-	Holds   bool // it is a member of the ring in force, and has the parameters
+	Live      bool // a member of the job
+	Parked    bool // has no batch
+	Stopped   bool // has none only until the slowest has caught up
+	Waiting   bool // its gradient is complete and not yet fired
+	Led       bool // its last report was its own
+	Reachable bool // it can be in trees
+	Holds     bool // it is a member of the ring in force, and has the parameters
 
 	Step, Basis int64
 	Start       int64 // of its batch
@@ -301,37 +301,37 @@ func Round(p modes.Plan, batch, n int) (b int64) {
 }
 
 // Plan is the plan in force.
-func (l *ledger) Plan() modes.Plan { return l.plan }
+func (l *scheduler) Plan() modes.Plan { return l.plan }
 
 // Staleness counts gradients by how many updates passed between the version that they were computed on and theirs.
-func (l *ledger) Staleness() map[int64]int64 { return l.staleness }
+func (l *scheduler) Staleness() map[int64]int64 { return l.staleness }
 
 // Live counts the members.
-func (l *ledger) Live() int { return l.live() }
+func (l *scheduler) Live() int { return l.live() }
 
 // Stop hands out no more of the stream.
-func (l *ledger) Stop() int64 {
+func (l *scheduler) Stop() int64 {
 	l.limit = l.cursor
 	return l.limit
 }
 
 // Worker is what the engine knows of w.
-func (l *ledger) Worker(w star.Worker) Worker {
-	a := &l.accounts[w]
+func (l *scheduler) Worker(w star.Worker) Worker {
+	a := &l.states[w]
 	return Worker{Live: a.live, Parked: a.parked, Stopped: a.stopped, Waiting: a.waiting, Led: a.led, Step: a.step, Basis: a.basis,
 		Start: a.start, Count: a.whole()}
 }
 
 // Steps are those of all workers; -1: nobody has had the rank.
-func (l *ledger) Steps() (steps []int64) {
-	for i := range l.accounts {
-		steps = append(steps, l.accounts[i].step)
+func (l *scheduler) Steps() (steps []int64) {
+	for i := range l.states {
+		steps = append(steps, l.states[i].step)
 	}
 	return steps
 }
 
 // Saved is what the checkpoint that was begun last must remember.
-func (l *ledger) Saved() (Progress, bool) {
+func (l *scheduler) Saved() (Progress, bool) {
 	if l.kept == nil {
 		return Progress{}, false
 	}
@@ -339,22 +339,22 @@ func (l *ledger) Saved() (Progress, bool) {
 }
 
 // ledgerOf makes what both engines keep.
-func ledgerOf(c Config) ledger {
-	l := ledger{
-		plan: c.Plan, batch: c.Batch, limit: c.Limit, halts: c.Cancel, accounts: make([]account, c.Workers), staleness: map[int64]int64{},
+func schedulerOf(c Config) scheduler {
+	l := scheduler{
+		plan: c.Plan, batch: c.Batch, limit: c.Limit, halts: c.Cancel, states: make([]workerState, c.Workers), staleness: map[int64]int64{},
 	}
-	for i := range l.accounts {
-		l.accounts[i] = account{live: true, counted: true, parked: true, stored: make([]bool, c.Shards)}
+	for i := range l.states {
+		l.states[i] = workerState{live: true, counted: true, parked: true, stored: make([]bool, c.Shards)}
 	}
 	for _, w := range c.Absent {
-		l.accounts[w].live, l.accounts[w].counted, l.accounts[w].step = false, false, -1
+		l.states[w].live, l.states[w].counted, l.states[w].step = false, false, -1
 	}
 	from := c.From
 	if s := c.After; s != nil {
 		from = s.Progress
 		l.seq, l.waste = s.Seq, s.Waste
-		for w := range l.accounts {
-			a := &l.accounts[w]
+		for w := range l.states {
+			a := &l.states[w]
 			if a.step = s.Steps[w]; a.live {
 				a.step++ // what shards say of the step before is not meant
 			}

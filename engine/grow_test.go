@@ -14,7 +14,7 @@ import (
 )
 
 // However workers come and go, in ranks that nobody has had and in those of others, and even when nobody is there for a while: every
-// position of the stream is applied once, or dropped by the plan, and the naive account of who is there agrees with the ledger's weights.
+// position of the stream is applied once, or dropped by the plan, and the naive account of who is there agrees with the scheduler's weights.
 func TestEverySampleOnceWhoeverComes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "ranks")
@@ -46,7 +46,7 @@ func TestEverySampleOnceWhoeverComes(t *testing.T) {
 			there[w] = true
 			joins++
 			os := r.l.Join(w, true)
-			a := &r.l.accounts[w]
+			a := &r.l.states[w]
 			if last, had := r.steps[w]; had && a.step < last || !had && a.step != 0 {
 				t.Fatalf("worker %d, whose next step was %d (%v), comes with step %d", w, last, had, a.step)
 			}

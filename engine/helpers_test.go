@@ -14,15 +14,15 @@ func newLedger(plan modes.Plan, workers, shards, batch int, limit int64) *Shards
 }
 
 func newRing(l *Shards, of wire.Ring) *Ring {
-	r := NewRing(Config{Plan: l.plan, Workers: len(l.accounts), Batch: l.batch, Limit: l.limit, MaxParams: 1 << 30,
+	r := NewRing(Config{Plan: l.plan, Workers: len(l.states), Batch: l.batch, Limit: l.limit, MaxParams: 1 << 30,
 		Ring: &RingConfig{Wait: of.Wait, MaxStale: of.MaxStale}})
-	r.ledger, r.version = l.ledger, l.barrier.Version()
+	r.scheduler, r.version = l.scheduler, l.barrier.Version()
 	return r
 }
 
 // arrive is Arrive of a gradient of which nothing else is known.
 func (l *Shards) arrive(w star.Worker, step int64, samples int) ([]Ready, error) {
-	a := &l.accounts[w]
+	a := &l.states[w]
 	r := star.Record{Worker: w, Step: step, Samples: samples, Norm2: a.norm2}
 	r.Telemetry.Set(star.GradChange, a.change)
 	_, os, err := l.Arrive(r, a.coded)
@@ -31,7 +31,7 @@ func (l *Shards) arrive(w star.Worker, step int64, samples int) ([]Ready, error)
 
 // absent takes a worker out that is not there when the job begins. Before Begin.
 func (l *Shards) absent(w star.Worker) {
-	a := &l.accounts[w]
+	a := &l.states[w]
 	a.live, a.counted, a.step = false, false, -1
 	l.barrier.Leave(w)
 }
@@ -39,7 +39,7 @@ func (l *Shards) absent(w star.Worker) {
 // resume goes on where a checkpoint left off. Before Begin.
 func (l *Shards) resume(p Progress) {
 	l.cursor, l.used, l.redo = p.Cursor, p.Samples, append([]Span(nil), p.Redo...)
-	l.barrier = modes.NewBarrier(l.plan, len(l.accounts), p.Version)
+	l.barrier = modes.NewBarrier(l.plan, len(l.states), p.Version)
 }
 
 // liars are those whose word was not so: s for servers, w for workers.
@@ -85,4 +85,4 @@ func exactly(t *testing.T, limit int64, lists ...[]Span) {
 }
 
 // absent takes a worker out that is not there when the job begins. Before Begin.
-func (r *Ring) absent(w star.Worker) { r.accounts[w].live, r.accounts[w].step = false, -1 }
+func (r *Ring) absent(w star.Worker) { r.states[w].live, r.states[w].step = false, -1 }

@@ -8,12 +8,12 @@ import (
 
 // Join has a worker back that had left, or its replacement: it takes part from the present version on, with a
 // batch of its own, if there is one left.
-func (l *Shards) Join(w star.Worker, door bool) []Ready {
-	if l.doors != nil {
-		l.doors[w] = door
+func (l *Shards) Join(w star.Worker, reachable bool) []Ready {
+	if l.reachable != nil {
+		l.reachable[w] = reachable
 	}
 	l.out = l.out[:0]
-	a := &l.accounts[w]
+	a := &l.states[w]
 	if a.live || a.ghost {
 		return nil
 	}
@@ -24,7 +24,7 @@ func (l *Shards) Join(w star.Worker, door bool) []Ready {
 	stored := a.stored
 	clear(stored)
 	// What shards say of the earlier life may still be on the way: a new step tells it apart.
-	*a = account{live: true, parked: true, step: a.step + 1, stored: stored, reporting: reporting{up: modes.Direct}}
+	*a = workerState{live: true, parked: true, step: a.step + 1, stored: stored, reporting: reporting{up: modes.Direct}}
 	for pair := range l.cut {
 		if pair[0] == w || pair[1] == w {
 			delete(l.cut, pair) // what could not be reached was the one before

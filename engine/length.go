@@ -60,11 +60,11 @@ func (l *Shards) expel(b belied) {
 // arbitrate settles what copies of shards do not say alike of the gradient of w. A server is wrong if without its word the worker's is right, or if it is alone against several that
 // agree. Where that is no server or more than one, the slice counts as not finite if anybody says so, and else as not measured.
 func (l *Shards) arbitrate(w star.Worker) {
-	a := &l.accounts[w]
+	a := &l.states[w]
 	if len(a.disputed) == 0 {
 		return
 	}
-	own := !a.coded && (a.crew == nil || len(a.crew.in) == 1)
+	own := !a.coded && (a.group == nil || len(a.group.in) == 1)
 	var wrong []belied
 	var whole float64 // |g|² without that word
 	for _, shard := range slices.Sorted(maps.Keys(a.disputed)) {
@@ -94,7 +94,7 @@ func (l *Shards) arbitrate(w star.Worker) {
 
 // without is the squared norm of a gradient, and of a slice of it that copies do not say alike, if the word of a server does not count. Not ok: then others do not agree, either, or nobody
 // has measured it. several: in each such slice several others agree.
-func (a *account) without(server, shard int) (total, slice float64, several, ok bool) {
+func (a *workerState) without(server, shard int) (total, slice float64, several, ok bool) {
 	total, several = a.sum2, true
 	for at, sums := range a.disputed {
 		var others []replica.Sum
@@ -119,8 +119,8 @@ func (a *account) without(server, shard int) (total, slice float64, several, ok 
 
 // weigh holds the word of a worker on its gradient, which has arrived whole, against what shards have measured.
 func (l *Shards) weigh(w star.Worker) {
-	a := &l.accounts[w]
-	if !l.weighs || l.shards == 0 || a.coded || a.unknown || len(a.bad) > 0 || a.crew != nil && len(a.crew.in) > 1 {
+	a := &l.states[w]
+	if !l.weighs || l.shards == 0 || a.coded || a.unknown || len(a.bad) > 0 || a.group != nil && len(a.group.in) > 1 {
 		return
 	}
 	// A gradient that was skipped is pushed as zeros, and its norm is none.
@@ -129,8 +129,8 @@ func (l *Shards) weigh(w star.Worker) {
 		return
 	}
 	right, wrong := 0, 0
-	for v := range l.accounts {
-		if b := &l.accounts[v]; b.live && b.weighed && star.Worker(v) != w {
+	for v := range l.states {
+		if b := &l.states[v]; b.live && b.weighed && star.Worker(v) != w {
 			if b.honest {
 				right++
 			} else {

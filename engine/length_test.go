@@ -13,7 +13,7 @@ import (
 	"star/transport/wire"
 )
 
-// scale is a ledger that holds workers to their word.
+// scale is a scheduler that holds workers to their word.
 func scale(workers, shards int) *Shards {
 	l := newLedger(modes.SSGD(workers), workers, shards, 4, 1<<20)
 	l.guard, l.weighs = new(poison.Norms), true
@@ -25,7 +25,7 @@ func scale(workers, shards int) *Shards {
 func (l *Shards) said(t *testing.T, step int64, said []float64, held func(w star.Worker, shard int) []replica.Sum) (lied []string, norms []float64) {
 	t.Helper()
 	for w, norm2 := range said {
-		l.accounts[w].norm2, l.accounts[w].change = norm2, 1
+		l.states[w].norm2, l.states[w].change = norm2, 1
 		for shard := range l.shards {
 			if _, err := l.Stored(shard, star.Worker(w), step, held(star.Worker(w), shard)...); err != nil {
 				t.Fatal(err)
@@ -75,8 +75,8 @@ func TestWordsOnLength(t *testing.T) {
 			if held == nil {
 				held = []float64{2, 2}
 			}
-			for w := range l.accounts {
-				l.accounts[w].coded = c.coded
+			for w := range l.states {
+				l.states[w].coded = c.coded
 			}
 			for step, said := range [][]float64{c.said, c.second} {
 				if said == nil {
@@ -122,8 +122,8 @@ func TestCopiesThatDoNotAgree(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := scale(1, 2)
-			l.accounts[0].coded = c.coded
-			l.accounts[0].norm2 = c.said
+			l.states[0].coded = c.coded
+			l.states[0].norm2 = c.said
 			var out []Ready
 			for shard, held := range c.held {
 				var sums []replica.Sum
@@ -161,9 +161,9 @@ func TestMoreBelowThanCanBeNamed(t *testing.T) {
 	}
 	plan.Parents[0] = modes.Direct
 	l := newLedger(plan, n, 1, 4, 1<<30)
-	l.doors = make([]bool, n)
-	for w := range l.doors {
-		l.doors[w] = true
+	l.reachable = make([]bool, n)
+	for w := range l.reachable {
+		l.reachable[w] = true
 	}
 	branches, named := 0, map[star.Worker]bool{}
 	for _, o := range l.Begin() {

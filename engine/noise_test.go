@@ -46,7 +46,7 @@ func TestNoiseOfARing(t *testing.T) {
 		t.Errorf("round 1: %+v", o.Noise)
 	}
 	record(2, 0, 99)
-	o = round(2, 8, wire.Gradient{Worker: 2, Step: r.errands[2].Start})
+	o = round(2, 8, wire.Gradient{Worker: 2, Step: r.riderBatches[2].Start})
 	g := o.Noise.Gradients
 	if len(g) != 3 || g[0].Basis != 1 || g[1].Norm2 != 21 || g[2].Norm2 != 99 || g[2].Basis != 0 || !o.Noise.Mixed() {
 		t.Fatalf("round 2: %+v", o.Noise)
@@ -55,7 +55,7 @@ func TestNoiseOfARing(t *testing.T) {
 		t.Errorf("the rider is %v rounds behind, want %v", g[2].Behind, want)
 	}
 	record(2, 2, 98) // released with version 2, carried in the next round
-	o = round(3, 9, wire.Gradient{Worker: 2, Step: r.errands[2].Start})
+	o = round(3, 9, wire.Gradient{Worker: 2, Step: r.riderBatches[2].Start})
 	if g := o.Noise.Gradients; len(g) != 3 || g[2].Behind != 0 || g[2].Basis != 2 {
 		t.Errorf("round 3: %+v", o.Noise)
 	}
@@ -94,19 +94,19 @@ func TestNoiseOfALoneMember(t *testing.T) {
 
 // Which gradients are compared: consecutive ones, of parameters that are near.
 func TestPairOfAnAccount(t *testing.T) {
-	ok := account{measured: measured{change: 1, prior: glance{norm2: 2, samples: 4, step: 6, basis: 10, read: 100}, last: glance{norm2: 3, samples: 5, step: 7, basis: 12, read: 108}}}
+	ok := workerState{measured: measured{change: 1, prior: glance{norm2: 2, samples: 4, step: 6, basis: 10, read: 100}, last: glance{norm2: 3, samples: 5, step: 7, basis: 12, read: 108}}}
 	for _, c := range []struct {
 		name   string
-		change func(*account)
+		change func(*workerState)
 		want   bool
 	}{
-		{"as it is", func(*account) {}, true},
-		{"it does not say", func(a *account) { a.change = -1 }, false},
-		{"not a number", func(a *account) { a.change = math.NaN() }, false},
-		{"the first one", func(a *account) { a.prior = glance{} }, false},
-		{"one between was lost", func(a *account) { a.prior.step = 5 }, false},
-		{"two rounds between", func(a *account) { a.last.read = 116 }, true},
-		{"more", func(a *account) { a.last.read = 117 }, false},
+		{"as it is", func(*workerState) {}, true},
+		{"it does not say", func(a *workerState) { a.change = -1 }, false},
+		{"not a number", func(a *workerState) { a.change = math.NaN() }, false},
+		{"the first one", func(a *workerState) { a.prior = glance{} }, false},
+		{"one between was lost", func(a *workerState) { a.prior.step = 5 }, false},
+		{"two rounds between", func(a *workerState) { a.last.read = 116 }, true},
+		{"more", func(a *workerState) { a.last.read = 117 }, false},
 	} {
 		a := ok
 		c.change(&a)
@@ -130,7 +130,7 @@ func TestBehind(t *testing.T) {
 	l := newLedger(modes.ASGD(2), 2, 0, 4, 1000)
 	l.Begin()
 	arrive := func(w star.Worker) float64 {
-		orders, err := l.arrive(w, l.accounts[w].step, 4)
+		orders, err := l.arrive(w, l.states[w].step, 4)
 		if err != nil || len(orders) != 1 {
 			t.Fatal(orders, err)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // measure takes in what the copies of a shard say of its slice of the present gradient.
-func (a *account) measure(shard int, sums []replica.Sum) {
+func (a *workerState) measure(shard int, sums []replica.Sum) {
 	sums = slices.DeleteFunc(slices.Clone(sums), func(s replica.Sum) bool { return s.Sum2 < 0 })
 	if len(sums) == 0 {
 		a.unknown = true
@@ -32,12 +32,12 @@ func (a *account) measure(shard int, sums []replica.Sum) {
 }
 
 // unmeasure forgets that: another gradient is to come.
-func (a *account) unmeasure() {
+func (a *workerState) unmeasure() {
 	a.sum2, a.unknown, a.disputed, a.bad, a.poison, a.factor = 0, false, nil, nil, poison.None, 0
 }
 
 // judge looks at a gradient that has arrived whole.
-func (l *Shards) judge(a *account) {
+func (l *Shards) judge(a *workerState) {
 	switch {
 	case l.guard == nil:
 	case len(a.bad) > 0:
@@ -52,7 +52,7 @@ func (l *Shards) judge(a *account) {
 
 // poisoned says whether the present gradient of a worker, which may be in another one's report, does not belong.
 func (l *Shards) poisoned(w star.Worker) (Poisoned, bool) {
-	a, top := &l.accounts[w], &l.accounts[l.lead(w)]
+	a, top := &l.states[w], &l.states[l.lead(w)]
 	cause := top.poison
 	if cause == poison.None && top.flipped && l.guard != nil {
 		cause = poison.Flipped

@@ -11,7 +11,7 @@ import (
 	"star/replica"
 )
 
-// lengths drives a ledger of n workers and two shards, round after round; sums are the squares that each shard says.
+// lengths drives a scheduler of n workers and two shards, round after round; sums are the squares that each shard says.
 type lengths struct {
 	t    *testing.T
 	l    *Shards
@@ -37,7 +37,7 @@ func (r *lengths) round(sums ...[2]float64) Ready {
 			}
 			out = append(out, os...)
 		}
-		r.l.accounts[w].norm2, r.l.accounts[w].change = s[0]+s[1], 1
+		r.l.states[w].norm2, r.l.states[w].change = s[0]+s[1], 1
 		os, err := r.l.arrive(star.Worker(w), r.step, 4)
 		if err != nil {
 			r.t.Fatal(err)
@@ -105,13 +105,13 @@ func TestPoisonIsLeftOut(t *testing.T) {
 func TestFlippedIsLeftOut(t *testing.T) {
 	one := [2]float64{1, 1}
 	r := newLengths(t, 3)
-	r.l.accounts[2].flipped = true
+	r.l.states[2].flipped = true
 	for range 3 {
 		if o := r.round(one, one, one); len(o.Poison) != 1 || o.Poison[0].Worker != 2 || o.Poison[0].Cause != poison.Flipped || o.Fire.Gradients[2].Weight != 0 || o.Fire.Gradients[1].Weight == 0 {
 			t.Fatalf("%+v, %+v", o.Poison, o.Fire.Gradients)
 		}
 	}
-	r.l.accounts[2].flipped = false
+	r.l.states[2].flipped = false
 	if o := r.round(one, one, one); len(o.Poison) != 0 || o.Fire.Gradients[2].Weight == 0 {
 		t.Errorf("%+v, %+v", o.Poison, o.Fire.Gradients)
 	}
@@ -146,7 +146,7 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 				l.Begin()
 				steps := map[star.Worker]int64{}
 				late := func(w star.Worker) bool { // K-batch-sync drops what was computed on an older version
-					return mode == "kbatch=3" && l.accounts[w].basis < l.barrier.Version()
+					return mode == "kbatch=3" && l.states[w].basis < l.barrier.Version()
 				}
 				round := func(gs ...gradient) (o Ready) {
 					t.Helper()
@@ -157,7 +157,7 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 						}
 					}
 					for _, g := range gs {
-						l.accounts[g.worker].norm2, l.accounts[g.worker].change = 1, 1
+						l.states[g.worker].norm2, l.states[g.worker].change = 1, 1
 						for _, f := range []func() ([]Ready, error){
 							func() ([]Ready, error) { return l.Stored(0, g.worker, steps[g.worker], replica.Sum{Sum2: g.sum2}) },
 							func() ([]Ready, error) { return l.arrive(g.worker, steps[g.worker], 4) },
@@ -220,7 +220,7 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 func TestPoisonOff(t *testing.T) {
 	r := newLengths(t, 2)
 	r.l.guard = nil
-	r.l.accounts[1].flipped = true
+	r.l.states[1].flipped = true
 	if o := r.round([2]float64{math.NaN(), 1}, [2]float64{1, 1}); len(o.Poison) != 0 || o.Fire.Gradients[0].Weight == 0 {
 		t.Errorf("%+v, %+v", o.Poison, o.Fire.Gradients)
 	}
@@ -237,7 +237,7 @@ func TestPairAfterPoison(t *testing.T) {
 		if step == 10 {
 			sum = math.Inf(1)
 		}
-		l.accounts[0].norm2, l.accounts[0].change = sum, 1
+		l.states[0].norm2, l.states[0].change = sum, 1
 		if _, err := l.Stored(0, 0, step, replica.Sum{Sum2: sum}); err != nil {
 			t.Fatal(err)
 		}

@@ -36,8 +36,8 @@ func (h *haste) had(samples int64) {
 
 // empty counts who has no lease in this round.
 func (l *Shards) empty() (n int) {
-	for w := range l.accounts {
-		if a := &l.accounts[w]; a.live && (a.part == 0 || a.arrived || a.basis != l.barrier.Version()) {
+	for w := range l.states {
+		if a := &l.states[w]; a.live && (a.part == 0 || a.arrived || a.basis != l.barrier.Version()) {
 			n++
 		}
 	}
@@ -45,7 +45,7 @@ func (l *Shards) empty() (n int) {
 }
 
 // trim gives back what of its batch a worker has not computed: all but the first so many samples.
-func (l *Shards) trim(a *account, samples int) {
+func (l *Shards) trim(a *workerState, samples int) {
 	if a.part == 0 {
 		return
 	}
@@ -60,7 +60,7 @@ func (l *Shards) trim(a *account, samples int) {
 // Computed notes how much of its batch a worker has, and says whom to stop.
 func (l *Shards) Computed(m wire.Computed) ([]Ready, error) {
 	l.out = l.out[:0]
-	a := &l.accounts[m.Worker]
+	a := &l.states[m.Worker]
 	switch {
 	case !a.live || a.parked || a.arrived || a.part == 0 || m.Version != a.basis:
 		return nil, fmt.Errorf("worker %d told what it has of version %d, which nobody has asked for", m.Worker, m.Version)
@@ -78,8 +78,8 @@ func (l *Shards) emptied() {
 		return
 	}
 	taken := int64(0)
-	for w := range l.accounts {
-		if a := &l.accounts[w]; a.live && !a.parked && a.part > 0 && a.basis == l.barrier.Version() {
+	for w := range l.states {
+		if a := &l.states[w]; a.live && !a.parked && a.part > 0 && a.basis == l.barrier.Version() {
 			if a.arrived {
 				taken += int64(a.used)
 			} else {
@@ -91,8 +91,8 @@ func (l *Shards) emptied() {
 		return
 	}
 	var o Ready
-	for w := range l.accounts {
-		if a := &l.accounts[w]; a.live && !a.parked && a.part > 0 && !a.arrived && !a.told {
+	for w := range l.states {
+		if a := &l.states[w]; a.live && !a.parked && a.part > 0 && !a.arrived && !a.told {
 			a.told = true
 			o.Cancels = append(o.Cancels, wire.Cancel{Worker: star.Worker(w), Step: a.step})
 		}

@@ -11,7 +11,7 @@ import (
 	"star/transport/wire"
 )
 
-// queuer is a worker that takes parts, for tests of the ledger alone.
+// queuer is a worker that takes parts, for tests of the scheduler alone.
 type queuer struct {
 	spans []Span // its lease
 	part  int
@@ -54,8 +54,8 @@ func TestQueueOnce(t *testing.T) {
 		}
 		limit := int64(rapid.IntRange(1, 400).Draw(t, "limit"))
 		l := newLedger(rapid.SampledFrom(plans[:3]).Draw(t, "plan"), n, 0, batch, limit)
-		l.memos = true
-		var note Memo // of the last update
+		l.metadata = true
+		var note CommitMetadata // of the last update
 		out := map[star.Worker]*queuer{}
 		steps := make([]int64, n)
 		sent := map[star.Worker][]Span{}
@@ -64,7 +64,7 @@ func TestQueueOnce(t *testing.T) {
 			for _, o := range os {
 				if o.Fire.Seq > 0 {
 					var err error
-					if note, err = ParseMemo(o.Memo); err != nil {
+					if note, err = ParseCommitMetadata(o.Metadata); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -88,7 +88,7 @@ func TestQueueOnce(t *testing.T) {
 					if out[r.Worker] != nil {
 						t.Fatalf("worker %d released twice", r.Worker)
 					}
-					q := &queuer{spans: []Span{{r.Start, r.Count}}, part: r.Part, step: l.accounts[r.Worker].step, basis: r.Version}
+					q := &queuer{spans: []Span{{r.Start, r.Count}}, part: r.Part, step: l.states[r.Worker].step, basis: r.Version}
 					for _, p := range r.More {
 						q.spans = append(q.spans, Span(p))
 					}
@@ -122,19 +122,19 @@ func TestQueueOnce(t *testing.T) {
 				}
 			case 2:
 				for v := range star.Worker(n) {
-					if !l.accounts[v].live {
+					if !l.states[v].live {
 						delete(sent, v)
 						carry(l.Join(v, true))
 					}
 				}
 			case 3: // another process coordinates: it knows what went with the last update
 				next := newLedger(l.plan, n, 0, batch, limit)
-				next.memos = true
+				next.metadata = true
 				next.resume(note.Progress)
 				next.seq, next.waste = l.seq, note.Waste
-				for v := range next.accounts {
-					next.accounts[v].live, next.accounts[v].counted = l.accounts[v].live, l.accounts[v].live
-					if next.accounts[v].live {
+				for v := range next.states {
+					next.states[v].live, next.states[v].counted = l.states[v].live, l.states[v].live
+					if next.states[v].live {
 						continue
 					}
 					next.barrier.Leave(star.Worker(v))

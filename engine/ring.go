@@ -34,13 +34,13 @@ import (
 // the batch is handed out again. When the stream is used up, riders' batches that
 // were not carried go to the members.
 type Ring struct {
-	ledger
+	scheduler
 	of      wire.Ring   // Wait and MaxStale of all rings
 	version int64       // complete
 	next    int64       // the first round that is not granted
 	rounds  []ringRound // version … next-1
 
-	remarks    int64 // memos (ringmemo.go)
+	remarks    int64 // metadata (ringmetadata.go)
 	generation int64 // of the newest formation
 	now        formation
 	staged     *formation            // takes over at its from
@@ -56,10 +56,10 @@ type Ring struct {
 	// they get the parameters; who is gone makes them wait in vain.
 	unformed map[int64][]star.Worker
 
-	errands map[star.Worker]errand // batches of riders
-	lates   map[star.Worker]late   // of members that were not among the first in the last closed round, and have told what they have
-	closed  bool                   // the stream is used up: no riders any more
-	over    bool                   // the job is: nobody forms a ring any more
+	riderBatches map[star.Worker]riderBatch // batches of riders
+	lates        map[star.Worker]late       // of members that were not among the first in the last closed round, and have told what they have
+	closed       bool                       // the stream is used up: no riders any more
+	over         bool                       // the job is: nobody forms a ring any more
 
 	blame
 
@@ -88,15 +88,15 @@ type ringRound struct {
 	left       int       // members that have not arrived
 	local      int       // steps that each member makes by itself; 0: gradients
 	total      int64
-	tally      wire.Tally             // Carried and Dropped
-	recalled   map[star.Worker]errand // batches of riders that are in it, of which errands does not know
+	totals     wire.Tally                 // Carried and Dropped
+	recalled   map[star.Worker]riderBatch // batches of riders that are in it, of which riders' batches does not know
 
 	closing
 	drawing
 }
 
-// errand is a rider's batch.
-type errand struct {
+// rider's batch is a rider's batch.
+type riderBatch struct {
 	Span
 	basis int64
 	norm2 float64 // of its gradient, once it is on its way
@@ -105,16 +105,16 @@ type errand struct {
 }
 
 // used is the version of the parameters of its gradient, in a round that is made of version at.
-func (e *errand) used(at int64) int64 { return max(e.basis, min(e.made, at)) }
+func (e *riderBatch) used(at int64) int64 { return max(e.basis, min(e.made, at)) }
 
 // RingAhead is how many rounds are granted and not complete, at most.
 const RingAhead = 2
 
 // NewRing is an engine of all-reduce. Its rings begin with c.Ring.
 func NewRing(c Config) *Ring {
-	r := &Ring{ledger: ledgerOf(c), of: wire.Ring{Wait: c.Ring.Wait, MaxStale: c.Ring.MaxStale}, generation: c.Ring.Generation,
+	r := &Ring{scheduler: schedulerOf(c), of: wire.Ring{Wait: c.Ring.Wait, MaxStale: c.Ring.MaxStale}, generation: c.Ring.Generation,
 		params: c.MaxParams, after: c.After,
-		errands: map[star.Worker]errand{}, words: map[star.Worker]int64{}, heard: map[star.Worker]int64{}, blame: blame{suspects: map[star.Worker]int{}, accusers: map[star.Worker]int{}},
+		riderBatches: map[star.Worker]riderBatch{}, words: map[star.Worker]int64{}, heard: map[star.Worker]int64{}, blame: blame{suspects: map[star.Worker]int{}, accusers: map[star.Worker]int{}},
 		unformed: map[int64][]star.Worker{}, saveAt: -1, lates: map[star.Worker]late{}}
 	r.version = c.From.Version
 	if c.After != nil {
@@ -157,10 +157,10 @@ func (r *Ring) Install(p modes.Plan) []Ready {
 // Leave forgets a worker.
 func (r *Ring) Leave(w star.Worker) []Ready {
 	r.out = r.out[:0]
-	if !r.accounts[w].live {
+	if !r.states[w].live {
 		return nil
 	}
-	r.accounts[w].live, r.accounts[w].parked = false, true
+	r.states[w].live, r.states[w].parked = false, true
 	member := slices.Contains(r.involved(), w)
 	switch {
 	case r.over:
@@ -189,12 +189,12 @@ func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
 		return nil, fmt.Errorf("tells that version %d has %v samples of its members, which they were not given", t.Version, t.Samples)
 	}
 	if t.Sum2 == 0 { // this one has made the version of another's sum
-		t.Sum2 = rd.tally.Sum2
+		t.Sum2 = rd.totals.Sum2
 	}
 	if err := r.behind(&t); err != nil {
 		return nil, err
 	}
-	rd.tally = t
+	rd.totals = t
 	k := slices.Index(rd.members, t.Worker)
 	if k < 0 || rd.arrived[k] { // it has received this version, and knows what is in it
 		return nil, nil
@@ -218,9 +218,9 @@ func (r *Ring) behind(t *wire.Tally) error {
 	}
 	for i, n := range t.Behind {
 		g := t.Carried[i]
-		if e, ok := r.errands[g.Worker]; ok && e.Start == g.Step && n > 0 {
+		if e, ok := r.riderBatches[g.Worker]; ok && e.Start == g.Step && n > 0 {
 			e.made = t.Version - int64(n)
-			r.errands[g.Worker] = e
+			r.riderBatches[g.Worker] = e
 		}
 	}
 	return nil
@@ -229,7 +229,7 @@ func (r *Ring) behind(t *wire.Tally) error {
 // Arrive notes a record: a member's of the round that it has made, a rider's of the
 // gradient that is on its way to its parent.
 func (r *Ring) Arrive(rec star.Record, _ bool) (Batch, []Ready, error) {
-	a := &r.accounts[rec.Worker]
+	a := &r.states[rec.Worker]
 	switch {
 	case rec.Step < r.heard[rec.Worker] || rec.Step > a.step+maxSkip:
 		return Batch{}, nil, fmt.Errorf("step %d, and step %d is due", rec.Step, a.step)
@@ -241,19 +241,19 @@ func (r *Ring) Arrive(rec star.Record, _ bool) (Batch, []Ready, error) {
 }
 
 func (r *Ring) arrived(rec *star.Record) {
-	a := &r.accounts[rec.Worker]
+	a := &r.states[rec.Worker]
 	a.step = rec.Step + 1
 	r.heard[rec.Worker] = a.step
 	a.norm2, a.change = rec.Norm2, changeOf(rec)
 	read := r.used // of a member
-	if e, ok := r.errands[rec.Worker]; ok {
+	if e, ok := r.riderBatches[rec.Worker]; ok {
 		read = e.read
 	}
 	a.see(rec.Step, rec.Samples, rec.Basis, read)
-	if e, ok := r.errands[rec.Worker]; ok {
+	if e, ok := r.riderBatches[rec.Worker]; ok {
 		a.waiting = true
 		e.norm2, e.made = rec.Norm2, rec.Basis
-		r.errands[rec.Worker] = e
+		r.riderBatches[rec.Worker] = e
 		return
 	}
 	if i := rec.Basis - r.version; i >= 0 && i < int64(len(r.rounds)) {
@@ -265,7 +265,7 @@ func (r *Ring) arrived(rec *star.Record) {
 
 // complete accounts for the first of the rounds.
 func (r *Ring) complete() {
-	l, rd := &r.ledger, r.rounds[0]
+	l, rd := &r.scheduler, r.rounds[0]
 	r.rounds = r.rounds[1:]
 	r.drawn(&rd)
 	at := r.version
@@ -279,7 +279,7 @@ func (r *Ring) complete() {
 	var stale []int64
 	var pieces []Span
 	var more []int64
-	noise := pgns.Update{Sum2: rd.tally.Sum2, Round: int(max(rd.of, 1))}
+	noise := pgns.Update{Sum2: rd.totals.Sum2, Round: int(max(rd.of, 1))}
 	see := func(norm2 float64, samples int, basis, behind int64) {
 		noise.Gradients = append(noise.Gradients, pgns.Gradient{
 			Norm2: norm2, Samples: samples, Weight: float64(samples) / float64(noise.Round), Basis: basis, Behind: float64(behind) / float64(noise.Round),
@@ -299,10 +299,10 @@ func (r *Ring) complete() {
 			l.staleness[0]++
 		}
 	}
-	for _, g := range rd.tally.Carried {
-		e, ok := r.errands[g.Worker]
+	for _, g := range rd.totals.Carried {
+		e, ok := r.riderBatches[g.Worker]
 		if ok = ok && e.Start == g.Step; ok {
-			delete(r.errands, g.Worker)
+			delete(r.riderBatches, g.Worker)
 		} else if e, ok = rd.recalled[g.Worker]; !ok || e.Start != g.Step {
 			continue
 		}
@@ -313,14 +313,14 @@ func (r *Ring) complete() {
 		pieces = append(pieces, e.Span)
 		see(e.norm2, e.Count, basis, l.used-int64(e.Count)-rd.total-e.read)
 		l.staleness[at-basis]++
-		l.accounts[g.Worker].parked = true
+		l.states[g.Worker].parked = true
 	}
-	for _, g := range rd.tally.Dropped {
-		if e, ok := r.errands[g.Worker]; ok && e.Start == g.Step {
-			delete(r.errands, g.Worker)
+	for _, g := range rd.totals.Dropped {
+		if e, ok := r.riderBatches[g.Worker]; ok && e.Start == g.Step {
+			delete(r.riderBatches, g.Worker)
 			l.waste += int64(e.Count)
 			f.Dropped = append(f.Dropped, g)
-			l.accounts[g.Worker].parked = true
+			l.states[g.Worker].parked = true
 		}
 	}
 	o := r.order()
@@ -328,8 +328,8 @@ func (r *Ring) complete() {
 		noise = pgns.Update{}
 	}
 	o.Fire, o.Stale, o.Pieces, o.More, o.Used, o.Noise, o.Round = f, stale, pieces, more, l.used, noise, noise.Round
-	if len(noise.Gradients) == 1 && l.accounts[f.Gradients[0].Worker].last.basis == at {
-		o.Pair, _ = l.accounts[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
+	if len(noise.Gradients) == 1 && l.states[f.Gradients[0].Worker].last.basis == at {
+		o.Pair, _ = l.states[f.Gradients[0].Worker].pair(l.used, int64(noise.Round))
 	}
 	if r.version == r.saveAt {
 		p := r.progress()
@@ -339,7 +339,7 @@ func (r *Ring) complete() {
 
 // progress is what a checkpoint of the present version must remember.
 func (r *Ring) progress() Progress {
-	l := &r.ledger
+	l := &r.scheduler
 	p := Progress{Version: r.version, Samples: l.used, Cursor: l.cursor, Redo: slices.Clone(l.redo)}
 	for i := range r.rounds {
 		for k := range r.rounds[i].members {
@@ -355,7 +355,7 @@ func (r *Ring) progress() Progress {
 			p.Redo = append(p.Redo, e.Span)
 		}
 	}
-	for _, e := range r.errands {
+	for _, e := range r.riderBatches {
 		p.Redo = append(p.Redo, e.Span)
 	}
 	slices.SortFunc(p.Redo, func(a, b Span) int { return int(a.Start - b.Start) })
@@ -380,7 +380,7 @@ func (r *Ring) proceed() {
 			r.hire(false)
 		}
 		r.grant(RingAhead)
-		if len(r.rounds) > 0 || len(r.errands) == 0 || r.closed {
+		if len(r.rounds) > 0 || len(r.riderBatches) == 0 || r.closed {
 			break
 		}
 		// No samples are left but those that riders have. Their gradients may
@@ -388,8 +388,8 @@ func (r *Ring) proceed() {
 		r.closed, r.changed = true, true
 	}
 	if len(r.rounds) == 0 {
-		for w := range r.accounts {
-			r.accounts[w].parked = true
+		for w := range r.states {
+			r.states[w].parked = true
 		}
 	}
 }
@@ -397,7 +397,7 @@ func (r *Ring) proceed() {
 // redo has a piece handed out again.
 func (r *Ring) redo(s Span) {
 	if s.Count > 0 {
-		r.ledger.redo = append(r.ledger.redo, s)
+		r.scheduler.redo = append(r.scheduler.redo, s)
 	}
 }
 
@@ -406,22 +406,22 @@ func (r *Ring) redo(s Span) {
 func (r *Ring) hire(pull bool) {
 	for _, rider := range r.now.riders {
 		w := rider.Worker
-		if _, busy := r.errands[w]; busy || !r.accounts[w].live {
+		if _, busy := r.riderBatches[w]; busy || !r.states[w].live {
 			continue
 		}
 		s, ok := r.take(r.plan.Share(w, r.batch))
 		if !ok {
 			return
 		}
-		r.errands[w] = errand{Span: s, basis: r.version, norm2: math.NaN(), read: r.used}
-		r.account(w, s, r.version)
+		r.riderBatches[w] = riderBatch{Span: s, basis: r.version, norm2: math.NaN(), read: r.used}
+		r.assign(w, s, r.version)
 		o := r.order()
 		o.Releases = append(o.Releases, wire.Release{Worker: w, Version: r.version, Start: s.Start, Count: s.Count, Pull: pull})
 	}
 }
 
-func (r *Ring) account(w star.Worker, s Span, basis int64) {
-	a := &r.accounts[w]
+func (r *Ring) assign(w star.Worker, s Span, basis int64) {
+	a := &r.states[w]
 	a.parked, a.waiting, a.start, a.count, a.basis = false, false, s.Start, s.Count, basis
 	a.most = max(a.most, s.Count)
 }
@@ -458,8 +458,8 @@ func (r *Ring) grant(ahead int64) {
 		for i, w := range f.members {
 			s := rd.spans[i]
 			rd.norm2[i] = math.NaN() // until its record is there
-			r.account(w, s, r.next)
-			r.accounts[w].most = max(r.accounts[w].most, rd.whole(i))
+			r.assign(w, s, r.next)
+			r.states[w].most = max(r.states[w].most, rd.whole(i))
 			m := wire.Release{Worker: w, Version: r.next, Start: s.Start, Count: s.Count, Total: rd.total, Local: local, Micro: f.micro, Cap: f.cap}
 			if rd.parts != nil {
 				m.Total, m.Part, m.More = 0, rd.parts[i], rd.beside[i]
@@ -473,7 +473,7 @@ func (r *Ring) grant(ahead int64) {
 
 // Drained reports whether nothing is under way, and nothing is left.
 func (r *Ring) Drained() bool {
-	return len(r.rounds) == 0 && len(r.errands) == 0 && len(r.forming) == 0
+	return len(r.rounds) == 0 && len(r.riderBatches) == 0 && len(r.forming) == 0
 }
 
 // Lacking lists whom the round in hand, or the ring that forms, waits for.

@@ -34,22 +34,22 @@ type sea struct {
 }
 
 type swimmer struct {
-	id      star.Worker
-	alive   bool
-	in      []any // orders of the coordinator, in order
-	out     []any // what the coordinator will hear
-	ring    wire.Ring
-	member  bool
-	forming bool // has joined the ring of its generation, which is not formed for it
-	broken  bool
-	version int64 // -1: has no state
-	history []Span
-	release *wire.Release // of the round it is in
-	errand  *wire.Release // whose gradient is computed
-	step    int64
-	seats   map[star.Worker]*berth
-	tallies []wire.Tally // of the last versions it has
-	memo    []byte       // of the last release
+	id         star.Worker
+	alive      bool
+	in         []any // orders of the coordinator, in order
+	out        []any // what the coordinator will hear
+	ring       wire.Ring
+	member     bool
+	forming    bool // has joined the ring of its generation, which is not formed for it
+	broken     bool
+	version    int64 // -1: has no state
+	history    []Span
+	release    *wire.Release // of the round it is in
+	riderBatch *wire.Release // whose gradient is computed
+	step       int64
+	seats      map[star.Worker]*berth
+	tallies    []wire.Tally // of the last versions it has
+	metadata   []byte       // of the last release
 
 	shut   []wire.Close // that it will hear
 	closed wire.Close   // that it has heard last
@@ -129,7 +129,7 @@ func (s *sea) join(w *swimmer) {
 // released is a release as a worker gets it.
 type released struct {
 	wire.Release
-	memo []byte
+	metadata []byte
 }
 
 // berth is what a parent has of a rider.
@@ -152,7 +152,7 @@ func (s *sea) issue(orders []Ready) {
 			s.ws[r.Worker].in = append(s.ws[r.Worker].in, r.Msg)
 		}
 		for _, r := range o.Releases {
-			s.ws[r.Worker].in = append(s.ws[r.Worker].in, released{r, s.r.Memo(s.term)})
+			s.ws[r.Worker].in = append(s.ws[r.Worker].in, released{r, s.r.Metadata(s.term)})
 		}
 		for _, m := range o.Closes {
 			s.ws[m.Worker].shut = append(s.ws[m.Worker].shut, m.Msg)
@@ -191,7 +191,7 @@ func (s *sea) read(w *swimmer) {
 		was := w.member
 		w.member = slices.Contains(ring.Members, w.id)
 		if w.member {
-			w.errand = nil
+			w.riderBatch = nil
 			if w.forming = !was || ring.Now || !slices.Equal(old.Members, ring.Members); !w.forming {
 				w.out = append(w.out, wire.Formed{Worker: w.id, Generation: ring.Generation, Version: w.version})
 			}
@@ -200,7 +200,7 @@ func (s *sea) read(w *swimmer) {
 		}
 		return
 	}
-	w.memo = m.(released).memo
+	w.metadata = m.(released).metadata
 	rel := m.(released).Release
 	switch {
 	case w.broken:
@@ -244,8 +244,8 @@ func (w *swimmer) ride(s *sea, rel wire.Release) {
 	if parent == nil || !parent.alive {
 		return // another ring will come
 	}
-	if w.errand == nil || w.errand.Start != rel.Start {
-		w.errand = &rel
+	if w.riderBatch == nil || w.riderBatch.Start != rel.Start {
+		w.riderBatch = &rel
 		w.out = append(w.out, star.Record{Worker: w.id, Step: w.step, Basis: rel.Version, Samples: rel.Count})
 		w.step++
 	}
@@ -300,7 +300,7 @@ func (s *sea) end(w *swimmer) {
 				w.out = append(w.out, t)
 			}
 			w.version, w.history, w.tallies = root.version, slices.Clone(root.history), slices.Clone(root.tallies)
-			w.memo = NewerMemo(w.memo, root.memo)
+			w.metadata = NewerMetadata(w.metadata, root.metadata)
 		}
 		w.forming = false
 		w.out = append(w.out, wire.Formed{Worker: w.id, Generation: w.ring.Generation, Version: w.version})
@@ -416,17 +416,17 @@ func (s *sea) partial() modes.Plan {
 	n := len(s.ws)
 	p := modes.XOrder(n, rapid.IntRange(1, n).Draw(s.t, "quorum"))
 	p.Groups[0].DropLate = rapid.Bool().Draw(s.t, "drops")
-	p.Micro, p.Cap = 3, time.Hour
+	p.Micro, p.ComputeDeadline = 3, time.Hour
 	return p
 }
 
 // come has somebody new take a rank that nobody has, if there is one whose last owner has left nothing behind.
 func (s *sea) come() {
 	for _, w := range s.ws {
-		if w.alive || len(w.out) > 0 || s.r.accounts[w.id].live || s.r.Lingers(w.id) {
+		if w.alive || len(w.out) > 0 || s.r.states[w.id].live || s.r.Lingers(w.id) {
 			continue
 		}
-		s.ws[w.id] = &swimmer{id: w.id, alive: true, version: -1, step: s.r.accounts[w.id].step + 1, seats: map[star.Worker]*berth{}}
+		s.ws[w.id] = &swimmer{id: w.id, alive: true, version: -1, step: s.r.states[w.id].step + 1, seats: map[star.Worker]*berth{}}
 		s.joins++
 		s.issue(s.r.Join(w.id, true))
 		return
@@ -436,15 +436,15 @@ func (s *sea) come() {
 // takeOver has another coordinator in the place of this one: what was on its way is lost, in both directions, and all that is known is what workers have.
 func (s *sea) takeOver() {
 	n := len(s.ws)
-	var m *RingMemo
+	var m *RingMetadata
 	for _, w := range s.ws {
 		w.in, w.out, w.shut = nil, nil, nil
-		if !w.alive || w.memo == nil {
+		if !w.alive || w.metadata == nil {
 			continue
 		}
-		k, err := ParseRingMemo(w.memo, n)
+		k, err := ParseRingMetadata(w.metadata, n)
 		if err != nil {
-			s.t.Fatalf("%v: %s", err, w.memo)
+			s.t.Fatalf("%v: %s", err, w.metadata)
 		}
 		if k.After(m) {
 			m = k
@@ -461,7 +461,7 @@ func (s *sea) takeOver() {
 			c.Absent = append(c.Absent, star.Worker(w))
 			continue
 		}
-		x.ring, x.member, x.forming, x.broken, x.release, x.errand, x.late, x.told = wire.Ring{}, false, false, false, nil, nil, nil, false
+		x.ring, x.member, x.forming, x.broken, x.release, x.riderBatch, x.late, x.told = wire.Ring{}, false, false, false, nil, nil, nil, false
 		if x.version >= m.Version {
 			t.With = append(t.With, x.id)
 			t.Tallies = append(t.Tallies, x.tallies...)
@@ -611,7 +611,7 @@ func TestRingModel(t *testing.T) {
 // check looks at a job in which nothing can happen any more.
 func (s *sea) check(limit int64) {
 	if !s.r.Drained() {
-		s.t.Fatalf("the job hangs: rounds %+v, errands %v, forming %v, waiting for %v", s.r.rounds, s.r.errands, s.r.forming, s.r.Lacking())
+		s.t.Fatalf("the job hangs: rounds %+v, batches of riders %v, forming %v, waiting for %v", s.r.rounds, s.r.riderBatches, s.r.forming, s.r.Lacking())
 	}
 	if s.r.used+s.r.waste != limit || s.r.waste != 0 && !s.closes {
 		s.t.Fatalf("the coordinator counts %d samples, and %d dropped; want %d", s.r.used, s.r.waste, limit)
@@ -716,8 +716,8 @@ func TestHowStaleRidersAre(t *testing.T) {
 		r := newRing(l, wire.Ring{})
 		r.Begin()
 		rides := func(basis int64) {
-			if e := r.errands[2]; basis >= 0 {
-				r.arrive(star.Record{Worker: 2, Step: r.accounts[2].step, Basis: basis, Samples: e.Count})
+			if e := r.riderBatches[2]; basis >= 0 {
+				r.arrive(star.Record{Worker: 2, Step: r.states[2].step, Basis: basis, Samples: e.Count})
 			}
 		}
 		for v := int64(1); v <= 3; v++ {
@@ -726,7 +726,7 @@ func TestHowStaleRidersAre(t *testing.T) {
 		rides(c.record)
 		var last []Ready
 		for w, behind := range [][]int{c.behind, nil} { // who has carried it speaks first, and is remembered
-			o, err := r.Tally(wire.Tally{Worker: star.Worker(w), Generation: 1, Version: 4, Carried: []wire.Gradient{{Worker: 2, Step: r.errands[2].Start}}, Behind: behind})
+			o, err := r.Tally(wire.Tally{Worker: star.Worker(w), Generation: 1, Version: 4, Carried: []wire.Gradient{{Worker: 2, Step: r.riderBatches[2].Start}}, Behind: behind})
 			if err != nil {
 				t.Fatal(name, err)
 			}
@@ -738,7 +738,7 @@ func TestHowStaleRidersAre(t *testing.T) {
 		}
 	}
 	r, _ := ridden(t)
-	m := wire.Tally{Generation: 1, Version: 2, Carried: []wire.Gradient{{Worker: 2, Step: r.errands[2].Start}}, Behind: []int{1, 1}}
+	m := wire.Tally{Generation: 1, Version: 2, Carried: []wire.Gradient{{Worker: 2, Step: r.riderBatches[2].Start}}, Behind: []int{1, 1}}
 	if _, err := r.Tally(m); err == nil || !strings.Contains(err.Error(), "of 2 gradients of riders how stale they are, and has carried 1") {
 		t.Errorf("of two gradients where it has carried one: %v", err)
 	}
@@ -750,7 +750,7 @@ func TestRidersKeepTheirBatches(t *testing.T) {
 	l := newLedger(modes.Ring(5, 2, 3, 4), 5, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
-	batch := func(w star.Worker) int64 { return r.errands[w].Start }
+	batch := func(w star.Worker) int64 { return r.riderBatches[w].Start }
 	two, three, four := batch(2), batch(3), batch(4)
 	r.Install(modes.Ring(5, 0, 2, 3)) // 4 joins the ring, 0 leaves it
 	var orders []Ready
@@ -941,7 +941,7 @@ func TestClosedRounds(t *testing.T) {
 		{drop: true, corrects: true, late: []star.Worker{2}, total: 20, used: 40, waste: 20},
 	} {
 		p := modes.XOrder(3, 2)
-		p.Groups[0].DropLate, p.Micro, p.Cap = c.drop, 5, time.Hour
+		p.Groups[0].DropLate, p.Micro, p.ComputeDeadline = c.drop, 5, time.Hour
 		l := newLedger(p, 3, 0, 10, 60)
 		l.halts = c.corrects
 		r := newRing(l, wire.Ring{})
@@ -985,7 +985,7 @@ func TestClosedRounds(t *testing.T) {
 	}
 	// What nobody can have computed.
 	p := modes.XOrder(2, 1)
-	p.Micro, p.Cap = 5, time.Hour
+	p.Micro, p.ComputeDeadline = 5, time.Hour
 	l := newLedger(p, 2, 0, 10, 60)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
@@ -1010,7 +1010,7 @@ func TestClosedRounds(t *testing.T) {
 // What is late of one ring is in no round of the next one, even where that closes a round before the old one's last is complete.
 func TestLateOfAnotherRing(t *testing.T) {
 	p := modes.XOrder(3, 2)
-	p.Micro, p.Cap = 5, time.Hour
+	p.Micro, p.ComputeDeadline = 5, time.Hour
 	l := newLedger(p, 3, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
@@ -1027,7 +1027,7 @@ func TestLateOfAnotherRing(t *testing.T) {
 		return last
 	}
 	q := modes.XOrder(3, 1)
-	q.Micro, q.Cap = 5, time.Hour
+	q.Micro, q.ComputeDeadline = 5, time.Hour
 	r.Install(q)
 	if r.generation == old || r.staged == nil || r.staged.from != 2 {
 		t.Fatalf("generation %d, staged %+v: want another ring from round 2 on", r.generation, r.staged)
@@ -1048,7 +1048,7 @@ func TestLateOfAnotherRing(t *testing.T) {
 // With a time after which no part is begun (DropCompute) everybody is in the round, with the samples that it had time for.
 func TestRoundsOfParts(t *testing.T) {
 	p := modes.SSGD(2)
-	p.Micro, p.Cap = 5, time.Hour
+	p.Micro, p.ComputeDeadline = 5, time.Hour
 	l := newLedger(p, 2, 0, 10, 20)
 	r := newRing(l, wire.Ring{})
 	r.Begin()

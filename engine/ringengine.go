@@ -34,7 +34,7 @@ func (r *Ring) Reported(wire.Bundle) ([]Ready, error) {
 func (r *Ring) Refer(star.Worker, int64) []Ready { return nil }
 
 // Flipped notes which way a worker's gradients point.
-func (r *Ring) Flipped(w star.Worker, over bool) (int64, bool) { return r.accounts[w].flip(over) }
+func (r *Ring) Flipped(w star.Worker, over bool) (int64, bool) { return r.states[w].flip(over) }
 
 // Freeze has no batches handed out any more; the rounds under way come to their end.
 func (r *Ring) Freeze() bool {
@@ -46,7 +46,7 @@ func (r *Ring) Freeze() bool {
 func (r *Ring) Finish() { r.over = true }
 
 // Residual is 1 behind the step in hand, because 0 asks the first member for the parameters. Gradients are weighted before they are encoded.
-func (r *Ring) Residual(w star.Worker) (seq int64, weight float64) { return r.accounts[w].step + 1, 1 }
+func (r *Ring) Residual(w star.Worker) (seq int64, weight float64) { return r.states[w].step + 1, 1 }
 
 // State says what is so.
 func (r *Ring) State() State {
@@ -54,7 +54,9 @@ func (r *Ring) State() State {
 }
 
 // Unfinished reports whether there is, or may again be, something to compute.
-func (r *Ring) Unfinished() bool { return !r.Drained() || len(r.ledger.redo) > 0 || r.cursor < r.limit }
+func (r *Ring) Unfinished() bool {
+	return !r.Drained() || len(r.scheduler.redo) > 0 || r.cursor < r.limit
+}
 
 // Settled reports whether no ring forms.
 func (r *Ring) Settled() bool { return len(r.forming) == 0 }
@@ -64,12 +66,12 @@ func (r *Ring) Survives() bool { return r.live() > 0 }
 
 // HoldsUp says what is missing of worker w, which the round in hand waits for.
 func (r *Ring) HoldsUp(w star.Worker) string {
-	return fmt.Sprintf("worker %d step %d", w, r.accounts[w].step)
+	return fmt.Sprintf("worker %d step %d", w, r.states[w].step)
 }
 
 // Worker is what the engine knows of w.
 func (r *Ring) Worker(w star.Worker) Worker {
-	k := r.ledger.Worker(w)
+	k := r.scheduler.Worker(w)
 	k.Holds = r.holds(w)
 	return k
 }

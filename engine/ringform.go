@@ -38,15 +38,15 @@ func (r *Ring) formation(from int64) formation {
 	r.generation++
 	f := formation{generation: r.generation, from: from, of: r.round()}
 	g := r.plan.Groups[0]
-	f.quorum, f.micro, f.cap, f.queue = g.Quorum, r.plan.Micro, r.plan.Cap, r.plan.Queue
+	f.quorum, f.micro, f.cap, f.queue = g.Quorum, r.plan.Micro, r.plan.ComputeDeadline, r.plan.Queue
 	f.keep = r.halts || !g.DropLate
 	var riders, held []star.Worker
-	for w := range r.accounts {
+	for w := range r.states {
 		switch w := star.Worker(w); {
-		case !r.accounts[w].live:
+		case !r.states[w].live:
 		case slices.Contains(g.Members, w):
 			f.members = append(f.members, w)
-		case slices.Contains(r.plan.Held, w):
+		case slices.Contains(r.plan.Excluded, w):
 			held = append(held, w)
 		default:
 			riders = append(riders, w)
@@ -136,7 +136,7 @@ func (r *Ring) holds(w star.Worker) bool {
 // wants comes after it.
 func (r *Ring) widen(f *formation, ws []star.Worker) {
 	for _, w := range ws {
-		if r.accounts[w].live && !slices.Contains(f.members, w) {
+		if r.states[w].live && !slices.Contains(f.members, w) {
 			f.members = append(f.members, w)
 			r.changed = true
 		}
@@ -176,7 +176,7 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 		return nil, &LostError{fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
 	}
 	for r.version < version {
-		if rd := &r.rounds[0]; !rd.fits(&rd.tally) {
+		if rd := &r.rounds[0]; !rd.fits(&rd.totals) {
 			return nil, &LostError{fmt.Sprintf("nobody who is left says which samples are in version %d of the parameters; resume from a checkpoint", r.version+1)}
 		}
 		r.complete()
@@ -222,7 +222,7 @@ func (r *Ring) failed(by star.Worker, generation int64, suspect int, reason stri
 		return
 	}
 	r.fault = reason
-	if suspect >= 0 && suspect < len(r.accounts) && r.accounts[suspect].live {
+	if suspect >= 0 && suspect < len(r.states) && r.states[suspect].live {
 		r.suspects[star.Worker(suspect)]++
 		r.accusers[by]++
 	}
@@ -263,7 +263,7 @@ func (r *Ring) mend() (orders []Ready, evict star.Worker, err error) {
 	r.out = r.out[:0]
 	for len(r.liars) > 0 {
 		w := r.liars[0]
-		if r.liars = r.liars[1:]; r.accounts[w].live && r.live() > 1 {
+		if r.liars = r.liars[1:]; r.states[w].live && r.live() > 1 {
 			return nil, w, nil
 		}
 	}
@@ -287,9 +287,9 @@ func (r *Ring) mend() (orders []Ready, evict star.Worker, err error) {
 func (r *Ring) outcast() star.Worker {
 	out, twice := star.Worker(-1), false
 	part := func(w star.Worker) int { return r.suspects[w] + r.accusers[w] }
-	for w := range r.accounts {
+	for w := range r.states {
 		w := star.Worker(w)
-		if !r.accounts[w].live {
+		if !r.states[w].live {
 			continue
 		}
 		twice = twice || r.suspects[w] > 1
@@ -320,7 +320,7 @@ func (r *Ring) stage() {
 	r.unformed[f.generation] = slices.Clone(f.members)
 	o := r.order()
 	for _, w := range r.now.members {
-		if !slices.Contains(f.members, w) && r.accounts[w].live {
+		if !slices.Contains(f.members, w) && r.states[w].live {
 			o.Rings = append(o.Rings, r.tell(w, &f, false))
 		}
 	}
@@ -334,16 +334,16 @@ func (r *Ring) stage() {
 func (r *Ring) transfer(pull bool) {
 	o := r.order()
 	var back []Span
-	for w := range r.accounts {
+	for w := range r.states {
 		w := star.Worker(w)
-		e, busy := r.errands[w]
+		e, busy := r.riderBatches[w]
 		rides := r.now.rides(w)
 		if busy && !rides {
-			delete(r.errands, w)
+			delete(r.riderBatches, w)
 			back = append(back, e.Span)
-			r.accounts[w].parked = true
+			r.states[w].parked = true
 		}
-		if rides || busy && r.accounts[w].live && !slices.Contains(r.now.members, w) {
+		if rides || busy && r.states[w].live && !slices.Contains(r.now.members, w) {
 			o.Rings = append(o.Rings, r.tell(w, &r.now, false))
 		}
 		if busy && rides { // its gradient may be with a parent that is none any more

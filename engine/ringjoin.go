@@ -11,13 +11,13 @@ import (
 // nothing to do, and rounds that were granted before are made without it. Where the stream is used up it waits for the end.
 func (r *Ring) Join(w star.Worker, _ bool) []Ready {
 	r.out = r.out[:0]
-	a := &r.accounts[w]
+	a := &r.states[w]
 	if a.live || r.Lingers(w) {
 		return nil
 	}
-	*a = account{live: true, counted: true, parked: true, step: a.step + 1, stored: a.stored}
+	*a = workerState{live: true, counted: true, parked: true, step: a.step + 1, stored: a.stored}
 	r.forgive(w)
-	if r.closed || len(r.ledger.redo) == 0 && r.cursor >= r.limit {
+	if r.closed || len(r.scheduler.redo) == 0 && r.cursor >= r.limit {
 		return r.out
 	}
 	r.changed = true
@@ -28,7 +28,7 @@ func (r *Ring) Join(w star.Worker, _ bool) []Ready {
 // Lingers says whether something of w's earlier life is still to be settled. Who comes in its place waits for that, because what is said
 // of the one would be taken for the other.
 func (r *Ring) Lingers(w star.Worker) bool {
-	if _, busy := r.errands[w]; busy {
+	if _, busy := r.riderBatches[w]; busy {
 		return true
 	}
 	for i := range r.rounds {

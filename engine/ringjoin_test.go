@@ -79,8 +79,8 @@ func TestRingIsDoneWhenSomebodyComes(t *testing.T) {
 	r := newRing(l, wire.Ring{})
 	r.absent(2)
 	r.Begin() // two rounds of two
-	if os := r.Join(2, true); len(os) > 0 || r.staged != nil || !r.accounts[2].live {
-		t.Errorf("%+v, staged %+v, live %v", os, r.staged, r.accounts[2].live)
+	if os := r.Join(2, true); len(os) > 0 || r.staged != nil || !r.states[2].live {
+		t.Errorf("%+v, staged %+v, live %v", os, r.staged, r.states[2].live)
 	}
 	made(t, r, 1, 0, 1)
 	made(t, r, 2, 0, 1)
@@ -96,7 +96,7 @@ func TestRankOfTheGoneIsFreeLater(t *testing.T) {
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	r.Leave(1)
-	if os := r.Join(1, true); !r.Lingers(1) || len(os) > 0 || r.accounts[1].live {
+	if os := r.Join(1, true); !r.Lingers(1) || len(os) > 0 || r.states[1].live {
 		t.Errorf("worker 1 is back before the others have formed a ring without it: %+v", os)
 	}
 	for _, w := range []star.Worker{0, 2} {
@@ -105,15 +105,15 @@ func TestRankOfTheGoneIsFreeLater(t *testing.T) {
 		}
 	}
 	r.Leave(3)
-	if os := r.Join(3, true); !r.Lingers(3) || len(os) > 0 || r.accounts[3].live {
+	if os := r.Join(3, true); !r.Lingers(3) || len(os) > 0 || r.states[3].live {
 		t.Errorf("rider 3 is back while its batch is out: %+v", os)
 	}
 	made(t, r, 1, 0, 2)
 	made(t, r, 2, 0, 2) // the ring without rider 3 takes over
 	for _, w := range []star.Worker{1, 3} {
 		r.Join(w, true)
-		if !r.accounts[w].live {
-			t.Errorf("worker %d cannot come back: %+v, errands %v", w, r.now, r.errands)
+		if !r.states[w].live {
+			t.Errorf("worker %d cannot come back: %+v, batches of riders %v", w, r.now, r.riderBatches)
 		}
 	}
 }

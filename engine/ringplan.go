@@ -15,14 +15,14 @@ func RingPlan(p modes.Plan) error {
 	if p.AutoTree || p.Parents != nil {
 		return fmt.Errorf("mode %v: all-reduce has no tree of its own choice to go by: trees are for parameter servers (--arch ps)", p)
 	}
-	if p.Ahead > 0 {
+	if p.MaxLead > 0 {
 		return fmt.Errorf("mode %v: nobody runs ahead in an all-reduce: ahead is for parameter servers (--arch ps)", p)
 	}
 	if len(p.Groups) != 1 {
 		return fmt.Errorf("mode %v: %w", p, errRing)
 	}
 	g := p.Groups[0]
-	if g.Again {
+	if g.NonBlocking {
 		return fmt.Errorf("mode %v: in an all-reduce nobody goes on before the round is made: kbatch is for parameter servers (--arch ps)", p)
 	}
 	if p.Micro == 0 && (g.Quorum != len(g.Members) || g.DropLate) {

@@ -106,11 +106,11 @@ func (r *Ring) drawn(rd *ringRound) {
 	if rd.parts == nil {
 		return
 	}
-	rd.have, rd.total = rd.tally.Samples, 0
+	rd.have, rd.total = rd.totals.Samples, 0
 	for i, n := range rd.have {
 		rd.total += int64(n)
 		_, left := cut(rd.lease(i), n)
-		r.ledger.redo = append(r.ledger.redo, left...)
+		r.scheduler.redo = append(r.scheduler.redo, left...)
 	}
 	r.haste.asked = rd.asked
 	r.haste.had(rd.total)

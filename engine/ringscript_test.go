@@ -24,13 +24,13 @@ import (
 //	leave w=1, join w=1
 //	install                                 the plan below
 //	save, stop
-//	takeover w=(0,1)                        another coordinator goes on with the memo of the last release; these have the parameters, and tell
+//	takeover w=(0,1)                        another coordinator goes on with the metadata of the last release; these have the parameters, and tell
 //	                                        what they told the first one
 //	waits                                   whom everybody waits for, and what a checkpoint would have to do again
 //
 // go test ./engine -run RingScripts -rewrite writes the answers anew: read the diff.
 func TestRingScripts(t *testing.T) {
-	for _, dir := range []string{"testdata/ring", "testdata/succession"} {
+	for _, dir := range []string{"testdata/ring", "testdata/takeover"} {
 		datadriven.Walk(t, dir, func(t *testing.T, path string) {
 			s := &ringScript{}
 			datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return s.run(t, d) })
@@ -39,11 +39,11 @@ func TestRingScripts(t *testing.T) {
 }
 
 type ringScript struct {
-	r     *Ring
-	c     Config
-	term  int64
-	memo  []byte
-	tells []wire.Tally
+	r        *Ring
+	c        Config
+	term     int64
+	metadata []byte
+	tells    []wire.Tally
 }
 
 func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
@@ -84,7 +84,7 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 			out.WriteString("-\n")
 		}
 		if released {
-			s.memo = s.r.Memo(s.term)
+			s.metadata = s.r.Metadata(s.term)
 		}
 	}
 	switch d.Cmd {
@@ -101,7 +101,7 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 		for _, w := range workers("w") {
 			m := wire.Tally{Worker: w, Generation: number("gen", s.r.now.generation), Version: number("version", s.r.version+1)}
 			for _, v := range workers("carried") {
-				e := s.r.errands[v]
+				e := s.r.riderBatches[v]
 				m.Carried = append(m.Carried, wire.Gradient{Worker: v, Step: e.Start, Weight: float32(e.Count) / float32(s.r.now.of)})
 			}
 			if i := m.Version - 1 - s.r.version; i >= 0 && i < int64(len(s.r.rounds)) && s.r.rounds[i].parts != nil {
@@ -114,7 +114,7 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 		}
 	case "record":
 		for _, w := range workers("w") {
-			_, os, err := s.r.Arrive(star.Record{Worker: w, Step: s.r.accounts[w].step, Basis: number("basis", s.r.accounts[w].basis), Samples: s.r.accounts[w].count}, false)
+			_, os, err := s.r.Arrive(star.Record{Worker: w, Step: s.r.states[w].step, Basis: number("basis", s.r.states[w].basis), Samples: s.r.states[w].count}, false)
 			says(os, err)
 		}
 	case "computed":
@@ -147,7 +147,7 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 		fmt.Fprintf(&out, "ends at %d\n", s.r.Stop())
 	case "takeover":
 		s.term++
-		m, err := ParseRingMemo(s.memo, s.c.Workers)
+		m, err := ParseRingMetadata(s.metadata, s.c.Workers)
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
@@ -156,7 +156,7 @@ func (s *ringScript) run(t *testing.T, d *datadriven.TestData) string {
 		c.Ring = &RingConfig{Generation: GenerationsOf(s.term)}
 		with := workers("w")
 		for w := range s.c.Workers {
-			if !s.r.accounts[w].live {
+			if !s.r.states[w].live {
 				c.Absent = append(c.Absent, star.Worker(w))
 			}
 		}

@@ -33,7 +33,7 @@ func (r *Ring) sayable(t *wire.Tally) error {
 		return fmt.Errorf("a sum with the squared norm %g", t.Sum2)
 	}
 	for _, g := range slices.Concat(t.Carried, t.Dropped) {
-		if int(g.Worker) >= len(r.accounts) || !(g.Weight >= 0 && g.Weight <= math.MaxFloat32) {
+		if int(g.Worker) >= len(r.states) || !(g.Weight >= 0 && g.Weight <= math.MaxFloat32) {
 			return fmt.Errorf("a tally with a gradient of worker %d of weight %g", g.Worker, g.Weight)
 		}
 	}

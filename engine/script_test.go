@@ -13,10 +13,10 @@ import (
 	"star/transport/wire"
 )
 
-// TestLedgerScripts runs the lives of ledgers in testdata/ledger. Commands:
+// TestSchedulerScripts runs scripts of schedulers in testdata/scheduler. Commands:
 //
 //	new n=4 shards=2 batch=8 limit=1000 closed=(3)
-//	                       a ledger with the plan below; the workers in closed
+//	                       a scheduler with the plan below; the workers in closed
 //	                       can be in no tree
 //	push w=(1,2)           they arrive, and every shard stores what they pushed
 //	arrive w=1             it says that it has handed over
@@ -30,8 +30,8 @@ import (
 //	                       to do again
 //
 // go test ./coord -run LedgerScripts -rewrite writes the answers anew: read the diff.
-func TestLedgerScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/ledger", func(t *testing.T, path string) {
+func TestSchedulerScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/scheduler", func(t *testing.T, path string) {
 		var l *Shards
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			number := func(key string, def int64) int64 {
@@ -69,20 +69,20 @@ func TestLedgerScripts(t *testing.T) {
 					d.Fatalf(t, "%v", err)
 				}
 				l = newLedger(p, n, int(number("shards", 1)), int(number("batch", 8)), number("limit", 1000))
-				l.doors = make([]bool, n)
-				for w := range l.doors {
-					l.doors[w] = !slices.Contains(workers("closed"), star.Worker(w))
+				l.reachable = make([]bool, n)
+				for w := range l.reachable {
+					l.reachable[w] = !slices.Contains(workers("closed"), star.Worker(w))
 				}
 				says(l.Begin(), nil)
 			case "install":
-				p, err := modes.Parse(d.Input, len(l.accounts))
+				p, err := modes.Parse(d.Input, len(l.states))
 				if err != nil {
 					d.Fatalf(t, "%v", err)
 				}
 				says(l.Install(p), nil)
 			case "push":
 				for _, w := range workers("w") {
-					a := l.accounts[w]
+					a := l.states[w]
 					for s := range l.shards {
 						says(l.Stored(s, w, a.step, one))
 					}
@@ -90,16 +90,16 @@ func TestLedgerScripts(t *testing.T) {
 				}
 			case "arrive":
 				for _, w := range workers("w") {
-					says(l.arrive(w, l.accounts[w].step, l.accounts[w].count))
+					says(l.arrive(w, l.states[w].step, l.states[w].count))
 				}
 			case "store":
 				w := workers("w")[0]
-				says(l.Stored(int(number("shard", 0)), w, l.accounts[w].step, one))
+				says(l.Stored(int(number("shard", 0)), w, l.states[w].step, one))
 			case "told":
 				w := workers("w")[0]
-				m := wire.Bundle{Worker: w, Step: l.accounts[w].step}
+				m := wire.Bundle{Worker: w, Step: l.states[w].step}
 				for _, v := range workers("in") {
-					m.Members = append(m.Members, wire.Share{Worker: v, Step: l.accounts[v].step, Samples: l.accounts[v].count})
+					m.Members = append(m.Members, wire.Share{Worker: v, Step: l.states[v].step, Samples: l.states[v].count})
 				}
 				if k := len(m.Members); k > 0 {
 					m.Members[k-1].Samples = int(number("samples", int64(m.Members[k-1].Samples)))
@@ -108,7 +108,7 @@ func TestLedgerScripts(t *testing.T) {
 				says(l.Reported(m))
 			case "unreachable":
 				w := workers("w")[0]
-				says(l.unreachable(w, l.accounts[w].step), nil)
+				says(l.unreachable(w, l.states[w].step), nil)
 			case "leave":
 				says(l.Leave(workers("w")[0]), nil)
 			case "waits":

@@ -19,22 +19,22 @@ import (
 //	   ▲                                                    │    no samples left
 //	   └────────────────────────────────────────────────────┘
 type Shards struct {
-	ledger
-	barrier *modes.Barrier
-	shards  int
-	scale   Scale
-	norm    bool // Fires ask for the norm first
-	report  bool // Fires ask how long the sum was
-	memos   bool // Fires go with what a successor must know
-	first   int  // workers in the last update
+	scheduler
+	barrier  *modes.Barrier
+	shards   int
+	scale    Scale
+	norm     bool // Fires ask for the norm first
+	report   bool // Fires ask how long the sum was
+	metadata bool // Fires go with what a successor must know
+	first    int  // workers in the last update
 
 	queues  bool          // there are, or were, workers with a part of a queue
 	strides bool          // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
 	guard   *poison.Norms // nil: gradients are not looked at
 	weighs  bool          // what workers say of the lengths of gradients is held against what shards measure
 
-	doors []bool                  // by worker: it can be in trees; nil: nobody can
-	cut   map[[2]star.Worker]bool // worker and parent: cannot reach it
+	reachable []bool                  // by worker: it can be in trees; nil: nobody can
+	cut       map[[2]star.Worker]bool // worker and parent: cannot reach it
 
 	after *Snapshot     // from which it goes on; nil: it begins
 	freed []star.Worker // reused
@@ -44,8 +44,8 @@ var _ Engine = (*Shards)(nil)
 
 // NewShards is an engine of parameter servers.
 func NewShards(c Config) *Shards {
-	l := &Shards{ledger: ledgerOf(c), shards: c.Shards, scale: c.Scale, norm: c.Norm, report: c.Report, memos: c.Memos,
-		strides: c.Strides, doors: c.Doors, after: c.After}
+	l := &Shards{scheduler: schedulerOf(c), shards: c.Shards, scale: c.Scale, norm: c.Norm, report: c.Report, metadata: c.WithMetadata,
+		strides: c.Strides, reachable: c.Reachable, after: c.After}
 	if c.Guard {
 		l.guard, l.weighs = new(poison.Norms), true
 	}
@@ -53,7 +53,7 @@ func NewShards(c Config) *Shards {
 	if c.After != nil {
 		version = c.After.Version
 	}
-	l.barrier = modes.NewBarrier(l.plan, len(l.accounts), version)
+	l.barrier = modes.NewBarrier(l.plan, len(l.states), version)
 	for _, w := range c.Absent {
 		l.barrier.Leave(w) // nobody waits yet: it fires nothing
 	}
@@ -64,11 +64,11 @@ func NewShards(c Config) *Shards {
 // that are out, and not in this version, are to be handed out again.
 func (l *Shards) progress() Progress {
 	p := Progress{Version: l.barrier.Version(), Samples: l.used, Cursor: l.cursor, Redo: slices.Clone(l.redo)}
-	for i := range l.accounts {
-		if a := &l.accounts[i]; a.live && !a.parked || a.ghost {
+	for i := range l.states {
+		if a := &l.states[i]; a.live && !a.parked || a.ghost {
 			p.Redo = append(p.Redo, a.spans()...)
 		}
-		for _, d := range l.accounts[i].bank {
+		for _, d := range l.states[i].bank {
 			p.Redo = append(p.Redo, d.spans...)
 		}
 	}
@@ -91,13 +91,13 @@ func (l *Shards) Resume(t Told) []Ready {
 
 func (l *Shards) begin() []Ready {
 	var rs []wire.Release
-	for w := range l.accounts {
-		if !l.accounts[w].live {
+	for w := range l.states {
+		if !l.states[w].live {
 			continue
 		}
 		if r, ok := l.release(star.Worker(w), l.barrier.Version()); ok {
 			r.Pull, r.Total = l.shards > 0, l.round()
-			l.accounts[w].led = true
+			l.states[w].led = true
 			rs = append(rs, r)
 		}
 	}
@@ -112,9 +112,9 @@ func (l *Shards) begin() []Ready {
 // release hands worker w its next batch. It reports false when the stream is
 // used up, and parks the worker.
 func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
-	a := &l.accounts[w]
+	a := &l.states[w]
 	a.arrived, a.waiting, a.nstored = false, false, 0
-	a.crew, a.up = nil, modes.Direct
+	a.group, a.up = nil, modes.Direct
 	clear(a.stored)
 	a.unmeasure()
 	a.basis = version
@@ -137,7 +137,7 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a.start, a.count, a.read = next.Start, next.Count, l.used
 	a.used = a.whole()
 	r := wire.Release{Worker: w, Version: version, Start: a.start, Count: a.count, Dropped: a.dropped,
-		Local: a.local, Micro: l.plan.Micro, Cap: l.plan.Cap, Part: a.part, More: a.more}
+		Local: a.local, Micro: l.plan.Micro, Cap: l.plan.ComputeDeadline, Part: a.part, More: a.more}
 	a.dropped = false
 	return r, true
 }
@@ -145,8 +145,8 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 // wake gives parked workers what is to be done again.
 func (l *Shards) wake() {
 	var o Ready
-	for w := range l.accounts {
-		a := &l.accounts[w]
+	for w := range l.states {
+		a := &l.states[w]
 		if len(l.redo) == 0 {
 			break
 		}
@@ -168,8 +168,8 @@ func (l *Shards) wake() {
 func (l *Shards) idle() {
 	for again := true; again; {
 		again = false
-		for w := range l.accounts {
-			if a := &l.accounts[w]; a.parked && a.counted && !a.stopped {
+		for w := range l.states {
+			if a := &l.states[w]; a.parked && a.counted && !a.stopped {
 				a.counted = false
 				if a.live {
 					l.fire(l.barrier.Retire(star.Worker(w))) // may park others
@@ -185,7 +185,7 @@ func (l *Shards) idle() {
 // Arrive notes that a worker says that it has pushed the gradient of a step.
 func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 	w, step, samples := r.Worker, r.Step, r.Samples
-	a := &l.accounts[w]
+	a := &l.states[w]
 	switch {
 	case !a.live || a.parked:
 		return Batch{}, nil, fmt.Errorf("worker %d sent a gradient without having been released", w)
@@ -195,7 +195,7 @@ func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 		return Batch{}, nil, fmt.Errorf("worker %d sent step %d, expected step %d", w, step, a.step)
 	case samples != a.whole() && (a.micro == 0 && a.part == 0 || samples < max(1, a.done) || samples > a.whole()):
 		return Batch{}, nil, fmt.Errorf("worker %d sent a gradient over %d samples, expected %d", w, samples, a.whole())
-	case a.crew != nil && a.crew.top == w && a.crew.in == nil:
+	case a.group != nil && a.group.top == w && a.group.in == nil:
 		return Batch{}, nil, fmt.Errorf("worker %d sent step %d, but did not tell what is in its report", w, step)
 	}
 	b := Batch{a.start, a.beyond(samples)}
@@ -214,10 +214,10 @@ func (l *Shards) Stored(shard int, w star.Worker, step int64, sums ...replica.Su
 	if shard < 0 || shard >= l.shards {
 		return nil, fmt.Errorf("stored by shard %d, of %d", shard, l.shards)
 	}
-	if int(w) < 0 || int(w) >= len(l.accounts) {
-		return nil, fmt.Errorf("shard %d stored a gradient of worker %d, of %d", shard, w, len(l.accounts))
+	if int(w) < 0 || int(w) >= len(l.states) {
+		return nil, fmt.Errorf("shard %d stored a gradient of worker %d, of %d", shard, w, len(l.states))
 	}
-	a := &l.accounts[w]
+	a := &l.states[w]
 	if !a.live || step != a.step || a.stored[shard] {
 		return nil, nil // of a worker that is gone, or of one that came back
 	}
@@ -233,13 +233,13 @@ func (l *Shards) Stored(shard int, w star.Worker, step int64, sums ...replica.Su
 // and every shard holds it. A report has arrived when all its workers that live say so
 // and every shard holds it.
 func (l *Shards) complete(w star.Worker) {
-	a := &l.accounts[l.lead(w)]
+	a := &l.states[l.lead(w)]
 	if !a.arrived || a.nstored < l.shards || a.waiting {
 		return
 	}
-	if c := a.crew; c != nil {
+	if c := a.group; c != nil {
 		for _, v := range c.in {
-			if b := &l.accounts[v]; b.live && !b.arrived {
+			if b := &l.states[v]; b.live && !b.arrived {
 				return
 			}
 		}
@@ -247,7 +247,7 @@ func (l *Shards) complete(w star.Worker) {
 			return
 		}
 		for _, v := range c.in {
-			l.accounts[v].waiting = true
+			l.states[v].waiting = true
 		}
 		l.arbitrate(c.top)
 		l.weigh(c.top)
@@ -267,7 +267,7 @@ func (l *Shards) complete(w star.Worker) {
 // Leave forgets a worker. What it had not finished others will do.
 func (l *Shards) Leave(w star.Worker) []Ready {
 	l.out = l.out[:0]
-	a := &l.accounts[w]
+	a := &l.states[w]
 	if !a.live {
 		return nil
 	}
@@ -279,10 +279,10 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 	if a.bank = nil; !a.counted {
 		l.barrier.Leave(w)
 	}
-	waiting, crew := a.waiting, a.crew
+	waiting, group := a.waiting, a.group
 	switch {
 	case a.parked:
-	case crew != nil:
+	case group != nil:
 		l.part(w, waiting)
 	default:
 		l.redo = append(l.redo, a.spans()...)
@@ -292,8 +292,8 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 	}
 	a.parked, a.stopped, a.arrived, a.waiting = true, false, false, false
 	l.idle()
-	if crew != nil && !waiting && crew.in != nil {
-		l.complete(crew.top) // it may have lacked only the word of w
+	if group != nil && !waiting && group.in != nil {
+		l.complete(group.top) // it may have lacked only the word of w
 	}
 	l.wake()
 	l.emptied()
@@ -316,8 +316,8 @@ func (l *Shards) fire(fs []modes.Firing) {
 		case len(f.Freed) > 0:
 			l.goOn(f)
 			continue
-		case len(f.Again) > 0:
-			for _, w := range f.Again {
+		case len(f.NonBlocking) > 0:
+			for _, w := range f.NonBlocking {
 				l.deposit(w)
 			}
 			if !f.Banked {
@@ -339,7 +339,7 @@ func (l *Shards) fire(fs []modes.Firing) {
 		}
 		l.next(&o, f)
 		l.link(&o)
-		o.Memo = l.remark(&o)
+		o.Metadata = l.remark(&o)
 		l.out = append(l.out, o)
 	}
 }
@@ -353,12 +353,12 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 		o.Fire.NormFirst = false
 	}
 	for _, w := range f.Workers {
-		total += int64(l.accounts[w].used)
-		l.waste += int64(l.accounts[w].whole() - l.accounts[w].used)
-		each += l.accounts[w].perStep()
+		total += int64(l.states[w].used)
+		l.waste += int64(l.states[w].whole() - l.states[w].used)
+		each += l.states[w].perStep()
 	}
 	for _, w := range f.Workers {
-		a := &l.accounts[w]
+		a := &l.states[w]
 		stale := f.Version - 1 - a.basis
 		l.staleness[stale]++
 		g := wire.Gradient{Worker: w, Step: a.step, Weight: l.weight(a.perStep(), each, stale)}
@@ -376,7 +376,7 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 	slices.SortFunc(o.Members, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
 	o.Fire.Gradients = l.reports(o.Members)
 	for _, g := range o.Members {
-		a := &l.accounts[g.Worker]
+		a := &l.states[g.Worker]
 		o.Stale = append(o.Stale, f.Version-1-a.basis)
 		o.Noise.Gradients = append(o.Noise.Gradients, pgns.Gradient{
 			Norm2: a.norm2, Samples: a.used, Weight: float64(g.Weight), Basis: a.basis, Behind: float64(l.used-a.read) / float64(max(l.round(), 1)),
@@ -384,7 +384,7 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 	}
 	if len(o.Fire.Gradients) < len(o.Members) { // of who is gone there may be no record, and its gradient is in a report all the same
 		for _, g := range o.Members {
-			a := &l.accounts[g.Worker]
+			a := &l.states[g.Worker]
 			o.Pieces = append(o.Pieces, Span{a.start, a.used})
 		}
 	}
@@ -392,7 +392,7 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 	if len(o.Poison) > 0 || local.steps > 0 || local.mixed { // nothing to learn from
 		o.Noise.Gradients = nil
 	} else if len(o.Members) == 1 {
-		o.Pair, _ = l.accounts[o.Members[0].Worker].pair(l.used, l.round())
+		o.Pair, _ = l.states[o.Members[0].Worker].pair(l.used, l.round())
 	}
 	o.Fire.Report = l.report && !l.norm && len(f.Workers) > 1 && len(o.Poison) == 0 && len(o.Noise.Gradients) > 0
 	l.used += total
@@ -403,15 +403,15 @@ func (l *Shards) apply(o *Ready, f modes.Firing) {
 // dropLate has the gradients dropped that a firing leaves out.
 func (l *Shards) dropLate(o *Ready, f modes.Firing) {
 	for _, w := range f.Dropped {
-		g := wire.Gradient{Worker: w, Step: l.accounts[w].step, Weight: l.rest()}
+		g := wire.Gradient{Worker: w, Step: l.states[w].step, Weight: l.rest()}
 		if _, ok := l.poisoned(w); ok {
 			g.Weight = 0
 		}
 		o.Dropped = append(o.Dropped, g)
-		l.waste += int64(l.accounts[w].whole())
+		l.waste += int64(l.states[w].whole())
 		if l.lead(w) == w { // who did not push has nothing to be told
 			o.Fire.Dropped = append(o.Fire.Dropped, g)
-			l.accounts[w].dropped = true
+			l.states[w].dropped = true
 		}
 	}
 }
@@ -422,10 +422,10 @@ func (l *Shards) next(o *Ready, f modes.Firing) {
 	l.freed = append(append(l.freed[:0], f.Workers...), f.Dropped...)
 	slices.Sort(l.freed)
 	for _, w := range l.freed {
-		l.accounts[w].led = l.lead(w) == w
+		l.states[w].led = l.lead(w) == w
 	}
 	for _, w := range l.freed {
-		a := &l.accounts[w]
+		a := &l.states[w]
 		r, ok := wire.Release{}, false
 		switch {
 		case !a.live:
@@ -439,7 +439,7 @@ func (l *Shards) next(o *Ready, f modes.Firing) {
 			a.step++
 			r, ok = l.release(w, f.Version)
 		}
-		a.crew, a.ghost = nil, false
+		a.group, a.ghost = nil, false
 		switch {
 		case ok:
 			o.Releases = append(o.Releases, r)
@@ -460,9 +460,9 @@ func (l *Shards) stride(ws []star.Worker) (s strides) {
 	if !l.strides || len(ws) == 0 {
 		return s
 	}
-	s.steps = l.accounts[ws[0]].local
+	s.steps = l.states[ws[0]].local
 	for _, w := range ws {
-		s.mixed = s.mixed || l.accounts[w].local != s.steps
+		s.mixed = s.mixed || l.states[w].local != s.steps
 	}
 	if s.mixed {
 		s.steps = 0
@@ -493,8 +493,8 @@ func (l *Shards) rest() float32 {
 
 // cancel lists those who still compute for the update that a firing makes without them.
 func (l *Shards) cancel(f modes.Firing) (cs []wire.Cancel) {
-	for w := range l.accounts {
-		a := &l.accounts[w]
+	for w := range l.states {
+		a := &l.states[w]
 		if l.halts && a.live && !a.parked && !a.arrived && a.basis == f.Version-1 && a.micro > 1 && (f.Banked || !slices.Contains(f.Workers, star.Worker(w))) {
 			cs = append(cs, wire.Cancel{Worker: star.Worker(w), Step: a.step})
 		}
@@ -504,8 +504,8 @@ func (l *Shards) cancel(f modes.Firing) (cs []wire.Cancel) {
 
 // Drained reports whether every live worker is parked: no gradient is on the way.
 func (l *Shards) Drained() bool {
-	for i := range l.accounts {
-		if a := &l.accounts[i]; a.live && !a.parked {
+	for i := range l.states {
+		if a := &l.states[i]; a.live && !a.parked {
 			return false
 		}
 	}
@@ -515,8 +515,8 @@ func (l *Shards) Drained() bool {
 // Lacking lists the workers that have a batch and whose gradient is not complete.
 func (l *Shards) Lacking() []star.Worker {
 	var ws []star.Worker
-	for i := range l.accounts {
-		if a := &l.accounts[i]; a.live && !a.parked && !a.waiting {
+	for i := range l.states {
+		if a := &l.states[i]; a.live && !a.parked && !a.waiting {
 			ws = append(ws, star.Worker(i))
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // one is what a server says of a slice of length 1.
 var one = replica.Sum{Sum2: 1}
 
-// rig plays workers and shards against a ledger.
+// rig plays workers and shards against a scheduler.
 type rig struct {
 	t      failer
 	l      *Shards
@@ -59,7 +59,7 @@ func (r *rig) carry(os []Ready) {
 			if o.Silent { // of an earlier life
 				continue
 			}
-			if r.l.accounts[g.Worker].live {
+			if r.l.states[g.Worker].live {
 				r.count(r.lost, g)
 				r.threw[g.Worker] = true
 			}
@@ -79,7 +79,7 @@ func (r *rig) carry(os []Ready) {
 
 // round is the samples of one iteration of everybody who is there: a gradient counts for its part of them, whatever the mode, and while the mode changes.
 func (r *rig) round() (n int) {
-	for w, a := range r.l.accounts {
+	for w, a := range r.l.states {
 		if a.live {
 			n += r.l.plan.Share(star.Worker(w), r.l.batch)
 		}
@@ -189,7 +189,7 @@ func TestEverySampleOnce(t *testing.T) {
 				return modes.ASGD(n)
 			case 4:
 				p := modes.ASGD(n)
-				p.Ahead = rapid.IntRange(1, 3).Draw(t, "ahead")
+				p.MaxLead = rapid.IntRange(1, 3).Draw(t, "ahead")
 				return p
 			case 2:
 				return modes.Backup(n, rapid.IntRange(0, n-1).Draw(t, "b"))
@@ -229,7 +229,7 @@ func TestEverySampleOnce(t *testing.T) {
 			case act == 1 && alive > 1:
 				// Any live worker may die, whatever it is doing.
 				v := star.Worker(rapid.IntRange(0, n-1).Draw(t, "dies"))
-				if !r.l.accounts[v].live {
+				if !r.l.states[v].live {
 					continue
 				}
 				alive--
@@ -239,15 +239,15 @@ func TestEverySampleOnce(t *testing.T) {
 				r.carry(os)
 			case act == 2 && alive < n:
 				v := star.Worker(rapid.IntRange(0, n-1).Draw(t, "returns"))
-				if r.l.accounts[v].live {
+				if r.l.states[v].live {
 					continue
 				}
 				alive++
 				os := r.l.Join(v, true)
-				if s := r.l.accounts[v].step; s <= r.steps[v]-1 {
+				if s := r.l.states[v].step; s <= r.steps[v]-1 {
 					t.Fatalf("worker %d, which had made step %d, returns with step %d", v, r.steps[v]-1, s)
 				}
-				r.steps[v], r.threw[v] = r.l.accounts[v].step, false
+				r.steps[v], r.threw[v] = r.l.states[v].step, false
 				r.carry(os)
 			default:
 				order := rapid.Permutation(ranks(shards)).Draw(t, "order")

@@ -13,7 +13,7 @@ func (l *Shards) Fits(p modes.Plan) error { return TreePlan(p) }
 
 // Fault notes that a worker could not hand its gradient to its parent.
 func (l *Shards) Fault(m wire.Fault) (Failure, []Ready, error) {
-	if step := l.accounts[m.Worker].step; m.Generation > step {
+	if step := l.states[m.Worker].step; m.Generation > step {
 		return Failure{}, nil, fmt.Errorf("a fault in step %d, and it is at step %d", m.Generation, step)
 	}
 	return Failure{"a worker cannot reach its parent in the tree", "step", "parent"}, l.unreachable(m.Worker, m.Generation), nil
@@ -25,16 +25,18 @@ func (l *Shards) Formed(wire.Formed) ([]Ready, error) {
 }
 
 // Tally is for rings.
-func (l *Shards) Tally(wire.Tally) ([]Ready, error) { return nil, unexpected(wire.KindTally) }
+func (l *Shards) Tally(wire.Tally) ([]Ready, error) {
+	return nil, unexpected(wire.KindTally)
+}
 
 // Tick does nothing: nothing of this engine depends on time.
 func (l *Shards) Tick() ([]Ready, error) { return nil, nil }
 
 // Flipped notes which way a worker's gradients point.
-func (l *Shards) Flipped(w star.Worker, over bool) (int64, bool) { return l.accounts[w].flip(over) }
+func (l *Shards) Flipped(w star.Worker, over bool) (int64, bool) { return l.states[w].flip(over) }
 
 // flip notes that gradients point against all others, or do no more.
-func (a *account) flip(over bool) (step int64, news bool) {
+func (a *workerState) flip(over bool) (step int64, news bool) {
 	news = a.flipped == over
 	a.flipped = !over
 	return a.step, news
@@ -63,7 +65,7 @@ func (l *Shards) Save() Cut {
 
 // Residual is the step in hand, which is not in the checkpoint, and the weight of the worker's share.
 func (l *Shards) Residual(w star.Worker) (seq int64, weight float64) {
-	return l.accounts[w].step, float64(l.plan.Share(w, l.batch)) / float64(max(l.round(), 1))
+	return l.states[w].step, float64(l.plan.Share(w, l.batch)) / float64(max(l.round(), 1))
 }
 
 // Snapshot is what another coordinator goes on from.
@@ -71,8 +73,8 @@ func (l *Shards) Snapshot() Snapshot {
 	return Snapshot{Progress: l.progress(), Seq: l.seq, Waste: l.waste, Steps: l.Steps()}
 }
 
-// Memo is for workers that keep what shards keep here.
-func (l *Shards) Memo(int64) []byte { return nil }
+// Metadata is for workers that keep what shards keep here.
+func (l *Shards) Metadata(int64) []byte { return nil }
 
 // State says what is so.
 func (l *Shards) State() State {
@@ -82,8 +84,8 @@ func (l *Shards) State() State {
 
 // Worker is what the engine knows of w.
 func (l *Shards) Worker(w star.Worker) Worker {
-	k := l.ledger.Worker(w)
-	k.Door = l.door(w)
+	k := l.scheduler.Worker(w)
+	k.Reachable = l.inTrees(w)
 	return k
 }
 
@@ -97,7 +99,7 @@ func (l *Shards) Settled() bool { return true }
 func (l *Shards) Survives() bool { return true }
 
 // Lingers says whether what w computed in its earlier life may be in a report.
-func (l *Shards) Lingers(w star.Worker) bool { return l.accounts[w].ghost }
+func (l *Shards) Lingers(w star.Worker) bool { return l.states[w].ghost }
 
 // Evaluates is everybody.
 func (l *Shards) Evaluates(star.Worker) bool { return true }

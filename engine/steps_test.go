@@ -26,10 +26,10 @@ func TestStepsComeToTheEnd(t *testing.T) {
 		}
 		if n > 1 {
 			p := modes.SSGD(n - 1)
-			p.Held = []star.Worker{star.Worker(n - 1)}
+			p.Excluded = []star.Worker{star.Worker(n - 1)}
 			plans = append(plans, p)
 			p = modes.ASGD(n - 1)
-			p.Held, p.Ahead = []star.Worker{star.Worker(n - 1)}, 1
+			p.Excluded, p.MaxLead = []star.Worker{star.Worker(n - 1)}, 1
 			plans = append(plans, p)
 		}
 		limit := int64(rapid.IntRange(1, 300).Draw(t, "limit"))
@@ -143,7 +143,7 @@ func TestWeightsOfSteps(t *testing.T) {
 	}
 	l.Install(plan("ssgd"))
 	step(0, 1, 7) // released with parts
-	if p := l.plan; p.Micro != 0 || p.Cap != time.Duration(0) {
+	if p := l.plan; p.Micro != 0 || p.ComputeDeadline != time.Duration(0) {
 		t.Errorf("plan %v", p)
 	}
 }

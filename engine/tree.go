@@ -10,8 +10,8 @@ import (
 	"star/transport/wire"
 )
 
-// crew is the workers of one tree that one firing has released together. Its top
-// reports for all of them, once. A worker without crew reports for itself.
+// reportGroup is the workers of one tree that one firing has released together. Its top
+// reports for all of them, once. A worker without a report group reports for itself.
 //
 //	released ──► report ──► complete: every shard holds it ──► fired together
 //	                │
@@ -21,8 +21,8 @@ import (
 // been told, with that report afterwards. Its worker keeps it until it is released, so
 // none is lost with whoever passed it on. Of a worker that is gone only the report
 // can say whether its gradient was passed on; until then nobody gets its batch again
-// (account.ghost). When the top goes, so does the crew: everybody reports for itself.
-type crew struct {
+// (workerState.ghost). When the top goes, so does the report group: everybody reports for itself.
+type reportGroup struct {
 	top     star.Worker
 	members []star.Worker // by rank
 	in      []star.Worker // of the report, the top first; nil: it was not told yet
@@ -30,19 +30,19 @@ type crew struct {
 
 // lead is the worker whose push has the gradient of w.
 func (l *Shards) lead(w star.Worker) star.Worker {
-	if c := l.accounts[w].crew; c != nil {
+	if c := l.states[w].group; c != nil {
 		return c.top
 	}
 	return w
 }
 
 // reports are the gradients of a firing, which are in order of rank, as the shards hold
-// them: those of a crew as one, with the sum of their weights. A report is the mean of
+// them: those of a report group as one, with the sum of their weights. A report is the mean of
 // its gradients by samples, so that sum is right where a weight goes by samples; with
 // ScaleDamped it is as long as all in the report have read the same version, which they
 // have unless the plan has changed in between.
 func (l *Shards) reports(gs []wire.Gradient) []wire.Gradient {
-	if !slices.ContainsFunc(gs, func(g wire.Gradient) bool { return l.accounts[g.Worker].crew != nil }) {
+	if !slices.ContainsFunc(gs, func(g wire.Gradient) bool { return l.states[g.Worker].group != nil }) {
 		return gs
 	}
 	sums := map[star.Worker]float64{}
@@ -51,13 +51,13 @@ func (l *Shards) reports(gs []wire.Gradient) []wire.Gradient {
 	}
 	var out []wire.Gradient
 	for w, sum := range sums {
-		out = append(out, wire.Gradient{Worker: w, Step: l.accounts[w].step, Weight: float32(sum)})
+		out = append(out, wire.Gradient{Worker: w, Step: l.states[w].step, Weight: float32(sum)})
 	}
 	slices.SortFunc(out, func(a, b wire.Gradient) int { return int(a.Worker - b.Worker) })
 	return out
 }
 
-// link makes crews of the workers that o releases, where the plan has them in a tree. To
+// link makes report groups of the workers that o releases, where the plan has them in a tree. To
 // those that led their last report, the shards send the parameters; the others get theirs
 // from the parent, or have to ask the shards.
 func (l *Shards) link(o *Ready) {
@@ -65,12 +65,12 @@ func (l *Shards) link(o *Ready) {
 	below := map[star.Worker][]wire.Child{}
 	if l.plan.Parents != nil {
 		for _, r := range o.Releases {
-			here[r.Worker] = l.door(r.Worker)
+			here[r.Worker] = l.inTrees(r.Worker)
 		}
 	}
 	for i := range o.Releases {
 		r := &o.Releases[i]
-		a := &l.accounts[r.Worker]
+		a := &l.states[r.Worker]
 		if here[r.Worker] {
 			for v := l.plan.Parents[r.Worker]; v != modes.Direct && a.up == modes.Direct; v = l.plan.Parents[v] {
 				if here[v] && !l.cut[[2]star.Worker{r.Worker, v}] {
@@ -82,8 +82,8 @@ func (l *Shards) link(o *Ready) {
 	under := map[star.Worker][]wire.Below{}
 	for i := range o.Releases {
 		r := &o.Releases[i]
-		a := &l.accounts[r.Worker]
-		for v := a.up; v != modes.Direct; v = l.accounts[v].up {
+		a := &l.states[r.Worker]
+		for v := a.up; v != modes.Direct; v = l.states[v].up {
 			if len(under[v]) >= wire.MaxBelow { // v could not be told of it, and takes nothing that it was not told of
 				a.up = modes.Direct
 				break
@@ -94,45 +94,45 @@ func (l *Shards) link(o *Ready) {
 			continue
 		}
 		below[a.up] = append(below[a.up], wire.Child{Worker: r.Worker, Step: a.step})
-		for v := r.Worker; l.accounts[v].up != modes.Direct; v = l.accounts[v].up {
-			up := l.accounts[v].up
+		for v := r.Worker; l.states[v].up != modes.Direct; v = l.states[v].up {
+			up := l.states[v].up
 			under[up] = append(under[up], wire.Below{Child: v, Worker: r.Worker, Step: a.step, Samples: a.count})
 		}
 	}
 	if len(below) == 0 {
 		return
 	}
-	crews := map[star.Worker]*crew{}
+	groups := map[star.Worker]*reportGroup{}
 	for _, r := range o.Releases {
 		w := r.Worker
-		a := &l.accounts[w]
+		a := &l.states[w]
 		if a.up == modes.Direct && below[w] == nil {
 			continue
 		}
 		top := w
-		for l.accounts[top].up != modes.Direct {
-			top = l.accounts[top].up
+		for l.states[top].up != modes.Direct {
+			top = l.states[top].up
 		}
-		if crews[top] == nil {
-			crews[top] = &crew{top: top}
+		if groups[top] == nil {
+			groups[top] = &reportGroup{top: top}
 		}
-		a.crew = crews[top]
-		a.crew.members = append(a.crew.members, w)
+		a.group = groups[top]
+		a.group.members = append(a.group.members, w)
 		o.Branches = append(o.Branches, wire.Branch{
 			Worker: w, Step: a.step, Parent: int(a.up), Relay: a.up != modes.Direct && !a.led, Children: below[w], Below: under[w],
 		})
 	}
 }
 
-// door says whether w can be in trees.
-func (l *Shards) door(w star.Worker) bool { return l.doors != nil && l.doors[w] }
+// inTrees says whether w can be in trees.
+func (l *Shards) inTrees(w star.Worker) bool { return l.reachable != nil && l.reachable[w] }
 
-// Reported notes what is in the report of a crew. It settles who is in it; the others
+// Reported notes what is in the report of a group. It settles who is in it; the others
 // report for themselves.
 func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 	l.out = l.out[:0]
-	a := &l.accounts[m.Worker]
-	c := a.crew
+	a := &l.states[m.Worker]
+	c := a.group
 	switch {
 	case !a.live || a.parked:
 		return nil, fmt.Errorf("worker %d told a report without having been released", m.Worker)
@@ -147,10 +147,10 @@ func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 	}
 	var in []star.Worker
 	for _, s := range m.Members {
-		if int(s.Worker) >= len(l.accounts) || l.accounts[s.Worker].crew != c || slices.Contains(in, s.Worker) {
+		if int(s.Worker) >= len(l.states) || l.states[s.Worker].group != c || slices.Contains(in, s.Worker) {
 			return nil, fmt.Errorf("the report of worker %d step %d has worker %d, whose gradient is not one of it", m.Worker, m.Step, s.Worker)
 		}
-		if b := &l.accounts[s.Worker]; s.Step != b.step || s.Samples != b.count {
+		if b := &l.states[s.Worker]; s.Step != b.step || s.Samples != b.count {
 			return nil, fmt.Errorf("the report of worker %d step %d has step %d of worker %d with %d samples, expected step %d with %d",
 				m.Worker, m.Step, s.Step, s.Worker, s.Samples, b.step, b.count)
 		}
@@ -163,16 +163,16 @@ func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 	return l.out, nil
 }
 
-// dismiss takes workers out of a crew: they report for themselves. What those had who
+// dismiss takes workers out of a report group: they report for themselves. What those had who
 // are gone is to be done again.
-func (l *Shards) dismiss(c *crew, who func(w star.Worker) bool) {
+func (l *Shards) dismiss(c *reportGroup, who func(w star.Worker) bool) {
 	var o Ready
 	for _, w := range c.members {
-		a := &l.accounts[w]
-		if a.crew != c || !who(w) {
+		a := &l.states[w]
+		if a.group != c || !who(w) {
 			continue
 		}
-		a.crew = nil
+		a.group = nil
 		if a.ghost {
 			a.ghost = false
 			l.redo = append(l.redo, Span{a.start, a.count})
@@ -186,11 +186,11 @@ func (l *Shards) dismiss(c *crew, who func(w star.Worker) bool) {
 	}
 }
 
-// part takes leave of a worker that had a batch and was in a crew.
+// part takes leave of a worker that had a batch and was in a report group.
 func (l *Shards) part(w star.Worker, waiting bool) {
-	a := &l.accounts[w]
-	c := a.crew
-	lives := func(v star.Worker) bool { return l.accounts[v].live }
+	a := &l.states[w]
+	c := a.group
+	lives := func(v star.Worker) bool { return l.states[v].live }
 	switch {
 	case waiting && slices.ContainsFunc(c.in, lives):
 		a.ghost = true // the sum of which it is a part will be applied
@@ -212,7 +212,7 @@ func (l *Shards) part(w star.Worker, waiting bool) {
 }
 
 // throwAway has the shards drop what w pushed, whom nobody waits for any more.
-func (l *Shards) throwAway(w star.Worker) { l.throwAwayStep(w, l.accounts[w].step) }
+func (l *Shards) throwAway(w star.Worker) { l.throwAwayStep(w, l.states[w].step) }
 
 func (l *Shards) throwAwayStep(w star.Worker, step int64) {
 	l.seq++
@@ -227,15 +227,15 @@ func (l *Shards) throwAwayStep(w star.Worker, step int64) {
 // parent goes on without it, in later steps too.
 func (l *Shards) unreachable(w star.Worker, step int64) []Ready {
 	l.out = l.out[:0]
-	a := &l.accounts[w]
-	if !a.live || a.parked || step != a.step || a.crew == nil || a.up == modes.Direct {
+	a := &l.states[w]
+	if !a.live || a.parked || step != a.step || a.group == nil || a.up == modes.Direct {
 		return nil
 	}
 	if l.cut == nil {
 		l.cut = map[[2]star.Worker]bool{}
 	}
 	l.cut[[2]star.Worker{w, a.up}] = true
-	if a.crew.in == nil && l.accounts[a.up].live {
+	if a.group.in == nil && l.states[a.up].live {
 		l.out = append(l.out, Ready{Detached: []To[wire.Detach]{{a.up, wire.Detach{Worker: w, Step: step}}}})
 	}
 	return l.out
@@ -243,7 +243,7 @@ func (l *Shards) unreachable(w star.Worker, step int64) []Ready {
 
 // Owes lists the shards that lack the gradient of w, if that is the one who has to get it there, and has said that it did.
 func (l *Shards) Owes(w star.Worker) []int {
-	a := &l.accounts[w]
+	a := &l.states[w]
 	if !a.arrived || a.waiting || a.nstored >= l.shards || l.lead(w) != w {
 		return nil
 	}
@@ -252,7 +252,7 @@ func (l *Shards) Owes(w star.Worker) []int {
 
 // HoldsUp says what is missing of worker w, which is computing or on the way.
 func (l *Shards) HoldsUp(w star.Worker) string {
-	a := &l.accounts[w]
+	a := &l.states[w]
 	switch top := l.lead(w); {
 	case !a.arrived:
 		return fmt.Sprintf("worker %d step %d", w, a.step)

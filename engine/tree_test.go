@@ -13,7 +13,7 @@ import (
 	"star/transport/wire"
 )
 
-// orchard plays workers, shards and the network between them against a ledger. What the
+// orchard plays workers, shards and the network between them against a scheduler. What the
 // coordinator and the workers say to each other keeps its order for each pair, as on a
 // connection; everything else can overtake everything.
 type orchard struct {
@@ -103,7 +103,7 @@ func (o *orchard) carry(os []Ready) {
 			delete(named, r.Worker)
 			c := o.trees[r.Worker]
 			c.inbox = append(c.inbox, r)
-			a := &o.l.accounts[r.Worker]
+			a := &o.l.states[r.Worker]
 			o.spans[wire.Share{Worker: r.Worker, Step: a.step, Samples: r.Count}] = Span{r.Start, r.Count}
 		}
 		if len(named) > 0 {
@@ -173,7 +173,7 @@ func (o *orchard) applied(od *Ready) {
 		}
 	}
 	for _, g := range od.Dropped {
-		o.count(o.lost, wire.Share{Worker: g.Worker, Step: g.Step, Samples: o.l.accounts[g.Worker].count})
+		o.count(o.lost, wire.Share{Worker: g.Worker, Step: g.Step, Samples: o.l.states[g.Worker].count})
 	}
 }
 
@@ -351,9 +351,9 @@ func TestTreeModel(t *testing.T) {
 		}
 		limit := rapid.Int64Range(1, 80).Draw(t, "limit")
 		o.l = newLedger(plan(), n, o.shards, rapid.IntRange(1, 4).Draw(t, "batch"), limit)
-		o.l.doors = make([]bool, n)
+		o.l.reachable = make([]bool, n)
 		for w := range n {
-			o.l.doors[w] = rapid.IntRange(0, 9).Draw(t, "door") > 0
+			o.l.reachable[w] = rapid.IntRange(0, 9).Draw(t, "door") > 0
 			o.trees = append(o.trees, &climber{w: star.Worker(w), without: map[wire.Child]bool{}, got: map[wire.Child]wire.Bundle{}})
 		}
 		for range o.shards {
@@ -492,10 +492,10 @@ func TestTreesThatCannotBe(t *testing.T) {
 	for w, refused := range []bool{true, true, false, false} {
 		err := TreeNeeds(plan("tree=0(1),2"), w, wire.Hello{})
 		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("worker %d", w)) {
-			t.Errorf("worker %d without a door: %v, want it refused: %v", w, err, refused)
+			t.Errorf("worker %d that cannot be reached: %v, want it refused: %v", w, err, refused)
 		}
 		if err := TreeNeeds(plan("tree=0(1),2"), w, wire.Hello{Addr: "10.0.0.1:5"}); err != nil {
-			t.Errorf("worker %d with a door: %v", w, err)
+			t.Errorf("worker %d that can be reached: %v", w, err)
 		}
 	}
 }

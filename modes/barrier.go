@@ -21,30 +21,30 @@ type Firing struct {
 	Dropped []star.Worker
 
 	// Stopped are those of Workers that are not released yet: they are too far ahead of
-	// the slowest (Plan.Ahead). They have no gradient any more and wait to be Freed.
+	// the slowest (Plan.MaxLead). They have no gradient any more and wait to be Freed.
 	Stopped []star.Worker
 
 	// Freed were Stopped, and go on now with Version.
 	Freed []star.Worker
 
-	// Again go on with Version, and their gradients are kept (Group.Again): until a firing with Banked, of
+	// NonBlocking go on with Version, and their gradients are kept (Group.NonBlocking): until a firing with Banked, of
 	// which this may be the one.
-	Again []star.Worker
+	NonBlocking []star.Worker
 
-	// Banked says that the gradients of Workers were kept until now, those of Again included. Each worker may be
-	// there several times, its oldest gradient first, and of them only Again are released.
+	// Banked says that the gradients of Workers were kept until now, those of NonBlocking included. Each worker may be
+	// there several times, its oldest gradient first, and of them only NonBlocking are released.
 	Banked bool
 }
 
 // Released are those who go on with Version: all of Workers and Dropped but the Stopped,
-// the Freed, and those who go on Again.
+// the Freed, and those the NonBlocking.
 func (f Firing) Released() iter.Seq[star.Worker] {
 	ws := f.Workers
 	if f.Banked {
 		ws = nil
 	}
 	return func(yield func(star.Worker) bool) {
-		for _, ws := range [4][]star.Worker{ws, f.Dropped, f.Freed, f.Again} {
+		for _, ws := range [4][]star.Worker{ws, f.Dropped, f.Freed, f.NonBlocking} {
 			for _, w := range ws {
 				if (len(f.Stopped) == 0 || !slices.Contains(f.Stopped, w)) && !yield(w) {
 					return
@@ -72,7 +72,7 @@ func (f Firing) Released() iter.Seq[star.Worker] {
 // and counts for nobody. When all have left, it goes with them.
 //
 // Between two calls no group has enough arrivals to fire: whoever waits, waits
-// for a living worker that is computing, or is held (Plan.Held). The firings that a call returns, and
+// for a living worker that is computing, or is held (Plan.Excluded). The firings that a call returns, and
 // the slices in them, are valid until the next call of Arrive, Leave or Install.
 type Barrier struct {
 	plan    Plan
@@ -99,12 +99,12 @@ const nowhere = -1
 type member struct {
 	basis   int64       // version of the last release
 	arrival int64       // number of the arrival it waits with, or 0
-	clock   int64       // iterations since the first plan with Ahead that is still in force
+	clock   int64       // iterations since the first plan with MaxLead that is still in force
 	report  star.Worker // who waits: the first of those whose gradients arrived in one report with its own, which are never split; itself, if it came alone
 	rides   []int32     // the groups it rides in
 	home    int32       // the group it is a member of, or nowhere
 	gone    bool
-	held    bool // Plan.Held
+	held    bool // Plan.Excluded
 	stopped bool // its gradient is applied, and it waits for the slowest
 }
 
@@ -273,7 +273,7 @@ func (b *Barrier) deposit(i int32, w star.Worker) {
 		return
 	}
 	b.at[w].basis = b.version
-	b.firings = append(b.firings, Firing{Version: b.version, Again: b.keep(b.alone[:])})
+	b.firings = append(b.firings, Firing{Version: b.version, NonBlocking: b.keep(b.alone[:])})
 }
 
 // spend makes an update of all gradients that group i has kept; again go on.
@@ -287,11 +287,11 @@ func (b *Barrier) spend(i int32, again []star.Worker) {
 	for _, w := range again {
 		b.at[w].basis = b.version
 	}
-	b.firings = append(b.firings, Firing{Version: b.version, Workers: b.keep(g.bank), Again: b.keep(again), Banked: true})
+	b.firings = append(b.firings, Firing{Version: b.version, Workers: b.keep(g.bank), NonBlocking: b.keep(again), Banked: true})
 	g.bank = g.bank[:0]
 }
 
-// Retire says that w brings nothing more. It is Leave, but gradients of it that are kept (Group.Again) will be used.
+// Retire says that w brings nothing more. It is Leave, but gradients of it that are kept (Group.NonBlocking) will be used.
 func (b *Barrier) Retire(w star.Worker) []Firing { return b.leave(w, true) }
 
 // counts says whether w is one of those who must not fall behind too far.
@@ -338,13 +338,13 @@ func (b *Barrier) stop(ws []star.Worker) []star.Worker {
 		}
 		b.at[w].clock++
 	}
-	if b.plan.Ahead == 0 {
+	if b.plan.MaxLead == 0 {
 		return nil
 	}
 	slowest := b.slowest()
 	from := len(b.released)
 	for _, w := range ws {
-		if !b.at[w].gone && b.at[w].clock-slowest >= int64(b.plan.Ahead) {
+		if !b.at[w].gone && b.at[w].clock-slowest >= int64(b.plan.MaxLead) {
 			b.at[w].stopped = true
 			b.nstop++
 			b.released = append(b.released, w)
@@ -368,7 +368,7 @@ func (b *Barrier) free() {
 	b.swept = slowest
 	from := len(b.released)
 	for w := range b.at {
-		if b.at[w].stopped && (b.plan.Ahead == 0 || b.at[w].clock-slowest < int64(b.plan.Ahead)) {
+		if b.at[w].stopped && (b.plan.MaxLead == 0 || b.at[w].clock-slowest < int64(b.plan.MaxLead)) {
 			b.at[w].stopped = false
 			b.nstop--
 			b.at[w].basis = b.version
@@ -395,7 +395,7 @@ func (b *Barrier) whole(ws []star.Worker) bool {
 
 // Leave says that w is gone. If it waits, its gradient is not used, unless it is in a
 // report with those of others who live. Its group fires if w was all that it lacked.
-// Leaving twice is the same as once. Gradients that were kept (Group.Again) are not used
+// Leaving twice is the same as once. Gradients that were kept (Group.NonBlocking) are not used
 // either; when nobody of such a group is left it fires with what it has.
 func (b *Barrier) Leave(w star.Worker) []Firing { return b.leave(w, false) }
 
@@ -505,10 +505,10 @@ func (b *Barrier) Join(w star.Worker) {
 // Install changes the plan at once. Workers that wait are counted anew: groups
 // of the new plan that have enough of them fire, in the order of the plan, and
 // the others go on waiting. Nobody is stranded and no gradient is lost. The
-// groups start without history: no gradient that is on its way is late. Gradients that were kept (Group.Again) make an
+// groups start without history: no gradient that is on its way is late. Gradients that were kept (Group.NonBlocking) make an
 // update first. Who was held and
 // is not any more is released without its gradient. A plan with the same groups as the
-// present one, the same Ahead and the same Held changes nothing but the shares. It
+// present one, the same MaxLead and the same Excluded changes nothing but the shares. It
 // keeps a copy of p, and panics if p is not valid for the workers of the job.
 func (b *Barrier) Install(p Plan) []Firing {
 	b.begin()
@@ -520,7 +520,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 	b.check(p)
 	for w := range b.at {
 		w := star.Worker(w)
-		if !b.at[w].held || slices.Contains(p.Held, w) {
+		if !b.at[w].held || slices.Contains(p.Excluded, w) {
 			continue
 		}
 		b.at[w].clock = b.slowest()
@@ -530,7 +530,7 @@ func (b *Barrier) Install(p Plan) []Firing {
 			b.drop(b.alone[:])
 		}
 	}
-	if b.plan.Ahead == 0 {
+	if b.plan.MaxLead == 0 {
 		for w := range b.at {
 			b.at[w].clock = 0
 		}
@@ -588,7 +588,7 @@ func (b *Barrier) load(p Plan) {
 		m := &b.at[w]
 		m.home, m.rides, m.held = nowhere, nil, false
 	}
-	for _, w := range p.Held {
+	for _, w := range p.Excluded {
 		b.at[w].held = true
 	}
 	for i, g := range p.Groups {
@@ -596,7 +596,7 @@ func (b *Barrier) load(p Plan) {
 			quorum:   int32(g.Quorum),
 			queue:    make([]star.Worker, 0, len(g.Members)+len(g.Riders)),
 			dropLate: g.DropLate,
-			again:    g.Again,
+			again:    g.NonBlocking,
 		}
 		for _, w := range g.Members {
 			b.at[w].home = int32(i)

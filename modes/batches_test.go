@@ -31,7 +31,7 @@ func TestBatches(t *testing.T) {
 			}
 			for i, w := range want {
 				g := got[i]
-				if g.Version != w.Version || g.Banked != w.Banked || !slices.Equal(g.Workers, w.Workers) || !slices.Equal(g.Dropped, w.Dropped) || !slices.Equal(g.Again, w.Again) {
+				if g.Version != w.Version || g.Banked != w.Banked || !slices.Equal(g.Workers, w.Workers) || !slices.Equal(g.Dropped, w.Dropped) || !slices.Equal(g.NonBlocking, w.NonBlocking) {
 					t.Fatalf("%+v, want %+v", g, w)
 				}
 			}
@@ -39,7 +39,7 @@ func TestBatches(t *testing.T) {
 		update := func(again ...star.Worker) Firing {
 			version++
 			last = version
-			f := Firing{Version: version, Workers: slices.Clone(bank), Again: again, Banked: true}
+			f := Firing{Version: version, Workers: slices.Clone(bank), NonBlocking: again, Banked: true}
 			bank = bank[:0]
 			return f
 		}
@@ -74,7 +74,7 @@ func TestBatches(t *testing.T) {
 				} else if bank = append(bank, w); len(bank) >= k {
 					want(got, update(w))
 				} else {
-					want(got, Firing{Version: version, Again: []star.Worker{w}})
+					want(got, Firing{Version: version, NonBlocking: []star.Worker{w}})
 				}
 				basis[w] = version
 				var out []star.Worker

@@ -70,40 +70,40 @@ type ControllerConfig struct {
 // and from everywhere to SSGD, at once, when telemetry cannot be trusted. It is used by one
 // goroutine.
 type Controller struct {
-	cfg   ControllerConfig
-	plan  Plan
-	noise float64
-	rate  float64 // θ
-	worst float64 // θ that SSGD is not left for: see CautiousRate
-	bound float64 // of both; 0: not known
-	steep float64 // ν; 0: there is no momentum
-	swing float64 // bound of θ̂ that it has heard of
-	shy   float64 // how often the loss has grown in a plan that the price had said to be good
-	phase float64
+	cfg         ControllerConfig
+	plan        Plan
+	noise       float64
+	rate        float64 // θ
+	worst       float64 // θ that SSGD is not left for: see CautiousRate
+	bound       float64 // of both; 0: not known
+	steep       float64 // ν; 0: there is no momentum
+	thetaBound  float64 // bound of θ̂ that it has heard of
+	lossPenalty float64 // how often the loss has grown in a plan that the price had said to be good
+	phase       float64
 
-	workers []watched
-	gone    int // of them
-	loss    ascent
-	since   time.Duration
-	pace    time.Duration // of the slowest worker when the plan was chosen: a plan stays for rounds as they were then, also where all have become slower since
-	asked   time.Duration // last decision
-	rest    time.Duration // before it there is nothing to look at
-	fled    bool          // the plan is one of escape
-	lacks   bool          // somebody has become late since the last decision
-	doubt   bool          // somebody may have sent too many invalid records in a row
-	wants   int           // decisions in a row that want another plan
-	safe    bool
-	trial   *trial
-	verdict *Verdict
-	banned  []ban
-	calm    int // doublings of the dwell, because changes disappointed
+	workers      []watched
+	gone         int // of them
+	loss         ascent
+	since        time.Duration
+	pace         time.Duration // of the slowest worker when the plan was chosen: a plan stays for rounds as they were then, also where all have become slower since
+	asked        time.Duration // last decision
+	rest         time.Duration // before it there is nothing to look at
+	fled         bool          // the plan is one of escape
+	lacks        bool          // somebody has become late since the last decision
+	doubt        bool          // somebody may have sent too many invalid records in a row
+	wants        int           // decisions in a row that want another plan
+	safe         bool
+	trial        *trial
+	verdict      *Verdict
+	banned       []ban
+	dwellBackoff int // doublings of the dwell, because changes disappointed
 
-	homeward time.Duration // since when it is SSGD that is wanted, in another plan; 0: it is not
-	counted  time.Duration // up to which stayed is
-	stayed   float64       // seconds that it has cost since homeward not to be in SSGD
-	toll     float64       // seconds that were lost in SSGD, as it was left, in as many rounds as it takes to see that somebody is slow
-	relapses int           // returns to SSGD, after which it was left again
-	back     bool          // SSGD is the present plan because it was returned to
+	homeward   time.Duration // since when it is SSGD that is wanted, in another plan; 0: it is not
+	counted    time.Duration // up to which stayed is
+	stayed     float64       // seconds that it has cost since homeward not to be in SSGD
+	switchCost float64       // seconds that were lost in SSGD, as it was left, in as many rounds as it takes to see that somebody is slow
+	relapses   int           // returns to SSGD, after which it was left again
+	back       bool          // SSGD is the present plan because it was returned to
 
 	slow      star.Worker   // one that is clearly slow, the slowest when it became so; else -1
 	slowSince time.Duration // since when it is that one
@@ -291,7 +291,7 @@ func (c *Controller) Plan() Plan { return c.plan }
 
 // Installed tells of a plan that somebody else has installed.
 func (c *Controller) Installed(at time.Duration, p Plan) {
-	c.plan, c.since, c.trial, c.wants, c.homeward, c.toll, c.fled = p.Clone(), at, nil, 0, 0, 0, false
+	c.plan, c.since, c.trial, c.wants, c.homeward, c.switchCost, c.fled = p.Clone(), at, nil, 0, 0, 0, false
 	c.loss.changed()
 }
 
@@ -337,8 +337,8 @@ func (c *Controller) Bound(theta, most float64) {
 	}
 	if c.cfg.Momentum > 0 {
 		nu := func(θ float64) float64 { return Steepness(θ, c.noise, c.round(), c.cfg.Momentum) }
-		if most != c.swing {
-			c.swing = most
+		if most != c.thetaBound {
+			c.thetaBound = most
 			// The prior, where it may be.
 			now := max(min(PriorSteepness(c.cfg.Momentum), nu(most)), nu(theta))
 			c.steep *= math.Pow(max(now, steepest(0)/100)/c.steep, slowly)
@@ -366,7 +366,7 @@ func (c *Controller) bounded(measured, prior, least float64) float64 {
 }
 
 // dear is what staleness is held to cost more than by the price, because the loss has grown where it should not have.
-func (c *Controller) dear() float64 { return math.Pow(4, min(c.shy, 4)) }
+func (c *Controller) dear() float64 { return math.Pow(4, min(c.lossPenalty, 4)) }
 
 // Phase tells how much of the job is done, 0 to 1.
 func (c *Controller) Phase(done float64) {
@@ -1002,7 +1002,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
 		confirm = 1 // waiting to be surer costs more than being wrong
 	}
-	if c.wants++; c.wants < confirm || c.since > 0 && !c.fled && at-c.since < c.dwell(c.pace)<<c.calm {
+	if c.wants++; c.wants < confirm || c.since > 0 && !c.fled && at-c.since < c.dwell(c.pace)<<c.dwellBackoff {
 		return Decision{}, false
 	}
 	return c.adopt(at, slowest, best, present), true
@@ -1017,7 +1017,7 @@ func (c *Controller) adopt(at, slowest time.Duration, best Decision, present Can
 		c.back = true
 	} else {
 		if c.plan.Equal(SSGD(len(c.workers))) {
-			c.toll = leapt * gain * slowest.Seconds()
+			c.switchCost = leapt * gain * slowest.Seconds()
 			if c.back {
 				c.relapses, c.back = min(c.relapses+1, 6), false
 			}
@@ -1063,7 +1063,7 @@ func (c *Controller) escape(at time.Duration, h History, f Forecast) (Decision, 
 	return d, true
 }
 
-// early reports whether SSGD, which is wanted, is to wait. Whoever was slow may be slow again, and to find out what it was left for costs a toll once more. So the plan that is there stays until staying has
+// early reports whether SSGD, which is wanted, is to wait. Whoever was slow may be slow again, and to find out what it was left for costs switchCost once more. So the plan that is there stays until staying has
 // cost as much: whatever comes, no more than twice is lost of what would be with foresight (ski rental: A. R. Karlin, M. S. Manasse, L. Rudolph, D. D. Sleator, Competitive Snoopy Caching, Algorithmica
 // 1988). Where SSGD was left again before, it also takes longer to believe.
 func (c *Controller) early(at, slowest time.Duration, home, present float64) bool {
@@ -1072,7 +1072,7 @@ func (c *Controller) early(at, slowest time.Duration, home, present float64) boo
 	}
 	c.stayed += (at - c.counted).Seconds() * max(1-home/present, equal)
 	c.counted = at
-	return c.stayed < c.toll || c.relapses > 0 && at-c.homeward < c.dwell(slowest)<<c.relapses
+	return c.stayed < c.switchCost || c.relapses > 0 && at-c.homeward < c.dwell(slowest)<<c.relapses
 }
 
 // cautious is what k, priced under f, costs if staleness costs as much as [CautiousRate] says. SSGD is left, and returned to, by that.
@@ -1123,11 +1123,11 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast) (Decision, b
 	c.verdict = &Verdict{Plan: c.plan, Predicted: t.predicted, Seen: gain, Reverted: broken}
 	if !broken {
 		if gain >= t.predicted/2 {
-			c.calm = max(c.calm-1, 0)
+			c.dwellBackoff = max(c.dwellBackoff-1, 0)
 		}
 		return Decision{}, false
 	}
-	c.calm = min(c.calm+1, 8)
+	c.dwellBackoff = min(c.dwellBackoff+1, 8)
 	c.punish(at, c.plan, at-t.begun)
 	d := Decision{Plan: t.from, Cost: before.Cost, Why: fmt.Sprintf("back to %v: %v was to gain %.0f %%, but %.0f %% is seen (%.0f samples/s instead of %.0f)",
 		t.from.name(), c.plan.name(), 100*t.predicted, 100*gain, seen, priced)}
@@ -1286,7 +1286,7 @@ func (p Plan) sameKind(q Plan) bool {
 // recoil is from a plan in which the loss has grown to SSGD. Staleness is held to be four times as dear from then on.
 func (c *Controller) recoil(at time.Duration) (Decision, bool) {
 	was, from, to := c.plan, c.loss.middle, c.loss.latest()
-	c.shy++
+	c.lossPenalty++
 	c.punish(at, was, max(at-c.since, refusal))
 	d, change := c.retreat(at, fmt.Sprintf("the loss has grown from %.3g to %.3g in %v", from, to, was.name()))
 	c.loss.changed()

@@ -192,7 +192,7 @@ func TestWayHomeBeginsAnew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := begin(t, modes.SSGD(4))
 			goes := func() {
-				l.wants(asgd, 0.8) // the toll is small
+				l.wants(asgd, 0.8) // the cost of the change is small
 				l.until()
 			}
 			goes()

@@ -475,7 +475,7 @@ func TestLooksWhenSomethingChanges(t *testing.T) {
 }
 
 // A worker that gets slow is met with another plan, at once and for long; when it is as fast as
-// the others again, SSGD comes back: when staying has cost the toll, three rounds of at most 63 % of 300 ms, at a hundredth at least.
+// the others again, SSGD comes back: when staying has cost the cost of the change, three rounds of at most 63 % of 300 ms, at a hundredth at least.
 func TestThereAndBack(t *testing.T) {
 	for seed := range uint64(12) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -98,7 +98,7 @@ func (m *naive) whole(w star.Worker) bool {
 func (m *naive) lead(w star.Worker) int {
 	lead := 0
 	for v := range star.Worker(m.plan.Workers()) {
-		if !m.gone[v] && !slices.Contains(m.plan.Held, v) {
+		if !m.gone[v] && !slices.Contains(m.plan.Excluded, v) {
 			lead = max(lead, m.clock[w]-m.clock[v])
 		}
 	}
@@ -121,7 +121,7 @@ func (m *naive) start(w star.Worker) int {
 // drop releases held workers that wait, without their gradients.
 func (m *naive) drop(which func(w star.Worker) bool) (fs []Firing) {
 	for w := range star.Worker(m.plan.Workers()) {
-		if slices.Contains(m.plan.Held, w) && slices.Contains(m.waiting, w) && which(w) {
+		if slices.Contains(m.plan.Excluded, w) && slices.Contains(m.waiting, w) && which(w) {
 			m.waiting = slices.DeleteFunc(m.waiting, func(v star.Worker) bool { return v == w })
 			m.basis[w] = m.version
 			fs = append(fs, Firing{Version: m.version, Dropped: []star.Worker{w}})
@@ -133,7 +133,7 @@ func (m *naive) drop(which func(w star.Worker) bool) (fs []Firing) {
 // deserted says whether nobody lives but those who are held.
 func (m *naive) deserted() bool {
 	for v := range star.Worker(m.plan.Workers()) {
-		if !m.gone[v] && !slices.Contains(m.plan.Held, v) {
+		if !m.gone[v] && !slices.Contains(m.plan.Excluded, v) {
 			return false
 		}
 	}
@@ -158,17 +158,17 @@ func (m *naive) join(w star.Worker) []Firing {
 }
 
 func (m *naive) install(p Plan) []Firing {
-	if p.sameGroups(m.plan) && p.Ahead == m.plan.Ahead && sameSet(p.Held, m.plan.Held) {
+	if p.sameGroups(m.plan) && p.MaxLead == m.plan.MaxLead && sameSet(p.Excluded, m.plan.Excluded) {
 		return nil
 	}
-	back := func(w star.Worker) bool { return !slices.Contains(p.Held, w) }
-	for _, w := range m.plan.Held {
+	back := func(w star.Worker) bool { return !slices.Contains(p.Excluded, w) }
+	for _, w := range m.plan.Excluded {
 		if back(w) {
 			m.clock[w] = m.start(w)
 		}
 	}
 	fs := m.drop(back)
-	if m.plan.Ahead == 0 {
+	if m.plan.MaxLead == 0 {
 		clear(m.clock)
 	}
 	m.set(p)
@@ -194,7 +194,7 @@ func (m *naive) settle(arrival bool) (fs []Firing) {
 			m.clock[w]++
 		}
 		for _, w := range f.Workers {
-			if !m.gone[w] && m.plan.Ahead > 0 && m.lead(w) >= m.plan.Ahead {
+			if !m.gone[w] && m.plan.MaxLead > 0 && m.lead(w) >= m.plan.MaxLead {
 				m.stopped[w] = true
 				f.Stopped = append(f.Stopped, w)
 			}
@@ -225,7 +225,7 @@ func (m *naive) settle(arrival bool) (fs []Firing) {
 		}
 	}
 	for _, w := range slices.Clone(m.waiting) {
-		hope := slices.Contains(m.plan.Held, w) && (!m.deserted() || !arrival)
+		hope := slices.Contains(m.plan.Excluded, w) && (!m.deserted() || !arrival)
 		for _, g := range m.plan.Groups {
 			for _, v := range g.Members {
 				hope = hope || v == w || !m.gone[v] && slices.Contains(g.Riders, w)
@@ -240,7 +240,7 @@ func (m *naive) settle(arrival bool) (fs []Firing) {
 	}
 	free := Firing{Version: m.version}
 	for w := range star.Worker(m.plan.Workers()) {
-		if m.stopped[w] && (m.plan.Ahead == 0 || m.lead(w) < m.plan.Ahead) {
+		if m.stopped[w] && (m.plan.MaxLead == 0 || m.lead(w) < m.plan.MaxLead) {
 			m.stopped[w] = false
 			m.basis[w] = m.version
 			free.Freed = append(free.Freed, w)
@@ -288,12 +288,12 @@ func drawPlan(t *rapid.T, n int) Plan {
 					g := &p.Groups[i]
 					g.Riders = slices.DeleteFunc(g.Riders, func(v star.Worker) bool { return v == w })
 				}
-				p.Held = append(p.Held, w)
+				p.Excluded = append(p.Excluded, w)
 			}
 		}
 	}
 	if rapid.IntRange(0, 2).Draw(t, "bounded") == 0 {
-		p.Ahead = rapid.IntRange(1, 4).Draw(t, "ahead")
+		p.MaxLead = rapid.IntRange(1, 4).Draw(t, "ahead")
 		for i := range p.Groups {
 			g := &p.Groups[i]
 			g.Quorum, g.DropLate = 1, false
@@ -309,7 +309,7 @@ func drawPlan(t *rapid.T, n int) Plan {
 	case 0:
 		p.Local = rapid.IntRange(1, 20).Draw(t, "local")
 	case 1:
-		p.Micro, p.Cap = rapid.IntRange(1, 9).Draw(t, "micro"), time.Duration(rapid.IntRange(1, 1e9).Draw(t, "cap"))
+		p.Micro, p.ComputeDeadline = rapid.IntRange(1, 9).Draw(t, "micro"), time.Duration(rapid.IntRange(1, 1e9).Draw(t, "cap"))
 	}
 	if rapid.IntRange(0, 4).Draw(t, "shares") == 0 {
 		p.Shares = rapid.SliceOfN(rapid.IntRange(1, 99), n, n).Draw(t, "samples")
@@ -323,8 +323,8 @@ func drawPlan(t *rapid.T, n int) Plan {
 // bare is p without what no tree and no idle rider goes with; held workers ride.
 func bare(p Plan) Plan {
 	p = p.Clone()
-	p.Groups[0].Riders = append(p.Groups[0].Riders, p.Held...)
-	p.Held, p.Ahead, p.Local, p.Micro, p.Cap = nil, 0, 0, 0, 0
+	p.Groups[0].Riders = append(p.Groups[0].Riders, p.Excluded...)
+	p.Excluded, p.MaxLead, p.Local, p.Micro, p.ComputeDeadline = nil, 0, 0, 0, 0
 	return p
 }
 
@@ -424,7 +424,7 @@ func TestNobodyIsStranded(t *testing.T) {
 				b.Install(drawPlan(t, n))
 			}
 			stopped := func() bool { return slices.ContainsFunc(ranks(n), b.Stopped) }
-			held := func(w star.Worker) bool { return slices.Contains(b.Plan().Held, w) }
+			held := func(w star.Worker) bool { return slices.Contains(b.Plan().Excluded, w) }
 			for stopped() || slices.ContainsFunc(b.Waiting(), func(w star.Worker) bool { return !held(w) }) {
 				// Those that computed on arrive too, until all that live wait at once.
 				missing := b.Missing()
@@ -494,7 +494,7 @@ func TestPermutation(t *testing.T) {
 			return r
 		}
 		q := p.Clone()
-		q.Held = rename(q.Held)
+		q.Excluded = rename(q.Excluded)
 		for i := range q.Groups {
 			q.Groups[i].Members = rename(q.Groups[i].Members)
 			q.Groups[i].Riders = rename(q.Groups[i].Riders)

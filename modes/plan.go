@@ -33,11 +33,11 @@ type Group struct {
 	// group has already left behind (backup workers). Riders are not dropped.
 	DropLate bool
 
-	// Again releases a member as soon as it has arrived, with the parameters as they are,
+	// NonBlocking releases a member as soon as it has arrived, with the parameters as they are,
 	// and takes its next gradient too: the group fires with the Quorum-th gradient,
 	// whosever they are, and Quorum may be greater than the number of members (K-batch-sync with
 	// DropLate, K-batch-async without). Such a group has no riders.
-	Again bool
+	NonBlocking bool `json:"Again"`
 }
 
 // Plan is a synchronisation mode: every worker of the job is in some group.
@@ -57,27 +57,27 @@ type Plan struct {
 	// measures. It stands in for Parents.
 	AutoTree bool
 
-	// Ahead bounds how far a worker may run ahead (stale synchronous parallel): its
+	// MaxLead bounds how far a worker may run ahead (stale synchronous parallel): its
 	// gradient is applied when its group fires, but it is released only once it has made
-	// fewer than Ahead iterations more than the slowest worker that lives. SSP with
-	// slack s is ASGD with Ahead s + 1. Zero: no bound.
-	Ahead int
+	// fewer than MaxLead iterations more than the slowest worker that lives. SSP with
+	// slack s is ASGD with MaxLead s + 1. Zero: no bound.
+	MaxLead int `json:"Ahead"`
 
-	// Held are workers in no group. One finishes the iteration it is in and then waits
+	// Excluded are workers in no group. One finishes the iteration it is in and then waits
 	// until a plan takes it in; that gradient is dropped. While nobody else lives they
-	// are not held.
-	Held []star.Worker
+	// are not excluded.
+	Excluded []star.Worker `json:"Held"`
 
 	// Local is how many steps a worker trains by itself from one release to the next. It
 	// takes as many mini-batches of the stream, and reports how far it has come instead
 	// of a gradient. Zero: none, it reports gradients.
 	Local int
 
-	// Micro is into how many parts a worker cuts its mini-batch, and Cap how long it may
+	// Micro is into how many parts a worker cuts its mini-batch, and ComputeDeadline how long it may
 	// compute: once that has passed it begins no further part and reports the mean over
 	// those that it has, at least one (DropCompute). Both are zero, or neither.
-	Micro int
-	Cap   time.Duration
+	Micro           int
+	ComputeDeadline time.Duration `json:"Cap"`
 
 	// Queue is into how many parts a worker's share of the round is cut. They wait in one queue for all workers: who is
 	// through with a part takes the next one, and when none is left reports the mean over those that it has had, at
@@ -97,8 +97,8 @@ const QueueParts = 8
 // maxQueue is the most parts that a share is cut into: each costs a message.
 const maxQueue = 1 << 10
 
-// NoCap is a Cap that stops nobody: a worker computes all parts, unless it is told to stop.
-const NoCap = 24 * 365 * time.Hour
+// NoDeadline is a ComputeDeadline that stops nobody: a worker computes all parts, unless it is told to stop.
+const NoDeadline = 24 * 365 * time.Hour
 
 // SSGD waits for all n workers: one group of everybody.
 func SSGD(n int) Plan { return XOrder(n, n) }
@@ -129,10 +129,10 @@ func Backup(n, b int) Plan {
 // once (K-batch-async, Dutta et al. 2018); with drop, gradients on older parameters than
 // the present ones are discarded (K-batch-sync).
 func Batches(n, k int, drop bool) Plan {
-	return Plan{Groups: []Group{{Members: ranks(n), Quorum: k, DropLate: drop, Again: true}}}
+	return Plan{Groups: []Group{{Members: ranks(n), Quorum: k, DropLate: drop, NonBlocking: true}}}
 }
 
-// maxBatches is the largest quorum of a group with Again.
+// maxBatches is the largest quorum of a group with NonBlocking.
 const maxBatches = 1 << 12
 
 // Ring waits for everybody but the riders, who go along when they are there: the
@@ -185,11 +185,11 @@ func (p Plan) Validate(n int) error {
 		if len(g.Members) == 0 {
 			return fmt.Errorf("modes: group %d has no members: give it at least one worker to wait for", i)
 		}
-		if g.Again {
+		if g.NonBlocking {
 			switch {
 			case g.Quorum < 1 || g.Quorum > maxBatches:
 				return fmt.Errorf("modes: group %d: quorum %d is not in 1..%d", i, g.Quorum, maxBatches)
-			case len(g.Riders) > 0 || p.Ahead > 0 || p.Local > 0 || p.AutoTree || p.hasTree():
+			case len(g.Riders) > 0 || p.MaxLead > 0 || p.Local > 0 || p.AutoTree || p.hasTree():
 				return fmt.Errorf("modes: group %d: members that go on at once have no riders, no tree, and go with neither ahead nor local", i)
 			}
 		} else if g.Quorum < 1 || g.Quorum > len(g.Members) {
@@ -221,7 +221,7 @@ func (p Plan) Validate(n int) error {
 			riders[w], placed[w] = true, true
 		}
 	}
-	for _, w := range p.Held {
+	for _, w := range p.Excluded {
 		switch {
 		case w < 0 || int(w) >= n:
 			return fmt.Errorf("modes: held worker %d is not in 0..%d", w, n-1)
@@ -253,26 +253,26 @@ func (p Plan) Validate(n int) error {
 func (p Plan) validateSteps() error {
 	tree := p.AutoTree || p.hasTree()
 	switch {
-	case p.Ahead < 0 || p.Local < 0 || p.Micro < 0 || p.Cap < 0 || p.Queue < 0:
-		return fmt.Errorf("modes: ahead %d, local %d, micro %d, cap %v and queue %d: none may be negative", p.Ahead-1, p.Local, p.Micro, p.Cap, p.Queue)
+	case p.MaxLead < 0 || p.Local < 0 || p.Micro < 0 || p.ComputeDeadline < 0 || p.Queue < 0:
+		return fmt.Errorf("modes: ahead %d, local %d, micro %d, cap %v and queue %d: none may be negative", p.MaxLead-1, p.Local, p.Micro, p.ComputeDeadline, p.Queue)
 	case p.Queue > maxQueue:
 		return fmt.Errorf("modes: queue %d is beyond every use: at most %d parts of a share", p.Queue, maxQueue)
-	case p.Ahead > 1<<30 || p.Local > 1<<20 || p.Micro > 1<<20:
-		return fmt.Errorf("modes: ahead %d, local %d or micro %d is beyond every use: at most %d, %d and %d", p.Ahead-1, p.Local, p.Micro, 1<<30-1, 1<<20, 1<<20)
-	case (p.Micro > 0) != (p.Cap > 0):
+	case p.MaxLead > 1<<30 || p.Local > 1<<20 || p.Micro > 1<<20:
+		return fmt.Errorf("modes: ahead %d, local %d or micro %d is beyond every use: at most %d, %d and %d", p.MaxLead-1, p.Local, p.Micro, 1<<30-1, 1<<20, 1<<20)
+	case (p.Micro > 0) != (p.ComputeDeadline > 0):
 		return errors.New("modes: micro and cap belong together: give both, or neither")
 	case p.Micro > 0 && p.Local > 0:
 		return errors.New("modes: local steps have no parts: give either local or micro")
-	case tree && (p.Ahead > 0 || len(p.Held) > 0 || p.Local > 0 || p.Micro > 0):
+	case tree && (p.MaxLead > 0 || len(p.Excluded) > 0 || p.Local > 0 || p.Micro > 0):
 		return errors.New("modes: a tree goes with none of ahead, held, local and micro: leave it away")
 	}
 	if p.Queue > 0 {
 		g := p.Groups[0]
-		if len(p.Groups) > 1 || g.Quorum != len(g.Members) || len(g.Riders) > 0 || g.DropLate || g.Again || len(p.Held) > 0 || p.Ahead > 0 || p.Local > 0 || p.Micro > 0 || tree {
+		if len(p.Groups) > 1 || g.Quorum != len(g.Members) || len(g.Riders) > 0 || g.DropLate || g.NonBlocking || len(p.Excluded) > 0 || p.MaxLead > 0 || p.Local > 0 || p.Micro > 0 || tree {
 			return errors.New("modes: a queue is of one group that waits for all its members: it goes with shares, and with nothing else")
 		}
 	}
-	if p.Ahead == 0 {
+	if p.MaxLead == 0 {
 		return nil
 	}
 	for i, g := range p.Groups {
@@ -285,7 +285,7 @@ func (p Plan) validateSteps() error {
 
 // sameBarrier says whether a [Barrier] does the same with p and q.
 func (p Plan) sameBarrier(q Plan) bool {
-	return p.sameGroups(q) && p.Ahead == q.Ahead && sameSet(p.Held, q.Held)
+	return p.sameGroups(q) && p.MaxLead == q.MaxLead && sameSet(p.Excluded, q.Excluded)
 }
 
 // Share is the size of w's mini-batch in samples; def where p says nothing.
@@ -299,12 +299,12 @@ func (p Plan) Share(w star.Worker, def int) int {
 // Equal says whether p and q behave alike: the same groups in the same order,
 // whatever the order of workers within them, the same shares, and the same tree.
 func (p Plan) Equal(q Plan) bool {
-	return p.sameBarrier(q) && p.Local == q.Local && p.Micro == q.Micro && p.Cap == q.Cap && p.Queue == q.Queue && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
+	return p.sameBarrier(q) && p.Local == q.Local && p.Micro == q.Micro && p.ComputeDeadline == q.ComputeDeadline && p.Queue == q.Queue && p.sameTree(q) && p.AutoTree == q.AutoTree && (p.Shares == nil) == (q.Shares == nil) && slices.Equal(p.Shares, q.Shares)
 }
 
 func (p Plan) sameGroups(q Plan) bool {
 	return slices.EqualFunc(p.Groups, q.Groups, func(a, b Group) bool {
-		return a.Quorum == b.Quorum && a.DropLate == b.DropLate && a.Again == b.Again &&
+		return a.Quorum == b.Quorum && a.DropLate == b.DropLate && a.NonBlocking == b.NonBlocking &&
 			sameSet(a.Members, b.Members) && sameSet(a.Riders, b.Riders)
 	})
 }
@@ -322,7 +322,7 @@ func sorted(ws []star.Worker) []star.Worker {
 // Clone shares no memory with p.
 func (p Plan) Clone() Plan {
 	q := p
-	q.Groups, q.Shares, q.Parents, q.Held = slices.Clone(p.Groups), slices.Clone(p.Shares), slices.Clone(p.Parents), slices.Clone(p.Held)
+	q.Groups, q.Shares, q.Parents, q.Excluded = slices.Clone(p.Groups), slices.Clone(p.Shares), slices.Clone(p.Parents), slices.Clone(p.Excluded)
 	for i := range q.Groups {
 		q.Groups[i].Members = slices.Clone(q.Groups[i].Members)
 		q.Groups[i].Riders = slices.Clone(q.Groups[i].Riders)
@@ -341,7 +341,7 @@ func (p Plan) Workers() int {
 			n = max(n, int(w)+1)
 		}
 	}
-	for _, w := range p.Held {
+	for _, w := range p.Excluded {
 		n = max(n, int(w)+1)
 	}
 	return n
@@ -384,22 +384,22 @@ func (p Plan) name() string { return p.mode() + p.steps() }
 // steps is what p says of iterations, as words behind the mode.
 func (p Plan) steps() string {
 	var b strings.Builder
-	if p.Ahead > 0 && !p.isSSP() {
-		fmt.Fprintf(&b, " ahead=%d", p.Ahead-1)
+	if p.MaxLead > 0 && !p.isSSP() {
+		fmt.Fprintf(&b, " ahead=%d", p.MaxLead-1)
 	}
-	if len(p.Held) > 0 {
+	if len(p.Excluded) > 0 {
 		b.WriteString(" held=")
-		writeSet(&b, p.Held)
+		writeSet(&b, p.Excluded)
 	}
 	if p.Local > 0 {
 		fmt.Fprintf(&b, " local=%d", p.Local)
 	}
 	if p.Micro > 0 {
 		fmt.Fprintf(&b, " micro=%d cap=", p.Micro)
-		if p.Cap == NoCap {
+		if p.ComputeDeadline == NoDeadline {
 			b.WriteString("none")
 		} else {
-			b.WriteString(p.Cap.String())
+			b.WriteString(p.ComputeDeadline.String())
 		}
 	}
 	if p.Queue > 0 {
@@ -431,13 +431,13 @@ func (p Plan) Words(given string) string {
 
 func (p Plan) isSSP() bool {
 	n := p.Workers()
-	return p.Ahead > 0 && n > 1 && p.sameGroups(ASGD(n))
+	return p.MaxLead > 0 && n > 1 && p.sameGroups(ASGD(n))
 }
 
 func (p Plan) mode() string {
 	n := p.Workers()
 	if p.isSSP() {
-		return "ssp=" + strconv.Itoa(p.Ahead-1)
+		return "ssp=" + strconv.Itoa(p.MaxLead-1)
 	}
 	if p.sameGroups(ASGD(n)) && n > 1 {
 		return "asgd"
@@ -466,7 +466,7 @@ func (p Plan) mode() string {
 		if g.Quorum != len(g.Members) {
 			fmt.Fprintf(&b, ":%d", g.Quorum)
 		}
-		if g.Again {
+		if g.NonBlocking {
 			b.WriteByte('*')
 		}
 		if g.DropLate {
@@ -517,14 +517,14 @@ const Grammar = "ssgd | asgd | ssp=S | x=K | backup=B | kbatch=K | kbatch-async=
 //	groups=0,1/2,3    wait within each set
 //
 // A set is a list of workers and ranges of workers (2-5); after it may follow a
-// quorum (:3), a star that lets members go on at once (Group.Again), an exclamation mark that drops late
+// quorum (:3), a star that lets members go on at once (Group.NonBlocking), an exclamation mark that drops late
 // gradients, and riders (+6,7).
 // After the mode, separated by spaces, may follow
 //
 //	tree=0(1,2(3)),4(5)    workers in brackets report to the one before them
 //	tree=auto              a tree is built of what is measured, if one is needed
 //	shares=32,32,64        each worker's mini-batch in samples
-//	ahead=S                nobody begins an iteration more than S ahead of the slowest (Plan.Ahead)
+//	ahead=S                nobody begins an iteration more than S ahead of the slowest (Plan.MaxLead)
 //	held=2,3               these wait for another plan, and are in no group
 //	local=H                H steps by itself between releases
 //	micro=M cap=120ms      M parts of a mini-batch, and none is begun after that time; cap=none: at any time
@@ -563,7 +563,7 @@ func Parse(s string, n int) (Plan, error) {
 			return fail("ssp is %q, not a number of iterations in 0..%d", clip(value), maxSlack)
 		}
 		p = ASGD(n)
-		p.Ahead = slack + 1
+		p.MaxLead = slack + 1
 	case "x":
 		x, err := strconv.Atoi(value)
 		if err != nil || x < 1 || x > n {
@@ -656,7 +656,7 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	}
 	switch key {
 	case "ahead":
-		return true, number(&p.Ahead, 0, maxSlack, 1)
+		return true, number(&p.MaxLead, 0, maxSlack, 1)
 	case "local":
 		return true, number(&p.Local, 1, 1<<20, 0)
 	case "micro":
@@ -664,23 +664,23 @@ func (p *Plan) parseSteps(f string, n int) (known bool, err error) {
 	case "queue":
 		return true, number(&p.Queue, 1, maxQueue, 0)
 	case "cap":
-		d, err := NoCap, error(nil)
+		d, err := NoDeadline, error(nil)
 		if value != "none" {
 			d, err = time.ParseDuration(value)
 		}
 		if err != nil || d <= 0 {
 			return true, fmt.Errorf("cap is %q, not a duration such as 120ms, nor none", clip(value))
 		}
-		if p.Cap != 0 {
+		if p.ComputeDeadline != 0 {
 			return true, errors.New("cap is given twice")
 		}
-		p.Cap = d
+		p.ComputeDeadline = d
 		return true, nil
 	case "held":
-		if p.Held != nil {
+		if p.Excluded != nil {
 			return true, errors.New("held is given twice")
 		}
-		p.Held, err = parseSet(value, n)
+		p.Excluded, err = parseSet(value, n)
 		return true, err
 	}
 	return false, nil
@@ -691,7 +691,7 @@ func parseGroup(s string, n int) (Group, error) {
 	var err error
 	s, riders, rides := strings.Cut(s, "+")
 	s, g.DropLate = strings.CutSuffix(s, "!")
-	s, g.Again = strings.CutSuffix(s, "*")
+	s, g.NonBlocking = strings.CutSuffix(s, "*")
 	s, quorum, has := strings.Cut(s, ":")
 	if g.Members, err = parseSet(s, n); err != nil {
 		return g, err

@@ -35,14 +35,14 @@ func TestParse(t *testing.T) {
 		}}},
 		{in: "ring-minus=3,2", n: 4, want: Ring(4, 2, 3), out: "groups=0,1+2,3"},
 		{in: "ring-minus=0-2", n: 5, want: Ring(5, 0, 1, 2), out: "groups=3,4+0-2"},
-		{in: "ssp=3", n: 4, want: Plan{Groups: ASGD(4).Groups, Ahead: 4}},
-		{in: "asgd ahead=0", n: 4, want: Plan{Groups: ASGD(4).Groups, Ahead: 1}, out: "ssp=0"},
-		{in: "ssp=2", n: 1, want: Plan{Groups: SSGD(1).Groups, Ahead: 3}, out: "ssgd ahead=2"},
-		{in: "x=1 ahead=2", n: 3, want: Plan{Groups: XOrder(3, 1).Groups, Ahead: 3}},
-		{in: "groups=0,1 held=3,2", n: 4, want: Plan{Groups: SSGD(2).Groups, Held: []star.Worker{2, 3}}, out: "groups=0,1 held=2,3"},
-		{in: "groups=0/1 ahead=1 held=2", n: 3, want: Plan{Groups: ASGD(2).Groups, Ahead: 2, Held: []star.Worker{2}}},
+		{in: "ssp=3", n: 4, want: Plan{Groups: ASGD(4).Groups, MaxLead: 4}},
+		{in: "asgd ahead=0", n: 4, want: Plan{Groups: ASGD(4).Groups, MaxLead: 1}, out: "ssp=0"},
+		{in: "ssp=2", n: 1, want: Plan{Groups: SSGD(1).Groups, MaxLead: 3}, out: "ssgd ahead=2"},
+		{in: "x=1 ahead=2", n: 3, want: Plan{Groups: XOrder(3, 1).Groups, MaxLead: 3}},
+		{in: "groups=0,1 held=3,2", n: 4, want: Plan{Groups: SSGD(2).Groups, Excluded: []star.Worker{2, 3}}, out: "groups=0,1 held=2,3"},
+		{in: "groups=0/1 ahead=1 held=2", n: 3, want: Plan{Groups: ASGD(2).Groups, MaxLead: 2, Excluded: []star.Worker{2}}},
 		{in: "ssgd local=8 shares=1,2", n: 2, want: Plan{Groups: SSGD(2).Groups, Local: 8, Shares: []int{1, 2}}},
-		{in: "x=2 micro=8 cap=120ms", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Micro: 8, Cap: 120 * time.Millisecond}},
+		{in: "x=2 micro=8 cap=120ms", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Micro: 8, ComputeDeadline: 120 * time.Millisecond}},
 		{in: "ssgd queue=8", n: 3, want: Plan{Groups: SSGD(3).Groups, Queue: 8}},
 		{in: "ssgd queue=8 shares=1,2", n: 2, want: Plan{Groups: SSGD(2).Groups, Queue: 8, Shares: []int{1, 2}}},
 		{in: " x=2  shares=1,2,3 ", n: 3, want: Plan{Groups: XOrder(3, 2).Groups, Shares: []int{1, 2, 3}}, out: "x=2 shares=1,2,3"},
@@ -175,11 +175,11 @@ func TestEqual(t *testing.T) {
 		"late":   func(p *Plan) { p.Groups[0].DropLate = true },
 		"group":  func(p *Plan) { p.Groups = append(p.Groups, Group{Members: []star.Worker{4}, Quorum: 1}) },
 		"shares": func(p *Plan) { p.Shares = []int{1, 1, 1, 1} },
-		"ahead":  func(p *Plan) { p.Ahead = 1 },
-		"held":   func(p *Plan) { p.Held = []star.Worker{4} },
+		"ahead":  func(p *Plan) { p.MaxLead = 1 },
+		"held":   func(p *Plan) { p.Excluded = []star.Worker{4} },
 		"local":  func(p *Plan) { p.Local = 2 },
 		"micro":  func(p *Plan) { p.Micro = 2 },
-		"cap":    func(p *Plan) { p.Cap = 2 },
+		"cap":    func(p *Plan) { p.ComputeDeadline = 2 },
 		"order": func(p *Plan) {
 			p.Groups[0].Members, p.Groups[0].Riders = p.Groups[0].Riders, p.Groups[0].Members
 		},
@@ -193,10 +193,10 @@ func TestEqual(t *testing.T) {
 }
 
 func TestCloneSharesNothing(t *testing.T) {
-	a := Plan{Groups: []Group{{Members: ranks(2), Quorum: 2, Riders: []star.Worker{2}}}, Shares: []int{1, 2, 3}, Held: []star.Worker{3}}
+	a := Plan{Groups: []Group{{Members: ranks(2), Quorum: 2, Riders: []star.Worker{2}}}, Shares: []int{1, 2, 3}, Excluded: []star.Worker{3}}
 	b := a.Clone()
-	a.Held[0] = 7
-	if b.Held[0] != 3 {
+	a.Excluded[0] = 7
+	if b.Excluded[0] != 3 {
 		t.Errorf("the clone changed with the plan: %v", b)
 	}
 	a.Groups[0].Members[0], a.Groups[0].Riders[0], a.Groups[0].Quorum, a.Shares[0] = 7, 7, 7, 7

@@ -111,7 +111,7 @@ func (p Plan) checkTimes(times []time.Duration) error {
 }
 
 func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
-	if p.Ahead > 0 || len(p.Held) > 0 {
+	if p.MaxLead > 0 || len(p.Excluded) > 0 {
 		return Pace{}, false
 	}
 	n := len(times)
@@ -126,7 +126,7 @@ func (p Plan) closedForm(times []time.Duration) (Pace, bool) {
 		if p.hasTree() && !all { // whoever is in a tree waits for the others in it
 			return Pace{}, false
 		}
-		if len(g.Riders) > 0 || g.Again || !all && g.DropLate {
+		if len(g.Riders) > 0 || g.NonBlocking || !all && g.DropLate {
 			return Pace{}, false
 		}
 		if !all && g.Quorum == 1 {

@@ -96,8 +96,8 @@ func tell(out *strings.Builder, fs []Firing) {
 			}
 			fmt.Fprintf(out, " %s %s", verb, strings.Trim(fmt.Sprint(f.Workers), "[]"))
 		}
-		if len(f.Again) > 0 {
-			fmt.Fprintf(out, " goes on with %s", strings.Trim(fmt.Sprint(f.Again), "[]"))
+		if len(f.NonBlocking) > 0 {
+			fmt.Fprintf(out, " goes on with %s", strings.Trim(fmt.Sprint(f.NonBlocking), "[]"))
 		}
 		if len(f.Dropped) > 0 {
 			fmt.Fprintf(out, " drops %s", strings.Trim(fmt.Sprint(f.Dropped), "[]"))

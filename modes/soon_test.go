@@ -322,7 +322,7 @@ func TestGrowingLossInSSGD(t *testing.T) {
 	loss(20, 1)
 	k.loss.changed()
 	loss(20, 5)
-	if k.shy > 0 || k.doubt {
+	if k.lossPenalty > 0 || k.doubt {
 		t.Error("staleness is held to be dearer")
 	}
 }

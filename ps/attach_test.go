@@ -15,13 +15,13 @@ import (
 
 // successors are coordinators that take over one after the other.
 type successors struct {
-	coming chan successor
+	coming chan nextCoordinator
 	theirs transport.Listener
 	net    *transport.Pipe
 	asked  chan error // why the one before was lost
 }
 
-type successor struct {
+type nextCoordinator struct {
 	term int64
 	err  error
 }
@@ -43,7 +43,7 @@ func (s *successors) again(ctx context.Context, why error) (transport.Conn, int6
 // take is the coordinator's end of the next connection.
 func (s *successors) take(t *testing.T, term int64) transport.Conn {
 	t.Helper()
-	s.coming <- successor{term: term}
+	s.coming <- nextCoordinator{term: term}
 	c, err := s.theirs.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func awaitsNext(t *testing.T, net *transport.Pipe) *successors {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &successors{coming: make(chan successor), theirs: l, net: net, asked: make(chan error, 8)}
+	return &successors{coming: make(chan nextCoordinator), theirs: l, net: net, asked: make(chan error, 8)}
 }
 
 // outlives runs a test of two shards that look for another coordinator, in fake time.
@@ -299,8 +299,8 @@ func TestNoOtherCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nobody := errors.New("nobody is left")
 		net := new(transport.Pipe)
-		s := &successors{coming: make(chan successor, 1), net: net, asked: make(chan error, 1)}
-		s.coming <- successor{err: nobody}
+		s := &successors{coming: make(chan nextCoordinator, 1), net: net, asked: make(chan error, 1)}
+		s.coming <- nextCoordinator{err: nobody}
 		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 1, workers: 1, server: ServerConfig{Again: s.again}, noReader: true})
 		j.coord.Close()
 		<-j.over
@@ -436,8 +436,8 @@ func TestAnotherCoordinatorOfCopies(t *testing.T) {
 func TestOverBeforeItWasTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
-		s := &successors{coming: make(chan successor, 1), net: net, asked: make(chan error, 1)}
-		s.coming <- successor{err: ErrOver}
+		s := &successors{coming: make(chan nextCoordinator, 1), net: net, asked: make(chan error, 1)}
+		s.coming <- nextCoordinator{err: ErrOver}
 		j := start(t, jobConfig{net: net, addr: "shards", params: 10, shards: 1, workers: 1, server: ServerConfig{Again: s.again}, noReader: true})
 		j.coord.Close()
 		<-j.over
@@ -527,14 +527,14 @@ func TestGivenUpWhenAllIsSent(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				heir, _, _, err := transport.Open(t.Context(), net, "shards", transport.Hello{Service: transport.ServiceShard, Role: transport.RoleServer, Job: "test", Rank: 2, Params: 10}, nil)
+				handover, _, _, err := transport.Open(t.Context(), net, "shards", transport.Hello{Service: transport.ServiceShard, Role: transport.RoleServer, Job: "test", Rank: 2, Params: 10}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for i, stage := range stages {
 					j.tell(transport.Hand{Stage: stage})
 					if i == 0 {
-						if f, _ := next(t, heir); f.Kind != transport.KindState {
+						if f, _ := next(t, handover); f.Kind != transport.KindState {
 							t.Fatal(f.Kind)
 						}
 					}
@@ -559,7 +559,7 @@ func TestGivenUpWhenAllIsSent(t *testing.T) {
 					t.Errorf("%v, want that it holds a firing", f.Kind)
 				}
 				l.Close()
-				heir.Close()
+				handover.Close()
 				j.cancel()
 				<-j.over
 				coord.Close()

@@ -131,7 +131,7 @@ func TestStateMoves(t *testing.T) {
 	}
 	for name, make := range makers {
 		for moveAt := range 6 {
-			life := func(move bool) (out []float64) {
+			attempt := func(move bool) (out []float64) {
 				now := make()
 				c := newScalar(t, now, 1)
 				c.s.Read(0)
@@ -161,7 +161,7 @@ func TestStateMoves(t *testing.T) {
 				}
 				return out
 			}
-			if got, want := fmt.Sprint(life(true)), fmt.Sprint(life(false)); got != want {
+			if got, want := fmt.Sprint(attempt(true)), fmt.Sprint(attempt(false)); got != want {
 				t.Errorf("%s, moved before round %d: %v, want %v", name, moveAt, got, want)
 			}
 		}

@@ -228,11 +228,11 @@ func (j *fakeJob) coordinate() {
 }
 
 // hello is worker w's.
-func (j *fakeJob) hello(w int) transport.Hello { return j.helloOf(w, transport.Life{Number: 1}) }
+func (j *fakeJob) hello(w int) transport.Hello { return j.helloOf(w, transport.Attempt{Number: 1}) }
 
 // helloOf is that of one of its lives.
-func (j *fakeJob) helloOf(w int, life transport.Life) transport.Hello {
-	return transport.Hello{Job: "test", Rank: w, Pass: transport.Pass(j.key, transport.RoleWorker, w, life)}
+func (j *fakeJob) helloOf(w int, attempt transport.Attempt) transport.Hello {
+	return transport.Hello{Job: "test", Rank: w, Pass: transport.Pass(j.key, transport.RoleWorker, w, attempt)}
 }
 
 // dial connects worker w over net.

@@ -476,7 +476,7 @@ func (l *Link) send(ctx context.Context, j job, vec []float32) error {
 // drop forgets what was pushed last.
 func (l *Link) drop() {
 	for _, p := range l.peers {
-		if f, ok := p.conn.(*fan); ok {
+		if f, ok := p.conn.(*replicaSet); ok {
 			f.drop()
 		}
 	}
@@ -687,7 +687,7 @@ func (p *peer) read() {
 				return
 			default:
 			}
-			if f, ok := p.conn.(*fan); ok {
+			if f, ok := p.conn.(*replicaSet); ok {
 				if err = f.renew(err); err == nil {
 					err = p.owed(f)
 				}
@@ -707,12 +707,12 @@ func (p *peer) read() {
 
 // copied says whether the shard has copies.
 func (p *peer) copied() bool {
-	_, ok := p.conn.(*fan)
+	_, ok := p.conn.(*replicaSet)
 	return ok
 }
 
 // owed asks another primary for what the last one owed us.
-func (p *peer) owed(f *fan) error {
+func (p *peer) owed(f *replicaSet) error {
 	if p.due.Load() <= 0 {
 		return nil
 	}

@@ -123,7 +123,7 @@ func (c *cluster) params() (v []float32) {
 
 // life draws a random life: who pushes, who is fired together, with which
 // weights. It says whatever happens to all listeners.
-func life(t *rapid.T, n, workers int, number *rapid.Generator[float32], push func(star.Worker, int64, []float32), fire func([]transport.Gradient)) {
+func attempt(t *rapid.T, n, workers int, number *rapid.Generator[float32], push func(star.Worker, int64, []float32), fire func([]transport.Gradient)) {
 	steps := make([]int64, workers)
 	var waiting []star.Worker
 	for range rapid.IntRange(1, 25).Draw(t, "firings") {
@@ -165,7 +165,7 @@ func TestShardsAgainstNaive(t *testing.T) {
 			return &rule.Descent{Optimizer: sgd{}, Schedule: rule.Constant(0.125), Clip: clip}
 		})
 		m := &naive{params: slices.Clone(params), grads: map[star.Worker][]float32{}, clip: clip, lr: 0.125}
-		life(t, n, workers, small, func(w star.Worker, step int64, g []float32) {
+		attempt(t, n, workers, small, func(w star.Worker, step int64, g []float32) {
 			c.push(w, step, g)
 			m.grads[w] = g
 		}, func(gs []transport.Gradient) {
@@ -212,7 +212,7 @@ func TestShardsAgainstOne(t *testing.T) {
 				}
 				params := rapid.SliceOfN(number, n, n).Draw(t, "params")
 				one, many := newCluster(t, params, 1, rule), newCluster(t, params, k, rule)
-				life(t, n, 4, number, func(w star.Worker, step int64, g []float32) {
+				attempt(t, n, 4, number, func(w star.Worker, step int64, g []float32) {
 					one.push(w, step, g)
 					many.push(w, step, g)
 				}, func(gs []transport.Gradient) {

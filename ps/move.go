@@ -24,8 +24,8 @@ import (
 //	at the new server:  prepares ──state, slots, pending──► loaded ──own──► serves
 //	                          └───────────────forget──────────┴──► closed
 
-// heir is the connection of the server to which a shard is to move.
-type heir struct {
+// successor is the connection of the server to which a shard is to move.
+type successor struct {
 	transport.Conn
 	rank     int
 	welcomed chan struct{} // closed when it was told so
@@ -33,19 +33,19 @@ type heir struct {
 
 // leaving is what the owner of a shard knows of its move to elsewhere.
 type leaving struct {
-	hand    *transport.Hand // give; nil: it stays
-	heir    *heir           // who has come for it
-	giver   *giver          // sends it; nil: not yet
-	gone    bool
-	unsaid  []transport.Stored // of gradients that came since: the heir says so, or we do if it stays
-	retired bool
-	lending lending // a copy; else it moves
+	hand      *transport.Hand // give; nil: it stays
+	successor *successor      // who has come for it
+	giver     *giver          // sends it; nil: not yet
+	gone      bool
+	unsaid    []transport.Stored // of gradients that came since: the successor says so, or we do if it stays
+	retired   bool
+	lending   lending // a copy; else it moves
 }
 
 // stop ends the giver, who may be sending, or wait for more to send.
 func (l *leaving) stop() {
-	if l.heir != nil {
-		l.heir.Close()
+	if l.successor != nil {
+		l.successor.Close()
 	}
 	if l.giver == nil {
 		return
@@ -56,7 +56,7 @@ func (l *leaving) stop() {
 	<-l.giver.over // it reads what updates would change
 }
 
-// pass has a gradient that is stored sent to the heir.
+// pass has a gradient that is stored sent to the successor.
 func (l *leaving) pass(g rule.Gradient) {
 	l.giver.queue <- g // has room: a worker has one gradient here
 	if !l.gone {
@@ -64,16 +64,16 @@ func (l *leaving) pass(g rule.Gradient) {
 	}
 }
 
-// giver is the goroutine that sends a shard to its heir.
+// giver is the goroutine that sends a shard to its successor.
 type giver struct {
-	h     *host
-	heir  *heir
-	first transport.State
-	snap  *snapshot
-	slots []rule.Slot
-	queue chan rule.Gradient // of every worker one at most
-	last  chan struct{}      // closed: nothing more will come
-	over  chan struct{}      // closed when it has ended
+	h         *host
+	successor *successor
+	first     transport.State
+	snap      *snapshot
+	slots     []rule.Slot
+	queue     chan rule.Gradient // of every worker one at most
+	last      chan struct{}      // closed: nothing more will come
+	over      chan struct{}      // closed when it has ended
 }
 
 // host is the shard with that number that is here; nil: none is.
@@ -113,7 +113,7 @@ func (s *Server) hand(m transport.Hand) error {
 
 // acceptHeir serves the connection of a server to which a shard of ours moves, until it
 // ends.
-func (s *Server) acceptHeir(ctx context.Context, tc transport.Conn, hello transport.Hello) error {
+func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello transport.Hello) error {
 	timeout := time.NewTimer(s.stall)
 	defer timeout.Stop()
 	select {
@@ -145,8 +145,8 @@ func (s *Server) acceptHeir(ctx context.Context, tc transport.Conn, hello transp
 	defer s.wg.Done()
 	defer context.AfterFunc(s.ctx, func() { tc.Close() })()
 	tc.SetPeer(fmt.Sprintf("server %d (%s)", hello.Rank, tc.RemoteAddr()))
-	comes := &heir{tc, hello.Rank, make(chan struct{})}
-	if !h.put(input{kind: inHeir, heir: comes}) { // before it hears of it: the word to give follows from that
+	comes := &successor{tc, hello.Rank, make(chan struct{})}
+	if !h.put(input{kind: inSuccessor, successor: comes}) { // before it hears of it: the word to give follows from that
 		return errStopped
 	}
 	tc.SetWriteDeadline(time.Now().Add(s.stall))
@@ -170,15 +170,15 @@ func (s *Server) acceptHeir(ctx context.Context, tc transport.Conn, hello transp
 func (h *host) moving(m input) error {
 	l := &h.leaves
 	switch m.kind {
-	case inHeir:
-		if l.heir != nil && l.giver == nil {
-			l.heir.Close() // of a move that was given up
+	case inSuccessor:
+		if l.successor != nil && l.giver == nil {
+			l.successor.Close() // of a move that was given up
 		}
 		if l.giver != nil {
-			m.heir.Close()
+			m.successor.Close()
 			return nil
 		}
-		l.heir = m.heir
+		l.successor = m.successor
 	case inHand:
 		if h.leaves.lending.on && m.hand.Stage == transport.Keep {
 			h.unlend()
@@ -222,13 +222,13 @@ func (h *host) moving(m input) error {
 	return nil
 }
 
-// give sends the shard to its heir when both are due, and closes it when it is gone and
+// give sends the shard to its successor when both are due, and closes it when it is gone and
 // nobody needs it here any more.
 func (h *host) give() error {
 	l := &h.leaves
 	switch {
 	case l.giver == nil:
-		if l.heir == nil || h.shard.Done() < l.hand.Seq || !h.shard.Idle() {
+		if l.successor == nil || h.shard.Done() < l.hand.Seq || !h.shard.Idle() {
 			return nil
 		}
 		if h.shard.Done() > l.hand.Seq {
@@ -236,7 +236,7 @@ func (h *host) give() error {
 		}
 		h.shard.Hold()
 		g := &giver{
-			h: h, heir: l.heir, snap: h.mem.retain(),
+			h: h, successor: l.successor, snap: h.mem.retain(),
 			queue: make(chan rule.Gradient, 2*len(h.conns)), last: make(chan struct{}), over: make(chan struct{}),
 		}
 		var st rule.State
@@ -297,10 +297,10 @@ func (h *host) keep() error {
 // run sends the shard, and then what still comes.
 func (g *giver) run() {
 	defer close(g.over)
-	defer g.heir.Close()
-	<-g.heir.welcomed // it has been: the word to give follows from that
+	defer g.successor.Close()
+	<-g.successor.welcomed // it has been: the word to give follows from that
 	if err := g.send(); err != nil {
-		g.h.s.log.Warn("could not send a shard to where it moves", "shard", g.h.info.Shard, "to", g.heir.Peer(), "err", err)
+		g.h.s.log.Warn("could not send a shard to where it moves", "shard", g.h.info.Shard, "to", g.successor.Peer(), "err", err)
 	}
 }
 
@@ -336,17 +336,17 @@ func (g *giver) send() error {
 				continue
 			default:
 			}
-			g.heir.SetWriteDeadline(time.Now().Add(g.h.s.stall))
-			return transport.Send(g.heir.Conn, transport.Leave{Worker: -1, Reason: "the shard is yours"}, nil)
+			g.successor.SetWriteDeadline(time.Now().Add(g.h.s.stall))
+			return transport.Send(g.successor.Conn, transport.Leave{Worker: -1, Reason: "the shard is yours"}, nil)
 		}
 	}
 }
 
 func giveVector[M transport.Message](g *giver, m M, vec []float32) error {
-	if err := g.heir.SetWriteDeadline(time.Now().Add(g.h.s.patience(int64(4 * len(vec))))); err != nil {
+	if err := g.successor.SetWriteDeadline(time.Now().Add(g.h.s.patience(int64(4 * len(vec))))); err != nil {
 		return err
 	}
-	return transport.Send(g.heir.Conn, m, transport.Floats(vec))
+	return transport.Send(g.successor.Conn, m, transport.Floats(vec))
 }
 
 // adoption is a shard that comes to this server.
@@ -400,7 +400,7 @@ func (s *Server) adopt(m transport.Adopt) error {
 func (h *host) outlived(lives []int64) {
 	for w := range min(len(lives), len(h.lives)) {
 		h.lives[w] = max(h.lives[w], lives[w])
-		if c := h.conns[w]; c != nil && c.life.Number < h.lives[w] {
+		if c := h.conns[w]; c != nil && c.attempt.Number < h.lives[w] {
 			c.end(errReplaced)
 		}
 	}
@@ -461,7 +461,7 @@ func (s *Server) receive(ctx context.Context, a *adoption) (transport.MovedStage
 	hello = transport.Hello{
 		Service: transport.ServiceShard, Role: transport.RoleServer, Job: s.cfg.Job, Token: hello.Token, Version: hello.Version,
 		Host: hello.Host, Rank: hello.Rank, Shard: a.Shard, Params: s.assign.Params,
-		Pass: transport.Pass(s.assign.Key, transport.RoleServer, hello.Rank, transport.Life{}),
+		Pass: transport.Pass(s.assign.Key, transport.RoleServer, hello.Rank, transport.Attempt{}),
 	}
 	limited, cancel := context.WithTimeout(ctx, s.stall)
 	defer cancel()

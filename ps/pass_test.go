@@ -33,10 +33,10 @@ func TestHostileHellos(t *testing.T) {
 		key := transport.NewKey()
 		j := start(t, jobConfig{net: pipe, addr: "ps", params: n, shards: 1, workers: 3, quorum: 1, key: key})
 		seal := func(key, role string, rank int, number int64) string {
-			return transport.Pass(key, role, rank, transport.Life{Number: number})
+			return transport.Pass(key, role, rank, transport.Attempt{Number: number})
 		}
 		mine := seal(key, transport.RoleWorker, 1, 1) // the attacker is worker 1
-		now, err := j.open(j.helloOf(2, transport.Life{Number: 5}))
+		now, err := j.open(j.helloOf(2, transport.Attempt{Number: 5}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestHostileHellos(t *testing.T) {
 			t.Errorf("worker 2 was sent %v", f.Kind)
 		}
 		for _, number := range []int64{5, 6} { // it comes again, and somebody else has its rank
-			after, err := j.open(j.helloOf(2, transport.Life{Number: number}))
+			after, err := j.open(j.helloOf(2, transport.Attempt{Number: number}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +110,7 @@ func TestPassesMove(t *testing.T) {
 		from := start(t, jobConfig{net: pipe, addr: "from", params: 10, shards: 1, workers: 2, noReader: true, key: key})
 		to := start(t, jobConfig{net: pipe, addr: "to", params: 10, shards: 1, workers: 2, noReader: true, key: key, empty: true,
 			server: ServerConfig{Network: pipe, Hello: transport.Hello{Rank: 1}}})
-		worker, err := from.open(from.helloOf(1, transport.Life{Number: 7}))
+		worker, err := from.open(from.helloOf(1, transport.Attempt{Number: 7}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestPassesMove(t *testing.T) {
 		move := transport.Adopt{Move: 1, Addr: "from", To: 10}
 		to.tell(move)
 		told(transport.Prepared)
-		for _, pass := range []string{"", transport.Pass(key, transport.RoleWorker, 1, transport.Life{Number: 7})} {
+		for _, pass := range []string{"", transport.Pass(key, transport.RoleWorker, 1, transport.Attempt{Number: 7})} {
 			if c, err := from.open(transport.Hello{Job: "test", Role: transport.RoleServer, Rank: 1, Pass: pass}); err == nil {
 				t.Error("it gives its shard to whoever comes")
 				c.Close()
@@ -142,11 +142,11 @@ func TestPassesMove(t *testing.T) {
 		move.Stage = transport.Own
 		to.tell(move)
 		from.tell(transport.Hand{Move: 1, Stage: transport.Gone})
-		before, err := to.open(to.helloOf(1, transport.Life{Number: 6}))
+		before, err := to.open(to.helloOf(1, transport.Attempt{Number: 6}))
 		if err == nil && !ended(before) {
 			t.Error("who had the rank before is heard")
 		}
-		after, err := to.open(to.helloOf(1, transport.Life{Number: 7}))
+		after, err := to.open(to.helloOf(1, transport.Attempt{Number: 7}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,9 +186,9 @@ func TestStepsOfLives(t *testing.T) {
 			}
 		}
 		j.tell(transport.View{Term: 1, Holders: []transport.Holder{{Rank: 0, Addr: "ps"}}, To: 10})
-		push := func(life transport.Life, step int64) transport.Conn {
+		push := func(attempt transport.Attempt, step int64) transport.Conn {
 			t.Helper()
-			c, err := j.open(j.helloOf(1, life))
+			c, err := j.open(j.helloOf(1, attempt))
 			if err == nil {
 				err = transport.Send(c, transport.Turn{Worker: 1, Term: 1}, nil)
 			}
@@ -200,12 +200,12 @@ func TestStepsOfLives(t *testing.T) {
 			}
 			return c
 		}
-		first := push(transport.Life{Number: 1}, 1<<60)
+		first := push(transport.Attempt{Number: 1}, 1<<60)
 		defer first.Close()
 		if m := stored(); m.Step != 1<<60 {
 			t.Errorf("stored %+v", m)
 		}
-		second := push(transport.Life{Number: 2, Step: 5}, 4) // what is late of the life before is not of this one
+		second := push(transport.Attempt{Number: 2, Step: 5}, 4) // what is late of the life before is not of this one
 		defer second.Close()
 		if err := transport.Send(second, transport.Push{Worker: 1, Step: 5, Samples: 1}, transport.Floats(make([]float32, 10))); err != nil {
 			t.Fatal(err)

@@ -188,22 +188,22 @@ type host struct {
 // input is what reaches a shard's owner. One channel carries all of it, so that
 // what one peer sent first is done first.
 type input struct {
-	kind   inputKind
-	conn   *conn
-	grad   rule.Gradient
-	fire   *transport.Fire
-	seq    int64
-	norm   float64
-	factor float64
-	save   transport.Save
-	hand   transport.Hand
-	from   *adoption
-	heir   *heir
-	view   replica.View
-	ahead  bool // a firing: for followers
-	giver  *giver
-	lives  []int64
-	claim  chan<- replica.Claim
+	kind      inputKind
+	conn      *conn
+	grad      rule.Gradient
+	fire      *transport.Fire
+	seq       int64
+	norm      float64
+	factor    float64
+	save      transport.Save
+	hand      transport.Hand
+	from      *adoption
+	successor *successor
+	view      replica.View
+	ahead     bool // a firing: for followers
+	giver     *giver
+	lives     []int64
+	claim     chan<- replica.Claim
 }
 
 type inputKind uint8
@@ -219,18 +219,18 @@ const (
 	inApply
 	inSave
 	inResume
-	inHeir     // move.go
-	inHand     // move.go
-	inLoad     // move.go
-	inPassed   // move.go
-	inLoaded   // move.go
-	inComplete // move.go
-	inTurn     // replica.go
-	inView     // replica.go
-	inLate     // replica.go
-	inLent     // replica.go
-	inClaim    // replica.go
-	inRepeat   // for another coordinator: what was said to the one before, and not answered
+	inSuccessor // move.go
+	inHand      // move.go
+	inLoad      // move.go
+	inPassed    // move.go
+	inLoaded    // move.go
+	inComplete  // move.go
+	inTurn      // replica.go
+	inView      // replica.go
+	inLate      // replica.go
+	inLent      // replica.go
+	inClaim     // replica.go
+	inRepeat    // for another coordinator: what was said to the one before, and not answered
 )
 
 // coordinator is the connection to the coordinator, written to by all shards of
@@ -667,14 +667,14 @@ func (h *host) handle(m input) error {
 // join takes in a worker's connection, in the place of the one before.
 func (h *host) join(c *conn) {
 	w := c.worker
-	if c.life.Number < h.lives[w] {
+	if c.attempt.Number < h.lives[w] {
 		c.end(errReplaced)
 		return
 	}
-	if c.life.Number > h.lives[w] && h.copying.Seated() {
-		h.copying.steps[w] = c.life.Step - 1 // whatever those before it have sent
+	if c.attempt.Number > h.lives[w] && h.copying.Seated() {
+		h.copying.steps[w] = c.attempt.Step - 1 // whatever those before it have sent
 	}
-	h.lives[w] = c.life.Number
+	h.lives[w] = c.attempt.Number
 	if old := h.conns[w]; old != nil {
 		old.end(errors.New("the worker has connected again"))
 	}
@@ -825,8 +825,8 @@ type conn struct {
 	out    chan parcel
 	done   chan struct{} // closed by end
 
-	life transport.Life // of the worker's Welcome
-	term int64          // of the view that the worker knows; the owner's
+	attempt transport.Attempt // of the worker's Welcome
+	term    int64             // of the view that the worker knows; the owner's
 
 	push   transport.Push // the reader's, for the codec's name
 	pushed bool           // the reader's: a gradient has come
@@ -862,7 +862,7 @@ func (c *conn) end(reason error) {
 func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.Hello) error {
 	defer tc.Close()
 	if hello.Role == transport.RoleServer {
-		return s.acceptHeir(ctx, tc, hello)
+		return s.acceptSuccessor(ctx, tc, hello)
 	}
 	c, err := s.admit(ctx, tc, hello)
 	if err != nil {
@@ -919,7 +919,7 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.H
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	h, life, err := s.check(hello)
+	h, attempt, err := s.check(hello)
 	if err != nil {
 		exit := exitDisagree
 		if errors.Is(err, errNotHere) && s.cfg.Copies {
@@ -948,30 +948,30 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.H
 	}
 	s.wg.Add(1)
 	return &conn{
-		Conn: tc, h: h, worker: star.Worker(hello.Rank), life: life,
+		Conn: tc, h: h, worker: star.Worker(hello.Rank), attempt: attempt,
 		out:  make(chan parcel, 4),
 		done: make(chan struct{}),
 	}, nil
 }
 
-func (s *Server) check(hello transport.Hello) (h *host, life transport.Life, err error) {
-	life, ok := transport.CheckPass(s.assign.Key, transport.RoleWorker, hello.Rank, hello.Pass)
+func (s *Server) check(hello transport.Hello) (h *host, attempt transport.Attempt, err error) {
+	attempt, ok := transport.CheckPass(s.assign.Key, transport.RoleWorker, hello.Rank, hello.Pass)
 	switch {
 	case hello.Service != transport.ServiceShard || hello.Role != transport.RoleWorker:
-		return nil, life, fmt.Errorf("a %s asked for service %q, and workers find shards here", hello.Role, hello.Service)
+		return nil, attempt, fmt.Errorf("a %s asked for service %q, and workers find shards here", hello.Role, hello.Service)
 	case hello.Job != s.cfg.Job:
-		return nil, life, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job)
+		return nil, attempt, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job)
 	case hello.Rank < 0 || hello.Rank >= s.members(s.assign.Workers):
-		return nil, life, fmt.Errorf("rank %d is not one of the %d workers", hello.Rank, s.assign.Workers)
+		return nil, attempt, fmt.Errorf("rank %d is not one of the %d workers", hello.Rank, s.assign.Workers)
 	case hello.Params != s.assign.Params:
-		return nil, life, fmt.Errorf("worker %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params)
+		return nil, attempt, fmt.Errorf("worker %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params)
 	case !ok:
-		return nil, life, fmt.Errorf("worker %d does not show the pass that the coordinator has given it: it is not that worker, or another release of STAR", hello.Rank)
+		return nil, attempt, fmt.Errorf("worker %d does not show the pass that the coordinator has given it: it is not that worker, or another release of STAR", hello.Rank)
 	}
 	if h = s.host(hello.Shard); h != nil {
-		return h, life, nil
+		return h, attempt, nil
 	}
-	return nil, life, fmt.Errorf("shard %d is %w", hello.Shard, errNotHere)
+	return nil, attempt, fmt.Errorf("shard %d is %w", hello.Shard, errNotHere)
 }
 
 var errNotHere = errors.New("not here")

@@ -33,7 +33,7 @@ func (s *server) baseline() error {
 // keeps is how many gradients a plan's update may be made of, where workers go on before it is made; 0: nobody does.
 func keeps(p modes.Plan) (most int) {
 	for _, g := range p.Groups {
-		if g.Again {
+		if g.NonBlocking {
 			most = max(most, g.Quorum)
 		}
 	}

@@ -21,10 +21,10 @@ import (
 
 // logPath is where this process writes its run log: a successor has one of its own, because who coordinated before may not be gone.
 func (s *server) logPath() string {
-	if s.heir == nil {
+	if s.handover == nil {
 		return filepath.Join(s.job.Out, process.RunLogName)
 	}
-	return filepath.Join(s.job.Out, fmt.Sprintf("run-term%d.jsonl", s.office.Term()))
+	return filepath.Join(s.job.Out, fmt.Sprintf("run-term%d.jsonl", s.lease.Term()))
 }
 
 // coordinator makes the coordinator of rank 0, with its run log.
@@ -68,8 +68,8 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		Cancel:     s.made.Cancel,
 		RunLog:     runlog.NewWriter(file), Log: s.log,
 	}
-	if s.office.Reign != nil {
-		cfg.Office, cfg.Heir, cfg.Council = s.office, s.heir, len(job.Coordinators)
+	if s.lease.Leadership != nil {
+		cfg.Lease, cfg.Handover, cfg.Coordinators = s.lease, s.handover, len(job.Coordinators)
 	}
 	if s.pilot != nil {
 		cfg.Pilot = s.pilot
@@ -88,7 +88,7 @@ func (s *server) coordinator() (*coord.Coordinator, error) {
 		cfg.Admission = s.tenant
 	}
 	if s.pilot != nil && cfg.Admission == nil && job.Arch != member.AllReduce {
-		s.keeper = newSteward(job)
+		s.keeper = newLocalAdmission(job)
 		cfg.Admission = s.keeper
 	}
 	if job.Arch == member.AllReduce {

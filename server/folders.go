@@ -21,7 +21,7 @@ func (s *server) takeFolders() error {
 		return nil
 	}
 	dir, err := s.lockFolders()
-	if err != nil || dir == "" || s.heir != nil { // others of the job may be writing there already
+	if err != nil || dir == "" || s.handover != nil { // others of the job may be writing there already
 		return err
 	}
 	removed, err := checkpoint.Sweep(dir)
@@ -47,7 +47,7 @@ func CheckFolders(c Config) error {
 func (s *server) lockFolders() (dir string, err error) {
 	job := s.job
 	patience := folderPatience
-	if s.heir != nil {
+	if s.handover != nil {
 		patience = 0
 	}
 	holder := fmt.Sprintf("process %d on %s, of the job %q", os.Getpid(), process.Hostname(), job.Name)
@@ -59,7 +59,7 @@ func (s *server) lockFolders() (dir string, err error) {
 			return true, nil
 		case errors.Is(err, errors.ErrUnsupported):
 			s.log.Warn("this folder cannot be locked: see to it yourself that no other job writes into it", "folder", dir, "reason", err)
-		case s.heir != nil && errors.As(err, new(*checkpoint.HeldError)):
+		case s.handover != nil && errors.As(err, new(*checkpoint.HeldError)):
 			s.log.Debug("who coordinated before still has the folder", "reason", err)
 		default:
 			return false, job.Invalid(name, err)

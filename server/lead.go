@@ -21,17 +21,17 @@ import (
 // candidate says whether this process may coordinate a job in which others may too.
 func (s *server) candidate() bool { return s.job.Rank < len(s.job.Coordinators) }
 
-// office is a reign, as the coordinator knows it; zero: nobody else may coordinate.
-type office struct{ *election.Reign }
+// lease is a leadership, as the coordinator knows it; zero: nobody else may coordinate.
+type lease struct{ *election.Leadership }
 
-func (o office) Term() int64 { return o.Reign.Term }
+func (o lease) Term() int64 { return o.Leadership.Term }
 
 // close has the others know that the job is over.
-func (o office) close() error {
-	if o.Reign == nil {
+func (o lease) close() error {
+	if o.Leadership == nil {
 		return nil
 	}
-	return o.Reign.Close()
+	return o.Leadership.Close()
 }
 
 // leading is what a process has that coordinates the job: always, as the only one that may, or whenever the servers that may have chosen it.
@@ -42,7 +42,7 @@ type leading struct {
 	tcp    *transport.TCP // to this process
 	addr   string
 
-	members *election.Council // of those that may coordinate, this one too; nil: it is the only one, or may not
+	members *election.Member // of those that may coordinate, this one too; nil: it is the only one, or may not
 	now     atomic.Pointer[coord.Coordinator]
 }
 
@@ -88,7 +88,7 @@ func (l *leading) dispatch(accept context.Context) func(transport.Conn, transpor
 				at.Addr = st.Addr
 			}
 			transport.Refer(c, at)
-		case h.Service == transport.ServiceCouncil && l.members != nil:
+		case h.Service == transport.ServiceElection && l.members != nil:
 			l.members.Accept(accept, c, h, payload) // logs why it ended
 		case h.Service == transport.ServiceShard:
 			l.hosting.Load().Accept(accept, c, h) // logs why it ended
@@ -107,7 +107,7 @@ func (l *leading) run(ctx context.Context, cancel context.CancelCauseFunc, hoste
 	over := make(chan error, 1)
 	if l.members == nil {
 		close(sat)
-		go func() { over <- l.lead(ctx, office{}, l.now.Load(), cancel) }()
+		go func() { over <- l.lead(ctx, lease{}, l.now.Load(), cancel) }()
 	} else {
 		go func() {
 			defer close(sat)
@@ -115,7 +115,7 @@ func (l *leading) run(ctx context.Context, cancel context.CancelCauseFunc, hoste
 				cancel(err)
 			}
 		}()
-		go func() { over <- l.reigns(ctx, cancel) }()
+		go func() { over <- l.terms(ctx, cancel) }()
 	}
 	var failed error
 	var idle <-chan time.Time
@@ -141,7 +141,7 @@ func (l *leading) run(ctx context.Context, cancel context.CancelCauseFunc, hoste
 				case <-time.After(2 * time.Second):
 				}
 			}
-			if failed != nil && (err == nil || errors.Is(err, election.ErrDeposed) || errors.Is(err, coord.ErrDeposed)) {
+			if failed != nil && (err == nil || errors.Is(err, election.ErrLeadershipLost) || errors.Is(err, coord.ErrLeaseLost)) {
 				err = failed
 			}
 			return err
@@ -164,30 +164,30 @@ func (l *leading) outlast(sat <-chan struct{}) {
 	}
 }
 
-// reigns coordinates the job whenever this process is chosen, until the job is over or ctx ends. The end is agreed on in three steps, so that the
+// terms coordinates the job whenever this process is chosen, until the job is over or ctx ends. The end is agreed on in three steps, so that the
 // loss of this process between them loses nothing: what the job came to (coord.Ending); then, when that is reported and who has shards or trains was
 // told, that all is over. Who takes over in between reports it again.
-func (l *leading) reigns(ctx context.Context, cancel context.CancelCauseFunc) error {
+func (l *leading) terms(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
 		r, err := l.members.Await(ctx)
-		if errors.Is(err, election.ErrDeposed) && l.members.Last() != nil {
+		if errors.Is(err, election.ErrLeadershipLost) && l.members.Last() != nil {
 			return ended(l.members.Last())
 		}
 		if err != nil {
 			return err
 		}
-		var heir *coord.Estate
+		var handover *coord.Handover
 		if len(r.Note) > 0 {
-			if heir, err = coord.ParseEstate(r.Note); err != nil {
+			if handover, err = coord.ParseHandover(r.Note); err != nil {
 				return &member.DisagreeError{Err: err}
 			}
 		}
-		l.log.Info("coordinates the job", "term", r.Term, "takes_over", heir != nil)
-		c, err := l.coordinatorOf(office{r}, heir)
+		l.log.Info("coordinates the job", "term", r.Term, "takes_over", handover != nil)
+		c, err := l.coordinatorOf(lease{r}, handover)
 		if err != nil {
 			return err
 		}
-		if err := l.lead(ctx, office{r}, c, cancel); !errors.Is(err, coord.ErrDeposed) {
+		if err := l.lead(ctx, lease{r}, c, cancel); !errors.Is(err, coord.ErrLeaseLost) {
 			return err
 		}
 		if l.begun != nil {
@@ -199,8 +199,8 @@ func (l *leading) reigns(ctx context.Context, cancel context.CancelCauseFunc) er
 	}
 }
 
-// lead has c coordinate the job until it is over and that is reported, or somebody else coordinates: coord.ErrDeposed.
-func (l *leading) lead(ctx context.Context, o office, c *coord.Coordinator, cancel context.CancelCauseFunc) error {
+// lead has c coordinate the job until it is over and that is reported, or somebody else coordinates: coord.ErrLeaseLost.
+func (l *leading) lead(ctx context.Context, o lease, c *coord.Coordinator, cancel context.CancelCauseFunc) error {
 	limited, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	if l.keeper != nil {
@@ -210,7 +210,7 @@ func (l *leading) lead(ctx context.Context, o office, c *coord.Coordinator, canc
 		l.begun(c)
 	}
 	l.now.Store(c)
-	l.coordinates.Store(o.Reign != nil)
+	l.coordinates.Store(o.Leadership != nil)
 	if l.job.MoveShards == member.Auto {
 		beside.Go(func() { newShifter(l.job, l.log).run(limited, c) })
 	}
@@ -229,10 +229,10 @@ func (l *leading) lead(ctx context.Context, o office, c *coord.Coordinator, canc
 			}
 		})
 	}
-	result, err := l.reign(ctx, o, c)
+	result, err := l.coordinate(ctx, o, c)
 	close(over)
 	stop()
-	if !errors.Is(err, coord.ErrDeposed) {
+	if !errors.Is(err, coord.ErrLeaseLost) {
 		if err == nil {
 			err = context.Cause(ctx)
 		}
@@ -258,14 +258,14 @@ func bye(c *coord.Coordinator) {
 	}
 }
 
-// reign coordinates the job until it is over, or somebody else does. SIGTERM is for this process alone, unless too many others hear it as well: the job is handed
+// coordinate has the job done until it is over, or somebody else does. SIGTERM is for this process alone, unless too many others hear it as well: the job is handed
 // over, if others are there who can go on with it. SIGINT ends it.
-func (l *leading) reign(ctx context.Context, o office, c *coord.Coordinator) (runlog.Result, error) {
+func (l *leading) coordinate(ctx context.Context, o lease, c *coord.Coordinator) (runlog.Result, error) {
 	handed, ended := make(chan struct{}), make(chan struct{})
 	undo := context.AfterFunc(l.told, func() {
 		defer close(handed)
 		why := context.Cause(l.told)
-		if sig, ok := errors.AsType[*member.SignalError](why); o.Reign == nil || !ok || sig.Signal != syscall.SIGTERM {
+		if sig, ok := errors.AsType[*member.SignalError](why); o.Leadership == nil || !ok || sig.Signal != syscall.SIGTERM {
 			c.Stop(why)
 			return
 		}
@@ -284,7 +284,7 @@ func (l *leading) reign(ctx context.Context, o office, c *coord.Coordinator) (ru
 		}
 	})
 	defer func() {
-		if o.Reign != nil { // who comes now is told who coordinates
+		if o.Leadership != nil { // who comes now is told who coordinates
 			l.now.Store(nil)
 			l.coordinates.Store(false)
 		}
@@ -298,7 +298,7 @@ func (l *leading) reign(ctx context.Context, o office, c *coord.Coordinator) (ru
 
 // ended is how a job has ended, by the last note: nil if well.
 func ended(note []byte) error {
-	e, err := coord.ParseEstate(note)
+	e, err := coord.ParseHandover(note)
 	if err != nil {
 		return &member.DisagreeError{Err: err}
 	}
@@ -308,9 +308,9 @@ func ended(note []byte) error {
 	return nil
 }
 
-// coordinatorOf makes the coordinator of one reign. What it has learned of the job's workers begins anew.
-func (s *server) coordinatorOf(o office, heir *coord.Estate) (*coord.Coordinator, error) {
-	s.office, s.heir, s.keeper = o, heir, nil
+// coordinatorOf makes the coordinator of one leadership. What it has learned of the job's workers begins anew.
+func (s *server) coordinatorOf(o lease, handover *coord.Handover) (*coord.Coordinator, error) {
+	s.lease, s.handover, s.keeper = o, handover, nil
 	if s.pilot != nil {
 		var err error
 		if s.pilot, err = NewPilot(s.job); err != nil {

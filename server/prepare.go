@@ -31,7 +31,7 @@ func (s *server) features() combinations.Set {
 		With(combinations.Tree, p.AutoTree || p.Parents != nil).
 		With(combinations.Parts, p.Micro > 0 || p.Local > 0).
 		With(combinations.Strides, p.Local > 0 && s.made.Local == nil).
-		With(combinations.Slack, p.Ahead > 0).
+		With(combinations.Slack, p.MaxLead > 0).
 		With(combinations.Shares, job.Shares != nil).
 		With(combinations.Moving, job.MoveShards == member.Auto)
 	switch {

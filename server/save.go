@@ -33,7 +33,7 @@ func (s *server) saveManifest(c coord.Checkpoint) (path string, err error) {
 		Job: s.job.Name, Model: c.Model, ModelHash: c.ModelHash, Created: time.Now().UTC().Format(time.RFC3339),
 		Params: c.Params, Layout: specs(c.Enrolment.Layout), BufferLayout: specs(c.Enrolment.Buffers),
 		Version: c.Version, Samples: c.Samples, Cursor: c.Cursor, Generation: c.Generation,
-		Config: config, FirstLife: s.firstLife(c.Generation),
+		Config: config, FirstAttempt: s.firstAttempt(c.Generation),
 		Data: &checkpoint.Data{Name: c.Enrolment.Data, Samples: c.Enrolment.Samples, Digest: c.Enrolment.Digest},
 	}
 	for _, p := range c.Redo {
@@ -112,8 +112,8 @@ func (s *server) lives() int64 {
 	return n + 1
 }
 
-// firstLife is the generation of the life in which the job has begun to write into its folder of checkpoints.
-func (s *server) firstLife(generation int64) int64 {
+// firstAttempt is the generation of the attempt in which the job has begun to write into its folder of checkpoints.
+func (s *server) firstAttempt(generation int64) int64 {
 	if s.resume != nil {
 		if first := s.resume.Follows(process.CheckpointsOf(&s.job.Job)); first > 0 {
 			return first

@@ -24,25 +24,25 @@ import (
 
 // server is one star-ps process.
 type server struct {
-	told   context.Context // ends when this process is told to end
-	job    *Config
-	log    *slog.Logger
-	opt    optim.Config
-	rate   optim.Schedule
-	resume *checkpoint.Checkpoint // nil: from the beginning
-	plan   modes.Plan
-	pilot  *pilot.Pilot  // --mode auto; else nil
-	made   baseline.Made // --baseline; else zero
-	scheme coord.Pilot   // of the baseline; nil: its plan stays
-	keeper *steward      // of this host, where the pilot asks nobody else; else nil
-	tenant *admission    // with a cluster, of rank 0; else nil
-	limits *actuate.Governor
-	moved  func() (sent, received int64) // bytes to and from other hosts so far
-	says   *reporter                     // with --move-shards auto; else nil
-	office office                        // with --coordinators, of this process's reign
-	heir   *coord.Estate                 // that it takes over; nil: the job begins
-	params int64                         // of the job, once it was assigned its part
-	locks  []*checkpoint.Lock            // of the folders that it writes into, once it coordinates
+	told     context.Context // ends when this process is told to end
+	job      *Config
+	log      *slog.Logger
+	opt      optim.Config
+	rate     optim.Schedule
+	resume   *checkpoint.Checkpoint // nil: from the beginning
+	plan     modes.Plan
+	pilot    *pilot.Pilot    // --mode auto; else nil
+	made     baseline.Made   // --baseline; else zero
+	scheme   coord.Pilot     // of the baseline; nil: its plan stays
+	keeper   *localAdmission // of this host, where the pilot asks nobody else; else nil
+	tenant   *admission      // with a cluster, of rank 0; else nil
+	limits   *actuate.Governor
+	moved    func() (sent, received int64) // bytes to and from other hosts so far
+	says     *reporter                     // with --move-shards auto; else nil
+	lease    lease                         // with --coordinators, of this process's leadership
+	handover *coord.Handover               // that it takes over; nil: the job begins
+	params   int64                         // of the job, once it was assigned its part
+	locks    []*checkpoint.Lock            // of the folders that it writes into, once it coordinates
 
 	hosting     atomic.Pointer[ps.Server] // the shards of this process
 	coordinates atomic.Bool               // now, where others may, too
@@ -108,7 +108,7 @@ func (s *server) serve(ctx context.Context, begun func(*coord.Coordinator), repo
 	if err := l.prepare(tcp); err != nil {
 		return err
 	}
-	tenant, err := process.Enter(process.Tenant{
+	tenant, err := process.Enter(process.ClusterSessionConfig{
 		Job: &job.Job, Network: tcp, Role: transport.RoleServer, Rank: job.Rank, Model: job.Model, Fixed: job.Mode != member.Auto,
 		Limits: s.limits, Coordinator: l.now.Load(), Traffic: listener.Traffic, Log: s.log,
 	})

@@ -149,7 +149,7 @@ func TestCap(t *testing.T) {
 	} {
 		l := &told{}
 		p := modes.SSGD(1)
-		p.Micro, p.Cap = 4, test.cap
+		p.Micro, p.ComputeDeadline = 4, test.cap
 		r, err := Run(Config{Times: Steady{Iteration: []time.Duration{160 * ms}, Fixed: 0.25}, Plan: p, Learner: l, Batch: 8, Target: 3})
 		if err != nil {
 			t.Fatal(err)
@@ -165,7 +165,7 @@ func TestCancel(t *testing.T) {
 	l := &told{}
 	c := Config{Times: steady(100*ms, 100*ms, 100*ms, 404*ms), Learner: l, Batch: 8, Latency: ms, Target: 4}
 	p := modes.Backup(4, 1)
-	p.Micro, p.Cap = 4, time.Hour
+	p.Micro, p.ComputeDeadline = 4, time.Hour
 	c.Plan, c.Cancel = p, true
 	r, err := Run(c)
 	if err != nil {
@@ -191,7 +191,7 @@ func TestCancel(t *testing.T) {
 func TestCancelWhilePulling(t *testing.T) {
 	l := &told{}
 	p := modes.Backup(3, 1)
-	p.Micro, p.Cap = 4, time.Hour
+	p.Micro, p.ComputeDeadline = 4, time.Hour
 	n := apart(3, 1, 0, 0)
 	n.Hosts[2].Bandwidth = 5_000_000
 	// Updates are at 100, 200, … ms. The parameters reach worker 2 at 200 ms, it computes for 25 of 100 ms, and its gradient is there at 425 ms.
@@ -208,7 +208,7 @@ func TestCancelWhilePulling(t *testing.T) {
 func TestRestOfTheLiving(t *testing.T) {
 	l := &told{}
 	p := modes.Backup(5, 2)
-	p.Micro, p.Cap = 4, time.Hour
+	p.Micro, p.ComputeDeadline = 4, time.Hour
 	if _, err := Run(Config{Times: steady(100*ms, 100*ms, 100*ms, 404*ms, 100*ms), Plan: p, Cancel: true, Learner: l, Batch: 8, Target: 4,
 		Failures: []Failure{{Worker: 4, At: ms}}}); err != nil {
 		t.Fatal(err)

@@ -151,7 +151,7 @@ type Salvager interface {
 	Drop(version int64, g Gradient, rest float64) error
 }
 
-// Keeper is a Learner that can have several gradients of one worker in an update (modes.Group.Again).
+// Keeper is a Learner that can have several gradients of one worker in an update (modes.Group.NonBlocking).
 type Keeper interface {
 	Learner
 
@@ -210,7 +210,7 @@ type worker struct {
 
 	spent   Spent
 	full    time.Duration // computing time of all planned
-	limit   time.Duration // of computing (Plan.Cap)
+	limit   time.Duration // of computing (Plan.ComputeDeadline)
 	planned int           // samples handed out
 	samples int           // of these that are in its gradient
 	local   int32
@@ -263,7 +263,7 @@ func isQuadratic(l Learner) bool {
 
 // goesOn says whether an update of p may have several gradients of one worker.
 func goesOn(p modes.Plan) bool {
-	return slices.ContainsFunc(p.Groups, func(g modes.Group) bool { return g.Again })
+	return slices.ContainsFunc(p.Groups, func(g modes.Group) bool { return g.NonBlocking })
 }
 
 // Run runs a cluster until it has learned enough, or time is up.
@@ -653,7 +653,7 @@ func (r *run) prepare(w star.Worker, version int64) {
 	if r.net != nil {
 		r.net.at[w].halt = false
 	}
-	m.local, m.micro, m.limit = int32(r.plan.Local), int32(r.plan.Micro), r.plan.Cap
+	m.local, m.micro, m.limit = int32(r.plan.Local), int32(r.plan.Micro), r.plan.ComputeDeadline
 	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Local)
 	m.ticks += int64(max(1, m.local))
 	if m.part, m.taken = 0, 0; r.plan.Queue > 0 {
@@ -807,7 +807,7 @@ func (r *run) watch(at time.Duration) {
 // fire carries out what the barrier says.
 func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 	for _, f := range fs {
-		for _, w := range f.Again {
+		for _, w := range f.NonBlocking {
 			if err := r.keep(w); err != nil {
 				return err
 			}

@@ -90,7 +90,7 @@ func (l loaded) Spend(w star.Worker, _ int64, _ time.Duration, _ float64) Spent 
 func TestCancelCountsComputing(t *testing.T) {
 	l := &told{}
 	p := modes.Backup(3, 1)
-	p.Micro, p.Cap = 4, time.Hour
+	p.Micro, p.ComputeDeadline = 4, time.Hour
 	// Told at 101 ms, worker 2 has computed for 41 of 160 ms: it is at the second of four parts.
 	if _, err := Run(Config{Times: loaded{{Compute: 100 * ms}, {Compute: 100 * ms}, {Load: 60 * ms, Compute: 160 * ms}}, Plan: p, Cancel: true, Learner: l, Batch: 8, Latency: ms, Target: 2}); err != nil {
 		t.Fatal(err)

@@ -596,7 +596,7 @@ func (e *exchange) bytes(s *allreduce.Schedule, sp allreduce.Span) float64 {
 
 // ringPlan says whether an all-reduce can do p.
 func ringPlan(p modes.Plan) error {
-	if len(p.Groups) != 1 || p.Groups[0].Quorum != len(p.Groups[0].Members) || p.Ahead > 0 || p.Parents != nil || p.AutoTree {
+	if len(p.Groups) != 1 || p.Groups[0].Quorum != len(p.Groups[0].Members) || p.MaxLead > 0 || p.Parents != nil || p.AutoTree {
 		return fmt.Errorf("sim: mode %v: an all-reduce has one ring, whose members all wait for each other, and riders", p)
 	}
 	return nil

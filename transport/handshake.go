@@ -239,8 +239,8 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	hall := newHall(cmp.Or(cfg.MaxPending, Portion(4, 256)))
-	refused := grumbler{log: cfg.log()}
+	pending := newPendingConns(cmp.Or(cfg.MaxPending, Portion(4, 256)))
+	refused := limitedLog{log: cfg.log()}
 	pause := time.Duration(0)
 	for {
 		c, err := l.Accept()
@@ -261,10 +261,10 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 			continue
 		}
 		pause = 0
-		guest := hall.enter(ctx, c, c.RemoteAddr())
+		conn := pending.enter(ctx, c, c.RemoteAddr())
 		wg.Go(func() {
 			h, text, err := admit(ctx, c, &cfg)
-			if hall.leave(guest) && err != nil {
+			if pending.leave(conn) && err != nil {
 				err = errCrowded
 			}
 			if err != nil {

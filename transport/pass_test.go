@@ -10,9 +10,9 @@ func TestPass(t *testing.T) {
 	if len(key) < 26 || key == other { // 130 bits in base 32
 		t.Fatalf("keys %q and %q", key, other)
 	}
-	life := Life{Number: 3<<32 | 7, Step: 41}
-	good := Pass(key, RoleWorker, 2, life)
-	if got, ok := CheckPass(key, RoleWorker, 2, good); !ok || got != life {
+	attempt := Attempt{Number: 3<<32 | 7, Step: 41}
+	good := Pass(key, RoleWorker, 2, attempt)
+	if got, ok := CheckPass(key, RoleWorker, 2, good); !ok || got != attempt {
 		t.Errorf("its own pass: %v, %v", got, ok)
 	}
 	if strings.Contains(good, key) {
@@ -32,9 +32,9 @@ func TestPass(t *testing.T) {
 		"too long":        "99999999999999999999.41." + mac,
 		"a MAC too short": good[:len(good)-1],
 		"a MAC too long":  good + "0",
-		"another key":     Pass(other, RoleWorker, 2, life),
-		"another rank":    Pass(key, RoleWorker, 1, life),
-		"another role":    Pass(key, RoleServer, 2, life),
+		"another key":     Pass(other, RoleWorker, 2, attempt),
+		"another rank":    Pass(key, RoleWorker, 1, attempt),
+		"another role":    Pass(key, RoleServer, 2, attempt),
 	} {
 		if _, ok := CheckPass(key, RoleWorker, 2, bad); ok {
 			t.Errorf("%s: %q is good", name, bad)
@@ -43,7 +43,7 @@ func TestPass(t *testing.T) {
 	if got, ok := CheckPass("KJ3WQZ2MLCVHO5TYRB4XN6GDFA", RoleWorker, 3, "12884901889.42.1d980a1062e50928a87651c84023413b"); !ok || got.Step != 42 {
 		t.Error("what Python's hmac makes of docs/protocol.md is not good")
 	}
-	if p := Pass("", RoleWorker, 2, life); p != "" {
+	if p := Pass("", RoleWorker, 2, attempt); p != "" {
 		t.Errorf("without a key: %q", p)
 	}
 	if _, ok := CheckPass("", RoleWorker, 2, "whatever"); !ok {

@@ -36,11 +36,11 @@ func (w *worker) open(ctx context.Context, s *session) error {
 		return err
 	}
 	t := &toShards{w: w, views: views, turned: make(chan struct{})}
-	w.inbox = newInbox(w.member, t.turn, t.freeze, w.dismissed)
-	link, err := t.reach(w.inbox.begin(ctx, 0), func(ctx context.Context, views []transport.View) (*ps.Link, error) {
+	w.commands = newCommandStream(w.member, t.turn, t.freeze, w.dismissed)
+	link, err := t.reach(w.commands.begin(ctx, 0), func(ctx context.Context, views []transport.View) (*ps.Link, error) {
 		return s.dial(ctx, w.member, views)
 	})
-	w.inbox.end()
+	w.commands.end()
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (w *worker) leaderless(ctx context.Context, err error) bool {
 		return false
 	}
 	var lost *coord.LostError
-	return errors.As(err, &lost) || w.inbox != nil && errors.As(w.inbox.failed(), &lost)
+	return errors.As(err, &lost) || w.commands != nil && errors.As(w.commands.failed(), &lost)
 }
 
 // follow finds the coordinator after one was lost. What was in hand is void: its batch is handed out again.
@@ -78,9 +78,9 @@ func (w *worker) follow(ctx context.Context, s *session, why error) error {
 	if before != nil {
 		before.Close() // what is still on these connections will not be taken for a later step
 	}
-	if w.inbox != nil {
-		w.inbox.orders.Close()
-		w.inbox = nil
+	if w.commands != nil {
+		w.commands.orders.Close()
+		w.commands = nil
 	}
 	w.tree.forget()
 	s.joins.Anew, s.joins.Hello.Rank = true, w.rank
@@ -115,7 +115,7 @@ func (w *worker) carryOver(before *ps.Link) error {
 }
 
 // onLoss has f called when the coordinator is lost, with the reason.
-func (b *inbox) onLoss(f context.CancelCauseFunc) {
+func (b *commandStream) onLoss(f context.CancelCauseFunc) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.abandon = f
@@ -123,7 +123,7 @@ func (b *inbox) onLoss(f context.CancelCauseFunc) {
 }
 
 // lostLocked tells that the coordinator is lost. The lock is held.
-func (b *inbox) lostLocked() {
+func (b *commandStream) lostLocked() {
 	var lost *coord.LostError
 	if b.abandon != nil && errors.As(b.err, &lost) {
 		b.abandon(b.err)

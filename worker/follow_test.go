@@ -13,21 +13,21 @@ import (
 
 // scene is a coordinator and a copy of the only shard, played by a test, on one address.
 type scene struct {
-	t      *testing.T
-	addr   string
-	params int64
-	reigns chan func(c transport.Conn) // what one coordinator after the other does, once it has said Welcome
+	t       *testing.T
+	addr    string
+	params  int64
+	leaders chan func(c transport.Conn) // what one coordinator after the other does, once it has said Welcome
 }
 
-func newScene(t *testing.T, reigns ...func(transport.Conn)) *scene {
+func newScene(t *testing.T, leaders ...func(transport.Conn)) *scene {
 	log := slog.New(slog.DiscardHandler)
 	l, err := transport.NewTCP(transport.Config{Log: log}).Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &scene{t: t, addr: l.Addr(), reigns: make(chan func(transport.Conn), len(reigns))}
-	for _, r := range reigns {
-		s.reigns <- r
+	s := &scene{t: t, addr: l.Addr(), leaders: make(chan func(transport.Conn), len(leaders))}
+	for _, r := range leaders {
+		s.leaders <- r
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan struct{})
@@ -47,11 +47,11 @@ func newScene(t *testing.T, reigns ...func(transport.Conn)) *scene {
 				}
 			}
 			select {
-			case reign := <-s.reigns:
-				transport.Send(c, transport.Welcome{Workers: 3, Step: 1, Term: int64(len(reigns) - len(s.reigns)),
+			case leader := <-s.leaders:
+				transport.Send(c, transport.Welcome{Workers: 3, Step: 1, Term: int64(len(leaders) - len(s.leaders)),
 					Shards: []transport.ShardInfo{{Shard: 0, Addr: s.addr, To: h.Params}}}, nil)
 				s.params = h.Params
-				reign(c)
+				leader(c)
 			default:
 				transport.Send(c, transport.Reject{Exit: 0, Reason: "the job is over"}, nil)
 			}
@@ -113,8 +113,8 @@ func TestHoldersChangeWhileTheyAreReached(t *testing.T) {
 	if err := s.work(t); err != nil {
 		t.Error(err)
 	}
-	if len(s.reigns) > 0 {
-		t.Errorf("it has not come to %d coordinators", len(s.reigns))
+	if len(s.leaders) > 0 {
+		t.Errorf("it has not come to %d coordinators", len(s.leaders))
 	}
 }
 
@@ -146,14 +146,14 @@ func TestCoordinatorIsLostWhileShardsAreReached(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 				c.end(conn)
 			}
-			reigns := []func(transport.Conn){func(c transport.Conn) {
+			leaders := []func(transport.Conn){func(c transport.Conn) {
 				s.view(c, 1, 0, s.addr)
 				s.joined(c)
 			}, stuck}
 			if c.first {
-				reigns = reigns[1:]
+				leaders = leaders[1:]
 			}
-			s = newScene(t, reigns...)
+			s = newScene(t, leaders...)
 			err := s.work(t)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)

@@ -59,7 +59,7 @@ func (w *ringWorker) partialSum(ctx context.Context, rel transport.Release, rec 
 	if err := coord.Say(w.member, transport.Computed{Worker: rec.Worker, Generation: w.ring.Generation, Version: w.version, Samples: rec.Samples}, nil); err != nil {
 		return tally, 0, computed, err
 	}
-	m, err := w.inbox.awaitClose(ctx, w.ring.Generation, w.version)
+	m, err := w.commands.awaitClose(ctx, w.ring.Generation, w.version)
 	if err != nil {
 		return tally, 0, computed, err
 	}

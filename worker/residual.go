@@ -35,7 +35,7 @@ func enrolledCodec(job *member.Job) string {
 	return job.Compress
 }
 
-// freeze writes what was left out when the gradients before step m.Seq had been used. The inbox's goroutine calls it.
+// freeze writes what was left out when the gradients before step m.Seq had been used. The command stream's goroutine calls it.
 func (w *worker) freeze(link *ps.Link, m transport.Save, dropped bool) {
 	r := link.Freeze(m.Seq, dropped)
 	if r == nil { // it goes as it is now

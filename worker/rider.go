@@ -36,20 +36,20 @@ type parentError struct {
 func (e *parentError) Error() string { return fmt.Sprintf("parent at %s: %v", e.addr, e.err) }
 func (e *parentError) Unwrap() error { return e.err }
 
-// errand is a rider's batch whose gradient is computed.
-type errand struct {
+// rider's batch is a rider's batch whose gradient is computed.
+type riderBatch struct {
 	push transport.Push
 	done bool
 }
 
 // ride computes a gradient and sends it to the parent.
 func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
-	if w.errand.done && w.errand.push.Step == rel.Start {
+	if w.riderBatch.done && w.riderBatch.push.Step == rel.Start {
 		return w.pushUp(ctx) // to another parent: nobody has used it yet
 	}
 	released := time.Now()
 	rec := star.Record{Worker: star.Worker(w.rank), Step: w.step, Wait: released.Sub(w.ended)}
-	w.errand, w.version = errand{}, -1
+	w.riderBatch, w.version = riderBatch{}, -1
 	version, err := w.fetch(ctx, rel)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 	if err != nil {
 		return err
 	}
-	w.errand = errand{transport.Push{Worker: star.Worker(w.rank), Step: rel.Start, Basis: version, Samples: rel.Count}, true}
+	w.riderBatch = riderBatch{transport.Push{Worker: star.Worker(w.rank), Step: rel.Start, Basis: version, Samples: rel.Count}, true}
 	up := w.pushUp(ctx)
 	w.ended = time.Now()
 	rec.Push = w.ended.Sub(computed)
@@ -176,10 +176,10 @@ func (w *ringWorker) fetch(ctx context.Context, rel transport.Release) (version 
 	return version, err
 }
 
-// pushUp sends the gradient of the errand to the parent.
+// pushUp sends the gradient of the rider's batch to the parent.
 func (w *ringWorker) pushUp(ctx context.Context) error {
 	return w.withParent(ctx, func(c transport.Conn, _ bool) error {
 		c.SetWriteDeadline(time.Now().Add(riderStall(len(w.grad))))
-		return transport.Send(c, w.errand.push, transport.Floats(w.grad))
+		return transport.Send(c, w.riderBatch.push, transport.Floats(w.grad))
 	})
 }

@@ -31,21 +31,21 @@ type ringWorker struct {
 	hello transport.Hello  // for parents
 	costs *allreduce.Model // nil: not measured
 
-	meet *meeting // where a ring is formed, if we are its first member
-	door *door    // where riders come
+	meet  *meeting    // where a ring is formed, if we are its first member
+	relay *riderRelay // where riders come
 
 	replicated
 
-	ring    transport.Ring
-	group   *allreduce.Group  // nil: not a member
-	counted allreduce.Traffic // of group, in records
-	broken  bool              // our ring has failed: only another one helps
-	marks   []int64           // what became of riders, for all members
-	last    []transport.Tally // of the last versions: the coordinator may not have heard of them
-	parent  parent            // as a rider
-	errand  errand
-	orphan  error     // why the parent is lost
-	ended   time.Time // of the last round
+	ring       transport.Ring
+	group      *allreduce.Group  // nil: not a member
+	counted    allreduce.Traffic // of group, in records
+	broken     bool              // our ring has failed: only another one helps
+	marks      []int64           // what became of riders, for all members
+	last       []transport.Tally // of the last versions: the coordinator may not have heard of them
+	parent     parent            // as a rider
+	riderBatch riderBatch
+	orphan     error     // why the parent is lost
+	ended      time.Time // of the last round
 
 	memo []byte // of the last release, for whoever coordinates next
 
@@ -104,7 +104,7 @@ func newRingWorker(job *member.Job, samples int, tcp *transport.TCP, all *proces
 		w.meet.close()
 		return nil, job.Invalid("listen", err)
 	}
-	w.door = newDoor(&process.Counted{Listener: riders, Links: all}, tcp.Config, job.Name, log)
+	w.relay = newRiderRelay(&process.Counted{Listener: riders, Links: all}, tcp.Config, job.Name, log)
 	return w, nil
 }
 
@@ -146,14 +146,14 @@ func measuredRanks(m *allreduce.Model) []int {
 	return ns
 }
 
-// addresses are what the Hello says of meet and door.
+// addresses are what the Hello says of meet and relay.
 func (w *ringWorker) addresses() string {
-	return w.meet.Addr().String() + "," + w.door.addr
+	return w.meet.Addr().String() + "," + w.relay.addr
 }
 
 func (w *ringWorker) close() {
 	w.meet.close()
-	w.door.close()
+	w.relay.close()
 	w.parent.close()
 	if w.group != nil {
 		w.group.Close()
@@ -166,12 +166,12 @@ func (w *ringWorker) train(ctx context.Context, base *worker, hello transport.He
 	w.hello.Service, w.hello.Rank, w.hello.Addr = transport.ServiceRing, w.rank, ""
 	w.average = w.averageBuffers
 	w.params = w.model.Params()
-	w.door.begin(w.params)
+	w.relay.begin(w.params)
 	if err := w.load(ctx); err != nil {
 		return err
 	}
 	if w.version >= 0 {
-		w.door.change(w.version, func() {})
+		w.relay.change(w.version, func() {})
 	}
 	return w.work(ctx)
 }
@@ -181,9 +181,9 @@ func (w *ringWorker) work(ctx context.Context) error {
 	if err := coord.Say(w.member, transport.Joined{Worker: star.Worker(w.rank)}, nil); err != nil {
 		return err
 	}
-	w.inbox = newInbox(w.member, nil, nil, w.dismissed)
+	w.commands = newCommandStream(w.member, nil, nil, w.dismissed)
 	w.late = func() bool {
-		_, closed := w.inbox.closing(w.ring.Generation, w.version)
+		_, closed := w.commands.closing(w.ring.Generation, w.version)
 		return closed
 	}
 	w.cpu = process.CPUTime()
@@ -202,7 +202,7 @@ func (w *ringWorker) work(ctx context.Context) error {
 		if w.broken && (o.Kind != transport.KindRing || !o.Ring.Now) {
 			continue // of the ring that has failed
 		}
-		op := w.inbox.begin(ctx, max(w.ring.Generation, o.Ring.Generation))
+		op := w.commands.begin(ctx, max(w.ring.Generation, o.Ring.Generation))
 		switch o.Kind {
 		case transport.KindRing:
 			err = w.join(op, o.Ring)
@@ -216,7 +216,7 @@ func (w *ringWorker) work(ctx context.Context) error {
 			}
 		}
 		cause := context.Cause(op)
-		w.inbox.end()
+		w.commands.end()
 		if err = w.mend(ctx, cause, err); err != nil {
 			return err
 		}
@@ -228,11 +228,11 @@ func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
 	w.broken = true
 	w.leaveGroup(ctx)
 	w.parent.close()
-	w.parent.addr, w.errand, w.orphan = "", errand{}, nil
+	w.parent.addr, w.riderBatch, w.orphan = "", riderBatch{}, nil
 	w.part.forget()
 	w.ring, w.broken = transport.Ring{}, false
 	enrol := *s.joins.Enrol
-	enrol.Stand = &coord.Stand{Version: w.version, Step: w.step, Memo: w.memo, Told: w.last}
+	enrol.Stand = &coord.Stand{Version: w.version, Step: w.step, Metadata: w.memo, Told: w.last}
 	s.joins.Enrol = &enrol
 	if err := w.worker.follow(ctx, s, why); err != nil {
 		return err
@@ -251,7 +251,7 @@ func (w *ringWorker) order(ctx context.Context) (coord.Order, error) {
 		defer cancel()
 		ctx, w.orphan = limited, nil
 	}
-	return w.inbox.next(ctx)
+	return w.commands.next(ctx)
 }
 
 // load makes the optimiser, and takes both from the checkpoint of a job that resumes,
@@ -269,7 +269,7 @@ func (w *ringWorker) load(ctx context.Context) error {
 	}
 	_, w.part.live = made.Rule.(rule.LiveSpec)
 	if cfg.Name == optim.DANA && made.Rule == nil && made.Local == nil {
-		w.riding = newRiderMomentum(len(w.params), cfg.Momentum, w.job.Clip, w.door.free)
+		w.riding = newRiderMomentum(len(w.params), cfg.Momentum, w.job.Clip, w.relay.free)
 	}
 	cfg = cfg.Shared()     // members always make their updates together
 	if made.Local != nil { // the job's own optimiser is that of the steps between

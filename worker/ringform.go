@@ -48,7 +48,7 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 		return err
 	}
 	me := star.Worker(w.rank)
-	w.door.admit(ring, me)
+	w.relay.admit(ring, me)
 	w.broken = w.broken || ring.Now
 	w.part.forget()
 	if w.riding != nil {
@@ -70,7 +70,7 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 		return nil
 	}
 	w.parent.close()
-	w.parent.addr, w.errand = "", errand{}
+	w.parent.addr, w.riderBatch = "", riderBatch{}
 	if w.group != nil && !ring.Now && !w.broken && slices.Equal(old.Members, ring.Members) {
 		return w.sayFormed() // only riders have changed
 	}
@@ -250,10 +250,10 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 	if err := w.setState(ctx, got); err != nil {
 		return err
 	}
-	w.door.change(highest, func() { copy(w.params, params) })
+	w.relay.change(highest, func() { copy(w.params, params) })
 	w.version, w.samples, w.last = highest, counts[1], unpackTallies(told, star.Worker(w.rank))
 	if counts[3] > 0 {
-		w.memo = coord.NewerMemo(w.memo, unpackBytes(memo)[:counts[3]])
+		w.memo = coord.NewerMetadata(w.memo, unpackBytes(memo)[:counts[3]])
 	}
 	for _, t := range w.last { // who made these versions may have had no time to say so
 		if err := coord.Say(w.member, t, nil); err != nil {

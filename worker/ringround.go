@@ -60,7 +60,7 @@ func (w *ringWorker) round(ctx context.Context, rel transport.Release) error {
 	}
 	w.samples += carried
 	w.last = append(w.last[max(0, len(w.last)-1):], tally)
-	w.door.answer(tally)
+	w.relay.answer(tally)
 	now := w.group.Traffic()
 	rec.NetOut, rec.NetIn = float64(now.Sent-w.counted.Sent), float64(now.Received-w.counted.Received)
 	w.counted = now
@@ -170,7 +170,7 @@ func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err e
 	} else {
 		sum2 = kernel.SumSq(w.grad)
 	}
-	w.door.change(w.version+1, func() {
+	w.relay.change(w.version+1, func() {
 		if w.updates != nil {
 			err = w.stepOwn(ctx, norm)
 			return
@@ -210,7 +210,7 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 		if r.Parent != star.Worker(w.rank) {
 			continue
 		}
-		g, ok, err := w.door.take(ctx, r.Worker, deadline, func() bool { return w.inbox.rides(r) })
+		g, ok, err := w.relay.take(ctx, r.Worker, deadline, func() bool { return w.commands.rides(r) })
 		if err != nil {
 			return t, 0, err
 		}
@@ -232,7 +232,7 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 			}
 			kernel.Axpy(w.weight(g.Samples), g.vec, w.grad)
 		}
-		w.door.free(g)
+		w.relay.free(g)
 	}
 	if err := allreduce.AllReduce(ctx, w.group, allreduce.Sum, w.marks); err != nil {
 		return t, 0, err
@@ -250,10 +250,10 @@ func (w *ringWorker) carry(ctx context.Context) (t transport.Tally, samples int6
 	return t, samples, nil
 }
 
-// averageBuffers is Member.Average for a worker whose orders come through the inbox.
+// averageBuffers is Member.Average for a worker whose orders come through the command stream.
 func (w *ringWorker) averageBuffers(eval int64, buffers []float32) error {
 	if err := coord.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
 		return err
 	}
-	return w.inbox.average(eval, transport.Floats(buffers))
+	return w.commands.average(eval, transport.Floats(buffers))
 }

@@ -148,11 +148,11 @@ func (j *joining) enlist() (err error) {
 		if err := j.inRing(); err != nil {
 			return err
 		}
-	} else if j.tree.landing, err = newLanding(job, j.tcp, j.all, j.log); err != nil {
+	} else if j.tree.relay, err = newChildRelay(job, j.tcp, j.all, j.log); err != nil {
 		j.log.Debug("takes no part in trees", "reason", err)
 	} else {
-		j.defers(j.tree.landing.close)
-		j.hello.Addr = j.tree.landing.addr
+		j.defers(j.tree.relay.close)
+		j.hello.Addr = j.tree.relay.addr
 	}
 	j.comes = &session{joins: coord.MemberConfig{
 		Network: j.tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: j.hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: j.log,
@@ -259,8 +259,8 @@ func (j *joining) make() (err error) {
 	w.tree.hello.Service, w.tree.hello.Rank, w.tree.hello.Addr = transport.ServiceTree, rank, ""
 	w.tree.next, w.tree.branch = noBranch, noBranch
 	j.defers(func() { w.tree.up.close() })
-	if w.tree.landing != nil {
-		w.tree.landing.begin(j.Model.Params())
+	if w.tree.relay != nil {
+		w.tree.relay.begin(j.Model.Params())
 	}
 	j.hello.Service, j.hello.Rank = transport.ServiceShard, rank
 	j.comes.dial = j.dial
@@ -293,7 +293,7 @@ func (j *joining) settle() error {
 			return sent, received
 		}
 	}
-	tenant, err := process.Enter(process.Tenant{
+	tenant, err := process.Enter(process.ClusterSessionConfig{
 		Job: &j.Job, Network: j.tcp, Role: transport.RoleWorker, Rank: w.rank, Model: j.Told.Model, Fixed: true, Limits: w.limits, Traffic: traffic, Log: j.log,
 	})
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 // treePart is a worker's part in trees: docs/architecture.md. Without a branch for a step,
 // it has none in it.
 type treePart struct {
-	net     transport.Network
-	hello   transport.Hello // for parents
-	landing *landing        // nil: others cannot come to us
-	up      parent
+	net   transport.Network
+	hello transport.Hello // for parents
+	relay *childRelay     // nil: others cannot come to us
+	up    parent
 
 	next   transport.Branch // of the release that follows
 	branch transport.Branch // of the release in hand
@@ -59,10 +59,10 @@ func (t *treePart) forget() {
 	t.up.close()
 	t.up.addr = ""
 	t.next, t.branch = noBranch, noBranch
-	if t.landing != nil {
-		t.landing.expect(nil, nil)
-		t.landing.hangUp(func(*guest) bool { return true })
-		t.landing.hide()
+	if t.relay != nil {
+		t.relay.expect(nil, nil)
+		t.relay.hangUp(func(*guest) bool { return true })
+		t.relay.hide()
 	}
 }
 
@@ -78,10 +78,10 @@ func (w *worker) take(ctx context.Context, rel transport.Release) error {
 	if t.branch.Step != w.step || rel.Count == 0 {
 		t.branch = noBranch
 	}
-	w.inbox.forget(w.me(), t.branch.Children)
-	if t.landing != nil {
-		t.landing.expect(t.branch.Children, t.branch.Below)
-		t.landing.hide()
+	w.commands.forget(w.me(), t.branch.Children)
+	if t.relay != nil {
+		t.relay.expect(t.branch.Children, t.branch.Below)
+		t.relay.hide()
 	}
 	var err error
 	switch {
@@ -93,7 +93,7 @@ func (w *worker) take(ctx context.Context, rel transport.Release) error {
 		_, err = w.link.Wait(ctx, rel.Version)
 	}
 	if err == nil && len(t.branch.Children) > 0 {
-		t.landing.show(rel.Version)
+		t.relay.show(rel.Version)
 	}
 	return err
 }
@@ -153,7 +153,7 @@ func (w *worker) withParent(ctx context.Context, again time.Duration, what strin
 	defer site.Close()
 	site.Begin(step, stall, t.branch.Parent)
 	late := fmt.Errorf("no answer within %v", stall)
-	limited, end := w.inbox.until(ctx, w.me())
+	limited, end := w.commands.until(ctx, w.me())
 	defer end()
 	limited, stop := context.WithTimeoutCause(limited, stall, late)
 	defer stop()
@@ -179,23 +179,23 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 		var missing []int
 		for _, c := range t.branch.Children {
 			switch {
-			case t.landing.has(c):
-			case w.inbox.detached(c):
-				t.landing.expel(c.Worker)
+			case t.relay.has(c):
+			case w.commands.detached(c):
+				t.relay.expel(c.Worker)
 			default:
 				missing = append(missing, int(c.Worker))
 			}
 		}
-		if len(missing) == 0 || w.inbox.detached(w.me()) {
+		if len(missing) == 0 || w.commands.detached(w.me()) {
 			break
 		}
 		site.Whom(missing...)
-		if err := w.inbox.failed(); err != nil {
+		if err := w.commands.failed(); err != nil {
 			return nil, err
 		}
 		select {
-		case <-t.landing.news:
-		case <-w.inbox.news:
+		case <-t.relay.news:
+		case <-w.commands.news:
 		case <-warn.C:
 			w.log.Warn("waiting for children in the tree", "step", w.step, "workers", missing, "since", time.Since(begun).Round(time.Second))
 		case <-patience.C:
@@ -207,7 +207,7 @@ func (w *worker) collect(ctx context.Context) ([]*bundle, error) {
 	}
 	var got []*bundle
 	for _, c := range t.branch.Children {
-		if b := t.landing.take(c); b != nil {
+		if b := t.relay.take(c); b != nil {
 			got = append(got, b)
 		}
 	}
@@ -220,18 +220,18 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 	t := &w.tree
 	t.handed, t.direct, t.waited = w.step, false, 0
 	got, err := w.collect(ctx)
-	if t.landing != nil {
+	if t.relay != nil {
 		defer func() {
 			for _, b := range got {
-				t.landing.free(b.vec)
+				t.relay.free(b.vec)
 			}
 		}()
-		t.landing.hide()
+		t.relay.hide()
 	}
 	switch {
 	case err != nil:
 		return err
-	case w.inbox.detached(w.me()), t.branch.Parent < 0 && len(t.branch.Children) == 0:
+	case w.commands.detached(w.me()), t.branch.Parent < 0 && len(t.branch.Children) == 0:
 		t.direct = true
 		return w.push(ctx, w.step, rec.Basis, rec.Samples, w.grad)
 	}
@@ -258,7 +258,7 @@ func (w *worker) hand(ctx context.Context, rec *star.Record) error {
 	case err == nil:
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case w.inbox.detached(w.me()): // the order to push it is in the inbox
+	case w.commands.detached(w.me()): // the order to push it is in the command stream
 	default:
 		w.log.Warn("cannot reach the parent in the tree", "parent", t.branch.Parent, "step", w.step, "err", err)
 		return coord.Say(w.member, transport.Fault{Worker: star.Worker(w.rank), Generation: w.step, Suspect: t.branch.Parent, Reason: err.Error()}, nil)
@@ -322,7 +322,7 @@ func (w *worker) reroute(ctx context.Context, d transport.Detach, samples int, b
 
 // push pushes a gradient to the shards, where they are now.
 func (w *worker) push(ctx context.Context, step, basis int64, samples int, vec []float32) error {
-	if err := w.redirect(ctx, w.inbox.routes(), false); err != nil {
+	if err := w.redirect(ctx, w.commands.routes(), false); err != nil {
 		return err
 	}
 	return w.link.Push(ctx, step, basis, samples, vec)
@@ -346,7 +346,7 @@ func (w *worker) redirect(ctx context.Context, routes []transport.Route, pushed 
 func (w *worker) traffic() (sent, received int64) {
 	sent, received = w.link.Traffic()
 	sent, received = sent+w.tree.sent, received+w.tree.received
-	if d := w.tree.landing; d != nil {
+	if d := w.tree.relay; d != nil {
 		sent, received = sent+d.sent.Load(), received+d.received.Load()
 	}
 	return sent, received

@@ -233,7 +233,7 @@ func TestParentThatSendsNothing(t *testing.T) {
 }
 
 // lands is where the children of a worker in a tree come, and how to get there.
-func lands(t *testing.T, params []float32) (*landing, *member.Job, func(transport.Hello) (transport.Conn, error)) {
+func lands(t *testing.T, params []float32) (*childRelay, *member.Job, func(transport.Hello) (transport.Conn, error)) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	c := setting(t)
@@ -242,7 +242,7 @@ func lands(t *testing.T, params []float32) (*landing, *member.Job, func(transpor
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := newLanding(job, tcp, new(process.Links), log)
+	d, err := newChildRelay(job, tcp, new(process.Links), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,14 +53,14 @@ type worker struct {
 	rank   int
 	step   int64
 
-	link   *ps.Link                // to the shards; nil: there was none yet
-	linked atomic.Pointer[ps.Link] // the same, for whoever wants to know the traffic
-	inbox  *inbox
-	tree   treePart
-	all    *process.Links // but those to the shards
-	slow   Slowdown
-	limits *actuate.Governor
-	own    *flightrecorder.Site // its own computation
+	link     *ps.Link                // to the shards; nil: there was none yet
+	linked   atomic.Pointer[ps.Link] // the same, for whoever wants to know the traffic
+	commands *commandStream
+	tree     treePart
+	all      *process.Links // but those to the shards
+	slow     Slowdown
+	limits   *actuate.Governor
+	own      *flightrecorder.Site // its own computation
 
 	measures
 	hooks
@@ -131,7 +131,7 @@ func (w *worker) share(samples int) float64 {
 // why asks the coordinator what happened when a shard, or the way to the coordinator, is
 // lost. It knows better than we do whether the job goes on, and with whom.
 func (w *worker) why(err error) error {
-	if w.inbox == nil {
+	if w.commands == nil {
 		return &member.LostError{Err: err}
 	}
 	said := make(chan error, 1)
@@ -139,7 +139,7 @@ func (w *worker) why(err error) error {
 	defer stop()
 	go func() {
 		for {
-			o, e := w.inbox.next(limited)
+			o, e := w.commands.next(limited)
 			if e == nil && o.Kind == transport.KindRelease && o.Release.Action == transport.Stop {
 				said <- nil
 				return
@@ -192,30 +192,30 @@ func matrices(specs []train.TensorSpec) []compress.Tensor {
 // train is the life of a worker: wait for a release, take the parameters, compute,
 // push, arrive.
 func (w *worker) train(ctx context.Context) error {
-	w.late = func() bool { return w.inbox.late(w.step) }
+	w.late = func() bool { return w.commands.late(w.step) }
 	w.average = func(eval int64, buffers []float32) error {
-		w.inbox.begin(ctx, 0)
-		defer w.inbox.end()
+		w.commands.begin(ctx, 0)
+		defer w.commands.end()
 		if err := coord.Say(w.member, transport.Buffers{Worker: star.Worker(w.rank), Eval: eval}, transport.Floats(buffers)); err != nil {
 			return err
 		}
-		return w.inbox.average(eval, transport.Floats(buffers))
+		return w.commands.average(eval, transport.Floats(buffers))
 	}
 	if w.link != nil {
 		var lost context.CancelCauseFunc
 		ctx, lost = context.WithCancelCause(ctx)
 		over := make(chan struct{})
 		defer close(over)
-		go heed(w.link, lost, over)
+		go watchLink(w.link, lost, over)
 		if len(w.job.Coordinators) > 0 {
-			w.inbox.onLoss(lost)
+			w.commands.onLoss(lost)
 		}
 	}
 	w.cpu = process.CPUTime()
 	pushed := time.Now()
 	var last star.Record // of the gradient that was handed over
 	for {
-		o, err := w.inbox.next(ctx)
+		o, err := w.commands.next(ctx)
 		if err != nil {
 			return err
 		}
@@ -290,9 +290,9 @@ func (w *worker) dismissed(why error) {
 	}
 }
 
-// heed ends a worker that waits for the coordinator while its gradient is on a connection that has ended: the shard will never say that it has it.
+// watchLink ends a worker that waits for the coordinator while its gradient is on a connection that has ended: the shard will never say that it has it.
 // When the job is over the connections end as well, and the coordinator says so.
-func heed(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}) {
+func watchLink(link *ps.Link, lost context.CancelCauseFunc, over <-chan struct{}) {
 	select {
 	case <-link.Dead():
 	case <-over:

@@ -35,7 +35,7 @@ const (
 	apartLeftOut = 1    // topk, powersgd, auto; 0.11 to 0.25 was seen, and 0.6 early in a job
 )
 
-// calmJob makes the updates of a job's lives again.
+// calmJob makes the updates of a job's attempts again.
 type calmJob struct {
 	*node.Calm
 	job    *settings.Job
@@ -81,8 +81,8 @@ type unlike struct{ what string }
 
 func (u *unlike) Error() string { return u.what }
 
-// calm compares what the lives of a job have come to with a calm job.
-func (r *launch) calm(ctx context.Context, lives []*chaos.Life, took time.Duration) chaos.Invariant {
+// calm compares what the attempts of a job have come to with a calm job.
+func (r *launch) calm(ctx context.Context, attempts []*chaos.Attempt, took time.Duration) chaos.Invariant {
 	const name = "parameters of a calm job that made the same updates"
 	job := r.job
 	pass := func(format string, a ...any) chaos.Invariant {
@@ -94,7 +94,7 @@ func (r *launch) calm(ctx context.Context, lives []*chaos.Life, took time.Durati
 	case job.Baseline != "":
 		return pass("not compared: a baseline makes updates of its own kind")
 	}
-	began := slices.IndexFunc(lives, func(l *chaos.Life) bool { return len(l.Updates) > 0 })
+	began := slices.IndexFunc(attempts, func(l *chaos.Attempt) bool { return len(l.Updates) > 0 })
 	if began < 0 {
 		return pass("there are no updates")
 	}
@@ -103,7 +103,7 @@ func (r *launch) calm(ctx context.Context, lives []*chaos.Life, took time.Durati
 			p, err := modes.Parse(u.Plan, job.Ranks())
 			return err != nil || len(p.Groups) != 1 || len(p.Groups[0].Riders) > 0
 		}
-		if slices.ContainsFunc(lives, func(l *chaos.Life) bool { return slices.ContainsFunc(l.Updates, rides) }) {
+		if slices.ContainsFunc(attempts, func(l *chaos.Attempt) bool { return slices.ContainsFunc(l.Updates, rides) }) {
 			return pass("not compared: riders of a ring have velocities of their own with dana")
 		}
 		shared := *job
@@ -130,14 +130,14 @@ func (r *launch) calm(ctx context.Context, lives []*chaos.Life, took time.Durati
 	case compress.Byte:
 		k.apart = apartByte
 	case compress.LeftOut:
-		k.apart, k.last = apartLeftOut, lives[len(lives)-1].Version
+		k.apart, k.last = apartLeftOut, attempts[len(attempts)-1].Version
 	}
 	if ok, err := c.Steady(ctx); err != nil {
 		return chaos.Invariant{Name: name, Detail: err.Error()}
 	} else if !ok {
 		return pass("not compared: the model draws at random (dropout), as nobody else will")
 	}
-	err = k.lives(ctx, lives, r.checkpoints())
+	err = k.attempts(ctx, attempts, r.checkpoints())
 	made := fmt.Sprintf("%d updates of %d gradients", k.updates, k.gradients)
 	var u *unlike
 	switch {
@@ -159,13 +159,13 @@ func (r *launch) calm(ctx context.Context, lives []*chaos.Life, took time.Durati
 	return pass("%s, %d checkpoints: the same bits", made, k.compared)
 }
 
-// lives makes the updates of all lives. A life goes on from where the lives before it were at the version that it begins with.
-func (k *calmJob) lives(ctx context.Context, lives []*chaos.Life, place string) error {
+// attempts makes the updates of all attempts. An attempt goes on from where the attempts before it were at the version that it begins with.
+func (k *calmJob) attempts(ctx context.Context, attempts []*chaos.Attempt, place string) error {
 	found, err := checkpoint.List(place)
 	if err != nil {
 		return err
 	}
-	for i, l := range lives {
+	for i, l := range attempts {
 		if len(l.Updates) == 0 {
 			continue
 		}
@@ -177,26 +177,26 @@ func (k *calmJob) lives(ctx context.Context, lives []*chaos.Life, place string) 
 			return err
 		}
 		starts := map[int64]bool{}
-		for _, later := range lives[i+1:] {
+		for _, later := range attempts[i+1:] {
 			starts[later.From] = len(later.Updates) > 0 || starts[later.From]
 		}
 		saved := map[int64]string{} // by version
 		for _, f := range found {
 			own := slices.Contains(l.SavedAs, f.Name)
-			last := starts[f.Version] && f.Version > l.From && i+1 < len(lives) // it was killed before it could say so
+			last := starts[f.Version] && f.Version > l.From && i+1 < len(attempts) // it was killed before it could say so
 			if f.Complete && (own || last) {
 				saved[f.Version] = checkpoint.Join(place, f.Name)
 			}
 		}
-		if err := k.life(ctx, l, starts, saved); err != nil {
+		if err := k.attempt(ctx, l, starts, saved); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// life makes the updates of one life. It keeps the states at versions that others begin with, and compares those that were saved.
-func (k *calmJob) life(ctx context.Context, l *chaos.Life, starts map[int64]bool, saved map[int64]string) error {
+// attempt makes the updates of one attempt. It keeps the states at versions that others begin with, and compares those that were saved.
+func (k *calmJob) attempt(ctx context.Context, l *chaos.Attempt, starts map[int64]bool, saved map[int64]string) error {
 	basis := map[int64][]*wanted{}
 	updates := make([][]*wanted, len(l.Updates))
 	for i, u := range l.Updates {

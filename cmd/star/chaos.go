@@ -77,7 +77,7 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if job.Hosts != "" {
 				return job.Invalid("hosts", errors.New("star chaos breaks jobs on this machine"))
 			}
-			if job.Council() > 0 && !cmd.Flags().Changed("faults") {
+			if job.Electors() > 0 && !cmd.Flags().Changed("faults") {
 				if job.Replicas < 2 { // a server that is killed ends the job
 					names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Server) })
 				}
@@ -90,12 +90,12 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if why := chaos.CanJump(); why != nil && slices.Contains(kinds, chaos.Clock) && !virtual.on {
 				return badFaults(names, fmt.Errorf("clock: %w", why))
 			}
-			switch council := job.Council() > 0; {
-			case (slices.Contains(kinds, chaos.Coordinator) || slices.Contains(kinds, chaos.HandOver)) && !council:
+			switch elects := job.Electors() > 0; {
+			case (slices.Contains(kinds, chaos.Coordinator) || slices.Contains(kinds, chaos.HandOver)) && !elects:
 				return badFaults(names, errors.New("coordinator, hand-over: nobody would take over; give --coordinators 3"))
-			case slices.Contains(kinds, chaos.Server) && council && job.Replicas < 2:
+			case slices.Contains(kinds, chaos.Server) && elects && job.Replicas < 2:
 				return badFaults(names, errors.New("server: with --coordinators a job is not begun again, and a shard has no copy; give --replicas 2"))
-			case council:
+			case elects:
 				job.Restarts = 0
 				most = min(most, max(job.Replicas-1, 0)) // as many as copies make up for at any moment
 			}
@@ -112,8 +112,8 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			defer cancel()
 			return breakJob(ctx, cmd.OutOrStdout(), job, chaos.Options{
 				Seed: seed, Workers: job.Workers, Servers: withShards(job), Kinds: kinds, Every: every, Until: until, Longest: longest, Most: most,
-				Successors: (job.Council() - 1) / 2, Return: comesBack(job), Copied: copied(job),
-				Ring: job.Arch == settings.AllReduce && job.Council() > 0, // else the job is begun again
+				Successors: (job.Electors() - 1) / 2, Return: comesBack(job), Copied: copied(job),
+				Ring: job.Arch == settings.AllReduce && job.Electors() > 0, // else the job is begun again
 			}, stall)
 		},
 	}
@@ -140,7 +140,7 @@ replaced too, over a network that loses, doubles and delays messages.`,
 
 // withShards is how many servers there are behind proxies: those with shards or copies of them, or who coordinates a ring alone.
 func withShards(job *settings.Job) int {
-	if job.Arch == settings.AllReduce && job.Council() > 0 {
+	if job.Arch == settings.AllReduce && job.Electors() > 0 {
 		return 0
 	}
 	if job.Arch == settings.AllReduce {
@@ -162,7 +162,7 @@ func comesBack(job *settings.Job) time.Duration {
 // other, one a second. 0: it is not, or the job begins again.
 func copied(job *settings.Job) time.Duration {
 	back := comesBack(job)
-	if job.Council() == 0 || back == 0 {
+	if job.Electors() == 0 || back == 0 {
 		return 0
 	}
 	return back + time.Duration(job.Shards)*time.Second
@@ -200,7 +200,7 @@ func badFaults(names []string, err error) error {
 func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Options, stall time.Duration) error {
 	asJSON := job.JSON
 	job.JSON = true
-	r := &launch{job: job, out: new(bytes.Buffer), screen: newScreen(job), seats: seats{count: job.Council()}}
+	r := &launch{job: job, out: new(bytes.Buffer), screen: newScreen(job), seats: seats{count: job.Electors()}}
 	if err := r.counted(); err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	holds := r.watchGrowth()
 	begun := time.Now()
 	ended := make(chan error, 1)
-	go func() { ended <- r.lives(ctx) }()
+	go func() { ended <- r.attempts(ctx) }()
 	done := make([]bool, len(faults))
 	var failed error
 	over := false
@@ -286,29 +286,29 @@ func breakJob(ctx context.Context, out io.Writer, job *settings.Job, o chaos.Opt
 	if r.disk != nil {
 		full = r.disk.end()
 	}
-	lives, err := r.read()
+	attempts, err := r.read()
 	if err != nil {
 		return member.FileError(err, nil)
 	}
-	for _, l := range lives {
+	for _, l := range attempts {
 		result.Updates += l.Version - l.From
 		result.WorstStall = max(result.WorstStall, l.Worst.Seconds())
 		for _, p := range l.Pauses {
 			result.Takeovers = append(result.Takeovers, p.Seconds())
 		}
 	}
-	result.Lives = len(lives)
+	result.Lives = len(attempts)
 	saved, bad := loadable(r.checkpoints())
 	come := job.Workers
 	if r.seats.count > 0 { // to whoever takes over, servers too
 		come += r.servers()
 	}
-	result.Invariants = append(chaos.Judge(lives, saved, bad, member.ExitCode(failed), stall),
-		chaos.JudgeClocks(lives, time.Since(begun)), flat(result.Processes, come))
+	result.Invariants = append(chaos.Judge(attempts, saved, bad, member.ExitCode(failed), stall),
+		chaos.JudgeClocks(attempts, time.Since(begun)), flat(result.Processes, come))
 	if r.disk != nil {
-		result.Invariants = append(result.Invariants, chaos.JudgeDisk(full, lives, saved, job.CheckpointEvery))
+		result.Invariants = append(result.Invariants, chaos.JudgeDisk(full, attempts, saved, job.CheckpointEvery))
 	}
-	result.Invariants = append(result.Invariants, r.calm(ctx, lives, time.Since(begun)))
+	result.Invariants = append(result.Invariants, r.calm(ctx, attempts, time.Since(begun)))
 	if asJSON {
 		if err := json.NewEncoder(out).Encode(result); err != nil {
 			return err
@@ -426,8 +426,8 @@ func (r *launch) jump(f chaos.Fault, off time.Duration) {
 	}
 }
 
-// read reads the run logs of the job's lives. Those of several coordinators are of one life.
-func (r *launch) read() ([]*chaos.Life, error) {
+// read reads the run logs of the job's attempts. Those of several coordinators are of one attempt.
+func (r *launch) read() ([]*chaos.Attempt, error) {
 	if r.seats.count == 0 {
 		return chaos.ReadAll(runLogs(r.job.Out), os.ReadFile)
 	}
@@ -447,10 +447,10 @@ func (r *launch) read() ([]*chaos.Life, error) {
 		}
 		logs = append(logs, b)
 	}
-	return []*chaos.Life{chaos.ReadReigns(logs, names)}, nil
+	return []*chaos.Attempt{chaos.ReadTerms(logs, names)}, nil
 }
 
-// runLogs are those of a job's lives, in their order.
+// runLogs are those of a job's attempts, in their order.
 func runLogs(out string) []string {
 	old, _ := filepath.Glob(filepath.Join(out, strings.TrimSuffix(process.RunLogName, ".jsonl")+".*.jsonl"))
 	number := func(name string) (n int) {

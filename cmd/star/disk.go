@@ -105,7 +105,7 @@ func (d *disk) close() { unmountMemory(d.dir) }
 // noRoom is how many checkpoints have failed because there was no room, as the run logs say.
 func (r *launch) noRoom() (n int) {
 	for _, name := range runLogs(r.job.Out) {
-		text, _ := os.ReadFile(name) // the one of a life that begins is not there yet
+		text, _ := os.ReadFile(name) // the one of an attempt that begins is not there yet
 		n += bytes.Count(text, []byte(syscall.ENOSPC.Error()))
 	}
 	return n

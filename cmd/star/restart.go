@@ -27,11 +27,11 @@ func (r *reached) at(version, samples int64) {
 	}
 }
 
-// lives runs the job, and begins it again from its last checkpoint when it fails, as often as --restarts says.
-func (r *launch) lives(ctx context.Context) error {
+// attempts runs the job, and begins it again from its last checkpoint when it fails, as often as --restarts says.
+func (r *launch) attempts(ctx context.Context) error {
 	r.resume = r.job.Resume
 	before := generation(r.checkpoints())
-	begun := false // to train, in any life
+	begun := false // to train, in any attempt
 	for again := 1; ; again++ {
 		r.since = time.Now()
 		err := r.run(ctx)
@@ -47,7 +47,7 @@ func (r *launch) lives(ctx context.Context) error {
 	}
 }
 
-// training says whether the training has begun in this life of the job: the screen asks only now and then, the run log says it, too.
+// training says whether the training has begun in this attempt of the job: the screen asks only now and then, the run log says it, too.
 func (r *launch) training() bool {
 	if r.screen.training() {
 		return true
@@ -80,9 +80,9 @@ func mends(ctx context.Context, err error) bool {
 	return true
 }
 
-// generation is the highest of the lives that have left a checkpoint.
+// generation is the highest of the attempts that have left a checkpoint.
 func generation(place string) (g int64) {
-	found, _ := checkpoint.List(place) // where there are none, there was no life
+	found, _ := checkpoint.List(place) // where there are none, there was no attempt
 	for _, f := range found {
 		g = max(g, f.Generation)
 	}

@@ -76,7 +76,7 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			if err := node.Check(job, len(command) > 0); err != nil {
 				return err
 			}
-			r := &launch{job: job, command: command, out: cmd.OutOrStdout(), screen: newScreen(job), seats: seats{count: job.Council()}}
+			r := &launch{job: job, command: command, out: cmd.OutOrStdout(), screen: newScreen(job), seats: seats{count: job.Electors()}}
 			for _, w := range warnings {
 				r.screen.say("run", w)
 			}
@@ -103,7 +103,7 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			}
 			ctx, cancel := process.Signals(context.Background(), r.atOnce)
 			defer cancel()
-			return r.lives(ctx)
+			return r.attempts(ctx)
 		},
 	}
 	job.Bind(cmd, settings.ForRun)

@@ -39,7 +39,7 @@ func (s *seats) choose(first string) error {
 	return nil
 }
 
-// begin is for a life of the job in which they have these addresses.
+// begin is for an attempt of the job in which they have these addresses.
 func (s *seats) begin(addrs []string) {
 	s.addrs, s.results, s.lost = addrs, make([]bytes.Buffer, s.count), 0
 }

@@ -87,7 +87,7 @@ func spreadOut(job *settings.Job) (*spread, error) {
 	if job.Arch == settings.AllReduce {
 		servers = 0
 	}
-	s := &spread{hosts: hosts, where: map[string]site{}, part: 1, seats: job.Council()}
+	s := &spread{hosts: hosts, where: map[string]site{}, part: 1, seats: job.Electors()}
 	if job.Demands != "" {
 		err = s.read(job, servers)
 	} else {

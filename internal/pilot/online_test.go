@@ -34,7 +34,7 @@ type class struct {
 
 	// The champion, and of how many records it has been that.
 	champion string
-	reign    int
+	streak   int
 }
 
 func newPilot(t *testing.T, workers int, random func(int) straggler.Source) *Pilot {
@@ -84,12 +84,12 @@ func (c *class) check(l runlog.Line) {
 	switch e := l.Entry.(type) {
 	case runlog.Record:
 		if now := p.contest.Champion().Name; now != c.champion {
-			c.champion, c.reign = now, 0
+			c.champion, c.streak = now, 0
 		}
-		c.reign++
+		c.streak++
 		for _, s := range c.said[len(c.log)] {
-			if strings.HasPrefix(s, "predictor ") && c.reign < lasting*p.cfg.Workers {
-				c.t.Errorf("%q after %d records", s, c.reign)
+			if strings.HasPrefix(s, "predictor ") && c.streak < lasting*p.cfg.Workers {
+				c.t.Errorf("%q after %d records", s, c.streak)
 			}
 		}
 	case runlog.Predictor:

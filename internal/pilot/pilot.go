@@ -56,7 +56,7 @@ type Pilot struct {
 	samples    []int   // of each worker's last gradient
 	remarks    []coord.Remark
 	champion   string // of the contest, that was spoken of last
-	reign      int    // records for which another one has been champion
+	streak     int    // records for which another one has been champion
 	manual     bool   // somebody else decides
 	records    int
 	deadlines  []time.Duration // that were passed on last
@@ -131,9 +131,9 @@ func (p *Pilot) Tell(l runlog.Line) []coord.Remark {
 			p.expect()
 		}
 		if now := p.contest.Champion().Name; now == p.champion {
-			p.reign = 0
-		} else if p.reign++; p.reign >= lasting*p.cfg.Workers {
-			p.champion, p.reign = now, 0
+			p.streak = 0
+		} else if p.streak++; p.streak >= lasting*p.cfg.Workers {
+			p.champion, p.streak = now, 0
 			p.say(coord.Remark{Text: "predictor " + p.contest.String()})
 		}
 		if p.online != nil {

@@ -25,8 +25,8 @@ import (
 	"star/transport"
 )
 
-// Tenancy is this process's side of the cluster that its job is in (--cluster).
-type Tenancy struct {
+// ClusterSession is this process's side of the cluster that its job is in (--cluster).
+type ClusterSession struct {
 	job     *member.Job
 	log     *slog.Logger
 	sampler *host.Sampler
@@ -63,7 +63,7 @@ type progress struct {
 }
 
 // Tenant is who enters a cluster.
-type Tenant struct {
+type ClusterSessionConfig struct {
 	Job         *member.Job
 	Network     transport.Network
 	Role        string // transport.RoleWorker or RoleServer
@@ -76,8 +76,8 @@ type Tenant struct {
 	Log         *slog.Logger
 }
 
-// Enter begins a tenancy; nil without --cluster. It ends with Leave.
-func Enter(c Tenant) (*Tenancy, error) {
+// Enter begins a cluster session; nil without --cluster. It ends with Leave.
+func Enter(c ClusterSessionConfig) (*ClusterSession, error) {
 	job, log, limits := c.Job, c.Log, c.Limits
 	if job.Cluster == "" {
 		return nil, nil
@@ -90,7 +90,7 @@ func Enter(c Tenant) (*Tenancy, error) {
 	if on == "" {
 		on = Hostname()
 	}
-	t := &Tenancy{job: job, log: log, traffic: c.Traffic, limits: limits, coordinator: c.Coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
+	t := &ClusterSession{job: job, log: log, traffic: c.Traffic, limits: limits, coordinator: c.Coordinator, sampler: host.Start(host.Config{}), ended: make(chan struct{})}
 	t.enlist = transport.Enlist{
 		Job: job.Name, Rank: c.Rank, Host: on, Model: c.Model, Workers: job.Workers, Servers: job.Servers, Actuator: job.Actuator,
 		Fixed: c.Fixed, Capacity: transport.Amounts{CPU: float64(runtime.NumCPU())},
@@ -135,7 +135,7 @@ func CheckCluster(job *member.Job) error {
 }
 
 // Leave says good-bye; what was ordered is undone.
-func (t *Tenancy) Leave() {
+func (t *ClusterSession) Leave() {
 	if t == nil {
 		return
 	}
@@ -145,7 +145,7 @@ func (t *Tenancy) Leave() {
 }
 
 // who is what the client says of this process.
-func (t *Tenancy) who() transport.Enlist {
+func (t *ClusterSession) who() transport.Enlist {
 	e := t.enlist
 	if tel := t.sampler.Latest(); tel != nil {
 		if q, ok := tel.Get(star.Quota); ok && q > 0 {
@@ -159,7 +159,7 @@ func (t *Tenancy) who() transport.Enlist {
 }
 
 // use is what the client says of what this process uses.
-func (t *Tenancy) use() transport.Usage {
+func (t *ClusterSession) use() transport.Usage {
 	now := progress{at: time.Now(), cpu: CPUTime()}
 	if t.traffic != nil {
 		now.sent, now.got = t.traffic()
@@ -245,7 +245,7 @@ func urgency(s actuate.State) int {
 const leastUpdates = 4
 
 // learn takes in what this server used under a load. The servers of a job are alike: each has as much to do.
-func (t *Tenancy) learn(now progress) {
+func (t *ClusterSession) learn(now progress) {
 	p := t.since
 	if p.at.IsZero() || p.version == 0 {
 		t.since = now
@@ -282,7 +282,7 @@ func (t *Tenancy) learn(now progress) {
 }
 
 // prior is what one server of the job takes, before anything was measured.
-func (t *Tenancy) prior() resource.Demand {
+func (t *ClusterSession) prior() resource.Demand {
 	if p, ok := resource.PublishedModel(t.job.ModelPrior); ok {
 		return p.Demand(resource.PublishedCores)
 	}
@@ -291,7 +291,7 @@ func (t *Tenancy) prior() resource.Demand {
 }
 
 // Ask asks the resource service for what a plan takes beyond SSGD (coord.Admission).
-func (t *Tenancy) Ask(p modes.Plan, answer func(ok bool, why string)) {
+func (t *ClusterSession) Ask(p modes.Plan, answer func(ok bool, why string)) {
 	extra, lag, err := t.cost(p)
 	if err != nil {
 		go answer(false, "nobody knows what it would cost: "+err.Error())
@@ -301,10 +301,10 @@ func (t *Tenancy) Ask(p modes.Plan, answer func(ok bool, why string)) {
 }
 
 // Yield gives back what was granted (coord.Admission).
-func (t *Tenancy) Yield() { t.client.Yield() }
+func (t *ClusterSession) Yield() { t.client.Yield() }
 
 // cost is what a plan uses beyond SSGD, of all servers together, and what SSGD loses.
-func (t *Tenancy) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration, err error) {
+func (t *ClusterSession) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	times := t.status.Times()
@@ -348,7 +348,7 @@ func (t *Tenancy) cost(p modes.Plan) (extra transport.Amounts, lag time.Duration
 }
 
 // beyond is the part of a load that comes from workers on other hosts than this one: only their gradients take something of its link.
-func (t *Tenancy) beyond(p modes.Plan, l resource.Load, times []time.Duration) (resource.Load, error) {
+func (t *ClusterSession) beyond(p modes.Plan, l resource.Load, times []time.Duration) (resource.Load, error) {
 	pace, err := p.Pace(times)
 	if err != nil {
 		return resource.Load{}, err

@@ -520,7 +520,7 @@ func TestProgress(t *testing.T) {
 			before := c.b.Version()
 			passes := 2
 			for _, g := range c.b.Plan().Groups {
-				if g.Again {
+				if g.NonBlocking {
 					passes = max(passes, g.Quorum) // one worker may have to bring them all
 				}
 			}

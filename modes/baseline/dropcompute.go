@@ -29,9 +29,9 @@ var dropCompute = Entry{
 			return Made{}, fmt.Errorf("micro=%d: a mini-batch has only %d samples", micro, j.Batch)
 		}
 		p := modes.SSGD(j.Workers)
-		p.Micro, p.Cap = micro, never
+		p.Micro, p.ComputeDeadline = micro, never
 		if c := v.Span("cap"); c > 0 {
-			p.Cap = c
+			p.ComputeDeadline = c
 			return Made{Plan: p}, nil
 		}
 		return Made{Plan: p, Scheme: &capper{workers: j.Workers, micro: micro, after: v.Whole("after", 50),
@@ -97,7 +97,7 @@ func (c *capper) Fired(Update) (Decision, bool) {
 	}
 	at, dropped := Threshold(parts, raw)
 	p := modes.SSGD(c.workers)
-	p.Micro, p.Cap = c.micro, at
+	p.Micro, p.ComputeDeadline = c.micro, at
 	return Decision{p, fmt.Sprintf("DropCompute: of %d iterations a cap of %v would have dropped %.3g%%", c.after, at.Round(time.Microsecond), 100*dropped)}, true
 }
 

@@ -18,7 +18,7 @@ var ssp = Entry{
 	},
 	Make: func(j Job, v Values) (Made, error) {
 		p := modes.ASGD(j.Workers)
-		p.Ahead = v.Whole("slack", 3) + 1
+		p.MaxLead = v.Whole("slack", 3) + 1
 		return Made{Plan: p}, nil
 	},
 }
@@ -131,7 +131,7 @@ func parts(j Job, v Values, p modes.Plan) (Made, error) {
 
 // cut is p with mini-batches in blocks.
 func cut(j Job, v Values, p modes.Plan) (Made, error) {
-	p.Micro, p.Cap = v.Whole("blocks", min(8, j.Batch)), modes.NoCap
+	p.Micro, p.ComputeDeadline = v.Whole("blocks", min(8, j.Batch)), modes.NoDeadline
 	if p.Micro > j.Batch {
 		return Made{}, fmt.Errorf("blocks=%d: a mini-batch has %d samples", p.Micro, j.Batch)
 	}

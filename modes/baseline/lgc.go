@@ -29,11 +29,11 @@ var lgc = Entry{
 			err = fmt.Errorf("blocks=%d: a mini-batch has %d samples", blocks, j.Batch)
 		}
 		p := modes.Backup(j.Workers, j.Workers-k)
-		p.Micro, p.Cap = v.Whole("blocks", 8), modes.NoCap
+		p.Micro, p.ComputeDeadline = v.Whole("blocks", 8), modes.NoDeadline
 		m := Made{Plan: p, Rule: rule.LiveSpec{Sizes: v["weight"] == "samples", Planned: v["partial"] == "planned"}, Cancel: true}
 		if warm := v.Whole("warmup", 0); warm > 0 && k < j.Workers {
 			m.Plan = modes.Backup(j.Workers, 0)
-			m.Plan.Micro, m.Plan.Cap = p.Micro, p.Cap
+			m.Plan.Micro, m.Plan.ComputeDeadline = p.Micro, p.ComputeDeadline
 			m.Scheme = &warmUp{rounds: warm, then: p}
 		}
 		return m, err

@@ -225,7 +225,7 @@ func (s *switcher) evict(slow []star.Worker) (Decision, bool) {
 	g := &p.Groups[0]
 	for w := range star.Worker(s.workers) {
 		if s.evicted[w] {
-			p.Held = append(p.Held, w)
+			p.Excluded = append(p.Excluded, w)
 		} else {
 			g.Members = append(g.Members, w)
 		}

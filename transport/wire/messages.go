@@ -71,12 +71,12 @@ const (
 	// RoleValidator computes the validation gradient of Zeno++, in the process of star-ps 0.
 	RoleValidator = "validator"
 
-	ServiceCoord   = "coord"
-	ServiceShard   = "shard"
-	ServiceRing    = "ring"    // a ring member that carries a rider's gradients
-	ServiceTree    = "tree"    // a worker that takes the gradients of others up a tree
-	ServiceCluster = "cluster" // the resource service of a cluster; in its Hello, Job is the name of the cluster
-	ServiceCouncil = "council" // where processes that may coordinate a job talk with each other
+	ServiceCoord    = "coord"
+	ServiceShard    = "shard"
+	ServiceRing     = "ring"    // a ring member that carries a rider's gradients
+	ServiceTree     = "tree"    // a worker that takes the gradients of others up a tree
+	ServiceCluster  = "cluster" // the resource service of a cluster; in its Hello, Job is the name of the cluster
+	ServiceElection = "council" // where processes that may coordinate a job talk with each other
 )
 
 // Hello opens every connection. What does not concern the sender is 0 or empty.
@@ -87,7 +87,7 @@ const (
 // the training begins, for one that was told what `star-ps` was given. Readers skip keys that they do not know.
 //
 // Sent: dialler → listener.
-// Payload: what it trains as JSON, from a worker to the coordinator; from a member of the council to another one, see ballot; else none.
+// Payload: what it trains as JSON, from a worker to the coordinator; from a coordinator candidate to another one, see ballot; else none.
 //
 //wire:kind 1 payload=text
 type Hello struct {
@@ -131,7 +131,7 @@ type Welcome struct {
 	Shards     []ShardInfo   `wire:"max=MaxShards"` // who holds which elements
 	Elapsed    time.Duration // since the run began
 	Step       int64         `wire:"natural"`            // of the worker's next gradient: not 0 where one of its rank was there before
-	Term       int64         `wire:"natural,absent"`     // of the coordinator's reign, where several processes may coordinate the job; else 0
+	Term       int64         `wire:"natural,absent"`     // of the coordinator's leadership, where several processes may coordinate the job; else 0
 	Pass       string        `wire:"absent"`             // for workers, to be shown to shards as it is (*Passes*)
 	Batch      int           `wire:"0..maxCount,absent"` // for workers: samples of an equal share of a round, by which they know what part of the work theirs is; 0: not told
 }
@@ -886,13 +886,13 @@ type Poison struct {
 	Where  string      `wire:"cut,max=maxText"` // the tensor, where it is known
 }
 
-// Ballot carries the protocol by which a coordinator is elected. Each of two members of the council dials the other and only sends on
+// Ballot carries the protocol by which a coordinator is elected. Each of two candidates dials the other and only sends on
 // that connection; the hello has service `council`, role `ps`, the sender's rank and its address. Its payload is 20 bytes: 16 by which the process is told from another one of its rank, and its turn plus 1,
 // big-endian: −1, it asks for the place of another process; 0, it looks for the others, to begin with them; 1, it began with them; n > 1, it is the n-th process in that place. The payload of the welcome is 17 bytes: the 16 of the process that answers, and
 // what it says to that: 0, it knows the other one in that place; 1, another process has or had it; 2, it cannot tell; 3, another process has it by now. A process that is told 1 while it looks for the others asks for the place from then on;
 // one that has a place and is told 3 ends. An empty payload of a ballot says that all is over, as the sender knows.
 //
-// Sent: member of the council → another one.
+// Sent: coordinator candidate → another one.
 // Payload: a message of etcd's raft as protobuf, `raftpb.Message` (`docs/decisions/0012-who-coordinates.md`).
 //
 //wire:kind 52 payload=text

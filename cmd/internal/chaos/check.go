@@ -20,27 +20,27 @@ type Invariant struct {
 	Detail string `json:"detail"`
 }
 
-// Life is what the run log of one life of a job tells.
-type Life struct {
-	Name    string
-	Limit   int64 // samples of the job, or where it was told to stop
-	From    int64 // version that it began with
-	Before  int64 // samples applied when it began
-	Version int64 // the last
-	Samples int64 // applied at its end
-	Worst   time.Duration
-	WorstAt time.Duration
-	Losses  int  // that are not finite
-	Ended   bool // it has a summary
-	Deaths  int  // workers that left
-	Reigns  int  // other coordinators that took it over
-	Returns int  // workers that came back
-	Wasted  int64
-	Saved   []Save
-	SavedAs []string // their names
-	Ring    bool     // with all-reduce: every member has the parameters
-	Members int      // of the last update that are still there
-	Alike   int      // of them, whose parameters were compared at the end and are the same to the last bit; -1: none were
+// Attempt is what the run log of one attempt of a job tells.
+type Attempt struct {
+	Name      string
+	Limit     int64 // samples of the job, or where it was told to stop
+	From      int64 // version that it began with
+	Before    int64 // samples applied when it began
+	Version   int64 // the last
+	Samples   int64 // applied at its end
+	Worst     time.Duration
+	WorstAt   time.Duration
+	Losses    int  // that are not finite
+	Ended     bool // it has a summary
+	Deaths    int  // workers that left
+	Takeovers int  // other coordinators that took it over
+	Returns   int  // workers that came back
+	Wasted    int64
+	Saved     []Save
+	SavedAs   []string // their names
+	Ring      bool     // with all-reduce: every member has the parameters
+	Members   int      // of the last update that are still there
+	Alike     int      // of them, whose parameters were compared at the end and are the same to the last bit; -1: none were
 
 	Took time.Duration // until the last update, since the job began
 	Back []string      // updates that are said to be before the one before
@@ -51,13 +51,13 @@ type Life struct {
 	// Updates are what it has made, in order.
 	Updates []Update
 
-	applied  []span // of the stream, by this life
+	applied  []span // of the stream, by this attempt
 	problems []string
 }
 
 type span struct{ from, to int64 }
 
-// Update is one that a life has made.
+// Update is one that an attempt has made.
 type Update struct {
 	Version int64 // that it made
 	Before  int64 // samples applied before it
@@ -85,7 +85,7 @@ type Member struct {
 }
 
 // leavesOut notes that an update before was made without a gradient of it that does not belong.
-func (l *Life) leavesOut(m runlog.Poison) {
+func (l *Attempt) leavesOut(m runlog.Poison) {
 	if m.Over || m.Cause == "flipped" || m.Policy == "off" {
 		return
 	}
@@ -136,14 +136,14 @@ func (b batch) samples() int64 {
 	return n
 }
 
-// Read reads the run log of one life. What it shows that must not be is in the Life, also that it is no run log.
-func Read(log []byte, name string) *Life { return ReadReigns([][]byte{log}, []string{name}) }
+// Read reads the run log of one attempt. What it shows that must not be is in the Attempt, also that it is no run log.
+func Read(log []byte, name string) *Attempt { return ReadTerms([][]byte{log}, []string{name}) }
 
-// ReadReigns reads the run logs of one life of a job that had several coordinators, one after the other. An update that one of them has
+// ReadTerms reads the run logs of one attempt of a job that had several coordinators, one after the other. An update that one of them has
 // written down counts only if the next one begins behind it: no shard may have heard of it.
-func ReadReigns(logs [][]byte, names []string) *Life {
+func ReadTerms(logs [][]byte, names []string) *Attempt {
 	s := &reader{
-		life: &Life{Name: names[0], Alike: -1}, held: map[star.Worker]batch{}, before: -1, members: map[star.Worker]bool{}, came: map[star.Worker]bool{},
+		attempt: &Attempt{Name: names[0], Alike: -1}, held: map[star.Worker]batch{}, before: -1, members: map[star.Worker]bool{}, came: map[star.Worker]bool{},
 	}
 	for i, b := range logs {
 		s.name, s.until, s.trained = names[i], -1, false
@@ -151,10 +151,10 @@ func ReadReigns(logs [][]byte, names []string) *Life {
 			s.until = begins(logs[j])
 		}
 		if err := entries(b, names[i], func(l runlog.Line) error { s.entry(l); return nil }); err != nil {
-			s.life.problems = append(s.life.problems, err.Error())
+			s.attempt.problems = append(s.attempt.problems, err.Error())
 		}
 	}
-	return s.life
+	return s.attempt
 }
 
 // entries passes on what a log says. One without a whole line says nothing: its process was killed before it had written one.
@@ -169,7 +169,7 @@ func entries(log []byte, name string, each func(runlog.Line) error) error {
 // errEnough ends the reading of a log.
 var errEnough = errors.New("enough")
 
-// begins is the version at which the reign of a log begins; -1: it did not come to that.
+// begins is the version at which the leadership of a log begins; -1: it did not come to that.
 func begins(log []byte) int64 {
 	at := int64(-1)
 	entries(log, "", func(l runlog.Line) error {
@@ -182,14 +182,14 @@ func begins(log []byte) int64 {
 	return at
 }
 
-// reader is how far the logs of a life have been read.
+// reader is how far the logs of an attempt have been read.
 type reader struct {
-	life   *Life
-	held   map[star.Worker]batch
-	last   time.Duration // of the last update
-	begun  bool
-	before int64 // samples applied before the first update; -1: there was none yet
-	taken  bool  // no update since another coordinator took over
+	attempt *Attempt
+	held    map[star.Worker]batch
+	last    time.Duration // of the last update
+	begun   bool
+	before  int64 // samples applied before the first update; -1: there was none yet
+	taken   bool  // no update since another coordinator took over
 
 	members map[star.Worker]bool // whose gradients the last update is of, and who are still there
 
@@ -206,14 +206,14 @@ type reader struct {
 
 // wrong notes what must not be in the line.
 func (s *reader) wrong(format string, a ...any) {
-	if l := s.life; len(l.problems) < 20 {
+	if l := s.attempt; len(l.problems) < 20 {
 		l.problems = append(l.problems, fmt.Sprintf("%s:%d: ", s.name, s.number)+fmt.Sprintf(format, a...))
 	}
 }
 
 // entry takes in a line.
 func (s *reader) entry(at runlog.Line) {
-	l := s.life
+	l := s.attempt
 	s.number = at.Number
 	switch e := at.Entry.(type) {
 	case runlog.Train:
@@ -259,7 +259,7 @@ func (s *reader) entry(at runlog.Line) {
 		l.Limit = min(l.Limit, e.Limit)
 	case runlog.Summary:
 		l.Ended, l.Wasted = true, e.Wasted
-		if s.before >= 0 && e.Samples != l.Samples-s.before { // it counts this life
+		if s.before >= 0 && e.Samples != l.Samples-s.before { // it counts this attempt
 			s.wrong("the summary says %d samples, the updates %d", e.Samples, l.Samples-s.before)
 		}
 	}
@@ -267,7 +267,7 @@ func (s *reader) entry(at runlog.Line) {
 
 // trains notes with whom a training begins, or goes on.
 func (s *reader) trains(e runlog.Train, t time.Duration) {
-	l := s.life
+	l := s.attempt
 	l.Ring, l.Limit, s.trained = e.Shards == 0, e.Limit, true
 	live := map[star.Worker]bool{}
 	for w := range star.Worker(e.Workers) {
@@ -287,11 +287,11 @@ func (s *reader) takesOver(e runlog.Term) {
 	if e.Over {
 		return
 	}
-	if l := s.life; e.Version != l.Version {
+	if l := s.attempt; e.Version != l.Version {
 		s.wrong("another coordinator takes over at version %d, but the updates before come to version %d", e.Version, l.Version)
 	}
 	clear(s.held) // handed out again
-	s.life.Reigns++
+	s.attempt.Takeovers++
 	s.taken = true
 	if s.next != nil {
 		s.live, s.next = s.next, nil
@@ -300,7 +300,7 @@ func (s *reader) takesOver(e runlog.Term) {
 
 // record notes what a worker has computed.
 func (s *reader) record(e runlog.Record) {
-	l := s.life
+	l := s.attempt
 	if math.IsNaN(e.Loss) {
 		l.Losses++
 	}
@@ -330,7 +330,7 @@ func (s *reader) record(e runlog.Record) {
 
 // fire takes in an update, and says whether it was made.
 func (s *reader) fire(e runlog.Fire) bool {
-	l := s.life
+	l := s.attempt
 	if s.until >= 0 && e.Version > s.until {
 		for _, w := range e.Workers {
 			delete(s.held, w)
@@ -419,7 +419,7 @@ func (s *reader) used(e runlog.Fire, i int) (b batch, said, ok bool) {
 
 // made notes when an update was made.
 func (s *reader) made(t time.Duration) {
-	l := s.life
+	l := s.attempt
 	gap := t - s.last
 	if l.Took = t; gap < -clockError && s.begun {
 		l.Back = append(l.Back, fmt.Sprintf("%s:%d: the update is of %.3f s, the one before of %.3f s", s.name, s.number, t.Seconds(), s.last.Seconds()))
@@ -436,11 +436,11 @@ func (s *reader) made(t time.Duration) {
 // clockError is by how much a coordinator may be mistaken about the time since the job began, which another one has told it.
 const clockError = time.Second
 
-// JudgeClocks says whether the times of updates are those that have passed, whatever clocks say: a life of a job is part of all, which took so long.
-func JudgeClocks(lives []*Life, all time.Duration) Invariant {
+// JudgeClocks says whether the times of updates are those that have passed, whatever clocks say: an attempt of a job is part of all, which took so long.
+func JudgeClocks(attempts []*Attempt, all time.Duration) Invariant {
 	const name = "times are right"
 	var sum time.Duration
-	for _, l := range lives {
+	for _, l := range attempts {
 		if len(l.Back) > 0 {
 			return Invariant{name, false, l.Back[0] + more(len(l.Back)-1)}
 		}
@@ -452,13 +452,13 @@ func JudgeClocks(lives []*Life, all time.Duration) Invariant {
 	return Invariant{name, true, fmt.Sprintf("%v of %v", sum.Round(time.Millisecond), all.Round(time.Millisecond))}
 }
 
-// number is how many updates a life has made.
-func number(l *Life) int64 { return l.Version - l.From }
+// number is how many updates an attempt has made.
+func number(l *Attempt) int64 { return l.Version - l.From }
 
-// Judge says which promises the lives of a job have kept, in their order. saved are the versions of the checkpoints that can be loaded, the
+// Judge says which promises the attempts of a job have kept, in their order. saved are the versions of the checkpoints that can be loaded, the
 // last one of which is that of the end; broken says of checkpoints that claim to be complete and are not. stall is the longest
 // time between two updates that is allowed.
-func Judge(lives []*Life, saved []int64, broken []string, exit int, stall time.Duration) []Invariant {
+func Judge(attempts []*Attempt, saved []int64, broken []string, exit int, stall time.Duration) []Invariant {
 	verdict := func(name string, problems []string, fine string) Invariant {
 		if len(problems) > 0 {
 			return Invariant{name, false, problems[0] + more(len(problems)-1)}
@@ -468,7 +468,7 @@ func Judge(lives []*Life, saved []int64, broken []string, exit int, stall time.D
 	var lineage, twice, stalls, losses []string
 	var updates, deaths, returns, bad, reached int64
 	var worst time.Duration
-	for i, l := range lives {
+	for i, l := range attempts {
 		lineage = append(lineage, l.problems...)
 		if i > 0 && l.From > reached {
 			lineage = append(lineage, fmt.Sprintf("%s begins with version %d, and the lives before came only to %d", l.Name, l.From, reached))
@@ -483,46 +483,46 @@ func Judge(lives []*Life, saved []int64, broken []string, exit int, stall time.D
 		losses = []string{fmt.Sprintf("%d losses are not finite", bad)}
 	}
 	var ended []string
-	if n := len(lives); n == 0 {
+	if n := len(attempts); n == 0 {
 		ended = []string{"no run log"}
-	} else if end := lives[n-1]; exit != 0 {
+	} else if end := attempts[n-1]; exit != 0 {
 		ended = []string{fmt.Sprintf("exit code %d", exit)}
 	} else if !end.Ended {
 		ended = []string{"exit code 0, and the run log does not come to its end"}
 	} else if end.Samples+end.Wasted != end.Limit {
 		ended = []string{fmt.Sprintf("%d samples applied and %d dropped, of %d", end.Samples, end.Wasted, end.Limit)}
 	}
-	for _, l := range lives {
+	for _, l := range attempts {
 		twice = append(twice, l.overlaps()...)
 	}
-	if n := len(lives); n == 1 && lives[0].From == 0 && len(ended) == 0 && lives[0].Wasted == 0 { // across lives the log does not say what a checkpoint held
-		if miss := lives[0].missing(); miss != "" {
+	if n := len(attempts); n == 1 && attempts[0].From == 0 && len(ended) == 0 && attempts[0].Wasted == 0 { // across attempts the log does not say what a checkpoint held
+		if miss := attempts[0].missing(); miss != "" {
 			twice = append(twice, miss)
 		}
 	}
-	if n := len(lives); n > 0 && len(ended) == 0 {
+	if n := len(attempts); n > 0 && len(ended) == 0 {
 		if len(saved) == 0 {
 			broken = append(broken, "none can be loaded")
-		} else if last := saved[len(saved)-1]; last != lives[n-1].Version {
-			broken = append(broken, fmt.Sprintf("the last one is of version %d, the job ended at %d", last, lives[n-1].Version))
+		} else if last := saved[len(saved)-1]; last != attempts[n-1].Version {
+			broken = append(broken, fmt.Sprintf("the last one is of version %d, the job ended at %d", last, attempts[n-1].Version))
 		}
 	}
 	all := []Invariant{
 		verdict("ended", ended, "exit code 0"),
-		verdict("one lineage of versions", lineage, fmt.Sprintf("%d updates in %d lives", updates, len(lives))),
+		verdict("one lineage of versions", lineage, fmt.Sprintf("%d updates in %d lives", updates, len(attempts))),
 		verdict("every sample once", twice, fmt.Sprintf("%d workers died, %d came back", deaths, returns)),
 		verdict("no stall", stalls, fmt.Sprintf("at most %v between two updates", worst.Round(time.Millisecond))),
 		verdict("finite losses", losses, "all"),
 		verdict("checkpoints load", broken, fmt.Sprintf("%d of them", len(saved))),
 	}
-	if n := len(lives); n > 0 && lives[n-1].Ring {
-		all = append(all, lives[n-1].same())
+	if n := len(attempts); n > 0 && attempts[n-1].Ring {
+		all = append(all, attempts[n-1].same())
 	}
 	return all
 }
 
 // same says whether the members of a ring have the same parameters at the end.
-func (l *Life) same() Invariant {
+func (l *Attempt) same() Invariant {
 	const name = "the same parameters, to the last bit, on all ranks"
 	switch {
 	case l.Alike < 0:
@@ -541,7 +541,7 @@ func more(n int) string {
 }
 
 // overlaps says which samples of the stream were applied twice.
-func (l *Life) overlaps() (problems []string) {
+func (l *Attempt) overlaps() (problems []string) {
 	slices.SortFunc(l.applied, func(a, b span) int {
 		switch {
 		case a.from < b.from:
@@ -561,8 +561,8 @@ func (l *Life) overlaps() (problems []string) {
 	return problems
 }
 
-// missing says which samples were not applied by a job of one life; overlaps has sorted them.
-func (l *Life) missing() string {
+// missing says which samples were not applied by a job of one attempt; overlaps has sorted them.
+func (l *Attempt) missing() string {
 	at := int64(0)
 	for _, s := range l.applied {
 		if s.from > at {
@@ -576,17 +576,17 @@ func (l *Life) missing() string {
 	return ""
 }
 
-// ReadAll reads the logs of a job's lives.
-func ReadAll(names []string, open func(name string) ([]byte, error)) ([]*Life, error) {
-	var lives []*Life
+// ReadAll reads the logs of a job's attempts.
+func ReadAll(names []string, open func(name string) ([]byte, error)) ([]*Attempt, error) {
+	var attempts []*Attempt
 	for _, n := range names {
 		b, err := open(n)
 		if err != nil {
 			return nil, err
 		}
-		lives = append(lives, Read(b, n))
+		attempts = append(attempts, Read(b, n))
 	}
-	return lives, nil
+	return attempts, nil
 }
 
 // Began says whether the run log of that name tells that the training has begun.

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// lines of a life of two workers with batches of 4 that ends well, 16 samples long.
+// lines of an attempt of two workers with batches of 4 that ends well, 16 samples long.
 var good = []string{
 	`{"type":"start","format":1}`, `{"type":"join","t":0,"worker":0}`, `{"type":"join","t":0,"worker":1}`,
 	`{"type":"train","t":1,"workers":2,"shards":1,"limit":16,"version":0}`,
@@ -52,12 +52,12 @@ func TestJudge(t *testing.T) {
 		`{"type":"record","t":1.1,"worker":0,"step":0,"basis":0,"start":12,"samples":4,"loss":2}`,
 		`{"type":"fire","t":1.2,"seq":1,"version":3,"workers":[0],"staleness":[0],"samples":16}`, `{"type":"summary","samples":4,"wasted_samples":0,"updates":1,"wall_s":1}`}
 	for _, c := range []struct {
-		name  string
-		lives [][]string
-		saved []int64
-		bad   []string
-		exit  int
-		want  string // "invariant: detail" of the one that is broken; empty: none
+		name     string
+		attempts [][]string
+		saved    []int64
+		bad      []string
+		exit     int
+		want     string // "invariant: detail" of the one that is broken; empty: none
 	}{
 		{"nothing", [][]string{good}, []int64{3}, nil, 0, ""},
 		{"two lives", [][]string{good[:11], second}, []int64{2, 3}, nil, 0, ""},
@@ -88,11 +88,11 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var names []string
-			for i := range c.lives {
+			for i := range c.attempts {
 				names = append(names, string(rune('0'+i)))
 			}
-			lives, err := ReadAll(names, func(name string) ([]byte, error) {
-				text := strings.Join(c.lives[name[0]-'0'], "\n")
+			attempts, err := ReadAll(names, func(name string) ([]byte, error) {
+				text := strings.Join(c.attempts[name[0]-'0'], "\n")
 				if !strings.HasSuffix(text, "rec") {
 					text += "\n"
 				}
@@ -102,7 +102,7 @@ func TestJudge(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, v := range Judge(lives, c.saved, c.bad, c.exit, 30*time.Second) {
+			for _, v := range Judge(attempts, c.saved, c.bad, c.exit, 30*time.Second) {
 				if !v.OK {
 					got = append(got, v.Name+": "+v.Detail)
 				}
@@ -114,7 +114,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// The times of updates are those that have passed: none is before the one before it, and a life of the job is no longer than all of it.
+// The times of updates are those that have passed: none is before the one before it, and an attempt of the job is no longer than all of it.
 func TestJudgeClocks(t *testing.T) {
 	log := func(times ...float64) string {
 		text := `{"type":"start","format":1}` + "\n" + `{"type":"train","t":1,"workers":1,"shards":1,"version":0,"limit":100}` + "\n"
@@ -136,11 +136,11 @@ func TestJudgeClocks(t *testing.T) {
 		{"a clock that is ahead", []string{log(2, 12)}, "false by the run logs it went on for 12s, and 10s have passed"},
 		{"two lives too long", []string{log(2, 6), log(6)}, "false by the run logs it went on for 12s, and 10s have passed"},
 	} {
-		var lives []*Life
+		var attempts []*Attempt
 		for i, text := range c.logs {
-			lives = append(lives, Read([]byte(text), fmt.Sprint(i)))
+			attempts = append(attempts, Read([]byte(text), fmt.Sprint(i)))
 		}
-		v := JudgeClocks(lives, 10*time.Second)
+		v := JudgeClocks(attempts, 10*time.Second)
 		if got := fmt.Sprint(v.OK, " ", v.Detail); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}

@@ -16,11 +16,11 @@ type Filled struct {
 
 // JudgeDisk says whether the checkpoints of a job bore a full disk: those that were there stay, or give way to later ones; what fails says
 // so, with what helps; and later ones succeed. saved are those that load at the end, every is the time between two.
-func JudgeDisk(filled []Filled, lives []*Life, saved []int64, every time.Duration) Invariant {
+func JudgeDisk(filled []Filled, attempts []*Attempt, saved []int64, every time.Duration) Invariant {
 	var wrong []string
 	bad := func(format string, a ...any) { wrong = append(wrong, fmt.Sprintf(format, a...)) }
 	var failed, written int
-	for _, l := range lives {
+	for _, l := range attempts {
 		for _, s := range l.Saved {
 			switch full := strings.Contains(s.Err, "no space left on device"); {
 			case s.Err == "":

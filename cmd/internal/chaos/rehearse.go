@@ -152,13 +152,13 @@ type actor struct { // a server
 }
 
 type trainee struct { // a worker
-	life   int // counts its deaths
-	dead   bool
-	frozen time.Duration // it does nothing until then
-	views  []replica.View
-	step   int64
-	after  int64   // the firing after which it goes on; 0: it has pushed, and waits
-	read   []int64 // by shard: the version that it has
+	attempt int // counts its deaths
+	dead    bool
+	frozen  time.Duration // it does nothing until then
+	views   []replica.View
+	step    int64
+	after   int64   // the firing after which it goes on; 0: it has pushed, and waits
+	read    []int64 // by shard: the version that it has
 }
 
 type director struct { // a coordinator
@@ -236,11 +236,11 @@ func (w *stage) send(server int, deliver func()) {
 
 // do has a worker do something when it is not stopped, and still lives.
 func (w *stage) do(i int, f func()) {
-	life := w.workers[i].life
+	life := w.workers[i].attempt
 	var now func()
 	now = func() {
 		switch k := w.workers[i]; {
-		case k.dead || k.life != life:
+		case k.dead || k.attempt != life:
 		case w.now < k.frozen:
 			w.at(k.frozen, now)
 		default:
@@ -295,10 +295,10 @@ func newDirector(gen int64) *director {
 
 // insist has a worker say now and then what it waits for.
 func (w *stage) insist(i int) {
-	life := w.workers[i].life
+	life := w.workers[i].attempt
 	var say func()
 	say = func() {
-		if w.workers[i].life != life {
+		if w.workers[i].attempt != life {
 			return
 		}
 		w.do(i, func() { w.work(i) })
@@ -327,7 +327,7 @@ func (w *stage) suffer(f Fault) {
 			return
 		}
 		k.dead = true
-		k.life++
+		k.attempt++
 		w.at(w.now+returns, func() { w.comeBack(f.Target) })
 	case Pause:
 		w.workers[f.Target].frozen = w.now + f.For
@@ -572,11 +572,11 @@ func (w *stage) pull(s, shard, i int, term, step int64) {
 	}
 	w.answers[at] = s
 	seq, hash, log := h.Last(), h.hash(h.Last()), slices.Clone(h.log)
-	life := w.workers[i].life
+	life := w.workers[i].attempt
 	w.send(s, func() {
 		w.do(i, func() {
 			k := w.workers[i]
-			if k.life != life || k.views[shard].Primary != s || k.step != step || k.after == 0 {
+			if k.attempt != life || k.views[shard].Primary != s || k.step != step || k.after == 0 {
 				return
 			}
 			for _, f := range log {

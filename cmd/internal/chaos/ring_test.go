@@ -45,8 +45,8 @@ func TestReignsOfARing(t *testing.T) {
 {"type":"eval","t":4.4,"samples":28,"final":true,"alike":2}
 {"type":"summary","samples":24,"wasted_samples":0,"updates":1,"wall_s":1}
 `
-	l := ReadReigns([][]byte{[]byte(first), []byte(second)}, []string{"run", "two"})
-	for _, v := range Judge([]*Life{l}, []int64{3}, nil, 0, time.Minute) {
+	l := ReadTerms([][]byte{[]byte(first), []byte(second)}, []string{"run", "two"})
+	for _, v := range Judge([]*Attempt{l}, []int64{3}, nil, 0, time.Minute) {
 		if !v.OK {
 			t.Errorf("%s: %s", v.Name, v.Detail)
 		}
@@ -74,7 +74,7 @@ func TestJudgeRing(t *testing.T) {
 		}
 		l := Read([]byte(text), "run")
 		var got []string
-		all := Judge([]*Life{l}, []int64{3}, nil, 0, time.Minute)
+		all := Judge([]*Attempt{l}, []int64{3}, nil, 0, time.Minute)
 		for _, v := range all {
 			if !v.OK {
 				got = append(got, v.Name+": "+v.Detail)

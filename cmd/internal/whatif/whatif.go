@@ -201,7 +201,7 @@ func (r *Reader) exchanged(ws []star.Worker) {
 }
 
 // holds: who has been in an update may be released later than it.
-func holds(p modes.Plan) bool { return p.Ahead > 0 || len(p.Held) > 0 }
+func holds(p modes.Plan) bool { return p.MaxLead > 0 || len(p.Excluded) > 0 }
 
 // record takes an iteration. It began with the worker's release, by an update or later, and ended with its arrival: both by the coordinator's
 // clock, so that the way of the parameters, evaluations in between, and whatever else there is are in it.

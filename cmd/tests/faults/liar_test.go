@@ -287,20 +287,20 @@ func TestLiarDuringATakeOver(t *testing.T) {
 			logs, _ := filepath.Glob(filepath.Join(g.Out, "run*.jsonl"))
 			slices.SortFunc(logs, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }) // run.jsonl, then by term
 			life := readLife(t, logs)
-			for _, v := range chaos.Judge([]*chaos.Life{life}, []int64{saved(t, logs[len(logs)-1])}, nil, 0, time.Minute) {
+			for _, v := range chaos.Judge([]*chaos.Attempt{life}, []int64{saved(t, logs[len(logs)-1])}, nil, 0, time.Minute) {
 				if !v.OK {
 					t.Errorf("%s: %s", v.Name, v.Detail)
 				}
 			}
-			if life.Reigns < 1 || life.Deaths != 1 || life.Samples != life.Limit {
-				t.Errorf("%d take-overs, %d deaths, %d samples of %d", life.Reigns, life.Deaths, life.Samples, life.Limit)
+			if life.Takeovers < 1 || life.Deaths != 1 || life.Samples != life.Limit {
+				t.Errorf("%d take-overs, %d deaths, %d samples of %d", life.Takeovers, life.Deaths, life.Samples, life.Limit)
 			}
 		})
 	}
 }
 
 // readLife reads the logs of the coordinators that a job had, in their order.
-func readLife(t *testing.T, names []string) *chaos.Life {
+func readLife(t *testing.T, names []string) *chaos.Attempt {
 	t.Helper()
 	var logs [][]byte
 	for _, n := range names {
@@ -310,7 +310,7 @@ func readLife(t *testing.T, names []string) *chaos.Life {
 		}
 		logs = append(logs, b)
 	}
-	return chaos.ReadReigns(logs, names)
+	return chaos.ReadTerms(logs, names)
 }
 
 // saved is the version of the checkpoint that a job ended with.

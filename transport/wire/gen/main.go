@@ -78,7 +78,7 @@ type table struct {
 // connections are who speaks with whom: who dials, who listens.
 var connections = [][2]string{
 	{"worker", "coordinator"}, {"server", "coordinator"}, {"worker", "shard"}, {"new server", "old server"}, {"rider", "ring member"}, {"child", "parent"},
-	{"tool", "coordinator"}, {"member of the council", "another one"}, {"server or worker", "cluster service"}, {"tool", "cluster service"},
+	{"tool", "coordinator"}, {"coordinator candidate", "another one"}, {"server or worker", "cluster service"}, {"tool", "cluster service"},
 }
 
 // begins are who opens a connection of any kind.

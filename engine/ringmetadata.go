@@ -10,31 +10,31 @@ import (
 	"star/transport/wire"
 )
 
-// A job of all-reduce has no shards that remember what was fired: its members do. Each release goes with a memo, which is the ledger at that moment, and a
-// worker that has lost its coordinator tells the next one the last memo that it has, of which version its parameters are, and what became of riders in the
-// last two (Stand). The newest memo names every round that anybody can have made since: no round is made that was not granted. So the successor begins
-// with the ledger of that memo, and has those who came form a ring as after any failure: they agree on the highest version that one of them has, the
+// A job of all-reduce has no shards that remember what was fired: its members do. Each release goes with metadata, which is the scheduler at that moment, and a
+// worker that has lost its coordinator tells the next one the last metadata that it has, of which version its parameters are, and what became of riders in the
+// last two (Stand). The newest metadata names every round that anybody can have made since: no round is made that was not granted. So the successor begins
+// with the scheduler of that metadata, and has those who came form a ring as after any failure: they agree on the highest version that one of them has, the
 // rounds below it are complete, the batches of the others are handed out again (ring.formed).
 //
 // Nobody has to be kept from the coordinator before: a round needs all members of its ring, and who looks for another coordinator has left it.
 
-// stamp says when a memo was made.
+// stamp says when metadata was made.
 type stamp struct {
 	Term  int64 `json:"term"`
-	Count int64 `json:"count"` // of the reign's memos
+	Count int64 `json:"count"` // of the term's metadata
 }
 
 // after says whether one was made later than another.
 func (a stamp) after(b stamp) bool { return a.Term > b.Term || a.Term == b.Term && a.Count > b.Count }
 
 // RingMemo is a Snapshot that workers keep.
-type RingMemo struct {
+type RingMetadata struct {
 	stamp
 	Snapshot
 }
 
 // After says whether m was made later than another one; nil is older than any.
-func (m *RingMemo) After(o *RingMemo) bool { return o == nil || m.after(o.stamp) }
+func (m *RingMetadata) After(o *RingMetadata) bool { return o == nil || m.after(o.stamp) }
 
 // SnapshotRound is a round that was granted.
 type SnapshotRound struct {
@@ -49,17 +49,17 @@ type SnapshotRound struct {
 }
 
 // SnapshotErrand is a rider's batch.
-type SnapshotErrand struct {
+type SnapshotRiderBatch struct {
 	Worker star.Worker `json:"worker"`
 	Span   Span        `json:"span"`
 	Basis  int64       `json:"basis"`
 	Read   int64       `json:"read"`
 }
 
-// Memo is the Snapshot of the present moment in bytes.
-func (r *Ring) Memo(term int64) []byte {
+// Metadata is the Snapshot of the present moment in bytes.
+func (r *Ring) Metadata(term int64) []byte {
 	r.remarks++
-	m := RingMemo{stamp{term, r.remarks}, r.Snapshot()}
+	m := RingMetadata{stamp{term, r.remarks}, r.Snapshot()}
 	b, _ := json.Marshal(&m) // of numbers
 	return b
 }
@@ -67,23 +67,23 @@ func (r *Ring) Memo(term int64) []byte {
 // Snapshot is what another coordinator goes on from, with what members tell it.
 func (r *Ring) Snapshot() Snapshot {
 	s := Snapshot{
-		Progress: Progress{Version: r.version, Samples: r.used, Cursor: r.cursor, Redo: slices.Clone(r.ledger.redo)},
+		Progress: Progress{Version: r.version, Samples: r.used, Cursor: r.cursor, Redo: slices.Clone(r.scheduler.redo)},
 		Seq:      r.seq, Waste: r.waste, Steps: r.Steps(),
 	}
 	for i := range r.rounds {
 		rd := &r.rounds[i]
 		s.Rounds = append(s.Rounds, SnapshotRound{rd.generation, rd.of, rd.members, rd.spans, rd.parts, rd.beside})
 	}
-	for w, e := range r.errands {
-		s.Errands = append(s.Errands, SnapshotErrand{w, e.Span, e.basis, e.read})
+	for w, e := range r.riderBatches {
+		s.RiderBatches = append(s.RiderBatches, SnapshotRiderBatch{w, e.Span, e.basis, e.read})
 	}
-	slices.SortFunc(s.Errands, func(a, b SnapshotErrand) int { return int(a.Worker) - int(b.Worker) })
+	slices.SortFunc(s.RiderBatches, func(a, b SnapshotRiderBatch) int { return int(a.Worker) - int(b.Worker) })
 	return s
 }
 
-// NewerMemo is that of two memos (Stand.Memo) which was made later. One of no bytes is older than any. A worker that receives parameters from another one must
+// NewerMemo is that of two metadata (Stand.Metadata) which was made later. One of no bytes is older than any. A worker that receives parameters from another one must
 // remember what that one does: it may be the only one left.
-func NewerMemo(a, b []byte) []byte {
+func NewerMetadata(a, b []byte) []byte {
 	var x, y stamp
 	if json.Unmarshal(b, &y) != nil {
 		return a
@@ -94,9 +94,9 @@ func NewerMemo(a, b []byte) []byte {
 	return a
 }
 
-// ParseRingMemo reads what Memo has written, for a job of so many workers.
-func ParseRingMemo(b []byte, workers int) (*RingMemo, error) {
-	m := new(RingMemo)
+// ParseRingMemo reads what Metadata has written, for a job of so many workers.
+func ParseRingMetadata(b []byte, workers int) (*RingMetadata, error) {
+	m := new(RingMetadata)
 	if err := json.Unmarshal(b, m); err != nil {
 		return nil, fmt.Errorf("engine: what goes with a release cannot be read: %w", err)
 	}
@@ -120,7 +120,7 @@ func ParseRingMemo(b []byte, workers int) (*RingMemo, error) {
 			bad = bad || !known(w)
 		}
 	}
-	for _, e := range m.Errands {
+	for _, e := range m.RiderBatches {
 		bad = bad || !known(e.Worker) || !whole(e.Span) || e.Basis < 0 || e.Basis > m.Version+RingAhead
 	}
 	if bad {
@@ -129,16 +129,16 @@ func ParseRingMemo(b []byte, workers int) (*RingMemo, error) {
 	return m, nil
 }
 
-// Unreleased is the memo where nobody was released yet.
-func Unreleased(from Progress, workers int) *RingMemo {
-	m := &RingMemo{Snapshot: Snapshot{Progress: from}}
+// Unreleased is the metadata where nobody was released yet.
+func Unreleased(from Progress, workers int) *RingMetadata {
+	m := &RingMetadata{Snapshot: Snapshot{Progress: from}}
 	for range workers {
 		m.Steps = append(m.Steps, -1)
 	}
 	return m
 }
 
-// takeUp begins where a memo ends: rounds are under way that nobody is at any more.
+// takeUp begins where metadata ends: rounds are under way that nobody is at any more.
 func (r *Ring) takeUp(m *Snapshot) {
 	r.version, r.next = m.Version, m.Version+int64(len(m.Rounds))
 	for _, k := range m.Rounds {
@@ -149,15 +149,15 @@ func (r *Ring) takeUp(m *Snapshot) {
 		}
 		for i := range k.Spans {
 			rd.total += int64(rd.whole(i))
-			a := &r.accounts[k.Members[i]]
+			a := &r.states[k.Members[i]]
 			a.most = max(a.most, rd.whole(i))
 			rd.norm2[i] = math.NaN()
 		}
 		r.rounds = append(r.rounds, rd)
 	}
-	for _, e := range m.Errands {
-		r.accounts[e.Worker].most = max(r.accounts[e.Worker].most, e.Span.Count)
-		r.errands[e.Worker] = errand{Span: e.Span, basis: e.Basis, norm2: math.NaN(), read: e.Read}
+	for _, e := range m.RiderBatches {
+		r.states[e.Worker].most = max(r.states[e.Worker].most, e.Span.Count)
+		r.riderBatches[e.Worker] = riderBatch{Span: e.Span, basis: e.Basis, norm2: math.NaN(), read: e.Read}
 	}
 }
 
@@ -170,7 +170,7 @@ func (r *Ring) told(ts []wire.Tally) {
 			if r.behind(&t) != nil {
 				continue
 			}
-			r.rounds[i].tally = t
+			r.rounds[i].totals = t
 			for k, g := range t.Carried {
 				behind := int64(1)
 				if len(t.Behind) > 0 {
@@ -187,24 +187,24 @@ func (r *Ring) told(ts []wire.Tally) {
 // parameters of its gradient.
 func (r *Ring) recall(rd *ringRound, g wire.Gradient, basis int64) {
 	count := int(math.Round(float64(g.Weight) * float64(max(rd.of, 1))))
-	if e, ok := r.errands[g.Worker]; ok && e.Start == g.Step || count < 1 || g.Step < 0 || g.Worker < 0 || int(g.Worker) >= len(r.accounts) {
+	if e, ok := r.riderBatches[g.Worker]; ok && e.Start == g.Step || count < 1 || g.Step < 0 || g.Worker < 0 || int(g.Worker) >= len(r.states) {
 		return
 	}
 	if _, ok := rd.recalled[g.Worker]; ok {
 		return
 	}
 	if rd.recalled == nil {
-		rd.recalled = map[star.Worker]errand{}
+		rd.recalled = map[star.Worker]riderBatch{}
 	}
 	s := Span{g.Step, count}
-	for w, e := range r.errands {
+	for w, e := range r.riderBatches {
 		if e.Start < s.Start+int64(s.Count) && s.Start < e.Start+int64(e.Count) {
-			delete(r.errands, w)
+			delete(r.riderBatches, w)
 			r.redo(e.Span) // what of it is not in s
 		}
 	}
 	r.claim(s)
-	rd.recalled[g.Worker] = errand{Span: s, basis: max(basis, 0), norm2: math.NaN(), read: r.used}
+	rd.recalled[g.Worker] = riderBatch{Span: s, basis: max(basis, 0), norm2: math.NaN(), read: r.used}
 }
 
 // regroup has a ring formed by those who have come, of whom some have parameters.
@@ -215,5 +215,5 @@ func (r *Ring) regroup(with []star.Worker) []Ready {
 	return r.out
 }
 
-// GenerationsOf is the number before that of the first ring of a reign. Rings of different reigns have different numbers.
+// GenerationsOf is the number before that of the first ring of a term. Rings of different terms have different numbers.
 func GenerationsOf(term int64) int64 { return term << 20 }

@@ -19,10 +19,10 @@ import (
 	"star/transport"
 )
 
-// landing is where the children of a worker in a tree come: it takes their bundles and
+// childRelay is where the children of a worker in a tree come: it takes their bundles and
 // sends them parameters, beside the worker's own work. What it sends are the worker's own
 // parameters, where they lie, so it sends only between show and hide.
-type landing struct {
+type childRelay struct {
 	addr   string
 	log    *slog.Logger
 	stop   context.CancelFunc
@@ -67,8 +67,8 @@ type bundle struct {
 	vec []float32
 }
 
-// newLanding listens, and counts the connections with all others. It is of use after begin.
-func newLanding(job *member.Job, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*landing, error) {
+// newChildRelay listens, and counts the connections with all others. It is of use after begin.
+func newChildRelay(job *member.Job, tcp *transport.TCP, all *process.Links, log *slog.Logger) (*childRelay, error) {
 	addr, err := process.ListenAddress(job)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func newLanding(job *member.Job, tcp *transport.TCP, all *process.Links, log *sl
 		return nil, job.Invalid("listen", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	d := &landing{
+	d := &childRelay{
 		addr: l.Addr(), log: log, stop: stop, version: -1,
 		turned: make(chan struct{}), bundles: map[transport.Child]*bundle{}, news: make(chan struct{}, 1),
 	}
@@ -102,19 +102,19 @@ func newLanding(job *member.Job, tcp *transport.TCP, all *process.Links, log *sl
 }
 
 // begin says which vector children get.
-func (d *landing) begin(params []float32) {
+func (d *childRelay) begin(params []float32) {
 	d.state.Lock()
 	defer d.state.Unlock()
 	d.params = params
 }
 
-func (d *landing) close() {
+func (d *childRelay) close() {
 	d.stop()
 	d.served.Wait()
 }
 
 // show lets children have the parameters, which stay as they are until hide.
-func (d *landing) show(version int64) {
+func (d *childRelay) show(version int64) {
 	d.state.Lock()
 	d.version = version
 	d.state.Unlock()
@@ -127,7 +127,7 @@ func (d *landing) show(version int64) {
 
 // hide ends a show. Whoever is still being sent parameters is nobody's child any more
 // (ours have answered with gradients): it has to look for them elsewhere.
-func (d *landing) hide() {
+func (d *childRelay) hide() {
 	d.hangUp(func(g *guest) bool { return g.sending })
 	d.state.Lock()
 	d.version = -1
@@ -135,9 +135,9 @@ func (d *landing) hide() {
 }
 
 // expel hangs up on a child that is gone.
-func (d *landing) expel(w star.Worker) { d.hangUp(func(g *guest) bool { return g.rank == w }) }
+func (d *childRelay) expel(w star.Worker) { d.hangUp(func(g *guest) bool { return g.rank == w }) }
 
-func (d *landing) hangUp(on func(g *guest) bool) {
+func (d *childRelay) hangUp(on func(g *guest) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range d.guests {
@@ -148,7 +148,7 @@ func (d *landing) hangUp(on func(g *guest) bool) {
 }
 
 // expect says whose gradients are due from now on, and what may be in them. What came for others is void.
-func (d *landing) expect(children []transport.Child, below []transport.Below) {
+func (d *childRelay) expect(children []transport.Child, below []transport.Below) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c, b := range d.bundles {
@@ -164,7 +164,7 @@ func (d *landing) expect(children []transport.Child, below []transport.Below) {
 
 // wanted says whether the gradient of c is due and not there. A child may be released a moment before its parent is: then it waits
 // until that has heard of it.
-func (d *landing) wanted(ctx context.Context, c transport.Child, size int) (bool, error) {
+func (d *childRelay) wanted(ctx context.Context, c transport.Child, size int) (bool, error) {
 	patience := time.NewTimer(treeStall(size))
 	defer patience.Stop()
 	for {
@@ -194,7 +194,7 @@ func (g *guest) poke() {
 }
 
 // enter takes in a connection.
-func (d *landing) enter(g *guest) {
+func (d *childRelay) enter(g *guest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, out := 0, -1
@@ -214,7 +214,7 @@ func (d *landing) enter(g *guest) {
 }
 
 // serve is the life of a child's connection.
-func (d *landing) serve(ctx context.Context, end context.CancelFunc, c transport.Conn, w star.Worker) error {
+func (d *childRelay) serve(ctx context.Context, end context.CancelFunc, c transport.Conn, w star.Worker) error {
 	defer c.Close()
 	c.SetWriteDeadline(time.Now().Add(treeStall(0)))
 	if err := transport.Send(c, transport.Welcome{Rank: int(w)}, nil); err != nil {
@@ -263,7 +263,7 @@ func (d *landing) serve(ctx context.Context, end context.CancelFunc, c transport
 
 // receive takes in a bundle, and says that it did. One that came already, or too late, changes nothing: it was sent again because the
 // child could not know that.
-func (d *landing) receive(ctx context.Context, g *guest, m transport.Bundle, size int64) error {
+func (d *childRelay) receive(ctx context.Context, g *guest, m transport.Bundle, size int64) error {
 	n := len(d.params)
 	switch w := g.rank; {
 	case m.Worker != w || size != int64(4*n) || size == 0:
@@ -308,7 +308,7 @@ func (d *landing) receive(ctx context.Context, g *guest, m transport.Bundle, siz
 
 // claims says what is wrong with what a bundle of a child that is due says to be in it. Such a child is not waited for, nor is one whose gradient is not finite: the report goes without
 // it, and the coordinator has everybody below it push their own.
-func (d *landing) claims(m transport.Bundle) error {
+func (d *childRelay) claims(m transport.Bundle) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.below == nil { // an older coordinator
@@ -324,7 +324,7 @@ func (d *landing) claims(m transport.Bundle) error {
 }
 
 // put keeps a bundle if it is due still.
-func (d *landing) put(c transport.Child, b *bundle) {
+func (d *childRelay) put(c transport.Child, b *bundle) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.bundles[c] != nil || !slices.Contains(d.due, c) {
@@ -337,7 +337,7 @@ func (d *landing) put(c transport.Child, b *bundle) {
 }
 
 // keep keeps a bundle; one without a vector is none that counts. The caller holds d.mu.
-func (d *landing) keep(c transport.Child, b *bundle) {
+func (d *childRelay) keep(c transport.Child, b *bundle) {
 	d.bundles[c] = b
 	select {
 	case d.news <- struct{}{}:
@@ -346,7 +346,7 @@ func (d *landing) keep(c transport.Child, b *bundle) {
 }
 
 // send sends a child the parameters when it wants them and they are to be had.
-func (d *landing) send(ctx context.Context, g *guest) {
+func (d *childRelay) send(ctx context.Context, g *guest) {
 	for {
 		select {
 		case <-g.wake:
@@ -360,7 +360,7 @@ func (d *landing) send(ctx context.Context, g *guest) {
 	}
 }
 
-func (d *landing) answer(g *guest) bool {
+func (d *childRelay) answer(g *guest) bool {
 	d.state.RLock()
 	defer d.state.RUnlock()
 	d.mu.Lock()
@@ -381,7 +381,7 @@ func (d *landing) answer(g *guest) bool {
 	return err == nil
 }
 
-func (d *landing) vector() []float32 {
+func (d *childRelay) vector() []float32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n := len(d.spare); n > 0 {
@@ -392,21 +392,21 @@ func (d *landing) vector() []float32 {
 	return make([]float32, len(d.params))
 }
 
-func (d *landing) free(v []float32) {
+func (d *childRelay) free(v []float32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.spare = append(d.spare, v)
 }
 
 // has says whether the bundle of a child is there.
-func (d *landing) has(c transport.Child) bool {
+func (d *childRelay) has(c transport.Child) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.bundles[c] != nil
 }
 
 // take takes the bundle of a child, nil if it is not there. The caller frees its vector.
-func (d *landing) take(c transport.Child) *bundle {
+func (d *childRelay) take(c transport.Child) *bundle {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b := d.bundles[c]

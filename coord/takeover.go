@@ -18,44 +18,44 @@ import (
 // A job may have several processes that can coordinate it (package election). One does; when it is gone, another one takes the job over, with
 // a new Coordinator:
 //
-//	New(Config.Heir) ──► every server with shards stands to us ──► settle ──► workers join ──► start
+//	New(Config.Handover) ──► every server with shards stands to us ──► settle ──► workers join ──► start
 //
 // What it begins with has three sources.
 //
-//   - The Estate: what hardly ever changes, such as the plan and who has which shard. The coordinators agree on it before it is in force
-//     (Office.SetNote).
+//   - The Handover: what hardly ever changes, such as the plan and who has which shard. The coordinators agree on it before it is in force
+//     (LeaderLease.SetNote).
 //   - The Fires that servers have been given (transport.Standing). The last one that any of them has is the end of the history; who lacks
 //     some of them is given them now. All gradients that they name are stored everywhere, because only such are fired.
-//   - The memo that goes with each Fire: which samples are applied after it, and how far workers have come.
+//   - The metadata that goes with each Fire: which samples are applied after it, and how far workers have come.
 //
 // What was released and not fired is handed out again. So every sample counts once, and an update that was made stays made.
 //
 // Why two coordinators never both make an update is said in ps/attach.go and in docs/decisions/0012-who-coordinates.md.
 
-// Office is the right to coordinate the job.
-type Office interface {
-	// Term is that of this reign: higher than that of any before.
+// LeaderLease is the right to coordinate the job.
+type LeaderLease interface {
+	// Term is that of this leadership: higher than that of any before.
 	Term() int64
 
-	// Hold returns when nobody else can hold the office now, or with an error when it is lost.
+	// Hold returns when nobody else can hold the lease now, or with an error when it is lost.
 	Hold() error
 
-	// Over is closed when the office is lost.
+	// Over is closed when the lease is lost.
 	Over() <-chan struct{}
 
 	// Clock is the time by a clock that goes on from one coordinator to the next.
 	Clock() time.Duration
 
-	// SetNote has those who may coordinate agree on what a successor must know. After an error the office is given up.
+	// SetNote has those who may coordinate agree on what a successor must know. After an error the lease is given up.
 	SetNote(note []byte) error
 }
 
-// ErrDeposed says that Run ended because another process coordinates the job now. The job goes on.
-var ErrDeposed = errors.New("another process coordinates the job now")
+// ErrLeaseLost says that Run ended because another process coordinates the job now. The job goes on.
+var ErrLeaseLost = errors.New("another process coordinates the job now")
 
-// Estate is what a successor must know that is not in the Fires.
-type Estate struct {
-	Begun      time.Duration // when the run did, by Office.Clock
+// Handover is what a successor must know that is not in the Fires.
+type Handover struct {
+	Begun      time.Duration // when the run did, by LeaderLease.Clock
 	Trains     time.Duration // since when it trains; 0: shards are assigned, and the training has not begun
 	Generation int64
 	From       Progress // where the training began
@@ -81,8 +81,8 @@ type Estate struct {
 }
 
 // ParseEstate reads what a coordinator has noted.
-func ParseEstate(note []byte) (*Estate, error) {
-	e := new(Estate)
+func ParseHandover(note []byte) (*Handover, error) {
+	e := new(Handover)
 	if err := json.Unmarshal(note, e); err != nil {
 		return nil, fmt.Errorf("coord: what the coordinator before has left: %w", err)
 	}
@@ -93,21 +93,21 @@ func ParseEstate(note []byte) (*Estate, error) {
 }
 
 // succession is what a coordinator that takes over knows until the training goes on.
-type succession struct {
-	estate  *Estate
-	stands  []*standing // by rank of the server
-	settled time.Time   // when all servers stood; zero: some do not
-	seq     int64       // of the last Fire that any server was given
-	memo    engine.Memo
-	steps   []int64         // by worker: the last that anybody may have been released for; -1: nobody has had the rank
-	log     []runlog.Recall // Fires that servers have told of
-	norms   []heard         // by servers that stand already; at most two of each of their shards
-	claims  claims          // of copies
-	came    time.Time       // the first server
-	from    int64           // the last firing that every copy holds
+type takeover struct {
+	handover *Handover
+	reports  []*shardReport // by rank of the server
+	settled  time.Time      // when all servers stood; zero: some do not
+	seq      int64          // of the last Fire that any server was given
+	metadata engine.CommitMetadata
+	steps    []int64         // by worker: the last that anybody may have been released for; -1: nobody has had the rank
+	log      []runlog.Recall // Fires that servers have told of
+	norms    []heard         // by servers that stand already; at most two of each of their shards
+	copies   replicaReports  // of copies
+	came     time.Time       // the first server
+	from     int64           // the last firing that every copy holds
 
-	before []replica.View   // as the coordinator before has left them
-	ring   *engine.RingMemo // all-reduce: the newest that anybody has; nil: nobody has one
+	before []replica.View       // as the coordinator before has left them
+	ring   *engine.RingMetadata // all-reduce: the newest that anybody has; nil: nobody has one
 }
 
 // heard is what a server has said.
@@ -116,14 +116,14 @@ type heard struct {
 	event
 }
 
-// standing is what a server has been given.
-type standing struct {
+// shardReport is what a server has been given.
+type shardReport struct {
 	transport.Standing
 	fires map[int64]recall
 }
 
 // recall is one Fire, as it came.
-type recall struct{ header, memo []byte }
+type recall struct{ header, metadata []byte }
 
 // absentGrace is how long a successor waits for workers that had a part in the job and do not come. Those that are slow come at once, and
 // are waited for.
@@ -131,12 +131,12 @@ const absentGrace = 3 * time.Second
 
 // inherit begins with what the coordinator before has left.
 func (c *Coordinator) inherit() error {
-	e := c.cfg.Heir
+	e := c.cfg.Handover
 	if e == nil {
 		return nil
 	}
 	if e.End != nil {
-		c.heir = &succession{estate: e}
+		c.takeover = &takeover{handover: e}
 		return nil
 	}
 	if e.Ring != (c.cfg.Ring != nil) {
@@ -145,7 +145,7 @@ func (c *Coordinator) inherit() error {
 	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
 		return fmt.Errorf("coord: the plan that was left: %w", err)
 	}
-	c.heir = &succession{estate: e, stands: make([]*standing, len(c.servers))}
+	c.takeover = &takeover{handover: e, reports: make([]*shardReport, len(c.servers))}
 	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
 	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
 	if e.Trains > 0 { // workers have what they need
@@ -160,30 +160,30 @@ func (c *Coordinator) inherit() error {
 		c.hosts[[2]int{owner, shard}] = true
 	}
 	if e.Ring {
-		c.inheritRing()
+		c.takeOverRing()
 	}
-	return c.inheritCopies()
+	return c.takeOverCopies()
 }
 
 // trained says whether the training had begun when the job was taken over.
-func (c *Coordinator) trained() bool { return c.heir != nil && c.heir.estate.Trains > 0 }
+func (c *Coordinator) trained() bool { return c.takeover != nil && c.takeover.handover.Trains > 0 }
 
 // succeeds says whether servers are still to say how far they have come.
-func (c *Coordinator) succeeds() bool {
-	return c.heir != nil && c.heir.settled.IsZero() && c.cfg.Ring == nil
+func (c *Coordinator) settling() bool {
+	return c.takeover != nil && c.takeover.settled.IsZero() && c.cfg.Ring == nil
 }
 
 // reseat takes in a server in a job that has others who may coordinate: one that comes to a new coordinator, or one without shards whose connection
 // had ended. It reports false when it is not for this to decide.
 func (c *Coordinator) reseat(p *peer) bool {
-	if c.cfg.Office == nil || p.rank < 0 || p.rank >= len(c.servers) || c.heir == nil && !c.assigned {
+	if c.cfg.Lease == nil || p.rank < 0 || p.rank >= len(c.servers) || c.takeover == nil && !c.assigned {
 		return false
 	}
 	shards := 0
-	if c.heir != nil {
-		shards = c.heir.estate.Seats[p.rank]
+	if c.takeover != nil {
+		shards = c.takeover.handover.Seats[p.rank]
 	}
-	if c.copies != nil && !c.succeeds() {
+	if c.copies != nil && !c.settling() {
 		shards = 0 // whatever it had others have, or nobody
 	}
 	old := c.servers[p.rank]
@@ -193,7 +193,7 @@ func (c *Coordinator) reseat(p *peer) bool {
 		return true
 	case shards > 0 && fresh && c.trained():
 		return false
-	case !c.succeeds() && (shards > 0 || old != nil && old.hello.Shards > 0):
+	case !c.settling() && (shards > 0 || old != nil && old.hello.Shards > 0):
 		return false
 	case old != nil && old != p && !old.gone:
 		old.hangUp()
@@ -218,8 +218,8 @@ func (c *Coordinator) reseat(p *peer) bool {
 	c.send(p, func() error {
 		return transport.Send(p.conn, transport.Assign{Shards: own, Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
 	})
-	if c.succeeds() && shards > 0 {
-		c.heir.stands[p.rank] = &standing{}
+	if c.settling() && shards > 0 {
+		c.takeover.reports[p.rank] = &shardReport{}
 		if err := c.settle(); err != nil {
 			c.sick = err
 		}
@@ -227,12 +227,12 @@ func (c *Coordinator) reseat(p *peer) bool {
 	return true
 }
 
-// term is that of this reign; 0 where nobody else can coordinate.
+// term is that of this leadership; 0 where nobody else can coordinate.
 func (c *Coordinator) term() int64 {
-	if c.cfg.Office == nil {
+	if c.cfg.Lease == nil {
 		return 0
 	}
-	return c.cfg.Office.Term()
+	return c.cfg.Lease.Term()
 }
 
 // stood takes in what a server has been given.
@@ -241,14 +241,14 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 		return c.drop(p, fmt.Errorf("it stands to a coordinator of term %d, not %d", m.Term, c.term()))
 	}
 	p.unsaid = false
-	if c.copies != nil && !c.succeeds() {
+	if c.copies != nil && !c.settling() {
 		c.forgetExtras(p, m)
 		return nil
 	}
-	if !c.succeeds() || p.hello.Shards == 0 {
+	if !c.settling() || p.hello.Shards == 0 {
 		return nil
 	}
-	st := &standing{Standing: m, fires: map[int64]recall{}}
+	st := &shardReport{Standing: m, fires: map[int64]recall{}}
 	for len(list) > 0 {
 		header, note, rest, err := transport.CutFrame(list)
 		if err != nil {
@@ -265,7 +265,7 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 		if err := c.claimed(p, m); err != nil {
 			return err
 		}
-		c.heir.stands[p.rank] = st
+		c.takeover.reports[p.rank] = st
 		return c.settle()
 	}
 	for _, s := range m.Shards {
@@ -279,16 +279,16 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 	for _, s := range m.Shards {
 		c.ready[s.Shard] = s.Version >= 0
 	}
-	c.heir.stands[p.rank] = st
+	c.takeover.reports[p.rank] = st
 	return c.settle()
 }
 
 // settle brings all servers to the same end of the history, once all with shards stand to us.
 func (c *Coordinator) settle() error {
-	h := c.heir
+	h := c.takeover
 	all := map[int64]recall{}
-	for rank := range h.estate.Seats {
-		st := h.stands[rank]
+	for rank := range h.handover.Seats {
+		st := h.reports[rank]
 		if rank >= len(c.servers) || st == nil || c.servers[rank] == nil || c.servers[rank].gone {
 			if c.goesWithout(rank) {
 				continue
@@ -317,17 +317,19 @@ func (c *Coordinator) settle() error {
 			return err
 		}
 	}
-	for rank := range h.estate.Seats {
+	for rank := range h.handover.Seats {
 		if c.copies != nil {
 			break
 		}
 		p := c.servers[rank]
-		for seq := h.stands[rank].Seq + 1; seq <= h.seq; seq++ {
+		for seq := h.reports[rank].Seq + 1; seq <= h.seq; seq++ {
 			f, ok := all[seq]
 			if !ok {
 				return &Error{exitLost, fmt.Sprintf("server %d lacks fire %d, which no other knows any more. Resume from a checkpoint", rank, seq)}
 			}
-			c.send(p, func() error { return p.conn.WriteFrame(transport.KindFire, f.header, f.memo, transport.Sum(f.memo)) })
+			c.send(p, func() error {
+				return p.conn.WriteFrame(transport.KindFire, f.header, f.metadata, transport.Sum(f.metadata))
+			})
 		}
 	}
 	if err := c.decide(asked); err != nil {
@@ -345,9 +347,9 @@ func (c *Coordinator) settle() error {
 			c.servers[rank] = c.nobody(rank)
 		}
 	}
-	c.cfg.Resume = h.memo.Progress
+	c.cfg.Resume = h.metadata.Progress
 	h.settled, c.assigned, c.progress = time.Now(), true, time.Now()
-	c.log.Info("every server stands to this coordinator", "term", c.term(), "fires", h.seq, "version", h.memo.Version, "samples", h.memo.Samples)
+	c.log.Info("every server stands to this coordinator", "term", c.term(), "fires", h.seq, "version", h.metadata.Version, "samples", h.metadata.Samples)
 	for _, w := range c.workers {
 		if w != nil {
 			c.welcome(w)
@@ -357,28 +359,28 @@ func (c *Coordinator) settle() error {
 	return nil
 }
 
-// recall finds the end of the history: the last Fire with a memo, of all that any server tells of.
+// recall finds the end of the history: the last Fire with metadata, of all that any server tells of.
 func (c *Coordinator) recall(all map[int64]recall) error {
-	h := c.heir
-	last := int64(0) // of the memos
-	h.memo = engine.Memo{Snapshot: engine.Snapshot{Progress: h.estate.From}}
+	h := c.takeover
+	last := int64(0) // of the metadata
+	h.metadata = engine.CommitMetadata{Snapshot: engine.Snapshot{Progress: h.handover.From}}
 	for seq := h.seq; seq > 0 && last == 0; seq-- {
 		f, ok := all[seq]
 		if !ok {
 			return &Error{exitLost, fmt.Sprintf("no server knows any more what fire %d was, of %d: what is applied is not known. Resume from a checkpoint", seq, h.seq)}
 		}
-		if len(f.memo) == 0 {
+		if len(f.metadata) == 0 {
 			continue
 		}
 		var err error
-		if h.memo, err = engine.ParseMemo(f.memo); err != nil {
+		if h.metadata, err = engine.ParseCommitMetadata(f.metadata); err != nil {
 			return &Error{exitDisagree, fmt.Sprintf("fire %d: %v", seq, err)}
 		}
 		last = seq
 	}
 	h.steps = make([]int64, c.cfg.Workers)
 	for w := range h.steps {
-		h.steps[w] = max(engine.StepOf(h.memo.Steps, w), engine.StepOf(h.estate.Steps, w)) // who came after the last Fire is in no memo
+		h.steps[w] = max(engine.StepOf(h.metadata.Steps, w), engine.StepOf(h.handover.Steps, w)) // who came after the last Fire is in no metadata
 	}
 	return nil
 }
@@ -391,7 +393,7 @@ func (c *Coordinator) nobody(rank int) *peer {
 // recalled is the line of a Fire that servers tell of, and the coordinator before may not have written. It reports false for one of no update.
 func recalled(f recall) (line runlog.Recall, ok bool) {
 	m, err := transport.ParseFire(f.header)
-	note, noteErr := engine.ParseMemo(f.memo)
+	note, noteErr := engine.ParseCommitMetadata(f.metadata)
 	if err != nil || noteErr != nil || len(m.Gradients) == 0 {
 		return line, false
 	}
@@ -412,8 +414,8 @@ func recalled(f recall) (line runlog.Recall, ok bool) {
 
 // gathered says whether a training that was taken over can go on: everybody who had a part in it is there again, or was waited for.
 func (c *Coordinator) gathered() bool {
-	h := c.heir
-	if c.succeeds() {
+	h := c.takeover
+	if c.settling() {
 		return false
 	}
 	if c.cfg.Ring != nil && !c.ringGathers() {
@@ -426,7 +428,7 @@ func (c *Coordinator) gathered() bool {
 			n++
 		case p != nil:
 			return false // on its way
-		case slices.Contains(h.estate.Workers, star.Worker(w)) && time.Since(h.settled) < absentGrace:
+		case slices.Contains(h.handover.Workers, star.Worker(w)) && time.Since(h.settled) < absentGrace:
 			return false
 		}
 	}
@@ -434,80 +436,80 @@ func (c *Coordinator) gathered() bool {
 }
 
 // after is from what the engine goes on where the one before has left off.
-func (h *succession) after() *engine.Snapshot {
-	s := h.memo.Snapshot
+func (h *takeover) after() *engine.Snapshot {
+	s := h.metadata.Snapshot
 	s.Seq, s.Steps = h.seq, h.steps
 	return &s
 }
 
 // resumeLog writes what a successor's log begins with.
 func (c *Coordinator) resumeLog() {
-	h, now := c.heir, c.engine.State()
+	h, now := c.takeover, c.engine.State()
 	for i := range h.log {
 		c.cfg.RunLog.Write(c.elapsed(), h.log[i])
 	}
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Version: now.Version, Seq: h.seq, Samples: now.Used,
 		Waited: runlog.SecondsOf(time.Since(h.settled))})
-	c.stats.updates = now.Version - h.estate.From.Version
-	c.stats.begin(c.when(h.estate.Trains), h.estate.From.Samples)
+	c.stats.updates = now.Version - h.handover.From.Version
+	c.stats.begin(c.when(h.handover.Trains), h.handover.From.Samples)
 	h.log = nil
 }
 
-// when is the moment that another coordinator has noted by the office's clock.
+// when is the moment that another coordinator has noted by the lease's clock.
 func (c *Coordinator) when(noted time.Duration) time.Time {
-	return time.Now().Add(-max(0, c.cfg.Office.Clock()-noted))
+	return time.Now().Add(-max(0, c.cfg.Lease.Clock()-noted))
 }
 
-// bequeath has a successor know of a change before it is in force. It reports false when the office is lost.
-func (c *Coordinator) bequeath(change func(e *Estate)) bool {
-	if c.cfg.Office == nil {
+// persistHandover has a successor know of a change before it is in force. It reports false when the lease is lost.
+func (c *Coordinator) persistHandover(change func(e *Handover)) bool {
+	if c.cfg.Lease == nil {
 		return true
 	}
-	if c.deposed != nil {
+	if c.leaseLost != nil {
 		return false
 	}
-	change(&c.estate)
-	text, err := json.Marshal(&c.estate)
+	change(&c.handover)
+	text, err := json.Marshal(&c.handover)
 	if err == nil {
-		err = c.cfg.Office.SetNote(text)
+		err = c.cfg.Lease.SetNote(text)
 	}
 	if err != nil {
-		c.deposed = fmt.Errorf("%w: %w", ErrDeposed, err)
+		c.leaseLost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
 		return false
 	}
 	return true
 }
 
-// found makes the estate when shards are assigned (there is no engine yet), and when the training begins or goes on.
+// found makes the handover when shards are assigned (there is no engine yet), and when the training begins or goes on.
 func (c *Coordinator) found() bool {
-	if c.cfg.Office == nil {
+	if c.cfg.Lease == nil {
 		return true
 	}
-	e := Estate{
-		Begun: c.cfg.Office.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
+	e := Handover{
+		Begun: c.cfg.Lease.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
 		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Buffers: c.hello.Buffers, Enrolment: *c.enrolled,
 		Shards: c.shards, Owner: c.owner, Ring: c.cfg.Ring != nil, Key: c.key,
 	}
-	if h := c.heir; h != nil {
-		e = *h.estate
+	if h := c.takeover; h != nil {
+		e = *h.handover
 	}
 	if c.engine != nil {
 		e.Limit, e.Plan, e.Grows = c.engine.State().Limit, c.engine.Plan(), c.auto != nil
 		if e.Trains == 0 {
-			e.Trains = max(c.cfg.Office.Clock(), 1)
+			e.Trains = max(c.cfg.Lease.Clock(), 1)
 		}
 	}
 	c.seats(&e)
 	e.enlist(c.engine)
-	c.estate = e
-	return c.bequeath(func(*Estate) {})
+	c.handover = e
+	return c.persistHandover(func(*Handover) {})
 }
 
 // enlisted has a successor know who has a part in the job.
-func (c *Coordinator) enlisted() { c.bequeath(func(e *Estate) { e.enlist(c.engine) }) }
+func (c *Coordinator) enlisted() { c.persistHandover(func(e *Handover) { e.enlist(c.engine) }) }
 
 // enlist notes who has a part in the job, and which step is not to be used again. g is nil before the training begins.
-func (e *Estate) enlist(g engine.Engine) {
+func (e *Handover) enlist(g engine.Engine) {
 	e.Workers, e.Steps = nil, nil
 	if g == nil {
 		return
@@ -520,29 +522,29 @@ func (e *Estate) enlist(g engine.Engine) {
 	}
 }
 
-// may says whether an order may be given: it waits until nobody else holds the office.
+// may says whether an order may be given: it waits until nobody else holds the lease.
 func (c *Coordinator) may() bool {
-	if c.cfg.Office == nil {
+	if c.cfg.Lease == nil {
 		return true
 	}
-	if c.deposed == nil {
-		if err := c.cfg.Office.Hold(); err != nil {
-			c.deposed = fmt.Errorf("%w: %w", ErrDeposed, err)
+	if c.leaseLost == nil {
+		if err := c.cfg.Lease.Hold(); err != nil {
+			c.leaseLost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
 		}
 	}
-	return c.deposed == nil
+	return c.leaseLost == nil
 }
 
 // over is closed when somebody else coordinates.
 func (c *Coordinator) over() <-chan struct{} {
-	if c.cfg.Office == nil {
+	if c.cfg.Lease == nil {
 		return nil
 	}
-	return c.cfg.Office.Over()
+	return c.cfg.Lease.Over()
 }
 
-// abdicate ends every connection without a word: the members look for who coordinates now.
-func (c *Coordinator) abdicate(why error) {
+// stepDown ends every connection without a word: the members look for who coordinates now.
+func (c *Coordinator) stepDown(why error) {
 	c.log.Warn("this process does not coordinate the job any more", "term", c.term(), "reason", why)
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Over: true})
 	c.hangUp()

@@ -21,7 +21,7 @@ func TestHostileRiders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := newDoor(l, tcp.Config, "job", slog.New(slog.DiscardHandler))
+	d := newRiderRelay(l, tcp.Config, "job", slog.New(slog.DiscardHandler))
 	defer d.close()
 	d.begin(make([]float32, n))
 	d.change(3, func() {})

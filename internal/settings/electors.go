@@ -9,7 +9,7 @@ import (
 const MostCoordinators = 9
 
 // Council is how many processes star run starts that may coordinate; 0: only star-ps 0 may.
-func (j *Job) Council() int {
+func (j *Job) Electors() int {
 	if len(j.Coordinators) != 1 {
 		return 0
 	}
@@ -23,7 +23,7 @@ func (j *Job) validateCoordinators(bad func(name, format string, a ...any) error
 	case n == 0:
 		return nil
 	case j.role == ForRun && n == 1:
-		if k := j.Council(); k < 3 || k > MostCoordinators {
+		if k := j.Electors(); k < 3 || k > MostCoordinators {
 			return bad("coordinators", "want how many processes may coordinate, 3 to %d", MostCoordinators)
 		}
 		return nil

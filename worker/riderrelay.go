@@ -15,9 +15,9 @@ import (
 	"star/transport"
 )
 
-// door is where riders come: it takes their gradients and sends them parameters, beside
+// riderRelay is where riders come: it takes their gradients and sends them parameters, beside
 // the work of the ring member that carries them.
-type door struct {
+type riderRelay struct {
 	addr   string
 	log    *slog.Logger
 	stop   context.CancelFunc
@@ -54,10 +54,10 @@ type riderGrad struct {
 	vec            []float32
 }
 
-// newDoor serves l. It is of use after begin.
-func newDoor(l transport.Listener, cfg transport.Config, job string, log *slog.Logger) *door {
+// newRiderRelay serves l. It is of use after begin.
+func newRiderRelay(l transport.Listener, cfg transport.Config, job string, log *slog.Logger) *riderRelay {
 	ctx, stop := context.WithCancel(context.Background())
-	d := &door{addr: l.Addr(), log: log, stop: stop, version: -1, seats: map[star.Worker]*seat{}, news: make(chan struct{}, 1)}
+	d := &riderRelay{addr: l.Addr(), log: log, stop: stop, version: -1, seats: map[star.Worker]*seat{}, news: make(chan struct{}, 1)}
 	cfg.Log = log
 	d.served.Go(func() {
 		transport.Serve(ctx, l, cfg, func(c transport.Conn, h transport.Hello, _ []byte) {
@@ -75,19 +75,19 @@ func newDoor(l transport.Listener, cfg transport.Config, job string, log *slog.L
 }
 
 // begin says which vector riders get.
-func (d *door) begin(params []float32) {
+func (d *riderRelay) begin(params []float32) {
 	d.state.Lock()
 	defer d.state.Unlock()
 	d.params = params
 }
 
-func (d *door) close() {
+func (d *riderRelay) close() {
 	d.stop()
 	d.served.Wait()
 }
 
 // change changes the parameters while nobody reads them.
-func (d *door) change(version int64, f func()) {
+func (d *riderRelay) change(version int64, f func()) {
 	d.state.Lock()
 	f()
 	first := d.version < 0
@@ -111,7 +111,7 @@ func (s *seat) poke() {
 
 // admit takes up another ring: what riders sent for earlier ones is void. They send it
 // again, if it was not carried.
-func (d *door) admit(ring transport.Ring, me star.Worker) {
+func (d *riderRelay) admit(ring transport.Ring, me star.Worker) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.generation, d.of = ring.Generation, ring.Of
@@ -130,7 +130,7 @@ func (d *door) admit(ring transport.Ring, me star.Worker) {
 }
 
 // serve is the life of a rider's connection.
-func (d *door) serve(c transport.Conn, w star.Worker) error {
+func (d *riderRelay) serve(c transport.Conn, w star.Worker) error {
 	defer c.Close()
 	c.SetWriteDeadline(time.Now().Add(riderStall(0)))
 	if err := transport.Send(c, transport.Welcome{Rank: int(w)}, nil); err != nil {
@@ -206,7 +206,7 @@ func riderStall(elements int) time.Duration {
 }
 
 // send sends a rider the parameters as they are, when somebody wants that.
-func (d *door) send(c transport.Conn, s *seat, done <-chan struct{}) {
+func (d *riderRelay) send(c transport.Conn, s *seat, done <-chan struct{}) {
 	var buf []float32
 	for {
 		select {
@@ -233,7 +233,7 @@ func (d *door) send(c transport.Conn, s *seat, done <-chan struct{}) {
 
 // weighs says what is wrong with a gradient that would weigh more than a round of all workers, or is of parameters that nobody has yet: its weight in the
 // update is what its rider says of it.
-func (d *door) weighs(m transport.Push) error {
+func (d *riderRelay) weighs(m transport.Push) error {
 	d.state.RLock()
 	version := d.version
 	d.state.RUnlock()
@@ -249,7 +249,7 @@ func (d *door) weighs(m transport.Push) error {
 	return nil
 }
 
-func (d *door) vector() []float32 {
+func (d *riderRelay) vector() []float32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n := len(d.spare); n > 0 {
@@ -261,13 +261,13 @@ func (d *door) vector() []float32 {
 }
 
 // free takes back the memory of a gradient.
-func (d *door) free(g *riderGrad) {
+func (d *riderRelay) free(g *riderGrad) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.spare = append(d.spare, g.vec)
 }
 
-func (d *door) put(s *seat, g *riderGrad) {
+func (d *riderRelay) put(s *seat, g *riderGrad) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if g.generation < d.generation || g.generation == s.generation && g.Step == s.seen {
@@ -286,7 +286,7 @@ func (d *door) put(s *seat, g *riderGrad) {
 
 // take takes a rider's gradient, waiting for it until the deadline, and only while it
 // still rides. The caller frees it.
-func (d *door) take(ctx context.Context, w star.Worker, deadline time.Time, rides func() bool) (g *riderGrad, ok bool, err error) {
+func (d *riderRelay) take(ctx context.Context, w star.Worker, deadline time.Time, rides func() bool) (g *riderGrad, ok bool, err error) {
 	for {
 		d.mu.Lock()
 		if s := d.seats[w]; s != nil && s.grad != nil && s.grad.generation == d.generation {
@@ -312,7 +312,7 @@ func (d *door) take(ctx context.Context, w star.Worker, deadline time.Time, ride
 }
 
 // answer has the parameters sent to the riders of a round, whose own member we are.
-func (d *door) answer(t transport.Tally) {
+func (d *riderRelay) answer(t transport.Tally) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, gs := range [2][]transport.Gradient{t.Carried, t.Dropped} {

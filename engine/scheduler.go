@@ -29,9 +29,9 @@ func (s Scale) Valid() bool {
 	return s == "" || s == ScaleRound || s == ScaleFiring || s == ScaleDamped
 }
 
-// ledger is what both engines keep: the plan, the cursor of the sample stream, the account of every worker, and
+// scheduler is what both engines keep: the plan, the cursor of the sample stream, the state of every worker, and
 // what was made of its samples.
-type ledger struct {
+type scheduler struct {
 	plan  modes.Plan
 	batch int  // samples of one worker in one iteration, where the plan has no shares
 	halts bool // who is too late for an update is to stop computing for it
@@ -45,26 +45,26 @@ type ledger struct {
 
 	haste haste // of queues
 
-	accounts  []account
+	states    []workerState
 	staleness map[int64]int64 // updates between read and applied, over all gradients
 
 	out  []Ready   // reused
 	kept *Progress // what the checkpoint that was begun last must remember; nil: it is not known yet
 }
 
-// account is what the ledger knows of one worker.
-type account struct {
+// account is what the scheduler knows of one worker.
+type workerState struct {
 	live    bool // a member of the job
 	counted bool // the barrier counts on it
 	parked  bool // has no batch: waits for the end
-	stopped bool // parked only until the slowest has caught up (Plan.Ahead)
+	stopped bool // parked only until the slowest has caught up (Plan.MaxLead)
 	arrived bool // its Arrive for the present step is in
 	waiting bool // its gradient is complete and not yet fired
 	dropped bool // its last gradient was thrown away, and it was not told yet
 	step    int64
 	stored  []bool
 	nstored int
-	bank    []deposit // gradients that are kept while it goes on (modes.Group.Again), oldest first
+	bank    []deposit // gradients that are kept while it goes on (modes.Group.NonBlocking), oldest first
 
 	batch
 	measured
@@ -109,10 +109,10 @@ type measured struct {
 
 // reporting is a worker's place in a tree.
 type reporting struct {
-	crew  *crew       // with whom it reports; nil: alone
-	up    star.Worker // its parent there, or modes.Direct
-	led   bool        // its last report was its own: the shards send it the parameters
-	ghost bool        // gone, but what it computed may be in the report of its crew
+	group *reportGroup // with whom it reports; nil: alone
+	up    star.Worker  // its parent there, or modes.Direct
+	led   bool         // its last report was its own: the shards send it the parameters
+	ghost bool         // gone, but what it computed may be in the report of its group
 }
 
 // deposit is a gradient that shards hold, for an update to come.
@@ -125,10 +125,10 @@ type deposit struct {
 }
 
 // perStep is the samples of the present gradient, or of each step that it is made of.
-func (a *account) perStep() float64 { return float64(a.used) / float64(max(1, a.local)) }
+func (a *workerState) perStep() float64 { return float64(a.used) / float64(max(1, a.local)) }
 
 // lacking lists the shards that do not hold the present gradient.
-func (a *account) lacking() []int {
+func (a *workerState) lacking() []int {
 	var at []int
 	for s, ok := range a.stored {
 		if !ok {
@@ -152,12 +152,12 @@ type glance struct {
 const farthest = 2
 
 // see notes a gradient that has arrived.
-func (a *account) see(step int64, samples int, basis, read int64) {
+func (a *workerState) see(step int64, samples int, basis, read int64) {
 	a.prior, a.last = a.last, glance{a.norm2, samples, step, basis, read}
 }
 
 // pair makes an update of the last two gradients, if their worker has told how they differ.
-func (a *account) pair(applied, round int64) (u pgns.Update, ok bool) {
+func (a *workerState) pair(applied, round int64) (u pgns.Update, ok bool) {
 	round = max(round, 1)
 	if !(a.change >= 0) || a.prior.samples < 1 || a.last.step != a.prior.step+1 || a.last.read-a.prior.read > farthest*round {
 		return u, false
@@ -171,7 +171,7 @@ func (a *account) pair(applied, round int64) (u pgns.Update, ok bool) {
 }
 
 // take is the next piece of the stream, of at most n samples.
-func (l *ledger) take(n int) (Span, bool) {
+func (l *scheduler) take(n int) (Span, bool) {
 	if len(l.redo) > 0 {
 		s := &l.redo[0]
 		got := Span{s.Start, min(n, s.Count)}
@@ -193,10 +193,10 @@ func (l *ledger) take(n int) (Span, bool) {
 // round is the samples of one iteration of all live workers: B of the rule.
 // Workers that only wait for the end count, those that are gone do not, unless what they
 // computed is in a report that is still to be applied.
-func (l *ledger) round() int64 {
+func (l *scheduler) round() int64 {
 	var b int64
-	for w := range l.accounts {
-		if l.accounts[w].live || l.accounts[w].ghost {
+	for w := range l.states {
+		if l.states[w].live || l.states[w].ghost {
 			b += int64(l.plan.Share(star.Worker(w), l.batch))
 		}
 	}
@@ -204,10 +204,10 @@ func (l *ledger) round() int64 {
 }
 
 // live counts the members.
-func (l *ledger) live() int {
+func (l *scheduler) live() int {
 	n := 0
-	for i := range l.accounts {
-		if l.accounts[i].live {
+	for i := range l.states {
+		if l.states[i].live {
 			n++
 		}
 	}
@@ -218,7 +218,7 @@ func (l *ledger) live() int {
 const leased = 3
 
 // left is how many samples are to be handed out.
-func (l *ledger) left() int64 {
+func (l *scheduler) left() int64 {
 	n := l.limit - l.cursor
 	for _, s := range l.redo {
 		n += int64(s.Count)
@@ -227,7 +227,7 @@ func (l *ledger) left() int64 {
 }
 
 // lease takes from the stream what the next of so many workers without a lease may compute in this round, at most so many samples.
-func (l *ledger) lease(most, workers int) (pieces []wire.Piece) {
+func (l *scheduler) lease(most, workers int) (pieces []wire.Piece) {
 	// Towards the end there is not as much for everybody.
 	if n, left := int64(max(workers, 1)), l.left(); left < n*int64(most) {
 		most = int(max((left+n-1)/n, 1))
@@ -248,7 +248,7 @@ func (l *ledger) lease(most, workers int) (pieces []wire.Piece) {
 }
 
 // spans are the samples of a worker's present batch.
-func (a *account) spans() []Span {
+func (a *workerState) spans() []Span {
 	out := []Span{{a.start, a.count}}
 	for _, p := range a.more {
 		out = append(out, Span(p))
@@ -257,7 +257,7 @@ func (a *account) spans() []Span {
 }
 
 // beyond are those of the first so many samples of its batch that do not follow on its start.
-func (a *account) beyond(samples int) []Span {
+func (a *workerState) beyond(samples int) []Span {
 	if len(a.more) == 0 {
 		return nil
 	}
@@ -266,7 +266,7 @@ func (a *account) beyond(samples int) []Span {
 }
 
 // whole is how many they are.
-func (a *account) whole() int {
+func (a *workerState) whole() int {
 	n := a.count
 	for _, p := range a.more {
 		n += p.Count
@@ -275,7 +275,7 @@ func (a *account) whole() int {
 }
 
 // claim takes a piece out of what is to be handed out.
-func (l *ledger) claim(s Span) {
+func (l *scheduler) claim(s Span) {
 	if s.Start >= l.cursor {
 		if s.Start > l.cursor {
 			l.redo = append(l.redo, Span{l.cursor, int(s.Start - l.cursor)})

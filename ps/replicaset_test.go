@@ -115,13 +115,13 @@ func view(term int64, hs ...*holder) transport.View {
 	return v
 }
 
-// fans runs a test of a fan to the first two of three servers, in fake time.
-func fans(t *testing.T, f func(t *testing.T, f *fan, hs []*holder)) {
+// fans runs a test of a replicaSet to the first two of three servers, in fake time.
+func fans(t *testing.T, f func(t *testing.T, f *replicaSet, hs []*holder)) {
 	synctest.Test(t, func(t *testing.T) {
 		net := new(transport.Pipe)
 		hs := holders(t, net, 3)
 		cfg := LinkConfig{Network: net, Hello: transport.Hello{Job: "j", Rank: 7}, Stall: 10 * time.Second, Log: slog.New(slog.DiscardHandler)}
-		a, err := dialFan(t.Context(), cfg, transport.ShardInfo{}, view(1, hs[0], hs[1]))
+		a, err := dialReplicaSet(t.Context(), cfg, transport.ShardInfo{}, view(1, hs[0], hs[1]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,13 +134,13 @@ func fans(t *testing.T, f func(t *testing.T, f *fan, hs []*holder)) {
 	})
 }
 
-func push(f *fan) error {
+func push(f *replicaSet) error {
 	f.SetWriteDeadline(time.Now().Add(time.Second))
 	return transport.Send(f, transport.Push{Worker: 7}, []byte{1, 2, 3, 4})
 }
 
 // answers is the rank of who answers a question for parameters.
-func answers(f *fan) (int64, error) {
+func answers(f *replicaSet) (int64, error) {
 	if err := f.ask(); err != nil {
 		return -1, err
 	}
@@ -154,7 +154,7 @@ func answers(f *fan) (int64, error) {
 
 // Gradients go to every copy, all else to the primary, and what is read is the primary's.
 func TestFanReachesAllCopies(t *testing.T) {
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		if err := push(f); err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestFanReachesAllCopies(t *testing.T) {
 
 // Without a copy that is not the primary all goes on; without the primary gradients go to the others, and who reads waits for a view that has another one.
 func TestFanLosesCopies(t *testing.T) {
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		hs[1].die()
 		synctest.Wait()
 		for range 2 { // the first may not notice
@@ -186,7 +186,7 @@ func TestFanLosesCopies(t *testing.T) {
 			t.Errorf("server %d answers, %v", who, err)
 		}
 	})
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		hs[0].die()
 		synctest.Wait()
 		hs[1].said()
@@ -238,7 +238,7 @@ func sameWords(a, b string) bool {
 
 // A view that leaves out who is alive ends the connection to it, and who waits for its word hears of that; one whose connection broke is reached again.
 func TestFanTurns(t *testing.T) {
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		if err := push(f); err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func TestFanTurns(t *testing.T) {
 func TestFanOfAServerThatCameBack(t *testing.T) {
 	for name, move := range map[string]bool{"at another address": true, "at the same address": false} {
 		t.Run(name, func(t *testing.T) {
-			fans(t, func(t *testing.T, f *fan, hs []*holder) {
+			fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 				if err := push(f); err != nil {
 					t.Fatal(err)
 				}
@@ -332,7 +332,7 @@ func TestFanOfAServerThatCameBack(t *testing.T) {
 func TestFanConnectsAgain(t *testing.T) {
 	for r, name := range []string{"the primary's", "a follower's"} {
 		t.Run(name, func(t *testing.T) {
-			fans(t, func(t *testing.T, f *fan, hs []*holder) {
+			fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 				if who, err := answers(f); who != 0 || err != nil { // the first frame is read otherwise than others
 					t.Fatalf("server %d answers, %v", who, err)
 				}
@@ -370,8 +370,8 @@ func TestFanConnectsAgain(t *testing.T) {
 						t.Errorf("server %d heard %q", h.Rank, got)
 					}
 				}
-				if len(f.legs) != 2 || len(f.suspects) != 0 {
-					t.Errorf("%d connections, %d are missed", len(f.legs), len(f.suspects))
+				if len(f.conns) != 2 || len(f.suspects) != 0 {
+					t.Errorf("%d connections, %d are missed", len(f.conns), len(f.suspects))
 				}
 				sent, _ := f.Traffic()
 				hs[r].hangUp()
@@ -383,7 +383,7 @@ func TestFanConnectsAgain(t *testing.T) {
 		})
 	}
 	t.Run("at the same time another one is a holder", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			push(f)
 			hs[1].said()
 			hs[1].hangUp()
@@ -398,7 +398,7 @@ func TestFanConnectsAgain(t *testing.T) {
 		})
 	})
 	t.Run("it is left out, and comes back", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			push(f)
 			hs[1].said()
 			hs[1].hangUp()
@@ -418,7 +418,7 @@ func TestFanConnectsAgain(t *testing.T) {
 		})
 	})
 	t.Run("one that was read from, and is the primary no more", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			if who, err := answers(f); who != 0 || err != nil {
 				t.Fatalf("server %d answers, %v", who, err)
 			}
@@ -433,7 +433,7 @@ func TestFanConnectsAgain(t *testing.T) {
 		})
 	})
 	t.Run("a view comes while its server is looked for", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			hs[1].die()
 			time.Sleep(suspicion / 2)
 			f.turn(view(2, hs[0], hs[2]))
@@ -443,7 +443,7 @@ func TestFanConnectsAgain(t *testing.T) {
 		})
 	})
 	t.Run("closed meanwhile", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			hs[1].die()
 			time.Sleep(suspicion / 2) // it looks for the server
 			begun := time.Now()
@@ -457,7 +457,7 @@ func TestFanConnectsAgain(t *testing.T) {
 // A server that refuses this worker, that ends each of its connections, or that cannot be reached for as long as the stall although no view leaves it out, makes the
 // connections of no more use.
 func TestFanIsOfNoUse(t *testing.T) {
-	useless := func(t *testing.T, f *fan, least, most time.Duration, want string) {
+	useless := func(t *testing.T, f *replicaSet, least, most time.Duration, want string) {
 		t.Helper()
 		begun := time.Now()
 		_, err := f.Recv()
@@ -472,20 +472,20 @@ func TestFanIsOfNoUse(t *testing.T) {
 		}
 	}
 	t.Run("refused", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			synctest.Wait()
 			transport.Send(hs[1].conns[0], transport.Reject{Exit: 69, Reason: "left behind"}, nil)
 			useless(t, f, suspicion, suspicion, "left behind")
 		})
 	})
 	t.Run("its server is gone", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			hs[1].die()
 			useless(t, f, f.stall, f.stall+2*suspicion, "star-ps 1 (server-1) has ended, and cannot be made again")
 		})
 	})
 	t.Run("it hangs up on everybody", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			hs[1].mu.Lock()
 			hs[1].rude = true
 			hs[1].mu.Unlock()
@@ -494,14 +494,14 @@ func TestFanIsOfNoUse(t *testing.T) {
 		})
 	})
 	t.Run("one that came later", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			f.turn(view(2, hs[0], hs[2]))
 			hs[2].die()
 			useless(t, f, f.stall, f.stall+2*suspicion, "star-ps 2 (server-2) has ended")
 		})
 	})
 	t.Run("it gets the first parameters", func(t *testing.T) {
-		fans(t, func(t *testing.T, f *fan, hs []*holder) {
+		fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 			f.SetWriteDeadline(time.Now().Add(time.Second))
 			if err := transport.Send(f, transport.Init{Worker: 7}, []byte{1, 2, 3, 4}); err != nil {
 				t.Fatal(err)
@@ -514,7 +514,7 @@ func TestFanIsOfNoUse(t *testing.T) {
 
 // What a copy sends before this worker knows that it is the primary is read when it does.
 func TestFanReadsWhatCameEarly(t *testing.T) {
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		synctest.Wait()
 		if err := transport.Send(hs[1].conns[0], transport.Params{Version: 44}, []byte{1, 2, 3, 4}); err != nil {
 			t.Fatal(err)
@@ -536,7 +536,7 @@ func TestFanReadsWhatCameEarly(t *testing.T) {
 
 // Without anybody writing fails; nobody is waited for longer than the stall; an older view changes nothing.
 func TestFanGivesUp(t *testing.T) {
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		f.turn(view(1, hs[2]))
 		f.turn(view(9))
 		synctest.Wait()
@@ -560,7 +560,7 @@ func TestFanGivesUp(t *testing.T) {
 		}
 	})
 	// A view whose servers are not reached yet.
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		hs[2].die()
 		f.turn(view(2, hs[2]))
 		synctest.Wait()
@@ -570,7 +570,7 @@ func TestFanGivesUp(t *testing.T) {
 		time.Sleep(11 * time.Second)
 	})
 	// A primary that is not reached yet: nobody else takes its place.
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		hs[2].die()
 		f.turn(view(2, hs[2], hs[1]))
 		synctest.Wait()
@@ -584,7 +584,7 @@ func TestFanGivesUp(t *testing.T) {
 		time.Sleep(11 * time.Second)
 	})
 	// Of a shard with one copy nobody can take the place of who is lost.
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		f.turn(view(2, hs[0]))
 		synctest.Wait()
 		hs[0].die()
@@ -596,7 +596,7 @@ func TestFanGivesUp(t *testing.T) {
 		}
 	})
 	// An error that is not one of a connection is not waited for.
-	fans(t, func(t *testing.T, f *fan, hs []*holder) {
+	fans(t, func(t *testing.T, f *replicaSet, hs []*holder) {
 		if _, err := answers(f); err != nil {
 			t.Fatal(err)
 		}

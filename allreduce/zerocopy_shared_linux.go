@@ -111,15 +111,15 @@ func (k *shared) repay(n int) {
 	k.wakeWriter()
 }
 
-func (k *shared) lends() bool { return k.readable }
+func (k *shared) canZeroCopy() bool { return k.readable }
 
 // smallPages is the most of a vector in pages of 4 KiB that is worth being lent: for each of them the kernel reads what it knows of it, which is in caches or not.
 const smallPages = 16 << 20
 
 func (k *shared) gains(v []byte) bool { return len(v) <= smallPages || vector.Huge(v) }
 
-// lend is send, but long parts of b stay where they are until the peer has received them.
-func (k *shared) lend(b []byte) (int, error) {
+// zeroCopySend is send, but long parts of b stay where they are until the peer has received them.
+func (k *shared) zeroCopySend(b []byte) (int, error) {
 	if len(b) < leastLoan {
 		return k.send(b)
 	}
@@ -141,8 +141,8 @@ func (k *shared) lend(b []byte) (int, error) {
 
 func (k *shared) unreadable() error { return k.blind }
 
-// takeBack ends all loans: who has not received them never will.
-func (k *shared) takeBack([]byte) error {
+// reclaim ends all loans: who has not received them never will.
+func (k *shared) reclaim([]byte) error {
 	if k.mem != nil {
 		k.out.revoked.Swap(1)
 	}

@@ -9,7 +9,7 @@ import (
 
 // The logs of a job of one worker with batches of 10: what the first coordinator wrote, and what the second one did.
 const (
-	firstReign = `{"type":"start","format":1}
+	firstTerm = `{"type":"start","format":1}
 {"type":"train","t":1,"workers":1,"shards":1,"version":0,"limit":50}
 {"type":"record","t":2,"worker":0,"step":0,"start":0,"samples":10,"loss":1}
 {"type":"fire","t":2,"seq":1,"version":1,"workers":[0],"staleness":[0],"samples":10}
@@ -21,8 +21,8 @@ const (
 	unheard = `{"type":"fire","t":4,"seq":3,"version":3,"workers":[0],"staleness":[0],"samples":30}` + "\n"
 	third   = `{"type":"recall","t":6,"seq":1,"version":3,"workers":[0],"samples":30}` + "\n"
 
-	begin       = `{"type":"start","format":1}` + "\n" + `{"type":"train","t":6,"workers":1,"shards":1,"version":2,"limit":50}` + "\n"
-	secondReign = `{"type":"record","t":7,"worker":0,"step":4,"start":20,"samples":10,"loss":1}
+	begin      = `{"type":"start","format":1}` + "\n" + `{"type":"train","t":6,"workers":1,"shards":1,"version":2,"limit":50}` + "\n"
+	secondTerm = `{"type":"record","t":7,"worker":0,"step":4,"start":20,"samples":10,"loss":1}
 {"type":"fire","t":7,"seq":3,"version":3,"workers":[0],"staleness":[0],"samples":30}
 `
 	rest = `{"type":"record","t":8,"worker":0,"step":5,"start":30,"samples":20,"loss":1}
@@ -42,13 +42,13 @@ func TestReigns(t *testing.T) {
 		broken []string // words of what is broken; nil: nothing is
 		pauses []time.Duration
 	}{
-		{"what was not fired is done again", []string{firstReign, begin + heard + term("2") + secondReign + rest}, nil, []time.Duration{4 * time.Second}},
-		{"an update that nobody heard of does not count", []string{firstReign + unheard, begin + heard + term("2") + secondReign + rest}, nil, []time.Duration{4 * time.Second}},
-		{"one that only shards tell of does", []string{firstReign, begin + heard + third + term("3") + rest}, nil, []time.Duration{5 * time.Second}},
-		{"one that was heard of is made again", []string{firstReign + unheard, begin + heard + third + term("3") + secondReign + rest}, []string{"version 3 follows version 3"}, nil},
-		{"an update is lost", []string{firstReign, begin + term("1") + secondReign + rest}, []string{"computed with version 2, but the next coordinator takes over at version 1"}, nil},
-		{"samples are done twice", []string{firstReign + unheard, begin + third + term("3") + strings.ReplaceAll(rest, `"start":30`, `"start":20`)}, []string{"applied twice"}, nil},
-		{"a reign that came to nothing", []string{firstReign, begin, begin + term("2") + secondReign + rest}, nil, []time.Duration{4 * time.Second}},
+		{"what was not fired is done again", []string{firstTerm, begin + heard + term("2") + secondTerm + rest}, nil, []time.Duration{4 * time.Second}},
+		{"an update that nobody heard of does not count", []string{firstTerm + unheard, begin + heard + term("2") + secondTerm + rest}, nil, []time.Duration{4 * time.Second}},
+		{"one that only shards tell of does", []string{firstTerm, begin + heard + third + term("3") + rest}, nil, []time.Duration{5 * time.Second}},
+		{"one that was heard of is made again", []string{firstTerm + unheard, begin + heard + third + term("3") + secondTerm + rest}, []string{"version 3 follows version 3"}, nil},
+		{"an update is lost", []string{firstTerm, begin + term("1") + secondTerm + rest}, []string{"computed with version 2, but the next coordinator takes over at version 1"}, nil},
+		{"samples are done twice", []string{firstTerm + unheard, begin + third + term("3") + strings.ReplaceAll(rest, `"start":30`, `"start":20`)}, []string{"applied twice"}, nil},
+		{"a leadership that came to nothing", []string{firstTerm, begin, begin + term("2") + secondTerm + rest}, nil, []time.Duration{4 * time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var logs [][]byte
@@ -56,9 +56,9 @@ func TestReigns(t *testing.T) {
 			for i, l := range c.logs {
 				logs, names = append(logs, []byte(l)), append(names, []string{"run", "two", "three"}[i])
 			}
-			l := ReadReigns(logs, names)
+			l := ReadTerms(logs, names)
 			var bad []string
-			for _, v := range Judge([]*Life{l}, []int64{4}, nil, 0, time.Minute) {
+			for _, v := range Judge([]*Attempt{l}, []int64{4}, nil, 0, time.Minute) {
 				if !v.OK {
 					bad = append(bad, v.Detail)
 				}

@@ -14,10 +14,10 @@ import (
 	"star/transport"
 )
 
-// inbox is what the coordinator has said to a worker, in order. It is read beside the
+// commandStream is what the coordinator has said to a worker, in order. It is read beside the
 // work, because a ring that has lost a member must be given up at once, and a child in a
 // tree that is gone must not be waited for.
-type inbox struct {
+type commandStream struct {
 	mu      sync.Mutex
 	queue   []coord.Order
 	err     error
@@ -43,11 +43,11 @@ type inbox struct {
 // errSuperseded: another ring takes the place of the one at work.
 var errSuperseded = errors.New("another ring takes its place")
 
-// newInbox reads what the coordinator says. turn, if not nil, is told of copies of shards at once: whoever waits for one that is gone must not. Likewise
+// newCommandStream reads what the coordinator says. turn, if not nil, is told of copies of shards at once: whoever waits for one that is gone must not. Likewise
 // freeze of a checkpoint, before the release behind it is known; dropped is what the release before it says.
 // over, if not nil, is called when there will be no more orders, with why.
-func newInbox(m *coord.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func(why error)) *inbox {
-	b := &inbox{orders: flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
+func newCommandStream(m *coord.Member, turn func(transport.View) error, freeze func(m transport.Save, dropped bool), over func(why error)) *commandStream {
+	b := &commandStream{orders: flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "the coordinator's next order", "", "the coordinator is silent for --dead-after"), news: make(chan struct{}, 1), buffers: make(chan coord.Order, 1), without: map[transport.Child]bool{}}
 	go func() {
 		dropped := false
 		for {
@@ -76,7 +76,7 @@ func newInbox(m *coord.Member, turn func(transport.View) error, freeze func(m tr
 }
 
 // put takes in an order. It reports false when there will be no more.
-func (b *inbox) put(o coord.Order, err error) bool {
+func (b *commandStream) put(o coord.Order, err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -127,21 +127,21 @@ func (b *inbox) put(o coord.Order, err error) bool {
 }
 
 // late says whether an update was made without the gradient of a step.
-func (b *inbox) late(step int64) bool {
+func (b *commandStream) late(step int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return step < b.stopped
 }
 
 // closing is the Close of a round, if it has come.
-func (b *inbox) closing(generation, version int64) (transport.Close, bool) {
+func (b *commandStream) closing(generation, version int64) (transport.Close, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.closed, b.closed.Generation == generation && b.closed.Version == version && len(b.closed.First) > 0
 }
 
 // awaitClose waits for the Close of a round. The coordinator sends it, or another ring, which ends ctx.
-func (b *inbox) awaitClose(ctx context.Context, generation, version int64) (transport.Close, error) {
+func (b *commandStream) awaitClose(ctx context.Context, generation, version int64) (transport.Close, error) {
 	for {
 		if m, ok := b.closing(generation, version); ok {
 			return m, nil
@@ -155,7 +155,7 @@ func (b *inbox) awaitClose(ctx context.Context, generation, version int64) (tran
 }
 
 // next waits for an order. The end of the connection is an order too, the last one.
-func (b *inbox) next(ctx context.Context) (coord.Order, error) {
+func (b *commandStream) next(ctx context.Context) (coord.Order, error) {
 	for {
 		b.mu.Lock()
 		if len(b.queue) > 0 {
@@ -181,7 +181,7 @@ func (b *inbox) next(ctx context.Context) (coord.Order, error) {
 }
 
 // routes takes out of the queue where shards are now.
-func (b *inbox) routes() []transport.Route {
+func (b *commandStream) routes() []transport.Route {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var rs []transport.Route
@@ -196,7 +196,7 @@ func (b *inbox) routes() []transport.Route {
 
 // begin is the context of one order for the ring of a generation. It ends with
 // errSuperseded when a later ring says that this one must be given up.
-func (b *inbox) begin(ctx context.Context, generation int64) context.Context {
+func (b *commandStream) begin(ctx context.Context, generation int64) context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.op, b.cancel = context.WithCancelCause(ctx)
@@ -211,7 +211,7 @@ func (b *inbox) begin(ctx context.Context, generation int64) context.Context {
 }
 
 // detached says whether a gradient goes another way than was said.
-func (b *inbox) detached(c transport.Child) bool {
+func (b *commandStream) detached(c transport.Child) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.without[c]
@@ -219,7 +219,7 @@ func (b *inbox) detached(c transport.Child) bool {
 
 // forget forgets gradients that went another way before that of a step and those of
 // its children.
-func (b *inbox) forget(me transport.Child, children []transport.Child) {
+func (b *commandStream) forget(me transport.Child, children []transport.Child) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for c := range b.without {
@@ -232,7 +232,7 @@ func (b *inbox) forget(me transport.Child, children []transport.Child) {
 
 // until is a context that ends when a gradient goes another way, with errDetached. Call
 // end.
-func (b *inbox) until(ctx context.Context, c transport.Child) (limited context.Context, end func()) {
+func (b *commandStream) until(ctx context.Context, c transport.Child) (limited context.Context, end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	limited, cancel := context.WithCancelCause(ctx)
@@ -249,13 +249,13 @@ func (b *inbox) until(ctx context.Context, c transport.Child) (limited context.C
 }
 
 // failed is why there will be no more orders; nil: there may be.
-func (b *inbox) failed() error {
+func (b *commandStream) failed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err
 }
 
-func (b *inbox) end() {
+func (b *commandStream) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cancel(nil)
@@ -263,14 +263,14 @@ func (b *inbox) end() {
 }
 
 // rides says whether a rider has its parent still, by the newest that is known.
-func (b *inbox) rides(r transport.Rider) bool {
+func (b *commandStream) rides(r transport.Rider) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Contains(b.newest.Riders, r)
 }
 
 // average waits for the average of everybody's buffers.
-func (b *inbox) average(eval int64, dst []byte) error {
+func (b *commandStream) average(eval int64, dst []byte) error {
 	for {
 		select {
 		case o := <-b.buffers:

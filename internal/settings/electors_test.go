@@ -41,7 +41,7 @@ func TestCoordinators(t *testing.T) {
 			t.Errorf("%v: the coordinator is %s", c.args, j.Coordinator)
 		}
 	}
-	if j, _, err := load(t, ForRun, "", "--coordinators=5"); err != nil || j.Council() != 5 {
-		t.Errorf("%d, %v", j.Council(), err)
+	if j, _, err := load(t, ForRun, "", "--coordinators=5"); err != nil || j.Electors() != 5 {
+		t.Errorf("%d, %v", j.Electors(), err)
 	}
 }

@@ -13,44 +13,44 @@ import (
 
 var errCrowded = errors.New("it had not said hello, and others came: too many connections say nothing (Config.MaxPending)")
 
-// hallGrace is how long a connection may stand in the hall before another one may take its place. Ends of a healthy
+// pendingGrace is how long a connection may stand among the pending before another one may take its place. Ends of a healthy
 // handshake come much sooner; who is thrown out comes again.
-const hallGrace = 100 * time.Millisecond
+const pendingGrace = 100 * time.Millisecond
 
-// hall is where connections are until they have said Hello. It has room for most of
+// pendingConns is where connections are until they have said Hello. It has room for most of
 // them; a further one takes the place of another.
-type hall struct {
+type pendingConns struct {
 	most int
 	room chan struct{} // a token when somebody has left
 
 	mu      sync.Mutex
-	guests  []*guest // in order of arrival
+	conns   []*pendingConn // in order of arrival
 	perHost map[string]int
 }
 
-// guest is a connection in the hall. Its fields are guarded by hall.mu.
-type guest struct {
+// pendingConn is a connection among the pending. Its fields are guarded by pendingConns.mu.
+type pendingConn struct {
 	conn   io.Closer
 	host   string
 	since  time.Time
 	thrown bool
 }
 
-func newHall(most int) *hall {
-	return &hall{most: most, room: make(chan struct{}, 1), perHost: map[string]int{}}
+func newPendingConns(most int) *pendingConns {
+	return &pendingConns{most: most, room: make(chan struct{}, 1), perHost: map[string]int{}}
 }
 
 // enter takes in a connection, and throws another one out if there is no room: the oldest
-// of the host that has the most, when it has had hallGrace. So a host that floods us closes its own
+// of the host that has the most, when it has had pendingGrace. So a host that floods us closes its own
 // connections first, and where all come from one, those that have had the most time.
-func (h *hall) enter(ctx context.Context, c io.Closer, addr string) *guest {
-	g := &guest{conn: c, host: hostOf(addr)}
+func (h *pendingConns) enter(ctx context.Context, c io.Closer, addr string) *pendingConn {
+	g := &pendingConn{conn: c, host: hostOf(addr)}
 	for {
 		h.mu.Lock()
 		left := h.makeRoom(time.Now())
 		if left <= 0 {
 			g.since = time.Now()
-			h.guests = append(h.guests, g)
+			h.conns = append(h.conns, g)
 			h.perHost[g.host]++
 			h.mu.Unlock()
 			return g
@@ -73,17 +73,17 @@ func (h *hall) enter(ctx context.Context, c io.Closer, addr string) *guest {
 }
 
 // makeRoom throws somebody out if the hall is full, or says how long to wait until that may be. The lock is held.
-func (h *hall) makeRoom(now time.Time) (wait time.Duration) {
-	if len(h.guests) < h.most {
+func (h *pendingConns) makeRoom(now time.Time) (wait time.Duration) {
+	if len(h.conns) < h.most {
 		return 0
 	}
-	worst := h.guests[0]
-	for _, o := range h.guests {
+	worst := h.conns[0]
+	for _, o := range h.conns {
 		if h.perHost[o.host] > h.perHost[worst.host] {
 			worst = o
 		}
 	}
-	if wait = hallGrace - now.Sub(worst.since); wait > 0 {
+	if wait = pendingGrace - now.Sub(worst.since); wait > 0 {
 		return wait
 	}
 	worst.thrown = true
@@ -93,7 +93,7 @@ func (h *hall) makeRoom(now time.Time) (wait time.Duration) {
 }
 
 // leave takes a connection out, and says whether it was thrown out.
-func (h *hall) leave(g *guest) (thrown bool) {
+func (h *pendingConns) leave(g *pendingConn) (thrown bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !g.thrown {
@@ -107,9 +107,9 @@ func (h *hall) leave(g *guest) (thrown bool) {
 }
 
 // remove forgets g, which is there. The lock is held.
-func (h *hall) remove(g *guest) {
-	i := slices.Index(h.guests, g)
-	h.guests = slices.Delete(h.guests, i, i+1)
+func (h *pendingConns) remove(g *pendingConn) {
+	i := slices.Index(h.conns, g)
+	h.conns = slices.Delete(h.conns, i, i+1)
 	if h.perHost[g.host]--; h.perHost[g.host] == 0 {
 		delete(h.perHost, g.host)
 	}
@@ -127,14 +127,14 @@ func hostOf(addr string) string {
 // Hello: the oldest of the host that has the most.
 func Limit(l net.Listener, most int) net.Listener {
 	ctx, stop := context.WithCancel(context.Background())
-	return &limited{l, newHall(most), ctx, stop}
+	return &limited{l, newPendingConns(most), ctx, stop}
 }
 
 type limited struct {
 	net.Listener
-	hall *hall
-	ctx  context.Context
-	stop context.CancelFunc
+	pending *pendingConns
+	ctx     context.Context
+	stop    context.CancelFunc
 }
 
 func (l *limited) Accept() (net.Conn, error) {
@@ -142,8 +142,8 @@ func (l *limited) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := l.hall.enter(l.ctx, c, c.RemoteAddr().String())
-	return &visitor{Conn: c, left: sync.OnceFunc(func() { l.hall.leave(g) })}, nil
+	g := l.pending.enter(l.ctx, c, c.RemoteAddr().String())
+	return &visitor{Conn: c, left: sync.OnceFunc(func() { l.pending.leave(g) })}, nil
 }
 
 func (l *limited) Close() error {
@@ -171,9 +171,9 @@ func Portion(part, most int) int {
 	return most
 }
 
-// grumbler logs refused connections, but no more than a few in a second: who floods us
+// limitedLog logs refused connections, but no more than a few in a second: who floods us
 // shall not fill the disk.
-type grumbler struct {
+type limitedLog struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
@@ -182,17 +182,17 @@ type grumbler struct {
 	silent int // refused since the last line
 }
 
-// At most grumbles lines at once, and after that one each second.
-const grumbles = 20
+// At most logBurst lines at once, and after that one each second.
+const logBurst = 20
 
-func (g *grumbler) say(from string, err error) {
+func (g *limitedLog) say(from string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
 	if g.last.IsZero() {
-		g.left = grumbles
+		g.left = logBurst
 	} else {
-		g.left = min(g.left+now.Sub(g.last).Seconds(), grumbles)
+		g.left = min(g.left+now.Sub(g.last).Seconds(), logBurst)
 	}
 	g.last = now
 	if g.left < 1 {

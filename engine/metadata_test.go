@@ -12,7 +12,7 @@ import (
 
 func TestMemo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := Memo{Snapshot: Snapshot{Progress: Progress{Version: rapid.Int64Min(0).Draw(t, "version"), Samples: rapid.Int64Min(0).Draw(t, "samples"),
+		m := CommitMetadata{Snapshot: Snapshot{Progress: Progress{Version: rapid.Int64Min(0).Draw(t, "version"), Samples: rapid.Int64Min(0).Draw(t, "samples"),
 			Cursor: rapid.Int64Range(100, 1<<62).Draw(t, "cursor")}, Waste: rapid.Int64Min(0).Draw(t, "waste")}}
 		for range rapid.IntRange(0, 5).Draw(t, "redo") {
 			n := rapid.IntRange(1, 50).Draw(t, "count")
@@ -30,38 +30,38 @@ func TestMemo(t *testing.T) {
 			}
 		}
 		b := m.appendTo(nil)
-		got, err := ParseMemo(b)
+		got, err := ParseCommitMetadata(b)
 		if err != nil || got.Version != m.Version || got.Samples != m.Samples || got.Cursor != m.Cursor || got.Waste != m.Waste ||
 			!slices.Equal(got.Redo, m.Redo) || !slices.Equal(got.Steps, m.Steps) || !slices.Equal(got.Summed, m.Summed) || !slices.Equal(got.Left, m.Left) || (got.Summed == nil) != (m.Summed == nil) {
 			t.Fatalf("%+v became %+v, %v", m, got, err)
 		}
 		if cut := rapid.IntRange(0, len(b)-1).Draw(t, "cut"); true {
-			if _, err := ParseMemo(b[:cut]); err == nil {
+			if _, err := ParseCommitMetadata(b[:cut]); err == nil {
 				t.Fatalf("%d bytes of %d were read", cut, len(b))
 			}
 		}
-		if _, err := ParseMemo(append(b, 0)); err == nil {
+		if _, err := ParseCommitMetadata(append(b, 0)); err == nil {
 			t.Fatal("a byte too many was read")
 		}
 	})
 }
 
-// FuzzMemo says that what goes with a Fire is read or refused, and costs no more memory than it has bytes.
-func FuzzMemo(f *testing.F) {
-	m := Memo{Snapshot: Snapshot{Progress: Progress{3, 96, 128, []Span{{96, 16}, {112, 16}}}, Steps: []int64{3, 3, -1}}}
+// FuzzCommitMetadata says that what goes with a Fire is read or refused, and costs no more memory than it has bytes.
+func FuzzCommitMetadata(f *testing.F) {
+	m := CommitMetadata{Snapshot: Snapshot{Progress: Progress{3, 96, 128, []Span{{96, 16}, {112, 16}}}, Steps: []int64{3, 3, -1}}}
 	f.Add(m.appendTo(nil))
 	m.Summed = []Share{{0, Span{80, 8}}, {1, Span{88, 8}}}
 	f.Add(m.appendTo(nil))
 	f.Add([]byte{2, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := ParseMemo(b)
+		m, err := ParseCommitMetadata(b)
 		if err != nil {
 			return
 		}
 		if n := len(m.Redo) + len(m.Steps) + len(m.Summed) + len(m.Left); n > len(b) {
 			t.Fatalf("%d bytes became %d entries", len(b), n)
 		}
-		if again, err := ParseMemo(m.appendTo(nil)); err != nil || again.Cursor != m.Cursor || !slices.Equal(again.Steps, m.Steps) {
+		if again, err := ParseCommitMetadata(m.appendTo(nil)); err != nil || again.Cursor != m.Cursor || !slices.Equal(again.Steps, m.Steps) {
 			t.Fatalf("%+v: %v", again, err)
 		}
 	})

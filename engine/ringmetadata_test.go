@@ -12,67 +12,67 @@ import (
 	"star/transport/wire"
 )
 
-// ridden is a ring of members 0 and 1 and rider 2 that has made a round, by its ledger, and the memo of then. Two rounds and the rider's batch are under way.
+// ridden is a ring of members 0 and 1 and rider 2 that has made a round, by its scheduler, and the metadata of then. Two rounds and the rider's batch are under way.
 func ridden(t *testing.T) (*Ring, []byte) {
 	l := newLedger(modes.Ring(3, 2), 3, 0, 4, 100)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	made(t, r, 1, 0, 1)
-	if len(r.rounds) != 2 || len(r.errands) != 1 {
-		t.Fatalf("rounds %+v, errands %+v", r.rounds, r.errands)
+	if len(r.rounds) != 2 || len(r.riderBatches) != 1 {
+		t.Fatalf("rounds %+v, batches of riders %+v", r.rounds, r.riderBatches)
 	}
-	return r, r.Memo(1)
+	return r, r.Metadata(1)
 }
 
 func TestRingMemo(t *testing.T) {
 	r, text := ridden(t)
-	m, err := ParseRingMemo(text, 3)
-	if err != nil || m.Version != 1 || m.Samples != r.used || m.Cursor != r.cursor || len(m.Rounds) != 2 || len(m.Errands) != 1 {
+	m, err := ParseRingMetadata(text, 3)
+	if err != nil || m.Version != 1 || m.Samples != r.used || m.Cursor != r.cursor || len(m.Rounds) != 2 || len(m.RiderBatches) != 1 {
 		t.Fatalf("%s became %+v, %v", text, m, err)
 	}
-	for name, change := range map[string]func(m *RingMemo){
-		"more workers":            func(m *RingMemo) { m.Steps = m.Steps[1:] },
-		"a negative version":      func(m *RingMemo) { m.Version = -1 },
-		"redo behind the cursor":  func(m *RingMemo) { m.Redo = []Span{{m.Cursor - 1, 2}} },
-		"more rounds than can be": func(m *RingMemo) { m.Rounds = append(m.Rounds, m.Rounds[0]) },
-		"a round without members": func(m *RingMemo) { m.Rounds[0].Members, m.Rounds[0].Spans = nil, nil },
-		"a span too few":          func(m *RingMemo) { m.Rounds[0].Spans = m.Rounds[0].Spans[1:] },
-		"a member there is not":   func(m *RingMemo) { m.Rounds[0].Members = []star.Worker{0, 3} },
-		"a span that was not out": func(m *RingMemo) { m.Rounds[1].Spans[0].Start = m.Cursor },
-		"a rider there is not":    func(m *RingMemo) { m.Errands[0].Worker = 7 },
-		"a basis of the future":   func(m *RingMemo) { m.Errands[0].Basis = 9 },
+	for name, change := range map[string]func(m *RingMetadata){
+		"more workers":            func(m *RingMetadata) { m.Steps = m.Steps[1:] },
+		"a negative version":      func(m *RingMetadata) { m.Version = -1 },
+		"redo behind the cursor":  func(m *RingMetadata) { m.Redo = []Span{{m.Cursor - 1, 2}} },
+		"more rounds than can be": func(m *RingMetadata) { m.Rounds = append(m.Rounds, m.Rounds[0]) },
+		"a round without members": func(m *RingMetadata) { m.Rounds[0].Members, m.Rounds[0].Spans = nil, nil },
+		"a span too few":          func(m *RingMetadata) { m.Rounds[0].Spans = m.Rounds[0].Spans[1:] },
+		"a member there is not":   func(m *RingMetadata) { m.Rounds[0].Members = []star.Worker{0, 3} },
+		"a span that was not out": func(m *RingMetadata) { m.Rounds[1].Spans[0].Start = m.Cursor },
+		"a rider there is not":    func(m *RingMetadata) { m.RiderBatches[0].Worker = 7 },
+		"a basis of the future":   func(m *RingMetadata) { m.RiderBatches[0].Basis = 9 },
 	} {
-		m, err := ParseRingMemo(text, 3)
+		m, err := ParseRingMetadata(text, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
 		change(m)
 		b, _ := json.Marshal(m)
-		if _, err := ParseRingMemo(b, 3); err == nil {
+		if _, err := ParseRingMetadata(b, 3); err == nil {
 			t.Errorf("%s: it was taken", name)
 		}
 	}
-	if got := NewerMemo([]byte(`{"term":2,"count":50}`), []byte(`{"term":3,"count":1}`)); string(got) != `{"term":3,"count":1}` {
-		t.Errorf("of an earlier reign and a later one %s is the newer", got)
+	if got := NewerMetadata([]byte(`{"term":2,"count":50}`), []byte(`{"term":3,"count":1}`)); string(got) != `{"term":3,"count":1}` {
+		t.Errorf("of an earlier term and a later one %s is the newer", got)
 	}
-	later := r.Memo(1)
-	for i, x := range []struct{ a, b, want []byte }{{nil, text, text}, {text, nil, text}, {text, later, later}, {later, text, later}, {r.Memo(2), later, nil}, {nil, nil, nil}} {
+	later := r.Metadata(1)
+	for i, x := range []struct{ a, b, want []byte }{{nil, text, text}, {text, nil, text}, {text, later, later}, {later, text, later}, {r.Metadata(2), later, nil}, {nil, nil, nil}} {
 		want := x.want
 		if i == 4 {
 			want = x.a
 		}
-		if got := NewerMemo(x.a, x.b); string(got) != string(want) {
+		if got := NewerMetadata(x.a, x.b); string(got) != string(want) {
 			t.Errorf("%d: of %s and %s %s is the newer", i, x.a, x.b, got)
 		}
 	}
 }
 
-// FuzzRingMemo says that what goes with a release is refused, or is the ledger of a ring that can go on.
-func FuzzRingMemo(f *testing.F) {
-	f.Add([]byte(`{"term":1,"count":5,"Version":1,"Samples":12,"Cursor":40,"seq":1,"steps":[1,1,0],"rounds":[{"gen":1,"of":12,"members":[0,1],"spans":[{"Start":12,"Count":4},{"Start":16,"Count":4}]}],"errands":[{"worker":2,"span":{"Start":8,"Count":4},"basis":0}]}`), int64(2))
+// FuzzRingMetadata says that what goes with a release is refused, or is the scheduler of a ring that can go on.
+func FuzzRingMetadata(f *testing.F) {
+	f.Add([]byte(`{"term":1,"count":5,"Version":1,"Samples":12,"Cursor":40,"seq":1,"steps":[1,1,0],"rounds":[{"gen":1,"of":12,"members":[0,1],"spans":[{"Start":12,"Count":4},{"Start":16,"Count":4}]}],"batches of riders":[{"worker":2,"span":{"Start":8,"Count":4},"basis":0}]}`), int64(2))
 	f.Add([]byte(`{"steps":[-1,-1,-1],"rounds":null}`), int64(0))
 	f.Fuzz(func(t *testing.T, b []byte, version int64) {
-		m, err := ParseRingMemo(b, 3)
+		m, err := ParseRingMetadata(b, 3)
 		if err != nil || m.Version > 1<<40 || m.Seq > 1<<40 || m.Cursor > 1<<40 || m.Samples > 1<<40 {
 			return
 		}
@@ -151,7 +151,7 @@ func TestForgottenErrand(t *testing.T) {
 	for name, reached := range map[string]int64{"the round was made": 3, "it was not": 1} {
 		t.Run(name, func(t *testing.T) {
 			_, text := ridden(t)
-			m, err := ParseRingMemo(text, 3)
+			m, err := ParseRingMetadata(text, 3)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +163,7 @@ func TestForgottenErrand(t *testing.T) {
 			lost := Span{m.Cursor, 4}
 			first, second := r.rounds[0], r.rounds[1]
 			r.told([]wire.Tally{
-				{Version: 2, Generation: first.generation, Carried: []wire.Gradient{{Worker: 2, Step: m.Errands[0].Span.Start, Weight: 4. / 12}}},
+				{Version: 2, Generation: first.generation, Carried: []wire.Gradient{{Worker: 2, Step: m.RiderBatches[0].Span.Start, Weight: 4. / 12}}},
 				{Version: 3, Generation: second.generation, Carried: []wire.Gradient{{Worker: 2, Step: lost.Start, Weight: 4. / 12}}},
 			})
 			want := m.Samples
@@ -193,7 +193,7 @@ func TestForgottenErrand(t *testing.T) {
 	}
 }
 
-// A batch of a rider that left, which another rider has brought since, is nobody's errand any more, though those who are left remember it as the first one's:
+// A batch of a rider that left, which another rider has brought since, is nobody's batch any more, though those who are left remember it as the first one's:
 // its samples are applied once, or handed out once, whether the other rider had all of it or a part.
 func TestErrandOfAnother(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -206,10 +206,10 @@ func TestErrandOfAnother(t *testing.T) {
 			l := newLedger(plan, 4, 0, 4, 100)
 			r := newRing(l, wire.Ring{})
 			r.Begin()
-			left, brought := r.errands[3].Span, []wire.Gradient{{Worker: 2, Step: r.errands[2].Start, Weight: float32(c.share) / float32(r.now.of)}}
+			left, brought := r.riderBatches[3].Span, []wire.Gradient{{Worker: 2, Step: r.riderBatches[2].Start, Weight: float32(c.share) / float32(r.now.of)}}
 			r.Leave(3) // the ring without it begins with round 2
 			made(t, r, 1, 0, 1)
-			m, err := ParseRingMemo(r.Memo(1), 4)
+			m, err := ParseRingMetadata(r.Metadata(1), 4)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -219,18 +219,18 @@ func TestErrandOfAnother(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			again := r.errands[2]
-			if again.Start != left.Start || again.Count != c.share || !slices.ContainsFunc(m.Errands, func(e SnapshotErrand) bool { return e.Worker == 3 && e.Span == left }) {
-				t.Fatalf("rider 2 has %+v, want of %+v; the memo: %+v", again, left, m.Errands)
+			again := r.riderBatches[2]
+			if again.Start != left.Start || again.Count != c.share || !slices.ContainsFunc(m.RiderBatches, func(e SnapshotRiderBatch) bool { return e.Worker == 3 && e.Span == left }) {
+				t.Fatalf("rider 2 has %+v, want of %+v; the memo: %+v", again, left, m.RiderBatches)
 			}
 			told = append(told, wire.Tally{Generation: r.now.generation, Version: 3,
 				Carried: []wire.Gradient{{Worker: 2, Step: again.Start, Weight: float32(c.share) / float32(r.now.of)}}})
 
-			heir := NewRing(Config{Plan: plan, Workers: 4, Batch: 4, Limit: 100, After: &m.Snapshot, Absent: []star.Worker{2, 3}, Ring: &RingConfig{Generation: GenerationsOf(2)}})
-			heir.Resume(Told{With: []star.Worker{0, 1}, Tallies: told})
+			handover := NewRing(Config{Plan: plan, Workers: 4, Batch: 4, Limit: 100, After: &m.Snapshot, Absent: []star.Worker{2, 3}, Ring: &RingConfig{Generation: GenerationsOf(2)}})
+			handover.Resume(Told{With: []star.Worker{0, 1}, Tallies: told})
 			var pieces []Span
 			for w := range star.Worker(2) {
-				orders, err := heir.form(w, heir.now.generation, c.reached)
+				orders, err := handover.form(w, handover.now.generation, c.reached)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -238,7 +238,7 @@ func TestErrandOfAnother(t *testing.T) {
 					pieces = append(pieces, o.Pieces...)
 				}
 			}
-			p := heir.progress()
+			p := handover.progress()
 			exactly(t, p.Cursor, []Span{{0, int(m.Samples)}}, pieces, p.Redo)
 		})
 	}

@@ -15,9 +15,9 @@ const (
 	ZeroCopyOff  = "off" // never
 )
 
-// lendAbove is the bytes of a vector from which ZeroCopyLong lends. Between two cores 1 MiB takes a fifth longer when it is lent: a core that adds to what the
+// zeroCopyAbove is the bytes of a vector from which ZeroCopyLong lends. Between two cores 1 MiB takes a fifth longer when it is lent: a core that adds to what the
 // other one has read must first have the lines back. From what no longer fits into caches on, the copy that is saved is more.
-const lendAbove = 2 << 20
+const zeroCopyAbove = 2 << 20
 
 // pageSize is what memory is lent in.
 var pageSize = os.Getpagesize()
@@ -28,31 +28,31 @@ func wholePages(b []byte) (head, pages int) {
 	return head, (len(b) - head) &^ (pageSize - 1)
 }
 
-// lender is a link that can send without a copy: what it has taken is the sender's memory until the peer has received it. So
+// zeroCopyLink is a link that can send without a copy: what it has taken is the sender's memory until the peer has received it. So
 //
 //   - a transfer lends only what nothing of the same operation changes before the peer has received it. A receive that takes the place of what was lent brings a result that the lent bytes are part
 //     of, so they have been received; one that adds to it may come before (program.go, and TestLentIsReceivedBeforeItIsOverwritten);
 //   - an operation ends when the peers have said that they have received everything: a receipt, which a flag of the header asks for;
 //   - one that fails takes the memory back before the caller gets it: the peer keeps the old pages, or gets nothing more.
-type lender interface {
-	// lends says whether it can, gains whether that is faster for a vector of lendAbove or more.
-	lends() bool
+type zeroCopyLink interface {
+	// canZeroCopy says whether the link can send without a copy, gains whether that is faster for a vector of zeroCopyAbove or more.
+	canZeroCopy() bool
 	gains(vector []byte) bool
 
-	// lend is send.
-	lend(b []byte) (int, error)
+	// zeroCopySend is send.
+	zeroCopySend(b []byte) (int, error)
 
-	// takeBack ends what was lent of b: what is written there from now on the peer does not get.
-	takeBack(b []byte) error
+	// reclaim ends what was lent of b: what is written there from now on the peer does not get.
+	reclaim(b []byte) error
 }
 
-// lends is the lender of a link to which an operation on a vector may lend, or nil.
-func (g *Group) lends(k link, vector []byte) lender {
-	l, ok := k.(lender)
-	if !ok || g.cfg.ZeroCopy == ZeroCopyOff || !l.lends() {
+// zeroCopyLink is a link to which an operation on a vector may lend, or nil.
+func (g *Group) zeroCopyLink(k link, vector []byte) zeroCopyLink {
+	l, ok := k.(zeroCopyLink)
+	if !ok || g.cfg.ZeroCopy == ZeroCopyOff || !l.canZeroCopy() {
 		return nil
 	}
-	if g.cfg.ZeroCopy == ZeroCopyLong && (len(vector) < lendAbove || !l.gains(vector)) {
+	if g.cfg.ZeroCopy == ZeroCopyLong && (len(vector) < zeroCopyAbove || !l.gains(vector)) {
 		return nil
 	}
 	return l
@@ -103,8 +103,8 @@ func (p *peer) receipt(o operation) (ok bool, err error) {
 	return true, nil
 }
 
-// takeBack ends what an operation that has failed has lent.
-func (g *Group) takeBack() error {
+// reclaim ends what an operation that has failed has lent.
+func (g *Group) reclaim() error {
 	var errs []error
 	for i := range g.now.prog.lanes {
 		l := &g.now.prog.lanes[i]
@@ -112,8 +112,8 @@ func (g *Group) takeBack() error {
 			continue
 		}
 		for _, id := range l.sends {
-			if t := &g.now.prog.transfers[id]; t.lend {
-				errs = append(errs, l.lender.takeBack(g.now.buf[t.lo:t.pos]))
+			if t := &g.now.prog.transfers[id]; t.zeroCopy {
+				errs = append(errs, l.zeroCopy.reclaim(g.now.buf[t.lo:t.pos]))
 			}
 		}
 	}

@@ -16,12 +16,12 @@ type Snapshot struct {
 	Steps []int64 `json:"steps"` // by worker, in hand; -1: nobody has had the rank
 
 	// A ring's.
-	Rounds  []SnapshotRound  `json:"rounds"` // that were granted and are not complete
-	Errands []SnapshotErrand `json:"errands,omitempty"`
+	Rounds       []SnapshotRound      `json:"rounds"` // that were granted and are not complete
+	RiderBatches []SnapshotRiderBatch `json:"batches of riders,omitempty"`
 }
 
-// Memo is what goes with a Fire for who takes the job over: the Snapshot after it, without Seq, which the Fire has.
-type Memo struct {
+// Metadata is what goes with a Fire for who takes the job over: the Snapshot after it, without Seq, which the Fire has.
+type CommitMetadata struct {
 	Snapshot
 
 	// Whose gradients are applied, with which samples, and dropped, where the Fire names only who has pushed their sums: a tree.
@@ -36,18 +36,18 @@ type Share struct {
 }
 
 const (
-	memoVersion = 1
-	treeVersion = 2 // with summed and left
+	metadataVersion = 1
+	treeVersion     = 2 // with summed and left
 )
 
-// appendTo appends the memo as varints.
-func (m *Memo) appendTo(b []byte) []byte {
+// appendTo appends the metadata as varints.
+func (m *CommitMetadata) appendTo(b []byte) []byte {
 	put := func(vs ...int64) {
 		for _, v := range vs {
 			b = binary.AppendVarint(b, v)
 		}
 	}
-	version := int64(memoVersion)
+	version := int64(metadataVersion)
 	if m.Summed != nil {
 		version = treeVersion
 	}
@@ -73,7 +73,7 @@ func (m *Memo) appendTo(b []byte) []byte {
 var errMemo = errors.New("engine: what goes with a fire cannot be read")
 
 // ParseMemo reads what appendTo has written.
-func ParseMemo(b []byte) (m Memo, err error) {
+func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 	get := func() int64 {
 		v, n := binary.Varint(b)
 		if n <= 0 || v < -1 {
@@ -91,7 +91,7 @@ func ParseMemo(b []byte) (m Memo, err error) {
 		return int(n)
 	}
 	version := get()
-	if version != memoVersion && version != treeVersion {
+	if version != metadataVersion && version != treeVersion {
 		return m, errMemo
 	}
 	m.Version, m.Samples, m.Cursor, m.Waste = get(), get(), get(), get()
@@ -134,12 +134,12 @@ func ParseMemo(b []byte) (m Memo, err error) {
 	return m, nil
 }
 
-// remark is the memo that belongs to the last Fire that the ledger has made, that of o; nil where nobody can take over.
+// remark is the metadata that belongs to the last Fire that the scheduler has made, that of o; nil where nobody can take over.
 func (l *Shards) remark(o *Ready) []byte {
-	if !l.memos {
+	if !l.metadata {
 		return nil
 	}
-	m := Memo{Snapshot: l.Snapshot()}
+	m := CommitMetadata{Snapshot: l.Snapshot()}
 	if len(o.Members) > len(o.Fire.Gradients) || len(o.Dropped) > len(o.Fire.Dropped) {
 		m.Summed, m.Left = []Share{}, WorkersOf(o.Dropped)
 		for i, s := range o.Pieces {
@@ -169,7 +169,7 @@ func StepOf(steps []int64, w int) int64 {
 	return -1
 }
 
-// clearStore has the shards drop what they hold of gradients that no Fire names, from the steps of the last memo on: their batches are handed out again, and
+// clearStore has the shards drop what they hold of gradients that no Fire names, from the steps of the last metadata on: their batches are handed out again, and
 // their memory is needed.
 func (l *Shards) clearStore(from, to []int64) {
 	for w, last := range to {

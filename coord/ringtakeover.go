@@ -11,14 +11,14 @@ import (
 
 // Stand is what a worker of a ring that has lost its coordinator tells the next one.
 type Stand struct {
-	Version int64             `json:"version"` // of its parameters; -1: it has none
-	Step    int64             `json:"step"`
-	Memo    []byte            `json:"memo,omitempty"` // of its last release
-	Told    []transport.Tally `json:"told,omitempty"` // of its last versions
+	Version  int64             `json:"version"` // of its parameters; -1: it has none
+	Step     int64             `json:"step"`
+	Metadata []byte            `json:"memo,omitempty"` // of its last release
+	Told     []transport.Tally `json:"told,omitempty"` // of its last versions
 }
 
-// inheritRing begins with a job of all-reduce that another coordinator has left.
-func (c *Coordinator) inheritRing() {
+// takeOverRing begins with a job of all-reduce that another coordinator has left.
+func (c *Coordinator) takeOverRing() {
 	c.assigned = true
 	for rank := range c.servers {
 		c.servers[rank] = c.nobody(rank) // none has shards; they may come
@@ -30,13 +30,13 @@ func (c *Coordinator) stands(p *peer, s *Stand) error {
 	if c.cfg.Ring == nil || !c.trained() || c.engine != nil || s == nil {
 		return nil
 	}
-	if len(s.Memo) > 0 {
-		m, err := engine.ParseRingMemo(s.Memo, c.cfg.Workers)
+	if len(s.Metadata) > 0 {
+		m, err := engine.ParseRingMetadata(s.Metadata, c.cfg.Workers)
 		if err != nil {
 			return err
 		}
-		if m.After(c.heir.ring) {
-			c.heir.ring = m
+		if m.After(c.takeover.ring) {
+			c.takeover.ring = m
 		}
 	}
 	p.stand = s
@@ -45,16 +45,16 @@ func (c *Coordinator) stands(p *peer, s *Stand) error {
 
 // ringGathers says whether somebody has come who has the parameters. The time for others to come begins with the first.
 func (c *Coordinator) ringGathers() bool {
-	if c.heir.settled.IsZero() && slices.ContainsFunc(c.workers, func(p *peer) bool { return p != nil }) {
-		c.heir.settled = time.Now()
+	if c.takeover.settled.IsZero() && slices.ContainsFunc(c.workers, func(p *peer) bool { return p != nil }) {
+		c.takeover.settled = time.Now()
 	}
 	return len(c.withParameters()) > 0
 }
 
 // withParameters lists workers that have parameters which are not behind what is complete.
 func (c *Coordinator) withParameters() (ws []star.Worker) {
-	complete := c.heir.estate.From.Version
-	if m := c.heir.ring; m != nil {
+	complete := c.takeover.handover.From.Version
+	if m := c.takeover.ring; m != nil {
 		complete = m.Version
 	}
 	for w, p := range c.workers {
@@ -65,15 +65,15 @@ func (c *Coordinator) withParameters() (ws []star.Worker) {
 	return ws
 }
 
-// recollect makes the newest memo what the job goes on with. Before the ledger is made.
+// recollect makes the newest metadata what the job goes on with. Before the scheduler is made.
 func (c *Coordinator) recollect() {
-	h := c.heir
+	h := c.takeover
 	m := h.ring
 	if m == nil {
-		m = engine.Unreleased(h.estate.From, c.cfg.Workers)
+		m = engine.Unreleased(h.handover.From, c.cfg.Workers)
 		h.ring = m
 	}
-	h.memo, h.steps = engine.Memo{Snapshot: m.Snapshot}, m.Steps
+	h.metadata, h.steps = engine.CommitMetadata{Snapshot: m.Snapshot}, m.Steps
 	h.seq = m.Seq
 	c.cfg.Resume = m.Progress
 	c.log.Info("goes on with the ring", "term", c.term(), "version", m.Version, "samples", m.Samples, "under_way", len(m.Rounds), "memo_of_term", m.Term)

@@ -20,44 +20,44 @@ import (
 	"star/transport"
 )
 
-// desk is an office that the test gives and takes.
-type desk struct {
+// testLease is a lease that the test gives and takes.
+type testLease struct {
 	term int64
 
 	once sync.Once
 	over chan struct{} // made in the bubble
 
 	mu    sync.Mutex
-	notes []Estate
+	notes []Handover
 	holds int
 	lost  error // of Hold
 	full  error // of SetNote
 }
 
-func newDesk(term int64) *desk { return &desk{term: term} }
+func newTestLease(term int64) *testLease { return &testLease{term: term} }
 
-func (d *desk) Term() int64           { return d.term }
-func (d *desk) Over() <-chan struct{} { return d.end() }
+func (d *testLease) Term() int64           { return d.term }
+func (d *testLease) Over() <-chan struct{} { return d.end() }
 
-func (d *desk) end() chan struct{} {
+func (d *testLease) end() chan struct{} {
 	d.once.Do(func() { d.over = make(chan struct{}) })
 	return d.over
 }
 
 // Clock is an hour when bubbles begin.
-func (d *desk) Clock() time.Duration {
+func (d *testLease) Clock() time.Duration {
 	return time.Hour + time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 }
 
-func (d *desk) Hold() error {
+func (d *testLease) Hold() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.holds++
 	return d.lost
 }
 
-func (d *desk) SetNote(b []byte) error {
-	e, err := ParseEstate(b)
+func (d *testLease) SetNote(b []byte) error {
+	e, err := ParseHandover(b)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil || d.full != nil {
@@ -67,13 +67,13 @@ func (d *desk) SetNote(b []byte) error {
 	return nil
 }
 
-func (d *desk) set(lost, full error) {
+func (d *testLease) set(lost, full error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lost, d.full = lost, full
 }
 
-func (d *desk) last() Estate {
+func (d *testLease) last() Handover {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.notes[len(d.notes)-1]
@@ -81,9 +81,9 @@ func (d *desk) last() Estate {
 
 // past is a job of two workers and two shards, SSGD, that has made some updates: as the first coordinator and the servers knew it.
 type past struct {
-	estate  Estate
-	frames  [][]byte // by Fire
-	applied []Span   // by the updates
+	handover Handover
+	frames   [][]byte // by Fire
+	applied  []Span   // by the updates
 
 	told    [2]int64        // by server: the last firing whose norm it was told
 	forgot  int64           // those up to it are not in Standings any more
@@ -124,9 +124,9 @@ func (p *past) toldOnce(t *testing.T, servers [2]*fakeServer) {
 	}
 }
 
-// live plays rounds of that job, with the ledger alone.
+// live plays rounds of that job, with the scheduler alone.
 func live(rounds, limit int64, change ...func(*engine.Config)) past {
-	g := engine.Config{Plan: modes.SSGD(2), Workers: 2, Shards: 2, Batch: 4, Limit: limit, Memos: true}
+	g := engine.Config{Plan: modes.SSGD(2), Workers: 2, Shards: 2, Batch: 4, Limit: limit, WithMetadata: true}
 	for _, f := range change {
 		f(&g)
 	}
@@ -136,7 +136,7 @@ func live(rounds, limit int64, change ...func(*engine.Config)) past {
 	take := func(orders []engine.Ready) {
 		for _, o := range orders {
 			if o.Fire.Seq > 0 {
-				p.frames = append(p.frames, transport.AppendFrame(nil, o.Fire.AppendTo(nil), o.Memo))
+				p.frames = append(p.frames, transport.AppendFrame(nil, o.Fire.AppendTo(nil), o.Metadata))
 				for _, g := range o.Fire.Gradients {
 					p.applied = append(p.applied, out[g.Worker])
 				}
@@ -160,7 +160,7 @@ func live(rounds, limit int64, change ...func(*engine.Config)) past {
 			take(o)
 		}
 	}
-	p.estate = Estate{
+	p.handover = Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: limit, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1}, Steps: []int64{0, 0},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Owner: []int{0, 1}, Seats: map[int]int{0: 1, 1: 1},
 		Shards: []transport.ShardInfo{{Shard: 0, Addr: "s0", From: 0, To: 50}, {Shard: 1, Addr: "s1", From: 50, To: 100}},
@@ -199,8 +199,8 @@ func (w *world) stands(p past, rank int, keeps, seq int64, change ...func(*trans
 func TestTakeOver(t *testing.T) {
 	const rounds, limit = 3, 40
 	p := live(rounds, limit)
-	office := newDesk(7)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
+	lease := newTestLease(7)
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 		ahead, behind := w.stands(p, 0, 1, rounds), w.stands(p, 1, 1, rounds-1)
 		a, b := w.worker(0), w.worker(1)
 		w.finished(time.Minute)
@@ -235,8 +235,8 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("a worker is welcomed with %+v", a.m.Welcome)
 		}
 		exactly(t, limit, p.applied, a.used, b.used)
-		if w.result.Wall < 50 || w.result.Wall > 60 || office.last().Begun != p.estate.Begun || office.last().Trains != p.estate.Trains {
-			t.Errorf("the training took %g s; noted is that it has begun at %v and trains since %v", w.result.Wall, office.last().Begun, office.last().Trains)
+		if w.result.Wall < 50 || w.result.Wall > 60 || lease.last().Begun != p.handover.Begun || lease.last().Trains != p.handover.Trains {
+			t.Errorf("the training took %g s; noted is that it has begun at %v and trains since %v", w.result.Wall, lease.last().Begun, lease.last().Trains)
 		}
 		if w.result.Samples != limit || w.result.Updates != limit/8 {
 			t.Errorf("%d samples in %d updates, want %d in %d", w.result.Samples, w.result.Updates, limit, limit/8)
@@ -273,7 +273,7 @@ func TestTakeOverDecidesNorms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, limit, func(g *engine.Config) { g.Norm = true })
 			p.told, p.repeats, p.forgot = c.told, c.repeats, c.forgot
-			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Norm: true, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 				var servers [2]*fakeServer
 				for rank := range servers {
 					servers[rank] = w.stands(p, rank, 1, c.fires[rank])
@@ -322,7 +322,7 @@ func exactly(t *testing.T, limit int64, lists ...[]Span) {
 func TestTakeOverAtTheEdges(t *testing.T) {
 	t.Run("at the end", func(t *testing.T) {
 		p := live(5, 40)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 			w.stands(p, 0, 1, 5)
 			w.stands(p, 1, 1, 5)
 			a, b := w.worker(0), w.worker(1)
@@ -334,7 +334,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 	t.Run("before the first update", func(t *testing.T) {
 		p := live(0, 40)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 			w.stands(p, 0, 1, 0)
 			w.stands(p, 1, 1, 0)
 			a, b := w.worker(0), w.worker(1)
@@ -347,7 +347,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 	t.Run("a worker is gone, too", func(t *testing.T) {
 		p := live(3, 40)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 			w.stands(p, 0, 1, 3)
 			w.stands(p, 1, 1, 3)
 			begun := time.Now()
@@ -364,9 +364,9 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 	})
 	t.Run("shards are assigned, nothing more", func(t *testing.T) {
 		p := live(0, 0)
-		p.estate.Trains, p.estate.Workers, p.estate.Steps = 0, nil, nil
-		office := newDesk(2)
-		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
+		p.handover.Trains, p.handover.Workers, p.handover.Steps = 0, nil, nil
+		lease := newTestLease(2)
+		play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 			w.stands(p, 0, 1, 0, func(s *transport.Standing) { s.Shards[0].Version = -1 }) // waits for Init
 			s := w.server(1, 1, false)                                                     // was not assigned its part yet
 			a, b := w.worker(0), w.worker(1)
@@ -376,7 +376,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 			}
 			w.servers[0].ready(0)
 			w.finished(time.Minute)
-			if w.err != nil || len(s.own) != 1 || s.own[0] != 1 || office.last().Trains == 0 {
+			if w.err != nil || len(s.own) != 1 || s.own[0] != 1 || lease.last().Trains == 0 {
 				t.Errorf("%v; the server that came anew has %v", w.err, s.own)
 			}
 			exactly(t, 40, a.used, b.used)
@@ -388,7 +388,7 @@ func TestTakeOverAtTheEdges(t *testing.T) {
 // not that its settings are wrong.
 func TestWorkerTriesAgainDuringATakeOver(t *testing.T) {
 	p := live(3, 40)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 		w.worker(0)
 		synctest.Wait()
 		_, err := w.join(hello(0), enrolment)
@@ -406,8 +406,8 @@ func TestWorkerTriesAgainDuringATakeOver(t *testing.T) {
 func TestTakenOverTwice(t *testing.T) {
 	const rounds, limit = 3, 40
 	p := live(rounds, limit)
-	first := newDesk(7)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: first, Heir: &p.estate}, func(w *world) {
+	first := newTestLease(7)
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: first, Handover: &p.handover}, func(w *world) {
 		w.stands(p, 0, 1, rounds)
 		w.stands(p, 1, 1, rounds)
 		w.worker(0)
@@ -421,8 +421,8 @@ func TestTakenOverTwice(t *testing.T) {
 			t.Errorf("who comes again is welcomed with step %d, want %d", b.m.Welcome.Step, rounds+2)
 		}
 	})
-	p.estate = first.last()
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(8), Heir: &p.estate}, func(w *world) {
+	p.handover = first.last()
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(8), Handover: &p.handover}, func(w *world) {
 		s := w.stands(p, 0, 1, rounds)
 		w.stands(p, 1, 1, rounds)
 		a, b := w.worker(0), w.worker(1)
@@ -461,7 +461,7 @@ func TestTakeOverRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, 40, func(g *engine.Config) { g.Norm = c.words == "--clip" })
-			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+			play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 				w.stands(p, 0, c.keeps, 3)
 				w.stands(p, 1, 1, c.seq, func(s *transport.Standing) {
 					if c.change != nil {
@@ -478,10 +478,10 @@ func TestTakeOverRefuses(t *testing.T) {
 // A server of a job that was begun, which has lost its shards, is not taken for the one before.
 func TestFreshServerInATakenJob(t *testing.T) {
 	p := live(3, 40)
-	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Office: newDesk(2), Heir: &p.estate}, func(w *world) {
+	play(t, Config{Workers: 2, Servers: 2, Steps: 5, Lease: newTestLease(2), Handover: &p.handover}, func(w *world) {
 		_, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", JoinTimeout: time.Second, Hello: transport.Hello{
 			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1, Shards: 1, Addr: "s"}})
-		if err == nil && w.c.heir.stands[1] != nil {
+		if err == nil && w.c.takeover.reports[1] != nil {
 			t.Error("it stands for the shard that it does not have")
 		}
 		w.end(errors.New("enough"))
@@ -489,32 +489,32 @@ func TestFreshServerInATakenJob(t *testing.T) {
 	})
 }
 
-// An office that is lost ends Run at once, without an order and without a word to the members.
+// A lease that is lost ends Run at once, without an order and without a word to the members.
 func TestDeposed(t *testing.T) {
 	gone := errors.New("gone")
-	for name, take := range map[string]func(w *world, d *desk){
-		"it is over": func(_ *world, d *desk) { close(d.end()) },
-		"no lease":   func(_ *world, d *desk) { d.set(gone, nil) },
-		"nobody agrees": func(w *world, d *desk) {
+	for name, take := range map[string]func(w *world, d *testLease){
+		"it is over": func(_ *world, d *testLease) { close(d.end()) },
+		"no lease":   func(_ *world, d *testLease) { d.set(gone, nil) },
+		"nobody agrees": func(w *world, d *testLease) {
 			d.set(nil, gone)
 			w.c.post(event{kind: transport.KindControl, control: []string{"mode", "asgd"}, reply: make(chan reply, 1)})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			office := newDesk(1)
-			play(t, Config{Workers: 2, Servers: 2, Steps: 100, Office: office}, func(w *world) {
+			lease := newTestLease(1)
+			play(t, Config{Workers: 2, Servers: 2, Steps: 100, Lease: lease}, func(w *world) {
 				a, b := w.server(0, 0, false), w.server(1, 1, false)
 				x := w.worker(0)
 				w.worker(1)
 				time.Sleep(3500 * time.Millisecond)
 				synctest.Wait()
 				before := len(b.seen())
-				if before == 0 || office.last().Trains == 0 || len(office.last().Workers) != 2 {
-					t.Fatalf("%d fires, and noted is %+v", before, office.last())
+				if before == 0 || lease.last().Trains == 0 || len(lease.last().Workers) != 2 {
+					t.Fatalf("%d fires, and noted is %+v", before, lease.last())
 				}
-				take(w, office)
+				take(w, lease)
 				w.finished(5 * time.Second)
-				if !errors.Is(w.err, ErrDeposed) {
+				if !errors.Is(w.err, ErrLeaseLost) {
 					t.Errorf("Run ended with %v", w.err)
 				}
 				<-a.gone
@@ -531,7 +531,7 @@ func TestDeposed(t *testing.T) {
 				if after := len(b.seen()); after != before {
 					t.Errorf("%d fires after it was lost", after-before)
 				}
-				if plan := office.last().Plan.String(); plan != "ssgd" {
+				if plan := lease.last().Plan.String(); plan != "ssgd" {
 					t.Errorf("the plan that was noted is %s", plan)
 				}
 			})
@@ -541,25 +541,25 @@ func TestDeposed(t *testing.T) {
 
 // What a successor must know is agreed on before it is in force.
 func TestWhatIsNoted(t *testing.T) {
-	office := newDesk(1)
-	play(t, Config{Workers: 2, Servers: 1, Steps: 100, Office: office}, func(w *world) {
+	lease := newTestLease(1)
+	play(t, Config{Workers: 2, Servers: 1, Steps: 100, Lease: lease}, func(w *world) {
 		time.Sleep(2 * time.Second)
 		w.server(0, 1, false)
 		w.worker(0)
 		b := w.worker(1, dying("released", 6))
 		time.Sleep(3500 * time.Millisecond)
-		if e := office.last(); e.Begun != time.Hour || e.Trains < time.Hour+2*time.Second || e.Trains > time.Hour+3*time.Second {
+		if e := lease.last(); e.Begun != time.Hour || e.Trains < time.Hour+2*time.Second || e.Trains > time.Hour+3*time.Second {
 			t.Errorf("noted is that it has begun at %v and trains since %v", e.Begun, e.Trains)
 		}
 		if _, no := w.ask("mode", "asgd"); no != "" {
 			t.Fatal(no)
 		}
-		if e := office.last(); e.Plan.String() != "asgd" || !e.Manual {
+		if e := lease.last(); e.Plan.String() != "asgd" || !e.Manual {
 			t.Errorf("noted is %v, %v", e.Plan, e.Manual)
 		}
 		<-b.gone
 		synctest.Wait()
-		if e := office.last(); !slices.Equal(e.Workers, []star.Worker{0}) {
+		if e := lease.last(); !slices.Equal(e.Workers, []star.Worker{0}) {
 			t.Errorf("workers %v are noted, want only 0", e.Workers)
 		}
 		if _, no := w.ask("move", "0", "0"); !strings.Contains(no, "stay where they are") {
@@ -569,15 +569,15 @@ func TestWhatIsNoted(t *testing.T) {
 			t.Fatal(no)
 		}
 		w.finished(time.Minute)
-		if e := office.last(); e.Limit != w.result.Samples+w.result.Wasted {
+		if e := lease.last(); e.Limit != w.result.Samples+w.result.Wasted {
 			t.Errorf("the end is noted as %d, the job made %d", e.Limit, w.result.Samples)
 		}
-		text, err := json.Marshal(office.last())
+		text, err := json.Marshal(lease.last())
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, err := ParseEstate(text)
-		if err != nil || !back.Plan.Equal(office.last().Plan) || back.Limit != office.last().Limit || len(back.Enrolment.Layout) != len(enrolment.Layout) {
+		back, err := ParseHandover(text)
+		if err != nil || !back.Plan.Equal(lease.last().Plan) || back.Limit != lease.last().Limit || len(back.Enrolment.Layout) != len(enrolment.Layout) {
 			t.Errorf("%+v, %v", back, err)
 		}
 	})

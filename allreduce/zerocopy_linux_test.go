@@ -38,7 +38,7 @@ func (s *socket) all(t *testing.T, dst []byte) {
 
 // The peer sees what is written to whole pages after they were lent, unless they have been taken back; what is outside whole pages it never sees.
 func TestLentPagesAreTakenBack(t *testing.T) {
-	if !canLend() {
+	if !kernelZeroCopy() {
 		t.Skip("this kernel does not lend memory")
 	}
 	for _, back := range []bool{false, true} {
@@ -52,12 +52,12 @@ func TestLentPagesAreTakenBack(t *testing.T) {
 			for i := range mem {
 				mem[i] = 1
 			}
-			n, err := out.lend(b)
+			n, err := out.zeroCopySend(b)
 			if n != len(b) || err != nil {
 				t.Fatalf("%+v: %d bytes, %v", c, n, err)
 			}
 			if back {
-				if err := takeBack(b); err != nil {
+				if err := reclaim(b); err != nil {
 					t.Fatal(err)
 				}
 				if !bytes.Equal(mem, bytes.Repeat([]byte{1}, len(mem))) {
@@ -87,7 +87,7 @@ func TestLentPagesAreTakenBack(t *testing.T) {
 
 // What is taken back may lie in several mappings of memory, each of which must be moved alone.
 func TestTakenBackFromSeveralMappings(t *testing.T) {
-	if !canLend() {
+	if !kernelZeroCopy() {
 		t.Skip("this kernel does not lend memory")
 	}
 	mem := mapped(t, 9*pageSize)
@@ -97,7 +97,7 @@ func TestTakenBackFromSeveralMappings(t *testing.T) {
 	before := bytes.Clone(mem)
 	apart(t, mem[3*pageSize:5*pageSize])
 	apart(t, mem[6*pageSize:7*pageSize])
-	if err := takeBack(mem); err != nil {
+	if err := reclaim(mem); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(mem, before) {
@@ -107,7 +107,7 @@ func TestTakenBackFromSeveralMappings(t *testing.T) {
 
 // A stream that is lent in pieces, sent in pieces and received in pieces comes as it was.
 func TestLentStream(t *testing.T) {
-	if !canLend() {
+	if !kernelZeroCopy() {
 		t.Skip("this kernel does not lend memory")
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -136,7 +136,7 @@ func TestLentStream(t *testing.T) {
 			var n int
 			var err error
 			if lending {
-				n, err = out.lend(text[sent:end])
+				n, err = out.zeroCopySend(text[sent:end])
 			} else {
 				n, err = out.send(text[sent:end])
 			}
@@ -161,7 +161,7 @@ func TestLendWithoutPipe(t *testing.T) {
 	defer in.close()
 	out.pipe = &pipe{in: -1, out: -1, size: pipeSize}
 	b := make([]byte, 3*pageSize)
-	if n, err := out.lend(b); n != len(b) || err != nil {
+	if n, err := out.zeroCopySend(b); n != len(b) || err != nil {
 		t.Fatalf("%d bytes, %v", n, err)
 	}
 	in.all(t, b)

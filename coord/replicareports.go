@@ -15,12 +15,12 @@ import (
 // Where shards have copies and several processes may coordinate, another process takes both over: who holds a copy of what, and the firings that some
 // copies hold and others do not. docs/decisions/0012-who-coordinates.md says why that is safe.
 //
-// Who holds a copy is agreed on before it is in force (Estate.Views). So whoever takes over knows of every shard who could still do something for an
+// Who holds a copy is agreed on before it is in force (Handover.Views). So whoever takes over knows of every shard who could still do something for an
 // earlier coordinator: an update counts when all of the view hold it. One of them that stands to us is enough for the earlier one to get nothing
 // done any more, and knows all that was acknowledged. Who does not come is taken out of the view, which is agreed on, too.
 
-// claims are what copies say that they hold: by server and shard the last firing.
-type claims map[[2]int]int64
+// replicaReports are what copies say that they hold: by server and shard the last firing.
+type replicaReports map[[2]int]int64
 
 // absentServers is how long a successor waits, since the first server came, for others whose shards have copies elsewhere.
 const absentServers = 3 * time.Second
@@ -36,7 +36,7 @@ func newCopies(t *replica.Table, shards int, told int64) *copies {
 }
 
 // seats writes down who has what.
-func (c *Coordinator) seats(e *Estate) {
+func (c *Coordinator) seats(e *Handover) {
 	e.Seats, e.Views = map[int]int{}, nil
 	for _, s := range c.owner {
 		e.Seats[s]++
@@ -56,21 +56,21 @@ func (c *Coordinator) seats(e *Estate) {
 
 func holders(v replica.View) []int { return append([]int{v.Primary}, v.Followers...) }
 
-// bequeathCopies has a successor know who holds what from now on, before anybody else is told. It reports false when the office is lost.
-func (c *Coordinator) bequeathCopies() bool { return c.bequeath(c.seats) }
+// persistCopies has a successor know who holds what from now on, before anybody else is told. It reports false when the lease is lost.
+func (c *Coordinator) persistCopies() bool { return c.persistHandover(c.seats) }
 
-// inheritCopies begins with the views that the coordinator before has left.
-func (c *Coordinator) inheritCopies() error {
-	h := c.heir
+// takeOverCopies begins with the views that the coordinator before has left.
+func (c *Coordinator) takeOverCopies() error {
+	h := c.takeover
 	if c.cfg.Replicas < 2 {
 		return nil
 	}
-	if len(h.estate.Views) != len(c.shards) {
-		return fmt.Errorf("coord: what the coordinator before has left names %d shards, and who holds %d", len(c.shards), len(h.estate.Views))
+	if len(h.handover.Views) != len(c.shards) {
+		return fmt.Errorf("coord: what the coordinator before has left names %d shards, and who holds %d", len(c.shards), len(h.handover.Views))
 	}
-	h.claims, h.before = claims{}, h.estate.Views
+	h.copies, h.before = replicaReports{}, h.handover.Views
 	// Not those of the next view, which depends on who comes; but a job that has not begun to train needs them all.
-	views := slices.Clone(h.estate.Views)
+	views := slices.Clone(h.handover.Views)
 	for i := range views {
 		views[i].Term = max(views[i].Term, c.term()<<32) + 1
 	}
@@ -83,10 +83,10 @@ func (c *Coordinator) inheritCopies() error {
 func (c *Coordinator) returning(p *peer, fresh bool) bool {
 	old := c.servers[p.rank]
 	switch {
-	case c.succeeds() && fresh && c.trained() && c.heir.estate.Seats[p.rank] > 0:
+	case c.settling() && fresh && c.trained() && c.takeover.handover.Seats[p.rank] > 0:
 		c.refuse(p, exitRestart, "another process takes the job over now; start this one again in a moment")
 		return true
-	case !c.succeeds() && old != nil && old != p && !old.gone && old.hello.Shards > 0 && c.engine != nil:
+	case !c.settling() && old != nil && old != p && !old.gone && old.hello.Shards > 0 && c.engine != nil:
 		old.hangUp()
 		if err := c.lostServer(old, fmt.Errorf("it came again, as %s", p.conn.RemoteAddr())); err != nil {
 			c.sick = err
@@ -104,8 +104,8 @@ func (c *Coordinator) claimed(p *peer, m transport.Standing) error {
 		c.copies.ready[s.Shard][p.rank] = s.Version >= 0
 		c.ready[s.Shard] = c.readyAll(s.Shard)
 	}
-	if c.heir.came.IsZero() {
-		c.heir.came = time.Now()
+	if c.takeover.came.IsZero() {
+		c.takeover.came = time.Now()
 	}
 	return nil
 }
@@ -117,13 +117,13 @@ func (c *Coordinator) readyAll(shard int) bool {
 
 // goesWithout says whether a server that does not come is not waited for any more: every shard has a copy elsewhere.
 func (c *Coordinator) goesWithout(rank int) bool {
-	h := c.heir
+	h := c.takeover
 	if c.copies == nil || !c.trained() || h.came.IsZero() || time.Since(h.came) < absentServers {
 		return false
 	}
-	for shard, v := range h.estate.Views {
+	for shard, v := range h.handover.Views {
 		if !slices.ContainsFunc(holders(v), func(s int) bool {
-			_, ok := h.claims[[2]int{s, shard}]
+			_, ok := h.copies[[2]int{s, shard}]
 			return ok && s != rank && c.here(s)
 		}) {
 			return false
@@ -134,27 +134,27 @@ func (c *Coordinator) goesWithout(rank int) bool {
 
 // disclaim forgets what a server has said, whose connection has ended.
 func (c *Coordinator) disclaim(rank int) {
-	if !c.succeeds() {
+	if !c.settling() {
 		return
 	}
-	c.heir.stands[rank] = nil
-	maps.DeleteFunc(c.heir.claims, func(at [2]int, _ int64) bool { return at[0] == rank })
+	c.takeover.reports[rank] = nil
+	maps.DeleteFunc(c.takeover.copies, func(at [2]int, _ int64) bool { return at[0] == rank })
 }
 
 // here says whether a server stands to us.
 func (c *Coordinator) here(rank int) bool {
-	return c.heir.stands[rank] != nil && c.servers[rank] != nil && !c.servers[rank].gone
+	return c.takeover.reports[rank] != nil && c.servers[rank] != nil && !c.servers[rank].gone
 }
 
 // recoverCopies makes the table from what copies claim, and says how far the history goes.
 func (c *Coordinator) recoverCopies() error {
-	h := c.heir
+	h := c.takeover
 	if !c.trained() {
 		return nil
 	}
 	var cs []replica.Claim
-	for at, seq := range h.claims {
-		if v := h.estate.Views[at[1]]; c.here(at[0]) && v.Has(at[0]) {
+	for at, seq := range h.copies {
+		if v := h.handover.Views[at[1]]; c.here(at[0]) && v.Has(at[0]) {
 			cs = append(cs, replica.Claim{Server: at[0], Shard: at[1], View: v, Seq: seq})
 		}
 	}
@@ -169,11 +169,11 @@ func (c *Coordinator) recoverCopies() error {
 	return nil
 }
 
-// reinstate has everybody know who holds what, and offers firings again that some copies may not hold. It reports false when the office is lost.
+// reinstate has everybody know who holds what, and offers firings again that some copies may not hold. It reports false when the lease is lost.
 func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
-	h, k := c.heir, c.copies
+	h, k := c.takeover, c.copies
 	for rank, p := range c.servers {
-		if p != nil && !c.here(rank) && h.estate.Seats[rank] > 0 {
+		if p != nil && !c.here(rank) && h.handover.Seats[rank] > 0 {
 			c.log.Warn("a server has not come to this coordinator: the job goes on with the copies that others have", "server", rank)
 			p.hangUp()
 			c.servers[rank] = nil
@@ -183,7 +183,7 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 	for rank, p := range c.servers {
 		if p == nil {
 			c.servers[rank] = c.nobody(rank)
-			if h.estate.Seats[rank] > 0 {
+			if h.handover.Seats[rank] > 0 {
 				missing = append(missing, rank)
 			}
 		}
@@ -192,13 +192,13 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 		v := k.Table.View(shard)
 		c.owner[shard], c.shards[shard].Addr = v.Primary, c.servers[v.Primary].hello.Addr
 	}
-	c.estate = *h.estate
-	if !c.bequeathCopies() {
+	c.handover = *h.handover
+	if !c.persistCopies() {
 		return false, nil
 	}
-	h.estate.Seats, h.estate.Views = c.estate.Seats, c.estate.Views
+	h.handover.Seats, h.handover.Views = c.handover.Seats, c.handover.Views
 	for rank, p := range c.servers {
-		p.hello.Shards = h.estate.Seats[rank]
+		p.hello.Shards = h.handover.Seats[rank]
 	}
 	for shard := range c.shards {
 		c.tellServers(shard)
@@ -206,7 +206,7 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 			c.ready[shard] = true
 		}
 	}
-	for at := range h.claims {
+	for at := range h.copies {
 		if c.here(at[0]) && !k.Table.View(at[1]).Has(at[0]) {
 			c.forgetCopy(c.servers[at[0]], at[1])
 		}
@@ -230,7 +230,7 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 		if !ok {
 			return false, &Error{exitLost, fmt.Sprintf("some copies lack fire %d, which no server knows any more. Resume from a checkpoint", seq)}
 		}
-		o := engine.Ready{Silent: true, Memo: f.memo}
+		o := engine.Ready{Silent: true, Metadata: f.metadata}
 		if err := o.Fire.Parse(f.header); err != nil {
 			return false, &Error{exitDisagree, fmt.Sprintf("fire %d: %v", seq, err)}
 		}

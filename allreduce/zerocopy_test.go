@@ -15,7 +15,7 @@ import (
 )
 
 // Where a rank lends what it sends, and later receives into the same block without adding, what it receives there has come by way of who has
-// received what was lent. That is all that transfer.lend rests on.
+// received what was lent. That is all that transfer.zeroCopy rests on.
 func TestLentIsReceivedBeforeItIsOverwritten(t *testing.T) {
 	type sending struct{ rank, transfer int }
 	type known map[sending]bool // sends that have been received by those who have made what a block holds
@@ -73,9 +73,9 @@ func TestLentIsReceivedBeforeItIsOverwritten(t *testing.T) {
 							for id := range recvs[r] {
 								// The program's own sends of this block before.
 								if o := &programs[r].transfers[id]; isSend(programs[r], id) && o.lo <= b && b < o.hi && o.step < step {
-									if o.lend && !msg.knows[i][sending{r, id}] {
+									if o.zeroCopy && !msg.knows[i][sending{r, id}] {
 										t.Fatalf("%s of %d: rank %d lends block %d in step %d, and receives into it from %d in step %d, which knows nothing of that", name, n, r, b, o.step, m.From, step)
-									} else if o.lend {
+									} else if o.zeroCopy {
 										lent++
 									}
 								}
@@ -112,8 +112,8 @@ func isSend(p *program, id int) bool {
 	return false
 }
 
-// lentWay is one direction of a connection that lends: what was lent is read from the sender's memory when the receiver takes it.
-type lentWay struct {
+// zeroCopyWay is one direction of a connection that lends: what was lent is read from the sender's memory when the receiver takes it.
+type zeroCopyWay struct {
 	mu     sync.Mutex
 	chance *rand.Rand
 	queue  [][]byte
@@ -133,7 +133,7 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-func (w *lentWay) put(b []byte, lent bool) (int, error) {
+func (w *zeroCopyWay) put(b []byte, lent bool) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended {
@@ -161,7 +161,7 @@ func (w *lentWay) put(b []byte, lent bool) (int, error) {
 	return n, nil
 }
 
-func (w *lentWay) take(dst []byte) (int, error) {
+func (w *zeroCopyWay) take(dst []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	got := 0
@@ -182,28 +182,28 @@ func (w *lentWay) take(dst []byte) (int, error) {
 	return got, nil
 }
 
-// lentLink is an end of such a connection.
-type lentLink struct {
-	out, in *lentWay
+// zeroCopyTestLink is an end of such a connection.
+type zeroCopyTestLink struct {
+	out, in *zeroCopyWay
 	got     []byte
 }
 
-func (k *lentLink) send(b []byte) (int, error) { return k.out.put(b, false) }
-func (k *lentLink) lend(b []byte) (int, error) { return k.out.put(b, true) }
-func (k *lentLink) lends() bool                { return true }
-func (k *lentLink) takeBack([]byte) error      { return nil }
-func (k *lentLink) gains([]byte) bool          { return true }
-func (k *lentLink) skip(n int)                 { k.got = k.got[n:] }
-func (k *lentLink) kind() string               { return "tcp" }
+func (k *zeroCopyTestLink) send(b []byte) (int, error)         { return k.out.put(b, false) }
+func (k *zeroCopyTestLink) zeroCopySend(b []byte) (int, error) { return k.out.put(b, true) }
+func (k *zeroCopyTestLink) canZeroCopy() bool                  { return true }
+func (k *zeroCopyTestLink) reclaim([]byte) error               { return nil }
+func (k *zeroCopyTestLink) gains([]byte) bool                  { return true }
+func (k *zeroCopyTestLink) skip(n int)                         { k.got = k.got[n:] }
+func (k *zeroCopyTestLink) kind() string                       { return "tcp" }
 
-func (k *lentLink) view(int) ([]byte, error) {
+func (k *zeroCopyTestLink) view(int) ([]byte, error) {
 	b := make([]byte, 1000)
 	n, err := k.in.take(b)
 	k.got = append(k.got, b[:n]...)
 	return k.got, err
 }
 
-func (k *lentLink) read(dst []byte) (int, error) {
+func (k *zeroCopyTestLink) read(dst []byte) (int, error) {
 	if len(k.got) > 0 {
 		n := copy(dst, k.got)
 		k.skip(n)
@@ -212,8 +212,8 @@ func (k *lentLink) read(dst []byte) (int, error) {
 	return k.in.take(dst)
 }
 
-func (k *lentLink) close() {
-	for _, w := range []*lentWay{k.out, k.in} {
+func (k *zeroCopyTestLink) close() {
+	for _, w := range []*zeroCopyWay{k.out, k.in} {
 		w.mu.Lock()
 		w.ended = true
 		wake(w.sender)
@@ -222,19 +222,19 @@ func (k *lentLink) close() {
 	}
 }
 
-// lentGroup is piped over links that lend.
-func lentGroup(n int, cfg Config, seed uint64) []*Group {
+// zeroCopyGroup is piped over links that lend.
+func zeroCopyGroup(n int, cfg Config, seed uint64) []*Group {
 	groups := piped(n, cfg)
 	for b := range n {
 		for a := range b {
-			way := func(from, to int) *lentWay {
+			way := func(from, to int) *zeroCopyWay {
 				wakeOf := func(r int) chan<- struct{} { return groups[r].waiter.(*channelWaiter).wake }
-				return &lentWay{chance: rand.New(rand.NewPCG(seed, uint64(from*n+to))), sender: wakeOf(from), receiver: wakeOf(to)}
+				return &zeroCopyWay{chance: rand.New(rand.NewPCG(seed, uint64(from*n+to))), sender: wakeOf(from), receiver: wakeOf(to)}
 			}
 			x, y := way(a, b), way(b, a)
 			groups[a].peers[b].link.close()
 			groups[b].peers[a].link.close()
-			groups[a].peers[b].link, groups[b].peers[a].link = &lentLink{out: x, in: y}, &lentLink{out: y, in: x}
+			groups[a].peers[b].link, groups[b].peers[a].link = &zeroCopyTestLink{out: x, in: y}, &zeroCopyTestLink{out: y, in: x}
 		}
 	}
 	return groups
@@ -253,7 +253,7 @@ func TestLentMemoryAgainstReference(t *testing.T) {
 				Segment:   align * rapid.IntRange(1, 20).Draw(t, "segment"),
 				ZeroCopy:  ZeroCopyAll,
 			}
-			groups := lentGroup(n, cfg, rapid.Uint64().Draw(t, "seed"))
+			groups := zeroCopyGroup(n, cfg, rapid.Uint64().Draw(t, "seed"))
 			defer closeAll(groups)
 			for range 4 {
 				count, root := rapid.IntRange(0, 1500).Draw(t, "count"), rapid.IntRange(0, n-1).Draw(t, "root")
@@ -312,10 +312,10 @@ func TestReceiptIsNoStray(t *testing.T) {
 	defer func(before int) { pageSize = before }(pageSize)
 	pageSize = 64
 	synctest.Test(t, func(t *testing.T) {
-		groups := lentGroup(3, Config{Algorithm: AlgorithmRing, ZeroCopy: ZeroCopyAll}, 1)
+		groups := zeroCopyGroup(3, Config{Algorithm: AlgorithmRing, ZeroCopy: ZeroCopyAll}, 1)
 		defer closeAll(groups)
 		// What rank 0 waits for at last; it has then sent everything to rank 1.
-		groups[2].peers[0].link.(*lentLink).out.stopAfter = 64 + 4*4000 - 1000
+		groups[2].peers[0].link.(*zeroCopyTestLink).out.stopAfter = 64 + 4*4000 - 1000
 		begun := time.Now()
 		for range 3 {
 			if err := errors.Join(together(groups, func(g *Group) error { return g.AllReduce(t.Context(), Sum, make([]float32, 3000)) })...); err != nil {

@@ -17,8 +17,8 @@ import (
 
 // twice gives the job of live copies: each shard is on both servers.
 func (p *past) twice() {
-	p.estate.Seats = map[int]int{0: 2, 1: 2}
-	p.estate.Views = []replica.View{{Term: 1, Primary: 0, Followers: []int{1}}, {Term: 1, Primary: 1, Followers: []int{0}}}
+	p.handover.Seats = map[int]int{0: 2, 1: 2}
+	p.handover.Views = []replica.View{{Term: 1, Primary: 0, Followers: []int{1}}, {Term: 1, Primary: 1, Followers: []int{0}}}
 }
 
 // stakes has a server come that holds copies of both shards up to some firings, by shard, and keeps the Fires from keeps on;
@@ -48,7 +48,7 @@ func (w *world) stakes(p past, rank int, keeps int64, held [2]int64, after ...ti
 			if last < 0 {
 				continue
 			}
-			c := replica.NewCopy(rank, p.estate.Views[shard], last)
+			c := replica.NewCopy(rank, p.handover.Views[shard], last)
 			s.copies[shard] = &c
 			Say(m, transport.Held{Shard: shard, Term: 1, Seq: last}, nil)
 			st.Shards = append(st.Shards, transport.ShardVersion{Shard: shard, Version: last})
@@ -81,8 +81,8 @@ func TestTakeOverCopies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, 40)
 			p.twice()
-			office := newDesk(7)
-			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
+			lease := newTestLease(7)
+			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 				a, b := w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1])
 				x, y := w.worker(0), w.worker(1)
 				w.finished(time.Minute)
@@ -103,8 +103,8 @@ func TestTakeOverCopies(t *testing.T) {
 						}
 					}
 				}
-				vs := office.last().Views
-				if len(vs) != 2 || vs[0].Term != 7<<32+1 || vs[0].Primary != 0 || vs[1].Primary != 1 || office.last().Seats[0] != 2 {
+				vs := lease.last().Views
+				if len(vs) != 2 || vs[0].Term != 7<<32+1 || vs[0].Primary != 0 || vs[1].Primary != 1 || lease.last().Seats[0] != 2 {
 					t.Errorf("noted is %+v", vs)
 				}
 			})
@@ -128,7 +128,7 @@ func TestTakeOverCopiesDecidesNorms(t *testing.T) {
 			p := live(3, 40, func(g *engine.Config) { g.Norm = true })
 			p.twice()
 			p.told, p.repeats = c.told, c.repeats
-			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Norm: true, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Norm: true, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 				servers := [2]*fakeServer{w.stakes(p, 0, 1, c.held[0]), w.stakes(p, 1, 1, c.held[1], time.Second)} // what the first says comes too early
 				a, b := w.worker(0), w.worker(1)
 				w.finished(time.Minute)
@@ -147,8 +147,8 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 	t.Run("the others have copies", func(t *testing.T) {
 		p := live(3, 40)
 		p.twice()
-		office := newDesk(7)
-		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Office: office, Heir: &p.estate}, func(w *world) {
+		lease := newTestLease(7)
+		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: lease, Handover: &p.handover}, func(w *world) {
 			begun := time.Now()
 			b := w.stakes(p, 1, 1, [2]int64{3, 2})
 			x, y := w.worker(0), w.worker(1)
@@ -169,7 +169,7 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 			if want := []string{"promoted0 0", "lost1 0"}; !slices.Equal(events, want) {
 				t.Errorf("the run log has %v, want %v", events, want)
 			}
-			if v := office.last().Views[0]; v.Primary != 1 || len(v.Followers) > 0 {
+			if v := lease.last().Views[0]; v.Primary != 1 || len(v.Followers) > 0 {
 				t.Errorf("noted is %+v", v)
 			}
 		})
@@ -177,8 +177,8 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 	t.Run("nobody has one", func(t *testing.T) {
 		p := live(3, 40)
 		p.twice()
-		p.estate.Views[0].Followers, p.estate.Seats = nil, map[int]int{0: 2, 1: 1}
-		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Office: newDesk(7), Heir: &p.estate, JoinTimeout: 20 * time.Second}, func(w *world) {
+		p.handover.Views[0].Followers, p.handover.Seats = nil, map[int]int{0: 2, 1: 1}
+		play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 5, Lease: newTestLease(7), Handover: &p.handover, JoinTimeout: 20 * time.Second}, func(w *world) {
 			w.stakes(p, 1, 1, [2]int64{-1, 3})
 			w.worker(0)
 			w.finished(time.Minute)
@@ -192,9 +192,9 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 func TestCopiesThatCountNoMore(t *testing.T) {
 	p := live(3, 40)
 	p.twice()
-	p.estate.Views[0] = replica.View{Term: 4, Primary: 1} // server 0 was dropped, and does not know it
-	p.estate.Seats = map[int]int{0: 1, 1: 2}
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 1 + 1, Steps: 5, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+	p.handover.Views[0] = replica.View{Term: 4, Primary: 1} // server 0 was dropped, and does not know it
+	p.handover.Seats = map[int]int{0: 1, 1: 2}
+	play(t, Config{Workers: 2, Servers: 2, Replicas: 1 + 1, Steps: 5, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 		a := w.stakes(p, 0, 1, [2]int64{2, 3})
 		w.stakes(p, 1, 1, [2]int64{3, 3})
 		w.worker(0)
@@ -218,8 +218,8 @@ func TestViewsAreNoted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, 400)
 			p.twice()
-			office := newDesk(7)
-			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Office: office, Heir: &p.estate}, func(w *world) {
+			lease := newTestLease(7)
+			play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: lease, Handover: &p.handover}, func(w *world) {
 				a, b := w.stakes(p, 0, 1, [2]int64{3, 3}), w.stakes(p, 1, 1, [2]int64{3, 3})
 				w.worker(0)
 				w.worker(1)
@@ -227,12 +227,12 @@ func TestViewsAreNoted(t *testing.T) {
 				synctest.Wait()
 				term := b.term(0)
 				if !agreed {
-					office.set(nil, fmt.Errorf("no majority"))
+					lease.set(nil, fmt.Errorf("no majority"))
 				}
 				a.m.Conn.Close()
 				time.Sleep(100 * time.Millisecond)
 				synctest.Wait()
-				switch v := office.last().Views[0]; {
+				switch v := lease.last().Views[0]; {
 				case agreed && (v.Primary != 1 || v.Term != b.term(0) || b.term(0) <= term):
 					t.Errorf("noted is %+v, told is term %d", v, b.term(0))
 				case !agreed && b.term(0) != term:
@@ -255,9 +255,9 @@ func (s *fakeServer) term(shard int) int64 {
 func TestServerWithCopiesComesBack(t *testing.T) {
 	p := live(3, 400)
 	p.twice()
-	estate := p.estate // the coordinator's own: it changes it
-	estate.Seats, estate.Views = maps.Clone(estate.Seats), slices.Clone(estate.Views)
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Office: newDesk(7), Heir: &estate}, func(w *world) {
+	handover := p.handover // the coordinator's own: it changes it
+	handover.Seats, handover.Views = maps.Clone(handover.Seats), slices.Clone(handover.Views)
+	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 50, Lease: newTestLease(7), Handover: &handover}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		again := w.stakes(p, 0, 1, [2]int64{3, 3}, 5*time.Second) // the connection before is still there
@@ -284,7 +284,7 @@ func TestServerWithCopiesComesBack(t *testing.T) {
 func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 	p := live(3, 80)
 	p.twice()
-	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 10, Office: newDesk(7), Heir: &p.estate}, func(w *world) {
+	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		w.worker(0, func(f *fakeWorker) { f.pace = time.Second })

@@ -17,9 +17,9 @@ import (
 	"star/resource/host"
 )
 
-// steward implements coord.Admission for a job that no resource service answers: it looks at the host of the coordinator and its shards,
+// localAdmission implements coord.Admission for a job that no resource service answers: it looks at the host of the coordinator and its shards,
 // and at nothing else. Its answers are in the run log like a service's.
-type steward struct {
+type localAdmission struct {
 	job     *Config
 	local   process.Addresses // of this host
 	ask     func(ctx context.Context, status *coord.Status) error
@@ -40,18 +40,18 @@ type permission struct {
 }
 
 const (
-	stewardLook     = time.Second
-	stewardDeadline = 2 * time.Second // for a status
-	stewardPatience = 10              // looks
+	admissionLook     = time.Second
+	admissionDeadline = 2 * time.Second // for a status
+	admissionPatience = 10              // looks
 )
 
-// newSteward makes the Admission of a job. run starts it.
-func newSteward(job *Config) *steward {
-	return &steward{job: job, local: process.OwnAddresses(), cores: float64(runtime.NumCPU())}
+// newLocalAdmission makes the Admission of a job. run starts it.
+func newLocalAdmission(job *Config) *localAdmission {
+	return &localAdmission{job: job, local: process.OwnAddresses(), cores: float64(runtime.NumCPU())}
 }
 
 // here says whether a worker's connection comes from this host.
-func (s *steward) here(peer string) bool { return s.local.Has(peer) }
+func (s *localAdmission) here(peer string) bool { return s.local.Has(peer) }
 
 // measured is a look.
 type measured struct {
@@ -62,11 +62,11 @@ type measured struct {
 }
 
 // run looks once a second until the context ends.
-func (s *steward) run(ctx context.Context, c *coord.Coordinator) {
+func (s *localAdmission) run(ctx context.Context, c *coord.Coordinator) {
 	s.ask = func(ctx context.Context, status *coord.Status) error { return c.Ask(ctx, status, "status") }
 	s.sampler = host.Start(host.Config{Heartbeat: 200 * time.Millisecond})
 	defer s.sampler.Close()
-	tick := time.NewTicker(stewardLook)
+	tick := time.NewTicker(admissionLook)
 	defer tick.Stop()
 	last := measured{at: time.Now(), used: process.CPUTime()}
 	for {
@@ -86,15 +86,15 @@ func (s *steward) run(ctx context.Context, c *coord.Coordinator) {
 }
 
 // status asks the coordinator how the job is.
-func (s *steward) status(ctx context.Context) (*coord.Status, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, stewardDeadline, errors.New("the coordinator did not say how the job is"))
+func (s *localAdmission) status(ctx context.Context) (*coord.Status, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, admissionDeadline, errors.New("the coordinator did not say how the job is"))
 	defer cancel()
 	st := new(coord.Status)
 	return st, s.ask(ctx, st)
 }
 
 // look takes in what was measured between two looks, and takes back what cannot be afforded any more.
-func (s *steward) look(st *coord.Status, last, now measured) {
+func (s *localAdmission) look(st *coord.Status, last, now measured) {
 	d := now.at.Sub(last.at).Seconds()
 	if d <= 0 || now.version <= last.version || st.Params == 0 {
 		return
@@ -129,14 +129,14 @@ func (s *steward) look(st *coord.Status, last, now measured) {
 	if p.bad++; ok {
 		p.bad = 0
 	}
-	if p.bad >= stewardPatience {
+	if p.bad >= admissionPatience {
 		s.permit = nil
 		go p.answer(false, why)
 	}
 }
 
 // begin makes the watch, with what is known before anything is measured. The lock is held.
-func (s *steward) begin(st *coord.Status, capacity resource.Usage) (err error) {
+func (s *localAdmission) begin(st *coord.Status, capacity resource.Usage) (err error) {
 	if s.watch == nil {
 		s.watch, err = resource.NewWatch(s.prior(st), s.job.Ranks(), capacity)
 	}
@@ -144,7 +144,7 @@ func (s *steward) begin(st *coord.Status, capacity resource.Usage) (err error) {
 }
 
 // capacity is what this host has for the job's servers.
-func (s *steward) capacity(t *star.Telemetry) resource.Usage {
+func (s *localAdmission) capacity(t *star.Telemetry) resource.Usage {
 	c := resource.Unlimited
 	if c.CPU = s.cores; s.job.CapacityCPU > 0 {
 		c.CPU = s.job.CapacityCPU
@@ -159,7 +159,7 @@ func (s *steward) capacity(t *star.Telemetry) resource.Usage {
 }
 
 // prior is what is known of the job before anything is measured.
-func (s *steward) prior(st *coord.Status) resource.Demand {
+func (s *localAdmission) prior(st *coord.Status) resource.Demand {
 	if p, ok := resource.PublishedModel(s.job.ModelPrior); ok {
 		return p.Demand(resource.PublishedCores)
 	}
@@ -168,7 +168,7 @@ func (s *steward) prior(st *coord.Status) resource.Demand {
 }
 
 // affords says whether a plan can be afforded.
-func (s *steward) affords(p modes.Plan, st *coord.Status) (bool, string) {
+func (s *localAdmission) affords(p modes.Plan, st *coord.Status) (bool, string) {
 	l, err := process.LoadOf(p, st.Times())
 	if err != nil {
 		return false, err.Error()
@@ -177,7 +177,7 @@ func (s *steward) affords(p modes.Plan, st *coord.Status) (bool, string) {
 }
 
 // Ask implements coord.Admission.
-func (s *steward) Ask(plan modes.Plan, answer func(ok bool, why string)) {
+func (s *localAdmission) Ask(plan modes.Plan, answer func(ok bool, why string)) {
 	p := &permission{plan: plan, answer: answer}
 	s.mu.Lock()
 	s.permit = p
@@ -204,15 +204,15 @@ func (s *steward) Ask(plan modes.Plan, answer func(ok bool, why string)) {
 }
 
 // Yield implements coord.Admission.
-func (s *steward) Yield() {
+func (s *localAdmission) Yield() {
 	s.mu.Lock()
 	s.permit = nil
 	s.mu.Unlock()
 }
 
-// admission is the coordinator's way to a tenancy, which begins after it.
+// admission is the coordinator's way to a cluster session, which begins after it.
 type admission struct {
-	atomic.Pointer[process.Tenancy]
+	atomic.Pointer[process.ClusterSession]
 }
 
 // Ask implements coord.Admission.

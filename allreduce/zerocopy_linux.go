@@ -75,8 +75,8 @@ func (p *pipe) drain(fd int) (int, error) {
 	}
 }
 
-// canLend says whether this kernel lends memory to sockets and lets us take it back: vmsplice and mremap as Linux has them since 5.7.
-var canLend = sync.OnceValue(func() bool {
+// kernelZeroCopy says whether this kernel lends memory to sockets and lets us take it back: vmsplice and mremap as Linux has them since 5.7.
+var kernelZeroCopy = sync.OnceValue(func() bool {
 	mem, err := unix.Mmap(-1, 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return false
@@ -88,7 +88,7 @@ var canLend = sync.OnceValue(func() bool {
 	}
 	defer p.close()
 	mem[0] = 1
-	if p.fill(mem) != nil || p.held != pageSize || takeBack(mem) != nil || mem[0] != 1 {
+	if p.fill(mem) != nil || p.held != pageSize || reclaim(mem) != nil || mem[0] != 1 {
 		return false
 	}
 	mem[0] = 2
@@ -97,12 +97,12 @@ var canLend = sync.OnceValue(func() bool {
 	return err == nil && n == 1 && seen[0] == 1
 })
 
-func (s *socket) lends() bool       { return s.name == "tcp" && canLend() }
+func (s *socket) canZeroCopy() bool { return s.name == "tcp" && kernelZeroCopy() }
 func (s *socket) gains([]byte) bool { return true }
 
-// lend is send, but where b has whole pages the socket gets the memory itself: the peer sees what is written there until it has received it.
+// zeroCopySend is send, but where b has whole pages the socket gets the memory itself: the peer sees what is written there until it has received it.
 // After less than len(b) bytes were taken, the next lend must go on with the rest, or with more than that.
-func (s *socket) lend(b []byte) (int, error) {
+func (s *socket) zeroCopySend(b []byte) (int, error) {
 	if s.pipe == nil {
 		p, err := newPipe()
 		if err != nil {
@@ -134,11 +134,11 @@ func (s *socket) lend(b []byte) (int, error) {
 	return sent, nil
 }
 
-func (s *socket) takeBack(b []byte) error { return takeBack(b) }
+func (s *socket) reclaim(b []byte) error { return reclaim(b) }
 
-// takeBack puts copies into the place of those whole pages of b that were lent, so that who has borrowed them keeps what is there now. Nobody else may
+// reclaim puts copies into the place of those whole pages of b that were lent, so that who has borrowed them keeps what is there now. Nobody else may
 // use b meanwhile. It is for private memory that no file backs, as the heap is.
-func takeBack(b []byte) error {
+func reclaim(b []byte) error {
 	head, pages := wholePages(b)
 	b = b[head:][:pages]
 	for piece := len(b); len(b) > 0; {

@@ -17,11 +17,11 @@ import (
 // from the others.
 func TestRingTakeOver(t *testing.T) {
 	r, text := ridden(t)
-	estate := Estate{
+	handover := Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 100, Plan: modes.SSGD(4), Workers: []star.Worker{0, 1, 2},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
 	}
-	m, err := engine.ParseRingMemo(text, 3)
+	m, err := engine.ParseRingMetadata(text, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,16 +31,16 @@ func TestRingTakeOver(t *testing.T) {
 	}
 	text, _ = json.Marshal(m)
 	first := engine.Unreleased(Progress{}, 4)
-	first.Count = m.Count + 50 // of an earlier reign, which was longer
+	first.Count = m.Count + 50 // of an earlier leadership, which was longer
 	older, _ := json.Marshal(first)
-	told := []transport.Tally{{Generation: engine.GenerationsOf(1) + 1, Version: 2, Carried: []transport.Gradient{{Worker: 2, Step: m.Errands[0].Span.Start, Weight: 4. / 12}}}}
-	office := newDesk(2)
-	play(t, Config{Workers: 4, Steps: 100, Ring: &RingConfig{Rule: "sgd"}, Office: office, Heir: &estate, Council: 1}, func(w *world) {
+	told := []transport.Tally{{Generation: engine.GenerationsOf(1) + 1, Version: 2, Carried: []transport.Gradient{{Worker: 2, Step: m.RiderBatches[0].Span.Start, Weight: 4. / 12}}}}
+	lease := newTestLease(2)
+	play(t, Config{Workers: 4, Steps: 100, Ring: &RingConfig{Rule: "sgd"}, Lease: lease, Handover: &handover, Coordinators: 1}, func(w *world) {
 		w.newest = 2
-		rider := w.ringWorker(2, "", nil, &Stand{Version: -1, Step: 1, Memo: text})
-		behind := w.ringWorker(1, "", nil, &Stand{Version: 1, Step: 1, Memo: older})
+		rider := w.ringWorker(2, "", nil, &Stand{Version: -1, Step: 1, Metadata: text})
+		behind := w.ringWorker(1, "", nil, &Stand{Version: 1, Step: 1, Metadata: older})
 		time.Sleep(2 * time.Second)
-		ahead := w.ringWorker(0, "", nil, &Stand{Version: 2, Step: 2, Memo: older, Told: told})
+		ahead := w.ringWorker(0, "", nil, &Stand{Version: 2, Step: 2, Metadata: older, Told: told})
 		time.Sleep(1500 * time.Millisecond)
 		late := w.ringWorker(3, "", nil, nil)
 		time.Sleep(5 * time.Second)
@@ -52,11 +52,11 @@ func TestRingTakeOver(t *testing.T) {
 				if len(f.rings) == 0 || !f.rings[0].Now || f.rings[0].Generation <= engine.GenerationsOf(2) {
 					t.Errorf("%s was told of rings %+v", name, f.rings)
 				}
-				if len(f.memos) == 0 {
+				if len(f.metadata) == 0 {
 					t.Errorf("%s was not released", name)
 					return
 				}
-				if k, err := engine.ParseRingMemo(f.memos[len(f.memos)-1], 4); err != nil || k.Term != 2 {
+				if k, err := engine.ParseRingMetadata(f.metadata[len(f.metadata)-1], 4); err != nil || k.Term != 2 {
 					t.Errorf("%s remembers %+v, %v", name, k, err)
 				}
 			})
@@ -80,37 +80,37 @@ func TestRingTakeOver(t *testing.T) {
 			}
 		}
 		if first := w.lines("fire")[0]; first["seq"].(float64) != float64(m.Seq+1) {
-			t.Errorf("the first update of the reign is %v, after %d", first["seq"], m.Seq)
+			t.Errorf("the first update of the leadership is %v, after %d", first["seq"], m.Seq)
 		}
 		if used != 100 {
 			t.Errorf("%d samples are applied in the end", used)
 		}
 		exactly(t, 100, []Span{{Start: 0, Count: int(r.State().Used)}}, pieces) // the first round had those
 		if term := w.lines("term"); len(term) != 1 || term[0]["version"].(float64) != 1 || term[0]["samples"].(float64) != float64(r.State().Used) {
-			t.Errorf("the log says of the reign %v", term)
+			t.Errorf("the log says of the leadership %v", term)
 		}
 	})
 }
 
 // What cannot be taken up is refused, and without anybody who has the parameters the job does not go on.
 func TestRingTakeOverRefuses(t *testing.T) {
-	estate := Estate{
+	handover := Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 100, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
 	}
 	ring := &RingConfig{Rule: "sgd"}
-	if _, err := New(Config{Job: "job", Workers: 2, Batch: 4, Steps: 5, Office: newDesk(2), Heir: &estate}); err == nil || !strings.Contains(err.Error(), "--arch") {
+	if _, err := New(Config{Job: "job", Workers: 2, Batch: 4, Steps: 5, Lease: newTestLease(2), Handover: &handover}); err == nil || !strings.Contains(err.Error(), "--arch") {
 		t.Errorf("parameter servers go on with a ring: %v", err)
 	}
-	play(t, Config{Workers: 2, Steps: 5, Ring: ring, Office: newDesk(2), Heir: &estate, Council: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
+	play(t, Config{Workers: 2, Steps: 5, Ring: ring, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: 10 * time.Second}, func(w *world) {
 		h, e := hello(0), enrolment
-		h.Addr, e.Rule, e.Stand = "meet,door", "sgd", &Stand{Version: 3, Memo: []byte("{}")}
+		h.Addr, e.Rule, e.Stand = "meet,door", "sgd", &Stand{Version: 3, Metadata: []byte("{}")}
 		var refused *transport.RejectError
 		if _, err := w.join(h, e); !errors.As(err, &refused) || refused.Exit != 78 || !strings.Contains(refused.Reason, "does not fit") {
-			t.Errorf("a memo of another job: %v", err)
+			t.Errorf("metadata of another job: %v", err)
 		}
-		memo := `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":60,"seq":5,"steps":[4,4],"rounds":[]}`
-		e.Stand = &Stand{Version: 4, Memo: []byte(memo)}
+		metadata := `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":60,"seq":5,"steps":[4,4],"rounds":[]}`
+		e.Stand = &Stand{Version: 4, Metadata: []byte(metadata)}
 		m, err := w.join(h, e)
 		if err != nil {
 			t.Fatal(err)
@@ -124,15 +124,15 @@ func TestRingTakeOverRefuses(t *testing.T) {
 
 // Who was told to end while nobody coordinated, and has the parameters, is kept by the next coordinator until somebody else has them.
 func TestRingTakeOverFromWhoLeaves(t *testing.T) {
-	estate := Estate{
+	handover := Handover{
 		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 160, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
 		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
 	}
-	const memo = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
-	cfg := Config{Workers: 2, Steps: 20, Ring: &RingConfig{Rule: "sgd"}, Office: newDesk(2), Heir: &estate, Council: 1, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
+	const metadata = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
+	cfg := Config{Workers: 2, Steps: 20, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 1, JoinTimeout: time.Minute, Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
 	play(t, cfg, func(w *world) {
 		w.newest = 5
-		last := w.ringWorker(0, "", nil, &Stand{Version: 5, Step: 4, Memo: []byte(memo)})
+		last := w.ringWorker(0, "", nil, &Stand{Version: 5, Step: 4, Metadata: []byte(metadata)})
 		time.Sleep(time.Second)
 		last.set(func() { last.leaves = true })
 		last.m.Leave(143, "SIGTERM")
@@ -156,7 +156,7 @@ func TestRingTakeOverFromWhoLeaves(t *testing.T) {
 	})
 }
 
-// ridden is the memo of a ring of members 0 and 1 and rider 2 that has made a round. Two rounds and the rider's batch are under way.
+// ridden is the metadata of a ring of members 0 and 1 and rider 2 that has made a round. Two rounds and the rider's batch are under way.
 func ridden(t *testing.T) (engine.Engine, []byte) {
 	r := engine.New(engine.Config{Plan: modes.Ring(3, 2), Workers: 3, Batch: 4, Limit: 100, MaxParams: 100, Ring: new(engine.RingConfig)})
 	r.Begin()
@@ -165,5 +165,5 @@ func ridden(t *testing.T) (engine.Engine, []byte) {
 			t.Fatal(err)
 		}
 	}
-	return r, r.Memo(1)
+	return r, r.Metadata(1)
 }

@@ -14,9 +14,9 @@ import (
 	"star/transport"
 )
 
-// fan is a worker's connection to all copies of a shard, as one: what it pushes goes to every copy, what it reads comes from the primary.
+// replicaSet is a worker's connection to all copies of a shard, as one: what it pushes goes to every copy, what it reads comes from the primary.
 // While one copy is there, the loss of others is no error: the coordinator will say who is the primary (Link.Turn). One goroutine reads.
-type fan struct {
+type replicaSet struct {
 	cfg    LinkConfig
 	info   transport.ShardInfo
 	worker star.Worker
@@ -28,7 +28,7 @@ type fan struct {
 
 	mu     sync.Mutex
 	view   transport.View // the newest that was heard of
-	legs   []*leg         // changed with both locks
+	conns  []*replicaConn // changed with both locks
 	turned chan struct{}  // closed, and replaced, when the primary is another one
 	sent   int64          // by connections that are no more
 	got    int64
@@ -36,12 +36,12 @@ type fan struct {
 	name   string
 	seek   context.CancelFunc // of the search for new copies; nil: none
 
-	reads  *leg  // from whom the last frame came; the reader's
-	broken error // that connection is of no more use
+	reads  *replicaConn // from whom the last frame came; the reader's
+	broken error        // that connection is of no more use
 
-	suspects []*leg        // whose connections have ended, and that are holders in every view since
-	useless  chan struct{} // closed when lost is set
-	lost     error         // why this worker cannot go on with the shard
+	suspects []*replicaConn // whose connections have ended, and that are holders in every view since
+	useless  chan struct{}  // closed when lost is set
+	lost     error          // why this worker cannot go on with the shard
 
 	ctx     context.Context // of searches for servers, until Close
 	stop    context.CancelFunc
@@ -53,16 +53,16 @@ type fan struct {
 	wg      sync.WaitGroup // grows under mu, or by what is in it, and not after done
 }
 
-// leg is the connection to one copy.
-type leg struct {
+// replicaConn is the connection to one copy.
+type replicaConn struct {
 	transport.Holder
 	conn transport.Conn
 	come chan arrival // what it sends first, or its end; nil: it was read
 
 	made    time.Time
 	short   int  // connections before it that have ended at once
-	mending bool // it has ended, and somebody makes it anew; under the fan's mu
-	out     bool // a view has left it out; under the fan's mu
+	mending bool // it has ended, and somebody makes it anew; under the replicaSet's mu
+	out     bool // a view has left it out; under the replicaSet's mu
 
 	mu  sync.Mutex
 	err error // why nothing is written to it any more
@@ -88,8 +88,8 @@ type frame struct {
 }
 
 // dialFan connects to all copies of a shard.
-func dialFan(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v transport.View) (*fan, error) {
-	f := &fan{
+func dialReplicaSet(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v transport.View) (*replicaSet, error) {
+	f := &replicaSet{
 		cfg: cfg, info: info, worker: star.Worker(cfg.Hello.Rank), stall: cfg.Stall, log: cfg.Log, view: v,
 		turned: make(chan struct{}), useless: make(chan struct{}), dialing: make(chan struct{}, 1), done: make(chan struct{}), name: fmt.Sprintf("shard %d", info.Shard),
 	}
@@ -103,7 +103,7 @@ func dialFan(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v tr
 	}
 	legs, err := f.dial(ctx, v.Holders)
 	if err == nil {
-		f.legs = legs
+		f.conns = legs
 		err = f.say(v.Term)
 	}
 	if err != nil {
@@ -113,14 +113,14 @@ func dialFan(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v tr
 		}
 		return nil, err
 	}
-	for _, l := range f.legs {
+	for _, l := range f.conns {
 		f.watch(l)
 	}
 	return f, nil
 }
 
 // watch reads the first frame of a copy for whoever reads from it, so that the end of a connection is seen from which nobody reads.
-func (f *fan) watch(l *leg) {
+func (f *replicaSet) watch(l *replicaConn) {
 	l.made, l.come = time.Now(), make(chan arrival, 1)
 	come := l.come
 	f.wg.Go(func() {
@@ -139,7 +139,7 @@ func (f *fan) watch(l *leg) {
 
 // mend makes a connection to a copy anew that has ended, and sends what is in hand once more: it may not have arrived, and nobody else knows. If the server is gone
 // the coordinator says so soon, in a view without it. A server that nobody else misses, and that does not answer here, leaves this worker useless.
-func (f *fan) mend(l *leg, why error) {
+func (f *replicaSet) mend(l *replicaConn, why error) {
 	f.mu.Lock()
 	known := l.mending || l.out
 	l.mending = true
@@ -180,14 +180,14 @@ func (f *fan) mend(l *leg, why error) {
 }
 
 // miss notes that a copy is missed, unless it is a holder no more. The caller has mu.
-func (f *fan) miss(l *leg) {
+func (f *replicaSet) miss(l *replicaConn) {
 	if !l.out && !slices.Contains(f.suspects, l) && slices.Contains(f.view.Holders, l.Holder) {
 		f.suspects = append(f.suspects, l)
 	}
 }
 
 // connect makes a connection anew.
-func (f *fan) connect(l *leg, short int) error {
+func (f *replicaSet) connect(l *replicaConn, short int) error {
 	f.dialing <- struct{}{}
 	defer func() { <-f.dialing }()
 	f.mu.Lock()
@@ -202,13 +202,13 @@ func (f *fan) connect(l *leg, short int) error {
 	info.Addr = l.Addr
 	c, err := open(ctx, f.cfg, info)
 	if err == nil {
-		f.replace(l, &leg{Holder: l.Holder, conn: c, short: short})
+		f.replace(l, &replicaConn{Holder: l.Holder, conn: c, short: short})
 	}
 	return err
 }
 
 // replace has a new connection in the place of one that has ended.
-func (f *fan) replace(old, l *leg) {
+func (f *replicaSet) replace(old, l *replicaConn) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
@@ -217,9 +217,9 @@ func (f *fan) replace(old, l *leg) {
 		l.conn.Close()
 		return
 	}
-	f.remove(func(o *leg) bool { return o == old })
+	f.remove(func(o *replicaConn) bool { return o == old })
 	f.watch(l)
-	f.legs = append(f.legs, l)
+	f.conns = append(f.conns, l)
 	f.order()
 	term := f.view.Term
 	f.mu.Unlock()
@@ -229,7 +229,7 @@ func (f *fan) replace(old, l *leg) {
 }
 
 // tell tells one copy that each gradient goes to every holder of the view of a term. The caller has the lock of writers.
-func (f *fan) tell(l *leg, term int64) error {
+func (f *replicaSet) tell(l *replicaConn, term int64) error {
 	l.conn.SetWriteDeadline(time.Now().Add(f.stall))
 	err := transport.Send(l.conn, transport.Turn{Shard: f.info.Shard, Worker: f.worker, Term: term}, nil)
 	if err != nil {
@@ -239,9 +239,9 @@ func (f *fan) tell(l *leg, term int64) error {
 }
 
 // repeat sends what is in hand to a copy whose connection was made again, which drops what it has already. The caller has the lock of writers.
-func (f *fan) repeat(l *leg) {
+func (f *replicaSet) repeat(l *replicaConn) {
 	f.mu.Lock()
-	f.suspects = slices.DeleteFunc(f.suspects, func(o *leg) bool { return o.Holder == l.Holder && o != l })
+	f.suspects = slices.DeleteFunc(f.suspects, func(o *replicaConn) bool { return o.Holder == l.Holder && o != l })
 	f.mu.Unlock()
 	switch h := f.inHand; {
 	case h == nil || l.failed() != nil:
@@ -258,14 +258,14 @@ func (f *fan) repeat(l *leg) {
 }
 
 // drop forgets what was pushed: every copy has it, or it is not wanted any more. Its memory is the caller's again.
-func (f *fan) drop() {
+func (f *replicaSet) drop() {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.inHand = nil
 }
 
 // waits says whether a copy is missed. The caller has mu.
-func (f *fan) waits(l *leg) bool {
+func (f *replicaSet) waits(l *replicaConn) bool {
 	select {
 	case <-f.done:
 		return false
@@ -277,14 +277,14 @@ func (f *fan) waits(l *leg) bool {
 }
 
 // suspected says whether nothing has been said of a copy since its connection ended.
-func (f *fan) suspected(l *leg) bool {
+func (f *replicaSet) suspected(l *replicaConn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.waits(l)
 }
 
-// abandon makes the fan useless, unless the suspect has been left out meanwhile.
-func (f *fan) abandon(l *leg, why error) {
+// abandon makes the replicaSet useless, unless the suspect has been left out meanwhile.
+func (f *replicaSet) abandon(l *replicaConn, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.waits(l) {
@@ -292,20 +292,20 @@ func (f *fan) abandon(l *leg, why error) {
 	}
 }
 
-// giveUp makes the fan useless. The caller has mu.
-func (f *fan) giveUp(why error) {
+// giveUp makes the replicaSet useless. The caller has mu.
+func (f *replicaSet) giveUp(why error) {
 	if f.lost != nil {
 		return
 	}
 	f.lost = why
 	close(f.useless)
-	for _, l := range f.legs {
+	for _, l := range f.conns {
 		l.fail(why) // whoever reads or writes learns of it
 	}
 }
 
 // dial connects to some copies. It returns those that it has reached even with an error.
-func (f *fan) dial(ctx context.Context, holders []transport.Holder) (legs []*leg, err error) {
+func (f *replicaSet) dial(ctx context.Context, holders []transport.Holder) (legs []*replicaConn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conns := make([]transport.Conn, len(holders))
@@ -323,22 +323,22 @@ func (f *fan) dial(ctx context.Context, holders []transport.Holder) (legs []*leg
 	wg.Wait()
 	for i, c := range conns {
 		if c != nil {
-			legs = append(legs, &leg{Holder: holders[i], conn: c})
+			legs = append(legs, &replicaConn{Holder: holders[i], conn: c})
 		}
 	}
 	return legs, first(errs)
 }
 
 // say tells all copies that from here on each gradient goes to every holder of the view of a term. The caller has the lock of writers.
-func (f *fan) say(term int64) (err error) {
-	for _, l := range f.legs {
+func (f *replicaSet) say(term int64) (err error) {
+	for _, l := range f.conns {
 		err = cmp.Or(f.tell(l, term), err)
 	}
 	return err
 }
 
 // fail notes that a copy cannot be written to.
-func (l *leg) fail(err error) {
+func (l *replicaConn) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {
@@ -347,14 +347,14 @@ func (l *leg) fail(err error) {
 	}
 }
 
-func (l *leg) failed() error {
+func (l *replicaConn) failed() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
 // turn takes what the coordinator says of the copies. It does not wait.
-func (f *fan) turn(v transport.View) {
+func (f *replicaSet) turn(v transport.View) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v.Term <= f.view.Term || len(v.Holders) == 0 {
@@ -366,11 +366,11 @@ func (f *fan) turn(v transport.View) {
 	}
 	f.probe()
 	f.probing, f.probe = context.WithCancel(f.ctx)
-	f.suspects = slices.DeleteFunc(f.suspects, func(l *leg) bool {
+	f.suspects = slices.DeleteFunc(f.suspects, func(l *replicaConn) bool {
 		l.out = !slices.Contains(v.Holders, l.Holder)
 		return l.out
 	})
-	for _, l := range f.legs {
+	for _, l := range f.conns {
 		if !slices.Contains(v.Holders, l.Holder) {
 			l.out = true
 			l.fail(errLeftOut) // a write that waits for it ends, and if its server is a holder again soon, that is another connection
@@ -392,7 +392,7 @@ func (f *fan) turn(v transport.View) {
 var errLeftOut = errors.New("it holds no copy any more")
 
 // follow has the copies of a view, and the primary first of all.
-func (f *fan) follow(ctx context.Context, v transport.View) {
+func (f *replicaSet) follow(ctx context.Context, v transport.View) {
 	f.dialing <- struct{}{}
 	defer func() { <-f.dialing }()
 	missing := f.keep(v)
@@ -419,11 +419,11 @@ func (f *fan) follow(ctx context.Context, v transport.View) {
 	for _, l := range legs {
 		f.watch(l)
 	}
-	f.legs = append(f.legs, legs...)
+	f.conns = append(f.conns, legs...)
 	f.order()
-	var mended []*leg // that were holders before
+	var mended []*replicaConn // that were holders before
 	for _, l := range legs {
-		if slices.ContainsFunc(f.suspects, func(o *leg) bool { return o.Holder == l.Holder }) {
+		if slices.ContainsFunc(f.suspects, func(o *replicaConn) bool { return o.Holder == l.Holder }) {
 			mended = append(mended, l)
 		}
 	}
@@ -439,7 +439,7 @@ func (f *fan) follow(ctx context.Context, v transport.View) {
 }
 
 // keep drops the copies that are not in a view, and has the primary be the first. It returns those that are missing; nil: the view is old, or complete.
-func (f *fan) keep(v transport.View) (missing []transport.Holder) {
+func (f *replicaSet) keep(v transport.View) (missing []transport.Holder) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
@@ -447,9 +447,9 @@ func (f *fan) keep(v transport.View) (missing []transport.Holder) {
 		f.mu.Unlock()
 		return nil
 	}
-	f.remove(func(l *leg) bool { return !slices.Contains(v.Holders, l.Holder) || l.failed() != nil })
+	f.remove(func(l *replicaConn) bool { return !slices.Contains(v.Holders, l.Holder) || l.failed() != nil })
 	for _, h := range v.Holders {
-		if !slices.ContainsFunc(f.legs, func(l *leg) bool { return l.Holder == h }) {
+		if !slices.ContainsFunc(f.conns, func(l *replicaConn) bool { return l.Holder == h }) {
 			missing = append(missing, h)
 		}
 	}
@@ -462,8 +462,8 @@ func (f *fan) keep(v transport.View) (missing []transport.Holder) {
 }
 
 // remove closes connections that are of no more use. The caller has both locks.
-func (f *fan) remove(out func(*leg) bool) {
-	f.legs = slices.DeleteFunc(slices.Clone(f.legs), func(l *leg) bool {
+func (f *replicaSet) remove(out func(*replicaConn) bool) {
+	f.conns = slices.DeleteFunc(slices.Clone(f.conns), func(l *replicaConn) bool {
 		if !out(l) {
 			return false
 		}
@@ -476,37 +476,37 @@ func (f *fan) remove(out func(*leg) bool) {
 }
 
 // order puts the primary first, and wakes who waits for it.
-func (f *fan) order() {
-	slices.SortStableFunc(f.legs, func(a, b *leg) int {
+func (f *replicaSet) order() {
+	slices.SortStableFunc(f.conns, func(a, b *replicaConn) int {
 		return f.place(a) - f.place(b)
 	})
 	close(f.turned)
 	f.turned = make(chan struct{})
 }
 
-func (f *fan) place(l *leg) int {
+func (f *replicaSet) place(l *replicaConn) int {
 	return slices.Index(f.view.Holders, l.Holder)
 }
 
 // primary is the connection to the primary; nil: there is none now.
-func (f *fan) primary() (l *leg, turned <-chan struct{}) {
+func (f *replicaSet) primary() (l *replicaConn, turned <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.legs) > 0 && f.legs[0].Holder == f.view.Holders[0] {
-		l = f.legs[0]
+	if len(f.conns) > 0 && f.conns[0].Holder == f.view.Holders[0] {
+		l = f.conns[0]
 	}
 	return l, f.turned
 }
 
 // WriteFrame writes a gradient, or initial parameters, to every copy, and all else to the primary. Only if nobody is left it is an error: who
 // reads asks again.
-func (f *fan) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
+func (f *replicaSet) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
-	legs, end := f.legs, f.write
+	legs, end := f.conns, f.write
 	f.mu.Unlock()
-	put := func(l *leg) {
+	put := func(l *replicaConn) {
 		if l.failed() != nil {
 			return
 		}
@@ -542,14 +542,14 @@ func (f *fan) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) e
 }
 
 // alive is an error if no copy is left.
-func (f *fan) alive() error {
+func (f *replicaSet) alive() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.lost != nil {
 		return f.lost
 	}
 	var last error
-	for _, l := range f.legs {
+	for _, l := range f.conns {
 		if last = l.failed(); last == nil {
 			return nil
 		}
@@ -561,7 +561,7 @@ func (f *fan) alive() error {
 }
 
 // note keeps the error of a read.
-func (f *fan) note(err error) error {
+func (f *replicaSet) note(err error) error {
 	if err != nil {
 		f.broken = err
 	}
@@ -571,7 +571,7 @@ func (f *fan) note(err error) error {
 var errNoPrimary = errors.New("the primary is not reached yet")
 
 // Recv reads from the primary.
-func (f *fan) Recv() (transport.Frame, error) {
+func (f *replicaSet) Recv() (transport.Frame, error) {
 	f.broken = nil
 	if f.reads, _ = f.primary(); f.reads == nil {
 		return transport.Frame{}, f.note(errNoPrimary)
@@ -585,11 +585,11 @@ func (f *fan) Recv() (transport.Frame, error) {
 	return m, f.note(err)
 }
 
-func (f *fan) ReadPayload(dst []byte) error { return f.note(f.reads.conn.ReadPayload(dst)) }
-func (f *fan) Discard() error               { return f.note(f.reads.conn.Discard()) }
+func (f *replicaSet) ReadPayload(dst []byte) error { return f.note(f.reads.conn.ReadPayload(dst)) }
+func (f *replicaSet) Discard() error               { return f.note(f.reads.conn.Discard()) }
 
 // SetReadDeadline is for the frame in hand.
-func (f *fan) SetReadDeadline(t time.Time) error {
+func (f *replicaSet) SetReadDeadline(t time.Time) error {
 	if f.reads == nil {
 		return nil
 	}
@@ -597,7 +597,7 @@ func (f *fan) SetReadDeadline(t time.Time) error {
 }
 
 // ended has a connection made again that has ended.
-func (f *fan) ended(l *leg, why error) {
+func (f *replicaSet) ended(l *replicaConn, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	select {
@@ -609,7 +609,7 @@ func (f *fan) ended(l *leg, why error) {
 
 // renew waits for another primary, after an error of whoever reads. It returns err, unless that was a broken connection and there is
 // another one.
-func (f *fan) renew(err error) error {
+func (f *replicaSet) renew(err error) error {
 	if f.broken == nil {
 		return err
 	}
@@ -646,31 +646,31 @@ func (f *fan) renew(err error) error {
 }
 
 // alone says whether the view has one copy only.
-func (f *fan) alone() bool {
+func (f *replicaSet) alone() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.view.Holders) == 1
 }
 
 // ask asks the primary for the parameters, in the place of who was to send them.
-func (f *fan) ask() error {
+func (f *replicaSet) ask() error {
 	f.SetWriteDeadline(time.Now().Add(f.stall))
 	return transport.Send(f, transport.Pull{Shard: f.info.Shard, Worker: f.worker}, nil)
 }
 
 // SetWriteDeadline is for the frames that follow.
-func (f *fan) SetWriteDeadline(t time.Time) error {
+func (f *replicaSet) SetWriteDeadline(t time.Time) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.write = t
 	return nil
 }
 
-func (f *fan) Peer() string     { return f.name }
-func (f *fan) SetPeer(s string) { f.name = s }
+func (f *replicaSet) Peer() string     { return f.name }
+func (f *replicaSet) SetPeer(s string) { f.name = s }
 
 // RemoteAddr is that of the primary.
-func (f *fan) RemoteAddr() string {
+func (f *replicaSet) RemoteAddr() string {
 	if l, _ := f.primary(); l != nil {
 		return l.conn.RemoteAddr()
 	}
@@ -678,18 +678,18 @@ func (f *fan) RemoteAddr() string {
 }
 
 // Traffic is that with all copies.
-func (f *fan) Traffic() (sent, received int64) {
+func (f *replicaSet) Traffic() (sent, received int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sent, received = f.sent, f.got
-	for _, l := range f.legs {
+	for _, l := range f.conns {
 		s, r := l.conn.Traffic()
 		sent, received = sent+s, received+r
 	}
 	return sent, received
 }
 
-func (f *fan) Close() error {
+func (f *replicaSet) Close() error {
 	f.once.Do(func() {
 		f.mu.Lock()
 		close(f.done)
@@ -697,7 +697,7 @@ func (f *fan) Close() error {
 		if f.seek != nil {
 			f.seek()
 		}
-		for _, l := range f.legs {
+		for _, l := range f.conns {
 			l.conn.Close()
 		}
 		f.mu.Unlock()
@@ -709,7 +709,7 @@ func (f *fan) Close() error {
 // Turn says who holds the copies of a shard now. It may be called from any goroutine, and does not wait.
 func (l *Link) Turn(v transport.View) error {
 	for _, p := range l.peers {
-		if f, ok := p.conn.(*fan); ok && p.info.Shard == v.Shard {
+		if f, ok := p.conn.(*replicaSet); ok && p.info.Shard == v.Shard {
 			f.turn(v)
 			return nil
 		}
@@ -721,7 +721,7 @@ func (l *Link) Turn(v transport.View) error {
 func connect(ctx context.Context, cfg LinkConfig, s transport.ShardInfo) (transport.Conn, error) {
 	for _, v := range cfg.Views {
 		if v.Shard == s.Shard {
-			f, err := dialFan(ctx, cfg, s, v)
+			f, err := dialReplicaSet(ctx, cfg, s, v)
 			if err != nil {
 				return nil, err // and no connection, not even one that is nil
 			}

@@ -28,7 +28,7 @@ func lendingPair(t *testing.T) (a, b *shared) {
 	if b.blind != nil {
 		t.Skip("memory of processes cannot be read here: ", b.blind)
 	}
-	if !a.lends() || !b.lends() {
+	if !a.canZeroCopy() || !b.canZeroCopy() {
 		t.Fatal("the ends see each other, and do not lend")
 	}
 	return a, b
@@ -58,7 +58,7 @@ func TestLoans(t *testing.T) {
 				piece := text[sent:min(len(text), sent+8*(1+chance.IntN(1<<chance.IntN(17))))]
 				send := a.send
 				if chance.Float64() < lending {
-					send = a.lend
+					send = a.zeroCopySend
 					if len(piece) >= leastLoan {
 						lent++
 					}
@@ -108,26 +108,26 @@ func TestLoansWake(t *testing.T) {
 	for b.in.readerWaits.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	a.lend(buf)
+	a.zeroCopySend(buf)
 	within(t, "a reader", func() { <-got })
 	b.disarm()
 
-	a.lend(buf) // what is there already is not waited for
+	a.zeroCopySend(buf) // what is there already is not waited for
 	within(t, "a loan that is there", func() { w.wait([]ask{{b, true, false}}, time.Minute) })
 	b.read(dst)
 
 	for i := range maxLoans {
-		if n, err := a.lend(buf); n != len(buf) || err != nil {
+		if n, err := a.zeroCopySend(buf); n != len(buf) || err != nil {
 			t.Fatalf("loan %d: %d bytes, %v", i, n, err)
 		}
 	}
-	if n, err := a.lend(buf); n != 0 || err != nil {
+	if n, err := a.zeroCopySend(buf); n != 0 || err != nil {
 		t.Fatalf("one loan more than there can be: %d bytes, %v", n, err)
 	}
 	if n, err := a.send(buf[:8]); n != 8 || err != nil {
 		t.Fatalf("there is room in the ring: %d bytes, %v", n, err)
 	}
-	got = retry(w, ask{a, false, true}, func() (int, error) { return a.lend(buf) })
+	got = retry(w, ask{a, false, true}, func() (int, error) { return a.zeroCopySend(buf) })
 	for a.out.writerWaits.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -144,12 +144,12 @@ func TestLoansWake(t *testing.T) {
 func TestLoansAreTakenBack(t *testing.T) {
 	a, b := lendingPair(t)
 	buf, dst := bytes.Repeat([]byte{1}, 2*borrowAtOnce), make([]byte, borrowAtOnce)
-	a.lend(buf)
+	a.zeroCopySend(buf)
 	if v, err := b.view(8); err != nil || !bytes.Equal(v, buf[:borrowAtOnce]) {
 		t.Fatalf("%d bytes, %v", len(v), err)
 	}
 	b.skip(borrowAtOnce)
-	if err := a.takeBack(buf); err != nil {
+	if err := a.reclaim(buf); err != nil {
 		t.Fatal(err)
 	}
 	for i := range buf {
@@ -169,7 +169,7 @@ func TestLoansAreTakenBack(t *testing.T) {
 // Once the peer has gone, what it had lent is not to be had: its number may be another process's by now.
 func TestLoansEnd(t *testing.T) {
 	a, b := lendingPair(t)
-	a.lend(make([]byte, leastLoan))
+	a.zeroCopySend(make([]byte, leastLoan))
 	a.close()
 	if n, err := b.read(make([]byte, leastLoan)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("%d bytes, %v, want the end", n, err)
@@ -194,7 +194,7 @@ func TestLoansAreNotTrusted(t *testing.T) {
 	} {
 		for _, way := range []string{"read", "view"} {
 			a, b := lendingPair(t)
-			a.lend(make([]byte, leastLoan))
+			a.zeroCopySend(make([]byte, leastLoan))
 			c.spoil(&a.out)
 			var err error
 			if way == "read" {
@@ -211,7 +211,7 @@ func TestLoansAreNotTrusted(t *testing.T) {
 	}
 	a, _ := lendingPair(t)
 	a.out.taken.Store(1)
-	if n, err := a.lend(make([]byte, leastLoan)); !errors.Is(err, errCorrupt) {
+	if n, err := a.zeroCopySend(make([]byte, leastLoan)); !errors.Is(err, errCorrupt) {
 		t.Errorf("%d bytes are lent, %v", n, err)
 	}
 }
@@ -285,7 +285,7 @@ func TestBlindRanks(t *testing.T) {
 	if err := errors.Join(<-errs, <-errs); err != nil {
 		t.Error(err)
 	}
-	if g := groups[0].peers[1].link.(*shared); g.lends() || g.out.lent.Load() != 0 {
+	if g := groups[0].peers[1].link.(*shared); g.canZeroCopy() || g.out.lent.Load() != 0 {
 		t.Error("vectors were lent")
 	}
 	if l := logs[1].String(); !strings.Contains(l, "process_vm_readv: operation not permitted") {

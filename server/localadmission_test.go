@@ -45,7 +45,7 @@ func TestLoadOf(t *testing.T) {
 // A link of 1 MB/s in each direction, parameters of 40 kB, four workers that take 1 s, one of them 4 s: SSGD moves 40 kB/s,
 // ASGD would move 130. When the link turns out to carry less, ASGD is taken back.
 func TestSteward(t *testing.T) {
-	s := newSteward(&Config{Job: member.Job{Workers: 4, Batch: 8, Servers: 1, Host: member.Host{CapacityCPU: 4, CapacityNet: 1}}})
+	s := newLocalAdmission(&Config{Job: member.Job{Workers: 4, Batch: 8, Servers: 1, Host: member.Host{CapacityCPU: 4, CapacityNet: 1}}})
 	s.sampler = host.Start(host.Config{Heartbeat: time.Hour})
 	defer s.sampler.Close()
 	st := new(coord.Status)
@@ -92,7 +92,7 @@ func TestSteward(t *testing.T) {
 		t.Errorf("130 kB/s of 1 MB/s: %+v", r)
 	}
 	s.job.CapacityNet = 0.1
-	for v := range int64(stewardPatience - 1) {
+	for v := range int64(admissionPatience - 1) {
 		look(v)
 	}
 	select {
@@ -104,7 +104,7 @@ func TestSteward(t *testing.T) {
 	if r := <-answers; r.ok || !strings.Contains(r.why, "0.13 MB/s of incoming network, now 0.04 MB/s, and others leave 0.1 MB/s") {
 		t.Errorf("taken back with %+v", r)
 	}
-	for v := range int64(2 * stewardPatience) {
+	for v := range int64(2 * admissionPatience) {
 		look(v) // says nothing more
 	}
 	if r := ask(modes.ASGD(4)); r.ok {
