@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2
+.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2 jax
 all:
 	go vet ./... && go test -short ./...
 test:
@@ -34,10 +34,13 @@ wheel:
 # Installs the wheel of this machine into a new virtual environment, without a network, and runs the Python tests there. PyTorch and pytest are those of the system
 # (Debian: python3-torch python3-pytest python3-venv). ARGS: more for pytest.
 python:
-	python/tools/tested.sh --system-site-packages
+	python/tools/tested.sh system
 # The same with a current PyTorch from PyPI, the one for processors where TORCH_INDEX names an index that has it: some gigabytes otherwise.
 torch2:
-	python/tools/tested.sh
+	python/tools/tested.sh torch2
+# JAX of PyPI.
+jax:
+	python/tools/tested.sh jax
 ci:
 	.ci/run
 clean:
