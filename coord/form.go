@@ -409,7 +409,7 @@ func (c *Coordinator) welcome(p *peer) {
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch,
 	}
 	if c.takeover != nil && c.cfg.Ring == nil {
-		w.Step = c.takeover.steps[p.rank] + 1
+		w.Step = c.takeover.after.Steps[p.rank] + 1
 	}
 	buffers := c.cfg.Buffers
 	if c.engine != nil { // it comes back
@@ -488,7 +488,7 @@ func (c *Coordinator) tryStart() {
 		c.resumeLog()
 	}
 	if c.trained() {
-		t := engine.Told{Before: c.takeover.metadata.Steps, With: c.withParameters()}
+		t := engine.Told{Before: c.takeover.before, With: c.withParameters()}
 		for _, w := range t.With {
 			t.Tallies = append(t.Tallies, c.workers[w].stand.Told...)
 		}
@@ -512,7 +512,7 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 	}
 	g.From = c.cfg.Resume
 	if c.trained() {
-		g.After, g.Limit = c.takeover.after(), c.takeover.handover.Limit
+		g.After, g.Limit = &c.takeover.after, c.takeover.handover.Limit
 	}
 	if r := c.cfg.Ring; r != nil {
 		g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}

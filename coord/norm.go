@@ -13,7 +13,7 @@ import (
 // norm adds a shard's part of a norm; the last one lets the update happen.
 func (c *Coordinator) norm(p *peer, e event) error {
 	n := c.norms[e.norm.Seq]
-	if n == nil && c.takeover != nil && e.norm.Seq <= c.takeover.seq {
+	if n == nil && c.takeover != nil && e.norm.Seq <= c.takeover.history.Seq {
 		return nil // the coordinator before wanted to know, or it was told twice
 	}
 	if n == nil {

@@ -68,7 +68,7 @@ func (c *Coordinator) takeOverCopies() error {
 	if len(h.handover.Views) != len(c.shards) {
 		return fmt.Errorf("coord: what the coordinator before has left names %d shards, and who holds %d", len(c.shards), len(h.handover.Views))
 	}
-	h.copies, h.before = replicaReports{}, h.handover.Views
+	h.copies, h.views = replicaReports{}, h.handover.Views
 	// Not those of the next view, which depends on who comes; but a job that has not begun to train needs them all.
 	views := slices.Clone(h.handover.Views)
 	for i := range views {
@@ -165,12 +165,12 @@ func (c *Coordinator) recoverCopies() error {
 	before := c.copies
 	c.copies = newCopies(t, len(c.shards), from)
 	c.copies.ready, c.copies.norms = before.ready, before.norms
-	h.from, h.seq = from, to
+	h.from, h.history.Seq = from, to
 	return nil
 }
 
 // reinstate has everybody know who holds what, and offers firings again that some copies may not hold. It reports false when the lease is lost.
-func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
+func (c *Coordinator) reinstate() (bool, error) {
 	h, k := c.takeover, c.copies
 	for rank, p := range c.servers {
 		if p != nil && !c.here(rank) && h.handover.Seats[rank] > 0 {
@@ -215,7 +215,7 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 		return true, nil
 	}
 	for _, rank := range missing {
-		for shard, v := range h.before {
+		for shard, v := range h.views {
 			if v.Has(rank) {
 				event := "lost"
 				if v.Primary == rank {
@@ -225,14 +225,14 @@ func (c *Coordinator) reinstate(all map[int64]recall) (bool, error) {
 			}
 		}
 	}
-	for seq := h.from + 1; seq <= h.seq; seq++ {
-		f, ok := all[seq]
-		if !ok {
-			return false, &Error{exitLost, fmt.Sprintf("some copies lack fire %d, which no server knows any more. Resume from a checkpoint", seq)}
-		}
-		o := engine.Ready{Silent: true, Metadata: f.metadata}
-		if err := o.Fire.Parse(f.header); err != nil {
-			return false, &Error{exitDisagree, fmt.Sprintf("fire %d: %v", seq, err)}
+	fires, err := h.history.Behind(h.from, "some copies lack")
+	if err != nil {
+		return false, unrecoverable(err)
+	}
+	for i, f := range fires {
+		o := engine.Ready{Silent: true, Metadata: f.Metadata}
+		if err := o.Fire.Parse(f.Header); err != nil {
+			return false, &Error{exitDisagree, fmt.Sprintf("fire %d: %v", h.from+1+int64(i), err)}
 		}
 		c.offer(&o)
 	}

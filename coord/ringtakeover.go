@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/failover"
 	"star/engine"
 	"star/transport"
 )
@@ -30,17 +31,11 @@ func (c *Coordinator) stands(p *peer, s *Stand) error {
 	if c.cfg.Ring == nil || !c.trained() || c.engine != nil || s == nil {
 		return nil
 	}
-	if len(s.Metadata) > 0 {
-		m, err := engine.ParseRingMetadata(s.Metadata, c.cfg.Workers)
-		if err != nil {
-			return err
-		}
-		if m.After(c.takeover.ring) {
-			c.takeover.ring = m
-		}
+	var err error
+	if c.takeover.ring, err = failover.Newest(c.takeover.ring, s.Metadata, c.cfg.Workers); err == nil {
+		p.stand = s
 	}
-	p.stand = s
-	return nil
+	return err
 }
 
 // ringGathers says whether somebody has come who has the parameters. The time for others to come begins with the first.
@@ -73,8 +68,7 @@ func (c *Coordinator) recollect() {
 		m = engine.Unreleased(h.handover.From, c.cfg.Workers)
 		h.ring = m
 	}
-	h.metadata, h.steps = engine.CommitMetadata{Snapshot: m.Snapshot}, m.Steps
-	h.seq = m.Seq
+	h.after, h.before = m.Snapshot, m.Steps
 	c.cfg.Resume = m.Progress
 	c.log.Info("goes on with the ring", "term", c.term(), "version", m.Version, "samples", m.Samples, "under_way", len(m.Rounds), "memo_of_term", m.Term)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/failover"
 	"star/engine"
 	"star/modes"
 	"star/replica"
@@ -95,19 +96,18 @@ func ParseHandover(note []byte) (*Handover, error) {
 // succession is what a coordinator that takes over knows until the training goes on.
 type takeover struct {
 	handover *Handover
-	reports  []*shardReport // by rank of the server
-	settled  time.Time      // when all servers stood; zero: some do not
-	seq      int64          // of the last Fire that any server was given
-	metadata engine.CommitMetadata
-	steps    []int64         // by worker: the last that anybody may have been released for; -1: nobody has had the rank
-	log      []runlog.Recall // Fires that servers have told of
+	reports  []*failover.Report // by rank of the server
+	settled  time.Time          // when all servers stood; zero: some do not
+	history  failover.History
+	after    engine.Snapshot // from which the engine goes on
+	before   []int64         // by worker: the step of the last Fire, of what is not thrown away
 	norms    []heard         // by servers that stand already; at most two of each of their shards
 	copies   replicaReports  // of copies
 	came     time.Time       // the first server
 	from     int64           // the last firing that every copy holds
 
-	before []replica.View       // as the coordinator before has left them
-	ring   *engine.RingMetadata // all-reduce: the newest that anybody has; nil: nobody has one
+	views []replica.View       // as the coordinator before has left them
+	ring  *engine.RingMetadata // all-reduce: the newest that anybody has; nil: nobody has one
 }
 
 // heard is what a server has said.
@@ -115,15 +115,6 @@ type heard struct {
 	by *peer
 	event
 }
-
-// shardReport is what a server has been given.
-type shardReport struct {
-	transport.Standing
-	fires map[int64]recall
-}
-
-// recall is one Fire, as it came.
-type recall struct{ header, metadata []byte }
 
 // absentGrace is how long a successor waits for workers that had a part in the job and do not come. Those that are slow come at once, and
 // are waited for.
@@ -145,7 +136,7 @@ func (c *Coordinator) inherit() error {
 	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
 		return fmt.Errorf("coord: the plan that was left: %w", err)
 	}
-	c.takeover = &takeover{handover: e, reports: make([]*shardReport, len(c.servers))}
+	c.takeover = &takeover{handover: e, reports: make([]*failover.Report, len(c.servers))}
 	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
 	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
 	if e.Trains > 0 { // workers have what they need
@@ -219,7 +210,7 @@ func (c *Coordinator) reseat(p *peer) bool {
 		return transport.Send(p.conn, transport.Assign{Shards: own, Of: len(c.shards), Params: c.hello.Params, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Key: c.key}, layout)
 	})
 	if c.settling() && shards > 0 {
-		c.takeover.reports[p.rank] = &shardReport{}
+		c.takeover.reports[p.rank] = &failover.Report{}
 		if err := c.settle(); err != nil {
 			c.sick = err
 		}
@@ -248,7 +239,7 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 	if !c.settling() || p.hello.Shards == 0 {
 		return nil
 	}
-	st := &shardReport{Standing: m, fires: map[int64]recall{}}
+	st := &failover.Report{Standing: m, Fires: map[int64]failover.Fire{}}
 	for len(list) > 0 {
 		header, note, rest, err := transport.CutFrame(list)
 		if err != nil {
@@ -258,7 +249,7 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 		if err != nil {
 			return c.drop(p, err)
 		}
-		st.fires[f.Seq] = recall{header, note}
+		st.Fires[f.Seq] = failover.Fire{Header: header, Metadata: note}
 		list = rest
 	}
 	if c.copies != nil {
@@ -286,70 +277,46 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 // settle brings all servers to the same end of the history, once all with shards stand to us.
 func (c *Coordinator) settle() error {
 	h := c.takeover
-	all := map[int64]recall{}
+	here := make([]*failover.Report, len(h.reports))
 	for rank := range h.handover.Seats {
-		st := h.reports[rank]
-		if rank >= len(c.servers) || st == nil || c.servers[rank] == nil || c.servers[rank].gone {
-			if c.goesWithout(rank) {
-				continue
-			}
+		if rank < len(c.servers) && c.here(rank) {
+			here[rank] = h.reports[rank]
+		} else if !c.goesWithout(rank) {
 			return nil
 		}
-		h.seq = max(h.seq, st.Seq)
-		for seq, f := range st.fires {
-			all[seq] = f
-		}
 	}
+	h.history = failover.Of(here)
 	if c.copies != nil {
 		if err := c.recoverCopies(); err != nil {
 			return err
 		}
 	}
-	if err := c.recall(all); err != nil {
-		return err
+	var err error
+	if h.after, h.before, err = h.history.End(h.handover.From, h.handover.Steps, c.cfg.Workers); err != nil {
+		return unrecoverable(err)
 	}
-	asked, err := c.undecided(all)
+	late, err := c.undecided(here)
 	if err != nil {
 		return err
 	}
 	if c.copies != nil {
-		if ok, err := c.reinstate(all); err != nil || !ok {
+		if ok, err := c.reinstate(); err != nil || !ok {
 			return err
 		}
-	}
-	for rank := range h.handover.Seats {
-		if c.copies != nil {
-			break
-		}
-		p := c.servers[rank]
-		for seq := h.reports[rank].Seq + 1; seq <= h.seq; seq++ {
-			f, ok := all[seq]
-			if !ok {
-				return &Error{exitLost, fmt.Sprintf("server %d lacks fire %d, which no other knows any more. Resume from a checkpoint", rank, seq)}
-			}
-			c.send(p, func() error {
-				return p.conn.WriteFrame(transport.KindFire, f.header, f.metadata, transport.Sum(f.metadata))
-			})
-		}
-	}
-	if err := c.decide(asked); err != nil {
+	} else if err := c.catchUp(); err != nil {
 		return err
 	}
-	for seq := int64(1); seq <= h.seq; seq++ {
-		if f, ok := all[seq]; ok {
-			if line, ok := recalled(f); ok {
-				h.log = append(h.log, line)
-			}
-		}
+	if err := c.decide(late); err != nil {
+		return err
 	}
 	for rank, p := range c.servers {
 		if p == nil { // it had no shards, or others have them, and it may come later
 			c.servers[rank] = c.nobody(rank)
 		}
 	}
-	c.cfg.Resume = h.metadata.Progress
+	c.cfg.Resume = h.after.Progress
 	h.settled, c.assigned, c.progress = time.Now(), true, time.Now()
-	c.log.Info("every server stands to this coordinator", "term", c.term(), "fires", h.seq, "version", h.metadata.Version, "samples", h.metadata.Samples)
+	c.log.Info("every server stands to this coordinator", "term", c.term(), "fires", h.after.Seq, "version", h.after.Version, "samples", h.after.Samples)
 	for _, w := range c.workers {
 		if w != nil {
 			c.welcome(w)
@@ -359,57 +326,35 @@ func (c *Coordinator) settle() error {
 	return nil
 }
 
-// recall finds the end of the history: the last Fire with metadata, of all that any server tells of.
-func (c *Coordinator) recall(all map[int64]recall) error {
+// catchUp has every server know the Fires that it lacks.
+func (c *Coordinator) catchUp() error {
 	h := c.takeover
-	last := int64(0) // of the metadata
-	h.metadata = engine.CommitMetadata{Snapshot: engine.Snapshot{Progress: h.handover.From}}
-	for seq := h.seq; seq > 0 && last == 0; seq-- {
-		f, ok := all[seq]
-		if !ok {
-			return &Error{exitLost, fmt.Sprintf("no server knows any more what fire %d was, of %d: what is applied is not known. Resume from a checkpoint", seq, h.seq)}
+	for rank := range h.handover.Seats {
+		p := c.servers[rank]
+		fires, err := h.history.Behind(h.reports[rank].Seq, fmt.Sprintf("server %d lacks", rank))
+		if err != nil {
+			return unrecoverable(err)
 		}
-		if len(f.metadata) == 0 {
-			continue
+		for _, f := range fires {
+			c.send(p, func() error {
+				return p.conn.WriteFrame(transport.KindFire, f.Header, f.Metadata, transport.Sum(f.Metadata))
+			})
 		}
-		var err error
-		if h.metadata, err = engine.ParseCommitMetadata(f.metadata); err != nil {
-			return &Error{exitDisagree, fmt.Sprintf("fire %d: %v", seq, err)}
-		}
-		last = seq
-	}
-	h.steps = make([]int64, c.cfg.Workers)
-	for w := range h.steps {
-		h.steps[w] = max(engine.StepOf(h.metadata.Steps, w), engine.StepOf(h.handover.Steps, w)) // who came after the last Fire is in no metadata
 	}
 	return nil
+}
+
+// unrecoverable is how a job ends that nobody can take over.
+func unrecoverable(err error) error {
+	if lost, ok := errors.AsType[*engine.LostError](err); ok {
+		return &Error{exitLost, lost.Msg}
+	}
+	return &Error{exitDisagree, err.Error()}
 }
 
 // nobody is a server that is gone, or has not come.
 func (c *Coordinator) nobody(rank int) *peer {
 	return &peer{role: transport.RoleServer, rank: rank, hello: transport.Hello{Rank: rank}, gone: true}
-}
-
-// recalled is the line of a Fire that servers tell of, and the coordinator before may not have written. It reports false for one of no update.
-func recalled(f recall) (line runlog.Recall, ok bool) {
-	m, err := transport.ParseFire(f.header)
-	note, noteErr := engine.ParseCommitMetadata(f.metadata)
-	if err != nil || noteErr != nil || len(m.Gradients) == 0 {
-		return line, false
-	}
-	line = runlog.Recall{Seq: m.Seq, Version: m.Version, Samples: note.Samples}
-	for _, s := range note.Summed {
-		line.Workers = append(line.Workers, s.Worker)
-		if len(m.Gradients) < len(note.Summed) {
-			line.Pieces = append(line.Pieces, s.Start, int64(s.Count))
-		}
-	}
-	if note.Summed == nil {
-		line.Workers = engine.WorkersOf(m.Gradients)
-		note.Left = engine.WorkersOf(m.Dropped)
-	}
-	line.Dropped = append(line.Dropped, note.Left...)
-	return line, true
 }
 
 // gathered says whether a training that was taken over can go on: everybody who had a part in it is there again, or was waited for.
@@ -435,24 +380,17 @@ func (c *Coordinator) gathered() bool {
 	return n > 0 && n >= c.cfg.Least
 }
 
-// after is from what the engine goes on where the one before has left off.
-func (h *takeover) after() *engine.Snapshot {
-	s := h.metadata.Snapshot
-	s.Seq, s.Steps = h.seq, h.steps
-	return &s
-}
-
 // resumeLog writes what a successor's log begins with.
 func (c *Coordinator) resumeLog() {
 	h, now := c.takeover, c.engine.State()
-	for i := range h.log {
-		c.cfg.RunLog.Write(c.elapsed(), h.log[i])
+	for _, l := range h.history.Lines() {
+		c.cfg.RunLog.Write(c.elapsed(), l)
 	}
-	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Version: now.Version, Seq: h.seq, Samples: now.Used,
+	c.cfg.RunLog.Write(c.elapsed(), runlog.Term{Term: c.term(), Version: now.Version, Seq: h.after.Seq, Samples: now.Used,
 		Waited: runlog.SecondsOf(time.Since(h.settled))})
 	c.stats.updates = now.Version - h.handover.From.Version
 	c.stats.begin(c.when(h.handover.Trains), h.handover.From.Samples)
-	h.log = nil
+	h.history.Fires = nil
 }
 
 // when is the moment that another coordinator has noted by the lease's clock.

@@ -2,55 +2,20 @@ package coord
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
+	"star/coord/failover"
 	"star/transport"
 )
 
-// undecided begins to wait for the norms of Fires that nobody was given an Apply of, and returns those Applys that some were given and others were
-// not, by server.
-//
-// All shards compute the same norm, to the bit, whoever asks; so whether the coordinator before had decided makes no difference to who has not been told.
-// But a shard that was told has no norm any more, so what it was told must be passed on. A server keeps a Fire for a shorter time than the Apply of it, which
-// comes later: one that tells of the Fire and not of the Apply was not given that, unless it tells of later ones only (transport.MaxApplied).
-func (c *Coordinator) undecided(all map[int64]recall) (map[int][]transport.Apply, error) {
-	h := c.takeover
-	given, since := map[int64]transport.Apply{}, int64(0)
-	for _, st := range h.reports {
-		if st == nil || len(st.Applied) == 0 {
-			continue
+// undecided begins to wait for the norms of Fires that are decided anew (failover.History.Undecided), and returns the Applys that some servers were given and
+// others were not.
+func (c *Coordinator) undecided(here []*failover.Report) (late map[int][]transport.Apply, err error) {
+	anew, late := c.takeover.history.Undecided(here)
+	for _, f := range anew {
+		if !c.cfg.Norm {
+			return nil, &Error{exitDisagree, fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", f.Seq)}
 		}
-		for _, a := range st.Applied {
-			given[a.Seq] = a
-		}
-		since = max(since, st.Applied[0].Seq)
-	}
-	late := map[int][]transport.Apply{}
-	for _, seq := range slices.Sorted(maps.Keys(all)) {
-		f, err := transport.ParseFire(all[seq].header)
-		if err != nil || !f.NormFirst || seq > h.seq {
-			continue
-		}
-		a, ok := given[seq]
-		switch {
-		case !ok && seq < since: // so long ago that nobody can be waiting
-			continue
-		case !ok:
-			if !c.cfg.Norm {
-				return nil, &Error{exitDisagree, fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", seq)}
-			}
-			c.norms[seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), version: f.Version}
-			continue
-		}
-		for rank, st := range h.reports {
-			if st == nil || !c.here(rank) {
-				continue
-			}
-			if _, has := st.fires[seq]; has && !slices.ContainsFunc(st.Applied, func(b transport.Apply) bool { return b.Seq == seq }) {
-				late[rank] = append(late[rank], a)
-			}
-		}
+		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), version: f.Version}
 	}
 	return late, nil
 }
