@@ -222,9 +222,9 @@ func TestWhatIsLost(t *testing.T) {
 func TestUndecided(t *testing.T) {
 	norm := func(seq int64) Fire { return fire(wire.Fire{Seq: seq, Version: seq, NormFirst: true}, nil) }
 	reports := []*Report{
-		{Standing: wire.Standing{Seq: 5, Applied: []wire.Apply{{Seq: 3, Norm: 3}, {Seq: 4, Norm: 4}}}, Fires: map[int64]Fire{2: norm(2), 3: norm(3), 4: norm(4), 5: norm(5)}},
+		{Standing: wire.Standing{Seq: 7, Applied: []wire.Apply{{Seq: 3, Norm: 3}, {Seq: 4, Norm: 4}, {Seq: 7, Norm: 7}}}, Fires: map[int64]Fire{2: norm(2), 3: norm(3), 4: norm(4), 5: norm(5), 7: norm(7)}},
 		nil,
-		{Standing: wire.Standing{Seq: 4, Applied: []wire.Apply{{Seq: 3, Norm: 3}}}, Fires: map[int64]Fire{3: norm(3), 4: norm(4), 6: norm(6)}},
+		{Standing: wire.Standing{Seq: 4, Applied: []wire.Apply{{Seq: 3, Norm: 3}}}, Fires: map[int64]Fire{3: norm(3), 4: norm(4), 8: norm(8)}},
 		{Standing: wire.Standing{Seq: 2}, Fires: map[int64]Fire{2: norm(2), 1: fire(wire.Fire{Seq: 1}, nil)}},
 	}
 	h := Of(reports)
@@ -261,6 +261,9 @@ func TestLinesOfATree(t *testing.T) {
 	lines := h.Lines()
 	if len(lines) != 1 || !slices.Equal(lines[0].Workers, []star.Worker{0, 1}) || !slices.Equal(lines[0].Pieces, []int64{0, 3, 3, 3}) || lines[0].Samples != 6 {
 		t.Errorf("%+v", lines)
+	}
+	if h.Seq = 0; h.Lines() != nil { // copies say that nobody has it
+		t.Error("a line of what is not in the history")
 	}
 }
 
