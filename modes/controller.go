@@ -486,6 +486,8 @@ const (
 	leapt   = 3   // of these, where each takes half more than the median
 	apart   = 1.2 // by this factor
 
+	dearest = 12 // rounds that it may cost not to go back to SSGD
+
 	equal = 0.01 // costs that differ by no more are as good as the same, and SSGD is the simplest plan
 )
 
@@ -1002,7 +1004,11 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
 		confirm = 1 // waiting to be surer costs more than being wrong
 	}
-	if c.wants++; c.wants < confirm || c.since > 0 && !c.fled && at-c.since < c.dwell(c.pace)<<c.dwellBackoff {
+	stands := c.dwell(c.pace) << c.dwellBackoff
+	if best.Plan.Equal(ssgd) { // what has disappointed is no reason to stay away from home
+		stands = c.dwell(c.pace)
+	}
+	if c.wants++; c.wants < confirm || c.since > 0 && !c.fled && at-c.since < stands {
 		return Decision{}, false
 	}
 	return c.adopt(at, slowest, best, present), true
@@ -1065,14 +1071,14 @@ func (c *Controller) escape(at time.Duration, h History, f Forecast) (Decision, 
 
 // early reports whether SSGD, which is wanted, is to wait. Whoever was slow may be slow again, and to find out what it was left for costs switchCost once more. So the plan that is there stays until staying has
 // cost as much: whatever comes, no more than twice is lost of what would be with foresight (ski rental: A. R. Karlin, M. S. Manasse, L. Rudolph, D. D. Sleator, Competitive Snoopy Caching, Algorithmica
-// 1988). Where SSGD was left again before, it also takes longer to believe.
+// 1988). Where SSGD was left again before, it also takes longer to believe, until staying has cost twelve rounds.
 func (c *Controller) early(at, slowest time.Duration, home, present float64) bool {
 	if c.homeward == 0 {
 		c.homeward, c.stayed, c.counted = at, 0, at
 	}
 	c.stayed += (at - c.counted).Seconds() * max(1-home/present, equal)
 	c.counted = at
-	return c.stayed < c.switchCost || c.relapses > 0 && at-c.homeward < c.dwell(slowest)<<c.relapses
+	return c.stayed < c.switchCost || c.relapses > 0 && c.stayed < dearest*slowest.Seconds() && at-c.homeward < c.dwell(slowest)<<c.relapses
 }
 
 // cautious is what k, priced under f, costs if staleness costs as much as [CautiousRate] says. SSGD is left, and returned to, by that.

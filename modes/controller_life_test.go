@@ -342,6 +342,51 @@ func TestDisappointmentsMakePatient(t *testing.T) {
 	}
 }
 
+// A plan that is as dear as it was priced is no disappointment, but it is left for SSGD once it has stood for its dwell and has cost its toll, twelve rounds where SSGD was left again and again: however often changes have disappointed.
+func TestWayHomeIsNotPutOff(t *testing.T) {
+	const rounds = 200 * time.Millisecond
+	dear := modes.Backup(4, 3) // of four gradients it throws three away
+	for name, before := range map[string]func(*life){
+		"at first": func(*life) {},
+		"after disappointments": func(l *life) {
+			for _, p := range []modes.Plan{modes.ASGD(4), modes.XOrder(4, 2), modes.XOrder(4, 3)} {
+				l.wants(p, 0.4)
+				l.until()
+				l.applied = 0.3
+				l.own[3] = 3 * rounds // SSGD would be cheaper than a plan that shows so little
+				if _, s := l.until(); !strings.HasPrefix(s, "ssgd back to ssgd") {
+					t.Fatalf("%s", s)
+				}
+				l.applied = 1
+				l.own[3] = rounds
+				l.wants(modes.SSGD(4), 1)
+				l.stays(40)
+			}
+		},
+		"after relapses": func(l *life) {
+			for range 4 {
+				l.wants(modes.ASGD(4), 0.8)
+				l.until()
+				l.home()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := begin(t, modes.SSGD(4))
+			l.T = t
+			before(l)
+			l.wants(dear, 0.5)
+			if _, s := l.until(); !strings.HasPrefix(s, dear.String()+" ") {
+				t.Fatal(s)
+			}
+			l.applied = l.priced(dear)
+			if d := l.home(); d > 32*rounds { // ten, twelve at three quarters, and what it takes to notice
+				t.Errorf("back after %v", d)
+			}
+		})
+	}
+}
+
 // A plan that is refused is left alone for half a minute, and longer each time; another one is not.
 func TestRefused(t *testing.T) {
 	l := begin(t, modes.SSGD(4))
