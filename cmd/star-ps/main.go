@@ -1,5 +1,5 @@
 // Star-ps hosts shards of a job's parameters; the process of rank 0 also coordinates the job.
-// star-ps --help lists its settings; docs/configure.md explains them.
+// star-ps --help lists the settings that its users need, --help-all all; docs/configure.md explains them.
 package main
 
 import "star/cmd/internal/daemon"

@@ -1,5 +1,5 @@
 // Star-worker computes gradients for a job.
-// star-worker --help lists its settings; docs/configure.md explains them.
+// star-worker --help lists the settings that its users need, --help-all all; docs/configure.md explains them.
 package main
 
 import (

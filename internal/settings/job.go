@@ -314,11 +314,12 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Progress, "progress", "auto", "auto: live on a terminal, lines otherwise", "auto", "plain", "off")
 }
 
-// Bind declares the flags on a command. Call it once, on a zero Job.
+// Bind declares the flags on a command, which --help lists by groups. Call it once, on a zero Job.
 func (j *Job) Bind(cmd *cobra.Command, role Role) {
 	j.role = role
 	j.declare(role)
 	j.Config.Bind(cmd)
+	j.Config.group(cmd, role)
 }
 
 // Load gives every setting its value, from the flags that were parsed, the

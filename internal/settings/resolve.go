@@ -131,6 +131,10 @@ func FlagError(cmd *cobra.Command, err error) error {
 		return &UsageError{fmt.Sprintf("%s: %v", cmd.CommandPath(), err)}
 	}
 	name := unknown.GetSpecifiedName()
+	help := "help"
+	if cmd.Flags().Lookup(helpAllFlag) != nil {
+		help = helpAllFlag
+	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	if short := unknown.GetSpecifiedShortnames(); short != "" {
@@ -140,11 +144,11 @@ func FlagError(cmd *cobra.Command, err error) error {
 				return &UsageError{fmt.Sprintf("%s: unknown flag -%s; did you mean --%s?", cmd.CommandPath(), n, short)}
 			}
 		}
-		return &UsageError{fmt.Sprintf("%s: unknown flag -%s%s --help lists them", cmd.CommandPath(), short,
-			cmp.Or(suggest(short, names, "--"), ";"))}
+		return &UsageError{fmt.Sprintf("%s: unknown flag -%s%s --%s lists them", cmd.CommandPath(), short,
+			cmp.Or(suggest(short, names, "--"), ";"), help)}
 	}
-	return &UsageError{fmt.Sprintf("%s: unknown flag --%s%s --help lists them", cmd.CommandPath(), name,
-		cmp.Or(suggest(name, names, "--"), ";"))}
+	return &UsageError{fmt.Sprintf("%s: unknown flag --%s%s --%s lists them", cmd.CommandPath(), name,
+		cmp.Or(suggest(name, names, "--"), ";"), help)}
 }
 
 // NoArgs is for cobra.Command.Args: a stray word is a UsageError, which names the command that was meant where there are some.
