@@ -45,7 +45,7 @@ func chaosCommand() *cobra.Command {
 		Short: "Break a running job on purpose, and see what it promises",
 		Long: `Runs a job as star run does, and breaks it while it trains, by a schedule of faults made from --seed: workers are killed, told to leave,
 stopped, stopped for 800 ms of each second; the ways to the servers are cut, fall silent, become slow, turn bits over; servers are killed;
-wall clocks jump.
+wall clocks jump; the mode is changed and changed back.
 Then it reads the run logs and the checkpoints, and says which promises were kept. The same seed gives the same schedule.
 
 Takes the settings of star run. Exit code 1: a promise was broken.
@@ -77,6 +77,9 @@ replaced too, over a network that loses, doubles and delays messages.`,
 			if job.Hosts != "" {
 				return job.Invalid("hosts", errors.New("star chaos breaks jobs on this machine"))
 			}
+			if !cmd.Flags().Changed("faults") && (job.Baseline != "" || job.Arch == settings.AllReduce) { // a ring with riders is not compared
+				names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Mode) })
+			}
 			if job.Electors() > 0 && !cmd.Flags().Changed("faults") {
 				if job.Replicas < 2 { // a server that is killed ends the job
 					names = slices.DeleteFunc(names, func(n string) bool { return n == string(chaos.Server) })
@@ -91,6 +94,8 @@ replaced too, over a network that loses, doubles and delays messages.`,
 				return badFaults(names, fmt.Errorf("clock: %w", why))
 			}
 			switch elects := job.Electors() > 0; {
+			case slices.Contains(kinds, chaos.Mode) && job.Baseline != "":
+				return badFaults(names, errors.New("mode: a baseline has no other"))
 			case (slices.Contains(kinds, chaos.Coordinator) || slices.Contains(kinds, chaos.HandOver)) && !elects:
 				return badFaults(names, errors.New("coordinator, hand-over: nobody would take over; give --coordinators 3"))
 			case slices.Contains(kinds, chaos.Server) && elects && job.Replicas < 2:
@@ -396,12 +401,48 @@ func (r *launch) inflict(f chaos.Fault) {
 	case chaos.Clock:
 		r.jump(f, f.Off)
 		after(func() { r.jump(f, 0) })
+	case chaos.Mode:
+		r.change(otherMode(r.job))
+		after(func() { r.change(r.job.Mode) })
 	case chaos.FullDisk:
 		r.disk.fill(f.For, r.noRoom)
 	case chaos.Coordinator, chaos.HandOver:
 		f.Target = int(r.seats.at.Load())
 		signal("ps", map[chaos.Kind]syscall.Signal{chaos.Coordinator: syscall.SIGKILL, chaos.HandOver: syscall.SIGTERM}[f.Kind])
 	}
+}
+
+// otherMode is one that a job is not in by itself.
+func otherMode(job *settings.Job) string {
+	switch {
+	case job.Arch == settings.AllReduce:
+		return "ring-minus=0"
+	case job.Mode == "asgd":
+		return "ssgd"
+	}
+	return "asgd"
+}
+
+// change has whoever coordinates change the mode, in the background. A job that is over, or has nobody who coordinates for a while, keeps the one that it has.
+func (r *launch) change(mode string) {
+	go func() {
+		network, err := r.network()
+		for i := 0; err == nil && i < 50; i++ {
+			var c *control
+			if c, err = reach(context.Background(), network, r.job.Name, r.coordinator(i), string(r.job.Token), 5*time.Second); err != nil {
+				err = nil
+				time.Sleep(100 * time.Millisecond)
+				continue
+			}
+			var answer json.RawMessage
+			err = c.ask(5*time.Second, &answer, "mode", mode)
+			c.conn.Close()
+			break
+		}
+		if err != nil {
+			r.screen.say("chaos", fmt.Sprintf("mode %s: %v", mode, err))
+		}
+	}()
 }
 
 // jump has the clock of a process that is there be off by so much. One that has ended meanwhile has none.

@@ -713,15 +713,32 @@ func signal(children []*child, sig syscall.Signal) {
 // askEvery is how often the coordinator is asked.
 const askEvery = 250 * time.Millisecond
 
-// watch asks the coordinator how things are, and shows it.
-func (r *launch) watch(ctx context.Context) {
+// network reaches the job's coordinator.
+func (r *launch) network() (transport.Network, error) {
 	tcp := transport.NewTCP(transport.Config{Token: string(r.job.Token)})
 	if r.job.TLS() {
 		t, err := transport.TLSConfig(r.job.TLSCert, r.job.TLSKey, r.job.TLSCA)
 		if err != nil {
-			return // the children say it
+			return nil, err
 		}
 		tcp.TLS = t
+	}
+	return tcp, nil
+}
+
+// coordinator is the address of who coordinates, at the i-th try to find out who that is.
+func (r *launch) coordinator(i int) string {
+	if r.seats.count > 0 {
+		return r.seats.addrs[i%r.seats.count]
+	}
+	return r.addr
+}
+
+// watch asks the coordinator how things are, and shows it.
+func (r *launch) watch(ctx context.Context) {
+	tcp, err := r.network()
+	if err != nil {
+		return // the children say it
 	}
 	for r.ask(ctx, tcp) && r.seats.count > 0 && ctx.Err() == nil {
 	}
@@ -731,12 +748,8 @@ func (r *launch) watch(ctx context.Context) {
 func (r *launch) ask(ctx context.Context, tcp transport.Network) bool {
 	var c *control
 	for i := 0; ; i++ {
-		addr := r.addr
-		if r.seats.count > 0 {
-			addr = r.seats.addrs[i%r.seats.count]
-		}
 		var err error
-		if c, err = reach(ctx, tcp, r.job.Name, addr, string(r.job.Token), 5*time.Second); err == nil {
+		if c, err = reach(ctx, tcp, r.job.Name, r.coordinator(i), string(r.job.Token), 5*time.Second); err == nil {
 			if r.seats.count > 0 {
 				r.seats.at.Store(int64(slices.Index(r.seats.addrs, c.addr)))
 			}

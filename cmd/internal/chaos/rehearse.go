@@ -17,8 +17,8 @@ import (
 // Takeover is a fault of rehearsals: another process takes over the coordination, while what the first one has said is still on its way.
 const Takeover Kind = "takeover"
 
-// RehearsalKinds are the faults of a rehearsal. Nobody there has a wall clock that could jump.
-var RehearsalKinds = append(slices.DeleteFunc(slices.Clone(Kinds), func(k Kind) bool { return k == Clock }), Takeover)
+// RehearsalKinds are the faults of a rehearsal. Nobody there has a wall clock that could jump, and all is in one mode.
+var RehearsalKinds = append(slices.DeleteFunc(slices.Clone(Kinds), func(k Kind) bool { return k == Clock || k == Mode }), Takeover)
 
 // Rehearsal is a job in virtual time, whose shards have copies: the rules of package replica, and a network in which messages are lost, doubled, late
 // and overtaken. Zero fields mean what their comments say.

@@ -35,12 +35,15 @@ const (
 	// Clock has the wall clock of a process jump, forward or back, and after a while to the right time again (Jump).
 	Clock Kind = "clock"
 
+	// Mode has the job change to another mode, and after a while back to its own, as star ctl mode does.
+	Mode Kind = "mode"
+
 	// FullDisk has no room left where checkpoints are written, for a while.
 	FullDisk Kind = "full-disk"
 )
 
 // Kinds are those that any job can have, in the order of the constants.
-var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server, Coordinator, HandOver, Clock}
+var Kinds = []Kind{Kill, Term, Pause, StopAndGo, Cut, Silence, SlowLink, Corrupt, Server, Coordinator, HandOver, Clock, Mode}
 
 // OnRequest are kinds that a job must be prepared for: nobody gets them without asking.
 var OnRequest = []Kind{FullDisk}
@@ -86,6 +89,8 @@ func (f Fault) String() string {
 		who = "who coordinates"
 	case FullDisk:
 		who = "the disk of checkpoints"
+	case Mode:
+		who = "the job"
 	case Clock:
 		if f.Daemon {
 			who = fmt.Sprintf("ps %d", f.Target)
@@ -145,7 +150,7 @@ func Schedule(o Options) []Fault {
 			}
 		case Pause, StopAndGo:
 			f.For = long
-		case FullDisk:
+		case Mode, FullDisk:
 			f.Target, f.For = 0, long
 		case Silence:
 			f.Target, f.For = server, long

@@ -39,7 +39,7 @@ func TestSchedule(t *testing.T) {
 			if off := f.Off.Abs(); (f.Kind == Clock) != (off > 0) || off > 0 && (off < time.Second || off > 24*time.Hour || off%time.Second != 0) || f.Daemon && f.Kind != Clock {
 				t.Fatalf("%+v", f)
 			}
-			lasts := f.Kind == Pause || f.Kind == StopAndGo || f.Kind == Silence || f.Kind == SlowLink || f.Kind == FullDisk || f.Kind == Clock
+			lasts := f.Kind == Pause || f.Kind == StopAndGo || f.Kind == Silence || f.Kind == SlowLink || f.Kind == FullDisk || f.Kind == Clock || f.Kind == Mode
 			if f.At < last || f.At > o.Until || f.Target < 0 || f.Target >= ranks || lasts != (f.For > 0) || f.For > o.Longest || (f.Kind == SlowLink) != (f.Rate > 0) {
 				t.Fatalf("%+v after %v", f, last)
 			}

