@@ -116,7 +116,9 @@ func (c *Coordinator) fire(o *engine.Ready) {
 		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), report: f.Report, version: f.Version, noise: o.Noise, samples: f.Samples}
 	}
 	if len(f.Gradients) > 0 {
-		c.stats.updates++
+		if c.stats.updates++; c.stats.updates == worthAfter {
+			c.worth()
+		}
 	}
 	switch {
 	case len(o.Pair.Gradients) > 0:

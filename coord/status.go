@@ -30,6 +30,9 @@ type Status struct {
 	Rate      float64       `json:"samples_per_s"`
 	Switches  int           `json:"switches"`
 
+	// Efficiency is how fast the workers are, in samples, as a part of what they would be if nobody exchanged or waited; 0: not known.
+	Efficiency float64 `json:"scaling_efficiency,omitempty"`
+
 	Short      int      `json:"short,omitempty"`      // it waits, because it has fewer workers than these; 0: it does not
 	Auto       bool     `json:"auto"`                 // a pilot changes the mode
 	Stragglers []string `json:"stragglers,omitempty"` // what it says of slow workers
@@ -223,6 +226,7 @@ func (c *Coordinator) status() Status {
 			s.Phase = "evaluating"
 		}
 	}
+	s.Efficiency = c.scaling().Efficiency()
 	if c.short() {
 		s.Short = c.cfg.least()
 	}
@@ -230,6 +234,31 @@ func (c *Coordinator) status() Status {
 		s.Workers = append(s.Workers, c.workerStatus(i, now))
 	}
 	return s
+}
+
+// scaling is how fast the workers are now, by their last iterations.
+func (c *Coordinator) scaling() modes.Scaling {
+	var own, iteration []time.Duration
+	var samples []int
+	for _, p := range c.workers {
+		if p != nil && p.recent.n > 0 {
+			own = append(own, time.Duration(p.own.mean()*float64(time.Second)))
+			iteration = append(iteration, time.Duration(p.recent.mean()*float64(time.Second)))
+			samples = append(samples, p.last.Samples)
+		}
+	}
+	return modes.ScalingOf(own, iteration, samples)
+}
+
+// worthAfter is after how many updates it is said if one worker alone would be as fast as all.
+const worthAfter = 50
+
+// worth says it.
+func (c *Coordinator) worth() {
+	if s := c.scaling(); s.Ideal > 0 && !s.Worth() && c.members() > 1 {
+		c.log.Info("one worker alone would be as fast", "workers", c.members(), "samples_per_s", int64(s.All), "alone", int64(s.Alone), "scaling_efficiency", round4(s.Efficiency()),
+			"hint", "fewer workers, larger batches (--batch), --compress, or a faster link")
+	}
 }
 
 // workerStatus is that of the worker of a rank.

@@ -72,6 +72,7 @@ type planFlags struct {
 	cores, net                          float64
 	prior                               string
 	table, arch, heuristic, model, mode string
+	worth                               string
 	wait                                time.Duration
 	asJSON                              bool
 }
@@ -97,6 +98,7 @@ func planCommand() *cobra.Command {
 	settings.Var(s, &p.heuristic, "heuristic", "cheapest", "how to choose: cheapest, paper (the published heuristic), learned (with --decider)", "cheapest", "paper", "learned")
 	settings.Var(s, &p.model, "decider", "", "file of star decider train")
 	settings.Var(s, &p.mode, "also", "", "price this mode too")
+	settings.Var(s, &p.worth, "worth", "", "instead: of this job, its run log or its folder, whether its workers are faster together than one alone")
 	settings.Var(s, &p.asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "plan",
@@ -105,12 +107,16 @@ func planCommand() *cobra.Command {
 
   star plan --times 600ms,600ms,600ms,1200ms --batch 128 --noise-scale 480
   star plan --times 600ms,600ms,600ms,1200ms --batch 128 --noise-scale 480 --heuristic paper
+  star plan --worth star-out      whether the workers of a job are faster together than one alone
 
 Costs are times for the progress of one update with an exact gradient, by SSGD; docs/modes.md derives them.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
+			}
+			if p.worth != "" {
+				return worthOf(cmd.OutOrStdout(), p.worth, p.asJSON)
 			}
 			r, err := p.plan()
 			if err != nil {

@@ -24,7 +24,7 @@ var (
 	workerLabel = []string{"worker"}
 	descs       = struct {
 		training, version, samples, limit, loss, testLoss, testAcc, rate, switches *prometheus.Desc
-		noise, noiseGrad, noiseVar                                                 *prometheus.Desc
+		efficiency, noise, noiseGrad, noiseVar                                     *prometheus.Desc
 		step, iteration, compute, wait, workerRate, staleness, telemetry, up       *prometheus.Desc
 		poison                                                                     *prometheus.Desc
 	}{
@@ -37,6 +37,7 @@ var (
 		testAcc:    prometheus.NewDesc("star_test_accuracy", "Accuracy of the last evaluation, 0 to 1.", nil, nil),
 		rate:       prometheus.NewDesc("star_samples_per_second", "Samples used per second, since the start.", nil, nil),
 		switches:   prometheus.NewDesc("star_mode_switches_total", "Changes of mode.", nil, nil),
+		efficiency: prometheus.NewDesc("star_scaling_efficiency_ratio", "How fast the workers are in samples, as a part of what they would be if nobody exchanged or waited; 0 while it is not known.", nil, nil),
 		noise:      prometheus.NewDesc("star_noise_scale_samples", "Gradient noise scale; 0 while it is not known.", nil, nil),
 		noiseGrad:  prometheus.NewDesc("star_gradient_norm_squared", "Squared norm of the exact gradient, estimated.", nil, nil),
 		noiseVar:   prometheus.NewDesc("star_gradient_variance", "Trace of the covariance of one sample's gradient, estimated.", nil, nil),
@@ -91,6 +92,7 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 	gauge(descs.testAcc, s.TestAcc)
 	gauge(descs.rate, s.Rate)
 	count(descs.switches, float64(s.Switches))
+	gauge(descs.efficiency, s.Efficiency)
 	gauge(descs.noise, s.Noise.Scale)
 	gauge(descs.noiseGrad, s.Noise.Grad2)
 	gauge(descs.noiseVar, s.Noise.Var)
