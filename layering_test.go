@@ -52,7 +52,8 @@ var rooms = []struct {
 	{"star/replica", "star", "net os sync context time math/rand math/rand/v2", "pure: a simulator can drive it"},
 	{"star/engine", "star star/modes star/pgns star/poison star/replica star/transport/wire", "net os sync context math/rand math/rand/v2", "pure: the coordinator and the simulator do what it decides"},
 	{"star/coord/failover", "star/engine star/runlog star/transport/wire", "net os sync context time math/rand math/rand/v2", "pure: from where another coordinator goes on follows from what members report"},
-	{"star/coord", "star star/coord/failover star/engine star/modes star/transport star/exactsum star/pgns star/poison star/replica star/runlog star/flightrecorder", "", "the control plane knows neither models nor shards"},
+	{"star/coord/advice", "star/modes star/runlog", "net os sync context math/rand math/rand/v2", "pure: values"},
+	{"star/coord", "star star/coord/advice star/coord/failover star/engine star/modes star/transport star/exactsum star/pgns star/poison star/replica star/runlog star/flightrecorder", "", "the control plane knows neither models nor shards"},
 	{"star/runlog", "star star/unpack", "net os sync context math/rand math/rand/v2", "pure: lines in, lines out"},
 	{"star/web", "star star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
 	{"star/election", "star/transport star/flightrecorder", "", "who coordinates; knows nothing of what"},
@@ -79,7 +80,7 @@ var rooms = []struct {
 	{"star/internal/inventory", "star/internal/settings star/modes star/placement star/resource", "", "files of hosts and jobs"},
 	{"star/cmd/internal/chaos", "star star/replica star/runlog", "", "breaks jobs on purpose"},
 	{"star/cmd/internal/doctor", "star star/transport star/internal/settings", "", "looks at hosts"},
-	{"star/internal/pilot", "star star/coord star/modes star/modes/baseline star/pgns star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
+	{"star/internal/pilot", "star star/coord/advice star/modes star/modes/baseline star/pgns star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/cmd/internal/whatif", "star star/modes star/runlog star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},
 	{"star/cmd/internal/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},
 	{"star/cmd/internal/export", "star star/runlog", "net os sync context math/rand math/rand/v2", "pure: files for other tools follow from a log"},
@@ -166,7 +167,6 @@ func TestLayering(t *testing.T) {
 var lends = map[string]string{
 	"star/train/kernel": "sync sync/atomic time", // a pool of goroutines for large products; no result depends on them
 	"star/ps/rule":      "sync",                  // goroutines for long vectors, of which no result depends either
-	"star/coord":        "*",                     // of it the types of Pilot
 	"star/sim":          "*",                     // it uses the pure parts of allreduce and ps
 }
 

@@ -3,6 +3,7 @@ package coord
 import (
 	"time"
 
+	"star/coord/advice"
 	"star/modes"
 	"star/runlog"
 )
@@ -27,7 +28,7 @@ func InStep(p modes.Plan) bool {
 
 // admissionRequest is a change of plan that was asked for.
 type admissionRequest struct {
-	change Change
+	change advice.Change
 	after  int64
 }
 
@@ -39,7 +40,7 @@ type ruling struct {
 }
 
 // ask asks for what the pilot wants.
-func (c *Coordinator) ask(ch *Change, after int64) {
+func (c *Coordinator) ask(ch *advice.Change, after int64) {
 	q := &admissionRequest{*ch, after}
 	if old := c.asking; old != nil {
 		c.ruled(old, false, "the pilot has changed its mind")

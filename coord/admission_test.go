@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"star/coord/advice"
 	"star/modes"
 	"star/runlog"
 )
@@ -59,15 +60,15 @@ func (s *script) hear() (out []string) {
 	return out
 }
 
-func wants(plan modes.Plan) Remark {
-	return Remark{Change: &Change{Plan: plan, Why: "w", Predicted: 0.5}}
+func wants(plan modes.Plan) advice.Remark {
+	return advice.Remark{Change: &advice.Change{Plan: plan, Why: "w", Predicted: 0.5}}
 }
 
 // The plan changes when the answer is yes and not before; a no leaves it as it is; a yes that is taken
 // back brings SSGD back. All of it is in the log, and the pilot hears the same.
 func TestAdmission(t *testing.T) {
 	for name, c := range map[string]struct {
-		says map[int]Remark
+		says map[int]advice.Remark
 		rule func(plan string) (ok bool, why string, now bool)
 		late func(k *clerk) // after a while
 		want []string
@@ -76,20 +77,20 @@ func TestAdmission(t *testing.T) {
 		no   string // what Status says is refused, with its reason
 	}{
 		"granted": {
-			says: map[int]Remark{10: wants(modes.ASGD(2))},
+			says: map[int]advice.Remark{10: wants(modes.ASGD(2))},
 			rule: func(string) (bool, string, bool) { return true, "there is room", true },
 			want: []string{"asgd true now ssgd after 10: there is room", "plan asgd after 10 forced false"},
 			mode: "asgd",
 		},
 		"refused": {
-			says: map[int]Remark{10: wants(modes.ASGD(2))},
+			says: map[int]advice.Remark{10: wants(modes.ASGD(2))},
 			rule: func(string) (bool, string, bool) { return false, "no room", true },
 			want: []string{"asgd false now ssgd after 10: no room"},
 			mode: "ssgd",
 			no:   "asgd: no room",
 		},
 		"taken back": {
-			says: map[int]Remark{10: wants(modes.ASGD(2))},
+			says: map[int]advice.Remark{10: wants(modes.ASGD(2))},
 			rule: func(string) (bool, string, bool) { return true, "there is room", true },
 			late: func(k *clerk) { k.say(false, "the service is gone") },
 			want: []string{
@@ -100,14 +101,14 @@ func TestAdmission(t *testing.T) {
 			no:   "asgd: the service is gone",
 		},
 		"given back": {
-			says: map[int]Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
+			says: map[int]advice.Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
 			rule: func(string) (bool, string, bool) { return true, "there is room", true },
 			want: []string{"asgd true now ssgd after 10: there is room", "plan asgd after 10 forced false", "plan ssgd after 20 forced false"},
 			mode: "ssgd",
 			gave: 1,
 		},
 		"another mind": {
-			says: map[int]Remark{10: wants(modes.XOrder(2, 1)), 20: wants(modes.ASGD(2))},
+			says: map[int]advice.Remark{10: wants(modes.XOrder(2, 1)), 20: wants(modes.ASGD(2))},
 			rule: func(plan string) (bool, string, bool) { return true, "there is room", plan == "asgd" },
 			want: []string{
 				"x=1 false now ssgd after 10: the pilot has changed its mind",
@@ -116,7 +117,7 @@ func TestAdmission(t *testing.T) {
 			mode: "asgd",
 		},
 		"another one refused": {
-			says: map[int]Remark{10: wants(modes.ASGD(2)), 20: wants(modes.XOrder(2, 1))},
+			says: map[int]advice.Remark{10: wants(modes.ASGD(2)), 20: wants(modes.XOrder(2, 1))},
 			rule: func(plan string) (bool, string, bool) { return plan == "asgd", "as it is", true },
 			want: []string{
 				"asgd true now ssgd after 10: as it is", "plan asgd after 10 forced false",
@@ -126,7 +127,7 @@ func TestAdmission(t *testing.T) {
 			no:   "x=1: as it is",
 		},
 		"back before the answer": {
-			says: map[int]Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
+			says: map[int]advice.Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
 			rule: func(string) (bool, string, bool) { return true, "too late", false },
 			late: func(k *clerk) { k.say(true, "too late") },
 			want: []string{"asgd false now ssgd after 10: the pilot has changed its mind"},
@@ -134,13 +135,13 @@ func TestAdmission(t *testing.T) {
 			gave: 1,
 		},
 		"refused, and not wanted any more": {
-			says: map[int]Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
+			says: map[int]advice.Remark{10: wants(modes.ASGD(2)), 20: wants(modes.SSGD(2))},
 			rule: func(string) (bool, string, bool) { return false, "no room", true },
 			want: []string{"asgd false now ssgd after 10: no room"},
 			mode: "ssgd",
 		},
 		"no answer": {
-			says: map[int]Remark{10: wants(modes.ASGD(2))},
+			says: map[int]advice.Remark{10: wants(modes.ASGD(2))},
 			rule: func(string) (bool, string, bool) { return false, "", false },
 			mode: "ssgd",
 		},

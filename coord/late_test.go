@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/coord/advice"
 	"star/engine"
 	"star/modes"
 	"star/runlog"
@@ -20,13 +21,13 @@ type hasty struct {
 	late      atomic.Int32
 }
 
-func (h *hasty) Tell(l runlog.Line) []Remark {
+func (h *hasty) Tell(l runlog.Line) []advice.Remark {
 	switch l.Entry.(type) {
 	case runlog.Train:
-		return []Remark{{Deadlines: h.deadlines}}
+		return []advice.Remark{{Deadlines: h.deadlines}}
 	case runlog.Late:
 		if h.late.Add(1); h.change {
-			return []Remark{{Change: &Change{Plan: modes.ASGD(2), Why: "w1 is late"}}}
+			return []advice.Remark{{Change: &advice.Change{Plan: modes.ASGD(2), Why: "w1 is late"}}}
 		}
 	}
 	return nil

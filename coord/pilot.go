@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"star"
-	"star/modes"
+	"star/coord/advice"
 	"star/runlog"
 )
 
@@ -17,31 +17,7 @@ import (
 type Pilot interface {
 	// Tell passes on a line: RunTrain, RunRecord, RunFire, RunNoise, RunPlan, RunLate, RunAdmission, RunPredictor or RunMember. What it
 	// says is valid until the next call.
-	Tell(l runlog.Line) []Remark
-}
-
-// Remark is what a Pilot has to say. One of its fields is set.
-type Remark struct {
-	Verdict *runlog.Verdict // about a worker
-	Text    string          // the same in words; or a notice, where nothing else is set
-	Gain    *runlog.Gain    // what the last change of plan brought
-	Change  *Change
-	Study   Study
-
-	// Deadlines is how long an iteration of each worker may take before it is out of the ordinary; 0: not known.
-	Deadlines []time.Duration
-}
-
-// Study is long work that a Pilot wants done beside the job, such as training a predictor. It is done a little at a time by a
-// goroutine that rests in between, and used by nobody else meanwhile. When it is finished the run log has a line that says so,
-// and the Pilot is told: there, and not before, it may use what has come out. Where nobody does it, as in a replay, the Pilot
-// does it at that line.
-type Study interface {
-	// Step does some milliseconds of it and reports whether there is more.
-	Step() (more bool)
-
-	// Result is what has come out of it, after the last Step; Took and After are not set.
-	Result() runlog.Predictor
+	Tell(l runlog.Line) []advice.Remark
 }
 
 // studyShare is the part of the time in which a Study is worked at, of one processor.
@@ -52,13 +28,6 @@ const (
 	studyRest    = time.Millisecond
 	studyLongest = 5 * time.Second
 )
-
-// Change is a plan that is to be installed.
-type Change struct {
-	Plan      modes.Plan
-	Why       string
-	Predicted float64 // part of the cost that it saves; NaN: nobody said
-}
 
 // pilotRunner is the coordinator's side of a Pilot: lines wait here until its goroutine takes them.
 type pilotRunner struct {
@@ -71,7 +40,7 @@ type pilotRunner struct {
 
 // pilotAction is a Remark with the number of lines that were told before it, or what has come of a Study, or the answer of the Admission, or the end of a checkpoint.
 type pilotAction struct {
-	Remark
+	advice.Remark
 	after   int64
 	learned *runlog.Predictor
 	ruling  *ruling
@@ -140,7 +109,7 @@ func (c *Coordinator) lastWords() {
 const isOver = "the job is over"
 
 // notApplied notes a plan of the pilot that is not installed.
-func (c *Coordinator) notApplied(ch *Change, after int64, because string) {
+func (c *Coordinator) notApplied(ch *advice.Change, after int64, because string) {
 	p := ch.Plan.String()
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Unheeded{Plan: p, Why: ch.Why, Because: because, After: after})
 	c.log.Info("a plan of the pilot is not installed", "mode", p, "because", because)
@@ -163,7 +132,7 @@ func (c *Coordinator) tell(at time.Duration, entry runlog.Entry) {
 }
 
 // work does a Study, which the pilot wanted after so many lines. It ends with the coordinator.
-func (c *Coordinator) work(s Study, after int64) {
+func (c *Coordinator) work(s advice.Study, after int64) {
 	began := time.Now()
 	rest := time.NewTimer(0)
 	defer rest.Stop()
@@ -234,7 +203,7 @@ func (c *Coordinator) deaf() string {
 }
 
 // change installs the pilot's plan, unless somebody at the keyboard has taken over, or says in the run log why not.
-func (c *Coordinator) change(ch *Change, after int64) error {
+func (c *Coordinator) change(ch *advice.Change, after int64) error {
 	p := ch.Plan
 	because := c.deaf()
 	if because == "" {

@@ -10,13 +10,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/coord/advice"
 	"star/modes"
 	"star/runlog"
 )
 
 // script is a Pilot that says what it was given after so many lines, and remembers them.
 type script struct {
-	says map[int]Remark
+	says map[int]advice.Remark
 	mu   sync.Mutex
 	told []runlog.Line
 }
@@ -27,24 +28,24 @@ func (s *script) count() int {
 	return len(s.told)
 }
 
-func (s *script) Tell(l runlog.Line) []Remark {
+func (s *script) Tell(l runlog.Line) []advice.Remark {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told = append(s.told, l)
 	if r, ok := s.says[len(s.told)]; ok {
-		return []Remark{r}
+		return []advice.Remark{r}
 	}
 	return nil
 }
 
 // The pilot is told what the log says, in its order, and what it says is done and logged.
 func TestPilot(t *testing.T) {
-	pilot := &script{says: map[int]Remark{
+	pilot := &script{says: map[int]advice.Remark{
 		10: {Verdict: &runlog.Verdict{Worker: 1, Event: "slow", Step: 4, Since: 2, Slowdown: 5, Cause: "compute"}, Text: "w1 5x slow"},
-		12: {Change: &Change{Plan: modes.ASGD(2), Why: "w1 is slow", Predicted: 0.25}},
+		12: {Change: &advice.Change{Plan: modes.ASGD(2), Why: "w1 is slow", Predicted: 0.25}},
 		20: {Gain: &runlog.Gain{Plan: "asgd", Predicted: 0.25, Seen: 0.2}},
-		22: {Change: &Change{Plan: modes.SSGD(7)}}, // no plan
-		30: {Change: &Change{Plan: modes.SSGD(2), Why: "not heeded"}},
+		22: {Change: &advice.Change{Plan: modes.SSGD(7)}}, // no plan
+		30: {Change: &advice.Change{Plan: modes.SSGD(2), Why: "not heeded"}},
 	}}
 	play(t, Config{Workers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
 		w.server(0, 1, false)
@@ -130,9 +131,9 @@ type restless struct {
 	said map[int64]string // plans by how many lines it had been told
 }
 
-func (p *restless) Tell(l runlog.Line) []Remark {
+func (p *restless) Tell(l runlog.Line) []advice.Remark {
 	time.Sleep(p.lag)
-	c := &Change{Plan: p.want[p.told%int64(len(p.want))], Why: "w", Predicted: 0.5}
+	c := &advice.Change{Plan: p.want[p.told%int64(len(p.want))], Why: "w", Predicted: 0.5}
 	p.told++
 	switch l.Entry.(type) {
 	case runlog.Plan, runlog.Admission: // it would have no end
@@ -141,7 +142,7 @@ func (p *restless) Tell(l runlog.Line) []Remark {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.said[p.told] = c.Plan.String()
-	return []Remark{{Change: c}}
+	return []advice.Remark{{Change: c}}
 }
 
 // Whatever a pilot has decided is in the log, whether it was done or not; of what it decides when the job is over the log says from where on.
@@ -223,7 +224,7 @@ func TestLastWords(t *testing.T) {
 	var text syncBuffer
 	c := &Coordinator{timing: timing{begun: time.Now()}, connections: connections{events: make(chan event, 2)}, piloting: piloting{pilot: &pilotRunner{heard: 7}}, log: slog.New(slog.DiscardHandler)}
 	c.cfg.RunLog = runlog.NewWriter(&text)
-	c.events <- event{kind: kindPilotAction, action: &pilotAction{Remark: Remark{Text: "all is well"}, after: 3}}
+	c.events <- event{kind: kindPilotAction, action: &pilotAction{Remark: advice.Remark{Text: "all is well"}, after: 3}}
 	c.events <- event{kind: kindPilotAction, action: &pilotAction{Remark: wants(modes.ASGD(2)), after: 5}}
 	c.lastWords()
 	c.cfg.RunLog.Flush()

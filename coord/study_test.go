@@ -2,6 +2,7 @@ package coord
 
 import (
 	"math"
+	"star/coord/advice"
 	"star/runlog"
 	"strings"
 	"sync"
@@ -62,7 +63,7 @@ func TestStudy(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			study := test.study
 			study.steps = test.steps
-			pilot := &script{says: map[int]Remark{6: {Study: study}}}
+			pilot := &script{says: map[int]advice.Remark{6: {Study: study}}}
 			play(t, Config{Workers: 2, Steps: 40, Pilot: pilot}, func(w *world) {
 				w.server(0, 1, false)
 				w.worker(0)
@@ -121,7 +122,7 @@ func TestStudy(t *testing.T) {
 // A job that ends does not wait for a study, and stops it.
 func TestStudyUnfinished(t *testing.T) {
 	study := &lesson{pace: time.Second}
-	pilot := &script{says: map[int]Remark{6: {Study: study}}}
+	pilot := &script{says: map[int]advice.Remark{6: {Study: study}}}
 	play(t, Config{Workers: 1, Steps: 30, Pilot: pilot}, func(w *world) {
 		w.server(0, 1, false)
 		w.worker(0)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/advice"
 	"star/modes"
 	"star/runlog"
 	"star/sim"
@@ -21,10 +22,10 @@ type atVersion struct {
 	now   int64
 }
 
-func (p *atVersion) Tell(l runlog.Line) []Remark {
+func (p *atVersion) Tell(l runlog.Line) []advice.Remark {
 	if f, ok := l.Entry.(runlog.Fire); ok && len(f.Workers) > 0 {
 		if q, ok := p.plans[f.Version]; ok {
-			return []Remark{{Change: &Change{Plan: q, Why: "it is time", Predicted: math.NaN()}}}
+			return []advice.Remark{{Change: &advice.Change{Plan: q, Why: "it is time", Predicted: math.NaN()}}}
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	nouns "star"
 	"star/cmd/internal/node"
 	"star/coord"
+	"star/coord/advice"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -435,7 +436,7 @@ type lived struct {
 	noise     *sim.Noise
 	samples   int64
 	plan      string
-	next      *coord.Change
+	next      *advice.Change
 	deadlines []time.Duration
 	flights   []flight // by worker
 	task      *replayedTask

@@ -8,6 +8,7 @@ import (
 
 	nouns "star"
 	"star/coord"
+	"star/coord/advice"
 	"star/pgns"
 	"star/runlog"
 	"star/sim"
@@ -65,10 +66,10 @@ type ears struct {
 	records   []nouns.Record
 }
 
-func (e *ears) Tell(l runlog.Line) []coord.Remark {
+func (e *ears) Tell(l runlog.Line) []advice.Remark {
 	switch x := l.Entry.(type) {
 	case runlog.Train:
-		return []coord.Remark{{Deadlines: e.deadlines}}
+		return []advice.Remark{{Deadlines: e.deadlines}}
 	case runlog.Late:
 		e.late = append(e.late, x)
 	case runlog.Record:

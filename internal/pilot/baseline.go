@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"star/coord"
+	"star/coord/advice"
 	"star/modes"
 	"star/modes/baseline"
 	"star/runlog"
@@ -18,7 +18,7 @@ type Baseline struct {
 	samples int64  // applied so far
 	limit   int64
 	manual  bool // somebody else decides
-	remarks []coord.Remark
+	remarks []advice.Remark
 }
 
 // NewBaseline pilots a job that begins with the given plan.
@@ -27,7 +27,7 @@ func NewBaseline(s baseline.Scheme, plan modes.Plan) *Baseline {
 }
 
 // Tell implements coord.Pilot.
-func (b *Baseline) Tell(l runlog.Line) []coord.Remark {
+func (b *Baseline) Tell(l runlog.Line) []advice.Remark {
 	b.remarks = b.remarks[:0]
 	switch e := l.Entry.(type) {
 	case runlog.Train:
@@ -56,5 +56,5 @@ func (b *Baseline) fired(at time.Duration, e runlog.Fire) {
 		return
 	}
 	b.plan = d.Plan.String()
-	b.remarks = append(b.remarks, coord.Remark{Change: &coord.Change{Plan: d.Plan, Why: d.Why, Predicted: math.NaN()}})
+	b.remarks = append(b.remarks, advice.Remark{Change: &advice.Change{Plan: d.Plan, Why: d.Why, Predicted: math.NaN()}})
 }

@@ -114,7 +114,7 @@ func (o *online) enter(contest *straggler.Contest, s *study, say string) string 
 	return say
 }
 
-// study is one training. It implements coord.Study.
+// study is one training. It implements advice.Study.
 type study struct {
 	records int64
 	history *straggler.History
@@ -127,7 +127,7 @@ type study struct {
 	err     error // why there is no model
 }
 
-// Step implements coord.Study.
+// Step implements advice.Study.
 func (s *study) Step() (more bool) {
 	switch {
 	case s.done:
@@ -150,7 +150,7 @@ func (s *study) Step() (more bool) {
 	return !s.done
 }
 
-// Result implements coord.Study.
+// Result implements advice.Study.
 func (s *study) Result() runlog.Predictor {
 	r := runlog.Predictor{Records: s.records, Rows: s.rows, Error: runlog.Number(math.NaN())}
 	if s.trainer != nil {

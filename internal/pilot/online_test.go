@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
+	"star/coord/advice"
 	"star/modes"
 	"star/runlog"
 	"star/straggler"
@@ -28,7 +28,7 @@ type class struct {
 
 	log   []runlog.Line
 	said  map[int][]string // by the number of lines told
-	study coord.Study
+	study advice.Study
 	after int // lines told when it was wanted
 	asked []int
 
@@ -50,7 +50,7 @@ func newPilot(t *testing.T, workers int, random func(int) straggler.Source) *Pil
 func (c *class) tell(l runlog.Line) {
 	c.log = append(c.log, l)
 	n := len(c.log)
-	var change *coord.Change
+	var change *advice.Change
 	for _, s := range c.pilot.Tell(l) {
 		switch {
 		case s.Study != nil:
@@ -107,7 +107,7 @@ func (c *class) check(l runlog.Line) {
 	}
 }
 
-func show(r coord.Remark) string {
+func show(r advice.Remark) string {
 	switch {
 	case r.Verdict != nil:
 		return fmt.Sprintf("%+v", *r.Verdict)

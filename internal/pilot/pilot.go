@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"star"
-	"star/coord"
+	"star/coord/advice"
 	"star/modes"
 	"star/pgns"
 	"star/runlog"
@@ -54,7 +54,7 @@ type Pilot struct {
 	online     *online // nil: nothing is trained
 	limit      int64   // the end of the job in samples; 0: not known
 	samples    []int   // of each worker's last gradient
-	remarks    []coord.Remark
+	remarks    []advice.Remark
 	champion   string // of the contest, that was spoken of last
 	streak     int    // records for which another one has been champion
 	manual     bool   // somebody else decides
@@ -113,7 +113,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 func (p *Pilot) Notices() []string { return p.cfg.Notices }
 
 // Tell implements coord.Pilot.
-func (p *Pilot) Tell(l runlog.Line) []coord.Remark {
+func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 	p.remarks = p.remarks[:0]
 	switch e := l.Entry.(type) {
 	case runlog.Record:
@@ -134,11 +134,11 @@ func (p *Pilot) Tell(l runlog.Line) []coord.Remark {
 			p.streak = 0
 		} else if p.streak++; p.streak >= lasting*p.cfg.Workers {
 			p.champion, p.streak = now, 0
-			p.say(coord.Remark{Text: "predictor " + p.contest.String()})
+			p.say(advice.Remark{Text: "predictor " + p.contest.String()})
 		}
 		if p.online != nil {
 			if s := p.online.observe(e.Record); s != nil {
-				p.say(coord.Remark{Study: s})
+				p.say(advice.Remark{Study: s})
 			}
 		}
 	case runlog.Memory: // of the life before, whose steps are not ours: it tells how long iterations take, not since when
@@ -147,7 +147,7 @@ func (p *Pilot) Tell(l runlog.Line) []coord.Remark {
 			p.controller.Observe(r)
 			if p.online != nil {
 				if s := p.online.observe(r); s != nil {
-					p.say(coord.Remark{Study: s})
+					p.say(advice.Remark{Study: s})
 				}
 			}
 		}
@@ -156,7 +156,7 @@ func (p *Pilot) Tell(l runlog.Line) []coord.Remark {
 			break
 		}
 		if say := p.online.install(p.contest, e); say != "" {
-			p.say(coord.Remark{Text: say})
+			p.say(advice.Remark{Text: say})
 		}
 	case runlog.Fire:
 		applied := 0
@@ -247,11 +247,11 @@ func (p *Pilot) expect() {
 	}
 	if news {
 		p.deadlines = ds
-		p.say(coord.Remark{Deadlines: ds})
+		p.say(advice.Remark{Deadlines: ds})
 	}
 }
 
-func (p *Pilot) say(r coord.Remark) { p.remarks = append(p.remarks, r) }
+func (p *Pilot) say(r advice.Remark) { p.remarks = append(p.remarks, r) }
 
 // notice passes on what the detector found.
 func (p *Pilot) notice(e straggler.Event) {
@@ -262,9 +262,9 @@ func (p *Pilot) notice(e straggler.Event) {
 		for _, x := range v.Evidence {
 			out.Evidence = append(out.Evidence, runlog.Evidence{What: x.What, Value: runlog.Number(x.Value), Other: runlog.Number(x.Other), Text: x.Text})
 		}
-		p.say(coord.Remark{Verdict: out, Text: e.String()})
+		p.say(advice.Remark{Verdict: out, Text: e.String()})
 	default:
-		p.say(coord.Remark{Text: e.String()})
+		p.say(advice.Remark{Text: e.String()})
 	}
 }
 
@@ -275,7 +275,7 @@ func (p *Pilot) decide(at time.Duration) {
 	}
 	d, change := p.controller.Decide(at)
 	if v := p.controller.Verdict(); v != nil {
-		p.say(coord.Remark{Gain: &runlog.Gain{Plan: v.Plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted}})
+		p.say(advice.Remark{Gain: &runlog.Gain{Plan: v.Plan.String(), Predicted: runlog.Number(v.Predicted), Seen: runlog.Number(v.Seen), Reverted: v.Reverted}})
 	}
 	if !change {
 		return
@@ -285,5 +285,5 @@ func (p *Pilot) decide(at time.Duration) {
 		slices.SortFunc(vs, func(a, b straggler.Verdict) int { return int(math.Copysign(1, b.Slowdown-a.Slowdown)) })
 		why = fmt.Sprintf("%v → %s", vs[0], d.Why)
 	}
-	p.say(coord.Remark{Change: &coord.Change{Plan: d.Plan, Why: why, Predicted: d.Gain}})
+	p.say(advice.Remark{Change: &advice.Change{Plan: d.Plan, Why: why, Predicted: d.Gain}})
 }

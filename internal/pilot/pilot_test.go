@@ -9,6 +9,7 @@ import (
 
 	"star"
 	"star/coord"
+	"star/coord/advice"
 	"star/modes"
 	"star/runlog"
 )
@@ -17,7 +18,7 @@ const ms = time.Millisecond
 
 // ssgd tells a pilot of rounds of synchronous training in which everybody but the slow one takes 100 ms, and returns what it
 // says. It stops at the first change.
-func ssgd(p *Pilot, rounds int, from time.Duration, slow star.Worker, factor int) (said []coord.Remark, at time.Duration) {
+func ssgd(p *Pilot, rounds int, from time.Duration, slow star.Worker, factor int) (said []advice.Remark, at time.Duration) {
 	at = from
 	for range rounds {
 		step := int64(at / (100 * ms))
@@ -42,7 +43,7 @@ func ssgd(p *Pilot, rounds int, from time.Duration, slow star.Worker, factor int
 }
 
 // keep copies what is valid until the next call only.
-func keep(rs []coord.Remark) []coord.Remark { return append([]coord.Remark(nil), rs...) }
+func keep(rs []advice.Remark) []advice.Remark { return append([]advice.Remark(nil), rs...) }
 
 func begin(t *testing.T, c Config) *Pilot {
 	t.Helper()
@@ -60,7 +61,7 @@ func TestSlowWorker(t *testing.T) {
 	for _, ring := range []bool{false, true} {
 		p := begin(t, Config{Ring: ring})
 		said, _ := ssgd(p, 20, 0, 2, 3)
-		var change *coord.Change
+		var change *advice.Change
 		for _, r := range said {
 			if r.Change != nil {
 				change = r.Change
@@ -105,7 +106,7 @@ func TestManual(t *testing.T) {
 	}
 }
 
-func changes(rs []coord.Remark) bool {
+func changes(rs []advice.Remark) bool {
 	for _, r := range rs {
 		if r.Change != nil {
 			return true
@@ -209,7 +210,7 @@ func TestLate(t *testing.T) {
 	if rs := p.Tell(runlog.Line{T: at + 150*ms, Entry: runlog.Late{Worker: 2, Waited: 0.15, Deadline: 0.15}}); len(rs) != 0 {
 		t.Errorf("a little late: %v", rs)
 	}
-	var change *coord.Change
+	var change *advice.Change
 	for _, r := range p.Tell(runlog.Line{T: at + 10*time.Second, Entry: runlog.Late{Worker: 2, Waited: 10, Deadline: 9.6}}) {
 		if r.Change != nil {
 			change = r.Change
@@ -224,14 +225,14 @@ func TestLate(t *testing.T) {
 func TestLateTheSecondTime(t *testing.T) {
 	for _, late := range []bool{true, false} {
 		p := begin(t, Config{})
-		tell := func(at time.Duration, e runlog.Entry) []coord.Remark {
+		tell := func(at time.Duration, e runlog.Entry) []advice.Remark {
 			return keep(p.Tell(runlog.Line{T: at, Entry: e}))
 		}
 		record := func(w star.Worker, step int64, at, took time.Duration) {
 			tell(at, runlog.Record{Record: star.Record{Worker: w, Step: step, Basis: step, At: at, Compute: took, Samples: 32}})
 		}
 		everybody := []star.Worker{0, 1, 2, 3}
-		deadline := func(rs []coord.Remark) (d time.Duration) {
+		deadline := func(rs []advice.Remark) (d time.Duration) {
 			for _, r := range rs {
 				if r.Deadlines != nil {
 					d = r.Deadlines[2]
@@ -252,7 +253,7 @@ func TestLateTheSecondTime(t *testing.T) {
 		for _, w := range []star.Worker{0, 1, 3} {
 			record(w, 1, 2400*ms, 600*ms)
 		}
-		var said []coord.Remark
+		var said []advice.Remark
 		if late {
 			said = tell(2801*ms, runlog.Late{Worker: 2, Waited: 1.001, Deadline: 1})
 		} else {
@@ -262,7 +263,7 @@ func TestLateTheSecondTime(t *testing.T) {
 				t.Errorf("a deadline of %v after an iteration like the others'", d)
 			}
 		}
-		if got := slices.ContainsFunc(said, func(r coord.Remark) bool { return r.Change != nil }); got != late {
+		if got := slices.ContainsFunc(said, func(r advice.Remark) bool { return r.Change != nil }); got != late {
 			t.Errorf("late: %v, and a change: %v", late, got)
 		}
 	}
