@@ -62,6 +62,8 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 	switch name {
 	case "edf":
 		e.policy = edf{}
+	case "edf-admission":
+		e.policy = edfAdmission{}
 	}
 	all := make([]*flex, len(jobs))
 	for i, j := range jobs {
@@ -158,4 +160,64 @@ func (edf) allot(e *elastic) {
 		f.n = f.level(free)
 		free -= f.n
 	}
+}
+
+// edfAdmission is edf that refuses jobs: those that would be late, and those because of which another one would be.
+type edfAdmission struct{ edf }
+
+func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
+	for _, f := range new {
+		jobs := slices.Concat(e.runnable, in)
+		before := e.late(jobs)
+		after := e.late(append(jobs, f))
+		if i := slices.IndexFunc(after, func(l *flex) bool { return !slices.Contains(before, l) }); i < 0 || f.BestEffort {
+			in = append(in, f)
+		} else if after[i] == f {
+			f.Why = "would end after its deadline"
+		} else {
+			f.Why = "with it job " + after[i].ID + " would end after its deadline"
+		}
+	}
+	return in
+}
+
+// span is a time from which so many GPUs are free.
+type span struct {
+	from float64
+	free int
+}
+
+// late plans jobs in order of their deadlines, each on as many GPUs as it can use until the end of the slot in which it is done, and says
+// which would end after their deadlines.
+func (e *elastic) late(jobs []*flex) (late []*flex) {
+	jobs = slices.Clone(jobs)
+	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
+	spans := []span{{e.now, e.gpus}}
+	for _, f := range jobs {
+		left := f.left
+		for i := 0; left > 0; i++ {
+			n := f.level(spans[i].free)
+			if n == 0 {
+				continue
+			}
+			to := never
+			if i+1 < len(spans) {
+				to = spans[i+1].from
+			}
+			end := spans[i].from + math.Ceil(left/f.rate(n))
+			if end > to {
+				left -= (to - spans[i].from) * f.rate(n)
+			} else {
+				left = 0
+				if end > f.Deadline {
+					late = append(late, f)
+				}
+				if until := e.now + math.Ceil((end-e.now)/e.slot)*e.slot; until < to {
+					spans = slices.Insert(spans, i+1, span{until, spans[i].free})
+				}
+			}
+			spans[i].free -= n
+		}
+	}
+	return late
 }
