@@ -21,7 +21,7 @@ func (w *ringWorker) stepOwn(ctx context.Context, norm float64) error {
 	if w.job.Clip > 0 && norm > w.job.Clip {
 		kernel.Scale(float32(w.job.Clip/norm), w.grad)
 	}
-	return w.updates.Update(ctx, w.samples)
+	return w.updates.Update(context.WithoutCancel(ctx), w.samples) // whatever becomes of the ring: what the model was told to do it does
 }
 
 // state is what the optimiser remembers.
@@ -44,7 +44,7 @@ func (w *ringWorker) setState(ctx context.Context, st optim.State) error {
 	if err != nil {
 		return err
 	}
-	return w.updates.SetState(ctx, b)
+	return w.updates.SetState(context.WithoutCancel(ctx), b)
 }
 
 // begins says whether all members take version 0 from one of them: models in other processes need not have begun with the same parameters.

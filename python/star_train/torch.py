@@ -25,7 +25,7 @@ import torch.utils.data as tud
 from . import _link, _state
 from ._link import AgentLost, JobError, StarError
 
-__all__ = ["AgentLost", "JobError", "StarError", "attach", "evaluate", "loader", "rank", "schedule", "workers"]
+__all__ = ["AgentLost", "JobError", "StarError", "attach", "ddp_hook", "evaluate", "loader", "rank", "schedule", "workers"]
 
 Evaluation = Callable[[Any], Tuple[float, int, int]]
 
@@ -61,6 +61,7 @@ class _Session:
         self.mirrors: List[Tuple[torch.Tensor, torch.Tensor]] = []  # of buffers that are not float32: their own, the one in the memory
         self.schedule: Optional[_Schedule] = None
         self.own = False  # the optimizer makes its steps here
+        self.ddp: Optional[_Buckets] = None  # the loop and the data are a script's of DistributedDataParallel
         self.frozen: List[Tuple[str, torch.nn.Parameter]] = []  # though the optimizer has them
         self.memory: Optional[_link.Memory] = None
 
@@ -177,7 +178,7 @@ class _Session:
     def _next(self) -> None:
         """Waits until the agent asks for a gradient, which stays pending, or the job is over."""
         assert self.link is not None
-        while self.pending is None and not self.over:
+        while self.pending is None and not self.over and not (self.ddp is not None and self.ddp.update):
             f = self.link.receive()
             if f.kind == _link.COMPUTE:
                 self.asked = time.perf_counter_ns()
@@ -218,6 +219,9 @@ class _Session:
             self.schedule.show(f.b)
         for i, (_, p, _) in enumerate(self.params):
             p.grad = self.grads[i]
+        if self.ddp is not None:  # when the script says step
+            self.ddp.update = f.a
+            return
         super(_Attached, optimizer).step()  # type: ignore[misc]
         self.link.updated(f.a)
 
@@ -314,7 +318,8 @@ class _Session:
             mirror.copy_(own.data)
         step, self.step, self.pending = self.step, 0, None
         self.link.done(step, loss, self.loaded - self.asked, time.perf_counter_ns() - self.loaded)
-        self._next()
+        if self.ddp is None:
+            self._next()
 
     def _gather(self) -> bool:
         """Has all gradients in the memory. True: somebody has changed one since backward has completed it."""
@@ -414,7 +419,12 @@ def _backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if s is not None and s.step and self.numel() == 1:
         s.losses += 1
         s.loss += float(self.detach())
-    return _plain_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+    try:
+        return _plain_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        if s is not None and s.ddp is not None and s.ddp.failed is not None:
+            raise s.ddp.failed from None
+        raise
 
 
 def _check_device(name: str, t: torch.Tensor) -> None:
@@ -478,6 +488,10 @@ class _Attached:
     def step(self, closure: Optional[Callable[[], Any]] = None, *, loss: Union[None, float, torch.Tensor] = None) -> Any:
         s = _session
         assert s is not None
+        if s.ddp is not None:
+            out = super().step(closure)  # type: ignore[misc]
+            s.ddp.stepped()
+            return out
         settings = _settings(self, s.schedule is not None)
         if s.settings is not None and settings != s.settings:
             raise StarError(
@@ -570,6 +584,93 @@ def _rule(optimizer: torch.optim.Optimizer, params: Sequence[_Tensor], rates: Op
     elif out:
         rule["weight_decay"] = out[0]["weight_decay"]
     return rule
+
+
+# DistributedDataParallel.
+
+
+class _Buckets:
+    """The gradients of a script of DistributedDataParallel: a hook collects its buckets, and the last one exchanges all of them in the job's ring."""
+
+    def __init__(self, session: _Session) -> None:
+        self.session = session
+        self.waiting: List[Tuple[Any, Any]] = []  # buckets, with what their gradients are promised by
+        self.update = 0  # of the job, that the optimizer is to make; 0: none
+        self.places: Dict[int, torch.Tensor] = {}  # of parameters, in the memory
+        self.failed: Optional[StarError] = None  # which backward makes another error of
+
+    def hook(self, bucket: Any) -> Any:
+        promise: Any = torch.futures.Future()
+        self.waiting.append((bucket, promise))
+        if bucket.is_last():
+            try:
+                self._exchange()
+            except StarError as e:
+                self.failed = e
+                raise
+            for b, p in self.waiting:
+                for parameter, gradient in zip(b.parameters(), b.gradients()):
+                    gradient.copy_(self.places[id(parameter)])
+                p.set_result(b.buffer())
+            self.waiting.clear()
+        return promise
+
+    def _exchange(self) -> None:
+        s = self.session
+        if self.update:
+            raise StarError("backward came twice before opt.step(): DistributedDataParallel's no_sync() is for all but the last one", _link.EXIT_USAGE)
+        if not self.places:
+            self.places = {id(t.tensor): grad for t, grad in zip(s.params, s.grads)}
+        while not s.over and not self.update:  # the job asks again where a member was lost in the middle
+            if s.step == 0:
+                s.give()
+            for grad in s.grads:
+                grad.zero_()
+            for bucket, _ in self.waiting:
+                for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+                    self.places[id(parameter)].copy_(gradient)
+            s.loaded = max(s.loaded, s.asked)
+            s.hand(s.loss if s.losses else 0.0)
+            s._next()
+        if s.over:
+            raise StarError("the job is over, and the script goes on: give the job as many --epochs, or --steps, as the script has", _link.EXIT_USAGE)
+
+    def stepped(self) -> None:
+        s = self.session
+        assert s.link is not None
+        if not self.update:
+            return  # a step without a gradient
+        update, self.update = self.update, 0
+        s.link.updated(update)
+        s._next()
+        if not s.over:
+            s.give()
+            s.loaded = time.perf_counter_ns()
+
+
+def ddp_hook(model: Any, optimizer: torch.optim.Optimizer, *, samples: int, batch_size: int = 32, epochs: float = 0) -> torch.optim.Optimizer:
+    """Has a script of DistributedDataParallel exchange gradients in the ring of a job (--arch allreduce), which goes on without those who die.
+
+    model is DistributedDataParallel(…, broadcast_buffers=False); the optimizer, which is given back, makes its steps in this process. The loop and the data stay the
+    script's: samples is how many an epoch has, and batch_size that of one process, by which the job counts. All ranks must start.
+    """
+    s = _current()
+    if s is None:
+        return optimizer
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise StarError("star.ddp_hook needs the model as DistributedDataParallel(model, broadcast_buffers=False), it is %s" % type(model).__name__, _link.EXIT_USAGE)
+    if getattr(model, "broadcast_buffers", False) and any(True for _ in model.buffers()):
+        raise StarError("DistributedDataParallel sends buffers around in each step, which hangs when a rank dies: give it broadcast_buffers=False", _link.EXIT_USAGE)
+    attach(model.module, optimizer, overlap=False, own=True)
+    s.loader = _Loader(range(samples), batch_size, 1, epochs, samples, {})
+    s.ddp = _Buckets(s)
+    s.begin()
+    if not s.over:
+        s.give()
+        s.loaded = s.asked
+    buckets = s.ddp
+    model.register_comm_hook(None, lambda state, bucket: buckets.hook(bucket))
+    return optimizer
 
 
 # A scheduler.
