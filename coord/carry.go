@@ -59,7 +59,7 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 		released = released || len(orders[i].Releases) > 0
 	}
 	c.onRecord(orders)
-	if released && c.cfg.Lease != nil {
+	if released && c.replaceable() {
 		c.metadata = c.engine.Metadata(c.term())
 	}
 	for i := range orders {
@@ -69,7 +69,7 @@ func (c *Coordinator) issue(orders []engine.Ready) {
 
 // onRecord has the run log on disk, where others may coordinate. An error of the log is for tick.
 func (c *Coordinator) onRecord(orders []engine.Ready) {
-	if c.cfg.Lease != nil && len(orders) > 0 {
+	if c.replaceable() && len(orders) > 0 {
 		c.cfg.RunLog.Flush()
 	}
 }

@@ -255,7 +255,7 @@ func (c *Coordinator) serverSays(p *peer, e *event) error {
 			return c.past("a shard has moved", m.Version)
 		}
 	case transport.KindStanding:
-		if c.cfg.Lease == nil {
+		if !c.replaceable() {
 			return errors.New("it stands to a coordinator that nobody else can replace")
 		}
 	}
@@ -268,7 +268,7 @@ func (c *Coordinator) speaksFor(p *peer, kind transport.Kind, shard int) error {
 	if shard < 0 || shard >= len(c.shards) {
 		return fmt.Errorf("%v of shard %d, of %d", kind, shard, len(c.shards))
 	}
-	if !c.hosts[[2]int{p.rank, shard}] && (c.copies == nil || c.cfg.Lease == nil) {
+	if !c.hosts[[2]int{p.rank, shard}] && (c.copies == nil || !c.replaceable()) {
 		return fmt.Errorf("%v of shard %d, which it has not", kind, shard)
 	}
 	return nil

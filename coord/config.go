@@ -125,8 +125,8 @@ type Config struct {
 
 	Generation int64 // lives of this job: one more than that of the checkpoint it resumes from
 
-	// LeaderLease is the right to coordinate, where other processes may take the job over; Handover is what the one before has left, for
-	// a job that is taken over (succession.go). Nil: there are no others; the job begins here.
+	// Lease is the right to coordinate, where other processes may take the job over; Handover is what the one before has left, for
+	// a job that is taken over (takeover.go). Nil: there are no others; the job begins here.
 	Lease    LeaderLease
 	Handover *Handover
 

@@ -168,7 +168,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.cfg.Lease != nil && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
+	if c.replaceable() && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
 		return nil, fmt.Errorf("mode %v: with --coordinators the members of a ring compute whole batches: which parts are in an update would be lost with the coordinator", p)
 	}
 	if err := c.engine.Fits(p); err != nil {

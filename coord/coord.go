@@ -219,6 +219,9 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Lease == nil {
+		cfg.Lease = alone{}
+	}
 	if cfg.RunLog == nil {
 		cfg.RunLog = runlog.NewWriter(nil)
 	}

@@ -52,7 +52,7 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 	} else if c.lastSave != nil {
 		err = &Error{exitFailure, fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", c.lastSave)}
 	}
-	if c.cfg.Lease != nil {
+	if c.replaceable() {
 		c.cfg.RunLog.Flush() // a successor writes nothing of what was before; close says what is wrong
 		end := &Ending{Exit: exit, Reason: reason, Result: c.result, Code: codeOf(err)}
 		if err != nil {

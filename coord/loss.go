@@ -80,11 +80,11 @@ func (c *Coordinator) lost(p *peer, why error) error {
 				c.disclaim(p.rank)
 				return nil
 			}
-			if c.cfg.Lease != nil && p.hello.Shards == 0 && (c.copies == nil || c.engine == nil || p.rank < c.cfg.Coordinators) { // another one that may coordinate
+			if c.replaceable() && p.hello.Shards == 0 && (c.copies == nil || c.engine == nil || p.rank < c.cfg.Coordinators) { // another one that may coordinate
 				c.log.Warn("a server without shards is gone", "server", p.rank, "reason", why)
 				return nil
 			}
-			if c.copies != nil && (c.engine != nil || c.trained() && c.assigned) && (p.rank != 0 || c.cfg.Lease != nil) {
+			if c.copies != nil && (c.engine != nil || c.trained() && c.assigned) && (p.rank != 0 || c.replaceable()) {
 				return c.lostServer(p, why)
 			}
 			if c.engine == nil && c.spared(p) {

@@ -226,7 +226,7 @@ func (c *Coordinator) beginMove(e event) error {
 	case err != nil:
 	case !c.sharded():
 		err = errors.New("an all-reduce has no shards")
-	case c.cfg.Lease != nil:
+	case c.replaceable():
 		err = errors.New("in a job with --coordinators shards stay where they are")
 	case c.copies != nil:
 		err = errors.New("shards with copies (--replicas) stay where they are")

@@ -126,7 +126,7 @@ func (c *Coordinator) readyAt(p *peer, shard int) bool {
 
 // spared says whether the job can begin without a server that has its shards already: others have the parameters of each of them.
 func (c *Coordinator) spared(p *peer) bool {
-	if c.copies == nil || c.takeover != nil || p.rank == 0 && c.cfg.Lease == nil {
+	if c.copies == nil || c.takeover != nil || p.rank == 0 && !c.replaceable() {
 		return false
 	}
 	for shard := range c.shards {

@@ -51,6 +51,18 @@ type LeaderLease interface {
 	SetNote(note []byte) error
 }
 
+// alone is the lease of a process that nobody else can replace: an election of one. There is no successor, and nothing to note for one.
+type alone struct{}
+
+func (alone) Term() int64           { return 0 }
+func (alone) Hold() error           { return nil }
+func (alone) Over() <-chan struct{} { return nil }
+func (alone) Clock() time.Duration  { return 0 }
+func (alone) SetNote([]byte) error  { return nil }
+
+// replaceable says whether other processes may coordinate the job, too.
+func (c *Coordinator) replaceable() bool { return c.cfg.Lease != LeaderLease(alone{}) }
+
 // ErrLeaseLost says that Run ended because another process coordinates the job now. The job goes on.
 var ErrLeaseLost = errors.New("another process coordinates the job now")
 
@@ -81,7 +93,7 @@ type Handover struct {
 	Views []replica.View `json:",omitempty"` // by shard: who holds its copies, where it has some
 }
 
-// ParseEstate reads what a coordinator has noted.
+// ParseHandover reads what a coordinator has noted.
 func ParseHandover(note []byte) (*Handover, error) {
 	e := new(Handover)
 	if err := json.Unmarshal(note, e); err != nil {
@@ -167,7 +179,7 @@ func (c *Coordinator) settling() bool {
 // reseat takes in a server in a job that has others who may coordinate: one that comes to a new coordinator, or one without shards whose connection
 // had ended. It reports false when it is not for this to decide.
 func (c *Coordinator) reseat(p *peer) bool {
-	if c.cfg.Lease == nil || p.rank < 0 || p.rank >= len(c.servers) || c.takeover == nil && !c.assigned {
+	if !c.replaceable() || p.rank < 0 || p.rank >= len(c.servers) || c.takeover == nil && !c.assigned {
 		return false
 	}
 	shards := 0
@@ -219,12 +231,7 @@ func (c *Coordinator) reseat(p *peer) bool {
 }
 
 // term is that of this leadership; 0 where nobody else can coordinate.
-func (c *Coordinator) term() int64 {
-	if c.cfg.Lease == nil {
-		return 0
-	}
-	return c.cfg.Lease.Term()
-}
+func (c *Coordinator) term() int64 { return c.cfg.Lease.Term() }
 
 // stood takes in what a server has been given.
 func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
@@ -400,7 +407,7 @@ func (c *Coordinator) when(noted time.Duration) time.Time {
 
 // persistHandover has a successor know of a change before it is in force. It reports false when the lease is lost.
 func (c *Coordinator) persistHandover(change func(e *Handover)) bool {
-	if c.cfg.Lease == nil {
+	if !c.replaceable() {
 		return true
 	}
 	if c.leaseLost != nil {
@@ -420,7 +427,7 @@ func (c *Coordinator) persistHandover(change func(e *Handover)) bool {
 
 // found makes the handover when shards are assigned (there is no engine yet), and when the training begins or goes on.
 func (c *Coordinator) found() bool {
-	if c.cfg.Lease == nil {
+	if !c.replaceable() {
 		return true
 	}
 	e := Handover{
@@ -462,9 +469,6 @@ func (e *Handover) enlist(g engine.Engine) {
 
 // may says whether an order may be given: it waits until nobody else holds the lease.
 func (c *Coordinator) may() bool {
-	if c.cfg.Lease == nil {
-		return true
-	}
 	if c.leaseLost == nil {
 		if err := c.cfg.Lease.Hold(); err != nil {
 			c.leaseLost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
@@ -474,12 +478,7 @@ func (c *Coordinator) may() bool {
 }
 
 // over is closed when somebody else coordinates.
-func (c *Coordinator) over() <-chan struct{} {
-	if c.cfg.Lease == nil {
-		return nil
-	}
-	return c.cfg.Lease.Over()
-}
+func (c *Coordinator) over() <-chan struct{} { return c.cfg.Lease.Over() }
 
 // stepDown ends every connection without a word: the members look for who coordinates now.
 func (c *Coordinator) stepDown(why error) {
