@@ -597,7 +597,7 @@ func (h *host) passed(g rule.Gradient) error {
 	if step, ok := h.shard.Pending(g.Worker); ok && step != g.Step {
 		h.shard.Forget(g.Worker) // of an earlier life of this worker
 	}
-	if err := h.shard.Push(g); err != nil {
+	if err := h.store(g); err != nil {
 		return err
 	}
 	h.stored[g.Worker] = nil

@@ -202,14 +202,18 @@ func (h *host) claim(term int64) replica.Claim {
 
 // again says whether a gradient was stored before. It can come twice: from its worker, and passed on.
 func (h *host) again(g rule.Gradient) bool {
-	if !h.copying.Seated() {
-		return false
+	return h.copying.Seated() && g.Step <= h.copying.steps[g.Worker]
+}
+
+// store stores a gradient. One that cannot be stored may come again.
+func (h *host) store(g rule.Gradient) error {
+	if err := h.shard.Push(g); err != nil {
+		return err
 	}
-	if g.Step <= h.copying.steps[g.Worker] {
-		return true
+	if h.copying.Seated() {
+		h.copying.steps[g.Worker] = g.Step
 	}
-	h.copying.steps[g.Worker] = g.Step
-	return false
+	return nil
 }
 
 // fire takes a firing from a coordinator of a term, and says that it is held.

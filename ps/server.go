@@ -708,7 +708,7 @@ func (h *host) push(m input) error {
 		return nil
 	}
 	h.outlive(m.conn)
-	if err := h.shard.Push(m.grad); err != nil {
+	if err := h.store(m.grad); err != nil {
 		h.mem.Free(m.grad.Vec)
 		m.conn.end(err)
 		return nil

@@ -202,8 +202,8 @@ func (s *Shard) Params() []float32 { return s.params }
 // Store lets each worker have so many gradients stored, for plans in which it goes on at once (modes.Group.Again). Before the first Push.
 func (s *Shard) Store(many int) { s.many = many }
 
-// Push stores a whole slice. It keeps g.Vec until the firing that names it. A
-// worker can have one gradient stored, unless Store says otherwise: it waits for parameters before it
+// Push stores a whole slice. It keeps g.Vec until the firing that names it is carried out. A
+// worker can have one gradient stored that no firing names, unless Store says otherwise: it waits for parameters before it
 // computes the next one.
 func (s *Shard) Push(g rule.Gradient) error {
 	if s.params == nil {
@@ -219,7 +219,13 @@ func (s *Shard) Push(g rule.Gradient) error {
 		s.pending = append(s.pending, nil)
 	}
 	p := &s.pending[g.Worker]
-	if k := len(*p); k >= max(1, s.many) || k > 0 && g.Step <= (*p)[k-1].Step {
+	waiting := 0 // for a firing; one that a queued firing names may still be there where a copy of the shard is behind the others
+	for _, q := range *p {
+		if !q.named {
+			waiting++
+		}
+	}
+	if k := len(*p); waiting >= max(1, s.many) || k > 0 && g.Step <= (*p)[k-1].Step {
 		return fmt.Errorf("ps: worker %d pushed step %d while its step %d is still waiting for a firing",
 			g.Worker, g.Step, (*p)[k-1].Step)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"star/ps/rule"
+	"star/replica"
 	"star/transport"
 )
 
@@ -62,5 +63,53 @@ func TestSeveralOfOneWorker(t *testing.T) {
 	}
 	if ev, ok := s.Next(); !ok || ev.Version != 1 || len(s.Waiting()) != 0 || !slices.Equal(ev.Params, []float32{-106}) {
 		t.Errorf("%+v, %d wait", ev, len(s.Waiting()))
+	}
+}
+
+// A copy of a shard waits for the norm of an update that the primary has made: the gradients that workers have computed since come to it meanwhile.
+func TestCopyThatIsBehind(t *testing.T) {
+	s := NewShard(1, descent(1), keepAll{})
+	s.Load([]float32{0}, 0)
+	h := &host{shard: s}
+	h.copying.Copy, h.copying.steps = replica.NewCopy(1, replica.View{Term: 1, Primary: 0, Followers: []int{1}}, 0), []int64{-1}
+	gradient := func(step int64) rule.Gradient {
+		return rule.Gradient{Worker: 0, Step: step, Vec: []float32{float32(step + 1)}}
+	}
+	store := func(step int64) {
+		t.Helper()
+		if err := h.store(gradient(step)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fire := func(seq, step int64) {
+		t.Helper()
+		if err := s.Fire(&transport.Fire{Seq: seq, Version: seq, NormFirst: true, Gradients: []transport.Gradient{{Worker: 0, Step: step, Weight: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store(0)
+	fire(1, 0)
+	store(1)
+	if err := h.store(gradient(2)); err == nil || !strings.Contains(err.Error(), "still waiting") {
+		t.Errorf("two that no firing names: %v", err)
+	}
+	if h.again(gradient(2)) || !h.again(gradient(1)) {
+		t.Error("what was refused counts as stored, or what was stored does not")
+	}
+	fire(2, 1)
+	store(2)
+	for seq := range int64(2) {
+		if ev, ok := s.Next(); !ok || ev.Kind != Summed {
+			t.Fatalf("%+v", ev)
+		}
+		if err := s.Apply(seq+1, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		if ev, ok := s.Next(); !ok || ev.Kind != Updated || ev.Version != seq+1 {
+			t.Fatalf("%+v", ev)
+		}
+	}
+	if got := s.Waiting(); len(got) != 1 || got[0].Step != 2 || s.Params()[0] != -3 {
+		t.Errorf("%+v wait, the parameter is %v", got, s.Params()[0])
 	}
 }
