@@ -30,6 +30,7 @@ _SETTLE = 5  # steps in which every parameter is hooked
 _LAST = 4  # parameters that stay hooked then
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single", "barrier", "broadcast",
                 "broadcast_object_list", "gather", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter")
+_STEP = '{"k":"step","v":%d,"pid":%d,"dropped":%d,"rank":%d,"step":%d,"took":%.9f,"load":%.9f,"wait":%.9f,"samples":%d,"cpu":%.9f,"gpu":%.9f}'
 _now = time.perf_counter
 
 
@@ -44,6 +45,7 @@ class _Rank:
         self.off = False
         self.dropped = 0
         self.said = False
+        self.me = 0  # the rank, once it has said hello
         self.module = None  # the DDP module
         self.how = ""
         self.optimizer = None
@@ -72,7 +74,7 @@ class _Rank:
             self.off = True
             import traceback
 
-            self.send({"k": "note", "text": traceback.format_exc(limit=-2)[-600:]}, True)
+            self.send({"k": "note", "rank": self.me, "text": traceback.format_exc(limit=-2)[-600:]})
 
     def rank(self):
         dist = sys.modules.get("torch.distributed")
@@ -83,9 +85,11 @@ class _Rank:
                 return int(os.environ[rank]), int(os.environ[world])
         return 0, 1
 
-    def send(self, row, even_off=False):
-        if self.off and not even_off:
-            return
+    def send(self, row):
+        row["v"], row["pid"], row["dropped"] = _VERSION, self.pid, self.dropped
+        self.write(json.dumps(row))
+
+    def write(self, line):
         try:
             if self.pid != os.getpid():  # a process that a DataLoader forked
                 return
@@ -96,8 +100,7 @@ class _Rank:
                 self.socket.connect(self.path)
             while self.tail:  # of a line that went out in part
                 self.tail = self.tail[self.socket.send(self.tail):]
-            row["v"], row["pid"], row["dropped"] = _VERSION, self.pid, self.dropped
-            line = json.dumps(row).encode() + b"\n"
+            line = line.encode() + b"\n"
             self.tail = line[self.socket.send(line):]
         except BlockingIOError:
             self.dropped += 1
@@ -109,8 +112,8 @@ class _Rank:
 
     def hello(self):
         self.said = True
-        rank, world = self.rank()
-        row = {"k": "hello", "rank": rank, "world": world, "how": self.how or "own loop", "script": os.path.basename(sys.argv[0] or "python")[:200],
+        self.me, world = self.rank()
+        row = {"k": "hello", "rank": self.me, "world": world, "how": self.how or "own loop", "script": os.path.basename(sys.argv[0] or "python")[:200],
                "python": sys.version.split()[0], "optimizer": "", "momentum": 0.0, "cuda": self.gpu is not None}
         torch = sys.modules.get("torch")
         if torch is not None:
@@ -160,17 +163,11 @@ class _Rank:
             return
         if not self.said:
             self.hello()
-        rank, _ = self.rank()
         took = now - self.start
         wait = min(self.wait, took)
-        load = min(self.load, took - wait)
-        row = {"k": "step", "rank": rank, "step": self.count, "took": took, "load": load, "wait": wait, "samples": self.samples,
-               "cpu": max(0.0, time.process_time() - self.cpu_start - self.cpu_wait)}
-        if self.gpu is not None:
-            gpu = self.gpu.own()
-            if gpu is not None:
-                row["gpu"] = gpu
-        self.send(row)
+        gpu = self.gpu.own() if self.gpu is not None else None
+        self.write(_STEP % (_VERSION, self.pid, self.dropped, self.me, self.count, took, min(self.load, took - wait), wait, self.samples,
+                            max(0.0, time.process_time() - self.cpu_start - self.cpu_wait), gpu or 0.0))
         self.count += 1
         if self.count == _SETTLE and self.order and self.module is not None:
             late = sorted(self.order, key=self.order.get)[-_LAST:]
