@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"star/exitcode"
 )
 
 // HelperName is the program that reaches object stores: it is looked for beside the running program, then in PATH. It is a program
@@ -27,9 +29,6 @@ var helperPatience = 2 * time.Minute
 
 // maxChunk bounds what is sent to the helper at once, in bytes.
 const maxChunk = 1 << 20
-
-// exitMissing is the helper's exit code for an object that is not there.
-const exitMissing = 66
 
 // helper is an object store, each of whose operations is one run of HelperName:
 //
@@ -112,7 +111,7 @@ func (c *call) end() error {
 		return nil
 	}
 	var x *exec.ExitError
-	if errors.As(err, &x) && x.ExitCode() == exitMissing {
+	if errors.As(err, &x) && x.ExitCode() == exitcode.Missing {
 		return fs.ErrNotExist
 	}
 	if halted {

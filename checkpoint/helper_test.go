@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"star/exitcode"
 )
 
 // killAt is set in processes that are to kill themselves (TestKillAtEveryStep).
@@ -65,7 +67,7 @@ func fakeHelper(args []string) int {
 	}
 	fail := func(err error) int {
 		if errors.Is(err, os.ErrNotExist) {
-			return exitMissing
+			return exitcode.Missing
 		}
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -18,10 +18,3 @@
 // The service follows the resource manager of STAR (its artefact's res_dist_managing.py: START_JOB, IF_ASGD,
 // DELAY_WRK, UNSET_DLY), with ids, leases and time-outs where that waits for ever.
 package cluster
-
-// Exit codes of the service (docs/recover.md).
-const (
-	exitUsage    = 2
-	exitLost     = 69
-	exitDisagree = 78
-)

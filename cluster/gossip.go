@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"star/exitcode"
 )
 
 // GossipConfig is how a process meets the others of its cluster.
@@ -178,7 +180,7 @@ func (e *SeedError) Error() string {
 func (e *SeedError) Unwrap() error { return e.Err }
 
 // ExitCode is that of somebody who is lost for good.
-func (e *SeedError) ExitCode() int { return exitLost }
+func (e *SeedError) ExitCode() int { return exitcode.Lost }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 

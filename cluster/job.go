@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"star/exitcode"
 	"star/flightrecorder"
 )
 
@@ -146,7 +147,7 @@ func (e *CoordinatorError) Error() string {
 func (e *CoordinatorError) Unwrap() error { return e.Err }
 
 // ExitCode is that of somebody who is lost for good.
-func (e *CoordinatorError) ExitCode() int { return exitLost }
+func (e *CoordinatorError) ExitCode() int { return exitcode.Lost }
 
 // maxKeys bounds a keyring.
 const maxKeys = 16

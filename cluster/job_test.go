@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"star/exitcode"
 )
 
 func meetJob(t *testing.T, cfg GossipConfig, me JobMember) *JobGossip {
@@ -59,7 +61,7 @@ func TestJobGossip(t *testing.T) {
 	} {
 		cfg.Bind, cfg.Seeds = "127.0.0.1:0", []string{worker.Addr()}
 		var seeds *JobSeedError
-		if _, err := MeetJob(ctx, cfg, JobMember{Role: "worker"}); !errors.As(err, &seeds) || !strings.Contains(err.Error(), "--gossip-key") || seeds.ExitCode() != exitLost {
+		if _, err := MeetJob(ctx, cfg, JobMember{Role: "worker"}); !errors.As(err, &seeds) || !strings.Contains(err.Error(), "--gossip-key") || seeds.ExitCode() != exitcode.Lost {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -78,7 +80,7 @@ func TestJobWithoutCoordinator(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	var e *CoordinatorError
-	if _, err := a.Coordinator(ctx, "a"); !errors.As(err, &e) || e.Members != 1 || e.ExitCode() != exitLost {
+	if _, err := a.Coordinator(ctx, "a"); !errors.As(err, &e) || e.Members != 1 || e.ExitCode() != exitcode.Lost {
 		t.Errorf("%v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -27,7 +28,7 @@ func (e *ClaimError) Error() string {
 }
 
 // ExitCode is that of members that disagree.
-func (e *ClaimError) ExitCode() int { return exitDisagree }
+func (e *ClaimError) ExitCode() int { return exitcode.Disagree }
 
 // alive asks a service whether it is there: the gossip remembers the dead for some seconds.
 func alive(ctx context.Context, n transport.Network, cluster, token string, p Place) bool {

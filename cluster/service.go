@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"star/exitcode"
 	"star/flightrecorder"
 	"star/resource"
 	"star/transport"
@@ -142,7 +143,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Hosts)) {
 		if err := s.ledger.SetHost(0, name, cfg.Hosts[name]); err != nil {
-			return nil, &Error{exitUsage, err.Error()}
+			return nil, &Error{exitcode.Usage, err.Error()}
 		}
 		s.hosts[name] = true
 	}
@@ -163,7 +164,7 @@ func (e *Error) ExitCode() int { return e.Exit }
 // CheckName says what is wrong with the name of a cluster.
 func CheckName(name string) error {
 	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '@' || r == 0x7f }) {
-		return &Error{exitUsage, fmt.Sprintf("cluster %q: want a name of 1 to 64 characters, without spaces and @", name)}
+		return &Error{exitcode.Usage, fmt.Sprintf("cluster %q: want a name of 1 to 64 characters, without spaces and @", name)}
 	}
 	return nil
 }
@@ -188,11 +189,11 @@ func (s *Service) Accept(conn transport.Conn, h transport.Hello, _ []byte) {
 	conn.SetWriteDeadline(time.Now().Add(sendWithin))
 	switch {
 	case h.Service != transport.ServiceCluster:
-		transport.Refuse(conn, transport.Reject{Exit: exitUsage, Reason: fmt.Sprintf(
+		transport.Refuse(conn, transport.Reject{Exit: exitcode.Usage, Reason: fmt.Sprintf(
 			"%s is the resource service of cluster %q, which has no service %q: a job's coordinator is its first star-ps (--coordinator)", s.cfg.Addr, s.cfg.Cluster, h.Service)})
 		return
 	case h.Job != s.cfg.Cluster:
-		transport.Refuse(conn, transport.Reject{Exit: exitDisagree, Reason: fmt.Sprintf("this is cluster %q and not %q: check --cluster", s.cfg.Cluster, h.Job)})
+		transport.Refuse(conn, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is cluster %q and not %q: check --cluster", s.cfg.Cluster, h.Job)})
 		return
 	}
 	text, _ := json.Marshal(greeting{s.cfg.Cluster, s.cfg.Program, s.id, s.cfg.Lease})
@@ -416,7 +417,7 @@ func (s *Service) handle(e event) {
 		return
 	}
 	if m.job == nil {
-		s.expel(m, transport.Reject{Exit: exitDisagree, Reason: "enlist comes first"})
+		s.expel(m, transport.Reject{Exit: exitcode.Disagree, Reason: "enlist comes first"})
 		return
 	}
 	switch x := e.what.(type) {
@@ -500,13 +501,13 @@ func (s *Service) remove(j *job, why string) {
 func (s *Service) enlist(m *member, e transport.Enlist) {
 	switch {
 	case e.Job == "" || e.Host == "":
-		s.expel(m, transport.Reject{Exit: exitUsage, Reason: "enlist: a job and a host need names"})
+		s.expel(m, transport.Reject{Exit: exitcode.Usage, Reason: "enlist: a job and a host need names"})
 		return
 	case e.Rank < 0 || m.role == transport.RoleWorker && e.Workers > 0 && e.Rank >= e.Workers:
-		s.expel(m, transport.Reject{Exit: exitUsage, Reason: fmt.Sprintf("enlist: rank %d of %d", e.Rank, e.Workers)})
+		s.expel(m, transport.Reject{Exit: exitcode.Usage, Reason: fmt.Sprintf("enlist: rank %d of %d", e.Rank, e.Workers)})
 		return
 	case m.job != nil && (m.enlist.Job != e.Job || m.enlist.Rank != e.Rank):
-		s.expel(m, transport.Reject{Exit: exitDisagree, Reason: fmt.Sprintf("enlist: this connection is of job %s, rank %d", m.enlist.Job, m.enlist.Rank)})
+		s.expel(m, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("enlist: this connection is of job %s, rank %d", m.enlist.Job, m.enlist.Rank)})
 		return
 	}
 	j := s.jobs[e.Job]
@@ -517,7 +518,7 @@ func (s *Service) enlist(m *member, e transport.Enlist) {
 	head := m.role == transport.RoleServer && e.Rank == 0
 	if old := j.members[seat{m.role, e.Rank}]; old != nil && old != m && old.enlist.Life != e.Life {
 		// The first one holds the name: what it was granted would be counted for somebody else.
-		s.expel(m, transport.Reject{Exit: exitDisagree, Reason: fmt.Sprintf("cluster %q has a job %s already, with %s %d at %s: give each job a name of its own (--job)",
+		s.expel(m, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("cluster %q has a job %s already, with %s %d at %s: give each job a name of its own (--job)",
 			s.cfg.Cluster, e.Job, m.role, e.Rank, old.conn.RemoteAddr())})
 		return
 	}

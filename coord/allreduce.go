@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/engine"
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -156,7 +157,7 @@ func (c *Coordinator) compare(t transport.Tally) error {
 	}
 	for w, hash := range said {
 		if hash != t.Hash {
-			return &Error{exitFailure, fmt.Sprintf("members of the ring have different parameters of version %d: worker %d has hash %08x, worker %d %08x; processors that compute differently cannot train together with all-reduce",
+			return &Error{exitcode.Failure, fmt.Sprintf("members of the ring have different parameters of version %d: worker %d has hash %08x, worker %d %08x; processors that compute differently cannot train together with all-reduce",
 				t.Version, w, hash, t.Worker, t.Hash)}
 		}
 	}

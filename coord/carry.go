@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"star/engine"
+	"star/exitcode"
 	"star/runlog"
 	"star/transport"
 )
@@ -201,7 +202,7 @@ func (c *Coordinator) evict(e *engine.Eviction) error {
 	case p == nil || p.gone:
 		return nil
 	case e.Again:
-		c.part(p, exitRestart, fmt.Sprintf("the job goes on without this worker: %v", e.Why))
+		c.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this worker: %v", e.Why))
 		return c.lost(p, e.Why)
 	}
 	return c.drop(p, e.Why)

@@ -235,13 +235,3 @@ func (e *Error) Error() string { return e.Msg }
 
 // ExitCode is the exit code that fits.
 func (e *Error) ExitCode() int { return e.Exit }
-
-// Exit codes of the coordinator (docs/recover.md).
-const (
-	exitFailure  = 1
-	exitUsage    = 2
-	exitLost     = 69
-	exitDiverged = 70
-	exitRestart  = 75
-	exitDisagree = 78
-)

@@ -25,6 +25,7 @@ import (
 
 	"star"
 	"star/engine"
+	"star/exitcode"
 	"star/flightrecorder"
 	"star/modes"
 	"star/pgns"
@@ -172,44 +173,44 @@ type leadership struct {
 // New makes the coordinator of one job.
 func New(cfg Config) (*Coordinator, error) {
 	if cfg.Workers < 1 {
-		return nil, &Error{exitUsage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.Workers)}
+		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.Workers)}
 	}
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
 	}
 	if cfg.Replicas > cfg.Servers-cfg.Coordinators && cfg.Ring == nil {
-		return nil, &Error{exitUsage, fmt.Sprintf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, cfg.Servers-cfg.Coordinators)}
+		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, cfg.Servers-cfg.Coordinators)}
 	}
 	if err := cfg.checkSize(); err != nil {
-		return nil, &Error{exitUsage, err.Error()}
+		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if cfg.Batch < 1 {
-		return nil, &Error{exitUsage, fmt.Sprintf("coord: a batch needs at least 1 sample, not %d", cfg.Batch)}
+		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a batch needs at least 1 sample, not %d", cfg.Batch)}
 	}
 	if !cfg.Scale.Valid() {
-		return nil, &Error{exitUsage, fmt.Sprintf("coord: unknown update scale %q (n, firing, damped)", cfg.Scale)}
+		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: unknown update scale %q (n, firing, damped)", cfg.Scale)}
 	}
 	if cfg.Samples <= 0 && cfg.Epochs <= 0 && cfg.Steps <= 0 {
-		return nil, &Error{exitUsage, "coord: the job has no end: give samples, epochs or steps"}
+		return nil, &Error{exitcode.Usage, "coord: the job has no end: give samples, epochs or steps"}
 	}
 	if err := cfg.Validation.check(&cfg); err != nil {
-		return nil, &Error{exitUsage, err.Error()}
+		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if cfg.Plan.Groups == nil {
 		cfg.Plan = modes.SSGD(cfg.Workers)
 	}
 	if err := cfg.Plan.Validate(cfg.Workers); err != nil {
-		return nil, &Error{exitUsage, err.Error()}
+		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if err := engine.Fits(cfg.Plan, cfg.Ring != nil); err != nil {
-		return nil, &Error{exitUsage, "coord: " + err.Error()}
+		return nil, &Error{exitcode.Usage, "coord: " + err.Error()}
 	}
 	switch cfg.Poison {
 	case "":
 		cfg.Poison = PoisonSkip
 	case PoisonSkip, PoisonFatal, PoisonOff:
 	default:
-		return nil, &Error{exitUsage, fmt.Sprintf("coord: unknown policy for poison %q (skip, fatal, off)", cfg.Poison)}
+		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: unknown policy for poison %q (skip, fatal, off)", cfg.Poison)}
 	}
 	setDefault(&cfg.JoinTimeout, 2*time.Minute)
 	setDefault(&cfg.SendTimeout, 10*time.Second)
@@ -309,7 +310,7 @@ func (c *Coordinator) turnAway(conn transport.Conn) {
 		transport.Refer(conn, transport.Elsewhere{})
 		return
 	}
-	transport.Refuse(conn, transport.Reject{Exit: exitLost, Reason: "the job is over"})
+	transport.Refuse(conn, transport.Reject{Exit: exitcode.Lost, Reason: "the job is over"})
 }
 
 // Connected counts the members whose connections are still open, without those that may coordinate.
@@ -394,7 +395,7 @@ func (c *Coordinator) loop(ctx context.Context) error {
 			look.Reset(c.overdue(now))
 		case <-join.C:
 			if c.engine == nil {
-				return &Error{exitLost, fmt.Sprintf("join timeout: after %v still waiting for %s", c.cfg.JoinTimeout, c.missing())}
+				return &Error{exitcode.Lost, fmt.Sprintf("join timeout: after %v still waiting for %s", c.cfg.JoinTimeout, c.missing())}
 			}
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -19,6 +19,7 @@ import (
 	"star"
 	"star/engine"
 	"star/exactsum"
+	"star/exitcode"
 	"star/modes"
 	"star/replica"
 	"star/runlog"
@@ -699,7 +700,7 @@ func TestNobodyIsLeft(t *testing.T) {
 			f.dies = func(p string, _ transport.Release) bool { return p == "pushed" && f.step == 4 }
 		})
 		w.finished(time.Hour)
-		w.failed(exitLost, "no worker is left", "worker 0")
+		w.failed(exitcode.Lost, "no worker is left", "worker 0")
 	})
 }
 
@@ -755,10 +756,10 @@ func TestJoinTimeoutNamesWhoIsMissing(t *testing.T) {
 				if took := time.Since(begun); took != 30*time.Second {
 					t.Errorf("after %v, want 30 s", took)
 				}
-				w.failed(exitLost, append(c.words, "join timeout")...)
+				w.failed(exitcode.Lost, append(c.words, "join timeout")...)
 				for _, s := range w.servers {
 					var r *transport.RejectError
-					if <-s.gone; !errors.As(s.last, &r) || r.Exit != exitLost || !strings.Contains(r.Reason, c.words[0]) {
+					if <-s.gone; !errors.As(s.last, &r) || r.Exit != exitcode.Lost || !strings.Contains(r.Reason, c.words[0]) {
 						t.Errorf("a server was told %v", s.last)
 					}
 				}
@@ -788,7 +789,7 @@ func TestSilentMembers(t *testing.T) {
 				_, err = silent.Next()
 			}
 			var r *transport.RejectError
-			if !errors.As(err, &r) || r.Exit != exitRestart || !strings.Contains(r.Reason, "not heard of for 20s") {
+			if !errors.As(err, &r) || r.Exit != exitcode.Restart || !strings.Contains(r.Reason, "not heard of for 20s") {
 				t.Errorf("it was told %v", err)
 			}
 		})
@@ -817,7 +818,7 @@ func TestSilentMembers(t *testing.T) {
 			s.mute = true
 			s.mu.Unlock()
 			w.finished(time.Minute)
-			w.failed(exitLost, "server 1", "not heard of for 20s")
+			w.failed(exitcode.Lost, "server 1", "not heard of for 20s")
 		})
 	})
 	t.Run("server of an idle job", func(t *testing.T) {
@@ -974,7 +975,7 @@ func TestBrokenRules(t *testing.T) {
 				c.say(bad)
 				_, err = bad.Next()
 				var r *transport.RejectError
-				if !errors.As(err, &r) || r.Exit != exitDisagree || !strings.Contains(r.Reason, c.reason) {
+				if !errors.As(err, &r) || r.Exit != exitcode.Disagree || !strings.Contains(r.Reason, c.reason) {
 					t.Errorf("it was told %v, want %q", err, c.reason)
 				}
 				w.finished(time.Hour)
@@ -1006,7 +1007,7 @@ func TestBrokenRuleOfTheLastWorker(t *testing.T) {
 			}
 		})
 		w.finished(time.Hour)
-		w.failed(exitLost, "buffers of 4 bytes, expected 8")
+		w.failed(exitcode.Lost, "buffers of 4 bytes, expected 8")
 	})
 }
 
@@ -1025,25 +1026,25 @@ func TestRefusals(t *testing.T) {
 			}
 		}
 		change := func(f func(*transport.Hello)) transport.Hello { h := hello(-1); f(&h); return h }
-		refused("job", exitDisagree, `this is job "job", not "zebra"`, change(func(h *transport.Hello) { h.Job = "zebra" }), enrolment)
-		refused("too large", exitUsage, "have memory", change(func(h *transport.Hello) { h.Params = 1 << 40 }), enrolment)
-		refused("buffers", exitUsage, "buffers", change(func(h *transport.Hello) { h.Buffers = 1 << 40 }), enrolment)
-		refused("no parameters", exitUsage, "cannot train", change(func(h *transport.Hello) { h.Params = 0 }), enrolment)
-		refused("no data", exitUsage, "cannot train", hello(-1), Enrolment{Data: "none"})
-		refused("range", exitUsage, "out of range", hello(2), enrolment)
-		refused("server twice", exitUsage, "server rank 0 is taken", change(func(h *transport.Hello) { h.Role, h.Rank = transport.RoleServer, 0 }), enrolment)
-		refused("shards", exitUsage, "1025 in the job", change(func(h *transport.Hello) { h.Role, h.Shards = transport.RoleServer, 25 }), enrolment)
-		refused("role", exitUsage, "unknown role", change(func(h *transport.Hello) { h.Role = "king" }), enrolment)
+		refused("job", exitcode.Disagree, `this is job "job", not "zebra"`, change(func(h *transport.Hello) { h.Job = "zebra" }), enrolment)
+		refused("too large", exitcode.Usage, "have memory", change(func(h *transport.Hello) { h.Params = 1 << 40 }), enrolment)
+		refused("buffers", exitcode.Usage, "buffers", change(func(h *transport.Hello) { h.Buffers = 1 << 40 }), enrolment)
+		refused("no parameters", exitcode.Usage, "cannot train", change(func(h *transport.Hello) { h.Params = 0 }), enrolment)
+		refused("no data", exitcode.Usage, "cannot train", hello(-1), Enrolment{Data: "none"})
+		refused("range", exitcode.Usage, "out of range", hello(2), enrolment)
+		refused("server twice", exitcode.Usage, "server rank 0 is taken", change(func(h *transport.Hello) { h.Role, h.Rank = transport.RoleServer, 0 }), enrolment)
+		refused("shards", exitcode.Usage, "1025 in the job", change(func(h *transport.Hello) { h.Role, h.Shards = transport.RoleServer, 25 }), enrolment)
+		refused("role", exitcode.Usage, "unknown role", change(func(h *transport.Hello) { h.Role = "king" }), enrolment)
 
 		first := w.worker(-1) // the coordinator chooses
 		synctest.Wait()
-		refused("hash", exitDisagree, "beef", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
-		refused("hash", exitDisagree, "cafe", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
-		refused("size", exitDisagree, "99 parameters", change(func(h *transport.Hello) { h.Params = 99 }), enrolment)
-		refused("data", exitDisagree, "41 samples", hello(-1), Enrolment{Data: "none", Samples: 41})
-		refused("other data", exitDisagree, "some", hello(-1), Enrolment{Data: "some", Samples: 40})
-		refused("other contents", exitDisagree, "other contents", hello(-1), Enrolment{Data: "none", Samples: 40, Digest: "b"})
-		refused("rank twice", exitUsage, "worker rank 0 is taken", hello(0), enrolment)
+		refused("hash", exitcode.Disagree, "beef", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
+		refused("hash", exitcode.Disagree, "cafe", change(func(h *transport.Hello) { h.ModelHash = "beef" }), enrolment)
+		refused("size", exitcode.Disagree, "99 parameters", change(func(h *transport.Hello) { h.Params = 99 }), enrolment)
+		refused("data", exitcode.Disagree, "41 samples", hello(-1), Enrolment{Data: "none", Samples: 41})
+		refused("other data", exitcode.Disagree, "some", hello(-1), Enrolment{Data: "some", Samples: 40})
+		refused("other contents", exitcode.Disagree, "other contents", hello(-1), Enrolment{Data: "none", Samples: 40, Digest: "b"})
+		refused("rank twice", exitcode.Usage, "worker rank 0 is taken", hello(0), enrolment)
 		w.end(errors.New("enough"))
 		<-first.gone
 	})
@@ -1148,7 +1149,7 @@ func TestResumedJob(t *testing.T) {
 		}
 		for _, e := range []Enrolment{{Data: "none", Samples: 41}, {Data: "some", Samples: 40}, {Data: "none", Samples: 40, Digest: "b"}} {
 			var rejected *transport.RejectError
-			if _, err := w.join(hello(0), e); !errors.As(err, &rejected) || rejected.Exit != exitDisagree || !strings.Contains(err.Error(), "--resume-other-data") {
+			if _, err := w.join(hello(0), e); !errors.As(err, &rejected) || rejected.Exit != exitcode.Disagree || !strings.Contains(err.Error(), "--resume-other-data") {
 				t.Errorf("other data than the checkpoint's, %+v: %v", e, err)
 			}
 		}
@@ -1173,7 +1174,7 @@ func TestResumedJob(t *testing.T) {
 		w.server(0, 1, false) // at version 0
 		w.worker(0)
 		w.finished(time.Minute)
-		w.failed(exitDisagree, "shard 0 is at version 0", "resumes at 5")
+		w.failed(exitcode.Disagree, "shard 0 is at version 0", "resumes at 5")
 	})
 }
 
@@ -1368,7 +1369,7 @@ func TestServerIsLost(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		s.m.Close()
 		w.finished(time.Minute)
-		w.failed(exitLost, "server 1 (s1) is lost")
+		w.failed(exitcode.Lost, "server 1 (s1) is lost")
 	})
 }
 
@@ -1770,7 +1771,7 @@ func TestFailedCheckpoint(t *testing.T) {
 		w.server(0, 1, false)
 		w.worker(0)
 		w.finished(time.Hour)
-		w.failed(exitFailure, "checkpoint", full.Error())
+		w.failed(exitcode.Failure, "checkpoint", full.Error())
 		if w.result.CheckpointError == "" || w.result.Samples != 12 || w.result.Error != "" {
 			t.Errorf("%+v", w.result)
 		}
@@ -1791,7 +1792,7 @@ func TestNormBeforeUpdate(t *testing.T) {
 
 // A worker whose numbers are none is broken where it is alone with that. Where most are, the training has diverged.
 func TestDivergence(t *testing.T) {
-	for broken, want := range []int{0, 0, exitDiverged, exitDiverged} {
+	for broken, want := range []int{0, 0, exitcode.Diverged, exitcode.Diverged} {
 		t.Run(fmt.Sprint(broken, " of 3"), func(t *testing.T) {
 			play(t, Config{Workers: 3, Steps: 40}, func(w *world) {
 				w.server(0, 1, false)
@@ -1801,7 +1802,7 @@ func TestDivergence(t *testing.T) {
 							if i >= broken || f.step < 3 || p != "computed" {
 								return false
 							}
-							f.m.Leave(exitDiverged, "the gradient of worker "+fmt.Sprint(i)+" is NaN at step 3")
+							f.m.Leave(exitcode.Diverged, "the gradient of worker "+fmt.Sprint(i)+" is NaN at step 3")
 							return true
 						}
 					})
@@ -1825,12 +1826,12 @@ func TestDivergence(t *testing.T) {
 				for i := range 3 {
 					w.worker(i, func(f *fakeWorker) {
 						f.dies = func(p string, _ transport.Release) bool {
-							return i == 1 && f.step == 3 && p == "computed" && f.m.Leave(exitDiverged, "NaN") == nil
+							return i == 1 && f.step == 3 && p == "computed" && f.m.Leave(exitcode.Diverged, "NaN") == nil
 						}
 					})
 				}
 				w.finished(time.Hour)
-				w.failed(exitDiverged, "worker 1", "NaN")
+				w.failed(exitcode.Diverged, "worker 1", "NaN")
 			})
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"star/exitcode"
 	"star/runlog"
 	"star/transport"
 )
@@ -39,7 +40,7 @@ func codeOf(err error) int {
 	case errors.As(err, &e):
 		return e.ExitCode()
 	}
-	return exitFailure
+	return exitcode.Failure
 }
 
 // conclusion ends a job whose loop has ended with err: it completes the result, has successors know of it, and says good-bye. It returns
@@ -50,7 +51,7 @@ func (c *Coordinator) conclusion(ctx context.Context, err error) error {
 	if err != nil {
 		reason = err.Error()
 	} else if c.lastSave != nil {
-		err = &Error{exitFailure, fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", c.lastSave)}
+		err = &Error{exitcode.Failure, fmt.Sprintf("the job is done, but its last checkpoint could not be written: %v", c.lastSave)}
 	}
 	if c.replaceable() {
 		c.cfg.RunLog.Flush() // a successor writes nothing of what was before; close says what is wrong

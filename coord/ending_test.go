@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/exitcode"
 	"star/runlog"
 	"star/transport"
 )
@@ -74,9 +75,9 @@ func TestTakeOverAfterTheEnd(t *testing.T) {
 		exit int
 	}{
 		"done":                      {Ending{Reason: "finished", Result: runlog.Result{Samples: 40}}, 0},
-		"failed":                    {Ending{Exit: exitDiverged, Reason: "worker 1: NaN", Code: exitDiverged, Error: "worker 1: NaN", Result: runlog.Result{Samples: 40}}, exitDiverged},
-		"done, but the checkpoint":  {Ending{Reason: "finished", Code: exitFailure, Error: "no room", Result: runlog.Result{Samples: 40}}, exitFailure},
-		"before shards were there":  {Ending{Exit: exitLost, Reason: "join timeout", Code: exitLost, Error: "join timeout"}, exitLost},
+		"failed":                    {Ending{Exit: exitcode.Diverged, Reason: "worker 1: NaN", Code: exitcode.Diverged, Error: "worker 1: NaN", Result: runlog.Result{Samples: 40}}, exitcode.Diverged},
+		"done, but the checkpoint":  {Ending{Reason: "finished", Code: exitcode.Failure, Error: "no room", Result: runlog.Result{Samples: 40}}, exitcode.Failure},
+		"before shards were there":  {Ending{Exit: exitcode.Lost, Reason: "join timeout", Code: exitcode.Lost, Error: "join timeout"}, exitcode.Lost},
 		"everybody is gone already": {Ending{Reason: "finished", Result: runlog.Result{Samples: 40}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +190,7 @@ func TestCheckpointIsThereAlready(t *testing.T) {
 				case c.there && (w.err != nil || w.result.Checkpoint != want):
 					t.Errorf("%v; the checkpoint is %q, want %q", w.err, w.result.Checkpoint, want)
 				case !c.there:
-					w.failed(exitFailure, "could not be written")
+					w.failed(exitcode.Failure, "could not be written")
 				}
 				if len(discarded) > 0 {
 					t.Errorf("%v was removed", discarded)

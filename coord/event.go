@@ -8,6 +8,7 @@ import (
 	"star"
 	"star/engine"
 	"star/exactsum"
+	"star/exitcode"
 	"star/pgns"
 	"star/runlog"
 	"star/transport"
@@ -239,7 +240,7 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 			return nil // of a copy that comes later
 		}
 		if c.hosts[[2]int{p.rank, e.ready.Shard}] && e.ready.Version != c.cfg.Resume.Version {
-			why := &Error{exitDisagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d", e.ready.Shard, e.ready.Version, c.cfg.Resume.Version)}
+			why := &Error{exitcode.Disagree, fmt.Sprintf("shard %d is at version %d, the job resumes at %d", e.ready.Shard, e.ready.Version, c.cfg.Resume.Version)}
 			if c.spared(p) {
 				return c.drop(p, why)
 			}
@@ -358,7 +359,7 @@ func (c *Coordinator) decided(p *peer, orders []engine.Ready, err error) error {
 // broken is what follows from an error of the engine: the end of the job, if it cannot go on; else a member is to go.
 func (c *Coordinator) broken(p *peer, err error) error {
 	if lost, ok := errors.AsType[*engine.LostError](err); ok {
-		return &Error{exitLost, lost.Msg}
+		return &Error{exitcode.Lost, lost.Msg}
 	}
 	return c.drop(p, err)
 }

@@ -10,6 +10,7 @@ import (
 
 	"star"
 	"star/engine"
+	"star/exitcode"
 	"star/runlog"
 	"star/transport"
 )
@@ -20,7 +21,7 @@ import (
 func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	h := p.hello
 	if h.Job != c.cfg.Job {
-		c.refuse(p, exitDisagree, fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
+		c.refuse(p, exitcode.Disagree, fmt.Sprintf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
 		return nil
 	}
 	switch h.Role {
@@ -31,7 +32,7 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	case transport.RoleValidator:
 		c.enrolValidator(p)
 	default:
-		c.refuse(p, exitUsage, fmt.Sprintf("unknown role %q", h.Role))
+		c.refuse(p, exitcode.Usage, fmt.Sprintf("unknown role %q", h.Role))
 	}
 	return nil
 }
@@ -49,17 +50,17 @@ func (c *Coordinator) enrolServer(p *peer) {
 	}
 	if c.engine != nil && c.copies != nil {
 		if err := c.takeServer(p); err != nil {
-			c.refuse(p, exitRestart, err.Error())
+			c.refuse(p, exitcode.Restart, err.Error())
 		}
 		return
 	}
 	rank, err := freeRank(p.rank, c.servers, "server")
 	switch {
 	case err != nil:
-		c.refuse(p, exitUsage, err.Error())
+		c.refuse(p, exitcode.Usage, err.Error())
 		return
 	case c.assigned:
-		c.refuse(p, exitRestart, "the job has begun; a server cannot be replaced in it")
+		c.refuse(p, exitcode.Restart, "the job has begun; a server cannot be replaced in it")
 		return
 	}
 	total := h.Shards
@@ -69,12 +70,12 @@ func (c *Coordinator) enrolServer(p *peer) {
 		}
 	}
 	if h.Shards < 0 || total > maxShards {
-		c.refuse(p, exitUsage, fmt.Sprintf("server %d hosts %d shards, which makes %d in the job, at most %d (--shards)", rank, h.Shards, total, maxShards))
+		c.refuse(p, exitcode.Usage, fmt.Sprintf("server %d hosts %d shards, which makes %d in the job, at most %d (--shards)", rank, h.Shards, total, maxShards))
 		return
 	}
 	p.rank = rank
 	if host, _, err := net.SplitHostPort(p.conn.RemoteAddr()); err == nil && net.ParseIP(host) != nil && c.site(p) != here && leadsBack(h.Addr) {
-		c.refuse(p, exitUsage, fmt.Sprintf("star-ps %d is at %s, and says that it is reached at %s, which from other hosts leads to themselves: give it --advertise HOST:PORT, and --listen beyond loopback",
+		c.refuse(p, exitcode.Usage, fmt.Sprintf("star-ps %d is at %s, and says that it is reached at %s, which from other hosts leads to themselves: give it --advertise HOST:PORT, and --listen beyond loopback",
 			rank, host, h.Addr))
 		return
 	}
@@ -113,13 +114,13 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	h := p.hello
 	e, err := parseEnrolment(h, payload)
 	if err != nil {
-		c.refuse(p, exitDisagree, err.Error())
+		c.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
 	vouched := false
 	if c.cfg.Fits != nil && c.takeover == nil { // what was left says what the job trains
 		if vouched, err = c.cfg.Fits(h, e); err != nil {
-			c.refuse(p, exitDisagree, err.Error())
+			c.refuse(p, exitcode.Disagree, err.Error())
 			return
 		}
 	}
@@ -129,7 +130,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	}
 	p.codec, e.Codec = e.Codec, ""
 	if err := c.joinsRing(h, e); err != nil {
-		c.refuse(p, exitDisagree, err.Error())
+		c.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
 	if why != "" {
@@ -137,25 +138,25 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	}
 	rank, err := freeRank(p.rank, c.taken(), "worker")
 	if err != nil {
-		exit := exitUsage
+		exit := exitcode.Usage
 		if (c.engine != nil || c.takeover != nil) && p.rank < len(c.workers) { // its earlier life, or try, may be gone, and nobody has noticed yet
-			exit = exitRestart
+			exit = exitcode.Restart
 		}
 		c.refuse(p, exit, err.Error())
 		return
 	}
 	if c.engine != nil {
 		if err := c.returns(p, rank); err != nil {
-			c.refuse(p, exitRestart, err.Error())
+			c.refuse(p, exitcode.Restart, err.Error())
 		}
 		return
 	}
 	if err := engine.TreeNeeds(c.cfg.Plan, rank, h); err != nil {
-		c.refuse(p, exitUsage, err.Error())
+		c.refuse(p, exitcode.Usage, err.Error())
 		return
 	}
 	if err := c.stands(p, e.Stand); err != nil {
-		c.refuse(p, exitDisagree, err.Error())
+		c.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
 	p.rank = rank
@@ -175,36 +176,36 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 func (c *Coordinator) admits(p *peer, e *Enrolment, vouched bool) (why string, ok bool) {
 	h := p.hello
 	if v := c.checks.peer; v != nil && v.hello.ModelHash != h.ModelHash {
-		c.refuse(p, exitDisagree, fmt.Sprintf("star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
+		c.refuse(p, exitcode.Disagree, fmt.Sprintf("star-ps 0, which judges gradients, was told another model: %s has hash %s, the job's %s has hash %s (--model, --seed, --dataset)",
 			h.Model, h.ModelHash, v.hello.Model, v.hello.ModelHash))
 		return why, false
 	}
 	why = c.differs(h, *e)
 	if why != "" && !c.yields(vouched) {
-		c.refuse(p, exitDisagree, why)
+		c.refuse(p, exitcode.Disagree, why)
 		return why, false
 	}
 	if c.cfg.ResumeHash != "" && h.ModelHash != c.cfg.ResumeHash {
-		c.refuse(p, exitDisagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
+		c.refuse(p, exitcode.Disagree, fmt.Sprintf("the checkpoint is of another model: it has hash %s, the worker's %s has hash %s",
 			c.cfg.ResumeHash, h.Model, h.ModelHash))
 		return why, false
 	}
 	if c.cfg.ResumeData != nil {
 		if why := e.otherData(c.cfg.ResumeData); why != "" {
-			c.refuse(p, exitDisagree, "the checkpoint is of another data set: the worker has "+why+"; --resume-other-data goes on with it all the same")
+			c.refuse(p, exitcode.Disagree, "the checkpoint is of another data set: the worker has "+why+"; --resume-other-data goes on with it all the same")
 			return why, false
 		}
 	}
 	switch {
 	case h.Params < 1 || e.Samples < 1:
-		c.refuse(p, exitUsage, fmt.Sprintf("a worker with %d parameters and %d samples cannot train", h.Params, e.Samples))
+		c.refuse(p, exitcode.Usage, fmt.Sprintf("a worker with %d parameters and %d samples cannot train", h.Params, e.Samples))
 		return why, false
 	case c.cfg.MaxParams > 0 && h.Params > c.cfg.MaxParams:
-		c.refuse(p, exitUsage, fmt.Sprintf("a model of %d parameters is too large for the servers of this job, which have memory for %d: more star-ps (--servers), or a smaller model",
+		c.refuse(p, exitcode.Usage, fmt.Sprintf("a model of %d parameters is too large for the servers of this job, which have memory for %d: more star-ps (--servers), or a smaller model",
 			h.Params, c.cfg.MaxParams))
 		return why, false
 	case h.Buffers < 0 || h.Buffers > maxReport/4:
-		c.refuse(p, exitUsage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, maxReport/4))
+		c.refuse(p, exitcode.Usage, fmt.Sprintf("a model with %d buffers, expected 0 to %d", h.Buffers, maxReport/4))
 		return why, false
 	}
 	return why, true
@@ -293,7 +294,7 @@ func (c *Coordinator) yields(vouched bool) bool {
 func (c *Coordinator) beginAnew() {
 	for _, p := range c.workers {
 		if p != nil {
-			c.refuse(p, exitDisagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
+			c.refuse(p, exitcode.Disagree, fmt.Sprintf("the job trains something else than %s with hash %s on %s: a worker has come that was told what star-ps was told (--model, --dataset, --seed)",
 				c.hello.Model, c.hello.ModelHash, c.enrolled.Data))
 			c.removeWorker(p, "it trains something else")
 		}
@@ -306,7 +307,7 @@ func (c *Coordinator) beginAnew() {
 	c.assigned, c.seeder, c.shards, c.owner, c.ready, c.copies = false, nil, nil, nil, nil, nil
 	for rank, s := range c.servers {
 		if s != nil && !s.gone {
-			c.part(s, exitRestart, "the job begins anew, with other workers")
+			c.part(s, exitcode.Restart, "the job begins anew, with other workers")
 			s.gone = true
 		}
 		c.servers[rank] = nil
@@ -387,7 +388,7 @@ func (c *Coordinator) welcome(p *peer) {
 	for _, s := range c.servers {
 		if s != nil && s.hello.Shards > 0 {
 			if why := c.reaches(p, s); why != "" {
-				c.refuse(p, exitDisagree, why)
+				c.refuse(p, exitcode.Disagree, why)
 				c.removeWorker(p, why)
 				return
 			}

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/engine"
+	"star/exitcode"
 	"star/modes"
 	"star/runlog"
 	"star/transport"
@@ -232,6 +233,6 @@ func (c *Coordinator) watchSize(now time.Time) error {
 	if now.Sub(c.shortage.since) < c.cfg.JoinTimeout {
 		return nil
 	}
-	return &Error{exitLost, fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and nobody has come for %v (--join-timeout): resume from a checkpoint",
+	return &Error{exitcode.Lost, fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and nobody has come for %v (--join-timeout): resume from a checkpoint",
 		c.engine.Live(), c.cfg.least(), c.cfg.JoinTimeout)}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -67,7 +68,7 @@ func TestAddressesThatLeadBack(t *testing.T) {
 				return
 			}
 			var no *transport.RejectError
-			if !errors.As(err, &no) || no.Exit != exitDisagree || !strings.Contains(no.Reason, "star-ps 0") || !strings.Contains(no.Reason, c.addr) || !strings.Contains(no.Reason, "--advertise") {
+			if !errors.As(err, &no) || no.Exit != exitcode.Disagree || !strings.Contains(no.Reason, "star-ps 0") || !strings.Contains(no.Reason, c.addr) || !strings.Contains(no.Reason, "--advertise") {
 				t.Errorf("%s for a worker on %s: %v", c.addr, c.worker, err)
 			}
 			if !strings.Contains(w.logs.String(), "--advertise") {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"star"
+	"star/exitcode"
 	"star/runlog"
 	"star/transport"
 )
@@ -23,7 +24,7 @@ func (c *Coordinator) send(p *peer, write func() error) {
 // drop ends the connection of a member that broke the protocol. The job goes on.
 func (c *Coordinator) drop(p *peer, why error) error {
 	c.log.Warn("closing a connection that broke the protocol", "peer", p.conn.Peer(), "reason", why)
-	c.part(p, exitDisagree, why.Error())
+	c.part(p, exitcode.Disagree, why.Error())
 	return c.lost(p, why)
 }
 
@@ -52,14 +53,14 @@ func (c *Coordinator) left(p *peer, m transport.Leave) error {
 	}
 	c.log.Info("left", "peer", p.conn.Peer(), "reason", m.Reason)
 	why := fmt.Errorf("left: %s", m.Reason)
-	if m.Exit != exitDiverged || p.role != transport.RoleWorker || c.engine == nil || c.isLate(p) {
+	if m.Exit != exitcode.Diverged || p.role != transport.RoleWorker || c.engine == nil || c.isLate(p) {
 		return c.lost(p, why)
 	}
 	// Where the parameters are no numbers any more, every worker finds out in its next iteration. One that is alone with that is broken, or lies.
 	c.diverged[p.rank] = fmt.Sprintf("worker %d: %s", p.rank, m.Reason)
 	err := c.lost(p, why)
 	if c.cfg.Poison == PoisonFatal || c.cfg.StopOnLoss || len(c.diverged) > c.engine.Live() {
-		return &Error{exitDiverged, c.diverged[p.rank]}
+		return &Error{exitcode.Diverged, c.diverged[p.rank]}
 	}
 	return err
 }
@@ -104,7 +105,7 @@ func (c *Coordinator) lost(p *peer, why error) error {
 				}
 				return c.moveOn(c.mover.lost(p.rank))
 			}
-			return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
+			return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost: %v", p.rank, p.hello.Addr, why)}
 		}
 		return nil
 	}
@@ -125,10 +126,10 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	}
 	c.enlisted()
 	if c.cfg.StopOnLoss && !c.final {
-		return &Error{exitLost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
+		return &Error{exitcode.Lost, fmt.Sprintf("worker %d is gone (--on-failure stop): %v", p.rank, why)}
 	}
 	if c.engine.Live() == 0 && (!c.final || !c.engine.Survives()) && !c.awaits() && c.stopping.cause == nil {
-		return &Error{exitLost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
+		return &Error{exitcode.Lost, fmt.Sprintf("no worker is left; the last one: worker %d: %v", p.rank, why)}
 	}
 	if err := c.resize(); err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"star"
+	"star/exitcode"
 	"star/flightrecorder"
 	"star/transport"
 )
@@ -77,7 +78,7 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf("the coordinator at %s is lost: %v", e.Addr, e.Err)
 }
 func (e *LostError) Unwrap() error { return e.Err }
-func (e *LostError) ExitCode() int { return exitLost }
+func (e *LostError) ExitCode() int { return exitcode.Lost }
 
 // JoinError says that a member could not join in time.
 type JoinError struct {
@@ -95,7 +96,7 @@ func (e *JoinError) Error() string {
 	return fmt.Sprintf("could not join the job at %s within %v (--join-timeout): %v", e.Addr, e.Timeout, e.Err)
 }
 func (e *JoinError) Unwrap() error { return e.Err }
-func (e *JoinError) ExitCode() int { return exitLost }
+func (e *JoinError) ExitCode() int { return exitcode.Lost }
 
 // Join connects to the coordinator and waits for its Welcome. Until the join
 // time-out it retries, with jittered exponential back-off, whatever may mend
@@ -139,7 +140,7 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			return nil, &OverError{cfg.Addr}
 		}
 		var final interface{ ExitCode() int }
-		if errors.As(err, &final) && !(cfg.Anew && final.ExitCode() == exitRestart) { // refused: no second try will change that
+		if errors.As(err, &final) && !(cfg.Anew && final.ExitCode() == exitcode.Restart) { // refused: no second try will change that
 			return nil, err
 		}
 		if search.next(&cfg, err) {

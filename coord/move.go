@@ -12,6 +12,7 @@ import (
 
 	"star"
 	"star/engine"
+	"star/exitcode"
 	"star/runlog"
 	"star/transport"
 )
@@ -396,7 +397,7 @@ func (c *Coordinator) moveOn(steps []moveStep) error {
 			}
 			c.endMove(m.why)
 		case moveLost:
-			return &Error{exitLost, fmt.Sprintf("shard %d was on its way from server %d to server %d: %s", shard, from.rank, to.rank, m.why)}
+			return &Error{exitcode.Lost, fmt.Sprintf("shard %d was on its way from server %d to server %d: %s", shard, from.rank, to.rank, m.why)}
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"star"
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -55,7 +56,7 @@ func TestServerDiesDuringTheCopy(t *testing.T) {
 				}
 				w.finished(5 * time.Minute)
 				if c.lost {
-					w.failed(exitLost, c.why)
+					w.failed(exitcode.Lost, c.why)
 					return
 				}
 				if w.err != nil {

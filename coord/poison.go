@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/engine"
+	"star/exitcode"
 	"star/poison"
 	"star/runlog"
 	"star/transport"
@@ -61,7 +62,7 @@ func (c *Coordinator) poisoned(w star.Worker, step int64, cause poison.Cause, va
 		c.poisonings[w][cause]++
 		c.log.Warn("poison", "worker", int(w), "step", step, "cause", cause.String(), "what", text, "policy", c.cfg.Poison)
 		if c.cfg.Poison == PoisonFatal && c.sick == nil {
-			c.sick = &Error{exitDiverged, "poison: " + text + " (--poison fatal)"}
+			c.sick = &Error{exitcode.Diverged, "poison: " + text + " (--poison fatal)"}
 		}
 	}
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Poison{Worker: w, Step: step, Cause: cause.String(), Value: runlog.Number(value), Where: where, Over: over, Policy: c.cfg.Poison})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"star/engine"
+	"star/exitcode"
 	"star/flightrecorder"
 	"star/replica"
 	"star/runlog"
@@ -280,7 +281,7 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 	c.log.Warn("a server is gone", "server", p.rank, "addr", p.hello.Addr, "reason", why)
 	if m := &c.mover; m.copies && m.stage == moveRouting && m.from == p.rank && k.Table.View(m.shard).Copies() == 2 {
 		// What it had still to pass on to the new copy is lost with it.
-		return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost while server %d got a copy of shard %d, and nobody else has one: %v", p.rank, p.hello.Addr, m.to, m.shard, why)}
+		return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost while server %d got a copy of shard %d, and nobody else has one: %v", p.rank, p.hello.Addr, m.to, m.shard, why)}
 	}
 	if c.mover.stage != moveIdle {
 		c.moving.why = fmt.Sprintf("server %d is lost: %v", p.rank, why)
@@ -291,7 +292,7 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 	changes := k.Table.Lost(p.rank)
 	for _, ch := range changes {
 		if ch.Gone {
-			return &Error{exitLost, fmt.Sprintf("server %d (%s) is lost, and with it the last copy of shard %d: %v", p.rank, p.hello.Addr, ch.Shard, why)}
+			return &Error{exitcode.Lost, fmt.Sprintf("server %d (%s) is lost, and with it the last copy of shard %d: %v", p.rank, p.hello.Addr, ch.Shard, why)}
 		}
 	}
 	p.hello.Shards = 0

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star/engine"
+	"star/exitcode"
 	"star/replica"
 	"star/runlog"
 	"star/transport"
@@ -84,7 +85,7 @@ func (c *Coordinator) returning(p *peer, fresh bool) bool {
 	old := c.servers[p.rank]
 	switch {
 	case c.settling() && fresh && c.trained() && c.takeover.handover.Seats[p.rank] > 0:
-		c.refuse(p, exitRestart, "another process takes the job over now; start this one again in a moment")
+		c.refuse(p, exitcode.Restart, "another process takes the job over now; start this one again in a moment")
 		return true
 	case !c.settling() && old != nil && old != p && !old.gone && old.hello.Shards > 0 && c.engine != nil:
 		old.hangUp()
@@ -99,7 +100,7 @@ func (c *Coordinator) returning(p *peer, fresh bool) bool {
 func (c *Coordinator) claimed(p *peer, m transport.Standing) error {
 	for _, s := range m.Shards {
 		if s.Shard >= len(c.shards) {
-			return &Error{exitDisagree, fmt.Sprintf("server %d has shard %d, of %d", p.rank, s.Shard, len(c.shards))}
+			return &Error{exitcode.Disagree, fmt.Sprintf("server %d has shard %d, of %d", p.rank, s.Shard, len(c.shards))}
 		}
 		c.copies.ready[s.Shard][p.rank] = s.Version >= 0
 		c.ready[s.Shard] = c.readyAll(s.Shard)
@@ -160,7 +161,7 @@ func (c *Coordinator) recoverCopies() error {
 	}
 	t, from, to, err := replica.Recover(c.term(), c.cfg.Replicas, len(c.shards), cs)
 	if err != nil {
-		return &Error{exitLost, err.Error()}
+		return &Error{exitcode.Lost, err.Error()}
 	}
 	before := c.copies
 	c.copies = newCopies(t, len(c.shards), from)
@@ -232,7 +233,7 @@ func (c *Coordinator) reinstate() (bool, error) {
 	for i, f := range fires {
 		o := engine.Ready{Silent: true, Metadata: f.Metadata}
 		if err := o.Fire.Parse(f.Header); err != nil {
-			return false, &Error{exitDisagree, fmt.Sprintf("fire %d: %v", h.from+1+int64(i), err)}
+			return false, &Error{exitcode.Disagree, fmt.Sprintf("fire %d: %v", h.from+1+int64(i), err)}
 		}
 		c.offer(&o)
 	}

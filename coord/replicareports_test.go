@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"star/engine"
+	"star/exitcode"
 	"star/replica"
 	"star/transport"
 )
@@ -182,7 +183,7 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 			w.stakes(p, 1, 1, [2]int64{-1, 3})
 			w.worker(0)
 			w.finished(time.Minute)
-			w.failed(exitLost, "servers [0]")
+			w.failed(exitcode.Lost, "servers [0]")
 		})
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/exitcode"
 	"star/runlog"
 	"star/transport"
 )
@@ -184,7 +185,7 @@ func (c *Coordinator) muster(now time.Time) error {
 		return nil
 	}
 	if why := c.deserted(now); why != "" {
-		var cause error = &Error{exitLost, why}
+		var cause error = &Error{exitcode.Lost, why}
 		if c.leaves.yield != nil {
 			cause = c.leaves.cause
 		}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/exitcode"
 	"star/modes"
 	"star/transport"
 )
@@ -159,7 +160,7 @@ func TestMuster(t *testing.T) {
 				}
 				if c.ends != "" {
 					w.finished(20 * time.Second)
-					w.failed(exitLost, c.ends)
+					w.failed(exitcode.Lost, c.ends)
 					if len(saved) != 1 || saved[0].Samples != w.result.Samples || saved[0].Samples == 0 {
 						t.Errorf("saved %+v", saved)
 					}
@@ -276,7 +277,7 @@ func TestMusterOfARing(t *testing.T) {
 					}
 					return
 				}
-				w.failed(exitLost, c.want)
+				w.failed(exitcode.Lost, c.want)
 				if took := time.Since(told); len(saved) == 0 || saved[len(saved)-1].Samples != w.result.Samples || c.coordinators > 0 && (took < 10*time.Second || took > 15*time.Second) {
 					t.Errorf("saved %+v of %d samples, after %v", saved, w.result.Samples, took)
 				}

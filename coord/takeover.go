@@ -10,6 +10,7 @@ import (
 	"star"
 	"star/coord/failover"
 	"star/engine"
+	"star/exitcode"
 	"star/modes"
 	"star/replica"
 	"star/runlog"
@@ -268,11 +269,11 @@ func (c *Coordinator) stood(p *peer, m transport.Standing, list []byte) error {
 	}
 	for _, s := range m.Shards {
 		if s.Shard >= len(c.owner) || c.owner[s.Shard] != p.rank || s.Version < 0 && c.trained() {
-			return &Error{exitDisagree, fmt.Sprintf("server %d has shard %d at version %d, which is not what the coordinator before has left", p.rank, s.Shard, s.Version)}
+			return &Error{exitcode.Disagree, fmt.Sprintf("server %d has shard %d at version %d, which is not what the coordinator before has left", p.rank, s.Shard, s.Version)}
 		}
 	}
 	if len(m.Shards) != p.hello.Shards {
-		return &Error{exitLost, fmt.Sprintf("server %d has %d of its %d shards", p.rank, len(m.Shards), p.hello.Shards)}
+		return &Error{exitcode.Lost, fmt.Sprintf("server %d has %d of its %d shards", p.rank, len(m.Shards), p.hello.Shards)}
 	}
 	for _, s := range m.Shards {
 		c.ready[s.Shard] = s.Version >= 0
@@ -354,9 +355,9 @@ func (c *Coordinator) catchUp() error {
 // unrecoverable is how a job ends that nobody can take over.
 func unrecoverable(err error) error {
 	if lost, ok := errors.AsType[*engine.LostError](err); ok {
-		return &Error{exitLost, lost.Msg}
+		return &Error{exitcode.Lost, lost.Msg}
 	}
-	return &Error{exitDisagree, err.Error()}
+	return &Error{exitcode.Disagree, err.Error()}
 }
 
 // nobody is a server that is gone, or has not come.

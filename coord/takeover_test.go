@@ -15,6 +15,7 @@ import (
 
 	"star"
 	"star/engine"
+	"star/exitcode"
 	"star/modes"
 	"star/replica"
 	"star/transport"
@@ -393,7 +394,7 @@ func TestWorkerTriesAgainDuringATakeOver(t *testing.T) {
 		synctest.Wait()
 		_, err := w.join(hello(0), enrolment)
 		var refused *transport.RejectError
-		if !errors.As(err, &refused) || refused.Exit != exitRestart {
+		if !errors.As(err, &refused) || refused.Exit != exitcode.Restart {
 			t.Errorf("it is told %v", err)
 		}
 		w.end(errors.New("enough"))
@@ -453,11 +454,11 @@ func TestTakeOverRefuses(t *testing.T) {
 		exit       int
 		words      string
 	}{
-		"nobody knows the last fires": {3, 1, nil, exitLost, "lacks fire 2"},
-		"a shard without parameters":  {1, 3, func(s *transport.Standing) { s.Shards[0].Version = -1 }, exitDisagree, "shard 1"},
-		"another shard":               {1, 3, func(s *transport.Standing) { s.Shards[0].Shard = 0 }, exitDisagree, "shard 0"},
-		"no shard":                    {1, 3, func(s *transport.Standing) { s.Shards = nil }, exitLost, "0 of its 1 shards"},
-		"norms that it cannot answer": {1, 3, nil, exitDisagree, "--clip"},
+		"nobody knows the last fires": {3, 1, nil, exitcode.Lost, "lacks fire 2"},
+		"a shard without parameters":  {1, 3, func(s *transport.Standing) { s.Shards[0].Version = -1 }, exitcode.Disagree, "shard 1"},
+		"another shard":               {1, 3, func(s *transport.Standing) { s.Shards[0].Shard = 0 }, exitcode.Disagree, "shard 0"},
+		"no shard":                    {1, 3, func(s *transport.Standing) { s.Shards = nil }, exitcode.Lost, "0 of its 1 shards"},
+		"norms that it cannot answer": {1, 3, nil, exitcode.Disagree, "--clip"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := live(3, 40, func(g *engine.Config) { g.Norm = c.words == "--clip" })

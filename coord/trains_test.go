@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -32,8 +33,8 @@ func TestStrayThatHasLeft(t *testing.T) {
 			for _, s := range first {
 				<-s.gone
 				var told *transport.RejectError
-				if !errors.As(s.last, &told) || told.Exit != exitRestart {
-					t.Fatalf("a server heard %v, want exit code %d", s.last, exitRestart)
+				if !errors.As(s.last, &told) || told.Exit != exitcode.Restart {
+					t.Fatalf("a server heard %v, want exit code %d", s.last, exitcode.Restart)
 				}
 			}
 			for rank := range servers {
@@ -89,22 +90,22 @@ func TestWorkersThatAreVouchedFor(t *testing.T) {
 		wrong := enrolment
 		wrong.Told = &Told{Model: "wrong"}
 		var no *transport.RejectError
-		if _, err := w.join(hello(1), wrong); !errors.As(err, &no) || no.Exit != exitDisagree || !strings.Contains(no.Reason, "was told wrong, not right") {
+		if _, err := w.join(hello(1), wrong); !errors.As(err, &no) || no.Exit != exitcode.Disagree || !strings.Contains(no.Reason, "was told wrong, not right") {
 			t.Errorf("a worker that was told something else: %v", err)
 		}
-		if _, err := w.join(hello(1), enrolment); !errors.As(err, &no) || no.Exit != exitDisagree {
+		if _, err := w.join(hello(1), enrolment); !errors.As(err, &no) || no.Exit != exitcode.Disagree {
 			t.Errorf("another one for which nobody vouches either: %v", err)
 		}
 		right := func(f *fakeWorker) { f.told = &Told{Model: "right"} }
 		one := w.worker(0, right)
 		<-s.gone
 		w.server(0, 1, false)
-		if _, err := silent.Next(); !errors.As(err, &no) || no.Exit != exitDisagree || !strings.Contains(no.Reason, "beef") {
+		if _, err := silent.Next(); !errors.As(err, &no) || no.Exit != exitcode.Disagree || !strings.Contains(no.Reason, "beef") {
 			t.Errorf("the one that came first heard %v", err)
 		}
 		silent.Close()
 		synctest.Wait()
-		if _, err := w.join(stray, enrolment); !errors.As(err, &no) || no.Exit != exitDisagree {
+		if _, err := w.join(stray, enrolment); !errors.As(err, &no) || no.Exit != exitcode.Disagree {
 			t.Errorf("it came again, and heard %v", err)
 		}
 		two := w.worker(1, right)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"star/coord/failover"
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -13,7 +14,7 @@ func (c *Coordinator) undecided(here []*failover.Report) (late map[int][]transpo
 	anew, late := c.takeover.history.Undecided(here)
 	for _, f := range anew {
 		if !c.cfg.Norm {
-			return nil, &Error{exitDisagree, fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", f.Seq)}
+			return nil, &Error{exitcode.Disagree, fmt.Sprintf("fire %d asks for the norm of the gradient first, and this process was started without (--clip)", f.Seq)}
 		}
 		c.norms[f.Seq] = &normSum{left: len(c.shards), said: make([]bool, len(c.shards)), version: f.Version}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"star"
 	"star/exactsum"
+	"star/exitcode"
 	"star/runlog"
 	"star/transport"
 )
@@ -65,13 +66,13 @@ func (c *Coordinator) enrolValidator(p *peer) {
 	v := &c.checks
 	switch {
 	case c.cfg.Validation == nil:
-		c.refuse(p, exitDisagree, "this job has no use for a validator (--baseline zeno++)")
+		c.refuse(p, exitcode.Disagree, "this job has no use for a validator (--baseline zeno++)")
 		return
 	case v.peer != nil:
-		c.refuse(p, exitUsage, "the job has a validator")
+		c.refuse(p, exitcode.Usage, "the job has a validator")
 		return
 	case c.final:
-		c.refuse(p, exitRestart, "the job ends; nothing is left to be judged")
+		c.refuse(p, exitcode.Restart, "the job ends; nothing is left to be judged")
 		return
 	}
 	p.rank = len(c.workers)
@@ -87,7 +88,7 @@ func (c *Coordinator) welcomeValidator() {
 		return
 	}
 	if h := p.hello; h.ModelHash != c.hello.ModelHash || h.Params != c.hello.Params {
-		c.refuse(p, exitDisagree, fmt.Sprintf("the validator has another model than the workers: %s with hash %s, the job's %s has hash %s (--model, --seed, --dataset, for star-ps too)",
+		c.refuse(p, exitcode.Disagree, fmt.Sprintf("the validator has another model than the workers: %s with hash %s, the job's %s has hash %s (--model, --seed, --dataset, for star-ps too)",
 			h.Model, h.ModelHash, c.hello.Model, c.hello.ModelHash))
 		c.checks.peer = nil
 		return

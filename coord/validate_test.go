@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"star/exitcode"
 	"star/modes"
 	"star/transport"
 )
@@ -219,12 +220,12 @@ func TestValidatorsRefused(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		var no *transport.RejectError
-		if err := join(func(h *transport.Hello) { h.ModelHash = "beef" }); !errors.As(err, &no) || no.Exit != exitDisagree {
+		if err := join(func(h *transport.Hello) { h.ModelHash = "beef" }); !errors.As(err, &no) || no.Exit != exitcode.Disagree {
 			t.Errorf("another model: %v", err)
 		}
 		time.Sleep(time.Second)
 		v := w.validator(-1, time.Second)
-		if err := join(func(*transport.Hello) {}); !errors.As(err, &no) || no.Exit != exitUsage {
+		if err := join(func(*transport.Hello) {}); !errors.As(err, &no) || no.Exit != exitcode.Usage {
 			t.Errorf("a second one: %v", err)
 		}
 		w.worker(1)
@@ -239,7 +240,7 @@ func TestValidatorsRefused(t *testing.T) {
 		w.worker(0)
 		_, err := Join(w.t.Context(), MemberConfig{Network: w.net, Addr: "coord", Hello: validatorHello()})
 		var no *transport.RejectError
-		if !errors.As(err, &no) || no.Exit != exitDisagree {
+		if !errors.As(err, &no) || no.Exit != exitcode.Disagree {
 			t.Errorf("a validator where nothing is judged: %v", err)
 		}
 		w.finished(time.Hour)

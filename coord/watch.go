@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"star"
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -134,7 +135,7 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	if why == nil {
 		return nil
 	}
-	c.part(p, exitRestart, fmt.Sprintf("the job goes on without this %s: %v", p.what(), why))
+	c.part(p, exitcode.Restart, fmt.Sprintf("the job goes on without this %s: %v", p.what(), why))
 	return c.lost(p, why)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"star/exitcode"
 	"star/flightrecorder"
 	"star/transport"
 )
@@ -45,7 +46,7 @@ func (e *FormError) Error() string {
 }
 
 // ExitCode is that of a join that timed out.
-func (e *FormError) ExitCode() int { return exitLost }
+func (e *FormError) ExitCode() int { return exitcode.Lost }
 
 // LateError: a process that was started in the place of another one did not get it in time.
 type LateError struct {
@@ -63,7 +64,7 @@ func (e *LateError) Error() string {
 }
 
 // ExitCode is that of a join that timed out.
-func (e *LateError) ExitCode() int { return exitLost }
+func (e *LateError) ExitCode() int { return exitcode.Lost }
 
 // ReplacedError: the others were without this member for so long that they gave its place to another process.
 type ReplacedError struct {
@@ -76,13 +77,7 @@ func (e *ReplacedError) Error() string {
 }
 
 // ExitCode is that of two processes with one rank.
-func (e *ReplacedError) ExitCode() int { return exitDisagree }
-
-// Exit codes; docs/recover.md.
-const (
-	exitLost     = 69
-	exitDisagree = 78
-)
+func (e *ReplacedError) ExitCode() int { return exitcode.Disagree }
 
 // processIDLen is the length of what tells a process from another one of its rank.
 const processIDLen = 16 // bytes
@@ -208,14 +203,14 @@ func (c *Member) Accept(ctx context.Context, conn transport.Conn, h transport.He
 	}
 	switch {
 	case h.Job != c.cfg.Job:
-		return refuse(exitDisagree, fmt.Errorf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
+		return refuse(exitcode.Disagree, fmt.Errorf("this is job %q, not %q (--job)", c.cfg.Job, h.Job))
 	case h.Role != transport.RoleServer || h.Rank < 0 || h.Rank >= len(c.cfg.Members) || h.Rank == c.cfg.Rank:
-		return refuse(exitDisagree, fmt.Errorf("%s %d is not one of the %d that may coordinate this job, or takes my place, %d (--coordinators, --rank)",
+		return refuse(exitcode.Disagree, fmt.Errorf("%s %d is not one of the %d that may coordinate this job, or takes my place, %d (--coordinators, --rank)",
 			h.Role, h.Rank, len(c.cfg.Members), c.cfg.Rank))
 	}
 	who, err := parseGreeting(payload)
 	if err != nil {
-		return refuse(exitDisagree, fmt.Errorf("star-ps %d: %w", h.Rank, err))
+		return refuse(exitcode.Disagree, fmt.Errorf("star-ps %d: %w", h.Rank, err))
 	}
 	says := c.greet(h.Rank, who)
 	conn.SetPeer(fmt.Sprintf("coordinator %d (%s)", h.Rank, conn.RemoteAddr()))

@@ -8,41 +8,27 @@ import (
 	"syscall"
 
 	"star/checkpoint"
+	"star/exitcode"
 	"star/train/data"
 )
 
 // Program is the name and version that members tell each other and the run log.
 const Program = "star 0.1.0"
 
-// Exit codes (docs/recover.md).
-const (
-	ExitOK       = 0
-	ExitFailure  = 1
-	ExitUsage    = 2
-	ExitCorrupt  = 65
-	ExitMissing  = 66
-	ExitLost     = 69
-	ExitDiverged = 70
-	ExitRestart  = 75
-	ExitDisagree = 78
-	ExitInt      = 130
-	ExitTerm     = 143
-)
-
 // ExitCode is the exit code that fits err.
 func ExitCode(err error) int {
 	var coded interface{ ExitCode() int }
 	switch {
 	case err == nil:
-		return ExitOK
+		return exitcode.OK
 	case errors.As(err, &coded):
 		return coded.ExitCode()
 	case errors.Is(err, data.ErrMissing), errors.Is(err, checkpoint.ErrMissing):
-		return ExitMissing
+		return exitcode.Missing
 	case errors.Is(err, data.ErrCorrupt), errors.Is(err, checkpoint.ErrCorrupt):
-		return ExitCorrupt
+		return exitcode.Corrupt
 	}
-	return ExitFailure
+	return exitcode.Failure
 }
 
 // FileError gives err the exit code of a file that is missing or, where corrupt is in it,
@@ -50,9 +36,9 @@ func ExitCode(err error) int {
 func FileError(err, corrupt error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &fileError{err, ExitMissing}
+		return &fileError{err, exitcode.Missing}
 	case errors.Is(err, corrupt):
-		return &fileError{err, ExitCorrupt}
+		return &fileError{err, exitcode.Corrupt}
 	}
 	return err
 }
@@ -74,7 +60,7 @@ func (e *DisagreeError) Error() string { return e.Err.Error() }
 func (e *DisagreeError) Unwrap() error { return e.Err }
 
 // ExitCode is that of members that disagree.
-func (e *DisagreeError) ExitCode() int { return ExitDisagree }
+func (e *DisagreeError) ExitCode() int { return exitcode.Disagree }
 
 // LostError says that a shard is gone.
 type LostError struct{ Err error }
@@ -83,7 +69,7 @@ func (e *LostError) Error() string { return "lost: " + e.Err.Error() }
 func (e *LostError) Unwrap() error { return e.Err }
 
 // ExitCode is that of a member whose shard is gone for good.
-func (e *LostError) ExitCode() int { return ExitLost }
+func (e *LostError) ExitCode() int { return exitcode.Lost }
 
 // NaNError says that a gradient was not finite.
 type NaNError struct {
@@ -104,7 +90,7 @@ func (e *NaNError) Error() string {
 }
 
 // ExitCode is that of a job that diverged.
-func (e *NaNError) ExitCode() int { return ExitDiverged }
+func (e *NaNError) ExitCode() int { return exitcode.Diverged }
 
 // SignalError says that a signal ended the process.
 type SignalError struct{ Signal os.Signal }
@@ -116,5 +102,5 @@ func (e *SignalError) ExitCode() int {
 	if s, ok := e.Signal.(syscall.Signal); ok {
 		return 128 + int(s)
 	}
-	return ExitFailure
+	return exitcode.Failure
 }

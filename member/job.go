@@ -16,6 +16,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"star/exitcode"
 )
 
 // AllReduce is the value of Arch for jobs without parameter servers, PS of those with them.
@@ -248,4 +250,4 @@ func (e *SettingError) Error() string { return fmt.Sprintf("--%s: %v", e.Setting
 func (e *SettingError) Unwrap() error { return e.Err }
 
 // ExitCode is that of a usage error.
-func (e *SettingError) ExitCode() int { return ExitUsage }
+func (e *SettingError) ExitCode() int { return exitcode.Usage }

@@ -15,6 +15,7 @@ import (
 
 	"star"
 	"star/compress"
+	"star/exitcode"
 	"star/flightrecorder"
 	"star/transport"
 )
@@ -230,7 +231,7 @@ func open(ctx context.Context, cfg LinkConfig, s transport.ShardInfo) (transport
 			last = err
 		}
 		var refusal interface{ ExitCode() int }
-		if errors.As(err, &refusal) && refusal.ExitCode() != exitAbsent {
+		if errors.As(err, &refusal) && refusal.ExitCode() != exitcode.Lost {
 			return nil, backoff.Permanent(err)
 		}
 		return nil, err

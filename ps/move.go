@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"star/exitcode"
 	"star/ps/rule"
 	"star/transport"
 )
@@ -119,7 +120,7 @@ func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello t
 	select {
 	case <-s.assigned:
 	case <-timeout.C:
-		return s.refuse(tc, exitAbsent, fmt.Errorf("the coordinator assigned no shards within %v", s.stall))
+		return s.refuse(tc, exitcode.Lost, fmt.Errorf("the coordinator assigned no shards within %v", s.stall))
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -127,13 +128,13 @@ func (s *Server) acceptSuccessor(ctx context.Context, tc transport.Conn, hello t
 	_, passes := transport.CheckPass(s.assign.Key, transport.RoleServer, hello.Rank, hello.Pass)
 	switch {
 	case hello.Job != s.cfg.Job:
-		return s.refuse(tc, exitDisagree, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job))
+		return s.refuse(tc, exitcode.Disagree, fmt.Errorf("this is job %q, not %q", s.cfg.Job, hello.Job))
 	case h == nil:
-		return s.refuse(tc, exitDisagree, fmt.Errorf("shard %d is not here", hello.Shard))
+		return s.refuse(tc, exitcode.Disagree, fmt.Errorf("shard %d is not here", hello.Shard))
 	case !passes:
-		return s.refuse(tc, exitDisagree, fmt.Errorf("server %d does not show a pass of this job", hello.Rank))
+		return s.refuse(tc, exitcode.Disagree, fmt.Errorf("server %d does not show a pass of this job", hello.Rank))
 	case hello.Params != s.assign.Params:
-		return s.refuse(tc, exitDisagree, fmt.Errorf("server %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params))
+		return s.refuse(tc, exitcode.Disagree, fmt.Errorf("server %d has %d parameters, the job has %d", hello.Rank, hello.Params, s.assign.Params))
 	}
 	s.mu.Lock()
 	if s.over {

@@ -13,6 +13,7 @@ import (
 
 	"star"
 	"star/compress"
+	"star/exitcode"
 	"star/flightrecorder"
 	"star/poison"
 	"star/ps/rule"
@@ -897,12 +898,6 @@ func (s *Server) Accept(ctx context.Context, tc transport.Conn, hello transport.
 	return c.reason
 }
 
-// Exit codes of a Reject; docs/recover.md.
-const (
-	exitAbsent   = 69 // a part of the job is not there (yet)
-	exitDisagree = 78
-)
-
 var (
 	errStopped  = errors.New("the server stops")
 	errReplaced = errors.New("another process has been welcomed as this worker since")
@@ -915,15 +910,15 @@ func (s *Server) admit(ctx context.Context, tc transport.Conn, hello transport.H
 	select {
 	case <-s.assigned:
 	case <-timeout.C:
-		return nil, s.refuse(tc, exitAbsent, fmt.Errorf("the coordinator assigned no shards within %v", s.stall))
+		return nil, s.refuse(tc, exitcode.Lost, fmt.Errorf("the coordinator assigned no shards within %v", s.stall))
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	h, attempt, err := s.check(hello)
 	if err != nil {
-		exit := exitDisagree
+		exit := exitcode.Disagree
 		if errors.Is(err, errNotHere) && s.cfg.Copies {
-			exit = exitAbsent
+			exit = exitcode.Lost
 		}
 		return nil, s.refuse(tc, exit, err)
 	}

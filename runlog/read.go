@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"star"
+	"star/exitcode"
 	"star/unpack"
 )
 
@@ -44,7 +45,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %v", e.Name, e.Line,
 func (e *Error) Unwrap() error { return e.Err }
 
 // ExitCode is that of damaged data.
-func (e *Error) ExitCode() int { return 65 }
+func (e *Error) ExitCode() int { return exitcode.Corrupt }
 
 // MaxLine is the longest line, in bytes: the first one has the whole configuration.
 const MaxLine = 16 << 20

@@ -8,6 +8,7 @@ import (
 
 	"star/compress"
 	"star/coord"
+	"star/exitcode"
 	"star/internal/process"
 	"star/member"
 	"star/ps"
@@ -66,7 +67,7 @@ func (s *server) hostOnce(ctx context.Context, tcp *transport.TCP, addr string) 
 	defer s.farewell(joined)()
 	err = shards.Run(ctx, joined.Hosted(), assign)
 	told, ok := errors.AsType[*transport.RejectError](err)
-	return ok && told.Exit == member.ExitRestart && !shards.Fired(), err
+	return ok && told.Exit == exitcode.Restart && !shards.Fired(), err
 }
 
 // farewell has the coordinator know when this process is told to end, unless it is this process that coordinates.

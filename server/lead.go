@@ -11,6 +11,7 @@ import (
 
 	"star/coord"
 	"star/election"
+	"star/exitcode"
 	"star/internal/process"
 	"star/member"
 	"star/ps/rule"
@@ -93,7 +94,7 @@ func (l *leading) dispatch(accept context.Context) func(transport.Conn, transpor
 		case h.Service == transport.ServiceShard:
 			l.hosting.Load().Accept(accept, c, h) // logs why it ended
 		default:
-			transport.Refuse(c, transport.Reject{Exit: member.ExitUsage,
+			transport.Refuse(c, transport.Reject{Exit: exitcode.Usage,
 				Reason: fmt.Sprintf("%s is star-ps %d, which has no service %q: the coordinator %s", l.addr, l.job.Rank, h.Service, whose)})
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+
+	"star/exitcode"
 )
 
 // Model is a trained network and what it needs to know of its inputs. Its outputs
@@ -50,7 +52,7 @@ func (e *ModelError) Error() string { return "model: " + e.Err.Error() }
 func (e *ModelError) Unwrap() error { return e.Err }
 
 // ExitCode is that of damaged data.
-func (e *ModelError) ExitCode() int { return 65 }
+func (e *ModelError) ExitCode() int { return exitcode.Corrupt }
 
 // AppendTo appends the file of m to dst.
 func (m *Model) AppendTo(dst []byte) ([]byte, error) {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"unsafe"
 
+	"star/exitcode"
 	"star/transport/wire"
 )
 
@@ -65,7 +66,7 @@ func (e *VersionError) Error() string {
 }
 
 // ExitCode is the exit code for members that disagree.
-func (e *VersionError) ExitCode() int { return exitDisagree }
+func (e *VersionError) ExitCode() int { return exitcode.Disagree }
 
 // Limits bound the payload of a frame by its kind, in bytes. A frame that claims
 // more is refused before anything is read or allocated for it.
@@ -145,7 +146,7 @@ type speaksTLS struct{ error }
 func (e *speaksTLS) Unwrap() error { return e.error }
 
 // ExitCode is that of a member that is refused: without certificates no second try will be better.
-func (e *speaksTLS) ExitCode() int { return exitRefused }
+func (e *speaksTLS) ExitCode() int { return exitcode.Refused }
 
 // stranger says what else begins with b, of 4 bytes at least, than a frame.
 func stranger(b []byte) error {

@@ -13,13 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
-)
 
-// The exit codes that the handshake itself can cause; docs/recover.md has
-// them all.
-const (
-	exitRefused  = 77 // TLS or token refused
-	exitDisagree = 78 // members disagree
+	"star/exitcode"
 )
 
 // RejectError: the peer has refused us, and says why.
@@ -43,7 +38,7 @@ func (e *tlsError) Error() string {
 	return "TLS: " + e.err.Error() + ": check --tls-cert, --tls-key and --tls-ca on both sides"
 }
 func (e *tlsError) Unwrap() error { return e.err }
-func (e *tlsError) ExitCode() int { return exitRefused }
+func (e *tlsError) ExitCode() int { return exitcode.Refused }
 
 // tlsReason says of an error that it is one of certificates, if it is.
 func tlsReason(err error) error {
@@ -304,16 +299,16 @@ func admit(ctx context.Context, c Conn, cfg *Config) (Hello, []byte, error) {
 	var secure *speaksTLS
 	switch {
 	case errors.As(err, &secure):
-		Refuse(c, Reject{Exit: exitRefused, Reason: "the server does not speak TLS"}) // its reader sees that it does not
+		Refuse(c, Reject{Exit: exitcode.Refused, Reason: "the server does not speak TLS"}) // its reader sees that it does not
 	case errors.As(err, &record) && record.Conn != nil && string(record.RecordHeader[:len(magic)]) == magic:
-		Refuse(NewConn(record.Conn, cfg.Limits), Reject{Exit: exitRefused, Reason: errWantsTLS.Error()})
+		Refuse(NewConn(record.Conn, cfg.Limits), Reject{Exit: exitcode.Refused, Reason: errWantsTLS.Error()})
 		err = errors.New("it speaks without TLS, which this process wants (--tls-cert)")
 	case errors.Is(err, errToken):
-		Refuse(c, Reject{Exit: exitRefused, Reason: errToken.Error()})
+		Refuse(c, Reject{Exit: exitcode.Refused, Reason: errToken.Error()})
 	case errors.As(err, &version):
-		Refuse(c, Reject{Exit: exitDisagree, Reason: fmt.Sprintf("you speak version %d of the protocol and I speak %d: install the same release of STAR on both hosts", version.Theirs, version.Ours)})
+		Refuse(c, Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("you speak version %d of the protocol and I speak %d: install the same release of STAR on both hosts", version.Theirs, version.Ours)})
 	case errors.As(err, &parse):
-		Refuse(c, Reject{Exit: exitDisagree, Reason: parse.Error()})
+		Refuse(c, Reject{Exit: exitcode.Disagree, Reason: parse.Error()})
 	case errors.Is(err, io.EOF):
 		c.Close()
 		err = errors.New("it was closed before it said hello")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"star"
+	"star/exitcode"
 	"star/internal/process"
 	"star/member"
 	"star/train/kernel"
@@ -90,7 +91,7 @@ func newChildRelay(job *member.Job, tcp *transport.TCP, all *process.Links, log 
 			defer end()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
 			if h.Service != transport.ServiceTree || h.Job != job.Name || h.Rank < 0 {
-				transport.Refuse(c, transport.Reject{Exit: member.ExitDisagree, Reason: fmt.Sprintf("this is a worker of job %q, for its children in a tree only", job.Name)})
+				transport.Refuse(c, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is a worker of job %q, for its children in a tree only", job.Name)})
 				return
 			}
 			if err := d.serve(ctx, end, c, star.Worker(h.Rank)); err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) && !errors.Is(err, gonet.ErrClosed) {

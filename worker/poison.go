@@ -6,7 +6,7 @@ import (
 
 	"star"
 	"star/coord"
-	"star/member"
+	"star/exitcode"
 	"star/poison"
 	"star/train/kernel"
 	"star/transport"
@@ -36,7 +36,7 @@ func (e *PoisonError) Error() string {
 }
 
 // ExitCode is that of a job that diverged.
-func (e *PoisonError) ExitCode() int { return member.ExitDiverged }
+func (e *PoisonError) ExitCode() int { return exitcode.Diverged }
 
 // guard looks at the gradients of a worker of an all-reduce before they are added in, where nobody else could. With
 // parameter servers the coordinator does, by what shards say. A nil guard looks at nothing.

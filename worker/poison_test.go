@@ -16,6 +16,7 @@ import (
 	"star/allreduce"
 	"star/compress"
 	"star/coord"
+	"star/exitcode"
 	"star/member"
 	"star/poison"
 	"star/train"
@@ -59,7 +60,7 @@ func TestRingJudge(t *testing.T) {
 	w.grad[5] = 1e10
 	var p *PoisonError
 	err := w.judge(&star.Record{Norm2: 1e20, Samples: 1})
-	if !errors.As(err, &p) || p.Worker != 1 || p.Step != 20 || p.Cause != poison.Exploding || p.Tensor != "second" || member.ExitCode(err) != member.ExitDiverged {
+	if !errors.As(err, &p) || p.Worker != 1 || p.Step != 20 || p.Cause != poison.Exploding || p.Tensor != "second" || member.ExitCode(err) != exitcode.Diverged {
 		t.Errorf("%+v", err)
 	}
 	for _, v := range w.grad {

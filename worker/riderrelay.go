@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"star"
-	"star/member"
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -63,7 +63,7 @@ func newRiderRelay(l transport.Listener, cfg transport.Config, job string, log *
 		transport.Serve(ctx, l, cfg, func(c transport.Conn, h transport.Hello, _ []byte) {
 			defer context.AfterFunc(ctx, func() { c.Close() })()
 			if h.Service != transport.ServiceRing || h.Job != job || h.Rank < 0 {
-				transport.Refuse(c, transport.Reject{Exit: member.ExitDisagree, Reason: fmt.Sprintf("this is a worker of the ring of job %q, for riders only", job)})
+				transport.Refuse(c, transport.Reject{Exit: exitcode.Disagree, Reason: fmt.Sprintf("this is a worker of the ring of job %q, for riders only", job)})
 				return
 			}
 			if err := d.serve(c, star.Worker(h.Rank)); err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) {

@@ -10,6 +10,7 @@ import (
 	"star/cluster"
 	"star/compress"
 	"star/coord"
+	"star/exitcode"
 	"star/flightrecorder"
 	"star/internal/process"
 	"star/member"
@@ -350,7 +351,7 @@ func (j *joining) ends(err error) error {
 	case err == nil:
 	case errors.As(err, new(*coord.OverError)): // it had ended before we heard of it
 	case errors.As(err, &nan), errors.As(err, &poisoned):
-		j.member.Leave(member.ExitDiverged, err.Error())
+		j.member.Leave(exitcode.Diverged, err.Error())
 		return err
 	case ring && !errors.As(err, &coded):
 		j.member.Leave(member.ExitCode(err), err.Error())

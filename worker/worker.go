@@ -25,6 +25,7 @@ import (
 	"star/checkpoint"
 	"star/compress"
 	"star/coord"
+	"star/exitcode"
 	"star/flightrecorder"
 	"star/internal/process"
 	"star/member"
@@ -167,7 +168,7 @@ func (w *worker) why(err error) error {
 			return fmt.Errorf("%w (%w)", e, err)
 		}
 	case <-limited.Done():
-		w.member.Leave(member.ExitLost, err.Error())
+		w.member.Leave(exitcode.Lost, err.Error())
 	}
 	return &member.LostError{Err: err}
 }

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"star/member"
+	"star/exitcode"
 
 	"star/cmd/tests/jobtest"
 )
@@ -26,7 +26,7 @@ func TestFilesOfBenchmarks(t *testing.T) {
 		{"bench", "ps", "--compare"},
 		{"match"},
 	} {
-		for file, want := range map[string]int{"other.json": member.ExitCorrupt, "nowhere.json": member.ExitMissing} {
+		for file, want := range map[string]int{"other.json": exitcode.Corrupt, "nowhere.json": exitcode.Missing} {
 			cmd := exec.Command(jobtest.Star(t), append(args, file)...)
 			cmd.Dir = dir
 			out, _ := cmd.CombinedOutput()

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/coord"
+	"star/exitcode"
 	"star/internal/settings"
 	"star/member"
 	"star/runlog"
@@ -64,7 +65,7 @@ func (e *nobodyError) Error() string {
 func (e *nobodyError) Unwrap() error { return e.err }
 
 // ExitCode is that of a coordinator that is not there.
-func (e *nobodyError) ExitCode() int { return member.ExitLost }
+func (e *nobodyError) ExitCode() int { return exitcode.Lost }
 
 // ask sends one command and decodes the answer into v.
 func (c *control) ask(timeout time.Duration, v any, args ...string) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/doctor"
+	"star/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -17,7 +18,7 @@ import (
 type illError struct{ failures int }
 
 func (e *illError) Error() string { return doctor.Plural(e.failures, "check") + " failed" }
-func (e *illError) ExitCode() int { return member.ExitFailure }
+func (e *illError) ExitCode() int { return exitcode.Failure }
 
 func doctorCommand() *cobra.Command {
 	s := new(settings.Set)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"star/exitcode"
 	"star/internal/settings"
-	"star/member"
 	"star/resource/actuate"
 )
 
@@ -125,7 +125,7 @@ func undoLimits(w io.Writer, store *actuate.Store, names []string, asJSON bool) 
 		return err
 	}
 	rows := []leaseRow{}
-	left := &leftError{code: member.ExitCorrupt}
+	left := &leftError{code: exitcode.Corrupt}
 	for _, u := range done {
 		r, ok := newLeaseRow(u.Entry), u.Err == nil
 		r.Undone = &ok
@@ -133,7 +133,7 @@ func undoLimits(w io.Writer, store *actuate.Store, names []string, asJSON bool) 
 			r.Error = u.Err.Error()
 			left.lines = append(left.lines, r.Error)
 			if u.State != actuate.Corrupt {
-				left.code = member.ExitFailure
+				left.code = exitcode.Failure
 			}
 		} else if !asJSON {
 			if _, err := fmt.Fprintf(w, "undone %s: %s, of %s (%d)\n", r.Name, r.What, r.Who, r.PID); err != nil {

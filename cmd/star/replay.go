@@ -15,6 +15,7 @@ import (
 
 	"star/cmd/internal/node"
 	"star/coord"
+	"star/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -48,7 +49,7 @@ type differError struct{ n int }
 func (e *differError) Error() string {
 	return fmt.Sprintf("%d decisions differ: was the log written by another version of star, or changed?", e.n)
 }
-func (e *differError) ExitCode() int { return member.ExitFailure }
+func (e *differError) ExitCode() int { return exitcode.Failure }
 
 func replayCommand() *cobra.Command {
 	s := new(settings.Set)

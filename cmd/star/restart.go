@@ -11,8 +11,8 @@ import (
 
 	"star/checkpoint"
 	"star/cmd/internal/chaos"
+	"star/exitcode"
 	"star/internal/process"
-	"star/member"
 	"star/runlog"
 )
 
@@ -73,7 +73,7 @@ func mends(ctx context.Context, err error) bool {
 		return false
 	}
 	switch child.code {
-	case member.ExitCorrupt, member.ExitMissing, member.ExitDiverged, exitRefused, member.ExitDisagree,
+	case exitcode.Corrupt, exitcode.Missing, exitcode.Diverged, exitcode.Refused, exitcode.Disagree,
 		128 + int(syscall.SIGINT), 128 + int(syscall.SIGTERM):
 		return false
 	}

@@ -26,6 +26,7 @@ import (
 	"star/cmd/internal/node"
 	"star/cmd/internal/ports"
 	"star/coord"
+	"star/exitcode"
 	"star/internal/inject"
 	"star/internal/process"
 	"star/internal/settings"
@@ -178,7 +179,7 @@ func (e exit) code() int {
 	case e.err == nil:
 		return 0
 	case !errors.As(e.err, &x):
-		return member.ExitFailure
+		return exitcode.Failure
 	}
 	if s, ok := x.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 		return 128 + int(s.Signal())
@@ -196,9 +197,6 @@ func (e *childError) Error() string {
 	return fmt.Sprintf("%s ended with exit code %d; its last lines are above", e.name, e.code)
 }
 func (e *childError) ExitCode() int { return e.code }
-
-// exitRefused is that of a process whose token or certificate was refused.
-const exitRefused = 77
 
 // grace is how long children may take to leave before they are killed.
 const grace = 8 * time.Second
@@ -500,7 +498,7 @@ func (r *launch) restartable(e exit) bool {
 		return false
 	}
 	switch e.code() {
-	case 0, member.ExitUsage, member.ExitCorrupt, member.ExitMissing, member.ExitDiverged, exitRefused, member.ExitDisagree:
+	case 0, exitcode.Usage, exitcode.Corrupt, exitcode.Missing, exitcode.Diverged, exitcode.Refused, exitcode.Disagree:
 		return false
 	}
 	return true

@@ -19,6 +19,7 @@ import (
 
 	"star"
 	"star/cmd/internal/watch"
+	"star/exitcode"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -294,7 +295,7 @@ type offError struct {
 func (e *offError) Error() string {
 	return fmt.Sprintf("%s is %.1f %% off the published number, more than %.1f %%", e.name, 100*e.error, 100*e.accepted)
 }
-func (e *offError) ExitCode() int { return member.ExitFailure }
+func (e *offError) ExitCode() int { return exitcode.Failure }
 
 func traceAttributeCommand() *cobra.Command {
 	s := new(settings.Set)

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"star/exitcode"
 )
 
 // Flags that every bound command has besides its settings.
@@ -30,7 +32,7 @@ type UsageError struct{ Msg string }
 func (e *UsageError) Error() string { return e.Msg }
 
 // ExitCode is 2.
-func (e *UsageError) ExitCode() int { return 2 }
+func (e *UsageError) ExitCode() int { return exitcode.Usage }
 
 // missingError is a file of settings that is not there.
 type missingError struct{ error }
@@ -38,7 +40,7 @@ type missingError struct{ error }
 func (e *missingError) Unwrap() error { return e.error }
 
 // ExitCode is that of a file that is missing.
-func (e *missingError) ExitCode() int { return 66 }
+func (e *missingError) ExitCode() int { return exitcode.Missing }
 
 // Found is a value that a launcher left behind, see [Detect]. A non-nil Err says
 // why it could not be made out; that matters only if nobody else sets it.

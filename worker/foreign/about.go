@@ -6,11 +6,9 @@ import (
 	"math"
 	"os"
 
+	"star/exitcode"
 	"star/train"
 )
-
-// ExitDisagree is the exit code of a program that does not fit its agent or its job (docs/recover.md).
-const ExitDisagree = 78
 
 // AboutError says what is wrong with what a program says of its model.
 type AboutError struct{ Why string }
@@ -18,7 +16,7 @@ type AboutError struct{ Why string }
 func (e *AboutError) Error() string { return e.Why }
 
 // ExitCode is that of a program that does not fit.
-func (e *AboutError) ExitCode() int { return ExitDisagree }
+func (e *AboutError) ExitCode() int { return exitcode.Disagree }
 
 // Tensor names one tensor: they lie one after the other, in the order in which they are listed.
 type Tensor struct {

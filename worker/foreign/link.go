@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"star/exitcode"
 )
 
 // Variables of the environment through which one side finds the other.
@@ -31,7 +33,7 @@ func (e *LostError) Error() string {
 func (e *LostError) Unwrap() error { return e.Err }
 
 // ExitCode is that of a worker whose program failed.
-func (e *LostError) ExitCode() int { return 1 }
+func (e *LostError) ExitCode() int { return exitcode.Failure }
 
 // ProgramError is what the program says of why it cannot go on: usually an exception with its traceback.
 type ProgramError struct{ Text string }
@@ -39,7 +41,7 @@ type ProgramError struct{ Text string }
 func (e *ProgramError) Error() string { return "the program failed: " + e.Text }
 
 // ExitCode is that of a worker whose program failed.
-func (e *ProgramError) ExitCode() int { return 1 }
+func (e *ProgramError) ExitCode() int { return exitcode.Failure }
 
 // ErrLeft says that the program has nothing more to compute: the end of a loop, not a failure.
 var ErrLeft = errors.New("the program has nothing more to compute")

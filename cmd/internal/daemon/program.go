@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"star/cmd/internal/node"
+	"star/exitcode"
 	"star/internal/settings"
 	"star/member"
 	"star/train/data"
@@ -66,7 +67,7 @@ type startError struct{ error }
 func (e *startError) Unwrap() error { return e.error }
 
 // ExitCode is that of a missing file.
-func (e *startError) ExitCode() int { return 66 }
+func (e *startError) ExitCode() int { return exitcode.Missing }
 
 // work trains what the program says until the job is over, and waits for its end.
 func (p *program) work(ctx context.Context, job *settings.Job) error {

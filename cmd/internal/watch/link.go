@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"star/exitcode"
 )
 
 // A link carries rows from a collector to the head of another host: TCP, or TLS, and a JSON object on each line. The head begins with a
@@ -68,7 +70,7 @@ func (e *Refused) Error() string {
 }
 
 // ExitCode is that of missing permission.
-func (e *Refused) ExitCode() int { return 77 }
+func (e *Refused) ExitCode() int { return exitcode.Refused }
 
 // Accept takes rows from one collector until it has no more.
 func Accept(c net.Conn, token string, take func(Row)) error {
