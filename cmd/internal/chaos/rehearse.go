@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"star"
+	"star/engine"
 	"star/replica"
 )
 
@@ -20,7 +21,7 @@ const Takeover Kind = "takeover"
 // RehearsalKinds are the faults of a rehearsal. Nobody there has a wall clock that could jump, and all is in one mode.
 var RehearsalKinds = append(slices.DeleteFunc(slices.Clone(Kinds), func(k Kind) bool { return k == Clock || k == Mode }), Takeover)
 
-// Rehearsal is a job in virtual time, whose shards have copies: the rules of package replica, and a network in which messages are lost, doubled, late
+// Rehearsal is a job in virtual time, whose shards have copies: the rules of package replica, the order of engine.Copies, and a network in which messages are lost, doubled, late
 // and overtaken. Zero fields mean what their comments say.
 type Rehearsal struct {
 	Seed    uint64
@@ -162,12 +163,20 @@ type trainee struct { // a worker
 }
 
 type director struct { // a coordinator
-	gen   int64
-	table *replica.Table
+	gen int64
+	*engine.Copies
+	due   int64 // the last firing of which every copy holds what it wants
 	fires []firing
 	given map[int]bool // servers that it has given up
 	parts map[replica.Gradient]map[int]bool
 	fired map[replica.Gradient]bool
+}
+
+// chain puts a firing behind those that wait for copies.
+func (c *director) chain(f firing) {
+	var o engine.Ready
+	o.Fire.Seq = f.seq
+	c.Offer(&o)
 }
 
 // stage is a rehearsal that goes on.
@@ -272,7 +281,7 @@ func (w *stage) begin() {
 		}
 	}
 	w.c = newDirector(0)
-	w.c.table = replica.NewTable(w.Copies, views)
+	w.c.Copies = engine.NewCopies(replica.NewTable(w.Copies, views), 0)
 	for i := range w.Workers {
 		w.workers = append(w.workers, &trainee{views: slices.Clone(views), read: make([]int64, w.Shards)})
 		w.insist(i)
@@ -314,7 +323,7 @@ func (w *stage) over() bool {
 			return false
 		}
 	}
-	return w.c.table.Acked() == int64(len(w.c.fires))
+	return w.c.due == int64(len(w.c.fires))
 }
 
 // suffer inflicts a fault.
@@ -371,13 +380,13 @@ func (w *stage) suffer(f Fault) {
 func (w *stage) comeBack(i int) {
 	k := w.workers[i]
 	k.dead, k.step, k.after, k.read = false, 0, 0, make([]int64, w.Shards)
-	for _, f := range w.c.fires[:w.c.table.Acked()] {
+	for _, f := range w.c.fires[:w.c.due] {
 		if int(f.g.Worker) == i {
 			k.step = max(k.step, f.g.Step+1)
 		}
 	}
 	for shard := range w.Shards {
-		k.views[shard] = w.c.table.View(shard)
+		k.views[shard] = w.c.Table.View(shard)
 	}
 	w.insist(i)
 }
@@ -385,7 +394,7 @@ func (w *stage) comeBack(i int) {
 // spare says whether a server may go: somebody else has what it has. With all copies of something gone there is nothing to promise.
 func (w *stage) spare(s int) bool {
 	for shard := range w.Shards {
-		v := w.c.table.View(shard)
+		v := w.c.Table.View(shard)
 		if !v.Has(s) {
 			continue
 		}
@@ -461,7 +470,7 @@ func (w *stage) push(s, shard int, g replica.Gradient, term int64) {
 }
 
 func (w *stage) stored(c *director, s, shard int, g replica.Gradient) {
-	if c == w.c && c.table.Stored(shard, s, g, 0) != nil {
+	if c == w.c && c.Table.Stored(shard, s, g, 0) != nil {
 		w.whole(shard, g)
 	}
 }
@@ -477,27 +486,36 @@ func (w *stage) whole(shard int, g replica.Gradient) {
 		return
 	}
 	c.fired[g] = true
-	c.fires = append(c.fires, firing{int64(len(c.fires)) + 1, g, c.gen})
+	f := firing{int64(len(c.fires)) + 1, g, c.gen}
+	c.fires = append(c.fires, f)
+	c.chain(f)
 	w.pump()
 }
 
 // pump tells followers of all firings, primaries of those that are ready, and workers of those that are acknowledged.
 func (w *stage) pump() {
 	c := w.c
-	c.table.Offer(int64(len(c.fires)))
-	ready, acked := c.table.Ready(), c.table.Acked()
+	for c.Ripe() != nil { // primaries are told of it below, again and again
+	}
+	for {
+		o, ok := c.Due()
+		if !ok {
+			break
+		}
+		c.due = o.Fire.Seq
+	}
 	for _, f := range c.fires {
-		if f.seq > acked {
+		if f.seq > c.due {
 			for s := range w.servers {
 				w.send(s, func() { w.fire(c, s, f, replica.ToFollowers) })
-				if f.seq <= ready {
+				if f.seq <= c.Told() {
 					w.send(s, func() { w.fire(c, s, f, replica.ToPrimaries) })
 				}
 			}
 			continue
 		}
 		for shard := range w.Shards {
-			v := c.table.View(shard)
+			v := c.Table.View(shard)
 			for _, s := range append([]int{v.Primary}, v.Followers...) {
 				if h := w.servers[s].copies[shard]; int64(len(h.log)) < f.seq {
 					w.broken("an acknowledged update is lost: %d, which server %d does not hold", f.seq, s)
@@ -524,7 +542,7 @@ func (w *stage) fire(c *director, s int, f firing, to replica.To) {
 			continue
 		}
 		if !h.has[f.g] && f.seq == h.Last()+1 {
-			if c.gen == f.gen && c == w.c && c.table.View(shard).Has(s) {
+			if c.gen == f.gen && c == w.c && c.Table.View(shard).Has(s) {
 				w.broken("update %d names the gradient of worker %d's step %d, which server %d does not hold", f.seq, f.g.Worker, f.g.Step, s)
 			}
 			continue // of an earlier coordinator: its worker pushes it again
@@ -543,8 +561,8 @@ func (w *stage) fire(c *director, s int, f firing, to replica.To) {
 		term, seq := h.Term(), h.Last()
 		w.send(s, func() {
 			if c == w.c {
-				ready, acked := c.table.Ready(), c.table.Acked()
-				if c.table.Held(shard, s, term, seq); c.table.Ready() > ready || c.table.Acked() > acked {
+				ready, acked := c.Table.Ready(), c.Table.Acked()
+				if c.Table.Held(shard, s, term, seq); c.Table.Ready() > ready || c.Table.Acked() > acked {
 					w.pump()
 				}
 			}
@@ -599,7 +617,7 @@ func (w *stage) pull(s, shard, i int, term, step int64) {
 
 // tell has everybody know the view of a shard.
 func (w *stage) tell(shard int) {
-	v, c := w.c.table.View(shard), w.c
+	v, c := w.c.Table.View(shard), w.c
 	for s := range w.servers {
 		w.send(s, func() {
 			if h := w.copyAt(s, shard); h != nil && v.Has(s) {
@@ -625,7 +643,7 @@ func (w *stage) lose(s int) {
 		return
 	}
 	for shard := range w.Shards {
-		v := w.c.table.View(shard)
+		v := w.c.Table.View(shard)
 		if v.Has(s) && v.Copies() == 1 {
 			return
 		}
@@ -637,7 +655,7 @@ func (w *stage) lose(s int) {
 		}
 	}
 	w.c.given[s] = true
-	for _, c := range w.c.table.Lost(s) {
+	for _, c := range w.c.Table.Lost(s) {
 		for _, g := range c.Whole {
 			w.whole(c.Shard, g.Gradient)
 		}
@@ -649,12 +667,12 @@ func (w *stage) lose(s int) {
 // join gives a shard that lacks a copy another one, when nothing is on its way.
 func (w *stage) join() {
 	c := w.c
-	short := c.table.Short()
-	if len(short) == 0 || c.table.Acked() < int64(len(c.fires)) {
+	short := c.Table.Short()
+	if len(short) == 0 || c.due < int64(len(c.fires)) {
 		return
 	}
 	shard := short[0]
-	v := c.table.View(shard)
+	v := c.Table.View(shard)
 	from := w.copyAt(v.Primary, shard)
 	var free []replica.Server
 	for s, o := range w.servers {
@@ -664,12 +682,12 @@ func (w *stage) join() {
 	if !ok || from == nil || from.Term() != v.Term || w.now < w.servers[v.Primary].silent {
 		return
 	}
-	term, err := c.table.Join(shard, s)
+	term, err := c.Table.Join(shard, s)
 	if err != nil {
 		w.broken("server %d is to have a copy of shard %d: %v", s, shard, err)
 	}
 	has := maps.Clone(from.has)
-	if v, err = c.table.Joined(shard, from.Last()); err != nil || v.Term != term {
+	if v, err = c.Table.Joined(shard, from.Last()); err != nil || v.Term != term {
 		w.broken("server %d has a copy of shard %d in term %d, not %d: %v", s, shard, v.Term, term, err)
 	}
 	from.Take(v) // the word to give said so
@@ -703,14 +721,14 @@ func (w *stage) replace() {
 	slices.SortFunc(claims, func(a, b replica.Claim) int {
 		return cmp.Or(cmp.Compare(a.Server, b.Server), cmp.Compare(a.Shard, b.Shard))
 	})
-	var from, to int64
-	var err error
-	if c.table, from, to, err = replica.Recover(c.gen, w.Copies, w.Shards, claims); err != nil {
+	table, from, to, err := replica.Recover(c.gen, w.Copies, w.Shards, claims)
+	if err != nil {
 		w.broken("nobody can take over: %v", err)
 	}
+	c.Copies, c.due = engine.NewCopies(table, from), from
 	for shard := range w.Shards {
 		for s := range w.servers {
-			if h := w.copyAt(s, shard); h != nil && c.table.View(shard).Has(s) {
+			if h := w.copyAt(s, shard); h != nil && c.Table.View(shard).Has(s) {
 				for _, f := range h.log[min(len(h.log), len(c.fires)):] {
 					c.fires = append(c.fires, f)
 					c.fired[f.g] = true
@@ -720,6 +738,9 @@ func (w *stage) replace() {
 	}
 	if int64(len(c.fires)) != to || from > to {
 		w.broken("another coordinator goes on with updates %d to %d, of %d", from, to, len(c.fires))
+	}
+	for _, f := range c.fires[from:] {
+		c.chain(f)
 	}
 	w.c = c
 	for shard := range w.Shards {
@@ -732,16 +753,16 @@ func (w *stage) replace() {
 func (w *stage) stuck() {
 	for i, k := range w.workers {
 		if k.step < w.Steps {
-			w.broken("a stall: worker %d is in step %d since long, after update %d, with versions %v; %d updates, %d acknowledged", i, k.step, k.after, k.read, len(w.c.fires), w.c.table.Acked())
+			w.broken("a stall: worker %d is in step %d since long, after update %d, with versions %v; %d updates, %d acknowledged", i, k.step, k.after, k.read, len(w.c.fires), w.c.Table.Acked())
 		}
 	}
-	w.broken("a stall: %d updates, %d acknowledged", len(w.c.fires), w.c.table.Acked())
+	w.broken("a stall: %d updates, %d acknowledged", len(w.c.fires), w.c.Table.Acked())
 }
 
 // compare looks at the end: every gradient is in every copy, once, in the same order.
 func (w *stage) compare() {
 	for shard := range w.Shards {
-		v := w.c.table.View(shard)
+		v := w.c.Table.View(shard)
 		p := w.servers[v.Primary].copies[shard]
 		once := map[replica.Gradient]bool{}
 		for _, f := range p.log {
