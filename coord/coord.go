@@ -67,8 +67,9 @@ type connections struct {
 // timing is the job's life, and what is to be said of it.
 type timing struct {
 	begun    time.Time
-	started  time.Time // of this coordinator, by the wall clock
-	opened   bool      // the run log has its first line
+	started  time.Time     // of this coordinator, by the wall clock
+	opened   bool          // the run log has its first line
+	unopened []runlog.Line // what happened to copies before that, while this process took over
 	ended    bool
 	progress time.Time
 	warned   time.Time
@@ -445,6 +446,10 @@ func (c *Coordinator) open() {
 			c.cfg.RunLog.Write(p.came, runlog.Join{Worker: star.Worker(rank), Peer: p.conn.RemoteAddr()})
 		}
 	}
+	for _, l := range c.unopened {
+		c.cfg.RunLog.Write(l.T, l.Entry)
+	}
+	c.unopened = nil
 }
 
 func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }

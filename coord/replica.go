@@ -328,8 +328,11 @@ func (c *Coordinator) lostServer(p *peer, why error) error {
 func (c *Coordinator) noteCopies(l runlog.Replica) {
 	v := c.copies.Table.View(l.Shard)
 	l.Term, l.Primary, l.Followers, l.Of = v.Term, v.Primary, append([]int{}, v.Followers...), c.copies.Table.Want()
-	if c.opened || c.takeover != nil { // else its first line comes later
+	switch {
+	case c.opened:
 		c.cfg.RunLog.Write(c.elapsed(), l)
+	case c.takeover != nil: // else everybody comes to what there is when the training begins
+		c.unopened = append(c.unopened, runlog.Line{T: c.elapsed(), Entry: l})
 	}
 	c.log.Info("copies of a shard", "shard", l.Shard, "event", l.Event, "server", l.Server, "term", l.Term, "primary", l.Primary, "copies", v.Copies(), "of", l.Of)
 }

@@ -13,6 +13,7 @@ import (
 	"star/engine"
 	"star/exitcode"
 	"star/replica"
+	"star/runlog"
 	"star/transport"
 )
 
@@ -169,6 +170,9 @@ func TestTakeOverWithoutAServer(t *testing.T) {
 			}
 			if want := []string{"promoted0 0", "lost1 0"}; !slices.Equal(events, want) {
 				t.Errorf("the run log has %v, want %v", events, want)
+			}
+			if _, err := runlog.Read(strings.NewReader(w.run.String()), "run", func(runlog.Line) error { return nil }); err != nil {
+				t.Error(err)
 			}
 			if v := lease.last().Views[0]; v.Primary != 1 || len(v.Followers) > 0 {
 				t.Errorf("noted is %+v", v)
