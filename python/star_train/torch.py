@@ -120,8 +120,6 @@ class _Session:
             about["stack"] = True
         if ld.epochs:
             about["epochs"] = ld.epochs
-        if ld.accumulate > 1:
-            self.early = False
         self.link = _link.connect()
         self.memory = self.link.begin(about)
         self._map(self.memory)

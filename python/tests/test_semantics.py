@@ -46,6 +46,7 @@ class Agent(threading.Thread):
         self.told: List[int] = []  # parts
         self.early: Dict[int, torch.Tensor] = {}  # what they were when they were told
         self.failed: Optional[str] = None
+        self.leases: Dict[int, List[Tuple[int, List[int]]]] = {}  # what is said before a step is asked for
         self.rates: Callable[[int], float] = lambda position: RATE
         self.start()
 
@@ -91,6 +92,8 @@ class Agent(threading.Thread):
         self.send(_link.JOINED, 0, 1)
         position = 0
         for step, batch in enumerate(self.batches, 1):
+            for where, samples in self.leases.get(step, []):
+                self.send(_link.LEASE, where, len(samples), 0, struct.pack("<%dq" % len(samples), *samples))
             self.send(_link.COMPUTE, step, len(batch), position | (_link.WANTS_PARTS if self.parts else 0), struct.pack("<%dq" % len(batch), *batch))
             while True:
                 kind, a, b, body = self.read()
@@ -246,6 +249,24 @@ def test_accumulate(agent: Any, loaders: int) -> None:
     assert taken == 4 * len(batches)
     same(a.gradients, want)
     assert a.losses == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_leases(agent: Any, accumulate: int) -> None:
+    """Batches that were foretold are loaded ahead; what comes otherwise, at the place of one or in its place, is what counts."""
+    a, model = agent([*BATCHES, *BATCHES[:2]], epoch=N), small()
+    a.leases = {1: [(16, BATCHES[1]), (32, BATCHES[0])], 2: [(48, BATCHES[3][:8])], 3: [(40, BATCHES[0])], 4: [(64, BATCHES[0]), (80, BATCHES[1])]}
+    opt = attached(model)
+    data, seen = Data(), []
+    loader = star.loader(data, 16 // accumulate, accumulate=accumulate, num_workers=2)
+    for _ in range(2):
+        for k, (x, y) in enumerate(loader, 1):
+            seen.append(x)
+            ce(model, x, y).backward()
+            if k % accumulate == 0:
+                opt.step()
+                opt.zero_grad()
+    assert torch.equal(torch.cat(seen), torch.cat([data.x, data.x[:32]]))
 
 
 def test_clip(agent: Any) -> None:

@@ -28,7 +28,7 @@ fi
 for needed in "$module" pytest; do
 	"$env/venv/bin/python" -c "import $needed" 2>"$env/log" || { tail -1 "$env/log"; echo "$python has no $needed (Debian: python3-$needed)"; exit 77; }
 done
-python3 python/tools/star_wheel.py --machine "$(uname -m)" --out "$env/dist"
+"$python" python/tools/star_wheel.py --machine "$(uname -m)" --out "$env/dist"
 "$env/venv/bin/pip" install -q --no-index "$env"/dist/*.whl
 "$env/venv/bin/python" -c "import $module; print('$module', $module.__version__)"
 # shellcheck disable=SC2086
