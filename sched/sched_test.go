@@ -1,0 +1,133 @@
+package sched
+
+import (
+	"fmt"
+	"math"
+	"testing"
+)
+
+// TestConsolidate has the node where least is left over, the first of these, and whole nodes before parts of one.
+func TestConsolidate(t *testing.T) {
+	for _, c := range []struct {
+		free []uint64 // of nodes of 4 GPUs
+		want int
+		at   string
+	}{
+		{[]uint64{0xf, 0x3, 0xf}, 2, "[{1 3}]"},
+		{[]uint64{0xf, 0xc, 0x3}, 2, "[{1 12}]"},
+		{[]uint64{0xf, 0x9, 0x7}, 3, "[{2 7}]"},
+		{[]uint64{0xe, 0xe}, 1, "[{0 2}]"},
+		{[]uint64{0x1, 0x1}, 2, "[]"},
+		{[]uint64{0x7, 0xf, 0xf}, 6, "[{1 15} {2 3}]"},
+		{[]uint64{0x3, 0x7, 0xf}, 7, "[{2 15} {1 7}]"},
+		{[]uint64{0x7, 0x7, 0x7}, 5, "[]"},
+		{[]uint64{0xf, 0xf}, 9, "[]"},
+	} {
+		n := &nodes{free: c.free, size: 4}
+		for i := range c.free {
+			n.total += n.count(i)
+		}
+		if at := fmt.Sprint(n.consolidate(c.want)); at != c.at {
+			t.Errorf("%d GPUs of %x: %s, want %s", c.want, c.free, at, c.at)
+		}
+	}
+}
+
+// TestSharing has who shares whose GPUs: not of another number, not with too little memory or too high a score, not before its turn.
+func TestSharing(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(j *Job)
+		shares bool
+	}{
+		{"as it is", func(*Job) {}, true},
+		{"GPUs", func(j *Job) { j.GPUs = 1 }, false},
+		{"memory", func(j *Job) { j.Memory = 14576 }, false},
+		{"just enough memory", func(j *Job) { j.Memory = 14575 }, true},
+		{"score", func(j *Job) { j.Score = 2 }, false},
+		{"twice as late", func(j *Job) { j.Estimate = 2000 }, true},
+		{"later", func(j *Job) { j.Estimate = 2001 }, false},
+		{"unknown", func(j *Job) { j.Model = "x" }, false},
+	} {
+		k := Kind{Model: "m"}
+		p := &Profile{Pairs: map[[2]Kind][2]float64{{k, k}: {0.5, 0.8}}, Jobs: []float64{9, 9}}
+		first := &Job{ID: "first", Deadline: never, GPUs: 2, Duration: 1000, Estimate: 1000, Model: "m", Memory: 10000, Score: 1}
+		other := &Job{ID: "other", Submit: 10, Deadline: never, GPUs: 2, Duration: 100, Estimate: 1000, Model: "m", Memory: 10000, Score: 1}
+		c.change(other)
+		out := Simulate([]*Job{first, other}, Cluster{Nodes: 1, GPUs: 4}, &colocation{Profile: p}, 0)
+		if shares := fmt.Sprint(out[0].Nodes) == fmt.Sprint(out[1].Nodes); shares != c.shares {
+			t.Errorf("%s: shares: %v", c.name, shares)
+		}
+		// 100 s at 0.5 are 200 s, in which the first one makes 160 s.
+		if c.shares && (out[1].End != 210 || math.Abs(out[0].End-(210+1000-10-160)) > 1e-9) {
+			t.Errorf("%s: ended at %v and %v", c.name, out[1].End, out[0].End)
+		}
+	}
+	// While two jobs in ten minutes are forecast nobody shares, and a job that does not fit holds up those behind it.
+	p := &Profile{Pairs: map[[2]Kind][2]float64{{{}, {}}: {1, 1}}, Jobs: []float64{2, 2, 2}}
+	jobs := []*Job{{ID: "a", GPUs: 3, Duration: 50, Estimate: 1, Deadline: never}, {ID: "b", GPUs: 3, Duration: 50, Estimate: 2, Deadline: never}, {ID: "c", GPUs: 1, Duration: 50, Estimate: 30, Deadline: never}}
+	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 4}, &colocation{Profile: p}, 0)
+	if out[1].Start != 50 || out[2].Start != 50 {
+		t.Errorf("without sharing: %v and %v, want 50", out[1].Start, out[2].Start)
+	}
+}
+
+// TestProfile has a cluster of one GPU that gets another node when more than ten wait, and gives it back when it is idle.
+func TestProfile(t *testing.T) {
+	var jobs []*Job
+	for i := range 14 {
+		jobs = append(jobs, &Job{ID: fmt.Sprint(i), Submit: 1, GPUs: 1, Duration: 50 + 300*float64(i%2)})
+	}
+	jobs = append(jobs, &Job{ID: "later", Submit: 4000, GPUs: 1, Duration: 1})
+	p := &Profile{GPUs: []float64{99, 41, 41, 41, 40, 40, 40, 40, 40, 40, 40}}
+	of, scaled := p.profile(jobs, Cluster{Nodes: 1, GPUs: 1}, true)
+	if r := of[jobs[0]]; r != (profiled{1, 51, true}) {
+		t.Errorf("the first one: %+v", r)
+	}
+	if r := of[jobs[1]]; r != (profiled{11, 211, false}) { // on the node that came at 10
+		t.Errorf("the second one: %+v", r)
+	}
+	// From 1200 on the five entries that follow have a mean of 40; before, of more.
+	if len(scaled) != 2 || scaled[0] != 10 || scaled[1] != 1800 {
+		t.Errorf("scaled at %v", scaled)
+	}
+	if _, scaled := p.profile(jobs, Cluster{Nodes: 1, GPUs: 1}, false); scaled != nil {
+		t.Errorf("it has been lent a node: %v", scaled)
+	}
+}
+
+// TestLate plans around what others have.
+func TestLate(t *testing.T) {
+	flexible := func(id string, iterations, deadline float64) *flex {
+		return &flex{Outcome: Outcome{Job: &Job{ID: id, Deadline: deadline, Rates: []float64{1, 1.5, 2}}}, left: iterations, levels: 3}
+	}
+	// b has nothing until 60, where the slot of a ends, and then 4 GPUs, or else 2 beside c's.
+	e := &elastic{now: 0, slot: 60, gpus: 4}
+	for _, c := range []struct {
+		deadline float64
+		late     int
+	}{{110, 0}, {109, 1}} {
+		if late := e.late([]*flex{flexible("b", 100, c.deadline), flexible("a", 100, 50)}); len(late) != c.late {
+			t.Errorf("by %v: %d late", c.deadline, len(late))
+		}
+	}
+	e.gpus = 6
+	// a has 4 until 60; b 2 of 6 until then, 90 iterations, and the last ten on 4.
+	if late := e.late([]*flex{flexible("b", 100, 65), flexible("a", 100, 50)}); len(late) != 0 {
+		t.Errorf("on what a leaves: %v", late[0].ID)
+	}
+	if late := e.late([]*flex{flexible("b", 101, 65), flexible("a", 100, 50)}); len(late) != 1 {
+		t.Error("on what a leaves: not late")
+	}
+}
+
+func TestSummary(t *testing.T) {
+	var out []Outcome
+	for i := range 200 {
+		out = append(out, Outcome{Job: &Job{Deadline: 150}, End: float64(i + 1)})
+	}
+	out = append(out, Outcome{Job: &Job{}, End: math.NaN(), Why: "no"})
+	if s := Summarize(out); s.P99 != 198 || s.Met != 150 || s.Declined != 1 || s.Ended != 200 || s.JCT != 100.5 || s.Makespan != 200 {
+		t.Errorf("%+v", s)
+	}
+}
