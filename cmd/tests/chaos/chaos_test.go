@@ -159,6 +159,9 @@ func TestChaosOfACouncil(t *testing.T) {
 
 // The mode changes and changes back while workers stand still now and then; what updates are made of is what the log says, to the bit.
 func TestModesChange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many processes")
+	}
 	t.Parallel()
 	dir := t.TempDir()
 	r, said, err := jobtest.ChaosIn(t, dir, "--mode", "ssgd", "--faults", "mode,pause", "--fault-seed", "1", "--for", "3s", "--every", "300ms", "--longest", "500ms", "--steps", "1500", "--dead-after", "60s")
