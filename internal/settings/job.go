@@ -208,7 +208,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Workers, "workers", 4, "number of workers")
 	Var(s, &j.MaxWorkers, "max-workers", 0, "most workers: so many may come while the job runs (star-worker); 0: --workers")
 	Var(s, &j.MinWorkers, "min-workers", 0, "begin as soon as so many workers are there, and wait while there are fewer, for --join-timeout at most; 0: begin with --workers, go on with one")
-	Var(s, &j.Servers, "servers", 1, "number of star-ps processes")
+	Var(s, &j.Servers, "servers", 1, "number of star-ps processes; star run starts one for each shard")
 	Var(s, &j.Shards, "shards", map[Role]int{ForRun: 2, ForServer: 1, ForWorker: 1}[role],
 		"shards of the parameters in each star-ps; 0: coordinator only")
 	Var(s, &j.Token, "token", "", "shared secret of the job (rather as STAR_TOKEN: arguments are visible to other users)")
