@@ -221,7 +221,7 @@ func TestErrandOfAnother(t *testing.T) {
 			}
 			again := r.riderBatches[2]
 			if again.Start != left.Start || again.Count != c.share || !slices.ContainsFunc(m.RiderBatches, func(e SnapshotRiderBatch) bool { return e.Worker == 3 && e.Span == left }) {
-				t.Fatalf("rider 2 has %+v, want of %+v; the memo: %+v", again, left, m.RiderBatches)
+				t.Fatalf("rider 2 has %+v, want of %+v; the metadata: %+v", again, left, m.RiderBatches)
 			}
 			told = append(told, wire.Tally{Generation: r.now.generation, Version: 3,
 				Carried: []wire.Gradient{{Worker: 2, Step: again.Start, Weight: float32(c.share) / float32(r.now.of)}}})

@@ -133,11 +133,11 @@ type share struct {
 	factor float32
 }
 
-// shares are what worker me takes up of files, where a gradient of its own has weight c in an update and heir says who goes on for a worker: itself,
+// shares are what worker me takes up of files, where a gradient of its own has weight c in an update and successor says who goes on for a worker: itself,
 // if it is there. What is left out of a gradient counts as much as the gradient, so the sum of weight times what is left out stays what it was.
-func shares(files []checkpoint.ResidualFile, me int, c float64, heir func(worker int) int) (out []share) {
+func shares(files []checkpoint.ResidualFile, me int, c float64, successor func(worker int) int) (out []share) {
 	for _, f := range files {
-		if heir(f.Worker) != me {
+		if successor(f.Worker) != me {
 			continue
 		}
 		factor := f.Weight / c

@@ -47,7 +47,7 @@ type ringWorker struct {
 	orphan     error     // why the parent is lost
 	ended      time.Time // of the last round
 
-	memo []byte // of the last release, for whoever coordinates next
+	metadata []byte // of the last release, for whoever coordinates next
 
 	riding *riderMomentum // nil: riders' gradients are as the members'
 	part   partial        // with rounds that are closed
@@ -197,7 +197,7 @@ func (w *ringWorker) work(ctx context.Context) error {
 			return nil
 		}
 		if o.Kind == transport.KindRelease && len(o.Payload) > 0 {
-			w.memo = o.Payload
+			w.metadata = o.Payload
 		}
 		if w.broken && (o.Kind != transport.KindRing || !o.Ring.Now) {
 			continue // of the ring that has failed
@@ -232,7 +232,7 @@ func (w *ringWorker) follow(ctx context.Context, s *session, why error) error {
 	w.part.forget()
 	w.ring, w.broken = transport.Ring{}, false
 	enrol := *s.joins.Enrol
-	enrol.Stand = &coord.Stand{Version: w.version, Step: w.step, Metadata: w.memo, Told: w.last}
+	enrol.Stand = &coord.Stand{Version: w.version, Step: w.step, Metadata: w.metadata, Told: w.last}
 	s.joins.Enrol = &enrol
 	if err := w.worker.follow(ctx, s, why); err != nil {
 		return err

@@ -200,7 +200,7 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 		return err
 	}
 	told := packTallies(w.last)
-	counts := []int64{state.Steps, w.samples, int64(len(told)), int64(len(w.memo))}
+	counts := []int64{state.Steps, w.samples, int64(len(told)), int64(len(w.metadata))}
 	if err := allreduce.Broadcast(ctx, w.group, root, counts); err != nil {
 		return err
 	}
@@ -216,12 +216,12 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 	if err := allreduce.Broadcast(ctx, w.group, root, told); err != nil {
 		return err
 	}
-	memo := packBytes(w.memo)
+	metadata := packBytes(w.metadata)
 	if counts[3] > 0 { // of jobs that others may coordinate
 		if place != root {
-			memo = make([]int64, (counts[3]+7)/8)
+			metadata = make([]int64, (counts[3]+7)/8)
 		}
-		if err := allreduce.Broadcast(ctx, w.group, root, memo); err != nil {
+		if err := allreduce.Broadcast(ctx, w.group, root, metadata); err != nil {
 			return err
 		}
 	}
@@ -253,7 +253,7 @@ func (w *ringWorker) receive(ctx context.Context, place, root int, highest int64
 	w.relay.change(highest, func() { copy(w.params, params) })
 	w.version, w.samples, w.last = highest, counts[1], unpackTallies(told, star.Worker(w.rank))
 	if counts[3] > 0 {
-		w.memo = coord.NewerMetadata(w.memo, unpackBytes(memo)[:counts[3]])
+		w.metadata = coord.NewerMetadata(w.metadata, unpackBytes(metadata)[:counts[3]])
 	}
 	for _, t := range w.last { // who made these versions may have had no time to say so
 		if err := coord.Say(w.member, t, nil); err != nil {

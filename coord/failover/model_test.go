@@ -267,7 +267,7 @@ func TestLinesOfATree(t *testing.T) {
 	}
 }
 
-// Newest is what the later reign, or the later moment of one, has written.
+// Newest is what the later leadership, or the later moment of one, has written.
 func TestNewest(t *testing.T) {
 	ring := engine.NewRing(engine.Config{Plan: modes.SSGD(2), Workers: 2, Batch: 1, Limit: 10, Ring: new(engine.RingConfig)})
 	a, b, c := ring.Metadata(1), ring.Metadata(1), ring.Metadata(2)
