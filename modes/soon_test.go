@@ -120,8 +120,10 @@ func TestEscape(t *testing.T) {
 				record(w, 600*ms)
 			}
 		}
-		if d, change := k.Decide(at + 610*ms); change {
-			t.Errorf("%s: %v before the deadline", c.name, d)
+		for _, after := range []time.Duration{605 * ms, 610 * ms} {
+			if d, change := k.Decide(at + after); change {
+				t.Errorf("%s: %v before the deadline", c.name, d)
+			}
 		}
 		for range c.missed {
 			for _, w := range c.late {
@@ -142,6 +144,81 @@ func TestEscape(t *testing.T) {
 		if k.fled {
 			t.Errorf("%s: a plan of somebody else's is taken for its own", c.name)
 		}
+	}
+}
+
+// What escape has chosen is left without a dwell, and for a queue before everybody was seen five times; another plan is not.
+func TestEscapeIsNotForGood(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	for _, fled := range []bool{true, false} {
+		k, err := NewController(ControllerConfig{Workers: n, Batch: batch, Queue: QueueParts}, SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := []star.Worker{0, 1, 2, 3, 4, 5, 6, 7}
+		at := time.Duration(0)
+		for step := range int64(3) {
+			for _, w := range all {
+				took := 600 * ms
+				if step > 0 && (w == 2 || w == 5) { // not from the beginning
+					took *= 3
+				}
+				k.Observe(star.Record{Worker: w, Step: step, Basis: step, Compute: took, Samples: batch})
+			}
+			at += 1800 * ms
+			k.Fired(at, all, n*batch)
+		}
+		k.plan, k.fled, k.since, k.pace = XOrder(n, 7), fled, at, 1800*ms
+		changed := ""
+		for range 4 { // no more is seen
+			at += 600 * ms
+			if d, change := k.Decide(at); change {
+				changed = d.Plan.kind()
+				break
+			}
+		}
+		if want := map[bool]string{true: KindQueue}[fled]; changed != want {
+			t.Errorf("fled %v: a change to %q, want %q", fled, changed, want)
+		}
+	}
+}
+
+// Lateness is of one iteration, and where somebody was slow in the first one, too, all plans are compared instead.
+func TestLateness(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	k, err := NewController(ControllerConfig{Workers: n, Batch: batch}, SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []star.Worker{0, 1, 2, 3, 4, 5, 6, 7}
+	record := func(w star.Worker, step int64, took time.Duration) {
+		k.Observe(star.Record{Worker: w, Step: step, Basis: step, Compute: took, Samples: batch})
+	}
+	for _, w := range all {
+		took := 600 * ms
+		if w == 3 || w == 5 {
+			took *= 2
+		}
+		record(w, 0, took)
+	}
+	k.Late(0)
+	k.Fired(1200*ms, all, n*batch)
+	if k.workers[0].late != 0 {
+		t.Error("late before it was released")
+	}
+	k.Late(0)
+	for _, w := range all {
+		if w != 3 && w != 5 {
+			record(w, 1, 600*ms)
+		}
+	}
+	if k.workers[0].late != 0 {
+		t.Error("late although its gradient is there")
+	}
+	k.Late(3)
+	k.Late(5)
+	if _, change := k.Decide(2300 * ms); !change || k.fled {
+		t.Errorf("two that were slow twice: changed %v, fled %v to %v", change, k.fled, k.plan)
 	}
 }
 
