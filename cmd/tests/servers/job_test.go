@@ -291,6 +291,7 @@ func TestPythonWorkerBesideOurs(t *testing.T) {
 	}
 	_, hash, _ := strings.Cut(no.Rejected, "the job's")
 	_, hash, _ = strings.Cut(hash, "has hash ")
+	hash, _, _ = strings.Cut(hash, ";")
 	out, err := exec.Command(py, "testdata/worker.py", addr, "1", "7850", strings.TrimSpace(hash), "2", "digits/train", "400").Output()
 	if err != nil {
 		t.Fatalf("worker.py: %v\n%s%s\nstar ps: %s", err, out, jobtest.Stderr(err), errs)
