@@ -1897,3 +1897,35 @@ func TestEndOfHugeNumbers(t *testing.T) {
 		}
 	}
 }
+
+// At the end everybody waits, and everybody's buffers are in the average.
+func TestFinalAverageIsOfAll(t *testing.T) {
+	for _, mode := range []string{"ssgd", "asgd", "x=2", "backup=1"} {
+		plan, err := modes.Parse(mode, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		play(t, Config{Workers: 3, Steps: 4, Plan: plan}, func(w *world) {
+			w.server(0, 1, false)
+			averages := make([]float32, 3)
+			for i, value := range []float32{10, 20, 60} {
+				w.worker(i, func(f *fakeWorker) {
+					f.buffers = []float32{value}
+					f.dies = func(p string, _ transport.Release) bool {
+						if p == "averaged" {
+							averages[i] = f.buffers[0]
+						}
+						return false
+					}
+				})
+			}
+			w.finished(15 * time.Minute)
+			if w.err != nil {
+				t.Fatalf("%v\n%s", w.err, w.logs)
+			}
+			if want := []float32{30, 30, 30}; !slices.Equal(averages, want) {
+				t.Errorf("%s: workers have the averages %v, want %v", mode, averages, want)
+			}
+		})
+	}
+}

@@ -180,8 +180,12 @@ func (c *Coordinator) sendAverage(p *peer, r *round) {
 }
 
 // stalled says whether nobody can send buffers any more before there is an average: who has not sent them waits for an update that the others' gradients
-// are to make, and they wait for the average. It happens where an update takes fewer gradients than there are workers (x=2 of three).
+// are to make, and they wait for the average. It happens where an update takes fewer gradients than there are workers (x=2 of three). At the end everybody is
+// asked, whatever he waits for.
 func (c *Coordinator) stalled() bool {
+	if c.round.final {
+		return false
+	}
 	for _, w := range c.live() {
 		if c.round.buffered[w] {
 			continue
