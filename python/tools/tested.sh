@@ -8,7 +8,7 @@
 # ARGS: more for pytest. Exits with 77 where something is missing, and says what.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-env=$(mktemp -d "${TMPDIR:-/tmp}/star-python-XXXXXX")
+env=$(mktemp -d)
 trap 'rm -rf "$env"' EXIT
 python=${PYTHON:-/usr/bin/python3}
 [ -x "$python" ] || python=$(command -v python3) || { echo "there is no python3"; exit 77; }
