@@ -78,6 +78,7 @@ var rooms = []struct {
 	{"star/trace", "star star/unpack", "net sync", "files of recorded times"},
 	{"star/trace/ops", "star/unpack", "net sync", "files of recorded operations, and what follows from them; only tools read them, not the daemons"},
 	{"star/internal/inject", "star star/trace star/resource/actuate", "", "stragglers on purpose"},
+	{"star/internal/generated", "", "", "parts of pages that tests write; only tests import it"},
 	{"star/internal/inventory", "star/internal/settings star/modes star/placement star/resource", "", "files of hosts and jobs"},
 	{"star/cmd/internal/chaos", "star star/engine star/replica star/runlog", "", "breaks jobs on purpose"},
 	{"star/cmd/internal/doctor", "star star/transport star/internal/settings", "", "looks at hosts"},

@@ -1,34 +1,18 @@
 package exitcode
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"strings"
 	"testing"
-)
 
-var write = flag.Bool("write", false, "write the table of docs/recover.md")
+	"star/internal/generated"
+)
 
 // docs/recover.md has the table, and the table has every code once, in order.
 func TestPage(t *testing.T) {
-	const (
-		page  = "../docs/recover.md"
-		begin = "<!-- exit codes: begin (written by go test ./exitcode -write) -->\n"
-		end   = "<!-- exit codes: end -->\n"
-	)
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no %s", page, begin)
-	}
 	var b strings.Builder
 	b.WriteString("| exit | meaning | for example |\n|---|---|---|\n")
 	for i, c := range Table {
@@ -37,14 +21,7 @@ func TestPage(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %d | %s | %s |\n", c.Number, c.Meaning, c.Examples)
 	}
-	want := before + begin + "\n" + b.String() + "\n" + end + after
-	if *write {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("%s is not what the table says: go test ./exitcode -write", page)
-	}
+	generated.Section(t, "../docs/recover.md", "exit codes", "go test ./exitcode -write", b.String())
 
 	f, err := parser.ParseFile(token.NewFileSet(), "exitcode.go", nil, 0)
 	if err != nil {

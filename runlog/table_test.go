@@ -1,46 +1,22 @@
 package runlog
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
 	"testing"
-)
 
-var write = flag.Bool("write", false, "write the tables of docs/files.md")
-
-const (
-	document = "../docs/files.md"
-	begin    = "<!-- run log: begin (written by go test ./runlog -run TestTable -write) -->\n"
-	end      = "<!-- run log: end -->\n"
+	"star/internal/generated"
 )
 
 // What docs/files.md says of lines and their fields is what the types say.
 func TestTable(t *testing.T) {
-	text, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no %s", document, begin)
-	}
-	want := before + begin + "\n" + table(t) + "\n" + end + after
-	if *write {
-		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("%s is not what the types say: go test ./runlog -run TestTable -write", document)
-	}
+	generated.Section(t, "../docs/files.md", "run log", "go test ./runlog -run TestTable -write", table(t))
 }
 
 // table has a paragraph for each type of line, and a row for each field.

@@ -85,8 +85,13 @@ func serveView(ctx context.Context, l net.Listener, path string, out io.Writer) 
 	} else {
 		go live.Follow(ctx, f, f.Name()) // what is wrong with it is on the page
 	}
-	srv := &http.Server{Handler: live.Handler(daemon.Downloads(f.Name())), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10, IdleTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return ctx }}
 	fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), f.Name())
+	return servePage(ctx, l, live.Handler(daemon.Downloads(f.Name())))
+}
+
+// servePage serves a page at l until ctx is over.
+func servePage(ctx context.Context, l net.Listener, page http.Handler) error {
+	srv := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10, IdleTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	if err := srv.Serve(transport.Limit(l, transport.Portion(16, 64))); !errors.Is(err, http.ErrServerClosed) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	signals "os/signal"
@@ -107,17 +106,10 @@ func (w *watching) check(args []string) error {
 			return w.set.Invalid(name, fmt.Errorf("%w: want host:port", err))
 		}
 	}
-	if w.listen != "" && w.tls == nil && w.token == "" && !w.insecure {
-		if host, _, _ := net.SplitHostPort(w.listen); !loopback(host) {
-			return w.set.Invalid("listen", errors.New("anybody who reaches this address could send rows; give STAR_TOKEN or certificates (--tls-cert …), listen on 127.0.0.1, or allow it with --insecure"))
-		}
+	if w.listen != "" && w.tls == nil && w.token == "" && !w.insecure && !settings.Loopback(w.listen) {
+		return w.set.Invalid("listen", errors.New("anybody who reaches this address could send rows; give STAR_TOKEN or certificates (--tls-cert …), listen on 127.0.0.1, or allow it with --insecure"))
 	}
 	return nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func (w *watching) run(args []string) error {
@@ -318,9 +310,10 @@ func (w *watching) serve(ctx context.Context, log string, take func(watch.Row)) 
 		}
 		live := web.NewLive()
 		go live.Follow(ctx, f, log)
-		srv := &http.Server{Handler: live.Handler(daemon.Downloads(log)), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10, IdleTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return ctx }}
-		context.AfterFunc(ctx, func() { srv.Close(); f.Close() })
-		go srv.Serve(transport.Limit(l, transport.Portion(16, 64)))
+		go func() {
+			defer f.Close()
+			servePage(ctx, l, live.Handler(daemon.Downloads(log)))
+		}()
 		w.say(fmt.Sprintf("http://%s/ shows it", l.Addr()))
 	}
 	if w.listen == "" {

@@ -1,39 +1,16 @@
 package settings
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
-)
 
-var write = flag.Bool("write", false, "write the table of docs/configure.md")
+	"star/internal/generated"
+)
 
 // docs/configure.md has every setting with its default, as it is declared.
 func TestPage(t *testing.T) {
-	const (
-		page  = "../../docs/configure.md"
-		begin = "<!-- settings: begin (written by go test ./internal/settings -run TestPage -write) -->\n"
-		end   = "<!-- settings: end -->\n"
-	)
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no %s", page, begin)
-	}
-	want := before + begin + "\n" + table() + "\n" + end + after
-	if *write {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("%s is not what is declared: go test ./internal/settings -run TestPage -write", page)
-	}
+	generated.Section(t, "../../docs/configure.md", "settings", "go test ./internal/settings -run TestPage -write", table())
 }
 
 // table has a row for each setting.
