@@ -203,30 +203,31 @@ func (p *Profile) profile(jobs []*Job, c Cluster, scales bool) (of map[*Job]prof
 	}
 }
 
-// lenders says how many nodes which virtual clusters give the profiler: those of Lucid's evaluation, or else the largest one two.
-func lenders(clusters map[string]Cluster) map[string]int {
-	lent := map[string]int{}
-	largest := ""
+// lenders says how many nodes which virtual clusters give the profiler, and which one gives another while it is short of them: the largest. Those of
+// Lucid's program have names.
+func lenders(clusters map[string]Cluster, compat Compat) (lent map[string]int, more string) {
+	lent = map[string]int{}
 	for _, vc := range slices.Sorted(maps.Keys(clusters)) {
-		if vc == "vc8Gr" || vc == "vcefl" {
+		if compat&Lucid != 0 && (vc == "vc8Gr" || vc == "vcefl") {
 			lent[vc] = 1
 		}
-		if clusters[vc].Nodes > clusters[largest].Nodes {
-			largest = vc
+		if clusters[vc].Nodes > clusters[more].Nodes {
+			more = vc
 		}
 	}
-	if len(lent) == 0 && clusters[largest].Nodes > 2 {
-		lent[largest] = 2
+	switch {
+	case len(lent) > 0:
+		return lent, "vcYVn"
+	case clusters[more].Nodes > 3:
+		lent[more] = 2
+		return lent, more
 	}
-	return lent
+	return lent, ""
 }
-
-// moreLender gives it another one while it is short of them.
-const moreLender = "vcYVn"
 
 // lucid simulates jobs under Lucid: short ones end in the profiler, the others run in their virtual cluster, where they may share GPUs.
 func (p *Profile) lucid(jobs []*Job, clusters map[string]Cluster, compat Compat) []Outcome {
-	lent := lenders(clusters)
+	lent, moreLender := lenders(clusters, compat)
 	var of map[*Job]profiled
 	var scaled []float64
 	if len(lent) > 0 {

@@ -131,3 +131,30 @@ func TestSummary(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Without a switch no virtual cluster is special by its name.
+func TestLenders(t *testing.T) {
+	of := func(nodes map[string]int) map[string]Cluster {
+		out := map[string]Cluster{}
+		for vc, n := range nodes {
+			out[vc] = Cluster{Nodes: n, GPUs: 8}
+		}
+		return out
+	}
+	named := map[string]int{"vc8Gr": 3, "vcefl": 4, "vcYVn": 6, "vcbig": 9}
+	for _, c := range []struct {
+		nodes  map[string]int
+		compat Compat
+		lent   string
+		more   string
+	}{
+		{named, 0, "map[vcbig:2]", "vcbig"},
+		{named, Lucid, "map[vc8Gr:1 vcefl:1]", "vcYVn"},
+		{map[string]int{"a": 5, "b": 7}, Lucid, "map[b:2]", "b"},
+		{map[string]int{"a": 2, "b": 3}, 0, "map[]", ""},
+	} {
+		if lent, more := lenders(of(c.nodes), c.compat); fmt.Sprint(lent) != c.lent || more != c.more {
+			t.Errorf("%v, compat %d: %v and %q, want %s and %q", c.nodes, c.compat, lent, more, c.lent, c.more)
+		}
+	}
+}
