@@ -89,6 +89,23 @@ func Run(t *testing.T, args ...string) (runlog.Result, string) {
 	return r, dir
 }
 
+// Background starts star run, ended by nothing but star ctl stop (Stopped): what a test waits for comes when it comes, also on a busy machine.
+func Background(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) {
+	t.Helper()
+	addr, dir = FreeAddr(t), t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	t.Cleanup(cancel)
+	cmd = exec.CommandContext(ctx, Star(t), append([]string{"run", "--listen", addr, "--out", dir, "--json", "--progress", "off", "--dataset", "digits:n=400,test=100",
+		"--epochs", "1e6", "--log-format", "text"}, args...)...)
+	out, errs = new(bytes.Buffer), new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd, addr, dir, out, errs
+}
+
 // Writer makes files in a folder, and says where they are.
 func Writer(t *testing.T, dir string) func(name, text string) string {
 	return func(name, text string) string {

@@ -62,7 +62,7 @@ func TestCompressedRingChanges(t *testing.T) {
 	}
 	for _, codec := range []string{"int8", "topk=0.05", "powersgd=2"} {
 		t.Run(codec, func(t *testing.T) {
-			cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "5", "--epochs", "1e6", "--eval-every", "2", "--batch", "8",
+			cmd, addr, dir, out, errs := ringJob(t, "--workers", "5",
 				"--mode", "ring-minus=4", "--slow", "4:2x", "--compress", codec)
 			jobtest.AtVersion(t, addr, 20, errs)
 			jobtest.KillWorker(t, cmd, 2, syscall.SIGKILL)

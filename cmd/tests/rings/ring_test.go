@@ -174,24 +174,13 @@ func asStaleAsSaid(t *testing.T, dir string, riders ...int64) {
 // ringJob starts a job of all-reduce that can be talked to.
 func ringJob(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) {
 	t.Helper()
-	addr, dir = jobtest.FreeAddr(t), t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	cmd = exec.CommandContext(ctx, jobtest.Star(t), append([]string{"run", "--listen", addr, "--out", dir, "--json", "--progress", "off", "--mode", "ssgd",
-		"--dataset", "digits:n=400,test=100", "--arch", "allreduce", "--log-format", "text"}, args...)...)
-	out, errs = new(bytes.Buffer), new(bytes.Buffer)
-	cmd.Stdout, cmd.Stderr = out, errs
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	return cmd, addr, dir, out, errs
+	return jobtest.Background(t, append([]string{"--arch", "allreduce", "--mode", "ssgd", "--model", "mlp", "--eval-every", "2", "--batch", "8"}, args...)...)
 }
 
 // A straggler is taken out of the ring while the job runs, and comes back.
 func TestRingChangesWhileRunning(t *testing.T) {
 	t.Parallel()
-	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "4", "--epochs", "1e6", "--eval-every", "2", "--batch", "8", "--slow", "0:3x")
+	cmd, addr, dir, out, errs := ringJob(t, "--workers", "4", "--slow", "0:3x")
 	jobtest.AtVersion(t, addr, 20, errs)
 	jobtest.Ctl(t, addr, "mode", "ring-minus=0")
 	v := jobtest.AtVersion(t, addr, 40, errs).Version
@@ -218,7 +207,7 @@ func TestRingLosesMembers(t *testing.T) {
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")
 	}
-	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "6", "--epochs", "1e6", "--eval-every", "2", "--batch", "8",
+	cmd, addr, dir, out, errs := ringJob(t, "--workers", "6",
 		"--mode", "ring-minus=4,5", "--slow", "5:2x", "--checkpoint-every", "200ms")
 	jobtest.AtVersion(t, addr, 20, errs)
 	jobtest.KillWorker(t, cmd, 2, syscall.SIGKILL) // a member
@@ -237,7 +226,7 @@ func TestRingLosesASilentMember(t *testing.T) {
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
 		t.Skip("needs /proc")
 	}
-	cmd, addr, dir, out, errs := ringJob(t, "--model", "mlp", "--workers", "3", "--epochs", "1e6", "--eval-every", "2", "--batch", "8", "--slow", "none", "--dead-after", "1s")
+	cmd, addr, dir, out, errs := ringJob(t, "--workers", "3", "--slow", "none", "--dead-after", "1s")
 	jobtest.AtVersion(t, addr, 20, errs)
 	jobtest.KillWorker(t, cmd, 1, syscall.SIGSTOP)
 	v := jobtest.AtVersion(t, addr, 20, errs).Version

@@ -2,7 +2,6 @@ package trees
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -95,18 +94,7 @@ func TestTreeTakesLoadOffTheServers(t *testing.T) {
 // treeJob starts a job that can be talked to.
 func treeJob(t *testing.T, args ...string) (cmd *exec.Cmd, addr, dir string, out, errs *bytes.Buffer) {
 	t.Helper()
-	addr, dir = jobtest.FreeAddr(t), t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	cmd = exec.CommandContext(ctx, jobtest.Star(t), append([]string{"run", "--listen", addr, "--out", dir, "--json", "--progress", "off", "--mode", "ssgd",
-		"--dataset", "digits:n=400,test=100", "--model", "mlp", "--epochs", "1e6", "--eval-every", "2", "--batch", "8", "--log-format", "text"}, args...)...)
-	out, errs = new(bytes.Buffer), new(bytes.Buffer)
-	cmd.Stdout, cmd.Stderr = out, errs
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	return cmd, addr, dir, out, errs
+	return jobtest.Background(t, append([]string{"--mode", "ssgd", "--model", "mlp", "--eval-every", "2", "--batch", "8"}, args...)...)
 }
 
 // The mode changes to and from trees, and from tree to tree, while the job runs.
