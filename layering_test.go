@@ -102,6 +102,7 @@ var rooms = []struct {
 	{"star/cmd/tests/clusters", "", "", "tests of whole jobs, nothing else"},
 	{"star/cmd/tests/network", "", "", "tests of whole jobs, nothing else"},
 	{"star/cmd/tests/chaos", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/slurm", "", "", "tests of whole jobs, nothing else"},
 }
 
 // module is a package as go list shows it.
