@@ -457,10 +457,10 @@ func TestGradientThatNobodyKnowsOf(t *testing.T) {
 		pipe := &transport.Pipe{}
 		j := start(t, jobConfig{net: pipe, addr: "ps", params: n, shards: 2, workers: workers, quorum: workers, noReader: true})
 		ctx := context.Background()
-		grad, params := make([]float32, n), make([]float32, n)
+		grad := make([]float32, n)
 		var links [workers]*Link
 		dial := func(w int) {
-			l, err := j.dial(pipe, w, params)
+			l, err := j.dial(pipe, w, make([]float32, n))
 			if err != nil {
 				t.Fatal(err)
 			}
