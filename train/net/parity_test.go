@@ -100,6 +100,9 @@ func (c curve) batch(step int) train.Batch {
 // afterwards, which stands on the running statistics; the norm of the first
 // gradient of every tensor is the same within 1e-4.
 func TestParity(t *testing.T) {
+	if testing.Short() {
+		t.Skip("about numbers, not about races")
+	}
 	files, err := filepath.Glob("testdata/torch/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recorded curves in testdata/torch: %v", err)

@@ -13,6 +13,7 @@ import (
 
 // A small file that unpacks to a large one is refused by everything that reads packed files, and named.
 func TestFilesThatUnpackToMuch(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, first, again string) string {
