@@ -66,7 +66,7 @@ func (j *job) is(t *testing.T, want string) {
 			_, rest, _ := strings.Cut(line, "JobState=")
 			state, _, _ = strings.Cut(rest, " ")
 			if state != want && slices.Contains([]string{"FAILED", "COMPLETED", "TIMEOUT", "CANCELLED"}, state) {
-				b, _ := exec.Command("sh", "-c", "tail -n 40 "+j.dir+"/slurm-*").Output()
+				b, _ := exec.Command("sh", "-c", "tail -n 40 "+j.dir+"/slurm-* "+j.cluster.dir+"/slurmctld.out").Output()
 				t.Fatalf("the job is %s\n%s", line, b)
 			}
 			if state != want {
@@ -164,7 +164,6 @@ func TestSlurm(t *testing.T) {
 		}
 		end := saved[0].Samples + 3000
 		j.settings(t, fmt.Sprintf("%sepochs: 0\nsamples: %d\n", small, end))
-		c.run(t, "scontrol", "update", "JobId="+j.id, "StartTime=now")
 		c.run(t, "scontrol", "update", "PartitionName=all", "State=UP")
 		j.is(t, "COMPLETED")
 		trained(t, filepath.Join(j.dir, "out"), end, 1)
