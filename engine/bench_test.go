@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"testing"
 
 	"star"
@@ -25,5 +26,25 @@ func BenchmarkUpdate(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkScale is what a gradient costs as the cluster grows, in updates of half the workers and of one.
+func BenchmarkScale(b *testing.B) {
+	for _, n := range []int{100, 1000, 10_000} {
+		for name, plan := range map[string]modes.Plan{"half": modes.XOrder(n, n/2), "asgd": modes.ASGD(n)} {
+			b.Run(fmt.Sprint(name, "/", n), func(b *testing.B) {
+				e := NewShards(Config{Plan: plan, Workers: n, Batch: 4, Limit: 1 << 60})
+				e.Begin()
+				b.ReportAllocs()
+				w := 0
+				for b.Loop() {
+					if _, _, err := e.Arrive(star.Record{Worker: star.Worker(w), Step: e.states[w].step, Samples: 4}, false); err != nil {
+						b.Fatal(err)
+					}
+					w = (w + 1) % n
+				}
+			})
+		}
 	}
 }

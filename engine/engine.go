@@ -338,7 +338,7 @@ func (l *scheduler) Saved() (Progress, bool) {
 	return *l.kept, true
 }
 
-// ledgerOf makes what both engines keep.
+// schedulerOf makes what both engines keep.
 func schedulerOf(c Config) scheduler {
 	l := scheduler{
 		plan: c.Plan, batch: c.Batch, limit: c.Limit, halts: c.Cancel, states: make([]workerState, c.Workers), staleness: map[int64]int64{},

@@ -29,7 +29,7 @@ func TestEverySampleOnceWhoeverComes(t *testing.T) {
 			}
 			return p
 		}
-		r := &rig{t: t, l: newLedger(plan("plan"), n, shards, batch, limit), shards: shards,
+		r := &rig{t: t, l: newShards(plan("plan"), n, shards, batch, limit), shards: shards,
 			out: map[star.Worker]wire.Release{}, used: map[int64]int{}, lost: map[int64]int{}, threw: map[star.Worker]bool{},
 			given: map[[2]int64]Span{}, steps: map[star.Worker]int64{}}
 		there := map[star.Worker]bool{}

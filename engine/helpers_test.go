@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// newLedger is an engine of parameter servers, and newRing one of all-reduce, of a job with no more to it.
-func newLedger(plan modes.Plan, workers, shards, batch int, limit int64) *Shards {
+// newShards is an engine of parameter servers, and newRing one of all-reduce, of a job with no more to it.
+func newShards(plan modes.Plan, workers, shards, batch int, limit int64) *Shards {
 	return NewShards(Config{Plan: plan, Workers: workers, Shards: shards, Batch: batch, Limit: limit})
 }
 
@@ -86,3 +86,15 @@ func exactly(t *testing.T, limit int64, lists ...[]Span) {
 
 // absent takes a worker out that is not there when the job begins. Before Begin.
 func (r *Ring) absent(w star.Worker) { r.states[w].live, r.states[w].step = false, -1 }
+
+// counted fails unless what the engine has counted is what it would count anew.
+func counted(t interface{ Fatalf(string, ...any) }, l *Shards) {
+	if have, want := l.round(), l.scheduler.round(); have != want {
+		t.Fatalf("a round has %d samples, the engine says %d", want, have)
+	}
+	for w := range l.states {
+		if a := &l.states[w]; a.parked && a.counted && !a.stopped {
+			t.Fatalf("everybody waits for worker %d, which has nothing to do", w)
+		}
+	}
+}

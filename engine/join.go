@@ -25,6 +25,7 @@ func (l *Shards) Join(w star.Worker, reachable bool) []Ready {
 	clear(stored)
 	// What shards say of the earlier life may still be on the way: a new step tells it apart.
 	*a = workerState{live: true, parked: true, step: a.step + 1, stored: stored, reporting: reporting{up: modes.Direct}}
+	l.samples = -1
 	for pair := range l.cut {
 		if pair[0] == w || pair[1] == w {
 			delete(l.cut, pair) // what could not be reached was the one before

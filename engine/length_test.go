@@ -15,7 +15,7 @@ import (
 
 // scale is a scheduler that holds workers to their word.
 func scale(workers, shards int) *Shards {
-	l := newLedger(modes.SSGD(workers), workers, shards, 4, 1<<20)
+	l := newShards(modes.SSGD(workers), workers, shards, 4, 1<<20)
 	l.guard, l.weighs = new(poison.Norms), true
 	l.Begin()
 	return l
@@ -160,7 +160,7 @@ func TestMoreBelowThanCanBeNamed(t *testing.T) {
 		plan.Parents[w] = star.Worker((w+1)/2 - 1) // two children each
 	}
 	plan.Parents[0] = modes.Direct
-	l := newLedger(plan, n, 1, 4, 1<<30)
+	l := newShards(plan, n, 1, 4, 1<<30)
 	l.reachable = make([]bool, n)
 	for w := range l.reachable {
 		l.reachable[w] = true

@@ -20,7 +20,7 @@ type Snapshot struct {
 	RiderBatches []SnapshotRiderBatch `json:"batches of riders,omitempty"`
 }
 
-// Metadata is what goes with a Fire for who takes the job over: the Snapshot after it, without Seq, which the Fire has.
+// CommitMetadata is what goes with a Fire for who takes the job over: the Snapshot after it, without Seq, which the Fire has.
 type CommitMetadata struct {
 	Snapshot
 
@@ -70,14 +70,14 @@ func (m *CommitMetadata) appendTo(b []byte) []byte {
 	return b
 }
 
-var errMemo = errors.New("engine: what goes with a fire cannot be read")
+var errMetadata = errors.New("engine: what goes with a fire cannot be read")
 
-// ParseMemo reads what appendTo has written.
+// ParseCommitMetadata reads what appendTo has written.
 func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 	get := func() int64 {
 		v, n := binary.Varint(b)
 		if n <= 0 || v < -1 {
-			err = errMemo
+			err = errMetadata
 			return 0
 		}
 		b = b[n:]
@@ -86,19 +86,19 @@ func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 	list := func() int { // each element has a byte at least
 		n := get()
 		if n < 0 || n > int64(len(b)) {
-			err, n = errMemo, 0
+			err, n = errMetadata, 0
 		}
 		return int(n)
 	}
 	version := get()
 	if version != metadataVersion && version != treeVersion {
-		return m, errMemo
+		return m, errMetadata
 	}
 	m.Version, m.Samples, m.Cursor, m.Waste = get(), get(), get(), get()
 	for range list() {
 		s := Span{Start: get(), Count: int(get())}
 		if s.Start < 0 || s.Count < 1 || s.Start > m.Cursor-int64(s.Count) {
-			err = errMemo
+			err = errMetadata
 		}
 		if err != nil {
 			return m, err
@@ -111,7 +111,7 @@ func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 	worker := func() star.Worker {
 		w := get()
 		if w < 0 || w >= wire.MaxWorkers {
-			err = errMemo
+			err = errMetadata
 		}
 		return star.Worker(w)
 	}
@@ -120,7 +120,7 @@ func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 		for range list() {
 			s := Share{worker(), Span{Start: get(), Count: int(get())}}
 			if s.Start < 0 || s.Count < 0 || s.Start > m.Cursor-int64(s.Count) {
-				err = errMemo
+				err = errMetadata
 			}
 			m.Summed = append(m.Summed, s)
 		}
@@ -129,7 +129,7 @@ func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 		}
 	}
 	if err != nil || len(b) > 0 || m.Version < 0 || m.Samples < 0 || m.Cursor < 0 || m.Waste < 0 {
-		return m, errMemo
+		return m, errMetadata
 	}
 	return m, nil
 }

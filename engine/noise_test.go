@@ -18,7 +18,7 @@ func TestNoiseOfARing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLedger(plan, 3, 0, 4, 1000)
+	l := newShards(plan, 3, 0, 4, 1000)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	record := func(w int, version int64, norm2 float64) {
@@ -63,7 +63,7 @@ func TestNoiseOfARing(t *testing.T) {
 
 // A ring of one member compares its gradients with each other.
 func TestNoiseOfALoneMember(t *testing.T) {
-	l := newLedger(modes.SSGD(1), 1, 0, 4, 1000)
+	l := newShards(modes.SSGD(1), 1, 0, 4, 1000)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	for version := int64(1); version < 4; version++ {
@@ -127,7 +127,7 @@ func TestPairOfAnAccount(t *testing.T) {
 
 // How far a gradient is behind counts the samples that were applied since its release.
 func TestBehind(t *testing.T) {
-	l := newLedger(modes.ASGD(2), 2, 0, 4, 1000)
+	l := newShards(modes.ASGD(2), 2, 0, 4, 1000)
 	l.Begin()
 	arrive := func(w star.Worker) float64 {
 		orders, err := l.arrive(w, l.states[w].step, 4)

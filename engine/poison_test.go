@@ -19,7 +19,7 @@ type lengths struct {
 }
 
 func newLengths(t *testing.T, n int) *lengths {
-	r := &lengths{t: t, l: newLedger(modes.SSGD(n), n, 2, 4, 1<<20)}
+	r := &lengths{t: t, l: newShards(modes.SSGD(n), n, 2, 4, 1<<20)}
 	r.l.guard, r.l.report = new(poison.Norms), true
 	r.l.Begin()
 	return r
@@ -141,7 +141,7 @@ func TestPoisonOfKeptGradients(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l := newLedger(plan, 2, 1, 4, 1<<20)
+				l := newShards(plan, 2, 1, 4, 1<<20)
 				l.guard, l.report = new(poison.Norms), true
 				l.Begin()
 				steps := map[star.Worker]int64{}
@@ -228,7 +228,7 @@ func TestPoisonOff(t *testing.T) {
 
 // The next gradient of a worker is not compared with one that was poison.
 func TestPairAfterPoison(t *testing.T) {
-	l := newLedger(modes.ASGD(1), 1, 1, 4, 1<<20)
+	l := newShards(modes.ASGD(1), 1, 1, 4, 1<<20)
 	l.guard = new(poison.Norms)
 	l.Begin()
 	pairs := 0

@@ -53,7 +53,7 @@ func TestQueueOnce(t *testing.T) {
 			plans = append(plans, p)
 		}
 		limit := int64(rapid.IntRange(1, 400).Draw(t, "limit"))
-		l := newLedger(rapid.SampledFrom(plans[:3]).Draw(t, "plan"), n, 0, batch, limit)
+		l := newShards(rapid.SampledFrom(plans[:3]).Draw(t, "plan"), n, 0, batch, limit)
 		l.metadata = true
 		var note CommitMetadata // of the last update
 		out := map[star.Worker]*queuer{}
@@ -128,7 +128,7 @@ func TestQueueOnce(t *testing.T) {
 					}
 				}
 			case 3: // another process coordinates: it knows what went with the last update
-				next := newLedger(l.plan, n, 0, batch, limit)
+				next := newShards(l.plan, n, 0, batch, limit)
 				next.metadata = true
 				next.resume(note.Progress)
 				next.seq, next.waste = l.seq, note.Waste
@@ -191,7 +191,7 @@ func TestQueueStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLedger(plan, 3, 0, 8, 1000)
+	l := newShards(plan, 3, 0, 8, 1000)
 	l.Begin()
 	told := 0
 	for k := 1; k <= 10; k++ { // 6 samples are begun, and each part of worker 0 begins 2 more
@@ -265,7 +265,7 @@ func TestQueueAllowsForWords(t *testing.T) {
 		}
 	}
 	for _, arch := range []string{"ps", "allreduce"} {
-		l := newLedger(plan, n, 0, batch, 1<<40)
+		l := newShards(plan, n, 0, batch, 1<<40)
 		var r *Ring
 		if arch == "allreduce" {
 			r = newRing(l, wire.Ring{})

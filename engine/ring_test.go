@@ -647,7 +647,7 @@ func (s *sea) check(limit int64) {
 // With one round ahead nobody waits: members are released for round r+1 before round r
 // is complete, in order of rank, with the samples of a full ring's rounds.
 func TestRingGrants(t *testing.T) {
-	l := newLedger(modes.Ring(4, 3), 4, 0, 10, 100)
+	l := newShards(modes.Ring(4, 3), 4, 0, 10, 100)
 	r := newRing(l, wire.Ring{Wait: 5, MaxStale: 7})
 	var got []string
 	show := func(orders []Ready) string {
@@ -712,7 +712,7 @@ func TestHowStaleRidersAre(t *testing.T) {
 		"as old as the round":             {3, -1, []int{1}, 0},
 		"the record of the next gradient": {-1, 3, []int{4}, 3},
 	} {
-		l := newLedger(modes.Ring(3, 2), 3, 0, 10, 1000)
+		l := newShards(modes.Ring(3, 2), 3, 0, 10, 1000)
 		r := newRing(l, wire.Ring{})
 		r.Begin()
 		rides := func(basis int64) {
@@ -747,7 +747,7 @@ func TestHowStaleRidersAre(t *testing.T) {
 // A rider whose parent changes is told to send its gradient again, unless it was carried; one
 // that becomes a member, and one that is gone, have their batches handed out again.
 func TestRidersKeepTheirBatches(t *testing.T) {
-	l := newLedger(modes.Ring(5, 2, 3, 4), 5, 0, 10, 1000)
+	l := newShards(modes.Ring(5, 2, 3, 4), 5, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	batch := func(w star.Worker) int64 { return r.riderBatches[w].Start }
@@ -789,7 +789,7 @@ func TestRingQueueEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLedger(plan, n, 0, batch, limit)
+	l := newShards(plan, n, 0, batch, limit)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	var sizes []int
@@ -856,7 +856,7 @@ func TestRingPlan(t *testing.T) {
 // Rings that fail without a round between end the job; a worker that two of them in a
 // row have suspected is taken leave of.
 func TestRingFaults(t *testing.T) {
-	l := newLedger(modes.SSGD(3), 3, 0, 10, 1000)
+	l := newShards(modes.SSGD(3), 3, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	for try := 1; ; try++ {
@@ -883,7 +883,7 @@ func TestRingFaults(t *testing.T) {
 			t.Errorf("a tally of ring 1 makes version %d in ring %d, %v", r.version, r.now.generation, err)
 		}
 	}
-	l = newLedger(modes.SSGD(3), 3, 0, 10, 1000)
+	l = newShards(modes.SSGD(3), 3, 0, 10, 1000)
 	r = newRing(l, wire.Ring{})
 	r.Begin()
 	r.failed(0, 1, 2, "no link to 2")
@@ -906,7 +906,7 @@ func TestRingOutcast(t *testing.T) {
 		"one is cut off from all others": {[][][2]int{{{1, 3}, {3, 0}}, {{3, 0}}}, 3},
 		"damage here and there":          {[][][2]int{{{0, 1}}, {{1, 2}}, {{2, 3}}}, -1},
 	} {
-		l := newLedger(modes.SSGD(4), 4, 0, 10, 1000)
+		l := newShards(modes.SSGD(4), 4, 0, 10, 1000)
 		r := newRing(l, wire.Ring{})
 		r.Begin()
 		out := star.Worker(-1)
@@ -942,7 +942,7 @@ func TestClosedRounds(t *testing.T) {
 	} {
 		p := modes.XOrder(3, 2)
 		p.Groups[0].DropLate, p.Micro, p.ComputeDeadline = c.drop, 5, time.Hour
-		l := newLedger(p, 3, 0, 10, 60)
+		l := newShards(p, 3, 0, 10, 60)
 		l.halts = c.corrects
 		r := newRing(l, wire.Ring{})
 		r.Begin()
@@ -986,7 +986,7 @@ func TestClosedRounds(t *testing.T) {
 	// What nobody can have computed.
 	p := modes.XOrder(2, 1)
 	p.Micro, p.ComputeDeadline = 5, time.Hour
-	l := newLedger(p, 2, 0, 10, 60)
+	l := newShards(p, 2, 0, 10, 60)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	for _, m := range []wire.Computed{{Worker: 0, Samples: 11}, {Worker: 0, Samples: 0}, {Worker: 5, Samples: 10}} {
@@ -1011,7 +1011,7 @@ func TestClosedRounds(t *testing.T) {
 func TestLateOfAnotherRing(t *testing.T) {
 	p := modes.XOrder(3, 2)
 	p.Micro, p.ComputeDeadline = 5, time.Hour
-	l := newLedger(p, 3, 0, 10, 1000)
+	l := newShards(p, 3, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	old := r.generation
@@ -1049,7 +1049,7 @@ func TestLateOfAnotherRing(t *testing.T) {
 func TestRoundsOfParts(t *testing.T) {
 	p := modes.SSGD(2)
 	p.Micro, p.ComputeDeadline = 5, time.Hour
-	l := newLedger(p, 2, 0, 10, 20)
+	l := newShards(p, 2, 0, 10, 20)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	for w, have := range []int{10, 4} {

@@ -11,7 +11,7 @@ import (
 
 // While a ring is formed nobody knows which version it will have, so none is saved or evaluated.
 func TestNothingBeginsWhileARingForms(t *testing.T) {
-	l := newLedger(modes.SSGD(3), 3, 0, 4, 100)
+	l := newShards(modes.SSGD(3), 3, 0, 4, 100)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	if !r.Settled() {
@@ -47,7 +47,7 @@ func made(t *testing.T, r *Ring, version int64, ws ...star.Worker) (last []Ready
 // A worker that comes is in the ring from the first round on that is not granted yet: the old members and it are told of that ring at
 // once, and it has a batch there.
 func TestRingTakesWhoComes(t *testing.T) {
-	l := newLedger(modes.SSGD(3), 3, 0, 10, 1000)
+	l := newShards(modes.SSGD(3), 3, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
 	r.absent(2)
 	r.Begin()
@@ -75,7 +75,7 @@ func TestRingTakesWhoComes(t *testing.T) {
 
 // Where the stream is used up, nobody forms a ring for who comes: it waits for the end.
 func TestRingIsDoneWhenSomebodyComes(t *testing.T) {
-	l := newLedger(modes.SSGD(3), 3, 0, 10, 40)
+	l := newShards(modes.SSGD(3), 3, 0, 10, 40)
 	r := newRing(l, wire.Ring{})
 	r.absent(2)
 	r.Begin() // two rounds of two
@@ -92,7 +92,7 @@ func TestRingIsDoneWhenSomebodyComes(t *testing.T) {
 // Nobody takes a rank while the others still settle what its last owner has left: a ring that is to be formed without it, or the batch of
 // a rider.
 func TestRankOfTheGoneIsFreeLater(t *testing.T) {
-	l := newLedger(modes.Ring(4, 3), 4, 0, 10, 1000)
+	l := newShards(modes.Ring(4, 3), 4, 0, 10, 1000)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	r.Leave(1)

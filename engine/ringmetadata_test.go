@@ -14,7 +14,7 @@ import (
 
 // ridden is a ring of members 0 and 1 and rider 2 that has made a round, by its scheduler, and the metadata of then. Two rounds and the rider's batch are under way.
 func ridden(t *testing.T) (*Ring, []byte) {
-	l := newLedger(modes.Ring(3, 2), 3, 0, 4, 100)
+	l := newShards(modes.Ring(3, 2), 3, 0, 4, 100)
 	r := newRing(l, wire.Ring{})
 	r.Begin()
 	made(t, r, 1, 0, 1)
@@ -76,7 +76,7 @@ func FuzzRingMetadata(f *testing.F) {
 		if err != nil || m.Version > 1<<40 || m.Seq > 1<<40 || m.Cursor > 1<<40 || m.Samples > 1<<40 {
 			return
 		}
-		l := newLedger(modes.Ring(3, 2), 3, 0, 4, m.Cursor+100)
+		l := newShards(modes.Ring(3, 2), 3, 0, 4, m.Cursor+100)
 		l.resume(m.Progress)
 		r := newRing(l, wire.Ring{})
 		r.takeUp(&m.Snapshot)
@@ -97,7 +97,7 @@ func FuzzRingMetadata(f *testing.F) {
 func TestClaim(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const limit = 40
-		l := newLedger(modes.SSGD(1), 1, 0, 3, limit)
+		l := newShards(modes.SSGD(1), 1, 0, 3, limit)
 		free := make([]bool, limit) // to be handed out
 		for i := range free {
 			free[i] = true
@@ -155,7 +155,7 @@ func TestForgottenErrand(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l := newLedger(modes.Ring(3, 2), 3, 0, 4, 100)
+			l := newShards(modes.Ring(3, 2), 3, 0, 4, 100)
 			l.resume(m.Progress)
 			r := newRing(l, wire.Ring{})
 			r.takeUp(&m.Snapshot)
@@ -203,7 +203,7 @@ func TestErrandOfAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plan := modes.Ring(4, 2, 3)
 			plan.Shares = []int{4, 4, c.share, 4}
-			l := newLedger(plan, 4, 0, 4, 100)
+			l := newShards(plan, 4, 0, 4, 100)
 			r := newRing(l, wire.Ring{})
 			r.Begin()
 			left, brought := r.riderBatches[3].Span, []wire.Gradient{{Worker: 2, Step: r.riderBatches[2].Start, Weight: float32(c.share) / float32(r.now.of)}}

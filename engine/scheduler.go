@@ -52,7 +52,7 @@ type scheduler struct {
 	kept *Progress // what the checkpoint that was begun last must remember; nil: it is not known yet
 }
 
-// account is what the scheduler knows of one worker.
+// workerState is what the scheduler knows of one worker.
 type workerState struct {
 	live    bool // a member of the job
 	counted bool // the barrier counts on it

@@ -88,7 +88,7 @@ func TestCancels(t *testing.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "n")
 		text, m := schemeOf(t, texts, n, batch, false)
 		limit := int64(rapid.IntRange(1, 12).Draw(t, "rounds") * n * batch)
-		l := newLedger(m.Plan, n, 0, batch, limit)
+		l := newShards(m.Plan, n, 0, batch, limit)
 		l.halts = m.Cancel
 		out, stopped := map[star.Worker]wire.Release{}, map[star.Worker]bool{}
 		step := make([]int64, n)

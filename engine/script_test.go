@@ -68,7 +68,7 @@ func TestSchedulerScripts(t *testing.T) {
 				if err != nil {
 					d.Fatalf(t, "%v", err)
 				}
-				l = newLedger(p, n, int(number("shards", 1)), int(number("batch", 8)), number("limit", 1000))
+				l = newShards(p, n, int(number("shards", 1)), int(number("batch", 8)), number("limit", 1000))
 				l.reachable = make([]bool, n)
 				for w := range l.reachable {
 					l.reachable[w] = !slices.Contains(workers("closed"), star.Worker(w))

@@ -28,6 +28,10 @@ type Shards struct {
 	metadata bool // Fires go with what a successor must know
 	first    int  // workers in the last update
 
+	// What else every gradient would look through all workers for.
+	parking bool  // somebody has been parked since idle looked
+	samples int64 // of a round; -1: it is not known, because somebody has come or gone
+
 	queues  bool          // there are, or were, workers with a part of a queue
 	strides bool          // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
 	guard   *poison.Norms // nil: gradients are not looked at
@@ -45,7 +49,7 @@ var _ Engine = (*Shards)(nil)
 // NewShards is an engine of parameter servers.
 func NewShards(c Config) *Shards {
 	l := &Shards{scheduler: schedulerOf(c), shards: c.Shards, scale: c.Scale, norm: c.Norm, report: c.Report, metadata: c.WithMetadata,
-		strides: c.Strides, reachable: c.Reachable, after: c.After}
+		strides: c.Strides, reachable: c.Reachable, after: c.After, samples: -1}
 	if c.Guard {
 		l.guard, l.weighs = new(poison.Norms), true
 	}
@@ -130,7 +134,7 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 		l.queues = true
 	}
 	if !ok {
-		a.parked = true
+		a.parked, l.parking = true, true
 		return wire.Release{}, false
 	}
 	a.parked = false
@@ -140,6 +144,14 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 		Local: a.local, Micro: l.plan.Micro, Cap: l.plan.ComputeDeadline, Part: a.part, More: a.more}
 	a.dropped = false
 	return r, true
+}
+
+// round is what scheduler.round counts.
+func (l *Shards) round() int64 {
+	if l.samples < 0 {
+		l.samples = l.scheduler.round()
+	}
+	return l.samples
 }
 
 // wake gives parked workers what is to be done again.
@@ -166,8 +178,8 @@ func (l *Shards) wake() {
 
 // idle takes parked workers out of the barrier, so that nobody waits for them.
 func (l *Shards) idle() {
-	for again := true; again; {
-		again = false
+	for l.parking {
+		l.parking = false
 		for w := range l.states {
 			if a := &l.states[w]; a.parked && a.counted && !a.stopped {
 				a.counted = false
@@ -176,7 +188,6 @@ func (l *Shards) idle() {
 				} else {
 					l.fire(l.barrier.Leave(star.Worker(w)))
 				}
-				again = true
 			}
 		}
 	}
@@ -271,7 +282,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 	if !a.live {
 		return nil
 	}
-	a.live = false
+	a.live, l.samples = false, -1
 	for _, d := range a.bank { // every shard holds them
 		l.redo = append(l.redo, d.spans...)
 		l.throwAwayStep(w, d.step)
@@ -291,6 +302,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 		}
 	}
 	a.parked, a.stopped, a.arrived, a.waiting = true, false, false, false
+	l.parking = true
 	l.idle()
 	if group != nil && !waiting && group.in != nil {
 		l.complete(group.top) // it may have lacked only the word of w
@@ -303,7 +315,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 // Install changes the plan. Nobody who waits is stranded.
 func (l *Shards) Install(p modes.Plan) []Ready {
 	l.out = l.out[:0]
-	l.plan, l.cut = p, nil
+	l.plan, l.cut, l.samples = p, nil, -1
 	l.fire(l.barrier.Install(p))
 	l.idle()
 	l.emptied()
@@ -439,7 +451,9 @@ func (l *Shards) next(o *Ready, f modes.Firing) {
 			a.step++
 			r, ok = l.release(w, f.Version)
 		}
-		a.group, a.ghost = nil, false
+		if a.group = nil; a.ghost {
+			a.ghost, l.samples = false, -1
+		}
 		switch {
 		case ok:
 			o.Releases = append(o.Releases, r)
@@ -493,9 +507,12 @@ func (l *Shards) rest() float32 {
 
 // cancel lists those who still compute for the update that a firing makes without them.
 func (l *Shards) cancel(f modes.Firing) (cs []wire.Cancel) {
+	if !l.halts {
+		return nil
+	}
 	for w := range l.states {
 		a := &l.states[w]
-		if l.halts && a.live && !a.parked && !a.arrived && a.basis == f.Version-1 && a.micro > 1 && (f.Banked || !slices.Contains(f.Workers, star.Worker(w))) {
+		if a.live && !a.parked && !a.arrived && a.basis == f.Version-1 && a.micro > 1 && (f.Banked || !slices.Contains(f.Workers, star.Worker(w))) {
 			cs = append(cs, wire.Cancel{Worker: star.Worker(w), Step: a.step})
 		}
 	}

@@ -37,7 +37,7 @@ type failer interface {
 }
 
 func newRig(t failer, plan modes.Plan, n, shards, batch int, limit int64) *rig {
-	r := &rig{t: t, l: newLedger(plan, n, shards, batch, limit), shards: shards,
+	r := &rig{t: t, l: newShards(plan, n, shards, batch, limit), shards: shards,
 		out: map[star.Worker]wire.Release{}, used: map[int64]int{}, lost: map[int64]int{}, threw: map[star.Worker]bool{},
 		given: map[[2]int64]Span{}, steps: map[star.Worker]int64{}}
 	r.carry(r.l.Begin())
@@ -45,6 +45,7 @@ func newRig(t failer, plan modes.Plan, n, shards, batch int, limit int64) *rig {
 }
 
 func (r *rig) carry(os []Ready) {
+	counted(r.t, r.l)
 	for _, o := range os {
 		r.check(&o)
 		for _, g := range o.Fire.Gradients {
@@ -255,7 +256,7 @@ func TestEverySampleOnce(t *testing.T) {
 			}
 		}
 		if !r.l.Drained() {
-			t.Fatal("nobody computes, but the ledger is not drained")
+			t.Fatal("nobody computes, but the engine is not drained")
 		}
 		for q := range limit {
 			if got := r.used[q] + r.lost[q]; got != 1 {
@@ -263,7 +264,7 @@ func TestEverySampleOnce(t *testing.T) {
 			}
 		}
 		if int64(len(r.used)) != r.l.used || int64(len(r.lost)) != r.l.waste {
-			t.Fatalf("the ledger counts %d used and %d dropped, there were %d and %d", r.l.used, r.l.waste, len(r.used), len(r.lost))
+			t.Fatalf("the engine counts %d used and %d dropped, there were %d and %d", r.l.used, r.l.waste, len(r.used), len(r.lost))
 		}
 	})
 }
@@ -278,7 +279,7 @@ func ranks(n int) []int {
 
 // A firing waits for the last shard, not for the worker's word.
 func TestArrivedMeansStored(t *testing.T) {
-	l := newLedger(modes.ASGD(2), 2, 2, 4, 100)
+	l := newShards(modes.ASGD(2), 2, 2, 4, 100)
 	l.Begin()
 	for _, step := range []struct {
 		do   func() ([]Ready, error)
@@ -311,7 +312,7 @@ func TestRefusedArrivals(t *testing.T) {
 		"shard":   func(l *Shards) error { _, err := l.Stored(9, 0, 0, one); return err },
 		"of whom": func(l *Shards) error { _, err := l.Stored(0, 9, 0, one); return err },
 	} {
-		l := newLedger(modes.SSGD(2), 2, 1, 4, 100)
+		l := newShards(modes.SSGD(2), 2, 1, 4, 100)
 		l.Begin()
 		if do(l) == nil {
 			t.Errorf("%s: accepted", name)
@@ -326,7 +327,7 @@ func TestWeights(t *testing.T) {
 		scale Scale
 		want  float32
 	}{{ScaleRound, 3. / 8}, {ScaleFiring, 1}, {ScaleDamped, 3. / 8 / 2}} {
-		l := newLedger(plan, 4, 0, 9, 100)
+		l := newShards(plan, 4, 0, 9, 100)
 		l.scale = c.scale
 		l.Begin()
 		l.arrive(0, 0, 1) // version 1
@@ -342,7 +343,7 @@ func TestWeights(t *testing.T) {
 
 // A checkpoint remembers the batches that are out.
 func TestProgressRemembersWhatIsOut(t *testing.T) {
-	l := newLedger(modes.ASGD(2), 2, 0, 4, 100)
+	l := newShards(modes.ASGD(2), 2, 0, 4, 100)
 	l.Begin()
 	l.arrive(1, 0, 4)
 	p := l.progress()
@@ -350,14 +351,14 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 	if p.Version != 1 || p.Samples != 4 || p.Cursor != 12 || !slices.Equal(p.Redo, want) {
 		t.Errorf("progress %+v, want version 1, 4 samples, cursor 12, redo %v", p, want)
 	}
-	waits := newLedger(modes.SSGD(3), 3, 0, 4, 100)
+	waits := newShards(modes.SSGD(3), 3, 0, 4, 100)
 	waits.Begin()
 	waits.arrive(0, 0, 4) // waits for the others
 	waits.Leave(2)
 	if p, want := waits.progress(), []Span{{0, 4}, {4, 4}, {8, 4}}; !slices.Equal(p.Redo, want) {
 		t.Errorf("redo %v, want %v: of one that waits, one that computes and one that left", p.Redo, want)
 	}
-	m := newLedger(modes.ASGD(2), 2, 0, 4, 100)
+	m := newShards(modes.ASGD(2), 2, 0, 4, 100)
 	m.resume(p)
 	var got []int64
 	for _, r := range m.Begin()[0].Releases {
@@ -370,7 +371,7 @@ func TestProgressRemembersWhatIsOut(t *testing.T) {
 
 // Batches go by rank, whoever came first.
 func TestBatchesByRank(t *testing.T) {
-	l := newLedger(modes.SSGD(3), 3, 0, 4, 100)
+	l := newShards(modes.SSGD(3), 3, 0, 4, 100)
 	l.Begin()
 	l.arrive(2, 0, 4)
 	l.arrive(0, 0, 4)
@@ -382,5 +383,18 @@ func TestBatchesByRank(t *testing.T) {
 		if int(r.Worker) != i || r.Start != int64(12+4*i) {
 			t.Errorf("release %d is worker %d at %d", i, r.Worker, r.Start)
 		}
+	}
+}
+
+// A plan with other shares is another round.
+func TestRoundOfShares(t *testing.T) {
+	l := newShards(modes.SSGD(2), 2, 1, 4, 100)
+	l.Begin()
+	counted(t, l)
+	p := modes.SSGD(2)
+	p.Shares = []int{3, 6}
+	l.Install(p)
+	if counted(t, l); l.round() != 9 {
+		t.Errorf("a round of %d samples", l.round())
 	}
 }

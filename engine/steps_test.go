@@ -33,7 +33,7 @@ func TestStepsComeToTheEnd(t *testing.T) {
 			plans = append(plans, p)
 		}
 		limit := int64(rapid.IntRange(1, 300).Draw(t, "limit"))
-		l := newLedger(rapid.SampledFrom(plans).Draw(t, "plan"), n, 0, batch, limit)
+		l := newShards(rapid.SampledFrom(plans).Draw(t, "plan"), n, 0, batch, limit)
 		out := map[star.Worker]int{} // samples of what each computes
 		steps := map[star.Worker]int64{}
 		sent := map[star.Worker]int{}
@@ -88,7 +88,7 @@ func TestStepsComeToTheEnd(t *testing.T) {
 			carry(os)
 		}
 		if applied != l.used || applied+dropped != limit || dropped != l.waste {
-			t.Fatalf("%v: %d samples applied and %d dropped of %d; the ledger says %d and %d", l.plan, applied, dropped, limit, l.used, l.waste)
+			t.Fatalf("%v: %d samples applied and %d dropped of %d; the engine says %d and %d", l.plan, applied, dropped, limit, l.used, l.waste)
 		}
 	})
 }
@@ -103,7 +103,7 @@ func TestWeightsOfSteps(t *testing.T) {
 		}
 		return p
 	}
-	l := newLedger(plan("ssgd local=4"), 2, 0, 10, 1000)
+	l := newShards(plan("ssgd local=4"), 2, 0, 10, 1000)
 	var got []float32
 	step := func(w star.Worker, step int64, samples int) {
 		t.Helper()
@@ -128,7 +128,7 @@ func TestWeightsOfSteps(t *testing.T) {
 			t.Errorf("weight %d is %v, want 0.5", i, w)
 		}
 	}
-	l = newLedger(plan("ssgd micro=5 cap=1s"), 2, 0, 10, 1000)
+	l = newShards(plan("ssgd micro=5 cap=1s"), 2, 0, 10, 1000)
 	l.Begin()
 	got = nil
 	step(0, 0, 10)

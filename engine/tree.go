@@ -174,7 +174,7 @@ func (l *Shards) dismiss(c *reportGroup, who func(w star.Worker) bool) {
 		}
 		a.group = nil
 		if a.ghost {
-			a.ghost = false
+			a.ghost, l.samples = false, -1
 			l.redo = append(l.redo, Span{a.start, a.count})
 		}
 		if a.live {

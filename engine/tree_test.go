@@ -65,6 +65,7 @@ type climber struct {
 }
 
 func (o *orchard) carry(os []Ready) {
+	counted(o.t, o.l)
 	for i := range os {
 		od := &os[i]
 		o.applied(od)
@@ -350,7 +351,7 @@ func TestTreeModel(t *testing.T) {
 			return p
 		}
 		limit := rapid.Int64Range(1, 80).Draw(t, "limit")
-		o.l = newLedger(plan(), n, o.shards, rapid.IntRange(1, 4).Draw(t, "batch"), limit)
+		o.l = newShards(plan(), n, o.shards, rapid.IntRange(1, 4).Draw(t, "batch"), limit)
 		o.l.reachable = make([]bool, n)
 		for w := range n {
 			o.l.reachable[w] = rapid.IntRange(0, 9).Draw(t, "door") > 0
@@ -445,7 +446,7 @@ func TestTreeModel(t *testing.T) {
 			for _, w := range o.l.Lacking() {
 				waits = append(waits, o.l.HoldsUp(w))
 			}
-			t.Fatalf("nothing moves any more, and the ledger waits for %s", strings.Join(waits, ", "))
+			t.Fatalf("nothing moves any more, and the engine waits for %s", strings.Join(waits, ", "))
 		}
 		for q := range limit {
 			if got := o.used[q] + o.lost[q]; got != 1 {
@@ -453,7 +454,7 @@ func TestTreeModel(t *testing.T) {
 			}
 		}
 		if int64(len(o.used)) != o.l.used || int64(len(o.lost)) != o.l.waste {
-			t.Fatalf("the ledger counts %d used and %d dropped, there were %d and %d", o.l.used, o.l.waste, len(o.used), len(o.lost))
+			t.Fatalf("the engine counts %d used and %d dropped, there were %d and %d", o.l.used, o.l.waste, len(o.used), len(o.lost))
 		}
 		if p := o.l.progress(); len(p.Redo) > 0 {
 			t.Fatalf("at the end this is still to be done: %v", p.Redo)
