@@ -205,8 +205,13 @@ func TestNoAllocationsInSteadyState(t *testing.T) {
 	if race {
 		t.Skip("the race detector allocates")
 	}
-	for _, kind := range transports {
-		groups := form(t, 4, func(c *allreduce.Config) { over(c, kind) })
+	for _, kind := range append(slices.Clone(transports), "tcp, checked") {
+		groups := form(t, 4, func(c *allreduce.Config) {
+			of, checked := strings.CutSuffix(kind, ", checked")
+			if over(c, of); checked {
+				c.Checksum = allreduce.ChecksumAll
+			}
+		})
 		const ops = 200
 		var before, after runtime.MemStats
 		err := firstOf(all(groups, func(g *allreduce.Group) error {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -82,7 +83,8 @@ type socket struct {
 
 	pipe *pipe // nil until something is lent
 
-	two [2][]byte // of readTwo
+	two [2][]byte    // of readTwo
+	iov []unix.Iovec // of pieces
 }
 
 func (s *socket) send(b []byte) (int, error) {
@@ -103,10 +105,31 @@ func (s *socket) send(b []byte) (int, error) {
 	}
 }
 
+// pieces is writev or readv, with a vector that stays: the ones of package unix allocate one for each call.
+func (s *socket) pieces(trap uintptr, pieces [][]byte) (int, error) {
+	s.iov = s.iov[:0]
+	for _, b := range pieces {
+		if len(b) > 0 {
+			v := unix.Iovec{Base: &b[0]}
+			v.SetLen(len(b))
+			s.iov = append(s.iov, v)
+		}
+	}
+	if len(s.iov) == 0 {
+		return 0, nil
+	}
+	n, _, errno := unix.Syscall(trap, uintptr(s.fd), uintptr(unsafe.Pointer(&s.iov[0])), uintptr(len(s.iov)))
+	clear(s.iov)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
+
 // sendPieces is send of several pieces, one after the other.
 func (s *socket) sendPieces(pieces [][]byte) (int, error) {
 	for {
-		n, err := unix.Writev(s.fd, pieces)
+		n, err := s.pieces(unix.SYS_WRITEV, pieces)
 		switch {
 		case err == nil:
 			return n, nil
@@ -149,7 +172,7 @@ func (s *socket) readTwo(a, b []byte) (int, error) {
 	}
 	s.two[0], s.two[1] = a, b
 	for {
-		n, err := unix.Readv(s.fd, s.two[:])
+		n, err := s.pieces(unix.SYS_READV, s.two[:])
 		switch {
 		case err == unix.EINTR:
 			continue
