@@ -82,6 +82,7 @@ func TestEscape(t *testing.T) {
 		{name: "one, later", rounds: 10, late: []star.Worker{2}, missed: 1, after: 900 * ms, want: "x=7"},
 		{name: "two", rounds: 10, late: []star.Worker{2, 5}, missed: 1, after: 900 * ms, want: "x=6"},
 		{name: "three, which is the network's slowness", rounds: 10, late: []star.Worker{2, 5, 6}, missed: 1, after: 900 * ms},
+		{name: "three, for so long that all plans are compared again, by what was seen", rounds: 10, late: []star.Worker{2, 5, 6}, missed: 1, after: 1300 * ms},
 		{name: "a little, with a short deadline", rounds: 10, late: []star.Worker{2}, missed: 1, after: 620 * ms, want: "x=7"},
 		{name: "nobody", rounds: 10, after: 900 * ms},
 		{name: "a hiccup after a long calm", rounds: 40, late: []star.Worker{2}, missed: 1, after: 900 * ms},
@@ -128,6 +129,13 @@ func TestEscape(t *testing.T) {
 		for range c.missed {
 			for _, w := range c.late {
 				k.Late(w)
+			}
+		}
+		if f, h, ok := k.look(at + c.after); ok { // what it supposes of the late ones stays its own
+			times, seen, probe := slices.Clone(f.Times), slices.Clone(h), *k
+			probe.escape(at+c.after, h, f)
+			if !slices.Equal(f.Times, times) || !slices.EqualFunc(h, seen, slices.Equal[[]time.Duration]) {
+				t.Errorf("%s: escape has changed what is known", c.name)
 			}
 		}
 		d, change := k.Decide(at + c.after)
