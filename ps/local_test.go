@@ -95,6 +95,69 @@ func strideShard(t *testing.T, c optim.Config, n int, params []float32) *Shard {
 	return s
 }
 
+// Workers that begin steps of their own go on from the last step of the shards' parameters: with heavy ball they come to where SSGD comes with as many more updates, on a quadratic; with Nesterov's momentum
+// much closer to it than from a velocity of zero, and where nobody has moved they begin with none.
+func TestStepsOfTheirOwnFollow(t *testing.T) {
+	const before, steps = 5, 4
+	gradient := func(dst, params []float32) { dst[0], dst[1] = 0.5*(params[0]-1), 3*(params[1]-1) }
+	for _, c := range []struct {
+		optim.Config
+		off float64 // of what is lost from a velocity of zero
+	}{{optim.Config{Name: optim.Momentum, LR: 0.02}, 1e-4}, {optim.Config{Name: optim.Nesterov, LR: 0.02}, 0.25}, {optim.Config{LR: 0.02}, 0}} {
+		o, err := optim.New(c.Config, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, was, g := []float32{5, -3}, make([]float32, 2), make([]float32, 2)
+		for range before {
+			copy(was, now)
+			gradient(g, now)
+			o.Step(now, g, c.LR)
+		}
+		own := func(follow bool, was []float32) (to []float32) {
+			s := &rule.Solo{Gain: c.Gain(), Schedule: rule.Constant(c.LR), Make: func() (rule.Optimizer, error) { return optim.New(c.Config, 2) }}
+			if follow {
+				if err := s.Follow(was, now, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			to = append(to, now...)
+			if err := s.Begin(to); err != nil {
+				t.Fatal(err)
+			}
+			for range steps {
+				gradient(g, to)
+				s.Step(to, g, 0)
+			}
+			return to
+		}
+		zero, follow, still := own(false, nil), own(true, was), own(true, now)
+		want := append([]float32(nil), now...)
+		for range steps {
+			gradient(g, want)
+			o.Step(want, g, c.LR)
+		}
+		for i := range want {
+			lost, left := math.Abs(float64(zero[i]-want[i])), math.Abs(float64(follow[i]-want[i]))
+			if left > c.off*lost || still[i] != zero[i] {
+				t.Errorf("%s: parameter %d comes to %v, SSGD to %v, from a velocity of zero to %v, from a step of zero to %v", c.Name, i, follow[i], want[i], zero[i], still[i])
+			}
+		}
+	}
+	// At a rate of zero nothing is known of a velocity.
+	s := &rule.Solo{Gain: 10, Schedule: rule.Constant(0), Make: func() (rule.Optimizer, error) { return optim.New(optim.Config{Name: optim.Momentum, LR: 1}, 1) }}
+	if err := s.Follow([]float32{1}, []float32{2}, 0); err != nil {
+		t.Fatal(err)
+	}
+	p := []float32{2}
+	if err := s.Begin(p); err != nil {
+		t.Fatal(err)
+	}
+	if s.Step(p, []float32{0}, 0); p[0] != 2 {
+		t.Errorf("at a rate of zero it moves to %v", p[0])
+	}
+}
+
 // Without momentum what a worker hands over is the mean of its gradients; with momentum 0.9, of steps with one and the same gradient, it grows towards that, as SSGD's steps do. And the shards' velocity is the mean
 // one of the round, with which SSGD goes on.
 func TestStrideGoesOn(t *testing.T) {

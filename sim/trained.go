@@ -71,10 +71,12 @@ type Trained struct {
 	cursor int64
 	used   int64
 	seq    int64
-	shard  *ps.Shard
-	mem    snapshots
-	reads  []read
-	fire   transport.Fire
+
+	version int64 // of the parameters
+	shard   *ps.Shard
+	mem     snapshots
+	reads   []read
+	fire    transport.Fire
 
 	solos     []*rule.Solo
 	strides   []*rule.Solo  // of workers whose last gradient was of steps of their own
@@ -95,9 +97,11 @@ const validationFrom = int64(1) << 40
 
 // read is what a worker computes with.
 type read struct {
-	of   *snapshot
-	from int64 // position of its samples
-	n    int   // how many were handed out
+	of      *snapshot
+	was     *snapshot // one version before, of a worker that may make steps of its own and has made none; nil: it is not known
+	version int64
+	from    int64 // position of its samples
+	n       int   // how many were handed out
 }
 
 // ErrDiverged is in the error of a run whose parameters are no numbers any more.
@@ -139,16 +143,21 @@ func (t *Trained) Begin(workers, round int) {
 // Release implements Learner.
 func (t *Trained) Release(w star.Worker, samples int) {
 	r := &t.reads[w]
-	t.mem.drop(r.of)
+	t.mem.drop(r.was)
+	was := r.of
+	if t.Stride == nil || t.strides[w] != nil || r.version+1 != t.version {
+		t.mem.drop(was)
+		was = nil
+	}
 	if own := t.shard.Model(w); own != nil {
 		of := &snapshot{vec: t.mem.take(), readers: 1}
 		copy(of.vec, own)
-		*r = read{of: of, from: t.cursor, n: samples}
+		*r = read{of: of, was: was, version: t.version, from: t.cursor, n: samples}
 		t.cursor += int64(samples)
 		return
 	}
 	t.mem.cur.readers++
-	*r = read{of: t.mem.cur, from: t.cursor, n: samples}
+	*r = read{of: t.mem.cur, was: was, version: t.version, from: t.cursor, n: samples}
 	t.cursor += int64(samples)
 	t.shard.Read(w)
 }
@@ -210,6 +219,11 @@ func (t *Trained) stride(vec []float32, g *Gradient, r *read) error {
 	}
 	if *s == nil {
 		*s = t.Stride()
+		if r.was != nil {
+			if err := (*s).Follow(r.was.vec, r.of.vec, r.from); err != nil {
+				return err
+			}
+		}
 	}
 	return t.train(vec, g, r, *s)
 }
@@ -380,6 +394,7 @@ func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 		}
 		o.Norm2 = ev.Sum2 * scale * scale
 	}
+	t.version = version
 	before := t.used / int64(t.Every)
 	t.used += int64(samples)
 	if gauge, ok := t.Task.(Gauge); ok {

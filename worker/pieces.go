@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"star"
@@ -73,9 +74,23 @@ func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 		if err != nil {
 			return nil, &member.DisagreeError{Err: fmt.Errorf("the job wants %d steps of this worker by itself: %w: %w", rel.Local, err, errLocal)}
 		}
-		w.stride = s
+		if w.before != nil {
+			if err := s.Follow(w.before, w.model.Params(), rel.Start); err != nil {
+				return nil, err
+			}
+		}
+		w.stride, w.before = s, nil
 	}
 	return w.stride, nil
+}
+
+// keep keeps the parameters that the last gradient was of, where release rel begins with steps of the worker's own and brings those of one update later: what they differ by is the velocity
+// that these steps go on with. It comes before they are taken.
+func (w *worker) keep(rel transport.Release, last star.Record) {
+	w.before = nil
+	if rel.Local > 0 && w.local == nil && w.stride == nil && last.Samples > 0 && rel.Version == last.Basis+1 {
+		w.before = slices.Clone(w.model.Params())
+	}
 }
 
 // partsOf is what a worker computes one after the other.

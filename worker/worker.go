@@ -106,6 +106,7 @@ type solos struct {
 	local      *rule.Solo // of a baseline whose workers train by themselves; nil: it sends gradients
 	planned    bool       // what was done of a batch is divided by all that was planned of it
 	stride     *rule.Solo // in their place, as long as the plan has steps of their own; see solo
+	before     []float32  // the shards' parameters one update before those that the first of these steps begin with; nil: they are not known
 	sum        []float32  // of the parts of a batch
 	generation int64      // of its ring; 0: there is none
 }
@@ -234,6 +235,7 @@ func (w *worker) train(ctx context.Context) error {
 			if rel.Dropped {
 				w.link.Dropped()
 			}
+			w.keep(rel, last)
 			if err := w.take(ctx, rel); err != nil {
 				return err
 			}

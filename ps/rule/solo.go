@@ -30,6 +30,27 @@ type Solo struct {
 	rates float64   // the sum of those of the round's steps
 }
 
+// Follow has the worker's own steps go on from the step that the shards' parameters have made from before to now, at the learning rate of position at of the sample stream:
+// its velocity is how far they went, by the rate. Of heavy ball that is the shards' one, of Nesterov's it is that one step on. It comes before the first Begin; optimisers without a
+// velocity forget it.
+func (s *Solo) Follow(before, now []float32, at int64) (err error) {
+	if s.opt, err = s.Make(); err != nil {
+		return err
+	}
+	o, ok := s.opt.(StrideOptimizer)
+	rate := s.Schedule.At(at) * s.Gain
+	if !ok || rate <= 0 {
+		return nil
+	}
+	mean := make([]float32, len(now))
+	for i, p := range now {
+		mean[i] = before[i] - p
+	}
+	kernel.Scale(float32(1/rate), mean)
+	o.Stride(mean, mean, 0, 0) // no steps: it moves nothing, and remembers mean·Gain
+	return nil
+}
+
 // Begin takes the parameters of the shards, which are in params, and puts there those that the worker goes on with.
 func (s *Solo) Begin(params []float32) (err error) {
 	s.from, s.first, s.begun, s.rates = append(s.from[:0], params...), true, true, 0
