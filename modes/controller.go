@@ -48,6 +48,7 @@ type ControllerConfig struct {
 	Gain float64
 
 	// Dwell is how many rounds of the slowest worker a plan stays at least, but for the first one. Zero: 10.
+	// After the second change in a row it is twice as long, then four and eight times.
 	Dwell int
 
 	// Confirm is how many decisions in a row, at least a round of the fastest worker apart,
@@ -97,6 +98,7 @@ type Controller struct {
 	verdict      *Verdict
 	banned       []ban
 	dwellBackoff int // doublings of the dwell, because changes disappointed
+	recent       int // changes, since a plan last stood for twice as long as it may have to
 
 	homeward   time.Duration // since when it is SSGD that is wanted, in another plan; 0: it is not
 	counted    time.Duration // up to which stayed is
@@ -291,7 +293,7 @@ func (c *Controller) Plan() Plan { return c.plan }
 
 // Installed tells of a plan that somebody else has installed.
 func (c *Controller) Installed(at time.Duration, p Plan) {
-	c.plan, c.since, c.trial, c.wants, c.homeward, c.switchCost, c.fled = p.Clone(), at, nil, 0, 0, 0, false
+	c.plan, c.since, c.trial, c.wants, c.homeward, c.switchCost, c.fled, c.recent = p.Clone(), at, nil, 0, 0, 0, false, 0
 	c.loss.changed()
 }
 
@@ -485,6 +487,8 @@ const (
 	shifted = 6   // iterations in a row that make a new level
 	leapt   = 3   // of these, where each takes half more than the median
 	apart   = 1.2 // by this factor
+
+	slower = 3 // doublings of the dwell at most, because the plan was changed before
 
 	dearest = 12 // rounds that it may cost not to go back to SSGD
 
@@ -1004,7 +1008,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
 		confirm = 1 // waiting to be surer costs more than being wrong
 	}
-	stands := c.dwell(c.pace) << c.dwellBackoff
+	stands := c.dwell(c.pace) << max(c.dwellBackoff, min(c.recent-1, slower))
 	if best.Plan.Equal(ssgd) { // what has disappointed is no reason to stay away from home
 		stands = c.dwell(c.pace)
 	}
@@ -1029,6 +1033,9 @@ func (c *Controller) adopt(at, slowest time.Duration, best Decision, present Can
 			}
 		}
 		c.trial = &trial{from: c.plan, predicted: gain, begun: at + slowest, until: at + slowest + c.dwell(slowest), had: make([][]iteration, len(c.workers))}
+	}
+	if c.recent++; at-c.since >= c.dwell(c.pace)<<(slower+1) {
+		c.recent = 1
 	}
 	c.plan, c.since, c.pace, c.wants, c.fled = best.Plan.Clone(), at, slowest, 0, false
 	c.loss.changed()
@@ -1201,6 +1208,7 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 	found := promising(q, most)
 	// By their averages the candidates come in order; over what was seen lately the best of each kind are priced anew.
 	best, least := ssgd, time.Duration(math.MaxInt64)
+	lasts := sure && c.slow >= 0 && at-c.slowSince >= c.dwell(f.Times[c.slow]) // who is to stay slow for a dwell must have been so for one
 	tried := map[string]int{}
 	left := 40
 	if len(h) > exhaustive {
@@ -1214,7 +1222,7 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 		if k.Kind == KindStatic || k.Kind == KindRing {
 			most = 12
 		}
-		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == KindSSGD && k.Plan.Shares == nil || !sure && k.Plan.Shares != nil || few != nil && !slices.Contains(few, k.Kind) {
+		if left == 0 || tried[k.Kind] == most || k.Plan.AutoTree || k.Kind == KindSSGD && k.Plan.Shares == nil || !lasts && c.personal(k) || few != nil && !slices.Contains(few, k.Kind) {
 			continue
 		}
 		tried[k.Kind]++
@@ -1228,6 +1236,11 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 		}
 	}
 	return Decision{Plan: best.Plan, Cost: best.Cost, Why: outside + f.why(best, ssgd.Cost)}, nil
+}
+
+// personal reports whether k is made for the workers that were slow, so that it is worth something only if they stay so. In a ring without a queue there is nothing else.
+func (c *Controller) personal(k Candidate) bool {
+	return k.Plan.Shares != nil || k.Kind == KindGroups || k.Kind == KindRing && (!c.cfg.Ring || c.cfg.Queue > 0)
 }
 
 // priceMoving is PriceOver where it may be another worker's turn to be slow before the plan has stood for its dwell: by how often

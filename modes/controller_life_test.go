@@ -451,6 +451,31 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
+// A plan that follows on others stays longer, up to eight times; not where one has stood for twice that, nor after somebody else's.
+func TestChangesBecomeSeldom(t *testing.T) {
+	const dwell = 6 * time.Second // ten rounds
+	l := begin(t, modes.SSGD(4))
+	l.own[3] = 600 * time.Millisecond
+	l.stays(10)
+	plans := []modes.Plan{modes.ASGD(4), modes.XOrder(4, 2), modes.XOrder(4, 3)}
+	changes := func(name string, waits ...time.Duration) {
+		t.Helper()
+		for k, want := range waits {
+			p := plans[k%3]
+			l.wants(p, 0.2)
+			if got, s := l.until(); got < want || got > want+time.Second || !strings.HasPrefix(s, p.String()+" ") {
+				t.Errorf("%s: change %d after %v, want %v: %s", name, k+1, got, want, s)
+			}
+			l.applied = l.priced(p)
+		}
+	}
+	changes("at first", 0, dwell, 2*dwell, 4*dwell, 8*dwell, 8*dwell)
+	l.stays(16 * 30)
+	changes("after a plan that stood", 0, dwell, 2*dwell)
+	l.c.Installed(l.now, modes.SSGD(4))
+	changes("after somebody else's", dwell, dwell, 2*dwell)
+}
+
 // A plan stays for ten rounds as they were when it was chosen. What slows everybody meanwhile does not hold a better one up.
 func TestDwellIsOfItsTime(t *testing.T) {
 	l := begin(t, modes.SSGD(4))

@@ -287,7 +287,7 @@ func TestFearsTurnsEarly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := k.choose(time.Duration(rounds)*1800*time.Millisecond, h, f, home, false, nil)
+			d, err := k.choose(time.Duration(rounds)*1800*time.Millisecond, h, f, home, rounds >= needed, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -303,6 +303,54 @@ func TestFearsTurnsEarly(t *testing.T) {
 			t.Errorf("early: %v is for one worker", early)
 		case !ring && (late.kind() == KindASGD || late.kind() == KindStatic):
 			t.Errorf("late: %v is not for the worker that has always been the slow one", late)
+		}
+	}
+}
+
+// No plan is made for the workers that were slow before everybody was seen often enough and one of them was slow for a dwell; in a ring that has no queue nothing else helps.
+func TestNoPlanForOneWorkerEarly(t *testing.T) {
+	const n, batch, now = 8, 64, 900 * time.Second
+	for _, c := range []struct {
+		name  string
+		ring  bool
+		queue int
+		slow  star.Worker
+		since time.Duration // when it became slow
+		sure  bool
+		want  bool // the plan is for workers
+	}{
+		{"not seen often", false, 0, 7, 0, false, false},
+		{"nobody is suspected", false, 0, -1, 0, true, false},
+		{"not for long", false, 0, 7, now - 17*time.Second, true, false},
+		{"for a dwell", false, 0, 7, now - 18*time.Second, true, true},
+		{"a ring with a queue", true, QueueParts, 7, 0, false, false},
+		{"a ring without", true, 0, 7, 0, false, true},
+	} {
+		k, err := NewController(ControllerConfig{Workers: n, Batch: batch, Ring: c.ring, Queue: c.queue}, SSGD(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.slow, k.slowSince = c.slow, c.since
+		f := Forecast{Batch: batch, Fits: make([]Fit, n), Ring: c.ring, Queue: c.queue}
+		var h History
+		for w := range n {
+			d := 600*time.Millisecond + time.Duration(w)*time.Millisecond
+			if w == 7 {
+				d = 1800 * time.Millisecond
+			}
+			f.Times, h = append(f.Times, d), append(h, []time.Duration{d})
+		}
+		home, err := SSGD(n).PriceOver(h, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := k.choose(now, h, f, home, c.sure, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind := d.Plan.kind()
+		if got := d.Plan.Shares != nil || kind == KindGroups || kind == KindRing; got != c.want || d.Cost >= home.Cost {
+			t.Errorf("%s: %v (%s)", c.name, d.Plan, d.Why)
 		}
 	}
 }
