@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"star/checkpoint"
+	"star/exitcode"
+	"star/internal/settings"
+)
+
+// installError is a program that could not be copied.
+type installError struct{ error }
+
+func (e *installError) Unwrap() error { return e.error }
+func (e *installError) ExitCode() int {
+	if errors.Is(e.error, fs.ErrPermission) {
+		return exitcode.Refused
+	}
+	return exitcode.Failure
+}
+
+func installCommand() *cobra.Command {
+	s := new(settings.Set)
+	cmd := &cobra.Command{
+		Use:   "install DIR",
+		Short: "Copy this program into a folder, for containers that share it",
+		Long: `Copies this program to DIR/star, and star-bucket, for checkpoints in object stores, where that is beside it.
+An init container with STAR's image does so for a container with an image of your own, which runs DIR/star worker -- python train.py.
+What was there before is replaced at once: a process that runs it goes on.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			if len(args) != 1 {
+				return &settings.UsageError{Msg: "star install: want one folder: star install DIR"}
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			for _, from := range []string{self, filepath.Join(filepath.Dir(self), checkpoint.HelperName)} {
+				to := filepath.Join(args[0], "star")
+				if from != self {
+					if !exists(from) {
+						continue
+					}
+					to = filepath.Join(args[0], checkpoint.HelperName)
+				}
+				if err := install(from, to); err != nil {
+					return &installError{fmt.Errorf("star install: %w", err)}
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), to)
+			}
+			return nil
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// install copies a program. It is there as a whole or not at all.
+func install(from, to string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
+		return err
+	}
+	out, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(out.Name())
+		}
+	}()
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Chmod(0o755), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(out.Name(), to)
+}
