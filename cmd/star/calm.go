@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -378,14 +379,14 @@ func (k *calmJob) weighted(ctx context.Context, u chaos.Update, members []*wante
 	return gs, nil
 }
 
-// A worker that asks for parameters while updates go on, because it comes to the job, may be sent other versions by one shard than by another (ps.Link.Pull), and
-// nobody writes down which. They are looked for, for so long:
+// A worker that asks for parameters while updates go on may be sent other versions by one shard than by another: because it comes to the job (ps.Link.Pull), or
+// because its connection to a shard has ended, and it asks a copy that is further (ps.replicaSet). Nobody writes down which. They are looked for, for so long:
 const tornTime = 20 * time.Second
 
 // pastBytes bounds the memory of the parameters that are kept for that.
 const pastBytes = 1 << 29
 
-// torn looks for the two versions that shards have sent a worker. The error says that there are none.
+// torn looks for the two versions that shards have sent a worker. It wraps errNoCalm if time is out; other errors say that there are none.
 func (k *calmJob) torn(ctx context.Context, m *wanted) error {
 	var versions []int64
 	for v := range k.past {
@@ -394,38 +395,62 @@ func (k *calmJob) torn(ctx context.Context, m *wanted) error {
 		}
 	}
 	slices.Sort(versions)
-	masks := 1 << min(k.shards, 6)
-	params, n := slices.Clone(k.Params()), len(k.Params())
 	end := time.Now().Add(tornTime)
-	for gap := 1; gap < len(versions) && (m.First || gap < 8); gap++ { // they are seldom far apart
-		for i := range len(versions) - gap {
-			for mask := 1; mask < masks-1; mask++ {
-				for s := range k.shards {
-					from, to, v := n*s/k.shards, n*(s+1)/k.shards, versions[i]
-					if mask>>min(s, 5)&1 == 1 {
-						v = versions[i+gap]
-					}
-					copy(params[from:to], k.past[v][from:to])
-				}
-				g, err := k.gradient(ctx, params, m)
-				if err != nil {
-					return err
-				}
-				if k.as(m, g) {
-					k.Free(m.g)
-					m.g, m.right = g, true
-					k.later++
-					return nil
-				}
-				k.Free(g)
-			}
-			if time.Now().After(end) && m.First {
-				return fmt.Errorf("%w behind %d updates: which parameters worker %d was sent between versions %d and %d is not known", errNoCalm, k.updates, m.Worker, m.Basis, m.use)
-			}
+	for pair := range likely(len(versions)) {
+		if found, err := k.tornOf(ctx, m, versions[pair[0]], versions[pair[1]]); found || err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%w behind %d updates: which parameters worker %d was sent between versions %d and %d is not known", errNoCalm, k.updates, m.Worker, m.Basis, m.use)
 		}
 	}
 	return &unlike{fmt.Sprintf("the gradient of worker %d at step %d, in update %d, is of other parameters than version %d: its loss was %v and its norm² %v, in a calm job %v and %v",
 		m.Worker, m.Step, m.use, m.Basis, m.Loss, m.Norm2, m.g.Loss, m.g.Norm2)}
+}
+
+// likely are all pairs i < j < n. The first ones are with 0, since the shard that has answered at once has sent the basis; the others are seldom far apart.
+func likely(n int) iter.Seq[[2]int] {
+	return func(yield func([2]int) bool) {
+		for j := 1; j < n; j++ {
+			if !yield([2]int{0, j}) {
+				return
+			}
+		}
+		for gap := 1; gap < n; gap++ {
+			for i := 1; i+gap < n; i++ {
+				if !yield([2]int{i, i + gap}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// tornOf says whether m is what its worker has said if some shards have sent version a of the parameters, and the others version b; m.g is that gradient then.
+func (k *calmJob) tornOf(ctx context.Context, m *wanted, a, b int64) (bool, error) {
+	n := len(k.begin)
+	params := make([]float32, n)
+	for mask := 1; mask < 1<<min(k.shards, 6)-1; mask++ {
+		for s := range k.shards {
+			from, to, v := n*s/k.shards, n*(s+1)/k.shards, a
+			if mask>>min(s, 5)&1 == 1 {
+				v = b
+			}
+			copy(params[from:to], k.past[v][from:to])
+		}
+		g, err := k.gradient(ctx, params, m)
+		if err != nil {
+			return false, err
+		}
+		if k.as(m, g) {
+			k.Free(m.g)
+			m.g, m.right = g, true
+			k.later++
+			return true, nil
+		}
+		k.Free(g)
+	}
+	return false, nil
 }
 
 // compare holds a checkpoint of a version against where the calm job is.

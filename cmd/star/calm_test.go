@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/chaos"
+	"star/cmd/internal/node"
 	"star/internal/settings"
 
 	"star/cmd/tests/jobtest"
@@ -65,6 +69,60 @@ func TestCalmJob(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Parameters that a worker was sent by one shard later than by another are found, however many updates lie between; those of no version that it can have been sent are not.
+func TestTorn(t *testing.T) {
+	job, cmd := new(settings.Job), new(cobra.Command)
+	job.Bind(cmd, settings.ForRun)
+	if err := cmd.ParseFlags([]string{"--dataset", "digits:n=40,test=10", "--model", "softmax", "--batch", "8"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := job.Load(nil); err != nil {
+		t.Fatal(err)
+	}
+	c, err := node.NewCalm(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	k := &calmJob{Calm: c, job: job, begin: slices.Clone(c.Params()), shards: 3, past: map[int64][]float32{}}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for v := range int64(26) {
+		k.past[v] = make([]float32, len(k.begin))
+		for i := range k.past[v] {
+			k.past[v][i] = 0.01 * rnd.Float32()
+		}
+	}
+	for _, x := range []struct {
+		sent  [3]int64
+		found bool
+	}{
+		{[3]int64{10, 10, 11}, true},
+		{[3]int64{10, 25, 10}, true}, // a connection has ended, and others have made updates
+		{[3]int64{25, 25, 10}, true},
+		{[3]int64{20, 19, 19}, true}, // it has come while updates went on
+		{[3]int64{10, 9, 10}, false}, // before its basis
+		{[3]int64{10, 11, 12}, false},
+	} {
+		params, n := slices.Clone(k.begin), len(k.begin)
+		for s, v := range x.sent {
+			copy(params[n*s/3:n*(s+1)/3], k.past[v][n*s/3:n*(s+1)/3])
+		}
+		m := &wanted{Member: chaos.Member{Basis: 10, Samples: 8, Said: true}, use: 26}
+		want, err := k.gradient(t.Context(), params, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Loss, m.Norm2 = want.Loss, want.Norm2
+		if m.g, err = k.gradient(t.Context(), k.past[10], m); err != nil {
+			t.Fatal(err)
+		}
+		var u *unlike
+		if err := k.torn(t.Context(), m); m.right != x.found || x.found && !slices.Equal(m.g.Vec, want.Vec) || errors.As(err, &u) == x.found {
+			t.Errorf("sent versions %v: found %v, %v", x.sent, m.right, err)
+		}
 	}
 }
 

@@ -78,8 +78,6 @@ type Member struct {
 	More    [][2]int64 // with a queue: where else some of them are, and how many
 	Out     bool       // it counts for nothing: poison
 
-	First bool // of its worker, since that has come to the job, or its coordinator has: it has asked for the parameters
-
 	Said        bool // its worker has said, in a record:
 	Loss, Norm2 float64
 }
@@ -112,7 +110,6 @@ type batch struct {
 
 	basis       int64
 	loss, norm2 float64
-	first       bool // since it came to the job, or its coordinator did
 }
 
 // split is b where some of its samples are not behind its first one: of each of these, where they begin, and how many there are.
@@ -143,7 +140,7 @@ func Read(log []byte, name string) *Attempt { return ReadTerms([][]byte{log}, []
 // written down counts only if the next one begins behind it: no shard may have heard of it.
 func ReadTerms(logs [][]byte, names []string) *Attempt {
 	s := &reader{
-		attempt: &Attempt{Name: names[0], Alike: -1}, held: map[star.Worker]batch{}, before: -1, members: map[star.Worker]bool{}, came: map[star.Worker]bool{},
+		attempt: &Attempt{Name: names[0], Alike: -1}, held: map[star.Worker]batch{}, before: -1, members: map[star.Worker]bool{},
 	}
 	for i, b := range logs {
 		s.name, s.until, s.trained = names[i], -1, false
@@ -196,7 +193,6 @@ type reader struct {
 	live map[star.Worker]bool // the workers of the job
 	next map[star.Worker]bool // those of the coordinator that takes over, when it does; nil: none does
 	plan string
-	came map[star.Worker]bool // who has said nothing since it came
 
 	name    string // of the log that is being read
 	number  int    // of its line
@@ -237,7 +233,6 @@ func (s *reader) entry(at runlog.Line) {
 		if s.begun {
 			l.Returns++
 		}
-		s.came[e.Worker] = true
 		if s.trained {
 			s.live[e.Worker] = true
 		}
@@ -272,7 +267,6 @@ func (s *reader) trains(e runlog.Train, t time.Duration) {
 	live := map[star.Worker]bool{}
 	for w := range star.Worker(e.Workers) {
 		live[w] = !slices.Contains(e.Absent, w)
-		s.came[w] = true
 	}
 	if s.begun { // another coordinator takes over; updates of the one before may follow
 		s.next = live
@@ -317,7 +311,7 @@ func (s *reader) record(e runlog.Record) {
 		s.wrong("the record does not say where its samples begin")
 		return
 	}
-	b := batch{e.Step, span{e.Start, e.Start + int64(e.Samples)}, nil, e.Basis, e.Loss, e.Norm2, s.came[e.Worker]}
+	b := batch{e.Step, span{e.Start, e.Start + int64(e.Samples)}, nil, e.Basis, e.Loss, e.Norm2}
 	if len(e.More) > 0 {
 		var ok bool
 		if b, ok = b.split(e.More); !ok {
@@ -325,7 +319,6 @@ func (s *reader) record(e runlog.Record) {
 		}
 	}
 	s.held[e.Worker] = b
-	delete(s.came, e.Worker)
 }
 
 // fire takes in an update, and says whether it was made.
@@ -370,7 +363,7 @@ func (s *reader) fire(e runlog.Fire) bool {
 		}
 		sum += b.samples()
 		l.applied = append(append(l.applied, b.span), b.more...)
-		g := Member{Worker: int(w), Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.samples()), First: b.first, Said: said, Loss: b.loss, Norm2: b.norm2}
+		g := Member{Worker: int(w), Step: b.step, Basis: b.basis, Start: b.span.from, Samples: int(b.samples()), Said: said, Loss: b.loss, Norm2: b.norm2}
 		for _, p := range b.more {
 			g.More = append(g.More, [2]int64{p.from, p.to - p.from})
 		}

@@ -165,8 +165,8 @@ func TestUpdates(t *testing.T) {
 	}
 	want := []Update{
 		{Version: 6, Before: 0, Plan: "ssgd", Live: []int{0, 1}, Members: []Member{
-			{Worker: 0, Step: 3, Basis: 5, Start: 0, Samples: 4, First: true, Said: true, Loss: 2, Norm2: 0.5},
-			{Worker: 1, Step: 7, Basis: 4, Start: 4, Samples: 4, First: true, Said: true, Loss: 3, Norm2: 0.25, Out: true},
+			{Worker: 0, Step: 3, Basis: 5, Start: 0, Samples: 4, Said: true, Loss: 2, Norm2: 0.5},
+			{Worker: 1, Step: 7, Basis: 4, Start: 4, Samples: 4, Said: true, Loss: 3, Norm2: 0.25, Out: true},
 		}},
 		{Version: 7, Before: 8, Plan: "asgd", Live: []int{0, 1, 2}, Summed: true, Members: []Member{ // whose gradient is in it counts in the round
 			{Worker: 0, Basis: 5, Start: 8, Samples: 4}, {Worker: 1, Basis: 4, Start: 12, Samples: 4},
