@@ -215,7 +215,7 @@ func TestNoAllocationsInSteadyState(t *testing.T) {
 		const ops = 200
 		var before, after runtime.MemStats
 		err := firstOf(all(groups, func(g *allreduce.Group) error {
-			v := make([]float32, 50_000)
+			v := make([]float32, 150_000)
 			for i := range 20 + ops {
 				if g.Rank() == 0 && i == 20 {
 					runtime.ReadMemStats(&before)

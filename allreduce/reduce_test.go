@@ -226,6 +226,9 @@ func TestHalvesOfEveryExponent(t *testing.T) {
 	if !fast {
 		t.Skip("this processor runs the Go loops")
 	}
+	if testing.Short() {
+		t.Skip("about numbers, not about races")
+	}
 	defer func() { fast = true }()
 	for _, typ := range []Type{Float16Type, BFloat16Type} {
 		all := make([]uint16, 1<<16)

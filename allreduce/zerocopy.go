@@ -103,6 +103,15 @@ func (p *peer) receipt(o operation) (ok bool, err error) {
 	return true, nil
 }
 
+// lent is what of a transfer the peer may be reading: the bytes that have left, and the rest of a page that has left in part.
+func (t *transfer) lent(buf []byte) []byte {
+	if t.pos == t.lo {
+		return nil
+	}
+	rest, _ := wholePages(buf[t.pos:t.hi])
+	return buf[t.lo : t.pos+rest]
+}
+
 // reclaim ends what an operation that has failed has lent.
 func (g *Group) reclaim() error {
 	var errs []error
@@ -113,7 +122,7 @@ func (g *Group) reclaim() error {
 		}
 		for _, id := range l.sends {
 			if t := &g.now.prog.transfers[id]; t.zeroCopy {
-				errs = append(errs, l.zeroCopy.reclaim(g.now.buf[t.lo:t.pos]))
+				errs = append(errs, l.zeroCopy.reclaim(t.lent(g.now.buf)))
 			}
 		}
 	}

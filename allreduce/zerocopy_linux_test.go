@@ -85,6 +85,47 @@ func TestLentPagesAreTakenBack(t *testing.T) {
 	}
 }
 
+// A page of which only a part has left is taken back, too.
+func TestLentInPartIsTakenBack(t *testing.T) {
+	if !kernelZeroCopy() {
+		t.Skip("this kernel does not lend memory")
+	}
+	parts := 0
+	for room := 20_000; room < 60_000; room += 1777 {
+		out, in := sockets(t)
+		if err := unix.SetsockoptInt(out.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, room); err != nil {
+			t.Fatal(err)
+		}
+		tr := transfer{hi: 1 << 20}
+		b := bytes.Repeat([]byte{1}, tr.hi)
+		var err error
+		for n := -1; n != 0; tr.pos += n {
+			if n, err = out.zeroCopySend(b[tr.pos:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rest, _ := wholePages(b[tr.pos:]); rest > 0 {
+			parts++
+		}
+		if err := reclaim(tr.lent(b)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b {
+			b[i] = 2
+		}
+		got := make([]byte, tr.pos)
+		in.all(t, got)
+		if i := bytes.IndexByte(got, 2); i >= 0 {
+			t.Errorf("room for %d bytes: byte %d of %d is what was written after they had been taken back", room, i, tr.pos)
+		}
+		out.close()
+		in.close()
+	}
+	if parts == 0 {
+		t.Error("no page has left in part")
+	}
+}
+
 // What is taken back may lie in several mappings of memory, each of which must be moved alone.
 func TestTakenBackFromSeveralMappings(t *testing.T) {
 	if !kernelZeroCopy() {

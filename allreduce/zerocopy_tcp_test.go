@@ -20,6 +20,9 @@ func TestVectorsAreFreeAfterAnOperation(t *testing.T) {
 
 func freeAfterAnOperation(t *testing.T, kind string) {
 	for n := 2; n <= 5; n++ {
+		if testing.Short() && n > 3 { // the race detector looks at each element of each rank
+			break
+		}
 		for _, a := range []allreduce.Algorithm{allreduce.AlgorithmRing, allreduce.AlgorithmDoubling, allreduce.AlgorithmHalving, allreduce.AlgorithmTree, allreduce.AlgorithmDoubleTree} {
 			groups := form(t, n, func(c *allreduce.Config) { c.Algorithm = a; over(c, kind) })
 			err := firstOf(all(groups, func(g *allreduce.Group) error {
@@ -66,13 +69,16 @@ func freeAfterAFailure(t *testing.T, kind string, mine []int32) {
 	for _, a := range []allreduce.Algorithm{allreduce.AlgorithmRing, allreduce.AlgorithmHalving, allreduce.AlgorithmTree} {
 		groups := form(t, 2, func(c *allreduce.Config) { c.Algorithm = a; over(c, kind) })
 		// Rank 0 gives up while rank 1, which is late, has received nothing.
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		for i := range mine {
 			mine[i] = 2
 		}
-		err := allreduce.AllReduce(ctx, groups[0], allreduce.Sum, mine)
-		cancel()
+		var err error
 		var e *allreduce.Error
+		for end := time.Now().Add(time.Minute); !errors.As(err, &e) && time.Now().Before(end); { // on a busy machine it may be over before it begins
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			err = allreduce.AllReduce(ctx, groups[0], allreduce.Sum, mine)
+			cancel()
+		}
 		if !errors.As(err, &e) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("%v: rank 0: %v", a, err)
 		}
