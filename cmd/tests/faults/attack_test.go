@@ -250,7 +250,7 @@ func TestHTTPUnderAttack(t *testing.T) {
 	}
 	web := jobtest.FreeAddr(t)
 	g := &jobtest.Job{T: t, Addr: jobtest.FreeAddr(t), Out: t.TempDir(), All: map[string]*jobtest.Process{}}
-	common := []string{"--workers", "2", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "30s"}
+	common := []string{"--workers", "2", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "3m"}
 	server := append([]string{"-c", `ulimit -n 1024; exec "$@"`, "sh", jobtest.Star(t), "ps", "--rank", "0", "--coordinator", g.Addr, "--listen", g.Addr, "--http", web, "--out", g.Out,
 		"--lr", "0.001", "--json", "--mode", "ssgd", "--steps", "4000", "--eval-every", "0", "--checkpoint-every", "200ms"}, common...)
 	g.StartCmd("ps0", exec.Command("sh", server...))

@@ -210,7 +210,7 @@ func TestLiarDuringATakeOver(t *testing.T) {
 				addrs = append(addrs, jobtest.FreeAddr(t))
 			}
 			g := &jobtest.Job{T: t, Addr: addrs[0], Out: t.TempDir(), All: map[string]*jobtest.Process{}}
-			args := []string{"--workers", "3", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "60s",
+			args := []string{"--workers", "3", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "3m",
 				"--mode", "ssgd", "--steps", "1000000", "--eval-every", "0", "--checkpoint-every", "0", "--slow", "0:+5ms", "--arch", c.arch}
 			common := append([]string{"--coordinators", strings.Join(addrs, ",")}, args...)
 			for i := range c.daemons {

@@ -26,7 +26,7 @@ import (
 // rogue is a worker of this test's own in a job of real processes: it computes what it is told, and what it pushes
 // instead is up to spoil. It returns when the coordinator has ended it, with why.
 func rogue(g *jobtest.Job, rank int, spoil func(step int64, grad []float32)) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	set, tests, err := data.Open("digits:n=400,test=100", data.Options{})
 	if err != nil {

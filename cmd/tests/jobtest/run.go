@@ -169,7 +169,7 @@ func StartServer(t *testing.T, args ...string) (cmd *exec.Cmd, addr string, errs
 	t.Helper()
 	addr = FreeAddr(t)
 	cmd = exec.Command(Star(t), append([]string{"ps", "--listen", addr, "--http", "off", "--out", t.TempDir(),
-		"--log-format", "text", "--join-timeout", "60s", "--json"}, args...)...)
+		"--log-format", "text", "--join-timeout", "3m", "--json"}, args...)...)
 	errs = new(bytes.Buffer)
 	cmd.Stderr = errs
 	if err := cmd.Start(); err != nil {

@@ -21,7 +21,7 @@ func TestAutoOnASlowCable(t *testing.T) {
 	if out, err := exec.Command("tc", strings.Fields("-n "+b[3]+" qdisc add dev "+b[3]+" root tbf rate 100mbit burst 16kb latency 100ms")...).CombinedOutput(); err != nil {
 		t.Skipf("no traffic control here: %v: %s", err, out)
 	}
-	common := []string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", t.TempDir(), "--dataset", "digits:n=400,test=100",
+	common := []string{"--http", "off", "--join-timeout", "3m", "--log-format", "text", "--out", t.TempDir(), "--dataset", "digits:n=400,test=100",
 		"--model", "lenet", "--batch", "8"}
 	start := func(on []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 		cmd := exec.Command(on[0], append(append(append(on[1:len(on):len(on)], jobtest.Star(t)), args...), common...)...)

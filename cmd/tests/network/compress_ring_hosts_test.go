@@ -34,7 +34,7 @@ func shaped(t testing.TB, rate string) (a, b []string) {
 func ringOn(t testing.TB, hosts [][]string, coordinator string, args ...string) (dir, log string) {
 	t.Helper()
 	dir = t.TempDir()
-	common := append([]string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", dir, "--arch", "allreduce"}, args...)
+	common := append([]string{"--http", "off", "--join-timeout", "3m", "--log-format", "text", "--out", dir, "--arch", "allreduce"}, args...)
 	cmds := make([]*exec.Cmd, len(hosts)+1)
 	logs := make([]bytes.Buffer, len(cmds))
 	for i := range cmds {

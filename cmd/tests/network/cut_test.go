@@ -19,7 +19,7 @@ func TestRingWithALostDirection(t *testing.T) {
 	t.Parallel()
 	on := rack(t, 3)
 	const addr = "10.79.1.1:7070"
-	jobs := &away{t: t, common: []string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", t.TempDir(), "--dataset", "digits:n=400,test=100",
+	jobs := &away{t: t, common: []string{"--http", "off", "--join-timeout", "3m", "--log-format", "text", "--out", t.TempDir(), "--dataset", "digits:n=400,test=100",
 		"--model", "mlp", "--batch", "8", "--arch", "allreduce"}}
 	server := jobs.start("ps", on[0], "ps", "--workers", "3", "--epochs", "1e6", "--eval-every", "0", "--mode", "ssgd")
 	for w := range 3 {

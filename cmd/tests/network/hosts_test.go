@@ -69,7 +69,7 @@ func TestTwoHosts(t *testing.T) {
 		env  []string
 		args []string
 	}
-	common := []string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", out,
+	common := []string{"--http", "off", "--join-timeout", "3m", "--log-format", "text", "--out", out,
 		"--dataset", "digits:n=400,test=100", "--model", "mlp", "--batch", "8"}
 	job := []string{"--servers", "2", "--workers", "3", "--epochs", "2", "--mode", "x=2", "--json"}
 	var wg sync.WaitGroup

@@ -20,7 +20,7 @@ func TestPushesArePaced(t *testing.T) {
 	on := rack(t, 3)
 	for _, pace := range []string{"auto", "off"} {
 		dir := t.TempDir()
-		common := []string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", dir, "--dataset", "digits:n=400,test=100",
+		common := []string{"--http", "off", "--join-timeout", "3m", "--log-format", "text", "--out", dir, "--dataset", "digits:n=400,test=100",
 			"--model", "lenet", "--batch", "8"}
 		logs := new(bytes.Buffer)
 		var all []*exec.Cmd

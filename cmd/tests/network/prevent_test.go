@@ -142,7 +142,7 @@ func TestAutomaticTreeHalvesTheLoad(t *testing.T) {
 	jobtest.AboutNumbers(t)
 	on := rack(t, 3)
 	const addr = "10.79.1.1:7070"
-	jobs := &away{t: t, common: []string{"--http", "off", "--join-timeout", "40s", "--log-format", "text", "--out", t.TempDir(), "--dataset", "digits:n=400,test=100",
+	jobs := &away{t: t, common: []string{"--http", "off", "--join-timeout", "3m", "--log-format", "text", "--out", t.TempDir(), "--dataset", "digits:n=400,test=100",
 		"--model", "lenet", "--batch", "8"}}
 	server := jobs.start("ps", on[0], "ps", "--workers", "4", "--epochs", "1e6", "--eval-every", "0", "--mode", "ssgd")
 	for w := range 4 {

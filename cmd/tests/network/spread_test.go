@@ -29,7 +29,7 @@ func onHosts(t *testing.T, file string, args ...string) (r runlog.Result, log st
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, jobtest.Star(t), append([]string{"run", "--hosts", path, "--dataset", "digits:n=400,test=100", "--model", "mlp", "--batch", "8",
 		"--epochs", "2", "--mode", "ssgd", "--slow", "none", "--json", "--log-format", "text", "--out", filepath.Join(dir, "out")}, args...)...)

@@ -16,7 +16,7 @@ func TestBlackHole(t *testing.T) {
 	on := rack(t, 2)
 	t.Parallel()
 	dir := t.TempDir()
-	jobs := &away{t: t, common: []string{"--join-timeout", "40s", "--log-format", "text", "--dataset", "digits:n=400,test=100", "--model", "softmax", "--batch", "8", "--dead-after", "1m"}}
+	jobs := &away{t: t, common: []string{"--join-timeout", "3m", "--log-format", "text", "--dataset", "digits:n=400,test=100", "--model", "softmax", "--batch", "8", "--dead-after", "1m"}}
 	ps := jobs.start("ps", on[0], "ps", "--listen", "10.79.1.1:7070", "--http", "off", "--out", dir, "--workers", "2", "--steps", "100000", "--eval-every", "0", "--mode", "ssgd")
 	jobs.start("near", on[0], "worker", "--rank", "0", "--coordinator", "10.79.1.1:7070")
 	far := jobs.start("far", on[1], "worker", "--rank", "1", "--coordinator", "10.79.1.1:7070")

@@ -24,7 +24,7 @@ func TestCoordinatorAndServerAreKilled(t *testing.T) {
 		addrs = append(addrs, jobtest.FreeAddr(t))
 	}
 	g := &jobtest.Job{T: t, Addr: addrs[0], Out: t.TempDir(), All: map[string]*jobtest.Process{}}
-	args := append([]string{"--workers", "2", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "30s",
+	args := append([]string{"--workers", "2", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--join-timeout", "3m",
 		"--coordinators", strings.Join(addrs, ","), "--replicas", "2", "--slow", "0:+5ms"}, common...)
 	for i := range 6 {
 		listen, shards := "127.0.0.1:0", "1"

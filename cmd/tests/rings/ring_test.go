@@ -261,7 +261,7 @@ func TestRingOfSeparateProcesses(t *testing.T) {
 	ps, addr, errs := jobtest.StartServer(t, append(common, "--shards", "0", "--workers", "3", "--steps", "40", "--mode", "ring-minus=2")...)
 	jobtest.WaitFor(t, addr)
 	worker := func(args ...string) (*exec.Cmd, *bytes.Buffer) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 		t.Cleanup(cancel)
 		cmd := exec.CommandContext(ctx, jobtest.Star(t), append(append([]string{"worker", "--coordinator", addr}, common...), args...)...)
 		said := new(bytes.Buffer)
