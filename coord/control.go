@@ -109,7 +109,7 @@ func (c *Coordinator) control(e event) error {
 
 func (c *Coordinator) command(args []string) (any, error) {
 	if len(args) == 0 {
-		return nil, fmt.Errorf("no command; one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop")
+		return nil, fmt.Errorf("no command; one of: status, mode PLAN, set NAME=VALUE, move SHARD SERVER, checkpoint, stop")
 	}
 	verb, rest := args[0], args[1:]
 	if verb != "status" && c.engine == nil {
@@ -120,6 +120,8 @@ func (c *Coordinator) command(args []string) (any, error) {
 		return c.status(), nil
 	case verb == "mode" && len(rest) == 1:
 		return c.changeMode(rest[0], "star ctl")
+	case verb == "set":
+		return c.setThresholds(rest)
 	case verb == "checkpoint" && len(rest) == 0:
 		if c.cfg.Save == nil {
 			return nil, fmt.Errorf("checkpoint: the job has no folder to write to (--out)")
@@ -137,7 +139,7 @@ func (c *Coordinator) command(args []string) (any, error) {
 		c.log.Info("stopping", "at_samples", limit, "why", "star ctl")
 		return map[string]any{"samples": limit}, nil
 	}
-	return nil, fmt.Errorf("unknown command %q; one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop", strings.Join(args, " "))
+	return nil, fmt.Errorf("unknown command %q; one of: status, mode PLAN, set NAME=VALUE, move SHARD SERVER, checkpoint, stop", strings.Join(args, " "))
 }
 
 // modeChange answers star ctl mode.

@@ -166,9 +166,10 @@ type parting struct {
 
 // leadership is what there is where others may coordinate.
 type leadership struct {
-	takeover  *takeover // nil: the job has begun here
-	handover  Handover  // for a successor, with a LeaderLease
-	leaseLost error     // why the lease is lost
+	takeover   *takeover          // nil: the job has begun here
+	handover   Handover           // for a successor, with a LeaderLease
+	thresholds map[string]float64 // in force, by name (thresholds.go)
+	leaseLost  error              // why the lease is lost
 }
 
 // New makes the coordinator of one job.

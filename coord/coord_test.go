@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"star"
+	"star/coord/advice"
 	"star/engine"
 	"star/exactsum"
 	"star/exitcode"
@@ -1472,6 +1473,66 @@ func TestCommands(t *testing.T) {
 		}
 		if got := w.lines("plan"); len(got) != 1 {
 			t.Errorf("changes of plan %v", got)
+		}
+	})
+}
+
+// tuned is a Pilot that has thresholds.
+type tuned struct{ script }
+
+func (*tuned) Thresholds() map[string]float64 {
+	return map[string]float64{advice.ModeGain: 0.07, advice.VerdictRatio: 0.2}
+}
+
+// Thresholds are changed while the job runs, all that are asked for or none; the pilot hears of it, and the log has it.
+func TestSetThresholds(t *testing.T) {
+	pilot := new(tuned)
+	cfg := Config{Workers: 2, Steps: 1000, Pilot: pilot, SaveEvery: time.Hour, Save: func(c Checkpoint) (string, error) { return c.ID, nil }}
+	play(t, cfg, func(w *world) {
+		if _, no := w.ask("set", "mode-gain=0.2"); !strings.Contains(no, "has not begun") {
+			t.Errorf("set before the start: %q", no)
+		}
+		w.server(0, 1, false)
+		w.worker(0)
+		w.worker(1)
+		time.Sleep(5 * time.Second)
+		for _, args := range [][]string{{"set", "mode-gain=2"}, {"set", "mode-gain"}, {"set", "mode-gain=0.2", "colour=1"}, {"set", "mode-dwell=4"}} {
+			if _, no := w.ask(args...); no == "" {
+				t.Errorf("%q was accepted", args)
+			}
+		}
+		if body, no := w.ask("set"); no != "" || !bytes.Contains(body, []byte(`"name":"mode-gain","value":0.07`)) || !bytes.Contains(body, []byte(`"name":"checkpoint-every","value":3600`)) {
+			t.Errorf("set: %s %s", body, no)
+		}
+		if n := len(w.lines("checkpoint")); n != 0 {
+			t.Errorf("%d checkpoints", n)
+		}
+		body, no := w.ask("set", "mode-gain=0.2", "checkpoint-every=10s", "eval-every=0.1")
+		if no != "" || !bytes.Contains(body, []byte(`"value":0.2,"from":0.07,"text":"0.07 → 0.2"`)) {
+			t.Errorf("set: %s %s", body, no)
+		}
+		w.ask("set", "mode-gain=0.2") // no change
+		time.Sleep(35 * time.Second)
+		if n := len(w.lines("checkpoint")); n != 3 {
+			t.Errorf("%d checkpoints in 35 s, one every 10 s", n)
+		}
+		if len(w.lines("eval")) < 2 {
+			t.Errorf("evaluations %v", w.lines("eval"))
+		}
+		w.ask("stop")
+		w.finished(time.Minute)
+		synctest.Wait()
+		if sets := w.lines("set"); len(sets) != 3 || sets[0]["name"] != "mode-gain" || sets[0]["value"] != 0.2 || sets[0]["from"] != 0.07 || sets[0]["why"] != "star ctl" {
+			t.Errorf("%v", sets)
+		}
+		told := 0
+		for _, l := range pilot.told {
+			if e, ok := l.Entry.(runlog.Set); ok && e.Name == "mode-gain" && e.Value == 0.2 {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("the pilot was told %d times", told)
 		}
 	})
 }

@@ -459,11 +459,11 @@ func (c *Coordinator) tryStart() {
 	if c.cfg.Pace && c.sharded() {
 		c.pacer = newPacer(c.cfg.Workers)
 	}
-	c.evalStep = int64(math.Ceil(c.cfg.EvalEvery * float64(c.enrolled.Samples)))
-	c.nextEval = nextMultiple(now.Used, c.evalStep)
+	c.evalFrom(now.Used)
 	c.progress = time.Now()
 	c.nextSave = c.progress.Add(c.cfg.SaveEvery)
 	c.stats.begin(c.progress, now.Used)
+	c.tune()
 	if c.cfg.Pilot != nil {
 		c.startPilot()
 	}
@@ -478,6 +478,9 @@ func (c *Coordinator) tryStart() {
 		"model", c.hello.Model, "data", c.enrolled.Data, "mode", c.words(c.cfg.Plan))
 	c.caution()
 	c.remember(at)
+	if c.takeover != nil {
+		c.putThresholds(c.takeover.handover.Set, "star ctl, before another process took the job over")
+	}
 	if c.cfg.Validation != nil { // the workers begin when there is something to hold their gradients against
 		c.validate()
 		return

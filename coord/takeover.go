@@ -75,8 +75,9 @@ type Handover struct {
 	From       Progress // where the training began
 	Limit      int64    // where the stream ends, in samples
 	Plan       modes.Plan
-	Manual     bool // the pilot is not heeded
-	Grows      bool `json:",omitempty"` // a tree that follows the load is wanted
+	Manual     bool               // the pilot is not heeded
+	Set        map[string]float64 `json:",omitempty"` // thresholds that star ctl set has changed
+	Grows      bool               `json:",omitempty"` // a tree that follows the load is wanted
 	Workers    []star.Worker
 	Steps      []int64 `json:",omitempty"` // by worker, the step in hand when Workers were noted; -1: nobody has had the rank
 	Model      string

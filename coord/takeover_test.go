@@ -558,6 +558,12 @@ func TestWhatIsNoted(t *testing.T) {
 		if e := lease.last(); e.Plan.String() != "asgd" || !e.Manual {
 			t.Errorf("noted is %v, %v", e.Plan, e.Manual)
 		}
+		if _, no := w.ask("set", "eval-every=2"); no != "" {
+			t.Fatal(no)
+		}
+		if e := lease.last(); e.Set["eval-every"] != 2 {
+			t.Errorf("noted thresholds are %v", e.Set)
+		}
 		<-b.gone
 		synctest.Wait()
 		if e := lease.last(); !slices.Equal(e.Workers, []star.Worker{0}) {

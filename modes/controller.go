@@ -288,6 +288,12 @@ func NewController(cfg ControllerConfig, plan Plan) (*Controller, error) {
 	return c, nil
 }
 
+// Tuning is the present Gain and Dwell of the [ControllerConfig].
+func (c *Controller) Tuning() (gain float64, dwell int) { return c.cfg.Gain, c.cfg.Dwell }
+
+// Tune sets them, from the next decision on: a gain between 0 and 1, a dwell of at least 1.
+func (c *Controller) Tune(gain float64, dwell int) { c.cfg.Gain, c.cfg.Dwell = gain, dwell }
+
 // Plan is the one that the Controller believes installed. It belongs to the Controller.
 func (c *Controller) Plan() Plan { return c.plan }
 

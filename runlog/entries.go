@@ -129,7 +129,7 @@ type (
 		From      string `json:"from" check:"given"`                    // the one before
 		Why       string `json:"why"`                                   // `star ctl`, what `tree=auto` goes by, or with `--mode auto` who is slow and what is expected of the change
 		Predicted Number `json:"predicted_gain,omitzero" check:"max=1"` // with `--mode auto`: the part of the cost (time for the same progress) that the change should save; else absent
-		After     int64  `json:"after,omitempty" check:"min=0"`         // with `--mode auto`: how many lines the pilot had been told when it decided, counting `train`, `record`, `fire`, `noise`, `plan`, `late`, `admission`, `predictor` and `leave`; else absent
+		After     int64  `json:"after,omitempty" check:"min=0"`         // with `--mode auto`: how many lines the pilot had been told when it decided, counting `train`, `record`, `fire`, `noise`, `plan`, `late`, `admission`, `predictor`, `set` and `leave`; else absent
 		Forced    bool   `json:"forced,omitempty"`                      // `true`: back to SSGD because an admission was taken back; else absent
 	}
 
@@ -180,6 +180,14 @@ type (
 		Predicted Number `json:"predicted_gain" check:"max=1"` // the part of the cost that it should save
 		Seen      Number `json:"seen_gain" check:"max=1"`      // what it did save; negative: it costs more
 		Reverted  bool   `json:"reverted"`                     // it is taken back
+	}
+
+	// Set says that a threshold is another one from here on (`star ctl set`).
+	Set struct {
+		Name  string `json:"name" check:"given"` // as `star ctl set` prints it
+		Value Number `json:"value"`              // from here on; times in seconds
+		From  Number `json:"from"`               // before
+		Why   string `json:"why"`                // `star ctl`
 	}
 
 	// Predictor says that a predictor has been trained beside the job (`--predictor online`) and takes part from here on.

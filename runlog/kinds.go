@@ -2,7 +2,7 @@ package runlog
 
 // A line's type of each entry. Its order is that of docs/files.md.
 var kinds = []Entry{
-	Start{}, Join{}, Train{}, Record{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Gain{}, Predictor{},
+	Start{}, Join{}, Train{}, Record{}, Fire{}, Noise{}, Poison{}, Compression{}, Plan{}, Unheeded{}, Heard{}, Late{}, Admission{}, Verdict{}, Gain{}, Set{}, Predictor{},
 	Leave{}, Eval{}, Checkpoint{}, Memory{}, Pace{}, Move{}, Replica{}, Shift{}, Validation{}, Judgement{}, Short{}, Enough{}, Term{}, Recall{}, Stop{}, Summary{},
 }
 
@@ -21,6 +21,7 @@ func (Late) kind() string        { return "late" }
 func (Admission) kind() string   { return "admission" }
 func (Verdict) kind() string     { return "verdict" }
 func (Gain) kind() string        { return "gain" }
+func (Set) kind() string         { return "set" }
 func (Predictor) kind() string   { return "predictor" }
 func (Leave) kind() string       { return "leave" }
 func (Eval) kind() string        { return "eval" }

@@ -65,6 +65,7 @@ func entries() []Line {
 		{T: 3 * s, Entry: Verdict{2, "slow", 9, 5, 0, 2.5, "steal", []Evidence{{"steal", 0.5, 0.125, "CPU steal 50 %"}}}},
 		{T: 3 * s, Entry: Verdict{2, "recovered", 19, 5, 16, of(math.NaN()), "steal", nil}},
 		{T: 4 * s, Entry: Gain{"x=2", 0.375, -0.125, true}},
+		{T: 4 * s, Entry: Set{"mode-gain", 0.25, 0.125, "star ctl"}},
 		{T: 4 * s, Entry: Compression{1, 3, "fp16", "w"}},
 		{T: 4 * s, Entry: Poison{1, 3, "exploding", 1e6, "w", true, "skip"}},
 		{T: 4 * s, Entry: Pace{true, "w"}},

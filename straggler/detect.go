@@ -257,6 +257,23 @@ func New(c Config) (*Detector, error) {
 	return &Detector{cfg: c, least: max(c.Least, 0).Seconds(), workers: make([]watch, c.Workers)}, nil
 }
 
+// Thresholds are those of the Config that may be changed while it detects, by the names of star ctl set. Times are in seconds.
+func (d *Detector) Thresholds() map[string]float64 {
+	return map[string]float64{"verdict-ratio": d.cfg.Ratio, "verdict-least": d.least, "verdict-certainty": d.cfg.Certain}
+}
+
+// Set changes one of them, from the next record on. Other names change nothing.
+func (d *Detector) Set(name string, v float64) {
+	switch name {
+	case "verdict-ratio":
+		d.cfg.Ratio = v
+	case "verdict-least":
+		d.least = v
+	case "verdict-certainty":
+		d.cfg.Certain = v
+	}
+}
+
 // Observe takes in a record and says what follows from it. Events of other workers than the
 // record's do not occur.
 func (d *Detector) Observe(r star.Record) (events []Event) {

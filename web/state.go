@@ -159,6 +159,9 @@ func (s *State) Line(l runlog.Line) error {
 		s.verdict(l.T, e)
 	case runlog.Plan:
 		s.modes = last(append(s.modes, mode{at: l.T, plan: e.Plan, from: e.From, why: e.Why, predicted: float64(e.Predicted), seen: math.NaN()}), mostChanges)
+	case runlog.Set:
+		s.detector.Set(e.Name, float64(e.Value))
+		s.happen(l.T, "%s: %s is %v now", e.Why, e.Name, float64(e.Value))
 	case runlog.Gain:
 		s.counted.gain["predicted"], s.counted.gain["seen"] = e.Predicted, e.Seen
 		for i := len(s.modes) - 1; i >= 0; i-- {

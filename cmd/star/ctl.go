@@ -9,11 +9,13 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"star/coord"
+	"star/coord/advice"
 	"star/exitcode"
 	"star/internal/settings"
 	"star/member"
@@ -111,12 +113,14 @@ func ctlCommand() *cobra.Command {
 	settings.Var(set, &asJSON, "json", false, "the answer as JSON on standard output")
 	cmd := &cobra.Command{
 		ValidArgs: verbs,
-		Use:       "ctl {status | mode PLAN | move SHARD SERVER | checkpoint | stop}",
+		Use:       "ctl {status | mode PLAN | set [NAME=VALUE …] | move SHARD SERVER | checkpoint | stop}",
 		Short:     "Ask or change a running job",
 		Long: `Talks to the coordinator of a running job.
 
   star ctl status            who does what
   star ctl mode x=3          change the mode: ssgd, asgd, x=K, groups=0,1/2,3, backup=B
+  star ctl set               thresholds that may be changed while the job runs, and their values
+  star ctl set mode-gain=0.1 change them
   star ctl move 1 2          move shard 1 to the star-ps of rank 2 (or of that host), while the job goes on
   star ctl checkpoint        save now
   star ctl stop              finish the batches that are out, evaluate, save, end`,
@@ -152,13 +156,20 @@ func ctlCommand() *cobra.Command {
 }
 
 // verbs are what star ctl can ask of a coordinator, which judges their arguments.
-var verbs = []string{"status", "mode", "move", "checkpoint", "stop"}
+var verbs = []string{"status", "mode", "set", "move", "checkpoint", "stop"}
 
 func checkVerb(args []string) error {
-	const all = "one of: status, mode PLAN, move SHARD SERVER, checkpoint, stop"
+	const all = "one of: status, mode PLAN, set NAME=VALUE, move SHARD SERVER, checkpoint, stop"
 	switch {
 	case len(args) == 0:
 		return &settings.UsageError{Msg: "star ctl: no command; " + all}
+	case args[0] == "set":
+		for _, s := range args[1:] {
+			if _, _, err := advice.ParseThreshold(s); err != nil {
+				return &settings.UsageError{Msg: "star ctl set: " + err.Error()}
+			}
+		}
+		return nil
 	case slices.Contains(verbs, args[0]):
 		return nil
 	}
@@ -196,6 +207,16 @@ func printAnswer(w io.Writer, args []string, answer json.RawMessage, asJSON bool
 		}
 		_, err := fmt.Fprintf(w, "%s → %s at version %d\n", m.From, m.To, m.Version)
 		return err
+	case "set":
+		var now []coord.ThresholdNow
+		if err := json.Unmarshal(answer, &now); err != nil {
+			return err
+		}
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, n := range now {
+			fmt.Fprintf(t, "%s\t%s\t%s\n", n.Name, n.Text, n.What)
+		}
+		return t.Flush()
 	case "move":
 		var m runlog.Move
 		if err := json.Unmarshal(answer, &m); err != nil {

@@ -147,6 +147,8 @@ func try(program string, args []string) error {
 		case len(words) == 2 && words[0] == "mode":
 			mode = words[1]
 		case len(words) == 3 && words[0] == "move":
+		case len(words) > 0 && words[0] == "set":
+			return checkVerb(words)
 		case len(words) != 1 || !slices.Contains([]string{"status", "checkpoint", "stop"}, words[0]):
 			return fmt.Errorf("no such command of star ctl: %q", rest)
 		}
@@ -160,7 +162,7 @@ func try(program string, args []string) error {
 
 // The test would be worth nothing if it let mistakes pass.
 func TestUndocumentedCommandsDoNotParse(t *testing.T) {
-	for _, line := range []string{"star run --epoch 3", "star rnu", "star run --workers many", "star ctl mode y=3", "star ctl halt", "star-ps --lr x",
+	for _, line := range []string{"star run --epoch 3", "star rnu", "star run --workers many", "star ctl mode y=3", "star ctl halt", "star ctl set gain=1", "star-ps --lr x",
 		"go run ./cmd/star bench disk", "$ STAR_LR=0.1 star run --mode x=9"} {
 		program, args := command(line)
 		if program == "" || try(program, args) == nil {

@@ -191,7 +191,7 @@ func replay(path string) (*replayed, error) {
 				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth, Optimizer: cfg.Optimizer, Momentum: cfg.Momentum}
 			pilot, err = node.NewPilot(job)
 			return err
-		case runlog.Train, runlog.Record, runlog.Fire, runlog.Noise, runlog.Plan, runlog.Late, runlog.Admission, runlog.Predictor, runlog.Memory:
+		case runlog.Train, runlog.Record, runlog.Fire, runlog.Noise, runlog.Plan, runlog.Late, runlog.Admission, runlog.Predictor, runlog.Set, runlog.Memory:
 		case runlog.Leave:
 		case runlog.Join:
 			if !begun { // before the start; who comes back later is for the pilot

@@ -29,6 +29,8 @@ type Config struct {
 	Momentum   float64       // of the optimiser: see modes.ControllerConfig
 	Velocities float64       // see modes.ControllerConfig
 	Adaptive   bool          // see modes.ControllerConfig
+	Gain       float64       // see modes.ControllerConfig
+	Dwell      int           // see modes.ControllerConfig
 
 	// Model is a trained predictor that takes part in the contest; nil: none.
 	Model *straggler.Model
@@ -95,7 +97,15 @@ func New(c Config) (*Pilot, error) {
 	if err := p.begin(timer, 0); err != nil {
 		return nil, err
 	}
+	p.cfg.Gain, p.cfg.Dwell = p.controller.Tuning()
 	return p, nil
+}
+
+// Thresholds implements coord.Tunable.
+func (p *Pilot) Thresholds() map[string]float64 {
+	t := p.detector.Thresholds()
+	t[advice.ModeGain], t[advice.ModeDwell] = p.cfg.Gain, float64(p.cfg.Dwell)
+	return t
 }
 
 // begin makes the controller of a job with so many parameters.
@@ -104,7 +114,7 @@ func (p *Pilot) begin(timer straggler.Timer, params int64) (err error) {
 	p.timer = timer
 	p.controller, err = modes.NewController(modes.ControllerConfig{
 		Workers: c.Workers, Batch: c.Batch, Decider: c.Decider, Predictor: p.contest, Own: timer, Momentum: c.Momentum, Velocities: c.Velocities, Adaptive: c.Adaptive,
-		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, Local: c.Local, LinkBytes: 4 * params, LinkRate: c.LinkRate,
+		Ring: c.Ring, RiderWait: c.RiderWait, Queue: c.Queue, Local: c.Local, LinkBytes: 4 * params, LinkRate: c.LinkRate, Gain: c.Gain, Dwell: c.Dwell,
 	}, c.Plan)
 	return err
 }
@@ -204,6 +214,15 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 		}
 	case runlog.Admission:
 		p.admitted(l.T, e)
+	case runlog.Set:
+		switch v := float64(e.Value); e.Name {
+		case advice.ModeGain:
+			p.cfg.Gain = v
+		case advice.ModeDwell:
+			p.cfg.Dwell = int(v)
+		}
+		p.detector.Set(e.Name, float64(e.Value))
+		p.controller.Tune(p.cfg.Gain, p.cfg.Dwell)
 	case runlog.Train:
 		p.begin(p.timer, e.Params) // cannot fail: it did not with 0
 		p.limit = e.Limit

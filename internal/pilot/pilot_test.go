@@ -106,6 +106,48 @@ func TestManual(t *testing.T) {
 	}
 }
 
+// A worker that takes half as long again is slow, but not where that is allowed; a mode that does not save as much as it must is not taken.
+func TestThresholds(t *testing.T) {
+	for name, c := range map[string]struct {
+		set              []runlog.Set
+		verdict, changes bool
+	}{
+		"as they are": {nil, true, true},
+		"ratio":       {[]runlog.Set{{Name: advice.VerdictRatio, Value: 3}}, false, true},
+		"least":       {[]runlog.Set{{Name: advice.VerdictLeast, Value: 3600}}, false, true},
+		"certainty":   {[]runlog.Set{{Name: advice.VerdictCertainty, Value: 50}}, false, true},
+		"gain":        {[]runlog.Set{{Name: advice.ModeGain, Value: 0.9}}, true, false},
+		"and back":    {[]runlog.Set{{Name: advice.ModeGain, Value: 0.9}, {Name: advice.ModeGain, Value: 0.07}}, true, true},
+		"dwell":       {[]runlog.Set{{Name: advice.ModeDwell, Value: 10_000}}, true, true}, // not of the first mode
+	} {
+		p := begin(t, Config{})
+		for _, l := range c.set {
+			p.Tell(runlog.Line{Entry: l})
+			if got := p.Thresholds()[l.Name]; got != float64(l.Value) {
+				t.Errorf("%s: %s is %v", name, l.Name, got)
+			}
+		}
+		said, at := ssgd(p, 20, 0, 2, 3)
+		changed := changes(said)
+		p.Tell(runlog.Line{T: at, Entry: runlog.Plan{Plan: "x=4", From: "ssgd", Why: "star ctl"}}) // no more changes
+		more, _ := ssgd(p, 20, at, 2, 3)
+		verdict := false
+		for _, r := range append(said, more...) {
+			verdict = verdict || r.Verdict != nil && r.Verdict.Event == "slow"
+		}
+		if verdict != c.verdict || changed != c.changes {
+			t.Errorf("%s: verdict %v, changes %v", name, verdict, changed)
+		}
+	}
+	p := begin(t, Config{})
+	for _, x := range advice.Thresholds {
+		v, has := p.Thresholds()[x.Name]
+		if mine := x.Name != advice.EvalEvery && x.Name != advice.CheckpointEvery; has != mine || has && (v < x.Least || v > x.Most) {
+			t.Errorf("%s: %v, %v", x.Name, v, has)
+		}
+	}
+}
+
 func changes(rs []advice.Remark) bool {
 	for _, r := range rs {
 		if r.Change != nil {

@@ -42,6 +42,7 @@ type Story struct {
 	Workers  []Life
 	Episodes []Episode // by their beginning
 	Changes  []Change
+	Sets     []Threshold
 	Odd      []straggler.Event // what was impossible, and not used
 	Own      bool              // the verdicts are the job's own
 	Noise    []Point           // noise scale, samples
@@ -241,6 +242,9 @@ func (t *Teller) Add(l runlog.Line) error {
 		s.Changes = append(s.Changes, Change{T: l.T, Plan: e.Plan, From: e.From, Why: e.Why, Predicted: float64(e.Predicted),
 			Seen: math.NaN(), Before: math.NaN(), After: math.NaN()})
 		t.ride(e.Plan)
+	case runlog.Set:
+		t.detector.Set(e.Name, float64(e.Value))
+		s.Sets = append(s.Sets, Threshold{l.T, e})
 	case runlog.Gain:
 		for i := len(s.Changes) - 1; i >= 0; i-- {
 			if c := &s.Changes[i]; c.Plan == e.Plan {
@@ -656,6 +660,12 @@ func middle(vs []float64) float64 {
 		return (vs[n/2-1] + vs[n/2]) / 2
 	}
 	return vs[len(vs)/2]
+}
+
+// Threshold is a threshold that was changed.
+type Threshold struct {
+	T time.Duration
+	runlog.Set
 }
 
 // Entry is an episode as star explain --json prints it. Gains are shares of the time; null: not known.

@@ -298,6 +298,12 @@ func (s *Story) told(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, ": %s\n", cmp.Or(c.Why, "no reason given"))
 	}
+	for i, c := range s.Sets {
+		if i == 0 {
+			b.WriteString("\nchanges of thresholds\n")
+		}
+		fmt.Fprintf(b, "  %8s  %s: %v → %v: %s\n", took(c.T), c.Name, float64(c.From), float64(c.Value), c.Why)
+	}
 	for i, c := range s.Shifts {
 		if i == 0 {
 			b.WriteString("\nmoves of shards\n")
