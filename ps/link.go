@@ -546,8 +546,12 @@ func (l *Link) Pull(ctx context.Context, version int64) (int64, error) {
 }
 
 // Wait waits until the parameters that a Push or Pull is owed have come, from
-// every shard, and are of that version or a later one. It returns the version
-// they are of.
+// every shard, and are of that version or a later one. It returns the lowest
+// version of a shard's slice.
+//
+// Shards send the same version, but a copy that is asked in the place of one whose
+// connection has ended sends its newest: in asynchronous modes slices may be of
+// different versions then, and are used so, as after Pull.
 func (l *Link) Wait(ctx context.Context, version int64) (int64, error) {
 	for _, p := range l.peers {
 		if p.asks {

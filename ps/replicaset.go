@@ -87,7 +87,7 @@ type frame struct {
 	sum             uint32
 }
 
-// dialFan connects to all copies of a shard.
+// dialReplicaSet connects to all copies of a shard, by a view of who holds them.
 func dialReplicaSet(ctx context.Context, cfg LinkConfig, info transport.ShardInfo, v transport.View) (*replicaSet, error) {
 	f := &replicaSet{
 		cfg: cfg, info: info, worker: star.Worker(cfg.Hello.Rank), stall: cfg.Stall, log: cfg.Log, view: v,
@@ -101,14 +101,14 @@ func dialReplicaSet(ctx context.Context, cfg LinkConfig, info transport.ShardInf
 	if f.log == nil {
 		f.log = slog.Default()
 	}
-	legs, err := f.dial(ctx, v.Holders)
+	conns, err := f.dial(ctx, v.Holders)
 	if err == nil {
-		f.conns = legs
+		f.conns = conns
 		err = f.say(v.Term)
 	}
 	if err != nil {
 		f.stop()
-		for _, l := range legs {
+		for _, l := range conns {
 			l.conn.Close()
 		}
 		return nil, err
@@ -305,28 +305,28 @@ func (f *replicaSet) giveUp(why error) {
 }
 
 // dial connects to some copies. It returns those that it has reached even with an error.
-func (f *replicaSet) dial(ctx context.Context, holders []transport.Holder) (legs []*replicaConn, err error) {
+func (f *replicaSet) dial(ctx context.Context, holders []transport.Holder) (conns []*replicaConn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conns := make([]transport.Conn, len(holders))
+	opened := make([]transport.Conn, len(holders))
 	errs := make([]error, len(holders))
 	var wg sync.WaitGroup
 	for i, h := range holders {
 		wg.Go(func() {
 			info := f.info
 			info.Addr = h.Addr
-			if conns[i], errs[i] = open(ctx, f.cfg, info); errs[i] != nil {
+			if opened[i], errs[i] = open(ctx, f.cfg, info); errs[i] != nil {
 				cancel()
 			}
 		})
 	}
 	wg.Wait()
-	for i, c := range conns {
+	for i, c := range opened {
 		if c != nil {
-			legs = append(legs, &replicaConn{Holder: holders[i], conn: c})
+			conns = append(conns, &replicaConn{Holder: holders[i], conn: c})
 		}
 	}
-	return legs, first(errs)
+	return conns, first(errs)
 }
 
 // say tells all copies that from here on each gradient goes to every holder of the view of a term. The caller has the lock of writers.
@@ -399,7 +399,7 @@ func (f *replicaSet) follow(ctx context.Context, v transport.View) {
 	if missing == nil {
 		return
 	}
-	legs, err := f.dial(ctx, missing)
+	conns, err := f.dial(ctx, missing)
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
@@ -411,18 +411,18 @@ func (f *replicaSet) follow(ctx context.Context, v transport.View) {
 	}
 	if !current {
 		f.mu.Unlock()
-		for _, l := range legs {
+		for _, l := range conns {
 			l.conn.Close()
 		}
 		return
 	}
-	for _, l := range legs {
+	for _, l := range conns {
 		f.watch(l)
 	}
-	f.conns = append(f.conns, legs...)
+	f.conns = append(f.conns, conns...)
 	f.order()
 	var mended []*replicaConn // that were holders before
-	for _, l := range legs {
+	for _, l := range conns {
 		if slices.ContainsFunc(f.suspects, func(o *replicaConn) bool { return o.Holder == l.Holder }) {
 			mended = append(mended, l)
 		}
@@ -504,7 +504,7 @@ func (f *replicaSet) WriteFrame(k transport.Kind, header, payload []byte, sum ui
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
-	legs, end := f.conns, f.write
+	conns, end := f.conns, f.write
 	f.mu.Unlock()
 	put := func(l *replicaConn) {
 		if l.failed() != nil {
@@ -529,13 +529,13 @@ func (f *replicaSet) WriteFrame(k transport.Kind, header, payload []byte, sum ui
 		f.inHand.payload = nil // parameters that come are written there
 	}
 	var others sync.WaitGroup
-	for i, l := range legs {
+	for i, l := range conns {
 		if i > 0 {
 			others.Go(func() { put(l) })
 		}
 	}
-	if len(legs) > 0 {
-		put(legs[0])
+	if len(conns) > 0 {
+		put(conns[0])
 	}
 	others.Wait()
 	return f.alive()
