@@ -97,6 +97,7 @@ type Controller struct {
 	trial        *trial
 	verdict      *Verdict
 	banned       []ban
+	corrections  []correction
 	dwellBackoff int // doublings of the dwell, because changes disappointed
 	recent       int // changes, since a plan last stood for twice as long as it may have to
 
@@ -235,6 +236,8 @@ type trial struct {
 	counts    bool          // it has begun with an update
 	last      time.Duration // the newest update
 	samples   int
+	rounds    []float64     // seconds of each whole round of samples
+	round     time.Duration // when the last of these was over
 	had       [][]iteration // of each worker, that began while it stood, whatever is forgotten meanwhile
 }
 
@@ -242,6 +245,13 @@ type trial struct {
 type iteration struct {
 	began, took float64
 	samples     int
+}
+
+// correction is what a trial has shown of the price of a plan.
+type correction struct {
+	plan  Plan
+	rate  float64 // samples applied in a second, of those that were priced
+	until time.Duration
 }
 
 // ban is a plan that did not keep its promise.
@@ -472,7 +482,10 @@ func (c *Controller) Fired(at time.Duration, ws []star.Worker, samples int) {
 	}
 	if t := c.trial; t != nil && at > t.begun {
 		if t.last, t.samples = at, t.samples+samples; !t.counts { // from one update to another, so that whole ones count
-			t.counts, t.begun, t.samples = true, at, 0
+			t.counts, t.begun, t.samples, t.round = true, at, 0, at
+		}
+		for ; t.samples >= (len(t.rounds)+1)*c.round(); t.round = at {
+			t.rounds = append(t.rounds, (at - t.round).Seconds())
 		}
 	}
 }
@@ -965,13 +978,13 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	}
 	present := home
 	if !c.plan.Equal(ssgd) {
-		if present, err = c.plan.PriceOver(h, f); err != nil {
-			return c.retreat(at, err.Error())
+		if c.trial != nil && at >= c.trial.until {
+			if d, change := c.judge(at, h, f); change {
+				return d, true
+			}
 		}
-	}
-	if c.trial != nil && at >= c.trial.until {
-		if d, change := c.judge(at, h, f); change {
-			return d, true
+		if present, err = c.priceOver(at, c.plan, h, f); err != nil {
+			return c.retreat(at, err.Error())
 		}
 	}
 	best, err := c.choose(at, h, f, home, sure, few)
@@ -983,7 +996,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	}
 	switch {
 	case !best.Plan.Equal(c.plan) && !c.isBanned(at, best.Plan) && best.Cost.Seconds() <= (1-c.cfg.Gain)*present.Cost.Seconds():
-		if c.cfg.Decider == nil && c.plan.Equal(ssgd) && !c.pays(h, f, best.Plan, home) {
+		if c.cfg.Decider == nil && c.plan.Equal(ssgd) && !c.pays(at, h, f, best.Plan, home) {
 			c.wants = 0
 			return Decision{}, false
 		}
@@ -1105,8 +1118,8 @@ func (c *Controller) cautious(f Forecast, k Candidate) float64 {
 }
 
 // pays reports whether p is worth leaving SSGD for, if all is as it was lately.
-func (c *Controller) pays(h History, f Forecast, p Plan, home Candidate) bool {
-	k, err := p.PriceOver(h, f)
+func (c *Controller) pays(at time.Duration, h History, f Forecast, p Plan, home Candidate) bool {
+	k, err := c.priceOver(at, p, h, f)
 	return err == nil && c.cautious(f, k) <= (1-c.cfg.Gain)*c.cautious(f, home)
 }
 
@@ -1135,6 +1148,7 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast) (Decision, b
 	}
 	seen := float64(t.samples) / took
 	priced := present.Rate()
+	c.correct(at, t, seen/priced)
 	cost := present.Cost.Seconds() * priced / seen
 	gain := 1 - cost/before.Cost.Seconds()
 	// Where what was priced is what is seen, and it pays no longer, the world has changed, and the plan has kept its promise: Decide sees to that.
@@ -1153,6 +1167,39 @@ func (c *Controller) judge(at time.Duration, h History, f Forecast) (Decision, b
 	c.plan, c.since, c.wants, c.fled = t.from.Clone(), at, 0, false
 	c.loss.changed()
 	return d, true
+}
+
+// correct remembers how many samples the present plan has applied in a second, in its trial t, of those that were priced: as much of what it differs from 1 as is sure, by two standard errors of what its rounds took. It is
+// believed for ten times as long as it was looked at.
+func (c *Controller) correct(at time.Duration, t *trial, rate float64) {
+	c.corrections = slices.DeleteFunc(c.corrections, func(k correction) bool { return at >= k.until || k.plan.sameKind(c.plan) })
+	n := float64(len(t.rounds))
+	if n < needed {
+		return
+	}
+	mean, squares := 0.0, 0.0
+	for _, d := range t.rounds {
+		mean += d / n
+	}
+	for _, d := range t.rounds {
+		squares += (d/mean - 1) * (d/mean - 1)
+	}
+	off := 2 * math.Sqrt(squares/(n-1)/n)
+	if rate = max(rate*(1-off), min(rate*(1+off), 1)); rate > 0 && rate != 1 {
+		c.corrections = append(c.corrections, correction{c.plan.Clone(), rate, at + 10*(at-t.begun)})
+	}
+}
+
+// priceOver is PriceOver by what a trial has shown of p.
+func (c *Controller) priceOver(at time.Duration, p Plan, h History, f Forecast) (Candidate, error) {
+	k, err := p.PriceOver(h, f)
+	for _, o := range c.corrections {
+		if at < o.until && o.plan.sameKind(p) {
+			k.flow.rate, k.flow.updates = k.flow.rate*o.rate, k.flow.updates*o.rate
+			k.Interval, k.Cost = seconds(k.Interval.Seconds()/o.rate), seconds(k.Cost.Seconds()/o.rate)
+		}
+	}
+	return k, err
 }
 
 // history is what t had, by fits as if each iteration had been of an equal share of batch samples. Of whom it had none it is what is in h.
@@ -1257,7 +1304,7 @@ func (c *Controller) personal(k Candidate) bool {
 // were counted (H. Jeffreys, An Invariant Form for the Prior Probability in Estimation Problems, Proceedings of the Royal Society A, 1946). Plans are
 // chosen among by it; whether the best of them is worth a change is up to what was seen.
 func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast) (k, feared Candidate, err error) {
-	k, err = p.PriceOver(h, f)
+	k, err = c.priceOver(at, p, h, f)
 	if err != nil || c.slow < 0 || k.Kind == KindStatic || k.Kind == KindASGD || k.Kind == KindQueue || (k.Kind == KindSSGD || k.Kind == KindLocal) && p.Shares == nil {
 		return k, k, err
 	}
@@ -1271,7 +1318,7 @@ func (c *Controller) priceMoving(at time.Duration, p Plan, h History, f Forecast
 	h[c.slow], h[fast] = h[fast], h[c.slow]
 	f.Fits = slices.Clone(f.Fits)
 	f.Fits[c.slow], f.Fits[fast] = f.Fits[fast], f.Fits[c.slow]
-	other, err := p.PriceOver(h, f)
+	other, err := c.priceOver(at, p, h, f)
 	if err != nil {
 		return k, k, err
 	}

@@ -451,6 +451,36 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
+// What a trial has shown of a plan's price counts afterwards: one that applied less than was priced, and still paid, is left when it does not pay any more by what was seen; and one whose rounds scatter too much for that is not.
+func TestPricesAreCorrected(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		applied float64 // of what is priced
+		scatter float64 // of it, from round to round
+		home    bool
+	}{{"as priced", 1, 0, false}, {"less than priced", 0.65, 0, true}, {"perhaps less than priced", 0.65, 0.9, false}} {
+		l := begin(t, modes.SSGD(4))
+		l.own[3] = 600 * time.Millisecond
+		l.stays(10)
+		l.goes(modes.ASGD(4))
+		priced, round := l.priced(modes.ASGD(4)), 0
+		for v := (*modes.Verdict)(nil); v == nil; v = l.c.Verdict() {
+			round++
+			l.applied = priced * c.applied * (1 + c.scatter*float64(round%3-1))
+			l.stays(1)
+		}
+		l.own[3] = 300 * time.Millisecond // where ASGD is priced 0.8 of SSGD
+		home := false
+		for range 100 {
+			s := l.round()
+			home = home || strings.HasPrefix(s, "ssgd ssgd: nobody is slow any more")
+		}
+		if home != c.home {
+			t.Errorf("%s: SSGD is back: %v", c.name, home)
+		}
+	}
+}
+
 // A plan that follows on others stays longer, up to eight times; not where one has stood for twice that, nor after somebody else's.
 func TestChangesBecomeSeldom(t *testing.T) {
 	const dwell = 6 * time.Second // ten rounds

@@ -307,6 +307,54 @@ func TestFearsTurnsEarly(t *testing.T) {
 	}
 }
 
+// A correction is for plans of its kind and for its time; a trial of few rounds, or one that its rounds do not rule out, makes none, and the next trial of the kind replaces it.
+func TestCorrections(t *testing.T) {
+	const n, batch = 4, 64
+	k, err := NewController(ControllerConfig{Workers: n, Batch: batch}, ASGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := Forecast{Batch: batch, Fits: make([]Fit, n)}
+	h := History{{time.Second}, {time.Second}, {time.Second}, {3 * time.Second}}
+	ratio := func(at time.Duration, p Plan) float64 {
+		was, err := p.PriceOver(h, f)
+		now, err2 := k.priceOver(at, p, h, f)
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		if a, b := now.Rate()/was.Rate(), k.cautious(f, was)/k.cautious(f, now); math.Abs(a-b) > 1e-6 {
+			t.Errorf("of the rate %v, of the cautious cost %v", a, b)
+		}
+		return was.Cost.Seconds() / now.Cost.Seconds()
+	}
+	for _, c := range []struct {
+		rate   float64
+		rounds []float64
+		want   float64
+	}{
+		{0.8, []float64{1, 1, 1, 1}, 1}, // few
+		{0.8, []float64{1, 1, 1, 1, 1}, 0.8},
+		{1.25, []float64{1, 1, 1, 1, 1}, 1.25},
+		{0.8, []float64{0.9, 1, 1.1, 0.9, 1.1}, 0.8 * (1 + 2*0.1/math.Sqrt(5))},
+		{1.25, []float64{0.9, 1, 1.1, 0.9, 1.1}, 1.25 * (1 - 2*0.1/math.Sqrt(5))},
+		{0.95, []float64{0.9, 1, 1.1, 0.9, 1.1}, 1},
+		{1.05, []float64{0.9, 1, 1.1, 0.9, 1.1}, 1},
+	} {
+		k.correct(100*time.Second, &trial{begun: 90 * time.Second, rounds: c.rounds}, c.rate)
+		for at, want := range map[time.Duration]float64{100 * time.Second: c.want, 199 * time.Second: c.want, 200 * time.Second: 1} {
+			if got := ratio(at, ASGD(n)); math.Abs(got-want) > 1e-6 {
+				t.Errorf("%+v: at %v %v of the rate, want %v", c, at, got, want)
+			}
+		}
+		if got := ratio(100*time.Second, XOrder(n, 2)); got != 1 {
+			t.Errorf("%+v: another plan has %v of its rate", c, got)
+		}
+	}
+	if len(k.corrections) > 1 {
+		t.Errorf("%d corrections of one plan", len(k.corrections))
+	}
+}
+
 // No plan is made for the workers that were slow before everybody was seen often enough and one of them was slow for a dwell; in a ring that has no queue nothing else helps.
 func TestNoPlanForOneWorkerEarly(t *testing.T) {
 	const n, batch, now = 8, 64, 900 * time.Second
