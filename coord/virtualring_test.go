@@ -258,7 +258,7 @@ func TestSimulatorMakesTheSameRounds(t *testing.T) {
 		t.Run(fmt.Sprint(test.plan, len(test.changes)), func(t *testing.T) {
 			times := uneven{n}
 			virtual := &noted{atVersion: &atVersion{plans: test.changes}}
-			if _, err := sim.Run(sim.Config{Times: times, Plan: parse(test.plan), Pilot: virtual, Learner: still{}, Batch: batch, Bytes: poolBytes, Ring: &sim.Ring{Engine: true}, Limit: time.Minute}); err != nil {
+			if _, err := sim.Run(sim.Config{Times: times, Plan: parse(test.plan), Pilot: virtual, Learner: still{}, Batch: batch, Bytes: poolBytes, Ring: new(sim.Ring), Engine: true, Limit: time.Minute}); err != nil {
 				t.Fatal(err)
 			}
 			play(t, Config{Workers: n, Steps: steps, Plan: parse(test.plan), Pilot: &atVersion{plans: test.changes}, Ring: &RingConfig{Rule: "sgd"}}, func(w *world) {

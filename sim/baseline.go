@@ -187,7 +187,10 @@ func CheckMethod(name string, workers, batch int) error {
 		if name == "auto" {
 			return nil
 		}
-		_, err := modes.Parse(name, workers)
+		p, err := modes.Parse(name, workers)
+		if err == nil && p.AutoTree {
+			return fmt.Errorf("sim: mode %v: who is in an automatic tree follows from what workers measure of their links, which is not simulated: give a tree, such as tree=0(1,2)", p)
+		}
 		return err
 	}
 	spec, err := baseline.Parse(name)

@@ -10,6 +10,7 @@ import (
 	"star/allreduce"
 	"star/engine"
 	"star/modes"
+	"star/transport/wire"
 )
 
 // Config is one run.
@@ -37,6 +38,11 @@ type Config struct {
 
 	// Ring is an all-reduce: the workers of an update exchange before they go on. nil: parameter servers.
 	Ring *Ring
+
+	// Engine has the engines of coordinators decide, as they do for a job, in place of the Barrier alone. A ring's grants rounds one ahead, and riders are carried by the exchange that
+	// comes next; that of parameter servers hands out one stream of samples, in order of rank. Plans with a tree, and those of rings whose rounds are closed by those who were first
+	// (x=K micro=M), need it, and have it by themselves. A ring's is not to be had with a Network.
+	Engine bool
 
 	// Bytes of a gradient, and of the parameters. 0: what the Learner says, if it is Sized, else they are not counted.
 	Bytes int64
@@ -250,10 +256,12 @@ type run struct {
 	soon      []star.Worker
 	fetched   time.Duration // of fetch: of no meaning
 
-	net    *network
-	ringed *ringRun // of a ring, where an engine decides them; else nil
-	timers []func(at time.Duration) error
-	idle   []int32 // of timers: numbers that are free
+	net     *network
+	ringed  *ringRun   // of a ring, where an engine decides; else nil
+	sharded *shardsRun // likewise, of servers
+	life    []int32    // of each worker: how often it was gone; nil: nobody asks
+	timers  []func(at time.Duration) error
+	idle    []int32 // of timers: numbers that are free
 }
 
 func isQuadratic(l Learner) bool {
@@ -291,15 +299,16 @@ func Run(c Config) (Result, error) {
 			return Result{}, fmt.Errorf("sim: a validation every %d gradients that takes %v, for a %T: want a positive time and a learner that validates", v.Every, v.Time, c.Learner)
 		}
 	}
-	byEngine := c.Ring.byEngine(c.Plan)
+	byEngine := c.byEngine()
 	switch {
+	case c.Ring == nil:
 	case byEngine && (c.Network != nil || c.Validation != nil || c.Plan.Local > 0):
 		return Result{}, fmt.Errorf("sim: mode %v: closed rounds are not simulated over a Network, with a validation, or with local steps", c.Plan)
 	case byEngine:
 		if err := engine.RingPlan(c.Plan); err != nil {
 			return Result{}, fmt.Errorf("sim: %w", err)
 		}
-	case c.Ring != nil:
+	default:
 		if err := ringPlan(c.Plan); err != nil {
 			return Result{}, err
 		}
@@ -335,8 +344,11 @@ func Run(c Config) (Result, error) {
 		}
 	}
 	start := r.start
-	if byEngine {
+	switch {
+	case byEngine && c.Ring != nil:
 		start = r.startRounds
+	case byEngine:
+		start, r.life = r.startShards, make([]int32, n)
 	}
 	if err := start(); err != nil {
 		return Result{}, err
@@ -424,6 +436,9 @@ func (r *run) start() error {
 // release has everybody begin.
 func (r *run) release(at time.Duration) error {
 	r.begun = true
+	if r.sharded != nil {
+		return r.sharded.begin(at)
+	}
 	r.released = r.released[:0]
 	for w := range r.workers {
 		if !r.workers[w].gone {
@@ -565,6 +580,9 @@ func (r *run) leave(at time.Duration, w star.Worker) error {
 			return err
 		}
 	}
+	if r.sharded != nil {
+		return r.sharded.leave(at, w)
+	}
 	return r.fire(at, r.barrier.Leave(w))
 }
 
@@ -577,8 +595,11 @@ func (r *run) join(at time.Duration, w star.Worker) error {
 		return nil
 	}
 	r.workers[w].gone = false
-	r.barrier.Join(w)
 	r.attend(at, w, true)
+	if r.sharded != nil {
+		return r.sharded.joined(at, w)
+	}
+	r.barrier.Join(w)
 	if !r.begun {
 		return nil
 	}
@@ -656,10 +677,19 @@ func (r *run) prepare(w star.Worker, version int64) {
 	m.local, m.micro, m.limit = int32(r.plan.Local), int32(r.plan.Micro), r.plan.ComputeDeadline
 	m.planned = r.plan.Share(w, r.Batch) * max(1, r.plan.Local)
 	m.ticks += int64(max(1, m.local))
+	var told *wire.Release
+	if r.sharded != nil {
+		told = &r.sharded.at[w].release
+	}
 	if m.part, m.taken = 0, 0; r.plan.Queue > 0 {
-		m.part = int32(r.plan.Part(w, r.Batch))
+		if m.part = int32(r.plan.Part(w, r.Batch)); told != nil {
+			m.part = int32(min(told.Part, r.sharded.at[w].whole()))
+		}
 		r.Learner.Release(w, 0)
 		return
+	}
+	if told != nil {
+		m.planned = told.Count // less, if somebody else had begun it
 	}
 	r.Learner.Release(w, m.planned)
 }
@@ -669,7 +699,7 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 	r.prepare(w, version)
 	m := &r.workers[w]
 	m.began = at
-	share := r.plan.Share(w, r.Batch)
+	share := m.planned / max(1, int(m.local))
 	m.spent = r.Times.Spend(w, m.tick(), at, float64(share)/r.equal)
 	if m.spent.Total() <= 0 {
 		return fmt.Errorf("sim: step %d of worker %d takes %v", m.step, w, m.spent.Total())
@@ -690,6 +720,17 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 	}
 	if m.micro > 0 {
 		m.stop(m.limit)
+	}
+	if s := r.sharded; s != nil && s.inner(w) {
+		m.due = -1
+		life := s.lives(w)
+		r.after(at+m.spent.Load+m.spent.Compute, func(at time.Duration) error {
+			if s.lives(w) != life {
+				return nil
+			}
+			return s.ready(at, w)
+		})
+		return nil
 	}
 	m.due = at + m.spent.Total()
 	r.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})
@@ -715,7 +756,6 @@ func (m *worker) stop(computed time.Duration) {
 func (r *run) cancel(at time.Duration) {
 	for i := range r.workers {
 		m := &r.workers[i]
-		told := at + r.Latency - m.began - m.spent.Load
 		if !m.busy || m.micro < 2 {
 			continue
 		}
@@ -723,13 +763,19 @@ func (r *run) cancel(at time.Duration) {
 			r.net.cancel(at+r.Latency, star.Worker(i))
 			continue
 		}
-		if told >= m.spent.Compute {
-			continue
-		}
-		if m.stop(told); m.began+m.spent.Total() < m.due {
-			m.due = m.began + m.spent.Total()
-			r.agenda.add(event{at: m.due, kind: arrival, worker: int32(i)})
-		}
+		r.cancelOne(at, star.Worker(i))
+	}
+}
+
+func (r *run) cancelOne(at time.Duration, w star.Worker) {
+	m := &r.workers[w]
+	told := at + r.Latency - m.began - m.spent.Load
+	if told >= m.spent.Compute {
+		return
+	}
+	if m.stop(told); m.began+m.spent.Total() < m.due {
+		m.due = m.began + m.spent.Total()
+		r.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})
 	}
 }
 
@@ -737,14 +783,17 @@ func (r *run) cancel(at time.Duration) {
 func (r *run) arrive(at time.Duration, w star.Worker) error {
 	m := &r.workers[w]
 	m.arrived, m.waits, m.busy = at, true, false
-	if r.Pilot != nil {
-		record := star.Record{
+	var record star.Record
+	if r.Pilot != nil || r.sharded != nil {
+		record = star.Record{
 			Worker: w, Step: m.step, Basis: m.basis, At: at - m.spent.Push, Samples: m.samples,
 			Load: m.spent.Load, Compute: m.spent.Compute, Push: m.spent.Push, Wait: m.waited,
 		}
 		if r.net != nil {
 			r.net.record(&record)
 		}
+	}
+	if r.Pilot != nil {
 		r.Pilot.Observe(record)
 	}
 	if r.net == nil && r.Ring == nil {
@@ -754,7 +803,11 @@ func (r *run) arrive(at time.Duration, w star.Worker) error {
 	if d, ok := r.Learner.(Drawer); ok && m.part > 0 {
 		d.Draw(w, m.samples)
 	}
-	if err := r.fire(at, r.barrier.Arrive(w)); err != nil {
+	if r.sharded != nil {
+		if err := r.sharded.arrive(at, w, record); err != nil {
+			return err
+		}
+	} else if err := r.fire(at, r.barrier.Arrive(w)); err != nil {
 		return err
 	}
 	if r.Pilot == nil {
@@ -783,7 +836,11 @@ func (r *run) decide(at time.Duration) error {
 	}
 	r.plan = p
 	r.result.Switches = append(r.result.Switches, Switch{At: at, Plan: p, Why: why})
-	if err := r.fire(at, r.barrier.Install(p)); err != nil {
+	if s := r.sharded; s != nil {
+		if err := s.carry(at, at+r.Latency, s.e.Install(p), nil); err != nil {
+			return err
+		}
+	} else if err := r.fire(at, r.barrier.Install(p)); err != nil {
 		return err
 	}
 	r.watch(at)
@@ -828,31 +885,12 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 			r.result.Samples += int64(g.Samples)
 		}
 		if len(f.Workers) > 0 {
-			r.result.Updates++
-			r.result.Gradients += int64(len(f.Workers))
-			r.first = len(f.Workers)
-			o := r.Learner.Update(f.Version, r.applied)
-			if o.Err != nil {
-				return o.Err
-			}
-			r.result.Progress = o.Progress
-			if r.Pilot != nil {
-				r.Pilot.Fired(at, f.Version, r.applied, o)
-			}
-			if r.Cancel {
-				r.cancel(at)
-			}
-			if err := r.receive(at, len(f.Workers)); err != nil {
+			if err := r.update(at, f.Version); err != nil {
 				return err
 			}
 		}
-		r.result.Dropped += int64(len(f.Dropped))
-		if r.salvager != nil {
-			for _, w := range f.Dropped {
-				if err := r.salvager.Drop(f.Version, r.workers[w].gradient(w), r.rest()); err != nil {
-					return err
-				}
-			}
+		if err := r.drop(f.Version, f.Dropped); err != nil {
+			return err
 		}
 		r.released = slices.AppendSeq(r.released[:0], f.Released())
 		if len(r.released) > few && r.net == nil {
@@ -877,6 +915,39 @@ func (r *run) fire(at time.Duration, fs []modes.Firing) error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// update makes a version of gradients, r.applied.
+func (r *run) update(at time.Duration, version int64) error {
+	n := len(r.applied)
+	r.result.Updates++
+	r.result.Gradients += int64(n)
+	r.first = n
+	o := r.Learner.Update(version, r.applied)
+	if o.Err != nil {
+		return o.Err
+	}
+	r.result.Progress = o.Progress
+	if r.Pilot != nil {
+		r.Pilot.Fired(at, version, r.applied, o)
+	}
+	if r.Cancel && r.sharded == nil {
+		r.cancel(at)
+	}
+	return r.receive(at, n)
+}
+
+// drop has the gradients of workers discarded, with which they wait.
+func (r *run) drop(version int64, ws []star.Worker) error {
+	r.result.Dropped += int64(len(ws))
+	if r.salvager != nil {
+		for _, w := range ws {
+			if err := r.salvager.Drop(version, r.workers[w].gradient(w), r.rest()); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

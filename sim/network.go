@@ -59,16 +59,14 @@ type Ring struct {
 
 	// Model says what an exchange of Config.Bytes takes where there is no Network. nil means allreduce.DefaultModel.
 	Model *allreduce.Model
-
-	// Engine has engine.Ring decide the rounds, as for a coordinator: they are granted one ahead, and riders are carried by the exchange that comes next. Else an exchange
-	// is of those whom the Barrier fires together. Plans whose rounds are closed by those who were first (x=K micro=M) need it, and have it by themselves; not with
-	// a Network.
-	Engine bool
 }
 
-// byEngine says whether engine.Ring decides the rounds of a plan.
-func (r *Ring) byEngine(p modes.Plan) bool {
-	return r != nil && (r.Engine || ringPlan(p) != nil && engine.RingPlan(p) == nil)
+// byEngine says whether an engine decides.
+func (c *Config) byEngine() bool {
+	if c.Ring != nil {
+		return c.Engine || ringPlan(c.Plan) != nil && engine.RingPlan(c.Plan) == nil
+	}
+	return c.Engine || c.Plan.Parents != nil
 }
 
 // Check says whether n is a network for so many workers.
@@ -332,6 +330,9 @@ func (n *network) pulled(at time.Duration, w star.Worker) error {
 func (n *network) begin(at time.Duration, w star.Worker) error {
 	m, i := &n.r.workers[w], &n.at[w]
 	i.pull = at - i.released
+	if n.r.sharded != nil {
+		n.r.sharded.fed(at, w, false)
+	}
 	m.began, m.spent, m.samples = at, Spent{}, 0
 	if m.part > 0 {
 		n.r.enter(w)
@@ -367,10 +368,17 @@ func (n *network) part(at time.Duration, w star.Worker, k, i int) error {
 	if m.micro > 0 {
 		parts = min(int(m.micro), m.planned)
 	}
-	if m.part > 0 && (i == 0 || n.r.another(at, w)) {
-		parts = i + 1
-	} else if m.part > 0 {
-		parts = i
+	if m.part > 0 {
+		more := i == 0
+		if !more {
+			var err error
+			if more, err = n.r.another(at, w); err != nil {
+				return err
+			}
+		}
+		if parts = i; more {
+			parts = i + 1
+		}
 	}
 	if i == parts || i > 0 && m.part == 0 && (m.spent.Compute > m.limit || n.at[w].halt) {
 		if k+1 < int(m.local) {
@@ -418,9 +426,37 @@ func (n *network) computed(at time.Duration, w star.Worker) error {
 		})
 		return nil
 	}
+	if s := n.r.sharded; s != nil && s.inner(w) {
+		return s.ready(at, w)
+	}
+	return n.push(at, w)
+}
+
+// push sends w's gradient, and those that have come to it, to its parent in the tree or to every shard.
+func (n *network) push(at time.Duration, w star.Worker) error {
+	i := &n.at[w]
+	i.pushed = at + n.r.workers[w].spent.Push
+	if s := n.r.sharded; s != nil && s.at[w].parent != modes.Direct {
+		to, life := n.home[s.at[w].parent], i.life
+		n.r.after(i.pushed, func(at time.Duration) error {
+			if n.at[w].life == life {
+				n.r.result.Bytes += float64(n.r.Bytes)
+				n.send(at, n.home[w], to, float64(n.r.Bytes), w, func(at time.Duration) error { return n.stored(at, w, to) })
+			}
+			return nil
+		})
+		return nil
+	}
+	n.toShards(i.pushed, w, func(at time.Duration, host int) error { return n.stored(at, w, host) })
+	return nil
+}
+
+// toShards sends w's gradient to every shard at a time. The host that has the last part says so.
+func (n *network) toShards(at time.Duration, w star.Worker, done func(at time.Duration, host int) error) {
+	i := &n.at[w]
 	i.missing = len(n.shards)
 	life := i.life
-	n.r.after(i.pushed, func(at time.Duration) error {
+	n.r.after(at, func(at time.Duration) error {
 		if n.at[w].life != life {
 			return nil
 		}
@@ -431,12 +467,11 @@ func (n *network) computed(at time.Duration, w star.Worker) error {
 				if n.at[w].missing--; n.at[w].missing > 0 {
 					return nil
 				}
-				return n.stored(at, w, host)
+				return done(at, host)
 			})
 		}
 		return nil
 	})
-	return nil
 }
 
 // stored is told by the host that has the last part of w's gradient. The coordinator hears of it.

@@ -41,10 +41,13 @@ func (r *run) take(w star.Worker) {
 }
 
 // another has w, which is through with a part, take the next one, if there is one. That there is none a worker hears a Latency later.
-func (r *run) another(at time.Duration, w star.Worker) bool {
+func (r *run) another(at time.Duration, w star.Worker) (bool, error) {
+	if r.sharded != nil {
+		return r.sharded.another(at, w)
+	}
 	m, q := &r.workers[w], &r.queue
 	if q.version != m.basis || r.plan.Queue == 0 {
-		return false
+		return false, nil
 	}
 	if q.taken < r.whole() {
 		q.empty = -1
@@ -52,10 +55,10 @@ func (r *run) another(at time.Duration, w star.Worker) bool {
 		q.empty = at
 	}
 	if q.empty >= 0 && at >= q.empty+r.Latency {
-		return false
+		return false, nil
 	}
 	r.take(w)
-	return true
+	return true, nil
 }
 
 // quit puts the samples back that w has taken and nobody has yet.
@@ -77,9 +80,10 @@ func (r *run) partOf(at time.Duration, w star.Worker) {
 			return nil // it is gone, and perhaps back
 		}
 		m.samples += int(m.part)
-		if m.spent.Compute += took; r.another(at, w) {
+		m.spent.Compute += took
+		if more, err := r.another(at, w); more || err != nil {
 			r.partOf(at, w)
-			return nil
+			return err
 		}
 		m.due = at + m.spent.Push
 		r.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})

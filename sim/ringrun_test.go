@@ -99,7 +99,7 @@ func TestClosedRounds(t *testing.T) {
 func TestRingsThatLoseMembers(t *testing.T) {
 	for _, plan := range []string{"ssgd", "ring-minus=3", "ssgd queue=4"} {
 		r := &swimmers{plans: map[int64]modes.Plan{12: planOf(t, "ring-minus=0")}}
-		ringOf(t, Config{Plan: planOf(t, plan), Ring: &Ring{Engine: true}, Limit: 6 * time.Second, Latency: time.Millisecond,
+		ringOf(t, Config{Plan: planOf(t, plan), Ring: new(Ring), Engine: true, Limit: 6 * time.Second, Latency: time.Millisecond,
 			Failures: []Failure{{Worker: 1, At: 450 * time.Millisecond, Back: 1900 * time.Millisecond}, {Worker: 3, At: 700 * time.Millisecond, Back: 3 * time.Second}}}, r)
 		for _, want := range []string{"[0 1 2", "[0 2]", "[0 2 3", "[0 1 2 3]"} {
 			if plan == "ring-minus=3" && want != "[0 2]" {

@@ -350,7 +350,7 @@ func simBaselines(list []string) []string {
 	var names []string
 	for _, part := range list {
 		key, _, has := strings.Cut(part, "=")
-		if has && len(names) > 0 && isSetting(names[len(names)-1], key) {
+		if len(names) > 0 && (has && isSetting(names[len(names)-1], key) || part != "" && part[0] >= '0' && part[0] <= '9') { // of shares, of workers
 			names[len(names)-1] += "," + part
 			continue
 		}

@@ -1,0 +1,407 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"star"
+	"star/engine"
+	"star/modes"
+	"star/transport/wire"
+)
+
+// shardsRun is a job with parameter servers that engine.Shards decides, as it does for a coordinator, in place of the Barrier alone: batches come from one stream, in which what was
+// begun by somebody who is gone is done by others, are handed out in order of rank, and workers report up a tree. What they do between what they are told is what they do in every run.
+//
+//	            ┌──────────── Detached ──────────────┐
+//	            │                                    ▼
+//	compute ──► parent: its children, itself ──► … ──► shards ──► Reported, Stored, Arrive ──► Fire, Release ──► parameters, from the shards or the parent
+//
+// Shards are one to the engine: what is stored by all of them is stored. What a worker says is heard at once, and what it is told reaches it Config.Latency later.
+type shardsRun struct {
+	*run
+	e  *engine.Shards
+	at []reporter
+}
+
+// reporter is what an engine has told a worker, and what has become of it.
+type reporter struct {
+	release wire.Release
+	unused  bool // it has a gradient of which no Ready has said anything
+	told    bool // to stop after the part that it is at
+	said    bool // Arrive
+
+	// In a tree.
+	parent  star.Worker
+	waits   []star.Worker // children whose gradients are not here
+	shares  []wire.Share  // whose gradients are here, its own excepted
+	through bool          // with computing
+	top     bool          // shards get its gradient and those of others
+	feeds   []star.Worker // children that get their parameters from it, when it has them
+}
+
+// startShards has everybody begin, or the first validation.
+func (r *run) startShards() error {
+	n := len(r.workers)
+	reachable := make([]bool, n)
+	for w := range reachable {
+		reachable[w] = true
+	}
+	s := &shardsRun{run: r, at: make([]reporter, n)}
+	s.e = engine.NewShards(engine.Config{Plan: r.plan, Workers: n, Shards: 1, Batch: r.Batch, Limit: math.MaxInt64 / 2, Cancel: r.Cancel, Reachable: reachable})
+	r.sharded = s
+	return r.start()
+}
+
+// begin has everybody begin. Who has come back before that is there.
+func (s *shardsRun) begin(at time.Duration) error {
+	if err := s.carry(at, at, s.e.Begin(), nil); err != nil {
+		return err
+	}
+	for w := range s.workers {
+		if k := star.Worker(w); !s.workers[w].gone && !s.e.Worker(k).Live {
+			if err := s.joined(at, k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// carry does what the engine has ready at a time. What it says to workers reaches them when it is due.
+func (s *shardsRun) carry(at, due time.Duration, os []engine.Ready, err error) error {
+	if err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	for i := range os {
+		if err := s.do(at, due, &os[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// do does one thing that is ready.
+func (s *shardsRun) do(at, due time.Duration, o *engine.Ready) error {
+	if o.Evict != nil {
+		return fmt.Errorf("sim: %w", o.Evict.Why)
+	}
+	if err := s.update(at, o); err != nil {
+		return err
+	}
+	for _, d := range o.Detached {
+		s.after(due, func(at time.Duration) error { return s.detached(at, d.Worker, d.Msg) })
+	}
+	for _, c := range o.Cancels {
+		s.stop(at, c.Worker)
+	}
+	branches := map[star.Worker]*wire.Branch{}
+	for i := range o.Branches {
+		branches[o.Branches[i].Worker] = &o.Branches[i]
+	}
+	s.released = s.released[:0]
+	var relayed []star.Worker
+	version := o.Fire.Version
+	for _, rel := range o.Releases {
+		m := &s.workers[rel.Worker]
+		if m.waits {
+			s.waiting += at - m.arrived
+			m.waited = due - m.arrived
+		}
+		m.waits = false
+		version = rel.Version
+		x := &s.at[rel.Worker]
+		*x = reporter{release: rel, parent: modes.Direct}
+		if b := branches[rel.Worker]; b != nil {
+			x.parent, x.top = star.Worker(b.Parent), star.Worker(b.Parent) == modes.Direct
+			for _, c := range b.Children {
+				x.waits = append(x.waits, c.Worker)
+			}
+			if b.Relay && s.net != nil {
+				relayed = append(relayed, rel.Worker)
+				continue
+			}
+		}
+		s.released = append(s.released, rel.Worker)
+	}
+	for _, w := range relayed {
+		p := s.at[w].parent
+		s.at[p].feeds = append(s.at[p].feeds, w)
+		s.prepare(w, version)
+		s.net.at[w].released = due
+	}
+	if len(o.Members) == 0 && len(s.released) == 0 {
+		return nil
+	}
+	return s.goOn(due, version, len(o.Members))
+}
+
+// update is what becomes of gradients.
+func (s *shardsRun) update(at time.Duration, o *engine.Ready) error {
+	for _, rel := range o.Releases { // who goes on before its gradient is used
+		x := &s.at[rel.Worker]
+		dropped := slices.ContainsFunc(o.Dropped, func(g wire.Gradient) bool { return g.Worker == rel.Worker })
+		if x.unused && !dropped && s.nonBlocking(rel.Worker) {
+			if err := s.keep(rel.Worker); err != nil {
+				return err
+			}
+			x.unused = false
+		}
+	}
+	s.applied = s.applied[:0]
+	for i, member := range o.Members {
+		w := member.Worker
+		g := s.workers[w].gradient(w)
+		if kept := s.banks[w]; len(kept) > 0 && kept[0].Step == member.Step {
+			g, s.banks[w] = kept[0], kept[1:]
+		} else {
+			s.at[w].unused = false
+		}
+		s.applied = append(s.applied, g)
+		s.stale += o.Stale[i]
+		s.result.Samples += int64(g.Samples)
+	}
+	if len(s.applied) > 0 {
+		if err := s.run.update(at, o.Fire.Version); err != nil {
+			return err
+		}
+	}
+	var dropped []star.Worker
+	for _, g := range o.Dropped {
+		s.at[g.Worker].unused = false
+		dropped = append(dropped, g.Worker)
+	}
+	return s.drop(o.Fire.Version, dropped)
+}
+
+// nonBlocking says whether w goes on before its gradient is used.
+func (s *shardsRun) nonBlocking(w star.Worker) bool {
+	return slices.ContainsFunc(s.plan.Groups, func(g modes.Group) bool { return g.NonBlocking && slices.Contains(g.Members, w) })
+}
+
+// arrive is a gradient that is where it was sent: with its parent, or with every shard.
+func (s *shardsRun) arrive(at time.Duration, w star.Worker, rec star.Record) error {
+	x := &s.at[w]
+	x.unused = true
+	if x.parent != modes.Direct {
+		return s.handOver(at, w, rec)
+	}
+	if x.top {
+		os, err := s.e.Reported(wire.Bundle{Worker: w, Step: rec.Step, Members: append([]wire.Share{s.share(w, rec.Step)}, x.shares...)})
+		if err := s.carry(at, at+s.Latency, os, err); err != nil {
+			return err
+		}
+	}
+	return s.stored(at, w, rec)
+}
+
+// stored is a gradient that every shard holds.
+func (s *shardsRun) stored(at time.Duration, w star.Worker, rec star.Record) error {
+	said := s.at[w].said // before it may be released
+	os, err := s.e.Stored(0, w, rec.Step)
+	if err := s.carry(at, at+s.Latency, os, err); err != nil || said {
+		return err
+	}
+	return s.say(at, w, rec)
+}
+
+// say tells that a worker's gradient is where it was sent.
+func (s *shardsRun) say(at time.Duration, w star.Worker, rec star.Record) error {
+	s.at[w].said = true
+	_, os, err := s.e.Arrive(rec, false)
+	return s.carry(at, at+s.Latency, os, err)
+}
+
+func (s *shardsRun) share(w star.Worker, step int64) wire.Share {
+	return wire.Share{Worker: w, Step: step, Samples: s.at[w].release.Count}
+}
+
+// handOver brings a gradient, and those that have come with it, to the parent in the tree. One that is gone takes none: the engine will say who reports alone.
+func (s *shardsRun) handOver(at time.Duration, w star.Worker, rec star.Record) error {
+	x := &s.at[w]
+	p := &s.at[x.parent]
+	i := slices.Index(p.waits, w)
+	if s.workers[x.parent].gone || i < 0 {
+		return nil
+	}
+	p.waits = slices.Delete(p.waits, i, i+1)
+	p.shares = append(append(p.shares, s.share(w, rec.Step)), x.shares...)
+	parent := x.parent
+	if err := s.say(at, w, rec); err != nil {
+		return err
+	}
+	return s.forward(at, parent)
+}
+
+// inner says whether w sends its gradient on with those of others.
+func (s *shardsRun) inner(w star.Worker) bool { x := &s.at[w]; return len(x.waits)+len(x.shares) > 0 }
+
+// ready is a worker with children that has computed.
+func (s *shardsRun) ready(at time.Duration, w star.Worker) error {
+	s.at[w].through = true
+	return s.forward(at, w)
+}
+
+// forward sends on what is here, when everything is.
+func (s *shardsRun) forward(at time.Duration, w star.Worker) error {
+	if x := &s.at[w]; !x.through || len(x.waits) > 0 {
+		return nil
+	}
+	s.at[w].through = false
+	return s.push(at, w)
+}
+
+// push sends a worker's gradient to its parent, or to the shards.
+func (s *shardsRun) push(at time.Duration, w star.Worker) error {
+	m := &s.workers[w]
+	if s.net != nil {
+		return s.net.push(at, w)
+	}
+	m.due = at + m.spent.Push
+	s.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})
+	return nil
+}
+
+// detached takes a gradient off the way that its branch says.
+func (s *shardsRun) detached(at time.Duration, w star.Worker, d wire.Detach) error {
+	x, m := &s.at[w], &s.workers[w]
+	switch {
+	case m.gone:
+		return nil
+	case d.Worker != w:
+		if i := slices.Index(x.waits, d.Worker); i >= 0 && s.step(d.Worker) == d.Step {
+			x.waits = slices.Delete(x.waits, i, i+1)
+			return s.forward(at, w)
+		}
+		return nil
+	case s.step(w) != d.Step:
+		return nil
+	}
+	x.parent, x.top, x.waits, x.shares = modes.Direct, false, nil, nil
+	if x.through {
+		return s.forward(at, w)
+	}
+	if !x.unused {
+		return nil // it computes, or its gradient is on its way
+	}
+	rec := star.Record{Worker: w, Step: d.Step, Basis: m.basis, Samples: m.samples}
+	life := s.lives(w)
+	return s.resend(at, w, func(at time.Duration) error {
+		if s.lives(w) != life || s.step(w) != d.Step {
+			return nil
+		}
+		return s.stored(at, w, rec)
+	})
+}
+
+// resend sends the gradient of a worker to the shards once more.
+func (s *shardsRun) resend(at time.Duration, w star.Worker, done func(at time.Duration) error) error {
+	m := &s.workers[w]
+	if s.net == nil {
+		s.result.Bytes += float64(s.Bytes)
+		s.after(at+m.spent.Push, done)
+		return nil
+	}
+	s.net.at[w].missing = len(s.net.shards)
+	s.net.toShards(at+m.spent.Push, w, func(at time.Duration, host int) error {
+		s.after(at+s.net.delay(host, s.net.shards[0].host), done)
+		return nil
+	})
+	return nil
+}
+
+// step is the one that the engine has for w.
+func (s *shardsRun) step(w star.Worker) int64 { return s.e.Worker(w).Step }
+
+// lives counts the times that w was gone.
+func (s *shardsRun) lives(w star.Worker) int64 { return int64(s.life[w]) }
+
+// another has w, which is through with a part, go on with the next one, unless it was told to stop or has nothing left.
+func (s *shardsRun) another(at time.Duration, w star.Worker) (bool, error) {
+	m, x := &s.workers[w], &s.at[w]
+	os, err := s.e.Computed(wire.Computed{Worker: w, Version: m.basis, Samples: m.samples})
+	if err := s.carry(at, at+s.Latency, os, err); err != nil {
+		return false, err
+	}
+	if x.told || s.net != nil && s.net.at[w].halt || m.samples >= x.whole() {
+		return false, nil
+	}
+	m.part = int32(min(x.release.Part, x.whole()-m.samples))
+	return true, nil
+}
+
+// whole is how many samples w has at most.
+func (x *reporter) whole() int {
+	n := x.release.Count
+	for _, p := range x.release.More {
+		n += p.Count
+	}
+	return n
+}
+
+// stop tells w to stop after the part of its batch that it is at.
+func (s *shardsRun) stop(at time.Duration, w star.Worker) {
+	switch m := &s.workers[w]; {
+	case s.net != nil:
+		s.net.cancel(at+s.Latency, w)
+	case m.part > 0:
+		step, life := s.step(w), s.lives(w)
+		s.after(at+s.Latency, func(time.Duration) error {
+			if s.step(w) == step && s.lives(w) == life {
+				s.at[w].told = true
+			}
+			return nil
+		})
+	default:
+		s.cancelOne(at, w)
+	}
+}
+
+// fed has the children of w that get their parameters from it get them, or from the shards, if it is gone.
+func (s *shardsRun) fed(at time.Duration, w star.Worker, gone bool) {
+	feeds := s.at[w].feeds
+	s.at[w].feeds = nil
+	if gone && len(feeds) > 0 {
+		s.net.fired(at, 0, feeds)
+		return
+	}
+	for _, c := range feeds {
+		s.result.Bytes += float64(s.Bytes)
+		s.net.send(at, s.net.home[w], s.net.home[c], float64(s.Bytes), c, func(at time.Duration) error { return s.net.begin(at, c) })
+	}
+}
+
+// leave is the loss of a worker.
+func (s *shardsRun) leave(at time.Duration, w star.Worker) error {
+	s.life[w]++
+	if s.net != nil {
+		s.fed(at, w, true)
+		if p := s.at[w].parent; p != modes.Direct {
+			s.at[p].feeds = slices.DeleteFunc(s.at[p].feeds, func(c star.Worker) bool { return c == w })
+		}
+	}
+	s.at[w].unused, s.at[w].through = false, false
+	return s.carry(at, at+s.Latency, s.e.Leave(w), nil)
+}
+
+// joined is the return of one, which may have to wait until what it computed in its earlier life is used.
+func (s *shardsRun) joined(at time.Duration, w star.Worker) error {
+	switch {
+	case !s.begun:
+		return nil
+	case s.e.Lingers(w):
+		life := s.lives(w)
+		s.after(at+time.Millisecond, func(at time.Duration) error {
+			if s.lives(w) != life || s.workers[w].gone {
+				return nil
+			}
+			return s.joined(at, w)
+		})
+		return nil
+	}
+	os := s.e.Join(w, true)
+	s.workers[w].step = s.step(w)
+	return s.carry(at, at+s.Latency, os, nil)
+}
