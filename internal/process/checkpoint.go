@@ -1,13 +1,16 @@
 package process
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"star/checkpoint"
+	"star/internal/settings"
 	"star/member"
 	"star/train/optim"
 	"star/transport"
@@ -41,6 +44,23 @@ func OpenCheckpoint(place string, log *slog.Logger) (*checkpoint.Checkpoint, err
 		log.Info("resumes", "checkpoint", c.Dir(), "version", m.Version, "samples", m.Samples, "passed_over", len(skipped))
 	}
 	return c, err
+}
+
+// ResumeAuto is a value of --resume.
+const ResumeAuto = "auto"
+
+// ResumeFrom is the checkpoint, or the folder of some, with which a process of a job begins: what --resume says. With auto it is where the checkpoints of the
+// job are, or none while no complete one is there.
+func ResumeFrom(j *settings.Job) string {
+	if j.Resume != ResumeAuto {
+		return j.Resume
+	}
+	place := cmp.Or(j.Checkpoint, filepath.Join(j.Out, CheckpointsDir))
+	found, err := checkpoint.List(place)
+	if errors.Is(err, checkpoint.ErrMissing) || err == nil && !slices.ContainsFunc(found, func(f checkpoint.Found) bool { return f.Complete }) {
+		return ""
+	}
+	return place // what else is wrong with it is said when it is opened
 }
 
 func IsDir(path string) bool {

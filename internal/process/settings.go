@@ -18,7 +18,7 @@ func JobOf(j *settings.Job) member.Job {
 			Optimizer: j.Optimizer, LR: j.LR, Momentum: j.Momentum, WeightDecay: j.WeightDecay, Clip: j.Clip, Schedule: j.Schedule, UpdateScale: j.UpdateScale,
 			Baseline: j.Baseline, Compress: j.Compress, OnNaN: j.OnNaN, Poison: j.Poison,
 		},
-		Files: member.Files{Out: j.Out, Checkpoint: j.Checkpoint, Resume: j.Resume, Keep: j.Keep},
+		Files: member.Files{Out: j.Out, Checkpoint: j.Checkpoint, Resume: ResumeFrom(j), Keep: j.Keep},
 		Host: member.Host{
 			HostID: j.HostID, Threads: j.Threads, Actuator: j.Actuator, Limit: j.Limit, LimitInterface: j.LimitInterface, LeaseDir: j.LeaseDir,
 			CapacityCPU: j.CapacityCPU, CapacityNet: j.CapacityNet, ModelPrior: j.ModelPrior, Cluster: j.Cluster, ClusterJoin: j.ClusterJoin, ClusterKey: j.ClusterKey,

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
 	"testing"
 
@@ -50,4 +52,35 @@ func TestGiven(t *testing.T) {
 			t.Errorf("%s is from %s, want %s; set: %v and %v", name, got, want, job.IsSet(name), own.IsSet(name))
 		}
 	}
+}
+
+// With auto a job goes on with its own newest checkpoint, if a complete one is there.
+func TestResumeFrom(t *testing.T) {
+	out, other := t.TempDir(), t.TempDir()
+	write := func(dir, name, file string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, file), nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(what string, j settings.Job, want string) {
+		t.Helper()
+		if got := ResumeFrom(&j); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	own := filepath.Join(out, CheckpointsDir)
+	check("said", settings.Job{Out: out, Resume: "there"}, "there")
+	check("nothing yet", settings.Job{Out: out, Resume: ResumeAuto}, "")
+	check("no folder yet", settings.Job{Out: filepath.Join(out, "none"), Resume: ResumeAuto}, "")
+	write(own, "ckpt-000000000010-g1", "shard-00000.safetensors")
+	check("half of one", settings.Job{Out: out, Resume: ResumeAuto}, "")
+	write(own, "ckpt-000000000010-g1", "manifest.json")
+	check("one", settings.Job{Out: out, Resume: ResumeAuto}, own)
+	check("elsewhere", settings.Job{Out: out, Checkpoint: other, Resume: ResumeAuto}, "")
+	write(other, "ckpt-000000000020-g1", "manifest.json")
+	check("one elsewhere", settings.Job{Out: out, Checkpoint: other, Resume: ResumeAuto}, other)
 }

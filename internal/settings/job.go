@@ -279,7 +279,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Grace, "grace", 20*time.Second, "how long a job that is told to end (SIGINT, SIGTERM) may take to save a checkpoint; 0: it ends at once, without one; for every member")
 	Var(s, &j.Checkpoint, "checkpoint", "", "where checkpoints are kept: a folder, or an address like s3://bucket/prefix?region=REGION (checkpoints in --out)")
 	Var(s, &j.Keep, "keep", 5, "checkpoints of the job that stay, the newest; 0: all")
-	Var(s, &j.Resume, "resume", "", "checkpoint to start from")
+	Var(s, &j.Resume, "resume", "", "checkpoint to start from; auto: the newest of this job, if there is one")
 	Var(s, &j.ResumeOtherData, "resume-other-data", false, "go on with a checkpoint of another data set than --dataset, which is refused otherwise")
 	Var(s, &j.Restarts, "restarts", 0, "star run: how often a job that fails is begun again from its last checkpoint")
 	Var(s, &j.EvalEvery, "eval-every", 1, "epochs between evaluations; 0: only at the end")
