@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2 jax image e2e-slurm
+.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2 jax image manifests e2e-slurm
 all:
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
@@ -47,6 +47,9 @@ jax:
 image:
 	rm -rf dist/image
 	go -C deploy/image run . --output $(CURDIR)/dist/image $(IMAGE)
+# Builds deploy/k8s, and compares it with the types of the APIs.
+manifests:
+	go -C deploy/k8s/check test . -count 1
 # deploy/slurm with a Slurm of its own on this machine (Debian: slurmctld slurmd slurm-client munge): half a minute.
 e2e-slurm:
 	go test ./cmd/tests/slurm -count 1 -v

@@ -33,7 +33,7 @@ func root() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(settings.FlagError)
-	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), schedCommand(), explainCommand(), exportCommand(), viewCommand(), topCommand(), watchCommand(), reportCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), installCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
+	cmd.AddCommand(runCommand(), ctlCommand(), benchCommand(), doctorCommand(), simCommand(), replayCommand(), planCommand(), placeCommand(), inventoryCommand(), matchCommand(), schedCommand(), explainCommand(), exportCommand(), viewCommand(), topCommand(), watchCommand(), reportCommand(), deciderCommand(), predictorCommand(), clusterCommand(), rankCommand(), limitsCommand(), traceCommand(), chaosCommand(), checkpointCommand(), certsCommand(), installCommand(), submitCommand(), evalCommand(), predictCommand(), versionCommand(), modelsCommand(), datasetsCommand(), daemon.Server("ps"), daemon.Worker("worker"), memberCommand(), daemon.Sampler())
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	for _, c := range cmd.Commands() {
 		daemon.Complete(c)
