@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 
 	"star"
 	"star/exitcode"
@@ -120,11 +121,12 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	site := flightrecorder.Open(fmt.Sprintf("%s %d", cfg.Hello.Role, cfg.Hello.Rank), "the welcome of the coordinator at "+cfg.Addr, "", "")
 	defer site.Close()
 	site.Begin(-1, cfg.JoinTimeout)
-	wait, longest := 50*time.Millisecond, 2*time.Second
+	pause := backoff.NewExponentialBackOff() // jittered: workers start together
+	pause.InitialInterval, pause.MaxInterval, pause.Multiplier = 50*time.Millisecond, 2*time.Second, 2
 	var last error // not the one that the time-out itself caused, if there is another
 	search := newSearch(&cfg)
 	if search != nil {
-		longest = 250 * time.Millisecond // somebody will coordinate soon
+		pause.MaxInterval = 250 * time.Millisecond // somebody will coordinate soon
 	}
 	for try := 1; ; try++ {
 		conn, welcome, extra, err := search.open(limited, &cfg, payload)
@@ -158,13 +160,12 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 			cfg.Log.Info("waiting for the coordinator", "addr", cfg.Addr, "for", time.Since(begun).Round(time.Second), "err", err)
 		}
 		select {
-		case <-time.After(wait/2 + rand.N(wait)): // jitter: workers start together
+		case <-time.After(pause.NextBackOff()):
 		case <-limited.Done():
 			if ctx.Err() == nil {
 				return nil, &JoinError{cfg.Addr, cfg.JoinTimeout, err}
 			}
 		}
-		wait = min(2*wait, longest)
 	}
 }
 

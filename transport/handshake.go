@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"star/exitcode"
 )
 
@@ -236,7 +238,8 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	pending := newPendingConns(cmp.Or(cfg.MaxPending, Portion(4, 256)))
 	refused := limitedLog{log: cfg.log()}
-	pause := time.Duration(0)
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval, pause.Multiplier = 5*time.Millisecond, time.Second, 2
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -247,15 +250,15 @@ func Serve(ctx context.Context, l Listener, cfg Config, handle func(Conn, Hello,
 				return err
 			}
 			// Out of file descriptors, most often: others must leave first.
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			cfg.log().Warn("cannot accept a connection", "err", err, "retry_in", pause)
+			again := pause.NextBackOff()
+			cfg.log().Warn("cannot accept a connection", "err", err, "retry_in", again)
 			select {
-			case <-time.After(pause):
+			case <-time.After(again):
 			case <-ctx.Done():
 			}
 			continue
 		}
-		pause = 0
+		pause.Reset()
 		conn := pending.enter(ctx, c, c.RemoteAddr())
 		wg.Go(func() {
 			h, text, err := admit(ctx, c, &cfg)

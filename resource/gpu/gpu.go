@@ -32,6 +32,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"star"
 )
 
@@ -156,7 +158,9 @@ func (r *Reader) run(ctx context.Context) {
 			r.cfg.Log.Log(ctx, level, msg, args...)
 		}
 	}
-	at, failed, wait := 0, 0, r.cfg.Retry
+	at, failed := 0, 0
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval, pause.Multiplier, pause.RandomizationFactor = r.cfg.Retry, r.cfg.Most, 2, 0
 	for {
 		k := &r.kinds[at]
 		begun := time.Now()
@@ -186,22 +190,23 @@ func (r *Reader) run(ctx context.Context) {
 		switch {
 		case (final != nil || failed == few) && at+1 < len(r.kinds):
 			say(slog.LevelInfo, "the GPU is read by another way", "not", k.name, "because", err.Error(), "by", r.kinds[at+1].name)
-			at, failed, wait = at+1, 0, r.cfg.Retry
+			at, failed = at+1, 0
+			pause.Reset()
 			continue
 		case final != nil:
 			say(slog.LevelInfo, "the GPU is not measured", "by", k.name, "because", err.Error())
 			return
 		}
 		if time.Since(begun) > r.cfg.Most { // it was well for a while
-			wait = r.cfg.Retry
+			pause.Reset()
 		}
+		wait := pause.NextBackOff()
 		say(slog.LevelWarn, "the process that reads the GPU ended; training goes on, it is started again", "by", k.name, "because", err.Error(), "in", wait)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
-		wait = min(2*wait, r.cfg.Most)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"star/exitcode"
 )
 
@@ -150,7 +152,8 @@ func (l *Link) Close(most time.Duration) (dropped int64, err error) {
 
 func (l *Link) run(ctx context.Context) {
 	defer close(l.ended)
-	wait, said := 100*time.Millisecond, false
+	pause, said := backoff.NewExponentialBackOff(), false
+	pause.InitialInterval, pause.MaxInterval, pause.Multiplier = 100*time.Millisecond, 5*time.Second, 2
 	for {
 		over, err := l.carry(ctx)
 		if over || ctx.Err() != nil {
@@ -171,9 +174,8 @@ func (l *Link) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
+		case <-time.After(pause.NextBackOff()):
 		}
-		wait = min(2*wait, 5*time.Second)
 	}
 }
 
