@@ -21,12 +21,19 @@
 
   const text = (id, s) => { const e = $(id); if (e.textContent !== s) e.textContent = s; };
 
-  // table fills a table: heads are [name, class], rows lists of texts, each with a class of its own.
+  // table fills a table: heads are [name, class], rows lists of texts, each with a class of its own. What is there and stays is not touched.
+  const shown = {};
   function table(id, heads, rows, empty) {
-    const t = $(id);
-    const key = JSON.stringify(rows);
-    if (t.dataset.key === key) return;
-    t.dataset.key = key;
+    const t = $(id), before = shown[id];
+    shown[id] = rows;
+    if (before && rows.length && before.length === rows.length) {
+      rows.forEach(({ cells, cls }, r) => {
+        const was = before[r], tr = t.tBodies[0].rows[r];
+        if (was.cls !== cls) tr.className = cls || "";
+        cells.forEach((c, i) => { if (was.cells[i] !== c) tr.cells[i].firstChild.data = c; });
+      });
+      return;
+    }
     t.replaceChildren();
     if (!rows.length) {
       const c = t.insertRow().insertCell();
@@ -47,7 +54,7 @@
       if (cls) tr.className = cls;
       cells.forEach((c, i) => {
         const td = tr.insertCell();
-        td.textContent = c;
+        td.append(document.createTextNode(c));
         if (heads[i][1]) td.className = heads[i][1];
       });
     }
@@ -227,6 +234,19 @@
       ["progress", v.limit ? percent(v.samples / v.limit) : "–"], ["left", v.status === "running" ? duration(v.left) : "–"], ["elapsed", duration(v.now - v.from)], ["mode", v.mode || "–"],
       ["samples/s", number(v.rate)], ["training loss", number(v.loss)], ["accuracy", percent(v.accuracy, 2)], ["updates", number(v.updates)],
     ]);
+    clearTimeout(later);
+    const wait = drawn + 1000 - performance.now();
+    if (wait > 0 && v.status === "running") later = setTimeout(showRest, wait);
+    else showRest();
+  }
+
+  // What takes long to draw is drawn once a second, and not where nobody looks.
+  let drawn = -1000, later = 0;
+  document.addEventListener("visibilitychange", () => { if (view) showRest(); });
+  function showRest() {
+    if (document.hidden) return;
+    drawn = performance.now();
+    const v = view;
     drawTimeline();
     under();
     drawCharts();
