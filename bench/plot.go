@@ -15,17 +15,18 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
-	"gonum.org/v1/plot/vg/vgsvg"
+	_ "gonum.org/v1/plot/vg/vgimg" // png
+	_ "gonum.org/v1/plot/vg/vgpdf"
+	_ "gonum.org/v1/plot/vg/vgsvg"
 )
 
-// PlotFormat is svg or png, by the name of the file.
+// PlotFormat is svg, pdf or png, by the name of the file.
 func PlotFormat(path string) (string, error) {
 	switch f := strings.TrimPrefix(strings.ToLower(filepath.Ext(path)), "."); f {
-	case "svg", "png":
+	case "svg", "pdf", "png":
 		return f, nil
 	}
-	return "", fmt.Errorf("%q: the name of a plot must end in .svg or .png", path)
+	return "", fmt.Errorf("%q: the name of a plot must end in .svg, .pdf or .png", path)
 }
 
 // Colours of lines, apart also for the colour-blind (M. Okabe, K. Ito: Color Universal Design,
@@ -68,11 +69,9 @@ func Plot(path, title string, rows []Row) error {
 func drawPlots(path, format string, plots [][]*plot.Plot) error {
 	const width, height = 6.4 * vg.Inch, 4.8 * vg.Inch
 	rows, columns := vg.Length(len(plots)), vg.Length(len(plots[0]))
-	var canvas vg.CanvasWriterTo
-	if format == "svg" {
-		canvas = vgsvg.New(width*columns, height*rows)
-	} else {
-		canvas = vgimg.PngCanvas{Canvas: vgimg.New(width*columns, height*rows)}
+	canvas, err := draw.NewFormattedCanvas(width*columns, height*rows, format)
+	if err != nil {
+		return fmt.Errorf("bench: plot: %w", err)
 	}
 	tiles := draw.Tiles{Rows: len(plots), Cols: len(plots[0]), PadX: vg.Millimeter * 4, PadY: vg.Millimeter * 4, PadTop: vg.Millimeter * 2, PadBottom: vg.Millimeter * 2, PadLeft: vg.Millimeter * 2, PadRight: vg.Millimeter * 4}
 	for i, row := range plot.Align(plots, tiles, draw.New(canvas)) {
@@ -116,18 +115,17 @@ func plotLines(p *plot.Plot, x string, now, old []Measure) error {
 	p.Y.Tick.Marker = plot.ConstantTicks(timeTicks())
 	p.Legend.Top, p.Legend.Left = true, true
 	draws := func(ms []Measure, before bool) error {
-		lines := map[string]plotter.XYs{}
+		lines := map[string]*errorPoints{}
 		var names []string
-		for _, m := range ms {
+		for _, m := range slices.SortedStableFunc(slices.Values(ms), func(a, b Measure) int { return cmp.Compare(a.X, b.X) }) {
 			if lines[m.Series] == nil {
 				names = append(names, m.Series)
+				lines[m.Series] = new(errorPoints)
 			}
-			lines[m.Series] = append(lines[m.Series], plotter.XY{X: m.X, Y: m.Value})
+			lines[m.Series].add(m.X, m.Value, m.Low, m.High)
 		}
 		for i, name := range names {
-			xys := lines[name]
-			slices.SortFunc(xys, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
-			line, points, err := plotter.NewLinePoints(xys)
+			line, points, bars, err := lines[name].draw()
 			if err != nil {
 				return err
 			}
@@ -138,8 +136,8 @@ func plotLines(p *plot.Plot, x string, now, old []Measure) error {
 				points.Shape = draw.RingGlyph{}
 				name = "before"
 			}
-			points.Color = line.Color
-			p.Add(line, points)
+			points.Color, bars.Color = line.Color, line.Color
+			p.Add(bars, line, points)
 			if !before || i == 0 {
 				p.Legend.Add(name, line, points)
 			}
@@ -181,12 +179,8 @@ func plotNames(p *plot.Plot, now, old []Measure) error {
 			if i < 0 {
 				continue
 			}
-			low, high := 0.0, 0.0
-			if m.High > 0 {
-				low, high = min(max(m.Value-m.Low, 0), 0.99*m.Value), max(m.High-m.Value, 0)
-			}
 			points.XYs = append(points.XYs, plotter.XY{X: m.Value, Y: float64(i)})
-			points.XErrors = append(points.XErrors, struct{ Low, High float64 }{low, high})
+			points.XErrors = append(points.XErrors, reach(m.Value, m.Low, m.High))
 		}
 		if len(points.XYs) == 0 {
 			return nil
@@ -226,6 +220,35 @@ func plotNames(p *plot.Plot, now, old []Measure) error {
 type horizontal struct {
 	plotter.XYs
 	plotter.XErrors
+}
+
+// reach is how far an error bar reaches from a value down and up, of what lies mostly from low to high; high 0: not known. On logarithmic axes it ends above 0.
+func reach(value, low, high float64) struct{ Low, High float64 } {
+	if high == 0 {
+		return struct{ Low, High float64 }{}
+	}
+	return struct{ Low, High float64 }{min(max(value-low, 0), 0.99*value), max(high-value, 0)}
+}
+
+// errorPoints are points with error bars.
+type errorPoints struct {
+	plotter.XYs
+	plotter.YErrors
+}
+
+// add adds a point that lies mostly from low to high; high 0: not known.
+func (e *errorPoints) add(x, y, low, high float64) {
+	e.XYs, e.YErrors = append(e.XYs, plotter.XY{X: x, Y: y}), append(e.YErrors, reach(y, low, high))
+}
+
+// draw makes a line with points and error bars.
+func (e *errorPoints) draw() (*plotter.Line, *plotter.Scatter, *plotter.YErrorBars, error) {
+	line, points, err := plotter.NewLinePoints(e.XYs)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	bars, err := plotter.NewYErrorBars(e)
+	return line, points, bars, err
 }
 
 // WritePlot writes a picture to path, which has all of it or what was there before.
@@ -272,10 +295,10 @@ func plotRanks(title string, n int, rows []Row) (*plot.Plot, error) {
 			seen[key] = r.Algorithm
 		}
 	}
-	lines := map[string]plotter.XYs{}
+	lines := map[string]*errorPoints{}
 	ours := map[string]bool{}
 	var names []string
-	for _, r := range rows {
+	for _, r := range slices.SortedStableFunc(slices.Values(rows), func(a, b Row) int { return cmp.Compare(a.Bytes, b.Bytes) }) {
 		if r.Ranks != n {
 			continue
 		}
@@ -288,14 +311,13 @@ func plotRanks(title string, n int, rows []Row) (*plot.Plot, error) {
 		}
 		if lines[name] == nil {
 			names = append(names, name)
+			lines[name] = new(errorPoints)
 		}
-		lines[name] = append(lines[name], plotter.XY{X: float64(r.Bytes), Y: r.Median})
+		lines[name].add(float64(r.Bytes), r.Median, r.P10, r.P90)
 		ours[name] = r.Ours()
 	}
 	for i, name := range names {
-		xys := lines[name]
-		slices.SortFunc(xys, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
-		line, points, err := plotter.NewLinePoints(xys)
+		line, points, bars, err := lines[name].draw()
 		if err != nil {
 			return nil, err
 		}
@@ -307,7 +329,8 @@ func plotRanks(title string, n int, rows []Row) (*plot.Plot, error) {
 			line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
 		}
 		points.Color, points.Shape, points.Radius = line.Color, draw.CircleGlyph{}, vg.Points(2)
-		p.Add(line, points)
+		bars.Color = line.Color
+		p.Add(bars, line, points)
 		p.Legend.Add(name, line, points)
 	}
 	// Whole decades, so that there is a named tick at either end.

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -124,6 +125,23 @@ func TestPlot(t *testing.T) {
 	if strings.Contains(string(text), "doubling") {
 		t.Error("a line for each algorithm that was chosen")
 	}
+	bars := slices.Clone(rows)
+	for i := range bars {
+		bars[i].P10, bars[i].P90 = -1, 2*bars[i].Median // one that goes below 0 is cut, as the axis has no 0
+	}
+	if err := Plot(svg, "test", bars); err != nil {
+		t.Fatal(err)
+	}
+	if more, err := os.ReadFile(svg); err != nil || bytes.Count(more, []byte("<path")) < bytes.Count(text, []byte("<path"))+len(rows) {
+		t.Errorf("%v; there are no error bars", err)
+	}
+	pdf := filepath.Join(dir, "a.pdf")
+	if err := Plot(pdf, "test", bars); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(pdf); err != nil || !bytes.HasPrefix(text, []byte("%PDF-")) || !bytes.HasSuffix(bytes.TrimSpace(text), []byte("%%EOF")) {
+		t.Errorf("%v, not a PDF", err)
+	}
 	f := filepath.Join(dir, "a.png")
 	if err := Plot(f, "test", rows); err != nil {
 		t.Fatal(err)
@@ -136,12 +154,12 @@ func TestPlot(t *testing.T) {
 	if img, err := png.Decode(r); err != nil || img.Bounds().Dx() < 2*img.Bounds().Dy() {
 		t.Errorf("%v, want two pictures side by side", err)
 	}
-	for path, rows := range map[string][]Row{"a.pdf": rows, "b.svg": nil, "nowhere/a.svg": rows} {
+	for path, rows := range map[string][]Row{"a.gif": rows, "b.svg": nil, "nowhere/a.svg": rows} {
 		if err := Plot(filepath.Join(dir, path), "test", rows); err == nil {
 			t.Errorf("%s: accepted", path)
 		}
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 3 {
 		t.Errorf("files that nobody wants: %v, %v", left, err)
 	}
 }

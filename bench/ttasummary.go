@@ -383,8 +383,3 @@ func plotCases(cases []TTACase) (*plot.Plot, error) {
 	p.X.Min, p.X.Max = -0.5, float64(len(cases))-0.5
 	return p, nil
 }
-
-type errorPoints struct {
-	plotter.XYs
-	plotter.YErrors
-}

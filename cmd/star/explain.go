@@ -18,7 +18,7 @@ func explainCommand() *cobra.Command {
 	s := new(settings.Set)
 	var asJSON bool
 	var picture string
-	settings.Var(s, &picture, "plot", "", "file for a picture of the run: .svg or .png")
+	settings.Var(s, &picture, "plot", "", "file for a picture of the run: .svg, .pdf or .png")
 	settings.Var(s, &asJSON, "json", false, "each time that a worker was slow as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "explain RUNLOG",

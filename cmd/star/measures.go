@@ -22,7 +22,7 @@ type measureOptions[R any] struct {
 
 func (o *measureOptions[R]) declare(s *settings.Set) {
 	settings.Var(s, &o.compare, "compare", "", "an earlier result (--json), to be compared with")
-	settings.Var(s, &o.plot, "plot", "", "file for a plot: .svg or .png")
+	settings.Var(s, &o.plot, "plot", "", "file for a plot: .svg, .pdf or .png")
 }
 
 // check finds mistakes before anything is measured.

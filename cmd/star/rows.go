@@ -19,7 +19,7 @@ type rowOptions struct {
 
 func (o *rowOptions) declare(s *settings.Set) {
 	settings.Var(s, &o.compare, "compare", "", "an earlier result (--json), to be compared with")
-	settings.Var(s, &o.plot, "plot", "", "file for a plot of time over bytes: .svg or .png")
+	settings.Var(s, &o.plot, "plot", "", "file for a plot of time over bytes: .svg, .pdf or .png")
 }
 
 // check finds mistakes before anything is measured.

@@ -13,8 +13,9 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
-	"gonum.org/v1/plot/vg/vgsvg"
+	_ "gonum.org/v1/plot/vg/vgimg" // png
+	_ "gonum.org/v1/plot/vg/vgpdf"
+	_ "gonum.org/v1/plot/vg/vgsvg"
 )
 
 // maxLines is how many workers have a line of their own, as many as there are colours.
@@ -29,7 +30,7 @@ var colours = [maxLines]color.RGBA{
 // bins is how many points a line has at most.
 const bins = 400
 
-// Picture draws the story in format svg or png, over time: each worker's own time of an iteration, with the
+// Picture draws the story in format svg, pdf or png, over time: each worker's own time of an iteration, with the
 // times in which it was slow shaded; the samples applied per second; the noise scale, if it was measured. Changes of mode
 // are vertical lines.
 func (s *Story) Picture(format string) (io.WriterTo, error) {
@@ -58,11 +59,9 @@ func (s *Story) Picture(format string) (io.WriterTo, error) {
 	panels[len(panels)-1].X.Label.Text = "s"
 
 	width, height := 9*vg.Inch, 2.6*vg.Inch*vg.Length(len(panels))
-	var canvas vg.CanvasWriterTo
-	if format == "svg" {
-		canvas = vgsvg.New(width, height)
-	} else {
-		canvas = vgimg.PngCanvas{Canvas: vgimg.New(width, height)}
+	canvas, err := draw.NewFormattedCanvas(width, height, format)
+	if err != nil {
+		return nil, fmt.Errorf("explain: %w", err)
 	}
 	rows := make([][]*plot.Plot, len(panels))
 	for i, p := range panels {
