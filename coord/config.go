@@ -123,7 +123,7 @@ type Config struct {
 
 	Name func(version, generation int64) string
 
-	Generation int64 // lives of this job: one more than that of the checkpoint it resumes from
+	Generation int64 // attempts of this job: one more than that of the checkpoint it resumes from
 
 	// Lease is the right to coordinate, where other processes may take the job over; Handover is what the one before has left, for
 	// a job that is taken over (takeover.go). Nil: there are no others; the job begins here.

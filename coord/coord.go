@@ -151,7 +151,7 @@ type milestone struct {
 	saveNow  bool // star ctl checkpoint
 	save     *saving
 	early    *leftovers // of the checkpoint that will begin when the present orders are out; nil: none will
-	complete string     // ID of the newest complete checkpoint of this life; empty: none
+	complete string     // ID of the newest complete checkpoint of this attempt; empty: none
 	buffers  []float32  // last average
 	final    bool       // the final evaluation has begun
 	lastSave error      // of the checkpoint at the end

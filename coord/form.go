@@ -139,7 +139,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	rank, err := freeRank(p.rank, c.taken(), "worker")
 	if err != nil {
 		exit := exitcode.Usage
-		if (c.engine != nil || c.takeover != nil) && p.rank < len(c.workers) { // its earlier life, or try, may be gone, and nobody has noticed yet
+		if (c.engine != nil || c.takeover != nil) && p.rank < len(c.workers) { // its earlier attempt, or try, may be gone, and nobody has noticed yet
 			exit = exitcode.Restart
 		}
 		c.refuse(p, exit, err.Error())

@@ -41,7 +41,7 @@ func (c *Coordinator) taken() []*peer {
 func (c *Coordinator) isLate(p *peer) bool { return slices.Contains(c.late, p) }
 
 // receive goes on with those who come to a job that has begun: a Welcome while no shard moves, and work once they have
-// reached every shard and nothing of their rank's earlier life is on the way.
+// reached every shard and nothing of their rank's earlier attempt is on the way.
 func (c *Coordinator) receive() {
 	c.late = slices.DeleteFunc(c.late, func(p *peer) bool {
 		if p.gone {

@@ -119,7 +119,7 @@ type Engine interface {
 	// Owes lists the shards that lack a gradient of which its worker has said that it got it there.
 	Owes(w star.Worker) []int
 
-	// Lingers says whether something of an earlier life of w is still on its way, for which who comes in its place must wait.
+	// Lingers says whether something of an earlier attempt of w is still on its way, for which who comes in its place must wait.
 	Lingers(w star.Worker) bool
 
 	// Evaluates says whether w takes part in evaluations; Members lists those whose parameters must be alike; Carries, whether one

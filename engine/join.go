@@ -17,13 +17,13 @@ func (l *Shards) Join(w star.Worker, reachable bool) []Ready {
 	if a.live || a.ghost {
 		return nil
 	}
-	if l.shards > 0 && a.step >= 0 { // some may hold a gradient of its earlier life, and the memory that the next one needs
+	if l.shards > 0 && a.step >= 0 { // some may hold a gradient of its earlier attempt, and the memory that the next one needs
 		l.throwAway(w)
 		l.out[0].Silent = true
 	}
 	stored := a.stored
 	clear(stored)
-	// What shards say of the earlier life may still be on the way: a new step tells it apart.
+	// What shards say of the earlier attempt may still be on the way: a new step tells it apart.
 	*a = workerState{live: true, parked: true, step: a.step + 1, stored: stored, reporting: reporting{up: modes.Direct}}
 	l.samples = -1
 	for pair := range l.cut {

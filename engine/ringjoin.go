@@ -25,7 +25,7 @@ func (r *Ring) Join(w star.Worker, _ bool) []Ready {
 	return r.out
 }
 
-// Lingers says whether something of w's earlier life is still to be settled. Who comes in its place waits for that, because what is said
+// Lingers says whether something of w's earlier attempt is still to be settled. Who comes in its place waits for that, because what is said
 // of the one would be taken for the other.
 func (r *Ring) Lingers(w star.Worker) bool {
 	if _, busy := r.riderBatches[w]; busy {

@@ -57,7 +57,7 @@ func (r *rig) carry(os []Ready) {
 			r.count(r.used, g)
 		}
 		for _, g := range o.Fire.Dropped {
-			if o.Silent { // of an earlier life
+			if o.Silent { // of an earlier attempt
 				continue
 			}
 			if r.l.states[g.Worker].live {

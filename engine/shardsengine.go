@@ -98,7 +98,7 @@ func (l *Shards) Settled() bool { return true }
 // Survives is always so: shards have the parameters.
 func (l *Shards) Survives() bool { return true }
 
-// Lingers says whether what w computed in its earlier life may be in a report.
+// Lingers says whether what w computed in its earlier attempt may be in a report.
 func (l *Shards) Lingers(w star.Worker) bool { return l.states[w].ghost }
 
 // Evaluates is everybody.

@@ -166,22 +166,22 @@ func TestSampler(t *testing.T) {
 	})
 }
 
-// crew makes gradients: g + noise, of which flips turns some around.
-type crew struct {
+// fleet makes gradients: g + noise, of which flips turns some around.
+type fleet struct {
 	rnd   *rand.Rand
 	mean  []float32
 	noise float64 // of a coordinate, in norms of its mean
 }
 
-func newCrew(seed uint64, n int, noise float64) *crew {
-	c := &crew{rand.New(rand.NewPCG(seed, 7)), make([]float32, n), noise}
+func newFleet(seed uint64, n int, noise float64) *fleet {
+	c := &fleet{rand.New(rand.NewPCG(seed, 7)), make([]float32, n), noise}
 	for i := range c.mean {
 		c.mean[i] = float32(c.rnd.NormFloat64())
 	}
 	return c
 }
 
-func (c *crew) gradients(workers int, flips ...int) []Gradient {
+func (c *fleet) gradients(workers int, flips ...int) []Gradient {
 	gs := make([]Gradient, workers)
 	for w := range gs {
 		v := make([]float32, len(c.mean))
@@ -197,7 +197,7 @@ func (c *crew) gradients(workers int, flips ...int) []Gradient {
 }
 
 // updates until the first turn, and what it was; -1: none.
-func (c *crew) run(a *Angles, updates, workers int, flips ...int) (int, Turn) {
+func (c *fleet) run(a *Angles, updates, workers int, flips ...int) (int, Turn) {
 	for i := range updates {
 		gs := c.gradients(workers, flips...)
 		for w := range gs {
@@ -216,7 +216,7 @@ func TestFlipped(t *testing.T) {
 	for _, noise := range []float64{0.1, 1, 5} {
 		for _, workers := range []int{3, 4, 8} {
 			for seed := range uint64(2) {
-				c := newCrew(seed, 2000, noise)
+				c := newFleet(seed, 2000, noise)
 				var a Angles
 				if i, turn := c.run(&a, 100, workers); i >= 0 {
 					t.Fatalf("noise %v, %d workers: a false alarm after %d updates: %+v", noise, workers, i, turn)
@@ -240,13 +240,13 @@ func TestFlipped(t *testing.T) {
 // Where gradients are noise alone, nobody is flipped; of two workers nobody can tell who is.
 func TestNobodyIsFlipped(t *testing.T) {
 	for seed := range uint64(2) {
-		c := newCrew(seed, 600, 1)
+		c := newFleet(seed, 600, 1)
 		clear(c.mean)
 		var a Angles
 		if i, turn := c.run(&a, 3000, 4); i >= 0 {
 			t.Errorf("noise: after %d updates %+v", i, turn)
 		}
-		c = newCrew(seed, 600, 1)
+		c = newFleet(seed, 600, 1)
 		if i, turn := c.run(new(Angles), 500, 2, 1); i >= 0 {
 			t.Errorf("two workers: after %d updates %+v", i, turn)
 		}
@@ -370,7 +370,7 @@ func TestFloor(t *testing.T) {
 
 // Two of five are found, and nobody else.
 func TestTwoFlipped(t *testing.T) {
-	c := newCrew(1, 2000, 1)
+	c := newFleet(1, 2000, 1)
 	var a Angles
 	found := map[int]bool{}
 	for range 600 {
@@ -389,7 +389,7 @@ func TestTwoFlipped(t *testing.T) {
 
 // A gradient that was taken back is neither judged nor held against others.
 func TestVoid(t *testing.T) {
-	c := newCrew(1, 600, 0.5)
+	c := newFleet(1, 600, 0.5)
 	var a Angles
 	for range 300 {
 		gs := c.gradients(4, 2)
@@ -434,7 +434,7 @@ func TestCauses(t *testing.T) {
 
 // Nothing is allocated once it has begun.
 func TestAllocations(t *testing.T) {
-	c := newCrew(1, 5000, 1)
+	c := newFleet(1, 5000, 1)
 	gs := c.gradients(4)
 	var a Angles
 	var n Norms
@@ -447,7 +447,7 @@ func TestAllocations(t *testing.T) {
 func BenchmarkAngles(b *testing.B) {
 	for _, n := range []int{8_000, 60_000, 4_000_000} {
 		b.Run(map[int]string{8_000: "8k", 60_000: "60k", 4_000_000: "4M"}[n], func(b *testing.B) {
-			gs := newCrew(1, n, 1).gradients(4)
+			gs := newFleet(1, n, 1).gradients(4)
 			var a Angles
 			b.ReportAllocs()
 			for b.Loop() {

@@ -199,7 +199,7 @@ func (h *host) moving(m input) error {
 			l.gone, l.unsaid = true, nil
 		}
 	case inLoad:
-		h.outlived(m.lives)
+		h.attempted(m.attempts)
 		h.mem.load(m.grad.Vec)
 		h.shard.LoadAt(m.grad.Vec, m.fire.Version, m.fire.Seq)
 		h.version.Store(m.fire.Version)
@@ -248,7 +248,7 @@ func (h *host) give() error {
 		g.slots = st.Slots
 		g.first = transport.State{
 			Shard: h.info.Shard, Seq: h.shard.Done(), Version: h.shard.Version(),
-			Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots), Pending: len(waiting), Lives: slices.Clone(h.lives),
+			Rule: st.Name, Steps: st.Steps, Slots: len(st.Slots), Pending: len(waiting), Lives: slices.Clone(h.attempts),
 		}
 		for _, w := range waiting {
 			g.queue <- w
@@ -397,11 +397,11 @@ func (s *Server) adopt(m transport.Adopt) error {
 	return nil
 }
 
-// outlived takes over whom the server that had the shard has seen, and ends connections of those who had their ranks before.
-func (h *host) outlived(lives []int64) {
-	for w := range min(len(lives), len(h.lives)) {
-		h.lives[w] = max(h.lives[w], lives[w])
-		if c := h.conns[w]; c != nil && c.attempt.Number < h.lives[w] {
+// attempted takes over whom the server that had the shard has seen, and ends connections of those who had their ranks before.
+func (h *host) attempted(attempts []int64) {
+	for w := range min(len(attempts), len(h.attempts)) {
+		h.attempts[w] = max(h.attempts[w], attempts[w])
+		if c := h.conns[w]; c != nil && c.attempt.Number < h.attempts[w] {
 			c.end(errReplaced)
 		}
 	}
@@ -571,7 +571,7 @@ func (h *host) load(ctx context.Context, c transport.Conn) (pending int, err err
 			return 0, err
 		}
 	}
-	h.put(input{kind: inLoad, fire: &transport.Fire{Seq: m.Seq, Version: m.Version}, grad: rule.Gradient{Vec: vec}, lives: m.Lives})
+	h.put(input{kind: inLoad, fire: &transport.Fire{Seq: m.Seq, Version: m.Version}, grad: rule.Gradient{Vec: vec}, attempts: m.Lives})
 	return m.Pending, nil
 }
 
@@ -596,7 +596,7 @@ func (h *host) passed(g rule.Gradient) error {
 		return nil
 	}
 	if step, ok := h.shard.Pending(g.Worker); ok && step != g.Step {
-		h.shard.Forget(g.Worker) // of an earlier life of this worker
+		h.shard.Forget(g.Worker) // of an earlier attempt of this worker
 	}
 	if err := h.store(g); err != nil {
 		return err

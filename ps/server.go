@@ -170,12 +170,12 @@ type host struct {
 	fires   chan *transport.Fire // free ones
 	version atomic.Int64         // -1: not ready
 
-	conns  []*conn        // by worker
-	lives  []int64        // by worker: the highest number of a pass that was shown here, or where the shard came from
-	stored []*conn        // who sent the gradient that is stored, by worker; nil: it was passed on
-	pulls  []*conn        // to be answered when there are parameters
-	norm   []byte         // payload of said
-	said   transport.Norm // the last one before an update
+	conns    []*conn        // by worker
+	attempts []int64        // by worker: the highest number of a pass that was shown here, or where the shard came from
+	stored   []*conn        // who sent the gradient that is stored, by worker; nil: it was passed on
+	pulls    []*conn        // to be answered when there are parameters
+	norm     []byte         // payload of said
+	said     transport.Norm // the last one before an update
 
 	copying copying // replica.go
 
@@ -203,7 +203,7 @@ type input struct {
 	view      replica.View
 	ahead     bool // a firing: for followers
 	giver     *giver
-	lives     []int64
+	attempts  []int64
 	claim     chan<- replica.Claim
 }
 
@@ -386,14 +386,14 @@ func (s *Server) newHost(info transport.ShardInfo, rule rule.Rule, c *coordinato
 	n := int(info.To - info.From)
 	h := &host{
 		s: s, info: info, n: n, rule: rule, coord: c,
-		mem:    newMemory(n, s.members(workers)+2*s.cfg.Store), // of the next update, and of one that is being made
-		inbox:  make(chan input, 64),
-		fires:  make(chan *transport.Fire, 16),
-		conns:  make([]*conn, s.members(workers)),
-		stored: make([]*conn, s.members(workers)),
-		lives:  make([]int64, s.members(workers)),
-		quit:   make(chan struct{}),
-		disk:   make(chan struct{}, 1),
+		mem:      newMemory(n, s.members(workers)+2*s.cfg.Store), // of the next update, and of one that is being made
+		inbox:    make(chan input, 64),
+		fires:    make(chan *transport.Fire, 16),
+		conns:    make([]*conn, s.members(workers)),
+		stored:   make([]*conn, s.members(workers)),
+		attempts: make([]int64, s.members(workers)),
+		quit:     make(chan struct{}),
+		disk:     make(chan struct{}, 1),
 	}
 	h.version.Store(-1)
 	h.shard = NewShard(n, rule, h.mem)
@@ -668,14 +668,14 @@ func (h *host) handle(m input) error {
 // join takes in a worker's connection, in the place of the one before.
 func (h *host) join(c *conn) {
 	w := c.worker
-	if c.attempt.Number < h.lives[w] {
+	if c.attempt.Number < h.attempts[w] {
 		c.end(errReplaced)
 		return
 	}
-	if c.attempt.Number > h.lives[w] && h.copying.Seated() {
+	if c.attempt.Number > h.attempts[w] && h.copying.Seated() {
 		h.copying.steps[w] = c.attempt.Step - 1 // whatever those before it have sent
 	}
-	h.lives[w] = c.attempt.Number
+	h.attempts[w] = c.attempt.Number
 	if old := h.conns[w]; old != nil {
 		old.end(errors.New("the worker has connected again"))
 	}
@@ -691,7 +691,7 @@ func (h *host) comes(m input) {
 	}
 }
 
-// outlive forgets what an earlier life of a worker has left: by now the coordinator has either fired it or never will.
+// outlive forgets what an earlier attempt of a worker has left: by now the coordinator has either fired it or never will.
 func (h *host) outlive(c *conn) {
 	if _, ok := h.shard.Pending(c.worker); ok && h.stored[c.worker] != c {
 		h.shard.Forget(c.worker)

@@ -84,7 +84,7 @@ func (v *validator) live(ctx context.Context, over <-chan struct{}, tcp *transpo
 }
 
 // validatorGrace is how long the loss of a connection may be the end of the job, of which the coordinator has not told yet, and what lies between two
-// lives of a validator. A shard that is lost for good is the coordinator's to notice.
+// attempts of a validator. A shard that is lost for good is the coordinator's to notice.
 const validatorGrace = 2 * time.Second
 
 // validationSeed sets the order of validation batches apart from that of training.

@@ -98,9 +98,9 @@ func specs(ts []coord.Tensor) []checkpoint.TensorSpec {
 	return out
 }
 
-// lives counts the lives of the job: one more than that of any checkpoint in the
+// generation counts the attempts of the job: one more than that of any checkpoint in the
 // folder, and than that of the one it resumes from.
-func (s *server) lives() int64 {
+func (s *server) generation() int64 {
 	var n int64
 	if s.resume != nil {
 		n = s.resume.Manifest().Generation

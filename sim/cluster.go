@@ -256,12 +256,12 @@ type run struct {
 	soon      []star.Worker
 	fetched   time.Duration // of fetch: of no meaning
 
-	net     *network
-	ringed  *ringRun   // of a ring, where an engine decides; else nil
-	sharded *shardsRun // likewise, of servers
-	life    []int32    // of each worker: how often it was gone; nil: nobody asks
-	timers  []func(at time.Duration) error
-	idle    []int32 // of timers: numbers that are free
+	net      *network
+	ringed   *ringRun   // of a ring, where an engine decides; else nil
+	sharded  *shardsRun // likewise, of servers
+	attempts []int32    // of each worker: how often it was gone; nil: nobody asks
+	timers   []func(at time.Duration) error
+	idle     []int32 // of timers: numbers that are free
 }
 
 func isQuadratic(l Learner) bool {
@@ -348,7 +348,7 @@ func Run(c Config) (Result, error) {
 	case byEngine && c.Ring != nil:
 		start = r.startRounds
 	case byEngine:
-		start, r.life = r.startShards, make([]int32, n)
+		start, r.attempts = r.startShards, make([]int32, n)
 	}
 	if err := start(); err != nil {
 		return Result{}, err
@@ -505,9 +505,9 @@ func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error
 		return nil
 	}
 	var riders []star.Worker
-	life := make([]int, len(r.workers))
+	attempt := make([]int, len(r.workers))
 	members = slices.DeleteFunc(members, func(w star.Worker) bool {
-		life[w] = r.net.at[w].life
+		attempt[w] = r.net.at[w].attempt
 		rides := r.net.carrier(w) != none
 		if rides {
 			riders = append(riders, w)
@@ -519,7 +519,7 @@ func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error
 	}
 	return r.net.exchange(at, members, func(at time.Duration) error {
 		for _, w := range members {
-			if r.net.at[w].life != life[w] {
+			if r.net.at[w].attempt != attempt[w] {
 				continue
 			}
 			r.net.at[w].released = at
@@ -528,7 +528,7 @@ func (r *run) ring(at time.Duration, version int64, workers []star.Worker) error
 			}
 		}
 		for _, w := range riders {
-			if r.net.at[w].life != life[w] {
+			if r.net.at[w].attempt != attempt[w] {
 				continue
 			}
 			r.net.at[w].released = at
@@ -723,9 +723,9 @@ func (r *run) begin(w star.Worker, version int64, at time.Duration) error {
 	}
 	if s := r.sharded; s != nil && s.inner(w) {
 		m.due = -1
-		life := s.lives(w)
+		attempt := s.attempt(w)
 		r.after(at+m.spent.Load+m.spent.Compute, func(at time.Duration) error {
-			if s.lives(w) != life {
+			if s.attempt(w) != attempt {
 				return nil
 			}
 			return s.ready(at, w)

@@ -140,14 +140,14 @@ type shard struct {
 
 // job is an update that a shard is to make, and who gets the parameters then.
 type job struct {
-	work float64
-	to   []star.Worker
-	life []int // of each: whoever has gone since then gets nothing
+	work     float64
+	to       []star.Worker
+	attempts []int // of each: whoever has gone since then gets nothing
 }
 
 // iteration is where a worker is.
 type iteration struct {
-	life     int           // goes up when the worker leaves
+	attempt  int           // goes up when the worker leaves
 	missing  int           // slices on the way
 	released time.Duration // by the coordinator
 	pull     time.Duration
@@ -253,10 +253,10 @@ func (n *network) delay(from, to int) time.Duration {
 
 // send carries bytes between hosts, for a worker. What stays on a host takes no time.
 func (n *network) send(at time.Duration, from, to int, bytes float64, w star.Worker, done func(at time.Duration) error) {
-	life := n.at[w].life
+	attempt := n.at[w].attempt
 	end := func(at time.Duration) error {
 		n.r.after(at+n.delay(from, to), func(at time.Duration) error {
-			if n.at[w].life != life {
+			if n.at[w].attempt != attempt {
 				return nil
 			}
 			return done(at)
@@ -279,7 +279,7 @@ func (n *network) fired(at time.Duration, gradients int, to []star.Worker) {
 	j := job{to: slices.Clone(to)}
 	for _, w := range to {
 		n.at[w].released, n.at[w].missing = at, len(n.shards)
-		j.life = append(j.life, n.at[w].life)
+		j.attempts = append(j.attempts, n.at[w].attempt)
 	}
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -304,7 +304,7 @@ func (n *network) serve(at time.Duration, s *shard) {
 	a := &activity{left: j.work, most: 1, weight: 1, worker: -1, done: func(at time.Duration) error {
 		s.busy = false
 		for i, w := range j.to {
-			if n.at[w].life == j.life[i] {
+			if n.at[w].attempt == j.attempts[i] {
 				n.r.result.Bytes += s.bytes
 				n.send(at, s.host, n.home[w], s.bytes, w, func(at time.Duration) error { return n.pulled(at, w) })
 			}
@@ -351,9 +351,9 @@ func (n *network) step(at time.Duration, w star.Worker, k int) error {
 	m.spent.Load += s.Load
 	m.spent.Push = s.Push
 	m.full = s.Compute
-	life := n.at[w].life
+	attempt := n.at[w].attempt
 	n.r.after(at+s.Load, func(at time.Duration) error {
-		if n.at[w].life != life {
+		if n.at[w].attempt != attempt {
 			return nil
 		}
 		return n.part(at, w, k, 0)
@@ -416,9 +416,9 @@ func (n *network) computed(at time.Duration, w star.Worker) error {
 			n.r.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})
 			return nil
 		}
-		life := i.life
+		attempt := i.attempt
 		n.r.after(i.pushed, func(at time.Duration) error {
-			if n.at[w].life == life {
+			if n.at[w].attempt == attempt {
 				n.r.result.Bytes += float64(n.r.Bytes)
 				n.send(at, n.home[w], to, float64(n.r.Bytes), w, func(at time.Duration) error { return n.stored(at, w, to) })
 			}
@@ -437,9 +437,9 @@ func (n *network) push(at time.Duration, w star.Worker) error {
 	i := &n.at[w]
 	i.pushed = at + n.r.workers[w].spent.Push
 	if s := n.r.sharded; s != nil && s.at[w].parent != modes.Direct {
-		to, life := n.home[s.at[w].parent], i.life
+		to, attempt := n.home[s.at[w].parent], i.attempt
 		n.r.after(i.pushed, func(at time.Duration) error {
-			if n.at[w].life == life {
+			if n.at[w].attempt == attempt {
 				n.r.result.Bytes += float64(n.r.Bytes)
 				n.send(at, n.home[w], to, float64(n.r.Bytes), w, func(at time.Duration) error { return n.stored(at, w, to) })
 			}
@@ -455,9 +455,9 @@ func (n *network) push(at time.Duration, w star.Worker) error {
 func (n *network) toShards(at time.Duration, w star.Worker, done func(at time.Duration, host int) error) {
 	i := &n.at[w]
 	i.missing = len(n.shards)
-	life := i.life
+	attempt := i.attempt
 	n.r.after(at, func(at time.Duration) error {
-		if n.at[w].life != life {
+		if n.at[w].attempt != attempt {
 			return nil
 		}
 		for s := range n.shards {
@@ -499,9 +499,9 @@ func (n *network) carrier(w star.Worker) int {
 
 // cancel tells a worker to stop between the parts of its batch.
 func (n *network) cancel(at time.Duration, w star.Worker) {
-	step, life := n.r.workers[w].step, n.at[w].life
+	step, attempt := n.r.workers[w].step, n.at[w].attempt
 	n.r.after(at+n.delay(n.shards[0].host, n.home[w]), func(time.Duration) error {
-		if n.at[w].life == life && n.r.workers[w].step == step && n.r.workers[w].busy {
+		if n.at[w].attempt == attempt && n.r.workers[w].step == step && n.r.workers[w].busy {
 			n.at[w].halt = true
 		}
 		return nil
@@ -510,7 +510,7 @@ func (n *network) cancel(at time.Duration, w star.Worker) {
 
 // leave forgets what is done for w. The others of its exchange begin it anew.
 func (n *network) leave(at time.Duration, w star.Worker) error {
-	n.at[w].life++
+	n.at[w].attempt++
 	n.fluid.advance(at)
 	n.fluid.stop(int(w))
 	e := n.ring

@@ -37,7 +37,7 @@ type member struct {
 	in      []any // what it was told and has not done yet, in order: wire.Ring, wire.Release
 	ring    wire.Ring
 	version int64 // of its parameters; -1: it has none
-	life    int   // what was begun in an earlier one is void
+	attempt int   // what was begun in an earlier one is void
 	doing   doing
 	release wire.Release // in hand
 	step    int64
@@ -140,7 +140,7 @@ func (o *ringRun) hears(at time.Duration, w star.Worker, msg any) error {
 	switch msg := msg.(type) {
 	case wire.Ring:
 		if msg.Now {
-			m.life++
+			m.attempt++
 			m.in, m.doing, m.told, m.seats = nil, idles, false, map[star.Worker]seat{}
 		}
 		m.in = append(m.in, msg)
@@ -216,7 +216,7 @@ func (o *ringRun) form(at time.Duration, ring wire.Ring) error {
 // compute begins a batch.
 func (o *ringRun) compute(at time.Duration, w star.Worker, rel wire.Release) error {
 	m, k := &o.at[w], &o.workers[w]
-	*m = member{in: m.in, ring: m.ring, version: m.version, life: m.life + 1, doing: computes, release: rel, step: m.step, began: at, since: at, seats: m.seats}
+	*m = member{in: m.in, ring: m.ring, version: m.version, attempt: m.attempt + 1, doing: computes, release: rel, step: m.step, began: at, since: at, seats: m.seats}
 	k.basis, k.busy = rel.Version, true
 	if rel.Count == 0 { // it takes part, without samples
 		m.done, m.ends = 0, 0
@@ -265,10 +265,10 @@ func (o *ringRun) part(at time.Duration, w star.Worker) error {
 		}
 		m.ends = i * n / k
 	}
-	life := m.life
+	attempt := m.attempt
 	took := time.Duration(float64(m.whole.Compute) * float64(m.ends-m.done) / float64(m.release.Count))
 	o.after(at+took, func(at time.Duration) error {
-		if m.life != life {
+		if m.attempt != attempt {
 			return nil
 		}
 		m.done = m.ends
@@ -331,13 +331,13 @@ func (o *ringRun) sit(w star.Worker) {
 
 // exchange begins the exchange of a round when all members of the ring have come to it.
 func (o *ringRun) exchange(at time.Duration, ring wire.Ring, version int64) error {
-	var lives []int
+	var attempts []int
 	for _, w := range ring.Members {
 		m := &o.at[w]
 		if m.doing != waits || m.ring.Generation != ring.Generation || m.release.Version != version || (m.release.Micro > 0 || m.release.Part > 0) && !m.told {
 			return nil
 		}
-		lives = append(lives, m.life)
+		attempts = append(attempts, m.attempt)
 	}
 	var carried []wire.Gradient
 	var samples []int
@@ -359,7 +359,7 @@ func (o *ringRun) exchange(at time.Duration, ring wire.Ring, version int64) erro
 	o.result.Bytes += 2 * float64(len(ring.Members)-1) * float64(o.Bytes)
 	o.after(at+took, func(at time.Duration) error {
 		for i, w := range ring.Members {
-			if o.at[w].life != lives[i] {
+			if o.at[w].attempt != attempts[i] {
 				return nil // it was given up
 			}
 		}
@@ -458,7 +458,7 @@ func (o *ringRun) leave(at time.Duration, w star.Worker) error {
 		return nil
 	}
 	k.gone, k.busy = true, false
-	m.life++
+	m.attempt++
 	m.in, m.doing, m.version, m.seats = nil, idles, -1, map[star.Worker]seat{}
 	o.attend(at, w, false)
 	return o.carry(at, o.e.Leave(w), nil)

@@ -287,9 +287,9 @@ func (s *shardsRun) detached(at time.Duration, w star.Worker, d wire.Detach) err
 		return nil // it computes, or its gradient is on its way
 	}
 	rec := star.Record{Worker: w, Step: d.Step, Basis: m.basis, Samples: m.samples}
-	life := s.lives(w)
+	attempt := s.attempt(w)
 	return s.resend(at, w, func(at time.Duration) error {
-		if s.lives(w) != life || s.step(w) != d.Step {
+		if s.attempt(w) != attempt || s.step(w) != d.Step {
 			return nil
 		}
 		return s.stored(at, w, rec)
@@ -315,8 +315,8 @@ func (s *shardsRun) resend(at time.Duration, w star.Worker, done func(at time.Du
 // step is the one that the engine has for w.
 func (s *shardsRun) step(w star.Worker) int64 { return s.e.Worker(w).Step }
 
-// lives counts the times that w was gone.
-func (s *shardsRun) lives(w star.Worker) int64 { return int64(s.life[w]) }
+// attempt counts the times that w was gone.
+func (s *shardsRun) attempt(w star.Worker) int64 { return int64(s.attempts[w]) }
 
 // another has w, which is through with a part, go on with the next one, unless it was told to stop or has nothing left.
 func (s *shardsRun) another(at time.Duration, w star.Worker) (bool, error) {
@@ -347,9 +347,9 @@ func (s *shardsRun) stop(at time.Duration, w star.Worker) {
 	case s.net != nil:
 		s.net.cancel(at+s.Latency, w)
 	case m.part > 0:
-		step, life := s.step(w), s.lives(w)
+		step, attempt := s.step(w), s.attempt(w)
 		s.after(at+s.Latency, func(time.Duration) error {
-			if s.step(w) == step && s.lives(w) == life {
+			if s.step(w) == step && s.attempt(w) == attempt {
 				s.at[w].told = true
 			}
 			return nil
@@ -375,7 +375,7 @@ func (s *shardsRun) fed(at time.Duration, w star.Worker, gone bool) {
 
 // leave is the loss of a worker.
 func (s *shardsRun) leave(at time.Duration, w star.Worker) error {
-	s.life[w]++
+	s.attempts[w]++
 	if s.net != nil {
 		s.fed(at, w, true)
 		if p := s.at[w].parent; p != modes.Direct {
@@ -386,15 +386,15 @@ func (s *shardsRun) leave(at time.Duration, w star.Worker) error {
 	return s.carry(at, at+s.Latency, s.e.Leave(w), nil)
 }
 
-// joined is the return of one, which may have to wait until what it computed in its earlier life is used.
+// joined is the return of one, which may have to wait until what it computed in its earlier attempt is used.
 func (s *shardsRun) joined(at time.Duration, w star.Worker) error {
 	switch {
 	case !s.begun:
 		return nil
 	case s.e.Lingers(w):
-		life := s.lives(w)
+		attempt := s.attempt(w)
 		s.after(at+time.Millisecond, func(at time.Duration) error {
-			if s.lives(w) != life || s.workers[w].gone {
+			if s.attempt(w) != attempt || s.workers[w].gone {
 				return nil
 			}
 			return s.joined(at, w)

@@ -365,7 +365,7 @@ func (t *Trained) Update(version int64, gs []Gradient) Outcome {
 	weight := t.weights(gs)
 	if t.fire.Local = gs[0].Local; t.solos != nil || slices.ContainsFunc(gs, func(g Gradient) bool { return g.Local != gs[0].Local }) {
 		t.fire.Local = 0
-		if each := weight; t.solos == nil { // some bring gradients: see the ledger of package coord
+		if each := weight; t.solos == nil { // some bring gradients: see engine.Shards
 			weight = func(g *Gradient) float32 { return each(g) * float32(max(1, g.Local)) }
 		}
 	}

@@ -72,7 +72,7 @@ func (h *pendingConns) enter(ctx context.Context, c io.Closer, addr string) *pen
 	}
 }
 
-// makeRoom throws somebody out if the hall is full, or says how long to wait until that may be. The lock is held.
+// makeRoom throws somebody out if no more connections may be pending, or says how long to wait until that may be. The lock is held.
 func (h *pendingConns) makeRoom(now time.Time) (wait time.Duration) {
 	if len(h.conns) < h.most {
 		return 0

@@ -39,7 +39,7 @@ type Story struct {
 	Samples, Updates int64
 	Accuracy         float64 // of the last evaluation; NaN: there was none
 
-	Workers  []Life
+	Workers  []WorkerSummary
 	Episodes []Episode // by their beginning
 	Changes  []Change
 	Sets     []Threshold
@@ -120,8 +120,8 @@ type Shift struct {
 	Err             string  // it stayed
 }
 
-// Life is what one worker did.
-type Life struct {
+// WorkerSummary is what one worker did, in all its attempts.
+type WorkerSummary struct {
 	Iterations []Iteration
 	Never      bool          // it had no part in the job
 	Left       time.Duration // 0: it stayed, or came back
@@ -212,7 +212,7 @@ func (t *Teller) Add(l runlog.Line) error {
 		t.collective = s.Arch == "allreduce"
 	case runlog.Train:
 		s.Train, s.Began, s.plan = &e, l.T, e.Plan
-		s.Workers = make([]Life, e.Workers)
+		s.Workers = make([]WorkerSummary, e.Workers)
 		t.ride(e.Plan)
 		for _, w := range e.Absent {
 			s.Workers[w].Never, s.Workers[w].Left = true, l.T
@@ -535,7 +535,7 @@ func (s *Story) speed(from, to time.Duration) float64 {
 	return samples / seconds
 }
 
-func (w *Life) lastStep() int64 {
+func (w *WorkerSummary) lastStep() int64 {
 	if n := len(w.Iterations); n > 0 {
 		return w.Iterations[n-1].Step
 	}
@@ -603,7 +603,7 @@ func (e *Episode) lasted(step int64) {
 
 // recovered closes an episode. That is noticed late, and the verdict says since when. Older logs do not: there the median of recent
 // iterations had to fall, and then so many had to be fast; what paused, had stopped to after its last long iteration.
-func (k *tracker) recovered(m mark, w *Life) {
+func (k *tracker) recovered(m mark, w *WorkerSummary) {
 	e := k.open[m.worker]
 	if e == nil {
 		return
@@ -630,7 +630,7 @@ func (k *tracker) recovered(m mark, w *Life) {
 }
 
 // end closes the episode of a worker that is gone, or of which nothing more is known.
-func (k *tracker) end(worker star.Worker, w *Life, t time.Duration, open bool) {
+func (k *tracker) end(worker star.Worker, w *WorkerSummary, t time.Duration, open bool) {
 	if e := k.open[worker]; e != nil {
 		e.Open = open
 		k.close(e, w, max(w.lastStep(), e.From), t)
@@ -638,7 +638,7 @@ func (k *tracker) end(worker star.Worker, w *Life, t time.Duration, open bool) {
 	}
 }
 
-func (k *tracker) close(e *Episode, w *Life, to int64, t time.Duration) {
+func (k *tracker) close(e *Episode, w *WorkerSummary, to int64, t time.Duration) {
 	e.lasted(max(to, e.at+1))
 	e.To, e.Until = to, t
 	for _, it := range w.Iterations {
