@@ -48,7 +48,7 @@ type ControllerConfig struct {
 	Gain float64
 
 	// Dwell is how many rounds of the slowest worker a plan stays at least, but for the first one. Zero: 10.
-	// After the second change in a row it is twice as long, then four and eight times.
+	// After a change it is twice as long, after further ones four and eight times.
 	Dwell int
 
 	// Confirm is how many decisions in a row, at least a round of the fastest worker apart,
@@ -1027,7 +1027,7 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if gain := 1 - best.Cost.Seconds()/present.Cost.Seconds(); gain > 0.3 {
 		confirm = 1 // waiting to be surer costs more than being wrong
 	}
-	stands := c.dwell(c.pace) << max(c.dwellBackoff, min(c.recent-1, slower))
+	stands := c.dwell(c.pace) << max(c.dwellBackoff, min(c.recent, slower))
 	if best.Plan.Equal(ssgd) { // what has disappointed is no reason to stay away from home
 		stands = c.dwell(c.pace)
 	}

@@ -499,14 +499,14 @@ func TestChangesBecomeSeldom(t *testing.T) {
 			l.applied = l.priced(p)
 		}
 	}
-	changes("at first", 0, dwell, 2*dwell, 4*dwell, 8*dwell, 8*dwell)
+	changes("at first", 0, 2*dwell, 4*dwell, 8*dwell, 8*dwell)
 	l.stays(16 * 30)
-	changes("after a plan that stood", 0, dwell, 2*dwell)
+	changes("after a plan that stood", 0, 2*dwell, 4*dwell)
 	l.c.Installed(l.now, modes.SSGD(4))
-	changes("after somebody else's", dwell, dwell, 2*dwell)
+	changes("after somebody else's", dwell, 2*dwell, 4*dwell)
 }
 
-// A plan stays for ten rounds as they were when it was chosen. What slows everybody meanwhile does not hold a better one up.
+// A plan stays for its dwell, twenty rounds after a change, as rounds were when it was chosen. What slows everybody meanwhile does not hold a better one up.
 func TestDwellIsOfItsTime(t *testing.T) {
 	l := begin(t, modes.SSGD(4))
 	l.goes(modes.ASGD(4))
@@ -515,7 +515,7 @@ func TestDwellIsOfItsTime(t *testing.T) {
 	}
 	l.applied = 1. / 3
 	l.wants(modes.XOrder(4, 2), 0.1)
-	if got, s := l.until(); got < 2*time.Second || got > 2400*time.Millisecond || !strings.HasPrefix(s, "x=2 ") {
+	if got, s := l.until(); got < 4*time.Second || got > 4400*time.Millisecond || !strings.HasPrefix(s, "x=2 ") {
 		t.Errorf("after %v: %s", got, s)
 	}
 }
