@@ -89,7 +89,8 @@ type Controller struct {
 	pace         time.Duration // of the slowest worker when the plan was chosen: a plan stays for rounds as they were then, also where all have become slower since
 	asked        time.Duration // last decision
 	rest         time.Duration // before it there is nothing to look at
-	fled         bool          // the plan is one of escape
+	fled         bool          // the plan was chosen blind: by escape, or while somebody's second iteration had not ended
+	blind        bool          // that is so now
 	lacks        bool          // somebody has become late since the last decision
 	doubt        bool          // somebody may have sent too many invalid records in a row
 	wants        int           // decisions in a row that want another plan
@@ -550,7 +551,7 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 		predicted = c.cfg.Predictor.Predict()
 	}
 	living := false
-	c.overdue = false
+	c.overdue, c.blind = false, false
 	c.queued = c.queued || c.plan.Queue > 0
 	for i := range c.workers {
 		w := &c.workers[i]
@@ -563,6 +564,7 @@ func (c *Controller) look(at time.Duration) (f Forecast, h History, ok bool) {
 				return f, nil, false
 			}
 			// As slow as the first time, or slower.
+			c.blind = true
 			t := max((at - w.released).Seconds(), w.first)
 			h[i], f.Times[i] = []time.Duration{seconds(t)}, seconds(t)
 			continue
@@ -1034,7 +1036,9 @@ func (c *Controller) Decide(at time.Duration) (d Decision, change bool) {
 	if c.wants++; c.wants < confirm || c.since > 0 && !c.fled && at-c.since < stands {
 		return Decision{}, false
 	}
-	return c.adopt(at, slowest, best, present), true
+	d = c.adopt(at, slowest, best, present)
+	c.fled = c.blind
+	return d, true
 }
 
 // adopt changes the plan to best, where iterations of the slowest worker take so long; present is the price of the one that is there.

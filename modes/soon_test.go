@@ -3,6 +3,7 @@ package modes
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -225,8 +226,8 @@ func TestLateness(t *testing.T) {
 	}
 	k.Late(3)
 	k.Late(5)
-	if _, change := k.Decide(2300 * ms); !change || k.fled {
-		t.Errorf("two that were slow twice: changed %v, fled %v to %v", change, k.fled, k.plan)
+	if d, change := k.Decide(2300 * ms); !change || strings.Contains(d.Why, "as it seems") { // which escape says
+		t.Errorf("two that were slow twice: changed %v to %v", change, d)
 	}
 }
 
@@ -651,6 +652,46 @@ func TestLocalStepsAreTakenEarly(t *testing.T) {
 			t.Errorf("%+v: a change after %d rounds, want %d", c, changed, c.rounds)
 		}
 	}
+}
+
+// What was chosen while somebody's second iteration had not ended is replaced by local steps, without a dwell, once it has ended and says that exchanges dominate.
+func TestLaggingIsNotForGood(t *testing.T) {
+	const n, batch, ms = 8, 64, time.Millisecond
+	k, err := NewController(ControllerConfig{Workers: n, Batch: batch, Queue: QueueParts, Local: MostLocal}, SSGD(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]star.Worker, n)
+	for w := range star.Worker(n) {
+		all[w] = w
+	}
+	round := func(step int64, at time.Duration, ws []star.Worker) {
+		for _, w := range ws {
+			push := 540 * ms
+			if w == 2 {
+				push *= 2
+			}
+			k.Observe(star.Record{Worker: w, Step: step, Basis: step, Compute: 60 * ms, Push: push, Samples: batch})
+		}
+	}
+	round(0, 0, all)
+	k.Fired(1140*ms, all, n*batch)
+	round(1, 0, []star.Worker{0, 1, 3, 4, 5, 6, 7})
+	d, change := k.Decide(2141 * ms)
+	if !change || !k.fled {
+		t.Fatalf("changed %v to %v, blind %v", change, d.Plan, k.fled)
+	}
+	round(1, 0, []star.Worker{2})
+	k.Fired(2280*ms, all, n*batch)
+	for at := 2300 * ms; at < 4*time.Second; at += 300 * ms {
+		if d, change := k.Decide(at); change {
+			if d.Plan.kind() != KindLocal || k.fled {
+				t.Errorf("at %v %v, blind %v", at, d.Plan, k.fled)
+			}
+			return
+		}
+	}
+	t.Error("no local steps")
 }
 
 // With Adam what is measured of the steepness is not believed.
