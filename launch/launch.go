@@ -48,7 +48,7 @@ func Main(fill func(c *worker.Config) error) {
 }
 
 func run(fill func(c *worker.Config) error) error {
-	c, err := Worker(os.Environ())
+	c, j, err := configured(os.Environ())
 	if err != nil {
 		return err
 	}
@@ -58,21 +58,27 @@ func run(fill func(c *worker.Config) error) error {
 	debug.SetGCPercent(200) // what is allocated for each step is small beside the vectors
 	ctx, cancel := process.Signals(context.Background())
 	defer cancel()
-	return worker.Run(ctx, c)
+	return worker.Run(process.Noticed(ctx, j.Notice, c.Log), c)
 }
 
 // Worker is a worker as an environment says ("STAR_COORDINATOR=host:7070", …): all of it but what it trains. c.Log writes to standard error.
 //
 // An error is a usage error, which names the variable; its exit code is member.ExitCode.
 func Worker(environment []string) (c worker.Config, err error) {
-	j, cmd := new(settings.Job), &cobra.Command{}
-	j.Bind(cmd, settings.ForWorker)
+	c, _, err = configured(environment)
+	return c, err
+}
+
+// configured is a worker, and the settings that it is of.
+func configured(environment []string) (c worker.Config, j *settings.Job, err error) {
+	j = new(settings.Job)
+	j.Bind(&cobra.Command{}, settings.ForWorker)
 	warnings, err := j.Load(environment)
 	if err != nil {
-		return c, err
+		return c, nil, err
 	}
 	if err := j.Validate(); err != nil {
-		return c, err
+		return c, nil, err
 	}
 	log := process.Logger(j, os.Stderr, "role", "worker")
 	for _, w := range warnings {
@@ -83,8 +89,8 @@ func Worker(environment []string) (c worker.Config, err error) {
 		sampler = []string{agent, process.SamplerName}
 	}
 	if c, err = configure.Worker(j, log, sampler); err != nil {
-		return c, err
+		return c, nil, err
 	}
 	c.Told = nil // but what the program says
-	return c, nil
+	return c, j, nil
 }

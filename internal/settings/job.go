@@ -136,6 +136,7 @@ type Job struct {
 
 	Out             string        // folder of run.jsonl and checkpoints
 	CheckpointEvery time.Duration // 0: only at the end
+	Notice          string        // file or HTTP address that says when this machine will be taken away
 	Grace           time.Duration // for a checkpoint when the job is told to end; 0: none is made
 	Checkpoint      string        // folder or address of checkpoints; empty: one in Out
 	Keep            int           // newest checkpoints that stay; 0: all
@@ -276,6 +277,7 @@ func (j *Job) declare(role Role) {
 
 	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
 	Var(s, &j.CheckpointEvery, "checkpoint-every", 5*time.Minute, "time between checkpoints; 0: only at the end")
+	Var(s, &j.Notice, "notice", "", "file or HTTP address that says when this machine will be taken away: then the process leaves as at SIGTERM")
 	Var(s, &j.Grace, "grace", 20*time.Second, "how long a job that is told to end (SIGINT, SIGTERM) may take to save a checkpoint; 0: it ends at once, without one; for every member")
 	Var(s, &j.Checkpoint, "checkpoint", "", "where checkpoints are kept: a folder, or an address like s3://bucket/prefix?region=REGION (checkpoints in --out)")
 	Var(s, &j.Keep, "keep", 5, "checkpoints of the job that stay, the newest; 0: all")

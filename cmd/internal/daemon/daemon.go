@@ -80,6 +80,7 @@ func Server(use string) *cobra.Command {
 			log := process.Logger(job, os.Stderr, "role", "ps")
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
+			ctx = process.Noticed(ctx, job.Notice, log)
 			b := new(board)
 			stop, err := serveHTTP(job, b, job.Out, log)
 			if err != nil {
@@ -122,6 +123,7 @@ func Worker(use string) *cobra.Command {
 			log := process.Logger(job, os.Stderr, "role", "worker")
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
+			ctx = process.Noticed(ctx, job.Notice, log)
 			stop, err := serveHTTP(job, new(board), "", log)
 			if err != nil { // one file of settings may be that of all processes of a host
 				log.Warn("no /metrics: the address cannot be opened", "err", err)
