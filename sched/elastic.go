@@ -2,6 +2,7 @@ package sched
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"math/bits"
 	"slices"
@@ -23,6 +24,8 @@ type rounds interface {
 	admit(e *elastic, new []*flex) []*flex
 	// allot sets n of all runnable jobs.
 	allot(e *elastic)
+	// wake is when it wants to decide again, whatever happens.
+	wake(e *elastic) float64
 }
 
 // flex is a job that can run on 1, 2, 4, … GPUs.
@@ -35,6 +38,8 @@ type flex struct {
 	was     int     // GPUs it had before this round
 	last    float64 // up to when left is right
 	realEnd float64 // when it ends on what it has
+	plan    plan    // of elasticFlow, from this round on
+	kept    plan    // of the rounds before
 }
 
 // rate is iterations/s on n GPUs.
@@ -48,12 +53,19 @@ func (f *flex) rate(n int) float64 {
 // most is the most GPUs that a job can use.
 func (f *flex) most() int { return 1 << (f.levels - 1) }
 
-// level is the greatest number of GPUs that is a power of two, no more than free, and no more than the job can use. 0: none.
+// least is the fewest GPUs that a job can use.
+func (f *flex) least() int {
+	return 1 << slices.IndexFunc(f.Rates, func(r float64) bool { return r > 0 })
+}
+
+// level is the greatest number of GPUs that is a power of two, no more than free, and that the job can use. 0: none.
 func (f *flex) level(free int) int {
-	if free <= 0 {
-		return 0
+	for l := min(bits.Len(uint(max(free, 0))), f.levels); l > 0; l-- {
+		if f.Rates[l-1] > 0 {
+			return 1 << (l - 1)
+		}
 	}
-	return min(1<<(bits.Len(uint(free))-1), f.most())
+	return 0
 }
 
 // Elastic runs jobs that have Rates.
@@ -64,6 +76,8 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 		e.policy = edf{}
 	case "edf-admission":
 		e.policy = edfAdmission{}
+	case "ef", "ef-admission":
+		e.policy = elasticFlow{admission: name == "ef-admission"}
 	}
 	all := make([]*flex, len(jobs))
 	for i, j := range jobs {
@@ -77,9 +91,9 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 	}
 	due := slices.Clone(all)
 	slices.SortStableFunc(due, func(a, b *flex) int { return cmp.Compare(a.Submit, b.Submit) })
-	next, started := never, 0
+	next, wake, started := never, never, 0
 	for {
-		at := next
+		at := min(next, wake)
 		if len(due) > 0 && due[0].Submit < at {
 			at = due[0].Submit
 		}
@@ -87,22 +101,27 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 			break
 		}
 		if at < e.now+e.slot && (len(due)+started > 1 || compat&ElasticFlow == 0) { // it does not wait with one event alone
-			at = e.now + e.slot
+			at = min(e.now+e.slot, wake)
 		}
 		e.now = at
 		e.advance()
 		var new []*flex
 		for len(due) > 0 && due[0].Submit <= at {
-			due[0].last, due[0].Queue = at, at-due[0].Submit
-			new = append(new, due[0])
+			f := due[0]
 			due = due[1:]
+			if f.level(e.gpus) == 0 {
+				f.Why = fmt.Sprintf("runs on no fewer than %d GPUs, and the cluster has %d", f.least(), e.gpus)
+				continue
+			}
+			f.last, f.Queue = at, at-f.Submit
+			new = append(new, f)
 		}
 		e.runnable = append(e.runnable, e.policy.admit(e, new)...)
 		for _, f := range e.runnable {
 			f.was = f.n
 		}
 		e.policy.allot(e)
-		next, started = never, 0
+		next, wake, started = never, e.policy.wake(e), 0
 		for _, f := range e.runnable {
 			if f.n > 0 && math.IsNaN(f.Start) {
 				f.Start = e.now
@@ -134,6 +153,7 @@ func (e *elastic) advance() {
 	e.runnable = slices.DeleteFunc(e.runnable, func(f *flex) bool {
 		d := e.now - f.last
 		f.last = e.now
+		f.kept = f.plan.after(e.now)
 		if f.n == 0 {
 			f.Queue += d
 			return false
@@ -161,6 +181,8 @@ func (edf) allot(e *elastic) {
 		free -= f.n
 	}
 }
+
+func (edf) wake(*elastic) float64 { return never }
 
 // edfAdmission is edf that refuses jobs: those that would be late, and those because of which another one would be.
 type edfAdmission struct{ edf }

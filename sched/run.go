@@ -20,7 +20,7 @@ type Options struct {
 // policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
 var policies = map[string]func() Policy{
 	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias,
-	"edf": nil, "edf-admission": nil, "lucid": nil,
+	"edf": nil, "edf-admission": nil, "ef": nil, "ef-admission": nil, "lucid": nil,
 }
 
 // Policies lists the names of policies.
@@ -52,7 +52,7 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 			return nil, fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
 		}
 		switch {
-		case strings.HasPrefix(o.Policy, "edf") && j.Rates == nil:
+		case strings.HasPrefix(o.Policy, "e") && j.Rates == nil:
 			return nil, fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
 			return nil, fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)

@@ -1,0 +1,234 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// piece is a time in which a job has so many GPUs.
+type piece struct {
+	from, to float64
+	n        int
+}
+
+// plan is what a job gets from now on, until it is done.
+type plan struct {
+	pieces []piece
+	missed bool // it is done after its deadline
+}
+
+// gpuTime is in GPU-seconds.
+func (p plan) gpuTime() (sum float64) {
+	for _, x := range p.pieces {
+		sum += (x.to - x.from) * float64(x.n)
+	}
+	return sum
+}
+
+// elasticFlow is the policy of ElasticFlow: each job gets the least share of the GPUs with which it meets its deadline, as late as that is enough;
+// what is left over goes where it helps most.
+type elasticFlow struct{ admission bool }
+
+// admit plans the runnable jobs and those that have come, in order of submission, and refuses one that would be late or make another one so.
+func (p elasticFlow) admit(e *elastic, new []*flex) (in []*flex) {
+	if !p.admission {
+		return new
+	}
+	for _, f := range new {
+		jobs := append(slices.Concat(e.runnable, in), f)
+		e.plan(jobs)
+		if i := slices.IndexFunc(jobs, (*flex).breaks); i < 0 || f.BestEffort {
+			in = append(in, f)
+		} else if jobs[i] == f {
+			f.Why = "would end after its deadline"
+		} else {
+			f.Why = "with it job " + jobs[i].ID + " would end after its deadline"
+		}
+	}
+	return in
+}
+
+// breaks says whether a job would be late that was not to be.
+func (f *flex) breaks() bool { return f.plan.missed && !f.kept.missed }
+
+// allot plans, and keeps the plans that were if a job would be late that is not in those: slots are counted from now on, and not as they were.
+// Then it doubles GPUs of jobs while any are left: of one that has none first, then of the one for which each GPU more costs the fewest
+// GPU-seconds.
+func (p elasticFlow) allot(e *elastic) {
+	spans := e.plan(e.runnable)
+	if p.admission && slices.ContainsFunc(e.runnable, (*flex).breaks) {
+		spans = []span{{e.now, e.gpus}}
+		for _, f := range e.runnable {
+			f.plan = f.kept
+			spans = book(spans, f.plan, 1)
+		}
+		for _, f := range e.runnable {
+			if len(f.kept.pieces) == 0 {
+				f.plan = e.share(f, &spans, 0)
+				spans = book(spans, f.plan, 1)
+			}
+		}
+	}
+	for _, f := range e.runnable {
+		f.n = f.plan.pieces[0].n
+	}
+	// A gain is computed anew when it is the largest of those that are known, until that one is of now.
+	type rise struct {
+		f    *flex
+		next int
+		gain float64
+		to   plan
+		at   int // how many rises there were when it was computed
+	}
+	var rises []*rise
+	for _, f := range e.runnable {
+		rises = append(rises, &rise{f: f, gain: math.Inf(1), at: -1})
+	}
+	for done := 0; len(rises) > 0; {
+		best := slices.MaxFunc(rises, func(a, b *rise) int { return cmp.Compare(a.gain, b.gain) })
+		f := best.f
+		if best.at == done {
+			spans = book(book(spans, f.plan, -1), best.to, 1)
+			f.plan, f.n = best.to, best.next
+			done++
+			continue
+		}
+		best.next, best.at = max(f.least(), 2*f.n), done
+		if best.next <= f.most() && best.next-f.n <= spans[0].free && f.rate(best.next) > f.rate(f.n) {
+			own := book(slices.Clone(spans), f.plan, -1)
+			best.to = e.share(f, &own, best.next)
+			if !best.to.missed || f.plan.missed {
+				best.gain = (f.plan.gpuTime() - best.to.gpuTime()) / float64(best.next-f.n)
+				if f.n == 0 {
+					best.gain = math.Inf(1)
+				}
+				continue
+			}
+		}
+		rises = slices.DeleteFunc(rises, func(r *rise) bool { return r == best })
+	}
+}
+
+// wake is when the first of the plans changes.
+func (elasticFlow) wake(e *elastic) float64 {
+	at := never
+	for _, f := range e.runnable {
+		for _, x := range f.plan.pieces {
+			if x.n != f.n {
+				at = min(at, x.from)
+				break
+			}
+		}
+	}
+	return at
+}
+
+// after is what is left of a plan.
+func (p plan) after(now float64) plan {
+	p.pieces = slices.DeleteFunc(slices.Clone(p.pieces), func(x piece) bool { return x.to <= now })
+	if len(p.pieces) > 0 {
+		p.pieces[0].from = now
+	}
+	return p
+}
+
+// plan plans jobs in order of their deadlines, and says what is left.
+func (e *elastic) plan(jobs []*flex) []span {
+	jobs = slices.Clone(jobs)
+	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
+	spans := []span{{e.now, e.gpus}}
+	for _, f := range jobs {
+		f.plan = e.share(f, &spans, 0)
+		spans = book(spans, f.plan, 1)
+	}
+	return spans
+}
+
+// split has a span begin at a time, if that is after now.
+func split(spans []span, at float64) []span {
+	i, found := slices.BinarySearchFunc(spans, at, func(s span, at float64) int { return cmp.Compare(s.from, at) })
+	if found || i == 0 || math.IsInf(at, 1) {
+		return spans
+	}
+	return slices.Insert(spans, i, span{at, spans[i-1].free})
+}
+
+// book takes what a plan has, times times.
+func book(spans []span, p plan, times int) []span {
+	for _, x := range p.pieces {
+		if x.n == 0 {
+			continue
+		}
+		spans = split(split(spans, x.from), x.to)
+		for i := range spans {
+			if spans[i].from >= x.from && spans[i].from < x.to {
+				spans[i].free -= times * x.n
+			}
+		}
+	}
+	return spans
+}
+
+// aligned is the end of the slot, counted from now, in which a time lies.
+func (e *elastic) aligned(t float64) float64 {
+	return e.now + math.Ceil(max(0, t-e.now)/e.slot)*e.slot
+}
+
+// share plans a job into what is free: the smallest share that is enough by its deadline, from the last moment on at which it is enough, and
+// half of it before. First is how many GPUs it has in the first span; 0: as the share says. Spans get a bound at the deadline.
+func (e *elastic) share(f *flex, spans *[]span, first int) (p plan) {
+	*spans = split(*spans, e.aligned(f.Deadline))
+	in := *spans
+	end := func(i int) float64 {
+		if i+1 < len(in) {
+			return in[i+1].from
+		}
+		return never
+	}
+	on := func(i, quota int) int {
+		if i == 0 && first > 0 {
+			return first
+		}
+		return f.level(min(in[i].free, quota))
+	}
+	last := len(in) // spans before this one end by the deadline's slot
+	for last > 0 && in[last-1].from >= f.Deadline {
+		last--
+	}
+	quota, from, before := f.most(), 0, 0
+	enough := false
+	for q := 1; q <= f.most() && !enough; q *= 2 {
+		got := 0.
+		for i := last - 1; i >= 0 && !enough; i-- {
+			if n := on(i, q); n > 0 {
+				got += (min(end(i), f.Deadline) - in[i].from) * f.rate(n)
+			}
+			if got >= f.left {
+				quota, from, before, enough = q, i, q/2, true
+			}
+		}
+	}
+	left := f.left
+	for i := range in {
+		n := on(i, f.most())
+		if enough && i < last {
+			n = on(i, quota)
+			if i < from {
+				n = on(i, before)
+			}
+		}
+		x := piece{in[i].from, end(i), n}
+		if n > 0 {
+			if done := x.from + math.Ceil(left/f.rate(n)); done <= x.to {
+				p.missed = done > f.Deadline
+				x.to = min(x.to, e.aligned(done))
+				p.pieces = append(p.pieces, x)
+				return p
+			}
+			left -= (x.to - x.from) * f.rate(n)
+		}
+		p.pieces = append(p.pieces, x)
+	}
+	return p
+}
