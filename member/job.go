@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"star/exitcode"
+	"star/internal/defaults"
 )
 
 // AllReduce is the value of Arch for jobs without parameter servers, PS of those with them.
@@ -145,32 +146,32 @@ func (j *Job) Defaults() {
 	if j.Given == nil {
 		j.Given = j.chosen()
 	}
-	set(&j.Name, "star")
+	set(&j.Name, defaults.Job)
 	set(&j.Arch, PS)
 	set(&j.Servers, 1)
 	set(&j.Replicas, 1)
-	set(&j.Batch, 32)
+	set(&j.Batch, defaults.Batch)
 	if len(j.Coordinators) > 0 {
 		set(&j.Coordinator, j.Coordinators[0])
 	}
-	set(&j.Coordinator, "127.0.0.1:7070")
-	set(&j.Listen, "127.0.0.1:0")
+	set(&j.Coordinator, defaults.Address)
+	set(&j.Listen, defaults.AnyPort)
 	set(&j.Gossip, Off)
-	set(&j.JoinTimeout, time.Minute)
-	set(&j.DeadAfter, 15*time.Second)
+	set(&j.JoinTimeout, defaults.JoinTimeout)
+	set(&j.DeadAfter, defaults.DeadAfter)
 	if r := &j.Rule; r.Optimizer == "" && r.LR == 0 && r.Momentum == 0 {
-		r.LR, r.Momentum = 0.02, 0.9
+		r.LR, r.Momentum = defaults.LR, defaults.Momentum
 	}
-	set(&j.Optimizer, "dana")
-	set(&j.Schedule, "constant")
-	set(&j.UpdateScale, "n")
-	set(&j.Compress, "none")
-	set(&j.OnNaN, "stop")
-	set(&j.Poison, "skip")
-	set(&j.Out, "star-out")
-	set(&j.Actuator, "pace")
-	set(&j.Limit, "none")
-	set(&j.Bucket, 25)
+	set(&j.Optimizer, defaults.Optimizer)
+	set(&j.Schedule, defaults.Schedule)
+	set(&j.UpdateScale, defaults.UpdateScale)
+	set(&j.Compress, defaults.Compress)
+	set(&j.OnNaN, defaults.OnNaN)
+	set(&j.Poison, defaults.Poison)
+	set(&j.Out, defaults.Out)
+	set(&j.Actuator, defaults.Actuator)
+	set(&j.Limit, defaults.Limit)
+	set(&j.Bucket, defaults.Bucket)
 	set(&j.Algorithm, Auto)
 	set(&j.Connections, 1)
 	set(&j.Transport, Auto)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"star/coord"
+	"star/internal/defaults"
 	"star/member"
 	"star/runlog"
 	"star/train"
@@ -98,16 +99,16 @@ func (c *Config) complete() {
 	for _, d := range []struct {
 		v  *string
 		to string
-	}{{&c.Mode, "ssgd"}, {&c.PacePushes, member.Auto}, {&c.MoveShards, member.Off}, {&c.OnFailure, "shrink"}} {
+	}{{&c.Mode, defaults.Mode}, {&c.PacePushes, defaults.PacePushes}, {&c.MoveShards, member.Off}, {&c.OnFailure, defaults.OnFailure}} {
 		if *d.v == "" {
 			*d.v = d.to
 		}
 	}
 	if c.Epochs == 0 && c.Samples == 0 && c.Steps == 0 {
-		c.Epochs = 10
+		c.Epochs = defaults.Epochs
 	}
 	if c.TreeFanIn == 0 {
-		c.TreeFanIn = 8
+		c.TreeFanIn = defaults.TreeFanIn
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -17,6 +17,7 @@ import (
 	"star/coord"
 	"star/coord/advice"
 	"star/exitcode"
+	"star/internal/defaults"
 	"star/internal/settings"
 	"star/member"
 	"star/runlog"
@@ -103,7 +104,7 @@ func ctlCommand() *cobra.Command {
 	var asJSON bool
 	var timeout time.Duration
 	set := new(settings.Set)
-	settings.Var(set, &addr, "coordinator", "127.0.0.1:7070", "address of the job's coordinator, host:port")
+	settings.Var(set, &addr, "coordinator", defaults.Address, "address of the job's coordinator, host:port")
 	var secret settings.Secret
 	settings.Var(set, &secret, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
 	var shows credentials

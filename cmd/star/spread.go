@@ -20,6 +20,7 @@ import (
 	"star/cmd/internal/node"
 	"star/cmd/internal/ports"
 	"star/internal/combinations"
+	"star/internal/defaults"
 	"star/internal/inject"
 	"star/internal/inventory"
 	"star/internal/process"
@@ -288,7 +289,7 @@ func (s *spread) coordinators(job *settings.Job) (addrs []string, err error) {
 		addr := net.JoinHostPort(at.reach(), strconv.Itoa(port))
 		if len(at.Launch) > 0 {
 			if port == 0 {
-				return nil, job.Invalid("listen", fmt.Errorf("a free port of %s cannot be found from here; give one, such as :%s", at.Name, settings.DefaultPort))
+				return nil, job.Invalid("listen", fmt.Errorf("a free port of %s cannot be found from here; give one, such as :%s", at.Name, defaults.Port))
 			}
 			addrs = append(addrs, addr)
 			continue

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"star/coord"
+	"star/internal/defaults"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/transport"
@@ -52,7 +53,7 @@ func topCommand() *cobra.Command {
 			if every < 50*time.Millisecond {
 				return s.Invalid("every", errors.New("want at least 50ms"))
 			}
-			addr := "127.0.0.1:7070"
+			addr := defaults.Address
 			if len(args) > 0 {
 				addr = args[0]
 			}

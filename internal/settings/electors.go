@@ -3,6 +3,8 @@ package settings
 import (
 	"net"
 	"strconv"
+
+	"star/internal/defaults"
 )
 
 // MostCoordinators is how many processes may coordinate a job at most. Fewer than three survive the end of none of them.
@@ -38,7 +40,7 @@ func (j *Job) validateCoordinators(bad func(name, format string, a ...any) error
 		k, e := strconv.Atoi(port)
 		ip := net.ParseIP(host)
 		if err != nil || e != nil || k < 1 || k > 65535 || host == "" || ip != nil && ip.IsUnspecified() {
-			return bad("coordinators", "%q is not an address that others can reach; write host:port, such as 10.0.0.1:%s", a, DefaultPort)
+			return bad("coordinators", "%q is not an address that others can reach; write host:port, such as 10.0.0.1:%s", a, defaults.Port)
 		}
 		if seen[a] {
 			return bad("coordinators", "%s is there twice", a)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"star/internal/defaults"
 )
 
 // Role is which program a Job is for. Names and meanings are the same for all;
@@ -199,10 +201,10 @@ func (j *Job) declare(role Role) {
 		return [...]string{run, server, worker}[role]
 	}
 
-	Var(s, &j.Name, "job", "star", "name of the job; members of other jobs are refused")
-	Var(s, &j.Listen, "listen", byRole("127.0.0.1:7070", ":7070", "127.0.0.1:0"), "address to listen on, host:port")
+	Var(s, &j.Name, "job", defaults.Job, "name of the job; members of other jobs are refused")
+	Var(s, &j.Listen, "listen", byRole(defaults.Address, ":"+defaults.Port, defaults.AnyPort), "address to listen on, host:port")
 	Var(s, &j.Advertise, "advertise", "", "address under which others reach this process (made from --listen)")
-	Var(s, &j.Coordinator, "coordinator", "127.0.0.1:7070", "address of the first star-ps, host:port")
+	Var(s, &j.Coordinator, "coordinator", defaults.Address, "address of the first star-ps, host:port")
 	Var(s, &j.Coordinators, "coordinators", nil, "addresses of the star-ps that may coordinate, by rank, host:port,…: 3 to 9, with --shards 0; another one takes over when the coordinator is lost. star run: how many")
 	Var(s, &j.Rank, "rank", map[Role]int{ForRun: -1, ForServer: 0, ForWorker: -1}[role],
 		"rank of this process among its kind; -1: the coordinator chooses")
@@ -225,19 +227,19 @@ func (j *Job) declare(role Role) {
 
 	Var(s, &j.Model, "model", "lenet", "model, with its settings")
 	Var(s, &j.Dataset, "dataset", "digits", "data set: digits, or FORMAT:PATH")
-	Var(s, &j.Batch, "batch", 32, "samples in one worker's mini-batch")
-	Var(s, &j.Epochs, "epochs", 10, "end after so many epochs; 0: no such end")
+	Var(s, &j.Batch, "batch", defaults.Batch, "samples in one worker's mini-batch")
+	Var(s, &j.Epochs, "epochs", defaults.Epochs, "end after so many epochs; 0: no such end")
 	Var(s, &j.Samples, "samples", 0, "end after so many samples; 0: no such end")
 	Var(s, &j.Steps, "steps", 0, "end after so many iterations of all workers; 0: no such end")
 	Var(s, &j.Seed, "seed", 1, "seed of parameters, data order and noise")
 
-	Var(s, &j.Optimizer, "optimizer", "dana", "update rule; of a job that resumes that of its checkpoint, unless given", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
-	Var(s, &j.LR, "lr", 0.02, "learning rate")
-	Var(s, &j.Momentum, "momentum", 0.9, "momentum, of momentum, nesterov and dana")
+	Var(s, &j.Optimizer, "optimizer", defaults.Optimizer, "update rule; of a job that resumes that of its checkpoint, unless given", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
+	Var(s, &j.LR, "lr", defaults.LR, "learning rate")
+	Var(s, &j.Momentum, "momentum", defaults.Momentum, "momentum, of momentum, nesterov and dana")
 	Var(s, &j.WeightDecay, "weight-decay", 0, "weight decay")
 	Var(s, &j.Clip, "clip", 0, "bound of the gradient's global norm; 0: none")
-	Var(s, &j.Schedule, "schedule", "constant", "learning rate over samples seen")
-	Var(s, &j.Mode, "mode", map[Role]string{ForRun: "auto", ForServer: "ssgd", ForWorker: "ssgd"}[role],
+	Var(s, &j.Schedule, "schedule", defaults.Schedule, "learning rate over samples seen")
+	Var(s, &j.Mode, "mode", map[Role]string{ForRun: "auto", ForServer: defaults.Mode, ForWorker: defaults.Mode}[role],
 		"which gradients make an update: auto, ssgd, asgd, x=K, groups=0,1/2,3, backup=B; and how they get there: tree=0(1,2),3(4), tree=auto")
 	Var(s, &j.Decider, "decider", "", "with --mode auto, a file of star decider train that chooses plans; none: each is priced over what was seen lately")
 	Var(s, &j.Baseline, "baseline", "", "synchronise as another paper says, in the place of --mode: NAME or NAME:key=value,… (docs/baselines.md); for every member")
@@ -247,22 +249,22 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.CapacityCPU, "capacity-cpu", 0, "with --mode auto: cores that the host of the servers has for them; 0: what it has, and others leave")
 	Var(s, &j.CapacityNet, "capacity-net", 0, "with --mode auto: MB/s that the link of the servers' host carries for them in each direction; 0: not known")
 	Var(s, &j.ModelPrior, "model-prior", "", "with --mode auto: published model that the job costs its servers as much as, until that is measured; empty: by its bytes")
-	Var(s, &j.TreeFanIn, "tree-fan-in", 8, "most children of one worker, with tree=auto")
-	Var(s, &j.PacePushes, "pace-pushes", "auto", "let pushes that would meet at the servers' link wait for each other, where that delays no update", "auto", Off)
+	Var(s, &j.TreeFanIn, "tree-fan-in", defaults.TreeFanIn, "most children of one worker, with tree=auto")
+	Var(s, &j.PacePushes, "pace-pushes", defaults.PacePushes, "let pushes that would meet at the servers' link wait for each other, where that delays no update", "auto", Off)
 	Var(s, &j.Replicas, "replicas", 1, "star-ps that hold each shard: with 2 or more, one that is gone takes nothing along; for every member")
 	Var(s, &j.MoveShards, "move-shards", Off, "auto: while the job runs, move a shard to another star-ps when that pays; star run --hosts starts spare ones", "auto", Off)
-	Var(s, &j.UpdateScale, "update-scale", "n", "weight of a gradient in an update", "n", "firing", "damped")
-	Var(s, &j.OnNaN, "on-nan", "stop", "what to do when a gradient is not finite", "stop", "skip")
-	Var(s, &j.Poison, "poison", "skip", "what to do about gradients that do not belong: not finite, exploding, pointing against all others", "skip", "fatal", Off)
+	Var(s, &j.UpdateScale, "update-scale", defaults.UpdateScale, "weight of a gradient in an update", "n", "firing", "damped")
+	Var(s, &j.OnNaN, "on-nan", defaults.OnNaN, "what to do when a gradient is not finite", "stop", "skip")
+	Var(s, &j.Poison, "poison", defaults.Poison, "what to do about gradients that do not belong: not finite, exploding, pointing against all others", "skip", "fatal", Off)
 	Var(s, &j.Threads, "threads", 0, "threads of a worker's arithmetic; 0: chosen by the program")
 	Var(s, &j.TimerSlack, "timer-slack", TimerSlack, "how late the kernel may be with timers, so that it wakes threads less often (Linux); 0: what the process was started with")
 	Var(s, &j.Congestion, "congestion", "", "TCP congestion control (the host's)")
-	Var(s, &j.Compress, "compress", "none", "gradients in fewer bytes: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
+	Var(s, &j.Compress, "compress", defaults.Compress, "gradients in fewer bytes: none, fp16, bf16, int8, int8-stochastic, topk=F, powersgd=R, auto")
 
 	Var(s, &j.Arch, "arch", "ps", "who adds up gradients: parameter servers, or the workers among themselves", "ps", "allreduce")
 	Var(s, &j.RiderWait, "rider-wait", 0, "allreduce: how long a round waits for riders, workers taken out of the ring (--mode ring-minus=2,3)")
 	Var(s, &j.MaxStaleness, "max-staleness", 0, "allreduce: drop gradients of riders that are older, in updates; 0: none")
-	Var(s, &j.Bucket, "bucket", 25, "allreduce: MB of the gradient that are exchanged at once, while the rest is computed")
+	Var(s, &j.Bucket, "bucket", defaults.Bucket, "allreduce: MB of the gradient that are exchanged at once, while the rest is computed")
 	Var(s, &j.RingModel, "allreduce-model", "", "allreduce: cost model that star bench allreduce --tune has written")
 	Var(s, &j.Algorithm, "allreduce-algorithm", "auto", "allreduce: how vectors are summed; auto: the cheapest by the cost model", "auto", "ring", "doubling", "halving", "tree", "double-tree", "hierarchy", "hierarchy-doubling")
 	Var(s, &j.Connections, "allreduce-connections", 1, "allreduce: TCP connections between two workers, for networks that limit each")
@@ -272,10 +274,10 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.HostID, "host-id", "", "allreduce: workers with the same one share a host; empty: the kernel says")
 	Var(s, &j.Segment, "allreduce-segment", 0, "allreduce: KiB after which a part of a vector is passed on; 0: by the cost model")
 	Var(s, &j.Buffer, "allreduce-buffer", 0, "allreduce: KiB of each socket's buffers; 0: by the cost model; -1: the kernel's choice")
-	Var(s, &j.OnFailure, "on-failure", "shrink", "when a worker is gone: go on without it, or stop", "shrink", "stop")
+	Var(s, &j.OnFailure, "on-failure", defaults.OnFailure, "when a worker is gone: go on without it, or stop", "shrink", "stop")
 	Var(s, &j.WorkerRestarts, "worker-restarts", 0, "star run: how many workers that failed are started again, in all, and come back to the job; with --coordinators also processes that may coordinate and were killed, and with --replicas as well servers")
 
-	Var(s, &j.Out, "out", "star-out", "folder for run.jsonl and checkpoints")
+	Var(s, &j.Out, "out", defaults.Out, "folder for run.jsonl and checkpoints")
 	Var(s, &j.CheckpointEvery, "checkpoint-every", 5*time.Minute, "time between checkpoints; 0: only at the end")
 	Var(s, &j.Notice, "notice", "", "file or HTTP address that says when this machine will be taken away: then the process leaves as at SIGTERM")
 	Var(s, &j.Grace, "grace", 20*time.Second, "how long a job that is told to end (SIGINT, SIGTERM) may take to save a checkpoint; 0: it ends at once, without one; for every member")
@@ -286,16 +288,16 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.Restarts, "restarts", 0, "star run: how often a job that fails is begun again from its last checkpoint")
 	Var(s, &j.EvalEvery, "eval-every", 1, "epochs between evaluations; 0: only at the end")
 
-	Var(s, &j.JoinTimeout, "join-timeout", time.Minute, "how long to wait for members that are missing at the start")
-	Var(s, &j.DeadAfter, "dead-after", 15*time.Second, "how long a member may be silent; slow members are not silent")
+	Var(s, &j.JoinTimeout, "join-timeout", defaults.JoinTimeout, "how long to wait for members that are missing at the start")
+	Var(s, &j.DeadAfter, "dead-after", defaults.DeadAfter, "how long a member may be silent; slow members are not silent")
 
 	Var(s, &j.Slow, "slow", nil, "slow a worker down on purpose: 2:3x, 2:+50ms, 1:burst=40ms/1s; may be repeated")
 	Var(s, &j.StragglerTrace, "straggler-trace", "", "CSV file of slowdowns (step,worker,duration,slowdown,rel; may be .gz)")
 	Var(s, &j.StragglerTime, "straggler-iteration", 0, "what the trace's median iteration takes, so that iterations take the trace's times; 0: the trace multiplies what computing takes")
 	Var(s, &j.StragglerBy, "straggler-by", "sleep", "how to slow down; quota and tc need root", "sleep", "quota", "tc")
 
-	Var(s, &j.Actuator, "actuator", "pace", "how this process becomes slower when it is told to make room for others; cgroup and tc need root", "pace", "cgroup", "tc", "none")
-	Var(s, &j.Limit, "limit", "none", "what each process may take from its start on: some of delay=50ms (in each iteration), cpu=1.5, out=100mbit, in=100mbit")
+	Var(s, &j.Actuator, "actuator", defaults.Actuator, "how this process becomes slower when it is told to make room for others; cgroup and tc need root", "pace", "cgroup", "tc", "none")
+	Var(s, &j.Limit, "limit", defaults.Limit, "what each process may take from its start on: some of delay=50ms (in each iteration), cpu=1.5, out=100mbit, in=100mbit")
 	Var(s, &j.LimitInterface, "limit-interface", "", "network interface that tc limits (the one that leads to the coordinator)")
 	Var(s, &j.LeaseDir, "lease-dir", "", "folder in which processes note what is to be undone after a crash (star in XDG_RUNTIME_DIR, else star-UID among temporary files)")
 
@@ -591,7 +593,7 @@ func (j *Job) validateAddresses(bad func(name, format string, a ...any) error) e
 		}
 		host, port, err := net.SplitHostPort(a.value)
 		if err != nil {
-			return bad(a.name, "is not an address; write host:port, such as 10.0.0.1:%s", DefaultPort)
+			return bad(a.name, "is not an address; write host:port, such as 10.0.0.1:%s", defaults.Port)
 		}
 		n, err := strconv.Atoi(port)
 		if err != nil || n < 0 || n > 65535 {

@@ -6,10 +6,9 @@ import (
 	"net"
 	"strconv"
 	"strings"
-)
 
-// DefaultPort is where star-ps listens and workers look for it.
-const DefaultPort = "7070"
+	"star/internal/defaults"
+)
 
 // Launch is what a launcher left in the environment of this process. A field
 // whose Origin is empty was not there.
@@ -122,7 +121,7 @@ func torchrun(env map[string]string) Launch {
 	}
 	l := Launch{Rank: rank, Size: size}
 	if host := env["MASTER_ADDR"]; host != "" {
-		port, from := DefaultPort, "MASTER_ADDR"
+		port, from := defaults.Port, "MASTER_ADDR"
 		agent, _ := strconv.ParseBool(env["TORCHELASTIC_USE_AGENT_STORE"])
 		if p := env["MASTER_PORT"]; p != "" && !agent {
 			port, from = p, "MASTER_ADDR, MASTER_PORT"
@@ -157,7 +156,7 @@ func pet(env map[string]string) Launch {
 		l.Size.Err = l.Rank.Err
 	}
 	if host := env["PET_MASTER_ADDR"]; host != "" {
-		port, from := DefaultPort, "PET_MASTER_ADDR"
+		port, from := defaults.Port, "PET_MASTER_ADDR"
 		if p := env["PET_MASTER_PORT"]; p != "" {
 			port, from = p, "PET_MASTER_ADDR, PET_MASTER_PORT"
 		}
@@ -207,7 +206,7 @@ func slurm(env map[string]string) Launch {
 		if err != nil {
 			l.Coordinator = Found{Origin: Origin(name + " (" + v + ")"), Err: err}
 		} else {
-			l.Coordinator = address(name, v, hosts[0], DefaultPort)
+			l.Coordinator = address(name, v, hosts[0], defaults.Port)
 		}
 		break
 	}
@@ -225,11 +224,11 @@ func kubernetes(env map[string]string) Launch {
 	if host := env["STAR_PS_SERVICE_HOST"]; host != "" {
 		port := env["STAR_PS_SERVICE_PORT"]
 		if port == "" {
-			port = DefaultPort
+			port = defaults.Port
 		}
 		l.Coordinator = address(name, "STAR_PS_SERVICE_HOST", host, port)
 	} else if l.Rank.Origin != "" && env["KUBERNETES_SERVICE_HOST"] != "" {
-		l.Coordinator = address(name, "convention star-ps-0.star-ps", "star-ps-0.star-ps", DefaultPort)
+		l.Coordinator = address(name, "convention star-ps-0.star-ps", "star-ps-0.star-ps", defaults.Port)
 	}
 	return l
 }

@@ -1,0 +1,36 @@
+// Package defaults has the values that settings have when nobody gives them, where flags (internal/settings) and what libraries make of a zero Config (member, server) must
+// agree. A default that only a flag has stands with the flag.
+package defaults
+
+import "time"
+
+// Values that nobody has given.
+const (
+	Port    = "7070" // where star-ps listens and workers look for it
+	Address = "127.0.0.1:" + Port
+	AnyPort = "127.0.0.1:0" // where a worker listens
+
+	Job         = "star"
+	Out         = "star-out"
+	JoinTimeout = time.Minute
+	DeadAfter   = 15 * time.Second
+	OnFailure   = "shrink"
+
+	Batch       = 32
+	Epochs      = 10
+	Mode        = "ssgd" // star run: auto
+	Optimizer   = "dana"
+	LR          = 0.02
+	Momentum    = 0.9
+	Schedule    = "constant"
+	UpdateScale = "n"
+	OnNaN       = "stop"
+	Poison      = "skip"
+
+	Compress   = "none"
+	TreeFanIn  = 8
+	PacePushes = "auto"
+	Bucket     = 25 // MB
+	Actuator   = "pace"
+	Limit      = "none"
+)
