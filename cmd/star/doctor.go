@@ -26,7 +26,7 @@ func doctorCommand() *cobra.Command {
 	var serve string
 	var shows credentials
 	var token settings.Secret
-	var insecure, asJSON bool
+	var insecure, asJSON, engine bool
 	settings.Var(s, &cfg.Listen, "listen", []string{":7070", ":7071"}, "addresses that must be free")
 	settings.Var(s, &cfg.Advertise, "advertise", "", "address under which others will look for this host, host:port")
 	settings.Var(s, &cfg.Job, "job", "star", "name of the job")
@@ -37,6 +37,7 @@ func doctorCommand() *cobra.Command {
 	settings.Var(s, &cfg.Timeout, "timeout", cfg.Timeout, "how long to examine one peer; 0: 20 s")
 	settings.Var(s, &serve, "serve", "", "answer the doctors of other hosts at this address, host:port, until interrupted")
 	settings.Var(s, &insecure, "insecure", false, "with --serve: allow listening beyond loopback without a token")
+	settings.Var(s, &engine, "engine", false, "also look at what Slurm or Kubernetes gives to a job; to be run inside of it")
 	settings.Var(s, &asJSON, "json", false, "the report as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "doctor [HOST:PORT …]",
@@ -65,6 +66,9 @@ or star doctor --serve :7070 over there. Exits with 1 if a check failed.`,
 					return err
 				}
 				return context.Cause(ctx)
+			}
+			if engine {
+				cfg.Environment = environ()
 			}
 			cfg.Peers, cfg.Token, cfg.Network = args, string(token), tcp
 			report := doctor.Run(ctx, cfg)

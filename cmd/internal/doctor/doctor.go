@@ -38,6 +38,9 @@ type Config struct {
 	// Congestion is the TCP congestion control that the job asks for, or empty.
 	Congestion string
 
+	// Environment is that of a process of a job under Slurm or Kubernetes, which is examined, too. Nil: not.
+	Environment []string
+
 	// Timeout bounds the examination of one peer. Zero means 20 s.
 	Timeout time.Duration
 }
@@ -63,6 +66,9 @@ func Run(ctx context.Context, c Config) *Report {
 	}
 	r := &Report{Host: host, Version: c.Version, Protocol: transport.Protocol, Status: OK}
 
+	if c.Environment != nil {
+		r.add(engine(ctx, c.Environment)...)
+	}
 	for _, addr := range c.Listen {
 		r.add(port(ctx, addr))
 	}
