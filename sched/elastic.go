@@ -16,6 +16,7 @@ type elastic struct {
 	compat   Compat
 	runnable []*flex // admitted and not ended, in order of submission
 	policy   rounds
+	own      []span // what is free without one job, of elasticFlow
 }
 
 // rounds is what a policy of elastic decides.

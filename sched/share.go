@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sort"
 )
 
 // piece is a time in which a job has so many GPUs.
@@ -96,8 +97,8 @@ func (p elasticFlow) allot(e *elastic) {
 		}
 		best.next, best.at = max(f.least(), 2*f.n), done
 		if best.next <= f.most() && best.next-f.n <= spans[0].free && f.rate(best.next) > f.rate(f.n) {
-			own := book(slices.Clone(spans), f.plan, -1)
-			best.to = e.share(f, &own, best.next)
+			e.own = book(append(e.own[:0], spans...), f.plan, -1)
+			best.to = e.share(f, &e.own, best.next)
 			if !best.to.missed || f.plan.missed {
 				best.gain = (f.plan.gpuTime() - best.to.gpuTime()) / float64(best.next-f.n)
 				if f.n == 0 {
@@ -145,13 +146,13 @@ func (e *elastic) plan(jobs []*flex) []span {
 	return spans
 }
 
-// split has a span begin at a time, if that is after now.
-func split(spans []span, at float64) []span {
-	i, found := slices.BinarySearchFunc(spans, at, func(s span, at float64) int { return cmp.Compare(s.from, at) })
-	if found || i == 0 || math.IsInf(at, 1) {
-		return spans
+// split has a span begin at a time, if that is after now, and says which one does, or is the first after it.
+func split(spans []span, at float64) ([]span, int) {
+	i := sort.Search(len(spans), func(i int) bool { return spans[i].from >= at })
+	if i == 0 || math.IsInf(at, 1) || i < len(spans) && spans[i].from == at {
+		return spans, i
 	}
-	return slices.Insert(spans, i, span{at, spans[i-1].free})
+	return slices.Insert(spans, i, span{at, spans[i-1].free}), i
 }
 
 // book takes what a plan has, times times.
@@ -160,11 +161,10 @@ func book(spans []span, p plan, times int) []span {
 		if x.n == 0 {
 			continue
 		}
-		spans = split(split(spans, x.from), x.to)
-		for i := range spans {
-			if spans[i].from >= x.from && spans[i].from < x.to {
-				spans[i].free -= times * x.n
-			}
+		var i, to int
+		spans, i = split(spans, x.from)
+		for spans, to = split(spans, x.to); i < to; i++ {
+			spans[i].free -= times * x.n
 		}
 	}
 	return spans
@@ -178,8 +178,8 @@ func (e *elastic) aligned(t float64) float64 {
 // share plans a job into what is free: the smallest share that is enough by its deadline, from the last moment on at which it is enough, and
 // half of it before. First is how many GPUs it has in the first span; 0: as the share says. Spans get a bound at the deadline.
 func (e *elastic) share(f *flex, spans *[]span, first int) (p plan) {
-	*spans = split(*spans, e.aligned(f.Deadline))
-	in := *spans
+	in, _ := split(*spans, e.aligned(f.Deadline))
+	*spans = in
 	end := func(i int) float64 {
 		if i+1 < len(in) {
 			return in[i+1].from
