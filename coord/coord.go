@@ -172,7 +172,7 @@ type leadership struct {
 	leaseLost  error              // why the lease is lost
 }
 
-// New makes the coordinator of one job.
+// New makes the coordinator of one job. What cannot be of a Config is an *Error with exitcode.Usage that names the setting.
 func New(cfg Config) (*Coordinator, error) {
 	if cfg.Workers < 1 {
 		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: a job needs at least 1 worker, not %d", cfg.Workers)}

@@ -203,7 +203,7 @@ func (m *Member) Beat() {
 // Welcome and ours since then.
 func (m *Member) Elapsed() time.Duration { return m.Welcome.Elapsed + time.Since(m.joined) }
 
-// Say sends one message to the coordinator.
+// Say sends one message to the coordinator. It takes SendTimeout at most. The error is a *LostError: the coordinator is not reached any more.
 func Say[M transport.Message](m *Member, msg M, payload []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,7 +227,8 @@ func (m *Member) Next() (transport.Release, error) {
 	return transport.ParseRelease(f.Header)
 }
 
-// Assignment waits for the Assign of a server.
+// Assignment waits for the Assign of a server. Errors: a *LostError where nothing comes within the time-out or the connection ends, a *transport.RejectError, and
+// the cause of ctx.
 func (m *Member) Assignment(ctx context.Context, timeout time.Duration) (transport.Assign, error) {
 	defer context.AfterFunc(ctx, func() { m.Conn.Close() })()
 	site := flightrecorder.Open(fmt.Sprintf("%s %d", m.cfg.Hello.Role, m.cfg.Hello.Rank), "the assignment of shards", "", "")
@@ -298,7 +299,7 @@ func (h hosted) WriteFrame(k transport.Kind, header, payload []byte, sum uint32)
 }
 
 // Average sends the model's buffers of an evaluation and replaces them by the
-// average over all workers.
+// average over all workers. Errors are those of Say and Next, and buffers of another length.
 func (m *Member) Average(eval int64, buffers []float32) error {
 	w := star.Worker(m.Welcome.Rank)
 	if err := Say(m, transport.Buffers{Worker: w, Eval: eval}, transport.Floats(buffers)); err != nil {
@@ -351,7 +352,7 @@ func (m *Member) Leave(exit int, reason string) error {
 	return Say(m, transport.Leave{Worker: star.Worker(m.Welcome.Rank), Exit: exit, Reason: reason}, nil)
 }
 
-// Close ends the connection. It may be called twice.
+// Close ends the connection. It may be called twice. The error is that of the connection, for those who care.
 func (m *Member) Close() error {
 	m.stopOnce.Do(func() { close(m.stop) })
 	err := m.Conn.Close()

@@ -500,7 +500,8 @@ func (c *Coordinator) waitsForCopies() string {
 	return fmt.Sprintf("the word of servers %v that they hold firing %d", who, seq)
 }
 
-// Views waits for who holds the copies of each shard of a job, which the coordinator says behind the Welcome of a worker. Call it before Order.
+// Views waits for who holds the copies of each shard of a job, which the coordinator says behind the Welcome of a worker. Call it before Order. Errors are those
+// of Order, and a message that is none of this; it waits for SendTimeout at most.
 func Views(m *Member, shards int) ([]transport.View, error) {
 	vs := make([]transport.View, shards)
 	site := flightrecorder.Open(fmt.Sprintf("worker %d", m.Welcome.Rank), "who holds the copies of shards", "", "")

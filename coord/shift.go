@@ -60,7 +60,8 @@ const maxNotes = 8
 // kindNote marks an event of whoever moves shards. No frame has it.
 const kindNote transport.Kind = 254
 
-// Note writes down what was decided on a move, and shows it in the status. It may be called from any goroutine while Run runs.
+// Note writes down what was decided on a move, and shows it in the status. It may be called from any goroutine while Run runs. It is an error that the job, or
+// ctx, is over before anybody has taken it.
 func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	select {
 	case c.events <- event{kind: kindNote, note: &n}:

@@ -95,7 +95,7 @@ type Handover struct {
 	Views []replica.View `json:",omitempty"` // by shard: who holds its copies, where it has some
 }
 
-// ParseHandover reads what a coordinator has noted.
+// ParseHandover reads what a coordinator has noted. What is no JSON, or names no shards and no end, is an error.
 func ParseHandover(note []byte) (*Handover, error) {
 	e := new(Handover)
 	if err := json.Unmarshal(note, e); err != nil {

@@ -61,7 +61,8 @@ func (rd *ringRound) samples(i int) int {
 	return rd.have[i]
 }
 
-// Computed notes what a member has of its batch, and closes the round when enough have told.
+// Computed notes what a member has of its batch, and closes the round when enough have told. A version that nobody was granted, a generation that there was none
+// of, and more samples than a batch has, are errors; of a round that was given up nothing is noted.
 func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	r.out = r.out[:0]
 	if m.Version > r.next {

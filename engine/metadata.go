@@ -72,7 +72,8 @@ func (m *CommitMetadata) appendTo(b []byte) []byte {
 
 var errMetadata = errors.New("engine: what goes with a fire cannot be read")
 
-// ParseCommitMetadata reads what appendTo has written.
+// ParseCommitMetadata reads what appendTo has written. What is cut, of another version of the format, or cannot be so, such as samples behind the cursor, is an
+// error.
 func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 	get := func() int64 {
 		v, n := binary.Varint(b)

@@ -57,7 +57,8 @@ func (l *Shards) trim(a *workerState, samples int) {
 	}
 }
 
-// Computed notes how much of its batch a worker has, and says whom to stop.
+// Computed notes how much of its batch a worker has, and says whom to stop. Who tells of a version that it was not released with, or no more than before, gets an
+// error.
 func (l *Shards) Computed(m wire.Computed) ([]Ready, error) {
 	l.out = l.out[:0]
 	a := &l.states[m.Worker]

@@ -174,7 +174,8 @@ func (r *Ring) Leave(w star.Worker) []Ready {
 	return r.out
 }
 
-// Tally notes that a member has made a version, and what it knows of it.
+// Tally notes that a member has made a version, and what it knows of it. A version that nobody was granted, gradients of riders that it was not to carry, and
+// samples that its members were not given, are errors; of a round that was given up nothing is noted.
 func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
 	r.out = r.out[:0]
 	if err := r.sayable(&t); err != nil || t.Hash != 0 {
@@ -227,7 +228,7 @@ func (r *Ring) behind(t *wire.Tally) error {
 }
 
 // Arrive notes a record: a member's of the round that it has made, a rider's of the
-// gradient that is on its way to its parent.
+// gradient that is on its way to its parent. A step that was heard of or is far ahead, and more samples than its largest batch had, are errors.
 func (r *Ring) Arrive(rec star.Record, _ bool) (Batch, []Ready, error) {
 	a := &r.states[rec.Worker]
 	switch {

@@ -22,10 +22,10 @@ func (r *Ring) Resume(t Told) []Ready {
 // Fits says what is wrong with a plan.
 func (r *Ring) Fits(p modes.Plan) error { return RingPlan(p) }
 
-// Stored is for parameter servers.
+// Stored is for parameter servers. It is always an error.
 func (r *Ring) Stored(int, star.Worker, int64, ...replica.Sum) ([]Ready, error) { return nil, errNot }
 
-// Reported is for trees.
+// Reported is for trees. It is always an error.
 func (r *Ring) Reported(wire.Bundle) ([]Ready, error) {
 	return nil, unexpected(wire.KindBundle)
 }

@@ -148,7 +148,7 @@ func (r *Ring) widen(f *formation, ws []star.Worker) {
 }
 
 // Formed notes that a member stands in the new ring, with the version that its members
-// have agreed on.
+// have agreed on. A version that nobody was granted, and a generation that there was none of, are errors; of a ring that was given up nothing is noted.
 func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	r.out = r.out[:0]
 	w, generation, version := m.Worker, m.Generation, m.Version

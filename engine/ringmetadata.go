@@ -94,7 +94,8 @@ func NewerMetadata(a, b []byte) []byte {
 	return a
 }
 
-// ParseRingMemo reads what Metadata has written, for a job of so many workers.
+// ParseRingMetadata reads what Metadata has written, for a job of so many workers. The error says that it is cut, or says what cannot be so, such as samples behind
+// the cursor.
 func ParseRingMetadata(b []byte, workers int) (*RingMetadata, error) {
 	m := new(RingMetadata)
 	if err := json.Unmarshal(b, m); err != nil {

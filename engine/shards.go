@@ -193,7 +193,8 @@ func (l *Shards) idle() {
 	}
 }
 
-// Arrive notes that a worker says that it has pushed the gradient of a step.
+// Arrive notes that a worker says that it has pushed the gradient of a step. A second gradient, one of another step or of other samples than those released, and a
+// report that was not told before, are errors; nothing has changed then.
 func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 	w, step, samples := r.Worker, r.Step, r.Samples
 	a := &l.states[w]
@@ -220,7 +221,8 @@ func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 	return b, l.out, nil
 }
 
-// Stored notes that a shard holds the gradient of worker w's step. sums is what its copies say of the slice.
+// Stored notes that a shard holds the gradient of worker w's step. sums is what its copies say of the slice. A shard or worker that there is none of is an error.
+// What is stored of a step that is over changes nothing, and is none.
 func (l *Shards) Stored(shard int, w star.Worker, step int64, sums ...replica.Sum) ([]Ready, error) {
 	if shard < 0 || shard >= l.shards {
 		return nil, fmt.Errorf("stored by shard %d, of %d", shard, l.shards)

@@ -11,7 +11,7 @@ import (
 // Fits says what is wrong with a plan.
 func (l *Shards) Fits(p modes.Plan) error { return TreePlan(p) }
 
-// Fault notes that a worker could not hand its gradient to its parent.
+// Fault notes that a worker could not hand its gradient to its parent. A fault in a step that is still to come is an error.
 func (l *Shards) Fault(m wire.Fault) (Failure, []Ready, error) {
 	if step := l.states[m.Worker].step; m.Generation > step {
 		return Failure{}, nil, fmt.Errorf("a fault in step %d, and it is at step %d", m.Generation, step)
@@ -19,12 +19,12 @@ func (l *Shards) Fault(m wire.Fault) (Failure, []Ready, error) {
 	return Failure{"a worker cannot reach its parent in the tree", "step", "parent"}, l.unreachable(m.Worker, m.Generation), nil
 }
 
-// Formed is for rings.
+// Formed is for rings. It is always an error.
 func (l *Shards) Formed(wire.Formed) ([]Ready, error) {
 	return nil, unexpected(wire.KindFormed)
 }
 
-// Tally is for rings.
+// Tally is for rings. It is always an error.
 func (l *Shards) Tally(wire.Tally) ([]Ready, error) {
 	return nil, unexpected(wire.KindTally)
 }

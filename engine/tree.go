@@ -128,7 +128,7 @@ func (l *Shards) link(o *Ready) {
 func (l *Shards) inTrees(w star.Worker) bool { return l.reachable != nil && l.reachable[w] }
 
 // Reported notes what is in the report of a group. It settles who is in it; the others
-// report for themselves.
+// report for themselves. Who is not at the top of a tree, tells twice, or names a gradient that is none of its group's is in error; nothing has changed then.
 func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 	l.out = l.out[:0]
 	a := &l.states[m.Worker]
@@ -265,7 +265,7 @@ func (l *Shards) HoldsUp(w star.Worker) string {
 	}
 }
 
-// TreePlan says whether the job can have the tree of p.
+// TreePlan says whether the job can have the tree of p. The error names the modes that can.
 func TreePlan(p modes.Plan) error {
 	switch {
 	case !p.AutoTree:

@@ -28,7 +28,7 @@ func AppendFrame(dst, header, payload []byte) []byte {
 	return append(append(dst, header...), payload...)
 }
 
-// CutFrame takes the first one off a list that AppendFrame has made. What it returns lies in b.
+// CutFrame takes the first one off a list that AppendFrame has made. What it returns lies in b. A list that ends within a frame is an error.
 func CutFrame(b []byte) (header, payload, rest []byte, err error) {
 	if len(b) < 8 {
 		return nil, nil, nil, fmt.Errorf("transport: a list of frames ends in %d bytes", len(b))

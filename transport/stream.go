@@ -48,14 +48,15 @@ func (e *Error) Unwrap() error { return e.Err }
 
 var headers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
 
-// Send sends m with its payload.
+// Send sends m with its payload. payload may be empty, and is not used after the return. An error is an *Error with the peer; the connection is of no more use
+// then.
 func Send[M Message](c Conn, m M, payload []byte) error {
 	_, err := SendSum(c, m, payload)
 	return err
 }
 
 // SendSum is Send that returns the Sum of the payload, computed on the way, for those
-// who send it again.
+// who send it again. Errors are those of Send.
 func SendSum[M Message](c Conn, m M, payload []byte) (sum uint32, err error) {
 	h := headers.Get().(*[]byte)
 	*h = m.AppendTo((*h)[:0])
@@ -70,7 +71,7 @@ func SendSum[M Message](c Conn, m M, payload []byte) (sum uint32, err error) {
 }
 
 // SendSummed sends m with a payload whose Sum is known: one that goes to many
-// is summed once.
+// is summed once. Errors are those of Send.
 func SendSummed[M Message](c Conn, m M, payload []byte, sum uint32) error {
 	h := headers.Get().(*[]byte)
 	*h = m.AppendTo((*h)[:0])
@@ -80,7 +81,7 @@ func SendSummed[M Message](c Conn, m M, payload []byte, sum uint32) error {
 }
 
 // ReadAll reads the payload of f into fresh memory. It is for texts: memory
-// grows with the bytes that come, not with what the frame claims.
+// grows with the bytes that come, not with what the frame claims. An end within it, a deadline and a wrong checksum are an *Error.
 func ReadAll(c Conn, f Frame) ([]byte, error) {
 	if w, ok := c.(*netConn); ok {
 		return w.readAll()

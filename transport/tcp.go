@@ -103,7 +103,8 @@ func (t *TCP) control(_, _ string, rc syscall.RawConn) error {
 	return err
 }
 
-// Dial connects to addr, host:port, within the handshake timeout.
+// Dial connects to addr, host:port, within the handshake timeout. With TLS it has shaken hands, too. The error is an *Error with the address, and says in TLS's
+// case whose certificate is not good, and why.
 func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.handshakeTimeout())
 	defer cancel()
@@ -130,7 +131,8 @@ func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
 }
 
 // Listen listens at addr, host:port. An empty host means every address of this
-// machine; port 0 means any free one.
+// machine; port 0 means any free one. The error is an *Error: the address is taken or none of this machine's, or others could connect though there is neither TLS
+// nor a token (Insecure).
 func (t *TCP) Listen(addr string) (Listener, error) {
 	if err := t.mayListen(addr); err != nil {
 		return nil, &Error{"listen", addr, err}

@@ -10,7 +10,7 @@ import (
 // TLSConfig makes the configuration of both sides of mutual TLS 1.3: whoever
 // dials and whoever listens shows the certificate of file cert (with the key of
 // file key) and demands one that an authority of file ca has signed. All three
-// are PEM.
+// are PEM. The error names the setting that is missing, or the file and what is wrong with it.
 func TLSConfig(cert, key, ca string) (*tls.Config, error) {
 	for _, f := range []struct{ what, name, flag string }{
 		{"certificate", cert, "--tls-cert"}, {"key", key, "--tls-key"}, {"authority", ca, "--tls-ca"},

@@ -18,7 +18,8 @@ func Unreachable(c Conn, d time.Duration) error {
 	return UnreachableConn(w.nc, d)
 }
 
-// UnreachableConn does the same for a connection that carries something else.
+// UnreachableConn does the same for a connection that carries something else. The error is of the socket's options. Nothing is done, and nothing wrong, where nc
+// is not TCP, or d is not positive.
 func UnreachableConn(nc net.Conn, d time.Duration) error {
 	tcp := tcpOf(nc)
 	if tcp == nil || d <= 0 {

@@ -30,7 +30,7 @@ func (d *Data) Input() train.Input {
 	return train.Input{Shape: []int{1}, Classes: max(d.n, 1), Tokens: true}
 }
 
-// Fill puts the numbers of samples into b.
+// Fill puts the numbers of samples into b. A number that is none of its samples' is an error.
 func (d *Data) Fill(b *train.Batch, indices []int) error {
 	b.X, b.Y, b.Samples = nil, nil, len(indices)
 	b.Tokens = b.Tokens[:0]

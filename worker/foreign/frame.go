@@ -106,7 +106,8 @@ func parseHeader(h []byte) (f Frame, body int, err error) {
 	return f, body, nil
 }
 
-// Parse reads the frame at the beginning of b. io.ErrUnexpectedEOF: it is not whole yet.
+// Parse reads the frame at the beginning of b. io.ErrUnexpectedEOF: it is not whole yet. Other errors are of the bytes: a kind that there is none of, or a body
+// longer than it may be; no more can be read then.
 func Parse(b []byte) (f Frame, rest []byte, err error) {
 	if len(b) < HeaderSize {
 		return Frame{}, b, io.ErrUnexpectedEOF
@@ -122,7 +123,8 @@ func Parse(b []byte) (f Frame, rest []byte, err error) {
 	return f, b[HeaderSize+n:], nil
 }
 
-// ReadFrame reads a frame; the body is its own. Before the first byte the end of r is io.EOF.
+// ReadFrame reads a frame; the body is its own. Before the first byte the end of r is io.EOF. Within a frame it is io.ErrUnexpectedEOF; other errors are those of
+// r and of Parse.
 func ReadFrame(r io.Reader) (Frame, error) {
 	var h [HeaderSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {

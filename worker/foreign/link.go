@@ -162,7 +162,8 @@ func Inherited() (*net.UnixConn, error) {
 	return fileConn(os.NewFile(uintptr(fd), "link"))
 }
 
-// Pair makes both ends of a link: one for this process, and one as a file for a process that it starts.
+// Pair makes both ends of a link: one for this process, and one as a file for a process that it starts. The error is the system's: no more descriptors, most
+// often.
 func Pair() (*net.UnixConn, *os.File, error) {
 	fds, err := socketpair()
 	if err != nil {

@@ -179,7 +179,8 @@ func (m *Model) BufferLayout() []train.TensorSpec { return m.bufferLayout }
 // Gradient is the gradient in shared memory: Grad into it copies nothing.
 func (m *Model) Gradient() []float32 { return m.grad }
 
-// Grad has the program compute.
+// Grad has the program compute. dst has as many elements as Params. Errors: the program has ended, has said something else, or has not answered in time; after any
+// of them the Model is of no more use. The cause of ctx leaves it usable.
 func (m *Model) Grad(ctx context.Context, dst []float32, b train.Batch) (float64, error) {
 	return m.compute(ctx, dst, b, nil)
 }
@@ -241,7 +242,7 @@ func (m *Model) compute(ctx context.Context, dst []float32, b train.Batch, ready
 	}
 }
 
-// Eval has the program evaluate samples of its test set.
+// Eval has the program evaluate samples of its test set. Errors are those of Grad.
 func (m *Model) Eval(ctx context.Context, b train.Batch) (r train.Result, err error) {
 	if ctx.Err() != nil {
 		return r, context.Cause(ctx)
@@ -389,7 +390,7 @@ func (m *Model) Stop(code int, why string) {
 	}
 }
 
-// Close hangs up and gives the memory back: Params and Gradient must not be used any more.
+// Close hangs up and gives the memory back: Params and Gradient must not be used any more. The error is that of giving the memory back. It may be called twice.
 func (m *Model) Close() error {
 	if m.closed {
 		return nil

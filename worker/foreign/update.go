@@ -11,7 +11,7 @@ var _ train.Updater = (*Model)(nil)
 // maxStateSize bounds what an optimiser of a program may remember, in bytes: eight vectors of as many parameters as there may be.
 const maxStateSize = 8 * 4 * maxElements
 
-// Update has the program's own optimiser make a step with the gradient in shared memory (train.Updater).
+// Update has the program's own optimiser make a step with the gradient in shared memory (train.Updater). Errors are those of Grad.
 func (m *Model) Update(ctx context.Context, samples int64) error {
 	m.step++
 	if err := m.c.send(Frame{Kind: KindUpdate, A: m.step, B: uint64(samples)}); err != nil {
@@ -24,7 +24,8 @@ func (m *Model) Update(ctx context.Context, samples int64) error {
 	return err
 }
 
-// State is what the program's own optimiser remembers, in the program's own form.
+// State is what the program's own optimiser remembers, in the program's own form. Errors are those of Grad, and more bytes than 32 for each parameter that there
+// may be.
 func (m *Model) State(ctx context.Context) ([]byte, error) {
 	m.step++
 	if err := m.c.send(Frame{Kind: KindRecall, A: m.step}); err != nil {
@@ -45,7 +46,7 @@ func (m *Model) State(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// SetState has the program's own optimiser remember what State was of another worker.
+// SetState has the program's own optimiser remember what State was of another worker. Errors are those of Grad.
 func (m *Model) SetState(ctx context.Context, state []byte) error {
 	m.step++
 	for at := 0; ; {
