@@ -6,6 +6,7 @@ import array
 import atexit
 import faulthandler
 import json
+import math
 import mmap
 import os
 import resource
@@ -36,7 +37,7 @@ _STATE = 1 << 20
 WANTS_PARTS = 1 << 63
 
 # Exit codes (docs/recover.md).
-EXIT_USAGE, EXIT_LOST, EXIT_DISAGREE = 2, 69, 78
+EXIT_USAGE, EXIT_DATA, EXIT_LOST, EXIT_DISAGREE = 2, 65, 69, 78
 
 
 class StarError(RuntimeError):
@@ -82,6 +83,8 @@ class Memory(NamedTuple):
 def indices(f: Frame) -> List[int]:
     """The samples that a frame names."""
     a = array.array("q")
+    if len(f.body) != 8 * f.b:
+        raise StarError("the agent says %s of %d samples in %d bytes: it is no star of this version" % (_name(f.kind), f.b, len(f.body)), EXIT_DISAGREE)
     a.frombytes(f.body)
     if sys.byteorder != "little":
         a.byteswap()
@@ -114,14 +117,26 @@ class Link:
         if f.kind == STOP:
             raise self._stopped(f)
         if f.kind != MEMORY or fd is None:
+            if fd is not None:
+                os.close(fd)
             raise StarError("the agent begins with %s, expected memory: it is no star of this version" % _name(f.kind), EXIT_DISAGREE)
         try:
             m = mmap.mmap(fd, f.a, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            magic, version, size, params, nparams, grad, buffers, nbuffers = _MEMORY.unpack_from(m)
+        except OSError as e:
+            raise StarError("%d MB of memory that is shared with the agent cannot be mapped: %s: see ulimit -v" % (f.a // 1_000_000, e.strerror), EXIT_LOST) from None
+        except (ValueError, OverflowError, struct.error) as e:
+            raise StarError("the agent gives memory of %d bytes, which is none of a link (%s): it is no star of this version" % (f.a, e), EXIT_DISAGREE) from None
         finally:
             os.close(fd)
-        magic, version, size, params, nparams, grad, buffers, nbuffers = _MEMORY.unpack_from(m)
         if magic != b"STARLINK" or version != VERSION or size != f.a:
             raise StarError("the memory of the agent begins with %r, version %d: this star-train speaks version %d" % (magic, version, VERSION), EXIT_DISAGREE)
+        counts = [sum(math.prod(t["shape"]) for t in about.get(area, ())) for area in ("layout", "buffers")]
+        ends = [at + 4 * n for at, n in ((params, nparams), (grad, nparams), (buffers, nbuffers))]
+        if counts != [nparams, nbuffers] or max(ends) > size:
+            raise StarError(
+                "the memory of the agent is for %d parameters and %d of buffers in %d bytes, this process has %d and %d" % (nparams, nbuffers, size, *counts), EXIT_DISAGREE
+            )
         self._memory = Memory(m, params, nparams, grad, buffers, nbuffers)
         return self._memory
 
@@ -254,7 +269,7 @@ class Link:
 
     def _frame(self, header: bytes) -> Frame:
         kind, size, a, b, c = _HEADER.unpack(header)
-        if size > _MAX_BODY:
+        if size > _MAX_BODY or not ABOUT <= kind <= STATE:
             raise StarError("the agent says %s with %d bytes: it is no star of this version" % (_name(kind), size), EXIT_DISAGREE)
         return Frame(kind, a, b, c, self._exactly(size) if size else b"")
 

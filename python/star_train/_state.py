@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 
 import torch
 
-from ._link import EXIT_DISAGREE, StarError
+from ._link import EXIT_DATA, EXIT_DISAGREE, StarError
 
 _TENSOR = "tensor"  # the key of what stands for one in JSON: type, shape, and place in bytes
 _LENGTH = struct.Struct("<Q")
@@ -49,6 +49,17 @@ def pack(state: "Dict[str, Any]") -> bytes:
 
 def unpack(data: bytes, own: "Dict[str, Any]") -> "Dict[str, Any]":
     """The state_dict() for an optimizer whose own is own, which says how many parameters there are."""
+    try:
+        state = _decoded(data)
+        sizes = [len(g["params"]) for g in state["param_groups"]]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, RecursionError, struct.error) as e:
+        raise StarError("the state of the job's optimizer is damaged: %s: %s" % (type(e).__name__, e), EXIT_DATA) from None
+    if sizes != [len(g["params"]) for g in own["param_groups"]]:
+        raise StarError("the job's optimizer has other groups of parameters than this one", EXIT_DISAGREE)
+    return state
+
+
+def _decoded(data: bytes) -> "Dict[str, Any]":
     (n,) = _LENGTH.unpack_from(data)
     body = memoryview(data)[_LENGTH.size + n :]
 
@@ -68,6 +79,4 @@ def unpack(data: bytes, own: "Dict[str, Any]") -> "Dict[str, Any]":
         return t
 
     state: Dict[str, Any] = decode(json.loads(data[_LENGTH.size : _LENGTH.size + n].decode()))
-    if [len(g["params"]) for g in state["param_groups"]] != [len(g["params"]) for g in own["param_groups"]]:
-        raise StarError("the job's optimizer has other groups of parameters than this one", EXIT_DISAGREE)
     return state

@@ -267,7 +267,7 @@ class _Session:
 
     def _elements(self) -> int:
         last = self.params[-1]
-        return last.at + last.tensor.numel()
+        return int(last.at + last.tensor.numel())
 
     def hand(self, loss: Optional[float], scale: Optional[torch.Tensor] = None, infinite: Optional[torch.Tensor] = None) -> None:
         """The gradient is complete: the job gets it. Comes back when the parameters are the next ones."""
@@ -361,10 +361,8 @@ class _Session:
             if after is not None:
                 after(lambda q, i=i: self._completed(i, q))
                 continue
-            node = p.expand_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
-            node.register_hook(  # type: ignore[union-attr]
-                lambda *_, i=i, p=p: self._completed(i, p)
-            )
+            node = cast(Any, p.expand_as(p).grad_fn).next_functions[0][0]
+            node.register_hook(lambda *_, i=i, p=p: self._completed(i, p))
             self.keep.append(node)
 
     def _completed(self, i: int, p: torch.Tensor) -> None:
@@ -444,7 +442,7 @@ def _view(m: _link.Memory, at: int, like: torch.Tensor) -> torch.Tensor:
     """The memory from a byte on, in the shape of a tensor."""
     if like.numel() == 0:
         return torch.empty(like.shape, dtype=torch.float32)
-    return torch.frombuffer(m.map, dtype=torch.float32, count=like.numel(), offset=at).view(like.shape)
+    return cast(torch.Tensor, torch.frombuffer(m.map, dtype=torch.float32, count=like.numel(), offset=at).view(like.shape))
 
 
 # 2: the optimizer.
