@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"os"
 	"slices"
@@ -16,12 +17,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/checkpoint"
+	"star/cmd/internal/daemon"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
 	"star/train"
 	"star/train/data"
 	"star/train/net"
+	"star/worker/foreign"
 )
 
 // judging are the settings of star eval and star predict.
@@ -47,13 +50,24 @@ func evalCommand() *cobra.Command {
 	j.declare()
 	settings.Var(&j.set, &j.asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{
-		Use:   "eval [PLACE]",
+		Use:   "eval [PLACE] [-- COMMAND]",
 		Short: "Evaluate a checkpoint on a data set",
-		Long:  "Says what loss and accuracy the parameters of a checkpoint have on a data set, by default the test set of its job.\n\n" + ofPlace,
-		Args:  atMost(1, "one place"),
+		Long: `Says what loss and accuracy the parameters of a checkpoint have on a data set, by default the test set of its job.
+
+With a command, such as that of star run, what it starts (a script with star.evaluate, docs/python.md) has the model and the test set: star eval star-out -- python train.py.
+
+` + ofPlace,
+		Args: func(cmd *cobra.Command, args []string) error {
+			places, _ := apart(cmd, args)
+			return atMost(1, "one place")(cmd, places)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, &j.set); done || err != nil {
 				return err
+			}
+			args, command := apart(cmd, args)
+			if len(command) > 0 {
+				return j.ofProgram(placeArg(args), command, cmd.OutOrStdout())
 			}
 			return j.run(placeArg(args), func(ctx context.Context, c *checkpoint.Checkpoint, model train.Model, set data.Dataset) error {
 				return j.eval(ctx, cmd.OutOrStdout(), c, model, set)
@@ -62,6 +76,14 @@ func evalCommand() *cobra.Command {
 	}
 	j.set.Bind(cmd)
 	return cmd
+}
+
+// apart are the arguments before and after --.
+func apart(cmd *cobra.Command, args []string) (before, after []string) {
+	if n := cmd.ArgsLenAtDash(); n >= 0 {
+		return args[:n], args[n:]
+	}
+	return args, nil
 }
 
 func predictCommand() *cobra.Command {
@@ -157,23 +179,59 @@ func (j *judging) run(place string, f func(context.Context, *checkpoint.Checkpoi
 		return &member.DisagreeError{Err: fmt.Errorf("--model %s for --dataset %s: %w", j.model, j.dataset, err)}
 	}
 	defer model.Close()
-	if !alike(m.Layout, model.Layout()) || !alike(m.BufferLayout, model.BufferLayout()) {
-		here, _ := net.Describe(spec)
-		return &member.DisagreeError{Err: fmt.Errorf("%s has other tensors than this model on this data set: there %s; here %s", c.Dir(), m.Model, here)}
-	}
-	if err := c.Params(model.Params()); err != nil {
+	here, _ := net.Describe(spec)
+	if err := restore(c, model, here); err != nil {
 		return err
-	}
-	if n := c.BufferLen(); n > 0 {
-		if err := c.Buffers(model.Buffers()); err != nil {
-			return err
-		}
 	}
 	err = f(ctx, c, model, set)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	return err
+}
+
+// ofProgram evaluates a checkpoint by a program that has the model and the test set.
+func (j *judging) ofProgram(place string, command []string, w io.Writer) error {
+	for name, v := range map[string]string{"model": j.model, "dataset": j.dataset} {
+		if v != "" {
+			return j.set.Invalid(name, errors.New("the command has its own: leave one of them away"))
+		}
+	}
+	if j.part != "test" {
+		return j.set.Invalid("part", errors.New("a command evaluates its test set alone"))
+	}
+	ctx, cancel := process.Signals(context.Background())
+	defer cancel()
+	c, err := newest(place)
+	if err != nil {
+		return err
+	}
+	return daemon.WithProgram(ctx, command, slog.New(slog.NewTextHandler(os.Stderr, nil)), func(m *foreign.Model) error {
+		a := m.About()
+		if a.Tests == 0 {
+			return &settings.UsageError{Msg: command[0] + " has no test set: it has to call star.evaluate(f, testset) before its first batch"}
+		}
+		if err := restore(c, m, m.Describe()); err != nil {
+			return err
+		}
+		j.model, j.dataset = a.Name, a.Data
+		return j.eval(ctx, w, c, m, m.Test())
+	})
+}
+
+// restore has a model, here in words, take the tensors of a checkpoint.
+func restore(c *checkpoint.Checkpoint, model train.Model, here string) error {
+	m := c.Manifest()
+	if !alike(m.Layout, model.Layout()) || !alike(m.BufferLayout, model.BufferLayout()) {
+		return &member.DisagreeError{Err: fmt.Errorf("%s has other tensors than this model on this data set: there %s; here %s", c.Dir(), m.Model, here)}
+	}
+	if err := c.Params(model.Params()); err != nil {
+		return err
+	}
+	if c.BufferLen() == 0 {
+		return nil
+	}
+	return c.Buffers(model.Buffers())
 }
 
 // alike says whether two layouts have the same tensors.

@@ -6,7 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any, List
+from typing import Any, Dict, List
 
 import pytest
 from conftest import PATIENCE, ROOT
@@ -16,15 +16,19 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: p
 EXAMPLES = ROOT / "examples" / "pytorch"
 
 
-def run(star: str, folder: pathlib.Path, flags: List[str], script: str, *args: str) -> Any:
-    """The result of star run."""
+def environment() -> Dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("STAR_")}
     env.update(OMP_NUM_THREADS="1")
     if not os.environ.get("STAR_TEST_INSTALLED"):
         env["PYTHONPATH"] = str(ROOT / "python")
+    return env
+
+
+def run(star: str, folder: pathlib.Path, flags: List[str], script: str, *args: str) -> Any:
+    """The result of star run."""
     p = subprocess.run(
         [star, "run", "--http", "off", "--listen", "127.0.0.1:0", "--json", "--join-timeout", "4m", "--workers", "2", *flags, "--", sys.executable, str(EXAMPLES / script), *args],
-        cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE,
+        cwd=folder, env=environment(), capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert p.returncode == 0, p.stdout + p.stderr
     return json.loads(p.stdout)
@@ -45,8 +49,21 @@ def test_mnist_plain() -> None:
 
 
 def test_mnist(star: str, tmp_path: pathlib.Path) -> None:
-    r = run(star, tmp_path, ["--arch", "allreduce"], "mnist.py", "--count", "600", "--epochs", "2", "--batch-size", "32")
+    """star eval says of the checkpoint what the job said, and refuses another model."""
+    args = ("--count", "600", "--epochs", "2", "--batch-size", "32")
+    r = run(star, tmp_path, ["--arch", "allreduce"], "mnist.py", *args)
     assert r["samples"] == 1200 and r["test_accuracy"] > 0.8, r
+
+    def judge(script: str, *args: str) -> Any:
+        command = [star, "eval", "--json", "--", sys.executable, str(EXAMPLES / script), *args]
+        return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+
+    p = judge("mnist.py", *args)
+    assert p.returncode == 0, p.stdout + p.stderr
+    e = json.loads(p.stdout)
+    assert e["accuracy"] == r["test_accuracy"] and abs(e["loss"] - r["test_loss"]) < 1e-5 and e["predictions"] > 0 and e["samples"] == 1200, (e, r)
+    p = judge("chars.py")
+    assert p.returncode == 78 and "has other tensors than this model" in p.stderr, p.stdout + p.stderr
 
 
 def test_chars(star: str, tmp_path: pathlib.Path) -> None:

@@ -130,7 +130,7 @@ func Worker(use string) *cobra.Command {
 				stop = func() {}
 			}
 			defer stop()
-			program, err := programOf(args, log)
+			program, err := programOf(args, os.Stdout, log)
 			if err != nil {
 				return err
 			}

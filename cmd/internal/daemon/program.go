@@ -30,7 +30,9 @@ type program struct {
 }
 
 // programOf is the program that is to compute: args, which are started, or who has started us with a link. Nil: there is none.
-func programOf(args []string, log *slog.Logger) (*program, error) {
+//
+// What it prints goes to out.
+func programOf(args []string, out *os.File, log *slog.Logger) (*program, error) {
 	link, err := foreign.Inherited()
 	if err != nil {
 		return nil, &settings.UsageError{Msg: err.Error()}
@@ -52,7 +54,7 @@ func programOf(args []string, log *slog.Logger) (*program, error) {
 	p := &program{link: ours, log: log, done: make(chan struct{})}
 	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Env = append(os.Environ(), foreign.FDVariable+"=3")
-	p.cmd.ExtraFiles, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = []*os.File{theirs}, os.Stdin, os.Stdout, os.Stderr
+	p.cmd.ExtraFiles, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = []*os.File{theirs}, os.Stdin, out, os.Stderr
 	if err := p.cmd.Start(); err != nil {
 		ours.Close()
 		return nil, &startError{fmt.Errorf("%s cannot be started: %w", args[0], err)}
@@ -106,6 +108,26 @@ func (p *program) work(ctx context.Context, job *settings.Job) error {
 		err = nil
 	}
 	why := "the job is over"
+	if err != nil {
+		why = err.Error()
+	}
+	m.Stop(member.ExitCode(err), why)
+	m.Close()
+	return p.ended(p.why(err))
+}
+
+// WithProgram starts a program, has f work with the model that it has, and waits for its end. What it prints goes to standard error.
+func WithProgram(ctx context.Context, command []string, log *slog.Logger, f func(*foreign.Model) error) error {
+	p, err := programOf(command, os.Stderr, log)
+	if err != nil {
+		return err
+	}
+	m, err := foreign.Open(ctx, p.link, foreign.Config{})
+	if err != nil {
+		return p.ended(p.why(err))
+	}
+	err = f(m)
+	why := "there is nothing more to compute"
 	if err != nil {
 		why = err.Error()
 	}
