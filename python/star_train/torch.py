@@ -701,7 +701,7 @@ class _Schedule:
             for _ in range(min(int(total / self.every) + 2, 1_000_000)):
                 self.rates.append([float(g["lr"]) for g in dummy.param_groups])
                 try:
-                    type(ahead).step(ahead)
+                    super(_Followed, ahead).step()
                 except ValueError:  # OneCycleLR, beyond its end
                     break
         if _settings(dummy, True) != before:
@@ -745,8 +745,15 @@ def schedule(scheduler: Any, *, every: int = 0) -> Any:
     if type(scheduler).__name__ == "ReduceLROnPlateau" or every < 0:
         raise StarError("star.schedule(%s, every=%d): want a scheduler whose rates follow from the number of steps alone, and a number of samples" % (type(scheduler).__name__, every), _link.EXIT_USAGE)
     s.schedule = _Schedule(scheduler, every)
-    scheduler.step = lambda *args, **kwargs: None
+    scheduler.__class__ = type(type(scheduler).__name__, (_Followed, type(scheduler)), {"__module__": __name__})
     return scheduler
+
+
+class _Followed:
+    """What changes of a scheduler that the job follows."""
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        pass
 
 
 # 3: the data.
@@ -763,7 +770,9 @@ class _Loader:
         self.prefetch = self.num_workers * int(factor) if self.num_workers else 0
         self.collate = kwargs.get("collate_fn") or tud.default_collate
         self.epoch = -1
+        self._progress = 0.0
         self.stream: Optional[_Stream] = None  # the order is the script's own
+        self.weights: Optional[List[Tuple[bool, float]]] = None  # for weigh, of parts that are taken before they are computed
         self._ahead: Optional[_Ahead] = None
 
     def __len__(self) -> int:
@@ -791,16 +800,44 @@ class _Loader:
             before = s.step
             for k, (part, weight) in enumerate(self.parts(indices)):
                 batch = self._fetch(position, k, part)
-                if k > 0:
-                    s.weigh(weight)
+                if self.weights is None:
+                    self.weigh(k == 0, weight)
                 else:
-                    s.weight = weight
+                    self.weights.append((k == 0, weight))
                 s.loaded = time.perf_counter_ns() if s.loaded < s.asked else s.loaded
                 yield batch
             if s.pending is not None and s.step == before:
                 raise StarError(
                     "a batch was taken from star.loader before opt.step() of the one before: each batch makes one step (star.loader(accumulate=N) makes one of N)", _link.EXIT_USAGE
                 )
+
+    def begin(self) -> None:
+        """Joins the job."""
+        assert _session is not None
+        _session.begin()
+
+    def weigh(self, first: bool, weight: float) -> None:
+        """The part of a batch that is computed next counts so much; first: of its batch."""
+        assert _session is not None
+        if first:
+            _session.weight = weight
+        else:
+            _session.weigh(weight)
+
+    def over(self) -> bool:
+        """Whether the job is."""
+        return _session is not None and _session.over
+
+    def progress(self) -> float:
+        """Epochs of the job at the batch that comes next; those that it has at its end."""
+        s = _session
+        if s is not None and s.pending is not None:
+            self._progress = (s.pending.c & ~_link.WANTS_PARTS) / self.samples
+        return float(max(self._progress, self.epochs)) if self.over() else self._progress
+
+    def ended(self) -> bool:
+        """Whether the next batch is none of this epoch."""
+        return self.over() or int(self.progress()) > self.epoch
 
     def parts(self, indices: List[int]) -> List[Tuple[List[int], float]]:
         """As many as ``accumulate`` says, and the weight of each in the gradient. If there are fewer samples, the first ones come again, with a weight of 0."""

@@ -1,0 +1,145 @@
+"""Lightning, and the Trainer of Hugging Face's transformers, with the real libraries: two workers make what the library alone makes."""
+
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from conftest import PATIENCE
+from test_examples import run
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
+
+COMMON = """
+import sys
+import torch, torch.nn as nn, torch.nn.functional as F
+
+N, EPOCHS = 96, 6
+kind, batch, accumulate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+class Data(torch.utils.data.Dataset):
+    def __init__(self):
+        self.x = torch.randn(N, 6, generator=torch.Generator().manual_seed(3))
+    def __len__(self):
+        return N
+    def __getitem__(self, i):
+        return {"x": self.x[i], "labels": self.x[i, :3].argmax()}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    def forward(self, x, labels):
+        out = self.net(x)
+        return {"loss": F.cross_entropy(out, labels), "logits": out}
+
+torch.manual_seed(5)
+model = Net()
+"""
+
+LIGHTNING = COMMON + """
+import lightning
+from star_train.lightning import StarStrategy
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = model
+        self.validated, self.epochs = 0, []
+        self.automatic_optimization = kind != "manual"
+    def training_step(self, batch, index):
+        return self.model(**batch)["loss"]
+    def validation_step(self, batch, index):
+        self.validated += 1
+    def on_train_epoch_end(self):
+        self.epochs.append(self.trainer.current_epoch)
+    def configure_optimizers(self):
+        opt = torch.optim.AdamW([{"params": self.model.net[0].parameters(), "lr": 0.02}, {"params": self.model.net[2].parameters(), "weight_decay": 0.0}], 0.03)
+        return [opt], [{"scheduler": torch.optim.lr_scheduler.StepLR(opt, 1 if kind == "step" else 2, 0.6), "interval": "step" if kind == "step" else "epoch"}]
+
+m = Module()
+trainer = lightning.Trainer(strategy=StarStrategy(), accelerator="cpu", max_epochs=EPOCHS, accumulate_grad_batches=accumulate, num_sanity_val_steps=0,
+                            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+load = lambda shuffle: torch.utils.data.DataLoader(Data(), batch_size=batch, shuffle=shuffle)
+trainer.fit(m, load(True), torch.utils.data.DataLoader(Data(), batch_size=N))
+print("ended", m.validated, m.epochs, trainer.global_step, trainer.is_global_zero, flush=True)
+if len(sys.argv) > 4:
+    torch.save({k: v.clone() for k, v in m.state_dict().items()}, sys.argv[4])
+"""
+
+TRAINER = COMMON + """
+from transformers import TrainerCallback, TrainingArguments
+from star_train.huggingface import Trainer
+
+args = TrainingArguments("hf", num_train_epochs=EPOCHS, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulate, learning_rate=0.03, weight_decay=0.01,
+                         max_grad_norm=0, max_steps=-1 if kind != "steps" else EPOCHS * N // batch // accumulate, eval_strategy="epoch", save_strategy="epoch", save_total_limit=1,
+                         logging_steps=1, use_cpu=True, report_to=[], disable_tqdm=True, dataloader_num_workers=1 if kind == "loaders" else 0)
+seen = []
+class Watch(TrainerCallback):
+    def on_evaluate(self, args, state, control, **kwargs):
+        seen.append(round(state.epoch, 3))
+trainer = Trainer(model=model, args=args, train_dataset=Data(), eval_dataset=Data(), callbacks=[Watch()])
+trainer.train()
+print("ended", seen, trainer.state.global_step, trainer.is_world_process_zero(), flush=True)
+if len(sys.argv) > 4:
+    torch.save({k: v.clone() for k, v in model.state_dict().items()}, sys.argv[4])
+"""
+
+
+def libraries(*names: str) -> None:
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as e:
+            pytest.skip("there is no %s (make torch2 installs it): %s" % (name, e))
+
+
+def both(job: Any, text: str, kind: str, accumulate: int) -> Any:
+    """A step of the job has all samples, half of them by each worker: so has one of the library alone. The workers."""
+    script = job.script(text)
+    ps = job.start("--mode", "ssgd")
+    ws = [job.worker(script, kind, str(48 // accumulate), str(accumulate)) for _ in range(2)]
+    plain = subprocess.run([sys.executable, str(script), kind, str(96 // accumulate), str(accumulate), "plain.pt"], cwd=job.folder, env=job.env, capture_output=True, text=True, timeout=PATIENCE)
+    assert plain.returncode == 0, plain.stdout + plain.stderr
+    job.finish(ps, *ws)
+    want, got = torch.load(job.folder / "plain.pt"), job.parameters()
+    assert set(want) == set(got)
+    for k, v in want.items():
+        assert torch.allclose(v, got[k], rtol=1e-4, atol=1e-5), (k, v, got[k])
+    assert job.lines("summary")[-1]["samples"] == 96 * 6
+    return ws
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_lightning(job: Any, accumulate: int) -> None:
+    libraries("lightning")
+    ws = both(job, LIGHTNING, "", accumulate)
+    for w in ws:
+        assert "ended 6 [0, 1, 2, 3, 4, 5] 6 " in w.log, w.log
+    assert sorted(w.log.split("ended")[1].split()[-1] for w in ws) == ["False", "True"]
+
+
+@pytest.mark.parametrize("kind, says", [("manual", "optimizes by hand: StarStrategy needs"), ("step", "give StarStrategy(every=…)")])
+def test_lightning_refuses(job: Any, kind: str, says: str) -> None:
+    libraries("lightning")
+    job.start("--mode", "ssgd", workers=1)
+    w = job.worker(job.script(LIGHTNING), kind, "48", "1")
+    assert w.wait() != 0 and says in w.log, w.log
+
+
+@pytest.mark.parametrize("kind, accumulate", [("loaders", 1), ("steps", 2)])
+def test_trainer(job: Any, kind: str, accumulate: int) -> None:
+    libraries("transformers", "accelerate")
+    ws = both(job, TRAINER, kind, accumulate)
+    for w in ws:
+        assert "ended [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] 6 " in w.log and "is copied in every step" not in w.log, w.log
+    assert sorted(w.log.split("ended")[1].split()[-1] for w in ws) == ["False", "True"]
+    assert (job.folder / "hf" / "checkpoint-6").is_dir()
+
+
+@pytest.mark.parametrize("script, args", [("lightning_digits.py", ["--count", "640"]), ("trainer.py", ["--count", "640", "--epochs", "2", "--out", "model"]), ("finetune.py", ["--count", "320"])])
+def test_examples(star: str, tmp_path: Any, script: str, args: Any) -> None:
+    libraries(*(("lightning",) if "lightning" in script else ("transformers", "accelerate")))
+    r = run(star, tmp_path, ["--mode", "ssgd"], script, *args)
+    assert r["samples"] > 0 and r["loss"] < 0.69, r
