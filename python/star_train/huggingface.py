@@ -98,7 +98,7 @@ class _Callback(transformers.TrainerCallback):
         self.loader = loader
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        state.epoch = self.loader.progress()
+        state.epoch = min(self.loader.progress(), self.loader.epoch + 1.0)
         control.should_epoch_stop = control.should_epoch_stop or self.loader.ended()
         control.should_training_stop = self.loader.over()
 

@@ -3,10 +3,13 @@
 import collections
 import json
 import os
+import random
 import signal
+import time
 from typing import Any, List
 
 import pytest
+from conftest import PATIENCE
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
 
@@ -53,6 +56,8 @@ for epoch in range(1000):
             sys.exit(0)
         if do == "die" and step == 5:
             os.kill(os.getpid(), 9)
+        while do == "held" and step > int(open("allowed").read() or "0"):
+            time.sleep(0.02)
         if do == "fork" and step == 5:
             pid = os.fork()
             if pid == 0:
@@ -85,28 +90,55 @@ def complete(job: Any, epochs: int, *workers: Any) -> None:
     assert positions == set(range(320 * epochs))
 
 
-@pytest.mark.parametrize("attach", [False, True], ids=["agent first", "python first"])
+def child(p: Any) -> int:
+    """The process that p has started: the Python of an agent, or the agent of a Python."""
+    with open("/proc/%d/task/%d/children" % (p.p.pid, p.p.pid)) as f:
+        return int(f.read().split()[0])
+
+
+def ended(pid: int) -> bool:
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 @pytest.mark.parametrize("mode", ["ssgd", "asgd"])
-def test_killed_python(job: Any, mode: str, attach: bool) -> None:
+def test_kills(job: Any, mode: str) -> None:
+    """Pythons and agents are killed at a step or on the way to it, STAR_TEST_KILLS of them, and others come. The other half of a worker ends by itself."""
+    kills = int(os.environ.get("STAR_TEST_KILLS", "3"))
+    rng = random.Random(kills)
     script = job.script(TRAIN)
-    ps = job.start("--mode", mode, "--epochs", "6")
-    a = job.worker(script, env={"PAUSE": "0.01"}, attach=attach)
-    b = job.worker(script, env={"DO": "die"}, attach=attach)
-    job.finish(ps, a)
-    assert b.wait() != 0
-    complete(job, 6, a, b)
-
-
-def test_killed_agent(job: Any) -> None:
-    script = job.script(TRAIN)
-    ps = job.start("--mode", "ssgd", "--epochs", "6")
-    a = job.worker(script, env={"PAUSE": "0.01"})
-    b = job.worker(script, env={"PAUSE": "0.05"})
-    b.until("batch")
-    os.kill(b.p.pid, signal.SIGKILL)
-    job.finish(ps, a)
-    b.until("AgentLost: the agent (star worker)")
-    complete(job, 6, a, b)
+    allowed = job.folder / "allowed"
+    allowed.write_text("1")
+    epochs = 3 + 3 * kills
+    ps = job.start("--mode", mode, "--epochs", str(epochs), "--max-workers", "64", workers=4)
+    live = {job.worker(script, env={"DO": "held"}, attach=attach): attach for attach in (False, True, False, True)}
+    everybody = list(live)
+    for w in everybody:
+        w.until("batch")
+    for k in range(kills):
+        if k > 2:  # none of the first four may be left
+            live[job.worker(script, env={"DO": "held"}, attach=k % 2 == 0)] = k % 2 == 0
+            everybody = list(job.all[1:])
+        more = job.folder / "more"
+        more.write_text(str(2 + 2 * k))
+        os.replace(more, allowed)
+        time.sleep(rng.random() * 0.2)
+        w = rng.choice([w for w in live if "batch" in w.log])
+        pids = [w.p.pid, child(w)]
+        python = rng.random() < 0.5
+        os.kill(pids[0] if python == live.pop(w) else pids[1], signal.SIGKILL)
+        assert w.wait() != 0
+        end = time.monotonic() + PATIENCE
+        while not ended(pids[1]):
+            assert time.monotonic() < end, "process %d is left of\n%s" % (pids[1], w.log)
+            time.sleep(0.02)
+        assert python or "AgentLost: the agent (star worker)" in w.log, w.log
+    allowed.write_text("100000")
+    job.finish(ps, *live)
+    complete(job, epochs, *everybody)
 
 
 def test_exception(job: Any) -> None:

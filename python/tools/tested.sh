@@ -2,7 +2,7 @@
 # Runs the Python tests in a new virtual environment that has the wheel, installed without a network.
 #
 #	tested.sh system    PyTorch and pytest are the system's
-#	tested.sh torch2    PyTorch is PyPI's (TORCH: which, "torch>=2.5"; TORCH_INDEX: an index that has it, such as the one of builds for processors)
+#	tested.sh torch2    PyTorch, Lightning and transformers are PyPI's (TORCH: which, "torch>=2.5"; TORCH_INDEX: an index that has it, such as the one of builds for processors)
 #	tested.sh jax       JAX is PyPI's, and only its tests run
 #
 # ARGS: more for pytest. Exits with 77 where something is missing, and says what.
@@ -12,17 +12,17 @@ env=$(mktemp -d)
 trap 'rm -rf "$env"' EXIT
 python=${PYTHON:-/usr/bin/python3}
 [ -x "$python" ] || python=$(command -v python3) || { echo "there is no python3"; exit 77; }
-options=() module=torch tests=python/tests packages=()
+options=() module=torch tests=python/tests packages=() more=()
 case ${1:-} in
 system) options=(--system-site-packages) ;;
-torch2) packages=("${TORCH:-torch>=2.5}") ;;
+torch2) packages=("${TORCH:-torch>=2.5}") more=("lightning>=2.6,<3" "transformers>=5.24,<6" "accelerate>=1.15,<2") ;;
 jax) packages=(jax) module=jax tests=python/tests/test_jax.py ;;
 *) echo "usage: tested.sh system|torch2|jax"; exit 2 ;;
 esac
 "$python" -m venv "${options[@]}" "$env/venv" >"$env/log" 2>&1 || { cat "$env/log"; echo "there is no venv of $python (Debian: python3-venv)"; exit 77; }
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 if [ "${#packages[@]}" -gt 0 ]; then
-	{ "$env/venv/bin/pip" install -q ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "${packages[@]}" && "$env/venv/bin/pip" install -q pytest; } ||
+	{ "$env/venv/bin/pip" install -q ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "${packages[@]}" && "$env/venv/bin/pip" install -q pytest ${more[@]+"${more[@]}"}; } ||
 		{ echo "${packages[*]} cannot be had from PyPI"; exit 77; }
 fi
 for needed in "$module" pytest; do
