@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import pathlib
 import random
 import signal
 import time
@@ -92,8 +93,8 @@ def complete(job: Any, epochs: int, *workers: Any) -> None:
 
 def child(p: Any) -> int:
     """The process that p has started: the Python of an agent, or the agent of a Python."""
-    with open("/proc/%d/task/%d/children" % (p.p.pid, p.p.pid)) as f:
-        return int(f.read().split()[0])
+    (pid,) = [int(n) for f in pathlib.Path("/proc/%d/task" % p.p.pid).glob("*/children") for n in f.read_text().split()]
+    return pid
 
 
 def ended(pid: int) -> bool:
@@ -110,35 +111,51 @@ def test_kills(job: Any, mode: str) -> None:
     kills = int(os.environ.get("STAR_TEST_KILLS", "3"))
     rng = random.Random(kills)
     script = job.script(TRAIN)
-    allowed = job.folder / "allowed"
-    allowed.write_text("1")
-    epochs = 3 + 3 * kills
+
+    steps = 0
+
+    def allow(more: int = 1) -> None:
+        nonlocal steps
+        steps += more
+        new = job.folder / "new"
+        new.write_text(str(steps))
+        os.replace(new, job.folder / "allowed")
+
+    def arrived(count: int) -> None:
+        """Waits for as many workers; who comes has its first batch after a step of the others."""
+        end = time.monotonic() + PATIENCE
+        while sum("batch" in w.log for w in live) < min(count, len(live)):
+            assert time.monotonic() < end, [w.log for w in live]
+            allow()
+            time.sleep(0.5)
+
+    allow()
+    epochs = 4 * kills
     ps = job.start("--mode", mode, "--epochs", str(epochs), "--max-workers", "64", workers=4)
     live = {job.worker(script, env={"DO": "held"}, attach=attach): attach for attach in (False, True, False, True)}
-    everybody = list(live)
-    for w in everybody:
+    for w in live:
         w.until("batch")
     for k in range(kills):
-        if k > 2:  # none of the first four may be left
+        if kills > 3:  # none of the first four may be left
             live[job.worker(script, env={"DO": "held"}, attach=k % 2 == 0)] = k % 2 == 0
-            everybody = list(job.all[1:])
-        more = job.folder / "more"
-        more.write_text(str(2 + 2 * k))
-        os.replace(more, allowed)
+        arrived(2)
+        allow()
         time.sleep(rng.random() * 0.2)
         w = rng.choice([w for w in live if "batch" in w.log])
         pids = [w.p.pid, child(w)]
         python = rng.random() < 0.5
         os.kill(pids[0] if python == live.pop(w) else pids[1], signal.SIGKILL)
+        allow()  # a Python that is held does not hear of its agent
         assert w.wait() != 0
         end = time.monotonic() + PATIENCE
         while not ended(pids[1]):
             assert time.monotonic() < end, "process %d is left of\n%s" % (pids[1], w.log)
             time.sleep(0.02)
         assert python or "AgentLost: the agent (star worker)" in w.log, w.log
-    allowed.write_text("100000")
+    arrived(len(live))
+    allow(100_000)
     job.finish(ps, *live)
-    complete(job, epochs, *everybody)
+    complete(job, epochs, *job.all[1:])
 
 
 def test_exception(job: Any) -> None:
