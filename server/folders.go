@@ -34,8 +34,8 @@ func (s *server) takeFolders() error {
 	return nil
 }
 
-// CheckFolders says whether a job on this host could have its folders, before any process of it starts. The error names the folder, and the process that holds it,
-// or what the system says; it has an exit code.
+// CheckFolders says whether a job on this host could have its folders, before any process of it starts. The error names the setting, and who holds the folder or what
+// the system says.
 func CheckFolders(c Config) error {
 	c.complete()
 	s := &server{job: &c, log: slog.New(slog.DiscardHandler)}

@@ -179,8 +179,8 @@ func (m *Model) BufferLayout() []train.TensorSpec { return m.bufferLayout }
 // Gradient is the gradient in shared memory: Grad into it copies nothing.
 func (m *Model) Gradient() []float32 { return m.grad }
 
-// Grad has the program compute. dst has as many elements as Params. Errors: the program has ended, has said something else, or has not answered in time; after any
-// of them the Model is of no more use. The cause of ctx leaves it usable.
+// Grad has the program compute. dst has as many elements as Params. Errors: the program has ended, has said something else, or has not answered within Config's
+// Hang; after any of them the Model is of no more use. The cause of ctx leaves it usable.
 func (m *Model) Grad(ctx context.Context, dst []float32, b train.Batch) (float64, error) {
 	return m.compute(ctx, dst, b, nil)
 }
