@@ -1265,7 +1265,7 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 	found := promising(q, most)
 	// By their averages the candidates come in order; over what was seen lately the best of each kind are priced anew.
 	best, least := ssgd, time.Duration(math.MaxInt64)
-	lasts := sure && c.slow >= 0 && at-c.slowSince >= c.dwell(f.Times[c.slow]) // who is to stay slow for a dwell must have been so for one
+	lasts := sure && (c.cfg.Ring || c.slow >= 0 && at-c.slowSince >= c.dwell(f.Times[c.slow])) // who is to stay slow for a dwell must have been so for one
 	tried := map[string]int{}
 	left := 40
 	if len(h) > exhaustive {
@@ -1295,9 +1295,9 @@ func (c *Controller) choose(at time.Duration, h History, f Forecast, ssgd Candid
 	return Decision{Plan: best.Plan, Cost: best.Cost, Why: outside + f.why(best, ssgd.Cost)}, nil
 }
 
-// personal reports whether k is made for the workers that were slow, so that it is worth something only if they stay so. In a ring without a queue there is nothing else.
+// personal reports whether k is made for the workers that were slow, so that it is worth something only if they stay so. In a ring only riders help where the network is slow, so they are not waited for there.
 func (c *Controller) personal(k Candidate) bool {
-	return k.Plan.Shares != nil || k.Kind == KindGroups || k.Kind == KindRing && (!c.cfg.Ring || c.cfg.Queue > 0)
+	return k.Plan.Shares != nil || k.Kind == KindGroups || k.Kind == KindRing && !c.cfg.Ring
 }
 
 // priceMoving is PriceOver where it may be another worker's turn to be slow before the plan has stood for its dwell: by how often
