@@ -30,6 +30,8 @@ func TestShare(t *testing.T) {
 		{200, 120, 0, []span{{0, 4}, {60, 4}}, "[{0 60 4} {60 120 4}]", false},
 		// With four GPUs now, one is enough later.
 		{130, 120, 4, []span{{0, 4}, {60, 4}}, "[{0 60 4} {60 120 1}]", false},
+		// Two GPUs from 20 on are enough, so before that half of them are.
+		{130, 120, 0, []span{{0, 4}, {20, 4}}, "[{0 20 1} {20 120 2}]", false},
 		{50, never, 0, []span{{0, 0}, {60, 4}}, "[{0 60 0} {60 120 1}]", false},
 	} {
 		e := &elastic{slot: 60, gpus: 4}
@@ -41,7 +43,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestElasticFlow has random traces of jobs, whose promise is that who is let in ends by its deadline, on GPUs that are there.
+// TestElasticFlow has random traces of jobs, whose promise is that who is let in ends by its deadline.
 func TestElasticFlow(t *testing.T) {
 	declined, ended := 0, 0
 	for seed := range uint64(60) {
@@ -77,5 +79,55 @@ func TestElasticFlow(t *testing.T) {
 	}
 	if declined == 0 || ended == 0 {
 		t.Errorf("%d declined, %d ended: the traces decide nothing", declined, ended)
+	}
+}
+
+// TestAllot has two jobs with time enough, and looks at who gets the GPUs that are left over.
+func TestAllot(t *testing.T) {
+	well, badly, no, least := []float64{1, 1.9, 3.8}, []float64{1, 1.05, 1.1}, []float64{1, 1, 1}, []float64{0, 1.5, 1.6}
+	for _, c := range []struct {
+		gpus int
+		a, b []float64
+		want [2]int
+	}{
+		{5, well, badly, [2]int{4, 1}},
+		{5, badly, well, [2]int{1, 4}},
+		{4, well, well, [2]int{2, 2}},
+		{3, badly, badly, [2]int{2, 1}},
+		{8, no, well, [2]int{1, 4}},
+		{3, least, no, [2]int{2, 1}},
+		{1, well, well, [2]int{1, 0}},
+	} {
+		e := &elastic{slot: 60, gpus: c.gpus}
+		for _, rates := range [][]float64{c.a, c.b} {
+			e.runnable = append(e.runnable, &flex{Outcome: Outcome{Job: &Job{Deadline: 9000, Rates: rates}}, left: 3000, levels: 3})
+		}
+		elasticFlow{}.allot(e)
+		if got := [2]int{e.runnable[0].n, e.runnable[1].n}; got != c.want {
+			t.Errorf("%d GPUs, %v and %v: %v, want %v", c.gpus, c.a, c.b, got, c.want)
+		}
+	}
+	f := &flex{n: 1, plan: plan{pieces: []piece{{0, 60, 1}, {60, 120, 1}, {120, 180, 2}}}}
+	if at := (elasticFlow{}).wake(&elastic{runnable: []*flex{f}}); at != 120 {
+		t.Errorf("the plan changes at %v, want 120", at)
+	}
+	if f.plan.missed = true; !f.breaks() {
+		t.Error("a job that becomes late is not seen")
+	}
+	if f.kept.missed = true; f.breaks() {
+		t.Error("a job that was late already breaks nothing new")
+	}
+}
+
+// TestLeast declines a job that runs on four GPUs or not at all.
+func TestLeast(t *testing.T) {
+	jobs := []*Job{{ID: "a", Iterations: 10, Rates: []float64{0, 0, 1}, Batch: 8, Deadline: 1000}}
+	for _, policy := range []string{"edf", "edf-admission", "ef", "ef-admission"} {
+		if o := Elastic(jobs, Cluster{Nodes: 1, GPUs: 3}, policy, 60, 0)[0]; o.Why != "runs on no fewer than 4 GPUs, and the cluster has 3" {
+			t.Errorf("%s: on 3 GPUs: %q", policy, o.Why)
+		}
+		if o := Elastic(jobs, Cluster{Nodes: 1, GPUs: 4}, policy, 60, 0)[0]; o.End != 10 {
+			t.Errorf("%s: on 4 GPUs it ended at %v %s", policy, o.End, o.Why)
+		}
 	}
 }
