@@ -46,7 +46,10 @@ func TestShare(t *testing.T) {
 // TestElasticFlow has random traces of jobs, whose promise is that who is let in ends by its deadline.
 func TestElasticFlow(t *testing.T) {
 	declined, ended := 0, 0
-	for seed := range uint64(60) {
+	for seed := range uint64(61) {
+		if seed == 60 {
+			seed = 421 // there a plan changes sooner than the next round would be
+		}
 		r := rand.New(rand.NewPCG(seed, 2))
 		var jobs []*Job
 		now := 0.
