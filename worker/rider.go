@@ -149,29 +149,9 @@ func (w *ringWorker) fetch(ctx context.Context, rel transport.Release) (version 
 				return err
 			}
 		}
-		for {
-			c.SetReadDeadline(time.Now().Add(ringPatience))
-			f, err := c.Recv()
-			if err != nil {
-				return err
-			}
-			if f.Kind != transport.KindParams {
-				return fmt.Errorf("unexpected %v, waiting for parameters", f.Kind)
-			}
-			m, err := transport.ParseParams(f.Header)
-			if err != nil {
-				return err
-			}
-			if f.Size != int64(4*len(w.params)) {
-				return fmt.Errorf("%d bytes of parameters, expected %d", f.Size, 4*len(w.params))
-			}
-			if err := c.ReadPayload(transport.Floats(w.params)); err != nil {
-				return err
-			}
-			if version = m.Version; version >= rel.Version {
-				return nil
-			}
-		}
+		var err error
+		version, _, err = awaitParams(c, w.params, rel.Version, ringPatience)
+		return err
 	})
 	return version, err
 }

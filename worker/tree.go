@@ -98,36 +98,45 @@ func (w *worker) take(ctx context.Context, rel transport.Release) error {
 	return err
 }
 
+// awaitParams reads parameters from another worker into params until they are of a version or later: of got. bytes is what has come, also before an error. Each may take the
+// given time; 0: the connection's deadline stays as it is.
+func awaitParams(c transport.Conn, params []float32, version int64, patience time.Duration) (got, bytes int64, err error) {
+	for {
+		if patience > 0 {
+			c.SetReadDeadline(time.Now().Add(patience))
+		}
+		f, err := c.Recv()
+		if err != nil {
+			return got, bytes, err
+		}
+		if f.Kind != transport.KindParams {
+			return got, bytes, fmt.Errorf("unexpected %v, waiting for parameters", f.Kind)
+		}
+		m, err := transport.ParseParams(f.Header)
+		if err != nil {
+			return got, bytes, err
+		}
+		if f.Size != int64(4*len(params)) {
+			return got, bytes, fmt.Errorf("%d bytes of parameters, expected %d", f.Size, 4*len(params))
+		}
+		if err := c.ReadPayload(transport.Floats(params)); err != nil {
+			return got, bytes, err
+		}
+		if got, bytes = m.Version, bytes+f.Size; got >= version {
+			return got, bytes, nil
+		}
+	}
+}
+
 // relay gets the parameters from the parent, and if that fails, from the shards.
 func (w *worker) relay(ctx context.Context, version int64) error {
 	err := w.withParent(ctx, 0, "parameters of version", version, func(c transport.Conn, _ bool) error {
 		if err := transport.Send(c, transport.Want{Worker: star.Worker(w.rank), Version: version}, nil); err != nil {
 			return err
 		}
-		params := w.model.Params()
-		for {
-			f, err := c.Recv()
-			if err != nil {
-				return err
-			}
-			if f.Kind != transport.KindParams {
-				return fmt.Errorf("unexpected %v, waiting for parameters", f.Kind)
-			}
-			m, err := transport.ParseParams(f.Header)
-			if err != nil {
-				return err
-			}
-			if f.Size != int64(4*len(params)) {
-				return fmt.Errorf("%d bytes of parameters, expected %d", f.Size, 4*len(params))
-			}
-			if err := c.ReadPayload(transport.Floats(params)); err != nil {
-				return err
-			}
-			w.tree.received += f.Size
-			if m.Version >= version {
-				return nil
-			}
-		}
+		_, bytes, err := awaitParams(c, w.model.Params(), version, 0)
+		w.tree.received += bytes
+		return err
 	})
 	if err == nil {
 		return nil
