@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import signal
+import sys
 import time
 from typing import Any, List
 
@@ -156,6 +157,19 @@ def test_kills(job: Any, mode: str) -> None:
     allow(100_000)
     job.finish(ps, *live)
     complete(job, epochs, *job.all[1:])
+
+
+def test_torchrun(job: Any) -> None:
+    """Plain torchrun train.py: each Python starts its agent, and the job's ranks are torchrun's."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 0):
+        pytest.skip("torchrun of PyTorch %s does not start on this Python; make torch2 has a newer one" % torch.__version__)
+    script = job.script(TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "2")
+    env = dict(job.env, STAR_AGENT=job.star, STAR_COORDINATOR=job.addr, STAR_HTTP="off", PYTHONUNBUFFERED="")  # a line is one write: both have one log
+    args = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "0", str(script)]
+    run = job._run(args, "torchrun.log", env)
+    job.finish(ps, run)
+    complete(job, 2, run)
 
 
 def test_exception(job: Any) -> None:

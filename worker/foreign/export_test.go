@@ -2,3 +2,6 @@ package foreign
 
 // ParseAbout is parseAbout.
 var ParseAbout = parseAbout
+
+// Told is what the program said of the last gradient.
+func (m *Model) Told() Usage { return m.usage }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -615,5 +616,66 @@ func BenchmarkStep(b *testing.B) {
 		if _, err := m.Model.Grad(b.Context(), m.Gradient(), one); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// A step of PyTorch with so many parameters, on a model whose computing is nothing beside: "beyond" is what comes on top of what Python says that it has computed.
+func BenchmarkPython(b *testing.B) {
+	python := os.Getenv("PYTHON")
+	if python == "" {
+		python = "/usr/bin/python3"
+	}
+	if err := exec.Command(python, "-c", "import torch").Run(); err != nil {
+		b.Skipf("%s has no PyTorch: %v", python, err)
+	}
+	for _, size := range []struct {
+		name string
+		n    int
+	}{{"60KB", 15_000}, {"100MB", 25_000_000}} {
+		b.Run(size.name, func(b *testing.B) {
+			ours, theirs, err := foreign.Pair()
+			if err != nil {
+				b.Fatal(err)
+			}
+			cmd := exec.Command(python, "-c", `
+import sys, torch
+import star_train.torch as star
+model = torch.nn.Module()
+model.p = torch.nn.Parameter(torch.zeros(int(sys.argv[1])))
+opt = star.attach(model, torch.optim.SGD(model.parameters(), 0.1))
+loss = torch.zeros((), requires_grad=True)
+for batch in star.loader(torch.utils.data.TensorDataset(torch.zeros(1000)), batch_size=1):
+    loss.backward()
+    opt.step()
+`, fmt.Sprint(size.n))
+			cmd.Env = append(os.Environ(), "PYTHONPATH=../../python", "OMP_NUM_THREADS=1", foreign.FDVariable+"=3")
+			cmd.ExtraFiles, cmd.Stderr = []*os.File{theirs}, os.Stderr
+			if err := cmd.Start(); err != nil {
+				b.Fatal(err)
+			}
+			theirs.Close()
+			m, err := foreign.Open(b.Context(), ours, foreign.Config{Begin: time.Minute})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer cmd.Wait()
+			defer m.Close()
+			defer m.Stop(0, "")
+			var whole, beyond []float64
+			batch := train.Batch{Samples: 1, Tokens: []int32{0}}
+			for b.Loop() {
+				begun := time.Now()
+				if _, err := m.Grad(b.Context(), m.Gradient(), batch); err != nil {
+					b.Fatal(err)
+				}
+				took := time.Since(begun)
+				u := m.Told()
+				whole, beyond = append(whole, took.Seconds()), append(beyond, (took-u.Load-u.Compute).Seconds())
+			}
+			slices.Sort(whole)
+			slices.Sort(beyond)
+			b.ReportMetric(1e6*whole[len(whole)/2], "median-µs")
+			b.ReportMetric(1e6*beyond[len(beyond)/2], "beyond-µs")
+		})
 	}
 }
