@@ -2,8 +2,12 @@ package foreign
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"syscall"
 	"unsafe"
+
+	"star/exitcode"
 )
 
 // magic is how the memory begins.
@@ -47,7 +51,20 @@ func floats(m []byte, at, n int) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(&m[at])), n)
 }
 
-// memoryError says that the shared memory cannot be had.
-func memoryError(size int, err error) error {
-	return fmt.Errorf("%d MB of shared memory for parameters, gradient and buffers: %w: free memory, or raise the limit of the container", (size+999_999)/1_000_000, err)
+// MemoryError says that the shared memory cannot be had.
+type MemoryError struct {
+	Size int // bytes
+	Err  error
 }
+
+func (e *MemoryError) Error() string {
+	fix := "free memory, or raise the limit of the container"
+	if errors.Is(e.Err, syscall.EFBIG) {
+		fix = "it is more than a file may have (ulimit -f)"
+	}
+	return fmt.Sprintf("%d MB of shared memory for parameters, gradient and buffers: %v: %s", (e.Size+999_999)/1_000_000, e.Err, fix)
+}
+func (e *MemoryError) Unwrap() error { return e.Err }
+
+// ExitCode is that of what is not there now.
+func (e *MemoryError) ExitCode() int { return exitcode.Lost }

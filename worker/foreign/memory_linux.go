@@ -11,12 +11,12 @@ import (
 func makeMemory(size int) (f *os.File, m []byte, err error) {
 	fd, err := unix.MemfdCreate("star-link", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, nil, memoryError(size, err)
+		return nil, nil, &MemoryError{size, err}
 	}
 	f = os.NewFile(uintptr(fd), "star-link")
 	fail := func(err error) (*os.File, []byte, error) {
 		f.Close()
-		return nil, nil, memoryError(size, err)
+		return nil, nil, &MemoryError{size, err}
 	}
 	for {
 		err := unix.Fallocate(fd, 0, 0, int64(size))

@@ -97,7 +97,7 @@ var _ train.Streamer = (*Model)(nil)
 
 // Open speaks with the program at the other end of c until its parameters are in shared memory. Model.Close closes c, and so does an error.
 //
-// Errors: *AboutError (what it wants to train cannot be trained, or it speaks another version), *ProgramError, ErrLeft, a lack of memory.
+// Errors: *AboutError (what it wants to train cannot be trained, or it speaks another version), *ProgramError, ErrLeft, *MemoryError.
 func Open(ctx context.Context, c *net.UnixConn, cfg Config) (*Model, error) {
 	m := &Model{cfg: cfg.withDefaults(), c: newConn(c), last: -1}
 	if err := m.open(ctx); err != nil {
