@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/klauspost/compress/gzip" // in about half of compress/gzip's time, and a tenth smaller
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/export"
