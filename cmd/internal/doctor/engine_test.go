@@ -3,6 +3,7 @@ package doctor
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -39,7 +40,11 @@ func TestEngine(t *testing.T) {
 		{"no folder", strings.Replace(pod, "STAR_OUT="+out, "STAR_OUT="+file, 1), "", "ok engine|ok coordinator|ok secret|fail folder: mkdir"},
 		{"a folder that ends with the pod", strings.Replace(pod, " STAR_OUT="+out, "", 1), "", "ok engine|ok coordinator|ok secret|warn folder: star-out is inside"},
 		{"nothing", "STAR_OUT=" + out, "", "fail engine: no variables|fail coordinator|fail secret|ok folder"},
+		{"a folder that takes no files", strings.Replace(pod, "STAR_OUT="+out, "STAR_OUT=/proc", 1), "", "ok engine|ok coordinator|ok secret|fail folder: open /proc/"},
 	} {
+		if strings.Contains(c.env, "/proc") && runtime.GOOS != "linux" {
+			continue
+		}
 		scontrol(c.scontrol)
 		var got []string
 		for _, r := range engine(t.Context(), strings.Fields(c.env)) {
