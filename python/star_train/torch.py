@@ -701,7 +701,7 @@ class _Schedule:
             for _ in range(min(int(total / self.every) + 2, 1_000_000)):
                 self.rates.append([float(g["lr"]) for g in dummy.param_groups])
                 try:
-                    super(_Followed, ahead).step()
+                    super(_Followed, ahead).step()  # type: ignore[misc]
                 except ValueError:  # OneCycleLR, beyond its end
                     break
         if _settings(dummy, True) != before:
