@@ -43,7 +43,7 @@ func root() *cobra.Command {
 
 // resolved reads a tool's settings. True: they were only to be printed (--print-config), and have been.
 func resolved(cmd *cobra.Command, s *settings.Set) (done bool, err error) {
-	if _, err := s.Resolve(settings.Sources{Environ: environ()}); err != nil {
+	if _, err := s.Resolve(settings.Sources{Environ: environ(), Others: settings.JobNames()}); err != nil {
 		return false, err
 	}
 	if s.PrintWanted() {

@@ -143,11 +143,8 @@ func (t *training) bind(cmd *cobra.Command) {
 
 // ready reads the settings; false: there is nothing more to do.
 func (t *training) ready(cmd *cobra.Command) (bool, error) {
-	if _, err := t.set.Resolve(settings.Sources{Environ: environ()}); err != nil {
+	if done, err := resolved(cmd, &t.set); done || err != nil {
 		return false, err
-	}
-	if t.set.PrintWanted() {
-		return false, t.set.Print(cmd.OutOrStdout())
 	}
 	switch {
 	case t.hidden < 1 || t.hidden > 4096:

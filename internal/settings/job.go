@@ -326,6 +326,16 @@ func (j *Job) Bind(cmd *cobra.Command, role Role) {
 	j.Config.group(cmd, role)
 }
 
+// JobNames are the names of all settings of jobs, whoever has them.
+func JobNames() (names []string) {
+	for _, role := range []Role{ForRun, ForServer, ForWorker} {
+		var j Job
+		j.declare(role)
+		names = append(names, j.Config.Names()...)
+	}
+	return names
+}
+
 // Load gives every setting its value, from the flags that were parsed, the
 // environment, the file and the launcher. The warnings are to be logged.
 func (j *Job) Load(environment []string) (warnings []string, err error) {

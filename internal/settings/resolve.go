@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -61,6 +62,10 @@ type Sources struct {
 	// Foreign are variables that begin with STAR_ but are not settings of this
 	// command and deserve no warning.
 	Foreign []string
+
+	// Others are keys, not settings of this command, that may be in a file that STAR_CONFIG names: what is set in a shell is for all its commands. In one
+	// that --config names they are mistakes.
+	Others []string
 }
 
 // flagState is what Bind declared on the command.
@@ -181,9 +186,9 @@ func (s *Set) Resolve(src Sources) (warnings []string, err error) {
 	}
 	env := environ(src.Environ)
 
-	file, fileFrom := s.flags.config, "--"+configFlag
+	file, fileFrom, others := s.flags.config, "--"+configFlag, []string(nil)
 	if file == "" {
-		file, fileFrom = env[Variable(configFlag)], Variable(configFlag)
+		file, fileFrom, others = env[Variable(configFlag)], Variable(configFlag), src.Others
 	}
 	var keys map[string]entry
 	if file != "" {
@@ -195,7 +200,7 @@ func (s *Set) Resolve(src Sources) (warnings []string, err error) {
 			}
 			return nil, &UsageError{err.Error()}
 		}
-		if keys, err = s.parseFile(file, b); err != nil {
+		if keys, err = s.parseFile(file, b, others); err != nil {
 			return nil, err
 		}
 	}
@@ -234,8 +239,8 @@ type entry struct {
 	line  int
 }
 
-// parseFile reads a YAML mapping of settings. Errors begin with file:line.
-func (s *Set) parseFile(file string, b []byte) (map[string]entry, error) {
+// parseFile reads a YAML mapping of settings, and passes others over. Errors begin with file:line.
+func (s *Set) parseFile(file string, b []byte, others []string) (map[string]entry, error) {
 	fail := func(line int, format string, a ...any) error {
 		return &UsageError{fmt.Sprintf("%s:%d: %s", file, line, fmt.Sprintf(format, a...))}
 	}
@@ -262,6 +267,9 @@ func (s *Set) parseFile(file string, b []byte) (map[string]entry, error) {
 	keys := make(map[string]entry)
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		k, v := root.Content[i], root.Content[i+1]
+		if s.byName[k.Value] == nil && slices.Contains(others, k.Value) {
+			continue
+		}
 		if s.byName[k.Value] == nil || k.Kind != yaml.ScalarNode {
 			return nil, fail(k.Line, "unknown key %s%s", quote(k.Value), suggest(k.Value, s.Names(), ""))
 		}

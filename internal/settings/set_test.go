@@ -124,6 +124,34 @@ func TestConfigFromVariable(t *testing.T) {
 	}
 }
 
+// A file that STAR_CONFIG names may be of a job, whose settings a tool need not have; one that --config names may not.
+func TestConfigOfAJob(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "job.yaml")
+	if err := os.WriteFile(file, []byte("name: other\nreplicas: 2\nrank: 1"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		environ, args, others []string
+		want                  string
+	}{
+		"variable":        {[]string{"STAR_CONFIG=" + file}, nil, JobNames(), ""},
+		"nobody's":        {[]string{"STAR_CONFIG=" + file}, nil, []string{"rank"}, `job.yaml:2: unknown key "replicas"`},
+		"flag":            {nil, []string{"--config=" + file}, JobNames(), `job.yaml:2: unknown key "replicas"`},
+		"flag, and other": {[]string{"STAR_CONFIG=nowhere.yaml"}, []string{"--config=" + file}, JobNames(), `job.yaml:2: unknown key "replicas"`},
+	} {
+		var s small
+		cmd := s.command()
+		cmd.SetArgs(c.args)
+		if err := cmd.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.set.Resolve(Sources{Environ: c.environ, Others: c.others})
+		if c.want == "" && (err != nil || s.name != "other") || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: name %q, %v; want %q", name, s.name, err, c.want)
+		}
+	}
+}
+
 func TestTypes(t *testing.T) {
 	want := small{name: "a b", token: "x", on: true, count: -3, big: 1 << 40, seed: 1<<64 - 1, rate: 1e-3,
 		wait: 90 * time.Second, slow: []string{"2:3x", "1:+50ms"}, shares: []int{1, 2, 3}, flavour: "sour"}
@@ -357,7 +385,7 @@ func FuzzFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		var s small
 		s.command()
-		keys, err := s.set.parseFile("f", []byte(text))
+		keys, err := s.set.parseFile("f", []byte(text), nil)
 		if err != nil {
 			if _, ok := errors.AsType[*UsageError](err); !ok {
 				t.Fatalf("%T", err)
