@@ -73,12 +73,12 @@ func TestLoans(t *testing.T) {
 				if err != nil {
 					rt.Fatal(err)
 				}
-				v = v[:chance.IntN(len(v)+1)]
 				if len(v) > 0 {
-					got = append(got, v...)
-					b.skip(len(v))
-					idle = 0
+					idle = 0 // though nothing may be taken
 				}
+				v = v[:chance.IntN(len(v)+1)]
+				got = append(got, v...)
+				b.skip(len(v))
 				continue
 			}
 			n, err := b.read(got[len(got):min(cap(got), len(got)+1+chance.IntN(1<<chance.IntN(20)))])
