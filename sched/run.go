@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Options of a simulation.
@@ -19,7 +20,7 @@ type Options struct {
 // policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
 var policies = map[string]func() Policy{
 	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias,
-	"edf": nil, "edf-admission": nil, "ef": nil, "ef-admission": nil, "lucid": nil,
+	"edf": nil, "edf-admission": nil, "ef": nil, "ef-admission": nil, "lucid": nil, "muri-s": nil, "muri-l": nil,
 }
 
 // Policies lists the names of policies.
@@ -45,13 +46,16 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 			return nil, fmt.Errorf("%s orders jobs by a predicted duration, and no job has one: give the column %s", w.policy, w.column)
 		}
 	}
+	muri := strings.HasPrefix(o.Policy, "muri-") || o.Compat&Muri != 0 && slices.Contains([]string{"srtf", "srsf", "tiresias"}, o.Policy)
 	parts := map[string][]int{}
 	for i, j := range jobs {
 		if _, ok := clusters[j.VC]; !ok {
 			return nil, fmt.Errorf("job %s: there is no virtual cluster %q: add it to the clusters", j.ID, j.VC)
 		}
 		switch {
-		case start == nil && o.Policy != "lucid" && j.Rates == nil:
+		case muri && j.Stages == nil:
+			return nil, fmt.Errorf("job %s: %s needs to know how long it uses each resource and takes to start again: give a trace of the format muri", j.ID, o.Policy)
+		case start == nil && !muri && o.Policy != "lucid" && j.Rates == nil:
 			return nil, fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
 			return nil, fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
@@ -71,7 +75,9 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 			of = append(of, jobs[i])
 		}
 		var part []Outcome
-		if start == nil {
+		if muri {
+			part = interleave(of, clusters[vc], o.Policy, o.Compat)
+		} else if start == nil {
 			part = Elastic(of, clusters[vc], o.Policy, o.Slot, o.Compat)
 		} else {
 			part = Simulate(of, clusters[vc], start(), o.Compat)

@@ -34,6 +34,9 @@ type Job struct {
 	Iterations float64   // until it is done
 	Rates      []float64 // iterations/s on 1, 2, 4, … GPUs; 0: cannot be used
 	BestEffort bool      // has no deadline, and is never declined
+
+	Stages  *Stages // of an iteration; nil: not known
+	Restart float64 // s that it loses when it starts again, under Muri's policies
 }
 
 // Outcome is what became of a job.

@@ -40,7 +40,7 @@ type schedResult struct {
 	Seconds float64 `json:"simulated_in_s"`
 }
 
-var formats = []string{"star", "elasticflow", "lucid"}
+var formats = []string{"star", "elasticflow", "lucid", "muri"}
 
 func schedCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -63,7 +63,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
 	settings.Var(s, &p.policies, "policy", []string{"fifo"}, "one or more of "+strings.Join(sched.Policies(), ", "))
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
-	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid")
+	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "muri")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
 	settings.Var(s, &p.asJSON, "json", false, "the summary as JSON on standard output")
 	cmd := &cobra.Command{
@@ -163,6 +163,8 @@ func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
 			jobs, err = workload.ElasticFlowTrace(r, ths)
 		case "lucid":
 			jobs, err = workload.LucidTrace(r)
+		case "muri":
+			jobs, err = workload.MuriTrace(r)
 		default:
 			jobs, err = workload.StarTrace(r)
 		}

@@ -1,0 +1,337 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"star/blossom"
+)
+
+// Stages is for how long an iteration uses each resource, one after the other, s: the processor, the GPU, the network, storage.
+type Stages [4]float64
+
+// most is how many jobs share GPUs under Muri, one for each resource.
+const most = len(Stages{})
+
+// sharing is how many times longer an iteration of one to four jobs takes together than their stages say, as Muri's authors measured it.
+var sharing = [most]float64{1, 1.33 / 1.015, 1.5 / 1.015, 1.37 / 1.015}
+
+// alone is how much longer jobs run in Muri's program that share with nobody.
+const alone = 1.015
+
+// muriLimits is where Tiresias as in Muri splits its three queues, GPU-seconds.
+var muriLimits = []float64{3250, 7200}
+
+// staged is a job of which Muri's policies decide.
+type staged struct {
+	Outcome
+	seq      int
+	left     float64 // s of running alone
+	attained float64 // GPU-seconds
+	slow     float64 // s for each s of left; 0: it has no GPUs
+	due      float64 // when it ends, if nothing changes
+	lost     float64 // s until it goes on
+	waiting  float64 // since when it has no GPUs
+	with     []*staged
+
+	level int     // queue of Tiresias
+	jump  float64 // when it goes to the next one
+}
+
+// together are jobs that take turns on the same GPUs.
+type together struct {
+	jobs   []*staged
+	period float64 // s of an iteration of all, without what they slow each other
+}
+
+// gpus is how many they have.
+func (g *together) gpus() int { return g.jobs[0].GPUs }
+
+// slow is how many times longer than alone one of the jobs runs.
+func (g *together) slow(j *staged, compat Compat) float64 {
+	if len(g.jobs) > 1 {
+		return g.period * sharing[len(g.jobs)-1] * j.Iterations / j.Duration
+	}
+	if compat&Muri != 0 {
+		return alone
+	}
+	return 1
+}
+
+// period is how long an iteration of jobs takes that use resources in turns, each another one at a time, s. Of the n resources that any of them
+// uses, or as many as there are jobs,
+//
+//	min over different oᵢ of Σ over s of max over i of stage (s+oᵢ) mod n of job i
+func period(jobs []*staged) float64 {
+	var used []int
+	for r := range most {
+		if slices.ContainsFunc(jobs, func(j *staged) bool { return j.Stages[r] > 0 }) || len(used)+most-r <= len(jobs) {
+			used = append(used, r)
+		}
+	}
+	best := never
+	longest := make([]float64, len(used)) // in each step of the iteration
+	var place func(i, taken int)
+	place = func(i, taken int) {
+		if i == len(jobs) {
+			sum := 0.
+			for _, l := range longest {
+				sum += l
+			}
+			best = min(best, sum)
+			return
+		}
+		before := slices.Clone(longest)
+		for o := range used {
+			if taken>>o&1 == 0 && (i > 0 || o == 0) { // turning all of them changes nothing
+				for s := range longest {
+					longest[s] = max(before[s], jobs[i].Stages[used[(s+o)%len(used)]])
+				}
+				place(i+1, taken|1<<o)
+			}
+		}
+		copy(longest, before)
+	}
+	place(0, 0)
+	return best
+}
+
+// busy is the share of the time in which the resources are used.
+func (g *together) busy() (sum float64) {
+	for _, j := range g.jobs {
+		for _, t := range j.Stages {
+			sum += t
+		}
+	}
+	return sum / (float64(most) * g.period)
+}
+
+// helps says whether the jobs make more progress together than one after the other.
+func (g *together) helps() bool {
+	sum := 0.
+	for _, j := range g.jobs {
+		sum += 1 / g.slow(j, 0)
+	}
+	return sum > 1
+}
+
+// pack has jobs with as many GPUs share these until all fit into the cluster, or no more can: in each of two rounds the pairs with which
+// the resources are busiest, as many as are needed. Jobs are in the order of their priority, and so are the groups.
+//
+// Source: Zhao et al., Muri, SIGCOMM 2022, section 4, algorithm 1.
+func pack(jobs []*staged, gpus int) []*together {
+	var groups []*together
+	demand := 0
+	for _, j := range jobs {
+		groups = append(groups, &together{jobs: []*staged{j}})
+		demand += j.GPUs
+	}
+	type pair struct {
+		a, b  int
+		union *together
+	}
+	for round := 0; round < 2 && demand > gpus; round++ {
+		var pairs []pair
+		var edges []blossom.Edge
+		for b, y := range groups {
+			for a, x := range groups[:b] {
+				if x.gpus() != y.gpus() || len(x.jobs)+len(y.jobs) > most {
+					continue
+				}
+				u := &together{jobs: slices.Concat(x.jobs, y.jobs)}
+				if u.period = period(u.jobs); u.helps() {
+					pairs = append(pairs, pair{a, b, u})
+					edges = append(edges, blossom.Edge{U: a, V: b, Weight: u.busy()})
+				}
+			}
+		}
+		mate, err := blossom.Match(len(groups), edges)
+		if err != nil {
+			panic(err) // weights are over 0 and at most 1, and no edge is there twice
+		}
+		pairs = slices.DeleteFunc(pairs, func(p pair) bool { return mate[p.a] != p.b })
+		slices.SortStableFunc(pairs, func(x, y pair) int { return cmp.Compare(y.union.busy(), x.union.busy()) })
+		for _, p := range pairs {
+			if demand <= gpus {
+				break
+			}
+			demand -= p.union.gpus()
+			groups[p.a], groups[p.b] = p.union, nil
+		}
+		groups = slices.DeleteFunc(groups, func(g *together) bool { return g == nil })
+	}
+	return groups
+}
+
+// interleaved is a cluster under a policy of Muri.
+type interleaved struct {
+	now, wake float64
+	gpus      int
+	policy    string
+	compat    Compat
+	jobs      []*staged // that have come and not ended; of tiresias, in the order of the queues
+}
+
+// interleave simulates jobs under muri-s or muri-l, or under srtf, srsf or tiresias as Muri's program has them. GPUs are counted, not placed.
+func interleave(jobs []*Job, c Cluster, policy string, compat Compat) []Outcome {
+	all := make([]*staged, len(jobs))
+	for i, j := range jobs {
+		all[i] = &staged{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, seq: i, left: j.Duration, waiting: j.Submit}
+	}
+	due := slices.Clone(all)
+	slices.SortStableFunc(due, func(a, b *staged) int { return cmp.Compare(a.Submit, b.Submit) })
+	e := &interleaved{gpus: c.Nodes * c.GPUs, policy: policy, compat: compat, wake: never}
+	for {
+		next := e.wake
+		if len(due) > 0 {
+			next = min(next, due[0].Submit)
+		}
+		for _, j := range e.jobs {
+			if j.slow > 0 {
+				next = min(next, j.due)
+			}
+		}
+		if math.IsInf(next, 1) {
+			break
+		}
+		for _, j := range e.jobs {
+			e.progress(j, next)
+		}
+		e.now, e.wake = next, never
+		e.jobs = slices.DeleteFunc(e.jobs, func(j *staged) bool { return !math.IsNaN(j.End) })
+		for ; len(due) > 0 && due[0].Submit <= next; due = due[1:] {
+			if j := due[0]; j.GPUs > e.gpus {
+				j.Why = fits(j.GPUs, e.gpus)
+			} else {
+				e.jobs = append(e.jobs, j)
+			}
+		}
+		e.decide()
+	}
+	out := make([]Outcome, len(all))
+	for i, j := range all {
+		out[i] = j.Outcome
+	}
+	return out
+}
+
+// progress has a job run until a time. In Muri's program each event costs each job that goes on what a restart of it takes, or
+// what has passed since the last event if that is less.
+func (e *interleaved) progress(j *staged, to float64) {
+	if j.slow == 0 {
+		return
+	}
+	d := to - e.now
+	j.attained += d * float64(j.GPUs)
+	lost := j.lost
+	if e.compat&Muri != 0 {
+		lost = j.Restart
+	}
+	switch {
+	case j.due <= to:
+		j.left, j.End = 0, to
+	case d > lost:
+		j.left -= (d - lost) / j.slow
+	}
+	j.lost = max(0, j.lost-d)
+}
+
+// decide gives the GPUs to groups of jobs, or to jobs, in order.
+func (e *interleaved) decide() {
+	var groups []*together
+	first, demand := 0, 0 // jobs that can have GPUs if all share them
+	switch e.policy {
+	case "muri-s", "muri-l":
+		e.sort(func(j *staged) float64 {
+			if e.policy == "muri-l" {
+				return j.attained
+			}
+			return j.left * float64(j.GPUs)
+		})
+		for ; first < len(e.jobs) && demand+e.jobs[first].GPUs <= most*e.gpus; first++ {
+			demand += e.jobs[first].GPUs
+		}
+		groups = pack(e.jobs[:first], e.gpus)
+	case "srtf":
+		e.sort(func(j *staged) float64 { return j.left })
+	case "srsf":
+		e.sort(func(j *staged) float64 { return j.left * float64(j.GPUs) })
+	case "tiresias":
+		e.demote()
+	}
+	for _, j := range e.jobs[first:] {
+		groups = append(groups, &together{jobs: []*staged{j}})
+	}
+	free := e.gpus
+	had := map[*staged]float64{}
+	for _, j := range e.jobs {
+		had[j], j.slow = j.slow, 0
+	}
+	for _, g := range groups {
+		if g.gpus() > free {
+			continue
+		}
+		free -= g.gpus()
+		for _, j := range g.jobs {
+			e.run(j, g, had[j] > 0)
+		}
+	}
+	for _, j := range e.jobs {
+		if had[j] > 0 && j.slow == 0 {
+			j.Preemptions++
+			j.waiting, j.with = e.now, nil
+		}
+	}
+	if e.policy == "tiresias" { // who runs is first from now on
+		e.sort(func(j *staged) float64 {
+			if j.slow > 0 {
+				return float64(2 * j.level)
+			}
+			return float64(2*j.level + 1)
+		})
+	}
+}
+
+func (e *interleaved) sort(key func(*staged) float64) {
+	slices.SortStableFunc(e.jobs, func(a, b *staged) int { return cmp.Compare(key(a), key(b)) })
+}
+
+// run has a job run in a group. Who has run before, and not in this one, begins with a restart.
+func (e *interleaved) run(j *staged, g *together, ran bool) {
+	same := ran && len(g.jobs) == len(j.with) && !slices.ContainsFunc(g.jobs, func(o *staged) bool { return !slices.Contains(j.with, o) })
+	switch {
+	case math.IsNaN(j.Start):
+		j.Start = e.now
+	case !same && e.compat&Muri == 0:
+		j.lost = j.Restart
+	}
+	if !ran {
+		j.Queue += e.now - j.waiting
+	}
+	j.with, j.slow = g.jobs, g.slow(j, e.compat)
+	j.due = e.now + j.lost + j.left*j.slow
+	if e.policy == "tiresias" && j.level < len(muriLimits) {
+		if !ran || j.jump <= e.now {
+			j.jump = e.now + max(1, math.Ceil((muriLimits[j.level]-j.attained)/float64(j.GPUs)))
+		}
+		e.wake = min(e.wake, j.jump)
+	}
+}
+
+// demote moves jobs that have had enough to the end of the next queue.
+func (e *interleaved) demote() {
+	var moved []*staged
+	for _, j := range e.jobs {
+		level := j.level
+		for j.level < len(muriLimits) && j.attained >= muriLimits[j.level]-1e-9 {
+			j.level++
+		}
+		if j.level != level {
+			j.jump = 0
+			moved = append(moved, j)
+		}
+	}
+	e.jobs = append(slices.DeleteFunc(e.jobs, func(j *staged) bool { return slices.Contains(moved, j) }), moved...)
+	e.sort(func(j *staged) float64 { return float64(j.level) })
+}

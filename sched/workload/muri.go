@@ -1,0 +1,57 @@
+package workload
+
+import (
+	"io"
+
+	"star/sched"
+)
+
+// restarts is how many seconds each model loses when it starts again on up to so many GPUs, in Muri's program. Found from its results for 1, 4, 8, 16
+// and 32 GPUs, not of every model for each.
+var restarts = map[string][]struct {
+	gpus    int
+	seconds float64
+}{
+	"shufflenet_v2_x1_0": {{1 << 30, 5}},
+	"resnet18":           {{4, 5}, {1 << 30, 7}},
+	"vgg16":              {{1, 7}, {16, 9}, {1 << 30, 10}},
+	"vgg19":              {{1, 7}, {16, 9}, {1 << 30, 10}},
+	"dqn":                {{16, 6}, {1 << 30, 8}},
+	"a2c":                {{1 << 30, 46}},
+	"bert":               {{1 << 30, 10}},
+	"gpt2":               {{1 << 30, 10}},
+}
+
+// MuriTrace reads jobs as Muri's simulator has them: job_id, num_gpu, submit_time (ms), iterations, model_name, iteration_time (ms) and the time
+// (ms) of an iteration on the processor, the GPU and the network: resource_time_0 to resource_time_2. A job runs for iterations × iteration_time.
+func MuriTrace(r io.Reader) ([]*sched.Job, error) {
+	t := newTable(r)
+	t.need("job_id", "num_gpu", "submit_time", "iterations", "model_name", "iteration_time", "resource_time_0", "resource_time_1", "resource_time_2")
+	var jobs []*sched.Job
+	seen := map[string]int{}
+	for t.next() {
+		j := &sched.Job{ID: t.id(seen), GPUs: t.whole("num_gpu", 1), Submit: t.number("submit_time", 0) / 1000, Deadline: never,
+			Model: t.text("model_name"), Iterations: t.number("iterations", 1)}
+		j.Duration = j.Iterations * t.number("iteration_time", 0) / 1000
+		if j.Duration == 0 {
+			t.fail(t.line, "iteration_time is 0: want ms")
+		}
+		j.Stages = &sched.Stages{t.number("resource_time_0", 0) / 1000, t.number("resource_time_1", 0) / 1000, t.number("resource_time_2", 0) / 1000}
+		if *j.Stages == (sched.Stages{}) {
+			t.fail(t.line, "resource_time_0 to resource_time_2 are 0: want ms")
+		}
+		known := restarts[j.Model]
+		if known == nil {
+			t.fail(t.line, "how long model %q takes to start again is not known: want one of a2c, bert, dqn, gpt2, resnet18, shufflenet_v2_x1_0, vgg16, vgg19", j.Model)
+			break
+		}
+		for _, k := range known {
+			if j.GPUs <= k.gpus {
+				j.Restart = k.seconds
+				break
+			}
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs, t.err
+}
