@@ -14,7 +14,7 @@ type Stages [4]float64
 // most is how many jobs share GPUs under Muri, one for each resource.
 const most = len(Stages{})
 
-// sharing is how many times longer an iteration of one to four jobs takes together than their stages say, as Muri's authors measured it.
+// sharing is how many times longer an iteration of one to four jobs takes together than their stages say, in Muri's program.
 var sharing = [most]float64{1, 1.33 / 1.015, 1.5 / 1.015, 1.37 / 1.015}
 
 // alone is how much longer jobs run in Muri's program that share with nobody.
