@@ -9,6 +9,7 @@ import (
 
 	"star"
 	"star/engine"
+	"star/exitcode"
 	"star/modes"
 	"star/transport"
 )
@@ -154,6 +155,46 @@ func TestRingTakeOverFromWhoLeaves(t *testing.T) {
 			t.Errorf("%v, %d samples\n%s", w.err, w.result.Samples, w.logs)
 		}
 	})
+}
+
+// A server that was told to end comes to the next coordinator before the other servers do: they are not taken for gone, until they might have come.
+func TestRingTakeOverWithALeaverFirst(t *testing.T) {
+	handover := Handover{
+		Begun: time.Hour - time.Minute, Trains: time.Hour - 50*time.Second, Generation: 3, Limit: 4000, Plan: modes.SSGD(2), Workers: []star.Worker{0, 1},
+		Model: "m", ModelHash: "cafe", Params: 100, Enrolment: enrolment, Ring: true,
+	}
+	const metadata = `{"term":1,"count":1,"Version":5,"Samples":40,"Cursor":40,"seq":5,"steps":[4,4],"rounds":[]}`
+	for name, c := range map[string]struct {
+		before time.Duration // the server is told
+		ends   bool
+	}{"at once": {0, false}, "when nobody is waited for": {time.Minute, true}} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{Workers: 2, Servers: 3, Steps: 500, Ring: &RingConfig{Rule: "sgd"}, Lease: newTestLease(2), Handover: &handover, Coordinators: 3, JoinTimeout: time.Minute,
+				Grace: 20 * time.Second, Save: keeper(new([]Checkpoint))}
+			play(t, cfg, func(w *world) {
+				w.newest = 5
+				for i := range 2 {
+					worker := w.ringWorker(i, "", nil, &Stand{Version: 5, Step: 4, Metadata: []byte(metadata)})
+					worker.set(func() { worker.leaves = c.ends })
+				}
+				first := w.server(0, 0, false)
+				time.Sleep(c.before)
+				first.m.Leave(143, "SIGTERM")
+				time.Sleep(2 * musterTime)
+				if c.ends {
+					w.finished(time.Minute)
+					w.failed(exitcode.Lost, "too many of those that may coordinate were told to end: 0 of 3 would stay")
+					return
+				}
+				w.server(1, 0, false)
+				w.server(2, 0, false)
+				w.finished(time.Hour)
+				if w.err != nil || w.result.Samples != 4000 {
+					t.Errorf("%v, %d samples\n%s", w.err, w.result.Samples, w.logs)
+				}
+			})
+		})
+	}
 }
 
 // ridden is the metadata of a ring of members 0 and 1 and rider 2 that has made a round. Two rounds and the rider's batch are under way.

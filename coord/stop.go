@@ -210,6 +210,11 @@ func (c *Coordinator) muster(now time.Time) error {
 // stays says whether a member is there, and was not told to end.
 func stays(p *peer) bool { return p != nil && !p.gone && p.leaving.IsZero() }
 
+// expects says whether a server that has not come may still do: to one that has taken the job over, which most of those that may coordinate have just chosen.
+func (c *Coordinator) expects(p *peer, now time.Time) bool {
+	return c.takeover != nil && (p == nil || p.conn == nil) && now.Sub(c.takeover.begun) < c.cfg.DeadAfter
+}
+
 // retains says whether a member of a ring that others may coordinate stays though it was told to end: nobody who stays has the parameters yet, and of those who go
 // it is the one that was told last. The others are let go, so that others can come in their places and get the parameters from this one.
 func (c *Coordinator) retains(p *peer) bool {
@@ -258,7 +263,7 @@ func (c *Coordinator) deserted(now time.Time) string {
 	seats := 0 // of those who may coordinate, that stay
 	for rank, p := range c.servers {
 		switch {
-		case rank < c.cfg.Coordinators && stays(p):
+		case rank < c.cfg.Coordinators && (stays(p) || c.expects(p, now)):
 			seats++
 		case rank >= c.cfg.Coordinators && going(p) && p.hello.Shards > 0 && c.copies == nil:
 			return fmt.Sprintf("server %d was told to end, which has shards: %s", rank, p.leave.Reason)

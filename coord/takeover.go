@@ -110,6 +110,7 @@ func ParseHandover(note []byte) (*Handover, error) {
 // succession is what a coordinator that takes over knows until the training goes on.
 type takeover struct {
 	handover *Handover
+	begun    time.Time          // here
 	reports  []*failover.Report // by rank of the server
 	settled  time.Time          // when all servers stood; zero: some do not
 	history  failover.History
@@ -150,7 +151,7 @@ func (c *Coordinator) inherit() error {
 	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
 		return fmt.Errorf("coord: the plan that was left: %w", err)
 	}
-	c.takeover = &takeover{handover: e, reports: make([]*failover.Report, len(c.servers))}
+	c.takeover = &takeover{handover: e, begun: time.Now(), reports: make([]*failover.Report, len(c.servers))}
 	c.cfg.Plan, c.cfg.Generation, c.manual = e.Plan, e.Generation, e.Manual
 	c.cfg.Plan.AutoTree = c.cfg.Plan.AutoTree || e.Grows
 	if e.Trains > 0 { // workers have what they need
