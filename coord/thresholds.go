@@ -57,7 +57,7 @@ func (c *Coordinator) setThresholds(changes []string) (any, error) {
 		wanted[t.Name] = v
 	}
 	before := maps.Clone(c.thresholds)
-	if !c.persistHandover(func(e *Handover) {
+	if len(wanted) > 0 && !c.persistHandover(func(e *Handover) {
 		set := maps.Clone(e.Set)
 		if set == nil {
 			set = map[string]float64{}

@@ -195,13 +195,18 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 		after := e.late(append(jobs, f))
 		if i := slices.IndexFunc(after, func(l *flex) bool { return !slices.Contains(before, l) }); i < 0 || f.BestEffort {
 			in = append(in, f)
-		} else if after[i] == f {
-			f.Why = "would end after its deadline"
 		} else {
-			f.Why = "with it job " + after[i].ID + " would end after its deadline"
+			f.decline(after[i])
 		}
 	}
 	return in
+}
+
+// decline says why f is not let in: with it, late would end after its deadline.
+func (f *flex) decline(late *flex) {
+	if f.Why = "would end after its deadline"; late != f {
+		f.Why = "with it job " + late.ID + " " + f.Why
+	}
 }
 
 // span is a time from which so many GPUs are free.

@@ -41,10 +41,8 @@ func (p elasticFlow) admit(e *elastic, new []*flex) (in []*flex) {
 		e.plan(jobs)
 		if i := slices.IndexFunc(jobs, (*flex).breaks); i < 0 || f.BestEffort {
 			in = append(in, f)
-		} else if jobs[i] == f {
-			f.Why = "would end after its deadline"
 		} else {
-			f.Why = "with it job " + jobs[i].ID + " would end after its deadline"
+			f.decline(jobs[i])
 		}
 	}
 	return in

@@ -416,14 +416,7 @@ func (n *network) computed(at time.Duration, w star.Worker) error {
 			n.r.agenda.add(event{at: m.due, kind: arrival, worker: int32(w)})
 			return nil
 		}
-		attempt := i.attempt
-		n.r.after(i.pushed, func(at time.Duration) error {
-			if n.at[w].attempt == attempt {
-				n.r.result.Bytes += float64(n.r.Bytes)
-				n.send(at, n.home[w], to, float64(n.r.Bytes), w, func(at time.Duration) error { return n.stored(at, w, to) })
-			}
-			return nil
-		})
+		n.toHost(w, to)
 		return nil
 	}
 	if s := n.r.sharded; s != nil && s.inner(w) {
@@ -437,18 +430,23 @@ func (n *network) push(at time.Duration, w star.Worker) error {
 	i := &n.at[w]
 	i.pushed = at + n.r.workers[w].spent.Push
 	if s := n.r.sharded; s != nil && s.at[w].parent != modes.Direct {
-		to, attempt := n.home[s.at[w].parent], i.attempt
-		n.r.after(i.pushed, func(at time.Duration) error {
-			if n.at[w].attempt == attempt {
-				n.r.result.Bytes += float64(n.r.Bytes)
-				n.send(at, n.home[w], to, float64(n.r.Bytes), w, func(at time.Duration) error { return n.stored(at, w, to) })
-			}
-			return nil
-		})
+		n.toHost(w, n.home[s.at[w].parent])
 		return nil
 	}
 	n.toShards(i.pushed, w, func(at time.Duration, host int) error { return n.stored(at, w, host) })
 	return nil
+}
+
+// toHost sends w's gradient, which it has pushed by then, to the host of another worker.
+func (n *network) toHost(w star.Worker, to int) {
+	attempt := n.at[w].attempt
+	n.r.after(n.at[w].pushed, func(at time.Duration) error {
+		if n.at[w].attempt == attempt {
+			n.r.result.Bytes += float64(n.r.Bytes)
+			n.send(at, n.home[w], to, float64(n.r.Bytes), w, func(at time.Duration) error { return n.stored(at, w, to) })
+		}
+		return nil
+	})
 }
 
 // toShards sends w's gradient to every shard at a time. The host that has the last part says so.

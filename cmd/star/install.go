@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -66,27 +65,13 @@ What was there before is replaced at once: a process that runs it goes on.`,
 }
 
 // install copies a program. It is there as a whole or not at all.
-func install(from, to string) (err error) {
-	in, err := os.Open(from)
+func install(from, to string) error {
+	program, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
 	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 		return err
 	}
-	out, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+"-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(out.Name())
-		}
-	}()
-	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Chmod(0o755), out.Close()); err != nil {
-		return err
-	}
-	return os.Rename(out.Name(), to)
+	return replace(to, program, 0o755)
 }

@@ -218,7 +218,7 @@ the model. Inputs are CPU share, bytes per second and times; from traces times o
 			if err != nil {
 				return err
 			}
-			if err := replace(out, b); err != nil {
+			if err := replace(out, b, 0o644); err != nil {
 				return err
 			}
 			if t.asJSON {
@@ -234,7 +234,7 @@ the model. Inputs are CPU share, bytes per second and times; from traces times o
 }
 
 // replace writes a file whole or not at all.
-func replace(path string, b []byte) error {
+func replace(path string, b []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".star-*")
 	if err != nil {
 		return err
@@ -242,7 +242,7 @@ func replace(path string, b []byte) error {
 	defer os.Remove(f.Name())
 	_, err = f.Write(b)
 	if err == nil {
-		err = f.Chmod(0o644)
+		err = f.Chmod(mode)
 	}
 	if err == nil {
 		err = f.Sync()

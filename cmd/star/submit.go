@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-
 	"os/exec"
 	"regexp"
 	"slices"
@@ -51,7 +50,7 @@ func submitCommand() *cobra.Command {
 	settings.Var(s, &b.cpus, "cpus", 1, "processors of each process")
 	settings.Var(s, &b.gpus, "gpus", 0, "GPUs of each worker")
 	settings.Var(s, &b.time, "time", "01:00:00", "slurm: limit of time")
-	settings.Var(s, &show, "print", true, "print what would be submitted")
+	settings.Var(s, &show, "print", true, "print what would be submitted, where it is not submitted")
 	settings.Var(s, &apply, "apply", false, "submit it: by kubectl apply, or sbatch")
 	cmd := &cobra.Command{
 		Use:   "submit [SETTING=VALUE …] [-- COMMAND [ARGUMENT …]]",
@@ -65,6 +64,9 @@ Settings of the job follow as SETTING=VALUE; a command behind -- is the worker.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
+			}
+			if !show && !apply {
+				return &settings.UsageError{Msg: "star submit: --print=false without --apply does nothing"}
 			}
 			if at := cmd.ArgsLenAtDash(); at >= 0 {
 				args, b.command = args[:at], args[at:]
@@ -92,14 +94,12 @@ var label = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,48}[a-z0-9])?$`)
 
 // check takes the settings of the job, and refuses what the engine would refuse later.
 func (b *submission) check(s *settings.Set, args []string) error {
-	for name, n := range map[string]int{"workers": b.workers, "servers": b.servers, "cpus": b.cpus} {
-		if n < 1 {
-			return s.Invalid(name, errors.New("must be at least 1"))
-		}
-	}
-	for name, n := range map[string]int{"nodes": b.nodes, "gpus": b.gpus} {
-		if n < 0 {
-			return s.Invalid(name, errors.New("must be at least 0"))
+	for _, n := range []struct {
+		name         string
+		value, least int
+	}{{"workers", b.workers, 1}, {"servers", b.servers, 1}, {"cpus", b.cpus, 1}, {"nodes", b.nodes, 0}, {"gpus", b.gpus, 0}} {
+		if n.value < n.least {
+			return s.Invalid(n.name, fmt.Errorf("must be at least %d", n.least))
 		}
 	}
 	switch {

@@ -12,7 +12,7 @@ What a worker evaluates is its own; worker 0 saves.
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, Optional
+from typing import Any, Optional
 
 import transformers
 
@@ -27,7 +27,7 @@ class Star:
 
     own = False
     overlap = True
-    _star: Optional[_Batches] = None
+    _star: Optional[star._Batches] = None
 
     def get_train_dataloader(self: Any) -> Any:
         if star._current() is None:
@@ -60,7 +60,7 @@ class Star:
         star.schedule(self.lr_scheduler, every=size * parts)
         loader.weights = []
         loader.begin()
-        self._star = _Batches(loader)
+        self._star = star._Batches(loader)
         self.add_callback(_Callback(loader))
         args.max_steps = max(1, math.ceil(steps / star.workers()))  # for what it shows: the job says when it is over
         return self._star
@@ -101,13 +101,3 @@ class _Callback(transformers.TrainerCallback):
         state.epoch = min(self.loader.progress(), self.loader.epoch + 1.0)
         control.should_epoch_stop = control.should_epoch_stop or self.loader.ended()
         control.should_training_stop = self.loader.over()
-
-
-class _Batches:
-    """Batches without a number: how many of an epoch are this worker's shows when it is over."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)

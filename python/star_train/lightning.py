@@ -8,7 +8,7 @@ The module has one optimizer and automatic optimization. ``accumulate_grad_batch
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 import torch.utils.data as tud
 from lightning.pytorch.loops.fetchers import _DataFetcher, _PrefetchDataFetcher
@@ -32,7 +32,7 @@ class StarStrategy(SingleDeviceStrategy):
     def __init__(self, *, own: bool = False, overlap: bool = True, every: int = 0, **kwargs: Any) -> None:
         super().__init__("cpu", **kwargs)
         self._own, self._overlap, self._every = own, overlap, every
-        self._batches: Optional[_Batches] = None
+        self._batches: Optional[star._Batches] = None
 
     def setup_optimizers(self, trainer: Any) -> None:
         super().setup_optimizers(trainer)
@@ -61,7 +61,7 @@ class StarStrategy(SingleDeviceStrategy):
         kwargs = {k: getattr(dataloader, k) for k in _KEPT if getattr(dataloader, k, None) is not None}
         if type(dataloader.sampler) not in (tud.RandomSampler, tud.SequentialSampler, tud.dataloader._InfiniteConstantSampler):
             kwargs["sampler"] = dataloader.sampler
-        self._batches = _Batches(
+        self._batches = star._Batches(
             star.loader(dataloader.dataset, dataloader.batch_size, accumulate=trainer.accumulate_grad_batches, epochs=max(trainer.max_epochs or 0, 0), **kwargs)
         )
         self._batches.loader.begin()
@@ -87,16 +87,6 @@ class StarStrategy(SingleDeviceStrategy):
     @property
     def is_global_zero(self) -> bool:
         return self.global_rank == 0
-
-
-class _Batches:
-    """Batches without a number: how many of an epoch are this worker's shows when it is over."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
 
 
 class _OneByOne(_PrefetchDataFetcher):

@@ -869,6 +869,16 @@ class _Loader:
 _Place = Tuple[int, int]  # position of a batch, and number of a part of it
 
 
+class _Batches:
+    """Batches of a loader, without a number for frameworks: how many of an epoch are this worker's shows when it is over."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+
 class _Ahead:
     """Loads batches that are likely to come in processes of their own, by a DataLoader. What comes otherwise is loaded here.
 

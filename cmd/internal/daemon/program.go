@@ -107,7 +107,11 @@ func (p *program) work(ctx context.Context, job *settings.Job) error {
 		p.log.Info("the program has nothing more to compute, and leaves the job")
 		err = nil
 	}
-	why := "the job is over"
+	return p.finish(m, err, "the job is over")
+}
+
+// finish tells the program that there is no more to do, with why if nothing went wrong, and waits for its end.
+func (p *program) finish(m *foreign.Model, err error, why string) error {
 	if err != nil {
 		why = err.Error()
 	}
@@ -126,14 +130,7 @@ func WithProgram(ctx context.Context, command []string, log *slog.Logger, f func
 	if err != nil {
 		return p.ended(p.why(err))
 	}
-	err = f(m)
-	why := "there is nothing more to compute"
-	if err != nil {
-		why = err.Error()
-	}
-	m.Stop(member.ExitCode(err), why)
-	m.Close()
-	return p.ended(p.why(err))
+	return p.finish(m, f(m), "there is nothing more to compute")
 }
 
 // why is what the end of the program says about an error that was because it is gone.
