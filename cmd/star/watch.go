@@ -50,7 +50,7 @@ func watchCommand() *cobra.Command {
 	settings.Var(s, &w.token, "token", "", "shared secret of head and others (rather as STAR_TOKEN)")
 	w.shows.declare(s)
 	settings.Var(s, &w.insecure, "insecure", false, "allow --listen beyond loopback without TLS or token")
-	settings.Var(s, &w.attach, "attach", 0, "process to measure that runs already")
+	settings.Var(s, &w.attach, "attach", 0, "process that runs already, such as torchrun: say what can be seen of it and its ranks from outside, which is not their steps")
 	cmd := &cobra.Command{
 		Use:   "watch [flags] -- COMMAND [ARG…]",
 		Short: "Say who is slow in a PyTorch job that does not run on STAR",
@@ -62,6 +62,7 @@ when, why, what that costs, and what STAR's modes would save, and writes an ordi
   star watch --http 127.0.0.1:7071 -- torchrun …       with a page to look at
   star watch --listen :7074 -- torchrun …              on the first of several hosts; STAR_TOKEN on all of them
   star watch --to node-a:7074 -- torchrun …            on the others
+  star watch --attach 4711                             a job that runs already, as far as it can be seen from outside
   star explain star-watch                              the story afterwards`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.ArgsLenAtDash() > 0 || len(args) > 0 && cmd.ArgsLenAtDash() < 0 {
@@ -85,13 +86,13 @@ func (w *watching) say(text string) { fmt.Fprintln(os.Stderr, "watch | "+text) }
 
 func (w *watching) check(args []string) error {
 	switch {
-	case w.attach != 0:
-		return w.set.Invalid("attach", fmt.Errorf("process %d cannot be measured: a Python that runs takes no module from outside before 3.14 (PEP 768), and later ones are not supported yet; start the program under star watch", w.attach))
+	case w.attach != 0 && (len(args) > 0 || w.to != "" || w.listen != "" || w.page != "off"):
+		return w.set.Invalid("attach", errors.New("it takes no command, and there are no steps to send, to take or to show on a page: give --attach alone"))
 	case w.to != "" && w.listen != "":
 		return w.set.Invalid("to", errors.New("a head has none: give --listen or --to"))
 	case w.to != "" && len(args) == 0:
 		return w.set.Invalid("to", errors.New("there is nothing to watch: give a command behind --"))
-	case len(args) == 0 && w.listen == "":
+	case len(args) == 0 && w.listen == "" && w.attach == 0:
 		return &settings.UsageError{Msg: "star watch needs a command: star watch -- torchrun train.py"}
 	}
 	var err error
@@ -115,6 +116,9 @@ func (w *watching) check(args []string) error {
 func (w *watching) run(args []string) error {
 	if err := w.check(args); err != nil {
 		return err
+	}
+	if w.attach != 0 {
+		return w.outside()
 	}
 	path := ""
 	if len(args) > 0 {
@@ -155,6 +159,18 @@ func (w *watching) run(args []string) error {
 	if code != 0 {
 		return &silent{code}
 	}
+	return nil
+}
+
+// outside looks at a job that runs already.
+func (w *watching) outside() error {
+	o, err := watch.Attach(w.attach, nil)
+	if err != nil {
+		return fmt.Errorf("--attach: %w", err)
+	}
+	ctx, stop := process.Signals(context.Background())
+	defer stop()
+	o.Run(ctx, w.say)
 	return nil
 }
 
