@@ -1,0 +1,376 @@
+// Package market recomputes what a study measured of training on transient machines: how long runs took, what they cost, how often machines were
+// revoked, and how long machines live.
+//
+// Source: Li et al., Speeding up Deep Learning with Transient Servers, ICAC 2019, and its published data. All runs are ResNet-32 on CIFAR-10 in
+// TensorFlow with parameter servers. The study's own tables are not read but for the duration of runs whose log does not reach the end, and for
+// prices, which are fitted to its costs.
+package market
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"star/sched/workload"
+)
+
+// steps is how many a run has.
+const steps = 64000
+
+// Machine is a kind of machine that has a price.
+type Machine string
+
+// The machines of the study.
+const (
+	K80       Machine = "K80"
+	P100      Machine = "P100"
+	V100      Machine = "V100"
+	K80Demand Machine = "K80 on demand"
+	Server    Machine = "parameter server"
+)
+
+// Prices are $/s.
+type Prices map[Machine]float64
+
+// Run is one training run.
+type Run struct {
+	Zone     string
+	Name     string
+	Seconds  float64 // from the last step 0 to the first step from 64,000 on; NaN: it did not end
+	Accuracy float64 // at its end, 0 to 1
+	Logged   bool    // its log reaches its end
+	Cost     float64 // by the rule, $; NaN: not known
+	Study    float64 // what the study's cost.csv says, $; NaN: nothing
+	Revoked  int     // workers that were revoked
+	Lost     bool    // its master was revoked, with which the job ends
+
+	last   float64            // step in its log
+	uptime map[string]float64 // of workers that were revoked, s
+}
+
+// Config is the runs on the same machines.
+type Config struct {
+	Name     string
+	Machines map[Machine]int // nil: not known
+	Runs     []*Run
+}
+
+// Lifetime is how long machines of a kind lived.
+type Lifetime struct {
+	Machine Machine
+	Hours   []float64 // ascending
+}
+
+// Within is the share of machines that lived less than so many hours.
+func (l Lifetime) Within(hours float64) float64 {
+	n, _ := slices.BinarySearch(l.Hours, hours)
+	return float64(n) / float64(len(l.Hours))
+}
+
+// Study is all of it.
+type Study struct {
+	Configs   []*Config
+	Prices    Prices
+	Lifetimes []Lifetime
+	Undated   int       // machines of which only the time of day is known, not counted in Lifetimes
+	Rates     []*Config // runs under learning rates: fixed, for the most workers, for those that are there
+}
+
+var (
+	servers  = regexp.MustCompile(`^(\d)ps(\d)([vk])$`)
+	mixed    = regexp.MustCompile(`^(\d)v(\d)p(\d)k$`)
+	same     = regexp.MustCompile(`^(\d)([pv])100$`)
+	k80s     = regexp.MustCompile(`^(\d)-(demand|spot)$`)
+	nothing  = regexp.MustCompile(`^1ps_k80/(\d)w$`)
+	prefix   = regexp.MustCompile(`^(spot|demand)\d-`)
+	instance = regexp.MustCompile(`^(.*)-run(\d+)-(.*)$`)
+)
+
+// machines is which machines a folder's name stands for. Runs on one GPU have no parameter server.
+func machines(name string) map[Machine]int {
+	kinds := map[string]Machine{"k": K80, "p": P100, "v": V100, "demand": K80Demand, "spot": K80}
+	n := func(s string) int { i, _ := strconv.Atoi(s); return i }
+	base := path.Base(name)
+	if m := servers.FindStringSubmatch(base); m != nil {
+		return map[Machine]int{kinds[m[3]]: n(m[2]), Server: n(m[1])}
+	}
+	if m := mixed.FindStringSubmatch(base); m != nil {
+		return map[Machine]int{V100: n(m[1]), P100: n(m[2]), K80: n(m[3]), Server: 1}
+	}
+	for _, e := range []*regexp.Regexp{same, k80s} {
+		if m := e.FindStringSubmatch(base); m != nil {
+			return map[Machine]int{kinds[m[2]]: n(m[1]), Server: 1}
+		}
+	}
+	if m := nothing.FindStringSubmatch(path.Join(path.Base(path.Dir(name)), base)); m != nil {
+		return map[Machine]int{K80: n(m[1]), Server: 1}
+	}
+	return map[string]map[Machine]int{"k80-demand": {K80Demand: 1}, "p100": {P100: 1}, "v100": {V100: 1}}[base]
+}
+
+// Read reads the study's folder, which has training, lifetime and adaptive_lr. Errors name the file and the line.
+func Read(dir fs.FS) (*Study, error) {
+	s := &Study{}
+	err := fs.WalkDir(dir, "training", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		switch base := path.Base(name); {
+		case strings.HasSuffix(base, "train_data.csv"):
+			return s.config(dir, name)
+		case path.Base(path.Dir(name)) == "1ps_k80" && strings.HasSuffix(base, "_data.csv"):
+			c := &Config{Name: strings.TrimPrefix(strings.TrimSuffix(name, "_data.csv")+"w", "training/")}
+			c.Machines = machines(c.Name)
+			s.Configs = append(s.Configs, c)
+			return c.log(dir, name, "Wall Time", "Accuracy")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(s.Configs, func(a, b *Config) int { return cmp.Compare(a.Name, b.Name) })
+	s.fit()
+	for _, c := range s.Configs {
+		for _, r := range c.Runs {
+			r.Cost = s.cost(c, r)
+		}
+	}
+	if err := read(dir, "lifetime/lifetime.csv", s.lifetimes); err != nil {
+		return nil, err
+	}
+	rates, err := fs.Glob(dir, "adaptive_lr/*.csv")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range rates {
+		c := &Config{Name: strings.TrimSuffix(path.Base(name), ".csv")}
+		if err := c.log(dir, name, "Wall time", "Value"); err != nil {
+			return nil, err
+		}
+		s.Rates = append(s.Rates, c)
+	}
+	return s, nil
+}
+
+// read reads a file.
+func read(dir fs.FS, name string, from func(io.Reader) error) error {
+	f, err := dir.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := from(f); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// config reads a folder of runs.
+func (s *Study) config(dir fs.FS, log string) error {
+	folder := path.Dir(log)
+	c := &Config{Name: strings.TrimPrefix(folder, "training/")}
+	c.Machines = machines(c.Name)
+	s.Configs = append(s.Configs, c)
+	if err := c.log(dir, log, "Wall Time", "Accuracy"); err != nil {
+		return err
+	}
+	err := c.rows(dir, folder+"/train_data_processed.csv", "Duration", func(rows workload.Rows, r *Run) {
+		if !r.Logged && r.last >= steps-4100 { // the master was revoked just before the end
+			r.Seconds, r.Accuracy = rows.Number("Duration", 0), rows.Number("Accuracy", 0)
+		}
+	})
+	if err == nil {
+		err = c.rows(dir, folder+"/cost.csv", "Cost", func(rows workload.Rows, r *Run) { r.Study = rows.Number("Cost", 0) })
+	}
+	if _, none := fs.Stat(dir, folder+"/vm_data.csv"); err != nil || none != nil || len(c.Machines) < 2 {
+		return err
+	}
+	return read(dir, folder+"/vm_data.csv", func(f io.Reader) error {
+		rows := workload.NewRows(f, "VM_name", "Uptime")
+		for rows.Next() {
+			m := instance.FindStringSubmatch(rows.Text("VM_name"))
+			if m == nil {
+				return fmt.Errorf("machine %q: want ZONE-runN-ROLE: %w", rows.Text("VM_name"), workload.ErrInput)
+			}
+			r, up := c.run(m[1], m[2]), rows.Number("Uptime", 0)
+			switch rows.Text("Revoked") {
+			case "Revoked":
+				r.uptime[m[3]] = up
+				if m[3] != "master" {
+					r.Revoked++
+				}
+			case "Manually stopped due to revoked master":
+				r.Lost = true
+			}
+		}
+		return rows.Err()
+	})
+}
+
+// run is the run of a zone and a name, made where there is none.
+func (c *Config) run(zone, name string) *Run {
+	zone = prefix.ReplaceAllString(zone, "")
+	for _, r := range c.Runs {
+		if r.Zone == zone && r.Name == name {
+			return r
+		}
+	}
+	r := &Run{Zone: zone, Name: name, Seconds: math.NaN(), Accuracy: math.NaN(), Cost: math.NaN(), Study: math.NaN(), uptime: map[string]float64{}}
+	c.Runs = append(c.Runs, r)
+	return r
+}
+
+// rows reads a table that has a line for each run, where there is one with this column filled.
+func (c *Config) rows(dir fs.FS, name, column string, each func(workload.Rows, *Run)) error {
+	if _, err := fs.Stat(dir, name); err != nil {
+		return nil
+	}
+	return read(dir, name, func(f io.Reader) error {
+		rows := workload.NewRows(f, "Run", column)
+		for rows.Next() {
+			each(rows, c.run(rows.Text("Zone"), rows.Text("Run")))
+		}
+		return rows.Err()
+	})
+}
+
+// log reads when runs made which step.
+func (c *Config) log(dir fs.FS, name, wall, accuracy string) error {
+	return read(dir, name, func(f io.Reader) error {
+		rows := workload.NewRows(f, wall, "Step", accuracy)
+		begin := map[*Run]float64{}
+		for rows.Next() {
+			r := c.run(rows.Text("Zone"), rows.Text("Run"))
+			t, step := rows.Number(wall, 0), rows.Number("Step", 0)
+			b, begun := begin[r]
+			r.last = max(r.last, step)
+			switch {
+			case step == 0 && !r.Logged:
+				begin[r] = t
+			case begun && step >= steps && !r.Logged:
+				r.Logged, r.Seconds, r.Accuracy = true, t-b, rows.Number(accuracy, 0)
+			}
+		}
+		return rows.Err()
+	})
+}
+
+// fit finds the prices: that of a machine follows from the runs in which it is the only one whose price is not known yet.
+func (s *Study) fit() {
+	s.Prices = Prices{}
+	for {
+		found := map[Machine][]float64{}
+		for _, c := range s.Configs {
+			var unknown []Machine
+			known := 0.
+			for m, n := range c.Machines {
+				if p, ok := s.Prices[m]; ok {
+					known += p * float64(n)
+				} else {
+					unknown = append(unknown, m)
+				}
+			}
+			if len(unknown) != 1 {
+				continue
+			}
+			for _, r := range c.Runs {
+				if r.Revoked == 0 && !r.Lost && !math.IsNaN(r.Study) && r.Logged {
+					found[unknown[0]] = append(found[unknown[0]], (r.Study/r.Seconds-known)/float64(c.Machines[unknown[0]]))
+				}
+			}
+		}
+		if len(found) == 0 {
+			return
+		}
+		for m, p := range found {
+			slices.Sort(p)
+			s.Prices[m] = p[len(p)/2]
+		}
+	}
+}
+
+// cost is the study's rule: parameter servers and machines are paid as long as the run takes, those that were revoked as long as they were up.
+func (s *Study) cost(c *Config, r *Run) float64 {
+	if c.Machines == nil {
+		return math.NaN()
+	}
+	sum := 0.
+	for m, n := range c.Machines {
+		p, ok := s.Prices[m]
+		if !ok {
+			return math.NaN()
+		}
+		t := r.Seconds * float64(n)
+		if m != Server {
+			for _, up := range r.uptime {
+				t += up - r.Seconds
+			}
+		}
+		sum += p * t
+	}
+	return sum
+}
+
+// lifetimes reads when machines began and ended. Lines before which none names a kind, or without a date, are of machines whose day is not known.
+func (s *Study) lifetimes(f io.Reader) error {
+	const layout = "1/2/06 15:04"
+	of := map[Machine]*Lifetime{}
+	var kind Machine
+	lines := bufio.NewScanner(f)
+	for n := 1; lines.Scan(); n++ {
+		cells := strings.Split(strings.TrimSpace(strings.TrimPrefix(lines.Text(), "\ufeff")), ",")
+		if m := Machine(cells[0]); m == K80 || m == P100 || m == V100 {
+			kind = m
+			continue
+		}
+		if len(cells) < 3 || cells[1] == "" || cells[1] == "Start" || cells[1] == "created" {
+			continue
+		}
+		if !strings.Contains(cells[1], "/") {
+			s.Undated++
+			continue
+		}
+		begin, err := time.Parse(layout, cells[1])
+		end, err2 := time.Parse(layout, strings.TrimSpace(cells[2]))
+		if err := cmp.Or(err, err2); err != nil || end.Before(begin) || kind == "" {
+			return fmt.Errorf("line %d: want NAME,START,END below a line with the kind, times as 2/18/19 23:40: %w", n, workload.ErrInput)
+		}
+		if of[kind] == nil {
+			of[kind] = &Lifetime{Machine: kind}
+		}
+		of[kind].Hours = append(of[kind].Hours, end.Sub(begin).Hours())
+	}
+	for _, m := range slices.Sorted(maps.Keys(of)) {
+		slices.Sort(of[m].Hours)
+		s.Lifetimes = append(s.Lifetimes, *of[m])
+	}
+	return lines.Err()
+}
+
+// Mean is the mean and standard deviation of those of some runs that have a value.
+func Mean(runs []*Run, of func(*Run) float64) (mean, std float64) {
+	var n, sum, squares float64
+	for _, r := range runs {
+		if v := of(r); !math.IsNaN(v) {
+			n, sum = n+1, sum+v
+		}
+	}
+	mean = sum / n
+	for _, r := range runs {
+		if v := of(r); !math.IsNaN(v) {
+			squares += (v - mean) * (v - mean)
+		}
+	}
+	return mean, math.Sqrt(squares / (n - 1))
+}

@@ -1,0 +1,25 @@
+package workload
+
+import "io"
+
+// Rows is CSV with a header, for formats of other packages. The first error stays.
+type Rows struct{ t *table }
+
+// NewRows reads the header, which must have these columns.
+func NewRows(r io.Reader, columns ...string) Rows {
+	t := newTable(r)
+	t.need(columns...)
+	return Rows{t}
+}
+
+// Next reads a row. False: there is none, or an error.
+func (r Rows) Next() bool { return r.t.next() }
+
+// Text is a cell, "" where there is no such column.
+func (r Rows) Text(column string) string { return r.t.text(column) }
+
+// Number is a finite number of at least low.
+func (r Rows) Number(column string, low float64) float64 { return r.t.number(column, low) }
+
+// Err is the first error.
+func (r Rows) Err() error { return r.t.err }
