@@ -50,7 +50,7 @@ func schedCommand() *cobra.Command {
 		Args:  settings.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(schedSimCommand(), schedImportCommand(), schedMarketCommand())
+	cmd.AddCommand(schedSimCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand())
 	return cmd
 }
 
@@ -137,24 +137,33 @@ func readInput(name string, read func(io.Reader) error) error {
 	return nil
 }
 
+// rates reads the tables of --throughputs.
+func (p *schedSim) rates() (workload.Throughputs, error) {
+	files, err := filepath.Glob(filepath.Join(p.throughputs, "*.csv"))
+	if err == nil && len(files) == 0 {
+		err = member.FileError(fmt.Errorf("%s has no tables of throughputs, MODEL.csv: %w", p.throughputs, fs.ErrNotExist), workload.ErrInput)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ths := workload.Throughputs{}
+	for _, f := range files {
+		if err := readInput(f, func(r io.Reader) error { return ths.Read(f, r) }); err != nil {
+			return nil, err
+		}
+	}
+	return ths, nil
+}
+
 // trace reads the jobs.
 func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
-	ths := workload.Throughputs{}
+	var ths workload.Throughputs
 	if p.format == "elasticflow" {
 		if p.throughputs == "" {
 			return nil, p.set.Invalid("throughputs", errors.New("the format elasticflow needs a folder of tables, one for each model"))
 		}
-		files, err := filepath.Glob(filepath.Join(p.throughputs, "*.csv"))
-		if err == nil && len(files) == 0 {
-			err = member.FileError(fmt.Errorf("%s has no tables of throughputs, MODEL.csv: %w", p.throughputs, fs.ErrNotExist), workload.ErrInput)
-		}
-		if err != nil {
+		if ths, err = p.rates(); err != nil {
 			return nil, err
-		}
-		for _, f := range files {
-			if err := readInput(f, func(r io.Reader) error { return ths.Read(f, r) }); err != nil {
-				return nil, err
-			}
 		}
 	}
 	err = readInput(name, func(r io.Reader) (err error) {

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/internal/settings"
+	"star/sched/workload"
+)
+
+func schedGenCommand() *cobra.Command {
+	p := new(schedSim)
+	s := &p.set
+	var g workload.Generated
+	var every time.Duration
+	var seed uint64
+	settings.Var(s, &g.Jobs, "jobs", 1000, "how many jobs")
+	settings.Var(s, &every, "every", 15*time.Minute, "how far apart jobs are submitted, on average")
+	settings.Var(s, &g.Slack, "slack", 1, "deadlines are so many durations after submission, half more or less")
+	settings.Var(s, &g.BestEffort, "best-effort", 0, "share of jobs that have no deadline")
+	settings.Var(s, &seed, "seed", 1, "the same seed gives the same jobs")
+	settings.Var(s, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs: jobs are models of these, in ElasticFlow's format")
+	cmd := &cobra.Command{
+		Use:   "gen",
+		Short: "Make a trace of jobs from a seed",
+		Long: `Writes a trace of jobs to standard output, as ElasticFlow's generator makes them.
+
+  star sched gen --jobs 1000 --every 15m --seed 7 > jobs.csv
+  star sched gen --throughputs throughputs_A100 > trace.csv`,
+		Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			switch {
+			case g.Jobs < 1:
+				return s.Invalid("jobs", errors.New("want one or more"))
+			case every <= 0:
+				return s.Invalid("every", errors.New("want more than 0"))
+			case !(g.Slack > 0):
+				return s.Invalid("slack", errors.New("want more than 0"))
+			case !(g.BestEffort >= 0 && g.BestEffort <= 1):
+				return s.Invalid("best-effort", errors.New("want a share from 0 to 1"))
+			}
+			var err error
+			if p.throughputs != "" {
+				if g.Rates, err = p.rates(); err != nil {
+					return err
+				}
+			}
+			g.Every, g.Random = every.Seconds(), rand.New(rand.NewPCG(seed, 0)).Float64
+			if jobs := workload.Generate(g); g.Rates != nil {
+				return workload.WriteElasticFlow(cmd.OutOrStdout(), jobs)
+			} else {
+				return workload.Write(cmd.OutOrStdout(), jobs)
+			}
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
