@@ -65,6 +65,7 @@ var rooms = []struct {
 	{"star/placement", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: where tasks go follows from hosts and demands"},
 	{"star/sched", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: what is simulated is what runs"},
 	{"star/sched/workload", "star/sched", "net os sync context math/rand math/rand/v2", "pure: bytes in, jobs and clusters out"},
+	{"star/sched/estimate", "star/sched/workload", "net os sync context math/rand math/rand/v2", "pure: what will be follows from what was measured"},
 	{"star/sched/market", "star/sched/workload", "net os sync context math/rand math/rand/v2", "pure: what a study measured follows from its files"},
 	{"star/sim", "star star/engine star/modes star/modes/baseline star/pgns star/trace star/ps star/ps/rule star/allreduce star/train/optim star/transport star/transport/wire", "net os sync context", "virtual time: no clock, no goroutine; of allreduce and ps the pure parts"},
 	{"star/bench", "*", "", "wiring"},

@@ -50,7 +50,7 @@ func schedCommand() *cobra.Command {
 		Args:  settings.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(schedSimCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand())
+	cmd.AddCommand(schedSimCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand(), schedEstimateCommand())
 	return cmd
 }
 

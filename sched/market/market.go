@@ -201,7 +201,8 @@ func (s *Study) config(dir fs.FS, log string) error {
 		for rows.Next() {
 			m := instance.FindStringSubmatch(rows.Text("VM_name"))
 			if m == nil {
-				return fmt.Errorf("machine %q: want ZONE-runN-ROLE: %w", rows.Text("VM_name"), workload.ErrInput)
+				rows.Fail("VM_name is %q: want ZONE-runN-ROLE", rows.Text("VM_name"))
+				break
 			}
 			r, up := c.run(m[1], m[2]), rows.Number("Uptime", 0)
 			switch rows.Text("Revoked") {
@@ -344,7 +345,7 @@ func (s *Study) lifetimes(f io.Reader) error {
 		begin, err := time.Parse(layout, cells[1])
 		end, err2 := time.Parse(layout, strings.TrimSpace(cells[2]))
 		if err := cmp.Or(err, err2); err != nil || end.Before(begin) || kind == "" {
-			return fmt.Errorf("line %d: want NAME,START,END below a line with the kind, times as 2/18/19 23:40: %w", n, workload.ErrInput)
+			return workload.Wrong(n, "want NAME,START,END below a line with the kind, times as 2/18/19 23:40")
 		}
 		if of[kind] == nil {
 			of[kind] = &Lifetime{Machine: kind}

@@ -23,3 +23,9 @@ func (r Rows) Number(column string, low float64) float64 { return r.t.number(col
 
 // Err is the first error.
 func (r Rows) Err() error { return r.t.err }
+
+// Fail has Err be an error of this row.
+func (r Rows) Fail(format string, args ...any) { r.t.fail(r.t.line, format, args...) }
+
+// Wrong is an error of a line that wraps ErrInput.
+func Wrong(line int, format string, args ...any) error { return wrong(line, format, args...) }

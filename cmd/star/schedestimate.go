@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"star/internal/settings"
+	"star/sched/estimate"
+)
+
+func schedEstimateCommand() *cobra.Command {
+	var s settings.Set
+	epochs, first, truth := 0, .5, 0.
+	settings.Var(&s, &epochs, "epochs", 0, "how many epochs the whole job has")
+	settings.Var(&s, &first, "first", .5, "share of the measured epochs after which linear looks for the first time")
+	settings.Var(&s, &truth, "truth", 0, "how long the job really takes, s: says how far the estimates are off")
+	cmd := &cobra.Command{
+		Use:   "estimate LOG...",
+		Short: "How long a job will take, from the times of its first epochs",
+		Long: `Reads the output of jobs that ran for a few epochs with AlloX's time writer, and says how long the whole job will take by two methods: detailed knows
+the time of each epoch, and what comes before and after them; linear draws a line through two points.
+
+  star sched estimate alexnet.log --epochs 500`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, &s); done || err != nil {
+				return err
+			}
+			switch {
+			case len(args) == 0:
+				return &settings.UsageError{Msg: cmd.CommandPath() + ": want one log or more"}
+			case epochs < 1:
+				return s.Invalid("epochs", errors.New("how many epochs has the whole job? want one or more"))
+			case !(first > 0 && first < 1):
+				return s.Invalid("first", errors.New("want a share between 0 and 1"))
+			case truth < 0:
+				return s.Invalid("truth", errors.New("want seconds of at least 0"))
+			}
+			return estimateLogs(cmd.OutOrStdout(), args, epochs, first, truth)
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+func estimateLogs(w io.Writer, logs []string, epochs int, first, truth float64) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "log\tmeasured epochs\tdetailed s\tlinear s\t")
+	var detailed, linear []float64
+	for _, name := range logs {
+		var all []estimate.Times
+		if err := readInput(name, func(r io.Reader) (err error) { all, err = estimate.Read(r); return err }); err != nil {
+			return err
+		}
+		for _, t := range all {
+			detailed = append(detailed, t.Detailed(epochs))
+			line := "-" // one epoch has no two points
+			if n := int(math.Round(first * float64(len(t.Epochs)))); n > 0 && n < len(t.Epochs) {
+				linear = append(linear, t.Linear(epochs, n))
+				line = fmt.Sprintf("%.1f", linear[len(linear)-1])
+			}
+			fmt.Fprintf(tw, "%s\t%d\t%.1f\t%s\t\n", name, len(t.Epochs), detailed[len(detailed)-1], line)
+		}
+	}
+	if truth > 0 {
+		fmt.Fprintln(tw, "\nmethod\tmean off by\tstandard deviation\t")
+		for _, m := range []struct {
+			name string
+			of   []float64
+		}{{"detailed", detailed}, {"linear", linear}} {
+			if len(m.of) > 0 {
+				bias, sigma := estimate.Noise(m.of, truth)
+				fmt.Fprintf(tw, "%s\t%+.2f %%\t%.2f %%\t\n", m.name, 100*bias, 100*sigma)
+			}
+		}
+	}
+	return tw.Flush()
+}

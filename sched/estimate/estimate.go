@@ -1,0 +1,116 @@
+// Package estimate says how long a job will take from how long the first of its epochs took, as AlloX's estimator does.
+//
+// Source: Le et al., AlloX, EuroSys 2020, and the time writer that measures jobs for it: a line of text with the seconds until the first epoch
+// (the model is built, the framework loaded), those of each epoch, and those after the last one (the model is saved).
+package estimate
+
+import (
+	"bufio"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"star/sched/workload"
+)
+
+const before, after = "<TIME_WRITTER_OUTPUT>[", "]</TIME_WRITTER_OUTPUT>"
+
+// Times are the seconds of a job: before the first epoch, of each epoch, and after the last one.
+type Times struct {
+	Before float64
+	Epochs []float64
+	After  float64
+}
+
+// Read finds the measurements in a job's output; each is a line of its own, or part of one. Errors say the line.
+func Read(r io.Reader) (all []Times, err error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<26)
+	last := 1
+	for n := 1; lines.Scan(); n++ {
+		last = n
+		_, text, ok := strings.Cut(lines.Text(), before)
+		if !ok {
+			continue
+		}
+		text, _, ok = strings.Cut(text, after)
+		if !ok {
+			return nil, workload.Wrong(n, "want %q after the numbers", after)
+		}
+		var s []float64
+		for _, cell := range strings.Split(text, ",") {
+			v, err := strconv.ParseFloat(strings.TrimSpace(cell), 64)
+			if err != nil || !(v >= 0) || math.IsInf(v, 0) {
+				return nil, workload.Wrong(n, "%q is no time: want seconds of at least 0", strings.TrimSpace(cell))
+			}
+			s = append(s, v)
+		}
+		if len(s) < 3 {
+			return nil, workload.Wrong(n, "%d times: want three or more, before, of each epoch, and after", len(s))
+		}
+		all = append(all, Times{s[0], s[1 : len(s)-1], s[len(s)-1]})
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, workload.Wrong(last, "the file ends without a line that has %s…%s: run the job with the time writer", before, after)
+	}
+	return all, nil
+}
+
+// String is the line that Read reads, byte for byte the time writer's: numbers are Python's.
+func (t Times) String() string {
+	cells := []string{python(t.Before)}
+	for _, e := range t.Epochs {
+		cells = append(cells, python(e))
+	}
+	return before + strings.Join(append(cells, python(t.After)), ", ") + after
+}
+
+// python is a float as Python prints it.
+func python(v float64) string {
+	if v != 0 && (v < 1e-4 || v >= 1e16) {
+		return strconv.FormatFloat(v, 'e', -1, 64)
+	}
+	s := strconv.FormatFloat(v, 'f', -1, 64)
+	if !strings.Contains(s, ".") {
+		s += ".0"
+	}
+	return s
+}
+
+// sum adds up.
+func sum(v []float64) (s float64) {
+	for _, x := range v {
+		s += x
+	}
+	return s
+}
+
+// Detailed is how long a job of so many epochs takes, s: each as long as the measured ones on average, and what is before and after them.
+func (t Times) Detailed(epochs int) float64 {
+	return sum(t.Epochs)/float64(len(t.Epochs))*float64(epochs) + t.Before + t.After
+}
+
+// Linear is how long a job of so many epochs takes, s, by a line through two points, as if the job had been measured twice from outside: after
+// the first n epochs, 0 < n < len(Epochs), and at its end. What comes after the last epoch is taken for a part of the epochs between.
+//
+//	slope = (B-A)/(b-n),  A+slope·(epochs-n)
+func (t Times) Linear(epochs, n int) float64 {
+	a := t.Before + sum(t.Epochs[:n])
+	b := t.Before + sum(t.Epochs) + t.After
+	slope := (b - a) / float64(len(t.Epochs)-n)
+	return a + slope*float64(epochs-n)
+}
+
+// Noise is how far estimates of a time are off, as shares: their mean from the truth, and their standard deviation from their mean.
+func Noise(estimates []float64, truth float64) (bias, sigma float64) {
+	mean := sum(estimates) / float64(len(estimates))
+	squares := 0.
+	for _, e := range estimates {
+		squares += (e - mean) * (e - mean)
+	}
+	return (mean - truth) / truth, math.Sqrt(squares/float64(len(estimates))) / mean
+}
