@@ -111,7 +111,9 @@ func (q *quota) late() float64 { return 1 }
 
 func (q *quota) Decide(s *State) {
 	q.waiting = append(q.waiting, s.Arrived...)
-	q.running = slices.DeleteFunc(q.running, func(t *Task) bool { return !t.Running() })
+	if len(s.Ended) > 0 {
+		q.running = slices.DeleteFunc(q.running, func(t *Task) bool { return !t.Running() })
+	}
 	if len(q.waiting) == 0 {
 		return
 	}
@@ -131,6 +133,13 @@ func (q *quota) Decide(s *State) {
 	if q.period > 0 {
 		lists = [][]*Task{q.running, q.waiting}
 	}
+	left, demand := s.GPUs(), 0
+	for _, t := range q.waiting {
+		demand += t.GPUs
+	}
+	if demand <= s.Free() { // who runs keeps its GPUs
+		left, lists = s.Free(), [][]*Task{q.waiting}
+	}
 	for _, l := range lists {
 		for _, t := range l {
 			s.settle(t)
@@ -143,7 +152,6 @@ func (q *quota) Decide(s *State) {
 		}
 		return cmp.Compare(a.k, b.k)
 	})
-	left := s.GPUs()
 	var start []*Task
 	changed := false
 	for _, r := range all {
