@@ -138,7 +138,7 @@ func (q *quota) Decide(s *State) {
 		demand += t.GPUs
 	}
 	if demand <= s.Free() { // who runs keeps its GPUs
-		left, lists = s.Free(), [][]*Task{q.waiting}
+		lists = [][]*Task{q.waiting}
 	}
 	for _, l := range lists {
 		for _, t := range l {

@@ -3,6 +3,7 @@ package workload
 import (
 	"bytes"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -36,6 +37,9 @@ func TestGenerate(t *testing.T) {
 				t.Fatalf("job %s has %v durations", j.ID, slack)
 			}
 		}
+		if r := j.Rates[bits.Len(uint(j.GPUs))-1]; math.Abs(j.Iterations/r-j.Duration) > 1/r {
+			t.Fatalf("job %s makes %v iterations in %v s", j.ID, j.Iterations, j.Duration)
+		}
 		if j.GPUs == 8 && j.Batch != 128 {
 			t.Fatalf("job %s has 8 GPUs and batch size %d", j.ID, j.Batch)
 		}
@@ -56,9 +60,16 @@ func TestGenerate(t *testing.T) {
 	if again, err := ElasticFlowTrace(&b, ths); err != nil || !reflect.DeepEqual(again, jobs) {
 		t.Errorf("what is read is not what was written: %v", err)
 	}
-	for i, j := range Generate(Generated{Jobs: 100, Every: 60, Slack: 2, Random: rand.New(rand.NewPCG(1, 0)).Float64}) {
+	sixteen := 0.
+	for i, j := range Generate(Generated{Jobs: 20000, Every: 60, Slack: 2, Random: rand.New(rand.NewPCG(1, 0)).Float64}) {
 		if j.Submit != jobs[i].Submit || j.Duration != jobs[i].Duration {
 			t.Fatal("the same seed gives other jobs")
 		}
+		if j.GPUs == 16 {
+			sixteen++
+		}
+	}
+	if math.Abs(sixteen/n-.01) > .002 {
+		t.Errorf("%v of the jobs have 16 GPUs, want .01", sixteen/n)
 	}
 }
