@@ -56,7 +56,7 @@ var rooms = []struct {
 	{"star/coord/advice", "star/modes star/runlog", "net os sync context math/rand math/rand/v2", "pure: values"},
 	{"star/coord", "star star/exitcode star/coord/advice star/coord/failover star/engine star/modes star/transport star/exactsum star/pgns star/poison star/replica star/runlog star/flightrecorder", "", "the control plane knows neither models nor shards"},
 	{"star/runlog", "star star/exitcode star/unpack", "net os sync context math/rand math/rand/v2", "pure: lines in, lines out"},
-	{"star/web", "star star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
+	{"star/web", "star star/modes star/runlog star/straggler", "os", "the page of a job, from its run log; knows no files"},
 	{"star/election", "star/exitcode star/transport star/flightrecorder", "", "who coordinates; knows nothing of what"},
 	{"star/cluster", "star/exitcode star/transport star/resource star/flightrecorder", "", "jobs that share hosts; knows neither models nor what jobs do inside"},
 	{"star/allreduce", "star star/transport star/compress star/train/kernel star/vector star/flightrecorder", "", "a library of its own: knows neither models nor the coordinator"},

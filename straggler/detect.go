@@ -154,8 +154,10 @@ type watch struct {
 	seen    int
 	gone    bool
 	last    star.Record
-	fresh   int      // records that were not judged, because the others were not known
-	window  []sample // a ring; next is the oldest once it is full
+	sum     star.Record // of the rounds with a queue since its last batch
+	rounds  int         // how many
+	fresh   int         // records that were not judged, because the others were not known
+	window  []sample    // a ring; next is the oldest once it is full
 	next    int
 	level   float64        // median of the recent own times
 	usual   float64        // median of the window
@@ -237,6 +239,8 @@ type Detector struct {
 	stale   int // records since ref was taken
 	scratch []float64
 	order   []int
+	batch   int  // samples of the first record
+	queue   bool // see Queue
 }
 
 // reference is what the fast workers do.
@@ -274,6 +278,35 @@ func (d *Detector) Set(name string, v float64) {
 	}
 }
 
+// Queue says whether, from the next record on, the samples of a round are taken by whoever is free, in parts of one size. A slow worker does less there, and is through with
+// all others, so that what counts as an iteration is as many rounds as it takes for a batch.
+func (d *Detector) Queue(on bool) {
+	d.queue = on
+	for i := range d.workers {
+		d.workers[i].rounds = 0
+	}
+}
+
+// gather adds a round with a queue to those that w has made since its last batch. It reports whether there is one; then it returns what a batch of size samples has taken.
+func (w *watch) gather(r star.Record, size int) (star.Record, bool) {
+	if w.rounds++; w.rounds > 1 {
+		o := &w.sum
+		r.Load, r.Compute, r.Injected, r.Samples = r.Load+o.Load, r.Compute+o.Compute, r.Injected+o.Injected, r.Samples+o.Samples
+		r.Push, r.Transit, r.Pull, r.Wait = r.Push+o.Push, r.Transit+o.Transit, r.Pull+o.Pull, r.Wait+o.Wait
+	}
+	if w.sum = r; r.Samples < max(size, 1) {
+		return r, false
+	}
+	for _, t := range []*time.Duration{&r.Load, &r.Compute, &r.Injected} {
+		*t = time.Duration(float64(*t) / float64(r.Samples) * float64(size))
+	}
+	for _, t := range []*time.Duration{&r.Push, &r.Transit, &r.Pull, &r.Wait} {
+		*t /= time.Duration(w.rounds)
+	}
+	r.Samples, w.rounds = size, 0
+	return r, true
+}
+
 // Observe takes in a record and says what follows from it. Events of other workers than the
 // record's do not occur.
 func (d *Detector) Observe(r star.Record) (events []Event) {
@@ -306,8 +339,17 @@ func (d *Detector) Observe(r star.Record) (events []Event) {
 		}
 	}
 	w.last, w.gone = r, false
+	if d.batch == 0 {
+		d.batch = r.Samples
+	}
 	if w.seen++; w.seen <= d.cfg.Warmup {
 		return events
+	}
+	if d.queue {
+		var whole bool
+		if r, whole = w.gather(r, d.batch); !whole {
+			return events
+		}
 	}
 	d.remember(w, r)
 	return append(events, d.judge(r.Worker, r.Step)...)

@@ -631,3 +631,45 @@ func TestCauseNames(t *testing.T) {
 		t.Error("causes that do not exist")
 	}
 }
+
+// Where samples wait in a queue for all workers, a slow one takes fewer and is through with the others: it is named by what they take, and nobody is where all take what comes
+// their way.
+func TestQueue(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		for seed := range uint64(10) {
+			j := &job{rnd: rand.New(rand.NewPCG(seed, 5)), workers: 4}
+			d, _ := New(Config{Workers: j.workers})
+			named := 0
+			for step := range 200 {
+				rs := j.iteration()
+				if step == 20 {
+					d.Queue(true)
+				}
+				for i := range rs {
+					if r := &rs[i]; step >= 20 { // parts of 4 samples, that take an eighth of the time; the round is over after that of a batch
+						each, left := r.Compute/8, 100*ms
+						if slow && r.Worker == 3 {
+							each *= 3
+						}
+						r.Samples, r.Compute = 0, 0
+						for ; r.Samples == 0 || left > 0; left -= each {
+							r.Samples, r.Compute = r.Samples+4, r.Compute+each
+							each = time.Duration(float64(each) * (0.9 + 0.2*j.rnd.Float64()))
+						}
+					}
+					for _, e := range d.Observe(rs[i]) {
+						switch {
+						case !slow || e.Worker != 3 || e.Kind == Recovered:
+							t.Errorf("slow %v, seed %d: %v", slow, seed, e)
+						case e.Kind == Slow:
+							named++
+						}
+					}
+				}
+			}
+			if vs := d.Verdicts(); slow && (named != 1 || vs[0].Cause != Compute || vs[0].Slowdown < 2) {
+				t.Errorf("seed %d: named %d times, %+v", seed, named, vs)
+			}
+		}
+	}
+}

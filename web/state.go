@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"star"
+	"star/modes"
 	"star/runlog"
 	"star/straggler"
 )
@@ -136,8 +137,10 @@ func (s *State) Line(l runlog.Line) error {
 		s.rate, s.loss, s.noise, s.spent = newSeries(l.T, 1), newSeries(l.T, 2), newSeries(l.T, 2), newSeries(l.T, 2*e.Workers)
 		s.modes = append(s.modes, mode{at: l.T, plan: e.Plan, predicted: math.NaN(), seen: math.NaN()})
 		var err error
-		s.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: s.ring})
-		return err
+		if s.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: s.ring}); err != nil {
+			return err
+		}
+		s.queue(e.Plan)
 	case runlog.Join:
 		s.join(l.T, e)
 	case runlog.Leave:
@@ -158,6 +161,7 @@ func (s *State) Line(l runlog.Line) error {
 	case runlog.Verdict:
 		s.verdict(l.T, e)
 	case runlog.Plan:
+		s.queue(e.Plan)
 		s.modes = last(append(s.modes, mode{at: l.T, plan: e.Plan, from: e.From, why: e.Why, predicted: float64(e.Predicted), seen: math.NaN()}), mostChanges)
 	case runlog.Set:
 		s.detector.Set(e.Name, float64(e.Value))
@@ -213,6 +217,12 @@ func (s *State) Line(l runlog.Line) error {
 		}
 	}
 	return nil
+}
+
+// queue has workers judged as the plan wants it, which may be in words that this program does not know.
+func (s *State) queue(plan string) {
+	p, err := modes.Parse(plan, len(s.workers))
+	s.detector.Queue(err == nil && p.Queue > 0)
 }
 
 // Wrong says that the log cannot be read any further.

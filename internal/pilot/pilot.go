@@ -94,6 +94,7 @@ func New(c Config) (*Pilot, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.detector.Queue(c.Plan.Queue > 0)
 	if err := p.begin(timer, 0); err != nil {
 		return nil, err
 	}
@@ -204,12 +205,13 @@ func (p *Pilot) Tell(l runlog.Line) []advice.Remark {
 		p.detector.Leave(e.Worker)
 		p.controller.Leave(e.Worker)
 	case runlog.Plan:
+		plan, err := modes.Parse(e.Plan, p.cfg.Workers)
+		p.detector.Queue(plan.Queue > 0)
 		if e.After > 0 || e.Forced { // our own, or told as an admission
 			break
 		}
 		// star ctl mode takes the job out of our hands; star ctl mode auto, which changes nothing, gives it back.
-		p.manual = e.Plan != e.From
-		if plan, err := modes.Parse(e.Plan, p.cfg.Workers); err == nil {
+		if p.manual = e.Plan != e.From; err == nil {
 			p.controller.Installed(l.T, plan)
 		}
 	case runlog.Admission:

@@ -213,13 +213,14 @@ func (t *Teller) Add(l runlog.Line) error {
 	case runlog.Train:
 		s.Train, s.Began, s.plan = &e, l.T, e.Plan
 		s.Workers = make([]WorkerSummary, e.Workers)
-		t.ride(e.Plan)
 		for _, w := range e.Absent {
 			s.Workers[w].Never, s.Workers[w].Left = true, l.T
 		}
 		var err error
-		t.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: t.collective})
-		return err
+		if t.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: t.collective}); err != nil {
+			return err
+		}
+		t.ride(e.Plan)
 	case runlog.Record:
 		t.record(l.T, e.Record)
 	case runlog.Fire:
@@ -365,6 +366,7 @@ func (t *Teller) move(at time.Duration, e runlog.Move) {
 func (t *Teller) ride(plan string) {
 	t.riders = map[star.Worker]bool{}
 	p, err := modes.Parse(plan, len(t.s.Workers))
+	t.detector.Queue(err == nil && p.Queue > 0)
 	if err != nil {
 		return
 	}
