@@ -148,6 +148,7 @@ type Config struct {
 	Report       bool   // Fires ask how long the sum was
 	Cancel       bool   // who is too late for an update is to stop computing for it
 	Strides      bool   // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
+	Follow       bool   // with Strides: such plans may come at any time, and workers are told to keep the parameters that their own steps go on from
 	Guard        bool   // gradients that do not belong are left out (package poison), and what workers say of lengths is checked
 	WithMetadata bool   // Fires go with what a successor must know
 	Reachable    []bool // by worker: others can reach it in trees; nil: nobody can be reached

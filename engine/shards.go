@@ -34,6 +34,7 @@ type Shards struct {
 
 	queues  bool          // there are, or were, workers with a part of a queue
 	strides bool          // what workers hand over after steps of their own is for a rule that can go on from there (rule.Strider)
+	follow  bool          // such steps may follow on a gradient at any time
 	guard   *poison.Norms // nil: gradients are not looked at
 	weighs  bool          // what workers say of the lengths of gradients is held against what shards measure
 
@@ -49,7 +50,7 @@ var _ Engine = (*Shards)(nil)
 // NewShards is an engine of parameter servers.
 func NewShards(c Config) *Shards {
 	l := &Shards{scheduler: schedulerOf(c), shards: c.Shards, scale: c.Scale, norm: c.Norm, report: c.Report, metadata: c.WithMetadata,
-		strides: c.Strides, reachable: c.Reachable, after: c.After, samples: -1}
+		strides: c.Strides, follow: c.Strides && c.Follow, reachable: c.Reachable, after: c.After, samples: -1}
 	if c.Guard {
 		l.guard, l.weighs = new(poison.Norms), true
 	}
@@ -123,6 +124,12 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a.unmeasure()
 	a.basis = version
 	a.stopped, a.local, a.micro = false, l.plan.Local, l.plan.Micro
+	local := a.local
+	if l.strides && local <= 1 { // one step of a worker's own is a gradient
+		if a.local, local = 0, 0; l.follow {
+			local = 1
+		}
+	}
 	a.more, a.part, a.done, a.told = nil, 0, 0, false
 	var next Span
 	ok := false
@@ -141,7 +148,7 @@ func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a.start, a.count, a.read = next.Start, next.Count, l.used
 	a.used = a.whole()
 	r := wire.Release{Worker: w, Version: version, Start: a.start, Count: a.count, Dropped: a.dropped,
-		Local: a.local, Micro: l.plan.Micro, Cap: l.plan.ComputeDeadline, Part: a.part, More: a.more}
+		Local: local, Micro: l.plan.Micro, Cap: l.plan.ComputeDeadline, Part: a.part, More: a.more}
 	a.dropped = false
 	return r, true
 }

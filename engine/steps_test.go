@@ -147,3 +147,38 @@ func TestWeightsOfSteps(t *testing.T) {
 		t.Errorf("plan %v", p)
 	}
 }
+
+// In a job whose plan may come to be one of local steps, releases of gradients tell workers to keep the parameters; one step of a worker's own is a gradient.
+func TestOwnStepsMayFollow(t *testing.T) {
+	for _, c := range []struct {
+		plan            string
+		strides, follow bool
+		local, count    int
+	}{
+		{"ssgd", true, true, 1, 10}, {"ssgd", true, false, 0, 10}, {"ssgd", false, true, 0, 10},
+		{"ssgd local=4", true, true, 4, 40}, {"ssgd local=1", true, true, 1, 10}, {"ssgd local=1", true, false, 0, 10}, {"ssgd local=1", false, true, 1, 10},
+	} {
+		p, err := modes.Parse(c.plan, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := NewShards(Config{Plan: p, Workers: 2, Batch: 10, Limit: 1000, Strides: c.strides, Follow: c.follow})
+		r := l.Begin()[0].Releases[0]
+		if r.Local != c.local || r.Count != c.count {
+			t.Errorf("%+v: released with local %d, %d samples", c, r.Local, r.Count)
+		}
+		var fire Ready
+		for w := range star.Worker(2) {
+			os, err := l.arrive(w, 0, c.count)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range os {
+				fire = o
+			}
+		}
+		if want := c.local &^ 1; fire.Fire.Local != want {
+			t.Errorf("%+v: an update of %d steps", c, fire.Fire.Local)
+		}
+	}
+}

@@ -66,7 +66,7 @@ func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 		}
 		return w.local, nil
 	}
-	if rel.Local == 0 {
+	if w.ownSteps(rel) == 0 {
 		return nil, nil
 	}
 	if w.stride == nil {
@@ -74,7 +74,7 @@ func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 		if err != nil {
 			return nil, &member.DisagreeError{Err: fmt.Errorf("the job wants %d steps of this worker by itself: %w: %w", rel.Local, err, errLocal)}
 		}
-		if w.before != nil {
+		if w.before != nil && rel.Version == w.kept+1 {
 			if err := s.Follow(w.before, w.model.Params(), rel.Start); err != nil {
 				return nil, err
 			}
@@ -84,12 +84,24 @@ func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 	return w.stride, nil
 }
 
-// keep keeps the parameters that the last gradient was of, where release rel begins with steps of the worker's own and brings those of one update later: what they differ by is the velocity
-// that these steps go on with. It comes before they are taken.
+// ownSteps is how many steps of its own a release asks of the worker; 0: a gradient.
+func (w *worker) ownSteps(rel transport.Release) int {
+	if rel.Local == 1 && w.link != nil && w.local == nil {
+		return 0
+	}
+	return rel.Local
+}
+
+// keep keeps the parameters of a release whose gradient steps of the worker's own may follow (Local is 1), where the exchange takes half of the worker's time: elsewhere such steps save
+// little, and a copy costs something in each iteration. What they and those of one update later differ by is the velocity that these steps go on with. It comes once they are there, and
+// before the gradient is pushed: from then on shards write into them.
 func (w *worker) keep(rel transport.Release, last star.Record) {
+	if w.ownSteps(rel) > 0 {
+		return
+	}
 	w.before = nil
-	if rel.Local > 0 && w.local == nil && w.stride == nil && last.Samples > 0 && rel.Version == last.Basis+1 {
-		w.before = slices.Clone(w.model.Params())
+	if rel.Local == 1 && (last.Samples == 0 || last.Push+last.Transit+last.Pull+last.Wait >= last.Compute) {
+		w.before, w.kept = slices.Clone(w.model.Params()), rel.Version
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"star/internal/process"
 	"star/member"
 	"star/modes/baseline"
+	"star/ps"
 	"star/ps/rule"
 	"star/train"
 	"star/train/optim"
@@ -32,35 +33,43 @@ type pointModel struct{ train.Model }
 
 func (pointModel) Params() []float32 { return []float32{1} }
 
-// A worker keeps the parameters of before only where it is about to make its first own steps, from those of one update later.
+// A worker keeps the parameters of a gradient that its own steps may follow where the exchange takes half of its time, and until they begin.
 func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
+	long := star.Record{Samples: 8, Compute: 4, Push: 1, Transit: 1, Pull: 1, Wait: 1}
+	short := star.Record{Samples: 8, Compute: 5, Push: 1, Transit: 1, Pull: 1, Wait: 1}
 	for _, c := range []struct {
-		name           string
-		local          int
-		version, basis int64
-		samples        int // of the last gradient
-		strides        bool
-		baseline       bool
-		want           bool
+		name             string
+		local            int
+		last             star.Record
+		shards, baseline bool
+		steps            int
+		kept             int64
 	}{
-		{"first own steps", 4, 8, 7, 16, false, false, true},
-		{"a gradient", 0, 8, 7, 16, false, false, false},
-		{"two updates later", 4, 9, 7, 16, false, false, false},
-		{"no gradient before", 4, 1, 0, 0, false, false, false},
-		{"it makes such steps", 4, 8, 7, 16, true, false, false},
-		{"a baseline's", 4, 8, 7, 16, false, true, false},
+		{"a gradient that they may follow", 1, long, true, false, 0, 8},
+		{"the first", 1, star.Record{}, true, false, 0, 8},
+		{"a short exchange", 1, short, true, false, 0, 0},
+		{"a gradient", 0, long, true, false, 0, 0},
+		{"its own steps", 2, long, true, false, 2, 7},
+		{"a baseline's step", 1, long, true, true, 1, 7},
+		{"a step in a ring", 1, long, false, false, 1, 7},
 	} {
-		w := worker{model: pointModel{}}
-		w.before = []float32{1} // of a release before
-		if c.strides {
-			w.stride = new(rule.Solo)
+		w := worker{model: pointModel{}, solos: solos{before: []float32{1}, kept: 7}}
+		if c.shards {
+			w.link = new(ps.Link)
 		}
 		if c.baseline {
 			w.local = new(rule.Solo)
 		}
-		w.keep(transport.Release{Local: c.local, Version: c.version}, star.Record{Basis: c.basis, Samples: c.samples})
-		if got := w.before != nil; got != c.want {
-			t.Errorf("%s: kept %v, want %v", c.name, got, c.want)
+		rel := transport.Release{Local: c.local, Version: 8}
+		if got := w.ownSteps(rel); got != c.steps {
+			t.Errorf("%s: %d steps, want %d", c.name, got, c.steps)
+		}
+		w.keep(rel, c.last)
+		if w.before == nil {
+			w.kept = 0
+		}
+		if w.kept != c.kept {
+			t.Errorf("%s: kept the parameters of version %d, want %d", c.name, w.kept, c.kept)
 		}
 	}
 }

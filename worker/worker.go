@@ -106,9 +106,10 @@ type solos struct {
 	local      *rule.Solo // of a baseline whose workers train by themselves; nil: it sends gradients
 	planned    bool       // what was done of a batch is divided by all that was planned of it
 	stride     *rule.Solo // in their place, as long as the plan has steps of their own; see solo
-	before     []float32  // the shards' parameters one update before those that the first of these steps begin with; nil: they are not known
-	sum        []float32  // of the parts of a batch
-	generation int64      // of its ring; 0: there is none
+	before     []float32  // the shards' parameters of version kept, with whose next version the first of these steps may begin; nil: they are not known
+	kept       int64
+	sum        []float32 // of the parts of a batch
+	generation int64     // of its ring; 0: there is none
 }
 
 // evaluation is memory of one.
@@ -235,7 +236,6 @@ func (w *worker) train(ctx context.Context) error {
 			if rel.Dropped {
 				w.link.Dropped()
 			}
-			w.keep(rel, last)
 			if err := w.take(ctx, rel); err != nil {
 				return err
 			}
@@ -255,6 +255,7 @@ func (w *worker) train(ctx context.Context) error {
 		if rel.Action == transport.Finish {
 			continue
 		}
+		w.keep(rel, last)
 		if err := w.iterate(ctx, rel, &rec); err != nil {
 			return err
 		}
@@ -345,10 +346,11 @@ func (w *worker) compute(ctx context.Context, rel transport.Release, rec *star.R
 		rec.Wait += paused
 		rec.Telemetry.Set(star.Paused, paused.Seconds())
 	}
-	if rel.Local == 0 {
+	own := w.ownSteps(rel)
+	if own == 0 {
 		w.stride = nil
 	}
-	if rel.Local > 0 || rel.Micro > 0 || rel.Part > 0 || w.local != nil {
+	if own > 0 || rel.Micro > 0 || rel.Part > 0 || w.local != nil {
 		return w.pieces(ctx, rel, rec)
 	}
 	start := time.Now()

@@ -301,7 +301,7 @@ type Release struct {
 	Total   int64         `wire:"natural"`    // all-reduce: samples of the round over all members; with parameter servers, in the first release, over all workers; else 0
 	Dropped bool          // the worker's last gradient was thrown away: whoever compresses keeps it for the next one
 	Delay   time.Duration `wire:"natural,absent"`       // how long the worker waits with the push after it has computed the gradient, so that not all push at once
-	Local   int           `wire:"0..maxSteps,absent"`   // steps that the worker trains by itself with the batch, in as many mini-batches, before it pushes how far it has come from the parameters of the release; 0: it pushes a gradient
+	Local   int           `wire:"0..maxSteps,absent"`   // steps that the worker trains by itself with the batch, in as many mini-batches, before it pushes how far it has come from the parameters of the release; 0: it pushes a gradient; 1, without a baseline: it pushes a gradient, and may keep the parameters: steps of its own may follow, which go on from how far those have moved
 	Micro   int           `wire:"0..maxSteps,absent"`   // parts in which the batch is computed; 0: it is whole
 	Cap     time.Duration `wire:"natural,absent"`       // with micro: computing time after which no further part is begun. The arrive then names the samples that are in the gradient, at least 1 and at most count
 	Part    int           `wire:"0..maxCount,absent"`   // samples of the parts in which the batch is computed, where workers take them from a queue. After each part but the last the worker says `computed`; when it has been told `cancel`, in an all-reduce `close`, it begins no further one. The arrive then names the samples that are in the gradient. 0: the batch is its own
