@@ -29,6 +29,8 @@
 // and rounded; [Matching.Gap] says what that can have cost. Integers are exact to 2^52 and
 // beyond, see [Match].
 //
+// [Assign] is for graphs of two sides given as a table of costs, where every row needs a column.
+//
 // Everything here is pure: the same graph gives the same matching, and nothing
 // is shared between calls.
 //
