@@ -21,11 +21,14 @@
 # Each worker but those of demo sleeps FLOOR in an iteration, as one that waits for its accelerator: four that compute all the time on fewer processors are
 # slow by turns.
 #
+# PYTHON=/usr/bin/python3 has workers that are scripts of PyTorch (attribution.py), without the kinds demo…: data is then in __getitem__, add really computes,
+# quota and neighbour get agent and script, and of a worker that is stopped the agent goes on.
+#
 #   bench/attribution.sh      STAR=path/of/star RUNS=10 (of each kind) CLEAN=20 KINDS="data add quota neighbour stop link none demo demoquota demonone" FROM=1
-#                             FLOOR=70ms CALM=3 HURT=6
+#                             PYTHON= FLOOR=70ms CALM=3 HURT=6
 #                             KEEP=folder of run logs, to which a later call with another FROM or other KINDS adds; the table is of all in it. KINDS=" ": the table only
 set -euo pipefail
-star=${STAR:-} runs=${RUNS:-10} clean=${CLEAN:-20} from=${FROM:-1} floor=${FLOOR:-70ms} calm=${CALM:-3} hurt=${HURT:-6}
+star=${STAR:-} python=${PYTHON:-} runs=${RUNS:-10} clean=${CLEAN:-20} from=${FROM:-1} floor=${FLOOR:-70ms} calm=${CALM:-3} hurt=${HURT:-6}
 work=$(mktemp -d) tag=sa$$ busy=() pids=() group=/sys/fs/cgroup/cpu/$(printf sa%d $$)
 root=$([ "$(id -u)" = 0 ] && echo yes || true)
 release() { # everything that an injury holds
@@ -42,14 +45,17 @@ finish() {
 	rm -rf "$work"
 }
 trap finish EXIT
+here=$(cd "$(dirname "$0")" && pwd)
 keep=${KEEP:-$work/keep}
 mkdir -p "$keep"
 if [ -z "$star" ]; then
 	star=$work/star
-	go build -C "$(dirname "$0")/.." -o "$star" ./cmd/star
+	go build -C "$here/.." -o "$star" ./cmd/star
 fi
 [ -w /sys/fs/cgroup/cpu/cgroup.procs ] && groups=yes || groups= # version 1
-kinds=${KINDS:-data add ${groups:+quota neighbour} stop ${root:+link} none demo ${groups:+demoquota} demonone}
+kinds=data\ add\ ${groups:+quota neighbour }stop\ ${root:+link }none
+[ -n "$python" ] || kinds+=" demo ${groups:+demoquota} demonone"
+kinds=${KINDS:-$kinds}
 
 # cable makes two hosts with a cable between them: 10.79.0.1 and 10.79.0.2.
 cable() {
@@ -66,19 +72,20 @@ loops() { # how many, with which command before them
 
 # job runs one: kind, load (quiet or busy), worker, seed.
 job() {
-	local kind=$1 load=$2 w=$3 seed=$4 name=$1 on=() host=127.0.0.1 port=$((20000 + RANDOM % 10000)) long=
-	local all=(--mode ssgd --model lenet --batch 128 --workers 4 --threads 1 --epochs 100000 --dataset digits:n=4000,test=100 --log-level error --token secret
-		--http off --progress off --seed "$seed" --servers 2 --out "$work/out")
+	local kind=$1 load=$2 w=$3 seed=$4 name=$1 on=() host=127.0.0.1 port=$((20000 + RANDOM % 10000)) long= hurts=
+	local all=(--mode ssgd --workers 4 --epochs 100000 --log-level error --token secret --http off --progress off --seed "$seed" --servers 2 --out "$work/out")
+	[ -n "$python" ] || all+=(--model lenet --batch 128 --threads 1 --dataset digits:n=4000,test=100)
 	case $kind in
 	demo*) all=(--mode auto --model lenet --workers 4 --epochs 100000 --dataset digits --log-level error --token secret --http off --progress off --seed "$seed" --servers 2 --out "$work/out") ;;
-	*) for r in 0 1 2 3; do all+=(--slow "$r:+$floor"); done ;;
+	*) [ -n "$python" ] || for r in 0 1 2 3; do all+=(--slow "$r:+$floor"); done ;;
 	esac
-	case $kind in
+	case ${python:+py-}$kind in
+	py-data | py-add) long=yes ;;
 	data) all+=(--slow "$w:data=60ms"); long=yes ;;
 	add) all+=(--slow "$w:+60ms"); long=yes ;;
 	demo) all+=(--slow "$w:3x"); long=yes ;;
-	link) cable; host=10.79.0.1; name=$([ $((seed / 2 % 2)) = 0 ] && echo link-out || echo link-in) ;;
-	quota | neighbour | stop | none | demoquota | demonone) ;;
+	link | py-link) cable; host=10.79.0.1; name=$([ $((seed / 2 % 2)) = 0 ] && echo link-out || echo link-in) ;;
+	quota | neighbour | stop | none | demoquota | demonone | py-quota | py-neighbour | py-stop | py-none) ;;
 	*) echo "KINDS: $kind is none of data, add, quota, neighbour, stop, link, none, demo, demoquota, demonone" >&2; return 2 ;;
 	esac
 	rm -rf "$work/out"
@@ -91,17 +98,19 @@ job() {
 	done
 	for r in 0 1 2 3; do
 		[ "$kind" != link ] || on=(ip netns exec "$([ $r = "$w" ] && echo "${tag}b" || echo "${tag}a")")
-		"${on[@]}" "$star" worker --rank $r "${all[@]}" >/dev/null 2>>"$work/err" & pids+=($!)
+		hurts=$([ $r != "$w" ] || echo "$kind")
+		FLOOR=$(awk "BEGIN { print ${floor%ms} / 1000 }") HURT=$hurts OMP_NUM_THREADS=1 PYTHONPATH=$here/../python \
+			"${on[@]}" "$star" worker --rank $r "${all[@]}" ${python:+-- "$python" "$here/attribution.py"} >/dev/null 2>>"$work/err" & pids+=($!)
 	done
-	for _ in $(seq 200); do
+	for _ in $(seq 600); do
 		[ "$(grep -c '"record"' "$work/out/run.jsonl" 2>/dev/null || true)" -ge 8 ] 2>/dev/null && break
 		sleep 0.1
 	done
-	local victim=${pids[$((2 + w))]} began=0 ended=1e18
+	local agent=${pids[$((2 + w))]} began=0 ended=1e18
 	sleep "$calm"
 	if [ -z "$long" ]; then
 		began=$(date +%s.%N)
-		injure "$kind" "$victim" "$seed"
+		injure "$kind" "$agent" "$seed" ${python:+$(pgrep -P "$agent")}
 		ended=$(date +%s.%N)
 		sleep "$calm"
 	else
@@ -116,26 +125,26 @@ job() {
 	echo "$began $ended" >"$keep/$name-$load-$w-$seed.span"
 }
 
-# injure does to process $2 what kind $1 says, for HURT seconds.
+# injure does to the worker of process $2, and of its script $4 if it has one, what kind $1 says, for HURT seconds.
 injure() {
-	local until=$((SECONDS + hurt)) n
+	local until=$((SECONDS + hurt)) n script=${4:-}
 	case $1 in
 	quota | demoquota)
 		[ "$1" = quota ] && set -- "$1" "$2" 50000 2000 || set -- "$1" "$2" 100000 10000
 		mkdir -p "$group"; echo "$3" >"$group/cpu.cfs_period_us"; echo "$4" >"$group/cpu.cfs_quota_us"
-		echo "$2" >"$group/cgroup.procs"
+		for p in "$2" $script; do echo "$p" >"$group/cgroup.procs"; done
 		sleep "$hurt"
 		echo -1 >"$group/cpu.cfs_quota_us" ;;
 	neighbour)
 		mkdir -p "$group"
 		n=${#busy[@]}
 		loops 6
-		for p in "$2" "${busy[@]:$n}"; do echo "$p" >"$group/cgroup.procs"; done
+		for p in "$2" $script "${busy[@]:$n}"; do echo "$p" >"$group/cgroup.procs"; done
 		sleep "$hurt"
 		kill "${busy[@]:$n}"; busy=("${busy[@]:0:$n}")
-		echo "$2" >"${group%/*}/cgroup.procs" ;;
+		for p in "$2" $script; do echo "$p" >"${group%/*}/cgroup.procs"; done ;;
 	stop)
-		while [ $SECONDS -lt $until ]; do kill -STOP "$2"; sleep 0.15; kill -CONT "$2"; sleep 0.15; done ;;
+		while [ $SECONDS -lt $until ]; do kill -STOP "${script:-$2}"; sleep 0.15; kill -CONT "${script:-$2}"; sleep 0.15; done ;;
 	link)
 		n=$([ $(($3 / 2 % 2)) = 0 ] && echo "${tag}b" || echo "${tag}a")
 		ip netns exec "$n" tc qdisc add dev eth0 root tbf rate 20mbit burst 25kb latency 400ms

@@ -136,8 +136,11 @@ func (p *profile) mean(m star.Metric) float64 {
 
 // above is how much larger a metric is than the others', which counts as 0
 // where it was not measured; 0 if it is not larger or not known.
-func (p *profile) above(ref *profile, m star.Metric) float64 {
-	v, r := p.mean(m), ref.mean(m)
+func (p *profile) above(ref *profile, m star.Metric) float64 { return p.beyond(m, ref.mean(m)) }
+
+// beyond is how much larger a metric is than r, likewise.
+func (p *profile) beyond(m star.Metric, r float64) float64 {
+	v := p.mean(m)
 	if math.IsNaN(v) {
 		return 0
 	}
@@ -220,6 +223,15 @@ func attribute(bad, ref *profile, calm float64, window []sample) (Cause, []Evide
 	return Unknown, why
 }
 
+// waiting is how long, per second, a worker would wait for a processor that waits as long as the others for each second that it gets of one: who computes
+// more waits more where processors are busy.
+func waiting(bad, ref *profile) float64 {
+	if ref.cpu <= 0 {
+		return ref.mean(star.RunDelay)
+	}
+	return ref.mean(star.RunDelay) * max(bad.cpu/ref.cpu, 1)
+}
+
 // used is the part of a quota from which on it is nearly used up: threads do not ask for it evenly.
 const used = 0.6
 
@@ -251,7 +263,7 @@ func byHost(bad, ref *profile) (claims []claim) {
 
 	// A thread that the quota holds back counts as waiting, too, and one of a group that has nearly used up its quota waits for that.
 	throttled, quota := bad.above(ref, star.Throttled), bad.mean(star.Quota)
-	queue := max(bad.above(ref, star.RunDelay)-throttled, 0)
+	queue := max(bad.beyond(star.RunDelay, waiting(bad, ref))-throttled, 0)
 	held := throttled
 	if bad.cpu > used*quota {
 		held, queue = throttled+queue, 0

@@ -226,6 +226,26 @@ func TestWhoAndWhy(t *testing.T) {
 	}
 }
 
+// On a busy host a worker that computes more waits more for a processor. That is its work, unless it waits longer than the others for as much of one. Numbers
+// are those of a job of four PyTorch scripts on two processors that 25 others wanted, too.
+func TestMoreWorkOnABusyHost(t *testing.T) {
+	of := func(own, cpu, delay float64) *profile {
+		p := &profile{n: 27, took: 10, own: own, cpu: cpu}
+		p.part[compute] = own
+		for m, v := range map[star.Metric]float64{star.RunDelay: delay, star.HostCPU: 1, star.ComputeCPU: 0.2} {
+			p.metric[m], p.count[m] = v, p.n
+		}
+		return p
+	}
+	others := of(0.178, 0.046, 0.30)
+	if c, why := attribute(of(0.378, 0.21, 0.72), others, 0, nil); c != Compute {
+		t.Errorf("more work: %v %v", c, why)
+	}
+	if c, why := attribute(of(0.378, 0.05, 0.72), others, 0, nil); c != Contention {
+		t.Errorf("as much work: %v %v", c, why)
+	}
+}
+
 // Each injury for 60 iterations: one verdict, one recovery, and at most one better word for the cause in between.
 func TestOneEpisode(t *testing.T) {
 	for _, c := range injuries {

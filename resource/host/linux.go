@@ -71,6 +71,11 @@ func (p *probe) look(now time.Time) (c counters) {
 	return c
 }
 
+// stopped is whether a signal has stopped the process, if it is another one.
+func (p *probe) stopped() bool {
+	return p.self != "/self" && parseStopped(p.read(p.proc+p.self+"/stat"))
+}
+
 // resolveEvery is how often the process's control group is looked up: it may be
 // moved, or get another quota.
 const resolveEvery = 500 * time.Millisecond

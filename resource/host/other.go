@@ -9,4 +9,6 @@ type probe struct{}
 
 func newProbe(int) *probe { return &probe{} }
 
+func (*probe) stopped() bool { return false }
+
 func (*probe) look(now time.Time) counters { return counters{at: now} }

@@ -38,6 +38,12 @@ func parseStat(b []byte) (j jiffies, ok bool) {
 	return j, true
 }
 
+// parseStopped reads the state in a process's stat, behind the name, which may have any characters.
+func parseStopped(b []byte) bool {
+	i := bytes.LastIndex(b, []byte(") "))
+	return i >= 0 && i+2 < len(b) && (b[i+2] == 'T' || b[i+2] == 't')
+}
+
 // parsePressure reads the total of the line "some" of a pressure file.
 func parsePressure(b []byte) (time.Duration, bool) {
 	line, _, _ := bytes.Cut(b, []byte("\n"))

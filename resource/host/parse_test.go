@@ -24,6 +24,16 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
+func TestParseStopped(t *testing.T) {
+	for text, want := range map[string]bool{
+		"7 (python3) T 1 7": true, "7 (a) T) S 1": false, "7 (python3) S 1 7": false, "7 (T) t 1": true, "7 (T": false, "7 (T) ": false, "": false,
+	} {
+		if parseStopped([]byte(text)) != want {
+			t.Errorf("%q: want %v", text, want)
+		}
+	}
+}
+
 func TestParsePressure(t *testing.T) {
 	d, ok := parsePressure([]byte("some avg10=0.00 avg60=1.50 avg300=0.62 total=3141592\nfull avg10=0 total=1\n"))
 	if !ok || d != 3141592*time.Microsecond {
@@ -133,12 +143,19 @@ func TestPulse(t *testing.T) {
 	at := p.last
 	for _, gap := range []time.Duration{20, 20, 45, 20, 320, 20} {
 		at = at.Add(gap * ms)
-		p.beat(at)
+		p.beat(at, false)
 	}
 	if s := p.share(time.Second); math.Abs(s-0.3) > 1e-9 {
 		t.Errorf("%v, want 300 ms of a second", s)
 	}
 	if s := p.share(time.Second); s != 0 {
 		t.Errorf("counted twice: %v", s)
+	}
+	for _, stopped := range []bool{true, true, false} {
+		at = at.Add(20 * ms)
+		p.beat(at, stopped)
+	}
+	if s := p.share(100 * ms); math.Abs(s-0.4) > 1e-9 {
+		t.Errorf("%v, want two heartbeats of five", s)
 	}
 }

@@ -75,7 +75,8 @@ type Config struct {
 	Looks     int           // heartbeats between two looks: 5
 	Slow      int           // looks between two that ask gopsutil: 10
 
-	// PID is the process that is looked at. Zero means this one. Of another one it is not known when it stood still (Stalled).
+	// PID is the process that is looked at. Zero means this one. Another one stands still (Stalled) when a signal has stopped it, or when this one does:
+	// they share what holds both.
 	PID int
 
 	// Also adds what else is measured, such as a GPU's state. It must not wait. nil:
@@ -134,7 +135,7 @@ func (s *Sampler) run() {
 			return
 		case <-tick.C:
 		}
-		pulse.beat(time.Now())
+		pulse.beat(time.Now(), p.stopped())
 		if beats%s.cfg.Looks != 0 {
 			continue
 		}
@@ -145,9 +146,7 @@ func (s *Sampler) run() {
 		}
 		t.Merge(&host.found)
 		rates(t, &before, &now)
-		if s.cfg.PID == 0 {
-			t.Set(star.Stalled, pulse.share(now.at.Sub(before.at)))
-		}
+		t.Set(star.Stalled, pulse.share(now.at.Sub(before.at)))
 		if s.cfg.Also != nil {
 			s.cfg.Also(t)
 		}
@@ -163,10 +162,13 @@ type pulse struct {
 	still  time.Duration // since the last share
 }
 
-// beat notes a heartbeat. A gap counts from 30 ms beyond the period on: less is a matter
+// beat notes a heartbeat, and whether the process is stopped. A gap counts from 30 ms beyond the period on: less is a matter
 // of Go's scheduler (10 ms for a goroutine that does not give way) and the kernel's.
-func (p *pulse) beat(now time.Time) {
-	if gap := now.Sub(p.last) - p.period; gap > 30*time.Millisecond {
+func (p *pulse) beat(now time.Time, stopped bool) {
+	gap := now.Sub(p.last)
+	if stopped {
+		p.still += gap
+	} else if gap -= p.period; gap > 30*time.Millisecond {
 		p.still += gap
 	}
 	p.last = now
