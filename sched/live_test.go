@@ -1,0 +1,229 @@
+package sched
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// played is a job as playLive sees it.
+type played struct {
+	*Job
+	left, end, since float64
+	n                int
+	why              string
+}
+
+// playLive has a Live decide about jobs that run as they say, in virtual time, as a service would, which is restarted before the decisions of which restart says so.
+func playLive(t *testing.T, policy string, gpus int, slot float64, jobs []*Job, restart func() bool) map[string]*played {
+	t.Helper()
+	all := map[string]*played{}
+	l, err := NewLive(policy, gpus, slot, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rate := func(p *played) float64 {
+		if p.n == 0 {
+			return 0
+		}
+		return Speed(p.Rates, p.n)
+	}
+	due := slices.Clone(jobs)
+	now := 0.
+	for steps := 0; ; steps++ {
+		if steps > 100_000 {
+			t.Fatal("no end")
+		}
+		next := max(l.Wake(), now)
+		if math.IsInf(l.Wake(), 1) {
+			next = never
+		}
+		if len(due) > 0 {
+			next = min(next, due[0].Submit)
+		}
+		for _, p := range all {
+			if p.n > 0 {
+				next = min(next, p.end)
+			}
+		}
+		if math.IsInf(next, 1) {
+			return all
+		}
+		now = next
+		for _, id := range slices.Sorted(maps.Keys(all)) {
+			p := all[id]
+			if p.n > 0 {
+				p.left -= (now - p.since) * rate(p)
+			}
+			if p.since = now; p.n > 0 && p.end <= now {
+				p.n, p.left = 0, 0
+				l.End(p.ID)
+			}
+		}
+		for len(due) > 0 && due[0].Submit <= now {
+			all[due[0].ID] = &played{Job: due[0], left: due[0].Iterations, end: never, since: now}
+			l.Arrive(due[0])
+			due = due[1:]
+		}
+		for _, p := range all {
+			if p.left > 0 && p.why == "" {
+				l.Set(p.ID, p.left)
+			}
+		}
+		if l.Wake() > now {
+			continue
+		}
+		if restart != nil && restart() {
+			var rs []Running
+			for _, j := range jobs {
+				if p := all[j.ID]; p != nil && p.left > 0 && p.why == "" {
+					rs = append(rs, Running{Job: j, Left: p.left, GPUs: p.n})
+				}
+			}
+			if l, err = NewLive(policy, gpus, slot, now, rs); err != nil {
+				t.Fatal(err)
+			}
+		}
+		used := 0
+		for _, d := range l.Decide(now) {
+			p := all[d.Job]
+			if d.Why == "" {
+				t.Errorf("%s: no reason", d.Job)
+			}
+			if p.n = d.GPUs; d.Declined {
+				p.why = d.Why
+			}
+		}
+		for _, p := range all {
+			if used += p.n; p.n > 0 {
+				if p.end = now + p.left/rate(p); l.e != nil { // its simulator counts whole seconds
+					p.end = now + math.Ceil(p.left/rate(p))
+				}
+			}
+		}
+		if used > gpus {
+			t.Fatalf("%s: %d of %d GPUs", policy, used, gpus)
+		}
+	}
+}
+
+// flexible makes jobs with deadlines that can run on 1 to 4 GPUs.
+func flexible(r *rand.Rand, n int) (jobs []*Job) {
+	at := 0.
+	for i := range n {
+		at += float64(r.IntN(20))
+		work := float64(10 + r.IntN(60))
+		j := &Job{ID: fmt.Sprintf("j%02d", i), Submit: at, GPUs: 1 << r.IntN(3), Batch: 64, Iterations: 100 * work, Rates: []float64{100, 180, 300}}
+		j.Duration = j.Iterations / Speed(j.Rates, j.GPUs)
+		j.Deadline = at + math.Round(work*(0.4+2*r.Float64()))
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
+// What a Live has jobs do is what the simulator says, where they run as they say.
+func TestLiveAsSimulated(t *testing.T) {
+	for seed := range uint64(30) {
+		for _, policy := range LivePolicies() {
+			jobs := flexible(rand.New(rand.NewPCG(seed, 1)), 12)
+			out, err := Run(jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 4}}, Options{Policy: policy, Slot: 5})
+			if err != nil {
+				t.Fatal(err)
+			}
+			live := playLive(t, policy, 4, 5, jobs, nil)
+			for i, o := range out {
+				p := live[jobs[i].ID]
+				if o.Why != p.why {
+					t.Errorf("seed %d, %s: %s: declined %q, simulated %q", seed, policy, o.ID, p.why, o.Why)
+				}
+				if o.Declined() || policy == "srtf" || policy == "srsf" || policy == "tiresias" { // there each preemption costs the simulated job 40 s
+					continue
+				}
+				if math.Abs(p.end-o.End) > 1 {
+					t.Errorf("seed %d, %s: %s ends at %.1f, simulated %.1f", seed, policy, o.ID, p.end, o.End)
+				}
+			}
+		}
+	}
+}
+
+// However often the service is restarted, nothing is lost, and who was let in is not declined.
+func TestLiveRestarts(t *testing.T) {
+	for seed := range uint64(30) {
+		for _, policy := range LivePolicies() {
+			r := rand.New(rand.NewPCG(seed, 2))
+			for id, p := range playLive(t, policy, 4, 5, flexible(r, 12), func() bool { return r.IntN(3) == 0 }) {
+				if p.why == "" && (p.left > 0 || math.IsInf(p.end, 1)) {
+					t.Errorf("seed %d, %s: %s never ended", seed, policy, id)
+				}
+				if p.why != "" && p.left < p.Iterations {
+					t.Errorf("seed %d, %s: %s was declined after it had begun: %s", seed, policy, id, p.why)
+				}
+			}
+		}
+	}
+}
+
+// A job that is cancelled while it waits takes nothing from others.
+func TestLiveCancelled(t *testing.T) {
+	for _, policy := range LivePolicies() {
+		l, err := NewLive(policy, 4, 5, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := func(id string, gpus int) *Job {
+			return &Job{ID: id, GPUs: gpus, Batch: 64, Iterations: 1000, Duration: 100, Deadline: never, Rates: []float64{1, 2, 4}, BestEffort: true}
+		}
+		l.Arrive(job("a", 4))
+		l.Decide(0)
+		l.Arrive(job("b", 4))
+		l.Arrive(job("c", 4))
+		l.Decide(60)
+		l.End("b")
+		l.End("a")
+		for now := 120.; l.gpus("c") == 0; now += 60 {
+			if now > 600 {
+				t.Fatalf("%s: c never runs", policy)
+			}
+			l.Decide(now)
+		}
+		if l.s != nil && l.s.Free() != 0 {
+			t.Errorf("%s: %d free beside a job of 4", policy, l.s.Free())
+		}
+	}
+}
+
+// A decision says why.
+func TestLiveSays(t *testing.T) {
+	l, err := NewLive("ef-admission", 4, 5, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Arrive(&Job{ID: "a", Batch: 64, Iterations: 1000, Deadline: 100, Rates: []float64{10, 20, 40}})
+	l.Arrive(&Job{ID: "b", Batch: 64, Iterations: 1000, Deadline: 10, Rates: []float64{10, 20, 40}})
+	var text []string
+	for _, d := range l.Decide(0) {
+		text = append(text, fmt.Sprintln(d.Job, d.GPUs, d.Declined, d.Why))
+	}
+	want := `b 0 true would end after its deadline
+a 4 false starts on 4: the least share that meets each deadline, the rest where it helps most; done in 25 s at this rate, deadline in 100 s`
+	if got := strings.TrimSpace(strings.Join(text, "")); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if _, err := NewLive("lucid", 4, 5, 0, nil); err == nil || !strings.Contains(err.Error(), "tiresias") {
+		t.Errorf("lucid: %v", err)
+	}
+}
+
+func TestSpeed(t *testing.T) {
+	rates := []float64{10, 20, 30}
+	for n, want := range map[int]float64{0: 0, 1: 10, 2: 20, 3: 25, 4: 30, 8: 30} {
+		if got := Speed(rates, n); got != want {
+			t.Errorf("on %d: %g, want %g", n, got, want)
+		}
+	}
+}
