@@ -64,6 +64,7 @@ var rooms = []struct {
 	{"star/checkpoint", "star/exitcode star/flightrecorder", "net", "files; a lock guards the list of those that are half written"},
 	{"star/placement", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: where tasks go follows from hosts and demands"},
 	{"star/sched", "star/blossom", "net os sync context math/rand math/rand/v2", "pure: what is simulated is what runs"},
+	{"star/sched/live", "star/sched", "net os sync time context math/rand math/rand/v2", "pure: what a service does follows from its events"},
 	{"star/sched/workload", "star/sched", "net os sync context math/rand math/rand/v2", "pure: bytes in, jobs and clusters out"},
 	{"star/sched/estimate", "star/sched/workload", "net os sync context math/rand math/rand/v2", "pure: what will be follows from what was measured"},
 	{"star/sched/market", "star/sched/workload", "net os sync context math/rand math/rand/v2", "pure: what a study measured follows from its files"},

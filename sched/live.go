@@ -210,7 +210,7 @@ func (l *Live) Decide(now float64) (ds []Decision) {
 	l.last, l.events = now, false
 	was := map[string]int{}
 	for id := range l.jobs {
-		was[id] = l.gpus(id)
+		was[id] = l.GPUs(id)
 	}
 	if l.e != nil {
 		l.round(now)
@@ -219,7 +219,7 @@ func (l *Live) Decide(now float64) (ds []Decision) {
 	}
 	var more, fewer []string
 	for _, id := range slices.Sorted(maps.Keys(l.jobs)) {
-		switch n := l.gpus(id); {
+		switch n := l.GPUs(id); {
 		case n > was[id]:
 			more = append(more, id)
 		case n < was[id]:
@@ -233,10 +233,10 @@ func (l *Live) Decide(now float64) (ds []Decision) {
 		}
 	}
 	for _, id := range fewer {
-		ds = append(ds, Decision{Job: id, GPUs: l.gpus(id), Why: l.says(id, was[id], now, more)})
+		ds = append(ds, Decision{Job: id, GPUs: l.GPUs(id), Why: l.says(id, was[id], now, more)})
 	}
 	for _, id := range more {
-		ds = append(ds, Decision{Job: id, GPUs: l.gpus(id), Why: l.says(id, was[id], now, nil)})
+		ds = append(ds, Decision{Job: id, GPUs: l.GPUs(id), Why: l.says(id, was[id], now, nil)})
 	}
 	return ds
 }
@@ -248,8 +248,8 @@ func (l *Live) forget(id string) {
 	delete(l.flexs, id)
 }
 
-// gpus is how many a job has.
-func (l *Live) gpus(id string) int {
+// GPUs is how many a job has.
+func (l *Live) GPUs(id string) int {
 	if t := l.tasks[id]; t != nil && t.Running() {
 		return t.GPUs
 	}
@@ -322,7 +322,7 @@ func (l *Live) round(now float64) {
 
 // says is a sentence on why a job has as many GPUs as it has now.
 func (l *Live) says(id string, was int, now float64, to []string) string {
-	n, j := l.gpus(id), l.jobs[id]
+	n, j := l.GPUs(id), l.jobs[id]
 	change := fmt.Sprintf("from %d to %d", was, n)
 	switch {
 	case was == 0:

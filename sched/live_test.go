@@ -185,7 +185,7 @@ func TestLiveCancelled(t *testing.T) {
 		l.Decide(60)
 		l.End("b")
 		l.End("a")
-		for now := 120.; l.gpus("c") == 0; now += 60 {
+		for now := 120.; l.GPUs("c") == 0; now += 60 {
 			if now > 600 {
 				t.Fatalf("%s: c never runs", policy)
 			}

@@ -1,0 +1,202 @@
+// Package live is the queue of a service that schedules jobs: which jobs, hosts and workers there are, as events tell, and what is to be done next so that each job gets
+// the workers that a policy of sched gives it. A service writes each event down, applies it, and does it; after a restart it applies what it wrote.
+//
+// Pure: times are seconds since the queue began, workers and hosts are what it is told of. A GPU of sched is a worker's place here, an iteration is a sample.
+package live
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+	"regexp"
+	"slices"
+
+	"star/sched"
+)
+
+// Spec is a job as it was submitted.
+type Spec struct {
+	Name     string            `json:"name" yaml:"name"`
+	Settings map[string]string `json:"settings,omitempty" yaml:"-"`
+	Command  []string          `json:"command,omitempty" yaml:"command"` // the worker; nil: STAR's own
+	Samples  int64             `json:"samples" yaml:"samples"`           // of the whole job
+	Workers  int               `json:"workers" yaml:"workers"`           // under policies that do not plan
+	Min      int               `json:"min-workers" yaml:"min-workers"`   // under those that do
+	Max      int               `json:"max-workers" yaml:"max-workers"`   //
+	Rates    map[int]float64   `json:"rates,omitempty" yaml:"rates"`     // samples/s on so many workers
+	Deadline float64           `json:"deadline_s,omitempty" yaml:"-"`    // s from submission; 0: none
+}
+
+// maxWorkers is what policies that plan can give a job.
+const maxWorkers = 64
+
+var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$`)
+
+// Check fills in what is not said, and says what is wrong. The error names the key.
+func (s *Spec) Check() error {
+	if s.Workers == 0 {
+		s.Workers = max(1, s.Max, s.Min)
+	}
+	if s.Min == 0 {
+		s.Min = 1
+	}
+	if s.Max == 0 {
+		s.Max = max(s.Workers, s.Min)
+	}
+	switch {
+	case !nameForm.MatchString(s.Name):
+		return fmt.Errorf("name %q: want lower-case letters, digits and hyphens, at most 50", s.Name)
+	case s.Samples < 1:
+		return errors.New("samples: how many samples until the job is done? want 1 or more")
+	case s.Workers < 1 || s.Workers > maxWorkers:
+		return fmt.Errorf("workers: %d: want 1 to %d", s.Workers, maxWorkers)
+	case !power(s.Min) || !power(s.Max) || s.Max > maxWorkers:
+		return fmt.Errorf("min-workers %d, max-workers %d: want powers of two, at most %d", s.Min, s.Max, maxWorkers)
+	case s.Min > s.Max:
+		return fmt.Errorf("min-workers %d is more than max-workers, %d", s.Min, s.Max)
+	case s.Deadline < 0 || math.IsNaN(s.Deadline) || math.IsInf(s.Deadline, 0):
+		return fmt.Errorf("deadline %g s: want more than 0", s.Deadline)
+	}
+	for n, r := range s.Rates {
+		if !power(n) || n > maxWorkers {
+			return fmt.Errorf("rates: %d workers: want powers of two, at most %d", n, maxWorkers)
+		}
+		if !(r > 0) || math.IsInf(r, 1) {
+			return fmt.Errorf("rates: %g samples/s on %d workers: want more than 0", r, n)
+		}
+	}
+	return nil
+}
+
+func power(n int) bool { return n > 0 && n&(n-1) == 0 }
+
+// State is where a job stands.
+type State string
+
+// The states.
+const (
+	Waiting   State = "waiting"
+	Running   State = "running"
+	Stopping  State = "stopping" // it saves a checkpoint, and ends or waits
+	Done      State = "done"
+	Declined  State = "declined"
+	Cancelled State = "cancelled"
+	Failed    State = "failed"
+)
+
+// Member is a worker of a job.
+type Member struct {
+	ID       int // of all workers that the job has had
+	Host     string
+	Rank     int
+	Replaces int // ID of the one in whose place it is to be; 0: nobody's
+	Leaving  bool
+	Joined   bool // as the job's log says; not written down
+}
+
+// Job is a job in a Queue.
+type Job struct {
+	Spec
+	Submitted float64
+	Due       float64 // +Inf: no deadline
+	State     State
+	Want      int    // workers that the policy gives it
+	Why       string // the last decision, or how it ended
+	Life      int    // how often it was started
+	Addr      string // of its coordinator
+	Members   []*Member
+	Samples   int64 // that count
+	Begun     float64
+	Ended     float64
+	Stops     int // preemptions
+
+	Measured map[int]float64 // samples/s on so many workers
+
+	after    State   // what it is when it has stopped
+	fails    int     // lives in a row that ended by themselves without progress
+	from     int64   // samples at the begin of this life
+	again    float64 // not before
+	attained float64
+	since    float64
+	members  int // that it has had
+	stable   struct {
+		workers int
+		at      float64
+		samples int64
+	}
+}
+
+// Active is a job that has not ended.
+func (j *Job) Active() bool { return j.State == Waiting || j.State == Running || j.State == Stopping }
+
+// staying are the members that are not told to leave.
+func (j *Job) staying() (ms []*Member) {
+	for _, m := range j.Members {
+		if !m.Leaving {
+			ms = append(ms, m)
+		}
+	}
+	return ms
+}
+
+// finishing says whether nothing is left but its end.
+func (j *Job) finishing() bool { return j.Samples >= j.Spec.Samples }
+
+// Curve is samples/s on 1, 2, 4, … workers, as far as the job may have so many: what was measured, or what was said, times how far off that was where it was measured.
+// Between and beyond, as if each worker brought the same. Nil: nothing is known.
+func (j *Job) Curve() []float64 {
+	known := maps.Clone(j.Rates)
+	if known == nil {
+		known = map[int]float64{}
+	}
+	nearest := func(m map[int]float64, n int) (at int) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if at == 0 || math.Abs(math.Log2(float64(k)/float64(n))) < math.Abs(math.Log2(float64(at)/float64(n))) {
+				at = k
+			}
+		}
+		return at
+	}
+	for n := range j.Rates {
+		if k := nearest(j.Measured, n); k > 0 && j.Rates[k] > 0 {
+			known[n] = j.Rates[n] * j.Measured[k] / j.Rates[k]
+		}
+	}
+	maps.Copy(known, j.Measured)
+	if len(known) == 0 {
+		return nil
+	}
+	curve := make([]float64, bits.Len(uint(max(j.Max, j.Workers))))
+	for i := range curve {
+		n := 1 << i
+		k := nearest(known, n)
+		curve[i] = known[k] * float64(n) / float64(k)
+	}
+	return curve
+}
+
+// forPolicy is the job as policies see it.
+func (j *Job) forPolicy() *sched.Job {
+	curve := j.Curve()
+	s := &sched.Job{ID: j.Name, Submit: j.Submitted, Deadline: j.Due, GPUs: j.Workers, Iterations: float64(j.Spec.Samples), Batch: maxWorkers, BestEffort: math.IsInf(j.Due, 1)}
+	if rate := sched.Speed(curve, j.Workers); rate > 0 {
+		s.Duration = s.Iterations / rate
+	}
+	s.Rates = j.levels(curve)
+	return s
+}
+
+// levels is a curve without the numbers of workers that the job does not want.
+func (j *Job) levels(curve []float64) (rates []float64) {
+	for i, r := range curve {
+		if n := 1 << i; n < j.Min {
+			r = 0
+		} else if n > j.Max {
+			break
+		}
+		rates = append(rates, r)
+	}
+	return rates
+}

@@ -1,0 +1,506 @@
+package live
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"star/sched"
+)
+
+// Event is something that has happened, or that is decided and is to be done. What it means is Apply.
+type Event struct {
+	At       float64         `json:"at"` // s since the queue began
+	Kind     string          `json:"event"`
+	Job      string          `json:"job,omitempty"`
+	Why      string          `json:"why,omitempty"`
+	Spec     *Spec           `json:"spec,omitempty"`
+	Workers  int             `json:"workers,omitempty"` // decide
+	Life     int             `json:"life,omitempty"`    // begin
+	Addr     string          `json:"addr,omitempty"`
+	Member   int             `json:"member,omitempty"` // add, leave, gone
+	Host     string          `json:"host,omitempty"`
+	Rank     int             `json:"rank,omitempty"`
+	Replaces int             `json:"replaces,omitempty"`
+	State    State           `json:"state,omitempty"` // stop: what comes after it; ended: what the job said, else waiting
+	Samples  int64           `json:"samples,omitempty"`
+	Rates    map[int]float64 `json:"rates,omitempty"`
+}
+
+// The kinds of events.
+const (
+	KindSubmit  = "submit"  // a job has come
+	KindDecide  = "decide"  // the policy gives it so many workers
+	KindDecline = "decline" // or none, ever
+	KindBegin   = "begin"   // its coordinator is started
+	KindAdd     = "add"     // a worker is
+	KindLeave   = "leave"   // a worker is told to leave
+	KindGone    = "gone"    // a worker has ended
+	KindStop    = "stop"    // the job is told to save itself and end
+	KindEnded   = "ended"   // its coordinator has ended
+	KindRates   = "rates"   // it is found to be so fast
+	KindSlow    = "slow"    // a host is
+	KindWell    = "well"    // no more
+)
+
+// Host is where workers run.
+type Host struct {
+	Name  string
+	Slots int     // workers at a time
+	Slow  string  // why it is avoided; empty: it is not
+	until float64 // it is avoided until then
+	away  float64 // workers that were started there ended by themselves: nothing is started until then
+	fails int
+}
+
+// How long things are believed.
+const (
+	slowFor    = 600. // s for which a host is avoided whose workers were slow: nobody may be left there to say that it is well again
+	longestTry = 60.  // s at most between two tries to start something that ends by itself
+	mostFails  = 4    // lives in a row without progress, after which a job has failed
+	measureFor = 5.   // s on the same workers, after which their rate is looked at
+	measureOff = 0.15 // by which it must differ from what was thought
+)
+
+// Queue is all jobs and hosts. It is used by one goroutine.
+type Queue struct {
+	Hosts []*Host
+	Jobs  []*Job // in order of submission
+
+	byName  map[string]*Job
+	policy  *sched.Live
+	decided []Event // that are not applied yet
+}
+
+// New is an empty queue.
+func New(hosts []*Host) *Queue { return &Queue{Hosts: hosts, byName: map[string]*Job{}} }
+
+// Slots is how many workers there can be.
+func (q *Queue) Slots() (n int) {
+	for _, h := range q.Hosts {
+		n += h.Slots
+	}
+	return n
+}
+
+// Job is a job by its name; nil: there is none.
+func (q *Queue) Job(name string) *Job { return q.byName[name] }
+
+func (q *Queue) host(name string) *Host {
+	if i := slices.IndexFunc(q.Hosts, func(h *Host) bool { return h.Name == name }); i >= 0 {
+		return q.Hosts[i]
+	}
+	return nil
+}
+
+// Schedule begins to decide, with what there is.
+func (q *Queue) Schedule(policy string, slot, now float64) error {
+	var rs []sched.Running
+	for _, j := range q.Jobs {
+		if j.Active() && j.after != Cancelled && j.after != Failed {
+			rs = append(rs, sched.Running{Job: j.forPolicy(), Left: float64(j.Spec.Samples - j.Samples), GPUs: j.Want, Attained: j.attained})
+		}
+	}
+	p, err := sched.NewLive(policy, q.Slots(), slot, now, rs)
+	if err != nil {
+		return err
+	}
+	q.policy = p
+	for _, r := range rs {
+		if r.GPUs > 0 && p.GPUs(r.ID) == 0 {
+			q.decided = append(q.decided, Event{At: now, Kind: KindDecide, Job: r.ID, Why: "hosts have fewer places than before"})
+		}
+	}
+	return nil
+}
+
+// Submission is the event of a job that comes.
+func (q *Queue) Submission(s Spec, needs bool, now float64) (Event, error) {
+	if err := s.Check(); err != nil {
+		return Event{}, err
+	}
+	if j := q.byName[s.Name]; j != nil {
+		return Event{}, fmt.Errorf("name %s: there is such a job already, %s: take another name", s.Name, j.State)
+	}
+	if needs && len(s.Rates) == 0 {
+		for _, j := range q.Jobs { // the last one like it says how fast it is
+			if len(j.Measured) > 0 && alike(&j.Spec, &s) {
+				s.Rates = j.Measured
+			}
+		}
+		if len(s.Rates) == 0 {
+			return Event{}, fmt.Errorf("rates: this policy must know how fast a job is, and no job with these settings has run: give samples/s, such as rates: {1: 1000, 2: 1900}")
+		}
+	}
+	return Event{At: now, Kind: KindSubmit, Job: s.Name, Spec: &s}, nil
+}
+
+// alike says whether two jobs do the same.
+func alike(a, b *Spec) bool {
+	return slices.Equal(a.Command, b.Command) && len(a.Settings) == len(b.Settings) && !slices.ContainsFunc(keys(a.Settings), func(k string) bool { return a.Settings[k] != b.Settings[k] })
+}
+
+func keys(m map[string]string) (ks []string) {
+	for k := range m {
+		ks = append(ks, k)
+	}
+	return ks
+}
+
+// Cancellation is the event that ends a job.
+func (q *Queue) Cancellation(name string, now float64) (Event, error) {
+	j := q.byName[name]
+	switch {
+	case j == nil:
+		return Event{}, fmt.Errorf("there is no job %s", name)
+	case !j.Active():
+		return Event{}, fmt.Errorf("job %s is %s already", name, j.State)
+	}
+	return Event{At: now, Kind: KindStop, Job: name, State: Cancelled, Why: "cancelled"}, nil
+}
+
+// Apply has an event happen. An error says that it cannot have: the queue's file is not one that this program wrote.
+func (q *Queue) Apply(e Event) error {
+	if len(q.decided) > 0 && q.decided[0].same(e) {
+		q.decided = q.decided[1:]
+	}
+	switch e.Kind {
+	case KindSlow, KindWell:
+		if h := q.host(e.Host); h != nil {
+			h.Slow, h.until = "", e.At+slowFor
+			if e.Kind == KindSlow {
+				h.Slow = e.Why
+			}
+		}
+		return nil
+	case KindSubmit:
+		if e.Spec == nil || q.byName[e.Job] != nil {
+			return fmt.Errorf("job %s is submitted twice, or is none", e.Job)
+		}
+		j := &Job{Spec: *e.Spec, Submitted: e.At, Due: math.Inf(1), State: Waiting, since: e.At}
+		if j.Deadline > 0 {
+			j.Due = e.At + j.Deadline
+		}
+		q.Jobs, q.byName[e.Job] = append(q.Jobs, j), j
+		if q.policy != nil {
+			q.policy.Arrive(j.forPolicy())
+		}
+		return nil
+	}
+	j := q.byName[e.Job]
+	if j == nil {
+		return fmt.Errorf("event %s of job %s, which was not submitted", e.Kind, e.Job)
+	}
+	j.attained += (e.At - j.since) * float64(len(j.Members))
+	j.since = e.At
+	return q.apply(j, e)
+}
+
+func (e Event) same(o Event) bool {
+	return e.Kind == o.Kind && e.Job == o.Job && e.Workers == o.Workers && e.Why == o.Why
+}
+
+func (q *Queue) apply(j *Job, e Event) error {
+	member := slices.IndexFunc(j.Members, func(m *Member) bool { return m.ID == e.Member })
+	if (e.Kind == KindLeave || e.Kind == KindGone) && member < 0 {
+		return fmt.Errorf("job %s has no worker %d that could be %s", j.Name, e.Member, e.Kind)
+	}
+	switch e.Kind {
+	case KindDecide:
+		j.Want, j.Why = e.Workers, e.Why
+	case KindDecline:
+		j.State, j.Why, j.Ended = Declined, e.Why, e.At
+	case KindBegin:
+		if j.Life == 0 {
+			j.Begun = e.At
+		}
+		j.Life, j.Addr, j.State, j.from = e.Life, e.Addr, Running, j.Samples
+	case KindAdd:
+		j.members = max(j.members, e.Member)
+		j.Members = append(j.Members, &Member{ID: e.Member, Host: e.Host, Rank: e.Rank, Replaces: e.Replaces})
+	case KindLeave:
+		j.Members[member].Leaving = true
+	case KindGone:
+		m := j.Members[member]
+		j.Members = slices.Delete(j.Members, member, member+1)
+		if h := q.host(m.Host); h != nil && !m.Leaving && j.State == Running && !j.finishing() { // by itself
+			h.fails++
+			h.away = e.At + min(math.Pow(2, float64(h.fails-1)), longestTry)
+		}
+	case KindStop:
+		j.after, j.Why = e.State, e.Why
+		if j.State == Running {
+			j.State = Stopping
+		} else if j.State == Waiting {
+			q.end(j, e.State, e.At)
+		}
+		if e.State == Waiting {
+			j.Stops++
+		}
+	case KindEnded:
+		q.ended(j, e)
+	case KindRates:
+		j.Measured = e.Rates
+		if q.policy != nil {
+			q.policy.Rates(j.Name, j.levels(j.Curve()))
+		}
+	default:
+		return fmt.Errorf("event %q: this program knows none of that name", e.Kind)
+	}
+	return nil
+}
+
+// ended says what becomes of a job whose coordinator has ended.
+func (q *Queue) ended(j *Job, e Event) {
+	j.Samples = max(j.Samples, e.Samples)
+	j.stable.workers = 0
+	after := j.after
+	j.after = ""
+	switch {
+	case e.State == Done || e.State == Failed:
+		j.Why = e.Why
+		q.end(j, e.State, e.At)
+	case after == Cancelled || after == Failed:
+		q.end(j, after, e.At)
+	case after == Waiting:
+		j.State = Waiting
+	default: // by itself
+		j.State = Waiting
+		if j.fails++; j.Samples > j.from {
+			j.fails = 1
+		}
+		j.again = e.At + min(math.Pow(2, float64(j.fails-1)), longestTry)
+		if j.Why = e.Why; j.fails >= mostFails {
+			j.Why = fmt.Sprintf("%d lives in a row ended without progress; the last one: %s", j.fails, e.Why)
+			q.end(j, Failed, e.At)
+		}
+	}
+}
+
+// end has a job be over.
+func (q *Queue) end(j *Job, s State, at float64) {
+	j.State, j.Ended, j.Want, j.after = s, at, 0, ""
+	if q.policy != nil {
+		q.policy.End(j.Name)
+	}
+}
+
+// Joined tells that a worker of a rank takes part in a job.
+func (j *Job) Joined(rank int) {
+	for _, m := range j.Members {
+		if m.Rank == rank && !m.Leaving {
+			m.Joined = true
+		}
+	}
+}
+
+// Seen tells how far a job has come, and returns what is learned of its speed from that: an event, if its kind is not empty.
+func (q *Queue) Seen(j *Job, samples int64, now float64) (e Event) {
+	if samples > j.Samples {
+		j.Samples = samples
+		for _, m := range j.Members { // its hosts work
+			if h := q.host(m.Host); h != nil && m.Joined {
+				h.fails = 0
+			}
+		}
+	}
+	joined := 0
+	for _, m := range j.Members {
+		if m.Joined && !m.Leaving {
+			joined++
+		}
+	}
+	s := &j.stable
+	if joined != s.workers || len(j.Members) != joined || j.State != Running || j.finishing() {
+		s.workers, s.at, s.samples = joined, now, samples
+		return e
+	}
+	if now-s.at < measureFor || !power(joined) || samples <= s.samples {
+		return e
+	}
+	rate := float64(samples-s.samples) / (now - s.at)
+	s.at, s.samples = now, samples
+	if thought := sched.Speed(j.Curve(), joined); math.Abs(rate/thought-1) < measureOff {
+		return e
+	}
+	e = Event{At: now, Kind: KindRates, Job: j.Name, Rates: map[int]float64{joined: math.Round(rate*10) / 10}}
+	for n, r := range j.Measured {
+		if n != joined {
+			e.Rates[n] = r
+		}
+	}
+	return e
+}
+
+// Verdict tells that a worker is slow, or no more. It returns what follows for its host: an event, if its kind is not empty.
+func (q *Queue) Verdict(j *Job, rank int, slow bool, why string, now float64) (e Event) {
+	for _, m := range j.Members {
+		if h := q.host(m.Host); m.Rank == rank && h != nil && slow != (h.Slow != "") {
+			e = Event{At: now, Kind: KindWell, Host: h.Name}
+			if slow {
+				e.Kind, e.Why = KindSlow, fmt.Sprintf("worker %d of %s: %s", rank, j.Name, why)
+			}
+		}
+	}
+	return e
+}
+
+// Next is the next thing to do. Until it is applied, the same is asked for; false: there is nothing.
+func (q *Queue) Next(now float64) (e Event, ok bool) {
+	for _, h := range q.Hosts {
+		if h.Slow != "" && h.until <= now {
+			return Event{At: now, Kind: KindWell, Host: h.Name, Why: "nobody has been there to be slow for a while"}, true
+		}
+	}
+	if len(q.decided) == 0 && q.policy.Wake() <= now {
+		for _, j := range q.Jobs {
+			if j.Active() {
+				q.policy.Set(j.Name, float64(j.Spec.Samples-j.Samples))
+			}
+		}
+		for _, d := range q.policy.Decide(now) {
+			e := Event{At: now, Kind: KindDecide, Job: d.Job, Workers: d.GPUs, Why: words.Replace(d.Why)}
+			if d.Declined {
+				e.Kind = KindDecline
+			}
+			q.decided = append(q.decided, e)
+		}
+	}
+	if len(q.decided) > 0 {
+		return q.decided[0], true
+	}
+	for _, next := range []func(*Job, float64) (Event, bool){q.take, q.give} { // places are given up before they are taken
+		for _, j := range q.Jobs {
+			if !j.Active() || j.finishing() && j.State != Waiting {
+				continue
+			}
+			if e, ok = next(j, now); ok {
+				e.At, e.Job = now, j.Name
+				return e, true
+			}
+		}
+	}
+	return e, false
+}
+
+// words is what policies say in a service's words.
+var words = strings.NewReplacer("GPUs", "workers", "the cluster has", "there is room for")
+
+// take is what a job gives up next.
+func (q *Queue) take(j *Job, now float64) (e Event, ok bool) {
+	if j.State != Running {
+		return e, false
+	}
+	if j.Want == 0 {
+		return Event{Kind: KindStop, State: Waiting, Why: j.Why}, true
+	}
+	ms := j.staying()
+	for _, m := range ms {
+		if m.Replaces > 0 && m.Joined {
+			if i := slices.IndexFunc(ms, func(o *Member) bool { return o.ID == m.Replaces }); i >= 0 {
+				return Event{Kind: KindLeave, Member: m.Replaces, Why: fmt.Sprintf("worker %d on %s has taken its place", m.ID, m.Host)}, true
+			}
+		}
+	}
+	moving := func(m *Member) bool { // into the place of one that is still there
+		return m.Replaces > 0 && slices.ContainsFunc(ms, func(o *Member) bool { return o.ID == m.Replaces })
+	}
+	spare := len(ms) - j.Want
+	for _, m := range ms {
+		if moving(m) {
+			spare--
+		}
+	}
+	if spare <= 0 {
+		return e, false
+	}
+	slices.SortStableFunc(ms, func(a, b *Member) int { // slow ones first, then the last that have come; those who take a place over last
+		return cmp.Or(order(!moving(a), !moving(b)), order(q.avoid(a.Host), q.avoid(b.Host)), order(!a.Joined, !b.Joined), cmp.Compare(b.ID, a.ID))
+	})
+	return Event{Kind: KindLeave, Member: ms[0].ID, Why: j.Why}, true
+}
+
+// order puts what is true first.
+func order(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func (q *Queue) avoid(host string) bool {
+	h := q.host(host)
+	return h == nil || h.Slow != ""
+}
+
+// give is what a job gets next.
+func (q *Queue) give(j *Job, now float64) (e Event, ok bool) {
+	if j.Want == 0 || j.State == Stopping {
+		return e, false
+	}
+	if j.State == Waiting {
+		if h := q.place(j, now); h == nil || j.again > now || len(j.Members) > 0 {
+			return e, false
+		}
+		return Event{Kind: KindBegin, Life: j.Life + 1, Why: j.Why}, true
+	}
+	ms := j.staying()
+	h := q.place(j, now)
+	if h == nil {
+		return e, false
+	}
+	e = Event{Kind: KindAdd, Member: j.members + 1, Host: h.Name, Rank: j.rank()}
+	if len(ms) < j.Want {
+		return e, e.Rank >= 0
+	}
+	if h.Slow != "" || e.Rank < 0 || slices.ContainsFunc(ms, func(m *Member) bool { return m.Replaces > 0 && !m.Joined }) {
+		return e, false
+	}
+	for _, m := range ms {
+		if q.avoid(m.Host) && m.Joined {
+			e.Replaces, e.Why = m.ID, fmt.Sprintf("%s is slow (%s), and %s has room", m.Host, q.host(m.Host).Slow, h.Name)
+			return e, true
+		}
+	}
+	return e, false
+}
+
+// Ranks is how many ranks a job has: one more than workers, for one that takes the place of another.
+func (j *Job) Ranks() int { return max(j.Max, j.Spec.Workers) + 1 }
+
+// rank is the lowest that nobody has; -1: there is none.
+func (j *Job) rank() int {
+	for r := range j.Ranks() {
+		if !slices.ContainsFunc(j.Members, func(m *Member) bool { return m.Rank == r }) {
+			return r
+		}
+	}
+	return -1
+}
+
+// place is the best host that has room: one that is not slow, on which the job has most workers already, with the least room. Nil: there is none.
+func (q *Queue) place(j *Job, now float64) (best *Host) {
+	used := map[string]int{}
+	own := map[string]int{}
+	for _, o := range q.Jobs {
+		for _, m := range o.Members {
+			if used[m.Host]++; o == j {
+				own[m.Host]++
+			}
+		}
+	}
+	for _, h := range q.Hosts {
+		if used[h.Name] >= h.Slots || h.away > now {
+			continue
+		}
+		if best == nil || cmp.Or(order(h.Slow == "", best.Slow == ""), cmp.Compare(own[best.Name], own[h.Name]), cmp.Compare(h.Slots-used[h.Name], best.Slots-used[best.Name])) < 0 {
+			best = h
+		}
+	}
+	return best
+}

@@ -1,0 +1,435 @@
+package live
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// world is jobs that run as a queue says, in virtual time: a coordinator takes a second to come, a worker another one, two to leave, and half a second for the last checkpoint.
+type world struct {
+	t      testing.TB
+	hosts  []*Host
+	policy string
+	slot   float64
+	q      *Queue
+	now    float64
+	log    [][]byte // what is on disk
+	do     []due
+
+	done  map[string]int64 // samples that checkpoints have, by job
+	trail strings.Builder
+}
+
+type due struct {
+	at   float64
+	what func()
+}
+
+func newWorld(t testing.TB, policy string, slot float64, hosts ...Host) *world {
+	w := &world{t: t, policy: policy, slot: slot, done: map[string]int64{}}
+	for _, h := range hosts {
+		w.hosts = append(w.hosts, &h)
+	}
+	w.restart()
+	return w
+}
+
+// restart is what a service does that was killed: it has its log and nothing else, and finds out who still runs.
+func (w *world) restart() {
+	var hosts []*Host
+	for _, h := range w.hosts {
+		hosts = append(hosts, &Host{Name: h.Name, Slots: h.Slots})
+	}
+	old := w.q
+	w.q = New(hosts)
+	for _, line := range w.log {
+		var e Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := w.q.Apply(e); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if old != nil {
+		for i, j := range w.q.Jobs { // the log of the job says it
+			j.Samples = old.Jobs[i].Samples
+			for k, m := range j.Members {
+				m.Joined = old.Jobs[i].Members[k].Joined
+			}
+		}
+	}
+	if err := w.q.Schedule(w.policy, w.slot, w.now); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) later(after float64, what func()) { w.do = append(w.do, due{w.now + after, what}) }
+
+// commit writes an event down, and has it happen.
+func (w *world) commit(e Event) {
+	line, err := json.Marshal(e)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.log = append(w.log, line)
+	if err := w.q.Apply(e); err != nil {
+		w.t.Fatal(err)
+	}
+	where := ""
+	switch e.Kind {
+	case KindAdd:
+		where = fmt.Sprintf(" worker %d, rank %d, on %s", e.Member, e.Rank, e.Host)
+	case KindLeave, KindGone:
+		where = fmt.Sprintf(" worker %d", e.Member)
+	case KindSlow, KindWell:
+		where = " " + e.Host
+	case KindEnded:
+		where = " " + string(e.State)
+	}
+	fmt.Fprintf(&w.trail, "%5.1f %s %s%s", e.At, e.Kind, e.Job, where)
+	if e.Why != "" {
+		fmt.Fprintf(&w.trail, ": %s", e.Why)
+	}
+	w.trail.WriteByte('\n')
+	w.effect(e)
+}
+
+func (w *world) effect(e Event) {
+	life := 0
+	if j := w.q.Job(e.Job); j != nil {
+		life = j.Life
+	}
+	this := func() *Job { // if it is still the same life
+		if j := w.q.Job(e.Job); j != nil && j.Life == life && (j.State == Running || j.State == Stopping) {
+			return j
+		}
+		return nil
+	}
+	switch e.Kind {
+	case KindAdd:
+		w.later(2, func() {
+			if j := this(); j != nil {
+				j.Joined(e.Rank)
+			}
+		})
+	case KindLeave:
+		w.later(2, func() { w.gone(e.Job, e.Member) })
+	case KindStop:
+		if w.q.Job(e.Job).State == Stopping {
+			w.later(0.5, func() { w.over(e.Job, "") })
+		}
+	}
+}
+
+func (w *world) gone(job string, member int) {
+	j := w.q.Job(job)
+	if slices.ContainsFunc(j.Members, func(m *Member) bool { return m.ID == member }) {
+		w.commit(Event{At: w.now, Kind: KindGone, Job: job, Member: member})
+	}
+}
+
+// over ends a coordinator, and its workers with it.
+func (w *world) over(job string, s State) {
+	j := w.q.Job(job)
+	if j.State != Running && j.State != Stopping {
+		return
+	}
+	w.commit(Event{At: w.now, Kind: KindEnded, Job: job, State: s, Samples: j.Samples})
+	for _, m := range slices.Clone(j.Members) {
+		w.commit(Event{At: w.now, Kind: KindGone, Job: job, Member: m.ID})
+	}
+	w.done[job] = j.Samples
+}
+
+// step lets a quarter of a second pass. Speed says how fast a worker on a host is, in parts of what it should be.
+func (w *world) step(speed func(host string) float64) {
+	const d = 0.25
+	w.now += d
+	for _, j := range w.q.Jobs {
+		if j.State != Running && j.State != Stopping {
+			continue
+		}
+		n, slowest := 0, 1.
+		for _, m := range j.Members {
+			if m.Joined {
+				n++
+				slowest = min(slowest, speed(m.Host))
+			}
+		}
+		if n > 0 && !j.finishing() {
+			samples := min(j.Samples+int64(d*slowest*100*float64(n)), j.Spec.Samples)
+			if e := w.q.Seen(j, samples, w.now); e.Kind != "" {
+				w.commit(e)
+			}
+			if j.finishing() {
+				w.later(0.5, func() { w.over(j.Name, Done) })
+			}
+		}
+	}
+	todo := w.do
+	w.do = nil
+	for _, x := range todo {
+		if x.at <= w.now {
+			x.what()
+		} else {
+			w.do = append(w.do, x)
+		}
+	}
+	w.settle()
+}
+
+// settle does what there is to be done now.
+func (w *world) settle() {
+	for i := 0; ; i++ {
+		e, ok := w.q.Next(w.now)
+		if !ok {
+			break
+		}
+		if i > 1000 {
+			w.t.Fatalf("no end of things to do: %+v", e)
+		}
+		w.commit(e)
+	}
+	used := map[string]int{}
+	for _, j := range w.q.Jobs {
+		ranks := map[int]bool{}
+		for _, m := range j.Members {
+			used[m.Host]++
+			if ranks[m.Rank] || m.Rank >= j.Ranks() {
+				w.t.Fatalf("%.2f: rank %d of %s is not one that is free", w.now, m.Rank, j.Name)
+			}
+			ranks[m.Rank] = true
+		}
+	}
+	for _, h := range w.hosts {
+		if used[h.Name] > h.Slots {
+			w.t.Fatalf("%.2f: %d workers on %s, which has %d places", w.now, used[h.Name], h.Name, h.Slots)
+		}
+	}
+}
+
+func (w *world) submit(s Spec) error {
+	e, err := w.q.Submission(s, true, w.now)
+	if err == nil {
+		w.commit(e)
+		w.settle()
+	}
+	return err
+}
+
+// idle says whether no job is left.
+func (w *world) idle() bool {
+	return !slices.ContainsFunc(w.q.Jobs, (*Job).Active)
+}
+
+// Random lives: jobs come, are cancelled, hosts are slow, workers and coordinators die, and the service is killed again and again. Every job comes to an end, and uses each sample once.
+func TestRandomLives(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		policy := []string{"fifo", "edf", "ef", "ef-admission", "tiresias", "srtf"}[seed%6]
+		w := newWorld(t, policy, 5, Host{Name: "a", Slots: 2}, Host{Name: "b", Slots: 2}, Host{Name: "c", Slots: 4})
+		cancelled, killed := map[string]bool{}, 0
+		slow := ""
+		jobs := 0
+		for steps := 0; jobs < 12 || !w.idle(); steps++ {
+			if steps > 40_000 {
+				var left []string
+				for _, j := range w.q.Jobs {
+					if j.Active() {
+						left = append(left, fmt.Sprintf("%s %s want %d has %d", j.Name, j.State, j.Want, len(j.Members)))
+					}
+				}
+				t.Fatalf("seed %d, %s: no end: %v", seed, policy, left)
+			}
+			if jobs < 12 && r.IntN(20) == 0 {
+				s := Spec{Name: fmt.Sprintf("j%d", jobs), Samples: int64(1000 + r.IntN(9000)), Max: 1 << r.IntN(4), Rates: map[int]float64{1: 100}}
+				if r.IntN(2) == 0 {
+					s.Deadline = 20 + float64(r.IntN(200))
+				}
+				if err := w.submit(s); err != nil {
+					t.Fatal(err)
+				}
+				jobs++
+			}
+			if j := pick(r, w.q.Jobs); j != nil && r.IntN(300) == 0 && j.Active() {
+				e, err := w.q.Cancellation(j.Name, w.now)
+				if err != nil {
+					t.Fatal(err)
+				}
+				cancelled[j.Name] = true
+				w.commit(e)
+			}
+			if r.IntN(100) == 0 {
+				slow = pick(r, []string{"", "a", "b", "c"})
+				for _, j := range w.q.Jobs {
+					for _, m := range j.Members {
+						if e := w.q.Verdict(j, m.Rank, m.Host == slow, "slow", w.now); e.Kind != "" {
+							w.commit(e)
+						}
+					}
+				}
+			}
+			if j := pick(r, w.q.Jobs); j != nil && j.State == Running && killed < 3 && r.IntN(100) == 0 {
+				killed++
+				w.over(j.Name, "")
+			}
+			if j := pick(r, w.q.Jobs); j != nil && j.State == Running && len(j.Members) > 1 && r.IntN(50) == 0 {
+				w.gone(j.Name, pick(r, j.Members).ID)
+			}
+			if r.IntN(20) == 0 {
+				w.restart()
+			}
+			w.step(func(string) float64 { return 1 })
+		}
+		for _, j := range w.q.Jobs {
+			if ok := j.State == Done || j.State == Declined && j.Life == 0 || j.State == Cancelled && cancelled[j.Name]; !ok {
+				t.Errorf("seed %d, %s: %s is %s: %s", seed, policy, j.Name, j.State, j.Why)
+			}
+			if j.State == Done && w.done[j.Name] != j.Spec.Samples {
+				t.Errorf("seed %d, %s: %s used %d of %d samples", seed, policy, j.Name, w.done[j.Name], j.Spec.Samples)
+			}
+		}
+	}
+}
+
+func pick[T any](r *rand.Rand, of []T) (x T) {
+	if len(of) > 0 {
+		x = of[r.IntN(len(of))]
+	}
+	return x
+}
+
+// Scripts: cluster, jobs, and what is done with them.
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		var w *world
+		speed := map[string]float64{}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			str := func(key, def string) string {
+				d.MaybeScanArgs(t, key, &def)
+				return def
+			}
+			num := func(key string, def float64) float64 {
+				var text string
+				if d.MaybeScanArgs(t, key, &text); text != "" {
+					if _, err := fmt.Sscan(text, &def); err != nil {
+						d.Fatalf(t, "%s: %v", key, err)
+					}
+				}
+				return def
+			}
+			if w != nil {
+				w.trail.Reset()
+			}
+			switch d.Cmd {
+			case "cluster":
+				var hosts []Host
+				for i, text := range strings.Split(str("slots", "4"), "+") {
+					h := Host{Name: string(rune('a' + i))}
+					fmt.Sscan(text, &h.Slots)
+					hosts = append(hosts, h)
+				}
+				w = newWorld(t, str("policy", "fifo"), num("slot", 5), hosts...)
+				return ""
+			case "submit":
+				s := Spec{Name: str("name", ""), Samples: int64(num("samples", 1000)), Workers: int(num("workers", 0)), Max: int(num("max", 0)), Deadline: num("deadline", 0), Rates: map[int]float64{1: 100}}
+				if err := w.submit(s); err != nil {
+					return "error: " + err.Error() + "\n"
+				}
+			case "cancel":
+				e, err := w.q.Cancellation(str("name", ""), w.now)
+				if err != nil {
+					return "error: " + err.Error() + "\n"
+				}
+				w.commit(e)
+				w.settle()
+			case "kill":
+				for _, j := range w.q.Jobs {
+					if j.Name == str("coordinator", "") {
+						w.over(j.Name, "")
+					}
+				}
+				if name := str("worker", ""); name != "" {
+					w.gone(name, int(num("id", 0)))
+				}
+				w.settle()
+			case "slow":
+				host := str("host", "")
+				speed[host] = num("speed", 0.5)
+				for _, j := range w.q.Jobs {
+					for _, m := range j.Members {
+						if m.Host == host {
+							if e := w.q.Verdict(j, m.Rank, true, "2.0x slow", w.now); e.Kind != "" {
+								w.commit(e)
+							}
+						}
+					}
+				}
+				w.settle()
+			case "restart":
+				w.restart()
+				w.settle()
+			case "run":
+				for until := w.now + num("for", 1); w.now < until; {
+					w.step(func(h string) float64 {
+						if s := speed[h]; s > 0 {
+							return s
+						}
+						return 1
+					})
+				}
+			default:
+				d.Fatalf(t, "no command %s", d.Cmd)
+			}
+			return w.trail.String()
+		})
+	})
+}
+
+func TestSpec(t *testing.T) {
+	for text, s := range map[string]Spec{
+		"name":    {Name: "A b", Samples: 1},
+		"samples": {Name: "a"},
+		"powers":  {Name: "a", Samples: 1, Max: 3},
+		"more":    {Name: "a", Samples: 1, Min: 4, Max: 2},
+		"workers": {Name: "a", Samples: 1, Workers: 65},
+		"rates":   {Name: "a", Samples: 1, Rates: map[int]float64{1: math.NaN()}},
+		"3 work":  {Name: "a", Samples: 1, Rates: map[int]float64{3: 1}},
+	} {
+		if err := s.Check(); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	s := Spec{Name: "a", Samples: 1, Max: 4}
+	if err := s.Check(); err != nil || s.Workers != 4 || s.Min != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// What was measured corrects what was said, also on numbers of workers on which nothing was measured.
+func TestCurve(t *testing.T) {
+	for _, c := range []struct {
+		rates, measured map[int]float64
+		want            []float64
+	}{
+		{nil, nil, nil},
+		{map[int]float64{1: 10}, nil, []float64{10, 20, 40}},
+		{map[int]float64{1: 10, 2: 18, 4: 30}, nil, []float64{10, 18, 30}},
+		{map[int]float64{1: 10, 2: 18, 4: 30}, map[int]float64{2: 9}, []float64{5, 9, 15}},
+		{map[int]float64{1: 10, 2: 18, 4: 30}, map[int]float64{2: 9, 4: 30}, []float64{5, 9, 30}},
+		{nil, map[int]float64{2: 9}, []float64{4.5, 9, 18}},
+	} {
+		j := Job{Spec: Spec{Max: 4, Workers: 4, Rates: c.rates}, Measured: c.measured}
+		if got := j.Curve(); !slices.Equal(got, c.want) {
+			t.Errorf("%v, %v: %v, want %v", c.rates, c.measured, got, c.want)
+		}
+	}
+}
