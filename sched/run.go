@@ -75,7 +75,9 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 			of = append(of, jobs[i])
 		}
 		var part []Outcome
-		if muri {
+		if o.Policy == "tiresias" && o.Compat&ElasticFlow != 0 {
+			part = elasticTiresias(of, clusters[vc], o.Slot)
+		} else if muri {
 			part = interleave(of, clusters[vc], o.Policy, o.Compat)
 		} else if start == nil {
 			part = Elastic(of, clusters[vc], o.Policy, o.Slot, o.Compat)

@@ -192,7 +192,7 @@ func TestElasticFlowOracle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for policy, name := range map[string]string{"edf": "edf"} {
+		for policy, name := range map[string]string{"edf": "edf", "tiresias": "dlas-gpu"} {
 			path := filepath.Join(dir, "results", figure.name+"_"+name+".job.csv.gz")
 			if _, err := os.Stat(path); err != nil {
 				continue
@@ -200,7 +200,11 @@ func TestElasticFlowOracle(t *testing.T) {
 			t.Run(figure.name+"/"+policy, func(t *testing.T) {
 				want := results(t, "job_id", path)
 				bad := 0
-				for _, o := range sched.Elastic(jobs, cluster, policy, figure.slot, sched.ElasticFlow) {
+				out, err := sched.Run(jobs, map[string]sched.Cluster{"": cluster}, sched.Options{Policy: policy, Slot: figure.slot, Compat: sched.ElasticFlow})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, o := range out {
 					w, accepted := want[o.ID]
 					if accepted == o.Declined() || accepted && (o.Start != w.number(t, "start_time") || o.End != w.number(t, "end_time") || o.Queue != w.number(t, "pending_time") || o.Preemptions != int(w.number(t, "preempt"))) {
 						if bad++; bad < 4 {

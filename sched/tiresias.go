@@ -1,0 +1,190 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// setup is what ElasticFlow's program has a job with n GPUs lose when it starts, s: a constant, and more for each doubling of GPUs; all of it
+// takes longer in a cluster of 256 GPUs or more. In some rounds all jobs start again, which takes longer still.
+func setup(cluster, n int, again bool) float64 {
+	lost, all := 2, 27
+	if cluster >= 256 {
+		lost, all = 7, 47
+	}
+	lost += 2 * bits.Len(uint(n))
+	if again {
+		lost += all
+	}
+	return float64(lost)
+}
+
+// again says in which rounds, counted from 1, ElasticFlow's program starts all jobs again: in every one whose number less one is a multiple of a
+// slot's seconds.
+func again(round int, slot float64) bool { return round > 1 && (round-1)%int(slot) == 0 }
+
+// served is a job of which Tiresias as in ElasticFlow decides.
+type served struct {
+	Outcome
+	seq      int
+	left     float64 // s
+	executed float64 // s of progress
+	running  bool
+	lost     float64 // s until it goes on
+	last     float64 // up to when left is right
+	due      float64 // when it ends, as far as is known
+	level    int     // its queue
+}
+
+// attained is a cluster under Tiresias as ElasticFlow's program has it: three queues by GPU-seconds received, with the limits of Muri's, decisions at least a slot apart, and
+// a job that gets GPUs loses the seconds of setup. Jobs that have had enough are noticed at the next decision.
+type attained struct {
+	now    float64
+	slot   float64
+	gpus   int
+	round  int
+	queues [3][]*served
+}
+
+// elasticTiresias simulates jobs under it. GPUs are counted, not placed.
+func elasticTiresias(jobs []*Job, c Cluster, slot float64) []Outcome {
+	all := make([]*served, len(jobs))
+	for i, j := range jobs {
+		all[i] = &served{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, seq: i, left: j.Duration}
+	}
+	due := slices.Clone(all)
+	slices.SortStableFunc(due, func(a, b *served) int { return cmp.Compare(a.Submit, b.Submit) })
+	e := &attained{now: -slot, slot: slot, gpus: c.Nodes * c.GPUs}
+	for {
+		next := e.next()
+		last := len(due) == 1 && due[0].Submit <= next // the last one to come is not kept waiting
+		if len(due) > 0 {
+			next = min(next, due[0].Submit)
+		}
+		if math.IsInf(next, 1) {
+			break
+		}
+		if !last {
+			next = max(next, e.now+slot)
+		}
+		e.now = next
+		e.round++
+		e.progress()
+		for ; len(due) > 0 && due[0].Submit <= next; due = due[1:] {
+			if j := due[0]; j.GPUs > e.gpus {
+				j.Why = fits(j.GPUs, e.gpus)
+			} else {
+				j.last, j.Queue = next, next-j.Submit
+				e.queues[0] = append(e.queues[0], j)
+			}
+		}
+		e.demote()
+		e.serve()
+	}
+	out := make([]Outcome, len(all))
+	for i, j := range all {
+		out[i] = j.Outcome
+	}
+	return out
+}
+
+// next is when a job ends or has had enough of its queue. The program divides by the GPUs what is left until a limit after the seconds received,
+// not the GPU-seconds, so that it looks at jobs with several GPUs later than they pass the limit.
+func (e *attained) next() float64 {
+	at := never
+	for level, q := range e.queues {
+		for _, j := range q {
+			if !j.running {
+				continue
+			}
+			at = min(at, j.due)
+			if level < len(muriLimits) {
+				at = min(at, e.now+max(1, math.Ceil((muriLimits[level]-j.executed)/float64(j.GPUs))))
+			}
+		}
+	}
+	return at
+}
+
+// progress brings all jobs up to now.
+func (e *attained) progress() {
+	for level, q := range e.queues {
+		e.queues[level] = slices.DeleteFunc(q, func(j *served) bool {
+			d := e.now - j.last
+			j.last = e.now
+			switch {
+			case !j.running:
+				j.Queue += d
+			case j.due <= e.now:
+				j.End = j.due
+				return true
+			default:
+				run := max(0, d-j.lost)
+				j.lost = 0
+				j.left -= run
+				j.executed += run
+			}
+			return false
+		})
+	}
+}
+
+// demote moves jobs that have had enough to the end of the next queue, those with more GPUs first.
+func (e *attained) demote() {
+	var moved []*served
+	for level, limit := range muriLimits {
+		e.queues[level] = slices.DeleteFunc(e.queues[level], func(j *served) bool {
+			enough := j.running && j.executed*float64(j.GPUs) >= limit
+			if enough {
+				moved = append(moved, j)
+			}
+			return enough
+		})
+	}
+	slices.SortFunc(moved, func(a, b *served) int {
+		return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(a.Submit, b.Submit), cmp.Compare(a.seq, b.seq))
+	})
+	for _, j := range moved {
+		j.level++
+		e.queues[j.level] = append(e.queues[j.level], j)
+	}
+}
+
+// serve gives the GPUs to the first jobs that fit, in the order of the queues. Who runs is first in its queue from now on. What a job loses
+// delays its end from the next decision on where it starts, and at once where it runs.
+func (e *attained) serve() {
+	free := e.gpus
+	for _, q := range e.queues {
+		for _, j := range q {
+			ran := j.running
+			if j.running = j.GPUs <= free; !j.running {
+				if ran {
+					j.Preemptions++
+				}
+				continue
+			}
+			free -= j.GPUs
+			if math.IsNaN(j.Start) {
+				j.Start = e.now
+			}
+			j.due = e.now + j.left
+			if restart := again(e.round, e.slot); restart || !ran {
+				j.lost = setup(e.gpus, j.GPUs, restart)
+			}
+			if ran {
+				j.due += j.lost
+			}
+		}
+		slices.SortStableFunc(q, func(a, b *served) int {
+			switch {
+			case a.running == b.running:
+				return 0
+			case a.running:
+				return -1
+			}
+			return 1
+		})
+	}
+}
