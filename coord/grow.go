@@ -2,7 +2,6 @@ package coord
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"star"
@@ -10,7 +9,6 @@ import (
 	"star/exitcode"
 	"star/modes"
 	"star/runlog"
-	"star/transport"
 )
 
 // A job has as many ranks as it may ever have workers (Config.Workers). Those that nobody has when the training begins are absent:
@@ -201,24 +199,6 @@ func (c *Coordinator) withhold(orders []engine.Ready) []engine.Ready {
 		s.held = append(s.held, o)
 	}
 	return now
-}
-
-// strike takes what was kept for a worker out: it is gone, and who comes in its place must not be taken for it.
-func (s *shortage) strike(w star.Worker) {
-	for i := range s.held {
-		o := &s.held[i]
-		o.Releases = without(o.Releases, func(r transport.Release) bool { return r.Worker == w })
-		o.Cancels = without(o.Cancels, func(m transport.Cancel) bool { return m.Worker == w })
-		o.Branches = without(o.Branches, func(b transport.Branch) bool { return b.Worker == w })
-		o.Detached = without(o.Detached, func(d engine.To[transport.Detach]) bool { return d.Worker == w })
-		o.Closes = without(o.Closes, func(m engine.To[transport.Close]) bool { return m.Worker == w })
-		o.Rings = without(o.Rings, func(r engine.To[transport.Ring]) bool { return r.Worker == w })
-	}
-}
-
-// without is s without those that f says, in memory of its own.
-func without[T any](s []T, f func(T) bool) []T {
-	return slices.DeleteFunc(slices.Clone(s), f)
 }
 
 // watchSize ends a job that has waited for workers for too long.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"star"
+	"star/engine"
 	"star/exitcode"
 	"star/runlog"
 	"star/transport"
@@ -137,6 +138,18 @@ func (c *Coordinator) lost(p *peer, why error) error {
 	return c.tryFinish()
 }
 
+// strike takes what w is told out of everything that waits: for copies, for the end of a move, for others to come.
+func (c *Coordinator) strike(w star.Worker) {
+	if c.copies != nil {
+		c.copies.Strike(w)
+	}
+	for _, held := range [][]engine.Ready{c.moving.held, c.shortage.held} {
+		for i := range held {
+			held[i].Strike(w)
+		}
+	}
+}
+
 func (c *Coordinator) removeWorker(p *peer, why string) {
 	p.hangUp()
 	if p.rank < 0 || p.rank >= len(c.workers) || c.workers[p.rank] != p {
@@ -164,7 +177,7 @@ func (c *Coordinator) removeWorker(p *peer, why string) {
 	c.forgetInRound(p)
 	c.forgetResidual(star.Worker(p.rank))
 	c.workers[p.rank] = nil
-	c.shortage.strike(star.Worker(p.rank))
+	c.strike(star.Worker(p.rank))
 	c.thin()
 	c.issue(orders)
 	if c.save != nil && c.save.final && !c.save.writing && c.save.saver == star.Worker(p.rank) && c.engine.Live() > 0 {

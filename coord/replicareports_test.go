@@ -342,3 +342,36 @@ func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 		}
 	})
 }
+
+// A worker is lost while what it was to go on with waits for copies. Who comes in its place is not told that: it has a batch of its own, and the lost one's is another's.
+func TestWorkerIsReplacedWhileCopiesWait(t *testing.T) {
+	p := live(3, 80)
+	p.twice()
+	play(t, Config{Workers: 2, Servers: 2, Replicas: 2, Steps: 10, Lease: newTestLease(7), Handover: &p.handover}, func(w *world) {
+		w.stakes(p, 0, 1, [2]int64{3, 3})
+		b := w.stakes(p, 1, 1, [2]int64{3, 3})
+		x, y := w.worker(0), w.worker(1)
+		for w.status().Version < 5 {
+			time.Sleep(500 * time.Millisecond)
+		}
+		synctest.Wait()
+		b.mu.Lock()
+		b.copies = nil // it says no more that they hold what is fired
+		b.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		y.m.Close()
+		<-y.gone
+		time.Sleep(time.Second)
+		z := w.worker(1)
+		time.Sleep(time.Second)
+		b.m.Close()
+		w.finished(time.Hour)
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		if len(z.used) == 0 || w.result.Samples != 80 {
+			t.Errorf("%d samples, of which who came has %v", w.result.Samples, z.used)
+		}
+		exactly(t, 80, p.applied[:6], x.used, y.used, z.used)
+	})
+}

@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"star"
 	"star/replica"
 	"star/transport/wire"
 )
@@ -44,6 +45,13 @@ func (k *Copies) Keep(r wire.Release) bool {
 	}
 	k.queue = append(k.queue, behind{Ready: Ready{Releases: []wire.Release{r}}})
 	return true
+}
+
+// Strike takes out what w is told, which is gone: what waits goes on without it.
+func (k *Copies) Strike(w star.Worker) {
+	for i := range k.queue {
+		k.queue[i].Strike(w)
+	}
 }
 
 // Ripe is the next that primaries are to be told of, because all followers hold it; nil: there is none. It is valid until the next call of Offer or Due.

@@ -17,6 +17,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"star"
@@ -205,6 +206,20 @@ type Ready struct {
 
 	// Evict names who is to leave. A Ready that has it has nothing else.
 	Evict *Eviction
+}
+
+// Strike takes what w is told out: it is gone, and who comes in its place must not be taken for it.
+func (o *Ready) Strike(w star.Worker) {
+	o.Releases = without(o.Releases, func(r wire.Release) bool { return r.Worker == w })
+	o.Cancels = without(o.Cancels, func(m wire.Cancel) bool { return m.Worker == w })
+	o.Branches = without(o.Branches, func(b wire.Branch) bool { return b.Worker == w })
+	o.Detached = without(o.Detached, func(d To[wire.Detach]) bool { return d.Worker == w })
+	o.Closes = without(o.Closes, func(m To[wire.Close]) bool { return m.Worker == w })
+	o.Rings = without(o.Rings, func(r To[wire.Ring]) bool { return r.Worker == w })
+}
+
+func without[T any](s []T, f func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(s), f)
 }
 
 // To is a message and whom to tell.
