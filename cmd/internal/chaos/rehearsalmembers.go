@@ -1,0 +1,248 @@
+package chaos
+
+import (
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"star"
+	"star/replica"
+	"star/transport/wire"
+)
+
+// firing is what a coordinator has servers do: a Fire of the engine, as bytes, and what goes with it for a successor.
+type firing struct {
+	wire.Fire
+	header, note []byte
+	by           int64 // generation of the coordinator that made it, or goes on with it
+}
+
+func newFiring(f wire.Fire, note []byte, by int64) firing {
+	return firing{f, f.AppendTo(nil), note, by}
+}
+
+// holding is a copy of a shard: what it was sent, and the firings that it holds.
+type holding struct {
+	replica.Copy
+	has map[replica.Gradient]bool
+	log []firing
+}
+
+// hash stands for the parameters after so many firings.
+func (h *holding) hash(seq int64) uint64 {
+	f := fnv.New64()
+	for i := range h.log[:seq] {
+		f.Write(h.log[i].header)
+	}
+	return f.Sum64()
+}
+
+// version is that of its parameters.
+func (h *holding) version() int64 {
+	if n := len(h.log); n > 0 {
+		return h.log[n-1].Version
+	}
+	return 0
+}
+
+type actor struct { // a server
+	alive  bool
+	copies map[int]*holding
+	silent time.Duration // nothing reaches or leaves it until then
+	cut    int           // counts the ends of its connections
+	slow   time.Duration // its messages take longer until then
+	factor float64
+}
+
+type trainee struct { // a worker
+	attempt int // counts its deaths
+	dead    bool
+	frozen  time.Duration // it does nothing until then
+	views   []replica.View
+
+	gen    int64 // of the coordinator that it listens to
+	got    int   // releases, of that one
+	step   int64 // that it is at; -1: it was not released yet
+	batch  wire.Release
+	pushes bool    // it has computed, and says so until it is told to go on
+	read   []int64 // by shard: the version that it has
+}
+
+// insist has a worker say now and then what it waits for.
+func (w *stage) insist(i int) {
+	life := w.workers[i].attempt
+	var say func()
+	say = func() {
+		if w.workers[i].attempt != life {
+			return
+		}
+		w.do(i, func() { w.work(i) })
+		w.at(w.now+again+time.Duration(w.rnd.IntN(int(again))), say)
+	}
+	say()
+}
+
+// comeBack is a worker that was killed: what it had in memory is gone.
+func (w *stage) comeBack(i int) {
+	k := w.workers[i]
+	k.dead, k.gen, k.step = false, -1, -1
+	for shard := range w.Shards {
+		k.views[shard] = w.c.Table.View(shard)
+	}
+	w.admit(i)
+	w.insist(i)
+}
+
+// copyAt is a copy at a server that lives.
+func (w *stage) copyAt(s, shard int) *holding {
+	if !w.servers[s].alive {
+		return nil
+	}
+	return w.servers[s].copies[shard]
+}
+
+// takes says whether a copy takes a gradient of a worker of that term, reads whether it answers one with parameters.
+func (w *stage) takes(h *holding, term int64) bool {
+	if w.Unfenced {
+		return true
+	}
+	return h.Hear(term) == replica.Yes && h.Write(term) == replica.Yes
+}
+
+func (w *stage) reads(h *holding, term int64) bool {
+	if w.Unfenced {
+		return h.Primary()
+	}
+	return h.Hear(term) == replica.Yes && h.Read(term) == replica.Yes
+}
+
+// work has a worker say what it waits for.
+func (w *stage) work(i int) {
+	k := w.workers[i]
+	if k.step < 0 {
+		return
+	}
+	g := replica.Gradient{Worker: star.Worker(i), Step: k.step}
+	for shard, v := range k.views {
+		if k.pushes {
+			for _, s := range append([]int{v.Primary}, v.Followers...) {
+				w.send(s, func() { w.push(s, shard, g, v.Term) })
+			}
+		} else if k.read[shard] < k.batch.Version {
+			w.send(v.Primary, func() { w.pull(v.Primary, shard, i, v.Term, g.Step) })
+		}
+	}
+	if k.pushes {
+		c, life, rec := w.c, k.attempt, star.Record{Worker: star.Worker(i), Step: g.Step, Basis: k.batch.Version, Samples: k.batch.Count}
+		w.send(-1, func() { w.arrived(c, life, rec) })
+	}
+}
+
+func (w *stage) push(s, shard int, g replica.Gradient, term int64) {
+	h := w.copyAt(s, shard)
+	if h == nil || !w.takes(h, term) {
+		return
+	}
+	h.has[g] = true
+	if h.Primary() && term < h.Term() { // its worker does not know of everybody
+		for o := range w.servers {
+			if f := w.copyAt(o, shard); f != nil && o != s && f.Term() == h.Term() {
+				w.send(o, func() { w.push(o, shard, g, 0) })
+			}
+		}
+	}
+	c := w.c
+	w.send(s, func() { w.stored(c, s, shard, g) })
+}
+
+// fire brings a firing to a server.
+func (w *stage) fire(c *director, s int, f firing, to replica.To) {
+	for shard := range w.Shards {
+		h := w.copyAt(s, shard)
+		if h == nil {
+			continue
+		}
+		lacks := func(g wire.Gradient) bool { return !h.has[replica.Gradient{Worker: g.Worker, Step: g.Step}] }
+		if i := slices.IndexFunc(f.Gradients, lacks); i >= 0 && f.Seq == h.Last()+1 {
+			if c.gen == f.by && c == w.c && c.Table.View(shard).Has(s) {
+				w.broken("update %d names the gradient of worker %d's step %d, which server %d does not hold", f.Seq, f.Gradients[i].Worker, f.Gradients[i].Step, s)
+			}
+			continue // of an earlier coordinator, or it has no copy that counts
+		}
+		gen := c.gen
+		if w.Unfenced {
+			gen = 1 << 62
+		}
+		switch h.Fire(gen, f.Seq, to) {
+		case replica.New:
+			h.log = append(h.log, f)
+		case replica.Known:
+		default:
+			continue
+		}
+		term, seq := h.Term(), h.Last()
+		w.send(s, func() {
+			if c == w.c {
+				ready, acked := c.Table.Ready(), c.Table.Acked()
+				if c.Table.Held(shard, s, term, seq); c.Table.Ready() > ready || c.Table.Acked() > acked {
+					w.pump()
+				}
+			}
+		})
+	}
+}
+
+// released gives a worker the n-th release of a session with a coordinator, in which it counts steps by itself from base.
+func (w *stage) released(gen int64, life, n int, base int64, r wire.Release) {
+	i := int(r.Worker)
+	w.do(i, func() {
+		k := w.workers[i]
+		if k.attempt != life || gen < k.gen {
+			return
+		}
+		if gen > k.gen {
+			k.gen, k.got = gen, 0
+		}
+		if n != k.got {
+			return
+		}
+		k.got, k.step, k.batch, k.pushes, k.read = n+1, base+int64(n), r, false, slices.Repeat([]int64{-1}, w.Shards)
+		w.work(i)
+	})
+}
+
+func (w *stage) pull(s, shard, i int, term, step int64) {
+	h := w.copyAt(s, shard)
+	if h == nil || !w.reads(h, term) {
+		return
+	}
+	at := [2]int64{int64(shard), h.Term()}
+	if o, ok := w.answers[at]; ok && o != s {
+		w.broken("servers %d and %d both answer for shard %d in term %d", o, s, shard, h.Term())
+	}
+	w.answers[at] = s
+	seq, version, hash, log := h.Last(), h.version(), h.hash(h.Last()), slices.Clone(h.log)
+	life := w.workers[i].attempt
+	w.send(s, func() {
+		w.do(i, func() {
+			k := w.workers[i]
+			if k.attempt != life || k.views[shard].Primary != s || k.step != step || k.pushes {
+				return
+			}
+			for _, f := range log {
+				w.keep(f)
+			}
+			key := [2]int64{int64(shard), seq}
+			if o, ok := w.seen[key]; ok && o != hash {
+				w.broken("shard %d has two histories of %d firings", shard, seq)
+			}
+			w.seen[key] = hash
+			k.read[shard] = max(k.read[shard], version)
+			if slices.Min(k.read) < k.batch.Version {
+				return
+			}
+			k.pushes = true
+			w.work(i)
+		})
+	})
+}
