@@ -16,7 +16,9 @@ type elastic struct {
 	compat   Compat
 	runnable []*flex // admitted and not ended, in order of submission
 	policy   rounds
-	own      []span // what is free without one job, of elasticFlow
+	own      []span  // what is free without one job, of elasticFlow
+	groups   *groups // nil: changes take no time
+	turn     int
 }
 
 // rounds is what a policy of elastic decides.
@@ -38,6 +40,8 @@ type flex struct {
 	n       int     // GPUs it has; 0: waits
 	was     int     // GPUs it had before this round
 	last    float64 // up to when left is right
+	lost    float64 // s of this round in which it makes no progress
+	turn    int     // in the order in which jobs got GPUs, or more of them
 	realEnd float64 // when it ends on what it has
 	plan    plan    // of elasticFlow, from this round on
 	kept    plan    // of the rounds before
@@ -77,6 +81,9 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 		e.policy = edf{}
 	case "edf-admission":
 		e.policy = edfAdmission{}
+		if compat&ElasticFlow != 0 {
+			e.groups = &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
+		}
 	case "ef", "ef-admission":
 		e.policy = elasticFlow{admission: name == "ef-admission"}
 	}
@@ -122,6 +129,11 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 			f.was = f.n
 		}
 		e.policy.allot(e)
+		if e.groups != nil {
+			run := slices.DeleteFunc(slices.Clone(e.runnable), func(f *flex) bool { return f.n == 0 })
+			slices.SortFunc(run, func(a, b *flex) int { return cmp.Compare(a.turn, b.turn) })
+			e.groups.charge(run, slot)
+		}
 		next, wake, started = never, e.policy.wake(e), 0
 		for _, f := range e.runnable {
 			if f.n > 0 && math.IsNaN(f.Start) {
@@ -131,7 +143,7 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 				started++
 			}
 			if f.n > 0 {
-				f.realEnd = e.now + math.Ceil(f.left/f.rate(f.n))
+				f.realEnd = e.now + f.lost + math.Ceil(f.left/f.rate(f.n))
 				next = min(next, f.realEnd)
 			}
 			if f.n == 0 && f.was > 0 {
@@ -163,7 +175,7 @@ func (e *elastic) advance() {
 			f.End = f.realEnd
 			return true
 		}
-		f.left -= d * f.rate(f.n)
+		f.left -= max(0, d-f.lost) * f.rate(f.n)
 		return false
 	})
 }
@@ -173,13 +185,22 @@ type edf struct{}
 
 func (edf) admit(_ *elastic, new []*flex) []*flex { return new }
 
-func (edf) allot(e *elastic) {
-	order := slices.Clone(e.runnable)
-	slices.SortStableFunc(order, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
+func (edf) allot(e *elastic) { e.earliestFirst(e.runnable) }
+
+// earliestFirst gives jobs with earlier deadlines all GPUs that they can use.
+func (e *elastic) earliestFirst(jobs []*flex) {
 	free := e.gpus
-	for _, f := range order {
+	for _, f := range slices.SortedStableFunc(slices.Values(jobs), func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) }) {
+		had := f.n
 		f.n = f.level(free)
 		free -= f.n
+		if f.n > had {
+			e.turn++
+			f.turn = e.turn
+		}
+		if f.n > 0 && math.IsNaN(f.Start) {
+			f.Start = e.now
+		}
 	}
 }
 
@@ -191,6 +212,12 @@ type edfAdmission struct{ edf }
 func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 	for _, f := range new {
 		jobs := slices.Concat(e.runnable, in)
+		if e.compat&ElasticFlow != 0 {
+			if e.tries(jobs, f) {
+				in = append(in, f)
+			}
+			continue
+		}
 		before := e.late(jobs)
 		after := e.late(append(jobs, f))
 		if i := slices.IndexFunc(after, func(l *flex) bool { return !slices.Contains(before, l) }); i < 0 || f.BestEffort {
@@ -200,6 +227,23 @@ func (edfAdmission) admit(e *elastic, new []*flex) (in []*flex) {
 		}
 	}
 	return in
+}
+
+// tries lets a job in as ElasticFlow's program does, which declines it if any job is late. Unless it is the job itself, GPUs are given
+// as if it were in, and taken back: who loses them by that comes after the others when jobs are placed.
+func (e *elastic) tries(jobs []*flex, f *flex) bool {
+	with := append(slices.Clone(jobs), f)
+	late := e.late(with)
+	if !slices.Contains(late, f) {
+		e.earliestFirst(with)
+	}
+	if len(late) == 0 || f.BestEffort {
+		return true
+	}
+	f.decline(late[0])
+	f.Start = math.NaN()
+	e.earliestFirst(jobs)
+	return false
 }
 
 // decline says why f is not let in: with it, late would end after its deadline.

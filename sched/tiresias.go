@@ -3,27 +3,8 @@ package sched
 import (
 	"cmp"
 	"math"
-	"math/bits"
 	"slices"
 )
-
-// setup is what ElasticFlow's program has a job with n GPUs lose when it starts, s: a constant, and more for each doubling of GPUs; all of it
-// takes longer in a cluster of 256 GPUs or more. In some rounds all jobs start again, which takes longer still.
-func setup(cluster, n int, again bool) float64 {
-	lost, all := 2, 27
-	if cluster >= 256 {
-		lost, all = 7, 47
-	}
-	lost += 2 * bits.Len(uint(n))
-	if again {
-		lost += all
-	}
-	return float64(lost)
-}
-
-// again says in which rounds, counted from 1, ElasticFlow's program starts all jobs again: in every one whose number less one is a multiple of a
-// slot's seconds.
-func again(round int, slot float64) bool { return round > 1 && (round-1)%int(slot) == 0 }
 
 // served is a job of which Tiresias as in ElasticFlow decides.
 type served struct {
