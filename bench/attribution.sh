@@ -73,7 +73,7 @@ loops() { # how many, with which command before them
 # job runs one: kind, load (quiet or busy), worker, seed.
 job() {
 	local kind=$1 load=$2 w=$3 seed=$4 name=$1 on=() host=127.0.0.1 port=$((20000 + RANDOM % 10000)) long= hurts=
-	local all=(--mode ssgd --workers 4 --epochs 100000 --log-level error --token secret --http off --progress off --seed "$seed" --servers 2 --out "$work/out")
+	local all=(--mode ssgd --workers 4 --join-timeout 5m --epochs 100000 --log-level error --token secret --http off --progress off --seed "$seed" --servers 2 --out "$work/out")
 	[ -n "$python" ] || all+=(--model lenet --batch 128 --threads 1 --dataset digits:n=4000,test=100)
 	case $kind in
 	demo*) all=(--mode auto --model lenet --workers 4 --epochs 100000 --dataset digits --log-level error --token secret --http off --progress off --seed "$seed" --servers 2 --out "$work/out") ;;
@@ -102,7 +102,7 @@ job() {
 		FLOOR=$(awk "BEGIN { print ${floor%ms} / 1000 }") HURT=$hurts OMP_NUM_THREADS=1 PYTHONPATH=$here/../python \
 			"${on[@]}" "$star" worker --rank $r "${all[@]}" ${python:+-- "$python" "$here/attribution.py"} >/dev/null 2>>"$work/err" & pids+=($!)
 	done
-	for _ in $(seq 600); do
+	for _ in $(seq 3000); do
 		[ "$(grep -c '"record"' "$work/out/run.jsonl" 2>/dev/null || true)" -ge 8 ] 2>/dev/null && break
 		sleep 0.1
 	done

@@ -53,6 +53,9 @@ its own (docs/own-model.md).
 The processes talk TCP over loopback, as they would between hosts. --slow none runs the demonstration without a straggler.`,
 		Args: commandArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := daemon.Room(); err != nil {
+				return err
+			}
 			warnings, err := job.Load(environ())
 			if err != nil {
 				return err

@@ -304,16 +304,20 @@ class Link:
 
     def _gone(self, e: Optional[OSError]) -> StarError:
         self._closed = True
-        how = ""
+        how = advice = ""
         code = None
         if self._agent is not None:
             try:
                 code = self._agent.wait(2)
                 how = ", with exit code %d" % code if code >= 0 else ", by signal %d" % -code
+                limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+                if code == 2 and self._memory is None and limit != resource.RLIM_INFINITY:  # as Go's runtime ends where it cannot begin
+                    advice = ". The address space is limited to %d MB, and the agent needs 2000 MB of it: raise or remove the limit (ulimit -v)" % (limit // 1_000_000)
+                    code = EXIT_LOST
             except subprocess.TimeoutExpired:
                 pass
         return AgentLost(
-            "the agent (star worker), which speaks to the job for this process, has ended%s%s: what it said last is in the log above" % (how, " (%s)" % e if e else ""),
+            "the agent (star worker), which speaks to the job for this process, has ended%s%s: what it said last is in the log above%s" % (how, " (%s)" % e if e else "", advice),
             code if code and code > 0 else None,
         )
 

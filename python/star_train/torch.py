@@ -13,6 +13,7 @@ Parameters, gradients and buffers are views of memory that this process shares w
 from __future__ import annotations
 
 import copy
+import errno
 import inspect
 import math
 import time
@@ -925,7 +926,12 @@ class _Ahead:
             kwargs = dict(self.owner.kwargs)
             kwargs.pop("shuffle", None)
             kwargs.pop("drop_last", None)
-            self.it = iter(tud.DataLoader(self.owner.dataset, batch_sampler=cast(Any, self), **kwargs))
+            try:
+                self.it = iter(tud.DataLoader(self.owner.dataset, batch_sampler=cast(Any, self), **kwargs))
+            except OSError as e:
+                if e.errno != errno.ENOSPC:
+                    raise
+                raise StarError("the processes of num_workers cannot be started: /dev/shm is full: make room there (docker: --shm-size), or give num_workers=0", _link.EXIT_LOST) from e
         while self.wanted and len(self.given) < self.owner.prefetch:
             n = len(self.given)
             self.it._try_put_index()

@@ -64,6 +64,30 @@ def test_other_than_the_first(job: Any, do: str, code: int, says: Any) -> None:
     assert shared() == before
 
 
+def test_address_space(job: Any) -> None:
+    """An agent that the limit leaves too little says so before anything is trained."""
+    script = job.script("import resource\nresource.setrlimit(resource.RLIMIT_AS, (1_500_000_000, 1_500_000_000))\n" + TRAIN)
+    ps = job.start("--mode", "ssgd", "--epochs", "1", workers=1)
+    bad = job.worker(script, attach=True)
+    assert bad.wait() == 69, bad.log
+    assert "limited to 1500 MB" in bad.log and "ulimit -v" in bad.log, bad.log
+    job.finish(ps, job.worker(job.script(TRAIN)))
+
+
+def test_full_dev_shm(job: Any) -> None:
+    """Python's semaphores, which the processes of a DataLoader want, are the only ones to need it."""
+    full = """
+import multiprocessing.synchronize
+def full(*a, **k):
+    raise OSError(28, "No space left on device")
+multiprocessing.synchronize.SemLock.__init__ = full
+"""
+    ps = job.start("--mode", "ssgd", "--epochs", "1", workers=1)
+    bad = job.worker(job.script(full + TRAIN.replace("batch_size=16", "batch_size=16, num_workers=2")))
+    assert bad.wait() == 69 and "/dev/shm is full" in bad.log and "num_workers=0" in bad.log, bad.log
+    assert ps.wait() != 0
+
+
 def test_nan(job: Any) -> None:
     script = job.script(TRAIN)
     ps = job.start("--mode", "ssgd", "--epochs", "1", workers=1)

@@ -44,7 +44,7 @@ func (e *ProgramError) Error() string { return "the program failed: " + e.Text }
 func (e *ProgramError) ExitCode() int { return exitcode.Failure }
 
 // ErrLeft says that the program has nothing more to compute: the end of a loop, not a failure.
-var ErrLeft = errors.New("the program has nothing more to compute")
+var ErrLeft = errors.New("the program has nothing more to compute: its loop is over, and the job is not")
 
 // errProtocol is why a program is hung up on that does not keep to the link.
 func errProtocol(format string, args ...any) error {

@@ -45,6 +45,9 @@ func run(cmd *cobra.Command) (code int) {
 // load reads the settings of a command. It reports false when the command has
 // nothing more to do.
 func load(cmd *cobra.Command, job *settings.Job) (goOn bool, err error) {
+	if err := Room(); err != nil {
+		return false, err
+	}
 	warnings, err := job.Load(os.Environ())
 	if err != nil {
 		return false, err
