@@ -4,7 +4,9 @@ in which nobody is.
 
   go build -o star ./cmd/star && python3 bench/watch.py --star ./star --each 10 --clean 20
 
-Prints a CSV line for each job, and a summary. Needs PyTorch, and root for quotas (cgroup v1)."""
+Prints a CSV line for each job, and a summary. Needs PyTorch, and root for quotas (cgroup v1). On a machine that does other things
+--light has jobs that mostly sleep, whose ranks get a processor when they want one; contention is left out then, since it needs a
+rank that computes."""
 
 import argparse
 import collections
@@ -21,8 +23,20 @@ import time
 SCRIPT = r"""
 import os, time, torch
 torch.set_num_threads(1)
+if "RANK" not in os.environ:  # torch is imported once for all ranks
+    children = []
+    for rank in range(int(os.environ["WORLD_SIZE"])):
+        if not (child := os.fork()):
+            os.environ["RANK"] = str(rank)
+            break
+        children.append(child)
+    else:
+        for child in children:
+            os.waitpid(child, 0)
+        os._exit(0)
 torch.distributed.init_process_group("gloo")
-rank = torch.distributed.get_rank()
+rank, light = torch.distributed.get_rank(), bool(os.environ["LIGHT"])
+base, extra, item, more = (0.04, 0.08, 0.0025, 60) if light else (0.015, 0.03, 0.0012, 16)
 hurt = rank == int(os.environ["HURT"])
 injury, steps = os.environ["INJURY"], int(os.environ["STEPS"])
 if hurt:
@@ -30,16 +44,16 @@ if hurt:
 class Data(torch.utils.data.Dataset):
     def __len__(self): return 32 * steps
     def __getitem__(self, i):
-        if hurt and injury == "data": time.sleep(0.0012)
+        if hurt and injury == "data": time.sleep(item)
         return torch.randn(64), i % 10
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.a, self.b = torch.nn.Linear(64, 64), torch.nn.Linear(64, 10)
     def forward(self, x):
-        for _ in range(24 if hurt and injury == "work" else 8):
+        for _ in range((more if hurt and injury == "work" else 0) + (0 if light else 8)):
             torch.randn(160, 160) @ torch.randn(160, 160)
-        time.sleep(0.045 if hurt and injury == "sleep" else 0.015)
+        time.sleep(base + (extra if hurt and injury == "sleep" else 0))
         return self.b(torch.relu(self.a(x)))
 net = torch.nn.parallel.DistributedDataParallel(Net())
 opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
@@ -53,7 +67,7 @@ for x, y in torch.utils.data.DataLoader(Data(), batch_size=32):
 CAUSES = {"sleep": {"compute"}, "work": {"compute"}, "data": {"data"}, "contention": {"contention"}, "quota": {"quota"}, "pauses": {"pauses"}, "none": set()}
 
 
-def injure(kind, pid, over):
+def injure(kind, pid, over, light):
     """What is done to a process from outside, until over is set."""
     if kind == "contention":
         cpu = random.choice(sorted(os.sched_getaffinity(0)))
@@ -69,7 +83,7 @@ def injure(kind, pid, over):
         group = f"/sys/fs/cgroup/cpu/star-watch-{pid}"
         os.mkdir(group)
         try:
-            for name, value in (("cpu.cfs_period_us", 50000), ("cpu.cfs_quota_us", 5000), ("cgroup.procs", pid)):
+            for name, value in (("cpu.cfs_period_us", 50000), ("cpu.cfs_quota_us", 1500 if light else 5000), ("cgroup.procs", pid)):
                 with open(f"{group}/{name}", "w") as f:
                     f.write(str(value))
             over.wait()
@@ -91,15 +105,14 @@ def injure(kind, pid, over):
             time.sleep(0.6)
 
 
-def job(star, kind, hurt, steps, n=3):
+def job(star, kind, hurt, steps, light, n=3):
     with tempfile.TemporaryDirectory() as d:
         script, pidfile = os.path.join(d, "train.py"), os.path.join(d, "pid")
         with open(script, "w") as f:
             f.write(SCRIPT)
         env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(random.randint(15000, 29000)), HURT=str(hurt if kind != "none" else -1), INJURY=kind,
-                   STEPS=str(steps), PIDFILE=pidfile, PY=sys.executable)
-        ranks = f'for i in $(seq 0 {n - 1}); do RANK=$i WORLD_SIZE={n} "$PY" {script} & done; wait'
-        watch = subprocess.Popen([star, "watch", "--out", os.path.join(d, "w"), "--", "sh", "-c", ranks], env=env, stderr=subprocess.PIPE, text=True)
+                   STEPS=str(steps), PIDFILE=pidfile, LIGHT="1" if light else "", WORLD_SIZE=str(n))
+        watch = subprocess.Popen([star, "watch", "--out", os.path.join(d, "w"), "--", sys.executable, script], env=env, stderr=subprocess.PIPE, text=True)
         over = threading.Event()
 
         def outside():
@@ -108,7 +121,7 @@ def job(star, kind, hurt, steps, n=3):
                     return
             if not over.wait(1.5):  # some steps as all others
                 try:
-                    injure(kind, int(open(pidfile).read()), over)
+                    injure(kind, int(open(pidfile).read()), over, light)
                 except OSError as e:
                     print(e, file=sys.stderr)
 
@@ -129,17 +142,18 @@ def main():
     p.add_argument("--clean", type=int, default=20)
     p.add_argument("--steps", type=int, default=150)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--light", action="store_true")
     p.add_argument("--verbose", action="store_true")
     a = p.parse_args()
     random.seed(a.seed)
     right_rank, right_cause, jobs = collections.Counter(), collections.Counter(), collections.Counter()
-    print("injury,rank,blamed")
-    plan = [k for k in CAUSES if k != "none" for _ in range(a.each)] + ["none"] * a.clean
+    print("injury,rank,blamed,load")
+    plan = [k for k in CAUSES if k != "none" and not (a.light and k == "contention") for _ in range(a.each)] + ["none"] * a.clean
     random.shuffle(plan)
     for kind in plan:
         hurt = random.randrange(3)
-        blamed, said = job(a.star, kind, hurt, a.steps)
-        print(f"{kind},{hurt},{' '.join(r + ':' + c for r, c in blamed)}", flush=True)
+        blamed, said = job(a.star, kind, hurt, a.steps, a.light)
+        print(f"{kind},{hurt},{' '.join(r + ':' + c for r, c in blamed)},{os.getloadavg()[0]:.0f}", flush=True)
         if a.verbose:
             print(said, file=sys.stderr)
         jobs[kind] += 1
@@ -148,7 +162,7 @@ def main():
             continue
         right_rank[kind] += bool(blamed) and all(int(r) == hurt for r, _ in blamed)
         right_cause[kind] += bool(blamed) and blamed[-1][1] in CAUSES[kind]
-    for k in CAUSES:
+    for k in (k for k in CAUSES if jobs[k]):
         print(f"# {k}: {right_rank[k]} of {jobs[k]} {'blame nobody' if k == 'none' else f'name the right rank and no other, {right_cause[k]} the right cause'}")
 
 

@@ -54,8 +54,8 @@ func watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [flags] -- COMMAND [ARG…]",
 		Short: "Say who is slow in a PyTorch job that does not run on STAR",
-		Long: `Runs a command, and measures each training step of the Python programs that it starts, unmodified: DistributedDataParallel first, FSDP
-coarsely, loops of one's own with torch.distributed; other loops by star_watch.step() (docs/watch.md). It says on standard error who is slow, since
+		Long: `Runs a command, and measures each training step of the Python programs that it starts, unmodified: DistributedDataParallel, FSDP
+(on GPUs coarsely), loops of one's own with torch.distributed; other loops by star_watch.step() (docs/watch.md). It says on standard error who is slow, since
 when, why, what that costs, and what STAR's modes would save, and writes an ordinary run log. Output, signals and exit code are the command's.
 
   star watch -- torchrun --nproc-per-node 4 train.py

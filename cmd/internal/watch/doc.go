@@ -7,7 +7,7 @@
 // Nobody in the watched job ever waits for this package: rows that cannot be taken at once are dropped and counted.
 //
 // What bites:
-//   - A rank's own time is what it spends outside collectives. Waiting that happens elsewhere, as in FSDP's passes, is in it.
+//   - A rank's own time is what it spends outside collectives. On a GPU FSDP's waiting in the middle of its passes is in it.
 //   - The run log is one of an all-reduce: Push is the wait for the others and the exchange together.
 //   - What modes would save is simulated with the recorded times, and a noise scale that nobody has measured: it comes as a range.
 package watch

@@ -224,7 +224,7 @@ func (h *Head) begin(of []*came) {
 	h.began = h.last
 	h.log.Write(h.last, runlog.Train{Workers: len(of), Model: first.Script, Data: h.where(), Params: first.Params, Plan: "ssgd"})
 	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true}) // cannot fail: there is a rank
-	h.history = history{n: len(of), batch: batch, momentum: first.Momentum}
+	h.history = history{n: len(of), batch: batch, momentum: first.Momentum, sharded: first.sharded()}
 }
 
 // introduce says what is watched.
@@ -238,6 +238,9 @@ func (h *Head) introduce() {
 	h.say(fmt.Sprintf("%s of %s on %s, %s%s, %s a step", count(len(h.ranks), "rank"), first.Script, count(len(h.hosts()), "host"), first.How, torch, short(h.history.step(0))))
 	if len(h.ranks) == 1 {
 		h.say("with one rank nobody is slower than another")
+	}
+	if first.sharded() {
+		h.say("STAR does not shard parameters: it says nothing of what it would save")
 	}
 	if first.CUDA {
 		h.say("own times are by the GPU's clock; that was never tried on a GPU")

@@ -58,6 +58,9 @@ type Row struct {
 	Telemetry map[string]float64 `json:"telemetry,omitempty"` // by the names of the run log
 }
 
+// sharded says of a hello that each rank has only a part of the parameters.
+func (r *Row) sharded() bool { return strings.HasPrefix(r.How, "FSDP") }
+
 // ParseRow checks all that a row must be.
 func ParseRow(b []byte) (r Row, err error) {
 	if len(b) > MaxRow {

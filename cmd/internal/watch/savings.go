@@ -23,6 +23,7 @@ const window = 512
 type history struct {
 	n, batch int
 	momentum float64
+	sharded  bool   // a job that STAR cannot run
 	steps    []past // the oldest first
 	count    int64
 }
@@ -83,10 +84,10 @@ func (h *history) without(slow map[star.Worker]runlog.Verdict, since int64) (see
 }
 
 // savings says in words what STAR's modes would save of the steps since one, in time to the same progress: with a noise scale from a quarter
-// of a round to four of them, as nobody has measured it. Empty: there is too little to go by.
+// of a round to four of them, as nobody has measured it. Empty: there is too little to go by, or STAR cannot run the job.
 func (h *history) savings(since int64) string {
 	ps := h.since(since)
-	if h.n < 2 || len(ps) < 8 {
+	if h.n < 2 || len(ps) < 8 || h.sharded {
 		return ""
 	}
 	o := sim.Observed{Batch: h.batch, Iterations: make([][]sim.Iteration, h.n)}

@@ -6,7 +6,8 @@ What is told apart, per step of an optimizer:
 
   load      in __next__ of a DataLoader
   exchange  from the last local gradient to the end of backward(), where DDP waits for the others; where it
-            broadcasts buffers before forward; in collectives that the script calls
+            broadcasts buffers before forward; in collectives and waits for them that Python calls, as those of
+            FSDP and of the script are
   the rest  the rank's own: forward, backward, whatever the script does
 
 A step lasts from the end of the optimizer's step before to the end of its own. Scripts without DDP say what is what:
@@ -23,13 +24,15 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 
 _VERSION = 1
 _SETTLE = 5  # steps in which every parameter is hooked
 _LAST = 4  # parameters that stay hooked then
-_COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single", "barrier", "broadcast",
-                "broadcast_object_list", "gather", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter")
+_COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_to_all", "all_to_all_single", "barrier",
+                "broadcast", "broadcast_object_list", "gather", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
+                "scatter")
 _STEP = '{"k":"step","v":%d,"pid":%d,"dropped":%d,"rank":%d,"step":%d,"took":%.9f,"load":%.9f,"wait":%.9f,"samples":%d,"cpu":%.9f,"gpu":%.9f}'
 _now = time.perf_counter
 
@@ -46,8 +49,11 @@ class _Rank:
         self.dropped = 0
         self.said = False
         self.me = 0  # the rank, once it has said hello
-        self.module = None  # the DDP module
+        self.module = None  # the module of DDP or FSDP
         self.how = ""
+        self.params = 0  # before FSDP has them in parts
+        self.thread = threading.get_ident()  # that trains
+        self.input = None  # the hook that sees what goes into the module of FSDP2
         self.optimizer = None
         self.depth = 0  # of optimizer steps that call others
         self.blocks = 0  # star_watch.step that are open
@@ -119,7 +125,7 @@ class _Rank:
         if torch is not None:
             row["torch"] = str(torch.__version__)
             if self.module is not None:
-                row["params"] = sum(p.numel() for p in self.module.parameters())
+                row["params"] = self.params or sum(p.numel() for p in self.module.parameters())
         if self.optimizer is not None:
             row["optimizer"] = type(self.optimizer).__name__
             group = self.optimizer.param_groups[0] if self.optimizer.param_groups else {}
@@ -151,6 +157,7 @@ class _Rank:
                 break
 
     def begin(self):
+        self.thread = threading.get_ident()
         self.reset(_now())
         if self.gpu is not None:
             self.gpu.begin()
@@ -192,12 +199,16 @@ class _Rank:
 
             self.handles.append(p.register_hook(came))
 
-    def adopt(self, module, how):
+    def adopt(self, module, how, sharded):
+        """Takes a module for that of the job. One in shards waits for others in calls of Python, and its gradients need no hooks."""
         self.module, self.how = module, how
         torch = sys.modules["torch"]
         if torch.cuda.is_available() and any(p.is_cuda for p in module.parameters()):
-            self.gpu = _GPU(torch)
-        self.hook()
+            self.gpu = self.gpu or _GPU(torch)
+            if sharded:
+                self.how += ", coarse on a GPU"
+        if not sharded:
+            self.hook()
 
 
 class _GPU:
@@ -214,10 +225,11 @@ class _GPU:
         return e
 
     def begin(self):
-        if self.first is not None and self.last is not None:
-            self.pending.append((self.first, self.last))
+        now = self.event()
+        if self.first is not None:  # without hooked gradients all of the step is own
+            self.pending.append((self.first, self.last or now))
             del self.pending[:-8]
-        self.first, self.last = self.event(), None
+        self.first, self.last = now, None
 
     def mark(self):
         self.last = self.event()
@@ -283,14 +295,22 @@ def _stepped(r, optimizer):
 @_guard
 def _adopt(r, module, how):
     if r.module is None:
-        r.adopt(module, how)
+        r.adopt(module, how, False)
+
+
+@_guard
+def _adopt_sharded(r, module, how, params):
+    """Modules of FSDP are in each other, and the outermost is made last."""
+    if r.module is None or r.how.startswith("FSDP"):
+        r.params = max(r.params, params)
+        r.adopt(module, how + " over " + str(sys.modules["torch"].distributed.get_backend()), True)
 
 
 class _Collective(object):
-    """Time in which others are waited for, wherever it is spent: collectives in collectives count once."""
+    """Time in which the thread that trains waits for others: collectives in collectives count once."""
 
     def __enter__(self):
-        r = self.rank = _rank
+        r = self.rank = _rank if _rank is not None and _rank.thread == threading.get_ident() else None
         if r is not None and not r.off:
             r.inside += 1
             self.since, self.cpu = _now(), time.process_time()
@@ -371,54 +391,107 @@ def _patch(torch):
         return
     ddp = torch.nn.parallel.DistributedDataParallel
 
-    def built(how):
-        def init(own, args, kwargs):
-            out = own(*args, **kwargs)
-            _adopt(args[0], how + " over " + str(torch.distributed.get_backend()))
-            return out
-
-        return init
+    def built(own, args, kwargs):
+        out = own(*args, **kwargs)
+        _adopt(args[0], "DDP over " + str(torch.distributed.get_backend()))
+        return out
 
     def forward(own, args, kwargs):
         _forward(args[0], args[1:], kwargs)
         return own(*args, **kwargs)
 
-    def together(own, args, kwargs):
-        with _Collective():
-            return own(*args, **kwargs)
-
     def collective(own, args, kwargs):
         r = _rank
         if r is not None and not r.how and not r.off:
             r.how = "own loop over " + str(torch.distributed.get_backend())
-        return together(own, args, kwargs)
+        return _together(own, args, kwargs)
 
-    _wrap(ddp, "__init__", built("DDP"))
+    _wrap(ddp, "__init__", built)
     _wrap(ddp, "forward", forward)
-    _wrap(ddp, "_sync_buffers", together)
+    _wrap(ddp, "_sync_buffers", _together)
     for name in _COLLECTIVES:
         _wrap(torch.distributed, name, collective)
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is not None:
-        _patch_fsdp(fsdp, built, forward)
+    _wrap(torch.distributed.Work, "wait", _together)
 
 
-def _patch_fsdp(fsdp, built, forward):
-    """FSDP gathers parameters in the middle of its passes: its waiting is told from own time only after the last gradient."""
-    _wrap(fsdp.FullyShardedDataParallel, "__init__", built("FSDP (coarse)"))
-    _wrap(fsdp.FullyShardedDataParallel, "forward", forward)
+def _together(own, args, kwargs):
+    if _compiling():  # the call becomes a part of the compiled program
+        return own(*args, **kwargs)
+    with _Collective():
+        return own(*args, **kwargs)
+
+
+def _compiling():
+    compiler = sys.modules.get("torch.compiler")
+    return compiler is not None and hasattr(compiler, "is_compiling") and compiler.is_compiling()
+
+
+def _patch_functional(functional):
+    """DTensor, by which gradients of FSDP2 are clipped, waits here."""
+    _wrap(functional, "wait_tensor", _together)
+
+
+def _patch_fsdp(fsdp):
+    """FSDP gathers parameters and scatters gradients by collectives that Python calls and waits for."""
+
+    def count(module):
+        return sum(p.numel() for p in module.parameters()) if hasattr(module, "parameters") else 0
+
+    def built(own, args, kwargs):
+        params = count(args[1] if len(args) > 1 else kwargs.get("module"))
+        out = own(*args, **kwargs)
+        _adopt_sharded(args[0], "FSDP", params)
+        return out
+
+    def forward(own, args, kwargs):
+        _sharded_forward(args[0], args[1:], kwargs)
+        return own(*args, **kwargs)
+
+    def sharded(own, args, kwargs):
+        out = own(*args, **kwargs)
+        if hasattr(out, "register_forward_pre_hook"):
+            _adopt_sharded(out, "FSDP2", 0)
+            _see_input(out)
+        return out
+
+    if hasattr(fsdp, "FullyShardedDataParallel"):
+        _wrap(fsdp.FullyShardedDataParallel, "__init__", built)
+        _wrap(fsdp.FullyShardedDataParallel, "forward", forward)
+    if hasattr(fsdp, "fully_shard"):
+        _wrap(fsdp, "fully_shard", sharded)
+
+
+@_guard
+def _sharded_forward(r, module, args, kwargs):
+    if module is r.module:
+        r.forward(module, args, kwargs)
+
+
+@_guard
+def _see_input(r, module):
+    if module is r.module:
+        if r.input is not None:
+            r.input.remove()
+        r.input = module.register_forward_pre_hook(_forward, with_kwargs=True)
+
+
+_PATCHES = {"torch": _patch, "torch.distributed.fsdp": _patch_fsdp, "torch.distributed._composable.fsdp": _patch_fsdp,
+            "torch.distributed._functional_collectives": _patch_functional}
 
 
 class _Finder:
-    """Is asked for every module that is imported, and has torch hooked when it has been."""
+    """Is asked for every module that is imported, and has some of torch hooked when they have been."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        patch = _PATCHES.get(name)
+        if patch is None:
             return None
-        sys.meta_path.remove(self)
-        import importlib.util
-
-        spec = importlib.util.find_spec(name)
+        spec = None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    break
         if spec is None or spec.loader is None:
             return spec
         run = spec.loader.exec_module
@@ -426,7 +499,7 @@ class _Finder:
         def exec_module(module):
             run(module)
             try:
-                _patch(module)
+                patch(module)
             except Exception:
                 if _rank is not None:
                     _rank.fail()
@@ -447,10 +520,10 @@ def install():
     _rank = _Rank(path)
     if hasattr(os, "register_at_fork"):  # rows of a child would be of a rank that is there already
         os.register_at_fork(after_in_child=_forked)
-    if "torch" in sys.modules:
-        _patch(sys.modules["torch"])
-    else:
-        sys.meta_path.insert(0, _Finder())
+    for name, patch in _PATCHES.items():
+        if name in sys.modules:
+            patch(sys.modules[name])
+    sys.meta_path.insert(0, _Finder())
 
 
 def _forked():

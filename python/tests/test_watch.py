@@ -1,0 +1,63 @@
+"""star watch in scripts that shard their parameters: who is slow, though all wait for each other in the middle of their passes."""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import pytest
+from conftest import PATIENCE
+from test_ddp import ranks
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (Debian: python3-torch)")
+
+if tuple(int(x) for x in torch.__version__.split(".")[:2]) < (2, 6):
+    pytest.skip("FSDP on processors needs PyTorch 2.6", allow_module_level=True)
+
+SCRIPT = """
+import sys, time, torch
+from torch import nn
+from torch.distributed import fsdp
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+class Block(nn.Linear):
+    def forward(self, x):
+        if rank == 1: time.sleep(0.03)
+        return torch.relu(super().forward(x))
+net = nn.Sequential(Block(32, 32), Block(32, 32), nn.Linear(32, 10))
+if sys.argv[1] == "FSDP2":
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    for part in net:
+        fsdp.fully_shard(part, mesh=mesh)
+    fsdp.fully_shard(net, mesh=mesh)
+else:
+    net = fsdp.FullyShardedDataParallel(net, auto_wrap_policy=fsdp.wrap.ModuleWrapPolicy({Block}), device_id=torch.device("cpu"))
+opt = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(40):
+    opt.zero_grad()
+    nn.functional.cross_entropy(net(torch.randn(8, 32)), torch.arange(8)).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0) if sys.argv[1] == "FSDP2" else net.clip_grad_norm_(1.0)
+    opt.step()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "FSDP2"])
+def test_sharded(star: str, tmp_path: pathlib.Path, kind: str) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text(SCRIPT)
+    each = ranks(2)
+    run = "RANK=0 {0} {1} {2} & RANK=1 {0} {1} {2}; code=$?; wait $! && exit $code".format(sys.executable, script, kind)
+    env = {**os.environ, **each[0]}
+    done = subprocess.run([star, "watch", "--out", str(out), "--", "sh", "-c", run], env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert "of train.py on 1 host, %s over gloo" % kind in done.stderr and "not measured any more" not in done.stderr, done.stderr
+    assert "it says nothing of what it would save" in done.stderr and "STAR would save" not in done.stderr, done.stderr
+    lines = [json.loads(x) for x in (out / "run.jsonl").read_text().splitlines()]
+    assert {x["params"] for x in lines if x["type"] == "train"} == {2 * 33 * 32 + 33 * 10}
+    assert {x["samples"] for x in lines if x["type"] == "record"} == {8}
+    own = [statistics.median(x["compute"] for x in lines if x["type"] == "record" and x["worker"] == w) for w in range(2)]
+    assert own[1] > 0.06 and own[0] < own[1] - 0.03, own  # 0 waits for 1 in its passes
