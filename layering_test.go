@@ -93,6 +93,7 @@ var rooms = []struct {
 	{"star/cmd/internal/watch", "star star/exitcode star/modes star/resource/host star/runlog star/sim star/straggler star/train/optim", "", "jobs that do not run on STAR: their rows, the head pure, collector and link around it"},
 	{"star/cmd/internal/ports", "", "", "addresses that are free"},
 	{"star/cmd/internal/node", "*", "", "wiring"},
+	{"star/cmd/internal/schedule", "*", "", "wiring: the queue, and processes"},
 	{"star/cmd/internal/daemon", "*", "", "wiring"},
 	{"star/cmd/star", "*", "", "wiring"},
 	{"star/cmd/star-ps", "*", "", "wiring"},

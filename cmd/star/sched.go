@@ -45,12 +45,17 @@ var formats = []string{"star", "elasticflow", "lucid", "muri"}
 func schedCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sched",
-		Short: "Try policies that decide which job gets which GPUs",
-		Long:  "Simulates clusters under published scheduling policies. docs/scheduling.md says what each one is and what its results were compared with.",
-		Args:  settings.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Short: "Decide which job gets which GPUs: policies, simulated and live",
+		Long: `Simulates clusters under published scheduling policies, and runs jobs of STAR under them. docs/scheduling.md says what each policy is and what its
+results were compared with.
+
+  star sched sim jobs.csv --cluster n16g8 --policy fifo,srtf,tiresias     in virtual time
+  star sched serve --policy elasticflow                                   jobs that run: a queue
+  star sched submit job.yaml --deadline 2h                                a job for it`,
+		Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(schedSimCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand(), schedEstimateCommand())
+	cmd.AddCommand(schedSimCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand(), schedEstimateCommand(), schedServeCommand(), schedSubmitCommand(), schedStatusCommand(), schedCancelCommand())
 	return cmd
 }
 

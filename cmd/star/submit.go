@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -38,7 +39,9 @@ func submitCommand() *cobra.Command {
 	s := new(settings.Set)
 	var b submission
 	var apply, show bool
-	settings.Var(s, &b.engine, "engine", "k8s", "who starts the processes", "k8s", "slurm")
+	var dir string
+	var deadline time.Duration
+	settings.Var(s, &b.engine, "engine", "k8s", "who starts the processes", "k8s", "slurm", "star")
 	settings.Var(s, &b.kind, "kind", "job", "k8s: what the job is made of", "job", "jobset", "trainjob")
 	settings.Var(s, &b.name, "name", "star", "name of the job")
 	settings.Var(s, &b.namespace, "namespace", "", "k8s: namespace (that of kubectl)")
@@ -50,20 +53,29 @@ func submitCommand() *cobra.Command {
 	settings.Var(s, &b.cpus, "cpus", 1, "processors of each process")
 	settings.Var(s, &b.gpus, "gpus", 0, "GPUs of each worker")
 	settings.Var(s, &b.time, "time", "01:00:00", "slurm: limit of time")
+	settings.Var(s, &dir, "dir", schedDir, "star: folder of star sched serve")
+	settings.Var(s, &deadline, "deadline", 0, "star: from now on; 0: that in the file, or none")
 	settings.Var(s, &show, "print", true, "print what would be submitted, where it is not submitted")
 	settings.Var(s, &apply, "apply", false, "submit it: by kubectl apply, or sbatch")
 	cmd := &cobra.Command{
 		Use:   "submit [SETTING=VALUE …] [-- COMMAND [ARGUMENT …]]",
-		Short: "Hand a job to Slurm or Kubernetes",
+		Short: "Hand a job to Slurm, Kubernetes or star sched serve",
 		Long: `Prints the batch script or the manifests of a job, or submits them with --apply. They are those of deploy/slurm and deploy/k8s, filled in.
 Settings of the job follow as SETTING=VALUE; a command behind -- is the worker.
 
   star submit --engine slurm --workers 16 --nodes 4 model=resnet20 dataset=cifar10:/data/cifar --apply
+  star submit --engine star job.yaml --deadline 2h              the same as star sched submit
   star submit --engine k8s --kind jobset --image registry.example/star:1 --worker-image registry.example/torch:2 -- python train.py`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
+			}
+			if b.engine == "star" {
+				if len(args) != 1 {
+					return &settings.UsageError{Msg: fmt.Sprintf("star submit --engine star: want one file of a job, got %d arguments", len(args))}
+				}
+				return submitTo(cmd, dir, args[0], "", deadline)
 			}
 			if !show && !apply {
 				return &settings.UsageError{Msg: "star submit: --print=false without --apply does nothing"}

@@ -109,12 +109,15 @@ func (q *Queue) Schedule(policy string, slot, now float64) error {
 	}
 	q.policy = p
 	for _, r := range rs {
-		if r.GPUs > 0 && p.GPUs(r.ID) == 0 {
-			q.decided = append(q.decided, Event{At: now, Kind: KindDecide, Job: r.ID, Why: "hosts have fewer places than before"})
+		if n := p.GPUs(r.ID); r.GPUs > 0 && n != r.GPUs {
+			q.decided = append(q.decided, Event{At: now, Kind: KindDecide, Job: r.ID, Workers: n, Why: fmt.Sprintf("the service has begun again, and under %s it has %d instead of %d", policy, n, r.GPUs)})
 		}
 	}
 	return nil
 }
+
+// Scheduled says whether it decides.
+func (q *Queue) Scheduled() bool { return q.policy != nil }
 
 // Submission is the event of a job that comes.
 func (q *Queue) Submission(s Spec, needs bool, now float64) (Event, error) {
@@ -296,9 +299,9 @@ func (j *Job) Joined(rank int) {
 	}
 }
 
-// Seen tells how far a job has come, and returns what is learned of its speed from that: an event, if its kind is not empty.
-func (q *Queue) Seen(j *Job, samples int64, now float64) (e Event) {
-	if samples > j.Samples {
+// Seen tells how far a job had come at a time of its own clock, s, and returns what is learned of its speed from that: an event, if its kind is not empty.
+func (q *Queue) Seen(j *Job, samples int64, at, now float64) (e Event) {
+	if samples != j.Samples { // fewer: a new life goes on from a checkpoint
 		j.Samples = samples
 		for _, m := range j.Members { // its hosts work
 			if h := q.host(m.Host); h != nil && m.Joined {
@@ -314,14 +317,14 @@ func (q *Queue) Seen(j *Job, samples int64, now float64) (e Event) {
 	}
 	s := &j.stable
 	if joined != s.workers || len(j.Members) != joined || j.State != Running || j.finishing() {
-		s.workers, s.at, s.samples = joined, now, samples
+		s.workers, s.at, s.samples = joined, at, samples
 		return e
 	}
-	if now-s.at < measureFor || !power(joined) || samples <= s.samples {
+	if at-s.at < measureFor || !power(joined) || samples <= s.samples {
 		return e
 	}
-	rate := float64(samples-s.samples) / (now - s.at)
-	s.at, s.samples = now, samples
+	rate := float64(samples-s.samples) / (at - s.at)
+	s.at, s.samples = at, samples
 	if thought := sched.Speed(j.Curve(), joined); math.Abs(rate/thought-1) < measureOff {
 		return e
 	}
@@ -419,7 +422,7 @@ func (q *Queue) take(j *Job, now float64) (e Event, ok bool) {
 	slices.SortStableFunc(ms, func(a, b *Member) int { // slow ones first, then the last that have come; those who take a place over last
 		return cmp.Or(order(!moving(a), !moving(b)), order(q.avoid(a.Host), q.avoid(b.Host)), order(!a.Joined, !b.Joined), cmp.Compare(b.ID, a.ID))
 	})
-	return Event{Kind: KindLeave, Member: ms[0].ID, Why: j.Why}, true
+	return Event{Kind: KindLeave, Member: ms[0].ID}, true
 }
 
 // order puts what is true first.
@@ -447,7 +450,7 @@ func (q *Queue) give(j *Job, now float64) (e Event, ok bool) {
 		if h := q.place(j, now); h == nil || j.again > now || len(j.Members) > 0 {
 			return e, false
 		}
-		return Event{Kind: KindBegin, Life: j.Life + 1, Why: j.Why}, true
+		return Event{Kind: KindBegin, Life: j.Life + 1}, true
 	}
 	ms := j.staying()
 	h := q.place(j, now)

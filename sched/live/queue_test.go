@@ -166,7 +166,7 @@ func (w *world) step(speed func(host string) float64) {
 		}
 		if n > 0 && !j.finishing() {
 			samples := min(j.Samples+int64(d*slowest*100*float64(n)), j.Spec.Samples)
-			if e := w.q.Seen(j, samples, w.now); e.Kind != "" {
+			if e := w.q.Seen(j, samples, w.now, w.now); e.Kind != "" {
 				w.commit(e)
 			}
 			if j.finishing() {

@@ -1,0 +1,166 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// child is a process that a service has started, or a service before it: files beside each other, that begin with this path. It holds a lock as long as it lives, so that
+// whoever comes later knows whether it does.
+type child string
+
+func (p child) file(ending string) string { return string(p) + ending }
+
+// codes are the exit codes of processes that this service has started.
+type codes struct {
+	mu sync.Mutex
+	of map[child]int
+}
+
+// get is the exit code of a process that has ended; false: it was not started by this service, or has not been waited for yet.
+func (c *codes) get(p child) (int, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	code, ok := c.of[p]
+	return code, ok
+}
+
+// start starts a process that outlives this one. Input is the first line of its standard input, which stays open for orders; nil: it has none. A shell writes down its
+// number, so that it is known even if this process ends at once.
+func (p child) start(cmd *exec.Cmd, input []byte, ended *codes) (err error) {
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	open := func(ending string) *os.File {
+		f, e := os.OpenFile(p.file(ending), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+		if e != nil {
+			err = errors.Join(err, e)
+			return nil
+		}
+		files = append(files, f)
+		return f
+	}
+	lock := open(".lock")
+	out, log := open(".out"), open(".log")
+	if err != nil {
+		return err
+	}
+	if held(lock) {
+		return fmt.Errorf("%s runs already", p)
+	}
+	c := exec.Command("/bin/sh", append([]string{"-c", `echo $$ > "$0" && exec "$@"`, p.file(".pid")}, cmd.Args...)...)
+	c.Env, c.Stdout, c.Stderr = cmd.Env, out, log
+	c.ExtraFiles = []*os.File{lock}
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if input != nil {
+		if err := syscall.Mkfifo(p.file(".orders"), 0o600); err != nil {
+			return err
+		}
+		orders, err := os.OpenFile(p.file(".orders"), os.O_RDWR, 0) // its reader is one who writes, too: it has no end
+		if err != nil {
+			return err
+		}
+		files = append(files, orders)
+		if _, err := orders.Write(append(input, '\n')); err != nil {
+			return err
+		}
+		c.Stdin = orders
+	}
+	if err := c.Start(); err != nil {
+		return err
+	}
+	go func() {
+		c.Wait()
+		code := c.ProcessState.ExitCode()
+		if s, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+			code = 128 + int(s.Signal())
+		}
+		ended.mu.Lock()
+		defer ended.mu.Unlock()
+		ended.of[p] = code
+	}()
+	return nil
+}
+
+// alive says whether a process runs.
+func (p child) alive() bool {
+	f, err := os.OpenFile(p.file(".lock"), os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return held(f)
+}
+
+// signal sends a process a signal, once: a second SIGTERM would end it without its checkpoint. It does so again only if it could not be sent.
+func (p child) signal(sig syscall.Signal) error {
+	told := p.file(fmt.Sprintf(".told-%d", int(sig)))
+	if _, err := os.Stat(told); err == nil {
+		return nil
+	}
+	if sig != syscall.SIGKILL {
+		f, err := os.OpenFile(p.file(".orders"), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			defer f.Close()
+			if _, err = fmt.Fprintf(f, "%d\n", int(sig)); err == nil {
+				return os.WriteFile(told, nil, 0o600)
+			}
+			return err
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	pid, err := p.pid()
+	if err == nil {
+		err = syscall.Kill(pid, sig)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(told, nil, 0o600)
+}
+
+// pid is the number of a process that is alive. Its shell may be about to write it down.
+func (p child) pid() (pid int, err error) {
+	for range 100 {
+		text, e := os.ReadFile(p.file(".pid"))
+		if pid, err = strconv.Atoi(strings.TrimSpace(string(text))); e == nil && err == nil && pid > 1 {
+			return pid, nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return 0, fmt.Errorf("%s: no number of a process", p.file(".pid"))
+}
+
+// last is the last line that a process has said.
+func (p child) last() string {
+	f, err := os.Open(p.file(".log"))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	const most = 4096
+	if i, err := f.Stat(); err == nil && i.Size() > most {
+		f.Seek(i.Size()-most, 0)
+	}
+	b := make([]byte, most)
+	n, _ := f.Read(b)
+	lines := strings.Split(strings.TrimSpace(string(b[:n])), "\n")
+	return lines[len(lines)-1]
+}
+
+// dir is the folder of a life of a job.
+func (s *Service) dir(job string, life int) string {
+	return filepath.Join(s.o.Dir, "jobs", job, fmt.Sprintf("life-%d", life))
+}

@@ -1,0 +1,159 @@
+package schedule
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"star/exitcode"
+	"star/member"
+	"star/sched/live"
+)
+
+// answer is what a service says to a question.
+type answer struct {
+	Error  string  `json:"error,omitempty"`
+	Code   int     `json:"code,omitempty"` // with which whoever asked is to exit
+	Status *Status `json:"status,omitempty"`
+}
+
+// maxQuestion is more bytes than a job has.
+const maxQuestion = 1 << 20
+
+// listen begins to answer, and writes down where.
+func (s *Service) listen(l net.Listener) (stop func(), err error) {
+	s.address = Address{Addr: l.Addr().String(), Token: rand.Text(), PID: os.Getpid()}
+	if err := s.address.write(s.o.Dir); err != nil {
+		return nil, err
+	}
+	over := make(chan struct{})
+	mux := http.NewServeMux()
+	handle := func(path string, do func(body []byte) (answer, error)) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+s.address.Token)) != 1 {
+				w.WriteHeader(http.StatusUnauthorized)
+				json.NewEncoder(w).Encode(answer{Error: "the word in service.json is another one: another service has the folder now", Code: exitcode.Refused})
+				return
+			}
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxQuestion))
+			var a answer
+			if err == nil {
+				done := make(chan struct{})
+				select {
+				case s.asked <- func() { a, err = do(body); close(done) }:
+					<-done
+				case <-over:
+					err = errors.New("the service ends")
+				}
+			}
+			if err != nil {
+				a.Error, a.Code = err.Error(), member.ExitCode(err)
+			}
+			json.NewEncoder(w).Encode(a)
+		})
+	}
+	handle("/submit", func(body []byte) (a answer, err error) {
+		var spec live.Spec
+		if err := json.Unmarshal(body, &spec); err != nil {
+			return a, coded{err, exitcode.Corrupt}
+		}
+		e, err := s.q.Submission(spec, needsRates(s.o.Policy), s.now())
+		if err != nil {
+			return a, coded{err, exitcode.Corrupt}
+		}
+		if err := s.commit(e); err != nil {
+			return a, err
+		}
+		s.act()
+		st := s.status()
+		return answer{Status: &st}, nil
+	})
+	handle("/cancel", func(body []byte) (a answer, err error) {
+		e, err := s.q.Cancellation(string(body), s.now())
+		if err != nil {
+			return a, err
+		}
+		return a, s.commit(e)
+	})
+	handle("/status", func([]byte) (answer, error) {
+		st := s.status()
+		return answer{Status: &st}, nil
+	})
+	h := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	go h.Serve(l)
+	return func() {
+		close(over)
+		h.Close()
+	}, nil
+}
+
+// needsRates says whether a policy must know how fast jobs are.
+func needsRates(policy string) bool { return policy != "fifo" && policy != "tiresias" }
+
+// ask asks the service of a folder.
+func ask(ctx context.Context, dir, path string, body []byte) (a answer, err error) {
+	at, err := ReadAddress(dir)
+	if err != nil {
+		return a, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+at.Addr+path, bytes.NewReader(body))
+	if err != nil {
+		return a, err
+	}
+	r.Header.Set("Authorization", "Bearer "+at.Token)
+	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // through no proxy
+	resp, err := direct.Do(r)
+	if err != nil {
+		return a, coded{fmt.Errorf("the service of %s does not answer at %s: %w; start it, star sched serve --dir %s (jobs go on without it)", dir, at.Addr, errors.Unwrap(err), dir), exitcode.Lost}
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&a); err != nil {
+		return a, coded{fmt.Errorf("the service of %s at %s: %w", dir, at.Addr, err), exitcode.Lost}
+	}
+	if a.Error != "" {
+		return a, coded{errors.New(a.Error), a.Code}
+	}
+	return a, nil
+}
+
+// Submit gives a job to the service of a folder, and returns what became of it at once.
+func Submit(ctx context.Context, dir string, spec live.Spec) (JobStatus, error) {
+	body, err := json.Marshal(spec)
+	if err != nil {
+		return JobStatus{}, err
+	}
+	a, err := ask(ctx, dir, "/submit", body)
+	if err != nil {
+		return JobStatus{}, err
+	}
+	for _, j := range a.Status.Jobs {
+		if j.Job == spec.Name {
+			return j, nil
+		}
+	}
+	return JobStatus{}, fmt.Errorf("job %s is not in the answer", spec.Name)
+}
+
+// Cancel ends a job.
+func Cancel(ctx context.Context, dir, job string) error {
+	_, err := ask(ctx, dir, "/cancel", []byte(job))
+	return err
+}
+
+// Ask asks how things are.
+func Ask(ctx context.Context, dir string) (Status, error) {
+	a, err := ask(ctx, dir, "/status", nil)
+	if err != nil {
+		return Status{}, err
+	}
+	return *a.Status, nil
+}

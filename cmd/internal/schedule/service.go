@@ -1,0 +1,505 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"star/cmd/internal/ports"
+	"star/exitcode"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/runlog"
+	"star/sched/live"
+)
+
+// Options of a service.
+type Options struct {
+	Dir     string // where the queue and the jobs are
+	Policy  string // of sched.LivePolicies
+	Slot    time.Duration
+	Hosts   []*live.Host
+	Address string // of this machine, for workers of other hosts: coordinators listen there
+	Log     *slog.Logger
+
+	// Command is the command of a worker on a host, with these variables in its environment; own is a job's own command, nil: STAR's worker. Input is what it wants to read
+	// first; nil: nothing, and signals are for the process itself.
+	Command func(host string, env, own []string) (cmd *exec.Cmd, input []byte)
+	// Environ is that of all processes, without settings.
+	Environ []string
+	Token   string // of the jobs; empty: they need none
+}
+
+// Service is a running one.
+type Service struct {
+	o       Options
+	store   *store
+	q       *live.Queue
+	ended   codes
+	address Address
+	asked   chan func()
+
+	watches map[string]*watch // of jobs that run
+	told    map[child]time.Time
+	missed  map[child]time.Time
+	stuck   string // what kept the last event from being written
+}
+
+// watch follows the log of a life of a job.
+type watch struct {
+	life int
+	file *os.File
+	tail *runlog.Tail
+}
+
+const (
+	lookEvery = 250 * time.Millisecond
+	lingers   = 3 * time.Second  // for which a worker that has ended without being told may be one whose job ends
+	mostLeave = 30 * time.Second // for which a worker may leave, before it is killed
+	mostSave  = 2 * time.Minute  // for which a job may save itself
+)
+
+// Start takes the folder, and begins where the service before left off.
+func Start(o Options) (*Service, error) {
+	st, events, torn, err := openStore(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{o: o, store: st, q: live.New(o.Hosts), ended: codes{of: map[child]int{}}, asked: make(chan func()), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}}
+	if torn > 0 {
+		o.Log.Warn("the last line of the queue was not whole, and is left out: nothing was done of it", "bytes", torn)
+	}
+	for i, e := range events {
+		if err := s.q.Apply(e); err != nil {
+			st.close()
+			return nil, coded{fmt.Errorf("%s:%d: %w: %w", filepath.Join(o.Dir, "queue.jsonl"), i+2, errQueue, err), exitcode.Corrupt}
+		}
+	}
+	running := 0
+	for _, j := range s.q.Jobs {
+		if j.State != live.Running && j.State != live.Stopping {
+			continue
+		}
+		s.tail(j) // how far it has come is in its log
+		if !s.coordinator(j).alive() {
+			continue
+		}
+		if running++; j.State == live.Stopping {
+			s.say(s.coordinator(j), syscall.SIGTERM)
+		}
+		for _, m := range j.Members {
+			if p := s.worker(j, m.ID); m.Leaving && p.alive() {
+				s.say(p, syscall.SIGTERM)
+			}
+		}
+	}
+	if err := s.q.Schedule(o.Policy, o.Slot.Seconds(), s.now()); err != nil {
+		st.close()
+		return nil, err
+	}
+	o.Log.Info("queue", "dir", o.Dir, "policy", o.Policy, "hosts", len(o.Hosts), "places", s.q.Slots(), "jobs", len(s.q.Jobs), "running", running)
+	return s, nil
+}
+
+// now is s since the queue began.
+func (s *Service) now() float64 { return max(0, time.Since(s.store.began).Seconds()) }
+
+func (s *Service) coordinator(j *live.Job) child {
+	return child(filepath.Join(s.dir(j.Name, j.Life), "ps"))
+}
+
+func (s *Service) worker(j *live.Job, id int) child {
+	return child(filepath.Join(s.o.Dir, "jobs", j.Name, fmt.Sprintf("worker-%d", id)))
+}
+
+// say sends a signal; what does not want to hear it is killed later.
+func (s *Service) say(p child, sig syscall.Signal) {
+	if _, ok := s.told[p]; !ok {
+		s.told[p] = time.Now()
+	}
+	if err := p.signal(sig); err != nil {
+		s.o.Log.Warn("cannot be told", "process", string(p), "signal", sig.String(), "error", err)
+	}
+}
+
+// Serve answers and schedules until the context ends. Jobs go on without it.
+func (s *Service) Serve(ctx context.Context, l net.Listener) error {
+	defer s.store.close()
+	stop, err := s.listen(l)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	s.look()
+	for {
+		select {
+		case do := <-s.asked:
+			do()
+			s.act()
+		case <-tick.C:
+			s.look()
+		case <-ctx.Done():
+			s.o.Log.Info("the service ends; jobs that run go on, and star sched serve with the same --dir finds them again")
+			return nil
+		}
+	}
+}
+
+// commit writes an event down, has it happen, and does it. It reports false if it could not be written: then nothing has happened.
+func (s *Service) commit(e live.Event) error {
+	if e.Kind == live.KindBegin {
+		addr, err := ports.Reserve(s.o.Address)
+		if err != nil {
+			return err
+		}
+		e.Addr = addr
+	}
+	if err := s.store.write(e); err != nil {
+		err = fmt.Errorf("the queue cannot be written: %w; jobs that run go on, and nothing is started, stopped or taken in until it can", err)
+		if s.stuck != err.Error() {
+			s.stuck = err.Error()
+			s.o.Log.Error(s.stuck)
+		}
+		return coded{err, exitcode.Unwritable}
+	}
+	if s.stuck != "" {
+		s.stuck = ""
+		s.o.Log.Info("the queue can be written again")
+	}
+	if err := s.q.Apply(e); err != nil {
+		return err
+	}
+	s.report(e)
+	s.do(e)
+	return nil
+}
+
+// report logs an event.
+func (s *Service) report(e live.Event) {
+	var a []any
+	add := func(name string, v any, there bool) {
+		if there {
+			a = append(a, name, v)
+		}
+	}
+	add("job", e.Job, e.Job != "")
+	add("workers", e.Workers, e.Kind == live.KindDecide)
+	add("life", e.Life, e.Life > 0)
+	add("addr", e.Addr, e.Addr != "")
+	add("worker", e.Member, e.Member > 0)
+	add("host", e.Host, e.Host != "")
+	add("state", string(e.State), e.State != "")
+	add("samples", e.Samples, e.Samples > 0)
+	add("rates", e.Rates, e.Rates != nil)
+	add("why", e.Why, e.Why != "")
+	s.o.Log.Info(e.Kind, a...)
+}
+
+// do does what an event says is to be done.
+func (s *Service) do(e live.Event) {
+	j := s.q.Job(e.Job)
+	switch e.Kind {
+	case live.KindBegin:
+		s.start(s.coordinator(j), func() (*exec.Cmd, []byte) { return s.coordinates(j) })
+	case live.KindAdd:
+		s.start(s.worker(j, e.Member), func() (*exec.Cmd, []byte) {
+			return s.o.Command(e.Host, s.environ(j, map[string]string{"rank": fmt.Sprint(e.Rank), "host-id": e.Host}), j.Command)
+		})
+	case live.KindLeave:
+		s.say(s.worker(j, e.Member), syscall.SIGTERM)
+	case live.KindStop:
+		if j.State == live.Stopping {
+			s.say(s.coordinator(j), syscall.SIGTERM)
+		}
+	}
+}
+
+// start starts a process. What cannot be started has ended.
+func (s *Service) start(p child, command func() (*exec.Cmd, []byte)) {
+	err := os.MkdirAll(filepath.Dir(string(p)), 0o700)
+	if err == nil {
+		cmd, input := command()
+		err = p.start(cmd, input, &s.ended)
+	}
+	if err != nil {
+		s.o.Log.Error("cannot be started", "process", string(p), "error", err)
+	}
+}
+
+// environ is that of a process of a job.
+func (s *Service) environ(j *live.Job, more map[string]string) []string {
+	set := map[string]string{"mode": "auto"}
+	maps.Copy(set, j.Settings)
+	if _, ok := set["baseline"]; ok {
+		delete(set, "mode")
+	}
+	maps.Copy(set, map[string]string{
+		"job": j.Name, "coordinator": j.Addr, "workers": fmt.Sprint(j.Spec.Workers), "min-workers": "1", "max-workers": fmt.Sprint(j.Ranks()), "samples": fmt.Sprint(j.Spec.Samples), "epochs": "0",
+		"out": s.dir(j.Name, j.Life), "checkpoint": filepath.Join(s.o.Dir, "jobs", j.Name, "checkpoints"), "resume": "auto", "log-format": "text",
+	})
+	maps.Copy(set, more)
+	env := append(slices.Clone(s.o.Environ), process.LaunchedVariable+"=1")
+	if s.o.Token != "" {
+		set["token"] = s.o.Token
+	}
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		env = append(env, settings.Variable(name)+"="+set[name])
+	}
+	return env
+}
+
+// coordinates is the command of a job's coordinator, which has its shard, too.
+func (s *Service) coordinates(j *live.Job) (*exec.Cmd, []byte) {
+	shards := "1"
+	if j.Settings["arch"] == settings.AllReduce {
+		shards = "0"
+	}
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	cmd := exec.Command(self, "ps")
+	cmd.Env = s.environ(j, map[string]string{"listen": j.Addr, "rank": "0", "servers": "1", "shards": shards, "json": "true", "join-timeout": "2m"})
+	return cmd, nil
+}
+
+// look finds out what has happened, and acts.
+func (s *Service) look() {
+	for _, j := range s.q.Jobs {
+		if j.State == live.Running || j.State == live.Stopping {
+			s.tail(j)
+			if p := s.coordinator(j); !p.alive() {
+				s.over(j)
+			} else if since, ok := s.told[p]; ok && time.Since(since) > mostSave {
+				s.say(p, syscall.SIGKILL)
+			}
+		}
+		for _, m := range slices.Clone(j.Members) {
+			s.lookAt(j, m)
+		}
+	}
+	s.act()
+}
+
+// lookAt sees whether a worker has ended.
+func (s *Service) lookAt(j *live.Job, m *live.Member) {
+	p := s.worker(j, m.ID)
+	if p.alive() {
+		most := mostLeave
+		if j.State != live.Running && j.State != live.Stopping { // its job is over: it ends by itself, unless it has come too late for that
+			if since, ok := s.missed[p]; !ok {
+				s.missed[p] = time.Now()
+			} else if most = 2 * lingers; time.Since(since) > lingers {
+				s.say(p, syscall.SIGTERM)
+			}
+		}
+		if since, ok := s.told[p]; ok && time.Since(since) > most {
+			s.say(p, syscall.SIGKILL)
+		}
+		return
+	}
+	code, known := s.ended.get(p)
+	if first, ok := s.missed[p]; !ok {
+		s.missed[p] = time.Now()
+	} else if ok = time.Since(first) > lingers; !ok && j.State == live.Running && !m.Leaving && (!known || code == 0) {
+		return // the job may be about to end
+	}
+	if !known && time.Since(s.missed[p]) < lookEvery { // it is about to be
+		return
+	}
+	e := live.Event{At: s.now(), Kind: live.KindGone, Job: j.Name, Member: m.ID}
+	if known && code != 0 && !m.Leaving && j.State == live.Running {
+		e.Why = fmt.Sprintf("it ended with exit code %d: %s", code, p.last())
+	}
+	if s.commit(e) != nil {
+		return
+	}
+	delete(s.missed, p)
+	delete(s.told, p)
+	if j.State == live.Running && !m.Leaving && !m.Joined && known && hopeless(code) {
+		s.commit(live.Event{At: s.now(), Kind: live.KindStop, Job: j.Name, State: live.Failed, Why: fmt.Sprintf("worker %d on %s: %s", m.ID, m.Host, e.Why)})
+	}
+}
+
+// hopeless says whether a process that ended so would end so again.
+func hopeless(code int) bool {
+	return slices.Contains([]int{exitcode.Usage, exitcode.Corrupt, exitcode.Missing, exitcode.Diverged, exitcode.Refused, exitcode.Disagree}, code)
+}
+
+// over says how a life of a job ended.
+func (s *Service) over(j *live.Job) {
+	p := s.coordinator(j)
+	code, known := s.ended.get(p)
+	e := live.Event{At: s.now(), Kind: live.KindEnded, Job: j.Name, Samples: j.Samples}
+	var r runlog.Result
+	text, err := os.ReadFile(p.file(".out"))
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	switch {
+	case err == nil && r.Error == "":
+		e.State = live.Done
+		if e.Why = fmt.Sprintf("loss %.4g", float64(r.TrainLoss)); r.Evaluated {
+			e.Why += fmt.Sprintf(", accuracy %.4g", r.TestAccuracy)
+		}
+	case err == nil:
+		e.Why = r.Error
+	default:
+		e.Why = "its coordinator ended without a result: " + p.last()
+	}
+	if e.State == "" && known && hopeless(code) {
+		e.State = live.Failed
+	}
+	if s.commit(e) == nil {
+		delete(s.told, p)
+		if w := s.watches[j.Name]; w != nil && w.file != nil {
+			w.file.Close()
+		}
+		delete(s.watches, j.Name)
+	}
+}
+
+// tail reads what a job has written to its log.
+func (s *Service) tail(j *live.Job) {
+	w := s.watches[j.Name]
+	if w == nil || w.life != j.Life {
+		w = &watch{life: j.Life}
+		s.watches[j.Name] = w
+	}
+	if w.file == nil {
+		f, err := os.Open(filepath.Join(s.dir(j.Name, j.Life), "run.jsonl"))
+		if err != nil {
+			return
+		}
+		w.file, w.tail = f, runlog.NewTail(f, f.Name())
+	}
+	samples, at := int64(-1), 0.
+	var es []live.Event
+	err := w.tail.Next(func(l runlog.Line) error {
+		switch e := l.Entry.(type) {
+		case runlog.Join:
+			j.Joined(int(e.Worker))
+		case runlog.Fire:
+			samples, at = e.Samples, l.T.Seconds()
+		case runlog.Verdict:
+			es = append(es, s.q.Verdict(j, int(e.Worker), e.Event != "recovered", verdict(e), s.now()))
+		}
+		return nil
+	})
+	if err != nil {
+		s.o.Log.Warn("log of a job", "job", j.Name, "error", err)
+	}
+	if samples >= 0 {
+		es = append(es, s.q.Seen(j, samples, at, s.now()))
+	}
+	for _, e := range es {
+		if e.Kind != "" && s.q.Scheduled() {
+			s.commit(e)
+		}
+	}
+}
+
+// verdict is one in words.
+func verdict(v runlog.Verdict) string {
+	text := fmt.Sprintf("%.1fx slow (%s)", float64(v.Slowdown), v.Cause)
+	for _, e := range v.Evidence {
+		if e.Text != "" {
+			return text + ": " + e.Text
+		}
+	}
+	return text
+}
+
+// act does what there is to be done.
+func (s *Service) act() {
+	for {
+		e, ok := s.q.Next(s.now())
+		if !ok || s.commit(e) != nil {
+			return
+		}
+	}
+}
+
+// Status is what star sched status --json prints.
+type Status struct {
+	Dir    string       `json:"dir"`
+	Policy string       `json:"policy"`
+	Since  time.Time    `json:"since"`
+	Error  string       `json:"error,omitempty"`
+	Hosts  []HostStatus `json:"hosts"`
+	Jobs   []JobStatus  `json:"jobs"`
+}
+
+// HostStatus is a host in a Status.
+type HostStatus struct {
+	Host    string `json:"host"`
+	Places  int    `json:"places"`
+	Workers int    `json:"workers"`
+	Slow    string `json:"slow,omitempty"` // why it is avoided
+}
+
+// JobStatus is a job in a Status. Times are seconds since the queue began.
+type JobStatus struct {
+	Job         string          `json:"job"`
+	State       live.State      `json:"state"`
+	Workers     int             `json:"workers"` // that it has
+	Want        int             `json:"want"`    // that the policy gives it
+	Hosts       []string        `json:"hosts,omitempty"`
+	Samples     int64           `json:"samples"`
+	Of          int64           `json:"of"`
+	Rates       map[int]float64 `json:"measured,omitempty"` // samples/s on so many workers
+	Submitted   float64         `json:"submitted_s"`
+	Deadline    *float64        `json:"deadline_s,omitempty"`
+	Begun       *float64        `json:"begun_s,omitempty"`
+	Ended       *float64        `json:"ended_s,omitempty"`
+	Met         *bool           `json:"met_deadline,omitempty"`
+	Preemptions int             `json:"preemptions"`
+	Lives       int             `json:"lives"`
+	Addr        string          `json:"addr,omitempty"` // of its coordinator
+	Why         string          `json:"why,omitempty"`
+}
+
+// status is how things are.
+func (s *Service) status() Status {
+	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.store.began, Error: s.stuck, Hosts: []HostStatus{}, Jobs: []JobStatus{}}
+	used := map[string]int{}
+	for _, j := range s.q.Jobs {
+		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Why: strings.TrimSpace(j.Why)}
+		for _, m := range j.Members {
+			used[m.Host]++
+			if !slices.Contains(js.Hosts, m.Host) {
+				js.Hosts = append(js.Hosts, m.Host)
+			}
+		}
+		if !math.IsInf(j.Due, 1) {
+			js.Deadline = &j.Due
+		}
+		if j.Life > 0 {
+			js.Begun = &j.Begun
+		}
+		if !j.Active() {
+			met := j.State == live.Done && j.Ended <= j.Due
+			js.Ended, js.Met = &j.Ended, &met
+		} else if j.State != live.Waiting {
+			js.Addr = j.Addr
+		}
+		st.Jobs = append(st.Jobs, js)
+	}
+	for _, h := range s.q.Hosts {
+		st.Hosts = append(st.Hosts, HostStatus{h.Name, h.Slots, used[h.Name], h.Slow})
+	}
+	return st
+}

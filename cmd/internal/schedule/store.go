@@ -1,0 +1,198 @@
+// Package schedule is the service of star sched serve: it keeps a live.Queue in a folder, starts and ends the processes that the queue says, and answers
+// star sched submit, status and cancel. Jobs outlive it: what it finds in its folder when it starts again is the queue as it was, and the processes that still run.
+package schedule
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"star/exitcode"
+	"star/member"
+	"star/sched/live"
+)
+
+// queueFormat is the version of the queue's file.
+const queueFormat = 1
+
+// head is the first line of a queue's file.
+type head struct {
+	Format int       `json:"format"`
+	Time   time.Time `json:"time"` // from which events count
+}
+
+// errQueue marks a file that is no queue.
+var errQueue = errors.New("no queue of star sched serve")
+
+// coded is an error with an exit code.
+type coded struct {
+	error
+	code int
+}
+
+func (e coded) Unwrap() error { return e.error }
+func (e coded) ExitCode() int { return e.code }
+
+// store is the file of events. Each is on disk before it is acted upon.
+type store struct {
+	lock, f *os.File
+	size    int64 // of what is whole
+	began   time.Time
+}
+
+// openStore takes a folder for this process, and reads the events there. torn is how many bytes at the end were half an event, of which nothing was done.
+func openStore(dir string) (s *store, events []live.Event, torn int, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, 0, coded{err, exitcode.Unwritable}
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, 0, coded{err, exitcode.Unwritable}
+	}
+	if held(lock) {
+		lock.Close()
+		who := ""
+		if a, err := ReadAddress(dir); err == nil {
+			who = fmt.Sprintf(", at %s, process %d", a.Addr, a.PID)
+		}
+		return nil, nil, 0, coded{fmt.Errorf("%s: another star sched serve has this folder%s: stop it, or give another --dir", dir, who), exitcode.Disagree}
+	}
+	s = &store{lock: lock}
+	if events, torn, err = s.read(filepath.Join(dir, "queue.jsonl")); err != nil {
+		s.close()
+		return nil, nil, 0, err
+	}
+	return s, events, torn, nil
+}
+
+// held says whether another process has a lock; if none has, this one has it now.
+func held(f *os.File) bool {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EINTR) {
+			return err != nil
+		}
+	}
+}
+
+func (s *store) read(name string) (events []live.Event, torn int, err error) {
+	if s.f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return nil, 0, coded{err, exitcode.Unwritable}
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, 16<<20)
+	for n := 1; lines.Scan(); n++ {
+		line := lines.Bytes()
+		end := s.size + int64(len(line)) + 1
+		if end > int64(len(text)) { // without its end: it was not acted upon
+			break
+		}
+		bad := func(err error) error {
+			return member.FileError(fmt.Errorf("%s:%d: %w: %w; give another --dir, or take the file away, which forgets its jobs", name, n, errQueue, err), errQueue)
+		}
+		if n == 1 {
+			var h head
+			if err := json.Unmarshal(line, &h); err != nil || h.Format != queueFormat {
+				return nil, 0, bad(fmt.Errorf("want format %d in the first line, %w", queueFormat, errors.Join(err, nilIf(err == nil, "got another one"))))
+			}
+			s.began = h.Time
+		} else {
+			var e live.Event
+			if err := json.Unmarshal(line, &e); err != nil {
+				return nil, 0, bad(err)
+			}
+			events = append(events, e)
+		}
+		s.size = end
+	}
+	if err := lines.Err(); err != nil {
+		return nil, 0, member.FileError(fmt.Errorf("%s: %w: %w", name, errQueue, err), errQueue)
+	}
+	torn = len(text) - int(s.size)
+	if err := s.f.Truncate(s.size); err != nil {
+		return nil, 0, coded{err, exitcode.Unwritable}
+	}
+	if s.size == 0 {
+		s.began = time.Now().Round(0)
+		if err := s.write(head{queueFormat, s.began}); err != nil {
+			return nil, 0, coded{err, exitcode.Unwritable}
+		}
+	}
+	return events, torn, nil
+}
+
+func nilIf(not bool, text string) error {
+	if not {
+		return errors.New(text)
+	}
+	return nil
+}
+
+// write appends a line, and returns when it is on disk. After an error nothing of it is there.
+func (s *store) write(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	line = append(line, '\n')
+	if _, err = s.f.WriteAt(line, s.size); err == nil {
+		err = s.f.Sync()
+	}
+	if err != nil {
+		return errors.Join(err, s.f.Truncate(s.size))
+	}
+	s.size += int64(len(line))
+	return nil
+}
+
+func (s *store) close() {
+	if s.f != nil {
+		s.f.Close()
+	}
+	s.lock.Close()
+}
+
+// Address is where a service answers, and the word that it wants to hear. Its file can be read by its user alone.
+type Address struct {
+	Addr  string `json:"addr"`
+	Token string `json:"token"`
+	PID   int    `json:"pid"`
+}
+
+// ReadAddress reads where the service of a folder answers, or answered.
+func ReadAddress(dir string) (a Address, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, "service.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return a, coded{fmt.Errorf("%s has no service of star sched: start one, star sched serve --dir %s", dir, dir), exitcode.Lost}
+	} else if err != nil {
+		return a, err
+	}
+	if err := json.Unmarshal(text, &a); err != nil {
+		return a, fmt.Errorf("%s: %w", filepath.Join(dir, "service.json"), err)
+	}
+	return a, nil
+}
+
+// write replaces the file.
+func (a Address) write(dir string) error {
+	text, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	name := filepath.Join(dir, "service.json")
+	if err := os.WriteFile(name+".new", text, 0o600); err != nil {
+		return coded{err, exitcode.Unwritable}
+	}
+	return os.Rename(name+".new", name)
+}

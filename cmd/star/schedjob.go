@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"star/internal/settings"
+	"star/member"
+	"star/sched/live"
+)
+
+// errJob marks a file that is no job of star sched submit.
+var errJob = errors.New("no job")
+
+// jobFile is a job as its file has it.
+type jobFile struct {
+	live.Spec `yaml:",inline"`
+	Settings  map[string]setting `yaml:"settings"`
+	Deadline  string             `yaml:"deadline"`
+}
+
+// setting is the value of a setting: a text, a number, or a list.
+type setting string
+
+// UnmarshalYAML takes what star's --config takes.
+func (s *setting) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.SequenceNode {
+		var list []string
+		if err := n.Decode(&list); err != nil {
+			return err
+		}
+		*s = setting(strings.Join(list, ","))
+		return nil
+	}
+	return n.Decode((*string)(s))
+}
+
+// scheduled are the settings of a job that the service makes.
+var scheduled = []string{"workers", "min-workers", "max-workers", "servers", "shards", "rank", "coordinator", "coordinators", "token", "job", "out", "checkpoint", "resume", "samples", "epochs", "steps",
+	"listen", "advertise", "json", "http", "log-format", "hosts", "demands", "host-id", "restarts", "worker-restarts", "replicas", "gossip", "gossip-join"}
+
+// readJob reads the file of a job; - is standard input. What is wrong is named with file and line, where the line is known.
+func readJob(file string) (spec live.Spec, err error) {
+	bad := func(err error) error { return member.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob) }
+	var text []byte
+	if file == "-" {
+		text, err = io.ReadAll(os.Stdin)
+	} else {
+		text, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return spec, member.FileError(err, errJob)
+	}
+	var f jobFile
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&f); errors.Is(err, io.EOF) {
+		return spec, bad(errors.New("it is empty: want name, settings, samples, max-workers"))
+	} else if err != nil {
+		return spec, bad(errors.New(strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  ", "")))
+	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return spec, bad(errors.New("more than one YAML document; keep one"))
+	}
+	spec = f.Spec
+	if f.Deadline != "" {
+		t, err := time.ParseDuration(f.Deadline)
+		if err != nil || t <= 0 {
+			return spec, bad(fmt.Errorf("deadline %q: want a duration from submission, such as 2h", f.Deadline))
+		}
+		spec.Deadline = t.Seconds()
+	}
+	if file != "-" && len(spec.Command) > 0 && strings.Contains(spec.Command[0], "/") { // the service may run elsewhere
+		if spec.Command[0], err = filepath.Abs(spec.Command[0]); err != nil {
+			return spec, err
+		}
+	}
+	var environment []string
+	spec.Settings = map[string]string{}
+	for name, v := range f.Settings {
+		if slices.Contains(scheduled, name) {
+			return spec, bad(fmt.Errorf("settings: %s is the service's: the file's own keys are samples, workers, min-workers, max-workers", name))
+		}
+		spec.Settings[name] = string(v)
+		environment = append(environment, settings.Variable(name)+"="+string(v))
+	}
+	j := new(settings.Job)
+	j.Bind(&cobra.Command{Use: "star sched submit"}, settings.ForRun)
+	warnings, err := j.Load(environment)
+	if err == nil && len(warnings) > 0 {
+		err = errors.New(strings.ReplaceAll(warnings[0], " and is ignored", ""))
+	}
+	if err != nil {
+		return spec, bad(fmt.Errorf("settings: %w", err))
+	}
+	return spec, nil
+}

@@ -1,0 +1,329 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"star/cmd/internal/schedule"
+	"star/internal/inventory"
+	"star/internal/process"
+	"star/internal/settings"
+	"star/member"
+	"star/sched"
+	"star/sched/live"
+)
+
+// schedDir is where star sched serve, submit, status and cancel meet, if nothing else is said.
+const schedDir = "star-sched"
+
+func schedServeCommand() *cobra.Command {
+	s := new(settings.Set)
+	var dir, policy, hosts, address, listen, logLevel, logFormat string
+	var slot time.Duration
+	var places int
+	var insecure bool
+	settings.Var(s, &dir, "dir", schedDir, "folder of the queue and its jobs")
+	settings.Var(s, &policy, "policy", "elasticflow", "one of "+strings.Join(sched.LivePolicies(), ", ")+"; elasticflow is ef-admission")
+	settings.Var(s, &slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
+	settings.Var(s, &places, "places", 0, "workers that run on this machine at a time, without --hosts; 0: one for each processor")
+	settings.Var(s, &hosts, "hosts", "", "file of hosts, as for star run: one worker at a time for each GPU, or for each processor (cpu) where no GPUs are listed")
+	settings.Var(s, &address, "address", "127.0.0.1", "address of this machine on which coordinators of jobs listen, for workers of other hosts")
+	settings.Var(s, &insecure, "insecure", false, "allow coordinators beyond loopback without STAR_TOKEN")
+	settings.Var(s, &listen, "listen", "127.0.0.1:0", "loopback address on which the service answers")
+	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
+	settings.Var(s, &logFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run jobs under a policy: a queue that starts, resizes, stops and resumes them",
+		Long: `Runs until it is stopped, and jobs go on without it: the queue is on disk, and a service that is started again finds what still runs.
+
+  star sched serve --policy elasticflow --places 4 --slot 30s
+  star sched submit job.yaml --deadline 2h
+  star sched status
+
+docs/scheduling.md has the file of a job, and what happens when something is gone.`,
+		Args: settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			if policy == "elasticflow" {
+				policy = "ef-admission"
+			}
+			switch {
+			case !slices.Contains(sched.LivePolicies(), policy):
+				return s.Invalid("policy", fmt.Errorf("%q decides about no jobs that run: want elasticflow or one of %s", policy, strings.Join(sched.LivePolicies(), ", ")))
+			case slot < time.Second:
+				return s.Invalid("slot", errors.New("want a second or more"))
+			case places < 0:
+				return s.Invalid("places", errors.New("want 0 or more"))
+			case places > 0 && hosts != "":
+				return s.Invalid("places", errors.New("with --hosts the file says how many"))
+			case !settings.Loopback(listen):
+				return s.Invalid("listen", errors.New("want a loopback address: who is elsewhere uses the service by ssh"))
+			}
+			token := os.Getenv(settings.Variable("token"))
+			if !settings.Loopback(net.JoinHostPort(address, "0")) && token == "" && !insecure {
+				return s.Invalid("address", errors.New("anybody who reaches it could take part in jobs: give STAR_TOKEN, or allow it with --insecure"))
+			}
+			o := schedule.Options{Dir: dir, Policy: policy, Slot: slot, Address: address, Token: token,
+				Log: process.Logger(&settings.Job{LogLevel: logLevel, LogFormat: logFormat}, os.Stderr, "role", "sched")}
+			if err := schedHosts(s, &o, hosts, places); err != nil {
+				return err
+			}
+			l, err := net.Listen("tcp", listen)
+			if err != nil {
+				return s.Invalid("listen", err)
+			}
+			defer l.Close()
+			svc, err := schedule.Start(o)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := process.Signals(context.Background())
+			defer cancel()
+			return svc.Serve(ctx, l)
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// schedHosts says on which hosts how many workers run, and how they are started there.
+func schedHosts(s *settings.Set, o *schedule.Options, file string, places int) error {
+	known := map[string]inventory.Host{}
+	if file == "" {
+		name, err := os.Hostname()
+		if err != nil || name == "" {
+			name = "localhost"
+		}
+		if places == 0 {
+			places = runtime.NumCPU()
+		}
+		o.Hosts = []*live.Host{{Name: name, Slots: places}}
+		known[name] = inventory.Host{}
+	} else {
+		hosts, err := inventory.Hosts(file)
+		if err != nil {
+			return member.FileError(fmt.Errorf("--hosts: %w", err), inventory.ErrFile)
+		}
+		for _, h := range hosts {
+			n := len(h.GPUs)
+			if n == 0 && !math.IsInf(h.Capacity.CPU, 1) {
+				n = int(h.Capacity.CPU)
+			}
+			if n < 1 {
+				return s.Invalid("hosts", fmt.Errorf("host %s: for how many workers is there room? give cpu or gpus", h.Name))
+			}
+			o.Hosts, known[h.Name] = append(o.Hosts, &live.Host{Name: h.Name, Slots: n}), h
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, e := range environ() {
+		if !strings.HasPrefix(e, "STAR_") || strings.HasPrefix(e, "STAR_DATA=") {
+			o.Environ = append(o.Environ, e)
+		}
+	}
+	o.Environ = append(o.Environ, agentVariable+"="+self)
+	o.Command = func(host string, env, own []string) (*exec.Cmd, []byte) {
+		at := site{known[host]}
+		if len(at.Launch) > 0 {
+			cmd, orders := at.command(self, "worker", env, own)
+			line, err := json.Marshal(orders.env)
+			if err != nil {
+				panic(err) // texts
+			}
+			cmd.Env = env
+			return cmd, line
+		}
+		cmd := exec.Command(self, "worker")
+		if len(own) > 0 {
+			cmd = exec.Command(own[0], own[1:]...)
+		}
+		cmd.Env = env
+		return cmd, nil
+	}
+	return nil
+}
+
+func schedSubmitCommand() *cobra.Command {
+	s := new(settings.Set)
+	var dir, name string
+	var deadline time.Duration
+	settings.Var(s, &dir, "dir", schedDir, "folder of the service")
+	settings.Var(s, &name, "name", "", "name of the job (that in the file)")
+	settings.Var(s, &deadline, "deadline", 0, "from now on; 0: that in the file, or none")
+	cmd := &cobra.Command{
+		Use:   "submit JOB.yaml",
+		Short: "Hand a job to star sched serve",
+		Long: `Reads a job and gives it to the service. Exit code 1 if it is declined at once; a deadline is judged in the service's next round.
+
+  name: lenet
+  settings: {model: lenet, dataset: digits, lr: 0.02}
+  samples: 600000                      # of the whole job, as often as each is used
+  max-workers: 4
+  rates: {1: 2500, 2: 4800, 4: 9000}   # samples/s on so many workers
+
+docs/scheduling.md has all keys.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			if len(args) != 1 {
+				return &settings.UsageError{Msg: fmt.Sprintf("%s: want one file of a job, got %d arguments", cmd.CommandPath(), len(args))}
+			}
+			if deadline < 0 {
+				return s.Invalid("deadline", errors.New("want more than 0"))
+			}
+			return submitTo(cmd, dir, args[0], name, deadline)
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// submitTo gives a job to a service.
+func submitTo(cmd *cobra.Command, dir, file, name string, deadline time.Duration) error {
+	spec, err := readJob(file)
+	if err != nil {
+		return err
+	}
+	if name != "" {
+		spec.Name = name
+	}
+	if deadline > 0 {
+		spec.Deadline = deadline.Seconds()
+	}
+	if err := spec.Check(); err != nil {
+		return member.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob)
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 30*time.Second)
+	defer cancel()
+	j, err := schedule.Submit(ctx, dir, spec)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s %s", j.Job, j.State)
+	if j.Why != "" {
+		fmt.Fprintf(cmd.OutOrStdout(), ": %s", j.Why)
+	}
+	fmt.Fprintln(cmd.OutOrStdout())
+	if j.State == live.Declined {
+		return fmt.Errorf("job %s is declined", j.Job)
+	}
+	return nil
+}
+
+func schedCancelCommand() *cobra.Command {
+	s := new(settings.Set)
+	var dir string
+	settings.Var(s, &dir, "dir", schedDir, "folder of the service")
+	cmd := &cobra.Command{
+		Use:   "cancel JOB",
+		Short: "End a job of star sched serve: it saves a checkpoint, and does not go on",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			if len(args) != 1 {
+				return &settings.UsageError{Msg: fmt.Sprintf("%s: want the name of one job, got %d arguments", cmd.CommandPath(), len(args))}
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), 30*time.Second)
+			defer cancel()
+			return schedule.Cancel(ctx, dir, args[0])
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+func schedStatusCommand() *cobra.Command {
+	s := new(settings.Set)
+	var dir string
+	var asJSON bool
+	settings.Var(s, &dir, "dir", schedDir, "folder of the service")
+	settings.Var(s, &asJSON, "json", false, "the answer as JSON on standard output")
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Hosts and jobs of star sched serve, and why each has the workers that it has",
+		Args:  settings.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if done, err := resolved(cmd, s); done || err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), 30*time.Second)
+			defer cancel()
+			st, err := schedule.Ask(ctx, dir)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(st)
+			}
+			return printSched(cmd.OutOrStdout(), st, time.Now())
+		},
+	}
+	s.Bind(cmd)
+	return cmd
+}
+
+// printSched prints the tables of star sched status.
+func printSched(out io.Writer, st schedule.Status, now time.Time) error {
+	fmt.Fprintf(out, "%s under %s, since %s\n", st.Dir, st.Policy, st.Since.Local().Format("2006-01-02 15:04:05"))
+	if st.Error != "" {
+		fmt.Fprintln(out, st.Error)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "\nHOST\tWORKERS\tSLOW")
+	for _, h := range st.Hosts {
+		fmt.Fprintf(w, "%s\t%d of %d\t%s\n", h.Host, h.Workers, h.Places, dash(h.Slow))
+	}
+	if len(st.Jobs) == 0 {
+		fmt.Fprintln(w, "\nno jobs")
+		return w.Flush()
+	}
+	fmt.Fprintln(w, "\nJOB\tSTATE\tWORKERS\tDONE\tDEADLINE\tCOORDINATOR\tWHY")
+	age := now.Sub(st.Since).Seconds()
+	for _, j := range st.Jobs {
+		deadline := "–"
+		if j.Deadline != nil {
+			in := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) }
+			switch left := *j.Deadline - age; {
+			case j.Met != nil && *j.Met:
+				deadline = fmt.Sprintf("met, %v before", in(*j.Deadline-*j.Ended))
+			case j.State == live.Done:
+				deadline = fmt.Sprintf("missed by %v", in(*j.Ended-*j.Deadline))
+			case j.Met != nil:
+			case left >= 0:
+				deadline = "in " + in(left).String()
+			default:
+				deadline = fmt.Sprintf("%v ago", in(-left))
+			}
+		}
+		workers := fmt.Sprint(j.Workers)
+		if j.Workers != j.Want {
+			workers += fmt.Sprintf(" → %d", j.Want)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d %%\t%s\t%s\t%s\n", j.Job, j.State, workers, 100*j.Samples/j.Of, deadline, dash(j.Addr), dash(j.Why))
+	}
+	return w.Flush()
+}
