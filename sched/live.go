@@ -207,6 +207,7 @@ func (l *Live) Wake() float64 {
 
 // Decide has the policy decide, and returns what changes: whom it declines, who has fewer GPUs than before, who has more.
 func (l *Live) Decide(now float64) (ds []Decision) {
+	asked := min(l.wake, now) // for whoever decides at full minutes, and is called a moment later
 	l.last, l.events = now, false
 	was := map[string]int{}
 	for id := range l.jobs {
@@ -215,7 +216,7 @@ func (l *Live) Decide(now float64) (ds []Decision) {
 	if l.e != nil {
 		l.round(now)
 	} else {
-		l.state(now)
+		l.state(asked)
 	}
 	var more, fewer []string
 	for _, id := range slices.Sorted(maps.Keys(l.jobs)) {

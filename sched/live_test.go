@@ -179,13 +179,17 @@ func TestLiveCancelled(t *testing.T) {
 			return &Job{ID: id, GPUs: gpus, Batch: 64, Iterations: 1000, Duration: 100, Deadline: never, Rates: []float64{1, 2, 4}, BestEffort: true}
 		}
 		l.Arrive(job("a", 4))
-		l.Decide(0)
+		l.Decide(0.2) // the clock of a service is never exact
+		l.Decide(60.2)
+		if l.GPUs("a") != 4 {
+			t.Errorf("%s: a has %d", policy, l.GPUs("a"))
+		}
 		l.Arrive(job("b", 4))
 		l.Arrive(job("c", 4))
-		l.Decide(60)
+		l.Decide(120.2)
 		l.End("b")
 		l.End("a")
-		for now := 120.; l.GPUs("c") == 0; now += 60 {
+		for now := 180.2; l.GPUs("c") == 0; now += 60 {
 			if now > 600 {
 				t.Fatalf("%s: c never runs", policy)
 			}
