@@ -1,0 +1,153 @@
+package schedule
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"star/member"
+	"star/sched/live"
+)
+
+func submitted(name string) live.Event {
+	return live.Event{At: 1, Kind: live.KindSubmit, Job: name, Spec: &live.Spec{Name: name, Samples: 10, Workers: 1, Min: 1, Max: 1}}
+}
+
+// What is written is read again; half a line at the end was never acted upon; one process has the folder.
+func TestStore(t *testing.T) {
+	dir := t.TempDir()
+	s, events, _, err := openStore(dir)
+	if err != nil || len(events) != 0 {
+		t.Fatal(events, err)
+	}
+	began := s.began
+	for _, name := range []string{"a", "b"} {
+		if err := s.write(submitted(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, _, err := openStore(dir); member.ExitCode(err) != 78 || !strings.Contains(err.Error(), "another star sched serve") {
+		t.Errorf("a second one: %v", err)
+	}
+	s.f.WriteAt([]byte(`{"at":3,"ev`), s.size)
+	s.close()
+	s, events, torn, err := openStore(dir)
+	if err != nil || torn != 11 || len(events) != 2 || events[1].Spec.Name != "b" || !s.began.Equal(began) {
+		t.Fatalf("%d bytes torn, %+v, %v", torn, events, err)
+	}
+	s.close()
+	if err := os.WriteFile(filepath.Join(dir, "queue.jsonl"), []byte("{\"format\":1}\nnonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := openStore(dir); member.ExitCode(err) != 65 || !strings.Contains(err.Error(), "queue.jsonl:2: ") {
+		t.Errorf("nonsense: %v", err)
+	}
+}
+
+// While the disk is full nothing is taken in, and nothing that is there is lost.
+func TestFullDisk(t *testing.T) {
+	var said strings.Builder
+	s, err := Start(Options{Dir: t.TempDir(), Policy: "fifo", Slot: time.Second, Hosts: []*live.Host{{Name: "h", Slots: 0}}, Log: slog.New(slog.NewTextHandler(&said, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.store.close()
+	if err := s.commit(submitted("a")); err != nil {
+		t.Fatal(err)
+	}
+	size, f := s.store.size, s.store.f
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no /dev/full: ", err)
+	}
+	defer full.Close()
+	s.store.f = full
+	for range 3 {
+		if err := s.commit(submitted("b")); member.ExitCode(err) != 73 || !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%v", err)
+		}
+	}
+	if st := s.status(); !strings.Contains(st.Error, "no space left") || len(st.Jobs) != 1 {
+		t.Errorf("%+v", st)
+	}
+	if n := strings.Count(said.String(), "cannot be written"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	s.store.f = f
+	if s.store.size != size {
+		t.Errorf("%d bytes, were %d", s.store.size, size)
+	}
+	if err := s.commit(submitted("b")); err != nil || s.status().Error != "" {
+		t.Errorf("%v, %s", err, s.status().Error)
+	}
+}
+
+// ended waits until a process has.
+func ended(t *testing.T, p child) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); p.alive(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s does not end", p)
+		}
+	}
+}
+
+// A process is known to live by its lock, and is told once; orders reach one that reads them.
+func TestChild(t *testing.T) {
+	codes := &codes{of: map[child]int{}}
+	p := child(filepath.Join(t.TempDir(), "p"))
+	if p.alive() {
+		t.Error("alive before it began")
+	}
+	script := `trap 'echo told; exit 7' TERM; echo ready; while :; do sleep 0.01; done`
+	if err := p.start(exec.Command("/bin/sh", "-c", script), nil, codes); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.start(exec.Command("/bin/true"), nil, codes); err == nil {
+		t.Error("started twice")
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if text, _ := os.ReadFile(p.file(".out")); string(text) == "ready\n" {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal("not ready")
+		}
+	}
+	for range 2 {
+		if err := p.signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended(t, p)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if code, ok := codes.get(p); ok {
+			if code != 7 {
+				t.Errorf("exit code %d", code)
+			}
+			break
+		} else if time.Now().After(end) {
+			t.Fatal("no exit code")
+		}
+	}
+
+	far := child(filepath.Join(t.TempDir(), "far"))
+	if err := far.start(exec.Command("/bin/sh", "-c", `read settings; read order; echo "$settings $order" >&2`), []byte(`["A=1"]`), codes); err != nil {
+		t.Fatal(err)
+	}
+	if !far.alive() {
+		t.Error("the input has ended")
+	}
+	if err := far.signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended(t, far)
+	if got := far.last(); got != `["A=1"] 15` {
+		t.Errorf("it read %q", got)
+	}
+}
