@@ -15,12 +15,25 @@ type Options struct {
 	Compat Compat  // whose program to follow
 
 	Profile *Profile // for lucid
+
+	// For jobs with Either:
+	Alpha     float64  // AlloX's share of the users among whose jobs it chooses, in (0, 1]
+	Profiling bool     // parts of each job run first, from which its durations are estimated
+	Users     []string // in whose order users are looked at; others come after them
 }
 
 // policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
 var policies = map[string]func() Policy{
 	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias,
 	"edf": nil, "edf-admission": nil, "ef": nil, "ef-admission": nil, "lucid": nil, "muri-s": nil, "muri-l": nil,
+}
+
+func init() {
+	for name := range mixedPolicies {
+		if _, ok := policies[name]; !ok { // sjf is both
+			policies[name] = nil
+		}
+	}
 }
 
 // Policies lists the names of policies.
@@ -47,6 +60,11 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		}
 	}
 	muri := strings.HasPrefix(o.Policy, "muri-") || o.Compat&Muri != 0 && slices.Contains([]string{"srtf", "srsf", "tiresias"}, o.Policy)
+	_, mixed := mixedPolicies[o.Policy]
+	mixed = mixed && (start == nil || slices.ContainsFunc(jobs, func(j *Job) bool { return j.Either != nil }))
+	if mixed && !(o.Alpha > 0 && o.Alpha <= 1) {
+		return nil, fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
+	}
 	parts := map[string][]int{}
 	for i, j := range jobs {
 		if _, ok := clusters[j.VC]; !ok {
@@ -55,7 +73,9 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		switch {
 		case muri && j.Stages == nil:
 			return nil, fmt.Errorf("job %s: %s needs to know how long it uses each resource and takes to start again: give a trace of the format muri", j.ID, o.Policy)
-		case start == nil && !muri && o.Policy != "lucid" && j.Rates == nil:
+		case mixed && j.Either == nil:
+			return nil, fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
+		case start == nil && !muri && !mixed && o.Policy != "lucid" && j.Rates == nil:
 			return nil, fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
 			return nil, fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)
@@ -77,6 +97,8 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		var part []Outcome
 		if o.Policy == "tiresias" && o.Compat&ElasticFlow != 0 {
 			part = elasticTiresias(of, clusters[vc], o.Slot)
+		} else if mixed {
+			part = either(of, clusters[vc], o)
 		} else if muri {
 			part = interleave(of, clusters[vc], o.Policy, o.Compat)
 		} else if start == nil {

@@ -37,6 +37,8 @@ type Job struct {
 
 	Stages  *Stages // of an iteration; nil: not known
 	Restart float64 // s that it loses when it starts again, under Muri's policies
+
+	Either *Either // how it runs on one machine of either kind; nil: not known
 }
 
 // Outcome is what became of a job.
@@ -91,6 +93,7 @@ type Cluster struct {
 	Nodes int
 	GPUs  int // of a node, at most 64
 	CPUs  int // of a node
+	Plain int // machines without GPUs beside them, for jobs with Either
 }
 
 // Policy decides. Decide is called when jobs have come or ended (State.Arrived, State.Ended) and when a time it asked for has come.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -26,8 +27,9 @@ import (
 type schedSim struct {
 	set                                settings.Set
 	format, cluster, throughputs, jobs string
-	estimates                          string
-	compat                             string
+	estimates, queues                  string
+	compat, profiling                  string
+	alpha                              float64
 	policies                           []string
 	slot                               time.Duration
 	asJSON                             bool
@@ -40,7 +42,7 @@ type schedResult struct {
 	Seconds float64 `json:"simulated_in_s"`
 }
 
-var formats = []string{"star", "elasticflow", "lucid", "muri"}
+var formats = []string{"star", "elasticflow", "lucid", "muri", "allox"}
 
 func schedCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -63,12 +65,15 @@ func schedSimCommand() *cobra.Command {
 	p := new(schedSim)
 	s := &p.set
 	settings.Var(s, &p.format, "format", "star", "whose format the trace has", formats...)
-	settings.Var(s, &p.cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8, or a file of ElasticFlow or of Lucid (virtual clusters)")
+	settings.Var(s, &p.cluster, "cluster", "", "a cluster: nodes and GPUs of each, such as n16g8; machines with a GPU and without, such as 5gpu+5cpu; or a file of ElasticFlow or of Lucid (virtual clusters)")
 	settings.Var(s, &p.throughputs, "throughputs", "", "folder of tables of iterations/s on 1, 2, 4 … GPUs, for the format elasticflow")
 	settings.Var(s, &p.estimates, "estimates", "", "folder with what lucid needs: colocate_info.csv and *throughput_pred.csv")
 	settings.Var(s, &p.policies, "policy", []string{"fifo"}, "one or more of "+strings.Join(sched.Policies(), ", "))
+	settings.Var(s, &p.alpha, "alpha", .1, "allox chooses among the jobs of this share of the users, of those that have had least")
+	settings.Var(s, &p.profiling, "profiling", "on", "on: jobs of the format allox start when parts of them have run on both kinds of machines", "on", "off")
+	settings.Var(s, &p.queues, "queues", "", "file of AlloX with the order of the users' queues; without it: as they come")
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
-	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "muri")
+	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "allox", "muri")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
 	settings.Var(s, &p.asJSON, "json", false, "the summary as JSON on standard output")
 	cmd := &cobra.Command{
@@ -78,6 +83,7 @@ func schedSimCommand() *cobra.Command {
 
   star sched sim jobs.csv --cluster n16g8 --policy fifo,srtf,tiresias
   star sched sim trace.csv --format lucid --cluster vc_config.csv --policy srtf --compat lucid --jobs out.csv
+  star sched sim jobs_input.txt --format allox --cluster 5gpu+5cpu --policy allox,sjf,srpt --alpha 0.3
   star sched sim trace.csv --format elasticflow --cluster n16g8.csv --throughputs throughputs_A100 --policy edf --slot 240s
 
 Files may be packed by gzip.`,
@@ -179,6 +185,8 @@ func (p *schedSim) trace(name string) (jobs []*sched.Job, err error) {
 			jobs, err = workload.LucidTrace(r)
 		case "muri":
 			jobs, err = workload.MuriTrace(r)
+		case "allox":
+			jobs, err = workload.AlloXTrace(r)
 		default:
 			jobs, err = workload.StarTrace(r)
 		}
@@ -235,10 +243,30 @@ func (p *schedSim) profile() (*sched.Profile, error) {
 	return &of, readInput(files[0], func(r io.Reader) error { return workload.ReadForecasts(r, &of) })
 }
 
+// users reads the order of the users' queues.
+func (p *schedSim) users(jobs []*sched.Job) (names []string, err error) {
+	if p.queues == "" {
+		return nil, nil
+	}
+	err = readInput(p.queues, func(r io.Reader) (err error) {
+		names, err = workload.AlloXQueues(r)
+		return err
+	})
+	for _, j := range jobs {
+		if err == nil && j.Either != nil && !slices.Contains(names, j.Either.User) {
+			err = member.FileError(fmt.Errorf("%s has no queue %q, which job %s is in: add it: %w", p.queues, j.Either.User, j.ID, workload.ErrInput), workload.ErrInput)
+		}
+	}
+	return names, err
+}
+
 func (p *schedSim) sim(w io.Writer, trace string) error {
 	compat, err := sched.ParseCompat(p.compat)
 	if err != nil {
 		return p.set.Invalid("compat", err)
+	}
+	if !(p.alpha > 0 && p.alpha <= 1) {
+		return p.set.Invalid("alpha", errors.New("want more than 0, and at most 1"))
 	}
 	if p.slot < time.Second {
 		return p.set.Invalid("slot", errors.New("want a second or more"))
@@ -252,6 +280,10 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 		return err
 	}
 	profile, err := p.profile()
+	if err != nil {
+		return err
+	}
+	users, err := p.users(jobs)
 	if err != nil {
 		return err
 	}
@@ -269,7 +301,7 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 	var results []schedResult
 	for _, policy := range p.policies {
 		begin := time.Now()
-		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Compat: compat, Profile: profile})
+		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users})
 		if err != nil {
 			return p.set.Invalid("policy", err)
 		}

@@ -85,9 +85,14 @@ func known(v float64) string {
 	return number(v)
 }
 
-// Short reads the short form of a cluster, such as n16g8: 16 nodes of 8 GPUs. False: it is none.
+// Short reads the short form of a cluster: n16g8 is 16 nodes of 8 GPUs, 5gpu+3cpu are 5 machines with a GPU and 3 without. False: it is none.
 func Short(text string) (c sched.Cluster, ok bool) {
 	var rest string
+	if n, _ := fmt.Sscanf(text+" .", "%dgpu+%dcpu %s", &c.Nodes, &c.Plain, &rest); n == 3 && rest == "." && c.Nodes >= 0 && c.Plain >= 0 && c.Nodes+c.Plain > 0 {
+		c.GPUs = 1
+		return c, true
+	}
+	c = sched.Cluster{}
 	n, _ := fmt.Sscanf(text+" .", "n%dg%d %s", &c.Nodes, &c.GPUs, &rest)
 	return c, n == 3 && rest == "." && c.Nodes > 0 && c.GPUs > 0 && c.GPUs <= 64
 }

@@ -1,0 +1,565 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"star/blossom"
+)
+
+// Kinds of machines that a job with Either runs on.
+const (
+	onGPU = iota
+	onCPU
+	kinds
+)
+
+// Either is how a job runs on one machine: with a GPU or without, whichever it gets. Arrays are by kind: with a GPU, without.
+type Either struct {
+	User     string         // whose queue it is in
+	Duration [kinds]float64 // s
+	Error    [kinds]float64 // how far an estimate is above the duration, as a share of it
+}
+
+// single is a job with Either, or a run of a part of it from which its durations are estimated.
+type single struct {
+	Outcome
+	user     *owner
+	estimate [kinds]float64 // s
+	kind     int            // of the machine that it has, or wants as a run of a part
+	due      float64        // when it ends
+	since    float64        // when left was right
+	left     float64        // share of it that is not done
+	expected float64        // when it ends by its estimate
+	waiting  float64        // since when it has no machine
+	charge   float64        // that its user pays while it runs
+
+	batch *batch // whose runs must end before it starts
+	part  float64
+}
+
+// batch is the jobs of one arrival, which start when the runs of all of them have ended.
+type batch struct {
+	jobs []*single
+	runs int
+}
+
+// owner is the queue of a user.
+type owner struct {
+	ready []*single // that wait, in order of when they could have started
+	runs  []*single // that wait
+	had   float64   // AlloX's counter: share of the machines that its jobs have, each as if it had the kind that suits it
+	using int       // machines
+}
+
+// mixed is a cluster with machines of two kinds.
+type mixed struct {
+	now      float64
+	free     [kinds]int
+	machines [kinds]int
+	running  []*single
+	owners   []*owner
+	compat   Compat
+	alpha    float64
+}
+
+// mixedPolicies start jobs that wait on machines of two kinds.
+var mixedPolicies = map[string]func(*mixed){
+	"allox": (*mixed).allox, "es": (*mixed).equal, "drf": (*mixed).drf, "drffifo": (*mixed).drfFIFO, "drfext": (*mixed).drfExtended,
+	"srpt": (*mixed).srpt, "alloxplus": (*mixed).alloxPlus, "sjf": (*mixed).sjf,
+}
+
+// parts are the shares of a job that are run on each kind of machine to estimate it, for a second at least. Source: AlloX, section 4.
+var parts = [...]float64{.01, .02}
+
+// either simulates jobs with Either on machines of two kinds. With profiling a job starts when parts of it have run on both kinds, which go before
+// all other jobs.
+func either(jobs []*Job, c Cluster, o Options) []Outcome {
+	e := &mixed{machines: [kinds]int{c.Nodes * c.GPUs, c.Plain}, compat: o.Compat, alpha: o.Alpha}
+	e.free = e.machines
+	profiling := o.Profiling && o.Policy != "drffifo"
+	users := map[string]*owner{}
+	for _, name := range o.Users {
+		users[name] = new(owner)
+		e.owners = append(e.owners, users[name])
+	}
+	all := make([]*single, len(jobs))
+	for i, j := range jobs {
+		u := users[j.Either.User]
+		if u == nil {
+			u = new(owner)
+			users[j.Either.User] = u
+			e.owners = append(e.owners, u)
+		}
+		all[i] = &single{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, user: u, left: 1, waiting: j.Submit}
+		for k, d := range j.Either.Duration {
+			all[i].estimate[k] = d * (1 + j.Either.Error[k])
+		}
+	}
+	due := slices.Clone(all)
+	slices.SortStableFunc(due, func(a, b *single) int { return cmp.Compare(a.Submit, b.Submit) })
+	for {
+		e.now = never
+		if len(due) > 0 {
+			e.now = due[0].Submit
+		}
+		for _, j := range e.running {
+			e.now = min(e.now, j.due)
+		}
+		if math.IsInf(e.now, 1) {
+			break
+		}
+		e.end()
+		var came batch
+		for ; len(due) > 0 && due[0].Submit <= e.now; due = due[1:] {
+			if o.Policy == "drffifo" && e.machines[onGPU] == 0 {
+				due[0].Why = "drffifo uses machines with GPUs only, and the cluster has none"
+				continue
+			}
+			came.jobs = append(came.jobs, due[0])
+		}
+		e.arrive(&came, profiling)
+		e.startRuns()
+		mixedPolicies[o.Policy](e)
+	}
+	out := make([]Outcome, len(all))
+	for i, j := range all {
+		out[i] = j.Outcome
+	}
+	return out
+}
+
+// whole is a time as AlloX's simulator has it, which looks once a second.
+func (e *mixed) whole(s float64) float64 {
+	if e.compat&AlloX != 0 {
+		return math.Ceil(s)
+	}
+	return s
+}
+
+// arrive has jobs wait that have come at the same time, or first parts of them.
+func (e *mixed) arrive(b *batch, profiling bool) {
+	for _, j := range b.jobs {
+		if !profiling {
+			j.user.ready = append(j.user.ready, j)
+			continue
+		}
+		of := b
+		if e.compat&AlloX == 0 {
+			of = &batch{jobs: []*single{j}}
+		}
+		for _, kind := range []int{onCPU, onGPU} {
+			if e.machines[kind] == 0 {
+				continue
+			}
+			for _, p := range parts {
+				j.user.runs = append(j.user.runs, &single{user: j.user, kind: kind, left: 1, batch: of, part: e.whole(max(1, p*j.Either.Duration[kind]))})
+				of.runs++
+			}
+		}
+	}
+}
+
+// end frees the machines of those that have ended.
+func (e *mixed) end() {
+	var ended []*single
+	e.running = slices.DeleteFunc(e.running, func(j *single) bool {
+		if j.due > e.now {
+			return false
+		}
+		ended = append(ended, j)
+		return true
+	})
+	for _, j := range ended {
+		e.free[j.kind]++
+		if j.batch == nil {
+			j.left, j.End = 0, e.now
+			e.pay(j, -1)
+			continue
+		}
+		if j.batch.runs--; j.batch.runs == 0 {
+			for _, of := range j.batch.jobs {
+				of.user.ready = append(of.user.ready, of)
+			}
+		}
+	}
+}
+
+// pay counts what a job's user has. Sums of such shares are rounded, so that who has nothing has 0.
+func (e *mixed) pay(j *single, times int) {
+	j.user.using += times
+	j.user.had = math.Round((j.user.had+float64(times)*j.charge)*1e9) / 1e9
+}
+
+// startRuns starts runs of parts of jobs: one of each user in turn, while any can start.
+func (e *mixed) startRuns() {
+	if e.compat&AlloX != 0 {
+		e.startRunsByPlace()
+		return
+	}
+	for more := true; more; {
+		more = false
+		for _, u := range e.owners {
+			if i := slices.IndexFunc(u.runs, func(r *single) bool { return e.has(r.kind) }); i >= 0 {
+				e.startRun(u, i)
+				more = true
+			}
+		}
+	}
+}
+
+// startRunsByPlace is how AlloX's simulator does it: it looks at each user's first run, then at each user's second one, and so on, and who starts one
+// passes over the next one, which has moved up to its place.
+func (e *mixed) startRunsByPlace() {
+	for i, more := 0, true; more; i++ {
+		more = false
+		for _, u := range e.owners {
+			if i < len(u.runs) {
+				more = true
+				if e.has(u.runs[i].kind) {
+					e.startRun(u, i)
+				}
+			}
+		}
+	}
+}
+
+func (e *mixed) startRun(u *owner, i int) {
+	r := u.runs[i]
+	u.runs = slices.Delete(u.runs, i, i+1)
+	e.free[r.kind]--
+	r.due = e.now + r.part
+	r.expected = r.due
+	e.running = append(e.running, r)
+}
+
+// start gives a job a machine.
+func (e *mixed) start(j *single, kind int) {
+	if math.IsNaN(j.Start) {
+		j.Start = e.now
+	}
+	j.Queue += e.now - j.waiting
+	e.free[kind]--
+	j.kind, j.since = kind, e.now
+	j.due = e.now + e.whole(j.left*j.Either.Duration[kind])
+	j.expected = e.now + j.left*j.estimate[kind]
+	better := min(j.estimate[onGPU], j.estimate[onCPU])
+	j.charge = better / max(j.estimate[kind], 1e-9) / float64(e.machines[kind])
+	e.pay(j, 1)
+	e.running = append(e.running, j)
+	j.user.ready = slices.DeleteFunc(j.user.ready, func(o *single) bool { return o == j })
+}
+
+// stop takes the machine from a job, which goes on later.
+func (e *mixed) stop(j *single) {
+	j.left = max(0, j.left-(e.now-j.since)/j.Either.Duration[j.kind])
+	e.free[j.kind]++
+	e.pay(j, -1)
+	j.waiting = e.now
+	j.user.ready = append(j.user.ready, j)
+}
+
+// has says whether a machine of a kind is free.
+func (e *mixed) has(kind int) bool { return e.free[kind] > 0 }
+
+// choice is a job on a kind of machine.
+type choice struct {
+	job     *single
+	kind    int
+	seconds float64
+}
+
+// choices are all jobs that wait on each kind of machine, the shortest first.
+func (e *mixed) choices() (all []choice) {
+	for _, u := range e.owners {
+		for _, j := range u.ready {
+			for kind, s := range j.estimate {
+				if e.machines[kind] > 0 {
+					all = append(all, choice{j, kind, s})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b choice) int { return cmp.Compare(a.seconds, b.seconds) })
+	return all
+}
+
+// take starts jobs in an order, each on the first machine in it that is free.
+func (e *mixed) take(all []choice) {
+	started := map[*single]bool{}
+	for _, c := range all {
+		if e.has(c.kind) && !started[c.job] {
+			started[c.job] = true
+			e.start(c.job, c.kind)
+		}
+	}
+}
+
+// sjf starts what is shortest of all jobs on all free machines.
+func (e *mixed) sjf() { e.take(e.choices()) }
+
+// patience is how long a job waits under alloxplus until it goes before all that have waited less, s.
+const patience = 500
+
+// alloxPlus is sjf, but who has waited long goes first.
+func (e *mixed) alloxPlus() {
+	all := e.choices()
+	slices.SortStableFunc(all, func(a, b choice) int {
+		return cmp.Compare(min(e.now-b.job.Submit, patience), patience) - cmp.Compare(min(e.now-a.job.Submit, patience), patience)
+	})
+	e.take(all)
+}
+
+// srpt gives the machines to what is left of jobs, the shortest first, whoever has them now. What is left of a job is a share of it on either kind of
+// machine. In AlloX's simulator the order is that of whole jobs.
+func (e *mixed) srpt() {
+	had := map[*single]int{}
+	e.running = slices.DeleteFunc(e.running, func(j *single) bool {
+		if j.batch != nil {
+			return false
+		}
+		had[j] = j.kind
+		e.stop(j)
+		return true
+	})
+	all := e.choices()
+	if e.compat&AlloX == 0 {
+		for i, c := range all {
+			all[i].seconds *= c.job.left
+		}
+		slices.SortStableFunc(all, func(a, b choice) int { return cmp.Compare(a.seconds, b.seconds) })
+	}
+	e.take(all)
+	for j, kind := range had {
+		if j.since != e.now || j.kind != kind || slices.Contains(j.user.ready, j) {
+			j.Preemptions++
+		}
+	}
+}
+
+// poorest starts a job of the user with the least, again and again, until none can start. Next says which of a user's jobs starts where; nil: none can.
+func (e *mixed) poorest(has func(*owner) float64, next func(*owner) (*single, int)) {
+	for {
+		var best *owner
+		var job *single
+		var kind int
+		for _, u := range e.owners {
+			if best != nil && has(u) >= has(best) {
+				continue
+			}
+			if j, k := next(u); j != nil {
+				best, job, kind = u, j, k
+			}
+		}
+		if job == nil {
+			return
+		}
+		e.start(job, kind)
+	}
+}
+
+// shortest is a user's shortest job, by the time that counts.
+func (u *owner) shortest(time func(*single) float64) (best *single) {
+	for _, j := range u.ready {
+		if best == nil || time(j) < time(best) {
+			best = j
+		}
+	}
+	return best
+}
+
+// better is the kind of machine on which a job is shorter.
+func (e *mixed) better(j *single) int {
+	if e.machines[onCPU] > 0 && (j.estimate[onCPU] < j.estimate[onGPU] || e.machines[onGPU] == 0) {
+		return onCPU
+	}
+	return onGPU
+}
+
+// drf starts the shortest job of the user whose dominant share is least, on the kind of machine that suits it. Source: Ghodsi et al., Dominant Resource
+// Fairness, NSDI 2011.
+func (e *mixed) drf() {
+	e.poorest(e.dominant, func(u *owner) (best *single, kind int) {
+		for _, j := range u.ready {
+			if k := e.better(j); e.has(k) && (best == nil || j.estimate[k] < best.estimate[kind]) {
+				best, kind = j, k
+			}
+		}
+		return best, kind
+	})
+}
+
+// dominant is the larger of a user's shares of the machines of each kind.
+func (e *mixed) dominant(u *owner) float64 {
+	var n [kinds]int
+	for _, j := range e.running {
+		if j.user == u && j.batch == nil {
+			n[j.kind]++
+		}
+	}
+	share := 0.
+	for k, m := range e.machines {
+		share = max(share, float64(n[k])/float64(max(m, 1)))
+	}
+	return share
+}
+
+// drfFIFO is drf on machines with GPUs, first come, first served.
+func (e *mixed) drfFIFO() {
+	e.poorest(e.dominant, func(u *owner) (*single, int) {
+		if len(u.ready) == 0 || !e.has(onGPU) {
+			return nil, 0
+		}
+		return u.ready[0], onGPU
+	})
+}
+
+// drfExtended is drf where both kinds of machines are one resource: a GPU is worth as many machines without as its jobs are faster there, on average.
+func (e *mixed) drfExtended() {
+	e.poorest(func(u *owner) float64 {
+		sum := 0.
+		for _, j := range e.running {
+			if j.user == u && j.batch == nil {
+				sum += j.estimate[onCPU] / max(j.estimate[j.kind], 1e-9)
+			}
+		}
+		return sum
+	}, e.anywhere)
+}
+
+// anywhere is the user's shortest job, with a GPU if one is free, else without.
+func (e *mixed) anywhere(u *owner) (*single, int) {
+	for kind := range kinds {
+		if e.has(kind) {
+			return u.shortest(func(j *single) float64 { return j.estimate[kind] }), kind
+		}
+	}
+	return nil, 0
+}
+
+// equal gives each user as many machines of each kind, and one more while some are left over: its shortest job first, with a GPU if it may have one
+// more, else without.
+func (e *mixed) equal() {
+	active := 0
+	for _, u := range e.owners {
+		if len(u.ready) > 0 || u.using > 0 {
+			active++
+		}
+	}
+	e.poorest(func(u *owner) float64 { return float64(u.using) }, func(u *owner) (*single, int) {
+		var n [kinds]int
+		for _, j := range e.running {
+			if j.user == u && j.batch == nil {
+				n[j.kind]++
+			}
+		}
+		for kind, m := range e.machines {
+			if e.has(kind) && n[kind] < (m+active-1)/max(active, 1) {
+				return u.shortest(func(j *single) float64 { return j.estimate[kind] }), kind
+			}
+		}
+		return nil, 0
+	})
+}
+
+// matched is the most jobs that AlloX matches at once.
+const matched = 50
+
+// allox starts jobs so that the mean completion time is least, of the users that have had least: of a share alpha of those that have jobs waiting, and of twice
+// as many while none of their jobs can start.
+//
+// Source: Le et al., AlloX: Compute Allocation in Hybrid Clusters, EuroSys 2020.
+func (e *mixed) allox() {
+	for share := e.alpha; e.has(onGPU) || e.has(onCPU); {
+		var active []*owner
+		for _, u := range e.owners {
+			if len(u.ready) > 0 {
+				active = append(active, u)
+			}
+		}
+		if len(active) == 0 {
+			return
+		}
+		slices.SortStableFunc(active, func(a, b *owner) int { return cmp.Compare(a.had, b.had) })
+		var jobs []*single
+		for _, u := range active[:max(1, min(len(active), int(math.Ceil(share*float64(len(active))-1e-9))))] {
+			jobs = append(jobs, u.ready...)
+		}
+		if j, kind := e.match(e.candidates(jobs)); j != nil {
+			e.start(j, kind)
+			share = e.alpha
+		} else if share >= 1 {
+			return
+		} else {
+			share = min(1, 2*share)
+		}
+	}
+}
+
+// candidates are at most 50 of jobs: in turns the shortest with a GPU and the shortest without.
+func (e *mixed) candidates(jobs []*single) (some []*single) {
+	if len(jobs) <= matched {
+		return jobs
+	}
+	var order [kinds][]*single
+	for k := range order {
+		order[k] = slices.Clone(jobs)
+		slices.SortStableFunc(order[k], func(a, b *single) int { return cmp.Compare(a.estimate[k], b.estimate[k]) })
+	}
+	taken := map[*single]bool{}
+	for len(some) < matched {
+		for k := range order {
+			for taken[order[k][0]] {
+				order[k] = order[k][1:]
+			}
+			if len(some) < matched {
+				taken[order[k][0]] = true
+				some = append(some, order[k][0])
+			}
+		}
+	}
+	return some
+}
+
+// match assigns jobs to places on machines, of which a machine's k-th from the last one counts k times the duration of its job, since k jobs wait
+// for that, and says which job is the first one of a machine that is free. Nil: none is.
+func (e *mixed) match(jobs []*single) (first *single, kind int) {
+	type machine struct {
+		kind int
+		from float64 // s from now until it is free, by what is expected of its job
+		free bool
+	}
+	var machines []machine
+	for k := range kinds {
+		for range e.free[k] {
+			machines = append(machines, machine{k, 0, true})
+		}
+		for _, j := range e.running {
+			if j.kind == k {
+				machines = append(machines, machine{k, max(0, j.expected-e.now), false})
+			}
+		}
+	}
+	cost := make([][]float64, len(jobs))
+	for i, j := range jobs {
+		for place := 1; place <= len(jobs); place++ {
+			for _, m := range machines {
+				cost[i] = append(cost[i], e.now-j.Submit+m.from+float64(place)*j.estimate[m.kind])
+			}
+		}
+	}
+	a, err := blossom.Assign(cost)
+	if err != nil {
+		panic(err) // costs are finite, and each job has places of its own
+	}
+	best, last := len(machines), 0
+	for i, column := range a.Column {
+		place, at := column/len(machines), column%len(machines)
+		if m := machines[at]; m.free && (at < best || at == best && place > last) {
+			best, last = at, place
+			first, kind = jobs[i], m.kind
+		}
+	}
+	return first, kind
+}

@@ -1,0 +1,121 @@
+package workload
+
+import (
+	"errors"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"star/sched"
+)
+
+// TestAlloX compares each job with what AlloX's simulator (IRFsim, OpenJDK 17) made of a trace of our own.
+func TestAlloX(t *testing.T) {
+	jobs, err := AlloXTrace(open(t, "testdata/allox.txt"))
+	if err != nil || len(jobs) != 600 {
+		t.Fatal(len(jobs), err)
+	}
+	c, _ := Short("5gpu+5cpu")
+	want := results(t, "job_id", "testdata/allox-results.csv")
+	for _, policy := range []string{"sjf", "drffifo"} {
+		out, err := sched.Run(jobs, map[string]sched.Cluster{"": c}, sched.Options{Policy: policy, Compat: sched.AlloX, Alpha: .1, Profiling: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := 0
+		for _, o := range out {
+			if w := want[o.ID]; o.Start != w.number(t, policy+"_start") || o.End != w.number(t, policy+"_end") {
+				if bad++; bad < 5 {
+					t.Errorf("%s, job %s: %v to %v; the original %v", policy, o.ID, o.Start, o.End, w)
+				}
+			}
+		}
+		if bad > 0 {
+			t.Errorf("%s: %d of %d jobs differ", policy, bad, len(out))
+		}
+	}
+}
+
+// TestAlloXOracle compares mean completion times with those of AlloX's simulator. Those of policies that are not the same job by job are within so
+// many percent, which docs/scheduling.md says.
+func TestAlloXOracle(t *testing.T) {
+	dir := filepath.Join(reference(t), "allox")
+	jobs, err := AlloXTrace(open(t, dir, "jobs_input_10_Google_own.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	users, err := AlloXQueues(open(t, dir, "queue_input_10_Google_own.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _ := Short("5gpu+5cpu")
+	for _, r := range []struct {
+		policy, name string
+		alpha        float64
+		off          bool    // without profiling
+		percent      float64 // that the mean may differ by
+	}{
+		{policy: "sjf", name: "SJF"}, {policy: "drffifo", name: "DRFFIFO"},
+		{policy: "alloxplus", name: "AlloXPlus", percent: 2.6}, {policy: "srpt", name: "SRPT", percent: 1.1},
+		{policy: "drf", name: "DRF", percent: 3.8}, {policy: "drfext", name: "DRFExt", percent: 4.2},
+		{policy: "allox", name: "AlloX_a0.1", percent: .3}, {policy: "allox", name: "AlloX_a0.3", alpha: .3, percent: 3.1},
+		{policy: "allox", name: "AlloX_a1.0", alpha: 1, percent: 12.3}, {policy: "allox", name: "AlloX_a0.1_noprof", off: true, percent: 2.3},
+	} {
+		want := results(t, "JobId", dir, "results", r.name+".csv.gz")
+		if r.alpha == 0 {
+			r.alpha = .1
+		}
+		out, err := sched.Run(jobs, map[string]sched.Cluster{"": c}, sched.Options{Policy: r.policy, Compat: sched.AlloX, Alpha: r.alpha, Profiling: !r.off, Users: users})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mean, theirs := 0., 0.
+		for _, o := range out {
+			mean += o.JCT() / float64(len(out))
+			theirs += want[o.ID].number(t, "duration") / float64(len(out))
+		}
+		if off := 100 * math.Abs(mean/theirs-1); off > r.percent+1e-9 {
+			t.Errorf("%s: mean completion time %v, the original's %v: %.2f %% apart", r.name, mean, theirs, off)
+		}
+	}
+}
+
+func TestAlloXErrors(t *testing.T) {
+	const good = "# 0\n1 0 1 5 queue1\nstage -1 32 13 185 1 2 19 1 -0.02 -0.03\n0\n"
+	for _, c := range []struct{ text, want string }{
+		{good + good, `line 5: job "0" is there twice, first in line 1`},
+		{strings.Replace(good, "# 0", "0", 1), `line 1: is "0": want # and a name`},
+		{strings.Replace(good, "1 0 1 5", "1 7 1 5", 1), `line 2: the job is "7" here and "0" in the line before`},
+		{strings.Replace(good, "5 queue1", "-5 queue1", 1), `line 2: "-5": want a number of at least 0`},
+		{strings.Replace(good, "185", "NaN", 1), `line 3: "NaN": want a number`},
+		{strings.Replace(good, " 19 ", " ", 1), `line 3: has 10 words: want 11`},
+		{strings.Replace(good, "185 1 2", "185 4 2", 1), `line 3: wants 4 GPUs: want 1`},
+		{strings.TrimSuffix(good, "0\n"), `line 4: is missing: want 0`},
+		{"# 0\n", `line 2: is missing: want 1 ID 1 SUBMIT QUEUE`},
+	} {
+		if _, err := AlloXTrace(strings.NewReader(c.text)); !errors.Is(err, ErrInput) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v; want %q", c.text, err, c.want)
+		}
+	}
+	for _, c := range []struct{ text, want string }{
+		{"# 0\na 0.0\n1.0\n-1.0\n# 1\na 0.0\n1.0\n", `line 6: queue "a" is there twice`},
+		{"# 0\na 0.0\n2.0\n", "line 3: the weight is 2.0: want 1"},
+		{"# 0\na 0.0\n", "line 3: is missing: want WEIGHT"},
+		{"# 0\na 0.0\n1.0\nx\n", `line 4: "x": want a number`},
+	} {
+		if _, err := AlloXQueues(strings.NewReader(c.text)); !errors.Is(err, ErrInput) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v; want %q", c.text, err, c.want)
+		}
+	}
+	for text, want := range map[string]sched.Cluster{"5gpu+3cpu": {Nodes: 5, GPUs: 1, Plain: 3}, "0gpu+1cpu": {GPUs: 1, Plain: 1}, "n2g8": {Nodes: 2, GPUs: 8}} {
+		if c, ok := Short(text); !ok || c != want {
+			t.Errorf("%q is %v %v", text, c, ok)
+		}
+	}
+	for _, text := range []string{"0gpu+0cpu", "5gpu", "5gpu+", "-1gpu+2cpu", "5gpu+3cpux", "n2g8+1cpu"} {
+		if c, ok := Short(text); ok {
+			t.Errorf("%q is %v", text, c)
+		}
+	}
+}
