@@ -574,7 +574,7 @@ func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error
 	defer l.waiting.End()
 	l.timer.Reset(limit)
 	defer l.timer.Stop()
-	pause := time.Millisecond
+	var pause *backoff.ExponentialBackOff // nil: nobody was asked again
 	for {
 		var missing, behind *peer
 		lo, hi = 1<<62, -1
@@ -595,10 +595,13 @@ func (l *Link) wait(ctx context.Context, version int64) (lo, hi int64, err error
 		}
 		if missing == nil {
 			// It answered before it had made the update. Ask again, not at once.
-			if err := l.again(ctx, behind, pause, since.Add(limit)); err != nil {
+			if pause == nil {
+				pause = backoff.NewExponentialBackOff()
+				pause.InitialInterval, pause.MaxInterval, pause.Multiplier = time.Millisecond, 100*time.Millisecond, 2
+			}
+			if err := l.again(ctx, behind, pause.NextBackOff(), since.Add(limit)); err != nil {
 				return 0, 0, l.late(behind, version, since, err)
 			}
-			pause = min(2*pause, 100*time.Millisecond)
 			continue
 		}
 		l.waiting.Whom(missing.info.Shard)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"star"
 	"star/internal/process"
 	"star/transport"
@@ -86,11 +88,11 @@ func (w *ringWorker) ride(ctx context.Context, rel transport.Release) error {
 // broken in between, or as often as that happens within a time.
 func (p *parent) do(ctx context.Context, within time.Duration, net transport.Network, hello transport.Hello, f func(c transport.Conn, again bool) error) error {
 	var last error
-	pause, end := 10*time.Millisecond, time.Now().Add(within)
+	pause, end := backoff.NewExponentialBackOff(), time.Now().Add(within)
+	pause.InitialInterval, pause.MaxInterval, pause.Multiplier = 10*time.Millisecond, 100*time.Millisecond, 2
 	for try := 0; try < 2 || time.Now().Before(end); try++ {
 		if try > 1 {
-			process.Sleep(ctx, pause)
-			pause = min(2*pause, 100*time.Millisecond)
+			process.Sleep(ctx, pause.NextBackOff())
 		}
 		if context.Cause(ctx) != nil {
 			return context.Cause(ctx)
