@@ -85,7 +85,7 @@ var rooms = []struct {
 	{"star/internal/generated", "", "", "parts of pages that tests write; only tests import it"},
 	{"star/internal/inventory", "star/internal/settings star/modes star/placement star/resource", "", "files of hosts and jobs"},
 	{"star/cmd/internal/chaos", "star star/coord/failover star/engine star/modes star/replica star/runlog star/transport/wire", "", "breaks jobs on purpose"},
-	{"star/cmd/internal/doctor", "star star/transport star/internal/settings", "", "looks at hosts"},
+	{"star/cmd/internal/doctor", "star star/exitcode star/transport star/internal/defaults star/internal/settings", "", "looks at hosts"},
 	{"star/internal/pilot", "star star/coord/advice star/modes star/modes/baseline star/pgns star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: a log replays to the same decisions"},
 	{"star/cmd/internal/whatif", "star star/modes star/runlog star/sim star/train/optim", "net os sync context math/rand math/rand/v2", "pure: what a recorded run was follows from its log"},
 	{"star/cmd/internal/explain", "star star/modes star/runlog star/straggler", "net os sync context math/rand math/rand/v2", "pure: the story of a run follows from its log"},

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/checkpoint"
+	"star/internal/defaults"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/runlog"
@@ -49,7 +50,7 @@ func benchCheckpoint() *cobra.Command {
 	settings.Var(&s.set, &optimizer, "optimizer", "adam", "update rule: adam has most to save", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
 	settings.Var(&s.set, &workers, "workers", 2, "workers")
 	settings.Var(&s.set, &shards, "shards", 2, "shards")
-	settings.Var(&s.set, &batch, "batch", 32, "samples in one worker's mini-batch")
+	settings.Var(&s.set, &batch, "batch", defaults.Batch, "samples in one worker's mini-batch")
 	settings.Var(&s.set, &window, "window", 3*time.Second, "a window with a checkpoint at its beginning, then one without, …")
 	settings.Var(&s.set, &pairs, "pairs", 8, "pairs of windows")
 	settings.Var(&s.set, &out, "out", "", "folder on the disk to measure (a temporary one)")

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/checkpoint"
+	"star/internal/defaults"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/train"
@@ -250,10 +251,10 @@ func checkpointConvert() *cobra.Command {
 	c := new(converting)
 	settings.Var(&c.set, &c.like, "like", "", "into a checkpoint: one of the same model, that says what model and optimiser it is for")
 	settings.Var(&c.set, &c.model, "model", "", "into a checkpoint, without --like: the model, as of star run")
-	settings.Var(&c.set, &c.dataset, "dataset", "digits", "with --model: the data set it is for, as of star run")
-	settings.Var(&c.set, &c.seed, "seed", 1, "with --model: seed of the job that will go on with it")
-	settings.Var(&c.set, &c.optimizer, "optimizer", "dana", "with --model: the job's update rule", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
-	settings.Var(&c.set, &c.job, "job", "star", "with --model: name of the job")
+	settings.Var(&c.set, &c.dataset, "dataset", defaults.Dataset, "with --model: the data set it is for, as of star run")
+	settings.Var(&c.set, &c.seed, "seed", defaults.Seed, "with --model: seed of the job that will go on with it")
+	settings.Var(&c.set, &c.optimizer, "optimizer", defaults.Optimizer, "with --model: the job's update rule", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
+	settings.Var(&c.set, &c.job, "job", defaults.Job, "with --model: name of the job")
 	settings.Var(&c.set, &c.asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "convert FROM TO",

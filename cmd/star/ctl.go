@@ -109,7 +109,7 @@ func ctlCommand() *cobra.Command {
 	settings.Var(set, &secret, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
 	var shows credentials
 	shows.declare(set)
-	settings.Var(set, &job, "job", "star", "name of the job")
+	settings.Var(set, &job, "job", defaults.Job, "name of the job")
 	settings.Var(set, &timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	settings.Var(set, &asJSON, "json", false, "the answer as JSON on standard output")
 	cmd := &cobra.Command{

@@ -8,6 +8,7 @@ import (
 
 	"star/cmd/internal/doctor"
 	"star/exitcode"
+	"star/internal/defaults"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
@@ -27,9 +28,9 @@ func doctorCommand() *cobra.Command {
 	var shows credentials
 	var token settings.Secret
 	var insecure, asJSON, engine bool
-	settings.Var(s, &cfg.Listen, "listen", []string{":7070", ":7071"}, "addresses that must be free")
+	settings.Var(s, &cfg.Listen, "listen", doctor.Ports, "addresses that must be free")
 	settings.Var(s, &cfg.Advertise, "advertise", "", "address under which others will look for this host, host:port")
-	settings.Var(s, &cfg.Job, "job", "star", "name of the job")
+	settings.Var(s, &cfg.Job, "job", defaults.Job, "name of the job")
 	settings.Var(s, &token, "token", "", "shared secret of the job (rather as STAR_TOKEN)")
 	shows.declare(s)
 	settings.Var(s, &cfg.Members, "members", 64, "connections that the busiest process will have")

@@ -96,7 +96,7 @@ func placeCommand() *cobra.Command {
 	settings.Var(s, &p.describe, "describe", false, "of run logs instead of CLUSTER and JOBS: print what their jobs wanted, as a file of jobs")
 	settings.Var(s, &p.carryOut, "apply", false, "with --from: have the moves of one running job's servers carried out")
 	settings.Var(s, &p.coordinator, "coordinator", defaults.Address, "with --apply: address of that job's coordinator, host:port")
-	settings.Var(s, &p.job, "job", "star", "with --apply: its name, here and in JOBS")
+	settings.Var(s, &p.job, "job", defaults.Job, "with --apply: its name, here and in JOBS")
 	settings.Var(s, &p.token, "token", "", "with --apply: shared secret of the job (rather as STAR_TOKEN)")
 	settings.Var(s, &p.asJSON, "json", false, "the result as JSON on standard output")
 	cmd := &cobra.Command{

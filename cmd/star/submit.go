@@ -16,6 +16,7 @@ import (
 
 	"star/deploy"
 	"star/exitcode"
+	"star/internal/defaults"
 	"star/internal/settings"
 )
 
@@ -43,7 +44,7 @@ func submitCommand() *cobra.Command {
 	var deadline time.Duration
 	settings.Var(s, &b.engine, "engine", "k8s", "who starts the processes", "k8s", "slurm", "star")
 	settings.Var(s, &b.kind, "kind", "job", "k8s: what the job is made of", "job", "jobset", "trainjob")
-	settings.Var(s, &b.name, "name", "star", "name of the job")
+	settings.Var(s, &b.name, "name", defaults.Job, "name of the job")
 	settings.Var(s, &b.namespace, "namespace", "", "k8s: namespace (that of kubectl)")
 	settings.Var(s, &b.image, "image", "star", "k8s: STAR's image (make image)")
 	settings.Var(s, &b.workerImage, "worker-image", "", "k8s: image of a worker's command, which gets the program star")

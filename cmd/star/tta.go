@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/bench"
+	"star/internal/defaults"
 	"star/internal/settings"
 	"star/member"
 	"star/sim"
@@ -60,7 +61,7 @@ func benchTTA() *cobra.Command {
 	settings.Var(&s.set, &s.csv, "csv", "", "file for a table of all runs, CSV")
 	settings.Var(&s.set, &s.markdown, "markdown", false, "short tables in Markdown, a line for each scenario")
 	settings.Var(&s.set, &s.own.Model, "model", "", "a model of your own in place of the tasks, without batch normalisation")
-	settings.Var(&s.set, &s.own.Dataset, "dataset", "digits", "with --model: the data set")
+	settings.Var(&s.set, &s.own.Dataset, "dataset", defaults.Dataset, "with --model: the data set")
 	settings.Var(&s.set, &s.own.Round, "round", 64, "with --model: samples of a round of all workers")
 	settings.Var(&s.set, &s.own.Tests, "tests", 250, "with --model: test samples of an evaluation")
 	s.measures, s.title, s.draw = bench.TTAMeasures, "time to accuracy", bench.PlotTTA

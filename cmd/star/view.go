@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"star/cmd/internal/daemon"
+	"star/internal/defaults"
 	"star/internal/process"
 	"star/internal/settings"
 	"star/runlog"
@@ -34,7 +35,7 @@ func oneLog(name string) cobra.PositionalArgs {
 func viewCommand() *cobra.Command {
 	s := new(settings.Set)
 	var listen string
-	settings.Var(s, &listen, "listen", "127.0.0.1:7071", "address of the page")
+	settings.Var(s, &listen, "listen", "127.0.0.1:"+defaults.Metrics, "address of the page")
 	cmd := &cobra.Command{
 		Use:   "view RUNLOG",
 		Short: "Show a run in a browser",

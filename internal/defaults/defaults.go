@@ -9,6 +9,7 @@ const (
 	Port    = "7070" // where star-ps listens and workers look for it
 	Address = "127.0.0.1:" + Port
 	AnyPort = "127.0.0.1:0" // where a worker listens
+	Metrics = "7071"        // where star-ps has /metrics and the page of the job
 
 	Job         = "star"
 	Out         = "star-out"
@@ -16,12 +17,15 @@ const (
 	DeadAfter   = 15 * time.Second
 	OnFailure   = "shrink"
 
+	Model       = "lenet"
+	Dataset     = "digits"
 	Batch       = 32
 	Epochs      = 10
 	Mode        = "ssgd" // star run: auto
 	Optimizer   = "dana"
 	LR          = 0.02
 	Momentum    = 0.9
+	Seed        = 1
 	Schedule    = "constant"
 	UpdateScale = "n"
 	OnNaN       = "stop"

@@ -219,19 +219,19 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.TLSCert, "tls-cert", "", "certificate of this process, PEM")
 	Var(s, &j.TLSKey, "tls-key", "", "key of the certificate, PEM")
 	Var(s, &j.TLSCA, "tls-ca", "", "certificates that sign the members' certificates, PEM")
-	Var(s, &j.HTTP, "http", byRole(Off, ":7071", Off), "address of /healthz, /readyz, /metrics and /debug/star: host:port, unix:PATH, or off")
+	Var(s, &j.HTTP, "http", byRole(Off, ":"+defaults.Metrics, Off), "address of /healthz, /readyz, /metrics and /debug/star: host:port, unix:PATH, or off")
 
 	Var(s, &j.Hosts, "hosts", "", "star run: file of hosts to run on (docs/placement.md); empty: this one")
 	Var(s, &j.Demands, "demands", "", "star run: with --hosts, file of jobs, as of star place, that says what this job wants; empty: by arithmetic")
 	Var(s, &j.PrintPlacement, "print-placement", false, "star run: with --hosts, print which process would run where, and why, and end")
 
-	Var(s, &j.Model, "model", "lenet", "model, with its settings")
-	Var(s, &j.Dataset, "dataset", "digits", "data set: digits, or FORMAT:PATH")
+	Var(s, &j.Model, "model", defaults.Model, "model, with its settings")
+	Var(s, &j.Dataset, "dataset", defaults.Dataset, "data set: digits, or FORMAT:PATH")
 	Var(s, &j.Batch, "batch", defaults.Batch, "samples in one worker's mini-batch")
 	Var(s, &j.Epochs, "epochs", defaults.Epochs, "end after so many epochs; 0: no such end")
 	Var(s, &j.Samples, "samples", 0, "end after so many samples; 0: no such end")
 	Var(s, &j.Steps, "steps", 0, "end after so many iterations of all workers; 0: no such end")
-	Var(s, &j.Seed, "seed", 1, "seed of parameters, data order and noise")
+	Var(s, &j.Seed, "seed", defaults.Seed, "seed of parameters, data order and noise")
 
 	Var(s, &j.Optimizer, "optimizer", defaults.Optimizer, "update rule; of a job that resumes that of its checkpoint, unless given", "sgd", "momentum", "nesterov", "dana", "adam", "adamw")
 	Var(s, &j.LR, "lr", defaults.LR, "learning rate")

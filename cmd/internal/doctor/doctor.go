@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"star/internal/defaults"
 	"star/transport"
 )
 
@@ -45,11 +46,14 @@ type Config struct {
 	Timeout time.Duration
 }
 
+// Ports are the addresses on which star-ps listens where nobody says otherwise.
+var Ports = []string{":" + defaults.Port, ":" + defaults.Metrics}
+
 // Run makes all checks. It does not fail: what could not be examined is a
 // Result that says so.
 func Run(ctx context.Context, c Config) *Report {
 	if c.Listen == nil {
-		c.Listen = []string{":7070", ":7071"}
+		c.Listen = Ports
 	}
 	if c.Network == nil {
 		c.Network = transport.NewTCP(transport.Config{CongestionControl: c.Congestion})

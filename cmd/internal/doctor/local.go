@@ -18,6 +18,8 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 	gopsnet "github.com/shirou/gopsutil/v4/net"
 	"github.com/shirou/gopsutil/v4/process"
+
+	"star/internal/defaults"
 )
 
 // port tries to listen, as the job will.
@@ -65,7 +67,7 @@ func judgePort(addr string, err error, owner string) Result {
 func portOf(addr string) string {
 	_, p, err := net.SplitHostPort(addr)
 	if err != nil {
-		return "7070"
+		return defaults.Port
 	}
 	return p
 }
@@ -146,15 +148,15 @@ func judgeHostName(name string, found, own []net.IP, err error, advertise string
 	switch {
 	case err != nil:
 		r.Status, r.Detail = bad, fmt.Sprintf("%s cannot be resolved: %v", name, err)
-		r.Fix = fmt.Sprintf("add %q to /etc/hosts of all hosts, or start with --advertise %s", good+" "+name, net.JoinHostPort(good, "7070"))
+		r.Fix = fmt.Sprintf("add %q to /etc/hosts of all hosts, or start with --advertise %s", good+" "+name, net.JoinHostPort(good, defaults.Port))
 	case usable > 0:
 		r.Detail = fmt.Sprintf("%s is %s", name, addrs)
 	case foreign > 0:
 		r.Status, r.Detail = bad, fmt.Sprintf("%s is %s, which is no address of this host", name, addrs)
-		r.Fix = fmt.Sprintf("correct DNS or /etc/hosts, or start with --advertise %s", net.JoinHostPort(good, "7070"))
+		r.Fix = fmt.Sprintf("correct DNS or /etc/hosts, or start with --advertise %s", net.JoinHostPort(good, defaults.Port))
 	default:
 		r.Status, r.Detail = bad, fmt.Sprintf("%s is %s: other hosts would look for this one on themselves", name, addrs)
-		r.Fix = fmt.Sprintf("in /etc/hosts change the line to %q, or start with --advertise %s", good+" "+name, net.JoinHostPort(good, "7070"))
+		r.Fix = fmt.Sprintf("in /etc/hosts change the line to %q, or start with --advertise %s", good+" "+name, net.JoinHostPort(good, defaults.Port))
 	}
 	if r.Status == OK {
 		r.Fix = ""

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -153,7 +154,7 @@ func judgeOpen(addr string, err error, speaks string) Result {
 	case errors.As(err, &version):
 		r.Check += ": protocol"
 		r.Fix = "install the same release of STAR on both hosts"
-	case errors.As(err, &coded) && coded.ExitCode() == 77:
+	case errors.As(err, &coded) && coded.ExitCode() == exitcode.Refused:
 		r.Fix = "give the job's STAR_TOKEN, or its certificates (--tls-cert, --tls-key, --tls-ca)"
 	case errors.As(err, &coded):
 		r.Fix = "the peer answers, and says why it refuses: do what it says"

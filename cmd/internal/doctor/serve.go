@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"star/exitcode"
 	"star/transport"
 )
 
@@ -31,11 +32,11 @@ func Serve(ctx context.Context, l transport.Listener, cfg transport.Config, vers
 	return transport.Serve(ctx, l, cfg, func(conn transport.Conn, h transport.Hello, _ []byte) {
 		defer guests.Add(-1)
 		if guests.Add(1) > maxGuests {
-			transport.Refuse(conn, transport.Reject{Exit: 75, Reason: "too many doctors at once: try again later"})
+			transport.Refuse(conn, transport.Reject{Exit: exitcode.Restart, Reason: "too many doctors at once: try again later"})
 			return
 		}
 		if h.Role != transport.RoleTool {
-			transport.Refuse(conn, transport.Reject{Exit: 78, Reason: "this is star doctor --serve, not a star-ps: start the job's star-ps here"})
+			transport.Refuse(conn, transport.Reject{Exit: exitcode.Disagree, Reason: "this is star doctor --serve, not a star-ps: start the job's star-ps here"})
 			return
 		}
 		defer conn.Close()
