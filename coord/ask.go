@@ -9,7 +9,7 @@ import (
 )
 
 // Ask carries out a command of star ctl from within the process: the same as over a
-// connection. v, if not nil, receives the answer.
+// connection. v, if not nil, receives the answer. The error is what the coordinator says against it, that the job is over, or the cause of ctx.
 func (c *Coordinator) Ask(ctx context.Context, v any, args ...string) error {
 	answer := make(chan reply, 1)
 	select {

@@ -347,7 +347,7 @@ func (m *Member) recv() (transport.Frame, error) {
 	}
 }
 
-// Leave says good-bye, with the exit code that the process is going to have.
+// Leave says good-bye, with the exit code that the process is going to have. The error is that of Say.
 func (m *Member) Leave(exit int, reason string) error {
 	return Say(m, transport.Leave{Worker: star.Worker(m.Welcome.Rank), Exit: exit, Reason: reason}, nil)
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // NewBaseline makes what the job's baseline names, and the pilot that decides by its rules: nil where the plan stays. It looks at Baseline, Arch,
-// Workers and Batch. Without a baseline the Made is zero.
+// Workers and Batch. Without a baseline the Made is zero. A baseline that there is none of, or
+// that does not go with the job, is an error with exit code 2.
 func NewBaseline(job *member.Job) (baseline.Made, coord.Pilot, error) {
 	m, err := process.MakeBaseline(job)
 	if err != nil || m.Scheme == nil {

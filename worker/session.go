@@ -116,7 +116,7 @@ func (s *Session) Evaluated(r train.Result) { s.in.result, s.hand = r, false }
 // Leave tells the coordinator that the worker leaves. The caller goes on until Next says io.EOF.
 func (s *Session) Leave() { s.cancel(errLeaves) }
 
-// Close ends the session at once, as if the process had ended; after io.EOF it has nothing to do. It returns what the worker has ended with. nil after Leave;
+// Close ends the session at once, as if the process had ended; after io.EOF it has nothing to do. It returns the error that the worker has ended with: nil after Leave,
 // ErrClosed if it was at work.
 func (s *Session) Close() error {
 	if !s.over {

@@ -48,7 +48,7 @@ var Thresholds = []Threshold{
 	{CheckpointEvery, Time, 0, 1e7, "time between checkpoints; 0: only at the end"},
 }
 
-// ParseThreshold reads NAME=VALUE.
+// ParseThreshold reads NAME=VALUE. A name that is none, a value that is none of its kind, and one out of its bounds are errors.
 func ParseThreshold(s string) (Threshold, float64, error) {
 	name, text, given := strings.Cut(s, "=")
 	var names []string

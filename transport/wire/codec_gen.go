@@ -236,7 +236,7 @@ func (m *Hello) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseHello parses the header of a Hello into fresh memory.
+// ParseHello parses the header of a Hello into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseHello(b []byte) (m Hello, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -304,7 +304,7 @@ func (m *Welcome) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseWelcome parses the header of a Welcome into fresh memory.
+// ParseWelcome parses the header of a Welcome into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseWelcome(b []byte) (m Welcome, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -333,7 +333,7 @@ func (m *Reject) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseReject parses the header of a Reject into fresh memory.
+// ParseReject parses the header of a Reject into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseReject(b []byte) (m Reject, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -386,7 +386,7 @@ func (m *Assign) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseAssign parses the header of an Assign into fresh memory.
+// ParseAssign parses the header of an Assign into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseAssign(b []byte) (m Assign, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -412,7 +412,7 @@ func (m *Ready) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseReady parses the header of a Ready into fresh memory.
+// ParseReady parses the header of a Ready into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseReady(b []byte) (m Ready, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -436,7 +436,7 @@ func (m *Joined) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseJoined parses the header of a Joined into fresh memory.
+// ParseJoined parses the header of a Joined into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseJoined(b []byte) (m Joined, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -497,7 +497,7 @@ func (m *Arrive) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseArrive parses the header of an Arrive into fresh memory.
+// ParseArrive parses the header of an Arrive into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseArrive(b []byte) (m Arrive, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -530,7 +530,7 @@ func (m *Stored) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseStored parses the header of a Stored into fresh memory.
+// ParseStored parses the header of a Stored into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseStored(b []byte) (m Stored, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -617,7 +617,7 @@ func (m *Fire) parse(k Kind, b []byte) error {
 	return p.end()
 }
 
-// ParseFire parses the header of a Fire into fresh memory.
+// ParseFire parses the header of a Fire into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseFire(b []byte) (m Fire, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -646,7 +646,7 @@ func (m *Norm) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseNorm parses the header of a Norm into fresh memory.
+// ParseNorm parses the header of a Norm into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseNorm(b []byte) (m Norm, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -676,7 +676,7 @@ func (m *Apply) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseApply parses the header of an Apply into fresh memory.
+// ParseApply parses the header of an Apply into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseApply(b []byte) (m Apply, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -760,7 +760,7 @@ func (m *Release) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseRelease parses the header of a Release into fresh memory.
+// ParseRelease parses the header of a Release into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseRelease(b []byte) (m Release, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -797,7 +797,7 @@ func (m *Push) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePush parses the header of a Push into fresh memory.
+// ParsePush parses the header of a Push into fresh memory. Other bytes than such a header are a *ParseError.
 func ParsePush(b []byte) (m Push, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -823,7 +823,7 @@ func (m *Params) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseParams parses the header of a Params into fresh memory.
+// ParseParams parses the header of a Params into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseParams(b []byte) (m Params, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -849,7 +849,7 @@ func (m *Pull) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePull parses the header of a Pull into fresh memory.
+// ParsePull parses the header of a Pull into fresh memory. Other bytes than such a header are a *ParseError.
 func ParsePull(b []byte) (m Pull, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -875,7 +875,7 @@ func (m *Init) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseInit parses the header of an Init into fresh memory.
+// ParseInit parses the header of an Init into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseInit(b []byte) (m Init, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -901,7 +901,7 @@ func (m *Buffers) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseBuffers parses the header of a Buffers into fresh memory.
+// ParseBuffers parses the header of a Buffers into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseBuffers(b []byte) (m Buffers, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -938,7 +938,7 @@ func (m *EvalResult) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseEvalResult parses the header of an EvalResult into fresh memory.
+// ParseEvalResult parses the header of an EvalResult into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseEvalResult(b []byte) (m EvalResult, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -969,7 +969,7 @@ func (m *Save) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseSave parses the header of a Save into fresh memory.
+// ParseSave parses the header of a Save into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseSave(b []byte) (m Save, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1003,7 +1003,7 @@ func (m *Saved) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseSaved parses the header of a Saved into fresh memory.
+// ParseSaved parses the header of a Saved into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseSaved(b []byte) (m Saved, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1034,7 +1034,7 @@ func (m *Leave) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseLeave parses the header of a Leave into fresh memory.
+// ParseLeave parses the header of a Leave into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseLeave(b []byte) (m Leave, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1068,7 +1068,7 @@ func (m *Control) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseControl parses the header of a Control into fresh memory.
+// ParseControl parses the header of a Control into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseControl(b []byte) (m Control, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1095,7 +1095,7 @@ func (m *Reply) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseReply parses the header of a Reply into fresh memory.
+// ParseReply parses the header of a Reply into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseReply(b []byte) (m Reply, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1125,7 +1125,7 @@ func (m *Ping) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePing parses the header of a Ping into fresh memory.
+// ParsePing parses the header of a Ping into fresh memory. Other bytes than such a header are a *ParseError.
 func ParsePing(b []byte) (m Ping, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1156,7 +1156,7 @@ func (m *Pong) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePong parses the header of a Pong into fresh memory.
+// ParsePong parses the header of a Pong into fresh memory. Other bytes than such a header are a *ParseError.
 func ParsePong(b []byte) (m Pong, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1229,7 +1229,7 @@ func (m *Ring) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseRing parses the header of a Ring into fresh memory.
+// ParseRing parses the header of a Ring into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseRing(b []byte) (m Ring, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1257,7 +1257,7 @@ func (m *Formed) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseFormed parses the header of a Formed into fresh memory.
+// ParseFormed parses the header of a Formed into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseFormed(b []byte) (m Formed, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1350,7 +1350,7 @@ func (m *Tally) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseTally parses the header of a Tally into fresh memory.
+// ParseTally parses the header of a Tally into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseTally(b []byte) (m Tally, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1383,7 +1383,7 @@ func (m *Fault) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseFault parses the header of a Fault into fresh memory.
+// ParseFault parses the header of a Fault into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseFault(b []byte) (m Fault, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1453,7 +1453,7 @@ func (m *Branch) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseBranch parses the header of a Branch into fresh memory.
+// ParseBranch parses the header of a Branch into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseBranch(b []byte) (m Branch, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1495,7 +1495,7 @@ func (m *Bundle) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseBundle parses the header of a Bundle into fresh memory.
+// ParseBundle parses the header of a Bundle into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseBundle(b []byte) (m Bundle, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1521,7 +1521,7 @@ func (m *Detach) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseDetach parses the header of a Detach into fresh memory.
+// ParseDetach parses the header of a Detach into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseDetach(b []byte) (m Detach, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1547,7 +1547,7 @@ func (m *Want) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseWant parses the header of a Want into fresh memory.
+// ParseWant parses the header of a Want into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseWant(b []byte) (m Want, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1583,7 +1583,7 @@ func (m *Compression) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseCompression parses the header of a Compression into fresh memory.
+// ParseCompression parses the header of a Compression into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseCompression(b []byte) (m Compression, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1653,7 +1653,7 @@ func (m *Enlist) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseEnlist parses the header of an Enlist into fresh memory.
+// ParseEnlist parses the header of an Enlist into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseEnlist(b []byte) (m Enlist, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1729,7 +1729,7 @@ func (m *Usage) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseUsage parses the header of a Usage into fresh memory.
+// ParseUsage parses the header of a Usage into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseUsage(b []byte) (m Usage, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1765,7 +1765,7 @@ func (m *Ask) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseAsk parses the header of an Ask into fresh memory.
+// ParseAsk parses the header of an Ask into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseAsk(b []byte) (m Ask, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1799,7 +1799,7 @@ func (m *Grant) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseGrant parses the header of a Grant into fresh memory.
+// ParseGrant parses the header of a Grant into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseGrant(b []byte) (m Grant, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1839,7 +1839,7 @@ func (m *Order) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseOrder parses the header of an Order into fresh memory.
+// ParseOrder parses the header of an Order into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseOrder(b []byte) (m Order, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1870,7 +1870,7 @@ func (m *Obeyed) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseObeyed parses the header of an Obeyed into fresh memory.
+// ParseObeyed parses the header of an Obeyed into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseObeyed(b []byte) (m Obeyed, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1894,7 +1894,7 @@ func (m *Yield) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseYield parses the header of a Yield into fresh memory.
+// ParseYield parses the header of a Yield into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseYield(b []byte) (m Yield, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1931,7 +1931,7 @@ func (m *Adopt) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseAdopt parses the header of an Adopt into fresh memory.
+// ParseAdopt parses the header of an Adopt into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseAdopt(b []byte) (m Adopt, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1961,7 +1961,7 @@ func (m *Hand) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseHand parses the header of a Hand into fresh memory.
+// ParseHand parses the header of a Hand into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseHand(b []byte) (m Hand, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -1996,7 +1996,7 @@ func (m *Moved) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseMoved parses the header of a Moved into fresh memory.
+// ParseMoved parses the header of a Moved into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseMoved(b []byte) (m Moved, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2049,7 +2049,7 @@ func (m *State) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseState parses the header of a State into fresh memory.
+// ParseState parses the header of a State into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseState(b []byte) (m State, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2078,7 +2078,7 @@ func (m *Slot) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseSlot parses the header of a Slot into fresh memory.
+// ParseSlot parses the header of a Slot into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseSlot(b []byte) (m Slot, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2109,7 +2109,7 @@ func (m *Route) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseRoute parses the header of a Route into fresh memory.
+// ParseRoute parses the header of a Route into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseRoute(b []byte) (m Route, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2135,7 +2135,7 @@ func (m *Cancel) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseCancel parses the header of a Cancel into fresh memory.
+// ParseCancel parses the header of a Cancel into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseCancel(b []byte) (m Cancel, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2165,7 +2165,7 @@ func (m *Computed) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseComputed parses the header of a Computed into fresh memory.
+// ParseComputed parses the header of a Computed into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseComputed(b []byte) (m Computed, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2217,7 +2217,7 @@ func (m *Close) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseClose parses the header of a Close into fresh memory.
+// ParseClose parses the header of a Close into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseClose(b []byte) (m Close, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2261,7 +2261,7 @@ func (m *Poison) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParsePoison parses the header of a Poison into fresh memory.
+// ParsePoison parses the header of a Poison into fresh memory. Other bytes than such a header are a *ParseError.
 func ParsePoison(b []byte) (m Poison, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2287,7 +2287,7 @@ func (m *Ballot) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseBallot parses the header of a Ballot into fresh memory.
+// ParseBallot parses the header of a Ballot into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseBallot(b []byte) (m Ballot, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2347,7 +2347,7 @@ func (m *Standing) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseStanding parses the header of a Standing into fresh memory.
+// ParseStanding parses the header of a Standing into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseStanding(b []byte) (m Standing, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2374,7 +2374,7 @@ func (m *Elsewhere) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseElsewhere parses the header of an Elsewhere into fresh memory.
+// ParseElsewhere parses the header of an Elsewhere into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseElsewhere(b []byte) (m Elsewhere, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2420,7 +2420,7 @@ func (m *View) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseView parses the header of a View into fresh memory.
+// ParseView parses the header of a View into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseView(b []byte) (m View, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2448,7 +2448,7 @@ func (m *Held) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseHeld parses the header of a Held into fresh memory.
+// ParseHeld parses the header of a Held into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseHeld(b []byte) (m Held, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2476,7 +2476,7 @@ func (m *Turn) Parse(b []byte) error {
 	return p.end()
 }
 
-// ParseTurn parses the header of a Turn into fresh memory.
+// ParseTurn parses the header of a Turn into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseTurn(b []byte) (m Turn, err error) {
 	err = m.Parse(b)
 	return m, err
@@ -2491,7 +2491,7 @@ func (m Ahead) AppendTo(dst []byte) []byte { return Fire(m).AppendTo(dst) }
 // Parse parses the header of an Ahead into m, whose memory it reuses.
 func (m *Ahead) Parse(b []byte) error { return (*Fire)(m).parse(KindAhead, b) }
 
-// ParseAhead parses the header of an Ahead into fresh memory.
+// ParseAhead parses the header of an Ahead into fresh memory. Other bytes than such a header are a *ParseError.
 func ParseAhead(b []byte) (m Ahead, err error) {
 	err = m.Parse(b)
 	return m, err

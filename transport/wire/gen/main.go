@@ -547,7 +547,7 @@ func (t *table) codec() string {
 			}
 			w("return p.end()\n}\n")
 		}
-		w("// Parse%s parses the header of %s into fresh memory.", m.name, article(m.name))
+		w("// Parse%s parses the header of %s into fresh memory. Other bytes than such a header are a *ParseError.", m.name, article(m.name))
 		w("func Parse%s(b []byte) (m %s, err error) {\nerr = m.Parse(b)\nreturn m, err\n}", m.name, m.name)
 	}
 	for _, m := range inner {
@@ -715,7 +715,7 @@ func (t *table) names() string {
 	}
 	w("\nlastKind = wire.LastKind\n)\n")
 	for _, m := range t.messages {
-		w("// Parse%s parses the header of %s into fresh memory.\nfunc Parse%s(b []byte) (%s, error) { return wire.Parse%s(b) }\n", m.name, article(m.name), m.name, m.name, m.name)
+		w("// Parse%s parses the header of %s into fresh memory. Other bytes than such a header are a *ParseError.\nfunc Parse%s(b []byte) (%s, error) { return wire.Parse%s(b) }\n", m.name, article(m.name), m.name, m.name, m.name)
 	}
 	return b.String()
 }
