@@ -49,6 +49,9 @@ func (s *setting) UnmarshalYAML(n *yaml.Node) error {
 var scheduled = []string{"workers", "min-workers", "max-workers", "servers", "shards", "rank", "coordinator", "coordinators", "token", "job", "out", "checkpoint", "resume", "samples", "epochs", "steps",
 	"listen", "advertise", "json", "http", "log-format", "hosts", "demands", "host-id", "restarts", "worker-restarts", "replicas", "gossip", "gossip-join"}
 
+// yamlWords leaves out what the YAML package says of our program.
+var yamlWords = strings.NewReplacer("yaml: ", "", "unmarshal errors:\n  ", "", " in type main.jobFile", ": want name, settings, command, samples, workers, min-workers, max-workers, rates or deadline")
+
 // readJob reads the file of a job; - is standard input. What is wrong is named with file and line, where the line is known.
 func readJob(file string) (spec live.Spec, err error) {
 	bad := func(err error) error { return member.FileError(fmt.Errorf("%s: %w: %w", file, errJob, err), errJob) }
@@ -67,7 +70,7 @@ func readJob(file string) (spec live.Spec, err error) {
 	if err := d.Decode(&f); errors.Is(err, io.EOF) {
 		return spec, bad(errors.New("it is empty: want name, settings, samples, max-workers"))
 	} else if err != nil {
-		return spec, bad(errors.New(strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  ", "")))
+		return spec, bad(errors.New(yamlWords.Replace(err.Error())))
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return spec, bad(errors.New("more than one YAML document; keep one"))

@@ -194,7 +194,7 @@ func (q *Queue) Apply(e Event) error {
 	}
 	j := q.byName[e.Job]
 	if j == nil {
-		return fmt.Errorf("event %s of job %s, which was not submitted", e.Kind, e.Job)
+		return fmt.Errorf("event %q of job %q, which was not submitted", e.Kind, e.Job)
 	}
 	j.attained += (e.At - j.since) * float64(len(j.Members))
 	j.since = e.At

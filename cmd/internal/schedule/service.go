@@ -64,6 +64,7 @@ type watch struct {
 }
 
 const (
+	joins     = "10m" // for which a coordinator waits for workers: one that ends is started again
 	lookEvery = 250 * time.Millisecond
 	lingers   = 3 * time.Second  // for which a worker that has ended without being told may be one whose job ends
 	mostLeave = 30 * time.Second // for which a worker may leave, before it is killed
@@ -72,6 +73,11 @@ const (
 
 // Start takes the folder, and begins where the service before left off.
 func Start(o Options) (*Service, error) {
+	dir, err := filepath.Abs(o.Dir) // processes on other hosts begin elsewhere
+	if err != nil {
+		return nil, err
+	}
+	o.Dir = dir
 	st, events, torn, err := openStore(o.Dir)
 	if err != nil {
 		return nil, err
@@ -272,7 +278,7 @@ func (s *Service) coordinates(j *live.Job) (*exec.Cmd, []byte) {
 		self = os.Args[0]
 	}
 	cmd := exec.Command(self, "ps")
-	cmd.Env = s.environ(j, map[string]string{"listen": j.Addr, "rank": "0", "servers": "1", "shards": shards, "json": "true", "join-timeout": "2m"})
+	cmd.Env = s.environ(j, map[string]string{"listen": j.Addr, "rank": "0", "servers": "1", "shards": shards, "json": "true", "join-timeout": joins})
 	return cmd, nil
 }
 
