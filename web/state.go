@@ -122,9 +122,9 @@ func (s *State) Line(l runlog.Line) error {
 	switch e := l.Entry.(type) {
 	case runlog.Start:
 		s.start = e
-		var c struct{ Arch string }
+		var c struct{ Arch, Mode string }
 		json.Unmarshal(e.Config, &c) // what it does not say is the default
-		s.ring = c.Arch == "allreduce"
+		s.ring, s.own = c.Arch == "allreduce", c.Mode == "auto"
 	case runlog.Train:
 		s.train, s.began = &e, l.T
 		s.workers = append(s.workers, make([]worker, max(e.Workers-len(s.workers), 0))...)
@@ -295,8 +295,11 @@ func (s *State) record(at time.Duration, r *star.Record) {
 	if worst >= 0 {
 		s.counted.lost[s.episodes[worst].worker] += wait.Seconds()
 	}
+	if s.own {
+		return
+	}
 	for _, e := range s.detector.Observe(*r) {
-		if s.own || e.Kind != straggler.Slow && e.Kind != straggler.Changed && e.Kind != straggler.Recovered {
+		if e.Kind != straggler.Slow && e.Kind != straggler.Changed && e.Kind != straggler.Recovered {
 			continue
 		}
 		if e.Kind == straggler.Recovered {

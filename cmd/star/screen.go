@@ -14,6 +14,7 @@ import (
 
 	"star/coord"
 	"star/internal/settings"
+	"star/modes"
 )
 
 // screen is what star run shows on standard error: on a terminal a live table under
@@ -105,17 +106,7 @@ func (s *screen) show(st coord.Status) {
 		s.line(s.who, "waiting for "+st.Waiting)
 		return
 	}
-	var slowest, fastest coord.WorkerStatus
-	for i, w := range st.Workers {
-		if i == 0 || w.Compute > slowest.Compute {
-			slowest = w
-		}
-		if i == 0 || w.Compute < fastest.Compute {
-			fastest = w
-		}
-	}
-	text := fmt.Sprintf("%s  mode %s  v%d  %s  compute %s (worker %d) to %s (worker %d)", st.Phase, st.Mode, st.Version,
-		progress(st), seconds(fastest.Compute), fastest.Worker, seconds(slowest.Compute), slowest.Worker)
+	text := fmt.Sprintf("%s  mode %s  v%d  %s%s", st.Phase, st.Mode, st.Version, progress(st), extremes(st))
 	for _, w := range st.Workers {
 		if w.Slowdown > 0 {
 			text += fmt.Sprintf("  %s worker %d %.1fx %s", slowMark, w.Worker, w.Slowdown, w.Cause)
@@ -125,6 +116,24 @@ func (s *screen) show(st coord.Status) {
 		text += "  " + cut(refusal(st), 60)
 	}
 	s.line(s.who, text)
+}
+
+// extremes are who computes for the shortest and the longest time. In a queue of samples that says nothing of who is slow: rounds are as long as each
+// other, and who is fast takes more of them.
+func extremes(st coord.Status) string {
+	if p, err := modes.Parse(st.Mode, len(st.Workers)); err == nil && p.Queue > 0 || len(st.Workers) == 0 {
+		return ""
+	}
+	slowest, fastest := st.Workers[0], st.Workers[0]
+	for _, w := range st.Workers {
+		if w.Compute > slowest.Compute {
+			slowest = w
+		}
+		if w.Compute < fastest.Compute {
+			fastest = w
+		}
+	}
+	return fmt.Sprintf("  compute %s (worker %d) to %s (worker %d)", seconds(fastest.Compute), fastest.Worker, seconds(slowest.Compute), slowest.Worker)
 }
 
 // fit shortens a table to what a terminal of that height shows with the cursor below it

@@ -45,6 +45,19 @@ func TestRefusalShows(t *testing.T) {
 	}
 }
 
+// Who computes for how long is said where that tells who is slow, which it does not in a queue of samples.
+func TestExtremesShow(t *testing.T) {
+	st := coord.Status{Phase: "training", Workers: []coord.WorkerStatus{{Worker: 0, Compute: 0.02}, {Worker: 1, Compute: 0.01}, {Worker: 2, Compute: 0.015}}}
+	for mode, want := range map[string]string{"ssgd": "  compute 10.0ms (worker 1) to 20.0ms (worker 0)\n", "ssgd queue=8": "\n", "ssgd queue=8 shares=32,36,48": "\n", "ssgd shares=32,36,48": "(worker 0)\n"} {
+		var b bytes.Buffer
+		st.Mode = mode
+		(&screen{w: &b, plain: true}).show(st)
+		if !strings.HasSuffix(b.String(), want) || strings.Contains(b.String(), "compute") != (want != "\n") {
+			t.Errorf("%s: %q does not end with %q", mode, b.String(), want)
+		}
+	}
+}
+
 // What peers choose cannot pass for lines of others, or move the cursor.
 func TestLinesAreOneLineEach(t *testing.T) {
 	for _, asJSON := range []bool{false, true} {
