@@ -96,30 +96,24 @@ func (q *quick) telemetry(t *star.Telemetry) {
 		if !first {
 			q.want(",")
 		}
-		q.want(`"`)
-		end := bytes.IndexByte(q.b, '"')
-		if q.failed || end < 0 {
+		for next < star.NumMetrics && !q.skip(metrics[next]) { // few are left out
+			next++
+		}
+		if q.failed || next == star.NumMetrics {
 			q.failed = true
 			return
 		}
-		m, known := metrics[string(q.b[:end])]
-		if !known || m < next {
-			q.failed = true
-			return
-		}
-		next = m + 1
-		q.b = q.b[end+1:]
-		q.want(":")
-		t.Set(m, q.float())
+		t.Set(next, q.float())
+		next++
 	}
 }
 
-var metrics = func() map[string]star.Metric {
-	m := map[string]star.Metric{}
-	for k := range star.NumMetrics {
-		m[k.String()] = k
+// metrics are the names of fields of telemetry, as lines have them.
+var metrics = func() (names [star.NumMetrics]string) {
+	for k := range names {
+		names[k] = `"` + star.Metric(k).String() + `":`
 	}
-	return m
+	return names
 }()
 
 // fire reads a Fire, whose ranks are to be checked by those that the job has.
@@ -192,7 +186,14 @@ func (q *quick) want(s string) {
 // whole reads a whole number in JSON, from least to most.
 func (q *quick) whole(least, most int64) int64 {
 	n := q.digits(0)
-	x, err := strconv.ParseInt(string(q.b[:n]), 10, 64)
+	x, err := int64(0), error(nil)
+	if n > 0 && n <= 18 && q.b[0] != '-' {
+		for _, c := range q.b[:n] {
+			x = 10*x + int64(c-'0')
+		}
+	} else {
+		x, err = strconv.ParseInt(string(q.b[:n]), 10, 64)
+	}
 	if err != nil || x < least || x > most {
 		q.failed = true
 	}
@@ -210,6 +211,10 @@ func (q *quick) number() float64 {
 
 // float reads a number in JSON.
 func (q *quick) float() float64 {
+	if x, n := plainFloat(q.b); n > 0 {
+		q.b = q.b[n:]
+		return x
+	}
 	n := q.digits(0)
 	if n < len(q.b) && q.b[n] == '.' {
 		n = q.more(n + 1)
@@ -228,6 +233,46 @@ func (q *quick) float() float64 {
 	q.b = q.b[n:]
 	return x
 }
+
+// plainFloat reads the number at the beginning of b, n bytes long, if it has at most 15 digits and no exponent: mantissa and power of ten are exact
+// then, and so their quotient is the nearest number (Clinger 1990). n is 0 if it is another one, or none.
+func plainFloat(b []byte) (x float64, n int) {
+	negative := len(b) > 0 && b[0] == '-'
+	if negative {
+		n++
+	}
+	from, point, m := n, -1, uint64(0)
+	for ; n < len(b) && n <= from+16; n++ {
+		c := b[n]
+		if c == '.' && point < 0 && n > from {
+			point = n
+			continue
+		}
+		if c-'0' > 9 {
+			break
+		}
+		m = 10*m + uint64(c-'0')
+	}
+	digits, after := n-from, 0
+	if point >= 0 {
+		digits, after = digits-1, n-point-1
+	}
+	switch {
+	case digits == 0 || digits > 15 || point == n-1 || n == len(b):
+		return 0, 0
+	case b[n]-'0' <= 9 || b[n] == 'e' || b[n] == 'E' || b[n] == '.':
+		return 0, 0
+	case b[from] == '0' && digits-after > 1: // JSON has no zeros in front
+		return 0, 0
+	}
+	x = float64(m) / powers[after]
+	if negative {
+		x = -x
+	}
+	return x, n
+}
+
+var powers = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
 
 // digits is where the whole part of the number at i ends: 0, or digits that do not begin with it, behind a minus or not.
 func (q *quick) digits(i int) int {

@@ -3,8 +3,12 @@ package runlog
 import (
 	"bytes"
 	"encoding/json"
+	"math"
+	"math/rand/v2"
 	"os"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -70,6 +74,30 @@ func TestQuick(t *testing.T) {
 	}
 	if len(quick) != 3 {
 		t.Errorf("lines read: %v", quick)
+	}
+}
+
+// A number that is read the quickest way is the one that strconv reads; others are left to it.
+func TestPlainFloat(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	texts := []string{"0", "-0", "0.5", "00", "01", "-01.5", "1.", ".5", "-", "", "1.2.3", "1e5", "1.5E-3", "123456789012345", "1234567890123456", "0.000000000000001", "0.0000000000000001", "9.99999999999999"}
+	for range 2000 {
+		texts = append(texts, strconv.FormatFloat(rng.ExpFloat64(), 'f', rng.IntN(18), 64), strconv.FormatInt(rng.Int64N(1<<50)-1<<49, 10), (time.Duration(rng.Int64N(1e13)).String()))
+	}
+	taken := 0
+	for _, s := range texts {
+		x, n := plainFloat([]byte(s + ","))
+		if n == 0 {
+			continue
+		}
+		taken++
+		want, err := strconv.ParseFloat(s[:n], 64)
+		if err != nil || math.Float64bits(x) != math.Float64bits(want) || !json.Valid([]byte(s[:n])) || n < len(s) && s[n] != 'm' && s[n] != 'h' && s[n] != 's' {
+			t.Errorf("%q: %v of %d bytes, want %v (%v)", s, x, n, want, err)
+		}
+	}
+	if taken < len(texts)/2 {
+		t.Errorf("%d of %d are read that way", taken, len(texts))
 	}
 }
 

@@ -74,6 +74,10 @@ func (o *exports) write(out io.Writer, path string) (err error) {
 	if err != nil {
 		return err
 	}
+	var all fan
+	for _, k := range sinks {
+		all.add(k)
+	}
 	records := 0
 	read, err := runlog.Read(in, in.Name(), func(l runlog.Line) error {
 		switch e := l.Entry.(type) {
@@ -83,25 +87,18 @@ func (o *exports) write(out io.Writer, path string) (err error) {
 				if err != nil {
 					return err
 				}
-				sinks = append(sinks, export.NewEvents(f, o.every))
+				all.add(export.NewEvents(f, o.every))
 			}
 		case runlog.Record:
 			records++
 		}
-		for _, k := range sinks {
-			if err := k.Line(l); err != nil {
-				return err
-			}
-		}
-		return nil
+		return all.Line(l)
 	})
+	if e := all.Close(); err == nil || errors.Is(err, errSink) {
+		err = e
+	}
 	if err != nil {
 		return err
-	}
-	for _, k := range sinks {
-		if err := k.Close(); err != nil {
-			return err
-		}
 	}
 	if err := files.keep(); err != nil {
 		return err

@@ -6,11 +6,11 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
-	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"star"
 	"star/runlog"
 )
 
@@ -25,6 +25,8 @@ type Events struct {
 	rated   time.Duration            // when the rate of samples last was
 	samples int64                    // applied then
 	buf     []byte
+	data    []byte                    // of an event
+	tags    map[star.Worker][5]string // of a worker's times
 }
 
 // EventFile is the name of an event file, which TensorBoard goes by.
@@ -34,11 +36,14 @@ func EventFile(began time.Time) string {
 
 // NewEvents writes to w, of what is there for every update or iteration at most once in every; 0: all.
 func NewEvents(w io.Writer, every time.Duration) *Events {
-	return &Events{w: w, every: every, shown: map[string]time.Duration{}}
+	return &Events{w: w, every: every, shown: map[string]time.Duration{}, tags: map[star.Worker][5]string{}}
 }
 
 // due says whether scalars of that kind are to be shown again.
 func (t *Events) due(kind string, at time.Duration) bool {
+	if t.every == 0 {
+		return true
+	}
 	if last, ok := t.shown[kind]; ok && at-last < t.every {
 		return false
 	}
@@ -55,17 +60,21 @@ func (t *Events) Line(l runlog.Line) error {
 	switch e := l.Entry.(type) {
 	case runlog.Start:
 		t.began = e.Time
-		t.record(protowire.AppendString(protowire.AppendTag(t.event(0, 0), 3, protowire.BytesType), "brain.Event:2"))
+		t.event(0, 0)
+		t.record(protowire.AppendString(protowire.AppendTag(t.data, 3, protowire.BytesType), "brain.Event:2"))
 	case runlog.Record:
-		of := "worker " + strconv.Itoa(int(e.Worker)) + "/"
-		if !t.due(of, l.T) {
+		of, ok := t.tags[e.Worker]
+		if !ok {
+			for i, name := range [...]string{"load", "compute", "push", "wait", "pull"} {
+				of[i] = fmt.Sprintf("worker %d/%s (s)", e.Worker, name)
+			}
+			t.tags[e.Worker] = of
+		}
+		if !t.due(of[0], l.T) {
 			return nil
 		}
-		for _, x := range [...]struct {
-			name string
-			d    time.Duration
-		}{{"load", e.Load}, {"compute", e.Compute}, {"push", e.Push}, {"wait", e.Wait}, {"pull", e.Pull}} {
-			t.scalar(l.T, e.Step, of+x.name+" (s)", x.d.Seconds())
+		for i, d := range [...]time.Duration{e.Load, e.Compute, e.Push, e.Wait, e.Pull} {
+			t.scalar(l.T, e.Step, of[i], d.Seconds())
 		}
 	case runlog.Noise:
 		if t.due("noise", l.T) {
@@ -95,11 +104,11 @@ func (t *Events) update(u Update) {
 	t.scalar(u.At, u.Fire.Version, "job/staleness", sum/float64(len(u.Fire.Workers)))
 }
 
-// event begins a tensorflow.Event: wall_time, step.
-func (t *Events) event(at time.Duration, step int64) []byte {
+// event begins a tensorflow.Event in data: wall_time, step.
+func (t *Events) event(at time.Duration, step int64) {
 	wall := float64(t.began.Add(at).UnixNano()) / 1e9
-	b := protowire.AppendFixed64(protowire.AppendTag(nil, 1, protowire.Fixed64Type), math.Float64bits(wall))
-	return protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(step))
+	b := protowire.AppendFixed64(protowire.AppendTag(t.data[:0], 1, protowire.Fixed64Type), math.Float64bits(wall))
+	t.data = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(step))
 }
 
 // scalar adds a number; what is not finite is left out.
@@ -107,10 +116,14 @@ func (t *Events) scalar(at time.Duration, step int64, tag string, v float64) {
 	if v-v != 0 {
 		return
 	}
-	value := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), tag)
-	value = protowire.AppendFixed32(protowire.AppendTag(value, 2, protowire.Fixed32Type), math.Float32bits(float32(v)))
-	summary := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), value)
-	t.record(protowire.AppendBytes(protowire.AppendTag(t.event(at, step), 5, protowire.BytesType), summary))
+	t.event(at, step)
+	value := protowire.SizeTag(1) + protowire.SizeBytes(len(tag)) + protowire.SizeTag(2) + protowire.SizeFixed32()
+	summary := protowire.SizeTag(1) + protowire.SizeBytes(value)
+	b := protowire.AppendVarint(protowire.AppendTag(t.data, 5, protowire.BytesType), uint64(summary))
+	b = protowire.AppendVarint(protowire.AppendTag(b, 1, protowire.BytesType), uint64(value))
+	b = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), tag)
+	t.data = protowire.AppendFixed32(protowire.AppendTag(b, 2, protowire.Fixed32Type), math.Float32bits(float32(v)))
+	t.record(t.data)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -266,9 +266,12 @@ type table struct {
 	csv     io.Writer
 	line    []byte
 	parquet *parquet.GenericWriter[any]
-	place   []int // of each column, in the schema, which sorts them by name
-	rows    [1]parquet.Row
+	place   []int         // of each column, in the schema, which sorts them by name
+	rows    []parquet.Row // that are gathered, of room for rowsAtOnce
 }
+
+// rowsAtOnce is how many rows the columns of a Parquet file are handed in one go, since each has its price: what parquet-go takes at most.
+const rowsAtOnce = 64
 
 func newTable(f Format, name string, w io.Writer) *table {
 	t := &table{columns: columns[name]}
@@ -295,7 +298,10 @@ func newTable(f Format, name string, w io.Writer) *table {
 		}
 		t.place = append(t.place, leaf.ColumnIndex)
 	}
-	t.rows[0] = make(parquet.Row, len(t.columns))
+	for range rowsAtOnce {
+		t.rows = append(t.rows, make(parquet.Row, len(t.columns)))
+	}
+	t.rows = t.rows[:0]
 	t.parquet = parquet.NewGenericWriter[any](w, schema, parquet.Compression(&parquet.Snappy))
 	return t
 }
@@ -319,7 +325,7 @@ func (t *table) write(vs []parquet.Value) error {
 			case v.Kind() == parquet.Float:
 				t.line = strconv.AppendFloat(t.line, float64(v.Float()), 'g', -1, 32)
 			case v.Kind() == parquet.Double:
-				t.line = strconv.AppendFloat(t.line, v.Double(), 'g', -1, 64)
+				t.line = appendNumber(t.line, v.Double())
 			default:
 				t.line = appendCell(t.line, string(v.ByteArray()))
 			}
@@ -330,15 +336,19 @@ func (t *table) write(vs []parquet.Value) error {
 		}
 		return t.flush()
 	}
+	t.rows = t.rows[:len(t.rows)+1]
+	row := t.rows[len(t.rows)-1]
 	for i, v := range vs {
 		level := 0
 		if t.columns[i].node.Optional() && !v.IsNull() {
 			level = 1
 		}
-		t.rows[0][t.place[i]] = v.Level(0, level, t.place[i])
+		row[t.place[i]] = v.Level(0, level, t.place[i])
 	}
-	_, err := t.parquet.WriteRows(t.rows[:])
-	return err
+	if len(t.rows) < rowsAtOnce {
+		return nil
+	}
+	return t.flush()
 }
 
 // appendCell writes a text, in quotes where it needs them.
@@ -349,15 +359,21 @@ func appendCell(b []byte, s string) []byte {
 	return append(append(append(b, '"'), strings.ReplaceAll(s, `"`, `""`)...), '"')
 }
 
-func (t *table) flush() error {
-	_, err := t.csv.Write(t.line)
-	t.line = t.line[:0]
+func (t *table) flush() (err error) {
+	if t.csv != nil {
+		_, err = t.csv.Write(t.line)
+		t.line = t.line[:0]
+	} else {
+		_, err = t.parquet.WriteRows(t.rows)
+		t.rows = t.rows[:0]
+	}
 	return err
 }
 
 func (t *table) close() error {
+	err := t.flush()
 	if t.csv != nil {
-		return t.flush()
+		return err
 	}
-	return t.parquet.Close()
+	return errors.Join(err, t.parquet.Close())
 }

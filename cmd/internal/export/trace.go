@@ -204,7 +204,7 @@ func (t *Trace) event(ph string, pid, tid int, at time.Duration) {
 
 // appendMicros writes d in microseconds, to the nanosecond.
 func appendMicros(b []byte, d time.Duration) []byte {
-	return strconv.AppendFloat(b, float64(d)/1e3, 'f', -1, 64)
+	return appendDecimal(b, int64(d), 3)
 }
 
 // thread names process and thread where they are new.
