@@ -10,9 +10,9 @@ import (
 	"star/exitcode"
 )
 
-// needed is the address space that a process reserves before it trains anything, in bytes: Go's heap reserves 0.6 GB, and each thread a stack of 8 MB and 64 MB of
-// the C library's. On linux/amd64, with 1.5 GB, threads
-// could not be made in the middle of a job of one worker; with 2 GB they could.
+// needed is the address space in bytes that a process reserves before it trains anything: some 0.6 GB for Go's heap, and for each thread 8 MB of stack and up to
+// 64 MB of the C library's heap. Measured with a job of one worker on linux/amd64: with 0.8 GB Go cannot begin, with 1.5 GB threads could not be made in the
+// middle of the job, with 2 GB all went well.
 const needed = 2_000_000_000
 
 // Room reports that the limit of the address space (ulimit -v) is less than a process needs, which would else end in a crash of Go's runtime.
