@@ -121,6 +121,7 @@ func (l *Live) add(r Running) {
 		l.Set(j.ID, r.Left)
 		return
 	}
+	j.Deadline = math.Floor(j.Deadline)
 	f := &flex{Outcome: o, left: r.Left, n: r.GPUs}
 	for i, rate := range j.Rates {
 		if rate > 0 {
@@ -214,7 +215,7 @@ func (l *Live) Decide(now float64) (ds []Decision) {
 		was[id] = l.GPUs(id)
 	}
 	if l.e != nil {
-		l.round(now)
+		l.round(math.Floor(now)) // plans are in whole seconds, and so are their ends
 	} else {
 		l.state(asked)
 	}

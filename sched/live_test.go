@@ -223,6 +223,26 @@ a 4 false starts on 4: the least share that meets each deadline, the rest where 
 	}
 }
 
+// A job that would end in time, if not with a fraction of a second to spare, is let in, whatever fractions its times have.
+func TestLiveFractions(t *testing.T) {
+	for f := 0.; f < 1; f += 0.05 {
+		l, err := NewLive("ef-admission", 4, 5, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		arrives := func(id string, at, samples, within float64, rates ...float64) {
+			l.Arrive(&Job{ID: id, Submit: at, Deadline: at + within, Iterations: samples, Batch: 64, Rates: rates})
+			for _, d := range l.Decide(at + 0.02) {
+				if d.Declined {
+					t.Errorf("%.2f: %s is declined: %s", f, d.Job, d.Why)
+				}
+			}
+		}
+		arrives("a", 13+f, 21280, 80, 155, 308, 605)
+		arrives("b", 19+f, 4672, 101, 155)
+	}
+}
+
 func TestSpeed(t *testing.T) {
 	rates := []float64{10, 20, 30}
 	for n, want := range map[int]float64{0: 0, 1: 10, 2: 20, 3: 25, 4: 30, 8: 30} {
