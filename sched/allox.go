@@ -175,6 +175,7 @@ func (e *mixed) end() {
 		e.free[j.kind]++
 		if j.batch == nil {
 			j.left, j.End = 0, e.now
+			j.has(e.now, 0)
 			e.pay(j, -1)
 			continue
 		}
@@ -241,6 +242,7 @@ func (e *mixed) start(j *single, kind int) {
 	}
 	j.Queue += e.now - j.waiting
 	e.free[kind]--
+	j.has(e.now, 1)
 	j.kind, j.since = kind, e.now
 	j.due = e.now + e.whole(j.left*j.Either.Duration[kind])
 	j.expected = e.now + j.left*j.estimate[kind]
@@ -255,6 +257,7 @@ func (e *mixed) start(j *single, kind int) {
 func (e *mixed) stop(j *single) {
 	j.left = max(0, j.left-(e.now-j.since)/j.Either.Duration[j.kind])
 	e.free[j.kind]++
+	j.has(e.now, 0)
 	e.pay(j, -1)
 	j.waiting = e.now
 	j.user.ready = append(j.user.ready, j)

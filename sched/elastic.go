@@ -139,6 +139,7 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 			if f.n > 0 && math.IsNaN(f.Start) {
 				f.Start = e.now
 			}
+			f.has(e.now, float64(f.n))
 			if !math.IsNaN(f.Start) {
 				started++
 			}
@@ -173,6 +174,7 @@ func (e *elastic) advance() {
 		}
 		if f.realEnd <= e.now {
 			f.End = f.realEnd
+			f.has(f.End, 0)
 			return true
 		}
 		f.left -= max(0, d-f.lost) * f.rate(f.n)

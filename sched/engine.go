@@ -94,6 +94,8 @@ func (s *State) Join(t, with *Task, speed, others float64) {
 	s.start(t, with.at, speed)
 	t.partner, with.partner = with, t
 	t.joined, with.joined = true, false
+	t.has(s.Now, float64(t.GPUs)/2)
+	with.has(s.Now, float64(t.GPUs)/2)
 }
 
 // start has a task run on some GPUs.
@@ -104,6 +106,7 @@ func (s *State) start(t *Task, at []Share, speed float64) {
 	}
 	t.Queue += s.Now - t.waiting
 	t.since = s.Now
+	t.has(s.Now, float64(t.GPUs))
 	heap.Push(&s.ends, t)
 	s.run(t, speed)
 }
@@ -146,7 +149,9 @@ func (s *State) stop(t *Task) {
 	s.settle(t)
 	heap.Remove(&s.ends, t.index)
 	t.speed = 0
+	t.has(s.Now, 0)
 	if p := t.partner; p != nil && p != t { // it keeps the GPUs
+		p.has(s.Now, float64(p.GPUs))
 		if p.joined && s.compat&Lucid != 0 { // it stays what it was, until its end
 			p.partner = p
 		} else {

@@ -231,6 +231,7 @@ func (e *interleaved) progress(j *staged, to float64) {
 	switch {
 	case j.due <= to:
 		j.left, j.End = 0, to
+		j.has(to, 0)
 	case d > lost:
 		j.left -= (d - lost) / j.slow
 	}
@@ -278,6 +279,11 @@ func (e *interleaved) decide() {
 		}
 	}
 	for _, j := range e.jobs {
+		if j.slow > 0 {
+			j.has(e.now, float64(j.GPUs)/float64(len(j.with)))
+		} else {
+			j.has(e.now, 0)
+		}
 		if had[j] > 0 && j.slow == 0 {
 			j.Preemptions++
 			j.waiting, j.with = e.now, nil

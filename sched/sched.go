@@ -49,6 +49,7 @@ type Outcome struct {
 	Preemptions int
 	Why         string  // why it was declined; "": it was not
 	Nodes       []Share // where it ran last; nil: not known
+	Steps       []Step  // how many GPUs it had when
 }
 
 // Declined says whether the job was refused.

@@ -100,6 +100,7 @@ func (e *attained) progress() {
 				j.Queue += d
 			case j.due <= e.now:
 				j.End = j.due
+				j.has(j.End, 0)
 				return true
 			default:
 				run := max(0, d-j.lost)
@@ -143,10 +144,12 @@ func (e *attained) serve() {
 			if j.running = j.GPUs <= free; !j.running {
 				if ran {
 					j.Preemptions++
+					j.has(e.now, 0)
 				}
 				continue
 			}
 			free -= j.GPUs
+			j.has(e.now, float64(j.GPUs))
 			if math.IsNaN(j.Start) {
 				j.Start = e.now
 			}

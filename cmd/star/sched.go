@@ -27,7 +27,7 @@ import (
 type schedSim struct {
 	set                                settings.Set
 	format, cluster, throughputs, jobs string
-	estimates, queues                  string
+	estimates, queues, plot, events    string
 	compat, profiling                  string
 	alpha                              float64
 	policies                           []string
@@ -75,6 +75,8 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
 	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "allox", "muri")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
+	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV")
+	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, and of how many GPUs are used: jct.svg, queue.svg, utilisation.svg")
 	settings.Var(s, &p.asJSON, "json", false, "the summary as JSON on standard output")
 	cmd := &cobra.Command{
 		Use:   "sim TRACE",
@@ -298,6 +300,15 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 		defer f.Close()
 		table = workload.NewOutcomes(f)
 	}
+	events, err := newSchedEvents(p.events)
+	if err != nil {
+		return err
+	}
+	gpus := 0
+	for _, c := range vcs {
+		gpus += c.Nodes*c.GPUs + c.Plain
+	}
+	var curves schedCurves
 	var results []schedResult
 	for _, policy := range p.policies {
 		begin := time.Now()
@@ -305,11 +316,25 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 		if err != nil {
 			return p.set.Invalid("policy", err)
 		}
+		if p.plot != "" {
+			curves.add(policy, out, gpus)
+		}
+		if err := events.add(policy, out); err != nil {
+			return err
+		}
 		results = append(results, schedResult{policy, sched.Summarize(out), time.Since(begin).Seconds()})
 		if table != nil {
 			if err := table.Write(policy, out); err != nil {
 				return err
 			}
+		}
+	}
+	if err := events.close(); err != nil {
+		return err
+	}
+	if p.plot != "" {
+		if err := curves.write(p.plot); err != nil {
+			return err
 		}
 	}
 	if p.asJSON {
