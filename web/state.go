@@ -30,7 +30,7 @@ type State struct {
 	modes    []mode
 	episodes []episode
 	open     map[star.Worker]int // index in episodes
-	own      bool                // verdicts are the job's own, else of detector
+	own      bool                // verdicts are the job's own, as with mode auto, else of detector
 	detector *straggler.Detector
 	evals    []eval
 	saves    []checkpoint
