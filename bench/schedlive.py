@@ -72,7 +72,9 @@ def simulated(star, out, policy, jobs, submitted, slot):
         w = csv.writer(f)
         w.writerow("job_id submit_time iteration model_name ddl batch_size num_gpu duration".split())
         for j in jobs:
-            at = int(submitted[j["name"]])  # it plans in whole seconds
+            at = round(submitted[j["name"]], 2)
+            if policy != "tiresias":  # the others plan in whole seconds
+                at = int(at)
             w.writerow([j["name"], at, j["samples"], f"to{j['workers']}", at + j["deadline"], 64, j["workers"], j["samples"] / RATES[j["workers"]]])
     for most in RATES:
         with open(out / "rates" / f"to{most}.csv", "w") as f:
