@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -112,39 +113,71 @@ func sound(t *testing.T, pods map[string]core.PodSpec) {
 	}
 }
 
-func TestBases(t *testing.T) {
-	for _, base := range []string{"job", "jobset", "trainjob"} {
-		t.Run(base, func(t *testing.T) {
-			built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join("..", base))
-			if err != nil {
-				t.Fatal(err)
-			}
-			text, err := built.AsYaml()
-			if err != nil {
-				t.Fatal(err)
-			}
-			sound(t, decode(t, text))
-		})
+// base is what kustomize builds of one of them.
+func base(t *testing.T, name string) []byte {
+	t.Helper()
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join("..", name))
+	if err != nil {
+		t.Fatal(err)
 	}
+	text, err := built.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestBases(t *testing.T) {
+	for _, name := range []string{"job", "jobset", "trainjob"} {
+		t.Run(name, func(t *testing.T) { sound(t, decode(t, base(t, name))) })
+	}
+}
+
+// made is the folder that program has made.
+var made string
+
+// program builds star, once, where STAR does not name it.
+var program = sync.OnceValues(func() (string, error) {
+	if star := os.Getenv("STAR"); star != "" {
+		return star, nil
+	}
+	var err error
+	if made, err = os.MkdirTemp("", "check"); err != nil {
+		return "", err
+	}
+	star := filepath.Join(made, "star")
+	if out, err := exec.Command("go", "-C", "../../..", "build", "-o", star, "./cmd/star").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build ./cmd/star: %w\n%s", err, out)
+	}
+	return star, nil
+})
+
+// submitted is what star submit prints of a job with an image of its own.
+func submitted(t *testing.T, kind string) []byte {
+	t.Helper()
+	star, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(star, "submit", "--engine", "k8s", "--kind", kind, "--name", "digits", "--namespace", "team", "--image", "registry.example/star:1",
+		"--workers", "7", "--servers", "2", "--worker-image", "registry.example/torch:2", "lr=0.1", "--", "python", "train.py").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	os.RemoveAll(made)
+	os.Exit(code)
 }
 
 // What star submit prints is of the same types. STAR is the program.
 func TestSubmit(t *testing.T) {
-	star := os.Getenv("STAR")
-	if star == "" {
-		star = filepath.Join(t.TempDir(), "star")
-		if out, err := exec.Command("go", "-C", "../../..", "build", "-o", star, "./cmd/star").CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
 	for _, kind := range []string{"job", "jobset"} {
 		t.Run(kind, func(t *testing.T) {
-			cmd := exec.Command(star, "submit", "--engine", "k8s", "--kind", kind, "--name", "digits", "--namespace", "team", "--image", "registry.example/star:1",
-				"--workers", "7", "--servers", "2", "--worker-image", "registry.example/torch:2", "lr=0.1", "--", "python", "train.py")
-			out, err := cmd.Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := submitted(t, kind)
 			pods := decode(t, out)
 			sound(t, pods)
 			for name, p := range pods {
