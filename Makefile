@@ -1,6 +1,6 @@
 # make         what a change must pass before it is pushed, in short
 # make ci      all of it, as the robot does
-.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2 jax image manifests e2e-slurm
+.PHONY: all test race fuzz attack soak replicas bench golden ci clean star-bucket wheel python torch2 jax image manifests e2e-slurm e2e-k8s
 all:
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
@@ -53,6 +53,21 @@ manifests:
 # deploy/slurm with a Slurm of its own on this machine (Debian: slurmctld slurmd slurm-client munge): half a minute.
 e2e-slurm:
 	go test ./cmd/tests/slurm -count 1 -v
+# deploy/k8s with a Kubernetes of its own on this machine, as root (Debian: containerd containernetworking-plugins): some minutes. It is built first, without
+# optimisation, which takes half an hour of a processor, once.
+K8S = $(CURDIR)/bin/kubernetes
+K8S_FLAGS = -trimpath -gcflags='all=-N -l -dwarf=false'
+K8S_VERSION = k8s.io/component-base/version
+e2e-k8s:
+	GOGC=800 go -C deploy/k8s/e2e build $(K8S_FLAGS) -ldflags '-s -w -X $(K8S_VERSION).gitVersion=v1.33.4 -X $(K8S_VERSION).gitMajor=1 -X $(K8S_VERSION).gitMinor=33' -o $(K8S)/ ./...
+	GOGC=800 GOBIN=$(K8S) go -C deploy/k8s/e2e/tools install $(K8S_FLAGS) -ldflags '-s -w' tool
+	go mod download github.com/kubeflow/trainer/v2@v2.3.0
+	rm -rf $(K8S)/jobset-config $(K8S)/trainer-crds $(K8S)/image
+	go -C deploy/image run . --output $(K8S)/image --arch $$(go env GOARCH)
+	cp -r $$(go env GOMODCACHE)/sigs.k8s.io/jobset@v0.12.0/config $(K8S)/jobset-config
+	cp -r $$(go env GOMODCACHE)/github.com/kubeflow/trainer/v2@v2.3.0/manifests/base/crds $(K8S)/trainer-crds
+	chmod -R u+w $(K8S)/jobset-config $(K8S)/trainer-crds
+	TEST_KUBERNETES=$(K8S) go test ./cmd/tests/kubernetes -count 1 -v -timeout 30m
 ci:
 	.ci/run
 clean:

@@ -109,6 +109,7 @@ var rooms = []struct {
 	{"star/cmd/tests/network", "", "", "tests of whole jobs, nothing else"},
 	{"star/cmd/tests/chaos", "", "", "tests of whole jobs, nothing else"},
 	{"star/cmd/tests/slurm", "", "", "tests of whole jobs, nothing else"},
+	{"star/cmd/tests/kubernetes", "", "", "tests of whole jobs, nothing else"},
 }
 
 // module is a package as go list shows it.

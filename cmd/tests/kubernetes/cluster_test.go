@@ -1,0 +1,270 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"star/cmd/tests/jobtest"
+)
+
+// nodes of the cluster.
+const nodes = 3
+
+// inside says that a process is in namespaces of its own.
+const inside = "STAR_TEST_NAMESPACES"
+
+// isolate runs a test again, in network, mount and process namespaces of its own: nothing of the cluster outlives it, and this host sees none of its addresses and
+// mounts. It returns true there.
+func isolate(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(inside) != "" {
+		return true
+	}
+	if os.Getenv("TEST_KUBERNETES") == "" {
+		t.Skip("needs Kubernetes, which make e2e-k8s builds: TEST_KUBERNETES is not set")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("nodes need root")
+	}
+	for _, name := range []string{"containerd", "runc", "ip", "unshare", "/usr/lib/cni/bridge"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("needs containerd, runc and CNI's plugins (Debian: containerd containernetworking-plugins iproute2): %v", err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", `"$@"; exit $?`, "sh", self, "-test.run", "^" + t.Name() + "$", "-test.count", "1"}
+	if testing.Verbose() {
+		args = append(args, "-test.v")
+	}
+	cmd := exec.Command("unshare", args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), inside+"=1"), os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		t.Errorf("in namespaces of its own: %v", err)
+	}
+	return false
+}
+
+// cluster is a Kubernetes of its own on this host: etcd, the control plane, CoreDNS, the controller of JobSet, and for each node a containerd and a kubelet.
+type cluster struct {
+	dir, programs string
+}
+
+// start starts a cluster, which ends with the test.
+func start(t *testing.T) *cluster {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "k8s") // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { // pods have a volume there
+		t.Fatal(err)
+	}
+	c := &cluster{dir: dir, programs: os.Getenv("TEST_KUBERNETES")}
+	c.sh(t, `mount --make-rshared /
+for d in /run /var/log /var/lib/cni /var/lib/kubelet; do mkdir -p $d; mount -t tmpfs tmpfs $d; done
+ip link set lo up
+ip link add pods type bridge
+ip addr add 10.89.0.1/16 dev pods
+ip link set pods up`)
+	c.tunables(t)
+	certificate, key := newCertificate(t)
+	for name, text := range map[string]string{
+		"tls.crt": certificate, "tls.key": key, "tokens": "secret,admin,admin,system:masters\n",
+		"kubeconfig": `{apiVersion: v1, kind: Config, current-context: e2e, contexts: [{name: e2e, context: {cluster: e2e, user: admin}}],
+ clusters: [{name: e2e, cluster: {server: "https://127.0.0.1:6443", insecure-skip-tls-verify: true}}], users: [{name: admin, user: {token: secret}}]}`,
+		"Corefile": ".:53 {\n bind 10.89.0.1\n errors\n cache 30\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  kubeconfig " + dir + "/kubeconfig\n  pods insecure\n }\n}\n",
+		"jobset.yaml": `{apiVersion: config.jobset.x-k8s.io/v1alpha1, kind: Configuration, leaderElection: {leaderElect: false}, internalCertManagement: {enable: false},
+ featureGates: {ElasticJobSet: true}, webhook: {port: 9443, host: 127.0.0.1, certDir: ` + dir + `}, metrics: {bindAddress: "0", certDir: ` + dir + `}, health: {healthProbeBindAddress: "127.0.0.1:9081"}}`,
+	} {
+		c.write(t, name, text)
+	}
+	c.write(t, "kubectl", "#!/bin/sh\nexec "+c.programs+"/kubernetes kubectl \"$@\"\n")
+	if err := os.Chmod(filepath.Join(dir, "kubectl"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	t.Setenv("KUBECONFIG", dir+"/kubeconfig")
+
+	c.daemon(t, "etcd", "kubernetes", "etcd", "--data-dir", dir+"/etcd", "--unsafe-no-fsync", "--log-level", "warn")
+	c.daemon(t, "apiserver", "kubernetes", "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--bind-address=127.0.0.1", "--advertise-address=10.89.0.1", "--cert-dir="+dir+"/certs",
+		"--token-auth-file="+dir+"/tokens", "--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+dir+"/tls.key", "--service-account-signing-key-file="+dir+"/tls.key", "--kubelet-preferred-address-types=InternalIP")
+	c.until(t, "the API server is ready", func() bool { out, _ := c.kubectl("get", "--raw", "/readyz"); return out == "ok" })
+	c.daemon(t, "controllers", "kubernetes", "kube-controller-manager", "--kubeconfig="+dir+"/kubeconfig", "--service-account-private-key-file="+dir+"/tls.key", "--leader-elect=false",
+		"--bind-address=127.0.0.1", "--cert-dir="+dir+"/certs-c")
+	c.daemon(t, "scheduler", "kubernetes", "kube-scheduler", "--kubeconfig="+dir+"/kubeconfig", "--leader-elect=false", "--bind-address=127.0.0.1", "--cert-dir="+dir+"/certs-s")
+	c.daemon(t, "dns", "coredns", "-conf", dir+"/Corefile")
+	c.jobset(t, certificate)
+	star, pause := c.images(t)
+	for i := range nodes {
+		c.node(t, i+1, star, pause)
+	}
+	c.until(t, "nodes are ready", func() bool {
+		out, _ := c.kubectl("get", "nodes", "-o", "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}")
+		return out == strings.TrimSpace(strings.Repeat("True ", nodes))
+	})
+	c.until(t, "pods may be made", func() bool { _, err := c.kubectl("get", "serviceaccount", "default"); return err == nil })
+	return c
+}
+
+// jobset starts the controller of JobSet, whose webhooks are asked there where it is: on this host, not in a pod.
+func (c *cluster) jobset(t *testing.T, certificate string) {
+	t.Helper()
+	c.run(t, "apply", "--server-side", "-f", c.programs+"/jobset-config/components/crd/bases")
+	b, err := os.ReadFile(c.programs + "/jobset-config/components/webhook/manifests.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const service = "    service:\n      name: webhook-service\n      namespace: system\n      path: "
+	text := strings.ReplaceAll(string(b), service, "    caBundle: "+base64.StdEncoding.EncodeToString([]byte(certificate))+"\n    url: https://127.0.0.1:9443")
+	if strings.Contains(text, "service:") || text == string(b) {
+		t.Fatalf("the webhooks of this JobSet look otherwise:\n%s", b)
+	}
+	c.daemon(t, "jobset", "jobset", "--config", c.dir+"/jobset.yaml", "--zap-log-level=info")
+	c.until(t, "the controller of JobSet is ready", func() bool {
+		r, err := http.Get("http://127.0.0.1:9081/readyz")
+		if err != nil {
+			return false
+		}
+		r.Body.Close()
+		return r.StatusCode == http.StatusOK
+	})
+	c.run(t, "apply", "-f", c.write(t, "webhooks.yaml", text))
+}
+
+// newCertificate returns a certificate for 127.0.0.1 that has signed itself, and its key, as PEM.
+func newCertificate(t *testing.T) (certificate, key string) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "e2e"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, of, of, &k.PublicKey, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}))
+}
+
+func (c *cluster) write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(c.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// daemon starts a process that ends with the test. A program of the cluster is named without a path.
+func (c *cluster) daemon(t *testing.T, name, program string, args ...string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(c.dir, name+".out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(c.programs, program)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Signal(syscall.SIGTERM)
+		hard := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		hard.Stop()
+		log.Close()
+	})
+}
+
+// try runs a command, and returns what it printed.
+func (c *cluster) try(name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w\n%s%s", name, strings.Join(args, " "), err, out, jobtest.Stderr(err))
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+func (c *cluster) kubectl(args ...string) (string, error) { return c.try("kubectl", args...) }
+
+func (c *cluster) run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := c.kubectl(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (c *cluster) sh(t *testing.T, script string) {
+	t.Helper()
+	if _, err := c.try("sh", "-ec", script); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until waits for something to become true.
+func (c *cluster) until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Minute); !f(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 5 minutes: %s\n%s", what, c.said())
+		}
+	}
+}
+
+// said is the end of what daemons and pods have said.
+func (c *cluster) said() string {
+	var said strings.Builder
+	logs, _ := filepath.Glob(filepath.Join(c.dir, "*.out"))
+	pods, _ := filepath.Glob(filepath.Join(c.dir, "node-*", "logs", "*", "star", "*.log"))
+	for _, name := range append(logs, pods...) {
+		b, _ := os.ReadFile(name)
+		fmt.Fprintf(&said, "%s:\n%s\n", strings.TrimPrefix(name, c.dir), b[max(0, len(b)-3000):])
+	}
+	for _, what := range []string{"nodes", "pods", "jobs", "pvc"} {
+		out, _ := c.kubectl("get", what, "-o", "wide")
+		said.WriteString(out + "\n")
+	}
+	events, _ := c.kubectl("get", "events")
+	said.WriteString(events[max(0, len(events)-4000):])
+	return said.String()
+}
