@@ -60,7 +60,7 @@ K8S_FLAGS = -trimpath -gcflags='all=-N -l -dwarf=false'
 K8S_VERSION = k8s.io/component-base/version
 e2e-k8s:
 	GOGC=800 go -C deploy/k8s/e2e build $(K8S_FLAGS) -ldflags '-s -w -X $(K8S_VERSION).gitVersion=v1.33.4 -X $(K8S_VERSION).gitMajor=1 -X $(K8S_VERSION).gitMinor=33' -o $(K8S)/ ./...
-	GOGC=800 GOBIN=$(K8S) go -C deploy/k8s/e2e/tools install $(K8S_FLAGS) -ldflags '-s -w' tool
+	GOGC=800 GOBIN=$(K8S) go -C deploy/k8s/e2e/tools install $(K8S_FLAGS) -ldflags '-s -w' ./... tool
 	go mod download github.com/kubeflow/trainer/v2@v2.3.0
 	rm -rf $(K8S)/jobset-config $(K8S)/trainer-crds $(K8S)/image
 	go -C deploy/image run . --output $(K8S)/image --arch $$(go env GOARCH)
