@@ -191,7 +191,11 @@ func TestIdleNetwork(t *testing.T) {
 			return r
 		}
 		a, b := run(nil), run(apart(n, 2, 0, 0))
-		if a.Updates != b.Updates || a.Samples != b.Samples || a.Dropped != b.Dropped || math.Abs(a.Staleness-b.Staleness) > 1e-9 || math.Abs(a.Bytes-b.Bytes) > 1000*float64(n) || len(a.Switches) != len(b.Switches) {
+		onTheWay := n // at the end, one transfer of each worker
+		if fails {
+			onTheWay++ // and that of the worker that was lost
+		}
+		if a.Updates != b.Updates || a.Samples != b.Samples || a.Dropped != b.Dropped || math.Abs(a.Staleness-b.Staleness) > 1e-9 || math.Abs(a.Bytes-b.Bytes) > 1000*float64(onTheWay) || len(a.Switches) != len(b.Switches) {
 			t.Fatalf("%s: %+v; with a network %+v", method, a, b)
 		}
 	})
