@@ -284,6 +284,21 @@ func TestServerWithCopiesComesBack(t *testing.T) {
 	})
 }
 
+// losesWhileCopiesWait has a worker be lost while updates wait for the copies of a server, which says no more that it holds what is fired.
+func (w *world) losesWhileCopiesWait(y *fakeWorker, b *fakeServer) {
+	for w.status().Version < 5 {
+		time.Sleep(500 * time.Millisecond)
+	}
+	synctest.Wait()
+	b.mu.Lock()
+	b.copies = nil
+	b.mu.Unlock()
+	time.Sleep(3 * time.Second)
+	y.m.Close()
+	<-y.gone
+	time.Sleep(time.Second)
+}
+
 // An update that was ordered waits for copies while a worker that has a part in it is lost. The run log tells of the update first: the worker's loss took nothing
 // from it.
 func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
@@ -294,17 +309,7 @@ func TestLogTellsInTheOrderOfDecisions(t *testing.T) {
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		w.worker(0, func(f *fakeWorker) { f.pace = time.Second })
 		y := w.worker(1, func(f *fakeWorker) { f.pace = time.Second })
-		for w.status().Version < 5 {
-			time.Sleep(500 * time.Millisecond)
-		}
-		synctest.Wait()
-		b.mu.Lock()
-		b.copies = nil // it says no more that they hold what is fired
-		b.mu.Unlock()
-		time.Sleep(3 * time.Second)
-		y.m.Close()
-		<-y.gone
-		time.Sleep(time.Second)
+		w.losesWhileCopiesWait(y, b)
 		b.m.Close()
 		w.finished(time.Hour)
 		if w.err != nil {
@@ -351,17 +356,7 @@ func TestWorkerIsReplacedWhileCopiesWait(t *testing.T) {
 		w.stakes(p, 0, 1, [2]int64{3, 3})
 		b := w.stakes(p, 1, 1, [2]int64{3, 3})
 		x, y := w.worker(0), w.worker(1)
-		for w.status().Version < 5 {
-			time.Sleep(500 * time.Millisecond)
-		}
-		synctest.Wait()
-		b.mu.Lock()
-		b.copies = nil // it says no more that they hold what is fired
-		b.mu.Unlock()
-		time.Sleep(3 * time.Second)
-		y.m.Close()
-		<-y.gone
-		time.Sleep(time.Second)
+		w.losesWhileCopiesWait(y, b)
 		z := w.worker(1)
 		time.Sleep(time.Second)
 		b.m.Close()

@@ -21,6 +21,9 @@ type elastic struct {
 	turn     int
 }
 
+// planners are the policies of elastic.
+var planners = map[string]rounds{"edf": edf{}, "edf-admission": edfAdmission{}, "ef": elasticFlow{}, "ef-admission": elasticFlow{admission: true}}
+
 // rounds is what a policy of elastic decides.
 type rounds interface {
 	// admit says of jobs that have come which are let in.
@@ -76,16 +79,9 @@ func (f *flex) level(free int) int {
 // Elastic runs jobs that have Rates.
 func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) []Outcome {
 	e := &elastic{now: -slot, slot: slot, gpus: c.Nodes * c.GPUs, compat: compat}
-	switch name {
-	case "edf":
-		e.policy = edf{}
-	case "edf-admission":
-		e.policy = edfAdmission{}
-		if compat&ElasticFlow != 0 {
-			e.groups = &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
-		}
-	case "ef", "ef-admission":
-		e.policy = elasticFlow{admission: name == "ef-admission"}
+	e.policy = planners[name]
+	if name == "edf-admission" && compat&ElasticFlow != 0 {
+		e.groups = &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
 	}
 	all := make([]*flex, len(jobs))
 	for i, j := range jobs {

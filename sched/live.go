@@ -49,20 +49,27 @@ type Decision struct {
 	Why      string
 }
 
-// liveSays is how policies choose, in words.
-var liveSays = map[string]string{
-	"fifo": "first come, first served", "sjf": "shortest job first", "srtf": "least time left first", "srsf": "least work left first", "tiresias": "least served first",
-	"edf": "earliest deadline first", "edf-admission": "earliest deadline first",
-	"ef": "the least share that meets each deadline, the rest where it helps most", "ef-admission": "the least share that meets each deadline, the rest where it helps most",
+// livePolicies are the policies for jobs that run: how they choose, in words, and whether they do without knowing how fast a job is.
+var livePolicies = map[string]struct {
+	says  string
+	blind bool
+}{
+	"fifo": {says: "first come, first served", blind: true}, "sjf": {says: "shortest job first"}, "srtf": {says: "least time left first"}, "srsf": {says: "least work left first"},
+	"tiresias": {says: "least served first", blind: true}, "edf": {says: "earliest deadline first"}, "edf-admission": {says: "earliest deadline first"},
+	"ef":           {says: "the least share that meets each deadline, the rest where it helps most"},
+	"ef-admission": {says: "the least share that meets each deadline, the rest where it helps most"},
 }
 
 // LivePolicies lists the policies that a Live knows.
-func LivePolicies() []string { return slices.Sorted(maps.Keys(liveSays)) }
+func LivePolicies() []string { return slices.Sorted(maps.Keys(livePolicies)) }
+
+// NeedsRates says whether a policy of a Live must know how fast a job is.
+func NeedsRates(policy string) bool { return !livePolicies[policy].blind }
 
 // NewLive begins with jobs that there are already at a time, those that have GPUs and those that wait. GPUs is how many the cluster has; slot is how far apart
 // rounds of policies are that plan, s.
 func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live, error) {
-	if liveSays[policy] == "" {
+	if _, ok := livePolicies[policy]; !ok {
 		return nil, fmt.Errorf("there is no policy %q for jobs that run: want one of %s", policy, strings.Join(LivePolicies(), ", "))
 	}
 	l := &Live{name: policy, last: math.Inf(-1), wake: never, jobs: map[string]*Job{}, tasks: map[string]*Task{}, flexs: map[string]*flex{}}
@@ -73,15 +80,7 @@ func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live,
 		}
 		l.p, l.s = start(), &State{Cluster: c, nodes: newNodes(c), wake: never}
 	} else {
-		l.e = &elastic{now: now - slot, slot: slot, gpus: gpus}
-		switch policy {
-		case "edf":
-			l.e.policy = edf{}
-		case "edf-admission":
-			l.e.policy = edfAdmission{}
-		default:
-			l.e.policy = elasticFlow{admission: policy == "ef-admission"}
-		}
+		l.e = &elastic{now: now - slot, slot: slot, gpus: gpus, policy: planners[policy]}
 	}
 	for _, r := range jobs {
 		if r.GPUs > 0 {
@@ -332,7 +331,7 @@ func (l *Live) says(id string, was int, now float64, to []string) string {
 	case n == 0:
 		change = fmt.Sprintf("gives up its %d", was)
 	}
-	text := fmt.Sprintf("%s: %s", change, liveSays[l.name])
+	text := fmt.Sprintf("%s: %s", change, livePolicies[l.name].says)
 	if len(to) > 0 {
 		text += "; more for " + strings.Join(to, ", ")
 	}

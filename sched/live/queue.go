@@ -3,6 +3,7 @@ package live
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -142,14 +143,7 @@ func (q *Queue) Submission(s Spec, needs bool, now float64) (Event, error) {
 
 // alike says whether two jobs do the same.
 func alike(a, b *Spec) bool {
-	return slices.Equal(a.Command, b.Command) && len(a.Settings) == len(b.Settings) && !slices.ContainsFunc(keys(a.Settings), func(k string) bool { return a.Settings[k] != b.Settings[k] })
-}
-
-func keys(m map[string]string) (ks []string) {
-	for k := range m {
-		ks = append(ks, k)
-	}
-	return ks
+	return slices.Equal(a.Command, b.Command) && maps.Equal(a.Settings, b.Settings)
 }
 
 // Cancellation is the event that ends a job.

@@ -16,6 +16,7 @@ import (
 
 	"star/exitcode"
 	"star/member"
+	"star/sched"
 	"star/sched/live"
 )
 
@@ -66,7 +67,7 @@ func (s *Service) listen(l net.Listener) (stop func(), err error) {
 		if err := json.Unmarshal(body, &spec); err != nil {
 			return a, coded{err, exitcode.Corrupt}
 		}
-		e, err := s.q.Submission(spec, needsRates(s.o.Policy), s.now())
+		e, err := s.q.Submission(spec, sched.NeedsRates(s.o.Policy), s.now())
 		if err != nil {
 			return a, coded{err, exitcode.Corrupt}
 		}
@@ -95,9 +96,6 @@ func (s *Service) listen(l net.Listener) (stop func(), err error) {
 		h.Close()
 	}, nil
 }
-
-// needsRates says whether a policy must know how fast jobs are.
-func needsRates(policy string) bool { return policy != "fifo" && policy != "tiresias" }
 
 // ask asks the service of a folder.
 func ask(ctx context.Context, dir, path string, body []byte) (a answer, err error) {

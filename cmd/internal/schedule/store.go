@@ -103,8 +103,12 @@ func (s *store) read(name string) (events []live.Event, torn int, err error) {
 		}
 		if n == 1 {
 			var h head
-			if err := json.Unmarshal(line, &h); err != nil || h.Format != queueFormat {
-				return nil, 0, bad(fmt.Errorf("want format %d in the first line, %w", queueFormat, errors.Join(err, nilIf(err == nil, "got another one"))))
+			err := json.Unmarshal(line, &h)
+			if err == nil && h.Format != queueFormat {
+				err = fmt.Errorf("got %d", h.Format)
+			}
+			if err != nil {
+				return nil, 0, bad(fmt.Errorf("want format %d in the first line: %w", queueFormat, err))
 			}
 			s.began = h.Time
 		} else {
@@ -130,13 +134,6 @@ func (s *store) read(name string) (events []live.Event, torn int, err error) {
 		}
 	}
 	return events, torn, nil
-}
-
-func nilIf(not bool, text string) error {
-	if not {
-		return errors.New(text)
-	}
-	return nil
 }
 
 // write appends a line, and returns when it is on disk. After an error nothing of it is there.

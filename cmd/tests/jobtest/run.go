@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -195,6 +196,26 @@ func ExitCode(err error) int {
 		return x.ExitCode()
 	}
 	return 0
+}
+
+// Daemon starts a process that ends with the test, and appends what it says to a file.
+func Daemon(t *testing.T, cmd *exec.Cmd, log string) {
+	t.Helper()
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Signal(syscall.SIGTERM)
+		hard := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		hard.Stop()
+		out.Close()
+	})
 }
 
 // Stderr is what a program that failed has written there.

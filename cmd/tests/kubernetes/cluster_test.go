@@ -2,22 +2,13 @@ package kubernetes
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -88,9 +79,10 @@ ip link add pods type bridge
 ip addr add 10.89.0.1/16 dev pods
 ip link set pods up`)
 	c.tunables(t)
-	certificate, key := newCertificate(t)
+	certs := jobtest.Certificates(t) // --tls-cert FILE --tls-key FILE …
+	certificate, key := must(os.ReadFile(certs[1]))(t), must(os.ReadFile(certs[3]))(t)
 	for name, text := range map[string]string{
-		"tls.crt": certificate, "tls.key": key, "tokens": "secret,admin,admin,system:masters\n",
+		"tls.crt": string(certificate), "tls.key": string(key), "tokens": "secret,admin,admin,system:masters\n",
 		"kubeconfig": `{apiVersion: v1, kind: Config, current-context: e2e, contexts: [{name: e2e, context: {cluster: e2e, user: admin}}],
  clusters: [{name: e2e, cluster: {server: "https://127.0.0.1:6443", insecure-skip-tls-verify: true}}], users: [{name: admin, user: {token: secret}}]}`,
 		"Corefile": ".:53 {\n bind 10.89.0.1\n errors\n cache 30\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  kubeconfig " + dir + "/kubeconfig\n  pods insecure\n }\n}\n",
@@ -129,7 +121,7 @@ ip link set pods up`)
 }
 
 // jobset starts the controller of JobSet, whose webhooks are asked there where it is: on this host, not in a pod.
-func (c *cluster) jobset(t *testing.T, certificate string) {
+func (c *cluster) jobset(t *testing.T, certificate []byte) {
 	t.Helper()
 	c.run(t, "apply", "--server-side", "-f", c.programs+"/jobset-config/components/crd/bases")
 	b, err := os.ReadFile(c.programs + "/jobset-config/components/webhook/manifests.yaml")
@@ -137,7 +129,7 @@ func (c *cluster) jobset(t *testing.T, certificate string) {
 		t.Fatal(err)
 	}
 	const service = "    service:\n      name: webhook-service\n      namespace: system\n      path: "
-	text := strings.ReplaceAll(string(b), service, "    caBundle: "+base64.StdEncoding.EncodeToString([]byte(certificate))+"\n    url: https://127.0.0.1:9443")
+	text := strings.ReplaceAll(string(b), service, "    caBundle: "+base64.StdEncoding.EncodeToString(certificate)+"\n    url: https://127.0.0.1:9443")
 	if strings.Contains(text, "service:") || text == string(b) {
 		t.Fatalf("the webhooks of this JobSet look otherwise:\n%s", b)
 	}
@@ -151,28 +143,6 @@ func (c *cluster) jobset(t *testing.T, certificate string) {
 		return r.StatusCode == http.StatusOK
 	})
 	c.run(t, "apply", "-f", c.write(t, "webhooks.yaml", text))
-}
-
-// newCertificate returns a certificate for 127.0.0.1 that has signed itself, and its key, as PEM.
-func newCertificate(t *testing.T) (certificate, key string) {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	of := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "e2e"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, of, of, &k.PublicKey, k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}))
 }
 
 func (c *cluster) write(t *testing.T, name, text string) string {
@@ -190,25 +160,10 @@ func (c *cluster) write(t *testing.T, name, text string) string {
 // daemon starts a process that ends with the test. A program of the cluster is named without a path.
 func (c *cluster) daemon(t *testing.T, name, program string, args ...string) {
 	t.Helper()
-	log, err := os.Create(filepath.Join(c.dir, name+".out"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	if !filepath.IsAbs(program) {
 		program = filepath.Join(c.programs, program)
 	}
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		hard := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
-		cmd.Wait()
-		hard.Stop()
-		log.Close()
-	})
+	jobtest.Daemon(t, exec.Command(program, args...), filepath.Join(c.dir, name+".out"))
 }
 
 // try runs a command, and returns what it printed.

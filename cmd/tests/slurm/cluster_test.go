@@ -120,22 +120,9 @@ func (c *cluster) write(t *testing.T, name, text string) string {
 // daemon starts a process that ends with the test, and with this process.
 func (c *cluster) daemon(t *testing.T, name string, args ...string) {
 	t.Helper()
-	log, err := os.OpenFile(filepath.Join(c.dir, name+".out"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd := exec.Command(name, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = c.env, log, log, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		hard := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
-		cmd.Wait()
-		hard.Stop()
-		log.Close()
-	})
+	cmd.Env, cmd.SysProcAttr = c.env, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	jobtest.Daemon(t, cmd, filepath.Join(c.dir, name+".out"))
 }
 
 // try runs a command of Slurm.
