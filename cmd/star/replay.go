@@ -157,38 +157,21 @@ func replay(path string) (*replayed, error) {
 		last = max(last, l.T)
 		switch e := l.Entry.(type) {
 		case runlog.Start:
-			var cfg struct {
-				Mode        string  `json:"mode"`
-				Baseline    string  `json:"baseline"`
-				Arch        string  `json:"arch"`
-				Workers     int     `json:"workers"`
-				MaxWorkers  int     `json:"max-workers"`
-				Batch       int     `json:"batch"`
-				RiderWait   float64 `json:"rider-wait"` // seconds
-				PSBandwidth float64 `json:"ps-bandwidth"`
-				Predictor   string  `json:"predictor"`
-				Decider     string  `json:"decider"`
-				Seed        uint64  `json:"seed"`
-				Shares      []int   `json:"shares"`
-				Optimizer   string  `json:"optimizer"`
-				Momentum    float64 `json:"momentum"`
-			}
-			if err := json.Unmarshal(e.Config, &cfg); err != nil {
+			job, err := settings.FromLog(e.Config)
+			if err != nil {
 				return &runlog.Error{Name: path, Line: l.Number, Err: fmt.Errorf("the configuration: %w", err)}
 			}
-			if cfg.Baseline != "" {
-				_, scheme, err := node.NewBaseline(&settings.Job{Baseline: cfg.Baseline, Workers: cfg.Workers, Batch: cfg.Batch})
+			if job.Baseline != "" {
+				_, scheme, err := node.NewBaseline(job)
 				if err == nil && scheme == nil {
-					err = fmt.Errorf("%s: the job ran with --baseline %s, whose plan stays: nothing was decided", path, cfg.Baseline)
+					err = fmt.Errorf("%s: the job ran with --baseline %s, whose plan stays: nothing was decided", path, job.Baseline)
 				}
 				pilot = scheme
 				return err
 			}
-			if cfg.Mode != member.Auto {
-				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto and baselines decide", path, cfg.Mode)
+			if job.Mode != member.Auto {
+				return fmt.Errorf("%s: the job ran with --mode %s: only --mode auto and baselines decide", path, job.Mode)
 			}
-			job := &settings.Job{Mode: cfg.Mode, Arch: cfg.Arch, Workers: cfg.Workers, MaxWorkers: cfg.MaxWorkers, Batch: cfg.Batch, Predictor: cfg.Predictor, Decider: cfg.Decider, Seed: cfg.Seed, Shares: cfg.Shares,
-				RiderWait: time.Duration(cfg.RiderWait * float64(time.Second)), PSBandwidth: cfg.PSBandwidth, Optimizer: cfg.Optimizer, Momentum: cfg.Momentum}
 			pilot, err = node.NewPilot(job)
 			return err
 		case runlog.Train, runlog.Record, runlog.Fire, runlog.Noise, runlog.Plan, runlog.Late, runlog.Admission, runlog.Predictor, runlog.Set, runlog.Memory:
