@@ -12,6 +12,7 @@ down which samples they begin with, and which are in an update:
     goodput   samples in updates for each second, repeated ones once
 
 STAR's are counted from what a script hears: a gradient that the job took while its worker died counts as lost, unless another one computes it again.
+In a ring that a member leaves in the middle of a round, the others' steps return without an update and their batches come again: these count as repeated.
 hivemind makes an update of --accumulate batches of all, since finding partners takes it seconds; the others one of each worker's batch.
 star_train is found as PYTHONPATH says; torchft and hivemind need their packages and PyTorch 2.
 """
@@ -154,8 +155,9 @@ class Jobs:
         self.log = open(os.path.join(folder, "log"), "w")
         if kind in ("star", "ring"):
             self.meet = "127.0.0.1:%d" % free()
-            ring = ["--arch", "allreduce"] if kind == "ring" else []
-            self.help([args.star, "ps", "--listen", self.meet, "--workers", str(N), "--mode", "ssgd", "--epochs", "1000", "--out", os.path.join(folder, "out"), *ring])
+            if kind == "ring":
+                self.env["STAR_ARCH"] = "allreduce"
+            self.help([args.star, "ps", "--listen", self.meet, "--workers", str(N), "--mode", "ssgd", "--epochs", "1000", "--out", os.path.join(folder, "out")])
         elif kind == "torchft":
             port = free()
             lighthouse = os.path.join(os.path.dirname(sys.executable), "torchft_lighthouse")

@@ -23,6 +23,9 @@ import (
 
 // A calm job makes the updates of a job again, to the same bits; and if the account of them is not what was done, that is found.
 func TestCalmJob(t *testing.T) {
+	if testing.Short() {
+		t.Skip("four jobs, made again six times each")
+	}
 	t.Parallel()
 	for name, own := range map[string][]string{
 		"asgd":  {"--mode", "asgd", "--slow", "0:+2ms"},

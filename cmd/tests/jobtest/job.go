@@ -40,7 +40,7 @@ func Start(t *testing.T, servers, workers int, args ...string) *Job {
 	t.Helper()
 	g := &Job{T: t, Addr: FreeAddr(t), Out: t.TempDir(), All: map[string]*Process{}}
 	common := append([]string{"--workers", strconv.Itoa(workers), "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8",
-		"--log-format", "json", "--join-timeout", "3m"}, args...)
+		"--log-format", "json", "--join-timeout", "3m", "--dead-after", "1m"}, args...) // a busy machine may let a process stand still for seconds
 	g.Common = common
 	for i := range servers {
 		listen := "127.0.0.1:0"
@@ -159,7 +159,7 @@ func (g *Job) Result() runlog.Result {
 		g.Ends(name, 0)
 	}
 	end := g.Lines("summary")[0]
-	return runlog.Result{Checkpoint: end["checkpoint"].(string), Samples: int64(end["samples"].(float64)), Updates: int64(end["updates"].(float64))}
+	return runlog.Result{Checkpoint: end["checkpoint"].(string), TestLoss: runlog.Number(end["test_loss"].(float64)), Samples: int64(end["samples"].(float64)), Updates: int64(end["updates"].(float64))}
 }
 
 // Version waits for an update and returns its version.

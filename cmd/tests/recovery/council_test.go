@@ -28,7 +28,7 @@ func TestCoordinatorIsReplaced(t *testing.T) {
 			continue
 		}
 		common := append([]string{"--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--workers", "2", "--model", "softmax",
-			"--mode", "ssgd", "--batch", "8", "--steps", "300", "--slow", "0:+5ms", "--eval-every", "0"}, own...)
+			"--mode", "ssgd", "--batch", "8", "--steps", "300", "--slow", "0:+5ms", "--eval-every", "0", "--dead-after", "1m"}, own...)
 		calm := t.TempDir()
 		if out, err := exec.Command(jobtest.Star(t), append([]string{"run", "--progress", "off", "--json", "--out", calm}, common...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -63,7 +63,7 @@ func TestCoordinatorIsReplaced(t *testing.T) {
 func TestResidualsOutliveTheCoordinator(t *testing.T) {
 	t.Parallel()
 	common := []string{"--listen", "127.0.0.1:0", "--dataset", "digits:n=400,test=100", "--workers", "2", "--shards", "1", "--model", "softmax",
-		"--mode", "ssgd", "--batch", "8", "--steps", "300", "--slow", "0:+5ms", "--eval-every", "0", "--optimizer", "sgd", "--lr", "0.05", "--compress", "topk=0.02"}
+		"--mode", "ssgd", "--batch", "8", "--steps", "300", "--slow", "0:+5ms", "--eval-every", "0", "--dead-after", "1m", "--optimizer", "sgd", "--lr", "0.05", "--compress", "topk=0.02"}
 	calm, broke := t.TempDir(), t.TempDir()
 	if out, err := exec.Command(jobtest.Star(t), append([]string{"run", "--progress", "off", "--json", "--out", calm}, common...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

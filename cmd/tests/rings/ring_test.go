@@ -109,7 +109,11 @@ func TestAllReduceAveragesBuffers(t *testing.T) {
 
 // A ring that waits for its riders is a tree, and trains as SSGD does.
 func TestRidersThatAreWaitedFor(t *testing.T) {
-	for _, optimizer := range []string{"momentum", "dana"} {
+	optimizers := []string{"dana", "momentum"}
+	if testing.Short() {
+		optimizers = optimizers[:1]
+	}
+	for _, optimizer := range optimizers {
 		args := []string{"--model", "lenet", "--workers", "4", "--steps", "30", "--batch", "8", "--lr", "0.01", "--arch", "allreduce", "--optimizer", optimizer}
 		full, _ := jobtest.Run(t, args...)
 		tree, dir := jobtest.Run(t, append(args, "--mode", "ring-minus=1,3", "--rider-wait", "10s", "--slow", "3:2x")...)

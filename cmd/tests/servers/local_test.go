@@ -44,7 +44,7 @@ func TestIntoLocalStepsAndOut(t *testing.T) {
 		{[]string{"--arch", "ps", "--optimizer", "momentum"}, []string{"ssgd local=4", "asgd", "ssgd local=2", "x=2", "ssgd local=4", "ssgd"}},
 		{[]string{"--arch", "ps", "--optimizer", "dana"}, []string{"ssgd queue=2", "ssgd local=4", "ssgd local=8", "asgd"}},
 	} {
-		g := jobtest.Start(t, 1, 3, append([]string{"--mode", "ssgd", "--model", "softmax", "--steps", "2000", "--eval-every", "0", "--slow", "0:+8ms,1:+8ms,2:+8ms"}, c.more...)...)
+		g := jobtest.Start(t, 1, 3, append([]string{"--mode", "ssgd", "--model", "softmax", "--steps", "1000000", "--eval-every", "0", "--slow", "0:+8ms,1:+8ms,2:+8ms"}, c.more...)...)
 		g.Training()
 		v := g.Version(5)
 		for _, m := range c.modes {
@@ -53,9 +53,10 @@ func TestIntoLocalStepsAndOut(t *testing.T) {
 			}
 			v = g.Version(v + 15)
 		}
+		jobtest.Ctl(t, g.Addr, "stop")
 		r := g.Result()
-		if want := int64(3 * 8 * 2000); r.Samples != want || !(float64(r.TestLoss) < 2) {
-			t.Errorf("%d samples, want %d; loss %v", r.Samples, want, r.TestLoss)
+		if !(float64(r.TestLoss) < 2.3) {
+			t.Errorf("loss %v after %d updates, want less than at the beginning", r.TestLoss, r.Updates)
 		}
 		jobtest.EverySampleOnce(t, g.Out, r.Samples)
 	}
