@@ -50,6 +50,9 @@ type Config struct {
 	// shards or members of a ring can go on from there (rule.Strider), in a job that otherwise sends gradients.
 	Strides bool
 
+	// Optimizer is what steps of the workers' own are by, as JSON of star/train/optim.Config, which each is told when it is welcomed. Empty: by its own settings.
+	Optimizer string
+
 	// Validation holds every update against a validation gradient before it is applied (Zeno++).
 	// Nil: nothing does.
 	Validation *Validation
@@ -215,6 +218,8 @@ type Adopted struct {
 	Epochs  float64
 	Pilot   Pilot // for that batch and optimiser
 	Strides *bool
+
+	Optimizer string
 }
 
 // Told is what a member was told to train, in the words of its settings.

@@ -273,6 +273,9 @@ func (c *Coordinator) takeOver() error {
 	if a.Strides != nil {
 		c.cfg.Strides = *a.Strides
 	}
+	if a.Optimizer != "" {
+		c.cfg.Optimizer = a.Optimizer
+	}
 	return nil
 }
 
@@ -407,7 +410,7 @@ func (c *Coordinator) welcome(p *peer) {
 	}
 	w := transport.Welcome{
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
-		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch,
+		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
 	if c.takeover != nil && c.cfg.Ring == nil {
 		w.Step = c.takeover.after.Steps[p.rank] + 1

@@ -5,6 +5,7 @@ import (
 
 	"star/coord"
 	"star/internal/process"
+	"star/member"
 )
 
 // takeOptimizer has the shards of this process make the updates that the workers want.
@@ -45,7 +46,7 @@ func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 		return a, err
 	}
 	strides := process.MayStride(&job.Job) == nil
-	a.Batch, a.Epochs, a.Strides = job.Batch, job.Epochs, &strides
+	a.Batch, a.Epochs, a.Strides, a.Optimizer = job.Batch, job.Epochs, &strides, s.ownSteps(&job.Job)
 	if s.pilot != nil && (job.Batch != was.Batch || job.Optimizer != was.Optimizer || job.Momentum != was.Momentum) {
 		if s.pilot, err = NewPilot(job); err != nil {
 			return a, err
@@ -53,6 +54,18 @@ func (s *server) adopt(e coord.Enrolment) (a coord.Adopted, err error) {
 		a.Pilot = s.pilot
 	}
 	return a, nil
+}
+
+// ownSteps is what workers of job make steps of their own by (coord.Config.Optimizer).
+func (s *server) ownSteps(job *member.Job) string {
+	if job.Arch == member.AllReduce || s.made.Local == nil && process.MayStride(job) != nil {
+		return ""
+	}
+	text, err := json.Marshal(process.Optimizer(job))
+	if err != nil { // it is no optimiser, which is said where it is made
+		return ""
+	}
+	return string(text)
 }
 
 // ruleOf is the update rule of a ring whose workers enrol so.

@@ -23,7 +23,7 @@ var samples = []sample{
 	{Hello{Service: ServiceShard, Role: RoleWorker, Job: "lenet", Rank: 4095, Shard: 1023, Pass: "12884901889.42.eb5ae78e3f6eb406f250bdde5b4fc817"}, nil},
 	{Hello{Service: ServiceCoord, Role: RoleServer, Job: "lenet", Addr: "10.0.0.2:7070", Shards: 2}, nil},
 	{Welcome{
-		Rank: 3, Workers: 4, Generation: 1, Version: 0, Seed: true, Elapsed: 1500 * time.Millisecond, Step: 42, Term: 3, Pass: "12884901889.42.1d980a1062e50928a87651c84023413b", Batch: 64,
+		Rank: 3, Workers: 4, Generation: 1, Version: 0, Seed: true, Elapsed: 1500 * time.Millisecond, Step: 42, Term: 3, Pass: "12884901889.42.1d980a1062e50928a87651c84023413b", Batch: 64, Optimizer: `{"name":"momentum","lr":0.05,"momentum":0.9}`,
 		Shards: []ShardInfo{{Shard: 0, Addr: "10.0.0.2:7070", From: 0, To: 30853}, {Shard: 1, Addr: "10.0.0.2:7070", From: 30853, To: 61706}},
 	}, []byte(`{"mode":"ssgd"}`)},
 	{Reject{Exit: 78, Reason: "model 5eed here, d00f there"}, nil},

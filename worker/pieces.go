@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,14 +33,14 @@ func (w *worker) byBaseline(job *member.Job, workers, params int) error {
 		w.planned = live.Planned
 	}
 	if made.Local != nil {
-		w.local, err = newLocal(job, params, made.Local.Pull, made.Local.Reset)
+		w.local, err = w.newLocal(job, params, made.Local.Pull, made.Local.Reset)
 	}
 	return err
 }
 
 // newLocal makes it of the job's optimiser.
-func newLocal(job *member.Job, params int, pull float64, reset bool) (*rule.Solo, error) {
-	c, rate, err := process.UpdateRule(job)
+func (w *worker) newLocal(job *member.Job, params int, pull float64, reset bool) (*rule.Solo, error) {
+	c, rate, err := w.ownRule(job)
 	if err != nil {
 		return nil, err
 	}
@@ -47,15 +48,33 @@ func newLocal(job *member.Job, params int, pull float64, reset bool) (*rule.Solo
 }
 
 // newStride is what a worker makes steps with in a job that otherwise sends gradients.
-func newStride(job *member.Job, params int) (*rule.Solo, error) {
+func (w *worker) newStride(job *member.Job, params int) (*rule.Solo, error) {
 	if err := process.MayStride(job); err != nil {
 		return nil, err
 	}
-	c, rate, err := process.UpdateRule(job)
+	c, rate, err := w.ownRule(job)
 	if err != nil {
 		return nil, err
 	}
 	return &rule.Solo{Gain: c.Gain(), Schedule: rate, Make: func() (rule.Optimizer, error) { return optim.New(c.Shared(), params) }}, nil
+}
+
+// ownRule is what steps of the worker's own are by: what the job has said, whose shards go on from there, and only else what this process was told.
+func (w *worker) ownRule(job *member.Job) (c optim.Config, rate optim.Schedule, err error) {
+	text := w.member.Welcome.Optimizer
+	if text == "" {
+		return process.UpdateRule(job)
+	}
+	if err = json.Unmarshal([]byte(text), &c); err == nil {
+		c.Given = true
+		if err = c.Validate(); err == nil {
+			rate, err = c.Rate()
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("the optimiser of the job, as its coordinator says: %w", err)
+	}
+	return c, rate, err
 }
 
 // solo is what the worker makes the steps of a release with; nil: it computes gradients. What it has remembered in such steps is forgotten with the first gradient (compute).
@@ -70,7 +89,7 @@ func (w *worker) solo(rel transport.Release) (*rule.Solo, error) {
 		return nil, nil
 	}
 	if w.stride == nil {
-		s, err := newStride(w.job, len(w.grad))
+		s, err := w.newStride(w.job, len(w.grad))
 		if err != nil {
 			return nil, &member.DisagreeError{Err: fmt.Errorf("the job wants %d steps of this worker by itself: %w: %w", rel.Local, err, errLocal)}
 		}

@@ -2,9 +2,11 @@ package worker
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"star"
+	"star/coord"
 	"star/internal/process"
 	"star/member"
 	"star/modes/baseline"
@@ -76,7 +78,7 @@ func TestKeepsTheStepThatItsOwnFollow(t *testing.T) {
 
 // A worker that trains by itself has one velocity, so with dana it is Nesterov's: what the optimiser of that name does alone is a plain step.
 func TestLocalStepsOfDANA(t *testing.T) {
-	var worker worker
+	worker := worker{member: &coord.Member{}}
 	err := worker.byBaseline(&member.Job{Batch: 8, Rule: member.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.DANA, LR: 0.1, Momentum: 0.9}}, 2, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -91,5 +93,28 @@ func TestLocalStepsOfDANA(t *testing.T) {
 	}
 	if want := -0.1 * (1.9 + 1 + 0.9*1.9); math.Abs(float64(w[0])-want) > 1e-6 {
 		t.Errorf("two steps go to %v, Nesterov's to %v", w[0], want)
+	}
+}
+
+// Steps of the worker's own are by what the job says, and by its settings where it says nothing; what no optimiser is, is named.
+func TestOwnStepsAreTheJobs(t *testing.T) {
+	job := &member.Job{Batch: 8, Rule: member.Rule{Baseline: "local-sgd:steps=4", Optimizer: optim.SGD, LR: 0.1}}
+	for _, c := range []struct {
+		told, err string
+		rate      float64
+	}{
+		{"", "", 0.1},
+		{`{"name":"sgd","lr":0.5}`, "", 0.5},
+		{`{"name":"sgd","lr":0}`, "", 0},
+		{`{"name":"newton"}`, "the optimiser of the job, as its coordinator says: ", 0},
+		{`sgd`, "the optimiser of the job, as its coordinator says: ", 0},
+	} {
+		w := worker{member: &coord.Member{Welcome: transport.Welcome{Optimizer: c.told}}}
+		switch err := w.byBaseline(job, 2, 1); {
+		case (err != nil) != (c.err != "") || err != nil && !strings.HasPrefix(err.Error(), c.err):
+			t.Errorf("%q: %v", c.told, err)
+		case err == nil && w.local.Schedule.At(0) != c.rate:
+			t.Errorf("%q: a learning rate of %v, want %v", c.told, w.local.Schedule.At(0), c.rate)
+		}
 	}
 }

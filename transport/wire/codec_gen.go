@@ -247,7 +247,7 @@ func (Welcome) Kind() Kind { return KindWelcome }
 
 // AppendTo appends the header of m to dst.
 func (m Welcome) AppendTo(dst []byte) []byte {
-	dst = appendArray(dst, 11)
+	dst = appendArray(dst, 12)
 	dst = appendInt(dst, int64(m.Rank))
 	dst = appendInt(dst, int64(m.Workers))
 	dst = appendInt(dst, m.Generation)
@@ -262,6 +262,7 @@ func (m Welcome) AppendTo(dst []byte) []byte {
 	dst = appendInt(dst, m.Term)
 	dst = appendString(dst, m.Pass)
 	dst = appendInt(dst, int64(m.Batch))
+	dst = appendString(dst, m.Optimizer)
 	return dst
 }
 
@@ -300,6 +301,12 @@ func (m *Welcome) Parse(b []byte) error {
 	}
 	if m.Batch = 0; p.more() {
 		m.Batch = int(p.within("batch", 0, maxCount))
+	}
+	if m.Optimizer = ""; p.more() {
+		p.left--
+		if s := p.text("optimizer", maxText); m.Optimizer != string(s) {
+			m.Optimizer = string(s)
+		}
 	}
 	return p.end()
 }

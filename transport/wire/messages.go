@@ -134,6 +134,7 @@ type Welcome struct {
 	Term       int64         `wire:"natural,absent"`     // of the coordinator's leadership, where several processes may coordinate the job; else 0
 	Pass       string        `wire:"absent"`             // for workers, to be shown to shards as it is (*Passes*)
 	Batch      int           `wire:"0..maxCount,absent"` // for workers: samples of an equal share of a round, by which they know what part of the work theirs is; 0: not told
+	Optimizer  string        `wire:"max=maxText,absent"` // for workers of parameter servers that make steps of their own: what these are by, as JSON of optim.Config; empty: by the worker's settings
 }
 
 // Reject refuses a hello, or ends a membership. The sender closes. This frame is the same in every version of the protocol.

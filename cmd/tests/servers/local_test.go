@@ -35,6 +35,14 @@ func TestLocalStepsAreLocalSGD(t *testing.T) {
 	}
 }
 
+// Workers make steps of their own by the job's optimiser, whatever they were told themselves.
+func TestLocalStepsOfTheJob(t *testing.T) {
+	args := []string{"--mode", "ssgd local=4", "--steps", "12", "--eval-every", "0"}
+	silent := jobtest.Start(t, 1, 2, args...) // only the server has --lr 0.001
+	jobtest.SameBits(t, "with workers that were told the learning rate, and others", jobtest.Parameters(t, silent.Result()),
+		jobtest.Parameters(t, jobtest.Start(t, 1, 2, append(args, "--lr", "0.001")...).Result()))
+}
+
 // Workers go over to steps of their own and back while the job runs, from and to whatever mode, and each sample is in one update.
 func TestIntoLocalStepsAndOut(t *testing.T) {
 	for _, c := range []struct {
