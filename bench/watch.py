@@ -13,6 +13,7 @@ import collections
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def injure(kind, pid, over, light):
             time.sleep(0.6)
 
 
-def job(star, kind, hurt, steps, light, n=3):
+def job(star, kind, hurt, steps, light, keep, n=3):
     with tempfile.TemporaryDirectory() as d:
         script, pidfile = os.path.join(d, "train.py"), os.path.join(d, "pid")
         with open(script, "w") as f:
@@ -131,6 +132,8 @@ def job(star, kind, hurt, steps, light, n=3):
         watch.wait()
         over.set()
         t.join()
+        if keep:
+            shutil.copy(os.path.join(d, "w", "run.jsonl"), keep)
     blamed = re.findall(r"rank (\d+) on \S+ is [0-9.]+x slow.*\((?:cause: |the cause is )([a-z-]+)(?: now)?\)", said)
     return blamed, said
 
@@ -143,16 +146,20 @@ def main():
     p.add_argument("--steps", type=int, default=150)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--light", action="store_true")
+    p.add_argument("--only", default=",".join(k for k in CAUSES if k != "none"), help="injuries, separated by commas")
+    p.add_argument("--keep", default="", help="a folder for the run logs")
     p.add_argument("--verbose", action="store_true")
     a = p.parse_args()
     random.seed(a.seed)
     right_rank, right_cause, jobs = collections.Counter(), collections.Counter(), collections.Counter()
     print("injury,rank,blamed,load")
-    plan = [k for k in CAUSES if k != "none" and not (a.light and k == "contention") for _ in range(a.each)] + ["none"] * a.clean
+    if unknown := set(a.only.split(",")) - set(CAUSES):
+        p.error(f"--only: {', '.join(sorted(unknown))}: want some of {', '.join(k for k in CAUSES if k != 'none')}")
+    plan = [k for k in a.only.split(",") if not (a.light and k == "contention") for _ in range(a.each)] + ["none"] * a.clean
     random.shuffle(plan)
-    for kind in plan:
+    for i, kind in enumerate(plan):
         hurt = random.randrange(3)
-        blamed, said = job(a.star, kind, hurt, a.steps, a.light)
+        blamed, said = job(a.star, kind, hurt, a.steps, a.light, a.keep and os.path.join(a.keep, f"{i:02d}-{kind}-{hurt}.jsonl"))
         print(f"{kind},{hurt},{' '.join(r + ':' + c for r, c in blamed)},{os.getloadavg()[0]:.0f}", flush=True)
         if a.verbose:
             print(said, file=sys.stderr)

@@ -38,6 +38,10 @@ type Config struct {
 	// Collective says that Push is a wait for others (all-reduce), and Transit and
 	// Pull are no times of the worker's own.
 	Collective bool
+
+	// Stops says that Stalled is only what signals have stopped the process, and when it was: what is so now and then for one worker, and not for others,
+	// makes it slow whatever else lengthens iterations.
+	Stops bool
 }
 
 func (c Config) withDefaults() Config {
@@ -169,10 +173,13 @@ type watch struct {
 	odd     uint64         // metrics that were reported
 
 	behind [views]evidence // that it is slower than the fast ones
-	pauses evidence        // that it stands still now and then
+	pauses evidence        // that it stands still now and then, by how long its iterations are
 	hit    int64           // the step that the latter last grew at
+	halts  evidence        // that it is stopped now and then, with Stops
+	halted rate            // iterations with a stop
 
 	slow    bool
+	stops   bool // because it is stopped now and then
 	verdict Verdict
 	again   evidence // that it is as fast as the others again
 	mean    float64  // of its own time, while it is slow
@@ -539,7 +546,8 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 		}
 	}
 	often := w.behind[best].sum >= d.cfg.Certain && much
-	pauses := w.pauses.sum >= d.cfg.Certain && w.avg > max(w.base, d.ref.avg)+max(w.base*d.cfg.Ratio/2, d.least)
+	some := w.avg > max(w.base, d.ref.avg)+max(w.base*d.cfg.Ratio/2, d.least)
+	pauses, halts := w.pauses.sum >= d.cfg.Certain && some, w.halts.sum >= d.cfg.Certain && some
 	var since int64
 	switch {
 	case steady:
@@ -548,10 +556,12 @@ func (d *Detector) judge(id star.Worker, step int64) []Event {
 		since = w.onset(w.behind[best].from)
 	case pauses:
 		since = w.pauses.from
+	case halts:
+		since = w.halts.from
 	default:
 		return nil
 	}
-	d.begin(w, id, since, !steady && !often)
+	d.begin(w, id, since, !steady && !often, halts)
 	w.verdict = d.verdict(w, id, step)
 	return []Event{{Kind: Slow, Worker: id, Step: step, Verdict: w.verdict}}
 }
@@ -598,21 +608,24 @@ type habits struct {
 	longs   float64           // rate of long iterations after one that is not
 	beyonds [views][2]float64 // rates of iterations beyond the fast ones, after one that is not and after one that is
 	beyond  float64           // of those past the fast ones, after any
+	halted  float64           // of those with a stop
 }
 
 // others are the habits of the reference's workers but id, with what is supposed before anything is known.
 func (d *Detector) others(id int) (h habits) {
-	var longs rate
+	var longs, halted rate
 	var beyonds [views][2]rate
 	for i := 0; i < len(d.ref.members); i += 1 + len(d.ref.members)/(2*crowd) {
 		if o := &d.workers[d.ref.members[i]]; d.ref.members[i] != id && !o.slow {
 			longs.join(o.longs)
+			halted.join(o.halted)
 			for l := range views {
 				beyonds[l][0].join(o.beyonds[l][0])
 				beyonds[l][1].join(o.beyonds[l][1])
 			}
 		}
 	}
+	h.halted = halted.most(rate{1, 10})
 	h.longs = min(longs.or(rate{0.5, 10}), 0.5)
 	for l := range views {
 		h.beyonds[l][0] = beyonds[l][0].most(rate{1, 5})
@@ -674,11 +687,30 @@ func (d *Detector) count(w *watch, i int, others habits) {
 	default:
 		w.pauses.add(now.step, 1-p0, 1-p1, now.weight(), d.cfg.Certain)
 	}
+
+	if !d.cfg.Stops {
+		return
+	}
+	if !w.slow {
+		w.halted.add(now.halted(d.cfg.Ratio), memory)
+	}
+	p0 = others.halted
+	p1 = max(suspected, min(5*p0, (1+p0)/2))
+	if !now.halted(d.cfg.Ratio) {
+		p0, p1 = 1-p0, 1-p1
+	}
+	w.halts.add(now.step, p0, p1, now.weight(), d.cfg.Certain)
 }
 
-// begin opens a spell of slowness of a worker, with what is remembered of it.
-func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses bool) {
-	w.slow, w.verdict = true, Verdict{Since: since}
+// halted says whether the process stood still for more than a share of an iteration.
+func (s *sample) halted(share float64) bool {
+	still, _ := s.rec.Telemetry.Get(star.Stalled)
+	return still > share
+}
+
+// begin opens a spell of slowness of a worker, with what is remembered of it. Of one that is stopped now and then, only that speaks.
+func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bool) {
+	w.slow, w.verdict, w.stops = true, Verdict{Since: since}, halts
 	w.again, w.doubt, w.spell, w.calm = evidence{}, rate{}, rate{}, rate{}
 	w.bad, w.good = profile{}, profile{}
 	n := 0
@@ -689,7 +721,7 @@ func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses bool) {
 		}
 		n++
 		w.spell.add(s.beyond[past], memory)
-		if s.beyond[past] || pauses && s.long {
+		if (s.beyond[past] || pauses && s.long) && (!halts || s.halted(d.cfg.Ratio)) {
 			w.bad.add(s)
 		}
 	}
@@ -740,12 +772,12 @@ func (d *Detector) reconsider(w *watch, id star.Worker, step int64, others habit
 		w.doubt = rate{}
 	}
 	if w.again.sum >= d.cfg.Certain || w.mean < d.beyond(d.ref.avg, 0.5) {
-		w.slow, w.behind, w.pauses = false, [views]evidence{}, evidence{}
+		w.slow, w.behind, w.pauses, w.halts = false, [views]evidence{}, evidence{}, evidence{}
 		w.verdict.Step, w.verdict.Until = step, max(w.again.from, w.verdict.Since+1)
 		return []Event{{Kind: Recovered, Worker: id, Step: step, Verdict: w.verdict}}
 	}
 	w.calm.add(w.calmly(now), memory)
-	if !now.beyond[past] {
+	if !now.beyond[past] || w.stops && !now.halted(d.cfg.Ratio) {
 		return nil
 	}
 	w.bad.add(now)

@@ -375,6 +375,50 @@ func TestSharedProcessors(t *testing.T) {
 }
 
 // Two causes that explain as much are both named, and neither is said to be it.
+// Where all ranks are held up by each other now and then, long iterations tell nothing, and stops by signals do.
+func TestStoppedOnABusyHost(t *testing.T) {
+	for _, stopped := range []bool{true, false} {
+		named := 0
+		const tries = 20
+		for seed := range uint64(tries) {
+			j := &job{rnd: rand.New(rand.NewPCG(seed, 7)), workers: 3, victim: 1, from: 40, hurt: func(r *star.Record, step int64, rnd *rand.Rand) {
+				if step%8 == 3 && stopped {
+					r.Compute += 200 * ms
+					r.Telemetry.Set(star.ComputeCPU, 0.25)
+					r.Telemetry.Set(star.Stalled, 0.66)
+				}
+			}}
+			d, err := New(Config{Workers: 3, Collective: true, Stops: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := Unknown
+			for range 200 {
+				for _, r := range j.iteration() {
+					if r.Transit, r.Pull, r.Push = 0, 0, 0; j.rnd.IntN(6) == 0 { // the host is busy
+						r.Compute += time.Duration(50+j.rnd.IntN(150)) * ms
+						r.Telemetry.Set(star.RunDelay, 0.6)
+					}
+					for _, e := range d.Observe(r) {
+						if e.Kind == Slow && e.Worker != 1 || e.Kind == Slow && !stopped {
+							t.Errorf("seed %d: %v", seed, e)
+						}
+						if e.Kind == Slow || e.Kind == Changed {
+							last = e.Verdict.Cause
+						}
+					}
+				}
+			}
+			if last == Pauses {
+				named++
+			}
+		}
+		if stopped && named < tries*9/10 {
+			t.Errorf("in %d of %d jobs the one that is stopped was said to pause, want 9 of 10", named, tries)
+		}
+	}
+}
+
 func TestBothCauses(t *testing.T) {
 	j := &job{rnd: rand.New(rand.NewPCG(1, 1)), workers: 4, victim: 2, from: 30, hurt: func(r *star.Record, _ int64, _ *rand.Rand) {
 		stretch(&r.Compute, 2)

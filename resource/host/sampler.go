@@ -88,6 +88,8 @@ type Config struct {
 type Sampler struct {
 	cfg   Config
 	last  atomic.Pointer[star.Telemetry]
+	mu    sync.Mutex
+	stops []Span
 	stop  chan struct{}
 	once  sync.Once
 	ended sync.WaitGroup
@@ -113,6 +115,32 @@ func Start(c Config) *Sampler {
 // Latest is what the last look found. It costs one atomic load.
 func (s *Sampler) Latest() *star.Telemetry { return s.last.Load() }
 
+// Span is a stretch of time.
+type Span struct{ From, To time.Time }
+
+// mostStops bounds how many stops are kept for whoever asks.
+const mostStops = 256
+
+// Stops are when a signal had the process stopped since the last call, the oldest first; to within a heartbeat. A stop that lasts is told in parts.
+func (s *Sampler) Stops() []Span {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.stops
+	s.stops = nil
+	return out
+}
+
+// stopped notes that the process was stopped from one heartbeat to the next.
+func (s *Sampler) stopped(from, to time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.stops); n > 0 && s.stops[n-1].To.Equal(from) {
+		s.stops[n-1].To = to
+	} else if n < mostStops {
+		s.stops = append(s.stops, Span{from, to})
+	}
+}
+
 // Close ends it. It may be called twice, and on nil.
 func (s *Sampler) Close() {
 	if s == nil {
@@ -135,23 +163,27 @@ func (s *Sampler) run() {
 			return
 		case <-tick.C:
 		}
-		pulse.beat(time.Now(), p.stopped())
+		last, now, stopped := pulse.last, time.Now(), p.stopped()
+		if stopped {
+			s.stopped(last, now)
+		}
+		pulse.beat(now, stopped)
 		if beats%s.cfg.Looks != 0 {
 			continue
 		}
-		now := p.look(time.Now())
+		found := p.look(time.Now())
 		t := new(star.Telemetry)
 		if (beats/s.cfg.Looks-1)%s.cfg.Slow == 0 {
-			host.look(now.at, !now.hasCPU)
+			host.look(found.at, !found.hasCPU)
 		}
 		t.Merge(&host.found)
-		rates(t, &before, &now)
-		t.Set(star.Stalled, pulse.share(now.at.Sub(before.at)))
+		rates(t, &before, &found)
+		t.Set(star.Stalled, pulse.share(found.at.Sub(before.at)))
 		if s.cfg.Also != nil {
 			s.cfg.Also(t)
 		}
 		s.last.Store(t)
-		before = now
+		before = found
 	}
 }
 

@@ -39,8 +39,14 @@ type Collector struct {
 	closed context.Context
 	close  context.CancelFunc
 
-	mu       sync.Mutex
-	samplers map[int]*host.Sampler // by process
+	mu        sync.Mutex
+	processes map[int]*sender
+}
+
+// sender is a process that sends rows.
+type sender struct {
+	sampler *host.Sampler
+	zero    time.Time // of its clock: the earliest that its rows allow, as some come late
 }
 
 // drain is how long rows that were sent may take to be read when a collector is closed.
@@ -52,7 +58,7 @@ func Listen(hostname string, also func(*star.Telemetry), take func(Row), refuse 
 	if err != nil {
 		return nil, err
 	}
-	c := &Collector{dir: dir, host: hostname, also: also, take: take, refuse: refuse, samplers: map[int]*host.Sampler{}}
+	c := &Collector{dir: dir, host: hostname, also: also, take: take, refuse: refuse, processes: map[int]*sender{}}
 	c.closed, c.close = context.WithCancel(context.Background())
 	if err := c.open(); err != nil {
 		os.RemoveAll(dir)
@@ -140,20 +146,21 @@ func (c *Collector) fill(r *Row) {
 	r.Host, r.Telemetry = c.host, nil
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.samplers[r.PID]
+	p := c.processes[r.PID]
 	switch {
 	case r.Kind == "note":
 		return
-	case s == nil && len(c.samplers) < MaxWorld:
-		s = host.Start(host.Config{PID: r.PID, Also: c.also})
-		c.samplers[r.PID] = s
-	case s == nil:
+	case p == nil && len(c.processes) < MaxWorld:
+		p = &sender{sampler: host.Start(host.Config{PID: r.PID, Also: c.also})}
+		c.processes[r.PID] = p
+	case p == nil:
 		return
 	}
 	if r.Kind != "step" {
 		return
 	}
-	t := s.Latest()
+	t := *p.sampler.Latest()
+	t.Set(star.Stalled, p.stops(r, time.Now()))
 	for m := range star.NumMetrics {
 		if v, ok := t.Get(m); ok {
 			if r.Telemetry == nil {
@@ -164,15 +171,44 @@ func (c *Collector) fill(r *Row) {
 	}
 }
 
+// stops takes off the exchange of a row's step what the process was stopped by a signal meanwhile: it did not wait then, the others did. It returns which part of the step the process was
+// stopped.
+func (p *sender) stops(r *Row, came time.Time) float64 {
+	if zero := came.Add(-seconds(r.At)); p.zero.IsZero() || zero.Before(p.zero) {
+		p.zero = zero
+	}
+	end, from := p.zero.Add(seconds(r.At)), p.zero.Add(seconds(r.From))
+	begin, to := end.Add(-seconds(r.Took)), from.Add(seconds(r.Wait))
+	r.At, r.From = 0, 0
+	stopped, exchange := time.Duration(0), time.Duration(0)
+	for _, s := range p.sampler.Stops() {
+		stopped += within(s, begin, end)
+		exchange += within(s, from, to)
+	}
+	r.Wait = max(r.Wait-exchange.Seconds(), 0)
+	return min(stopped.Seconds()/r.Took, 1)
+}
+
+// within is how much of a span lies between two times.
+func within(s host.Span, from, to time.Time) time.Duration {
+	if s.From.After(from) {
+		from = s.From
+	}
+	if s.To.Before(to) {
+		to = s.To
+	}
+	return max(to.Sub(from), 0)
+}
+
 // Close ends it and removes its folder; Run returns when it has taken what ranks have sent. Programs that run on are not measured any more.
 func (c *Collector) Close() {
 	c.l.Close()
 	c.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.samplers {
-		s.Close()
+	for _, p := range c.processes {
+		p.sampler.Close()
 	}
-	clear(c.samplers)
+	clear(c.processes)
 	os.RemoveAll(c.dir)
 }

@@ -223,7 +223,7 @@ func (h *Head) begin(of []*came) {
 	}
 	h.began = h.last
 	h.log.Write(h.last, runlog.Train{Workers: len(of), Model: first.Script, Data: h.where(), Params: first.Params, Plan: "ssgd"})
-	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true}) // cannot fail: there is a rank
+	h.detector, _ = straggler.New(straggler.Config{Workers: len(of), Collective: true, Stops: true}) // cannot fail: there is a rank
 	h.history = history{n: len(of), batch: batch, momentum: first.Momentum, sharded: first.sharded()}
 }
 

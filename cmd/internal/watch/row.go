@@ -51,6 +51,10 @@ type Row struct {
 	Samples int     `json:"samples,omitempty"` // of this rank
 	Dropped int64   `json:"dropped,omitempty"` // rows that could not be sent so far
 
+	// Of step, for the collector: by a clock of the process's own.
+	At   float64 `json:"at,omitempty"`   // its end
+	From float64 `json:"from,omitempty"` // the beginning of its longest exchange; 0: there was none
+
 	Text string `json:"text,omitempty"` // of note
 
 	// What the collector adds.
@@ -80,6 +84,9 @@ func ParseRow(b []byte) (r Row, err error) {
 		if !(f >= 0 && f < 1e6) {
 			return r, fmt.Errorf("a time of %v s", f)
 		}
+	}
+	if !(r.At >= 0 && r.At < 1e12 && r.From >= 0 && r.From < 1e12) {
+		return r, fmt.Errorf("a step that ended at %v s and exchanged from %v s on", r.At, r.From)
 	}
 	for name, f := range r.Telemetry {
 		if math.IsInf(f, 0) || math.IsNaN(f) || len(name) > 40 {

@@ -33,7 +33,7 @@ _LAST = 4  # parameters that stay hooked then
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_to_all", "all_to_all_single", "barrier",
                 "broadcast", "broadcast_object_list", "gather", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
                 "scatter")
-_STEP = '{"k":"step","v":%d,"pid":%d,"dropped":%d,"rank":%d,"step":%d,"took":%.9f,"load":%.9f,"wait":%.9f,"samples":%d,"cpu":%.9f,"gpu":%.9f}'
+_STEP = '{"k":"step","v":%d,"pid":%d,"dropped":%d,"rank":%d,"step":%d,"took":%.9f,"load":%.9f,"wait":%.9f,"samples":%d,"cpu":%.9f,"gpu":%.9f,"at":%.6f,"from":%.6f}'
 _now = time.perf_counter
 
 
@@ -68,6 +68,7 @@ class _Rank:
     def reset(self, start):
         self.start = start  # of the step
         self.load = self.wait = 0.0
+        self.longest = self.longest_from = 0.0  # exchange
         self.samples = 0
         self.last = 0.0  # local gradient
         self.cpu_start = time.process_time()
@@ -145,7 +146,10 @@ class _Rank:
             self.gpu.mark()
 
     def exchanged(self, since, cpu):
-        self.wait += max(0.0, _now() - since)
+        took = max(0.0, _now() - since)
+        self.wait += took
+        if took > self.longest:
+            self.longest, self.longest_from = took, since
         self.cpu_wait += max(0.0, time.process_time() - cpu)
 
     def forward(self, module, args, kwargs):
@@ -174,7 +178,7 @@ class _Rank:
         wait = min(self.wait, took)
         gpu = self.gpu.own() if self.gpu is not None else None
         self.write(_STEP % (_VERSION, self.pid, self.dropped, self.me, self.count, took, min(self.load, took - wait), wait, self.samples,
-                            max(0.0, time.process_time() - self.cpu_start - self.cpu_wait), gpu or 0.0))
+                            max(0.0, time.process_time() - self.cpu_start - self.cpu_wait), gpu or 0.0, now, self.longest_from))
         self.count += 1
         if self.count == _SETTLE and self.order and self.module is not None:
             late = sorted(self.order, key=self.order.get)[-_LAST:]
