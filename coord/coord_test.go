@@ -1990,3 +1990,39 @@ func TestFinalAverageIsOfAll(t *testing.T) {
 		})
 	}
 }
+
+// Where a server is reached is asked at each try: it is not known before the name of the coordinator is.
+func TestJoinReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := new(transport.Pipe)
+		l, err := net.Listen("coord")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		said := make(chan transport.Hello, 1)
+		go func() {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			h, _, _ := transport.ReadHello(conn, time.Second)
+			said <- h
+			transport.Send(conn, transport.Welcome{}, nil)
+		}()
+		tries := 0
+		m, err := Join(t.Context(), MemberConfig{Network: net, Addr: "coord", Reached: func(context.Context) (string, error) {
+			if tries++; tries < 3 {
+				return "", errors.New("no such host")
+			}
+			return "10.0.0.2:7070", nil
+		}, Hello: transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleServer, Job: "job", Rank: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if h := <-said; h.Addr != "10.0.0.2:7070" || tries != 3 {
+			t.Errorf("it says it is at %q after %d tries, want 10.0.0.2:7070 after 3", h.Addr, tries)
+		}
+	})
+}

@@ -37,6 +37,10 @@ type MemberConfig struct {
 	Anew  bool
 	Enrol *Enrolment // workers
 
+	// Reached is where others reach a server. It is asked at each try, because it may depend on the coordinator's name, which may not be known yet: an error
+	// means another try. Nil: Hello.Addr.
+	Reached func(context.Context) (string, error)
+
 	JoinTimeout time.Duration // zero means 2 min: names that do not resolve and refused connections are retried so long
 	SendTimeout time.Duration // zero means 10 s
 	DeadAfter   time.Duration // zero means 60 s: a coordinator that said nothing for so long is gone

@@ -32,6 +32,12 @@ func newSearch(cfg *MemberConfig) *search {
 
 // open says Hello at the present address.
 func (s *search) open(ctx context.Context, cfg *MemberConfig, payload []byte) (transport.Conn, transport.Welcome, []byte, error) {
+	if cfg.Reached != nil {
+		var err error
+		if cfg.Hello.Addr, err = cfg.Reached(ctx); err != nil {
+			return nil, transport.Welcome{}, nil, err
+		}
+	}
 	if s == nil {
 		return transport.Open(ctx, cfg.Network, cfg.Addr, cfg.Hello, payload)
 	}

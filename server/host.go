@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	gonet "net"
 	"time"
 
@@ -87,31 +88,34 @@ func (s *server) farewell(m *coord.Member) (stop func() bool) {
 }
 
 // advertise is the address under which workers reach this process. Without
-// --advertise it is that of the interface that leads to the coordinator.
-func (s *server) advertise(addr, coordinator string) string {
+// --advertise it is that of the interface that leads to the coordinator, whose name may not be known yet: an error.
+func (s *server) advertise(ctx context.Context, addr, coordinator string) (string, error) {
 	if s.job.Advertise != "" {
-		return s.job.Advertise
+		return s.job.Advertise, nil
 	}
 	host, port, err := gonet.SplitHostPort(addr)
 	if err != nil {
-		return addr
+		return addr, nil
 	}
 	if ip := gonet.ParseIP(host); ip != nil && !ip.IsUnspecified() {
-		return addr
+		return addr, nil
 	}
 	if s.job.Rank == 0 {
-		return ":" + port // workers put the coordinator's host before it
+		return ":" + port, nil // workers put the coordinator's host before it
 	}
-	if c, err := gonet.Dial("udp", coordinator); err == nil { // sends nothing: asks the routing table
-		defer c.Close()
-		if local, _, err := gonet.SplitHostPort(c.LocalAddr().String()); err == nil {
-			if ip := gonet.ParseIP(local); ip.IsLoopback() && len(s.job.Coordinators) == 0 {
-				return ":" + port // the coordinator's host is this one: as above
-			}
-			return gonet.JoinHostPort(local, port)
-		}
+	c, err := new(gonet.Dialer).DialContext(ctx, "udp", coordinator) // sends nothing: asks the routing table
+	if err != nil {
+		return "", fmt.Errorf("the way to the coordinator: %w", err)
 	}
-	return gonet.JoinHostPort(process.Hostname(), port)
+	defer c.Close()
+	local, _, err := gonet.SplitHostPort(c.LocalAddr().String())
+	if err != nil {
+		return gonet.JoinHostPort(process.Hostname(), port), nil
+	}
+	if ip := gonet.ParseIP(local); ip.IsLoopback() && len(s.job.Coordinators) == 0 {
+		return ":" + port, nil // the coordinator's host is this one: as above
+	}
+	return gonet.JoinHostPort(local, port), nil
 }
 
 // reachable is a listening address as this machine itself reaches it.
@@ -154,9 +158,17 @@ func (s *server) join(ctx context.Context, tcp *transport.TCP, addr string, para
 	}
 	return coord.Join(ctx, coord.MemberConfig{
 		Network: tcp, Addr: to, Addrs: job.Coordinators, Anew: params > 0, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: s.log,
+		Reached: func(ctx context.Context) (at string, err error) {
+			for _, c := range append([]string{to}, job.Coordinators...) { // the name of one that is lost may be gone
+				if at, err = s.advertise(ctx, addr, c); err == nil {
+					break
+				}
+			}
+			return at, err
+		},
 		Hello: transport.Hello{
 			Service: transport.ServiceCoord, Role: transport.RoleServer, Job: job.Name, Token: job.Token,
-			Version: member.Program, Host: process.Hostname(), Rank: job.Rank, Shards: job.Shards, Addr: s.advertise(addr, to), Params: params,
+			Version: member.Program, Host: process.Hostname(), Rank: job.Rank, Shards: job.Shards, Params: params,
 		},
 	})
 }
