@@ -150,7 +150,6 @@ type sample struct {
 	part   [parts]float64 // seconds
 	rec    star.Record
 	beyond [views]bool // beyond what the fast ones take
-	long   bool        // against the worker's own median
 }
 
 // watch is the detector's view of one worker.
@@ -163,6 +162,9 @@ type watch struct {
 	fresh   int         // records that were not judged, because the others were not known
 	window  []sample    // a ring; next is the oldest once it is full
 	next    int
+	owns    []float64      // the own times of the window, in its order
+	sorted  sorted         // the same
+	limit   float64        // beyond which one of them is long, against the worker's own median
 	level   float64        // median of the recent own times
 	usual   float64        // median of the window
 	avg     float64        // mean of the window
@@ -397,9 +399,11 @@ func (d *Detector) remember(w *watch, r star.Record) {
 		s.own += p
 	}
 	if len(w.window) < d.cfg.Window {
-		w.window = append(w.window, s)
+		w.window, w.owns = append(w.window, s), append(w.owns, s.own)
+		w.sorted.add(s.own)
 	} else {
-		w.window[w.next] = s
+		w.sorted.change(w.owns[w.next], s.own)
+		w.window[w.next], w.owns[w.next] = s, s.own
 		w.next = (w.next + 1) % len(w.window)
 	}
 	w.fresh = min(w.fresh+1, len(w.window))
@@ -409,31 +413,27 @@ func (d *Detector) remember(w *watch, r star.Record) {
 		d.scratch = append(d.scratch, w.back(i).own)
 	}
 	w.level = median(d.scratch)
-	d.scratch = d.scratch[:0]
-	for i := range w.window {
-		d.scratch = append(d.scratch, w.window[i].own)
-	}
-	w.avg, w.jitter = mean(d.scratch), 0
-	for _, v := range d.scratch {
+	w.avg, w.jitter = mean(w.owns), 0
+	for _, v := range w.owns {
 		w.jitter += (v - w.avg) * (v - w.avg)
 	}
-	w.jitter = math.Sqrt(w.jitter) / float64(len(d.scratch))
-	w.usual, w.base = median(d.scratch), quartile(d.scratch)
+	w.jitter = math.Sqrt(w.jitter) / float64(len(w.owns))
+	w.usual, w.base = w.sorted.median(), w.sorted.quartile()
 	// Long: clearly beyond what the worker itself usually takes, and beyond its noise. Where half of its iterations are
 	// long its own deviation says nothing, and what the fast ones take counts.
-	dev := spread(d.scratch, w.usual)
-	limit := d.long(w.usual, dev)
+	dev := w.sorted.spread(w.usual)
+	w.limit = d.long(w.usual, dev)
 	if ref := d.ref.level; ref > 0 && w.usual > d.beyond(ref, 1) && dev > wild*max(d.ref.mad, 0.02*ref) {
-		limit = min(limit, d.long(ref, max(d.ref.mad, 0.02*ref)))
+		w.limit = min(w.limit, d.long(ref, max(d.ref.mad, 0.02*ref)))
 	}
-	for i := range w.window {
-		w.window[i].long = w.window[i].own > limit
-	}
-	if len(w.window) > 1 && w.back(0).long && w.back(1).long {
+	if len(w.window) > 1 && w.long(w.back(0)) && w.long(w.back(1)) {
 		return // see count
 	}
-	w.longs.add(w.back(0).long, memory)
+	w.longs.add(w.long(w.back(0)), memory)
 }
+
+// long says whether an iteration is long against the worker's own median.
+func (w *watch) long(s *sample) bool { return s.own > w.limit }
 
 // long is the limit beyond which an iteration is long among those that usually take t, with the given deviation.
 func (d *Detector) long(t, mad float64) float64 {
@@ -493,9 +493,7 @@ func (d *Detector) refresh() {
 		if r.members = append(r.members, i); len(r.members) > enough {
 			continue
 		}
-		for j := range w.window {
-			d.scratch = append(d.scratch, w.window[j].own)
-		}
+		d.scratch = append(d.scratch, w.owns...)
 	}
 	r.avg, r.level = mean(d.scratch), median(d.scratch)
 	r.mad = spread(d.scratch, r.level)
@@ -678,8 +676,8 @@ func (d *Detector) count(w *watch, i int, others habits) {
 	p0 := others.longs
 	p1 := max(suspected, min(5*p0, (1+p0)/2))
 	switch {
-	case now.long && last.long:
-	case now.long:
+	case w.long(now) && w.long(last):
+	case w.long(now):
 		if w.pauses.add(now.step, p0, p1, now.weight(), d.cfg.Certain); now.step > w.hit+seldom {
 			w.pauses.from = now.step
 		}
@@ -721,7 +719,7 @@ func (d *Detector) begin(w *watch, id star.Worker, since int64, pauses, halts bo
 		}
 		n++
 		w.spell.add(s.beyond[past], memory)
-		if (s.beyond[past] || pauses && s.long) && (!halts || s.halted(d.cfg.Ratio)) {
+		if (s.beyond[past] || pauses && w.long(s)) && (!halts || s.halted(d.cfg.Ratio)) {
 			w.bad.add(s)
 		}
 	}

@@ -11,20 +11,43 @@ func median(vs []float64) float64 {
 	if n == 0 {
 		return 0
 	}
-	slices.Sort(vs)
+	high := pick(vs, n/2)
 	if n%2 == 1 {
-		return vs[n/2]
+		return high
 	}
-	return (vs[n/2-1] + vs[n/2]) / 2
+	return (slices.Max(vs[:n/2]) + high) / 2
 }
 
-// quartile is the lower quartile of vs, which it reorders; 0 of nothing.
-func quartile(vs []float64) float64 {
-	if len(vs) == 0 {
-		return 0
+// pick is what would be at k if vs were sorted. It reorders vs: nothing in front of k is larger then (Hoare, Find, CACM 4(7), 1961).
+func pick(vs []float64, k int) float64 {
+	for len(vs) > 12 {
+		a, b, c := vs[0], vs[len(vs)/2], vs[len(vs)-1]
+		p := max(min(a, b), min(max(a, b), c))
+		i, j := 0, len(vs)-1
+		for i <= j {
+			for vs[i] < p {
+				i++
+			}
+			for vs[j] > p {
+				j--
+			}
+			if i <= j {
+				vs[i], vs[j] = vs[j], vs[i]
+				i++
+				j--
+			}
+		}
+		switch {
+		case k <= j:
+			vs = vs[:j+1]
+		case k >= i:
+			vs, k = vs[i:], k-i
+		default:
+			return p
+		}
 	}
 	slices.Sort(vs)
-	return vs[(len(vs)-1)/4]
+	return vs[k]
 }
 
 // spread is the median absolute deviation of vs from m, times 1.4826: the standard
@@ -45,4 +68,67 @@ func mean(vs []float64) float64 {
 		s += v
 	}
 	return s / float64(len(vs))
+}
+
+// sorted are numbers in their order, of which one comes and another one goes.
+type sorted []float64
+
+func (s *sorted) add(v float64) {
+	i, _ := slices.BinarySearch(*s, v)
+	*s = slices.Insert(*s, i, v)
+}
+
+// change puts with in the place of one that is old.
+func (s sorted) change(old, with float64) {
+	i, _ := slices.BinarySearch(s, old)
+	for ; i > 0 && s[i-1] > with; i-- {
+		s[i] = s[i-1]
+	}
+	for ; i+1 < len(s) && s[i+1] < with; i++ {
+		s[i] = s[i+1]
+	}
+	s[i] = with
+}
+
+// median is 0 of nothing.
+func (s sorted) median() float64 {
+	n := len(s)
+	switch {
+	case n == 0:
+		return 0
+	case n%2 == 1:
+		return s[n/2]
+	}
+	return (s[n/2-1] + s[n/2]) / 2
+}
+
+// quartile is the lower one; 0 of nothing.
+func (s sorted) quartile() float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	return s[(len(s)-1)/4]
+}
+
+// spread is that of the numbers from m: distances grow to both sides.
+func (s sorted) spread(m float64) float64 {
+	right, _ := slices.BinarySearch(s, m)
+	left := right - 1
+	before, now := 0.0, 0.0
+	for range len(s)/2 + 1 {
+		before = now
+		switch {
+		case right == len(s) && left < 0: // of nothing
+		case right == len(s) || left >= 0 && m-s[left] <= s[right]-m:
+			now = m - s[left]
+			left--
+		default:
+			now = s[right] - m
+			right++
+		}
+	}
+	if len(s)%2 == 1 {
+		return 1.4826 * now
+	}
+	return 1.4826 * ((before + now) / 2)
 }
