@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"go/ast"
+	"go/build"
 	"go/constant"
 	"go/format"
 	"go/importer"
@@ -13,6 +14,7 @@ import (
 	"go/types"
 	"log"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -128,6 +130,13 @@ func read(dir string) (*table, error) {
 			return nil, err
 		}
 		parsed, byName[name] = append(parsed, f), f
+	}
+	if build.Default.GOROOT == "" { // a program built with -trimpath does not know where Go is, and the importer reads its sources
+		root, err := exec.Command("go", "env", "GOROOT").Output()
+		if err != nil {
+			return nil, fmt.Errorf("go env GOROOT: %w", err)
+		}
+		build.Default.GOROOT = strings.TrimSpace(string(root))
 	}
 	// What is generated is missing, so there are errors; types and constants are there all the same.
 	conf := types.Config{Importer: importer.ForCompiler(fset, "source", nil), Error: func(error) {}}
