@@ -201,7 +201,7 @@ type Result struct {
 	Switches  []Switch
 }
 
-// worker is one machine: two lines of the processor's cache, because with many workers that is what an event costs.
+// worker is one machine: two lines of the processor's cache (TestWorkerSize), because with many workers that is what an event costs.
 type worker struct {
 	step    int64
 	ticks   int64 // mini-batches handed out; they are as many as steps without Plan.Local
@@ -213,16 +213,15 @@ type worker struct {
 	gone    bool
 	busy    bool // computes
 	waits   bool
+	local   int32
 
 	spent   Spent
 	full    time.Duration // computing time of all planned
 	limit   time.Duration // of computing (Plan.ComputeDeadline)
 	planned int           // samples handed out
 	samples int           // of these that are in its gradient
-	local   int32
-	micro   int32 // parts of the batch; 0: it is not cut
-	part    int32 // samples of a part that it takes from the queue; 0: it has a batch of its own
-	taken   int32 // samples that it has taken, with those of the part that it is at
+	micro   int32         // parts of the batch; 0: it is not cut
+	part    int32         // samples of a part that it takes from the queue; 0: it has a batch of its own
 }
 
 // tick is the first mini-batch of this iteration.
@@ -681,7 +680,8 @@ func (r *run) prepare(w star.Worker, version int64) {
 	if r.sharded != nil {
 		told = &r.sharded.at[w].release
 	}
-	if m.part, m.taken = 0, 0; r.plan.Queue > 0 {
+	r.queue.forget(w)
+	if m.part = 0; r.plan.Queue > 0 {
 		if m.part = int32(r.plan.Part(w, r.Batch)); told != nil {
 			m.part = int32(min(told.Part, r.sharded.at[w].whole()))
 		}

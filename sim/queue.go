@@ -10,6 +10,7 @@ import (
 type queue struct {
 	version int64
 	taken   int           // samples, by who is there
+	by      []int         // samples that each worker has taken, with those of the part that it is at; nil: nobody ever has
 	empty   time.Duration // since when as many are taken as a round has; -1: they are not
 }
 
@@ -30,14 +31,26 @@ func (r *run) whole() (samples int) {
 func (r *run) enter(w star.Worker) {
 	m, q := &r.workers[w], &r.queue
 	if q.version != m.basis || q.taken == 0 {
-		*q = queue{version: m.basis, empty: -1}
+		*q = queue{version: m.basis, empty: -1, by: q.by}
+	}
+	if q.by == nil {
+		q.by = make([]int, len(r.workers))
 	}
 	r.take(w)
 }
 
 func (r *run) take(w star.Worker) {
-	r.queue.taken += int(r.workers[w].part)
-	r.workers[w].taken += r.workers[w].part
+	part := int(r.workers[w].part)
+	r.queue.taken += part
+	r.queue.by[w] += part
+}
+
+// forget has w have taken nothing, and says how much it had.
+func (q *queue) forget(w star.Worker) (had int) {
+	if q.by != nil {
+		had, q.by[w] = q.by[w], 0
+	}
+	return had
 }
 
 // another has w, which is through with a part, take the next one, if there is one. That there is none a worker hears a Latency later.
@@ -63,11 +76,10 @@ func (r *run) another(at time.Duration, w star.Worker) (bool, error) {
 
 // quit puts the samples back that w has taken and nobody has yet.
 func (r *run) quit(w star.Worker) {
-	m, q := &r.workers[w], &r.queue
-	if q.version == m.basis {
-		q.taken -= int(m.taken)
+	q := &r.queue
+	if had := q.forget(w); q.version == r.workers[w].basis {
+		q.taken -= had
 	}
-	m.taken = 0
 }
 
 // partOf computes a part for w from the given time on, and those that it takes then.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"testing"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -162,6 +163,13 @@ func TestDeterminism(t *testing.T) {
 }
 
 // The cost of a gradient as the cluster grows: 100 updates of half the workers.
+// What is known of a worker are two lines of the processor's cache, so that none lies across three.
+func TestWorkerSize(t *testing.T) {
+	if size := unsafe.Sizeof(worker{}); size != 128 {
+		t.Errorf("a worker takes %d bytes, want 128", size)
+	}
+}
+
 func BenchmarkRun(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000, 100_000} {
 		times := make([]time.Duration, n)
