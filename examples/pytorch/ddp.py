@@ -21,6 +21,7 @@ def main():
     args.add_argument("--count", type=int, default=4000)
     args.add_argument("--plain", action="store_true", help="without STAR")
     args.add_argument("--die", type=int, default=0, help="step in which this process kills itself")
+    args.add_argument("--device", default="cpu", help="such as cuda")
     args.add_argument("--save", help="file for the parameters at the end")
     args = args.parse_args()
     dist.init_process_group("gloo")
@@ -30,7 +31,8 @@ def main():
     sampler = torch.utils.data.distributed.DistributedSampler(data, world, rank)
     loader = torch.utils.data.DataLoader(data, 20, sampler=sampler)
     torch.manual_seed(5)
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 4)), broadcast_buffers=False)
+    net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 4)).to(args.device)
+    model = nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
     opt = torch.optim.RMSprop(model.parameters(), 1e-3)
     if not args.plain:
         opt = star.ddp_hook(model, opt, samples=args.count, batch_size=20, epochs=args.epochs)
@@ -39,7 +41,7 @@ def main():
         sampler.set_epoch(epoch)
         for xs, ys in loader:
             opt.zero_grad()
-            loss = F.cross_entropy(model(xs), ys)
+            loss = F.cross_entropy(model(xs.to(args.device)), ys.to(args.device))
             loss.backward()
             opt.step()
             steps += 1

@@ -7,7 +7,7 @@
 and the loops stay as they are. Each ``opt.step()`` hands the gradient of this worker to the job and comes back with the job's parameters,
 with which the next batch is to be computed. Without a job (plain ``python train.py``, or ``STAR_OFF=1``) the same lines are stock PyTorch.
 
-Parameters, gradients and buffers are views of memory that this process shares with its agent: nothing is copied on a processor.
+On a processor parameters, gradients and buffers are views of memory that this process shares with its agent: nothing is copied. Those on a GPU are copied to it and back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import torch
 import torch.utils.data as tud
 
-from . import _link, _state
+from . import _cuda, _link, _state
 from ._link import AgentLost, JobError, StarError
 
 __all__ = ["AgentLost", "JobError", "StarError", "attach", "ddp_hook", "evaluate", "loader", "rank", "schedule", "workers"]
@@ -49,6 +49,7 @@ class _Session:
     def __init__(self) -> None:
         self.link: Optional[_link.Link] = None
         self.model: Optional[torch.nn.Module] = None
+        self.device: Optional[torch.device] = None  # a GPU; None: the processor
         self.optimizer: Optional[torch.optim.Optimizer] = None
         self.loader: Optional[_Loader] = None
         self.test: Optional[_Test] = None
@@ -59,6 +60,7 @@ class _Session:
         self.params: List[_Tensor] = []
         self.grads: List[torch.Tensor] = []
         self.buffers: List[_Tensor] = []
+        self.gpu: Optional[_cuda.Mirror] = None  # the model is on one
         self.mirrors: List[Tuple[torch.Tensor, torch.Tensor]] = []  # of buffers that are not float32: their own, the one in the memory
         self.schedule: Optional[_Schedule] = None
         self.own = False  # the optimizer makes its steps here
@@ -71,7 +73,7 @@ class _Session:
         self.parts_wanted = False
         self.pending: Optional[_link.Frame] = None
         self.leases: Dict[int, List[int]] = {}
-        self.loss = 0.0
+        self.loss: Any = 0.0  # a tensor on a GPU, which is not waited for before the end of the step
         self.losses = 0
         self.asked = 0  # when the batch was asked for, ns
         self.loaded = 0  # when it was there
@@ -108,7 +110,7 @@ class _Session:
             rule["schedule"] = self.schedule.table
         about = {
             "name": type(model).__name__,
-            "program": "PyTorch " + torch.__version__.split("+")[0],
+            "program": "PyTorch " + torch.__version__.split("+")[0] + (", " + _cuda.cuda.get_device_name(self.device) if self.device is not None else ""),
             "layout": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.params],
             "buffers": [{"name": t.name, "shape": list(t.tensor.shape)} for t in self.buffers],
             "data": type(ld.dataset).__name__,
@@ -133,13 +135,14 @@ class _Session:
     def _list(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         updated = {id(p) for g in optimizer.param_groups for p in g["params"]}
         named = list(model.named_parameters())
+        self.device = _cuda.device_of(named)
         known = {id(p) for _, p in named}
         strange = sum(1 for i in updated if i not in known)
         if strange:
             raise StarError("%d parameters of the optimizer are none of the model: give star.attach the model that has them all" % strange, _link.EXIT_DISAGREE)
         at = buffers_at = 0
         for name, p in named:
-            _check(name, p)
+            _check(name, p, self.device)
             if p.requires_grad and id(p) in updated:
                 self.params.append(_Tensor(name, p, at))
                 at += p.numel()
@@ -151,11 +154,17 @@ class _Session:
         saved = set(model.state_dict())
         for name, b in model.named_buffers():
             if name in saved and not b.is_complex():
-                _check_device(name, b)
                 self.buffers.append(_Tensor(name, b, buffers_at))
                 buffers_at += b.numel()
 
     def _map(self, m: _link.Memory) -> None:
+        if self.device is not None:
+            kept = [_cuda.Place(b, at) for _, b, at in self.buffers]
+            parameters = sum(isinstance(p.tensor, torch.nn.Parameter) for p in kept)
+            self.gpu = _cuda.Mirror(self.device, m, [_cuda.Place(p, at) for _, p, at in self.params], kept[:parameters], kept[parameters:])
+            self.complete = [-1] * len(self.params)
+            self.grads = [_view(m, m.grad + 4 * at, p) for _, p, at in self.params]
+            return
         for _, p, at in self.params:
             view = _view(m, m.params + 4 * at, p)
             view.copy_(p.data)
@@ -183,6 +192,8 @@ class _Session:
             if f.kind == _link.COMPUTE:
                 self.asked = time.perf_counter_ns()
                 self.pending = f
+                if self.gpu is not None:
+                    self.gpu.take()
                 for own, mirror in self.mirrors:
                     if not torch.equal(own.data.float(), mirror):  # else nobody has changed it, and float32 may not hold all of it
                         own.data.copy_(mirror)
@@ -217,18 +228,25 @@ class _Session:
         optimizer = self._own()
         if self.schedule is not None:
             self.schedule.show(f.b)
-        for i, (_, p, _) in enumerate(self.params):
-            p.grad = self.grads[i]
+        if self.gpu is None:
+            for i, (_, p, _) in enumerate(self.params):
+                p.grad = self.grads[i]
         if self.ddp is not None:  # when the script says step
             self.ddp.update = f.a
             return
+        if self.gpu is not None:
+            self.gpu.take_gradient()
         super(_Attached, optimizer).step()  # type: ignore[misc]
+        if self.gpu is not None:
+            self.gpu.give_parameters()
         self.link.updated(f.a)
 
     def _evaluate(self, f: _link.Frame) -> None:
         assert self.link is not None and self.model is not None
         if self.test is None:
             raise StarError("the agent asks for an evaluation, and there is no test set")
+        if self.gpu is not None:
+            self.gpu.take(evaluate=True)
         was = [(m, m.training) for m in self.model.modules()]
         self.model.eval()
         try:
@@ -250,6 +268,8 @@ class _Session:
         self.losses, self.loss, self.again, self.weight = 0, 0.0, False, 1.0
         for i in range(len(self.complete)):
             self.complete[i] = -1
+        if self.gpu is not None:
+            self.gpu.begin()
         return f.c & ~_link.WANTS_PARTS, _link.indices(f)
 
     def weigh(self, weight: float) -> None:
@@ -281,7 +301,7 @@ class _Session:
             elif scale is not None:
                 self._scale(1 / float(scale))
             if loss is None and scale is not None:
-                loss = self.loss / float(scale)
+                loss = float(self.loss) / float(scale)
             elif loss is None:
                 self.losses = 0  # which it has scaled by who knows what
         if self.pending is None or self.step == 0:
@@ -293,8 +313,8 @@ class _Session:
         for name, p, _ in self.params:
             if not p.requires_grad:
                 raise StarError("%s was frozen after star.attach: the job goes on updating it. Set requires_grad before star.attach" % name, _link.EXIT_USAGE)
-        touched = self._gather() or self.again
-        if self.told < self._elements() and touched:
+        touched = (self._gather() if self.gpu is None else self._changed()) or self.again
+        if touched and (self.told < self._elements() or (self.gpu is not None and self.parts_wanted and self.gpu.started())):
             raise StarError(
                 "the gradient was changed between backward and opt.step(), or backward came twice in this step, and in none of the first %d, so that a part of it was on its way:"
                 " give star.attach(…, overlap=False)" % _TRIAL,
@@ -304,7 +324,7 @@ class _Session:
             self.trial -= 1
             self.early = self.early and not touched
         if loss is None:
-            loss = self.loss if self.losses else math.nan
+            loss = float(self.loss) if self.losses else math.nan
             if not self.losses and not self.warned:
                 self.warned = True
                 warnings.warn("star_train saw no loss.backward() in this step, so the job does not know the loss: give opt.step(loss=…)", stacklevel=4)
@@ -314,6 +334,8 @@ class _Session:
         if self.weight != 1:
             self._scale(self.weight)
             loss *= self.weight
+        if self.gpu is not None:
+            self._leave(self.gpu, touched or self.weight != 1)
         for own, mirror in self.mirrors:
             mirror.copy_(own.data)
         step, self.step, self.pending = self.step, 0, None
@@ -341,6 +363,29 @@ class _Session:
                 touched = True
         return touched
 
+    def _changed(self) -> bool:
+        """Whether somebody has changed a gradient since backward has completed it."""
+        for name, p, _ in self.params:
+            if p.grad is not None and p.grad.is_sparse:
+                raise StarError("the gradient of %s is sparse: give the embedding sparse=False" % name, _link.EXIT_DISAGREE)
+        return any(c not in (-1, grad_version(p)) for c, (_, p, _) in zip(self.complete, self.params))
+
+    def _leave(self, gpu: _cuda.Mirror, again: bool) -> None:
+        """The gradient goes from the GPU to the memory, whose parts are told as they come."""
+        if self.ddp is None:
+            gpu.leave(again)
+        gpu.give_buffers()
+        while self.ddp is None and gpu.there(wait=True) > 0:
+            self._tell(gpu)
+        gpu.settle()
+
+    def _tell(self, gpu: _cuda.Mirror) -> None:
+        at = gpu.there()
+        if self.parts_wanted and at > 0 and self.told - at >= _PART:
+            self.told = at
+            assert self.link is not None
+            self.link.part(self.step, at)
+
     def _copied(self, name: str) -> None:
         if not self.warned_copy:
             self.warned_copy = True
@@ -351,6 +396,10 @@ class _Session:
     warned_copy = False
 
     def zero_grad(self) -> None:
+        if self.gpu is not None:
+            for _, p, _ in self.params:
+                p.grad = None
+            return
         for i, (_, p, _) in enumerate(self.params):
             self.grads[i].zero_()
             p.grad = self.grads[i]
@@ -371,6 +420,11 @@ class _Session:
     def _completed(self, i: int, p: torch.Tensor) -> None:
         self.again = self.again or self.complete[i] >= 0
         self.complete[i] = grad_version(p)
+        if self.gpu is not None:
+            if self.early and self.trial == 0 and self.step and self.ddp is None and not self.again:
+                self.gpu.completed(i)
+                self._tell(self.gpu)
+            return
         if not (self.parts_wanted and self.early and self.trial == 0 and self.step):
             return
         grad = p.grad
@@ -417,7 +471,8 @@ def _backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     s = _session
     if s is not None and s.step and self.numel() == 1:
         s.losses += 1
-        s.loss += float(self.detach())
+        loss = self.detach()
+        s.loss += float(loss) if s.gpu is None else loss.double()
     try:
         return _plain_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
     except RuntimeError:
@@ -426,14 +481,8 @@ def _backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
-def _check_device(name: str, t: torch.Tensor) -> None:
-    if t.device.type != "cpu":
-        raise StarError("%s is on %s: this version of star_train trains on processors; leave .to(%r) away" % (name, t.device, t.device.type), _link.EXIT_DISAGREE)
-
-
-def _check(name: str, p: torch.Tensor) -> None:
-    _check_device(name, p)
-    if p.dtype != torch.float32:
+def _check(name: str, p: torch.Tensor, gpu: Optional[torch.device]) -> None:
+    if p.dtype not in (_cuda.FLOATS if gpu is not None else (torch.float32,)):
         raise StarError(
             "parameter %s is %s: the job exchanges float32. Use model.float(), and torch.autocast for what may be computed in less" % (name, p.dtype), _link.EXIT_DISAGREE
         )
@@ -599,7 +648,8 @@ class _Buckets:
         self.failed: Optional[StarError] = None  # which backward makes another error of
 
     def hook(self, bucket: Any) -> Any:
-        promise: Any = torch.futures.Future()
+        gpu = self.session.gpu
+        promise: Any = torch.futures.Future() if gpu is None else torch.futures.Future(devices=[gpu.device])
         self.waiting.append((bucket, promise))
         if bucket.is_last():
             try:
@@ -609,7 +659,7 @@ class _Buckets:
                 raise
             for b, p in self.waiting:
                 for parameter, gradient in zip(b.parameters(), b.gradients()):
-                    gradient.copy_(self.places[id(parameter)])
+                    gradient.copy_(self.places[id(parameter)], non_blocking=True)  # from memory that stays until the step
                 p.set_result(b.buffer())
             self.waiting.clear()
         return promise
@@ -627,7 +677,9 @@ class _Buckets:
                 grad.zero_()
             for bucket, _ in self.waiting:
                 for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-                    self.places[id(parameter)].copy_(gradient)
+                    self.places[id(parameter)].copy_(gradient, non_blocking=True)
+            if s.gpu is not None:
+                s.gpu.wait()
             s.loaded = max(s.loaded, s.asked)
             s.hand(s.loss if s.losses else 0.0)
             s._next()
@@ -640,6 +692,8 @@ class _Buckets:
         if not self.update:
             return  # a step without a gradient
         update, self.update = self.update, 0
+        if s.gpu is not None:
+            s.gpu.give_parameters()
         s.link.updated(update)
         s._next()
         if not s.over:

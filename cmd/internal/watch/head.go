@@ -243,7 +243,7 @@ func (h *Head) introduce() {
 		h.say("STAR does not shard parameters: it says nothing of what it would save")
 	}
 	if first.CUDA {
-		h.say("own times are by the GPU's clock; that was never tried on a GPU")
+		h.say("own times are by the GPU's clock")
 	}
 }
 
