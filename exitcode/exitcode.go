@@ -34,7 +34,7 @@ var Table = []Code{
 	{Missing, "data, checkpoint or file of settings missing", "the message names the file"},
 	{Lost, "lost for good", "nobody joined within `--join-timeout`; `star ctl` without a job; a server is gone; most of the `--coordinators` are gone; a `star-ps` that was started in the place of one that may coordinate, and did not get it; the last worker is gone; for a worker: coordinator or shard is gone"},
 	{Diverged, "diverged", "a gradient or loss was NaN or Inf, with `--on-nan stop`: for a worker its own, for a job those of most workers; a gradient does not belong, with `--poison fatal`"},
-	{Unwritable, "a file cannot be created or written", "`star sched serve` and `submit`: the disk with the queue is full, or the folder cannot be written"},
+	{Unwritable, "a file cannot be created or written", "`star sched serve` and `submit`: the disk with the queue is full, or the folder cannot be written; what `star sched sim` is to write"},
 	{Restart, "this member must restart", "a worker that the job goes on without; one that comes back when the job has begun"},
 	{Refused, "token or TLS refused", "the token is wrong or missing; a certificate that the other side does not accept; one side speaks TLS and the other does not"},
 	{Disagree, "members disagree", "model, seed, data or batch differ from what `star-ps` was told, or from the first worker's; another job's name; another protocol; not the checkpoint's model or data; a member that broke the protocol; a checkpoint of another optimiser; a `star-ps` that may coordinate and stood still until another one had its place"},

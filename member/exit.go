@@ -43,6 +43,14 @@ func FileError(err, corrupt error) error {
 	return err
 }
 
+// WriteError gives an error of a file that cannot be created or written its exit code.
+func WriteError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fileError{err, exitcode.Unwritable}
+}
+
 type fileError struct {
 	error
 	code int
@@ -50,7 +58,7 @@ type fileError struct {
 
 func (e *fileError) Unwrap() error { return e.error }
 
-// ExitCode is that of a file that is missing or corrupt.
+// ExitCode is that of a file that is missing or corrupt, or cannot be written.
 func (e *fileError) ExitCode() int { return e.code }
 
 // DisagreeError says that settings do not fit what is there already.

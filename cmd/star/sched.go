@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,14 +31,7 @@ type schedSim struct {
 	alpha                              float64
 	policies                           []string
 	slot                               time.Duration
-	asJSON                             bool
-}
-
-// schedResult is one policy of star sched sim --json.
-type schedResult struct {
-	Policy string `json:"policy"`
-	sched.Summary
-	Seconds float64 `json:"simulated_in_s"`
+	asJSON, asCSV                      bool
 }
 
 var formats = []string{"star", "elasticflow", "lucid", "muri", "allox"}
@@ -78,10 +70,12 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV")
 	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, and of how many GPUs are used: jct.svg, queue.svg, utilisation.svg")
 	settings.Var(s, &p.asJSON, "json", false, "the summary as JSON on standard output")
+	settings.Var(s, &p.asCSV, "csv", false, "the summary as CSV on standard output")
 	cmd := &cobra.Command{
 		Use:   "sim TRACE",
-		Short: "Simulate a trace of jobs on a cluster under one policy or several",
+		Short: "Simulate a trace of jobs on a cluster under one policy, or compare several",
 		Long: `Reads a trace of jobs and says how long they would wait and run on a cluster under each policy.
+With several policies each is compared with the first one: "JCT ratio" is its completion times, of the jobs that end under both, divided by those of the first.
 
   star sched sim jobs.csv --cluster n16g8 --policy fifo,srtf,tiresias
   star sched sim trace.csv --format lucid --cluster vc_config.csv --policy srtf --compat lucid --jobs out.csv
@@ -273,6 +267,9 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 	if p.slot < time.Second {
 		return p.set.Invalid("slot", errors.New("want a second or more"))
 	}
+	if p.asCSV && p.asJSON {
+		return p.set.Invalid("csv", errors.New("not together with --json"))
+	}
 	jobs, err := p.trace(trace)
 	if err != nil {
 		return err
@@ -295,7 +292,7 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 	} else if p.jobs != "" {
 		f, err := os.Create(p.jobs)
 		if err != nil {
-			return member.FileError(err, fs.ErrPermission)
+			return member.WriteError(err)
 		}
 		defer f.Close()
 		table = workload.NewOutcomes(f)
@@ -309,7 +306,7 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 		gpus += c.Nodes*c.GPUs + c.Plain
 	}
 	var curves schedCurves
-	var results []schedResult
+	var summary schedSummary
 	for _, policy := range p.policies {
 		begin := time.Now()
 		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users})
@@ -322,10 +319,10 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 		if err := events.add(policy, out); err != nil {
 			return err
 		}
-		results = append(results, schedResult{policy, sched.Summarize(out), time.Since(begin).Seconds()})
+		summary.add(policy, out, time.Since(begin))
 		if table != nil {
 			if err := table.Write(policy, out); err != nil {
-				return err
+				return member.WriteError(err)
 			}
 		}
 	}
@@ -337,13 +334,11 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 			return err
 		}
 	}
-	if p.asJSON {
-		return json.NewEncoder(w).Encode(results)
+	switch {
+	case p.asJSON:
+		return json.NewEncoder(w).Encode(summary.results)
+	case p.asCSV:
+		return summary.csv(w)
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "policy\tjobs\tended\tdeclined\tmet deadline\tmean JCT s\tp99 JCT s\tmean queue s\tmakespan s\tpreemptions\t")
-	for _, r := range results {
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%.1f %%\t%.1f\t%.0f\t%.1f\t%.0f\t%d\t\n", r.Policy, r.Jobs, r.Ended, r.Declined, 100*float64(r.Met)/float64(max(r.Jobs, 1)), r.JCT, r.P99, r.Queue, r.Makespan, r.Preemptions)
-	}
-	return tw.Flush()
+	return summary.table(w)
 }

@@ -17,8 +17,9 @@ func schedGenCommand() *cobra.Command {
 	var g workload.Generated
 	var every time.Duration
 	var seed uint64
+	settings.Var(s, &g.Like, "like", "elasticflow", "whose jobs they are like", workload.Likes()...)
 	settings.Var(s, &g.Jobs, "jobs", 1000, "how many jobs")
-	settings.Var(s, &every, "every", 15*time.Minute, "how far apart jobs are submitted, on average")
+	settings.Var(s, &every, "every", 0, "how far apart jobs are submitted, on average; 0: as there, 15m like elasticflow, 10s like helios, 70s like philly, 8s like allox")
 	settings.Var(s, &g.Slack, "slack", 1, "deadlines are so many durations after submission, half more or less")
 	settings.Var(s, &g.BestEffort, "best-effort", 0, "share of jobs that have no deadline")
 	settings.Var(s, &seed, "seed", 1, "the same seed gives the same jobs")
@@ -26,9 +27,11 @@ func schedGenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gen",
 		Short: "Make a trace of jobs from a seed",
-		Long: `Writes a trace of jobs to standard output, as ElasticFlow's generator makes them.
+		Long: `Writes a trace of jobs to standard output: as ElasticFlow's generator makes them, or with the durations, GPUs and rate that studies of SenseTime's
+Helios and Microsoft's Philly report, or like those of AlloX, in its format.
 
   star sched gen --jobs 1000 --every 15m --seed 7 > jobs.csv
+  star sched gen --like philly --jobs 100000 > jobs.csv
   star sched gen --throughputs throughputs_A100 > trace.csv`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,8 +41,10 @@ func schedGenCommand() *cobra.Command {
 			switch {
 			case g.Jobs < 1:
 				return s.Invalid("jobs", errors.New("want one or more"))
-			case every <= 0:
+			case every < 0:
 				return s.Invalid("every", errors.New("want more than 0"))
+			case g.Like == "allox" && p.throughputs != "":
+				return s.Invalid("throughputs", errors.New("not with --like allox, whose jobs run on one machine"))
 			case !(g.Slack > 0):
 				return s.Invalid("slack", errors.New("want more than 0"))
 			case !(g.BestEffort >= 0 && g.BestEffort <= 1):
@@ -52,7 +57,9 @@ func schedGenCommand() *cobra.Command {
 				}
 			}
 			g.Every, g.Random = every.Seconds(), rand.New(rand.NewPCG(seed, 0)).Float64
-			if jobs := workload.Generate(g); g.Rates != nil {
+			if jobs := workload.Generate(g); g.Like == "allox" {
+				return workload.WriteAlloX(cmd.OutOrStdout(), jobs)
+			} else if g.Rates != nil {
 				return workload.WriteElasticFlow(cmd.OutOrStdout(), jobs)
 			} else {
 				return workload.Write(cmd.OutOrStdout(), jobs)

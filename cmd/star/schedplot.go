@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/csv"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -51,7 +50,7 @@ func (s *schedCurves) add(policy string, out []sched.Outcome, gpus int) {
 // write draws the curves into a folder, which it makes.
 func (s *schedCurves) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return member.FileError(err, fs.ErrPermission)
+		return member.WriteError(err)
 	}
 	for _, p := range []struct {
 		file, title, x, y string
@@ -63,7 +62,7 @@ func (s *schedCurves) write(dir string) error {
 		{"utilisation.svg", "GPUs and machines that jobs have", "time (h)", "%", false, s.used},
 	} {
 		if err := bench.PlotCurves(filepath.Join(dir, p.file), p.title, p.x, p.y, p.log, p.curves); err != nil {
-			return err
+			return member.WriteError(err)
 		}
 	}
 	return nil
@@ -82,29 +81,31 @@ func newSchedEvents(path string) (*schedEvents, error) {
 	}
 	f, err := os.Create(path)
 	if err != nil {
-		return nil, member.FileError(err, fs.ErrPermission)
+		return nil, member.WriteError(err)
 	}
 	e := &schedEvents{f: f, buf: bufio.NewWriter(f)}
 	e.out = csv.NewWriter(e.buf)
 	return e, e.out.Write([]string{"time", "policy", "job_id", "event", "gpus"})
 }
 
-// add writes the events of a policy. What happens to a job at one time keeps its order.
+// add writes the events of a policy. Of what happens at one time GPUs that are given back come first, then jobs that come, then GPUs that are given: whoever adds
+// them up never sees more than there are.
 func (e *schedEvents) add(policy string, out []sched.Outcome) error {
 	if e == nil {
 		return nil
 	}
 	type event struct {
-		at   float64
-		what string
-		gpus float64
-		job  string
+		at    float64
+		order int // at one time
+		what  string
+		gpus  float64
+		job   string
 	}
 	var all []event
 	for _, o := range out {
-		all = append(all, event{o.Submit, "submit", 0, o.ID})
+		all = append(all, event{o.Submit, 1, "submit", 0, o.ID})
 		if o.Declined() {
-			all = append(all, event{o.Submit, "decline", 0, o.ID})
+			all = append(all, event{o.Submit, 1, "decline", 0, o.ID})
 			continue
 		}
 		had := 0.
@@ -120,15 +121,15 @@ func (e *schedEvents) add(policy string, out []sched.Outcome) error {
 			case had == 0:
 				what = "resume"
 			}
-			all = append(all, event{s.At, what, s.GPUs, o.ID})
+			all = append(all, event{s.At, 1 + cmp.Compare(s.GPUs, had), what, s.GPUs, o.ID})
 			had = s.GPUs
 		}
 	}
-	slices.SortStableFunc(all, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(all, func(a, b event) int { return cmp.Or(cmp.Compare(a.at, b.at), a.order-b.order) })
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 	for _, v := range all {
 		if err := e.out.Write([]string{number(v.at), policy, v.job, v.what, number(v.gpus)}); err != nil {
-			return err
+			return member.WriteError(err)
 		}
 	}
 	return nil
@@ -144,7 +145,7 @@ func (e *schedEvents) close() error {
 		err = closed
 	}
 	if err != nil {
-		return fmt.Errorf("--events: %w", err)
+		return member.WriteError(fmt.Errorf("--events: %w", err))
 	}
 	return nil
 }

@@ -1,8 +1,10 @@
 package workload
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/csv"
+	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -15,41 +17,109 @@ import (
 
 // Generated are the settings of Generate.
 type Generated struct {
+	Like       string // one of Likes
 	Jobs       int
-	Every      float64 // s between submissions, on average
+	Every      float64 // s between submissions, on average; 0: as in the trace that they are like
 	Slack      float64 // a deadline is so many durations after submission, half more or less
 	BestEffort float64 // the share of jobs that have none
 	Rates      Throughputs
 	Random     func() float64 // in [0, 1)
 }
 
-// Generate makes jobs as ElasticFlow's generator does: submissions of a Poisson process; of five durations one is between 5.3 and 167 hours, the
-// others between 10 minutes and 5.3 hours, their logarithms even; 83 % of the jobs have one GPU, 3, 3, 10 and 1 % have 2, 4, 8 and 16. Times are
-// whole seconds. With Rates each job is a model of them that can run on so many GPUs.
+// like is the jobs of a cluster, as far as studies of it say what they are.
+type like struct {
+	every    float64   // s between submissions
+	shares   []float64 // of jobs with 1, 2, 4, … GPUs; the rest has as many as twice the last ones
+	duration func(random func() float64) float64
+}
+
+// likes are the traces that Generate knows. Durations of helios and philly are lognormal, which the studies do not say, independent of the GPUs, and no longer than the
+// longest of the trace; so the spread follows from the median and the mean.
 //
-// Source: Gu et al., ElasticFlow, ASPLOS 2023, the generator of its simulator.
+//   - elasticflow: of five durations one is between 5.3 and 167 hours, the others between 10 minutes and 5.3 hours, their logarithms even; 83 % of the jobs have one
+//     GPU, 3, 3, 10 and 1 % have 2, 4, 8 and 16. Source: Gu et al., ElasticFlow, ASPLOS 2023, the generator of its simulator.
+//   - helios: 1.58 million jobs of GPUs in six months, durations with the median 206 s and the mean 6,652 s, at most 50 days; 3.72 GPUs on average, and more than half of
+//     the jobs have one. Source: Hu et al., Characterization and Prediction of Deep Learning Workloads, SC 2021. Assumed: the shares of 2, 4, … 64 GPUs (there are jobs with up
+//     to 2,048), which give that average.
+//   - philly: 103,467 jobs in 83 days, durations with the mean 28,329 s, at most 60 days; 1.75 GPUs on average. Source: the comparison in the same study. Assumed: a median of 13 minutes,
+//     with which .9 % of the jobs take more than a week (Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters, ATC 2019, have .5 %), and the shares.
+//   - allox: see either.
+var likes = map[string]like{
+	"elasticflow": {900, []float64{.83, .03, .03, .10}, func(random func() float64) float64 {
+		low := 1.
+		if random() < .2 {
+			low = 2.5
+		}
+		return 60 * math.Pow(10, low+1.5*random())
+	}},
+	"helios": {10, []float64{.55, .15, .10, .1505, .03, .0145}, lognormal(206, 6652, 50*86400)},
+	"philly": {70, []float64{.841, .05, .05, .045, .012}, lognormal(780, 28329, 60*86400)},
+	"allox":  {every: 8},
+}
+
+// Likes lists them.
+func Likes() []string { return slices.Sorted(maps.Keys(likes)) }
+
+// lognormal draws durations with this median, no longer than most, and with this mean, s.
+func lognormal(median, mean, most float64) func(func() float64) float64 {
+	normal := func(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
+	low, high := 0., 10.
+	for range 50 {
+		s := (low + high) / 2
+		at := math.Log(most/median) / s
+		if median*math.Exp(s*s/2)*normal(at-s)+most*normal(-at) < mean {
+			low = s
+		} else {
+			high = s
+		}
+	}
+	return func(random func() float64) float64 {
+		return min(most, median*math.Exp(low*math.Sqrt2*math.Erfinv(2*random()-1)))
+	}
+}
+
+// either has a job take 20 to 300 s without a GPU, and .8 to 10 times less with one, both even; estimates are off by 10 % (standard deviation). Jobs come five at a time, of ten users
+// in turn. These are the numbers of the trace of TestAlloX, whose 600 jobs were made for AlloX's simulator; AlloX (Le et al., EuroSys 2020) does not publish its own.
+func (g Generated) either(j *sched.Job, i int) {
+	off := func() float64 { return max(-.9, .1*math.Sqrt2*math.Erfinv(2*g.Random()-1)) }
+	plain := math.Round(20 + 280*g.Random())
+	gpu := max(1, math.Round(plain/(.8+9.2*g.Random())))
+	j.Duration, j.Deadline = gpu, never
+	j.Either = &sched.Either{User: "queue" + strconv.Itoa(i%10), Duration: [2]float64{gpu, plain}, Error: [2]float64{off(), off()}}
+}
+
+// Generate makes jobs whose submissions are a Poisson process, without the rhythm of days. Times are whole seconds. With Rates each job is a model of
+// them that can run on so many GPUs.
 func Generate(g Generated) []*sched.Job {
 	models := slices.SortedFunc(maps.Keys(g.Rates), func(a, b throughput) int { return cmp.Or(cmp.Compare(a.model, b.model), a.batch-b.batch) })
 	between := func(low, high float64) float64 { return low + (high-low)*g.Random() }
-	now := 0.
+	now, of, every := 0., likes[g.Like], g.Every
+	if every == 0 {
+		every = of.every
+	}
 	jobs := make([]*sched.Job, g.Jobs)
 	for i := range jobs {
-		now -= math.Log(1-g.Random()) * g.Every
-		low := 1.
-		if g.Random() < .2 {
-			low = 2.5
+		if g.Like != "allox" {
+			now -= math.Log(1-g.Random()) * every
+		} else if i > 0 && i%5 == 0 {
+			now -= math.Log(1-g.Random()) * every * 5
 		}
-		duration := math.Round(60 * math.Pow(10, between(low, low+1.5)))
-		j := &sched.Job{ID: strconv.Itoa(i + 1), Submit: math.Round(now), GPUs: 1, Duration: duration}
+		j := &sched.Job{ID: strconv.Itoa(i + 1), Submit: math.Round(now), GPUs: 1}
+		jobs[i] = j
+		if g.Like == "allox" {
+			g.either(j, i)
+			continue
+		}
+		j.Duration = max(1, math.Round(of.duration(g.Random)))
 		share := g.Random()
-		for _, p := range []float64{.83, .03, .03, .10} {
+		for _, p := range of.shares {
 			if share -= p; share < 0 {
 				break
 			}
 			j.GPUs *= 2
 		}
 		slack, effort, model := g.Slack*between(.5, 1.5), g.Random(), g.Random()
-		if j.Deadline = math.Round(j.Submit + slack*duration); effort < g.BestEffort {
+		if j.Deadline = math.Round(j.Submit + slack*j.Duration); effort < g.BestEffort {
 			j.BestEffort, j.Deadline = true, never
 		}
 		for len(models) > 0 && j.Rates == nil {
@@ -66,9 +136,8 @@ func Generate(g Generated) []*sched.Job {
 			}
 			m := can[int(model*float64(len(can)))]
 			j.Model, j.Batch, j.Rates = m.model, m.batch, g.Rates[m]
-			j.Iterations = math.Ceil(duration * j.Rates[level])
+			j.Iterations = math.Ceil(j.Duration * j.Rates[level])
 		}
-		jobs[i] = j
 	}
 	return jobs
 }
@@ -86,4 +155,15 @@ func WriteElasticFlow(w io.Writer, jobs []*sched.Job) error {
 	}
 	out.Flush()
 	return out.Error()
+}
+
+// WriteAlloX writes jobs with Either in the format of AlloX's simulator.
+func WriteAlloX(w io.Writer, jobs []*sched.Job) error {
+	b := bufio.NewWriter(w)
+	for _, j := range jobs {
+		e := j.Either
+		fmt.Fprintf(b, "# %s\n1 %s 1 %s %s\nstage -1 32 16 %s 1 2 %s 1 %s %s\n0\n", j.ID, j.ID, number(j.Submit), e.User,
+			number(e.Duration[1]), number(e.Duration[0]), number(e.Error[1]), number(e.Error[0]))
+	}
+	return b.Flush()
 }

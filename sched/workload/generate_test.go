@@ -5,9 +5,13 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+
+	"star/sched"
 )
 
 // TestGenerate compares many jobs with the shares of ElasticFlow's generator, and reads what was written.
@@ -16,7 +20,7 @@ func TestGenerate(t *testing.T) {
 	if err := ths.Read("net.csv", strings.NewReader("global_batch_size,1,2,4,8\n64,10,18,30,0\n128,6,11,20,35\n4,1,2,3,4\n")); err != nil {
 		t.Fatal(err)
 	}
-	g := Generated{Jobs: 20000, Every: 60, Slack: 2, BestEffort: .25, Rates: ths}
+	g := Generated{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, BestEffort: .25, Rates: ths}
 	g.Random = rand.New(rand.NewPCG(1, 0)).Float64
 	jobs := Generate(g)
 	long, effort, most, gpus, batches := 0., 0., 0., map[int]float64{}, map[int]float64{}
@@ -61,7 +65,7 @@ func TestGenerate(t *testing.T) {
 		t.Errorf("what is read is not what was written: %v", err)
 	}
 	sixteen := 0.
-	for i, j := range Generate(Generated{Jobs: 20000, Every: 60, Slack: 2, Random: rand.New(rand.NewPCG(1, 0)).Float64}) {
+	for i, j := range Generate(Generated{Like: "elasticflow", Jobs: 20000, Every: 60, Slack: 2, Random: rand.New(rand.NewPCG(1, 0)).Float64}) {
 		if j.Submit != jobs[i].Submit || j.Duration != jobs[i].Duration {
 			t.Fatal("the same seed gives other jobs")
 		}
@@ -71,5 +75,85 @@ func TestGenerate(t *testing.T) {
 	}
 	if math.Abs(sixteen/n-.01) > .002 {
 		t.Errorf("%v of the jobs have 16 GPUs, want .01", sixteen/n)
+	}
+}
+
+// TestGenerateLike compares many jobs with what the studies say of Helios and Philly (Hu et al., SC 2021; Jeon et al., ATC 2019).
+func TestGenerateLike(t *testing.T) {
+	for like, want := range map[string]struct{ mean, median, gpus, one, every, week float64 }{
+		"helios": {6652, 206, 3.72, .5, 10, 0}, "philly": {28329, 780, 1.75, .8, 70, .005},
+	} {
+		g := Generated{Like: like, Jobs: 400000, Slack: 1, Random: rand.New(rand.NewPCG(1, 0)).Float64}
+		jobs := Generate(g)
+		var durations []float64
+		sum, gpus, one, week, n := 0., 0., 0., 0., float64(g.Jobs)
+		for _, j := range jobs {
+			durations = append(durations, j.Duration)
+			sum, gpus = sum+j.Duration, gpus+float64(j.GPUs)
+			if j.GPUs == 1 {
+				one++
+			}
+			if j.Duration > 7*86400 {
+				week++
+			}
+			if j.Duration < 1 || j.Duration > 60*86400 {
+				t.Fatalf("%s: job %s takes %v s", like, j.ID, j.Duration)
+			}
+		}
+		slices.Sort(durations)
+		near := func(what string, got, want, off float64) {
+			if math.Abs(got/want-1) > off {
+				t.Errorf("%s: %s is %v, want %v", like, what, got, want)
+			}
+		}
+		near("the mean duration", sum/n, want.mean, .05) // few jobs take most of the time
+		near("the median", durations[len(durations)/2], want.median, .03)
+		near("GPUs", gpus/n, want.gpus, .02)
+		near("apart", jobs[len(jobs)-1].Submit/n, want.every, .01)
+		if one/n < want.one {
+			t.Errorf("%s: %v of the jobs have one GPU, want more than %v", like, one/n, want.one)
+		}
+		if want.week > 0 {
+			near("more than a week", week/n, want.week, .8) // with a median that is assumed
+		}
+	}
+}
+
+// TestGenerateAlloX compares the generator with the trace that its numbers are from, and reads what was written.
+func TestGenerateAlloX(t *testing.T) {
+	f, err := os.Open("testdata/allox.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	given, err := AlloXTrace(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs := Generate(Generated{Like: "allox", Jobs: 20000, Random: rand.New(rand.NewPCG(1, 0)).Float64})
+	moments := func(jobs []*sched.Job) (m [6]float64) {
+		for _, j := range jobs {
+			e := j.Either
+			for i, v := range []float64{e.Duration[0], e.Duration[1], e.Duration[1] / e.Duration[0], e.Duration[1] * e.Duration[1], e.Error[0] * e.Error[0], e.Error[1] * e.Error[1]} {
+				m[i] += v / float64(len(jobs))
+			}
+		}
+		return m
+	}
+	got, want := moments(jobs), moments(given)
+	for i := range got {
+		if math.Abs(got[i]/want[i]-1) > .12 { // 600 jobs do not say more
+			t.Errorf("moment %d is %v, that of the trace %v", i, got[i], want[i])
+		}
+	}
+	if every := jobs[len(jobs)-1].Submit / float64(len(jobs)); math.Abs(every/8-1) > .05 || jobs[4].Submit != jobs[0].Submit || jobs[5].Submit == jobs[4].Submit {
+		t.Errorf("%v s between jobs, want 8; submissions %v, %v, %v", every, jobs[0].Submit, jobs[4].Submit, jobs[5].Submit)
+	}
+	var b bytes.Buffer
+	if err := WriteAlloX(&b, jobs); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := AlloXTrace(&b); err != nil || !reflect.DeepEqual(again, jobs) {
+		t.Errorf("what is read is not what was written: %v", err)
 	}
 }
