@@ -16,7 +16,8 @@ type elastic struct {
 	compat   Compat
 	runnable []*flex // admitted and not ended, in order of submission
 	policy   rounds
-	own      []span  // what is free without one job, of elasticFlow
+	spans    []span  // what is free, of elasticFlow
+	own      []span  // the same without one job
 	groups   *groups // nil: changes take no time
 	turn     int
 }
@@ -48,6 +49,7 @@ type flex struct {
 	realEnd float64 // when it ends on what it has
 	plan    plan    // of elasticFlow, from this round on
 	kept    plan    // of the rounds before
+	to      plan    // with more GPUs now
 }
 
 // rate is iterations/s on n GPUs.
@@ -163,7 +165,7 @@ func (e *elastic) advance() {
 	e.runnable = slices.DeleteFunc(e.runnable, func(f *flex) bool {
 		d := e.now - f.last
 		f.last = e.now
-		f.kept = f.plan.after(e.now)
+		f.keep(e.now)
 		if f.n == 0 {
 			f.Queue += d
 			return false

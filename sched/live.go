@@ -301,7 +301,8 @@ func (l *Live) round(now float64) {
 	e := l.e
 	e.now = now
 	for _, f := range e.runnable {
-		f.kept, f.last = f.plan.after(now), now
+		f.keep(now)
+		f.last = now
 	}
 	var new []*flex
 	for _, f := range l.new {

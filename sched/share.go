@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"sort"
 )
 
 // piece is a time in which a job has so many GPUs.
@@ -60,12 +59,12 @@ func (p elasticFlow) allot(e *elastic) {
 	if p.admission && slices.ContainsFunc(e.runnable, (*flex).breaks) {
 		spans = []span{{e.now, e.gpus}}
 		for _, f := range e.runnable {
-			f.plan = f.kept
+			f.plan = plan{append(f.plan.pieces[:0], f.kept.pieces...), f.kept.missed}
 			spans = book(spans, f.plan, 1)
 		}
 		for _, f := range e.runnable {
 			if len(f.kept.pieces) == 0 {
-				f.plan = e.share(f, &spans, 0)
+				f.plan = e.share(f, &spans, 0, f.plan.pieces)
 				spans = book(spans, f.plan, 1)
 			}
 		}
@@ -78,7 +77,6 @@ func (p elasticFlow) allot(e *elastic) {
 		f    *flex
 		next int
 		gain float64
-		to   plan
 		at   int // how many rises there were when it was computed
 	}
 	var rises []*rise
@@ -86,20 +84,25 @@ func (p elasticFlow) allot(e *elastic) {
 		rises = append(rises, &rise{f: f, gain: math.Inf(1), at: -1})
 	}
 	for done := 0; len(rises) > 0; {
-		best := slices.MaxFunc(rises, func(a, b *rise) int { return cmp.Compare(a.gain, b.gain) })
+		best := rises[0]
+		for _, r := range rises[1:] {
+			if cmp.Less(best.gain, r.gain) {
+				best = r
+			}
+		}
 		f := best.f
 		if best.at == done {
-			spans = book(book(spans, f.plan, -1), best.to, 1)
-			f.plan, f.n = best.to, best.next
+			spans = book(book(spans, f.plan, -1), f.to, 1)
+			f.plan, f.to, f.n = f.to, f.plan, best.next
 			done++
 			continue
 		}
 		best.next, best.at = max(f.least(), 2*f.n), done
 		if best.next <= f.most() && best.next-f.n <= spans[0].free && f.rate(best.next) > f.rate(f.n) {
 			e.own = book(append(e.own[:0], spans...), f.plan, -1)
-			best.to = e.share(f, &e.own, best.next)
-			if !best.to.missed || f.plan.missed {
-				best.gain = (f.plan.gpuTime() - best.to.gpuTime()) / float64(best.next-f.n)
+			f.to = e.share(f, &e.own, best.next, f.to.pieces)
+			if !f.to.missed || f.plan.missed {
+				best.gain = (f.plan.gpuTime() - f.to.gpuTime()) / float64(best.next-f.n)
 				if f.n == 0 {
 					best.gain = math.Inf(1)
 				}
@@ -124,30 +127,39 @@ func (elasticFlow) wake(e *elastic) float64 {
 	return at
 }
 
-// after is what is left of a plan.
-func (p plan) after(now float64) plan {
-	p.pieces = slices.DeleteFunc(slices.Clone(p.pieces), func(x piece) bool { return x.to <= now })
-	if len(p.pieces) > 0 {
-		p.pieces[0].from = now
+// keep notes what is left of its plan.
+func (f *flex) keep(now float64) {
+	f.kept.missed = f.plan.missed
+	f.kept.pieces = f.kept.pieces[:0]
+	for _, x := range f.plan.pieces {
+		if x.to > now {
+			f.kept.pieces = append(f.kept.pieces, x)
+		}
 	}
-	return p
+	if len(f.kept.pieces) > 0 {
+		f.kept.pieces[0].from = now
+	}
 }
 
 // plan plans jobs in order of their deadlines, and says what is left.
 func (e *elastic) plan(jobs []*flex) []span {
 	jobs = slices.Clone(jobs)
 	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
-	spans := []span{{e.now, e.gpus}}
+	spans := append(e.spans[:0], span{e.now, e.gpus})
+	defer func() { e.spans = spans }()
 	for _, f := range jobs {
-		f.plan = e.share(f, &spans, 0)
+		f.plan = e.share(f, &spans, 0, f.plan.pieces)
 		spans = book(spans, f.plan, 1)
 	}
 	return spans
 }
 
-// split has a span begin at a time, if that is after now, and says which one does, or is the first after it.
-func split(spans []span, at float64) ([]span, int) {
-	i := sort.Search(len(spans), func(i int) bool { return spans[i].from >= at })
+// split has a span begin at a time, if that is after the first one's, and says which one does, or is the first after it. None that begins at that time or later is
+// before span i.
+func split(spans []span, at float64, i int) ([]span, int) {
+	for i < len(spans) && spans[i].from < at {
+		i++
+	}
 	if i == 0 || math.IsInf(at, 1) || i < len(spans) && spans[i].from == at {
 		return spans, i
 	}
@@ -156,13 +168,13 @@ func split(spans []span, at float64) ([]span, int) {
 
 // book takes what a plan has, times times.
 func book(spans []span, p plan, times int) []span {
+	i, to := 0, 0
 	for _, x := range p.pieces {
 		if x.n == 0 {
 			continue
 		}
-		var i, to int
-		spans, i = split(spans, x.from)
-		for spans, to = split(spans, x.to); i < to; i++ {
+		spans, i = split(spans, x.from, i)
+		for spans, to = split(spans, x.to, i); i < to; i++ {
 			spans[i].free -= times * x.n
 		}
 	}
@@ -175,9 +187,10 @@ func (e *elastic) aligned(t float64) float64 {
 }
 
 // share plans a job into what is free: the smallest share that is enough by its deadline, from the last moment on at which it is enough, and
-// half of it before. First is how many GPUs it has in the first span; 0: as the share says. Spans get a bound at the deadline.
-func (e *elastic) share(f *flex, spans *[]span, first int) (p plan) {
-	in, _ := split(*spans, e.aligned(f.Deadline))
+// half of it before. First is how many GPUs it has in the first span; 0: as the share says. Spans get a bound at the deadline. The plan is in the memory of pieces.
+func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p plan) {
+	p.pieces = pieces[:0]
+	in, _ := split(*spans, e.aligned(f.Deadline), 0)
 	*spans = in
 	end := func(i int) float64 {
 		if i+1 < len(in) {

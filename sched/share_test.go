@@ -36,7 +36,7 @@ func TestShare(t *testing.T) {
 	} {
 		e := &elastic{slot: 60, gpus: 4}
 		f := &flex{Outcome: Outcome{Job: &Job{Deadline: c.deadline, Rates: []float64{1, 1.5, 2}}}, left: c.iterations, levels: 3}
-		p := e.share(f, &c.spans, c.first)
+		p := e.share(f, &c.spans, c.first, nil)
 		if got := fmt.Sprint(p.pieces); got != c.want || p.missed != c.missed {
 			t.Errorf("%v iterations by %v: %v, missed %v; want %v, %v", c.iterations, c.deadline, got, p.missed, c.want, c.missed)
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // reference is the folder of published inputs and of what the originals made of them: STAR_DATA, or a folder shared/data beside the repository or above it.
-func reference(t *testing.T) string {
+func reference(t testing.TB) string {
 	t.Helper()
 	dirs := []string{os.Getenv("STAR_DATA")}
 	for up := "../../shared/data"; len(up) < 60; up = "../" + up {
@@ -30,7 +30,7 @@ func reference(t *testing.T) string {
 }
 
 // open opens a file, unpacked.
-func open(t *testing.T, path ...string) io.Reader {
+func open(t testing.TB, path ...string) io.Reader {
 	t.Helper()
 	p := filepath.Join(path...)
 	f, err := os.Open(p)
@@ -158,6 +158,30 @@ func TestLucidProfiledOracle(t *testing.T) {
 	}
 }
 
+// elasticFlow reads a trace, with what it needs.
+func elasticFlow(t testing.TB, dir, trace, spec, gpu string) ([]*sched.Job, sched.Cluster) {
+	t.Helper()
+	ths := Throughputs{}
+	files, err := filepath.Glob(filepath.Join(dir, "throughputs_"+gpu, "*.csv"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no throughputs", err)
+	}
+	for _, f := range files {
+		if err := ths.Read(f, open(t, f)); err != nil {
+			t.Fatal(f, err)
+		}
+	}
+	cluster, err := ElasticFlowCluster(open(t, dir, "cluster_specs", spec+".csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := ElasticFlowTrace(open(t, dir, "traces", trace), ths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return jobs, cluster
+}
+
 // TestElasticFlowOracle compares each job with what ElasticFlow's simulator made of it.
 func TestElasticFlowOracle(t *testing.T) {
 	dir := filepath.Join(reference(t), "elasticflow")
@@ -174,24 +198,7 @@ func TestElasticFlowOracle(t *testing.T) {
 		{"195job", "195job.csv", "n16g8", "A100", 60},
 		{"fig8b_cluster01", "cluster01.csv.gz", "n64g8", "A100", 60},
 	} {
-		ths := Throughputs{}
-		files, err := filepath.Glob(filepath.Join(dir, "throughputs_"+figure.gpu, "*.csv"))
-		if err != nil || len(files) == 0 {
-			t.Fatal("no throughputs", err)
-		}
-		for _, f := range files {
-			if err := ths.Read(f, open(t, f)); err != nil {
-				t.Fatal(f, err)
-			}
-		}
-		cluster, err := ElasticFlowCluster(open(t, dir, "cluster_specs", figure.cluster+".csv"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		jobs, err := ElasticFlowTrace(open(t, dir, "traces", figure.trace), ths)
-		if err != nil {
-			t.Fatal(err)
-		}
+		jobs, cluster := elasticFlow(t, dir, figure.trace, figure.cluster, figure.gpu)
 		for policy, name := range map[string]string{"edf": "edf", "edf-admission": "edf-accessctrl", "tiresias": "dlas-gpu"} {
 			path := filepath.Join(dir, "results", figure.name+"_"+name+".job.csv.gz")
 			if _, err := os.Stat(path); err != nil {
