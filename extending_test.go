@@ -80,7 +80,7 @@ func TestWhereSomethingNewGoes(t *testing.T) {
 	for _, r := range rows {
 		whats = append(whats, r.what)
 	}
-	if want := []string{"mode", "baseline", "codec", "model", "fault", "line of the run log"}; !slices.Equal(whats, want) {
+	if want := []string{"mode", "baseline", "codec", "model", "fault", "scheduling policy", "line of the run log"}; !slices.Equal(whats, want) {
 		t.Fatalf("rows %q, want %q", whats, want)
 	}
 	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
