@@ -68,11 +68,10 @@ func start(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { // pods have a volume there
-		t.Fatal(err)
-	}
 	c := &cluster{dir: dir, programs: os.Getenv("TEST_KUBERNETES")}
+	// All of it in memory: etcd and containerd wait for a disk very often.
 	c.sh(t, `mount --make-rshared /
+mount -t tmpfs -o mode=755 tmpfs `+dir+`
 for d in /run /var/log /var/lib/cni /var/lib/kubelet; do mkdir -p $d; mount -t tmpfs tmpfs $d; done
 ip link set lo up
 ip link add pods type bridge
@@ -86,8 +85,16 @@ ip link set pods up`)
 		"kubeconfig": `{apiVersion: v1, kind: Config, current-context: e2e, contexts: [{name: e2e, context: {cluster: e2e, user: admin}}],
  clusters: [{name: e2e, cluster: {server: "https://127.0.0.1:6443", insecure-skip-tls-verify: true}}], users: [{name: admin, user: {token: secret}}]}`,
 		"Corefile": ".:53 {\n bind 10.89.0.1\n errors\n cache 30\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  kubeconfig " + dir + "/kubeconfig\n  pods insecure\n }\n}\n",
-		"jobset.yaml": `{apiVersion: config.jobset.x-k8s.io/v1alpha1, kind: Configuration, leaderElection: {leaderElect: false}, internalCertManagement: {enable: false},
- featureGates: {ElasticJobSet: true}, webhook: {port: 9443, host: 127.0.0.1, certDir: ` + dir + `}, metrics: {bindAddress: "0", certDir: ` + dir + `}, health: {healthProbeBindAddress: "127.0.0.1:9081"}}`,
+		// Not in braces, which would be read as JSON.
+		"jobset.yaml": `apiVersion: config.jobset.x-k8s.io/v1alpha1
+kind: Configuration
+leaderElection: {leaderElect: false}
+internalCertManagement: {enable: false}
+featureGates: {ElasticJobSet: true}
+webhook: {port: 9443, host: 127.0.0.1, certDir: ` + dir + `}
+metrics: {bindAddress: "0", certDir: ` + dir + `}
+health: {healthProbeBindAddress: "127.0.0.1:9081"}
+`,
 	} {
 		c.write(t, name, text)
 	}
@@ -168,7 +175,7 @@ func (c *cluster) daemon(t *testing.T, name, program string, args ...string) {
 
 // try runs a command, and returns what it printed.
 func (c *cluster) try(name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	out, err := cmd.Output()

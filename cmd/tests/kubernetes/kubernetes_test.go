@@ -29,8 +29,11 @@ func (c *cluster) job(t *testing.T, name string, args ...string) *job {
 	j := &job{c, name, append([]string{"submit", "--engine", "k8s", "--name", name, "--image", "star:test"}, args...)}
 	c.run(t, "create", "secret", "generic", name, "--from-literal=STAR_TOKEN=of-a-test")
 	c.sh(t, "mkdir -p "+j.out()+"; chown 65532:65532 "+j.out())
-	c.run(t, "apply", "-f", c.write(t, name+"-volume.yaml", fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: %[1]s},
- spec: {capacity: {storage: 10Gi}, accessModes: [ReadWriteMany], claimRef: {namespace: default, name: %[1]s}, hostPath: {path: %[2]s}}}`, name, j.out())))
+	c.run(t, "apply", "-f", c.write(t, name+"-volume.yaml", fmt.Sprintf(`apiVersion: v1
+kind: PersistentVolume
+metadata: {name: %[1]s}
+spec: {capacity: {storage: 10Gi}, accessModes: [ReadWriteMany], claimRef: {namespace: default, name: %[1]s}, hostPath: {path: %[2]s}}
+`, name, j.out())))
 	return j
 }
 
@@ -43,7 +46,7 @@ func (j *job) submit(t *testing.T, settings ...string) time.Time {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := j.write(t, j.name+".yaml", strings.ReplaceAll(text, `cpu: "1"`, "cpu: 100m"))
+	path := j.write(t, j.name+".yaml", strings.ReplaceAll(text, `cpu: "1"`, "cpu: 500m"))
 	at := time.Now()
 	j.run(t, "apply", "-f", path)
 	return at
@@ -191,10 +194,9 @@ func (j *job) saved(t *testing.T) int64 {
 
 func (j *job) condition(t *testing.T, object, want string) {
 	t.Helper()
-	j.until(t, object+" is "+want, func() bool {
-		out, _ := j.kubectl("get", object, "-o", `jsonpath={.status.conditions[?(@.type=="`+want+`")].status}`)
-		return out == "True"
-	})
+	if _, err := j.kubectl("wait", "--for=condition="+want, object, "--timeout=5m"); err != nil {
+		t.Fatalf("%v\n%s", err, j.said())
+	}
 }
 
 // settings of a small job, whose updates take some 20 ms each. That a pod has no time between looks at it would be a kubelet's fault, not the job's.
@@ -213,9 +215,10 @@ func TestKubernetes(t *testing.T) {
 	t.Run("manifests", c.testManifests)
 	t.Run("jobset", c.testJobSet)
 	t.Run("drain", c.testDrain)
+	t.Run("refused", c.testRefused)
 }
 
-// A JobSet of two servers and four workers: a worker that must restart comes back, one whose pod is deleted too, the job grows and shrinks, and ends where it should.
+// A JobSet of two servers and four workers: a worker that must restart comes back, one whose pod is evicted too, the job grows and shrinks, and ends where it should.
 func (c *cluster) testJobSet(t *testing.T) {
 	j := c.job(t, "digits", append([]string{"--kind", "jobset", "--servers", "2", "--workers", "4"}, small...)...)
 	at := j.submit(t, forever, "max-workers=6")
@@ -242,10 +245,11 @@ func (c *cluster) testJobSet(t *testing.T) {
 
 	pod, _ = j.pod(t, "digits-worker-0-2")
 	at = time.Now()
-	j.run(t, "delete", "pod", pod, "--wait=false")
+	j.run(t, "create", "--raw", "/api/v1/namespaces/default/pods/"+pod+"/eviction", "-f",
+		j.write(t, "eviction.json", `{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "`+pod+`", "namespace": "default"}}`))
 	gone = j.comes(t, at, "leave", 2, 1)
 	back = j.comes(t, gone, "join", 2, 1)
-	t.Logf("a worker's pod is deleted: the longest pause is %v, and its place is taken %v later", j.pause(t, at, 50).Round(time.Millisecond), back.Sub(gone).Round(10*time.Millisecond))
+	t.Logf("a worker's pod is evicted: the longest pause is %v, and its place is taken %v later", j.pause(t, at, 50).Round(time.Millisecond), back.Sub(gone).Round(10*time.Millisecond))
 
 	scale := func(n int) {
 		j.run(t, "patch", "jobset", j.name, "--type=json", "-p", fmt.Sprintf(`[{"op": "replace", "path": "/spec/replicatedJobs/1/template/spec/completions", "value": %[1]d},
@@ -271,16 +275,11 @@ func (c *cluster) testJobSet(t *testing.T) {
 	j.run(t, "delete", "jobset", j.name)
 }
 
-// exited waits until a pod has ended, with a code.
+// exited waits until the pod that arguments of kubectl name has ended, with a code.
 func (j *job) exited(t *testing.T, pod, code string) {
 	t.Helper()
-	got := ""
-	j.until(t, pod+" has ended", func() bool {
-		got, _ = j.kubectl("get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")
-		return got != ""
-	})
-	if got != code {
-		t.Errorf("%s has ended with %s, want %s", pod, got, code)
+	if _, err := j.kubectl("wait", "pod", pod, "--for=jsonpath={.status.containerStatuses[0].state.terminated.exitCode}="+code, "--timeout=2m"); err != nil {
+		t.Errorf("has not ended with %s: %v", code, err)
 	}
 }
 
@@ -300,5 +299,21 @@ func (c *cluster) testDrain(t *testing.T) {
 	pod, _ := j.pod(t, "copies-ps-0")
 	j.run(t, "exec", pod, "--", "star", "ctl", "stop")
 	j.condition(t, "job/copies-ps", "Complete")
+	j.condition(t, "job/copies-worker", "Complete")
 	j.trained(t, 0)
+}
+
+// A job whose data are not there, submitted with --apply: a pod ends with 66, and nothing is tried again.
+func (c *cluster) testRefused(t *testing.T) {
+	j := c.job(t, "refused", "--kind", "jobset", "--workers", "1", "dataset=cifar10:/nowhere", "model=resnet20", "--apply")
+	out, err := j.try(jobtest.Star(t), j.args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(out)
+	j.condition(t, "jobset/refused", "Failed")
+	j.exited(t, "--selector=batch.kubernetes.io/job-completion-index=0,app.kubernetes.io/component=worker,app.kubernetes.io/instance=refused", "66")
+	if restarts := j.run(t, "get", "jobset", j.name, "-o", "jsonpath={.status.restarts}"); restarts != "0" && restarts != "" {
+		t.Errorf("the JobSet was begun again %s times", restarts)
+	}
 }

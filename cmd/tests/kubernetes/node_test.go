@@ -80,6 +80,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   address = %[3]q
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "docker.io/library/pause:test"
+  restrict_oom_score_adj = true # root may be without CAP_SYS_RESOURCE
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = %[4]q
