@@ -215,6 +215,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("manifests", c.testManifests)
 	t.Run("jobset", c.testJobSet)
 	t.Run("drain", c.testDrain)
+	t.Run("lost", c.testLost)
 	t.Run("refused", c.testRefused)
 }
 
@@ -301,6 +302,33 @@ func (c *cluster) testDrain(t *testing.T) {
 	j.condition(t, "job/copies-ps", "Complete")
 	j.condition(t, "job/copies-worker", "Complete")
 	j.trained(t, 0)
+}
+
+// Two Jobs without copies of shards: a server is killed, everybody ends, and the job goes on from its last checkpoint.
+func (c *cluster) testLost(t *testing.T) {
+	j := c.job(t, "lost", append([]string{"--servers", "2", "--workers", "4"}, small...)...)
+	at := j.submit(t, forever, "checkpoint-every=2s")
+	j.comes(t, at, "checkpoint", -1, 1)
+	saved := j.saved(t)
+	at = time.Now()
+	pid, _ := j.process("lost-ps-1")
+	syscall.Kill(pid, syscall.SIGKILL)
+	j.until(t, "the job begins again", func() bool { _, err := os.Stat(filepath.Join(j.out(), "run.1.jsonl")); return err == nil })
+	first := j.comes(t, at, "fire", -1, 1)
+	t.Logf("a server without copies is killed: %v until the first update from the checkpoint on", first.Sub(at).Round(10*time.Millisecond))
+	_, lines := j.log()
+	for _, v := range lines {
+		if v["type"] == "fire" {
+			if samples := v["samples"].(float64); samples <= float64(saved) {
+				t.Errorf("it goes on at %v samples, and the checkpoint had %d", samples, saved)
+			}
+			break
+		}
+	}
+	pod, _ := j.pod(t, "lost-ps-0")
+	j.run(t, "exec", pod, "--", "star", "ctl", "stop")
+	j.condition(t, "job/lost-ps", "Complete")
+	j.condition(t, "job/lost-worker", "Complete")
 }
 
 // A job whose data are not there, submitted with --apply: a pod ends with 66, and nothing is tried again.
