@@ -68,7 +68,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "allox", "muri")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
 	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV")
-	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, and of how many GPUs are used: jct.svg, queue.svg, utilisation.svg")
+	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, how many GPUs are used, and who has them when: jct.svg, queue.svg, utilisation.svg, schedule-POLICY.svg")
 	settings.Var(s, &p.asJSON, "json", false, "the summary as JSON on standard output")
 	settings.Var(s, &p.asCSV, "csv", false, "the summary as CSV on standard output")
 	cmd := &cobra.Command{

@@ -14,13 +14,24 @@ import (
 	"star/bench"
 	"star/member"
 	"star/sched"
+	"star/sched/workload"
 )
 
 // plotted is how many parts of the time, and of the jobs, a curve of star sched sim --plot has.
 const plotted = 500
 
 // schedCurves is what --plot draws, one curve for each policy.
-type schedCurves struct{ jct, queue, used []bench.Curve }
+type schedCurves struct {
+	jct, queue, used []bench.Curve
+	schedules        []schedSchedule
+}
+
+// schedSchedule is the picture of who has GPUs when, under a policy.
+type schedSchedule struct {
+	policy string
+	gpus   int
+	out    []sched.Outcome
+}
 
 // add adds what happened under a policy in a cluster of so many GPUs and machines without.
 func (s *schedCurves) add(policy string, out []sched.Outcome, gpus int) {
@@ -44,6 +55,7 @@ func (s *schedCurves) add(policy string, out []sched.Outcome, gpus int) {
 		queue.X, queue.Y = append(queue.X, hours), append(queue.Y, u.Waiting[i])
 		used.X, used.Y = append(used.X, hours), append(used.Y, 100*u.Used[i]/float64(max(gpus, 1)))
 	}
+	s.schedules = append(s.schedules, schedSchedule{policy, gpus, out})
 	s.queue, s.used = append(s.queue, queue), append(s.used, used)
 }
 
@@ -62,6 +74,16 @@ func (s *schedCurves) write(dir string) error {
 		{"utilisation.svg", "GPUs and machines that jobs have", "time (h)", "%", false, s.used},
 	} {
 		if err := bench.PlotCurves(filepath.Join(dir, p.file), p.title, p.x, p.y, p.log, p.curves); err != nil {
+			return member.WriteError(err)
+		}
+	}
+	for _, p := range s.schedules {
+		f, err := os.Create(filepath.Join(dir, "schedule-"+p.policy+".svg"))
+		if err != nil {
+			return member.WriteError(err)
+		}
+		err = workload.WriteSchedule(f, "Who has GPUs under "+p.policy, p.gpus, p.out)
+		if err := cmp.Or(err, f.Close()); err != nil {
 			return member.WriteError(err)
 		}
 	}
