@@ -102,6 +102,9 @@ func (c *Coordinator) follow(o *engine.Ready) {
 	}
 }
 
+// fire tells every server that hosts shards of a firing, and begins what depends on their answers: the sum of
+// their norms, which is whole when each shard has said its part.
+// A silent firing changes what shards keep and makes no update, so nothing is counted.
 func (c *Coordinator) fire(o *engine.Ready) {
 	f := &o.Fire
 	for _, s := range c.servers {
@@ -139,6 +142,8 @@ func (c *Coordinator) record(orders []engine.Ready) {
 	}
 }
 
+// recordFire writes the line of one update. It names all whose gradients are in it, also where the Fire to the
+// shards names only those who reported for them.
 func (c *Coordinator) recordFire(o *engine.Ready) {
 	f := &o.Fire
 	at := c.elapsed()
@@ -159,6 +164,8 @@ func (c *Coordinator) recordFire(o *engine.Ready) {
 	c.tell(at, e)
 }
 
+// release sends a worker on. One that is gone is passed over, and one that is to wait for the releases before it
+// (keeps) hears of it later. The push that led to it measures the link, if it went over one.
 func (c *Coordinator) release(r transport.Release) {
 	p := c.workers[r.Worker]
 	if p == nil || p.gone || c.keeps(r) {

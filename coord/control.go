@@ -52,6 +52,8 @@ func (c *Coordinator) serveTool(conn transport.Conn) {
 	}
 }
 
+// answerPing answers a ping with as many bytes as it wants. More than the probe holds is an error, which ends
+// the connection: a stranger cannot have us send without bound.
 func answerPing(conn transport.Conn, f transport.Frame) error {
 	m, err := transport.ParsePing(f.Header)
 	if err != nil {
@@ -66,6 +68,9 @@ func answerPing(conn transport.Conn, f transport.Frame) error {
 	return transport.Send(conn, transport.Pong{Seq: m.Seq, Sent: m.Sent, Now: time.Now().UnixNano()}, probe[:m.Want])
 }
 
+// answerControl hands a command of star ctl to the event loop and sends what comes back. What the command does
+// wrong is in the Reply; an error is one of the connection. It runs in the connection's goroutine, so it waits
+// for the end of the job as well as for the answer.
 func (c *Coordinator) answerControl(conn transport.Conn, f transport.Frame) error {
 	m, err := transport.ParseControl(f.Header)
 	if err != nil {
@@ -107,6 +112,9 @@ func (c *Coordinator) control(e event) error {
 	return nil
 }
 
+// command carries out one command and returns what is answered, as JSON. Errors say what was wrong with the
+// command, and change nothing. A stop is known to whoever takes the job over before it is done: else a job that
+// was told to end would go on.
 func (c *Coordinator) command(args []string) (any, error) {
 	if len(args) == 0 {
 		return nil, fmt.Errorf("no command; one of: status, mode PLAN, set NAME=VALUE, move SHARD SERVER, checkpoint, stop")
@@ -149,6 +157,11 @@ type modeChange struct {
 	Version int64  `json:"version"`
 }
 
+// changeMode has the job go on under another plan, in words of the grammar (docs/modes.md), or has the pilot
+// decide again (auto). It is an error, and nothing has changed, if the plan does not fit the workers, the
+// engine, or what was settled when the job began:
+// how many gradients shards keep, and whether workers send gradients or steps. Shares and local steps stay as
+// they are where the new plan says nothing of them.
 func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if spec == "auto" {
 		if c.cfg.Pilot == nil {

@@ -364,6 +364,9 @@ func (c *Coordinator) Run(ctx context.Context) (runlog.Result, error) {
 	return c.result, err
 }
 
+// loop is the one goroutine that owns the engine and all that is known of members. It ends when the job has
+// (nil), with the loss of the lease, with what made it impossible to go on, when nobody has joined in time
+// (*Error, exit code 69), or with the cause of ctx.
 func (c *Coordinator) loop(ctx context.Context) error {
 	join := time.NewTimer(c.cfg.JoinTimeout)
 	defer join.Stop()

@@ -115,6 +115,9 @@ const (
 	maxReport  = 64 << 20         // bytes: Model.Buffers of the largest model, norm bins, part descriptions
 )
 
+// read takes one frame of a member and parses it, off the event loop. A frame that members do not send, a
+// payload where none belongs, and one above maxReport are errors, as is one that does not come in time: the
+// connection is at an end then.
 func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	f, err := conn.Recv()
 	if err != nil {
@@ -190,6 +193,8 @@ func (c *Coordinator) read(conn transport.Conn) (e event, err error) {
 	return e, err
 }
 
+// handle does what an event asks for. An error ends the job; a member that did something wrong is dropped, which
+// is one only where the job cannot go on without it.
 func (c *Coordinator) handle(e event) error {
 	p := e.peer
 	switch e.kind {
@@ -233,6 +238,8 @@ func (c *Coordinator) handle(e event) error {
 	return c.fromWorker(p, e)
 }
 
+// fromServer does what a server's frame asks for. Whether the word of a copy counts is decided here or in what
+// it calls: only one copy of a shard speaks for it.
 func (c *Coordinator) fromServer(p *peer, e event) error {
 	switch e.kind {
 	case transport.KindReady:
@@ -302,6 +309,8 @@ func (c *Coordinator) fromServer(p *peer, e event) error {
 	return nil
 }
 
+// fromWorker does what a worker's frame asks for. The engine judges it: what breaks the protocol costs the
+// worker its place, and the job goes on if the engine can.
 func (c *Coordinator) fromWorker(p *peer, e event) error {
 	switch e.kind {
 	case transport.KindJoined:
@@ -364,6 +373,8 @@ func (c *Coordinator) broken(p *peer, err error) error {
 	return c.drop(p, err)
 }
 
+// arrived takes the record of an iteration: to the engine, which says what is ready, and to everybody who
+// watches times. Its line stands in the run log before those of what it caused.
 func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	batch, orders, err := c.engine.Arrive(r, p.codec != "")
 	if err != nil {

@@ -43,6 +43,9 @@ func (c *Coordinator) refuse(p *peer, exit int, reason string) {
 	p.gone = true
 }
 
+// enrolServer gives a server a rank and its Welcome, or refuses it: with exit code 2 where its settings are
+// wrong (rank, number of shards, an address that leads others to themselves), 75 where the job has begun without
+// it.
 func (c *Coordinator) enrolServer(p *peer) {
 	h := p.hello
 	if c.reseat(p) {
@@ -110,6 +113,10 @@ func freeRank(want int, members []*peer, what string) (int, error) {
 	return 0, fmt.Errorf("all %d %ss of the job are there already", len(members), what)
 }
 
+// enrolWorker gives a worker a rank, or refuses it: with exit code 78 where it trains something else than the
+// job, 2 where its rank is wrong, 75 where a rank may become free, because its earlier attempt is gone and
+// nobody has noticed yet.
+// Once the job has begun, one that may have the rank comes back into it.
 func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 	h := p.hello
 	e, err := parseEnrolment(h, payload)
@@ -384,6 +391,9 @@ func (c *Coordinator) tryAssign() {
 	c.tryStart()
 }
 
+// welcome tells an enrolled worker where shards are and where it goes on, once. In a job without a checkpoint
+// the first one is to send its parameters to the shards (Seed). One that a server's address does not lead to is
+// refused: it would wait for good.
 func (c *Coordinator) welcome(p *peer) {
 	if p.welcomed || p.gone {
 		return

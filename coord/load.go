@@ -24,6 +24,7 @@ type span struct {
 // metered is how many pushes of each worker count, and must be there.
 const metered = 4
 
+// add notes a push. Of all of them the last ones count, metered for each worker.
 func (m *linkMeter) add(s span, workers int) {
 	if s.to <= s.from || s.bytes <= 0 {
 		return
@@ -67,6 +68,8 @@ func (c *Coordinator) site(p *peer) string {
 // here is the site of this process.
 const here = "here"
 
+// locate finds the site of a peer. What the peer calls its host is told apart by address, because containers and
+// clones share names; any address of ours, loopback included, is here.
 func (c *Coordinator) locate(p *peer) string {
 	if p.conn == nil { // it has not come to this coordinator
 		return p.hello.Host

@@ -150,6 +150,11 @@ func (c *Coordinator) strike(w star.Worker) {
 	}
 }
 
+// removeWorker takes a worker out of the job. Before the start its rank becomes free, and the run log has no
+// line of it. After it the run log says with which samples it was lost, the engine says who goes on without it,
+// and every wait that counted it is looked at again: an evaluation, a checkpoint, a residual.
+// What is held back for a worker (orders of a move, of a shortage) is struck out, so that a later attempt with
+// the same rank does not get it.
 func (c *Coordinator) removeWorker(p *peer, why string) {
 	p.hangUp()
 	if p.rank < 0 || p.rank >= len(c.workers) || c.workers[p.rank] != p {

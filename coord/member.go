@@ -283,6 +283,7 @@ type hosted struct {
 	m *Member
 }
 
+// Recv is that of the connection, with the deadline and the errors of Hosted.
 func (h hosted) Recv() (transport.Frame, error) {
 	h.Conn.SetReadDeadline(time.Now().Add(h.m.cfg.DeadAfter))
 	f, err := h.Conn.Recv()

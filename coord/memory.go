@@ -26,6 +26,7 @@ func newRecollection(workers int) recollection {
 	return recollection{max: min(rememberEach*workers, runlog.MaxRecords)}
 }
 
+// add keeps a record, in the place of the oldest when there are max of them.
 func (m *recollection) add(r star.Record) {
 	if len(m.ring) < m.max {
 		m.ring = append(m.ring, r)

@@ -249,6 +249,8 @@ func (c *Coordinator) normAt(p *peer, e event) error {
 	return c.countNorms()
 }
 
+// countNorms hands on what primaries said of firings that the coordinator knows to be made, each shard's once
+// for each firing: after a change of primary the new one says it again.
 func (c *Coordinator) countNorms() error {
 	k := c.copies
 	for shard, said := range k.norms {

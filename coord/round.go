@@ -37,6 +37,7 @@ type round struct {
 // tenThousand is the whole test set in Release.From and To.
 const tenThousand = 10_000
 
+// missing are the ranks that have not answered, in order.
 func (r *round) missing() []int {
 	var out []int
 	for w := range 4096 {
@@ -93,6 +94,9 @@ func (c *Coordinator) savedAlready() bool {
 	return true
 }
 
+// startRound begins an evaluation by everybody who may: each takes an equal part of the test set, in ten-
+// thousandths, if there is a test at all; else it is a round for the average of the buffers. They hear of it
+// with their next release.
 func (c *Coordinator) startRound(test, final bool) {
 	c.rounds++
 	r := &round{id: c.rounds, test: test, final: final, results: map[star.Worker]transport.EvalResult{},
@@ -197,6 +201,8 @@ func (c *Coordinator) stalled() bool {
 	return true
 }
 
+// evaluated takes the result of one worker. One of another round, or of somebody who was not asked, is passed
+// over. A result before the buffers costs the worker its place: others cannot evaluate without the average.
 func (c *Coordinator) evaluated(p *peer, e transport.EvalResult) error {
 	r := c.round
 	w := star.Worker(p.rank)
@@ -394,6 +400,8 @@ func (c *Coordinator) startSave() {
 	c.trySaved()
 }
 
+// saved takes a shard's part of a checkpoint. Its error, if it had one, fails the checkpoint when all are there;
+// parts of another checkpoint, and a part that is there, are passed over.
 func (c *Coordinator) saved(e event) {
 	s := c.save
 	if s == nil || e.saved.ID != s.id || e.saved.Shard < 0 || e.saved.Shard >= len(s.parts) || s.parts[e.saved.Shard] != nil {

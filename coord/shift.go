@@ -73,6 +73,7 @@ func (c *Coordinator) Note(ctx context.Context, n runlog.Shift) error {
 	}
 }
 
+// noted keeps a note for the status, of which it shows the last maxNotes, and writes it down.
 func (c *Coordinator) noted(n runlog.Shift) {
 	s := &c.shift
 	if n.Event == "wanted" || n.Event == "back" {

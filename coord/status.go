@@ -100,6 +100,7 @@ func (w *window) add(v float64) {
 	w.n++
 }
 
+// mean of the values that there are; 0 without any.
 func (w *window) mean() float64 {
 	k := min(w.n, len(w.vals))
 	if k == 0 {
@@ -196,6 +197,8 @@ func (c *Coordinator) summarise(err error) {
 	c.cfg.RunLog.Write(c.elapsed(), runlog.Summary{Result: *r})
 }
 
+// status is what star ctl and the metrics show now. It changes nothing, and is there in every phase: before the
+// start there is no engine to ask.
 func (c *Coordinator) status() Status {
 	s := Status{
 		Job: c.cfg.Job, Phase: "joining", Waiting: c.missing(), Mode: c.words(c.cfg.Plan), Elapsed: c.elapsed().Seconds(),

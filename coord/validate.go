@@ -62,6 +62,9 @@ type validation struct {
 	lost     bool // nothing is judged: the validator is gone, and no other one's gradient is in use
 }
 
+// enrolValidator takes the validator in, or refuses it: with exit code 78 where the job has none, 2 where it is
+// there, 75 where the job ends. Its rank is the one behind those of the workers, by which shards know its
+// gradients.
 func (c *Coordinator) enrolValidator(p *peer) {
 	v := &c.checks
 	switch {
@@ -105,6 +108,7 @@ func (c *Coordinator) welcomeValidator() {
 	})
 }
 
+// fromValidator knows one frame: that it has joined. Its gradients are heard of from shards.
 func (c *Coordinator) fromValidator(p *peer, e event) error {
 	switch {
 	case e.kind == transport.KindJoined && p.welcomed && !c.checks.joined:

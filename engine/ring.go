@@ -241,6 +241,8 @@ func (r *Ring) Arrive(rec star.Record, _ bool) (Batch, []Ready, error) {
 	return Batch{Start: -1}, nil, nil
 }
 
+// arrived takes a record's step and norm into the state of its worker: a rider's gradient waits for the exchange
+// that takes it along, a member's belongs to the round, of those granted, that was computed on its version.
 func (r *Ring) arrived(rec *star.Record) {
 	a := &r.states[rec.Worker]
 	a.step = rec.Step + 1

@@ -94,6 +94,8 @@ func (l *Shards) Resume(t Told) []Ready {
 	return l.begin()
 }
 
+// begin releases everybody who is there. Workers ask shards for the parameters: these send them by themselves
+// only after an update.
 func (l *Shards) begin() []Ready {
 	var rs []wire.Release
 	for w := range l.states {
@@ -331,6 +333,8 @@ func (l *Shards) Install(p modes.Plan) []Ready {
 	return l.out
 }
 
+// fire makes what is ready of the barrier's firings, in their order: numbers of firings go by it. A firing
+// without an update (somebody goes on, its gradient is kept or was used before) has none.
 func (l *Shards) fire(fs []modes.Firing) {
 	for _, f := range fs {
 		switch {

@@ -90,6 +90,8 @@ const validatorGrace = 2 * time.Second
 // validationSeed sets the order of validation batches apart from that of training.
 const validationSeed = 0x7a656e6f
 
+// newValidator makes the member that judges gradients with a model and data of its own, in an order of samples
+// of its own. It is an error that the program has none (Config.Validation) or cannot make them.
 func (s *server) newValidator(zeno rule.ZenoSpec) (*validator, error) {
 	job := s.job
 	if job.Validation == nil {

@@ -185,6 +185,8 @@ type limitedLog struct {
 // At most logBurst lines at once, and after that one each second.
 const logBurst = 20
 
+// say logs a refused connection if its budget, of logBurst lines, refilled by one each second, is not used up;
+// else it counts it for the next line.
 func (g *limitedLog) say(from string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

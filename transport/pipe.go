@@ -109,6 +109,8 @@ type pipeListener struct {
 
 func (l *pipeListener) Addr() string { return l.addr }
 
+// Accept is the next connection. Its error is an *Error with net.ErrClosed; a closed listener hands out nothing,
+// not even what is in its queue.
 func (l *pipeListener) Accept() (Conn, error) {
 	select {
 	case <-l.done:
@@ -166,6 +168,8 @@ type stream struct {
 	free time.Time // the writer's: when the link has sent all before
 }
 
+// newStream holds up to 256 segments of at most segmentSize bytes on their way; a writer that is further ahead
+// waits.
 func newStream(l Link) *stream {
 	return &stream{
 		link:  l,
@@ -229,6 +233,8 @@ func (e *pipeEnd) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "pipe", Addr: e.remote, Err: err}
 }
 
+// Write copies b, in segments. The error is a *net.OpError: net.ErrClosed (this end), EPIPE (the other end has
+// gone, or CloseWrite was called), os.ErrDeadlineExceeded. How many bytes were taken before is counted.
 func (e *pipeEnd) Write(b []byte) (int, error) {
 	n := 0
 	for len(b) > 0 {
@@ -293,6 +299,8 @@ func (e *pipeEnd) blocked(what string) (done func()) {
 	return site.Close
 }
 
+// Read waits for the bytes as long as the link takes for them. At the end of what was written comes io.EOF;
+// other errors are *net.OpError: net.ErrClosed (this end), os.ErrDeadlineExceeded.
 func (e *pipeEnd) Read(b []byte) (int, error) {
 	if isClosed(e.closed) {
 		return 0, e.opError("read", net.ErrClosed)
@@ -378,6 +386,8 @@ func (e *pipeEnd) CloseWrite() error {
 	return nil
 }
 
+// Close ends both directions and wakes whoever waits at this end. What was written before reaches the other end.
+// It never fails.
 func (e *pipeEnd) Close() error {
 	e.closeOnce.Do(func() {
 		close(e.closed)
@@ -422,6 +432,8 @@ func (d *deadline) wait() <-chan struct{} {
 	return d.passed
 }
 
+// set moves the deadline to t; the zero time is none. The timer's function and set never close the same channel
+// twice: a timer that cannot be stopped any more has closed it, or will, and is waited for.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -183,6 +183,7 @@ type tcpListener struct {
 
 func (l *tcpListener) Addr() string { return l.Listener.Addr().String() }
 
+// Accept is the next connection, or an *Error with that of the socket.
 func (l *tcpListener) Accept() (Conn, error) {
 	nc, err := l.Listener.Accept()
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// options sets buffers (bytes) and congestion control of a socket. What was asked for and is not to be had is an
+// error; that BBR, which nobody asked for, cannot be changed is none.
 func (t *TCP) options(fd uintptr) error {
 	s := int(fd)
 	if t.SendBuffer > 0 {

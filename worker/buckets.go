@@ -61,6 +61,10 @@ func (b *buckets) ready(from, _ int) {
 	}
 }
 
+// run exchanges the gradient from its end to its begin, bucket by bucket, each as soon as the model says that it
+// is complete. All members exchange the same buckets in the same order, whatever is complete first.
+// An error is that of the exchange, or a *PoisonError; a gradient that is not finite ends it without one, with
+// bad as the place.
 func (b *buckets) run(ctx context.Context) error {
 	for i, to := 0, len(b.w.grad); to > 0; i++ {
 		from := max(0, to-b.size)
@@ -118,6 +122,7 @@ func (b *buckets) tell() error {
 	return nil
 }
 
+// wait returns when the gradient is complete from element from on, or with the cause of ctx.
 func (b *buckets) wait(ctx context.Context, from int) error {
 	for {
 		b.mu.Lock()

@@ -138,6 +138,7 @@ func (d *childRelay) hide() {
 // expel hangs up on a child that is gone.
 func (d *childRelay) expel(w star.Worker) { d.hangUp(func(g *guest) bool { return g.rank == w }) }
 
+// hangUp closes the connections of guests. Their readers end with it and clean up.
 func (d *childRelay) hangUp(on func(g *guest) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -361,6 +362,9 @@ func (d *childRelay) send(ctx context.Context, g *guest) {
 	}
 }
 
+// answer sends the parameters to a child that wants them, if they are new enough. It says false when the
+// connection is of no use any more. state is held while they are sent, so that they do not change meanwhile; mu
+// is not, so that others are served.
 func (d *childRelay) answer(g *guest) bool {
 	d.state.RLock()
 	defer d.state.RUnlock()
@@ -382,6 +386,8 @@ func (d *childRelay) answer(g *guest) bool {
 	return err == nil
 }
 
+// vector is memory for a gradient, one that was given back (free) if there is one; its contents are those of
+// before.
 func (d *childRelay) vector() []float32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

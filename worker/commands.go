@@ -297,6 +297,8 @@ type meeting struct {
 	once  sync.Once
 }
 
+// newMeeting takes connections of l from now on, for whoever opens it next. When nobody fetches them the oldest
+// is closed for a new one: a member of the next ring must not be shut out by strangers.
 func newMeeting(l gonet.Listener) *meeting {
 	m := &meeting{Listener: l, conns: make(chan gonet.Conn, 1024), done: make(chan struct{})}
 	go func() {
@@ -344,6 +346,7 @@ type sitting struct {
 	once sync.Once
 }
 
+// Accept is the next connection; net.ErrClosed when this sitting or the whole meeting is closed.
 func (s *sitting) Accept() (gonet.Conn, error) {
 	select {
 	case c := <-s.conns:

@@ -21,6 +21,7 @@ type PoisonError struct {
 	Tensor string  // the longest part of it; empty: not known
 }
 
+// Error says what is wrong with the gradient, by how much, whose it is, and in which tensor most of it lies.
 func (e *PoisonError) Error() string {
 	where := ""
 	if e.Tensor != "" {

@@ -51,6 +51,9 @@ func (w *worker) saveLeftover(m transport.Save, codec string, pieces []compress.
 	w.saidSaved(m, text, err)
 }
 
+// writeLeftover writes the residual file of a checkpoint and returns what the manifest says of it, as JSON. It
+// is an error that the folder is not there (it must be one that all reach), or that the file cannot be written.
+// One file is written at a time: the remains of an earlier checkpoint that never became whole are removed first.
 func (w *worker) writeLeftover(m transport.Save, codec string, pieces []compress.Piece, next func([]float32)) ([]byte, error) {
 	dir := process.CheckpointDir(w.job, m.ID)
 	if w.job.Checkpoint == "" && !process.IsDir(w.job.Out) {

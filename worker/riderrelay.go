@@ -249,6 +249,8 @@ func (d *riderRelay) weighs(m transport.Push) error {
 	return nil
 }
 
+// vector is memory for a gradient, one that was given back (free) if there is one; its contents are those of
+// before.
 func (d *riderRelay) vector() []float32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -267,6 +269,8 @@ func (d *riderRelay) free(g *riderGrad) {
 	d.spare = append(d.spare, g.vec)
 }
 
+// put seats a gradient that has come, in the place of one that nobody took. One of a ring that is no more, or
+// one that was here before, goes back to the spare ones.
 func (d *riderRelay) put(s *seat, g *riderGrad) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -33,6 +33,8 @@ func (w *ringWorker) state(ctx context.Context) (optim.State, error) {
 	return optim.State{Name: optim.Own, Steps: w.version, Slots: slotsOf(b, len(w.params))}, err
 }
 
+// setState gives the optimiser what it remembers. A state of another optimiser is an error. The program's own
+// gets the whole of it even if ctx ends meanwhile.
 func (w *ringWorker) setState(ctx context.Context, st optim.State) error {
 	if w.updates == nil {
 		return w.opt.SetState(st)

@@ -65,6 +65,8 @@ var errOver = errors.New("the job is over")
 
 func (j *joining) defers(f func()) { j.undo = append(j.undo, f) }
 
+// run joins and trains. A nil error is a job that came to its end, or was over before we came. What was begun on
+// the way is undone in any case, the last first.
 func (j *joining) run(ctx context.Context) error {
 	defer func() {
 		for i := len(j.undo) - 1; i >= 0; i-- {
