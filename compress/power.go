@@ -412,9 +412,6 @@ func AveragerOver(residual []float32, matrices []Matrix, rank int, seed uint64) 
 	return &Averager{l: l, residual: residual, own: make([]float32, len(l.second))}, nil
 }
 
-// Lens is how many values Project and Refine give out to be averaged.
-func (a *Averager) Lens() (p, q int) { return len(a.l.first), len(a.l.second) }
-
 func (a *Averager) step(name string, phase int) {
 	if a.phase != phase {
 		panic("compress: Averager: " + name + " out of turn: a round is Project, Refine, Reconstruct")

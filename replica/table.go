@@ -109,9 +109,6 @@ func (t *Table) View(shard int) View { return t.shards[shard].view.clone() }
 // Want is how many copies each shard is to have.
 func (t *Table) Want() int { return t.want }
 
-// Joining is the server that is getting a copy of a shard; -1: none is.
-func (t *Table) Joining(shard int) int { return t.shards[shard].joining }
-
 // Stored notes that a server has its slice of a gradient. When now every copy has, it returns what they have said: once, unless a server says the same again. Else nil.
 func (t *Table) Stored(shard, server int, g Gradient, sum2 float64) []Sum {
 	e := &t.shards[shard]

@@ -36,16 +36,6 @@ func (c Cause) String() string {
 	return causeNames[c]
 }
 
-// CauseByName is the inverse of String.
-func CauseByName(name string) (Cause, bool) {
-	for c, s := range causeNames {
-		if s == name {
-			return Cause(c), true
-		}
-	}
-	return Unknown, false
-}
-
 // Evidence is a number that speaks for a cause, and the same of the workers that
 // are not slow.
 type Evidence struct {

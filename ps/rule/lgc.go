@@ -2,7 +2,6 @@ package rule
 
 import (
 	"fmt"
-	"math"
 
 	"star/exactsum"
 )
@@ -206,9 +205,6 @@ func (t *LiveTerm) Keep(g []float32, first bool) {
 	}
 	t.last = append(t.last[:0], g...)
 }
-
-// LGCQuorum is K where none is given: ⌈0.75·N⌉ (ours; no published default is known).
-func LGCQuorum(workers int) int { return int(math.Ceil(0.75 * float64(workers))) }
 
 func (r *LiveCompensated) inner() *Descent { return r.Then }
 

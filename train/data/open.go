@@ -8,9 +8,6 @@ import (
 	"strings"
 )
 
-// DefaultSpec is the data set that is always there.
-const DefaultSpec = "digits"
-
 // DefaultMaxBytes limits what is read from one file, after decompression.
 const DefaultMaxBytes = 4 << 30
 

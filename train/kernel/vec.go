@@ -163,17 +163,8 @@ func sumGo(x []float32) float64 {
 
 func finiteGo(x []float32) bool { return firstNonFinite(x) < 0 }
 
-// AddBias adds bias to each of the rows of dst, which is rows × len(bias).
-func AddBias(dst, bias []float32, rows int) {
-	n := len(bias)
-	atLeast("AddBias", "dst", len(dst), rows*n)
-	for r := range rows {
-		vAdd(dst[r*n:(r+1)*n], bias)
-	}
-}
-
 // ColSum writes the sum over the rows of x (rows × len(dst)) into dst: the
-// gradient of AddBias.
+// gradient of a bias.
 func ColSum(dst, x []float32, rows int) {
 	n := len(dst)
 	atLeast("ColSum", "x", len(x), rows*n)
