@@ -18,7 +18,7 @@ import (
 // nodes of the cluster.
 const nodes = 3
 
-// inside says that a process is in namespaces of its own.
+// inside is the folder of the cluster, in a process that is in namespaces of its own.
 const inside = "STAR_TEST_NAMESPACES"
 
 // isolate runs a test again, in network, mount and process namespaces of its own: nothing of the cluster outlives it, and this host sees none of its addresses and
@@ -43,12 +43,17 @@ func isolate(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir, err := os.MkdirTemp("", "k8s") // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(dir) // empty: what is mounted there is gone with the namespaces
 	args := []string{"--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", `"$@"; exit $?`, "sh", self, "-test.run", "^" + t.Name() + "$", "-test.count", "1"}
 	if testing.Verbose() {
 		args = append(args, "-test.v")
 	}
 	cmd := exec.Command("unshare", args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), inside+"=1"), os.Stdout, os.Stderr
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), inside+"="+dir), os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		t.Errorf("in namespaces of its own: %v", err)
 	}
@@ -63,11 +68,7 @@ type cluster struct {
 // start starts a cluster, which ends with the test.
 func start(t *testing.T) *cluster {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "k8s") // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := os.Getenv(inside)
 	c := &cluster{dir: dir, programs: os.Getenv("TEST_KUBERNETES")}
 	// All of it in memory: etcd and containerd wait for a disk very often.
 	c.sh(t, `mount --make-rshared /
