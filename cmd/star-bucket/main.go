@@ -30,12 +30,7 @@ import (
 	"gocloud.dev/gcerrors"
 
 	"star/checkpoint"
-)
-
-// Exit codes, as of star.
-const (
-	exitUsage   = 2
-	exitMissing = 66
+	"star/exitcode"
 )
 
 func main() {
@@ -45,14 +40,14 @@ func main() {
 	switch {
 	case err == nil:
 	case gcerrors.Code(err) == gcerrors.NotFound:
-		os.Exit(exitMissing)
+		os.Exit(exitcode.Missing)
 	default:
 		fmt.Fprintln(os.Stderr, strings.ReplaceAll(err.Error(), "\n", " "))
 		var u usageError
 		if errors.As(err, &u) {
-			os.Exit(exitUsage)
+			os.Exit(exitcode.Usage)
 		}
-		os.Exit(1)
+		os.Exit(exitcode.Failure)
 	}
 }
 
