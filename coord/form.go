@@ -2,6 +2,7 @@ package coord
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -268,20 +269,13 @@ func (c *Coordinator) takeOver() error {
 	if err != nil {
 		return err
 	}
-	if a.Batch > 0 {
-		c.cfg.Batch = a.Batch
-	}
-	if a.Epochs > 0 {
-		c.cfg.Epochs = a.Epochs
-	}
+	c.cfg.Batch, c.cfg.Epochs = cmp.Or(a.Batch, c.cfg.Batch), cmp.Or(a.Epochs, c.cfg.Epochs)
+	c.cfg.Optimizer = cmp.Or(a.Optimizer, c.cfg.Optimizer)
 	if a.Pilot != nil {
 		c.cfg.Pilot = a.Pilot
 	}
 	if a.Strides != nil {
 		c.cfg.Strides = *a.Strides
-	}
-	if a.Optimizer != "" {
-		c.cfg.Optimizer = a.Optimizer
 	}
 	return nil
 }
