@@ -374,7 +374,6 @@ func TestSharedProcessors(t *testing.T) {
 	}
 }
 
-// Two causes that explain as much are both named, and neither is said to be it.
 // Where all ranks are held up by each other now and then, long iterations tell nothing, and stops by signals do.
 func TestStoppedOnABusyHost(t *testing.T) {
 	for _, stopped := range []bool{true, false} {
@@ -419,6 +418,7 @@ func TestStoppedOnABusyHost(t *testing.T) {
 	}
 }
 
+// Two causes that explain as much are both named, and neither is said to be it.
 func TestBothCauses(t *testing.T) {
 	j := &job{rnd: rand.New(rand.NewPCG(1, 1)), workers: 4, victim: 2, from: 30, hurt: func(r *star.Record, _ int64, _ *rand.Rand) {
 		stretch(&r.Compute, 2)
