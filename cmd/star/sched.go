@@ -268,7 +268,7 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 		return p.set.Invalid("slot", errors.New("want a second or more"))
 	}
 	if p.asCSV && p.asJSON {
-		return p.set.Invalid("csv", errors.New("not together with --json"))
+		return &settings.UsageError{Msg: "--csv and --json: one summary, give one of them"}
 	}
 	jobs, err := p.trace(trace)
 	if err != nil {
