@@ -854,11 +854,7 @@ func TestSilentMembers(t *testing.T) {
 	})
 	t.Run("coordinator that says nothing", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			net := new(transport.Pipe)
-			l, err := net.Listen("coord")
-			if err != nil {
-				t.Fatal(err)
-			}
+			net, l := piped(t)
 			defer l.Close()
 			for name, wait := range map[string]func(*Member) error{
 				"worker": func(m *Member) error { m.Beat(); _, err := m.Next(); return err },
@@ -1991,14 +1987,21 @@ func TestFinalAverageIsOfAll(t *testing.T) {
 	}
 }
 
+// piped is a network within this process, and who listens where a coordinator would.
+func piped(t *testing.T) (*transport.Pipe, transport.Listener) {
+	t.Helper()
+	net := new(transport.Pipe)
+	l, err := net.Listen("coord")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return net, l
+}
+
 // Where a server is reached is asked at each try: it is not known before the name of the coordinator is.
 func TestJoinReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := new(transport.Pipe)
-		l, err := net.Listen("coord")
-		if err != nil {
-			t.Fatal(err)
-		}
+		net, l := piped(t)
 		defer l.Close()
 		said := make(chan transport.Hello, 1)
 		go func() {
