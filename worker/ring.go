@@ -307,6 +307,10 @@ func (w *ringWorker) load(ctx context.Context) error {
 		return err
 	}
 	m := c.Manifest()
+	if m.Version < at && m.Params == int64(len(w.params)) { // others have gone on meanwhile
+		w.log.Info("the checkpoint is of an earlier version: receives the parameters from another worker", "checkpoint", m.Version, "version", at)
+		return nil
+	}
 	if m.Version != at || m.Params != int64(len(w.params)) {
 		return &member.DisagreeError{Err: fmt.Errorf("--resume %s: the checkpoint has version %d of %d parameters, the job resumes at version %d of %d: give every worker the same checkpoint",
 			w.job.Resume, m.Version, m.Params, at, len(w.params))}

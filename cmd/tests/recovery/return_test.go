@@ -135,7 +135,8 @@ func TestRingTakesWorkers(t *testing.T) {
 	delete(g.All, "w1")
 	own := append([]string{"worker", "--coordinator", g.Addr, "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--log-format", "json", "--arch", "allreduce", "--out", g.Out}, common[8:]...)
 	g.Start("second", own...)
-	g.Start("third", own...)
+	_, early := jobtest.Run(t, "--arch", "allreduce", "--mode", "ssgd", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--workers", "2", "--steps", "5", "--lr", "0.001")
+	g.Start("third", append(own, "--resume", early)...) // as who is started again with a job that has gone on from there
 	alike := func() float64 { // members whose parameters the last evaluation has compared
 		if evals := g.Lines("eval"); len(evals) > 0 {
 			return evals[len(evals)-1]["alike"].(float64)
