@@ -12,6 +12,9 @@ import (
 
 // Rows come in pairs, in order, with sane numbers, and nothing is left running.
 func TestPS(t *testing.T) {
+	if testing.Short() {
+		t.Skip("32 measurements of what other packages test")
+	}
 	defer goleak.VerifyNone(t)
 	rows, err := PS(t.Context(), PSConfig{Sizes: []int64{4000, 400_000}, Workers: []int{1, 3}, Shards: 2, Runs: 2, Congestion: []string{""}})
 	if err != nil {

@@ -36,6 +36,9 @@ func TestInterval(t *testing.T) {
 
 // A sitting that was broken off in the middle of a line goes on where it was, and the result is that of one sitting, whatever runs at the same time.
 func TestTTAInSittings(t *testing.T) {
+	if testing.Short() {
+		t.Skip("18 jobs in virtual time")
+	}
 	dir := t.TempDir()
 	scenario := filepath.Join(dir, "slow.yaml")
 	if err := os.WriteFile(scenario, []byte("workers: 3\ntimes: {2: 1800ms}\n"), 0o600); err != nil {

@@ -656,12 +656,17 @@ func TestHolderThatLies(t *testing.T) {
 
 // Whatever workers say when the job comes to its end, or when they were told that it is over, it ends as it would have: each message, with each field absurd, by a worker of its own.
 func TestHostileWorkersAtTheEnd(t *testing.T) {
+	unexpected := map[string]bool{} // kinds that are refused whatever is in them, by architecture and phase
 	for _, mode := range hostileModes {
 		for _, phase := range []string{"finishing", "stopped"} {
 			if testing.Short() && (mode != "ssgd" || phase != "finishing") {
 				continue
 			}
 			for _, empty := range transporttest.Messages {
+				refused := fmt.Sprint(mode == "ring", phase, empty.Kind())
+				if unexpected[refused] {
+					continue
+				}
 				t.Run(fmt.Sprint(mode, "/", phase, "/", empty.Kind()), func(t *testing.T) {
 					var names []string
 					for name := range transporttest.Absurd((&rogue{rank: 3}).honestly(empty.Kind())) {
@@ -708,6 +713,7 @@ func TestHostileWorkersAtTheEnd(t *testing.T) {
 						if ended != len(names) {
 							t.Errorf("%d of %d came as far", ended, len(names))
 						}
+						unexpected[refused] = strings.Contains(h.logs.String(), "unexpected frame "+empty.Kind().String())
 					}, func(c *Config) {
 						c.Workers, c.Least, c.EvalEvery = 3+len(names), 0, 0
 					})

@@ -13,6 +13,7 @@ import (
 
 // A file that is missing or of another shape has its own exit code, whoever reads it.
 func TestFilesOfBenchmarks(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "other.json"), []byte(`{"alpha_s":1}`), 0o600); err != nil {

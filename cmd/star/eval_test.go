@@ -24,6 +24,7 @@ import (
 // What star eval says of a checkpoint is what the job said that has written it; star predict agrees with both, sample by sample. Models with statistics and models
 // of text too.
 func TestEvalSaysWhatTheJobSaid(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	text := filepath.Join(t.TempDir(), "text.txt")
 	if err := os.WriteFile(text, []byte(strings.Repeat("the quick brown fox jumps over the lazy dog. ", 60)), 0o600); err != nil {
 		t.Fatal(err)

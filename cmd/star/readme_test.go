@@ -187,6 +187,7 @@ func shape(line string) string {
 // What README shows of the main job is what the program prints: the summary line
 // by line, and each of the log lines that it picks.
 func TestReadmeShowsWhatIsPrinted(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, jobtest.Star(t), "run", "--listen", "127.0.0.1:0", "--steps", "3")

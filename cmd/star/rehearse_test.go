@@ -10,6 +10,7 @@ import (
 
 // star chaos --simulate says what it has looked at, and that it sees: with fencing switched off promises are broken.
 func TestRehearse(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	t.Parallel()
 	for _, c := range []struct {
 		args []string

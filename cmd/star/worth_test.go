@@ -11,6 +11,7 @@ import (
 
 // Tiny batches are not worth the exchange; where computing takes long they are. The log of the job and star plan agree.
 func TestWorth(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	t.Parallel()
 	for slow, worth := range map[string]bool{"none": false, "0:+150ms,1:+150ms": true} { // a job of one processor on a busy machine, too
 		steps := "60"

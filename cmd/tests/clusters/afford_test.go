@@ -14,6 +14,7 @@ import (
 // What the host of the servers cannot afford is refused, with the reason in the run log, which replays; the job stays in SSGD.
 // Batches of one sample cannot be shared out or queued, which nobody has to grant, so it is asynchrony that the controller asks for.
 func TestAfford(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	t.Parallel()
 	_, dir := jobtest.Run(t, "--mode", "auto", "--model", "softmax", "--workers", "3", "--slow", "2:+40ms", "--steps", "200", "--batch", "1", "--capacity-net", "0.001")
 	log, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))

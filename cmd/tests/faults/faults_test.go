@@ -330,6 +330,7 @@ func peakMemory(t *testing.T, pid int) int {
 
 // A job that is resumed where it ended evaluates and ends.
 func TestResumeAtTheEnd(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	t.Parallel()
 	args := []string{"--model", "softmax", "--workers", "2", "--batch", "16", "--steps", "5"}
 	first, dir := jobtest.Run(t, args...)

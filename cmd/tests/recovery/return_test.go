@@ -137,7 +137,7 @@ func TestRingTakesWorkers(t *testing.T) {
 	g.Start("second", own...)
 	_, early := jobtest.Run(t, "--arch", "allreduce", "--mode", "ssgd", "--model", "softmax", "--dataset", "digits:n=400,test=100", "--batch", "8", "--workers", "2", "--steps", "5", "--lr", "0.001")
 	g.Start("third", append(own, "--resume", early)...) // as who is started again with a job that has gone on from there
-	alike := func() float64 { // members whose parameters the last evaluation has compared
+	alike := func() float64 {                           // members whose parameters the last evaluation has compared
 		if evals := g.Lines("eval"); len(evals) > 0 {
 			return evals[len(evals)-1]["alike"].(float64)
 		}

@@ -39,6 +39,7 @@ func TestAllReduceIsSSGD(t *testing.T) {
 // Buckets that are exchanged while the rest is computed make the same sum, with and
 // without the overlap.
 func TestBuckets(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	t.Parallel()
 	args := []string{"--model", "mlp", "--workers", "3", "--steps", "30", "--batch", "8", "--lr", "0.05", "--arch", "allreduce", "--clip", "1"}
 	whole, _ := jobtest.Run(t, args...)
@@ -109,11 +110,8 @@ func TestAllReduceAveragesBuffers(t *testing.T) {
 
 // A ring that waits for its riders is a tree, and trains as SSGD does.
 func TestRidersThatAreWaitedFor(t *testing.T) {
-	optimizers := []string{"dana", "momentum"}
-	if testing.Short() {
-		optimizers = optimizers[:1]
-	}
-	for _, optimizer := range optimizers {
+	jobtest.AboutNumbers(t)
+	for _, optimizer := range []string{"dana", "momentum"} {
 		args := []string{"--model", "lenet", "--workers", "4", "--steps", "30", "--batch", "8", "--lr", "0.01", "--arch", "allreduce", "--optimizer", optimizer}
 		full, _ := jobtest.Run(t, args...)
 		tree, dir := jobtest.Run(t, append(args, "--mode", "ring-minus=1,3", "--rider-wait", "10s", "--slow", "3:2x")...)

@@ -52,6 +52,9 @@ func TestIntoLocalStepsAndOut(t *testing.T) {
 		{[]string{"--arch", "ps", "--optimizer", "momentum"}, []string{"ssgd local=4", "asgd", "ssgd local=2", "x=2", "ssgd local=4", "ssgd"}},
 		{[]string{"--arch", "ps", "--optimizer", "dana"}, []string{"ssgd queue=2", "ssgd local=4", "ssgd local=8", "asgd"}},
 	} {
+		if testing.Short() && c.more[3] == "momentum" {
+			continue
+		}
 		g := jobtest.Start(t, 1, 3, append([]string{"--mode", "ssgd", "--model", "softmax", "--steps", "1000000", "--eval-every", "0", "--slow", "0:+8ms,1:+8ms,2:+8ms"}, c.more...)...)
 		g.Training()
 		v := g.Version(5)

@@ -9,6 +9,7 @@ import (
 // A job whose updates are of one gradient measures noise by what workers say of consecutive ones, exact
 // or compressed: from the second step of each worker on.
 func TestNoiseOfASGD(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	for name, args := range map[string][]string{
 		"exact":      {"--workers", "2", "--mode", "asgd"},
 		"compressed": {"--workers", "2", "--mode", "asgd", "--compress", "int8"},

@@ -20,6 +20,7 @@ import (
 // What star-ps was told its workers are held to; what it was not told is what they train, in the result, the manifest and the run log. A worker that was
 // there before them and has left changes nothing.
 func TestSaysWhatWasTrained(t *testing.T) {
+	jobtest.AboutNumbers(t)
 	t.Parallel()
 	out, addr := t.TempDir(), jobtest.FreeAddr(t)
 	ps := exec.Command(jobtest.Star(t), "ps", "--listen", addr, "--http", "off", "--out", out, "--log-format", "text", "--json", "--workers", "2", "--steps", "5", "--dataset", "digits:n=400,test=100")

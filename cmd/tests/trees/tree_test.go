@@ -126,6 +126,9 @@ func TestTreeLosesMembers(t *testing.T) {
 		t.Skip("needs /proc")
 	}
 	for _, mode := range []string{"tree=0(1,2(3,4)),5(6)", "x=4 tree=0(1,2(3,4)),5(6)"} {
+		if testing.Short() && mode[0] == 't' {
+			continue
+		}
 		t.Run(mode, func(t *testing.T) {
 			cmd, addr, dir, out, errs := treeJob(t, "--workers", "7", "--mode", mode, "--slow", "4:2x")
 			v := int64(0)
