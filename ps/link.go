@@ -221,6 +221,11 @@ func open(ctx context.Context, cfg LinkConfig, s transport.ShardInfo) (transport
 	}
 	pause := backoff.NewExponentialBackOff() // jittered: not all workers at once
 	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, 3*time.Second
+	site := flightrecorder.Open(fmt.Sprintf("worker %d", cfg.Hello.Rank), "an answer", "shard", "")
+	defer site.Close()
+	site.Say(s.Addr)
+	end, _ := ctx.Deadline() // every caller sets one
+	site.Begin(-1, time.Until(end), s.Shard)
 	var last error
 	c, err := backoff.Retry(ctx, func() (transport.Conn, error) {
 		c, _, _, err := transport.Open(ctx, cfg.Network, s.Addr, hello, nil)
@@ -229,6 +234,7 @@ func open(ctx context.Context, cfg LinkConfig, s transport.ShardInfo) (transport
 		}
 		if ctx.Err() == nil {
 			last = err
+			site.Say(fmt.Sprintf("%s: %v", s.Addr, err))
 		}
 		var refusal interface{ ExitCode() int }
 		if errors.As(err, &refusal) && refusal.ExitCode() != exitcode.Lost {

@@ -16,6 +16,7 @@ import (
 
 	"star"
 	"star/compress"
+	"star/flightrecorder"
 	"star/transport"
 )
 
@@ -683,6 +684,42 @@ func TestDialRetries(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Close()
+	})
+}
+
+// Who dials says which shards it waits for, where they are, and why they are not there.
+func TestDialIsListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waiting := func() (lines []string) {
+			for _, w := range flightrecorder.List() {
+				if strings.HasPrefix(w.Owner, "worker 7") {
+					_, line, _ := strings.Cut(w.String(), w.Owner)
+					lines = append(lines, line)
+				}
+			}
+			slices.Sort(lines)
+			return lines
+		}
+		cfg := LinkConfig{Network: &transport.Pipe{}, Shards: []transport.ShardInfo{{Addr: "near", To: 2}, {Shard: 1, Addr: "far", From: 2, To: 4}},
+			Hello: transport.Hello{Rank: 7}, Params: make([]float32, 4), JoinTimeout: 20 * time.Second}
+		done := make(chan error)
+		go func() {
+			_, err := Dial(t.Context(), cfg)
+			done <- err
+		}()
+		synctest.Wait()
+		got := waiting()
+		for i, want := range []string{": waits for an answer of shard 0 (near: ", ": waits for an answer of shard 1 (far: "} {
+			if len(got) != 2 || !strings.HasPrefix(got[i], want) || !strings.Contains(got[i], "refused") || !strings.HasSuffix(got[i], "at most 20s") {
+				t.Fatalf("it says %q, want %q and why, at most 20s", got, want)
+			}
+		}
+		if err := <-done; err == nil {
+			t.Error("connected to nobody")
+		}
+		if got := waiting(); len(got) > 0 {
+			t.Errorf("it waits no more, and says %q", got)
+		}
 	})
 }
 
