@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -105,6 +106,9 @@ The processes talk TCP over loopback, as they would between hosts. --slow none r
 			if err := r.counted(); err != nil {
 				return err
 			}
+			if r.spot, err = newSpot(job); err != nil {
+				return err
+			}
 			ctx, cancel := process.Signals(context.Background(), r.atOnce)
 			defer cancel()
 			return r.attempts(ctx)
@@ -146,6 +150,8 @@ type launch struct {
 	ended chan exit     // of this life
 	over  chan struct{} // closed when nobody is to be started any more
 
+	spot *spot // whose machines are taken away; nil: nobody's
+
 	front []*chaos.Proxy // before each server; nil: nothing is
 	ways  []*chaos.Proxy // of each worker to others of its ring; nil: they are direct
 	back  []string       // where these servers listen
@@ -167,6 +173,8 @@ type child struct {
 
 	begun    time.Time
 	failures int // in a row, of those in its place before
+
+	told atomic.Bool // to leave, because its machine is taken away (--revoke)
 }
 
 // exit is the end of a child.
@@ -472,6 +480,7 @@ func (r *launch) start(c *child, ended chan<- exit) error {
 		}
 	})
 	r.stops(c)
+	r.mortal(c)
 	go func() {
 		<-read // Wait closes the pipe
 		ended <- exit{c, c.cmd.Wait()}
@@ -588,7 +597,12 @@ func (r *launch) wait(ctx context.Context, children []*child, ended chan exit) e
 		select {
 		case e := <-ended:
 			left--
+			r.spot.ended(e)
 			switch {
+			case e.told.Load() && e.code() != 0 && kill == nil && !finished:
+				if r.replace(e, children) {
+					left++
+				}
 			case r.seats.returns(e, r.job.Replicas > 1) && kill == nil && r.left > 0:
 				left++
 				gains := "to take its place again; another one coordinates"
@@ -782,6 +796,9 @@ func (r *launch) ask(ctx context.Context, tcp transport.Network) bool {
 
 // report prints the result that the first server left.
 func (r *launch) report(failed error) error {
+	if r.spot != nil {
+		r.screen.say("run", r.spot.String())
+	}
 	var result runlog.Result
 	err := json.Unmarshal(r.result.Bytes(), &result)
 	for i := range r.seats.results { // whoever coordinated last, and perhaps the one before, who was lost while it said so

@@ -47,7 +47,7 @@ func (s *setting) UnmarshalYAML(n *yaml.Node) error {
 
 // scheduled are the settings of a job that the service makes.
 var scheduled = []string{"workers", "min-workers", "max-workers", "servers", "shards", "rank", "coordinator", "coordinators", "token", "job", "out", "checkpoint", "resume", "samples", "epochs", "steps",
-	"listen", "advertise", "json", "http", "log-format", "hosts", "demands", "host-id", "restarts", "worker-restarts", "replicas", "gossip", "gossip-join"}
+	"listen", "advertise", "json", "http", "log-format", "hosts", "demands", "host-id", "restarts", "worker-restarts", "revoke", "replicas", "gossip", "gossip-join"}
 
 // yamlWords leaves out what the YAML package says of our program.
 var yamlWords = strings.NewReplacer("yaml: ", "", "unmarshal errors:\n  ", "", " in type main.jobFile", ": want name, settings, command, samples, workers, min-workers, max-workers, rates or deadline")

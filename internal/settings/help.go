@@ -27,7 +27,7 @@ var helpGroups = []struct{ heading, settings string }{
 	{"When something fails", "replicas:rpw coordinators:rpw restarts:r worker-restarts on-failure join-timeout dead-after move-shards"},
 	{"Security", "token:pw tls-cert:pw tls-key:pw tls-ca:pw insecure"},
 	{"Other jobs on the same hosts", "cluster cluster-join cluster-key actuator limit limit-interface lease-dir"},
-	{"Stragglers on purpose", "slow:rw straggler-trace straggler-iteration straggler-by"},
+	{"Stragglers on purpose", "slow:rw straggler-trace straggler-iteration straggler-by revoke"},
 	{"Output", "http:rpw json:rp progress:r log-level:pw log-format tensorboard telemetry"},
 }
 

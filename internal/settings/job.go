@@ -160,6 +160,8 @@ type Job struct {
 	StragglerTime  time.Duration // of the trace's median iteration; 0: it multiplies what computing takes
 	StragglerBy    string        // sleep, quota or tc
 
+	Revoke string // star run: when workers' machines are taken away; empty: never
+
 	// Taking less of the host, so that others have more.
 
 	Actuator       string // how orders to be slower are carried out: pace, cgroup, tc or none
@@ -295,6 +297,7 @@ func (j *Job) declare(role Role) {
 	Var(s, &j.StragglerTrace, "straggler-trace", "", "CSV file of slowdowns (step,worker,duration,slowdown,rel; may be .gz)")
 	Var(s, &j.StragglerTime, "straggler-iteration", 0, "what the trace's median iteration takes, so that iterations take the trace's times; 0: the trace multiplies what computing takes")
 	Var(s, &j.StragglerBy, "straggler-by", "sleep", "how to slow down; quota and tc need root", "sleep", "quota", "tc")
+	Var(s, &j.Revoke, "revoke", "", "star run: take workers away as if their machines were transient: rate:PER_HOUR, trace:FILE, k80, p100 or v100; such as rate:20,seed=7,replace=90s (docs/run.md)")
 
 	Var(s, &j.Actuator, "actuator", defaults.Actuator, "how this process becomes slower when it is told to make room for others; cgroup and tc need root", "pace", "cgroup", "tc", "none")
 	Var(s, &j.Limit, "limit", defaults.Limit, "what each process may take from its start on: some of delay=50ms (in each iteration), cpu=1.5, out=100mbit, in=100mbit")

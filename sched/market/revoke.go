@@ -1,0 +1,191 @@
+package market
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"star/sched/workload"
+)
+
+// longest is how long the study's cloud lets a transient machine live.
+const longest = 24 * time.Hour
+
+// curves are how many of the study's machines were revoked in each hour of their life, and how many there were. Those that were not lived to the end, 24 h.
+// They are those of Lifetimes (TestCurves).
+var curves = map[string]struct {
+	machine  Machine
+	machines int
+	revoked  [24]int
+}{
+	"k80":  {K80, 64, [24]int{0: 5, 2: 2, 5: 1, 6: 5, 13: 1, 15: 2, 20: 1, 23: 3}},
+	"p100": {P100, 40, [24]int{4: 4, 6: 2, 10: 1, 19: 1}},
+	"v100": {V100, 48, [24]int{1: 2, 2: 1, 23: 2}},
+}
+
+// Revocations says when transient machines are taken away, and when others come in their places.
+type Revocations struct {
+	Text    string        // that it was made of
+	Curve   string        // of whose lifetimes lives are drawn: k80, p100, v100; empty: Rate or Trace
+	Rate    float64       // revocations of a machine in an hour, as likely at any time
+	File    string        // of Trace; empty: there is none
+	Trace   []Loss        // of File, which whoever parses has to read
+	Seed    uint64        // of what is drawn
+	Replace time.Duration // from when a worker has left until another machine is started in its place; negative: none is
+	Notice  time.Duration // from the notice until the machine is gone
+	Clock   float64       // how many times as fast as it does lives pass: in a test hours are to be minutes
+}
+
+// Loss is a notice in a trace: that the machine of a worker will be taken away.
+type Loss struct {
+	At     time.Duration // since the training began
+	Worker int
+	Back   time.Duration // when another one is started in its place, on the same clock; negative: as Replace says
+}
+
+const revokeForm = "want rate:PER_HOUR, trace:FILE, k80, p100 or v100, and after it what is to be different of seed=1,replace=none,notice=30s,clock=1, such as rate:2,replace=90s or k80:seed=7"
+
+// ParseRevocations reads the value of star run --revoke. Nothing is replaced unless it says so; a notice comes 30 s before the end, as Google's.
+func ParseRevocations(text string) (*Revocations, error) {
+	wrong := func(format string, args ...any) (*Revocations, error) {
+		return nil, fmt.Errorf("%q: %s: %s", text, fmt.Sprintf(format, args...), revokeForm)
+	}
+	r := &Revocations{Text: text, Seed: 1, Replace: -1, Notice: 30 * time.Second, Clock: 1}
+	kind, rest, _ := strings.Cut(text, ":")
+	var options []string
+	if rest != "" {
+		options = strings.Split(rest, ",")
+	}
+	var err error
+	switch _, known := curves[kind]; {
+	case known:
+		r.Curve = kind
+	case kind == "rate" && rest != "":
+		if r.Rate, err = strconv.ParseFloat(options[0], 64); err != nil || !(r.Rate > 0) || r.Rate > 1e6 {
+			return wrong("%q is no number of revocations in an hour, above 0 and at most 1e6", options[0])
+		}
+		options = options[1:]
+	case kind == "trace" && rest != "" && options[0] != "":
+		r.File, options = options[0], options[1:]
+	default:
+		return wrong("%q is no process of revocations", text)
+	}
+	for _, o := range options {
+		name, value, _ := strings.Cut(o, "=")
+		switch name {
+		case "seed":
+			r.Seed, err = strconv.ParseUint(value, 10, 64)
+		case "clock":
+			if r.Clock, err = strconv.ParseFloat(value, 64); err == nil && !(r.Clock > 0 && r.Clock <= 1e6) {
+				err = fmt.Errorf("out of range")
+			}
+		case "replace", "notice":
+			d := time.Duration(-1)
+			if value != "none" || name == "notice" {
+				if d, err = time.ParseDuration(value); err == nil && d < 0 {
+					err = fmt.Errorf("negative")
+				}
+			}
+			if name == "replace" {
+				r.Replace = d
+			} else {
+				r.Notice = d
+			}
+		default:
+			return wrong("there is no %q", name)
+		}
+		if err != nil {
+			return wrong("%s: %q: %v", name, value, err)
+		}
+	}
+	return r, nil
+}
+
+// ReadLosses reads a trace: CSV with time (s since the training began) and worker; replaced (s on the same clock at which another machine is started) where it
+// is known. Losses are in order of time. Errors say the line.
+func ReadLosses(f io.Reader) (losses []Loss, err error) {
+	rows := workload.NewRows(f, "time", "worker")
+	seconds := func(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
+	for rows.Next() {
+		at, w, back := rows.Number("time", 0), rows.Number("worker", 0), -1.
+		if strings.TrimSpace(rows.Text("replaced")) != "" {
+			back = rows.Number("replaced", at)
+		}
+		if w != math.Trunc(w) || w > 65535 || max(at, back) > 1e9 {
+			rows.Fail("want the rank of a worker, up to 65535, and times of at most 1e9 s")
+		}
+		losses = append(losses, Loss{seconds(at), int(w), max(-1, seconds(back))})
+	}
+	slices.SortStableFunc(losses, func(a, b Loss) int { return int(min(1, max(-1, a.At-b.At))) })
+	return losses, rows.Err()
+}
+
+// forever is a life that does not end while anybody looks.
+const forever = time.Duration(math.MaxInt64)
+
+// Life is how long the n-th machine of a worker lives, n from 0: how long after its beginning, which counts from that of the training, its notice comes. The same seed
+// gives the same lives, in whatever order they are asked for.
+func (r *Revocations) Life(worker, n int, begins time.Duration) time.Duration {
+	if r.File != "" {
+		if l, ok := r.loss(worker, begins); ok {
+			return l.At - begins
+		}
+		return forever
+	}
+	u := uniform(r.Seed, uint64(worker)<<32|uint64(n))
+	h := -math.Log1p(-u) / r.Rate
+	if r.Curve != "" {
+		h = quantile(r.Curve, u)
+	}
+	if h /= r.Clock; h > float64(forever)/float64(time.Hour)/2 {
+		return forever
+	}
+	return time.Duration(h * float64(time.Hour))
+}
+
+// uniform is the i-th number of a seed, in [0, 1), and needs none of those before: the outputs of two SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), the second
+// one begun with the first one's.
+func uniform(seed, i uint64) float64 {
+	mix := func(z uint64) uint64 {
+		z += 0x9e3779b97f4a7c15
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		return z ^ z>>31
+	}
+	return float64(mix(mix(seed)^i)>>11) / (1 << 53)
+}
+
+// loss is the first one of a worker in the trace from a time on.
+func (r *Revocations) loss(worker int, from time.Duration) (Loss, bool) {
+	for _, l := range r.Trace {
+		if l.Worker == worker && l.At >= from {
+			return l, true
+		}
+	}
+	return Loss{}, false
+}
+
+// Next is when another machine is started in the place of one that began at begins and has left, both since the training began. False: none is.
+func (r *Revocations) Next(worker int, begins, left time.Duration) (time.Duration, bool) {
+	if l, ok := r.loss(worker, begins); ok && l.Back >= 0 {
+		return max(l.Back, left), true
+	}
+	return left + r.Replace, r.Replace >= 0
+}
+
+// quantile is after how many hours a share u of the machines of a curve has been revoked. Within an hour any time is as likely.
+func quantile(curve string, u float64) float64 {
+	c := curves[curve]
+	left := u * float64(c.machines)
+	for h, n := range c.revoked {
+		if left < float64(n) {
+			return float64(h) + left/float64(n)
+		}
+		left -= float64(n)
+	}
+	return longest.Hours()
+}
