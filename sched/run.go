@@ -24,7 +24,7 @@ type Options struct {
 
 // policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
 var policies = map[string]func() Policy{
-	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias,
+	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias, "gandiva": Gandiva,
 	"edf": nil, "edf-admission": nil, "ef": nil, "ef-admission": nil, "lucid": nil, "muri-s": nil, "muri-l": nil,
 }
 
@@ -97,6 +97,8 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		var part []Outcome
 		if o.Policy == "tiresias" && o.Compat&ElasticFlow != 0 {
 			part = elasticTiresias(of, clusters[vc], o.Slot)
+		} else if o.Policy == "gandiva" && o.Compat&ElasticFlow != 0 {
+			part = elasticGandiva(of, clusters[vc], o.Slot)
 		} else if mixed {
 			part = either(of, clusters[vc], o)
 		} else if muri {

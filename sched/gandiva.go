@@ -1,0 +1,282 @@
+package sched
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+)
+
+// timeslice is how long jobs that take turns run, s (Gandiva, section 3).
+const timeslice = 60
+
+// timeslicing is the policy of Gandiva. Jobs with as many GPUs are a class, and a class has its share of the GPUs in proportion to what its jobs ask for. Jobs of a
+// class take turns if not all of them fit into its share.
+type timeslicing struct {
+	jobs   []*Task
+	credit map[int]float64 // GPUs of each class that it was not given in earlier turns, because they make no whole job
+	next   float64         // when the turn ends
+}
+
+// Gandiva has jobs take turns of a minute; a change of turn costs no time.
+func Gandiva() Policy { return &timeslicing{credit: map[int]float64{}} }
+
+func (g *timeslicing) Decide(s *State) {
+	g.jobs = append(slices.DeleteFunc(g.jobs, func(t *Task) bool { return !math.IsNaN(t.End) }), s.Arrived...)
+	demand := 0
+	for _, t := range g.jobs {
+		demand += t.GPUs
+	}
+	turn := demand > s.GPUs() && s.Now >= g.next
+	if turn {
+		g.next = s.Now + timeslice
+	}
+	if demand > s.GPUs() {
+		s.WakeAt(g.next)
+	}
+	var on []*Task
+	left := s.GPUs()
+	for _, t := range g.order(turn, demand, left) {
+		if t.GPUs <= left {
+			left -= t.GPUs
+			on = append(on, t)
+		}
+	}
+	slices.SortStableFunc(on, func(a, b *Task) int { return cmp.Compare(b.GPUs, a.GPUs) })
+	has := map[*Task]bool{}
+	for _, t := range on {
+		has[t] = true
+	}
+	for _, t := range g.jobs {
+		if t.Running() && !has[t] {
+			s.Preempt(t, 0)
+		}
+	}
+	if slices.ContainsFunc(on, func(t *Task) bool { return !t.Running() && !s.Start(t) }) { // GPUs are free, but of too many nodes: all move, and largest first all fit
+		for _, t := range on {
+			if t.Running() {
+				s.Preempt(t, 0)
+			}
+		}
+		on = slices.DeleteFunc(on, func(t *Task) bool { return !s.Start(t) })
+	}
+	if turn { // who has had one is last in the next
+		rest := slices.DeleteFunc(slices.Clone(g.jobs), (*Task).Running)
+		g.jobs = append(rest, on...)
+	}
+}
+
+// order is who is to run, first those whose turn it is, then the others.
+func (g *timeslicing) order(turn bool, demand, gpus int) []*Task {
+	classes := map[int][]*Task{}
+	for _, t := range g.jobs {
+		classes[t.GPUs] = append(classes[t.GPUs], t)
+	}
+	var run, rest []*Task
+	for _, size := range slices.Backward(slices.Sorted(maps.Keys(classes))) {
+		all := classes[size]
+		if demand > gpus && !turn { // in the middle of a turn who runs goes on
+			slices.SortStableFunc(all, func(a, b *Task) int { return cmp.Compare(min(b.speed, 1), min(a.speed, 1)) })
+		}
+		n := len(all)
+		switch {
+		case turn:
+			share := g.credit[size] + float64(n*size)/float64(demand)*float64(gpus)
+			n = min(n, int(share)/size)
+			g.credit[size] = min(share-float64(n*size), float64(size))
+		case demand > gpus:
+			n = len(all) - len(slices.DeleteFunc(slices.Clone(all), (*Task).Running))
+		}
+		run, rest = append(run, all[:n]...), append(rest, all[n:]...)
+	}
+	return append(run, rest...)
+}
+
+// turns is the nodes that ElasticFlow's program gives to jobs with as many GPUs, as far as it was found out from its results. Nodes of a set belong together; as many
+// of its first jobs run as have room.
+type turns struct {
+	jobs   []*served
+	filled float64 // GPUs of the jobs that were put into it, as a share of its own: what leaves is not subtracted
+}
+
+// turnwise is a cluster under Gandiva as ElasticFlow's program has it.
+type turnwise struct {
+	Cluster
+	now, slot float64
+	round     int
+	free      int // nodes
+	sets      map[int][]*turns
+}
+
+// elasticGandiva simulates jobs under it. A round costs jobs what ElasticFlow's program has them lose at a start, until the last job comes.
+func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
+	all := make([]*served, len(jobs))
+	for i, j := range jobs {
+		all[i] = &served{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, left: j.Duration, last: j.Submit}
+	}
+	due := slices.DeleteFunc(slices.Clone(all), func(j *served) bool {
+		if j.GPUs > c.Nodes*c.GPUs {
+			j.Why = fits(j.GPUs, c.Nodes*c.GPUs)
+		}
+		return j.Declined()
+	})
+	slices.SortStableFunc(due, func(a, b *served) int { return cmp.Compare(a.Submit, b.Submit) })
+	e := &turnwise{Cluster: c, now: -slot, slot: slot, free: c.Nodes, sets: map[int][]*turns{}}
+	var waiting []*served // there is no set for them, and no free node
+	for len(due) > 0 || len(waiting) > 0 || len(e.sets) > 0 {
+		was := e.now
+		e.now += slot
+		if len(due) > 0 {
+			e.now = max(e.now, due[0].Submit)
+		}
+		e.round++
+		e.progress(was)
+		n := 0
+		for n < len(due) && due[n].Submit <= e.now {
+			n++
+		}
+		come := append(waiting, due[:n]...)
+		due, waiting = due[n:], nil
+		for _, j := range come {
+			if !e.join(j) {
+				waiting = append(waiting, j)
+			}
+		}
+		if n > 0 && len(due) == 0 { // the last round in which jobs come neither moves any nor costs anything
+			continue
+		}
+		e.share()
+		for size, sets := range e.sets {
+			for _, s := range sets {
+				for _, j := range s.jobs {
+					if len(due) > 0 {
+						j.lost = setup(c.Nodes*c.GPUs, size, again(e.round, slot))
+					}
+				}
+			}
+		}
+	}
+	out := make([]Outcome, len(all))
+	for i, j := range all {
+		out[i] = j.Outcome
+		if !j.Declined() { // it counts no waiting after the start
+			out[i].Queue = j.Start - j.Submit
+		}
+	}
+	return out
+}
+
+// nodesOf is how many nodes a set has of jobs with so many GPUs.
+func (e *turnwise) nodesOf(size int) int { return (size + e.GPUs - 1) / e.GPUs }
+
+// progress brings all jobs from an earlier time up to now. Jobs of a set change only where the round is at a full minute.
+func (e *turnwise) progress(was float64) {
+	for size, sets := range e.sets {
+		room := e.nodesOf(size) * e.GPUs / size
+		for _, s := range sets {
+			for i, j := range slices.Clone(s.jobs) {
+				if i >= room {
+					j.has(was, 0)
+					continue
+				}
+				j.has(was, float64(size))
+				d := e.now - was - j.lost
+				gone := d >= j.left
+				if gone {
+					j.End = was + j.lost + j.left
+					j.has(j.End, 0)
+				}
+				j.left -= max(0, d)
+				j.lost = 0
+				if turn := math.Mod(e.now, timeslice) == 0 && len(s.jobs) > room; gone || turn {
+					s.jobs = slices.DeleteFunc(s.jobs, func(o *served) bool { return o == j })
+					if !gone {
+						s.jobs = append(s.jobs, j)
+					}
+				}
+			}
+		}
+		e.sets[size] = slices.DeleteFunc(sets, func(s *turns) bool {
+			if len(s.jobs) == 0 {
+				e.free += e.nodesOf(size)
+			}
+			return len(s.jobs) == 0
+		})
+		if len(e.sets[size]) == 0 {
+			delete(e.sets, size)
+		}
+	}
+}
+
+// emptiest puts the set that is filled least first.
+func emptiest(sets []*turns) {
+	slices.SortStableFunc(sets, func(a, b *turns) int { return cmp.Compare(a.filled, b.filled) })
+}
+
+// join puts a job into the emptiest set, or a new one if that is full. False: there is none, and no node for one.
+func (e *turnwise) join(j *served) bool {
+	sets, nodes := e.sets[j.GPUs], e.nodesOf(j.GPUs)
+	part := float64(j.GPUs) / float64(nodes*e.GPUs)
+	emptiest(sets)
+	if len(sets) == 0 || sets[0].filled+part > 1-1e-9 && e.free >= nodes {
+		if e.free < nodes {
+			return false
+		}
+		e.free -= nodes
+		sets = append([]*turns{{}}, sets...)
+		e.sets[j.GPUs] = append(slices.Clone(sets[1:]), sets[0])
+	}
+	s := sets[0]
+	s.jobs = append(s.jobs, j)
+	s.filled += part
+	j.Start = e.now
+	return true
+}
+
+// share takes nodes from classes that have more than their jobs ask for, and than their share of all that is asked for: one set for each job of the class that would fit
+// into what is too much. It gives nodes to classes that have less than their share, where not all jobs have room: by which rule the program does was not found out.
+func (e *turnwise) share() {
+	demand := 0
+	count := map[int]int{}
+	for size, sets := range e.sets {
+		for _, s := range sets {
+			count[size] += len(s.jobs)
+		}
+		demand += size * count[size]
+	}
+	for size, sets := range e.sets {
+		nodes := e.nodesOf(size)
+		want := size * count[size]
+		want = min(want, int(float64(want)/float64(demand)*float64(e.Nodes*e.GPUs)))
+		for demand > e.Nodes*e.GPUs && e.free >= nodes && want >= (len(sets)+1)*nodes*e.GPUs { // our own rule
+			b := &turns{}
+			for _, s := range sets {
+				for room := nodes * e.GPUs / size; len(s.jobs) > room && len(b.jobs) < room; b.filled += float64(size) / float64(nodes*e.GPUs) {
+					b.jobs = append(b.jobs, s.jobs[room])
+					s.jobs = slices.Delete(s.jobs, room, room+1)
+				}
+			}
+			if len(b.jobs) == 0 {
+				break
+			}
+			e.free -= nodes
+			sets = append(sets, b)
+			e.sets[size] = sets
+		}
+		n := min((len(sets)*nodes*e.GPUs-want)/size, len(sets)-1)
+		if n <= 0 {
+			continue
+		}
+		emptiest(sets)
+		keep := sets[n:]
+		for _, s := range sets[:n] {
+			e.free += nodes
+			for _, j := range s.jobs {
+				emptiest(keep)
+				keep[0].jobs = append(keep[0].jobs, j)
+				keep[0].filled += float64(size) / float64(nodes*e.GPUs)
+			}
+		}
+		e.sets[size] = keep
+	}
+}
