@@ -213,6 +213,7 @@ func (r *Ring) agreed() (version int64) {
 			r.liars = append(r.liars, w)
 		}
 	}
+	slices.Sort(r.liars)
 	return version
 }
 

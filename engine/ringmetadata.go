@@ -198,8 +198,9 @@ func (r *Ring) recall(rd *ringRound, g wire.Gradient, basis int64) {
 		rd.recalled = map[star.Worker]riderBatch{}
 	}
 	s := Span{g.Step, count}
-	for w, e := range r.riderBatches {
-		if e.Start < s.Start+int64(s.Count) && s.Start < e.Start+int64(e.Count) {
+	for w := range star.Worker(len(r.states)) { // in order: what is done again is the same in each run
+		e, ok := r.riderBatches[w]
+		if ok && e.Start < s.Start+int64(s.Count) && s.Start < e.Start+int64(e.Count) {
 			delete(r.riderBatches, w)
 			r.redo(e.Span) // what of it is not in s
 		}

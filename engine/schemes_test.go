@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"slices"
@@ -8,6 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"star"
+	"star/engine"
+	"star/engine/rehearsal"
 	"star/modes/baseline"
 	"star/transport/wire"
 )
@@ -40,24 +42,28 @@ func TestSchemesOnARing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "n")
 		text, m := schemeOf(t, texts, n, batch, true)
-		s := &sea{t: t, rounds: map[[2]int64]map[star.Worker][]Span{}, formed: map[int64]*swimmer{}, lists: map[int64]string{}}
-		for w := range n {
-			s.ws = append(s.ws, &swimmer{id: star.Worker(w), alive: true, seats: map[star.Worker]*berth{}})
-		}
 		limit := int64(rapid.IntRange(1, 8).Draw(t, "rounds") * n * batch)
-		s.closes = m.Plan.Micro > 0
-		s.r = NewRing(Config{Plan: m.Plan, Workers: n, Batch: batch, Limit: limit, Cancel: m.Cancel, Ring: new(RingConfig), MaxParams: 1 << 30})
-		s.issue(s.r.Begin())
+		s := rehearsal.NewRing(rehearsal.Config{
+			Config: engine.Config{Plan: m.Plan, Workers: n, Batch: batch, Limit: limit, Cancel: m.Cancel, Ring: new(engine.RingConfig), MaxParams: 1 << 30},
+			Draw:   func(low, high int, what string) int { return rapid.IntRange(low, high).Draw(t, what) },
+			Broken: t.Fatalf,
+		})
 		slow := star.Worker(rapid.IntRange(0, n-1).Draw(t, "slow"))
-		version := s.r.version
-		for steps := 0; s.step(); steps++ {
+		version := int64(0)
+		for steps := 0; ; steps++ {
+			can := s.Acts()
+			if len(can) == 0 {
+				break
+			}
 			if steps > 20_000 {
 				t.Fatalf("%s: the job never ends", text)
 			}
-			if m.Scheme == nil || s.r.version == version {
+			rapid.SampledFrom(can).Draw(t, "what").Do()
+			now := s.Engine.State()
+			if m.Scheme == nil || now.Version == version {
 				continue
 			}
-			for ; version < s.r.version; version++ {
+			for ; version < now.Version; version++ {
 				for w := range star.Worker(n) {
 					r := star.Record{Worker: w, Step: version, Compute: 100 * time.Millisecond, Samples: max(1, m.Plan.Share(w, batch))}
 					if w == slow && version%6 < 3 {
@@ -66,16 +72,15 @@ func TestSchemesOnARing(t *testing.T) {
 					m.Scheme.Observe(r)
 				}
 			}
-			if d, ok := m.Scheme.Fired(baseline.Update{Samples: s.r.used, Limit: limit}); ok {
+			if d, ok := m.Scheme.Fired(baseline.Update{Samples: now.Used, Limit: limit}); ok {
 				m.Plan = d.Plan
-				s.closes = s.closes || d.Plan.Micro > 0
-				s.issue(s.r.Install(d.Plan))
+				s.Install(d.Plan)
 			}
 		}
-		if s.r.version == 0 {
+		if s.Engine.State().Version == 0 {
 			t.Fatalf("%s: the job ends without an update", text)
 		}
-		s.check(limit)
+		s.Check()
 	})
 }
 
@@ -88,12 +93,11 @@ func TestCancels(t *testing.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "n")
 		text, m := schemeOf(t, texts, n, batch, false)
 		limit := int64(rapid.IntRange(1, 12).Draw(t, "rounds") * n * batch)
-		l := newShards(m.Plan, n, 0, batch, limit)
-		l.halts = m.Cancel
+		l := engine.NewShards(engine.Config{Plan: m.Plan, Workers: n, Batch: batch, Limit: limit, Cancel: m.Cancel})
 		out, stopped := map[star.Worker]wire.Release{}, map[star.Worker]bool{}
 		step := make([]int64, n)
 		version, part := int64(0), map[[2]int64]bool{}
-		carry := func(os []Ready) {
+		carry := func(os []engine.Ready) {
 			for _, o := range os {
 				for _, g := range o.Members {
 					if part[[2]int64{int64(g.Worker), g.Step}] {
@@ -142,14 +146,14 @@ func TestCancels(t *testing.T) {
 			delete(out, w)
 			k := step[w]
 			step[w]++
-			os, err := l.arrive(w, k, samples)
+			_, os, err := l.Arrive(star.Record{Worker: w, Step: k, Samples: samples}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
 			carry(os)
 		}
-		if !l.Drained() || l.used+l.waste != limit || version == 0 {
-			t.Fatalf("%s: %d updates, %d samples used and %d not, of %d", text, version, l.used, l.waste, limit)
+		if st := l.State(); !l.Drained() || st.Used+st.Waste != limit || version == 0 {
+			t.Fatalf("%s: %d updates, %d samples used and %d not, of %d", text, version, st.Used, st.Waste, limit)
 		}
 	})
 }

@@ -50,8 +50,8 @@ Then it reads the run logs and the checkpoints, and says which promises were kep
 
 Takes the settings of star run. Exit code 1: a promise was broken.
 
-With --simulate no job is run: jobs with copies of their shards are rehearsed in virtual time, each under a schedule of its own, in which coordinators are
-replaced too, over a network that loses, doubles and delays messages.`,
+With --simulate no job is run: jobs with copies of their shards, or with --arch allreduce rings, are rehearsed in virtual time, each under a schedule of its own,
+in which coordinators are replaced too, over a network that loses, doubles and delays messages.`,
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			const own = settings.Origin("star chaos")

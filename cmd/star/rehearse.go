@@ -24,7 +24,8 @@ type rehearsals struct {
 type rehearsed struct {
 	Seeds      uint64   `json:"seeds"`
 	From       uint64   `json:"from"` // the first of them
-	Copies     []int    `json:"copies"`
+	Arch       string   `json:"arch"`
+	Copies     []int    `json:"copies"` // of each shard
 	Unfenced   bool     `json:"unfenced"`
 	Faults     int64    `json:"faults"`
 	Updates    int64    `json:"updates"`
@@ -44,6 +45,10 @@ func (r *rehearsals) run(out io.Writer, job *settings.Job, first uint64) error {
 	if r.seeds == 0 {
 		return job.Invalid("seeds", errors.New("want at least 1"))
 	}
+	ring := job.Arch == settings.AllReduce
+	if ring && r.unfenced {
+		return job.Invalid("unfenced", errors.New("a ring needs no fences, because a round needs all its members: leave it away, or use --arch ps"))
+	}
 	all := make([]chaos.Rehearsed, r.seeds)
 	begun := time.Now()
 	var next atomic.Uint64
@@ -52,12 +57,16 @@ func (r *rehearsals) run(out io.Writer, job *settings.Job, first uint64) error {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < r.seeds; i = next.Add(1) - 1 {
 				seed := first + i
-				all[i] = chaos.Rehearsal{Seed: seed, Copies: copiesOf[seed%uint64(len(copiesOf))], Unfenced: r.unfenced}.Run()
+				all[i] = chaos.Rehearsal{Seed: seed, Ring: ring, Trees: seed%3 == 2, Copies: copiesOf[seed%uint64(len(copiesOf))], Unfenced: r.unfenced}.Run()
 			}
 		})
 	}
 	wg.Wait()
-	sum := rehearsed{Seeds: r.seeds, From: first, Copies: []int{1, 2, 3}, Unfenced: r.unfenced, Invariants: chaos.Rehearsable, Wall: time.Since(begun).Seconds()}
+	sum := rehearsed{Seeds: r.seeds, From: first, Arch: job.Arch, Copies: []int{1, 2, 3}, Unfenced: r.unfenced, Invariants: chaos.Rehearsable, Wall: time.Since(begun).Seconds()}
+	what := "of 1 to 3 copies, a third with trees"
+	if ring {
+		what, sum.Copies, sum.Invariants = "of all-reduce", []int{}, chaos.RehearsableRings
+	}
 	for i, x := range all {
 		sum.Faults += int64(x.Faults)
 		sum.Updates += x.Updates
@@ -74,8 +83,8 @@ func (r *rehearsals) run(out io.Writer, job *settings.Job, first uint64) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(out, "simulated %d jobs of 1 to 3 copies, seeds %d to %d: %d faults, %d updates, %.0f s of virtual time in %.1f s\n",
-			sum.Seeds, first, first+r.seeds-1, sum.Faults, sum.Updates, sum.Virtual, sum.Wall)
+		fmt.Fprintf(out, "simulated %d jobs %s, seeds %d to %d: %d faults, %d updates, %.0f s of virtual time in %.1f s\n",
+			sum.Seeds, what, first, first+r.seeds-1, sum.Faults, sum.Updates, sum.Virtual, sum.Wall)
 		for _, v := range sum.Invariants {
 			fmt.Fprintf(out, "looked at %s\n", v)
 		}
@@ -88,7 +97,7 @@ func (r *rehearsals) run(out io.Writer, job *settings.Job, first uint64) error {
 	case r.unfenced && sum.Violations == 0:
 		return fmt.Errorf("without fencing nothing was broken in %d jobs: the rehearsals are blind", r.seeds)
 	case !r.unfenced && sum.Violations > 0:
-		return fmt.Errorf("broken: %s (star chaos --simulate --fault-seed %d --seeds 1)", sum.What, *sum.FirstSeed)
+		return fmt.Errorf("broken: %s (star chaos --simulate --arch %s --fault-seed %d --seeds 1)", sum.What, job.Arch, *sum.FirstSeed)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ func TestRehearse(t *testing.T) {
 		want bool // violations
 	}{
 		{[]string{"--seeds", "40"}, false},
+		{[]string{"--seeds", "40", "--arch", "allreduce"}, false},
 		{[]string{"--seeds", "250", "--unfenced"}, true},
 	} {
 		out, err := exec.Command(jobtest.Star(t), append([]string{"chaos", "--simulate", "--json"}, c.args...)...).Output()

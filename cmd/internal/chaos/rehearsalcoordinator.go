@@ -29,9 +29,17 @@ type director struct {
 // session is a connection of a worker.
 type session struct {
 	life    int // of the worker
-	base    int64
-	told    []wire.Release
+	told    []order
+	next    int64 // the step of the next release
 	arrived int64 // the last step of which it has said that its gradient is on the way
+}
+
+// order is what a coordinator says to a worker: go on with a step, or that a gradient goes another way than a branch says.
+type order struct {
+	step    int64
+	release wire.Release
+	branch  wire.Branch
+	detach  *wire.Detach
 }
 
 // handover is what coordinators agree on before it is in force, of what coord.Handover has.
@@ -53,11 +61,15 @@ func (w *stage) coordinate(gen int64, copies *engine.Copies, after *engine.Snaps
 		}
 	}
 	c.e = engine.NewShards(engine.Config{Plan: w.handover.plan, Workers: w.Workers, Shards: w.Shards, Batch: rehearsedBatch,
-		Limit: w.samples(), After: after, Absent: absent, WithMetadata: true})
-	for i, k := range w.workers {
-		c.sessions[i] = session{life: k.attempt, base: c.e.Worker(star.Worker(i)).Step, arrived: -1}
+		Limit: w.samples(), After: after, Absent: absent, WithMetadata: true, Reachable: slices.Repeat([]bool{true}, w.Workers)})
+	for i := range w.workers {
+		c.sessions[i] = w.session(c, i)
 	}
 	w.c = c
+}
+
+func (w *stage) session(c *director, i int) session {
+	return session{life: w.workers[i].attempt, next: c.e.Worker(star.Worker(i)).Step, arrived: -1}
 }
 
 // samples are those of the job.
@@ -67,12 +79,12 @@ func (w *stage) samples() int64 { return w.Steps * int64(w.Workers) * rehearsedB
 func (w *stage) carry(os []engine.Ready, err error) {
 	c := w.c
 	if err != nil {
-		w.broken("the engine takes it for a mistake: %v", err)
+		broken("the engine takes it for a mistake: %v", err)
 	}
 	for i := range os {
 		o := &os[i]
 		if o.Evict != nil {
-			w.broken("the engine wants worker %d to leave: %v", o.Evict.Rank, o.Evict.Why)
+			broken("the engine wants worker %d to leave: %v", o.Evict.Rank, o.Evict.Why)
 		}
 		w.offer(o)
 	}
@@ -80,28 +92,63 @@ func (w *stage) carry(os []engine.Ready, err error) {
 		w.pump()
 	}
 	if c.e.State().Seq != int64(len(c.fires)) {
-		w.broken("%d firings, and the engine has made %d", len(c.fires), c.e.State().Seq)
+		broken("%d firings, and the engine has made %d", len(c.fires), c.e.State().Seq)
 	}
 }
 
 // offer puts what is ready behind what waits for copies.
 func (w *stage) offer(o *engine.Ready) {
 	if c := w.c; o.Fire.Seq > 0 {
+		w.whole(o)
 		c.fires = append(c.fires, newFiring(o.Fire, o.Metadata, c.gen))
 	}
 	w.c.Offer(o)
 }
 
-// arrived is a worker's word that its gradient is on the way. A network that doubles messages is the rehearsal's, not the job's.
-func (w *stage) arrived(c *director, life int, rec star.Record) {
+// whole looks whether an update counts the gradients that shards hold for it: with a tree, those of a report.
+func (w *stage) whole(o *engine.Ready) {
+	var in []star.Worker
+	for _, g := range o.Fire.Gradients {
+		for _, s := range w.content(replica.Gradient{Worker: g.Worker, Step: g.Step}) {
+			in = append(in, s.Worker)
+		}
+	}
+	counted := engine.WorkersOf(o.Members)
+	if o.Silent && len(in) > 0 { // of an earlier coordinator: all that is known of it is what servers have kept
+		m, err := engine.ParseCommitMetadata(o.Metadata)
+		if err != nil {
+			broken("update %d: %v", o.Fire.Seq, err)
+		}
+		counted = engine.WorkersOf(o.Fire.Gradients)
+		if m.Summed != nil {
+			counted = nil
+		}
+		for _, s := range m.Summed {
+			counted = append(counted, s.Worker)
+		}
+	}
+	if slices.Sort(in); !slices.Equal(in, counted) {
+		broken("update %d counts the gradients of workers %v, and has those of %v", o.Fire.Seq, counted, in)
+	}
+}
+
+// arrived is a worker's word that its gradient is on the way, behind what it says of its tree. A network that doubles messages is the rehearsal's, not the job's.
+func (w *stage) arrived(c *director, life int, rec star.Record, report *wire.Bundle, fault *wire.Fault) {
 	s := &c.sessions[rec.Worker]
-	if c != w.c || life != s.life || rec.Step <= s.arrived || rec.Step < s.base || !c.e.Worker(rec.Worker).Live {
+	if c != w.c || life != s.life || rec.Step <= s.arrived || !c.e.Worker(rec.Worker).Live || len(s.told) == 0 || rec.Step < s.told[0].step {
 		return
 	}
 	s.arrived = rec.Step
+	if report != nil {
+		w.carry(c.e.Reported(*report))
+	}
+	if fault != nil {
+		_, os, err := c.e.Fault(*fault)
+		w.carry(os, err)
+	}
 	b, os, err := c.e.Arrive(rec, false)
 	if got := w.batches[replica.Gradient{Worker: rec.Worker, Step: rec.Step}]; err == nil && b.Start != got.Start {
-		w.broken("the engine takes worker %d's step %d for one of samples from %d on: they are %+v", rec.Worker, rec.Step, b.Start, got)
+		broken("the engine takes worker %d's step %d for one of samples from %d on: they are %+v", rec.Worker, rec.Step, b.Start, got)
 	}
 	w.carry(os, err)
 }
@@ -126,11 +173,18 @@ func (w *stage) pump() {
 			c.due = o.Fire.Seq
 			w.keep(c.fires[c.due-1])
 		}
+		for _, d := range o.Detached {
+			w.tellWorker(d.Worker, order{step: d.Msg.Step, detach: &d.Msg})
+		}
 		for _, r := range o.Releases {
 			s := &c.sessions[r.Worker]
-			w.handOut(replica.Gradient{Worker: r.Worker, Step: s.base + int64(len(s.told))}, r)
-			s.told = append(s.told, r)
-			w.tellWorker(int(r.Worker), len(s.told)-1)
+			m := order{step: s.next, release: r, branch: wire.Branch{Parent: -1}}
+			if i := slices.IndexFunc(o.Branches, func(b wire.Branch) bool { return b.Worker == r.Worker }); i >= 0 {
+				m.branch = o.Branches[i]
+			}
+			w.handOut(replica.Gradient{Worker: r.Worker, Step: s.next}, r)
+			s.next++
+			w.tellWorker(r.Worker, m)
 		}
 	}
 	for _, f := range c.fires[c.due:] {
@@ -145,7 +199,7 @@ func (w *stage) pump() {
 		v := c.Table.View(shard)
 		for _, s := range append([]int{v.Primary}, v.Followers...) {
 			if h := w.servers[s].copies[shard]; int64(len(h.log)) < c.due {
-				w.broken("an acknowledged update is lost: %d, which server %d does not hold", c.due, s)
+				broken("an acknowledged update is lost: %d, which server %d does not hold", c.due, s)
 			}
 		}
 	}
@@ -155,24 +209,35 @@ func (w *stage) pump() {
 func (w *stage) handOut(g replica.Gradient, r wire.Release) {
 	of := engine.Span{Start: r.Start, Count: r.Count}
 	if was, ok := w.batches[g]; ok && was != of {
-		w.broken("worker %d is given two batches for step %d: %+v and %+v", g.Worker, g.Step, was, of)
+		broken("worker %d is given two batches for step %d: %+v and %+v", g.Worker, g.Step, was, of)
 	}
 	w.batches[g] = of
 }
 
-// tellWorker says a release of a session (once more).
-func (w *stage) tellWorker(i, n int) {
-	c := w.c
-	s := &c.sessions[i]
-	life, base, r := s.life, s.base, s.told[n]
-	w.send(-1, func() { w.released(c.gen, life, n, base, r) })
+// tellWorker says something to a worker.
+func (w *stage) tellWorker(i star.Worker, m order) {
+	s := &w.c.sessions[i]
+	s.told = append(s.told, m)
+	w.tellAgain(int(i), len(s.told)-1)
 }
 
-// remind says the latest releases again.
+// tellAgain says a session's n-th order (once more).
+func (w *stage) tellAgain(i, n int) {
+	c := w.c
+	s := &c.sessions[i]
+	life, m := s.life, s.told[n]
+	w.send(-1, func() { w.told(c.gen, life, i, n, m) })
+}
+
+// remind says again what workers have not heard.
 func (w *stage) remind() {
 	for i, s := range w.c.sessions {
-		for n := max(0, len(s.told)-2); n < len(s.told); n++ {
-			w.tellWorker(i, n)
+		got := w.workers[i].got
+		if w.workers[i].gen != w.c.gen {
+			got = 0
+		}
+		for n := got; n < len(s.told); n++ {
+			w.tellAgain(i, n)
 		}
 	}
 }
@@ -180,7 +245,7 @@ func (w *stage) remind() {
 // keep notes what anybody was told or shown.
 func (w *stage) keep(f firing) {
 	if was, ok := w.history[f.Seq]; ok && was != string(f.header) {
-		w.broken("two lineages: firing %d was %x, and is %x now", f.Seq, was, f.header)
+		broken("two lineages: firing %d was %x, and is %x now", f.Seq, was, f.header)
 	}
 	w.history[f.Seq] = string(f.header)
 }
@@ -202,7 +267,7 @@ func (w *stage) admit(i int) {
 	k, c := star.Worker(i), w.c
 	w.missed(c, i)
 	os := c.e.Join(k, false)
-	c.sessions[i] = session{life: w.workers[i].attempt, base: c.e.Worker(k).Step, arrived: -1}
+	c.sessions[i] = w.session(c, i)
 	w.handover.steps = c.e.Steps()
 	w.carry(os, nil)
 }
@@ -283,11 +348,11 @@ func (w *stage) join() {
 	}
 	term, err := c.Table.Join(shard, s)
 	if err != nil {
-		w.broken("server %d is to have a copy of shard %d: %v", s, shard, err)
+		broken("server %d is to have a copy of shard %d: %v", s, shard, err)
 	}
 	has := maps.Clone(from.has)
 	if v, err = c.Table.Joined(shard, from.Last()); err != nil || v.Term != term {
-		w.broken("server %d has a copy of shard %d in term %d, not %d: %v", s, shard, v.Term, term, err)
+		broken("server %d has a copy of shard %d in term %d, not %d: %v", s, shard, v.Term, term, err)
 	}
 	from.Take(v) // the word to give said so
 	h := &holding{Copy: replica.NewCopy(s, v, from.Last()), has: has, log: slices.Clone(from.log)}
@@ -323,22 +388,22 @@ func (w *stage) replace() {
 	history := failover.Of(reports)
 	table, from, to, err := replica.Recover(gen, w.Copies, w.Shards, claims)
 	if err != nil || from > to {
-		w.broken("nobody can take over, from firing %d to %d: %v", from, to, err)
+		broken("nobody can take over, from firing %d to %d: %v", from, to, err)
 	}
 	history.Seq = to
 	after, before, err := history.End(engine.Progress{}, w.handover.steps, w.Workers)
 	if err != nil {
-		w.broken("nobody can take over: %v", err)
+		broken("nobody can take over: %v", err)
 	}
 	all, err := history.Behind(0, "somebody lacks")
 	if err != nil {
-		w.broken("nobody can take over: %v", err)
+		broken("nobody can take over: %v", err)
 	}
 	w.coordinate(gen, engine.NewCopies(table, from), &after)
 	for i, f := range all {
 		o := engine.Ready{Silent: true, Metadata: f.Metadata}
 		if err := o.Fire.Parse(f.Header); err != nil {
-			w.broken("firing %d: %v", i+1, err)
+			broken("firing %d: %v", i+1, err)
 		}
 		if o.Fire.Seq > from {
 			w.offer(&o)

@@ -66,6 +66,8 @@ type trainee struct { // a worker
 	batch  wire.Release
 	pushes bool    // it has computed, and says so until it is told to go on
 	read   []int64 // by shard: the version that it has
+
+	climber
 }
 
 // insist has a worker say now and then what it waits for.
@@ -85,7 +87,11 @@ func (w *stage) insist(i int) {
 // comeBack is a worker that was killed: what it had in memory is gone.
 func (w *stage) comeBack(i int) {
 	k := w.workers[i]
-	k.dead, k.gen, k.step = false, -1, -1
+	if w.c.e.Lingers(star.Worker(i)) { // what it computed before is in a report
+		w.at(w.now+again, func() { w.comeBack(i) })
+		return
+	}
+	k.dead, k.gen, k.step, k.climber = false, -1, -1, climber{}
 	for shard := range w.Shards {
 		k.views[shard] = w.c.Table.View(shard)
 	}
@@ -123,8 +129,13 @@ func (w *stage) work(i int) {
 		return
 	}
 	g := replica.Gradient{Worker: star.Worker(i), Step: k.step}
+	if k.pushes && !w.climb(i, g) {
+		return
+	}
 	for shard, v := range k.views {
-		if k.pushes {
+		if k.pushes && !k.direct() {
+			break // somebody above it does
+		} else if k.pushes {
 			for _, s := range append([]int{v.Primary}, v.Followers...) {
 				w.send(s, func() { w.push(s, shard, g, v.Term) })
 			}
@@ -134,7 +145,8 @@ func (w *stage) work(i int) {
 	}
 	if k.pushes {
 		c, life, rec := w.c, k.attempt, star.Record{Worker: star.Worker(i), Step: g.Step, Basis: k.batch.Version, Samples: k.batch.Count}
-		w.send(-1, func() { w.arrived(c, life, rec) })
+		report, fault := k.report(), k.fault
+		w.send(-1, func() { w.arrived(c, life, rec, report, fault) })
 	}
 }
 
@@ -165,7 +177,7 @@ func (w *stage) fire(c *director, s int, f firing, to replica.To) {
 		lacks := func(g wire.Gradient) bool { return !h.has[replica.Gradient{Worker: g.Worker, Step: g.Step}] }
 		if i := slices.IndexFunc(f.Gradients, lacks); i >= 0 && f.Seq == h.Last()+1 {
 			if c.gen == f.by && c == w.c && c.Table.View(shard).Has(s) {
-				w.broken("update %d names the gradient of worker %d's step %d, which server %d does not hold", f.Seq, f.Gradients[i].Worker, f.Gradients[i].Step, s)
+				broken("update %d names the gradient of worker %d's step %d, which server %d does not hold", f.Seq, f.Gradients[i].Worker, f.Gradients[i].Step, s)
 			}
 			continue // of an earlier coordinator, or it has no copy that counts
 		}
@@ -192,9 +204,8 @@ func (w *stage) fire(c *director, s int, f firing, to replica.To) {
 	}
 }
 
-// released gives a worker the n-th release of a session with a coordinator, in which it counts steps by itself from base.
-func (w *stage) released(gen int64, life, n int, base int64, r wire.Release) {
-	i := int(r.Worker)
+// told gives a worker the n-th order of a session with a coordinator.
+func (w *stage) told(gen int64, life, i, n int, m order) {
 	w.do(i, func() {
 		k := w.workers[i]
 		if k.attempt != life || gen < k.gen {
@@ -206,7 +217,12 @@ func (w *stage) released(gen int64, life, n int, base int64, r wire.Release) {
 		if n != k.got {
 			return
 		}
-		k.got, k.step, k.batch, k.pushes, k.read = n+1, base+int64(n), r, false, slices.Repeat([]int64{-1}, w.Shards)
+		if k.got++; m.detach != nil {
+			w.detach(i, *m.detach)
+			return
+		}
+		k.step, k.batch, k.pushes, k.read = m.step, m.release, false, slices.Repeat([]int64{-1}, w.Shards)
+		k.climber = climber{branch: m.branch}
 		w.work(i)
 	})
 }
@@ -218,7 +234,7 @@ func (w *stage) pull(s, shard, i int, term, step int64) {
 	}
 	at := [2]int64{int64(shard), h.Term()}
 	if o, ok := w.answers[at]; ok && o != s {
-		w.broken("servers %d and %d both answer for shard %d in term %d", o, s, shard, h.Term())
+		broken("servers %d and %d both answer for shard %d in term %d", o, s, shard, h.Term())
 	}
 	w.answers[at] = s
 	seq, version, hash, log := h.Last(), h.version(), h.hash(h.Last()), slices.Clone(h.log)
@@ -234,7 +250,7 @@ func (w *stage) pull(s, shard, i int, term, step int64) {
 			}
 			key := [2]int64{int64(shard), seq}
 			if o, ok := w.seen[key]; ok && o != hash {
-				w.broken("shard %d has two histories of %d firings", shard, seq)
+				broken("shard %d has two histories of %d firings", shard, seq)
 			}
 			w.seen[key] = hash
 			k.read[shard] = max(k.read[shard], version)

@@ -12,6 +12,7 @@ import (
 	"star/engine"
 	"star/modes"
 	"star/replica"
+	"star/transport/wire"
 )
 
 // Takeover is a fault of rehearsals: another process takes over the coordination, while what the first one has said is still on its way.
@@ -23,15 +24,18 @@ var RehearsalKinds = append(slices.DeleteFunc(slices.Clone(Kinds), func(k Kind) 
 // rehearsedModes are those of which the seed takes one.
 var rehearsedModes = []string{"asgd", "ssgd", "x=2", "backup=1", "groups=0,1/2"}
 
-// Rehearsal is a job in virtual time, whose shards have copies: engine.Shards decides, in one of several modes, engine.Copies says when anybody is told, package replica who holds
-// what, and package failover from where another coordinator goes on. Messages of its network are lost, doubled, late and overtaken. Zero fields mean what their comments say.
+// Rehearsal is a job in virtual time. The code of real jobs decides: with servers engine.Shards, in one of several modes, engine.Copies says when anybody is told, package
+// replica who holds what, and package failover from where another coordinator goes on; in a ring engine.Ring. Messages of the network of servers are lost, doubled, late and overtaken.
+// Zero fields mean what their comments say.
 type Rehearsal struct {
 	Seed    uint64
-	Workers int           // zero: 3
+	Workers int           // zero: 3; at least 4 in a ring, 5 in trees
 	Servers int           // zero: 4
 	Shards  int           // zero: 2
 	Copies  int           // of each shard; zero: 2
 	Steps   int64         // of each worker, on average; zero: 12
+	Ring    bool          // all-reduce, whose workers have the parameters: no servers
+	Trees   bool          // workers report through others; in a ring they do not
 	Every   time.Duration // mean time between two faults; zero: 150 ms
 	Until   time.Duration // none begins later; zero: 1.5 s
 
@@ -66,28 +70,54 @@ const (
 	latest       = 5 * time.Minute        // by then everybody must be done
 )
 
+// course is a rehearsal that goes on.
+type course interface {
+	begin()
+	suffer(Fault)
+	next()      // after whatever has happened
+	over() bool // nothing is under way or left
+	stuck()     // nothing goes on any more: says who hangs
+	compare()   // at the end
+	version() int64
+}
+
 // Run rehearses the job under a schedule of faults made from the seed (Schedule).
 func (r Rehearsal) Run() (out Rehearsed) {
+	c := &clock{rnd: rand.New(rand.NewPCG(r.Seed, 0xacc))}
 	r.Workers, r.Servers, r.Shards, r.Copies = cmp.Or(r.Workers, 3), cmp.Or(r.Servers, 4), cmp.Or(r.Shards, 2), cmp.Or(r.Copies, 2)
 	r.Steps, r.Every, r.Until = cmp.Or(r.Steps, 12), cmp.Or(r.Every, 150*time.Millisecond), cmp.Or(r.Until, 1500*time.Millisecond)
-	w := &stage{Rehearsal: r, rnd: rand.New(rand.NewPCG(r.Seed, 0xacc)), history: map[int64]string{}, batches: map[replica.Gradient]engine.Span{}, seen: map[[2]int64]uint64{}, answers: map[[2]int64]int{}}
+	var w course
+	ways := r.Servers
+	switch {
+	case r.Ring:
+		r.Workers = max(r.Workers, 4)
+		w, ways = newArena(r, c), 1+r.Workers
+	case r.Trees:
+		r.Workers = max(r.Workers, 5)
+		fallthrough
+	default:
+		w = newStage(r, c)
+	}
 	defer func() {
-		out = Rehearsed{w.done, w.c.e.State().Version, w.now, out.Broken}
+		out.Updates, out.Took = w.version(), c.now
 		if b := recover(); b != nil {
 			v, ok := b.(violation)
 			if !ok {
 				panic(b)
 			}
-			out.Broken = fmt.Sprintf("%v: %s", w.now.Round(time.Microsecond), string(v))
+			out.Broken = fmt.Sprintf("%v: %s", c.now.Round(time.Microsecond), string(v))
 		}
 	}()
 	w.begin()
-	for _, f := range Schedule(Options{Seed: r.Seed, Workers: r.Workers, Servers: r.Servers, Kinds: RehearsalKinds, Every: r.Every, Until: r.Until, Longest: 2 * givenUp, Most: r.Servers}) {
-		w.at(f.At, func() { w.suffer(f) })
+	for _, f := range Schedule(Options{Seed: r.Seed, Workers: r.Workers, Servers: ways, Kinds: RehearsalKinds, Every: r.Every, Until: r.Until, Longest: 2 * givenUp, Most: ways}) {
+		c.at(f.At, func() {
+			out.Faults++
+			w.suffer(f)
+		})
 	}
-	for len(w.agenda) > 0 && !w.over() {
-		e := heap.Pop(&w.agenda).(happening)
-		if w.now = e.at; w.now > latest {
+	for w.next(); len(c.agenda) > 0 && !w.over(); w.next() {
+		e := heap.Pop(&c.agenda).(happening)
+		if c.now = e.at; c.now > latest {
 			w.stuck()
 		}
 		e.f()
@@ -99,7 +129,7 @@ func (r Rehearsal) Run() (out Rehearsed) {
 // violation is a promise that was not kept.
 type violation string
 
-func (w *stage) broken(format string, a ...any) { panic(violation(fmt.Sprintf(format, a...))) }
+func broken(format string, a ...any) { panic(violation(fmt.Sprintf(format, a...))) }
 
 // happening is something that happens at a time.
 type happening struct {
@@ -122,14 +152,29 @@ func (a *agenda) Pop() any {
 	return x
 }
 
-// stage is a rehearsal that goes on.
+// clock is virtual time, and what is to happen.
+type clock struct {
+	rnd    *rand.Rand
+	now    time.Duration
+	agenda agenda
+	n      int
+}
+
+// at has something happen, now at the earliest.
+func (w *clock) at(t time.Duration, f func()) {
+	w.n++
+	heap.Push(&w.agenda, happening{max(t, w.now), w.n, f})
+}
+
+// after draws a time that has this mean and is exponentially distributed.
+func (w *clock) after(mean time.Duration) time.Duration {
+	return time.Duration(float64(mean) * w.rnd.ExpFloat64())
+}
+
+// stage is a rehearsal of servers that goes on.
 type stage struct {
 	Rehearsal
-	rnd     *rand.Rand
-	now     time.Duration
-	agenda  agenda
-	n       int
-	done    int // faults that were inflicted
+	*clock
 	damaged int // messages that are still to be damaged
 	servers []*actor
 	workers []*trainee
@@ -138,15 +183,11 @@ type stage struct {
 	plan     modes.Plan // of the job; while others are in force
 	handover handover
 
-	history map[int64]string                 // firings that somebody was told of
-	batches map[replica.Gradient]engine.Span // the samples of each gradient
-	seen    map[[2]int64]uint64              // by shard and firing: what a worker read
-	answers map[[2]int64]int                 // by shard and term: who answered
-}
-
-func (w *stage) at(t time.Duration, f func()) {
-	w.n++
-	heap.Push(&w.agenda, happening{max(t, w.now), w.n, f})
+	history map[int64]string                  // firings that somebody was told of
+	batches map[replica.Gradient]engine.Span  // the samples of each gradient
+	pushed  map[replica.Gradient][]wire.Share // whose gradients a push has, where it is not its worker's alone
+	seen    map[[2]int64]uint64               // by shard and firing: what a worker read
+	answers map[[2]int64]int                  // by shard and term: who answered
 }
 
 // send has a message delivered after a while, or twice, or not at all. server is the one that it comes from or goes to; -1: none.
@@ -206,6 +247,14 @@ func (w *stage) do(i int, f func()) {
 	now()
 }
 
+func newStage(r Rehearsal, c *clock) *stage {
+	return &stage{Rehearsal: r, clock: c, history: map[int64]string{}, batches: map[replica.Gradient]engine.Span{}, pushed: map[replica.Gradient][]wire.Share{}, seen: map[[2]int64]uint64{}, answers: map[[2]int64]int{}}
+}
+
+func (w *stage) next() {}
+
+func (w *stage) version() int64 { return w.c.e.State().Version }
+
 func (w *stage) begin() {
 	hosts := make([]replica.Server, w.Servers)
 	for i := range hosts {
@@ -218,7 +267,7 @@ func (w *stage) begin() {
 	}
 	views, err := replica.Place(w.Copies, hosts, primaries)
 	if err != nil {
-		w.broken("no place for %d copies on %d servers: %v", w.Copies, w.Servers, err)
+		broken("no place for %d copies on %d servers: %v", w.Copies, w.Servers, err)
 	}
 	for i, v := range views {
 		for s := range w.Servers {
@@ -231,7 +280,7 @@ func (w *stage) begin() {
 		w.workers = append(w.workers, &trainee{views: slices.Clone(views), gen: -1, step: -1})
 		w.insist(i)
 	}
-	w.plan = w.mode(rehearsedModes[w.rnd.IntN(len(rehearsedModes))])
+	w.plan = w.anyMode()
 	w.handover.plan = w.plan
 	w.coordinate(0, engine.NewCopies(replica.NewTable(w.Copies, views), 0), nil)
 	w.handover.steps = w.c.e.Steps()
@@ -250,13 +299,16 @@ func (w *stage) begin() {
 }
 
 // mode is a plan.
-func (w *stage) mode(text string) modes.Plan {
-	p, err := modes.Parse(text, w.Workers)
+func (r *Rehearsal) mode(text string) modes.Plan {
+	p, err := modes.Parse(text, r.Workers)
 	if err != nil {
-		w.broken("mode %s: %v", text, err)
+		broken("mode %s: %v", text, err)
 	}
 	return p
 }
+
+// pick takes one of a list.
+func pick[T any](rnd *rand.Rand, list []T) T { return list[rnd.IntN(len(list))] }
 
 // over says whether the job is through.
 func (w *stage) over() bool {
@@ -266,7 +318,6 @@ func (w *stage) over() bool {
 
 // suffer inflicts a fault.
 func (w *stage) suffer(f Fault) {
-	w.done++
 	switch f.Kind {
 	case Kill, Term:
 		k := w.workers[f.Target]
@@ -289,7 +340,9 @@ func (w *stage) suffer(f Fault) {
 			w.at(w.now+at, func() { w.workers[f.Target].frozen = w.now + 800*time.Millisecond })
 		}
 	case Cut:
-		w.servers[f.Target].cut++
+		if w.servers[f.Target].cut++; w.Trees { // and ways between workers
+			w.miss(w.rnd.IntN(w.Workers))
+		}
 	case Silence:
 		s := w.servers[f.Target]
 		s.silent = w.now + f.For
@@ -318,7 +371,9 @@ func (w *stage) suffer(f Fault) {
 		w.replace()
 	case Mode:
 		other := w.mode("asgd")
-		if w.plan.String() == other.String() {
+		if w.Trees {
+			other = w.anyMode()
+		} else if w.plan.String() == other.String() {
 			other = w.mode("ssgd")
 		}
 		w.install(other)
@@ -351,11 +406,11 @@ func (w *stage) stuck() {
 	st := w.c.e.State()
 	for i, k := range w.workers {
 		if a := w.c.e.Worker(star.Worker(i)); !a.Parked {
-			w.broken("a stall under %s: worker %d is in step %d since long, of version %d, with versions %v; the engine has it at step %d, of version %d; %d firings, %d acknowledged, %d of %d samples",
+			broken("a stall under %s: worker %d is in step %d since long, of version %d, with versions %v; the engine has it at step %d, of version %d; %d firings, %d acknowledged, %d of %d samples",
 				w.c.e.Plan(), i, k.step, k.batch.Version, k.read, a.Step, a.Basis, st.Seq, w.c.Table.Acked(), st.Used, w.samples())
 		}
 	}
-	w.broken("a stall: %d firings, %d acknowledged", st.Seq, w.c.Table.Acked())
+	broken("a stall: %d firings, %d acknowledged", st.Seq, w.c.Table.Acked())
 }
 
 // compare looks at the end: every sample is in every copy, once, in the same order, but for those of gradients that a plan leaves out.
@@ -369,20 +424,22 @@ func (w *stage) compare() {
 				continue
 			}
 			for _, g := range slices.Concat(f.Gradients, f.Dropped) {
-				s := w.batches[replica.Gradient{Worker: g.Worker, Step: g.Step}]
-				for i := range s.Count {
-					times[s.Start+int64(i)]++
+				for _, m := range w.content(replica.Gradient{Worker: g.Worker, Step: g.Step}) {
+					s := w.batches[replica.Gradient{Worker: m.Worker, Step: m.Step}]
+					for i := range s.Count {
+						times[s.Start+int64(i)]++
+					}
 				}
 			}
 		}
 		for i, n := range times {
 			if n != 1 {
-				w.broken("sample %d is in shard %d %d times, under %s", i, shard, n, w.plan)
+				broken("sample %d is in shard %d %d times, under %s", i, shard, n, w.plan)
 			}
 		}
 		for _, s := range v.Followers {
 			if h := w.servers[s].copies[shard]; len(h.log) != len(p.log) || h.hash(h.Last()) != p.hash(p.Last()) {
-				w.broken("copies differ: shard %d at servers %d and %d", shard, v.Primary, s)
+				broken("copies differ: shard %d at servers %d and %d", shard, v.Primary, s)
 			}
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Whatever happens, and in whatever mode, a job with copies keeps its promises; without fencing it does not for long.
+// Whatever happens, and in whatever mode, a job with copies keeps its promises, with a tree or without; without fencing it does not for long.
 func TestRehearsals(t *testing.T) {
 	seeds := uint64(150)
 	if testing.Short() {
@@ -13,11 +13,11 @@ func TestRehearsals(t *testing.T) {
 	}
 	faults := 0
 	for seed := range seeds {
-		r := Rehearsal{Seed: seed, Copies: 1 + int(seed%3)}.Run()
+		r := Rehearsal{Seed: seed, Copies: 1 + int(seed%3), Trees: seed%2 == 1}.Run()
 		if r.Broken != "" {
 			t.Fatalf("seed %d: %s", seed, r.Broken)
 		}
-		if r.Updates < 12 { // of all three workers, unless one is late
+		if r.Updates < 12 { // of all workers, unless one is late
 			t.Fatalf("seed %d: %d updates", seed, r.Updates)
 		}
 		faults += r.Faults
@@ -26,7 +26,8 @@ func TestRehearsals(t *testing.T) {
 		t.Errorf("%d faults in %d jobs", faults, seeds)
 	}
 	for seed := range uint64(20) {
-		if a, b := (Rehearsal{Seed: seed, Copies: 3}).Run(), (Rehearsal{Seed: seed, Copies: 3}).Run(); !reflect.DeepEqual(a, b) {
+		r := Rehearsal{Seed: seed, Copies: 3, Trees: seed%2 == 1}
+		if a, b := r.Run(), r.Run(); !reflect.DeepEqual(a, b) {
 			t.Errorf("seed %d gives %+v, and then %+v", seed, a, b)
 		}
 	}
@@ -36,4 +37,28 @@ func TestRehearsals(t *testing.T) {
 		}
 	}
 	t.Error("without fencing nothing is broken in 500 jobs")
+}
+
+// Whatever happens, and in whatever mode, a ring keeps its promises.
+func TestRingRehearsals(t *testing.T) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 80
+	}
+	faults, updates := 0, int64(0)
+	for seed := range seeds {
+		r := Rehearsal{Seed: seed, Ring: true}.Run()
+		if r.Broken != "" {
+			t.Fatalf("seed %d: %s", seed, r.Broken)
+		}
+		if seed < 20 {
+			if again := (Rehearsal{Seed: seed, Ring: true}).Run(); !reflect.DeepEqual(r, again) {
+				t.Errorf("seed %d gives %+v, and then %+v", seed, r, again)
+			}
+		}
+		faults, updates = faults+r.Faults, updates+r.Updates
+	}
+	if faults < 2*int(seeds) || updates < 12*int64(seeds) {
+		t.Errorf("%d faults and %d updates in %d jobs", faults, updates, seeds)
+	}
 }

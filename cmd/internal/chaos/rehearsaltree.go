@@ -1,0 +1,157 @@
+package chaos
+
+import (
+	"slices"
+	"time"
+
+	"star"
+	"star/modes"
+	"star/replica"
+	"star/transport/wire"
+)
+
+// rehearsedTrees are modes that trees are put on.
+var rehearsedTrees = []string{"ssgd", "ssgd", "x=1", "x=2", "backup=1"}
+
+// anyMode draws a mode, where workers report through others with a tree: any, or none.
+func (w *stage) anyMode() modes.Plan {
+	if !w.Trees {
+		return w.mode(pick(w.rnd, rehearsedModes))
+	}
+	p := w.mode(pick(w.rnd, rehearsedTrees))
+	if w.rnd.IntN(5) == 0 {
+		return p
+	}
+	p.Parents = slices.Repeat([]star.Worker{modes.Direct}, w.Workers)
+	order := w.rnd.Perm(w.Workers)
+	for i, k := range order {
+		if up := w.rnd.IntN(i+1) - 1; up >= 0 {
+			p.Parents[k] = star.Worker(order[up])
+		}
+	}
+	return p
+}
+
+// climber is a worker in a tree, in one step.
+type climber struct {
+	branch   wire.Branch
+	brought  map[wire.Child][]wire.Share // by children
+	without  map[wire.Child]bool         // children that it is not to wait for
+	content  []wire.Share                // what it hands on, its own first; nil: it waits for children
+	begun    time.Duration               // when it began to hand it on
+	handed   bool                        // its parent has it, or it has said that it cannot reach it
+	detached bool                        // it pushes its own gradient by itself
+	fault    *wire.Fault
+}
+
+// direct says whether the worker pushes by itself.
+func (k *climber) direct() bool { return k.detached || k.branch.Parent < 0 }
+
+// report is what the top of a tree tells the coordinator.
+func (k *climber) report() *wire.Bundle {
+	if k.direct() && !k.detached && len(k.branch.Children) > 0 {
+		return &wire.Bundle{Worker: k.branch.Worker, Step: k.branch.Step, Members: k.content}
+	}
+	return nil
+}
+
+// content is whose gradients a push has.
+func (w *stage) content(g replica.Gradient) []wire.Share {
+	if ms, ok := w.pushed[g]; ok {
+		return ms
+	}
+	return []wire.Share{{Worker: g.Worker, Step: g.Step, Samples: w.batches[g].Count}}
+}
+
+// climb has a worker that has computed hand its gradient on, with what its children have brought. It reports whether it may say that it has arrived.
+func (w *stage) climb(i int, g replica.Gradient) bool {
+	k := w.workers[i]
+	if k.detached {
+		return true
+	}
+	if k.content == nil {
+		for _, c := range k.branch.Children {
+			if k.brought[c] == nil && !k.without[c] {
+				return false
+			}
+		}
+		k.content, k.begun = []wire.Share{{Worker: g.Worker, Step: g.Step, Samples: k.batch.Count}}, w.now
+		for _, c := range k.branch.Children {
+			k.content = append(k.content, k.brought[c]...)
+		}
+	}
+	if k.direct() {
+		w.notePush(g, k.content)
+		return true
+	}
+	if up, c := k.branch.Parent, k.content; !k.handed {
+		if w.now > k.begun+givenUp {
+			w.miss(i)
+		}
+		w.send(-1, func() { w.bundle(up, wire.Child{Worker: g.Worker, Step: g.Step}, c) })
+	}
+	return k.handed
+}
+
+// notePush notes what a push has. It has it for ever.
+func (w *stage) notePush(g replica.Gradient, ms []wire.Share) {
+	if was, ok := w.pushed[g]; ok && !slices.Equal(was, ms) {
+		broken("worker %d pushes the gradients %v as step %d, and has pushed %v", g.Worker, ms, g.Step, was)
+	}
+	w.pushed[g] = ms
+}
+
+// bundle brings a parent what a child has.
+func (w *stage) bundle(up int, from wire.Child, ms []wire.Share) {
+	w.do(up, func() {
+		k := w.workers[up]
+		if !slices.Contains(k.branch.Children, from) {
+			return // it does not know of it yet
+		}
+		for _, m := range ms {
+			if !slices.Contains(k.branch.Below, wire.Below{Child: from.Worker, Worker: m.Worker, Step: m.Step, Samples: m.Samples}) {
+				broken("worker %d is brought %+v by worker %d, and was told of %+v", up, m, from.Worker, k.branch.Below)
+			}
+		}
+		if k.content == nil {
+			if k.brought == nil {
+				k.brought = map[wire.Child][]wire.Share{}
+			}
+			k.brought[from] = ms
+			w.work(up)
+		}
+		w.send(-1, func() { // also to one that comes too late
+			w.do(int(from.Worker), func() {
+				if c := w.workers[from.Worker]; c.step == from.Step {
+					c.handed = true
+					w.work(int(from.Worker))
+				}
+			})
+		})
+	})
+}
+
+// miss has a worker that hands its gradient on say that it cannot.
+func (w *stage) miss(i int) {
+	if k := w.workers[i]; !k.dead && k.step >= 0 && k.content != nil && !k.direct() && !k.handed {
+		k.handed = true
+		k.fault = &wire.Fault{Worker: star.Worker(i), Generation: k.step, Suspect: k.branch.Parent}
+	}
+}
+
+// detach has a gradient go another way: a child's, or the worker's own.
+func (w *stage) detach(i int, m wire.Detach) {
+	k := w.workers[i]
+	if int(m.Worker) != i {
+		if k.without == nil {
+			k.without = map[wire.Child]bool{}
+		}
+		k.without[wire.Child(m)] = true
+	} else if m.Step != k.step {
+		broken("worker %d is detached at step %d, and is at %d", i, m.Step, k.step)
+	} else {
+		k.detached = true
+		w.notePush(replica.Gradient{Worker: m.Worker, Step: m.Step}, []wire.Share{{Worker: m.Worker, Step: m.Step, Samples: k.batch.Count}})
+	}
+	w.work(i)
+}

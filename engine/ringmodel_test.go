@@ -1,0 +1,96 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"star"
+	"star/engine"
+	"star/engine/rehearsal"
+	"star/modes"
+)
+
+// plans draws what a ring can be told to do.
+func plans(t *rapid.T, n int, closes, queues bool) modes.Plan {
+	switch {
+	case closes && rapid.Bool().Draw(t, "closes"):
+		p := modes.XOrder(n, rapid.IntRange(1, n).Draw(t, "quorum"))
+		p.Groups[0].DropLate = rapid.Bool().Draw(t, "drops")
+		p.Micro, p.ComputeDeadline = 3, time.Hour
+		return p
+	case queues && rapid.Bool().Draw(t, "queues"):
+		p := modes.SSGD(n)
+		p.Queue = rapid.IntRange(1, 3).Draw(t, "parts")
+		return p
+	}
+	var riders []star.Worker
+	for w := range star.Worker(n) {
+		if rapid.Bool().Draw(t, "rides") && len(riders) < n-1 {
+			riders = append(riders, w)
+		}
+	}
+	return modes.Ring(n, riders...)
+}
+
+// Whatever happens in whatever order: no sample is lost or applied twice, all
+// members have applied the same, and the coordinator knows it.
+func TestRingModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(low, high int, what string) int { return rapid.IntRange(low, high).Draw(t, what) }
+		n := draw(1, 5, "workers")
+		closes, queues := rapid.Bool().Draw(t, "closed rounds"), rapid.Bool().Draw(t, "queues")
+		queues = queues && !closes
+		c := engine.Config{Plan: plans(t, n, closes, queues), Workers: n, Batch: 3, Limit: int64(draw(0, 150, "limit")), Ring: new(engine.RingConfig), MaxParams: 1 << 30}
+		for w := range star.Worker(n) {
+			if len(c.Absent) < n-1 && draw(0, 3, "comes later") == 0 {
+				c.Absent = append(c.Absent, w)
+			}
+		}
+		alive := n - len(c.Absent)
+		s := rehearsal.NewRing(rehearsal.Config{Config: c, Draw: draw, Broken: t.Fatalf, Lost: func(why string) { t.Skip(why) }})
+		joins, kills, changes, faults, takes := draw(0, 4, "joins"), draw(0, n-1, "kills"), draw(0, 4, "changes"), draw(0, 2, "faults"), 0
+		if !closes { // a job whose rounds are closed has one coordinator
+			takes = draw(0, 3, "takes")
+		}
+		for steps := 0; ; steps++ {
+			if steps > 20_000 {
+				t.Fatal("the job never ends")
+			}
+			who := func() star.Worker { return star.Worker(draw(0, n-1, "who")) }
+			switch x := draw(0, 30, "event"); {
+			case x == 0 && kills > 0:
+				if w := who(); s.Alive(w) && alive > 1 {
+					kills, alive = kills-1, alive-1
+					s.Kill(w)
+				}
+			case x == 3 && joins > 0:
+				for w := range star.Worker(n) {
+					if s.Come(w) {
+						joins, alive = joins-1, alive+1
+						break
+					}
+				}
+			case x == 4 && takes > 0:
+				takes--
+				s.TakeOver()
+			case x == 1 && changes > 0:
+				changes--
+				s.Install(plans(t, n, closes, queues))
+			case x == 2 && faults > 0:
+				if w := who(); s.Busy(w) {
+					faults--
+					s.Fail(w, -1)
+				}
+			default:
+				can := s.Acts()
+				if len(can) == 0 {
+					s.Check()
+					return
+				}
+				rapid.SampledFrom(can).Draw(t, "what").Do()
+			}
+		}
+	})
+}
