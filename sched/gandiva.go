@@ -146,7 +146,8 @@ func elasticGandiva(jobs []*Job, c Cluster, slot float64) []Outcome {
 			continue
 		}
 		e.share()
-		for size, sets := range e.sets {
+		for _, size := range slices.Sorted(maps.Keys(e.sets)) {
+			sets := e.sets[size]
 			for _, s := range sets {
 				for _, j := range s.jobs {
 					if len(due) > 0 {
@@ -171,7 +172,8 @@ func (e *turnwise) nodesOf(size int) int { return (size + e.GPUs - 1) / e.GPUs }
 
 // progress brings all jobs from an earlier time up to now. Jobs of a set change only where the round is at a full minute.
 func (e *turnwise) progress(was float64) {
-	for size, sets := range e.sets {
+	for _, size := range slices.Sorted(maps.Keys(e.sets)) {
+		sets := e.sets[size]
 		room := e.nodesOf(size) * e.GPUs / size
 		for _, s := range sets {
 			for i, j := range slices.Clone(s.jobs) {
@@ -238,13 +240,15 @@ func (e *turnwise) join(j *served) bool {
 func (e *turnwise) share() {
 	demand := 0
 	count := map[int]int{}
-	for size, sets := range e.sets {
+	for _, size := range slices.Sorted(maps.Keys(e.sets)) {
+		sets := e.sets[size]
 		for _, s := range sets {
 			count[size] += len(s.jobs)
 		}
 		demand += size * count[size]
 	}
-	for size, sets := range e.sets {
+	for _, size := range slices.Sorted(maps.Keys(e.sets)) {
+		sets := e.sets[size]
 		nodes := e.nodesOf(size)
 		want := size * count[size]
 		want = min(want, int(float64(want)/float64(demand)*float64(e.Nodes*e.GPUs)))
