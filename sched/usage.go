@@ -26,15 +26,15 @@ func (o *Outcome) has(at, gpus float64) {
 	}
 }
 
-// Usage is what a cluster did, as means over parts of equal length of the time from the first submission to the last end.
+// Usage is what a cluster did, as means over parts of equal length of the time from the first submission to the last change.
 type Usage struct {
 	From, Length float64   // s, of the first part and of each
 	Waiting      []float64 // jobs that have no GPUs, of those that have come, were not declined and have not ended
 	Used         []float64 // GPUs, or machines, that jobs have
 }
 
-// Use is what a cluster did, in so many parts.
-func Use(out []Outcome, parts int) Usage {
+// Use is what a cluster did, in so many parts, up to a time, s, or to the last change, if that is later.
+func Use(out []Outcome, parts int, until float64) Usage {
 	type change struct{ at, waiting, used float64 }
 	var changes []change
 	for _, o := range out {
@@ -59,7 +59,8 @@ func Use(out []Outcome, parts int) Usage {
 	if len(changes) == 0 {
 		return u
 	}
-	last := changes[len(changes)-1].at
+	last := max(changes[len(changes)-1].at, until)
+	changes = append(changes, change{at: last})
 	u.From = changes[0].at
 	if u.Length = (last - u.From) / float64(parts); u.Length == 0 {
 		return u

@@ -9,7 +9,7 @@ import (
 func TestUse(t *testing.T) {
 	jobs := []*Job{{ID: "a", GPUs: 2, Duration: 10, Deadline: never}, {ID: "b", Submit: 4, GPUs: 2, Duration: 10, Deadline: never}, {ID: "c", GPUs: 9, Duration: 1, Deadline: never}}
 	out := Simulate(jobs, Cluster{Nodes: 1, GPUs: 2}, FIFO(), 0)
-	u := Use(out, 4) // 0 to 20 s
+	u := Use(out, 4, 0) // 0 to 20 s
 	for i, want := range []struct{ waiting, used float64 }{{.2, 2}, {1, 2}, {0, 2}, {0, 2}} {
 		if math.Abs(u.Waiting[i]-want.waiting) > 1e-9 || math.Abs(u.Used[i]-want.used) > 1e-9 {
 			t.Errorf("part %d: %v wait and %v GPUs are used, want %v", i, u.Waiting[i], u.Used[i], want)
@@ -18,7 +18,7 @@ func TestUse(t *testing.T) {
 	if u.From != 0 || u.Length != 5 || len(out[2].Steps) != 0 {
 		t.Errorf("%+v %v", u, out[2].Steps)
 	}
-	if u := Use(nil, 3); len(u.Used) != 3 {
+	if u := Use(nil, 3, 0); len(u.Used) != 3 {
 		t.Errorf("of no jobs: %+v", u)
 	}
 }
@@ -57,7 +57,7 @@ func TestSteps(t *testing.T) {
 				t.Fatalf("%s: job %s waits %v of %v s, and its steps are %v", name, o.ID, o.Queue, o.JCT(), o.Steps)
 			}
 		}
-		for i, n := range Use(out, 50).Used {
+		for i, n := range Use(out, 50, 0).Used {
 			if n > 8+1e-9 {
 				t.Errorf("%s: %v GPUs are used in part %d", name, n, i)
 			}

@@ -4,6 +4,8 @@
 // page is sent the whole state each time that it has changed, at most twice a second, so a browser that was away needs nothing of what it missed. [Report] writes the same page as
 // one file.
 //
+// [LiveSchedules] and [ReportSchedules] are the same for a schedule: who has which places of a cluster when, as [Schedules] say.
+//
 // Texts of a log come from anywhere. They are sent as JSON and shown as text, and the page's Content-Security-Policy runs no script but its own.
 //
 // static/ has uPlot 1.6.32 (MIT, static/uplot.LICENSE), the files of its npm package as they are.

@@ -200,7 +200,7 @@ func TestHandler(t *testing.T) {
 		b, _ := io.ReadAll(r.Body)
 		return r, string(b)
 	}
-	for _, path := range []string{"/", "/app.js", "/style.css", "/uplot.js", "/uplot.css", "/view.json", "/run.jsonl"} {
+	for _, path := range []string{"/", "/app.js", "/parts.js", "/style.css", "/uplot.js", "/uplot.css", "/view.json", "/run.jsonl"} {
 		r, body := get("GET", path)
 		if r.StatusCode != 200 || body == "" || !strings.HasPrefix(r.Header.Get("Content-Security-Policy"), "default-src 'none'; script-src 'self';") || r.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %d, %d bytes, %v", path, r.StatusCode, len(body), r.Header)
@@ -215,7 +215,7 @@ func TestHandler(t *testing.T) {
 		}
 	}
 	// Nothing that the page has comes from elsewhere.
-	for _, name := range []string{"index.html", "style.css", "app.js", "uplot.css"} {
+	for _, name := range []string{"index.html", "style.css", "app.js", "parts.js", "uplot.css"} {
 		b, err := static.ReadFile("static/" + name)
 		if err != nil {
 			t.Fatal(err)

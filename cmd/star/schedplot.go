@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
-	"encoding/csv"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"star/bench"
 	"star/member"
@@ -48,7 +45,7 @@ func (s *schedCurves) add(policy string, out []sched.Outcome, gpus int) {
 		c.X, c.Y = append(c.X, jct[k]), append(c.Y, 100*float64(k+1)/float64(len(jct)))
 	}
 	s.jct = append(s.jct, c)
-	u := sched.Use(out, plotted)
+	u := sched.Use(out, plotted, 0)
 	queue, used := bench.Curve{Name: policy}, bench.Curve{Name: policy}
 	for i := range u.Used {
 		hours := (float64(i) + .5) * u.Length / 3600
@@ -90,11 +87,10 @@ func (s *schedCurves) write(dir string) error {
 	return nil
 }
 
-// schedEvents writes what happened under policies, in order: time, policy, job_id, event, gpus. It is nil if nobody wants to know.
+// schedEvents is the file of --events. It is nil if nobody wants to know.
 type schedEvents struct {
 	f   *os.File
-	buf *bufio.Writer
-	out *csv.Writer
+	out *workload.Events
 }
 
 func newSchedEvents(path string) (*schedEvents, error) {
@@ -105,54 +101,16 @@ func newSchedEvents(path string) (*schedEvents, error) {
 	if err != nil {
 		return nil, member.WriteError(err)
 	}
-	e := &schedEvents{f: f, buf: bufio.NewWriter(f)}
-	e.out = csv.NewWriter(e.buf)
-	return e, e.out.Write([]string{"time", "policy", "job_id", "event", "gpus"})
+	return &schedEvents{f, workload.NewEvents(f)}, nil
 }
 
-// add writes the events of a policy. Of what happens at one time GPUs that are given back come first, then jobs that come, then GPUs that are given: whoever adds
-// them up never sees more than there are.
+// add writes the events of a policy.
 func (e *schedEvents) add(policy string, out []sched.Outcome) error {
 	if e == nil {
 		return nil
 	}
-	type event struct {
-		at    float64
-		order int // at one time
-		what  string
-		gpus  float64
-		job   string
-	}
-	var all []event
-	for _, o := range out {
-		all = append(all, event{o.Submit, 1, "submit", 0, o.ID})
-		if o.Declined() {
-			all = append(all, event{o.Submit, 1, "decline", 0, o.ID})
-			continue
-		}
-		had := 0.
-		for i, s := range o.Steps {
-			what := "resize"
-			switch {
-			case s.GPUs == 0 && i == len(o.Steps)-1 && s.At >= o.End:
-				what = "end"
-			case s.GPUs == 0:
-				what = "preempt"
-			case had == 0 && i == 0:
-				what = "start"
-			case had == 0:
-				what = "resume"
-			}
-			all = append(all, event{s.At, 1 + cmp.Compare(s.GPUs, had), what, s.GPUs, o.ID})
-			had = s.GPUs
-		}
-	}
-	slices.SortStableFunc(all, func(a, b event) int { return cmp.Or(cmp.Compare(a.at, b.at), a.order-b.order) })
-	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-	for _, v := range all {
-		if err := e.out.Write([]string{number(v.at), policy, v.job, v.what, number(v.gpus)}); err != nil {
-			return member.WriteError(err)
-		}
+	if err := e.out.Write(policy, out); err != nil {
+		return member.WriteError(fmt.Errorf("--events: %w", err))
 	}
 	return nil
 }
@@ -161,12 +119,7 @@ func (e *schedEvents) close() error {
 	if e == nil {
 		return nil
 	}
-	e.out.Flush()
-	err := cmp.Or(e.out.Error(), e.buf.Flush())
-	if closed := e.f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
+	if err := e.f.Close(); err != nil {
 		return member.WriteError(fmt.Errorf("--events: %w", err))
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 	"star/member"
 	"star/sched"
 	"star/sched/live"
+	"star/web"
 )
 
 // schedDir is where star sched serve, submit, status and cancel meet, if nothing else is said.
@@ -32,7 +33,7 @@ const schedDir = "star-sched"
 
 func schedServeCommand() *cobra.Command {
 	s := new(settings.Set)
-	var dir, policy, hosts, address, listen, logLevel, logFormat string
+	var dir, policy, hosts, address, listen, page, logLevel, logFormat string
 	var slot time.Duration
 	var places int
 	var insecure bool
@@ -44,6 +45,7 @@ func schedServeCommand() *cobra.Command {
 	settings.Var(s, &address, "address", "127.0.0.1", "address of this machine on which coordinators of jobs listen, for workers of other hosts")
 	settings.Var(s, &insecure, "insecure", false, "allow coordinators beyond loopback without STAR_TOKEN")
 	settings.Var(s, &listen, "listen", "127.0.0.1:0", "loopback address on which the service answers")
+	settings.Var(s, &page, "http", "", "address of a page of the schedule, such as 127.0.0.1:7071; none: there is none")
 	settings.Var(s, &logLevel, "log-level", "info", "least level of log lines", "debug", "info", "warn", "error")
 	settings.Var(s, &logFormat, "log-format", "auto", "auto: text on a terminal, JSON otherwise", "auto", "text", "json")
 	cmd := &cobra.Command{
@@ -51,7 +53,7 @@ func schedServeCommand() *cobra.Command {
 		Short: "Run jobs under a policy: a queue that starts, resizes, stops and resumes them",
 		Long: `Runs until it is stopped, and jobs go on without it: the queue is on disk, and a service that is started again finds what still runs.
 
-  star sched serve --policy elasticflow --places 4 --slot 30s
+  star sched serve --policy elasticflow --places 4 --slot 30s --http 127.0.0.1:7071
   star sched submit job.yaml --deadline 2h
   star sched status
 
@@ -90,17 +92,38 @@ docs/scheduling.md has the file of a job, and what happens when something is gon
 				return s.Invalid("listen", err)
 			}
 			defer l.Close()
-			svc, err := schedule.Start(o)
-			if err != nil {
-				return err
-			}
 			ctx, cancel := process.Signals(context.Background())
 			defer cancel()
-			return svc.Serve(ctx, l)
+			return serveSched(ctx, s, o, l, page)
 		},
 	}
 	s.Bind(cmd)
 	return cmd
+}
+
+// serveSched runs the service and its page until ctx is over.
+func serveSched(ctx context.Context, s *settings.Set, o schedule.Options, l net.Listener, page string) error {
+	if page == "" {
+		svc, err := schedule.Start(o)
+		if err != nil {
+			return err
+		}
+		return svc.Serve(ctx, l)
+	}
+	pl, err := net.Listen("tcp", page)
+	if err != nil {
+		return s.Invalid("http", fmt.Errorf("%w: choose another one, as 127.0.0.1:0", err))
+	}
+	defer pl.Close()
+	o.Page = web.NewSchedules(web.Schedules{})
+	svc, err := schedule.Start(o)
+	if err != nil {
+		return err
+	}
+	o.Page.Show(svc.View())
+	o.Log.Info("page", "at", "http://"+pl.Addr().String()+"/")
+	go servePage(ctx, pl, o.Page.Handler(nil)) // the queue is worth more than its page
+	return svc.Serve(ctx, l)
 }
 
 // schedHosts says on which hosts how many workers run, and how they are started there.

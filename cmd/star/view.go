@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,12 +39,14 @@ func viewCommand() *cobra.Command {
 	settings.Var(s, &listen, "listen", "127.0.0.1:"+defaults.Metrics, "address of the page")
 	cmd := &cobra.Command{
 		Use:   "view RUNLOG",
-		Short: "Show a run in a browser",
+		Short: "Show a run, or a schedule, in a browser",
 		Long: `Serves the page of a job: who was slow, when, why and what it cost, the modes, the loss, the workers. The log may be that of a job that still runs: the
 page follows it. A running star-ps serves the same page at the address of --http.
+Of what star sched sim --events has written, or of a folder of star sched serve, it serves a page of who had which GPUs when.
 
   star view star-out                    then open http://127.0.0.1:7071/
-  star view old.jsonl.gz --listen 127.0.0.1:0`,
+  star view old.jsonl.gz --listen 127.0.0.1:0
+  star view events.csv`,
 		Args: oneLog("view"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
@@ -68,6 +71,13 @@ page follows it. A running star-ps serves the same page at the address of --http
 // serveView serves the page of a log until ctx is over.
 func serveView(ctx context.Context, l net.Listener, path string, out io.Writer) error {
 	defer l.Close()
+	if s, err := readSchedule(path); !errors.Is(err, errNoSchedule) {
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), path)
+		return servePage(ctx, l, web.NewSchedules(s).Handler(nil))
+	}
 	f, err := openRun(path)
 	if err != nil {
 		return err
@@ -114,7 +124,7 @@ func reportCommand() *cobra.Command {
 	s := new(settings.Set)
 	cmd := &cobra.Command{
 		Use:   "report RUNLOG",
-		Short: "Write the page of a run as one file",
+		Short: "Write the page of a run, or of a schedule, as one file",
 		Long: `Writes what star view shows as one HTML file to standard output. It needs no server and no network: attach it to a ticket.
 
   star report star-out > run.html`,
@@ -122,6 +132,13 @@ func reportCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
 				return err
+			}
+			if s, err := readSchedule(args[0]); !errors.Is(err, errNoSchedule) {
+				if err != nil {
+					return err
+				}
+				b := bufio.NewWriter(cmd.OutOrStdout())
+				return cmp.Or(web.ReportSchedules(b, s), b.Flush())
 			}
 			f, err := openRun(args[0])
 			if err != nil {

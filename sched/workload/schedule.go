@@ -15,20 +15,34 @@ import (
 	"star/sched"
 )
 
-// held is a time in which a job has some rows of a picture.
-type held struct {
-	job      *sched.Outcome
-	gpus     float64
-	from, to float64 // s
-	rows     []int
+// Held is a time in which a job has some rows of a picture.
+type Held struct {
+	Job      *sched.Outcome
+	GPUs     float64
+	From, To float64 // s
+	Rows     []int   // ascending
+}
+
+// Blocks are the rows as the first ones and numbers of those that follow each other.
+func (h *Held) Blocks() (blocks [][2]int) {
+	for i := 0; i < len(h.Rows); {
+		n := 1
+		for i+n < len(h.Rows) && h.Rows[i+n] == h.Rows[i]+n {
+			n++
+		}
+		blocks = append(blocks, [2]int{h.Rows[i], n})
+		i += n
+	}
+	return blocks
 }
 
 // parts is how many rows a GPU has where jobs share GPUs: two, three or four jobs have whole rows.
 const parts = 12
 
-// rows gives each job as many rows as it has GPUs, at all times: it keeps those that it has, gives back the last ones, and gets the first free ones. Where jobs share GPUs,
+// Assign gives each job as many rows as it has GPUs, at all times: it keeps those that it has, gives back the last ones, and gets the first free ones. Where jobs share GPUs,
 // each GPU has several rows. Policies count GPUs or say on which nodes a job is; which rows a job has says nothing of that.
-func rows(out []sched.Outcome) (all []held, each int) {
+// Who has some still, has them until the time until, or the last change. They are in order of From.
+func Assign(out []sched.Outcome, until float64) (all []Held, each int) {
 	type change struct {
 		job *sched.Outcome
 		sched.Step
@@ -56,14 +70,14 @@ func rows(out []sched.Outcome) (all []held, each int) {
 		return 1
 	})
 	var taken []bool
-	now := map[*sched.Outcome]*held{}
+	now := map[*sched.Outcome]*Held{}
 	for _, c := range changes {
 		h := now[c.job]
 		var has []int
 		if h != nil {
-			h.to = c.At
+			h.To = c.At
 			all = append(all, *h)
-			has = slices.Clone(h.rows)
+			has = slices.Clone(h.Rows)
 		}
 		want := int(math.Round(c.GPUs * float64(each)))
 		for len(has) > want {
@@ -82,9 +96,17 @@ func rows(out []sched.Outcome) (all []held, each int) {
 		slices.Sort(has)
 		delete(now, c.job)
 		if want > 0 {
-			now[c.job] = &held{job: c.job, gpus: c.GPUs, from: c.At, rows: has}
+			now[c.job] = &Held{Job: c.job, GPUs: c.GPUs, From: c.At, Rows: has}
+		}
+		until = max(until, c.At)
+	}
+	for i := range out {
+		if h := now[&out[i]]; h != nil {
+			h.To = until
+			all = append(all, *h)
 		}
 	}
+	slices.SortStableFunc(all, func(a, b Held) int { return cmp.Compare(a.From, b.From) })
 	return all, each
 }
 
@@ -94,16 +116,15 @@ const mostBars = 50000
 // WriteSchedule draws who had GPUs when, as SVG: time from left to right, a row for each GPU, a colour and a title for each job. The picture suits light and dark pages.
 // It says so if there is more than it can show, and shows what comes first.
 func WriteSchedule(w io.Writer, title string, gpus int, out []sched.Outcome) error {
-	all, each := rows(out)
-	slices.SortStableFunc(all, func(a, b held) int { return cmp.Compare(a.from, b.from) })
+	all, each := Assign(out, 0)
 	first, last, lines, bars := never, 0., gpus*each, 0
 	for i, h := range all {
-		if bars += len(h.rows); bars > mostBars {
-			title += fmt.Sprintf(" (until %s h: there is more than %d rectangles can show)", strconv.FormatFloat(h.from/3600, 'g', 4, 64), mostBars)
+		if bars += len(h.Rows); bars > mostBars {
+			title += fmt.Sprintf(" (until %s h: there is more than %d rectangles can show)", strconv.FormatFloat(h.From/3600, 'g', 4, 64), mostBars)
 			all = all[:i]
 			break
 		}
-		first, last, lines = min(first, h.from), max(last, h.to), max(lines, slices.Max(h.rows)+1)
+		first, last, lines = min(first, h.From), max(last, h.To), max(lines, slices.Max(h.Rows)+1)
 	}
 	if len(all) == 0 {
 		first = 0
@@ -132,19 +153,14 @@ func WriteSchedule(w io.Writer, title string, gpus int, out []sched.Outcome) err
 		left+width/2, top+height+38, left-6, top+12, left-6, top+height, lines/each-1)
 	for _, h := range all {
 		hash := fnv.New32a()
-		hash.Write([]byte(h.job.ID))
-		fmt.Fprintf(b, `<g fill="hsl(%d,55%%,55%%)"><title>job %s: %s GPUs from %s s to %s s`, hash.Sum32()%360, escape(h.job.ID), number(h.gpus), number(h.from), number(h.to))
-		if !math.IsInf(h.job.Deadline, 1) {
-			fmt.Fprintf(b, ", deadline %s s", number(h.job.Deadline))
+		hash.Write([]byte(h.Job.ID))
+		fmt.Fprintf(b, `<g fill="hsl(%d,55%%,55%%)"><title>job %s: %s GPUs from %s s to %s s`, hash.Sum32()%360, escape(h.Job.ID), number(h.GPUs), number(h.From), number(h.To))
+		if !math.IsInf(h.Job.Deadline, 1) {
+			fmt.Fprintf(b, ", deadline %s s", number(h.Job.Deadline))
 		}
 		b.WriteString("</title>")
-		for i := 0; i < len(h.rows); {
-			n := 1
-			for i+n < len(h.rows) && h.rows[i+n] == h.rows[i]+n {
-				n++
-			}
-			fmt.Fprintf(b, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f"/>`, left+(h.from-first)*scale, top+float64(h.rows[i])*row, max((h.to-h.from)*scale, .3), float64(n)*row*.94)
-			i += n
+		for _, r := range h.Blocks() {
+			fmt.Fprintf(b, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f"/>`, left+(h.From-first)*scale, top+float64(r[0])*row, max((h.To-h.From)*scale, .3), float64(r[1])*row*.94)
 		}
 		b.WriteString("</g>\n")
 	}

@@ -20,22 +20,22 @@ func TestWriteSchedule(t *testing.T) {
 		jobs = append(jobs, &sched.Job{ID: "<" + string(rune('a'+i%26)) + "&" + strings.Repeat("x", i/26), Submit: float64(r.IntN(500)), GPUs: 1 + r.IntN(4), Duration: float64(1 + r.IntN(90)), Deadline: math.Inf(1)})
 	}
 	out := sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.SRTF(), 0)
-	all, each := rows(out)
+	all, each := Assign(out, 0)
 	if each != 1 {
 		t.Fatalf("%d rows for a GPU, want 1", each)
 	}
 	var had, want float64
 	for i, a := range all {
-		had += float64(len(a.rows)) * (a.to - a.from)
-		if len(a.rows) != int(a.gpus) || a.rows[len(a.rows)-1] > 7 {
-			t.Fatalf("job %s has %v GPUs and rows %v of 8", a.job.ID, a.gpus, a.rows)
+		had += float64(len(a.Rows)) * (a.To - a.From)
+		if len(a.Rows) != int(a.GPUs) || a.Rows[len(a.Rows)-1] > 7 {
+			t.Fatalf("job %s has %v GPUs and rows %v of 8", a.Job.ID, a.GPUs, a.Rows)
 		}
 		for _, b := range all[:i] {
-			if a.from < b.to && b.from < a.to {
-				for _, x := range a.rows {
-					for _, y := range b.rows {
+			if a.From < b.To && b.From < a.To {
+				for _, x := range a.Rows {
+					for _, y := range b.Rows {
 						if x == y {
-							t.Fatalf("jobs %s and %s have row %d at a time", a.job.ID, b.job.ID, x)
+							t.Fatalf("jobs %s and %s have row %d at a time", a.Job.ID, b.Job.ID, x)
 						}
 					}
 				}
@@ -70,7 +70,7 @@ func TestWriteSchedule(t *testing.T) {
 		t.Errorf("%d rectangles and %d titles, want %d titles", rects, titles, len(all))
 	}
 	shared := []sched.Outcome{{Job: jobs[0], Steps: []sched.Step{{At: 0, GPUs: .5}, {At: 9, GPUs: 0}}}, {Job: jobs[1], Steps: []sched.Step{{At: 3, GPUs: .5}, {At: 9, GPUs: 0}}}}
-	if all, each := rows(shared); each != parts || all[0].rows[0] != 0 || all[1].rows[0] != parts/2 || len(all[1].rows) != parts/2 {
+	if all, each := Assign(shared, 0); each != parts || all[0].Rows[0] != 0 || all[1].Rows[0] != parts/2 || len(all[1].Rows) != parts/2 {
 		t.Errorf("two that share a GPU: %+v", all)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"star/internal/settings"
 	"star/runlog"
 	"star/sched/live"
+	"star/web"
 )
 
 // Options of a service.
@@ -32,6 +33,7 @@ type Options struct {
 	Hosts   []*live.Host
 	Address string // of this machine, for workers of other hosts: coordinators listen there
 	Log     *slog.Logger
+	Page    *web.LiveSchedules // shows the queue; nil: nothing does
 
 	// Command is the command of a worker on a host, with these variables in its environment; own is a job's own command, nil: STAR's worker. Input is what it wants to read
 	// first; nil: nothing, and signals are for the process itself.
@@ -46,6 +48,8 @@ type Service struct {
 	o       Options
 	store   *store
 	q       *live.Queue
+	history *live.History
+	shown   time.Time // on the page
 	ended   codes
 	address Address
 	asked   chan func()
@@ -82,15 +86,16 @@ func Start(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, store: st, q: live.New(o.Hosts), ended: codes{of: map[child]int{}}, asked: make(chan func()), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}}
+	s := &Service{o: o, store: st, q: live.New(o.Hosts), history: live.NewHistory(), ended: codes{of: map[child]int{}}, asked: make(chan func()), watches: map[string]*watch{}, told: map[child]time.Time{}, missed: map[child]time.Time{}}
 	if torn > 0 {
 		o.Log.Warn("the last line of the queue was not whole, and is left out: nothing was done of it", "bytes", torn)
 	}
 	for i, e := range events {
 		if err := s.q.Apply(e); err != nil {
 			st.close()
-			return nil, coded{fmt.Errorf("%s:%d: %w: %w", filepath.Join(o.Dir, "queue.jsonl"), i+2, errQueue, err), exitcode.Corrupt}
+			return nil, coded{fmt.Errorf("%s:%d: %w: %w", filepath.Join(o.Dir, queueName), i+2, errQueue, err), exitcode.Corrupt}
 		}
+		s.history.Add(e)
 	}
 	running := 0
 	for _, j := range s.q.Jobs {
@@ -157,6 +162,7 @@ func (s *Service) Serve(ctx context.Context, l net.Listener) error {
 			s.act()
 		case <-tick.C:
 			s.look()
+			s.show()
 		case <-ctx.Done():
 			s.o.Log.Info("the service ends; jobs that run go on, and star sched serve with the same --dir finds them again")
 			return nil
@@ -188,6 +194,7 @@ func (s *Service) commit(e live.Event) error {
 	if err := s.q.Apply(e); err != nil {
 		return err
 	}
+	s.history.Add(e)
 	s.report(e)
 	s.do(e)
 	return nil

@@ -19,8 +19,11 @@ import (
 	"star/sched/live"
 )
 
-// queueFormat is the version of the queue's file.
-const queueFormat = 1
+// The queue's file, and its version.
+const (
+	queueName   = "queue.jsonl"
+	queueFormat = 1
+)
 
 // head is the first line of a queue's file.
 type head struct {
@@ -65,7 +68,7 @@ func openStore(dir string) (s *store, events []live.Event, torn int, err error) 
 		return nil, nil, 0, coded{fmt.Errorf("%s: another star sched serve has this folder%s: stop it, or give another --dir", dir, who), exitcode.Disagree}
 	}
 	s = &store{lock: lock}
-	if events, torn, err = s.read(filepath.Join(dir, "queue.jsonl")); err != nil {
+	if events, torn, err = s.read(filepath.Join(dir, queueName)); err != nil {
 		s.close()
 		return nil, nil, 0, err
 	}
@@ -90,40 +93,11 @@ func (s *store) read(name string) (events []live.Event, torn int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 16<<20)
-	for n := 1; lines.Scan(); n++ {
-		line := lines.Bytes()
-		end := s.size + int64(len(line)) + 1
-		if end > int64(len(text)) { // without its end: it was not acted upon
-			break
-		}
-		bad := func(err error) error {
-			return member.FileError(fmt.Errorf("%s:%d: %w: %w; give another --dir, or take the file away, which forgets its jobs", name, n, errQueue, err), errQueue)
-		}
-		if n == 1 {
-			var h head
-			err := json.Unmarshal(line, &h)
-			if err == nil && h.Format != queueFormat {
-				err = fmt.Errorf("got %d", h.Format)
-			}
-			if err != nil {
-				return nil, 0, bad(fmt.Errorf("want format %d in the first line: %w", queueFormat, err))
-			}
-			s.began = h.Time
-		} else {
-			var e live.Event
-			if err := json.Unmarshal(line, &e); err != nil {
-				return nil, 0, bad(err)
-			}
-			events = append(events, e)
-		}
-		s.size = end
+	h, events, whole, err := parseQueue(name, text)
+	if err != nil {
+		return nil, 0, err
 	}
-	if err := lines.Err(); err != nil {
-		return nil, 0, member.FileError(fmt.Errorf("%s: %w: %w", name, errQueue, err), errQueue)
-	}
-	torn = len(text) - int(s.size)
+	s.began, s.size = h.Time, int64(whole)
 	if err := s.f.Truncate(s.size); err != nil {
 		return nil, 0, coded{err, exitcode.Unwritable}
 	}
@@ -133,7 +107,43 @@ func (s *store) read(name string) (events []live.Event, torn int, err error) {
 			return nil, 0, coded{err, exitcode.Unwritable}
 		}
 	}
-	return events, torn, nil
+	return events, len(text) - whole, nil
+}
+
+// parseQueue reads a queue's file: how it begins, its events, and how many bytes are whole lines.
+func parseQueue(name string, text []byte) (h head, events []live.Event, whole int, err error) {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, 16<<20)
+	for n := 1; lines.Scan(); n++ {
+		line := lines.Bytes()
+		end := whole + len(line) + 1
+		if end > len(text) { // without its end: it was not acted upon
+			break
+		}
+		bad := func(err error) error {
+			return member.FileError(fmt.Errorf("%s:%d: %w: %w; give another --dir, or take the file away, which forgets its jobs", name, n, errQueue, err), errQueue)
+		}
+		if n == 1 {
+			err := json.Unmarshal(line, &h)
+			if err == nil && h.Format != queueFormat {
+				err = fmt.Errorf("got %d", h.Format)
+			}
+			if err != nil {
+				return h, nil, 0, bad(fmt.Errorf("want format %d in the first line: %w", queueFormat, err))
+			}
+		} else {
+			var e live.Event
+			if err := json.Unmarshal(line, &e); err != nil {
+				return h, nil, 0, bad(err)
+			}
+			events = append(events, e)
+		}
+		whole = end
+	}
+	if err := lines.Err(); err != nil {
+		return h, nil, 0, member.FileError(fmt.Errorf("%s: %w: %w", name, errQueue, err), errQueue)
+	}
+	return h, events, whole, nil
 }
 
 // write appends a line, and returns when it is on disk. After an error nothing of it is there.

@@ -1,0 +1,232 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"star/exitcode"
+	"star/member"
+	"star/runlog"
+	"star/sched"
+	"star/sched/live"
+	"star/web"
+)
+
+// What the page is sent each time.
+const (
+	curve      = 300 // parts of the time
+	mostListed = 500 // jobs of each state
+)
+
+// View is a queue as its page shows it.
+type View struct {
+	Dir, Policy string
+	Began       time.Time
+	Now         float64 // s since then
+	Live        bool    // the service runs
+	Wrong       string  // why it cannot work
+}
+
+// Schedules is what a page shows.
+func (v View) Schedules(q *live.Queue, h *live.History) web.Schedules {
+	s := web.Schedule{Policy: v.Policy, Place: "place", Parts: 1, Now: v.Now}
+	outs := v.jobs(&s, q, h)
+	v.bars(&s, q, h)
+	use := sched.Use(outs, curve, v.Now)
+	s.From, s.Length, s.Used, s.Waiting = use.From, use.Length, use.Used, use.Waiting
+	if len(h.Stays) > 0 {
+		s.From = min(s.From, h.Stays[0].From)
+	}
+	for _, e := range slices.Backward(h.Decided) {
+		s.Decided = append(s.Decided, web.Decided{At: e.At, Job: e.Job, Says: e.Says()})
+	}
+	s.Headline, s.Bad = v.headline(&s)
+	return web.Schedules{Title: v.Dir, Live: v.Live, Began: &v.Began, Schedules: []web.Schedule{s}}
+}
+
+// jobs fills in the jobs, and returns when each had how many places.
+func (v View) jobs(s *web.Schedule, q *live.Queue, h *live.History) (outs []sched.Outcome) {
+	unknown := runlog.Number(math.NaN())
+	known := func(x float64, is bool) runlog.Number {
+		if !is {
+			return unknown
+		}
+		return runlog.Number(x)
+	}
+	var over []web.ScheduleJob
+	for _, j := range q.Jobs {
+		end := v.Now
+		if !j.Active() {
+			end = j.Ended
+		}
+		steps := h.Steps(j.Name)
+		x := web.ScheduleJob{Job: j.Name, State: string(j.State), Has: float64(len(j.Members)), Want: float64(j.Want), Done: runlog.Number(float64(j.Samples) / float64(j.Spec.Samples)), Submitted: j.Submitted,
+			Begun: known(j.Begun, j.Life > 0), Ended: known(j.Ended, !j.Active()), Deadline: known(j.Due, !math.IsInf(j.Due, 1)), Waited: Waited(steps, j.Submitted, end), Stops: j.Stops, Why: strings.TrimSpace(j.Why)}
+		for _, m := range j.Members {
+			if !slices.Contains(x.Hosts, m.Host) {
+				x.Hosts = append(x.Hosts, m.Host)
+			}
+		}
+		if !j.Active() && j.State != live.Cancelled && !math.IsInf(j.Due, 1) {
+			if s.Due++; j.State == live.Done && j.Ended <= j.Due {
+				s.Met++
+			}
+		}
+		o := sched.Outcome{Job: &sched.Job{ID: j.Name, Submit: j.Submitted, Deadline: j.Due}, Start: math.NaN(), End: math.Inf(1), Steps: steps}
+		switch j.State {
+		case live.Running, live.Stopping:
+			s.Running.Add(x, mostListed)
+		case live.Waiting:
+			s.Queue.Add(x, mostListed)
+		default:
+			over = append(over, x)
+			if o.End = j.Ended; len(steps) > 0 {
+				o.End = min(o.End, steps[len(steps)-1].At) // workers end before the coordinator has
+			} else if j.State != live.Done {
+				o.Why = j.Why
+			}
+		}
+		outs = append(outs, o)
+	}
+	slices.SortStableFunc(over, func(a, b web.ScheduleJob) int { return cmp.Compare(float64(b.Ended), float64(a.Ended)) }) // the newest first
+	for _, x := range over {
+		if x.State == string(live.Done) {
+			s.Ended.Add(x, mostListed)
+		} else {
+			s.Refused.Add(x, mostListed)
+		}
+	}
+	return outs
+}
+
+// Waited is how long a job had no places between two times, s.
+func Waited(steps []sched.Step, from, to float64) (sum float64) {
+	had := 0.
+	for _, s := range steps {
+		if had == 0 {
+			sum += max(0, min(s.At, to)-from)
+		}
+		from, had = s.At, s.GPUs
+	}
+	if had == 0 {
+		sum += max(0, to-from)
+	}
+	return sum
+}
+
+// bars fills in the hosts, and who had their places.
+func (v View) bars(s *web.Schedule, q *live.Queue, h *live.History) {
+	first, places := map[string]int{}, map[string]int{}
+	for _, host := range q.Hosts {
+		places[host.Name] = host.Slots
+	}
+	names := map[string]int{}
+	var gone []string // hosts that the service has no more
+	for _, y := range h.Stays {
+		if _, ok := places[y.Host]; !ok {
+			gone = append(gone, y.Host)
+		}
+		places[y.Host] = max(places[y.Host], y.Place+1)
+	}
+	used := map[string]int{}
+	for _, j := range q.Jobs {
+		for _, m := range j.Members {
+			used[m.Host]++
+		}
+	}
+	add := func(name, slow string) {
+		first[name] = s.Rows
+		s.Rows += places[name]
+		s.Hosts = append(s.Hosts, web.ScheduleHost{Host: name, Places: places[name], Workers: used[name], Slow: slow})
+	}
+	for _, host := range q.Hosts {
+		add(host.Name, host.Slow)
+	}
+	for _, name := range gone {
+		add(name, "the service has it no more")
+	}
+	for _, y := range h.Stays {
+		k, ok := names[y.Job]
+		if !ok {
+			k = len(s.Names)
+			names[y.Job], s.Names = k, append(s.Names, y.Job)
+		}
+		to := math.Round(100*y.To) / 100
+		if math.IsInf(to, 1) {
+			to = -1
+		}
+		s.Bars = append(s.Bars, web.Bar{float64(k), float64(first[y.Host] + y.Place), 1, math.Round(100*y.From) / 100, to})
+	}
+}
+
+// headline is what somebody would want to know first.
+func (v View) headline(s *web.Schedule) (text string, bad bool) {
+	if v.Wrong != "" {
+		return v.Wrong, true
+	}
+	for _, h := range s.Hosts {
+		if h.Slow != "" {
+			text, bad = fmt.Sprintf("Host %s is avoided: %s. ", h.Host, h.Slow), true
+			break
+		}
+	}
+	text += fmt.Sprintf("%s, %s.", count(s.Running.Count, "job runs", "jobs run"), count(s.Queue.Count, "waits", "wait"))
+	if len(s.Queue.Jobs) > 0 {
+		j := s.Queue.Jobs[0]
+		text += fmt.Sprintf(" %s waits for %s", j.Job, time.Duration(j.Waited*float64(time.Second)).Round(time.Second))
+		if j.Why != "" {
+			text += ": " + j.Why
+		}
+		text += "."
+	}
+	return text, bad
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", many)
+}
+
+// show shows the queue, if somebody wants to see it and has not been shown it a moment ago.
+func (s *Service) show() {
+	if s.o.Page == nil || time.Since(s.shown) < web.Step {
+		return
+	}
+	s.shown = time.Now()
+	s.o.Page.Show(s.View())
+}
+
+// View is the queue as its page shows it.
+func (s *Service) View() web.Schedules {
+	return View{Dir: s.o.Dir, Policy: s.o.Policy, Began: s.store.began, Now: s.now(), Live: true, Wrong: s.stuck}.Schedules(s.q, s.history)
+}
+
+// Read reads the queue of a folder, whether or not a service has it.
+func Read(dir string) (web.Schedules, error) {
+	name := filepath.Join(dir, queueName)
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return web.Schedules{}, member.FileError(err, errQueue)
+	}
+	h, events, _, err := parseQueue(name, text)
+	if err != nil {
+		return web.Schedules{}, err
+	}
+	q, history, now := live.New(nil), live.NewHistory(), 0.
+	for i, e := range events {
+		if err := q.Apply(e); err != nil {
+			return web.Schedules{}, coded{fmt.Errorf("%s:%d: %w: %w", name, i+2, errQueue, err), exitcode.Corrupt}
+		}
+		history.Add(e)
+		now = e.At
+	}
+	return View{Dir: dir, Began: h.Time, Now: now}.Schedules(q, history), nil
+}

@@ -1,0 +1,141 @@
+package live
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"star/sched"
+)
+
+// Stay is a time in which a worker has a place of a host.
+type Stay struct {
+	Job      string
+	Host     string
+	Place    int
+	From, To float64 // s; +Inf: it is there
+
+	member int
+}
+
+// History is who had which place when, and what was decided: of workers and decisions the newest, and of each job how many places it had when.
+type History struct {
+	Stays   []Stay  // in order of From
+	Decided []Event // in order
+
+	taken map[string][]bool       // places of hosts
+	steps map[string][]sched.Step // how many places a job had when
+}
+
+var never = math.Inf(1)
+
+// What is kept.
+const (
+	mostStays   = 4000
+	mostDecided = 200
+)
+
+// NewHistory is that of an empty queue.
+func NewHistory() *History {
+	return &History{taken: map[string][]bool{}, steps: map[string][]sched.Step{}}
+}
+
+// Steps is how many places a job had when.
+func (h *History) Steps(job string) []sched.Step { return h.steps[job] }
+
+// Add takes in an event that has been applied.
+func (h *History) Add(e Event) {
+	switch e.Kind {
+	case KindAdd:
+		place := slices.Index(h.taken[e.Host], false)
+		if place < 0 {
+			place = len(h.taken[e.Host])
+			h.taken[e.Host] = append(h.taken[e.Host], false)
+		}
+		h.taken[e.Host][place] = true
+		h.Stays = append(h.Stays, Stay{e.Job, e.Host, place, e.At, never, e.Member})
+		h.step(e, 1)
+		if len(h.Stays) > mostStays+mostStays/4 { // who is there stays
+			over := len(h.Stays) - mostStays
+			h.Stays = slices.DeleteFunc(h.Stays, func(s Stay) bool {
+				old := over > 0 && s.To < never
+				if old {
+					over--
+				}
+				return old
+			})
+		}
+	case KindGone:
+		for i := len(h.Stays) - 1; i >= 0; i-- {
+			if s := &h.Stays[i]; s.Job == e.Job && s.member == e.Member && s.To == never {
+				s.To = e.At
+				h.taken[s.Host][s.Place] = false
+				h.step(e, -1)
+				break
+			}
+		}
+	}
+	if e.Says() != "" {
+		if h.Decided = append(h.Decided, e); len(h.Decided) > mostDecided {
+			h.Decided = slices.Delete(h.Decided, 0, len(h.Decided)-mostDecided)
+		}
+	}
+}
+
+func (h *History) step(e Event, more float64) {
+	steps := h.steps[e.Job]
+	had := 0.
+	if n := len(steps); n > 0 {
+		if had = steps[n-1].GPUs; steps[n-1].At == e.At {
+			steps = steps[:n-1]
+		}
+	}
+	h.steps[e.Job] = append(steps, sched.Step{At: e.At, GPUs: had + more})
+}
+
+// Says is what an event means to those whose jobs they are; "": nothing that somebody would want to know.
+func (e Event) Says() string {
+	text := ""
+	switch e.Kind {
+	case KindSubmit:
+		text = fmt.Sprintf("submitted: %d samples", e.Spec.Samples)
+	case KindDecide:
+		return e.Why
+	case KindDecline:
+		text = "declined"
+	case KindLeave:
+		if e.Why == "" {
+			return ""
+		}
+		text = fmt.Sprintf("worker %d leaves", e.Member)
+	case KindGone:
+		if e.Why == "" {
+			return ""
+		}
+		text = fmt.Sprintf("worker %d has ended", e.Member)
+	case KindAdd:
+		if e.Why == "" {
+			return ""
+		}
+		text = fmt.Sprintf("worker %d on %s", e.Member, e.Host)
+	case KindStop:
+		if e.State == Waiting { // the decision has said so
+			return ""
+		}
+		text = string(e.State)
+	case KindEnded:
+		if text = string(e.State); text == "" {
+			text = "stopped"
+		}
+	case KindSlow:
+		text = "host " + e.Host + " is avoided"
+	case KindWell:
+		text = "host " + e.Host + " is no more avoided"
+	default:
+		return ""
+	}
+	if e.Why != "" && e.Why != text {
+		text += ": " + e.Why
+	}
+	return text
+}

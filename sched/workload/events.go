@@ -1,0 +1,160 @@
+package workload
+
+import (
+	"cmp"
+	"encoding/csv"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"star/sched"
+)
+
+// Events writes what happened under policies, in order: time, policy, job_id, event, gpus, deadline, why.
+type Events struct{ out *csv.Writer }
+
+// NewEvents writes the header.
+func NewEvents(w io.Writer) *Events {
+	e := &Events{csv.NewWriter(w)}
+	e.out.Write([]string{"time", "policy", "job_id", "event", "gpus", "deadline", "why"})
+	return e
+}
+
+// Write writes the events of a policy. Of what happens at one time GPUs that are given back come first, then jobs that come, then GPUs that are given: whoever adds
+// them up never sees more than there are.
+func (e *Events) Write(policy string, out []sched.Outcome) error {
+	type event struct {
+		at             float64
+		order          int // at one time
+		what           string
+		gpus, deadline float64
+		job, why       string
+	}
+	var all []event
+	for _, o := range out {
+		all = append(all, event{o.Submit, 1, "submit", 0, o.Deadline, o.ID, ""})
+		if o.Declined() {
+			all = append(all, event{o.Submit, 1, "decline", 0, never, o.ID, o.Why})
+			continue
+		}
+		had := 0.
+		for i, s := range o.Steps {
+			what := "resize"
+			switch {
+			case s.GPUs == 0 && i == len(o.Steps)-1 && s.At >= o.End:
+				what = "end"
+			case s.GPUs == 0:
+				what = "preempt"
+			case had == 0 && i == 0:
+				what = "start"
+			case had == 0:
+				what = "resume"
+			}
+			all = append(all, event{s.At, 1 + cmp.Compare(s.GPUs, had), what, s.GPUs, never, o.ID, ""})
+			had = s.GPUs
+		}
+	}
+	slices.SortStableFunc(all, func(a, b event) int { return cmp.Or(cmp.Compare(a.at, b.at), a.order-b.order) })
+	for _, v := range all {
+		if err := e.out.Write([]string{number(v.at), policy, v.job, v.what, number(v.gpus), number(v.deadline), v.why}); err != nil {
+			return err
+		}
+	}
+	e.out.Flush()
+	return e.out.Error()
+}
+
+// eventsHeader is what the header of a file of events begins with.
+const eventsHeader = "time,policy,job_id,event,gpus"
+
+// IsEvents says whether a file that begins so has events.
+func IsEvents(begin string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(begin, "\ufeff"), eventsHeader)
+}
+
+// Happened is what happened to jobs under a policy.
+type Happened struct {
+	Policy string
+	Jobs   []sched.Outcome // in order of submission; with Submit, Deadline, Start, End, Preemptions, Why and Steps
+}
+
+// ReadEvents reads what Events has written. Policies are in the order in which they come.
+func ReadEvents(r io.Reader) ([]Happened, error) {
+	t := newTable(r)
+	t.need(strings.Split(eventsHeader, ",")...)
+	var all []Happened
+	index := map[string]int{}              // of policies
+	jobs := map[[2]string]*sched.Outcome{} // by policy and name
+	order := map[string][]*sched.Outcome{} // by policy
+	last := map[string]float64{}           // time, by policy
+	had := func(o *sched.Outcome) float64 {
+		if n := len(o.Steps); n > 0 {
+			return o.Steps[n-1].GPUs
+		}
+		return 0
+	}
+	for t.next() {
+		at, policy, id, what, gpus := t.number("time", math.Inf(-1)), t.text("policy"), t.text("job_id"), t.text("event"), t.number("gpus", 0)
+		if _, ok := index[policy]; !ok {
+			index[policy] = len(all)
+			all = append(all, Happened{Policy: policy})
+			last[policy] = at
+		}
+		if at < last[policy] {
+			t.fail(t.line, "time is %v, and the line before has %v: sort the lines of a policy by time", at, last[policy])
+		}
+		last[policy] = at
+		key := [2]string{policy, id}
+		o := jobs[key]
+		if what == "submit" {
+			if o != nil || id == "" {
+				t.fail(t.line, "job_id %q is submitted twice under %s, or has no name: give each job a name of its own", id, policy)
+			}
+			o = &sched.Outcome{Job: &sched.Job{ID: id, Submit: at, Deadline: never}, Start: math.NaN(), End: math.NaN()}
+			if t.has("deadline") && t.text("deadline") != "" {
+				o.Deadline = t.number("deadline", math.Inf(-1))
+			}
+			jobs[key], order[policy] = o, append(order[policy], o)
+			continue
+		}
+		if o == nil {
+			t.fail(t.line, "job %q has event %q before it was submitted: add its line submit", id, what)
+			break
+		}
+		if o.Declined() || !math.IsNaN(o.End) {
+			t.fail(t.line, "job %q has event %q after it has ended, or was declined: remove the line", id, what)
+			break
+		}
+		switch what {
+		case "start", "resume", "resize":
+			if gpus == 0 {
+				t.fail(t.line, "gpus is 0, and the event is %s: want more than 0", what)
+			}
+			if math.IsNaN(o.Start) {
+				o.Start = at
+			}
+		case "preempt", "end":
+			if what == "end" {
+				o.End = at
+			} else {
+				o.Preemptions++
+			}
+			gpus = 0
+		case "decline":
+			o.Why = cmp.Or(t.text("why"), "declined")
+			continue
+		default:
+			t.fail(t.line, "event is %q: want submit, start, resize, preempt, resume, end or decline", what)
+		}
+		if gpus != had(o) {
+			o.Steps = append(o.Steps, sched.Step{At: at, GPUs: gpus})
+		}
+	}
+	for policy, i := range index {
+		for _, o := range order[policy] {
+			all[i].Jobs = append(all[i].Jobs, *o)
+		}
+	}
+	return all, t.err
+}

@@ -1,0 +1,74 @@
+package workload
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"star/sched"
+)
+
+// What is written is read again: who had how many GPUs when, deadlines, and why somebody was declined.
+func TestEvents(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	jobs := []*sched.Job{{ID: "large", Submit: 7, GPUs: 99, Duration: 1, Deadline: never}}
+	for i := range 60 {
+		j := &sched.Job{ID: "<" + string(rune('a'+i%26)) + strings.Repeat(`",`, i/26), Submit: float64(r.IntN(500)) / 4, GPUs: 1 + r.IntN(4), Duration: float64(1 + r.IntN(90)), Deadline: never}
+		if i%3 == 0 {
+			j.Deadline = j.Submit + 2*j.Duration
+		}
+		jobs = append(jobs, j)
+	}
+	var b bytes.Buffer
+	e := NewEvents(&b)
+	outs := map[string][]sched.Outcome{"srtf": sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.SRTF(), 0), "fifo": sched.Simulate(jobs, sched.Cluster{Nodes: 2, GPUs: 4}, sched.FIFO(), 0)}
+	for _, p := range []string{"srtf", "fifo"} {
+		if err := e.Write(p, outs[p]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !IsEvents(b.String()) {
+		t.Errorf("begins with %.40q", b.String())
+	}
+	got, err := ReadEvents(&b)
+	if err != nil || len(got) != 2 || got[0].Policy != "srtf" || got[1].Policy != "fifo" {
+		t.Fatalf("%v, %+v", err, got)
+	}
+	same := func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
+	for _, h := range got {
+		if len(h.Jobs) != len(jobs) {
+			t.Errorf("%s: %d jobs, want %d", h.Policy, len(h.Jobs), len(jobs))
+		}
+		for _, x := range h.Jobs {
+			w := outs[h.Policy][slices.IndexFunc(jobs, func(j *sched.Job) bool { return j.ID == x.ID })]
+			if x.Submit != w.Submit || !same(x.Deadline, w.Deadline) || !same(x.Start, w.Start) || !same(x.End, w.End) || x.Preemptions != w.Preemptions || x.Why != w.Why || !slices.Equal(x.Steps, w.Steps) {
+				t.Errorf("%s: job %s is %+v, was %+v", h.Policy, x.ID, x, w)
+			}
+		}
+	}
+}
+
+// What is wrong in a file of events is said with its line.
+func TestEventsWrong(t *testing.T) {
+	const head = "time,policy,job_id,event,gpus\n0,p,a,submit,0\n"
+	for text, want := range map[string]string{
+		"time,policy,job_id,gpus\n":                           `line 1: column "event" is missing`,
+		head + "1,p,a,begin,1\n":                              `line 3: event is "begin"`,
+		head + "1,p,b,start,1\n":                              `line 3: job "b" has event "start" before it was submitted`,
+		head + "1,p,a,submit,0\n":                             `line 3: job_id "a" is submitted twice`,
+		head + "1,p,a,start,0\n":                              `line 3: gpus is 0`,
+		head + "1,p,a,start,x\n":                              `line 3: gpus is "x"`,
+		head + "5,p,a,start,1\n4,p,a,end,0\n":                 `line 4: time is 4, and the line before has 5`,
+		head + "5,p,a,start,1\n6,p,a,end,0\n7,p,a,resize,2\n": `line 5: job "a" has event "resize" after it has ended`,
+		"time,policy,job_id,event,gpus\nnan,p,a,submit,0\n":   `line 2: time is "nan"`,
+		"time,policy,job_id,event,gpus\n0,p,a,submit\n":       `wrong number of fields`,
+	} {
+		if _, err := ReadEvents(strings.NewReader(text)); err == nil || !errors.Is(err, ErrInput) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
