@@ -315,6 +315,12 @@ func (c *Coordinator) turnAway(conn transport.Conn) {
 	transport.Refuse(conn, transport.Reject{Exit: exitcode.Lost, Reason: "the job is over"})
 }
 
+// Beside has each line of the run log told that is written (see [runlog.Writer.Beside]), and says where the log is. It is called before Run, if at all.
+func (c *Coordinator) Beside(each func(runlog.Line)) (path string) {
+	c.cfg.RunLog.Beside(each)
+	return c.cfg.Result.RunLog
+}
+
 // Connected counts the members whose connections are still open, without those that may coordinate.
 func (c *Coordinator) Connected() int { return int(c.conns.Load()) }
 

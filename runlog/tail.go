@@ -15,6 +15,7 @@ type Tail struct {
 	p    reader
 	o    order
 	n    int
+	skip int // lines
 	err  error
 }
 
@@ -22,6 +23,9 @@ type Tail struct {
 func NewTail(r io.Reader, name string) *Tail {
 	return &Tail{r: r, name: name, p: reader{workers: -1}}
 }
+
+// Skip has Next pass over the first n lines of the log, which are known already.
+func (t *Tail) Skip(n int) { t.skip = n }
 
 // Next passes on what has been written since the last call, up to the last whole line. Lines of a type that this program does not know are passed over. Errors are those of
 // [Read], those of each, and those of reading; the first one stays.
@@ -52,7 +56,7 @@ func (t *Tail) lines(each func(Line) error) {
 		}
 		b := bytes.TrimSpace(rest[:i])
 		rest = rest[i+1:]
-		if t.n++; len(b) == 0 {
+		if t.n++; len(b) == 0 || t.n <= t.skip {
 			continue
 		}
 		x, err := t.o.head(b)

@@ -41,6 +41,37 @@ func TestTail(t *testing.T) {
 	})
 }
 
+// Who is told lines as they are written is told what a reader reads.
+func TestBeside(t *testing.T) {
+	text, err := os.ReadFile("testdata/lines.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got []Line
+	var log bytes.Buffer
+	w := NewWriter(nopCloser{&log})
+	w.Beside(func(l Line) {
+		if r, ok := l.Entry.(*Record); ok {
+			l.Entry = *r
+		}
+		got = append(got, l)
+	})
+	if _, err := Read(bytes.NewReader(text), "", func(l Line) error {
+		want = append(want, l)
+		if r, ok := l.Entry.(Record); ok {
+			w.Record(l.T, &r)
+		} else {
+			w.Write(l.T, l.Entry)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmp.Comparer(func(a, b Number) bool { return a == b || a.IsZero() && b.IsZero() })); d != "" {
+		t.Error(d)
+	}
+}
+
 // What is wrong with a log is said as Read says it, and again.
 func TestTailRefuses(t *testing.T) {
 	for _, text := range []string{"{}\n", "\n\nno\n", startLine + startLine, startLine + trainLine + `{"type":"fire","t":1,"seq":0}` + "\n"} {

@@ -14,6 +14,9 @@ type Writer struct {
 	text []byte     // of a line
 	rec  recordLine // of Record
 	err  error
+
+	lines  int
+	beside func(Line)
 }
 
 // NewWriter writes to w; a nil w makes a log that forgets.
@@ -24,6 +27,10 @@ func NewWriter(w io.WriteCloser) *Writer {
 	return &Writer{w: bufio.NewWriterSize(w, 64<<10), c: w}
 }
 
+// Beside has each line told that is written from here on, for those in this process who need not read it again. A record is told as a *Record that holds, without More, until
+// each returns.
+func (w *Writer) Beside(each func(Line)) { w.beside = each }
+
 // Write writes the line of what happened t after the coordinator began; t of Start and Summary does not count. Records have a method of their own.
 func (w *Writer) Write(t time.Duration, e Entry) {
 	if w.w == nil || w.err != nil {
@@ -32,6 +39,10 @@ func (w *Writer) Write(t time.Duration, e Entry) {
 	if w.text, w.err = appendLine(w.text[:0], t, e); w.err == nil {
 		_, w.err = w.w.Write(w.text)
 	}
+	if !timed(e) {
+		t = 0
+	}
+	w.tell(t, e)
 }
 
 // Record writes a record without allocating. More of it is not kept.
@@ -42,6 +53,17 @@ func (w *Writer) Record(t time.Duration, r *Record) {
 	w.rec.set(r)
 	w.text = append(w.rec.appendTo(w.text[:0], t.Seconds()), '\n')
 	_, w.err = w.w.Write(w.text)
+	w.tell(t, r)
+}
+
+// tell counts a line that was written, and passes it on.
+func (w *Writer) tell(t time.Duration, e Entry) {
+	if w.err != nil {
+		return
+	}
+	if w.lines++; w.beside != nil {
+		w.beside(Line{w.lines, t, e})
+	}
 }
 
 // Flush hands what is buffered to the file.

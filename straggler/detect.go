@@ -35,6 +35,10 @@ type Config struct {
 	// caches are cold: 3; −1: none.
 	Warmup int
 
+	// Together is how long iterations of a worker last at least that are judged: shorter ones are judged in groups of so much time, by their means. 0: each
+	// is. A long one ends its group, so it is seen. With a queue (see Queue) it does nothing.
+	Together time.Duration
+
 	// Collective says that Push is a wait for others (all-reduce), and Transit and
 	// Pull are no times of the worker's own.
 	Collective bool
@@ -149,6 +153,7 @@ type sample struct {
 	own    float64        // seconds
 	part   [parts]float64 // seconds
 	rec    star.Record
+	n      float64     // how many iterations it is the mean of
 	beyond [views]bool // beyond what the fast ones take
 }
 
@@ -236,7 +241,7 @@ func (e *evidence) add(step int64, p, q, weight, most float64) {
 // no observations of their own: they count as the part of apart that they last.
 const apart = 0.1 // s
 
-func (s *sample) weight() float64 { return min(s.own/apart, 1) }
+func (s *sample) weight() float64 { return min(s.n*s.own/apart, 1) }
 
 // Detector judges records. It is a pure state machine: the same records give the
 // same events.
@@ -296,14 +301,33 @@ func (d *Detector) Queue(on bool) {
 	}
 }
 
-// gather adds a round with a queue to those that w has made since its last batch. It reports whether there is one; then it returns what a batch of size samples has taken.
-func (w *watch) gather(r star.Record, size int) (star.Record, bool) {
+// add adds what w has gathered to r, and gathers it.
+func (w *watch) add(r *star.Record) {
 	if w.rounds++; w.rounds > 1 {
 		o := &w.sum
 		r.Load, r.Compute, r.Injected, r.Samples = r.Load+o.Load, r.Compute+o.Compute, r.Injected+o.Injected, r.Samples+o.Samples
 		r.Push, r.Transit, r.Pull, r.Wait = r.Push+o.Push, r.Transit+o.Transit, r.Pull+o.Pull, r.Wait+o.Wait
 	}
-	if w.sum = r; r.Samples < max(size, 1) {
+	w.sum = *r
+}
+
+// group adds an iteration to those of w that were not judged yet. When they have taken as long as least it returns their mean, and how many they are, else 0.
+func (w *watch) group(r star.Record, least time.Duration) (star.Record, int) {
+	w.add(&r)
+	n := w.rounds
+	if r.Iteration() < least {
+		return r, 0
+	}
+	for _, t := range []*time.Duration{&r.Load, &r.Compute, &r.Injected, &r.Push, &r.Transit, &r.Pull, &r.Wait} {
+		*t /= time.Duration(n)
+	}
+	r.Samples, w.rounds = r.Samples/n, 0
+	return r, n
+}
+
+// gather adds a round with a queue to those that w has made since its last batch. It reports whether there is one; then it returns what a batch of size samples has taken.
+func (w *watch) gather(r star.Record, size int) (star.Record, bool) {
+	if w.add(&r); r.Samples < max(size, 1) {
 		return r, false
 	}
 	for _, t := range []*time.Duration{&r.Load, &r.Compute, &r.Injected} {
@@ -360,7 +384,13 @@ func (d *Detector) Observe(r star.Record) (events []Event) {
 			return events
 		}
 	}
-	d.remember(w, r)
+	n := 1
+	if d.cfg.Together > 0 && !d.queue {
+		if r, n = w.group(r, d.cfg.Together); n == 0 {
+			return events
+		}
+	}
+	d.remember(w, r, n)
 	return append(events, d.judge(r.Worker, r.Step)...)
 }
 
@@ -388,9 +418,9 @@ func (d *Detector) Level(w star.Worker) time.Duration {
 	return time.Duration(d.workers[w].level * float64(time.Second))
 }
 
-// remember puts a record into the window and takes the worker's levels anew.
-func (d *Detector) remember(w *watch, r star.Record) {
-	s := sample{step: r.Step, rec: r}
+// remember puts a record, the mean of n, into the window and takes the worker's levels anew.
+func (d *Detector) remember(w *watch, r star.Record, n int) {
+	s := sample{step: r.Step, rec: r, n: float64(n)}
 	s.part = [parts]float64{load: r.Load.Seconds(), compute: r.Compute.Seconds()}
 	if !d.cfg.Collective {
 		s.part[out], s.part[in] = (r.Push + r.Transit).Seconds(), r.Pull.Seconds()

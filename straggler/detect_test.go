@@ -498,10 +498,10 @@ func TestNoise(t *testing.T) {
 // Iterations of 5 ms on processors that are shared: one worker loses a millisecond and a half in each, or a sixth of
 // them are cut into by somebody's time slice. Nobody is slow for that.
 func TestShortIterations(t *testing.T) {
-	count := func(least time.Duration, base, loss, slice time.Duration) (n int) {
+	count := func(least, together, base, loss, slice time.Duration) (n int) {
 		for seed := range uint64(10) {
 			rnd := rand.New(rand.NewPCG(seed, 11))
-			d, _ := New(Config{Workers: 4, Least: least})
+			d, _ := New(Config{Workers: 4, Least: least, Together: together})
 			for step := range 200 {
 				for w := range 4 {
 					own := time.Duration(float64(base) * math.Exp(0.03*rnd.NormFloat64()))
@@ -529,14 +529,57 @@ func TestShortIterations(t *testing.T) {
 		{"cut into by 20 ms", 5 * ms, 0, 20 * ms, true},
 		{"long, and behind by a third", 100 * ms, 33 * ms, 0, true},
 	} {
-		if got := count(0, c.base, c.loss, c.slice) > 0; got != c.slow {
+		if got := count(0, 0, c.base, c.loss, c.slice) > 0; got != c.slow {
 			t.Errorf("%s: slow: %v, want %v", c.name, got, c.slow)
 		}
+		if got := count(0, 10*ms, c.base, c.loss, c.slice) > 0; got != c.slow {
+			t.Errorf("%s, in groups: slow: %v, want %v", c.name, got, c.slow)
+		}
 		// Without the margin the share alone decides.
-		if got := count(-1, c.base, c.loss, c.slice) > 0; got != (c.slow || c.base < 100*ms) {
+		if got := count(-1, 0, c.base, c.loss, c.slice) > 0; got != (c.slow || c.base < 100*ms) {
 			t.Errorf("%s, no margin: slow: %v", c.name, got)
 		}
 	}
+}
+
+// Iterations of 1 ms that are judged in groups of 10 ms: who is slow is named with its cause, who stands still now and then too, and who has recovered is let go. Of the steps that
+// it is said to have been slow in, the ends are those of groups.
+func TestTogether(t *testing.T) {
+	const from, until = 2000, 6000
+	for name, hurt := range map[string]func(step int) time.Duration{
+		"none":   func(int) time.Duration { return 0 },
+		"steady": func(int) time.Duration { return 4 * ms },
+		"pauses": func(step int) time.Duration { return 300 * ms * time.Duration(b2i(step%40 == 7)) },
+	} {
+		rnd := rand.New(rand.NewPCG(7, 7))
+		d, _ := New(Config{Workers: 4, Together: 10 * ms})
+		var got []Event
+		for step := range 12000 {
+			for w := range 4 {
+				own := time.Duration(float64(ms) * math.Exp(0.1*rnd.NormFloat64()))
+				if w == 2 && step >= from && step < until {
+					own += hurt(step)
+				}
+				got = append(got, d.Observe(record(w, step, own))...)
+			}
+		}
+		if name == "none" {
+			if len(got) > 0 {
+				t.Errorf("nobody is slow: %v", got)
+			}
+			continue
+		}
+		if len(got) != 2 || got[0].Kind != Slow || got[1].Kind != Recovered || got[0].Worker != 2 || got[0].Verdict.Since < from-20 || got[0].Step > from+1000 || got[1].Step < until || got[1].Step > until+5000 {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // A worker recovers, and who takes a break from being slow for one iteration does not.

@@ -44,13 +44,39 @@ func (l *Live) Line(x runlog.Line) error {
 	return l.state.Line(x)
 }
 
-// Follow takes in a log that is not packed and grows, until its last line is there or ctx is over. What is wrong with the log is shown, and returned.
-func (l *Live) Follow(ctx context.Context, r io.Reader, name string) error {
+// Follow takes in a log that is not packed and grows, until its last line is there or ctx is over: from tap, once that has gone on from what was read; a nil tap has nothing.
+// What is wrong with the log is shown, and returned.
+func (l *Live) Follow(ctx context.Context, r io.Reader, name string, tap *Tap) error {
 	t := runlog.NewTail(r, name)
+	var many chan struct{}
+	if tap != nil {
+		defer tap.stop()
+		many = tap.many
+	}
+	known, b := 0, new(batch)
+	next := func(x runlog.Line) error {
+		if x.Number <= known {
+			return nil
+		}
+		known = x.Number
+		return l.Line(x)
+	}
+	news := func() error {
+		if tap == nil || !tap.take(known, b) {
+			t.Skip(known)
+			return t.Next(next)
+		}
+		for _, x := range b.lines {
+			if err := next(x); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	tick := time.NewTicker(Step)
 	defer tick.Stop()
 	for {
-		if err := t.Next(l.Line); err != nil {
+		if err := news(); err != nil {
 			l.mu.Lock()
 			l.state.Wrong(err)
 			l.dirty = true
@@ -67,6 +93,7 @@ func (l *Live) Follow(ctx context.Context, r io.Reader, name string) error {
 		}
 		select {
 		case <-ctx.Done(): // what was written until then is taken in, too
+		case <-many:
 		case <-tick.C:
 		}
 	}

@@ -109,6 +109,9 @@ const (
 	mostChanges = 200
 )
 
+// together is how long iterations last that are judged as one: a job of short ones would be judged for longer than it is coordinated.
+const together = 10 * time.Millisecond
+
 // NewState is the state before the first line.
 func NewState() *State {
 	return &State{open: map[star.Worker]int{}, copies: map[int]runlog.Replica{}, counted: counted{
@@ -137,7 +140,7 @@ func (s *State) Line(l runlog.Line) error {
 		s.rate, s.loss, s.noise, s.spent = newSeries(l.T, 1), newSeries(l.T, 2), newSeries(l.T, 2), newSeries(l.T, 2*e.Workers)
 		s.modes = append(s.modes, mode{at: l.T, plan: e.Plan, predicted: math.NaN(), seen: math.NaN()})
 		var err error
-		if s.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: s.ring}); err != nil {
+		if s.detector, err = straggler.New(straggler.Config{Workers: e.Workers, Collective: s.ring, Together: together}); err != nil {
 			return err
 		}
 		s.queue(e.Plan)
@@ -146,6 +149,8 @@ func (s *State) Line(l runlog.Line) error {
 	case runlog.Leave:
 		s.leave(l.T, e)
 	case runlog.Record:
+		s.record(l.T, &e.Record)
+	case *runlog.Record: // of a Tap
 		s.record(l.T, &e.Record)
 	case runlog.Fire:
 		if e.Samples > s.samples {

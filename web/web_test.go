@@ -330,7 +330,7 @@ func TestStreams(t *testing.T) {
 	log := `{"type":"start","format":1,"program":"p","time":"2026-01-01T00:00:00Z","job":"last","config":{}}` + "\n"
 	following, stop := context.WithCancel(ctx)
 	stop()
-	if err := live.Follow(following, strings.NewReader(log), "log"); err != nil {
+	if err := live.Follow(following, strings.NewReader(log), "log", nil); err != nil {
 		t.Error(err)
 	}
 	live.Close()
@@ -347,10 +347,79 @@ func TestStreams(t *testing.T) {
 	}
 }
 
+// A page that is fed shows what one that reads does: from where it began to read, also when more lines came meanwhile than are kept.
+func TestTap(t *testing.T) {
+	for _, lines := range []int{0, 1, 500, mostLines + 500} {
+		name := t.TempDir() + "/run.jsonl"
+		f, err := os.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tap, log, at := NewTap(), runlog.NewWriter(f), time.Duration(0)
+		fed, made := 0, 0
+		log.Beside(func(l runlog.Line) {
+			tap.Line(l)
+			fed++
+		})
+		iterations := func(n int) {
+			for range n {
+				at += 10 * time.Millisecond
+				w, step := star.Worker(made%2), int64(made/2)
+				made++
+				log.Record(at, &runlog.Record{Record: star.Record{Worker: w, Step: step, At: at, Compute: time.Duration(1+2*w) * 10 * time.Millisecond, Samples: 8, Loss: 1}, Start: -1})
+			}
+		}
+		log.Write(0, runlog.Start{Format: 1, Program: "p", Job: "j", Config: json.RawMessage("{}")})
+		log.Write(at, runlog.Train{Workers: 2, Plan: "ssgd", Limit: 100})
+		iterations(300)
+		tap.take(0, new(batch)) // somebody wants it
+		iterations(lines)
+		file, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		live, done := NewLive(), make(chan error, 1)
+		_, changed, _ := live.view()
+		go func() { done <- live.Follow(context.Background(), file, name, tap) }()
+		if lines == 0 { // it has nothing to begin with, and reads that
+			if err := log.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			<-changed
+		}
+		iterations(300)
+		log.Write(at, runlog.Summary{Result: runlog.Result{Updates: 5}})
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		file.Close()
+		live.Close()
+		whole := NewState()
+		file, err = os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := runlog.Read(file, name, whole.Line); err != nil {
+			t.Fatal(err)
+		}
+		file.Close()
+		got, want := encode(live.state.View()), encode(whole.View())
+		if !bytes.Equal(got, want) {
+			t.Errorf("%d lines: %s\nwant %s", lines, got, want)
+		}
+		if fed != 603+lines || tap.next != 0 {
+			t.Errorf("%d of %d lines came, and %d are still wanted", fed, 603+lines, tap.next)
+		}
+	}
+}
+
 // A log that is damaged is shown as far as it goes, and why it goes no further.
 func TestFollowDamage(t *testing.T) {
 	live := NewLive()
-	err := live.Follow(context.Background(), strings.NewReader("{\"type\":\"start\",\"format\":1,\"program\":\"p\",\"job\":\"j\",\"config\":{}}\nno\n"), "log")
+	err := live.Follow(context.Background(), strings.NewReader("{\"type\":\"start\",\"format\":1,\"program\":\"p\",\"job\":\"j\",\"config\":{}}\nno\n"), "log", nil)
 	text, _, _ := live.view()
 	if err == nil || !bytes.Contains(text, []byte("log:2: not a line of a run log")) || !bytes.Contains(text, []byte(`"unreadable"`)) {
 		t.Errorf("%v, %s", err, text)

@@ -94,7 +94,7 @@ func serveView(ctx context.Context, l net.Listener, path string, out io.Writer) 
 		}
 		live.Wake()
 	} else {
-		go live.Follow(ctx, f, f.Name()) // what is wrong with it is on the page
+		go live.Follow(ctx, f, f.Name(), nil) // what is wrong with it is on the page
 	}
 	fmt.Fprintf(out, "http://%s/ shows %s; Ctrl-C ends it\n", l.Addr(), f.Name())
 	return servePage(ctx, l, live.Handler(daemon.Downloads(f.Name())))

@@ -325,7 +325,7 @@ func (w *watching) serve(ctx context.Context, log string, take func(watch.Row)) 
 			return err
 		}
 		live := web.NewLive()
-		go live.Follow(ctx, f, log)
+		go live.Follow(ctx, f, log, nil)
 		go func() {
 			defer f.Close()
 			servePage(ctx, l, live.Handler(daemon.Downloads(log)))

@@ -92,7 +92,7 @@ func Server(use string) *cobra.Command {
 			defer stop()
 			board := &scalars{dir: job.TensorBoard, out: job.Out, log: log}
 			defer board.end()
-			return node.Serve(ctx, job, log, func(c *coord.Coordinator) { b.coordinator.Store(c); board.begin() }, func(r runlog.Result) error {
+			return node.Serve(ctx, job, log, func(c *coord.Coordinator) { b.begin(c); board.begin() }, func(r runlog.Result) error {
 				if r.Steps == 0 && !r.Evaluated { // it did not come to a training
 					return nil
 				}

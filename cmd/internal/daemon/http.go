@@ -43,9 +43,9 @@ func serveHTTP(job *settings.Job, b *board, dir string, log *slog.Logger) (stop 
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), b, buildInfo())
 	if dir != "" {
-		log := follow(ctx, dir)
-		mux.Handle("/", log)
-		registry.MustRegister(log)
+		b.log = follow(ctx, dir)
+		mux.Handle("/", b.log)
+		registry.MustRegister(b.log)
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", b.ready)

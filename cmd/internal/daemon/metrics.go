@@ -18,6 +18,13 @@ import (
 // process of rank 0 has a coordinator to ask; the others show the process alone.
 type board struct {
 	coordinator atomic.Pointer[coord.Coordinator]
+	log         *follower // nil: nobody may look at the run log here
+}
+
+// begin has c, which is about to coordinate the job, be asked; nil: this process does no more.
+func (b *board) begin(c *coord.Coordinator) {
+	b.coordinator.Store(c)
+	b.log.coordinates(c)
 }
 
 var (

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"star/cmd/internal/export"
+	"star/coord"
 	"star/runlog"
 	"star/web"
 )
@@ -51,6 +52,22 @@ type follower struct {
 	ctx   context.Context
 	once  sync.Once
 	shown atomic.Pointer[shown]
+	fed   atomic.Pointer[fed]
+}
+
+// fed is the log that this process writes, and what its lines come from.
+type fed struct {
+	path string
+	tap *web.Tap
+}
+
+// coordinates says that c is about to begin a log; nil: this process coordinates no more.
+func (f *follower) coordinates(c *coord.Coordinator) {
+	if f == nil || c == nil {
+		return
+	}
+	tap := web.NewTap()
+	f.fed.Store(&fed{c.Beside(tap.Line), tap})
 }
 
 // shown is a log that is followed.
@@ -104,12 +121,16 @@ func (f *follower) step(name string, end func()) following {
 	end()
 	live := web.NewLive()
 	f.shown.Store(&shown{live, live.Handler(Downloads(found))})
+	var tap *web.Tap
+	if own := f.fed.Load(); own != nil && own.path == found {
+		tap = own.tap
+	}
 	ctx, cancel := context.WithCancel(f.ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		defer file.Close()
-		live.Follow(ctx, file, found) // what is wrong with it is on the page
+		live.Follow(ctx, file, found, tap) // what is wrong with it is on the page
 	}()
 	return following{found, func() { cancel(); <-done; live.Close() }}
 }

@@ -1,0 +1,85 @@
+package web
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"star/runlog"
+)
+
+// Tap hands the lines of a run log from whoever writes it to a [Live] in the same process, which then need not read them. It never keeps the writer waiting: where too many
+// are on the way it forgets them, and they are read from the file.
+type Tap struct {
+	wanted atomic.Bool
+	many   chan struct{} // there is much to take
+
+	mu      sync.Mutex
+	next    int // the number of the first of lines, or of the line that comes; 0: not known yet
+	lines   []runlog.Line
+	records []runlog.Record // those of lines
+}
+
+// Lines on the way: from so many on they are taken at once, and more than that are forgotten.
+const (
+	manyLines = 1 << 12
+	mostLines = 1 << 16
+)
+
+// NewTap is one that nobody takes anything from yet.
+func NewTap() *Tap { return &Tap{many: make(chan struct{}, 1)} }
+
+// Line takes in a line as [runlog.Writer.Beside] tells it. It may be called while others take.
+func (p *Tap) Line(l runlog.Line) {
+	if !p.wanted.Load() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.lines) == mostLines {
+		p.lines, p.records = p.lines[:0], p.records[:0]
+	}
+	if len(p.lines) == 0 {
+		p.next = l.Number
+	}
+	if r, ok := l.Entry.(*runlog.Record); ok {
+		p.records = slices.Grow(p.records, 1)[:len(p.records)+1]
+		kept := &p.records[len(p.records)-1]
+		*kept = *r
+		kept.More, l.Entry = nil, kept
+	}
+	if p.lines = append(p.lines, l); len(p.lines) == manyLines {
+		select {
+		case p.many <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// batch is lines that were taken, and the room that they need.
+type batch struct {
+	lines   []runlog.Line
+	records []runlog.Record
+}
+
+// take swaps b for what there is behind the first so many lines of the log. It reports false when that does not begin with the next one, which is to be read from the file then.
+func (p *Tap) take(known int, b *batch) bool {
+	p.wanted.Store(true)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next == 0 || p.next > known+1 {
+		return false
+	}
+	p.next += len(p.lines)
+	b.lines, p.lines = p.lines, b.lines[:0]
+	b.records, p.records = p.records, b.records[:0]
+	return true
+}
+
+// stop ends that lines are kept.
+func (p *Tap) stop() {
+	p.wanted.Store(false)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next, p.lines, p.records = 0, nil, nil
+}
