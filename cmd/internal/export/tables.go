@@ -266,12 +266,18 @@ type table struct {
 	csv     io.Writer
 	line    []byte
 	parquet *parquet.GenericWriter[any]
-	place   []int         // of each column, in the schema, which sorts them by name
-	rows    []parquet.Row // that are gathered, of room for rowsAtOnce
+	gather  []gathered // of Parquet, by column
 }
 
-// rowsAtOnce is how many rows the columns of a Parquet file are handed in one go, since each has its price: what parquet-go takes at most.
-const rowsAtOnce = 64
+// gathered are values of a column, of rowsAtOnce rows or fewer.
+type gathered struct {
+	to       *parquet.ColumnWriter
+	optional bool
+	values   []parquet.Value
+}
+
+// rowsAtOnce is how many rows the columns of a Parquet file are handed in one go, since each has its price.
+const rowsAtOnce = 256
 
 func newTable(f Format, name string, w io.Writer) *table {
 	t := &table{columns: columns[name]}
@@ -291,18 +297,15 @@ func newTable(f Format, name string, w io.Writer) *table {
 		g[c.name] = c.node
 	}
 	schema := parquet.NewSchema(name, g)
+	t.parquet = parquet.NewGenericWriter[any](w, schema, parquet.Compression(&parquet.Snappy))
+	writers := t.parquet.ColumnWriters()
 	for _, c := range t.columns {
-		leaf, ok := schema.Lookup(c.name)
+		leaf, ok := schema.Lookup(c.name) // the schema sorts columns by name
 		if !ok {
 			panic("export: no column " + c.name)
 		}
-		t.place = append(t.place, leaf.ColumnIndex)
+		t.gather = append(t.gather, gathered{writers[leaf.ColumnIndex], c.node.Optional(), make([]parquet.Value, 0, rowsAtOnce)})
 	}
-	for range rowsAtOnce {
-		t.rows = append(t.rows, make(parquet.Row, len(t.columns)))
-	}
-	t.rows = t.rows[:0]
-	t.parquet = parquet.NewGenericWriter[any](w, schema, parquet.Compression(&parquet.Snappy))
 	return t
 }
 
@@ -336,16 +339,14 @@ func (t *table) write(vs []parquet.Value) error {
 		}
 		return t.flush()
 	}
-	t.rows = t.rows[:len(t.rows)+1]
-	row := t.rows[len(t.rows)-1]
 	for i, v := range vs {
-		level := 0
-		if t.columns[i].node.Optional() && !v.IsNull() {
-			level = 1
+		g := &t.gather[i]
+		if g.optional && !v.IsNull() {
+			v = v.Level(0, 1, 0)
 		}
-		row[t.place[i]] = v.Level(0, level, t.place[i])
+		g.values = append(g.values, v)
 	}
-	if len(t.rows) < rowsAtOnce {
+	if len(t.gather[0].values) < rowsAtOnce {
 		return nil
 	}
 	return t.flush()
@@ -363,9 +364,14 @@ func (t *table) flush() (err error) {
 	if t.csv != nil {
 		_, err = t.csv.Write(t.line)
 		t.line = t.line[:0]
-	} else {
-		_, err = t.parquet.WriteRows(t.rows)
-		t.rows = t.rows[:0]
+		return err
+	}
+	for i := range t.gather {
+		g := &t.gather[i]
+		if _, e := g.to.WriteRowValues(g.values); err == nil {
+			err = e
+		}
+		g.values = g.values[:0]
 	}
 	return err
 }
