@@ -1,7 +1,6 @@
 package straggler
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -12,9 +11,12 @@ import (
 )
 
 func BenchmarkObserve(b *testing.B) {
-	for _, n := range []int{8, 512} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+	for name, n := range map[string]int{"8": 8, "512": 512, "8-one-slow": 8} {
+		b.Run(name, func(b *testing.B) {
 			j := &job{rnd: rand.New(rand.NewPCG(1, 1)), workers: n}
+			if name == "8-one-slow" {
+				j.victim, j.hurt = 3, func(r *star.Record, _ int64, _ *rand.Rand) { r.Compute *= 2 }
+			}
 			d, _ := New(Config{Workers: n})
 			var rs []star.Record
 			for range 30 {

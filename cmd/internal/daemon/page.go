@@ -58,7 +58,7 @@ type follower struct {
 // fed is the log that this process writes, and what its lines come from.
 type fed struct {
 	path string
-	tap *web.Tap
+	tap  *web.Tap
 }
 
 // coordinates says that c is about to begin a log; nil: this process coordinates no more.
