@@ -68,20 +68,15 @@ func (b *buckets) ready(from, _ int) {
 func (b *buckets) run(ctx context.Context) error {
 	for i, to := 0, len(b.w.grad); to > 0; i++ {
 		from := max(0, to-b.size)
-		if err := b.wait(ctx, from); err != nil {
+		sum, err := b.weigh(ctx, from, to)
+		if err != nil || b.bad >= 0 { // if not finite the worker ends, and nobody gets this
 			return err
-		}
-		part := b.w.grad[from:to]
-		sum, bad := kernel.FiniteSumSq(part)
-		if bad >= 0 {
-			b.bad = from + bad
-			return nil // the worker ends, and nobody gets this
 		}
 		if err := b.judge(i, from, to, &sum); err != nil {
 			return err
 		}
 		b.norm2 += sum
-		kernel.Scale(b.weight, part)
+		part := b.w.grad[from:to]
 		b.w.guard.sample(part, from, b.w.left(from, to))
 		if err := b.w.reduce(ctx, part, from); err != nil {
 			return err
@@ -89,6 +84,32 @@ func (b *buckets) run(ctx context.Context) error {
 		to = from
 	}
 	return nil
+}
+
+// weigh multiplies elements [from, to) by the weight, each as soon as it is computed. If buckets leave early, nobody has looked at them: norm2 is theirs before weighting,
+// and b.bad one that is not finite. It goes by blocks that stay in the cache, so that memory is read once.
+func (b *buckets) weigh(ctx context.Context, from, to int) (norm2 float64, err error) {
+	const block = 4096 // 16 KiB
+	for low := to; to > from; {
+		if low >= to {
+			if low, err = b.wait(ctx, to-1); err != nil {
+				return 0, err
+			}
+		}
+		at := max(from, low, to-block)
+		x := b.w.grad[at:to]
+		if b.early {
+			sum, bad := kernel.FiniteSumSq(x)
+			if bad >= 0 {
+				b.bad = at + bad
+				return 0, nil
+			}
+			norm2 += sum
+		}
+		kernel.Scale(b.weight, x)
+		to = at
+	}
+	return norm2, nil
 }
 
 // judge looks at bucket i, elements [from, to), before it is added to the others'. One that does not belong is made
@@ -122,19 +143,19 @@ func (b *buckets) tell() error {
 	return nil
 }
 
-// wait returns when the gradient is complete from element from on, or with the cause of ctx.
-func (b *buckets) wait(ctx context.Context, from int) error {
+// wait returns when the gradient is complete from element at on, with the first element that is, or with the cause of ctx.
+func (b *buckets) wait(ctx context.Context, at int) (low int, err error) {
 	for {
 		b.mu.Lock()
-		low := b.low
+		low = b.low
 		b.mu.Unlock()
-		if low <= from {
-			return nil
+		if low <= at {
+			return low, nil
 		}
 		select {
 		case <-b.news:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return low, context.Cause(ctx)
 		}
 	}
 }

@@ -162,12 +162,13 @@ func (w *ringWorker) weight(samples int) float32 {
 // update makes the next version of the weighted sum in grad, and returns the sum's squared norm. local is how many steps everybody has made by itself; 0: these are gradients.
 func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err error) {
 	norm := -1.0
+	measured := w.rule != nil && w.job.Clip == 0 && local == 0 // by the rule, in its pass
 	if w.job.Clip > 0 {
 		var s exactsum.Squares // the same bits on processors that add in another order
 		s.Add(w.grad)
 		sum2 = s.Float64()
 		norm = math.Sqrt(sum2)
-	} else {
+	} else if !measured {
 		sum2 = kernel.SumSq(w.grad)
 	}
 	w.relay.change(w.version+1, func() {
@@ -175,9 +176,14 @@ func (w *ringWorker) update(ctx context.Context, local int) (sum2 float64, err e
 			err = w.stepOwn(ctx, norm)
 			return
 		}
-		if local > 0 && w.local == nil {
+		switch {
+		case measured:
+			w.rule.Measure(true)
+			w.rule.Update(w.params, w.params, w.version, []rule.Gradient{{Vec: w.grad, Weight: 1}}, w.samples)
+			sum2 = w.rule.Sum2()
+		case local > 0 && w.local == nil:
 			w.rule.Stride(w.params, []rule.Gradient{{Vec: w.grad, Weight: 1}}, local, w.samples)
-		} else {
+		default:
 			w.rule.Step(w.params, w.grad, w.samples, norm)
 		}
 		if w.riding != nil {

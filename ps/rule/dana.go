@@ -154,11 +154,11 @@ func (r *WorkerMomentum) Step(params, dir []float32, samples int64, norm float64
 	}
 	r.begin(r.hand, len(dir))
 	clip := r.Then.clip(norm)
-	scale(clip, dir)
+	kernel.Scale(clip, dir)
 	for at := 0; at < len(dir); at += stretch {
 		end := min(at+stretch, len(dir))
 		for i := range r.hand {
-			scale(clip, r.hand[i].Vec[at:end])
+			kernel.Scale(clip, r.hand[i].Vec[at:end])
 		}
 		r.accelerate(dir[at:end], params[at:end], r.hand, at)
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"star"
+	"star/train/kernel"
 )
 
 // Gossip is AD-PSGD: each worker has a model of its own, xᵢ. When its gradient arrives, which it computed on xᵢ as it was when it
@@ -109,7 +110,7 @@ func (g *Gossip) mean(params []float32) {
 			params[i] += x
 		}
 	}
-	scale(c, params)
+	kernel.Scale(c, params)
 }
 
 // Update implements [Fused].
@@ -138,7 +139,7 @@ func (g *Gossip) Step(params, _ []float32, samples int64, norm float64) {
 		c = float32(clip / norm)
 	}
 	for _, x := range g.dirs {
-		scale(c, x.Vec)
+		kernel.Scale(c, x.Vec)
 		g.step(x.Basis, x.Worker, x.Vec, g.Then.Schedule.At(samples))
 	}
 	g.dirs = g.dirs[:0]

@@ -247,7 +247,7 @@ func (p *pass) over(from, to int, scratch []float32, sum2 *squareSum) {
 		if p.next != nil && (len(p.gs) > 1 || p.gs[0].Weight != 1 || p.own != nil) {
 			sum = scratch[:copy(scratch, sum)]
 		}
-		scale(p.gs[0].Weight, sum)
+		kernel.Scale(p.gs[0].Weight, sum)
 		for _, g := range p.gs[1:] {
 			kernel.Axpy(g.Weight, g.Vec[at:end], sum)
 		}
@@ -350,7 +350,7 @@ func (d *Descent) Step(params, dir []float32, samples int64, norm float64) {
 	lr := d.Schedule.At(samples)
 	o, ok := d.Optimizer.(RangeOptimizer)
 	if !ok {
-		scale(weight, dir)
+		kernel.Scale(weight, dir)
 		d.Optimizer.Step(params, dir, lr)
 		return
 	}
@@ -371,14 +371,6 @@ func (d *Descent) clip(norm float64) float32 {
 		return float32(d.Clip / norm)
 	}
 	return 1
-}
-
-// scale multiplies x by c; multiplying by one changes no bit.
-func scale(c float32, x []float32) {
-	if c == 1 {
-		return
-	}
-	kernel.Scale(c, x)
 }
 
 // State is what a rule remembers from update to update.

@@ -44,8 +44,12 @@ func Axpy(alpha float32, x, dst []float32) {
 	vAxpy(alpha, x, dst)
 }
 
-// Scale multiplies x by alpha.
-func Scale(alpha float32, x []float32) { vScale(alpha, x) }
+// Scale multiplies x by alpha. By 1 it does nothing: that changes no bit.
+func Scale(alpha float32, x []float32) {
+	if alpha != 1 {
+		vScale(alpha, x)
+	}
+}
 
 // Dot is the inner product of x and y, summed in float64.
 func Dot(x, y []float32) float64 {
