@@ -49,7 +49,7 @@ results were compared with.
 		Args: settings.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(schedSimCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand(), schedEstimateCommand(), schedServeCommand(), schedSubmitCommand(), schedStatusCommand(), schedCancelCommand())
+	cmd.AddCommand(schedSimCommand(), schedImportCommand(), schedMarketCommand(), schedGenCommand(), schedEstimateCommand(), schedScalingCommand(), schedServeCommand(), schedSubmitCommand(), schedStatusCommand(), schedCancelCommand())
 	return cmd
 }
 

@@ -100,7 +100,7 @@ runs took and what they cost, what revocations cost them, and how long machines 
 		},
 	}
 	s.Bind(report)
-	cmd.AddCommand(report)
+	cmd.AddCommand(report, schedForecastCommand())
 	return cmd
 }
 

@@ -1,0 +1,123 @@
+package market
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// Spot is a job whose workers are on transient machines.
+type Spot struct {
+	Samples float64       // of the whole job
+	Rates   []float64     // samples/s on 1, 2, … workers: as many as it has
+	Start   time.Duration // from the start of a machine until its worker takes part
+	Leave   time.Duration // that a worker works on after its notice, if the machine is there for so long
+}
+
+// Ran is what became of a job on transient machines.
+type Ran struct {
+	Took              time.Duration // of training; NoEnd: it never ended, because no worker was left
+	Up                time.Duration // of all machines together, from the start of the job, before which they took Start
+	Revoked, Replaced int
+}
+
+// NoEnd is how long a job takes that does not end.
+const NoEnd = forever
+
+// Run simulates the job: its machines are taken away and replaced as r says, and it is as fast as its workers are many. While none is there it waits.
+// Machines count as up until their workers have left, as those of star run --revoke.
+func (j Spot) Run(r *Revocations) (ran Ran) {
+	type event struct {
+		at      time.Duration
+		worker  int
+		comes   bool          // it takes part; else it has left
+		machine int           // the how manieth
+		began   time.Duration // of the machine
+	}
+	var due []event
+	next := func(e event) {
+		i, _ := slices.BinarySearchFunc(due, e, func(a, b event) int {
+			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.worker, b.worker))
+		})
+		due = slices.Insert(due, i, e)
+	}
+	leaves := func(worker, machine int, began time.Duration) {
+		if life := r.Life(worker, machine, began); life < forever-began {
+			next(event{at: began + life + min(j.Leave, r.Notice), worker: worker, machine: machine, began: began})
+		}
+	}
+	n := len(j.Rates)
+	up, joined := map[int]time.Duration{}, map[int]bool{} // since when machines of workers are; whether they take part
+	for w := range n {
+		up[w], joined[w], ran.Up = 0, true, ran.Up+j.Start
+		leaves(w, 0, 0)
+	}
+	left, now := j.Samples, time.Duration(0)
+	for {
+		rate := 0.
+		if n > 0 {
+			rate = j.Rates[n-1]
+		}
+		end := NoEnd
+		if s := left / rate; s < (forever-now).Seconds()/2 {
+			end = now + time.Duration(s*float64(time.Second))
+		}
+		if len(due) == 0 || end <= due[0].at {
+			ran.Took = end
+			for _, since := range up {
+				if ran.Up += max(0, end-since); since > end { // it is not needed any more
+					ran.Replaced--
+				}
+			}
+			if end == NoEnd {
+				ran.Up = NoEnd
+			}
+			return ran
+		}
+		e := due[0]
+		due = due[1:]
+		left, now = max(0, left-rate*(e.at-now).Seconds()), e.at
+		if e.comes {
+			if began, ok := up[e.worker]; ok && began == e.began { // else it was taken away before it could
+				joined[e.worker] = true
+				n++
+			}
+			continue
+		}
+		ran.Revoked++
+		ran.Up += now - up[e.worker]
+		delete(up, e.worker)
+		if joined[e.worker] {
+			n--
+		}
+		joined[e.worker] = false
+		if at, ok := r.Next(e.worker, e.began, now); ok {
+			ran.Replaced++
+			up[e.worker] = at
+			next(event{at: at + j.Start, worker: e.worker, comes: true, began: at})
+			leaves(e.worker, e.machine+1, at)
+		}
+	}
+}
+
+// Quantiles are those of some values at shares between 0 and 1, between two of them on the line.
+func Quantiles(values []float64, at ...float64) (q []float64) {
+	sorted := slices.Sorted(slices.Values(values))
+	for _, p := range at {
+		x := p * float64(len(sorted)-1)
+		i := int(x)
+		if i+1 >= len(sorted) || sorted[i] == sorted[i+1] {
+			q = append(q, sorted[i])
+			continue
+		}
+		q = append(q, sorted[i]+(x-math.Floor(x))*(sorted[i+1]-sorted[i]))
+	}
+	return q
+}
+
+// Normal is a number of the standard normal distribution that follows from a seed, and from nothing that lives are drawn of.
+func Normal(seed uint64) float64 {
+	u, v := uniform(^seed, 1<<48), uniform(^seed, 1<<48+1)
+	return math.Sqrt(-2*math.Log1p(-u)) * math.Cos(2*math.Pi*v)
+}
