@@ -12,6 +12,7 @@ import (
 type elastic struct {
 	now      float64
 	slot     float64 // rounds are at least so far apart, s
+	start    float64 // s without progress that a job's start, or its resume, takes; of more GPUs what they would have added in that time
 	gpus     int
 	compat   Compat
 	runnable []*flex // admitted and not ended, in order of submission
@@ -45,6 +46,7 @@ type flex struct {
 	was     int     // GPUs it had before this round
 	last    float64 // up to when left is right
 	lost    float64 // s of this round in which it makes no progress
+	lag     float64 // s with GPUs until it makes progress
 	turn    int     // in the order in which jobs got GPUs, or more of them
 	realEnd float64 // when it ends on what it has
 	plan    plan    // of elasticFlow, from this round on
@@ -78,9 +80,22 @@ func (f *flex) level(free int) int {
 	return 0
 }
 
+// more is the time without progress that n GPUs cost a job which has had so many, s.
+func (e *elastic) more(f *flex, had, n int) float64 {
+	if n <= had || e.start == 0 {
+		return 0
+	}
+	return e.start * (1 - f.rate(had)/f.rate(n))
+}
+
 // Elastic runs jobs that have Rates.
 func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) []Outcome {
-	e := &elastic{now: -slot, slot: slot, gpus: c.Nodes * c.GPUs, compat: compat}
+	return runElastic(jobs, c, Options{Policy: name, Slot: slot, Compat: compat})
+}
+
+func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
+	name, slot, compat := o.Policy, o.Slot, o.Compat
+	e := &elastic{now: -slot, slot: slot, start: o.Start, gpus: c.Nodes * c.GPUs, compat: compat}
 	e.policy = planners[name]
 	if name == "edf-admission" && compat&ElasticFlow != 0 {
 		e.groups = &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
@@ -119,13 +134,13 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 				f.Why = fmt.Sprintf("runs on no fewer than %d GPUs, and the cluster has %d", f.least(), e.gpus)
 				continue
 			}
-			f.last, f.Queue = at, at-f.Submit
+			f.last, f.Queue, f.lag = at, at-f.Submit, e.start
 			new = append(new, f)
 		}
-		e.runnable = append(e.runnable, e.policy.admit(e, new)...)
 		for _, f := range e.runnable {
 			f.was = f.n
 		}
+		e.runnable = append(e.runnable, e.policy.admit(e, new)...)
 		e.policy.allot(e)
 		if e.groups != nil {
 			run := slices.DeleteFunc(slices.Clone(e.runnable), func(f *flex) bool { return f.n == 0 })
@@ -141,8 +156,13 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 			if !math.IsNaN(f.Start) {
 				started++
 			}
+			if f.n == 0 {
+				f.lag = e.start
+			} else if f.was > 0 {
+				f.lag += e.more(f, f.was, f.n)
+			}
 			if f.n > 0 {
-				f.realEnd = e.now + f.lost + math.Ceil(f.left/f.rate(f.n))
+				f.realEnd = e.now + f.lost + math.Ceil(f.lag+f.left/f.rate(f.n))
 				next = min(next, f.realEnd)
 			}
 			if f.n == 0 && f.was > 0 {
@@ -175,7 +195,8 @@ func (e *elastic) advance() {
 			f.has(f.End, 0)
 			return true
 		}
-		f.left -= max(0, d-f.lost) * f.rate(f.n)
+		f.left -= max(0, d-f.lost-f.lag) * f.rate(f.n)
+		f.lag = max(0, f.lag-d)
 		return false
 	})
 }
@@ -266,19 +287,25 @@ func (e *elastic) late(jobs []*flex) (late []*flex) {
 	slices.SortStableFunc(jobs, func(a, b *flex) int { return cmp.Compare(a.Deadline, b.Deadline) })
 	spans := []span{{e.now, e.gpus}}
 	for _, f := range jobs {
-		left := f.left
+		left, lag, had := f.left, f.lag, f.was
 		for i := 0; left > 0; i++ {
 			n := f.level(spans[i].free)
 			if n == 0 {
+				had = 0
 				continue
 			}
 			to := never
 			if i+1 < len(spans) {
 				to = spans[i+1].from
 			}
-			end := spans[i].from + math.Ceil(left/f.rate(n))
+			if had > 0 || f.was > 0 || left < f.left { // not its start, which is in lag
+				lag += e.more(f, had, n)
+			}
+			had = n
+			end := spans[i].from + math.Ceil(lag+left/f.rate(n))
 			if end > to {
-				left -= (to - spans[i].from) * f.rate(n)
+				left -= max(0, to-spans[i].from-lag) * f.rate(n)
+				lag = max(0, lag-(to-spans[i].from))
 			} else {
 				left = 0
 				if end > f.Deadline {

@@ -38,6 +38,8 @@ type State struct {
 	nodes  *nodes
 	ends   endings
 	wake   float64
+
+	starting float64 // s without progress that a start takes
 }
 
 // endings is the running tasks by when they end.
@@ -106,6 +108,7 @@ func (s *State) start(t *Task, at []Share, speed float64) {
 	}
 	t.Queue += s.Now - t.waiting
 	t.since = s.Now
+	t.Left += s.starting
 	t.has(s.Now, float64(t.GPUs))
 	heap.Push(&s.ends, t)
 	s.run(t, speed)
@@ -187,6 +190,11 @@ func (s *State) late(p Policy) float64 {
 // Simulate runs jobs in a cluster under a policy until all have ended or been declined. Jobs of one virtual cluster only; they are taken in order
 // of submission, those of the same time as they are listed. Outcomes are in the order of jobs.
 func Simulate(jobs []*Job, c Cluster, p Policy, compat Compat) []Outcome {
+	return simulate(jobs, c, p, compat, 0)
+}
+
+// simulate is Simulate where each start takes a time, s, in which there is no progress.
+func simulate(jobs []*Job, c Cluster, p Policy, compat Compat, start float64) []Outcome {
 	tasks := make([]*Task, len(jobs))
 	for i, j := range jobs {
 		tasks[i] = &Task{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, Left: j.Duration, index: -1, waiting: j.Submit}
@@ -196,7 +204,7 @@ func Simulate(jobs []*Job, c Cluster, p Policy, compat Compat) []Outcome {
 	for i, t := range due {
 		t.seq = i
 	}
-	s := &State{Cluster: c, compat: compat, nodes: newNodes(c), wake: never}
+	s := &State{Cluster: c, compat: compat, nodes: newNodes(c), wake: never, starting: start}
 	late := s.late(p)
 	for {
 		next := s.wake

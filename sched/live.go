@@ -14,9 +14,10 @@ import (
 //
 // A Live is used by one goroutine.
 type Live struct {
-	name string
-	last float64 // of the last decision
-	wake float64 // that the policy asked for
+	name  string
+	last  float64 // of the last decision
+	wake  float64 // that the policy asked for
+	begun float64
 
 	events bool // jobs have come, ended or changed since
 	jobs   map[string]*Job
@@ -38,6 +39,8 @@ type Running struct {
 	*Job
 	Left     float64 // iterations
 	GPUs     int     // that it has; 0: it waits
+	Begun    bool    // it has had some: it was let in
+	Lag      float64 // s with GPUs until it makes progress
 	Attained float64 // GPU-seconds received
 }
 
@@ -83,17 +86,12 @@ func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live,
 		l.e = &elastic{now: now - slot, slot: slot, gpus: gpus, policy: planners[policy]}
 	}
 	for _, r := range jobs {
-		if r.GPUs > 0 {
+		if r.GPUs > 0 || r.Begun && l.e != nil {
 			l.add(r)
 		}
 	}
 	if l.e != nil {
-		l.e.now = now
-		if p, ok := l.e.policy.(elasticFlow); ok {
-			l.e.plan(l.e.runnable)
-			l.wake = p.wake(l.e)
-		}
-		l.e.now = now - slot
+		l.begin(now)
 	} else if len(l.s.Arrived) > 0 {
 		l.s.Now = math.Floor(now/60) * 60 // a minute begins, in which Tiresias decides
 		l.p.Decide(l.s)
@@ -101,11 +99,24 @@ func NewLive(policy string, gpus int, slot, now float64, jobs []Running) (*Live,
 		l.wake = l.s.wake
 	}
 	for _, r := range jobs {
-		if r.GPUs == 0 {
+		if r.GPUs == 0 && !(r.Begun && l.e != nil) {
 			l.add(r)
 		}
 	}
 	return l, nil
+}
+
+// begin plans for the jobs that there are, so that those which come can be held against that.
+func (l *Live) begin(now float64) {
+	l.begun, l.e.now = now, now
+	if p, ok := l.e.policy.(elasticFlow); ok {
+		for _, f := range l.e.runnable {
+			f.was = f.n
+		}
+		l.e.plan(l.e.runnable)
+		l.wake = p.wake(l.e)
+	}
+	l.e.now = now - l.e.slot
 }
 
 // add takes a job in: one that has come, or that runs already.
@@ -117,18 +128,18 @@ func (l *Live) add(r Running) {
 		t := &Task{Outcome: o, seq: len(l.jobs), index: -1, waiting: j.Submit, Attained: r.Attained}
 		l.tasks[j.ID] = t
 		l.s.Arrived = append(l.s.Arrived, t)
-		l.Set(j.ID, r.Left)
+		l.Set(j.ID, r.Left, 0)
 		return
 	}
 	j.Deadline = math.Floor(j.Deadline)
-	f := &flex{Outcome: o, left: r.Left, n: r.GPUs}
+	f := &flex{Outcome: o, left: r.Left, n: r.GPUs, lag: r.Lag}
 	for i, rate := range j.Rates {
 		if rate > 0 {
 			f.levels = i + 1
 		}
 	}
 	l.flexs[j.ID] = f
-	if r.GPUs > 0 {
+	if r.GPUs > 0 || r.Begun {
 		l.e.runnable = append(l.e.runnable, f)
 	} else {
 		l.new = append(l.new, f)
@@ -138,11 +149,22 @@ func (l *Live) add(r Running) {
 // Arrive tells of a job that has been submitted. Jobs of policies that plan need Rates; sjf, srtf and srsf need a Duration.
 func (l *Live) Arrive(j *Job) { l.add(Running{Job: j, Left: j.Iterations}) }
 
-// Set tells how many iterations a job has left. They are never none, until End.
-func (l *Live) Set(id string, left float64) {
+// Lags tells how long it takes until more GPUs of a job that runs are of use, s. Policies that plan count it.
+func (l *Live) Lags(more float64) {
+	if l.e == nil || l.e.start == more {
+		return
+	}
+	if l.e.start = more; math.IsInf(l.last, -1) {
+		l.begin(l.begun)
+	}
+}
+
+// Set tells how many iterations a job has left, and for how long it will have GPUs without making progress, s, which policies count that plan. Iterations are never
+// none, until End.
+func (l *Live) Set(id string, left, lag float64) {
 	left = max(left, 1)
 	if f := l.flexs[id]; f != nil {
-		f.left = left
+		f.left, f.lag = left, lag
 	}
 	if t := l.tasks[id]; t != nil {
 		if l.s.settle(t); t.Duration > 0 && t.Iterations > 0 {
@@ -302,7 +324,7 @@ func (l *Live) round(now float64) {
 	e.now = now
 	for _, f := range e.runnable {
 		f.keep(now)
-		f.last = now
+		f.last, f.was = now, f.n
 	}
 	var new []*flex
 	for _, f := range l.new {
@@ -315,9 +337,6 @@ func (l *Live) round(now float64) {
 	}
 	l.new = nil
 	e.runnable = append(e.runnable, e.policy.admit(e, new)...)
-	for _, f := range e.runnable {
-		f.was = f.n
-	}
 	e.policy.allot(e)
 	l.wake = e.policy.wake(e)
 }
@@ -337,7 +356,7 @@ func (l *Live) says(id string, was int, now float64, to []string) string {
 		text += "; more for " + strings.Join(to, ", ")
 	}
 	if f := l.flexs[id]; f != nil && n > 0 {
-		text += fmt.Sprintf("; done in %.0f s at this rate", f.left/f.rate(n))
+		text += fmt.Sprintf("; done in %.0f s at this rate", f.lag+l.e.more(f, was, n)+f.left/f.rate(n))
 		if !math.IsInf(j.Deadline, 1) {
 			text += fmt.Sprintf(", deadline in %.0f s", j.Deadline-now)
 		}

@@ -16,16 +16,18 @@ type played struct {
 	left, end, since float64
 	n                int
 	why              string
+	lag              float64 // s until it makes progress
 }
 
-// playLive has a Live decide about jobs that run as they say, in virtual time, as a service would, which is restarted before the decisions of which restart says so.
-func playLive(t *testing.T, policy string, gpus int, slot float64, jobs []*Job, restart func() bool) map[string]*played {
+// playLive has a Live decide about jobs that run as they say, each start without progress for so many s, in virtual time, as a service would, which is restarted before the decisions of which restart says so.
+func playLive(t *testing.T, policy string, gpus int, slot, start float64, jobs []*Job, restart func() bool) map[string]*played {
 	t.Helper()
 	all := map[string]*played{}
 	l, err := NewLive(policy, gpus, slot, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.Lags(start)
 	rate := func(p *played) float64 {
 		if p.n == 0 {
 			return 0
@@ -57,7 +59,8 @@ func playLive(t *testing.T, policy string, gpus int, slot float64, jobs []*Job, 
 		for _, id := range slices.Sorted(maps.Keys(all)) {
 			p := all[id]
 			if p.n > 0 {
-				p.left -= (now - p.since) * rate(p)
+				p.left -= max(0, now-p.since-p.lag) * rate(p)
+				p.lag = max(0, p.lag-(now-p.since))
 			}
 			if p.since = now; p.n > 0 && p.end <= now {
 				p.n, p.left = 0, 0
@@ -65,13 +68,13 @@ func playLive(t *testing.T, policy string, gpus int, slot float64, jobs []*Job, 
 			}
 		}
 		for len(due) > 0 && due[0].Submit <= now {
-			all[due[0].ID] = &played{Job: due[0], left: due[0].Iterations, end: never, since: now}
+			all[due[0].ID] = &played{Job: due[0], left: due[0].Iterations, lag: start, end: never, since: now}
 			l.Arrive(due[0])
 			due = due[1:]
 		}
 		for _, p := range all {
 			if p.left > 0 && p.why == "" {
-				l.Set(p.ID, p.left)
+				l.Set(p.ID, p.left, p.lag)
 			}
 		}
 		if l.Wake() > now {
@@ -81,11 +84,15 @@ func playLive(t *testing.T, policy string, gpus int, slot float64, jobs []*Job, 
 			var rs []Running
 			for _, j := range jobs {
 				if p := all[j.ID]; p != nil && p.left > 0 && p.why == "" {
-					rs = append(rs, Running{Job: j, Left: p.left, GPUs: p.n})
+					rs = append(rs, Running{Job: j, Left: p.left, GPUs: p.n, Lag: p.lag, Begun: p.left < p.Iterations || p.n > 0})
 				}
 			}
 			if l, err = NewLive(policy, gpus, slot, now, rs); err != nil {
 				t.Fatal(err)
+			}
+			l.Lags(start)
+			for _, r := range rs {
+				l.Set(r.ID, r.Left, all[r.ID].lag)
 			}
 		}
 		used := 0
@@ -94,14 +101,19 @@ func playLive(t *testing.T, policy string, gpus int, slot float64, jobs []*Job, 
 			if d.Why == "" {
 				t.Errorf("%s: no reason", d.Job)
 			}
+			if d.GPUs == 0 {
+				p.lag = start
+			} else if p.n > 0 && d.GPUs > p.n {
+				p.lag += start * (1 - rate(p)/Speed(p.Rates, d.GPUs))
+			}
 			if p.n = d.GPUs; d.Declined {
 				p.why = d.Why
 			}
 		}
 		for _, p := range all {
 			if used += p.n; p.n > 0 {
-				if p.end = now + p.left/rate(p); l.e != nil { // its simulator counts whole seconds
-					p.end = now + math.Ceil(p.left/rate(p))
+				if p.end = now + p.lag + p.left/rate(p); l.e != nil { // its simulator counts whole seconds
+					p.end = now + math.Ceil(p.lag+p.left/rate(p))
 				}
 			}
 		}
@@ -125,16 +137,17 @@ func flexible(r *rand.Rand, n int) (jobs []*Job) {
 	return jobs
 }
 
-// What a Live has jobs do is what the simulator says, where they run as they say.
+// What a Live has jobs do is what the simulator says, where they run as they say, and start at once or after a time.
 func TestLiveAsSimulated(t *testing.T) {
 	for seed := range uint64(30) {
+		start := float64(seed % 3 * 3)
 		for _, policy := range LivePolicies() {
 			jobs := flexible(rand.New(rand.NewPCG(seed, 1)), 12)
-			out, err := Run(jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 4}}, Options{Policy: policy, Slot: 5})
+			out, err := Run(jobs, map[string]Cluster{"": {Nodes: 1, GPUs: 4}}, Options{Policy: policy, Slot: 5, Start: start})
 			if err != nil {
 				t.Fatal(err)
 			}
-			live := playLive(t, policy, 4, 5, jobs, nil)
+			live := playLive(t, policy, 4, 5, start, jobs, nil)
 			for i, o := range out {
 				p := live[jobs[i].ID]
 				if o.Why != p.why {
@@ -156,7 +169,7 @@ func TestLiveRestarts(t *testing.T) {
 	for seed := range uint64(30) {
 		for _, policy := range LivePolicies() {
 			r := rand.New(rand.NewPCG(seed, 2))
-			for id, p := range playLive(t, policy, 4, 5, flexible(r, 12), func() bool { return r.IntN(3) == 0 }) {
+			for id, p := range playLive(t, policy, 4, 5, float64(seed%3), flexible(r, 12), func() bool { return r.IntN(3) == 0 }) {
 				if p.why == "" && (p.left > 0 || math.IsInf(p.end, 1)) {
 					t.Errorf("seed %d, %s: %s never ended", seed, policy, id)
 				}

@@ -13,6 +13,7 @@ type Options struct {
 	Policy string  // one of Policies
 	Slot   float64 // s between rounds of policies that plan, at least
 	Compat Compat  // whose program to follow
+	Start  float64 // s without progress that a job's start, or its resume, takes, under policies that a service has (LivePolicies)
 
 	Profile *Profile // for lucid
 
@@ -65,6 +66,9 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 	if mixed && !(o.Alpha > 0 && o.Alpha <= 1) {
 		return nil, fmt.Errorf("alpha is %v: want more than 0, and at most 1", o.Alpha)
 	}
+	if _, ok := livePolicies[o.Policy]; o.Start != 0 && (!ok || o.Compat != 0 || mixed) {
+		return nil, fmt.Errorf("what a start takes is known to %s alone, without compat and with one kind of machines: leave it out", strings.Join(LivePolicies(), ", "))
+	}
 	parts := map[string][]int{}
 	for i, j := range jobs {
 		if _, ok := clusters[j.VC]; !ok {
@@ -104,9 +108,9 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 		} else if muri {
 			part = interleave(of, clusters[vc], o.Policy, o.Compat)
 		} else if start == nil {
-			part = Elastic(of, clusters[vc], o.Policy, o.Slot, o.Compat)
+			part = runElastic(of, clusters[vc], o)
 		} else {
-			part = Simulate(of, clusters[vc], start(), o.Compat)
+			part = simulate(of, clusters[vc], start(), o.Compat, o.Start)
 		}
 		for k, i := range indices {
 			out[i] = part[k]

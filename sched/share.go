@@ -213,15 +213,17 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 	for q := 1; q <= f.most() && !enough; q *= 2 {
 		got := 0.
 		for i := last - 1; i >= 0 && !enough; i-- {
+			lost := 0. // while it starts, if it does so here
 			if n := on(i, q); n > 0 {
 				got += (min(end(i), f.Deadline) - in[i].from) * f.rate(n)
+				lost = f.lag * f.rate(n)
 			}
-			if got >= f.left {
+			if got-lost >= f.left {
 				quota, from, before, enough = q, i, q/2, true
 			}
 		}
 	}
-	left := f.left
+	left, lag, had := f.left, f.lag, f.was
 	for i := range in {
 		n := on(i, f.most())
 		if enough && i < last {
@@ -232,14 +234,19 @@ func (e *elastic) share(f *flex, spans *[]span, first int, pieces []piece) (p pl
 		}
 		x := piece{in[i].from, end(i), n}
 		if n > 0 {
-			if done := x.from + math.Ceil(left/f.rate(n)); done <= x.to {
+			if had > 0 || f.was > 0 || left < f.left { // not its start, which is in lag
+				lag += e.more(f, had, n)
+			}
+			if done := x.from + math.Ceil(lag+left/f.rate(n)); done <= x.to {
 				p.missed = done > f.Deadline
 				x.to = min(x.to, e.aligned(done))
 				p.pieces = append(p.pieces, x)
 				return p
 			}
-			left -= (x.to - x.from) * f.rate(n)
+			left -= max(0, x.to-x.from-lag) * f.rate(n)
+			lag = max(0, lag-(x.to-x.from))
 		}
+		had = n
 		p.pieces = append(p.pieces, x)
 	}
 	return p

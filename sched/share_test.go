@@ -66,7 +66,7 @@ func TestElasticFlow(t *testing.T) {
 			}
 			jobs = append(jobs, j)
 		}
-		for _, o := range Elastic(jobs, Cluster{Nodes: 1, GPUs: 8}, "ef-admission", 60, 0) {
+		for _, o := range runElastic(jobs, Cluster{Nodes: 1, GPUs: 8}, Options{Policy: "ef-admission", Slot: 60, Start: float64(seed % 4 * 10)}) {
 			switch {
 			case o.Declined():
 				declined++

@@ -315,6 +315,9 @@ func printSched(out io.Writer, st schedule.Status, now time.Time) error {
 	if st.Error != "" {
 		fmt.Fprintln(out, st.Error)
 	}
+	if st.Took["start"] > 0 {
+		fmt.Fprintf(out, "here a start takes %.1f s, a resume %.1f s, a worker more %.1f s, an end %.1f s\n", st.Took["start"], st.Took["resume"], st.Took["resize"], st.Took["end"])
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "\nHOST\tWORKERS\tSLOW")
 	for _, h := range st.Hosts {

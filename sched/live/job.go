@@ -94,6 +94,8 @@ type Member struct {
 	Replaces int // ID of the one in whose place it is to be; 0: nobody's
 	Leaving  bool
 	Joined   bool // as the job's log says; not written down
+
+	added float64 // s
 }
 
 // Job is a job in a Queue.
@@ -114,6 +116,9 @@ type Job struct {
 
 	Measured map[int]float64 // samples/s on so many workers
 
+	started  float64 // this life, s
+	trains   bool    // this life has made an update; not written down, like progress
+	progress float64 // when the last update was seen, s
 	after    State   // what it is when it has stopped
 	fails    int     // lives in a row that ended by themselves without progress
 	from     int64   // samples at the begin of this life

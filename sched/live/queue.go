@@ -28,6 +28,8 @@ type Event struct {
 	State    State           `json:"state,omitempty"` // stop: what comes after it; ended: what the job said, else waiting
 	Samples  int64           `json:"samples,omitempty"`
 	Rates    map[int]float64 `json:"rates,omitempty"`
+	What     string          `json:"what,omitempty"`   // took: start, resume or resize
+	Took     float64         `json:"took_s,omitempty"` // took; ended, of a job that is done: since its last update
 }
 
 // The kinds of events.
@@ -42,6 +44,7 @@ const (
 	KindStop    = "stop"    // the job is told to save itself and end
 	KindEnded   = "ended"   // its coordinator has ended
 	KindRates   = "rates"   // it is found to be so fast
+	KindTook    = "took"    // what a start, a resume or a resize took
 	KindSlow    = "slow"    // a host is
 	KindWell    = "well"    // no more
 )
@@ -70,13 +73,16 @@ type Queue struct {
 	Hosts []*Host
 	Jobs  []*Job // in order of submission
 
+	took    map[string][]float64 // s, the newest
 	byName  map[string]*Job
 	policy  *sched.Live
 	decided []Event // that are not applied yet
 }
 
 // New is an empty queue.
-func New(hosts []*Host) *Queue { return &Queue{Hosts: hosts, byName: map[string]*Job{}} }
+func New(hosts []*Host) *Queue {
+	return &Queue{Hosts: hosts, byName: map[string]*Job{}, took: map[string][]float64{}}
+}
 
 // Slots is how many workers there can be.
 func (q *Queue) Slots() (n int) {
@@ -101,7 +107,7 @@ func (q *Queue) Schedule(policy string, slot, now float64) error {
 	var rs []sched.Running
 	for _, j := range q.Jobs {
 		if j.Active() && j.after != Cancelled && j.after != Failed {
-			rs = append(rs, sched.Running{Job: j.forPolicy(), Left: float64(j.Spec.Samples - j.Samples), GPUs: j.Want, Attained: j.attained})
+			rs = append(rs, sched.Running{Job: j.forPolicy(), Left: float64(j.Spec.Samples - j.Samples), GPUs: j.Want, Begun: j.Life > 0, Lag: q.lag(j, now), Attained: j.attained})
 		}
 	}
 	p, err := sched.NewLive(policy, q.Slots(), slot, now, rs)
@@ -109,6 +115,7 @@ func (q *Queue) Schedule(policy string, slot, now float64) error {
 		return err
 	}
 	q.policy = p
+	p.Lags(q.Took(tookResize))
 	for _, r := range rs {
 		if n := p.GPUs(r.ID); r.GPUs > 0 && n != r.GPUs {
 			q.decided = append(q.decided, Event{At: now, Kind: KindDecide, Job: r.ID, Workers: n, Why: fmt.Sprintf("the service has begun again, and under %s it has %d instead of %d", policy, n, r.GPUs)})
@@ -214,9 +221,10 @@ func (q *Queue) apply(j *Job, e Event) error {
 			j.Begun = e.At
 		}
 		j.Life, j.Addr, j.State, j.from = e.Life, e.Addr, Running, j.Samples
+		j.started, j.trains = e.At, false
 	case KindAdd:
 		j.members = max(j.members, e.Member)
-		j.Members = append(j.Members, &Member{ID: e.Member, Host: e.Host, Rank: e.Rank, Replaces: e.Replaces})
+		j.Members = append(j.Members, &Member{ID: e.Member, Host: e.Host, Rank: e.Rank, Replaces: e.Replaces, added: e.At})
 	case KindLeave:
 		j.Members[member].Leaving = true
 	case KindGone:
@@ -238,6 +246,8 @@ func (q *Queue) apply(j *Job, e Event) error {
 		}
 	case KindEnded:
 		q.ended(j, e)
+	case KindTook:
+		q.learn(e.What, e.Took)
 	case KindRates:
 		j.Measured = e.Rates
 		if q.policy != nil {
@@ -257,6 +267,9 @@ func (q *Queue) ended(j *Job, e Event) {
 	j.after = ""
 	switch {
 	case e.State == Done || e.State == Failed:
+		if e.Took > 0 {
+			q.learn(tookEnd, e.Took)
+		}
 		j.Why = e.Why
 		q.end(j, e.State, e.At)
 	case after == Cancelled || after == Failed:
@@ -284,13 +297,30 @@ func (q *Queue) end(j *Job, s State, at float64) {
 	}
 }
 
-// Joined tells that a worker of a rank takes part in a job.
-func (j *Job) Joined(rank int) {
+// Joined tells that a worker of a rank takes part in a job, and returns what is learned from that: an event, if its kind is not empty.
+func (q *Queue) Joined(j *Job, rank int, now float64) (e Event) {
 	for _, m := range j.Members {
 		if m.Rank == rank && !m.Leaving {
+			if !m.Joined && j.trains {
+				e = Event{At: now, Kind: KindTook, Job: j.Name, What: tookResize, Took: now - m.added}
+			}
 			m.Joined = true
 		}
 	}
+	return e
+}
+
+// Started tells that a job makes progress, and returns what is learned from that: an event, if its kind is not empty.
+func (q *Queue) Started(j *Job, now float64) (e Event) {
+	if j.progress = now; j.trains || j.State != Running {
+		return e
+	}
+	j.trains = true
+	what := tookStart
+	if j.Life > 1 {
+		what = tookResume
+	}
+	return Event{At: now, Kind: KindTook, Job: j.Name, What: what, Took: now - j.started}
 }
 
 // Seen tells how far a job had come at a time of its own clock, s, and returns what is learned of its speed from that: an event, if its kind is not empty.
@@ -354,9 +384,10 @@ func (q *Queue) Next(now float64) (e Event, ok bool) {
 	if len(q.decided) == 0 && q.policy.Wake() <= now {
 		for _, j := range q.Jobs {
 			if j.Active() {
-				q.policy.Set(j.Name, float64(j.Spec.Samples-j.Samples))
+				q.policy.Set(j.Name, float64(j.Spec.Samples-j.Samples), q.lag(j, now))
 			}
 		}
+		q.policy.Lags(q.Took(tookResize))
 		for _, d := range q.policy.Decide(now) {
 			e := Event{At: now, Kind: KindDecide, Job: d.Job, Workers: d.GPUs, Why: words.Replace(d.Why)}
 			if d.Declined {

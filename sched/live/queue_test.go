@@ -22,6 +22,7 @@ type world struct {
 	now    float64
 	log    [][]byte // what is on disk
 	do     []due
+	learns bool // what starts take
 
 	done  map[string]int64 // samples that checkpoints have, by job
 	trail strings.Builder
@@ -117,7 +118,7 @@ func (w *world) effect(e Event) {
 	case KindAdd:
 		w.later(2, func() {
 			if j := this(); j != nil {
-				j.Joined(e.Rank)
+				w.learned(w.q.Joined(j, e.Rank, w.now))
 			}
 		})
 	case KindLeave:
@@ -126,6 +127,13 @@ func (w *world) effect(e Event) {
 		if w.q.Job(e.Job).State == Stopping {
 			w.later(0.5, func() { w.over(e.Job, "") })
 		}
+	}
+}
+
+// learned commits what was learned, if anything was.
+func (w *world) learned(e Event) {
+	if w.learns && e.Kind != "" {
+		w.commit(e)
 	}
 }
 
@@ -166,6 +174,7 @@ func (w *world) step(speed func(host string) float64) {
 		}
 		if n > 0 && !j.finishing() {
 			samples := min(j.Samples+int64(d*slowest*100*float64(n)), j.Spec.Samples)
+			w.learned(w.q.Started(j, w.now))
 			if e := w.q.Seen(j, samples, w.now, w.now); e.Kind != "" {
 				w.commit(e)
 			}
@@ -236,6 +245,7 @@ func TestRandomLives(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		policy := []string{"fifo", "edf", "ef", "ef-admission", "tiresias", "srtf"}[seed%6]
 		w := newWorld(t, policy, 5, Host{Name: "a", Slots: 2}, Host{Name: "b", Slots: 2}, Host{Name: "c", Slots: 4})
+		w.learns = seed%2 == 1
 		cancelled, killed := map[string]bool{}, 0
 		slow := ""
 		jobs := 0

@@ -216,6 +216,8 @@ func (s *Service) report(e live.Event) {
 	add("host", e.Host, e.Host != "")
 	add("state", string(e.State), e.State != "")
 	add("samples", e.Samples, e.Samples > 0)
+	add("what", e.What, e.What != "")
+	add("took", time.Duration(e.Took*float64(time.Second)).Round(time.Millisecond), e.Took > 0)
 	add("rates", e.Rates, e.Rates != nil)
 	add("why", e.Why, e.Why != "")
 	s.o.Log.Info(e.Kind, a...)
@@ -364,7 +366,7 @@ func (s *Service) over(j *live.Job) {
 	}
 	switch {
 	case err == nil && r.Error == "":
-		e.State = live.Done
+		e.State, e.Took = live.Done, s.q.SinceUpdate(j, e.At)
 		if e.Why = fmt.Sprintf("loss %.4g", float64(r.TrainLoss)); r.Evaluated {
 			e.Why += fmt.Sprintf(", accuracy %.4g", r.TestAccuracy)
 		}
@@ -404,7 +406,7 @@ func (s *Service) tail(j *live.Job) {
 	err := w.tail.Next(func(l runlog.Line) error {
 		switch e := l.Entry.(type) {
 		case runlog.Join:
-			j.Joined(int(e.Worker))
+			es = append(es, s.q.Joined(j, int(e.Worker), s.now()))
 		case runlog.Fire:
 			samples, at = e.Samples, l.T.Seconds()
 		case runlog.Verdict:
@@ -416,6 +418,7 @@ func (s *Service) tail(j *live.Job) {
 		s.o.Log.Warn("log of a job", "job", j.Name, "error", err)
 	}
 	if samples >= 0 {
+		es = append(es, s.q.Started(j, s.now()))
 		es = append(es, s.q.Seen(j, samples, at, s.now()))
 	}
 	for _, e := range es {
@@ -448,12 +451,13 @@ func (s *Service) act() {
 
 // Status is what star sched status --json prints.
 type Status struct {
-	Dir    string       `json:"dir"`
-	Policy string       `json:"policy"`
-	Since  time.Time    `json:"since"`
-	Error  string       `json:"error,omitempty"`
-	Hosts  []HostStatus `json:"hosts"`
-	Jobs   []JobStatus  `json:"jobs"`
+	Dir    string             `json:"dir"`
+	Policy string             `json:"policy"`
+	Since  time.Time          `json:"since"`
+	Error  string             `json:"error,omitempty"`
+	Took   map[string]float64 `json:"took_s,omitempty"` // medians of what has taken so long here: start, resume, resize, end
+	Hosts  []HostStatus       `json:"hosts"`
+	Jobs   []JobStatus        `json:"jobs"`
 }
 
 // HostStatus is a host in a Status.
@@ -488,6 +492,14 @@ type JobStatus struct {
 // status is how things are.
 func (s *Service) status() Status {
 	st := Status{Dir: s.o.Dir, Policy: s.o.Policy, Since: s.store.began, Error: s.stuck, Hosts: []HostStatus{}, Jobs: []JobStatus{}}
+	for _, what := range []string{"start", "resume", "resize", "end"} {
+		if took := s.q.Took(what); took > 0 {
+			if st.Took == nil {
+				st.Took = map[string]float64{}
+			}
+			st.Took[what] = math.Round(took*100) / 100
+		}
+	}
 	used := map[string]int{}
 	for _, j := range s.q.Jobs {
 		js := JobStatus{Job: j.Name, State: j.State, Workers: len(j.Members), Want: j.Want, Samples: j.Samples, Of: j.Spec.Samples, Rates: j.Measured, Submitted: j.Submitted, Preemptions: j.Stops, Lives: j.Life, Why: strings.TrimSpace(j.Why)}

@@ -1,0 +1,56 @@
+package live
+
+import "slices"
+
+// What takes time in which a place makes no samples.
+const (
+	tookStart  = "start"  // from the begin of a job to its first update
+	tookResume = "resume" // the same from a checkpoint
+	tookResize = "resize" // until a worker that is added takes part
+	tookEnd    = "end"    // from the last update of a job to its end
+)
+
+// mostTook is of how many of these the median is taken: the newest, because a machine is not always as busy.
+const mostTook = 20
+
+func (q *Queue) learn(what string, s float64) {
+	q.took[what] = append(q.took[what], s)
+	if n := len(q.took[what]); n > mostTook {
+		q.took[what] = slices.Clone(q.took[what][n-mostTook:])
+	}
+}
+
+// Took is how long something took here, s, in the median: start, resume, resize or end. What has not happened yet takes as long as a start; 0: nothing is known.
+func (q *Queue) Took(what string) float64 {
+	of := slices.Sorted(slices.Values(q.took[what]))
+	if len(of) == 0 {
+		if what == tookResume || what == tookResize {
+			return q.Took(tookStart)
+		}
+		return 0
+	}
+	return of[len(of)/2]
+}
+
+// lag is for how long a job that has its workers makes no samples, s: until it has started, and at its end.
+func (q *Queue) lag(j *Job, now float64) float64 {
+	what := tookStart
+	if j.Life > 1 || j.Life == 1 && j.State != Running {
+		what = tookResume
+	}
+	switch {
+	case j.State == Running && j.trains:
+		return q.Took(tookEnd)
+	case j.State == Running:
+		return max(0, q.Took(what)-(now-j.started)) + q.Took(tookEnd)
+	}
+	return q.Took(what) + q.Took(tookEnd)
+}
+
+// SinceUpdate is how long ago a job's last update was seen, s; 0: none was.
+func (q *Queue) SinceUpdate(j *Job, now float64) float64 {
+	if !j.trains {
+		return 0
+	}
+	return now - j.progress
+}

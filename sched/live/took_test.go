@@ -1,0 +1,55 @@
+package live
+
+import (
+	"math"
+	"testing"
+)
+
+// A service learns how long its jobs take to start, also across its own restart, and then lets in nobody who would be late for that.
+func TestTook(t *testing.T) {
+	w := newWorld(t, "ef-admission", 1, Host{Name: "a", Slots: 1})
+	w.learns = true
+	run := func(name string, samples int64, deadline float64) (state State) {
+		t.Helper()
+		if err := w.submit(Spec{Name: name, Samples: samples, Max: 1, Rates: map[int]float64{1: 100}, Deadline: deadline}); err != nil {
+			t.Fatal(err)
+		}
+		for range 4000 {
+			w.settle()
+			if j := w.q.Job(name); !j.Active() && len(j.Members) == 0 {
+				return j.State
+			}
+			w.step(func(string) float64 { return 1 })
+		}
+		t.Fatalf("%s does not end:\n%s", name, w.trail.String())
+		return ""
+	}
+	if got := run("first", 1000, 11); got != Done { // 10 s of work, and nothing is known of its start
+		t.Fatalf("the first job is %s", got)
+	}
+	if j := w.q.Job("first"); j.Ended <= j.Due {
+		t.Errorf("it was to be late, and has ended at %v, before %v", j.Ended, j.Due)
+	}
+	took := w.q.Took(tookStart)
+	if took < 2 || took > 3 || w.q.Took(tookResume) != took {
+		t.Errorf("a start took %v s, a resume %v; workers join after 2 s", took, w.q.Took(tookResume))
+	}
+	w.restart()
+	if got := w.q.Took(tookStart); got != took {
+		t.Errorf("after a restart a start takes %v s", got)
+	}
+	if got := run("second", 1000, 11); got != Declined {
+		t.Errorf("the same again is %s", got)
+	}
+	if got := run("third", 1000, math.Ceil(10+took)+1); got != Done {
+		t.Errorf("one that has time to start is %s", got)
+	} else if j := w.q.Job("third"); j.Ended > j.Due+1 {
+		t.Errorf("it ends at %v, after %v", j.Ended, j.Due)
+	}
+	for i := range 3 * mostTook {
+		w.q.learn(tookEnd, float64(i))
+	}
+	if got := w.q.Took(tookEnd); got != 2.5*mostTook {
+		t.Errorf("the median of the newest is %v", got)
+	}
+}
