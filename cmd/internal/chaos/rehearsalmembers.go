@@ -58,14 +58,16 @@ type trainee struct { // a worker
 	attempt int // counts its deaths
 	dead    bool
 	frozen  time.Duration // it does nothing until then
+	apart   time.Duration // it does not reach other workers until then
 	views   []replica.View
 
-	gen    int64 // of the coordinator that it listens to
-	got    int   // releases, of that one
-	step   int64 // that it is at; -1: it was not released yet
-	batch  wire.Release
-	pushes bool    // it has computed, and says so until it is told to go on
-	read   []int64 // by shard: the version that it has
+	gen      int64 // of the coordinator that it listens to
+	got      int   // releases, of that one
+	step     int64 // that it is at; -1: it was not released yet
+	batch    wire.Release
+	computes bool    // it has all that it needs
+	pushes   bool    // it has computed, and says so until it is told to go on
+	read     []int64 // by shard: the version that it has
 
 	climber
 }
@@ -221,7 +223,7 @@ func (w *stage) told(gen int64, life, i, n int, m order) {
 			w.detach(i, *m.detach)
 			return
 		}
-		k.step, k.batch, k.pushes, k.read = m.step, m.release, false, slices.Repeat([]int64{-1}, w.Shards)
+		k.step, k.batch, k.computes, k.pushes, k.read = m.step, m.release, false, false, slices.Repeat([]int64{-1}, w.Shards)
 		k.climber = climber{branch: m.branch}
 		w.work(i)
 	})
@@ -257,8 +259,25 @@ func (w *stage) pull(s, shard, i int, term, step int64) {
 			if slices.Min(k.read) < k.batch.Version {
 				return
 			}
-			k.pushes = true
-			w.work(i)
+			w.compute(i)
+		})
+	})
+}
+
+// compute has a worker compute its gradient, once.
+func (w *stage) compute(i int) {
+	k := w.workers[i]
+	life, gen, step := k.attempt, k.gen, k.step
+	if k.computes {
+		return
+	}
+	k.computes = true
+	w.at(w.now+w.after(computes), func() {
+		w.do(i, func() {
+			if k.attempt == life && k.gen == gen && k.step == step {
+				k.pushes = true
+				w.work(i)
+			}
 		})
 	})
 }

@@ -22,11 +22,8 @@ var RehearsableRings = []string{
 	"no stall: everybody comes to the end, with the parameters",
 }
 
-// Times of a rehearsed ring.
-const (
-	computes  = 10 * time.Millisecond // a batch, on average
-	exchanges = 3 * time.Millisecond  // a vector
-)
+// exchanges is how long members of a ring need for a vector, on average.
+const exchanges = 3 * time.Millisecond
 
 // arena is a rehearsal of an all-reduce: engine/rehearsal has its members, and says what can happen; when it does is drawn here, and from the schedule of faults. Way 0 is that
 // of the coordinator, way 1+w those that worker w has opened to others, as for a real job (docs/chaos.md).
@@ -154,7 +151,7 @@ func (w *arena) comeBack(i star.Worker) {
 		}
 		w.back[i] = false
 	}
-	w.at(w.now+returns, try)
+	w.at(w.now+w.after(returns), try)
 }
 
 // fail has the exchange that a worker is in fail, unless no round was made since the last one has: a ring that fails again and again ends the job.

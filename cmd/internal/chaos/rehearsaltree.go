@@ -11,7 +11,7 @@ import (
 )
 
 // rehearsedTrees are modes that trees are put on.
-var rehearsedTrees = []string{"ssgd", "ssgd", "x=1", "x=2", "backup=1"}
+var rehearsedTrees = []string{"ssgd", "x=1", "x=2", "backup=1", "backup=2"}
 
 // anyMode draws a mode, where workers report through others with a tree: any, or none.
 func (w *stage) anyMode() modes.Plan {
@@ -85,8 +85,11 @@ func (w *stage) climb(i int, g replica.Gradient) bool {
 		return true
 	}
 	if up, c := k.branch.Parent, k.content; !k.handed {
-		if w.now > k.begun+givenUp {
+		if w.now > k.begun+givenUp || w.now < k.apart && w.now > k.begun {
 			w.miss(i)
+		}
+		if w.now < k.apart {
+			return k.handed
 		}
 		w.send(-1, func() { w.bundle(up, wire.Child{Worker: g.Worker, Step: g.Step}, c) })
 	}

@@ -63,10 +63,11 @@ type Rehearsed struct {
 // Delays of a rehearsal's network and members.
 const (
 	typicalDelay = 2 * time.Millisecond
+	computes     = 10 * time.Millisecond  // a worker, a batch, on average
 	again        = 50 * time.Millisecond  // who waits says again what it wants
 	noticed      = 100 * time.Millisecond // an end of a connection
 	givenUp      = time.Second            // who is silent for so long
-	returns      = 300 * time.Millisecond // a worker that was killed
+	returns      = 300 * time.Millisecond // a worker that was killed, on average
 	latest       = 5 * time.Minute        // by then everybody must be done
 )
 
@@ -332,7 +333,7 @@ func (w *stage) suffer(f Fault) {
 				w.missed(c, f.Target)
 			}
 		})
-		w.at(w.now+returns, func() { w.comeBack(f.Target) })
+		w.at(w.now+w.after(returns), func() { w.comeBack(f.Target) })
 	case Pause:
 		w.workers[f.Target].frozen = w.now + f.For
 	case StopAndGo:
@@ -341,7 +342,7 @@ func (w *stage) suffer(f Fault) {
 		}
 	case Cut:
 		if w.servers[f.Target].cut++; w.Trees { // and ways between workers
-			w.miss(w.rnd.IntN(w.Workers))
+			w.workers[w.rnd.IntN(w.Workers)].apart = w.now + 2*givenUp
 		}
 	case Silence:
 		s := w.servers[f.Target]
