@@ -11,11 +11,23 @@ import (
 // wide says whether the processor multiplies polynomials 512 bits at a time.
 var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VPCLMULQDQ
 
+// half says whether it multiplies them 256 bits at a time: Zen 3, and Intel's processors for desktops since 2021, which have no AVX-512. Package cpu looks for
+// VPCLMULQDQ, bit 10, only where that is there. AVX2 says that there is a leaf 7, and that the system saves the registers.
+var half = cpu.X86.HasAVX2 && leaf7()>>10&1 == 1
+
+// leaf7 is ECX of CPUID's leaf 7, subleaf 0.
+func leaf7() (ecx uint32)
+
 // fold512 leaves in rest 64 bytes that, behind a register of 0, make the register that the
 // n bytes at p make behind one of reg. n is a multiple of 256, and not 0.
 //
 //go:noescape
 func fold512(rest *[64]byte, p *byte, n int, reg uint32)
+
+// fold256 is fold512.
+//
+//go:noescape
+func fold256(rest *[64]byte, p *byte, n int, reg uint32)
 
 // foldSquares512 is fold512 that also adds the squares of the n/4 float32s at p to sums: 64 or fewer of them in
 // float32, which may overflow, and what comes of that in float64.
@@ -34,10 +46,14 @@ const enough = 8 << 10
 // Feghali, Dixon, Karakoyunlu: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
 // Instruction. Intel, 2009.
 func more(sum uint32, b []byte) uint32 {
-	if wide && len(b) >= enough {
+	if (wide || half) && len(b) >= enough {
 		var rest [64]byte
 		n := len(b) &^ 255
-		fold512(&rest, &b[0], n, ^sum)
+		if wide {
+			fold512(&rest, &b[0], n, ^sum)
+		} else {
+			fold256(&rest, &b[0], n, ^sum)
+		}
 		sum, b = reduce(&rest), b[n:]
 	}
 	return crc32.Update(sum, crc32.IEEETable, b)
