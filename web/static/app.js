@@ -8,12 +8,30 @@
   // --- the timeline
 
   const ROW = 16, GAP = 2, MODE = 20, AXIS = 20, LABEL = 44;
-  let view = null, cursor = null; // cursor: {stretch, row}
+  let view = null, cursor = null, width = 0; // cursor: {stretch, row}; width: of the timeline, for which to ask makes the browser lay out the page
+
+  // stretches is what workers did, a pixel for each stretch of time: one picture is drawn in less time than a rectangle for each.
+  const pixels = document.createElement("canvas");
+  function stretches(rows, n, colour) {
+    pixels.width = n;
+    pixels.height = rows.length;
+    const g = pixels.getContext("2d", { willReadFrequently: true }), image = g.createImageData(n, rows.length), data = new DataView(image.data.buffer);
+    const rgba = new Uint32Array(128); // by character
+    for (const c in colour) {
+      g.fillStyle = colour[c]; // which makes #rrggbb of any name
+      rgba[c.charCodeAt(0)] = parseInt(g.fillStyle.slice(1) + "ff", 16);
+    }
+    rows.forEach(({ line }, r) => {
+      for (let k = 0; k < line.length; k++) data.setUint32(4 * (r * n + k), rgba[line.charCodeAt(k) & 127]);
+    });
+    g.putImageData(image, 0, 0);
+    return pixels;
+  }
 
   function drawTimeline() {
     const box = $("timeline"), canvas = box.firstElementChild;
     const rows = view.workers, n = view.series.t ? view.series.t.length : 0;
-    const width = box.clientWidth, height = MODE + rows.length * (ROW + GAP) + AXIS;
+    const height = MODE + rows.length * (ROW + GAP) + AXIS;
     const scale = window.devicePixelRatio || 1;
     if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
       canvas.width = Math.round(width * scale);
@@ -23,8 +41,8 @@
     const g = canvas.getContext("2d");
     g.setTransform(scale, 0, 0, scale, 0, 0);
     g.clearRect(0, 0, width, height);
-    if (!n) return;
-    const span = view.now - view.series.from, x = t => LABEL + (width - LABEL) * Math.min(Math.max((t - view.series.from) / span, 0), 1);
+    if (!n || !width) return;
+    const span = view.now - view.series.from, x = (t, most = 1) => LABEL + (width - LABEL) * Math.min(Math.max((t - view.series.from) / span, 0), most);
     const edge = k => x(Math.min(view.series.from + k * view.series.width, view.now));
     g.font = "12px system-ui, sans-serif";
     g.textBaseline = "middle";
@@ -48,16 +66,17 @@
       g.textAlign = "right";
       g.fillText("w" + w.rank, LABEL - 6, y + ROW / 2);
       g.textAlign = "left";
-      for (let k = 0; k < w.line.length;) {
-        let end = k + 1;
-        while (end < w.line.length && w.line[end] === w.line[k]) end++;
-        if (colour[w.line[k]]) {
-          g.fillStyle = colour[w.line[k]];
-          g.fillRect(edge(k), y, Math.max(edge(end) - edge(k), 0.5), ROW);
-        }
-        k = end;
-      }
     });
+    if (rows.length) {
+      const wide = x(view.series.from + n * view.series.width, Infinity) - LABEL; // the last stretch is not over
+      g.save();
+      g.beginPath();
+      rows.forEach((_, r) => g.rect(LABEL, MODE + r * (ROW + GAP), width - LABEL, ROW));
+      g.clip();
+      g.imageSmoothingEnabled = wide * scale < n; // else a short time might not be seen
+      g.drawImage(stretches(rows, n, colour), LABEL, MODE, wide, rows.length * (ROW + GAP));
+      g.restore();
+    }
     let step = 1e-3;
     for (let k = 0; step / span * (width - LABEL) < 80; k++) step *= [2, 2.5, 2][k % 3];
     g.fillStyle = faint;
@@ -168,12 +187,12 @@
       ["samples/s", number(v.rate)], ["training loss", number(v.loss)], ["accuracy", percent(v.accuracy, 2)], ["updates", number(v.updates)],
     ]);
     clearTimeout(later);
-    const wait = drawn + 1000 - performance.now();
-    if (wait > 0 && v.status === "running") later = setTimeout(showRest, wait);
+    const wait = drawn + 900 - performance.now(); // views come twice a second
+    if (wait > 0 && v.status === "running") later = setTimeout(showRest, wait + 500); // if no other view comes
     else showRest();
   }
 
-  // What takes long to draw is drawn once a second, and not where nobody looks.
+  // What takes long to draw is drawn once a second, with a view so that the browser lays out and paints once for both, and not where nobody looks.
   let drawn = -1000, later = 0;
   document.addEventListener("visibilitychange", () => { if (view) showRest(); });
   function showRest() {
@@ -205,6 +224,7 @@
   }
 
   function resize() {
+    width = $("timeline").clientWidth;
     if (!view) return;
     drawTimeline();
     for (const id in charts) charts[id].setSize({ width: $(id).clientWidth, height: 220 });

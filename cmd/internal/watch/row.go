@@ -143,7 +143,7 @@ func (r *Row) record(rank star.Worker, at time.Duration) star.Record {
 		own = max(min(seconds(r.GPU), own+wait)-load, time.Microsecond)
 		wait = max(seconds(r.Took)-load-own, 0)
 	}
-	out := star.Record{Worker: rank, At: max(at-wait, 0), Compute: own, Load: load, Push: wait, Samples: max(r.Samples, 1), CPU: r.CPU / max(r.Took, 1e-9)}
+	out := star.Record{Worker: rank, At: max(at-wait, 0), Compute: own, Load: load, Push: wait, Samples: max(r.Samples, 1), Loss: nan, Norm2: nan, CPU: r.CPU / max(r.Took, 1e-9)}
 	for name, v := range r.Telemetry {
 		if m, ok := star.MetricByName(name); ok {
 			out.Telemetry.Set(m, v)
