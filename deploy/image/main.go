@@ -99,19 +99,13 @@ func run(args []string, out io.Writer) error {
 	defer os.RemoveAll(tmp)
 	var built []program
 	for _, a := range strings.Split(*arch, ",") {
-		p := program{arch: a}
-		for _, what := range []struct{ name, module, pkg string }{{"star", root, "./cmd/star"}, {"star-bucket", filepath.Join(root, "cmd/star-bucket"), "."}} {
-			path := filepath.Join(tmp, a, what.name)
-			cmd := exec.Command("go", "-C", what.module, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", path, what.pkg)
-			cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+a, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-mod=readonly")
-			if said, err := cmd.CombinedOutput(); err != nil {
-				return fmt.Errorf("go build %s for linux/%s: %w\n%s", what.name, a, err, said)
-			}
-			p.files = append(p.files, path)
+		p, err := compile(root, filepath.Join(tmp, a), a, "star", "star-bucket")
+		if err != nil {
+			return err
 		}
 		built = append(built, p)
 	}
-	index, err := assemble(built, commit(root), *dir)
+	index, err := assemble(built, commit(root), *dir, gzip.BestCompression)
 	if err != nil {
 		return err
 	}
@@ -129,6 +123,24 @@ func run(args []string, out io.Writer) error {
 	return err
 }
 
+// compile builds programs for a processor in dir.
+func compile(root, dir, arch string, names ...string) (program, error) {
+	p := program{arch: arch}
+	for _, name := range names {
+		module, pkg, path := root, "./cmd/star", filepath.Join(dir, name)
+		if name == "star-bucket" {
+			module, pkg = filepath.Join(root, "cmd/star-bucket"), "."
+		}
+		cmd := exec.Command("go", "-C", module, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", path, pkg)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-mod=readonly")
+		if said, err := cmd.CombinedOutput(); err != nil {
+			return p, fmt.Errorf("go build %s for linux/%s: %w\n%s", name, arch, err, said)
+		}
+		p.files = append(p.files, path)
+	}
+	return p, nil
+}
+
 // commit is that of the sources, or empty. Changes that are not committed are marked.
 func commit(root string) string {
 	b, err := exec.Command("git", "-C", root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").Output()
@@ -144,8 +156,8 @@ type program struct {
 	files []string
 }
 
-// assemble writes the image of programs, with what says of what and how it is made, to dir.
-func assemble(built []program, commit, dir string) (v1.ImageIndex, error) {
+// assemble writes the image of programs, packed by a level of gzip, with what says of what and how it is made, to dir.
+func assemble(built []program, commit, dir string, level int) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	var deps []resource
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -156,7 +168,7 @@ func assemble(built []program, commit, dir string) (v1.ImageIndex, error) {
 		if err != nil {
 			return nil, err
 		}
-		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil }, tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestCompression))
+		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil }, tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(level), tarball.WithCompressedCaching)
 		if err != nil {
 			return nil, err
 		}
@@ -164,7 +176,7 @@ func assemble(built []program, commit, dir string) (v1.ImageIndex, error) {
 		if err != nil {
 			return nil, err
 		}
-		if size > mostSize {
+		if size > mostSize && level != gzip.NoCompression {
 			return nil, fmt.Errorf("the image for linux/%s has %d bytes, more than %d", p.arch, size, mostSize)
 		}
 		img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)

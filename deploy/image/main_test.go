@@ -1,12 +1,14 @@
 package main
 
 import (
+	"compress/gzip"
 	"encoding/json"
 	"flag"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -19,8 +21,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// whole builds the image of this checkout, for one processor, and runs it: a minute.
-var whole = flag.Bool("whole", false, "build the programs, and run the image by runc")
+// whole has the image run that users get, with star-bucket, which takes a minute to build and pack.
+var whole = flag.Bool("whole", false, "run the image as users get it: with star-bucket, and packed")
 
 // any Go program will do where what is in the image does not matter.
 func fake(t *testing.T) program {
@@ -35,13 +37,13 @@ func fake(t *testing.T) program {
 // TestImage makes an image twice, and of another commit: to pack takes long, so that all is asked of the first one.
 func TestImage(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
-	index := must(assemble([]program{fake(t)}, "0123", a))(t)
+	index := must(assemble([]program{fake(t)}, "0123", a, gzip.BestSpeed))(t)
 	digest := must(index.Digest())(t)
-	must(assemble([]program{fake(t)}, "0123", b))(t)
+	must(assemble([]program{fake(t)}, "0123", b, gzip.BestSpeed))(t)
 	if out, err := exec.Command("diff", "-r", a, b).CombinedOutput(); err != nil {
 		t.Errorf("two images differ: %v\n%s", err, out)
 	}
-	if other := must(must(assemble([]program{fake(t)}, "0124", t.TempDir()))(t).Digest())(t); other == digest {
+	if other := must(must(assemble([]program{fake(t)}, "0124", t.TempDir(), gzip.BestSpeed))(t).Digest())(t); other == digest {
 		t.Error("images of two commits are the same")
 	}
 	if err := validate.Index(must(layout.ImageIndexFromPath(filepath.Join(a, "oci")))(t)); err != nil {
@@ -101,23 +103,12 @@ func lists(t *testing.T, dir, digest string) {
 
 // The image runs with a read-only root, as a user who may do nothing, without capabilities and network.
 func TestRun(t *testing.T) {
-	if !*whole {
-		t.Skip("needs -whole")
-	}
 	runc, err := exec.LookPath("runc")
 	if err != nil || os.Getuid() != 0 {
 		t.Skipf("needs root and runc (Debian: runc): %v", err)
 	}
 	dir := t.TempDir()
-	var out strings.Builder
-	if err := run([]string{"--output", filepath.Join(dir, "image"), "--arch", "amd64"}, &out); err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Fields(out.String())
-	index := must(layout.ImageIndexFromPath(filepath.Join(dir, "image", "oci")))(t)
-	if d := must(index.Digest())(t).String(); lines[len(lines)-1] != d {
-		t.Errorf("the last line is %q, want %s", lines[len(lines)-1], d)
-	}
+	index := star(t, dir)
 	img := must(index.Image(must(index.IndexManifest())(t).Manifests[0].Digest))(t)
 	root, outside := filepath.Join(dir, "rootfs"), filepath.Join(dir, "work")
 	unpack(t, img, root)
@@ -127,17 +118,21 @@ func TestRun(t *testing.T) {
 	if err := os.Chown(outside, user, user); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct {
+	type says struct {
 		args string
 		code int
 		says string
-	}{
+	}
+	cases := []says{
 		{"star version", 0, "star"},
-		{"star install /shared/bin", 0, "/shared/bin/star-bucket"},
-		{"/shared/bin/star checkpoint ls file:///shared/none", 66, "none"}, // star-bucket answers
-		{"star run --workers 2 --model softmax --dataset digits:n=400,test=100 --epochs 1 --out /shared/out", 0, "trained"},
+		{"star install /shared/bin", 0, "/shared/bin/star"},
+		{"/shared/bin/star run --workers 2 --model softmax --dataset digits:n=400,test=100 --epochs 1 --out /shared/out", 0, "trained"},
 		{"star install /usr/local/bin", 1, "read-only file system"},
-	} {
+	}
+	if *whole {
+		cases = append(cases, says{"/shared/bin/star checkpoint ls file:///shared/none", 66, "none"}) // star-bucket answers
+	}
+	for _, c := range cases {
 		specify(t, dir, root, outside, strings.Fields(c.args))
 		cmd := exec.Command(runc, "run", "--bundle", dir, "star-image-test")
 		b, err := cmd.CombinedOutput()
@@ -145,6 +140,25 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: exit code %d (%v), want %d and %q\n%s", c.args, got, err, c.code, c.says, b)
 		}
 	}
+}
+
+// star is the image of this checkout, for one processor.
+func star(t *testing.T, dir string) v1.ImageIndex {
+	t.Helper()
+	if !*whole {
+		p := must(compile("../..", filepath.Join(dir, "programs"), runtime.GOARCH, "star"))(t)
+		return must(assemble([]program{p}, "0123", filepath.Join(dir, "image"), gzip.NoCompression))(t)
+	}
+	var out strings.Builder
+	if err := run([]string{"--output", filepath.Join(dir, "image"), "--arch", runtime.GOARCH}, &out); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(out.String())
+	index := must(layout.ImageIndexFromPath(filepath.Join(dir, "image", "oci")))(t)
+	if d := must(index.Digest())(t).String(); lines[len(lines)-1] != d {
+		t.Errorf("the last line is %q, want %s", lines[len(lines)-1], d)
+	}
+	return index
 }
 
 func unpack(t *testing.T, img v1.Image, root string) {
