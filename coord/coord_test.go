@@ -1998,6 +1998,23 @@ func piped(t *testing.T) (*transport.Pipe, transport.Listener) {
 	return net, l
 }
 
+// Who finds no coordinator asks elsewhere whether the job is over, at each try.
+func TestJoinOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		_, err := Join(t.Context(), MemberConfig{Network: new(transport.Pipe), Addr: "gone", JoinTimeout: time.Hour, Over: func() string {
+			if tries++; tries < 3 {
+				return ""
+			}
+			return "run.jsonl"
+		}})
+		var over *OverError
+		if !errors.As(err, &over) || err.Error() != "the job is over, says run.jsonl" || tries != 3 {
+			t.Errorf("after %d tries: %v", tries, err)
+		}
+	})
+}
+
 // Where a server is reached is asked at each try: it is not known before the name of the coordinator is.
 func TestJoinReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -24,9 +24,9 @@ type Ending struct {
 }
 
 // OverError says that the job was over, and done, when somebody looked for its coordinator.
-type OverError struct{ Addr string }
+type OverError struct{ Place string } // which says so: the coordinator's address, or a file
 
-func (e *OverError) Error() string { return fmt.Sprintf("the job is over, says %s", e.Addr) }
+func (e *OverError) Error() string { return fmt.Sprintf("the job is over, says %s", e.Place) }
 
 // ExitCode is that of success.
 func (e *OverError) ExitCode() int { return 0 }

@@ -37,9 +37,13 @@ type MemberConfig struct {
 	Anew  bool
 	Enrol *Enrolment // workers
 
-	// Reached is where others reach a server. It is asked at each try, because it may depend on the coordinator's name, which may not be known yet: an error
+	// Reached is where others reach this process. It is asked at each try, because it may depend on the coordinator's name, which may not be known yet: an error
 	// means another try. Nil: Hello.Addr.
 	Reached func(context.Context) (string, error)
+
+	// Over says where it says that the job has come to its end, and empty if it has not. It is asked after each try that finds no coordinator, which may have
+	// ended before this process came. Nil: only the coordinator knows.
+	Over func() string
 
 	JoinTimeout time.Duration // zero means 2 min: names that do not resolve and refused connections are retried so long
 	SendTimeout time.Duration // zero means 10 s
@@ -154,6 +158,11 @@ func Join(ctx context.Context, cfg MemberConfig) (*Member, error) {
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if cfg.Over != nil {
+			if place := cfg.Over(); place != "" {
+				return nil, &OverError{place}
+			}
 		}
 		if limited.Err() == nil {
 			last = err

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	gonet "net"
 	"time"
 
@@ -103,14 +102,9 @@ func (s *server) advertise(ctx context.Context, addr, coordinator string) (strin
 	if s.job.Rank == 0 {
 		return ":" + port, nil // workers put the coordinator's host before it
 	}
-	c, err := new(gonet.Dialer).DialContext(ctx, "udp", coordinator) // sends nothing: asks the routing table
+	local, err := process.Toward(ctx, coordinator)
 	if err != nil {
-		return "", fmt.Errorf("the way to the coordinator: %w", err)
-	}
-	defer c.Close()
-	local, _, err := gonet.SplitHostPort(c.LocalAddr().String())
-	if err != nil {
-		return gonet.JoinHostPort(process.Hostname(), port), nil
+		return "", err
 	}
 	if ip := gonet.ParseIP(local); ip.IsLoopback() && len(s.job.Coordinators) == 0 {
 		return ":" + port, nil // the coordinator's host is this one: as above

@@ -57,6 +57,10 @@ type Config struct {
 	// Joined is told, before the first batch, which worker of how many this is; nil: nobody is told.
 	Joined func(rank, workers int)
 
+	// Over says where it says that the job has come to its end without this worker, and empty if it has not: it is asked as long as there is no coordinator.
+	// Nil: only the coordinator knows.
+	Over func() string
+
 	// Telemetry is what is measured beside the times of steps.
 	Telemetry Telemetry
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
 
 	"star/cluster"
 	"star/compress"
@@ -158,13 +159,25 @@ func (j *joining) enlist() (err error) {
 		j.hello.Addr = j.tree.relay.addr
 	}
 	j.comes = &session{joins: coord.MemberConfig{
-		Network: j.tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: j.hello, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: j.log,
+		Network: j.tcp, Addr: job.Coordinator, Addrs: job.Coordinators, Hello: j.hello, Reached: j.reached, Over: j.Over, JoinTimeout: job.JoinTimeout, DeadAfter: job.DeadAfter, Log: j.log,
 		Enrol: &coord.Enrolment{
 			Layout: tensors(m.Layout()), Buffers: tensors(m.BufferLayout()),
 			Data: j.DataName, Samples: int64(j.Data.Len()), Digest: j.Digest, Tests: int64(j.Test.Len()), Rule: j.rule, Optimizer: j.Optimizer, Batch: j.PreferredBatch, Epochs: j.PreferredEpochs, Codec: enrolledCodec(job), Told: j.Told,
 		},
 	}}
 	return nil
+}
+
+// reached is where others reach the places of the Hello.
+func (j *joining) reached(ctx context.Context) (string, error) {
+	places := strings.Split(j.hello.Addr, ",")
+	for i, at := range places {
+		var err error
+		if places[i], err = process.Reached(ctx, &j.Job, at); err != nil {
+			return "", err
+		}
+	}
+	return strings.Join(places, ","), nil
 }
 
 // inRing is enlist for a worker of an all-reduce.

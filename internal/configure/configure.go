@@ -25,6 +25,9 @@ func Worker(j *settings.Job, log *slog.Logger, sampler []string) (worker.Config,
 	if j.Config.IsSet("batch") { // one that nobody named is for the servers to choose
 		c.Told.Batch = j.Batch
 	}
+	if uid := os.Getenv(launchVariable); uid != "" && j.Rank >= 0 {
+		c.Over = over(j.Out, j.Rank, uid, log)
+	}
 	slows, recorded, err := Handicaps(j)
 	if err != nil {
 		return c, err

@@ -96,6 +96,31 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Toward is the address of the interface that leads to a coordinator, as the routing table says: nothing is sent. It is an error if its name is not known.
+func Toward(ctx context.Context, coordinator string) (string, error) {
+	c, err := new(gonet.Dialer).DialContext(ctx, "udp", coordinator)
+	if err != nil {
+		return "", fmt.Errorf("the way to the coordinator: %w", err)
+	}
+	defer c.Close()
+	host, _, err := gonet.SplitHostPort(c.LocalAddr().String())
+	return host, err
+}
+
+// Reached is where others reach a process that listens on addr: where that is on every interface, by the one that leads to the coordinator, or one of those who may be it.
+func Reached(ctx context.Context, job *member.Job, addr string) (string, error) {
+	host, port, err := gonet.SplitHostPort(addr)
+	if ip := gonet.ParseIP(host); err != nil || host != "" && (ip == nil || !ip.IsUnspecified()) {
+		return addr, nil
+	}
+	for _, c := range append([]string{job.Coordinator}, job.Coordinators...) { // the name of one that is lost may be gone
+		if host, err = Toward(ctx, c); err == nil {
+			break
+		}
+	}
+	return gonet.JoinHostPort(host, port), err
+}
+
 // ListenAddress is where a worker listens for others: without --listen on the interface
 // that leads to the coordinator, at any port. It is an error to let anybody in.
 func ListenAddress(job *member.Job) (string, error) {
@@ -104,9 +129,8 @@ func ListenAddress(job *member.Job) (string, error) {
 		return "", job.Invalid("listen", err)
 	}
 	if !job.IsSet("listen") {
-		if c, err := gonet.Dial("udp", job.Coordinator); err == nil { // sends nothing
-			host, _, _ = gonet.SplitHostPort(c.LocalAddr().String())
-			c.Close()
+		if toward, err := Toward(context.Background(), job.Coordinator); err == nil {
+			host = toward
 		}
 	}
 	addr := gonet.JoinHostPort(host, "0")
