@@ -61,12 +61,11 @@ K8S_VERSION = k8s.io/component-base/version
 e2e-k8s:
 	GOGC=800 go -C deploy/k8s/e2e build $(K8S_FLAGS) -ldflags '-s -w -X $(K8S_VERSION).gitVersion=v1.33.4 -X $(K8S_VERSION).gitMajor=1 -X $(K8S_VERSION).gitMinor=33' -o $(K8S)/ ./...
 	GOGC=800 GOBIN=$(K8S) go -C deploy/k8s/e2e/tools install $(K8S_FLAGS) -ldflags '-s -w' ./... tool
-	go mod download github.com/kubeflow/trainer/v2@v2.3.0
-	rm -rf $(K8S)/jobset-config $(K8S)/trainer-crds $(K8S)/image
+	rm -rf $(K8S)/jobset-config $(K8S)/trainer-manifests $(K8S)/image
 	go -C deploy/image run . --output $(K8S)/image --arch $$(go env GOARCH)
 	cp -r $$(go env GOMODCACHE)/sigs.k8s.io/jobset@v0.12.0/config $(K8S)/jobset-config
-	cp -r $$(go env GOMODCACHE)/github.com/kubeflow/trainer/v2@v2.3.0/manifests/base/crds $(K8S)/trainer-crds
-	chmod -R u+w $(K8S)/jobset-config $(K8S)/trainer-crds
+	cp -r $$(go env GOMODCACHE)/github.com/kubeflow/trainer/v2@v2.3.0/manifests/base $(K8S)/trainer-manifests
+	chmod -R u+w $(K8S)/jobset-config $(K8S)/trainer-manifests
 	TEST_KUBERNETES=$(K8S) go test ./cmd/tests/kubernetes -count 1 -v -timeout 30m
 ci:
 	.ci/run

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,7 +61,9 @@ func isolate(t *testing.T) bool {
 
 // cluster is a Kubernetes of its own on this host: etcd, the control plane, CoreDNS, the controller of JobSet, and for each node a containerd and a kubelet.
 type cluster struct {
-	dir, programs string
+	dir, programs    string
+	certificate, key string // of the webhooks
+	hasTorch         bool   // node-1 has PyTorch's image
 }
 
 // start starts a cluster, which ends with the test.
@@ -80,9 +81,9 @@ ip addr add 10.89.0.1/16 dev pods
 ip link set pods up`)
 	c.tunables(t)
 	certs := jobtest.Certificates(t) // --tls-cert FILE --tls-key FILE …
-	certificate, key := must(os.ReadFile(certs[1]))(t), must(os.ReadFile(certs[3]))(t)
+	c.certificate, c.key = string(must(os.ReadFile(certs[1]))(t)), string(must(os.ReadFile(certs[3]))(t))
 	for name, text := range map[string]string{
-		"tls.crt": string(certificate), "tls.key": string(key), "tokens": "secret,admin,admin,system:masters\n",
+		"tls.crt": c.certificate, "tls.key": c.key, "tokens": "secret,admin,admin,system:masters\n",
 		"kubeconfig": `{apiVersion: v1, kind: Config, current-context: e2e, contexts: [{name: e2e, context: {cluster: e2e, user: admin}}],
  clusters: [{name: e2e, cluster: {server: "https://127.0.0.1:6443", insecure-skip-tls-verify: true}}], users: [{name: admin, user: {token: secret}}]}`,
 		"Corefile": ".:53 {\n bind 10.89.0.1\n errors\n cache 30\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  kubeconfig " + dir + "/kubeconfig\n  pods insecure\n }\n}\n",
@@ -115,7 +116,7 @@ health: {healthProbeBindAddress: "127.0.0.1:9081"}
 		"--bind-address=127.0.0.1", "--cert-dir="+dir+"/certs-c")
 	c.daemon(t, "scheduler", "kubernetes", "kube-scheduler", "--kubeconfig="+dir+"/kubeconfig", "--leader-elect=false", "--bind-address=127.0.0.1", "--cert-dir="+dir+"/certs-s")
 	c.daemon(t, "dns", "coredns", "-conf", dir+"/Corefile")
-	c.jobset(t, certificate)
+	c.jobset(t)
 	star, pause := c.images(t)
 	for i := range nodes {
 		c.node(t, i+1, star, pause)
@@ -129,28 +130,30 @@ health: {healthProbeBindAddress: "127.0.0.1:9081"}
 }
 
 // jobset starts the controller of JobSet, whose webhooks are asked there where it is: on this host, not in a pod.
-func (c *cluster) jobset(t *testing.T, certificate []byte) {
+func (c *cluster) jobset(t *testing.T) {
 	t.Helper()
 	c.run(t, "apply", "--server-side", "-f", c.programs+"/jobset-config/components/crd/bases")
-	b, err := os.ReadFile(c.programs + "/jobset-config/components/webhook/manifests.yaml")
+	c.daemon(t, "jobset", "jobset", "--config", c.dir+"/jobset.yaml", "--zap-log-level=info")
+	c.answers(t, "http://127.0.0.1:9081/readyz")
+	c.run(t, "apply", "-f", c.webhooks(t, "jobset-webhooks.yaml", c.programs+"/jobset-config/components/webhook/manifests.yaml", 9443))
+}
+
+// webhooks are those of a controller, asked at a port of this host in place of a service.
+func (c *cluster) webhooks(t *testing.T, name, path string, port int) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const service = "    service:\n      name: webhook-service\n      namespace: system\n      path: "
-	text := strings.ReplaceAll(string(b), service, "    caBundle: "+base64.StdEncoding.EncodeToString(certificate)+"\n    url: https://127.0.0.1:9443")
-	if strings.Contains(text, "service:") || text == string(b) {
-		t.Fatalf("the webhooks of this JobSet look otherwise:\n%s", b)
+	text := strings.ReplaceAll(string(b), service, fmt.Sprintf("    caBundle: %s\n    url: https://127.0.0.1:%d", base64.StdEncoding.EncodeToString([]byte(c.certificate)), port))
+	for _, kind := range []string{"mutating", "validating"} { // controllers have the same names for theirs
+		text = strings.ReplaceAll(text, "name: "+kind+"-webhook-configuration", "name: "+kind+"-"+strings.TrimSuffix(name, ".yaml"))
 	}
-	c.daemon(t, "jobset", "jobset", "--config", c.dir+"/jobset.yaml", "--zap-log-level=info")
-	c.until(t, "the controller of JobSet is ready", func() bool {
-		r, err := http.Get("http://127.0.0.1:9081/readyz")
-		if err != nil {
-			return false
-		}
-		r.Body.Close()
-		return r.StatusCode == http.StatusOK
-	})
-	c.run(t, "apply", "-f", c.write(t, "webhooks.yaml", text))
+	if strings.Contains(text, "service:") || text == string(b) {
+		t.Fatalf("the webhooks of %s look otherwise:\n%s", path, b)
+	}
+	return c.write(t, name, text)
 }
 
 func (c *cluster) write(t *testing.T, name, text string) string {

@@ -217,6 +217,9 @@ func TestKubernetes(t *testing.T) {
 	t.Run("drain", c.testDrain)
 	t.Run("lost", c.testLost)
 	t.Run("refused", c.testRefused)
+	t.Run("torch", c.testTorch)
+	t.Run("late", c.testLate)
+	t.Run("trainer", c.testTrainer)
 }
 
 // A JobSet of two servers and four workers: a worker that must restart comes back, one whose pod is evicted too, the job grows and shrinks, and ends where it should.
