@@ -397,14 +397,23 @@ def show_stacks() -> bool:
 
 _link: Optional[Link] = None
 _failed: Optional[BaseException] = None
+_process = 0  # whose end is seen to
+
+
+def watch() -> None:
+    """Sees to it that the agent hears of an exception, and that this process ends with its exit code, also before there is a link."""
+    global _process
+    if _process == 0:
+        _process = os.getpid()
+        os.register_at_fork(after_in_child=_after_fork)
+        atexit.register(_at_exit)
+        _chain_excepthook()
 
 
 def _register(link: Link) -> None:
     global _link
+    watch()
     if _link is None:
-        os.register_at_fork(after_in_child=_after_fork)
-        atexit.register(_at_exit)
-        _chain_excepthook()
         _handle_signals()
     _link = link
 
@@ -420,8 +429,13 @@ def _chain_excepthook() -> None:
     def hook(kind: Type[BaseException], e: BaseException, tb: Optional[TracebackType]) -> None:
         global _failed
         _failed = e
-        if _link is not None and not isinstance(e, StarError):
-            _link.fail("".join(traceback.format_exception(kind, e, tb)))
+        if os.getpid() == _process:
+            try:
+                link = _link or (connect() if os.environ.get("STAR_LINK_FD") else None)
+            except StarError:
+                link = None
+            if link is not None:  # closed if this comes from the agent
+                link.fail(str(e) if isinstance(e, StarError) else "".join(traceback.format_exception(kind, e, tb)))
         before(kind, e, tb)
 
     sys.excepthook = hook
@@ -446,11 +460,12 @@ def _on_signal(number: int, _: Optional[FrameType]) -> None:
 
 
 def _at_exit() -> None:
-    link = _link
-    if link is None or os.getpid() != link._pid:
+    if os.getpid() != _process:
         return
-    link.leave()
-    code = link.wait(60)
+    code = None
+    if _link is not None:
+        _link.leave()
+        code = _link.wait(60)
     failed = _failed
     # The interpreter would end with 1 for an exception of ours, and with 0 where the agent has failed.
     if isinstance(failed, StarError):

@@ -41,6 +41,7 @@ def train(
     """
     if not _link.wanted():
         raise StarError("star_train.jax: this process is part of no job: start it by star run --workers N -- python …", _link.EXIT_USAGE)
+    _link.watch()
     collate = collate or _stack
     leaves, tree = jax.tree_util.tree_flatten_with_path(params)
     names = [".".join(str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path) or "params" for path, _ in leaves]

@@ -457,6 +457,7 @@ def _current() -> Optional[_Session]:
     global _session, _stock_warned
     if _session is None:
         if _link.wanted():
+            _link.watch()
             _session = _Session()
         elif not _stock_warned:
             _stock_warned = True

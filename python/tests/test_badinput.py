@@ -20,6 +20,10 @@ data = torch.utils.data.TensorDataset(x, x[:, :3].argmax(1))
 torch.manual_seed(5)
 model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8 if do == "layout" else 3), nn.Linear(8 if do == "layout" else 3, 3))
 opt = star.attach(model, torch.optim.SGD(model.parameters(), 0.02 if do != "rate" else 0.03))
+if do == "float64":
+    model.double()
+if do == "twice":
+    star.attach(model, opt)
 steps = 0
 for xs, ys in star.loader(data, batch_size=16):
     opt.zero_grad()
@@ -28,6 +32,8 @@ for xs, ys in star.loader(data, batch_size=16):
         loss = loss * float("nan")
     loss.backward()
     steps += 1
+    if do == "sparse":
+        model[0].weight.grad = torch.eye(16, 6).to_sparse()
     opt.step()
 """
 
@@ -62,6 +68,20 @@ def test_other_than_the_first(job: Any, do: str, code: int, says: Any) -> None:
     good = job.worker(script)
     job.finish(ps, a, good)
     assert shared() == before
+
+
+@pytest.mark.parametrize("attach", [False, True])
+@pytest.mark.parametrize("do, code, says", [("float64", 78, "0.weight is torch.float64"), ("twice", 2, "star.attach was called before"), ("sparse", 78, "sparse=False")])
+def test_refused_here(job: Any, do: str, code: int, says: str, attach: bool) -> None:
+    """What the package refuses by itself is in the job's log, and the exit code of script and agent, whoever of the two has started the other."""
+    ps = job.start("--mode", "ssgd", "--epochs", "1", workers=1)
+    bad = job.worker(job.script(TRAIN), env={"DO": do}, attach=attach)
+    assert bad.wait() == code, bad.log
+    assert says in bad.log and (attach or "the program failed: " in bad.log), bad.log
+    if do == "sparse":  # the others had been trained with
+        assert ps.wait() != 0 and says in ps.log, ps.log
+    else:
+        job.finish(ps, job.worker(job.script(TRAIN)))
 
 
 def test_address_space(job: Any) -> None:

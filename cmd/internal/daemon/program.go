@@ -166,11 +166,26 @@ func (p *program) ended(err error) error {
 		<-p.done
 	}
 	var exit *exec.ExitError
-	if err == nil && errors.As(p.err, &exit) {
+	if !errors.As(p.err, &exit) {
+		return err
+	}
+	if err == nil {
 		return &programExit{exit}
+	}
+	if errors.As(err, new(*foreign.ProgramError)) {
+		return &programError{err, &programExit{exit}}
 	}
 	return err
 }
+
+// programError is what the program has said of why it failed. Its exit code is the program's.
+type programError struct {
+	error
+	*programExit
+}
+
+func (e *programError) Error() string { return e.error.Error() }
+func (e *programError) Unwrap() error { return e.error }
 
 // programExit says that the program failed when the job was over.
 type programExit struct{ *exec.ExitError }
