@@ -52,6 +52,7 @@ type flex struct {
 	plan    plan    // of elasticFlow, from this round on
 	kept    plan    // of the rounds before
 	to      plan    // with more GPUs now
+	booked  booking // of boundedFlow
 }
 
 // rate is iterations/s on n GPUs.
@@ -97,6 +98,9 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	name, slot, compat := o.Policy, o.Slot, o.Compat
 	e := &elastic{now: -slot, slot: slot, start: o.Start, gpus: c.Nodes * c.GPUs, compat: compat}
 	e.policy = planners[name]
+	if o.Horizon > 0 {
+		e.policy = newBounded(name == "ef-admission", e.gpus, int(math.Ceil(o.Horizon/slot)))
+	}
 	if name == "edf-admission" && compat&ElasticFlow != 0 {
 		e.groups = &groups{nodes: c.Nodes, gpus: c.GPUs, used: map[string]bool{}}
 	}

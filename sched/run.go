@@ -10,10 +10,11 @@ import (
 
 // Options of a simulation.
 type Options struct {
-	Policy string  // one of Policies
-	Slot   float64 // s between rounds of policies that plan, at least
-	Compat Compat  // whose program to follow
-	Start  float64 // s without progress that a job's start, or its resume, takes, under policies that a service has (LivePolicies)
+	Policy  string  // one of Policies
+	Slot    float64 // s between rounds of policies that plan, at least
+	Compat  Compat  // whose program to follow
+	Horizon float64 // s for which ef and ef-admission plan ahead, each job once; 0: without bound, all jobs at each decision
+	Start   float64 // s without progress that a job's start, or its resume, takes, under policies that a service has (LivePolicies)
 
 	Profile *Profile // for lucid
 
@@ -68,6 +69,9 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 	}
 	if _, ok := livePolicies[o.Policy]; o.Start != 0 && (!ok || o.Compat != 0 || mixed) {
 		return nil, fmt.Errorf("what a start takes is known to %s alone, without compat and with one kind of machines: leave it out", strings.Join(LivePolicies(), ", "))
+	}
+	if o.Horizon != 0 && (!strings.HasPrefix(o.Policy, "ef") || o.Start != 0 || o.Compat != 0) {
+		return nil, errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time and without compat: leave it out")
 	}
 	parts := map[string][]int{}
 	for i, j := range jobs {

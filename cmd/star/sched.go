@@ -30,7 +30,7 @@ type schedSim struct {
 	compat, profiling                  string
 	alpha                              float64
 	policies                           []string
-	slot, start                        time.Duration
+	slot, start, horizon               time.Duration
 	asJSON, asCSV                      bool
 }
 
@@ -66,6 +66,7 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.queues, "queues", "", "file of AlloX with the order of the users' queues; without it: as they come")
 	settings.Var(s, &p.slot, "slot", 240*time.Second, "how far apart rounds of policies are that plan, at least")
 	settings.Var(s, &p.start, "start", 0, "what a start, or a resume, takes in which a job makes no progress; of policies that star sched serve has")
+	settings.Var(s, &p.horizon, "horizon", 0, "how far ef and ef-admission plan ahead, each job once, for large traces; 0: all jobs at each decision, without bound")
 	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "allox", "muri")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
 	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV")
@@ -268,6 +269,9 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 	if p.slot < time.Second {
 		return p.set.Invalid("slot", errors.New("want a second or more"))
 	}
+	if p.horizon < 0 || p.horizon > 0 && p.horizon < p.slot {
+		return p.set.Invalid("horizon", errors.New("want 0, or a slot or more"))
+	}
 	if p.start < 0 {
 		return p.set.Invalid("start", errors.New("want 0 or more"))
 	}
@@ -313,7 +317,7 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 	var summary schedSummary
 	for _, policy := range p.policies {
 		begin := time.Now()
-		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Start: p.start.Seconds(), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users})
+		out, err := sched.Run(jobs, vcs, sched.Options{Policy: policy, Slot: math.Round(p.slot.Seconds()), Start: p.start.Seconds(), Horizon: p.horizon.Seconds(), Compat: compat, Profile: profile, Alpha: p.alpha, Profiling: p.profiling == "on", Users: users})
 		if err != nil {
 			return p.set.Invalid("policy", err)
 		}

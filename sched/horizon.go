@@ -1,0 +1,207 @@
+package sched
+
+import (
+	"math"
+	"slices"
+)
+
+// boundedFlow is elasticFlow with a bound on what it plans: each job is planned once, when it comes, into what the plans of others leave free, in slots up to a horizon.
+// Plans are shortened as jobs are ahead of them, and made anew where they have run out. So a round takes no longer the more jobs there have been, and a job that comes
+// looks at no more slots than there are to the horizon.
+type boundedFlow struct {
+	admission bool
+	gpus      int
+	now       int   // the slot of this round
+	free      []int // GPUs in each slot from now on, as a ring: slot s is at s % len(free)
+	jobs      []*flex
+}
+
+// booking is a plan in slots. Runs follow each other.
+type booking struct {
+	runs []run
+	work float64 // iterations that it has
+}
+
+// run is some slots in which a job has so many GPUs.
+type run struct{ from, to, n int }
+
+// newBounded plans so many slots ahead.
+func newBounded(admission bool, gpus, slots int) *boundedFlow {
+	p := &boundedFlow{admission: admission, gpus: gpus, free: make([]int, max(slots, 1))}
+	for i := range p.free {
+		p.free[i] = gpus
+	}
+	return p
+}
+
+func (p *boundedFlow) at(slot int) *int { return &p.free[slot%len(p.free)] }
+
+// admit moves the horizon on, releases what has ended, and plans those that have come.
+func (p *boundedFlow) admit(e *elastic, new []*flex) (in []*flex) {
+	for to := int(math.Floor(e.now / e.slot)); p.now < to; p.now++ {
+		*p.at(p.now) = p.gpus // it is the last one now
+		if to-p.now > len(p.free) {
+			p.now = to - len(p.free)
+		}
+	}
+	p.jobs = slices.DeleteFunc(p.jobs, func(f *flex) bool {
+		over := !math.IsNaN(f.End)
+		if over {
+			p.release(e, f, 0)
+		} else {
+			p.pass(e, f)
+		}
+		return over
+	})
+	for _, f := range new {
+		if !p.share(e, f) && p.admission && !f.BestEffort {
+			p.release(e, f, 0)
+			f.Why = "would end after its deadline"
+			continue
+		}
+		in, p.jobs = append(in, f), append(p.jobs, f)
+	}
+	return in
+}
+
+// pass takes the slots that are over out of a job's booking, and releases the last ones as far as it needs them no more.
+func (p *boundedFlow) pass(e *elastic, f *flex) {
+	b := &f.booked
+	for len(b.runs) > 0 && b.runs[0].from < p.now {
+		r := &b.runs[0]
+		if r.from = min(r.to, p.now); r.from == r.to {
+			b.runs = b.runs[1:]
+		}
+	}
+	b.work = 0
+	for _, r := range b.runs {
+		b.work += float64(r.to-r.from) * e.slot * f.rate(r.n)
+	}
+	if b.work > f.left {
+		p.release(e, f, f.left)
+	}
+}
+
+// release gives up the last slots of a job's booking, as many as leave the work that is needed.
+func (p *boundedFlow) release(e *elastic, f *flex, need float64) {
+	b := &f.booked
+	for i := len(b.runs) - 1; i >= 0; i-- {
+		r := &b.runs[i]
+		for each := e.slot * f.rate(r.n); r.to > max(r.from, p.now) && (need == 0 || b.work-each >= need); {
+			r.to--
+			b.work -= each
+			*p.at(r.to) += r.n
+		}
+		if r.to > max(r.from, p.now) {
+			return
+		}
+		b.runs = b.runs[:i]
+	}
+	if len(b.runs) == 0 {
+		b.work = 0
+	}
+}
+
+// length is that of a slot, s, of this one what is left.
+func (p *boundedFlow) length(e *elastic, slot int) float64 {
+	if slot == p.now {
+		return float64(p.now+1)*e.slot - e.now
+	}
+	return e.slot
+}
+
+// share plans a job: the fewest GPUs with which it ends by its deadline, in each slot as many of them as are free. Of a deadline behind the horizon it counts what so many
+// GPUs would do from there on. False: no number is enough, and it has all that it can use.
+func (p *boundedFlow) share(e *elastic, f *flex) bool {
+	end := p.now + len(p.free)
+	due := end
+	if !math.IsInf(f.Deadline, 1) {
+		due = min(end, int(math.Ceil(f.Deadline/e.slot)))
+	}
+	for q := f.least(); q <= f.most(); q *= 2 {
+		got, s := 0., p.now
+		for ; s < due && got < f.left; s++ {
+			if n := f.level(min(*p.at(s), q)); n > 0 {
+				got += p.length(e, s) * f.rate(n)
+			}
+		}
+		done := float64(s)*e.slot <= f.Deadline
+		if got >= f.left && !done { // in the slot in which the deadline is: is it done before?
+			n := f.level(min(*p.at(s - 1), q))
+			done = float64(s)*e.slot-(got-f.left)/f.rate(n) <= f.Deadline
+		}
+		if s == end && got < f.left { // what is behind the horizon
+			got += f.rate(q) * max(0, min(f.Deadline, math.MaxFloat64)-float64(end)*e.slot)
+		}
+		if got >= f.left && done {
+			p.book(e, f, q, due)
+			return true
+		}
+	}
+	p.book(e, f, f.most(), end)
+	return false
+}
+
+// book books a plan up to a slot, or until the job is done.
+func (p *boundedFlow) book(e *elastic, f *flex, quota, to int) {
+	b := &f.booked
+	b.runs, b.work = b.runs[:0], 0
+	for s := p.now; s < to && b.work < f.left; s++ {
+		n := f.level(min(*p.at(s), quota))
+		if n == 0 {
+			continue
+		}
+		*p.at(s) -= n
+		b.work += p.length(e, s) * f.rate(n)
+		if k := len(b.runs); k > 0 && b.runs[k-1].to == s && b.runs[k-1].n == n {
+			b.runs[k-1].to++
+		} else {
+			b.runs = append(b.runs, run{s, s + 1, n})
+		}
+	}
+}
+
+// gains are how much of what another GPU could bring it must bring, in turns, so that a job gets more.
+var gains = [...]float64{.9, .7, .5, 0}
+
+// allot gives all jobs what is booked, plans those anew whose bookings have run out, and gives what is left over: to jobs that have none first, then where GPUs more
+// bring most, in the order of gains.
+func (p *boundedFlow) allot(e *elastic) {
+	free := p.gpus
+	for _, f := range p.jobs {
+		if len(f.booked.runs) == 0 {
+			p.share(e, f)
+		}
+		if f.n = 0; len(f.booked.runs) > 0 && f.booked.runs[0].from <= p.now {
+			f.n = f.booked.runs[0].n
+		}
+		free -= f.n
+	}
+	for _, f := range p.jobs {
+		if free == 0 {
+			return
+		}
+		if f.n == 0 {
+			f.n = f.level(min(free, f.least()))
+			free -= f.n
+		}
+	}
+	for _, gain := range gains {
+		for _, f := range p.jobs {
+			for n := f.n; n > 0 && 2*n <= f.most() && n <= free && f.rate(2*n)/f.rate(n)-1 > gain; n = f.n {
+				f.n, free = 2*n, free-n
+			}
+			if free == 0 {
+				return
+			}
+		}
+	}
+}
+
+// wake is the begin of the next slot, while there are jobs.
+func (p *boundedFlow) wake(e *elastic) float64 {
+	if len(p.jobs) == 0 {
+		return never
+	}
+	return float64(p.now+1) * e.slot
+}
