@@ -182,6 +182,7 @@ def main():
             seen = {}
             for of, t in ("DDP", before), ("ssgd", whole):
                 seen[of] = 100 * (1 - after / t) if after and t else None
+                # Of a mode that is not named nothing is promised: what it would cost is not forecast.
                 near[of].append(seen[of] is not None and low - 10 <= max(seen[of], 0) <= high + 10)
             print("%s,%s,%d,%d,%s,%.0f" % (kind, mode, low, high, ",".join("never" if s is None else "%.0f" % s for s in seen.values()), os.getloadavg()[0]), flush=True)
     for of, ok in near.items():
