@@ -16,6 +16,10 @@ import (
 func schedEstimateCommand() *cobra.Command {
 	var s settings.Set
 	epochs, first, truth := 0, .5, 0.
+	method, train, to := "", "", ""
+	settings.Var(&s, &train, "train", "", "trace of jobs whose durations are known, of which is learned")
+	settings.Var(&s, &to, "predict", "", "trace of jobs whose durations are to be predicted: it is written to standard output with them")
+	settings.Var(&s, &method, "method", "ebm", "how: explainable boosting, gradient boosting, a pruned tree, or the user's earlier jobs", predictMethods...)
 	settings.Var(&s, &epochs, "epochs", 0, "how many epochs the whole job has")
 	settings.Var(&s, &first, "first", .5, "share of the measured epochs after which linear looks for the first time")
 	settings.Var(&s, &truth, "truth", 0, "how long the job really takes, s: says how far the estimates are off")
@@ -25,11 +29,21 @@ func schedEstimateCommand() *cobra.Command {
 		Long: `Reads the output of jobs that ran for a few epochs with AlloX's time writer, and says how long the whole job will take by two methods: detailed knows
 the time of each epoch, and what comes before and after them; linear draws a line through two points.
 
-  star sched estimate alexnet.log --epochs 500`,
+With --predict it learns of a trace how long jobs take, and writes another one with what it expects of these, in the columns by which lucid and qssf order jobs. Every column
+that both traces have is used, numbers and categories, and hour and weekday. Where durations are known it says on standard error how well they are predicted.
+
+  star sched estimate alexnet.log --epochs 500
+  star sched estimate --train august.csv --predict september.csv > jobs.csv`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, &s); done || err != nil {
 				return err
+			}
+			if train != "" || to != "" {
+				if err := predicting(&s, args, train, to); err != nil {
+					return err
+				}
+				return predict(cmd.OutOrStdout(), cmd.ErrOrStderr(), method, train, to)
 			}
 			switch {
 			case len(args) == 0:

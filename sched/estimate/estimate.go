@@ -1,4 +1,5 @@
-// Package estimate says how long a job will take from how long the first of its epochs took, as AlloX's estimator does.
+// Package estimate says how long a job will take from how long the first of its epochs took, as AlloX's estimator does, or from how long other jobs took
+// (Explain, Boost, Grow, History), and how fast it is on how many workers (Curve).
 //
 // Source: Le et al., AlloX, EuroSys 2020, and the time writer that measures jobs for it: a line of text with the seconds until the first epoch
 // (the model is built, the framework loaded), those of each epoch, and those after the last one (the model is saved).

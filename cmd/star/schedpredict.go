@@ -1,0 +1,332 @@
+package main
+
+import (
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"star/internal/settings"
+	"star/member"
+	"star/sched/estimate"
+	"star/sched/workload"
+)
+
+// predictMethods are the models of star sched estimate --predict.
+var predictMethods = []string{"ebm", "gbm", "tree", "history"}
+
+// jobTable is a trace of jobs as text.
+type jobTable struct {
+	file   string
+	header []string
+	rows   [][]string
+}
+
+func readJobTable(file string) (*jobTable, error) {
+	t := &jobTable{file: file}
+	err := readInput(file, func(r io.Reader) error {
+		all, err := csv.NewReader(r).ReadAll()
+		if err != nil {
+			return fmt.Errorf("%w: %w", err, workload.ErrInput)
+		}
+		if len(all) < 2 {
+			return workload.Wrong(1, "want a header and at least one job")
+		}
+		t.header, t.rows = all[0], all[1:]
+		for i, h := range t.header {
+			t.header[i] = strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")
+		}
+		return nil
+	})
+	return t, err
+}
+
+// column is where the first one is of some names that mean the same; -1: nowhere.
+func (t *jobTable) column(names ...string) int {
+	return slices.IndexFunc(t.header, func(h string) bool { return slices.Contains(names, h) })
+}
+
+// number is a cell.
+func (t *jobTable) number(row, column int) (float64, error) {
+	v, err := strconv.ParseFloat(strings.TrimSpace(t.rows[row][column]), 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+		return 0, member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(row+2, "%s is %q: want a number of at least 0", t.header[column], t.rows[row][column])), workload.ErrInput)
+	}
+	return v, nil
+}
+
+// numbers is a column that a file must have.
+func (t *jobTable) numbers(names ...string) (v []float64, err error) {
+	c := t.column(names...)
+	if c < 0 {
+		return nil, member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(1, "column %q is missing: add it to the header and to each line", names[0])), workload.ErrInput)
+	}
+	for i := range t.rows {
+		x, err := t.number(i, c)
+		if err != nil {
+			return nil, err
+		}
+		v = append(v, x)
+	}
+	return v, nil
+}
+
+// What is not a feature of a job: its name, what is to be predicted or was, and what nobody knows before the job has run.
+var notFeatures = []string{"job_id", "order", "duration", "estimate", "history", "ebm_priority", "lgb_priority", "deadline", "submit", "submit_time", "state"}
+
+// predict learns of one trace how long jobs take, and writes another one with what it says of these: in the columns by which lucid and qssf order jobs.
+func predict(w, says io.Writer, method, trainFile, predictFile string) error {
+	train, err := readJobTable(trainFile)
+	if err != nil {
+		return err
+	}
+	to, err := readJobTable(predictFile)
+	if err != nil {
+		return err
+	}
+	var estimates []float64
+	if method == "history" {
+		estimates, err = historyOf(train, to)
+	} else {
+		estimates, err = learned(method, train, to, says)
+	}
+	if err != nil {
+		return err
+	}
+	if truth, err := to.numbers("duration"); err == nil {
+		rank, factor := quality(estimates, truth)
+		fmt.Fprintf(says, "%s: rank correlation %.3f with the durations of %d jobs, half of them within a factor of %.2f\n", method, rank, len(truth), factor)
+	}
+	return to.write(w, estimates)
+}
+
+// write writes the table with the estimates in both columns.
+func (t *jobTable) write(w io.Writer, estimates []float64) error {
+	names := []string{"estimate", "history"}
+	if t.column("gpu_num") >= 0 {
+		names = []string{"ebm_priority", "lgb_priority"}
+	}
+	header := slices.Clone(t.header)
+	at := make([]int, len(names))
+	for k, n := range names {
+		if at[k] = slices.Index(header, n); at[k] < 0 {
+			at[k], header = len(header), append(header, n)
+		}
+	}
+	out := csv.NewWriter(w)
+	out.Write(header)
+	for i, row := range t.rows {
+		row = append(slices.Clone(row), make([]string, len(header)-len(row))...)
+		for _, k := range at {
+			row[k] = strconv.FormatFloat(math.Round(estimates[i]*10)/10, 'f', -1, 64)
+		}
+		out.Write(row)
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// historyOf says of each job what the user's earlier jobs let expect, those of the first trace and those that have ended before.
+func historyOf(train, to *jobTable) ([]float64, error) {
+	var past []estimate.Past
+	for _, t := range []*jobTable{train, to} {
+		user, name := t.column("user"), t.column("name", "jobname")
+		if user < 0 {
+			return nil, member.FileError(fmt.Errorf("%s: %w", t.file, workload.Wrong(1, "column \"user\" is missing: whose jobs are they?")), workload.ErrInput)
+		}
+		submit, err := t.numbers("submit", "submit_time")
+		duration, err2 := t.numbers("duration")
+		gpus, err3 := t.numbers("gpus", "gpu_num")
+		if err := errors.Join(err, err2, err3); err != nil {
+			return nil, err
+		}
+		for i, row := range t.rows {
+			p := estimate.Past{User: row[user], GPUs: int(gpus[i]), Submit: submit[i], Duration: duration[i]}
+			if name >= 0 {
+				p.Name = strings.TrimRight(row[name], "0123456789_-") // names with a number are of jobs that are alike
+			}
+			past = append(past, p)
+		}
+	}
+	return estimate.History(past)[len(train.rows):], nil
+}
+
+// learned says what a model of the first trace says of the jobs of the other one. It learns logarithms, since durations are spread over orders of magnitude.
+func learned(method string, train, to *jobTable, says io.Writer) ([]float64, error) {
+	duration, err := train.numbers("duration")
+	if err != nil {
+		return nil, err
+	}
+	submit, err := train.numbers("submit", "submit_time")
+	if err != nil {
+		return nil, err
+	}
+	when, err := to.numbers("submit", "submit_time")
+	if err != nil {
+		return nil, err
+	}
+	order := make([]int, len(train.rows))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(submit[a], submit[b]) })
+	names := []string{"hour", "weekday"}
+	var table estimate.Table
+	rows := make([][]float64, len(to.rows))
+	calendar := func(s float64) []float64 {
+		return []float64{math.Mod(s, 86400) / 3600, math.Mod(math.Floor(s/86400), 7)}
+	}
+	for _, i := range order {
+		table.X, table.Y = append(table.X, calendar(submit[i])), append(table.Y, math.Log(max(1, duration[i])))
+	}
+	for i := range rows {
+		rows[i] = calendar(when[i])
+	}
+	for c, name := range train.header {
+		other := to.column(name)
+		if slices.Contains(notFeatures, name) || other < 0 {
+			continue
+		}
+		names = append(names, name)
+		if train.numeric(c) && to.numeric(other) {
+			for k, i := range order {
+				v, _ := train.number(i, c)
+				table.X[k] = append(table.X[k], v)
+			}
+			for i := range rows {
+				v, _ := to.number(i, other)
+				rows[i] = append(rows[i], v)
+			}
+			continue
+		}
+		var texts []string
+		for _, i := range order {
+			texts = append(texts, train.rows[i][c])
+		}
+		own, codes, mean := estimate.Codes(texts, table.Y)
+		for k, v := range own {
+			table.X[k] = append(table.X[k], v)
+		}
+		for i := range rows {
+			v, ok := codes[to.rows[i][other]]
+			if !ok {
+				v = mean
+			}
+			rows[i] = append(rows[i], v)
+		}
+	}
+	say, err := model(method, table, names, says)
+	if err != nil {
+		return nil, err
+	}
+	estimates := make([]float64, len(rows))
+	for i, x := range rows {
+		estimates[i] = math.Exp(say(x))
+	}
+	return estimates, nil
+}
+
+// model learns a table.
+func model(method string, t estimate.Table, names []string, says io.Writer) (func([]float64) float64, error) {
+	switch method {
+	case "gbm":
+		m, err := estimate.Boost(t, estimate.Steps{})
+		if err != nil {
+			return nil, err
+		}
+		return m.Predict, nil
+	case "tree":
+		m, err := estimate.Grow(t, estimate.Limits{Leaf: 5})
+		if err != nil {
+			return nil, err
+		}
+		m.Prune(.01)
+		fmt.Fprintf(says, "tree: %d leaves\n", m.Leaves())
+		return m.Predict, nil
+	}
+	m, err := estimate.Explain(t, min(10, len(names)*(len(names)-1)/2), estimate.Steps{})
+	if err != nil {
+		return nil, err
+	}
+	var parts []string
+	for j, shape := range m.Shapes {
+		if low, high := slices.Min(shape), slices.Max(shape); high > low {
+			parts = append(parts, fmt.Sprintf("%s %.2f to %.2f times", names[j], math.Exp(low), math.Exp(high)))
+		}
+	}
+	fmt.Fprintf(says, "ebm: a job takes %.0f s; %s\n", math.Exp(m.Mean), strings.Join(parts, ", "))
+	for _, p := range m.Pairs {
+		var low, high float64
+		for _, row := range p.Values {
+			low, high = min(low, slices.Min(row)), max(high, slices.Max(row))
+		}
+		if high-low > .05 {
+			fmt.Fprintf(says, "ebm: %s and %s together %.2f to %.2f times\n", names[p.A], names[p.B], math.Exp(low), math.Exp(high))
+		}
+	}
+	return m.Predict, nil
+}
+
+// numeric says whether a column has numbers only.
+func (t *jobTable) numeric(c int) bool {
+	for i := range t.rows {
+		if _, err := t.number(i, c); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// quality is Spearman's rank correlation of estimates and truth, and the factor within which half of the estimates are.
+func quality(estimates, truth []float64) (rank, factor float64) {
+	a, b := placesOf(estimates), placesOf(truth)
+	mean := float64(len(a)+1) / 2
+	var ab, aa, bb float64
+	var off []float64
+	for i := range a {
+		x, y := a[i]-mean, b[i]-mean
+		ab, aa, bb = ab+x*y, aa+x*x, bb+y*y
+		off = append(off, math.Abs(math.Log(max(1, estimates[i]))-math.Log(max(1, truth[i]))))
+	}
+	slices.Sort(off)
+	return ab / math.Sqrt(aa*bb), math.Exp(off[len(off)/2])
+}
+
+// placesOf are the places of values in their order, from 1; equals have the mean of theirs.
+func placesOf(v []float64) []float64 {
+	order := make([]int, len(v))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(v[a], v[b]) })
+	r := make([]float64, len(v))
+	for i := 0; i < len(order); {
+		k := i
+		for k < len(order) && v[order[k]] == v[order[i]] {
+			k++
+		}
+		for _, at := range order[i:k] {
+			r[at] = float64(i+1+k) / 2
+		}
+		i = k
+	}
+	return r
+}
+
+// predicting checks the settings of --predict.
+func predicting(s *settings.Set, args []string, train, to string) error {
+	switch {
+	case len(args) > 0:
+		return &settings.UsageError{Msg: "star sched estimate: --predict learns of --train; logs are for --epochs"}
+	case train == "":
+		return s.Invalid("train", errors.New("of which jobs, whose durations are known, is to be learned?"))
+	case to == "":
+		return s.Invalid("predict", errors.New("of which jobs are durations to be predicted?"))
+	}
+	return nil
+}
