@@ -43,7 +43,7 @@ func schedForecastCommand() *cobra.Command {
 	settings.Var(s, &f.workers, "workers", 0, "how many workers the job has; 0: as many as the runs, or as --rates has")
 	settings.Var(s, &f.samples, "samples", 0, "samples of the whole job; 0: those of the last run log's")
 	settings.Var(s, &f.rates, "rates", []string(nil), "without a run log: samples/s by number of workers, such as 1:2500,4:9000")
-	settings.Var(s, &f.start, "start", -time.Second, "from the start of a machine until its worker takes part; -1s: the median of the run logs, 0 where they do not say")
+	settings.Var(s, &f.start, "start", -time.Second, "from the start of a machine until its worker takes part; -1s: as long as in the run logs, 0 where they do not say")
 	settings.Var(s, &f.price, "price", 0, "$ for a worker's machine in an hour")
 	settings.Var(s, &f.servers, "price-servers", 0, "$ in an hour for everything beside, which is not transient")
 	settings.Var(s, &f.demand, "price-demand", 0, "$ for a worker's machine in an hour that nobody takes away, to compare with")
@@ -126,13 +126,14 @@ func (f *forecast) prepare(logs []string) (err error) {
 	if f.samples == 0 {
 		return f.set.Invalid("samples", errors.New("how many samples has the whole job?"))
 	}
+	starts := []time.Duration{f.start}
 	if f.start < 0 {
-		if f.start = 0; len(r.starts) > 0 {
-			slices.Sort(r.starts)
-			f.start = r.starts[len(r.starts)/2]
+		if f.start, starts = 0, r.starts; len(starts) > 0 {
+			slices.Sort(starts)
+			f.start = starts[len(starts)/2]
 		}
 	}
-	f.job = market.Spot{Samples: float64(f.samples), Start: f.start, Leave: leaves}
+	f.job = market.Spot{Samples: float64(f.samples), Start: starts, Leave: leaves}
 	for _, c := range f.curve {
 		f.job.Rates = append(f.job.Rates, c.Mean)
 	}
@@ -229,7 +230,7 @@ func (f *forecast) print(w io.Writer) error {
 	if f.asJSON {
 		return json.NewEncoder(w).Encode(a)
 	}
-	fmt.Fprintf(w, "%d samples on %d workers, %d runs simulated: machines are taken away by %s, and train %v after their start\n\n", a.Samples, a.Workers, a.Runs, a.Revoke, f.start.Round(100*time.Millisecond))
+	fmt.Fprintf(w, "%d samples on %d workers, %d runs simulated: machines are taken away by %s, and train %v after their start (median)\n\n", a.Samples, a.Workers, a.Runs, a.Revoke, f.start.Round(100*time.Millisecond))
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(tw, "\tmedian\t%.4g %% of the runs are between\tand\t\n", 100*a.Level)
 	row := func(name string, s forecastSpan, say func(float64) string) {

@@ -9,10 +9,18 @@ import (
 
 // Spot is a job whose workers are on transient machines.
 type Spot struct {
-	Samples float64       // of the whole job
-	Rates   []float64     // samples/s on 1, 2, … workers: as many as it has
-	Start   time.Duration // from the start of a machine until its worker takes part
-	Leave   time.Duration // that a worker works on after its notice, if the machine is there for so long
+	Samples float64         // of the whole job
+	Rates   []float64       // samples/s on 1, 2, … workers: as many as it has
+	Start   []time.Duration // from the start of a machine until its worker takes part: each machine takes one of these; empty: no time
+	Leave   time.Duration   // that a worker works on after its notice, if the machine is there for so long
+}
+
+// start is what the n-th machine of a worker takes, of a seed.
+func (j Spot) start(seed uint64, worker, n int) time.Duration {
+	if len(j.Start) == 0 {
+		return 0
+	}
+	return j.Start[int(uniform(^seed, uint64(worker)<<32|uint64(n))*float64(len(j.Start)))]
 }
 
 // Ran is what became of a job on transient machines.
@@ -50,7 +58,7 @@ func (j Spot) Run(r *Revocations) (ran Ran) {
 	n := len(j.Rates)
 	up, joined := map[int]time.Duration{}, map[int]bool{} // since when machines of workers are; whether they take part
 	for w := range n {
-		up[w], joined[w], ran.Up = 0, true, ran.Up+j.Start
+		up[w], joined[w], ran.Up = 0, true, ran.Up+j.start(r.Seed, w, 0)
 		leaves(w, 0, 0)
 	}
 	left, now := j.Samples, time.Duration(0)
@@ -95,7 +103,7 @@ func (j Spot) Run(r *Revocations) (ran Ran) {
 		if at, ok := r.Next(e.worker, e.began, now); ok {
 			ran.Replaced++
 			up[e.worker] = at
-			next(event{at: at + j.Start, worker: e.worker, comes: true, began: at})
+			next(event{at: at + j.start(r.Seed, e.worker, e.machine+1), worker: e.worker, comes: true, began: at})
 			leaves(e.worker, e.machine+1, at)
 		}
 	}

@@ -159,10 +159,10 @@ func uniform(seed, i uint64) float64 {
 	return float64(mix(mix(seed)^i)>>11) / (1 << 53)
 }
 
-// loss is the first one of a worker in the trace from a time on.
-func (r *Revocations) loss(worker int, from time.Duration) (Loss, bool) {
+// loss is the first one in the trace of a worker's machine that began at a time. One that begins at the time of a loss has come in the place of that one.
+func (r *Revocations) loss(worker int, begins time.Duration) (Loss, bool) {
 	for _, l := range r.Trace {
-		if l.Worker == worker && l.At >= from {
+		if l.Worker == worker && (l.At > begins || begins == 0) {
 			return l, true
 		}
 	}
