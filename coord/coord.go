@@ -249,6 +249,7 @@ func New(cfg Config) (*Coordinator, error) {
 	return c, c.inherit()
 }
 
+// setDefault has a duration that nobody gave be v.
 func setDefault(d *time.Duration, v time.Duration) {
 	if *d == 0 {
 		*d = v
@@ -462,6 +463,7 @@ func (c *Coordinator) open() {
 	c.unopened = nil
 }
 
+// elapsed is the time of lines of the run log: since the job began, by the monotonic clock.
 func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }
 
 // sharded says whether parameters are with shards, and gradients go to them; else every worker has its own.

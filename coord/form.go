@@ -38,6 +38,7 @@ func (c *Coordinator) enrol(p *peer, payload []byte) error {
 	return nil
 }
 
+// refuse lets a peer know why it is not taken, and with which code it is to end.
 func (c *Coordinator) refuse(p *peer, exit int, reason string) {
 	c.log.Warn("refused", "as", p.role, "wanted", p.rank, "peer", p.conn.Peer(), "reason", reason)
 	c.part(p, exit, reason)

@@ -83,6 +83,7 @@ type LostError struct {
 	Err  error
 }
 
+// Error names the coordinator and how its connection ended.
 func (e *LostError) Error() string {
 	return fmt.Sprintf("the coordinator at %s is lost: %v", e.Addr, e.Err)
 }
@@ -96,6 +97,7 @@ type JoinError struct {
 	Err     error // of the last attempt
 }
 
+// Error says what was missing: the coordinator, or, where that can be reached, its Welcome.
 func (e *JoinError) Error() string {
 	var open *transport.Error
 	if errors.As(e.Err, &open) && open.Op == "open" {
@@ -305,6 +307,7 @@ func (h hosted) Recv() (transport.Frame, error) {
 	return f, nil
 }
 
+// WriteFrame is that of the connection, with the errors of Hosted.
 func (h hosted) WriteFrame(k transport.Kind, header, payload []byte, sum uint32) error {
 	if err := h.Conn.WriteFrame(k, header, payload, sum); err != nil {
 		return &LostError{h.m.cfg.Addr, err}

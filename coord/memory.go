@@ -22,6 +22,7 @@ type recollection struct {
 	max  int
 }
 
+// newRecollection has room for rememberEach records of each worker, and for runlog.MaxRecords at most.
 func newRecollection(workers int) recollection {
 	return recollection{max: min(rememberEach*workers, runlog.MaxRecords)}
 }

@@ -44,6 +44,7 @@ type letter struct {
 // sockets hold. One message may be larger.
 const outboxBytes = 1 << 20
 
+// newOutbox is a queue before conn. Who takes no message within patience is taken for gone.
 func newOutbox(conn transport.Conn, patience time.Duration, log *slog.Logger) *outbox {
 	return &outbox{Conn: conn, patience: patience, log: log, news: make(chan struct{}, 1), over: make(chan struct{})}
 }

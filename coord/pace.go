@@ -23,6 +23,7 @@ type pacer struct {
 	took      time.Duration   // of one push that has the link for itself; 0: pushes are not paced
 }
 
+// newPacer knows nobody's times yet, and delays nobody.
 func newPacer(workers int) *pacer {
 	return &pacer{
 		mean: make([]float64, workers), dev: make([]float64, workers), seen: make([]int, workers),

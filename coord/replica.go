@@ -82,6 +82,7 @@ func (c *Coordinator) viewOf(shard int) transport.View {
 	return m
 }
 
+// tellServers has the holders of a shard know its view, and notes who was told.
 func (c *Coordinator) tellServers(shard int) {
 	m := c.viewOf(shard)
 	for _, h := range m.Holders {

@@ -55,6 +55,7 @@ func (c *Coordinator) seats(e *Handover) {
 	}
 }
 
+// holders are the servers of a view, the primary first.
 func holders(v replica.View) []int { return append([]int{v.Primary}, v.Followers...) }
 
 // persistCopies has a successor know who holds what from now on, before anybody else is told. It reports false when the lease is lost.
@@ -249,6 +250,7 @@ func (c *Coordinator) forgetExtras(p *peer, m transport.Standing) {
 	}
 }
 
+// forgetCopy has a server give up a copy that no view has any more.
 func (c *Coordinator) forgetCopy(p *peer, shard int) {
 	s := c.shards[shard]
 	c.send(p, func() error {

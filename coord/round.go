@@ -177,6 +177,7 @@ func (c *Coordinator) average() {
 	c.trySaved()
 }
 
+// sendAverage tells a worker the average of all buffers, with which it evaluates.
 func (c *Coordinator) sendAverage(p *peer, r *round) {
 	c.send(p, func() error {
 		return transport.Send(p.conn, transport.Buffers{Worker: star.Worker(p.rank), Eval: r.id}, transport.Floats(c.buffers))
@@ -512,6 +513,7 @@ func (c *Coordinator) saidWritten(w *written) error {
 	return c.tryFinish()
 }
 
+// round4 is x to four decimal places, for lines that people read.
 func round4(x float64) float64 {
 	return float64(int64(x*1e4+0.5)) / 1e4
 }

@@ -22,6 +22,7 @@ const (
 	standTime = 4 * time.Second
 )
 
+// newSearch begins with the first address; nil: there is one process that may coordinate, and nothing to look for.
 func newSearch(cfg *MemberConfig) *search {
 	if len(cfg.Addrs) < 2 {
 		return nil
@@ -74,6 +75,7 @@ func (s *search) next(cfg *MemberConfig, err error) bool {
 // brisk is a network that does not wait for long for a host that does not answer.
 type brisk struct{ transport.Network }
 
+// Dial is that of Network, for dialTime at most.
 func (n brisk) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()

@@ -88,6 +88,7 @@ func (c *Coordinator) noted(n runlog.Shift) {
 	c.log.Info("a shard is to move, or did", "event", n.Event, "shard", n.Shard, "from", n.From, "to", n.To, "predicted_gain", n.Predicted, "seen_gain", float64(n.Seen), "why", n.Why)
 }
 
+// shiftStatus is what status says of moves of shards; nil where they stay.
 func (c *Coordinator) shiftStatus() *ShiftStatus {
 	if !c.cfg.Shift {
 		return nil

@@ -95,6 +95,7 @@ type window struct {
 	n    int
 }
 
+// add takes a value in, in the place of the oldest.
 func (w *window) add(v float64) {
 	w.vals[w.n%len(w.vals)] = v
 	w.n++
@@ -124,9 +125,11 @@ type statistics struct {
 	from, to int64 // samples
 }
 
+// begin notes when the training begins, and behind how many samples; stop, where it ends.
 func (s *statistics) begin(now time.Time, samples int64) { s.start, s.from = now, samples }
 func (s *statistics) stop(now time.Time, samples int64)  { s.end, s.to = now, samples }
 
+// observe takes in what a record says of losses and of bytes.
 func (s *statistics) observe(r star.Record) {
 	if !math.IsNaN(r.Loss) {
 		s.losses.add(r.Loss)

@@ -54,6 +54,7 @@ func (c *Coordinator) Yield(cause error) <-chan struct{} {
 	return yield
 }
 
+// notify hands a notice to the event loop. When that has ended, nobody reads it any more.
 func (c *Coordinator) notify(n notice) {
 	select {
 	case c.notices <- n:

@@ -52,6 +52,7 @@ type autoTree struct {
 // linkRates is how many records of a worker say what its way carries: the kernel's word is of one round trip.
 const linkRates = 8
 
+// newAutoTree knows nothing yet: it has a tree when every worker has been heard of often enough.
 func newAutoTree(rule modes.TreeRule, workers int) *autoTree {
 	return &autoTree{
 		keeper: modes.TreeKeeper{Rule: rule}, own: make([]time.Duration, workers),

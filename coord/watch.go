@@ -139,6 +139,8 @@ func (c *Coordinator) judge(p *peer, now time.Time) error {
 	return c.lost(p, why)
 }
 
+// storeTimeout is how long a server may take for a gradient that its worker says it has sent: a minute, and a second for
+// each MiB of it, unless it is set.
 func (c *Coordinator) storeTimeout() time.Duration {
 	if c.cfg.StoreTimeout > 0 {
 		return c.cfg.StoreTimeout

@@ -25,7 +25,9 @@ func (l *Shards) goOn(f modes.Firing) {
 	}
 }
 
-// deposit keeps the present gradient of w, which every shard holds, for an update to come.
+// deposit keeps the present gradient of w, which every shard holds, for an update to come. w goes
+// on to its next step at once; its gradients are used in the order in which they were kept. Until
+// then their samples count as out, so that a checkpoint has them done again.
 func (l *Shards) deposit(w star.Worker) {
 	a := &l.states[w]
 	d := deposit{a.step, a.basis, a.read, a.spans(), a.used, a.whole(), a.norm2, Poisoned{}}
@@ -33,13 +35,15 @@ func (l *Shards) deposit(w star.Worker) {
 		d.poison = p
 	}
 	a.bank = append(a.bank, d)
+	// What was measured goes with the gradient. The state is that of the next one.
 	a.unmeasure()
 	a.step++
 	a.arrived, a.waiting, a.nstored = false, false, 0
 	clear(a.stored)
 }
 
-// fireBanked makes an update of gradients that were kept. It releases those who bring the last of them; the others compute.
+// fireBanked makes an update of gradients that were kept. It releases those who bring the last of
+// them; the others compute.
 func (l *Shards) fireBanked(f modes.Firing) {
 	l.seq++
 	o := Ready{Fire: wire.Fire{Seq: l.seq, Version: f.Version, Samples: l.used, NormFirst: l.norm, Report: l.report && !l.norm && len(f.Workers) > 1}}

@@ -7,13 +7,14 @@ import (
 	"star/transport/wire"
 )
 
-// closing is the part of a round that is closed before it is exchanged: where a plan has members compute in parts, so that they can stop.
+// closing is the part of a round that is closed before it is exchanged: where a plan has members
+// compute in parts, so that they can stop.
 //
 //	release ──► parts … ──► Computed ──► quorum reached: Close to all ──► exchange ──► Tally
 //	                                           │ others finish the part that they are at: Computed
 //
-// The round is of those who were first. What the others have is in no update (backup workers), or in that of the next round, if it has
-// been told of by then.
+// The round is of those who were first. What the others have is in no update (backup workers), or
+// in that of the next round, if it has been told of by then.
 type closing struct {
 	quorum int  // of members that have samples; 0: the round is not closed, everybody is in it
 	keep   bool // what is late is in the next round
@@ -26,7 +27,8 @@ type closing struct {
 	more   int64         // samples of these
 }
 
-// late is what a member has of a round that was closed without it.
+// late is what a member has of a round that was closed without it. It is in the round behind that
+// or in none: a gradient of an older version, or of another ring, is never used.
 type late struct {
 	generation int64
 	version    int64 // of its basis
@@ -61,8 +63,9 @@ func (rd *ringRound) samples(i int) int {
 	return rd.have[i]
 }
 
-// Computed notes what a member has of its batch, and closes the round when enough have told. A version that nobody was granted, a generation that there was none
-// of, and more samples than a batch has, are errors; of a round that was given up nothing is noted.
+// Computed notes what a member has of its batch, and closes the round when enough have told. A
+// version that nobody was granted, a generation that there was none of, and more samples than a
+// batch has, are errors; of a round that was given up nothing is noted.
 func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	r.out = r.out[:0]
 	if m.Version > r.next {
@@ -100,6 +103,7 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 		}
 		return nil, nil
 	}
+	// Is the quorum reached? Who has no samples is waited for in the exchange, and not here.
 	n := 0
 	total := int64(0)
 	for j, said := range rd.said {
@@ -111,6 +115,7 @@ func (r *Ring) Computed(m wire.Computed) ([]Ready, error) {
 	if n < rd.quorum {
 		return nil, nil
 	}
+	// The round is closed: of those who have told by now, and of what was late for the round before it.
 	rd.closed = true
 	msg := wire.Close{Generation: rd.generation, Version: m.Version}
 	for j, w := range rd.members {

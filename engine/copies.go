@@ -8,8 +8,9 @@ import (
 	"star/transport/wire"
 )
 
-// Copies has what is ready wait for the copies of shards. A Fire goes to followers at once, to primaries when all followers hold it, and what follows from
-// it goes out when every copy holds it; package replica says when that is. So what a worker is shown cannot be lost with a server.
+// Copies has what is ready wait for the copies of shards. A Fire goes to followers at once, to
+// primaries when all followers hold it, and what follows from it goes out when every copy holds it;
+// package replica says when that is. So what a worker is shown cannot be lost with a server.
 //
 //	Offer ──► followers ──Held──► Ripe ──► primaries ──Held──► Due ──► workers
 //
@@ -54,7 +55,8 @@ func (k *Copies) Strike(w star.Worker) {
 	}
 }
 
-// Ripe is the next that primaries are to be told of, because all followers hold it; nil: there is none. It is valid until the next call of Offer or Due.
+// Ripe is the next that primaries are to be told of, because all followers hold it; nil: there is
+// none. It is valid until the next call of Offer or Due.
 func (k *Copies) Ripe() *Ready {
 	ready := k.Table.Ready()
 	for i := range k.queue {
@@ -73,7 +75,8 @@ func (k *Copies) Ripe() *Ready {
 	return nil
 }
 
-// Due takes the next of which the rest is to go out, because every copy holds it. It reports false when there is none.
+// Due takes the next of which the rest is to go out, because every copy holds it. It reports false
+// when there is none.
 func (k *Copies) Due() (Ready, bool) {
 	if len(k.queue) == 0 || !k.queue[0].told || k.queue[0].Fire.Seq > k.Table.Acked() {
 		return Ready{}, false

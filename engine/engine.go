@@ -1,17 +1,33 @@
-// Package engine decides what becomes of what the members of a job report: which gradients make an update, who goes on with
-// which samples, what a checkpoint must remember, who is to leave. It is pure: no I/O, no clock, no goroutine, no randomness.
-// A coordinator (package coord) tells it what has happened and does what it says; a simulator may do the same in virtual time.
+// Package engine decides what becomes of what the members of a job report: which gradients make an
+// update, who goes on with which samples, what a checkpoint must remember, who is to leave. It is
+// pure: no I/O, no clock, no goroutine, no randomness. A coordinator (package coord) tells it what
+// has happened and does what it says; a simulator may do the same in virtual time.
 //
-// There are two engines. [Shards] is for parameter servers: a gradient has arrived when its worker has said so and every shard
-// holds it, and the job's one modes.Barrier turns arrivals into updates. Trees (groups that report once) are decisions inside it.
-// [Ring] is for all-reduce: rounds are granted one ahead, closed where the plan has members compute in parts, and complete when
-// every member has told that it made the version.
+// There are two engines. [Shards] is for parameter servers: a gradient has arrived when its worker
+// has said so and every shard holds it, and the job's one modes.Barrier turns arrivals into
+// updates. Trees (groups that report once) are decisions inside it. [Ring] is for all-reduce:
+// rounds are granted one ahead, closed where the plan has members compute in parts, and complete
+// when every member has told that it made the version.
 //
-// An engine is told of one thing at a time, and answers with what is ready ([Ready]), in the order in which it is to be done.
-// The slice that it returns, and nothing else of it, is used again by the next call. Only one goroutine may use an engine.
+// An engine is told of one thing at a time, and answers with what is ready ([Ready]), in the order
+// in which it is to be done. The slice that it returns, and nothing else of it, is used again by
+// the next call. Only one goroutine may use an engine.
 //
-// What will bite: who reports a gradient twice, or one that it was not released for, has broken the protocol. The error says
-// how; nothing has changed then, and who said it should go. An error of the type *LostError ends the job.
+// What holds between two calls, whatever was reported:
+//
+//   - Each position of the sample stream before the cursor is in one place: applied, dropped, to be handed out again, in the batch of one worker, or in a gradient that is
+//     kept. [Engine.Save] and [Engine.Snapshot] have the last three as Redo, so nothing is lost or applied twice by who goes on from there.
+//   - Fires are numbered from 1 on without gaps, over all engines of a job. The versions of updates are, too, from that of the beginning on.
+//   - A Fire names only gradients that every shard holds in full, as far as the engine was told.
+//   - The same calls give the same answers: sums and batches go by rank, not by who came first, and nothing goes by the order of a map.
+//
+// Samples are counted, not bytes; positions of the stream begin at 0; ranks of workers are 0 to
+// Config.Workers − 1, and a caller has checked them. Norms are squared, of the gradient as its
+// worker has it (before a codec). Durations that a plan has are handed on and not waited for.
+//
+// What will bite: who reports a gradient twice, or one that it was not released for, has broken the
+// protocol. The error says how; nothing has changed then, and who said it should go. An error of
+// the type *LostError ends the job.
 package engine
 
 import (
@@ -30,66 +46,94 @@ import (
 
 // Engine decides what becomes of what members report. docs/architecture.md says what a coordinator makes of it.
 type Engine interface {
-	// Begin releases every worker that is there.
+	// Begin releases every worker that is there. It is called once, before anything else but
+	// Snapshot; a job that is taken over begins with Resume instead.
 	Begin() []Ready
 
-	// Resume goes on from Config.After, with what members have told of what happened behind it. Instead of Begin.
+	// Resume goes on from Config.After, with what members have told of what happened behind it.
+	// Instead of Begin.
 	Resume(t Told) []Ready
 
-	// Arrive is told of a worker's gradient. coded: it goes through a codec, so that shards measure something else than its worker.
+	// Arrive is told of a worker's gradient. The Batch says over which samples it was computed. An
+	// error: the worker was not released for that step, has said so before, or has computed other
+	// samples than it was given; it has broken the protocol, and should go. coded: it goes through
+	// a codec, so that shards measure something else than its worker.
 	Arrive(r star.Record, coded bool) (Batch, []Ready, error)
 
-	// Stored is told that a shard holds the gradient of worker w's step. sums is what its copies say of the slice.
+	// Stored is told that a shard holds the gradient of worker w's step. sums is what its copies
+	// say of the slice.
 	Stored(shard int, w star.Worker, step int64, sums ...replica.Sum) ([]Ready, error)
 
-	// Computed is told how much of its batch a worker has.
+	// Computed is told how much of its batch a worker has, in samples, where plans have parts or a
+	// queue. Each word of a round must be of more than the one before. An error: nobody asked for
+	// it, or it is more than the worker was given.
 	Computed(m wire.Computed) ([]Ready, error)
 
-	// Reported is told what is in the report of a tree.
+	// Reported is told what is in the report of a tree, before its top's Arrive. An error: the
+	// worker is not at the top of one, or names a gradient that is none of its own.
 	Reported(m wire.Bundle) ([]Ready, error)
 
-	// Formed is told that a member stands in a new ring, and Tally that it has made a version. A Tally with a hash says nothing else.
+	// Formed is told that a member stands in a new ring, and Tally that it has made a version. A
+	// Tally with a hash says nothing else. What is said of a ring or round that was given up
+	// changes nothing and is no error. An error: a ring, round or batch that there was none of; a
+	// *LostError of Formed: nobody is left who has the newest complete version.
 	Formed(m wire.Formed) ([]Ready, error)
 	Tally(m wire.Tally) ([]Ready, error)
 
-	// Fault is told that a worker cannot reach another one.
+	// Fault is told that a worker cannot reach another one: its parent in a tree, or somebody in
+	// its ring. An error: it suspects itself, or is of what is still to come.
 	Fault(m wire.Fault) (Failure, []Ready, error)
 
-	// Flipped is told that a worker's gradients point against all others, or do no more. It says in which step, and whether that is news.
+	// Flipped is told that a worker's gradients point against all others, or do no more. It says in
+	// which step, and whether that is news.
 	Flipped(w star.Worker, over bool) (step int64, news bool)
 
-	// Join has a worker in that was not there, or had left. reachable: others can reach it in trees. Leave forgets one.
+	// Join has a worker in that was not there, or had left. reachable: others can reach it in
+	// trees. Leave forgets one.
+	// Who comes has steps from behind those of whoever had the rank before, so that what is still said
+	// of the one is not taken for the other. What somebody who leaves has not finished is the next
+	// that is handed out, and shards throw away what they hold of it.
 	Join(w star.Worker, reachable bool) []Ready
 	Leave(w star.Worker) []Ready
 
-	// Install changes the plan. Nobody who waits is stranded. Fits says what is wrong with one.
+	// Install changes the plan. Nobody who waits is stranded: batches that are out are used as they
+	// are. Fits says what is wrong with one; Install must not be told of such.
 	Install(p modes.Plan) []Ready
 	Fits(p modes.Plan) error
 
-	// Tick is told now and then that time has passed: what has failed has had a moment to show itself.
+	// Tick is told now and then that time has passed: what has failed has had a moment to show
+	// itself. A *LostError: a ring has failed again and again and cannot be mended.
 	Tick() ([]Ready, error)
 
 	// Refer has shards use what a member that is no worker has pushed, from this place in the history on.
 	Refer(w star.Worker, step int64) []Ready
 
-	// Stop hands out no more of the stream than it has, and returns where that ends.
+	// Stop hands out no more of the stream than it has, and returns where that ends, in samples.
+	// What is to be done again still is.
 	Stop() (limit int64)
 
-	// Freeze has nothing begun any more. It reports whether nothing is finished, either: what comes in from now on changes nothing.
+	// Freeze has nothing begun any more. It reports whether nothing is finished, either: what comes
+	// in from now on changes nothing.
+	// Where it does not, rounds that were granted are still made, and it is frozen when Drained.
 	Freeze() bool
 
 	// Finish ends the training: nothing is under way, and nobody begins anything.
+	// Who leaves afterwards is only forgotten.
 	Finish()
 
 	// Save begins a checkpoint. Saved is what it must remember, once that is known: ok.
+	// One that begins before another is known takes its place. What is in the version of the Cut counts
+	// as applied, everything else that was handed out is in Progress.Redo.
 	Save() Cut
 	Saved() (p Progress, ok bool)
 
-	// Residual is what goes with the file of what a worker's codec has left out: the number for its Save, and c of the update rule for its gradients.
+	// Residual is what goes with the file of what a worker's codec has left out: the number for its
+	// Save, and c of the update rule for its gradients.
 	Residual(w star.Worker) (seq int64, weight float64)
 
-	// Snapshot is from what another engine of this kind can go on (Config.After). Metadata is it in bytes, where workers are to keep it
-	// for a coordinator of a later term; nil where shards do, with Ready.Metadata.
+	// Snapshot is from what another engine of this kind can go on (Config.After). Metadata is it in
+	// bytes, where workers are to keep it for a coordinator of a later term; nil where shards do,
+	// with Ready.Metadata.
 	Snapshot() Snapshot
 	Metadata(term int64) []byte
 
@@ -103,7 +147,8 @@ type Engine interface {
 	// Live counts the members.
 	Live() int
 
-	// Drained reports whether nothing is on its way; Unfinished, whether there is, or may again be, something to compute.
+	// Drained reports whether nothing is on its way; Unfinished, whether there is, or may again be,
+	// something to compute.
 	Drained() bool
 	Unfinished() bool
 
@@ -120,11 +165,12 @@ type Engine interface {
 	// Owes lists the shards that lack a gradient of which its worker has said that it got it there.
 	Owes(w star.Worker) []int
 
-	// Lingers says whether something of an earlier attempt of w is still on its way, for which who comes in its place must wait.
+	// Lingers says whether something of an earlier attempt of w is still on its way, for which who
+	// comes in its place must wait.
 	Lingers(w star.Worker) bool
 
-	// Evaluates says whether w takes part in evaluations; Members lists those whose parameters must be alike; Carries, whether one
-	// of them speaks for a rider.
+	// Evaluates says whether w takes part in evaluations; Members lists those whose parameters must
+	// be alike; Carries, whether one of them speaks for a rider.
 	Evaluates(w star.Worker) bool
 	Members() []star.Worker
 	Carries(member, rider star.Worker) bool
@@ -136,7 +182,7 @@ type Config struct {
 	Workers int // ranks
 	Shards  int
 	Batch   int   // samples of one worker in one iteration, where the plan has no shares
-	Limit   int64 // end of the stream, in samples
+	Limit   int64 // end of the stream, in samples: no position from it on is handed out
 
 	Ring *RingConfig // all-reduce; nil: parameter servers
 
@@ -154,7 +200,9 @@ type Config struct {
 	WithMetadata bool   // Fires go with what a successor must know
 	Reachable    []bool // by worker: others can reach it in trees; nil: nobody can be reached
 
-	MaxParams int64 // elements of a gradient, for what members may say of lengths
+	// MaxParams is the elements of a gradient. What members say of lengths can be no more than that
+	// many of the largest float32.
+	MaxParams int64
 }
 
 // RingConfig is what there is to say of rings.
@@ -180,7 +228,12 @@ func Fits(p modes.Plan, ring bool) error {
 	return TreePlan(p)
 }
 
-// Ready is one consequence: a Fire for every shard (if it has a Seq), then the messages and Releases that follow from it.
+// Ready is one consequence: a Fire for every shard (if it has a Seq), then the messages and
+// Releases that follow from it.
+//
+// What is said to one worker must come to it in this order: Detached, Rings, Branches, Closes, Cancels,
+// Releases. What is said in one Ready comes before what is said in the next. With copies of shards all of
+// that waits for the Fire ([Copies]).
 type Ready struct {
 	Fire     wire.Fire
 	Members  []wire.Gradient // the Fire's Gradients one by one, by rank: with a tree it names reports
@@ -218,6 +271,7 @@ func (o *Ready) Strike(w star.Worker) {
 	o.Rings = without(o.Rings, func(r To[wire.Ring]) bool { return r.Worker == w })
 }
 
+// without is s without those of which f says so. s stays as it is: others may have it.
 func without[T any](s []T, f func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(s), f)
 }
@@ -297,9 +351,11 @@ type Worker struct {
 	Count       int   // samples of it
 }
 
-// LostError says that the job cannot go on: something is gone that nobody else has.
+// LostError says that the job cannot go on: something is gone that nobody else has. Msg says what to
+// resume from. The engine is of no use afterwards.
 type LostError struct{ Msg string }
 
+// Error is Msg, which says what is lost and what helps.
 func (e *LostError) Error() string { return e.Msg }
 
 // errNot is for what members of this engine's jobs never say.
@@ -308,7 +364,8 @@ var errNot = errors.New("nobody in this job says that")
 // unexpected is the error for a message that an engine has no use for.
 func unexpected(k wire.Kind) error { return fmt.Errorf("unexpected frame %v from a worker", k) }
 
-// Round is the samples of one iteration of the first n ranks under a plan: B of the update rule, if these are there.
+// Round is the samples of one iteration of the first n ranks under a plan: B of the update rule, if
+// these are there.
 func Round(p modes.Plan, batch, n int) (b int64) {
 	for w := range n {
 		b += int64(p.Share(star.Worker(w), batch))
@@ -319,7 +376,8 @@ func Round(p modes.Plan, batch, n int) (b int64) {
 // Plan is the plan in force.
 func (l *scheduler) Plan() modes.Plan { return l.plan }
 
-// Staleness counts gradients by how many updates passed between the version that they were computed on and theirs.
+// Staleness counts gradients by how many updates passed between the version that they were computed
+// on and theirs.
 func (l *scheduler) Staleness() map[int64]int64 { return l.staleness }
 
 // Live counts the members.

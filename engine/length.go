@@ -10,9 +10,11 @@ import (
 	"star/replica"
 )
 
-// What a worker says of the length of its gradient (norm2 = |g|²), from which the noise scale and with it the choice of modes follow, is held against what shards have measured of the
-// one that it pushed: Σ Sum2 over the shards. Both are of the same elements. Clipping happens behind the sum, in the shards, and whatever is done to a batch (parts, local steps) is over
-// when the norm is taken. So they differ by rounding only, and nothing is compared where they are of something else:
+// What a worker says of the length of its gradient (norm2 = |g|²), from which the noise scale and
+// with it the choice of modes follow, is held against what shards have measured of the one that it
+// pushed: Σ Sum2 over the shards. Both are of the same elements. Clipping happens behind the sum,
+// in the shards, and whatever is done to a batch (parts, local steps) is over when the norm is
+// taken. So they differ by rounding only, and nothing is compared where they are of something else:
 //
 //   - The gradient went through a codec. Shards measure what is decoded, Q(g + e), and e, what was left out of earlier gradients, has no bound that they know. The coordinator
 //     makes no use of these norms in updates of several gradients (Config.Lossy), and in those of one no more than pgns.Pair lets two norms say.
@@ -21,16 +23,19 @@ import (
 //     2·max pᵢ|gᵢ| − Σ pᵢ|gᵢ| ≤ |r| ≤ Σ pᵢ|gᵢ|, and pgns.Update holds every update to it, as it does the rounds of a ring, where members have measured the sum and agree
 //     on it. So worker j can say of its own length (|r| + Σ_{i≠j} pᵢ|gᵢ|) / pⱼ at most, or the update says nothing of noise.
 //
-// Who is alone with a word that is not so loses its connection, before a second one counts. Where most others were found wrong, too, it is rather the shard that is, and nothing is learnt.
+// Who is alone with a word that is not so loses its connection, before a second one counts. Where
+// most others were found wrong, too, it is rather the shard that is, and nothing is learnt.
 
-// sameLength is by how much, of the smaller, two measurements of one |g|² may differ: a shard's is good to 10⁻⁵ (wire.ReadSquares), a worker's, in float64, to n·2⁻⁵³ for n elements,
-// which is 10⁻⁶ for 2³³ of them; ten times that.
+// sameLength is by how much, of the smaller, two measurements of one |g|² may differ: a shard's is
+// good to 10⁻⁵ (wire.ReadSquares), a worker's, in float64, to n·2⁻⁵³ for n elements, which is 10⁻⁶
+// for 2³³ of them; ten times that.
 const sameLength = 1e-4
 
 // alike says whether two squared norms are of one vector.
 func alike(a, b float64) bool { return math.Abs(a-b) <= sameLength*min(a, b) }
 
-// agree says whether copies of a shard say the same of a slice that they have measured: how long it is, or that it is not finite.
+// agree says whether copies of a shard say the same of a slice that they have measured: how long it
+// is, or that it is not finite.
 func agree(a, b float64) bool {
 	none := func(x float64) bool { return x-x != 0 }
 	return none(a) && none(b) || alike(a, b)
@@ -45,6 +50,7 @@ type belied struct {
 	said, is float64 // |g|², or of a slice
 }
 
+// Error says who has said what, and what others have measured.
 func (b *belied) Error() string {
 	if b.server {
 		return fmt.Sprintf("says that its slice of the gradient of worker %d, step %d, has a squared norm of %.6g, and it is %.6g", b.worker, b.step, b.said, b.is)
@@ -57,8 +63,10 @@ func (l *Shards) expel(b belied) {
 	l.out = append(l.out, Ready{Evict: &Eviction{Server: b.server, Rank: b.rank, Why: &b}})
 }
 
-// arbitrate settles what copies of shards do not say alike of the gradient of w. A server is wrong if without its word the worker's is right, or if it is alone against several that
-// agree. Where that is no server or more than one, the slice counts as not finite if anybody says so, and else as not measured.
+// arbitrate settles what copies of shards do not say alike of the gradient of w. A server is wrong
+// if without its word the worker's is right, or if it is alone against several that agree. Where
+// that is no server or more than one, the slice counts as not finite if anybody says so, and else
+// as not measured.
 func (l *Shards) arbitrate(w star.Worker) {
 	a := &l.states[w]
 	if len(a.disputed) == 0 {
@@ -92,8 +100,9 @@ func (l *Shards) arbitrate(w star.Worker) {
 	a.disputed = nil
 }
 
-// without is the squared norm of a gradient, and of a slice of it that copies do not say alike, if the word of a server does not count. Not ok: then others do not agree, either, or nobody
-// has measured it. several: in each such slice several others agree.
+// without is the squared norm of a gradient, and of a slice of it that copies do not say alike, if
+// the word of a server does not count. Not ok: then others do not agree, either, or nobody has
+// measured it. several: in each such slice several others agree.
 func (a *workerState) without(server, shard int) (total, slice float64, several, ok bool) {
 	total, several = a.sum2, true
 	for at, sums := range a.disputed {

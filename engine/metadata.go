@@ -20,13 +20,15 @@ type Snapshot struct {
 	RiderBatches []SnapshotRiderBatch `json:"batches of riders,omitempty"`
 }
 
-// CommitMetadata is what goes with a Fire for who takes the job over: the Snapshot after it, without Seq, which the Fire has.
+// CommitMetadata is what goes with a Fire for who takes the job over: the Snapshot after it,
+// without Seq, which the Fire has.
 type CommitMetadata struct {
 	Snapshot
 
-	// Whose gradients are applied, with which samples, and dropped, where the Fire names only who has pushed their sums: a tree.
-	Summed []Share
-	Left   []star.Worker
+	// Whose gradients are applied, with which samples, and dropped, where the Fire names only who
+	// has pushed their sums: a tree.
+	Summed []Share       // nil: each gradient of the Fire is its worker's alone
+	Left   []star.Worker // dropped
 }
 
 // Share is the part of a worker in an update.
@@ -72,8 +74,8 @@ func (m *CommitMetadata) appendTo(b []byte) []byte {
 
 var errMetadata = errors.New("engine: what goes with a fire cannot be read")
 
-// ParseCommitMetadata reads what appendTo has written. What is cut, of another version of the format, or cannot be so, such as samples behind the cursor, is an
-// error.
+// ParseCommitMetadata reads what appendTo has written. What is cut, of another version of the
+// format, or cannot be so, such as samples behind the cursor, is an error.
 func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 	get := func() int64 {
 		v, n := binary.Varint(b)
@@ -135,7 +137,8 @@ func ParseCommitMetadata(b []byte) (m CommitMetadata, err error) {
 	return m, nil
 }
 
-// remark is the metadata that belongs to the last Fire that the scheduler has made, that of o; nil where nobody can take over.
+// remark is the metadata that belongs to the last Fire that the scheduler has made, that of o; nil
+// where nobody can take over.
 func (l *Shards) remark(o *Ready) []byte {
 	if !l.metadata {
 		return nil
@@ -170,8 +173,8 @@ func StepOf(steps []int64, w int) int64 {
 	return -1
 }
 
-// clearStore has the shards drop what they hold of gradients that no Fire names, from the steps of the last metadata on: their batches are handed out again, and
-// their memory is needed.
+// clearStore has the shards drop what they hold of gradients that no Fire names, from the steps of
+// the last metadata on: their batches are handed out again, and their memory is needed.
 func (l *Shards) clearStore(from, to []int64) {
 	for w, last := range to {
 		for step := max(StepOf(from, w), 0); step <= last; step++ {

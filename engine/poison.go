@@ -50,7 +50,8 @@ func (l *Shards) judge(a *workerState) {
 	}
 }
 
-// poisoned says whether the present gradient of a worker, which may be in another one's report, does not belong.
+// poisoned says whether the present gradient of a worker, which may be in another one's report,
+// does not belong.
 func (l *Shards) poisoned(w star.Worker) (Poisoned, bool) {
 	a, top := &l.states[w], &l.states[l.lead(w)]
 	cause := top.poison

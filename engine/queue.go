@@ -7,15 +7,19 @@ import (
 	"star/transport/wire"
 )
 
-// A round of a plan with a queue (modes.Plan.Queue): everybody is handed more of the stream than its share, computes it part by part, and says each part. As soon as those that are
-// done, and those that somebody is at, are a round's samples, everybody is told to stop; it finishes the part that it is at. What nobody has begun is handed out again, first of all.
+// A round of a plan with a queue (modes.Plan.Queue): everybody is handed more of the stream than
+// its share, computes it part by part, and says each part. As soon as those that are done, and
+// those that somebody is at, are a round's samples, everybody is told to stop; it finishes the part
+// that it is at. What nobody has begun is handed out again, first of all.
 //
 //	Release (lease) ──► part ──► Computed ──► part ──► … ──► Cancel ──► the part that it is at ──► Arrive
 //
-// Nobody waits for an answer between two parts, and whoever takes from the queue more slowly has less of the round.
+// Nobody waits for an answer between two parts, and whoever takes from the queue more slowly has
+// less of the round.
 
-// haste is how a queue allows for the time that words take: what is begun between the last word that was heard and the one to stop is in the round, too. As much of
-// the latest rounds was more than what had been taken when everybody was told; so early the next one is told.
+// haste is how a queue allows for the time that words take: what is begun between the last word
+// that was heard and the one to stop is in the round, too. As much of the latest rounds was more
+// than what had been taken when everybody was told; so early the next one is told.
 type haste struct {
 	asked int64   // samples that were taken when everybody in the present round was told to stop; 0: nobody was
 	over  float64 // more than that, of the latest rounds
@@ -57,8 +61,8 @@ func (l *Shards) trim(a *workerState, samples int) {
 	}
 }
 
-// Computed notes how much of its batch a worker has, and says whom to stop. Who tells of a version that it was not released with, or no more than before, gets an
-// error.
+// Computed notes how much of its batch a worker has, and says whom to stop. Who tells of a version
+// that it was not released with, or no more than before, gets an error.
 func (l *Shards) Computed(m wire.Computed) ([]Ready, error) {
 	l.out = l.out[:0]
 	a := &l.states[m.Worker]

@@ -40,7 +40,9 @@ type Ring struct {
 	next    int64       // the first round that is not granted
 	rounds  []ringRound // version … next-1
 
-	remarks    int64 // metadata (ringmetadata.go)
+	remarks int64 // metadata (ringmetadata.go)
+	// now is the ring that makes the round in hand. staged is announced, and makes those that are granted
+	// from its first on.
 	generation int64 // of the newest formation
 	now        formation
 	staged     *formation            // takes over at its from
@@ -77,7 +79,8 @@ type blame struct {
 	accusers map[star.Worker]int // how often it named somebody
 }
 
-// ringRound is a round that was granted and is not complete.
+// ringRound is a round that was granted and is not complete. It needs all its members: nobody else
+// can make it, so who is told of it by metadata knows all that can have been made.
 type ringRound struct {
 	generation int64 // of its ring
 	of         int64 // of its ring
@@ -95,7 +98,9 @@ type ringRound struct {
 	drawing
 }
 
-// rider's batch is a rider's batch.
+// riderBatch is a rider's batch. It has one at a time, and keeps it across changes of the ring
+// until it was carried, dropped as too old, or is to be handed out again because it is no rider any
+// more.
 type riderBatch struct {
 	Span
 	basis int64
@@ -174,8 +179,9 @@ func (r *Ring) Leave(w star.Worker) []Ready {
 	return r.out
 }
 
-// Tally notes that a member has made a version, and what it knows of it. A version that nobody was granted, gradients of riders that it was not to carry, and
-// samples that its members were not given, are errors; of a round that was given up nothing is noted.
+// Tally notes that a member has made a version, and what it knows of it. A version that nobody was
+// granted, gradients of riders that it was not to carry, and samples that its members were not
+// given, are errors; of a round that was given up nothing is noted.
 func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
 	r.out = r.out[:0]
 	if err := r.sayable(&t); err != nil || t.Hash != 0 {
@@ -195,6 +201,7 @@ func (r *Ring) Tally(t wire.Tally) ([]Ready, error) {
 	if err := r.behind(&t); err != nil {
 		return nil, err
 	}
+	// All members have the same from the exchange, so whichever word comes last may stand.
 	rd.totals = t
 	k := slices.Index(rd.members, t.Worker)
 	if k < 0 || rd.arrived[k] { // it has received this version, and knows what is in it
@@ -227,8 +234,9 @@ func (r *Ring) behind(t *wire.Tally) error {
 	return nil
 }
 
-// Arrive notes a record: a member's of the round that it has made, a rider's of the
-// gradient that is on its way to its parent. A step that was heard of or is far ahead, and more samples than its largest batch had, are errors.
+// Arrive notes a record: a member's of the round that it has made, a rider's of the gradient that
+// is on its way to its parent. A step that was heard of or is far ahead, and more samples than its
+// largest batch had, are errors.
 func (r *Ring) Arrive(rec star.Record, _ bool) (Batch, []Ready, error) {
 	a := &r.states[rec.Worker]
 	switch {
@@ -241,8 +249,9 @@ func (r *Ring) Arrive(rec star.Record, _ bool) (Batch, []Ready, error) {
 	return Batch{Start: -1}, nil, nil
 }
 
-// arrived takes a record's step and norm into the state of its worker: a rider's gradient waits for the exchange
-// that takes it along, a member's belongs to the round, of those granted, that was computed on its version.
+// arrived takes a record's step and norm into the state of its worker: a rider's gradient waits for
+// the exchange that takes it along, a member's belongs to the round, of those granted, that was
+// computed on its version.
 func (r *Ring) arrived(rec *star.Record) {
 	a := &r.states[rec.Worker]
 	a.step = rec.Step + 1
@@ -266,7 +275,9 @@ func (r *Ring) arrived(rec *star.Record) {
 	}
 }
 
-// complete accounts for the first of the rounds.
+// complete accounts for the first of the rounds: its samples are applied, riders that were carried
+// are without a batch, and how stale each gradient was is counted. A member's is of the version
+// that the round was made of; a rider's may be older.
 func (r *Ring) complete() {
 	l, rd := &r.scheduler, r.rounds[0]
 	r.rounds = r.rounds[1:]
@@ -302,6 +313,8 @@ func (r *Ring) complete() {
 			l.staleness[0]++
 		}
 	}
+	// A batch that nobody remembers was handed out by a coordinator that is gone (recall). What is known in
+	// neither place is no rider's, and is not counted.
 	for _, g := range rd.totals.Carried {
 		e, ok := r.riderBatches[g.Worker]
 		if ok = ok && e.Start == g.Step; ok {
@@ -326,6 +339,7 @@ func (r *Ring) complete() {
 			l.states[g.Worker].parked = true
 		}
 	}
+	// What is learned of the noise of gradients needs to know all of which the sum is made.
 	o := r.order()
 	if len(rd.late) > 0 || r.halts || rd.local > 0 { // the sum is of more than these gradients, or of none
 		noise = pgns.Update{}
@@ -365,7 +379,10 @@ func (r *Ring) progress() Progress {
 	return p
 }
 
-// proceed does what has become possible: changes of the ring, batches for riders, rounds.
+// proceed does what has become possible: changes of the ring, batches for riders, rounds. Nothing
+// is, while a ring forms that has failed: only then is it known which of the rounds were made. A
+// staged ring takes over when all rounds of the one before it are complete, and another one is
+// staged after that at the earliest.
 func (r *Ring) proceed() {
 	if len(r.forming) > 0 || r.over {
 		return
@@ -423,13 +440,16 @@ func (r *Ring) hire(pull bool) {
 	}
 }
 
+// assign notes the batch that w computes, of version basis.
 func (r *Ring) assign(w star.Worker, s Span, basis int64) {
 	a := &r.states[w]
 	a.parked, a.waiting, a.start, a.count, a.basis = false, false, s.Start, s.Count, basis
 	a.most = max(a.most, s.Count)
 }
 
-// grant releases rounds up to so many ahead of the version, as long as there are samples.
+// grant releases rounds up to so many ahead of the version, as long as there are samples. Samples
+// are taken in order of rounds and, in a round, of rank. The last round may have members without
+// samples: they take part in the exchange all the same.
 func (r *Ring) grant(ahead int64) {
 	for r.next < r.version+ahead {
 		f := &r.now
@@ -438,6 +458,8 @@ func (r *Ring) grant(ahead int64) {
 		}
 		local := r.plan.Local
 		rd := ringRound{generation: f.generation, of: f.of, local: local, members: f.members, arrived: make([]bool, len(f.members)), norm2: make([]float64, len(f.members)), left: len(f.members)}
+		// With a queue a round that is granted ahead could be short of samples, though the one
+		// before it gives back what its members do not come to.
 		if f.queue > 0 && r.next > r.version && r.left() < f.of {
 			return // the round in hand gives back what makes this one whole
 		}
@@ -496,8 +518,8 @@ func (r *Ring) Lacking() []star.Worker {
 	return ws
 }
 
-// Save chooses who writes a checkpoint and of which version: the first that nobody has been released with. What it must
-// remember is known when that version is made.
+// Save chooses who writes a checkpoint and of which version: the first that nobody has been
+// released with. What it must remember is known when that version is made.
 func (r *Ring) Save() Cut {
 	f := &r.now
 	if r.staged != nil && r.next >= r.staged.from {

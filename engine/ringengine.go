@@ -12,7 +12,8 @@ import (
 
 var _ Engine = (*Ring)(nil)
 
-// Resume has a ring formed by those who have come and have parameters. They agree on the highest version that one of them has.
+// Resume has a ring formed by those who have come and have parameters. They agree on the highest
+// version that one of them has.
 func (r *Ring) Resume(t Told) []Ready {
 	r.takeUp(r.after)
 	r.told(t.Tallies)
@@ -45,7 +46,8 @@ func (r *Ring) Freeze() bool {
 // Finish has nobody form a ring any more.
 func (r *Ring) Finish() { r.over = true }
 
-// Residual is 1 behind the step in hand, because 0 asks the first member for the parameters. Gradients are weighted before they are encoded.
+// Residual is 1 behind the step in hand, because 0 asks the first member for the parameters.
+// Gradients are weighted before they are encoded.
 func (r *Ring) Residual(w star.Worker) (seq int64, weight float64) { return r.states[w].step + 1, 1 }
 
 // State says what is so.

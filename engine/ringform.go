@@ -10,7 +10,9 @@ import (
 	"star/transport/wire"
 )
 
-// formation is a ring and its riders.
+// formation is a ring and its riders, under a number of its own (generation). Numbers rise, over
+// all coordinators of a job (GenerationsOf), and what is said of a ring goes with its number: so
+// nothing of one is taken for another's.
 type formation struct {
 	generation int64
 	from       int64 // first round
@@ -26,11 +28,13 @@ type formation struct {
 	queue int // parts of a share that members take from a queue; 0: everybody has its own
 }
 
+// rides says whether w is a rider of f.
 func (f *formation) rides(w star.Worker) bool {
 	return slices.ContainsFunc(f.riders, func(r wire.Rider) bool { return r.Worker == w })
 }
 
-// maxFaults is how often in a row a ring may fail without a round between.
+// maxFaults is how often in a row a ring may fail without a round between. Each failure costs the
+// members a deadline, so that a job which cannot go on ends after some of these, and not never.
 const maxFaults = 4
 
 // formation is the ring of the present plan and members, from a round on.
@@ -74,6 +78,7 @@ func attach(members, riders []star.Worker) []wire.Rider {
 	return rs
 }
 
+// riders are the ranks of rs.
 func riders(rs []wire.Rider) []star.Worker {
 	var ws []star.Worker
 	for _, r := range rs {
@@ -147,8 +152,9 @@ func (r *Ring) widen(f *formation, ws []star.Worker) {
 	}
 }
 
-// Formed notes that a member stands in the new ring, with the version that its members
-// have agreed on. A version that nobody was granted, and a generation that there was none of, are errors; of a ring that was given up nothing is noted.
+// Formed notes that a member stands in the new ring, with the version that its members have agreed
+// on. A version that nobody was granted, and a generation that there was none of, are errors; of a
+// ring that was given up nothing is noted.
 func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	r.out = r.out[:0]
 	w, generation, version := m.Worker, m.Generation, m.Version
@@ -175,12 +181,14 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	if version = r.agreed(); version < r.version {
 		return nil, &LostError{fmt.Sprintf("nobody is left who has version %d of the parameters: the newest is %d; resume from a checkpoint", r.version, version)}
 	}
+	// Rounds below what somebody has are complete: all that is in them came from an exchange of all members.
 	for r.version < version {
 		if rd := &r.rounds[0]; !rd.fits(&rd.totals) {
 			return nil, &LostError{fmt.Sprintf("nobody who is left says which samples are in version %d of the parameters; resume from a checkpoint", r.version+1)}
 		}
 		r.complete()
 	}
+	// The others nobody has, and nobody can make any more: the ring that could has gone.
 	for i := range r.rounds {
 		for k := range r.rounds[i].members {
 			for _, s := range r.rounds[i].lease(k) {
@@ -197,7 +205,8 @@ func (r *Ring) Formed(m wire.Formed) ([]Ready, error) {
 	return r.out, nil
 }
 
-// agreed is the version that the members of the new ring say that they have: what most say, or the higher one. Those who say another one are to go.
+// agreed is the version that the members of the new ring say that they have: what most say, or the
+// higher one. Those who say another one are to go.
 func (r *Ring) agreed() (version int64) {
 	count := map[int64]int{}
 	for _, v := range r.words {
@@ -256,10 +265,10 @@ func (r *Ring) Tick() ([]Ready, error) {
 	return os, nil
 }
 
-// mend answers faults, when the connections of those who are gone have had a moment to
-// end. When a worker has been suspected twice in two rings in a row, one is to be taken leave of: who has suspected and been suspected
-// most often, as one that is cut off from all others both names them and is named by them. An
-// error: the ring cannot be mended.
+// mend answers faults, when the connections of those who are gone have had a moment to end. When a
+// worker has been suspected twice in two rings in a row, one is to be taken leave of: who has
+// suspected and been suspected most often, as one that is cut off from all others both names them
+// and is named by them. An error: the ring cannot be mended.
 func (r *Ring) mend() (orders []Ready, evict star.Worker, err error) {
 	r.out = r.out[:0]
 	for len(r.liars) > 0 {

@@ -10,13 +10,17 @@ import (
 	"star/transport/wire"
 )
 
-// A job of all-reduce has no shards that remember what was fired: its members do. Each release goes with metadata, which is the scheduler at that moment, and a
-// worker that has lost its coordinator tells the next one the last metadata that it has, of which version its parameters are, and what became of riders in the
-// last two (Stand). The newest metadata names every round that anybody can have made since: no round is made that was not granted. So the successor begins
-// with the scheduler of that metadata, and has those who came form a ring as after any failure: they agree on the highest version that one of them has, the
-// rounds below it are complete, the batches of the others are handed out again (ring.formed).
+// A job of all-reduce has no shards that remember what was fired: its members do. Each release goes
+// with metadata, which is the scheduler at that moment, and a worker that has lost its coordinator
+// tells the next one the last metadata that it has, of which version its parameters are, and what
+// became of riders in the last two (Stand). The newest metadata names every round that anybody can
+// have made since: no round is made that was not granted. So the successor begins with the
+// scheduler of that metadata, and has those who came form a ring as after any failure: they agree
+// on the highest version that one of them has, the rounds below it are complete, the batches of the
+// others are handed out again (ring.formed).
 //
-// Nobody has to be kept from the coordinator before: a round needs all members of its ring, and who looks for another coordinator has left it.
+// Nobody has to be kept from the coordinator before: a round needs all members of its ring, and who
+// looks for another coordinator has left it.
 
 // stamp says when metadata was made.
 type stamp struct {
@@ -27,7 +31,7 @@ type stamp struct {
 // after says whether one was made later than another.
 func (a stamp) after(b stamp) bool { return a.Term > b.Term || a.Term == b.Term && a.Count > b.Count }
 
-// RingMemo is a Snapshot that workers keep.
+// RingMetadata is a Snapshot that workers keep, with the moment at which it was made.
 type RingMetadata struct {
 	stamp
 	Snapshot
@@ -36,7 +40,8 @@ type RingMetadata struct {
 // After says whether m was made later than another one; nil is older than any.
 func (m *RingMetadata) After(o *RingMetadata) bool { return o == nil || m.after(o.stamp) }
 
-// SnapshotRound is a round that was granted.
+// SnapshotRound is a round that was granted. Of is B of the update rule, in samples, and Spans has
+// what each of Members computes, in the same order.
 type SnapshotRound struct {
 	Generation int64         `json:"gen"`
 	Of         int64         `json:"of"`
@@ -48,7 +53,8 @@ type SnapshotRound struct {
 	More  [][]wire.Piece `json:"more,omitempty"`
 }
 
-// SnapshotErrand is a rider's batch.
+// SnapshotRiderBatch is a rider's batch. Read is how many samples were applied when it was handed
+// out, by which its staleness in samples is counted.
 type SnapshotRiderBatch struct {
 	Worker star.Worker `json:"worker"`
 	Span   Span        `json:"span"`
@@ -81,8 +87,9 @@ func (r *Ring) Snapshot() Snapshot {
 	return s
 }
 
-// NewerMemo is that of two metadata (Stand.Metadata) which was made later. One of no bytes is older than any. A worker that receives parameters from another one must
-// remember what that one does: it may be the only one left.
+// NewerMetadata is that of two metadata (Stand.Metadata) which was made later. One of no bytes is
+// older than any. A worker that receives parameters from another one must remember what that one
+// does: it may be the only one left.
 func NewerMetadata(a, b []byte) []byte {
 	var x, y stamp
 	if json.Unmarshal(b, &y) != nil {
@@ -94,8 +101,8 @@ func NewerMetadata(a, b []byte) []byte {
 	return a
 }
 
-// ParseRingMetadata reads what Metadata has written, for a job of so many workers. The error says that it is cut, or says what cannot be so, such as samples behind
-// the cursor.
+// ParseRingMetadata reads what Metadata has written, for a job of so many workers. The error says
+// that it is cut, or says what cannot be so, such as samples behind the cursor.
 func ParseRingMetadata(b []byte, workers int) (*RingMetadata, error) {
 	m := new(RingMetadata)
 	if err := json.Unmarshal(b, m); err != nil {
@@ -139,7 +146,9 @@ func Unreleased(from Progress, workers int) *RingMetadata {
 	return m
 }
 
-// takeUp begins where metadata ends: rounds are under way that nobody is at any more.
+// takeUp begins where metadata ends: rounds are under way that nobody is at any more. Each may have
+// been made or not, by all its members or by some: the ring that they form now says which (Formed).
+// Norms that members had said of them are lost.
 func (r *Ring) takeUp(m *Snapshot) {
 	r.version, r.next = m.Version, m.Version+int64(len(m.Rounds))
 	for _, k := range m.Rounds {
@@ -183,9 +192,10 @@ func (r *Ring) told(ts []wire.Tally) {
 	}
 }
 
-// recall takes in a rider's batch that is in a round, and was handed out later than those who are left remember: the rider knew, and is gone. Who has had
-// that batch, or a part of it, by what they remember, has it no more: it was handed out again when that one left, or became a member. basis is the version of the
-// parameters of its gradient.
+// recall takes in a rider's batch that is in a round, and was handed out later than those who are
+// left remember: the rider knew, and is gone. Who has had that batch, or a part of it, by what they
+// remember, has it no more: it was handed out again when that one left, or became a member. basis
+// is the version of the parameters of its gradient.
 func (r *Ring) recall(rd *ringRound, g wire.Gradient, basis int64) {
 	count := int(math.Round(float64(g.Weight) * float64(max(rd.of, 1))))
 	if e, ok := r.riderBatches[g.Worker]; ok && e.Start == g.Step || count < 1 || g.Step < 0 || g.Worker < 0 || int(g.Worker) >= len(r.states) {
@@ -217,5 +227,6 @@ func (r *Ring) regroup(with []star.Worker) []Ready {
 	return r.out
 }
 
-// GenerationsOf is the number before that of the first ring of a term. Rings of different terms have different numbers.
+// GenerationsOf is the number before that of the first ring of a term. Rings of different terms
+// have different numbers.
 func GenerationsOf(term int64) int64 { return term << 20 }

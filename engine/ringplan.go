@@ -10,7 +10,8 @@ import (
 // errRing says what a plan for all-reduce must be.
 var errRing = errors.New("all-reduce has one ring, whose members all wait for each other: ssgd, ring-minus=RIDERS, groups=MEMBERS+RIDERS with one group, or x=K or backup=B with micro=M cap=DURATION, where members stop between parts; other modes need parameter servers (--arch ps)")
 
-// RingPlan says whether p can be done by all-reduce. The error says what a ring cannot do, and what to take instead.
+// RingPlan says whether p can be done by all-reduce. The error says what a ring cannot do, and what
+// to take instead.
 func RingPlan(p modes.Plan) error {
 	if p.AutoTree || p.Parents != nil {
 		return fmt.Errorf("mode %v: all-reduce has no tree of its own choice to go by: trees are for parameter servers (--arch ps)", p)

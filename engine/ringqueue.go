@@ -6,13 +6,15 @@ import (
 	"star/transport/wire"
 )
 
-// drawing is the part of a round of a ring whose samples members take from a queue (modes.Plan.Queue). Leases, parts and what members say of them are those of
-// parameter servers (queue.go); what is different is that nobody hands a gradient over before the others do:
+// drawing is the part of a round of a ring whose samples members take from a queue
+// (modes.Plan.Queue). Leases, parts and what members say of them are those of parameter servers
+// (queue.go); what is different is that nobody hands a gradient over before the others do:
 //
 //	Release (lease) ──► part ──► Computed ──► part ──► … ──► Close to all ──► the part that it is at ──► exchange: who has how many, then the sum ──► Tally
 //
-// Everybody is in the round with what it has computed. All members know how many samples that is of each of them, and say so in their tallies: so the round can be accounted for
-// whoever is left, and by whoever coordinates.
+// Everybody is in the round with what it has computed. All members know how many samples that is of
+// each of them, and say so in their tallies: so the round can be accounted for whoever is left, and
+// by whoever coordinates.
 type drawing struct {
 	parts  []int          // of each member: samples of its parts; nil: everybody has a batch of its own
 	beside [][]wire.Piece // of each: what it has beside its span
@@ -64,7 +66,8 @@ func (rd *ringRound) whole(i int) (n int) {
 	return n
 }
 
-// taken notes how much of its lease the k-th member has, and tells everybody to stop when nothing is left to take.
+// taken notes how much of its lease the k-th member has, and tells everybody to stop when nothing
+// is left to take.
 func (r *Ring) taken(rd *ringRound, k int, m wire.Computed) ([]Ready, error) {
 	if m.Samples <= rd.done[k] || m.Samples > rd.whole(k) {
 		return nil, fmt.Errorf("computed %d samples, of a batch of %d, after %d", m.Samples, rd.whole(k), rd.done[k])

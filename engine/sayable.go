@@ -13,7 +13,8 @@ import (
 // largest32 is the square of the largest float32: no element of a vector adds more to the square of its norm.
 const largest32 = math.MaxFloat32 * math.MaxFloat32
 
-// maxSkip is how many steps of a worker of a ring may be missing: records of the last rounds are lost with a coordinator.
+// maxSkip is how many steps of a worker of a ring may be missing: records of the last rounds are
+// lost with a coordinator.
 const maxSkip = 1 << 10
 
 // known says what is wrong with the number of a ring.

@@ -29,8 +29,8 @@ func (s Scale) Valid() bool {
 	return s == "" || s == ScaleRound || s == ScaleFiring || s == ScaleDamped
 }
 
-// scheduler is what both engines keep: the plan, the cursor of the sample stream, the state of every worker, and
-// what was made of its samples.
+// scheduler is what both engines keep: the plan, the cursor of the sample stream, the state of
+// every worker, and what was made of its samples.
 type scheduler struct {
 	plan  modes.Plan
 	batch int  // samples of one worker in one iteration, where the plan has no shares
@@ -54,16 +54,16 @@ type scheduler struct {
 
 // workerState is what the scheduler knows of one worker.
 type workerState struct {
-	live    bool // a member of the job
-	counted bool // the barrier counts on it
-	parked  bool // has no batch: waits for the end
-	stopped bool // parked only until the slowest has caught up (Plan.MaxLead)
-	arrived bool // its Arrive for the present step is in
-	waiting bool // its gradient is complete and not yet fired
-	dropped bool // its last gradient was thrown away, and it was not told yet
-	step    int64
-	stored  []bool
-	nstored int
+	live    bool      // a member of the job
+	counted bool      // the barrier counts on it
+	parked  bool      // has no batch: waits for the end
+	stopped bool      // parked only until the slowest has caught up (Plan.MaxLead)
+	arrived bool      // its Arrive for the present step is in
+	waiting bool      // its gradient is complete and not yet fired
+	dropped bool      // its last gradient was thrown away, and it was not told yet
+	step    int64     // of the gradient in hand, from 0 on; −1: nobody has had the rank
+	stored  []bool    // by shard: it holds that gradient
+	nstored int       // how many do
 	bank    []deposit // gradients that are kept while it goes on (modes.Group.NonBlocking), oldest first
 
 	batch
@@ -73,10 +73,10 @@ type workerState struct {
 
 // batch is what a worker computes.
 type batch struct {
-	basis int64
-	read  int64 // samples applied when it was released
-	start int64
-	count int          // samples of the present batch
+	basis int64        // version of the parameters that it was released with
+	read  int64        // samples applied when it was released
+	start int64        // of the present batch, in the stream
+	count int          // samples of it, from there on
 	most  int          // of the largest one, in a ring: what a rider has may be on its way when its next batch is of another size
 	local int          // steps of the present batch, by itself; 0: a gradient
 	micro int          // parts of the present batch, not all of which need be used; 0: it is whole
@@ -138,7 +138,7 @@ func (a *workerState) lacking() []int {
 	return at
 }
 
-// glance is what a pair of gradients needs of one of them.
+// glance is what a pair of gradients needs of one of them (pgns.Pair).
 type glance struct {
 	norm2   float64
 	samples int // 0: there was none
@@ -147,8 +147,9 @@ type glance struct {
 	read    int64 // samples applied when it was released
 }
 
-// farthest is by how many rounds of samples the parameters of two gradients may differ that are compared for their
-// noise: what the exact gradient changes from one to the other grows with the square.
+// farthest is by how many rounds of samples the parameters of two gradients may differ that are
+// compared for their noise: what the exact gradient changes from one to the other grows with the
+// square.
 const farthest = 2
 
 // see notes a gradient that has arrived.
@@ -170,7 +171,10 @@ func (a *workerState) pair(applied, round int64) (u pgns.Update, ok bool) {
 	return u, true
 }
 
-// take is the next piece of the stream, of at most n samples.
+// take is the next piece of the stream, of at most n samples: what is to be done again comes first,
+// so that at the end nobody waits for what was left behind. Pieces do not become one again where
+// they meet, so that who takes up what others have left may have less than a batch. It reports
+// false if nothing is left.
 func (l *scheduler) take(n int) (Span, bool) {
 	if len(l.redo) > 0 {
 		s := &l.redo[0]
@@ -214,7 +218,8 @@ func (l *scheduler) live() int {
 	return n
 }
 
-// leased is how many of its shares a worker is handed at most: no more than so many times as quick as the mean may it be.
+// leased is how many of its shares a worker is handed at most: no more than so many times as quick
+// as the mean may it be.
 const leased = 3
 
 // left is how many samples are to be handed out.
@@ -226,7 +231,8 @@ func (l *scheduler) left() int64 {
 	return n
 }
 
-// lease takes from the stream what the next of so many workers without a lease may compute in this round, at most so many samples.
+// lease takes from the stream what the next of so many workers without a lease may compute in this
+// round, at most so many samples.
 func (l *scheduler) lease(most, workers int) (pieces []wire.Piece) {
 	// Towards the end there is not as much for everybody.
 	if n, left := int64(max(workers, 1)), l.left(); left < n*int64(most) {
@@ -274,7 +280,9 @@ func (a *workerState) whole() int {
 	return n
 }
 
-// claim takes a piece out of what is to be handed out.
+// claim takes a piece out of what is to be handed out: somebody has had it, of whom this engine
+// does not know. What lies between the cursor and it, where it is further on, was handed out as
+// well, to others that nobody remembers, and is to be done again.
 func (l *scheduler) claim(s Span) {
 	if s.Start >= l.cursor {
 		if s.Start > l.cursor {
@@ -297,7 +305,8 @@ func (l *scheduler) claim(s Span) {
 	l.redo = rest
 }
 
-// cut parts spans behind the first so many samples. Of those that were cut there is at least one span, which may be empty.
+// cut parts spans behind the first so many samples. Of those that were cut there is at least one
+// span, which may be empty.
 func cut(spans []Span, samples int) (had, left []Span) {
 	for i, s := range spans {
 		k := min(samples, s.Count)

@@ -12,7 +12,8 @@ import (
 	"star/transport/wire"
 )
 
-// Shards is the engine of parameter servers: it turns what workers and shards report into Fires and Releases, and owns the Barrier.
+// Shards is the engine of parameter servers: it turns what workers and shards report into Fires and
+// Releases, and owns the Barrier.
 //
 //	        release                arrive + K × stored             firing
 //	parked ─────────► computing ───────────────────────► waiting ─────────► computing
@@ -116,8 +117,8 @@ func (l *Shards) begin() []Ready {
 	return l.out
 }
 
-// release hands worker w its next batch. It reports false when the stream is
-// used up, and parks the worker.
+// release hands worker w its next batch, of which everything that was said of the one before is
+// forgotten. It reports false when the stream is used up, and parks the worker.
 func (l *Shards) release(w star.Worker, version int64) (wire.Release, bool) {
 	a := &l.states[w]
 	a.arrived, a.waiting, a.nstored = false, false, 0
@@ -185,7 +186,8 @@ func (l *Shards) wake() {
 	}
 }
 
-// idle takes parked workers out of the barrier, so that nobody waits for them.
+// idle takes parked workers out of the barrier, so that nobody waits for them. That may complete an
+// update of the others, which may park more of them: so it goes on until nobody was parked.
 func (l *Shards) idle() {
 	for l.parking {
 		l.parking = false
@@ -202,8 +204,9 @@ func (l *Shards) idle() {
 	}
 }
 
-// Arrive notes that a worker says that it has pushed the gradient of a step. A second gradient, one of another step or of other samples than those released, and a
-// report that was not told before, are errors; nothing has changed then.
+// Arrive notes that a worker says that it has pushed the gradient of a step. A second gradient, one
+// of another step or of other samples than those released, and a report that was not told before,
+// are errors; nothing has changed then.
 func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 	w, step, samples := r.Worker, r.Step, r.Samples
 	a := &l.states[w]
@@ -230,8 +233,9 @@ func (l *Shards) Arrive(r star.Record, coded bool) (Batch, []Ready, error) {
 	return b, l.out, nil
 }
 
-// Stored notes that a shard holds the gradient of worker w's step. sums is what its copies say of the slice. A shard or worker that there is none of is an error.
-// What is stored of a step that is over changes nothing, and is none.
+// Stored notes that a shard holds the gradient of worker w's step. sums is what its copies say of
+// the slice. A shard or worker that there is none of is an error. What is stored of a step that is
+// over changes nothing, and is none.
 func (l *Shards) Stored(shard int, w star.Worker, step int64, sums ...replica.Sum) ([]Ready, error) {
 	if shard < 0 || shard >= l.shards {
 		return nil, fmt.Errorf("stored by shard %d, of %d", shard, l.shards)
@@ -301,6 +305,7 @@ func (l *Shards) Leave(w star.Worker) []Ready {
 	if a.bank = nil; !a.counted {
 		l.barrier.Leave(w)
 	}
+	// What it computes is lost with it, unless shards hold it already, or somebody above it in a tree may.
 	waiting, group := a.waiting, a.group
 	switch {
 	case a.parked:
@@ -441,8 +446,9 @@ func (l *Shards) dropLate(o *Ready, f modes.Firing) {
 	}
 }
 
-// next hands out batches to those whom a firing sets free, in order of rank, not of arrival: so every run of an SSGD job gives every worker the same samples,
-// and a worker in step can tell its next batch beforehand.
+// next hands out batches to those whom a firing sets free, in order of rank, not of arrival: so
+// every run of an SSGD job gives every worker the same samples, and a worker in step can tell its
+// next batch beforehand.
 func (l *Shards) next(o *Ready, f modes.Firing) {
 	l.freed = append(append(l.freed[:0], f.Workers...), f.Dropped...)
 	slices.Sort(l.freed)
@@ -497,7 +503,8 @@ func (l *Shards) stride(ws []star.Worker) (s strides) {
 	return s
 }
 
-// weight is that of a gradient over so many samples, in one of the worker's steps, among those of a firing over as many in all.
+// weight is that of a gradient over so many samples, in one of the worker's steps, among those of a
+// firing over as many in all.
 func (l *Shards) weight(samples, firing float64, stale int64) float32 {
 	switch l.scale {
 	case ScaleFiring:

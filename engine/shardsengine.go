@@ -11,7 +11,8 @@ import (
 // Fits says what is wrong with a plan.
 func (l *Shards) Fits(p modes.Plan) error { return TreePlan(p) }
 
-// Fault notes that a worker could not hand its gradient to its parent. A fault in a step that is still to come is an error.
+// Fault notes that a worker could not hand its gradient to its parent. A fault in a step that is
+// still to come is an error.
 func (l *Shards) Fault(m wire.Fault) (Failure, []Ready, error) {
 	if step := l.states[m.Worker].step; m.Generation > step {
 		return Failure{}, nil, fmt.Errorf("a fault in step %d, and it is at step %d", m.Generation, step)

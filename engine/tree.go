@@ -68,6 +68,7 @@ func (l *Shards) link(o *Ready) {
 			here[r.Worker] = l.inTrees(r.Worker)
 		}
 	}
+	// First a parent for each: the nearest above it, by the plan, that is released with it and can be reached.
 	for i := range o.Releases {
 		r := &o.Releases[i]
 		a := &l.states[r.Worker]
@@ -79,6 +80,7 @@ func (l *Shards) link(o *Ready) {
 			}
 		}
 	}
+	// Then everybody hears of all below it, as far as a message can say that.
 	under := map[star.Worker][]wire.Below{}
 	for i := range o.Releases {
 		r := &o.Releases[i]
@@ -102,6 +104,7 @@ func (l *Shards) link(o *Ready) {
 	if len(below) == 0 {
 		return
 	}
+	// Who hangs together reports together. A worker alone, with nobody above or below it, needs no group.
 	groups := map[star.Worker]*reportGroup{}
 	for _, r := range o.Releases {
 		w := r.Worker
@@ -127,8 +130,9 @@ func (l *Shards) link(o *Ready) {
 // inTrees says whether w can be in trees.
 func (l *Shards) inTrees(w star.Worker) bool { return l.reachable != nil && l.reachable[w] }
 
-// Reported notes what is in the report of a group. It settles who is in it; the others
-// report for themselves. Who is not at the top of a tree, tells twice, or names a gradient that is none of its group's is in error; nothing has changed then.
+// Reported notes what is in the report of a group. It settles who is in it; the others report for
+// themselves. Who is not at the top of a tree, tells twice, or names a gradient that is none of its
+// group's is in error; nothing has changed then.
 func (l *Shards) Reported(m wire.Bundle) ([]Ready, error) {
 	l.out = l.out[:0]
 	a := &l.states[m.Worker]
@@ -214,6 +218,9 @@ func (l *Shards) part(w star.Worker, waiting bool) {
 // throwAway has the shards drop what w pushed, whom nobody waits for any more.
 func (l *Shards) throwAway(w star.Worker) { l.throwAwayStep(w, l.states[w].step) }
 
+// throwAwayStep is throwAway of a step. The Fire makes no update: its version is the present one,
+// and it has its place among the others, because a gradient of the same worker may come right
+// behind it.
 func (l *Shards) throwAwayStep(w star.Worker, step int64) {
 	l.seq++
 	l.out = append(l.out, Ready{Used: l.used, Fire: wire.Fire{
@@ -241,7 +248,8 @@ func (l *Shards) unreachable(w star.Worker, step int64) []Ready {
 	return l.out
 }
 
-// Owes lists the shards that lack the gradient of w, if that is the one who has to get it there, and has said that it did.
+// Owes lists the shards that lack the gradient of w, if that is the one who has to get it there,
+// and has said that it did.
 func (l *Shards) Owes(w star.Worker) []int {
 	a := &l.states[w]
 	if !a.arrived || a.waiting || a.nstored >= l.shards || l.lead(w) != w {

@@ -25,6 +25,7 @@ func (s *server) candidate() bool { return s.job.Rank < len(s.job.Coordinators) 
 // lease is a leadership, as the coordinator knows it; zero: nobody else may coordinate.
 type lease struct{ *election.Leadership }
 
+// Term is the number of the leadership: of two the later one has the higher.
 func (o lease) Term() int64 { return o.Leadership.Term }
 
 // close has the others know that the job is over.

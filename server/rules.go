@@ -107,6 +107,7 @@ func (s *server) newValidator(zeno rule.ZenoSpec) (*validator, error) {
 	return v, nil
 }
 
+// close ends the reading of samples and the model.
 func (v *validator) close() {
 	v.loader.Close()
 	v.model.Close()

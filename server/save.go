@@ -90,6 +90,7 @@ func (s *server) discard(id string) {
 	}
 }
 
+// specs are the tensors as a checkpoint has them.
 func specs(ts []coord.Tensor) []checkpoint.TensorSpec {
 	out := make([]checkpoint.TensorSpec, len(ts))
 	for i, t := range ts {

@@ -80,6 +80,7 @@ type besides struct {
 	coordinator string
 }
 
+// Dial connects to another server, whose address may be without a host.
 func (b besides) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	return b.Network.Dial(ctx, process.WithHost(addr, b.coordinator))
 }

@@ -46,6 +46,7 @@ func newReporter(job *Config, traffic func() (sent, received int64)) *reporter {
 	return &reporter{job: job, traffic: traffic, sampler: host.Start(host.Config{}), has: inventory.Detect("")}
 }
 
+// close ends the sampler.
 func (r *reporter) close() { r.sampler.Close() }
 
 // report is what the coordinator is told.

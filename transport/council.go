@@ -5,12 +5,14 @@ import (
 	"fmt"
 )
 
-// ElsewhereError: the peer does not coordinate the job now. It has no exit code, because another one does, or will.
+// ElsewhereError: the peer does not coordinate the job now. It has no exit code, because another
+// one does, or will.
 type ElsewhereError struct {
 	Peer string
 	Addr string // of the coordinator; empty: not known
 }
 
+// Error names who coordinates, if that is known.
 func (e *ElsewhereError) Error() string {
 	if e.Addr == "" {
 		return fmt.Sprintf("transport: %s does not coordinate the job, and knows nobody who does yet", e.Peer)
@@ -28,7 +30,8 @@ func AppendFrame(dst, header, payload []byte) []byte {
 	return append(append(dst, header...), payload...)
 }
 
-// CutFrame takes the first one off a list that AppendFrame has made. What it returns lies in b. A list that ends within a frame is an error.
+// CutFrame takes the first one off a list that AppendFrame has made. What it returns lies in b. A
+// list that ends within a frame is an error.
 func CutFrame(b []byte) (header, payload, rest []byte, err error) {
 	if len(b) < 8 {
 		return nil, nil, nil, fmt.Errorf("transport: a list of frames ends in %d bytes", len(b))

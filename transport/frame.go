@@ -57,6 +57,7 @@ type VersionError struct {
 	Reason       string // what the peer said about it, if it did
 }
 
+// Error names both versions, and what to update.
 func (e *VersionError) Error() string {
 	s := fmt.Sprintf("protocol version %d here, %d there: install the same release of STAR on both", e.Ours, e.Theirs)
 	if e.Reason != "" {

@@ -26,6 +26,7 @@ type RejectError struct {
 	Reason string
 }
 
+// Error is the reason that the peer has given.
 func (e *RejectError) Error() string {
 	return fmt.Sprintf("transport: %s refuses: %s", cmp.Or(e.Peer, "the peer"), e.Reason)
 }
@@ -146,8 +147,9 @@ func welcome(c Conn, h Hello, payload []byte) (Welcome, []byte, error) {
 	return Welcome{}, nil, &Error{"recv", c.Peer(), fmt.Errorf("%v where welcome or reject must come", f.Kind)}
 }
 
-// ReadHello reads the Hello that opens a connection, and its payload. Afterwards there is no deadline. Errors are *Error: time is up, the connection has ended, or something else came
-// than a Hello.
+// ReadHello reads the Hello that opens a connection, and its payload. Afterwards there is no
+// deadline. Errors are *Error: time is up, the connection has ended, or something else came than a
+// Hello.
 func ReadHello(c Conn, timeout time.Duration) (Hello, []byte, error) {
 	return readHello(c, timeout, func(Hello) error { return nil })
 }

@@ -10,10 +10,11 @@ import (
 	"strings"
 )
 
-// With the token of a job a member could say hello to a shard in the name of another one. So the coordinator draws a key, which it tells servers
-// (Assign) and nobody else, and gives each worker a pass with its Welcome, which shards want to see in its Hello: two numbers and a MAC of them,
-// made with the key. A later Welcome of the same rank has a higher number. So shards need not be told who was welcomed, and who once had a rank can be
-// told from who has it now.
+// With the token of a job a member could say hello to a shard in the name of another one. So the
+// coordinator draws a key, which it tells servers (Assign) and nobody else, and gives each worker a
+// pass with its Welcome, which shards want to see in its Hello: two numbers and a MAC of them, made
+// with the key. A later Welcome of the same rank has a higher number. So shards need not be told
+// who was welcomed, and who once had a rank can be told from who has it now.
 
 // NewKey draws the key of a job.
 func NewKey() string { return rand.Text() }
@@ -39,8 +40,9 @@ func seal(key, role string, rank int, attempt Attempt) string {
 	return hex.EncodeToString(m.Sum(nil)[:16])
 }
 
-// CheckPass says whether a pass was made with that key for that member, and for which of its attempts. The MACs are compared in constant time. Without a key, as
-// from a coordinator of an earlier version, every pass is good.
+// CheckPass says whether a pass was made with that key for that member, and for which of its
+// attempts. The MACs are compared in constant time. Without a key, as from a coordinator of an
+// earlier version, every pass is good.
 func CheckPass(key, role string, rank int, pass string) (attempt Attempt, ok bool) {
 	if key == "" {
 		return Attempt{}, true

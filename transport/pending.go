@@ -13,8 +13,8 @@ import (
 
 var errCrowded = errors.New("it had not said hello, and others came: too many connections say nothing (Config.MaxPending)")
 
-// pendingGrace is how long a connection may stand among the pending before another one may take its place. Ends of a healthy
-// handshake come much sooner; who is thrown out comes again.
+// pendingGrace is how long a connection may stand among the pending before another one may take its
+// place. Ends of a healthy handshake come much sooner; who is thrown out comes again.
 const pendingGrace = 100 * time.Millisecond
 
 // pendingConns is where connections are until they have said Hello. It has room for most of
@@ -36,6 +36,7 @@ type pendingConn struct {
 	thrown bool
 }
 
+// newPendingConns has room for so many connections that have not said Hello.
 func newPendingConns(most int) *pendingConns {
 	return &pendingConns{most: most, room: make(chan struct{}, 1), perHost: map[string]int{}}
 }
@@ -72,7 +73,8 @@ func (h *pendingConns) enter(ctx context.Context, c io.Closer, addr string) *pen
 	}
 }
 
-// makeRoom throws somebody out if no more connections may be pending, or says how long to wait until that may be. The lock is held.
+// makeRoom throws somebody out if no more connections may be pending, or says how long to wait
+// until that may be. The lock is held.
 func (h *pendingConns) makeRoom(now time.Time) (wait time.Duration) {
 	if len(h.conns) < h.most {
 		return 0
@@ -123,8 +125,8 @@ func hostOf(addr string) string {
 	return addr
 }
 
-// Limit is l with room for that many connections at once. A further one takes the place of another, by the rule of those that have not said
-// Hello: the oldest of the host that has the most.
+// Limit is l with room for that many connections at once. A further one takes the place of another,
+// by the rule of those that have not said Hello: the oldest of the host that has the most.
 func Limit(l net.Listener, most int) net.Listener {
 	ctx, stop := context.WithCancel(context.Background())
 	return &limited{l, newPendingConns(most), ctx, stop}
@@ -137,6 +139,7 @@ type limited struct {
 	stop    context.CancelFunc
 }
 
+// Accept is the next connection for which there is room, which is made at the cost of another one.
 func (l *limited) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -162,8 +165,9 @@ func (v *visitor) Close() error {
 	return v.Conn.Close()
 }
 
-// Portion is a part of the files and connections that this process may have open, at most so many: what is taken by those who are nobody yet must not
-// be missing for members of a job and for checkpoints.
+// Portion is a part of the files and connections that this process may have open, at most so many:
+// what is taken by those who are nobody yet must not be missing for members of a job and for
+// checkpoints.
 func Portion(part, most int) int {
 	if n := descriptors(); n > 0 {
 		most = min(most, max(n/part, 8))

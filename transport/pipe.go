@@ -75,7 +75,8 @@ func (p *Pipe) Listen(addr string) (Listener, error) {
 	return l, nil
 }
 
-// Dial connects to whoever listens at addr. Where nobody does it is an *Error with ECONNREFUSED; an end of ctx while 128 others wait is one, too.
+// Dial connects to whoever listens at addr. Where nobody does it is an *Error with ECONNREFUSED; an
+// end of ctx while 128 others wait is one, too.
 func (p *Pipe) Dial(ctx context.Context, addr string) (Conn, error) {
 	h := p.root()
 	h.mu.Lock()
@@ -109,8 +110,8 @@ type pipeListener struct {
 
 func (l *pipeListener) Addr() string { return l.addr }
 
-// Accept is the next connection. Its error is an *Error with net.ErrClosed; a closed listener hands out nothing,
-// not even what is in its queue.
+// Accept is the next connection. Its error is an *Error with net.ErrClosed; a closed listener hands
+// out nothing, not even what is in its queue.
 func (l *pipeListener) Accept() (Conn, error) {
 	select {
 	case <-l.done:
@@ -386,8 +387,8 @@ func (e *pipeEnd) CloseWrite() error {
 	return nil
 }
 
-// Close ends both directions and wakes whoever waits at this end. What was written before reaches the other end.
-// It never fails.
+// Close ends both directions and wakes whoever waits at this end. What was written before reaches
+// the other end. It never fails.
 func (e *pipeEnd) Close() error {
 	e.closeOnce.Do(func() {
 		close(e.closed)
@@ -426,6 +427,7 @@ type deadline struct {
 	passed chan struct{}
 }
 
+// wait is closed when the deadline is over.
 func (d *deadline) wait() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -461,6 +463,7 @@ func (d *deadline) set(t time.Time) {
 	}
 }
 
+// isClosed says whether a channel that nothing is sent over is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

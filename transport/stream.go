@@ -37,6 +37,7 @@ type Error struct {
 	Err  error
 }
 
+// Error names the peer, what was being done, and why it failed.
 func (e *Error) Error() string {
 	if e.Peer == "" {
 		return "transport: " + e.Op + ": " + e.Err.Error()
@@ -48,8 +49,8 @@ func (e *Error) Unwrap() error { return e.Err }
 
 var headers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
 
-// Send sends m with its payload. payload may be empty, and is not used after the return. An error is an *Error with the peer; the connection is of no more use
-// then.
+// Send sends m with its payload. payload may be empty, and is not used after the return. An error
+// is an *Error with the peer; the connection is of no more use then.
 func Send[M Message](c Conn, m M, payload []byte) error {
 	_, err := SendSum(c, m, payload)
 	return err
@@ -80,8 +81,9 @@ func SendSummed[M Message](c Conn, m M, payload []byte, sum uint32) error {
 	return err
 }
 
-// ReadAll reads the payload of f into fresh memory. It is for texts: memory
-// grows with the bytes that come, not with what the frame claims. An end within it, a deadline and a wrong checksum are an *Error.
+// ReadAll reads the payload of f into fresh memory. It is for texts: memory grows with the bytes
+// that come, not with what the frame claims. An end within it, a deadline and a wrong checksum are
+// an *Error.
 func ReadAll(c Conn, f Frame) ([]byte, error) {
 	if w, ok := c.(*netConn); ok {
 		return w.readAll()
@@ -345,6 +347,7 @@ func (c *netConn) short(b []byte) error {
 	return nil
 }
 
+// ReadPayload reads the payload of the frame whose header was read last; dst is as long as that says.
 func (c *netConn) ReadPayload(dst []byte) error {
 	if err := c.fits(len(dst)); err != nil {
 		return err

@@ -11,8 +11,9 @@ import (
 // wide says whether the processor multiplies polynomials 512 bits at a time.
 var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VPCLMULQDQ
 
-// half says whether it multiplies them 256 bits at a time: Zen 3, and Intel's processors for desktops since 2021, which have no AVX-512. Package cpu looks for
-// VPCLMULQDQ, bit 10, only where that is there. AVX2 says that there is a leaf 7, and that the system saves the registers.
+// half says whether it multiplies them 256 bits at a time: Zen 3, and Intel's processors for
+// desktops since 2021, which have no AVX-512. Package cpu looks for VPCLMULQDQ, bit 10, only where
+// that is there. AVX2 says that there is a leaf 7, and that the system saves the registers.
 var half = cpu.X86.HasAVX2 && leaf7()>>10&1 == 1
 
 // leaf7 is ECX of CPUID's leaf 7, subleaf 0.

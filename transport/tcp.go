@@ -33,8 +33,8 @@ type Config struct {
 	// complete Hello, and that of dialling. Zero means 5 s.
 	HandshakeTimeout time.Duration
 
-	// MaxPending bounds the connections that have not said Hello yet. A further one
-	// closes another. Zero means 256, or a quarter of the descriptors that this process may have, if that is less.
+	// MaxPending bounds the connections that have not said Hello yet. A further one closes another.
+	// Zero means 256, or a quarter of the descriptors that this process may have, if that is less.
 	MaxPending int
 
 	// TLS, if not nil, is used on both sides. See TLSConfig.
@@ -52,6 +52,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// handshakeTimeout is how long a Hello, and TLS before it, may take.
 func (c *Config) handshakeTimeout() time.Duration {
 	return cmp.Or(c.HandshakeTimeout, 5*time.Second)
 }
@@ -70,8 +71,9 @@ type TCP struct{ Config }
 // NewTCP makes a Network of TCP connections.
 func NewTCP(c Config) *TCP { return &TCP{c} }
 
-// Itself is the network by which a process reaches itself. With TLS it demands the very certificate that this process shows: under which address it finds
-// itself, such as 127.0.0.1, does not matter, because who has the certificate's key is this process, or may be it.
+// Itself is the network by which a process reaches itself. With TLS it demands the very certificate
+// that this process shows: under which address it finds itself, such as 127.0.0.1, does not matter,
+// because who has the certificate's key is this process, or may be it.
 func (t *TCP) Itself() *TCP {
 	if t.TLS == nil || len(t.TLS.Certificates) == 0 {
 		return t
@@ -103,8 +105,9 @@ func (t *TCP) control(_, _ string, rc syscall.RawConn) error {
 	return err
 }
 
-// Dial connects to addr, host:port, within the handshake timeout. With TLS it has shaken hands, too. The error is an *Error with the address, and says in TLS's
-// case whose certificate is not good, and why.
+// Dial connects to addr, host:port, within the handshake timeout. With TLS it has shaken hands,
+// too. The error is an *Error with the address, and says in TLS's case whose certificate is not
+// good, and why.
 func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.handshakeTimeout())
 	defer cancel()
@@ -130,9 +133,9 @@ func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
 	return c, nil
 }
 
-// Listen listens at addr, host:port. An empty host means every address of this
-// machine; port 0 means any free one. The error is an *Error: the address is taken or none of this machine's, or others could connect though there is neither TLS
-// nor a token (Insecure).
+// Listen listens at addr, host:port. An empty host means every address of this machine; port 0
+// means any free one. The error is an *Error: the address is taken or none of this machine's, or
+// others could connect though there is neither TLS nor a token (Insecure).
 func (t *TCP) Listen(addr string) (Listener, error) {
 	if err := t.mayListen(addr); err != nil {
 		return nil, &Error{"listen", addr, err}

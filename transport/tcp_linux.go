@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options sets buffers (bytes) and congestion control of a socket. What was asked for and is not to be had is an
-// error; that BBR, which nobody asked for, cannot be changed is none.
+// options sets buffers (bytes) and congestion control of a socket. What was asked for and is not to
+// be had is an error; that BBR, which nobody asked for, cannot be changed is none.
 func (t *TCP) options(fd uintptr) error {
 	s := int(fd)
 	if t.SendBuffer > 0 {
@@ -62,7 +62,8 @@ func userTimeout(c *net.TCPConn, d time.Duration) error {
 	return err
 }
 
-// deliveryRate asks the kernel (tcp_rate.c: of the last sample that was not limited by the sender, or of a higher one that was).
+// deliveryRate asks the kernel (tcp_rate.c: of the last sample that was not limited by the sender,
+// or of a higher one that was).
 func deliveryRate(c *net.TCPConn) float64 {
 	rc, err := c.SyscallConn()
 	if err != nil {

@@ -109,6 +109,7 @@ func (d *childRelay) begin(params []float32) {
 	d.params = params
 }
 
+// close ends all connections, and returns when nobody reads or writes any more.
 func (d *childRelay) close() {
 	d.stop()
 	d.served.Wait()
@@ -188,6 +189,7 @@ func (d *childRelay) wanted(ctx context.Context, c transport.Child, size int) (b
 	}
 }
 
+// poke has the guest's goroutine look again. One call is as good as several.
 func (g *guest) poke() {
 	select {
 	case g.wake <- struct{}{}:
@@ -399,6 +401,7 @@ func (d *childRelay) vector() []float32 {
 	return make([]float32, len(d.params))
 }
 
+// free takes back a vector of the length of the gradient, for the next bundle.
 func (d *childRelay) free(v []float32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -255,6 +255,7 @@ func (b *commandStream) failed() error {
 	return b.err
 }
 
+// end ends the context of what is under way: no order interrupts it any more.
 func (b *commandStream) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -329,6 +330,7 @@ func newMeeting(l gonet.Listener) *meeting {
 	return m
 }
 
+// close takes nobody in any more. It may be called twice.
 func (m *meeting) close() {
 	m.once.Do(func() {
 		close(m.done)
@@ -357,6 +359,7 @@ func (s *sitting) Accept() (gonet.Conn, error) {
 	return nil, gonet.ErrClosed
 }
 
+// Close ends the listener of one ring; the place where rings meet stays open.
 func (s *sitting) Close() error {
 	s.once.Do(func() { close(s.over) })
 	return nil

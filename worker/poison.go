@@ -104,6 +104,7 @@ func (w *worker) found(e *PoisonError) error {
 	return w.tellPoison(e, false)
 }
 
+// tellPoison tells the coordinator of a gradient that does not belong; over: that it does so no more.
 func (w *worker) tellPoison(e *PoisonError, over bool) error {
 	return coord.Say(w.member, transport.Poison{
 		Shard: -1, Worker: star.Worker(e.Worker), Step: e.Step, Cause: e.Cause.String(), Value: e.Value, Over: over, Where: e.Tensor,

@@ -21,6 +21,7 @@ type parent struct {
 	told int64          // the generation that it knows us to be in
 }
 
+// close gives the connection up. The next gradient makes another one.
 func (p *parent) close() {
 	if p.conn != nil {
 		p.conn.Close()
@@ -38,7 +39,7 @@ type parentError struct {
 func (e *parentError) Error() string { return fmt.Sprintf("parent at %s: %v", e.addr, e.err) }
 func (e *parentError) Unwrap() error { return e.err }
 
-// rider's batch is a rider's batch whose gradient is computed.
+// riderBatch is a rider's batch whose gradient is computed.
 type riderBatch struct {
 	push transport.Push
 	done bool

@@ -26,6 +26,7 @@ type riderMomentum struct {
 	free     func(*riderGrad)
 }
 
+// newRiderMomentum is for vectors of n elements and momentum mu. free takes gradients back that are in a version, or void.
 func newRiderMomentum(n int, mu, clip float64, free func(*riderGrad)) *riderMomentum {
 	return &riderMomentum{mu: float32(mu), clip: clip, velocity: map[star.Worker][]float32{}, sum: make([]float32, n), free: free}
 }
@@ -51,6 +52,7 @@ func (m *riderMomentum) carry(g *riderGrad, weight float32) {
 	m.hand = append(m.hand, g)
 }
 
+// use makes sum that of the round in hand, which is zero at first.
 func (m *riderMomentum) use() {
 	if !m.used {
 		clear(m.sum)

@@ -81,6 +81,7 @@ func (d *riderRelay) begin(params []float32) {
 	d.params = params
 }
 
+// close ends all connections, and returns when nobody reads or writes any more.
 func (d *riderRelay) close() {
 	d.stop()
 	d.served.Wait()
@@ -102,6 +103,7 @@ func (d *riderRelay) change(version int64, f func()) {
 	}
 }
 
+// poke has whoever sends to the rider look again. One call is as good as several.
 func (s *seat) poke() {
 	select {
 	case s.want <- struct{}{}:

@@ -151,6 +151,7 @@ func (w *ringWorker) addresses() string {
 	return w.meet.Addr().String() + "," + w.relay.addr
 }
 
+// close gives up everything that has a peer. What others wait for from this worker fails at once.
 func (w *ringWorker) close() {
 	w.meet.close()
 	w.relay.close()

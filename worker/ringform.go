@@ -89,6 +89,7 @@ func (w *ringWorker) join(ctx context.Context, ring transport.Ring) error {
 	return w.sayFormed()
 }
 
+// sayFormed tells the coordinator with which version this worker stands in its ring. An error: the coordinator is lost.
 func (w *ringWorker) sayFormed() error {
 	return coord.Say(w.member, transport.Formed{Worker: star.Worker(w.rank), Generation: w.ring.Generation, Version: w.version}, nil)
 }

@@ -77,6 +77,7 @@ func (w *ringWorker) asMany(ctx context.Context, place, root int, slots []optim.
 // maxOwnSlots is for models of a few parameters, whose optimiser says more about itself than they have.
 const maxOwnSlots = 1 << 16
 
+// ownSlot is the name of the i-th vector that has what an optimiser says of itself in bytes.
 func ownSlot(i int) string { return fmt.Sprintf("own_%05d", i) }
 
 // slotsOf is b, behind its length in 8 bytes, in vectors of n elements.

@@ -134,6 +134,7 @@ func (s *Session) Close() error {
 	return s.err
 }
 
+// end has the worker come to its end, and waits for it.
 func (s *Session) end() {
 	s.cancel(nil)
 	s.stop()
@@ -154,6 +155,7 @@ func (m *rendezvous) Buffers() []float32               { return m.Vectors.Buffer
 func (m *rendezvous) BufferLayout() []train.TensorSpec { return m.Vectors.BufferLayout }
 func (m *rendezvous) Close() error                     { return nil }
 
+// Grad hands a batch to the caller of Next, who fills dst. ErrClosed: nobody asks for batches any more.
 func (m *rendezvous) Grad(_ context.Context, dst []float32, b train.Batch) (float64, error) {
 	if m.gone || !m.yield(Step{Batch: b, Gradient: dst}) {
 		return 0, ErrClosed
@@ -161,6 +163,7 @@ func (m *rendezvous) Grad(_ context.Context, dst []float32, b train.Batch) (floa
 	return m.loss, nil
 }
 
+// Eval hands a part of the test set to the caller of Next. ErrClosed: nobody asks for it any more.
 func (m *rendezvous) Eval(_ context.Context, b train.Batch) (train.Result, error) {
 	if m.gone || !m.yield(Step{Batch: b, Evaluation: true}) {
 		return train.Result{}, ErrClosed

@@ -175,6 +175,7 @@ func (w *worker) why(err error) error {
 	return &member.LostError{Err: err}
 }
 
+// tensors are the specs as the coordinator has them.
 func tensors(specs []train.TensorSpec) []coord.Tensor {
 	out := make([]coord.Tensor, len(specs))
 	for i, s := range specs {

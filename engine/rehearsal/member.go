@@ -51,7 +51,8 @@ func count(spans []engine.Span) (n int) {
 	return n
 }
 
-// take computes a part of the lease, says so, and goes into the exchange when there is no other, or the worker was told to stop.
+// take computes a part of the lease, says so, and goes into the exchange when there is no other, or
+// the worker was told to stop.
 func (s *Ring) take(w *member) {
 	whole := count(w.lease())
 	if w.have = min(w.have+w.release.Part, whole); w.have < whole && !w.over() {

@@ -1,6 +1,8 @@
-// Package rehearsal has jobs of all-reduce whose members are models of themselves: their parameters are the list of the samples that were applied to them.
-// An [engine.Ring] decides about them, as it does for a coordinator. Whoever drives a job says what happens next, of all that can: a test in any order,
-// star chaos --simulate in virtual time. What must hold whatever happens is checked on the way and at the end.
+// Package rehearsal has jobs of all-reduce whose members are models of themselves: their parameters
+// are the list of the samples that were applied to them. An [engine.Ring] decides about them, as it
+// does for a coordinator. Whoever drives a job says what happens next, of all that can: a test in
+// any order, star chaos --simulate in virtual time. What must hold whatever happens is checked on
+// the way and at the end.
 //
 // It is pure: no clock, goroutine or randomness. Each choice is asked for ([Config.Draw]).
 package rehearsal
@@ -24,12 +26,14 @@ type Config struct {
 	// Draw chooses one of low to high, both included. what is for messages only.
 	Draw func(low, high int, what string) int
 
-	// Broken is told of a promise that was not kept, and Lost that nobody is left who has the parameters. Neither may return.
+	// Broken is told of a promise that was not kept, and Lost that nobody is left who has the
+	// parameters. Neither may return.
 	Broken func(format string, a ...any)
 	Lost   func(why string)
 }
 
-// Ring is a job that goes on. Messages between two keep their order, as on a connection; everything else can overtake everything.
+// Ring is a job that goes on. Messages between two keep their order, as on a connection; everything
+// else can overtake everything.
 type Ring struct {
 	Config
 	Engine  *engine.Ring
@@ -102,8 +106,9 @@ func NewRing(c Config) *Ring {
 // Kind is what somebody does.
 type Kind int
 
-// Kinds of acts. The coordinator hears of a worker's word, or misses a worker; a worker hears that its round is closed, does what it was told, which may be to
-// compute, or comes to the end of an exchange with others; the coordinator mends a ring that has failed.
+// Kinds of acts. The coordinator hears of a worker's word, or misses a worker; a worker hears that
+// its round is closed, does what it was told, which may be to compute, or comes to the end of an
+// exchange with others; the coordinator mends a ring that has failed.
 const (
 	Hear Kind = iota
 	Miss
@@ -238,7 +243,8 @@ func (s *Ring) hear(w *member) {
 	s.do(os)
 }
 
-// fails looks at an error of the engine, to which nobody has given a reason. That the parameters are lost is right only where nobody has them.
+// fails looks at an error of the engine, to which nobody has given a reason. That the parameters
+// are lost is right only where nobody has them.
 func (s *Ring) fails(err error, format string, a ...any) {
 	var lost *engine.LostError
 	switch {
@@ -280,8 +286,9 @@ func (s *Ring) Busy(w star.Worker) bool {
 	return m.alive && (m.release != nil || m.forming)
 }
 
-// Spare says whether a worker may die: another one has the newest parameters, and is not told to give them up. Where all but one are, and that one dies before
-// the others of the new ring have them, nobody can go on.
+// Spare says whether a worker may die: another one has the newest parameters, and is not told to
+// give them up. Where all but one are, and that one dies before the others of the new ring have
+// them, nobody can go on.
 func (s *Ring) Spare(w star.Worker) bool {
 	for _, o := range s.members {
 		if o.id != w && o.alive && o.version >= s.Engine.State().Version && o.stays() {
@@ -310,7 +317,8 @@ func (s *Ring) Fail(w star.Worker, suspect int) {
 	m.out = append(m.out, wire.Fault{Worker: w, Generation: m.ring.Generation, Suspect: suspect, Reason: "no byte has moved"})
 }
 
-// Come has somebody without parameters take a rank. false: somebody has it, or its last owner has left something behind.
+// Come has somebody without parameters take a rank. false: somebody has it, or its last owner has
+// left something behind.
 func (s *Ring) Come(w star.Worker) bool {
 	m := s.members[w]
 	if m.alive || len(m.out) > 0 || s.Engine.Worker(w).Live || s.Engine.Lingers(w) {
@@ -328,7 +336,8 @@ func (s *Ring) Install(p modes.Plan) {
 	s.do(s.Engine.Install(p))
 }
 
-// TakeOver has another coordinator in the place of this one: what was on its way is lost, in both directions, and all that is known is what workers have.
+// TakeOver has another coordinator in the place of this one: what was on its way is lost, in both
+// directions, and all that is known is what workers have.
 func (s *Ring) TakeOver() {
 	var m *engine.RingMetadata
 	for _, w := range s.members {
