@@ -21,10 +21,14 @@ type elastic struct {
 	own      []span  // the same without one job
 	groups   *groups // nil: changes take no time
 	turn     int
+
+	cluster Cluster
+	slow    []float64 // how many times longer each node is known to take; nil: the policy does not look
 }
 
 // planners are the policies of elastic.
-var planners = map[string]rounds{"edf": edf{}, "edf-admission": edfAdmission{}, "ef": elasticFlow{}, "ef-admission": elasticFlow{admission: true}}
+var planners = map[string]rounds{"edf": edf{}, "edf-admission": edfAdmission{}, "ef": elasticFlow{}, "ef-admission": elasticFlow{admission: true},
+	"pollux": pollux{}, "star": starPolicy{}}
 
 // rounds is what a policy of elastic decides.
 type rounds interface {
@@ -53,6 +57,11 @@ type flex struct {
 	kept    plan    // of the rounds before
 	to      plan    // with more GPUs now
 	booked  booking // of boundedFlow
+
+	at    []Share // where it runs, where nodes may be slow
+	extra int     // how many of its GPUs are to be of nodes that are known to be slow
+
+	restarts int // under pollux
 }
 
 // rate is iterations/s on n GPUs.
@@ -96,7 +105,7 @@ func Elastic(jobs []*Job, c Cluster, name string, slot float64, compat Compat) [
 
 func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	name, slot, compat := o.Policy, o.Slot, o.Compat
-	e := &elastic{now: -slot, slot: slot, start: o.Start, gpus: c.Nodes * c.GPUs, compat: compat}
+	e := &elastic{now: -slot, slot: slot, start: o.Start, gpus: c.Nodes * c.GPUs, compat: compat, cluster: c}
 	e.policy = planners[name]
 	if o.Horizon > 0 {
 		e.policy = newBounded(name == "ef-admission", e.gpus, int(math.Ceil(o.Horizon/slot)))
@@ -106,6 +115,7 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	}
 	all := make([]*flex, len(jobs))
 	for i, j := range jobs {
+		j = elasticJob(j, name)
 		f := &flex{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, left: j.Iterations}
 		for l, r := range j.Rates {
 			if r > 0 && 1<<l <= j.Batch && 1<<l <= 64 {
@@ -142,7 +152,7 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 			new = append(new, f)
 		}
 		for _, f := range e.runnable {
-			f.was = f.n
+			f.was, f.lost = f.n, 0
 		}
 		e.runnable = append(e.runnable, e.policy.admit(e, new)...)
 		e.policy.allot(e)
@@ -151,6 +161,7 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 			slices.SortFunc(run, func(a, b *flex) int { return cmp.Compare(a.turn, b.turn) })
 			e.groups.charge(run, slot)
 		}
+		e.place()
 		next, wake, started = never, e.policy.wake(e), 0
 		for _, f := range e.runnable {
 			if f.n > 0 && math.IsNaN(f.Start) {
@@ -167,6 +178,9 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 			}
 			if f.n > 0 {
 				f.realEnd = e.now + f.lost + math.Ceil(f.lag+f.left/f.rate(f.n))
+				if c.Slow != nil {
+					f.realEnd = math.Ceil(c.Slow.end(f.at, e.now+f.lost+f.lag, math.Ceil(f.left/f.rate(f.n))))
+				}
 				next = min(next, f.realEnd)
 			}
 			if f.n == 0 && f.was > 0 {
@@ -177,6 +191,7 @@ func runElastic(jobs []*Job, c Cluster, o Options) []Outcome {
 	out := make([]Outcome, len(all))
 	for i, f := range all {
 		out[i] = f.Outcome
+		out[i].Job = jobs[i]
 		if compat&ElasticFlow != 0 && !f.Declined() { // it counts no preemption, and no waiting after the start
 			out[i].Queue, out[i].Preemptions = f.Start-f.Submit, 0
 		}
@@ -199,7 +214,12 @@ func (e *elastic) advance() {
 			f.has(f.End, 0)
 			return true
 		}
-		f.left -= max(0, d-f.lost-f.lag) * f.rate(f.n)
+		if e.cluster.Slow == nil {
+			f.left -= max(0, d-f.lost-f.lag) * f.rate(f.n)
+		} else if from := e.now - d + f.lost + f.lag; from < e.now {
+			f.left -= e.cluster.Slow.done(f.at, from, e.now) * f.rate(f.n)
+			f.left = max(f.left, .001*f.rate(f.n)) // it ends at realEnd, a whole second
+		}
 		f.lag = max(0, f.lag-d)
 		return false
 	})

@@ -117,7 +117,7 @@ func (s *State) start(t *Task, at []Share, speed float64) {
 // run has a task run at a speed from now on.
 func (s *State) run(t *Task, speed float64) {
 	t.speed = speed
-	t.due = s.Now + t.Left/speed
+	t.due = s.Cluster.Slow.end(t.at, s.Now, t.Left/speed)
 	if s.compat&Lucid != 0 { // it counts seconds down
 		t.due = s.Now
 		if speed == 1 {
@@ -136,7 +136,7 @@ func (s *State) settle(t *Task) {
 	if t.Running() {
 		d := s.Now - t.since
 		if s.compat&Lucid == 0 || t.speed == 1 {
-			t.Left -= d * t.speed
+			t.Left -= s.Cluster.Slow.done(t.at, t.since, s.Now) * t.speed
 		} else {
 			for range int(d) {
 				t.Left -= t.speed

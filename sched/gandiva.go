@@ -42,7 +42,6 @@ func (g *timeslicing) Decide(s *State) {
 			on = append(on, t)
 		}
 	}
-	slices.SortStableFunc(on, func(a, b *Task) int { return cmp.Compare(b.GPUs, a.GPUs) })
 	has := map[*Task]bool{}
 	for _, t := range on {
 		has[t] = true
@@ -52,18 +51,26 @@ func (g *timeslicing) Decide(s *State) {
 			s.Preempt(t, 0)
 		}
 	}
-	if slices.ContainsFunc(on, func(t *Task) bool { return !t.Running() && !s.Start(t) }) { // GPUs are free, but of too many nodes: all move, and largest first all fit
-		for _, t := range on {
-			if t.Running() {
-				s.Preempt(t, 0)
-			}
-		}
-		on = slices.DeleteFunc(on, func(t *Task) bool { return !s.Start(t) })
-	}
+	on = s.startAll(on)
 	if turn { // who has had one is last in the next
 		rest := slices.DeleteFunc(slices.Clone(g.jobs), (*Task).Running)
 		g.jobs = append(rest, on...)
 	}
+}
+
+// startAll starts those tasks that do not run yet, and says which run. Where GPUs are free, but of too many nodes, all others move, at no cost: placed with the largest first all fit if
+// their numbers of GPUs are powers of two.
+func (s *State) startAll(tasks []*Task) []*Task {
+	slices.SortStableFunc(tasks, func(a, b *Task) int { return cmp.Compare(b.GPUs, a.GPUs) })
+	if slices.ContainsFunc(tasks, func(t *Task) bool { return !t.Running() && !s.Start(t) }) {
+		for _, t := range tasks {
+			if t.Running() {
+				s.Preempt(t, 0)
+			}
+		}
+		tasks = slices.DeleteFunc(tasks, func(t *Task) bool { return !s.Start(t) })
+	}
+	return tasks
 }
 
 // order is who is to run, first those whose turn it is, then the others.

@@ -61,6 +61,7 @@ var livePolicies = map[string]struct {
 	"tiresias": {says: "least served first", blind: true}, "edf": {says: "earliest deadline first"}, "edf-admission": {says: "earliest deadline first"},
 	"ef":           {says: "the least share that meets each deadline, the rest where it helps most"},
 	"ef-admission": {says: "the least share that meets each deadline, the rest where it helps most"},
+	"star":         {says: "the least share that meets each deadline that can be met, the rest where it shortens what is left most"},
 }
 
 // LivePolicies lists the policies that a Live knows.

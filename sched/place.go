@@ -81,6 +81,17 @@ func (n *nodes) consolidate(want int) (at []Share) {
 	return nil
 }
 
+// scatter places a job on any GPUs, which are enough.
+func (n *nodes) scatter(want int) (at []Share) {
+	for i := range n.free {
+		if take := min(want, n.count(i)); take > 0 {
+			at = append(at, n.lowest(i, take))
+			want -= take
+		}
+	}
+	return at
+}
+
 func (n *nodes) take(at []Share) {
 	for _, s := range at {
 		n.free[s.Node] &^= s.GPUs

@@ -27,7 +27,8 @@ type Options struct {
 // policies is what there is: those that start jobs on the GPUs that they ask for, and those that plan on how many a job runs.
 var policies = map[string]func() Policy{
 	"fifo": FIFO, "sjf": SJF, "srtf": SRTF, "srsf": SRSF, "qssf": QSSF, "tiresias": Tiresias, "gandiva": Gandiva,
-	"edf": nil, "edf-admission": nil, "ef": nil, "ef-admission": nil, "lucid": nil, "muri-s": nil, "muri-l": nil,
+	"themis": func() Policy { return Themis(0) },
+	"edf":    nil, "edf-admission": nil, "ef": nil, "ef-admission": nil, "pollux": nil, "star": nil, "lucid": nil, "muri-s": nil, "muri-l": nil,
 }
 
 func init() {
@@ -51,6 +52,9 @@ func Policies() (names []string) {
 // error says of which job something is not known that the policy must know.
 func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error) {
 	start, ok := policies[o.Policy]
+	if o.Policy == "themis" {
+		start = func() Policy { return Themis(o.Slot) }
+	}
 	if !ok {
 		return nil, fmt.Errorf("there is no policy %q: want one of %v", o.Policy, Policies())
 	}
@@ -73,6 +77,11 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 	if o.Horizon != 0 && (!strings.HasPrefix(o.Policy, "ef") || o.Start != 0 || o.Compat != 0) {
 		return nil, errors.New("a horizon bounds what ef and ef-admission plan, where starts take no time and without compat: leave it out")
 	}
+	for _, c := range clusters {
+		if c.Slow != nil && (o.Compat != 0 || o.Horizon != 0 || muri || mixed) {
+			return nil, fmt.Errorf("%s cannot be simulated with slow nodes: it only counts GPUs, keeps to a horizon, or follows a program that knows of none", o.Policy)
+		}
+	}
 	parts := map[string][]int{}
 	for i, j := range jobs {
 		if _, ok := clusters[j.VC]; !ok {
@@ -83,7 +92,7 @@ func Run(jobs []*Job, clusters map[string]Cluster, o Options) ([]Outcome, error)
 			return nil, fmt.Errorf("job %s: %s needs to know how long it uses each resource and takes to start again: give a trace of the format muri", j.ID, o.Policy)
 		case mixed && j.Either == nil:
 			return nil, fmt.Errorf("job %s: %s needs to know how long it takes with a GPU and without: give a trace of the format allox", j.ID, o.Policy)
-		case start == nil && !muri && !mixed && o.Policy != "lucid" && j.Rates == nil:
+		case start == nil && !muri && !mixed && o.Policy != "lucid" && o.Policy != "star" && j.Rates == nil:
 			return nil, fmt.Errorf("job %s: %s plans with iterations and throughputs, and it has none: give --throughputs and a trace of the format elasticflow", j.ID, o.Policy)
 		case start != nil && j.Duration == 0 && j.Rates != nil:
 			return nil, fmt.Errorf("job %s: %s runs jobs for their duration, and it has none", j.ID, o.Policy)

@@ -3,7 +3,7 @@
 // call the same policies.
 //
 // Sources: ElasticFlow (Gu et al., ASPLOS 2023), Lucid (Hu et al., ASPLOS 2023), Tiresias (Gu et al., NSDI 2019), AlloX (Le et al., EuroSys
-// 2020), Muri (Zhao et al., SIGCOMM 2022). What their programs do beyond what they describe is a named switch (Compat), off by default.
+// 2020), Muri (Zhao et al., SIGCOMM 2022), Gandiva (Xiao et al., OSDI 2018), Themis (Mahajan et al., NSDI 2020), Pollux (Qiao et al., OSDI 2021). What their programs do beyond what they describe is a named switch (Compat), off by default.
 //
 // Times are seconds of the trace's clock.
 package sched
@@ -34,11 +34,19 @@ type Job struct {
 	Iterations float64   // until it is done
 	Rates      []float64 // iterations/s on 1, 2, 4, … GPUs; 0: cannot be used
 	BestEffort bool      // has no deadline, and is never declined
+	Batches    []Batch   // what is known of the model with other batch sizes
+	Noise      float64   // gradient noise scale, samples; 0: not known
 
 	Stages  *Stages // of an iteration; nil: not known
 	Restart float64 // s that it loses when it starts again, under Muri's policies
 
 	Either *Either // how it runs on one machine of either kind; nil: not known
+}
+
+// Batch is how fast a model is with some samples in each iteration.
+type Batch struct {
+	Samples int       // of all GPUs together
+	Rates   []float64 // as those of a Job
 }
 
 // Outcome is what became of a job.
@@ -95,6 +103,8 @@ type Cluster struct {
 	GPUs  int // of a node, at most 64
 	CPUs  int // of a node
 	Plain int // machines without GPUs beside them, for jobs with Either
+
+	Slow *Slow // when which nodes are slow; nil: never
 }
 
 // Policy decides. Decide is called when jobs have come or ended (State.Arrived, State.Ended) and when a time it asked for has come.

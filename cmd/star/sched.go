@@ -4,12 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"io/fs"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +31,7 @@ type schedSim struct {
 	format, cluster, throughputs, jobs string
 	estimates, queues, plot, events    string
 	compat, profiling                  string
+	slow, slowMode                     string
 	alpha                              float64
 	policies                           []string
 	slot, start, horizon               time.Duration
@@ -68,6 +72,8 @@ func schedSimCommand() *cobra.Command {
 	settings.Var(s, &p.start, "start", 0, "what a start, or a resume, takes in which a job makes no progress; of policies that star sched serve has")
 	settings.Var(s, &p.horizon, "horizon", 0, "how far ef and ef-admission plan ahead, each job once, for large traces; 0: all jobs at each decision, without bound")
 	settings.Var(s, &p.compat, "compat", "", "follow an original's program where it differs from what it describes", "", "elasticflow", "lucid", "allox", "muri")
+	settings.Var(s, &p.slow, "slow", "", "when which nodes are slow: a CSV file with node, from, to (s) and factor (how many times longer all takes there), or seed:N for random times")
+	settings.Var(s, &p.slowMode, "slow-mode", "wait", "what a slow node does to a job: wait, all its GPUs are as slow; queue, they take batches from one queue, as in STAR's mode ssgd queue=N", "wait", "queue")
 	settings.Var(s, &p.jobs, "jobs", "", "write a table of jobs to this file; - is standard output")
 	settings.Var(s, &p.events, "events", "", "write when each job had how many GPUs to this file, as CSV")
 	settings.Var(s, &p.plot, "plot", "", "folder for pictures of completion times, of how many jobs wait, how many GPUs are used, and who has them when: jct.svg, queue.svg, utilisation.svg, schedule-POLICY.svg")
@@ -218,6 +224,40 @@ func (p *schedSim) clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, er
 	return map[string]sched.Cluster{"": one}, nil
 }
 
+// slowNodes has nodes be slow as --slow says.
+func (p *schedSim) slowNodes(vcs map[string]sched.Cluster, jobs []*sched.Job) error {
+	if p.slow == "" {
+		return nil
+	}
+	var spells map[string][]sched.Spell
+	if text, random := strings.CutPrefix(p.slow, "seed:"); random {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return p.set.Invalid("slow", fmt.Errorf("%q is no seed: want seed: and a whole number", p.slow))
+		}
+		spells = workload.RandomSlow(vcs, jobs, func(vc string, node int) sched.Random {
+			h := fnv.New64a()
+			h.Write([]byte(vc))
+			return rand.New(rand.NewPCG(seed^h.Sum64(), uint64(node)))
+		})
+	} else if err := readInput(p.slow, func(r io.Reader) (err error) {
+		spells, err = workload.ReadSlow(r, vcs)
+		return err
+	}); err != nil {
+		return err
+	}
+	for vc, c := range vcs {
+		slow, err := sched.NewSlow(spells[vc])
+		if err != nil {
+			return member.FileError(fmt.Errorf("%s: %w: %w", p.slow, err, workload.ErrInput), workload.ErrInput)
+		}
+		slow.Queue = p.slowMode == "queue"
+		c.Slow = slow
+		vcs[vc] = c
+	}
+	return nil
+}
+
 // profile reads what lucid needs. Nil: --estimates does not say where.
 func (p *schedSim) profile() (*sched.Profile, error) {
 	if p.estimates == "" {
@@ -284,6 +324,9 @@ func (p *schedSim) sim(w io.Writer, trace string) error {
 	}
 	vcs, err := p.clusters(jobs)
 	if err != nil {
+		return err
+	}
+	if err := p.slowNodes(vcs, jobs); err != nil {
 		return err
 	}
 	profile, err := p.profile()

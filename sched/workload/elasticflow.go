@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"io"
 	"math/bits"
 	"path"
@@ -80,9 +81,24 @@ func ElasticFlowTrace(r io.Reader, ths Throughputs) ([]*sched.Job, error) {
 		if j.Rates == nil {
 			t.fail(t.line, "model %q with batch size %d has no throughputs: add it to those of --throughputs", j.Model, j.Batch)
 		}
+		if t.has("noise_scale") {
+			j.Noise = t.number("noise_scale", 0)
+		}
+		j.Batches = ths.batches(j.Model)
 		jobs = append(jobs, j)
 	}
 	return jobs, t.err
+}
+
+// batches is what is known of a model, in order of batch size.
+func (ths Throughputs) batches(model string) (all []sched.Batch) {
+	for k, rates := range ths {
+		if k.model == model {
+			all = append(all, sched.Batch{Samples: k.batch, Rates: rates})
+		}
+	}
+	slices.SortFunc(all, func(a, b sched.Batch) int { return cmp.Compare(a.Samples, b.Samples) })
+	return all
 }
 
 // ElasticFlowCluster reads a cluster: num_switch, num_node_p_switch, num_gpu_p_node, num_cpu_p_node and mem_p_node, in one line.

@@ -135,7 +135,7 @@ func Generate(g Generated) []*sched.Job {
 				break
 			}
 			m := can[int(model*float64(len(can)))]
-			j.Model, j.Batch, j.Rates = m.model, m.batch, g.Rates[m]
+			j.Model, j.Batch, j.Rates, j.Batches = m.model, m.batch, g.Rates[m], g.Rates.batches(m.model)
 			j.Iterations = math.Ceil(j.Duration * j.Rates[level])
 		}
 	}

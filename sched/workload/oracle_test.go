@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"encoding/csv"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -262,5 +263,25 @@ func TestGandivaOracle(t *testing.T) {
 				t.Errorf("%d of %d jobs start and end when they do there, were %d", equal, len(out), figure.equal)
 			}
 		})
+	}
+}
+
+// TestThemisOracle compares deadlines met and mean completion time with what ElasticFlow's simulator made of them under Themis, with a solver that finds the least
+// shares: the best shares are not unique.
+func TestThemisOracle(t *testing.T) {
+	dir := filepath.Join(reference(t), "elasticflow")
+	for _, figure := range []struct {
+		trace    string
+		slot     float64
+		met, jct float64 // there
+	}{{"195job.csv", 60, 82, 28391}, {"100jobs_1500lam.csv", 240, 99, 51243}} {
+		jobs, cluster := elasticFlow(t, dir, figure.trace, "n16g8", "A100")
+		out, err := sched.Run(jobs, map[string]sched.Cluster{"": cluster}, sched.Options{Policy: "themis", Slot: figure.slot})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := sched.Summarize(out); math.Abs(float64(s.Met)-figure.met) > 1 || math.Abs(s.JCT-figure.jct) > .02*figure.jct {
+			t.Errorf("%s: %d met, mean JCT %v; there %v and %v", figure.trace, s.Met, s.JCT, figure.met, figure.jct)
+		}
 	}
 }

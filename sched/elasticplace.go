@@ -1,0 +1,102 @@
+package sched
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// moving is what a job loses where nodes may be slow and it gets other GPUs, or other numbers of them, s: what was measured of jobs of star sched serve.
+const moving = 5
+
+// elasticJob is the job as a policy sees it that looks at batch sizes; a job that runs on the GPUs that it asks for, and no others, if nothing is known of
+// others.
+func elasticJob(j *Job, policy string) *Job {
+	c := *j
+	switch {
+	case j.Rates == nil && policy == "star": // an iteration is a second
+		l := bits.Len(uint(j.GPUs - 1))
+		c.Iterations, c.Batch, c.Rates = j.Duration, 64, make([]float64, l+1)
+		c.Rates[l] = 1
+	case policy == "pollux" || policy == "star":
+		c.Rates = goodput(j)
+		c.Batch = max(c.Batch, 1<<(len(c.Rates)-1))
+	}
+	return &c
+}
+
+// place has all jobs run somewhere, where nodes may be slow: where they were if they have as many GPUs, else on as few nodes as possible. Of a policy that looks, nobody is on a node
+// that is known to be slow but with extra GPUs.
+func (e *elastic) place() {
+	if e.cluster.Slow == nil {
+		return
+	}
+	var move []*flex
+	for _, f := range e.runnable {
+		n, extra := 0, 0
+		for _, x := range f.at {
+			n += bits.OnesCount64(x.GPUs)
+			if e.isSlow(x.Node) {
+				extra += bits.OnesCount64(x.GPUs)
+			}
+		}
+		if n != f.n || extra != f.extra {
+			move = append(move, f)
+		}
+	}
+	if !e.fit(move) {
+		e.fit(e.runnable)
+	}
+}
+
+func (e *elastic) isSlow(node int) bool { return e.slow != nil && e.slow[node] > notably }
+
+// fit places jobs beside the others, those with most GPUs first. False: they do not fit as the others are.
+func (e *elastic) fit(jobs []*flex) bool {
+	pools := [2]*nodes{newNodes(e.cluster), newNodes(e.cluster)} // nodes that are well, and those that are slow
+	for i := range e.cluster.Nodes {
+		out := pools[1]
+		if e.isSlow(i) {
+			out = pools[0]
+		}
+		out.take([]Share{{i, out.all()}})
+	}
+	take := func(at []Share) {
+		for _, x := range at {
+			pool := pools[0]
+			if e.isSlow(x.Node) {
+				pool = pools[1]
+			}
+			pool.take([]Share{x})
+		}
+	}
+	for _, f := range e.runnable {
+		if !slices.Contains(jobs, f) {
+			take(f.at)
+		}
+	}
+	for _, f := range slices.SortedStableFunc(slices.Values(jobs), func(a, b *flex) int { return cmp.Compare(b.n, a.n) }) {
+		var at []Share
+		for i, n := range []int{f.n - f.extra, f.extra} {
+			if n == 0 {
+				continue
+			}
+			of := pools[i].consolidate(n)
+			if of == nil && len(jobs) < len(e.runnable) {
+				return false
+			}
+			if of == nil {
+				of = pools[i].scatter(n)
+			}
+			at = append(at, of...)
+			take(of)
+		}
+		if !slices.Equal(at, f.at) {
+			if len(at) > 0 && f.Start < e.now {
+				f.lost = max(f.lost, moving)
+			}
+		}
+		f.at = at
+	}
+	return true
+}

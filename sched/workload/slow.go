@@ -1,0 +1,48 @@
+package workload
+
+import (
+	"io"
+	"maps"
+	"slices"
+
+	"star/sched"
+)
+
+// ReadSlow reads when nodes are slow: node (from 0), from and to (s of the trace's clock), factor (how many times longer all takes there), vc where there are several
+// virtual clusters.
+func ReadSlow(r io.Reader, vcs map[string]sched.Cluster) (map[string][]sched.Spell, error) {
+	t := newTable(r)
+	t.need("node", "from", "to", "factor")
+	spells := map[string][]sched.Spell{}
+	for t.next() {
+		x := sched.Spell{Node: t.whole("node", 0), From: t.number("from", 0), To: t.number("to", 0), Factor: t.number("factor", 1)}
+		c, ok := vcs[t.text("vc")]
+		switch {
+		case !ok:
+			t.fail(t.line, "there is no virtual cluster %q: want one of --cluster", t.text("vc"))
+		case x.Node >= c.Nodes:
+			t.fail(t.line, "node is %d: the cluster has %d, the first one is 0", x.Node, c.Nodes)
+		case x.To <= x.From:
+			t.fail(t.line, "to is %v: want a time after from, %v", x.To, x.From)
+		}
+		spells[t.text("vc")] = append(spells[t.text("vc")], x)
+	}
+	return spells, t.err
+}
+
+// RandomSlow has nodes be slow at random times, from the first submission until 100 days after the last one.
+// Random gives the numbers for a node of a virtual cluster.
+func RandomSlow(vcs map[string]sched.Cluster, jobs []*sched.Job, random func(vc string, node int) sched.Random) map[string][]sched.Spell {
+	first, last := never, 0.
+	for _, j := range jobs {
+		first, last = min(first, j.Submit), max(last, j.Submit)
+	}
+	spells := map[string][]sched.Spell{}
+	for _, vc := range slices.Sorted(maps.Keys(vcs)) {
+		spells[vc] = sched.RandomSpells(vcs[vc].Nodes, first, last+longest, func(node int) sched.Random { return random(vc, node) })
+	}
+	return spells
+}
+
+// longest is for how long after the last submission nodes are slow now and then, s.
+const longest = 100 * 86400
