@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -43,11 +42,11 @@ var copiesOf = []int{2, 3, 2, 1}
 
 func (r *rehearsals) run(out io.Writer, job *settings.Job, first uint64) error {
 	if r.seeds == 0 {
-		return job.Invalid("seeds", errors.New("want at least 1"))
+		return &settings.UsageError{Msg: "--seeds 0: want at least 1"}
 	}
 	ring := job.Arch == settings.AllReduce
 	if ring && r.unfenced {
-		return job.Invalid("unfenced", errors.New("a ring needs no fences, because a round needs all its members: leave it away, or use --arch ps"))
+		return &settings.UsageError{Msg: "--unfenced: a ring needs no fences, because a round needs all its members: leave it away, or use --arch ps"}
 	}
 	all := make([]chaos.Rehearsed, r.seeds)
 	begun := time.Now()

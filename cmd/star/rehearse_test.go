@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"star/cmd/tests/jobtest"
@@ -27,6 +28,12 @@ func TestRehearse(t *testing.T) {
 		}
 		if c.want != (r.Violations > 0) || c.want != (r.FirstSeed != nil) || r.Faults == 0 || r.Updates == 0 || len(r.Invariants) != 5 {
 			t.Errorf("%v: %s", c.args, out)
+		}
+	}
+	for _, args := range [][]string{{"--seeds", "0"}, {"--unfenced", "--arch", "allreduce"}} {
+		out, err := exec.Command(jobtest.Star(t), append([]string{"chaos", "--simulate"}, args...)...).CombinedOutput()
+		if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 2 || !strings.Contains(string(out), args[0]) || strings.Contains(string(out), "goroutine") {
+			t.Errorf("%v: %v: %s", args, err, out)
 		}
 	}
 }
