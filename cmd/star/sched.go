@@ -84,6 +84,7 @@ func schedSimCommand() *cobra.Command {
 		Short: "Simulate a trace of jobs on a cluster under one policy, or compare several",
 		Long: `Reads a trace of jobs and says how long they would wait and run on a cluster under each policy.
 With several policies each is compared with the first one: "JCT ratio" is its completion times, of the jobs that end under both, divided by those of the first.
+The policy pollux is our own reading of its paper, and was not checked against its program; star is our own policy (docs/scheduling.md).
 
   star sched sim jobs.csv --cluster n16g8 --policy fifo,srtf,tiresias
   star sched sim trace.csv --format lucid --cluster vc_config.csv --policy srtf --compat lucid --jobs out.csv
