@@ -194,7 +194,7 @@ func TestDeployFiles(t *testing.T) {
 	for _, name := range j.Config.Names() {
 		known = append(known, "STAR_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
 	}
-	known = append(known, "STAR_CONFIG")
+	known = append(known, "STAR_CONFIG", "STAR_LAUNCH") // no settings
 	err := fs.WalkDir(deploy.Files, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
