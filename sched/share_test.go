@@ -51,22 +51,7 @@ func TestElasticFlow(t *testing.T) {
 			seed = 421 // there a plan changes sooner than the next round would be
 		}
 		r := rand.New(rand.NewPCG(seed, 2))
-		var jobs []*Job
-		now := 0.
-		for i := range 30 {
-			now += float64(r.IntN(400))
-			rates := []float64{1 + r.Float64()}
-			for l := range r.IntN(5) {
-				rates = append(rates, rates[l]*(1+r.Float64()))
-			}
-			length := float64(60 + r.IntN(4000))
-			j := &Job{ID: fmt.Sprint(i), Submit: now, Iterations: length * rates[0], Rates: rates, Batch: 64, Deadline: now + length*(0.3+r.Float64())}
-			if r.IntN(5) == 0 {
-				j.BestEffort, j.Deadline = true, never
-			}
-			jobs = append(jobs, j)
-		}
-		for _, o := range runElastic(jobs, Cluster{Nodes: 1, GPUs: 8}, Options{Policy: "ef-admission", Slot: 60, Start: float64(seed % 4 * 10)}) {
+		for _, o := range runElastic(elasticJobs(r, 30, 400), Cluster{Nodes: 1, GPUs: 8}, Options{Policy: "ef-admission", Slot: 60, Start: float64(seed % 4 * 10)}) {
 			switch {
 			case o.Declined():
 				declined++

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -36,10 +37,36 @@ func browser(t *testing.T) (path string, env []string) {
 	return path, env
 }
 
+// look has a browser look at a page, by a script of testdata. At the words "ready for the end" it does what end does.
+func look(ctx context.Context, t *testing.T, script, url, about string, end func()) {
+	t.Helper()
+	chromium, env := browser(t)
+	cmd := exec.CommandContext(ctx, "node", filepath.Join("testdata", script), chromium, url, about)
+	cmd.Env = env
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for sc := bufio.NewScanner(out); sc.Scan(); {
+		t.Log(sc.Text())
+		if sc.Text() == "ready for the end" {
+			end()
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the browser: %v\n%s", err, errs.String())
+	}
+}
+
 // A browser looks at a job with a straggler while it trains: testdata/page.js.
 func TestPage(t *testing.T) {
 	jobtest.AboutNumbers(t)
-	chromium, env := browser(t)
+	browser(t)
 	addr, page := jobtest.FreeAddr(t), jobtest.FreeAddr(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
@@ -52,31 +79,14 @@ func TestPage(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- run.Wait() }()
 	jobtest.WaitFor(t, page)
-	look := exec.CommandContext(ctx, "node", "testdata/page.js", chromium, "http://"+page+"/", "2")
-	look.Env = env
-	var errs strings.Builder
-	look.Stderr = &errs
-	out, err := look.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := look.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var said []string
-	for sc := bufio.NewScanner(out); sc.Scan(); {
-		said = append(said, sc.Text())
-		if sc.Text() == "ready for the end" {
-			if out, err := exec.CommandContext(ctx, jobtest.Star(t), "ctl", "stop", "--coordinator", addr).CombinedOutput(); err != nil {
-				t.Errorf("star ctl stop: %v\n%s", err, out)
-			}
+	look(ctx, t, "page.js", "http://"+page+"/", "2", func() {
+		if out, err := exec.CommandContext(ctx, jobtest.Star(t), "ctl", "stop", "--coordinator", addr).CombinedOutput(); err != nil {
+			t.Errorf("star ctl stop: %v\n%s", err, out)
 		}
-	}
-	if err := look.Wait(); err != nil {
-		t.Errorf("the browser: %v\n%s\n%s", err, strings.Join(said, "\n"), errs.String())
+	})
+	if t.Failed() {
 		cancel()
 	}
-	t.Log(strings.Join(said, "\n"))
 	if err := <-ended; err != nil && !t.Failed() {
 		t.Errorf("star run: %v", err)
 	}

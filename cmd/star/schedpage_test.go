@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"os"
 	"os/exec"
@@ -13,32 +12,12 @@ import (
 	"star/cmd/tests/jobtest"
 )
 
-// lookAtSchedule has a browser look at a page: testdata/schedule.js. At the word "ready for the end" it does what end does.
+// lookAtSchedule has a browser look at a page of a schedule.
 func lookAtSchedule(t *testing.T, url, kind string, end func()) {
 	t.Helper()
-	chromium, env := browser(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	look := exec.CommandContext(ctx, "node", "testdata/schedule.js", chromium, url, kind)
-	look.Env = env
-	var errs strings.Builder
-	look.Stderr = &errs
-	out, err := look.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := look.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for sc := bufio.NewScanner(out); sc.Scan(); {
-		t.Log(sc.Text())
-		if sc.Text() == "ready for the end" {
-			end()
-		}
-	}
-	if err := look.Wait(); err != nil {
-		t.Errorf("the browser: %v\n%s", err, errs.String())
-	}
+	look(ctx, t, "schedule.js", url, kind, end)
 }
 
 // A browser looks at a simulated schedule.
