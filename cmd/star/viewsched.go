@@ -137,7 +137,7 @@ func outcomes(s *web.Schedule, jobs []sched.Outcome) {
 		s.Headline += fmt.Sprintf(", on average %.0f s after they were submitted", jct/float64(s.Ended.Count))
 	}
 	if s.Refused.Count > 0 {
-		s.Headline += fmt.Sprintf("; %d were declined", s.Refused.Count)
+		s.Headline += fmt.Sprintf("; %d declined", s.Refused.Count)
 	}
 	if s.Due > 0 {
 		s.Headline += fmt.Sprintf("; %d of %d deadlines were met", s.Met, s.Due)
