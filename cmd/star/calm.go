@@ -42,13 +42,13 @@ const (
 	unstable    = 0.1 // of the way: if more is allowed, a comparison says nothing
 )
 
-// rounded is by what part of itself an element of a gradient may be apart, by how much parameters may be.
-var rounded = map[float64]float32{apartSummed: 0x1p-22, apartHalf: 0x1p-9, apartByte: 0x1p-7}
+// rounded is by what part of itself an element of a twin's gradient is apart.
+const rounded = 0x1p-22
 
 // calmJob makes the updates of a job's attempts again.
 type calmJob struct {
 	*node.Calm
-	twin   *node.Calm // nil: everything is to the bit, or only the end is compared
+	twin   *node.Calm // nil: gradients come one by one, or a codec changes them
 	job    *settings.Job
 	limit  time.Time
 	begin  []float32
@@ -148,7 +148,7 @@ func (r *launch) calm(ctx context.Context, attempts []*chaos.Attempt, took time.
 	}) {
 		k.apart = apartSummed
 	}
-	if rounded[k.apart] > 0 {
+	if k.apart == apartSummed {
 		if k.twin, err = node.NewCalm(job); err != nil {
 			return chaos.Invariant{Name: name, Detail: err.Error()}
 		}
@@ -290,7 +290,7 @@ func (k *calmJob) keep(version int64) {
 	k.states[version] = at
 }
 
-// twinUpdate makes an update of the twin: gradients count for what they do in the calm job, and those of a sum or of a codec are apart by a rounding.
+// twinUpdate makes an update of the twin: gradients count for what they do in the calm job, and those of a sum are apart by a rounding.
 func (k *calmJob) twinUpdate(u chaos.Update, members []*wanted, gs []node.Weighted) {
 	if k.twin == nil {
 		return
@@ -301,10 +301,10 @@ func (k *calmJob) twinUpdate(u chaos.Update, members []*wanted, gs []node.Weight
 			m.twin.Vec = slices.Clone(m.g.Vec)
 		}
 		twins[i].CalmGradient = m.twin
-		if k.coded || u.Summed && len(gs) > 1 {
+		if u.Summed && len(gs) > 1 {
 			for j := range m.twin.Vec {
 				if (int64(j)+u.Version)%2 == 0 {
-					m.twin.Vec[j] *= 1 + rounded[k.apart]
+					m.twin.Vec[j] *= 1 + rounded
 				}
 			}
 		}
@@ -562,9 +562,9 @@ func (k *calmJob) compare(dir string, version int64) error {
 	k.compared++
 	if k.apart > 0 {
 		apart, allowed := k.from(s.Params), k.apart
-		if k.twin != nil {
+		if k.twin != nil && !(apart <= allowed) {
 			twin := k.from(k.twin.Params())
-			if allowed = max(allowed, roundingFor*twin); twin > unstable/roundingFor && allowed > unstable {
+			if allowed = max(allowed, roundingFor*twin); allowed > unstable {
 				k.compared--
 				return fmt.Errorf("%w: at version %d a rounding has become %.2g of the way, as training is not stable", errNoCalm, version, twin)
 			}
