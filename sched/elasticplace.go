@@ -91,10 +91,8 @@ func (e *elastic) fit(jobs []*flex) bool {
 			at = append(at, of...)
 			take(of)
 		}
-		if !slices.Equal(at, f.at) {
-			if len(at) > 0 && f.Start < e.now {
-				f.lost = max(f.lost, moving)
-			}
+		if len(at) > 0 && f.Start < e.now && !slices.Equal(at, f.at) {
+			f.lost = max(f.lost, moving)
 		}
 		f.at = at
 	}

@@ -8,9 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/cobra"
-
-	"star/internal/settings"
 )
 
 // Who fails by itself again soon after it was started waits for twice as long each time; who was killed, or has lived for some time, does not.
@@ -39,14 +36,7 @@ func TestBackOff(t *testing.T) {
 
 // A process that is started again is told the same as the one before: as many servers, also those that only hold copies.
 func TestStartedAgainIsToldTheSame(t *testing.T) {
-	job, cmd := new(settings.Job), new(cobra.Command)
-	job.Bind(cmd, settings.ForRun)
-	if err := cmd.ParseFlags([]string{"--coordinators", "3", "--shards", "1", "--replicas", "2", "--worker-restarts", "1"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := job.Load(nil); err != nil {
-		t.Fatal(err)
-	}
+	job := jobOf(t, "--coordinators", "3", "--shards", "1", "--replicas", "2", "--worker-restarts", "1")
 	r := &launch{job: job, screen: newScreen(job), seats: seats{count: 3, addrs: make([]string, 3)}, left: 1, again: make(chan *child, 1), addr: "127.0.0.1:7700"}
 	first := r.child("ps", 1)
 	children := []*child{first}

@@ -3,7 +3,7 @@
 // Texts of a view come from a run log, that is from anywhere: they are only ever set as textContent.
 (() => {
   const PAGE = 1; // of what view.go sends
-  const { $, css, known, seconds, duration, at, percent, number, text, table, stats, charts, chart, axis, times, fromZero, follow, downloads } = parts;
+  const { $, css, known, seconds, duration, at, percent, number, text, table, stats, chart, axis, times, fromZero, begin } = parts;
 
   // --- the timeline
 
@@ -227,16 +227,6 @@
     width = $("timeline").clientWidth;
     if (!view) return;
     drawTimeline();
-    for (const id in charts) charts[id].setSize({ width: $(id).clientWidth, height: 220 });
   }
-  new ResizeObserver(resize).observe(document.body);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { resize(); for (const id in charts) charts[id].redraw(); });
-
-  const embedded = $("view"); // of star report
-  if (embedded) {
-    show(JSON.parse(embedded.textContent));
-    return;
-  }
-  downloads([["run.jsonl", "run log"], ["trace.json.gz", "trace for Perfetto"], ["view.json", "what this page shows"]]);
-  follow(show);
+  begin(show, resize, [["run.jsonl", "run log"], ["trace.json.gz", "trace for Perfetto"], ["view.json", "what this page shows"]]);
 })();

@@ -117,5 +117,22 @@ const parts = (() => {
     connect();
   }
 
-  return { $, css, known, seconds, duration, at, percent, number, text, table, stats, charts, chart, axis, times, fromZero, follow, downloads };
+  // begin shows the view that star report has put into the page, or each one that the server sends. resized draws what is as wide as the page.
+  function begin(show, resized, files) {
+    const resize = () => {
+      resized();
+      for (const id in charts) charts[id].setSize({ width: $(id).clientWidth, height: 220 });
+    };
+    new ResizeObserver(resize).observe(document.body);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { resize(); for (const id in charts) charts[id].redraw(); });
+    const embedded = $("view"); // of star report
+    if (embedded) {
+      show(JSON.parse(embedded.textContent));
+      return;
+    }
+    downloads(files);
+    follow(show);
+  }
+
+  return { $, css, known, seconds, duration, at, percent, number, text, table, stats, charts, chart, axis, times, fromZero, begin };
 })();

@@ -2,7 +2,7 @@
 // The page of a schedule. It shows the view that the server sends (schedule.go), whole each time, and keeps nothing of its own but where the reader is and what is looked for.
 (() => {
   const PAGE = 1; // of what schedule.go sends
-  const { $, css, known, duration, at, percent, number, text, table, stats, charts, chart, axis, fromZero, follow, downloads } = parts;
+  const { $, css, known, duration, at, percent, number, text, table, stats, charts, chart, axis, fromZero, begin } = parts;
   const AXIS = 20, LISTED = 100; // jobs in a table
   const STEPS = [1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600]; // s between marks
   for (let h = 1; h < 1e6; h *= 10) STEPS.push(7200 * h, 18000 * h, 36000 * h);
@@ -233,19 +233,5 @@
     if (view) showOne();
   });
   document.addEventListener("visibilitychange", () => { if (view && !document.hidden) showOne(); });
-  function resize() {
-    if (!view) return;
-    drawPicture();
-    for (const id in charts) charts[id].setSize({ width: $(id).clientWidth, height: 220 });
-  }
-  new ResizeObserver(resize).observe(document.body);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { resize(); for (const id in charts) charts[id].redraw(); });
-
-  const embedded = $("view"); // of star report
-  if (embedded) {
-    show(JSON.parse(embedded.textContent));
-    return;
-  }
-  downloads([["view.json", "what this page shows"]]);
-  follow(show);
+  begin(show, () => { if (view) drawPicture(); }, [["view.json", "what this page shows"]]);
 })();
