@@ -28,31 +28,6 @@ type RingConfig struct {
 	MaxStale int64
 }
 
-// joinsRing says what is wrong with a worker that wants to be in a ring, or not to be
-// in one.
-func (c *Coordinator) joinsRing(h transport.Hello, e Enrolment) error {
-	rule := ""
-	if c.cfg.Ring != nil {
-		rule = c.cfg.Ring.Rule
-		if c.cfg.Ring.RuleOf != nil {
-			rule = c.cfg.Ring.RuleOf(e)
-		}
-	}
-	switch {
-	case (e.Rule == "") != (rule == ""):
-		arch := map[bool]string{true: "ps", false: "allreduce"}
-		return fmt.Errorf("the job's architecture is %s, the worker's %s (--arch)", arch[rule == ""], arch[e.Rule == ""])
-	case e.Rule != rule:
-		return fmt.Errorf("with all-reduce every member updates parameters by itself, so all must do it alike: the job says %q, the worker %q", rule, e.Rule)
-	case rule == "":
-		return nil
-	}
-	if meet, door, ok := strings.Cut(h.Addr, ","); !ok || meet == "" || door == "" {
-		return fmt.Errorf("a worker of a ring needs two addresses where others reach it, but says %q", h.Addr)
-	}
-	return nil
-}
-
 // announce tells a worker of a ring, with the addresses that concern it.
 func (c *Coordinator) announce(r engine.To[transport.Ring]) {
 	p := c.workers[r.Worker]

@@ -168,7 +168,7 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 			return nil, fmt.Errorf("mode auto: the job was not begun with --mode auto, nothing watches it")
 		}
 		c.manual, c.given = false, ""
-		if c.auto == nil && c.cfg.Ring == nil {
+		if c.auto == nil && c.arch.planted() {
 			c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
 		}
 		now := c.engine.Plan().String()
@@ -183,8 +183,10 @@ func (c *Coordinator) changeMode(spec, why string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.replaceable() && c.cfg.Ring != nil && (p.Micro > 0 || p.Local > 0) {
-		return nil, fmt.Errorf("mode %v: with --coordinators the members of a ring compute whole batches: which parts are in an update would be lost with the coordinator", p)
+	if c.replaceable() {
+		if err := c.arch.replaceable(p); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.engine.Fits(p); err != nil {
 		return nil, err
@@ -232,7 +234,7 @@ func mostKept(p modes.Plan) (most int) {
 
 // plant prepares an automatic tree, if p wants one: it comes when the load is known.
 func (c *Coordinator) plant(p modes.Plan) modes.Plan {
-	if c.auto = nil; p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.cfg.Ring == nil {
+	if c.auto = nil; p.AutoTree || c.cfg.Pilot != nil && !c.manual && c.arch.planted() {
 		c.auto = newAutoTree(c.cfg.Tree, c.cfg.Workers)
 		c.auto.keeper.Resume(p.Parents) // that the coordinator before has built, if it has
 		p.AutoTree = false

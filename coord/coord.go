@@ -37,8 +37,9 @@ import (
 // Coordinator runs one job. Make it with New, give it connections with Accept, and
 // call Run once.
 type Coordinator struct {
-	cfg Config
-	log *slog.Logger
+	cfg  Config
+	arch architecture
+	log  *slog.Logger
 
 	connections
 
@@ -180,8 +181,9 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Servers == 0 {
 		cfg.Servers = 1
 	}
-	if cfg.Replicas > cfg.Servers-cfg.Coordinators && cfg.Ring == nil {
-		return nil, &Error{exitcode.Usage, fmt.Sprintf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, cfg.Servers-cfg.Coordinators)}
+	arch := architectureOf(&cfg)
+	if err := arch.check(&cfg); err != nil {
+		return nil, &Error{exitcode.Usage, err.Error()}
 	}
 	if err := cfg.checkSize(); err != nil {
 		return nil, &Error{exitcode.Usage, err.Error()}
@@ -204,7 +206,7 @@ func New(cfg Config) (*Coordinator, error) {
 	if err := cfg.Plan.Validate(cfg.Workers); err != nil {
 		return nil, &Error{exitcode.Usage, err.Error()}
 	}
-	if err := engine.Fits(cfg.Plan, cfg.Ring != nil); err != nil {
+	if err := arch.fits(cfg.Plan); err != nil {
 		return nil, &Error{exitcode.Usage, "coord: " + err.Error()}
 	}
 	switch cfg.Poison {
@@ -237,7 +239,7 @@ func New(cfg Config) (*Coordinator, error) {
 	for w := range poisonings {
 		poisonings[w] = map[poison.Cause]int64{}
 	}
-	c := &Coordinator{cfg: cfg, log: cfg.Log}
+	c := &Coordinator{cfg: cfg, arch: arch, log: cfg.Log}
 	c.events = make(chan event, 4*(cfg.Workers+cfg.Servers))
 	c.done, c.notices = make(chan struct{}), make(chan notice, 1)
 	c.life, c.hangUp = life, hangUp
@@ -466,8 +468,8 @@ func (c *Coordinator) open() {
 // elapsed is the time of lines of the run log: since the job began, by the monotonic clock.
 func (c *Coordinator) elapsed() time.Duration { return time.Since(c.begun) }
 
-// sharded says whether parameters are with shards, and gradients go to them; else every worker has its own.
-func (c *Coordinator) sharded() bool { return len(c.shards) > 0 }
+// sharded is the architecture's: whether parameters are with shards.
+func (c *Coordinator) sharded() bool { return c.arch.sharded() }
 
 // finish says good-bye to everybody, but to those that may coordinate.
 func (c *Coordinator) finish(exit int, reason string) {

@@ -1948,7 +1948,7 @@ func TestEndOfHugeNumbers(t *testing.T) {
 		{Config{Samples: 7, Steps: 3}, 7},
 		{Config{Epochs: 0.51}, 21},
 	} {
-		k := &Coordinator{cfg: c.cfg, membership: membership{enrolled: &enrolment}}
+		k := &Coordinator{arch: servers{}, cfg: c.cfg, membership: membership{enrolled: &enrolment}}
 		if got := k.end(8); got != c.want {
 			t.Errorf("%+v ends at %d, want %d", c.cfg, got, c.want)
 		}

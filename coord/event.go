@@ -401,10 +401,6 @@ func (c *Coordinator) arrived(p *peer, r star.Record) error {
 	p.late = lateness{released: p.flight.released, there: true}
 	p.recent.add(r.Iteration().Seconds())
 	p.own.add(r.Own().Seconds())
-	if c.sharded() {
-		p.busy.add(r.Busy().Seconds())
-	} else {
-		p.busy.add(r.Own().Seconds())
-	}
+	p.busy.add(c.arch.busy(r).Seconds())
 	return c.carry(orders)
 }

@@ -138,7 +138,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		return
 	}
 	p.codec, e.Codec = e.Codec, ""
-	if err := c.joinsRing(h, e); err != nil {
+	if err := c.arch.enrols(h, e); err != nil {
 		c.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
@@ -164,7 +164,7 @@ func (c *Coordinator) enrolWorker(p *peer, payload []byte) {
 		c.refuse(p, exitcode.Usage, err.Error())
 		return
 	}
-	if err := c.stands(p, e.Stand); err != nil {
+	if err := c.arch.stands(c, p, e.Stand); err != nil {
 		c.refuse(p, exitcode.Disagree, err.Error())
 		return
 	}
@@ -417,9 +417,6 @@ func (c *Coordinator) welcome(p *peer) {
 		Rank: p.rank, Workers: c.cfg.Workers, Generation: c.cfg.Generation, Version: c.cfg.Resume.Version,
 		Seed: seed, Shards: c.shards, Elapsed: c.elapsed(), Term: c.term(), Batch: c.cfg.Batch, Optimizer: c.cfg.Optimizer,
 	}
-	if c.takeover != nil && c.cfg.Ring == nil {
-		w.Step = c.takeover.after.Steps[p.rank] + 1
-	}
 	buffers := c.cfg.Buffers
 	if c.engine != nil { // it comes back
 		w.Version, w.Step = c.engine.State().Version, c.engine.Worker(star.Worker(p.rank)).Step+1
@@ -427,12 +424,7 @@ func (c *Coordinator) welcome(p *peer) {
 			buffers = c.buffers
 		}
 	}
-	if c.trained() && c.cfg.Ring != nil {
-		if p.stand != nil {
-			w.Seed, w.Version, w.Step = true, p.stand.Version, p.stand.Step
-		}
-		w.Version, w.Step = max(w.Version, 1), max(w.Step, 1) // the ring is beyond every checkpoint
-	}
+	c.arch.welcome(c, p, &w)
 	w.Pass = c.pass(p.rank, w.Step)
 	c.send(p, func() error { return transport.Send(p.conn, w, transport.Floats(buffers)) })
 	c.tellViews(p)
@@ -519,22 +511,12 @@ func (c *Coordinator) newEngine(absent []star.Worker) engine.Engine {
 		Plan: c.sized(plan), Absent: absent, Scale: c.cfg.Scale, Norm: c.cfg.Norm, Report: !c.cfg.Lossy, Cancel: c.cfg.Cancel, Strides: c.cfg.Strides, Follow: c.cfg.Pilot != nil,
 		Guard: c.cfg.Poison != PoisonOff, WithMetadata: c.replaceable(), MaxParams: c.hello.Params,
 	}
-	if c.trained() && c.cfg.Ring != nil {
-		c.recollect()
-	}
+	c.arch.resume(c)
 	g.From = c.cfg.Resume
 	if c.trained() {
 		g.After, g.Limit = &c.takeover.after, c.takeover.handover.Limit
 	}
-	if r := c.cfg.Ring; r != nil {
-		g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}
-	} else {
-		g.Reachable = make([]bool, len(c.workers))
-		for w, p := range c.workers {
-			g.Reachable[w] = p != nil && p.hello.Addr != ""
-		}
-	}
-	return engine.New(g)
+	return c.arch.engine(c, g)
 }
 
 // caution says of a job that begins what the numbers of its result will not say: that little or nothing is left to train, and why.

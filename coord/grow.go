@@ -26,13 +26,8 @@ func (c *Config) first() int {
 // grows says whether workers may come that the job does not begin with, or it may begin or wait with fewer.
 func (c *Config) grows() bool { return c.first() < c.Workers || c.Least > 0 }
 
-// least is how many workers there must be for the training to go on. A job that another process can take over, which then waits for workers, waits for them without that, too.
-func (c *Config) least() int {
-	if c.Coordinators > 0 && c.Ring == nil {
-		return max(c.Least, 1)
-	}
-	return c.Least
-}
+// least is the architecture's: how many workers there must be for the training to go on.
+func (c *Coordinator) least() int { return c.arch.least(&c.cfg) }
 
 // checkSize says what is wrong with the numbers of workers.
 func (c *Config) checkSize() error {
@@ -154,7 +149,7 @@ func (c *Coordinator) short() bool { return !c.shortage.since.IsZero() }
 
 // awaits says whether the job goes on without any worker, because others may come. In an all-reduce the parameters have gone with the last one.
 func (c *Coordinator) awaits() bool {
-	return c.engine.Survives() && (c.short() || c.cfg.least() > 0 && c.mover.holds() && c.engine.Unfinished())
+	return c.engine.Survives() && (c.short() || c.least() > 0 && c.mover.holds() && c.engine.Unfinished())
 }
 
 // thin sees whether the job has as many workers as it wants, after one came or went. While a shard moves, the end of the move sees to it.
@@ -163,17 +158,17 @@ func (c *Coordinator) thin() {
 	if c.engine != nil {
 		live = c.engine.Live()
 	}
-	lacks := c.cfg.least() > 0 && c.engine != nil && !c.final && live < c.cfg.least() && c.engine.Unfinished()
+	lacks := c.least() > 0 && c.engine != nil && !c.final && live < c.least() && c.engine.Unfinished()
 	switch {
 	case lacks == c.short() || c.mover.holds():
 	case lacks:
 		c.shortage = shortage{since: time.Now()}
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: c.cfg.least()})
-		c.log.Warn("waiting for workers", "there", live, "at_least", c.cfg.least(), "for", c.cfg.JoinTimeout)
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Short{Workers: live, Least: c.least()})
+		c.log.Warn("waiting for workers", "there", live, "at_least", c.least(), "for", c.cfg.JoinTimeout)
 	default:
 		held, since := c.shortage.held, c.shortage.since
 		c.shortage, c.progress = shortage{}, time.Now()
-		c.cfg.RunLog.Write(c.elapsed(), runlog.Enough{Workers: live, Least: c.cfg.least()})
+		c.cfg.RunLog.Write(c.elapsed(), runlog.Enough{Workers: live, Least: c.least()})
 		c.log.Info("there are enough workers again", "there", live, "waited", time.Since(since).Round(time.Millisecond))
 		c.issue(held)
 	}
@@ -203,7 +198,7 @@ func (c *Coordinator) withhold(orders []engine.Ready) []engine.Ready {
 
 // watchSize ends a job that has waited for workers for too long.
 func (c *Coordinator) watchSize(now time.Time) error {
-	if !c.cfg.grows() && c.cfg.least() == 0 || c.engine == nil {
+	if !c.cfg.grows() && c.least() == 0 || c.engine == nil {
 		return nil
 	}
 	c.thin()
@@ -214,5 +209,5 @@ func (c *Coordinator) watchSize(now time.Time) error {
 		return nil
 	}
 	return &Error{exitcode.Lost, fmt.Sprintf("only %d workers are left, of at least %d (--min-workers), and nobody has come for %v (--join-timeout): resume from a checkpoint",
-		c.engine.Live(), c.cfg.least(), c.cfg.JoinTimeout)}
+		c.engine.Live(), c.least(), c.cfg.JoinTimeout)}
 }

@@ -98,7 +98,7 @@ func TestLate(t *testing.T) {
 
 // A stall is worth a warning when it is longer than twice what any iteration may take.
 func TestStallAfter(t *testing.T) {
-	c := &Coordinator{cfg: Config{StallAfter: 15 * time.Second}, applying: applying{engine: &engine.Shards{}}, placing: placing{shards: make([]transport.ShardInfo, 1)}}
+	c := &Coordinator{arch: servers{}, cfg: Config{StallAfter: 15 * time.Second}, applying: applying{engine: &engine.Shards{}}}
 	for _, x := range []struct {
 		deadlines []time.Duration
 		want      time.Duration

@@ -236,7 +236,7 @@ func (c *Coordinator) beginMove(e event) error {
 	case c.final || c.ended:
 		err = errors.New("the job is about to end")
 	case c.short():
-		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.cfg.least())
+		err = fmt.Errorf("the job waits for workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.least())
 	case len(c.late) > 0:
 		err = fmt.Errorf("worker %d is coming to the job: try again in a moment", c.late[0].rank)
 	case c.owner[shard] == to:

@@ -31,8 +31,8 @@ func TestPace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		co := &Coordinator{cfg: Config{Workers: 3, RunLog: runlog.NewWriter(nil)}, timing: timing{begun: time.Now()}, membership: membership{servers: []*peer{{at: "a"}}},
-			applying: applying{engine: engine.New(engine.Config{Plan: p, Workers: 3, Shards: 1, Batch: 1, Limit: 100})}, placing: placing{pacer: newPacer(3), owner: []int{0}}}
+		co := &Coordinator{arch: servers{}, cfg: Config{Workers: 3, RunLog: runlog.NewWriter(nil)}, timing: timing{begun: time.Now()}, membership: membership{servers: []*peer{{at: "a"}}},
+			applying: applying{engine: engine.NewShards(engine.Config{Plan: p, Workers: 3, Shards: 1, Batch: 1, Limit: 100})}, placing: placing{pacer: newPacer(3), owner: []int{0}}}
 		co.pacer.took = 100 * time.Millisecond
 		var rs []transport.Release
 		for w := range 3 {

@@ -1,11 +1,7 @@
 package coord
 
 import (
-	"slices"
-	"time"
-
 	"star"
-	"star/coord/failover"
 	"star/engine"
 	"star/transport"
 )
@@ -16,34 +12,6 @@ type Stand struct {
 	Step     int64             `json:"step"`
 	Metadata []byte            `json:"memo,omitempty"` // of its last release
 	Told     []transport.Tally `json:"told,omitempty"` // of its last versions
-}
-
-// takeOverRing begins with a job of all-reduce that another coordinator has left.
-func (c *Coordinator) takeOverRing() {
-	c.assigned = true
-	for rank := range c.servers {
-		c.servers[rank] = c.nobody(rank) // none has shards; they may come
-	}
-}
-
-// stands takes in how far a worker has come, of one that joins a successor of a ring before it trains.
-func (c *Coordinator) stands(p *peer, s *Stand) error {
-	if c.cfg.Ring == nil || !c.trained() || c.engine != nil || s == nil {
-		return nil
-	}
-	var err error
-	if c.takeover.ring, err = failover.Newest(c.takeover.ring, s.Metadata, c.cfg.Workers); err == nil {
-		p.stand = s
-	}
-	return err
-}
-
-// ringGathers says whether somebody has come who has the parameters. The time for others to come begins with the first.
-func (c *Coordinator) ringGathers() bool {
-	if c.takeover.settled.IsZero() && slices.ContainsFunc(c.workers, func(p *peer) bool { return p != nil }) {
-		c.takeover.settled = time.Now()
-	}
-	return len(c.withParameters()) > 0
 }
 
 // withParameters lists workers that have parameters which are not behind what is complete.

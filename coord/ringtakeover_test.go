@@ -199,7 +199,7 @@ func TestRingTakeOverWithALeaverFirst(t *testing.T) {
 
 // ridden is the metadata of a ring of members 0 and 1 and rider 2 that has made a round. Two rounds and the rider's batch are under way.
 func ridden(t *testing.T) (engine.Engine, []byte) {
-	r := engine.New(engine.Config{Plan: modes.Ring(3, 2), Workers: 3, Batch: 4, Limit: 100, MaxParams: 100, Ring: new(engine.RingConfig)})
+	r := engine.NewRing(engine.Config{Plan: modes.Ring(3, 2), Workers: 3, Batch: 4, Limit: 100, MaxParams: 100, Ring: new(engine.RingConfig)})
 	r.Begin()
 	for w := range star.Worker(2) {
 		if _, err := r.Tally(transport.Tally{Worker: w, Generation: 1, Version: 1}); err != nil {

@@ -13,7 +13,7 @@ import (
 // What comes in at a server is measured by each worker's push, from its beginning until that server had it all, and only of workers on other
 // hosts. A shard that has moved begins anew.
 func TestInflow(t *testing.T) {
-	c := &Coordinator{cfg: Config{Shift: true, Workers: 2}, membership: membership{hello: transport.Hello{Params: 1000}}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}}
+	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, Workers: 2}, membership: membership{hello: transport.Hello{Params: 1000}}, timing: timing{begun: time.Unix(1000, 0)}, placing: placing{owner: []int{0, 1, 1}}}
 	c.shards = []transport.ShardInfo{{Shard: 0, From: 0, To: 500}, {Shard: 1, From: 500, To: 700}, {Shard: 2, From: 700, To: 1000}}
 	c.servers = []*peer{{rank: 0, at: "a"}, {rank: 1, at: "b"}, {rank: 2, at: "c"}}
 	c.workers = []*peer{{rank: 0, at: "b"}, {rank: 1, at: "d"}}
@@ -62,7 +62,7 @@ func TestInflow(t *testing.T) {
 
 // Notes are kept for the status, the newest of them, and counted.
 func TestNotes(t *testing.T) {
-	c := &Coordinator{cfg: Config{Shift: true, RunLog: runlog.NewWriter(nil)}, log: slog.New(slog.DiscardHandler), timing: timing{begun: time.Now()}}
+	c := &Coordinator{arch: servers{}, cfg: Config{Shift: true, RunLog: runlog.NewWriter(nil)}, log: slog.New(slog.DiscardHandler), timing: timing{begun: time.Now()}}
 	for i := range 5 {
 		c.noted(runlog.Shift{Event: "wanted", Shard: i})
 		c.noted(runlog.Shift{Event: "kept", Shard: i})

@@ -1,9 +1,7 @@
 package coord
 
 import (
-	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"star"
@@ -154,9 +152,10 @@ func (c *Coordinator) words(p modes.Plan) string {
 	}
 	own := p.String()
 	s := p.Words(c.given)
-	if s == own && own != c.given && c.cfg.Ring != nil && len(p.Groups) == 1 && len(p.Groups[0].Riders) > 0 {
-		riders := strings.Fields(strings.Trim(fmt.Sprint(p.Groups[0].Riders), "[]"))
-		return p.Words("ring-minus=" + strings.Join(riders, ","))
+	if s == own && own != c.given {
+		if spec := c.arch.spec(p); spec != "" {
+			return p.Words(spec)
+		}
 	}
 	return s
 }
@@ -234,7 +233,7 @@ func (c *Coordinator) status() Status {
 	}
 	s.Efficiency = c.scaling().Efficiency()
 	if c.short() {
-		s.Short = c.cfg.least()
+		s.Short = c.least()
 	}
 	for i := range c.workers {
 		s.Workers = append(s.Workers, c.workerStatus(i, now))

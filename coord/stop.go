@@ -167,7 +167,7 @@ func (c *Coordinator) ignores(k transport.Kind) bool {
 
 // leaving takes in that a member was told to end. It reports false for one whose good-bye counts at once.
 func (c *Coordinator) leaving(p *peer, m transport.Leave) bool {
-	begins := c.engine == nil && c.trained() && c.cfg.Ring != nil // nobody else may have the parameters
+	begins := c.engine == nil && c.trained() && !c.sharded() // nobody else may have the parameters
 	if m.Exit <= signalled || c.cfg.Grace <= 0 || c.engine == nil && !begins || p.role == transport.RoleValidator || c.isLate(p) {
 		return false
 	}
@@ -258,7 +258,7 @@ func (c *Coordinator) deserted(now time.Time) string {
 		if now.Sub(last) >= c.cfg.Grace/2 {
 			return why
 		}
-	case c.cfg.least() == 0 || !c.sharded():
+	case c.least() == 0 || !c.sharded():
 		return why
 	}
 	seats := 0 // of those who may coordinate, that stay

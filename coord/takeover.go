@@ -145,7 +145,7 @@ func (c *Coordinator) inherit() error {
 		c.takeover = &takeover{handover: e}
 		return nil
 	}
-	if e.Ring != (c.cfg.Ring != nil) {
+	if e.Ring == c.sharded() {
 		return errors.New("coord: the job that was left is of another architecture (--arch)")
 	}
 	if err := e.Plan.Validate(c.cfg.Workers); err != nil {
@@ -165,9 +165,7 @@ func (c *Coordinator) inherit() error {
 	for shard, owner := range e.Owner {
 		c.hosts[[2]int{owner, shard}] = true
 	}
-	if e.Ring {
-		c.takeOverRing()
-	}
+	c.arch.inherit(c)
 	return c.takeOverCopies()
 }
 
@@ -176,7 +174,7 @@ func (c *Coordinator) trained() bool { return c.takeover != nil && c.takeover.ha
 
 // succeeds says whether servers are still to say how far they have come.
 func (c *Coordinator) settling() bool {
-	return c.takeover != nil && c.takeover.settled.IsZero() && c.cfg.Ring == nil
+	return c.takeover != nil && c.takeover.settled.IsZero() && c.sharded()
 }
 
 // reseat takes in a server in a job that has others who may coordinate: one that comes to a new coordinator, or one without shards whose connection
@@ -370,10 +368,7 @@ func (c *Coordinator) nobody(rank int) *peer {
 // gathered says whether a training that was taken over can go on: everybody who had a part in it is there again, or was waited for.
 func (c *Coordinator) gathered() bool {
 	h := c.takeover
-	if c.settling() {
-		return false
-	}
-	if c.cfg.Ring != nil && !c.ringGathers() {
+	if c.settling() || !c.arch.gathers(c) {
 		return false
 	}
 	n := 0
@@ -436,7 +431,7 @@ func (c *Coordinator) found() bool {
 	e := Handover{
 		Begun: c.cfg.Lease.Clock() - time.Since(c.begun), Generation: c.cfg.Generation, From: c.cfg.Resume, Plan: c.cfg.Plan, Manual: c.manual,
 		Model: c.hello.Model, ModelHash: c.hello.ModelHash, Params: c.hello.Params, Buffers: c.hello.Buffers, Enrolment: *c.enrolled,
-		Shards: c.shards, Owner: c.owner, Ring: c.cfg.Ring != nil, Key: c.key,
+		Shards: c.shards, Owner: c.owner, Ring: !c.sharded(), Key: c.key,
 	}
 	if h := c.takeover; h != nil {
 		e = *h.handover

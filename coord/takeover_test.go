@@ -131,7 +131,7 @@ func live(rounds, limit int64, change ...func(*engine.Config)) past {
 	for _, f := range change {
 		f(&g)
 	}
-	l := engine.New(g)
+	l := engine.NewShards(g)
 	var p past
 	out := map[star.Worker]Span{}
 	take := func(orders []engine.Ready) {

@@ -27,8 +27,8 @@ func TestTreeLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		co := &Coordinator{cfg: Config{Workers: 3, Tree: modes.TreeRule{Capacity: 1}}, membership: membership{hello: transport.Hello{Params: 1000}},
-			applying: applying{engine: engine.New(engine.Config{Plan: p, Workers: 3, Shards: 1, Batch: 1, Limit: 1, Reachable: []bool{true, true, false}})}}
+		co := &Coordinator{arch: servers{}, cfg: Config{Workers: 3, Tree: modes.TreeRule{Capacity: 1}}, membership: membership{hello: transport.Hello{Params: 1000}},
+			applying: applying{engine: engine.NewShards(engine.Config{Plan: p, Workers: 3, Shards: 1, Batch: 1, Limit: 1, Reachable: []bool{true, true, false}})}}
 		for w := range 3 {
 			co.workers = append(co.workers, &peer{rank: w, hello: transport.Hello{Host: fmt.Sprint("host", w)}, at: fmt.Sprint("host", w)})
 		}
@@ -73,7 +73,7 @@ func TestTreeCapacity(t *testing.T) {
 		{[]float64{0, 20e6, 30e6}, 2 * 100e6},
 		{[]float64{9e9, 0, 0}, 2 * 100e6},
 	} {
-		co := &Coordinator{cfg: Config{Workers: 3}, applying: applying{auto: newAutoTree(modes.TreeRule{}, 3)}, membership: membership{servers: []*peer{{at: "host0"}}}, placing: placing{owner: []int{0}}}
+		co := &Coordinator{arch: servers{}, cfg: Config{Workers: 3}, applying: applying{auto: newAutoTree(modes.TreeRule{}, 3)}, membership: membership{servers: []*peer{{at: "host0"}}}, placing: placing{owner: []int{0}}}
 		for w := range 3 {
 			co.workers = append(co.workers, &peer{rank: w, at: fmt.Sprint("host", w)})
 			r := star.Record{Worker: star.Worker(w)}
@@ -101,7 +101,7 @@ func TestWordsOfAutomaticTrees(t *testing.T) {
 		"ssgd":           {"ssgd", "ssgd tree=0(1-3)"}, // as the answer to star ctl mode says it, before the tree is given up
 		"tree=0(1,2,3)":  {"ssgd", "tree=0(1,2,3)"},
 	} {
-		c := &Coordinator{cfg: Config{Workers: 4}, piloting: piloting{given: given}, applying: applying{auto: newAutoTree(modes.TreeRule{}, 4)}}
+		c := &Coordinator{arch: servers{}, cfg: Config{Workers: 4}, piloting: piloting{given: given}, applying: applying{auto: newAutoTree(modes.TreeRule{}, 4)}}
 		tree, err := modes.Parse("tree=0(1,2,3)", 4)
 		if err != nil {
 			t.Fatal(err)

@@ -247,8 +247,6 @@ func (v *Validation) check(cfg *Config) error {
 		return nil
 	case v.Judge == nil:
 		return errNoJudge
-	case cfg.Ring != nil:
-		return errors.New("coord: an all-reduce has no servers that could hold gradients against others: use --arch ps")
 	}
 	cfg.Norm = true
 	return nil

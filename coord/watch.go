@@ -156,14 +156,17 @@ func (p *peer) what() string {
 	return p.role
 }
 
+// list names what of some is missing; of none it is empty.
+func list(what string, ids []int) []string {
+	if len(ids) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s %v", what, ids)}
+}
+
 // missing names whom everybody waits for.
 func (c *Coordinator) missing() string {
 	var parts []string
-	list := func(what string, ids []int) {
-		if len(ids) > 0 {
-			parts = append(parts, fmt.Sprintf("%s %v", what, ids))
-		}
-	}
 	if c.engine == nil {
 		var servers, workers, shards, linking []int
 		for i, s := range c.servers {
@@ -184,25 +187,21 @@ func (c *Coordinator) missing() string {
 				shards = append(shards, i)
 			}
 		}
-		list("servers", servers)
+		parts = append(parts, list("servers", servers)...)
 		if c.cfg.grows() {
 			workers = nil
 			parts = append(parts, c.wanting()...)
 		}
-		list("workers", workers)
-		if c.cfg.Ring == nil {
-			list("the connection to every shard of workers", linking)
-		} else if list("the word that they have joined of workers", linking); c.trained() && len(c.withParameters()) == 0 {
-			parts = append(parts, "a worker that has the parameters")
-		}
-		list("the parameters of shards", shards)
+		parts = append(parts, list("workers", workers)...)
+		parts = append(parts, c.arch.lacks(c, linking)...)
+		parts = append(parts, list("the parameters of shards", shards)...)
 	} else if c.round != nil && c.final {
-		list("the evaluation of workers", c.round.missing())
+		parts = append(parts, list("the evaluation of workers", c.round.missing())...)
 	} else if c.save != nil && c.final {
 		parts = append(parts, c.save.missing())
 	} else {
 		if c.short() {
-			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.cfg.least()))
+			parts = append(parts, fmt.Sprintf("more workers: %d are there, of at least %d (--min-workers)", c.engine.Live(), c.least()))
 		}
 		if c.mover.holds() {
 			parts = append(parts, fmt.Sprintf("shard %d, which moves to server %d", c.mover.shard, c.mover.to))

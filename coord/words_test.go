@@ -38,7 +38,7 @@ func TestModesInTheirWords(t *testing.T) {
 			t.Errorf("the result says %q", w.result.Mode)
 		}
 	})
-	ring := &Coordinator{cfg: Config{Ring: &RingConfig{}}}
+	ring := &Coordinator{arch: ring{}}
 	if got := ring.words(modes.Ring(5, 1, 3)); got != "ring-minus=1,3" {
 		t.Errorf("a ring without 1 and 3 is %q", got)
 	}

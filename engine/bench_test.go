@@ -13,7 +13,7 @@ import (
 func BenchmarkUpdate(b *testing.B) {
 	for name, plan := range map[string]modes.Plan{"ssgd": modes.SSGD(8), "asgd": modes.ASGD(8)} {
 		b.Run(name, func(b *testing.B) {
-			var e Engine = New(Config{Plan: plan, Workers: 8, Shards: 2, Batch: 4, Limit: 1 << 60})
+			var e Engine = NewShards(Config{Plan: plan, Workers: 8, Shards: 2, Batch: 4, Limit: 1 << 60})
 			e.Begin()
 			sums := []replica.Sum{{Sum2: 1}}
 			b.ReportAllocs()

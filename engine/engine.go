@@ -184,7 +184,7 @@ type Config struct {
 	Batch   int   // samples of one worker in one iteration, where the plan has no shares
 	Limit   int64 // end of the stream, in samples: no position from it on is handed out
 
-	Ring *RingConfig // all-reduce; nil: parameter servers
+	Ring *RingConfig // for [NewRing], which needs it; [NewShards] has no use for it
 
 	From   Progress      // where a checkpoint left off
 	After  *Snapshot     // where another engine left off; nil: none did
@@ -210,22 +210,6 @@ type RingConfig struct {
 	Wait       time.Duration // for riders
 	MaxStale   int64         // riders' gradients that are older are dropped; 0: none
 	Generation int64         // before that of the first ring
-}
-
-// New is the engine that c wants.
-func New(c Config) Engine {
-	if c.Ring != nil {
-		return NewRing(c)
-	}
-	return NewShards(c)
-}
-
-// Fits says what is wrong with a plan for the kind of job; nil: nothing.
-func Fits(p modes.Plan, ring bool) error {
-	if ring {
-		return RingPlan(p)
-	}
-	return TreePlan(p)
 }
 
 // Ready is one consequence: a Fire for every shard (if it has a Seq), then the messages and

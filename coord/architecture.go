@@ -1,0 +1,249 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"star"
+	"star/coord/failover"
+	"star/engine"
+	"star/modes"
+	"star/transport"
+)
+
+// architecture is everything in which a job of parameter servers and one of all-reduce are different for the coordinator. What its engine decides is the
+// engine's; what is left is who has the parameters (before there is an engine, and when another process takes the job over), and what members are told and must say of
+// themselves. There are two, servers and ring, and New chooses: nothing else asks which one it is.
+//
+// Methods that have the coordinator may use and change what Run owns.
+type architecture interface {
+	// sharded says whether servers have the parameters, in shards, and gradients go to them; else every member has its own.
+	sharded() bool
+
+	// check says what cannot be of a configuration, and fits of a plan. Each error names the setting, and what to do.
+	check(cfg *Config) error
+	fits(p modes.Plan) error
+
+	// replaceable says what cannot be of a plan where another process may take the job over.
+	replaceable(p modes.Plan) error
+
+	// enrols says what is wrong with a worker that says so of itself: it is of the other architecture, updates in another way, or cannot be reached by others.
+	enrols(h transport.Hello, e Enrolment) error
+
+	// least is how many workers there must be for the training to go on.
+	least(cfg *Config) int
+
+	// spec is p in words of the grammar that people know it by; empty: it has only its own.
+	spec(p modes.Plan) string
+
+	// planted says whether the coordinator makes trees for the plans of a pilot.
+	planted() bool
+
+	// busy is how long a worker had something to do in an iteration.
+	busy(r star.Record) time.Duration
+
+	// inherit begins with a job that another coordinator has left.
+	inherit(c *Coordinator)
+
+	// stands takes in how far a worker has come that joins a successor (nil: it does not say), and gathers says whether those are there, of members that have
+	// joined or reported, whose parameters the training can go on with. An error of stands: what the worker says cannot be.
+	stands(c *Coordinator, p *peer, s *Stand) error
+	gathers(c *Coordinator) bool
+
+	// welcome puts into w from where a worker goes on, where that is not what the engine or a checkpoint says.
+	welcome(c *Coordinator, p *peer, w *transport.Welcome)
+
+	// resume has From and After of a job that is taken over be known. It is called before the engine is made.
+	resume(c *Coordinator)
+
+	// engine makes the engine of the job: g with what is of this architecture alone.
+	engine(c *Coordinator, g engine.Config) engine.Engine
+
+	// lacks is what a job that has not begun waits for, of workers that were welcomed and have not joined.
+	lacks(c *Coordinator, linking []int) []string
+}
+
+// architectureOf is the architecture of a job.
+func architectureOf(cfg *Config) architecture {
+	if r := cfg.Ring; r != nil {
+		return ring{r}
+	}
+	return servers{}
+}
+
+// The words for architectures, as --arch has them.
+const (
+	archServers = "ps"
+	archRing    = "allreduce"
+)
+
+// errArchitecture is for a worker of another architecture than the job's.
+func errArchitecture(job, worker string) error {
+	return fmt.Errorf("the job's architecture is %s, the worker's %s (--arch)", job, worker)
+}
+
+// servers is a job whose parameters are with parameter servers.
+type servers struct{}
+
+func (servers) sharded() bool { return true }
+
+func (servers) check(cfg *Config) error {
+	if n := cfg.Servers - cfg.Coordinators; cfg.Replicas > n {
+		return fmt.Errorf("coord: %d copies of every shard (--replicas) need as many star-ps, not %d (--servers)", cfg.Replicas, n)
+	}
+	return nil
+}
+
+func (servers) fits(p modes.Plan) error          { return engine.TreePlan(p) }
+func (servers) replaceable(modes.Plan) error     { return nil }
+func (servers) spec(modes.Plan) string           { return "" }
+func (servers) planted() bool                    { return true }
+func (servers) busy(r star.Record) time.Duration { return r.Busy() }
+
+func (servers) enrols(_ transport.Hello, e Enrolment) error {
+	if e.Rule != "" {
+		return errArchitecture(archServers, archRing)
+	}
+	return nil
+}
+
+// A job that another process can take over, which then waits for workers, waits for them without that, too.
+func (servers) least(cfg *Config) int {
+	if cfg.Coordinators > 0 {
+		return max(cfg.Least, 1)
+	}
+	return cfg.Least
+}
+
+func (servers) inherit(*Coordinator)                     {}
+func (servers) stands(*Coordinator, *peer, *Stand) error { return nil }
+func (servers) gathers(*Coordinator) bool                { return true } // settling waits for the shards
+func (servers) resume(*Coordinator)                      {}
+
+func (servers) welcome(c *Coordinator, p *peer, w *transport.Welcome) {
+	if c.takeover != nil && c.engine == nil {
+		w.Step = c.takeover.after.Steps[p.rank] + 1
+	}
+}
+
+func (servers) engine(c *Coordinator, g engine.Config) engine.Engine {
+	g.Reachable = make([]bool, len(c.workers))
+	for w, p := range c.workers {
+		g.Reachable[w] = p != nil && p.hello.Addr != ""
+	}
+	return engine.NewShards(g)
+}
+
+func (servers) lacks(_ *Coordinator, linking []int) []string {
+	return list("the connection to every shard of workers", linking)
+}
+
+// ring is a job of all-reduce.
+type ring struct{ *RingConfig }
+
+func (ring) sharded() bool { return false }
+
+func (ring) check(cfg *Config) error {
+	if cfg.Validation != nil {
+		return errors.New("coord: an all-reduce has no servers that could hold gradients against others: use --arch ps")
+	}
+	return nil
+}
+
+func (ring) fits(p modes.Plan) error { return engine.RingPlan(p) }
+
+func (ring) replaceable(p modes.Plan) error {
+	if p.Micro > 0 || p.Local > 0 {
+		return fmt.Errorf("mode %v: with --coordinators the members of a ring compute whole batches: which parts are in an update would be lost with the coordinator", p)
+	}
+	return nil
+}
+
+func (r ring) enrols(h transport.Hello, e Enrolment) error {
+	rule := r.Rule
+	if r.RuleOf != nil {
+		rule = r.RuleOf(e)
+	}
+	switch {
+	case e.Rule == "":
+		return errArchitecture(archRing, archServers)
+	case e.Rule != rule:
+		return fmt.Errorf("with all-reduce every member updates parameters by itself, so all must do it alike: the job says %q, the worker %q", rule, e.Rule)
+	}
+	if meet, door, ok := strings.Cut(h.Addr, ","); !ok || meet == "" || door == "" {
+		return fmt.Errorf("a worker of a ring needs two addresses where others reach it, but says %q", h.Addr)
+	}
+	return nil
+}
+
+func (ring) least(cfg *Config) int            { return cfg.Least }
+func (ring) planted() bool                    { return false }
+func (ring) busy(r star.Record) time.Duration { return r.Own() }
+
+// A ring is known by its riders.
+func (ring) spec(p modes.Plan) string {
+	if len(p.Groups) != 1 || len(p.Groups[0].Riders) == 0 {
+		return ""
+	}
+	riders := strings.Fields(strings.Trim(fmt.Sprint(p.Groups[0].Riders), "[]"))
+	return "ring-minus=" + strings.Join(riders, ",")
+}
+
+// None of the servers has shards; they may come.
+func (ring) inherit(c *Coordinator) {
+	c.assigned = true
+	for rank := range c.servers {
+		c.servers[rank] = c.nobody(rank)
+	}
+}
+
+func (ring) stands(c *Coordinator, p *peer, s *Stand) error {
+	if !c.trained() || c.engine != nil || s == nil {
+		return nil
+	}
+	var err error
+	if c.takeover.ring, err = failover.Newest(c.takeover.ring, s.Metadata, c.cfg.Workers); err == nil {
+		p.stand = s
+	}
+	return err
+}
+
+// The time for others to come begins with the first.
+func (ring) gathers(c *Coordinator) bool {
+	if c.takeover.settled.IsZero() && slices.ContainsFunc(c.workers, func(p *peer) bool { return p != nil }) {
+		c.takeover.settled = time.Now()
+	}
+	return len(c.withParameters()) > 0
+}
+
+func (ring) welcome(c *Coordinator, p *peer, w *transport.Welcome) {
+	if !c.trained() {
+		return
+	}
+	if p.stand != nil {
+		w.Seed, w.Version, w.Step = true, p.stand.Version, p.stand.Step
+	}
+	w.Version, w.Step = max(w.Version, 1), max(w.Step, 1) // the ring is beyond every checkpoint
+}
+
+func (ring) resume(c *Coordinator) {
+	if c.trained() {
+		c.recollect()
+	}
+}
+
+func (r ring) engine(c *Coordinator, g engine.Config) engine.Engine {
+	g.Ring = &engine.RingConfig{Wait: r.Wait, MaxStale: r.MaxStale, Generation: engine.GenerationsOf(c.term())}
+	return engine.NewRing(g)
+}
+
+func (ring) lacks(c *Coordinator, linking []int) []string {
+	parts := list("the word that they have joined of workers", linking)
+	if c.trained() && len(c.withParameters()) == 0 {
+		parts = append(parts, "a worker that has the parameters")
+	}
+	return parts
+}
