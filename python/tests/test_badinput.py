@@ -1,4 +1,4 @@
-"""What cannot be trained ends with the name, the place, the fix and the right exit code; nothing hangs, and nothing stays."""
+"""What cannot be trained ends with the name, the place, the fix and the right exit code; nothing hangs, and nothing stays: the memory is a memfd, which ends with the last process that has it."""
 
 from typing import Any
 
@@ -38,13 +38,6 @@ for xs, ys in star.loader(data, batch_size=16):
 """
 
 
-def shared() -> int:
-    """Files in shared memory that are this user's, of this package."""
-    import os
-
-    return sum(1 for n in os.listdir("/dev/shm") if "star" in n) if os.path.isdir("/dev/shm") else 0
-
-
 @pytest.mark.parametrize(
     "do, code, says",
     [
@@ -56,7 +49,6 @@ def shared() -> int:
 )
 def test_other_than_the_first(job: Any, do: str, code: int, says: Any) -> None:
     """The job goes on to its end without the worker that does not fit."""
-    before = shared()
     script = job.script(TRAIN)
     ps = job.start("--mode", "ssgd", "--epochs", "1", workers=2)
     a = job.worker(script)
@@ -67,7 +59,6 @@ def test_other_than_the_first(job: Any, do: str, code: int, says: Any) -> None:
         assert text in bad.log, bad.log
     good = job.worker(script)
     job.finish(ps, a, good)
-    assert shared() == before
 
 
 @pytest.mark.parametrize("attach", [False, True])

@@ -74,7 +74,7 @@ for epoch in range(1000):
             schedule.step()
         if do == "come" and step == 1:
             open("came", "w").close()
-        time.sleep(pause if do != "wait" or os.path.exists("came") else 0.5)
+        time.sleep(pause if do != "wait" or os.path.exists("came") else 1)  # who comes gets its first batch after a step of these
 print("over after", step, flush=True)
 """
 
@@ -238,7 +238,7 @@ def test_fork(job: Any) -> None:
 def test_signal(job: Any) -> None:
     """SIGTERM to a Python that has started its agent: a checkpoint, then the end."""
     script = job.script(TRAIN)
-    ps = job.start("--mode", "ssgd", "--epochs", "1000", "--grace", "20s", workers=1)
+    ps = job.start("--mode", "ssgd", "--epochs", "1000", "--grace", "3m", workers=1)
     a = job.worker(script, attach=True, env={"PAUSE": "0.01"})
     a.until("batch")
     os.kill(a.p.pid, signal.SIGTERM)

@@ -31,7 +31,7 @@ for epoch in range(1000):
         if do == "come" and steps == 1:
             open("came", "w").close()
         if do == "wait" and not os.path.exists("came"):
-            time.sleep(0.3)
+            time.sleep(1)
 print("steps", steps, flush=True)
 """
 
