@@ -1,29 +1,16 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"star/checkpoint"
-	"star/exitcode"
 	"star/internal/settings"
+	"star/member"
 )
-
-// installError is a program that could not be copied.
-type installError struct{ error }
-
-func (e *installError) Unwrap() error { return e.error }
-func (e *installError) ExitCode() int {
-	if errors.Is(e.error, fs.ErrPermission) {
-		return exitcode.Refused
-	}
-	return exitcode.Failure
-}
 
 func installCommand() *cobra.Command {
 	s := new(settings.Set)
@@ -53,7 +40,7 @@ What was there before is replaced at once: a process that runs it goes on.`,
 					to = filepath.Join(args[0], checkpoint.HelperName)
 				}
 				if err := install(from, to); err != nil {
-					return &installError{fmt.Errorf("star install: %w", err)}
+					return member.WriteError(fmt.Errorf("star install: %w: give a folder that can be written, such as one of a volume", err))
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), to)
 			}

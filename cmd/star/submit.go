@@ -123,6 +123,12 @@ func (b *submission) check(s *settings.Set, args []string) error {
 	case b.engine == "k8s" && b.command == nil && b.workerImage != "":
 		return &settings.UsageError{Msg: "star submit: --worker-image without a command: say behind -- what runs there"}
 	}
+	j := new(settings.Job)
+	j.Bind(&cobra.Command{Use: "star submit"}, settings.ForServer)
+	known := []string{settings.Variable("config")}
+	for _, name := range j.Config.Names() {
+		known = append(known, settings.Variable(name))
+	}
 	var environment []string
 	for _, arg := range args {
 		name, value, ok := strings.Cut(arg, "=")
@@ -133,20 +139,18 @@ func (b *submission) check(s *settings.Set, args []string) error {
 		case "workers", "servers", "rank", "coordinator", "token", "job":
 			return &settings.UsageError{Msg: fmt.Sprintf("star submit: %s is set by star submit and its flags, not as %s", name, arg)}
 		}
-		v := variable{"STAR_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")), value}
+		v := variable{settings.Variable(name), value}
+		if !slices.Contains(known, v.name) {
+			meant := "docs/configure.md lists them"
+			if near := settings.Nearest(v.name, known); near != "" {
+				meant = "did you mean " + near + "?"
+			}
+			return &settings.UsageError{Msg: fmt.Sprintf("star submit: %s: there is no setting %s; %s", arg, v.name, meant)}
+		}
 		b.variables, environment = append(b.variables, v), append(environment, v.name+"="+v.value)
 	}
-	j := new(settings.Job)
-	c := &cobra.Command{Use: "star submit"}
-	j.Bind(c, settings.ForServer)
-	warnings, err := j.Load(environment)
-	if err != nil {
-		return err
-	}
-	if len(warnings) > 0 { // of a setting that there is not
-		return &settings.UsageError{Msg: "star submit: " + warnings[0]}
-	}
-	return nil
+	_, err := j.Load(environment)
+	return err
 }
 
 func (b *submission) render() (string, error) {

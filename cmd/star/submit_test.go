@@ -145,7 +145,8 @@ func TestSubmitRefuses(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"modle=lenet"}, "STAR_MODLE"},
+		{[]string{"modle=lenet"}, "modle=lenet: there is no setting STAR_MODLE; did you mean STAR_MODEL?"},
+		{[]string{"zzzzzzzz=1"}, "there is no setting STAR_ZZZZZZZZ; docs/configure.md"},
 		{[]string{"lr=quick"}, "STAR_LR"},
 		{[]string{"train.py"}, "SETTING=VALUE"},
 		{[]string{"workers=3"}, "--workers"[2:]},
@@ -181,8 +182,10 @@ func TestSubmitApply(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := submit(t, "--engine", "slurm", "--apply"); member.ExitCode(err) != exitcode.Lost || !strings.Contains(err.Error(), "sbatch") {
-		t.Errorf("without sbatch: %v", err)
+	for engine, program := range map[string]string{"k8s": "kubectl", "slurm": "sbatch"} {
+		if _, err := submit(t, "--engine", engine, "--apply"); member.ExitCode(err) != exitcode.Lost || !strings.Contains(err.Error(), program) {
+			t.Errorf("without %s: %v", program, err)
+		}
 	}
 }
 

@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"star/internal/defaults"
@@ -74,7 +76,7 @@ func Run(ctx context.Context, c Config) *Report {
 		r.add(engine(ctx, c.Environment)...)
 	}
 	for _, addr := range c.Listen {
-		r.add(port(ctx, addr))
+		r.add(port(ctx, addr, slices.ContainsFunc(c.Environment, func(v string) bool { return strings.HasPrefix(v, "KUBERNETES_SERVICE_HOST=") })))
 	}
 	r.add(hostName(ctx, host, c.Advertise, len(c.Peers) > 0))
 	if c.Advertise != "" {

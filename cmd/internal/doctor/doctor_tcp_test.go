@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -343,4 +344,22 @@ func TestTwoHosts(t *testing.T) {
 		t.Errorf("%+v, want a warning and at most 6 MB/s there", bw)
 	}
 	expect(t, find(t, &r, "port :7070"), OK, "free", "")
+}
+
+// The port of a pod's own process is no fault of the pod; elsewhere the same port is taken.
+func TestPortOfThePod(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processes are seen in /proc")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for env, want := range map[string]Status{"KUBERNETES_SERVICE_HOST=10.0.0.1": OK, "SLURM_JOB_ID=7": Fail} {
+		r := Run(t.Context(), Config{Listen: []string{l.Addr().String()}, Environment: []string{env, "STAR_OUT=" + t.TempDir()}})
+		if got := find(t, r, "port "+l.Addr().String()); got.Status != want {
+			t.Errorf("%s: %s, %s, want %s", env, got.Status, got.Detail, want)
+		}
+	}
 }

@@ -32,13 +32,14 @@ func expect(t *testing.T, r Result, s Status, detail, fix string) {
 
 func TestJudgePort(t *testing.T) {
 	op := func(e error) error { return &net.OpError{Op: "listen", Err: os.NewSyscallError("bind", e)} }
-	expect(t, judgePort(":7070", nil, ""), OK, "free", "")
-	expect(t, judgePort(":7070", op(syscall.EADDRINUSE), "nginx (process 7)"), Fail, "nginx (process 7)", "--listen")
-	expect(t, judgePort(":7070", op(syscall.EADDRINUSE), ""), Fail, "another process", "--listen")
-	expect(t, judgePort(":70", op(syscall.EACCES), ""), Fail, "not allowed", "1024")
-	expect(t, judgePort("10.9.9.9:7070", op(syscall.EADDRNOTAVAIL), ""), Fail, "not an address", ":7070")
-	expect(t, judgePort("7070", &net.AddrError{Err: "missing port in address", Addr: "7070"}, ""), Fail, "missing port", "host:port")
-	expect(t, judgePort(":1", errors.New("strange"), ""), Fail, "strange", "another address")
+	expect(t, judgePort(":7070", nil, "", false), OK, "free", "")
+	expect(t, judgePort(":7070", op(syscall.EADDRINUSE), "nginx (process 7)", false), Fail, "nginx (process 7)", "--listen")
+	expect(t, judgePort(":7070", op(syscall.EADDRINUSE), "", false), Fail, "another process", "--listen")
+	expect(t, judgePort(":7070", op(syscall.EADDRINUSE), "star (process 1)", true), OK, "star (process 1), the job's", "")
+	expect(t, judgePort(":70", op(syscall.EACCES), "", false), Fail, "not allowed", "1024")
+	expect(t, judgePort("10.9.9.9:7070", op(syscall.EADDRNOTAVAIL), "", false), Fail, "not an address", ":7070")
+	expect(t, judgePort("7070", &net.AddrError{Err: "missing port in address", Addr: "7070"}, "", false), Fail, "missing port", "host:port")
+	expect(t, judgePort(":1", errors.New("strange"), "", false), Fail, "strange", "another address")
 }
 
 func TestJudgeHostName(t *testing.T) {

@@ -22,26 +22,36 @@ import (
 	"star/internal/defaults"
 )
 
-// port tries to listen, as the job will.
-func port(ctx context.Context, addr string) Result {
+// port tries to listen, as the job will. In a container the process that it is for has the port already.
+func port(ctx context.Context, addr string, container bool) Result {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", addr)
-	owner := ""
+	owner, pid := "", int32(0)
 	if err == nil {
 		l.Close()
 	} else if errors.Is(err, syscall.EADDRINUSE) {
-		owner = listener(ctx, addr)
+		owner, pid = listener(ctx, addr)
 	}
-	return judgePort(addr, err, owner)
+	return judgePort(addr, err, owner, container && sameProgram(pid))
 }
 
-func judgePort(addr string, err error, owner string) Result {
+// sameProgram says whether a process runs the program that this one runs, where /proc says so.
+func sameProgram(pid int32) bool {
+	its, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pid))
+	own, e := os.Stat("/proc/self/exe")
+	return err == nil && e == nil && os.SameFile(its, own)
+}
+
+// judgePort: whether the port of an address is free, or its owner, a process, is that of the job in this container.
+func judgePort(addr string, err error, owner string, own bool) Result {
 	r := Result{Check: "port " + addr, Status: Fail}
 	var parse *net.AddrError
 	var dns *net.DNSError
 	switch {
 	case err == nil:
 		r.Status, r.Detail = OK, "free"
+	case errors.Is(err, syscall.EADDRINUSE) && own:
+		r.Status, r.Detail = OK, "that of "+owner+", the job's process in this container"
 	case errors.Is(err, syscall.EADDRINUSE):
 		r.Detail = "taken by another process"
 		if owner != "" {
@@ -74,14 +84,14 @@ func portOf(addr string) string {
 
 // listener names the process that listens on the port of an address, if that can
 // be seen: processes of other users are visible to root only.
-func listener(ctx context.Context, addr string) string {
+func listener(ctx context.Context, addr string) (owner string, pid int32) {
 	want, err := strconv.ParseUint(portOf(addr), 10, 16)
 	if err != nil {
-		return ""
+		return "", 0
 	}
 	conns, err := gopsnet.ConnectionsWithContext(ctx, "tcp")
 	if err != nil {
-		return ""
+		return "", 0
 	}
 	for _, c := range conns {
 		if c.Status != "LISTEN" || c.Laddr.Port != uint32(want) || c.Pid == 0 {
@@ -93,9 +103,9 @@ func listener(ctx context.Context, addr string) string {
 				name = n
 			}
 		}
-		return fmt.Sprintf("%s (process %d)", name, c.Pid)
+		return fmt.Sprintf("%s (process %d)", name, c.Pid), c.Pid
 	}
-	return ""
+	return "", 0
 }
 
 // hostName looks up this host's own name, as other hosts will.
