@@ -5,18 +5,21 @@ import (
 	"fmt"
 )
 
-// The two ways in which a checkpoint can be unusable.
+// The ways in which a checkpoint can be unusable.
 var (
-	// ErrMissing: a file or a whole checkpoint is not there.
+	// ErrMissing: a file or a whole checkpoint is not there, or, where there is a cause, cannot be read.
 	ErrMissing = errors.New("missing")
 	// ErrCorrupt: something is there, but it is not what was written.
 	ErrCorrupt = errors.New("corrupt")
+	// ErrRefused: the object store does not take the key that it was shown, so nobody knows what is there.
+	ErrRefused = errors.New("refused")
+	// ErrUnreachable: the object store does not answer, or with an error of its own.
+	ErrUnreachable = errors.New("out of reach")
 )
 
-// Error says what is wrong with which file. It matches ErrMissing or ErrCorrupt
-// under errors.Is.
+// Error says what is wrong with which file. It matches its kind under errors.Is.
 type Error struct {
-	Kind   error // ErrMissing or ErrCorrupt
+	Kind   error // ErrMissing, ErrCorrupt, ErrRefused or ErrUnreachable
 	Path   string
 	Offset int64 // in bytes; -1: of the whole file
 
@@ -39,6 +42,12 @@ func (e *Error) Error() string {
 		s += ": " + e.Err.Error()
 	}
 	return s
+}
+
+// None says whether err is that a place has no checkpoint, or is not there, and not that it cannot be looked at.
+func None(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Kind == ErrMissing && e.Err == nil
 }
 
 func (e *Error) Unwrap() []error {

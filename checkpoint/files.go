@@ -340,13 +340,17 @@ func open(path string) (*os.File, int64, error) {
 
 var errNotPlain = errors.New("it is not a plain file")
 
-// lost gives an error of get or size its kind: what cannot be reached is missing.
+// lost gives an error of get, size or list its kind: what cannot be read is missing, unless an object store says why.
 func lost(path string, err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return &Error{Kind: ErrMissing, Path: path, Offset: -1}
 	case errors.Is(err, errNotPlain):
 		return &Error{Kind: ErrCorrupt, Path: path, Offset: -1, Err: err}
+	case errors.Is(err, ErrRefused):
+		return &Error{Kind: ErrRefused, Path: path, Offset: -1, Err: err}
+	case errors.Is(err, ErrUnreachable):
+		return &Error{Kind: ErrUnreachable, Path: path, Offset: -1, Err: err}
 	}
 	return &Error{Kind: ErrMissing, Path: path, Offset: -1, Err: err}
 }

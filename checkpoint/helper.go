@@ -27,6 +27,9 @@ const HelperName = "star-bucket"
 // helperPatience is how long the helper may take without reading or writing a byte.
 var helperPatience = 2 * time.Minute
 
+// maxSaid bounds what is quoted of the helper's last line, in bytes.
+const maxSaid = 600
+
 // maxChunk bounds what is sent to the helper at once, in bytes.
 const maxChunk = 1 << 20
 
@@ -39,8 +42,8 @@ const maxChunk = 1 << 20
 //	remove ADDRESS              the manifest, then everything below
 //
 // A chunk is four bytes with its length, the highest first, and so many bytes. The one of length 0 says that this is
-// all: what ends without it must not become an object, because its writer was killed. Exit code 66: no such object.
-// What goes wrong is the last line of standard error.
+// all: what ends without it must not become an object, because its writer was killed. Exit code 66: no such object. 77: the store
+// refuses the key. 69: the store does not answer, or fails. What goes wrong is the last line of standard error.
 type helper struct{}
 
 // call is one run of the helper.
@@ -115,13 +118,33 @@ func (c *call) end() error {
 		return fs.ErrNotExist
 	}
 	if halted {
-		return fmt.Errorf("%s %s has not moved a byte for %v, and was ended: look at the way to the object store", HelperName, c.what, helperPatience)
+		return &storeError{ErrUnreachable, fmt.Sprintf("%s %s has not moved a byte for %v, and was ended: look at the way to the object store", HelperName, c.what, helperPatience)}
 	}
+	why := err.Error()
 	if lines := strings.Split(strings.TrimSpace(c.said.String()), "\n"); lines[len(lines)-1] != "" {
-		return fmt.Errorf("%s %s: %s", HelperName, c.what, clip(lines[len(lines)-1]))
+		why = lines[len(lines)-1]
+		why = why[:min(len(why), maxSaid)]
 	}
-	return fmt.Errorf("%s %s: %w", HelperName, c.what, err)
+	why = fmt.Sprintf("%s %s: %s", HelperName, c.what, why)
+	if x != nil {
+		switch x.ExitCode() {
+		case exitcode.Refused:
+			return &storeError{ErrRefused, why}
+		case exitcode.Lost:
+			return &storeError{ErrUnreachable, why}
+		}
+	}
+	return errors.New(why)
 }
+
+// storeError is what the helper says of an object store.
+type storeError struct {
+	kind error
+	said string
+}
+
+func (e *storeError) Error() string { return e.said }
+func (e *storeError) Unwrap() error { return e.kind }
 
 func (h helper) put(dir, name string, write func(io.Writer) error) error {
 	c, err := h.begin("put", Join(dir, name))

@@ -27,6 +27,10 @@ func ExitCode(err error) int {
 		return exitcode.Missing
 	case errors.Is(err, data.ErrCorrupt), errors.Is(err, checkpoint.ErrCorrupt):
 		return exitcode.Corrupt
+	case errors.Is(err, checkpoint.ErrRefused):
+		return exitcode.Refused
+	case errors.Is(err, checkpoint.ErrUnreachable):
+		return exitcode.Lost
 	}
 	return exitcode.Failure
 }

@@ -11,15 +11,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,14 +47,48 @@ func main() {
 	case gcerrors.Code(err) == gcerrors.NotFound:
 		os.Exit(exitcode.Missing)
 	default:
+		err, code := judge(err, os.Args[2:])
 		fmt.Fprintln(os.Stderr, strings.ReplaceAll(err.Error(), "\n", " "))
-		var u usageError
-		if errors.As(err, &u) {
-			os.Exit(exitcode.Usage)
-		}
-		os.Exit(exitcode.Failure)
+		os.Exit(code)
 	}
 }
+
+// judge says with which exit code an error ends this program. Of a key that a store does not take it says whose that is.
+func judge(err error, args []string) (error, int) {
+	var usage usageError
+	if errors.As(err, &usage) {
+		return err, exitcode.Usage
+	}
+	var coded interface{ ErrorCode() string }
+	var answered interface{ HTTPStatusCode() int }
+	var network net.Error
+	code, status := "", 0
+	if errors.As(err, &coded) {
+		code = coded.ErrorCode()
+	}
+	if errors.As(err, &answered) {
+		status = answered.HTTPStatusCode()
+	}
+	store, _, _ := strings.Cut(args[0], "?")
+	switch {
+	case strings.Contains(err.Error(), noKey):
+		return fmt.Errorf("there is no key for %s: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role: %w", store, err), exitcode.Refused
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, gcerrors.Code(err) == gcerrors.PermissionDenied, slices.Contains(refusals, code):
+		return fmt.Errorf("%s refuses the key of AWS_ACCESS_KEY_ID (%s): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to one that may read, list and write there, or give the machine such a role",
+			store, cmp.Or(code, strconv.Itoa(status))), exitcode.Refused
+	case errors.Is(err, fs.ErrPermission):
+		return err, exitcode.Refused
+	case status >= http.StatusInternalServerError, status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, errors.As(err, &network):
+		return err, exitcode.Lost
+	}
+	return err, exitcode.Failure
+}
+
+// refusals are those that stores do not say with 401 or 403: S3 of a key that is good for a time, versitygw of one that it does not know.
+var refusals = []string{"ExpiredToken", "InvalidToken", "XAdminUserNotFound"}
+
+// noKey is in the errors of the AWS SDK (aws/credential_cache.go), which have no type for it.
+const noKey = "failed to refresh cached credentials"
 
 type usageError string
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -42,8 +43,9 @@ type shelf struct {
 }
 
 const (
-	accessKey = "AKIDEXAMPLE"
-	secretKey = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+	accessKey   = "AKIDEXAMPLE"
+	strangerKey = "AKIDSTRANGER"
+	secretKey   = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 )
 
 func sign(key []byte, text string) []byte {
@@ -126,6 +128,10 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.broken > 0 {
 		s.broken--
 		fail(http.StatusServiceUnavailable, "SlowDown")
+		return
+	}
+	if strings.Contains(r.Header.Get("Authorization"), strangerKey) { // as versitygw answers
+		fail(http.StatusNotFound, "XAdminUserNotFound")
 		return
 	}
 	if err := signed(r); err != nil {
@@ -407,5 +413,57 @@ func TestParse(t *testing.T) {
 		if err := run(context.Background(), args, nil, nil); !errors.As(err, &u) {
 			t.Errorf("%q: %v, want that it is used wrongly", args, err)
 		}
+	}
+}
+
+// A store that does not take the key, or does not answer, is not one that has nothing: whoever looks for a checkpoint there hears so, with whose key it is.
+func TestRefusedKey(t *testing.T) {
+	places, s := stores(t)
+	save(t, places["s3"], 1, 30)
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	gone := "s3://bucket/jobs/a?region=us-east-1&use_path_style=true&endpoint=http://" + nobody.Addr().String()
+	for _, c := range []struct {
+		name, place, key string
+		broken           int
+		kind             error
+		says             []string
+	}{
+		{"another key", places["s3"], "AKIDOTHER", 0, checkpoint.ErrRefused, []string{"s3://bucket/jobs/a", "AWS_ACCESS_KEY_ID", "SignatureDoesNotMatch"}},
+		{"a key that the store has never seen", places["s3"], strangerKey, 0, checkpoint.ErrRefused, []string{"AWS_ACCESS_KEY_ID", "XAdminUserNotFound"}},
+		{"no key", places["s3"], "", 0, checkpoint.ErrRefused, []string{"there is no key for s3://bucket/jobs/a", "AWS_ACCESS_KEY_ID"}},
+		{"nobody listens", gone, accessKey, 0, checkpoint.ErrUnreachable, []string{nobody.Addr().String()}},
+		{"a store that fails", places["s3"], accessKey, 100, checkpoint.ErrUnreachable, []string{"503"}},
+	} {
+		t.Setenv("AWS_ACCESS_KEY_ID", c.key)
+		s.mu.Lock()
+		s.broken = c.broken
+		s.mu.Unlock()
+		_, _, latest := checkpoint.Latest(c.place)
+		_, list := checkpoint.List(c.place)
+		open := latest
+		if c.key != strangerKey { // what HEAD says of it is that there is nothing
+			_, open = checkpoint.Open(checkpoint.Join(c.place, checkpoint.Name(1, 1)))
+		}
+		for what, err := range map[string]error{"latest": latest, "list": list, "open": open} {
+			if !errors.Is(err, c.kind) || errors.Is(err, checkpoint.ErrMissing) || checkpoint.None(err) {
+				t.Errorf("%s, %s: %v, want that it is %v", c.name, what, err, c.kind)
+				continue
+			}
+			for _, says := range c.says {
+				if what != "open" && !strings.Contains(err.Error(), says) { // the answer to HEAD has no body
+					t.Errorf("%s, %s: %v does not say %s", c.name, what, err, says)
+				}
+			}
+		}
+	}
+	s.mu.Lock()
+	s.broken = 0
+	s.mu.Unlock()
+	if _, _, err := checkpoint.Latest(places["file"]); !checkpoint.None(err) {
+		t.Errorf("nothing there: %v", err)
 	}
 }

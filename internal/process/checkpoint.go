@@ -3,7 +3,6 @@ package process
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -57,7 +56,7 @@ func ResumeFrom(j *settings.Job) string {
 	}
 	place := cmp.Or(j.Checkpoint, filepath.Join(j.Out, CheckpointsDir))
 	found, err := checkpoint.List(place)
-	if errors.Is(err, checkpoint.ErrMissing) || err == nil && !slices.ContainsFunc(found, func(f checkpoint.Found) bool { return f.Complete }) {
+	if checkpoint.None(err) || err == nil && !slices.ContainsFunc(found, func(f checkpoint.Found) bool { return f.Complete }) {
 		return ""
 	}
 	return place // what else is wrong with it is said when it is opened
