@@ -112,7 +112,7 @@ func schedImportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import TRACE",
 		Short: "Write a trace of jobs in STAR's own format",
-		Long:  "Reads a trace of jobs and writes it to standard output as CSV: job_id, vc, submit, gpus, duration, deadline, estimate, history, in seconds.",
+		Long:  "Reads a trace of jobs and writes it to standard output as CSV: job_id, vc, submit, gpus, duration, deadline, estimate, history, in seconds,\nand columns for all else that the trace says of jobs, so that every policy decides as with the trace itself.",
 		Args:  oneTrace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if done, err := resolved(cmd, s); done || err != nil {
@@ -205,24 +205,20 @@ func (p *schedSim) clusters(jobs []*sched.Job) (vcs map[string]sched.Cluster, er
 	if p.cluster == "" {
 		return nil, p.set.Invalid("cluster", errors.New("which cluster? give nodes and GPUs, such as n16g8, or a file"))
 	}
-	one, short := workload.Short(p.cluster)
-	if !short {
-		err = readInput(p.cluster, func(r io.Reader) (err error) {
-			if p.format == "lucid" {
-				_, vcs, err = workload.LucidClusters(r)
-			} else {
-				one, err = workload.ElasticFlowCluster(r)
-			}
-			return err
-		})
-		if err != nil || vcs != nil {
-			return vcs, err
+	if one, short := workload.Short(p.cluster); short {
+		vcs = map[string]sched.Cluster{"": one}
+	} else if err = readInput(p.cluster, func(r io.Reader) (err error) {
+		vcs, err = workload.Clusters(r)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	if _, one := vcs[""]; one {
+		for _, j := range jobs {
+			j.VC = ""
 		}
 	}
-	for _, j := range jobs {
-		j.VC = ""
-	}
-	return map[string]sched.Cluster{"": one}, nil
+	return vcs, nil
 }
 
 // slowNodes has nodes be slow as --slow says.

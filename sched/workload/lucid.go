@@ -40,7 +40,10 @@ func LucidTrace(r io.Reader) ([]*sched.Job, error) {
 
 // LucidClusters reads virtual clusters: their names, and how many nodes of 8 GPUs each has.
 func LucidClusters(r io.Reader) ([]string, map[string]sched.Cluster, error) {
-	t := newTable(r)
+	return lucidClusters(newTable(r))
+}
+
+func lucidClusters(t *table) ([]string, map[string]sched.Cluster, error) {
 	t.need("", "num")
 	var names []string
 	vcs := map[string]sched.Cluster{}

@@ -120,6 +120,10 @@ func (t *table) number(name string, low float64) float64 {
 	text := strings.TrimSpace(t.text(name))
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < low {
+		if math.IsInf(low, -1) {
+			t.fail(t.line, "%s is %q: want a number", name, text)
+			return 0
+		}
 		t.fail(t.line, "%s is %q: want a number of at least %v", name, text, low)
 		return low
 	}
