@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"star"
 	"star/exitcode"
 	"star/unpack"
 )
@@ -70,28 +69,6 @@ func Read(r io.Reader, name string, each func(Line) error) (Contents, error) {
 		return each(l)
 	})
 	return s, err
-}
-
-// ReadRecords reads a run log, plain or gzip, and passes each record on, in the log's order, until
-// one of them is answered with an error. Lines of other types are passed over, and so is a
-// last line that was cut, as in a run that still goes on. Errors of the
-// log are of type *Error; name is the file's.
-func ReadRecords(r io.Reader, name string, each func(star.Record) error) error {
-	var s sequence
-	_, _, err := scan(r, name, func(n int, x text) error {
-		if x.kind != "record" {
-			return nil
-		}
-		rec, err := x.record()
-		if err == nil {
-			err = s.record(&rec, n)
-		}
-		if err != nil {
-			return &Error{name, n, fmt.Errorf("record: %w", err)}
-		}
-		return each(rec.Record)
-	})
-	return err
 }
 
 // scan passes every line that is a JSON object with a type on, and says how many lines

@@ -77,3 +77,31 @@ func (t *Tail) lines(each func(Line) error) {
 	}
 	t.buf = t.buf[:copy(t.buf, rest)]
 }
+
+// ReadSummary reads the last line of a log that is not packed: what the job came to. ok is false where that is no Summary, because the job goes on, or its coordinator
+// was killed, and where it has more than 64 KiB. Errors are those of reading, and of a Summary that is damaged; name is the file's.
+func ReadSummary(r io.ReadSeeker, name string) (s Summary, ok bool, err error) {
+	const most = 64 << 10
+	size, err := r.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = r.Seek(max(0, size-most), io.SeekStart)
+	}
+	if err != nil {
+		return s, false, err
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return s, false, err
+	}
+	b = bytes.TrimSpace(b)
+	x, err := head(b[bytes.LastIndexByte(b, '\n')+1:])
+	if err != nil || x.kind != (Summary{}).kind() {
+		return s, false, nil
+	}
+	p := reader{workers: -1}
+	l, err := p.parse(0, x)
+	if err != nil {
+		return s, false, fmt.Errorf("%s: the last line: %w", name, err)
+	}
+	return l.Entry.(Summary), true, nil
+}

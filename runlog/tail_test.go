@@ -3,6 +3,7 @@ package runlog
 import (
 	"bytes"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,6 +40,31 @@ func TestTail(t *testing.T) {
 			t.Fatal(d)
 		}
 	})
+}
+
+// The end of a log says what the job came to.
+func TestReadSummary(t *testing.T) {
+	const last = `{"type":"summary","mode":"asgd","wall_s":1,"samples":1,"updates":7,"staleness":{"histogram":{"0":1}}}`
+	for _, c := range []struct {
+		name, log string
+		ok        bool
+	}{
+		{"whole", startLine + trainLine + last + "\n", true},
+		{"not yet written to its end", startLine + last, true},
+		{"long", startLine + strings.Repeat(`{"type":"join","t":1,"worker":0,"peer":"10.0.0.1:5"}`+"\n", 1<<12) + last, true},
+		{"goes on", startLine + trainLine, false},
+		{"cut", startLine + last[:50], false},
+		{"empty", "", false},
+		{"too long", startLine + last[:1] + strings.Repeat(" ", 64<<10) + last[1:], false},
+	} {
+		s, ok, err := ReadSummary(strings.NewReader(c.log), "run.jsonl")
+		if err != nil || ok != c.ok || ok && (s.Mode != "asgd" || s.Updates != 7) {
+			t.Errorf("%s: %v, %+v, %v", c.name, ok, s, err)
+		}
+	}
+	if _, _, err := ReadSummary(strings.NewReader(startLine+`{"type":"summary","wall_s":-1}`), "run.jsonl"); err == nil || !strings.Contains(err.Error(), "run.jsonl: the last line: summary: ") {
+		t.Error(err)
+	}
 }
 
 // Who is told lines as they are written is told what a reader reads.

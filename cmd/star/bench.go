@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +28,7 @@ import (
 	"star/internal/process"
 	"star/internal/settings"
 	"star/member"
+	"star/runlog"
 	"star/train"
 )
 
@@ -595,12 +597,7 @@ func measureOverhead(ctx context.Context, model string, workers, shards, steps, 
 		if err := cmd.Run(); err != nil {
 			return o, fmt.Errorf("star run --model %s: %w: %s", model, err, stderr.Bytes())
 		}
-		f, err := os.Open(filepath.Join(dir, process.RunLogName))
-		if err != nil {
-			return o, err
-		}
-		s, c, params, err := stepTimes(f)
-		f.Close()
+		s, c, params, err := stepTimes(dir)
 		if err != nil {
 			return o, err
 		}
@@ -647,39 +644,26 @@ func noiseImages(dir string) (dataset string, input train.Input, err error) {
 	return "idx:" + a + "," + b, input, os.WriteFile(b, labels, 0o600)
 }
 
-// stepTimes reads a run log of an SSGD job: the times between updates, and the
-// slowest computation of each. The first steps, which warm up, are left out.
-func stepTimes(r io.Reader) (step, compute []float64, params int64, err error) {
+// stepTimes reads a run log of an SSGD job: the seconds between updates, the
+// slowest computation of each, and the elements of the parameters. The first steps, which warm up, are left out.
+func stepTimes(name string) (step, compute []float64, params int64, err error) {
 	const warm = 10
-	dec := json.NewDecoder(r)
-	slowest := map[int64]float64{}
-	last, n := 0.0, int64(0)
-	for {
-		var l struct {
-			Type    string
-			T       float64
-			Params  int64
-			Step    int64
-			Compute float64
-			Workers json.RawMessage // a number in some lines, a list in others
-		}
-		if err := dec.Decode(&l); err == io.EOF {
-			return step, compute, params, nil
-		} else if err != nil {
-			return nil, nil, 0, err
-		}
-		switch l.Type {
-		case "train":
-			params = l.Params
-		case "record":
-			slowest[l.Step] = max(slowest[l.Step], l.Compute)
-		case "fire":
+	slowest := map[int64]time.Duration{}
+	last, n := time.Duration(0), int64(0)
+	err = readRunLog(name, func(l runlog.Line) {
+		switch e := l.Entry.(type) {
+		case runlog.Train:
+			params = e.Params
+		case runlog.Record:
+			slowest[e.Step] = max(slowest[e.Step], e.Compute)
+		case runlog.Fire:
 			if n >= warm {
-				step, compute = append(step, l.T-last), append(compute, slowest[n])
+				step, compute = append(step, (l.T-last).Seconds()), append(compute, slowest[n].Seconds())
 			}
 			last, n = l.T, n+1
 		}
-	}
+	})
+	return step, compute, params, err
 }
 
 func middle(xs []float64) float64 {

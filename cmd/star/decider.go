@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,8 +17,8 @@ import (
 
 	nouns "star"
 	"star/internal/settings"
-	"star/member"
 	"star/modes"
+	"star/runlog"
 	"star/sim"
 )
 
@@ -308,104 +307,104 @@ func (r *deciderReport) print(w io.Writer) {
 	fmt.Fprintf(w, "on average %s\nwritten to %s\n", verdict, r.File)
 }
 
-// errRunLog is in the error of a file that is no run log.
-var errRunLog = errors.New("not a run log")
-
 // recordedLessons reads what modes cost in a recorded run: of each plan that was there for
 // 30 updates, the samples applied in a second, against those that its price assumes.
-func recordedLessons(path string) (ls []modes.Lesson, err error) {
-	f, err := os.Open(path)
+func recordedLessons(path string) ([]modes.Lesson, error) {
+	f, err := openRun(path)
 	if err != nil {
-		return nil, member.FileError(err, errRunLog)
+		return nil, err
 	}
 	defer f.Close()
-	var (
-		workers int
-		limit   float64
-		plan    modes.Plan
-		noise   float64
-		times   [][]float64
-		samples []float64
-		fires   int
-		t0, t1  float64
-		s0, s1  float64
-	)
-	reset := func() { times, samples, fires = make([][]float64, workers), nil, 0 }
-	flush := func() error {
-		defer reset()
-		if fires < 30 || t1 <= t0 || plan.Groups == nil || plan.Equal(modes.SSGD(workers)) || slices.ContainsFunc(times, func(ts []float64) bool { return len(ts) == 0 }) {
-			return nil
+	var s segment
+	if _, err := runlog.Read(f, path, func(l runlog.Line) error {
+		if err := s.line(l); err != nil {
+			return &runlog.Error{Name: path, Line: l.Number, Err: err}
 		}
-		fc := modes.Forecast{Batch: int(max(mid(samples), 1)), Noise: noise, Shares: plan.Shares, Phase: min(s1/max(limit, 1), 1)}
-		for _, ts := range times {
-			fc.Times = append(fc.Times, time.Duration(mid(ts)*float64(time.Second)))
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if s.workers == 0 {
+		return nil, &runlog.Error{Name: path, Line: 1, Err: errors.New("no line of type train: the training has not begun")}
+	}
+	return s.lessons, s.end()
+}
+
+// segment is the part of a run under one plan, and the lessons of those before it.
+type segment struct {
+	workers int
+	limit   int64 // samples of the job
+	plan    modes.Plan
+	noise   float64     // scale, in samples; 0: not known yet
+	times   [][]float64 // by worker: seconds of its iterations
+	samples []float64   // of them
+	fires   int
+	t0, t1  time.Duration // of the first and the last update
+	s0, s1  int64         // samples applied then
+
+	lessons []modes.Lesson
+}
+
+// line takes a line in. An error: the job has more workers than a plan can be found for, or a plan cannot be read.
+func (s *segment) line(l runlog.Line) error {
+	switch e := l.Entry.(type) {
+	case runlog.Train:
+		if e.Workers > maxPlanned {
+			return fmt.Errorf("%d workers, at most %d can be learned from", e.Workers, maxPlanned)
 		}
-		c, err := plan.Price(fc)
-		if err != nil {
+		s.workers, s.limit = e.Workers, e.Limit
+		return s.begin(e.Plan)
+	case runlog.Plan:
+		if err := s.end(); err != nil {
 			return err
 		}
-		ssgd, err := modes.SSGD(workers).Price(fc)
-		if err != nil {
-			return err
+		return s.begin(e.Plan)
+	case runlog.Record:
+		if t := e.Load + e.Compute + e.Push + e.Pull; t > 0 && e.Samples > 0 {
+			s.times[e.Worker] = append(s.times[e.Worker], t.Seconds())
+			s.samples = append(s.samples, float64(e.Samples))
 		}
-		seen := (s1 - s0) / (t1 - t0)
-		ls = append(ls, modes.Lesson{Forecast: fc, Plan: plan, Ratio: c.Cost.Seconds() / ssgd.Cost.Seconds() * c.Rate() / seen})
+	case runlog.Noise:
+		if !e.Scale.IsZero() {
+			s.noise = float64(e.Scale)
+		}
+	case runlog.Fire:
+		if s.fires++; s.fires == 1 {
+			s.t0, s.s0 = l.T, e.Samples
+		}
+		s.t1, s.s1 = l.T, e.Samples
+	}
+	return nil
+}
+
+// begin has the plan of these words be in force.
+func (s *segment) begin(plan string) (err error) {
+	s.times, s.samples, s.fires = make([][]float64, s.workers), nil, 0
+	s.plan, err = modes.Parse(plan, s.workers)
+	return err
+}
+
+// end makes a lesson of the segment, if there is one in it.
+func (s *segment) end() error {
+	ssgd := modes.SSGD(s.workers)
+	if s.fires < 30 || s.t1 <= s.t0 || s.plan.Equal(ssgd) || slices.ContainsFunc(s.times, func(ts []float64) bool { return len(ts) == 0 }) {
 		return nil
 	}
-	in := bufio.NewScanner(f)
-	in.Buffer(nil, 64<<20)
-	for n := 1; in.Scan(); n++ {
-		var l struct {
-			Type                      string
-			T                         float64
-			Workers                   json.RawMessage
-			Limit, Samples            float64
-			Plan                      string
-			Worker                    int
-			Load, Compute, Push, Pull float64
-			Scale                     *float64
-		}
-		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
-			return nil, member.FileError(fmt.Errorf("%s:%d: %w: %v", path, n, errRunLog, err), errRunLog)
-		}
-		switch l.Type {
-		case "train":
-			if json.Unmarshal(l.Workers, &workers) != nil || workers < 1 || workers > maxPlanned {
-				return nil, member.FileError(fmt.Errorf("%s:%d: %w: %s workers", path, n, errRunLog, l.Workers), errRunLog)
-			}
-			limit = l.Limit
-			reset()
-			fallthrough
-		case "plan":
-			if err := flush(); err != nil {
-				return nil, fmt.Errorf("%s:%d: %w", path, n, err)
-			}
-			if plan, err = modes.Parse(l.Plan, workers); err != nil {
-				return nil, member.FileError(fmt.Errorf("%s:%d: %w: %v", path, n, errRunLog, err), errRunLog)
-			}
-		case "record":
-			if t := l.Load + l.Compute + l.Push + l.Pull; l.Worker >= 0 && l.Worker < workers && t > 0 && l.Samples > 0 {
-				times[l.Worker] = append(times[l.Worker], t)
-				samples = append(samples, l.Samples)
-			}
-		case "noise":
-			if l.Scale != nil {
-				noise = *l.Scale
-			}
-		case "fire":
-			if fires++; fires == 1 {
-				t0, s0 = l.T, l.Samples
-			}
-			t1, s1 = l.T, l.Samples
-		}
+	fc := modes.Forecast{Batch: int(max(mid(s.samples), 1)), Noise: s.noise, Shares: s.plan.Shares, Phase: min(float64(s.s1)/float64(max(s.limit, 1)), 1)}
+	for _, ts := range s.times {
+		fc.Times = append(fc.Times, time.Duration(mid(ts)*float64(time.Second)))
 	}
-	if err := in.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	c, err := s.plan.Price(fc)
+	if err != nil {
+		return err
 	}
-	if workers == 0 {
-		return nil, member.FileError(fmt.Errorf("%s: %w: no line of type train", path, errRunLog), errRunLog)
+	base, err := ssgd.Price(fc)
+	if err != nil {
+		return err
 	}
-	return ls, flush()
+	seen := float64(s.s1-s.s0) / (s.t1 - s.t0).Seconds()
+	s.lessons = append(s.lessons, modes.Lesson{Forecast: fc, Plan: s.plan, Ratio: c.Cost.Seconds() / base.Cost.Seconds() * c.Rate() / seen})
+	return nil
 }
 
 func mid(vs []float64) float64 {

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -23,7 +20,6 @@ import (
 	"star/runlog"
 	"star/straggler"
 	"star/trace"
-	"star/unpack"
 )
 
 func predictorCommand() *cobra.Command {
@@ -66,33 +62,17 @@ func openRecorded(path string) (*recorded, error) {
 		}
 		return j, nil
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, member.FileError(err, errNoFile)
-	}
-	defer f.Close()
-	in, err := unpack.Reader(f)
-	if err != nil {
-		return nil, &runlog.Error{Name: path, Line: 1, Err: err}
-	}
-	var first []byte // the configuration; whoever reads the records refuses a line that is too long
-	for part, more := []byte(nil), true; more && len(first) <= runlog.MaxLine; {
-		part, err = in.ReadSlice('\n')
-		first, more = append(first, part...), err == bufio.ErrBufferFull
-	}
-	if err != nil && err != io.EOF && err != bufio.ErrBufferFull {
-		return nil, &runlog.Error{Name: path, Line: 1, Err: err}
-	}
-	var start struct {
-		Config struct{ Arch string }
-	}
-	if json.Unmarshal(first, &start) == nil && start.Config.Arch == settings.AllReduce {
-		j.ring, j.timer = true, nouns.Record.Own
-	}
-	err = runlog.ReadRecords(io.MultiReader(bytes.NewReader(first), in), path, func(r nouns.Record) error {
-		j.workers = max(j.workers, int(r.Worker)+1)
-		j.records = append(j.records, r)
-		return nil
+	err := readRunLog(path, func(l runlog.Line) {
+		switch e := l.Entry.(type) {
+		case runlog.Start:
+			var c struct{ Arch string }
+			if json.Unmarshal(e.Config, &c) == nil && c.Arch == settings.AllReduce { // what it does not say is the default
+				j.ring, j.timer = true, nouns.Record.Own
+			}
+		case runlog.Record:
+			j.workers = max(j.workers, int(e.Worker)+1)
+			j.records = append(j.records, e.Record)
+		}
 	})
 	if err == nil && j.workers == 0 {
 		err = &runlog.Error{Name: path, Line: 1, Err: errors.New("no records")}

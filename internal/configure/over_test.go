@@ -10,7 +10,8 @@ import (
 
 // A worker that comes back knows that the job has ended since it was there first, and nothing of jobs before.
 func TestOver(t *testing.T) {
-	const done, failed = `{"type":"start"}` + "\n" + `{"type":"summary","arch":"ps"}` + "\n", `{"type":"summary","error":"a server is lost"}` + "\n"
+	const ended = `"wall_s":1,"samples":1,"updates":1,"staleness":{"histogram":{"0":1}}`
+	const done, failed = `{"type":"start"}` + "\n" + `{"type":"summary","arch":"ps",` + ended + "}\n", `{"type":"summary","error":"a server is lost",` + ended + "}\n"
 	for name, c := range map[string]struct {
 		launch string // of the process before; empty: there was none
 		log    string // the run log; empty: there is none
@@ -20,6 +21,7 @@ func TestOver(t *testing.T) {
 		"done":                  {"a", done, time.Second, true},
 		"failed":                {"a", failed, time.Second, false},
 		"goes on":               {"a", `{"type":"start"}` + "\n" + `{"type":"fi`, time.Second, false},
+		"another program's":     {"a", `{"type":"summary"}` + "\n", time.Second, false},
 		"begins":                {"a", "", 0, false},
 		"of the launch before":  {"a", done, -time.Second, false},
 		"submitted again":       {"b", done, time.Second, false},
