@@ -45,6 +45,7 @@ type imports struct {
 	columns  []string
 	gaps     string
 	profiles []*trace.Profile // of the files that are some
+	flights  []*trace.Flight  // likewise
 }
 
 func (o *imports) declare(s *settings.Set) {
@@ -67,11 +68,14 @@ func (o *imports) read(s *settings.Set, paths []string) (*trace.Trace, []string,
 			return nil, nil, member.FileError(member.FileError(err, trace.ErrCorrupt), ops.ErrTrace)
 		}
 	}
+	if err := o.addFlights(m); err != nil {
+		return nil, m.Notices, member.FileError(err, trace.ErrCorrupt)
+	}
 	t, err := m.Trace(filepath.Base(paths[0]))
 	return t, m.Notices, member.FileError(err, trace.ErrCorrupt)
 }
 
-// readSteps reads one file: a step log, a trace of PyTorch's profiler, or operations in Parquet.
+// readSteps reads one file: a step log, a trace of PyTorch's profiler, one of its flight records, or operations in Parquet.
 func (o *imports) readSteps(m *trace.Import, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -86,6 +90,8 @@ func (o *imports) readSteps(m *trace.Import, path string) error {
 		}
 		if head, _ := br.Peek(4096); trace.IsProfile(head) {
 			return o.readProfile(m, br, path)
+		} else if trace.IsFlight(head) {
+			return o.readFlight(m, br, path)
 		}
 		return m.Read(br, path)
 	}
@@ -122,6 +128,43 @@ func (o *imports) readProfile(m *trace.Import, r io.Reader, path string) error {
 		p.Rank = len(o.profiles)
 		m.Notices = append(m.Notices, fmt.Sprintf("%s does not say its rank: it counts as %d, by its place", path, p.Rank))
 	}
+	return o.addProfile(m, p, path)
+}
+
+// readFlight reads the flight record of one rank, whose steps are known when all are there.
+func (o *imports) readFlight(m *trace.Import, r io.Reader, path string) error {
+	f, err := trace.ReadFlight(r, path)
+	if err != nil {
+		return err
+	}
+	if f.Rank < 0 {
+		f.Rank = len(o.flights)
+		m.Notices = append(m.Notices, fmt.Sprintf("%s does not say its rank, at the end of its name either: it counts as %d, by its place", path, f.Rank))
+	}
+	o.flights = append(o.flights, f)
+	return nil
+}
+
+// addFlights adds the steps of all flight records.
+func (o *imports) addFlights(m *trace.Import) error {
+	if len(o.flights) == 0 {
+		return nil
+	}
+	profiles, notices, err := trace.FlightProfiles(o.flights)
+	m.Notices = append(m.Notices, notices...)
+	if err != nil {
+		return err
+	}
+	for i, p := range profiles {
+		if err := o.addProfile(m, p, o.flights[i].Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addProfile adds the steps of one rank.
+func (o *imports) addProfile(m *trace.Import, p *trace.Profile, path string) error {
 	o.profiles = append(o.profiles, p)
 	m.Drop = true // profiles begin and end where they like
 	for i, s := range p.Steps {
@@ -196,11 +239,12 @@ func traceImportCommand() *cobra.Command {
 		Short: "Make a straggler trace of step logs",
 		Long: `Reads what the workers of a job logged of their steps, in one file or in several: CSV with a header or one JSON object on each line, plain or gzip, with
 a rank, a step and how long it took. Or what torch.profiler has exported, a file of each rank: a step counts without the time in which only collectives
-ran. Or operations in Parquet, of which the computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios, or with --run-log who was slow.
+ran. Or what the flight recorder of NCCL or Gloo has written, a file of each rank: nothing in a pickle is run. Or operations in Parquet, of which the computing time counts. Writes a straggler trace, for --straggler-trace and for scenarios, or with --run-log who was slow.
 
   star trace import steps.csv --out job.csv
   star trace import rank0.jsonl rank1.jsonl --columns rank=file,step=iter,milliseconds=took
   star trace import rank*.pt.trace.json.gz --run-log story    then star explain story
+  star trace import nccl_trace_rank_* --run-log story
   star trace import trace-AR.parquet | gzip > AR.csv.gz`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -213,11 +257,11 @@ ran. Or operations in Parquet, of which the computing time counts. Writes a stra
 				return err
 			}
 			t, notices, err := in.read(s, args)
-			if err != nil {
-				return err
-			}
 			for _, n := range notices {
 				fmt.Fprintln(cmd.ErrOrStderr(), n)
+			}
+			if err != nil {
+				return err
 			}
 			if story != "" {
 				return in.tell(s, t, story, func(text string) { fmt.Fprintln(cmd.OutOrStdout(), text) })

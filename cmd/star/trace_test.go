@@ -12,6 +12,9 @@ import (
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
+
+	"star/exitcode"
+	"star/member"
 )
 
 // star trace attribute on a trace that can be checked by hand: two data ranks, one stage, one micro-batch, in which rank 1 computes backward three times
@@ -123,5 +126,38 @@ func TestProfilesTellWhoWasSlow(t *testing.T) {
 	}
 	if text := run("trace", "import", filepath.Join(dir, "rank0.json"), filepath.Join(dir, "rank1.json"), filepath.Join(dir, "rank2.json")); !strings.Contains(text, "3 workers, 79 steps") {
 		t.Error(text)
+	}
+}
+
+// The flight records of a job come to its story; one that would have something called is refused, and nothing is called.
+func TestFlightRecordsTellWhoWasSlow(t *testing.T) {
+	run := func(args ...string) (string, error) {
+		cmd := root()
+		var out bytes.Buffer
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		cmd.SetArgs(append([]string{"trace", "import"}, args...))
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		err := cmd.Execute()
+		return out.String(), err
+	}
+	paths, err := filepath.Glob("../../trace/testdata/flight_rank_*.gz")
+	if err != nil || len(paths) != 3 {
+		t.Fatal(paths, err)
+	}
+	said, err := run(append(paths, "--run-log", filepath.Join(t.TempDir(), "story"))...)
+	if err != nil || !strings.Contains(said, "rank 1 on imported is 2.7x slow since step 18: ") || !strings.Contains(said, "(cause: compute)") || strings.Contains(said, "rank 0 on") || strings.Contains(said, "rank 2 on") {
+		t.Errorf("%v\n%s", err, said)
+	}
+	ran := filepath.Join(t.TempDir(), "ran")
+	bad := filepath.Join(t.TempDir(), "rank_0")
+	if err := os.WriteFile(bad, []byte("\x80\x02cos\nsystem\n\x8c"+string([]byte{byte(len("touch " + ran))})+"touch "+ran+"\x85R."), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(bad); err == nil || member.ExitCode(err) != exitcode.Corrupt || !strings.Contains(err.Error(), `rank_0: byte 2: it would have "os.system" of Python called (GLOBAL)`) {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("it was called")
 	}
 }
