@@ -6,7 +6,7 @@
 Each job is one PyTorch script with SGD: with DistributedDataParallel under star watch, and in star run --mode for each mode. Ranks mostly sleep, so that a busy
 machine counts for little. The worker of rank 0 keeps its parameters five times a second, and their loss is taken afterwards; the time saved is that until the
 loss is what DDP's was after seven tenths of its steps. Prints a CSV line for each job and mode, in percent: what was said (from, to), and what was seen, of
-DDP's time and of that in star run --mode ssgd. They differ by what an exchange takes: star watch supposes that it takes as long as DDP's.
+DDP's time, which is what star watch speaks of, and of that in star run --mode ssgd.
 """
 
 import argparse

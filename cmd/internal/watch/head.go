@@ -336,6 +336,9 @@ func (h *Head) End(at time.Duration, why string) {
 		}
 	case len(h.ranks) > 1:
 		text += "; no rank was slower than the others"
+		if s := h.history.savings(0); s != "" && s != nothing {
+			text += "; over the last " + count(len(h.history.steps), "step") + " " + s
+		}
 	}
 	h.say(text)
 	if n := h.dropped(); n > 0 {

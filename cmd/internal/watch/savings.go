@@ -16,6 +16,9 @@ import (
 
 var nan = math.NaN()
 
+// nothing is what savings says where there are none.
+const nothing = "STAR's modes would save nothing of it"
+
 // window is of how many last steps costs and savings are.
 const window = 512
 
@@ -90,18 +93,12 @@ func (h *history) savings(since int64) string {
 	if h.n < 2 || len(ps) < 8 || h.sharded {
 		return ""
 	}
-	o := sim.Observed{Batch: h.batch, Iterations: make([][]sim.Iteration, h.n)}
-	for _, p := range ps {
-		for w, i := range p.own {
-			i.After = p.exchange
-			o.Iterations[w] = append(o.Iterations[w], i)
-		}
-	}
+	seen, quiet := h.observed(ps, false), h.observed(ps, true)
 	var said []string
 	for _, name := range h.candidates() {
 		least, most := math.Inf(1), math.Inf(-1)
 		for _, rounds := range []float64{0.25, 1, 4} {
-			g := h.gain(o, name, len(ps), rounds*float64(h.n*h.batch))
+			g := h.gain(seen, quiet, name, len(ps), rounds*float64(h.n*h.batch))
 			least, most = min(least, g), max(most, g)
 		}
 		if most > 0.02 && !math.IsInf(least, 0) {
@@ -109,9 +106,36 @@ func (h *history) savings(since int64) string {
 		}
 	}
 	if len(said) == 0 {
-		return "STAR's modes would save nothing of it"
+		return nothing
 	}
 	return "STAR would save " + strings.Join(said, ", ")
+}
+
+// observed are steps as the simulator has them: with the exchanges as they were, or with the time that one takes where nothing disturbs it.
+func (h *history) observed(ps []past, quiet bool) sim.Observed {
+	o := sim.Observed{Batch: h.batch, Iterations: make([][]sim.Iteration, h.n)}
+	least := h.exchange(ps)
+	for _, p := range ps {
+		for w, i := range p.own {
+			i.After = p.exchange
+			if quiet {
+				i.After = min(p.exchange, least)
+			}
+			o.Iterations[w] = append(o.Iterations[w], i)
+		}
+	}
+	return o
+}
+
+// exchange is what an exchange takes where nothing disturbs it: a tenth of all lasted no longer. What the others lasted longer is the host's, which kept whoever
+// came last, and has DDP's ranks wait for each other once more. (The least of all is often 0, by what clocks and hooks miss.)
+func (h *history) exchange(ps []past) time.Duration {
+	var all []time.Duration
+	for _, p := range ps {
+		all = append(all, p.exchange)
+	}
+	slices.Sort(all)
+	return all[len(all)/10]
 }
 
 // candidates are modes that answer to one or a few that are slow.
@@ -123,13 +147,18 @@ func (h *history) candidates() []string {
 	return append(out, "asgd")
 }
 
-// gain is the share of time that a mode saves, to the progress of so many steps of SSGD. −∞: it does not get there.
-func (h *history) gain(o sim.Observed, name string, steps int, noise float64) float64 {
+// gain is the share of time that a mode saves, to the progress of so many steps of SSGD: these with the exchanges that were seen, the mode's with such as
+// nothing disturbs. −∞: it does not get there.
+func (h *history) gain(seen, quiet sim.Observed, name string, steps int, noise float64) float64 {
 	times := make([]float64, 2)
 	for i, m := range []string{"ssgd", name} {
 		l, err := sim.NewPriced(h.n*h.batch, noise, modes.PriorSteepness(h.momentum))
 		if err != nil {
 			return math.Inf(-1)
+		}
+		o := quiet
+		if i == 0 {
+			o = seen
 		}
 		c := sim.Config{Times: o, Learner: l, Batch: h.batch, Target: float64(steps) * (1 - 1e-6), Limit: 1000 * time.Hour, Samples: int64(steps * h.n * h.batch)}
 		if i == 0 {
