@@ -30,7 +30,7 @@ type single struct {
 	kind     int            // of the machine that it has, or wants as a run of a part
 	due      float64        // when it ends
 	since    float64        // when left was right
-	left     float64        // share of it that is not done
+	left     [kinds]float64 // s of running on each kind of machine that remain
 	expected float64        // when it ends by its estimate
 	waiting  float64        // since when it has no machine
 	charge   float64        // that its user pays while it runs
@@ -92,7 +92,7 @@ func either(jobs []*Job, c Cluster, o Options) []Outcome {
 			users[j.Either.User] = u
 			e.owners = append(e.owners, u)
 		}
-		all[i] = &single{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, user: u, left: 1, waiting: j.Submit}
+		all[i] = &single{Outcome: Outcome{Job: j, Start: math.NaN(), End: math.NaN()}, user: u, left: j.Either.Duration, waiting: j.Submit}
 		for k, d := range j.Either.Duration {
 			all[i].estimate[k] = d * (1 + j.Either.Error[k])
 		}
@@ -154,7 +154,7 @@ func (e *mixed) arrive(b *batch, profiling bool) {
 				continue
 			}
 			for _, p := range parts {
-				j.user.runs = append(j.user.runs, &single{user: j.user, kind: kind, left: 1, batch: of, part: e.whole(max(1, p*j.Either.Duration[kind]))})
+				j.user.runs = append(j.user.runs, &single{user: j.user, kind: kind, batch: of, part: e.whole(max(1, p*j.Either.Duration[kind]))})
 				of.runs++
 			}
 		}
@@ -174,7 +174,7 @@ func (e *mixed) end() {
 	for _, j := range ended {
 		e.free[j.kind]++
 		if j.batch == nil {
-			j.left, j.End = 0, e.now
+			j.End = e.now
 			j.has(e.now, 0)
 			e.pay(j, -1)
 			continue
@@ -187,10 +187,14 @@ func (e *mixed) end() {
 	}
 }
 
-// pay counts what a job's user has. Sums of such shares are rounded, so that who has nothing has 0.
+// pay counts what a job's user has. Sums of such shares are rounded, so that who has nothing has 0. In AlloX's simulator they are not, and users who have
+// nothing are in the order of what remained of their sums.
 func (e *mixed) pay(j *single, times int) {
 	j.user.using += times
-	j.user.had = math.Round((j.user.had+float64(times)*j.charge)*1e9) / 1e9
+	j.user.had += float64(times) * j.charge
+	if e.compat&AlloX == 0 {
+		j.user.had = math.Round(j.user.had*1e9) / 1e9
+	}
 }
 
 // startRuns starts runs of parts of jobs: one of each user in turn, while any can start.
@@ -244,10 +248,13 @@ func (e *mixed) start(j *single, kind int) {
 	e.free[kind]--
 	j.has(e.now, 1)
 	j.kind, j.since = kind, e.now
-	j.due = e.now + e.whole(j.left*j.Either.Duration[kind])
-	j.expected = e.now + j.left*j.estimate[kind]
-	better := min(j.estimate[onGPU], j.estimate[onCPU])
-	j.charge = better / max(j.estimate[kind], 1e-9) / float64(e.machines[kind])
+	j.due = e.now + e.whole(j.left[kind])
+	j.expected = e.now + j.rest(kind)*j.estimate[kind]
+	takes := j.estimate
+	if e.compat&AlloX != 0 {
+		takes = j.Either.Duration
+	}
+	j.charge = 1 / float64(e.machines[kind]) * min(takes[onGPU], takes[onCPU]) / max(takes[kind], 1e-9)
 	e.pay(j, 1)
 	e.running = append(e.running, j)
 	j.user.ready = slices.DeleteFunc(j.user.ready, func(o *single) bool { return o == j })
@@ -255,13 +262,19 @@ func (e *mixed) start(j *single, kind int) {
 
 // stop takes the machine from a job, which goes on later.
 func (e *mixed) stop(j *single) {
-	j.left = max(0, j.left-(e.now-j.since)/j.Either.Duration[j.kind])
+	other := onGPU + onCPU - j.kind
+	ran, d := e.now-j.since, j.Either.Duration
+	j.left[j.kind] -= ran
+	j.left[other] -= ran * d[other] / max(d[j.kind], 1e-9)
 	e.free[j.kind]++
 	j.has(e.now, 0)
 	e.pay(j, -1)
 	j.waiting = e.now
 	j.user.ready = append(j.user.ready, j)
 }
+
+// rest is the share of a job that is not done.
+func (j *single) rest(kind int) float64 { return j.left[kind] / max(j.Either.Duration[kind], 1e-9) }
 
 // has says whether a machine of a kind is free.
 func (e *mixed) has(kind int) bool { return e.free[kind] > 0 }
@@ -273,9 +286,9 @@ type choice struct {
 	seconds float64
 }
 
-// choices are all jobs that wait on each kind of machine, the shortest first.
-func (e *mixed) choices() (all []choice) {
-	for _, u := range e.owners {
+// choices are all jobs of users that wait on each kind of machine, the shortest first.
+func (e *mixed) choices(users []*owner) (all []choice) {
+	for _, u := range users {
 		for _, j := range u.ready {
 			for kind, s := range j.estimate {
 				if e.machines[kind] > 0 {
@@ -300,18 +313,39 @@ func (e *mixed) take(all []choice) {
 }
 
 // sjf starts what is shortest of all jobs on all free machines.
-func (e *mixed) sjf() { e.take(e.choices()) }
+func (e *mixed) sjf() { e.take(e.choices(e.owners)) }
 
 // patience is how long a job waits under alloxplus until it goes before all that have waited less, s.
 const patience = 500
 
 // alloxPlus is sjf, but who has waited long goes first.
 func (e *mixed) alloxPlus() {
-	all := e.choices()
-	slices.SortStableFunc(all, func(a, b choice) int {
-		return cmp.Compare(min(e.now-b.job.Submit, patience), patience) - cmp.Compare(min(e.now-a.job.Submit, patience), patience)
-	})
-	e.take(all)
+	late := func(c choice) int { return cmp.Compare(min(e.now-c.job.Submit, patience), patience) }
+	if e.compat&AlloX == 0 {
+		all := e.choices(e.owners)
+		slices.SortStableFunc(all, func(a, b choice) int { return late(b) - late(a) })
+		e.take(all)
+		return
+	}
+	// AlloX's simulator takes estimates that are less than a second apart for equal, and of equal jobs that of the user who has less. It asks again after each start.
+	for {
+		users := slices.Clone(e.owners)
+		slices.SortStableFunc(users, func(a, b *owner) int { return cmp.Compare(a.had, b.had) })
+		var all []choice
+		for _, u := range users {
+			for _, j := range u.ready {
+				for kind, s := range j.estimate {
+					all = append(all, choice{j, kind, s})
+				}
+			}
+		}
+		slices.SortStableFunc(all, func(a, b choice) int { return cmp.Or(late(b)-late(a), int(a.seconds-b.seconds)) })
+		i := slices.IndexFunc(all, func(c choice) bool { return e.has(c.kind) })
+		if i < 0 {
+			return
+		}
+		e.start(all[i].job, all[i].kind)
+	}
 }
 
 // srpt gives the machines to what is left of jobs, the shortest first, whoever has them now. What is left of a job is a share of it on either kind of
@@ -326,10 +360,10 @@ func (e *mixed) srpt() {
 		e.stop(j)
 		return true
 	})
-	all := e.choices()
+	all := e.choices(e.owners)
 	if e.compat&AlloX == 0 {
 		for i, c := range all {
-			all[i].seconds *= c.job.left
+			all[i].seconds *= c.job.rest(c.kind)
 		}
 		slices.SortStableFunc(all, func(a, b choice) int { return cmp.Compare(a.seconds, b.seconds) })
 	}
