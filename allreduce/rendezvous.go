@@ -399,11 +399,7 @@ func (f *forming) dial(ctx context.Context, network, addr string) (net.Conn, err
 		return nil, err
 	}
 	if f.cfg.TLS != nil {
-		t := f.cfg.TLS.Clone()
-		if t.ServerName == "" {
-			t.ServerName, _, _ = net.SplitHostPort(addr)
-		}
-		nc = tls.Client(nc, t)
+		nc = tls.Client(nc, transport.DialTLS(f.cfg.TLS, addr))
 	}
 	return nc, nil
 }

@@ -117,11 +117,7 @@ func (t *TCP) Dial(ctx context.Context, addr string) (Conn, error) {
 		return nil, &Error{"dial", addr, err}
 	}
 	if t.TLS != nil {
-		cfg := t.TLS.Clone()
-		if cfg.ServerName == "" {
-			cfg.ServerName, _, _ = net.SplitHostPort(addr)
-		}
-		tc := tls.Client(nc, cfg)
+		tc := tls.Client(nc, DialTLS(t.TLS, addr))
 		if err := tc.HandshakeContext(ctx); err != nil {
 			nc.Close()
 			return nil, &Error{"TLS with", addr, tlsReason(err)}

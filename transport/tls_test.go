@@ -45,6 +45,12 @@ func (a *authority) sign(t *testing.T, name string, parent *x509.Certificate, by
 	if err != nil {
 		t.Fatal(err)
 	}
+	return a.signKey(t, name, key, parent, by), key
+}
+
+// signKey does so for a key that is there, and for host names instead of loopback, if there are some.
+func (a *authority) signKey(t *testing.T, name string, key *ecdsa.PrivateKey, parent *x509.Certificate, by *ecdsa.PrivateKey, hosts ...string) *x509.Certificate {
+	t.Helper()
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
 		Subject:      pkix.Name{CommonName: name},
@@ -53,6 +59,9 @@ func (a *authority) sign(t *testing.T, name string, parent *x509.Certificate, by
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	if len(hosts) > 0 {
+		c.IPAddresses, c.DNSNames = nil, hosts
 	}
 	if parent == nil {
 		c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
@@ -77,7 +86,7 @@ func (a *authority) sign(t *testing.T, name string, parent *x509.Certificate, by
 	if c, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
-	return c, key
+	return c
 }
 
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
@@ -185,6 +194,59 @@ func TestTLSAndPlain(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		case c.exit != 0 && (!errors.As(err, &coded) || coded.ExitCode() != c.exit || !strings.Contains(err.Error(), c.words)):
 			t.Errorf("%s: %v, want exit code %d and %q", name, err, c.exit, c.words)
+		}
+	}
+}
+
+// The certificate of a job is good under any address for who has its key, and for nobody else: not with another key for the same name, and not where another
+// authority has signed the same key.
+func TestKeyOfTheJob(t *testing.T) {
+	a, b := certify(t), certify(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.signKey(t, "digits", key, a.cert, a.key, "digits")
+	a.signKey(t, "again", key, a.cert, a.key, "other-name") // the same key, another certificate
+	a.signKey(t, "namesake", other, a.cert, a.key, "digits")
+	b.signKey(t, "digits", key, b.cert, b.key, "digits")
+	stranger := b.config(t, "digits")
+	stranger.ClientCAs = a.config(t, "one").ClientCAs // only the dialler has something against it
+	named := a.config(t, "namesake")
+	named.ServerName = "digits"
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for name, c := range map[string]struct {
+		server, client *tls.Config
+		words          string
+	}{
+		"the same certificate":             {a.config(t, "digits"), a.config(t, "digits"), ""},
+		"the same key":                     {a.config(t, "digits"), a.config(t, "again"), ""},
+		"another key":                      {a.config(t, "namesake"), a.config(t, "digits"), "127.0.0.1"},
+		"another key, by name":             {a.config(t, "digits"), named, ""},
+		"an address that the other one is": {a.config(t, "one"), a.config(t, "digits"), ""},
+		"the same key, another authority":  {stranger, a.config(t, "digits"), "unknown authority"},
+	} {
+		server := transport.Config{TLS: c.server, Log: slog.New(slog.DiscardHandler)}
+		l, err := transport.NewTCP(server).Listen("127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go transport.Serve(ctx, l, server, func(conn transport.Conn, _ transport.Hello, _ []byte) {
+			transport.Send(conn, transport.Welcome{}, nil)
+			conn.Close()
+		})
+		conn, _, _, err := transport.Open(ctx, transport.NewTCP(transport.Config{TLS: c.client}), l.Addr(), transport.Hello{Service: transport.ServiceCoord, Role: transport.RoleTool, Rank: -1}, nil)
+		if err == nil {
+			conn.Close()
+		}
+		var coded interface{ ExitCode() int }
+		if c.words == "" && err != nil || c.words != "" && (!errors.As(err, &coded) || coded.ExitCode() != 77 || !strings.Contains(err.Error(), c.words)) {
+			t.Errorf("%s: %v, want %q", name, err, c.words)
 		}
 	}
 }

@@ -345,7 +345,7 @@ func (b *submission) walk(n *yaml.Node, above, key string) {
 			n.Value = b.image
 		case key == "app.kubernetes.io/instance", key == "claimName", named && n.Value == "star":
 			n.Value = b.name
-		case (named || key == "subdomain") && strings.HasPrefix(n.Value, "star-"):
+		case (named || key == "subdomain" || key == "secretName") && strings.HasPrefix(n.Value, "star-"):
 			n.Value = b.name + strings.TrimPrefix(n.Value, "star")
 		case key == "value" && strings.HasPrefix(n.Value, "star-ps-0.star-ps:"):
 			n.Value = strings.ReplaceAll(n.Value, "star-ps", b.name+"-ps")

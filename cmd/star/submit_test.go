@@ -98,7 +98,7 @@ func TestSubmitName(t *testing.T) {
 				t.Errorf("%s: a %s is in namespace %v", kind, doc["kind"], about["namespace"])
 			}
 		}
-		for _, old := range []string{"instance: star", "claimName: star", "Ref: {name: star}", "star-ps", "image: star"} {
+		for _, old := range []string{"instance: star", "claimName: star", "secretName: star", "Ref: {name: star}", "star-ps", "image: star"} {
 			if strings.Contains(out, old) {
 				t.Errorf("%s: there is still %q\n%s", kind, old, out)
 			}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +159,32 @@ func TestDoctorTellsWhoListens(t *testing.T) {
 			if jobtest.ExitCode(err) != 1 || !strings.Contains(string(out), words) {
 				t.Errorf("star doctor %s %v: %v, want %q:\n%s", at, own, err, words, out)
 			}
+		}
+	}
+}
+
+// One certificate for all processes of a job, of a name that nobody is called: servers with a tree of workers, and a ring. A worker without it, or with another one
+// of the same name, is refused.
+func TestCertificateOfTheJob(t *testing.T) {
+	t.Parallel()
+	_, flags := madeCerts(t, "digits")
+	_, others := madeCerts(t, "digits")
+	small := []string{"--model", "softmax", "--dataset", "digits:n=400,test=100", "--workers", "3", "--steps", "20", "--token", "of-a-test"}
+	for name, args := range map[string][]string{"tree": {"--servers", "2", "--mode", "tree=0(1(2))"}, "ring": {"--arch", "allreduce"}} {
+		args = slices.Concat([]string{"run", "--out", t.TempDir()}, small, args, flags("digits"))
+		if out, err := exec.Command(jobtest.Star(t), args...).CombinedOutput(); err != nil || !strings.Contains(string(out), "trained ") {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+	_, at, said := jobtest.StartServer(t, append([]string{"--workers", "3", "--token", "of-a-test"}, flags("digits")...)...)
+	jobtest.WaitFor(t, at)
+	for name, c := range map[string]struct {
+		flags []string
+		words string
+	}{"none": {nil, "the server wants TLS"}, "another authority's": {others("digits"), "TLS"}} {
+		cmd := exec.Command(jobtest.Star(t), append([]string{"worker", "--coordinator", at, "--token", "of-a-test", "--join-timeout", "10m", "--model", "softmax", "--dataset", "digits:n=400,test=100"}, c.flags...)...)
+		if out, err := cmd.CombinedOutput(); jobtest.ExitCode(err) != 77 || !strings.Contains(string(out), c.words) {
+			t.Errorf("a worker with %s: %v, want exit code 77 and %q\n%s\nserver: %s", name, err, c.words, out, said)
 		}
 	}
 }
